@@ -1,0 +1,236 @@
+package sandbox
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// PostgresOptions describe a private Postgres.
+type PostgresOptions struct {
+	// Dir keeps everything of this server; it is made when missing, and a
+	// server found in it is used again with the data it has.
+	Dir string
+	// Settings are passed as `-c name=value`, over the defaults below.
+	Settings map[string]string
+	// Disposable gives up crash safety for speed (fsync off): for tests.
+	Disposable bool
+}
+
+// Postgres is a running private server: superuser `postgres`, a password of
+// its own, 127.0.0.1 only, wal_level=logical.
+type Postgres struct {
+	options  PostgresOptions
+	bin      string
+	port     int
+	password string
+	as       *syscall.Credential
+	process  *process
+}
+
+// ErrDataFolder: the folder cannot be used for a server, for the reason told.
+var ErrDataFolder = errors.New("data folder")
+
+// StartPostgres starts a server on o.Dir and returns when it takes connections.
+// Errors: ErrNoBinaries, ErrDataFolder (another version's, not ours, not
+// reachable for the account Postgres runs as), or what the server itself said.
+func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("%w %s: %w", ErrDataFolder, o.Dir, err)
+	}
+	o.Dir = dir
+	p := &Postgres{options: o}
+	kept, err := keptVersion(p.cluster())
+	if err != nil {
+		return nil, err
+	}
+	if p.bin, _, err = findPostgres(kept); err != nil {
+		if kept != 0 {
+			return nil, fmt.Errorf("%w %s was made by another version: %w", ErrDataFolder, o.Dir, err)
+		}
+		return nil, err
+	}
+	if p.as, err = serverAccount(); err != nil {
+		return nil, err
+	}
+	if err := prepareFolder(o.Dir, p.as); err != nil {
+		return nil, err
+	}
+	if kept == 0 {
+		err = p.initialise()
+	} else {
+		err = p.adopt()
+	}
+	if err != nil {
+		return nil, err
+	}
+	for range 3 { // a free port may be taken before the server listens
+		if p.port, err = freePort(); err != nil {
+			return nil, err
+		}
+		if err = p.start(ctx); err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "could not bind") {
+			break
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *Postgres) cluster() string      { return filepath.Join(p.options.Dir, "cluster") }
+func (p *Postgres) passwordFile() string { return filepath.Join(p.options.Dir, "password") }
+
+// LogFile is where the server writes its log.
+func (p *Postgres) LogFile() string { return filepath.Join(p.options.Dir, "postgres.log") }
+
+// Bin is the folder of the server's programs, pgbench and pg_basebackup among them.
+func (p *Postgres) Bin() string { return p.bin }
+
+// Pid is that of the postmaster.
+func (p *Postgres) Pid() int { return p.process.pid() }
+
+// Addr is host:port.
+func (p *Postgres) Addr() string { return loopback(p.port) }
+
+// URL is the connection string of the named database.
+func (p *Postgres) URL(database string) string {
+	u := url.URL{Scheme: "postgres", User: url.UserPassword("postgres", p.password), Host: p.Addr(), Path: "/" + database}
+	return u.String()
+}
+
+// initialise makes a new cluster, UTF-8 whatever the machine's locale is: the
+// product stores every script there is, and pg_trgm asks the locale what a
+// letter is.
+func (p *Postgres) initialise() error {
+	p.password = rand.Text()
+	if err := os.WriteFile(p.passwordFile(), []byte(p.password), 0o600); err != nil {
+		return fmt.Errorf("%w %s: %w", ErrDataFolder, p.options.Dir, err)
+	}
+	if err := give(p.passwordFile(), p.as); err != nil {
+		return err
+	}
+	var said strings.Builder
+	for _, locale := range []string{"C.UTF-8", "en_US.UTF-8"} { // macOS may lack the first
+		args := []string{"--pgdata", p.cluster(), "--username", "postgres", "--pwfile", p.passwordFile(),
+			"--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", locale}
+		if p.options.Disposable {
+			args = append(args, "--no-sync")
+		}
+		said.Reset()
+		initdb, err := launch(p.as, p.options.Dir, &said, filepath.Join(p.bin, "initdb"), args...)
+		if err != nil {
+			return err
+		}
+		<-initdb.done
+		if initdb.cmd.ProcessState.Success() {
+			return nil
+		}
+	}
+	return fmt.Errorf("initdb: %s", strings.ReplaceAll(strings.TrimSpace(said.String()), "\n", "; "))
+}
+
+// adopt takes over a cluster made by an earlier run, ending a server that was
+// left on it when that run was killed.
+func (p *Postgres) adopt() error {
+	b, err := os.ReadFile(p.passwordFile())
+	if err != nil {
+		return fmt.Errorf("%w %s is not one of ours: %w", ErrDataFolder, p.options.Dir, err)
+	}
+	p.password = string(b)
+	pidFile := filepath.Join(p.cluster(), "postmaster.pid")
+	orphan := pidIn(pidFile)
+	if orphan == 0 || !alive(orphan) {
+		return nil
+	}
+	if err := syscall.Kill(orphan, syscall.SIGINT); err != nil {
+		return fmt.Errorf("%w %s: another server (pid %d) runs on it", ErrDataFolder, p.options.Dir, orphan)
+	}
+	for range 1000 {
+		if _, err := os.Stat(pidFile); errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return fmt.Errorf("%w %s: another server (pid %d) runs on it and does not end", ErrDataFolder, p.options.Dir, orphan)
+}
+
+func (p *Postgres) start(ctx context.Context) error {
+	settings := map[string]string{
+		"listen_addresses":        "127.0.0.1",
+		"port":                    strconv.Itoa(p.port),
+		"unix_socket_directories": "",
+		"wal_level":               "logical",
+		"max_connections":         "200",
+		"max_slot_wal_keep_size":  "1GB",
+	}
+	if p.options.Disposable {
+		settings["fsync"], settings["full_page_writes"] = "off", "off"
+	}
+	maps.Copy(settings, p.options.Settings)
+	args := []string{"-D", p.cluster()}
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		args = append(args, "-c", name+"="+settings[name])
+	}
+	log, err := os.Create(p.LogFile())
+	if err != nil {
+		return fmt.Errorf("%w %s: %w", ErrDataFolder, p.options.Dir, err)
+	}
+	defer log.Close() // the child has its own descriptor
+	if p.process, err = launch(p.as, p.options.Dir, log, filepath.Join(p.bin, "postgres"), args...); err != nil {
+		return err
+	}
+	if err := p.process.awaitReady(ctx, p.takesConnections); err != nil {
+		_ = p.Stop()
+		return fmt.Errorf("%w: %s", err, lastLines(p.LogFile(), 3))
+	}
+	return nil
+}
+
+// takesConnections reads the status line that the postmaster keeps in its pid file.
+func (p *Postgres) takesConnections() bool {
+	b, err := os.ReadFile(filepath.Join(p.cluster(), "postmaster.pid"))
+	if err != nil {
+		return false
+	}
+	lines := strings.Split(string(b), "\n")
+	return len(lines) > 7 && strings.TrimSpace(lines[7]) == "ready" && strings.TrimSpace(lines[0]) == strconv.Itoa(p.Pid())
+}
+
+// Stop shuts the server down, fast first and by force if need be.
+func (p *Postgres) Stop() error {
+	if p.process == nil || p.process.exited() {
+		return nil
+	}
+	_ = p.process.signalTree(syscall.SIGCONT) // a frozen server cannot end
+	return p.process.end(10*time.Second, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL)
+}
+
+// Kill ends the postmaster with the signal: SIGQUIT is a crash with recovery
+// at the next start, SIGINT a clean end.
+func (p *Postgres) Kill(s syscall.Signal) error { return p.process.end(10*time.Second, s) }
+
+// Freeze stops every process of the server, which then hangs; Thaw goes on.
+func (p *Postgres) Freeze() error { return p.process.signalTree(syscall.SIGSTOP) }
+
+// Thaw undoes Freeze.
+func (p *Postgres) Thaw() error { return p.process.signalTree(syscall.SIGCONT) }
+
+// Restart starts a stopped or killed server on the same folder and port.
+func (p *Postgres) Restart(ctx context.Context) error {
+	if err := p.Stop(); err != nil {
+		return err
+	}
+	return p.start(ctx)
+}

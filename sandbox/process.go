@@ -1,0 +1,162 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// process is a child that is ended by its pid and, on Linux, by the kernel
+// when this process dies.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed once the child has been reaped
+}
+
+// launch starts the command in a process group of its own, so that Ctrl-C in a
+// terminal reaches only the parent, which then stops its children in order.
+func launch(as *syscall.Credential, dir string, output io.Writer, name string, args ...string) (*process, error) {
+	p := &process{cmd: exec.Command(name, args...), done: make(chan struct{})}
+	p.cmd.Dir = dir
+	p.cmd.Stdout, p.cmd.Stderr = output, output
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: as}
+	dieWithParent(p.cmd.SysProcAttr)
+	started := make(chan error, 1)
+	go func() {
+		// The kernel sends the death signal when the *thread* that forked ends,
+		// so this goroutine keeps its thread until the child is gone.
+		runtime.LockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = p.cmd.Wait()
+		}
+		close(p.done)
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", filepath.Base(name), err)
+	}
+	return p, nil
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+func (p *process) exited() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// signal sends s to the child alone, never to a group.
+func (p *process) signal(s syscall.Signal) error {
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("signal %d with %s: %w", p.pid(), s, err)
+	}
+	return nil
+}
+
+// signalTree sends s to the child and to the children it has. Postgres gives
+// every backend a session of its own, so a process group would miss them.
+func (p *process) signalTree(s syscall.Signal) error {
+	if err := p.signal(s); err != nil {
+		return err
+	}
+	kids, err := childrenOf(p.pid())
+	if err != nil {
+		return err
+	}
+	for _, kid := range kids {
+		if err := syscall.Kill(kid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("signal %d with %s: %w", kid, s, err)
+		}
+	}
+	return nil
+}
+
+// end asks with each signal in turn and waits up to patience after each.
+func (p *process) end(patience time.Duration, signals ...syscall.Signal) error {
+	for _, s := range signals {
+		if err := p.signal(s); err != nil {
+			return err
+		}
+		select {
+		case <-p.done:
+			return nil
+		case <-time.After(patience):
+		}
+	}
+	return fmt.Errorf("process %d does not end", p.pid())
+}
+
+// awaitReady polls ready until it is true, the child exits or ctx is done.
+func (p *process) awaitReady(ctx context.Context, ready func() bool) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if ready() {
+			return nil
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("%s ended at once (%s)", filepath.Base(p.cmd.Path), p.cmd.ProcessState)
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready: %w", filepath.Base(p.cmd.Path), ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// childrenOf lists the pids whose parent is pid.
+func childrenOf(pid int) ([]int, error) {
+	out, err := exec.Command("ps", "-A", "-o", "pid=,ppid=").Output()
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	var kids []int
+	for line := range strings.Lines(string(out)) {
+		var kid, parent int
+		if n, _ := fmt.Sscan(line, &kid, &parent); n == 2 && parent == pid {
+			kids = append(kids, kid)
+		}
+	}
+	return kids, nil
+}
+
+// lastLines returns the end of a log file, for an error message.
+func lastLines(path string, n int) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "; ")
+}
+
+// alive says whether a process with this pid exists.
+func alive(pid int) bool {
+	err := syscall.Kill(pid, 0)
+	return err == nil || errors.Is(err, syscall.EPERM)
+}
+
+// pidIn reads a pid from the first line of a file; 0 if there is none.
+func pidIn(path string) int {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	first, _, _ := strings.Cut(string(b), "\n")
+	pid, _ := strconv.Atoi(strings.TrimSpace(first))
+	return pid
+}

@@ -1,0 +1,9 @@
+//go:build !linux
+
+package sandbox
+
+import "syscall"
+
+// dieWithParent does nothing where the kernel has no such service: a killed
+// parent leaves its servers, and the next StartPostgres on the folder ends them.
+func dieWithParent(*syscall.SysProcAttr) {}

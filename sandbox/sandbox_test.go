@@ -1,0 +1,133 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// openDir is a folder that the account Postgres runs as may enter.
+func openDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "listedge-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func TestPostgresLivesDiesAndComesBackOnItsFolder(t *testing.T) {
+	dir := openDir(t)
+	p, err := StartPostgres(within(t, time.Minute), PostgresOptions{Dir: dir, Disposable: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Stop() })
+	if conn, err := net.Dial("tcp", p.Addr()); err != nil {
+		t.Fatal(err)
+	} else {
+		conn.Close()
+	}
+	first := p.Pid()
+	if err := p.Kill(syscall.SIGQUIT); err != nil {
+		t.Fatal(err)
+	}
+	if alive(first) {
+		t.Fatalf("postmaster %d survived", first)
+	}
+	if err := p.Restart(within(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Stop(); err != nil {
+		t.Fatal("a frozen server must end too:", err)
+	}
+
+	again, err := StartPostgres(within(t, time.Minute), PostgresOptions{Dir: dir, Disposable: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.password != p.password {
+		t.Error("the folder's password changed")
+	}
+	// A second start on the same folder takes over from a server left behind.
+	third, err := StartPostgres(within(t, time.Minute), PostgresOptions{Dir: dir, Disposable: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !again.process.exited() {
+		t.Error("two servers on one folder")
+	}
+	if err := third.Stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPostgresRefusesFoldersItCannotUse(t *testing.T) {
+	other := openDir(t)
+	if err := os.MkdirAll(filepath.Join(other, "cluster"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(other, "cluster", "PG_VERSION"), []byte("9\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, dir := range map[string]string{"another version": other, "a file": file} {
+		_, err := StartPostgres(within(t, time.Minute), PostgresOptions{Dir: dir})
+		if !errors.Is(err, ErrDataFolder) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestRedisLivesHangsDiesAndComesBack(t *testing.T) {
+	r, err := StartRedis(within(t, time.Minute), RedisOptions{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Stop() })
+	if err := r.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	if r.answersPing() {
+		t.Error("a frozen server answered")
+	}
+	if err := r.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	if !r.answersPing() {
+		t.Error("no answer after the thaw")
+	}
+	pid := r.Pid()
+	if err := r.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if alive(pid) || r.answersPing() {
+		t.Error("the server survived SIGKILL")
+	}
+	if err := r.Restart(within(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if !r.answersPing() {
+		t.Error("no answer after the restart")
+	}
+}

@@ -1,0 +1,56 @@
+// Package sandboxtest hands tests their private Postgres and Redis: started
+// once, in a folder of its own, ended and removed when the test ends.
+package sandboxtest
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"listedge/sandbox"
+)
+
+// startTimeout is generous: initdb on a busy two-core machine takes seconds.
+const startTimeout = 2 * time.Minute
+
+// Dir is a folder that the account Postgres runs as may enter. (testing's own
+// TempDir is closed to everyone but the owner, and Postgres refuses root.)
+func Dir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "listedge-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// Postgres starts a private server without crash safety, for speed.
+func Postgres(t testing.TB) *sandbox.Postgres {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	p, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: Dir(t), Disposable: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Stop() })
+	return p
+}
+
+// Redis starts a private server.
+func Redis(t testing.TB) *sandbox.Redis {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	r, err := sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: Dir(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Stop() })
+	return r
+}
