@@ -1,0 +1,208 @@
+#!/bin/sh
+# Makes sure that what the project runs on is on this machine, and installs what is not:
+#
+#   deploy/install.sh [postgres] [redis] [cc]        without arguments: all of them
+#
+# postgres: the server programs, 14 or later, with the extensions pg_trgm and btree_gin (`listedge dev`, tests)
+# redis:    redis-server or valkey-server (more than one node, tests)
+# cc:       a C compiler, which Go's race detector needs on Linux (tests)
+#
+# It asks nothing, starts no service and makes no database cluster: `listedge dev` and the tests run private
+# servers of their own, and a second one on the usual port would only be in somebody's way.
+# LISTEDGE_INSTALL_ROOT is put before every absolute path; the script's own test uses it.
+set -eu
+
+root=${LISTEDGE_INSTALL_ROOT:-}
+log=
+made=
+
+say() { printf 'install: %s\n' "$*"; }
+fail() {
+	printf 'install: %s\n' "$*" >&2
+	exit 1
+}
+
+# server_in DIR: the Postgres whose programs are in DIR is one that can be used. Each system keeps the extensions
+# of a server in another place, but always at the same distance from its programs.
+server_in() {
+	[ -x "$1/initdb" ] && [ -x "$1/postgres" ] || return 1
+	major=$("$1/postgres" --version 2>/dev/null) || return 1 # postgres (PostgreSQL) 16.3 (Debian 16.3-1)
+	major=${major#*) }
+	major=${major%%[!0-9]*}
+	[ "${major:-0}" -ge 14 ] || return 1
+	for share in "$1"/../share "$1"/../share/pgsql "$1"/../share/postgresql* "$1/../../../../share/postgresql/$major"; do
+		[ -e "$share/extension/pg_trgm.control" ] && [ -e "$share/extension/btree_gin.control" ] && return 0
+	done
+	return 1
+}
+
+# The places are those in which the program itself looks (package sandbox).
+have_postgres() {
+	on_path=$(command -v initdb) || on_path=
+	for dir in "${on_path%/*}" \
+		"$root"/usr/lib/postgresql/*/bin "$root"/usr/pgsql-*/bin \
+		"$root"/opt/homebrew/opt/postgresql@*/bin "$root"/opt/homebrew/bin \
+		"$root"/usr/local/opt/postgresql@*/bin "$root"/usr/local/bin \
+		"$root"/Applications/Postgres.app/Contents/Versions/*/bin; do
+		server_in "$dir" && return 0
+	done
+	return 1
+}
+
+have_redis() {
+	for name in redis-server valkey-server; do
+		command -v "$name" >/dev/null && return 0
+		for dir in /usr/sbin /opt/homebrew/bin /usr/local/bin; do
+			[ -x "$root$dir/$name" ] && return 0
+		done
+	done
+	return 1
+}
+
+# The compiler that cgo would call. On macOS the race detector does without one.
+have_cc() {
+	cc=${CC:-gcc}
+	command -v "${cc%% *}" >/dev/null || [ "$(uname -s)" = Darwin ]
+}
+
+# needs WHAT: the words for a person who has to install it by hand
+needs() {
+	case $1 in
+	postgres) echo 'PostgreSQL 14 or later with its contrib extensions pg_trgm and btree_gin' ;;
+	redis) echo 'redis-server or valkey-server' ;;
+	cc) echo 'gcc with the C library headers' ;;
+	esac
+}
+
+# try COMMAND...: its output is shown only when nothing else helped
+try() { "$@" >"$log" 2>&1 </dev/null; }
+
+cleanup() {
+	for path in $made; do rm -f "$path"; done
+	[ -z "$made" ] || rmdir "$root/etc/postgresql-common/createcluster.d" "$root/etc/postgresql-common" 2>/dev/null || :
+	[ -z "$log" ] || rm -f "$log"
+}
+
+# place PATH MODE TEXT: a file for the time of the installation. One that somebody else put there is left alone;
+# one that a killed run left behind is taken over, and so removed in the end.
+place() {
+	if [ -e "$1" ] && ! grep -q 'deploy/install.sh' "$1"; then return 0; fi
+	made="$made $1"
+	mkdir -p "${1%/*}"
+	printf '%s\n' "$3" >"$1"
+	chmod "$2" "$1"
+}
+
+with_apt() {
+	packages=
+	for what in "$@"; do
+		case $what in
+		postgres) packages="$packages postgresql" ;;
+		redis) packages="$packages redis-server" ;;
+		cc) packages="$packages gcc libc6-dev" ;;
+		esac
+	done
+	say "apt-get install$packages"
+	# Debian's packages start their servers and make a cluster unless told otherwise.
+	place "$root/usr/sbin/policy-rc.d" 755 '#!/bin/sh
+# made by deploy/install.sh, which removes it when it ends
+exit 101'
+	place "$root/etc/postgresql-common/createcluster.d/listedge.conf" 644 '# made by deploy/install.sh, which removes it when it ends
+create_main_cluster = false'
+	# needrestart, on Ubuntu, would restart services that have nothing to do with this.
+	export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1
+	# A new machine holds the lock for some minutes while it brings itself up to date.
+	# shellcheck disable=SC2086
+	set -- apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 $packages
+	if ! try "$@"; then
+		# Lists that are missing or old are the usual reason. Not every apt waits for the lock of its lists.
+		for pause in 2 8 30; do
+			try apt-get update -q -o Acquire::Retries=3 && break
+			sleep "$pause"
+		done
+		try "$@" || return 1
+	fi
+	# policy-rc.d keeps a server from starting now; this keeps it from starting with the machine.
+	case $packages in *redis-server*)
+		if command -v systemctl >/dev/null; then systemctl disable redis-server >/dev/null 2>&1 || :; fi
+		;;
+	esac
+}
+
+with_dnf() {
+	for what in "$@"; do
+		case $what in
+		postgres)
+			say 'dnf install postgresql-server postgresql-contrib'
+			try dnf install -y -q postgresql-server postgresql-contrib || return 1
+			;;
+		redis)
+			say 'dnf install redis, or valkey, which took its place'
+			try dnf install -y -q redis || try dnf install -y -q valkey || return 1
+			;;
+		cc)
+			say 'dnf install gcc'
+			try dnf install -y -q gcc || return 1
+			;;
+		esac
+	done
+}
+
+with_brew() {
+	export NONINTERACTIVE=1 HOMEBREW_NO_ENV_HINTS=1 HOMEBREW_NO_INSTALL_UPGRADE=1
+	for what in "$@"; do
+		formula=$what
+		[ "$what" = redis ] || formula=postgresql@17
+		say "brew install $formula"
+		try "$brew" install "$formula" || return 1
+	done
+}
+
+[ $# -gt 0 ] || set -- postgres redis cc
+missing=
+wanted=
+for what in "$@"; do
+	case $what in postgres | redis | cc) ;; *)
+		printf 'install: %s is none of postgres, redis, cc\n' "$what" >&2
+		exit 2
+		;;
+	esac
+	"have_$what" && continue
+	missing="$missing $what"
+	wanted="${wanted:+$wanted; }$(needs "$what")"
+done
+[ -n "$missing" ] || exit 0
+
+brew=$(command -v brew) || for brew in "$root"/opt/homebrew/bin/brew "$root"/usr/local/bin/brew ''; do
+	[ ! -x "$brew" ] || break
+done
+if [ "$(uname -s)" = Darwin ]; then
+	[ -n "$brew" ] || fail "missing: $wanted; install Homebrew and run this again, or install it by hand"
+	with=with_brew
+elif command -v apt-get >/dev/null; then
+	with=with_apt
+elif command -v dnf >/dev/null; then
+	with=with_dnf
+else
+	fail "missing: $wanted; install it by hand, as this system has neither apt-get nor dnf"
+fi
+
+# The whole script goes on as root, not each command: what it places, it has to remove as well.
+if [ "$with" != with_brew ] && [ "$(id -u)" -ne 0 ]; then
+	sudo -n true 2>/dev/null || fail "missing: $wanted; run: sudo sh $0$missing"
+	# shellcheck disable=SC2086
+	exec sudo -n sh "$0" $missing
+fi
+
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' HUP TERM
+log=$(mktemp)
+# shellcheck disable=SC2086
+if ! "$with" $missing; then
+	tail -n 20 "$log" >&2
+	fail "could not install: $wanted"
+fi
+for what in $missing; do
+	"have_$what" || fail "installed, and still missing: $(needs "$what")"
+done
