@@ -97,7 +97,7 @@ func (m *machine) debian() {
 	}
 	m.command("systemctl", "")
 	m.command("apt-get", `for guard in usr/sbin/policy-rc.d etc/postgresql-common/createcluster.d/listedge.conf; do
-	[ ! -e "$LISTEDGE_INSTALL_ROOT/$guard" ] || echo "guard $guard" >>"$MACHINE_CALLS"
+	[ ! -e "$LISTEDGE_INSTALL_ROOT/$guard" ] || echo "guard $guard: $(tail -n 1 "$LISTEDGE_INSTALL_ROOT/$guard")" >>"$MACHINE_CALLS"
 done
 `+deliver)
 }
@@ -106,6 +106,9 @@ done
 // programs it called.
 func (m *machine) install(args ...string) (said string, code int, calls []string) {
 	m.t.Helper()
+	if _, err := os.Stat("install.sh"); err != nil { // or go test would answer from its cache when only the script has changed
+		m.t.Fatal(err)
+	}
 	cmd := exec.Command("/bin/sh", append([]string{"install.sh"}, args...)...)
 	cmd.Env = []string{
 		"PATH=" + m.bin, "TMPDIR=" + m.t.TempDir(), "LISTEDGE_INSTALL_ROOT=" + m.root,
@@ -178,8 +181,8 @@ func (m *machine) mustRefuse(args []string, status int, words []string, want ...
 }
 
 const (
-	guardedService = "guard usr/sbin/policy-rc.d"
-	guardedCluster = "guard etc/postgresql-common/createcluster.d/listedge.conf"
+	guardedService = "guard usr/sbin/policy-rc.d: exit 101"
+	guardedCluster = "guard etc/postgresql-common/createcluster.d/listedge.conf: create_main_cluster = false"
 )
 
 // bare fails if the installer left behind one of the files that it only needs
@@ -243,6 +246,21 @@ func TestDebianKeepsAPolicyThatWasThere(t *testing.T) {
 	if text, err := os.ReadFile(m.root + "/usr/sbin/policy-rc.d"); err != nil || string(text) != "#!/bin/sh\nexit 101\n" {
 		t.Errorf("policy-rc.d is %q (%v), want it as it was", text, err)
 	}
+}
+
+func TestDebianTakesOverWhatAKilledRunLeftBehind(t *testing.T) {
+	m := newMachine(t, "Linux")
+	m.debian()
+	m.command("apt-get", "kill -KILL $PPID")
+	if _, code, _ := m.install("postgres"); code == 0 {
+		t.Fatal("the run was not killed")
+	}
+	if _, err := os.Stat(m.root + "/usr/sbin/policy-rc.d"); err != nil {
+		t.Fatal(err)
+	}
+	m.command("apt-get", deliver)
+	m.mustInstall([]string{"postgres"}, "apt-get install postgresql", "apt-get install postgresql")
+	m.bare()
 }
 
 func TestDebianLeavesNothingBehindWhenStopped(t *testing.T) {
