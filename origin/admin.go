@@ -1,0 +1,145 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Scopes are all a key can have.
+var Scopes = []string{"items:read", "contacts:read"}
+
+// ErrNotFound: no workspace or key with that id.
+var ErrNotFound = errors.New("not found")
+
+// WorkspaceRow is a workspace as the commands show it.
+type WorkspaceRow struct {
+	ID            uuid.UUID  `json:"id"`
+	Name          string     `json:"name"`
+	SuspendedAt   *time.Time `json:"suspendedAt"`
+	RatePerSecond *float64   `json:"ratePerSecond"`
+	Burst         *int32     `json:"burst"`
+	CreatedAt     time.Time  `json:"createdAt"`
+}
+
+// KeyRow is a key as the commands show it; Key is set only when just made.
+type KeyRow struct {
+	ID            uuid.UUID  `json:"id"`
+	WorkspaceID   uuid.UUID  `json:"workspaceId"`
+	Key           string     `json:"key,omitempty"`
+	Name          string     `json:"name"`
+	Prefix        string     `json:"prefix"`
+	Scopes        []string   `json:"scopes"`
+	RatePerSecond *float64   `json:"ratePerSecond"`
+	Burst         *int32     `json:"burst"`
+	ExpiresAt     *time.Time `json:"expiresAt"`
+	RevokedAt     *time.Time `json:"revokedAt"`
+	CreatedAt     time.Time  `json:"createdAt"`
+}
+
+// NewKeySpec is what `keys create` is told.
+type NewKeySpec struct {
+	Workspace uuid.UUID
+	Name      string
+	Scopes    []string       // empty = all
+	Rate      *float64       // nil = the default
+	Burst     *int32         // nil = the default
+	ExpiresIn *time.Duration // nil = never
+}
+
+// Admin changes workspaces and keys: what the commands do.
+type Admin struct{ conn *pgx.Conn }
+
+// OpenAdmin connects for a command.
+func OpenAdmin(ctx context.Context, url string) (*Admin, error) {
+	conn, err := connectAdmin(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	return &Admin{conn: conn}, nil
+}
+
+// Close ends the connection.
+func (a *Admin) Close() { _ = a.conn.Close(context.Background()) }
+
+// CreateWorkspace makes a workspace; a nil rate gives it no bucket.
+func (a *Admin) CreateWorkspace(ctx context.Context, name string, rate *float64, burst *int32) (WorkspaceRow, error) {
+	return one[WorkspaceRow](ctx, a.conn, "create the workspace", createWorkspaceSQL, name, rate, burst)
+}
+
+// Workspaces lists all workspaces, oldest first.
+func (a *Admin) Workspaces(ctx context.Context) ([]WorkspaceRow, error) {
+	return all[WorkspaceRow](ctx, a.conn, "list workspaces", listWorkspacesSQL)
+}
+
+// SuspendWorkspace makes all keys of the workspace answer 403.
+func (a *Admin) SuspendWorkspace(ctx context.Context, id uuid.UUID) (WorkspaceRow, error) {
+	return one[WorkspaceRow](ctx, a.conn, "suspend the workspace", suspendWorkspaceSQL, id)
+}
+
+// ResumeWorkspace undoes SuspendWorkspace.
+func (a *Admin) ResumeWorkspace(ctx context.Context, id uuid.UUID) (WorkspaceRow, error) {
+	return one[WorkspaceRow](ctx, a.conn, "resume the workspace", resumeWorkspaceSQL, id)
+}
+
+// CreateKey makes a key and returns it with its text, which nobody sees again.
+func (a *Admin) CreateKey(ctx context.Context, spec NewKeySpec) (KeyRow, error) {
+	if len(spec.Scopes) == 0 {
+		spec.Scopes = Scopes
+	}
+	for _, scope := range spec.Scopes {
+		if !slices.Contains(Scopes, scope) {
+			return KeyRow{}, fmt.Errorf("no such scope: %q (there are %q)", scope, Scopes)
+		}
+	}
+	limit := DefaultLimit
+	if spec.Rate != nil || spec.Burst != nil {
+		limit = limitOf(spec.Rate, spec.Burst, DefaultLimit)
+	}
+	key := newKey()
+	hash, _ := HashKey([]byte(key))
+	row, err := one[KeyRow](ctx, a.conn, "create the key", createKeySQL,
+		spec.Workspace, spec.Name, hash[:], key[:keyVisible], spec.Scopes, limit.Rate, limit.Burst, spec.ExpiresIn)
+	if pgCode(err) == "23503" { // foreign_key_violation
+		return KeyRow{}, fmt.Errorf("workspace %s: %w", spec.Workspace, ErrNotFound)
+	}
+	row.Key = key
+	return row, err
+}
+
+// Keys lists the keys of a workspace, oldest first.
+func (a *Admin) Keys(ctx context.Context, workspace uuid.UUID) ([]KeyRow, error) {
+	return all[KeyRow](ctx, a.conn, "list keys", listKeysSQL, workspace)
+}
+
+// RevokeKey ends a key, within a second on every node.
+func (a *Admin) RevokeKey(ctx context.Context, id uuid.UUID) (KeyRow, error) {
+	return one[KeyRow](ctx, a.conn, "revoke the key", revokeKeySQL, id)
+}
+
+func one[T any](ctx context.Context, conn *pgx.Conn, doing, sql string, args ...any) (T, error) {
+	rows, err := all[T](ctx, conn, doing, sql, args...)
+	if err == nil && len(rows) == 0 {
+		err = fmt.Errorf("%s: %w", doing, ErrNotFound)
+	}
+	if err != nil {
+		return *new(T), err
+	}
+	return rows[0], nil
+}
+
+func all[T any](ctx context.Context, conn *pgx.Conn, doing, sql string, args ...any) ([]T, error) {
+	rows, err := conn.Query(ctx, sql, args...)
+	if err == nil {
+		var list []T
+		if list, err = pgx.CollectRows(rows, pgx.RowToStructByNameLax[T]); err == nil {
+			return list, nil
+		}
+	}
+	return nil, fmt.Errorf("%s: %w", doing, err)
+}

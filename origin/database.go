@@ -1,0 +1,135 @@
+package origin
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// DatabaseOptions say how a node uses Postgres.
+type DatabaseOptions struct {
+	URL          string
+	Connections  int           // for pages; keys have keyConnections of their own
+	QueryTimeout time.Duration // statement_timeout of a page
+}
+
+// keyConnections are apart from those of pages, so that a storm of misses
+// never keeps a key from being looked up.
+const keyConnections = 2
+
+const (
+	connectTimeout = 2 * time.Second
+	pingTimeout    = time.Second
+	keyTimeout     = time.Second // statement_timeout of a key's look-up
+)
+
+// Database holds a node's connections. All of them are read-only.
+type Database struct {
+	pages, keys *pgxpool.Pool
+}
+
+// Open prepares the pools; connections are made when first needed, so an
+// unreachable server is no error here, only a malformed URL is.
+func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
+	pages, err := openPool(ctx, o.URL, o.Connections, o.QueryTimeout)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := openPool(ctx, o.URL, keyConnections, keyTimeout)
+	if err != nil {
+		pages.Close()
+		return nil, err
+	}
+	return &Database{pages: pages, keys: keys}, nil
+}
+
+// Close ends all connections, waiting for queries under way.
+func (db *Database) Close() {
+	db.pages.Close()
+	db.keys.Close()
+}
+
+func openPool(ctx context.Context, url string, connections int, timeout time.Duration) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("database URL: %w", err)
+	}
+	config.MaxConns = int32(connections)
+	config.MinIdleConns = 1
+	config.PingTimeout = pingTimeout
+	config.ConnConfig.ConnectTimeout = connectTimeout
+	for name, value := range map[string]string{
+		"application_name":              "listedge",
+		"timezone":                      "UTC",
+		"default_transaction_read_only": "on",
+		"statement_timeout":             strconv.FormatInt(timeout.Milliseconds(), 10),
+		// Pages must cost the same on the day before and the day after an
+		// ANALYZE: plan once, for no parameter in particular, by index.
+		"plan_cache_mode":                 "force_generic_plan",
+		"enable_seqscan":                  "off",
+		"enable_sort":                     "off",
+		"jit":                             "off",
+		"max_parallel_workers_per_gather": "0",
+	} {
+		config.ConnConfig.RuntimeParams[name] = value
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("database: %w", err)
+	}
+	return pool, nil
+}
+
+// Ready returns nil when the server answers and its schema is migrated as far
+// as this program needs it.
+func (db *Database) Ready(ctx context.Context) error {
+	have, err := schemaVersion(ctx, db.keys)
+	if err != nil {
+		return err
+	}
+	if want := wantedVersion(); have < want {
+		return fmt.Errorf("schema is at version %d, this program needs %d: run `listedge migrate up`", have, want)
+	}
+	return nil
+}
+
+// PoolStats are a pool's connections.
+type PoolStats struct {
+	Total, Idle, Max int
+	Acquired         uint64
+	Waited           time.Duration // in sum, for a connection
+}
+
+func poolStats(p *pgxpool.Pool) PoolStats {
+	s := p.Stat()
+	return PoolStats{
+		Total: int(s.TotalConns()), Idle: int(s.IdleConns()), Max: int(s.MaxConns()),
+		Acquired: uint64(s.AcquireCount()), Waited: s.AcquireDuration(),
+	}
+}
+
+// microseconds since 1970 as a timestamptz argument.
+func microseconds(us int64) pgtype.Timestamptz {
+	return pgtype.Timestamptz{Time: time.UnixMicro(us), Valid: true}
+}
+
+// connectAdmin opens one ordinary, writing connection: for the commands.
+func connectAdmin(ctx context.Context, url string) (*pgx.Conn, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("database URL: %w", err)
+	}
+	config.ConnectTimeout = connectTimeout
+	config.RuntimeParams["application_name"] = "listedge"
+	config.RuntimeParams["timezone"] = "UTC"
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	return conn, nil
+}

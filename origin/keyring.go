@@ -1,0 +1,340 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+)
+
+// ErrUnknownKey: there is no such key.
+var ErrUnknownKey = errors.New("unknown key")
+
+// How old a look-up may be that an answer relies on.
+const (
+	// keyFresh: while Postgres can be asked, no answer relies on a look-up
+	// that began longer ago, so a revocation reaches every node within it.
+	keyFresh = time.Second
+	// keyRefresh is how often the keys in use are looked up again, all in one
+	// query; far enough below keyFresh that requests never wait for it.
+	keyRefresh = keyFresh * 2 / 5
+	// keyPatience is how long a request with a known key waits for a look-up
+	// before it goes on with what was known.
+	keyPatience = 200 * time.Millisecond
+	// keyPause is how long nobody waits after a wait that was in vain.
+	keyPause = time.Second
+	// unknownFresh is how long a key stays unknown without asking again.
+	unknownFresh = 10 * time.Second
+	// keyIdle is how long an unused key is remembered.
+	keyIdle = 10 * time.Minute
+
+	lookupBatch    = 1000   // keys in one query
+	lookupBacklog  = 10_000 // keys waiting for a look-up; beyond: ErrOverloaded
+	lookupDeadline = 2 * keyTimeout
+	unknownKeys    = 16_384 // remembered at most
+)
+
+// Keyring is what one node knows of the keys it has seen, each with a T that
+// the caller makes of it once and finds again on every request.
+//
+//	Known ── fresh ──────────────────────────► T          no lock but a shard's, no allocation
+//	Load ─── waiting keys ── one query of ANY ─► T | ErrUnknownKey | ErrUnavailable
+//	every keyRefresh: the keys used since the last time, in the same one query
+//
+// Invariant: what Known returns was looked up less than keyFresh ago, or less
+// than grace ago while Postgres cannot be asked.
+type Keyring[T any] struct {
+	lookup func(context.Context, []KeyHash) (map[KeyHash]Key, error)
+	attach func(Key) T
+	grace  time.Duration
+
+	shards  [64]keyShard[T]
+	unknown *lru.Cache[KeyHash, time.Time]
+
+	mu      sync.Mutex
+	waiting map[KeyHash]*lookupCall // not yet asked for
+	asking  bool                    // the one asker runs
+	closed  bool
+
+	pausedUntil atomic.Int64 // nanoseconds since 1970; until then known keys do not wait
+
+	stop context.CancelFunc
+	done sync.WaitGroup
+	ctx  context.Context // ends with Close
+
+	hits, lookups, queries, unknowns, failures, graced atomic.Uint64
+}
+
+type keyShard[T any] struct {
+	mu    sync.RWMutex
+	known map[KeyHash]*knownKey[T] // guarded by mu
+}
+
+type knownKey[T any] struct {
+	key     Key
+	value   T
+	checked atomic.Int64 // when the last look-up began, in nanoseconds since 1970
+	used    atomic.Bool  // since the last refresh
+	idle    int          // refreshes since it was used; the refresher's own
+}
+
+type lookupCall struct {
+	done chan struct{} // closed when err is set
+	err  error
+}
+
+// NewKeyring starts a keyring. attach is called once for every key and every
+// change of one. grace bounds how long known keys go on without Postgres.
+func NewKeyring[T any](lookup func(context.Context, []KeyHash) (map[KeyHash]Key, error), attach func(Key) T, grace time.Duration) *Keyring[T] {
+	unknown, err := lru.New[KeyHash, time.Time](unknownKeys)
+	if err != nil {
+		panic("BUG: " + err.Error()) // only for a size below 1
+	}
+	r := &Keyring[T]{lookup: lookup, attach: attach, grace: grace, unknown: unknown, waiting: map[KeyHash]*lookupCall{}}
+	for i := range r.shards {
+		r.shards[i].known = map[KeyHash]*knownKey[T]{}
+	}
+	r.ctx, r.stop = context.WithCancel(context.Background())
+	r.done.Add(1)
+	go r.refresh()
+	return r
+}
+
+// Close ends look-ups under way and waits for them.
+func (r *Keyring[T]) Close() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.stop()
+	r.done.Wait()
+}
+
+// Known returns the key if this node has looked it up recently enough.
+func (r *Keyring[T]) Known(hash KeyHash, now time.Time) (Key, T, bool) {
+	k := r.find(hash)
+	if k == nil || now.UnixNano()-k.checked.Load() > int64(keyFresh) {
+		var none T
+		return Key{}, none, false
+	}
+	if !k.used.Load() {
+		k.used.Store(true)
+	}
+	r.hits.Add(1)
+	return k.key, k.value, true
+}
+
+// Seen says whether Load can answer without Postgres.
+func (r *Keyring[T]) Seen(hash KeyHash) bool { return r.find(hash) != nil }
+
+// Load looks the key up and waits, at most until ctx ends.
+// Errors: ErrUnknownKey, or ErrUnavailable and its kin when Postgres cannot be
+// asked and the key is not known well enough from before.
+func (r *Keyring[T]) Load(ctx context.Context, hash KeyHash) (Key, T, error) {
+	var none T
+	before := r.find(hash)
+	if before == nil {
+		if until, ok := r.unknown.Get(hash); ok && time.Now().Before(until) {
+			r.unknowns.Add(1)
+			return Key{}, none, ErrUnknownKey
+		}
+	} else {
+		if time.Now().UnixNano() < r.pausedUntil.Load() && r.withinGrace(before) {
+			r.graced.Add(1)
+			return before.key, before.value, nil
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, keyPatience)
+		defer cancel()
+	}
+	r.lookups.Add(1)
+	err := r.ask(ctx, hash)
+	k := r.find(hash)
+	switch {
+	case err == nil && k != nil:
+		k.used.Store(true)
+		return k.key, k.value, nil
+	case err == nil || errors.Is(err, ErrUnknownKey):
+		r.unknowns.Add(1)
+		return Key{}, none, ErrUnknownKey
+	case before != nil && r.withinGrace(before):
+		r.pausedUntil.Store(time.Now().Add(keyPause).UnixNano())
+		r.graced.Add(1)
+		return before.key, before.value, nil
+	}
+	r.failures.Add(1)
+	return Key{}, none, err
+}
+
+func (r *Keyring[T]) withinGrace(k *knownKey[T]) bool {
+	return time.Since(time.Unix(0, k.checked.Load())) < r.grace
+}
+
+func (r *Keyring[T]) find(hash KeyHash) *knownKey[T] {
+	s := &r.shards[hash[0]%uint8(len(r.shards))]
+	s.mu.RLock()
+	k := s.known[hash]
+	s.mu.RUnlock()
+	return k
+}
+
+// ask joins the key's waiters and returns when it has been looked up.
+func (r *Keyring[T]) ask(ctx context.Context, hash KeyHash) error {
+	r.mu.Lock()
+	call := r.waiting[hash]
+	switch {
+	case r.closed:
+		r.mu.Unlock()
+		return ErrUnavailable
+	case call != nil:
+	case len(r.waiting) >= lookupBacklog:
+		r.mu.Unlock()
+		return ErrOverloaded
+	default:
+		call = &lookupCall{done: make(chan struct{})}
+		r.waiting[hash] = call
+		if !r.asking {
+			r.asking = true
+			r.done.Add(1)
+			go r.answer()
+		}
+	}
+	r.mu.Unlock()
+	select {
+	case <-call.done:
+		return call.err
+	case <-ctx.Done():
+		return errors.Join(ErrUnavailable, ctx.Err())
+	}
+}
+
+// answer looks up what waits, batch by batch, until nothing does. While one
+// query runs, the keys of the next gather.
+func (r *Keyring[T]) answer() {
+	defer r.done.Done()
+	for {
+		batch := make(map[KeyHash]*lookupCall)
+		r.mu.Lock()
+		for hash, call := range r.waiting {
+			if len(batch) == lookupBatch {
+				break
+			}
+			batch[hash] = call
+			delete(r.waiting, hash)
+		}
+		r.asking = len(batch) > 0
+		r.mu.Unlock()
+		if len(batch) == 0 {
+			return
+		}
+		hashes := make([]KeyHash, 0, len(batch))
+		for hash := range batch {
+			hashes = append(hashes, hash)
+		}
+		err := r.update(hashes)
+		for hash, call := range batch {
+			if call.err = err; err == nil && r.find(hash) == nil {
+				call.err = ErrUnknownKey
+			}
+			close(call.done)
+		}
+	}
+}
+
+// update asks for the keys in one query and remembers the answers.
+func (r *Keyring[T]) update(hashes []KeyHash) error {
+	ctx, cancel := context.WithTimeout(r.ctx, lookupDeadline)
+	defer cancel()
+	began := time.Now()
+	r.queries.Add(1)
+	found, err := r.lookup(ctx, hashes)
+	if err != nil {
+		return err
+	}
+	for _, hash := range hashes {
+		key, exists := found[hash]
+		s := &r.shards[hash[0]%uint8(len(r.shards))]
+		s.mu.Lock()
+		switch k := s.known[hash]; {
+		case !exists:
+			delete(s.known, hash)
+			r.unknown.Add(hash, began.Add(unknownFresh))
+		case k != nil && k.key == key:
+			k.checked.Store(max(k.checked.Load(), began.UnixNano()))
+		case k != nil && k.checked.Load() > began.UnixNano(): // a later look-up has answered already
+		default:
+			k = &knownKey[T]{key: key, value: r.attach(key)}
+			k.checked.Store(began.UnixNano())
+			k.used.Store(true)
+			s.known[hash] = k
+			r.unknown.Remove(hash)
+		}
+		s.mu.Unlock()
+	}
+	return nil
+}
+
+// refresh looks the keys in use up again before they grow old.
+func (r *Keyring[T]) refresh() {
+	defer r.done.Done()
+	tick := time.NewTicker(keyRefresh)
+	defer tick.Stop()
+	for {
+		select {
+		case <-r.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		inUse := r.sweep()
+		for len(inUse) > 0 {
+			n := min(len(inUse), lookupBatch)
+			if r.update(inUse[:n]) != nil {
+				break // requests fall back on what is known, within grace
+			}
+			inUse = inUse[n:]
+		}
+	}
+}
+
+// sweep returns the keys used since the last sweep and forgets idle ones.
+func (r *Keyring[T]) sweep() (inUse []KeyHash) {
+	for i := range r.shards {
+		s := &r.shards[i]
+		s.mu.Lock()
+		for hash, k := range s.known {
+			if k.used.Swap(false) {
+				k.idle = 0
+				inUse = append(inUse, hash)
+			} else if k.idle++; time.Duration(k.idle)*keyRefresh > keyIdle {
+				delete(s.known, hash)
+			}
+		}
+		s.mu.Unlock()
+	}
+	return inUse
+}
+
+// KeyringStats is a snapshot for metrics.
+type KeyringStats struct {
+	Hits     uint64 // answered from memory
+	Lookups  uint64 // requests that waited for a look-up
+	Queries  uint64 // to Postgres
+	Unknown  uint64 // requests with a key that does not exist
+	Failures uint64 // requests that could not be answered
+	Graced   uint64 // requests answered from an old look-up, Postgres being away
+	Known    int    // keys remembered
+}
+
+// Stats returns the counts since the start and the present size.
+func (r *Keyring[T]) Stats() KeyringStats {
+	s := KeyringStats{Hits: r.hits.Load(), Lookups: r.lookups.Load(), Queries: r.queries.Load(),
+		Unknown: r.unknowns.Load(), Failures: r.failures.Load(), Graced: r.graced.Load()}
+	for i := range r.shards {
+		r.shards[i].mu.RLock()
+		s.Known += len(r.shards[i].known)
+		r.shards[i].mu.RUnlock()
+	}
+	return s
+}

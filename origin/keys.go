@@ -1,0 +1,198 @@
+package origin
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/sony/gobreaker/v2"
+)
+
+// An API key is
+//
+//	lk_ | 34 random base-62 characters | 6 base-62 characters: CRC-32 (IEEE) of the 34
+//
+// The checksum ends mistyped and made-up keys where they arrive; 202 random
+// bits make the rest unguessable. The database has its SHA-256 only.
+const (
+	keyPrefix  = "lk_"
+	keyRandom  = 34
+	keySum     = 6
+	keyLength  = len(keyPrefix) + keyRandom + keySum
+	keyVisible = len(keyPrefix) + 6 // characters stored and listed, to tell keys apart
+
+	base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+)
+
+// KeyHash is the SHA-256 of a key: its name everywhere but in its owner's hands.
+type KeyHash [sha256.Size]byte
+
+// HashKey returns the hash of a well-formed key; ok is false for a text that
+// cannot be a key. It does not allocate.
+func HashKey(key []byte) (hash KeyHash, ok bool) {
+	if len(key) != keyLength || string(key[:len(keyPrefix)]) != keyPrefix {
+		return KeyHash{}, false
+	}
+	random, sum := key[len(keyPrefix):keyLength-keySum], key[keyLength-keySum:]
+	for _, c := range random {
+		if !isBase62(c) {
+			return KeyHash{}, false
+		}
+	}
+	if want := keyChecksum(random); string(sum) != string(want[:]) {
+		return KeyHash{}, false
+	}
+	return sha256.Sum256(key), true
+}
+
+// newKey makes a key from the system's random numbers.
+func newKey() string {
+	key := append(make([]byte, 0, keyLength), keyPrefix...)
+	var b [1]byte
+	for len(key) < len(keyPrefix)+keyRandom {
+		_, _ = rand.Read(b[:])           // never fails
+		if int(b[0]) < 256/len62*len62 { // else the first characters were likelier
+			key = append(key, base62[int(b[0])%len62])
+		}
+	}
+	sum := keyChecksum(key[len(keyPrefix):])
+	return string(append(key, sum[:]...))
+}
+
+const len62 = len(base62)
+
+func keyChecksum(random []byte) (sum [keySum]byte) {
+	n := crc32.ChecksumIEEE(random)
+	for i := keySum - 1; i >= 0; i-- {
+		sum[i] = base62[n%uint32(len62)]
+		n /= uint32(len62)
+	}
+	return sum
+}
+
+func isBase62(c byte) bool {
+	return '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z'
+}
+
+// Limit is a token bucket as the tables have it.
+type Limit struct {
+	Set   bool // false = no bucket
+	Rate  float64
+	Burst int64
+}
+
+// DefaultLimit is that of a key whose row names none.
+var DefaultLimit = Limit{Set: true, Rate: 50, Burst: 100}
+
+// limitOf reads the two columns. A burst that is not given is twice the rate.
+func limitOf(rate *float64, burst *int32, missing Limit) Limit {
+	if rate == nil {
+		if burst != nil && missing.Set {
+			missing.Burst = int64(*burst)
+		}
+		return missing
+	}
+	l := Limit{Set: true, Rate: *rate, Burst: max(1, int64(2**rate))}
+	if burst != nil {
+		l.Burst = int64(*burst)
+	}
+	return l
+}
+
+// Key is what a node knows of an API key. Comparable: equal keys behave alike.
+type Key struct {
+	ID, Workspace  uuid.UUID
+	Items          bool // scope items:read
+	Contacts       bool // scope contacts:read
+	Revoked        bool
+	Suspended      bool  // its workspace is
+	ExpiresAt      int64 // microseconds since 1970; 0 = never
+	Limit          Limit
+	WorkspaceLimit Limit
+}
+
+// Valid says whether the key opens anything at all at that moment.
+func (k *Key) Valid(now time.Time) bool {
+	return !k.Revoked && (k.ExpiresAt == 0 || now.UnixMicro() < k.ExpiresAt)
+}
+
+// May says whether the key has the scope of the collection.
+func (k *Key) May(c Collection) bool {
+	if c == Items {
+		return k.Items
+	}
+	return k.Contacts
+}
+
+// KeyStore looks keys up in Postgres.
+type KeyStore struct {
+	pool    *pgxpool.Pool
+	breaker *gobreaker.CircuitBreaker[map[KeyHash]Key]
+}
+
+// NewKeyStore reads the database's keys.
+func NewKeyStore(db *Database) *KeyStore {
+	return &KeyStore{pool: db.keys, breaker: newBreaker[map[KeyHash]Key]("keys")}
+}
+
+// Lookup returns those of the keys that exist, in one query.
+// Errors: ErrUnavailable, ErrTimeout.
+func (s *KeyStore) Lookup(ctx context.Context, hashes []KeyHash) (map[KeyHash]Key, error) {
+	found, err := s.breaker.Execute(func() (map[KeyHash]Key, error) {
+		found, err := s.lookup(ctx, hashes)
+		return found, classify(err)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look up keys: %w", breakerError(err))
+	}
+	return found, nil
+}
+
+// BreakerOpen says whether look-ups are being refused without asking.
+func (s *KeyStore) BreakerOpen() bool { return s.breaker.State() == gobreaker.StateOpen }
+
+func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (map[KeyHash]Key, error) {
+	wanted := make([][]byte, len(hashes))
+	for i := range hashes {
+		wanted[i] = hashes[i][:]
+	}
+	rows, err := s.pool.Query(ctx, lookupKeysSQL, wanted)
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[KeyHash]Key, len(hashes))
+	var (
+		hash                  []byte
+		scopes                []string
+		expires               *time.Time
+		rate, workspaceRate   *float64
+		burst, workspaceBurst *int32
+		key                   Key
+	)
+	_, err = pgx.ForEachRow(rows, []any{&hash, &key.ID, &key.Workspace, &scopes, &expires, &key.Revoked, &key.Suspended,
+		&rate, &burst, &workspaceRate, &workspaceBurst}, func() error {
+		if len(hash) != len(KeyHash{}) {
+			return errors.New("a key's hash is not a SHA-256")
+		}
+		k := key
+		for _, scope := range scopes {
+			k.Items = k.Items || scope == "items:read"
+			k.Contacts = k.Contacts || scope == "contacts:read"
+		}
+		if expires != nil {
+			k.ExpiresAt = expires.UnixMicro()
+		}
+		k.Limit = limitOf(rate, burst, DefaultLimit)
+		k.WorkspaceLimit = limitOf(workspaceRate, workspaceBurst, Limit{})
+		found[KeyHash(hash)] = k
+		return nil
+	})
+	return found, err
+}

@@ -1,0 +1,111 @@
+package origin
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"fmt"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+)
+
+//go:embed migrations/*.sql
+var migrationFiles embed.FS
+
+// Migration is one numbered change of the schema.
+type Migration struct {
+	Version   int64     `json:"version"`
+	Name      string    `json:"name"`
+	AppliedAt time.Time `json:"appliedAt,omitzero"` // zero = pending
+}
+
+// MigrateUp applies what is pending and returns what it applied. Several nodes
+// may call it at once: an advisory lock lets one work and the others find
+// nothing left to do.
+func MigrateUp(ctx context.Context, url string) (applied []Migration, err error) {
+	err = withGoose(url, func(p *goose.Provider) error {
+		results, err := p.Up(ctx)
+		for _, r := range results {
+			applied = append(applied, Migration{Version: r.Source.Version, Name: path.Base(r.Source.Path), AppliedAt: time.Now()})
+		}
+		return err
+	})
+	if err != nil {
+		return applied, fmt.Errorf("migrate up: %w", err)
+	}
+	return applied, nil
+}
+
+// MigrateStatus lists all migrations, applied or pending.
+func MigrateStatus(ctx context.Context, url string) (all []Migration, err error) {
+	err = withGoose(url, func(p *goose.Provider) error {
+		statuses, err := p.Status(ctx)
+		for _, s := range statuses {
+			all = append(all, Migration{Version: s.Source.Version, Name: path.Base(s.Source.Path), AppliedAt: s.AppliedAt})
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("migrate status: %w", err)
+	}
+	return all, nil
+}
+
+func withGoose(url string, use func(*goose.Provider) error) error {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return fmt.Errorf("database URL: %w", err)
+	}
+	config.ConnectTimeout = connectTimeout
+	db := stdlib.OpenDB(*config)
+	defer db.Close()
+	files, err := fs.Sub(migrationFiles, "migrations")
+	if err != nil {
+		return err
+	}
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300)) // tries every second
+	if err != nil {
+		return err
+	}
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithSessionLocker(locker), goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return err
+	}
+	return use(provider)
+}
+
+// wantedVersion is the newest embedded migration.
+func wantedVersion() (newest int64) {
+	files, _ := fs.ReadDir(migrationFiles, "migrations")
+	for _, f := range files {
+		number, _, _ := strings.Cut(f.Name(), "_")
+		n, err := strconv.ParseInt(number, 10, 64)
+		if err != nil {
+			panic("BUG: migration " + f.Name() + " has no number")
+		}
+		newest = max(newest, n)
+	}
+	return newest
+}
+
+// schemaVersion asks the server; 0 = never migrated.
+func schemaVersion(ctx context.Context, pool *pgxpool.Pool) (int64, error) {
+	var version sql.NullInt64
+	err := pool.QueryRow(ctx, schemaVersionSQL).Scan(&version)
+	if pgCode(err) == "42P01" { // undefined_table
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the schema's version: %w", classify(err))
+	}
+	return version.Int64, nil
+}

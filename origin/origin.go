@@ -1,0 +1,240 @@
+// Package origin answers list queries from Postgres, and knows everything
+// there is to know about Postgres: schema, statements, keys, imports.
+//
+//	Query ──► gate ──► breaker ──► one statement ──► rows appended as JSON ──► Page
+//	          (bounded    (a dead      (keyset, index       (no Go values
+//	           queue)      server       order, limit+1)      in between)
+//	                       fails fast)
+//
+// A page is one READ COMMITTED statement whose cost depends on the page's
+// size and not on how deep it lies.
+package origin
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/sony/gobreaker/v2"
+)
+
+// Page is one page of a list as the database had it.
+type Page struct {
+	// Body is the JSON of the answer up to where the request id goes:
+	// {"data":[…],"page":{"hasMore":…,"nextCursor":…}  — without the last brace.
+	Body       []byte
+	NextCursor string // empty when this is the last page
+	Rows       int
+}
+
+// Errors of Fetch and of key look-ups. All of them pass: the caller may answer
+// with an older page, or ask again later.
+var (
+	ErrUnavailable = errors.New("database unavailable")
+	ErrOverloaded  = errors.New("too many queries at once")
+	ErrTimeout     = errors.New("query took too long")
+)
+
+// Origin fetches pages.
+type Origin struct {
+	pool    *pgxpool.Pool
+	gate    *gate
+	breaker *gobreaker.CircuitBreaker[Page]
+	texts   sync.Map  // shape -> string: rendered statements
+	scratch sync.Pool // *[]byte: pages under construction
+
+	fetched, failed, timedOut, overloaded atomic.Uint64
+}
+
+// New makes an Origin on the database, which need not be reachable yet.
+func New(db *Database) *Origin {
+	return &Origin{
+		pool:    db.pages,
+		gate:    newGate(int(db.pages.Config().MaxConns)),
+		breaker: newBreaker[Page]("pages"),
+		scratch: sync.Pool{New: func() any { return new([]byte) }},
+	}
+}
+
+// Fetch reads one page. It takes at most as long as ctx allows; a query the
+// server itself ends (statement_timeout) is ErrTimeout.
+func (o *Origin) Fetch(ctx context.Context, q Query) (Page, error) {
+	page, err := o.fetch(ctx, q)
+	switch {
+	case err == nil:
+		o.fetched.Add(1)
+	case errors.Is(err, ErrOverloaded):
+		o.overloaded.Add(1)
+	case errors.Is(err, ErrTimeout):
+		o.timedOut.Add(1)
+	default:
+		o.failed.Add(1)
+	}
+	return page, err
+}
+
+func (o *Origin) fetch(ctx context.Context, q Query) (Page, error) {
+	if err := o.gate.enter(ctx); err != nil {
+		return Page{}, err
+	}
+	defer o.gate.leave()
+	page, err := o.breaker.Execute(func() (Page, error) {
+		page, err := o.read(ctx, &q)
+		if pgCode(err) == "0A000" { // the schema changed under a prepared statement
+			page, err = o.read(ctx, &q)
+		}
+		return page, classify(err)
+	})
+	if err != nil {
+		return Page{}, fmt.Errorf("fetch %s: %w", q.Collection, breakerError(err))
+	}
+	return page, nil
+}
+
+// read runs the page's statement and encodes its rows.
+func (o *Origin) read(ctx context.Context, q *Query) (Page, error) {
+	shape, args := shapeOf(q)
+	listed := q.Collection.listed()
+	formats := make(pgx.QueryResultFormats, len(listed))
+	for i, c := range listed {
+		formats[i] = c.Kind.format()
+	}
+	rows, err := o.pool.Query(ctx, o.text(shape), append([]any{formats}, args...)...)
+	if err != nil {
+		return Page{}, err
+	}
+	defer rows.Close()
+	if err := checkShape(q.Collection, rows.FieldDescriptions()); err != nil && rows.Err() == nil {
+		return Page{}, err
+	}
+
+	buffer := o.scratch.Get().(*[]byte)
+	defer o.scratch.Put(buffer)
+	body := append((*buffer)[:0], `{"data":[`...)
+	page, next := Page{}, *q
+	more := false
+	for rows.Next() {
+		if more = page.Rows == q.Limit; more {
+			break // the row that only tells that there is more
+		}
+		values := rows.RawValues()
+		if page.Rows > 0 {
+			body = append(body, ',')
+		}
+		body = appendRow(body, listed, values)
+		if page.Rows++; page.Rows == q.Limit {
+			next.After = positionOf(q.Sort, values) // values live until Next
+		}
+	}
+	rows.Close()
+	if err := rows.Err(); err != nil {
+		return Page{}, err
+	}
+	if more {
+		page.NextCursor = string(next.AppendCursor(nil))
+		body = append(body, `],"page":{"hasMore":true,"nextCursor":"`...)
+		body = append(append(body, page.NextCursor...), `"}`...)
+	} else {
+		body = append(body, `],"page":{"hasMore":false,"nextCursor":null}`...)
+	}
+	*buffer = body
+	page.Body = bytes.Clone(body)
+	return page, nil
+}
+
+// positionOf is the place behind a row, whose columns begin with id and name
+// and end with created_at in both collections.
+func positionOf(sort Sort, values [][]byte) Position {
+	p := Position{Set: true}
+	copy(p.ID[:], values[0])
+	if sort == ByName {
+		p.Name = nameKey(string(values[1]))
+	} else {
+		p.CreatedAt = int64(binary.BigEndian.Uint64(values[len(values)-1])) + postgresEpoch
+	}
+	return p
+}
+
+func (o *Origin) text(s shape) string {
+	if text, ok := o.texts.Load(s); ok {
+		return text.(string)
+	}
+	text, _ := o.texts.LoadOrStore(s, s.sql())
+	return text.(string)
+}
+
+// classify puts what went wrong into the words of this package; nil stays nil.
+func classify(err error) error {
+	var server *pgconn.PgError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &server):
+		switch server.Code[:2] {
+		case "08", "53", "57", "58": // connection, resources, shutdown and crash, system
+			if server.Code == "57014" { // query_canceled: statement_timeout
+				return fmt.Errorf("%w: %w", ErrTimeout, err)
+			}
+			return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		case "40": // serialization, deadlock, a standby's conflict: passes
+			return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+		return err // a defect of ours or of the schema
+	default: // no answer, a broken one, or none in time
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+}
+
+func pgCode(err error) string {
+	var server *pgconn.PgError
+	if errors.As(err, &server) {
+		return server.Code
+	}
+	return ""
+}
+
+// newBreaker opens after three failures in a row and tries again after a
+// second. A server that answers, be it with an error, is not a failure: one
+// tenant's slow search must not cut off the others.
+func newBreaker[T any](name string) *gobreaker.CircuitBreaker[T] {
+	return gobreaker.NewCircuitBreaker[T](gobreaker.Settings{
+		Name:         name,
+		MaxRequests:  1,
+		Timeout:      time.Second,
+		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 3 },
+		IsSuccessful: func(err error) bool { return !errors.Is(err, ErrUnavailable) },
+	})
+}
+
+func breakerError(err error) error {
+	if errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return err
+}
+
+// Stats is a snapshot for metrics.
+type Stats struct {
+	Fetched, Failed, TimedOut, Overloaded uint64
+	Running, Queued                       int
+	BreakerOpen                           bool
+	Pool                                  PoolStats
+}
+
+// Stats returns the counts since the start and the present state.
+func (o *Origin) Stats() Stats {
+	return Stats{
+		Fetched: o.fetched.Load(), Failed: o.failed.Load(), TimedOut: o.timedOut.Load(), Overloaded: o.overloaded.Load(),
+		Running: o.gate.running(), Queued: o.gate.queued(),
+		BreakerOpen: o.breaker.State() == gobreaker.StateOpen,
+		Pool:        poolStats(o.pool),
+	}
+}

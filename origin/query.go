@@ -1,0 +1,115 @@
+package origin
+
+import (
+	"encoding/binary"
+
+	"github.com/google/uuid"
+)
+
+// Collection is one of the two lists.
+type Collection uint8
+
+// The collections.
+const (
+	Items Collection = iota
+	Contacts
+)
+
+func (c Collection) String() string { return [...]string{"items", "contacts"}[c] }
+
+// Sort is the order of a list; ties are ordered by id in the same direction.
+type Sort uint8
+
+// The orders.
+const (
+	ByCreatedAt Sort = iota // newest first
+	ByName                  // A to Z, case-insensitive, any language
+)
+
+// Stock keeps items by their stock.
+type Stock uint8
+
+// The stock filters.
+const (
+	AnyStock Stock = iota
+	Tracked        // stock is tracked
+	Low            // tracked, has a reorder point, and is at or below it
+)
+
+// Type keeps rows by what they are.
+type Type uint8
+
+// The type filters: the first is for both collections, the next two are for
+// items, the last two for contacts.
+const (
+	AnyType Type = iota
+	Goods
+	Services
+	Customers
+	Suppliers
+)
+
+// Query is one page asked for: which rows, in which order, after which
+// position, how many. It is a value; equal queries are the same page.
+type Query struct {
+	Workspace  uuid.UUID
+	Collection Collection
+	Sort       Sort
+	Stock      Stock
+	Type       Type
+	Search     string   // trimmed; empty = no search
+	After      Position // the zero Position = from the start
+	Limit      int      // rows, 1-100
+}
+
+// MaxLimit is the largest page, in rows.
+const MaxLimit = 100
+
+// Position is a place between two rows of a list: right behind the row with
+// this sort key and id, whether or not that row still exists.
+type Position struct {
+	Set       bool
+	CreatedAt int64  // microseconds since 1970, when ordered by it
+	Name      string // the ordering part of the name (nameKey), when ordered by it
+	ID        uuid.UUID
+}
+
+// AppendScope appends what a walk is over: collection, order, filters and
+// search, that is everything but the workspace, the limit and the position.
+// Injective: four bytes of fixed place, then the search to the end.
+func (q *Query) AppendScope(dst []byte) []byte {
+	dst = append(dst, byte(q.Collection), byte(q.Sort), byte(q.Stock), byte(q.Type))
+	return append(dst, q.Search...)
+}
+
+// AppendPosition appends the position in the form cursors carry it, nothing
+// for the start. Injective for one sort.
+func (q *Query) AppendPosition(dst []byte) []byte {
+	if !q.After.Set {
+		return dst
+	}
+	dst = append(dst, q.After.ID[:]...)
+	if q.Sort == ByName {
+		return append(dst, q.After.Name...)
+	}
+	return binary.BigEndian.AppendUint64(dst, uint64(q.After.CreatedAt))
+}
+
+// parsePosition reads what AppendPosition wrote for a query of this sort.
+func parsePosition(sort Sort, b []byte) (p Position, ok bool) {
+	if len(b) < len(p.ID) {
+		return Position{}, false
+	}
+	p.Set = true
+	copy(p.ID[:], b)
+	b = b[len(p.ID):]
+	if sort == ByName {
+		p.Name = string(b)
+		return p, validText(p.Name) && p.Name != "" && nameKey(p.Name) == p.Name
+	}
+	if len(b) != 8 {
+		return Position{}, false
+	}
+	p.CreatedAt = int64(binary.BigEndian.Uint64(b))
+	return p, p.CreatedAt >= minCreatedAt && p.CreatedAt < maxCreatedAt
+}

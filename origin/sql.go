@@ -1,0 +1,194 @@
+package origin
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+// Every statement of the service is in this file.
+
+// searchWalk is how many rows of a list a search looks at in list order before
+// it turns to the trigram index. A term that many rows match fills its page
+// from the walk; one that few rows match is found by the index; neither
+// depends on what the planner believes.
+const searchWalk = 2000
+
+// searchPlan is how a page's statement searches.
+type searchPlan uint8
+
+const (
+	noSearch      searchPlan = iota
+	walkSearch               // the term has no trigram: look at every row in list order
+	indexedSearch            // walk up to searchWalk rows, then the trigram index
+)
+
+// shape is what a page's statement depends on; there are some two hundred, and
+// each connection prepares those it meets.
+type shape struct {
+	collection Collection
+	sort       Sort
+	stock      Stock
+	typ        Type
+	search     searchPlan
+	after      bool
+}
+
+// shapeOf also returns the statement's arguments: workspace, rows wanted,
+// then the search pattern and the position where the shape has them.
+func shapeOf(q *Query) (shape, []any) {
+	s := shape{collection: q.Collection, sort: q.Sort, stock: q.Stock, typ: q.Type, after: q.After.Set}
+	args := []any{q.Workspace, q.Limit + 1} // one more tells whether there is more
+	if q.Search != "" {
+		s.search = walkSearch
+		if hasTrigram(q.Search) {
+			s.search = indexedSearch
+		}
+		args = append(args, likePattern(q.Search))
+	}
+	if q.After.Set {
+		if q.Sort == ByName {
+			args = append(args, q.After.Name)
+		} else {
+			args = append(args, microseconds(q.After.CreatedAt))
+		}
+		args = append(args, q.After.ID)
+	}
+	return s, args
+}
+
+// Conditions that the partial indexes of the schema repeat word by word.
+var (
+	stockConditions = map[Stock]string{
+		Tracked: " AND track_stock",
+		Low:     " AND track_stock AND stock_on_hand <= reorder_point",
+	}
+	typeConditions = map[Type]string{
+		Goods:     " AND type = 'GOODS'",
+		Services:  " AND type = 'SERVICE'",
+		Customers: " AND is_customer",
+		Suppliers: " AND is_supplier",
+	}
+	searchedColumns = [...][4]string{
+		Items:    {"name", "sku", "description", "NULL"},
+		Contacts: {"name", "email", "phone", "tin"},
+	}
+	orders = [...]struct{ key, order, after string }{
+		ByCreatedAt: {"created_at", "created_at DESC, id DESC", "(created_at, id) < (%s::timestamptz, %s::uuid)"},
+		ByName: {"name_key(name)", "name_key(name) COLLATE name_order, id",
+			"(name_key(name) COLLATE name_order, id) > (%s::text COLLATE name_order, %s::uuid)"},
+	}
+)
+
+// sql renders the page's one statement.
+//
+// The innermost LIMIT is a literal so that a generic plan, which does not know
+// its parameters, still knows that few rows are wanted and takes the list's
+// index; the outer one is the page's. An index scan is lazy, so no more rows
+// than the page's are read.
+func (s shape) sql() string {
+	var list []string
+	for _, c := range s.collection.listed() {
+		list = append(list, c.Name)
+	}
+	next := 2
+	parameter := func() string { next++; return fmt.Sprintf("$%d", next) }
+
+	rows := "workspace_id = $1 AND active" + stockConditions[s.stock] + typeConditions[s.typ]
+	candidate, match := "", ""
+	if s.search != noSearch {
+		fields := searchedColumns[s.collection]
+		pattern := "search_fold(" + parameter() + "::text)"
+		candidate = fmt.Sprintf("search_text(%s) LIKE %s", strings.Join(fields[:], ", "), pattern)
+		var exact []string
+		for _, f := range fields {
+			if f != "NULL" {
+				exact = append(exact, fmt.Sprintf("search_fold(%s) LIKE %s", f, pattern))
+			}
+		}
+		match = candidate + " AND (" + strings.Join(exact, " OR ") + ")"
+	}
+	order := orders[s.sort]
+	if s.after {
+		rows += " AND " + fmt.Sprintf(order.after, parameter(), parameter())
+	}
+	table, columns := s.collection.String(), strings.Join(list, ", ")
+
+	switch s.search {
+	case noSearch:
+		return fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) page LIMIT $2",
+			columns, table, rows, order.order, MaxLimit+1)
+	case walkSearch:
+		return fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s AND %s ORDER BY %s LIMIT %d) page LIMIT $2",
+			columns, table, rows, match, order.order, MaxLimit+1)
+	}
+	return fmt.Sprintf(`WITH walked AS MATERIALIZED (
+	SELECT %[1]s FROM (SELECT * FROM %[2]s WHERE %[3]s ORDER BY %[4]s LIMIT %[5]d) walk WHERE %[6]s LIMIT $2)
+SELECT %[1]s FROM walked WHERE (SELECT count(*) FROM walked) = $2
+UNION ALL
+SELECT %[1]s FROM (
+	SELECT * FROM (SELECT * FROM %[2]s WHERE %[3]s AND %[6]s OFFSET 0) found ORDER BY %[4]s LIMIT $2) page
+WHERE (SELECT count(*) FROM walked) < $2`,
+		columns, table, rows, order.order, searchWalk, match)
+}
+
+// hasTrigram says whether the trigram index can narrow the term down: whether
+// it holds three letters or digits in a row.
+func hasTrigram(term string) bool {
+	run := 0
+	for _, r := range term {
+		if !unicode.IsLetter(r) && !unicode.IsDigit(r) {
+			run = 0
+		} else if run++; run == 3 {
+			return true
+		}
+	}
+	return false
+}
+
+var likeEscapes = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
+
+// likePattern matches the term anywhere, its own %, _ and \ as themselves.
+func likePattern(term string) string { return "%" + likeEscapes.Replace(term) + "%" }
+
+// schemaVersionSQL reads the table that goose keeps.
+const schemaVersionSQL = `SELECT max(version_id) FROM goose_db_version WHERE is_applied`
+
+// Keys and workspaces, as every node asks for them …
+const lookupKeysSQL = `
+SELECT k.key_hash, k.id, k.workspace_id, k.scopes, k.expires_at,
+       coalesce(k.revoked_at <= now(), false), coalesce(w.suspended_at <= now(), false),
+       k.rate_per_second, k.burst, w.rate_per_second, w.burst
+FROM api_keys k JOIN workspaces w ON w.id = k.workspace_id
+WHERE k.key_hash = ANY($1)`
+
+// … and as the commands change them.
+const (
+	createWorkspaceSQL = `
+INSERT INTO workspaces (name, rate_per_second, burst) VALUES ($1, $2, $3)
+RETURNING id, name, suspended_at, rate_per_second, burst, created_at`
+
+	listWorkspacesSQL = `
+SELECT id, name, suspended_at, rate_per_second, burst, created_at FROM workspaces ORDER BY created_at, id`
+
+	suspendWorkspaceSQL = `
+UPDATE workspaces SET suspended_at = coalesce(suspended_at, now()) WHERE id = $1
+RETURNING id, name, suspended_at, rate_per_second, burst, created_at`
+
+	resumeWorkspaceSQL = `
+UPDATE workspaces SET suspended_at = NULL WHERE id = $1
+RETURNING id, name, suspended_at, rate_per_second, burst, created_at`
+
+	createKeySQL = `
+INSERT INTO api_keys (workspace_id, name, key_hash, key_prefix, scopes, rate_per_second, burst, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, now() + $8)
+RETURNING id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst, expires_at, revoked_at, created_at`
+
+	listKeysSQL = `
+SELECT id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst, expires_at, revoked_at, created_at
+FROM api_keys WHERE workspace_id = $1 ORDER BY created_at, id`
+
+	revokeKeySQL = `
+UPDATE api_keys SET revoked_at = coalesce(least(revoked_at, now()), now()) WHERE id = $1
+RETURNING id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst, expires_at, revoked_at, created_at`
+)
