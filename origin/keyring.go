@@ -50,6 +50,7 @@ type Keyring[T any] struct {
 	lookup func(context.Context, []KeyHash) (map[KeyHash]Key, error)
 	attach func(Key) T
 	grace  time.Duration
+	start  time.Time // moments are kept as distances from it, on the monotonic clock
 
 	shards  [64]keyShard[T]
 	unknown *lru.Cache[KeyHash, time.Time]
@@ -59,7 +60,7 @@ type Keyring[T any] struct {
 	asking  bool                    // the one asker runs
 	closed  bool
 
-	pausedUntil atomic.Int64 // nanoseconds since 1970; until then known keys do not wait
+	pausedUntil atomic.Int64 // nanoseconds since the start; until then known keys do not wait
 
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -76,7 +77,7 @@ type keyShard[T any] struct {
 type knownKey[T any] struct {
 	key     Key
 	value   T
-	checked atomic.Int64 // when the last look-up began, in nanoseconds since 1970
+	checked atomic.Int64 // when the last look-up began, in nanoseconds since the keyring's start
 	used    atomic.Bool  // since the last refresh
 	idle    int          // refreshes since it was used; the refresher's own
 }
@@ -93,7 +94,7 @@ func NewKeyring[T any](lookup func(context.Context, []KeyHash) (map[KeyHash]Key,
 	if err != nil {
 		panic("BUG: " + err.Error()) // only for a size below 1
 	}
-	r := &Keyring[T]{lookup: lookup, attach: attach, grace: grace, unknown: unknown, waiting: map[KeyHash]*lookupCall{}}
+	r := &Keyring[T]{lookup: lookup, attach: attach, grace: grace, start: time.Now(), unknown: unknown, waiting: map[KeyHash]*lookupCall{}}
 	for i := range r.shards {
 		r.shards[i].known = map[KeyHash]*knownKey[T]{}
 	}
@@ -115,7 +116,7 @@ func (r *Keyring[T]) Close() {
 // Known returns the key if this node has looked it up recently enough.
 func (r *Keyring[T]) Known(hash KeyHash, now time.Time) (Key, T, bool) {
 	k := r.find(hash)
-	if k == nil || now.UnixNano()-k.checked.Load() > int64(keyFresh) {
+	if k == nil || r.at(now)-time.Duration(k.checked.Load()) > keyFresh {
 		var none T
 		return Key{}, none, false
 	}
@@ -141,7 +142,7 @@ func (r *Keyring[T]) Load(ctx context.Context, hash KeyHash) (Key, T, error) {
 			return Key{}, none, ErrUnknownKey
 		}
 	} else {
-		if time.Now().UnixNano() < r.pausedUntil.Load() && r.withinGrace(before) {
+		if r.at(time.Now()) < time.Duration(r.pausedUntil.Load()) && r.withinGrace(before) {
 			r.graced.Add(1)
 			return before.key, before.value, nil
 		}
@@ -160,7 +161,7 @@ func (r *Keyring[T]) Load(ctx context.Context, hash KeyHash) (Key, T, error) {
 		r.unknowns.Add(1)
 		return Key{}, none, ErrUnknownKey
 	case before != nil && r.withinGrace(before):
-		r.pausedUntil.Store(time.Now().Add(keyPause).UnixNano())
+		r.pausedUntil.Store(int64(r.at(time.Now()) + keyPause))
 		r.graced.Add(1)
 		return before.key, before.value, nil
 	}
@@ -168,8 +169,10 @@ func (r *Keyring[T]) Load(ctx context.Context, hash KeyHash) (Key, T, error) {
 	return Key{}, none, err
 }
 
+func (r *Keyring[T]) at(t time.Time) time.Duration { return t.Sub(r.start) }
+
 func (r *Keyring[T]) withinGrace(k *knownKey[T]) bool {
-	return time.Since(time.Unix(0, k.checked.Load())) < r.grace
+	return r.at(time.Now())-time.Duration(k.checked.Load()) < r.grace
 }
 
 func (r *Keyring[T]) find(hash KeyHash) *knownKey[T] {
@@ -248,6 +251,7 @@ func (r *Keyring[T]) update(hashes []KeyHash) error {
 	ctx, cancel := context.WithTimeout(r.ctx, lookupDeadline)
 	defer cancel()
 	began := time.Now()
+	at := int64(r.at(began))
 	r.queries.Add(1)
 	found, err := r.lookup(ctx, hashes)
 	if err != nil {
@@ -262,11 +266,11 @@ func (r *Keyring[T]) update(hashes []KeyHash) error {
 			delete(s.known, hash)
 			r.unknown.Add(hash, began.Add(unknownFresh))
 		case k != nil && k.key == key:
-			k.checked.Store(max(k.checked.Load(), began.UnixNano()))
-		case k != nil && k.checked.Load() > began.UnixNano(): // a later look-up has answered already
+			k.checked.Store(max(k.checked.Load(), at))
+		case k != nil && k.checked.Load() > at: // a later look-up has answered already
 		default:
 			k = &knownKey[T]{key: key, value: r.attach(key)}
-			k.checked.Store(began.UnixNano())
+			k.checked.Store(at)
 			k.used.Store(true)
 			s.known[hash] = k
 			r.unknown.Remove(hash)
