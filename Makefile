@@ -1,0 +1,55 @@
+# What people and CI run. `make` alone lists it. Written for GNU make 3.81 and later (macOS has 3.81).
+
+ARGS ?=
+FUZZTIME ?= 10s
+
+.DEFAULT_GOAL := help
+.PHONY: help run build test check bench fuzz soak vuln image clean
+
+help: ## list what there is to make
+	@sed -n -E 's/^([a-z]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+
+# exec, so that Ctrl-C is listedge's to handle and its exit status is the one that counts.
+run: ## try it: Postgres, sample data, a key and a node. ARGS="--nodes 3" for a fleet
+	@deploy/install.sh postgres $(if $(findstring --nodes,$(ARGS)),redis)
+	@$(MAKE) --no-print-directory build
+	@exec ./bin/listedge dev $(ARGS)
+
+build: ## compile bin/listedge
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/listedge ./cmd/listedge
+
+test: ## check, and all tests under the race detector, with what they need installed
+	@deploy/install.sh
+	@$(MAKE) --no-print-directory check
+	go test -race -timeout 9m ./...
+
+check: ## formatting, vet, staticcheck
+	@unformatted=$$(gofmt -l .) && [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted" >&2; exit 1; }
+	go vet ./...
+	go tool staticcheck ./...
+
+bench: ## side by side with what one would use instead. ARGS goes to the program
+	@deploy/install.sh postgres redis
+	go run ./bench $(ARGS)
+
+# go test fuzzes one function of one package at a time.
+fuzz: ## every fuzz test for FUZZTIME (10s)
+	@grep -rE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*\(' . \
+	| sed -E 's|^(.*)/[^/]*:func (Fuzz[A-Za-z0-9_]*).*|\1 \2|' \
+	| while read -r folder name; do \
+		echo "$$folder $$name"; \
+		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$folder" </dev/null || exit 1; \
+	done
+
+soak: ## the tests that take up to an hour
+	@deploy/install.sh
+	go test -tags soak -run Soak -timeout 60m -v ./...
+
+vuln: ## known vulnerabilities in what is used; asks the Go project's database
+	go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...
+
+image: ## the container image, listedge:latest
+	docker build -f deploy/Dockerfile -t listedge .
+
+clean: ## remove what make made
+	rm -rf bin

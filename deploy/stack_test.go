@@ -1,0 +1,67 @@
+package deploy_test
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// find returns what the first group of pattern matched, each time, in a file
+// of this folder.
+func find(t *testing.T, file, pattern string) []string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
+		found = append(found, m[1])
+	}
+	if len(found) == 0 {
+		t.Fatalf("nothing in %s matches %s", file, pattern)
+	}
+	return found
+}
+
+// A node that one of the three files does not know would get no requests, or
+// would not be watched.
+func TestTheStackAgreesOnItsNodes(t *testing.T) {
+	nodes := find(t, "compose.yaml", `(?m)^  (node\d+):`)
+	if got := find(t, "haproxy/haproxy.cfg", `(?m)^    server \S+ (\S+):8080$`); !slices.Equal(got, nodes) {
+		t.Errorf("HAProxy sends to %v, compose starts %v", got, nodes)
+	}
+	if got := find(t, "prometheus/prometheus.yml", `'(node\d+):`); !slices.Equal(got, nodes) {
+		t.Errorf("Prometheus watches %v, compose starts %v", got, nodes)
+	}
+}
+
+func TestTheStackAgreesOnItsPorts(t *testing.T) {
+	admin := find(t, "Dockerfile", `LISTEDGE_ADMIN_LISTEN=\S+:(\d+)`)[0]
+	for file, pattern := range map[string]string{
+		"haproxy/haproxy.cfg":       `check port (\d+)`,
+		"prometheus/prometheus.yml": `'node\d+:(\d+)'`,
+	} {
+		for _, got := range find(t, file, pattern) {
+			if got != admin {
+				t.Errorf("%s asks the admin port %s, the image has %s", file, got, admin)
+			}
+		}
+	}
+	if got := find(t, "Dockerfile", `EXPOSE (.+)`)[0]; got != "8080 "+admin {
+		t.Errorf("the image exposes %s", got)
+	}
+	metrics := find(t, "prometheus/prometheus.yml", `'haproxy:(\d+)'`)[0]
+	if !slices.Contains(find(t, "haproxy/haproxy.cfg", `bind :(\d+)`), metrics) {
+		t.Errorf("Prometheus asks HAProxy on port %s, on which it does not listen", metrics)
+	}
+}
+
+func TestTheImageIsBuiltWithTheModulesGo(t *testing.T) {
+	module := find(t, "../go.mod", `(?m)^go (\d+\.\d+)`)[0]
+	if image := find(t, "Dockerfile", `FROM \S+ golang:(\S+)`)[0]; !strings.HasPrefix(image, module) {
+		t.Errorf("the image is built with Go %s, the module asks for %s", image, module)
+	}
+}
