@@ -1,0 +1,73 @@
+package limiter
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"go.uber.org/goleak"
+
+	"listedge/sandbox"
+	"listedge/sandbox/sandboxtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patient is a budget for tests that are not about the budget.
+const patient = 5 * time.Second
+
+// connect makes a client as the service does.
+func connect(t testing.TB, server *sandbox.Redis) *redis.Client {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{
+		Addr: server.Addr(), ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1,
+		DialTimeout: 500 * time.Millisecond, ReadTimeout: 250 * time.Millisecond, WriteTimeout: 250 * time.Millisecond,
+		PoolTimeout: 100 * time.Millisecond, PoolSize: 64, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func startRedis(t testing.TB) (*sandbox.Redis, *redis.Client) {
+	t.Helper()
+	server := sandboxtest.Redis(t)
+	return server, connect(t, server)
+}
+
+// open makes a limiter that is closed before the test's other clean-ups.
+func open(t testing.TB, o Options) *Limiter {
+	t.Helper()
+	l := New(o)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patient)
+		defer cancel()
+		if err := l.Close(ctx); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return l
+}
+
+func policy(t testing.TB, rate float64, burst int64) Policy {
+	t.Helper()
+	p, err := NewPolicy(rate, burst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// eventually waits for what another goroutine is about to bring.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patient)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never came: %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
