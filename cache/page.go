@@ -1,0 +1,142 @@
+package cache
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"sync"
+	"time"
+
+	"github.com/klauspost/compress/flate"
+)
+
+// Page is one page of a list, ready for the wire but for its last bytes: the
+// request id, which every answer has of its own. Immutable once made, so any
+// number of answers may be written from it at once.
+type Page struct {
+	Body    []byte // JSON up to the request id
+	Deflate []byte // Body as deflate blocks, sync-flushed and open-ended; nil where it would not pay
+	CRC     uint32 // CRC-32 (IEEE) of Body, which a gzip trailer goes on from
+	ETag    string // weak, of Body: equal on every node and in every encoding
+	Next    string // the cursor of the next page; empty on the last
+
+	// Proof is the latest moment at which the page is known to have equalled
+	// the database: the beginning of the query that read it.
+	Proof time.Time
+}
+
+// compressFrom is the body size, in bytes, below which gzip makes answers longer.
+const compressFrom = 256
+
+// compressLevel: a page is compressed once and sent many times.
+const compressLevel = 6
+
+var deflaters = sync.Pool{New: func() any {
+	w, err := flate.NewWriter(nil, compressLevel)
+	if err != nil {
+		panic("BUG: " + err.Error()) // only for a level out of range
+	}
+	return w
+}}
+
+// NewPage makes a page of a body that was read from the database by a query
+// that began at proof.
+func NewPage(body []byte, next string, proof time.Time) *Page {
+	sum := sha256.Sum256(body)
+	p := &Page{
+		Body: body, Next: next, Proof: proof,
+		CRC:  crc32.ChecksumIEEE(body),
+		ETag: `W/"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`,
+	}
+	if len(body) < compressFrom {
+		return p
+	}
+	var out bytes.Buffer
+	out.Grow(len(body) / 4)
+	w := deflaters.Get().(*flate.Writer)
+	defer deflaters.Put(w)
+	w.Reset(&out)
+	_, _ = w.Write(body) // a Buffer takes everything
+	_ = w.Flush()        // ends on a byte boundary, with no final block
+	p.Deflate = bytes.Clone(out.Bytes())
+	return p
+}
+
+// size is what the page occupies, in bytes, all told.
+func (p *Page) size(key int) int64 {
+	return int64(len(p.Body)+len(p.Deflate)+len(p.ETag)+len(p.Next)+key) + pageOverhead
+}
+
+// pageOverhead is what an entry costs beside its bytes: the structs, the
+// slices' rounding up, ristretto's maps. Measured; see TestMemoryBudget.
+const pageOverhead = 512
+
+// In Redis a page is
+//
+//	magic 4 | CRC-32C of the rest 4 | life ms 8 | proof, wall clock ms 8 | CRC 4 | key, etag, next, body, deflate, each behind its length
+//
+// The magic ends in the version: a page of another version is a miss.
+const (
+	entryMagic = "lep\x01"
+	entryHead  = 4 + 4 + 8 + 8 + 4
+)
+
+var errForeign = errors.New("not a page of this key and version")
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// encode writes the page for Redis, where it is to live for life from its proof.
+func (p *Page) encode(key []byte, life time.Duration) []byte {
+	b := make([]byte, 0, entryHead+int(p.size(len(key))))
+	b = append(b, entryMagic...)
+	b = append(b, 0, 0, 0, 0)
+	b = binary.BigEndian.AppendUint64(b, uint64(life.Milliseconds()))
+	b = binary.BigEndian.AppendUint64(b, uint64(p.Proof.UnixMilli()))
+	b = binary.BigEndian.AppendUint32(b, p.CRC)
+	for _, part := range [][]byte{key, []byte(p.ETag), []byte(p.Next), p.Body, p.Deflate} {
+		b = binary.AppendUvarint(b, uint64(len(part)))
+		b = append(b, part...)
+	}
+	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(b[8:], castagnoli))
+	return b
+}
+
+// decode reads what encode wrote; the page keeps b. remaining is the time
+// Redis will still keep the entry, now the reader's clock before it asked.
+//
+// The age has two lower bounds, and the larger one counts: how much of the
+// life Redis has run down (no clocks are compared, but an entry that reached
+// Redis late looks young), and the distance of the wall clocks (which a skewed
+// clock can only make too long, or fall back on the first).
+func decode(b, key []byte, remaining time.Duration, now time.Time) (*Page, error) {
+	if len(b) < entryHead || string(b[:4]) != entryMagic ||
+		binary.BigEndian.Uint32(b[4:]) != crc32.Checksum(b[8:], castagnoli) {
+		return nil, errForeign
+	}
+	life := time.Duration(binary.BigEndian.Uint64(b[8:])) * time.Millisecond
+	proof := time.UnixMilli(int64(binary.BigEndian.Uint64(b[16:])))
+	p := &Page{CRC: binary.BigEndian.Uint32(b[24:])}
+	var whose, etag, next []byte
+	rest := b[entryHead:]
+	for _, part := range []*[]byte{&whose, &etag, &next, &p.Body, &p.Deflate} {
+		n, width := binary.Uvarint(rest)
+		if width <= 0 || n > uint64(len(rest)-width) {
+			return nil, errForeign
+		}
+		rest = rest[width:]
+		*part, rest = rest[:n:n], rest[n:]
+	}
+	if len(rest) != 0 || !bytes.Equal(whose, key) {
+		return nil, errForeign
+	}
+	if len(p.Deflate) == 0 {
+		p.Deflate = nil
+	}
+	p.ETag, p.Next = string(etag), string(next)
+	age := max(life-remaining, now.Sub(proof), 0)
+	p.Proof = now.Add(-age)
+	return p, nil
+}

@@ -1,0 +1,98 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/sony/gobreaker/v2"
+)
+
+// redisTier is the second tier: pages that other nodes have read, or this one
+// before it was restarted. Whatever Redis does, it costs a request no more
+// than redisBudget, and nothing while the breaker is open.
+type redisTier struct {
+	client  redis.UniversalClient
+	breaker *gobreaker.CircuitBreaker[any]
+
+	calls, failures, corrupt, dropped atomic.Uint64
+}
+
+const (
+	// redisBudget is the longest a request waits for a page from Redis. Local
+	// networks answer in well under a millisecond; Postgres, the other way to
+	// get the page, in a few.
+	redisBudget = 20 * time.Millisecond
+	// redisStoreBudget is for storing, for which nobody waits.
+	redisStoreBudget = 250 * time.Millisecond
+	redisKeyPrefix   = "page:"
+)
+
+func newRedisTier(client redis.UniversalClient) *redisTier {
+	return &redisTier{client: client, breaker: gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
+		Name:        "redis pages",
+		MaxRequests: 1,
+		Timeout:     250 * time.Millisecond, // then one request probes
+		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 3 },
+	})}
+}
+
+// get returns the key's page, or nil when Redis has none, cannot be asked in
+// time, or has something that is not this key's page.
+func (r *redisTier) get(ctx context.Context, key []byte, now time.Time) *Page {
+	var p *Page
+	r.do(ctx, redisBudget, func(ctx context.Context) error {
+		var value *redis.StringCmd
+		var remaining *redis.DurationCmd
+		_, err := r.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			value = pipe.Get(ctx, redisKeyPrefix+string(key))
+			remaining = pipe.PTTL(ctx, redisKeyPrefix+string(key))
+			return nil
+		})
+		if errors.Is(err, redis.Nil) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		bytes, err := value.Bytes()
+		if err != nil {
+			return err
+		}
+		if p, err = decode(bytes, key, remaining.Val(), now); err != nil {
+			r.corrupt.Add(1)
+		}
+		return nil
+	})
+	return p
+}
+
+// set keeps the page until life after its proof.
+func (r *redisTier) set(ctx context.Context, key []byte, p *Page, life time.Duration) {
+	remaining := life - time.Since(p.Proof)
+	if remaining < time.Millisecond {
+		return
+	}
+	r.do(ctx, redisStoreBudget, func(ctx context.Context) error {
+		return r.client.Set(ctx, redisKeyPrefix+string(key), p.encode(key, life), remaining).Err()
+	})
+}
+
+// do runs one call within its budget and behind the breaker.
+func (r *redisTier) do(ctx context.Context, budget time.Duration, call func(context.Context) error) {
+	_, err := r.breaker.Execute(func() (any, error) {
+		r.calls.Add(1)
+		ctx, cancel := context.WithTimeout(ctx, budget)
+		defer cancel()
+		if err := call(ctx); err != nil {
+			return nil, fmt.Errorf("redis: %w", err)
+		}
+		return nil, nil
+	})
+	if err != nil {
+		r.failures.Add(1)
+	}
+}
