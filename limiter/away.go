@@ -158,40 +158,40 @@ func (l *Limiter) settle() (done bool) {
 		if len(some) == 0 && !l.away.Load() {
 			return true
 		}
-		calls := make([]call, 0, len(some)+1)
-		for _, b := range some {
-			calls = append(calls, call{bucket: b, policy: b.Policy()})
-		}
-		debts := l.claim(calls)
-		due := calls[:0]
-		owing := debts[:0]
-		for i, d := range debts {
-			if d.tokens == 0 {
-				calls[i].bucket.settled() // paid by a Take, or returned, in the meantime
-				continue
-			}
-			if calls[i].policy.r == 0 { // blocked by now: debit by what it was spent under
-				calls[i].policy = d.policy
-			}
-			due, owing = append(due, calls[i]), append(owing, d)
-		}
+		due, debts := l.load(some)
 		if len(due) == 0 {
 			if !l.away.Load() {
 				continue
 			}
-			due, owing = append(due, l.probe()), append(owing, debt{})
+			due, debts = append(due, l.probe()), append(debts, debt{})
 		}
-		err := l.visitShared(due)
-		l.conclude(due, owing, err)
-		if err != nil {
-			for i := range due {
-				if owing[i].tokens > 0 {
-					l.owe(due[i].bucket)
-				}
-			}
-			return false
+		if l.visitShared(due) == nil {
+			l.conclude(due, debts, true)
+			continue
 		}
+		l.unclaim(due, debts)
+		return false
 	}
+}
+
+// load claims what the buckets owe and makes the calls that will pay it.
+func (l *Limiter) load(some []*Bucket) (due []call, debts []debt) {
+	for _, b := range some {
+		d, busy := b.claim(l.now())
+		switch {
+		case busy != nil: // a Take is paying, and will list it again if it fails
+			continue
+		case d.tokens == 0: // paid or returned in the meantime
+			b.settled(d)
+			continue
+		}
+		c := call{bucket: b, policy: b.Policy(), debt: d.tokens}
+		if c.policy.r == 0 { // blocked by now: debit by what it was spent under
+			c.policy = d.policy
+		}
+		due, debts = append(due, c), append(debts, d)
+	}
+	return due, debts
 }
 
 // probe is a visit that does no more than prove that Redis can run the script

@@ -2,7 +2,7 @@ package limiter
 
 import (
 	"context"
-	"sync/atomic"
+	"sync"
 	"time"
 )
 
@@ -13,7 +13,27 @@ type flight struct {
 	pair
 	err  error
 	done chan struct{} // closed when pair and err may be read
-	over atomic.Bool   // set by whoever comes first, the answer or the request giving up
+
+	mu    sync.Mutex // guards all below
+	over  bool       // set by whoever comes first, the answer or the request giving up
+	debts []debt     // on their way with this flight
+}
+
+// end is called by both sides. It reports whether the caller came first and so
+// has to conclude, and what the flight carries.
+func (f *flight) end() (first bool, debts []debt) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	first, f.over = !f.over, true
+	return first, f.debts
+}
+
+// load puts the debts aboard, unless the request has given up.
+func (f *flight) load(debts []debt) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.debts = debts
+	return !f.over
 }
 
 // ask asks Redis within the budget. Not ok: this node must decide.
@@ -33,7 +53,8 @@ func (l *Limiter) ask(p pair) (d Decision, ok bool) {
 	select {
 	case <-f.done:
 	case <-timer.C:
-		if f.over.CompareAndSwap(false, true) {
+		if first, debts := f.end(); first {
+			l.unclaim(f.calls[:f.n], debts)
 			l.fail(errBudget)
 			report(errBudget)
 			return Decision{}, false
@@ -63,50 +84,77 @@ func (l *Limiter) fly(f *flight) {
 	defer l.flights.Done()
 	ctx, cancel := context.WithTimeout(context.Background(), flightTimeout)
 	defer cancel()
-	debts := l.claim(f.calls[:f.n])
-	f.err = f.take(ctx, l.shared)
-	l.conclude(f.calls[:f.n], debts, f.err)
-	inTime := f.over.CompareAndSwap(false, true)
+	calls := f.calls[:f.n]
+	debts, err := l.claim(ctx, calls)
+	if !f.load(debts) {
+		l.unclaim(calls, debts)
+		return
+	}
+	if f.err = err; err == nil {
+		f.err = f.take(ctx, l.shared)
+	}
+	inTime, _ := f.end()
+	switch {
+	case f.err != nil && inTime:
+		l.unclaim(calls, debts)
+	case f.err == nil:
+		l.conclude(calls, debts, inTime)
+	}
 	close(f.done)
 	if f.stray != nil {
 		l.queueReturn(f.stray)
 	}
 	if !inTime && f.err == nil && f.allowed {
-		for i := range f.calls[:f.n] {
-			l.queueReturn(f.calls[i].bucket)
+		for i := range calls {
+			l.queueReturn(calls[i].bucket)
 		}
 	}
 }
 
-// debt is what a call carries for local spending.
-type debt struct {
-	tokens int64
-	policy Policy
-}
-
-// claim loads the calls with what their buckets owe. conclude must follow.
-func (l *Limiter) claim(calls []call) []debt {
+// claim loads the calls with what their buckets owe, and waits where another
+// visit carries a debt: keys come before workspaces in every flight, so no two
+// wait for each other. conclude or unclaim must follow, on an error too.
+func (l *Limiter) claim(ctx context.Context, calls []call) ([]debt, error) {
 	debts := make([]debt, len(calls))
-	now := l.now()
 	for i := range calls {
-		d := &debts[i]
-		d.tokens, d.policy = calls[i].bucket.claim(now)
-		calls[i].debt = d.tokens
+		for {
+			d, busy := calls[i].bucket.claim(l.now())
+			if busy == nil {
+				debts[i], calls[i].debt = d, d.tokens
+				break
+			}
+			select {
+			case <-busy:
+			case <-ctx.Done():
+				return debts, ctx.Err()
+			}
+		}
 	}
-	return debts
+	return debts, nil
 }
 
-// conclude notes what Redis answered, or takes the debts back.
-func (l *Limiter) conclude(calls []call, debts []debt, err error) {
+// conclude notes what Redis answered. Not in time: the debts had been taken back.
+func (l *Limiter) conclude(calls []call, debts []debt, inTime bool) {
 	now := l.now()
 	for i := range calls {
 		b := calls[i].bucket
-		if err != nil {
-			b.unclaim(debts[i].tokens, debts[i].policy, now)
-			continue
-		}
-		l.tally.settled.Add(uint64(debts[i].tokens))
 		b.note(&calls[i], now)
-		b.settled()
+		l.tally.settled.Add(uint64(debts[i].tokens))
+		if inTime {
+			b.settled(debts[i])
+		} else {
+			b.settledLate(debts[i], now)
+		}
+	}
+}
+
+// unclaim takes the debts back: nobody knows whether they arrived.
+func (l *Limiter) unclaim(calls []call, debts []debt) {
+	now := l.now()
+	for i, d := range debts {
+		if d.tokens > 0 {
+			calls[i].bucket.unclaim(d, now)
+			l.owe(calls[i].bucket)
+		}
 	}
 }

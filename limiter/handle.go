@@ -21,6 +21,10 @@ type Bucket struct {
 	seen   state
 	seenAt int64
 	local  *local // not nil while tokens were spent here that Redis knows nothing of
+	// settling is not nil while a debt is on its way, and closed when it has
+	// arrived or failed: until then Redis shows tokens that are spent, and no
+	// other visit may ask for them.
+	settling chan struct{}
 }
 
 // local is the bucket while Redis cannot be asked. Both states start from the
@@ -75,6 +79,12 @@ func (b *Bucket) away(p Policy, now int64) *local {
 	return b.local
 }
 
+// debt is local spending that Redis must be told of.
+type debt struct {
+	tokens int64
+	policy Policy // they were spent under
+}
+
 // advance refills both states up to now and puts p in force in both. Versions
 // do not matter here: a node's own policy is the one it goes by alone.
 func (l *local) advance(p Policy, now int64) {
@@ -106,43 +116,67 @@ func (b *Bucket) owes() bool {
 }
 
 // claim returns the tokens that Redis must debit and the policy they were spent
-// under; the caller then owes a settled or an unclaim. Rounded up, at most one
-// burst.
-func (b *Bucket) claim(now int64) (debt int64, p Policy) {
+// under. Rounded up, at most one burst. Where there are any, the caller owes a
+// settled or an unclaim. Where another debt is on its way, busy says when to
+// try again.
+func (b *Bucket) claim(now int64) (d debt, busy <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.settling != nil {
+		return debt{}, b.settling
+	}
 	if b.local == nil {
-		return 0, p
+		return debt{}, nil
 	}
 	l := b.local
-	p = l.spent.policy
-	l.advance(p, now)
-	debt = ceilDiv(l.unspent.level-l.spent.level, p.p)
+	d.policy = l.spent.policy
+	l.advance(d.policy, now)
+	d.tokens = ceilDiv(l.unspent.level-l.spent.level, d.policy.p)
 	l.unspent = l.spent
-	return debt, p
+	if d.tokens > 0 {
+		b.settling = make(chan struct{})
+	}
+	return d, nil
 }
 
 // unclaim takes back a debt that Redis did not confirm. (It may have debited
 // all the same: then it is debited twice, which never admits too much.)
-func (b *Bucket) unclaim(debt int64, p Policy, now int64) {
-	if debt == 0 {
-		return
-	}
+func (b *Bucket) unclaim(d debt, now int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.local != nil {
-		b.away(p, now).unspent.giveBack(debt)
-		return
-	}
-	b.away(p, now).spent.debit(debt)
+	b.away(d.policy, now).unspent.giveBack(d.tokens)
+	b.arrived()
 }
 
-// settled ends the local bucket once nothing more is owed: the next one starts
-// from what Redis has shown since.
-func (b *Bucket) settled() {
+// settled notes that Redis has debited d, and ends the local bucket once nothing
+// more is owed: the next one starts from what Redis has shown since.
+func (b *Bucket) settled(d debt) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.local != nil && b.local.spent == b.local.unspent {
+	if d.tokens > 0 {
+		b.arrived()
+	}
+	if b.local != nil && b.settling == nil && b.local.spent == b.local.unspent {
 		b.local = nil
 	}
+}
+
+// settledLate notes that Redis has debited d after it was taken back.
+func (b *Bucket) settledLate(d debt, now int64) {
+	if d.tokens == 0 {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.local == nil {
+		return // another visit has paid as well: lost
+	}
+	b.local.advance(d.policy, now)
+	b.local.unspent.debit(d.tokens)
+	b.local.unspent.level = max(b.local.unspent.level, b.local.spent.level)
+}
+
+func (b *Bucket) arrived() {
+	close(b.settling)
+	b.settling = nil
 }

@@ -13,7 +13,14 @@ import (
 	"listedge/sandbox/sandboxtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	redis.SetLogger(silent{}) // dead servers are what half of the tests are about
+	goleak.VerifyTestMain(m)
+}
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
 
 // patient is a budget for tests that are not about the budget.
 const patient = 5 * time.Second
