@@ -147,7 +147,7 @@ func TestReadOnlyRedisCountsAsAway(t *testing.T) {
 	l := open(t, Options{Redis: client, Budget: patient})
 	key := slowKey(t, l)
 	takes(t, l, key, 1, SourceRedis)
-	if err := client.SlaveOf(ctx, "127.0.0.1", "1").Err(); err != nil {
+	if err := client.ReplicaOf(ctx, "127.0.0.1", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
 	takes(t, l, key, 3, SourceLocalFallback)
@@ -156,7 +156,7 @@ func TestReadOnlyRedisCountsAsAway(t *testing.T) {
 	}
 	eventually(t, "a probe that fails", func() bool { return l.Stats().RedisErrors == 4 })
 	takes(t, l, key, 1, SourceLocalFallback)
-	if err := client.SlaveOf(ctx, "NO", "ONE").Err(); err != nil {
+	if err := client.ReplicaOf(ctx, "NO", "ONE").Err(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "Redis' return", func() bool { return l.Stats().Breaker == "closed" && l.Stats().Owing == 0 })
@@ -412,4 +412,49 @@ func TestNeverOverThroughOutages(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Many keys of one workspace while the store's mood swings: no Take waits
+// longer than the budget, none waits for another for ever, and in the end
+// nothing is owed. Requests under way when the weather turns may be admitted on
+// both sides of it, and no others.
+func TestManyRequestsThroughOutages(t *testing.T) {
+	const goroutines, burst, swings = 8, 400, 40
+	inVirtualTime(t, func(t *testing.T, l *Limiter, m *moody) {
+		random := rand.New(rand.NewPCG(19, 20))
+		workspace := l.Bucket(WorkspaceBucket("w"), policy(t, 0.001, burst))
+		var allowed atomic.Int64
+		var all sync.WaitGroup
+		for g := range goroutines {
+			key := l.Bucket(KeyBucket("w", string(rune('a'+g/2))), policy(t, 100, 50))
+			pace := time.Duration(5+random.IntN(20)) * time.Millisecond
+			all.Go(func() {
+				for range 1_000 {
+					began := time.Now()
+					if l.Take(key, workspace).Allowed {
+						allowed.Add(1)
+					}
+					if spent := time.Since(began); spent > DefaultBudget {
+						t.Errorf("a Take took %v", spent)
+					}
+					time.Sleep(pace)
+				}
+			})
+		}
+		time.Sleep(100 * time.Millisecond)
+		for range swings {
+			m.mood.Store(int32([]mood{well, hung, late, lost, broken}[random.IntN(5)]))
+			time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond)
+		}
+		m.mood.Store(int32(well))
+		all.Wait()
+		time.Sleep(2 * time.Second)
+		if s := l.Stats(); s.Owing != 0 || s.Breaker != "closed" || s.Allowed.LocalFallback == 0 || s.Allowed.Redis == 0 {
+			t.Fatalf("%+v", s)
+		}
+		if n := allowed.Load(); n < burst/2 || n > burst+burst/10 {
+			t.Fatalf("%d admitted of a burst of %d", n, burst)
+		}
+		t.Logf("%d admitted of a burst of %d", allowed.Load(), burst)
+	})
 }
