@@ -1,8 +1,8 @@
 // Package cache keeps pages of lists as near to the client as they can be and
 // as long as they may be.
 //
-//	Get ──► memory ── fresh ──────────────────────────────────────────► page
-//	           │ not fresh
+//	Hit ──► memory ── fresh ──────────────────────────────────────────► page
+//	Forward    │ not fresh
 //	           ▼   one flight per key and node; all others wait for it
 //	        collapse ──► redis ── fresh ──► memory ──────────────────► page
 //	                       │ not fresh
@@ -52,7 +52,7 @@ const (
 
 func (s Source) String() string { return [...]string{"memory", "redis", "origin"}[s] }
 
-// Result says what a Get returned and how it came about.
+// Result says which page it is and how it came about.
 type Result struct {
 	Page      *Page
 	Age       time.Duration // since the page was last known to equal the database
@@ -76,7 +76,7 @@ type Cache struct {
 
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
-	mu      sync.Mutex // guards closed against a Get that is about to fly
+	mu      sync.Mutex // guards closed against a Forward that is about to fly
 	closed  bool
 	running sync.WaitGroup // flights and stores
 	stores  chan struct{}  // one place per store to Redis under way
@@ -128,32 +128,48 @@ func (c *Cache) Close(ctx context.Context) error {
 	return err
 }
 
-// Get returns the page of the key, which it does not keep. The error is the
-// fill's own, or ErrFillTimeout.
-func (c *Cache) Get(key []byte, now time.Time, fill Fill) (Result, error) {
+// Hit returns the key's page if it is in memory and may be served at once. It
+// takes no lock, allocates nothing, and does not keep key.
+func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
 	held := c.memory.get(key)
 	if held == nil {
-		return c.forward(key, nil, fill)
+		return Result{}, false
 	}
 	page := held.page.Load()
+	age := max(0, now.Sub(page.Proof))
+	if judge(age, c.options.TTL, c.options.MaxStale) != fresh {
+		return Result{}, false
+	}
+	return Result{Page: page, Age: age, Source: Memory}, true
+}
+
+// Forward returns the page of a key that Hit did not have. It does not keep
+// key. The error is the fill's own, or ErrFillTimeout.
+func (c *Cache) Forward(key []byte, fill Fill) (Result, error) {
+	held := c.memory.get(key)
+	if held == nil {
+		return c.join(key, nil, fill)
+	}
+	page, now := held.page.Load(), time.Now()
 	age := now.Sub(page.Proof)
 	switch judge(age, c.options.TTL, c.options.MaxStale) {
-	case fresh:
-		return Result{Page: page, Age: max(age, 0), Source: Memory}, nil
+	case fresh: // brought by another request in the meantime
+		return Result{Page: page, Age: max(0, age), Source: Memory}, nil
+	case expired:
+		page = nil
 	case stale:
 		if int64(now.Sub(c.start)) < held.pausedUntil.Load() {
 			return Result{Page: page, Age: age, Source: Memory, HadStale: true, Err: errPaused}, nil
 		}
-		return c.forward(key, page, fill)
 	}
-	return c.forward(key, nil, fill)
+	return c.join(key, page, fill)
 }
 
 var errPaused = errors.New("the last fill failed moments ago")
 
-// forward joins the key's flight, or begins it, and waits for what it brings.
+// join joins the key's flight, or begins it, and waits for what it brings.
 // held is the stale page the caller could be given instead, or nil.
-func (c *Cache) forward(key []byte, held *Page, fill Fill) (Result, error) {
+func (c *Cache) join(key []byte, held *Page, fill Fill) (Result, error) {
 	name := string(key)
 	var led atomic.Bool
 	c.mu.Lock()

@@ -143,3 +143,33 @@ func all[T any](ctx context.Context, conn *pgx.Conn, doing, sql string, args ...
 	}
 	return nil, fmt.Errorf("%s: %w", doing, err)
 }
+
+// KeyWorks says whether a key's text opens anything, and whose it is.
+func (a *Admin) KeyWorks(ctx context.Context, key string) (workspace uuid.UUID, works bool, err error) {
+	hash, ok := HashKey([]byte(key))
+	if !ok {
+		return workspace, false, nil
+	}
+	err = a.conn.QueryRow(ctx, workingKeySQL, hash[:]).Scan(&workspace)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return workspace, false, nil
+	}
+	if err != nil {
+		return workspace, false, fmt.Errorf("look up the key: %w", err)
+	}
+	return workspace, true, nil
+}
+
+// CreateDatabase makes the database unless it is there.
+func CreateDatabase(ctx context.Context, url, name string) error {
+	conn, err := connectAdmin(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	_, err = conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
+	if err != nil && pgCode(err) != "42P04" { // duplicate_database
+		return fmt.Errorf("create database %s: %w", name, err)
+	}
+	return nil
+}

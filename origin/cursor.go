@@ -1,6 +1,7 @@
 package origin
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
@@ -61,11 +62,13 @@ func (q *Query) AppendCursor(dst []byte) []byte {
 
 // ParseCursor reads a cursor for the query, whose scope must be set already.
 // Errors: ErrCursorMalformed, ErrCursorForeign.
-func (q *Query) ParseCursor(text string) (Position, error) {
-	if len(text) > MaxCursor || strings.ContainsAny(text, "\r\n") { // which base64 would skip
+func (q *Query) ParseCursor(text []byte) (Position, error) {
+	if len(text) > MaxCursor || bytes.ContainsAny(text, "\r\n") { // which base64 would skip
 		return Position{}, ErrCursorMalformed
 	}
-	raw, err := cursorText.DecodeString(text)
+	var space [MaxCursor * 3 / 4]byte
+	n, err := cursorText.Decode(space[:], text)
+	raw := space[:n]
 	if err != nil || len(raw) < cursorHead || raw[4] != cursorVersion ||
 		binary.BigEndian.Uint32(raw) != crc32.Checksum(raw[4:], castagnoli) {
 		return Position{}, ErrCursorMalformed

@@ -66,7 +66,7 @@ type Keyring[T any] struct {
 	done sync.WaitGroup
 	ctx  context.Context // ends with Close
 
-	hits, lookups, queries, unknowns, failures, graced atomic.Uint64
+	hits, loaded, queries, unknowns, failures, graced atomic.Uint64
 }
 
 type keyShard[T any] struct {
@@ -150,12 +150,12 @@ func (r *Keyring[T]) Load(ctx context.Context, hash KeyHash) (Key, T, error) {
 		ctx, cancel = context.WithTimeout(ctx, keyPatience)
 		defer cancel()
 	}
-	r.lookups.Add(1)
 	err := r.ask(ctx, hash)
 	k := r.find(hash)
 	switch {
 	case err == nil && k != nil:
 		k.used.Store(true)
+		r.loaded.Add(1)
 		return k.key, k.value, nil
 	case err == nil || errors.Is(err, ErrUnknownKey):
 		r.unknowns.Add(1)
@@ -323,7 +323,7 @@ func (r *Keyring[T]) sweep() (inUse []KeyHash) {
 // KeyringStats is a snapshot for metrics.
 type KeyringStats struct {
 	Hits     uint64 // answered from memory
-	Lookups  uint64 // requests that waited for a look-up
+	Loaded   uint64 // answered after a look-up
 	Queries  uint64 // to Postgres
 	Unknown  uint64 // requests with a key that does not exist
 	Failures uint64 // requests that could not be answered
@@ -333,7 +333,7 @@ type KeyringStats struct {
 
 // Stats returns the counts since the start and the present size.
 func (r *Keyring[T]) Stats() KeyringStats {
-	s := KeyringStats{Hits: r.hits.Load(), Lookups: r.lookups.Load(), Queries: r.queries.Load(),
+	s := KeyringStats{Hits: r.hits.Load(), Loaded: r.loaded.Load(), Queries: r.queries.Load(),
 		Unknown: r.unknowns.Load(), Failures: r.failures.Load(), Graced: r.graced.Load()}
 	for i := range r.shards {
 		r.shards[i].mu.RLock()

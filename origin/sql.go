@@ -191,4 +191,8 @@ FROM api_keys WHERE workspace_id = $1 ORDER BY created_at, id`
 	revokeKeySQL = `
 UPDATE api_keys SET revoked_at = coalesce(least(revoked_at, now()), now()) WHERE id = $1
 RETURNING id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst, expires_at, revoked_at, created_at`
+
+	workingKeySQL = `
+SELECT workspace_id FROM api_keys
+WHERE key_hash = $1 AND revoked_at IS NULL AND coalesce(expires_at > now(), true)`
 )

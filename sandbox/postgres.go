@@ -35,7 +35,7 @@ type Postgres struct {
 	port     int
 	password string
 	as       *syscall.Credential
-	process  *process
+	process  *Child
 }
 
 // ErrDataFolder: the folder cannot be used for a server, for the reason told.
@@ -99,7 +99,7 @@ func (p *Postgres) LogFile() string { return filepath.Join(p.options.Dir, "postg
 func (p *Postgres) Bin() string { return p.bin }
 
 // Pid is that of the postmaster.
-func (p *Postgres) Pid() int { return p.process.pid() }
+func (p *Postgres) Pid() int { return p.process.Pid() }
 
 // Addr is host:port.
 func (p *Postgres) Addr() string { return loopback(p.port) }
@@ -214,12 +214,12 @@ func (p *Postgres) Stop() error {
 		return nil
 	}
 	_ = p.process.signalTree(syscall.SIGCONT) // a frozen server cannot end
-	return p.process.end(10*time.Second, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL)
+	return p.process.End(10*time.Second, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL)
 }
 
 // Kill ends the postmaster with the signal: SIGQUIT is a crash with recovery
 // at the next start, SIGINT a clean end.
-func (p *Postgres) Kill(s syscall.Signal) error { return p.process.end(10*time.Second, s) }
+func (p *Postgres) Kill(s syscall.Signal) error { return p.process.End(10*time.Second, s) }
 
 // Freeze stops every process of the server, which then hangs; Thaw goes on.
 func (p *Postgres) Freeze() error { return p.process.signalTree(syscall.SIGSTOP) }

@@ -15,21 +15,31 @@ import (
 	"time"
 )
 
-// process is a child that is ended by its pid and, on Linux, by the kernel
+// Child is a process that is ended by its pid and, on Linux, by the kernel
 // when this process dies.
-type process struct {
+type Child struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed once the child has been reaped
 }
 
-// launch starts the command in a process group of its own, so that Ctrl-C in a
-// terminal reaches only the parent, which then stops its children in order.
-func launch(as *syscall.Credential, dir string, output io.Writer, name string, args ...string) (*process, error) {
-	p := &process{cmd: exec.Command(name, args...), done: make(chan struct{})}
-	p.cmd.Dir = dir
-	p.cmd.Stdout, p.cmd.Stderr = output, output
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: as}
-	dieWithParent(p.cmd.SysProcAttr)
+// launch starts a server's program.
+func launch(as *syscall.Credential, dir string, output io.Writer, name string, args ...string) (*Child, error) {
+	cmd := exec.Command(name, args...)
+	cmd.Dir = dir
+	cmd.Stdout, cmd.Stderr = output, output
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}
+	return StartChild(cmd)
+}
+
+// StartChild starts the command in a process group of its own, so that Ctrl-C
+// in a terminal reaches only the parent, which then ends its children in order.
+func StartChild(cmd *exec.Cmd) (*Child, error) {
+	p := &Child{cmd: cmd, done: make(chan struct{})}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+	dieWithParent(cmd.SysProcAttr)
 	started := make(chan error, 1)
 	go func() {
 		// The kernel sends the death signal when the *thread* that forked ends,
@@ -43,14 +53,21 @@ func launch(as *syscall.Credential, dir string, output io.Writer, name string, a
 		close(p.done)
 	}()
 	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start %s: %w", filepath.Base(name), err)
+		return nil, fmt.Errorf("start %s: %w", filepath.Base(cmd.Path), err)
 	}
 	return p, nil
 }
 
-func (p *process) pid() int { return p.cmd.Process.Pid }
+// Pid is the child's.
+func (p *Child) Pid() int { return p.cmd.Process.Pid }
 
-func (p *process) exited() bool {
+// Done is closed once the child has ended.
+func (p *Child) Done() <-chan struct{} { return p.done }
+
+// State tells how the child ended, once it has.
+func (p *Child) State() string { return p.cmd.ProcessState.String() }
+
+func (p *Child) exited() bool {
 	select {
 	case <-p.done:
 		return true
@@ -59,21 +76,21 @@ func (p *process) exited() bool {
 	}
 }
 
-// signal sends s to the child alone, never to a group.
-func (p *process) signal(s syscall.Signal) error {
+// Signal sends s to the child alone, never to a group.
+func (p *Child) Signal(s syscall.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("signal %d with %s: %w", p.pid(), s, err)
+		return fmt.Errorf("signal %d with %s: %w", p.Pid(), s, err)
 	}
 	return nil
 }
 
 // signalTree sends s to the child and to the children it has. Postgres gives
 // every backend a session of its own, so a process group would miss them.
-func (p *process) signalTree(s syscall.Signal) error {
-	if err := p.signal(s); err != nil {
+func (p *Child) signalTree(s syscall.Signal) error {
+	if err := p.Signal(s); err != nil {
 		return err
 	}
-	kids, err := childrenOf(p.pid())
+	kids, err := childrenOf(p.Pid())
 	if err != nil {
 		return err
 	}
@@ -85,10 +102,10 @@ func (p *process) signalTree(s syscall.Signal) error {
 	return nil
 }
 
-// end asks with each signal in turn and waits up to patience after each.
-func (p *process) end(patience time.Duration, signals ...syscall.Signal) error {
+// End asks with each signal in turn and waits up to patience after each.
+func (p *Child) End(patience time.Duration, signals ...syscall.Signal) error {
 	for _, s := range signals {
-		if err := p.signal(s); err != nil {
+		if err := p.Signal(s); err != nil {
 			return err
 		}
 		select {
@@ -97,11 +114,11 @@ func (p *process) end(patience time.Duration, signals ...syscall.Signal) error {
 		case <-time.After(patience):
 		}
 	}
-	return fmt.Errorf("process %d does not end", p.pid())
+	return fmt.Errorf("process %d does not end", p.Pid())
 }
 
 // awaitReady polls ready until it is true, the child exits or ctx is done.
-func (p *process) awaitReady(ctx context.Context, ready func() bool) error {
+func (p *Child) awaitReady(ctx context.Context, ready func() bool) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {

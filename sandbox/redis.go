@@ -24,7 +24,7 @@ type Redis struct {
 	options RedisOptions
 	path    string
 	port    int
-	process *process
+	process *Child
 }
 
 // StartRedis starts a server and returns when it answers PING.
@@ -94,7 +94,7 @@ func (r *Redis) Addr() string { return loopback(r.port) }
 func (r *Redis) URL() string { return "redis://" + r.Addr() }
 
 // Pid is that of the server.
-func (r *Redis) Pid() int { return r.process.pid() }
+func (r *Redis) Pid() int { return r.process.Pid() }
 
 // Stop shuts the server down, by force if need be.
 func (r *Redis) Stop() error {
@@ -102,17 +102,17 @@ func (r *Redis) Stop() error {
 		return nil
 	}
 	_ = r.Thaw() // a frozen server cannot end
-	return r.process.end(5*time.Second, syscall.SIGTERM, syscall.SIGKILL)
+	return r.process.End(5*time.Second, syscall.SIGTERM, syscall.SIGKILL)
 }
 
 // Kill ends the server at once (SIGKILL).
-func (r *Redis) Kill() error { return r.process.end(5*time.Second, syscall.SIGKILL) }
+func (r *Redis) Kill() error { return r.process.End(5*time.Second, syscall.SIGKILL) }
 
 // Freeze stops the server in its tracks (SIGSTOP): connections stay, answers do not come.
-func (r *Redis) Freeze() error { return r.process.signal(syscall.SIGSTOP) }
+func (r *Redis) Freeze() error { return r.process.Signal(syscall.SIGSTOP) }
 
 // Thaw undoes Freeze.
-func (r *Redis) Thaw() error { return r.process.signal(syscall.SIGCONT) }
+func (r *Redis) Thaw() error { return r.process.Signal(syscall.SIGCONT) }
 
 // Restart starts a stopped or killed server, empty, on the same port.
 func (r *Redis) Restart(ctx context.Context) error {

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+)
+
+// version is that of the last release; the CHANGELOG has what came since.
+const version = "0.1.0"
+
+// cli is the whole command line. Every flag is also an environment variable:
+// --database-url is LISTEDGE_DATABASE_URL.
+type cli struct {
+	Dev        devCommand        `cmd:"" help:"Run on a private Postgres with sample data: the way to try it."`
+	Serve      serveCommand      `cmd:"" help:"Run one edge node."`
+	Migrate    migrateCommand    `cmd:"" help:"Create or update the schema."`
+	Workspaces workspacesCommand `cmd:"" help:"Create, list, suspend and resume workspaces."`
+	Keys       keysCommand       `cmd:"" help:"Create, list and revoke API keys."`
+	Import     importCommand     `cmd:"" help:"Load items or contacts from a CSV or JSON Lines file."`
+	Seed       seedCommand       `cmd:"" help:"Load deterministic sample data of any size."`
+
+	Version kong.VersionFlag `help:"Print version and revision." env:"-"`
+}
+
+// listenFlags say where a node listens.
+type listenFlags struct {
+	Listen      string `help:"Address of the public listener." default:":8080" placeholder:"ADDRESS"`
+	AdminListen string `help:"Address of the admin listener: health, metrics, profiles, status page. It has no authentication." default:"127.0.0.1:9090" placeholder:"ADDRESS"`
+}
+
+// databaseFlags say where Postgres is.
+type databaseFlags struct {
+	DatabaseURL string `help:"Postgres, as postgres://user:password@host:port/database." required:"" placeholder:"URL"`
+}
+
+// nodeFlags are the settings of a node that have a user.
+type nodeFlags struct {
+	RedisURL string `help:"Redis: redis:// or rediss://; several addresses are a Cluster (redis://a:6379,b:6379); redis+sentinel://host:port,host:port/master. Empty: a single node without Redis." placeholder:"URL"`
+
+	CacheMemory byteSize      `help:"Memory for cached pages." default:"256MiB" placeholder:"SIZE"`
+	CacheTTL    time.Duration `help:"How long a page counts as fresh." default:"2s"`
+	MaxStale    time.Duration `help:"How long after that a page may stand in, marked, while the database fails." default:"5m"`
+	KeyGrace    time.Duration `help:"How long known API keys go on while the database cannot be asked; a revocation may take as long to reach a node that is cut off." default:"5m"`
+
+	DatabaseConnections int           `help:"Page queries at once; eight times as many may wait." default:"16"`
+	QueryTimeout        time.Duration `help:"The longest a page query may run (statement_timeout)." default:"2s"`
+
+	TrustedProxies []netip.Prefix `help:"Networks of load balancers whose X-Forwarded-For names the client, as 10.0.0.0/8,fd00::/8." placeholder:"CIDR"`
+	Drain          time.Duration  `help:"After SIGTERM, how long the node goes on answering, not ready and closing each connection, before it stops." default:"3s"`
+
+	LogFormat string     `help:"text or json." enum:"text,json" default:"text"`
+	LogLevel  slog.Level `help:"debug (every request), info, warn or error." default:"info" placeholder:"LEVEL"`
+}
+
+// Validate refuses settings that cannot work.
+func (f *nodeFlags) Validate() error {
+	switch {
+	case f.CacheMemory < 1<<20:
+		return fmt.Errorf("--cache-memory must be at least 1MiB")
+	case f.CacheTTL < 0 || f.MaxStale < 0 || f.KeyGrace < 0 || f.Drain < 0:
+		return fmt.Errorf("--cache-ttl, --max-stale, --key-grace and --drain must not be negative")
+	case f.DatabaseConnections < 1 || f.DatabaseConnections > math.MaxInt16:
+		return fmt.Errorf("--database-connections must be at least 1")
+	case f.QueryTimeout < time.Millisecond:
+		return fmt.Errorf("--query-timeout must be at least 1ms")
+	}
+	return nil
+}
+
+// byteSize is a number of bytes, written as 512MiB, 2GB or 1048576.
+type byteSize int64
+
+var sizeUnits = []struct {
+	suffix string
+	bytes  float64
+}{
+	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
+	{"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1},
+}
+
+// UnmarshalText reads a size.
+func (b *byteSize) UnmarshalText(text []byte) error {
+	number, unit := strings.TrimSpace(string(text)), 1.0
+	for _, u := range sizeUnits {
+		if rest, ok := strings.CutSuffix(number, u.suffix); ok {
+			number, unit = strings.TrimSpace(rest), u.bytes
+			break
+		}
+	}
+	n, err := strconv.ParseFloat(number, 64)
+	if err != nil || !(n >= 0) || n*unit > math.MaxInt64/2 {
+		return fmt.Errorf("%q is not a size like 256MiB", text)
+	}
+	*b = byteSize(n * unit)
+	return nil
+}
+
+// defaultDataDir is where `dev` keeps its Postgres: the user's state folder.
+// Root's is the system's, because Postgres runs as another account, which may
+// not enter root's home.
+func defaultDataDir() string {
+	if os.Geteuid() == 0 {
+		return "/var/lib/listedge"
+	}
+	if state := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
+		return filepath.Join(state, "listedge")
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return filepath.Join(os.TempDir(), "listedge")
+	}
+	return filepath.Join(home, ".local", "state", "listedge")
+}
+
+func versionLine() string {
+	revision := "revision unknown"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				revision = "revision " + s.Value
+			}
+		}
+	}
+	return "listedge " + version + " (" + revision + ")"
+}

@@ -1,0 +1,325 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+
+	"listedge/origin"
+	"listedge/origin/load"
+	"listedge/sandbox"
+)
+
+type devCommand struct {
+	Listen      string `help:"Address of the public listener; further nodes take the next ports." default:"127.0.0.1:8080" placeholder:"ADDRESS"`
+	AdminListen string `help:"Address of the admin listener; further nodes take the next ports." default:"127.0.0.1:9090" placeholder:"ADDRESS"`
+	DataDir     string `help:"Where the private Postgres lives; kept between runs." default:"${dataDir}" type:"path" placeholder:"DIR"`
+	Nodes       int    `help:"More than one: a fleet on a private Redis, each node a process." default:"1" placeholder:"N"`
+	nodeFlags
+}
+
+const (
+	devDatabase = "listedge"
+	devDrain    = 300 * time.Millisecond // nobody's load balancer is looking
+	// devStart bounds each of the steps up to serving, on a slow laptop too.
+	devStart = 2 * time.Minute
+	// childPatience is how long a node may take to leave before it is killed.
+	childPatience = devDrain + 3*stopTimeout
+)
+
+// What `dev` seeds: a few thousand rows in two workspaces.
+var devSeed = load.SeedSpec{Workspaces: 2, Items: 3000, Contacts: 1500, Seed: 1}
+
+// Run starts Postgres, prepares it, and serves on it until ctx ends.
+func (c *devCommand) Run(ctx context.Context, t *terminal) (err error) {
+	if c.Nodes < 1 {
+		return usageError{fmt.Errorf("--nodes must be at least 1")}
+	}
+	c.Drain = devDrain
+	addresses, err := c.addresses()
+	if err != nil {
+		return err
+	}
+	// A port that is taken is told first, and the ports are held meanwhile.
+	var listeners []net.Listener
+	closeAll := func() {
+		for _, l := range listeners {
+			l.Close()
+		}
+	}
+	defer func() { closeAll() }()
+	for _, a := range addresses {
+		public, private, err := listenBoth(a)
+		if err != nil {
+			return err
+		}
+		listeners = append(listeners, public, private)
+	}
+	if err := os.MkdirAll(c.DataDir, 0o755); err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	unlock, err := lockFolder(c.DataDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	fmt.Fprintf(t.err, "Postgres in %s …\n", c.DataDir)
+	startCtx, cancel := context.WithTimeout(ctx, devStart)
+	defer cancel()
+	postgres, err := sandbox.StartPostgres(startCtx, sandbox.PostgresOptions{Dir: c.DataDir})
+	if err != nil {
+		return fmt.Errorf("start Postgres: %w", err)
+	}
+	defer func() { err = errors.Join(err, postgres.Stop()) }()
+	url := postgres.URL(devDatabase)
+	key, workspace, err := c.prepare(ctx, t, postgres)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // interrupted
+		}
+		return err
+	}
+	if c.Nodes == 1 {
+		n, err := newNode(ctx, c.nodeFlags, url, newLogger(t, c.nodeFlags), listeners[0], listeners[1])
+		if err != nil {
+			return err
+		}
+		listeners = nil // the node closes them
+		c.welcome(t, addresses, url, key, workspace)
+		return n.serve(ctx)
+	}
+	if c.RedisURL == "" {
+		redis, err := sandbox.StartRedis(startCtx, sandbox.RedisOptions{Dir: filepath.Join(c.DataDir, "redis")})
+		if err != nil {
+			return fmt.Errorf("start Redis: %w", err)
+		}
+		defer func() { err = errors.Join(err, redis.Stop()) }()
+		c.RedisURL = redis.URL()
+	}
+	closeAll()
+	listeners = nil // the children open them
+	return c.fleet(ctx, t, addresses, url, func() { c.welcome(t, addresses, url, key, workspace) })
+}
+
+// addresses are the listeners of each node, on successive ports.
+func (c *devCommand) addresses() (all []listenFlags, err error) {
+	for i := range c.Nodes {
+		var a listenFlags
+		if a.Listen, err = nthPort(c.Listen, i); err != nil {
+			return nil, usageError{fmt.Errorf("--listen: %w", err)}
+		}
+		if a.AdminListen, err = nthPort(c.AdminListen, i); err != nil {
+			return nil, usageError{fmt.Errorf("--admin-listen: %w", err)}
+		}
+		all = append(all, a)
+	}
+	return all, nil
+}
+
+func nthPort(address string, n int) (string, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", err
+	}
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		return "", fmt.Errorf("%q is not a port", port)
+	}
+	if number == 0 {
+		return address, nil // the kernel chooses
+	}
+	return net.JoinHostPort(host, strconv.Itoa(number+n)), nil
+}
+
+// prepare makes database, schema, sample data and key where they are missing.
+func (c *devCommand) prepare(ctx context.Context, t *terminal, postgres *sandbox.Postgres) (key string, workspace uuid.UUID, err error) {
+	if err = origin.CreateDatabase(ctx, postgres.URL("postgres"), devDatabase); err != nil {
+		return "", workspace, err
+	}
+	url := postgres.URL(devDatabase)
+	if _, err = origin.MigrateUp(ctx, url); err != nil {
+		return "", workspace, err
+	}
+	admin, err := origin.OpenAdmin(ctx, url)
+	if err != nil {
+		return "", workspace, err
+	}
+	defer admin.Close()
+	workspaces, err := admin.Workspaces(ctx)
+	if err != nil {
+		return "", workspace, err
+	}
+	if len(workspaces) == 0 {
+		if _, err = load.Seed(ctx, url, devSeed, load.NewProgress(t.err)); err != nil {
+			return "", workspace, err
+		}
+		if workspaces, err = admin.Workspaces(ctx); err != nil {
+			return "", workspace, err
+		}
+	}
+	key, workspace, err = c.key(ctx, admin, workspaces[0].ID)
+	return key, workspace, err
+}
+
+// key returns the key of earlier runs, kept beside the data for its owner
+// alone, or makes a new one.
+func (c *devCommand) key(ctx context.Context, admin *origin.Admin, workspace uuid.UUID) (string, uuid.UUID, error) {
+	file := filepath.Join(c.DataDir, "key")
+	if kept, err := os.ReadFile(file); err == nil {
+		if owner, ok, err := admin.KeyWorks(ctx, string(kept)); err != nil {
+			return "", workspace, err
+		} else if ok {
+			return string(kept), owner, nil
+		}
+	}
+	made, err := admin.CreateKey(ctx, origin.NewKeySpec{Workspace: workspace, Name: "dev"})
+	if err != nil {
+		return "", workspace, err
+	}
+	if err := os.WriteFile(file, []byte(made.Key), 0o600); err != nil {
+		return "", workspace, fmt.Errorf("keep the key: %w", err)
+	}
+	return made.Key, workspace, nil
+}
+
+func (c *devCommand) welcome(t *terminal, addresses []listenFlags, url, key string, workspace uuid.UUID) {
+	fmt.Fprintf(t.out, "\nworkspace  %s\nkey        %s\ndatabase   %s\n", workspace, key, url)
+	for _, a := range addresses {
+		fmt.Fprintf(t.out, "node       http://%s  (reference: /docs, admin: http://%s)\n", reachable(a.Listen), reachable(a.AdminListen))
+	}
+	fmt.Fprintf(t.out, "\ncurl -i -H 'X-API-Key: %s' 'http://%s/v1/items?limit=5'\n\n", key, reachable(addresses[0].Listen))
+}
+
+// reachable is an address a client can use for a listener's.
+func reachable(listen string) string {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil || host != "" && host != "0.0.0.0" && host != "::" {
+		return listen
+	}
+	return net.JoinHostPort("localhost", port)
+}
+
+// fleet runs each node as a process of its own, so that one can be stopped or
+// killed and the others watched, and ends them all when ctx does.
+func (c *devCommand) fleet(ctx context.Context, t *terminal, addresses []listenFlags, url string, ready func()) error {
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	out := &lineWriter{to: t.err}
+	var children []*sandbox.Child
+	defer func() {
+		for _, child := range children {
+			_ = child.Signal(syscall.SIGTERM)
+		}
+		for _, child := range children {
+			_ = child.End(childPatience, syscall.SIGTERM, syscall.SIGKILL)
+		}
+	}()
+	for i, a := range addresses {
+		command := exec.Command(program, "serve")
+		command.Env = append(os.Environ(), c.environment(a, url)...)
+		prefix := fmt.Sprintf("node %d | ", i+1)
+		command.Stdout, command.Stderr = out.prefixed(prefix), out.prefixed(prefix)
+		child, err := sandbox.StartChild(command)
+		if err != nil {
+			return err
+		}
+		children = append(children, child)
+		fmt.Fprintf(t.err, "node %d is process %d\n", i+1, child.Pid())
+		go func() { // ends with the child, which the deferred function awaits
+			<-child.Done()
+			if ctx.Err() == nil {
+				fmt.Fprintf(out, "node %d ended (%s)\n", i+1, child.State())
+			}
+		}()
+	}
+	ready()
+	<-ctx.Done()
+	return nil
+}
+
+// environment hands a node its settings.
+func (c *devCommand) environment(a listenFlags, url string) []string {
+	proxies := make([]string, len(c.TrustedProxies))
+	for i, p := range c.TrustedProxies {
+		proxies[i] = p.String()
+	}
+	env := []string{
+		"LISTEDGE_LISTEN=" + a.Listen, "LISTEDGE_ADMIN_LISTEN=" + a.AdminListen,
+		"LISTEDGE_DATABASE_URL=" + url, "LISTEDGE_REDIS_URL=" + c.RedisURL,
+		"LISTEDGE_CACHE_MEMORY=" + strconv.FormatInt(int64(c.CacheMemory), 10),
+		"LISTEDGE_CACHE_TTL=" + c.CacheTTL.String(), "LISTEDGE_MAX_STALE=" + c.MaxStale.String(),
+		"LISTEDGE_KEY_GRACE=" + c.KeyGrace.String(),
+		"LISTEDGE_DATABASE_CONNECTIONS=" + strconv.Itoa(c.DatabaseConnections),
+		"LISTEDGE_QUERY_TIMEOUT=" + c.QueryTimeout.String(), "LISTEDGE_DRAIN=" + c.Drain.String(),
+		"LISTEDGE_LOG_FORMAT=" + c.LogFormat, "LISTEDGE_LOG_LEVEL=" + c.LogLevel.String(),
+	}
+	if len(proxies) > 0 {
+		env = append(env, "LISTEDGE_TRUSTED_PROXIES="+strings.Join(proxies, ","))
+	}
+	return env
+}
+
+// lockFolder keeps two `dev` off one folder. The kernel lets go of the lock
+// when the process ends, however it does.
+func lockFolder(dir string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("--data-dir: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("--data-dir: another `listedge dev` runs in %s", dir)
+	}
+	return func() { f.Close() }, nil
+}
+
+// lineWriter lets several writers share one, line by line.
+type lineWriter struct {
+	mu sync.Mutex // guards to
+	to io.Writer
+}
+
+func (w *lineWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.to.Write(b)
+}
+
+// prefixed returns a writer whose lines begin with prefix.
+func (w *lineWriter) prefixed(prefix string) io.Writer { return &prefixWriter{w: w, prefix: prefix} }
+
+type prefixWriter struct {
+	w      *lineWriter
+	prefix string
+	begun  []byte // a line without its end
+}
+
+func (p *prefixWriter) Write(b []byte) (int, error) {
+	p.begun = append(p.begun, b...)
+	for {
+		line, rest, ended := bytes.Cut(p.begun, []byte{'\n'})
+		if !ended {
+			return len(b), nil
+		}
+		if _, err := fmt.Fprintf(p.w, "%s%s\n", p.prefix, line); err != nil {
+			return 0, err
+		}
+		p.begun = rest
+	}
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"listedge/origin"
+)
+
+type keysCommand struct {
+	Create keyCreate `cmd:"" help:"Create a key and print it, the only time it is seen."`
+	List   keyList   `cmd:"" help:"List the keys of a workspace."`
+	Revoke keyRevoke `cmd:"" help:"End a key."`
+}
+
+type keyCreate struct {
+	databaseFlags
+	jsonFlag
+	limitFlags
+	Workspace uuid.UUID      `help:"The workspace it opens." required:""`
+	Name      string         `help:"What it is for."`
+	Scopes    []string       `help:"What it may read." default:"items:read,contacts:read" enum:"items:read,contacts:read"`
+	ExpiresIn *time.Duration `help:"How long it works; for ever if not given." placeholder:"DURATION"`
+}
+
+// Run creates a key.
+func (c *keyCreate) Run(ctx context.Context, t *terminal) error {
+	if c.ExpiresIn != nil && *c.ExpiresIn <= 0 {
+		return usageError{fmt.Errorf("--expires-in must be positive")}
+	}
+	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
+		k, err := a.CreateKey(ctx, origin.NewKeySpec{
+			Workspace: c.Workspace, Name: c.Name, Scopes: c.Scopes, Rate: c.Rate, Burst: c.Burst, ExpiresIn: c.ExpiresIn,
+		})
+		if err != nil {
+			return err
+		}
+		return c.print(t, k, func() { fmt.Fprintln(t.out, k.Key) })
+	})
+}
+
+type keyList struct {
+	databaseFlags
+	jsonFlag
+	Workspace uuid.UUID `help:"The workspace." required:""`
+}
+
+// Run lists keys.
+func (c *keyList) Run(ctx context.Context, t *terminal) error {
+	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
+		list, err := a.Keys(ctx, c.Workspace)
+		if err != nil {
+			return err
+		}
+		return c.print(t, list, func() {
+			for _, k := range list {
+				state := "active"
+				switch {
+				case k.RevokedAt != nil:
+					state = "revoked " + instant(k.RevokedAt)
+				case k.ExpiresAt != nil:
+					state = "expires " + instant(k.ExpiresAt)
+				}
+				fmt.Fprintf(t.out, "%s  %s…  %-29s  %s  %s\n", k.ID, k.Prefix, state, strings.Join(k.Scopes, ","), k.Name)
+			}
+		})
+	})
+}
+
+type keyRevoke struct {
+	databaseFlags
+	jsonFlag
+	ID uuid.UUID `arg:"" help:"The key's id (not the key)."`
+}
+
+// Run revokes a key.
+func (c *keyRevoke) Run(ctx context.Context, t *terminal) error {
+	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
+		k, err := a.RevokeKey(ctx, c.ID)
+		if err != nil {
+			return err
+		}
+		return c.print(t, k, func() { fmt.Fprintln(t.out, "revoked", k.ID) })
+	})
+}

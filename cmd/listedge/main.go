@@ -1,0 +1,89 @@
+// Command listedge answers list requests from memory, as fresh as its
+// configuration promises, and falls through to Postgres only when it must.
+// This package wires the others; config.go is the only reader of flags and
+// environment.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// Exit statuses.
+const (
+	exitFine   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-ctx.Done()
+		stop() // a second signal ends the process at once
+	}()
+	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// terminal is what a command talks through.
+type terminal struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// usageError is a wrong flag, argument or setting.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// run is the program: tests start it as main does.
+func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
+	var c cli
+	parser, exited := newParser(&c, out, errs)
+	parsed, err := parser.Parse(args)
+	if *exited >= 0 { // --help and --version have printed and are done
+		return *exited
+	}
+	if err != nil {
+		err = usageError{err}
+	} else {
+		parsed.BindTo(ctx, (*context.Context)(nil))
+		parsed.Bind(&terminal{in: in, out: out, err: errs})
+		err = parsed.Run()
+	}
+	if err == nil {
+		return exitFine
+	}
+	line := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
+	fmt.Fprintf(errs, "listedge: %s\n", line)
+	if usage := (usageError{}); errors.As(err, &usage) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *int) {
+	code := -1
+	parser = kong.Must(c,
+		kong.Name("listedge"),
+		kong.Description("Edge proxy and caching read replica for list APIs."),
+		kong.DefaultEnvars("LISTEDGE"),
+		kong.Writers(out, errs),
+		kong.Exit(func(n int) {
+			if code < 0 {
+				code = n
+			}
+		}),
+		kong.Vars{"version": versionLine(), "dataDir": defaultDataDir()},
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+	)
+	return parser, &code
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/cache"
+	"listedge/edge"
+	"listedge/limiter"
+	"listedge/metrics"
+	"listedge/origin"
+)
+
+// node is one edge node, wired and listening.
+type node struct {
+	logger   *slog.Logger
+	drain    time.Duration
+	redis    redisClients
+	database *origin.Database
+	cache    *cache.Cache
+	limiter  *limiter.Limiter
+	server   *edge.Server
+	health   *edge.Health
+	admin    *http.Server
+
+	public, private net.Listener
+}
+
+const (
+	// fillSlack is what a fill may take beyond its query: waiting for a turn,
+	// a connection, and the way back of a statement_timeout.
+	fillSlack = time.Second
+	// stopTimeout bounds each step of shutting down after the drain.
+	stopTimeout = 10 * time.Second
+)
+
+// listenBoth opens the listeners of a node, so that a port that is taken is
+// told before anything else is begun.
+func listenBoth(f listenFlags) (public, private net.Listener, err error) {
+	if public, err = net.Listen("tcp", f.Listen); err != nil {
+		return nil, nil, fmt.Errorf("--listen: %w", err)
+	}
+	if private, err = net.Listen("tcp", f.AdminListen); err != nil {
+		public.Close()
+		return nil, nil, fmt.Errorf("--admin-listen: %w", err)
+	}
+	return public, private, nil
+}
+
+// newNode wires a node. Neither Postgres nor Redis need be there yet.
+func newNode(ctx context.Context, f nodeFlags, databaseURL string, logger *slog.Logger, public, private net.Listener) (n *node, err error) {
+	n = &node{logger: logger, drain: f.Drain, public: public, private: private}
+	if n.redis, err = openRedis(f.RedisURL); err != nil {
+		return nil, err
+	}
+	n.database, err = origin.Open(ctx, origin.DatabaseOptions{URL: databaseURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout})
+	if err != nil {
+		n.redis.close()
+		return nil, usageError{err}
+	}
+	n.cache, err = cache.New(cache.Options{
+		Memory: int64(f.CacheMemory), Redis: n.redis.pages,
+		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack,
+	})
+	if err != nil {
+		n.redis.close()
+		n.database.Close()
+		return nil, err
+	}
+	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, Logger: logger})
+	pages, keys := origin.New(n.database), origin.NewKeyStore(n.database)
+	registry := metrics.New(version)
+	n.server = edge.New(edge.Options{
+		Cache: n.cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace,
+		Metrics: registry.Edge, Logger: logger, Proxies: f.TrustedProxies,
+	})
+	checks := []edge.Check{{Name: "postgres", Run: n.database.Ready, Needed: true}}
+	if n.redis.pages != nil {
+		checks = append(checks, edge.Check{Name: "redis", Run: func(ctx context.Context) error { return n.redis.limiter.Ping(ctx).Err() }})
+	}
+	n.health = edge.NewHealth("ttl", checks...)
+	registry.Collect(metrics.Sources{
+		Cache: n.cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats,
+		Keyring: n.server.KeyringStats, KeysAway: keys.BreakerOpen, Ready: n.health.Ready,
+	})
+	n.admin = &http.Server{Handler: edge.Admin(n.health, registry.Handler()), ReadHeaderTimeout: 5 * time.Second}
+	return n, nil
+}
+
+// serve answers until ctx ends, and then leaves in order: not ready, draining,
+// shut down, everything closed.
+func (n *node) serve(ctx context.Context) error {
+	failed := make(chan error, 2)
+	go func() { failed <- n.server.Serve(n.public) }()
+	go func() { failed <- n.admin.Serve(n.private) }()
+	awaiting, awaited := make(chan struct{}), ctx
+	go func() {
+		defer close(awaiting)
+		if n.health.Await(awaited) == nil {
+			n.logger.Info("ready")
+		}
+	}()
+	n.logger.Info("listening", "version", version, "public", n.public.Addr().String(), "admin", n.private.Addr().String(), "freshness", "ttl")
+	var err error
+	select {
+	case <-ctx.Done():
+		n.health.Drain()
+		n.server.Drain()
+		n.logger.Info("draining", "for", n.drain.String())
+		time.Sleep(n.drain)
+	case err = <-failed:
+	}
+	err = errors.Join(err, n.close())
+	n.logger.Info("stopped")
+	return err
+}
+
+func (n *node) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	err := errors.Join(n.server.Shutdown(ctx), n.cache.Close(ctx), n.limiter.Close(ctx))
+	n.redis.close()
+	n.database.Close()
+	return errors.Join(err, n.admin.Close())
+}
+
+// newLogger makes the process's logger and quietens the Redis client's own,
+// whose failures are counted and told by those who call it.
+func newLogger(t *terminal, f nodeFlags) *slog.Logger {
+	redis.SetLogger(discard{})
+	options := &slog.HandlerOptions{Level: f.LogLevel}
+	if f.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(t.err, options))
+	}
+	return slog.New(slog.NewTextHandler(t.err, options))
+}
+
+type discard struct{}
+
+func (discard) Printf(context.Context, string, ...any) {}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// redisClients are apart, so that large pages never stand in the way of small
+// decisions.
+type redisClients struct{ pages, limiter redis.UniversalClient }
+
+func (c redisClients) close() {
+	if c.pages != nil {
+		_ = c.pages.Close()
+		_ = c.limiter.Close()
+	}
+}
+
+// openRedis makes clients for the URL; the empty one gives none. Connections
+// are made when needed, so only a malformed URL is an error.
+func openRedis(text string) (c redisClients, err error) {
+	if text == "" {
+		return c, nil
+	}
+	o, err := parseRedisURL(text)
+	if err != nil {
+		return c, usageError{fmt.Errorf("--redis-url: %w", err)}
+	}
+	return redisClients{pages: newRedisClient(o), limiter: newRedisClient(o)}, nil
+}
+
+func newRedisClient(o redis.UniversalOptions) redis.UniversalClient {
+	// Deadlines are the callers' own; nothing is tried twice (a script that is
+	// charges twice), and nobody waits long for a connection.
+	o.ContextTimeoutEnabled = true
+	o.MaxRetries = -1
+	o.DialerRetries = 1
+	o.DialTimeout = 500 * time.Millisecond
+	o.ReadTimeout, o.WriteTimeout = 250*time.Millisecond, 250*time.Millisecond
+	o.PoolTimeout = 100 * time.Millisecond
+	o.MinIdleConns = 1
+	o.DisableIdentity = true
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	return redis.NewUniversalClient(&o)
+}
+
+// parseRedisURL reads
+//
+//	redis[s]://[user:password@]host[:port][,host[:port]…][/database]
+//	redis+sentinel://[user:password@]host[:port][,host[:port]…]/master[/database]
+func parseRedisURL(text string) (o redis.UniversalOptions, err error) {
+	scheme, rest, ok := strings.Cut(text, "://")
+	if !ok {
+		return o, fmt.Errorf("%q has no scheme (redis://, rediss:// or redis+sentinel://)", text)
+	}
+	rest = strings.ReplaceAll(rest, ","+scheme+"://", ",")
+	authority, path, _ := strings.Cut(rest, "/")
+	if credentials, hosts, found := cutLast(authority, "@"); found {
+		authority = hosts
+		user, password, both := strings.Cut(credentials, ":")
+		if !both {
+			user, password = "", user
+		}
+		if o.Username, err = url.PathUnescape(user); err == nil {
+			o.Password, err = url.PathUnescape(password)
+		}
+		if err != nil {
+			return o, fmt.Errorf("credentials: %w", err)
+		}
+	}
+	port := "6379"
+	switch scheme {
+	case "rediss":
+		o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+	case "redis+sentinel":
+		port = "26379"
+		o.MasterName, path, _ = strings.Cut(path, "/")
+		if o.MasterName == "" {
+			return o, fmt.Errorf("redis+sentinel:// needs the master's name as its path")
+		}
+	case "redis":
+	default:
+		return o, fmt.Errorf("scheme %q is not redis, rediss or redis+sentinel", scheme)
+	}
+	for host := range strings.SplitSeq(authority, ",") {
+		if host == "" {
+			return o, fmt.Errorf("an address is empty")
+		}
+		if _, _, err := net.SplitHostPort(host); err != nil {
+			host = net.JoinHostPort(strings.Trim(host, "[]"), port)
+		}
+		o.Addrs = append(o.Addrs, host)
+	}
+	if path = strings.Trim(path, "/"); path != "" {
+		if o.DB, err = strconv.Atoi(path); err != nil || o.DB < 0 {
+			return o, fmt.Errorf("database %q is not a number", path)
+		}
+		if len(o.Addrs) > 1 && o.MasterName == "" {
+			return o, fmt.Errorf("a Cluster has no databases but 0")
+		}
+	}
+	return o, nil
+}
+
+func cutLast(s, separator string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, separator); i >= 0 {
+		return s[:i], s[i+len(separator):], true
+	}
+	return "", s, false
+}

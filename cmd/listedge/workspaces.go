@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"listedge/limiter"
+	"listedge/origin"
+)
+
+type workspacesCommand struct {
+	Create  workspaceCreate  `cmd:"" help:"Create a workspace."`
+	List    workspaceList    `cmd:"" help:"List workspaces."`
+	Suspend workspaceSuspend `cmd:"" help:"Refuse all keys of a workspace (403)."`
+	Resume  workspaceResume  `cmd:"" help:"Undo suspend."`
+}
+
+// withAdmin runs a command on a connection of its own.
+func withAdmin(ctx context.Context, f databaseFlags, do func(*origin.Admin) error) error {
+	admin, err := origin.OpenAdmin(ctx, f.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	return do(admin)
+}
+
+// limitFlags are a token bucket.
+type limitFlags struct {
+	Rate  *float64 `help:"Requests per second." placeholder:"R"`
+	Burst *int32   `help:"Requests at once; twice the rate if not given." placeholder:"B"`
+}
+
+// Validate refuses what the limiter could not enforce.
+func (f *limitFlags) Validate() error {
+	rate, burst := origin.DefaultLimit.Rate, origin.DefaultLimit.Burst
+	if f.Rate != nil {
+		rate, burst = *f.Rate, max(1, int64(2**f.Rate))
+	}
+	if f.Burst != nil {
+		burst = int64(*f.Burst)
+	}
+	_, err := limiter.NewPolicy(rate, burst)
+	return err
+}
+
+type workspaceCreate struct {
+	databaseFlags
+	jsonFlag
+	limitFlags
+	Name string `help:"Its name." required:""`
+}
+
+// Run creates a workspace.
+func (c *workspaceCreate) Run(ctx context.Context, t *terminal) error {
+	if c.Burst != nil && c.Rate == nil {
+		return usageError{fmt.Errorf("--burst needs --rate: without one a workspace has no limit of its own")}
+	}
+	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
+		w, err := a.CreateWorkspace(ctx, c.Name, c.Rate, c.Burst)
+		if err != nil {
+			return err
+		}
+		return c.print(t, w, func() { fmt.Fprintln(t.out, w.ID) })
+	})
+}
+
+type workspaceList struct {
+	databaseFlags
+	jsonFlag
+}
+
+// Run lists workspaces.
+func (c *workspaceList) Run(ctx context.Context, t *terminal) error {
+	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
+		list, err := a.Workspaces(ctx)
+		if err != nil {
+			return err
+		}
+		return c.print(t, list, func() {
+			for _, w := range list {
+				state := "active"
+				if w.SuspendedAt != nil {
+					state = "suspended " + instant(w.SuspendedAt)
+				}
+				fmt.Fprintf(t.out, "%s  %-31s  %s\n", w.ID, state, w.Name)
+			}
+		})
+	})
+}
+
+type workspaceSuspend struct {
+	databaseFlags
+	jsonFlag
+	ID uuid.UUID `arg:"" help:"The workspace."`
+}
+
+// Run suspends a workspace.
+func (c *workspaceSuspend) Run(ctx context.Context, t *terminal) error {
+	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
+		w, err := a.SuspendWorkspace(ctx, c.ID)
+		if err != nil {
+			return err
+		}
+		return c.print(t, w, func() { fmt.Fprintln(t.out, "suspended", w.ID) })
+	})
+}
+
+type workspaceResume struct {
+	databaseFlags
+	jsonFlag
+	ID uuid.UUID `arg:"" help:"The workspace."`
+}
+
+// Run resumes a workspace.
+func (c *workspaceResume) Run(ctx context.Context, t *terminal) error {
+	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
+		w, err := a.ResumeWorkspace(ctx, c.ID)
+		if err != nil {
+			return err
+		}
+		return c.print(t, w, func() { fmt.Fprintln(t.out, "resumed", w.ID) })
+	})
+}

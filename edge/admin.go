@@ -1,0 +1,117 @@
+package edge
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"net/http"
+	"net/http/pprof"
+	"sync/atomic"
+	"time"
+)
+
+// Check looks at one thing a node depends on.
+type Check struct {
+	Name string
+	Run  func(context.Context) error
+	// Needed to begin with: the node is not ready until it has passed once.
+	// Afterwards a failure is told but changes nothing: every node would see
+	// it, and a fleet that goes on with what it has serves more than one that
+	// is taken out of rotation.
+	Needed bool
+}
+
+// Health answers whether this node should be sent requests, and why.
+type Health struct {
+	checks   []Check
+	mode     string
+	started  atomic.Bool // every needed check has passed once
+	draining atomic.Bool
+}
+
+// NewHealth makes the health of a node that is not ready yet. mode is what
+// pages' freshness rests on.
+func NewHealth(mode string, checks ...Check) *Health { return &Health{mode: mode, checks: checks} }
+
+// checkTimeout bounds one check.
+const checkTimeout = time.Second
+
+// readiness is the body of /readyz.
+type readiness struct {
+	Ready    bool              `json:"ready"`
+	Draining bool              `json:"draining"`
+	Mode     string            `json:"mode"`
+	Checks   map[string]string `json:"checks"` // name -> "ok" or what is wrong
+}
+
+// look runs all checks.
+func (h *Health) look(ctx context.Context) readiness {
+	r := readiness{Draining: h.draining.Load(), Mode: h.mode, Checks: map[string]string{}}
+	passed := true
+	for _, c := range h.checks {
+		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+		err := c.Run(ctx)
+		cancel()
+		r.Checks[c.Name] = "ok"
+		if err != nil {
+			r.Checks[c.Name] = err.Error()
+			passed = passed && !c.Needed
+		}
+	}
+	if passed {
+		h.started.Store(true)
+	}
+	r.Ready = h.Ready()
+	return r
+}
+
+// Ready says what /readyz last found.
+func (h *Health) Ready() bool { return h.started.Load() && !h.draining.Load() }
+
+// Await looks until the node is ready or ctx ends.
+func (h *Health) Await(ctx context.Context) error {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for !h.look(ctx).Ready {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// Drain makes the node not ready for good.
+func (h *Health) Drain() { h.draining.Store(true) }
+
+//go:embed status.html
+var statusPage []byte
+
+// Admin is the handler of the admin listener, which is not for the public: it
+// has no authentication.
+func Admin(health *Health, metrics http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		found := health.look(r.Context())
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		if !found.Ready {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_ = json.NewEncoder(w).Encode(found)
+	})
+	mux.Handle("GET /metrics", metrics)
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'")
+		_, _ = w.Write(statusPage)
+	})
+	return mux
+}

@@ -1,0 +1,81 @@
+package edge
+
+import (
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"listedge/cache"
+	"listedge/limiter"
+	"listedge/metrics"
+	"listedge/origin"
+)
+
+// exchange is one request on its way through the pipeline, and what has become
+// known of it. Taken from a pool: nothing in it outlives the handler.
+type exchange struct {
+	http    *fasthttp.RequestCtx
+	now     time.Time // when the handler began
+	id      []byte    // the request id, in idSpace
+	route   metrics.Route
+	client  *client          // once authenticated
+	limits  limiter.Decision // once limited
+	limited bool             // limits is set
+	query   origin.Query     // once parsed
+	page    cache.Result     // once looked up
+	outcome metrics.Outcome
+
+	idSpace [maxRequestID]byte
+	key     []byte // scratch: the page's cache key
+	scratch []byte // scratch: decoded parameters, rendered headers
+}
+
+// failure is why an exchange ends in an error answer; no problem, no failure.
+type failure struct {
+	problem *problem
+	details details
+	retry   int64 // Retry-After in seconds; 0 = none
+	cause   error // for the log
+}
+
+func (s *Server) acquire(ctx *fasthttp.RequestCtx) *exchange {
+	x := s.exchanges.Get().(*exchange)
+	x.http, x.now = ctx, time.Now()
+	return x
+}
+
+func (s *Server) release(x *exchange) {
+	key, scratch := x.key[:0], x.scratch[:0]
+	*x = exchange{key: key, scratch: scratch}
+	s.exchanges.Put(x)
+}
+
+// maxRequestID is the longest id taken over from a client, in bytes.
+const maxRequestID = 128
+
+// requestIDs makes ids for requests that bring none: the process's random
+// prefix and a number.
+type requestIDs struct {
+	prefix string
+	last   atomic.Uint64
+}
+
+func (g *requestIDs) append(dst []byte) []byte {
+	return strconv.AppendUint(append(dst, g.prefix...), g.last.Add(1), 36)
+}
+
+// validRequestID is ^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$.
+func validRequestID(id []byte) bool {
+	if len(id) == 0 || len(id) > maxRequestID {
+		return false
+	}
+	for i, c := range id {
+		alphanumeric := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		if !alphanumeric && (i == 0 || c != '.' && c != '_' && c != ':' && c != '-') {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,167 @@
+package edge
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/valyala/fasthttp"
+
+	"listedge/cache"
+	"listedge/metrics"
+	"listedge/origin"
+)
+
+// handle is every request's way through the house.
+func (s *Server) handle(ctx *fasthttp.RequestCtx) {
+	x := s.acquire(ctx)
+	defer s.finish(x)
+	s.identify(x)
+	if f := s.answer(x); f.problem != nil {
+		s.writeProblem(x, f)
+	}
+}
+
+// answer is the pipeline. Each step either goes on or ends the request.
+func (s *Server) answer(x *exchange) (f failure) {
+	if f = s.findRoute(x); f.problem != nil || !x.route.Paged() {
+		return f
+	}
+	if f = s.authenticate(x); f.problem != nil {
+		return f
+	}
+	if f = s.limit(x); f.problem != nil {
+		return f
+	}
+	if f = s.parse(x); f.problem != nil {
+		return f
+	}
+	if f = s.lookUp(x); f.problem != nil {
+		return f
+	}
+	s.writePage(x)
+	return failure{}
+}
+
+// identify takes over the client's request id, or makes one.
+func (s *Server) identify(x *exchange) {
+	x.id = x.idSpace[:0]
+	if given := x.http.Request.Header.PeekAll(headerRequestIDName); len(given) == 1 && validRequestID(given[0]) {
+		x.id = append(x.id, given[0]...)
+	} else {
+		x.id = s.ids.append(x.id)
+	}
+}
+
+// findRoute looks at path and method. The path is taken as the client wrote
+// it, so that no two spellings of one address can be told apart by a proxy in
+// front and not here.
+func (s *Server) findRoute(x *exchange) failure {
+	ctx := x.http
+	switch path := ctx.URI().PathOriginal(); string(path) {
+	case "/v1/items":
+		x.route, x.query.Collection = metrics.RouteItems, origin.Items
+	case "/v1/contacts":
+		x.route, x.query.Collection = metrics.RouteContacts, origin.Contacts
+	case "/openapi.json":
+		x.route = metrics.RouteOpenAPI
+	default:
+		if string(path) != "/docs" && !hasPrefix(path, "/docs/") {
+			return failure{problem: notFound}
+		}
+		x.route = metrics.RouteDocs
+	}
+	if !ctx.IsGet() && !ctx.IsHead() {
+		return failure{problem: wrongMethod}
+	}
+	switch x.route {
+	case metrics.RouteOpenAPI:
+		serveOpenAPI(ctx)
+	case metrics.RouteDocs:
+		serveDocs(ctx)
+	}
+	return failure{}
+}
+
+// limit takes a token from the key's bucket and from its workspace's.
+func (s *Server) limit(x *exchange) failure {
+	x.limits, x.limited = s.limiter.Take(x.client.bucket, x.client.workspaceBucket), true
+	if x.limits.Allowed {
+		return failure{}
+	}
+	x.outcome = metrics.OutcomeLimited
+	return failure{problem: rateLimited, retry: wholeSeconds(x.limits.RetryAfter)}
+}
+
+// parse reads the parameters.
+func (s *Server) parse(x *exchange) failure {
+	if wrong := parseQuery(&x.query, x.http.URI().QueryString(), x.scratch[:0]); wrong != nil {
+		return failure{problem: invalid, details: wrong}
+	}
+	return failure{}
+}
+
+// lookUp finds the page, in memory if it can.
+func (s *Server) lookUp(x *exchange) failure {
+	x.key = appendPageKey(x.key[:0], &x.query)
+	var ok bool
+	if x.page, ok = s.cache.Hit(x.key, x.now); ok {
+		x.outcome = metrics.OutcomeMemory
+		return failure{}
+	}
+	var err error
+	x.page, err = s.forward(x.key, x.query)
+	if err != nil {
+		return failure{problem: lookUpProblem(err), retry: retrySoon, cause: err}
+	}
+	s.metrics.Forwarded(x.page.Collapsed)
+	switch {
+	case x.page.Err != nil:
+		x.outcome = metrics.OutcomeStale
+	case x.page.Source == cache.Redis:
+		x.outcome = metrics.OutcomeRedis
+	case x.page.Source == cache.Origin:
+		x.outcome = metrics.OutcomeOrigin
+	}
+	return failure{}
+}
+
+// forward is the way of a page that is not in memory. The query is a copy: a
+// fill may outlive the request that began it.
+func (s *Server) forward(key []byte, q origin.Query) (cache.Result, error) {
+	return s.cache.Forward(key, func(ctx context.Context) ([]byte, string, error) {
+		page, err := s.origin.Fetch(ctx, q)
+		return page.Body, page.NextCursor, err
+	})
+}
+
+// appendPageKey appends the cache key of a query's page: everything the page
+// depends on, and nothing else.
+func appendPageKey(dst []byte, q *origin.Query) []byte {
+	var scope, position [512]byte
+	return cache.AppendKey(dst, q.Workspace,
+		q.AppendScope(scope[:0]), []byte{byte(q.Limit)}, q.AppendPosition(position[:0]))
+}
+
+// finish records what happened, once, and answers what panicked.
+func (s *Server) finish(x *exchange) {
+	if p := recover(); p != nil {
+		x.http.Response.Reset()
+		s.writeProblem(x, failure{problem: internalError, cause: fmt.Errorf("panic: %v\n%s", p, debug.Stack())})
+	}
+	if s.draining.Load() {
+		x.http.SetConnectionClose()
+	}
+	x.http.Response.Header.SetCanonical(headerRequestID, x.id)
+	s.record(x)
+	s.release(x)
+}
+
+// handleUnreadable answers what fasthttp could not read as a request.
+func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
+	x := s.acquire(ctx)
+	defer s.finish(x)
+	x.id = s.ids.append(x.idSpace[:0])
+	ctx.Response.Reset()
+	s.writeProblem(x, failure{problem: unreadableProblem(err)})
+}

@@ -1,0 +1,56 @@
+package edge
+
+import (
+	"net"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// bounded refuses connections beyond maxConns with a proper answer. fasthttp
+// would refuse them too, but in plain text.
+func (s *Server) bounded(l net.Listener) net.Listener {
+	return &boundedListener{Listener: l, server: s}
+}
+
+type boundedListener struct {
+	net.Listener
+	server *Server
+}
+
+func (l *boundedListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if l.server.metrics.ConnectionOpened() <= maxConns {
+			return &countedConn{Conn: c, server: l.server}, nil
+		}
+		go l.refuse(c) // ends within a second
+	}
+}
+
+func (l *boundedListener) refuse(c net.Conn) {
+	defer l.server.metrics.ConnectionClosed()
+	defer c.Close()
+	id := l.server.ids.append(nil)
+	body := problemBody(nil, tooManyConns, nil, id)
+	answer := "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n" +
+		"Connection: close\r\nRetry-After: " + strconv.Itoa(retrySoon) + "\r\nX-Request-Id: " + string(id) +
+		"\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
+	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+	_, _ = c.Write(append([]byte(answer), body...))
+}
+
+// countedConn tells when it is closed, once.
+type countedConn struct {
+	net.Conn
+	server *Server
+	once   sync.Once
+}
+
+func (c *countedConn) Close() error {
+	c.once.Do(c.server.metrics.ConnectionClosed)
+	return c.Conn.Close()
+}

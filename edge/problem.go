@@ -1,0 +1,84 @@
+package edge
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+
+	"github.com/valyala/fasthttp"
+
+	"listedge/metrics"
+)
+
+// writeProblem puts an error answer onto the wire, and into the log if it is
+// our fault.
+func (s *Server) writeProblem(x *exchange, f failure) {
+	answer := &x.http.Response
+	answer.SetStatusCode(f.problem.status)
+	h := &answer.Header
+	h.SetContentTypeBytes(typeJSON)
+	h.SetCanonical(headerCacheControl, noStore)
+	if f.retry > 0 {
+		setInt(x, headerRetryAfter, f.retry)
+	}
+	if f.problem == wrongMethod {
+		h.SetCanonical(headerAllow, methodsAllowed)
+	}
+	s.writeLimits(x, false)
+	answer.SetBodyRaw(problemBody(nil, f.problem, f.details, x.id))
+	if x.outcome != metrics.OutcomeLimited {
+		x.outcome = metrics.OutcomeError
+	}
+	if f.problem.status >= 500 {
+		s.logger.LogAttrs(x.http, slog.LevelError, "request failed",
+			slog.String("requestId", string(x.id)), slog.String("route", x.route.String()),
+			slog.Int("status", f.problem.status), slog.Any("error", f.cause))
+	}
+}
+
+// problemBody appends the body of an error answer.
+func problemBody(dst []byte, p *problem, d details, id []byte) []byte {
+	type inner struct {
+		Code    string  `json:"code"`
+		Message string  `json:"message"`
+		Details details `json:"details,omitempty"`
+	}
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(struct {
+		Error     inner  `json:"error"`
+		RequestID string `json:"requestId"`
+	}{inner{p.code, p.message, d}, string(id)}); err != nil {
+		panic("BUG: " + err.Error()) // strings always encode
+	}
+	return append(dst, bytes.TrimSuffix(out.Bytes(), []byte{'\n'})...)
+}
+
+// unreadableProblem tells what fasthttp's error is to the client.
+func unreadableProblem(err error) *problem {
+	var small *fasthttp.ErrSmallBuffer
+	var network net.Error
+	switch {
+	case errors.As(err, &small):
+		return headTooLarge
+	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		return bodyTooLarge
+	case errors.As(err, &network) && network.Timeout():
+		return tooSlow
+	}
+	return badRequest
+}
+
+// record tells metrics and, at debug level, the log of an answer.
+func (s *Server) record(x *exchange) {
+	status := x.http.Response.StatusCode()
+	s.metrics.Answered(x.route, x.outcome, status, x.now)
+	if s.logger.Enabled(x.http, slog.LevelDebug) {
+		s.logger.LogAttrs(x.http, slog.LevelDebug, "answered",
+			slog.String("requestId", string(x.id)), slog.String("route", x.route.String()),
+			slog.Int("status", status), slog.String("outcome", x.outcome.String()))
+	}
+}

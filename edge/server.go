@@ -1,0 +1,142 @@
+// Package edge is the HTTP side of listedge: it turns requests into calls on
+// keyring, limiter, cache and origin, and what they return into answers.
+//
+//	request ──► identify ► route ► authenticate ► limit ► parse ► look up ► write ──► page
+//	               └────────────┴─────────┴─────────┴───────┴────────┴──► problem ──► error
+//
+// The pipeline is handler.go; what each step does is in the file of its name.
+package edge
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"listedge/cache"
+	"listedge/limiter"
+	"listedge/metrics"
+	"listedge/origin"
+)
+
+// Options are what a Server works with; all but Proxies are required.
+type Options struct {
+	Cache   *cache.Cache
+	Limiter *limiter.Limiter
+	Origin  *origin.Origin
+	Lookup  func(context.Context, []origin.KeyHash) (map[origin.KeyHash]origin.Key, error) // of keys
+	Grace   time.Duration                                                                  // known keys without Postgres
+	Metrics *metrics.Edge
+	Logger  *slog.Logger
+	Proxies []netip.Prefix // whose X-Forwarded-For is believed
+}
+
+// Server answers the public listener.
+type Server struct {
+	cache   *cache.Cache
+	limiter *limiter.Limiter
+	origin  *origin.Origin
+	keyring *origin.Keyring[*client]
+	guard   *guard
+	metrics *metrics.Edge
+	logger  *slog.Logger
+	proxies []netip.Prefix
+
+	workspaces sync.Map // workspaceLimit -> *limiter.Bucket
+	http       *fasthttp.Server
+	ids        requestIDs
+	exchanges  sync.Pool
+	draining   atomic.Bool
+}
+
+// Timeouts and sizes of the public listener.
+const (
+	readTimeout  = 5 * time.Second  // a request that drips in is given up
+	writeTimeout = 10 * time.Second // so is a client that does not read
+	idleTimeout  = 75 * time.Second // above the usual 60 s of load balancers, so that they close first
+	readBuffer   = 16 << 10         // the largest request header, in bytes; above: 431
+	writeBuffer  = 64 << 10         // more than a usual page: one write per answer
+	maxConns     = 100_000          // open at once; above: 503
+	refusedBody  = 64 << 10         // read and dropped, to refuse its method rather than its size
+)
+
+// New makes a server. It listens when Serve is called.
+func New(o Options) *Server {
+	s := &Server{
+		cache: o.Cache, limiter: o.Limiter, origin: o.Origin,
+		guard: newGuard(), metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
+		ids: requestIDs{prefix: strings.ToLower(rand.Text()[:10]) + "-"},
+	}
+	s.exchanges.New = func() any { return &exchange{scratch: make([]byte, 0, 1024)} }
+	s.keyring = origin.NewKeyring(o.Lookup, s.newClient, o.Grace)
+	s.http = &fasthttp.Server{
+		Handler:                       s.handle,
+		ErrorHandler:                  s.handleUnreadable,
+		HeaderReceived:                s.bodyLimit,
+		Logger:                        silent{},
+		ReadTimeout:                   readTimeout,
+		WriteTimeout:                  writeTimeout,
+		IdleTimeout:                   idleTimeout,
+		ReadBufferSize:                readBuffer,
+		WriteBufferSize:               writeBuffer,
+		MaxRequestBodySize:            1,
+		Concurrency:                   2 * maxConns, // the listener refuses first, with a proper answer
+		CloseOnShutdown:               true,
+		NoDefaultServerHeader:         true,
+		NoDefaultContentType:          true,
+		SecureErrorLogMessage:         true,
+		DisablePreParseMultipartForm:  true,
+		DisableHeaderNamesNormalizing: false,
+		LazyRequestTime:               true,
+	}
+	return s
+}
+
+// Serve answers connections of the listener until Shutdown.
+func (s *Server) Serve(l net.Listener) error {
+	if err := s.http.Serve(s.bounded(l)); err != nil {
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// Drain has every answer from now on close its connection, so that clients
+// open their next one elsewhere. Shutdown after all had time for an answer.
+func (s *Server) Drain() { s.draining.Store(true) }
+
+// Shutdown closes the listener and idle connections, waits for answers under
+// way until ctx ends, and stops looking up keys.
+func (s *Server) Shutdown(ctx context.Context) error {
+	err := s.http.ShutdownWithContext(ctx)
+	s.keyring.Close()
+	if err != nil {
+		return fmt.Errorf("shut down: %w", err)
+	}
+	return nil
+}
+
+// KeyringStats is what the node knows of keys.
+func (s *Server) KeyringStats() origin.KeyringStats { return s.keyring.Stats() }
+
+// bodyLimit lets a refused method bring a body, to be told that its method is
+// wrong and not its body; list requests have none.
+func (s *Server) bodyLimit(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
+	if !h.IsGet() && !h.IsHead() {
+		c.MaxRequestBodySize = refusedBody
+	}
+	return c
+}
+
+// silent: fasthttp logs what clients do wrong, which they are told, and by
+// doing so would let them fill the log.
+type silent struct{}
+
+func (silent) Printf(string, ...any) {}

@@ -1,0 +1,167 @@
+package metrics
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"listedge/cache"
+	"listedge/limiter"
+	"listedge/origin"
+)
+
+// Sources give snapshots of the layers; each is called once per scrape.
+type Sources struct {
+	Cache    func() cache.Stats
+	Limiter  func() limiter.Stats
+	Origin   func() origin.Stats
+	Keyring  func() origin.KeyringStats
+	KeysAway func() bool // look-ups of keys are refused by their breaker
+	Ready    func() bool
+}
+
+// series is one number of a layer: its name, its help and how it is read.
+type series[S any] struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	read  func(S) float64
+	label []string
+}
+
+// layer collects all series of one layer from one snapshot.
+type layer[S any] struct {
+	snapshot func() S
+	series   []series[S]
+}
+
+func (l *layer[S]) Describe(out chan<- *prometheus.Desc) {
+	for _, s := range l.series {
+		out <- s.desc
+	}
+}
+
+func (l *layer[S]) Collect(out chan<- prometheus.Metric) {
+	snapshot := l.snapshot()
+	for _, s := range l.series {
+		out <- prometheus.MustNewConstMetric(s.desc, s.kind, s.read(snapshot), s.label...)
+	}
+}
+
+func (l *layer[S]) counter(name, help string, read func(S) uint64) {
+	l.add(prometheus.CounterValue, name, help, nil, nil, func(s S) float64 { return float64(read(s)) })
+}
+
+func (l *layer[S]) gauge(name, help string, read func(S) float64) {
+	l.add(prometheus.GaugeValue, name, help, nil, nil, read)
+}
+
+func (l *layer[S]) labelled(name, help string, labels, values []string, read func(S) uint64) {
+	l.add(prometheus.CounterValue, name, help, labels, values, func(s S) float64 { return float64(read(s)) })
+}
+
+func (l *layer[S]) add(kind prometheus.ValueType, name, help string, labels, values []string, read func(S) float64) {
+	l.series = append(l.series, series[S]{prometheus.NewDesc("listedge_"+name, help, labels, nil), kind, read, values})
+}
+
+// Collect registers the layers.
+func (r *Registry) Collect(from Sources) {
+	r.registry.MustRegister(cacheLayer(from), limiterLayer(from), originLayer(from), keyringLayer(from),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "listedge_ready", Help: "1 while /readyz answers 200."},
+			func() float64 { return oneIf(from.Ready()) }))
+}
+
+func cacheLayer(from Sources) prometheus.Collector {
+	l := &layer[cache.Stats]{snapshot: from.Cache}
+	l.counter("cache_fills_total", "Pages asked of the origin.", func(s cache.Stats) uint64 { return s.Fills })
+	l.counter("cache_fill_errors_total", "Fills that failed.", func(s cache.Stats) uint64 { return s.FillErrors })
+	l.counter("cache_evictions_total", "Pages evicted from memory for others.", func(s cache.Stats) uint64 { return s.Evicted })
+	l.gauge("cache_memory_bytes", "Bytes that pages occupy in memory.", func(s cache.Stats) float64 { return float64(s.MemoryBytes) })
+	l.gauge("cache_memory_budget_bytes", "Bytes of memory the cache may use (--cache-memory).", func(s cache.Stats) float64 { return float64(s.MemoryBudget) })
+	l.counter("cache_redis_calls_total", "Calls to Redis for pages.", func(s cache.Stats) uint64 { return s.RedisCalls })
+	l.counter("cache_redis_failures_total", "Calls to Redis for pages that failed, were late, or were not made because the breaker is open.", func(s cache.Stats) uint64 { return s.RedisFailures })
+	l.counter("cache_redis_corrupt_total", "Values in Redis that were not the page they should have been.", func(s cache.Stats) uint64 { return s.RedisCorrupt })
+	l.counter("cache_redis_dropped_total", "Pages not stored in Redis because too many were on their way.", func(s cache.Stats) uint64 { return s.RedisDropped })
+	l.gauge("cache_redis_breaker_open", "1 while pages are not asked of Redis.", func(s cache.Stats) float64 { return oneIf(s.RedisBreakerOpen) })
+	return l
+}
+
+func limiterLayer(from Sources) prometheus.Collector {
+	l := &layer[limiter.Stats]{snapshot: from.Limiter}
+	decisions := func(decision string, of func(limiter.Stats) limiter.BySource) {
+		for source, count := range map[string]func(limiter.BySource) uint64{
+			"unlimited":      func(b limiter.BySource) uint64 { return b.Unlimited },
+			"blocked":        func(b limiter.BySource) uint64 { return b.Blocked },
+			"memory":         func(b limiter.BySource) uint64 { return b.Memory },
+			"redis":          func(b limiter.BySource) uint64 { return b.Redis },
+			"local_fallback": func(b limiter.BySource) uint64 { return b.LocalFallback },
+		} {
+			l.labelled("limiter_decisions_total", "Requests admitted or refused, by who decided.", []string{"decision", "source"},
+				[]string{decision, source}, func(s limiter.Stats) uint64 { return count(of(s)) })
+		}
+	}
+	decisions("allowed", func(s limiter.Stats) limiter.BySource { return s.Allowed })
+	decisions("refused", func(s limiter.Stats) limiter.BySource { return s.Refused })
+	l.counter("limiter_redis_trips_total", "Round trips to Redis for buckets.", func(s limiter.Stats) uint64 { return s.RedisTrips })
+	l.counter("limiter_redis_calls_total", "Script calls in these trips.", func(s limiter.Stats) uint64 { return s.RedisCalls })
+	l.counter("limiter_redis_errors_total", "Trips that failed.", func(s limiter.Stats) uint64 { return s.RedisErrors })
+	l.counter("limiter_redis_timeouts_total", "Trips that took longer than a request waits.", func(s limiter.Stats) uint64 { return s.RedisTimeouts })
+	l.counter("limiter_tokens_returned_total", "Tokens given back by requests that cost nothing (304).", func(s limiter.Stats) uint64 { return s.Returned })
+	l.counter("limiter_returns_dropped_total", "Tokens that could not be given back.", func(s limiter.Stats) uint64 { return s.ReturnsDropped })
+	l.counter("limiter_debt_settled_total", "Tokens spent while Redis was away and debited since.", func(s limiter.Stats) uint64 { return s.DebtSettled })
+	l.gauge("limiter_owing_buckets", "Buckets with tokens spent here that Redis does not know of.", func(s limiter.Stats) float64 { return float64(s.Owing) })
+	l.gauge("limiter_local_buckets", "Buckets in the in-process store (single node).", func(s limiter.Stats) float64 { return float64(s.Buckets) })
+	l.add(prometheus.CounterValue, "limiter_degraded_seconds_total", "Time for which this node decided without Redis.", nil, nil,
+		func(s limiter.Stats) float64 { return s.Degraded.Seconds() })
+	l.gauge("limiter_breaker_open", "1 while Redis is not asked for buckets.", func(s limiter.Stats) float64 { return oneIf(s.Breaker != "" && s.Breaker != "closed") })
+	return l
+}
+
+func originLayer(from Sources) prometheus.Collector {
+	l := &layer[origin.Stats]{snapshot: from.Origin}
+	for outcome, count := range map[string]func(origin.Stats) uint64{
+		"ok":         func(s origin.Stats) uint64 { return s.Fetched },
+		"failed":     func(s origin.Stats) uint64 { return s.Failed },
+		"timeout":    func(s origin.Stats) uint64 { return s.TimedOut },
+		"overloaded": func(s origin.Stats) uint64 { return s.Overloaded },
+	} {
+		l.labelled("origin_fetches_total", "Pages asked of Postgres, by outcome; overloaded ones never reached it.", []string{"outcome"}, []string{outcome}, count)
+	}
+	l.gauge("origin_queries_running", "Page queries under way.", func(s origin.Stats) float64 { return float64(s.Running) })
+	l.gauge("origin_queries_queued", "Page queries waiting for their turn.", func(s origin.Stats) float64 { return float64(s.Queued) })
+	l.gauge("origin_breaker_open", "1 while Postgres is not asked for pages.", func(s origin.Stats) float64 { return oneIf(s.BreakerOpen) })
+	l.gauge("origin_connections", "Connections to Postgres for pages.", func(s origin.Stats) float64 { return float64(s.Pool.Total) })
+	l.gauge("origin_connections_idle", "Those of them that are idle.", func(s origin.Stats) float64 { return float64(s.Pool.Idle) })
+	l.gauge("origin_connections_max", "How many there may be (--database-connections).", func(s origin.Stats) float64 { return float64(s.Pool.Max) })
+	l.counter("origin_connections_acquired_total", "Times a connection was taken from the pool.", func(s origin.Stats) uint64 { return s.Pool.Acquired })
+	l.add(prometheus.CounterValue, "origin_connections_wait_seconds_total", "Time spent taking connections from the pool.", nil, nil,
+		func(s origin.Stats) float64 { return time.Duration(s.Pool.Waited).Seconds() })
+	return l
+}
+
+func keyringLayer(from Sources) prometheus.Collector {
+	l := &layer[origin.KeyringStats]{snapshot: from.Keyring}
+	for outcome, count := range map[string]func(origin.KeyringStats) uint64{
+		"known":   func(s origin.KeyringStats) uint64 { return s.Hits },
+		"loaded":  func(s origin.KeyringStats) uint64 { return s.Loaded },
+		"unknown": func(s origin.KeyringStats) uint64 { return s.Unknown },
+		"graced":  func(s origin.KeyringStats) uint64 { return s.Graced },
+		"failed":  func(s origin.KeyringStats) uint64 { return s.Failures },
+	} {
+		l.labelled("key_lookups_total", "Well-formed keys looked up by requests: known to this node, loaded from Postgres, unknown, known from before while Postgres is away (graced), or not to be checked.",
+			[]string{"outcome"}, []string{outcome}, count)
+	}
+	l.counter("key_queries_total", "Queries to Postgres for keys, refreshes included.", func(s origin.KeyringStats) uint64 { return s.Queries })
+	l.gauge("keys_known", "Keys this node knows.", func(s origin.KeyringStats) float64 { return float64(s.Known) })
+	l.gauge("key_breaker_open", "1 while Postgres is not asked for keys.", func(origin.KeyringStats) float64 { return oneIf(from.KeysAway()) })
+	return l
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
