@@ -1,0 +1,122 @@
+package edge
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	"github.com/swaggest/swgui"
+	"github.com/swaggest/swgui/v5emb"
+	"github.com/valyala/fasthttp"
+	"github.com/valyala/fasthttp/fasthttpadaptor"
+)
+
+// Two things are served to anyone, without a key: /openapi.json, the API's
+// description for programs, written by hand in the file of that name and the
+// yardstick of the tests; and /docs, the same description to read and to try
+// out in a browser, whose scripts and styles are part of the binary. Neither
+// loads anything from elsewhere: people enter API keys there, and a node may
+// have no way out.
+
+const (
+	openAPIPath = "/openapi.json"
+	docsPath    = "/docs"
+
+	// referenceCache: long enough to spare a page's reload, short enough for an
+	// upgrade to be seen.
+	referenceCache = "public, max-age=300"
+
+	// docsPolicy has the browser enforce that nothing comes from elsewhere and
+	// that no other site frames the page. The page's own script is inline, and
+	// so are its styles; its icons are data: URLs.
+	docsPolicy = "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; " +
+		"img-src 'self' data:; font-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+//go:embed openapi.json
+var openAPISource []byte
+
+// reference is the document as it is served. Its body is never written to.
+type reference struct {
+	body []byte
+	etag string // weak, as matchesETag wants it
+}
+
+var openAPI = sync.OnceValue(func() reference {
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, openAPISource); err != nil {
+		panic(fmt.Sprintf("BUG: openapi.json: %v", err))
+	}
+	sum := sha256.Sum256(compact.Bytes())
+	return reference{compact.Bytes(), `W/"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`}
+})
+
+// OpenAPI returns the document that describes the API, as it is served.
+func OpenAPI() []byte { return bytes.Clone(openAPI().body) }
+
+// serveOpenAPI answers GET and HEAD of /openapi.json.
+func serveOpenAPI(ctx *fasthttp.RequestCtx) {
+	doc := openAPI()
+	h := &ctx.Response.Header
+	h.Set(fasthttp.HeaderETag, doc.etag)
+	h.Set(fasthttp.HeaderCacheControl, referenceCache)
+	if matchesETag(ctx.Request.Header.PeekAll(fasthttp.HeaderIfNoneMatch), doc.etag) {
+		ctx.SetStatusCode(fasthttp.StatusNotModified)
+		return
+	}
+	ctx.SetContentType("application/json")
+	ctx.Response.SetBodyRaw(doc.body)
+}
+
+var docs = sync.OnceValue(func() fasthttp.RequestHandler {
+	return fasthttpadaptor.NewFastHTTPHandler(v5emb.NewHandlerWithConfig(swgui.Config{
+		Title:       "listedge",
+		SwaggerJSON: openAPIPath,
+		BasePath:    docsPath,
+		SettingsUI: map[string]string{
+			"defaultModelsExpandDepth": "1",
+			"displayRequestDuration":   "true",
+			"tryItOutEnabled":          "true",
+		},
+	}))
+})
+
+// serveDocs answers GET and HEAD of /docs and of what is below it. Where there
+// is nothing it leaves a bare 404, for the caller to put the error body on.
+func serveDocs(ctx *fasthttp.RequestCtx) {
+	// The library's validators have no quotes, which RFC 9110 demands: they are
+	// put on and taken off here. Assets are small and come whole or not at all.
+	asked := &ctx.Request.Header
+	if tag := asked.Peek(fasthttp.HeaderIfNoneMatch); len(tag) > 0 {
+		asked.SetBytesV(fasthttp.HeaderIfNoneMatch, bytes.Trim(bytes.TrimPrefix(tag, []byte("W/")), `"`))
+	}
+	asked.Del(fasthttp.HeaderIfMatch)
+	asked.Del(fasthttp.HeaderRange)
+
+	docs()(ctx)
+	r := &ctx.Response
+	r.Header.Del(fasthttp.HeaderAcceptRanges)
+	if tag := r.Header.Peek(fasthttp.HeaderETag); len(tag) > 0 {
+		r.Header.Set(fasthttp.HeaderETag, `"`+string(tag)+`"`)
+	}
+	switch r.StatusCode() {
+	case fasthttp.StatusOK, fasthttp.StatusNotModified:
+		r.Header.Set(fasthttp.HeaderCacheControl, referenceCache)
+		r.Header.Set(fasthttp.HeaderContentSecurityPolicy, docsPolicy)
+		r.Header.Set(fasthttp.HeaderXContentTypeOptions, "nosniff")
+		r.Header.Set(fasthttp.HeaderReferrerPolicy, "no-referrer")
+		if hasPrefix(r.Header.ContentType(), "text/html") {
+			r.Header.SetContentType("text/html; charset=utf-8")
+		}
+	default: // in plain text, or a redirect to an index
+		r.ResetBody()
+		for _, name := range []string{fasthttp.HeaderContentType, fasthttp.HeaderContentLength, fasthttp.HeaderLocation, fasthttp.HeaderVary} {
+			r.Header.Del(name)
+		}
+		r.SetStatusCode(fasthttp.StatusNotFound)
+	}
+}
