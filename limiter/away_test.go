@@ -14,6 +14,10 @@ import (
 // The first half of this file is about a real Redis that is stopped, killed or
 // read-only; the second, in virtual time, about a store that fails as told.
 
+// steady is a budget that a busy machine keeps as long as Redis is well; the
+// 10 ms of the service are tested in virtual time.
+const steady = 150 * time.Millisecond
+
 // slowKey is a bucket of 50 whose refill (a token in 1,000 s) does not matter.
 func slowKey(t *testing.T, l *Limiter) *Bucket {
 	return l.Bucket(KeyBucket("w", t.Name()), policy(t, 0.001, 50))
@@ -30,10 +34,9 @@ func takes(t *testing.T, l *Limiter, b *Bucket, n int, want Source) {
 
 func TestHungRedisCostsNextToNothing(t *testing.T) {
 	server, client := startRedis(t)
-	l := open(t, Options{Redis: client, Budget: patient})
+	l := open(t, Options{Redis: client, Budget: steady})
 	key := slowKey(t, l)
 	takes(t, l, key, 30, SourceRedis)
-	l.budget = DefaultBudget
 	if err := server.Freeze(); err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +70,6 @@ func TestHungRedisCostsNextToNothing(t *testing.T) {
 		t.Fatalf("%+v", d)
 	}
 
-	l.budget = patient
 	if err := server.Thaw(); err != nil {
 		t.Fatal(err)
 	}
@@ -82,12 +84,11 @@ func TestHungRedisCostsNextToNothing(t *testing.T) {
 
 func TestLocalSpendingIsDebited(t *testing.T) {
 	server, client := startRedis(t)
-	l := open(t, Options{Redis: client, Budget: patient})
+	l := open(t, Options{Redis: client, Budget: steady})
 	key, workspace := slowKey(t, l), l.Bucket(WorkspaceBucket("w"), policy(t, 0.001, 100))
 	for range 10 {
 		l.Take(key, workspace)
 	}
-	l.budget = DefaultBudget
 	if err := server.Freeze(); err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +99,6 @@ func TestLocalSpendingIsDebited(t *testing.T) {
 		}
 	}
 	l.Return(key, workspace) // a 304 among them
-	l.budget = patient
 	if err := server.Thaw(); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestLocalSpendingIsDebited(t *testing.T) {
 
 func TestKilledAndRestartedRedis(t *testing.T) {
 	server, client := startRedis(t)
-	l := open(t, Options{Redis: client, Budget: patient})
+	l := open(t, Options{Redis: client, Budget: steady})
 	key := slowKey(t, l)
 	takes(t, l, key, 45, SourceRedis)
 	if err := server.Kill(); err != nil {
@@ -144,7 +144,7 @@ func TestKilledAndRestartedRedis(t *testing.T) {
 func TestReadOnlyRedisCountsAsAway(t *testing.T) {
 	_, client := startRedis(t)
 	ctx := context.Background()
-	l := open(t, Options{Redis: client, Budget: patient})
+	l := open(t, Options{Redis: client, Budget: steady})
 	key := slowKey(t, l)
 	takes(t, l, key, 1, SourceRedis)
 	if err := client.ReplicaOf(ctx, "127.0.0.1", "1").Err(); err != nil {
@@ -154,13 +154,16 @@ func TestReadOnlyRedisCountsAsAway(t *testing.T) {
 	if s := l.Stats(); s.Breaker != "open" || s.RedisErrors != 3 {
 		t.Fatalf("%+v", s)
 	}
+	for range 3 {
+		l.Return(key, nil) // no debt is left to try Redis with: the probe must write of itself
+	}
 	eventually(t, "a probe that fails", func() bool { return l.Stats().RedisErrors == 4 })
 	takes(t, l, key, 1, SourceLocalFallback)
 	if err := client.ReplicaOf(ctx, "NO", "ONE").Err(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "Redis' return", func() bool { return l.Stats().Breaker == "closed" && l.Stats().Owing == 0 })
-	if d := l.Take(key, nil); d.Source != SourceRedis || d.Key.Remaining != 44 {
+	if d := l.Take(key, nil); d.Source != SourceRedis || d.Key.Remaining != 47 {
 		t.Fatalf("%+v", d)
 	}
 }
@@ -175,6 +178,7 @@ const (
 	late          // done, and answered after the budget
 	lost          // done, and the answer lost
 	broken        // refused at once
+	slowOnce      // done after half the budget; well from the next visit on
 )
 
 type moody struct {
@@ -202,6 +206,9 @@ func (m *moody) visit(ctx context.Context, calls []call) error {
 		return errMoody
 	case broken:
 		return errMoody
+	case slowOnce:
+		m.mood.Store(int32(well))
+		time.Sleep(DefaultBudget / 2)
 	}
 	return m.inner.visit(ctx, calls)
 }
@@ -289,6 +296,83 @@ func TestLateTokensAreNotSpent(t *testing.T) {
 			t.Fatalf("%+v", s)
 		}
 	})
+}
+
+// While a debt is on its way Redis shows tokens that are spent: who comes next
+// waits for it.
+func TestNobodyOvertakesADebt(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, l *Limiter, m *moody) {
+		key := slowKey(t, l)
+		takes(t, l, key, 48, SourceRedis)
+		m.mood.Store(int32(broken))
+		takes(t, l, key, 1, SourceLocalFallback)
+		m.mood.Store(int32(slowOnce))
+		var allowed atomic.Int64
+		var all sync.WaitGroup
+		for range 2 {
+			all.Go(func() {
+				if l.Take(key, nil).Allowed {
+					allowed.Add(1)
+				}
+			})
+			synctest.Wait() // the first is in the store by now, its debt with it
+		}
+		all.Wait()
+		if allowed.Load() != 1 || l.Stats().DebtSettled != 1 {
+			t.Fatalf("%d admitted, one token was left: %+v", allowed.Load(), l.Stats())
+		}
+	})
+}
+
+func TestHandleRemembersTheLatestAnswer(t *testing.T) {
+	p := policy(t, 0.001, 50)
+	b := &Bucket{key: "k"}
+	answer := func(tokens, at int64) {
+		b.note(&call{policy: p, reply: reply{level: tokens * p.p, now: at}}, 0)
+	}
+	left := func() int64 { return b.seen.level / p.p }
+	answer(10, 70_000_000)
+	answer(11, 69_999_000)
+	if left() != 10 {
+		t.Fatalf("%d left: an answer that was overtaken counts", left())
+	}
+	answer(9, 70_000_001)
+	answer(50, 60_000_000) // another Redis, whose clock is behind
+	if left() != 50 {
+		t.Fatalf("%d left: the clock that stepped back is not believed", left())
+	}
+}
+
+func TestHandleKeepsWhatIsOnItsWay(t *testing.T) {
+	p := policy(t, 0.001, 50)
+	b := &Bucket{key: "k"}
+	b.visitLocal(&call{policy: p, need: 20}, 0)
+	d, _ := b.claim(0)
+	if d.tokens != 20 {
+		t.Fatalf("claims %d", d.tokens)
+	}
+	if _, busy := b.claim(0); busy == nil {
+		t.Fatal("claimed twice")
+	}
+	b.settled(debt{}) // a visit that left before the outage comes home
+	if b.local == nil {
+		t.Fatal("20 tokens spent here are forgotten while Redis does not know of them")
+	}
+	b.unclaim(d, 0)
+	if d, _ = b.claim(0); d.tokens != 20 {
+		t.Fatalf("claims %d again", d.tokens)
+	}
+	b.settled(d)
+	if b.local != nil {
+		t.Fatal("nothing is owed, and yet the local bucket lives")
+	}
+	b.visitLocal(&call{policy: p, need: 5}, 0)
+	d, _ = b.claim(0)
+	b.unclaim(d, 0)
+	b.settledLate(d, 0) // it did arrive
+	if d, _ = b.claim(0); d.tokens != 0 {
+		t.Fatalf("%d tokens would be debited twice", d.tokens)
+	}
 }
 
 func TestDebtSurvivesLostAnswersWithoutGrowing(t *testing.T) {
