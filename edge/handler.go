@@ -78,7 +78,10 @@ func (s *Server) findRoute(x *exchange) failure {
 	case metrics.RouteOpenAPI:
 		serveOpenAPI(ctx)
 	case metrics.RouteDocs:
-		serveDocs(ctx)
+		if serveDocs(ctx); ctx.Response.StatusCode() == fasthttp.StatusNotFound {
+			ctx.Response.Reset()
+			return failure{problem: notFound}
+		}
 	}
 	return failure{}
 }

@@ -1,0 +1,181 @@
+package edge
+
+import (
+	"bytes"
+	"compress/gzip"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"listedge/cache"
+	"listedge/origin"
+)
+
+func TestGzipIsOneMemberForEveryLength(t *testing.T) {
+	for _, n := range []int{0, 1, 255, 256, 4096, 65_535, 65_536, 200_000} {
+		for _, id := range []string{"a", strings.Repeat("z", 128)} {
+			body := []byte(strings.Repeat(`{"name":"é"},`, n/13+1)[:n])
+			page := cache.NewPage(body, "", time.Now())
+			if (page.Deflate == nil) != (n < 256) {
+				t.Fatalf("%d bytes: deflate made: %v", n, page.Deflate != nil)
+			}
+			if page.Deflate == nil {
+				continue
+			}
+			var answer fasthttp.Response
+			tail := appendTail(nil, []byte(id))
+			writeGzip(&answer, page, tail)
+			r, err := gzip.NewReader(bytes.NewReader(answer.Body()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Multistream(false) // what comes after one member is lost on browsers
+			got, err := io.ReadAll(r)
+			if err != nil || string(got) != string(body)+string(tail) {
+				t.Fatalf("%d bytes, id of %d: read %d bytes, %v", n, len(id), len(got), err)
+			}
+		}
+	}
+}
+
+func TestIfNoneMatch(t *testing.T) {
+	const etag = `W/"abc"`
+	for _, c := range []struct {
+		lines []string
+		want  bool
+	}{
+		{nil, false},
+		{[]string{``}, false},
+		{[]string{`W/"abc"`}, true},
+		{[]string{`"abc"`}, true},
+		{[]string{`*`}, true},
+		{[]string{` * `}, true},
+		{[]string{`"x", W/"abc"`}, true},
+		{[]string{`"x"`, `"abc"`}, true},
+		{[]string{`"x","y",,"abc" , "z"`}, true},
+		{[]string{`"x, W/"abc`}, false},
+		{[]string{`abc`}, false},
+		{[]string{`"abc`}, false},
+		{[]string{`"ABC"`}, false},
+		{[]string{`w/"abc"`}, false},
+		{[]string{`*abc`}, false},
+		{[]string{`"ab"`, `"abcd"`}, false},
+	} {
+		var lines [][]byte
+		for _, l := range c.lines {
+			lines = append(lines, []byte(l))
+		}
+		if got := matchesETag(lines, etag); got != c.want {
+			t.Errorf("%q: %v", c.lines, got)
+		}
+	}
+}
+
+func FuzzIfNoneMatch(f *testing.F) {
+	f.Add(`"x", W/"abc"`, "abc")
+	f.Add(`*`, "abc")
+	f.Add(`W/"`, "")
+	f.Fuzz(func(t *testing.T, header, tag string) {
+		if strings.ContainsAny(tag, "\"") {
+			return
+		}
+		matches := matchesETag([][]byte{[]byte(header)}, `W/"`+tag+`"`)
+		if matches && !strings.Contains(header, `"`+tag+`"`) && !strings.Contains(header, "*") {
+			t.Fatalf("%q matches %q", header, tag)
+		}
+		// What is appended to a list of tags is found in it.
+		if !matchesETag([][]byte{[]byte(`"other", W/"` + tag + `"`)}, `W/"`+tag+`"`) {
+			t.Fatalf("%q is not found in its own list", tag)
+		}
+	})
+}
+
+func TestAcceptEncoding(t *testing.T) {
+	for header, want := range map[string]bool{
+		"":                       false,
+		"gzip":                   true,
+		"GZip":                   true,
+		"x-gzip":                 true,
+		"br, gzip":               true,
+		"gzip;q=0":               false,
+		"gzip; q=0.000":          false,
+		"gzip;q=0.001":           true,
+		"gzip;Q=1":               true,
+		"identity":               false,
+		"*":                      true,
+		"*;q=0":                  false,
+		"*, gzip;q=0":            false,
+		"*;q=0, gzip":            true,
+		"br;q=1.0, *;q=0.5":      true,
+		"gzipped":                false,
+		"deflate, br":            false,
+		"gzip;q=0, identity;q=0": false,
+	} {
+		if got := acceptsGzip([][]byte{[]byte(header)}); got != want {
+			t.Errorf("%q: %v", header, got)
+		}
+	}
+	if !acceptsGzip([][]byte{[]byte("br"), []byte("gzip")}) {
+		t.Error("two header lines are one list")
+	}
+}
+
+func TestLinkLeadsToTheNextPage(t *testing.T) {
+	q, wrong := parseText(origin.Items, `limit=7&sort=name&stock=low&type=goods&search=a%26b>%22;c+%C3%A9`)
+	if wrong != nil {
+		t.Fatal(wrong)
+	}
+	link := string(appendLink(nil, &q, "NEXT"))
+	address, ok := strings.CutPrefix(link, "</v1/items?")
+	if address, ok = strings.CutSuffix(address, `>; rel="next"`); !ok || strings.ContainsAny(address, "<>\" ") {
+		t.Fatalf("not a link: %s", link)
+	}
+	query, ok := strings.CutSuffix(address, "&cursor=NEXT")
+	if !ok {
+		t.Fatalf("no cursor: %s", link)
+	}
+	if got, wrong := parseText(origin.Items, query); wrong != nil || got != q {
+		t.Errorf("%s reads as %+v, %v; want %+v", query, got, wrong, q)
+	}
+	plain, _ := parseText(origin.Contacts, "")
+	if got := string(appendLink(nil, &plain, "N")); got != `</v1/contacts?cursor=N>; rel="next"` {
+		t.Error(got)
+	}
+}
+
+func TestRequestIDs(t *testing.T) {
+	for id, want := range map[string]bool{
+		"a": true, "0": true, "a.b_c:d-e": true, strings.Repeat("a", 128): true,
+		"": false, ".a": false, "-": false, "a b": false, "a\"": false, "é": false, "a/b": false, strings.Repeat("a", 129): false,
+	} {
+		if validRequestID([]byte(id)) != want {
+			t.Errorf("%q: want %v", id, want)
+		}
+	}
+	g := requestIDs{prefix: "p-"}
+	seen := map[string]bool{}
+	for range 1000 {
+		id := string(g.append(nil))
+		if !validRequestID([]byte(id)) || seen[id] {
+			t.Fatalf("made %q", id)
+		}
+		seen[id] = true
+	}
+}
+
+func FuzzRequestID(f *testing.F) {
+	f.Add("abc-1")
+	f.Add("\"},{")
+	f.Fuzz(func(t *testing.T, id string) {
+		if !validRequestID([]byte(id)) {
+			return
+		}
+		// A valid id needs no escaping where it goes: JSON and a header.
+		if strings.ContainsAny(id, "\"\\\r\n\x00 ") || len(id) > 128 || len(id) == 0 {
+			t.Fatalf("%q is valid", id)
+		}
+	})
+}

@@ -1,0 +1,220 @@
+package edge
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"listedge/origin"
+)
+
+func parseText(c origin.Collection, query string) (origin.Query, details) {
+	q := origin.Query{Collection: c}
+	wrong := parseQuery(&q, []byte(query), make([]byte, 0, 64))
+	return q, wrong
+}
+
+func TestParametersAreReadAsTheContractSays(t *testing.T) {
+	long := strings.Repeat("é", 120)
+	plain := origin.Query{Limit: 50}
+	with := func(change func(*origin.Query)) origin.Query { q := plain; change(&q); return q }
+	for query, want := range map[string]origin.Query{
+		"":                      plain,
+		"&&":                    plain,
+		"limit=1":               with(func(q *origin.Query) { q.Limit = 1 }),
+		"limit=100":             with(func(q *origin.Query) { q.Limit = 100 }),
+		"%6cimit=%37":           with(func(q *origin.Query) { q.Limit = 7 }),
+		"sort=createdAt":        plain,
+		"sort=name":             with(func(q *origin.Query) { q.Sort = origin.ByName }),
+		"stock=all&type=all":    plain,
+		"stock=tracked":         with(func(q *origin.Query) { q.Stock = origin.Tracked }),
+		"stock=low":             with(func(q *origin.Query) { q.Stock = origin.Low }),
+		"type=goods":            with(func(q *origin.Query) { q.Type = origin.Goods }),
+		"type=services":         with(func(q *origin.Query) { q.Type = origin.Services }),
+		"search":                plain,
+		"search=":               plain,
+		"search=+%20%C2%A0+":    plain,
+		"search=+a+b%09":        with(func(q *origin.Query) { q.Search = "a b" }),
+		"search=100%25_%5C":     with(func(q *origin.Query) { q.Search = `100%_\` }),
+		"search=" + long:        with(func(q *origin.Query) { q.Search = long }),
+		"search=+" + long + "+": with(func(q *origin.Query) { q.Search = long }),
+		"search=a%3Db=c":        with(func(q *origin.Query) { q.Search = "a=b=c" }),
+	} {
+		got, wrong := parseText(origin.Items, query)
+		if wrong != nil || got != want {
+			t.Errorf("%q: %+v, %v; want %+v", query, got, wrong, want)
+		}
+	}
+	if q, wrong := parseText(origin.Contacts, "type=supplier"); wrong != nil || q.Type != origin.Suppliers {
+		t.Errorf("type=supplier: %+v, %v", q, wrong)
+	}
+}
+
+func TestWrongParametersAreAllToldAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		collection origin.Collection
+		query      string
+		want       []string
+	}{
+		{origin.Items, "limit=0", []string{"limit"}},
+		{origin.Items, "limit=101", []string{"limit"}},
+		{origin.Items, "limit=", []string{"limit"}},
+		{origin.Items, "limit", []string{"limit"}},
+		{origin.Items, "limit=05", []string{"limit"}},
+		{origin.Items, "limit=%2B5", []string{"limit"}},
+		{origin.Items, "limit=+5", []string{"limit"}},
+		{origin.Items, "limit=1e1", []string{"limit"}},
+		{origin.Items, "limit=18446744073709551617", []string{"limit"}},
+		{origin.Items, "limit=1&limit=1", []string{"limit"}},
+		{origin.Items, "limit=1&%6Cimit=1", []string{"limit"}},
+		{origin.Items, "sort=Name", []string{"sort"}},
+		{origin.Items, "sort=", []string{"sort"}},
+		{origin.Items, "stock=none", []string{"stock"}},
+		{origin.Contacts, "stock=all", []string{"stock"}},
+		{origin.Items, "type=customer", []string{"type"}},
+		{origin.Contacts, "type=goods", []string{"type"}},
+		{origin.Items, "Limit=1", []string{"Limit"}},
+		{origin.Items, "offset=5&page=2", []string{"offset", "page"}},
+		{origin.Items, "=x", []string{""}},
+		{origin.Items, "search=%", []string{"search"}},
+		{origin.Items, "search=%4", []string{"search"}},
+		{origin.Items, "search=%zz", []string{"search"}},
+		{origin.Items, "search=%00", []string{"search"}},
+		{origin.Items, "search=a\x00b", []string{"search"}},
+		{origin.Items, "search=%ff", []string{"search"}},
+		{origin.Items, "search=\xff", []string{"search"}},
+		{origin.Items, "search=%ED%A0%80", []string{"search"}},
+		{origin.Items, "search=" + strings.Repeat("é", 121), []string{"search"}},
+		{origin.Items, "%ff=1", []string{"%ff"}},
+		{origin.Items, "cursor=", []string{"cursor"}},
+		{origin.Items, "cursor=" + strings.Repeat("A", 513), []string{"cursor"}},
+		{origin.Items, "limit=0&sort=x&stock=y&type=z&search=%00&cursor=!&foo", []string{"cursor", "foo", "limit", "search", "sort", "stock", "type"}},
+	} {
+		_, wrong := parseText(c.collection, c.query)
+		var got []string
+		for name, why := range wrong {
+			got = append(got, name)
+			if why == "" {
+				t.Errorf("%s %q: nothing said of %q", c.collection, c.query, name)
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s %q: blames %q, want %q", c.collection, c.query, got, c.want)
+		}
+	}
+}
+
+func TestForeignAndMalformedCursorsAreToldApart(t *testing.T) {
+	q, _ := parseText(origin.Items, "search=tea&sort=name")
+	q.After = origin.Position{Set: true, Name: "Chai", ID: [16]byte{1}}
+	cursor := string(q.AppendCursor(nil))
+	if got, wrong := parseText(origin.Items, "search=tea&sort=name&limit=7&cursor="+cursor); wrong != nil || got.After != q.After {
+		t.Fatalf("with another limit: %v, %v", got.After, wrong)
+	}
+	_, foreign := parseText(origin.Items, "search=coffee&sort=name&cursor="+cursor)
+	_, malformed := parseText(origin.Items, "search=tea&sort=name&cursor="+cursor[1:])
+	_, tooLong := parseText(origin.Items, "cursor="+strings.Repeat("A", 513))
+	texts := []string{foreign["cursor"], malformed["cursor"], tooLong["cursor"]}
+	slices.Sort(texts)
+	if texts[0] == "" || len(slices.Compact(texts)) != 3 {
+		t.Errorf("not told apart: %q", texts)
+	}
+	// Of a cursor whose list cannot be told, nothing wrong is said.
+	if _, wrong := parseText(origin.Items, "search=tea&sort=nam&cursor="+cursor); len(wrong) != 1 || wrong["sort"] == "" {
+		t.Errorf("blames %v, want only sort", wrong)
+	}
+}
+
+// The standard library reads query strings too, more leniently. Where both
+// accept, they must agree, and what we accept must be within the contract.
+func FuzzParseQuery(f *testing.F) {
+	for _, seed := range []string{"", "limit=5&sort=name", "search=a+b%20c&stock=low", "cursor=AAAA", "limit=1;search=x", "search=%F0%9F%98%80", "a=%", "type=goods&&type=goods"} {
+		f.Add(seed, true)
+		f.Add(seed, false)
+	}
+	f.Fuzz(func(t *testing.T, query string, items bool) {
+		collection := origin.Contacts
+		if items {
+			collection = origin.Items
+		}
+		q, wrong := parseText(collection, query)
+		if again, wrongAgain := parseText(collection, query); again != q || len(wrong) != len(wrongAgain) {
+			t.Fatal("two readings of one query differ")
+		}
+		for name := range wrong {
+			if !utf8.ValidString(name) {
+				t.Fatalf("detail %q is not UTF-8", name)
+			}
+		}
+		if wrong != nil {
+			return
+		}
+		if q.Limit < 1 || q.Limit > 100 || utf8.RuneCountInString(q.Search) > 120 || !utf8.ValidString(q.Search) ||
+			strings.ContainsRune(q.Search, 0) || strings.TrimFunc(q.Search, unicode.IsSpace) != q.Search {
+			t.Fatalf("accepted %+v", q)
+		}
+		if strings.Contains(query, ";") {
+			return // which the standard library refuses
+		}
+		values, err := url.ParseQuery(query)
+		if err != nil {
+			t.Fatalf("accepted what net/url refuses: %v", err)
+		}
+		for name, all := range values {
+			if len(all) != 1 {
+				t.Fatalf("accepted %q %d times", name, len(all))
+			}
+		}
+		if got := strings.TrimFunc(values.Get("search"), unicode.IsSpace); got != q.Search {
+			t.Fatalf("search %q, net/url reads %q", q.Search, got)
+		}
+	})
+}
+
+// The page key must tell any two requests of any two workspaces apart. Equal
+// keys mean: equal workspace and equal query.
+func FuzzPageKey(f *testing.F) {
+	f.Add([]byte{1}, "limit=5&search=a", []byte{1}, "limit=5&search=ab", true, true)
+	f.Add([]byte{1}, "sort=name", []byte{2}, "sort=name", true, false)
+	f.Add([]byte{1}, "search=%01%00", []byte{1}, "search=%01", false, true)
+	f.Fuzz(func(t *testing.T, w1 []byte, query1 string, w2 []byte, query2 string, items1, items2 bool) {
+		read := func(w []byte, query string, items bool) (origin.Query, bool) {
+			collection := origin.Contacts
+			if items {
+				collection = origin.Items
+			}
+			q, wrong := parseText(collection, query)
+			copy(q.Workspace[:], w)
+			return q, wrong == nil
+		}
+		q1, ok1 := read(w1, query1, items1)
+		q2, ok2 := read(w2, query2, items2)
+		if !ok1 || !ok2 {
+			return
+		}
+		// Cursors are too rare to be guessed: derive positions from the input.
+		for i, q := range []*origin.Query{&q1, &q2} {
+			w := [][]byte{w1, w2}[i]
+			if len(w) > 16 {
+				q.After = origin.Position{Set: true}
+				copy(q.After.ID[:], w[16:])
+				if q.Sort == origin.ByName {
+					q.After.Name = string(w[16:])
+				} else {
+					q.After.CreatedAt = int64(len(w))
+				}
+			}
+		}
+		k1, k2 := appendPageKey(nil, &q1), appendPageKey(nil, &q2)
+		if (string(k1) == string(k2)) != (q1 == q2) {
+			t.Fatalf("%+v and %+v: keys %x and %x", q1, q2, k1, k2)
+		}
+		if string(k1[:16]) != string(q1.Workspace[:]) {
+			t.Fatal("the workspace does not come first")
+		}
+	})
+}
