@@ -1,0 +1,426 @@
+package main
+
+import (
+	"bufio"
+	"compress/gzip"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Every row of the contract's tables, on one node. Every answer is also
+// checked against the OpenAPI document by the harness.
+
+func TestAuthentication(t *testing.T) {
+	url := database(t)
+	workspace, key := workspaceWithKey(t, url)
+	suspended, suspendedKey := workspaceWithKey(t, url)
+	itemsOnly := newKeyFor(t, url, workspace, "--scopes", "items:read")
+	revoked := newKeyFor(t, url, workspace)
+	expired := newKeyFor(t, url, workspace, "--expires-in", "1ms")
+	execute(t, url, "UPDATE api_keys SET revoked_at = now() WHERE key_prefix = $1", revoked[:9])
+	command(t, "workspaces", "suspend", suspended, "--database-url", url)
+	n := startNode(t, url)
+
+	unknown := newKeyFor(t, url, workspace)
+	execute(t, url, "DELETE FROM api_keys WHERE key_prefix = $1", unknown[:9])
+
+	mistyped := []byte(key)
+	mistyped[10] ^= 1
+	refusals := map[string]bool{}
+	for name, c := range map[string]struct {
+		path, key string
+		headers   []string
+		status    int
+		code      string
+	}{
+		"good key":              {"/v1/items", key, nil, 200, ""},
+		"missing":               {"/v1/items", "", nil, 401, "UNAUTHORIZED"},
+		"empty":                 {"/v1/items", "", []string{"X-API-Key: "}, 401, "UNAUTHORIZED"},
+		"given twice":           {"/v1/items", key, []string{"X-API-Key: " + key}, 401, "UNAUTHORIZED"},
+		"malformed":             {"/v1/items", "Bearer abc", nil, 401, "UNAUTHORIZED"},
+		"mistyped":              {"/v1/items", string(mistyped), nil, 401, "UNAUTHORIZED"},
+		"unknown":               {"/v1/items", unknown, nil, 401, "UNAUTHORIZED"},
+		"revoked":               {"/v1/items", revoked, nil, 401, "UNAUTHORIZED"},
+		"expired":               {"/v1/items", expired, nil, 401, "UNAUTHORIZED"},
+		"in the query":          {"/v1/items?X-API-Key=" + key, "", nil, 401, "UNAUTHORIZED"},
+		"scope missing":         {"/v1/contacts", itemsOnly, nil, 403, "FORBIDDEN"},
+		"scope there":           {"/v1/items", itemsOnly, nil, 200, ""},
+		"workspace suspended":   {"/v1/items", suspendedKey, nil, 403, "FORBIDDEN"},
+		"key before parameters": {"/v1/items?limit=0", "", nil, 401, "UNAUTHORIZED"},
+	} {
+		a := n.get(t, c.path, c.key, c.headers...)
+		if a.StatusCode != c.status || a.StatusCode != 200 && a.problem(t).Error.Code != c.code {
+			t.Errorf("%s: %s %s, want %d %s", name, a.Status, a.body, c.status, c.code)
+		}
+		if c.status == 401 || c.status == 403 {
+			for header := range a.Header {
+				if strings.Contains(strings.ToLower(header), "ratelimit") {
+					t.Errorf("%s: %s on a %d", name, header, c.status)
+				}
+			}
+			if a.Header.Get("Cache-Control") != "no-store" {
+				t.Errorf("%s: Cache-Control %q", name, a.Header.Get("Cache-Control"))
+			}
+		}
+		if name == "unknown" || name == "revoked" || name == "expired" {
+			refusals[a.problem(t).Error.Message] = true
+		}
+	}
+	if len(refusals) != 1 {
+		t.Errorf("unknown, revoked and expired are told apart: %v", refusals)
+	}
+
+	command(t, "workspaces", "resume", suspended, "--database-url", url)
+	within(t, 5*time.Second, "the resumed workspace is served", func() bool { return n.get(t, "/v1/items", suspendedKey).StatusCode == 200 })
+}
+
+func TestRevocationAndSuspensionReachANodeThatKnowsTheKey(t *testing.T) {
+	url := database(t)
+	workspace, key := workspaceWithKey(t, url)
+	n := startNode(t, url)
+	var listed []struct{ ID string }
+	if err := json.Unmarshal([]byte(command(t, "keys", "list", "--workspace", workspace, "--database-url", url, "--json")), &listed); err != nil || len(listed) != 1 {
+		t.Fatal(err, listed)
+	}
+	n.get(t, "/v1/items", key).page(t)
+	command(t, "workspaces", "suspend", workspace, "--database-url", url)
+	within(t, 5*time.Second, "403", func() bool { return n.get(t, "/v1/items", key).StatusCode == 403 })
+	command(t, "workspaces", "resume", workspace, "--database-url", url)
+	within(t, 5*time.Second, "200", func() bool { return n.get(t, "/v1/items", key).StatusCode == 200 })
+	command(t, "keys", "revoke", listed[0].ID, "--database-url", url)
+	within(t, 5*time.Second, "401", func() bool { return n.get(t, "/v1/items", key).StatusCode == 401 })
+}
+
+func TestPathsAndMethods(t *testing.T) {
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	n := startNode(t, url)
+	for path, want := range map[string]int{
+		"/": 404, "/v1": 404, "/v1/": 404, "/v1/items/": 404, "/v1/Items": 404, "/v1//items": 404, "/v1/item": 404,
+		"/v1/items/x": 404, "/v1/%69tems": 404, "/v1/x/../items": 404, "/docs/nothing": 404, "/metrics": 404, "/docsx": 404,
+		"/v1/items": 200, "/v1/contacts": 200, "/openapi.json": 200, "/docs": 200,
+	} {
+		if a := n.get(t, path, key); a.StatusCode != want {
+			t.Errorf("%s: %s, want %d", path, a.Status, want)
+		} else if want == 404 && a.problem(t).Error.Code != "NOT_FOUND" {
+			t.Errorf("%s: %s", path, a.body)
+		}
+	}
+	for _, method := range []string{"POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"} {
+		a := n.request(t, method, "/v1/items", key)
+		if a.StatusCode != 405 || a.Header.Get("Allow") != "GET, HEAD" || a.problem(t).Error.Code != "REQUEST_FAILED" {
+			t.Errorf("%s: %s %s", method, a.Status, a.body)
+		}
+		if a := n.request(t, method, "/nowhere", key); a.StatusCode != 404 {
+			t.Errorf("%s /nowhere: %s", method, a.Status)
+		}
+	}
+}
+
+// raw sends bytes as they are and reads one answer.
+func raw(t *testing.T, n *testNode, request string) *answer {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(n.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.WriteString(conn, request); err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatalf("%.60q: %v", request, err)
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &answer{r, body}
+}
+
+func TestWhatTheHTTPLayerRefusesHasTheSameBody(t *testing.T) {
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	n := startNode(t, url)
+	post := "POST /v1/items HTTP/1.1\r\nHost: a\r\n"
+	for name, c := range map[string]struct {
+		request string
+		status  int
+	}{
+		"no HTTP":             {"hello\r\n\r\n", 400},
+		"bad version":         {"GET /v1/items HTTP/x.y\r\nHost: a\r\n\r\n", 400},
+		"header too large":    {"GET /v1/items HTTP/1.1\r\nHost: a\r\nX-Filler: " + strings.Repeat("x", 20_000) + "\r\n\r\n", 431},
+		"body on a GET":       {"GET /v1/items HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n0123456789", 413},
+		"huge body":           {post + "Content-Length: 10000000\r\n\r\n", 413},
+		"small body":          {post + "Content-Length: 2\r\n\r\n{}", 405},
+		"two lengths":         {"GET /v1/items HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nContent-Length: 5\r\n\r\n", 400},
+		"header without name": {"GET /v1/items HTTP/1.1\r\nHost: a\r\n: x\r\n\r\n", 400},
+		"request that drips":  {"GET /v1/items HTTP/1.1\r\nHost: a\r\nX-Api-Key: ", 408},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // the last one takes as long as a request may
+			a := raw(t, n, c.request)
+			p := a.problem(t)
+			if a.StatusCode != c.status || p.Error.Code != "REQUEST_FAILED" || p.RequestID == "" || p.RequestID != a.Header.Get("X-Request-Id") {
+				t.Errorf("%s: %s", a.Status, a.body)
+			}
+			if a.Header.Get("Content-Type") != "application/json" || a.Header.Get("Cache-Control") != "no-store" {
+				t.Errorf("headers %v", a.Header)
+			}
+		})
+	}
+	t.Run("a smuggled request is not answered", func(t *testing.T) {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(n.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, err = io.WriteString(conn, "GET /v1/items HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /docs HTTP/1.1\r\nHost: a\r\n\r\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+		answers, err := io.ReadAll(conn) // to the end: the connection is closed after the first
+		if err != nil || strings.Count(string(answers), "HTTP/1.1 ") != 1 {
+			t.Errorf("%v: %s", err, answers)
+		}
+	})
+	t.Run("HTTP/1.0", func(t *testing.T) {
+		if a := raw(t, n, "GET /v1/items?limit=1 HTTP/1.0\r\nX-Api-Key: "+key+"\r\n\r\n"); a.StatusCode != 200 {
+			t.Error(a.Status)
+		}
+	})
+}
+
+func TestParametersAreRefusedBeforeAnythingIsTouched(t *testing.T) {
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	n := startNode(t, url)
+	for query, want := range map[string]string{
+		"limit=0":                            "limit",
+		"limit=101":                          "limit",
+		"limit=ten":                          "limit",
+		"limit=1&limit=2":                    "limit",
+		"sort=price":                         "sort",
+		"stock=some":                         "stock",
+		"type=customer":                      "type",
+		"cursor=nonsense":                    "cursor",
+		"search=%00":                         "search",
+		"search=%c3%28":                      "search",
+		"q=tea":                              "q",
+		"limit=0&sort=x&nothing":             "limit,nothing,sort",
+		"search=" + strings.Repeat("x", 121): "search",
+	} {
+		a := n.get(t, "/v1/items?"+query, key)
+		p := a.problem(t)
+		if a.StatusCode != 400 || p.Error.Code != "VALIDATION_ERROR" {
+			t.Errorf("%s: %s", query, a.Status)
+		}
+		for name := range strings.SplitSeq(want, ",") {
+			if p.Error.Details[name] == "" {
+				t.Errorf("%s: nothing on %s: %s", query, name, a.body)
+			}
+			delete(p.Error.Details, name)
+		}
+		if len(p.Error.Details) > 0 {
+			t.Errorf("%s: also blames %v", query, p.Error.Details)
+		}
+	}
+	if fills := n.metric(t, "listedge_cache_fills_total"); fills != 0 {
+		t.Errorf("%v pages were asked of the origin", fills)
+	}
+}
+
+func TestHeadersOfAPage(t *testing.T) {
+	url := database(t)
+	workspace, key := workspaceWithKey(t, url)
+	execute(t, url, "INSERT INTO items (workspace_id, name, description) SELECT $1, 'Item ' || g, repeat('tea ', 20) FROM generate_series(1, 60) g", workspace)
+	n := startNode(t, url)
+
+	first := n.get(t, "/v1/items?limit=10", key)
+	for header, want := range map[string]string{
+		"Content-Type":          `^application/json$`,
+		"ETag":                  `^W/"[A-Za-z0-9_-]{22}"$`,
+		"Cache-Control":         `^private, no-cache$`,
+		"Vary":                  `^X-API-Key, Accept-Encoding$`,
+		"Age":                   `^0$`,
+		"Cache-Status":          `^listedge; fwd=uri-miss`,
+		"Link":                  `^</v1/items\?limit=10&cursor=[A-Za-z0-9_-]+>; rel="next"$`,
+		"RateLimit-Policy":      `^"key";q=100000;w=1$`,
+		"RateLimit":             `^"key";r=9999\d;t=1$`,
+		"X-RateLimit-Limit":     `^100000$`,
+		"X-RateLimit-Remaining": `^9999\d$`,
+		"X-RateLimit-Reset":     `^1$`,
+		"X-Request-Id":          `^[a-z0-9]{10}-[0-9a-z]+$`,
+	} {
+		if got := first.Header.Get(header); !regexp.MustCompile(want).MatchString(got) {
+			t.Errorf("%s: %q, want %s", header, got, want)
+		}
+	}
+	if again := n.get(t, "/v1/items?limit=10", key); again.Header.Get("Cache-Status") != "listedge; hit; detail=memory" || again.Header.Get("ETag") != first.Header.Get("ETag") {
+		t.Errorf("second answer: %v", again.Header)
+	}
+	if last := n.get(t, "/v1/items?limit=100", key); last.Header.Get("Link") != "" || last.page(t).Page.HasMore {
+		t.Error("the last page leads on")
+	}
+
+	t.Run("HEAD", func(t *testing.T) {
+		head := n.request(t, "HEAD", "/v1/items?limit=10", key)
+		if head.StatusCode != 200 || len(head.body) != 0 || head.Header.Get("ETag") != first.Header.Get("ETag") ||
+			head.ContentLength < 1000 || head.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s, length %d, %v", head.Status, head.ContentLength, head.Header)
+		}
+		if head := n.request(t, "HEAD", "/v1/items?limit=0", key); head.StatusCode != 400 || len(head.body) != 0 {
+			t.Errorf("%s %s", head.Status, head.body)
+		}
+	})
+	t.Run("conditional", func(t *testing.T) {
+		for header, want := range map[string]int{
+			first.Header.Get("ETag"):           304,
+			first.Header.Get("ETag")[2:]:       304,
+			`"x", ` + first.Header.Get("ETag"): 304,
+			`*`:                                304,
+			`W/"AAAAAAAAAAAAAAAAAAAAAA"`:       200,
+			`nonsense`:                         200,
+		} {
+			for _, encoding := range []string{"gzip", "identity"} {
+				a := n.get(t, "/v1/items?limit=10", key, "If-None-Match: "+header, "Accept-Encoding: "+encoding)
+				if a.StatusCode != want {
+					t.Errorf("If-None-Match %s: %s", header, a.Status)
+				}
+				if want == 304 && (len(a.body) != 0 || a.Header.Get("ETag") == "" || a.Header.Get("Vary") == "" || a.Header.Get("Cache-Control") == "" || a.Header.Get("X-Request-Id") == "") {
+					t.Errorf("304 with %d bytes and %v", len(a.body), a.Header)
+				}
+			}
+		}
+	})
+	t.Run("gzip", func(t *testing.T) {
+		plain := n.get(t, "/v1/items?limit=10", key, "Accept-Encoding: identity", "X-Request-Id: same")
+		packed := n.get(t, "/v1/items?limit=10", key, "Accept-Encoding: br, gzip;q=0.5", "X-Request-Id: same")
+		if plain.Header.Get("Content-Encoding") != "" || packed.Header.Get("Content-Encoding") != "gzip" || len(packed.body) >= len(plain.body)/2 {
+			t.Fatalf("%d bytes plain, %d packed, %v", len(plain.body), len(packed.body), packed.Header)
+		}
+		r, err := gzip.NewReader(strings.NewReader(string(packed.body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if unpacked, err := io.ReadAll(r); err != nil || string(unpacked) != string(plain.body) {
+			t.Errorf("%v: %.80q", err, unpacked)
+		}
+		if packed.Header.Get("ETag") != plain.Header.Get("ETag") {
+			t.Error("the ETag depends on the encoding")
+		}
+	})
+	t.Run("request id", func(t *testing.T) {
+		if a := n.get(t, "/v1/items", key, "X-Request-Id: Mine-1.2:3_4"); a.page(t).RequestID != "Mine-1.2:3_4" || a.Header.Get("X-Request-Id") != "Mine-1.2:3_4" {
+			t.Errorf("%v", a.Header)
+		}
+		for _, bad := range []string{"-x", "a b", `a"b`, strings.Repeat("x", 129), ""} {
+			if a := n.get(t, "/v1/items", key, "X-Request-Id: "+bad); a.page(t).RequestID == bad {
+				t.Errorf("took over %q", bad)
+			}
+		}
+		if a := n.get(t, "/nowhere", key, "X-Request-Id: lost"); a.problem(t).RequestID != "lost" {
+			t.Errorf("%s", a.body)
+		}
+		if a := n.get(t, "/docs", "", "X-Request-Id: reader"); a.Header.Get("X-Request-Id") != "reader" {
+			t.Errorf("%v", a.Header)
+		}
+	})
+}
+
+func TestAgeCountsFromTheQuery(t *testing.T) {
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	n := startNode(t, url, "--cache-ttl", "1m")
+	n.get(t, "/v1/items", key)
+	within(t, 10*time.Second, "Age 1", func() bool {
+		a := n.get(t, "/v1/items", key)
+		return a.Header.Get("Age") == "1" && a.Header.Get("Cache-Status") == "listedge; hit; detail=memory"
+	})
+}
+
+func TestAPageLivesAsLongAsTheTTL(t *testing.T) {
+	url := database(t)
+	workspace, key := workspaceWithKey(t, url)
+	n := startNode(t, url, "--cache-ttl", "300ms")
+	if got := n.get(t, "/v1/items", key).page(t); len(got.Data) != 0 {
+		t.Fatal(got)
+	}
+	execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'New')", workspace)
+	var a *answer
+	within(t, 5*time.Second, "the new row", func() bool { a = n.get(t, "/v1/items", key); return len(a.page(t).Data) == 1 })
+	if got := a.Header.Get("Cache-Status"); got != "listedge; fwd=stale; stored" {
+		t.Error(got)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	url := database(t)
+	workspace := strings.TrimSpace(command(t, "workspaces", "create", "--name", "w", "--rate", "0.001", "--burst", "8", "--database-url", url))
+	key := newKeyFor(t, url, workspace, "--rate", "0.01", "--burst", "5")
+	other := newKeyFor(t, url, workspace, "--rate", "0.01", "--burst", "5")
+	blocked := newKeyFor(t, url, workspace, "--rate", "0")
+	n := startNode(t, url)
+
+	etag := ""
+	for i := range 5 {
+		a := n.get(t, "/v1/items", key)
+		if a.StatusCode != 200 || a.Header.Get("X-RateLimit-Remaining") != strconv.Itoa(4-i) {
+			t.Fatalf("request %d: %s, %v", i, a.Status, a.Header)
+		}
+		if etag = a.Header.Get("ETag"); i == 0 {
+			if got := a.Header.Get("RateLimit-Policy"); got != `"key";q=5;w=500, "workspace";q=8;w=8000` {
+				t.Error(got)
+			}
+			// A 304 costs nothing, and says so.
+			for range 10 {
+				if b := n.get(t, "/v1/items", key, "If-None-Match: "+etag); b.StatusCode != 304 || b.Header.Get("X-RateLimit-Remaining") != "4" {
+					t.Fatalf("%s, remaining %s", b.Status, b.Header.Get("X-RateLimit-Remaining"))
+				}
+			}
+		}
+	}
+	// The key is exhausted; a refused request costs no token and touches nothing else.
+	a := n.get(t, "/v1/items?limit=0", key)
+	retry, _ := strconv.Atoi(a.Header.Get("Retry-After"))
+	if a.StatusCode != 429 || a.problem(t).Error.Code != "RATE_LIMITED" || retry < 90 || retry > 100 {
+		t.Errorf("%s %s, Retry-After %s", a.Status, a.body, a.Header.Get("Retry-After"))
+	}
+	if got, want := a.Header.Get("RateLimit"), `"key";r=0;t=`+strconv.Itoa(retry)+`, "workspace";r=3;t=`; !strings.HasPrefix(got, want) {
+		t.Errorf("RateLimit %s, want %s…", got, want)
+	}
+	if a.Header.Get("X-RateLimit-Remaining") != "0" || a.Header.Get("X-RateLimit-Reset") != strconv.Itoa(retry) || a.Header.Get("Cache-Control") != "no-store" {
+		t.Errorf("%v", a.Header)
+	}
+	for range 20 {
+		n.get(t, "/v1/items", key)
+	}
+	// The workspace has three tokens left for its other key, which has five.
+	for i := range 3 {
+		if a := n.get(t, "/v1/contacts", other); a.StatusCode != 200 {
+			t.Fatalf("request %d: %s", i, a.Status)
+		}
+	}
+	a = n.get(t, "/v1/contacts", other)
+	if a.StatusCode != 429 || !strings.HasPrefix(a.Header.Get("RateLimit"), `"key";r=2;`) || !strings.Contains(a.Header.Get("RateLimit"), `"workspace";r=0;t=`) ||
+		a.Header.Get("X-RateLimit-Limit") != "8" || a.Header.Get("X-RateLimit-Remaining") != "0" {
+		t.Errorf("%s %v", a.Status, a.Header)
+	}
+	if a := n.get(t, "/v1/items", blocked); a.StatusCode != 429 || a.Header.Get("Retry-After") == "" {
+		t.Errorf("rate 0: %s %v", a.Status, a.Header)
+	}
+	// Wrong parameters cost a token: the check of the limit comes first.
+	if got := n.get(t, "/v1/items?limit=0", newKeyFor(t, url, strings.TrimSpace(command(t, "workspaces", "create", "--name", "x", "--database-url", url)))); got.StatusCode != 400 || got.Header.Get("X-RateLimit-Remaining") != "99" || got.Header.Get("X-RateLimit-Limit") != "100" {
+		t.Errorf("%s %v", got.Status, got.Header)
+	}
+}

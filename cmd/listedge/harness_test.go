@@ -1,0 +1,413 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+
+	"listedge/origin"
+	"listedge/sandbox"
+	"listedge/sandbox/sandboxtest"
+)
+
+// The tests of this package use the program as its users do: they start it
+// through run, on real Postgres and Redis, and talk HTTP.
+
+// beListedge makes the test binary the program itself: `dev --nodes` starts
+// its nodes as processes of os.Executable.
+const beListedge = "LISTEDGE_TEST_IS_THE_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(beListedge) != "" {
+		main()
+	}
+	code := m.Run()
+	for _, stop := range stops {
+		stop()
+	}
+	os.Exit(code)
+}
+
+// Servers that tests share, as long as they do them no harm.
+var (
+	stops    []func()
+	shared   = sync.OnceValues(func() (*sandbox.Postgres, error) { return startPostgres() })
+	template = "template_of_tests"
+	lastName int
+)
+
+func startPostgres() (*sandbox.Postgres, error) {
+	dir, err := os.MkdirTemp("", "listedge-test-")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	p, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: dir, Disposable: true})
+	if err != nil {
+		return nil, err
+	}
+	stops = append(stops, func() { _ = p.Stop(); _ = os.RemoveAll(dir) })
+	if err := origin.CreateDatabase(ctx, p.URL("postgres"), template); err != nil {
+		return nil, err
+	}
+	_, err = origin.MigrateUp(ctx, p.URL(template))
+	return p, err
+}
+
+// database returns the URL of a migrated, empty database of the test's own.
+func database(t *testing.T) string {
+	t.Helper()
+	p, err := shared()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lastName++
+	name := fmt.Sprintf("test_%d", lastName)
+	execute(t, p.URL("postgres"), "CREATE DATABASE "+name+" TEMPLATE "+template)
+	return p.URL(name)
+}
+
+// privateDatabase is on a Postgres that the test may ill-treat.
+func privateDatabase(t *testing.T) (*sandbox.Postgres, string) {
+	t.Helper()
+	p := sandboxtest.Postgres(t)
+	if err := origin.CreateDatabase(t.Context(), p.URL("postgres"), "listedge"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := origin.MigrateUp(t.Context(), p.URL("listedge")); err != nil {
+		t.Fatal(err)
+	}
+	return p, p.URL("listedge")
+}
+
+// output is a buffer that a running program writes and a test reads.
+type output struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// program is `listedge …` under way.
+type program struct {
+	out, err output
+	cancel   context.CancelFunc // SIGTERM
+	ended    chan struct{}
+	code     int // once ended
+}
+
+func start(t *testing.T, args ...string) *program {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &program{cancel: cancel, ended: make(chan struct{})}
+	go func() {
+		defer close(p.ended)
+		p.code = run(ctx, args, strings.NewReader(""), &p.out, &p.err)
+	}()
+	t.Cleanup(func() { p.stop() })
+	return p
+}
+
+func (p *program) stop() int {
+	p.cancel()
+	<-p.ended
+	return p.code
+}
+
+// command runs a command to its end and returns what it printed.
+func command(t *testing.T, args ...string) string {
+	t.Helper()
+	p := start(t, args...)
+	<-p.ended
+	if p.code != exitFine {
+		t.Fatalf("listedge %s: exit %d: %s", strings.Join(args, " "), p.code, p.err.String())
+	}
+	return p.out.String()
+}
+
+// within polls until ok or the time is over; for states that announce themselves to nobody.
+func within(t *testing.T, d time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(d); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", d, what)
+		}
+	}
+}
+
+// testNode is a serving node.
+type testNode struct {
+	*program
+	url, admin string
+}
+
+// startNode starts `listedge serve` on free ports and waits until it is ready.
+func startNode(t *testing.T, databaseURL string, args ...string) *testNode {
+	t.Helper()
+	n := launchNode(t, databaseURL, args...)
+	n.awaitReady(t)
+	return n
+}
+
+func launchNode(t *testing.T, databaseURL string, args ...string) *testNode {
+	t.Helper()
+	n := &testNode{program: start(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0",
+		"--database-url", databaseURL, "--log-format", "json", "--drain", "50ms"}, args...)...)}
+	within(t, 20*time.Second, "listening", func() bool {
+		select {
+		case <-n.ended:
+			t.Fatalf("serve ended with %d: %s", n.code, n.err.String())
+		default:
+		}
+		for line := range strings.Lines(n.err.String()) {
+			var entry struct{ Msg, Public, Admin string }
+			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" {
+				n.url, n.admin = "http://"+entry.Public, "http://"+entry.Admin
+				return true
+			}
+		}
+		return false
+	})
+	return n
+}
+
+func (n *testNode) awaitReady(t *testing.T) {
+	t.Helper()
+	within(t, 20*time.Second, "ready", func() bool {
+		r, err := http.Get(n.admin + "/readyz")
+		if err != nil {
+			return false
+		}
+		r.Body.Close()
+		return r.StatusCode == http.StatusOK
+	})
+}
+
+// metric sums the series of the name whose labels contain all of the parts.
+func (n *testNode) metric(t *testing.T, name string, parts ...string) (sum float64) {
+	t.Helper()
+	r, err := http.Get(n.admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+lines:
+	for line := range strings.Lines(string(text)) {
+		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if bare, _, _ := strings.Cut(series, "{"); bare != name {
+			continue
+		}
+		for _, part := range parts {
+			if !strings.Contains(series, part) {
+				continue lines
+			}
+		}
+		var v float64
+		if _, err := fmt.Sscan(value, &v); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		sum, found = sum+v, true
+	}
+	if !found {
+		t.Fatalf("no metric %s %q", name, parts)
+	}
+	return sum
+}
+
+// answer is a response whose body has been read and which has been found to be
+// what the OpenAPI document says.
+type answer struct {
+	*http.Response
+	body []byte
+}
+
+// unpacked returns the body without its encoding.
+func (a *answer) unpacked() ([]byte, error) {
+	if a.Header.Get("Content-Encoding") != "gzip" {
+		return a.body, nil
+	}
+	r, err := gzip.NewReader(bytes.NewReader(a.body))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(r)
+}
+
+type page struct {
+	Data []map[string]any
+	Page struct {
+		HasMore    bool
+		NextCursor *string
+	}
+	RequestID string
+}
+
+func (a *answer) page(t *testing.T) page {
+	t.Helper()
+	if a.StatusCode != http.StatusOK {
+		t.Fatalf("%s %s: %s: %s", a.Request.Method, a.Request.URL, a.Status, a.body)
+	}
+	var p page
+	decoder := json.NewDecoder(bytes.NewReader(a.body))
+	decoder.UseNumber()
+	if err := decoder.Decode(&p); err != nil {
+		t.Fatalf("%s: %v", a.body, err)
+	}
+	return p
+}
+
+type problemAnswer struct {
+	Error struct {
+		Code, Message string
+		Details       map[string]string
+	}
+	RequestID string
+}
+
+func (a *answer) problem(t *testing.T) problemAnswer {
+	t.Helper()
+	var p problemAnswer
+	if err := json.Unmarshal(a.body, &p); err != nil {
+		t.Fatalf("%s: %v: %s", a.Status, err, a.body)
+	}
+	return p
+}
+
+var document = sync.OnceValue(func() *openapi3.T {
+	body := serveDocument()
+	doc, err := openapi3.NewLoader().LoadFromData(body)
+	if err != nil {
+		panic(err)
+	}
+	return doc
+})
+
+// request sends one request and checks the answer against the document.
+// Headers are given as "Name: value".
+func (n *testNode) request(t *testing.T, method, path, key string, headers ...string) *answer {
+	t.Helper()
+	a, err := n.try(method, path, key, headers...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conforms(a); err != nil {
+		t.Fatalf("%s %s: %s\n%s\n%s", method, path, a.Status, err, a.body)
+	}
+	return a
+}
+
+func (n *testNode) get(t *testing.T, path, key string, headers ...string) *answer {
+	t.Helper()
+	return n.request(t, http.MethodGet, path, key, headers...)
+}
+
+// try does not judge: for tests that expect connections to fail.
+func (n *testNode) try(method, path, key string, headers ...string) (*answer, error) {
+	r, err := http.NewRequest(method, n.url+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	if key != "" {
+		r.Header.Set("X-API-Key", key)
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Add(name, value)
+	}
+	response, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return &answer{response, body}, err
+}
+
+// conforms checks an answer against the document the server serves.
+func conforms(a *answer) error {
+	if id := a.Header.Get("X-Request-Id"); id == "" {
+		return fmt.Errorf("no X-Request-Id")
+	} else if len(a.body) > 0 && a.Header.Get("Content-Type") == "application/json" && a.Header.Get("Content-Encoding") == "" && !strings.Contains(string(a.body), `"requestId":"`+id+`"`) &&
+		strings.HasPrefix(a.Request.URL.Path, "/v1") {
+		return fmt.Errorf("request id %s is not in the body", id)
+	}
+	item := document().Paths.Find(a.Request.URL.EscapedPath())
+	if item == nil || item.GetOperation(a.Request.Method) == nil {
+		return problemConforms(a)
+	}
+	input := &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: &openapi3filter.RequestValidationInput{
+			Request: a.Request,
+			Route: &routers.Route{Spec: document(), Path: a.Request.URL.Path, PathItem: item,
+				Method: a.Request.Method, Operation: item.GetOperation(a.Request.Method)},
+		},
+		Status: a.StatusCode, Header: a.Header,
+		Options: &openapi3filter.Options{IncludeResponseStatus: true, MultiError: true},
+	}
+	if strings.HasPrefix(a.Header.Get("Content-Type"), "text/html") {
+		input.Options.ExcludeResponseBody = true
+	} else if len(a.body) > 0 {
+		plain, err := a.unpacked()
+		if err != nil {
+			return err
+		}
+		input.SetBodyBytes(plain)
+	}
+	return openapi3filter.ValidateResponse(context.Background(), input)
+}
+
+// problemConforms is for answers that belong to no operation: 404 and 405.
+func problemConforms(a *answer) error {
+	var body any
+	if a.Request.Method == http.MethodHead {
+		return nil
+	}
+	if err := json.Unmarshal(a.body, &body); err != nil {
+		return err
+	}
+	return document().Components.Schemas["Error"].Value.VisitJSON(body)
+}
+
+// workspaceWithKey makes a workspace and a key that no test will exhaust.
+func workspaceWithKey(t *testing.T, databaseURL string, flags ...string) (workspace, key string) {
+	t.Helper()
+	workspace = strings.TrimSpace(command(t, "workspaces", "create", "--database-url", databaseURL, "--name", t.Name()))
+	return workspace, newKeyFor(t, databaseURL, workspace, append([]string{"--rate", "100000", "--burst", "100000"}, flags...)...)
+}
+
+func newKeyFor(t *testing.T, databaseURL, workspace string, flags ...string) string {
+	t.Helper()
+	return strings.TrimSpace(command(t, append([]string{"keys", "create", "--database-url", databaseURL, "--workspace", workspace}, flags...)...))
+}
