@@ -1,0 +1,181 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strconv"
+	"sync"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"listedge/origin"
+)
+
+// Rows go to the server in COPY's text form: it is the form the values have
+// already, and the server's own parsers read them, numeric scale and all.
+
+// copyRows sends the rows that appendRow appends one by one, until io.EOF. When
+// the server ends the copy before that, interrupt makes a waiting source give up.
+func copyRows(ctx context.Context, tx pgx.Tx, sql string, appendRow func([]byte) ([]byte, error), interrupt func()) error {
+	source := &copySource{ctx: ctx, appendRow: appendRow}
+	_, err := tx.Conn().PgConn().CopyFrom(ctx, source, sql)
+	cancelled := ctx.Err()
+	if err != nil {
+		interrupt()
+	}
+	// After a lost connection the driver may still be reading.
+	source.mu.Lock()
+	defer source.mu.Unlock()
+	source.closed = true
+	switch {
+	case err == nil:
+		return nil
+	case cancelled != nil:
+		return cancelled
+	case source.err != nil && !errors.Is(source.err, io.EOF) && !errors.Is(source.err, context.Canceled):
+		return source.err // what the server says is only that the copy ended
+	}
+	return err
+}
+
+// copySource is the stream of a COPY.
+type copySource struct {
+	ctx       context.Context
+	appendRow func([]byte) ([]byte, error)
+
+	mu     sync.Mutex // guards all below
+	buf    []byte
+	sent   int // of buf
+	err    error
+	closed bool
+}
+
+// errStopped is what the server is told, and logs, instead of what is in a file.
+var errStopped = errors.New("the rows could not be read to their end")
+
+func (s *copySource) Read(p []byte) (n int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sent == len(s.buf) {
+		s.buf, s.sent = s.buf[:0], 0
+		for len(s.buf) < len(p) && s.err == nil {
+			s.fill()
+		}
+	}
+	n = copy(p, s.buf[s.sent:])
+	s.sent += n
+	switch {
+	case n > 0 || s.err == nil:
+		return n, nil
+	case errors.Is(s.err, io.EOF):
+		return 0, io.EOF
+	}
+	return 0, errStopped
+}
+
+func (s *copySource) fill() {
+	if s.closed {
+		s.err = errStopped
+	} else if s.err = s.ctx.Err(); s.err == nil {
+		s.buf, s.err = s.appendRow(s.buf)
+	}
+	if s.err != nil && !errors.Is(s.err, io.EOF) {
+		s.buf = s.buf[:0] // what is not going to count need not travel
+	}
+}
+
+// appendText appends a text as COPY wants it. The bytes it escapes are never
+// part of a character of several bytes.
+func appendText(dst, text []byte) []byte {
+	plain := 0 // text[plain:i] needs no escape
+	for i, c := range text {
+		escape := c
+		switch c {
+		case '\\':
+		case '\n':
+			escape = 'n'
+		case '\r':
+			escape = 'r'
+		case '\t':
+			escape = 't'
+		default:
+			continue
+		}
+		dst = append(append(dst, text[plain:i]...), '\\', escape)
+		plain = i + 1
+	}
+	return append(dst, text[plain:]...)
+}
+
+const copyNull = `\N`
+
+// batch checks the rows of a file and turns them into those of the temporary
+// table: which columns are given, then all columns, those not given as null.
+type batch struct {
+	columns []origin.Column
+	lines   *lines // whose reader reads
+	reader  rowReader
+	step    func(rows int64)
+	row     row
+
+	count int64
+	given map[uint32]struct{}    // sets of columns that rows give
+	ids   map[uuid.UUID]struct{} // all of them so far
+}
+
+func newBatch(c origin.Collection, l *lines, reader rowReader, step func(rows int64)) *batch {
+	return &batch{columns: c.Columns(), lines: l, reader: reader, step: step,
+		given: map[uint32]struct{}{}, ids: map[uuid.UUID]struct{}{}}
+}
+
+// append reads the next row and appends it.
+func (b *batch) append(dst []byte) ([]byte, error) {
+	if err := b.reader.next(&b.row); err != nil {
+		return dst, err
+	}
+	given, start := uint32(0), len(dst)
+	for i := range b.row.cells {
+		if b.row.cells[i].given {
+			given |= 1 << i
+		}
+	}
+	dst = strconv.AppendUint(dst, uint64(given), 10)
+	for i := range b.columns {
+		var err error
+		if dst, err = b.appendCell(append(dst, '\t'), &b.columns[i], &b.row.cells[i]); err != nil {
+			return dst[:start], err
+		}
+	}
+	b.given[given] = struct{}{}
+	b.count++
+	b.step(b.count)
+	return append(dst, '\n'), nil
+}
+
+func (b *batch) appendCell(dst []byte, c *origin.Column, v *cell) ([]byte, error) {
+	reason := ""
+	switch {
+	case !v.given || v.null && c.Nullable:
+		return append(dst, copyNull...), nil
+	case v.null:
+		reason = "must not be empty"
+	case c.Name == "id":
+		if id, ok := parseUUID(v.text); ok {
+			if _, twice := b.ids[id]; twice {
+				reason = "a second row of this id: " + quote(v.text)
+			}
+			b.ids[id] = struct{}{}
+		}
+		fallthrough
+	default:
+		if reason == "" {
+			dst, reason = appendValue(dst, c, v.text)
+		}
+	}
+	if reason != "" {
+		return dst, b.lines.errorAt(v.line, v.column, c.Field, reason)
+	}
+	return dst, nil
+}

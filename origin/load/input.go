@@ -1,0 +1,155 @@
+package load
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"listedge/origin"
+)
+
+// cell is what a row has for one column.
+type cell struct {
+	given, null  bool
+	text         []byte // valid until the next row
+	line, column int
+}
+
+// row has a cell for each of the collection's columns, and where it begins.
+type row struct {
+	cells        []cell
+	line, column int
+}
+
+// reset makes the row one that gives nothing.
+func (r *row) reset(columns, line, column int) {
+	if r.cells == nil {
+		r.cells = make([]cell, columns)
+	}
+	clear(r.cells)
+	r.line, r.column = line, column
+}
+
+// rowReader reads the rows of one format; io.EOF ends them.
+type rowReader interface{ next(*row) error }
+
+// input is a file being imported.
+type input struct {
+	name  string
+	size  int64 // 0 = not known
+	buf   *bufio.Reader
+	lines *lines
+	close func()
+}
+
+func openInput(ctx context.Context, path string) (*input, error) {
+	in := &input{name: path, close: func() {}}
+	file := os.Stdin
+	if path == "-" {
+		in.name = "<stdin>"
+	} else {
+		var err error
+		if file, err = os.Open(path); err != nil {
+			return nil, err
+		}
+		in.close = func() { _ = file.Close() }
+	}
+	var source io.Reader = file
+	info, err := file.Stat()
+	switch {
+	case err == nil && info.IsDir():
+		in.close()
+		return nil, fmt.Errorf("read %s: %w", in.name, errors.New("is a directory"))
+	case err == nil && info.Mode().Type() == fs.FileMode(0):
+		in.size = info.Size()
+	default: // a pipe or a terminal may be silent for ever
+		source = interruptible(ctx, file)
+	}
+	in.buf = bufio.NewReaderSize(source, 64<<10)
+	in.lines = newLines(in.name, in.buf)
+	return in, nil
+}
+
+// rows reads the header, where the format has one, and then the rows.
+func (in *input) rows(c origin.Collection) (rowReader, error) {
+	json := false
+	switch strings.ToLower(filepath.Ext(in.name)) {
+	case ".jsonl", ".ndjson", ".json":
+		json = true
+	case ".csv":
+	default:
+		json = in.beginsWithObject()
+	}
+	if json {
+		return newJSONReader(in.lines, c), nil
+	}
+	return newCSVReader(in.lines, c)
+}
+
+// beginsWithObject looks for the first byte that is not blank, as far as the
+// buffer reaches.
+func (in *input) beginsWithObject() bool {
+	for n := 1; ; n++ {
+		start, err := in.buf.Peek(n)
+		if err != nil {
+			return false
+		}
+		switch start[n-1] {
+		case ' ', '\t', '\r', '\n':
+		case '{':
+			return true
+		default:
+			return false
+		}
+	}
+}
+
+// interrupted reads from a source that cannot be told to stop waiting.
+type interrupted struct {
+	ctx  context.Context
+	want chan []byte
+	got  chan readResult
+}
+
+type readResult struct {
+	data []byte
+	err  error
+}
+
+// interruptible returns a reader that gives up when the context ends. The read
+// under way then stays behind: nothing ends it but its source, or the process.
+func interruptible(ctx context.Context, source io.Reader) io.Reader {
+	r := &interrupted{ctx: ctx, want: make(chan []byte), got: make(chan readResult, 1)}
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case buf := <-r.want:
+				n, err := source.Read(buf)
+				r.got <- readResult{buf[:n], err}
+			}
+		}
+	}()
+	return r
+}
+
+func (r *interrupted) Read(p []byte) (int, error) {
+	select {
+	case r.want <- make([]byte, len(p)): // of its own: p is the caller's again after an interrupt
+	case <-r.ctx.Done():
+		return 0, r.ctx.Err()
+	}
+	select {
+	case result := <-r.got:
+		return copy(p, result.data), result.err
+	case <-r.ctx.Done():
+		return 0, r.ctx.Err()
+	}
+}

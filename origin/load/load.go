@@ -1,0 +1,187 @@
+// Package load fills the tables from outside: files that people have (Import)
+// and sample data of any size (Seed).
+//
+//	file > lines > csv | jsonl > value > COPY > temporary table > upsert
+//	words, seed                        > COPY > items, contacts
+//
+// Nothing reaches the database unchecked: each value is held against what its
+// column takes while it is read, so that a bad one is told with file, line and
+// column instead of a server's message about row 81,302. All rows of an import
+// are one transaction, and rows stream: memory grows by sixteen bytes or so
+// per row, for the ids, whatever the size of the file.
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+
+	"listedge/origin"
+)
+
+// A load may take as long as its data does, so only its ends are bounded: how
+// long to wait for a connection, and for the server to confirm that it gave up
+// what was cancelled. Statements in between end with the context.
+const (
+	connectTimeout = 2 * time.Second
+	cancelTimeout  = 5 * time.Second
+)
+
+// Import reads a file of CSV or JSON Lines (path, or "-" for standard input)
+// into the collection of the workspace and returns the number of rows in it.
+// Rows are matched by id: new ones are inserted, others get the file's values.
+// What a row does not give (a column the header lacks, a key the object lacks)
+// is left as it is, or is the table's default in a new row; an empty CSV cell,
+// quoted or not, is null. Rows that already are what the file says are not
+// written. Any error leaves the tables as they were; *RowError says where in
+// the file it is, origin.ErrNotFound that there is no such workspace. The
+// progress may be nil.
+func Import(ctx context.Context, databaseURL string, c origin.Collection, workspace uuid.UUID, file string, p *Progress) (rows int64, err error) {
+	caller := ctx
+	ctx, interrupt := context.WithCancel(caller)
+	defer interrupt()
+	in, err := openInput(ctx, file)
+	if err != nil {
+		return 0, err
+	}
+	defer in.close()
+
+	conn, err := connect(ctx, databaseURL)
+	if err != nil {
+		return 0, err
+	}
+	defer disconnect(conn)
+	var there bool
+	if err := conn.QueryRow(ctx, workspaceExistsSQL, workspace).Scan(&there); err != nil {
+		return 0, fmt.Errorf("look for the workspace: %w", err)
+	}
+	if !there {
+		return 0, fmt.Errorf("workspace %s: %w", workspace, origin.ErrNotFound)
+	}
+
+	reader, err := in.rows(c)
+	if err != nil {
+		return 0, err
+	}
+	p.begin(c.String(), in.size, bytesUnit)
+	defer p.abandon()
+	batch := newBatch(c, in.lines, reader, func(rows int64) { p.step(rows, in.lines.read) })
+	var changed int64
+	err = transact(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, createImportTableSQL(c)); err != nil {
+			return err
+		}
+		if err := copyRows(ctx, tx, copyImportSQL(c), batch.append, interrupt); err != nil {
+			return err
+		}
+		changed, err = writeTable(ctx, tx, c, workspace, batch, p)
+		return err
+	})
+	if err != nil {
+		if caller.Err() != nil {
+			err = caller.Err() // which the server only knows as a request to cancel
+		}
+		return 0, in.explain(err)
+	}
+	p.end(batch.count, fmt.Sprintf("%d new or changed", changed))
+	return batch.count, nil
+}
+
+// writePages is how much of the temporary table is written between two looks
+// at the progress: some ten thousand rows.
+const writePages = 500
+
+// writeTable takes over the temporary table and returns how many rows that changed.
+func writeTable(ctx context.Context, tx pgx.Tx, c origin.Collection, workspace uuid.UUID, b *batch, p *Progress) (changed int64, err error) {
+	p.phase("comparing", 0, rowsUnit)
+	if _, err := tx.Exec(ctx, analyzeImportSQL); err != nil {
+		return 0, err
+	}
+	var pages int64
+	if err := tx.QueryRow(ctx, importPagesSQL).Scan(&pages); err != nil {
+		return 0, err
+	}
+	givens := slices.Sorted(maps.Keys(b.given)) // usually one: all rows give the same columns
+	write := b.count
+	for _, given := range givens {
+		tag, err := tx.Exec(ctx, dropSameSQL(c, given), workspace, int32(given))
+		if err != nil {
+			return 0, err
+		}
+		write -= tag.RowsAffected()
+	}
+	p.phase("writing", write, rowsUnit)
+	for _, given := range givens {
+		for page := int64(0); page < pages; page += writePages {
+			tag, err := tx.Exec(ctx, upsertSQL(c, given), workspace, int32(given), page, page+writePages)
+			if err != nil {
+				return 0, err
+			}
+			changed += tag.RowsAffected()
+			p.show(changed, changed)
+		}
+	}
+	return changed, nil
+}
+
+// explain says what could not be imported, unless the error tells by itself.
+func (in *input) explain(err error) error {
+	if row := (*RowError)(nil); errors.As(err, &row) {
+		return err
+	}
+	return fmt.Errorf("import %s: %w", in.name, err)
+}
+
+// connect opens one ordinary, writing connection. A cancelled statement is
+// cancelled on the server too before the call returns: a load that went on
+// there unseen would block the next try.
+func connect(ctx context.Context, url string) (*pgx.Conn, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("database URL: %w", err)
+	}
+	config.ConnectTimeout = connectTimeout
+	config.RuntimeParams["application_name"] = "listedge"
+	config.RuntimeParams["timezone"] = "UTC"
+	config.BuildContextWatcherHandler = func(c *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: c, DeadlineDelay: cancelTimeout}
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	return conn, nil
+}
+
+func disconnect(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), cancelTimeout)
+	defer cancel()
+	_ = conn.Close(ctx)
+}
+
+// transact runs do in a transaction with the settings of a load. Unlike pgx's
+// own it rolls back after the context has ended too, and waits for that.
+func transact(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err = tx.Exec(ctx, loadSettingsSQL); err == nil {
+		err = do(tx)
+	}
+	if err == nil {
+		return tx.Commit(ctx)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
+	defer cancel()
+	_ = tx.Rollback(ctx) // a connection that cannot is closed, which does the same
+	return err
+}

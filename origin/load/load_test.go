@@ -1,0 +1,329 @@
+package load
+
+import (
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"listedge/origin"
+	"listedge/sandbox"
+	"listedge/sandbox/sandboxtest"
+)
+
+// What the package promises about a database, on one server, each promise in a
+// database of its own.
+func TestPostgres(t *testing.T) {
+	server := sandboxtest.Postgres(t)
+	template := database{URL: server.URL("migrated")}
+	execute(t, server.URL("postgres"), "CREATE DATABASE migrated")
+	if _, err := origin.MigrateUp(t.Context(), template.URL); err != nil {
+		t.Fatal(err)
+	}
+	for _, promise := range []struct {
+		name string
+		test func(*testing.T, database)
+	}{
+		{"import: every field arrives as it is in the file", importKeepsEveryField},
+		{"import: CSV and JSON Lines give equal rows", formatsAgree},
+		{"import: absent columns are the defaults at first and untouched later", absentColumnsStay},
+		{"import: objects of different keys", objectsOfDifferentKeys},
+		{"import: what is the same already is not written", sameRowsAreNotWritten},
+		{"import: a change of scale is a change", scaleIsAChange},
+		{"import: bad files are told by line and column and change nothing", badFilesChangeNothing},
+		{"import: a bad row at the very end of a large file leaves nothing", lateErrorLeavesNothing},
+		{"import: a cancelled context leaves nothing", cancelLeavesNothing},
+		{"import: a silent pipe is given up", silentPipeIsGivenUp},
+		{"import: a lost connection ends it", lostConnectionEndsIt},
+		{"import: what the database refuses is one clear line", databaseRefuses},
+		{"import: only into a workspace that exists", workspaceMustExist},
+		{"import: other workspaces stay", otherWorkspacesStay},
+		{"import: from standard input", importStandardInput},
+		{"values: what is accepted is accepted by Postgres", postgresAccepts},
+		{"seed: equal specs are equal data", seedIsDeterministic},
+		{"seed: a second run is refused", seedTwiceIsRefused},
+		{"seed: the data is what samples should be", seedIsVaried},
+		{"seed: a cancelled context leaves whole workspaces only", seedCancelled},
+	} {
+		t.Run(promise.name, func(t *testing.T) { promise.test(t, newDatabase(t, server)) })
+	}
+}
+
+// database is a migrated one with one workspace.
+type database struct {
+	URL       string
+	Workspace uuid.UUID
+	server    *sandbox.Postgres
+}
+
+func newDatabase(t *testing.T, server *sandbox.Postgres) database {
+	t.Helper()
+	name := "test_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	execute(t, server.URL("postgres"), "CREATE DATABASE "+name+" TEMPLATE migrated")
+	db := database{URL: server.URL(name), Workspace: uuid.New(), server: server}
+	execute(t, db.URL, "INSERT INTO workspaces (id, name) VALUES ($1, 'test')", db.Workspace)
+	return db
+}
+
+func open(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+func execute(t *testing.T, url, sql string, args ...any) {
+	t.Helper()
+	conn := open(t, url)
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatal(sql, err)
+	}
+}
+
+// query returns the rows as text, null as "<null>".
+func query(t *testing.T, url, sql string, args ...any) (all [][]string) {
+	t.Helper()
+	conn := open(t, url)
+	defer conn.Close(context.Background())
+	rows, err := conn.Query(t.Context(), sql, append([]any{pgx.QueryResultFormats{pgx.TextFormatCode}}, args...)...)
+	if err != nil {
+		t.Fatal(sql, err)
+	}
+	for rows.Next() {
+		var texts []string
+		for _, v := range rows.RawValues() {
+			if v == nil {
+				v = []byte("<null>")
+			}
+			texts = append(texts, string(v))
+		}
+		all = append(all, texts)
+	}
+	if rows.Err() != nil {
+		t.Fatal(sql, rows.Err())
+	}
+	return all
+}
+
+// table returns all rows of a collection in the form files have, by id.
+func table(t *testing.T, db database, c origin.Collection) [][]string {
+	t.Helper()
+	var list []string
+	for _, column := range c.Columns() {
+		expression := column.Name + "::text"
+		switch column.Kind {
+		case origin.Bool:
+			expression = "left(" + expression + ", 1)"
+		case origin.Instant:
+			expression = `to_char(` + column.Name + ` AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')`
+		}
+		list = append(list, expression)
+	}
+	return query(t, db.URL, fmt.Sprintf("SELECT %s FROM %s WHERE workspace_id = $1 ORDER BY id", strings.Join(list, ", "), c), db.Workspace)
+}
+
+func mustImport(t *testing.T, db database, c origin.Collection, file string, rows int64) {
+	t.Helper()
+	if got, err := Import(t.Context(), db.URL, c, db.Workspace, file, nil); got != rows || err != nil {
+		t.Fatalf("%s: %d rows, %v; want %d", file, got, err, rows)
+	}
+}
+
+func write(t *testing.T, name, content string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// dataFolders are this package's own and, where it lies beside the
+// repository, the Northwind sample.
+func dataFolders(t *testing.T) []string {
+	folders := []string{"testdata"}
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		northwind := filepath.Join(dir, "shared", "data", "northwind")
+		if _, err := os.Stat(northwind); err == nil {
+			return append(folders, northwind)
+		}
+	}
+	return folders
+}
+
+func importKeepsEveryField(t *testing.T, db database) {
+	for _, folder := range dataFolders(t) {
+		for _, c := range []origin.Collection{origin.Items, origin.Contacts} {
+			file := filepath.Join(folder, c.String()+".csv")
+			want := standardCSV(t, file)
+			execute(t, db.URL, "DELETE FROM "+c.String())
+			mustImport(t, db, c, file, int64(len(want)))
+			got := table(t, db, c)
+			if len(got) != len(want) || len(want) < 25 {
+				t.Fatalf("%s: %d rows, want %d", file, len(got), len(want))
+			}
+			for i := range want {
+				for j, column := range c.Columns() {
+					if got[i][j] != want[i][j] {
+						t.Errorf("%s: %s of %s: %q, want %q", file, column.Field, want[i][0], got[i][j], want[i][j])
+					}
+				}
+			}
+		}
+	}
+}
+
+// standardCSV reads a file with another reader, sorted by id. That one turns
+// \r\n within quotes into \n; the file has it in one cell, put right here.
+func standardCSV(t *testing.T, file string) [][]string {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := strings.NewReplacer("Three\r\nlines\r\nof DOS", "Three<CRLF>lines<CRLF>of DOS", "\ufeffid", "id").Replace(string(content))
+	rows, err := csv.NewReader(strings.NewReader(kept)).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range rows {
+		for i := range row {
+			if row[i] = strings.ReplaceAll(row[i], "<CRLF>", "\r\n"); row[i] == "" {
+				row[i] = "<null>"
+			}
+			if row[i] == "-0.00" { // numeric has no negative zero
+				row[i] = "0.00"
+			}
+		}
+	}
+	rows = rows[1:]
+	slices.SortFunc(rows, func(a, b []string) int { return strings.Compare(a[0], b[0]) })
+	return rows
+}
+
+func formatsAgree(t *testing.T, db database) {
+	other := newDatabase(t, db.server)
+	for _, c := range []origin.Collection{origin.Items, origin.Contacts} {
+		base := filepath.Join("testdata", c.String())
+		rows := int64(len(standardCSV(t, base+".csv")))
+		mustImport(t, db, c, base+".csv", rows)
+		mustImport(t, other, c, base+".jsonl", rows)
+		if a, b := table(t, db, c), table(t, other, c); !reflect.DeepEqual(a, b) {
+			for i := range a {
+				if !slices.Equal(a[i], b[i]) {
+					t.Errorf("%s\nCSV  %.300q\nJSON %.300q", c, a[i], b[i])
+				}
+			}
+		}
+	}
+}
+
+const (
+	id1 = "00000000-0000-4000-8000-000000000001"
+	id2 = "00000000-0000-4000-8000-000000000002"
+	id3 = "00000000-0000-4000-8000-000000000003"
+)
+
+const oneItem = "SELECT name, type, sku, cost_price, taxable, track_stock, usage_30, active, created_at > now() - interval '1 hour' FROM items ORDER BY id"
+
+func absentColumnsStay(t *testing.T, db database) {
+	mustImport(t, db, origin.Items, write(t, "a.csv", "name,id\nChai,"+id1+"\n"), 1)
+	want := [][]string{{"Chai", "GOODS", "<null>", "0", "t", "f", "0", "t", "t"}}
+	if got := query(t, db.URL, oneItem); !reflect.DeepEqual(got, want) {
+		t.Errorf("inserted %q, want %q", got, want)
+	}
+	mustImport(t, db, origin.Items, write(t, "b.csv", "id,name,sku,costPrice,active\n"+id1+",Chai,S-1,2.50,f\n"), 1)
+	mustImport(t, db, origin.Items, write(t, "c.csv", "id,name,type\n"+id1+",Tea,SERVICE\n"), 1)
+	want = [][]string{{"Tea", "SERVICE", "S-1", "2.50", "t", "f", "0", "f", "t"}}
+	if got := query(t, db.URL, oneItem); !reflect.DeepEqual(got, want) {
+		t.Errorf("updated %q, want %q", got, want)
+	}
+	mustImport(t, db, origin.Items, write(t, "d.csv", "id,name,sku\n"+id1+",Tea,\n"), 1)
+	if got := query(t, db.URL, "SELECT sku FROM items"); got[0][0] != "<null>" {
+		t.Errorf("an empty cell left %q", got)
+	}
+}
+
+func objectsOfDifferentKeys(t *testing.T, db database) {
+	mustImport(t, db, origin.Items, write(t, "a.jsonl", `{"id":"`+id1+`","name":"A","sku":"S-1","costPrice":"1.0"}
+{"id":"`+id2+`","name":"B","usage30":3}
+{"name":"C","id":"`+id3+`","taxable":false}`), 3)
+	mustImport(t, db, origin.Items, write(t, "b.ndjson", `{"id":"`+id1+`","name":"A","sku":null}
+{"id":"`+id2+`","name":"B2"}`), 2)
+	want := [][]string{
+		{"A", "GOODS", "<null>", "1.0", "t", "f", "0", "t", "t"},
+		{"B2", "GOODS", "<null>", "0", "t", "f", "3", "t", "t"},
+		{"C", "GOODS", "<null>", "0", "f", "f", "0", "t", "t"},
+	}
+	if got := query(t, db.URL, oneItem); !reflect.DeepEqual(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func sameRowsAreNotWritten(t *testing.T, db database) {
+	const versions = "SELECT id, xmin, xmax, ctid FROM items ORDER BY id"
+	rows := int64(len(standardCSV(t, "testdata/items.csv")))
+	mustImport(t, db, origin.Items, "testdata/items.csv", rows)
+	before := query(t, db.URL, versions)
+	var said strings.Builder
+	for _, file := range []string{"testdata/items.csv", "testdata/items.jsonl"} {
+		if _, err := Import(t.Context(), db.URL, origin.Items, db.Workspace, file, NewProgress(&said)); err != nil {
+			t.Fatal(err)
+		}
+		if after := query(t, db.URL, versions); !reflect.DeepEqual(before, after) {
+			t.Errorf("%s wrote rows that were the same", file)
+		}
+	}
+	if strings.Count(said.String(), "; 0 new or changed\n") != 2 {
+		t.Errorf("said %q", said.String())
+	}
+	mustImport(t, db, origin.Items, write(t, "one.csv", "id,name\n"+before[0][0]+",changed\n"+before[1][0]+",changed\n"), 2)
+	after := query(t, db.URL, versions)
+	if before[0][1] == after[0][1] || before[1][1] == after[1][1] || !reflect.DeepEqual(before[2:], after[2:]) {
+		t.Error("an import of two rows did not write exactly those")
+	}
+}
+
+func scaleIsAChange(t *testing.T, db database) {
+	for _, price := range []string{"12.5", "12.50", "12.5"} {
+		mustImport(t, db, origin.Items, write(t, "a.csv", "id,name,costPrice\n"+id1+",Chai,"+price+"\n"), 1)
+		if got := query(t, db.URL, "SELECT cost_price FROM items"); got[0][0] != price {
+			t.Errorf("%s, want %s", got[0][0], price)
+		}
+	}
+}
+
+func workspaceMustExist(t *testing.T, db database) {
+	file := write(t, "a.csv", "id,name\n"+id1+",Chai\n")
+	if _, err := Import(t.Context(), db.URL, origin.Items, uuid.New(), file, nil); !errors.Is(err, origin.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func otherWorkspacesStay(t *testing.T, db database) {
+	file := write(t, "a.csv", "id,name\n"+id1+",Chai\n")
+	mustImport(t, db, origin.Items, file, 1)
+	other := db
+	other.Workspace = uuid.New()
+	execute(t, db.URL, "INSERT INTO workspaces (id, name) VALUES ($1, 'other')", other.Workspace)
+	mustImport(t, other, origin.Items, write(t, "b.csv", "id,name\n"+id1+",Tea\n"), 1)
+	if a, b := table(t, db, origin.Items), table(t, other, origin.Items); len(a) != 1 || len(b) != 1 || a[0][1] != "Chai" || b[0][1] != "Tea" {
+		t.Error(a, b)
+	}
+}

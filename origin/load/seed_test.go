@@ -1,0 +1,156 @@
+package load
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"listedge/origin"
+)
+
+// A sample must be the same in every release: others keep ids and names of it
+// in their own tests. Changing it on purpose means changing this.
+func TestSampleIsTheSameForEver(t *testing.T) {
+	hash := sha256.New()
+	for _, c := range []origin.Collection{origin.Items, origin.Contacts} {
+		s := newSample(SeedSpec{Items: 500, Contacts: 40, Seed: 7}, 3, uuid.UUID{1}, c)
+		for range 500 {
+			hash.Write(s.appendRow(nil))
+		}
+	}
+	if got := hex.EncodeToString(hash.Sum(nil)); got != "8419e2efc6bcc2630fee2493d805ebfe7a8251e27dc759e28737a4d6dacfaebd" {
+		t.Error("the sample is another one: ", got)
+	}
+}
+
+func TestSharesOfLanguages(t *testing.T) {
+	sum := 0
+	for _, w := range languages {
+		sum += w.share
+	}
+	if sum != 100 {
+		t.Error(sum)
+	}
+}
+
+var smallSpec = SeedSpec{Workspaces: 2, Items: 300, Contacts: 50, Seed: 1}
+
+func seedIsDeterministic(t *testing.T, db database) {
+	dump := func(db database, spec SeedSpec) (all [3][][]string) {
+		workspaces, err := Seed(t.Context(), db.URL, spec, nil)
+		if err != nil || len(workspaces) != spec.Workspaces {
+			t.Fatal(workspaces, err)
+		}
+		all[0] = query(t, db.URL, "SELECT * FROM workspaces WHERE id <> $1 ORDER BY id", db.Workspace)
+		for _, w := range workspaces {
+			db.Workspace = w
+			all[1] = append(all[1], table(t, db, origin.Items)...)
+			all[2] = append(all[2], table(t, db, origin.Contacts)...)
+		}
+		return all
+	}
+	one := dump(db, smallSpec)
+	if len(one[0]) != 2 || len(one[1]) != 600 || len(one[2]) != 100 {
+		t.Fatal(len(one[0]), len(one[1]), len(one[2]))
+	}
+	if !reflect.DeepEqual(one, dump(newDatabase(t, db.server), smallSpec)) {
+		t.Error("two databases, two samples")
+	}
+	other := smallSpec
+	other.Seed = -1
+	if two := dump(newDatabase(t, db.server), other); one[1][0][0] == two[1][0][0] || reflect.DeepEqual(one[1][0][1:], two[1][0][1:]) {
+		t.Error("two seeds, one sample")
+	}
+}
+
+func seedTwiceIsRefused(t *testing.T, db database) {
+	first, err := Seed(t.Context(), db.URL, smallSpec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	versions := func() [][]string {
+		return append(query(t, db.URL, "SELECT id, xmin FROM workspaces ORDER BY id"), query(t, db.URL, "SELECT id, xmin FROM items ORDER BY workspace_id, id")...)
+	}
+	before := versions()
+	larger := smallSpec
+	larger.Workspaces++
+	for _, spec := range []SeedSpec{smallSpec, larger} {
+		workspaces, err := Seed(t.Context(), db.URL, spec, nil)
+		if err == nil || workspaces != nil || !strings.HasPrefix(err.Error(), "workspace ") || !strings.HasSuffix(err.Error(), " is already there; choose another --seed") ||
+			!strings.Contains(err.Error(), first[0].String()) && !strings.Contains(err.Error(), first[1].String()) {
+			t.Errorf("%v, %v", workspaces, err)
+		}
+	}
+	if !reflect.DeepEqual(before, versions()) {
+		t.Error("a refused seed changed something")
+	}
+	for _, spec := range []SeedSpec{{}, {Workspaces: 1, Items: -1}, {Workspaces: 1, Contacts: -1}} {
+		if _, err := Seed(t.Context(), db.URL, spec, nil); err == nil {
+			t.Errorf("%+v is accepted", spec)
+		}
+	}
+}
+
+func seedIsVaried(t *testing.T, db database) {
+	var said strings.Builder
+	if _, err := Seed(t.Context(), db.URL, SeedSpec{Workspaces: 1, Items: 5000, Contacts: 1000, Seed: 3}, NewProgress(&said)); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(said.String(), "seed: 6000 rows in ") || !strings.HasSuffix(said.String(), " rows/s\n") {
+		t.Errorf("said %q", said.String())
+	}
+	for what, condition := range map[string]string{
+		"services":            "count(*) FILTER (WHERE type = 'SERVICE') BETWEEN 150 AND 350 FROM items",
+		"low stock":           "count(*) FILTER (WHERE track_stock AND stock_on_hand <= reorder_point) BETWEEN 10 AND 250 FROM items",
+		"inactive":            "count(*) FILTER (WHERE NOT active) BETWEEN 50 AND 400 FROM items",
+		"nulls":               "count(*) > count(sku) AND count(*) > count(description) AND count(*) > count(unit) AND count(*) > count(preferred_contact_id) FROM items",
+		"scales":              "count(DISTINCT scale(cost_price)) >= 4 AND count(DISTINCT scale(stock_on_hand)) >= 3 FROM items",
+		"ties in createdAt":   "count(*) - count(DISTINCT created_at) > 100 FROM items",
+		"ties in name":        "count(*) - count(DISTINCT name) > 100 FROM items",
+		"many names":          "count(DISTINCT name) > 1500 FROM items",
+		"Greek":               "count(*) FILTER (WHERE name ~ '[α-ω]') > 10 FROM items",
+		"Cyrillic":            "count(*) FILTER (WHERE name ~ '[а-я]') > 10 FROM items",
+		"CJK":                 "count(*) FILTER (WHERE name ~ '[一-龥]') > 10 FROM items",
+		"Arabic":              "count(*) FILTER (WHERE name ~ '[ء-ي]') > 10 FROM items",
+		"emoji":               "count(*) FILTER (WHERE name ~ '[🌶🍏⚙👩🇬☕📦]') > 10 FROM items",
+		"years":               "min(created_at) >= '2019-01-01Z' AND min(created_at) < '2019-03-01Z' AND max(created_at) > '2025-11-01Z' AND max(created_at) < '2026-01-01Z' FROM items",
+		"contacts that exist": "count(*) = 0 FROM items i WHERE preferred_contact_id IS NOT NULL AND NOT EXISTS (SELECT FROM contacts c WHERE c.id = preferred_contact_id AND c.workspace_id = i.workspace_id AND is_supplier)",
+		"roles":               "bool_and(is_supplier OR is_customer) AND bool_or(is_supplier AND is_customer) AND count(*) FILTER (WHERE is_supplier) = 250 FROM contacts",
+		"statistics":          "bool_and(reltuples > 0) FROM pg_class WHERE relname IN ('items', 'contacts')",
+	} {
+		if got := query(t, db.URL, "SELECT "+condition); got[0][0] != "t" {
+			t.Errorf("%s: not so: %s", what, condition)
+		}
+	}
+}
+
+func seedCancelled(t *testing.T, db database) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	spec := SeedSpec{Workspaces: 3, Items: 2000, Contacts: 100, Seed: 5}
+	p := NewProgress(&strings.Builder{})
+	steps := 0
+	clock := p.now
+	p.now = func() time.Time { // asked every few rows: some way into the second workspace
+		if steps++; steps == 2200/stepRows+4 {
+			cancel()
+		}
+		return clock()
+	}
+	workspaces, err := Seed(ctx, db.URL, spec, p)
+	if !errors.Is(err, context.Canceled) || len(workspaces) != 1 {
+		t.Fatal(workspaces, err)
+	}
+	got := query(t, db.URL, "SELECT w.id, (SELECT count(*) FROM items WHERE workspace_id = w.id) FROM workspaces w WHERE id <> $1", db.Workspace)
+	if want := [][]string{{workspaces[0].String(), fmt.Sprint(spec.Items)}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}

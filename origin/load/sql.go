@@ -1,0 +1,90 @@
+package load
+
+import (
+	"fmt"
+	"strings"
+
+	"listedge/origin"
+)
+
+// Every statement of the package is in this file. Names in them come from the
+// collection's columns, never from a file; values are arguments or COPY data.
+
+// loadSettingsSQL is for the transaction of a load, whose statements take as
+// long as there are rows.
+const loadSettingsSQL = `SET LOCAL statement_timeout = 0`
+
+const workspaceExistsSQL = `SELECT EXISTS (SELECT FROM workspaces WHERE id = $1)`
+
+// importTable holds the rows of a file in the types of the collection's
+// columns, none of them required.
+const importTable = "pg_temp.listedge_import"
+
+func createImportTableSQL(c origin.Collection) string {
+	return fmt.Sprintf("CREATE TEMPORARY TABLE listedge_import ON COMMIT DROP AS SELECT 0 AS given, %s FROM %s WITH NO DATA",
+		names("", c.Columns()), c)
+}
+
+func copyImportSQL(c origin.Collection) string {
+	return fmt.Sprintf("COPY %s (given, %s) FROM STDIN", importTable, names("", c.Columns()))
+}
+
+// analyzeImportSQL lets the planner know how many rows came.
+const analyzeImportSQL = "ANALYZE " + importTable
+
+// dropSameSQL takes out, of the rows that give this set of columns, those the
+// table has already. It is a statement of its own, not a condition of the
+// upsert: on its update it would lock and so write every such row, and in its
+// select the planner could take an empty table for one that stays empty while
+// a million rows go into it. $1 is the workspace, $2 the set.
+func dropSameSQL(c origin.Collection, given uint32) string {
+	var same []string
+	for _, column := range columnsOf(c, given) {
+		cast := ""
+		if column.Kind == origin.Decimal || column.Kind == origin.Number {
+			cast = "::text" // 12.5 = 12.50, but they are shown differently
+		}
+		same = append(same, fmt.Sprintf("r.%[1]s%[2]s IS NOT DISTINCT FROM t.%[1]s%[2]s", column.Name, cast))
+	}
+	return fmt.Sprintf("DELETE FROM %s r USING %s t WHERE r.given = $2 AND t.workspace_id = $1 AND t.id = r.id AND %s",
+		importTable, c, strings.Join(same, " AND "))
+}
+
+// importPagesSQL is the size of the temporary table.
+const importPagesSQL = `SELECT pg_relation_size('` + importTable + `') / current_setting('block_size')::int`
+
+// upsertSQL writes the rows that give this set of columns and lie in a range
+// of pages. $1 is the workspace, $2 the set, $3 the first page, $4 that behind
+// the last.
+func upsertSQL(c origin.Collection, given uint32) string {
+	columns := columnsOf(c, given)
+	var set []string
+	for _, column := range columns {
+		if column.Name != "id" {
+			set = append(set, fmt.Sprintf("%[1]s = excluded.%[1]s", column.Name))
+		}
+	}
+	return fmt.Sprintf(`INSERT INTO %s (workspace_id, %s) SELECT $1, %s FROM %s r
+WHERE r.given = $2 AND r.ctid >= format('(%%s,0)', $3::bigint)::tid AND r.ctid < format('(%%s,0)', $4::bigint)::tid
+ON CONFLICT (workspace_id, id) DO UPDATE SET %s`,
+		c, names("", columns), names("r.", columns), importTable, strings.Join(set, ", "))
+}
+
+// names lists the columns, each after the prefix.
+func names(prefix string, columns []origin.Column) string {
+	var list []string
+	for _, c := range columns {
+		list = append(list, prefix+c.Name)
+	}
+	return strings.Join(list, ", ")
+}
+
+const (
+	anyWorkspaceSQL    = `SELECT id FROM workspaces WHERE id = ANY($1) ORDER BY id LIMIT 1`
+	insertWorkspaceSQL = `INSERT INTO workspaces (id, name, created_at) VALUES ($1, $2, $3)`
+	analyzeSQL         = `ANALYZE items, contacts`
+)
+
+func copySeedSQL(c origin.Collection) string {
+	return fmt.Sprintf("COPY %s (workspace_id, %s) FROM STDIN", c, names("", c.Columns()))
+}
