@@ -1,0 +1,208 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestWrongUsageIsToldInOneLineWithStatusTwo(t *testing.T) {
+	url := database(t)
+	missing := filepath.Join(t.TempDir(), "missing.csv")
+	const id = "00000000-0000-0000-0000-000000000001"
+	for line, want := range map[string]string{
+		"":      "expected one of",
+		"brew":  "brew",
+		"serve": "--database-url",
+		"serve --database-url " + url + " --cache-ttl never":                                                         "--cache-ttl",
+		"serve --database-url " + url + " --cache-memory lots":                                                       "256MiB",
+		"serve --database-url " + url + " --cache-memory 1kB":                                                        "--cache-memory",
+		"serve --database-url " + url + " --max-stale=-1s":                                                           "--max-stale",
+		"serve --database-url " + url + " --database-connections 0":                                                  "--database-connections",
+		"serve --database-url " + url + " --query-timeout 0s":                                                        "--query-timeout",
+		"serve --database-url " + url + " --log-format xml":                                                          "--log-format",
+		"serve --database-url " + url + " --log-level loud":                                                          "--log-level",
+		"serve --database-url " + url + " --trusted-proxies ten":                                                     "--trusted-proxies",
+		"serve --database-url " + url + " --redis-url memcached://a --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0": "--redis-url",
+		"serve --database-url postgres://%zz --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0":                        "database URL",
+		"serve --nothing":                                                               "--nothing",
+		"workspaces create --database-url " + url:                                       "--name",
+		"workspaces create --name x --burst 5 --database-url " + url:                    "--rate",
+		"workspaces create --name x --rate=-1 --database-url " + url:                    "negative",
+		"workspaces create --name x --rate=NaN --database-url " + url:                   "finite",
+		"workspaces suspend nobody --database-url " + url:                               "UUID",
+		"keys create --database-url " + url:                                             "--workspace",
+		"keys create --workspace x --database-url " + url:                               "--workspace",
+		"keys create --workspace " + id + " --scopes items:write --database-url " + url: "--scopes",
+		"keys create --workspace " + id + " --burst 0 --database-url " + url:            "burst",
+		"keys create --workspace " + id + " --expires-in -1h --database-url " + url:     "--expires-in",
+		"import orders --workspace " + id + " x.csv --database-url " + url:              "orders",
+		"import items --workspace " + id + " " + missing + " --database-url " + url:     "missing.csv",
+		"seed --workspaces 0 --database-url " + url:                                     "--workspaces",
+		"dev --nodes 0":               "--nodes",
+		"dev --listen nonsense":       "--listen",
+		"dev --listen 127.0.0.1:http": "--listen",
+	} {
+		p := start(t, strings.Fields(line)...)
+		select {
+		case <-p.ended:
+		case <-time.After(30 * time.Second):
+			t.Fatalf("%s: still runs", line)
+		}
+		said := p.err.String()
+		if p.code != exitUsage || strings.Count(said, "\n") != 1 || !strings.HasPrefix(said, "listedge: ") || !strings.Contains(said, want) || p.out.String() != "" {
+			t.Errorf("%s: exit %d: %q, want %q", line, p.code, said, want)
+		}
+	}
+}
+
+func TestFailuresAreToldInOneLineWithStatusOne(t *testing.T) {
+	url := database(t)
+	const id = "00000000-0000-0000-0000-000000000001"
+	file := filepath.Join(t.TempDir(), "items.csv")
+	if err := os.WriteFile(file, []byte("id,name\n"+id+",\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	workspace, _ := workspaceWithKey(t, url)
+	n := startNode(t, url)
+	for line, want := range map[string]string{
+		"serve --listen " + strings.TrimPrefix(n.url, "http://") + " --database-url " + url: "address already in use",
+		"dev --listen " + strings.TrimPrefix(n.url, "http://"):                              "address already in use",
+		"migrate up --database-url postgres://127.0.0.1:1/none":                             "127.0.0.1",
+		"workspaces suspend " + id + " --database-url " + url:                               "not found",
+		"keys create --workspace " + id + " --database-url " + url:                          "not found",
+		"keys revoke " + id + " --database-url " + url:                                      "not found",
+		"import items --workspace " + id + " " + file + " --database-url " + url:            "not found",
+		"import items --workspace " + workspace + " " + file + " --database-url " + url:     "items.csv:2:38",
+	} {
+		p := start(t, strings.Fields(line)...)
+		<-p.ended
+		if said := p.err.String(); p.code != exitFailed || strings.Count(said, "\n") != 1 || !strings.Contains(said, want) {
+			t.Errorf("%s: exit %d: %q, want %q", line, p.code, said, want)
+		}
+	}
+}
+
+func TestCommandsPrintOneJSONValue(t *testing.T) {
+	url := database(t)
+	parse := func(line string) (v any) {
+		t.Helper()
+		printed := command(t, append(strings.Fields(line), "--json", "--database-url", url)...)
+		if err := json.Unmarshal([]byte(printed), &v); err != nil {
+			t.Fatalf("%s: %v: %s", line, err, printed)
+		}
+		return v
+	}
+	if list := parse("workspaces list").([]any); len(list) != 0 {
+		t.Errorf("%v", list)
+	}
+	w := parse("workspaces create --name Shop --rate 5").(map[string]any)
+	if w["name"] != "Shop" || w["ratePerSecond"] != 5.0 || w["burst"] != nil || w["suspendedAt"] != nil {
+		t.Errorf("%v", w)
+	}
+	id := w["id"].(string)
+	if list := parse("keys list --workspace " + id).([]any); len(list) != 0 {
+		t.Errorf("%v", list)
+	}
+	k := parse("keys create --workspace " + id + " --name Sync --scopes items:read --rate 7.5 --expires-in 1h").(map[string]any)
+	if key, _ := k["key"].(string); len(key) != 43 || k["workspaceId"] != id || k["name"] != "Sync" || k["ratePerSecond"] != 7.5 || k["burst"] != 15.0 || k["expiresAt"] == nil {
+		t.Errorf("%v", k)
+	}
+	d := parse("keys create --workspace " + id).(map[string]any)
+	if d["ratePerSecond"] != 50.0 || d["burst"] != 100.0 || len(d["scopes"].([]any)) != 2 {
+		t.Errorf("defaults: %v", d)
+	}
+	listed := parse("keys list --workspace " + id).([]any)
+	if len(listed) != 2 || listed[0].(map[string]any)["id"] != k["id"] || listed[0].(map[string]any)["key"] != nil {
+		t.Errorf("%v", listed)
+	}
+	if r := parse("keys revoke " + k["id"].(string)).(map[string]any); r["revokedAt"] == nil {
+		t.Errorf("%v", r)
+	}
+	if s := parse("workspaces suspend " + id).(map[string]any); s["suspendedAt"] == nil {
+		t.Errorf("%v", s)
+	}
+	if s := parse("workspaces resume " + id).(map[string]any); s["suspendedAt"] != nil {
+		t.Errorf("%v", s)
+	}
+	status := parse("migrate status").([]any)
+	if len(status) < 2 || status[0].(map[string]any)["version"] != 1.0 || status[0].(map[string]any)["appliedAt"] == nil {
+		t.Errorf("%v", status)
+	}
+	for _, people := range []string{"workspaces list", "keys list --workspace " + id, "migrate status", "workspaces suspend " + id, "keys revoke " + k["id"].(string), "migrate up"} {
+		if printed := command(t, append(strings.Fields(people), "--database-url", url)...); strings.TrimSpace(printed) == "" || strings.Contains(printed, "{") {
+			t.Errorf("%s prints %q", people, printed)
+		}
+	}
+}
+
+func TestEveryFlagIsAnEnvironmentVariable(t *testing.T) {
+	url := database(t)
+	t.Setenv("LISTEDGE_DATABASE_URL", url)
+	t.Setenv("LISTEDGE_NAME", "From the environment")
+	if printed := command(t, "workspaces", "create", "--json"); !strings.Contains(printed, "From the environment") {
+		t.Error(printed)
+	}
+	t.Setenv("LISTEDGE_CACHE_TTL", "never")
+	p := start(t, "serve")
+	if <-p.ended; p.code != exitUsage || !strings.Contains(p.err.String(), "never") {
+		t.Errorf("exit %d: %s", p.code, p.err.String())
+	}
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	for _, args := range [][]string{{"--help"}, {"serve", "--help"}, {"keys", "create", "--help"}, {"--version"}} {
+		if printed := command(t, args...); !strings.Contains(printed, "listedge") {
+			t.Errorf("%v: %q", args, printed)
+		}
+	}
+}
+
+func TestRedisURLs(t *testing.T) {
+	for text, want := range map[string]struct {
+		addresses        string
+		user, pass, name string
+		database         int
+		tls              bool
+	}{
+		"redis://host":                            {addresses: "host:6379"},
+		"redis://host:7000/3":                     {addresses: "host:7000", database: 3},
+		"rediss://user:p%40ss@host":               {addresses: "host:6379", user: "user", pass: "p@ss", tls: true},
+		"redis://:secret@host":                    {addresses: "host:6379", pass: "secret"},
+		"redis://a:1,b:2,c":                       {addresses: "a:1 b:2 c:6379"},
+		"redis://a:1,redis://b:2":                 {addresses: "a:1 b:2"},
+		"redis://[::1]:7000":                      {addresses: "[::1]:7000"},
+		"redis://[::1]":                           {addresses: "[::1]:6379"},
+		"redis+sentinel://:pw@a,b:26380/mymaster": {addresses: "a:26379 b:26380", name: "mymaster", pass: "pw"},
+		"redis+sentinel://a/mymaster/2":           {addresses: "a:26379", name: "mymaster", database: 2},
+	} {
+		o, err := parseRedisURL(text)
+		if err != nil || strings.Join(o.Addrs, " ") != want.addresses || o.Username != want.user || o.Password != want.pass ||
+			o.MasterName != want.name || o.DB != want.database || (o.TLSConfig != nil) != want.tls {
+			t.Errorf("%s: %+v, %v", text, o, err)
+		}
+	}
+	for _, text := range []string{"host:6379", "http://host", "redis://", "redis://a,,b", "redis://a,b/1", "redis://a/x", "redis://a/-1", "redis+sentinel://a", "redis://%zz@a"} {
+		if o, err := parseRedisURL(text); err == nil {
+			t.Errorf("%s: read as %+v", text, o)
+		}
+	}
+}
+
+func TestByteSizes(t *testing.T) {
+	for text, want := range map[string]byteSize{"1": 1, "1B": 1, "2KiB": 2048, "1.5MiB": 1572864, "1 GiB": 1 << 30, "3MB": 3e6, "10kB": 1e4} {
+		var b byteSize
+		if err := b.UnmarshalText([]byte(text)); err != nil || b != want {
+			t.Errorf("%s: %d, %v", text, b, err)
+		}
+	}
+	for _, text := range []string{"", "MiB", "-1", "1XB", "NaN", "1e30", "1 2"} {
+		var b byteSize
+		if err := b.UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("%q: %d", text, b)
+		}
+	}
+}
