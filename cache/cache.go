@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,8 +63,8 @@ type Result struct {
 	Err       error // why a stale page is served; nil for a fresh one
 }
 
-// Fill reads the page from the origin: its body, up to the request id, and the
-// next page's cursor.
+// Fill reads the page from the origin: its body, up to the request id, which
+// the cache keeps, and the next page's cursor. It ends soon after ctx does.
 type Fill func(ctx context.Context) (body []byte, next string, err error)
 
 // Cache is the two tiers and the collapsing in front of them.
@@ -109,7 +110,7 @@ func New(o Options) (*Cache, error) {
 	return c, nil
 }
 
-// Close lets flights end, until ctx does, and then cuts them off.
+// Close lets flights and stores end, until ctx does, and then cuts them off.
 func (c *Cache) Close(ctx context.Context) error {
 	c.mu.Lock()
 	c.closed = true
@@ -146,49 +147,81 @@ func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
 // Forward returns the page of a key that Hit did not have. It does not keep
 // key. The error is the fill's own, or ErrFillTimeout.
 func (c *Cache) Forward(key []byte, fill Fill) (Result, error) {
-	held := c.memory.get(key)
-	if held == nil {
-		return c.join(key, nil, fill)
+	held, ok := c.recall(key)
+	if ok {
+		return held, nil
 	}
-	page, now := held.page.Load(), time.Now()
-	age := now.Sub(page.Proof)
-	switch judge(age, c.options.TTL, c.options.MaxStale) {
-	case fresh: // brought by another request in the meantime
-		return Result{Page: page, Age: max(0, age), Source: Memory}, nil
-	case expired:
-		page = nil
-	case stale:
-		if int64(now.Sub(c.start)) < held.pausedUntil.Load() {
-			return Result{Page: page, Age: age, Source: Memory, HadStale: true, Err: errPaused}, nil
-		}
-	}
-	return c.join(key, page, fill)
+	return c.join(key, held.Page, fill)
 }
 
-var errPaused = errors.New("the last fill failed moments ago")
+// recall looks in memory. If what it finds is to be served as it is, ok is
+// true; else its page is the stale one that may stand in, or nil.
+func (c *Cache) recall(key []byte) (r Result, ok bool) {
+	held := c.memory.get(key)
+	if held == nil {
+		return Result{}, false
+	}
+	page, now := held.page.Load(), time.Now()
+	age := max(0, now.Sub(page.Proof))
+	switch judge(age, c.options.TTL, c.options.MaxStale) {
+	case fresh: // brought by another request in the meantime
+		return Result{Page: page, Age: age, Source: Memory}, true
+	case stale:
+		paused := int64(now.Sub(c.start)) < held.pausedUntil.Load()
+		return Result{Page: page, Age: age, Source: Memory, HadStale: true, Err: errPaused}, paused
+	}
+	return Result{}, false
+}
+
+// standIn serves the stale page in place of the one that why kept from coming,
+// or, where there is none or its time is over, nothing.
+func (c *Cache) standIn(page *Page, from Source, why error) (Result, error) {
+	if page == nil {
+		return Result{}, why
+	}
+	age := max(0, time.Since(page.Proof))
+	if judge(age, c.options.TTL, c.options.MaxStale) == expired {
+		return Result{}, why
+	}
+	return Result{Page: page, Age: age, Source: from, HadStale: true, Err: why}, nil
+}
+
+var (
+	errPaused = errors.New("the last fill failed moments ago")
+	errClosed = fmt.Errorf("cache closed: %w", context.Canceled)
+	errPanic  = errors.New("panic in a fill")
+)
+
+// enter counts in what Close is to wait for; false once Close was called.
+func (c *Cache) enter() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.running.Add(1)
+	}
+	return !c.closed
+}
 
 // join joins the key's flight, or begins it, and waits for what it brings.
 // held is the stale page the caller could be given instead, or nil.
 func (c *Cache) join(key []byte, held *Page, fill Fill) (Result, error) {
+	if !c.enter() {
+		return Result{}, errClosed
+	}
+	defer c.running.Done()
 	name := string(key)
 	var led atomic.Bool
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		return Result{}, fmt.Errorf("cache closed: %w", context.Canceled)
-	}
-	c.running.Add(1) // held until this caller stops waiting, so a flight never outlives Close
-	c.mu.Unlock()
 	landed := c.flights.DoChan(name, func() (any, error) {
-		led.Store(true)
-		c.running.Add(1)
+		if !c.enter() {
+			return nil, errClosed
+		}
 		defer c.running.Done()
-		return c.fly([]byte(name), held, fill)
+		led.Store(true)
+		return c.fly([]byte(name), fill)
 	})
-	defer c.running.Done()
 
 	patience := c.options.FillTimeout + redisBudget
-	if held != nil {
+	if held != nil && c.remaining(held) > stalePatience {
 		patience = min(patience, stalePatience)
 	}
 	timer := time.NewTimer(patience)
@@ -196,7 +229,7 @@ func (c *Cache) join(key []byte, held *Page, fill Fill) (Result, error) {
 	select {
 	case l := <-landed:
 		if l.Err != nil {
-			return Result{}, l.Err
+			return c.standIn(held, Memory, l.Err)
 		}
 		r := l.Val.(Result)
 		r.Collapsed = !led.Load()
@@ -204,49 +237,59 @@ func (c *Cache) join(key []byte, held *Page, fill Fill) (Result, error) {
 		r.Age = max(0, time.Since(r.Page.Proof))
 		return r, nil
 	case <-timer.C:
-		if held != nil {
-			return Result{Page: held, Age: time.Since(held.Proof), Source: Memory, HadStale: true, Err: ErrFillTimeout}, nil
-		}
-		return Result{}, ErrFillTimeout
+		return c.standIn(held, Memory, ErrFillTimeout)
 	}
 }
 
-// fly looks in Redis and then asks the origin.
-func (c *Cache) fly(key []byte, held *Page, fill Fill) (Result, error) {
+// fly looks in memory once more, for another flight may have landed since its
+// caller did, then in Redis, and then asks the origin.
+func (c *Cache) fly(key []byte, fill Fill) (Result, error) {
+	r, ok := c.recall(key)
+	if ok {
+		return r, nil
+	}
+	held, source := r.Page, Memory
 	ctx, cancel := context.WithTimeout(c.ctx, c.options.FillTimeout)
 	defer cancel()
 	if c.redis != nil {
-		now := time.Now()
-		if p := c.redis.get(ctx, key, now); p != nil {
-			switch judge(now.Sub(p.Proof), c.options.TTL, c.options.MaxStale) {
+		if p := c.redis.get(ctx, key); p != nil {
+			switch judge(time.Since(p.Proof), c.options.TTL, c.options.MaxStale) {
 			case fresh:
 				c.memory.put(key, p, c.remaining(p))
 				return Result{Page: p, Source: Redis}, nil
 			case stale:
 				if held == nil || p.Proof.After(held.Proof) {
-					held = p
+					held, source = p, Redis
 				}
 			}
 		}
 	}
 	began := time.Now()
 	c.fills.Add(1)
-	body, next, err := fill(ctx)
+	body, next, err := ask(ctx, fill)
 	if err != nil {
 		c.fillErrors.Add(1)
-		if held == nil {
-			return Result{}, err
+		r, err := c.standIn(held, source, err)
+		if err == nil {
+			c.memory.put(key, held, c.remaining(held)).pausedUntil.Store(int64(time.Since(c.start) + fillPause))
 		}
-		source := Memory
-		if kept := c.memory.put(key, held, c.remaining(held)); kept != nil {
-			kept.pausedUntil.Store(int64(time.Since(c.start) + fillPause))
-		}
-		return Result{Page: held, Source: source, HadStale: true, Err: err}, nil
+		return r, err
 	}
 	p := NewPage(body, next, began)
 	c.memory.put(key, p, c.remaining(p))
 	c.store(key, p)
 	return Result{Page: p, Source: Origin, HadStale: held != nil}, nil
+}
+
+// ask is fill, whose panic is an error: in a flight nobody would catch it, and
+// it would end the process.
+func ask(ctx context.Context, fill Fill) (body []byte, next string, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v\n%s", errPanic, p, debug.Stack())
+		}
+	}()
+	return fill(ctx)
 }
 
 // remaining is how long a page may still be served in any way.

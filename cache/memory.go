@@ -2,6 +2,8 @@ package cache
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,17 +14,26 @@ import (
 
 // memory is the first tier: pages of this process, in a budget of bytes.
 //
-// Ristretto knows keys by their hashes alone and may keep the older of two
-// quick Sets. Hence the holder: it has the whole key, compared on every hit,
-// and a page that is replaced in place, never by a second Set of another value.
+// Ristretto knows keys by their hashes alone, takes Sets up later, and of two
+// quick ones may keep the older. Hence the holder: it has the whole key,
+// compared on every hit, and a page that is replaced in place, never by a
+// second Set of another value. And hence put, which is through only when its
+// Set is.
 type memory struct {
 	pages   *ristretto.Cache[[]byte, *holder]
+	gates   [64]gate       // get passes any of them, close shuts all: ristretto must not be closed beneath a Get
+	putting [64]sync.Mutex // by the key's hash; puts of one key follow one another
 	evicted atomic.Uint64
+}
+
+type gate struct {
+	sync.RWMutex
+	_ [40]byte // up to a cache line, so that gates do not slow each other down
 }
 
 type holder struct {
 	key  string
-	page atomic.Pointer[Page]
+	page atomic.Pointer[Page] // never nil once the holder is kept
 	// pausedUntil is when a failed fill may be tried again, in nanoseconds
 	// since the cache's start. Until then a stale page is served at once.
 	pausedUntil atomic.Int64
@@ -43,8 +54,12 @@ func newMemory(budget int64) (*memory, error) {
 		NumCounters: max(1000, 10*maxCost/typicalPage),
 		MaxCost:     maxCost,
 		BufferItems: 64,
-		KeyToHash:   func(key []byte) (uint64, uint64) { return xxhash.Sum64(key), z.MemHash(key) },
-		OnEvict:     func(*ristretto.Item[*holder]) { m.evicted.Add(1) },
+		KeyToHash:   hash,
+		OnEvict: func(i *ristretto.Item[*holder]) {
+			if i.Expiration.IsZero() { // else its time had come
+				m.evicted.Add(1)
+			}
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("memory tier: %w", err)
@@ -52,9 +67,17 @@ func newMemory(budget int64) (*memory, error) {
 	return m, nil
 }
 
+// hash is where ristretto puts a key, and what it tells colliding keys by. The
+// former is seeded by the process: clients choose what is searched for, and
+// must not be able to choose collisions.
+func hash(key []byte) (uint64, uint64) { return z.MemHash(key), xxhash.Sum64(key) }
+
 // get returns the key's holder, or nil. It neither keeps nor changes key.
 func (m *memory) get(key []byte) *holder {
+	g := &m.gates[rand.Uint32()%uint32(len(m.gates))]
+	g.RLock()
 	h, ok := m.pages.Get(key)
+	g.RUnlock()
 	if !ok || h.key != string(key) {
 		return nil
 	}
@@ -62,26 +85,39 @@ func (m *memory) get(key []byte) *holder {
 }
 
 // put keeps the page for as long as it may be served, and returns its holder.
-// A page never replaces one with a later proof.
+// A page never replaces one with a later proof. Once put has returned, get
+// finds the page, unless there was no room for it.
 func (m *memory) put(key []byte, p *Page, life time.Duration) *holder {
+	mu := &m.putting[xxhash.Sum64(key)%uint64(len(m.putting))]
+	mu.Lock()
+	defer mu.Unlock()
+	size, grown := p.size(len(key)), int64(0)
 	h := m.get(key)
 	if h == nil {
 		h = &holder{key: string(key)}
-	}
-	for {
+	} else {
 		old := h.page.Load()
-		if old != nil && old.Proof.After(p.Proof) {
+		if old.Proof.After(p.Proof) {
 			return h
 		}
-		if h.page.CompareAndSwap(old, p) {
-			break
-		}
+		grown = size - old.size(len(key))
 	}
-	m.pages.SetWithTTL([]byte(h.key), h, p.size(len(key)), life)
+	h.page.Store(p)
+	if grown > max(0, m.pages.RemainingCost()) {
+		m.pages.Del(key) // only for a new key does ristretto make room
+	}
+	m.pages.SetWithTTL(key, h, size, life)
+	m.pages.Wait()
 	return h
 }
 
-func (m *memory) close() { m.pages.Close() }
+func (m *memory) close() {
+	for i := range m.gates {
+		m.gates[i].Lock()
+		defer m.gates[i].Unlock()
+	}
+	m.pages.Close()
+}
 
 // used is the cost of what is kept, in bytes.
 func (m *memory) used() int64 { return m.pages.MaxCost() - m.pages.RemainingCost() }

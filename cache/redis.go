@@ -18,6 +18,8 @@ type redisTier struct {
 	client  redis.UniversalClient
 	breaker *gobreaker.CircuitBreaker[any]
 
+	budget, storeBudget time.Duration
+
 	calls, failures, corrupt, dropped atomic.Uint64
 }
 
@@ -32,7 +34,7 @@ const (
 )
 
 func newRedisTier(client redis.UniversalClient) *redisTier {
-	return &redisTier{client: client, breaker: gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
+	return &redisTier{client: client, budget: redisBudget, storeBudget: redisStoreBudget, breaker: gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
 		Name:        "redis pages",
 		MaxRequests: 1,
 		Timeout:     250 * time.Millisecond, // then one request probes
@@ -42,20 +44,25 @@ func newRedisTier(client redis.UniversalClient) *redisTier {
 
 // get returns the key's page, or nil when Redis has none, cannot be asked in
 // time, or has something that is not this key's page.
-func (r *redisTier) get(ctx context.Context, key []byte, now time.Time) *Page {
+func (r *redisTier) get(ctx context.Context, key []byte) *Page {
 	var p *Page
-	r.do(ctx, redisBudget, func(ctx context.Context) error {
+	r.do(ctx, r.budget, func(ctx context.Context) error {
 		var value *redis.StringCmd
 		var remaining *redis.DurationCmd
+		now := time.Now()
 		_, err := r.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-			value = pipe.Get(ctx, redisKeyPrefix+string(key))
+			// In this order: an entry that is replaced in between looks too old, never too young.
 			remaining = pipe.PTTL(ctx, redisKeyPrefix+string(key))
+			value = pipe.Get(ctx, redisKeyPrefix+string(key))
 			return nil
 		})
-		if errors.Is(err, redis.Nil) {
+		switch {
+		case errors.Is(err, redis.Nil):
 			return nil
-		}
-		if err != nil {
+		case redis.HasErrorPrefix(err, "WRONGTYPE"): // no failure: Redis answered
+			r.corrupt.Add(1)
+			return nil
+		case err != nil:
 			return err
 		}
 		bytes, err := value.Bytes()
@@ -76,7 +83,7 @@ func (r *redisTier) set(ctx context.Context, key []byte, p *Page, life time.Dura
 	if remaining < time.Millisecond {
 		return
 	}
-	r.do(ctx, redisStoreBudget, func(ctx context.Context) error {
+	r.do(ctx, r.storeBudget, func(ctx context.Context) error {
 		return r.client.Set(ctx, redisKeyPrefix+string(key), p.encode(key, life), remaining).Err()
 	})
 }

@@ -1,0 +1,33 @@
+//go:build !race
+
+package cache
+
+import (
+	"testing"
+	"time"
+)
+
+// The race detector allocates on its own account, hence the build tag.
+func TestHitAllocatesNothing(t *testing.T) {
+	c := open(t, Options{TTL: time.Hour})
+	key, missing := keyOf("q"), keyOf("missing")
+	forward(t, c, key, brings("page"))
+	now := time.Now()
+	for what, f := range map[string]func(){
+		"hit": func() {
+			if _, ok := c.Hit(key, now); !ok {
+				t.Error("no hit")
+			}
+		},
+		"miss": func() { c.Hit(missing, now) },
+	} {
+		// Ristretto takes up its counts by the batch of 64: less than one in an access.
+		if n := testing.AllocsPerRun(5_000, f); n != 0 {
+			t.Errorf("%s: %v allocations", what, n)
+		}
+	}
+	var scratch [128]byte
+	if n := testing.AllocsPerRun(1_000, func() { AppendKey(scratch[:0], [16]byte{1}, key, missing) }); n != 0 {
+		t.Errorf("AppendKey: %v allocations", n)
+	}
+}

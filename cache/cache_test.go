@@ -1,0 +1,431 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Everything here is one node without Redis, in virtual time: what takes time
+// takes exactly what it says.
+
+var errOrigin = errors.New("origin away")
+
+const (
+	ttl      = 2 * time.Second
+	maxStale = 5 * time.Minute
+	fillTime = 5 * time.Second
+)
+
+func virtual(t *testing.T, test func(t *testing.T, c *Cache)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		test(t, open(t, Options{TTL: ttl, MaxStale: maxStale, FillTimeout: fillTime}))
+	})
+}
+
+// hangs is a fill that heeds nothing until it is released.
+func hangs(release <-chan struct{}, then Fill) Fill {
+	return func(ctx context.Context) ([]byte, string, error) {
+		<-release
+		return then(ctx)
+	}
+}
+
+// forward is a Forward that must not fail.
+func forward(t testing.TB, c *Cache, key []byte, fill Fill) Result {
+	t.Helper()
+	r, err := c.Forward(key, fill)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func checkFills(t testing.TB, c *Cache, fills, failed uint64) {
+	t.Helper()
+	if s := c.Stats(); s.Fills != fills || s.FillErrors != failed {
+		t.Fatalf("%d fills, %d failed; want %d and %d", s.Fills, s.FillErrors, fills, failed)
+	}
+}
+
+func TestPageIsServedFromMemoryWhileItIsFresh(t *testing.T) {
+	virtual(t, func(t *testing.T, c *Cache) {
+		key := keyOf("q")
+		if _, ok := c.Hit(key, time.Now()); ok {
+			t.Fatal("a hit in an empty cache")
+		}
+		slow := func(ctx context.Context) ([]byte, string, error) {
+			time.Sleep(300 * time.Millisecond)
+			return brings("one")(ctx)
+		}
+		r, err := c.Forward(key, slow)
+		want{body: "one", source: Origin}.check(t, r, err)
+		if r.Age != 300*time.Millisecond {
+			t.Fatalf("age %v, but the query began 300 ms ago", r.Age)
+		}
+		time.Sleep(ttl - 300*time.Millisecond - 1)
+		r, ok := c.Hit(key, time.Now())
+		if want(want{body: "one"}).check(t, r, nil); !ok || r.Age != ttl-1 {
+			t.Fatalf("%v, %v old", ok, r.Age)
+		}
+		r, err = c.Forward(key, brings("two")) // as after a Hit that came too early
+		want{body: "one"}.check(t, r, err)
+		checkFills(t, c, 1, 0)
+
+		time.Sleep(1)
+		if _, ok := c.Hit(key, time.Now()); ok {
+			t.Fatal("a hit at the age of ttl")
+		}
+		r, err = c.Forward(key, brings("two"))
+		want{body: "two", source: Origin, hadStale: true}.check(t, r, err)
+		if r, ok := c.Hit(key, time.Now().Add(-time.Millisecond)); !ok || r.Age != 0 {
+			t.Fatalf("%v: %v old, seen by a request that began before its query", ok, r.Age)
+		}
+		time.Sleep(ttl + maxStale)
+		r, err = c.Forward(key, brings("three"))
+		want{body: "three", source: Origin}.check(t, r, err) // what is expired is as if it had never been
+		checkFills(t, c, 3, 0)
+	})
+}
+
+func TestForwardsOfOneKeyAreCollapsed(t *testing.T) {
+	const crowd = 1000
+	for _, fill := range []Fill{brings("page"), fails(errOrigin)} {
+		virtual(t, func(t *testing.T, c *Cache) {
+			release := make(chan struct{})
+			var mu sync.Mutex
+			var collapsed, failed int
+			var all sync.WaitGroup
+			for range crowd {
+				all.Go(func() {
+					r, err := c.Forward(keyOf("q"), hangs(release, fill))
+					mu.Lock()
+					defer mu.Unlock()
+					if r.Collapsed {
+						collapsed++
+					}
+					if errors.Is(err, errOrigin) {
+						failed++
+					} else if err != nil || string(r.Page.Body) != "page" || r.Source != Origin {
+						t.Errorf("%+v, %v", r, err)
+					}
+				})
+			}
+			synctest.Wait() // all of them wait for the flight
+			close(release)
+			all.Wait()
+			if s := c.Stats(); s.Fills != 1 {
+				t.Fatalf("%d fills", s.Fills)
+			}
+			if failed == 0 && collapsed != crowd-1 || failed != 0 && failed != crowd {
+				t.Fatalf("%d of %d collapsed, %d failed", collapsed, crowd, failed)
+			}
+		})
+	}
+}
+
+func TestForwardsOfDifferentKeysAreNotCollapsed(t *testing.T) {
+	virtual(t, func(t *testing.T, c *Cache) {
+		release := make(chan struct{})
+		var all sync.WaitGroup
+		for i := range 100 {
+			all.Go(func() {
+				body := fmt.Sprint(i)
+				r, err := c.Forward(keyOf(body), hangs(release, brings(body)))
+				want{body: body, source: Origin}.check(t, r, err)
+			})
+		}
+		synctest.Wait()
+		checkFills(t, c, 100, 0) // all under way at once
+		close(release)
+		all.Wait()
+	})
+}
+
+// A flight that begins right after another has landed (its caller had looked
+// before) has nothing left to do.
+func TestFlightThatComesTooLateAsksNobody(t *testing.T) {
+	virtual(t, func(t *testing.T, c *Cache) {
+		key := keyOf("q")
+		forward(t, c, key, brings("page"))
+		r, err := c.join(key, nil, brings("another"))
+		want{body: "page"}.check(t, r, err)
+		time.Sleep(ttl)
+		stale, _ := c.recall(key)
+		forward(t, c, key, fails(errOrigin))
+		r, err = c.join(key, stale.Page, brings("another"))
+		want{body: "page", hadStale: true, err: errPaused}.check(t, r, err)
+		checkFills(t, c, 2, 1)
+	})
+}
+
+func TestWaitIsBounded(t *testing.T) {
+	virtual(t, func(t *testing.T, c *Cache) {
+		key, release := keyOf("q"), make(chan struct{})
+		for range 2 { // the second joins the first's flight, and is as patient
+			began := time.Now()
+			_, err := c.Forward(key, hangs(release, brings("late")))
+			if waited := time.Since(began); !errors.Is(err, ErrFillTimeout) || waited != fillTime+redisBudget {
+				t.Fatalf("%v after %v", err, waited)
+			}
+		}
+		checkFills(t, c, 1, 0)
+		close(release)
+		synctest.Wait()
+		// It outlived those who wanted it; its page is from when it began, and stale by now.
+		r, err := c.Forward(key, fails(errOrigin))
+		want{body: "late", hadStale: true, err: errOrigin}.check(t, r, err)
+		if r.Age != 2*(fillTime+redisBudget) {
+			t.Fatalf("age %v", r.Age)
+		}
+	})
+}
+
+func TestFillHasADeadline(t *testing.T) {
+	virtual(t, func(t *testing.T, c *Cache) {
+		began := time.Now()
+		_, err := c.Forward(keyOf("q"), func(ctx context.Context) ([]byte, string, error) {
+			<-ctx.Done()
+			return nil, "", fmt.Errorf("query: %w", ctx.Err())
+		})
+		if waited := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || waited != fillTime {
+			t.Fatalf("%v after %v", err, waited)
+		}
+	})
+}
+
+func TestStalePageIsServedWhenTheFillHangs(t *testing.T) {
+	virtual(t, func(t *testing.T, c *Cache) {
+		key, release := keyOf("q"), make(chan struct{})
+		forward(t, c, key, brings("old"))
+		time.Sleep(10 * time.Second)
+		began := time.Now()
+		r, err := c.Forward(key, hangs(release, brings("new")))
+		want{body: "old", hadStale: true, err: ErrFillTimeout}.check(t, r, err)
+		if waited := time.Since(began); waited != stalePatience || r.Age != 10*time.Second+stalePatience {
+			t.Fatalf("after %v, %v old", waited, r.Age)
+		}
+		close(release)
+		synctest.Wait()
+		hit, ok := c.Hit(key, time.Now())
+		if !ok {
+			t.Fatal("the fill outlived its request, and its page is not there")
+		}
+		want{body: "new"}.check(t, hit, nil)
+		if hit.Age != stalePatience {
+			t.Fatalf("age %v, but the query began %v ago", hit.Age, stalePatience)
+		}
+	})
+}
+
+func TestStaleStandsInForAFailingOrigin(t *testing.T) {
+	for what, failing := range map[string]Fill{
+		"at once": fails(errOrigin),
+		"by panic": func(context.Context) ([]byte, string, error) {
+			panic(errOrigin.Error())
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			virtual(t, func(t *testing.T, c *Cache) {
+				key := keyOf("q")
+				forward(t, c, key, brings("old"))
+				for _, age := range []time.Duration{ttl, ttl + fillPause, ttl + maxStale/2, ttl + maxStale - 1} {
+					time.Sleep(age - time.Since(c.start))
+					r, err := c.Forward(key, failing)
+					if err != nil || string(r.Page.Body) != "old" || r.Err == nil || !r.HadStale || r.Source != Memory || r.Age != age {
+						t.Fatalf("at %v: %+v, %v", age, r, err)
+					}
+				}
+				time.Sleep(1)
+				if r, err := c.Forward(key, failing); err == nil {
+					t.Fatalf("served at the age of %v", r.Age)
+				}
+			})
+		})
+	}
+}
+
+// Its time may also end while its requester waits.
+func TestStalePageExpiresDuringTheWait(t *testing.T) {
+	for what, c := range map[string]struct {
+		left  time.Duration // at the beginning of the wait
+		fails time.Duration // after this time
+		want  time.Duration // how long the wait is
+	}{
+		"before patience ends":           {left: stalePatience / 2, fails: time.Hour, want: fillTime},
+		"the fill fails just before":     {left: stalePatience / 2, fails: stalePatience/2 - 1, want: stalePatience/2 - 1},
+		"the fill fails just then":       {left: stalePatience / 2, fails: stalePatience / 2, want: stalePatience / 2},
+		"patience ends just before":      {left: stalePatience + 1, fails: time.Hour, want: stalePatience},
+		"patience would end just then":   {left: stalePatience, fails: time.Hour, want: fillTime},
+		"the fill fails after that time": {left: stalePatience, fails: stalePatience + 1, want: stalePatience + 1},
+	} {
+		t.Run(what, func(t *testing.T) {
+			virtual(t, func(t *testing.T, cache *Cache) {
+				key := keyOf("q")
+				forward(t, cache, key, brings("old"))
+				time.Sleep(ttl + maxStale - c.left)
+				began := time.Now()
+				r, err := cache.Forward(key, func(ctx context.Context) ([]byte, string, error) {
+					select {
+					case <-time.After(c.fails):
+						return nil, "", errOrigin
+					case <-ctx.Done():
+						return nil, "", ctx.Err()
+					}
+				})
+				if waited := time.Since(began); waited != c.want {
+					t.Fatalf("answered after %v, want %v: %+v, %v", waited, c.want, r, err)
+				}
+				if served := err == nil; served != (c.want < c.left) {
+					t.Fatalf("%v after the page's end: %+v, %v", c.want-c.left, r, err)
+				}
+				if err == nil && (r.Err == nil || r.Age >= ttl+maxStale) {
+					t.Fatalf("%+v", r)
+				}
+			})
+		})
+	}
+}
+
+func TestOriginIsLeftInPeaceAfterAFailure(t *testing.T) {
+	virtual(t, func(t *testing.T, c *Cache) {
+		key := keyOf("q")
+		forward(t, c, key, brings("old"))
+		time.Sleep(10 * time.Second)
+		r, err := c.Forward(key, fails(errOrigin))
+		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
+		for range 100 {
+			r, err := c.Forward(key, brings("new"))
+			want{body: "old", hadStale: true, err: errPaused}.check(t, r, err)
+			time.Sleep(fillPause/100 - 1)
+		}
+		checkFills(t, c, 2, 1)
+		time.Sleep(100)
+		r, err = c.Forward(key, fails(errOrigin))
+		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
+		time.Sleep(fillPause)
+		r, err = c.Forward(key, brings("new"))
+		want{body: "new", source: Origin, hadStale: true}.check(t, r, err)
+		checkFills(t, c, 4, 2)
+		// The pause was of that failure; a page that goes stale has none.
+		time.Sleep(ttl)
+		r, err = c.Forward(key, brings("newer"))
+		want{body: "newer", source: Origin, hadStale: true}.check(t, r, err)
+		// Nor is there one where there is nothing to serve meanwhile.
+		for range 3 {
+			if _, err := c.Forward(keyOf("other"), fails(errOrigin)); !errors.Is(err, errOrigin) {
+				t.Fatal(err)
+			}
+		}
+		checkFills(t, c, 8, 5)
+	})
+}
+
+// Whoever has a stale page in hand is not given the error of a flight whose
+// leader had none.
+func TestOwnStalePageStandsInForAnothersFlight(t *testing.T) {
+	virtual(t, func(t *testing.T, c *Cache) {
+		held := NewPage([]byte("old"), "next of old", time.Now())
+		time.Sleep(ttl)
+		r, err := c.join(keyOf("q"), held, fails(errOrigin))
+		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
+	})
+}
+
+func TestPanicInAFillIsAnErrorForAllWhoWait(t *testing.T) {
+	virtual(t, func(t *testing.T, c *Cache) {
+		release := make(chan struct{})
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() {
+				_, err := c.Forward(keyOf("q"), hangs(release, func(context.Context) ([]byte, string, error) {
+					panic("nobody expects it")
+				}))
+				if !errors.Is(err, errPanic) || !strings.Contains(err.Error(), "nobody expects it") || !strings.Contains(err.Error(), "cache_test.go") {
+					t.Errorf("%v", err)
+				}
+			})
+		}
+		synctest.Wait()
+		close(release)
+		all.Wait()
+		checkFills(t, c, 1, 1)
+		r, err := c.Forward(keyOf("q"), brings("page"))
+		want{body: "page", source: Origin}.check(t, r, err)
+	})
+}
+
+func TestNothingIsFreshWithoutTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t, Options{TTL: 0, MaxStale: time.Minute})
+		key := keyOf("q")
+		for i := range 3 {
+			body := fmt.Sprint(i)
+			r, err := c.Forward(key, brings(body))
+			want{body: body, source: Origin, hadStale: i > 0}.check(t, r, err)
+			if _, ok := c.Hit(key, time.Now()); ok {
+				t.Fatal("a hit")
+			}
+		}
+		r, err := c.Forward(key, fails(errOrigin))
+		want{body: "2", hadStale: true, err: errOrigin}.check(t, r, err)
+		checkFills(t, c, 4, 1)
+	})
+}
+
+func TestNothingIsStaleWithoutMaxStale(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t, Options{TTL: ttl, MaxStale: 0})
+		key := keyOf("q")
+		forward(t, c, key, brings("page"))
+		time.Sleep(ttl - 1)
+		if _, ok := c.Hit(key, time.Now()); !ok {
+			t.Fatal("no hit")
+		}
+		time.Sleep(1)
+		if r, err := c.Forward(key, fails(errOrigin)); !errors.Is(err, errOrigin) {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	})
+}
+
+func TestNothingIsKeptWithoutEither(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t, Options{TTL: 0, MaxStale: 0})
+		for i := range 3 {
+			body := fmt.Sprint(i)
+			r, err := c.Forward(keyOf("q"), brings(body))
+			want{body: body, source: Origin}.check(t, r, err)
+		}
+		if r, err := c.Forward(keyOf("q"), fails(errOrigin)); !errors.Is(err, errOrigin) {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	})
+}
+
+// The caller's key is scratch that the next request overwrites.
+func TestKeyIsNotKept(t *testing.T) {
+	virtual(t, func(t *testing.T, c *Cache) {
+		scratch, release := keyOf("ours"), make(chan struct{})
+		if _, err := c.Forward(scratch, hangs(release, brings("ours"))); !errors.Is(err, ErrFillTimeout) {
+			t.Fatal(err)
+		}
+		copy(scratch, keyOf("not!"))
+		close(release) // only now is the page stored, though long after
+		synctest.Wait()
+		copy(scratch, keyOf("oops"))
+		r, err := c.Forward(keyOf("ours"), fails(errOrigin))
+		want{body: "ours", hadStale: true, err: errOrigin}.check(t, r, err)
+		for _, other := range []string{"not!", "oops"} {
+			if r, err := c.Forward(keyOf(other), fails(errOrigin)); !errors.Is(err, errOrigin) {
+				t.Fatalf("%s: %+v, %v", other, r, err)
+			}
+		}
+	})
+}

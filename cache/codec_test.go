@@ -1,0 +1,208 @@
+package cache
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/crc32"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"time"
+)
+
+// sealed makes b pass as far as magic and checksum go.
+func sealed(b []byte) []byte {
+	copy(b, entryMagic)
+	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(b[8:], castagnoli))
+	return b
+}
+
+func TestCodecRoundTrip(t *testing.T) {
+	now := time.Now()
+	for _, body := range [][]byte{nil, []byte("x"), rows(255), rows(256), rows(20_000), noise(20_000)} {
+		for _, next := range []string{"", "cursor"} {
+			p := NewPage(body, next, now.Add(-time.Second))
+			q, err := decode(p.encode(keyOf("q"), time.Minute), keyOf("q"), 59*time.Second, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(q.Body, p.Body) || !bytes.Equal(q.Deflate, p.Deflate) || (q.Deflate == nil) != (p.Deflate == nil) ||
+				q.CRC != p.CRC || q.ETag != p.ETag || q.Next != p.Next {
+				t.Fatalf("%d bytes came back as another page", len(body))
+			}
+			if off := p.Proof.Sub(q.Proof); off < 0 || off > 2*time.Millisecond {
+				t.Fatalf("proof is off by %v", off)
+			}
+		}
+	}
+}
+
+func TestDecodeRefusesWhatIsNotWhole(t *testing.T) {
+	key, now := keyOf("q"), time.Now()
+	entry := NewPage(rows(300), "cursor", now).encode(key, time.Minute)
+	if _, err := decode(entry, key, time.Minute, now); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(what string, b, key []byte) {
+		t.Helper()
+		if p, err := decode(b, key, time.Minute, now); err != errForeign || p != nil {
+			t.Fatalf("%s: %v, %v", what, p, err)
+		}
+	}
+	for n := range entry {
+		refused("truncated", entry[:n:n], key)
+		if n >= entryHead {
+			refused("truncated with a right checksum", sealed(bytes.Clone(entry[:n])), key)
+		}
+	}
+	for bit := range 8 * len(entry) {
+		flipped := bytes.Clone(entry)
+		flipped[bit/8] ^= 1 << (bit % 8)
+		refused("bit flipped", flipped, key)
+	}
+	refused("longer", append(bytes.Clone(entry), 0), key)
+	refused("longer with a right checksum", sealed(append(bytes.Clone(entry), 0)), key)
+	refused("nothing", nil, key)
+	refused("another key", entry, keyOf("r"))
+	refused("another workspace", entry, AppendKey(nil, [16]byte{2}, []byte("q")))
+	refused("no key", entry, nil)
+	another := bytes.Clone(entry)
+	another[3]++ // the checksum does not cover the version
+	refused("another version", another, key)
+}
+
+func TestDecodeOfHugeLengthsAllocatesNothing(t *testing.T) {
+	key, now := keyOf("q"), time.Now()
+	for _, length := range []uint64{1 << 20, 1 << 31, 1 << 32, 1 << 40, math.MaxInt64, math.MaxInt64 + 1, math.MaxUint64} {
+		b := make([]byte, entryHead)
+		b = binary.AppendUvarint(b, length)
+		b = sealed(append(b, key...))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := decode(b, key, time.Minute, now)
+		runtime.ReadMemStats(&after)
+		if grown := after.TotalAlloc - before.TotalAlloc; err != errForeign || grown > 64<<10 {
+			t.Errorf("length %d: %v, %d bytes allocated", length, err, grown)
+		}
+	}
+	unending := append(make([]byte, entryHead), bytes.Repeat([]byte{0x80}, 20)...)
+	if _, err := decode(sealed(unending), key, time.Minute, now); err != errForeign {
+		t.Errorf("a length without end: %v", err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	key := keyOf("q")
+	f.Add(NewPage([]byte("body"), "next", time.Now()).encode(key, time.Minute), int64(time.Second), false)
+	f.Add(NewPage(rows(300), "", time.Unix(0, 0)).encode(key, time.Hour), int64(-1), true)
+	f.Add(make([]byte, entryHead), int64(-2), true)
+	f.Add([]byte{}, int64(math.MinInt64), true)
+	f.Fuzz(func(t *testing.T, b []byte, remaining int64, seal bool) {
+		if seal && len(b) >= entryHead {
+			b = sealed(bytes.Clone(b))
+		}
+		now := time.Now()
+		p, err := decode(b, key, time.Duration(remaining), now)
+		if err != nil {
+			if p != nil || err != errForeign {
+				t.Fatalf("%v, %v", p, err)
+			}
+			return
+		}
+		if p.Proof.After(now) {
+			t.Fatalf("from the future, by %v", p.Proof.Sub(now))
+		}
+		if len(p.Body)+len(p.Deflate)+len(p.ETag)+len(p.Next) > len(b) {
+			t.Fatal("more than there was")
+		}
+		again, err := decode(p.encode(key, time.Minute), key, time.Minute, now)
+		if err != nil || !bytes.Equal(again.Body, p.Body) || !bytes.Equal(again.Deflate, p.Deflate) || again.ETag != p.ETag || again.Next != p.Next {
+			t.Fatalf("does not come back: %v", err)
+		}
+	})
+}
+
+// read is a page's way through Redis as an observer with a true clock sees it.
+type read struct {
+	age     time.Duration // at the read, in truth
+	late    time.Duration // between the encoding's moment and the SET's taking effect
+	writer  time.Duration // by how much the writer's wall clock is ahead
+	reader  time.Duration // by how much the reader's is
+	expires time.Duration // what PTTL says, where it is not what follows from the above
+}
+
+const entryLife = 5 * time.Minute
+
+// decodedAge is how old the reader takes the page to be.
+func (r read) decodedAge(t testing.TB) time.Duration {
+	t.Helper()
+	born := time.Now()
+	p := NewPage([]byte("body"), "", born.Add(r.writer))
+	remaining := r.expires
+	if remaining == 0 {
+		// The SET says what was left when it was sent; Redis counts from when it arrived.
+		remaining = (entryLife - (r.age - r.late)).Truncate(time.Millisecond)
+	}
+	now := born.Add(r.age + r.reader)
+	q, err := decode(p.encode(keyOf("q"), entryLife), keyOf("q"), remaining, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return now.Sub(q.Proof)
+}
+
+func TestDecodedAge(t *testing.T) {
+	const s = time.Second
+	for what, c := range map[string]struct {
+		read
+		want time.Duration
+	}{
+		"read at once":                         {read{}, 0},
+		"all is well":                          {read{age: 10 * s}, 10 * s},
+		"late SET":                             {read{age: 70 * s, late: 60 * s}, 70 * s},
+		"writer ahead":                         {read{age: 10 * s, writer: 3600 * s}, 10 * s},
+		"writer behind: too old":               {read{age: 10 * s, writer: -20 * s}, 30 * s},
+		"reader ahead: too old":                {read{age: 10 * s, reader: 20 * s}, 30 * s},
+		"reader behind":                        {read{age: 10 * s, reader: -3600 * s}, 10 * s},
+		"both ahead":                           {read{age: 10 * s, writer: 3600 * s, reader: 3600 * s}, 10 * s},
+		"both ahead, late SET":                 {read{age: 70 * s, late: 60 * s, writer: 3600 * s, reader: 3600 * s}, 70 * s},
+		"writer ahead, late SET: off by skew":  {read{age: 70 * s, late: 60 * s, writer: 2 * s}, 68 * s},
+		"writer ahead, late SET: off by delay": {read{age: 70 * s, late: 1 * s, writer: 3600 * s}, 69 * s},
+		"no expiry: older than may be served":  {read{age: 10 * s, expires: -1}, entryLife},
+		"no key: older than may be served":     {read{age: 10 * s, expires: -2}, entryLife},
+		"no expiry, writer ahead":              {read{age: 10 * s, writer: 3600 * s, expires: -1}, entryLife},
+		"expires later than any entry may":     {read{age: 10 * s, expires: 9 * time.Hour}, 10 * s},
+		"that, from the future":                {read{age: 10 * s, expires: 9 * time.Hour, writer: 3600 * s}, 0},
+	} {
+		got := c.decodedAge(t)
+		if got < c.want || got > c.want+3*time.Millisecond {
+			t.Errorf("%s: age %v, want %v", what, got, c.want)
+		}
+		if c.expires < 0 && judge(got, 0, entryLife) != expired {
+			t.Errorf("%s: may be served", what)
+		}
+	}
+}
+
+// A page looks younger than it is only when the SET was late and the clocks
+// disagree, and then by the smaller of the two.
+func TestDecodedAgeIsNeverYoungerThanTheTruth(t *testing.T) {
+	random := rand.New(rand.NewPCG(6, 7))
+	skew := func() time.Duration {
+		return time.Duration(random.Int64N(int64(20*time.Second)) - int64(10*time.Second))
+	}
+	for range 20_000 {
+		r := read{age: time.Duration(random.Int64N(int64(entryLife)))}
+		if random.IntN(2) == 0 {
+			r.late = time.Duration(random.Int64N(int64(r.age) + 1))
+		}
+		if random.IntN(2) == 0 {
+			r.writer, r.reader = skew(), skew()
+		}
+		bound := r.age - min(r.late, max(0, r.writer-r.reader))
+		if got := r.decodedAge(t); got < bound {
+			t.Fatalf("%+v: taken to be %v, is at least %v", r, got, bound)
+		}
+	}
+}

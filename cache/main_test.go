@@ -1,0 +1,119 @@
+package cache
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"go.uber.org/goleak"
+
+	"listedge/sandbox"
+	"listedge/sandbox/sandboxtest"
+)
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(silent{}) // dead servers are what half of the tests are about
+	goleak.VerifyTestMain(m)
+}
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+// patient is a limit for what is not about the limit.
+const patient = 10 * time.Second
+
+// startRedis starts a server and makes a client whose own timeouts are long:
+// what keeps a request short is the cache.
+func startRedis(t testing.TB) (*sandbox.Redis, *redis.Client) {
+	t.Helper()
+	server := sandboxtest.Redis(t)
+	client := redis.NewClient(&redis.Options{
+		Addr: server.Addr(), ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1,
+		DialTimeout: patient, ReadTimeout: patient, WriteTimeout: patient,
+		PoolTimeout: patient, PoolSize: 32, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	t.Cleanup(func() { _ = client.Close() })
+	return server, client
+}
+
+// open makes a cache that is closed before the test's other clean-ups. What is
+// not given is large or long; Redis may take its time.
+func open(t testing.TB, o Options) *Cache {
+	t.Helper()
+	if o.Memory == 0 {
+		o.Memory = 8 << 20
+	}
+	if o.FillTimeout == 0 {
+		o.FillTimeout = patient
+	}
+	c, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.redis != nil {
+		c.redis.budget, c.redis.storeBudget = patient, patient
+	}
+	t.Cleanup(func() { closeCache(t, c) })
+	return c
+}
+
+func closeCache(t testing.TB, c *Cache) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patient)
+	defer cancel()
+	if err := c.Close(ctx); err != nil {
+		t.Errorf("close: %v", err)
+	}
+}
+
+// eventually waits for what another goroutine or process is about to bring.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patient)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never came: %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// keyOf is the key of a one-part query of workspace 1.
+func keyOf(query string) []byte { return AppendKey(nil, [16]byte{1}, []byte(query)) }
+
+// brings is a fill that succeeds at once.
+func brings(body string) Fill {
+	return func(context.Context) ([]byte, string, error) { return []byte(body), "next of " + body, nil }
+}
+
+// fails is a fill that fails at once.
+func fails(err error) Fill {
+	return func(context.Context) ([]byte, string, error) { return nil, "", err }
+}
+
+// want is what a Result is to be, its age aside.
+type want struct {
+	body      string
+	source    Source
+	hadStale  bool
+	collapsed bool
+	err       error
+}
+
+func (w want) check(t testing.TB, r Result, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%v, want %+v", err, w)
+	}
+	got := want{string(r.Page.Body), r.Source, r.HadStale, r.Collapsed, r.Err}
+	if got != w {
+		t.Fatalf("%+v, want %+v", got, w)
+	}
+	if r.Age < 0 || r.Page.Next != "next of "+w.body {
+		t.Fatalf("age %v, next %q", r.Age, r.Page.Next)
+	}
+}

@@ -1,0 +1,223 @@
+package cache
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func openMemory(t testing.TB, budget int64) *memory {
+	t.Helper()
+	m, err := newMemory(budget)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.close)
+	return m
+}
+
+func TestWholeKeyIsCompared(t *testing.T) {
+	m := openMemory(t, 8<<20)
+	ours, theirs := keyOf("ours"), keyOf("theirs")
+	// What a collision of all 128 bits of hash would leave behind.
+	collided := &holder{key: string(theirs)}
+	collided.page.Store(NewPage([]byte("theirs"), "", time.Now()))
+	m.pages.Set(ours, collided, 1000)
+	m.pages.Wait()
+	if _, there := m.pages.Get(ours); !there {
+		t.Fatal("the collision was not brought about")
+	}
+	if h := m.get(ours); h != nil {
+		t.Fatalf("another key's page: %s", h.page.Load().Body)
+	}
+	m.put(ours, NewPage([]byte("ours"), "", time.Now()), time.Hour)
+	if h := m.get(ours); h == nil || string(h.page.Load().Body) != "ours" {
+		t.Fatal("the page is not found in place of the collided one")
+	}
+	if got := string(collided.page.Load().Body); got != "theirs" {
+		t.Fatalf("the other key's holder got %s", got)
+	}
+}
+
+func TestPutIsSeenAtOnce(t *testing.T) {
+	m := openMemory(t, 8<<20)
+	for i := range 500 {
+		key, p := keyOf(fmt.Sprint(i)), NewPage([]byte("body"), "", time.Now())
+		kept := m.put(key, p, time.Hour)
+		if h := m.get(key); h != kept || h.page.Load() != p {
+			t.Fatalf("page %d is not found right after put", i)
+		}
+	}
+}
+
+func TestOlderNeverReplacesNewer(t *testing.T) {
+	const writers = 16
+	m := openMemory(t, 8<<20)
+	start := time.Now()
+	for round := range 200 {
+		key := keyOf(fmt.Sprint(round))
+		proofs := rand.Perm(writers)
+		begin := make(chan struct{})
+		var all sync.WaitGroup
+		for _, proof := range proofs {
+			all.Go(func() {
+				p := NewPage(nil, fmt.Sprint(proof), start.Add(time.Duration(proof)))
+				<-begin
+				kept := m.put(key, p, time.Hour).page.Load()
+				found := m.get(key)
+				if kept.Proof.Before(p.Proof) || found == nil || found.page.Load().Proof.Before(p.Proof) {
+					t.Errorf("round %d: %v is followed by something older", round, proof)
+				}
+			})
+		}
+		close(begin)
+		all.Wait()
+		if h := m.get(key); h == nil || h.page.Load().Next != fmt.Sprint(writers-1) {
+			t.Fatalf("round %d: not the newest page was kept", round)
+		}
+	}
+}
+
+// Virtual time: ristretto's own ticker runs in it, too.
+func TestExpiredEntriesDisappear(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := openMemory(t, 8<<20)
+		for i := range 100 {
+			m.put(keyOf(fmt.Sprint(i)), NewPage(rows(1000), "", time.Now()), time.Duration(i+1)*time.Second)
+		}
+		time.Sleep(50*time.Second + time.Millisecond)
+		for i := range 100 {
+			if there := m.get(keyOf(fmt.Sprint(i))) != nil; there != (i >= 50) {
+				t.Errorf("after 50 s, a page to live %d s: there %v", i+1, there)
+			}
+		}
+		time.Sleep(70 * time.Second)
+		if left := m.used(); left != 0 {
+			t.Errorf("%d bytes are left of expired pages", left)
+		}
+		if n := m.evicted.Load(); n != 0 {
+			t.Errorf("%d evictions, but there was room", n)
+		}
+	})
+}
+
+func TestRenewedEntryLives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := openMemory(t, 8<<20)
+		for range 20 {
+			m.put(keyOf("q"), NewPage([]byte("body"), "", time.Now()), 10*time.Second)
+			time.Sleep(9 * time.Second)
+			if m.get(keyOf("q")) == nil {
+				t.Fatal("gone before its time")
+			}
+		}
+	})
+}
+
+func TestPageLargerThanTheBudgetDoesNoHarm(t *testing.T) {
+	m := openMemory(t, 1<<20)
+	small, large := keyOf("small"), keyOf("large")
+	m.put(small, NewPage([]byte("small"), "", time.Now()), time.Hour)
+	huge := &Page{Body: make([]byte, 2<<20), Proof: time.Now()}
+	if kept := m.put(large, huge, time.Hour); kept == nil || kept.page.Load() != huge {
+		t.Error("put does not return the page")
+	}
+	if m.get(large) != nil {
+		t.Error("a page larger than the budget was kept")
+	}
+	m.put(large, NewPage([]byte("fits"), "", time.Now()), time.Hour)
+	if h := m.get(large); h == nil || string(h.page.Load().Body) != "fits" {
+		t.Error("its smaller successor was not")
+	}
+	m.put(large, &Page{Body: make([]byte, 2<<20), Proof: time.Now()}, time.Hour)
+	if m.get(large) != nil || m.used() > 1<<20 {
+		t.Errorf("a page that grew beyond the budget was kept: %d bytes", m.used())
+	}
+	if m.get(small) == nil {
+		t.Error("the small page had to go")
+	}
+}
+
+// liveHeap is what is in use after everything unused was collected.
+func liveHeap() int64 {
+	var s runtime.MemStats
+	runtime.GC()
+	runtime.GC() // the first empties pools into their victims, the second empties these
+	runtime.ReadMemStats(&s)
+	return int64(s.HeapAlloc)
+}
+
+// copied is a page with bytes of its own.
+func copied(p *Page) *Page {
+	return &Page{
+		Body: append([]byte(nil), p.Body...), Deflate: append([]byte(nil), p.Deflate...),
+		ETag: string([]byte(p.ETag)), Next: string([]byte(p.Next)), CRC: p.CRC, Proof: time.Now(),
+	}
+}
+
+func TestMemoryBudget(t *testing.T) {
+	const budget = 8 << 20
+	next := string(noise(120))
+	tiny := NewPage([]byte(`{"data":[],"page":{"hasMore":false,"nextCursor":null}`), "", time.Now())
+	short, usual, long := NewPage(rows(1500), next, time.Now()), NewPage(rows(18_000), next, time.Now()), NewPage(rows(36_000), next, time.Now())
+	key := func(i int) []byte {
+		return AppendKey(nil, [16]byte{byte(i), byte(i >> 8), byte(i >> 16)}, fmt.Appendf(nil, "search for number %d", i), []byte{50}, nil)
+	}
+	for _, c := range []struct {
+		name string
+		puts int // enough to fill the budget several times
+		keys int
+		page func(i int) *Page
+	}{
+		{"tiny pages", 25_000, 25_000, func(int) *Page { return copied(tiny) }},
+		{"short pages", 10_000, 10_000, func(int) *Page { return copied(short) }},
+		{"usual pages", 2_000, 2_000, func(int) *Page { return copied(usual) }},
+		{"all sizes", 5_000, 5_000, func(i int) *Page { return copied([]*Page{tiny, short, usual, long}[i%4]) }},
+		{"from Redis", 4_000, 4_000, func(i int) *Page {
+			entry := bytes.Clone([]*Page{tiny, short, usual}[i%3].encode(key(i), time.Hour)) // to its length, as read
+			p, err := decode(entry, key(i), time.Hour, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}},
+		{"pages that grow", 16_000, 4_000, func(i int) *Page { return copied([]*Page{tiny, tiny, usual, long}[i/4_000]) }},
+		{"pages that grow and shrink", 12_000, 3_000, func(i int) *Page { return copied([]*Page{tiny, usual}[i/3_000%2]) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := liveHeap()
+			m, err := newMemory(budget)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.close()
+			empty := liveHeap() - before
+			peak := int64(0)
+			for i := range c.puts {
+				m.put(key(i%c.keys), c.page(i), time.Hour)
+				m.get(key(rand.IntN(c.keys))) // so that some are worth more than others
+				peak = max(peak, m.used())
+			}
+			live := liveHeap() - before
+			accounted := m.used()
+			t.Logf("live %.2f of the budget; accounted %.2f, peak %.2f; empty %.3f", share(live, budget), share(accounted, budget), share(peak, budget), share(empty, budget))
+			if live > budget*12/10 {
+				t.Errorf("%d bytes are live, of a budget of %d", live, budget)
+			}
+			if live < budget/2 || accounted < budget/2 {
+				t.Errorf("%d bytes are live, %d accounted for: much of the budget of %d is not used", live, accounted, budget)
+			}
+			if peak > budget {
+				t.Errorf("%d bytes were accounted for, of a budget of %d", peak, budget)
+			}
+			runtime.KeepAlive(m)
+		})
+	}
+}
+
+func share(part, whole int64) float64 { return float64(part) / float64(whole) }
