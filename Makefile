@@ -4,7 +4,7 @@ ARGS ?=
 FUZZTIME ?= 10s
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test check bench fuzz soak vuln image clean
+.PHONY: help run build test check bench fuzz vuln image clean
 
 help: ## list what there is to make
 	@sed -n -E 's/^([a-z]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -28,9 +28,9 @@ check: ## formatting, vet, staticcheck
 	go vet ./...
 	go tool staticcheck ./...
 
-bench: ## side by side with what one would use instead. ARGS goes to the program
-	@deploy/install.sh postgres redis
-	go run ./bench $(ARGS)
+bench: ## what a hit, a miss and a deep page cost, against the bare minimum (Linux)
+	@deploy/install.sh postgres
+	go run ./bench
 
 # go test fuzzes one function of one package at a time.
 fuzz: ## every fuzz test for FUZZTIME (10s)
@@ -40,10 +40,6 @@ fuzz: ## every fuzz test for FUZZTIME (10s)
 		echo "$$folder $$name"; \
 		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$folder" </dev/null || exit 1; \
 	done
-
-soak: ## the tests that take up to an hour
-	@deploy/install.sh
-	go test -tags soak -run Soak -timeout 60m -v ./...
 
 vuln: ## known vulnerabilities in what is used; asks the Go project's database
 	go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Who may import whom, as the README draws it. Test files are free.
+var (
+	mayImport = map[string][]string{
+		"cmd/listedge":        {"edge", "cache", "limiter", "origin", "origin/load", "metrics", "sandbox"},
+		"bench":               {"edge", "cache", "limiter", "origin", "origin/load", "metrics", "sandbox"},
+		"edge":                {"cache", "limiter", "origin", "metrics"},
+		"metrics":             {"cache", "limiter", "origin"},
+		"cache":               nil,
+		"limiter":             nil,
+		"origin":              nil,
+		"origin/load":         {"origin"},
+		"sandbox":             nil,
+		"sandbox/sandboxtest": {"sandbox"},
+		"deploy":              nil,
+	}
+	// onlyIn names the packages that may know of an outside technology.
+	onlyIn = map[string][]string{
+		"github.com/valyala/fasthttp":         {"edge", "bench"},
+		"github.com/prometheus/client_golang": {"metrics"},
+		"github.com/dgraph-io/ristretto":      {"cache"},
+		"github.com/jackc/pgx":                {"origin", "origin/load", "bench"},
+		"github.com/redis/go-redis":           {"cache", "limiter", "cmd/listedge"},
+		"github.com/alecthomas/kong":          {"cmd/listedge"},
+		"github.com/pressly/goose":            {"origin"},
+		"github.com/klauspost/compress":       {"cache"},
+		"github.com/schollz/progressbar":      {"origin/load"},
+		"github.com/swaggest/swgui":           {"edge"},
+		"github.com/prometheus/procfs":        {"bench"},
+		"github.com/hashicorp/golang-lru":     {"edge", "origin"},
+		"github.com/sony/gobreaker":           {"cache", "limiter", "origin"},
+		"golang.org/x/sync/singleflight":      {"cache"},
+		"net/http":                            {"edge", "metrics", "cmd/listedge", "bench"},
+	}
+)
+
+func TestImportRules(t *testing.T) {
+	root := filepath.Join("..", "..")
+	checked := 0
+	err := filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+			return err
+		}
+		relative, err := filepath.Rel(root, file)
+		if err != nil {
+			return err
+		}
+		home := path.Dir(filepath.ToSlash(relative))
+		allowed, known := mayImport[home]
+		if !known {
+			t.Errorf("%s: package %s is not in the table", relative, home)
+			return nil
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		checked++
+		for _, spec := range parsed.Imports {
+			name := strings.Trim(spec.Path.Value, `"`)
+			if ours, ok := strings.CutPrefix(name, "listedge/"); ok && !slices.Contains(allowed, ours) {
+				t.Errorf("%s: %s may not import %s", relative, home, ours)
+			}
+			for technology, homes := range onlyIn {
+				if (name == technology || strings.HasPrefix(name, technology+"/")) && !slices.Contains(homes, home) {
+					t.Errorf("%s: %s may not import %s", relative, home, name)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil || checked < 50 {
+		t.Errorf("%d files checked, %v", checked, err)
+	}
+}
