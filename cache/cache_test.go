@@ -78,7 +78,7 @@ func TestPageIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 		want{body: "one"}.check(t, r, err)
 		checkFills(t, c, 1, 0)
 
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if _, ok := c.Hit(key, time.Now()); ok {
 			t.Fatal("a hit at the age of ttl")
 		}
@@ -242,7 +242,7 @@ func TestStaleStandsInForAFailingOrigin(t *testing.T) {
 						t.Fatalf("at %v: %+v, %v", age, r, err)
 					}
 				}
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				if r, err := c.Forward(key, failing); err == nil {
 					t.Fatalf("served at the age of %v", r.Age)
 				}
@@ -306,7 +306,7 @@ func TestOriginIsLeftInPeaceAfterAFailure(t *testing.T) {
 			time.Sleep(fillPause/100 - 1)
 		}
 		checkFills(t, c, 2, 1)
-		time.Sleep(100)
+		time.Sleep(100 * time.Nanosecond)
 		r, err = c.Forward(key, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
 		time.Sleep(fillPause)
@@ -388,7 +388,7 @@ func TestNothingIsStaleWithoutMaxStale(t *testing.T) {
 		if _, ok := c.Hit(key, time.Now()); !ok {
 			t.Fatal("no hit")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if r, err := c.Forward(key, fails(errOrigin)); !errors.Is(err, errOrigin) {
 			t.Fatalf("%+v, %v", r, err)
 		}

@@ -51,7 +51,7 @@ func shorten(text []byte) string {
 		return string(text)
 	}
 	end := shown
-	for !utf8.RuneStart(text[end]) {
+	for end > 0 && !utf8.RuneStart(text[end]) {
 		end--
 	}
 	return string(text[:end])
