@@ -107,25 +107,25 @@ func (s *Server) parse(x *exchange) failure {
 // lookUp finds the page, in memory if it can.
 func (s *Server) lookUp(x *exchange) failure {
 	x.key = appendPageKey(x.key[:0], &x.query)
-	var ok bool
-	if x.page, ok = s.cache.Hit(x.key, x.now); ok {
-		x.outcome = metrics.OutcomeMemory
-		return failure{}
+	var hit bool
+	if x.page, hit = s.cache.Hit(x.key, x.now); !hit {
+		var err error
+		if x.page, err = s.forward(x.key, x.query); err != nil {
+			return failure{problem: lookUpProblem(err), retry: retrySoon, cause: err}
+		}
 	}
-	var err error
-	x.page, err = s.forward(x.key, x.query)
-	if err != nil {
-		return failure{problem: lookUpProblem(err), retry: retrySoon, cause: err}
-	}
-	s.metrics.Forwarded(x.page.Collapsed)
+	var tier metrics.Tier
 	switch {
 	case x.page.Err != nil:
-		x.outcome = metrics.OutcomeStale
+		tier, x.outcome = metrics.TierStale, metrics.OutcomeStale
+	case x.page.Source == cache.Memory:
+		tier, x.outcome = metrics.TierMemory, metrics.OutcomeMemory
 	case x.page.Source == cache.Redis:
-		x.outcome = metrics.OutcomeRedis
-	case x.page.Source == cache.Origin:
-		x.outcome = metrics.OutcomeOrigin
+		tier, x.outcome = metrics.TierRedis, metrics.OutcomeRedis
+	default:
+		tier, x.outcome = metrics.TierOrigin, metrics.OutcomeOrigin
 	}
+	s.metrics.LookedUp(tier, x.page.Collapsed)
 	return failure{}
 }
 

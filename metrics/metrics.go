@@ -58,6 +58,20 @@ func (o Outcome) String() string {
 	return [...]string{"other", "memory", "redis", "origin", "stale", "not_modified", "limited", "error"}[o]
 }
 
+// Tier is where a page was found.
+type Tier uint8
+
+// The tiers; TierStale is a page that stood in for a failing origin.
+const (
+	TierMemory Tier = iota
+	TierRedis
+	TierOrigin
+	TierStale
+	tiers
+)
+
+func (t Tier) String() string { return [...]string{"memory", "redis", "origin", "stale"}[t] }
+
 // statuses are all the server can answer with.
 var statuses = [...]int{200, 304, 400, 401, 403, 404, 405, 408, 413, 429, 431, 500, 503}
 
@@ -108,7 +122,8 @@ func buildInfo(version string) prometheus.Collector {
 type Edge struct {
 	requests    [routes][len(statuses)]prometheus.Counter
 	seconds     [routes][outcomes]prometheus.Observer
-	forwarded   [2]prometheus.Counter // led, collapsed
+	pages       [tiers]prometheus.Counter
+	collapsed   prometheus.Counter
 	connections atomic.Int64
 }
 
@@ -123,15 +138,19 @@ func newEdge(registry *prometheus.Registry) *Edge {
 		Help:    "Time from a request's arrival to its answer being ready to send, by route and outcome.",
 		Buckets: latencyBuckets,
 	}, []string{"route", "outcome"})
-	forwarded := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "listedge_cache_forwarded_total",
-		Help: "Requests whose page was not fresh in memory: those that led a look-up in Redis and Postgres, and those that collapsed into one.",
-	}, []string{"role"})
+	pages := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "listedge_cache_requests_total",
+		Help: "Pages looked up, by where they were found; stale ones stood in for a failing origin.",
+	}, []string{"tier"})
+	e.collapsed = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "listedge_cache_collapsed_total",
+		Help: "Pages that another request's look-up brought.",
+	})
 	connections := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "listedge_http_connections",
 		Help: "Open connections of the public listener.",
 	}, func() float64 { return float64(e.connections.Load()) })
-	registry.MustRegister(requests, seconds, forwarded, connections)
+	registry.MustRegister(requests, seconds, pages, e.collapsed, connections)
 	for route := range routes {
 		for i, status := range statuses {
 			e.requests[route][i] = requests.WithLabelValues(route.String(), itoa(status))
@@ -140,7 +159,9 @@ func newEdge(registry *prometheus.Registry) *Edge {
 			e.seconds[route][outcome] = seconds.WithLabelValues(route.String(), outcome.String())
 		}
 	}
-	e.forwarded[0], e.forwarded[1] = forwarded.WithLabelValues("leader"), forwarded.WithLabelValues("collapsed")
+	for tier := range tiers {
+		e.pages[tier] = pages.WithLabelValues(tier.String())
+	}
 	return e
 }
 
@@ -155,12 +176,12 @@ func (e *Edge) Answered(route Route, outcome Outcome, status int, began time.Tim
 	e.seconds[route][outcome].Observe(time.Since(began).Seconds())
 }
 
-// Forwarded records that a page was not fresh in memory.
-func (e *Edge) Forwarded(collapsed bool) {
+// LookedUp records where a page was found, and whether another request's
+// look-up brought it.
+func (e *Edge) LookedUp(tier Tier, collapsed bool) {
+	e.pages[tier].Inc()
 	if collapsed {
-		e.forwarded[1].Inc()
-	} else {
-		e.forwarded[0].Inc()
+		e.collapsed.Inc()
 	}
 }
 
