@@ -1,0 +1,169 @@
+package origin
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// churn changes the list while others walk it. It never touches the rows it is
+// told to leave alone, and never moves a row: it inserts, edits what no order
+// and no search looks at, deactivates, activates and deletes.
+type churn struct {
+	conn    *pgx.Conn
+	random  *rand.Rand
+	next    int // the number of the next row to insert
+	touched []int
+	changes atomic.Int64
+}
+
+func (c *churn) run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if err := c.change(); err != nil {
+			return err
+		}
+		c.changes.Add(1)
+	}
+	return nil
+}
+
+func (c *churn) change() error {
+	n := c.touched[c.random.IntN(len(c.touched))]
+	switch c.random.IntN(5) {
+	case 0:
+		c.next++
+		c.touched = append(c.touched, c.next)
+		_, err := c.conn.Exec(context.Background(), `INSERT INTO items (workspace_id, id, name, track_stock, reorder_point, created_at)
+			VALUES ($1, $2, $3, true, 1, '2026-01-01Z'::timestamptz + $4 * interval '1 second')`,
+			ourWorkspace, awkwardID(c.next), fmt.Sprintf("Row %c", 'A'+c.random.IntN(26)), c.random.IntN(40))
+		return err
+	case 1:
+		_, err := c.conn.Exec(context.Background(), `DELETE FROM items WHERE workspace_id = $1 AND id = $2`, ourWorkspace, awkwardID(n))
+		return err
+	case 2:
+		_, err := c.conn.Exec(context.Background(), `UPDATE items SET active = NOT active WHERE workspace_id = $1 AND id = $2`, ourWorkspace, awkwardID(n))
+		return err
+	case 3:
+		_, err := c.conn.Exec(context.Background(), `UPDATE items SET stock_on_hand = 2 - stock_on_hand WHERE workspace_id = $1 AND id = $2`, ourWorkspace, awkwardID(n))
+		return err
+	default:
+		_, err := c.conn.Exec(context.Background(), `UPDATE items SET cost_price = cost_price + 1, unit = 'edited' WHERE workspace_id = $1 AND id = $2`, ourWorkspace, awkwardID(n))
+		return err
+	}
+}
+
+// Every third row is left alone; the others come and go. Names and moments are
+// few, so that most neighbours are ties and only their ids order them.
+func TestAWalkUnderChangesSeesWhatStayedExactlyOnce(t *testing.T) {
+	t.Parallel()
+	const rows = 300
+	url := newDatabase(t)
+	conn := connect(t, url)
+	c := &churn{conn: connect(t, url), random: rand.New(rand.NewPCG(5, 6)), next: rows}
+	var all []*row
+	stayed := map[string]bool{}
+	for n := range rows {
+		r := newItem(ourWorkspace, awkwardID(n), fmt.Sprintf("Row %c", 'a'+n%26))
+		r.set("createdAt", fmt.Sprintf("2026-01-01T00:00:%02d.000Z", n%40)).set("trackStock", true).set("reorderPoint", "1")
+		all = append(all, r)
+		if n%3 == 0 {
+			stayed[r.id()] = true
+		} else {
+			c.touched = append(c.touched, n)
+		}
+	}
+	insert(t, conn, Items, all...)
+
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.run(ctx) }()
+	o := openOrigin(t, url)
+	for _, q := range []Query{
+		{}, {Stock: Low}, {Search: "row"}, {Search: "w"},
+		{Sort: ByName}, {Sort: ByName, Stock: Low}, {Sort: ByName, Search: "ROW"}, {Sort: ByName, Search: "o", Type: Goods},
+	} {
+		q.Workspace = ourWorkspace
+		for _, q.Limit = range []int{1, 7, 50} {
+			before, seen := c.changes.Load(), map[string]int{}
+			for _, id := range walk(t, o, q, nil) {
+				if seen[id]++; seen[id] > 1 {
+					t.Errorf("%s: row %s seen twice", describe(q), id)
+				}
+			}
+			for id := range stayed {
+				if seen[id] != 1 {
+					t.Errorf("%s: row %s was there throughout and was seen %d times", describe(q), id, seen[id])
+				}
+			}
+			eventually(t, "a change", func() bool { return c.changes.Load() > before || len(ended) > 0 })
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d changes", c.changes.Load())
+}
+
+// The row that a cursor stands on is deleted, renamed or made another's before
+// the cursor is used: the walk goes on behind the place where it stood.
+func TestACursorOutlivesItsRow(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	o := openOrigin(t, url)
+	for _, change := range []string{
+		`DELETE FROM items WHERE id = ANY($1)`,
+		`UPDATE items SET active = false WHERE id = ANY($1)`,
+		`UPDATE items SET name = 'aaa first of all', created_at = '9999-01-01Z' WHERE id = ANY($1)`,
+		`UPDATE items SET workspace_id = '` + otherWorkspace.String() + `' WHERE id = ANY($1)`,
+	} {
+		for _, q := range []Query{{Limit: 1}, {Limit: 7, Sort: ByName}, {Limit: 1, Sort: ByName, Search: "same"}, {Limit: 7, Search: "name"}} {
+			exec(t, conn, "DELETE FROM items")
+			var rows []*row
+			for n := range 40 { // all alike but for their ids
+				rows = append(rows, newItem(ourWorkspace, awkwardID(n), "Same name"))
+			}
+			insert(t, conn, Items, rows...)
+			q.Workspace = ourWorkspace
+			want := walk(t, o, q, nil)
+			got := walk(t, o, q, func(ids []string) { exec(t, conn, change, ids) })
+			if len(want) != 40 || !slices.Equal(got, want) {
+				t.Errorf("%s: after %.30s… %d rows instead of %d", describe(q), change, len(got), len(want))
+			}
+		}
+	}
+}
+
+// What comes into a list behind the reader's place is seen, what comes before
+// it is not; neither moves anything else.
+func TestRowsInsertedDuringAWalk(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	var rows []*row
+	for n := range 30 {
+		rows = append(rows, newItem(ourWorkspace, number(100+n), fmt.Sprintf("Name %02d", n)))
+	}
+	insert(t, conn, Items, rows...)
+	page := 0
+	got := walk(t, openOrigin(t, url), Query{Workspace: ourWorkspace, Sort: ByName, Limit: 7}, func([]string) {
+		page++
+		insert(t, conn, Items, newItem(ourWorkspace, number(200+page), "A first"), newItem(ourWorkspace, number(300+page), "Z last"))
+	})
+	var want []string
+	for _, r := range rows {
+		want = append(want, r.id())
+	}
+	for n := range page {
+		want = append(want, number(301+n).String())
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%d rows, want %d", len(got), len(want))
+	}
+}

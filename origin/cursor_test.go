@@ -1,0 +1,239 @@
+package origin
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// lists are all there are, each with a few searches.
+func lists() (queries []Query) {
+	searches := []string{"", "chai", "Chai", "chai ", "茶", "\x00", strings.Repeat("𝒜", 120)}
+	for _, search := range searches {
+		for _, sort := range []Sort{ByCreatedAt, ByName} {
+			for _, typ := range []Type{AnyType, Customers, Suppliers} {
+				queries = append(queries, Query{Collection: Contacts, Sort: sort, Type: typ, Search: search, Limit: 50})
+			}
+			for _, typ := range []Type{AnyType, Goods, Services} {
+				for _, stock := range []Stock{AnyStock, Tracked, Low} {
+					queries = append(queries, Query{Collection: Items, Sort: sort, Type: typ, Stock: stock, Search: search, Limit: 50})
+				}
+			}
+		}
+	}
+	return queries
+}
+
+// positions are places in a list of this order, the ends of the range among them.
+func positions(sort Sort) (list []Position) {
+	if sort == ByName {
+		for _, name := range append(slices.Clone(awkwardNames), longNames()...) {
+			list = append(list, Position{Set: true, ID: uuid.New(), Name: nameKey(name)})
+		}
+		return append(list, Position{Set: true, Name: strings.Repeat("\U0010FFFF", nameKeyLength)}, Position{Set: true, ID: uuid.Max, Name: "a"})
+	}
+	for _, at := range []int64{minCreatedAt, maxCreatedAt - 1, 0, -1, 1, postgresEpoch, time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC).UnixMicro()} {
+		list = append(list, Position{Set: true, ID: uuid.New(), CreatedAt: at}, Position{Set: true, CreatedAt: at}, Position{Set: true, ID: uuid.Max, CreatedAt: at})
+	}
+	return list
+}
+
+func TestACursorIsItsPosition(t *testing.T) {
+	for _, q := range lists() {
+		for _, p := range positions(q.Sort) {
+			q.After = p
+			cursor := q.AppendCursor([]byte("before "))[len("before "):]
+			fresh := q
+			fresh.After, fresh.Limit, fresh.Workspace = Position{}, 1+len(p.Name)%MaxLimit, uuid.New() // neither is part of it
+			got, err := fresh.ParseCursor(cursor)
+			if err != nil || got != p {
+				t.Fatalf("%s: %+v became %+v, %v", describe(q), p, got, err)
+			}
+			if len(cursor) > MaxCursor || !validText(string(cursor)) || strings.ContainsAny(string(cursor), `"\+/= `) {
+				t.Fatalf("%s: cursor %s", describe(q), cursor)
+			}
+		}
+	}
+}
+
+func TestTheLongestCursorFits(t *testing.T) {
+	q := Query{Sort: ByName, Search: strings.Repeat("\U0010FFFF", 120)}
+	q.After = Position{Set: true, ID: uuid.Max, Name: nameKey(strings.Repeat("\U0010FFFF", 300))}
+	if n := len(q.AppendCursor(nil)); n > MaxCursor || n < 4*nameKeyLength {
+		t.Errorf("%d characters", n)
+	}
+}
+
+// The part of a name that orders it is what Postgres takes: 80 characters.
+func TestNameKeyIsTheTwinOfTheSchemas(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, newDatabase(t))
+	for _, name := range append(slices.Clone(awkwardNames), append(longNames(), strings.Repeat("e\u0301", 80), strings.Repeat("x", 80), strings.Repeat("茶", 81))...) {
+		var want string
+		if err := conn.QueryRow(t.Context(), "SELECT name_key($1)", name).Scan(&want); err != nil || nameKey(name) != want {
+			t.Errorf("%q: %q in the schema, %q here: %v", name, want, nameKey(name), err)
+		}
+	}
+}
+
+func TestACursorOfAnotherListIsToldApart(t *testing.T) {
+	all := lists()
+	for i, from := range all {
+		from.After = positions(from.Sort)[0]
+		cursor := from.AppendCursor(nil)
+		for j, to := range all {
+			want := ErrCursorForeign
+			if i == j {
+				want = nil
+			}
+			if _, err := to.ParseCursor(cursor); !errors.Is(err, want) {
+				t.Fatalf("from %s to %s: %v", describe(from), describe(to), err)
+			}
+		}
+	}
+}
+
+// Nothing that is not a cursor, as it was given, is one: whatever bit, byte,
+// length or order is changed.
+func TestAMangledCursorIsMalformed(t *testing.T) {
+	for _, q := range []Query{{Sort: ByCreatedAt}, {Sort: ByName, Collection: Contacts, Search: "chai"}} {
+		q.After = positions(q.Sort)[3]
+		cursor := q.AppendCursor(nil)
+		refused := func(how string, mangled []byte) {
+			t.Helper()
+			if bytes.Equal(mangled, cursor) {
+				return
+			}
+			if p, err := q.ParseCursor(mangled); !errors.Is(err, ErrCursorMalformed) || p != (Position{}) {
+				t.Errorf("%s: %+v, %v from %s", how, p, err, mangled)
+			}
+		}
+		for i := range cursor {
+			for b := range 256 {
+				mangled := bytes.Clone(cursor)
+				mangled[i] = byte(b) // every bit of every byte, and all other values
+				refused(fmt.Sprintf("byte %d is %d", i, b), mangled)
+			}
+			refused(fmt.Sprintf("cut to %d", i), cursor[:i])
+			refused(fmt.Sprintf("without %d", i), slices.Delete(bytes.Clone(cursor), i, i+1))
+			for _, more := range []string{"A", "_", "=", "\n", "\r\n", " ", "\x00"} {
+				refused(fmt.Sprintf("%q before %d", more, i), slices.Insert(bytes.Clone(cursor), i, []byte(more)...))
+			}
+			for j := range i {
+				mangled := bytes.Clone(cursor)
+				mangled[i], mangled[j] = mangled[j], mangled[i]
+				refused(fmt.Sprintf("%d and %d swapped", i, j), mangled)
+			}
+		}
+		for _, more := range []string{"A", "AA", "AAAA", "=", "==", "\n", "\r", " ", string(cursor), strings.Repeat("A", MaxCursor)} {
+			refused(fmt.Sprintf("with %.10q behind", more), append(bytes.Clone(cursor), more...))
+		}
+		refused("upper case", bytes.ToUpper(cursor))
+		refused("twice as long", bytes.Repeat([]byte("A"), 100_000))
+		refused("nothing", nil)
+	}
+}
+
+// Even with a right checksum, what no list could have given is refused.
+func TestACursorHoldsNothingImpossible(t *testing.T) {
+	forge := func(q Query, version byte, position []byte) []byte {
+		raw := append(make([]byte, cursorHead), position...)
+		raw[4] = version
+		binary.BigEndian.PutUint64(raw[5:], q.scopeHash())
+		binary.BigEndian.PutUint32(raw, crc32.Checksum(raw[4:], castagnoli))
+		return base64.RawURLEncoding.AppendEncode(nil, raw)
+	}
+	id := strings.Repeat("i", 16)
+	byTime, byName := Query{}, Query{Sort: ByName}
+	if p, err := byName.ParseCursor(forge(byName, cursorVersion, []byte(id+"name"))); err != nil || p.Name != "name" {
+		t.Fatalf("the forger does not know how: %+v, %v", p, err)
+	}
+	at := func(us int64) []byte { return binary.BigEndian.AppendUint64([]byte(id), uint64(us)) }
+	for name, c := range map[string]struct {
+		query    Query
+		version  byte
+		position []byte
+	}{
+		"another version": {byName, cursorVersion + 1, []byte(id + "name")}, "no position": {byTime, cursorVersion, nil}, "half an id": {byTime, cursorVersion, []byte(id[:8])},
+		"no time": {byTime, cursorVersion, []byte(id)}, "half a time": {byTime, cursorVersion, at(0)[:20]}, "more than a time": {byTime, cursorVersion, append(at(0), 0)},
+		"before the year 1": {byTime, cursorVersion, at(minCreatedAt - 1)}, "the year 10000": {byTime, cursorVersion, at(maxCreatedAt)}, "infinity": {byTime, cursorVersion, at(1<<63 - 1)},
+		"no name": {byName, cursorVersion, []byte(id)}, "not UTF-8": {byName, cursorVersion, []byte(id + "\xff")}, "half a character": {byName, cursorVersion, []byte(id + "茶"[:2])},
+		"NUL": {byName, cursorVersion, []byte(id + "a\x00b")}, "a surrogate": {byName, cursorVersion, []byte(id + "\xed\xa0\x80")},
+		"81 characters": {byName, cursorVersion, []byte(id + strings.Repeat("x", nameKeyLength+1))},
+	} {
+		if p, err := c.query.ParseCursor(forge(c.query, c.version, c.position)); !errors.Is(err, ErrCursorMalformed) {
+			t.Errorf("%s: %+v, %v", name, p, err)
+		}
+	}
+}
+
+// Scopes and positions name pages in the cache: two of them never share a name.
+func TestScopesAndPositionsAreInjective(t *testing.T) {
+	scopes := map[string]string{}
+	for _, q := range lists() {
+		name := string(q.AppendScope(nil))
+		if other, taken := scopes[name]; taken {
+			t.Errorf("%s and %s are both %q", other, describe(q), name)
+		}
+		scopes[name] = describe(q)
+	}
+	for _, sort := range []Sort{ByCreatedAt, ByName} {
+		names := map[string]bool{"": true} // the start
+		for _, p := range positions(sort) {
+			q := Query{Sort: sort, After: p}
+			name := string(q.AppendPosition(nil))
+			if names[name] {
+				t.Errorf("%+v has the name of another", p)
+			}
+			names[name] = true
+			if back, ok := parsePosition(sort, []byte(name)); !ok || back != p {
+				t.Errorf("%+v became %+v", p, back)
+			}
+		}
+		if start := (&Query{Sort: sort}).AppendPosition(nil); len(start) != 0 {
+			t.Errorf("the start is %q", start)
+		}
+	}
+}
+
+// A damaged cursor that is accepted nevertheless must at least be a position of
+// this very list that Postgres takes as an argument.
+func FuzzParseCursor(f *testing.F) {
+	random := rand.New(rand.NewPCG(8, 9))
+	all := lists()
+	for range 40 {
+		q := all[random.IntN(len(all))]
+		places := positions(q.Sort)
+		q.After = places[random.IntN(len(places))]
+		f.Add(q.AppendCursor(nil), uint8(q.Sort), q.Search)
+	}
+	f.Add([]byte(""), uint8(0), "")
+	f.Add([]byte("AAAA\r\nAAAA"), uint8(1), "x")
+	f.Fuzz(func(t *testing.T, cursor []byte, sort uint8, search string) {
+		q := Query{Sort: Sort(sort % 2), Search: search}
+		p, err := q.ParseCursor(cursor)
+		if err != nil {
+			if !errors.Is(err, ErrCursorMalformed) && !errors.Is(err, ErrCursorForeign) || p != (Position{}) {
+				t.Fatalf("%+v, %v", p, err)
+			}
+			return
+		}
+		q.After = p
+		if !p.Set || !bytes.Equal(q.AppendCursor(nil), cursor) {
+			t.Fatalf("%q is %+v, whose cursor is %q", cursor, p, q.AppendCursor(nil))
+		}
+		if !validText(p.Name) || nameKey(p.Name) != p.Name || (p.Name == "") == (q.Sort == ByName) {
+			t.Fatalf("impossible position %+v", p)
+		}
+	})
+}

@@ -1,0 +1,174 @@
+package origin
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+
+	"listedge/sandbox"
+)
+
+// One private Postgres serves the whole binary; it starts with the first test
+// that wants a database. Tests that kill or freeze a server start their own.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	stopServer()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// patience is for what a test waits for and expects to come.
+const patience = 30 * time.Second
+
+// templateDatabase is migrated and empty; every test's database is a copy.
+const templateDatabase = "template_listedge"
+
+type testServer struct {
+	*sandbox.Postgres
+	dir string
+}
+
+var (
+	serverStarted atomic.Bool
+	databases     atomic.Int64 // made so far; each has its number in its name
+
+	// server has no autovacuum, so that tests say when statistics are taken.
+	server = sync.OnceValue(func() testServer {
+		serverStarted.Store(true)
+		dir, err := os.MkdirTemp("", "listedge-test-")
+		must(err)
+		must(os.Chmod(dir, 0o755)) // the account Postgres runs as must get in
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		postgres, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: dir, Disposable: true, Settings: map[string]string{
+			"autovacuum": "off", "synchronous_commit": "off", "wal_level": "minimal", "max_wal_senders": "0",
+			"shared_buffers": "256MB", "maintenance_work_mem": "256MB", "max_wal_size": "4GB",
+		}})
+		must(err)
+		must(CreateDatabase(ctx, postgres.URL("postgres"), templateDatabase))
+		_, err = MigrateUp(ctx, postgres.URL(templateDatabase))
+		must(err)
+		return testServer{postgres, dir}
+	})
+)
+
+func stopServer() {
+	if !serverStarted.Load() {
+		return
+	}
+	s := server()
+	must(s.Stop())
+	must(os.RemoveAll(s.dir))
+}
+
+// must is for the server all tests stand on: without it there is no test to fail.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// newDatabase makes a database with the schema and returns its URL.
+func newDatabase(t testing.TB) string {
+	t.Helper()
+	return copyDatabase(t, templateDatabase)
+}
+
+func copyDatabase(t testing.TB, template string) string {
+	t.Helper()
+	name := fmt.Sprintf("test_%d", databases.Add(1))
+	execOn(t, server().URL("postgres"), fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", name, template))
+	t.Cleanup(func() { execOn(t, server().URL("postgres"), "DROP DATABASE "+name+" WITH (FORCE)") })
+	return server().URL(name)
+}
+
+func within(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// connect opens an ordinary connection, with the server's own settings.
+func connect(t testing.TB, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(within(t, patience), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// exec runs statements apart from the code under test.
+func exec(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
+	t.Helper()
+	if _, err := conn.Exec(context.Background(), sql, args...); err != nil {
+		t.Fatalf("%v\n%.300s", err, sql)
+	}
+}
+
+func execOn(t testing.TB, url, sql string) {
+	t.Helper()
+	conn, err := pgx.Connect(context.Background(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	exec(t, conn, sql)
+}
+
+// openDatabase opens the pools as a node does.
+func openDatabase(t testing.TB, o DatabaseOptions) *Database {
+	t.Helper()
+	if o.Connections == 0 {
+		o.Connections = 2
+	}
+	if o.QueryTimeout == 0 {
+		o.QueryTimeout = patience
+	}
+	db, err := Open(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return db
+}
+
+func openOrigin(t testing.TB, url string) *Origin {
+	t.Helper()
+	return New(openDatabase(t, DatabaseOptions{URL: url}))
+}
+
+// eventually waits for what something else is about to bring.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never came: %s", what)
+		}
+	}
+}
+
+// number is a UUID that sorts as n does.
+func number(n int) uuid.UUID {
+	return uuid.MustParse(fmt.Sprintf("00000000-0000-4000-8000-%012x", n))
+}
+
+func describe(q Query) string {
+	return fmt.Sprintf("%s sort=%d stock=%d type=%d search=%q limit=%d", q.Collection, q.Sort, q.Stock, q.Type, q.Search, q.Limit)
+}
+
+func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }

@@ -1,0 +1,272 @@
+package origin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// How pages are read, told by the server itself: auto_explain reports the plan
+// and the cost of every statement that Fetch sends, in the sessions that a
+// node opens. Nothing is explained that was not run, or run otherwise.
+
+// plan is a node of a plan as EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) has it.
+type plan struct {
+	Type         string  `json:"Node Type"`
+	Index        string  `json:"Index Name"`
+	Rows         float64 `json:"Actual Rows"`
+	Loops        float64 `json:"Actual Loops"`
+	Filtered     float64 `json:"Rows Removed by Filter"`
+	Rechecked    float64 `json:"Rows Removed by Index Recheck"`
+	Hit          int     `json:"Shared Hit Blocks"`
+	Read         int     `json:"Shared Read Blocks"`
+	Plans        []*plan `json:"Plans"`
+	text         string
+	buffers      int
+	usedIndexes  map[string]float64 // rows read through each
+	visitedNodes map[string]bool    // that were executed
+}
+
+// summarise adds up what was executed of the plan.
+func (p *plan) summarise() *plan {
+	p.usedIndexes, p.visitedNodes = map[string]float64{}, map[string]bool{}
+	p.buffers = p.Hit + p.Read // a node's include its children's
+	var visit func(n *plan)
+	visit = func(n *plan) {
+		if n.Loops > 0 {
+			p.visitedNodes[n.Type] = true
+			if n.Index != "" {
+				p.usedIndexes[n.Index] += n.Loops * (n.Rows + n.Filtered + n.Rechecked)
+			}
+		}
+		for _, child := range n.Plans {
+			visit(child)
+		}
+	}
+	visit(p)
+	return p
+}
+
+// explained is an Origin whose sessions explain what they do.
+type explained struct {
+	origin *Origin
+	plans  chan *plan
+}
+
+func explain(t testing.TB, url string) *explained {
+	t.Helper()
+	e := &explained{plans: make(chan *plan, 16)}
+	config := openDatabase(t, DatabaseOptions{URL: url, Connections: 1}).pages.Config()
+	for name, value := range map[string]string{
+		"session_preload_libraries": "auto_explain", "client_min_messages": "log",
+		"auto_explain.log_min_duration": "0", "auto_explain.log_analyze": "on", "auto_explain.log_buffers": "on",
+		"auto_explain.log_timing": "off", "auto_explain.log_format": "json",
+	} {
+		config.ConnConfig.RuntimeParams[name] = value
+	}
+	config.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		_, text, ok := strings.Cut(n.Message, "plan:\n")
+		if !ok {
+			return
+		}
+		var explained struct{ Plan *plan }
+		if err := json.Unmarshal([]byte(text), &explained); err != nil {
+			t.Errorf("%v in %s", err, text)
+			return
+		}
+		explained.Plan.text = text
+		e.plans <- explained.Plan.summarise()
+	}
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	e.origin = New(&Database{pages: pool})
+	return e
+}
+
+// fetch returns the page's ids and how the server came by them.
+func (e *explained) fetch(t testing.TB, q Query) ([]string, *plan) {
+	t.Helper()
+	page := fetch(t, e.origin, q)
+	var ids []string
+	for _, raw := range page.rows {
+		ids = append(ids, idOf(t, raw))
+	}
+	select {
+	case p := <-e.plans:
+		return ids, p
+	default:
+		t.Fatal("the server explained nothing")
+		return nil, nil
+	}
+}
+
+const (
+	bigRows    = 200_000
+	bigMatches = 40 // rows with "needle"
+)
+
+// buildBigDatabase has one large workspace among small ones, never analysed.
+func buildBigDatabase(t testing.TB, conn *pgx.Conn) {
+	t.Helper()
+	// The indexes are quicker to build at the end than row by row.
+	rows, err := conn.Query(context.Background(), `SELECT indexdef FROM pg_indexes WHERE tablename IN ('items', 'contacts') AND indexname !~ 'pkey$'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	indexes, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(indexes) == 0 {
+		t.Fatalf("%d indexes, %v", len(indexes), err)
+	}
+	for _, definition := range indexes {
+		exec(t, conn, "DROP INDEX "+strings.Fields(definition)[2])
+	}
+	exec(t, conn, `INSERT INTO items (workspace_id, id, name, type, sku, description, cost_price, track_stock, stock_on_hand, reorder_point, active, created_at)
+		SELECT $1, md5(n::text)::uuid, left(md5((n * 7)::text), 6) || (ARRAY[' Product', ' product', ' PRODUCT', ' other'])[1 + n / 7 % 4],
+		       CASE WHEN n % 25 = 0 THEN 'SERVICE' ELSE 'GOODS' END, 'SKU-' || n, CASE WHEN n % $3 = 7 THEN 'a needle in it' ELSE 'hay' END,
+		       n % 100, n % 2 = 0, n % 50, CASE WHEN n % 4 = 0 THEN 3 END, n % 97 <> 0,
+		       '2026-01-01Z'::timestamptz + (n * 7919 % $2) * interval '1 second'
+		FROM generate_series(1, $2) n`, ourWorkspace, bigRows, bigRows/bigMatches)
+	exec(t, conn, `INSERT INTO items (workspace_id, id, name, type, track_stock, reorder_point, description)
+		SELECT md5((n % 20)::text)::uuid, md5(n::text)::uuid, 'Product needle ' || n, 'SERVICE', true, 5, 'needle' FROM generate_series(1, 10000) n`)
+	exec(t, conn, `INSERT INTO contacts (workspace_id, id, name, email, is_customer, is_supplier, created_at)
+		SELECT $1, md5(n::text)::uuid, 'Company ' || left(md5((n * 7)::text), 6), CASE WHEN n % 1000 = 7 THEN 'needle@example.com' END, true, n % 25 = 0,
+		       '2026-01-01Z'::timestamptz + (n * 7919 % 20000) * interval '1 second'
+		FROM generate_series(1, 20000) n`, ourWorkspace)
+	exec(t, conn, strings.Join(indexes, ";"))
+	// CREATE INDEX has counted the rows; a table that only ever grew is not counted.
+	exec(t, conn, "UPDATE pg_class SET reltuples = -1, relpages = 0 WHERE relname ~ '^(items|contacts)'")
+}
+
+// behind is the position after so many rows of the list.
+func behind(t testing.TB, conn *pgx.Conn, q Query, rows int) Position {
+	t.Helper()
+	shape := shape{collection: q.Collection, sort: q.Sort, stock: q.Stock, typ: q.Type}
+	var (
+		id   uuid.UUID
+		name string
+		at   int64
+	)
+	err := conn.QueryRow(context.Background(), fmt.Sprintf(
+		`SELECT id, left(name, 80), (extract(epoch FROM created_at) * 1000000)::bigint FROM %s WHERE workspace_id = $1 AND active%s%s ORDER BY %s OFFSET $2 LIMIT 1`,
+		q.Collection, stockConditions[shape.stock], typeConditions[shape.typ], orders[q.Sort].order), q.Workspace, rows-1).Scan(&id, &name, &at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q.Sort == ByName {
+		return Position{Set: true, ID: id, Name: name}
+	}
+	return Position{Set: true, ID: id, CreatedAt: at}
+}
+
+func TestPagesCostTheSameHoweverDeepTheyLie(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	buildBigDatabase(t, conn)
+	t.Run("never analysed", func(t *testing.T) { checkPlans(t, url, conn) })
+	exec(t, conn, "ANALYZE")
+	t.Run("analysed", func(t *testing.T) { checkPlans(t, url, conn) })
+}
+
+func checkPlans(t *testing.T, url string, conn *pgx.Conn) {
+	e := explain(t, url)
+	const limit = 50
+	for _, list := range []struct {
+		Query
+		index string
+		deep  int // rows before a page deep in the list
+	}{
+		{Query{Sort: ByCreatedAt}, "items_by_created_at", 2000 * limit},
+		{Query{Sort: ByName}, "items_by_name", 2000 * limit},
+		{Query{Sort: ByCreatedAt, Stock: Low}, "items_low_by_created_at", 2000},
+		{Query{Sort: ByName, Stock: Low}, "items_low_by_name", 2000},
+		{Query{Sort: ByCreatedAt, Type: Services}, "items_services_by_created_at", 4000},
+		{Query{Sort: ByName, Type: Services}, "items_services_by_name", 4000},
+		{Query{Sort: ByCreatedAt, Collection: Contacts}, "contacts_by_created_at", 15000},
+		{Query{Sort: ByName, Collection: Contacts}, "contacts_by_name", 15000},
+		{Query{Sort: ByCreatedAt, Collection: Contacts, Type: Suppliers}, "contacts_suppliers_by_created_at", 500},
+		{Query{Sort: ByName, Collection: Contacts, Type: Suppliers}, "contacts_suppliers_by_name", 500},
+	} {
+		q := list.Query
+		q.Workspace, q.Limit = ourWorkspace, limit
+		for _, deep := range []int{0, list.deep} {
+			if q.After = (Position{}); deep > 0 {
+				q.After = behind(t, conn, q, deep)
+			}
+			e.fetch(t, q) // the first of its kind on the connection
+			ids, p := e.fetch(t, q)
+			switch {
+			case len(ids) != limit:
+				t.Errorf("%s behind %d: %d rows", describe(q), deep, len(ids))
+			case len(p.usedIndexes) != 1 || p.usedIndexes[list.index] == 0 || p.visitedNodes["Sort"] || p.visitedNodes["Seq Scan"] || p.visitedNodes["Bitmap Heap Scan"]:
+				t.Errorf("%s behind %d is not read by %s:\n%s", describe(q), deep, list.index, p.text)
+			case p.usedIndexes[list.index] > limit+1:
+				t.Errorf("%s behind %d reads %v rows", describe(q), deep, p.usedIndexes[list.index])
+			case p.buffers > 2*limit:
+				t.Errorf("%s behind %d touches %d blocks", describe(q), deep, p.buffers)
+			}
+		}
+	}
+
+	// Filters that most rows pass walk the whole list's index.
+	for _, q := range []Query{{Type: Goods}, {Type: Goods, Sort: ByName}, {Stock: Tracked}, {Stock: Tracked, Sort: ByName},
+		{Collection: Contacts, Type: Customers}, {Collection: Contacts, Type: Customers, Sort: ByName}} {
+		q.Workspace, q.Limit = ourWorkspace, limit
+		index := fmt.Sprintf("%s_by_%s", q.Collection, [...]string{"created_at", "name"}[q.Sort])
+		if _, p := e.fetch(t, q); len(p.usedIndexes) != 1 || p.usedIndexes[index] == 0 || p.usedIndexes[index] > 4*limit || p.visitedNodes["Sort"] {
+			t.Errorf("%s reads %v:\n%s", describe(q), p.usedIndexes, p.text)
+		}
+	}
+
+	for _, sort := range []Sort{ByCreatedAt, ByName} {
+		order := [...]string{"created_at", "name"}[sort]
+		for _, stock := range []Stock{AnyStock, Tracked} {
+			q := Query{Workspace: ourWorkspace, Sort: sort, Stock: stock, Search: "PRODUCT", Limit: limit}
+			e.fetch(t, q)
+			for _, deep := range []int{0, 50_000} {
+				if q.After = (Position{}); deep > 0 {
+					q.After = behind(t, conn, q, deep)
+				}
+				ids, p := e.fetch(t, q)
+				if len(ids) != limit || p.usedIndexes["items_by_search"] > 0 {
+					t.Errorf("%s behind %d: %d rows through the trigram index, which many rows match:\n%s", describe(q), deep, len(ids), p.text)
+				}
+				// Three in four have the term and half are tracked.
+				if read := p.usedIndexes["items_by_"+order]; sort == ByCreatedAt && read > 5*limit || read > searchWalk {
+					t.Errorf("%s behind %d reads %v rows for a page of %d", describe(q), deep, read, limit)
+				}
+			}
+		}
+
+		for _, c := range []Collection{Items, Contacts} {
+			matches := map[Collection]float64{Items: bigMatches, Contacts: 20}[c]
+			q := Query{Workspace: ourWorkspace, Collection: c, Sort: sort, Search: "needle", Limit: limit}
+			ids, p := e.fetch(t, q)
+			list, index := fmt.Sprintf("%s_by_%s", c, order), fmt.Sprintf("%s_by_search", c)
+			if len(ids) == 0 || float64(len(ids)) > matches || len(p.usedIndexes) != 2 || p.visitedNodes["Seq Scan"] {
+				t.Errorf("%s: %d rows through %v:\n%s", describe(q), len(ids), p.usedIndexes, p.text)
+			}
+			if read := p.usedIndexes[list] + p.usedIndexes[index]; p.usedIndexes[list] > searchWalk || p.usedIndexes[index] == 0 || read > searchWalk+matches {
+				t.Errorf("%s reads %v:\n%s", describe(q), p.usedIndexes, p.text)
+			}
+			if p.buffers > searchWalk*3/2 {
+				t.Errorf("%s touches %d blocks", describe(q), p.buffers)
+			}
+		}
+	}
+
+	// A term without a trigram that many rows match: no more than it needs.
+	if ids, p := e.fetch(t, Query{Workspace: ourWorkspace, Search: "pr", Limit: limit}); len(ids) != limit || p.usedIndexes["items_by_created_at"] > 5*limit {
+		t.Errorf("a short term reads %v:\n%s", p.usedIndexes, p.text)
+	}
+}

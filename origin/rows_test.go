@@ -1,0 +1,301 @@
+package origin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// The reference: rows as the API describes them, made, filtered, searched and
+// read back without a line of the code under test.
+
+// field is one field of an answer; value is a string, a bool, a json.Number or nil.
+type field struct {
+	name  string
+	value any
+}
+
+// row is what a list should show of one row, fields in the API's order.
+type row struct {
+	workspace uuid.UUID
+	active    bool
+	fields    []field
+
+	low      bool     // by the words of the API; set when inserted
+	searched []string // the searched fields, folded; set when inserted
+}
+
+func (r *row) get(name string) any {
+	for _, f := range r.fields {
+		if f.name == name {
+			return f.value
+		}
+	}
+	panic("no field " + name)
+}
+
+func (r *row) set(name string, value any) *row {
+	for i, f := range r.fields {
+		if f.name == name {
+			r.fields[i].value = value
+			return r
+		}
+	}
+	panic("no field " + name)
+}
+
+func (r *row) text(name string) string { return r.get(name).(string) }
+func (r *row) id() string              { return r.text("id") }
+
+func newItem(workspace uuid.UUID, id uuid.UUID, name string) *row {
+	return &row{workspace: workspace, active: true, fields: []field{
+		{"id", id.String()}, {"name", name}, {"type", "GOODS"}, {"sku", nil}, {"description", nil}, {"unit", nil},
+		{"imagePath", nil}, {"preferredContactId", nil}, {"costPrice", "0"}, {"avgCost", "0"}, {"sellingPrice", "0"},
+		{"taxable", true}, {"trackStock", false}, {"stockOnHand", "0"}, {"reorderPoint", nil}, {"usage30", json.Number("0")},
+		{"createdAt", "2026-01-01T00:00:00.000Z"},
+	}}
+}
+
+func newContact(workspace uuid.UUID, id uuid.UUID, name string) *row {
+	return &row{workspace: workspace, active: true, fields: []field{
+		{"id", id.String()}, {"name", name}, {"email", nil}, {"phone", nil}, {"address", nil}, {"tin", nil},
+		{"isCustomer", false}, {"isSupplier", false}, {"createdAt", "2026-01-01T00:00:00.000Z"},
+	}}
+}
+
+// columnOf is the table's name of a field of the API: usage30 is usage_30.
+func columnOf(field string) string {
+	var b strings.Builder
+	for i, r := range field {
+		digit := '0' <= r && r <= '9' && !strings.ContainsRune("0123456789", rune(field[i-1]))
+		if 'A' <= r && r <= 'Z' || digit {
+			b.WriteByte('_')
+		}
+		b.WriteRune(r)
+	}
+	return strings.ToLower(b.String())
+}
+
+// insert writes the rows with all their columns.
+func insert(t testing.TB, conn *pgx.Conn, c Collection, rows ...*row) {
+	t.Helper()
+	var records []map[string]any
+	for _, r := range rows {
+		r.low = c == Items && low(r)
+		r.searched = searched(r, c)
+		record := map[string]any{"workspace_id": r.workspace, "active": r.active}
+		for _, f := range r.fields {
+			record[columnOf(f.name)] = f.value
+		}
+		records = append(records, record)
+	}
+	b, err := json.Marshal(records)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, conn, fmt.Sprintf("INSERT INTO %[1]s SELECT * FROM json_populate_recordset(NULL::%[1]s, $1::text::json)", c), string(b))
+}
+
+// kept says whether stock and type keep the row, by the words of the API.
+func kept(r *row, q Query) bool {
+	if !r.active || r.workspace != q.Workspace {
+		return false
+	}
+	switch q.Type {
+	case Goods:
+		return keptStock(r, q.Stock) && r.get("type") == "GOODS"
+	case Services:
+		return keptStock(r, q.Stock) && r.get("type") == "SERVICE"
+	case Customers:
+		return r.get("isCustomer") == true
+	case Suppliers:
+		return r.get("isSupplier") == true
+	}
+	return keptStock(r, q.Stock)
+}
+
+func keptStock(r *row, stock Stock) bool {
+	switch stock {
+	case Tracked:
+		return r.get("trackStock") == true
+	case Low:
+		return r.low
+	}
+	return true
+}
+
+func low(r *row) bool {
+	return r.get("trackStock") == true && r.get("reorderPoint") != nil &&
+		rational(r.text("stockOnHand")).Cmp(rational(r.text("reorderPoint"))) <= 0
+}
+
+func rational(decimal string) *big.Rat {
+	r, ok := new(big.Rat).SetString(decimal)
+	if !ok {
+		panic("not a number: " + decimal)
+	}
+	return r
+}
+
+// foldSpecials are letters whose cases are not one letter each; enough of them
+// for the alphabets that the tests search in.
+var foldSpecials = strings.NewReplacer("ß", "ss", "ẞ", "ss", "ς", "σ", "ﬁ", "fi", "İ", "i\u0307", "ı", "i")
+
+// folded is a text as the reference search compares it.
+func folded(s string) string {
+	return strings.Map(func(r rune) rune { return unicode.ToLower(unicode.ToUpper(r)) }, foldSpecials.Replace(s))
+}
+
+func searched(r *row, c Collection) (texts []string) {
+	names := []string{"name", "sku", "description"}
+	if c == Contacts {
+		names = []string{"name", "email", "phone", "tin"}
+	}
+	for _, name := range names {
+		if text, ok := r.get(name).(string); ok {
+			texts = append(texts, folded(text))
+		}
+	}
+	return texts
+}
+
+// found says whether one of the searched fields holds the term.
+func found(r *row, term string) bool {
+	term = folded(term)
+	return slices.ContainsFunc(r.searched, func(text string) bool { return strings.Contains(text, term) })
+}
+
+// answer is a page as a client reads it.
+type answer struct {
+	rows []json.RawMessage
+	next string
+}
+
+// decodePage reads a page, which must be exactly what the API promises.
+func decodePage(t testing.TB, page Page) answer {
+	t.Helper()
+	if !utf8.Valid(page.Body) {
+		t.Fatalf("not UTF-8: %.200q", page.Body)
+	}
+	var body struct {
+		Data *[]json.RawMessage `json:"data"`
+		Page *struct {
+			HasMore    *bool           `json:"hasMore"`
+			NextCursor json.RawMessage `json:"nextCursor"`
+		} `json:"page"`
+	}
+	d := json.NewDecoder(io.MultiReader(bytes.NewReader(page.Body), strings.NewReader("}")))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&body); err != nil {
+		t.Fatalf("%v in %.200s", err, page.Body)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		t.Fatalf("something follows the page (%v): %.200s", err, page.Body)
+	}
+	if body.Data == nil || body.Page == nil || body.Page.HasMore == nil || len(body.Page.NextCursor) == 0 {
+		t.Fatalf("not all fields of a page: %.200s", page.Body)
+	}
+	next := "null"
+	if page.NextCursor != "" {
+		next = `"` + page.NextCursor + `"`
+	}
+	if *body.Page.HasMore != (page.NextCursor != "") || string(body.Page.NextCursor) != next || page.Rows != len(*body.Data) {
+		t.Fatalf("Rows %d and NextCursor %q beside %d rows, hasMore %v, nextCursor %s",
+			page.Rows, page.NextCursor, len(*body.Data), *body.Page.HasMore, body.Page.NextCursor)
+	}
+	if len(page.NextCursor) > MaxCursor {
+		t.Fatalf("a cursor of %d characters", len(page.NextCursor))
+	}
+	return answer{rows: *body.Data, next: page.NextCursor}
+}
+
+// decodeRow reads one row: its fields in their order, each once.
+func decodeRow(raw []byte) ([]field, error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	if open, err := d.Token(); err != nil || open != json.Delim('{') {
+		return nil, fmt.Errorf("%v instead of an object: %w", open, err)
+	}
+	var fields []field
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		value, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		fields = append(fields, field{name.(string), value})
+	}
+	return fields, nil
+}
+
+// idOf is the id of a row, its first field. (What rows hold is the oracle's affair.)
+func idOf(t testing.TB, raw []byte) string {
+	t.Helper()
+	const before, length = len(`{"id":"`), 36
+	if len(raw) < before+length || string(raw[:before]) != `{"id":"` {
+		t.Fatalf("not a row: %.200s", raw)
+	}
+	return string(raw[before : before+length])
+}
+
+// fetch asks for one page.
+func fetch(t testing.TB, o *Origin, q Query) answer {
+	t.Helper()
+	page, err := o.Fetch(context.Background(), q)
+	if err != nil {
+		t.Fatalf("%s: %v", describe(q), err)
+	}
+	return decodePage(t, page)
+}
+
+// follow puts the query behind its page, as a client with the cursor would.
+func follow(t testing.TB, q *Query, cursor string) {
+	t.Helper()
+	after, err := q.ParseCursor([]byte(cursor))
+	if err != nil {
+		t.Fatalf("%s: cursor %s: %v", describe(*q), cursor, err)
+	}
+	q.After = after
+}
+
+// walk fetches all pages; between them it calls between, if there is one, with
+// the ids of the page just read.
+func walk(t testing.TB, o *Origin, q Query, between func(ids []string)) (ids []string) {
+	t.Helper()
+	for {
+		page := fetch(t, o, q)
+		var seen []string
+		for _, raw := range page.rows {
+			seen = append(seen, idOf(t, raw))
+		}
+		ids = append(ids, seen...)
+		if page.next == "" {
+			return ids
+		}
+		if len(seen) != q.Limit {
+			t.Fatalf("%s: %d rows on a page that is not the last", describe(q), len(seen))
+		}
+		if between != nil {
+			between(seen)
+		}
+		follow(t, &q, page.next)
+	}
+}
+
+func instant(at time.Time) string { return at.UTC().Format("2006-01-02T15:04:05.000Z") }

@@ -1,0 +1,148 @@
+package origin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What a term finds, case by case. Each is asked of one row whose name is the
+// text, in both collections.
+func TestSearchFindsSubstringsWhateverTheirCase(t *testing.T) {
+	t.Parallel()
+	astral := strings.Repeat("𝒜😀", 60) // 120 code points, 480 bytes, 240 UTF-16 units
+	cases := []struct {
+		text, term string
+		found      bool
+	}{
+		{"Chai tea", "chai", true}, {"Chai tea", "AI T", true}, {"Chai tea", "chai  tea", false}, {"Chai tea", "teas", false},
+		{"x", "x", true}, {"x", "X", true}, {"xy", "y", true}, {"xy", "xy", true}, {"xy", "xyz", false}, {"ab", "ba", false},
+
+		{"100% juice", "%", true}, {"juice", "%", false}, {"100% juice", "100% j", true}, {"1000 juice", "100% j", false},
+		{"a_b", "_", true}, {"ab", "_", false}, {"axb", "a_b", false}, {"a_b", "A_B", true}, {"50_50 mix", "50_50", true}, {"50x50 mix", "50_50", false},
+		{`back\slash`, `\`, true}, {"slash", `\`, false}, {`back\slash`, `k\s`, true}, {`a\%b`, `\%`, true}, {"a%b", `\%`, false}, {`end\`, `d\`, true},
+		{`a\\b`, `\\`, true}, {`a\b`, `\\`, false}, {`100\% juice`, `100\% j`, true}, {"100% juice", `100\% j`, false},
+		{"it's", "'", true}, {"it's", "T'S", true}, {"its", "'", false}, {`say "hi"`, `"HI"`, true}, {"a; DROP TABLE items", "'; drop", false},
+		{"a*b?", "*", true}, {"ab", "*", false}, {"a.b", ".", true}, {"ab", ".", false}, {"[ab]", "[AB]", true}, {"a", "[ab]", false}, {"a|b", "|", true},
+		{"$1", "$1", true}, {"price", "$1", false},
+
+		{"中国茶", "茶", true}, {"中国茶", "国茶", true}, {"中国茶", "中国茶", true}, {"中国茶", "中茶", false}, {"漢字かな交じり", "かな交じ", true}, {"한국어", "국어", true},
+		{"ÄPFEL", "äpf", true}, {"äpfel", "ÄPFEL", true}, {"apfel", "äpfel", false}, {"Résumé", "RÉSUMÉ", true}, {"ŁÓDŹ", "łódź", true},
+		{"ЧАЙ ЧЁРНЫЙ", "чай чёрный", true}, {"чай", "ЧАЙ", true}, {"чай", "чаи", false}, {"їжак", "ЇЖА", true},
+
+		// One letter, two small forms: σ, and ς at the end of a word.
+		{"ΟΔΟΣ", "οδος", true}, {"οδος", "ΟΔΟΣ", true}, {"οδος", "οδοσ", true}, {"ΣΊΣΥΦΟΣ", "σίσυφος", true}, {"Σίσυφος", "φοσ", true}, {"Σίσυφος", "ΦΟΣ", true},
+		{"σας", "Σ", true}, {"σας", "ς", true}, {"ΟΔΟΣΗΜΑ", "οδος", true},
+		// ß is SS in capitals, and so is ẞ.
+		{"Straße", "STRASSE", true}, {"STRASSE", "straße", true}, {"STRAẞE", "straße", true}, {"Straße", "ẞ", true}, {"Straße", "ss", true}, {"Straße", "ße", true},
+		{"strase", "straße", false},
+		// Dotted and dotless i: İ is i with a dot above it, ı is written I in capitals.
+		{"İstanbul", "i̇stanbul", true}, {"İstanbul", "İSTANBUL", true}, {"İstanbul", "stanbul", true}, {"diyarbakır", "DIYARBAKIR", true},
+		{"ISTANBUL", "istanbul", true}, {"ISTANBUL", "ıstanbul", true},
+		{"ǅungla", "ǆUNGLA", true}, {"ﬁne", "FINE", true}, {"fine", "ﬁne", true}, {"ſharp", "SHARP", true}, {"µm", "μM", true}, {"ᾳ", "ᾼ", true},
+		{"e\u0301", "E\u0301", true}, {"\u00e9", "e\u0301", false}, // composed and decomposed are different characters
+
+		{"line\nbreak", "e\nb", true}, {"line\nbreak", "\n", true}, {"line break", "e\nb", false}, {"tab\there", "B\tH", true}, {"\x01ctl", "\x01C", true},
+		{"a\u2028b", "A\u2028B", true}, {"a\u00a0b", "\u00a0", true}, {"a b", "\u00a0", false},
+		{"😀 family 👩‍👩‍👧", "👩‍👩", true}, {"😀", "😀", true}, {"😀", "😁", false}, {"\U0010FFFF", "\U0010FFFF", true},
+		{"x" + astral + "y", astral, true}, {astral[4:], astral, false}, {"x" + astral + "y", astral[:476] + "Z", false},
+		{strings.Repeat("a", 5000) + "needle", "NEEDLE", true},
+	}
+	url := newDatabase(t)
+	conn := connect(t, url)
+	var items, contacts []*row
+	for n, c := range cases {
+		// Every case is a workspace, so that nothing else is found.
+		items = append(items, newItem(number(n), number(n), c.text))
+		contacts = append(contacts, newContact(number(n), number(n), c.text))
+	}
+	insert(t, conn, Items, items...)
+	insert(t, conn, Contacts, contacts...)
+	o := openOrigin(t, url)
+	for n, c := range cases {
+		for _, collection := range []Collection{Items, Contacts} {
+			q := Query{Workspace: number(n), Collection: collection, Search: c.term, Limit: 1 + n%100, Sort: Sort(n % 2)}
+			if got := len(fetch(t, o, q).rows) == 1; got != c.found {
+				t.Errorf("%s: %.60q in %.60q: %v, want %v", collection, c.term, c.text, got, c.found)
+			}
+		}
+	}
+}
+
+func TestSearchLooksIntoEachFieldOfItsListAndNoOther(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	item := newItem(ourWorkspace, number(1), "in the name").set("sku", "in the sku").set("description", "in the description").
+		set("unit", "in the unit").set("imagePath", "in the path")
+	contact := newContact(ourWorkspace, number(1), "in the name").set("email", "in the email").set("phone", "in the phone").
+		set("tin", "in the tin").set("address", "in the address")
+	insert(t, conn, Items, item, newItem(ourWorkspace, number(2), "nothing but a name"))
+	insert(t, conn, Contacts, contact, newContact(ourWorkspace, number(2), "nothing but a name"))
+	o := openOrigin(t, url)
+	for _, c := range []struct {
+		collection Collection
+		term       string
+		rows       int
+	}{
+		{Items, "in the name", 1}, {Items, "in the sku", 1}, {Items, "in the description", 1}, {Items, "IN THE", 1}, {Items, "name", 2},
+		{Items, "in the unit", 0}, {Items, "in the path", 0}, {Items, "GOODS", 0}, {Items, number(1).String(), 0},
+		{Contacts, "in the name", 1}, {Contacts, "in the email", 1}, {Contacts, "in the phone", 1}, {Contacts, "in the tin", 1}, {Contacts, "in the address", 0},
+		// A term that runs from the end of one field into the next, whatever stands between.
+		{Items, "namein the", 0}, {Items, "name in the", 0}, {Items, "name\nin the sku", 0}, {Items, "e\ni", 0}, {Items, "sku\nin", 0}, {Items, "u\ni", 0},
+		{Contacts, "name\nin the email", 0}, {Contacts, "email\nin", 0}, {Contacts, "phone\nin the tin", 0}, {Contacts, "\n", 0}, {Items, "\n", 0},
+	} {
+		for _, sort := range []Sort{ByCreatedAt, ByName} {
+			q := Query{Workspace: ourWorkspace, Collection: c.collection, Search: c.term, Sort: sort, Limit: 50}
+			if got := len(fetch(t, o, q).rows); got != c.rows {
+				t.Errorf("%s: %d rows, want %d", describe(q), got, c.rows)
+			}
+		}
+	}
+}
+
+// A list longer than a search walks before it turns to the index: terms that
+// fill their page from the walk, that do so only on the first pages, that the
+// walk never meets, and that have no trigram.
+func TestSearchFindsTheSameByTheWalkAndByTheIndex(t *testing.T) {
+	t.Parallel()
+	const rows = searchWalk + 700
+	url := newDatabase(t)
+	conn := connect(t, url)
+	// Rows by their number: the newest, and by name the first, are the lowest.
+	exec(t, conn, `INSERT INTO items (workspace_id, id, name, description, sku, track_stock, created_at)
+		SELECT $1, ('00000000-0000-4000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'Common ' || lpad(n::text, 6, '0'),
+		       CASE WHEN n > $2 - 12 THEN 'Needle' WHEN n <= 30 THEN 'Front' ELSE 'Hay' END,
+		       CASE WHEN n = 2100 THEN 'QX' END, n % 2 = 0, '2026-01-01Z'::timestamptz - n * interval '1 second'
+		FROM generate_series(1, $2) n`, ourWorkspace, rows)
+	o := openOrigin(t, url)
+	numbers := func(from, to int) (list []string) {
+		for n := from; n <= to; n++ {
+			list = append(list, number(n).String())
+		}
+		return list
+	}
+	for term, want := range map[string][]string{
+		"common": numbers(1, rows), "NEEDLE": numbers(rows-11, rows), "front": numbers(1, 30), "nowhere": nil,
+		"common 002700": numbers(2700, 2700), "q": numbers(2100, 2100), "qx": numbers(2100, 2100), "%%%": nil,
+	} {
+		for _, sort := range []Sort{ByCreatedAt, ByName} {
+			for _, limit := range []int{1, 7, 100} {
+				for _, stock := range []Stock{AnyStock, Tracked} {
+					if len(want) > 100 && (limit < 100 || stock != AnyStock) {
+						continue // one way to walk everything is enough
+					}
+					q := Query{Workspace: ourWorkspace, Search: term, Sort: sort, Limit: limit, Stock: stock}
+					expected := want
+					if stock == Tracked {
+						expected = slices.DeleteFunc(slices.Clone(want), func(id string) bool { return !strings.ContainsAny(id[len(id)-1:], "02468ace") })
+					}
+					if got := walk(t, o, q, nil); !slices.Equal(got, expected) {
+						t.Errorf("%s: %d rows %.100s, want %d", describe(q), len(got), fmt.Sprint(got), len(expected))
+					}
+				}
+			}
+		}
+	}
+}
