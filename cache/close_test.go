@@ -1,0 +1,170 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestCloseWaitsForFlights(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t, Options{TTL: time.Hour, FillTimeout: fillTime})
+		release, landed := make(chan struct{}), make(chan Result, 1)
+		go func() {
+			r, err := c.Forward(keyOf("q"), hangs(release, brings("page")))
+			want{body: "page", source: Origin}.check(t, r, err)
+			landed <- r
+		}()
+		synctest.Wait()
+		closed := make(chan error)
+		go func() { closed <- c.Close(context.Background()) }()
+		synctest.Wait()
+		select {
+		case err := <-closed:
+			t.Fatalf("closed before the flight had landed: %v", err)
+		default:
+		}
+		if r, err := c.Forward(keyOf("r"), brings("another")); !errors.Is(err, context.Canceled) {
+			t.Fatalf("a flight began after Close: %+v, %v", r, err)
+		}
+		close(release)
+		if err := <-closed; err != nil {
+			t.Fatal(err)
+		}
+		<-landed
+		for range 3 {
+			if _, ok := c.Hit(keyOf("q"), time.Now()); ok {
+				t.Fatal("a hit after Close")
+			}
+			if r, err := c.Forward(keyOf("q"), brings("another")); !errors.Is(err, context.Canceled) {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			closeCache(t, c)
+		}
+		c.Stats()
+	})
+}
+
+func TestCloseCutsFlightsOffAtItsDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t, Options{TTL: time.Hour, FillTimeout: time.Hour})
+		failed := make(chan error, 1)
+		go func() {
+			_, err := c.Forward(keyOf("q"), func(ctx context.Context) ([]byte, string, error) {
+				<-ctx.Done()
+				return nil, "", ctx.Err()
+			})
+			failed <- err
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := c.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		if waited := time.Since(began); waited != 3*time.Second {
+			t.Fatalf("closed after %v", waited)
+		}
+		if err := <-failed; !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	})
+}
+
+// A flight whose request has given up is waited for all the same.
+func TestCloseWaitsForFlightsThatNobodyElseWaitsFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t, Options{TTL: time.Hour, FillTimeout: fillTime})
+		release := make(chan struct{})
+		if _, err := c.Forward(keyOf("q"), hangs(release, brings("page"))); !errors.Is(err, ErrFillTimeout) {
+			t.Fatal(err)
+		}
+		var closed atomic.Bool
+		go func() { _ = c.Close(context.Background()); closed.Store(true) }()
+		synctest.Wait()
+		if closed.Load() {
+			t.Fatal("closed during a fill")
+		}
+		close(release)
+		synctest.Wait()
+		if !closed.Load() {
+			t.Fatal("not closed after it")
+		}
+	})
+}
+
+func TestCloseWaitsForStores(t *testing.T) {
+	_, client := startRedis(t)
+	options := Options{Redis: client, TTL: time.Hour}
+	c := open(t, options)
+	const pages = 50
+	for i := range pages {
+		forward(t, c, keyOf(fmt.Sprint(i)), brings("page"))
+	}
+	closeCache(t, c)
+	if s := c.Stats(); s.RedisFailures != 0 || s.RedisDropped != 0 {
+		t.Fatalf("%+v", s)
+	}
+	if n, err := client.DBSize(t.Context()).Result(); err != nil || n != pages {
+		t.Fatalf("%d of %d pages are in Redis, %v", n, pages, err)
+	}
+}
+
+// Requests may still be under way when Close is called, and after it.
+func TestRequestsBesideClose(t *testing.T) {
+	_, client := startRedis(t)
+	for range 20 {
+		before := goleak.IgnoreCurrent()
+		options := Options{Memory: 4 << 20, Redis: client, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: patient}
+		c, err := New(options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		var served atomic.Int64
+		running := make(chan struct{}, 8)
+		for i := range cap(running) {
+			all.Go(func() {
+				for n := 0; ; n++ {
+					body := fmt.Sprint((n + i) % 200)
+					key := keyOf(body)
+					r, ok := c.Hit(key, time.Now())
+					if !ok {
+						var err error
+						if r, err = c.Forward(key, brings(body)); err != nil {
+							if !errors.Is(err, context.Canceled) {
+								t.Errorf("%v", err)
+							}
+							return
+						}
+					}
+					if string(r.Page.Body) != body {
+						t.Errorf("%s instead of %s", r.Page.Body, body)
+					}
+					served.Add(1)
+					if n == 10 {
+						running <- struct{}{}
+					}
+				}
+			})
+		}
+		for range cap(running) {
+			<-running
+		}
+		var closers sync.WaitGroup
+		for range 2 {
+			closers.Go(func() { closeCache(t, c) })
+		}
+		closers.Wait()
+		all.Wait()
+		goleak.VerifyNone(t, before)
+	}
+}

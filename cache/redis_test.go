@@ -1,0 +1,437 @@
+package cache
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// stored waits until no page is on its way to Redis, by taking all places.
+func stored(t testing.TB, c *Cache) {
+	t.Helper()
+	for range cap(c.stores) {
+		select {
+		case c.stores <- struct{}{}:
+		case <-time.After(2 * patient):
+			t.Fatal("stores do not end")
+		}
+	}
+	for range cap(c.stores) {
+		<-c.stores
+	}
+}
+
+func checkRedis(t testing.TB, c *Cache, calls, failures, corrupt uint64) {
+	t.Helper()
+	stored(t, c)
+	if s := c.Stats(); s.RedisCalls != calls || s.RedisFailures != failures || s.RedisCorrupt != corrupt {
+		t.Fatalf("%d calls, %d failures, %d corrupt; want %d, %d, %d", s.RedisCalls, s.RedisFailures, s.RedisCorrupt, calls, failures, corrupt)
+	}
+}
+
+// deposit writes a page into Redis as a node would have that read it some time ago.
+func deposit(t testing.TB, client *redis.Client, key []byte, body string, age, life time.Duration) {
+	t.Helper()
+	p := NewPage([]byte(body), "next of "+body, time.Now().Add(-age))
+	if err := client.Set(t.Context(), redisKeyPrefix+string(key), p.encode(key, life), life-age).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMemoryThenRedisThenOrigin(t *testing.T) {
+	_, client := startRedis(t)
+	options := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
+	first, second := open(t, options), open(t, options)
+	key := keyOf("q")
+
+	began := time.Now()
+	r, err := first.Forward(key, brings("page"))
+	want{body: "page", source: Origin}.check(t, r, err)
+	checkRedis(t, first, 2, 0, 0) // asked, told
+	checkFills(t, first, 1, 0)
+	for range 3 {
+		hit, ok := first.Hit(key, time.Now())
+		if !ok {
+			t.Fatal("not in memory")
+		}
+		want{body: "page"}.check(t, hit, nil)
+	}
+	checkRedis(t, first, 2, 0, 0)
+	first.memory.pages.Clear()
+	r, err = first.Forward(key, brings("another"))
+	want{body: "page", source: Redis}.check(t, r, err)
+	checkRedis(t, first, 3, 0, 0)
+	checkFills(t, first, 1, 0)
+
+	r, err = second.Forward(key, brings("another"))
+	want{body: "page", source: Redis}.check(t, r, err)
+	if least := time.Since(began); r.Age > least+time.Second {
+		t.Fatalf("age %v, but the query began at most %v ago", r.Age, least)
+	}
+	if hit, ok := second.Hit(key, time.Now()); !ok || hit.Page.ETag != r.Page.ETag {
+		t.Fatal("what came from Redis is not in memory")
+	}
+	checkRedis(t, second, 1, 0, 0)
+	checkFills(t, second, 0, 0)
+}
+
+// The age of a page goes on counting from the query that read it, on whichever
+// node, in whichever tier.
+func TestAgeCountsFromTheFirstNodesQuery(t *testing.T) {
+	_, client := startRedis(t)
+	for round := range 20 {
+		options := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
+		first, second := open(t, options), open(t, options)
+		key := keyOf(fmt.Sprint(round))
+		var began time.Time
+		r := forward(t, first, key, func(context.Context) ([]byte, string, error) {
+			began = time.Now() // the proof is from before
+			return []byte("page"), "", nil
+		})
+		stored(t, first)
+		for _, c := range []*Cache{first, second} {
+			before := time.Now()
+			r = forward(t, c, key, fails(errOrigin))
+			if r.Age < before.Sub(began) {
+				t.Fatalf("age %v, but it is %v old", r.Age, before.Sub(began))
+			}
+			now := time.Now()
+			if hit, ok := c.Hit(key, now); !ok || hit.Age < now.Sub(began) {
+				t.Fatalf("%v: age %v, but it is %v old", ok, hit.Age, now.Sub(began))
+			}
+		}
+	}
+}
+
+func TestStalePagesOfRedis(t *testing.T) {
+	_, client := startRedis(t)
+	open := func(t *testing.T) *Cache {
+		return open(t, Options{Redis: client, TTL: time.Minute, MaxStale: time.Hour})
+	}
+	const life = time.Minute + time.Hour
+	t.Run("stand in, from there on from memory", func(t *testing.T) {
+		c, key := open(t), keyOf(t.Name())
+		deposit(t, client, key, "old", 10*time.Minute, life)
+		r, err := c.Forward(key, fails(errOrigin))
+		want{body: "old", source: Redis, hadStale: true, err: errOrigin}.check(t, r, err)
+		if r.Age < 10*time.Minute || r.Age > 11*time.Minute {
+			t.Fatalf("age %v", r.Age)
+		}
+		r, err = c.Forward(key, brings("new")) // the pause holds for it, too
+		want{body: "old", hadStale: true, err: errPaused}.check(t, r, err)
+		checkFills(t, c, 1, 1)
+	})
+	t.Run("give way to the origin's", func(t *testing.T) {
+		c, key := open(t), keyOf(t.Name())
+		deposit(t, client, key, "old", 10*time.Minute, life)
+		r, err := c.Forward(key, brings("new"))
+		want{body: "new", source: Origin, hadStale: true}.check(t, r, err)
+		r, err = open(t).Forward(key, fails(errOrigin))
+		if stored(t, c); err != nil || string(r.Page.Body) != "new" && r.Err == nil {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	})
+	t.Run("replace older ones in memory", func(t *testing.T) {
+		c, key := open(t), keyOf(t.Name())
+		c.memory.put(key, NewPage([]byte("older"), "", time.Now().Add(-20*time.Minute)), time.Hour)
+		deposit(t, client, key, "old", 10*time.Minute, life)
+		r, err := c.Forward(key, fails(errOrigin))
+		want{body: "old", source: Redis, hadStale: true, err: errOrigin}.check(t, r, err)
+		if kept := c.memory.get(key).page.Load(); string(kept.Body) != "old" {
+			t.Fatalf("%s is kept", kept.Body)
+		}
+	})
+	t.Run("do not replace newer ones in memory", func(t *testing.T) {
+		c, key := open(t), keyOf(t.Name())
+		c.memory.put(key, NewPage([]byte("old"), "next of old", time.Now().Add(-10*time.Minute)), time.Hour)
+		deposit(t, client, key, "older", 20*time.Minute, life)
+		r, err := c.Forward(key, fails(errOrigin))
+		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
+	})
+	t.Run("are nothing once expired", func(t *testing.T) {
+		c, key := open(t), keyOf(t.Name())
+		deposit(t, client, key, "old", life, 2*life) // as a node with a longer life would keep it
+		if r, err := c.Forward(key, fails(errOrigin)); !errors.Is(err, errOrigin) {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	})
+}
+
+// What is in Redis for longer than it may be is served no longer, though.
+func TestPageIsInRedisAsLongAsItMayBeServed(t *testing.T) {
+	_, client := startRedis(t)
+	c := open(t, Options{Redis: client, TTL: time.Minute, MaxStale: time.Hour})
+	forward(t, c, keyOf("q"), brings("page"))
+	stored(t, c)
+	left, err := client.PTTL(t.Context(), redisKeyPrefix+string(keyOf("q"))).Result()
+	if err != nil || left > time.Minute+time.Hour || left < time.Hour {
+		t.Fatalf("%v left, %v", left, err)
+	}
+	none := open(t, Options{Redis: client}) // neither TTL nor MaxStale
+	forward(t, none, keyOf("r"), brings("page"))
+	stored(t, none)
+	if n, err := client.Exists(t.Context(), redisKeyPrefix+string(keyOf("r"))).Result(); err != nil || n != 0 {
+		t.Fatalf("a page that may not be served was stored: %d, %v", n, err)
+	}
+}
+
+func TestWhatIsNoPageInRedisIsAMissAndHeals(t *testing.T) {
+	_, client := startRedis(t)
+	key := keyOf("q")
+	entry := NewPage(rows(500), "", time.Now()).encode(key, time.Hour)
+	flipped, version := bytes.Clone(entry), bytes.Clone(entry)
+	flipped[len(flipped)/2] ^= 1
+	version[3]++
+	set := func(value []byte) func(context.Context, string) error {
+		return func(ctx context.Context, name string) error {
+			return client.Set(ctx, name, value, time.Hour).Err()
+		}
+	}
+	for what, write := range map[string]func(context.Context, string) error{
+		"text":            set([]byte("hello")),
+		"nothing":         set(nil),
+		"truncated":       set(entry[:len(entry)-1]),
+		"flipped":         set(flipped),
+		"another version": set(version),
+		"another key":     set(NewPage([]byte("theirs"), "", time.Now()).encode(keyOf("theirs"), time.Hour)),
+		"a list":          func(ctx context.Context, name string) error { return client.LPush(ctx, name, "x").Err() },
+		"a hash":          func(ctx context.Context, name string) error { return client.HSet(ctx, name, "x", "y").Err() },
+	} {
+		t.Run(what, func(t *testing.T) {
+			if err := client.FlushAll(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			if err := write(t.Context(), redisKeyPrefix+string(key)); err != nil {
+				t.Fatal(err)
+			}
+			c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+			// Again and again, with the origin away: nothing of it is Redis' failure.
+			for range 5 {
+				if r, err := c.Forward(key, fails(errOrigin)); !errors.Is(err, errOrigin) {
+					t.Fatalf("%+v, %v", r, err)
+				}
+			}
+			checkRedis(t, c, 5, 0, 5)
+			r, err := c.Forward(key, brings("healed"))
+			want{body: "healed", source: Origin}.check(t, r, err)
+			checkRedis(t, c, 7, 0, 6)
+			another := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+			r, err = another.Forward(key, fails(errOrigin))
+			want{body: "healed", source: Redis}.check(t, r, err)
+		})
+	}
+	t.Run("a page without expiry", func(t *testing.T) {
+		if err := client.Set(t.Context(), redisKeyPrefix+string(key), entry, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		c := open(t, Options{Redis: client, TTL: time.Minute, MaxStale: time.Minute})
+		if r, err := c.Forward(key, fails(errOrigin)); !errors.Is(err, errOrigin) {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	})
+}
+
+// between runs f after the first command of every pipeline has been answered.
+type between struct{ f func() }
+
+func (between) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (between) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (b between) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, commands []redis.Cmder) error {
+		if err := next(ctx, commands[:1]); err != nil {
+			return err
+		}
+		b.f()
+		return next(ctx, commands[1:])
+	}
+}
+
+// The life that is left and the page are asked for one after the other. The
+// clocks are of no help here: the writers' is an hour ahead.
+func TestEntryReplacedWhileItIsRead(t *testing.T) {
+	server, writer := startRedis(t)
+	key := keyOf("q")
+	const life, ahead = 2 * time.Hour, time.Hour
+	write := func(body string, age time.Duration) {
+		p := NewPage([]byte(body), "next of "+body, time.Now().Add(ahead-age))
+		if err := writer.Set(context.Background(), redisKeyPrefix+string(key), p.encode(key, life), life-age).Err(); err != nil {
+			t.Error(err)
+		}
+	}
+	write("old", 10*time.Minute)
+	reader := redis.NewClient(&redis.Options{Addr: server.Addr(), DisableIdentity: true})
+	t.Cleanup(func() { _ = reader.Close() })
+	var once sync.Once
+	reader.AddHook(between{func() { once.Do(func() { write("new", 0) }) }})
+	c := open(t, Options{Redis: reader, TTL: time.Hour, MaxStale: time.Hour})
+	r := forward(t, c, key, fails(errOrigin))
+	if old := string(r.Page.Body) == "old"; old && r.Age < 10*time.Minute {
+		t.Fatalf("an old page that looks %v old", r.Age)
+	}
+}
+
+// outage is a way for Redis to be away.
+type outage struct {
+	begin, end func() error
+	silent     bool // it takes requests and does not answer
+}
+
+func TestRedisAway(t *testing.T) {
+	server, client := startRedis(t)
+	ctx := t.Context()
+	for what, o := range map[string]outage{
+		"stopped": {begin: server.Stop, end: func() error { return server.Restart(ctx) }},
+		"killed":  {begin: server.Kill, end: func() error { return server.Restart(ctx) }},
+		"frozen":  {begin: server.Freeze, end: server.Thaw, silent: true},
+		"full": {
+			begin: func() error { return client.ConfigSet(ctx, "maxmemory", "1").Err() },
+			end:   func() error { return client.ConfigSet(ctx, "maxmemory", "0").Err() },
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			if err := client.FlushAll(ctx).Err(); err != nil {
+				t.Fatal(err)
+			}
+			options := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
+			c := open(t, options)
+			forward(t, c, keyOf("before"), brings("before"))
+			stored(t, c)
+			before := c.Stats()
+			c.redis.budget, c.redis.storeBudget = redisBudget, redisStoreBudget
+			if err := o.begin(); err != nil {
+				t.Fatal(err)
+			}
+			thawed := false
+			defer func() { // for the next outage, whatever happens
+				if !thawed {
+					_ = o.end()
+				}
+			}()
+
+			const requests = 300
+			began := time.Now()
+			for i := range requests {
+				body, asked := fmt.Sprint(i), time.Now()
+				r, err := c.Forward(keyOf(body), brings(body))
+				want{body: body, source: Origin}.check(t, r, err)
+				// The client's own timeouts are of seconds. A noisy machine is given its due.
+				if waited := time.Since(asked); waited > redisBudget+time.Second {
+					t.Fatalf("a request waited %v", waited)
+				}
+				hit, ok := c.Hit(keyOf("before"), time.Now())
+				if !ok {
+					t.Fatal("a page in memory is not served")
+				}
+				want{body: "before"}.check(t, hit, nil)
+			}
+			spent := time.Since(began)
+			stored(t, c)
+			if what != "full" { // which still reads, and so now and then closes the breaker
+				after := c.Stats()
+				// 3 failures in a row open the breaker, and these requests come one by one, with two calls
+				// each; later one call each quarter of a second finds out whether it may close.
+				if calls, most := after.RedisCalls-before.RedisCalls, uint64(2*3+2+spent/(250*time.Millisecond)); calls > most {
+					t.Fatalf("%d calls in %v, %d expected at most", calls, spent, most)
+				}
+				if spent > requests*redisBudget {
+					t.Fatalf("%d requests took %v", requests, spent)
+				}
+				eventually(t, "a request that the breaker spares Redis", func() bool {
+					calls, failures := c.redis.calls.Load(), c.redis.failures.Load()
+					forward(t, c, keyOf(fmt.Sprint("spared ", calls)), brings("page"))
+					stored(t, c)
+					return c.redis.calls.Load() == calls && c.redis.failures.Load() == failures+2
+				})
+			}
+
+			c.redis.budget, c.redis.storeBudget = patient, patient
+			if err := o.end(); err != nil {
+				t.Fatal(err)
+			}
+			thawed = true
+			i := 0
+			another := open(t, options)
+			eventually(t, "a page by way of Redis", func() bool {
+				i++ // a key that no earlier attempt has brought into memory
+				body := fmt.Sprint("after ", i)
+				forward(t, c, keyOf(body), brings(body))
+				stored(t, c)
+				return forward(t, another, keyOf(body), brings("another")).Source == Redis
+			})
+			if c.Stats().RedisBreakerOpen {
+				t.Fatal("the breaker is open")
+			}
+		})
+	}
+}
+
+func TestRedisFlushed(t *testing.T) {
+	_, client := startRedis(t)
+	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+	forward(t, c, keyOf("q"), brings("one"))
+	stored(t, c)
+	if err := client.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := c.Hit(keyOf("q"), time.Now()); !ok {
+		t.Fatal("memory went with it")
+	}
+	c.memory.pages.Clear()
+	r, err := c.Forward(keyOf("q"), brings("two"))
+	want{body: "two", source: Origin}.check(t, r, err)
+	checkRedis(t, c, 4, 0, 0)
+}
+
+// A server that accepts and never says a word: no connection even gets ready.
+func TestRedisNeverAnswersAtAll(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client := redis.NewClient(&redis.Options{Addr: l.Addr().String(), ContextTimeoutEnabled: true, MaxRetries: -1, DialTimeout: patient, ReadTimeout: patient})
+	defer client.Close()
+	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+	c.redis.budget, c.redis.storeBudget = redisBudget, redisStoreBudget
+	for i := range 20 {
+		began := time.Now()
+		forward(t, c, keyOf(fmt.Sprint(i)), brings("page"))
+		if waited := time.Since(began); waited > redisBudget+time.Second {
+			t.Fatalf("a request waited %v", waited)
+		}
+	}
+	closeCache(t, c) // before its client
+}
+
+// More pages than can be on their way are not stored, and nobody waits for them.
+func TestStoresAreBounded(t *testing.T) {
+	server, client := startRedis(t)
+	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+	c.redis.budget = redisBudget
+	if err := client.Ping(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range maxStores + 10 {
+		c.store(keyOf(fmt.Sprint(i)), NewPage([]byte("page"), "", time.Now()))
+	}
+	if n := c.redis.dropped.Load(); n != 10 {
+		t.Errorf("%d dropped", n)
+	}
+	if err := server.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	stored(t, c)
+	if n, err := client.DBSize(t.Context()).Result(); err != nil || n != maxStores {
+		t.Fatalf("%d pages arrived, %v", n, err)
+	}
+}

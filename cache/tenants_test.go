@@ -1,0 +1,82 @@
+package cache
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Many workspaces ask the same questions, at the same time, of two nodes on one
+// Redis, with little memory, pages that hardly stay fresh and an origin that
+// fails now and then. Each answer says whose it is and what was asked, in every
+// encoding. Keys are scratch that is overwritten at once.
+func TestNoWorkspaceSeesAnothersPage(t *testing.T) {
+	_, client := startRedis(t)
+	options := Options{Memory: 1 << 20, Redis: client, TTL: 30 * time.Millisecond, MaxStale: time.Minute}
+	nodes := []*Cache{open(t, options), open(t, options)}
+	var workspaces [12][16]byte
+	for i := range workspaces {
+		workspaces[i][i%2*15] = byte(i/2 + 1) // that differ in one byte
+	}
+	questions := []string{"", "a", "aa", "type=goods", "type=services"}
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	seen := map[Source]int{}
+	collapsed, stale := 0, 0
+	for worker := range 12 {
+		all.Go(func() {
+			random := rand.New(rand.NewPCG(8, uint64(worker)))
+			var scratch []byte
+			for range 500 {
+				workspace, question := workspaces[random.IntN(len(workspaces))], questions[random.IntN(len(questions))]
+				answer := bytes.Repeat(fmt.Appendf(nil, "%x asked %q; ", workspace, question), 20)
+				scratch = AppendKey(scratch[:0], workspace, []byte(question), []byte{50}, nil)
+				node := nodes[random.IntN(len(nodes))]
+				failing := random.IntN(300) == 0
+				r, ok := node.Hit(scratch, time.Now())
+				if !ok {
+					var err error
+					r, err = node.Forward(scratch, func(context.Context) ([]byte, string, error) {
+						if failing {
+							return nil, "", errOrigin
+						}
+						return bytes.Clone(answer), hex.EncodeToString(workspace[:]), nil
+					})
+					if err != nil {
+						if !errors.Is(err, errOrigin) {
+							t.Error(err)
+						}
+						continue
+					}
+				}
+				clear(scratch)
+				unzipped, err := goGunzip(gzipMember(r.Page.Body, r.Page.Deflate, r.Page.CRC, "tail"))
+				if !bytes.Equal(r.Page.Body, answer) || r.Page.Next != hex.EncodeToString(workspace[:]) || err != nil || string(unzipped) != string(answer)+"tail" {
+					t.Errorf("%x asked %q and got, from %v, %.70s", workspace, question, r.Source, r.Page.Body)
+					return
+				}
+				mu.Lock()
+				seen[r.Source]++
+				if r.Collapsed {
+					collapsed++
+				}
+				if r.Err != nil {
+					stale++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	// Every way a page can come was taken.
+	if seen[Memory] == 0 || seen[Redis] == 0 || seen[Origin] == 0 || collapsed == 0 || stale == 0 {
+		t.Fatalf("%v, %d collapsed, %d stale", seen, collapsed, stale)
+	}
+	t.Logf("%v, %d collapsed, %d stale", seen, collapsed, stale)
+}
