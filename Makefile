@@ -16,7 +16,7 @@ run: ## try it: Postgres, sample data, a key and a node. ARGS="--nodes 3" for a 
 	@exec ./bin/listedge dev $(ARGS)
 
 build: ## compile bin/listedge
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/listedge ./cmd/listedge
+	CGO_ENABLED=0 go build -o bin/listedge ./cmd/listedge
 
 test: ## check, and all tests under the race detector, with what they need installed
 	@deploy/install.sh

@@ -30,7 +30,8 @@ const (
 
 // Database holds a node's connections. All of them are read-only.
 type Database struct {
-	pages, keys *pgxpool.Pool
+	pages, keys  *pgxpool.Pool
+	queryTimeout time.Duration // statement_timeout of pages
 }
 
 // Open prepares the pools; connections are made when first needed, so an
@@ -45,7 +46,7 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 		pages.Close()
 		return nil, err
 	}
-	return &Database{pages: pages, keys: keys}, nil
+	return &Database{pages: pages, keys: keys, queryTimeout: o.QueryTimeout}, nil
 }
 
 // Close ends all connections, waiting for queries under way.

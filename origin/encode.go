@@ -3,6 +3,7 @@ package origin
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,16 +16,19 @@ import (
 // postgresEpoch is 2000-01-01 in microseconds since 1970; timestamps count from it.
 const postgresEpoch = 946684800_000000
 
+// errShape: the tables are not those of the schema.
+var errShape = errors.New("unexpected columns")
+
 // checkShape makes sure, once per statement and connection, that the server
 // sends what the encoder reads.
 func checkShape(c Collection, got []pgconn.FieldDescription) error {
 	want := c.listed()
 	if len(got) != len(want) {
-		return fmt.Errorf("%s: %d columns instead of %d", c, len(got), len(want))
+		return fmt.Errorf("%w: %s: %d instead of %d", errShape, c, len(got), len(want))
 	}
 	for i, w := range want {
-		if got[i].DataTypeOID != w.Kind.oid() || got[i].Format != w.Kind.format() {
-			return fmt.Errorf("%s.%s: type %d in format %d instead of %d in %d",
+		if !w.Kind.is(got[i].DataTypeOID) || got[i].Format != w.Kind.format() {
+			return fmt.Errorf("%w: %s.%s: type %d in format %d instead of %d in %d", errShape,
 				c, w.Name, got[i].DataTypeOID, got[i].Format, w.Kind.oid(), w.Kind.format())
 		}
 	}

@@ -43,13 +43,17 @@ var (
 	ErrTimeout     = errors.New("query took too long")
 )
 
+// errGivenUp: the caller did not give the server its time; says nothing of it.
+var errGivenUp = fmt.Errorf("%w for its caller", ErrTimeout)
+
 // Origin fetches pages.
 type Origin struct {
 	pool    *pgxpool.Pool
 	gate    *gate
 	breaker *gobreaker.CircuitBreaker[Page]
-	texts   sync.Map  // shape -> string: rendered statements
-	scratch sync.Pool // *[]byte: pages under construction
+	timeout time.Duration // after which the server itself ends a query
+	texts   sync.Map      // shape -> string: rendered statements
+	scratch sync.Pool     // *[]byte: pages under construction
 
 	fetched, failed, timedOut, overloaded atomic.Uint64
 }
@@ -60,12 +64,13 @@ func New(db *Database) *Origin {
 		pool:    db.pages,
 		gate:    newGate(int(db.pages.Config().MaxConns)),
 		breaker: newBreaker[Page]("pages"),
+		timeout: db.queryTimeout,
 		scratch: sync.Pool{New: func() any { return new([]byte) }},
 	}
 }
 
 // Fetch reads one page. It takes at most as long as ctx allows; a query the
-// server itself ends (statement_timeout) is ErrTimeout.
+// server itself ends (statement_timeout), or whose ctx ends sooner, is ErrTimeout.
 func (o *Origin) Fetch(ctx context.Context, q Query) (Page, error) {
 	page, err := o.fetch(ctx, q)
 	switch {
@@ -87,9 +92,16 @@ func (o *Origin) fetch(ctx context.Context, q Query) (Page, error) {
 	}
 	defer o.gate.leave()
 	page, err := o.breaker.Execute(func() (Page, error) {
+		began := time.Now()
 		page, err := o.read(ctx, &q)
-		if pgCode(err) == "0A000" { // the schema changed under a prepared statement
-			page, err = o.read(ctx, &q)
+		for range cap(o.gate.slots) { // every connection has its own
+			if pgCode(err) != "0A000" {
+				break
+			}
+			page, err = o.read(ctx, &q) // the schema changed under a prepared statement
+		}
+		if err != nil && ctx.Err() != nil && time.Since(began) < o.timeout {
+			return Page{}, fmt.Errorf("%w: %w", errGivenUp, err)
 		}
 		return page, classify(err)
 	})
@@ -112,7 +124,10 @@ func (o *Origin) read(ctx context.Context, q *Query) (Page, error) {
 		return Page{}, err
 	}
 	defer rows.Close()
-	if err := checkShape(q.Collection, rows.FieldDescriptions()); err != nil && rows.Err() == nil {
+	if err := checkShape(q.Collection, rows.FieldDescriptions()); err != nil {
+		if rows.Close(); rows.Err() != nil { // the server sent an error instead of columns
+			return Page{}, rows.Err()
+		}
 		return Page{}, err
 	}
 
@@ -173,10 +188,17 @@ func (o *Origin) text(s shape) string {
 
 // classify puts what went wrong into the words of this package; nil stays nil.
 func classify(err error) error {
-	var server *pgconn.PgError
+	var (
+		server  *pgconn.PgError
+		refused *pgconn.ConnectError
+	)
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &refused): // not let in, be it that a password or a database is being replaced
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	case errors.Is(err, errShape):
+		return err
 	case errors.As(err, &server):
 		switch server.Code[:2] {
 		case "08", "53", "57", "58": // connection, resources, shutdown and crash, system
@@ -211,6 +233,7 @@ func newBreaker[T any](name string) *gobreaker.CircuitBreaker[T] {
 		Timeout:      time.Second,
 		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 3 },
 		IsSuccessful: func(err error) bool { return !errors.Is(err, ErrUnavailable) },
+		IsExcluded:   func(err error) bool { return errors.Is(err, errGivenUp) },
 	})
 }
 
