@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -49,6 +50,8 @@ func (c *devCommand) Run(ctx context.Context, t *terminal) (err error) {
 		return usageError{fmt.Errorf("--nodes must be at least 1")}
 	}
 	c.Drain = devDrain
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal is gone
+	defer stop()
 	addresses, err := c.addresses()
 	if err != nil {
 		return err

@@ -1,6 +1,12 @@
 package main
 
-import "context"
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+)
 
 type serveCommand struct {
 	listenFlags
@@ -14,11 +20,32 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal) error {
 	if err != nil {
 		return err
 	}
-	n, err := newNode(ctx, c.nodeFlags, c.DatabaseURL, newLogger(t, c.nodeFlags), public, private)
+	logger := newLogger(t, c.nodeFlags)
+	n, err := newNode(ctx, c.nodeFlags, c.DatabaseURL, logger, public, private)
 	if err != nil {
 		public.Close()
 		private.Close()
 		return err
 	}
+	defer answerHangups(logger)()
 	return n.serve(ctx)
+}
+
+// answerHangups tells whoever sends SIGHUP, hoping for a reload, that there is
+// none. Without it the signal would end the process.
+func answerHangups(logger *slog.Logger) (stop func()) {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range hangups {
+			logger.Warn("SIGHUP changes nothing: settings are read at the start; restart the node to change them")
+		}
+	}()
+	return func() {
+		signal.Stop(hangups)
+		close(hangups)
+		<-done
+	}
 }

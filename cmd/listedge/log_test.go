@@ -1,0 +1,62 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestLogsAreStructuredAndHoldNoKeys(t *testing.T) {
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	n := startNode(t, url, "--log-level", "debug")
+	for _, path := range []string{"/v1/items", "/v1/items?limit=0", "/v1/items?search=secret", "/v1/items?X-API-Key=" + key, "/nowhere"} {
+		n.get(t, path, key, "X-Request-Id: find-me")
+	}
+	raw(t, n, "GET /v1/items HTTP/1.1\r\nX-Api-Key "+key+"\r\n\r\n") // not a header: what fasthttp would log
+	within(t, 5*time.Second, "the last request is logged", func() bool { return strings.Contains(n.err.String(), `"route":"none","status":400`) })
+	logged := n.err.String()
+	if strings.Contains(logged, key) || strings.Contains(logged, key[9:]) || strings.Contains(logged, "secret") {
+		t.Errorf("a key or a search is in the log: %s", logged)
+	}
+	if strings.Count(logged, `"requestId":"find-me"`) != 5 {
+		t.Errorf("not every request is logged with its id: %s", logged)
+	}
+	for line := range strings.Lines(logged) {
+		var entry struct{ Time, Level, Msg string }
+		if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Time == "" || entry.Level == "" || entry.Msg == "" {
+			t.Errorf("%v: %s", err, line)
+		}
+	}
+}
+
+func TestFailedRequestsAreLoggedAtTheUsualLevel(t *testing.T) {
+	_, url := privateDatabase(t)
+	workspace, key := workspaceWithKey(t, url)
+	n := startNode(t, url)
+	n.get(t, "/v1/items", key, "X-Request-Id: fine")
+	execute(t, url, "ALTER TABLE contacts RENAME TO kontakte") // a defect, not an outage
+	a := n.get(t, "/v1/contacts", key, "X-Request-Id: broken")
+	if a.StatusCode != 500 || a.problem(t).Error.Code != "INTERNAL_ERROR" || strings.Contains(string(a.body), "kontakte") || strings.Contains(string(a.body), "contacts") {
+		t.Errorf("%s %s", a.Status, a.body)
+	}
+	if logged := n.err.String(); !strings.Contains(logged, `"requestId":"broken"`) || !strings.Contains(logged, `"level":"ERROR"`) || strings.Contains(logged, "fine") {
+		t.Errorf("logged for %s: %s", workspace, logged)
+	}
+}
+
+func TestSIGHUPSaysThatItChangesNothing(t *testing.T) {
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	n := startNode(t, url)
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 5*time.Second, "it is said", func() bool { return strings.Contains(n.err.String(), "SIGHUP changes nothing") })
+	if a := n.get(t, "/v1/items", key); a.StatusCode != 200 {
+		t.Error(a.Status)
+	}
+}
