@@ -108,7 +108,9 @@ func (a *Admin) CreateKey(ctx context.Context, spec NewKeySpec) (KeyRow, error) 
 	if pgCode(err) == "23503" { // foreign_key_violation
 		return KeyRow{}, fmt.Errorf("workspace %s: %w", spec.Workspace, ErrNotFound)
 	}
-	row.Key = key
+	if err == nil {
+		row.Key = key
+	}
 	return row, err
 }
 

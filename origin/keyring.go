@@ -135,22 +135,23 @@ func (r *Keyring[T]) Seen(hash KeyHash) bool { return r.find(hash) != nil }
 // asked and the key is not known well enough from before.
 func (r *Keyring[T]) Load(ctx context.Context, hash KeyHash) (Key, T, error) {
 	var none T
-	before := r.find(hash)
+	before, asking := r.find(hash), ctx
 	if before == nil {
 		if until, ok := r.unknown.Get(hash); ok && time.Now().Before(until) {
 			r.unknowns.Add(1)
 			return Key{}, none, ErrUnknownKey
 		}
 	} else {
+		before.used.Store(true) // an outage may outlast keyIdle
 		if r.at(time.Now()) < time.Duration(r.pausedUntil.Load()) && r.withinGrace(before) {
 			r.graced.Add(1)
 			return before.key, before.value, nil
 		}
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, keyPatience)
+		asking, cancel = context.WithTimeout(ctx, keyPatience)
 		defer cancel()
 	}
-	err := r.ask(ctx, hash)
+	err := r.ask(asking, hash)
 	k := r.find(hash)
 	switch {
 	case err == nil && k != nil:
@@ -161,7 +162,9 @@ func (r *Keyring[T]) Load(ctx context.Context, hash KeyHash) (Key, T, error) {
 		r.unknowns.Add(1)
 		return Key{}, none, ErrUnknownKey
 	case before != nil && r.withinGrace(before):
-		r.pausedUntil.Store(int64(r.at(time.Now()) + keyPause))
+		if !errors.Is(ctx.Err(), context.Canceled) { // else it was the caller who left
+			r.pausedUntil.Store(int64(r.at(time.Now()) + keyPause))
+		}
 		r.graced.Add(1)
 		return before.key, before.value, nil
 	}

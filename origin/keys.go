@@ -1,16 +1,19 @@
 package origin
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/sony/gobreaker/v2"
 )
@@ -106,6 +109,18 @@ func limitOf(rate *float64, burst *int32, missing Limit) Limit {
 	return l
 }
 
+// expiryOf reads the column, in which other systems may write 'infinity': one
+// odd row must not spoil the look-up of all keys asked for with it.
+func expiryOf(t pgtype.Timestamptz) int64 {
+	switch {
+	case !t.Valid || t.InfinityModifier == pgtype.Infinity:
+		return 0
+	case t.InfinityModifier == pgtype.NegativeInfinity:
+		return math.MinInt64
+	}
+	return cmp.Or(t.Time.UnixMicro(), 1) // 0 would be never
+}
+
 // Key is what a node knows of an API key. Comparable: equal keys behave alike.
 type Key struct {
 	ID, Workspace  uuid.UUID
@@ -171,7 +186,7 @@ func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (map[KeyHash]Ke
 	var (
 		hash                  []byte
 		scopes                []string
-		expires               *time.Time
+		expires               pgtype.Timestamptz
 		rate, workspaceRate   *float64
 		burst, workspaceBurst *int32
 		key                   Key
@@ -186,9 +201,7 @@ func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (map[KeyHash]Ke
 			k.Items = k.Items || scope == "items:read"
 			k.Contacts = k.Contacts || scope == "contacts:read"
 		}
-		if expires != nil {
-			k.ExpiresAt = expires.UnixMicro()
-		}
+		k.ExpiresAt = expiryOf(expires)
 		k.Limit = limitOf(rate, burst, DefaultLimit)
 		k.WorkspaceLimit = limitOf(workspaceRate, workspaceBurst, Limit{})
 		found[KeyHash(hash)] = k

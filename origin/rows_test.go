@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -297,5 +296,3 @@ func walk(t testing.TB, o *Origin, q Query, between func(ids []string)) (ids []s
 		follow(t, &q, page.next)
 	}
 }
-
-func instant(at time.Time) string { return at.UTC().Format("2006-01-02T15:04:05.000Z") }

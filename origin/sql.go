@@ -182,17 +182,17 @@ RETURNING id, name, suspended_at, rate_per_second, burst, created_at`
 	createKeySQL = `
 INSERT INTO api_keys (workspace_id, name, key_hash, key_prefix, scopes, rate_per_second, burst, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, now() + $8)
-RETURNING id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst, expires_at, revoked_at, created_at`
+RETURNING id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst, nullif(expires_at, 'infinity') AS expires_at, revoked_at, created_at`
 
 	listKeysSQL = `
-SELECT id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst, expires_at, revoked_at, created_at
+SELECT id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst, nullif(expires_at, 'infinity') AS expires_at, revoked_at, created_at
 FROM api_keys WHERE workspace_id = $1 ORDER BY created_at, id`
 
 	revokeKeySQL = `
 UPDATE api_keys SET revoked_at = coalesce(least(revoked_at, now()), now()) WHERE id = $1
-RETURNING id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst, expires_at, revoked_at, created_at`
+RETURNING id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst, nullif(expires_at, 'infinity') AS expires_at, revoked_at, created_at`
 
 	workingKeySQL = `
 SELECT workspace_id FROM api_keys
-WHERE key_hash = $1 AND revoked_at IS NULL AND coalesce(expires_at > now(), true)`
+WHERE key_hash = $1 AND coalesce(revoked_at > now(), true) AND coalesce(expires_at > now(), true)`
 )

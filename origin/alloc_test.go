@@ -1,0 +1,48 @@
+//go:build !race
+
+package origin
+
+import (
+	"testing"
+	"time"
+)
+
+// The race detector allocates on its own account, hence the build tag.
+
+func TestAKnownKeyAllocatesNothing(t *testing.T) {
+	r := NewKeyring(newKeyTable(1).lookup, func(Key) *int { return new(int) }, time.Minute)
+	defer r.Close()
+	hash := hashNumber(0)
+	if _, _, err := r.Load(t.Context(), hash); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	known := true
+	if n := testing.AllocsPerRun(1000, func() {
+		_, _, ok := r.Known(hash, now)
+		known = known && ok
+	}); n != 0 || !known {
+		t.Errorf("%v allocations, known: %v", n, known)
+	}
+}
+
+func TestHashingAKeyAllocatesNothing(t *testing.T) {
+	key := []byte(newKey())
+	wellFormed := true
+	if n := testing.AllocsPerRun(1000, func() {
+		_, ok := HashKey(key)
+		wellFormed = wellFormed && ok
+	}); n != 0 || !wellFormed {
+		t.Errorf("%v allocations, well-formed: %v", n, wellFormed)
+	}
+}
+
+func TestEncodingIntoRoomAllocatesNothing(t *testing.T) {
+	room := make([]byte, 0, 4096)
+	text := []byte("a \"name\" with\nwhat needs escapes, 茶 and 😀")
+	if n := testing.AllocsPerRun(1000, func() {
+		_ = appendInstant(appendString(room, text), postgresEpoch)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

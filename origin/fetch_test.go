@@ -1,0 +1,366 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"listedge/sandbox/sandboxtest"
+)
+
+var anyPage = Query{Workspace: ourWorkspace, Limit: 10}
+
+// lockItems keeps every page of items waiting until the lock is let go.
+func lockItems(t testing.TB, url string) (release func()) {
+	t.Helper()
+	tx, err := connect(t, url).Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(context.Background(), "LOCK TABLE items IN ACCESS EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	return sync.OnceFunc(func() {
+		if err := tx.Rollback(context.Background()); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+			t.Error(err)
+		}
+	})
+}
+
+// As many queries run as there are connections, a bounded number waits, and
+// the rest is refused at once.
+func TestTheGateBoundsWhatRunsAndWhatWaits(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: 2}))
+	release := lockItems(t, url)
+	defer release()
+	const running, waiting = 2, 2 * queueFactor
+	answers := make(chan error, running+waiting)
+	for range running + waiting {
+		go func() {
+			_, err := o.Fetch(context.Background(), anyPage)
+			answers <- err
+		}()
+	}
+	eventually(t, "a full gate", func() bool { s := o.Stats(); return s.Running == running && s.Queued == waiting })
+
+	for range 3 {
+		if _, err := o.Fetch(context.Background(), anyPage); !errors.Is(err, ErrOverloaded) {
+			t.Errorf("beyond the queue: %v", err)
+		}
+	}
+	if s := o.Stats(); s.Overloaded != 3 || s.Queued != waiting || s.Pool.Max != 2 || s.Pool.Total > 2 {
+		t.Errorf("%+v", s)
+	}
+	release()
+	for range running + waiting {
+		if err := <-answers; err != nil {
+			t.Errorf("of those that waited: %v", err)
+		}
+	}
+	if s := o.Stats(); s.Running != 0 || s.Queued != 0 || s.Fetched != running+waiting || s.Failed != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestWaitingAtTheGateEndsWithTheContext(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: 1}))
+	release := lockItems(t, url)
+	defer release()
+	first := make(chan error, 1)
+	go func() { _, err := o.Fetch(context.Background(), anyPage); first <- err }()
+	eventually(t, "a full gate", func() bool { return o.Stats().Running == 1 })
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	if _, err := o.Fetch(ctx, anyPage); !errors.Is(err, ErrOverloaded) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	if s := o.Stats(); s.Queued != 0 || s.Overloaded != 1 {
+		t.Errorf("%+v", s)
+	}
+	release()
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+}
+
+// A query that the server ends is slow, and says nothing against the server.
+func TestASlowQueryIsATimeoutAndCutsNobodyOff(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	o := New(openDatabase(t, DatabaseOptions{URL: url, QueryTimeout: 20 * time.Millisecond}))
+	release := lockItems(t, url)
+	defer release()
+	for range 5 {
+		if _, err := o.Fetch(context.Background(), anyPage); !errors.Is(err, ErrTimeout) || errors.Is(err, ErrUnavailable) {
+			t.Fatalf("%v", err)
+		}
+	}
+	contacts := Query{Workspace: ourWorkspace, Collection: Contacts, Limit: 10}
+	if _, err := o.Fetch(context.Background(), contacts); err != nil || o.Stats().BreakerOpen {
+		t.Errorf("another list: %v, %+v", err, o.Stats())
+	}
+	release()
+	if _, err := o.Fetch(context.Background(), anyPage); err != nil {
+		t.Error(err)
+	}
+	if s := o.Stats(); s.TimedOut != 5 || s.Failed != 0 || s.Fetched != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Callers that give up, be it that they waited in the queue for most of their
+// time, say nothing against the server either.
+func TestImpatientCallersCutNobodyOff(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	o := New(openDatabase(t, DatabaseOptions{URL: url}))
+	release := lockItems(t, url)
+	defer release()
+	for n := range 6 {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		if n%2 == 0 {
+			ctx, cancel = context.WithCancel(context.Background())
+			time.AfterFunc(20*time.Millisecond, cancel)
+		}
+		_, err := o.Fetch(ctx, anyPage)
+		cancel()
+		if !errors.Is(err, ErrTimeout) || errors.Is(err, ErrUnavailable) || !errors.Is(err, ctx.Err()) {
+			t.Errorf("%v", err)
+		}
+	}
+	contacts := Query{Workspace: ourWorkspace, Collection: Contacts, Limit: 10}
+	if _, err := o.Fetch(context.Background(), contacts); err != nil || o.Stats().BreakerOpen {
+		t.Errorf("another list: %v, %+v", err, o.Stats())
+	}
+}
+
+// Connections of callers that went away are given up or given back, not lost.
+func TestCancelledFetchesLeakNoConnections(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	insert(t, connect(t, url), Items, awkwardItems(rand.New(rand.NewPCG(14, 15)), ourWorkspace)...)
+	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: 4}))
+	random := rand.New(rand.NewPCG(16, 17))
+	var all sync.WaitGroup
+	for range 200 {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(random.IntN(4000))*time.Microsecond)
+		all.Go(func() {
+			defer cancel()
+			_, err := o.Fetch(ctx, Query{Workspace: ourWorkspace, Search: "chai", Limit: 100})
+			if err != nil && !errors.Is(err, ErrOverloaded) && !errors.Is(err, ErrTimeout) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	all.Wait()
+	eventually(t, "all connections idle", func() bool {
+		s := o.Stats()
+		return s.Running == 0 && s.Queued == 0 && s.Pool.Total == s.Pool.Idle && s.Pool.Total <= 4
+	})
+	for range 4 {
+		if _, err := o.Fetch(within(t, patience), anyPage); err != nil {
+			t.Errorf("afterwards: %v", err)
+		}
+	}
+	conn := connect(t, url)
+	eventually(t, "no session left at the server beside the pool's", func() bool {
+		var sessions int
+		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge'").Scan(&sessions); err != nil {
+			t.Fatal(err)
+		}
+		return sessions <= 4+keyConnections
+	})
+}
+
+// The schema may change under prepared statements, on every connection at once.
+func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	insert(t, conn, Items, newItem(ourWorkspace, number(1), "A name"), newItem(ourWorkspace, number(2), "Another"))
+	const connections = 4
+	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: connections}))
+	queries := []Query{anyPage, {Workspace: ourWorkspace, Sort: ByName, Limit: 10}, {Workspace: ourWorkspace, Search: "name", Limit: 10}}
+	prepareEverywhere := func() {
+		t.Helper()
+		for _, q := range queries {
+			release := lockItems(t, url) // all connections are in use at once
+			errs := make(chan error, connections)
+			for range connections {
+				go func() { _, err := o.Fetch(context.Background(), q); errs <- err }()
+			}
+			eventually(t, "all connections at work", func() bool { return o.Stats().Pool.Total == connections && o.Stats().Pool.Idle == 0 })
+			release()
+			for range connections {
+				if err := <-errs; err != nil {
+					t.Errorf("%s: %v", describe(q), err)
+				}
+			}
+		}
+	}
+	prepareEverywhere()
+	for _, change := range []string{
+		"ALTER TABLE items ADD COLUMN colour text", "ALTER TABLE items DROP COLUMN colour", "ALTER TABLE items ALTER COLUMN name TYPE varchar",
+		"ALTER TABLE items ALTER COLUMN name TYPE text", "ALTER TABLE items ALTER COLUMN created_at SET DEFAULT '2026-01-01Z'",
+		"ALTER TABLE items ALTER COLUMN description TYPE varchar(4000)", "DROP INDEX items_by_search", "VACUUM FULL items", "ANALYZE items",
+	} {
+		exec(t, conn, change)
+		for range 2 * connections {
+			for _, q := range queries {
+				if _, err := o.Fetch(context.Background(), q); err != nil {
+					t.Fatalf("after %s: %s: %v", change, describe(q), err)
+				}
+			}
+		}
+		prepareEverywhere()
+	}
+	// A change that takes away what the API shows is an error, not a wrong page,
+	// and not one that older pages could bridge.
+	exec(t, conn, "ALTER TABLE items ALTER COLUMN sku TYPE jsonb USING NULL")
+	if _, err := o.Fetch(context.Background(), anyPage); err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrTimeout) {
+		t.Errorf("sku is no text: %v", err)
+	}
+	if s := o.Stats(); s.Pool.Idle != s.Pool.Total || s.BreakerOpen {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestWhatTheServerSaysIsPutIntoOurWords(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	for code, want := range map[string]error{
+		"57014": ErrTimeout, "57P01": ErrUnavailable, "57P03": ErrUnavailable, "53300": ErrUnavailable, "53200": ErrUnavailable,
+		"08006": ErrUnavailable, "58030": ErrUnavailable, "40001": ErrUnavailable, "40P01": ErrUnavailable, "42703": nil, "22012": nil, "XX000": nil,
+	} {
+		_, err := conn.Exec(t.Context(), fmt.Sprintf("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '%s'; END $$", code))
+		got := classify(err)
+		for _, kind := range []error{ErrTimeout, ErrUnavailable, ErrOverloaded} {
+			if errors.Is(got, kind) != (kind == want) {
+				t.Errorf("%s is %v", code, got)
+			}
+		}
+		if pgCode(got) != code {
+			t.Errorf("%s was lost in %v", code, got)
+		}
+	}
+	if classify(nil) != nil || pgCode(nil) != "" || !errors.Is(classify(errors.New("connection reset")), ErrUnavailable) {
+		t.Error("no error, and one that is not the server's")
+	}
+}
+
+// A server that does not let us in is away, whatever reason it gives.
+func TestADatabaseThatDoesNotOpenIsUnavailable(t *testing.T) {
+	t.Parallel()
+	wrong, err := pgx.ParseConfig(server().URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, url := range map[string]string{
+		"no such database": server().URL("no_such_database"),
+		"wrong password":   fmt.Sprintf("postgres://postgres:wrong@%s:%d/postgres", wrong.Host, wrong.Port),
+		"nobody listens":   "postgres://postgres@127.0.0.1:1/postgres",
+	} {
+		db := openDatabase(t, DatabaseOptions{URL: url})
+		if _, err := New(db).Fetch(within(t, patience), anyPage); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := db.Ready(within(t, patience)); err == nil {
+			t.Errorf("%s: ready", name)
+		}
+	}
+	if _, err := Open(context.Background(), DatabaseOptions{URL: "postgres://%zz"}); err == nil {
+		t.Error("a malformed URL is no error")
+	}
+}
+
+// One server of its own goes through everything that happens to servers; the
+// Origin and the key store stay the same throughout.
+func TestAnOriginSurvivesItsServer(t *testing.T) {
+	t.Parallel()
+	postgres := sandboxtest.Postgres(t)
+	url := postgres.URL("listedge")
+	if err := CreateDatabase(within(t, patience), postgres.URL("postgres"), "listedge"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := MigrateUp(within(t, patience), url); err != nil {
+		t.Fatal(err)
+	}
+	const timeout = 250 * time.Millisecond
+	db := openDatabase(t, DatabaseOptions{URL: url, QueryTimeout: timeout, Connections: 4})
+	o, keys := New(db), NewKeyStore(db)
+	ask := func() (page, key error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*timeout)
+		defer cancel()
+		_, page = o.Fetch(ctx, anyPage)
+		_, key = keys.Lookup(ctx, []KeyHash{{}})
+		return page, key
+	}
+	works := func() bool { page, key := ask(); return page == nil && key == nil }
+	eventually(t, "the first page", works)
+	for _, event := range []struct {
+		name        string
+		away, again func() error
+	}{
+		{"crash", func() error { return postgres.Kill(syscall.SIGQUIT) }, func() error { return postgres.Restart(context.Background()) }},
+		{"hang", postgres.Freeze, postgres.Thaw},
+		{"shutdown", func() error { return postgres.Kill(syscall.SIGINT) }, func() error { return postgres.Restart(context.Background()) }},
+	} {
+		if err := event.away(); err != nil {
+			t.Fatal(event.name, err)
+		}
+		eventually(t, "both breakers open", func() bool {
+			page, key := ask()
+			if page == nil || key == nil || !errors.Is(page, ErrUnavailable) || !errors.Is(key, ErrUnavailable) {
+				t.Fatalf("%s: pages %v, keys %v", event.name, page, key)
+			}
+			return o.Stats().BreakerOpen && keys.BreakerOpen()
+		})
+		quick := 0
+		for range 20 { // a trial may be among them
+			began := time.Now()
+			if page, key := ask(); !errors.Is(page, ErrUnavailable) || !errors.Is(key, ErrUnavailable) {
+				t.Errorf("%s: pages %v, keys %v", event.name, page, key)
+			}
+			if time.Since(began) < timeout/4 {
+				quick++
+			}
+		}
+		if quick < 15 {
+			t.Errorf("%s: only %d of 20 were told at once", event.name, quick)
+		}
+		if err := event.again(); err != nil {
+			t.Fatal(event.name, err)
+		}
+		eventually(t, "the server's return after a "+event.name, works)
+		if o.Stats().BreakerOpen || keys.BreakerOpen() || db.Ready(within(t, patience)) != nil {
+			t.Errorf("%s: %+v", event.name, o.Stats())
+		}
+	}
+}
+
+// Pages are read in sessions that could not change anything if they wanted to.
+func TestSessionsAreReadOnlyAndBounded(t *testing.T) {
+	t.Parallel()
+	db := openDatabase(t, DatabaseOptions{URL: newDatabase(t), QueryTimeout: 1500 * time.Millisecond})
+	if _, err := db.pages.Exec(t.Context(), "DELETE FROM items"); pgCode(err) != "25006" { // read_only_sql_transaction
+		t.Errorf("%v", err)
+	}
+	for setting, want := range map[string]string{"statement_timeout": "1500ms", "timezone": "UTC", "application_name": "listedge", "plan_cache_mode": "force_generic_plan"} {
+		var got string
+		if err := db.pages.QueryRow(t.Context(), "SELECT current_setting($1)", setting).Scan(&got); err != nil || got != want {
+			t.Errorf("%s is %s, want %s: %v", setting, got, want, err)
+		}
+	}
+}

@@ -1,0 +1,560 @@
+package origin
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// keyTable is the table of keys as a keyring's look-ups see it, in virtual time.
+type keyTable struct {
+	mu      sync.Mutex
+	keys    map[KeyHash]Key
+	queries [][]KeyHash
+	delay   time.Duration // between a query's snapshot and its answer
+	hung    bool          // no answers
+	err     error         // instead of answers
+}
+
+func newKeyTable(keys int) *keyTable {
+	table := &keyTable{keys: map[KeyHash]Key{}}
+	for n := range keys {
+		table.keys[hashNumber(n)] = Key{ID: number(n), Workspace: ourWorkspace, Items: true, Limit: DefaultLimit}
+	}
+	return table
+}
+
+func hashNumber(n int) (h KeyHash) {
+	h[0] = byte(n) // shards go by it
+	binary.BigEndian.PutUint64(h[1:], uint64(n))
+	return h
+}
+
+func (s *keyTable) lookup(ctx context.Context, hashes []KeyHash) (map[KeyHash]Key, error) {
+	s.mu.Lock()
+	s.queries = append(s.queries, hashes)
+	found := map[KeyHash]Key{}
+	for _, hash := range hashes {
+		if key, ok := s.keys[hash]; ok {
+			found[hash] = key
+		}
+	}
+	delay, hung, err := s.delay, s.hung, s.err
+	s.mu.Unlock()
+	if hung {
+		<-ctx.Done()
+		return nil, errors.Join(ErrUnavailable, ctx.Err())
+	}
+	if err != nil {
+		return nil, err
+	}
+	time.Sleep(delay)
+	return found, nil
+}
+
+func (s *keyTable) change(do func(*keyTable)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	do(s)
+}
+
+func (s *keyTable) set(n int, edit func(*Key)) {
+	s.change(func(s *keyTable) {
+		key := s.keys[hashNumber(n)]
+		edit(&key)
+		s.keys[hashNumber(n)] = key
+	})
+}
+
+func (s *keyTable) asked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queries)
+}
+
+// ring is a keyring whose T is the number of the attach call that made it.
+type ring struct {
+	*Keyring[int64]
+	attached atomic.Int64
+}
+
+// inRing runs a test in virtual time.
+func inRing(t *testing.T, table *keyTable, grace time.Duration, test func(t *testing.T, r *ring)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &ring{}
+		r.Keyring = NewKeyring(table.lookup, func(Key) int64 { return r.attached.Add(1) }, grace)
+		defer r.Close()
+		test(t, r)
+	})
+}
+
+// use is what a request does with its key.
+func (r *ring) use(n int) (Key, error) {
+	if key, _, ok := r.Known(hashNumber(n), time.Now()); ok {
+		return key, nil
+	}
+	key, _, err := r.Load(context.Background(), hashNumber(n))
+	return key, err
+}
+
+func TestAKeyInUseNeverWaits(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		if _, _, ok := r.Known(hashNumber(0), time.Now()); ok || r.Seen(hashNumber(0)) {
+			t.Fatal("known before it was asked for")
+		}
+		key, value, err := r.Load(t.Context(), hashNumber(0))
+		if err != nil || key.ID != number(0) || value != 1 || !r.Seen(hashNumber(0)) {
+			t.Fatalf("%+v, %d, %v", key, value, err)
+		}
+		for range 600 { // a minute
+			time.Sleep(100 * time.Millisecond)
+			if again, value, ok := r.Known(hashNumber(0), time.Now()); !ok || again != key || value != 1 {
+				t.Fatalf("%+v, %d, %v", again, value, ok)
+			}
+		}
+		if n := table.asked(); n > int(time.Minute/keyRefresh)+1 || r.attached.Load() != 1 {
+			t.Errorf("%d queries, attached %d times", n, r.attached.Load())
+		}
+		if s := r.Stats(); s.Hits != 600 || s.Loaded != 1 || s.Known != 1 || s.Queries != uint64(table.asked()) || s.Graced+s.Failures+s.Unknown != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// Whatever the pace of its requests, no answer relies on a look-up older than
+// keyFresh while Postgres can be asked.
+func TestARevocationIsSeenWithinKeyFresh(t *testing.T) {
+	for _, pace := range []time.Duration{time.Millisecond, 70 * time.Millisecond, 399 * time.Millisecond, 401 * time.Millisecond, 990 * time.Millisecond, 1500 * time.Millisecond, time.Minute} {
+		for _, delay := range []time.Duration{0, 30 * time.Millisecond} {
+			table := newKeyTable(1)
+			table.delay = delay
+			inRing(t, table, 5*time.Minute, func(t *testing.T, r *ring) {
+				random := rand.New(rand.NewPCG(uint64(pace), 1))
+				for began := time.Now(); time.Since(began) < 5*time.Second+3*pace; time.Sleep(pace) {
+					if key, err := r.use(0); err != nil || key.Revoked {
+						t.Fatalf("pace %v: %+v, %v", pace, key, err)
+					}
+				}
+				time.Sleep(time.Duration(random.Int64N(int64(pace))))
+				table.set(0, func(k *Key) { k.Revoked = true })
+				for revoked := time.Now(); time.Since(revoked) < 3*time.Second+3*pace; time.Sleep(pace) {
+					key, err := r.use(0)
+					if err != nil || !key.Revoked && time.Since(revoked) > keyFresh {
+						t.Fatalf("pace %v: %+v, %v, %v after the revocation", pace, key, err, time.Since(revoked))
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestAChangedKeyIsAttachedAgain(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		for n := range int64(5) {
+			table.set(0, func(k *Key) { k.Limit.Burst = 100 + n })
+			for range 30 {
+				time.Sleep(50 * time.Millisecond)
+				if _, err := r.use(0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			key, value, ok := r.Known(hashNumber(0), time.Now())
+			if !ok || key.Limit.Burst != 100+n || value != n+1 || r.attached.Load() != n+1 {
+				t.Errorf("%+v, %d of %d, %v", key, value, r.attached.Load(), ok)
+			}
+		}
+		table.change(func(s *keyTable) { clear(s.keys) })
+		time.Sleep(2 * keyFresh)
+		if _, err := r.use(0); !errors.Is(err, ErrUnknownKey) || r.Seen(hashNumber(0)) {
+			t.Errorf("deleted: %v", err)
+		}
+	})
+}
+
+func TestAnUnknownKeyIsRemembered(t *testing.T) {
+	table := newKeyTable(0)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		for range 3 {
+			before := table.asked()
+			for range 100 {
+				if _, err := r.use(7); !errors.Is(err, ErrUnknownKey) || r.Seen(hashNumber(7)) {
+					t.Fatal(err)
+				}
+			}
+			if n := table.asked() - before; n != 1 {
+				t.Errorf("%d queries", n)
+			}
+			time.Sleep(unknownFresh)
+		}
+		table.set(7, func(k *Key) { k.ID = number(7) }) // created at last
+		if key, err := r.use(7); err != nil || key.ID != number(7) {
+			t.Errorf("%+v, %v", key, err)
+		}
+		if s := r.Stats(); s.Unknown != 300 || s.Failures != 0 || s.Known != 1 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// A flood of made-up keys takes bounded room and leaves known keys alone.
+func TestUnknownKeysTakeBoundedRoom(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		if _, err := r.use(0); err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for batch := range 5 {
+			for n := range 5000 {
+				all.Go(func() {
+					if _, err := r.use(1 + 5000*batch + n); !errors.Is(err, ErrUnknownKey) {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+		}
+		if n := r.unknown.Len(); n != unknownKeys {
+			t.Errorf("%d remembered", n)
+		}
+		if _, _, ok := r.Known(hashNumber(0), time.Now()); !ok || r.Stats().Known != 1 {
+			t.Errorf("%+v", r.Stats())
+		}
+	})
+}
+
+func TestLookupsAreCollapsed(t *testing.T) {
+	for _, c := range []struct{ requests, keys, queries int }{
+		{1000, 1, 2},     // one for the first, one for all that came while it was under way
+		{1000, 1000, 2},  //
+		{5000, 5000, 6},  // no query is for more than lookupBatch
+		{5000, 10, 2},    //
+		{1, 1, 1},        //
+		{9000, 4500, 10}, // each key twice
+	} {
+		table := newKeyTable(c.keys)
+		table.delay = 5 * time.Millisecond
+		inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+			var all sync.WaitGroup
+			for n := range c.requests {
+				all.Go(func() {
+					if key, err := r.use(n % c.keys); err != nil || key.ID != number(n%c.keys) {
+						t.Errorf("%+v, %v", key, err)
+					}
+				})
+			}
+			all.Wait()
+			if n := table.asked(); n > c.queries || r.attached.Load() != int64(c.keys) {
+				t.Errorf("%d requests for %d keys: %d queries, attached %d times", c.requests, c.keys, n, r.attached.Load())
+			}
+			for _, query := range table.queries {
+				if len(query) > lookupBatch {
+					t.Errorf("%d keys in one query", len(query))
+				}
+			}
+		})
+	}
+}
+
+func TestTheBacklogIsBounded(t *testing.T) {
+	table := newKeyTable(0)
+	table.hung = true
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		load := func(n int) {
+			all.Go(func() {
+				if _, _, err := r.Load(ctx, hashNumber(n)); !errors.Is(err, ErrUnavailable) {
+					t.Error(err)
+				}
+			})
+		}
+		load(0)
+		synctest.Wait() // it is being asked for
+		for n := range lookupBacklog {
+			load(1 + n)
+		}
+		synctest.Wait()
+		if _, _, err := r.Load(ctx, hashNumber(-1)); !errors.Is(err, ErrOverloaded) {
+			t.Errorf("beyond the backlog: %v", err)
+		}
+		if _, _, err := r.Load(within(t, time.Millisecond), hashNumber(1)); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("for a key that waits already: %v", err)
+		}
+		cancel()
+		all.Wait()
+	})
+}
+
+// Postgres is away and says so: known keys go on, up to the grace; a key that
+// is not known is never taken for one that does not exist.
+func TestKnownKeysGoOnWithinGraceAndNotBeyond(t *testing.T) {
+	const grace = 30 * time.Second
+	table := newKeyTable(1)
+	inRing(t, table, grace, func(t *testing.T, r *ring) {
+		if _, err := r.use(0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.use(99); !errors.Is(err, ErrUnknownKey) {
+			t.Fatal(err)
+		}
+		table.change(func(s *keyTable) { s.err = ErrUnavailable })
+		looked := time.Now()
+		for time.Sleep(time.Millisecond); time.Since(looked) < grace+10*time.Second; time.Sleep(100 * time.Millisecond) {
+			key, err := r.use(0)
+			switch age := time.Since(looked); {
+			case age < grace && (err != nil || key.ID != number(0)):
+				t.Fatalf("after %v: %+v, %v", age, key, err)
+			case age > grace && !errors.Is(err, ErrUnavailable):
+				t.Fatalf("after %v: %+v, %v", age, key, err)
+			}
+			if _, err := r.use(55); !errors.Is(err, ErrUnavailable) || errors.Is(err, ErrUnknownKey) {
+				t.Fatalf("a key not known here: %v", err)
+			}
+		}
+		if _, err := r.use(99); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("unknown more than %v ago: %v", unknownFresh, err)
+		}
+		table.change(func(s *keyTable) { s.err = nil })
+		if _, err := r.use(0); err != nil {
+			t.Errorf("after the return: %v", err)
+		}
+		if s := r.Stats(); s.Graced == 0 || s.Failures == 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// An outage that the grace covers may last longer than unused keys are kept:
+// a key in use is not an unused one.
+func TestKeysInUseAreNotForgottenDuringAnOutage(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, 10*keyIdle, func(t *testing.T, r *ring) {
+		if _, err := r.use(0); err != nil {
+			t.Fatal(err)
+		}
+		table.change(func(s *keyTable) { s.err = ErrUnavailable })
+		for began := time.Now(); time.Since(began) < 3*keyIdle; time.Sleep(5 * time.Second) {
+			if _, err := r.use(0); err != nil {
+				t.Fatalf("after %v: %v", time.Since(began), err)
+			}
+		}
+	})
+}
+
+// Postgres hangs: each wait is bounded, and after one in vain nobody waits.
+func TestAHungServerCostsOneShortWait(t *testing.T) {
+	table := newKeyTable(50)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		for n := range 50 {
+			if _, err := r.use(n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * keyFresh)
+		table.change(func(s *keyTable) { s.hung = true })
+		for range 3 {
+			began := time.Now()
+			var all sync.WaitGroup
+			for n := range 50 {
+				all.Go(func() {
+					if key, err := r.use(n); err != nil || key.ID != number(n) {
+						t.Errorf("%+v, %v", key, err)
+					}
+				})
+			}
+			all.Wait()
+			if waited := time.Since(began); waited > keyPatience {
+				t.Errorf("waited %v", waited)
+			}
+			began = time.Now()
+			for n := range 50 {
+				if _, err := r.use(n); err != nil {
+					t.Error(err)
+				}
+			}
+			if waited := time.Since(began); waited != 0 {
+				t.Errorf("waited %v after a wait in vain", waited)
+			}
+			time.Sleep(keyPause)
+		}
+		// A key not known here waits as long as its request allows, and no longer.
+		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		if _, _, err := r.Load(ctx, hashNumber(99)); !errors.Is(err, ErrUnavailable) || time.Since(began) > 1500*time.Millisecond {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		table.change(func(s *keyTable) { s.hung = false })
+		table.set(3, func(k *Key) { k.Revoked = true })
+		time.Sleep(lookupDeadline + keyPause)
+		if key, err := r.use(3); err != nil || !key.Revoked {
+			t.Errorf("after the return: %+v, %v", key, err)
+		}
+	})
+}
+
+// A client that hangs up does not make the others go without look-ups.
+func TestACancelledRequestPausesNobody(t *testing.T) {
+	table := newKeyTable(2)
+	inRing(t, table, time.Hour, func(t *testing.T, r *ring) {
+		for n := range 2 {
+			if _, err := r.use(n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		table.set(1, func(k *Key) { k.Revoked = true })
+		table.change(func(s *keyTable) { s.delay = 50 * time.Millisecond })
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Millisecond, cancel)
+		_, _, _ = r.Load(ctx, hashNumber(0))
+		if key, err := r.use(1); err != nil || !key.Revoked {
+			t.Errorf("a key revoked a minute ago: %+v, %v", key, err)
+		}
+	})
+}
+
+// Two look-ups of a key may be under way at once, the refresher's and a
+// request's: the one that began later is right, whichever ends first.
+func TestALateAnswerDoesNotOverruleANewerOne(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		if _, err := r.use(0); err != nil {
+			t.Fatal(err)
+		}
+		table.change(func(s *keyTable) { s.delay = 1500 * time.Millisecond })
+		time.Sleep(keyRefresh + time.Millisecond) // the refresher asks, and will be told late
+		if table.asked() != 2 {
+			t.Fatalf("%d queries", table.asked())
+		}
+		table.set(0, func(k *Key) { k.Revoked = true })
+		table.change(func(s *keyTable) { s.delay = 0 })
+		time.Sleep(keyFresh - keyRefresh)
+		if key, err := r.use(0); err != nil || !key.Revoked {
+			t.Fatalf("%+v, %v", key, err)
+		}
+		for range 20 {
+			time.Sleep(50 * time.Millisecond)
+			if key, err := r.use(0); err != nil || !key.Revoked {
+				t.Fatalf("revoked, and then not: %+v, %v", key, err)
+			}
+		}
+	})
+}
+
+func TestUnusedKeysAreForgotten(t *testing.T) {
+	table := newKeyTable(100)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		for n := range 100 {
+			if _, err := r.use(n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(keyIdle / 2)
+		if s := r.Stats(); s.Known != 100 || s.Queries > 100+2 {
+			t.Errorf("%+v: unused keys are looked up", s)
+		}
+		if _, err := r.use(42); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(keyIdle/2 + 2*time.Second)
+		if s := r.Stats(); s.Known != 1 || !r.Seen(hashNumber(42)) {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestCloseWaitsForLookups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := newKeyTable(1)
+		var ended atomic.Bool
+		slow := func(ctx context.Context, hashes []KeyHash) (map[KeyHash]Key, error) {
+			found, err := table.lookup(ctx, hashes)
+			if len(hashes) == 1 && hashes[0] == hashNumber(7) {
+				<-ctx.Done()
+				time.Sleep(time.Second) // takes its time to come back even so
+				ended.Store(true)
+				return nil, ctx.Err()
+			}
+			return found, err
+		}
+		r := NewKeyring(slow, func(k Key) uuid.UUID { return k.ID }, time.Minute)
+		if _, _, err := r.Load(t.Context(), hashNumber(0)); err != nil {
+			t.Fatal(err)
+		}
+		answer := make(chan error, 1)
+		go func() { _, _, err := r.Load(context.Background(), hashNumber(7)); answer <- err }()
+		synctest.Wait()
+		r.Close()
+		if !ended.Load() {
+			t.Error("Close did not wait")
+		}
+		if err := <-answer; err == nil || errors.Is(err, ErrUnknownKey) {
+			t.Errorf("the look-up under way: %v", err)
+		}
+		if _, _, err := r.Load(t.Context(), hashNumber(8)); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("after Close: %v", err)
+		}
+		if _, id, err := r.Load(t.Context(), hashNumber(0)); err != nil || id != number(0) {
+			t.Errorf("known before Close: %v, %v", id, err)
+		}
+		r.Close() // twice is once
+	})
+}
+
+// Real goroutines, for the race detector: requests, changes and failures at once.
+func TestAKeyringInManyHands(t *testing.T) {
+	t.Parallel()
+	const keys, hands, requests = 40, 8, 3000
+	table := newKeyTable(keys)
+	r := NewKeyring(table.lookup, func(k Key) string { return fmt.Sprint(k) }, time.Minute)
+	defer r.Close()
+	var all sync.WaitGroup
+	for hand := range hands {
+		all.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(hand), 2))
+			for range requests {
+				n := random.IntN(keys + 5)
+				key, value, ok := r.Known(hashNumber(n), time.Now())
+				if !ok || random.IntN(20) == 0 {
+					var err error
+					if key, value, err = r.Load(t.Context(), hashNumber(n)); err != nil {
+						if n < keys && errors.Is(err, ErrUnknownKey) || n >= keys && !errors.Is(err, ErrUnknownKey) && !errors.Is(err, ErrUnavailable) {
+							t.Errorf("key %d: %v", n, err)
+						}
+						continue
+					}
+				}
+				if n >= keys || key.ID != number(n) || value != fmt.Sprint(key) {
+					t.Errorf("key %d: %+v with %s", n, key, value)
+				}
+				switch random.IntN(50) {
+				case 0:
+					table.set(random.IntN(keys), func(k *Key) { k.Limit.Burst++ })
+				case 1:
+					table.change(func(s *keyTable) { s.err = ErrUnavailable })
+				case 2, 3:
+					table.change(func(s *keyTable) { s.err = nil })
+				case 4:
+					r.sweep()
+				case 5:
+					_ = r.Stats()
+				}
+			}
+		})
+	}
+	all.Wait()
+}
