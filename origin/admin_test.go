@@ -1,6 +1,7 @@
 package origin
 
 import (
+	"encoding/hex"
 	"errors"
 	"slices"
 	"strings"
@@ -99,10 +100,10 @@ func TestKeysAreCreatedListedAndRevoked(t *testing.T) {
 		t.Errorf("%+v, %v", list, err)
 	}
 	var dump string
-	if err := connect(t, url).QueryRow(t.Context(), "SELECT string_agg(k::text || convert_from(decode(encode(key_hash, 'escape'), 'escape'), 'LATIN1'), ' ') FROM api_keys k").Scan(&dump); err != nil {
+	if err := connect(t, url).QueryRow(t.Context(), "SELECT string_agg(k::text, ' ') FROM api_keys k").Scan(&dump); err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(dump, first.Key[keyVisible:]) {
+	if secret := first.Key[keyVisible:]; strings.Contains(dump, secret) || strings.Contains(dump, hex.EncodeToString([]byte(secret))) {
 		t.Error("the key is in the table")
 	}
 

@@ -13,7 +13,7 @@ import (
 
 func TestKeysAreWhatTheContractSays(t *testing.T) {
 	const keys = 62 * 200
-	seen, first := map[string]bool{}, map[byte]int{}
+	seen, count := map[string]bool{}, map[byte]int{}
 	for range keys {
 		key := newKey()
 		hash, ok := HashKey([]byte(key))
@@ -24,11 +24,13 @@ func TestKeysAreWhatTheContractSays(t *testing.T) {
 			t.Fatalf("%s", key)
 		}
 		seen[key] = true
-		first[key[3]]++
+		for i := range keyRandom {
+			count[key[3+i]]++
+		}
 	}
-	for i := range len(base62) { // 200 of each are expected; 75 off is more than five standard deviations
-		if n := first[base62[i]]; n < 125 || n > 275 {
-			t.Errorf("%d of %d keys begin with %c", n, keys, base62[i])
+	for i := range len(base62) { // 6,800 of each are expected; 400 off is almost five standard deviations
+		if n := count[base62[i]]; n < 6400 || n > 7200 {
+			t.Errorf("%c comes %d times in %d keys", base62[i], n, keys)
 		}
 	}
 }
