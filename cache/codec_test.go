@@ -132,7 +132,7 @@ type read struct {
 	expires time.Duration // what PTTL says, where it is not what follows from the above
 }
 
-const entryLife = 5 * time.Minute
+const entryLife = 5*time.Minute + 700*time.Microsecond
 
 // decodedAge is how old the reader takes the page to be.
 func (r read) decodedAge(t testing.TB) time.Duration {
@@ -141,8 +141,10 @@ func (r read) decodedAge(t testing.TB) time.Duration {
 	p := NewPage([]byte("body"), "", born.Add(r.writer))
 	remaining := r.expires
 	if remaining == 0 {
-		// The SET says what was left when it was sent; Redis counts from when it arrived.
-		remaining = (entryLife - (r.age - r.late)).Truncate(time.Millisecond)
+		// The SET says, in whole milliseconds, what was left when it was sent. Redis
+		// counts from when it arrived, by a clock that ticks each millisecond.
+		remaining = entryLife.Truncate(redisTick) - (r.age - r.late)
+		remaining = (remaining + redisTick - 1).Truncate(redisTick)
 	}
 	now := born.Add(r.age + r.reader)
 	q, err := decode(p.encode(keyOf("q"), entryLife), keyOf("q"), remaining, now)

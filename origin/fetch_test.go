@@ -98,7 +98,7 @@ func TestWaitingAtTheGateEndsWithTheContext(t *testing.T) {
 func TestASlowQueryIsATimeoutAndCutsNobodyOff(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	o := New(openDatabase(t, DatabaseOptions{URL: url, QueryTimeout: 20 * time.Millisecond}))
+	o := New(openDatabase(t, DatabaseOptions{URL: url, QueryTimeout: 150 * time.Millisecond}))
 	release := lockItems(t, url)
 	defer release()
 	for range 5 {
@@ -130,8 +130,8 @@ func TestImpatientCallersCutNobodyOff(t *testing.T) {
 	for n := range 6 {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 		if n%2 == 0 {
-			ctx, cancel = context.WithCancel(context.Background())
-			time.AfterFunc(20*time.Millisecond, cancel)
+			ctx, cancel = context.WithCancel(ctx)
+			time.AfterFunc(10*time.Millisecond, cancel)
 		}
 		_, err := o.Fetch(ctx, anyPage)
 		cancel()

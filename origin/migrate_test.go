@@ -80,6 +80,12 @@ func TestMigratingUpFromNothing(t *testing.T) {
 	if err := db.Ready(t.Context()); err != nil {
 		t.Error(err)
 	}
+	conn := connect(t, url)
+	exec(t, conn, "UPDATE goose_db_version SET is_applied = false WHERE version_id = $1", wantedVersion())
+	if err := db.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("needs %d", wantedVersion())) {
+		t.Errorf("ready with an older schema: %v", err)
+	}
+	exec(t, conn, "UPDATE goose_db_version SET is_applied = true")
 	schema := schemaOf(t, url)
 	if again, err := MigrateUp(t.Context(), url); err != nil || len(again) != 0 || schemaOf(t, url) != schema {
 		t.Errorf("twice: %+v, %v", again, err)
