@@ -89,8 +89,8 @@ const (
 	// stalePatience is how long a request that could be answered with a stale
 	// page waits for a fresh one.
 	stalePatience = time.Second
-	// fillPause is how long a page whose fill failed is served stale before
-	// the origin is asked for it again.
+	// fillPause is how long a page whose fill failed, or was waited for in
+	// vain, is served stale before anybody waits for it again.
 	fillPause = time.Second
 	// maxStores bounds the pages on their way to Redis; more are not stored.
 	maxStores = 64
@@ -237,8 +237,16 @@ func (c *Cache) join(key []byte, held *Page, fill Fill) (Result, error) {
 		r.Age = max(0, time.Since(r.Page.Proof))
 		return r, nil
 	case <-timer.C:
+		if h := c.memory.get(key); h != nil { // one wait in vain is enough
+			c.pause(h)
+		}
 		return c.standIn(held, Memory, ErrFillTimeout)
 	}
+}
+
+// pause has the holder's page, while it is stale, served at once for a while.
+func (c *Cache) pause(h *holder) {
+	h.pausedUntil.Store(int64(time.Since(c.start) + fillPause))
 }
 
 // fly looks in memory once more, for another flight may have landed since its
@@ -271,7 +279,7 @@ func (c *Cache) fly(key []byte, fill Fill) (Result, error) {
 		c.fillErrors.Add(1)
 		r, err := c.standIn(held, source, err)
 		if err == nil {
-			c.memory.put(key, held, c.remaining(held)).pausedUntil.Store(int64(time.Since(c.start) + fillPause))
+			c.pause(c.memory.put(key, held, c.remaining(held)))
 		}
 		return r, err
 	}

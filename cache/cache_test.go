@@ -211,6 +211,12 @@ func TestStalePageIsServedWhenTheFillHangs(t *testing.T) {
 		if waited := time.Since(began); waited != stalePatience || r.Age != 10*time.Second+stalePatience {
 			t.Fatalf("after %v, %v old", waited, r.Age)
 		}
+		again := time.Now()
+		r, err = c.Forward(key, fails(errOrigin))
+		want{body: "old", hadStale: true, err: errPaused}.check(t, r, err)
+		if waited := time.Since(again); waited != 0 {
+			t.Fatalf("the next request waited too: %v", waited)
+		}
 		close(release)
 		synctest.Wait()
 		hit, ok := c.Hit(key, time.Now())
