@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"listedge/sandbox/sandboxtest"
 )
@@ -53,9 +55,11 @@ func TestTheGateBoundsWhatRunsAndWhatWaits(t *testing.T) {
 	eventually(t, "a full gate", func() bool { s := o.Stats(); return s.Running == running && s.Queued == waiting })
 
 	for range 3 {
-		if _, err := o.Fetch(context.Background(), anyPage); !errors.Is(err, ErrOverloaded) {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		if _, err := o.Fetch(ctx, anyPage); !errors.Is(err, ErrOverloaded) || ctx.Err() != nil {
 			t.Errorf("beyond the queue: %v", err)
 		}
+		cancel()
 	}
 	if s := o.Stats(); s.Overloaded != 3 || s.Queued != waiting || s.Pool.Max != 2 || s.Pool.Total > 2 {
 		t.Errorf("%+v", s)
@@ -236,6 +240,51 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 	}
 }
 
+// A connection learns of a change only by failing, and the next one to be tried
+// may not have learned of it either.
+func TestASchemaChangeIsLearnedByOneConnectionAfterTheOther(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	const connections = 3
+	config := openDatabase(t, DatabaseOptions{URL: url, Connections: connections}).pages.Config()
+	var slow atomic.Bool // connections given back are not the first to be taken again
+	config.AfterRelease = func(*pgx.Conn) bool {
+		if slow.Load() {
+			time.Sleep(50 * time.Millisecond)
+		}
+		return true
+	}
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	o := New(&Database{pages: pool})
+	release := lockItems(t, url)
+	errs := make(chan error, connections)
+	for range connections {
+		go func() { _, err := o.Fetch(context.Background(), anyPage); errs <- err }()
+	}
+	eventually(t, "all connections at work", func() bool { return o.Stats().Pool.Total == connections && o.Stats().Pool.Idle == 0 })
+	release()
+	for range connections {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "all connections idle", func() bool { return o.Stats().Pool.Idle == connections })
+
+	execOn(t, url, "ALTER TABLE items ALTER COLUMN name TYPE varchar")
+	slow.Store(true)
+	before := o.Stats().Pool.Acquired
+	if _, err := o.Fetch(within(t, patience), anyPage); err != nil {
+		t.Error(err)
+	}
+	if n := o.Stats().Pool.Acquired - before; n != connections+1 {
+		t.Errorf("%d connections were tried: the test has gone soft", n)
+	}
+}
+
 func TestWhatTheServerSaysIsPutIntoOurWords(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
@@ -321,6 +370,9 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 			t.Fatal(event.name, err)
 		}
 		eventually(t, "both breakers open", func() bool {
+			impatient, cancel := context.WithTimeout(context.Background(), timeout/20)
+			defer cancel()
+			_, _ = o.Fetch(impatient, anyPage) // must not make the server look well
 			page, key := ask()
 			if page == nil || key == nil || !errors.Is(page, ErrUnavailable) || !errors.Is(key, ErrUnavailable) {
 				t.Fatalf("%s: pages %v, keys %v", event.name, page, key)

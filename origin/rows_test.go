@@ -293,6 +293,9 @@ func walk(t testing.TB, o *Origin, q Query, between func(ids []string)) (ids []s
 		if between != nil {
 			between(seen)
 		}
-		follow(t, &q, page.next)
+		before := q.After
+		if follow(t, &q, page.next); q.After == before {
+			t.Fatalf("%s: the cursor leads to the page it came from", describe(q))
+		}
 	}
 }

@@ -146,3 +146,33 @@ func TestSearchFindsTheSameByTheWalkAndByTheIndex(t *testing.T) {
 		}
 	}
 }
+
+// The index knows runs of three letters or digits; without one in the term it
+// would be read from end to end.
+func TestTermsWithoutATrigramAreNotAskedOfTheIndex(t *testing.T) {
+	for term, want := range map[string]searchPlan{
+		"": noSearch, "a": walkSearch, "ab": walkSearch, "a b c": walkSearch, "ab-cd": walkSearch, "%%%": walkSearch, "茶茶": walkSearch, "😀😀😀": walkSearch,
+		"abc": indexedSearch, "a bcd": indexedSearch, "12a": indexedSearch, "中国茶": indexedSearch, "%abc_": indexedSearch, "чай": indexedSearch, "𝒜𝒷𝒸": indexedSearch,
+	} {
+		if s, _ := shapeOf(&Query{Search: term}); s.search != want {
+			t.Errorf("%q: plan %d, want %d", term, s.search, want)
+		}
+	}
+}
+
+func TestEveryShapeHasItsStatement(t *testing.T) {
+	texts := map[string]shape{}
+	for _, q := range lists() {
+		for _, q.After.Set = range []bool{false, true} {
+			s, args := shapeOf(&q)
+			text := s.sql()
+			if other, taken := texts[text]; taken && other != s {
+				t.Errorf("%+v and %+v are read by the same statement", other, s)
+			}
+			texts[text] = s
+			if n := len(args); !strings.Contains(text, fmt.Sprintf("$%d", n)) || strings.Contains(text, fmt.Sprintf("$%d", n+1)) {
+				t.Errorf("%d arguments for %s", n, text)
+			}
+		}
+	}
+}
