@@ -11,162 +11,8 @@ import (
 	"time"
 )
 
-// The first half of this file is about a real Redis that is stopped, killed or
-// read-only; the second, in virtual time, about a store that fails as told.
-
-// steady is a budget that a busy machine keeps as long as Redis is well; the
-// 10 ms of the service are tested in virtual time.
-const steady = 150 * time.Millisecond
-
-// slowKey is a bucket of 50 whose refill (a token in 1,000 s) does not matter.
-func slowKey(t *testing.T, l *Limiter) *Bucket {
-	return l.Bucket(KeyBucket("w", t.Name()), policy(t, 0.001, 50))
-}
-
-func takes(t *testing.T, l *Limiter, b *Bucket, n int, want Source) {
-	t.Helper()
-	for range n {
-		if d := l.Take(b, nil); !d.Allowed || d.Source != want {
-			t.Fatalf("%+v, want a token from %v", d, want)
-		}
-	}
-}
-
-func TestHungRedisCostsNextToNothing(t *testing.T) {
-	server, client := startRedis(t)
-	l := open(t, Options{Redis: client, Budget: steady})
-	key := slowKey(t, l)
-	takes(t, l, key, 30, SourceRedis)
-	if err := server.Freeze(); err != nil {
-		t.Fatal(err)
-	}
-
-	began := time.Now()
-	takes(t, l, key, 5, SourceLocalFallback)
-	var allowed atomic.Int64
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			for range 25 {
-				if l.Take(key, nil).Allowed {
-					allowed.Add(1)
-				}
-			}
-		})
-	}
-	all.Wait()
-	if spent := time.Since(began); spent > 2*time.Second {
-		t.Fatalf("205 decisions took %v while Redis hung", spent)
-	}
-	// 20 were left when it froze, and this node knew.
-	if allowed.Load() != 15 {
-		t.Fatalf("%d admitted after the first five, 15 were left", allowed.Load())
-	}
-	s := l.Stats()
-	if s.Breaker == "closed" || s.RedisTimeouts < 3 || s.Degraded <= 0 || s.Owing != 1 || s.Allowed.LocalFallback != 20 {
-		t.Fatalf("%+v", s)
-	}
-	if d := l.Take(key, nil); d.Allowed || d.RetryAfter < 900*time.Second || d.Refused != Key {
-		t.Fatalf("%+v", d)
-	}
-
-	if err := server.Thaw(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "Redis' return", func() bool {
-		s := l.Stats()
-		return s.Breaker == "closed" && s.Owing == 0 && s.DebtSettled == 20
-	})
-	if d := l.Take(key, nil); d.Allowed || d.Source != SourceRedis {
-		t.Fatalf("spent locally, and yet Redis has it: %+v", d)
-	}
-}
-
-func TestLocalSpendingIsDebited(t *testing.T) {
-	server, client := startRedis(t)
-	l := open(t, Options{Redis: client, Budget: steady})
-	key, workspace := slowKey(t, l), l.Bucket(WorkspaceBucket("w"), policy(t, 0.001, 100))
-	for range 10 {
-		l.Take(key, workspace)
-	}
-	if err := server.Freeze(); err != nil {
-		t.Fatal(err)
-	}
-	for i := range int64(12) {
-		d := l.Take(key, workspace)
-		if !d.Allowed || d.Source != SourceLocalFallback || d.Key.Remaining != 39-i || d.Workspace.Remaining != 89-i {
-			t.Fatalf("local take %d: %+v", i, d)
-		}
-	}
-	l.Return(key, workspace) // a 304 among them
-	if err := server.Thaw(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the debts' settlement", func() bool { return l.Stats().DebtSettled == 22 })
-	// Another node asks Redis. The three calls that Redis may have carried out
-	// after their requests had given up are lost at worst, never spent twice.
-	other := open(t, Options{Redis: client, Budget: patient})
-	d := other.Take(other.Bucket(key.key, key.Policy()), other.Bucket(workspace.key, workspace.Policy()))
-	if k, w := d.Key.Remaining, d.Workspace.Remaining; k > 28 || k < 25 || w > 78 || w < 75 {
-		t.Fatalf("%d and %d left, want 28 and 78 less at most three", k, w)
-	}
-}
-
-func TestKilledAndRestartedRedis(t *testing.T) {
-	server, client := startRedis(t)
-	l := open(t, Options{Redis: client, Budget: steady})
-	key := slowKey(t, l)
-	takes(t, l, key, 45, SourceRedis)
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	began := time.Now()
-	takes(t, l, key, 5, SourceLocalFallback)
-	for range 100 {
-		if l.Take(key, nil).Allowed {
-			t.Fatal("more than the last level seen")
-		}
-	}
-	if spent := time.Since(began); spent > 2*time.Second {
-		t.Fatalf("105 decisions took %v while Redis was dead", spent)
-	}
-	if err := server.Restart(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "Redis' return", func() bool { return l.Stats().DebtSettled == 5 && l.Stats().Breaker == "closed" })
-	// It came back empty, so the bucket is full again, but for what it is owed.
-	if d := l.Take(key, nil); !d.Allowed || d.Source != SourceRedis || d.Key.Remaining != 44 {
-		t.Fatalf("%+v", d)
-	}
-}
-
-// A replica that was never promoted answers, and still cannot count.
-func TestReadOnlyRedisCountsAsAway(t *testing.T) {
-	_, client := startRedis(t)
-	ctx := context.Background()
-	l := open(t, Options{Redis: client, Budget: steady})
-	key := slowKey(t, l)
-	takes(t, l, key, 1, SourceRedis)
-	if err := client.ReplicaOf(ctx, "127.0.0.1", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
-	takes(t, l, key, 3, SourceLocalFallback)
-	if s := l.Stats(); s.Breaker != "open" || s.RedisErrors != 3 {
-		t.Fatalf("%+v", s)
-	}
-	for range 3 {
-		l.Return(key, nil) // no debt is left to try Redis with: the probe must write of itself
-	}
-	eventually(t, "a probe that fails", func() bool { return l.Stats().RedisErrors == 4 })
-	takes(t, l, key, 1, SourceLocalFallback)
-	if err := client.ReplicaOf(ctx, "NO", "ONE").Err(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "Redis' return", func() bool { return l.Stats().Breaker == "closed" && l.Stats().Owing == 0 })
-	if d := l.Take(key, nil); d.Source != SourceRedis || d.Key.Remaining != 47 {
-		t.Fatalf("%+v", d)
-	}
-}
+// This file is about the whole limiter, in virtual time, on a store that fails
+// as it is told.
 
 // mood is what a moody store does with a visit.
 type mood int32
@@ -178,19 +24,21 @@ const (
 	late          // done, and answered after the budget
 	lost          // done, and the answer lost
 	broken        // refused at once
-	slowOnce      // done after half the budget; well from the next visit on
+	slow          // done after a third of the budget
 )
 
 type moody struct {
 	inner *localStore
 	mood  atomic.Int32
 	calls atomic.Int64
+	most  atomic.Int64 // calls in one visit
 }
 
 var errMoody = errors.New("not today")
 
 func (m *moody) visit(ctx context.Context, calls []call) error {
 	m.calls.Add(int64(len(calls)))
+	m.most.Store(max(m.most.Load(), int64(len(calls))))
 	switch mood(m.mood.Load()) {
 	case hung:
 		<-ctx.Done()
@@ -200,26 +48,25 @@ func (m *moody) visit(ctx context.Context, calls []call) error {
 		return errMoody
 	case late:
 		time.Sleep(DefaultBudget + time.Millisecond)
-		return m.inner.visit(ctx, calls)
 	case lost:
 		_ = m.inner.visit(ctx, calls)
 		return errMoody
 	case broken:
 		return errMoody
-	case slowOnce:
-		m.mood.Store(int32(well))
-		time.Sleep(DefaultBudget / 2)
+	case slow:
+		time.Sleep(DefaultBudget / 3)
 	}
 	return m.inner.visit(ctx, calls)
 }
 
 // inVirtualTime runs f with a limiter on a moody store in a synctest bubble.
-func inVirtualTime(t *testing.T, f func(t *testing.T, l *Limiter, m *moody)) {
+func inVirtualTime(t *testing.T, o Options, f func(t *testing.T, l *Limiter, m *moody)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		m := &moody{inner: newLocalStore(func() int64 { return 1 + int64(time.Since(began)/time.Microsecond) }, 1<<20)}
-		l := newLimiter(Options{}, m)
+		l := newLimiter(o)
+		l.openStore(m)
 		defer func() {
 			if err := l.Close(context.Background()); err != nil {
 				t.Error(err)
@@ -229,33 +76,58 @@ func inVirtualTime(t *testing.T, f func(t *testing.T, l *Limiter, m *moody)) {
 	})
 }
 
+// left is what the shared bucket has, what is held not counted.
 func (m *moody) left(b *Bucket) int64 {
-	calls := []call{{bucket: b, policy: b.Policy()}}
+	calls := []call{{key: b.key, policy: b.Policy(), life: leaseLife}}
 	_ = m.inner.visit(context.Background(), calls)
-	return calls[0].remaining
+	return calls[0].remaining()
+}
+
+// smallKey is a bucket of 15, which is not leased from, whose refill (a token
+// in 1,000 s) does not matter.
+func smallKey(t *testing.T, l *Limiter) *Bucket {
+	return l.Bucket(KeyBucket("w", t.Name()), policy(t, 0.001, 15))
+}
+
+// slowKey is one of 200, which is.
+func slowKey(t *testing.T, l *Limiter) *Bucket {
+	return l.Bucket(KeyBucket("w", t.Name()), policy(t, 0.001, 200))
+}
+
+func takes(t *testing.T, l *Limiter, b *Bucket, n int, want Source) {
+	t.Helper()
+	for range n {
+		if d := l.Take(b, nil); !d.Allowed || d.Source != want {
+			t.Fatalf("%+v, want a token from %v", d, want)
+		}
+	}
 }
 
 func TestBudgetAndBreakerToTheMillisecond(t *testing.T) {
 	for _, how := range []mood{hung, stubborn} {
-		inVirtualTime(t, func(t *testing.T, l *Limiter, m *moody) {
-			key := slowKey(t, l)
+		inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, m *moody) {
+			key := smallKey(t, l)
 			takes(t, l, key, 1, SourceRedis)
 			m.mood.Store(int32(how))
 			for i := range 100 {
 				began := time.Now()
 				l.Take(key, nil)
-				want := DefaultBudget
-				if i >= tripAfter {
-					want = 0
+				want := time.Duration(0)
+				if i == 0 {
+					want = DefaultBudget
 				}
 				if spent := time.Since(began); spent != want {
 					t.Fatalf("take %d waited %v, want %v", i, spent, want)
 				}
 			}
+			time.Sleep((tripAfter + 1) * sweepEvery)
+			if s := l.Stats(); s.Breaker != "open" {
+				t.Fatalf("%+v", s)
+			}
 			if how == stubborn {
 				return
 			}
-			// The keeper alone probes, every 250 ms and the time a probe takes.
+			// The dispatcher alone probes, every 250 ms or so.
 			before := m.calls.Load()
 			for range 10_000 {
 				time.Sleep(time.Millisecond)
@@ -265,119 +137,121 @@ func TestBudgetAndBreakerToTheMillisecond(t *testing.T) {
 				t.Fatalf("%d visits to a hung store in 10 s", probes)
 			}
 			m.mood.Store(int32(well))
-			time.Sleep(2*probeEvery + flightTimeout)
-			if s := l.Stats(); s.Breaker != "closed" || s.Degraded < 10*time.Second || s.Owing != 0 {
+			time.Sleep(2*probeEvery + flightTimeout + recovery)
+			if s := l.Stats(); s.Breaker != "closed" || s.Degraded < 10*time.Second || s.Owing != 0 || s.OffLedger != 14 {
 				t.Fatalf("%+v", s)
 			}
-			if d := l.Take(key, nil); d.Allowed || d.Source != SourceRedis {
-				t.Fatalf("%+v", d)
+			if d := l.Take(key, nil); d.Allowed || d.Source != SourceLease {
+				t.Fatalf("Redis has been told, and said so: %+v", d)
 			}
 		})
 	}
 }
 
+// A lease goes on while the store hangs: its requests notice nothing.
+func TestLeasesOutliveRedis(t *testing.T) {
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, m *moody) {
+		key := l.Bucket("k", policy(t, 1_000, 1_000))
+		for range 1_000 {
+			l.Take(key, nil)
+			time.Sleep(2 * time.Millisecond)
+		}
+		m.mood.Store(int32(hung))
+		held := l.Stats().LeasedHeld
+		if held < 20 {
+			t.Fatalf("%d tokens held", held)
+		}
+		takes(t, l, key, int(held), SourceLease)
+	})
+}
+
 // One slow answer: the request is decided here, the breaker stays closed, the
-// late token goes back, and the next Take pays what was spent here.
+// late token goes back, and what was spent here is paid.
 func TestLateTokensAreNotSpent(t *testing.T) {
-	inVirtualTime(t, func(t *testing.T, l *Limiter, m *moody) {
-		key := slowKey(t, l)
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, m *moody) {
+		key := smallKey(t, l)
 		takes(t, l, key, 1, SourceRedis)
 		m.mood.Store(int32(late))
 		takes(t, l, key, 1, SourceLocalFallback)
 		m.mood.Store(int32(well))
-		if d := l.Take(key, nil); d.Source != SourceRedis || d.Key.Remaining != 47 {
-			t.Fatalf("the debt did not travel with the next Take: %+v", d)
-		}
 		time.Sleep(time.Second)
-		if n := m.left(key); n != 47 {
-			t.Fatalf("%d left of 50 after three requests", n)
+		if n := m.left(key); n != 13 {
+			t.Fatalf("%d left of 15 after two requests", n)
 		}
-		if s := l.Stats(); s.DebtSettled != 1 || s.Owing != 0 || s.Returned != 1 {
+		if d := l.Take(key, nil); d.Source != SourceRedis || d.Key.Remaining != 12 {
+			t.Fatalf("%+v", d)
+		}
+		if s := l.Stats(); s.DebtSettled != 0 || s.Owing != 0 || s.OffLedger != 1 {
 			t.Fatalf("%+v", s)
 		}
 	})
 }
 
-// While a debt is on its way Redis shows tokens that are spent: who comes next
-// waits for it.
-func TestNobodyOvertakesADebt(t *testing.T) {
-	inVirtualTime(t, func(t *testing.T, l *Limiter, m *moody) {
-		key := slowKey(t, l)
-		takes(t, l, key, 48, SourceRedis)
-		m.mood.Store(int32(broken))
-		takes(t, l, key, 1, SourceLocalFallback)
-		m.mood.Store(int32(slowOnce))
-		var allowed atomic.Int64
-		var all sync.WaitGroup
-		for range 2 {
-			all.Go(func() {
-				if l.Take(key, nil).Allowed {
-					allowed.Add(1)
+func TestFailureModes(t *testing.T) {
+	for mode, want := range map[FailureMode]int{FailLocal: 14, FailAllow: 100, FailDeny: 0} {
+		inVirtualTime(t, Options{FailureMode: mode}, func(t *testing.T, l *Limiter, m *moody) {
+			key := smallKey(t, l)
+			takes(t, l, key, 1, SourceRedis)
+			m.mood.Store(int32(broken))
+			allowed := 0
+			for range 100 {
+				d := l.Take(key, nil)
+				if d.Allowed {
+					allowed++
+				} else if d.RetryAfter <= 0 || d.Refused != Key {
+					t.Fatalf("%v: %+v", mode, d)
 				}
-			})
-			synctest.Wait() // the first is in the store by now, its debt with it
+				if d.Key.Remaining < 0 {
+					t.Fatalf("%v: %+v", mode, d)
+				}
+			}
+			if allowed != want || l.Stats().OffLedger != uint64(want) {
+				t.Fatalf("%v: %d admitted, want %d", mode, allowed, want)
+			}
+			m.mood.Store(int32(well))
+			time.Sleep(2 * time.Second)
+			if left := m.left(key); left != max(0, 14-int64(want)) {
+				t.Fatalf("%v: %d left in the end", mode, left)
+			}
+		})
+	}
+	for _, text := range []string{"local", "allow", "deny"} {
+		var mode FailureMode
+		if err := mode.UnmarshalText([]byte(text)); err != nil || mode.String() != text {
+			t.Error(text, mode, err)
 		}
-		all.Wait()
-		if allowed.Load() != 1 || l.Stats().DebtSettled != 1 {
-			t.Fatalf("%d admitted, one token was left: %+v", allowed.Load(), l.Stats())
+	}
+	if new(FailureMode).UnmarshalText([]byte("open")) == nil {
+		t.Error("read")
+	}
+}
+
+// Three nodes that know of one another take a third each.
+func TestPartsOfAFleet(t *testing.T) {
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, m *moody) {
+		l.fleet = &fleet{}
+		l.fleet.size.Store(3)
+		defer func() { l.fleet = nil }()
+		m.mood.Store(int32(broken))
+		key := slowKey(t, l)
+		takes(t, l, key, 66, SourceLocalFallback)
+		if d := l.Take(key, nil); d.Allowed || d.RetryAfter < 900*time.Second {
+			t.Fatalf("more than a third of 200: %+v", d)
+		}
+		single := l.Bucket("of one", policy(t, 1, 1))
+		if l.Take(single, nil).Allowed { // a third of a token is none yet
+			t.Fatal("a token for every node")
+		}
+		time.Sleep(2 * time.Second)
+		if !l.Take(single, nil).Allowed {
+			t.Fatal("nobody gets the token that has come since")
 		}
 	})
 }
 
-func TestHandleRemembersTheLatestAnswer(t *testing.T) {
-	p := policy(t, 0.001, 50)
-	b := &Bucket{key: "k"}
-	answer := func(tokens, at int64) {
-		b.note(&call{policy: p, reply: reply{level: tokens * p.p, now: at}}, 0)
-	}
-	left := func() int64 { return b.seen.level / p.p }
-	answer(10, 70_000_000)
-	answer(11, 69_999_000)
-	if left() != 10 {
-		t.Fatalf("%d left: an answer that was overtaken counts", left())
-	}
-	answer(9, 70_000_001)
-	answer(50, 60_000_000) // another Redis, whose clock is behind
-	if left() != 50 {
-		t.Fatalf("%d left: the clock that stepped back is not believed", left())
-	}
-}
-
-func TestHandleKeepsWhatIsOnItsWay(t *testing.T) {
-	p := policy(t, 0.001, 50)
-	b := &Bucket{key: "k"}
-	b.visitLocal(&call{policy: p, need: 20}, 0)
-	d, _ := b.claim(0)
-	if d.tokens != 20 {
-		t.Fatalf("claims %d", d.tokens)
-	}
-	if _, busy := b.claim(0); busy == nil {
-		t.Fatal("claimed twice")
-	}
-	b.settled(debt{}) // a visit that left before the outage comes home
-	if b.local == nil {
-		t.Fatal("20 tokens spent here are forgotten while Redis does not know of them")
-	}
-	b.unclaim(d, 0)
-	if d, _ = b.claim(0); d.tokens != 20 {
-		t.Fatalf("claims %d again", d.tokens)
-	}
-	b.settled(d)
-	if b.local != nil {
-		t.Fatal("nothing is owed, and yet the local bucket lives")
-	}
-	b.visitLocal(&call{policy: p, need: 5}, 0)
-	d, _ = b.claim(0)
-	b.unclaim(d, 0)
-	b.settledLate(d, 0) // it did arrive
-	if d, _ = b.claim(0); d.tokens != 0 {
-		t.Fatalf("%d tokens would be debited twice", d.tokens)
-	}
-}
-
 func TestDebtSurvivesLostAnswersWithoutGrowing(t *testing.T) {
-	inVirtualTime(t, func(t *testing.T, l *Limiter, m *moody) {
-		key := l.Bucket("k", policy(t, 0.0013, 50)) // fractions of a token pass meanwhile
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, m *moody) {
+		key := l.Bucket("k", policy(t, 0.0013, 15)) // fractions of a token pass meanwhile
 		takes(t, l, key, 1, SourceRedis)
 		m.mood.Store(int32(broken))
 		takes(t, l, key, 10, SourceLocalFallback)
@@ -387,16 +261,16 @@ func TestDebtSurvivesLostAnswersWithoutGrowing(t *testing.T) {
 		if s := l.Stats(); s.DebtSettled != 10 || s.Owing != 0 {
 			t.Fatalf("%+v", s)
 		}
-		if n := m.left(key); n != 39 {
-			t.Fatalf("%d left of 50 after 11 requests", n)
+		if n := m.left(key); n != 4 {
+			t.Fatalf("%d left of 15 after 11 requests", n)
 		}
 	})
 }
 
 // After an hour alone a bucket owes what is missing from it, not the hour.
 func TestLongOutageOwesAtMostWhatIsMissing(t *testing.T) {
-	inVirtualTime(t, func(t *testing.T, l *Limiter, m *moody) {
-		key := l.Bucket("k", policy(t, 10, 50))
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, m *moody) {
+		key := l.Bucket("k", policy(t, 10, 15))
 		takes(t, l, key, 1, SourceRedis)
 		m.mood.Store(int32(broken))
 		for range 3600 * 5 { // half the rate
@@ -404,67 +278,148 @@ func TestLongOutageOwesAtMostWhatIsMissing(t *testing.T) {
 			time.Sleep(200 * time.Millisecond)
 		}
 		m.mood.Store(int32(well))
-		time.Sleep(time.Second)
+		time.Sleep(2 * time.Second)
 		if s := l.Stats(); s.DebtSettled > 2 || s.Owing != 0 {
 			t.Fatalf("%+v", s)
 		}
-		if n := m.left(key); n < 48 {
-			t.Fatalf("%d left of 50", n)
+		if n := m.left(key); n < 13 {
+			t.Fatalf("%d left of 15", n)
 		}
 	})
 }
 
 func TestBucketNeverSeenStartsFull(t *testing.T) {
-	inVirtualTime(t, func(t *testing.T, l *Limiter, m *moody) {
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, m *moody) {
 		m.mood.Store(int32(broken))
 		key := slowKey(t, l)
-		takes(t, l, key, 50, SourceLocalFallback)
+		takes(t, l, key, 200, SourceLocalFallback)
 		if d := l.Take(key, nil); d.Allowed {
 			t.Fatalf("%+v", d)
 		}
 		key.SetPolicy(policy(t, 0, 1)) // blocked while it owes: the debt is paid all the same
 		m.mood.Store(int32(well))
-		time.Sleep(time.Second)
-		if s := l.Stats(); s.DebtSettled != 50 || s.Owing != 0 || s.Breaker != "closed" {
+		time.Sleep(2 * time.Second)
+		if s := l.Stats(); s.DebtSettled != 200 || s.Owing != 0 || s.Breaker != "closed" {
 			t.Fatalf("%+v", s)
 		}
 	})
 }
 
-func TestReturnNeverWaits(t *testing.T) {
-	inVirtualTime(t, func(t *testing.T, l *Limiter, m *moody) {
-		key, workspace := slowKey(t, l), l.Bucket(WorkspaceBucket("w"), policy(t, 0.001, 50))
-		for range 20 {
-			l.Take(key, workspace)
+// A 304's token is in the lease again; a small bucket's goes home at once.
+func TestReturn(t *testing.T) {
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, m *moody) {
+		small, large := smallKey(t, l), l.Bucket("large", policy(t, 1_000, 1_000))
+		for range 100 {
+			l.Take(large, nil)
+			time.Sleep(time.Millisecond)
 		}
+		before, held := m.calls.Load(), l.Stats().LeasedHeld
+		for range 50 {
+			l.Take(large, nil)
+			l.Return(large, nil)
+		}
+		if now := l.Stats().LeasedHeld; now != held || m.calls.Load() != before {
+			t.Fatalf("%d tokens held, before %d; %d calls", now, held, m.calls.Load()-before)
+		}
+		takes(t, l, small, 3, SourceRedis)
 		m.mood.Store(int32(hung))
 		began := time.Now()
-		const given = 2 * returnQueue
-		for range given {
-			l.Return(key, workspace)
-		}
+		l.Return(small, nil)
 		if spent := time.Since(began); spent != 0 {
 			t.Fatalf("returning took %v", spent)
 		}
-		time.Sleep(3 * time.Second)
-		if s := l.Stats(); s.ReturnsDropped != 2*given || s.Returned != 0 {
-			t.Fatalf("a token is neither returned nor counted as dropped: %+v", s)
-		}
 		m.mood.Store(int32(well))
-		time.Sleep(3 * time.Second)
-		l.Return(key, workspace)
-		synctest.Wait()
-		if k, w := m.left(key), m.left(workspace); k != 31 || w != 31 {
-			t.Fatalf("%d and %d left, want 31", k, w)
+		time.Sleep(time.Second)
+		l.Return(small, nil)
+		time.Sleep(time.Second)
+		if n := m.left(small); n < 13 { // the first was lost with its flight, or not
+			t.Fatalf("%d left of 15", n)
 		}
 	})
 }
 
+// What is not used goes back: by itself, and at the end.
+func TestIdleLeasesAreSettled(t *testing.T) {
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, m *moody) {
+		key := l.Bucket("k", policy(t, 1_000, 1_000))
+		for range 500 {
+			l.Take(key, nil)
+			time.Sleep(time.Millisecond)
+		}
+		if s := l.Stats(); s.Leases != 1 || s.LeasedHeld == 0 {
+			t.Fatalf("%+v", s)
+		}
+		time.Sleep(time.Second)
+		if s := l.Stats(); s.Leases != 0 || s.Settles == 0 {
+			t.Fatalf("%+v", s)
+		}
+		if n := m.left(key); n != 1_000 {
+			t.Fatalf("%d left of 1,000 a second later", n)
+		}
+		l.Take(key, nil)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		m := &moody{inner: newLocalStore(func() int64 { return 1 + int64(time.Since(began)/time.Microsecond) }, 1<<20)}
+		l := newLimiter(Options{})
+		l.openStore(m)
+		key := l.Bucket("k", policy(t, 0.001, 1_000))
+		for range 100 {
+			l.Take(key, nil)
+		}
+		if err := l.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if n := m.left(key); n != 900 {
+			t.Fatalf("%d left of 1,000 after 100 requests and Close", n)
+		}
+	})
+}
+
+// All buckets of a moment travel in one pipeline.
+func TestOnePipelineAMoment(t *testing.T) {
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, m *moody) {
+		m.mood.Store(int32(slow)) // while the first is away, the others gather
+		var all sync.WaitGroup
+		for i := range 200 {
+			b := l.Bucket(KeyBucket("w", string(rune('a'+i))), policy(t, 10, 15))
+			all.Go(func() { l.Take(b, nil) })
+		}
+		all.Wait()
+		if n := m.most.Load(); n < 100 {
+			t.Fatalf("at most %d of 200 calls in a visit", n)
+		}
+	})
+}
+
+// A plan change by a caller that gives no versions: a node that still goes by
+// the old one keeps it in force, and then it changes once.
+func TestNodesThatDisagreeDoNotFlap(t *testing.T) {
+	p, q := policy(t, 10, 1_000), policy(t, 10, 20) // a second fills what takes the other 100
+	s := fullState(p, 0)
+	taken := int64(0)
+	now := int64(0)
+	for ; now < 60_000_000; now += 50_000 {
+		for _, c := range []*call{{policy: p, life: leaseLife, need: 1_000}, {policy: q, life: leaseLife, need: 1_000}} {
+			s.visit(c, now)
+			taken += c.granted
+		}
+	}
+	if taken > 1_600 || taken < 1_590 || s.policy != p {
+		t.Fatalf("%d taken in a minute, 1,000 and 600 are due; %+v", taken, s)
+	}
+	c := call{policy: q, life: leaseLife}
+	if s.visit(&c, now+21_000_000); s.policy != q || s.level > 5*q.p {
+		t.Fatalf("nobody goes by the old one any more: %+v", s)
+	}
+}
+
 // A single node keeps the promise through any weather: the oracle sees every
-// admission, whoever decided it.
+// admission, whoever decided it. Only requests under way when the weather turns
+// may be admitted on both sides of it.
 func TestNeverOverThroughOutages(t *testing.T) {
-	for seed := range uint64(150) {
-		inVirtualTime(t, func(t *testing.T, l *Limiter, m *moody) {
+	for seed := range uint64(100) {
+		inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, m *moody) {
 			random := rand.New(rand.NewPCG(seed, 17))
 			began := time.Now()
 			var buckets [2]*Bucket
@@ -483,13 +438,20 @@ func TestNeverOverThroughOutages(t *testing.T) {
 				if random.IntN(60) == 0 {
 					time.Sleep(time.Duration(random.Int64N(3_000_000)) * time.Microsecond)
 				}
+				asked := time.Now()
 				d := l.Take(buckets[0], buckets[1])
+				if waited := time.Since(asked); waited > DefaultBudget {
+					t.Fatalf("seed %d: waited %v", seed, waited)
+				}
 				if !d.Allowed {
+					if d.RetryAfter <= 0 || d.Refused == Neither {
+						t.Fatalf("seed %d: %+v", seed, d)
+					}
 					continue
 				}
 				now := int64(time.Since(began) / time.Microsecond)
 				for i := range checks {
-					if !checks[i].admit(now) {
+					if !checks[i].admitWithin(now, simBudget) {
 						t.Fatalf("seed %d: bucket %d, %+v: one too many after %d us, %v", seed, i, checks[i].p, now, d.Source)
 					}
 				}
@@ -500,11 +462,10 @@ func TestNeverOverThroughOutages(t *testing.T) {
 
 // Many keys of one workspace while the store's mood swings: no Take waits
 // longer than the budget, none waits for another for ever, and in the end
-// nothing is owed. Requests under way when the weather turns may be admitted on
-// both sides of it, and no others.
+// nothing is owed.
 func TestManyRequestsThroughOutages(t *testing.T) {
 	const goroutines, burst, swings = 8, 400, 40
-	inVirtualTime(t, func(t *testing.T, l *Limiter, m *moody) {
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, m *moody) {
 		random := rand.New(rand.NewPCG(19, 20))
 		workspace := l.Bucket(WorkspaceBucket("w"), policy(t, 0.001, burst))
 		var allowed atomic.Int64
@@ -533,7 +494,7 @@ func TestManyRequestsThroughOutages(t *testing.T) {
 		m.mood.Store(int32(well))
 		all.Wait()
 		time.Sleep(2 * time.Second)
-		if s := l.Stats(); s.Owing != 0 || s.Breaker != "closed" || s.Allowed.LocalFallback == 0 || s.Allowed.Redis == 0 {
+		if s := l.Stats(); s.Owing != 0 || s.Breaker != "closed" || s.Allowed.LocalFallback == 0 {
 			t.Fatalf("%+v", s)
 		}
 		if n := allowed.Load(); n < burst/2 || n > burst+burst/10 {

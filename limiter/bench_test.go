@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/go-redis/redis_rate/v10"
 )
 
 func BenchmarkInProcess(b *testing.B) {
@@ -31,29 +33,67 @@ func BenchmarkInProcessParallel(b *testing.B) {
 	})
 }
 
-// What a request pays for Redis while there are no leases.
-func BenchmarkRedisPerRequest(b *testing.B) {
+// A leased decision, one and two buckets, Redis behind it.
+func BenchmarkLeased(b *testing.B) {
+	for _, buckets := range []string{"one bucket", "two buckets"} {
+		b.Run(buckets, func(b *testing.B) {
+			_, client := startRedis(b)
+			l := open(b, Options{Redis: client, Budget: time.Second})
+			key := l.Bucket(KeyBucket("w", "k"), policy(b, 1e9, 1<<31))
+			workspace := l.Bucket(WorkspaceBucket("w"), policy(b, 1e9, 1<<31))
+			if buckets == "one bucket" {
+				workspace = nil
+			}
+			for range 2_000_000 { // until the leases are as large as the demand
+				l.Take(key, workspace)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if !l.Take(key, workspace).Allowed {
+					b.Fatal("refused")
+				}
+			}
+			s := l.Stats()
+			b.ReportMetric(float64(s.RedisCalls)/float64(s.Allowed.Lease+s.Allowed.Redis), "calls/request")
+		})
+	}
+}
+
+// What it saves: the same script called for every request, both buckets in one
+// pipeline, and go-redis/redis_rate.
+func BenchmarkPerRequestScript(b *testing.B) {
 	_, client := startRedis(b)
-	l := open(b, Options{Redis: client, Budget: time.Second})
-	key := l.Bucket(KeyBucket("w", "k"), policy(b, 1e6, 1e6))
-	workspace := l.Bucket(WorkspaceBucket("w"), policy(b, 1e6, 1e6))
+	store, p := newRedisStore(client, new(redisStats)), policy(b, 1e9, 1<<31)
 	b.ReportAllocs()
 	for b.Loop() {
-		if d := l.Take(key, workspace); !d.Allowed || d.Source != SourceRedis {
-			b.Fatalf("%+v", d)
+		calls := []call{{key: KeyBucket("w", "k"), policy: p, life: leaseLife, need: 1}, {key: WorkspaceBucket("w"), policy: p, life: leaseLife, need: 1}}
+		if err := store.visit(b.Context(), calls); err != nil || calls[0].granted+calls[1].granted != 2 {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkRedisRate(b *testing.B) {
+	_, client := startRedis(b)
+	limiter := redis_rate.NewLimiter(client)
+	limit := redis_rate.Limit{Rate: 1e9, Burst: 1 << 31, Period: time.Second}
+	b.ReportAllocs()
+	for b.Loop() { // one bucket
+		if r, err := limiter.Allow(b.Context(), "k", limit); err != nil || r.Allowed != 1 {
+			b.Fatal(err)
 		}
 	}
 }
 
 // What a request pays while Redis is away and the breaker open.
-func BenchmarkFallback(b *testing.B) {
+func BenchmarkAlone(b *testing.B) {
 	server, client := startRedis(b)
 	l := open(b, Options{Redis: client})
 	key := l.Bucket(KeyBucket("w", "k"), policy(b, 1e6, 1e6))
 	if err := server.Kill(); err != nil {
 		b.Fatal(err)
 	}
-	for !l.away.Load() {
+	for !l.router.away.Load() {
 		l.Take(key, nil)
 	}
 	b.ReportAllocs()

@@ -2,45 +2,77 @@ package limiter
 
 import "math/bits"
 
-// clockSlack: a clock this far behind the bucket's is taken for jitter between
-// readings, not for a step (microseconds).
-const clockSlack = 1_000_000
+const (
+	// clockSlack: a clock this far behind the bucket's is taken for jitter
+	// between readings, not for a step (microseconds).
+	clockSlack = 1_000_000
+
+	// leastLeased is the smallest burst that is leased from. Below it a lease
+	// would be most of the bucket, so every request asks for itself.
+	leastLeased = 16
+)
 
 // state is a token bucket, and this file its whole arithmetic: pure, exact, the
 // model of token_bucket.lua. A test holds the two equal, state included.
 //
-// Invariants: 0 <= level <= policy.units(), and ts never lies more than
-// clockSlack after the latest reading, so no microsecond refills twice.
+// Invariants: 0 <= level and level + (held+prev)*p <= Burst*p (but for a burst
+// that was made smaller than what is held: then level is 0 until that is spent
+// or aged), and ts never lies more than clockSlack after the latest reading, so
+// no microsecond refills twice.
 type state struct {
-	level  int64 // units in the bucket at ts
-	ts     int64 // microseconds: up to here the bucket has been refilled
+	level int64 // units in the bucket at ts
+	ts    int64 // microseconds: up to here the bucket has been refilled
+	lag   int64 // by how much its clock has ever stepped back: epochs are counted on ts+lag
+	held  int64 // tokens leased in the epoch of ts and not yet reported spent
+	prev  int64 // the same of the epoch before; older ones count no more
+	used  int64 // epoch in which somebody last went by the policy in force
+
 	policy Policy
 }
 
 // call is one visit to one bucket: what is asked of it and its answer.
 type call struct {
-	bucket *Bucket
+	key    string
 	policy Policy // the caller's
-	need   int64  // tokens to take, as many as there are
-	ret    int64  // tokens to give back
-	debt   int64  // tokens spent elsewhere, to be debited
+
+	// life is the length of an epoch in microseconds: what is leased counts as
+	// held to the end of the next one. 0 where node and bucket live and die
+	// together: then it counts until it is released.
+	life int64
+
+	need  int64 // tokens to admit at once, as many as there are
+	extra int64 // tokens to lease on top, if need was met
+	spare int64 // and more, from a bucket that stays half full
+
+	from, rel0, rel1 int64 // no longer held, of those leased in epoch from, and in the one before
+
+	ret  int64 // tokens to give back
+	debt int64 // tokens spent elsewhere, to be debited
+
 	reply
+	err error // nothing is known of this call, or errNotHere: it was not carried out
 }
 
 // reply tells how the bucket stands after a visit.
 type reply struct {
-	granted   int64 // of need
-	level     int64 // units, in the terms of the policy in force
-	remaining int64 // whole tokens
-	wait      int64 // microseconds until there is a token; 0 when there is one
-	full      int64 // microseconds until the bucket is full
-	version   int64 // of the policy in force: newer than the caller's, perhaps
-	now       int64 // the store's time of the visit, microseconds
+	granted int64 // of need
+	leased  int64 // of extra and spare
+	level   int64 // units, of which p are a token
+	p       int64 // of the policy in force: not the caller's, perhaps
+	wait    int64 // microseconds until there is a token; 0 when there is one
+	epoch   int64
+	lasts   int64 // microseconds for which what is leased now counts as held
+	held    int64 // tokens that nodes hold, this one included
+	version int64 // of the policy in force
+	now     int64 // the store's time of the visit, microseconds
 }
+
+// remaining is the whole tokens that are left.
+func (r *reply) remaining() int64 { return r.level / r.p }
 
 // fullState is what an absent bucket stands for.
 func fullState(p Policy, now int64) state {
-	return state{level: p.units(), ts: now, policy: p}
+	return state{level: p.units(), ts: now, used: -1, policy: p}
 }
 
 // visit carries out c at time now and reports whether the state is another one
@@ -48,50 +80,103 @@ func fullState(p Policy, now int64) state {
 // same level, so nothing need be stored.
 //
 // The order matters: time that has passed counts under the policy it passed
-// under; what is given back cannot lift the bucket over its burst; a debit
-// comes before the grant, or tokens would be spent twice.
+// under; releases make room for what is given back, which cannot lift the
+// bucket over its burst; a debit comes before the grant, or tokens would be
+// spent twice.
 func (s *state) visit(c *call, now int64) (changed bool) {
-	before := *s
-	stepped := !s.refill(now)
-	rescaled := c.policy.Version >= s.policy.Version && (c.policy.Version > s.policy.Version || !c.policy.sameLimits(s.policy))
-	if rescaled {
-		s.rescale(c.policy)
+	before, absent := *s, s.used < 0
+	stepped := !s.refill(now, c.life)
+	taken := s.adopt(c)
+	epoch := s.epoch(c.life)
+	same := c.policy.sameLimits(s.policy)
+	confirmed := same && s.used != epoch
+	if confirmed {
+		s.used = epoch
 	}
+	s.release(c, epoch)
 	s.giveBack(c.ret)
 	s.debit(c.debt)
-	c.reply = reply{version: s.policy.Version, now: now}
+	c.reply = reply{p: s.policy.p, version: s.policy.Version, now: now, epoch: epoch, lasts: s.lasts(c.life)}
 	if !stepped {
-		c.granted = s.take(c.need)
+		s.grant(c)
 	}
-	c.level = s.level
-	c.remaining = s.level / s.policy.p
-	c.wait = s.wait()
-	c.full = s.untilFull()
-	if stepped || rescaled || c.granted > 0 || c.ret > 0 || c.debt > 0 {
+	c.level, c.held, c.wait = s.level, s.held+s.prev, s.wait()
+	if stepped || taken || confirmed && !absent ||
+		c.granted+c.leased > 0 || c.rel0+c.rel1 > 0 || c.ret > 0 || c.debt > 0 {
 		return true
 	}
 	*s = before
 	return false
 }
 
-// refill adds what the time since ts has brought, never above the burst. It
-// reports false where the clock has stepped back: the bucket then starts
-// counting anew from now, and this visit is granted nothing.
-func (s *state) refill(now int64) bool {
+// refill adds what the time since ts has brought, in pieces at the edges of
+// epochs, where less is held from then on. It reports false where the clock has
+// stepped back: the bucket then starts counting anew from now, and this visit
+// is granted nothing.
+func (s *state) refill(now, life int64) bool {
 	if now < s.ts {
 		if s.ts-now > clockSlack {
+			s.lag += s.ts - now
 			s.ts = now
 			return false
 		}
 		return true
 	}
-	// Comparing before multiplying: the product may not fit 64 bits.
-	if missing := s.policy.units() - s.level; now-s.ts >= ceilDiv(missing, s.policy.r) {
-		s.level = s.policy.units()
-	} else {
-		s.level += (now - s.ts) * s.policy.r
+	for life > 0 && s.held+s.prev > 0 {
+		edge := s.ts + life - (s.ts+s.lag)%life
+		if edge > now {
+			break
+		}
+		s.grow(edge - s.ts)
+		s.ts = edge
+		s.prev, s.held = s.held, 0
 	}
+	s.grow(now - s.ts)
 	s.ts = now
+	return true
+}
+
+// grow adds dt microseconds of refill.
+func (s *state) grow(dt int64) { s.level = max(s.level, grown(s.level, s.cap(), dt, s.policy.r)) }
+
+// grown is level after dt microseconds at r units each, at most cap. It
+// compares before it multiplies: the product may not fit 64 bits.
+func grown(level, cap, dt, r int64) int64 {
+	if missing := cap - level; missing <= 0 || dt >= ceilDiv(missing, r) {
+		return cap
+	}
+	return level + dt*r
+}
+
+// cap is the most the bucket may contain while others hold tokens of it.
+func (s *state) cap() int64 { return max(0, s.policy.Burst-s.held-s.prev) * s.policy.p }
+
+// epoch is a count of lives since the clock's beginning.
+func (s *state) epoch(life int64) int64 {
+	if life == 0 {
+		return 0
+	}
+	return (s.ts + s.lag) / life
+}
+
+// adopt puts the caller's policy in force where it is the newer one, and
+// reports whether it did. Of two that differ under one version the one in force
+// stays until nobody has gone by it for an epoch: nodes that disagree cannot
+// pull the bucket to and fro. (In one process there is nobody to disagree.)
+func (s *state) adopt(c *call) bool {
+	same := c.policy.sameLimits(s.policy)
+	switch {
+	case c.policy.Version > s.policy.Version:
+	case c.policy.Version == s.policy.Version && !same && (c.life == 0 || s.epoch(c.life)-s.used > 1):
+	default:
+		return false
+	}
+	if same {
+		s.policy = c.policy
+		return true
+	}
+	s.rescale(c.policy)
+	s.level = min(s.level, s.cap())
 	return true
 }
 
@@ -103,13 +188,28 @@ func (s *state) rescale(to Policy) {
 	s.level, s.policy = int64(level), to
 }
 
-// giveBack returns tokens, never above the burst.
-func (s *state) giveBack(tokens int64) {
-	if tokens > (s.policy.units()-s.level)/s.policy.p {
-		s.level = s.policy.units()
-		return
+// release strikes off what is no longer held. Epochs that ended in the
+// meantime have struck it off themselves.
+func (s *state) release(c *call, epoch int64) {
+	switch c.from {
+	case epoch:
+		s.held = max(0, s.held-c.rel0)
+		s.prev = max(0, s.prev-c.rel1)
+	case epoch - 1:
+		s.prev = max(0, s.prev-c.rel0)
 	}
-	s.level += tokens * s.policy.p
+}
+
+// giveBack returns tokens, never above the cap.
+func (s *state) giveBack(tokens int64) {
+	room := s.cap() - s.level
+	switch {
+	case room <= 0:
+	case tokens > room/s.policy.p:
+		s.level = s.cap()
+	default:
+		s.level += tokens * s.policy.p
+	}
 }
 
 // debit removes tokens that were spent elsewhere, down to empty.
@@ -121,11 +221,23 @@ func (s *state) debit(tokens int64) {
 	s.level -= tokens * s.policy.p
 }
 
-// take removes up to need tokens and returns how many.
-func (s *state) take(need int64) int64 {
-	granted := min(need, s.level/s.policy.p)
-	s.level -= granted * s.policy.p
-	return granted
+// grant admits what is needed, and leases where that leaves enough: at most a
+// quarter of the burst is out at a time, an eighth of it as spare tokens, which
+// only a bucket that is half full gives away.
+func (s *state) grant(c *call) {
+	have, burst := s.level/s.policy.p, s.policy.Burst
+	c.granted = min(c.need, have)
+	if c.granted == c.need && burst >= leastLeased {
+		out := s.held + s.prev
+		c.leased = max(0, min(c.extra, have-c.granted, burst/4-out))
+		if 2*(have-c.granted-c.leased) >= burst {
+			if room := burst/8 - out - c.leased; room > 0 {
+				c.leased += max(0, min(c.spare, (room+1)/2))
+			}
+		}
+	}
+	s.level -= (c.granted + c.leased) * s.policy.p
+	s.held += c.leased
 }
 
 // wait is the time in microseconds until there is a whole token.
@@ -138,3 +250,18 @@ func (s *state) wait() int64 {
 
 // untilFull is the time in microseconds until the bucket is full.
 func (s *state) untilFull() int64 { return ceilDiv(s.policy.units()-s.level, s.policy.r) }
+
+// untilAbsent is the time after which the bucket is as good as absent: full,
+// and nothing held any more.
+func (s *state) untilAbsent(life int64) int64 {
+	if s.held+s.prev == 0 {
+		return s.untilFull()
+	}
+	if life == 0 {
+		return 1 << 62
+	}
+	return max(s.untilFull(), s.lasts(life))
+}
+
+// lasts is how long what is leased now counts as held: this epoch and the next.
+func (s *state) lasts(life int64) int64 { return (s.epoch(life)+2)*life - s.ts - s.lag }

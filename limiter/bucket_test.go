@@ -102,13 +102,13 @@ func TestFiveAMinute(t *testing.T) {
 			t.Fatal("the burst is refused")
 		}
 	}
-	if c := take(0); c.granted != 0 || c.wait != 12_000_000 || c.full != 60_000_000 {
+	if c := take(0); c.granted != 0 || c.wait != 12_000_000 || s.untilFull() != 60_000_000 {
 		t.Fatalf("the sixth: %+v", c.reply)
 	}
 	if c := take(11_999_999); c.granted != 0 || c.wait != 1 {
 		t.Fatalf("a microsecond early: %+v", c.reply)
 	}
-	if c := take(12_000_000); c.granted != 1 || c.remaining != 0 || c.full != 60_000_000 {
+	if c := take(12_000_000); c.granted != 1 || c.remaining() != 0 || s.untilFull() != 60_000_000 {
 		t.Fatalf("on time: %+v", c.reply)
 	}
 }
@@ -167,11 +167,11 @@ func TestPolicyChangeKeepsTheFilledShare(t *testing.T) {
 	wider := policy(t, 1000, 1000)
 	wider.Version = 4
 	c := call{policy: wider}
-	if s.visit(&c, 0); c.remaining != 250 || c.version != 4 {
+	if s.visit(&c, 0); c.remaining() != 250 || c.version != 4 {
 		t.Fatalf("a quarter of 1000: %+v", c.reply)
 	}
 	c = call{policy: old, need: 1} // a node that has not heard of it
-	if s.visit(&c, 0); c.version != 4 || c.remaining != 249 || s.policy != wider {
+	if s.visit(&c, 0); c.version != 4 || c.remaining() != 249 || s.policy != wider {
 		t.Fatalf("the older version came back: %+v", c.reply)
 	}
 	narrow := policy(t, 1, 2)
@@ -211,7 +211,7 @@ func TestClockGoingBackwards(t *testing.T) {
 	// Further: the count starts anew, and this visit is granted nothing.
 	s.visit(&call{policy: p, ret: 5}, start)
 	c = call{policy: p, need: 1}
-	if !s.visit(&c, start-60_000_000) || c.granted != 0 || s.ts != start-60_000_000 || c.remaining != 5 {
+	if !s.visit(&c, start-60_000_000) || c.granted != 0 || s.ts != start-60_000_000 || c.remaining() != 5 {
 		t.Fatalf("step: %+v, %+v", c.reply, s)
 	}
 	c = call{policy: p, need: 10}

@@ -1,32 +1,38 @@
 // Package limiter admits requests by token bucket: over all nodes of a fleet,
-// and over any span of t seconds, at most burst + rate*t of them. The buckets
-// live in Redis, each visited by one script call, or, where there is no Redis,
-// in this process by the same arithmetic. A request takes one token from its
-// key's bucket and one from its workspace's, or none from either, and waits for
-// Redis no longer than a small budget: while Redis is slow or gone, this node
-// decides alone, starting from the last level it saw, and tells Redis what it
-// spent once Redis is back.
+// and over any span of t seconds, at most burst + rate*t of them, counted when
+// they are admitted. The buckets live in Redis; a node leases tokens from them
+// and spends these without asking anybody. What is leased stays on the books of
+// the shared bucket (level + held <= burst), which is what keeps the promise. A
+// request takes one token from its key's bucket and one from its workspace's,
+// or none from either. It never touches Redis, and waits for those who do no
+// longer than a small budget: while Redis is slow or gone, this node decides
+// alone, by its part of what it last saw, and tells Redis what it spent once
+// Redis is back.
 //
-//	Take ──┬─ no Redis ───────────────────────────── in-process store
-//	       ├─ breaker closed ── flight, 10 ms ─────── Redis (script)
-//	       └─ breaker open, or budget missed ──────── the handle's local bucket
-//	                                                     │ debt, on return
-//	Return ── bounded queue ── keeper (probe, debts) ────┴──> Redis
+//	Take ── lease ─┬─ a token ────────────────────────────> admitted (ns, no lock)
+//	               ├─ deny cache ─────────────────────────> refused
+//	               └─ empty ── queue ── dispatcher ═══════> Redis (script), one
+//	                             │       one per Redis node  pipeline a moment
+//	                             └─ budget missed, breaker open: local bucket,
+//	                                 rate/N and burst/N ──> debt, on return
+//	Return ── back into the lease, or with its next call
+//	no Redis: the same leases, on buckets in this process, visited at once
 //
-// Bucket handles are where leases will live, and the flight is what will be
-// shared by all who wait for one bucket.
+// lease.go is a node's state machine, bucket.go (and token_bucket.lua) the
+// shared bucket's: both without I/O or clock. dispatcher.go brings them together.
 package limiter
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/sony/gobreaker/v2"
 )
 
 // The times of the remote call and its failure policy.
@@ -35,213 +41,267 @@ const (
 	// within a data centre, and less than anyone notices.
 	DefaultBudget = 10 * time.Millisecond
 
-	// flightTimeout ends a visit to Redis that no request waits for any more.
+	// flightTimeout ends a visit to Redis that nobody waits for any more.
 	// Longer than the budget, so that a connection can be made, TLS included,
 	// and be warm for those who come after.
 	flightTimeout = 250 * time.Millisecond
 
 	// probeEvery is how often Redis is tried while the breaker is open: by the
-	// keeper, so that no request pays for it.
+	// dispatcher, so that no request pays for it.
 	probeEvery = 250 * time.Millisecond
 
 	// tripAfter failures in a row open the breaker; one success closes it.
 	tripAfter = 3
-
-	// returnQueue bounds the tokens on their way back to Redis.
-	returnQueue = 1024
 
 	defaultMaxBuckets = 1 << 20
 )
 
 var errBudget = errors.New("limiter: redis missed the budget")
 
+// FailureMode is what happens to requests while Redis cannot be asked and no
+// leased token is left.
+type FailureMode uint8
+
+const (
+	FailLocal FailureMode = iota // this node's part of the bucket decides
+	FailAllow                    // all are admitted, and debited later
+	FailDeny                     // all are refused
+)
+
+// UnmarshalText reads local, allow or deny.
+func (m *FailureMode) UnmarshalText(text []byte) error {
+	for mode, name := range [...]string{"local", "allow", "deny"} {
+		if name == string(text) {
+			*m = FailureMode(mode)
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is not local, allow or deny", text)
+}
+
+func (m FailureMode) String() string { return [...]string{"local", "allow", "deny"}[m] }
+
 // Options of a Limiter. The zero value is a working single node.
 type Options struct {
-	// Redis is nil for a single node. A client of its own is best, with
-	// ContextTimeoutEnabled and MaxRetries -1: a retried script charges twice.
-	// The limiter does not close it.
+	// Redis is nil for a single node. Single servers, Sentinel and Cluster will
+	// do. A client of its own is best, with ContextTimeoutEnabled and
+	// MaxRetries -1: a retried script charges twice. The limiter does not close it.
 	Redis redis.UniversalClient
+
+	FailureMode FailureMode
+	NodeID      string // of this node among the fleet's; empty = made up
 
 	Budget     time.Duration    // the longest a Take waits for Redis; 0 = DefaultBudget
 	MaxBuckets int              // bound of the in-process store; 0 = about a million
-	Clock      func() time.Time // of in-process buckets; nil = time.Now (Redis goes by its own)
+	Clock      func() time.Time // of this node; nil = time.Now (Redis goes by its own)
 	Logger     *slog.Logger     // nil = silent
 }
 
 // Limiter decides who may pass. All methods may be called from any goroutine.
 type Limiter struct {
 	budget time.Duration
-	clock  func() time.Time
+	mode   FailureMode
+	clock  func() time.Time // nil = Go's own
 	start  time.Time
 	logger *slog.Logger
 	tally  tally
-	pairs  sync.Pool // *pair, so that an in-process Take allocates nothing
+	trips  sync.Pool // *trip
+	outage outage
+	closed atomic.Bool
 
-	local    *localStore // no Redis: the buckets; else nil
-	shared   store       // Redis: the buckets; else nil
-	redis    *redisStore // shared, for its counts; nil in tests with a store of their own
-	fallback fallback
+	local  *localStore // no Redis: the buckets; else nil
+	redis  *redisStats // Redis: what goes to it; else nil
+	fleet  *fleet      // Redis: who else there is; else nil
+	life   int64       // of a lease's epoch, microseconds
+	router *dispatcher // where a bucket goes whose home is not known: the only one, but in a Cluster
 
-	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
-	away    atomic.Bool // the breaker is not closed: Redis is left alone
-	outage  outage
-
-	returns chan *Bucket
-	wake    chan struct{} // something to settle or to probe
-	stop    chan struct{}
-	kept    chan struct{} // closed when the keeper has ended
-
-	mu      sync.RWMutex // guards closed; held for reading while a flight starts
-	closed  bool
-	flights sync.WaitGroup
-
-	owingMu sync.Mutex           // guards owing
-	owing   map[*Bucket]struct{} // spent locally, not yet debited in Redis
+	cluster *cluster // nil unless it is one
 }
 
 // New makes a limiter. It makes no call to Redis: a node starts while Redis is down.
 func New(o Options) *Limiter {
-	if o.Redis == nil {
-		return newLimiter(o, nil)
+	l := newLimiter(o)
+	switch client := o.Redis.(type) {
+	case nil:
+		l.openMemory(o.MaxBuckets)
+		return l
+	case *redis.ClusterClient:
+		l.redis = new(redisStats)
+		l.openCluster(client)
+	default:
+		l.redis = new(redisStats)
+		l.openStore(newRedisStore(client, l.redis))
 	}
-	r := newRedisStore(o.Redis)
-	l := newLimiter(o, r)
-	l.redis = r
+	if o.NodeID == "" {
+		o.NodeID = rand.Text()
+	}
+	l.openFleet(o.Redis, o.NodeID)
 	return l
 }
 
-func newLimiter(o Options, shared store) *Limiter {
-	l := &Limiter{budget: o.Budget, clock: o.Clock, logger: o.Logger, shared: shared}
+func newLimiter(o Options) *Limiter {
+	l := &Limiter{budget: o.Budget, mode: o.FailureMode, clock: o.Clock, logger: o.Logger, life: leaseLife}
 	if l.budget <= 0 {
 		l.budget = DefaultBudget
-	}
-	if l.clock == nil {
-		l.clock = time.Now
 	}
 	if l.logger == nil {
 		l.logger = slog.New(slog.DiscardHandler)
 	}
-	l.start = l.clock()
-	l.pairs.New = func() any { return new(pair) }
-	if shared == nil {
-		if o.MaxBuckets <= 0 {
-			o.MaxBuckets = defaultMaxBuckets
-		}
-		l.local = newLocalStore(l.now, o.MaxBuckets)
-		return l
+	l.start = time.Now()
+	if l.clock != nil {
+		l.start = l.clock()
 	}
-	l.fallback = fallback{l}
-	l.breaker = l.newBreaker()
-	l.owing = make(map[*Bucket]struct{})
-	l.returns = make(chan *Bucket, returnQueue)
-	l.wake = make(chan struct{}, 1)
-	l.stop, l.kept = make(chan struct{}), make(chan struct{})
-	go l.keep()
+	l.trips.New = func() any { return newTrip() }
 	return l
+}
+
+// openMemory keeps the buckets in this process. Leases on them need not age:
+// whoever forgets the one forgets the other.
+func (l *Limiter) openMemory(maxBuckets int) {
+	if maxBuckets <= 0 {
+		maxBuckets = defaultMaxBuckets
+	}
+	l.local, l.life = newLocalStore(l.now, maxBuckets), 0
+	l.router = l.newDispatcher(nil)
+	go l.router.run()
+}
+
+func (l *Limiter) openStore(s store) {
+	l.router = l.newDispatcher(s)
+	go l.router.run()
 }
 
 // now is this node's time in microseconds since the limiter was made. It is
 // taken from Go's monotonic clock and does not follow a step of the wall clock.
-func (l *Limiter) now() int64 { return int64(l.clock().Sub(l.start) / time.Microsecond) }
+func (l *Limiter) now() int64 {
+	if l.clock == nil {
+		return int64(time.Since(l.start) / time.Microsecond)
+	}
+	return int64(l.clock().Sub(l.start) / time.Microsecond)
+}
+
+// nodes is how many there are in the fleet, as far as is known.
+func (l *Limiter) nodes() int64 {
+	if l.fleet == nil {
+		return 1
+	}
+	return max(1, l.fleet.size.Load())
+}
 
 // Bucket makes a handle: see KeyBucket and WorkspaceBucket for the keys.
 func (l *Limiter) Bucket(key string, p Policy) *Bucket {
-	b := &Bucket{key: key}
+	b := &Bucket{key: key, owner: l, stripe: l.tally.stripe()}
 	b.policy.Store(&p)
+	b.lease.life, b.lease.policy, b.lease.demand = l.life, p, demand{at: l.now()}
+	if l.cluster == nil {
+		b.home.Store(l.router)
+	}
 	return b
 }
 
-// Take takes one token from each bucket that is not nil, or none from any.
-// A nil bucket is unlimited. It never waits longer than the budget.
-func (l *Limiter) Take(key, workspace *Bucket) Decision {
-	d := l.decide(key, workspace)
-	l.tally.count(d)
-	return d
+// want has the bucket visited soon, unless it is on its way.
+func (l *Limiter) want(b *Bucket) {
+	if l.local != nil {
+		l.visit(b, l.now(), 0)
+		return
+	}
+	d := l.homeOf(b)
+	if d.away.Load() {
+		d.watch(b)
+		return
+	}
+	if b.lease.wanted.CompareAndSwap(false, true) {
+		d.want(b)
+	}
 }
 
-func (l *Limiter) decide(key, workspace *Bucket) Decision {
-	if key == nil && workspace == nil {
-		return Decision{Allowed: true, Source: SourceUnlimited}
+// homeOf is the dispatcher that has, or will find, the bucket.
+func (l *Limiter) homeOf(b *Bucket) *dispatcher {
+	if d := b.home.Load(); d != nil && !d.retired.Load() {
+		return d
 	}
-	p := l.pairs.Get().(*pair)
-	defer l.pairs.Put(p)
-	if blocked := p.set(key, workspace); blocked != Neither {
-		return Decision{RetryAfter: blockedRetry, Refused: blocked, Source: SourceBlocked}
-	}
-	if l.shared == nil {
-		_ = p.take(context.Background(), l.local) // never fails
-		return p.decision(SourceMemory)
-	}
-	if !l.away.Load() {
-		if d, ok := l.ask(*p); ok {
-			return d
+	return l.router
+}
+
+// visit is a flight that lands at once, for the in-process store. mine is 1
+// where the caller wants a token, and its verdict then spent or denied.
+func (l *Limiter) visit(b *Bucket, now, mine int64) verdict {
+	b.visiting.Lock()
+	defer b.visiting.Unlock()
+	for {
+		if mine > 0 {
+			if v := b.lease.retry(b.Policy(), now); v != empty {
+				return v
+			}
 		}
+		c := &b.own[0]
+		c.key = b.key
+		if !b.lease.depart(c, b.Policy(), now, mine, false) {
+			return denied
+		}
+		l.tally.departed(c)
+		_ = l.local.visit(context.Background(), b.own[:]) // never fails
+		b.lease.land(c, c.now, c.now, min(mine, c.granted))
+		l.tally.landed(c)
+		if c.leased > 0 {
+			l.router.watch(b)
+		}
+		switch {
+		case mine == 0 || c.granted == mine:
+			return spent
+		case c.need > 0:
+			return denied
+		}
+		now = c.now // the books of an old policy are closed: now the new one
 	}
-	_ = p.take(context.Background(), l.fallback) // never fails
-	return p.decision(SourceLocalFallback)
 }
 
 // Return gives the tokens of a Take back, for a request that turned out to cost
 // nothing. It never waits for Redis and never fills a bucket above its burst.
-// Tokens that the queue to Redis has no room for are dropped and counted.
 func (l *Limiter) Return(key, workspace *Bucket) {
 	if workspace == key {
 		workspace = nil
 	}
+	now := l.now()
 	for _, b := range [...]*Bucket{key, workspace} {
-		if b != nil {
-			l.giveBack(b)
+		if b != nil && b.policy.Load().r > 0 {
+			l.tally.returned.Add(1)
+			l.refund(b, now)
 		}
 	}
 }
 
-func (l *Limiter) giveBack(b *Bucket) {
-	policy := b.Policy()
-	if policy.r == 0 {
-		return
-	}
-	if l.shared != nil && !l.away.Load() && !b.owes() {
-		l.queueReturn(b)
-		return
-	}
-	p := l.pairs.Get().(*pair)
-	defer l.pairs.Put(p)
-	p.calls[0] = call{bucket: b, policy: policy, ret: 1}
-	l.tally.returned.Add(1)
-	if l.shared == nil {
-		_ = l.local.visit(context.Background(), p.calls[:1])
-		return
-	}
-	_ = l.fallback.visit(context.Background(), p.calls[:1])
-}
-
-func (l *Limiter) queueReturn(b *Bucket) {
-	select {
-	case l.returns <- b:
+// refund takes a token back into the lease, or sends it to the bucket: at once
+// where the bucket is small, else with what goes there next.
+func (l *Limiter) refund(b *Bucket, now int64) {
+	travels, urgent := b.lease.refund(now)
+	switch {
+	case !travels:
+	case urgent || l.local != nil:
+		l.want(b)
 	default:
-		l.tally.dropped.Add(1)
+		l.homeOf(b).watch(b)
 	}
 }
 
-// Close waits for the visits under way, sends what is still owed to Redis, and
-// ends the limiter's goroutines. Where ctx ends first they end by their own
-// timeouts. A Take after Close is decided by this node alone.
+// Close waits for the visits under way, gives back what this node holds, sends
+// what it owes, and ends the limiter's goroutines. Where ctx ends first they
+// end by their own timeouts. A Take after Close is decided by this node alone.
 func (l *Limiter) Close(ctx context.Context) error {
-	if l.shared == nil {
-		return nil
-	}
-	l.mu.Lock()
-	again := l.closed
-	l.closed = true
-	l.mu.Unlock()
+	again := l.closed.Swap(true)
 	ended := make(chan struct{})
-	go func() { // ends with the last flight, at most flightTimeout later
+	go func() { // ends with the last flight, at most a few flightTimeouts later
 		defer close(ended)
-		l.flights.Wait()
-		if !again {
-			close(l.stop)
+		if l.fleet != nil {
+			l.fleet.leave(again)
 		}
-		<-l.kept
+		if l.cluster != nil {
+			l.cluster.leave(again)
+		}
+		if !again {
+			l.router.end()
+		}
+		<-l.router.ended
 	}()
 	select {
 	case <-ended:

@@ -42,13 +42,13 @@ func newLocalStore(now func() int64, maxBuckets int) *localStore {
 func (s *localStore) visit(_ context.Context, calls []call) error {
 	for i := range calls {
 		c := &calls[i]
-		sh := &s.shards[maphash.String(s.seed, c.bucket.key)%shards]
+		sh := &s.shards[maphash.String(s.seed, c.key)%shards]
 		sh.mu.Lock()
 		now := s.now() // under the lock: times of one bucket never go back
-		if b, ok := sh.buckets[c.bucket.key]; ok {
+		if b, ok := sh.buckets[c.key]; ok {
 			b.visit(c, now)
-		} else if fresh := fullState(c.policy, now); fresh.visit(c, now) && fresh.level < fresh.policy.units() {
-			sh.insert(c.bucket.key, fresh, s.perShard)
+		} else if fresh := fullState(c.policy, now); fresh.visit(c, now) && fresh.untilAbsent(0) > 0 {
+			sh.insert(c.key, fresh, s.perShard)
 		}
 		sh.mu.Unlock()
 	}
@@ -70,7 +70,7 @@ func (sh *shard) insert(key string, b state, limit int) {
 // sweep drops the buckets that are full by now.
 func (sh *shard) sweep(now int64) {
 	for key, b := range sh.buckets {
-		if b.untilFull() <= now-b.ts {
+		if b.untilAbsent(0) <= now-b.ts {
 			delete(sh.buckets, key)
 		}
 	}
@@ -81,7 +81,7 @@ func (sh *shard) sweep(now int64) {
 func (sh *shard) evict(now int64) {
 	victim, soonest, looked := "", int64(0), 0
 	for key, b := range sh.buckets {
-		left := b.untilFull() - (now - b.ts)
+		left := b.untilAbsent(0) - (now - b.ts)
 		if looked == 0 || left < soonest {
 			victim, soonest = key, left
 		}

@@ -30,8 +30,10 @@ type Policy struct {
 	Burst int64   // tokens in a full bucket
 
 	// Version orders the policies of one bucket over all nodes (0 to 2^53),
-	// so that a node which has not yet heard of a change cannot undo it.
-	// Where it is left 0, the node that asked last decides.
+	// so that a node which has not yet heard of a change cannot undo it. Where it
+	// is left 0, a change takes effect when no node has gone by the old policy
+	// for 10 to 20 s (at once without Redis): nodes that disagree for a while
+	// cannot pull the bucket to and fro, which would fill it or starve them.
 	Version int64
 
 	r int64 // units added per microsecond; 0 = blocked

@@ -15,18 +15,23 @@ import (
 //go:embed token_bucket.lua
 var tokenBucketScript string
 
-// redisStore keeps the buckets in Redis, where every node of a fleet finds the
-// same ones. A visit is one pipeline of one script call per bucket.
+var tokenBucketDigest = func() string {
+	sum := sha1.Sum([]byte(tokenBucketScript))
+	return hex.EncodeToString(sum[:])
+}()
+
+// redisStats counts what goes to Redis, over all its nodes.
+type redisStats struct{ calls, trips atomic.Uint64 }
+
+// redisStore keeps the buckets in one Redis node, where every node of a fleet
+// finds the same ones. A visit is one pipeline of one script call per bucket.
 type redisStore struct {
 	client redis.UniversalClient
-	sha    string
-	calls  atomic.Uint64 // script calls sent
-	trips  atomic.Uint64 // pipelines sent
+	stats  *redisStats
 }
 
-func newRedisStore(client redis.UniversalClient) *redisStore {
-	sum := sha1.Sum([]byte(tokenBucketScript))
-	return &redisStore{client: client, sha: hex.EncodeToString(sum[:])}
+func newRedisStore(client redis.UniversalClient, stats *redisStats) *redisStore {
+	return &redisStore{client: client, stats: stats}
 }
 
 // visit sends every call by the script's digest. A Redis that has not seen the
@@ -34,7 +39,7 @@ func newRedisStore(client redis.UniversalClient) *redisStore {
 // anything, so those alone are sent again with the whole script.
 func (r *redisStore) visit(ctx context.Context, calls []call) error {
 	unknown, err := r.send(ctx, calls, nil)
-	if err != nil || len(unknown) == 0 {
+	if len(unknown) == 0 {
 		return err
 	}
 	if unknown, err = r.send(ctx, calls, unknown); err == nil && len(unknown) > 0 {
@@ -50,10 +55,11 @@ func (r *redisStore) send(ctx context.Context, calls []call, only []int) (unknow
 	sent := make([]*redis.Cmd, len(calls))
 	queue := func(i int) {
 		c := &calls[i]
-		keys := []string{c.bucket.key}
-		args := []any{c.policy.r, c.policy.p, c.policy.Burst, c.policy.Version, c.need, c.ret, c.debt}
+		keys := []string{c.key}
+		args := []any{c.policy.r, c.policy.p, c.policy.Burst, c.policy.Version, c.life,
+			c.need, c.extra, c.spare, c.from, c.rel0, c.rel1, c.ret, c.debt}
 		if only == nil {
-			sent[i] = pipe.EvalSha(ctx, r.sha, keys, args...)
+			sent[i] = pipe.EvalSha(ctx, tokenBucketDigest, keys, args...)
 		} else {
 			sent[i] = pipe.Eval(ctx, tokenBucketScript, keys, args...)
 		}
@@ -66,21 +72,25 @@ func (r *redisStore) send(ctx context.Context, calls []call, only []int) (unknow
 	for _, i := range only {
 		queue(i)
 	}
-	r.trips.Add(1)
-	r.calls.Add(uint64(pipe.Len()))
+	r.stats.trips.Add(1)
+	r.stats.calls.Add(uint64(pipe.Len()))
 	_, _ = pipe.Exec(ctx) // every command carries its own error
 	for i, cmd := range sent {
 		if cmd == nil {
 			continue
 		}
-		if err := calls[i].read(cmd); err != nil {
-			if !strings.HasPrefix(err.Error(), "NOSCRIPT") {
-				return nil, fmt.Errorf("limiter: visit bucket %s: %w", calls[i].bucket.key, err)
-			}
+		c := &calls[i]
+		switch c.err = c.read(cmd); {
+		case c.err == nil:
+		case strings.HasPrefix(c.err.Error(), "NOSCRIPT"):
 			unknown = append(unknown, i)
+		case strings.HasPrefix(c.err.Error(), "MOVED "):
+			c.err = errNotHere
+		default:
+			err = fmt.Errorf("limiter: visit bucket %s: %w", c.key, c.err)
 		}
 	}
-	return unknown, nil
+	return unknown, err
 }
 
 // read fills the reply from the script's answer.
@@ -89,10 +99,10 @@ func (c *call) read(cmd *redis.Cmd) error {
 	if err != nil {
 		return err
 	}
-	if len(values) != 7 {
+	if len(values) != 10 {
 		return fmt.Errorf("script answered %d values", len(values))
 	}
-	c.reply = reply{granted: values[0], level: values[1], remaining: values[2],
-		wait: values[3], full: values[4], version: values[5], now: values[6]}
+	c.reply = reply{granted: values[0], leased: values[1], level: values[2], p: values[3], wait: values[4],
+		epoch: values[5], lasts: values[6], held: values[7], version: values[8], now: values[9]}
 	return nil
 }

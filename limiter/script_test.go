@@ -12,10 +12,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// pack and unpack are the state's form in Redis: six little-endian doubles.
+// pack and unpack are the state's form in Redis: ten little-endian doubles.
 func pack(s state) []byte {
 	var raw []byte
-	for _, n := range []int64{s.level, s.ts, s.policy.Version, s.policy.r, s.policy.p, s.policy.Burst} {
+	for _, n := range []int64{s.level, s.ts, s.lag, s.held, s.prev, s.used, s.policy.Version, s.policy.r, s.policy.p, s.policy.Burst} {
 		raw = binary.LittleEndian.AppendUint64(raw, math.Float64bits(float64(n)))
 	}
 	return raw
@@ -23,17 +23,18 @@ func pack(s state) []byte {
 
 func unpack(t testing.TB, raw []byte) state {
 	t.Helper()
-	if len(raw) != 48 {
+	if len(raw) != 80 {
 		t.Fatalf("a state of %d bytes", len(raw))
 	}
-	n := make([]int64, 6)
+	n := make([]int64, 10)
 	for i := range n {
 		f := math.Float64frombits(binary.LittleEndian.Uint64(raw[8*i:]))
 		if n[i] = int64(f); float64(n[i]) != f {
 			t.Fatalf("the state holds %v, not an integer", f)
 		}
 	}
-	return state{level: n[0], ts: n[1], policy: Policy{Version: n[2], r: n[3], p: n[4], Burst: n[5]}}
+	return state{level: n[0], ts: n[1], lag: n[2], held: n[3], prev: n[4], used: n[5],
+		policy: Policy{Version: n[6], r: n[7], p: n[8], Burst: n[9]}}
 }
 
 // anyPolicy reaches every corner that NewPolicy allows, 2^52 units included.
@@ -41,15 +42,19 @@ func anyPolicy(random *rand.Rand) Policy {
 	for {
 		p, err := NewPolicy(math.Exp(random.Float64()*44-14), int64(math.Exp(random.Float64()*30)))
 		if err == nil && p.r > 0 {
-			p.Version = random.Int64N(4)
-			return Policy{Version: p.Version, Burst: p.Burst, r: p.r, p: p.p}
+			return Policy{Version: random.Int64N(4), Burst: p.Burst, r: p.r, p: p.p}
 		}
 	}
 }
 
+// within is the invariant: what is held counts in the bucket.
+func (s *state) within() bool {
+	return s.level >= 0 && s.held >= 0 && s.prev >= 0 && s.level <= s.cap()
+}
+
 // Every call is made of a random stored bucket (or none, or one of an unknown
-// form), last refilled anywhere between long ago and the future, under a policy
-// that is its own, another, older or newer.
+// form), last refilled anywhere between long ago and the future, with tokens
+// out, under a policy that is its own, another, older or newer.
 func TestScriptEqualsModel(t *testing.T) {
 	_, client := startRedis(t)
 	ctx := context.Background()
@@ -58,8 +63,8 @@ func TestScriptEqualsModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := newRedisStore(client).sha; sha != want {
-		t.Fatalf("digest %s, Redis says %s", want, sha)
+	if sha != tokenBucketDigest {
+		t.Fatalf("digest %s, Redis says %s", tokenBucketDigest, sha)
 	}
 	policies := make([]Policy, 500) // making one is the slow part of the test
 	for i := range policies {
@@ -78,12 +83,11 @@ func TestScriptEqualsModel(t *testing.T) {
 	}
 
 	const rounds, atOnce = 60, 500
-	granted, stepped, rescaled := 0, 0, 0
+	var granted, leased, spares, stepped, rescaled, pinned, aged, released int
 	for round := range rounds {
 		type trial struct {
 			stored *state
 			c      call
-			before *redis.StatusCmd
 			answer *redis.Cmd
 			after  *redis.StringCmd
 			ttl    *redis.DurationCmd
@@ -94,14 +98,20 @@ func TestScriptEqualsModel(t *testing.T) {
 			x := &trials[i]
 			key := fmt.Sprintf("rl:{model}:k:%d:%d", round, i)
 			p := policies[random.IntN(len(policies))]
-			x.c = call{bucket: &Bucket{key: key}, policy: p, need: 1, ret: anyTokens(p), debt: anyTokens(p)}
+			life := []int64{leaseLife, leaseLife, 60_000_000, 1_000}[random.IntN(4)]
+			near := time.Now().UnixMicro() / life
+			x.c = call{key: key, policy: p, life: life, need: 1, ret: anyTokens(p), debt: anyTokens(p), extra: anyTokens(p),
+				spare: anyTokens(p), rel0: anyTokens(p), rel1: anyTokens(p), from: near - random.Int64N(4)}
 			if random.IntN(3) == 0 {
 				x.c.need = anyTokens(p)
+			}
+			if random.IntN(2) == 0 {
+				x.c.debt, x.c.rel0, x.c.rel1 = 0, 0, 0
 			}
 			switch random.IntN(20) {
 			case 0: // absent
 			case 1: // not a bucket as this script knows it: as good as absent
-				x.before = pipe.Set(ctx, key, "something else", time.Minute)
+				pipe.Set(ctx, key, "something else", time.Minute)
 			default:
 				own := p
 				own.Version = random.Int64N(4)
@@ -115,14 +125,24 @@ func TestScriptEqualsModel(t *testing.T) {
 				case 1:
 					past = -2_000_000 - past
 				}
-				s := state{level: random.Int64N(own.units() + 1), ts: time.Now().UnixMicro() - past, policy: own}
+				s := state{ts: time.Now().UnixMicro() - past, policy: own}
 				if random.IntN(4) == 0 {
-					s.level = []int64{0, own.units(), own.p, own.p - 1, own.units() - 1}[random.IntN(5)]
+					s.lag = random.Int64N(100_000_000)
+				}
+				s.used = s.epoch(life) - random.Int64N(4)
+				if random.IntN(2) == 0 {
+					s.held = random.Int64N(own.Burst/4 + 1)
+					s.prev = random.Int64N(own.Burst/4 + 1)
+				}
+				s.level = random.Int64N(s.cap() + 1)
+				if random.IntN(4) == 0 {
+					s.level = min(s.cap(), []int64{0, own.units(), own.p, own.p - 1, own.units() - 1}[random.IntN(5)])
 				}
 				x.stored = &s
-				x.before = pipe.Set(ctx, key, pack(s), time.Hour)
+				pipe.Set(ctx, key, pack(s), time.Hour)
 			}
-			x.answer = pipe.EvalSha(ctx, sha, []string{key}, p.r, p.p, p.Burst, p.Version, x.c.need, x.c.ret, x.c.debt)
+			x.answer = pipe.EvalSha(ctx, sha, []string{key}, p.r, p.p, p.Burst, p.Version, life, x.c.need, x.c.extra, x.c.spare,
+				x.c.from, x.c.rel0, x.c.rel1, x.c.ret, x.c.debt)
 			x.after = pipe.Get(ctx, key)
 			x.ttl = pipe.PTTL(ctx, key)
 		}
@@ -144,14 +164,23 @@ func TestScriptEqualsModel(t *testing.T) {
 			if got.reply != want.reply {
 				t.Fatalf("call %+v on %+v\nscript %+v\nmodel  %+v", x.c, x.stored, got.reply, want.reply)
 			}
-			if got.granted > 0 {
-				granted++
+			if !model.within() {
+				t.Fatalf("call %+v on %+v\nleaves %+v: more than the burst", x.c, x.stored, model)
 			}
-			if x.stored != nil && x.stored.ts-got.now > clockSlack {
-				stepped++
+			count := func(n *int, yes bool) {
+				if yes {
+					*n++
+				}
 			}
-			if x.stored != nil && !x.stored.policy.sameLimits(model.policy) {
-				rescaled++
+			count(&granted, got.granted > 0)
+			count(&leased, got.leased > 0)
+			count(&spares, got.leased > x.c.extra)
+			if x.stored != nil {
+				count(&stepped, x.stored.ts-got.now > clockSlack)
+				count(&rescaled, !x.stored.policy.sameLimits(model.policy))
+				count(&pinned, x.stored.policy.Version == x.c.policy.Version && !model.policy.sameLimits(x.c.policy))
+				count(&aged, x.stored.held+x.stored.prev > 0 && got.now/x.c.life > x.stored.ts/x.c.life)
+				count(&released, x.stored.held+x.stored.prev > got.held-got.leased && got.now/x.c.life == x.stored.ts/x.c.life)
 			}
 			if !changed && x.stored == nil {
 				continue // stays absent, or something else
@@ -163,18 +192,21 @@ func TestScriptEqualsModel(t *testing.T) {
 			if stored := unpack(t, raw); stored != model {
 				t.Fatalf("call %+v on %+v\nscript leaves %+v\nmodel  leaves %+v", x.c, x.stored, stored, model)
 			}
-			// Expiry: when full, and a second more (rounded up to milliseconds).
-			if want := time.Duration(ceilDiv(got.full, 1000)+1000) * time.Millisecond; changed && got.full < 1e12 &&
-				(x.ttl.Val() > want || x.ttl.Val() < want-5*time.Second) {
-				t.Fatalf("expires in %v, want %v", x.ttl.Val(), want)
+			// Expiry: when as good as absent, and a second more (rounded up to milliseconds).
+			if last := model.untilAbsent(x.c.life); changed && last < 1e12 {
+				want := time.Duration(ceilDiv(last, 1000)+1000) * time.Millisecond
+				if x.ttl.Val() > want || x.ttl.Val() < want-5*time.Second {
+					t.Fatalf("expires in %v, want %v", x.ttl.Val(), want)
+				}
 			}
 		}
 		if err := client.FlushDB(ctx).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	t.Logf("%d calls: %d granted, %d after a clock step, %d rescaled", rounds*atOnce, granted, stepped, rescaled)
-	if min(granted, stepped, rescaled) < 1_000 {
+	t.Logf("%d calls: %d granted, %d leased, %d with spare tokens, %d after a clock step, %d rescaled, %d pinned, %d aged, %d released",
+		rounds*atOnce, granted, leased, spares, stepped, rescaled, pinned, aged, released)
+	if min(granted, leased, spares, stepped, rescaled, pinned, aged, released) < 100 {
 		t.Fatal("the calls miss a part of the rule")
 	}
 }
@@ -184,9 +216,8 @@ func TestScriptFollowsModelOverALife(t *testing.T) {
 	_, client := startRedis(t)
 	ctx := context.Background()
 	random := rand.New(rand.NewPCG(11, 12))
-	store := newRedisStore(client)
-	b := &Bucket{key: WorkspaceBucket("life")}
-	p := policy(t, 20_000, 30)
+	store := newRedisStore(client, new(redisStats))
+	p := policy(t, 20_000, 60)
 	other := policy(t, 700, 12)
 	var model *state
 	for i := range 3_000 {
@@ -194,7 +225,10 @@ func TestScriptFollowsModelOverALife(t *testing.T) {
 			p, other = other, p
 			p.Version = int64(i)
 		}
-		c := call{bucket: b, policy: p, need: random.Int64N(3)}
+		c := call{key: WorkspaceBucket("life"), policy: p, life: 20_000, need: random.Int64N(3), extra: random.Int64N(5), spare: random.Int64N(9)}
+		if model != nil {
+			c.from, c.rel0, c.rel1 = model.epoch(c.life), random.Int64N(3), random.Int64N(3)
+		}
 		if random.IntN(10) == 0 {
 			c.ret, c.debt = random.Int64N(3), random.Int64N(3)
 		}
@@ -202,13 +236,13 @@ func TestScriptFollowsModelOverALife(t *testing.T) {
 		if err := store.visit(ctx, calls); err != nil {
 			t.Fatal(err)
 		}
-		if model == nil {
+		if model == nil || calls[0].now-model.ts > model.untilAbsent(c.life)+900_000 {
 			fresh := fullState(p, calls[0].now)
 			model = &fresh
 		}
 		model.visit(&c, calls[0].now)
-		if c.reply != calls[0].reply {
-			t.Fatalf("call %d\nscript %+v\nmodel  %+v", i, calls[0].reply, c.reply)
+		if c.reply != calls[0].reply || !model.within() {
+			t.Fatalf("call %d\nscript %+v\nmodel  %+v, %+v", i, calls[0].reply, c.reply, model)
 		}
 	}
 }
@@ -216,23 +250,24 @@ func TestScriptFollowsModelOverALife(t *testing.T) {
 func TestScriptIsLoadedWhereItIsMissing(t *testing.T) {
 	_, client := startRedis(t)
 	ctx := context.Background()
-	store := newRedisStore(client)
+	stats := new(redisStats)
+	store := newRedisStore(client, stats)
 	p := policy(t, 0.001, 10)
 	for range 3 {
 		calls := []call{
-			{bucket: &Bucket{key: KeyBucket("w", "k")}, policy: p, need: 1},
-			{bucket: &Bucket{key: WorkspaceBucket("w")}, policy: p, need: 1}}
+			{key: KeyBucket("w", "k"), policy: p, life: leaseLife, need: 1},
+			{key: WorkspaceBucket("w"), policy: p, life: leaseLife, need: 1}}
 		if err := store.visit(ctx, calls); err != nil {
 			t.Fatal(err)
 		}
-		if calls[0].granted != 1 || calls[1].granted != 1 || calls[0].remaining != calls[1].remaining {
+		if calls[0].granted != 1 || calls[1].granted != 1 || calls[0].remaining() != calls[1].remaining() {
 			t.Fatalf("%+v, %+v", calls[0].reply, calls[1].reply)
 		}
 		if err := client.ScriptFlush(ctx).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if trips, sent := store.trips.Load(), store.calls.Load(); trips != 6 || sent != 12 {
+	if trips, sent := stats.trips.Load(), stats.calls.Load(); trips != 6 || sent != 12 {
 		t.Fatalf("%d trips and %d calls for three visits without the script", trips, sent)
 	}
 }
@@ -240,20 +275,20 @@ func TestScriptIsLoadedWhereItIsMissing(t *testing.T) {
 func TestIdleBucketExpires(t *testing.T) {
 	_, client := startRedis(t)
 	ctx := context.Background()
-	store := newRedisStore(client)
-	b := &Bucket{key: KeyBucket("w", "idle")}
-	calls := []call{{bucket: b, policy: policy(t, 1000, 5), need: 5}}
+	store := newRedisStore(client, new(redisStats))
+	key := KeyBucket("w", "idle")
+	calls := []call{{key: key, policy: policy(t, 1000, 5), life: leaseLife, need: 5}}
 	if err := store.visit(ctx, calls); err != nil {
 		t.Fatal(err)
 	}
-	if ttl := client.PTTL(ctx, b.key).Val(); ttl <= 0 || ttl > 1005*time.Millisecond {
+	if ttl := client.PTTL(ctx, key).Val(); ttl <= 0 || ttl > 1005*time.Millisecond {
 		t.Fatalf("expires in %v: 5 ms to full and a second were due", ttl)
 	}
-	eventually(t, "the key's expiry", func() bool { return client.Exists(ctx, b.key).Val() == 0 })
+	eventually(t, "the key's expiry", func() bool { return client.Exists(ctx, key).Val() == 0 })
 }
 
 func TestKeysOfARequestShareAShard(t *testing.T) {
-	if k, w := KeyBucket("5f", "9a"), WorkspaceBucket("5f"); k != "rl:{5f}:k:9a" || w != "rl:{5f}:w" {
+	if k, w := KeyBucket("5f", "9a"), WorkspaceBucket("5f"); k != "rl:{5f}:k:9a" || w != "rl:{5f}:w" || hashTag(k) != "5f" || hashTag(w) != "5f" {
 		t.Fatal(k, w)
 	}
 }

@@ -1,26 +1,36 @@
--- A token bucket: one key, one call, exact integers. bucket.go is the same rule
--- in Go and a test holds the two equal, state included.
+-- A token bucket that can be leased from: one key, one call, exact integers.
+-- bucket.go is the same rule in Go and a test holds the two equal, state included.
 --
--- KEYS[1]  the bucket. Absent (or of an unknown form) = a full bucket.
--- ARGV     R P B version   the caller's policy: units per microsecond, units per
---                          token, burst in tokens; version orders policies
---          need            tokens to take: as many as there are
---          ret             tokens to give back, never above the burst
---          debt            tokens spent elsewhere while Redis was away
--- Returns  granted, level (units), whole tokens left, microseconds to the next
---          token, microseconds to full, version in force, time (microseconds)
+-- KEYS[1]  the bucket. Absent (or of an unknown form) = full, nothing held.
+-- ARGV     R P B version      the caller's policy: units per microsecond, units per
+--                             token, burst in tokens; version orders policies
+--          E                  length of an epoch (microseconds)
+--          need extra spare   tokens to admit now; to lease; to lease if there are plenty
+--          epoch rel0 rel1    no longer held, of those leased in that epoch, and the one before
+--          ret debt           tokens to give back; tokens spent while Redis was away
+-- Returns  granted (of need), leased, level (units), P in force, microseconds to the
+--          next token, epoch, microseconds for which what is leased now counts, tokens
+--          held by all, version in force, time (microseconds)
+--
+-- Invariant: level + (held + prev) * P <= B * P. What nodes hold counts in the
+-- bucket, so that what is admitted when it is *spent* keeps the promise.
+-- Tokens leased in epoch k count until the end of epoch k + 1; whoever holds
+-- them stops spending before that.
 --
 -- Time is Redis' own, never a caller's: a late packet or a fast clock would
 -- refill twice. All numbers are integers below 2^53 (burst * P <= 2^52), so
 -- doubles hold them exactly. They travel through struct.pack and redis.call,
 -- never through tostring or '..', which keep 14 digits of a 16-digit time.
 
-local FORM, SIZE = '<dddddd', 48 -- level ts version R P B
-local SLACK = 1000000            -- microseconds a clock may lag before it counts as stepped back
+local FORM, SIZE = '<dddddddddd', 80 -- level ts lag held prev used version R P B
+local SLACK = 1000000               -- microseconds a clock may lag before it counts as stepped back
+local LEAST = 16                    -- smaller bursts are not leased from
 
-local R, P, B = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local version = tonumber(ARGV[4])
-local need, ret, debt = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local n = {}
+for i = 1, #ARGV do n[i] = tonumber(ARGV[i]) end
+local R, P, B, version, E = n[1], n[2], n[3], n[4], n[5]
+local need, extra, spare = n[6], n[7], n[8]
+local from, rel0, rel1, ret, debt = n[9], n[10], n[11], n[12], n[13]
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -50,54 +60,98 @@ local function share(a, b, c)
   return quotient
 end
 
-local level, ts = B * P, now
-local stepped, rescaled = false, false
+-- Epochs are counted on ts + lag, which does not step back with the clock.
+local level, ts, lag, held, prev, used = B * P, now, 0, 0, 0, -1
+local stepped, changed = false, false
 local raw = redis.call('GET', KEYS[1])
-if raw and #raw == SIZE then
+local known = raw and #raw == SIZE
+local same = true
+if known then
   local v, r, p, b
-  level, ts, v, r, p, b = struct.unpack(FORM, raw)
+  level, ts, lag, held, prev, used, v, r, p, b = struct.unpack(FORM, raw)
 
-  -- Time that has passed counts under the policy it passed under. A clock that
-  -- stepped back starts the count anew and grants nothing this once. (A product
-  -- too large for a double to hold exactly is above the cap all the same.)
+  -- Time that has passed counts under the policy it passed under, and under
+  -- what was held meanwhile. A clock that stepped back starts the count anew
+  -- and grants nothing this once. (A product too large for a double to hold
+  -- exactly is above the cap all the same.)
   if now >= ts then
-    level = math.min(b * p, level + (now - ts) * r)
+    while held + prev > 0 do
+      local edge = ts + E - math.fmod(ts + lag, E)
+      if edge > now then break end
+      level = math.max(level, math.min(math.max(0, b - held - prev) * p, level + (edge - ts) * r))
+      ts = edge
+      prev, held = held, 0
+    end
+    level = math.max(level, math.min(math.max(0, b - held - prev) * p, level + (now - ts) * r))
     ts = now
   elseif ts - now > SLACK then
+    lag = lag + ts - now
     ts = now
-    stepped = true
+    stepped, changed = true, true
   end
 
-  if version < v then
-    version, R, P, B = v, r, p, b -- the caller has not heard of the change yet
-  elseif version > v or R ~= r or P ~= p or B ~= b then
-    level = share(level, B * P, b * p)
-    rescaled = true
+  -- An older caller has not heard of the change yet. Of two that differ under
+  -- one version the one in force stays until nobody has gone by it for an
+  -- epoch: nodes that disagree cannot pull the bucket to and fro.
+  same = R == r and P == p and B == b
+  local epoch = (ts + lag - math.fmod(ts + lag, E)) / E
+  if version > v or (version == v and not same and epoch - used > 1) then
+    if not same then
+      level = math.min(share(level, B * P, b * p), math.max(0, B - held - prev) * P)
+    end
+    same, changed = true, true
+  else
+    version, R, P, B = v, r, p, b
   end
 end
 
-local cap = B * P
+local epoch = (ts + lag - math.fmod(ts + lag, E)) / E
+local lasts = (epoch + 2) * E - ts - lag
+if same and used ~= epoch then
+  used = epoch
+  changed = changed or known
+end
+
+if from == epoch then
+  held = math.max(0, held - rel0)
+  prev = math.max(0, prev - rel1)
+elseif from == epoch - 1 then
+  prev = math.max(0, prev - rel0)
+end
+local cap = math.max(0, B - held - prev) * P
 level = math.max(level, math.min(cap, level + ret * P))
 level = math.max(0, level - debt * P)
 
-local granted = 0
+local granted, leased = 0, 0
 if not stepped then
-  granted = math.min(need, math.floor(level / P))
+  local have = math.floor(level / P)
+  granted = math.min(need, have)
+  if granted == need and B >= LEAST then
+    leased = math.max(0, math.min(extra, have - granted, math.floor(B / 4) - held - prev))
+    if 2 * (have - granted - leased) >= B then
+      local room = math.floor(B / 8) - held - prev - leased
+      leased = leased + math.max(0, math.min(spare, math.ceil(room / 2)))
+    end
+  end
 end
-level = level - granted * P
+level = level - (granted + leased) * P
+held = held + leased
 
 local wait = 0
 if level < P then
   wait = math.ceil((P - level) / R)
 end
-local full = math.ceil((cap - level) / R)
 
 -- A refused call stores nothing: refilling later comes to the same level, and a
--- flood of refusals costs no replication. Once full, a bucket is as good as
--- absent; the extra second keeps its policy version over jitter.
-if stepped or rescaled or granted > 0 or ret > 0 or debt > 0 then
-  redis.call('SET', KEYS[1], struct.pack(FORM, level, ts, version, R, P, B),
-    'PX', math.ceil(full / 1000) + 1000)
+-- flood of refusals costs no replication. Once full and with nothing held, a
+-- bucket is as good as absent; the extra second keeps its policy version over jitter.
+if changed or granted + leased + rel0 + rel1 + ret + debt > 0 then
+  local last = math.ceil((B * P - level) / R)
+  if held + prev > 0 then
+    last = math.max(last, lasts)
+  end
+  redis.call('SET', KEYS[1], struct.pack(FORM, level, ts, lag, held, prev, used, version, R, P, B),
+    'PX', math.ceil(last / 1000) + 1000)
 end
 
-return { granted, level, math.floor(level / P), wait, full, version, now }
+return { granted, leased, level, P, wait, epoch, lasts, held + prev, version, now }

@@ -94,6 +94,7 @@ func limiterLayer(from Sources) prometheus.Collector {
 			"blocked":        func(b limiter.BySource) uint64 { return b.Blocked },
 			"memory":         func(b limiter.BySource) uint64 { return b.Memory },
 			"redis":          func(b limiter.BySource) uint64 { return b.Redis },
+			"lease":          func(b limiter.BySource) uint64 { return b.Lease },
 			"local_fallback": func(b limiter.BySource) uint64 { return b.LocalFallback },
 		} {
 			l.labelled("limiter_decisions_total", "Requests admitted or refused, by who decided.", []string{"decision", "source"},
@@ -106,6 +107,13 @@ func limiterLayer(from Sources) prometheus.Collector {
 	l.counter("limiter_redis_calls_total", "Script calls in these trips.", func(s limiter.Stats) uint64 { return s.RedisCalls })
 	l.counter("limiter_redis_errors_total", "Trips that failed.", func(s limiter.Stats) uint64 { return s.RedisErrors })
 	l.counter("limiter_redis_timeouts_total", "Trips that took longer than a request waits.", func(s limiter.Stats) uint64 { return s.RedisTimeouts })
+	l.counter("limiter_leased_tokens_total", "Tokens leased from Redis, to be spent without asking it.", func(s limiter.Stats) uint64 { return s.TokensLeased })
+	l.counter("limiter_lease_prefetches_total", "Leases asked for before the last one was spent.", func(s limiter.Stats) uint64 { return s.Prefetches })
+	l.counter("limiter_lease_settles_total", "Calls that gave unused leased tokens back.", func(s limiter.Stats) uint64 { return s.Settles })
+	l.gauge("limiter_leases", "Buckets of which this node holds leased tokens.", func(s limiter.Stats) float64 { return float64(s.Leases) })
+	l.gauge("limiter_leased_tokens", "Leased tokens that this node may still spend.", func(s limiter.Stats) float64 { return float64(s.LeasedHeld) })
+	l.counter("limiter_off_ledger_admissions_total", "Requests admitted while Redis could not be asked, and debited later.", func(s limiter.Stats) uint64 { return s.OffLedger })
+	l.gauge("limiter_nodes", "Live nodes of the fleet, by their heartbeats in Redis; 0 without.", func(s limiter.Stats) float64 { return float64(s.Nodes) })
 	l.counter("limiter_tokens_returned_total", "Tokens given back by requests that cost nothing (304).", func(s limiter.Stats) uint64 { return s.Returned })
 	l.counter("limiter_returns_dropped_total", "Tokens that could not be given back.", func(s limiter.Stats) uint64 { return s.ReturnsDropped })
 	l.counter("limiter_debt_settled_total", "Tokens spent while Redis was away and debited since.", func(s limiter.Stats) uint64 { return s.DebtSettled })

@@ -1,0 +1,146 @@
+package limiter
+
+import (
+	"context"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// cluster finds the Redis node that has a bucket, and keeps a dispatcher for
+// each. Pipelines go to the node's own client: the Cluster client's would send
+// a call again when it fails, which charges twice.
+type cluster struct {
+	l      *Limiter
+	client *redis.ClusterClient
+
+	mu    sync.Mutex // guards nodes
+	nodes map[string]*dispatcher
+}
+
+func (l *Limiter) openCluster(client *redis.ClusterClient) {
+	l.cluster = &cluster{l: l, client: client, nodes: make(map[string]*dispatcher)}
+	l.router = l.newDispatcher(nil)
+	l.router.route = l.cluster.find
+	go l.router.run()
+}
+
+// find returns the dispatcher of the key's owner. It may ask the Cluster, and
+// so is for the router's goroutine.
+func (c *cluster) find(ctx context.Context, key string) (*dispatcher, error) {
+	owner, err := c.client.MasterForKey(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	address := owner.Options().Addr
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d := c.nodes[address]
+	if d == nil {
+		d = c.l.newDispatcher(newRedisStore(owner, c.l.redis))
+		d.address = address
+		c.nodes[address] = d
+		go d.run()
+	}
+	return d, nil
+}
+
+// moved has the map of the slots read again.
+func (c *cluster) moved() { c.client.ReloadState(context.Background()) }
+
+// answers reports whether the Cluster can be asked who has what.
+func (c *cluster) answers() error {
+	ctx, cancel := context.WithTimeout(context.Background(), flightTimeout)
+	defer cancel()
+	_, err := c.client.MasterForKey(ctx, fleetKey)
+	return err
+}
+
+// rehome looks whether the buckets of a node that is away have found another,
+// and returns a key to try the node with: none when nothing of it is left.
+func (c *cluster) rehome(d *dispatcher) (probe string) {
+	c.moved()
+	for _, b := range d.watched() {
+		ctx, cancel := context.WithTimeout(context.Background(), flightTimeout)
+		home, err := c.find(ctx, b.key)
+		cancel()
+		if err != nil { // nobody knows who has what: better luck next time
+			return "rl:{" + hashTag(b.key) + "}:probe"
+		}
+		if home != d && b.lease.wanted.CompareAndSwap(false, true) {
+			d.give(b, home)
+			continue
+		}
+		if probe == "" {
+			probe = "rl:{" + hashTag(b.key) + "}:probe"
+		}
+	}
+	return probe
+}
+
+// hashTag is what the slot of one of our keys depends on.
+func hashTag(key string) string {
+	for i := len("rl:{"); i < len(key); i++ {
+		if key[i] == '}' {
+			return key[len("rl:{"):i]
+		}
+	}
+	return key
+}
+
+// drop forgets a node that has nothing any more.
+func (c *cluster) drop(d *dispatcher) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.nodes[d.address] == d {
+		delete(c.nodes, d.address)
+	}
+}
+
+// all nodes' dispatchers.
+func (c *cluster) all() (all []*dispatcher) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, d := range c.nodes {
+		all = append(all, d)
+	}
+	return all
+}
+
+func (c *cluster) leave(again bool) {
+	all := c.all()
+	for _, d := range all {
+		if !again {
+			d.end()
+		}
+	}
+	for _, d := range all {
+		<-d.ended
+	}
+}
+
+// hand is a router's flight: every bucket is given to whoever has it.
+func (d *dispatcher) hand(batch []*Bucket) {
+	if d.away.Load() {
+		d.forsake(batch)
+		return
+	}
+	report, err := d.breaker.Allow()
+	if err != nil {
+		d.forsake(batch)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), flightTimeout)
+	defer cancel()
+	for i, b := range batch {
+		var home *dispatcher
+		if home, err = d.route(ctx, b.key); err != nil {
+			d.l.fail(err)
+			d.forsake(batch[i:])
+			break
+		}
+		b.home.Store(home)
+		home.want(b)
+	}
+	report(err)
+}

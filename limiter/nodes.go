@@ -1,0 +1,96 @@
+package limiter
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	fleetKey = "rl:{fleet}:nodes" // one fleet per Redis database
+
+	beatEvery = time.Second
+	beatLife  = 3500 * time.Millisecond // a node that misses three beats is gone
+)
+
+// beatScript notes that a node (ARGV[1]) lives, for ARGV[2] microseconds by
+// Redis' clock, or with 0 that it leaves, and answers how many do.
+const beatScript = `
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+if tonumber(ARGV[2]) > 0 then
+  redis.call('ZADD', KEYS[1], string.format('%.0f', now + ARGV[2]), ARGV[1])
+else
+  redis.call('ZREM', KEYS[1], ARGV[1])
+end
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))
+redis.call('PEXPIRE', KEYS[1], 60000)
+return redis.call('ZCARD', KEYS[1])
+`
+
+// fleet counts the nodes that share the buckets, so that each knows its part of
+// them while Redis is away: the count from before is what it then goes by.
+type fleet struct {
+	l      *Limiter
+	client redis.UniversalClient
+	id     string
+	size   atomic.Int64 // 0 = never learned
+
+	stop, ended chan struct{}
+}
+
+func (l *Limiter) openFleet(client redis.UniversalClient, id string) {
+	l.fleet = &fleet{l: l, client: client, id: id, stop: make(chan struct{}), ended: make(chan struct{})}
+	go l.fleet.run()
+}
+
+func (f *fleet) run() {
+	defer close(f.ended)
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	checked := false
+	for {
+		if f.beat(beatLife) && !checked {
+			checked = true
+			f.checkEviction()
+		}
+		select {
+		case <-tick.C:
+		case <-f.stop:
+			f.beat(0)
+			return
+		}
+	}
+}
+
+// beat reports whether Redis answered. A lost beat needs no second try: the
+// next one is near.
+func (f *fleet) beat(life time.Duration) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), flightTimeout)
+	defer cancel()
+	n, err := f.client.Eval(ctx, beatScript, []string{fleetKey}, f.id, life.Microseconds()).Int64()
+	if err == nil && life > 0 {
+		f.size.Store(n)
+	}
+	return err == nil
+}
+
+// checkEviction warns once where Redis may throw buckets away, each of which
+// then comes back full.
+func (f *fleet) checkEviction() {
+	ctx, cancel := context.WithTimeout(context.Background(), flightTimeout)
+	defer cancel()
+	settings, err := f.client.ConfigGet(ctx, "maxmemory-policy").Result()
+	if policy := settings["maxmemory-policy"]; err == nil && policy != "" && policy != "noeviction" {
+		f.l.logger.Warn("redis may evict buckets, which come back full: set maxmemory-policy noeviction", "maxmemory-policy", policy)
+	}
+}
+
+func (f *fleet) leave(again bool) {
+	if !again {
+		close(f.stop)
+	}
+	<-f.ended
+}

@@ -1,0 +1,5 @@
+//go:build !soak
+
+package limiter
+
+const stormSeeds = 300
