@@ -435,23 +435,25 @@ func TestALateAnswerDoesNotOverruleANewerOne(t *testing.T) {
 		if _, err := r.use(0); err != nil {
 			t.Fatal(err)
 		}
-		table.change(func(s *keyTable) { s.delay = 1500 * time.Millisecond })
-		time.Sleep(keyRefresh + time.Millisecond) // the refresher asks, and will be told late
-		if table.asked() != 2 {
-			t.Fatalf("%d queries", table.asked())
+		time.Sleep(keyRefresh * 3 / 2)
+		table.change(func(s *keyTable) { s.delay = keyRefresh })
+		before := table.asked()
+		var slow sync.WaitGroup
+		slow.Go(func() { _, _, _ = r.Load(context.Background(), hashNumber(0)) })
+		synctest.Wait()
+		if table.asked() != before+1 {
+			t.Fatalf("%d queries", table.asked()-before)
 		}
 		table.set(0, func(k *Key) { k.Revoked = true })
 		table.change(func(s *keyTable) { s.delay = 0 })
-		time.Sleep(keyFresh - keyRefresh)
-		if key, err := r.use(0); err != nil || !key.Revoked {
-			t.Fatalf("%+v, %v", key, err)
-		}
-		for range 20 {
-			time.Sleep(50 * time.Millisecond)
+		time.Sleep(keyRefresh * 3 / 4) // the refresher has asked meanwhile
+		for range 20 {                 // and the request is told late
 			if key, err := r.use(0); err != nil || !key.Revoked {
 				t.Fatalf("revoked, and then not: %+v, %v", key, err)
 			}
+			time.Sleep(keyRefresh / 10)
 		}
+		slow.Wait()
 	})
 }
 

@@ -42,7 +42,7 @@ func TestAMistypedKeyIsNoKey(t *testing.T) {
 		refused := func(mistyped string) {
 			t.Helper()
 			if _, ok := HashKey([]byte(mistyped)); ok && mistyped != key {
-				t.Errorf("%s instead of %s", mistyped, key)
+				t.Errorf("%q instead of %s", mistyped, key)
 			}
 		}
 		for i := range key {
