@@ -210,6 +210,18 @@ func TestInProcessNeverOverUnderConcurrency(t *testing.T) {
 			checks = append(checks, &oracle{p: p})
 			buckets = append(buckets, l.Bucket(fmt.Sprint("b", i), p))
 		}
+		stop := make(chan struct{})
+		var sweeping sync.WaitGroup
+		sweeping.Go(func() { // as the sweeps would, only more often
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					l.router.sweep()
+				}
+			}
+		})
 		for range 150 {
 			now := time.micros.Load()
 			var allowed [2]atomic.Int64
@@ -237,6 +249,8 @@ func TestInProcessNeverOverUnderConcurrency(t *testing.T) {
 				time.advance(micros(random.Int64N(100_000_000)))
 			}
 		}
+		close(stop)
+		sweeping.Wait()
 	}
 }
 

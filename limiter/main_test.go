@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"net"
 	"testing"
 	"time"
 
@@ -28,14 +29,29 @@ const patient = 5 * time.Second
 // connect makes a client as the service does.
 func connect(t testing.TB, server *sandbox.Redis) *redis.Client {
 	t.Helper()
-	client := redis.NewClient(&redis.Options{
-		Addr: server.Addr(), ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1,
+	options := clientOptions()
+	options.Addrs = []string{server.Addr()}
+	client := redis.NewClient(options.Simple())
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func clientOptions() *redis.UniversalOptions {
+	return &redis.UniversalOptions{
+		ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1,
 		DialTimeout: 500 * time.Millisecond, ReadTimeout: 250 * time.Millisecond, WriteTimeout: 250 * time.Millisecond,
 		PoolTimeout: 100 * time.Millisecond, PoolSize: 64, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
-	t.Cleanup(func() { _ = client.Close() })
-	return client
+	}
+}
+
+func splitAddr(t testing.TB, address string) (host, port string) {
+	t.Helper()
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return host, port
 }
 
 func startRedis(t testing.TB) (*sandbox.Redis, *redis.Client) {
@@ -70,7 +86,12 @@ func policy(t testing.TB, rate float64, burst int64) Policy {
 // eventually waits for what another goroutine is about to bring.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patient)
+	within(t, patient, what, ok)
+}
+
+func within(t testing.TB, limit time.Duration, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("never came: %s", what)

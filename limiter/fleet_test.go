@@ -1,0 +1,365 @@
+package limiter
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/sandbox"
+	"listedge/sandbox/sandboxtest"
+)
+
+// Three nodes on a real Redis, in real time: well, stopped, killed, failed over
+// and in a Cluster.
+
+// flood has three nodes ask for every limit as fast as they can, and counts.
+type flood struct {
+	nodes   []*Limiter
+	limits  []Policy
+	buckets [][]*Bucket // by node and limit
+	allowed []atomic.Int64
+	longest atomic.Int64 // wait in a Take, of the calm requests
+	began   time.Time
+	stop    atomic.Bool
+	all     sync.WaitGroup
+}
+
+// startFlood: gap is the pause of each of the askers between two requests.
+func startFlood(t *testing.T, gap time.Duration, client func() redis.UniversalClient, budget time.Duration) *flood {
+	f := &flood{began: time.Now()}
+	for _, limit := range simLimits {
+		f.limits = append(f.limits, policy(t, limit.rate, limit.burst))
+	}
+	f.allowed = make([]atomic.Int64, len(f.limits))
+	for range 3 {
+		node := open(t, Options{Redis: client(), Budget: budget})
+		var buckets []*Bucket
+		for i, p := range f.limits {
+			buckets = append(buckets, node.Bucket(KeyBucket(fmt.Sprint("ws", i), "k"), p))
+		}
+		f.nodes, f.buckets = append(f.nodes, node), append(f.buckets, buckets)
+		f.all.Go(func() {
+			for !f.stop.Load() {
+				for i, b := range buckets {
+					began := time.Now()
+					if node.Take(b, nil).Allowed {
+						f.allowed[i].Add(1)
+					}
+					f.longest.Store(max(f.longest.Load(), int64(time.Since(began))))
+				}
+				time.Sleep(gap)
+			}
+		})
+	}
+	return f
+}
+
+// end stops the flood and checks that no limit was exceeded: by more than what
+// the rate brings during a reply, and bursts more bursts.
+func (f *flood) end(t *testing.T, bursts float64, least float64) {
+	t.Helper()
+	f.stop.Store(true)
+	f.all.Wait()
+	span := time.Since(f.began).Seconds()
+	for i, p := range f.limits {
+		due := float64(p.Burst) + p.Rate*span
+		got := float64(f.allowed[i].Load())
+		t.Logf("%8.2f/s burst %4d: %6.0f admitted, %6.0f due in %.2f s", p.Rate, p.Burst, got, due, span)
+		if most := due + p.Rate*DefaultBudget.Seconds() + bursts*float64(p.Burst); got > most {
+			t.Errorf("%v/s, burst %d: %.0f admitted in %.3f s, at most %.0f", p.Rate, p.Burst, got, span, most)
+		}
+		if p.Rate < 10_000 && got < least*due { // the fastest are more than the askers ask for
+			t.Errorf("%v/s, burst %d: only %.0f admitted of %.0f", p.Rate, p.Burst, got, due)
+		}
+	}
+}
+
+func (f *flood) eventually(t *testing.T, what string, ok func(s Stats) bool) {
+	t.Helper()
+	eventually(t, what, func() bool {
+		for _, node := range f.nodes {
+			if !ok(node.Stats()) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func TestThreeNodesInAFlood(t *testing.T) {
+	_, client := startRedis(t)
+	f := startFlood(t, 50*time.Microsecond, func() redis.UniversalClient { return client }, patient)
+	f.eventually(t, "each counts three nodes", func(s Stats) bool { return s.Nodes == 3 })
+	time.Sleep(time.Second)
+	f.end(t, 0, .9)
+	s := f.nodes[0].Stats()
+	if s.Allowed.Lease == 0 || s.OffLedger != 0 || s.TokensLeased == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Nobody waits longer than the budget (and what a busy machine adds), and the
+// nodes' parts add up to the limit.
+func TestRedisStoppedForThreeSeconds(t *testing.T) {
+	server, client := startRedis(t)
+	f := startFlood(t, time.Millisecond, func() redis.UniversalClient { return client }, 0)
+	f.eventually(t, "each counts three nodes", func(s Stats) bool { return s.Nodes == 3 })
+	time.Sleep(300 * time.Millisecond)
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually(t, "the breakers open", func(s Stats) bool { return s.Breaker != "closed" })
+	f.longest.Store(0)
+	time.Sleep(3 * time.Second)
+	if longest := time.Duration(f.longest.Load()); longest > DefaultBudget+100*time.Millisecond {
+		t.Errorf("a Take took %v while the breaker was open", longest)
+	}
+	for _, node := range f.nodes {
+		if s := node.Stats(); s.OffLedger == 0 || s.Degraded < 2*time.Second {
+			t.Errorf("%+v", s)
+		}
+	}
+	if err := server.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually(t, "the breakers close", func(s Stats) bool { return s.Breaker == "closed" })
+	time.Sleep(500 * time.Millisecond)
+	f.end(t, .1, .4)
+	f.eventually(t, "the debts are paid", func(s Stats) bool { return s.Owing == 0 && s.DebtSettled > 0 })
+}
+
+func TestRedisKilledAndRestartedEmpty(t *testing.T) {
+	server, client := startRedis(t)
+	f := startFlood(t, time.Millisecond, func() redis.UniversalClient { return client }, 0)
+	f.eventually(t, "each counts three nodes", func(s Stats) bool { return s.Nodes == 3 })
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually(t, "the breakers open", func(s Stats) bool { return s.Breaker != "closed" })
+	time.Sleep(300 * time.Millisecond)
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually(t, "the breakers close", func(s Stats) bool { return s.Breaker == "closed" })
+	time.Sleep(700 * time.Millisecond)
+	f.end(t, 1, .4)
+}
+
+// A replica that was never promoted answers, and still cannot count.
+func TestReadOnlyRedisCountsAsAway(t *testing.T) {
+	_, client := startRedis(t)
+	l := open(t, Options{Redis: client, Budget: patient})
+	key := smallKey(t, l)
+	takes(t, l, key, 1, SourceRedis)
+	if err := client.ReplicaOf(t.Context(), "127.0.0.1", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	takes(t, l, key, 3, SourceLocalFallback)
+	eventually(t, "the breaker opens", func() bool { return l.Stats().Breaker == "open" })
+	if err := client.ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "Redis' return", func() bool { return l.Stats().Breaker == "closed" && l.Stats().Owing == 0 })
+	time.Sleep(2 * recovery)
+	if d := l.Take(key, nil); d.Source != SourceRedis || d.Key.Remaining != 10 {
+		t.Fatalf("%+v", d)
+	}
+}
+
+func TestSentinelFailsOver(t *testing.T) {
+	master, replica := sandboxtest.Redis(t), sandboxtest.Redis(t)
+	host, port := splitAddr(t, master.Addr())
+	if err := connect(t, replica).ReplicaOf(t.Context(), host, port).Err(); err != nil {
+		t.Fatal(err)
+	}
+	sentinel, err := sandbox.StartSentinel(t.Context(), filepath.Join(sandboxtest.Dir(t), "sentinel"), "main", master.Addr(), 300*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sentinel.Stop() })
+	watcher := redis.NewSentinelClient(&redis.Options{Addr: sentinel.Addr()})
+	t.Cleanup(func() { _ = watcher.Close() })
+	within(t, 15*time.Second, "the sentinel knows of the replica", func() bool {
+		replicas, err := watcher.Replicas(t.Context(), "main").Result()
+		return err == nil && len(replicas) == 1 && replicas[0]["master-link-status"] == "ok"
+	})
+	options := clientOptions()
+	options.MasterName, options.Addrs = "main", []string{sentinel.Addr()}
+	f := startFlood(t, time.Millisecond, func() redis.UniversalClient {
+		client := redis.NewUniversalClient(options)
+		t.Cleanup(func() { _ = client.Close() })
+		return client
+	}, 0)
+	f.eventually(t, "each counts three nodes", func(s Stats) bool { return s.Nodes == 3 })
+	if err := master.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually(t, "the breakers open", func(s Stats) bool { return s.Breaker != "closed" })
+	within(t, 20*time.Second, "the replica has taken over", func() bool {
+		for _, node := range f.nodes {
+			if node.Stats().Breaker != "closed" {
+				return false
+			}
+		}
+		return true
+	})
+	before := f.nodes[0].Stats().RedisCalls
+	time.Sleep(500 * time.Millisecond)
+	if f.nodes[0].Stats().RedisCalls == before {
+		t.Error("no call to the new master")
+	}
+	f.end(t, 1, .3)
+}
+
+// startCluster makes a Cluster of three masters, a third of the slots each.
+func startCluster(t *testing.T) (servers []*sandbox.Redis, client *redis.ClusterClient) {
+	t.Helper()
+	options := clientOptions()
+	for i := range 3 {
+		server, err := sandbox.StartRedis(t.Context(), sandbox.RedisOptions{Dir: sandboxtest.Dir(t),
+			Args: []string{"--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = server.Stop() })
+		first := i * 16384 / 3
+		if err := connect(t, server).ClusterAddSlotsRange(t.Context(), first, (i+1)*16384/3-1).Err(); err != nil {
+			t.Fatal(err)
+		}
+		servers, options.Addrs = append(servers, server), append(options.Addrs, server.Addr())
+	}
+	for _, server := range servers[1:] {
+		host, port := splitAddr(t, server.Addr())
+		if err := connect(t, servers[0]).ClusterMeet(t.Context(), host, port).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, server := range servers {
+		c := connect(t, server)
+		within(t, 15*time.Second, "the Cluster is whole", func() bool {
+			info := c.ClusterInfo(t.Context()).Val()
+			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_slots_ok:16384")
+		})
+	}
+	client = redis.NewClusterClient(options.Cluster())
+	t.Cleanup(func() { _ = client.Close() })
+	return servers, client
+}
+
+func TestCluster(t *testing.T) {
+	servers, client := startCluster(t)
+	f := startFlood(t, time.Millisecond, func() redis.UniversalClient { return client }, 0)
+	f.eventually(t, "each counts three nodes", func(s Stats) bool { return s.Nodes == 3 })
+	time.Sleep(500 * time.Millisecond)
+	f.end(t, 0, .4)
+
+	// Both buckets of a request travel to their master in one pipeline, and
+	// each master has its own dispatcher and breaker.
+	l := open(t, Options{Redis: client, Budget: patient})
+	var keys, workspaces []*Bucket
+	for i := range 60 {
+		workspace := fmt.Sprint("w", i)
+		keys = append(keys, l.Bucket(KeyBucket(workspace, "k"), policy(t, 0.001, 15)))
+		workspaces = append(workspaces, l.Bucket(WorkspaceBucket(workspace), policy(t, 0.001, 15)))
+		if d := l.Take(keys[i], workspaces[i]); !d.Allowed || d.Source != SourceRedis || d.Key.Remaining != 14 || d.Workspace.Remaining != 14 {
+			t.Fatalf("%+v", d)
+		}
+	}
+	// (A dispatcher that wakes between the two sends them one by one.)
+	if s := l.Stats(); s.RedisTrips > 90 || s.RedisCalls != 120 {
+		t.Errorf("%d trips with %d calls for 60 requests", s.RedisTrips, s.RedisCalls)
+	}
+	if n := len(l.cluster.all()); n != 3 {
+		t.Fatalf("%d dispatchers", n)
+	}
+	if err := servers[0].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	alone := func() (n int) {
+		for i := range keys {
+			if d := l.Take(keys[i], workspaces[i]); d.Source == SourceLocalFallback {
+				n++
+			} else if d.Source != SourceRedis {
+				t.Fatalf("%+v", d)
+			}
+		}
+		return n
+	}
+	alone()
+	eventually(t, "the breaker of one master opens", func() bool { return l.Stats().Breaker == "open" })
+	if n := alone(); n == 0 || n > 40 {
+		t.Fatalf("%d of 60 buckets without their master", n)
+	}
+}
+
+// A slot that moves to another master is found there, and no token is charged twice.
+func TestClusterSlotMoves(t *testing.T) {
+	servers, client := startCluster(t)
+	l := open(t, Options{Redis: client, Budget: patient})
+	key := l.Bucket(KeyBucket("moving", "k"), policy(t, 0.001, 15))
+	takes(t, l, key, 3, SourceRedis)
+	ctx := t.Context()
+	slot := int(client.ClusterKeySlot(ctx, key.key).Val())
+	owner, err := client.MasterForKey(ctx, key.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var target *redis.Client
+	for _, server := range servers {
+		if server.Addr() != owner.Options().Addr {
+			target = connect(t, server)
+		}
+	}
+	id := target.ClusterMyID(ctx).Val()
+	value := owner.Dump(ctx, key.key).Val()
+	if err := target.Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", id).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := target.Restore(ctx, key.key, 0, value).Err(); err != nil {
+		t.Fatal(err)
+	}
+	owner.Del(ctx, key.key)
+	if err := owner.Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", id).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if d := l.Take(key, nil); !d.Allowed || d.Source != SourceRedis || d.Key.Remaining != 11 {
+		t.Fatalf("%+v", d)
+	}
+	if s := l.Stats(); s.RedisErrors+s.RedisTimeouts != 0 || s.Breaker != "closed" {
+		t.Fatalf("%+v", s)
+	}
+}
+
+func TestHeartbeats(t *testing.T) {
+	_, client := startRedis(t)
+	a, b := New(Options{Redis: client, NodeID: "a"}), open(t, Options{Redis: client, NodeID: "b"})
+	eventually(t, "both are counted", func() bool { return a.Stats().Nodes == 2 && b.Stats().Nodes == 2 })
+	if err := a.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the one that left is not", func() bool { return b.Stats().Nodes == 1 })
+	if err := client.ZAdd(t.Context(), fleetKey, redis.Z{Score: float64(time.Now().UnixMicro() - 1), Member: "crashed"}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the crashed one is forgotten", func() bool { return client.ZCard(t.Context(), fleetKey).Val() == 1 })
+}
+
+// Handles are made for keys that exist; those that nobody takes from cost Redis nothing.
+func TestMadeUpKeysCostNothing(t *testing.T) {
+	_, client := startRedis(t)
+	l := open(t, Options{Redis: client})
+	p := policy(t, 50, 100)
+	for i := range 1_000_000 {
+		l.Bucket("rl:{made up}:k:"+string(rune(i)), p)
+	}
+	if s := l.Stats(); s.RedisCalls != 0 || s.Leases != 0 || s.Owing != 0 {
+		t.Fatalf("%+v", s)
+	}
+}
