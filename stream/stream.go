@@ -1,0 +1,127 @@
+// Package stream is the log of changes that keeps the caches of a fleet equal
+// to the database: one node, the follower, writes what Postgres commits, and
+// all nodes read it in one order.
+//
+//	Postgres ── slot ──► follower ── Append ──► log of an epoch ── Read ──► every node
+//	                        ▲                                                  │
+//	                        └──────────────── nonces (probes) ─────────────────┘
+//
+// An entry's position is <term>-<n>: the term is the take-over it was written
+// in, n counts 1, 2, 3 … without gaps. A log refuses a position that is not
+// above its last, which fences a follower that lost its slot unawares. A new
+// epoch is a new log: nothing of the old one holds any more.
+package stream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Position is an entry's place in the log of an epoch. The zero Position is
+// before all entries.
+type Position struct{ Term, N uint64 }
+
+// Compare is negative, zero or positive as p is before, at or after q.
+func (p Position) Compare(q Position) int {
+	return cmp.Or(cmp.Compare(p.Term, q.Term), cmp.Compare(p.N, q.N))
+}
+
+func (p Position) String() string {
+	return strconv.FormatUint(p.Term, 10) + "-" + strconv.FormatUint(p.N, 10)
+}
+
+// ParsePosition reads what String wrote.
+func ParsePosition(s string) (p Position, err error) {
+	term, n, ok := strings.Cut(s, "-")
+	if p.Term, err = strconv.ParseUint(term, 10, 64); err == nil && ok {
+		p.N, err = strconv.ParseUint(n, 10, 64)
+	}
+	if err != nil || !ok {
+		return Position{}, fmt.Errorf("position %q: not <term>-<n>", s)
+	}
+	return p, nil
+}
+
+// Collection is what a change is about: the two lists, and the rows that say
+// who may read them.
+type Collection uint8
+
+// The collections.
+const (
+	Items Collection = iota
+	Contacts
+	Keys // api_keys and workspaces
+	Collections
+)
+
+// Pair is a workspace's part of a collection: what a change touches, and what
+// a page depends on.
+type Pair struct {
+	Workspace  uuid.UUID
+	Collection Collection
+}
+
+// Change is one committed transaction.
+type Change struct {
+	XID   uint64 `json:"x"` // 64 bits wide: with its wrap-around count
+	LSN   uint64 `json:"l"` // the end of its commit record
+	Pairs []Pair `json:"p,omitempty"`
+	Whole uint8  `json:"w,omitempty"` // a bit for each collection touched as a whole
+}
+
+// Touches says whether the collection is touched as a whole.
+func (c *Change) Touches(collection Collection) bool { return c.Whole&(1<<collection) != 0 }
+
+// Take begins a term: another follower holds the slot.
+type Take struct {
+	Previous Position `json:"p"` // the last entry before it; its reader must have been there
+}
+
+// Heartbeat tells what the database's own view of its commits is.
+type Heartbeat struct {
+	LSN       uint64            `json:"l"`
+	Snapshot  string            `json:"s"`           // pg_current_snapshot() on the primary
+	Unsettled []Change          `json:"u,omitempty"` // published, and not yet seen by the snapshot
+	Nonces    map[string]uint64 `json:"n,omitempty"` // the nodes' probes, read before the snapshot was taken
+}
+
+// Entry is one of the three.
+type Entry struct {
+	Position  Position   `json:"-"`
+	Take      *Take      `json:"t,omitempty"`
+	Change    *Change    `json:"c,omitempty"`
+	Heartbeat *Heartbeat `json:"h,omitempty"`
+}
+
+// ErrFenced: the log has entries at or above the position.
+var ErrFenced = errors.New("position is not above the log's last")
+
+// Log is where entries are kept: in Redis for a fleet, in process for a single
+// node. Implementations pass one suite.
+type Log interface {
+	// Epoch names the present epoch; empty when there is none.
+	Epoch(ctx context.Context) (string, error)
+	// SetEpoch begins an epoch, or says again that it goes on.
+	SetEpoch(ctx context.Context, epoch string) error
+	// Append adds an entry. Errors: ErrFenced; any other leaves open whether
+	// the entry is there, and Last tells.
+	Append(ctx context.Context, epoch string, e Entry) error
+	// Last is the position of the newest entry ever appended.
+	Last(ctx context.Context, epoch string) (Position, error)
+	// Read returns the entries after the position, oldest first, waiting up
+	// to wait for the first; none is no error.
+	Read(ctx context.Context, epoch string, after Position, wait time.Duration) ([]Entry, error)
+	// Trim forgets the entries before the position.
+	Trim(ctx context.Context, epoch string, before Position) error
+	// Probe says that the node, at this moment, chose this nonce.
+	Probe(ctx context.Context, node string, nonce uint64) error
+	// Probes returns the latest nonce of each node that probed of late.
+	Probes(ctx context.Context) (map[string]uint64, error)
+}
