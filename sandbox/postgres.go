@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -151,8 +152,8 @@ func (p *Postgres) adopt() error {
 	p.password = string(b)
 	pidFile := filepath.Join(p.cluster(), "postmaster.pid")
 	orphan := pidIn(pidFile)
-	if orphan == 0 || !alive(orphan) {
-		return nil
+	if orphan == 0 || !p.runs(orphan) {
+		return nil // a stale file, which the server itself removes
 	}
 	if err := syscall.Kill(orphan, syscall.SIGINT); err != nil {
 		return fmt.Errorf("%w %s: another server (pid %d) runs on it", ErrDataFolder, p.options.Dir, orphan)
@@ -166,6 +167,13 @@ func (p *Postgres) adopt() error {
 	return fmt.Errorf("%w %s: another server (pid %d) runs on it and does not end", ErrDataFolder, p.options.Dir, orphan)
 }
 
+// runs says whether the process is a server on this cluster: a pid left in a
+// file may be anybody's by now.
+func (p *Postgres) runs(pid int) bool {
+	args, err := exec.Command("ps", "-ww", "-o", "args=", "-p", strconv.Itoa(pid)).Output()
+	return err == nil && strings.Contains(string(args), p.cluster())
+}
+
 func (p *Postgres) start(ctx context.Context) error {
 	settings := map[string]string{
 		"listen_addresses":        "127.0.0.1",
@@ -174,6 +182,8 @@ func (p *Postgres) start(ctx context.Context) error {
 		"wal_level":               "logical",
 		"max_connections":         "200",
 		"max_slot_wal_keep_size":  "1GB",
+		"max_replication_slots":   "100",
+		"max_wal_senders":         "20",
 	}
 	if p.options.Disposable {
 		settings["fsync"], settings["full_page_writes"] = "off", "off"

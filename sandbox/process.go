@@ -161,12 +161,6 @@ func lastLines(path string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "; ")
 }
 
-// alive says whether a process with this pid exists.
-func alive(pid int) bool {
-	err := syscall.Kill(pid, 0)
-	return err == nil || errors.Is(err, syscall.EPERM)
-}
-
 // pidIn reads a pid from the first line of a file; 0 if there is none.
 func pidIn(path string) int {
 	b, err := os.ReadFile(path)

@@ -3,8 +3,10 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -76,6 +78,39 @@ func TestPostgresLivesDiesAndComesBackOnItsFolder(t *testing.T) {
 	}
 	if err := third.Stop(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// alive says whether a process with this pid exists.
+func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
+
+func TestAStalePidFileNamesNobodyWhoIsEnded(t *testing.T) {
+	dir := openDir(t)
+	p, err := StartPostgres(within(t, time.Minute), PostgresOptions{Dir: dir, Disposable: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	bystander := exec.Command("sleep", "60")
+	if err := bystander.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = bystander.Process.Kill(); _ = bystander.Wait() })
+	pidFile := filepath.Join(dir, "cluster", "postmaster.pid")
+	if err := os.WriteFile(pidFile, fmt.Appendf(nil, "%d\n%s\n", bystander.Process.Pid, p.cluster()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := give(pidFile, p.as); err != nil {
+		t.Fatal(err)
+	}
+	// Postgres itself may refuse the file while its pid is alive; it is not ours to end.
+	if again, err := StartPostgres(within(t, time.Minute), PostgresOptions{Dir: dir, Disposable: true}); err == nil {
+		_ = again.Stop()
+	}
+	if err := syscall.Kill(bystander.Process.Pid, 0); err != nil {
+		t.Error("a process that happened to have the pid was ended")
 	}
 }
 
