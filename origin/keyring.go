@@ -323,6 +323,21 @@ func (r *Keyring[T]) sweep() (inUse []KeyHash) {
 	return inUse
 }
 
+// Recheck has the keys for which stale is true looked up again before they
+// open anything more.
+func (r *Keyring[T]) Recheck(stale func(Key) bool) {
+	for i := range r.shards {
+		s := &r.shards[i]
+		s.mu.RLock()
+		for _, k := range s.known {
+			if stale(k.key) {
+				k.checked.Store(min(k.checked.Load(), int64(r.at(time.Now())-keyFresh-1)))
+			}
+		}
+		s.mu.RUnlock()
+	}
+}
+
 // KeyringStats is a snapshot for metrics.
 type KeyringStats struct {
 	Hits     uint64 // answered from memory

@@ -33,6 +33,7 @@ type Page struct {
 	Body       []byte
 	NextCursor string // empty when this is the last page
 	Rows       int
+	Snapshot   string // pg_current_snapshot() of the statement that read it
 }
 
 // Errors of Fetch and of key look-ups. All of them pass: the caller may answer
@@ -115,16 +116,16 @@ func (o *Origin) fetch(ctx context.Context, q Query) (Page, error) {
 func (o *Origin) read(ctx context.Context, q *Query) (Page, error) {
 	shape, args := shapeOf(q)
 	listed := q.Collection.listed()
-	formats := make(pgx.QueryResultFormats, len(listed))
+	formats := make(pgx.QueryResultFormats, 1+len(listed)) // the first is the snapshot's
 	for i, c := range listed {
-		formats[i] = c.Kind.format()
+		formats[1+i] = c.Kind.format()
 	}
 	rows, err := o.pool.Query(ctx, o.text(shape), append([]any{formats}, args...)...)
 	if err != nil {
 		return Page{}, err
 	}
 	defer rows.Close()
-	if err := checkShape(q.Collection, rows.FieldDescriptions()); err != nil {
+	if err := checkShape(q.Collection, rows.FieldDescriptions()[min(1, len(rows.FieldDescriptions())):]); err != nil {
 		if rows.Close(); rows.Err() != nil { // the server sent an error instead of columns
 			return Page{}, rows.Err()
 		}
@@ -141,6 +142,12 @@ func (o *Origin) read(ctx context.Context, q *Query) (Page, error) {
 			break // the row that only tells that there is more
 		}
 		values := rows.RawValues()
+		if page.Snapshot == "" {
+			page.Snapshot = string(values[0])
+		}
+		if values = values[1:]; values[0] == nil {
+			break // no row, only the snapshot
+		}
 		if page.Rows > 0 {
 			body = append(body, ',')
 		}

@@ -80,7 +80,9 @@ var (
 	}
 )
 
-// sql renders the page's one statement.
+// sql renders the page's one statement. Its first column is the snapshot the
+// statement works with, in every row, and in a row of its own, all else NULL,
+// when there are none: what the page shows cannot be told from when it was read.
 //
 // The innermost LIMIT is a literal so that a generic plan, which does not know
 // its parameters, still knows that few rows are wanted and takes the list's
@@ -114,22 +116,25 @@ func (s shape) sql() string {
 	}
 	table, columns := s.collection.String(), strings.Join(list, ", ")
 
+	var page, with string
 	switch s.search {
 	case noSearch:
-		return fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) page LIMIT $2",
+		page = fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) list LIMIT $2",
 			columns, table, rows, order.order, MaxLimit+1)
 	case walkSearch:
-		return fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s AND %s ORDER BY %s LIMIT %d) page LIMIT $2",
+		page = fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s AND %s ORDER BY %s LIMIT %d) list LIMIT $2",
 			columns, table, rows, match, order.order, MaxLimit+1)
-	}
-	return fmt.Sprintf(`WITH walked AS MATERIALIZED (
-	SELECT %[1]s FROM (SELECT * FROM %[2]s WHERE %[3]s ORDER BY %[4]s LIMIT %[5]d) walk WHERE %[6]s LIMIT $2)
-SELECT %[1]s FROM walked WHERE (SELECT count(*) FROM walked) = $2
+	case indexedSearch:
+		with = fmt.Sprintf(`WITH walked AS MATERIALIZED (
+	SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) walk WHERE %s LIMIT $2)
+`, columns, table, rows, order.order, searchWalk, match)
+		page = fmt.Sprintf(`SELECT %[1]s FROM walked WHERE (SELECT count(*) FROM walked) = $2
 UNION ALL
 SELECT %[1]s FROM (
-	SELECT * FROM (SELECT * FROM %[2]s WHERE %[3]s AND %[6]s OFFSET 0) found ORDER BY %[4]s LIMIT $2) page
-WHERE (SELECT count(*) FROM walked) < $2`,
-		columns, table, rows, order.order, searchWalk, match)
+	SELECT * FROM (SELECT * FROM %[2]s WHERE %[3]s AND %[5]s OFFSET 0) found ORDER BY %[4]s LIMIT $2) sorted
+WHERE (SELECT count(*) FROM walked) < $2`, columns, table, rows, order.order, match)
+	}
+	return with + "SELECT seen.snapshot, page.* FROM (SELECT pg_current_snapshot()::text AS snapshot) seen LEFT JOIN (" + page + ") page ON true"
 }
 
 // hasTrigram says whether the trigram index can narrow the term down: whether

@@ -1,0 +1,150 @@
+package follower
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pglogrepl"
+
+	"listedge/stream"
+)
+
+// maxPairs bounds a change; above it, whole collections are touched.
+const maxPairs = 1000
+
+// ddlPrefix marks the messages that the event trigger of the schema writes.
+const ddlPrefix = "listedge"
+
+const everything = 1<<stream.Collections - 1
+
+// table is what the decoder knows of a relation.
+type table struct {
+	collection stream.Collection
+	workspace  int // the column that names the workspace; -1 = none is sent
+}
+
+// decoder turns the messages of pgoutput, protocol 1, into changes.
+type decoder struct {
+	// rootOf names the table a relation belongs to: itself, or the root of
+	// its partitions.
+	rootOf func(ctx context.Context, relation uint32) (string, error)
+
+	tables    map[uint32]table
+	reference uint64 // a recent transaction id, 64 bits wide
+	change    stream.Change
+	seen      map[stream.Pair]struct{}
+}
+
+// next takes one message; done is a transaction that it ended.
+func (d *decoder) next(ctx context.Context, data []byte) (done *stream.Change, err error) {
+	message, err := pglogrepl.Parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("decode: %w", err)
+	}
+	switch m := message.(type) {
+	case *pglogrepl.BeginMessage:
+		d.change = stream.Change{XID: widen(m.Xid, d.reference)}
+		d.seen = map[stream.Pair]struct{}{}
+	case *pglogrepl.RelationMessage:
+		return nil, d.learn(ctx, m)
+	case *pglogrepl.InsertMessage:
+		d.touch(m.RelationID, m.Tuple)
+	case *pglogrepl.UpdateMessage:
+		d.touch(m.RelationID, m.NewTuple)
+		if m.OldTuple != nil { // the key changed: a move between workspaces touches both
+			d.touch(m.RelationID, m.OldTuple)
+		}
+	case *pglogrepl.DeleteMessage:
+		d.touch(m.RelationID, m.OldTuple)
+	case *pglogrepl.TruncateMessage:
+		for _, relation := range m.RelationIDs {
+			d.touch(relation, nil)
+		}
+	case *pglogrepl.LogicalDecodingMessage:
+		if m.Prefix == ddlPrefix {
+			d.change.Whole = everything
+		}
+	case *pglogrepl.CommitMessage:
+		d.change.LSN = uint64(m.TransactionEndLSN)
+		c := d.change
+		if c.Whole == everything {
+			c.Pairs = nil
+		}
+		if len(c.Pairs) > 0 || c.Whole != 0 {
+			return &c, nil
+		}
+	}
+	return nil, nil
+}
+
+// learn remembers which collection a relation is and where its workspace is.
+func (d *decoder) learn(ctx context.Context, m *pglogrepl.RelationMessage) error {
+	root, err := d.rootOf(ctx, m.RelationID)
+	if err != nil {
+		return err
+	}
+	t := table{workspace: -1}
+	column := "workspace_id"
+	switch root {
+	case "items":
+		t.collection = stream.Items
+	case "contacts":
+		t.collection = stream.Contacts
+	case "api_keys":
+		t.collection = stream.Keys
+	case "workspaces":
+		t.collection, column = stream.Keys, "id"
+	default:
+		return fmt.Errorf("the publication has a table %q, which is not one of ours", root)
+	}
+	for i, c := range m.Columns {
+		if c.Name == column {
+			t.workspace = i
+		}
+	}
+	d.tables[m.RelationID] = t
+	return nil
+}
+
+// touch adds what a row belongs to. Where that is not told, everything that
+// the table holds is touched: too much is safe, too little is not.
+func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData) {
+	t, ok := d.tables[relation]
+	if !ok {
+		d.change.Whole = everything
+		return
+	}
+	if d.change.Touches(t.collection) {
+		return
+	}
+	workspace, ok := workspaceOf(t, row)
+	pair := stream.Pair{Workspace: workspace, Collection: t.collection}
+	if _, known := d.seen[pair]; ok && known {
+		return
+	}
+	if !ok || len(d.change.Pairs) == maxPairs {
+		d.change.Whole |= 1 << t.collection
+		return
+	}
+	d.seen[pair] = struct{}{}
+	d.change.Pairs = append(d.change.Pairs, pair)
+}
+
+func workspaceOf(t table, row *pglogrepl.TupleData) (workspace uuid.UUID, ok bool) {
+	if row == nil || t.workspace < 0 || t.workspace >= len(row.Columns) {
+		return workspace, false
+	}
+	column := row.Columns[t.workspace]
+	if column.DataType != pglogrepl.TupleDataTypeText {
+		return workspace, false // null, or unchanged and not sent
+	}
+	workspace, err := uuid.ParseBytes(column.Data)
+	return workspace, err == nil
+}
+
+// widen gives a 32-bit transaction id of the stream the 64 bits it has in the
+// database, from a reference less than 2^31 transactions away.
+func widen(xid uint32, reference uint64) uint64 {
+	return reference + uint64(int64(int32(xid-uint32(reference))))
+}
