@@ -27,13 +27,16 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/singleflight"
+
+	"listedge/stream"
 )
 
 // Options configure a Cache. All durations are required.
 type Options struct {
 	Memory      int64                 // budget in bytes
 	Redis       redis.UniversalClient // nil = no second tier
-	TTL         time.Duration         // how long a page counts as fresh
+	TTL         time.Duration         // how long a page counts as fresh where changes are not followed
+	Follow      *Follow               // how changes are followed; nil = they are not
 	MaxStale    time.Duration         // how long after that it may stand in for a failing origin
 	FillTimeout time.Duration         // how long a fill may take
 }
@@ -63,9 +66,15 @@ type Result struct {
 	Err       error // why a stale page is served; nil for a fresh one
 }
 
-// Fill reads the page from the origin: its body, up to the request id, which
-// the cache keeps, and the next page's cursor. It ends soon after ctx does.
-type Fill func(ctx context.Context) (body []byte, next string, err error)
+// Filled is a page as the origin has it.
+type Filled struct {
+	Body     []byte // up to the request id; the cache keeps it
+	Next     string // the next page's cursor
+	Snapshot string // pg_current_snapshot() of the statement that read it
+}
+
+// Fill reads a page from the origin. It ends soon after ctx does.
+type Fill func(ctx context.Context) (Filled, error)
 
 // Cache is the two tiers and the collapsing in front of them.
 type Cache struct {
@@ -73,6 +82,7 @@ type Cache struct {
 	memory  *memory
 	redis   *redisTier // nil = none
 	flights singleflight.Group
+	follow  *following // nil = changes are not followed
 	start   time.Time
 
 	ctx     context.Context // ends with Close
@@ -107,6 +117,9 @@ func New(o Options) (*Cache, error) {
 	if o.Redis != nil {
 		c.redis = newRedisTier(o.Redis)
 	}
+	if o.Follow != nil {
+		c.follow = startFollowing(*o.Follow, o.FillTimeout)
+	}
 	return c, nil
 }
 
@@ -125,33 +138,53 @@ func (c *Cache) Close(ctx context.Context) error {
 	}
 	c.stop()
 	<-done
+	c.follow.close()
 	c.memory.close()
 	return err
 }
 
 // Hit returns the key's page if it is in memory and may be served at once. It
-// takes no lock, allocates nothing, and does not keep key.
+// allocates nothing and does not keep key.
 func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
 	held := c.memory.get(key)
 	if held == nil {
 		return Result{}, false
 	}
 	page := held.page.Load()
-	age := max(0, now.Sub(page.Proof))
-	if judge(age, c.options.TTL, c.options.MaxStale) != fresh {
+	if c.judge(page, now) != fresh {
 		return Result{}, false
 	}
-	return Result{Page: page, Age: age, Source: Memory}, true
+	return Result{Page: page, Age: c.age(page, now), Source: Memory}, true
 }
 
-// Forward returns the page of a key that Hit did not have. It does not keep
-// key. The error is the fill's own, or ErrFillTimeout.
-func (c *Cache) Forward(key []byte, fill Fill) (Result, error) {
+// judge applies the serving rule: that of followed changes, or that of age.
+func (c *Cache) judge(p *Page, now time.Time) freshness {
+	if c.follow.on() {
+		if c.follow.fresh(p, now) {
+			return fresh
+		}
+		return judge(c.age(p, now), 0, c.options.TTL+c.options.MaxStale)
+	}
+	return judge(c.age(p, now), c.options.TTL, c.options.MaxStale)
+}
+
+// age is how long ago the page was last known to equal the database.
+func (c *Cache) age(p *Page, now time.Time) time.Duration {
+	if c.follow.on() {
+		return c.follow.age(p, now)
+	}
+	return max(0, now.Sub(p.Proof))
+}
+
+// Forward returns the page of a key that Hit did not have; pair is what
+// changes it. It does not keep key. The error is the fill's own, or
+// ErrFillTimeout.
+func (c *Cache) Forward(key []byte, pair stream.Pair, fill Fill) (Result, error) {
 	held, ok := c.recall(key)
 	if ok {
 		return held, nil
 	}
-	return c.join(key, held.Page, fill)
+	return c.join(key, pair, held.Page, fill)
 }
 
 // recall looks in memory. If what it finds is to be served as it is, ok is
@@ -162,8 +195,8 @@ func (c *Cache) recall(key []byte) (r Result, ok bool) {
 		return Result{}, false
 	}
 	page, now := held.page.Load(), time.Now()
-	age := max(0, now.Sub(page.Proof))
-	switch judge(age, c.options.TTL, c.options.MaxStale) {
+	age := c.age(page, now)
+	switch c.judge(page, now) {
 	case fresh: // brought by another request in the meantime
 		return Result{Page: page, Age: age, Source: Memory}, true
 	case stale:
@@ -179,17 +212,19 @@ func (c *Cache) standIn(page *Page, from Source, why error) (Result, error) {
 	if page == nil {
 		return Result{}, why
 	}
-	age := max(0, time.Since(page.Proof))
-	if judge(age, c.options.TTL, c.options.MaxStale) == expired {
+	now := time.Now()
+	age := c.age(page, now)
+	if c.judge(page, now) == expired {
 		return Result{}, why
 	}
 	return Result{Page: page, Age: age, Source: from, HadStale: true, Err: why}, nil
 }
 
 var (
-	errPaused = errors.New("the last fill failed moments ago")
-	errClosed = fmt.Errorf("cache closed: %w", context.Canceled)
-	errPanic  = errors.New("panic in a fill")
+	errPaused  = errors.New("the last fill failed moments ago")
+	errNoEpoch = errors.New("nobody follows changes yet")
+	errClosed  = fmt.Errorf("cache closed: %w", context.Canceled)
+	errPanic   = errors.New("panic in a fill")
 )
 
 // enter counts in what Close is to wait for; false once Close was called.
@@ -204,7 +239,7 @@ func (c *Cache) enter() bool {
 
 // join joins the key's flight, or begins it, and waits for what it brings.
 // held is the stale page the caller could be given instead, or nil.
-func (c *Cache) join(key []byte, held *Page, fill Fill) (Result, error) {
+func (c *Cache) join(key []byte, pair stream.Pair, held *Page, fill Fill) (Result, error) {
 	if !c.enter() {
 		return Result{}, errClosed
 	}
@@ -217,7 +252,7 @@ func (c *Cache) join(key []byte, held *Page, fill Fill) (Result, error) {
 		}
 		defer c.running.Done()
 		led.Store(true)
-		return c.fly([]byte(name), fill)
+		return c.fly([]byte(name), pair, fill)
 	})
 
 	patience := c.options.FillTimeout + redisBudget
@@ -234,7 +269,7 @@ func (c *Cache) join(key []byte, held *Page, fill Fill) (Result, error) {
 		r := l.Val.(Result)
 		r.Collapsed = !led.Load()
 		r.HadStale = r.HadStale || held != nil
-		r.Age = max(0, time.Since(r.Page.Proof))
+		r.Age = c.age(r.Page, time.Now())
 		return r, nil
 	case <-timer.C:
 		if h := c.memory.get(key); h != nil { // one wait in vain is enough
@@ -251,7 +286,7 @@ func (c *Cache) pause(h *holder) {
 
 // fly looks in memory once more, for another flight may have landed since its
 // caller did, then in Redis, and then asks the origin.
-func (c *Cache) fly(key []byte, fill Fill) (Result, error) {
+func (c *Cache) fly(key []byte, pair stream.Pair, fill Fill) (Result, error) {
 	r, ok := c.recall(key)
 	if ok {
 		return r, nil
@@ -261,7 +296,11 @@ func (c *Cache) fly(key []byte, fill Fill) (Result, error) {
 	defer cancel()
 	if c.redis != nil {
 		if p := c.redis.get(ctx, key); p != nil {
-			switch judge(time.Since(p.Proof), c.options.TTL, c.options.MaxStale) {
+			now := time.Now()
+			if c.follow.on() && c.follow.trusted(now) {
+				c.follow.adopt(p, pair)
+			}
+			switch c.judge(p, now) {
 			case fresh:
 				c.memory.put(key, p, c.remaining(p))
 				return Result{Page: p, Source: Redis}, nil
@@ -272,9 +311,9 @@ func (c *Cache) fly(key []byte, fill Fill) (Result, error) {
 			}
 		}
 	}
-	began := time.Now()
+	began := c.follow.begin()
 	c.fills.Add(1)
-	body, next, err := ask(ctx, fill)
+	filled, err := ask(ctx, fill)
 	if err != nil {
 		c.fillErrors.Add(1)
 		r, err := c.standIn(held, source, err)
@@ -283,15 +322,20 @@ func (c *Cache) fly(key []byte, fill Fill) (Result, error) {
 		}
 		return r, err
 	}
-	p := NewPage(body, next, began)
+	p, keep := NewPage(filled.Body, filled.Next, began.at), true
+	if c.follow.on() {
+		keep = c.follow.accept(began, p, pair, filled.Snapshot)
+	}
 	c.memory.put(key, p, c.remaining(p))
-	c.store(key, p)
+	if keep {
+		c.store(key, p)
+	}
 	return Result{Page: p, Source: Origin, HadStale: held != nil}, nil
 }
 
 // ask is fill, whose panic is an error: in a flight nobody would catch it, and
 // it would end the process.
-func ask(ctx context.Context, fill Fill) (body []byte, next string, err error) {
+func ask(ctx context.Context, fill Fill) (f Filled, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%w: %v\n%s", errPanic, p, debug.Stack())
@@ -333,6 +377,12 @@ type Stats struct {
 	RedisCalls, RedisFailures    uint64
 	RedisCorrupt, RedisDropped   uint64
 	RedisBreakerOpen, RedisInUse bool
+
+	Mode     Mode
+	ProofAge time.Duration // since the moment up to which everything is known to be applied
+	Applied  uint64        // entries of the log
+	Pairs    int           // whose changes are known
+	Resyncs  map[string]uint64
 }
 
 // Stats returns the counts since the start and the present state.
@@ -347,5 +397,37 @@ func (c *Cache) Stats() Stats {
 		s.RedisCorrupt, s.RedisDropped = r.corrupt.Load(), r.dropped.Load()
 		s.RedisBreakerOpen = r.breaker.State().String() == "open"
 	}
+	s.Mode = c.Mode()
+	if c.follow != nil {
+		c.follow.describe(&s)
+	}
 	return s
+}
+
+// Mode is what the freshness of pages rests on at the moment.
+func (c *Cache) Mode() Mode {
+	switch {
+	case !c.follow.on():
+		return ModeTTL
+	case c.follow.trusted(time.Now()):
+		return ModeFollowed
+	}
+	return ModeUntrusted
+}
+
+// Silence is how long no heartbeat has been read; zero where none is followed.
+func (c *Cache) Silence() time.Duration {
+	if c.follow == nil {
+		return 0
+	}
+	return c.follow.silence()
+}
+
+// CannotFollow says that changes cannot be followed, so that pages are judged
+// by their age, or that they can again. A page goes from the one to the other
+// as if it were new.
+func (c *Cache) CannotFollow(cannot bool) {
+	if c.follow != nil {
+		c.follow.ttl.Store(cannot)
+	}
 }

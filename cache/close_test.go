@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"listedge/stream"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,7 +19,7 @@ func TestCloseWaitsForFlights(t *testing.T) {
 		c := open(t, Options{TTL: time.Hour, FillTimeout: fillTime})
 		release, landed := make(chan struct{}), make(chan Result, 1)
 		go func() {
-			r, err := c.Forward(keyOf("q"), hangs(release, brings("page")))
+			r, err := c.Forward(keyOf("q"), stream.Pair{}, hangs(release, brings("page")))
 			want{body: "page", source: Origin}.check(t, r, err)
 			landed <- r
 		}()
@@ -31,7 +32,7 @@ func TestCloseWaitsForFlights(t *testing.T) {
 			t.Fatalf("closed before the flight had landed: %v", err)
 		default:
 		}
-		if r, err := c.Forward(keyOf("r"), brings("another")); !errors.Is(err, context.Canceled) {
+		if r, err := c.Forward(keyOf("r"), stream.Pair{}, brings("another")); !errors.Is(err, context.Canceled) {
 			t.Fatalf("a flight began after Close: %+v, %v", r, err)
 		}
 		close(release)
@@ -43,7 +44,7 @@ func TestCloseWaitsForFlights(t *testing.T) {
 			if _, ok := c.Hit(keyOf("q"), time.Now()); ok {
 				t.Fatal("a hit after Close")
 			}
-			if r, err := c.Forward(keyOf("q"), brings("another")); !errors.Is(err, context.Canceled) {
+			if r, err := c.Forward(keyOf("q"), stream.Pair{}, brings("another")); !errors.Is(err, context.Canceled) {
 				t.Fatalf("%+v, %v", r, err)
 			}
 			closeCache(t, c)
@@ -57,10 +58,10 @@ func TestCloseCutsFlightsOffAtItsDeadline(t *testing.T) {
 		c := open(t, Options{TTL: time.Hour, FillTimeout: time.Hour})
 		failed := make(chan error, 1)
 		go func() {
-			_, err := c.Forward(keyOf("q"), func(ctx context.Context) ([]byte, string, error) {
+			_, err := c.Forward(keyOf("q"), stream.Pair{}, func(ctx context.Context) (Filled, error) {
 				<-ctx.Done()
 				time.Sleep(time.Second) // it takes a moment to notice
-				return nil, "", ctx.Err()
+				return Filled{}, ctx.Err()
 			})
 			failed <- err
 		}()
@@ -85,7 +86,7 @@ func TestCloseWaitsForFlightsThatNobodyElseWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t, Options{TTL: time.Hour, FillTimeout: fillTime})
 		release := make(chan struct{})
-		if _, err := c.Forward(keyOf("q"), hangs(release, brings("page"))); !errors.Is(err, ErrFillTimeout) {
+		if _, err := c.Forward(keyOf("q"), stream.Pair{}, hangs(release, brings("page"))); !errors.Is(err, ErrFillTimeout) {
 			t.Fatal(err)
 		}
 		var closed atomic.Bool
@@ -140,7 +141,7 @@ func TestRequestsBesideClose(t *testing.T) {
 					r, ok := c.Hit(key, time.Now())
 					if !ok {
 						var err error
-						if r, err = c.Forward(key, brings(body)); err != nil {
+						if r, err = c.Forward(key, stream.Pair{}, brings(body)); err != nil {
 							if !errors.Is(err, context.Canceled) {
 								t.Errorf("%v", err)
 							}

@@ -8,14 +8,17 @@ import (
 	"errors"
 	"hash/crc32"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/klauspost/compress/flate"
+
+	"listedge/stream"
 )
 
 // Page is one page of a list, ready for the wire but for its last bytes: the
-// request id, which every answer has of its own. Immutable once made, so any
-// number of answers may be written from it at once.
+// request id, which every answer has of its own. Immutable once made but for
+// its sequence, so any number of answers may be written from it at once.
 type Page struct {
 	Body    []byte // JSON up to the request id
 	Deflate []byte // Body as deflate blocks, sync-flushed and open-ended; nil where it would not pay
@@ -26,6 +29,14 @@ type Page struct {
 	// Proof is the latest moment at which the page is known to have equalled
 	// the database: the beginning of the query that read it.
 	Proof time.Time
+
+	// How the page stands to the log of changes; empty where none is followed.
+	Snapshot stream.Snapshot // of the statement that read the page
+	Epoch    string
+	Position stream.Position // the page showed all changes up to here
+
+	sequence    atomic.Uint64 // the same for this node: see tracker; 0 = not to be kept
+	pair, whole *pairState    // what changes it
 }
 
 // compressFrom is the body size, in bytes, below which gzip makes answers longer.
@@ -83,11 +94,11 @@ const pageOverhead = 448
 
 // In Redis a page is
 //
-//	magic 4 | CRC-32C of the rest 4 | life ms 8 | proof, wall clock ms 8 | CRC 4 | key, etag, next, body, deflate, each behind its length
+//	magic 4 | CRC-32C of the rest 4 | life ms 8 | proof, wall clock ms 8 | CRC 4 | key, etag, next, epoch, position, snapshot, body, deflate, each behind its length
 //
 // The magic ends in the version: a page of another version is a miss.
 const (
-	entryMagic = "lep\x01"
+	entryMagic = "lep\x02"
 	entryHead  = 4 + 4 + 8 + 8 + 4
 )
 
@@ -106,7 +117,7 @@ func (p *Page) encode(key []byte, life time.Duration) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64((life+time.Millisecond-1)/time.Millisecond))
 	b = binary.BigEndian.AppendUint64(b, uint64(p.Proof.UnixMilli()))
 	b = binary.BigEndian.AppendUint32(b, p.CRC)
-	for _, part := range [][]byte{key, []byte(p.ETag), []byte(p.Next), p.Body, p.Deflate} {
+	for _, part := range [][]byte{key, []byte(p.ETag), []byte(p.Next), []byte(p.Epoch), []byte(p.Position.String()), []byte(p.Snapshot.String()), p.Body, p.Deflate} {
 		b = binary.AppendUvarint(b, uint64(len(part)))
 		b = append(b, part...)
 	}
@@ -130,9 +141,9 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (*Page, error
 	life := time.Duration(binary.BigEndian.Uint64(b[8:])) * time.Millisecond
 	proof := time.UnixMilli(int64(binary.BigEndian.Uint64(b[16:])))
 	p := &Page{CRC: binary.BigEndian.Uint32(b[24:])}
-	var whose, etag, next []byte
+	var whose, etag, next, epoch, position, snapshot []byte
 	rest := b[entryHead:]
-	for _, part := range []*[]byte{&whose, &etag, &next, &p.Body, &p.Deflate} {
+	for _, part := range []*[]byte{&whose, &etag, &next, &epoch, &position, &snapshot, &p.Body, &p.Deflate} {
 		n, width := binary.Uvarint(rest)
 		if width <= 0 || n > uint64(len(rest)-width) {
 			return nil, errForeign
@@ -146,7 +157,14 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (*Page, error
 	if len(p.Deflate) == 0 {
 		p.Deflate = nil
 	}
-	p.ETag, p.Next = string(etag), string(next)
+	p.ETag, p.Next, p.Epoch = string(etag), string(next), string(epoch)
+	var err error
+	if p.Position, err = stream.ParsePosition(string(position)); err != nil {
+		return nil, errForeign
+	}
+	if p.Snapshot, err = stream.ParseSnapshot(string(snapshot)); err != nil {
+		return nil, errForeign
+	}
 	age := max(life-remaining+redisTick, now.Sub(proof), 0)
 	p.Proof = now.Add(-age)
 	return p, nil

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"listedge/stream"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -42,11 +43,11 @@ func TestNoWorkspaceSeesAnothersPage(t *testing.T) {
 				r, ok := node.Hit(scratch, time.Now())
 				if !ok {
 					var err error
-					r, err = node.Forward(scratch, func(context.Context) ([]byte, string, error) {
+					r, err = node.Forward(scratch, stream.Pair{}, func(context.Context) (Filled, error) {
 						if failing {
-							return nil, "", errOrigin
+							return Filled{}, errOrigin
 						}
-						return bytes.Clone(answer), hex.EncodeToString(workspace[:]), nil
+						return Filled{Body: bytes.Clone(answer), Next: hex.EncodeToString(workspace[:])}, nil
 					})
 					if err != nil {
 						if !errors.Is(err, errOrigin) {
