@@ -24,14 +24,16 @@ type Check struct {
 // Health answers whether this node should be sent requests, and why.
 type Health struct {
 	checks   []Check
-	mode     string
+	mode     func() string
 	started  atomic.Bool // every needed check has passed once
 	draining atomic.Bool
 }
 
 // NewHealth makes the health of a node that is not ready yet. mode is what
 // pages' freshness rests on.
-func NewHealth(mode string, checks ...Check) *Health { return &Health{mode: mode, checks: checks} }
+func NewHealth(mode func() string, checks ...Check) *Health {
+	return &Health{mode: mode, checks: checks}
+}
 
 // checkTimeout bounds one check.
 const checkTimeout = time.Second
@@ -46,7 +48,7 @@ type readiness struct {
 
 // look runs all checks.
 func (h *Health) look(ctx context.Context) readiness {
-	r := readiness{Draining: h.draining.Load(), Mode: h.mode, Checks: map[string]string{}}
+	r := readiness{Draining: h.draining.Load(), Mode: h.mode(), Checks: map[string]string{}}
 	passed := true
 	for _, c := range h.checks {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)

@@ -10,6 +10,7 @@ import (
 	"listedge/cache"
 	"listedge/metrics"
 	"listedge/origin"
+	"listedge/stream"
 )
 
 // handle is every request's way through the house.
@@ -132,11 +133,15 @@ func (s *Server) lookUp(x *exchange) failure {
 // forward is the way of a page that is not in memory. The query is a copy: a
 // fill may outlive the request that began it.
 func (s *Server) forward(key []byte, q origin.Query) (cache.Result, error) {
-	return s.cache.Forward(key, func(ctx context.Context) ([]byte, string, error) {
+	pair := stream.Pair{Workspace: q.Workspace, Collection: collections[q.Collection]}
+	return s.cache.Forward(key, pair, func(ctx context.Context) (cache.Filled, error) {
 		page, err := s.origin.Fetch(ctx, q)
-		return page.Body, page.NextCursor, err
+		return cache.Filled{Body: page.Body, Next: page.NextCursor, Snapshot: page.Snapshot}, err
 	})
 }
+
+// collections names the origin's collections in the log of changes.
+var collections = [...]stream.Collection{origin.Items: stream.Items, origin.Contacts: stream.Contacts}
 
 // appendPageKey appends the cache key of a query's page: everything the page
 // depends on, and nothing else.

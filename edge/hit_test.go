@@ -13,6 +13,7 @@ import (
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
+	"listedge/stream"
 )
 
 // aKey is well-formed; no database knows it.
@@ -50,7 +51,9 @@ func hitServer(t testing.TB, body string) (*Server, *fasthttp.RequestCtx) {
 	ctx.Request.Header.Set("X-API-Key", string(key))
 
 	q := origin.Query{Workspace: k.Workspace, Limit: 20, Sort: origin.ByName, Type: origin.Goods, Stock: origin.Low}
-	if _, err := pages.Forward(appendPageKey(nil, &q), func(context.Context) ([]byte, string, error) { return []byte(body), "next", nil }); err != nil {
+	if _, err := pages.Forward(appendPageKey(nil, &q), stream.Pair{}, func(context.Context) (cache.Filled, error) {
+		return cache.Filled{Body: []byte(body), Next: "next"}, nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(10 * time.Second); ; { // the memory tier stores asynchronously

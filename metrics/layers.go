@@ -13,12 +13,14 @@ import (
 
 // Sources give snapshots of the layers; each is called once per scrape.
 type Sources struct {
-	Cache    func() cache.Stats
-	Limiter  func() limiter.Stats
-	Origin   func() origin.Stats
-	Keyring  func() origin.KeyringStats
-	KeysAway func() bool // look-ups of keys are refused by their breaker
-	Ready    func() bool
+	Cache     func() cache.Stats
+	Limiter   func() limiter.Stats
+	Origin    func() origin.Stats
+	Keyring   func() origin.KeyringStats
+	KeysAway  func() bool // look-ups of keys are refused by their breaker
+	Ready     func() bool
+	Following func() bool   // this node holds the slot
+	LagBytes  func() uint64 // of the WAL of the primary, while it does
 }
 
 // series is one number of a layer: its name, its help and how it is read.
@@ -82,6 +84,22 @@ func cacheLayer(from Sources) prometheus.Collector {
 	l.counter("cache_redis_failures_total", "Calls to Redis for pages that failed, were late, or were not made because the breaker is open.", func(s cache.Stats) uint64 { return s.RedisFailures })
 	l.counter("cache_redis_corrupt_total", "Values in Redis that were not the page they should have been.", func(s cache.Stats) uint64 { return s.RedisCorrupt })
 	l.counter("cache_redis_dropped_total", "Pages not stored in Redis because too many were on their way.", func(s cache.Stats) uint64 { return s.RedisDropped })
+	for mode := range cache.ModeFollowed + 1 {
+		l.add(prometheus.GaugeValue, "freshness_mode", "1 for what pages' freshness rests on: followed changes, nothing for the moment (untrusted), or their age (ttl).",
+			[]string{"mode"}, []string{mode.String()}, func(s cache.Stats) float64 { return oneIf(s.Mode == mode) })
+	}
+	l.add(prometheus.GaugeValue, "freshness_proof_age_seconds", "Age of the last proof that all changes have been seen; pages are fresh while it is below --freshness-bound.", nil, nil,
+		func(s cache.Stats) float64 { return s.ProofAge.Seconds() })
+	l.counter("freshness_entries_total", "Entries of the log of changes applied.", func(s cache.Stats) uint64 { return s.Applied })
+	l.gauge("freshness_pairs", "Parts of collections whose changes are remembered.", func(s cache.Stats) float64 { return float64(s.Pairs) })
+	for _, cause := range []string{"join", "epoch", "gap"} {
+		l.labelled("freshness_resyncs_total", "Times this node began anew with the log of changes, by cause.", []string{"cause"}, []string{cause},
+			func(s cache.Stats) uint64 { return s.Resyncs[cause] })
+	}
+	l.add(prometheus.GaugeValue, "freshness_follower", "1 on the node that holds the replication slot.", nil, nil,
+		func(cache.Stats) float64 { return oneIf(from.Following()) })
+	l.add(prometheus.GaugeValue, "freshness_follower_lag_bytes", "WAL of the primary not yet followed, on the node that follows.", nil, nil,
+		func(cache.Stats) float64 { return float64(from.LagBytes()) })
 	l.gauge("cache_redis_breaker_open", "1 while pages are not asked of Redis.", func(s cache.Stats) float64 { return oneIf(s.RedisBreakerOpen) })
 	return l
 }
