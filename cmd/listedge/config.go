@@ -47,10 +47,11 @@ type databaseFlags struct {
 type nodeFlags struct {
 	RedisURL string `help:"Redis: redis:// or rediss://; several addresses are a Cluster (redis://a:6379,b:6379); redis+sentinel://host:port,host:port/master. Empty: a single node without Redis." placeholder:"URL"`
 
-	CacheMemory byteSize      `help:"Memory for cached pages." default:"256MiB" placeholder:"SIZE"`
-	CacheTTL    time.Duration `help:"How long a page counts as fresh." default:"2s"`
-	MaxStale    time.Duration `help:"How long after that a page may stand in, marked, while the database fails." default:"5m"`
-	KeyGrace    time.Duration `help:"How long known API keys go on while the database cannot be asked; a revocation may take as long to reach a node that is cut off." default:"5m"`
+	CacheMemory    byteSize      `help:"Memory for cached pages." default:"256MiB" placeholder:"SIZE"`
+	FreshnessBound time.Duration `help:"No page served as fresh omits a commit that is older; 0 = do not follow changes, let pages live --cache-ttl." default:"500ms"`
+	CacheTTL       time.Duration `help:"How long a page counts as fresh where changes are not followed." default:"2s"`
+	MaxStale       time.Duration `help:"How long after that a page may stand in, marked, while the database fails." default:"5m"`
+	KeyGrace       time.Duration `help:"How long known API keys go on while the database cannot be asked; a revocation may take as long to reach a node that is cut off." default:"5m"`
 
 	DatabaseConnections int           `help:"Page queries at once; eight times as many may wait." default:"16"`
 	QueryTimeout        time.Duration `help:"The longest a page query may run (statement_timeout)." default:"2s"`
@@ -67,6 +68,8 @@ func (f *nodeFlags) Validate() error {
 	switch {
 	case f.CacheMemory < 1<<20:
 		return fmt.Errorf("--cache-memory must be at least 1MiB")
+	case f.FreshnessBound != 0 && f.FreshnessBound < 200*time.Millisecond:
+		return fmt.Errorf("--freshness-bound must be 0 or at least 200ms: a proof takes up to 100")
 	case f.CacheTTL < 0 || f.MaxStale < 0 || f.KeyGrace < 0 || f.Drain < 0:
 		return fmt.Errorf("--cache-ttl, --max-stale, --key-grace and --drain must not be negative")
 	case f.DatabaseConnections < 1 || f.DatabaseConnections > math.MaxInt16:

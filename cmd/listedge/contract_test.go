@@ -341,7 +341,7 @@ func TestHeadersOfAPage(t *testing.T) {
 func TestAgeCountsFromTheQuery(t *testing.T) {
 	url := database(t)
 	_, key := workspaceWithKey(t, url)
-	n := startNode(t, url, "--cache-ttl", "1m")
+	n := startNode(t, url, "--cache-ttl", "1m", "--freshness-bound", "0")
 	n.get(t, "/v1/items", key)
 	within(t, 10*time.Second, "Age 1", func() bool {
 		a := n.get(t, "/v1/items", key)
@@ -352,7 +352,7 @@ func TestAgeCountsFromTheQuery(t *testing.T) {
 func TestAPageLivesAsLongAsTheTTL(t *testing.T) {
 	url := database(t)
 	workspace, key := workspaceWithKey(t, url)
-	n := startNode(t, url, "--cache-ttl", "300ms")
+	n := startNode(t, url, "--cache-ttl", "300ms", "--freshness-bound", "0")
 	if got := n.get(t, "/v1/items", key).page(t); len(got.Data) != 0 {
 		t.Fatal(got)
 	}

@@ -33,7 +33,7 @@ func TestRedisHangingDyingAndComingBackEmpty(t *testing.T) {
 	redis := sandboxtest.Redis(t)
 	workspace, key := workspaceWithKey(t, url)
 	execute(t, url, "INSERT INTO items (workspace_id, name) SELECT $1, 'Item ' || g FROM generate_series(1, 500) g", workspace)
-	n := startNode(t, url, "--redis-url", redis.URL(), "--cache-ttl", "1ms") // every request goes to Redis
+	n := startNode(t, url, "--redis-url", redis.URL(), "--cache-ttl", "1ms", "--freshness-bound", "0") // every request goes to Redis
 	serve := func(what string) {
 		t.Helper()
 		for i := range 30 {
@@ -78,12 +78,13 @@ func TestRedisHangingDyingAndComingBackEmpty(t *testing.T) {
 func TestPostgresCrashedIsStoodInForAndSaysSo(t *testing.T) {
 	postgres, url := privateDatabase(t)
 	workspace, key := workspaceWithKey(t, url)
-	stranger := newKeyFor(t, url, workspace)
+	strangers := []string{newKeyFor(t, url, workspace), newKeyFor(t, url, workspace)} // one for each fault
 	execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'Kept')", workspace)
-	n := startNode(t, url, "--cache-ttl", "1ms", "--max-stale", "1h")
+	n := startNode(t, url, "--max-stale", "1h")
+	within(t, 10*time.Second, "followed", func() bool { return n.mode() == "followed" })
 	n.get(t, "/v1/items", key).page(t)
 
-	for _, fault := range []struct {
+	for i, fault := range []struct {
 		name        string
 		break_, fix func() error
 	}{
@@ -93,6 +94,10 @@ func TestPostgresCrashedIsStoodInForAndSaysSo(t *testing.T) {
 		if err := fault.break_(); err != nil {
 			t.Fatal(err)
 		}
+		// What is proven may be served as fresh for as long as the proof is good.
+		within(t, 10*time.Second, "nothing is proven any more", func() bool {
+			return n.mode() == "untrusted" && strings.Contains(n.get(t, "/v1/items", key).Header.Get("Cache-Status"), "stale-if-error")
+		})
 		for range 20 {
 			began := time.Now()
 			a := n.get(t, "/v1/items", key)
@@ -111,7 +116,7 @@ func TestPostgresCrashedIsStoodInForAndSaysSo(t *testing.T) {
 		if a.StatusCode != 503 || a.Header.Get("Retry-After") == "" || a.problem(t).Error.Code != "SERVICE_UNAVAILABLE" {
 			t.Errorf("%s: %s %s", fault.name, a.Status, a.body)
 		}
-		if a := n.get(t, "/v1/items", stranger); a.StatusCode != 503 || a.problem(t).Error.Code != "SERVICE_UNAVAILABLE" {
+		if a := n.get(t, "/v1/items", strangers[i]); a.StatusCode != 503 || a.problem(t).Error.Code != "SERVICE_UNAVAILABLE" {
 			t.Errorf("%s: a key that cannot be checked: %s %s", fault.name, a.Status, a.body)
 		}
 		var health struct {
@@ -165,7 +170,7 @@ func TestTenThousandBadKeysReachNeitherPostgresNorRedis(t *testing.T) {
 	url := database(t)
 	server := sandboxtest.Redis(t)
 	_, key := workspaceWithKey(t, url)
-	n := startNode(t, url, "--redis-url", server.URL())
+	n := startNode(t, url, "--redis-url", server.URL(), "--freshness-bound", "0") // whose heartbeats would be counted
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer client.Close()
 	n.get(t, "/v1/items", key)
@@ -316,6 +321,9 @@ func TestASecondNodeTakesPagesFromRedis(t *testing.T) {
 	_, key := workspaceWithKey(t, url)
 	flags := []string{"--redis-url", redis.URL(), "--cache-ttl", "1m"}
 	a, b := startNode(t, url, flags...), startNode(t, url, flags...)
+	for _, n := range []*testNode{a, b} {
+		within(t, 10*time.Second, "followed", func() bool { return n.mode() == "followed" })
+	}
 	first := a.get(t, "/v1/contacts", key)
 	var second *answer
 	within(t, 10*time.Second, "the page is in Redis", func() bool {
@@ -330,6 +338,7 @@ func TestASecondNodeTakesPagesFromRedis(t *testing.T) {
 		t.Error("ETags of two nodes differ")
 	}
 	c := startNode(t, url, flags...)
+	within(t, 10*time.Second, "followed", func() bool { return c.mode() == "followed" })
 	if got := c.get(t, "/v1/contacts", key).Header.Get("Cache-Status"); got != "listedge; hit; detail=redis" {
 		t.Error(got)
 	}

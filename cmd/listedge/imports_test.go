@@ -14,11 +14,13 @@ import (
 // Who may import whom, as the README draws it. Test files are free.
 var (
 	mayImport = map[string][]string{
-		"cmd/listedge":        {"edge", "cache", "limiter", "origin", "origin/load", "metrics", "sandbox"},
+		"cmd/listedge":        {"edge", "cache", "limiter", "origin", "origin/load", "origin/follower", "stream", "metrics", "sandbox"},
 		"bench":               {"edge", "cache", "limiter", "origin", "origin/load", "metrics", "sandbox"},
-		"edge":                {"cache", "limiter", "origin", "metrics"},
+		"edge":                {"cache", "limiter", "origin", "stream", "metrics"},
 		"metrics":             {"cache", "limiter", "origin"},
-		"cache":               nil,
+		"cache":               {"stream"},
+		"stream":              nil,
+		"origin/follower":     {"stream"},
 		"limiter":             nil,
 		"origin":              nil,
 		"origin/load":         {"origin"},
@@ -31,8 +33,8 @@ var (
 		"github.com/valyala/fasthttp":         {"edge", "bench"},
 		"github.com/prometheus/client_golang": {"metrics"},
 		"github.com/dgraph-io/ristretto":      {"cache"},
-		"github.com/jackc/pgx":                {"origin", "origin/load", "bench"},
-		"github.com/redis/go-redis":           {"cache", "limiter", "cmd/listedge"},
+		"github.com/jackc/pgx":                {"origin", "origin/load", "origin/follower", "bench"},
+		"github.com/redis/go-redis":           {"cache", "limiter", "stream", "cmd/listedge"},
 		"github.com/alecthomas/kong":          {"cmd/listedge"},
 		"github.com/pressly/goose":            {"origin"},
 		"github.com/klauspost/compress":       {"cache"},

@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -16,6 +19,8 @@ import (
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
+	"listedge/origin/follower"
+	"listedge/stream"
 )
 
 // node is one edge node, wired and listening.
@@ -27,8 +32,11 @@ type node struct {
 	cache    *cache.Cache
 	limiter  *limiter.Limiter
 	server   *edge.Server
+	follower *follower.Follower // nil = changes are not followed
 	health   *edge.Health
 	admin    *http.Server
+
+	serving atomic.Pointer[edge.Server] // once wired
 
 	public, private net.Listener
 }
@@ -65,10 +73,25 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, logger *slog.
 		n.redis.close()
 		return nil, usageError{err}
 	}
-	n.cache, err = cache.New(cache.Options{
+	options := cache.Options{
 		Memory: int64(f.CacheMemory), Redis: n.redis.pages,
 		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack,
-	})
+	}
+	if f.FreshnessBound > 0 {
+		log := stream.Log(stream.NewLocal())
+		if n.redis.log != nil {
+			log = stream.NewRedis(n.redis.log)
+		}
+		options.Follow = &cache.Follow{Log: log, Node: rand.Text(), Bound: f.FreshnessBound, Logger: logger,
+			Keys: func(c stream.Change) {
+				if s := n.serving.Load(); s != nil {
+					s.KeysChanged(c)
+				}
+			}}
+		n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Log: log, LogKept: f.CacheTTL + f.MaxStale + time.Minute,
+			Silence: func() time.Duration { return n.cache.Silence() }, Logger: logger})
+	}
+	n.cache, err = cache.New(options)
 	if err != nil {
 		n.redis.close()
 		n.database.Close()
@@ -81,14 +104,22 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, logger *slog.
 		Cache: n.cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace,
 		Metrics: registry.Edge, Logger: logger, Proxies: f.TrustedProxies,
 	})
+	n.serving.Store(n.server)
 	checks := []edge.Check{{Name: "postgres", Run: n.database.Ready, Needed: true}}
 	if n.redis.pages != nil {
 		checks = append(checks, edge.Check{Name: "redis", Run: func(ctx context.Context) error { return n.redis.limiter.Ping(ctx).Err() }})
 	}
-	n.health = edge.NewHealth("ttl", checks...)
+	n.health = edge.NewHealth(func() string { return n.cache.Mode().String() }, checks...)
 	registry.Collect(metrics.Sources{
 		Cache: n.cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats,
 		Keyring: n.server.KeyringStats, KeysAway: keys.BreakerOpen, Ready: n.health.Ready,
+		Following: func() bool { return n.follower != nil && n.follower.Following() },
+		LagBytes: func() uint64 {
+			if n.follower == nil {
+				return 0
+			}
+			return n.follower.LagBytes()
+		},
 	})
 	n.admin = &http.Server{Handler: edge.Admin(n.health, registry.Handler()), ReadHeaderTimeout: 5 * time.Second}
 	return n, nil
@@ -107,7 +138,15 @@ func (n *node) serve(ctx context.Context) error {
 			n.logger.Info("ready")
 		}
 	}()
-	n.logger.Info("listening", "version", version, "public", n.public.Addr().String(), "admin", n.private.Addr().String(), "freshness", "ttl")
+	following, leave := context.WithCancel(context.Background())
+	var followed sync.WaitGroup
+	if n.follower != nil {
+		followed.Go(func() { n.follower.Run(following) })
+		followed.Go(func() { n.chooseMode(following) })
+	}
+	defer followed.Wait()
+	defer leave()
+	n.logger.Info("listening", "version", version, "public", n.public.Addr().String(), "admin", n.private.Addr().String())
 	var err error
 	select {
 	case <-ctx.Done():
@@ -120,6 +159,33 @@ func (n *node) serve(ctx context.Context) error {
 	err = errors.Join(err, n.close())
 	n.logger.Info("stopped")
 	return err
+}
+
+// followAgain is how long the log must be silent before a node that cannot
+// follow changes itself stops waiting for one that can.
+const followAgain = 2 * time.Second
+
+// chooseMode lets pages live by their age while nobody can follow changes.
+func (n *node) chooseMode(ctx context.Context) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for cannot := false; ; {
+		why := n.follower.Incapable()
+		if now := why != nil && n.cache.Silence() > followAgain; now != cannot {
+			cannot = now
+			n.cache.CannotFollow(cannot)
+			if cannot {
+				n.logger.Warn("pages live --cache-ttl: changes cannot be followed", "why", why)
+			} else {
+				n.logger.Info("changes are followed again")
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
 }
 
 func (n *node) close() error {

@@ -15,12 +15,13 @@ import (
 
 // redisClients are apart, so that large pages never stand in the way of small
 // decisions.
-type redisClients struct{ pages, limiter redis.UniversalClient }
+type redisClients struct{ pages, limiter, log redis.UniversalClient }
 
 func (c redisClients) close() {
 	if c.pages != nil {
 		_ = c.pages.Close()
 		_ = c.limiter.Close()
+		_ = c.log.Close()
 	}
 }
 
@@ -34,7 +35,7 @@ func openRedis(text string) (c redisClients, err error) {
 	if err != nil {
 		return c, usageError{fmt.Errorf("--redis-url: %w", err)}
 	}
-	return redisClients{pages: newRedisClient(o), limiter: newRedisClient(o)}, nil
+	return redisClients{pages: newRedisClient(o), limiter: newRedisClient(o), log: newRedisClient(o)}, nil
 }
 
 func newRedisClient(o redis.UniversalOptions) redis.UniversalClient {

@@ -23,7 +23,7 @@ func TestWorkspacesNeverSeeEachOther(t *testing.T) {
 	}
 	// A short life makes pages come from memory, Redis and Postgres by turns;
 	// a small memory evicts them.
-	flags := []string{"--redis-url", redis.URL(), "--cache-ttl", "20ms", "--cache-memory", "1MiB"}
+	flags := []string{"--redis-url", redis.URL(), "--freshness-bound", "0", "--cache-ttl", "20ms", "--cache-memory", "1MiB"}
 	nodes := []*testNode{startNode(t, url, flags...), startNode(t, url, flags...)}
 
 	var wg sync.WaitGroup
