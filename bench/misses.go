@@ -22,7 +22,7 @@ func measureMisses(ctx context.Context, s *subject, table *tabwriter.Writer) err
 	if err != nil {
 		return err
 	}
-	defer db.Close()
+	defer func() { _ = db.Close(context.Background()) }()
 	o := origin.New(db)
 	conn, err := pgx.Connect(ctx, s.url)
 	if err != nil {
@@ -70,7 +70,7 @@ func measureDepth(ctx context.Context, s *subject, table *tabwriter.Writer) erro
 	if err != nil {
 		return err
 	}
-	defer db.Close()
+	defer func() { _ = db.Close(context.Background()) }()
 	o := origin.New(db)
 	for _, sort := range []origin.Sort{origin.ByCreatedAt, origin.ByName} {
 		first := origin.Query{Workspace: s.workspace, Collection: origin.Items, Sort: sort, Limit: pageSize}

@@ -244,6 +244,24 @@ func (c *Cache) join(key []byte, pair stream.Pair, held *Page, fill Fill) (Resul
 		return Result{}, errClosed
 	}
 	defer c.running.Done()
+	patience := c.options.FillTimeout + redisBudget
+	if held != nil && c.remaining(held) > stalePatience {
+		patience = min(patience, stalePatience)
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	arrived := time.Now()
+	for {
+		r, err := c.await(key, pair, held, fill, timer.C)
+		if err == nil && r.Err == nil && r.Collapsed && r.Page.Proof.Before(arrived) && c.judge(r.Page, time.Now()) != fresh {
+			continue // read before this request came, by a slow flight, and too old by now
+		}
+		return r, err
+	}
+}
+
+// await is one flight's worth of join.
+func (c *Cache) await(key []byte, pair stream.Pair, held *Page, fill Fill, patience <-chan time.Time) (Result, error) {
 	name := string(key)
 	var led atomic.Bool
 	landed := c.flights.DoChan(name, func() (any, error) {
@@ -254,13 +272,6 @@ func (c *Cache) join(key []byte, pair stream.Pair, held *Page, fill Fill) (Resul
 		led.Store(true)
 		return c.fly([]byte(name), pair, fill)
 	})
-
-	patience := c.options.FillTimeout + redisBudget
-	if held != nil && c.remaining(held) > stalePatience {
-		patience = min(patience, stalePatience)
-	}
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
 	select {
 	case l := <-landed:
 		if l.Err != nil {
@@ -271,7 +282,7 @@ func (c *Cache) join(key []byte, pair stream.Pair, held *Page, fill Fill) (Resul
 		r.HadStale = r.HadStale || held != nil
 		r.Age = c.age(r.Page, time.Now())
 		return r, nil
-	case <-timer.C:
+	case <-patience:
 		if h := c.memory.get(key); h != nil { // one wait in vain is enough
 			c.pause(h)
 		}

@@ -3,6 +3,8 @@ package edge
 import (
 	"context"
 	"errors"
+	"sync/atomic"
+	"time"
 
 	"listedge/cache"
 	"listedge/origin"
@@ -14,29 +16,47 @@ type problem struct {
 	code    string
 	status  int
 	message string
+	log     *logged // of those that are logged
+}
+
+// logged keeps an outage, of which every request tells, from filling the log.
+type logged struct {
+	second atomic.Int64
+	untold atomic.Uint64
+}
+
+// tell says whether to log this one, once a second or always, and how many of
+// its kind were not told before it.
+func (l *logged) tell(now time.Time, always bool) (tell bool, untold uint64) {
+	second := l.second.Load()
+	if !always && (now.Unix() == second || !l.second.CompareAndSwap(second, now.Unix())) {
+		l.untold.Add(1)
+		return false, 0
+	}
+	return true, l.untold.Swap(0)
 }
 
 var (
-	badRequest    = &problem{"REQUEST_FAILED", 400, "The request could not be read."}
-	wrongMethod   = &problem{"REQUEST_FAILED", 405, "Only GET and HEAD are answered here."}
-	tooSlow       = &problem{"REQUEST_FAILED", 408, "The request took too long to arrive."}
-	bodyTooLarge  = &problem{"REQUEST_FAILED", 413, "A list request has no body."}
-	headTooLarge  = &problem{"REQUEST_FAILED", 431, "The request's header is too large."}
-	invalid       = &problem{"VALIDATION_ERROR", 400, "Some parameters are not valid."}
-	keyMissing    = &problem{"UNAUTHORIZED", 401, "Send your API key in the X-API-Key header, once."}
-	keyMalformed  = &problem{"UNAUTHORIZED", 401, "This is not an API key; look for a typing error."}
-	keyRefused    = &problem{"UNAUTHORIZED", 401, "This API key is not valid."}
-	scopeMissing  = &problem{"FORBIDDEN", 403, "This API key may not read this collection."}
-	suspended     = &problem{"FORBIDDEN", 403, "This workspace is suspended."}
-	notFound      = &problem{"NOT_FOUND", 404, "There is nothing at this address."}
-	rateLimited   = &problem{"RATE_LIMITED", 429, "Too many requests; wait as long as Retry-After says."}
-	authLimited   = &problem{"RATE_LIMITED", 429, "Too many requests with invalid API keys; wait as long as Retry-After says."}
-	keysAway      = &problem{"SERVICE_UNAVAILABLE", 503, "API keys cannot be checked at the moment."}
-	originAway    = &problem{"SERVICE_UNAVAILABLE", 503, "The database cannot be reached at the moment."}
-	originBusy    = &problem{"SERVICE_UNAVAILABLE", 503, "Too many queries are waiting; try again shortly."}
-	originSlow    = &problem{"SERVICE_UNAVAILABLE", 503, "The query took too long; try again or narrow it."}
-	tooManyConns  = &problem{"SERVICE_UNAVAILABLE", 503, "Too many connections."}
-	internalError = &problem{"INTERNAL_ERROR", 500, "Something went wrong here; the request id tells us where to look."}
+	badRequest    = &problem{"REQUEST_FAILED", 400, "The request could not be read.", nil}
+	wrongMethod   = &problem{"REQUEST_FAILED", 405, "Only GET and HEAD are answered here.", nil}
+	tooSlow       = &problem{"REQUEST_FAILED", 408, "The request took too long to arrive.", nil}
+	bodyTooLarge  = &problem{"REQUEST_FAILED", 413, "A list request has no body.", nil}
+	headTooLarge  = &problem{"REQUEST_FAILED", 431, "The request's header is too large.", nil}
+	invalid       = &problem{"VALIDATION_ERROR", 400, "Some parameters are not valid.", nil}
+	keyMissing    = &problem{"UNAUTHORIZED", 401, "Send your API key in the X-API-Key header, once.", nil}
+	keyMalformed  = &problem{"UNAUTHORIZED", 401, "This is not an API key; look for a typing error.", nil}
+	keyRefused    = &problem{"UNAUTHORIZED", 401, "This API key is not valid.", nil}
+	scopeMissing  = &problem{"FORBIDDEN", 403, "This API key may not read this collection.", nil}
+	suspended     = &problem{"FORBIDDEN", 403, "This workspace is suspended.", nil}
+	notFound      = &problem{"NOT_FOUND", 404, "There is nothing at this address.", nil}
+	rateLimited   = &problem{"RATE_LIMITED", 429, "Too many requests; wait as long as Retry-After says.", nil}
+	authLimited   = &problem{"RATE_LIMITED", 429, "Too many requests with invalid API keys; wait as long as Retry-After says.", nil}
+	keysAway      = &problem{"SERVICE_UNAVAILABLE", 503, "API keys cannot be checked at the moment.", &logged{}}
+	originAway    = &problem{"SERVICE_UNAVAILABLE", 503, "The database cannot be reached at the moment.", &logged{}}
+	originBusy    = &problem{"SERVICE_UNAVAILABLE", 503, "Too many queries are waiting; try again shortly.", &logged{}}
+	originSlow    = &problem{"SERVICE_UNAVAILABLE", 503, "The query took too long; try again or narrow it.", &logged{}}
+	tooManyConns  = &problem{"SERVICE_UNAVAILABLE", 503, "Too many connections.", &logged{}}
+	internalError = &problem{"INTERNAL_ERROR", 500, "Something went wrong here; the request id tells us where to look.", &logged{}}
 )
 
 // retrySoon, in seconds, is the Retry-After of a 503: what is away is asked

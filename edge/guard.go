@@ -12,11 +12,21 @@ import (
 
 // guard limits failed authentication by client address, in this process, so
 // that a flood of invalid keys costs neither Postgres nor Redis anything and
-// this node little. Clients whose key is known here never meet it.
+// this node little.
+//
+// Keys that were looked up in vain are counted apart from texts that cannot be
+// keys: only the former can cost look-ups, and only they keep a key that this
+// node has yet to meet from being looked up. A client whose key is known here
+// and opens what it asks for never meets the guard.
 type guard struct {
-	mu        sync.Mutex // guards the making of a limiter for a new address
-	addresses *lru.Cache[netip.Addr, *rate.Limiter]
+	now func() time.Time
+
+	mu        sync.Mutex // guards the making of an offender, and time, which must not go back for its limiters
+	last      time.Time
+	addresses *lru.Cache[netip.Addr, *offender]
 }
+
+type offender struct{ malformed, refused *rate.Limiter }
 
 const (
 	failuresPerSecond = 20
@@ -25,36 +35,52 @@ const (
 )
 
 func newGuard() *guard {
-	addresses, err := lru.New[netip.Addr, *rate.Limiter](guardedAddresses)
+	addresses, err := lru.New[netip.Addr, *offender](guardedAddresses)
 	if err != nil {
 		panic("BUG: " + err.Error()) // only for a size below 1
 	}
-	return &guard{addresses: addresses}
+	return &guard{now: time.Now, addresses: addresses}
 }
 
-// blocked returns 0 while the address has failures left, without spending
-// one, else the seconds until it has one again.
-func (g *guard) blocked(a netip.Addr, now time.Time) (retry int64) {
-	if l, ok := g.addresses.Get(network(a)); ok {
-		return untilToken(l, now)
+// blocked returns 0 while the address may have keys looked up, else the
+// seconds until it may again.
+func (g *guard) blocked(a netip.Addr) (retry int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if o, ok := g.addresses.Get(network(a)); ok {
+		return untilToken(o.refused, g.moment())
 	}
 	return 0
 }
 
-// fail spends one and returns 0, or the seconds until there is one to spend.
-func (g *guard) fail(a netip.Addr, now time.Time) (retry int64) {
+// fail counts a failure, of a key that was looked up or of a text that cannot
+// be one, and returns 0, or the seconds until the next is answered as such.
+func (g *guard) fail(a netip.Addr, lookedUp bool) (retry int64) {
 	a = network(a)
 	g.mu.Lock()
-	l, ok := g.addresses.Get(a)
+	defer g.mu.Unlock()
+	o, ok := g.addresses.Get(a)
 	if !ok {
-		l = rate.NewLimiter(failuresPerSecond, failureBurst)
-		g.addresses.Add(a, l)
+		o = &offender{rate.NewLimiter(failuresPerSecond, failureBurst), rate.NewLimiter(failuresPerSecond, failureBurst)}
+		g.addresses.Add(a, o)
 	}
-	g.mu.Unlock()
+	l, now := o.malformed, g.moment()
+	if lookedUp {
+		l = o.refused
+	}
 	if l.AllowN(now, 1) {
 		return 0
 	}
 	return max(1, untilToken(l, now))
+}
+
+// moment is now, and never before what it was: the limiters credit time that
+// goes back twice.
+func (g *guard) moment() time.Time {
+	if now := g.now(); now.After(g.last) {
+		g.last = now
+	}
+	return g.last
 }
 
 func untilToken(l *rate.Limiter, now time.Time) int64 {

@@ -11,25 +11,26 @@ import (
 
 func TestGuardLimitsEachAddressByItself(t *testing.T) {
 	g, now := newGuard(), time.Now()
+	g.now = func() time.Time { return now }
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	for i := range failureBurst {
-		if retry := g.blocked(a, now); retry != 0 {
+		if retry := g.blocked(a); retry != 0 {
 			t.Fatalf("blocked after %d failures", i)
 		}
-		if retry := g.fail(a, now); retry != 0 {
+		if retry := g.fail(a, true); retry != 0 {
 			t.Fatalf("refused after %d failures", i)
 		}
 	}
-	if g.blocked(a, now) < 1 || g.fail(a, now) < 1 {
+	if g.blocked(a) < 1 || g.fail(a, true) < 1 {
 		t.Error("not limited after the burst")
 	}
-	if g.blocked(b, now) != 0 {
+	if g.blocked(b) != 0 {
 		t.Error("another address is limited too")
 	}
-	later := now.Add(time.Second)
+	now = now.Add(time.Second)
 	admitted := 0
 	for range 3 * failuresPerSecond {
-		if g.fail(a, later) == 0 {
+		if g.fail(a, true) == 0 {
 			admitted++
 		}
 	}
@@ -38,22 +39,55 @@ func TestGuardLimitsEachAddressByItself(t *testing.T) {
 	}
 }
 
+// Texts that cannot be keys cost no look-up, so they take nobody's away.
+func TestMalformedKeysDoNotBlockLookUps(t *testing.T) {
+	g := newGuard()
+	a := netip.MustParseAddr("192.0.2.1")
+	limited := false
+	for range 3 * failureBurst {
+		limited = g.fail(a, false) > 0 || limited
+	}
+	if !limited {
+		t.Error("malformed keys are not limited at all")
+	}
+	if g.blocked(a) != 0 {
+		t.Error("a valid key that is new to this node would be refused for its neighbour's typing")
+	}
+}
+
+func TestGuardGivesNothingForTimeThatGoesBack(t *testing.T) {
+	g, start := newGuard(), time.Now()
+	now := start
+	g.now = func() time.Time { return now }
+	a := netip.MustParseAddr("192.0.2.1")
+	admitted := 0
+	for i := range 10 * failureBurst {
+		now = start.Add(-time.Duration(i%2) * 1400 * time.Millisecond)
+		if g.fail(a, true) == 0 {
+			admitted++
+		}
+	}
+	if admitted != failureBurst {
+		t.Errorf("%d failures admitted in one instant, want %d", admitted, failureBurst)
+	}
+}
+
 func TestGuardTakesAnIPv6NetworkForOneClient(t *testing.T) {
-	g, now := newGuard(), time.Now()
+	g := newGuard()
 	first, second := netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::ffff:2")
 	other := netip.MustParseAddr("2001:db8:0:1::1")
-	for range failureBurst {
-		g.fail(first, now)
+	for range 2 * failureBurst {
+		g.fail(first, true)
 	}
-	if g.blocked(second, now) == 0 || g.blocked(other, now) != 0 {
+	if g.blocked(second) == 0 || g.blocked(other) != 0 {
 		t.Error("want one budget per /64")
 	}
 }
 
 func TestGuardForgetsTheOldestAddresses(t *testing.T) {
-	g, now := newGuard(), time.Now()
+	g := newGuard()
 	for i := range guardedAddresses + 1000 {
-		g.fail(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), now)
+		g.fail(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), false)
 	}
 	if n := g.addresses.Len(); n != guardedAddresses {
 		t.Errorf("%d addresses remembered", n)

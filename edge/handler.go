@@ -2,8 +2,11 @@ package edge
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"runtime/debug"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -75,6 +78,9 @@ func (s *Server) findRoute(x *exchange) failure {
 	if !ctx.IsGet() && !ctx.IsHead() {
 		return failure{problem: wrongMethod}
 	}
+	if len(ctx.PostBody()) > 0 { // one byte passes the server's own limit
+		return failure{problem: bodyTooLarge}
+	}
 	switch x.route {
 	case metrics.RouteOpenAPI:
 		serveOpenAPI(ctx)
@@ -109,7 +115,7 @@ func (s *Server) parse(x *exchange) failure {
 func (s *Server) lookUp(x *exchange) failure {
 	x.key = appendPageKey(x.key[:0], &x.query)
 	var hit bool
-	if x.page, hit = s.cache.Hit(x.key, x.now); !hit {
+	if x.page, hit = s.cache.Hit(x.key, time.Now()); !hit { // the steps before may have taken their time
 		var err error
 		if x.page, err = s.forward(x.key, x.query); err != nil {
 			return failure{problem: lookUpProblem(err), retry: retrySoon, cause: err}
@@ -165,11 +171,16 @@ func (s *Server) finish(x *exchange) {
 	s.release(x)
 }
 
-// handleUnreadable answers what fasthttp could not read as a request.
+// handleUnreadable answers what fasthttp could not read as a request. Of a
+// connection that was broken off, nobody reads an answer and none is counted.
 func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
+	if broken := (*net.OpError)(nil); errors.As(err, &broken) && !broken.Timeout() {
+		return
+	}
 	x := s.acquire(ctx)
 	defer s.finish(x)
-	x.id = s.ids.append(x.idSpace[:0])
+	s.identify(x) // as far as it was read
 	ctx.Response.Reset()
+	ctx.Response.SkipBody = ctx.IsHead()
 	s.writeProblem(x, failure{problem: unreadableProblem(err)})
 }

@@ -23,6 +23,13 @@ const aKey = "lk_00000000000000000000000000000000000iqUEf"
 // one page is already there.
 func hitServer(t testing.TB, body string) (*Server, *fasthttp.RequestCtx) {
 	t.Helper()
+	s, ctx, _ := hitServerWith(t, body)
+	return s, ctx
+}
+
+func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *metrics.Registry) {
+	t.Helper()
+	registry := metrics.New("test")
 	key := []byte(aKey)
 	hash, ok := origin.HashKey(key)
 	if !ok {
@@ -36,7 +43,7 @@ func hitServer(t testing.TB, body string) (*Server, *fasthttp.RequestCtx) {
 	k := origin.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true, Contacts: true,
 		Limit: origin.Limit{Set: true, Rate: 1e6, Burst: 1e6}, WorkspaceLimit: origin.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 	s := New(Options{
-		Cache: pages, Limiter: limits, Metrics: metrics.New("test").Edge, Logger: slog.New(slog.DiscardHandler), Grace: time.Hour,
+		Cache: pages, Limiter: limits, Metrics: registry.Edge, Logger: slog.New(slog.DiscardHandler), Grace: time.Hour,
 		Lookup: func(context.Context, []origin.KeyHash) (map[origin.KeyHash]origin.Key, error) {
 			return map[origin.KeyHash]origin.Key{hash: k}, nil
 		},
@@ -59,7 +66,8 @@ func hitServer(t testing.TB, body string) (*Server, *fasthttp.RequestCtx) {
 	for deadline := time.Now().Add(10 * time.Second); ; { // the memory tier stores asynchronously
 		s.handle(ctx)
 		if status := string(ctx.Response.Header.Peek("Cache-Status")); status == string(statusMemory) {
-			return s, ctx
+			ctx.Response.Reset()
+			return s, ctx, registry
 		} else if time.Now().After(deadline) {
 			t.Fatalf("no hit: %d %s %s", ctx.Response.StatusCode(), status, ctx.Response.Body())
 		}

@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"math"
-	"net"
-	"net/netip"
 	"strconv"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/valyala/fasthttp"
 
 	"listedge/limiter"
 	"listedge/origin"
@@ -28,10 +25,25 @@ type client struct {
 	broken          error  // its limit cannot be enforced, so nothing is served
 }
 
-// workspaceLimit names a workspace's bucket, which all its keys share.
-type workspaceLimit struct {
-	workspace uuid.UUID
-	limit     origin.Limit
+// sharedBucket is a workspace's, which all its keys spend from.
+type sharedBucket struct {
+	limit  origin.Limit
+	bucket *limiter.Bucket
+}
+
+// workspaceBucket returns the workspace's one bucket, made anew when its limit
+// has changed.
+func (s *Server) workspaceBucket(workspace uuid.UUID, l origin.Limit) (*limiter.Bucket, error) {
+	if shared, ok := s.workspaces.Load(workspace); ok && shared.(sharedBucket).limit == l {
+		return shared.(sharedBucket).bucket, nil
+	}
+	policy, err := limiter.NewPolicy(l.Rate, l.Burst)
+	if err != nil {
+		return nil, err
+	}
+	b := s.limiter.Bucket(limiter.WorkspaceBucket(workspace.String()), policy)
+	s.workspaces.Store(workspace, sharedBucket{l, b})
+	return b, nil
 }
 
 func (s *Server) newClient(k origin.Key) *client {
@@ -46,16 +58,8 @@ func (s *Server) newClient(k origin.Key) *client {
 	if !k.WorkspaceLimit.Set {
 		return c
 	}
-	name := workspaceLimit{k.Workspace, k.WorkspaceLimit}
-	if shared, ok := s.workspaces.Load(name); ok {
-		c.workspaceBucket = shared.(*limiter.Bucket)
-	} else {
-		if policy, err = limiter.NewPolicy(k.WorkspaceLimit.Rate, k.WorkspaceLimit.Burst); err != nil {
-			c.broken = err
-			return c
-		}
-		shared, _ := s.workspaces.LoadOrStore(name, s.limiter.Bucket(limiter.WorkspaceBucket(k.Workspace.String()), policy))
-		c.workspaceBucket = shared.(*limiter.Bucket)
+	if c.workspaceBucket, c.broken = s.workspaceBucket(k.Workspace, k.WorkspaceLimit); c.broken != nil {
+		return c
 	}
 	c.policy = appendPolicy(append(c.policy, ", "...), "workspace", k.WorkspaceLimit)
 	return c
@@ -87,10 +91,11 @@ func (s *Server) authenticate(x *exchange) failure {
 	if !ok {
 		return s.unauthorised(x, keyMalformed)
 	}
-	key, client, ok := s.keyring.Known(hash, x.now)
+	now := x.now
+	key, client, ok := s.keyring.Known(hash, now)
 	if !ok {
 		if !s.keyring.Seen(hash) {
-			if retry := s.guard.blocked(s.clientAddress(x.http), x.now); retry > 0 {
+			if retry := s.guard.blocked(s.clientAddress(x.http)); retry > 0 {
 				return failure{problem: authLimited, retry: retry}
 			}
 		}
@@ -98,6 +103,7 @@ func (s *Server) authenticate(x *exchange) failure {
 		defer cancel()
 		var err error
 		key, client, err = s.keyring.Load(ctx, hash)
+		now = time.Now()
 		switch {
 		case errors.Is(err, origin.ErrUnknownKey):
 			return s.unauthorised(x, keyRefused)
@@ -106,7 +112,7 @@ func (s *Server) authenticate(x *exchange) failure {
 		}
 	}
 	switch {
-	case !key.Valid(x.now):
+	case !key.Valid(now):
 		return s.unauthorised(x, keyRefused)
 	case key.Suspended:
 		return failure{problem: suspended}
@@ -122,45 +128,9 @@ func (s *Server) authenticate(x *exchange) failure {
 // unauthorised counts the failure against the client's address, and says so
 // once there were too many.
 func (s *Server) unauthorised(x *exchange, p *problem) failure {
-	if retry := s.guard.fail(s.clientAddress(x.http), x.now); retry > 0 {
+	lookedUp := p == keyRefused
+	if retry := s.guard.fail(s.clientAddress(x.http), lookedUp); retry > 0 {
 		return failure{problem: authLimited, retry: retry}
 	}
 	return failure{problem: p}
-}
-
-// clientAddress is the connection's peer, or, when that is a trusted proxy,
-// the last address in X-Forwarded-For that is not one.
-func (s *Server) clientAddress(ctx *fasthttp.RequestCtx) netip.Addr {
-	var peer netip.Addr
-	if tcp, ok := ctx.RemoteAddr().(*net.TCPAddr); ok {
-		peer, _ = netip.AddrFromSlice(tcp.IP)
-		peer = peer.Unmap()
-	}
-	if !s.trusted(peer) {
-		return peer
-	}
-	lines := ctx.Request.Header.PeekAll(fasthttp.HeaderXForwardedFor)
-	for i := len(lines) - 1; i >= 0; i-- {
-		for rest := lines[i]; len(rest) > 0; {
-			var last []byte
-			rest, last = cutLast(rest)
-			address, err := netip.ParseAddr(string(last))
-			if err != nil {
-				return peer
-			}
-			if peer = address.Unmap(); !s.trusted(peer) {
-				return peer
-			}
-		}
-	}
-	return peer
-}
-
-func (s *Server) trusted(a netip.Addr) bool {
-	for _, proxies := range s.proxies {
-		if proxies.Contains(a) {
-			return true
-		}
-	}
-	return false
 }

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"listedge/metrics"
 )
 
 // bounded refuses connections beyond maxConns with a proper answer. fasthttp
@@ -24,7 +26,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.server.metrics.ConnectionOpened() <= maxConns {
+		if l.server.metrics.ConnectionOpened() <= l.server.maxConns {
 			return &countedConn{Conn: c, server: l.server}, nil
 		}
 		go l.refuse(c) // ends within a second
@@ -33,6 +35,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 
 func (l *boundedListener) refuse(c net.Conn) {
 	defer l.server.metrics.ConnectionClosed()
+	defer l.server.metrics.Answered(metrics.RouteNone, metrics.OutcomeError, tooManyConns.status, time.Now())
 	defer c.Close()
 	id := l.server.ids.append(nil)
 	body := problemBody(nil, tooManyConns, nil, id)

@@ -129,8 +129,9 @@ func TestLinkLeadsToTheNextPage(t *testing.T) {
 		t.Fatal(wrong)
 	}
 	link := string(appendLink(nil, &q, "NEXT"))
-	address, ok := strings.CutPrefix(link, "</v1/items?")
-	if address, ok = strings.CutSuffix(address, `>; rel="next"`); !ok || strings.ContainsAny(address, "<>\" ") {
+	address, begins := strings.CutPrefix(link, "</v1/items?")
+	address, ends := strings.CutSuffix(address, `>; rel="next"`)
+	if !begins || !ends || strings.ContainsAny(address, "<>\" ") {
 		t.Fatalf("not a link: %s", link)
 	}
 	query, ok := strings.CutSuffix(address, "&cursor=NEXT")

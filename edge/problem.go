@@ -32,9 +32,11 @@ func (s *Server) writeProblem(x *exchange, f failure) {
 		x.outcome = metrics.OutcomeError
 	}
 	if f.problem.status >= 500 {
-		s.logger.LogAttrs(x.http, slog.LevelError, "request failed",
-			slog.String("requestId", string(x.id)), slog.String("route", x.route.String()),
-			slog.Int("status", f.problem.status), slog.Any("error", f.cause))
+		if tell, untold := f.problem.log.tell(x.now, f.problem == internalError); tell {
+			s.logger.LogAttrs(x.http, slog.LevelError, "request failed",
+				slog.String("requestId", string(x.id)), slog.String("route", x.route.String()),
+				slog.Int("status", f.problem.status), slog.Any("error", f.cause), slog.Uint64("alike", untold))
+		}
 	}
 }
 

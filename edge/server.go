@@ -52,7 +52,8 @@ type Server struct {
 	logger  *slog.Logger
 	proxies []netip.Prefix
 
-	workspaces sync.Map // workspaceLimit -> *limiter.Bucket
+	workspaces sync.Map // uuid.UUID -> sharedBucket
+	maxConns   int64    // open at once; beyond: 503
 	http       *fasthttp.Server
 	ids        requestIDs
 	exchanges  sync.Pool
@@ -74,7 +75,7 @@ const (
 func New(o Options) *Server {
 	s := &Server{
 		cache: o.Cache, limiter: o.Limiter, origin: o.Origin,
-		guard: newGuard(), metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
+		guard: newGuard(), maxConns: maxConns, metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
 		ids: requestIDs{prefix: strings.ToLower(rand.Text()[:10]) + "-"},
 	}
 	s.exchanges.New = func() any { return &exchange{scratch: make([]byte, 0, 1024)} }

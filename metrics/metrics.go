@@ -9,6 +9,7 @@ package metrics
 import (
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -120,7 +121,7 @@ func buildInfo(version string) prometheus.Collector {
 
 // Edge records requests.
 type Edge struct {
-	requests    [routes][len(statuses)]prometheus.Counter
+	requests    [routes][len(statuses) + 1]prometheus.Counter // the last: any other status
 	seconds     [routes][outcomes]prometheus.Observer
 	pages       [tiers]prometheus.Counter
 	collapsed   prometheus.Counter
@@ -155,6 +156,7 @@ func newEdge(registry *prometheus.Registry) *Edge {
 		for i, status := range statuses {
 			e.requests[route][i] = requests.WithLabelValues(route.String(), itoa(status))
 		}
+		e.requests[route][len(statuses)] = requests.WithLabelValues(route.String(), "other")
 		for outcome := range outcomes {
 			e.seconds[route][outcome] = seconds.WithLabelValues(route.String(), outcome.String())
 		}
@@ -167,12 +169,11 @@ func newEdge(registry *prometheus.Registry) *Edge {
 
 // Answered records one answer to a request that arrived at began.
 func (e *Edge) Answered(route Route, outcome Outcome, status int, began time.Time) {
-	for i := range statuses {
-		if statuses[i] == status {
-			e.requests[route][i].Inc()
-			break
-		}
+	i := slices.Index(statuses[:], status)
+	if i < 0 {
+		i = len(statuses)
 	}
+	e.requests[route][i].Inc()
 	e.seconds[route][outcome].Observe(time.Since(began).Seconds())
 }
 

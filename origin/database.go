@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -25,7 +26,7 @@ const keyConnections = 2
 const (
 	connectTimeout = 2 * time.Second
 	pingTimeout    = time.Second
-	keyTimeout     = time.Second // statement_timeout of a key's look-up
+	keyTimeout     = 800 * time.Millisecond // statement_timeout of a key's look-up
 )
 
 // Database holds a node's connections. All of them are read-only.
@@ -49,10 +50,23 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 	return &Database{pages: pages, keys: keys, queryTimeout: o.QueryTimeout}, nil
 }
 
-// Close ends all connections, waiting for queries under way.
-func (db *Database) Close() {
-	db.pages.Close()
-	db.keys.Close()
+// Close ends all connections. It waits for queries under way, but not longer
+// than ctx allows: a hung server keeps its connections for long.
+func (db *Database) Close(ctx context.Context) error {
+	closed := make(chan struct{})
+	go func() { // ends with the last connection, at the latest when the system gives it up
+		defer close(closed)
+		var pools sync.WaitGroup
+		pools.Go(db.pages.Close)
+		pools.Go(db.keys.Close)
+		pools.Wait()
+	}()
+	select {
+	case <-closed:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("close the database's connections: %w", ctx.Err())
+	}
 }
 
 func openPool(ctx context.Context, url string, connections int, timeout time.Duration) (*pgxpool.Pool, error) {
@@ -92,6 +106,9 @@ func (db *Database) Ready(ctx context.Context) error {
 	have, err := schemaVersion(ctx, db.keys)
 	if err != nil {
 		return err
+	}
+	if err := db.pages.Ping(ctx); err != nil { // with settings of their own
+		return fmt.Errorf("connections for pages: %w", err)
 	}
 	if want := wantedVersion(); have < want {
 		return fmt.Errorf("schema is at version %d, this program needs %d: run `listedge migrate up`", have, want)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/google/uuid"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -46,9 +47,11 @@ func TestTheGateBoundsWhatRunsAndWhatWaits(t *testing.T) {
 	defer release()
 	const running, waiting = 2, 2 * queueFactor
 	answers := make(chan error, running+waiting)
-	for range running + waiting {
+	for i := range running + waiting {
 		go func() {
-			_, err := o.Fetch(context.Background(), anyPage)
+			page := anyPage
+			page.Workspace = uuid.UUID{byte(i % 2)} // one alone may have half the queue
+			_, err := o.Fetch(context.Background(), page)
 			answers <- err
 		}()
 	}

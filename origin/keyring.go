@@ -15,15 +15,18 @@ var ErrUnknownKey = errors.New("unknown key")
 
 // How old a look-up may be that an answer relies on.
 const (
-	// keyFresh: while Postgres can be asked, no answer relies on a look-up
+	// keyFresh: while Postgres answers in time, no answer relies on a look-up
 	// that began longer ago, so a revocation reaches every node within it.
 	keyFresh = time.Second
 	// keyRefresh is how often the keys in use are looked up again, all in one
 	// query; far enough below keyFresh that requests never wait for it.
 	keyRefresh = keyFresh * 2 / 5
-	// keyPatience is how long a request with a known key waits for a look-up
-	// before it goes on with what was known.
+	// keyPatience is how long a request waits for a look-up before it goes on
+	// with what was known, where that was looked up within keyRecent. For a key
+	// that was not, it waits as long as it can: its last look-up may be minutes
+	// old, and the key revoked since.
 	keyPatience = 200 * time.Millisecond
+	keyRecent   = 5 * keyFresh
 	// keyPause is how long nobody waits after a wait that was in vain.
 	keyPause = time.Second
 	// unknownFresh is how long a key stays unknown without asking again.
@@ -31,10 +34,10 @@ const (
 	// keyIdle is how long an unused key is remembered.
 	keyIdle = 10 * time.Minute
 
-	lookupBatch    = 1000   // keys in one query
-	lookupBacklog  = 10_000 // keys waiting for a look-up; beyond: ErrOverloaded
-	lookupDeadline = 2 * keyTimeout
-	unknownKeys    = 16_384 // remembered at most
+	lookupBatch    = 1000        // keys in one query
+	lookupBacklog  = 10_000      // keys waiting for a look-up; beyond: ErrOverloaded
+	lookupDeadline = time.Second // a hung server is found out, and left alone, within keyRecent
+	unknownKeys    = 16_384      // remembered at most
 )
 
 // Keyring is what one node knows of the keys it has seen, each with a T that
@@ -44,8 +47,9 @@ const (
 //	Load ─── waiting keys ── one query of ANY ─► T | ErrUnknownKey | ErrUnavailable
 //	every keyRefresh: the keys used since the last time, in the same one query
 //
-// Invariant: what Known returns was looked up less than keyFresh ago, or less
-// than grace ago while Postgres cannot be asked.
+// Invariants: what Known returns was looked up less than keyFresh ago. What
+// Load returns was looked up after it was called, or less than keyRecent ago
+// while Postgres is slow, or less than grace ago while it cannot be asked.
 type Keyring[T any] struct {
 	lookup func(context.Context, []KeyHash) (map[KeyHash]Key, error)
 	attach func(Key) T
@@ -127,7 +131,7 @@ func (r *Keyring[T]) Known(hash KeyHash, now time.Time) (Key, T, bool) {
 	return k.key, k.value, true
 }
 
-// Seen says whether Load can answer without Postgres.
+// Seen says whether the key was known to this node of late.
 func (r *Keyring[T]) Seen(hash KeyHash) bool { return r.find(hash) != nil }
 
 // Load looks the key up and waits, at most until ctx ends.
@@ -143,13 +147,15 @@ func (r *Keyring[T]) Load(ctx context.Context, hash KeyHash) (Key, T, error) {
 		}
 	} else {
 		before.used.Store(true) // an outage may outlast keyIdle
-		if r.at(time.Now()) < time.Duration(r.pausedUntil.Load()) && r.withinGrace(before) {
-			r.graced.Add(1)
-			return before.key, before.value, nil
+		if r.checkedWithin(before, min(keyRecent, r.grace)) {
+			if r.at(time.Now()) < time.Duration(r.pausedUntil.Load()) {
+				r.graced.Add(1)
+				return before.key, before.value, nil
+			}
+			var cancel context.CancelFunc
+			asking, cancel = context.WithTimeout(ctx, keyPatience)
+			defer cancel()
 		}
-		var cancel context.CancelFunc
-		asking, cancel = context.WithTimeout(ctx, keyPatience)
-		defer cancel()
 	}
 	err := r.ask(asking, hash)
 	k := r.find(hash)
@@ -161,8 +167,9 @@ func (r *Keyring[T]) Load(ctx context.Context, hash KeyHash) (Key, T, error) {
 	case err == nil || errors.Is(err, ErrUnknownKey):
 		r.unknowns.Add(1)
 		return Key{}, none, ErrUnknownKey
-	case before != nil && r.withinGrace(before):
-		if !errors.Is(ctx.Err(), context.Canceled) { // else it was the caller who left
+	case before != nil && r.checkedWithin(before, r.grace):
+		// Not where it was the caller who left, nor for other keys' crowding.
+		if !errors.Is(ctx.Err(), context.Canceled) && !errors.Is(err, ErrOverloaded) {
 			r.pausedUntil.Store(int64(r.at(time.Now()) + keyPause))
 		}
 		r.graced.Add(1)
@@ -174,8 +181,8 @@ func (r *Keyring[T]) Load(ctx context.Context, hash KeyHash) (Key, T, error) {
 
 func (r *Keyring[T]) at(t time.Time) time.Duration { return t.Sub(r.start) }
 
-func (r *Keyring[T]) withinGrace(k *knownKey[T]) bool {
-	return r.at(time.Now())-time.Duration(k.checked.Load()) < r.grace
+func (r *Keyring[T]) checkedWithin(k *knownKey[T], d time.Duration) bool {
+	return r.at(time.Now())-time.Duration(k.checked.Load()) < d
 }
 
 func (r *Keyring[T]) find(hash KeyHash) *knownKey[T] {
@@ -265,12 +272,12 @@ func (r *Keyring[T]) update(hashes []KeyHash) error {
 		s := &r.shards[hash[0]%uint8(len(r.shards))]
 		s.mu.Lock()
 		switch k := s.known[hash]; {
+		case k != nil && k.checked.Load() > at: // a later look-up has answered already
 		case !exists:
 			delete(s.known, hash)
 			r.unknown.Add(hash, began.Add(unknownFresh))
 		case k != nil && k.key == key:
-			k.checked.Store(max(k.checked.Load(), at))
-		case k != nil && k.checked.Load() > at: // a later look-up has answered already
+			k.checked.Store(at)
 		default:
 			k = &knownKey[T]{key: key, value: r.attach(key)}
 			k.checked.Store(at)

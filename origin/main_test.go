@@ -143,7 +143,7 @@ func openDatabase(t testing.TB, o DatabaseOptions) *Database {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(db.Close)
+	t.Cleanup(func() { _ = db.Close(context.Background()) })
 	return db
 }
 

@@ -2,8 +2,8 @@
 // there is to know about Postgres: schema, statements, keys, imports.
 //
 //	Query ──► gate ──► breaker ──► one statement ──► rows appended as JSON ──► Page
-//	          (bounded    (a dead      (keyset, index       (no Go values
-//	           queue)      server       order, limit+1)      in between)
+//	          (bounded,   (a dead      (keyset, index       (no Go values
+//	           fair)       server       order, limit+1)      in between)
 //	                       fails fast)
 //
 // A page is one READ COMMITTED statement whose cost depends on the page's
@@ -88,14 +88,14 @@ func (o *Origin) Fetch(ctx context.Context, q Query) (Page, error) {
 }
 
 func (o *Origin) fetch(ctx context.Context, q Query) (Page, error) {
-	if err := o.gate.enter(ctx); err != nil {
+	if err := o.gate.enter(ctx, q.Workspace); err != nil {
 		return Page{}, err
 	}
 	defer o.gate.leave()
 	page, err := o.breaker.Execute(func() (Page, error) {
 		began := time.Now()
 		page, err := o.read(ctx, &q)
-		for range cap(o.gate.slots) { // every connection has its own
+		for range o.gate.size { // every connection has its own
 			if pgCode(err) != "0A000" {
 				break
 			}
@@ -261,9 +261,10 @@ type Stats struct {
 
 // Stats returns the counts since the start and the present state.
 func (o *Origin) Stats() Stats {
+	running, queued := o.gate.load()
 	return Stats{
 		Fetched: o.fetched.Load(), Failed: o.failed.Load(), TimedOut: o.timedOut.Load(), Overloaded: o.overloaded.Load(),
-		Running: o.gate.running(), Queued: o.gate.queued(),
+		Running: running, Queued: queued,
 		BreakerOpen: o.breaker.State() == gobreaker.StateOpen,
 		Pool:        poolStats(o.pool),
 	}

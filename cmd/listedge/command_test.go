@@ -29,6 +29,15 @@ func TestWrongUsageIsToldInOneLineWithStatusTwo(t *testing.T) {
 		"serve --database-url " + url + " --redis-url memcached://a --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0": "--redis-url",
 		"serve --database-url postgres://%zz --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0":                        "database URL",
 		"serve --nothing":                                                               "--nothing",
+		"serve --listen= --database-url " + url:                                         "--listen",
+		"serve --admin-listen= --database-url " + url:                                   "--admin-listen",
+		"serve --database-url=":                                                         "--database-url",
+		"migrate up --database-url=":                                                    "--database-url",
+		"serve --query-timeout 600h --database-url " + url:                              "--query-timeout",
+		"serve --max-stale 1000000h --database-url " + url:                              "--max-stale",
+		"serve --cache-memory 1000TiB --database-url " + url:                            "--cache-memory",
+		"serve --database-connections 40000 --database-url " + url:                      "--database-connections",
+		"serve --freshness-bound 1ms --database-url " + url:                             "--freshness-bound",
 		"workspaces create --database-url " + url:                                       "--name",
 		"workspaces create --name x --burst 5 --database-url " + url:                    "--rate",
 		"workspaces create --name x --rate=-1 --database-url " + url:                    "negative",
@@ -185,9 +194,15 @@ func TestRedisURLs(t *testing.T) {
 			t.Errorf("%s: %+v, %v", text, o, err)
 		}
 	}
-	for _, text := range []string{"host:6379", "http://host", "redis://", "redis://a,,b", "redis://a,b/1", "redis://a/x", "redis://a/-1", "redis+sentinel://a", "redis://%zz@a"} {
+	for _, text := range []string{"host:6379", "http://host", "redis://", "redis://a,,b", "redis://a,b/1", "redis://a/x", "redis://a/-1", "redis+sentinel://a", "redis://%zz@a",
+		"redis://a:99999", "redis://a:0", "redis://a:b", "redis://a:1:2", "redis://a:6379?x=1", "redis://::1", "redis://a/99999999999999999999"} {
 		if o, err := parseRedisURL(text); err == nil {
 			t.Errorf("%s: read as %+v", text, o)
+		}
+	}
+	for _, secret := range []string{"user:s3cret@host", "redis://user:s3cret@host:x", "redis://:s3cret@host/x", "other://:s3cret@host"} {
+		if _, err := parseRedisURL(secret); err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("a password is told: %v", err)
 		}
 	}
 }

@@ -38,10 +38,29 @@ type listenFlags struct {
 	AdminListen string `help:"Address of the admin listener: health, metrics, profiles, status page. It has no authentication." default:"127.0.0.1:9090" placeholder:"ADDRESS"`
 }
 
+// Validate refuses an empty address, which would listen everywhere.
+func (f *listenFlags) Validate() error {
+	if f.Listen == "" || f.AdminListen == "" {
+		return fmt.Errorf("--listen and --admin-listen must not be empty")
+	}
+	return nil
+}
+
 // databaseFlags say where Postgres is.
 type databaseFlags struct {
 	DatabaseURL string `help:"Postgres, as postgres://user:password@host:port/database." required:"" placeholder:"URL"`
 }
+
+// Validate refuses an empty URL, which would mean whatever libpq's defaults are.
+func (f *databaseFlags) Validate() error {
+	if f.DatabaseURL == "" {
+		return fmt.Errorf("--database-url must not be empty")
+	}
+	return nil
+}
+
+// longest bounds every duration that is a setting.
+const longest = 30 * 24 * time.Hour
 
 // nodeFlags are the settings of a node that have a user.
 type nodeFlags struct {
@@ -66,16 +85,18 @@ type nodeFlags struct {
 // Validate refuses settings that cannot work.
 func (f *nodeFlags) Validate() error {
 	switch {
-	case f.CacheMemory < 1<<20:
-		return fmt.Errorf("--cache-memory must be at least 1MiB")
+	case f.CacheMemory < 1<<20 || f.CacheMemory > 1<<44:
+		return fmt.Errorf("--cache-memory must be from 1MiB to 16TiB")
 	case f.FreshnessBound != 0 && f.FreshnessBound < 200*time.Millisecond:
 		return fmt.Errorf("--freshness-bound must be 0 or at least 200ms: a proof takes up to 100")
 	case f.CacheTTL < 0 || f.MaxStale < 0 || f.KeyGrace < 0 || f.Drain < 0:
 		return fmt.Errorf("--cache-ttl, --max-stale, --key-grace and --drain must not be negative")
-	case f.DatabaseConnections < 1 || f.DatabaseConnections > math.MaxInt16:
-		return fmt.Errorf("--database-connections must be at least 1")
-	case f.QueryTimeout < time.Millisecond:
-		return fmt.Errorf("--query-timeout must be at least 1ms")
+	case max(f.CacheTTL, f.MaxStale, f.KeyGrace, f.Drain, f.FreshnessBound) > longest:
+		return fmt.Errorf("--freshness-bound, --cache-ttl, --max-stale, --key-grace and --drain must be at most 30 days (720h)")
+	case f.DatabaseConnections < 1 || f.DatabaseConnections > 10_000:
+		return fmt.Errorf("--database-connections must be from 1 to 10000")
+	case f.QueryTimeout < time.Millisecond || f.QueryTimeout > time.Hour:
+		return fmt.Errorf("--query-timeout must be from 1ms to 1h")
 	}
 	return nil
 }

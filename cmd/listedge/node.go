@@ -45,7 +45,7 @@ const (
 	// fillSlack is what a fill may take beyond its query: waiting for a turn,
 	// a connection, and the way back of a statement_timeout.
 	fillSlack = time.Second
-	// stopTimeout bounds each step of shutting down after the drain.
+	// stopTimeout bounds shutting down after the drain.
 	stopTimeout = 10 * time.Second
 )
 
@@ -94,7 +94,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, logger *slog.
 	n.cache, err = cache.New(options)
 	if err != nil {
 		n.redis.close()
-		n.database.Close()
+		_ = n.database.Close(ctx)
 		return nil, err
 	}
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, Logger: logger})
@@ -121,7 +121,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, logger *slog.
 			return n.follower.LagBytes()
 		},
 	})
-	n.admin = &http.Server{Handler: edge.Admin(n.health, registry.Handler()), ReadHeaderTimeout: 5 * time.Second}
+	n.admin = &http.Server{Handler: edge.Admin(n.health, registry.Handler()), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second}
 	return n, nil
 }
 
@@ -131,21 +131,17 @@ func (n *node) serve(ctx context.Context) error {
 	failed := make(chan error, 2)
 	go func() { failed <- n.server.Serve(n.public) }()
 	go func() { failed <- n.admin.Serve(n.private) }()
-	awaiting, awaited := make(chan struct{}), ctx
-	go func() {
-		defer close(awaiting)
-		if n.health.Await(awaited) == nil {
+	running, leave := context.WithCancel(context.Background())
+	var beside sync.WaitGroup
+	beside.Go(func() {
+		if n.health.Await(running) == nil {
 			n.logger.Info("ready")
 		}
-	}()
-	following, leave := context.WithCancel(context.Background())
-	var followed sync.WaitGroup
+	})
 	if n.follower != nil {
-		followed.Go(func() { n.follower.Run(following) })
-		followed.Go(func() { n.chooseMode(following) })
+		beside.Go(func() { n.follower.Run(running) })
+		beside.Go(func() { n.chooseMode(running) })
 	}
-	defer followed.Wait()
-	defer leave()
 	n.logger.Info("listening", "version", version, "public", n.public.Addr().String(), "admin", n.private.Addr().String())
 	var err error
 	select {
@@ -156,6 +152,8 @@ func (n *node) serve(ctx context.Context) error {
 		time.Sleep(n.drain)
 	case err = <-failed:
 	}
+	leave()
+	beside.Wait()
 	err = errors.Join(err, n.close())
 	n.logger.Info("stopped")
 	return err
@@ -193,8 +191,7 @@ func (n *node) close() error {
 	defer cancel()
 	err := errors.Join(n.server.Shutdown(ctx), n.cache.Close(ctx), n.limiter.Close(ctx))
 	n.redis.close()
-	n.database.Close()
-	return errors.Join(err, n.admin.Close())
+	return errors.Join(err, n.database.Close(ctx), n.admin.Close())
 }
 
 // newLogger makes the process's logger and quietens the Redis client's own,

@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/tls"
 	"fmt"
+	"math"
 	"net"
 	"net/url"
 	"strconv"
@@ -60,7 +61,7 @@ func newRedisClient(o redis.UniversalOptions) redis.UniversalClient {
 func parseRedisURL(text string) (o redis.UniversalOptions, err error) {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok {
-		return o, fmt.Errorf("%q has no scheme (redis://, rediss:// or redis+sentinel://)", text)
+		return o, fmt.Errorf("no scheme (redis://, rediss:// or redis+sentinel://)")
 	}
 	rest = strings.ReplaceAll(rest, ","+scheme+"://", ",")
 	authority, path, _ := strings.Cut(rest, "/")
@@ -92,17 +93,19 @@ func parseRedisURL(text string) (o redis.UniversalOptions, err error) {
 		return o, fmt.Errorf("scheme %q is not redis, rediss or redis+sentinel", scheme)
 	}
 	for host := range strings.SplitSeq(authority, ",") {
-		if host == "" {
-			return o, fmt.Errorf("an address is empty")
+		name, number, err := net.SplitHostPort(host)
+		if err != nil {
+			name, number = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"), port
 		}
-		if _, _, err := net.SplitHostPort(host); err != nil {
-			host = net.JoinHostPort(strings.Trim(host, "[]"), port)
+		n, err := strconv.ParseUint(number, 10, 16)
+		if err != nil || n == 0 || name == "" || strings.ContainsAny(name, "?#/ ") || strings.Contains(name, ":") && !strings.HasPrefix(host, "[") {
+			return o, fmt.Errorf("an address is not host or host:port")
 		}
-		o.Addrs = append(o.Addrs, host)
+		o.Addrs = append(o.Addrs, net.JoinHostPort(name, number))
 	}
 	if path = strings.Trim(path, "/"); path != "" {
-		if o.DB, err = strconv.Atoi(path); err != nil || o.DB < 0 {
-			return o, fmt.Errorf("database %q is not a number", path)
+		if o.DB, err = strconv.Atoi(path); err != nil || o.DB < 0 || o.DB > math.MaxInt32 {
+			return o, fmt.Errorf("the database is not a number")
 		}
 		if len(o.Addrs) > 1 && o.MasterName == "" {
 			return o, fmt.Errorf("a Cluster has no databases but 0")

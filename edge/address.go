@@ -1,0 +1,54 @@
+package edge
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+
+	"github.com/valyala/fasthttp"
+)
+
+// clientAddress is the connection's peer, or, when that is a trusted proxy,
+// the last address in X-Forwarded-For that is not one.
+func (s *Server) clientAddress(ctx *fasthttp.RequestCtx) netip.Addr {
+	var peer netip.Addr
+	if tcp, ok := ctx.RemoteAddr().(*net.TCPAddr); ok {
+		peer, _ = netip.AddrFromSlice(tcp.IP)
+		peer = peer.Unmap()
+	}
+	if !s.trusted(peer) {
+		return peer
+	}
+	lines := ctx.Request.Header.PeekAll(fasthttp.HeaderXForwardedFor)
+	for i := len(lines) - 1; i >= 0; i-- {
+		for rest := lines[i]; len(rest) > 0; {
+			var last []byte
+			rest, last = cutLast(rest)
+			address, err := netip.ParseAddr(string(last))
+			if err != nil {
+				return peer
+			}
+			if peer = address.Unmap(); !s.trusted(peer) {
+				return peer
+			}
+		}
+	}
+	return peer
+}
+
+func (s *Server) trusted(a netip.Addr) bool {
+	for _, proxies := range s.proxies {
+		if proxies.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// cutLast cuts a comma-separated list before its last element.
+func cutLast(list []byte) (rest, last []byte) {
+	if i := bytes.LastIndexByte(list, ','); i >= 0 {
+		return list[:i], bytes.TrimSpace(list[i+1:])
+	}
+	return nil, bytes.TrimSpace(list)
+}

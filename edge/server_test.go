@@ -1,0 +1,269 @@
+package edge
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/valyala/fasthttp"
+	"go.uber.org/goleak"
+
+	"listedge/cache"
+	"listedge/limiter"
+	"listedge/metrics"
+	"listedge/origin"
+	"listedge/stream"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
+}
+
+func scrape(t *testing.T, s *metrics.Registry) string {
+	t.Helper()
+	w := &recorder{header: http.Header{}}
+	r, err := http.NewRequest("GET", "/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Handler().ServeHTTP(w, r)
+	return w.body.String()
+}
+
+type recorder struct {
+	header http.Header
+	body   strings.Builder
+}
+
+func (r *recorder) Header() http.Header         { return r.header }
+func (r *recorder) Write(b []byte) (int, error) { return r.body.Write(b) }
+func (r *recorder) WriteHeader(int)             {}
+
+func TestEveryAnswerIsCountedOnce(t *testing.T) {
+	s, ctx, registry := hitServerWith(t, `{"data":[]`)
+	before := scrape(t, registry)
+	s.handle(ctx)
+	ctx.Request.Header.Set("If-None-Match", cache.NewPage([]byte(`{"data":[]`), "", time.Now()).ETag)
+	ctx.Response.Reset()
+	s.handle(ctx)
+	after := scrape(t, registry)
+	for series, want := range map[string]int{
+		`listedge_http_requests_total{route="items",status="200"}`:                           1,
+		`listedge_http_requests_total{route="items",status="304"}`:                           1,
+		`listedge_http_request_duration_seconds_count{outcome="memory",route="items"}`:       1,
+		`listedge_http_request_duration_seconds_count{outcome="not_modified",route="items"}`: 1,
+		`listedge_cache_requests_total{tier="memory"}`:                                       2,
+		`listedge_cache_collapsed_total`:                                                     0,
+		`listedge_http_request_duration_seconds_count{outcome="error",route="items"}`:        0,
+	} {
+		if got := value(t, after, series) - value(t, before, series); got != want {
+			t.Errorf("%s grew by %d, want %d", series, got, want)
+		}
+	}
+}
+
+func value(t *testing.T, scraped, series string) int {
+	t.Helper()
+	for line := range strings.Lines(scraped) {
+		if v, ok := strings.CutPrefix(line, series+" "); ok {
+			n := 0
+			for _, c := range strings.TrimSpace(v) {
+				n = n*10 + int(c-'0')
+			}
+			return n
+		}
+	}
+	t.Fatalf("no series %s", series)
+	return 0
+}
+
+// A defect must cost its request a 500, not everybody the process.
+func TestAPanicIsAnInternalError(t *testing.T) {
+	s, ctx, _ := hitServerWith(t, `{"data":[]`)
+	s.cache = nil
+	ctx.Request.Header.Set("X-Request-Id", "mine")
+	s.handle(ctx)
+	if ctx.Response.StatusCode() != 500 || !strings.Contains(string(ctx.Response.Body()), `"INTERNAL_ERROR"`) || !strings.Contains(string(ctx.Response.Body()), `"requestId":"mine"`) {
+		t.Errorf("%d %s", ctx.Response.StatusCode(), ctx.Response.Body())
+	}
+}
+
+// What one request leaves in the pool must not reach the next.
+func TestAnExchangeIsCleanedBeforeItIsUsedAgain(t *testing.T) {
+	s, ctx, _ := hitServerWith(t, `{"data":[]`)
+	x := s.acquire(ctx)
+	x.client, x.limited, x.id = &client{}, true, []byte("other")
+	x.query.Search, x.page.Page = "other", &cache.Page{}
+	s.release(x)
+	y := s.acquire(ctx)
+	defer s.release(y)
+	if y.client != nil || y.limited || len(y.id) > 0 || y.query.Search != "" || y.page.Page != nil || y.outcome != metrics.OutcomeOther {
+		t.Errorf("%+v", y)
+	}
+}
+
+// Of the reasons to refuse a key, one that is not valid comes first.
+func TestARevokedKeyIsUnauthorisedWhateverItsScopes(t *testing.T) {
+	hash, _ := origin.HashKey([]byte(aKey))
+	for name, k := range map[string]origin.Key{
+		"revoked, no scope":            {Revoked: true},
+		"revoked, suspended workspace": {Revoked: true, Suspended: true, Items: true},
+		"expired, no scope":            {ExpiresAt: 1},
+	} {
+		k.Limit = origin.DefaultLimit
+		limits := limiter.New(limiter.Options{})
+		s := New(Options{Limiter: limits, Metrics: metrics.New("test").Edge, Logger: slog.New(slog.DiscardHandler), Grace: time.Hour,
+			Lookup: func(context.Context, []origin.KeyHash) (map[origin.KeyHash]origin.Key, error) {
+				return map[origin.KeyHash]origin.Key{hash: k}, nil
+			}})
+		ctx := &fasthttp.RequestCtx{}
+		ctx.Request.SetRequestURI("/v1/items")
+		ctx.Request.Header.Set("X-API-Key", aKey)
+		if s.handle(ctx); ctx.Response.StatusCode() != 401 {
+			t.Errorf("%s: %d %s", name, ctx.Response.StatusCode(), ctx.Response.Body())
+		}
+		_ = s.Shutdown(context.Background())
+		_ = limits.Close(context.Background())
+	}
+}
+
+func TestConnectionsBeyondTheBoundAreRefusedInTheContractsWords(t *testing.T) {
+	s, _, registry := hitServerWith(t, `{"data":[]`)
+	s.maxConns = 2
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	get := func(c net.Conn) *http.Response {
+		t.Helper()
+		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+		_, _ = io.WriteString(c, "GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n")
+		r, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	var open []net.Conn
+	for range 2 {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		open = append(open, c)
+		if r := get(c); r.StatusCode != 200 {
+			t.Fatal(r.Status)
+		}
+	}
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	r, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(r.Body)
+	if r.StatusCode != 503 || r.Header.Get("Retry-After") == "" || r.Header.Get("X-Request-Id") == "" || !strings.Contains(string(body), `"SERVICE_UNAVAILABLE"`) {
+		t.Errorf("%s %v %s", r.Status, r.Header, body)
+	}
+	// A connection that ends makes room for another.
+	open[0].Close()
+	for deadline := time.Now().Add(10 * time.Second); value(t, scrape(t, registry), "listedge_http_connections") > 1; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the closed connection still counts")
+		}
+	}
+	again, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if r := get(again); r.StatusCode != 200 {
+		t.Error(r.Status)
+	}
+	if n := value(t, scrape(t, registry), `listedge_http_requests_total{route="none",status="503"}`); n != 1 {
+		t.Errorf("%d refusals counted", n)
+	}
+	again.Close()
+	open[1].Close()
+	if err := s.http.ShutdownWithContext(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// An outage makes every request fail alike; the log tells of it once a second.
+func TestOutagesDoNotFillTheLog(t *testing.T) {
+	var l logged
+	now := time.Now()
+	told := 0
+	for range 1000 {
+		if tell, _ := l.tell(now, false); tell {
+			told++
+		}
+	}
+	tell, alike := l.tell(now.Add(time.Second), false)
+	if told != 1 || !tell || alike != 999 {
+		t.Errorf("told %d times, then %v of %d alike", told, tell, alike)
+	}
+	if tell, _ := l.tell(now.Add(time.Second), true); !tell {
+		t.Error("what must always be told was not")
+	}
+}
+
+func TestWorkspaceBucketsAreSharedAndFollowTheLimit(t *testing.T) {
+	s, _, _ := hitServerWith(t, `{"data":[]`)
+	w := uuid.New()
+	l := origin.Limit{Set: true, Rate: 5, Burst: 10}
+	a, err := s.workspaceBucket(w, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := s.workspaceBucket(w, l); a != b {
+		t.Error("two keys of a workspace spend from two buckets")
+	}
+	l.Rate = 6
+	if b, _ := s.workspaceBucket(w, l); a == b {
+		t.Error("the limit changed and the bucket did not")
+	}
+	n := 0
+	s.workspaces.Range(func(any, any) bool { n++; return true })
+	if n > 2 { // this one and the fixture's
+		t.Errorf("%d buckets kept for one workspace", n)
+	}
+}
+
+func TestKeysChangedHasThemLookedUpAgain(t *testing.T) {
+	s, ctx, _ := hitServerWith(t, `{"data":[]`)
+	hash, _ := origin.HashKey([]byte(aKey))
+	k, _, ok := s.keyring.Known(hash, time.Now())
+	if !ok {
+		t.Fatal("the key is not known")
+	}
+	s.KeysChanged(stream.Change{Pairs: []stream.Pair{{Workspace: uuid.New(), Collection: stream.Keys}, {Workspace: k.Workspace, Collection: stream.Items}}})
+	if _, _, ok := s.keyring.Known(hash, time.Now()); !ok {
+		t.Error("another workspace's keys, and this one's items, do not concern it")
+	}
+	s.KeysChanged(stream.Change{Pairs: []stream.Pair{{Workspace: k.Workspace, Collection: stream.Keys}}})
+	if _, _, ok := s.keyring.Known(hash, time.Now()); ok {
+		t.Error("the key still opens without a look-up")
+	}
+	if s.handle(ctx); ctx.Response.StatusCode() != 200 {
+		t.Errorf("%d", ctx.Response.StatusCode())
+	}
+}
