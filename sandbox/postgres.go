@@ -69,7 +69,7 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
 		return nil, err
 	}
 	if kept == 0 {
-		err = p.initialise()
+		err = p.initialise(ctx)
 	} else {
 		err = p.adopt()
 	}
@@ -114,7 +114,7 @@ func (p *Postgres) URL(database string) string {
 // initialise makes a new cluster, UTF-8 whatever the machine's locale is: the
 // product stores every script there is, and pg_trgm asks the locale what a
 // letter is.
-func (p *Postgres) initialise() error {
+func (p *Postgres) initialise(ctx context.Context) error {
 	p.password = rand.Text()
 	if err := os.WriteFile(p.passwordFile(), []byte(p.password), 0o600); err != nil {
 		return fmt.Errorf("%w %s: %w", ErrDataFolder, p.options.Dir, err)
@@ -134,7 +134,12 @@ func (p *Postgres) initialise() error {
 		if err != nil {
 			return err
 		}
-		<-initdb.done
+		select {
+		case <-initdb.done:
+		case <-ctx.Done():
+			_ = initdb.End(time.Second, syscall.SIGTERM, syscall.SIGKILL)
+			return fmt.Errorf("initdb: %w", ctx.Err())
+		}
 		if initdb.cmd.ProcessState.Success() {
 			return nil
 		}

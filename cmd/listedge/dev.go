@@ -35,7 +35,7 @@ type devCommand struct {
 const (
 	devDatabase = "listedge"
 	devDrain    = 300 * time.Millisecond // nobody's load balancer is looking
-	// devStart bounds each of the steps up to serving, on a slow laptop too.
+	// devStart bounds starting a server, on a slow laptop too.
 	devStart = 2 * time.Minute
 	// childPatience is how long a node may take to leave before it is killed.
 	childPatience = devDrain + 3*stopTimeout
@@ -106,6 +106,8 @@ func (c *devCommand) Run(ctx context.Context, t *terminal) (err error) {
 		return n.serve(ctx)
 	}
 	if c.RedisURL == "" {
+		startCtx, cancel := context.WithTimeout(ctx, devStart)
+		defer cancel()
 		redis, err := sandbox.StartRedis(startCtx, sandbox.RedisOptions{Dir: filepath.Join(c.DataDir, "redis")})
 		if err != nil {
 			return fmt.Errorf("start Redis: %w", err)
@@ -225,6 +227,7 @@ func (c *devCommand) fleet(ctx context.Context, t *terminal, addresses []listenF
 	}
 	out := &lineWriter{to: t.err}
 	var children []*sandbox.Child
+	var alive sync.WaitGroup
 	defer func() {
 		for _, child := range children {
 			_ = child.Signal(syscall.SIGTERM)
@@ -244,16 +247,22 @@ func (c *devCommand) fleet(ctx context.Context, t *terminal, addresses []listenF
 		}
 		children = append(children, child)
 		fmt.Fprintf(t.err, "node %d is process %d\n", i+1, child.Pid())
-		go func() { // ends with the child, which the deferred function awaits
+		alive.Go(func() {
 			<-child.Done()
 			if ctx.Err() == nil {
 				fmt.Fprintf(out, "node %d ended (%s)\n", i+1, child.State())
 			}
-		}()
+		})
 	}
 	ready()
-	<-ctx.Done()
-	return nil
+	ended := make(chan struct{})
+	go func() { defer close(ended); alive.Wait() }() // the deferred function ends them all
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-ended:
+		return errors.New("all nodes have ended")
+	}
 }
 
 // environment hands a node its settings.

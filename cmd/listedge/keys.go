@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -25,6 +26,11 @@ type keyCreate struct {
 	Name      string         `help:"What it is for."`
 	Scopes    []string       `help:"What it may read." default:"items:read,contacts:read" enum:"items:read,contacts:read"`
 	ExpiresIn *time.Duration `help:"How long it works; for ever if not given." placeholder:"DURATION"`
+}
+
+// Validate is explicit because each of the embedded has one.
+func (c *keyCreate) Validate() error {
+	return cmp.Or(c.databaseFlags.Validate(), c.limitFlags.Validate())
 }
 
 // Run creates a key.

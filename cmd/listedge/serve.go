@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -12,6 +13,11 @@ type serveCommand struct {
 	listenFlags
 	databaseFlags
 	nodeFlags
+}
+
+// Validate is explicit because each of the embedded has one.
+func (c *serveCommand) Validate() error {
+	return cmp.Or(c.listenFlags.Validate(), c.databaseFlags.Validate(), c.nodeFlags.Validate())
 }
 
 // Run serves until ctx ends.

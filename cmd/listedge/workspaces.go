@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -51,6 +52,11 @@ type workspaceCreate struct {
 	jsonFlag
 	limitFlags
 	Name string `help:"Its name." required:""`
+}
+
+// Validate is explicit because each of the embedded has one.
+func (c *workspaceCreate) Validate() error {
+	return cmp.Or(c.databaseFlags.Validate(), c.limitFlags.Validate())
 }
 
 // Run creates a workspace.

@@ -1,0 +1,44 @@
+package cache
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"listedge/stream"
+)
+
+// A flight may take longer than a page lives. Who asks while it is under way
+// must not be brought a page that was read before it asked and is too old.
+func TestALateJoinerIsNotBroughtAPageThatIsTooOldForIt(t *testing.T) {
+	virtual(t, func(t *testing.T, c *Cache) {
+		const slow = ttl + time.Second
+		database := "old"
+		reads := func(ctx context.Context) (Filled, error) {
+			seen := database
+			time.Sleep(slow)
+			return Filled{Body: []byte(seen)}, nil
+		}
+		first := make(chan Result, 1)
+		go func() {
+			r, err := c.Forward(keyOf("q"), stream.Pair{}, reads)
+			if err != nil {
+				t.Error(err)
+			}
+			first <- r
+		}()
+		time.Sleep(slow - 100*time.Millisecond)
+		synctest.Wait()
+		database = "new" // committed, and acknowledged
+		late, err := c.Forward(keyOf("q"), stream.Pair{}, func(context.Context) (Filled, error) {
+			return Filled{Body: []byte(database)}, nil
+		})
+		if err != nil || string(late.Page.Body) != "new" {
+			t.Errorf("the late one was brought %v, %v", late, err)
+		}
+		if r := <-first; string(r.Page.Body) != "old" {
+			t.Errorf("the first one was brought %q", r.Page.Body)
+		}
+	})
+}
