@@ -4,8 +4,10 @@ import (
 	"context"
 	_ "embed"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/pprof"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -56,7 +58,7 @@ func (h *Health) look(ctx context.Context) readiness {
 		cancel()
 		r.Checks[c.Name] = "ok"
 		if err != nil {
-			r.Checks[c.Name] = err.Error()
+			r.Checks[c.Name] = strings.Join(strings.Fields(err.Error()), " ")
 			passed = passed && !c.Needed
 		}
 	}
@@ -70,18 +72,27 @@ func (h *Health) look(ctx context.Context) readiness {
 // Ready says what /readyz last found.
 func (h *Health) Ready() bool { return h.started.Load() && !h.draining.Load() }
 
-// Await looks until the node is ready or ctx ends.
-func (h *Health) Await(ctx context.Context) error {
+// Await looks until the node is ready or ctx ends, and tells why it is not,
+// once for each state of its checks.
+func (h *Health) Await(ctx context.Context, waiting func(checks map[string]string)) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	for !h.look(ctx).Ready {
+	var told map[string]string
+	for {
+		found := h.look(ctx)
+		if found.Ready {
+			return nil
+		}
+		if !maps.Equal(found.Checks, told) && ctx.Err() == nil {
+			told = found.Checks
+			waiting(told)
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
 		}
 	}
-	return nil
 }
 
 // Drain makes the node not ready for good.

@@ -99,7 +99,6 @@ func (s *Server) limit(x *exchange) failure {
 	if x.limits.Allowed {
 		return failure{}
 	}
-	x.outcome = metrics.OutcomeLimited
 	return failure{problem: rateLimited, retry: wholeSeconds(x.limits.RetryAfter)}
 }
 

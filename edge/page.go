@@ -170,6 +170,10 @@ func (s *Server) writeLimits(x *exchange, returned bool) {
 	}
 	c, d, h := x.client, &x.limits, &x.http.Response.Header
 	h.SetCanonical(headerRateLimitPolicy, c.policy)
+	if d.Source == limiter.SourceBlocked { // a rate of 0: how the other bucket stands was not asked
+		s.writeBlocked(x)
+		return
+	}
 	key := levelOf(d, limiter.Key, d.Key, c.limit, returned)
 	x.scratch = appendLevel(x.scratch[:0], "key", key)
 	tightest, burst := key, c.limit
@@ -184,6 +188,20 @@ func (s *Server) writeLimits(x *exchange, returned bool) {
 	setInt(x, headerXLimit, burst)
 	setInt(x, headerXRemaining, tightest.remaining)
 	setInt(x, headerXReset, tightest.reset)
+}
+
+// writeBlocked tells of the one bucket that lets nothing pass.
+func (s *Server) writeBlocked(x *exchange) {
+	blocked := level{0, wholeSeconds(x.limits.RetryAfter)}
+	x.scratch = appendLevel(x.scratch[:0], x.limits.Refused.String(), blocked)
+	x.http.Response.Header.SetCanonical(headerRateLimit, x.scratch)
+	burst := x.client.limit
+	if x.limits.Refused == limiter.Workspace {
+		burst = x.client.workspaceLimit
+	}
+	setInt(x, headerXLimit, burst)
+	setInt(x, headerXRemaining, 0)
+	setInt(x, headerXReset, blocked.reset)
 }
 
 // level is a bucket as headers show it: whole tokens, and seconds from now

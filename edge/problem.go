@@ -28,8 +28,9 @@ func (s *Server) writeProblem(x *exchange, f failure) {
 	}
 	s.writeLimits(x, false)
 	answer.SetBodyRaw(problemBody(nil, f.problem, f.details, x.id))
-	if x.outcome != metrics.OutcomeLimited {
-		x.outcome = metrics.OutcomeError
+	x.outcome = metrics.OutcomeError
+	if f.problem.status == fasthttp.StatusTooManyRequests {
+		x.outcome = metrics.OutcomeLimited
 	}
 	if f.problem.status >= 500 {
 		if tell, untold := f.problem.log.tell(x.now, f.problem == internalError); tell {

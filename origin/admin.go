@@ -114,6 +114,18 @@ func (a *Admin) CreateKey(ctx context.Context, spec NewKeySpec) (KeyRow, error) 
 	return row, err
 }
 
+// WorkspaceExists returns ErrNotFound when it does not.
+func (a *Admin) WorkspaceExists(ctx context.Context, id uuid.UUID) error {
+	var there bool
+	if err := a.conn.QueryRow(ctx, workspaceExistsSQL, id).Scan(&there); err != nil {
+		return fmt.Errorf("look for the workspace: %w", err)
+	}
+	if !there {
+		return fmt.Errorf("workspace %s: %w", id, ErrNotFound)
+	}
+	return nil
+}
+
 // Keys lists the keys of a workspace, oldest first.
 func (a *Admin) Keys(ctx context.Context, workspace uuid.UUID) ([]KeyRow, error) {
 	return all[KeyRow](ctx, a.conn, "list keys", listKeysSQL, workspace)

@@ -184,6 +184,8 @@ RETURNING id, name, suspended_at, rate_per_second, burst, created_at`
 UPDATE workspaces SET suspended_at = NULL WHERE id = $1
 RETURNING id, name, suspended_at, rate_per_second, burst, created_at`
 
+	workspaceExistsSQL = `SELECT EXISTS (SELECT FROM workspaces WHERE id = $1)`
+
 	createKeySQL = `
 INSERT INTO api_keys (workspace_id, name, key_hash, key_prefix, scopes, rate_per_second, burst, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, now() + $8)

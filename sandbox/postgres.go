@@ -58,7 +58,7 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
 	}
 	if p.bin, _, err = findPostgres(kept); err != nil {
 		if kept != 0 {
-			return nil, fmt.Errorf("%w %s was made by another version: %w", ErrDataFolder, o.Dir, err)
+			return nil, fmt.Errorf("%w %s was made by PostgreSQL %d, another version than this machine has: choose another folder", ErrDataFolder, o.Dir, kept)
 		}
 		return nil, err
 	}
@@ -222,6 +222,9 @@ func (p *Postgres) takesConnections() bool {
 	lines := strings.Split(string(b), "\n")
 	return len(lines) > 7 && strings.TrimSpace(lines[7]) == "ready" && strings.TrimSpace(lines[0]) == strconv.Itoa(p.Pid())
 }
+
+// Done is closed once the server has ended, which of itself it should not.
+func (p *Postgres) Done() <-chan struct{} { return p.process.Done() }
 
 // Stop shuts the server down, fast first and by force if need be.
 func (p *Postgres) Stop() error {

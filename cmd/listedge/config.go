@@ -75,8 +75,8 @@ type nodeFlags struct {
 	DatabaseConnections int           `help:"Page queries at once; eight times as many may wait." default:"16"`
 	QueryTimeout        time.Duration `help:"The longest a page query may run (statement_timeout)." default:"2s"`
 
-	TrustedProxies []netip.Prefix `help:"Networks of load balancers whose X-Forwarded-For names the client, as 10.0.0.0/8,fd00::/8." placeholder:"CIDR"`
-	Drain          time.Duration  `help:"After SIGTERM, how long the node goes on answering, not ready and closing each connection, before it stops." default:"3s"`
+	TrustedProxies []network     `help:"Networks of load balancers whose X-Forwarded-For names the client, as 10.0.0.0/8,fd00::/8." placeholder:"CIDR"`
+	Drain          time.Duration `help:"After SIGTERM, how long the node goes on answering, not ready and closing each connection, before it stops." default:"3s"`
 
 	LogFormat string     `help:"text or json." enum:"text,json" default:"text"`
 	LogLevel  slog.Level `help:"debug (every request), info, warn or error." default:"info" placeholder:"LEVEL"`
@@ -98,6 +98,22 @@ func (f *nodeFlags) Validate() error {
 	case f.QueryTimeout < time.Millisecond || f.QueryTimeout > time.Hour:
 		return fmt.Errorf("--query-timeout must be from 1ms to 1h")
 	}
+	return nil
+}
+
+// network is a CIDR, or one address.
+type network struct{ netip.Prefix }
+
+// UnmarshalText reads a network.
+func (n *network) UnmarshalText(text []byte) (err error) {
+	if n.Prefix, err = netip.ParsePrefix(string(text)); err == nil {
+		return nil
+	}
+	address, err := netip.ParseAddr(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is not a network like 10.0.0.0/8", text)
+	}
+	n.Prefix = netip.PrefixFrom(address, address.BitLen())
 	return nil
 }
 

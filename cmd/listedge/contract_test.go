@@ -416,7 +416,7 @@ func TestLimits(t *testing.T) {
 		a.Header.Get("X-RateLimit-Limit") != "8" || a.Header.Get("X-RateLimit-Remaining") != "0" {
 		t.Errorf("%s %v", a.Status, a.Header)
 	}
-	if a := n.get(t, "/v1/items", blocked); a.StatusCode != 429 || a.Header.Get("Retry-After") == "" {
+	if a := n.get(t, "/v1/items", blocked); a.StatusCode != 429 || a.Header.Get("Retry-After") == "" || a.Header.Get("RateLimit") != `"key";r=0;t=`+a.Header.Get("Retry-After") {
 		t.Errorf("rate 0: %s %v", a.Status, a.Header)
 	}
 	// Wrong parameters cost a token: the check of the limit comes first.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +44,8 @@ const (
 
 // What `dev` seeds: a few thousand rows in two workspaces.
 var devSeed = load.SeedSpec{Workspaces: 2, Items: 3000, Contacts: 1500, Seed: 1}
+
+var errPostgresEnded = errors.New("the private Postgres has ended")
 
 // Run starts Postgres, prepares it, and serves on it until ctx ends.
 func (c *devCommand) Run(ctx context.Context, t *terminal) (err error) {
@@ -88,6 +91,17 @@ func (c *devCommand) Run(ctx context.Context, t *terminal) (err error) {
 		return fmt.Errorf("start Postgres: %w", err)
 	}
 	defer func() { err = errors.Join(err, postgres.Stop()) }()
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	go func() { // ends with Postgres, which the deferred function above sees to
+		<-postgres.Done()
+		giveUp(errPostgresEnded)
+	}()
+	defer func() {
+		if errors.Is(context.Cause(ctx), errPostgresEnded) {
+			err = cmp.Or(err, fmt.Errorf("%w; its log is %s", errPostgresEnded, postgres.LogFile()))
+		}
+	}()
 	url := postgres.URL(devDatabase)
 	key, workspace, err := c.prepare(ctx, t, postgres)
 	if err != nil {

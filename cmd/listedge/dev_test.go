@@ -155,7 +155,7 @@ func TestDevKilledLeavesNothingBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = c.Wait()
-	within(t, 20*time.Second, "Postgres has ended", func() bool { return len(processesOn(t, dir+"/cluster")) == 0 })
+	within(t, 20*time.Second, "the private Postgres has ended", func() bool { return len(processesOn(t, dir+"/cluster")) == 0 })
 
 	c, out := run() // and starts again on what was left
 	if err := c.Process.Signal(syscall.SIGINT); err != nil {
@@ -192,5 +192,30 @@ func TestDevRunsAFleet(t *testing.T) {
 		if _, err := n.try("GET", "/v1/items", key); err == nil {
 			t.Error("a node still answers")
 		}
+	}
+}
+
+func TestDevEndsWhenItsPostgresDoes(t *testing.T) {
+	dir := sandboxtest.Dir(t)
+	p := start(t, devFlags(t, dir)...)
+	awaitDev(t, p, 1)
+	pid, err := os.ReadFile(filepath.Join(dir, "cluster", "postmaster.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(strings.Split(string(pid), "\n")[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(n, syscall.SIGQUIT); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.ended:
+	case <-time.After(60 * time.Second):
+		t.Fatal("dev goes on without a database")
+	}
+	if p.code != exitFailed || !strings.Contains(p.err.String(), "Postgres has ended") {
+		t.Errorf("exit %d: %s", p.code, p.err.String())
 	}
 }

@@ -146,7 +146,6 @@ type oracle struct {
 	worst   time.Duration
 	answers map[string]int // by Cache-Status
 	wrong   []string
-	errors  int
 }
 
 const watchedWorkspaces = 4

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,14 +31,23 @@ type keyCreate struct {
 
 // Validate is explicit because each of the embedded has one.
 func (c *keyCreate) Validate() error {
-	return cmp.Or(c.databaseFlags.Validate(), c.limitFlags.Validate())
+	err := cmp.Or(c.databaseFlags.Validate(), c.limitFlags.Validate())
+	if c.Name != "" {
+		err = cmp.Or(err, validName(c.Name))
+	}
+	return err
 }
 
 // Run creates a key.
 func (c *keyCreate) Run(ctx context.Context, t *terminal) error {
-	if c.ExpiresIn != nil && *c.ExpiresIn <= 0 {
+	switch {
+	case c.ExpiresIn != nil && *c.ExpiresIn <= 0:
 		return usageError{fmt.Errorf("--expires-in must be positive")}
+	case len(c.Scopes) == 0 || slices.Contains(c.Scopes, ""): // an unset variable must not widen rights
+		return usageError{fmt.Errorf("--scopes must not be empty")}
 	}
+	slices.Sort(c.Scopes)
+	c.Scopes = slices.Compact(c.Scopes)
 	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
 		k, err := a.CreateKey(ctx, origin.NewKeySpec{
 			Workspace: c.Workspace, Name: c.Name, Scopes: c.Scopes, Rate: c.Rate, Burst: c.Burst, ExpiresIn: c.ExpiresIn,
@@ -59,6 +69,9 @@ type keyList struct {
 func (c *keyList) Run(ctx context.Context, t *terminal) error {
 	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
 		list, err := a.Keys(ctx, c.Workspace)
+		if err == nil && len(list) == 0 {
+			err = a.WorkspaceExists(ctx, c.Workspace)
+		}
 		if err != nil {
 			return err
 		}

@@ -60,3 +60,29 @@ func TestSIGHUPSaysThatItChangesNothing(t *testing.T) {
 		t.Error(a.Status)
 	}
 }
+
+func TestOutagesAreLoggedOnceEachWay(t *testing.T) {
+	postgres, url := privateDatabase(t)
+	_, key := workspaceWithKey(t, url)
+	n := startNode(t, url, "--freshness-bound", "0", "--cache-ttl", "1ms")
+	n.get(t, "/v1/items", key)
+	if err := postgres.Kill(syscall.SIGQUIT); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 20*time.Second, "the outage is logged", func() bool {
+		n.get(t, "/v1/items", key)
+		return strings.Contains(n.err.String(), "left alone for pages")
+	})
+	if err := postgres.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 20*time.Second, "its end is logged", func() bool {
+		n.get(t, "/v1/items", key)
+		return strings.Contains(n.err.String(), "again: pages are asked of Postgres")
+	})
+}
+
+func TestANodeThatWaitsForItsDatabaseSaysSo(t *testing.T) {
+	n := launchNode(t, "postgres://127.0.0.1:1/none")
+	within(t, 10*time.Second, "it says why it is not ready", func() bool { return strings.Contains(n.err.String(), `"msg":"not ready"`) })
+}

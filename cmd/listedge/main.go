@@ -84,6 +84,12 @@ func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *int) {
 		}),
 		kong.Vars{"version": versionLine(), "dataDir": defaultDataDir()},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.ValueFormatter(func(v *kong.Value) string { // a placeholder hides the default
+			if v.HasDefault && v.Tag.PlaceHolder != "" && v.Default != "" {
+				return kong.DefaultHelpValueFormatter(v) + " Default: " + v.Default + "."
+			}
+			return kong.DefaultHelpValueFormatter(v)
+		}),
 	)
 	return parser, &code
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,7 +37,8 @@ type node struct {
 	health   *edge.Health
 	admin    *http.Server
 
-	serving atomic.Pointer[edge.Server] // once wired
+	serving    atomic.Pointer[edge.Server] // once wired
+	conditions []condition
 
 	public, private net.Listener
 }
@@ -49,17 +51,33 @@ const (
 	stopTimeout = 10 * time.Second
 )
 
+func prefixes(networks []network) (all []netip.Prefix) {
+	for _, n := range networks {
+		all = append(all, n.Prefix)
+	}
+	return all
+}
+
 // listenBoth opens the listeners of a node, so that a port that is taken is
 // told before anything else is begun.
 func listenBoth(f listenFlags) (public, private net.Listener, err error) {
 	if public, err = net.Listen("tcp", f.Listen); err != nil {
-		return nil, nil, fmt.Errorf("--listen: %w", err)
+		return nil, nil, listenError("--listen", err)
 	}
 	if private, err = net.Listen("tcp", f.AdminListen); err != nil {
 		public.Close()
-		return nil, nil, fmt.Errorf("--admin-listen: %w", err)
+		return nil, nil, listenError("--admin-listen", err)
 	}
 	return public, private, nil
+}
+
+// listenError tells an address that cannot be one from one that is taken.
+func listenError(flag string, err error) error {
+	err = fmt.Errorf("%s: %w", flag, err)
+	if malformed := (*net.AddrError)(nil); errors.As(err, &malformed) {
+		return usageError{err}
+	}
+	return err
 }
 
 // newNode wires a node. Neither Postgres nor Redis need be there yet.
@@ -99,10 +117,19 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, logger *slog.
 	}
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, Logger: logger})
 	pages, keys := origin.New(n.database), origin.NewKeyStore(n.database)
+	n.conditions = []condition{
+		{"pages are asked of Postgres", "Postgres is left alone for pages: it failed several times in a row", func() bool { return !pages.Stats().BreakerOpen }},
+		{"keys are asked of Postgres", "Postgres is left alone for keys: it failed several times in a row", func() bool { return !keys.BreakerOpen() }},
+		{"pages are asked of Redis", "Redis is left alone for pages: it failed several times in a row", func() bool { return !n.cache.Stats().RedisBreakerOpen }},
+		{"limits are kept in Redis", "limits are kept by this node alone: Redis failed several times in a row", func() bool {
+			state := n.limiter.Stats().Breaker
+			return state == "" || state == "closed"
+		}},
+	}
 	registry := metrics.New(version)
 	n.server = edge.New(edge.Options{
 		Cache: n.cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace,
-		Metrics: registry.Edge, Logger: logger, Proxies: f.TrustedProxies,
+		Metrics: registry.Edge, Logger: logger, Proxies: prefixes(f.TrustedProxies),
 	})
 	n.serving.Store(n.server)
 	checks := []edge.Check{{Name: "postgres", Run: n.database.Ready, Needed: true}}
@@ -134,13 +161,13 @@ func (n *node) serve(ctx context.Context) error {
 	running, leave := context.WithCancel(context.Background())
 	var beside sync.WaitGroup
 	beside.Go(func() {
-		if n.health.Await(running) == nil {
+		if n.health.Await(running, func(checks map[string]string) { n.logger.Warn("not ready", "checks", checks) }) == nil {
 			n.logger.Info("ready")
 		}
 	})
+	beside.Go(func() { n.watch(running) })
 	if n.follower != nil {
 		beside.Go(func() { n.follower.Run(running) })
-		beside.Go(func() { n.chooseMode(running) })
 	}
 	n.logger.Info("listening", "version", version, "public", n.public.Addr().String(), "admin", n.private.Addr().String())
 	var err error
@@ -157,33 +184,6 @@ func (n *node) serve(ctx context.Context) error {
 	err = errors.Join(err, n.close())
 	n.logger.Info("stopped")
 	return err
-}
-
-// followAgain is how long the log must be silent before a node that cannot
-// follow changes itself stops waiting for one that can.
-const followAgain = 2 * time.Second
-
-// chooseMode lets pages live by their age while nobody can follow changes.
-func (n *node) chooseMode(ctx context.Context) {
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for cannot := false; ; {
-		why := n.follower.Incapable()
-		if now := why != nil && n.cache.Silence() > followAgain; now != cannot {
-			cannot = now
-			n.cache.CannotFollow(cannot)
-			if cannot {
-				n.logger.Warn("pages live --cache-ttl: changes cannot be followed", "why", why)
-			} else {
-				n.logger.Info("changes are followed again")
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
 }
 
 func (n *node) close() error {

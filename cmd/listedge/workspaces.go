@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -47,6 +50,14 @@ func (f *limitFlags) Validate() error {
 	return err
 }
 
+// validName refuses names that are empty or would break a list's lines.
+func validName(name string) error {
+	if strings.TrimSpace(name) == "" || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+		return fmt.Errorf("--name must be text without control characters, and not empty")
+	}
+	return nil
+}
+
 type workspaceCreate struct {
 	databaseFlags
 	jsonFlag
@@ -56,7 +67,7 @@ type workspaceCreate struct {
 
 // Validate is explicit because each of the embedded has one.
 func (c *workspaceCreate) Validate() error {
-	return cmp.Or(c.databaseFlags.Validate(), c.limitFlags.Validate())
+	return cmp.Or(c.databaseFlags.Validate(), c.limitFlags.Validate(), validName(c.Name))
 }
 
 // Run creates a workspace.
