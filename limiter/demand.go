@@ -24,8 +24,8 @@ func windowOf(p Policy) int64 {
 // note counts n arrivals since the last note: a window that slides.
 func (d *demand) note(now, n int64, p Policy) {
 	d.span = windowOf(p)
-	dt := now - d.at
-	d.at = now
+	dt := max(0, now-d.at)
+	d.at = max(d.at, now)
 	if dt >= d.span {
 		d.perWindow = float64(n) * float64(d.span) / float64(dt)
 		return

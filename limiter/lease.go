@@ -151,8 +151,9 @@ func (l *lease) unspend(now int64) bool {
 
 // refund takes one token back. travels: the bucket must hear of it, with the
 // next call; urgent: it is a small one, where others wait for every token.
-func (l *lease) refund(now int64) (travels, urgent bool) {
-	if l.unspend(now) {
+// alone: it is a token of the local bucket, and goes back there.
+func (l *lease) refund(now int64, alone bool) (travels, urgent bool) {
+	if !alone && l.unspend(now) {
 		return false, false
 	}
 	l.mu.Lock()

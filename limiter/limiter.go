@@ -266,15 +266,15 @@ func (l *Limiter) Return(key, workspace *Bucket) {
 	for _, b := range [...]*Bucket{key, workspace} {
 		if b != nil && b.policy.Load().r > 0 {
 			l.tally.returned.Add(1)
-			l.refund(b, now)
+			l.refund(b, now, false)
 		}
 	}
 }
 
 // refund takes a token back into the lease, or sends it to the bucket: at once
 // where the bucket is small, else with what goes there next.
-func (l *Limiter) refund(b *Bucket, now int64) {
-	travels, urgent := b.lease.refund(now)
+func (l *Limiter) refund(b *Bucket, now int64, alone bool) {
+	travels, urgent := b.lease.refund(now, alone)
 	switch {
 	case !travels:
 	case urgent || l.local != nil:

@@ -79,6 +79,17 @@ func limiterSuite(t *testing.T, source Source, open func(*testing.T) *Limiter) {
 			t.Fatalf("the workspace has %d left", n)
 		}
 	})
+	t.Run("a refused request asks for nothing more", func(t *testing.T) {
+		key, workspace := pair(t, 1, 9)
+		l.Take(key, nil)
+		key.lease.deny.Store(0) // as after a token came back, which another took
+		if d := l.Take(key, workspace); d.Allowed {
+			t.Fatalf("%+v", d)
+		}
+		if s := l.Stats(); workspace.lease.local != nil || s.OffLedger != 0 {
+			t.Fatalf("this node decided alone, nobody being away: %+v", s)
+		}
+	})
 	t.Run("of two refusals the longer wait counts", func(t *testing.T) {
 		key, workspace := pair(t, 1, 1)
 		slower := policy(t, 0.0001, 1)

@@ -117,7 +117,7 @@ func (l *Limiter) travel(t *trip, now int64, d *Decision) {
 			}
 		}
 		for i := range t.leg {
-			if t.leg[i].verdict == empty {
+			if t.leg[i].verdict == empty && t.leg[1-i].verdict != denied {
 				l.decideAlone(&t.leg[i], now)
 				d.Source = SourceLocalFallback
 			}
@@ -223,7 +223,7 @@ func (l *Limiter) refuse(g *leg, which Which, now int64, d *Decision) {
 		if g.alone {
 			l.tally.offLedger.Add(^uint64(0))
 		}
-		l.refund(g.bucket, now)
+		l.refund(g.bucket, now, g.alone)
 	default:
 		wait := g.wait
 		if !g.alone {
