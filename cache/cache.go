@@ -17,6 +17,7 @@
 package cache
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -62,6 +63,8 @@ type Result struct {
 	Age       time.Duration // since the page was last known to equal the database
 	Source    Source
 	HadStale  bool  // there was a page, too old to be served
+	Bypassed  bool  // the caches were not asked
+	ByAge     bool  // changes are not followed: the page is fresh by its age alone
 	Collapsed bool  // another request's flight brought the page
 	Err       error // why a stale page is served; nil for a fresh one
 }
@@ -89,7 +92,7 @@ type Cache struct {
 	stop    context.CancelFunc
 	mu      sync.Mutex // guards closed against a Forward that is about to fly
 	closed  bool
-	running sync.WaitGroup // flights and stores
+	running sync.WaitGroup // flights and calls to Redis
 	stores  chan struct{}  // one place per store to Redis under way
 
 	fills, fillErrors atomic.Uint64
@@ -154,7 +157,42 @@ func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
 	if c.judge(page, now) != fresh {
 		return Result{}, false
 	}
-	return Result{Page: page, Age: c.age(page, now), Source: Memory}, true
+	return Result{Page: page, Age: c.age(page, now), Source: Memory, ByAge: !c.follow.on()}, true
+}
+
+// bypassEvery is how often a page is read anew for requests that bypass the
+// caches; those in between share what the last one brought.
+const bypassEvery = 100 * time.Millisecond
+
+// Bypass returns a page that was read from the database after it was asked
+// for, or less than bypassEvery before.
+func (c *Cache) Bypass(key []byte, pair stream.Pair, fill Fill) (Result, error) {
+	if !c.enter() {
+		return Result{}, errClosed
+	}
+	defer c.running.Done()
+	arrived := time.Now()
+	if held := c.memory.get(key); held != nil {
+		if p := held.page.Load(); arrived.Sub(p.Proof) < bypassEvery {
+			return Result{Page: p, Age: c.age(p, arrived), Source: Memory, ByAge: !c.follow.on()}, nil
+		}
+	}
+	timer := time.NewTimer(c.options.FillTimeout)
+	defer timer.Stop()
+	owned := bytes.Clone(key)
+	for {
+		// Collapsed apart from look-ups that the caches may answer.
+		r, err := c.await(string(key)+" bypass", owned, nil, timer.C, func() (Result, error) {
+			ctx, cancel := context.WithTimeout(c.ctx, c.options.FillTimeout)
+			defer cancel()
+			return c.read(ctx, owned, pair, nil, Origin, fill)
+		})
+		if err == nil && arrived.Sub(r.Page.Proof) > bypassEvery {
+			continue // a flight that had begun too early
+		}
+		r.Bypassed = true
+		return r, err
+	}
 }
 
 // judge applies the serving rule: that of followed changes, or that of age.
@@ -198,7 +236,7 @@ func (c *Cache) recall(key []byte) (r Result, ok bool) {
 	age := c.age(page, now)
 	switch c.judge(page, now) {
 	case fresh: // brought by another request in the meantime
-		return Result{Page: page, Age: age, Source: Memory}, true
+		return Result{Page: page, Age: age, Source: Memory, ByAge: !c.follow.on()}, true
 	case stale:
 		paused := int64(now.Sub(c.start)) < held.pausedUntil.Load()
 		return Result{Page: page, Age: age, Source: Memory, HadStale: true, Err: errPaused}, paused
@@ -251,8 +289,9 @@ func (c *Cache) join(key []byte, pair stream.Pair, held *Page, fill Fill) (Resul
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	arrived := time.Now()
+	owned := bytes.Clone(key) // which a flight may outlive the caller with
 	for {
-		r, err := c.await(key, pair, held, fill, timer.C)
+		r, err := c.await(string(key), owned, held, timer.C, func() (Result, error) { return c.fly(owned, pair, fill) })
 		if err == nil && r.Err == nil && r.Collapsed && r.Page.Proof.Before(arrived) && c.judge(r.Page, time.Now()) != fresh {
 			continue // read before this request came, by a slow flight, and too old by now
 		}
@@ -260,9 +299,8 @@ func (c *Cache) join(key []byte, pair stream.Pair, held *Page, fill Fill) (Resul
 	}
 }
 
-// await is one flight's worth of join.
-func (c *Cache) await(key []byte, pair stream.Pair, held *Page, fill Fill, patience <-chan time.Time) (Result, error) {
-	name := string(key)
+// await is one flight's worth of waiting.
+func (c *Cache) await(name string, key []byte, held *Page, patience <-chan time.Time, flight func() (Result, error)) (Result, error) {
 	var led atomic.Bool
 	landed := c.flights.DoChan(name, func() (any, error) {
 		if !c.enter() {
@@ -270,7 +308,7 @@ func (c *Cache) await(key []byte, pair stream.Pair, held *Page, fill Fill, patie
 		}
 		defer c.running.Done()
 		led.Store(true)
-		return c.fly([]byte(name), pair, fill)
+		return flight()
 	})
 	select {
 	case l := <-landed:
@@ -281,6 +319,7 @@ func (c *Cache) await(key []byte, pair stream.Pair, held *Page, fill Fill, patie
 		r.Collapsed = !led.Load()
 		r.HadStale = r.HadStale || held != nil
 		r.Age = c.age(r.Page, time.Now())
+		r.ByAge = !c.follow.on()
 		return r, nil
 	case <-patience:
 		if h := c.memory.get(key); h != nil { // one wait in vain is enough
@@ -305,28 +344,68 @@ func (c *Cache) fly(key []byte, pair stream.Pair, fill Fill) (Result, error) {
 	held, source := r.Page, Memory
 	ctx, cancel := context.WithTimeout(c.ctx, c.options.FillTimeout)
 	defer cancel()
-	if c.redis != nil {
-		if p := c.redis.get(ctx, key); p != nil {
-			now := time.Now()
-			if c.follow.on() && c.follow.trusted(now) {
-				c.follow.adopt(p, pair)
-			}
-			switch c.judge(p, now) {
-			case fresh:
-				c.memory.put(key, p, c.remaining(p))
-				return Result{Page: p, Source: Redis}, nil
-			case stale:
-				if held == nil || p.Proof.After(held.Proof) {
-					held, source = p, Redis
-				}
+	if p := c.fromRedis(ctx, key, pair); p != nil {
+		switch c.judge(p, time.Now()) {
+		case fresh:
+			c.memory.put(key, p, c.remaining(p))
+			return Result{Page: p, Source: Redis}, nil
+		case stale:
+			if held == nil || p.Proof.After(held.Proof) {
+				held, source = p, Redis
 			}
 		}
 	}
+	if p := c.fromFleet(ctx, key, pair); p != nil {
+		c.memory.put(key, p, c.remaining(p))
+		return Result{Page: p, Source: Redis}, nil
+	}
+	return c.read(ctx, key, pair, held, source, fill)
+}
+
+// fromRedis returns the key's page in Redis, if it has one, as it stands to
+// the changes known here.
+func (c *Cache) fromRedis(ctx context.Context, key []byte, pair stream.Pair) *Page {
+	if c.redis == nil {
+		return nil
+	}
+	p := c.redis.get(ctx, key)
+	if p != nil && c.follow.on() && c.follow.trusted(time.Now()) {
+		c.follow.adopt(p, pair)
+	}
+	return p
+}
+
+// fleetWaits is how long a node waits, time after time, for the page that
+// another one is reading; then it asks the database itself.
+var fleetWaits = [...]time.Duration{3 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond}
+
+// fromFleet has one node of all that miss a page at once read it. It returns
+// the page that another one read, or nil for the one that is to.
+func (c *Cache) fromFleet(ctx context.Context, key []byte, pair stream.Pair) *Page {
+	if c.redis == nil || !c.follow.on() || c.redis.claim(ctx, key) {
+		return nil
+	}
+	for _, wait := range fleetWaits {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		if p := c.fromRedis(ctx, key, pair); p != nil && c.judge(p, time.Now()) == fresh {
+			return p
+		}
+	}
+	return nil
+}
+
+// read asks the origin, and keeps the page if it may be.
+func (c *Cache) read(ctx context.Context, key []byte, pair stream.Pair, held *Page, source Source, fill Fill) (Result, error) {
 	began := c.follow.begin()
 	c.fills.Add(1)
 	filled, err := ask(ctx, fill)
 	if err != nil {
 		c.fillErrors.Add(1)
+		c.release(key)
 		r, err := c.standIn(held, source, err)
 		if err == nil {
 			c.pause(c.memory.put(key, held, c.remaining(held)))
@@ -340,6 +419,8 @@ func (c *Cache) fly(key []byte, pair stream.Pair, fill Fill) (Result, error) {
 	c.memory.put(key, p, c.remaining(p))
 	if keep {
 		c.store(key, p)
+	} else {
+		c.release(key)
 	}
 	return Result{Page: p, Source: Origin, HadStale: held != nil}, nil
 }
@@ -360,9 +441,21 @@ func (c *Cache) remaining(p *Page) time.Duration {
 	return max(c.options.TTL+c.options.MaxStale-time.Since(p.Proof), time.Millisecond)
 }
 
-// store sends the page to Redis, for which nobody waits; too many at once are
-// dropped, for Redis is then the bottleneck and a page is worth little.
+// store sends the page to Redis.
 func (c *Cache) store(key []byte, p *Page) {
+	c.later(func() { c.redis.set(c.ctx, key, p, c.options.TTL+c.options.MaxStale) })
+}
+
+// release lets another node read the page that this one claimed.
+func (c *Cache) release(key []byte) {
+	if c.follow.on() {
+		c.later(func() { c.redis.release(c.ctx, key) })
+	}
+}
+
+// later runs a call to Redis for which nobody waits; too many at once are
+// dropped, for Redis is then the bottleneck and a page is worth little.
+func (c *Cache) later(call func()) {
 	if c.redis == nil {
 		return
 	}
@@ -376,7 +469,7 @@ func (c *Cache) store(key []byte, p *Page) {
 	go func() {
 		defer c.running.Done()
 		defer func() { <-c.stores }()
-		c.redis.set(c.ctx, key, p, c.options.TTL+c.options.MaxStale)
+		call()
 	}()
 }
 

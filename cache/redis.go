@@ -84,8 +84,36 @@ func (r *redisTier) set(ctx context.Context, key []byte, p *Page, life time.Dura
 		return
 	}
 	r.do(ctx, r.storeBudget, func(ctx context.Context) error {
-		return r.client.Set(ctx, redisKeyPrefix+string(key), p.encode(key, life), remaining).Err()
+		err := r.client.Set(ctx, redisKeyPrefix+string(key), p.encode(key, life), remaining).Err()
+		if err == nil && p.sequence.Load() > 0 {
+			err = r.client.Del(ctx, claimPrefix+string(key)).Err()
+		}
+		return err
 	})
+}
+
+const (
+	claimPrefix = "fill:"
+	// claimLife outlasts a usual query; a node that died meanwhile holds the
+	// others up no longer than they wait anyway.
+	claimLife = 150 * time.Millisecond
+)
+
+// claim says whether this node is the one to read the key's page: it is, too,
+// when Redis cannot tell.
+func (r *redisTier) claim(ctx context.Context, key []byte) bool {
+	mine := true
+	r.do(ctx, r.budget, func(ctx context.Context) error {
+		claimed, err := r.client.SetNX(ctx, claimPrefix+string(key), 1, claimLife).Result()
+		mine = claimed || err != nil
+		return err
+	})
+	return mine
+}
+
+// release gives a claim up.
+func (r *redisTier) release(ctx context.Context, key []byte) {
+	r.do(ctx, r.storeBudget, func(ctx context.Context) error { return r.client.Del(ctx, claimPrefix+string(key)).Err() })
 }
 
 // do runs one call within its budget and behind the breaker.

@@ -113,10 +113,14 @@ func (s *Server) parse(x *exchange) failure {
 // lookUp finds the page, in memory if it can.
 func (s *Server) lookUp(x *exchange) failure {
 	x.key = appendPageKey(x.key[:0], &x.query)
-	var hit bool
-	if x.page, hit = s.cache.Hit(x.key, time.Now()); !hit { // the steps before may have taken their time
+	bypass := asksForTheOrigin(x.http.Request.Header.PeekAll(fasthttp.HeaderCacheControl))
+	hit := false
+	if !bypass {
+		x.page, hit = s.cache.Hit(x.key, time.Now()) // the steps before may have taken their time
+	}
+	if !hit {
 		var err error
-		if x.page, err = s.forward(x.key, x.query); err != nil {
+		if x.page, err = s.forward(x.key, x.query, bypass); err != nil {
 			return failure{problem: lookUpProblem(err), retry: retrySoon, cause: err}
 		}
 	}
@@ -137,12 +141,16 @@ func (s *Server) lookUp(x *exchange) failure {
 
 // forward is the way of a page that is not in memory. The query is a copy: a
 // fill may outlive the request that began it.
-func (s *Server) forward(key []byte, q origin.Query) (cache.Result, error) {
+func (s *Server) forward(key []byte, q origin.Query, bypass bool) (cache.Result, error) {
 	pair := stream.Pair{Workspace: q.Workspace, Collection: collections[q.Collection]}
-	return s.cache.Forward(key, pair, func(ctx context.Context) (cache.Filled, error) {
+	fill := func(ctx context.Context) (cache.Filled, error) {
 		page, err := s.origin.Fetch(ctx, q)
 		return cache.Filled{Body: page.Body, Next: page.NextCursor, Snapshot: page.Snapshot}, err
-	})
+	}
+	if bypass {
+		return s.cache.Bypass(key, pair, fill)
+	}
+	return s.cache.Forward(key, pair, fill)
 }
 
 // collections names the origin's collections in the log of changes.

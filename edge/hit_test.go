@@ -65,7 +65,7 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	}
 	for deadline := time.Now().Add(10 * time.Second); ; { // the memory tier stores asynchronously
 		s.handle(ctx)
-		if status := string(ctx.Response.Header.Peek("Cache-Status")); status == string(statusMemory) {
+		if status := string(ctx.Response.Header.Peek("Cache-Status")); status == string(statusByAge) {
 			ctx.Response.Reset()
 			return s, ctx, registry
 		} else if time.Now().After(deadline) {

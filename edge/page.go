@@ -116,6 +116,12 @@ func cacheStatus(r *cache.Result) []byte {
 	switch {
 	case r.Err != nil:
 		return statusStaleIfError
+	case r.Bypassed && r.Collapsed:
+		return statusBypassCollapsed
+	case r.Bypassed:
+		return statusBypass
+	case r.ByAge && r.Source != cache.Origin:
+		return statusByAge
 	case r.Source == cache.Memory:
 		return statusMemory
 	case r.Source == cache.Redis && r.Collapsed:
@@ -133,15 +139,32 @@ func cacheStatus(r *cache.Result) []byte {
 }
 
 var (
-	statusMemory         = []byte("listedge; hit; detail=memory")
-	statusRedis          = []byte("listedge; hit; detail=redis")
-	statusRedisCollapsed = []byte("listedge; hit; collapsed; detail=redis")
-	statusMiss           = []byte("listedge; fwd=uri-miss")
-	statusMissCollapsed  = []byte("listedge; fwd=uri-miss; collapsed")
-	statusStale          = []byte("listedge; fwd=stale")
-	statusStaleCollapsed = []byte("listedge; fwd=stale; collapsed")
-	statusStaleIfError   = []byte("listedge; fwd=stale; detail=stale-if-error")
+	statusBypass          = []byte("listedge; fwd=bypass")
+	statusBypassCollapsed = []byte("listedge; fwd=bypass; collapsed")
+	statusByAge           = []byte("listedge; hit; detail=ttl")
+	statusMemory          = []byte("listedge; hit; detail=memory")
+	statusRedis           = []byte("listedge; hit; detail=redis")
+	statusRedisCollapsed  = []byte("listedge; hit; collapsed; detail=redis")
+	statusMiss            = []byte("listedge; fwd=uri-miss")
+	statusMissCollapsed   = []byte("listedge; fwd=uri-miss; collapsed")
+	statusStale           = []byte("listedge; fwd=stale")
+	statusStaleCollapsed  = []byte("listedge; fwd=stale; collapsed")
+	statusStaleIfError    = []byte("listedge; fwd=stale; detail=stale-if-error")
 )
+
+// asksForTheOrigin is a request's Cache-Control: no-cache (RFC 9111, 5.2.1.4).
+func asksForTheOrigin(lines [][]byte) bool {
+	for _, line := range lines {
+		for len(line) > 0 {
+			var directive []byte
+			directive, line, _ = bytes.Cut(line, []byte{','})
+			if bytes.EqualFold(bytes.TrimSpace(directive), []byte("no-cache")) {
+				return true
+			}
+		}
+	}
+	return false
+}
 
 // appendLink appends the address of the next page, with the parameters that
 // are not at their default.

@@ -242,9 +242,11 @@ func TestParametersAreRefusedBeforeAnythingIsTouched(t *testing.T) {
 
 func TestHeadersOfAPage(t *testing.T) {
 	url := database(t)
-	workspace, key := workspaceWithKey(t, url)
+	workspace, _ := workspaceWithKey(t, url)
+	key := newKeyFor(t, url, workspace, "--rate", "0.5", "--burst", "100000")
 	execute(t, url, "INSERT INTO items (workspace_id, name, description) SELECT $1, 'Item ' || g, repeat('tea ', 20) FROM generate_series(1, 60) g", workspace)
 	n := startNode(t, url)
+	within(t, 20*time.Second, "followed", func() bool { return n.mode() == "followed" })
 
 	first := n.get(t, "/v1/items?limit=10", key)
 	for header, want := range map[string]string{
@@ -255,11 +257,11 @@ func TestHeadersOfAPage(t *testing.T) {
 		"Age":                   `^0$`,
 		"Cache-Status":          `^listedge; fwd=uri-miss`,
 		"Link":                  `^</v1/items\?limit=10&cursor=[A-Za-z0-9_-]+>; rel="next"$`,
-		"RateLimit-Policy":      `^"key";q=100000;w=1$`,
-		"RateLimit":             `^"key";r=9999\d;t=1$`,
+		"RateLimit-Policy":      `^"key";q=100000;w=200000$`,
+		"RateLimit":             `^"key";r=99999;t=[12]$`,
 		"X-RateLimit-Limit":     `^100000$`,
-		"X-RateLimit-Remaining": `^9999\d$`,
-		"X-RateLimit-Reset":     `^1$`,
+		"X-RateLimit-Remaining": `^99999$`,
+		"X-RateLimit-Reset":     `^[12]$`,
 		"X-Request-Id":          `^[a-z0-9]{10}-[0-9a-z]+$`,
 	} {
 		if got := first.Header.Get(header); !regexp.MustCompile(want).MatchString(got) {
@@ -345,7 +347,7 @@ func TestAgeCountsFromTheQuery(t *testing.T) {
 	n.get(t, "/v1/items", key)
 	within(t, 10*time.Second, "Age 1", func() bool {
 		a := n.get(t, "/v1/items", key)
-		return a.Header.Get("Age") == "1" && a.Header.Get("Cache-Status") == "listedge; hit; detail=memory"
+		return a.Header.Get("Age") == "1" && a.Header.Get("Cache-Status") == "listedge; hit; detail=ttl"
 	})
 }
 

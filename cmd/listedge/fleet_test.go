@@ -1,0 +1,88 @@
+package main
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"listedge/sandbox/sandboxtest"
+)
+
+// After a change to a page that many nodes are asked for, one of them reads it
+// and the others wait for that.
+func TestAFleetReadsAChangedPageOnce(t *testing.T) {
+	url := database(t)
+	redis := sandboxtest.Redis(t)
+	workspace, key := workspaceWithKey(t, url)
+	execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'v0')", workspace)
+	const size, changes = 8, 5
+	var nodes []*testNode
+	for range size {
+		nodes = append(nodes, startNode(t, url, "--redis-url", redis.URL(), "--database-connections", "2"))
+	}
+	for _, n := range nodes {
+		within(t, 20*time.Second, "followed", func() bool { return n.mode() == "followed" })
+		n.get(t, "/v1/items", key)
+	}
+	fetches := func() (sum float64) {
+		for _, n := range nodes {
+			sum += n.metric(t, "listedge_origin_fetches_total")
+		}
+		return sum
+	}
+	before := fetches()
+	for i := range changes {
+		want := "v" + string(rune('1'+i))
+		execute(t, url, "UPDATE items SET name = $2 WHERE workspace_id = $1", workspace, want)
+		var wg sync.WaitGroup
+		for _, n := range nodes {
+			wg.Go(func() {
+				within(t, 20*time.Second, "the new page", func() bool {
+					a, err := n.try("GET", "/v1/items", key)
+					return err == nil && strings.Contains(string(a.body), want)
+				})
+			})
+		}
+		wg.Wait()
+	}
+	perChange := (fetches() - before) / changes
+	t.Logf("%.1f queries per change on %d nodes", perChange, size)
+	if perChange > size-2 {
+		t.Errorf("%.1f queries per change on %d nodes", perChange, size)
+	}
+}
+
+func TestNoCacheGoesToTheDatabase(t *testing.T) {
+	url := database(t)
+	workspace, key := workspaceWithKey(t, url)
+	n := startNode(t, url, "--freshness-bound", "0", "--cache-ttl", "1h")
+	if got := n.get(t, "/v1/items", key).page(t); len(got.Data) != 0 {
+		t.Fatal(got)
+	}
+	execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'New')", workspace)
+	if got := n.get(t, "/v1/items", key).page(t); len(got.Data) != 0 {
+		t.Fatal("the page did not come from the cache: the test tries nothing")
+	}
+	var a *answer
+	within(t, 10*time.Second, "a page that bypassed the caches", func() bool {
+		a = n.get(t, "/v1/items", key, "Cache-Control: max-age=0, no-cache")
+		return a.Header.Get("Cache-Status") == "listedge; fwd=bypass"
+	})
+	if len(a.page(t).Data) != 1 {
+		t.Errorf("%s", a.body)
+	}
+	// What was read for one is everybody's.
+	if got := n.get(t, "/v1/items", key).page(t); len(got.Data) != 1 {
+		t.Error("the page that was read is not kept")
+	}
+	// And a client that always asks so does not turn the cache off.
+	before := n.metric(t, "listedge_origin_fetches_total")
+	began := time.Now()
+	for range 200 {
+		n.get(t, "/v1/items", key, "Cache-Control: no-cache")
+	}
+	if fetched, most := n.metric(t, "listedge_origin_fetches_total")-before, 2+time.Since(began).Seconds()*10; fetched > most {
+		t.Errorf("%v queries in %s", fetched, time.Since(began))
+	}
+}
