@@ -1,5 +1,10 @@
-//go:build !soak
+//go:build !race
 
 package limiter
 
-const stormSeeds = 300
+// How much of the simulation a plain run has time for.
+const (
+	stormSeeds = 300
+	simSeeds   = 40
+	simSpan    = 20_000_000
+)

@@ -1,0 +1,10 @@
+//go:build race
+
+package limiter
+
+// The simulation has one goroutine: the race detector makes it slow, not better.
+const (
+	stormSeeds = 30
+	simSeeds   = 4
+	simSpan    = 5_000_000
+)
