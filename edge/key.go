@@ -25,35 +25,56 @@ type client struct {
 	broken          error  // its limit cannot be enforced, so nothing is served
 }
 
+func policyOf(l origin.Limit) (limiter.Policy, error) {
+	p, err := limiter.NewPolicy(l.Rate, l.Burst)
+	p.Version = l.Version
+	return p, err
+}
+
 // sharedBucket is a workspace's, which all its keys spend from.
 type sharedBucket struct {
 	limit  origin.Limit
 	bucket *limiter.Bucket
 }
 
-// workspaceBucket returns the workspace's one bucket, made anew when its limit
-// has changed.
+// workspaceBucket returns the workspace's one bucket, under its present limit.
 func (s *Server) workspaceBucket(workspace uuid.UUID, l origin.Limit) (*limiter.Bucket, error) {
-	if shared, ok := s.workspaces.Load(workspace); ok && shared.(sharedBucket).limit == l {
+	shared, ok := s.workspaces.Load(workspace)
+	if ok && shared.(sharedBucket).limit == l {
 		return shared.(sharedBucket).bucket, nil
 	}
-	policy, err := limiter.NewPolicy(l.Rate, l.Burst)
+	policy, err := policyOf(l)
 	if err != nil {
 		return nil, err
 	}
-	b := s.limiter.Bucket(limiter.WorkspaceBucket(workspace.String()), policy)
+	if !ok {
+		b := s.limiter.Bucket(limiter.WorkspaceBucket(workspace.String()), policy)
+		shared, ok = s.workspaces.LoadOrStore(workspace, sharedBucket{l, b})
+		if !ok {
+			return b, nil
+		}
+	}
+	b := shared.(sharedBucket).bucket // another key of the workspace made it
+	b.SetPolicy(policy)
 	s.workspaces.Store(workspace, sharedBucket{l, b})
 	return b, nil
 }
 
-func (s *Server) newClient(k origin.Key) *client {
+// newClient makes a client of a key, or of a key that has changed: then its
+// bucket goes on, under the new limit.
+func (s *Server) newClient(k origin.Key, before *client) *client {
 	c := &client{limit: k.Limit.Burst, workspaceLimit: k.WorkspaceLimit.Burst}
-	policy, err := limiter.NewPolicy(k.Limit.Rate, k.Limit.Burst)
+	policy, err := policyOf(k.Limit)
 	if err != nil {
 		c.broken = err
 		return c
 	}
-	c.bucket = s.limiter.Bucket(limiter.KeyBucket(k.Workspace.String(), k.ID.String()), policy)
+	if before != nil && before.bucket != nil {
+		c.bucket = before.bucket
+		c.bucket.SetPolicy(policy)
+	} else {
+		c.bucket = s.limiter.Bucket(limiter.KeyBucket(k.Workspace.String(), k.ID.String()), policy)
+	}
 	c.policy = appendPolicy(c.policy, "key", k.Limit)
 	if !k.WorkspaceLimit.Set {
 		return c

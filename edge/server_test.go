@@ -239,8 +239,8 @@ func TestWorkspaceBucketsAreSharedAndFollowTheLimit(t *testing.T) {
 		t.Error("two keys of a workspace spend from two buckets")
 	}
 	l.Rate = 6
-	if b, _ := s.workspaceBucket(w, l); a == b {
-		t.Error("the limit changed and the bucket did not")
+	if b, _ := s.workspaceBucket(w, l); a != b || a.Policy().Rate != 6 {
+		t.Error("the bucket does not go on under the new limit")
 	}
 	n := 0
 	s.workspaces.Range(func(any, any) bool { n++; return true })

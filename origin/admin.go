@@ -77,6 +77,11 @@ func (a *Admin) Workspaces(ctx context.Context) ([]WorkspaceRow, error) {
 	return all[WorkspaceRow](ctx, a.conn, "list workspaces", listWorkspacesSQL)
 }
 
+// UpdateWorkspace changes the limit; what is nil stays as it was.
+func (a *Admin) UpdateWorkspace(ctx context.Context, id uuid.UUID, rate *float64, burst *int32) (WorkspaceRow, error) {
+	return one[WorkspaceRow](ctx, a.conn, "update the workspace", updateWorkspaceSQL, id, rate, burst)
+}
+
 // SuspendWorkspace makes all keys of the workspace answer 403.
 func (a *Admin) SuspendWorkspace(ctx context.Context, id uuid.UUID) (WorkspaceRow, error) {
 	return one[WorkspaceRow](ctx, a.conn, "suspend the workspace", suspendWorkspaceSQL, id)
@@ -129,6 +134,11 @@ func (a *Admin) WorkspaceExists(ctx context.Context, id uuid.UUID) error {
 // Keys lists the keys of a workspace, oldest first.
 func (a *Admin) Keys(ctx context.Context, workspace uuid.UUID) ([]KeyRow, error) {
 	return all[KeyRow](ctx, a.conn, "list keys", listKeysSQL, workspace)
+}
+
+// UpdateKey changes the limit; what is nil stays as it was.
+func (a *Admin) UpdateKey(ctx context.Context, id uuid.UUID, rate *float64, burst *int32) (KeyRow, error) {
+	return one[KeyRow](ctx, a.conn, "update the key", updateKeySQL, id, rate, burst)
 }
 
 // RevokeKey ends a key, within a second on every node.

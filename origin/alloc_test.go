@@ -10,7 +10,7 @@ import (
 // The race detector allocates on its own account, hence the build tag.
 
 func TestAKnownKeyAllocatesNothing(t *testing.T) {
-	r := NewKeyring(newKeyTable(1).lookup, func(Key) *int { return new(int) }, time.Minute)
+	r := NewKeyring(newKeyTable(1).lookup, func(Key, *int) *int { return new(int) }, time.Minute)
 	defer r.Close()
 	hash := hashNumber(0)
 	if _, _, err := r.Load(t.Context(), hash); err != nil {

@@ -52,7 +52,7 @@ const (
 // while Postgres is slow, or less than grace ago while it cannot be asked.
 type Keyring[T any] struct {
 	lookup func(context.Context, []KeyHash) (map[KeyHash]Key, error)
-	attach func(Key) T
+	attach func(k Key, before T) T // before is what it was made into, zero for a new key
 	grace  time.Duration
 	start  time.Time // moments are kept as distances from it, on the monotonic clock
 
@@ -93,7 +93,7 @@ type lookupCall struct {
 
 // NewKeyring starts a keyring. attach is called once for every key and every
 // change of one. grace bounds how long known keys go on without Postgres.
-func NewKeyring[T any](lookup func(context.Context, []KeyHash) (map[KeyHash]Key, error), attach func(Key) T, grace time.Duration) *Keyring[T] {
+func NewKeyring[T any](lookup func(context.Context, []KeyHash) (map[KeyHash]Key, error), attach func(k Key, before T) T, grace time.Duration) *Keyring[T] {
 	unknown, err := lru.New[KeyHash, time.Time](unknownKeys)
 	if err != nil {
 		panic("BUG: " + err.Error()) // only for a size below 1
@@ -279,7 +279,11 @@ func (r *Keyring[T]) update(hashes []KeyHash) error {
 		case k != nil && k.key == key:
 			k.checked.Store(at)
 		default:
-			k = &knownKey[T]{key: key, value: r.attach(key)}
+			var before T
+			if k != nil {
+				before = k.value
+			}
+			k = &knownKey[T]{key: key, value: r.attach(key, before)}
 			k.checked.Store(at)
 			k.used.Store(true)
 			s.known[hash] = k

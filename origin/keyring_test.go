@@ -92,7 +92,7 @@ func inRing(t *testing.T, table *keyTable, grace time.Duration, test func(t *tes
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &ring{}
-		r.Keyring = NewKeyring(table.lookup, func(Key) int64 { return r.attached.Add(1) }, grace)
+		r.Keyring = NewKeyring(table.lookup, func(Key, int64) int64 { return r.attached.Add(1) }, grace)
 		defer r.Close()
 		test(t, r)
 	})
@@ -494,7 +494,7 @@ func TestCloseWaitsForLookups(t *testing.T) {
 			}
 			return found, err
 		}
-		r := NewKeyring(slow, func(k Key) uuid.UUID { return k.ID }, time.Minute)
+		r := NewKeyring(slow, func(k Key, _ uuid.UUID) uuid.UUID { return k.ID }, time.Minute)
 		if _, _, err := r.Load(t.Context(), hashNumber(0)); err != nil {
 			t.Fatal(err)
 		}
@@ -523,7 +523,7 @@ func TestAKeyringInManyHands(t *testing.T) {
 	t.Parallel()
 	const keys, hands, requests = 40, 8, 3000
 	table := newKeyTable(keys)
-	r := NewKeyring(table.lookup, func(k Key) string { return fmt.Sprint(k) }, time.Minute)
+	r := NewKeyring(table.lookup, func(k Key, _ string) string { return fmt.Sprint(k) }, time.Minute)
 	defer r.Close()
 	var all sync.WaitGroup
 	for hand := range hands {

@@ -89,6 +89,10 @@ type Limit struct {
 	Set   bool // false = no bucket
 	Rate  float64
 	Burst int64
+	// Version orders what nodes have heard of a limit: the transaction that
+	// last wrote its row. A node that has not heard of a change yet goes by
+	// the bucket's newer one.
+	Version int64
 }
 
 // DefaultLimit is that of a key whose row names none.
@@ -184,15 +188,16 @@ func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (map[KeyHash]Ke
 	}
 	found := make(map[KeyHash]Key, len(hashes))
 	var (
-		hash                  []byte
-		scopes                []string
-		expires               pgtype.Timestamptz
-		rate, workspaceRate   *float64
-		burst, workspaceBurst *int32
-		key                   Key
+		hash                      []byte
+		scopes                    []string
+		expires                   pgtype.Timestamptz
+		rate, workspaceRate       *float64
+		burst, workspaceBurst     *int32
+		version, workspaceVersion int64
+		key                       Key
 	)
 	_, err = pgx.ForEachRow(rows, []any{&hash, &key.ID, &key.Workspace, &scopes, &expires, &key.Revoked, &key.Suspended,
-		&rate, &burst, &workspaceRate, &workspaceBurst}, func() error {
+		&rate, &burst, &workspaceRate, &workspaceBurst, &version, &workspaceVersion}, func() error {
 		if len(hash) != len(KeyHash{}) {
 			return errors.New("a key's hash is not a SHA-256")
 		}
@@ -204,6 +209,9 @@ func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (map[KeyHash]Ke
 		k.ExpiresAt = expiryOf(expires)
 		k.Limit = limitOf(rate, burst, DefaultLimit)
 		k.WorkspaceLimit = limitOf(workspaceRate, workspaceBurst, Limit{})
+		if k.Limit.Version = version; k.WorkspaceLimit.Set {
+			k.WorkspaceLimit.Version = workspaceVersion
+		}
 		found[KeyHash(hash)] = k
 		return nil
 	})

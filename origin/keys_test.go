@@ -104,10 +104,10 @@ func TestLimitsOfRows(t *testing.T) {
 		missing Limit
 		want    Limit
 	}{
-		{nil, nil, DefaultLimit, Limit{true, 50, 100}}, {nil, burst(7), DefaultLimit, Limit{true, 50, 7}},
-		{rate(10), nil, DefaultLimit, Limit{true, 10, 20}}, {rate(10), burst(3), DefaultLimit, Limit{true, 10, 3}},
-		{rate(0.1), nil, DefaultLimit, Limit{true, 0.1, 1}}, {rate(0), nil, DefaultLimit, Limit{true, 0, 1}},
-		{nil, nil, Limit{}, Limit{}}, {nil, burst(7), Limit{}, Limit{}}, {rate(2.5), burst(9), Limit{}, Limit{true, 2.5, 9}},
+		{nil, nil, DefaultLimit, Limit{Set: true, Rate: 50, Burst: 100}}, {nil, burst(7), DefaultLimit, Limit{Set: true, Rate: 50, Burst: 7}},
+		{rate(10), nil, DefaultLimit, Limit{Set: true, Rate: 10, Burst: 20}}, {rate(10), burst(3), DefaultLimit, Limit{Set: true, Rate: 10, Burst: 3}},
+		{rate(0.1), nil, DefaultLimit, Limit{Set: true, Rate: 0.1, Burst: 1}}, {rate(0), nil, DefaultLimit, Limit{Set: true, Rate: 0, Burst: 1}},
+		{nil, nil, Limit{}, Limit{}}, {nil, burst(7), Limit{}, Limit{}}, {rate(2.5), burst(9), Limit{}, Limit{Set: true, Rate: 2.5, Burst: 9}},
 	} {
 		if got := limitOf(c.rate, c.burst, c.missing); got != c.want {
 			t.Errorf("%+v, want %+v", got, c.want)
@@ -130,7 +130,49 @@ func lookupOne(t testing.TB, s *KeyStore, key string) (Key, bool) {
 	if len(found) > 1 || len(found) == 1 != ok {
 		t.Fatalf("%+v", found)
 	}
+	if ok && (k.Limit.Version == 0 || k.WorkspaceLimit.Set != (k.WorkspaceLimit.Version != 0)) {
+		t.Errorf("a limit without a version: %+v", k)
+	}
+	k.Limit.Version, k.WorkspaceLimit.Version = 0, 0 // which the tests cannot know
 	return k, ok
+}
+
+// A limit that is written again is newer, whatever it says.
+func TestVersionsOfALimitGrow(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	admin := openAdmin(t, url)
+	store := NewKeyStore(openDatabase(t, DatabaseOptions{URL: url}))
+	rate := 5.0
+	w, err := admin.CreateWorkspace(t.Context(), "A workspace", &rate, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := admin.CreateKey(t.Context(), NewKeySpec{Workspace: w.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hash, _ := HashKey([]byte(made.Key))
+	versions := func() (key, workspace int64) {
+		found, err := store.Lookup(t.Context(), []KeyHash{hash})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found[hash].Limit.Version, found[hash].WorkspaceLimit.Version
+	}
+	key, workspace := versions()
+	if _, err := admin.UpdateKey(t.Context(), made.ID, &rate, nil); err != nil {
+		t.Fatal(err)
+	}
+	if k, w := versions(); k <= key || w != workspace {
+		t.Errorf("versions %d and %d, before %d and %d", k, w, key, workspace)
+	}
+	if _, err := admin.UpdateWorkspace(t.Context(), w.ID, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, w := versions(); w <= workspace {
+		t.Errorf("the workspace's version stays %d", w)
+	}
 }
 
 func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
@@ -150,9 +192,9 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 		"plain":       {NewKeySpec{}, Key{Items: true, Contacts: true, Limit: DefaultLimit}},
 		"items only":  {NewKeySpec{Scopes: []string{"items:read"}}, Key{Items: true, Limit: DefaultLimit}},
 		"contacts":    {NewKeySpec{Scopes: []string{"contacts:read"}}, Key{Contacts: true, Limit: DefaultLimit}},
-		"own limit":   {NewKeySpec{Rate: &rate, Burst: &burst}, Key{Items: true, Contacts: true, Limit: Limit{true, 2.5, 7}}},
-		"rate alone":  {NewKeySpec{Rate: &rate}, Key{Items: true, Contacts: true, Limit: Limit{true, 2.5, 5}}},
-		"burst alone": {NewKeySpec{Burst: &burst}, Key{Items: true, Contacts: true, Limit: Limit{true, 50, 7}}},
+		"own limit":   {NewKeySpec{Rate: &rate, Burst: &burst}, Key{Items: true, Contacts: true, Limit: Limit{Set: true, Rate: 2.5, Burst: 7}}},
+		"rate alone":  {NewKeySpec{Rate: &rate}, Key{Items: true, Contacts: true, Limit: Limit{Set: true, Rate: 2.5, Burst: 5}}},
+		"burst alone": {NewKeySpec{Burst: &burst}, Key{Items: true, Contacts: true, Limit: Limit{Set: true, Rate: 50, Burst: 7}}},
 		"expiring":    {NewKeySpec{ExpiresIn: &hour}, Key{Items: true, Contacts: true, Limit: DefaultLimit, ExpiresAt: 1}},
 	} {
 		c.spec.Workspace, c.spec.Name = w.ID, name
@@ -186,8 +228,8 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 		change string
 		is     func(Key) bool
 	}{
-		{"UPDATE workspaces SET rate_per_second = 500", func(k Key) bool { return k.WorkspaceLimit == Limit{true, 500, 1000} }},
-		{"UPDATE workspaces SET burst = 5", func(k Key) bool { return k.WorkspaceLimit == Limit{true, 500, 5} }},
+		{"UPDATE workspaces SET rate_per_second = 500", func(k Key) bool { return k.WorkspaceLimit == Limit{Set: true, Rate: 500, Burst: 1000} }},
+		{"UPDATE workspaces SET burst = 5", func(k Key) bool { return k.WorkspaceLimit == Limit{Set: true, Rate: 500, Burst: 5} }},
 		{"UPDATE workspaces SET rate_per_second = NULL", func(k Key) bool { return !k.WorkspaceLimit.Set }},
 		{"UPDATE workspaces SET suspended_at = now() + interval '1 hour'", func(k Key) bool { return !k.Suspended }},
 		{"UPDATE workspaces SET suspended_at = now()", func(k Key) bool { return k.Suspended && k.Valid(time.Now()) }},
@@ -249,7 +291,7 @@ func TestARevocationReachesANode(t *testing.T) {
 		t.Fatal(err)
 	}
 	hash, _ := HashKey([]byte(made.Key))
-	ring := NewKeyring(NewKeyStore(openDatabase(t, DatabaseOptions{URL: url})).Lookup, func(k Key) uuid.UUID { return k.ID }, time.Minute)
+	ring := NewKeyring(NewKeyStore(openDatabase(t, DatabaseOptions{URL: url})).Lookup, func(k Key, _ uuid.UUID) uuid.UUID { return k.ID }, time.Minute)
 	defer ring.Close()
 	ask := func() Key {
 		key, id, ok := ring.Known(hash, time.Now())

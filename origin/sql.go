@@ -163,7 +163,7 @@ const schemaVersionSQL = `SELECT max(version_id) FROM goose_db_version WHERE is_
 const lookupKeysSQL = `
 SELECT k.key_hash, k.id, k.workspace_id, k.scopes, k.expires_at,
        coalesce(k.revoked_at <= now(), false), coalesce(w.suspended_at <= now(), false),
-       k.rate_per_second, k.burst, w.rate_per_second, w.burst
+       k.rate_per_second, k.burst, w.rate_per_second, w.burst, k.xmin::text::int8, w.xmin::text::int8
 FROM api_keys k JOIN workspaces w ON w.id = k.workspace_id
 WHERE k.key_hash = ANY($1)`
 
@@ -175,6 +175,10 @@ RETURNING id, name, suspended_at, rate_per_second, burst, created_at`
 
 	listWorkspacesSQL = `
 SELECT id, name, suspended_at, rate_per_second, burst, created_at FROM workspaces ORDER BY created_at, id`
+
+	updateWorkspaceSQL = `
+UPDATE workspaces SET rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst) WHERE id = $1
+RETURNING id, name, suspended_at, rate_per_second, burst, created_at`
 
 	suspendWorkspaceSQL = `
 UPDATE workspaces SET suspended_at = coalesce(suspended_at, now()) WHERE id = $1
@@ -194,6 +198,10 @@ RETURNING id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second,
 	listKeysSQL = `
 SELECT id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst, nullif(expires_at, 'infinity') AS expires_at, revoked_at, created_at
 FROM api_keys WHERE workspace_id = $1 ORDER BY created_at, id`
+
+	updateKeySQL = `
+UPDATE api_keys SET rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst) WHERE id = $1
+RETURNING id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst, nullif(expires_at, 'infinity') AS expires_at, revoked_at, created_at`
 
 	revokeKeySQL = `
 UPDATE api_keys SET revoked_at = coalesce(least(revoked_at, now()), now()) WHERE id = $1

@@ -44,6 +44,12 @@ func TestWrongUsageIsToldInOneLineWithStatusTwo(t *testing.T) {
 		"workspaces create --name x --rate=NaN --database-url " + url:                   "finite",
 		"workspaces suspend nobody --database-url " + url:                               "UUID",
 		"keys create --database-url " + url:                                             "--workspace",
+		"keys update " + id + " --database-url " + url:                                  "nothing to update",
+		"workspaces update " + id + " --burst 0 --database-url " + url:                  "burst",
+		"workspaces create --name= --database-url " + url:                               "--name",
+		"keys create --scopes= --workspace " + id + " --database-url " + url:            "--scopes",
+		"serve --listen nowhere --database-url " + url:                                  "--listen",
+		"serve --limiter-failure-mode never --database-url " + url:                      "--limiter-failure-mode",
 		"keys create --workspace x --database-url " + url:                               "--workspace",
 		"keys create --workspace " + id + " --scopes items:write --database-url " + url: "--scopes",
 		"keys create --workspace " + id + " --burst 0 --database-url " + url:            "burst",
@@ -84,6 +90,9 @@ func TestFailuresAreToldInOneLineWithStatusOne(t *testing.T) {
 		"workspaces suspend " + id + " --database-url " + url:                               "not found",
 		"keys create --workspace " + id + " --database-url " + url:                          "not found",
 		"keys revoke " + id + " --database-url " + url:                                      "not found",
+		"keys update " + id + " --rate 1 --database-url " + url:                             "not found",
+		"workspaces update " + id + " --rate 1 --database-url " + url:                       "not found",
+		"keys list --workspace " + id + " --database-url " + url:                            "not found",
 		"import items --workspace " + id + " " + file + " --database-url " + url:            "not found",
 		"import items --workspace " + workspace + " " + file + " --database-url " + url:     "items.csv:2:38",
 	} {
@@ -127,6 +136,12 @@ func TestCommandsPrintOneJSONValue(t *testing.T) {
 	listed := parse("keys list --workspace " + id).([]any)
 	if len(listed) != 2 || listed[0].(map[string]any)["id"] != k["id"] || listed[0].(map[string]any)["key"] != nil {
 		t.Errorf("%v", listed)
+	}
+	if u := parse("keys update " + k["id"].(string) + " --rate 9").(map[string]any); u["ratePerSecond"] != 9.0 || u["burst"] != 15.0 {
+		t.Errorf("%v", u)
+	}
+	if u := parse("workspaces update " + id + " --burst 33").(map[string]any); u["ratePerSecond"] != 5.0 || u["burst"] != 33.0 {
+		t.Errorf("%v", u)
 	}
 	if r := parse("keys revoke " + k["id"].(string)).(map[string]any); r["revokedAt"] == nil {
 		t.Errorf("%v", r)

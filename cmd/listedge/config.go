@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"listedge/limiter"
 )
 
 // version is that of the last release; the CHANGELOG has what came since.
@@ -71,6 +73,8 @@ type nodeFlags struct {
 	CacheTTL       time.Duration `help:"How long a page counts as fresh where changes are not followed." default:"2s"`
 	MaxStale       time.Duration `help:"How long after that a page may stand in, marked, while the database fails." default:"5m"`
 	KeyGrace       time.Duration `help:"How long known API keys go on while the database cannot be asked; a revocation may take as long to reach a node that is cut off." default:"5m"`
+
+	LimiterFailureMode limiter.FailureMode `help:"While Redis is away: local (each node decides alone, for its share of the fleet), allow or deny." default:"local" placeholder:"MODE"`
 
 	DatabaseConnections int           `help:"Page queries at once; eight times as many may wait." default:"16"`
 	QueryTimeout        time.Duration `help:"The longest a page query may run (statement_timeout)." default:"2s"`

@@ -290,6 +290,7 @@ func (c *devCommand) environment(a listenFlags, url string) []string {
 		"LISTEDGE_DATABASE_URL=" + url, "LISTEDGE_REDIS_URL=" + c.RedisURL,
 		"LISTEDGE_CACHE_MEMORY=" + strconv.FormatInt(int64(c.CacheMemory), 10),
 		"LISTEDGE_CACHE_TTL=" + c.CacheTTL.String(), "LISTEDGE_MAX_STALE=" + c.MaxStale.String(),
+		"LISTEDGE_LIMITER_FAILURE_MODE=" + c.LimiterFailureMode.String(), "LISTEDGE_FRESHNESS_BOUND=" + c.FreshnessBound.String(),
 		"LISTEDGE_KEY_GRACE=" + c.KeyGrace.String(),
 		"LISTEDGE_DATABASE_CONNECTIONS=" + strconv.Itoa(c.DatabaseConnections),
 		"LISTEDGE_QUERY_TIMEOUT=" + c.QueryTimeout.String(), "LISTEDGE_DRAIN=" + c.Drain.String(),

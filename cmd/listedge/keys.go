@@ -16,6 +16,7 @@ import (
 type keysCommand struct {
 	Create keyCreate `cmd:"" help:"Create a key and print it, the only time it is seen."`
 	List   keyList   `cmd:"" help:"List the keys of a workspace."`
+	Update keyUpdate `cmd:"" help:"Change the limit of a key, on all nodes and at once."`
 	Revoke keyRevoke `cmd:"" help:"End a key."`
 }
 

@@ -115,7 +115,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, logger *slog.
 		_ = n.database.Close(ctx)
 		return nil, err
 	}
-	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, Logger: logger})
+	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, Logger: logger, FailureMode: f.LimiterFailureMode})
 	pages, keys := origin.New(n.database), origin.NewKeyStore(n.database)
 	n.conditions = []condition{
 		{"pages are asked of Postgres", "Postgres is left alone for pages: it failed several times in a row", func() bool { return !pages.Stats().BreakerOpen }},

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // condition is something that holds in normal running. What changes is logged
@@ -26,6 +28,7 @@ func (n *node) watch(ctx context.Context) {
 	defer tick.Stop()
 	broken := make([]bool, len(n.conditions))
 	cannot := false
+	looked := n.redis.limiter == nil
 	for {
 		select {
 		case <-ctx.Done():
@@ -43,6 +46,9 @@ func (n *node) watch(ctx context.Context) {
 			}
 			broken[i] = !broken[i]
 		}
+		if !looked {
+			looked = n.warnOfEviction(ctx)
+		}
 		if n.follower == nil {
 			continue
 		}
@@ -57,4 +63,20 @@ func (n *node) watch(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// warnOfEviction says so when Redis may evict what must not go: a bucket that
+// is lost is full again, and a gap in the log of changes has every node begin
+// anew. It returns false while Redis does not answer.
+func (n *node) warnOfEviction(ctx context.Context) (answered bool) {
+	ctx, cancel := context.WithTimeout(ctx, watchEvery)
+	defer cancel()
+	found, err := n.redis.limiter.ConfigGet(ctx, "maxmemory-policy").Result()
+	if err != nil {
+		return redis.IsPermissionError(err) || redis.HasErrorPrefix(err, "ERR") // it answers, but does not tell
+	}
+	if policy := found["maxmemory-policy"]; policy != "noeviction" && policy != "" {
+		n.logger.Warn("Redis may evict buckets and the log of changes: set its maxmemory-policy to noeviction", "maxmemory-policy", policy)
+	}
+	return true
 }

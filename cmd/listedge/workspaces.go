@@ -17,6 +17,7 @@ import (
 type workspacesCommand struct {
 	Create  workspaceCreate  `cmd:"" help:"Create a workspace."`
 	List    workspaceList    `cmd:"" help:"List workspaces."`
+	Update  workspaceUpdate  `cmd:"" help:"Change the limit of a workspace, on all nodes and at once."`
 	Suspend workspaceSuspend `cmd:"" help:"Refuse all keys of a workspace (403)."`
 	Resume  workspaceResume  `cmd:"" help:"Undo suspend."`
 }
