@@ -220,7 +220,7 @@ func (d *dispatcher) await(f *flight) error {
 	d.flights.Add(1)
 	go func() {
 		defer d.flights.Done()
-		ctx, cancel := context.WithTimeout(context.Background(), flightTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), max(flightTimeout, d.l.budget))
 		defer cancel()
 		f.err = d.store.visit(ctx, f.calls)
 		if f.over.Swap(true) {

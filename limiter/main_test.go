@@ -39,8 +39,8 @@ func connect(t testing.TB, server *sandbox.Redis) *redis.Client {
 func clientOptions() *redis.UniversalOptions {
 	return &redis.UniversalOptions{
 		ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1,
-		DialTimeout: 500 * time.Millisecond, ReadTimeout: 250 * time.Millisecond, WriteTimeout: 250 * time.Millisecond,
-		PoolTimeout: 100 * time.Millisecond, PoolSize: 64, DisableIdentity: true,
+		DialTimeout: 500 * time.Millisecond, ReadTimeout: patient, WriteTimeout: patient, // a visit's own timeout is shorter
+		PoolTimeout: patient, PoolSize: 64, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 }

@@ -57,6 +57,7 @@ func (s *state) within() bool {
 // out, under a policy that is its own, another, older or newer.
 func TestScriptEqualsModel(t *testing.T) {
 	_, client := startRedis(t)
+	client = client.WithTimeout(patient) // the pipelines are long
 	ctx := context.Background()
 	random := rand.New(rand.NewPCG(9, 10))
 	sha, err := client.ScriptLoad(ctx, tokenBucketScript).Result()

@@ -6,5 +6,6 @@ package limiter
 const (
 	stormSeeds = 30
 	simSeeds   = 4
+	madeUpKeys = 100_000
 	simSpan    = 5_000_000
 )

@@ -6,5 +6,6 @@ package limiter
 const (
 	stormSeeds = 300
 	simSeeds   = 40
+	madeUpKeys = 1_000_000
 	simSpan    = 20_000_000
 )
