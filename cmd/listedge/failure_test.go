@@ -31,7 +31,8 @@ const fastEnough = 5 * time.Second
 func TestRedisHangingDyingAndComingBackEmpty(t *testing.T) {
 	url := database(t)
 	redis := sandboxtest.Redis(t)
-	workspace, key := workspaceWithKey(t, url)
+	workspace, _ := workspaceWithKey(t, url)
+	key := newKeyFor(t, url, workspace, "--rate", "100000", "--burst", "15") // too small a burst to be leased from: every request asks
 	execute(t, url, "INSERT INTO items (workspace_id, name) SELECT $1, 'Item ' || g FROM generate_series(1, 500) g", workspace)
 	n := startNode(t, url, "--redis-url", redis.URL(), "--cache-ttl", "1ms", "--freshness-bound", "0") // every request goes to Redis
 	serve := func(what string) {
