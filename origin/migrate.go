@@ -30,7 +30,8 @@ type Migration struct {
 
 // MigrateUp applies what is pending and returns what it applied. Several nodes
 // may call it at once: an advisory lock lets one work and the others find
-// nothing left to do.
+// nothing left to do. What changes are followed by is made too as far as the
+// user may; PublishChanges tells what is lacking.
 func MigrateUp(ctx context.Context, url string) (applied []Migration, err error) {
 	err = withGoose(url, func(p *goose.Provider) error {
 		results, err := p.Up(ctx)
@@ -39,6 +40,9 @@ func MigrateUp(ctx context.Context, url string) (applied []Migration, err error)
 		}
 		return err
 	})
+	if err == nil {
+		_, err = PublishChanges(ctx, url)
+	}
 	if err != nil {
 		return applied, fmt.Errorf("migrate up: %w", err)
 	}

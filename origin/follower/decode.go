@@ -3,6 +3,7 @@ package follower
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pglogrepl"
@@ -20,6 +21,7 @@ const everything = 1<<stream.Collections - 1
 
 // table is what the decoder knows of a relation.
 type table struct {
+	foreign    bool // none of ours
 	collection stream.Collection
 	workspace  int // the column that names the workspace; -1 = none is sent
 }
@@ -27,7 +29,7 @@ type table struct {
 // decoder turns the messages of pgoutput, protocol 1, into changes.
 type decoder struct {
 	// rootOf names the table a relation belongs to: itself, or the root of
-	// its partitions.
+	// its partitions; empty when it has been dropped since.
 	rootOf func(ctx context.Context, relation uint32) (string, error)
 
 	tables    map[uint32]table
@@ -37,7 +39,7 @@ type decoder struct {
 }
 
 // next takes one message; done is a transaction that it ended.
-func (d *decoder) next(ctx context.Context, data []byte) (done *stream.Change, err error) {
+func (d *decoder) next(ctx context.Context, data []byte) (done *commit, err error) {
 	message, err := pglogrepl.Parse(data)
 	if err != nil {
 		return nil, fmt.Errorf("decode: %w", err)
@@ -62,49 +64,58 @@ func (d *decoder) next(ctx context.Context, data []byte) (done *stream.Change, e
 			d.touch(relation, nil)
 		}
 	case *pglogrepl.LogicalDecodingMessage:
-		if m.Prefix == ddlPrefix {
+		if m.Transactional && m.Prefix == ddlPrefix {
 			d.change.Whole = everything
 		}
 	case *pglogrepl.CommitMessage:
 		d.change.LSN = uint64(m.TransactionEndLSN)
 		c := d.change
-		if c.Whole == everything {
-			c.Pairs = nil
-		}
+		c.Pairs = slices.DeleteFunc(c.Pairs, func(p stream.Pair) bool { return c.Touches(p.Collection) })
 		if len(c.Pairs) > 0 || c.Whole != 0 {
-			return &c, nil
+			return &commit{change: c, start: m.CommitLSN}, nil
 		}
 	}
 	return nil, nil
 }
 
 // learn remembers which collection a relation is and where its workspace is.
+// The name comes with the change, as it was then: a table may have been renamed
+// or dropped since. Only what is not called like one of ours is looked up.
 func (d *decoder) learn(ctx context.Context, m *pglogrepl.RelationMessage) error {
-	root, err := d.rootOf(ctx, m.RelationID)
-	if err != nil {
-		return err
+	t, ok := ours(m.RelationName)
+	if !ok {
+		root, err := d.rootOf(ctx, m.RelationID)
+		if err != nil {
+			return err
+		}
+		if root == "" { // it may have been a partition of ours: touch does not know it
+			delete(d.tables, m.RelationID)
+			return nil
+		}
+		t, ok = ours(root)
 	}
-	t := table{workspace: -1}
+	t.foreign = !ok
 	column := "workspace_id"
-	switch root {
+	if m.RelationName == "workspaces" {
+		column = "id"
+	}
+	t.workspace = slices.IndexFunc(m.Columns, func(c *pglogrepl.RelationMessageColumn) bool { return c.Name == column })
+	d.tables[m.RelationID] = t
+	return nil
+}
+
+func ours(name string) (t table, ok bool) {
+	switch name {
 	case "items":
 		t.collection = stream.Items
 	case "contacts":
 		t.collection = stream.Contacts
-	case "api_keys":
+	case "api_keys", "workspaces":
 		t.collection = stream.Keys
-	case "workspaces":
-		t.collection, column = stream.Keys, "id"
 	default:
-		return fmt.Errorf("the publication has a table %q, which is not one of ours", root)
+		return t, false
 	}
-	for i, c := range m.Columns {
-		if c.Name == column {
-			t.workspace = i
-		}
-	}
-	d.tables[m.RelationID] = t
-	return nil
+	return t, true
 }
 
 // touch adds what a row belongs to. Where that is not told, everything that
@@ -115,7 +126,7 @@ func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData) {
 		d.change.Whole = everything
 		return
 	}
-	if d.change.Touches(t.collection) {
+	if t.foreign || d.change.Touches(t.collection) {
 		return
 	}
 	workspace, ok := workspaceOf(t, row)

@@ -1,0 +1,197 @@
+package follower
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"listedge/stream"
+)
+
+// touched writes a change as "items:1 contacts:2 whole:keys".
+func touched(c stream.Change) string {
+	names := []string{"items", "contacts", "keys"}
+	var parts []string
+	for _, p := range c.Pairs {
+		parts = append(parts, fmt.Sprintf("%s:%d", names[p.Collection], p.Workspace[15]))
+	}
+	for i := range stream.Collections {
+		if c.Touches(i) {
+			parts = append(parts, "whole:"+names[i])
+		}
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, " ")
+}
+
+const all = "whole:contacts whole:items whole:keys"
+
+// $1, $2, … are workspaces 1, 2, …
+func ids(sql string) string {
+	for n := range 9 {
+		sql = strings.ReplaceAll(sql, fmt.Sprintf("$%d", n+1), "'"+number(n+1).String()+"'")
+	}
+	return sql
+}
+
+func TestWhatAChangeTouches(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server().Postgres)
+	w.awaitFollowing(w.follow())
+	w.exec("CREATE TABLE elsewhere (a int)")
+	const hash = "sha256($1::text::bytea)"
+	for _, c := range []struct{ name, sql, want string }{
+		{"insert", "INSERT INTO items (workspace_id, name) VALUES ($1, 'a')", "items:1"},
+		{"update", "UPDATE items SET name = 'b' WHERE workspace_id = $1", "items:1"},
+		{"two rows of one workspace", "INSERT INTO items (workspace_id, name) VALUES ($1, 'x'), ($1, 'y')", "items:1"},
+		{"two workspaces", "INSERT INTO contacts (workspace_id, name) VALUES ($1, 'x'), ($2, 'y')", "contacts:1 contacts:2"},
+		{"both collections", "BEGIN; INSERT INTO items (workspace_id, name) VALUES ($3, 'x'); DELETE FROM contacts WHERE workspace_id = $2; COMMIT", "contacts:2 items:3"},
+		{"a move touches both", "UPDATE items SET workspace_id = $4 WHERE workspace_id = $3", "items:3 items:4"},
+		{"delete", "DELETE FROM items WHERE workspace_id = $4", "items:4"},
+		{"rollback", "BEGIN; INSERT INTO items (workspace_id, name) VALUES ($5, 'x'); ROLLBACK", ""},
+		{"nothing matched", "DELETE FROM items WHERE workspace_id = $9", ""},
+		{"rolled back savepoint", "BEGIN; INSERT INTO items (workspace_id, name) VALUES ($5, 'x'); SAVEPOINT s; INSERT INTO items (workspace_id, name) VALUES ($6, 'x'); ROLLBACK TO s; COMMIT", "items:5"},
+		{"released savepoint", "BEGIN; SAVEPOINT s; INSERT INTO items (workspace_id, name) VALUES ($6, 'x'); RELEASE s; COMMIT", "items:6"},
+		{"prepared, not committed", "BEGIN; INSERT INTO items (workspace_id, name) VALUES ($7, 'x'); PREPARE TRANSACTION 'p'", ""},
+		{"prepared, committed", "COMMIT PREPARED 'p'", "items:7"},
+		{"another table", "INSERT INTO elsewhere VALUES (1)", ""},
+		{"another table's schema", "ALTER TABLE elsewhere ADD b int DEFAULT 1; CREATE INDEX ON elsewhere (a)", ""},
+		{"a temporary table", "CREATE TEMP TABLE passing AS SELECT * FROM items; DROP TABLE passing", ""},
+		{"a new index", "CREATE INDEX passing ON items (unit)", ""},
+		{"workspace", "INSERT INTO workspaces (id, name) VALUES ($1, 'w')", "keys:1"},
+		{"suspension", "UPDATE workspaces SET suspended_at = now() WHERE id = $1", "keys:1"},
+		{"key", "INSERT INTO api_keys (workspace_id, key_hash, key_prefix, scopes) VALUES ($1, " + hash + ", '', '{}')", "keys:1"},
+		{"revocation", "UPDATE api_keys SET revoked_at = now()", "keys:1"},
+		{"a key's delete does not tell its workspace", "DELETE FROM api_keys", "whole:keys"},
+		{"1,000 workspaces", "INSERT INTO items (workspace_id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, 1000)", "1000 pairs"},
+		{"1,001 workspaces", "BEGIN; INSERT INTO contacts (workspace_id, name) VALUES ($1, 'x'); INSERT INTO items (workspace_id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, 1000); COMMIT", "contacts:1 whole:items"},
+		{"truncate", "TRUNCATE contacts", "whole:contacts"},
+		{"truncate of two", "TRUNCATE contacts, items", "whole:contacts whole:items"},
+		{"rewrite", "ALTER TABLE items ALTER unit TYPE varchar(100)", all},
+		{"new column", "ALTER TABLE contacts ADD extra int DEFAULT random()", all},
+		{"row security", "ALTER TABLE contacts ENABLE ROW LEVEL SECURITY", all},
+		{"after a new column", "INSERT INTO contacts (workspace_id, name) VALUES ($2, 'x')", "contacts:2"},
+		{"renamed away and back", "BEGIN; ALTER TABLE contacts RENAME TO c; ALTER TABLE c RENAME TO contacts; COMMIT", all},
+		{"a message of another's", "SELECT pg_logical_emit_message(true, 'other', 'x')", ""},
+		{"unlogged, by no one followed", "CREATE UNLOGGED TABLE unlogged (a int); INSERT INTO unlogged VALUES (1)", ""},
+	} {
+		w.exec(ids(c.sql))
+		if c.want == "" { // nothing comes before the next one
+			w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($8, 'marker')"))
+			c.want = "items:8"
+		}
+		got := w.change()
+		if is := touched(got); is != c.want && !(c.want == "1000 pairs" && len(got.Pairs) == 1000 && got.Whole == 0) {
+			t.Fatalf("%s: %.200s, want %s", c.name, is, c.want)
+		}
+		if h := w.heartbeat(); got.XID == 0 || h.LSN < got.LSN && len(h.Unsettled) == 0 && w.heartbeat().LSN < got.LSN {
+			t.Errorf("%s: %+v, then %+v", c.name, got, h)
+		}
+	}
+	if _, err := w.db.CopyFrom(w.ctx(), pgx.Identifier{"items"}, []string{"workspace_id", "name"},
+		pgx.CopyFromRows([][]any{{number(1), "x"}, {number(2), "y"}})); err != nil {
+		t.Fatal(err)
+	}
+	if is := touched(w.change()); is != "items:1 items:2" {
+		t.Errorf("COPY: %s", is)
+	}
+}
+
+func TestPartitionsAreTheirTable(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server().Postgres)
+	f := w.follow()
+	w.awaitFollowing(f)
+	w.exec(`BEGIN; ALTER TABLE items RENAME TO items_old;
+		CREATE TABLE items (LIKE items_old INCLUDING DEFAULTS, PRIMARY KEY (workspace_id, id)) PARTITION BY HASH (workspace_id);
+		CREATE TABLE items_0 PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+		CREATE TABLE items_1 PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+		ALTER PUBLICATION listedge ADD TABLE items;
+		ALTER PUBLICATION listedge DROP TABLE items_old; COMMIT`)
+	// The publication was changed: what was written before it was complete
+	// again may be missed, so an epoch begins.
+	before := w.epoch
+	w.eventually("a new epoch", func() bool { e, _ := w.log.Epoch(w.ctx()); return e != before })
+	w.awaitFollowing(f)
+	w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($9, 'marker')"))
+	w.await("the marker", func(e stream.Entry) bool { return e.Change != nil && touched(*e.Change) == "contacts:9" })
+	for _, c := range []struct{ sql, want string }{
+		{"INSERT INTO items (workspace_id, name) VALUES ($1, 'a'), ($2, 'a'), ($3, 'a'), ($4, 'a')", "items:1 items:2 items:3 items:4"},
+		{"UPDATE items SET workspace_id = $5 WHERE workspace_id = $1", "items:1 items:5"},
+		{"UPDATE items SET workspace_id = $6 WHERE workspace_id = $2", "items:2 items:6"},
+		{"TRUNCATE items_0", "whole:items"},
+		{"ALTER TABLE items DETACH PARTITION items_1", all},
+		{"CREATE TABLE items_2 PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 1)", all},
+		{"DROP TABLE items_2", all},
+		{"INSERT INTO items_1 (workspace_id, name) VALUES ($1, 'a'); DROP TABLE items_old; ", all},
+	} {
+		w.exec(ids(c.sql))
+		if is := touched(w.change()); is != c.want {
+			t.Fatalf("%s: %s, want %s", c.sql, is, c.want)
+		}
+	}
+}
+
+// What has to be decoded may be about a table that is no more, or is called
+// otherwise by now.
+func TestTablesThatAreGoneHoldNothingUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server().Postgres)
+	w.exec(`DROP EVENT TRIGGER listedge_ddl; DROP EVENT TRIGGER listedge_drop`)
+	w.exec(`CREATE TABLE part (a int) PARTITION BY LIST (a); CREATE TABLE part_1 PARTITION OF part FOR VALUES IN (1);
+		CREATE TABLE other (a int); ALTER PUBLICATION listedge ADD TABLE part, other`)
+	f := w.follow()
+	w.awaitFollowing(f)
+	w.heartbeat()
+	f.stop()
+	w.exec("INSERT INTO part VALUES (1)")
+	w.exec("DROP TABLE part_1")
+	w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($1, 'x')"))
+	w.exec("ALTER TABLE contacts RENAME TO contacts_old")
+	w.exec("INSERT INTO other VALUES (1)")
+	w.exec("ALTER TABLE contacts_old RENAME TO contacts")
+	before := w.epoch
+	w.awaitFollowingFrom(w.follow())
+	if w.epoch != before {
+		t.Errorf("epoch %s after %s", w.epoch, before)
+	}
+	if is := touched(w.change()); is != all {
+		t.Errorf("a dropped table: %s", is)
+	}
+	if is := touched(w.change()); is != "contacts:1" {
+		t.Errorf("a renamed table: %s", is)
+	}
+}
+
+// awaitFollowingFrom goes on reading where the test is.
+func (w *world) awaitFollowingFrom(r running) {
+	w.Helper()
+	at, epoch := w.at, w.epoch
+	w.awaitFollowing(r)
+	if w.epoch == epoch {
+		w.at = at
+	} else {
+		w.at = stream.Position{}
+	}
+}
+
+func TestWidenKnowsEveryTransactionNearby(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 1_000_000 {
+		reference := 1<<31 + random.Uint64N(1<<40)
+		if random.IntN(2) == 0 { // around a wrap
+			reference = random.Uint64N(1<<8+1)<<32 + 1<<32 + random.Uint64N(1000) - 500
+		}
+		xid := reference - 1<<31 + random.Uint64N(1<<32)
+		if random.IntN(2) == 0 {
+			xid = reference + random.Uint64N(2000) - 1000
+		}
+		if got := widen(uint32(xid), reference); got != xid {
+			t.Fatalf("widen(%d, %d) = %d, want %d", uint32(xid), reference, got, xid)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package follower
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"listedge/stream"
+)
+
+const (
+	// heartbeatEvery bounds, with the time of a round trip, how fresh a page
+	// can be proven to be.
+	heartbeatEvery = 50 * time.Millisecond
+	// askEvery is how often the walsender is asked how far it is while a
+	// heartbeat waits for it.
+	askEvery = 3 * time.Millisecond
+	// flushAfter is how long a heartbeat waits before WAL is made to be flushed.
+	flushAfter = 10 * time.Millisecond
+)
+
+// prepareHeartbeat reads the probes FIRST and then the snapshot: what it proves
+// is that everything visible when a nonce was chosen has been published. The
+// position comes after the snapshot, in the same statement: what the snapshot
+// sees had its commit record inserted before.
+func (t *term) prepareHeartbeat(ctx context.Context) error {
+	nonces, err := t.probes(ctx)
+	if err != nil {
+		if time.Since(t.logAnswered) < logPatience {
+			return nil
+		}
+		return err
+	}
+	t.logAnswered = time.Now()
+	var text, snapshot string
+	if err := t.primary.row(ctx, `SELECT pg_current_wal_insert_lsn()::text, pg_current_snapshot()::text`)(&text, &snapshot); err != nil {
+		return fmt.Errorf("take a snapshot: %w", err)
+	}
+	at, err := pglogrepl.ParseLSN(text)
+	if err != nil {
+		return err
+	}
+	t.pending, t.asked, t.flushed = &stream.Heartbeat{LSN: uint64(at), Snapshot: snapshot, Nonces: nonces}, time.Now(), false
+	t.lag.Store(uint64(max(at, t.decoded) - t.decoded))
+	return nil
+}
+
+func (t *term) probes(ctx context.Context) (map[string]uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return t.options.Log.Probes(ctx)
+}
+
+// flush has the primary flush its WAL, up to which alone the walsender sends.
+// What is neither committed nor waited for (an open transaction's rows, the
+// pruning of a page) may else lie unflushed for seconds. It also writes WAL,
+// and so moves an insert position that lies behind a page's header, where no
+// record ends, and which would else be awaited for ever.
+func (t *term) flush(ctx context.Context) error {
+	t.flushed = true
+	var lsn string
+	if err := t.primary.row(ctx, `SELECT pg_logical_emit_message(true, 'listedge flush', '')::text`)(&lsn); err != nil {
+		return fmt.Errorf("flush: %w", err)
+	}
+	return nil
+}
+
+// sendHeartbeat publishes the pending heartbeat: everything up to its LSN has
+// been published before it.
+func (t *term) sendHeartbeat(ctx context.Context) error {
+	h := t.pending
+	t.pending = nil
+	snapshot, err := stream.ParseSnapshot(h.Snapshot)
+	if err != nil {
+		return err
+	}
+	h.Unsettled = t.confirmation.settle(&snapshot)
+	t.decoder.reference = snapshot.Xmax
+	if err := t.publish(ctx, stream.Entry{Heartbeat: h}); err != nil {
+		return err
+	}
+	t.beat.Store(int64(time.Since(t.start)))
+	t.confirmation.publishedUpTo(pglogrepl.LSN(h.LSN), time.Now())
+	return nil
+}

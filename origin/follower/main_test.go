@@ -1,0 +1,238 @@
+package follower
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+
+	"listedge/origin"
+	"listedge/sandbox"
+	"listedge/stream"
+)
+
+// One private Postgres serves the whole binary; tests that ill-treat a server
+// start their own. Every test has a database, and so a slot, of its own.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if serverStarted.Load() {
+		s := server()
+		must(s.Stop())
+		must(os.RemoveAll(s.dir))
+	}
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+const patience = 30 * time.Second
+
+type testServer struct {
+	*sandbox.Postgres
+	dir string
+}
+
+var (
+	serverStarted atomic.Bool
+	databases     atomic.Int64
+
+	server = sync.OnceValue(func() testServer {
+		serverStarted.Store(true)
+		dir, err := os.MkdirTemp("", "listedge-test-")
+		must(err)
+		must(os.Chmod(dir, 0o755)) // the account Postgres runs as must get in
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		p, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: dir, Disposable: true, Settings: map[string]string{
+			"max_prepared_transactions": "5", "max_wal_senders": "30"}})
+		must(err)
+		return testServer{p, dir}
+	})
+)
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// world is a database, a log and what a test has read of it.
+type world struct {
+	*testing.T
+	postgres *sandbox.Postgres
+	name     string // of the database
+	url      string
+	db       *pgx.Conn
+	log      stream.Log
+
+	epoch string
+	at    stream.Position
+}
+
+func newWorld(t *testing.T, p *sandbox.Postgres) *world {
+	t.Helper()
+	w := &world{T: t, postgres: p, name: fmt.Sprintf("test_%d", databases.Add(1)), log: stream.NewLocal()}
+	w.url = p.URL(w.name)
+	if err := origin.CreateDatabase(w.ctx(), p.URL("postgres"), w.name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := origin.MigrateUp(w.ctx(), w.url); err != nil {
+		t.Fatal(err)
+	}
+	w.connect()
+	return w
+}
+
+func (w *world) connect() {
+	w.Helper()
+	w.db = open(w.T, w.url)
+}
+
+func open(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeConn(conn.PgConn()) })
+	return conn
+}
+
+func (w *world) ctx() context.Context {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	w.Cleanup(cancel)
+	return ctx
+}
+
+func (w *world) exec(sql string, args ...any) {
+	w.Helper()
+	if _, err := w.db.Exec(w.ctx(), sql, args...); err != nil {
+		w.Fatalf("%v\n%.200s", err, sql)
+	}
+}
+
+func (w *world) text(sql string) (s string) {
+	w.Helper()
+	if err := w.db.QueryRow(w.ctx(), sql).Scan(&s); err != nil {
+		w.Fatalf("%v\n%s", err, sql)
+	}
+	return s
+}
+
+func (w *world) slotName() string {
+	return w.text("SELECT 'listedge_' || oid FROM pg_database WHERE datname = current_database()")
+}
+
+// running is a follower that a test has started.
+type running struct {
+	*Follower
+	stop func() // and wait
+}
+
+func (w *world) follow() running {
+	w.Helper()
+	return w.followWith(w.url, w.log, func() time.Duration { return 0 })
+}
+
+func (w *world) followWith(url string, log stream.Log, silence func() time.Duration) running {
+	w.Helper()
+	r := running{Follower: New(Options{DatabaseURL: url, Log: log, LogKept: time.Minute, Silence: silence,
+		Logger: slog.New(slog.NewTextHandler(testLog{w.T}, nil))})}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); r.Run(ctx) }()
+	r.stop = func() {
+		cancel()
+		select {
+		case <-done:
+		case <-time.After(patience):
+			w.Error("the follower does not stop")
+		}
+	}
+	w.Cleanup(r.stop)
+	return r
+}
+
+type testLog struct{ t *testing.T }
+
+func (l testLog) Write(b []byte) (int, error) {
+	l.t.Logf("%s", b)
+	return len(b), nil
+}
+
+func (w *world) eventually(what string, ok func() bool) {
+	w.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			w.Fatalf("never came: %s", what)
+		}
+	}
+}
+
+func (w *world) awaitFollowing(r running) {
+	w.Helper()
+	w.eventually("following", r.Following)
+	w.turn()
+}
+
+// turn reads the present epoch's log from what comes next.
+func (w *world) turn() {
+	w.Helper()
+	var err error
+	if w.epoch, err = w.log.Epoch(w.ctx()); err != nil || w.epoch == "" {
+		w.Fatalf("epoch %q: %v", w.epoch, err)
+	}
+	if w.at, err = w.log.Last(w.ctx(), w.epoch); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// await reads on until an entry is what is wanted, and checks that no position
+// is missing.
+func (w *world) await(what string, wanted func(stream.Entry) bool) stream.Entry {
+	w.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		entries, err := w.log.Read(w.ctx(), w.epoch, w.at, 100*time.Millisecond)
+		if err != nil {
+			w.Fatal(err)
+		}
+		for _, e := range entries {
+			if follows := e.Position.Term == w.at.Term && e.Position.N == w.at.N+1; w.at != (stream.Position{}) &&
+				!follows && (e.Take == nil || e.Take.Previous != w.at) {
+				w.Fatalf("a gap: %v after %v", e.Position, w.at)
+			}
+			w.at = e.Position
+			if wanted(e) {
+				return e
+			}
+		}
+	}
+	w.Fatalf("never came: %s", what)
+	panic("unreachable")
+}
+
+func (w *world) change() stream.Change {
+	w.Helper()
+	return *w.await("a change", func(e stream.Entry) bool { return e.Change != nil }).Change
+}
+
+func (w *world) heartbeat() stream.Heartbeat {
+	w.Helper()
+	return *w.await("a heartbeat", func(e stream.Entry) bool { return e.Heartbeat != nil }).Heartbeat
+}
+
+// number is a UUID that sorts as n does.
+func number(n int) uuid.UUID {
+	return uuid.MustParse(fmt.Sprintf("00000000-0000-4000-8000-%012x", n))
+}

@@ -1,0 +1,230 @@
+package follower
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const applicationName = "listedge follower"
+
+// PublicationName is what `migrate up` makes in the database.
+const PublicationName = "listedge"
+
+// SQLSTATEs that have a meaning here.
+const (
+	notAllowed      = "42501"
+	notLetIn        = "28000"
+	undefinedObject = "42704"
+	duplicateObject = "42710"
+	objectInUse     = "55006"
+	noSlotFree      = "53400"
+	noSenderFree    = "53300"
+	protocolRefused = "08P01"
+)
+
+// senderTimeout has Postgres let go of a follower that does not answer.
+const senderTimeout = 2 * time.Second
+
+// primary is an ordinary connection to it, and what was found there.
+type primary struct {
+	conn     *pgx.Conn
+	config   *pgx.ConnConfig
+	slotName string
+	system   string // which server, which timeline
+	ground   string // which run of it, which state of the publication
+}
+
+func connectPrimary(ctx context.Context, url string) (*primary, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrIncapable, err)
+	}
+	config.ConnectTimeout = callTimeout
+	for name, value := range map[string]string{
+		"application_name":              applicationName,
+		"statement_timeout":             "0",
+		"default_transaction_read_only": "off",
+		"synchronous_commit":            "local", // of flush: a standby's answer is not what it waits for
+	} {
+		config.RuntimeParams[name] = value
+	}
+	p := &primary{config: config}
+	if p.conn, err = pgx.ConnectConfig(ctx, config); err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	if err := p.row(ctx, `SELECT $1 || oid FROM pg_database WHERE datname = current_database()`, SlotPrefix)(&p.slotName); err != nil {
+		p.close()
+		return nil, fmt.Errorf("name the slot: %w", err)
+	}
+	return p, nil
+}
+
+// row asks for one row within callTimeout.
+func (p *primary) row(ctx context.Context, sql string, args ...any) func(into ...any) error {
+	return func(into ...any) error {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		return p.conn.QueryRow(ctx, sql, args...).Scan(into...)
+	}
+}
+
+func (p *primary) close() { closeConn(p.conn.PgConn()) }
+
+// closeConn says good-bye and waits, in vain for callTimeout at most.
+func closeConn(conn *pgconn.PgConn) {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	_ = conn.Close(ctx)
+	select {
+	case <-conn.CleanupDone():
+	case <-ctx.Done():
+	}
+}
+
+// capable looks whether changes can be followed here, and reads what names
+// this run of the server: a crash, after which transaction ids are used again,
+// a fail-over and a restore give another name, and so does a publication that
+// was changed, because what was written meanwhile may never be told.
+func (p *primary) capable(ctx context.Context) error {
+	var level, standbys, publication string
+	var standby bool
+	var started *string
+	err := p.row(ctx, `SELECT current_setting('wal_level'), current_setting('synchronous_standby_names'), pg_is_in_recovery(),
+		(SELECT extract(epoch FROM max(backend_start))::text FROM pg_stat_activity WHERE backend_type = 'checkpointer'),
+		(SELECT coalesce(string_agg(concat_ws('/', x.oid, x.xmin), ' ' ORDER BY x.oid), '') FROM (
+			SELECT oid, xmin::text FROM pg_publication WHERE pubname = $1
+			UNION ALL SELECT r.oid, r.xmin::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = prpubid WHERE pubname = $1) x)`,
+		PublicationName)(&level, &standbys, &standby, &started, &publication)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look at the primary: %w", err)
+	case standby:
+		return fmt.Errorf("%w: the database URL leads to a standby, not to the primary", ErrIncapable)
+	case level != "logical":
+		return fmt.Errorf("%w: wal_level is %s, not logical", ErrIncapable, level)
+	case started == nil:
+		return fmt.Errorf("%w: the user may not see the server's processes (GRANT pg_read_all_stats)", ErrIncapable)
+	}
+	if countsAsStandby.MatchString(standbys) {
+		// It confirms seconds late, and writers would wait for it.
+		return fmt.Errorf("%w: synchronous_standby_names is %s, which makes the follower a standby that commits wait for (name the standbys)", ErrIncapable, standbys)
+	}
+	p.ground = *started + " " + publication
+	return p.published(ctx)
+}
+
+// countsAsStandby matches a synchronous_standby_names that includes a walsender
+// of any name, or of ours.
+var countsAsStandby = regexp.MustCompile(`(?:^|[\s,(])(?:\*|"\*"|"` + applicationName + `")(?:[\s,)]|$)`)
+
+// published looks whether the publication tells all that is needed.
+func (p *primary) published(ctx context.Context) error {
+	var there, complete bool
+	var missing string
+	err := p.row(ctx, `
+		WITH leaf AS (
+			SELECT wanted.name, wanted.col, n.nspname, c.relname
+			FROM (VALUES ('items', 'workspace_id'), ('contacts', 'workspace_id'), ('api_keys', 'workspace_id'), ('workspaces', 'id')) wanted (name, col)
+			LEFT JOIN pg_class r ON r.oid = to_regclass(wanted.name)
+			LEFT JOIN LATERAL (SELECT relid::oid FROM pg_partition_tree(r.oid) WHERE isleaf UNION SELECT r.oid WHERE r.relkind <> 'p') l (oid) ON true
+			LEFT JOIN pg_class c ON c.oid = l.oid
+			LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
+			WHERE r.oid IS NULL OR l.oid IS NOT NULL)
+		SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1),
+			EXISTS (SELECT FROM pg_publication WHERE pubname = $1 AND pubinsert AND pubupdate AND pubdelete AND pubtruncate AND NOT pubviaroot),
+			coalesce((SELECT string_agg(DISTINCT name, ', ') FROM leaf
+				LEFT JOIN pg_publication_tables t ON pubname = $1 AND (t.schemaname, t.tablename) = (nspname, relname)
+				WHERE t.tablename IS NULL OR to_jsonb(t) ->> 'rowfilter' IS NOT NULL
+				   OR NOT coalesce(to_jsonb(t) -> 'attnames' @> to_jsonb(col), true)), '')`,
+		PublicationName)(&there, &complete, &missing)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look at the publication: %w", err)
+	case !there:
+		return fmt.Errorf("%w: there is no publication %q (run `listedge migrate up`)", ErrIncapable, PublicationName)
+	case !complete:
+		return fmt.Errorf("%w: the publication %q does not tell inserts, updates, deletes and truncates of each partition", ErrIncapable, PublicationName)
+	case missing != "":
+		return fmt.Errorf("%w: the publication %q lacks %s, or their key columns, or some of their rows (run `listedge migrate up`)", ErrIncapable, PublicationName, missing)
+	}
+	return nil
+}
+
+// replicate takes the slot; nil when another node holds it.
+func (p *primary) replicate(ctx context.Context) (*pgconn.PgConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*callTimeout)
+	defer cancel()
+	config := p.config.Config.Copy()
+	config.RuntimeParams["replication"] = "database"
+	config.RuntimeParams["wal_sender_timeout"] = fmt.Sprint(senderTimeout.Milliseconds())
+	sender, err := pgconn.ConnectConfig(ctx, config)
+	if err != nil {
+		switch code(err) {
+		case notAllowed, notLetIn:
+			return nil, fmt.Errorf("%w: the user may not replicate (ALTER ROLE … REPLICATION): %w", ErrIncapable, err)
+		case protocolRefused:
+			return nil, fmt.Errorf("%w: no replication here; a connection pooler must be gone around: %w", ErrIncapable, err)
+		case noSenderFree:
+			return nil, fmt.Errorf("%w: max_connections or max_wal_senders are used up: %w", ErrIncapable, err)
+		}
+		return nil, fmt.Errorf("connect for replication: %w", err)
+	}
+	err = p.sameServer(ctx, sender)
+	if err == nil {
+		err = pglogrepl.StartReplication(ctx, sender, p.slotName, 0, pglogrepl.StartReplicationOptions{PluginArgs: []string{
+			"proto_version '1'", "publication_names '" + PublicationName + "'", "messages 'true'"}})
+	}
+	if err != nil {
+		closeConn(sender)
+		if code(err) == objectInUse {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("start replication: %w", err)
+	}
+	return sender, nil
+}
+
+// sameServer: a URL may name several hosts, and two connections meet two of
+// them, of which one may be on its way to be replaced by the other.
+func (p *primary) sameServer(ctx context.Context, sender *pgconn.PgConn) error {
+	const started = `SELECT extract(epoch FROM pg_postmaster_start_time())::text`
+	var here string
+	if err := p.row(ctx, started)(&here); err != nil {
+		return err
+	}
+	results, err := sender.Exec(ctx, started).ReadAll()
+	if err != nil {
+		return err
+	}
+	if len(results) != 1 || len(results[0].Rows) != 1 || string(results[0].Rows[0][0]) != here {
+		return errors.New("two connections met two servers")
+	}
+	system, err := pglogrepl.IdentifySystem(ctx, sender)
+	if err != nil {
+		return err
+	}
+	p.system = fmt.Sprintf("%s/%d", system.SystemID, system.Timeline)
+	return nil
+}
+
+// end ends the connection of a follower that has stalled. Without the right
+// to, senderTimeout ends it a little later.
+func (p *primary) end(ctx context.Context, pid int32) {
+	var ended bool
+	_ = p.row(ctx, `SELECT pg_terminate_backend($1)`, pid)(&ended)
+}
+
+func code(err error) string {
+	var server *pgconn.PgError
+	if errors.As(err, &server) {
+		return server.Code
+	}
+	return ""
+}

@@ -1,0 +1,161 @@
+package follower
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"listedge/stream"
+)
+
+// SlotPrefix begins a slot's name; the database's oid ends it, because slots
+// belong to a database but share one space of names with those of all others.
+const SlotPrefix = "listedge_"
+
+const (
+	// candidacy is the time between two looks at a slot that is held.
+	candidacy = 20 * time.Millisecond
+	// stalledAfter is how long a holder may answer neither Postgres nor the log.
+	stalledAfter = 500 * time.Millisecond
+	// createTimeout bounds making a slot, which waits for every write
+	// transaction that is open; an hour-long one is waited for by trying again.
+	createTimeout = 10 * time.Second
+)
+
+var errHeld = errors.New("another node took the slot")
+
+type slotState int
+
+const (
+	slotMissing slotState = iota
+	slotFree
+	slotHeld
+	slotLost // WAL it needed is gone
+)
+
+// slot is one look at it.
+type slot struct {
+	state    slotState
+	holder   int32  // pid; 0 = nobody
+	replied  string // when the holder last answered Postgres, by its own clock; empty = never
+	retained uint64 // bytes of WAL
+}
+
+func (p *primary) slot(ctx context.Context) (s slot, err error) {
+	var lost bool
+	err = p.row(ctx, `SELECT coalesce(s.active_pid, 0), coalesce(s.wal_status, '') = 'lost', coalesce(r.reply_time::text, ''),
+			coalesce(greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, s.restart_lsn), 0), 0)::bigint
+		FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid WHERE s.slot_name = $1`, p.slotName)(
+		&s.holder, &lost, &s.replied, &s.retained)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return slot{state: slotMissing}, nil
+	case err != nil:
+		return s, fmt.Errorf("look at the slot: %w", err)
+	case lost:
+		s.state = slotLost
+	case s.holder != 0:
+		s.state = slotHeld
+	default:
+		s.state = slotFree
+	}
+	return s, nil
+}
+
+func (p *primary) createSlot(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, createTimeout)
+	defer cancel()
+	_, err := p.conn.Exec(ctx, `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, p.slotName)
+	switch code(err) {
+	case "":
+	case duplicateObject: // made by another node meanwhile
+		return nil
+	case notAllowed:
+		return fmt.Errorf("%w: the user may not make a slot (ALTER ROLE … REPLICATION): %w", ErrIncapable, err)
+	case noSlotFree:
+		return fmt.Errorf("%w: max_replication_slots are used up: %w", ErrIncapable, err)
+	}
+	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("make the slot: a write transaction has been open for long, and its end must be awaited: %w", err)
+		}
+		return fmt.Errorf("make the slot: %w", err)
+	}
+	return nil
+}
+
+func (p *primary) dropSlot(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err := p.conn.Exec(ctx, `SELECT pg_drop_replication_slot($1)`, p.slotName)
+	if c := code(err); err != nil && c != undefinedObject && c != objectInUse { // other nodes see what this one sees
+		return fmt.Errorf("drop the slot: %w", err)
+	}
+	return nil
+}
+
+// CreateSlot makes the database's slot, if it can be had and is not there.
+// Errors: ErrIncapable, with the reason.
+func CreateSlot(ctx context.Context, databaseURL string) (name string, created bool, err error) {
+	p, err := connectPrimary(ctx, databaseURL)
+	if err != nil {
+		return "", false, err
+	}
+	defer p.close()
+	s, err := p.slot(ctx)
+	if err != nil || s.state != slotMissing {
+		return p.slotName, false, err
+	}
+	if err = p.capable(ctx); err == nil {
+		err = p.createSlot(ctx)
+	}
+	return p.slotName, err == nil, err
+}
+
+// holder is what a candidate sees of the one that holds the slot.
+type holder struct {
+	pid     int32
+	replied string
+	last    stream.Position // of the log
+}
+
+// holder looks for signs of life. None is looked for, and ok is false, while
+// heartbeats arrive; while the log does not answer, which is no fault of the
+// holder; and for one that is still making the slot or its connection.
+func (f *Follower) holder(ctx context.Context, s slot) (h holder, ok bool) {
+	if s.replied == "" || f.options.Silence() <= stalledAfter {
+		return h, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	h = holder{pid: s.holder, replied: s.replied}
+	epoch, err := f.options.Log.Epoch(ctx)
+	if err == nil {
+		h.last, err = f.options.Log.Last(ctx, epoch)
+	}
+	return h, err == nil
+}
+
+// watch tells a holder that is busy (with a huge transaction, say: it answers
+// Postgres while it has nothing to publish) from one that is frozen or cut off.
+type watch struct {
+	seen  holder
+	since time.Time
+}
+
+// stalled says, once, that nothing has changed for stalledAfter.
+func (w *watch) stalled(now time.Time, h holder, ok bool) bool {
+	switch {
+	case !ok:
+		*w = watch{}
+	case w.since.IsZero() || h != w.seen:
+		*w = watch{seen: h, since: now}
+	case now.Sub(w.since) > stalledAfter:
+		w.since = now
+		return true
+	}
+	return false
+}

@@ -1,0 +1,295 @@
+package follower
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"listedge/stream"
+)
+
+const (
+	// upkeepEvery is how often a term looks whether its ground still holds.
+	upkeepEvery = time.Second
+	// replyEvery is how often Postgres hears of this node at least, which is
+	// also how other nodes know that it lives.
+	replyEvery = 100 * time.Millisecond
+)
+
+// term is one take-over: what a follower knows from taking the slot to losing it.
+type term struct {
+	*Follower
+	primary *primary
+	sender  *pgconn.PgConn // the replication connection
+	decoder decoder
+	epoch   string
+	last    stream.Position // of the newest entry published
+	foreign map[string]bool // tables that are published and are not ours, told once
+
+	decoded      pglogrepl.LSN // everything up to here has been received
+	confirmation confirmation
+	kept         retention
+	pending      *stream.Heartbeat // waits until decoded that far
+	asked        time.Time         // when pending was prepared
+	flushed      bool              // WAL was made to be flushed for pending
+	replied      time.Time         // when Postgres last heard of this node
+	logAnswered  time.Time         // when the log last told the probes
+}
+
+func newTerm(f *Follower, p *primary) *term {
+	t := &term{Follower: f, primary: p, foreign: map[string]bool{}}
+	t.decoder = decoder{rootOf: t.rootOf, tables: map[uint32]table{}}
+	return t
+}
+
+// take begins a term: in the present epoch if nothing can have been missed in
+// it, else in a new one.
+func (t *term) take(ctx context.Context, present string) error {
+	var xid, confirmed string
+	err := t.primary.row(ctx, `SELECT pg_current_xact_id()::text, confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1`,
+		t.primary.slotName)(&xid, &confirmed)
+	if err == nil {
+		_, err = fmt.Sscan(xid, &t.decoder.reference)
+	}
+	if err == nil {
+		t.confirmation.confirmed, err = pglogrepl.ParseLSN(confirmed)
+	}
+	if err != nil {
+		return fmt.Errorf("begin a term: %w", err)
+	}
+	sum := sha256.Sum256([]byte(t.primary.system + " " + t.primary.ground))
+	incarnation := hex.EncodeToString(sum[:8])
+	t.epoch = present
+	var previous stream.Position
+	goesOn := false
+	if of, _, _ := strings.Cut(present, "."); of == incarnation {
+		if previous, goesOn, err = t.continues(ctx); err != nil {
+			return err
+		}
+	}
+	if !goesOn {
+		t.epoch, previous = incarnation+"."+rand.Text()[:8], stream.Position{}
+	}
+	t.last = stream.Position{Term: t.decoder.reference}
+	if err := t.publish(ctx, stream.Entry{Take: &stream.Take{Previous: previous}}); err != nil {
+		return err
+	}
+	t.kept.add(time.Now(), t.last)
+	return t.nameEpoch(ctx)
+}
+
+// continues says whether the log of the present epoch reaches as far as the
+// slot was confirmed, so that what the slot still sends follows it without a
+// hole. It does not when the slot was made anew or advanced by another hand,
+// or when the log lost its end.
+func (t *term) continues(ctx context.Context) (last stream.Position, yes bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if last, err = t.options.Log.Last(ctx, t.epoch); err != nil {
+		return last, false, err
+	}
+	const atOnce, terms = 200, 20 // the last entries tell; a few terms may have published nothing but their take
+	for at, n := last, 0; n < terms && at != (stream.Position{}); n++ {
+		from := stream.Position{Term: at.Term, N: at.N - min(at.N, atOnce)}
+		entries, err := t.options.Log.Read(ctx, t.epoch, from, time.Millisecond)
+		if err != nil {
+			return last, false, err
+		}
+		at = stream.Position{}
+		var newest pglogrepl.LSN
+		for _, e := range entries {
+			switch {
+			case e.Heartbeat != nil:
+				newest = max(newest, pglogrepl.LSN(e.Heartbeat.LSN))
+			case e.Change != nil:
+				newest = max(newest, pglogrepl.LSN(e.Change.LSN))
+			case e.Take != nil && at == (stream.Position{}):
+				at = e.Take.Previous
+			}
+		}
+		if newest != 0 {
+			return last, t.confirmation.confirmed <= newest, nil
+		}
+	}
+	return last, false, nil
+}
+
+func (t *term) logEpoch(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return t.options.Log.Epoch(ctx)
+}
+
+var errSuperseded = errors.New("another epoch has begun")
+
+// nameEpoch says which epoch goes on: at its start, and again in case the log
+// lost it. A follower that was overtaken unawares must not call nodes back.
+func (t *term) nameEpoch(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	present, err := t.options.Log.Epoch(ctx)
+	if err != nil || present == t.epoch {
+		return err
+	}
+	if t.last.N > 1 && present != "" {
+		return errSuperseded
+	}
+	return t.options.Log.SetEpoch(ctx, t.epoch)
+}
+
+// loop receives, publishes and beats until something fails.
+func (t *term) loop(ctx context.Context) error {
+	now := time.Now()
+	beat, ask, upkeep := now, now, now.Add(upkeepEvery)
+	t.replied, t.logAnswered = now, now
+	for {
+		now = time.Now()
+		if t.pending == nil && !now.Before(beat) {
+			beat, ask = now.Add(heartbeatEvery), now
+			if err := t.prepareHeartbeat(ctx); err != nil {
+				return err
+			}
+		}
+		if t.pending != nil && t.decoded >= pglogrepl.LSN(t.pending.LSN) {
+			if err := t.sendHeartbeat(ctx); err != nil {
+				return err
+			}
+		}
+		if t.pending != nil && !t.flushed && now.Sub(t.asked) > flushAfter {
+			if err := t.flush(ctx); err != nil {
+				return err
+			}
+		}
+		if t.pending != nil && !now.Before(ask) || now.Sub(t.replied) >= replyEvery {
+			ask = now.Add(askEvery)
+			if err := t.reply(ctx, t.pending != nil); err != nil {
+				return err
+			}
+		}
+		if !now.Before(upkeep) {
+			upkeep = now.Add(upkeepEvery)
+			if err := t.upkeep(ctx); err != nil {
+				return err
+			}
+		}
+		wake := beat
+		if t.pending != nil {
+			wake = ask
+		}
+		if err := t.receive(ctx, wake); err != nil {
+			return err
+		}
+	}
+}
+
+// receive handles one message, or none until wake.
+func (t *term) receive(ctx context.Context, wake time.Time) error {
+	receiving, cancel := context.WithDeadline(ctx, wake)
+	defer cancel()
+	message, err := t.sender.ReceiveMessage(receiving)
+	if err != nil {
+		if pgconn.Timeout(err) && ctx.Err() == nil {
+			return nil
+		}
+		return fmt.Errorf("receive: %w", err)
+	}
+	switch m := message.(type) {
+	case *pgproto3.ErrorResponse:
+		return fmt.Errorf("receive: %w", pgconn.ErrorResponseToPgError(m))
+	case *pgproto3.CopyDone, *pgproto3.CommandComplete:
+		return errors.New("receive: the server ends the stream")
+	case *pgproto3.CopyData:
+		return t.handle(ctx, m.Data)
+	}
+	return nil
+}
+
+func (t *term) handle(ctx context.Context, data []byte) error {
+	if len(data) == 0 {
+		return errors.New("receive: an empty message")
+	}
+	switch data[0] {
+	case pglogrepl.PrimaryKeepaliveMessageByteID:
+		k, err := pglogrepl.ParsePrimaryKeepaliveMessage(data[1:])
+		if err != nil {
+			return fmt.Errorf("receive: %w", err)
+		}
+		t.decoded = max(t.decoded, k.ServerWALEnd)
+		if k.ReplyRequested {
+			return t.reply(ctx, false)
+		}
+	case pglogrepl.XLogDataByteID:
+		x, err := pglogrepl.ParseXLogData(data[1:])
+		if err != nil {
+			return fmt.Errorf("receive: %w", err)
+		}
+		done, err := t.decoder.next(ctx, x.WALData)
+		if err != nil || done == nil {
+			return err
+		}
+		t.confirmation.publishing(*done)
+		if err := t.publish(ctx, stream.Entry{Change: &done.change}); err != nil {
+			return err
+		}
+		t.commits.Add(1)
+		t.decoded = max(t.decoded, pglogrepl.LSN(done.change.LSN))
+		if done.change.Whole == everything { // the publication may be what was changed
+			return t.upkeep(ctx)
+		}
+	}
+	return nil
+}
+
+// upkeep looks, every now and then, whether the ground of the term still holds.
+func (t *term) upkeep(ctx context.Context) error {
+	ground := t.primary.ground
+	if err := t.primary.capable(ctx); err != nil {
+		return err
+	}
+	if t.primary.ground != ground {
+		return errors.New("the publication was changed")
+	}
+	s, err := t.primary.slot(ctx)
+	if err != nil {
+		return err
+	}
+	t.retained.Store(s.retained)
+	if time.Since(t.logAnswered) < logPatience { // else the next heartbeat ends the term
+		if err := t.nameEpoch(ctx); errors.Is(err, errSuperseded) {
+			return err
+		}
+	}
+	if before, ok := t.kept.trim(time.Now(), t.options.LogKept, t.last); ok {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		_ = t.options.Log.Trim(ctx, t.epoch, before) // the next time, if not now
+	}
+	return nil
+}
+
+// rootOf names the table that a relation is, or is a partition of; empty when
+// it is no more.
+func (t *term) rootOf(ctx context.Context, relation uint32) (name string, err error) {
+	err = t.primary.row(ctx, `SELECT coalesce((SELECT relname::text FROM pg_class WHERE oid = coalesce(pg_partition_root($1::oid::regclass), $1::oid)), '')`, relation)(&name)
+	if err != nil {
+		return "", fmt.Errorf("name relation %d: %w", relation, err)
+	}
+	switch name {
+	case "", "items", "contacts", "api_keys", "workspaces":
+	default:
+		if !t.foreign[name] {
+			t.foreign[name] = true
+			t.options.Logger.Warn("the publication has a table that is not followed", "table", name)
+		}
+	}
+	return name, nil
+}
