@@ -26,6 +26,7 @@ type cli struct {
 	Dev        devCommand        `cmd:"" help:"Run on a private Postgres with sample data: the way to try it."`
 	Serve      serveCommand      `cmd:"" help:"Run one edge node."`
 	Migrate    migrateCommand    `cmd:"" help:"Create or update the schema."`
+	Doctor     doctorCommand     `cmd:"" help:"Say what of Postgres' and Redis' configuration is missing, risky or fine."`
 	Workspaces workspacesCommand `cmd:"" help:"Create, list, suspend and resume workspaces."`
 	Keys       keysCommand       `cmd:"" help:"Create, list and revoke API keys."`
 	Import     importCommand     `cmd:"" help:"Load items or contacts from a CSV or JSON Lines file."`

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"listedge/origin"
+	"listedge/origin/follower"
 )
 
 type migrateCommand struct {
@@ -14,17 +16,37 @@ type migrateCommand struct {
 
 type migrateUp struct{ databaseFlags }
 
-// Run migrates.
+// Run migrates, and makes what changes are followed by as far as the user may:
+// what it could not make is told and is no failure.
 func (c *migrateUp) Run(ctx context.Context, t *terminal) error {
 	applied, err := origin.MigrateUp(ctx, c.DatabaseURL)
 	for _, m := range applied {
 		fmt.Fprintf(t.out, "applied %s\n", m.Name)
 	}
-	if err == nil && len(applied) == 0 {
+	if err != nil {
+		return err
+	}
+	if len(applied) == 0 {
 		fmt.Fprintln(t.out, "nothing to apply")
 	}
-	return err
+	lacks, err := origin.PublishChanges(ctx, c.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	for _, l := range lacks {
+		fmt.Fprintf(t.out, "not made: %s: %s\n", l.What, oneLine(l.Why))
+	}
+	slot, created, err := follower.CreateSlot(ctx, c.DatabaseURL)
+	switch {
+	case err != nil: // nodes work without it, and make it once they can
+		fmt.Fprintf(t.out, "not made: the slot: %s\n", oneLine(err.Error()))
+	case created:
+		fmt.Fprintf(t.out, "made the slot %s\n", slot)
+	}
+	return nil
 }
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 type migrateStatus struct {
 	databaseFlags

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -236,3 +237,14 @@ func (w *world) heartbeat() stream.Heartbeat {
 func number(n int) uuid.UUID {
 	return uuid.MustParse(fmt.Sprintf("00000000-0000-4000-8000-%012x", n))
 }
+
+func splitSQL(sql string) (statements []string) {
+	for s := range strings.SplitSeq(sql, ";") {
+		if s = strings.TrimSpace(s); s != "" {
+			statements = append(statements, s)
+		}
+	}
+	return statements
+}
+
+func replaceSlot(sql, slot string) string { return strings.ReplaceAll(sql, "SLOT", slot) }

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"listedge/origin"
+	"listedge/sandbox"
+	"listedge/sandbox/sandboxtest"
+)
+
+// doctor runs the command and returns its findings by subject.
+func doctor(t *testing.T, wantCode int, args ...string) map[string]origin.Finding {
+	t.Helper()
+	p := start(t, append([]string{"doctor", "--json"}, args...)...)
+	<-p.ended
+	var findings []origin.Finding
+	if err := json.Unmarshal([]byte(p.out.String()), &findings); err != nil || p.code != wantCode {
+		t.Fatalf("exit %d, want %d: %s%s (%v)", p.code, wantCode, p.out.String(), p.err.String(), err)
+	}
+	by := map[string]origin.Finding{}
+	for _, f := range findings {
+		if f.Text == "" || (f.Level == origin.OK) != (f.Do == "") {
+			t.Errorf("%+v", f)
+		}
+		by[f.Subject] = f
+	}
+	return by
+}
+
+func expect(t *testing.T, by map[string]origin.Finding, subject string, level origin.Level, text string) {
+	t.Helper()
+	if f := by[subject]; f.Level != level || !strings.Contains(f.Text+f.Do, text) {
+		t.Errorf("%s: %+v, want %s, %q", subject, f, level, text)
+	}
+}
+
+func TestDoctorOnGoodServers(t *testing.T) {
+	_, address := privateDatabase(t)
+	r := sandboxtest.Redis(t)
+	if printed := command(t, "migrate", "up", "--database-url", address); !strings.Contains(printed, "made the slot listedge_") {
+		t.Error(printed)
+	}
+	by := doctor(t, exitFine, "--database-url", address, "--redis-url", r.URL())
+	expect(t, by, "slot", origin.Warn, "nobody follows it")
+	startNode(t, address)
+	within(t, 20*time.Second, "the slot is followed", func() bool {
+		by = doctor(t, exitFine, "--database-url", address, "--redis-url", r.URL())
+		return by["slot"].Level == origin.OK
+	})
+	for subject, f := range by {
+		if f.Level != origin.OK && subject != "maxmemory" {
+			t.Errorf("%+v", f)
+		}
+	}
+	expect(t, by, "maxmemory", origin.Warn, "not set")
+	if printed := command(t, "doctor", "--database-url", address); strings.Count(printed, "\n") < 18 || !strings.Contains(printed, "ok    wal_level") {
+		t.Error(printed)
+	}
+}
+
+func TestDoctorAndMigrateOnBadServers(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	p, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: sandboxtest.Dir(t), Disposable: true, Settings: map[string]string{
+		"wal_level": "replica", "max_slot_wal_keep_size": "-1", "max_replication_slots": "0", "max_wal_senders": "0", "max_connections": "30",
+		"synchronous_standby_names": "*"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Stop() })
+	execute(t, p.URL("postgres"), "CREATE DATABASE bad TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
+	by := doctor(t, exitFailed, "--database-url", p.URL("bad"))
+	for subject, level := range map[string]origin.Level{
+		"version": origin.OK, "primary": origin.OK, "wal_level": origin.Warn, "max_replication_slots": origin.Warn, "max_wal_senders": origin.Warn,
+		"max_slot_wal_keep_size": origin.Warn, "publication": origin.Warn, "event triggers": origin.Warn, "slot": origin.Warn,
+		"schema": origin.Fail, "extensions": origin.Fail, "encoding": origin.Fail, "ctype": origin.Warn, "max_connections": origin.Warn,
+		"synchronous_standby_names": origin.Warn, "right to replicate": origin.OK,
+	} {
+		expect(t, by, subject, level, "")
+	}
+
+	// An owner who is no superuser gets the schema, and is told of the rest.
+	execute(t, p.URL("postgres"), "CREATE ROLE owner LOGIN PASSWORD 'p'")
+	execute(t, p.URL("postgres"), "CREATE DATABASE owned TEMPLATE template0 OWNER owner")
+	u, err := url.Parse(p.URL("owned"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword("owner", "p")
+	printed := command(t, "migrate", "up", "--database-url", u.String())
+	for _, want := range []string{"not made: the event triggers", "superuser", "not made: the slot", "wal_level"} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("%q is missing: %s", want, printed)
+		}
+	}
+	if strings.Contains(printed, "the publication:") {
+		t.Error("its owner may make the publication: " + printed)
+	}
+	by = doctor(t, exitFine, "--database-url", u.String())
+	expect(t, by, "right to replicate", origin.Warn, "REPLICATION")
+	expect(t, by, "right to statistics", origin.Warn, "pg_read_all_stats")
+	expect(t, by, "publication", origin.OK, "")
+	expect(t, by, "ownership", origin.OK, "")
+	expect(t, by, "event triggers", origin.Warn, "superuser")
+	if again := command(t, "migrate", "up", "--database-url", u.String()); !strings.Contains(again, "nothing to apply") || !strings.Contains(again, "not made: the slot") {
+		t.Error(again)
+	}
+	by = doctor(t, exitFailed, "--database-url", "postgres://127.0.0.1:1/none")
+	expect(t, by, "postgres", origin.Fail, "127.0.0.1")
+}
+
+func TestDoctorOfRedis(t *testing.T) {
+	address := database(t)
+	master := sandboxtest.Redis(t)
+	host, port, _ := strings.Cut(master.Addr(), ":")
+	launch := func(args ...string) string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		r, err := sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: filepath.Join(sandboxtest.Dir(t), "r"), Args: args})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = r.Stop() })
+		return r.URL()
+	}
+	by := doctor(t, exitFine, "--database-url", address, "--redis-url", launch("--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"))
+	expect(t, by, "maxmemory-policy", origin.Warn, "evicted")
+	expect(t, by, "maxmemory", origin.OK, "64")
+	by = doctor(t, exitFine, "--database-url", address, "--redis-url", launch("--maxmemory-policy", "volatile-ttl"))
+	expect(t, by, "maxmemory-policy", origin.Warn, "evicted")
+	by = doctor(t, exitFailed, "--database-url", address, "--redis-url", launch("--replicaof", host+" "+port))
+	expect(t, by, "redis role", origin.Fail, "replica")
+	by = doctor(t, exitFailed, "--database-url", address, "--redis-url", launch("--cluster-enabled", "yes"))
+	expect(t, by, "redis mode", origin.Fail, "Cluster")
+	by = doctor(t, exitFailed, "--database-url", address, "--redis-url", "redis://127.0.0.1:1")
+	expect(t, by, "redis", origin.Fail, "127.0.0.1:1")
+	p := start(t, "doctor", "--database-url", address, "--redis-url", "memcached://a")
+	if <-p.ended; p.code != exitUsage {
+		t.Errorf("exit %d: %s", p.code, p.err.String())
+	}
+}

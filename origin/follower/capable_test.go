@@ -1,0 +1,272 @@
+package follower
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"listedge/sandbox"
+	"listedge/sandbox/sandboxtest"
+	"listedge/stream"
+)
+
+// role makes a role that may read the tables, with the attributes, and returns
+// the URL to connect as it.
+func (w *world) role(attributes string) (name, address string) {
+	w.Helper()
+	name = "role_" + w.name
+	w.exec("CREATE ROLE " + name + " LOGIN PASSWORD 'p' " + attributes)
+	u, err := url.Parse(w.url)
+	if err != nil {
+		w.Fatal(err)
+	}
+	u.User = url.UserPassword(name, "p")
+	return name, u.String()
+}
+
+func (w *world) incapable(f running, why string) {
+	w.Helper()
+	w.eventually("incapable: "+why, func() bool { return f.Incapable() != nil })
+	if err := f.Incapable(); !errors.Is(err, ErrIncapable) || !strings.Contains(err.Error(), why) {
+		w.Errorf("%v, want %q", err, why)
+	}
+}
+
+// Every lack is told in plain words, and what is mended is noticed.
+func TestWhatIsLackingIsToldAndNoticedWhenMended(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		role, breaks, mends, why string
+	}{
+		"REPLICATION":        {"pg_read_all_stats", "", "ALTER ROLE ROLENAME REPLICATION", "REPLICATION"},
+		"pg_read_all_stats":  {"REPLICATION", "", "GRANT pg_read_all_stats TO ROLENAME", "pg_read_all_stats"},
+		"publication":        {"", "DROP PUBLICATION listedge", "CREATE PUBLICATION listedge FOR ALL TABLES", "no publication"},
+		"a table of it":      {"", "ALTER PUBLICATION listedge DROP TABLE contacts", "ALTER PUBLICATION listedge ADD TABLE contacts", "contacts"},
+		"a column of it":     {"", "ALTER PUBLICATION listedge SET TABLE items, contacts, workspaces, api_keys (id)", "ALTER PUBLICATION listedge SET TABLE items, contacts, workspaces, api_keys", "api_keys"},
+		"rows of it":         {"", "ALTER PUBLICATION listedge SET TABLE items WHERE (active), contacts, workspaces, api_keys", "ALTER PUBLICATION listedge SET TABLE items, contacts, workspaces, api_keys", "items"},
+		"an operation of it": {"", "ALTER PUBLICATION listedge SET (publish = 'insert')", "ALTER PUBLICATION listedge SET (publish = 'insert, update, delete, truncate')", "truncates"},
+		"a table":            {"", "ALTER TABLE items RENAME TO items_old", "ALTER TABLE items_old RENAME TO items", "items"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, server().Postgres)
+			address := w.url
+			var role string
+			if c.role != "" {
+				attributes, grant := c.role, ""
+				if strings.HasPrefix(c.role, "pg_") {
+					attributes, grant = "", c.role
+				}
+				role, address = w.role(attributes)
+				if grant != "" {
+					w.exec("GRANT " + grant + " TO " + role)
+				}
+			}
+			if c.breaks != "" {
+				w.exec(c.breaks)
+			}
+			f := w.followWith(address, w.log, never)
+			w.incapable(f, c.why)
+			w.exec(strings.ReplaceAll(c.mends, "ROLENAME", role))
+			w.awaitFollowing(f)
+			w.heartbeat()
+			if f.Incapable() != nil {
+				t.Error(f.Incapable())
+			}
+			if c.breaks == "" || strings.Contains(c.breaks, "SET TABLE items WHERE") {
+				return
+			}
+			w.exec(c.breaks) // and while it follows
+			w.incapable(f, c.why)
+		})
+	}
+}
+
+func TestASettingThatIsLackingIsTold(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	settings := map[string]string{"wal_level": "replica", "max_replication_slots": "1", "max_wal_senders": "1"}
+	p, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: sandboxtest.Dir(t), Disposable: true, Settings: settings})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Stop() })
+	w := newWorld(t, p)
+	f := w.follow()
+	w.incapable(f, "wal_level is replica")
+	began := time.Now()
+	attempts := func() string {
+		return w.text("SELECT sessions::text FROM pg_stat_database WHERE datname = current_database()")
+	}
+	before := attempts()
+	settings["wal_level"] = "logical"
+	must(p.Restart(w.ctx()))
+	w.connect()
+	w.exec("SELECT pg_create_physical_replication_slot('another')")
+	w.incapableNow(f, "max_replication_slots")
+	w.exec("SELECT pg_drop_replication_slot('another')")
+	w.awaitFollowing(f)
+	t.Logf("sessions %s, then %s, in %s", before, attempts(), time.Since(began))
+	w.exec("ALTER SYSTEM SET synchronous_standby_names = '*'")
+	w.exec("SELECT pg_reload_conf()")
+	w.incapableNow(f, "synchronous_standby_names")
+	w.awaitFree() // a commit would wait for it
+	w.exec("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (listedge, \"a*\")'")
+	w.exec("SELECT pg_reload_conf()")
+	w.awaitFollowing(f)
+	f.stop()
+}
+
+func (w *world) incapableNow(f running, why string) {
+	w.Helper()
+	w.eventually("incapable: "+why, func() bool { err := f.Incapable(); return err != nil && strings.Contains(err.Error(), why) })
+}
+
+func TestHeartbeatsGoOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server().Postgres)
+	f := w.follow()
+	w.awaitFollowing(f)
+	probe := uint64(0)
+	proofs := func(what string, n int) {
+		t.Helper()
+		began := time.Now()
+		for range n {
+			probe++
+			_ = w.log.Probe(t.Context(), "node", probe)
+			w.await("the echo", func(e stream.Entry) bool { return e.Heartbeat != nil && e.Heartbeat.Nonces["node"] == probe })
+		}
+		if each := time.Since(began) / time.Duration(n); each > 400*time.Millisecond {
+			t.Errorf("%s: a proof takes %s", what, each)
+		}
+	}
+	proofs("idle", 10)
+	long := open(t, w.url)
+	for _, sql := range []string{"BEGIN", "INSERT INTO items (workspace_id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, 500)"} {
+		if _, err := long.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	proofs("an open write transaction", 20)
+	w.exec("SET synchronous_commit = off")
+	for n := range 20 {
+		w.exec(ids(fmt.Sprintf("INSERT INTO items (workspace_id, name) VALUES ($%d, 'x')", n%9+1)))
+		if n%5 == 0 {
+			proofs("asynchronous commits", 1)
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan int)
+	go func() {
+		n := 0
+		for ctx.Err() == nil {
+			if _, err := w.db.Exec(ctx, ids("INSERT INTO contacts (workspace_id, name) VALUES ($1, 'x')")); err == nil {
+				n++
+			}
+		}
+		done <- n
+	}()
+	proofs("load", 20)
+	stop()
+	t.Logf("%d commits under load", <-done)
+	if s := f.Stats(); s.Terms != 1 || s.Commits < 20 || s.HeartbeatAge > time.Second || !s.Following || s.Retained == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestAnIdleDatabaseRetainsNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server().Postgres)
+	w.awaitFollowing(w.follow())
+	confirmed := func() pglogrepl.LSN {
+		l, err := pglogrepl.ParseLSN(w.text("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '" + w.slotName() + "'"))
+		must(err)
+		return l
+	}
+	here := w.heartbeat().LSN
+	began := time.Now()
+	w.eventually("the slot is confirmed", func() bool { return confirmed() >= pglogrepl.LSN(here) })
+	if took := time.Since(began); took < confirmAfter-100*time.Millisecond || took > confirmAfter+2*time.Second {
+		t.Errorf("after %s", took)
+	}
+}
+
+func TestConfirmation(t *testing.T) {
+	now := time.Now()
+	var c confirmation
+	c.confirmed = 50
+	expect := func(what string, after time.Duration, want pglogrepl.LSN) {
+		t.Helper()
+		if got := c.upTo(now.Add(after)); got != want {
+			t.Errorf("%s: %d, want %d", what, got, want)
+		}
+	}
+	expect("nothing published", time.Hour, 50)
+	c.publishedUpTo(100, now)
+	c.publishedUpTo(200, now.Add(time.Second))
+	expect("too young", confirmAfter, 50)
+	expect("the first", confirmAfter+time.Millisecond, 100)
+	c.publishing(commit{change: stream.Change{XID: 7, LSN: 160}, start: 150})
+	expect("short of the commit record", confirmAfter+2*time.Second, 150)
+	expect("for as long as it takes", time.Hour, 150)
+	running := stream.Snapshot{Xmin: 7, Xmax: 9, Running: []uint64{7}}
+	if left := c.settle(&running); len(left) != 1 {
+		t.Errorf("%+v", left)
+	}
+	expect("still running", time.Hour, 150)
+	if left := c.settle(&stream.Snapshot{Xmin: 8, Xmax: 9}); len(left) != 0 {
+		t.Errorf("%+v", left)
+	}
+	expect("settled", time.Hour, 200)
+	c.publishedUpTo(180, now)
+	expect("never backwards", time.Hour, 200)
+}
+
+func TestRetention(t *testing.T) {
+	now := time.Now()
+	var r retention
+	r.add(now, stream.Position{Term: 5})
+	at := func(after time.Duration, n uint64) string {
+		before, ok := r.trim(now.Add(after), time.Minute, stream.Position{Term: 5, N: n})
+		if !ok {
+			return ""
+		}
+		return before.String()
+	}
+	for _, c := range []struct {
+		after time.Duration
+		n     uint64
+		want  string
+	}{{time.Second, 20, ""}, {30 * time.Second, 600, ""}, {50 * time.Second, 1000, ""}, {61 * time.Second, 1200, "5-0"},
+		{91 * time.Second, 1800, "5-600"}, {2 * time.Minute, logEntries + 5000, "5-5000"}} {
+		if got := at(c.after, c.n); got != c.want {
+			t.Errorf("after %s: %q, want %q", c.after, got, c.want)
+		}
+	}
+}
+
+func TestAStalledHolder(t *testing.T) {
+	now := time.Now()
+	a := holder{pid: 1, replied: "a", last: stream.Position{Term: 1, N: 1}}
+	b := a
+	b.replied = "b"
+	var w watch
+	for i, c := range []struct {
+		after int // milliseconds
+		h     holder
+		ok    bool
+		want  bool
+	}{{0, a, true, false}, {500, a, true, false}, {501, a, true, true}, {510, a, true, false}, {600, b, true, false}, {1090, b, true, false},
+		{1095, b, false, false}, {1101, b, true, false}, {1600, b, true, false}, {1602, b, true, true}} {
+		if got := w.stalled(now.Add(time.Duration(c.after)*time.Millisecond), c.h, c.ok); got != c.want {
+			t.Errorf("%d: %v", i, got)
+		}
+	}
+}
