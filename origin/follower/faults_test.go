@@ -127,6 +127,34 @@ func TestAFrozenFollowerIsOvertakenAndFenced(t *testing.T) {
 	}
 }
 
+func TestTheNextFollowsAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server().Postgres)
+	f := w.follow()
+	w.awaitFollowing(f)
+	candidates := []running{w.follow(), w.follow()}
+	for range 3 {
+		w.heartbeat()
+		epoch := w.epoch
+		began := time.Now()
+		f.stop()
+		w.eventually("the next follows", func() bool { return candidates[0].Following() || candidates[1].Following() })
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("after %s", took)
+		} else {
+			t.Logf("after %s", took)
+		}
+		w.turn()
+		if w.epoch != epoch {
+			t.Error("a new epoch, though nothing was missed")
+		}
+		if candidates[1].Following() {
+			candidates[0], candidates[1] = candidates[1], candidates[0]
+		}
+		f, candidates[0] = candidates[0], w.follow()
+	}
+}
+
 func TestAnAmbiguousAppendIsNotDuplicated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server().Postgres)

@@ -108,19 +108,22 @@ func (f *Follower) judge(why error) {
 func (f *Follower) Run(ctx context.Context) {
 	pause, told := retryFirst, ""
 	for ctx.Err() == nil {
-		began := f.terms.Load()
+		began := time.Now()
 		err := f.attend(ctx)
 		f.following.Store(false)
 		if ctx.Err() != nil {
 			return
 		}
-		if f.terms.Load() != began {
+		if time.Since(began) > 2*retryLast { // it went well for a while
 			pause, told = retryFirst, ""
 		}
-		if errors.Is(err, ErrIncapable) {
+		switch {
+		case errors.Is(err, errHeld):
+			pause = retryFirst
+		case errors.Is(err, ErrIncapable):
 			f.judge(err) // who uses the follower tells it
 			pause = incapableEvery
-		} else if err.Error() != told { // a server that is away is told once
+		case err.Error() != told: // a server that is away is told once
 			told = err.Error()
 			f.options.Logger.Warn("following changes was interrupted", "error", err)
 		}
