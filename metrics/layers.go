@@ -9,18 +9,18 @@ import (
 	"listedge/cache"
 	"listedge/limiter"
 	"listedge/origin"
+	"listedge/origin/follower"
 )
 
 // Sources give snapshots of the layers; each is called once per scrape.
 type Sources struct {
-	Cache     func() cache.Stats
-	Limiter   func() limiter.Stats
-	Origin    func() origin.Stats
-	Keyring   func() origin.KeyringStats
-	KeysAway  func() bool // look-ups of keys are refused by their breaker
-	Ready     func() bool
-	Following func() bool   // this node holds the slot
-	LagBytes  func() uint64 // of the WAL of the primary, while it does
+	Cache    func() cache.Stats
+	Limiter  func() limiter.Stats
+	Origin   func() origin.Stats
+	Keyring  func() origin.KeyringStats
+	KeysAway func() bool // look-ups of keys are refused by their breaker
+	Ready    func() bool
+	Follower func() follower.Stats
 }
 
 // series is one number of a layer: its name, its help and how it is read.
@@ -68,7 +68,7 @@ func (l *layer[S]) add(kind prometheus.ValueType, name, help string, labels, val
 
 // Collect registers the layers.
 func (r *Registry) Collect(from Sources) {
-	r.registry.MustRegister(cacheLayer(from), limiterLayer(from), originLayer(from), keyringLayer(from),
+	r.registry.MustRegister(cacheLayer(from), followerLayer(from), limiterLayer(from), originLayer(from), keyringLayer(from),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "listedge_ready", Help: "1 while /readyz answers 200."},
 			func() float64 { return oneIf(from.Ready()) }))
 }
@@ -96,11 +96,18 @@ func cacheLayer(from Sources) prometheus.Collector {
 		l.labelled("freshness_resyncs_total", "Times this node began anew with the log of changes, by cause.", []string{"cause"}, []string{cause},
 			func(s cache.Stats) uint64 { return s.Resyncs[cause] })
 	}
-	l.add(prometheus.GaugeValue, "freshness_follower", "1 on the node that holds the replication slot.", nil, nil,
-		func(cache.Stats) float64 { return oneIf(from.Following()) })
-	l.add(prometheus.GaugeValue, "freshness_follower_lag_bytes", "WAL of the primary not yet followed, on the node that follows.", nil, nil,
-		func(cache.Stats) float64 { return float64(from.LagBytes()) })
 	l.gauge("cache_redis_breaker_open", "1 while pages are not asked of Redis.", func(s cache.Stats) float64 { return oneIf(s.RedisBreakerOpen) })
+	return l
+}
+
+func followerLayer(from Sources) prometheus.Collector {
+	l := &layer[follower.Stats]{snapshot: from.Follower}
+	l.gauge("freshness_follower", "1 on the node that holds the replication slot.", func(s follower.Stats) float64 { return oneIf(s.Following) })
+	l.gauge("freshness_follower_lag_bytes", "WAL of the primary not yet decoded at the last heartbeat, on the node that follows.", func(s follower.Stats) float64 { return float64(s.Lag) })
+	l.gauge("freshness_follower_heartbeat_age_seconds", "Time since the node that follows published a heartbeat.", func(s follower.Stats) float64 { return s.HeartbeatAge.Seconds() })
+	l.gauge("freshness_retained_wal_bytes", "WAL that the replication slot keeps on the primary, as this node last saw it.", func(s follower.Stats) float64 { return float64(s.Retained) })
+	l.counter("freshness_commits_total", "Transactions published by this node.", func(s follower.Stats) uint64 { return s.Commits })
+	l.counter("freshness_terms_total", "Times this node began to follow.", func(s follower.Stats) uint64 { return s.Terms })
 	return l
 }
 

@@ -17,7 +17,7 @@ var (
 		"cmd/listedge":        {"edge", "cache", "limiter", "origin", "origin/load", "origin/follower", "stream", "metrics", "sandbox"},
 		"bench":               {"edge", "cache", "limiter", "origin", "origin/load", "metrics", "sandbox"},
 		"edge":                {"cache", "limiter", "origin", "stream", "metrics"},
-		"metrics":             {"cache", "limiter", "origin"},
+		"metrics":             {"cache", "limiter", "origin", "origin/follower"},
 		"cache":               {"stream"},
 		"stream":              nil,
 		"origin/follower":     {"stream"},

@@ -140,12 +140,11 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, logger *slog.
 	registry.Collect(metrics.Sources{
 		Cache: n.cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats,
 		Keyring: n.server.KeyringStats, KeysAway: keys.BreakerOpen, Ready: n.health.Ready,
-		Following: func() bool { return n.follower != nil && n.follower.Following() },
-		LagBytes: func() uint64 {
+		Follower: func() follower.Stats {
 			if n.follower == nil {
-				return 0
+				return follower.Stats{}
 			}
-			return n.follower.LagBytes()
+			return n.follower.Stats()
 		},
 	})
 	n.admin = &http.Server{Handler: edge.Admin(n.health, registry.Handler()), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second}

@@ -88,9 +88,6 @@ func (f *Follower) Stats() Stats {
 // Following says whether this node holds the slot.
 func (f *Follower) Following() bool { return f.following.Load() }
 
-// LagBytes is how far the primary was ahead when last asked, while following.
-func (f *Follower) LagBytes() uint64 { return f.Stats().Lag }
-
 // Incapable tells why changes cannot be followed here; nil while they may be.
 func (f *Follower) Incapable() error {
 	f.mu.Lock()
