@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/google/uuid"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -12,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -54,6 +54,9 @@ func TestTheGateBoundsWhatRunsAndWhatWaits(t *testing.T) {
 			_, err := o.Fetch(context.Background(), page)
 			answers <- err
 		}()
+		if i < running { // one of each, so that as many of each wait
+			eventually(t, "a query at work", func() bool { return o.Stats().Running == i+1 })
+		}
 	}
 	eventually(t, "a full gate", func() bool { s := o.Stats(); return s.Running == running && s.Queued == waiting })
 
