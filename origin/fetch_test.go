@@ -50,7 +50,7 @@ func TestTheGateBoundsWhatRunsAndWhatWaits(t *testing.T) {
 	for i := range running + waiting {
 		go func() {
 			page := anyPage
-			page.Workspace = uuid.UUID{byte(i % 2)} // one alone may have half the queue
+			page.Workspace = uuid.UUID{byte(i % 6)} // one alone may have half the queue
 			_, err := o.Fetch(context.Background(), page)
 			answers <- err
 		}()
