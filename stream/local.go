@@ -10,18 +10,28 @@ import (
 
 // Local is the log of a single node, in its process.
 type Local struct {
-	mu      sync.Mutex // guards all below
-	epoch   string
-	of      string // the epoch the entries belong to
+	probeLife time.Duration
+
+	mu     sync.Mutex // guards all below
+	epoch  string
+	logs   map[string]*localLog // by epoch: the present one and what is about to be it
+	probes map[string]localProbe
+	grown  chan struct{} // closed when an entry is added
+}
+
+type localLog struct {
 	entries []Entry
 	last    Position
-	probes  map[string]uint64
-	grown   chan struct{} // closed when an entry is added
+}
+
+type localProbe struct {
+	nonce uint64
+	at    time.Time
 }
 
 // NewLocal makes an empty log.
 func NewLocal() *Local {
-	return &Local{probes: map[string]uint64{}, grown: make(chan struct{})}
+	return &Local{probeLife: probeLife, logs: map[string]*localLog{}, probes: map[string]localProbe{}, grown: make(chan struct{})}
 }
 
 // Epoch implements Log, as all methods do; none of them fails but by ctx.
@@ -31,11 +41,12 @@ func (l *Local) Epoch(context.Context) (string, error) {
 	return l.epoch, nil
 }
 
-// SetEpoch implements Log.
+// SetEpoch implements Log. The entries of all other epochs are forgotten.
 func (l *Local) SetEpoch(_ context.Context, epoch string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.epoch = epoch
+	maps.DeleteFunc(l.logs, func(of string, _ *localLog) bool { return of != epoch })
 	return nil
 }
 
@@ -43,32 +54,29 @@ func (l *Local) SetEpoch(_ context.Context, epoch string) error {
 func (l *Local) Append(_ context.Context, epoch string, e Entry) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.turnTo(epoch)
-	if e.Position.Compare(l.last) <= 0 {
+	log := l.logs[epoch]
+	if log == nil {
+		log = &localLog{}
+		l.logs[epoch] = log
+	}
+	if e.Position.Compare(log.last) <= 0 {
 		return ErrFenced
 	}
-	l.entries = append(l.entries, e)
-	l.last = e.Position
+	log.entries = append(log.entries, e)
+	log.last = e.Position
 	close(l.grown)
 	l.grown = make(chan struct{})
 	return nil
-}
-
-// turnTo forgets the entries of another epoch.
-func (l *Local) turnTo(epoch string) {
-	if l.of != epoch {
-		l.of, l.entries, l.last = epoch, nil, Position{}
-	}
 }
 
 // Last implements Log.
 func (l *Local) Last(_ context.Context, epoch string) (Position, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.of != epoch {
-		return Position{}, nil
+	if log := l.logs[epoch]; log != nil {
+		return log.last, nil
 	}
-	return l.last, nil
+	return Position{}, nil
 }
 
 // Read implements Log.
@@ -93,24 +101,23 @@ func (l *Local) Read(ctx context.Context, epoch string, after Position, wait tim
 func (l *Local) since(epoch string, after Position) ([]Entry, chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.of != epoch {
+	log := l.logs[epoch]
+	if log == nil {
 		return nil, l.grown
 	}
-	i, _ := slices.BinarySearchFunc(l.entries, after, func(e Entry, p Position) int {
-		if e.Position.Compare(p) <= 0 {
-			return -1
-		}
-		return 1
-	})
-	return slices.Clone(l.entries[i:]), l.grown
+	i, found := slices.BinarySearchFunc(log.entries, after, func(e Entry, p Position) int { return e.Position.Compare(p) })
+	if found {
+		i++
+	}
+	return slices.Clone(log.entries[i:]), l.grown
 }
 
 // Trim implements Log.
 func (l *Local) Trim(_ context.Context, epoch string, before Position) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.of == epoch {
-		l.entries = slices.DeleteFunc(l.entries, func(e Entry) bool { return e.Position.Compare(before) < 0 })
+	if log := l.logs[epoch]; log != nil {
+		log.entries = slices.DeleteFunc(log.entries, func(e Entry) bool { return e.Position.Compare(before) < 0 })
 	}
 	return nil
 }
@@ -119,7 +126,7 @@ func (l *Local) Trim(_ context.Context, epoch string, before Position) error {
 func (l *Local) Probe(_ context.Context, node string, nonce uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.probes[node] = nonce
+	l.probes[node] = localProbe{nonce, time.Now()}
 	return nil
 }
 
@@ -127,5 +134,13 @@ func (l *Local) Probe(_ context.Context, node string, nonce uint64) error {
 func (l *Local) Probes(context.Context) (map[string]uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return maps.Clone(l.probes), nil
+	nonces := make(map[string]uint64, len(l.probes))
+	for node, p := range l.probes {
+		if time.Since(p.at) > l.probeLife {
+			delete(l.probes, node)
+			continue
+		}
+		nonces[node] = p.nonce
+	}
+	return nonces, nil
 }

@@ -14,7 +14,10 @@ import (
 
 // Redis is the log of a fleet. All its keys share a hash tag, so that in a
 // Cluster they are on one node; none of them may be evicted.
-type Redis struct{ client redis.UniversalClient }
+type Redis struct {
+	client    redis.UniversalClient
+	probeLife time.Duration
+}
 
 const (
 	epochKey   = "{listedge}:epoch"
@@ -25,12 +28,13 @@ const (
 	// logLife outlasts the log's last entry: what an epoch leaves behind goes
 	// away by itself.
 	logLife = time.Hour
-	// probeLife is how long a node that is gone is still echoed.
+	// probeLife is how long a node that is gone is still echoed. It is more
+	// than any pause after which a node may hope for an echo.
 	probeLife = time.Minute
 )
 
 // NewRedis uses the client, which should be one of its own: reading blocks.
-func NewRedis(client redis.UniversalClient) *Redis { return &Redis{client} }
+func NewRedis(client redis.UniversalClient) *Redis { return &Redis{client, probeLife} }
 
 // Epoch implements Log.
 func (r *Redis) Epoch(ctx context.Context) (string, error) {
@@ -63,7 +67,7 @@ func (r *Redis) Append(ctx context.Context, epoch string, e Entry) error {
 	pipe.Expire(ctx, logKey+epoch, logLife)
 	_, _ = pipe.Exec(ctx) // the first command's result is the one that counts
 	if err := added.Err(); err != nil {
-		if strings.Contains(err.Error(), "equal or smaller") {
+		if strings.Contains(err.Error(), "equal or smaller") || strings.Contains(err.Error(), "must be greater") {
 			return ErrFenced
 		}
 		return fmt.Errorf("append entry %s: %w", e.Position, err)
@@ -122,30 +126,46 @@ func (r *Redis) Trim(ctx context.Context, epoch string, before Position) error {
 	return nil
 }
 
-// Probe implements Log. Redis 7 cannot expire a field of a hash, so each node
-// has a sorted set's member whose score is its nonce; one that is gone stays
-// until probeLife after the last probe of all.
+// probe keeps each nonce with the moment it came, in milliseconds of Redis'
+// own clock: a field of a hash cannot expire before Redis 7.4.
+var probe = redis.NewScript(`
+local now = redis.call('TIME')
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. now[1] * 1000 + math.floor(now[2] / 1000))
+redis.call('PEXPIRE', KEYS[1], ARGV[3])`)
+
+// Probe implements Log.
 func (r *Redis) Probe(ctx context.Context, node string, nonce uint64) error {
-	pipe := r.client.Pipeline()
-	pipe.HSet(ctx, probesKey, node, nonce)
-	pipe.Expire(ctx, probesKey, probeLife)
-	if _, err := pipe.Exec(ctx); err != nil {
+	err := probe.Run(ctx, r.client, []string{probesKey}, node, strconv.FormatUint(nonce, 10), r.probeLife.Milliseconds()).Err()
+	if err != nil && !errors.Is(err, redis.Nil) {
 		return fmt.Errorf("probe: %w", err)
 	}
 	return nil
 }
 
-// Probes implements Log.
+// Probes implements Log. Nodes that are gone are known by the nodes that are
+// not: whose probe came probeLife before the latest is forgotten.
 func (r *Redis) Probes(ctx context.Context) (map[string]uint64, error) {
 	fields, err := r.client.HGetAll(ctx, probesKey).Result()
 	if err != nil {
 		return nil, fmt.Errorf("read probes: %w", err)
 	}
-	probes := make(map[string]uint64, len(fields))
-	for node, nonce := range fields {
-		if n, err := strconv.ParseUint(nonce, 10, 64); err == nil {
-			probes[node] = n
+	probes, came, latest := make(map[string]uint64, len(fields)), make(map[string]int64, len(fields)), int64(0)
+	for node, field := range fields {
+		nonce, at, _ := strings.Cut(field, " ")
+		ms, err := strconv.ParseInt(at, 10, 64)
+		if n, notNonce := strconv.ParseUint(nonce, 10, 64); notNonce == nil && err == nil {
+			probes[node], came[node], latest = n, ms, max(latest, ms)
 		}
+	}
+	var gone []string
+	for node, ms := range came {
+		if latest-ms > r.probeLife.Milliseconds() {
+			gone = append(gone, node)
+			delete(probes, node)
+		}
+	}
+	if len(gone) > 0 {
+		_ = r.client.HDel(ctx, probesKey, gone...).Err() // else the next reader forgets them
 	}
 	return probes, nil
 }

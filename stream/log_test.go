@@ -1,0 +1,482 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// The suite that every Log passes.
+func TestLogs(t *testing.T) {
+	_, client := startRedis(t)
+	for name, log := range map[string]Log{"local": NewLocal(), "redis": NewRedis(client)} {
+		t.Run(name, func(t *testing.T) {
+			for _, test := range []struct {
+				name string
+				run  func(t *testing.T, log Log, epoch string)
+			}{
+				{"nothing", testNothing},
+				{"order", testOrder},
+				{"fencing", testFencing},
+				{"one of two wins", testOneWins},
+				{"blocking", testBlocking},
+				{"trim", testTrim},
+				{"epochs are apart", testEpochsApart},
+				{"the epoch", testEpoch},
+				{"round trip", testRoundTrip},
+				{"probes", testProbes},
+			} {
+				t.Run(test.name, func(t *testing.T) { test.run(t, log, "epoch of "+test.name) })
+			}
+		})
+	}
+}
+
+func inTime(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patient)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// beat is an entry that can be told from others.
+func beat(term, n uint64) Entry {
+	return Entry{Position: Position{term, n}, Heartbeat: &Heartbeat{LSN: term<<32 | n, Snapshot: "1:1:"}}
+}
+
+func add(t *testing.T, log Log, epoch string, entries ...Entry) {
+	t.Helper()
+	for _, e := range entries {
+		if err := log.Append(inTime(t), epoch, e); err != nil {
+			t.Fatalf("append %s: %v", e.Position, err)
+		}
+	}
+}
+
+// holds checks what a reader finds after a position.
+func holds(t *testing.T, log Log, epoch string, after Position, want ...Entry) {
+	t.Helper()
+	got, err := log.Read(inTime(t), epoch, after, time.Millisecond)
+	if err != nil || len(got) != len(want) {
+		t.Fatalf("after %s: %v, %v; want %v", after, positions(got), err, positions(want))
+	}
+	for i := range want {
+		if !reflect.DeepEqual(got[i], want[i]) {
+			t.Fatalf("after %s, entry %d: %+v; want %+v", after, i, got[i], want[i])
+		}
+	}
+}
+
+func positions(entries []Entry) (all []string) {
+	for _, e := range entries {
+		all = append(all, e.Position.String())
+	}
+	return all
+}
+
+func ends(t *testing.T, log Log, epoch string, want Position) {
+	t.Helper()
+	if last, err := log.Last(inTime(t), epoch); err != nil || last != want {
+		t.Fatalf("last is %s, %v; want %s", last, err, want)
+	}
+}
+
+func testNothing(t *testing.T, log Log, epoch string) {
+	ends(t, log, epoch, Position{})
+	holds(t, log, epoch, Position{})
+	holds(t, log, epoch, Position{5, 5})
+	if err := log.Trim(inTime(t), epoch, Position{9, 9}); err != nil {
+		t.Fatal(err)
+	}
+	ends(t, log, epoch, Position{})
+}
+
+func testOrder(t *testing.T, log Log, epoch string) {
+	entries := []Entry{beat(3, 1), beat(3, 2), beat(3, 3), beat(10, 1), beat(10, 2), beat(1<<63, 1)}
+	add(t, log, epoch, entries...)
+	for i := range entries {
+		holds(t, log, epoch, entries[i].Position, entries[i+1:]...)
+	}
+	holds(t, log, epoch, Position{}, entries...)
+	holds(t, log, epoch, Position{2, 1 << 40}, entries...)
+	holds(t, log, epoch, Position{3, 1 << 40}, entries[3:]...) // between two terms
+	ends(t, log, epoch, Position{1 << 63, 1})
+}
+
+func testFencing(t *testing.T, log Log, epoch string) {
+	refused := func(e Entry) {
+		t.Helper()
+		if err := log.Append(inTime(t), epoch, e); !errors.Is(err, ErrFenced) {
+			t.Fatalf("append %s: %v, want ErrFenced", e.Position, err)
+		}
+	}
+	refused(beat(0, 0))
+	add(t, log, epoch, beat(7, 5))
+	for _, e := range []Entry{beat(7, 5), beat(7, 4), beat(6, 1000), beat(0, 1)} {
+		refused(e)
+	}
+	add(t, log, epoch, beat(9, 1))
+	refused(beat(7, 6)) // the follower before, which does not know that it was replaced
+	refused(beat(9, 1))
+	add(t, log, epoch, beat(9, 2))
+	holds(t, log, epoch, Position{}, beat(7, 5), beat(9, 1), beat(9, 2))
+	if err := log.Trim(inTime(t), epoch, Position{9, 3}); err != nil {
+		t.Fatal(err)
+	}
+	refused(beat(9, 2)) // a log that was trimmed knows what it had
+	ends(t, log, epoch, Position{9, 2})
+}
+
+func testOneWins(t *testing.T, log Log, epoch string) {
+	for n := uint64(1); n <= 50; n++ {
+		var won, fenced atomic.Int32
+		var done sync.WaitGroup
+		for rival := range 4 {
+			done.Go(func() {
+				e := beat(1, n)
+				e.Heartbeat.LSN = uint64(rival)
+				switch err := log.Append(inTime(t), epoch, e); {
+				case err == nil:
+					won.Add(1)
+				case errors.Is(err, ErrFenced):
+					fenced.Add(1)
+				default:
+					t.Error(err)
+				}
+			})
+		}
+		done.Wait()
+		if won.Load() != 1 || fenced.Load() != 3 {
+			t.Fatalf("%d won, %d were fenced", won.Load(), fenced.Load())
+		}
+	}
+	if got, err := log.Read(inTime(t), epoch, Position{}, time.Millisecond); err != nil || len(got) != 50 {
+		t.Fatalf("%d entries, %v", len(got), err)
+	}
+}
+
+func testBlocking(t *testing.T, log Log, epoch string) {
+	type found struct {
+		entries []Entry
+		err     error
+	}
+	read := func(ctx context.Context, after Position, wait time.Duration) chan found {
+		c := make(chan found, 1)
+		go func() {
+			entries, err := log.Read(ctx, epoch, after, wait)
+			c <- found{entries, err}
+		}()
+		return c
+	}
+	add(t, log, epoch, beat(1, 1))
+	waiting := []chan found{read(inTime(t), Position{1, 1}, patient), read(inTime(t), Position{1, 1}, patient)}
+	select {
+	case f := <-waiting[0]:
+		t.Fatalf("came back with nothing to read: %+v", f)
+	case <-time.After(50 * time.Millisecond):
+	}
+	add(t, log, epoch, beat(1, 2))
+	for _, w := range waiting {
+		if f := <-w; f.err != nil || !slices.Equal(positions(f.entries), []string{"1-2"}) {
+			t.Fatalf("%v, %v", positions(f.entries), f.err)
+		}
+	}
+	began := time.Now()
+	if f := <-read(inTime(t), Position{1, 2}, 100*time.Millisecond); f.err != nil || f.entries != nil || time.Since(began) < 90*time.Millisecond {
+		t.Fatalf("when wait ends: %+v after %s", f, time.Since(began))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	began = time.Now()
+	if f := <-read(ctx, Position{1, 2}, patient); f.err == nil || time.Since(began) > patient/2 {
+		t.Fatalf("when ctx ends: %+v after %s", f, time.Since(began))
+	}
+	add(t, log, "another "+epoch, beat(5, 1)) // and the log goes on
+	add(t, log, epoch, beat(1, 3))
+	holds(t, log, epoch, Position{1, 2}, beat(1, 3))
+}
+
+func testTrim(t *testing.T, log Log, epoch string) {
+	trim := func(p Position) {
+		t.Helper()
+		if err := log.Trim(inTime(t), epoch, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add(t, log, epoch, beat(1, 1), beat(1, 2), beat(2, 1), beat(2, 2))
+	trim(Position{1, 2})
+	holds(t, log, epoch, Position{}, beat(1, 2), beat(2, 1), beat(2, 2))
+	trim(Position{2, 0})
+	holds(t, log, epoch, Position{}, beat(2, 1), beat(2, 2))
+	holds(t, log, epoch, Position{2, 1}, beat(2, 2))
+	trim(Position{100, 0})
+	holds(t, log, epoch, Position{})
+	ends(t, log, epoch, Position{2, 2})
+	add(t, log, epoch, beat(2, 3))
+	holds(t, log, epoch, Position{}, beat(2, 3))
+}
+
+func testEpochsApart(t *testing.T, log Log, epoch string) {
+	old, next := epoch+" old", epoch+" new"
+	add(t, log, old, beat(8, 1), beat(8, 2))
+	add(t, log, next, beat(3, 1)) // transaction ids may begin again
+	holds(t, log, old, Position{}, beat(8, 1), beat(8, 2))
+	holds(t, log, next, Position{}, beat(3, 1))
+	if err := log.SetEpoch(inTime(t), next); err != nil {
+		t.Fatal(err)
+	}
+	_ = log.Append(inTime(t), old, beat(8, 3)) // by one who does not know
+	_ = log.Trim(inTime(t), old, Position{9, 0})
+	add(t, log, next, beat(3, 2))
+	holds(t, log, next, Position{}, beat(3, 1), beat(3, 2))
+	ends(t, log, next, Position{3, 2})
+}
+
+func testEpoch(t *testing.T, log Log, epoch string) {
+	for _, want := range []string{epoch, epoch, "x." + epoch} {
+		if err := log.SetEpoch(inTime(t), want); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := log.Epoch(inTime(t)); err != nil || got != want {
+			t.Fatalf("epoch %q, %v; want %q", got, err, want)
+		}
+	}
+}
+
+// testRoundTrip: a reader gets what was appended, to the last bit.
+func testRoundTrip(t *testing.T, log Log, epoch string) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var all []Entry
+	for n := range uint64(300) {
+		all = append(all, randomEntry(r, Position{3, n + 1}))
+	}
+	add(t, log, epoch, all...)
+	holds(t, log, epoch, Position{}, all...)
+}
+
+func randomEntry(r *rand.Rand, at Position) Entry {
+	change := func() (c Change) {
+		c.XID, c.LSN, c.Whole = number(r), number(r), uint8(r.Uint32())
+		for range r.IntN(4) {
+			p := Pair{Collection: Collection(r.IntN(int(Collections)))}
+			for i := range p.Workspace {
+				p.Workspace[i] = byte(r.Uint32())
+			}
+			c.Pairs = append(c.Pairs, p)
+		}
+		return c
+	}
+	e := Entry{Position: at}
+	switch r.IntN(3) {
+	case 0:
+		e.Take = &Take{Previous: Position{number(r), number(r)}}
+	case 1:
+		c := change()
+		e.Change = &c
+	default:
+		s := Snapshot{Xmin: number(r), Xmax: number(r)}
+		for range r.IntN(3) {
+			s.Running = append(s.Running, number(r))
+		}
+		e.Heartbeat = &Heartbeat{LSN: number(r), Snapshot: s.String()}
+		for range r.IntN(3) {
+			e.Heartbeat.Unsettled = append(e.Heartbeat.Unsettled, change())
+		}
+		if n := r.IntN(4); n > 0 {
+			e.Heartbeat.Nonces = map[string]uint64{}
+			for range n {
+				e.Heartbeat.Nonces[[]string{"a", "", "node \"1\"\n", "Ä", "<&>", "x-1"}[r.IntN(6)]] = number(r)
+			}
+		}
+	}
+	return e
+}
+
+// number prefers the edges.
+func number(r *rand.Rand) uint64 {
+	switch r.IntN(4) {
+	case 0:
+		return uint64(r.IntN(3))
+	case 1:
+		return ^uint64(r.IntN(3))
+	case 2:
+		return 1<<53 + uint64(r.IntN(3)) // where a float is no longer exact
+	}
+	return r.Uint64()
+}
+
+func testProbes(t *testing.T, log Log, _ string) {
+	probes := func(want map[string]uint64) {
+		t.Helper()
+		if got, err := log.Probes(inTime(t)); err != nil || !maps.Equal(got, want) {
+			t.Fatalf("%v, %v; want %v", got, err, want)
+		}
+	}
+	probe := func(node string, nonce uint64) {
+		t.Helper()
+		if err := log.Probe(inTime(t), node, nonce); err != nil {
+			t.Fatal(err)
+		}
+	}
+	probes(map[string]uint64{})
+	probe("a", 1)
+	probe("b", ^uint64(0))
+	probe("a", 1<<63+1)
+	probe("c d", 0)
+	probes(map[string]uint64{"a": 1<<63 + 1, "b": ^uint64(0), "c d": 0})
+}
+
+// A node that is gone is no longer echoed, although others go on probing.
+func TestProbesOfNodesThatAreGone(t *testing.T) {
+	_, client := startRedis(t)
+	local, shared := NewLocal(), NewRedis(client)
+	local.probeLife, shared.probeLife = 50*time.Millisecond, 50*time.Millisecond
+	for name, log := range map[string]Log{"local": local, "redis": shared} {
+		t.Run(name, func(t *testing.T) {
+			ctx := inTime(t)
+			if err := log.Probe(ctx, "gone", 1); err != nil {
+				t.Fatal(err)
+			}
+			for nonce := uint64(1); ; nonce++ {
+				if err := log.Probe(ctx, "here", nonce); err != nil {
+					t.Fatal(err)
+				}
+				probes, err := log.Probes(ctx)
+				if err != nil || probes["here"] != nonce {
+					t.Fatalf("%v, %v", probes, err)
+				}
+				if _, still := probes["gone"]; !still {
+					break
+				}
+			}
+			if err := log.Probe(ctx, "gone", 2); err != nil {
+				t.Fatal(err)
+			}
+			if probes, err := log.Probes(ctx); err != nil || probes["gone"] != 2 {
+				t.Fatalf("back again: %v, %v", probes, err)
+			}
+		})
+	}
+	if n := client.HLen(inTime(t), probesKey).Val(); n > 2 {
+		t.Errorf("%d fields", n)
+	}
+}
+
+// What Local was told to forget is free, and an epoch that is over is forgotten.
+func TestLocalForgets(t *testing.T) {
+	log := NewLocal()
+	for n := uint64(1); n <= 100_000; n++ {
+		if err := log.Append(t.Context(), "a", beat(1, n)); err != nil {
+			t.Fatal(err)
+		}
+		if n%1000 == 0 {
+			_ = log.Trim(t.Context(), "a", Position{1, n - 500})
+		}
+	}
+	if n, c := len(log.logs["a"].entries), cap(log.logs["a"].entries); n > 501 || c > 5000 {
+		t.Errorf("%d entries in room for %d", n, c)
+	}
+	_ = log.Append(t.Context(), "b", beat(2, 1))
+	_ = log.SetEpoch(t.Context(), "b")
+	if len(log.logs) != 1 {
+		t.Errorf("%d logs", len(log.logs))
+	}
+}
+
+// Whatever Redis does: errors in time, and afterwards it goes on.
+func TestRedisAway(t *testing.T) {
+	server, client := startRedis(t)
+	log := NewRedis(client)
+	const limit = 200 * time.Millisecond
+	calls := map[string]func(context.Context) error{
+		"Epoch":    func(ctx context.Context) error { _, err := log.Epoch(ctx); return err },
+		"SetEpoch": func(ctx context.Context) error { return log.SetEpoch(ctx, "a") },
+		"Append":   func(ctx context.Context) error { return log.Append(ctx, "a", beat(9, 9)) },
+		"Last":     func(ctx context.Context) error { _, err := log.Last(ctx, "a"); return err },
+		"Read":     func(ctx context.Context) error { _, err := log.Read(ctx, "a", Position{9, 9}, patient); return err },
+		"Trim":     func(ctx context.Context) error { return log.Trim(ctx, "a", Position{1, 1}) },
+		"Probe":    func(ctx context.Context) error { return log.Probe(ctx, "n", 1) },
+		"Probes":   func(ctx context.Context) error { _, err := log.Probes(ctx); return err },
+	}
+	fail := func(t *testing.T) {
+		t.Helper()
+		for name, call := range calls {
+			ctx, cancel := context.WithTimeout(context.Background(), limit)
+			began := time.Now()
+			if err := call(ctx); err == nil || errors.Is(err, ErrFenced) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if took := time.Since(began); took > limit+patient/10 {
+				t.Errorf("%s took %s", name, took)
+			}
+			cancel()
+		}
+	}
+	add(t, log, "a", beat(1, 1), beat(1, 2))
+	if err := log.SetEpoch(inTime(t), "a"); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := client.FlushAll(inTime(t)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if epoch, err := log.Epoch(inTime(t)); err != nil || epoch != "" {
+		t.Fatalf("flushed: epoch %q, %v", epoch, err)
+	}
+	ends(t, log, "a", Position{})
+	add(t, log, "a", beat(1, 3)) // who was up to date misses nothing
+	holds(t, log, "a", Position{1, 2}, beat(1, 3))
+
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	fail(t)
+	if err := server.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	last, err := log.Last(inTime(t), "a") // what failed may have happened
+	if err != nil || last.Compare(Position{1, 3}) < 0 {
+		t.Fatal(last, err)
+	}
+
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	fail(t)
+	if err := server.Restart(inTime(t)); err != nil {
+		t.Fatal(err)
+	}
+	for ctx := inTime(t); ; { // connections that died may still be in the pool
+		if _, err := log.Last(ctx, "a"); err == nil {
+			break
+		} else if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+	ends(t, log, "a", Position{})
+	add(t, log, "a", beat(1, 4))
+	if err := log.Probe(inTime(t), "n", 3); err != nil { // its script was lost, too
+		t.Fatal(err)
+	}
+
+	_ = client.Del(inTime(t), logKey+"a")
+	for _, body := range []string{"", "{", `{"h":{"l":-1}}`} {
+		id := fmt.Sprintf("%d-1", len(body)+1)
+		if err := client.XAdd(inTime(t), &redis.XAddArgs{Stream: logKey + "a", ID: id, Values: []any{entryField, body}}).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if entries, err := log.Read(inTime(t), "a", Position{}, time.Millisecond); err == nil {
+			t.Errorf("%q was read as %+v", body, entries)
+		}
+	}
+}
