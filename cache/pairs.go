@@ -133,16 +133,17 @@ func (t *tracker) probe(nonce uint64) {
 }
 
 // apply takes the next entry of the epoch's log. keys is called for changes of
-// keys and workspaces. It returns false when the node had to begin anew.
+// keys and workspaces. It returns false when the node had to begin anew: with
+// this entry, for what is missing before it will not come.
 func (t *tracker) apply(epoch, node string, e stream.Entry, keys func(stream.Change)) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if epoch != t.epoch {
 		return false
 	}
-	if t.read && !follows(t.position, e) {
+	gap := t.read && !follows(t.position, e)
+	if gap {
 		t.resync(epoch, resyncGap)
-		return false
 	}
 	if !t.read {
 		t.read, t.joinedAt = true, e.Position
@@ -158,7 +159,7 @@ func (t *tracker) apply(epoch, node string, e stream.Entry, keys func(stream.Cha
 	case e.Heartbeat != nil:
 		t.heartbeat(node, e.Heartbeat)
 	}
-	return true
+	return !gap
 }
 
 // follows says whether nothing lies between the position and the entry.
@@ -221,7 +222,10 @@ func (t *tracker) heartbeat(node string, h *stream.Heartbeat) {
 				e.settledAt = now
 			}
 			if e.settledAt != 0 && now-e.settledAt > t.fill {
-				p.pruned, p.prunedAt = max(p.pruned, e.sequence), e.position
+				p.pruned = max(p.pruned, e.sequence)
+				if e.position.Compare(p.prunedAt) > 0 {
+					p.prunedAt = e.position
+				}
 				continue
 			}
 			kept = append(kept, e)
