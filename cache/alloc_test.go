@@ -31,3 +31,24 @@ func TestHitAllocatesNothing(t *testing.T) {
 		t.Errorf("AppendKey: %v allocations", n)
 	}
 }
+
+func TestFollowedHitAllocatesNothing(t *testing.T) {
+	b := startBeater(t)
+	c := open(t, Options{TTL: time.Hour, MaxStale: time.Hour, Follow: b.follow(time.Hour)})
+	eventually(t, "trusted", mode(c, ModeFollowed))
+	if _, err := c.Forward(keyOf("q"), listA, b.brings("page")); err != nil {
+		t.Fatal(err)
+	}
+	b.stop() // what beats allocates
+	b.done.Wait()
+	c.follow.stop()
+	c.follow.done.Wait()
+	key, now := keyOf("q"), time.Now()
+	if n := testing.AllocsPerRun(5_000, func() {
+		if _, ok := c.Hit(key, now); !ok {
+			t.Error("no hit")
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

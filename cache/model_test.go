@@ -268,7 +268,11 @@ func (m *model) crash() {
 	}
 	m.running, m.nextXID, m.completed = nil, highest+1, highest
 	for _, n := range m.nodes { // answers that were on their way may arrive
-		maps.DeleteFunc(n.fills, func(_ int, f *modelFlight) bool { return !f.read || m.chance(2) })
+		for pair := range modelPairs {
+			if f := n.fills[pair]; f != nil && (!f.read || m.chance(2)) {
+				delete(n.fills, pair)
+			}
+		}
 	}
 	m.following, m.needEpoch = false, true
 }
@@ -406,8 +410,10 @@ func (m *model) read(n *modelNode) {
 }
 
 func (m *model) serve(n *modelNode) {
-	for pair, f := range n.fills {
-		m.fly(n, pair, f)
+	for pair := range modelPairs { // in an order that the seed alone decides
+		if f := n.fills[pair]; f != nil {
+			m.fly(n, pair, f)
+		}
 	}
 	for range 2 {
 		pair := m.r.IntN(modelPairs)
@@ -527,7 +533,7 @@ func TestModel(t *testing.T) {
 				all += hits
 			}
 			t.Logf("hits: %.1f %%", 100*all/seeds)
-			if all/seeds < 0.5 {
+			if all/seeds < 0.4 {
 				t.Error("too few hits")
 			}
 		})

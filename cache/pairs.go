@@ -61,7 +61,8 @@ type ringEntry struct {
 	xid       uint64
 	sequence  uint64
 	position  stream.Position
-	settledAt time.Duration // when a heartbeat's snapshot saw it; 0 = not yet
+	settled   bool          // a heartbeat's snapshot saw it
+	settledAt time.Duration // when
 }
 
 type resyncCause uint8
@@ -218,10 +219,10 @@ func (t *tracker) heartbeat(node string, h *stream.Heartbeat) {
 	for p := range t.open {
 		kept := p.ring[:0]
 		for _, e := range p.ring {
-			if e.settledAt == 0 && snapshot.Sees(e.xid) {
-				e.settledAt = now
+			if !e.settled && snapshot.Sees(e.xid) {
+				e.settled, e.settledAt = true, now
 			}
-			if e.settledAt != 0 && now-e.settledAt > t.fill {
+			if e.settled && now-e.settledAt > t.fill {
 				p.pruned = max(p.pruned, e.sequence)
 				if e.position.Compare(p.prunedAt) > 0 {
 					p.prunedAt = e.position
@@ -361,7 +362,7 @@ func (t *tracker) awaited(p *Page) bool {
 
 func (state *pairState) unsettled() bool {
 	for _, e := range state.ring {
-		if e.settledAt == 0 {
+		if !e.settled {
 			return true
 		}
 	}

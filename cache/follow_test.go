@@ -1,0 +1,255 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"listedge/stream"
+)
+
+// beater is a follower of nothing: it writes heartbeats, and changes on demand.
+type beater struct {
+	t      testing.TB
+	log    *stream.Local
+	mu     sync.Mutex // guards all below
+	epoch  string
+	at     stream.Position
+	silent bool
+	xid    uint64
+	stop   context.CancelFunc
+	done   sync.WaitGroup
+}
+
+func startBeater(t testing.TB) *beater {
+	ctx, stop := context.WithCancel(context.Background())
+	b := &beater{t: t, log: stream.NewLocal(), xid: 100, stop: stop}
+	b.take("e")
+	b.done.Go(func() {
+		for ctx.Err() == nil {
+			b.mu.Lock()
+			if !b.silent {
+				nonces, _ := b.log.Probes(ctx)
+				b.append(stream.Entry{Heartbeat: &stream.Heartbeat{Snapshot: fmt.Sprintf("%d:%d:", b.xid, b.xid), Nonces: nonces}})
+			}
+			b.mu.Unlock()
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	})
+	t.Cleanup(func() { stop(); b.done.Wait() })
+	return b
+}
+
+func (b *beater) append(e stream.Entry) {
+	b.at.N++
+	e.Position = b.at
+	if err := b.log.Append(context.Background(), b.epoch, e); err != nil {
+		b.t.Error(err)
+	}
+}
+
+func (b *beater) take(epoch string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	previous, _ := b.log.Last(context.Background(), epoch)
+	b.epoch, b.at = epoch, stream.Position{Term: b.xid}
+	b.xid++
+	b.append(stream.Entry{Take: &stream.Take{Previous: previous}})
+	_ = b.log.SetEpoch(context.Background(), epoch)
+}
+
+// change is a transaction that is visible at once.
+func (b *beater) change(pairs ...stream.Pair) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.append(stream.Entry{Change: &stream.Change{XID: b.xid, Pairs: pairs}})
+	b.xid++
+}
+
+// skip leaves a gap.
+func (b *beater) skip() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.at.N += 10
+}
+
+func (b *beater) quiet(silent bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.silent = silent
+}
+
+// brings is a fill whose statement sees all transactions up to now.
+func (b *beater) brings(body string) Fill {
+	return func(context.Context) (Filled, error) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return Filled{Body: []byte(body), Next: "next of " + body, Snapshot: fmt.Sprintf("%d:%d:", b.xid, b.xid)}, nil
+	}
+}
+
+func (b *beater) follow(bound time.Duration) *Follow {
+	return &Follow{Log: b.log, Node: "me", Bound: bound, Keys: func(stream.Change) {}, Logger: slog.New(slog.DiscardHandler)}
+}
+
+func mode(c *Cache, m Mode) func() bool { return func() bool { return c.Mode() == m } }
+
+// ask returns what a request gets, and whether it was a hit.
+func askFor(t *testing.T, c *Cache, fill Fill) (body string, hit bool) {
+	t.Helper()
+	if r, ok := c.Hit(keyOf("q"), time.Now()); ok {
+		return string(r.Page.Body), true
+	}
+	r, err := c.Forward(keyOf("q"), listA, fill)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(r.Page.Body), false
+}
+
+// A node lives through what may happen to the log, and each time gets its
+// trust back by itself.
+func TestFollowing(t *testing.T) {
+	b := startBeater(t)
+	c := open(t, Options{TTL: time.Minute, MaxStale: time.Minute, Follow: b.follow(testBound)})
+	resyncs := func(cause string) uint64 { return c.Stats().Resyncs[cause] }
+	kept := func(body string) { // from its first fill in trust on, a page is a hit
+		t.Helper()
+		eventually(t, "trusted", mode(c, ModeFollowed))
+		eventually(t, "a hit on "+body, func() bool { got, hit := askFor(t, c, b.brings(body)); return hit && got == body })
+	}
+	kept("first")
+
+	b.change(listB)
+	kept("first")
+	b.change(listA)
+	kept("second")
+
+	b.skip()
+	eventually(t, "a gap", func() bool { return resyncs("gap") == 1 })
+	kept("third")
+	if n := resyncs("gap"); n != 1 {
+		t.Errorf("one gap was met %d times", n)
+	}
+
+	b.quiet(true)
+	began := time.Now()
+	eventually(t, "untrusted", mode(c, ModeUntrusted))
+	if took := time.Since(began); took > testBound+patient/10 {
+		t.Errorf("trusted for %s without a heartbeat", took)
+	}
+	eventually(t, "no hit", func() bool { got, hit := askFor(t, c, b.brings("fourth")); return !hit && got == "fourth" })
+	b.quiet(false)
+	kept("fourth")
+
+	b.take("e") // another follower, the same epoch
+	kept("fourth")
+	if n := resyncs("gap"); n != 1 {
+		t.Errorf("a take-over left a gap (%d)", n)
+	}
+
+	b.take("f")
+	eventually(t, "another epoch", func() bool { return resyncs("epoch") == 1 })
+	kept("fifth")
+
+	_ = b.log.SetEpoch(t.Context(), "") // Redis lost it, for a while
+	kept("fifth")
+
+	c.CannotFollow(true)
+	if c.Mode() != ModeTTL {
+		t.Error(c.Mode())
+	}
+	b.change(listA)
+	if body, hit := askFor(t, c, b.brings("sixth")); !hit || body != "fifth" {
+		t.Errorf("by age: %q, hit %t", body, hit)
+	}
+	c.CannotFollow(false)
+	kept("sixth")
+}
+
+// A page that was read before a heartbeat echoed a nonce chosen since the node
+// joined is not kept.
+func TestNotTrustedBeforeAnEcho(t *testing.T) {
+	b := startBeater(t)
+	f := b.follow(testBound)
+	f.Node = "nobody"
+	f.Log = deaf{b.log}
+	c := open(t, Options{TTL: time.Minute, MaxStale: time.Minute, Follow: f})
+	eventually(t, "heartbeats", func() bool { return c.Stats().Applied > 20 })
+	if c.Mode() != ModeUntrusted {
+		t.Error(c.Mode())
+	}
+	if c.Silence() > testBound {
+		t.Error(c.Silence())
+	}
+}
+
+// deaf loses probes.
+type deaf struct{ stream.Log }
+
+func (deaf) Probe(context.Context, string, uint64) error { return nil }
+
+// Pages are served while entries are applied and the log begins anew.
+func TestServingWhileFollowing(t *testing.T) {
+	b := startBeater(t)
+	c := open(t, Options{TTL: time.Minute, MaxStale: time.Minute, Follow: b.follow(testBound)})
+	eventually(t, "trusted", mode(c, ModeFollowed))
+	var shown, committed atomic.Int64
+	stop := make(chan struct{})
+	var readers sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if r, ok := c.Hit(keyOf("q"), time.Now()); ok {
+					_ = r.Page.Body
+					shown.Add(1)
+				} else if _, err := c.Forward(keyOf("q"), listA, b.brings(fmt.Sprint(committed.Load()))); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range 50 {
+		b.change(listA)
+		committed.Add(1)
+		if i%20 == 19 {
+			b.skip()
+		}
+		hits := shown.Load()
+		eventually(t, "a hit", func() bool { return shown.Load() > hits })
+	}
+	close(stop)
+	readers.Wait()
+}
+
+// What a thousand workspaces of which changes are known cost in memory.
+func TestStateOfPairs(t *testing.T) {
+	const workspaces = 20_000
+	for _, ring := range []int{1, 10} {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		tr := joinedTracker(t, workspaces, ring)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		per := float64(after.HeapAlloc-before.HeapAlloc) / workspaces
+		t.Logf("%d changes each: %.0f kB per 1,000 workspaces", ring, per)
+		if limit := float64(512 + 128*ring); per > limit {
+			t.Errorf("%.0f bytes for each workspace, more than %.0f", per, limit)
+		}
+		runtime.KeepAlive(tr)
+	}
+}

@@ -1,0 +1,416 @@
+package cache
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"listedge/stream"
+)
+
+const (
+	testBound = 500 * time.Millisecond
+	testFill  = time.Second
+)
+
+var (
+	listA = stream.Pair{Workspace: uuid.UUID{1}, Collection: stream.Items}
+	listB = stream.Pair{Workspace: uuid.UUID{2}, Collection: stream.Items}
+)
+
+// trackerTest feeds a tracker entries one after the other.
+type trackerTest struct {
+	*testing.T
+	*tracker
+	last  stream.Position
+	nonce uint64
+	keys  int
+}
+
+// virtually runs the test with a tracker that has joined epoch e, in virtual time.
+func virtually(t *testing.T, test func(t *trackerTest)) {
+	synctest.Test(t, func(t *testing.T) {
+		tt := &trackerTest{T: t, tracker: newTracker(testBound, testFill), last: stream.Position{Term: 1}}
+		tt.turnTo("e")
+		tt.entry(stream.Entry{Take: &stream.Take{}})
+		tt.prove("100:100:")
+		test(tt)
+	})
+}
+
+func (t *trackerTest) at(e stream.Entry) bool {
+	t.Helper()
+	t.last = e.Position
+	return t.apply("e", "me", e, func(stream.Change) { t.keys++ })
+}
+
+func (t *trackerTest) entry(e stream.Entry) {
+	t.Helper()
+	e.Position = stream.Position{Term: t.last.Term, N: t.last.N + 1}
+	if !t.at(e) {
+		t.Fatalf("a gap before %s", e.Position)
+	}
+}
+
+func (t *trackerTest) changed(xid uint64, pairs ...stream.Pair) {
+	t.Helper()
+	t.entry(stream.Entry{Change: &stream.Change{XID: xid, Pairs: pairs}})
+}
+
+func (t *trackerTest) beat(snapshot string) {
+	t.Helper()
+	t.entry(stream.Entry{Heartbeat: &stream.Heartbeat{Snapshot: snapshot}})
+}
+
+// prove is a heartbeat that echoes a nonce chosen now.
+func (t *trackerTest) prove(snapshot string, unsettled ...stream.Change) {
+	t.Helper()
+	t.nonce++
+	t.probe(t.nonce)
+	t.entry(stream.Entry{Heartbeat: &stream.Heartbeat{Snapshot: snapshot, Unsettled: unsettled, Nonces: map[string]uint64{"me": t.nonce}}})
+}
+
+func page(t testing.TB, snapshot string) *Page {
+	t.Helper()
+	s, err := stream.ParseSnapshot(snapshot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Page{Snapshot: s, Proof: time.Now()}
+}
+
+// filled is a page that was read at once and kept.
+func (t *trackerTest) filled(snapshot string) *Page {
+	t.Helper()
+	p := page(t, snapshot)
+	if !t.accept(t.begin(), p, listA) {
+		t.Fatal("not kept")
+	}
+	return p
+}
+
+// is checks by which rule the page is served: 1, 2 or none.
+func (t *trackerTest) is(p *Page, rule int) {
+	t.Helper()
+	got := 0
+	if t.stands(p) {
+		got = 1
+	} else if t.revalidate(p) {
+		got = 2
+	}
+	if got != rule {
+		t.Fatalf("served by rule %d, want %d", got, rule)
+	}
+}
+
+func TestRules(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		run  func(t *trackerTest)
+	}{
+		{"rule 1 while nothing changes", func(t *trackerTest) {
+			p := t.filled("100:100:")
+			t.is(p, 1)
+			t.changed(100, listB)
+			t.is(p, 1)
+		}},
+		{"rule 2 when the page saw the change, then rule 1", func(t *trackerTest) {
+			p := t.filled("100:102:101")
+			t.changed(100, listA)
+			t.is(p, 2)
+			t.is(p, 1)
+		}},
+		{"neither when it did not", func(t *trackerTest) {
+			p := t.filled("100:102:101")
+			t.changed(101, listA)
+			t.is(p, 0)
+			if t.accept(t.begin(), page(t, "100:102:101"), listA) {
+				t.Fatal("read again, and kept, without it")
+			}
+		}},
+		{"a change of the whole collection", func(t *trackerTest) {
+			p := t.filled("100:101:")
+			t.entry(stream.Entry{Change: &stream.Change{XID: 101, Whole: 1 << stream.Items}})
+			t.is(p, 0)
+			if t.accept(t.begin(), page(t, "100:101:"), listA) {
+				t.Fatal("a page that does not see it was kept")
+			}
+		}},
+		{"a change of another collection as a whole", func(t *trackerTest) {
+			p := t.filled("100:101:")
+			t.entry(stream.Entry{Change: &stream.Change{XID: 101, Whole: 1 << stream.Contacts}})
+			t.is(p, 1)
+		}},
+		{"a change that left the ring", func(t *trackerTest) {
+			p := t.filled("100:102:")
+			t.changed(100, listA)
+			t.beat("101:101:")
+			time.Sleep(testFill + 1)
+			t.beat("101:101:")
+			if n := len(t.open); n != 0 {
+				t.Fatalf("%d rings", n)
+			}
+			t.is(p, 0) // nobody knows any more what it was
+		}},
+		{"a change stays as long as a fill may take after it settled", func(t *trackerTest) {
+			t.changed(100, listA)
+			time.Sleep(10 * testFill)
+			t.beat("100:100:") // not yet
+			t.beat("101:101:")
+			time.Sleep(testFill)
+			t.beat("101:101:")
+			if n := len(t.pair(listA).ring); n != 1 {
+				t.Fatalf("%d in the ring", n)
+			}
+			time.Sleep(1)
+			t.beat("101:101:")
+			if n := len(t.pair(listA).ring); n != 0 {
+				t.Fatalf("%d in the ring", n)
+			}
+		}},
+		{"a fill that took too long", func(t *trackerTest) {
+			start := t.begin()
+			time.Sleep(testFill + 1)
+			if t.prove("100:100:"); t.accept(start, page(t, "100:100:"), listA) {
+				t.Fatal("kept")
+			}
+		}},
+		{"a fill begun without trust", func(t *trackerTest) {
+			time.Sleep(testBound)
+			start := t.begin()
+			if t.prove("100:100:"); t.accept(start, page(t, "100:100:"), listA) {
+				t.Fatal("kept")
+			}
+		}},
+		{"a fill across a resync", func(t *trackerTest) {
+			start := t.begin()
+			t.at(stream.Entry{Position: stream.Position{Term: 1, N: 1000}, Heartbeat: &stream.Heartbeat{Snapshot: "1:1:"}})
+			if t.prove("100:100:"); t.accept(start, page(t, "100:100:"), listA) {
+				t.Fatal("kept")
+			}
+		}},
+		{"an epoch drops everything", func(t *trackerTest) {
+			p := t.filled("100:100:")
+			t.turnTo("f")
+			t.is(p, 0)
+			if t.trusted(time.Now()) || t.apply("e", "me", stream.Entry{Position: stream.Position{Term: 1, N: t.last.N + 1}}, nil) {
+				t.Fatal("goes on with the old one")
+			}
+		}},
+		{"trust ends a bound after the nonce was chosen", func(t *trackerTest) {
+			t.nonce++
+			t.probe(t.nonce)
+			time.Sleep(testBound / 2) // on its way
+			t.entry(stream.Entry{Heartbeat: &stream.Heartbeat{Snapshot: "100:100:", Nonces: map[string]uint64{"me": t.nonce}}})
+			time.Sleep(testBound/2 - 1)
+			if !t.trusted(time.Now()) {
+				t.Fatal("not trusted before")
+			}
+			if time.Sleep(1); t.trusted(time.Now()) {
+				t.Fatal("trusted after")
+			}
+			t.entry(stream.Entry{Heartbeat: &stream.Heartbeat{Snapshot: "100:100:", Nonces: map[string]uint64{"me": t.nonce}}})
+			if t.trusted(time.Now()) {
+				t.Fatal("an old echo renews trust")
+			}
+		}},
+		{"a snapshot that cannot be read proves nothing", func(t *trackerTest) {
+			time.Sleep(testBound)
+			if t.prove("x"); t.trusted(time.Now()) {
+				t.Fatal("trusted")
+			}
+		}},
+		{"another term that follows, and one that does not", func(t *trackerTest) {
+			p := t.filled("100:100:")
+			before := t.last
+			if !t.at(stream.Entry{Position: stream.Position{Term: 9, N: 1}, Take: &stream.Take{Previous: before}}) {
+				t.Fatal("a gap")
+			}
+			t.is(p, 1)
+			if t.at(stream.Entry{Position: stream.Position{Term: 12, N: 1}, Take: &stream.Take{Previous: before}}) {
+				t.Fatal("no gap")
+			}
+			t.is(p, 0)
+		}},
+		{"after a gap it goes on from there", func(t *trackerTest) {
+			if t.at(stream.Entry{Position: stream.Position{Term: 1, N: 1000}, Heartbeat: &stream.Heartbeat{Snapshot: "1:1:"}}) {
+				t.Fatal("no gap")
+			}
+			if _, after := t.tracker.at(); after != t.last {
+				t.Fatalf("reads on after %s: what is missing would be missed again", after)
+			}
+			if t.trusted(time.Now()) {
+				t.Fatal("trusted")
+			}
+			t.prove("100:103:102", stream.Change{XID: 102, Pairs: []stream.Pair{listA}})
+			if !t.trusted(time.Now()) {
+				t.Fatal("not trusted again")
+			}
+			if t.accept(t.begin(), page(t, "100:103:102"), listA) {
+				t.Fatal("kept without a change that was unsettled when it joined")
+			}
+			if !t.accept(t.begin(), page(t, "103:103:"), listA) {
+				t.Fatal("not kept with it")
+			}
+		}},
+		{"a change that is not visible yet is waited for", func(t *trackerTest) {
+			t.changed(100, listA)
+			p := page(t, "100:101:100")
+			if t.accept(t.begin(), p, listA) || !t.awaited(p) {
+				t.Fatal("kept, or not awaited")
+			}
+			if t.beat("101:101:"); t.awaited(p) {
+				t.Fatal("awaited although it is visible")
+			}
+		}},
+		{"changes of keys are told", func(t *trackerTest) {
+			t.changed(100, listA, stream.Pair{Workspace: uuid.UUID{1}, Collection: stream.Keys})
+			t.entry(stream.Entry{Change: &stream.Change{XID: 101, Whole: 1 << stream.Keys}})
+			if t.changed(102, listA); t.keys != 2 {
+				t.Fatalf("told %d", t.keys)
+			}
+		}},
+		{"age", func(t *trackerTest) {
+			p := t.filled("100:100:")
+			time.Sleep(300 * time.Millisecond)
+			t.prove("100:100:")
+			time.Sleep(20 * time.Millisecond)
+			if age := t.age(p, time.Now()); age != 20*time.Millisecond {
+				t.Fatalf("%s since the proof", age)
+			}
+			if t.changed(100, listA); t.age(p, time.Now()) != 320*time.Millisecond {
+				t.Fatalf("%s since it was read", t.age(p, time.Now()))
+			}
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) { virtually(t, test.run) })
+	}
+}
+
+// A page from Redis brings epoch, position and snapshot along.
+func TestAdopt(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		epoch    string
+		position stream.Position
+		snapshot string
+		want     bool
+	}{
+		{"read after all changes", "e", stream.Position{Term: 5, N: 5}, "103:103:", true},
+		{"ahead of this node", "e", stream.Position{Term: 6, N: 1}, "103:103:", true},
+		{"at the change it did not see", "e", stream.Position{Term: 5, N: 3}, "100:100:", true},
+		{"before it, unseen", "e", stream.Position{Term: 5, N: 2}, "100:100:", false},
+		{"before it, seen", "e", stream.Position{Term: 5, N: 2}, "101:101:", true},
+		{"before this node joined", "e", stream.Position{Term: 4, N: 99}, "103:103:", false},
+		{"of another epoch", "d", stream.Position{Term: 5, N: 5}, "103:103:", false},
+		{"of none", "", stream.Position{}, "103:103:", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tt := &trackerTest{T: t, tracker: newTracker(testBound, testFill), last: stream.Position{Term: 5}}
+				tt.turnTo("e")
+				tt.entry(stream.Entry{Take: &stream.Take{}})
+				tt.prove("100:100:")
+				tt.changed(100, listA)
+				tt.changed(101, listB)
+				p := page(t, test.snapshot)
+				p.Epoch, p.Position = test.epoch, test.position
+				if got := tt.adopt(p, listA); got != test.want {
+					t.Fatal(got)
+				}
+				if test.want {
+					tt.is(p, 1)
+				}
+				// What has left the ring may be what a page did not see.
+				tt.beat("102:102:")
+				time.Sleep(testFill + 1)
+				tt.beat("102:102:")
+				q := page(t, test.snapshot)
+				q.Epoch, q.Position = test.epoch, test.position
+				if got := tt.adopt(q, listA); got != (test.want && test.position.N != 2) {
+					t.Fatalf("after the ring was pruned: %t", got)
+				}
+			})
+		})
+	}
+	t.Run("the pruned position never goes back", func(t *testing.T) {
+		virtually(t, func(t *trackerTest) {
+			t.changed(100, listA) // settles last
+			t.changed(101, listA)
+			newer := t.last
+			t.beat("100:102:100")
+			time.Sleep(testFill + 1)
+			t.beat("102:102:")
+			time.Sleep(testFill + 1)
+			if t.beat("102:102:"); t.pair(listA).prunedAt != newer {
+				t.Fatalf("pruned at %s", t.pair(listA).prunedAt)
+			}
+		})
+	})
+}
+
+// Before a node has proof it adopts nothing, whatever it read.
+func TestAdoptBeforeProof(t *testing.T) {
+	tr := newTracker(testBound, testFill)
+	tr.turnTo("e")
+	tr.apply("e", "me", stream.Entry{Position: stream.Position{Term: 1, N: 1}, Heartbeat: &stream.Heartbeat{Snapshot: "1:1:"}}, nil)
+	p := page(t, "5:5:")
+	p.Epoch, p.Position = "e", stream.Position{Term: 1, N: 5}
+	if tr.adopt(p, listA) {
+		t.Fatal("adopted")
+	}
+}
+
+// joinedTracker has pairs with rings.
+func joinedTracker(tb testing.TB, workspaces, ring int) *tracker {
+	tr := newTracker(time.Hour, time.Hour)
+	tr.turnTo("e")
+	tr.probe(1)
+	n := uint64(1)
+	tr.apply("e", "me", stream.Entry{Position: stream.Position{Term: 1, N: n}, Heartbeat: &stream.Heartbeat{Snapshot: "1:1:", Nonces: map[string]uint64{"me": 1}}}, nil)
+	for range ring {
+		for w := range workspaces {
+			n++
+			c := stream.Change{XID: n, Pairs: []stream.Pair{{Workspace: uuid.UUID{byte(w), byte(w >> 8), byte(w >> 16)}}}}
+			if !tr.apply("e", "me", stream.Entry{Position: stream.Position{Term: 1, N: n}, Change: &c}, nil) {
+				tb.Fatal("a gap")
+			}
+		}
+	}
+	return tr
+}
+
+// What the serving check costs: rule 1, and rule 2 behind a ring.
+func BenchmarkServingCheck(b *testing.B) {
+	for _, ring := range []int{0, 10, 1000} {
+		b.Run(fmt.Sprintf("ring of %d", ring), func(b *testing.B) {
+			tr := joinedTracker(b, 1, ring)
+			f := &following{tracker: tr}
+			now := time.Now()
+			p := page(b, fmt.Sprintf("%d:%d:", ring+2, ring+2))
+			if !tr.accept(tr.begin(), p, stream.Pair{}) {
+				b.Fatal("not kept")
+			}
+			b.Run("rule 1", func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					if !f.fresh(p, now) {
+						b.Fatal("not fresh")
+					}
+				}
+			})
+			b.Run("rule 2", func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					p.sequence.Store(tr.join.Load())
+					if !tr.revalidate(p) {
+						b.Fatal("not fresh")
+					}
+				}
+			})
+		})
+	}
+}
