@@ -523,7 +523,7 @@ func runModel(t *testing.T, seed uint64, steps int, open bool) (wrong string, hi
 func TestModel(t *testing.T) {
 	for name, open := range map[string]bool{"short transactions": false, "with a long open transaction": true} {
 		t.Run(name, func(t *testing.T) {
-			const seeds, steps = 60, 4000
+			const seeds, steps = modelSeeds, 4000
 			var all float64
 			for seed := range uint64(seeds) {
 				wrong, hits := runModel(t, seed, steps, open)

@@ -347,6 +347,85 @@ func (o *oracle) run(t *testing.T, name string, d time.Duration, fault func()) {
 	}
 }
 
+// commitsWait has commits wait for a standby that is not there, again and
+// again: they are in the WAL, and published, long before anybody can see them.
+func (f *fleet) commitsWait(t *testing.T, d time.Duration) {
+	t.Helper()
+	conn := connect(t, f.url)
+	set := func(standbys string) {
+		for _, sql := range []string{"SET synchronous_commit = local", "ALTER SYSTEM SET synchronous_standby_names = '" + standbys + "'", "SELECT pg_reload_conf()"} {
+			if _, err := conn.Exec(t.Context(), sql); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	defer set("")
+	for ends := time.Now().Add(d); time.Now().Before(ends); time.Sleep(200 * time.Millisecond) {
+		set("absent")
+		time.Sleep(200 * time.Millisecond)
+		set("")
+	}
+}
+
+// TestFreshnessInShort is the faults that tell a wrong rule from a right one
+// soonest: mutations_test.go runs it.
+func TestFreshnessInShort(t *testing.T) {
+	f := startFleet(t, 2)
+	f.awaitFollowed(t)
+	o := newOracle(t, f)
+	o.run(t, "commits wait for a standby", 5*time.Second, func() { f.commitsWait(t, 4*time.Second) })
+	o.run(t, "Redis frozen", 4*time.Second, func() {
+		time.Sleep(500 * time.Millisecond)
+		_ = f.redis.Freeze()
+		time.Sleep(2500 * time.Millisecond)
+		_ = f.redis.Thaw()
+	})
+}
+
+// TestFreshnessOfLostCommits: what a crash takes back is not shown any more. A
+// commit that is not waited for is read by one request, and Postgres crashes
+// before its WAL is flushed; should it have been, then again.
+func TestFreshnessOfLostCommits(t *testing.T) {
+	f := startFleet(t, 2)
+	for attempt := 1; attempt <= 20; attempt++ {
+		f.awaitFollowed(t)
+		workspace, key := workspaceWithKey(t, f.url)
+		execute(t, f.url, "INSERT INTO items (workspace_id, name, stock_on_hand) VALUES ($1, 'a', 1)", workspace)
+		n := f.nodes[attempt%len(f.nodes)]
+		shows := func(query, value string) bool {
+			a, err := n.try("GET", "/v1/items?limit="+query, key)
+			return err == nil && a.StatusCode == 200 && strings.Contains(string(a.body), `"stockOnHand":"`+value+`"`)
+		}
+		within(t, 20*time.Second, "the key works", func() bool { return shows("10", "1") })
+		conn := connect(t, f.url)
+		if _, err := conn.Exec(t.Context(), "SET synchronous_commit = off"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Exec(t.Context(), "UPDATE items SET stock_on_hand = 2 WHERE workspace_id = $1", workspace); err != nil {
+			t.Fatal(err)
+		}
+		shown := shows("20", "2")
+		_ = f.postgres.Kill(syscall.SIGQUIT)
+		if err := f.postgres.Restart(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		var value int
+		if err := connect(t, f.url).QueryRow(t.Context(), "SELECT stock_on_hand FROM items WHERE workspace_id = $1", workspace).Scan(&value); err != nil {
+			t.Fatal(err)
+		}
+		if !shown || value != 1 {
+			continue // it was not lost
+		}
+		time.Sleep(freshnessBound)
+		f.awaitFollowed(t)
+		if shows("20", "2") {
+			t.Errorf("attempt %d: a commit that was lost is shown still", attempt)
+		}
+		return
+	}
+	t.Error("no commit was lost")
+}
+
 func TestFreshnessUnderFaults(t *testing.T) {
 	f := startFleet(t, 3)
 	f.awaitFollowed(t)
@@ -367,6 +446,7 @@ func TestFreshnessUnderFaults(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		_ = tx.Rollback(context.Background())
 	})
+	o.run(t, "commits wait for a standby", 4*time.Second, func() { f.commitsWait(t, 3*time.Second) })
 	o.run(t, "ALTER TABLE with a rewrite", 3*time.Second, func() {
 		time.Sleep(time.Second)
 		execute(t, f.url, "ALTER TABLE items ALTER COLUMN unit TYPE varchar(100)")
