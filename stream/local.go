@@ -134,9 +134,15 @@ func (l *Local) Probe(_ context.Context, node string, nonce uint64) error {
 func (l *Local) Probes(context.Context) (map[string]uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	var latest time.Time
+	for _, p := range l.probes {
+		if p.at.After(latest) {
+			latest = p.at
+		}
+	}
 	nonces := make(map[string]uint64, len(l.probes))
 	for node, p := range l.probes {
-		if time.Since(p.at) > l.probeLife {
+		if latest.Sub(p.at) > l.probeLife {
 			delete(l.probes, node)
 			continue
 		}

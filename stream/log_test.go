@@ -340,7 +340,7 @@ func testProbes(t *testing.T, log Log, _ string) {
 func TestProbesOfNodesThatAreGone(t *testing.T) {
 	_, client := startRedis(t)
 	local, shared := NewLocal(), NewRedis(client)
-	local.probeLife, shared.probeLife = 50*time.Millisecond, 50*time.Millisecond
+	local.probeLife, shared.probeLife = time.Second, time.Second
 	for name, log := range map[string]Log{"local": local, "redis": shared} {
 		t.Run(name, func(t *testing.T) {
 			ctx := inTime(t)
@@ -348,6 +348,7 @@ func TestProbesOfNodesThatAreGone(t *testing.T) {
 				t.Fatal(err)
 			}
 			for nonce := uint64(1); ; nonce++ {
+				time.Sleep(time.Millisecond)
 				if err := log.Probe(ctx, "here", nonce); err != nil {
 					t.Fatal(err)
 				}
@@ -375,7 +376,7 @@ func TestProbesOfNodesThatAreGone(t *testing.T) {
 // What Local was told to forget is free, and an epoch that is over is forgotten.
 func TestLocalForgets(t *testing.T) {
 	log := NewLocal()
-	for n := uint64(1); n <= 100_000; n++ {
+	for n := uint64(1); n <= 20_000; n++ {
 		if err := log.Append(t.Context(), "a", beat(1, n)); err != nil {
 			t.Fatal(err)
 		}
