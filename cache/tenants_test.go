@@ -39,7 +39,7 @@ func TestNoWorkspaceSeesAnothersPage(t *testing.T) {
 				answer := bytes.Repeat(fmt.Appendf(nil, "%x asked %q; ", workspace, question), 20)
 				scratch = AppendKey(scratch[:0], workspace, []byte(question), []byte{50}, nil)
 				node := nodes[random.IntN(len(nodes))]
-				failing := random.IntN(300) == 0
+				failing := random.IntN(40) == 0
 				r, ok := node.Hit(scratch, time.Now())
 				if !ok {
 					var err error
