@@ -1,0 +1,66 @@
+package cache
+
+import "time"
+
+// Stats is a snapshot for metrics.
+type Stats struct {
+	Fills, FillErrors            uint64
+	Evicted                      uint64
+	MemoryBytes, MemoryBudget    int64
+	RedisCalls, RedisFailures    uint64
+	RedisCorrupt, RedisDropped   uint64
+	RedisBreakerOpen, RedisInUse bool
+
+	Mode     Mode
+	ProofAge time.Duration // since the moment up to which everything is known to be applied
+	Applied  uint64        // entries of the log
+	Pairs    int           // whose changes are known
+	Resyncs  map[string]uint64
+}
+
+// Stats returns the counts since the start and the present state.
+func (c *Cache) Stats() Stats {
+	s := Stats{
+		Fills: c.fills.Load(), FillErrors: c.fillErrors.Load(),
+		Evicted: c.memory.evicted.Load(), MemoryBytes: c.memory.used(), MemoryBudget: c.options.Memory,
+	}
+	if r := c.redis; r != nil {
+		s.RedisInUse = true
+		s.RedisCalls, s.RedisFailures = r.calls.Load(), r.failures.Load()
+		s.RedisCorrupt, s.RedisDropped = r.corrupt.Load(), r.dropped.Load()
+		s.RedisBreakerOpen = r.breaker.State().String() == "open"
+	}
+	s.Mode = c.Mode()
+	if c.follow != nil {
+		c.follow.describe(&s)
+	}
+	return s
+}
+
+// Mode is what the freshness of pages rests on at the moment.
+func (c *Cache) Mode() Mode {
+	switch {
+	case !c.follow.on():
+		return ModeTTL
+	case c.follow.trusted(time.Now()):
+		return ModeFollowed
+	}
+	return ModeUntrusted
+}
+
+// Silence is how long no heartbeat has been read; zero where none is followed.
+func (c *Cache) Silence() time.Duration {
+	if c.follow == nil {
+		return 0
+	}
+	return c.follow.silence()
+}
+
+// CannotFollow says that changes cannot be followed, so that pages are judged
+// by their age, or that they can again. A page goes from the one to the other
+// as if it were new.
+func (c *Cache) CannotFollow(cannot bool) {
+	if c.follow != nil {
+		c.follow.ttl.Store(cannot)
+	}
+}
