@@ -485,11 +485,15 @@ func (l *lease) forsake() {
 	}
 }
 
-// waits reports whether anybody does.
+// waits reports whether anybody does, for whom a flight can be begun. While an
+// answer is overdue none can: whoever came in between is told to do without.
 func (l *lease) waits() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.queue) > 0
+	if l.overdue {
+		l.answer(len(l.queue), missed)
+	}
+	return !l.flying && len(l.queue) > 0
 }
 
 // owing is owes, for counting.
