@@ -4,12 +4,12 @@ import "time"
 
 // Stats is a snapshot for metrics.
 type Stats struct {
-	Fills, FillErrors            uint64
-	Evicted                      uint64
-	MemoryBytes, MemoryBudget    int64
-	RedisCalls, RedisFailures    uint64
-	RedisCorrupt, RedisDropped   uint64
-	RedisBreakerOpen, RedisInUse bool
+	Fills, FillErrors          uint64
+	Evicted                    uint64
+	MemoryBytes, MemoryBudget  int64
+	RedisCalls, RedisFailures  uint64
+	RedisCorrupt, RedisDropped uint64
+	RedisBreakerOpen           bool
 
 	Mode     Mode
 	ProofAge time.Duration // since the moment up to which everything is known to be applied
@@ -25,7 +25,6 @@ func (c *Cache) Stats() Stats {
 		Evicted: c.memory.evicted.Load(), MemoryBytes: c.memory.used(), MemoryBudget: c.options.Memory,
 	}
 	if r := c.redis; r != nil {
-		s.RedisInUse = true
 		s.RedisCalls, s.RedisFailures = r.calls.Load(), r.failures.Load()
 		s.RedisCorrupt, s.RedisDropped = r.corrupt.Load(), r.dropped.Load()
 		s.RedisBreakerOpen = r.breaker.State().String() == "open"

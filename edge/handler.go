@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -70,7 +71,7 @@ func (s *Server) findRoute(x *exchange) failure {
 	case "/openapi.json":
 		x.route = metrics.RouteOpenAPI
 	default:
-		if string(path) != "/docs" && !hasPrefix(path, "/docs/") {
+		if string(path) != "/docs" && !bytes.HasPrefix(path, []byte("/docs/")) {
 			return failure{problem: notFound}
 		}
 		x.route = metrics.RouteDocs

@@ -109,7 +109,7 @@ func serveDocs(ctx *fasthttp.RequestCtx) {
 		r.Header.Set(fasthttp.HeaderContentSecurityPolicy, docsPolicy)
 		r.Header.Set(fasthttp.HeaderXContentTypeOptions, "nosniff")
 		r.Header.Set(fasthttp.HeaderReferrerPolicy, "no-referrer")
-		if hasPrefix(r.Header.ContentType(), "text/html") {
+		if bytes.HasPrefix(r.Header.ContentType(), []byte("text/html")) {
 			r.Header.SetContentType("text/html; charset=utf-8")
 		}
 	default: // in plain text, or a redirect to an index

@@ -1,9 +1,6 @@
 package metrics
 
 import (
-	"strconv"
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"listedge/cache"
@@ -168,7 +165,7 @@ func originLayer(from Sources) prometheus.Collector {
 	l.gauge("origin_connections_max", "How many there may be (--database-connections).", func(s origin.Stats) float64 { return float64(s.Pool.Max) })
 	l.counter("origin_connections_acquired_total", "Times a connection was taken from the pool.", func(s origin.Stats) uint64 { return s.Pool.Acquired })
 	l.add(prometheus.CounterValue, "origin_connections_wait_seconds_total", "Time spent taking connections from the pool.", nil, nil,
-		func(s origin.Stats) float64 { return time.Duration(s.Pool.Waited).Seconds() })
+		func(s origin.Stats) float64 { return s.Pool.Waited.Seconds() })
 	return l
 }
 
@@ -196,5 +193,3 @@ func oneIf(b bool) float64 {
 	}
 	return 0
 }
-
-func itoa(n int) string { return strconv.Itoa(n) }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -154,7 +155,7 @@ func newEdge(registry *prometheus.Registry) *Edge {
 	registry.MustRegister(requests, seconds, pages, e.collapsed, connections)
 	for route := range routes {
 		for i, status := range statuses {
-			e.requests[route][i] = requests.WithLabelValues(route.String(), itoa(status))
+			e.requests[route][i] = requests.WithLabelValues(route.String(), strconv.Itoa(status))
 		}
 		e.requests[route][len(statuses)] = requests.WithLabelValues(route.String(), "other")
 		for outcome := range outcomes {

@@ -66,7 +66,7 @@ func (c *devCommand) Run(ctx context.Context, t *terminal) (err error) {
 			l.Close()
 		}
 	}
-	defer func() { closeAll() }()
+	defer closeAll()
 	for _, a := range addresses {
 		public, private, err := listenBoth(a)
 		if err != nil {
