@@ -43,6 +43,9 @@ func findPostgres(want int) (bin string, major int, err error) {
 	versions := map[int]string{}
 	for _, home := range homes {
 		server := filepath.Join(home, "postgres")
+		if real, err := filepath.EvalSymlinks(server); err == nil { // PATH may have links to some of the programs
+			server, home = real, filepath.Dir(real)
+		}
 		if !executable(server) || !executable(filepath.Join(home, "initdb")) {
 			continue
 		}

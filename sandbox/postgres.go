@@ -76,15 +76,7 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	for range 3 { // a free port may be taken before the server listens
-		if p.port, err = freePort(); err != nil {
-			return nil, err
-		}
-		if err = p.start(ctx); err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "could not bind") {
-			break
-		}
-	}
-	if err != nil {
+	if err := p.startOnFreePort(ctx); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -116,35 +108,29 @@ func (p *Postgres) URL(database string) string {
 // letter is.
 func (p *Postgres) initialise(ctx context.Context) error {
 	p.password = rand.Text()
-	if err := os.WriteFile(p.passwordFile(), []byte(p.password), 0o600); err != nil {
-		return fmt.Errorf("%w %s: %w", ErrDataFolder, p.options.Dir, err)
-	}
-	if err := give(p.passwordFile(), p.as); err != nil {
+	if err := p.writeSecret(p.passwordFile(), p.password); err != nil {
 		return err
 	}
-	var said strings.Builder
+	var err error
 	for _, locale := range []string{"C.UTF-8", "en_US.UTF-8"} { // macOS may lack the first
 		args := []string{"--pgdata", p.cluster(), "--username", "postgres", "--pwfile", p.passwordFile(),
 			"--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", locale}
 		if p.options.Disposable {
 			args = append(args, "--no-sync")
 		}
-		said.Reset()
-		initdb, err := launch(p.as, p.options.Dir, &said, filepath.Join(p.bin, "initdb"), args...)
-		if err != nil {
-			return err
-		}
-		select {
-		case <-initdb.done:
-		case <-ctx.Done():
-			_ = initdb.End(time.Second, syscall.SIGTERM, syscall.SIGKILL)
-			return fmt.Errorf("initdb: %w", ctx.Err())
-		}
-		if initdb.cmd.ProcessState.Success() {
-			return nil
+		if err = run(ctx, p.as, p.options.Dir, filepath.Join(p.bin, "initdb"), args...); err == nil || ctx.Err() != nil {
+			break
 		}
 	}
-	return fmt.Errorf("initdb: %s", strings.ReplaceAll(strings.TrimSpace(said.String()), "\n", "; "))
+	return err
+}
+
+// writeSecret writes a file that only the account Postgres runs as may read.
+func (p *Postgres) writeSecret(path, secret string) error {
+	if err := os.WriteFile(path, []byte(secret), 0o600); err != nil {
+		return fmt.Errorf("%w %s: %w", ErrDataFolder, p.options.Dir, err)
+	}
+	return give(path, p.as)
 }
 
 // adopt takes over a cluster made by an earlier run, ending a server that was
@@ -179,6 +165,18 @@ func (p *Postgres) runs(pid int) bool {
 	return err == nil && strings.Contains(string(args), p.cluster())
 }
 
+func (p *Postgres) startOnFreePort(ctx context.Context) (err error) {
+	for range 3 { // a free port may be taken before the server listens
+		if p.port, err = freePort(); err != nil {
+			return err
+		}
+		if err = p.start(ctx); err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "could not bind") {
+			return err
+		}
+	}
+	return err
+}
+
 func (p *Postgres) start(ctx context.Context) error {
 	settings := map[string]string{
 		"listen_addresses":        "127.0.0.1",
@@ -192,6 +190,7 @@ func (p *Postgres) start(ctx context.Context) error {
 	}
 	if p.options.Disposable {
 		settings["fsync"], settings["full_page_writes"] = "off", "off"
+		settings["wal_keep_size"] = "256MB" // for a standby that a test takes away for a while
 	}
 	maps.Copy(settings, p.options.Settings)
 	args := []string{"-D", p.cluster()}

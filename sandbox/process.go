@@ -31,6 +31,25 @@ func launch(as *syscall.Credential, dir string, output io.Writer, name string, a
 	return StartChild(cmd)
 }
 
+// run runs a server's program to its end. The error is what it said.
+func run(ctx context.Context, as *syscall.Credential, dir string, name string, args ...string) error {
+	var said strings.Builder
+	p, err := launch(as, dir, &said, name, args...)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		_ = p.End(time.Second, syscall.SIGTERM, syscall.SIGKILL)
+		return fmt.Errorf("%s: %w", filepath.Base(name), ctx.Err())
+	}
+	if !p.cmd.ProcessState.Success() {
+		return fmt.Errorf("%s: %s", filepath.Base(name), strings.ReplaceAll(strings.TrimSpace(said.String()), "\n", "; "))
+	}
+	return nil
+}
+
 // StartChild starts the command in a process group of its own, so that Ctrl-C
 // in a terminal reaches only the parent, which then ends its children in order.
 func StartChild(cmd *exec.Cmd) (*Child, error) {

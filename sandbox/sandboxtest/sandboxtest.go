@@ -42,6 +42,20 @@ func Postgres(t testing.TB) *sandbox.Postgres {
 	return p
 }
 
+// Standby starts a hot standby of the server; settings are laid over the
+// primary's.
+func Standby(t testing.TB, primary *sandbox.Postgres, settings map[string]string) *sandbox.Postgres {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	p, err := primary.StartStandby(ctx, Dir(t), settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Stop() })
+	return p
+}
+
 // Redis starts a private server.
 func Redis(t testing.TB) *sandbox.Redis {
 	t.Helper()
