@@ -71,11 +71,18 @@ type Result struct {
 type Filled struct {
 	Body     []byte // up to the request id; the cache keeps it
 	Next     string // the next page's cursor
-	Snapshot string // pg_current_snapshot() of the statement that read it
+	Snapshot string // from the primary: pg_current_snapshot() of the statement that read it
+	Server   string // from a standby: system and timeline it follows
+	LSN      uint64 // and what it had replayed before the statement began
 }
 
-// Fill reads a page from the origin. It ends soon after ctx does.
-type Fill func(ctx context.Context) (Filled, error)
+// Fill reads a page from the origin. Its functions end soon after ctx does.
+type Fill struct {
+	Primary func(ctx context.Context) (Filled, error)
+	// Standby reads it from a standby of the server that has replayed its WAL
+	// up to lsn; any error has the primary asked. nil = there is no standby.
+	Standby func(ctx context.Context, server string, lsn uint64) (Filled, error)
+}
 
 // Cache is the two tiers and the collapsing in front of them.
 type Cache struct {
@@ -84,6 +91,7 @@ type Cache struct {
 	redis   *redisTier // nil = none
 	flights singleflight.Group
 	follow  *following // nil = changes are not followed
+	ahead   *ahead     // nil likewise
 	start   time.Time
 
 	ctx     context.Context // ends with Close
@@ -119,7 +127,8 @@ func New(o Options) (*Cache, error) {
 		c.redis = newRedisTier(o.Redis)
 	}
 	if o.Follow != nil {
-		c.follow = startFollowing(*o.Follow, o.FillTimeout)
+		c.ahead = startAhead(c)
+		c.follow = startFollowing(*o.Follow, o.FillTimeout, c.ahead.changed)
 	}
 	return c, nil
 }
@@ -140,6 +149,7 @@ func (c *Cache) Close(ctx context.Context) error {
 	c.stop()
 	<-done
 	c.follow.close()
+	c.ahead.close()
 	c.memory.close()
 	return err
 }
@@ -155,6 +165,7 @@ func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
 	if c.judge(page, now) != fresh {
 		return Result{}, false
 	}
+	held.asked.Add(1)
 	return Result{Page: page, Age: c.age(page, now), Source: Memory, ByAge: !c.follow.on()}, true
 }
 
@@ -181,17 +192,20 @@ func (c *Cache) age(p *Page, now time.Time) time.Duration {
 // changes it. It does not keep key. The error is the fill's own, or
 // ErrFillTimeout.
 func (c *Cache) Forward(key []byte, pair stream.Pair, fill Fill) (Result, error) {
-	held, ok := c.recall(key)
-	if ok {
-		return held, nil
+	held := c.memory.get(key)
+	if held != nil {
+		held.asked.Add(1)
 	}
-	return c.join(key, pair, held.Page, fill)
+	r, ok := c.recall(held)
+	if ok {
+		return r, nil
+	}
+	return c.join(key, pair, r.Page, fill)
 }
 
-// recall looks in memory. If what it finds is to be served as it is, ok is
-// true; else its page is the stale one that may stand in, or nil.
-func (c *Cache) recall(key []byte) (r Result, ok bool) {
-	held := c.memory.get(key)
+// recall judges what memory has, if anything. If it is to be served as it is,
+// ok is true; else its page is the stale one that may stand in, or nil.
+func (c *Cache) recall(held *holder) (r Result, ok bool) {
 	if held == nil {
 		return Result{}, false
 	}

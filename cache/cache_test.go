@@ -32,10 +32,10 @@ func virtual(t *testing.T, test func(t *testing.T, c *Cache)) {
 
 // hangs is a fill that heeds nothing until it is released.
 func hangs(release <-chan struct{}, then Fill) Fill {
-	return func(ctx context.Context) (Filled, error) {
+	return Fill{Primary: func(ctx context.Context) (Filled, error) {
 		<-release
-		return then(ctx)
-	}
+		return then.Primary(ctx)
+	}}
 }
 
 // forward is a Forward that must not fail.
@@ -61,10 +61,10 @@ func TestPageIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 		if _, ok := c.Hit(key, time.Now()); ok {
 			t.Fatal("a hit in an empty cache")
 		}
-		slow := func(ctx context.Context) (Filled, error) {
+		slow := Fill{Primary: func(ctx context.Context) (Filled, error) {
 			time.Sleep(300 * time.Millisecond)
-			return brings("one")(ctx)
-		}
+			return brings("one").Primary(ctx)
+		}}
 		r, err := c.Forward(key, stream.Pair{}, slow)
 		want{body: "one", source: Origin}.check(t, r, err)
 		if r.Age != 300*time.Millisecond {
@@ -158,7 +158,7 @@ func TestFlightThatComesTooLateAsksNobody(t *testing.T) {
 		r, err := c.join(key, stream.Pair{}, nil, brings("another"))
 		want{body: "page"}.check(t, r, err)
 		time.Sleep(ttl)
-		stale, _ := c.recall(key)
+		stale, _ := c.recall(c.memory.get(key))
 		forward(t, c, key, fails(errOrigin))
 		r, err = c.join(key, stream.Pair{}, stale.Page, brings("another"))
 		want{body: "page", hadStale: true, err: errPaused}.check(t, r, err)
@@ -191,10 +191,10 @@ func TestWaitIsBounded(t *testing.T) {
 func TestFillHasADeadline(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		began := time.Now()
-		_, err := c.Forward(keyOf("q"), stream.Pair{}, func(ctx context.Context) (Filled, error) {
+		_, err := c.Forward(keyOf("q"), stream.Pair{}, Fill{Primary: func(ctx context.Context) (Filled, error) {
 			<-ctx.Done()
 			return Filled{}, fmt.Errorf("query: %w", ctx.Err())
-		})
+		}})
 		if waited := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || waited != fillTime {
 			t.Fatalf("%v after %v", err, waited)
 		}
@@ -234,9 +234,9 @@ func TestStalePageIsServedWhenTheFillHangs(t *testing.T) {
 func TestStaleStandsInForAFailingOrigin(t *testing.T) {
 	for what, failing := range map[string]Fill{
 		"at once": fails(errOrigin),
-		"by panic": func(context.Context) (Filled, error) {
+		"by panic": Fill{Primary: func(context.Context) (Filled, error) {
 			panic(errOrigin.Error())
-		},
+		}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			virtual(t, func(t *testing.T, c *Cache) {
@@ -278,14 +278,14 @@ func TestStalePageExpiresDuringTheWait(t *testing.T) {
 				forward(t, cache, key, brings("old"))
 				time.Sleep(ttl + maxStale - c.left)
 				began := time.Now()
-				r, err := cache.Forward(key, stream.Pair{}, func(ctx context.Context) (Filled, error) {
+				r, err := cache.Forward(key, stream.Pair{}, Fill{Primary: func(ctx context.Context) (Filled, error) {
 					select {
 					case <-time.After(c.fails):
 						return Filled{}, errOrigin
 					case <-ctx.Done():
 						return Filled{}, ctx.Err()
 					}
-				})
+				}})
 				if waited := time.Since(began); waited != c.want {
 					t.Fatalf("answered after %v, want %v: %+v, %v", waited, c.want, r, err)
 				}
@@ -351,9 +351,9 @@ func TestPanicInAFillIsAnErrorForAllWhoWait(t *testing.T) {
 		var all sync.WaitGroup
 		for range 50 {
 			all.Go(func() {
-				_, err := c.Forward(keyOf("q"), stream.Pair{}, hangs(release, func(context.Context) (Filled, error) {
+				_, err := c.Forward(keyOf("q"), stream.Pair{}, hangs(release, Fill{Primary: func(context.Context) (Filled, error) {
 					panic("nobody expects it")
-				}))
+				}}))
 				if !errors.Is(err, errPanic) || !strings.Contains(err.Error(), "nobody expects it") || !strings.Contains(err.Error(), "cache_test.go") {
 					t.Errorf("%v", err)
 				}

@@ -40,7 +40,7 @@ func (c *Cache) Bypass(key []byte, pair stream.Pair, fill Fill) (Result, error) 
 		r, err := c.await(string(key)+" bypass", owned, nil, timer.C, func() (Result, error) {
 			ctx, cancel := context.WithTimeout(c.ctx, c.options.FillTimeout)
 			defer cancel()
-			return c.read(ctx, owned, pair, nil, Origin, fill)
+			return c.read(ctx, owned, pair, nil, Origin, Fill{Primary: fill.Primary})
 		})
 		if err == nil && arrived.Sub(r.Page.Proof) > bypassEvery {
 			continue // a flight that had begun too early
@@ -112,7 +112,7 @@ func (c *Cache) pause(h *holder) {
 // fly looks in memory once more, for another flight may have landed since its
 // caller did, then in Redis, and then asks the origin.
 func (c *Cache) fly(key []byte, pair stream.Pair, fill Fill) (Result, error) {
-	r, ok := c.recall(key)
+	r, ok := c.recall(c.memory.get(key))
 	if ok {
 		return r, nil
 	}
@@ -134,7 +134,12 @@ func (c *Cache) fly(key []byte, pair stream.Pair, fill Fill) (Result, error) {
 		c.memory.put(key, p, c.remaining(p))
 		return Result{Page: p, Source: Redis}, nil
 	}
-	return c.read(ctx, key, pair, held, source, fill)
+	r, err := c.read(ctx, key, pair, held, source, fill)
+	came := err == nil && r.Err == nil
+	if c.follow.on() && !(came && (r.Page.stands() || c.ahead.again(key, pair, r.Page, fill))) {
+		c.release(key) // storing a page that stands does so itself
+	}
+	return r, err
 }
 
 // fromRedis returns the key's page in Redis, if it has one, as it stands to
@@ -157,58 +162,99 @@ var fleetWaits = [...]time.Duration{3 * time.Millisecond, 5 * time.Millisecond, 
 // fromFleet has one node of all that miss a page at once read it. It returns
 // the page that another one read, or nil for the one that is to.
 func (c *Cache) fromFleet(ctx context.Context, key []byte, pair stream.Pair) *Page {
-	if c.redis == nil || !c.follow.on() || c.redis.claim(ctx, key) {
+	if c.redis == nil || !c.follow.on() {
 		return nil
 	}
+	mine := c.redis.claim(ctx, key)
 	for _, wait := range fleetWaits {
+		// Whose turn it is looks once more, too: the one before may just have ended.
+		if p := c.fromRedis(ctx, key, pair); p != nil && c.judge(p, time.Now()) == fresh {
+			if mine {
+				c.release(key)
+			}
+			return p
+		}
+		if mine {
+			break
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(wait):
 		}
-		if p := c.fromRedis(ctx, key, pair); p != nil && c.judge(p, time.Now()) == fresh {
-			return p
-		}
 	}
 	return nil
 }
 
-// read asks the origin, and keeps the page if it may be.
+// read asks the origin, a standby first, and keeps the page if it may be.
 func (c *Cache) read(ctx context.Context, key []byte, pair stream.Pair, held *Page, source Source, fill Fill) (Result, error) {
-	began := c.follow.begin()
 	c.fills.Add(1)
-	filled, err := ask(ctx, fill)
+	if p := c.fromStandby(ctx, pair, fill); p != nil {
+		c.keep(key, pair, p, fill)
+		return Result{Page: p, Source: Origin, HadStale: held != nil}, nil
+	}
+	began := c.follow.begin()
+	filled, err := ask(func() (Filled, error) { return fill.Primary(ctx) })
 	if err != nil {
 		c.fillErrors.Add(1)
-		c.release(key)
 		r, err := c.standIn(held, source, err)
 		if err == nil {
 			c.pause(c.memory.put(key, held, c.remaining(held)))
 		}
 		return r, err
 	}
-	p, keep := NewPage(filled.Body, filled.Next, began.at), true
-	if c.follow.on() {
-		keep = c.follow.accept(began, p, pair, filled.Snapshot)
-	}
-	c.memory.put(key, p, c.remaining(p))
-	if keep {
-		c.store(key, p)
+	p := NewPage(filled.Body, filled.Next, began.at)
+	if !c.follow.on() || c.follow.accept(began, p, pair, &filled) == kept {
+		c.keep(key, pair, p, fill)
 	} else {
-		c.release(key)
+		c.memory.put(key, p, c.remaining(p)) // shared for a moment
 	}
 	return Result{Page: p, Source: Origin, HadStale: held != nil}, nil
 }
 
+// fromStandby returns the page as a standby has it, if there is one that shows
+// all that is known here. Where it does not, what it lacks cannot be told, and
+// nobody is shown it.
+func (c *Cache) fromStandby(ctx context.Context, pair stream.Pair, fill Fill) *Page {
+	if fill.Standby == nil || !c.follow.on() {
+		return nil
+	}
+	server, lsn, ok := c.follow.needed(pair)
+	if !ok {
+		return nil
+	}
+	began := c.follow.begin()
+	filled, err := ask(func() (Filled, error) { return fill.Standby(ctx, server, lsn) })
+	if err != nil {
+		return nil // the origin counts it
+	}
+	p := NewPage(filled.Body, filled.Next, began.at)
+	if c.follow.accept(began, p, pair, &filled) != kept {
+		return nil
+	}
+	return p
+}
+
+// keep puts a page that stands into both tiers, and remembers it for reading
+// ahead when it is asked for so often that the next change should not be a
+// reader's to wait for.
+func (c *Cache) keep(key []byte, pair stream.Pair, p *Page, fill Fill) {
+	h := c.memory.put(key, p, c.remaining(p))
+	c.store(key, p)
+	if c.follow.on() {
+		c.ahead.remember(h, pair, p, fill)
+	}
+}
+
 // ask is fill, whose panic is an error: in a flight nobody would catch it, and
 // it would end the process.
-func ask(ctx context.Context, fill Fill) (f Filled, err error) {
+func ask(fill func() (Filled, error)) (f Filled, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%w: %v\n%s", errPanic, p, debug.Stack())
 		}
 	}()
-	return fill(ctx)
+	return fill()
 }
 
 // remaining is how long a page may still be served in any way.

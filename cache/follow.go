@@ -47,16 +47,20 @@ const (
 // which follows nothing.
 type following struct {
 	*tracker
-	options Follow
-	ttl     atomic.Bool  // changes cannot be followed, for now
-	beat    atomic.Int64 // when a heartbeat was last read, in nanoseconds since start
-	stop    context.CancelFunc
-	done    sync.WaitGroup
+	options  Follow
+	ttl      atomic.Bool // changes cannot be followed, for now
+	verdicts [verdicts]atomic.Uint64
+	beat     atomic.Int64 // when a heartbeat was last read, in nanoseconds since start
+	stop     context.CancelFunc
+	done     sync.WaitGroup
 }
 
-func startFollowing(o Follow, fill time.Duration) *following {
+// startFollowing tells changed of every change of a pair, while it holds a
+// lock: changed must neither wait nor call back.
+func startFollowing(o Follow, fill time.Duration, changed func(*pairState)) *following {
 	ctx, stop := context.WithCancel(context.Background())
 	f := &following{tracker: newTracker(o.Bound, fill), options: o, stop: stop}
+	f.changed = changed
 	f.done.Add(2)
 	go f.readLog(ctx)
 	go f.sendProbes(ctx)
@@ -94,13 +98,19 @@ func (f *following) recent(p *Page, now time.Time) bool {
 	return now.Sub(p.Proof) < f.bound/shareFactor
 }
 
-// accept decides whether a page may be kept; one that may not is still shared.
-func (f *following) accept(start fillStart, p *Page, pair stream.Pair, snapshot string) bool {
-	var err error
-	if p.Snapshot, err = stream.ParseSnapshot(snapshot); err != nil {
-		return false
+// accept decides whether a page may be kept; one of the primary that may not
+// is still shared.
+func (f *following) accept(start fillStart, p *Page, pair stream.Pair, filled *Filled) verdict {
+	p.View = View{Server: filled.Server, LSN: filled.LSN}
+	if !p.View.standby() {
+		var err error
+		if p.View.Snapshot, err = stream.ParseSnapshot(filled.Snapshot); err != nil {
+			return unseen
+		}
 	}
-	return f.tracker.accept(start, p, pair)
+	v := f.tracker.accept(start, p, pair)
+	f.verdicts[v].Add(1)
+	return v
 }
 
 // readLog applies the log of the present epoch, entry by entry.
@@ -174,8 +184,13 @@ func (f *following) describe(s *Stats) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.ProofAge = time.Since(f.start) - time.Duration(f.proof.Load())
-	s.Applied, s.Pairs = f.sequence, len(f.pairs)
+	s.Epoch = f.epoch
+	s.Applied, s.Pairs = f.sequence, len(f.pairs.known)
 	s.Resyncs = map[string]uint64{}
+	s.Refused = map[string]uint64{}
+	for v := kept + 1; v < verdicts; v++ {
+		s.Refused[v.String()] = f.verdicts[v].Load()
+	}
 	for cause := range resyncCauses {
 		s.Resyncs[cause.String()] = f.resyncs[cause]
 	}

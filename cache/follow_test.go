@@ -21,6 +21,7 @@ type beater struct {
 	epoch  string
 	at     stream.Position
 	silent bool
+	body   string
 	xid    uint64
 	stop   context.CancelFunc
 	done   sync.WaitGroup
@@ -87,13 +88,18 @@ func (b *beater) quiet(silent bool) {
 	b.silent = silent
 }
 
-// brings is a fill whose statement sees all transactions up to now.
+// brings is a fill whose statement sees all transactions up to now; from now
+// on, that is this body.
 func (b *beater) brings(body string) Fill {
-	return func(context.Context) (Filled, error) {
+	b.mu.Lock()
+	b.body = body
+	b.mu.Unlock()
+	return Fill{Primary: func(context.Context) (Filled, error) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
+		body := b.body
 		return Filled{Body: []byte(body), Next: "next of " + body, Snapshot: fmt.Sprintf("%d:%d:", b.xid, b.xid)}, nil
-	}
+	}}
 }
 
 func (b *beater) follow(bound time.Duration) *Follow {

@@ -15,11 +15,11 @@ func TestALateJoinerIsNotBroughtAPageThatIsTooOldForIt(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		const slow = ttl + time.Second
 		database := "old"
-		reads := func(ctx context.Context) (Filled, error) {
+		reads := Fill{Primary: func(ctx context.Context) (Filled, error) {
 			seen := database
 			time.Sleep(slow)
 			return Filled{Body: []byte(seen)}, nil
-		}
+		}}
 		first := make(chan Result, 1)
 		go func() {
 			r, err := c.Forward(keyOf("q"), stream.Pair{}, reads)
@@ -31,9 +31,9 @@ func TestALateJoinerIsNotBroughtAPageThatIsTooOldForIt(t *testing.T) {
 		time.Sleep(slow - 100*time.Millisecond)
 		synctest.Wait()
 		database = "new" // committed, and acknowledged
-		late, err := c.Forward(keyOf("q"), stream.Pair{}, func(context.Context) (Filled, error) {
+		late, err := c.Forward(keyOf("q"), stream.Pair{}, Fill{Primary: func(context.Context) (Filled, error) {
 			return Filled{Body: []byte(database)}, nil
-		})
+		}})
 		if err != nil || string(late.Page.Body) != "new" {
 			t.Errorf("the late one was brought %v, %v", late, err)
 		}

@@ -37,6 +37,10 @@ type holder struct {
 	// pausedUntil is when a failed fill may be tried again, in nanoseconds
 	// since the cache's start. Until then a stale page is served at once.
 	pausedUntil atomic.Int64
+
+	_     [64]byte // what is written at every hit is not in one line with what is read
+	asked atomic.Uint64
+	since atomic.Int64 // when asked began to count, in nanoseconds since the cache's start
 }
 
 // budgetShare is how much of the memory budget pages may fill. The rest is for
@@ -85,7 +89,7 @@ func (m *memory) get(key []byte) *holder {
 }
 
 // put keeps the page for as long as it may be served, and returns its holder.
-// A page never replaces one with a later proof. Once put has returned, get
+// A page never replaces one that is newer. Once put has returned, get
 // finds the page, unless there was no room for it.
 func (m *memory) put(key []byte, p *Page, life time.Duration) *holder {
 	mu := &m.putting[xxhash.Sum64(key)%uint64(len(m.putting))]
@@ -97,7 +101,7 @@ func (m *memory) put(key []byte, p *Page, life time.Duration) *holder {
 		h = &holder{key: string(key)}
 	} else {
 		old := h.page.Load()
-		if old.Proof.After(p.Proof) {
+		if old.newer(p) {
 			return h
 		}
 		grown = size - old.size(len(key))

@@ -21,7 +21,9 @@ import (
 // The database: a transaction gets its id, then its commit is in the WAL (in
 // WAL order), the WAL is flushed (which is when the follower may learn of it),
 // and it becomes visible, in any order, before or after the flush. A crash
-// loses what was not flushed, and its ids are used again.
+// loses what was not flushed, and its ids are used again. A standby replays
+// what was flushed, in WAL order and late; what it has replayed it shows, be it
+// visible on the primary or not.
 //
 // The assertion: a page that the serving rule calls fresh omits no commit that
 // had been visible for longer than the bound.
@@ -70,6 +72,19 @@ type modelPage struct {
 	*Page
 	saw    uint64 // the last that was visible when it was read
 	readAt time.Time
+
+	replayed uint64         // where it was read: up to this LSN, if on the standby
+	missing  []*transaction // visible on the primary by then, and not replayed
+}
+
+// shows says whether the page shows what became visible after it was read.
+func (p *modelPage) shows(x *transaction) bool { return p.View.standby() && x.lsn <= p.replayed }
+
+// copied is the page as it comes out of Redis.
+func (p *modelPage) copied() modelPage {
+	c := *p
+	c.Page = &Page{Proof: p.Proof, View: p.View, Epoch: p.Epoch, Position: p.Position}
+	return c
 }
 
 // modelNode is one node: a tracker, a memory, and fills under way.
@@ -89,7 +104,8 @@ type modelFlight struct {
 	endsAt  time.Time
 	read    bool
 	page    modelPage
-	snapped string
+	filled  Filled
+	standby bool
 }
 
 type model struct {
@@ -105,6 +121,8 @@ type model struct {
 	wal                                     []*transaction // by LSN, from 1
 	flushAt                                 time.Time
 	cannotBefore                            time.Time // the database is down
+	replayed                                uint64    // the standby's LSN
+	replaysAt                               time.Time // when it goes on
 
 	// the follower
 	following  bool
@@ -128,9 +146,10 @@ type model struct {
 	pages      map[int]modelPage // Redis
 	nodes      []*modelNode
 
-	hits, asked int
-	names       int
-	wrong       string
+	hits, asked          int
+	fromStandby, refused int // pages of the standby that were kept, and that were not
+	names                int
+	wrong                string
 }
 
 func (m *model) chance(oneIn int) bool { return m.r.IntN(oneIn) == 0 }
@@ -150,8 +169,12 @@ func newModel(t *testing.T, seed uint64, open bool) *model {
 
 func (m *model) newNode() *modelNode {
 	m.names++
+	tracker := newTracker(modelBound, modelFill)
+	if m.chance(2) {
+		tracker.most = modelPairs / 2
+	}
 	return &modelNode{
-		following: &following{tracker: newTracker(modelBound, modelFill), options: Follow{Logger: slog.New(slog.DiscardHandler)}},
+		following: &following{tracker: tracker, options: Follow{Logger: slog.New(slog.DiscardHandler)}},
 		name:      fmt.Sprint("node ", m.names), nonce: m.r.Uint64() >> 1,
 		memory: map[int]modelPage{}, fills: map[int]*modelFlight{},
 	}
@@ -215,6 +238,13 @@ func (m *model) database() {
 	m.running = slices.DeleteFunc(m.running, func(x *transaction) bool { return x.over })
 	if !m.now.Before(m.flushAt) {
 		m.flushed, m.flushAt = m.lsn, m.now.Add(m.upTo(8*time.Millisecond))
+	}
+	if !m.now.Before(m.replaysAt) && m.replayed < m.flushed {
+		m.replayed += 1 + uint64(m.r.Int64N(int64(m.flushed-m.replayed)))
+		m.replaysAt = m.now.Add(m.upTo(4 * time.Millisecond))
+		if m.chance(50) {
+			m.replaysAt = m.now.Add(m.upTo(10 * modelBound))
+		}
 	}
 }
 
@@ -311,7 +341,7 @@ func (m *model) follow() {
 		m.nonces = maps.Clone(m.probes)
 		m.beatAt = m.now.Add(10 * time.Millisecond)
 	case m.nonces != nil && !m.chance(3):
-		m.pending = &stream.Heartbeat{LSN: m.lsn, Snapshot: m.snapshot(), Nonces: m.nonces}
+		m.pending = &stream.Heartbeat{LSN: m.lsn, Snapshot: m.snapshot(), Server: "the primary", Nonces: m.nonces}
 		m.nonces = nil
 	case m.pending != nil && m.decoded >= m.pending.LSN:
 		s, _ := stream.ParseSnapshot(m.pending.Snapshot)
@@ -439,7 +469,7 @@ func (m *model) request(n *modelNode, pair int) {
 	}
 	m.asked++
 	if p, ok := m.pages[pair]; ok && m.chance(2) {
-		read := modelPage{&Page{Proof: p.Proof, Snapshot: p.Snapshot, Epoch: p.Epoch, Position: p.Position}, p.saw, p.readAt}
+		read := p.copied()
 		if n.trusted(m.now) {
 			n.adopt(read.Page, modelPair(pair))
 		}
@@ -453,7 +483,13 @@ func (m *model) request(n *modelNode, pair int) {
 	if m.now.Before(m.cannotBefore) {
 		return
 	}
-	f := &modelFlight{start: n.begin(), readAt: m.now.Add(m.upTo(modelFill / 4))}
+	_, lsn, ok := n.needed(modelPair(pair))
+	m.fill(n, pair, ok && (m.replayed >= lsn || m.chance(2)) && m.chance(2)) // the origin asks no standby that is behind, but it need not know
+}
+
+func (m *model) fill(n *modelNode, pair int, standby bool) {
+	f := &modelFlight{start: n.begin(), readAt: m.now.Add(m.upTo(modelFill / 4)), standby: standby}
+	f.filled = Filled{Server: "the primary", LSN: m.replayed} // asked for before the page is
 	if m.chance(8) {
 		f.readAt = m.now.Add(m.upTo(modelFill))
 	}
@@ -470,42 +506,73 @@ func (m *model) fly(n *modelNode, pair int, f *modelFlight) {
 			delete(n.fills, pair)
 			return
 		}
-		f.read, f.snapped = true, m.snapshot()
-		f.page = modelPage{&Page{Proof: f.start.at}, m.shown, m.now}
+		f.read = true
+		f.page = modelPage{Page: &Page{Proof: f.start.at}, saw: m.shown, readAt: m.now}
+		if f.standby {
+			m.readOnStandby(f)
+		} else {
+			f.filled = Filled{Snapshot: m.snapshot()}
+		}
 	}
 	if !f.read || m.now.Before(f.endsAt) {
 		return
 	}
 	delete(n.fills, pair)
-	keep := n.following.accept(f.start, f.page.Page, modelPair(pair), f.snapped)
-	if old, ok := n.memory[pair]; !ok || !old.Proof.After(f.page.Proof) {
+	keep := n.following.accept(f.start, f.page.Page, modelPair(pair), &f.filled) == kept
+	if f.standby && !keep {
+		m.refused++
+		m.fill(n, pair, false)
+		return
+	}
+	if old, ok := n.memory[pair]; !ok || !old.newer(f.page.Page) {
 		n.memory[pair] = f.page
 	}
 	if keep { // a late one may overwrite a newer one
-		page := modelPage{&Page{Proof: f.page.Proof, Snapshot: f.page.Snapshot, Epoch: f.page.Epoch, Position: f.page.Position}, f.page.saw, f.page.readAt}
+		page := f.page.copied()
 		m.probesLate = append(m.probesLate, func() { m.pages[pair] = page })
+		if f.standby {
+			m.fromStandby++
+		}
+	}
+}
+
+// readOnStandby is a page's statement there. Its snapshot claims to see what
+// is running on the primary.
+func (m *model) readOnStandby(f *modelFlight) {
+	f.page.replayed = m.replayed
+	f.filled.Snapshot = stream.Snapshot{Xmin: m.completed + 1, Xmax: m.completed + 1}.String()
+	for i := len(m.all) - 1; i >= 0; i-- {
+		if x := m.all[i]; !x.lost && x.lsn > m.replayed {
+			f.page.missing = append(f.page.missing, x)
+		}
 	}
 }
 
 // check is the assertion.
 func (m *model) check(n *modelNode, pair int, p modelPage, from string) {
 	since := m.now.Add(-modelBound)
+	omitted := slices.Clone(p.missing)
 	for i := len(m.all) - 1; i >= 0 && m.all[i].visible > p.saw; i-- {
-		if x := m.all[i]; !x.lost && x.touches(pair) && x.visibleAt.Before(since) {
-			m.wrong = fmt.Sprintf("seed %d: %s shows, from its %s, list %d without transaction %d, visible for %s (snapshot %s)",
-				m.seed, n.name, from, pair, x.xid, m.now.Sub(x.visibleAt), p.Snapshot)
+		if !p.shows(m.all[i]) {
+			omitted = append(omitted, m.all[i])
+		}
+	}
+	for _, x := range omitted {
+		if !x.lost && x.touches(pair) && x.visibleAt.Before(since) {
+			m.wrong = fmt.Sprintf("seed %d: %s shows, from its %s, list %d without transaction %d, visible for %s (%+v)",
+				m.seed, n.name, from, pair, x.xid, m.now.Sub(x.visibleAt), p.View)
 		}
 	}
 	for _, x := range m.lost {
-		if x.visible <= p.saw && x.touches(pair) && !p.readAt.After(x.lostAt) && x.lostAt.Before(since) {
+		if !p.View.standby() && x.visible <= p.saw && x.touches(pair) && !p.readAt.After(x.lostAt) && x.lostAt.Before(since) {
 			m.wrong = fmt.Sprintf("seed %d: %s shows, from its %s, list %d with transaction %d, lost in a crash %s ago",
 				m.seed, n.name, from, pair, x.xid, m.now.Sub(x.lostAt))
 		}
 	}
 }
 
-// run plays one seed and returns what was wrong, and the share of hits.
-func runModel(t *testing.T, seed uint64, steps int, open bool) (wrong string, hits float64) {
+// runModel plays one seed.
+func runModel(t *testing.T, seed uint64, steps int, open bool) (played *model) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModel(t, seed, open)
 		for range steps {
@@ -513,9 +580,9 @@ func runModel(t *testing.T, seed uint64, steps int, open bool) (wrong string, hi
 				break
 			}
 		}
-		wrong, hits = m.wrong, float64(m.hits)/float64(m.asked)
+		played = m
 	})
-	return wrong, hits
+	return played
 }
 
 // A page served as fresh never omits what was visible a bound ago, and pages
@@ -524,17 +591,21 @@ func TestModel(t *testing.T) {
 	for name, open := range map[string]bool{"short transactions": false, "with a long open transaction": true} {
 		t.Run(name, func(t *testing.T) {
 			const seeds, steps = modelSeeds, 4000
-			var all float64
+			var hits, asked, fromStandby, refused int
 			for seed := range uint64(seeds) {
-				wrong, hits := runModel(t, seed, steps, open)
-				if wrong != "" {
-					t.Fatal(wrong)
+				m := runModel(t, seed, steps, open)
+				if m.wrong != "" {
+					t.Fatal(m.wrong)
 				}
-				all += hits
+				hits, asked, fromStandby, refused = hits+m.hits, asked+m.asked, fromStandby+m.fromStandby, refused+m.refused
 			}
-			t.Logf("hits: %.1f %%", 100*all/seeds)
-			if all/seeds < 0.4 {
+			share := float64(hits) / float64(asked)
+			t.Logf("hits: %.1f %%; pages of the standby: %d kept, %d refused", 100*share, fromStandby, refused)
+			if share < 0.4 {
 				t.Error("too few hits")
+			}
+			if fromStandby < seeds || refused < seeds {
+				t.Error("the standby was hardly tried")
 			}
 		})
 	}

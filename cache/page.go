@@ -31,7 +31,7 @@ type Page struct {
 	Proof time.Time
 
 	// How the page stands to the log of changes; empty where none is followed.
-	Snapshot stream.Snapshot // of the statement that read the page
+	View     View // of the statement that read the page
 	Epoch    string
 	Position stream.Position // the page showed all changes up to here
 
@@ -86,6 +86,20 @@ func (p *Page) size(key int) int64 {
 	return int64(len(p.Body)+len(p.Deflate)+len(p.ETag)+len(p.Next)+key) + pageOverhead
 }
 
+// stands says whether the page was, at some time, known to show all changes.
+// One that was not is shared for a moment only.
+func (p *Page) stands() bool { return p.sequence.Load() != 0 }
+
+// newer says whether the page is known to show more than another of the same
+// key: by the log, or, where one of them does not stand in it, by their proofs.
+func (p *Page) newer(than *Page) bool {
+	a, b := p.sequence.Load(), than.sequence.Load()
+	if a == 0 || b == 0 || a == b {
+		return p.Proof.After(than.Proof)
+	}
+	return a > b
+}
+
 // pageOverhead is what an entry costs beside its bytes: the structs, the
 // slices' rounding up, the maps of ristretto, which counts 56 of them itself.
 // Measured: 320 to 420 in all for a page read here, and for one from Redis up
@@ -94,12 +108,12 @@ const pageOverhead = 448
 
 // In Redis a page is
 //
-//	magic 4 | CRC-32C of the rest 4 | life ms 8 | proof, wall clock ms 8 | CRC 4 | key, etag, next, epoch, position, snapshot, body, deflate, each behind its length
+//	magic 4 | CRC-32C of the rest 4 | life ms 8 | proof, wall clock ms 8 | CRC 4 | LSN 8 | key, etag, next, epoch, position, snapshot, server, body, deflate, each behind its length
 //
 // The magic ends in the version: a page of another version is a miss.
 const (
-	entryMagic = "lep\x02"
-	entryHead  = 4 + 4 + 8 + 8 + 4
+	entryMagic = "lep\x03"
+	entryHead  = 4 + 4 + 8 + 8 + 4 + 8
 )
 
 // redisTick is the unit of Redis' clock, which rounds what remains up.
@@ -117,7 +131,8 @@ func (p *Page) encode(key []byte, life time.Duration) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64((life+time.Millisecond-1)/time.Millisecond))
 	b = binary.BigEndian.AppendUint64(b, uint64(p.Proof.UnixMilli()))
 	b = binary.BigEndian.AppendUint32(b, p.CRC)
-	for _, part := range [][]byte{key, []byte(p.ETag), []byte(p.Next), []byte(p.Epoch), []byte(p.Position.String()), []byte(p.Snapshot.String()), p.Body, p.Deflate} {
+	b = binary.BigEndian.AppendUint64(b, p.View.LSN)
+	for _, part := range [][]byte{key, []byte(p.ETag), []byte(p.Next), []byte(p.Epoch), []byte(p.Position.String()), []byte(p.View.Snapshot.String()), []byte(p.View.Server), p.Body, p.Deflate} {
 		b = binary.AppendUvarint(b, uint64(len(part)))
 		b = append(b, part...)
 	}
@@ -140,10 +155,10 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (*Page, error
 	}
 	life := time.Duration(binary.BigEndian.Uint64(b[8:])) * time.Millisecond
 	proof := time.UnixMilli(int64(binary.BigEndian.Uint64(b[16:])))
-	p := &Page{CRC: binary.BigEndian.Uint32(b[24:])}
-	var whose, etag, next, epoch, position, snapshot []byte
+	p := &Page{CRC: binary.BigEndian.Uint32(b[24:]), View: View{LSN: binary.BigEndian.Uint64(b[28:])}}
+	var whose, etag, next, epoch, position, snapshot, server []byte
 	rest := b[entryHead:]
-	for _, part := range []*[]byte{&whose, &etag, &next, &epoch, &position, &snapshot, &p.Body, &p.Deflate} {
+	for _, part := range []*[]byte{&whose, &etag, &next, &epoch, &position, &snapshot, &server, &p.Body, &p.Deflate} {
 		n, width := binary.Uvarint(rest)
 		if width <= 0 || n > uint64(len(rest)-width) {
 			return nil, errForeign
@@ -157,12 +172,12 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (*Page, error
 	if len(p.Deflate) == 0 {
 		p.Deflate = nil
 	}
-	p.ETag, p.Next, p.Epoch = string(etag), string(next), string(epoch)
+	p.ETag, p.Next, p.Epoch, p.View.Server = string(etag), string(next), string(epoch), string(server)
 	var err error
 	if p.Position, err = stream.ParsePosition(string(position)); err != nil {
 		return nil, errForeign
 	}
-	if p.Snapshot, err = stream.ParseSnapshot(string(snapshot)); err != nil {
+	if p.View.Snapshot, err = stream.ParseSnapshot(string(snapshot)); err != nil {
 		return nil, errForeign
 	}
 	age := max(life-remaining+redisTick, now.Sub(proof), 0)

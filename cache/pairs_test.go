@@ -79,14 +79,14 @@ func page(t testing.TB, snapshot string) *Page {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Page{Snapshot: s, Proof: time.Now()}
+	return &Page{View: View{Snapshot: s}, Proof: time.Now()}
 }
 
 // filled is a page that was read at once and kept.
 func (t *trackerTest) filled(snapshot string) *Page {
 	t.Helper()
 	p := page(t, snapshot)
-	if !t.accept(t.begin(), p, listA) {
+	if t.accept(t.begin(), p, listA) != kept {
 		t.Fatal("not kept")
 	}
 	return p
@@ -127,7 +127,7 @@ func TestRules(t *testing.T) {
 			p := t.filled("100:102:101")
 			t.changed(101, listA)
 			t.is(p, 0)
-			if t.accept(t.begin(), page(t, "100:102:101"), listA) {
+			if t.accept(t.begin(), page(t, "100:102:101"), listA) == kept {
 				t.Fatal("read again, and kept, without it")
 			}
 		}},
@@ -135,7 +135,7 @@ func TestRules(t *testing.T) {
 			p := t.filled("100:101:")
 			t.entry(stream.Entry{Change: &stream.Change{XID: 101, Whole: 1 << stream.Items}})
 			t.is(p, 0)
-			if t.accept(t.begin(), page(t, "100:101:"), listA) {
+			if t.accept(t.begin(), page(t, "100:101:"), listA) == kept {
 				t.Fatal("a page that does not see it was kept")
 			}
 		}},
@@ -162,33 +162,33 @@ func TestRules(t *testing.T) {
 			t.beat("101:101:")
 			time.Sleep(testFill)
 			t.beat("101:101:")
-			if n := len(t.pair(listA).ring); n != 1 {
+			if n := len(t.pairs.of(listA).ring); n != 1 {
 				t.Fatalf("%d in the ring", n)
 			}
 			time.Sleep(time.Nanosecond)
 			t.beat("101:101:")
-			if n := len(t.pair(listA).ring); n != 0 {
+			if n := len(t.pairs.of(listA).ring); n != 0 {
 				t.Fatalf("%d in the ring", n)
 			}
 		}},
 		{"a fill that took too long", func(t *trackerTest) {
 			start := t.begin()
 			time.Sleep(testFill + 1)
-			if t.prove("100:100:"); t.accept(start, page(t, "100:100:"), listA) {
+			if t.prove("100:100:"); t.accept(start, page(t, "100:100:"), listA) == kept {
 				t.Fatal("kept")
 			}
 		}},
 		{"a fill begun without trust", func(t *trackerTest) {
 			time.Sleep(testBound)
 			start := t.begin()
-			if t.prove("100:100:"); t.accept(start, page(t, "100:100:"), listA) {
+			if t.prove("100:100:"); t.accept(start, page(t, "100:100:"), listA) == kept {
 				t.Fatal("kept")
 			}
 		}},
 		{"a fill across a resync", func(t *trackerTest) {
 			start := t.begin()
 			t.at(stream.Entry{Position: stream.Position{Term: 1, N: 1000}, Heartbeat: &stream.Heartbeat{Snapshot: "1:1:"}})
-			if t.prove("100:100:"); t.accept(start, page(t, "100:100:"), listA) {
+			if t.prove("100:100:"); t.accept(start, page(t, "100:100:"), listA) == kept {
 				t.Fatal("kept")
 			}
 		}},
@@ -249,17 +249,17 @@ func TestRules(t *testing.T) {
 			if !t.trusted(time.Now()) {
 				t.Fatal("not trusted again")
 			}
-			if t.accept(t.begin(), page(t, "100:103:102"), listA) {
+			if t.accept(t.begin(), page(t, "100:103:102"), listA) == kept {
 				t.Fatal("kept without a change that was unsettled when it joined")
 			}
-			if !t.accept(t.begin(), page(t, "103:103:"), listA) {
+			if t.accept(t.begin(), page(t, "103:103:"), listA) != kept {
 				t.Fatal("not kept with it")
 			}
 		}},
 		{"a change that is not visible yet is waited for", func(t *trackerTest) {
 			t.changed(100, listA)
 			p := page(t, "100:101:100")
-			if t.accept(t.begin(), p, listA) || !t.awaited(p) {
+			if t.accept(t.begin(), p, listA) != unseen || !t.awaited(p) {
 				t.Fatal("kept, or not awaited")
 			}
 			if t.beat("101:101:"); t.awaited(p) {
@@ -345,10 +345,127 @@ func TestAdopt(t *testing.T) {
 			time.Sleep(testFill + 1)
 			t.beat("102:102:")
 			time.Sleep(testFill + 1)
-			if t.beat("102:102:"); t.pair(listA).prunedAt != newer {
-				t.Fatalf("pruned at %s", t.pair(listA).prunedAt)
+			if t.beat("102:102:"); t.pairs.of(listA).pruned.position != newer {
+				t.Fatalf("pruned at %s", t.pairs.of(listA).pruned.position)
 			}
 		})
+	})
+}
+
+// What a standby must have replayed for its page to be kept, and as of when
+// the page is then known to be right.
+func TestStandbys(t *testing.T) {
+	change := func(lsn uint64, whole bool, pairs ...stream.Pair) stream.Entry {
+		c := &stream.Change{XID: lsn, LSN: lsn, Pairs: pairs}
+		if whole {
+			c.Whole = 1 << stream.Items
+		}
+		return stream.Entry{Change: c}
+	}
+	for _, test := range []struct {
+		name    string
+		happens func(t *trackerTest)
+		server  string
+		lsn     uint64
+		want    verdict
+	}{
+		{"as far as where this node joined", nil, "s/1", 50, kept},
+		{"not that far", nil, "s/1", 49, behind},
+		{"another timeline", nil, "s/2", 1000, foreign},
+		{"as far as the pair's last change", func(t *trackerTest) { t.entry(change(60, false, listA)) }, "s/1", 60, kept},
+		{"not that far", func(t *trackerTest) { t.entry(change(60, false, listA)) }, "s/1", 59, behind},
+		{"another pair's change", func(t *trackerTest) { t.entry(change(60, false, listB)) }, "s/1", 50, kept},
+		{"not as far as the collection's last change", func(t *trackerTest) { t.entry(change(60, true)) }, "s/1", 59, behind},
+		{"not as far as one that left the ring", func(t *trackerTest) {
+			t.entry(change(60, false, listA))
+			t.beat("100:100:")
+			time.Sleep(testFill + 1)
+			t.beat("100:100:")
+			t.prove("100:100:")
+		}, "s/1", 59, behind},
+		{"not as far as one that was forgotten", func(t *trackerTest) {
+			t.most = 0
+			t.entry(change(60, false, listA))
+			t.beat("100:100:")
+			time.Sleep(testFill + 1)
+			t.beat("100:100:")
+			t.prove("100:100:")
+			if len(t.pairs.known) != 0 {
+				t.Fatal("not forgotten")
+			}
+		}, "s/1", 59, behind},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tt := &trackerTest{T: t, tracker: newTracker(testBound, testFill), last: stream.Position{Term: 1}}
+				tt.turnTo("e")
+				tt.probe(1)
+				tt.entry(stream.Entry{Heartbeat: &stream.Heartbeat{LSN: 50, Snapshot: "1:1:", Server: "s/1", Nonces: map[string]uint64{"me": 1}}})
+				tt.nonce, tt.server = 1, "s/1"
+				if test.happens != nil {
+					test.happens(tt)
+					tt.server = "s/1" // which prove does not tell
+				}
+				proven := tt.start.Add(time.Duration(tt.proof.Load()))
+				time.Sleep(testBound / 2)
+				p := &Page{View: View{Server: test.server, LSN: test.lsn}, Proof: time.Now()}
+				if got := tt.accept(tt.begin(), p, listA); got != test.want {
+					t.Fatal(got)
+				}
+				if test.want != kept {
+					return
+				}
+				if !p.Proof.Equal(proven) {
+					t.Errorf("proven %s before what is known", proven.Sub(p.Proof))
+				}
+				tt.is(p, 1)
+				tt.entry(change(test.lsn, false, listA)) // told late
+				tt.is(p, 2)
+				tt.entry(change(test.lsn+1, false, listA))
+				tt.is(p, 0)
+			})
+		})
+	}
+}
+
+// Pages of a pair that is forgotten are read anew; what comes from Redis or a
+// fill must be younger than what was forgotten.
+func TestForgottenPairs(t *testing.T) {
+	virtually(t, func(t *trackerTest) {
+		p := t.filled("100:100:")
+		q := page(t.T, "100:100:")
+		t.accept(t.begin(), q, listB)
+		before := t.last
+		t.changed(100, listA)
+		changedAt := t.last
+		t.changed(101, listB)
+		t.most = 2
+		t.beat("102:102:")
+		time.Sleep(testFill + 1)
+		t.prove("102:102:")
+		if len(t.pairs.known) != 2 {
+			t.Fatal("forgotten before there are too many")
+		}
+		t.most = 1
+		t.prove("102:102:")
+		if _, ok := t.pairs.known[listB]; !ok || len(t.pairs.known) != 1 {
+			t.Fatalf("%v is known, and not the one that changed last", t.pairs.known)
+		}
+		t.is(p, 0)
+		for at, want := range map[stream.Position]bool{before: false, changedAt: true} {
+			r := page(t.T, "100:100:")
+			r.Epoch, r.Position = "e", at
+			if got := t.adopt(r, listA); got != want {
+				t.Errorf("adopted from %s: %t", at, got)
+			}
+		}
+		r := page(t.T, "102:102:")
+		if v := t.accept(t.begin(), r, listA); v != kept {
+			t.Fatal(v)
+		}
+		t.is(r, 1)
+		t.changed(102, listA)
+		t.is(r, 0)
 	})
 }
 
@@ -391,7 +508,7 @@ func BenchmarkServingCheck(b *testing.B) {
 			f := &following{tracker: tr}
 			now := time.Now()
 			p := page(b, fmt.Sprintf("%d:%d:", ring+2, ring+2))
-			if !tr.accept(tr.begin(), p, stream.Pair{}) {
+			if tr.accept(tr.begin(), p, stream.Pair{}) != kept {
 				b.Fatal("not kept")
 			}
 			b.Run("rule 1", func(b *testing.B) {

@@ -92,10 +92,10 @@ func TestAgeCountsFromTheFirstNodesQuery(t *testing.T) {
 		first, second := open(t, options), open(t, options)
 		key := keyOf(fmt.Sprint(round))
 		var began time.Time
-		r := forward(t, first, key, func(context.Context) (Filled, error) {
+		r := forward(t, first, key, Fill{Primary: func(context.Context) (Filled, error) {
 			began = time.Now() // the proof is from before
 			return Filled{Body: []byte("page"), Next: ""}, nil
-		})
+		}})
 		stored(t, first)
 		for _, c := range []*Cache{first, second} {
 			before := time.Now()

@@ -12,10 +12,22 @@ type Stats struct {
 	RedisBreakerOpen           bool
 
 	Mode     Mode
-	ProofAge time.Duration // since the moment up to which everything is known to be applied
-	Applied  uint64        // entries of the log
-	Pairs    int           // whose changes are known
-	Resyncs  map[string]uint64
+	ProofAge time.Duration     // since the moment up to which everything is known to be applied
+	Applied  uint64            // entries of the log
+	Pairs    int               // whose changes are known
+	Resyncs  map[string]uint64 // by cause
+	Refused  map[string]uint64 // pages read and not kept, by why
+	Epoch    string            // of the log
+
+	Refreshes, RefreshesDropped uint64 // pages read ahead of their readers; not read for want of room
+}
+
+// Refusals are the reasons for not keeping a page: the keys of Stats.Refused.
+func Refusals() (all []string) {
+	for v := kept + 1; v < verdicts; v++ {
+		all = append(all, v.String())
+	}
+	return all
 }
 
 // Stats returns the counts since the start and the present state.
@@ -32,6 +44,7 @@ func (c *Cache) Stats() Stats {
 	s.Mode = c.Mode()
 	if c.follow != nil {
 		c.follow.describe(&s)
+		s.Refreshes, s.RefreshesDropped = c.ahead.done.Load(), c.ahead.dropped.Load()
 	}
 	return s
 }

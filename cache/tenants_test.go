@@ -43,12 +43,12 @@ func TestNoWorkspaceSeesAnothersPage(t *testing.T) {
 				r, ok := node.Hit(scratch, time.Now())
 				if !ok {
 					var err error
-					r, err = node.Forward(scratch, stream.Pair{}, func(context.Context) (Filled, error) {
+					r, err = node.Forward(scratch, stream.Pair{}, Fill{Primary: func(context.Context) (Filled, error) {
 						if failing {
 							return Filled{}, errOrigin
 						}
 						return Filled{Body: bytes.Clone(answer), Next: hex.EncodeToString(workspace[:])}, nil
-					})
+					}})
 					if err != nil {
 						if !errors.Is(err, errOrigin) {
 							t.Error(err)

@@ -144,14 +144,22 @@ func (s *Server) lookUp(x *exchange) failure {
 // fill may outlive the request that began it.
 func (s *Server) forward(key []byte, q origin.Query, bypass bool) (cache.Result, error) {
 	pair := stream.Pair{Workspace: q.Workspace, Collection: collections[q.Collection]}
-	fill := func(ctx context.Context) (cache.Filled, error) {
-		page, err := s.origin.Fetch(ctx, q)
-		return cache.Filled{Body: page.Body, Next: page.NextCursor, Snapshot: page.Snapshot}, err
+	fill := cache.Fill{Primary: func(ctx context.Context) (cache.Filled, error) {
+		return filled(s.origin.Fetch(ctx, q))
+	}}
+	if s.origin.HasStandbys() {
+		fill.Standby = func(ctx context.Context, server string, lsn uint64) (cache.Filled, error) {
+			return filled(s.origin.FetchFromStandby(ctx, q, server, lsn))
+		}
 	}
 	if bypass {
 		return s.cache.Bypass(key, pair, fill)
 	}
 	return s.cache.Forward(key, pair, fill)
+}
+
+func filled(p origin.Page, err error) (cache.Filled, error) {
+	return cache.Filled{Body: p.Body, Next: p.NextCursor, Snapshot: p.Snapshot, Server: p.Server, LSN: p.LSN}, err
 }
 
 // collections names the origin's collections in the log of changes.

@@ -58,9 +58,9 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	ctx.Request.Header.Set("X-API-Key", string(key))
 
 	q := origin.Query{Workspace: k.Workspace, Limit: 20, Sort: origin.ByName, Type: origin.Goods, Stock: origin.Low}
-	if _, err := pages.Forward(appendPageKey(nil, &q), stream.Pair{}, func(context.Context) (cache.Filled, error) {
+	if _, err := pages.Forward(appendPageKey(nil, &q), stream.Pair{}, cache.Fill{Primary: func(context.Context) (cache.Filled, error) {
 		return cache.Filled{Body: []byte(body), Next: "next"}, nil
-	}); err != nil {
+	}}); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(10 * time.Second); ; { // the memory tier stores asynchronously

@@ -87,6 +87,12 @@ func cacheLayer(from Sources) prometheus.Collector {
 	}
 	l.add(prometheus.GaugeValue, "freshness_proof_age_seconds", "Age of the last proof that all changes have been seen; pages are fresh while it is below --freshness-bound.", nil, nil,
 		func(s cache.Stats) float64 { return s.ProofAge.Seconds() })
+	for _, why := range cache.Refusals() {
+		l.labelled("freshness_refused_pages_total", "Pages read and not kept, by why: untrusted when the fill began, late, resynced meanwhile, unseen (the primary's snapshot lacks a known change), behind (a replica does), foreign (another server's replica).",
+			[]string{"why"}, []string{why}, func(s cache.Stats) uint64 { return s.Refused[why] })
+	}
+	l.counter("cache_refreshes_total", "Pages read ahead of their readers, because a change had just made them stale.", func(s cache.Stats) uint64 { return s.Refreshes })
+	l.counter("cache_refreshes_dropped_total", "Pages left to their readers because too many were to be read ahead.", func(s cache.Stats) uint64 { return s.RefreshesDropped })
 	l.counter("freshness_entries_total", "Entries of the log of changes applied.", func(s cache.Stats) uint64 { return s.Applied })
 	l.gauge("freshness_pairs", "Parts of collections whose changes are remembered.", func(s cache.Stats) float64 { return float64(s.Pairs) })
 	for _, cause := range []string{"join", "epoch", "gap"} {
@@ -155,8 +161,28 @@ func originLayer(from Sources) prometheus.Collector {
 		"timeout":    func(s origin.Stats) uint64 { return s.TimedOut },
 		"overloaded": func(s origin.Stats) uint64 { return s.Overloaded },
 	} {
-		l.labelled("origin_fetches_total", "Pages asked of Postgres, by outcome; overloaded ones never reached it.", []string{"outcome"}, []string{outcome}, count)
+		l.labelled("origin_fetches_total", "Pages asked of the primary, by outcome; overloaded ones never reached it.", []string{"outcome"}, []string{outcome}, count)
 	}
+	for outcome, count := range map[string]func(origin.StandbyStats) uint64{
+		"ok":      func(s origin.StandbyStats) uint64 { return s.Fetched },
+		"behind":  func(s origin.StandbyStats) uint64 { return s.Behind },
+		"foreign": func(s origin.StandbyStats) uint64 { return s.Foreign },
+		"failed":  func(s origin.StandbyStats) uint64 { return s.Failed },
+	} {
+		l.labelled("origin_replica_fetches_total", "Pages asked of replicas, by outcome; all but ok are asked of the primary instead.", []string{"outcome"}, []string{outcome},
+			func(s origin.Stats) (sum uint64) {
+				for _, standby := range s.Standbys {
+					sum += count(standby)
+				}
+				return sum
+			})
+	}
+	l.gauge("origin_replica_breakers_open", "Replicas that are not asked because they kept failing.", func(s origin.Stats) (sum float64) {
+		for _, standby := range s.Standbys {
+			sum += oneIf(standby.BreakerOpen)
+		}
+		return sum
+	})
 	l.gauge("origin_queries_running", "Page queries under way.", func(s origin.Stats) float64 { return float64(s.Running) })
 	l.gauge("origin_queries_queued", "Page queries waiting for their turn.", func(s origin.Stats) float64 { return float64(s.Queued) })
 	l.gauge("origin_breaker_open", "1 while Postgres is not asked for pages.", func(s origin.Stats) float64 { return oneIf(s.BreakerOpen) })

@@ -15,7 +15,8 @@ import (
 // DatabaseOptions say how a node uses Postgres.
 type DatabaseOptions struct {
 	URL          string
-	Connections  int           // for pages; keys have keyConnections of their own
+	Replicas     []string      // URLs of hot standbys, which pages are read from where they are fresh enough
+	Connections  int           // for pages, to each server; keys have keyConnections of their own
 	QueryTimeout time.Duration // statement_timeout of a page
 }
 
@@ -32,6 +33,7 @@ const (
 // Database holds a node's connections. All of them are read-only.
 type Database struct {
 	pages, keys  *pgxpool.Pool
+	replicas     []*pgxpool.Pool
 	queryTimeout time.Duration // statement_timeout of pages
 }
 
@@ -47,7 +49,22 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 		pages.Close()
 		return nil, err
 	}
-	return &Database{pages: pages, keys: keys, queryTimeout: o.QueryTimeout}, nil
+	db := &Database{pages: pages, keys: keys, queryTimeout: o.QueryTimeout}
+	for _, url := range o.Replicas {
+		pool, err := openPool(ctx, url, o.Connections, o.QueryTimeout)
+		if err != nil {
+			for _, pool := range db.pools() {
+				pool.Close()
+			}
+			return nil, fmt.Errorf("replica: %w", err)
+		}
+		db.replicas = append(db.replicas, pool)
+	}
+	return db, nil
+}
+
+func (db *Database) pools() []*pgxpool.Pool {
+	return append([]*pgxpool.Pool{db.pages, db.keys}, db.replicas...)
 }
 
 // Close ends all connections. It waits for queries under way, but not longer
@@ -57,8 +74,9 @@ func (db *Database) Close(ctx context.Context) error {
 	go func() { // ends with the last connection, at the latest when the system gives it up
 		defer close(closed)
 		var pools sync.WaitGroup
-		pools.Go(db.pages.Close)
-		pools.Go(db.keys.Close)
+		for _, pool := range db.pools() {
+			pools.Go(pool.Close)
+		}
 		pools.Wait()
 	}()
 	select {

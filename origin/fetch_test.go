@@ -210,7 +210,7 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 			for range connections {
 				go func() { _, err := o.Fetch(context.Background(), q); errs <- err }()
 			}
-			eventually(t, "all connections at work", func() bool { return o.pool.Stat().AcquiredConns() == connections })
+			eventually(t, "all connections at work", func() bool { return o.primary.pool.Stat().AcquiredConns() == connections })
 			release()
 			for range connections {
 				if err := <-errs; err != nil {
@@ -271,7 +271,7 @@ func TestASchemaChangeIsLearnedByOneConnectionAfterTheOther(t *testing.T) {
 	for range connections {
 		go func() { _, err := o.Fetch(context.Background(), anyPage); errs <- err }()
 	}
-	eventually(t, "all connections at work", func() bool { return o.pool.Stat().AcquiredConns() == connections })
+	eventually(t, "all connections at work", func() bool { return o.primary.pool.Stat().AcquiredConns() == connections })
 	release()
 	for range connections {
 		if err := <-errs; err != nil {

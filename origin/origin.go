@@ -6,6 +6,8 @@
 //	           fair)       server       order, limit+1)      in between)
 //	                       fails fast)
 //
+// The primary and each standby have a gate and a breaker of their own.
+//
 // A page is one READ COMMITTED statement whose cost depends on the page's
 // size and not on how deep it lies.
 package origin
@@ -22,8 +24,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/sony/gobreaker/v2"
 )
 
 // Page is one page of a list as the database had it.
@@ -33,7 +33,14 @@ type Page struct {
 	Body       []byte
 	NextCursor string // empty when this is the last page
 	Rows       int
-	Snapshot   string // pg_current_snapshot() of the statement that read it
+	Snapshot   string // pg_current_snapshot() of the statement that read it, on the primary
+	Replayed          // on a standby
+}
+
+// Replayed is how far a standby is.
+type Replayed struct {
+	Server string // its system and timeline; empty = this is no standby
+	LSN    uint64 // replayed before the statement began
 }
 
 // Errors of Fetch and of key look-ups. All of them pass: the caller may answer
@@ -49,31 +56,37 @@ var errGivenUp = fmt.Errorf("%w for its caller", ErrTimeout)
 
 // Origin fetches pages.
 type Origin struct {
-	pool    *pgxpool.Pool
-	gate    *gate
-	breaker *gobreaker.CircuitBreaker[Page]
-	timeout time.Duration // after which the server itself ends a query
-	texts   sync.Map      // shape -> string: rendered statements
-	scratch sync.Pool     // *[]byte: pages under construction
+	primary  *source
+	standbys []*standby
+	next     atomic.Uint32 // which standby is asked first
+	timeout  time.Duration // after which a server itself ends a query
+	texts    sync.Map      // shape -> string: rendered statements
+	scratch  sync.Pool     // *[]byte: pages under construction
 
 	fetched, failed, timedOut, overloaded atomic.Uint64
 }
 
 // New makes an Origin on the database, which need not be reachable yet.
 func New(db *Database) *Origin {
-	return &Origin{
-		pool:    db.pages,
-		gate:    newGate(int(db.pages.Config().MaxConns)),
-		breaker: newBreaker[Page]("pages"),
-		timeout: db.queryTimeout,
-		scratch: sync.Pool{New: func() any { return new([]byte) }},
+	o := &Origin{primary: newSource("pages", db.pages), timeout: db.queryTimeout, scratch: sync.Pool{New: func() any { return new([]byte) }}}
+	for _, pool := range db.replicas {
+		o.standbys = append(o.standbys, newStandby(pool))
 	}
+	return o
 }
 
-// Fetch reads one page. It takes at most as long as ctx allows; a query the
-// server itself ends (statement_timeout), or whose ctx ends sooner, is ErrTimeout.
+// Fetch reads one page from the primary. It takes at most as long as ctx
+// allows; a query the server itself ends (statement_timeout), or whose ctx ends
+// sooner, is ErrTimeout.
 func (o *Origin) Fetch(ctx context.Context, q Query) (Page, error) {
-	page, err := o.fetch(ctx, q)
+	page, err := o.primary.serve(ctx, &q, func() (Page, error) {
+		began := time.Now()
+		page, err := o.readAgain(ctx, o.primary.pool, o.primary.gate.size, &q)
+		if err != nil && ctx.Err() != nil && time.Since(began) < o.timeout {
+			return Page{}, fmt.Errorf("%w: %w", errGivenUp, err)
+		}
+		return page, classify(err)
+	})
 	switch {
 	case err == nil:
 		o.fetched.Add(1)
@@ -87,40 +100,33 @@ func (o *Origin) Fetch(ctx context.Context, q Query) (Page, error) {
 	return page, err
 }
 
-func (o *Origin) fetch(ctx context.Context, q Query) (Page, error) {
-	if err := o.gate.enter(ctx, q.Workspace); err != nil {
-		return Page{}, err
-	}
-	defer o.gate.leave()
-	page, err := o.breaker.Execute(func() (Page, error) {
-		began := time.Now()
-		page, err := o.read(ctx, &q)
-		for range o.gate.size { // every connection has its own
-			if pgCode(err) != "0A000" {
-				break
-			}
-			page, err = o.read(ctx, &q) // the schema changed under a prepared statement
+// readAgain is read, over again when the schema changed under a prepared
+// statement, of which each connection has its own.
+func (o *Origin) readAgain(ctx context.Context, db querier, connections int, q *Query) (Page, error) {
+	page, err := o.read(ctx, db, q)
+	for range connections {
+		if pgCode(err) != "0A000" {
+			break
 		}
-		if err != nil && ctx.Err() != nil && time.Since(began) < o.timeout {
-			return Page{}, fmt.Errorf("%w: %w", errGivenUp, err)
-		}
-		return page, classify(err)
-	})
-	if err != nil {
-		return Page{}, fmt.Errorf("fetch %s: %w", q.Collection, breakerError(err))
+		page, err = o.read(ctx, db, q)
 	}
-	return page, nil
+	return page, err
+}
+
+// querier is a pool, or one connection of it.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
 // read runs the page's statement and encodes its rows.
-func (o *Origin) read(ctx context.Context, q *Query) (Page, error) {
+func (o *Origin) read(ctx context.Context, db querier, q *Query) (Page, error) {
 	shape, args := shapeOf(q)
 	listed := q.Collection.listed()
 	formats := make(pgx.QueryResultFormats, 1+len(listed)) // the first is the snapshot's
 	for i, c := range listed {
 		formats[1+i] = c.Kind.format()
 	}
-	rows, err := o.pool.Query(ctx, o.text(shape), append([]any{formats}, args...)...)
+	rows, err := db.Query(ctx, o.text(shape), append([]any{formats}, args...)...)
 	if err != nil {
 		return Page{}, err
 	}
@@ -230,42 +236,26 @@ func pgCode(err error) string {
 	return ""
 }
 
-// newBreaker opens after three failures in a row and tries again after a
-// second. A server that answers, be it with an error, is not a failure: one
-// tenant's slow search must not cut off the others.
-func newBreaker[T any](name string) *gobreaker.CircuitBreaker[T] {
-	return gobreaker.NewCircuitBreaker[T](gobreaker.Settings{
-		Name:         name,
-		MaxRequests:  1,
-		Timeout:      time.Second,
-		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 3 },
-		IsSuccessful: func(err error) bool { return !errors.Is(err, ErrUnavailable) },
-		IsExcluded:   func(err error) bool { return errors.Is(err, errGivenUp) },
-	})
-}
-
-func breakerError(err error) error {
-	if errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	return err
-}
-
 // Stats is a snapshot for metrics.
 type Stats struct {
 	Fetched, Failed, TimedOut, Overloaded uint64
 	Running, Queued                       int
 	BreakerOpen                           bool
 	Pool                                  PoolStats
+	Standbys                              []StandbyStats
 }
 
 // Stats returns the counts since the start and the present state.
 func (o *Origin) Stats() Stats {
-	running, queued := o.gate.load()
-	return Stats{
+	running, queued := o.primary.gate.load()
+	s := Stats{
 		Fetched: o.fetched.Load(), Failed: o.failed.Load(), TimedOut: o.timedOut.Load(), Overloaded: o.overloaded.Load(),
 		Running: running, Queued: queued,
-		BreakerOpen: o.breaker.State() == gobreaker.StateOpen,
-		Pool:        poolStats(o.pool),
+		BreakerOpen: o.primary.open(),
+		Pool:        poolStats(o.primary.pool),
 	}
+	for _, standby := range o.standbys {
+		s.Standbys = append(s.Standbys, standby.stats())
+	}
+	return s
 }

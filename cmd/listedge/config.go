@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -69,6 +70,8 @@ const longest = 30 * 24 * time.Hour
 type nodeFlags struct {
 	RedisURL string `help:"Redis: redis:// or rediss://; several addresses are a Cluster (redis://a:6379,b:6379); redis+sentinel://host:port,host:port/master. Empty: a single node without Redis." placeholder:"URL"`
 
+	ReplicaURL []string `help:"Hot standbys of the same Postgres, as postgres:// URLs, comma-separated: misses are asked of them as long as they have replayed what the page must show." placeholder:"URL"`
+
 	CacheMemory    byteSize      `help:"Memory for cached pages." default:"256MiB" placeholder:"SIZE"`
 	FreshnessBound time.Duration `help:"No page served as fresh omits a commit that is older; 0 = do not follow changes, let pages live --cache-ttl." default:"500ms"`
 	CacheTTL       time.Duration `help:"How long a page counts as fresh where changes are not followed." default:"2s"`
@@ -77,7 +80,7 @@ type nodeFlags struct {
 
 	LimiterFailureMode limiter.FailureMode `help:"While Redis is away: local (each node decides alone, for its share of the fleet), allow or deny." default:"local" placeholder:"MODE"`
 
-	DatabaseConnections int           `help:"Page queries at once; eight times as many may wait." default:"16"`
+	DatabaseConnections int           `help:"Page queries at once, to the primary and to each replica; eight times as many may wait." default:"16"`
 	QueryTimeout        time.Duration `help:"The longest a page query may run (statement_timeout)." default:"2s"`
 
 	TrustedProxies []network     `help:"Networks of load balancers whose X-Forwarded-For names the client, as 10.0.0.0/8,fd00::/8." placeholder:"CIDR"`
@@ -90,6 +93,10 @@ type nodeFlags struct {
 // Validate refuses settings that cannot work.
 func (f *nodeFlags) Validate() error {
 	switch {
+	case slices.Contains(f.ReplicaURL, ""):
+		return fmt.Errorf("--replica-url must not be empty")
+	case len(f.ReplicaURL) > 0 && f.FreshnessBound == 0:
+		return fmt.Errorf("--replica-url needs --freshness-bound: what a replica lacks is known by following changes")
 	case f.CacheMemory < 1<<20 || f.CacheMemory > 1<<44:
 		return fmt.Errorf("--cache-memory must be from 1MiB to 16TiB")
 	case f.FreshnessBound != 0 && f.FreshnessBound < 200*time.Millisecond:

@@ -86,7 +86,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, logger *slog.
 	if n.redis, err = openRedis(f.RedisURL); err != nil {
 		return nil, err
 	}
-	n.database, err = origin.Open(ctx, origin.DatabaseOptions{URL: databaseURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout})
+	n.database, err = origin.Open(ctx, origin.DatabaseOptions{URL: databaseURL, Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout})
 	if err != nil {
 		n.redis.close()
 		return nil, usageError{err}
@@ -125,6 +125,13 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, logger *slog.
 			state := n.limiter.Stats().Breaker
 			return state == "" || state == "closed"
 		}},
+	}
+	for i, s := range pages.Stats().Standbys {
+		n.conditions = append(n.conditions,
+			condition{"pages are asked of the replica " + s.Host, "the replica " + s.Host + " is left alone: it failed several times in a row",
+				func() bool { return !pages.Stats().Standbys[i].BreakerOpen }},
+			condition{"the replica " + s.Host + " is a standby of the primary", "the replica " + s.Host + " is not used: it is no standby of the primary, or on another timeline",
+				func() bool { return !pages.Stats().Standbys[i].IsForeign }})
 	}
 	registry := metrics.New(version)
 	n.server = edge.New(edge.Options{

@@ -1,0 +1,183 @@
+package cache
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+	"weak"
+
+	"listedge/stream"
+)
+
+// ahead reads pages before their next readers ask for them: a page that many
+// ask for, and that a change has just made stale, is fetched once in the
+// background. So a change costs a hot list one query and no reader a wait.
+//
+//	fill ── asked for often ──► remember ──► the pair's list of hot pages
+//	log ── change ──► changed ──► queue ──► worker ── still asked for ──► flight
+//
+// The budget is the workers: so many queries at once, on top of those that
+// requests cause, and what does not fit into the queue waits for its reader.
+type ahead struct {
+	cache *Cache
+	queue chan hotEntry
+	stop  chan struct{}
+	ended sync.WaitGroup
+
+	done, dropped atomic.Uint64
+}
+
+// hotEntry is a page worth reading ahead. It does not keep the page from being
+// evicted.
+type hotEntry struct {
+	holder  weak.Pointer[holder]
+	pair    stream.Pair
+	fill    Fill
+	queued  *atomic.Bool // it is on its way already
+	claimed bool         // this node was to read it for the fleet, and read it too early
+}
+
+const (
+	aheadWorkers = 4
+	aheadQueue   = 256
+	// hotRate is how many times a second a page is asked for, at least, to be
+	// read ahead.
+	hotRate = 4
+	// hotPages is how many of a pair's pages are read ahead.
+	hotPages = 16
+	// coolAfter is how long a page may not be asked for before it is no longer
+	// read ahead.
+	coolAfter = time.Second
+)
+
+// aheadPauses: a change is told before new snapshots see it, mostly by less
+// than a millisecond; one that waits for a synchronous standby is not awaited.
+var aheadPauses = [...]time.Duration{time.Millisecond, 2 * time.Millisecond, 4 * time.Millisecond, 8 * time.Millisecond, 16 * time.Millisecond}
+
+// isHot says whether a page that was asked for so many times in so long is
+// worth a query of its own. It is never read more often than it is asked for.
+func isHot(asked uint64, elapsed time.Duration) bool {
+	return asked > 0 && float64(asked) >= hotRate*elapsed.Seconds()
+}
+
+func startAhead(c *Cache) *ahead {
+	a := &ahead{cache: c, queue: make(chan hotEntry, aheadQueue), stop: make(chan struct{})}
+	for range aheadWorkers {
+		a.ended.Go(a.work)
+	}
+	return a
+}
+
+func (a *ahead) close() {
+	if a != nil {
+		close(a.stop)
+		a.ended.Wait()
+	}
+}
+
+// heat is how often the page was asked for since it was last read, and for how
+// long that is.
+func (a *ahead) heat(h *holder) (asked uint64, elapsed time.Duration) {
+	return h.asked.Load(), time.Since(a.cache.start) - time.Duration(h.since.Load())
+}
+
+// remember puts the page on its pair's list if it was hot in the life that now
+// ends, and begins to count anew.
+func (a *ahead) remember(h *holder, pair stream.Pair, p *Page, fill Fill) {
+	if isHot(a.heat(h)) {
+		a.cache.follow.list(p.pair, hotEntry{holder: weak.Make(h), pair: pair, fill: fill, queued: new(atomic.Bool)})
+	}
+	h.asked.Store(0)
+	h.since.Store(int64(time.Since(a.cache.start)))
+}
+
+// changed is told of each change of a pair, under the tracker's lock.
+func (a *ahead) changed(state *pairState) {
+	for _, e := range state.hot {
+		a.enqueue(e)
+	}
+}
+
+// again has a hot page, which was read too early for a change, read once more.
+func (a *ahead) again(key []byte, pair stream.Pair, p *Page, fill Fill) bool {
+	h := a.cache.memory.get(key)
+	if h == nil || !isHot(a.heat(h)) || !a.cache.follow.awaited(p) {
+		return false
+	}
+	return a.enqueue(hotEntry{holder: weak.Make(h), pair: pair, fill: fill, queued: new(atomic.Bool), claimed: true})
+}
+
+func (a *ahead) enqueue(e hotEntry) bool {
+	if !e.queued.CompareAndSwap(false, true) {
+		return true
+	}
+	select {
+	case a.queue <- e:
+		return true
+	default:
+		e.queued.Store(false)
+		a.dropped.Add(1)
+		return false
+	}
+}
+
+func (a *ahead) work() {
+	for {
+		select {
+		case <-a.stop:
+			return
+		case e := <-a.queue:
+			e.queued.Store(false) // a change from now on is a reason of its own
+			a.visit(e)
+		}
+	}
+}
+
+func (a *ahead) visit(e hotEntry) {
+	c, h := a.cache, e.holder.Value()
+	if h == nil {
+		c.follow.unlist(e)
+		return
+	}
+	if !c.enter() {
+		return
+	}
+	defer c.running.Done()
+	if e.claimed {
+		a.insist(e, h)
+		return
+	}
+	switch asked, elapsed := a.heat(h); {
+	case isHot(asked, elapsed):
+		a.done.Add(1)
+		_, _, _ = c.flights.Do(h.key, func() (any, error) { return c.fly([]byte(h.key), e.pair, e.fill) }) // an error is the next reader's to see
+	case asked > 0 || elapsed > coolAfter:
+		c.follow.unlist(e)
+	}
+}
+
+// insist reads the page until it shows the change.
+func (a *ahead) insist(e hotEntry, h *holder) {
+	c, key := a.cache, []byte(h.key)
+	for _, pause := range aheadPauses {
+		select {
+		case <-a.stop:
+			return
+		case <-time.After(pause):
+		}
+		if p := h.page.Load(); p.stands() && c.judge(p, time.Now()) == fresh {
+			break
+		}
+		a.done.Add(1)
+		_, err, _ := c.flights.Do(h.key, func() (any, error) {
+			ctx, cancel := context.WithTimeout(c.ctx, c.options.FillTimeout)
+			defer cancel()
+			return c.read(ctx, key, e.pair, nil, Origin, e.fill)
+		})
+		if err != nil {
+			break
+		}
+	}
+	c.release(key)
+}

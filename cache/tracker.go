@@ -1,0 +1,225 @@
+package cache
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"listedge/stream"
+)
+
+// tracker is what a node knows of the changes in the database: how far it has
+// read the log, what each pair's latest changes were, and up to which moment
+// it has seen everything. This file feeds it; rules.go asks it.
+//
+// Positions of the log are compared under the lock. For pages in memory each
+// applied entry also has a local number, its sequence, so that serving one
+// compares three integers and takes no lock.
+//
+// Invariants:
+//   - trustedUntil − bound is a moment before which every visible commit has
+//     been applied here;
+//   - a page whose sequence is s equals what the database showed once entry s
+//     had been applied, or later;
+//   - a ring holds every change that a snapshot, taken by a fill that may still
+//     end, might not see;
+//   - everything committed before the first entry that was read, or that the
+//     heartbeat this node joined by does not call unsettled, lies below joinLSN.
+type tracker struct {
+	bound time.Duration // how long a proof is good for
+	fill  time.Duration // the longest permitted fill
+	most  int           // pairs remembered
+	start time.Time     // moments are distances from it
+
+	trustedUntil atomic.Int64  // nanoseconds
+	proof        atomic.Int64  // nanoseconds; the moment the last proof is about
+	join         atomic.Uint64 // sequence from which this node knows all changes
+
+	mu       sync.Mutex // guards all below, and the pair states
+	epoch    string
+	server   string          // system and timeline of the primary
+	read     bool            // an entry of the epoch has been read
+	joinedAt stream.Position // the first one
+	joinLSN  uint64          // of the heartbeat that proved first
+	position stream.Position // the last one
+	joined   bool            // proven since
+	sequence uint64          // of the last entry applied; never goes back
+	pairs    pairs
+	whole    [stream.Collections]*pairState
+	open     map[*pairState]struct{}  // those with a ring
+	sent     map[uint64]time.Duration // nonces not yet echoed
+	resyncs  [resyncCauses]uint64
+
+	changed func(*pairState) // told of each change, under the lock
+}
+
+type resyncCause uint8
+
+const (
+	resyncJoin resyncCause = iota
+	resyncEpoch
+	resyncGap
+	resyncCauses
+)
+
+func (c resyncCause) String() string { return [...]string{"join", "epoch", "gap"}[c] }
+
+func newTracker(bound, fill time.Duration) *tracker {
+	t := &tracker{bound: bound, fill: fill, most: mostPairs, start: time.Now(), changed: func(*pairState) {}}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.resync("", resyncJoin)
+	return t
+}
+
+// resync forgets everything: the node begins anew at the oldest entry of the
+// epoch's log, and no page it has is fresh any more.
+func (t *tracker) resync(epoch string, cause resyncCause) {
+	t.resyncs[cause]++
+	t.trustedUntil.Store(0)
+	t.sequence++
+	t.join.Store(t.sequence)
+	t.epoch, t.read, t.joined = epoch, false, false
+	t.position, t.joinedAt = stream.Position{}, stream.Position{}
+	t.server, t.joinLSN = "", 0
+	t.pairs = pairs{known: map[stream.Pair]*pairState{}}
+	t.open = map[*pairState]struct{}{}
+	t.sent = map[uint64]time.Duration{}
+	for i := range t.whole {
+		t.whole[i] = &pairState{}
+	}
+}
+
+// turnTo resyncs when the epoch is another one.
+func (t *tracker) turnTo(epoch string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if epoch != t.epoch {
+		cause := resyncEpoch
+		if t.epoch == "" {
+			cause = resyncJoin
+		}
+		t.resync(epoch, cause)
+	}
+}
+
+// at returns what to read next.
+func (t *tracker) at() (epoch string, after stream.Position) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.epoch, t.position
+}
+
+// probe remembers that the nonce is chosen at this moment.
+func (t *tracker) probe(nonce uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sent[nonce] = time.Since(t.start)
+	for old, at := range t.sent { // never echoed: lost
+		if at < t.sent[nonce]-time.Minute {
+			delete(t.sent, old)
+		}
+	}
+}
+
+// apply takes the next entry of the epoch's log. keys is called for changes of
+// keys and workspaces. It returns false when the node had to begin anew: with
+// this entry, for what is missing before it will not come.
+func (t *tracker) apply(epoch, node string, e stream.Entry, keys func(stream.Change)) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if epoch != t.epoch {
+		return false
+	}
+	gap := t.read && !follows(t.position, e)
+	if gap {
+		t.resync(epoch, resyncGap)
+	}
+	if !t.read {
+		t.read, t.joinedAt = true, e.Position
+	}
+	t.position = e.Position
+	t.sequence++
+	switch {
+	case e.Change != nil:
+		t.change(e.Change, e.Position)
+		if e.Change.Touches(stream.Keys) || touchesKeys(e.Change) {
+			keys(*e.Change)
+		}
+	case e.Heartbeat != nil:
+		t.heartbeat(node, e.Heartbeat)
+	}
+	return !gap
+}
+
+// follows says whether nothing lies between the position and the entry.
+func follows(p stream.Position, e stream.Entry) bool {
+	if e.Position.Term == p.Term {
+		return e.Position.N == p.N+1
+	}
+	return e.Take != nil && e.Take.Previous == p
+}
+
+func touchesKeys(c *stream.Change) bool {
+	for _, p := range c.Pairs {
+		if p.Collection == stream.Keys {
+			return true
+		}
+	}
+	return false
+}
+
+// change enters a transaction into the rings of what it touched.
+func (t *tracker) change(c *stream.Change, at stream.Position) {
+	m := mark{t.sequence, at, c.LSN}
+	for collection := range stream.Collections {
+		if c.Touches(collection) {
+			t.enter(t.whole[collection], c.XID, m)
+		}
+	}
+	for _, p := range c.Pairs {
+		t.enter(t.pairs.of(p), c.XID, m)
+	}
+}
+
+func (t *tracker) enter(p *pairState, xid uint64, at mark) {
+	p.enter(xid, at)
+	t.open[p] = struct{}{}
+	t.changed(p)
+}
+
+// heartbeat settles what its snapshot saw, and proves, when it echoes one of
+// the node's nonces.
+func (t *tracker) heartbeat(node string, h *stream.Heartbeat) {
+	snapshot, err := stream.ParseSnapshot(h.Snapshot)
+	if err != nil {
+		return // proves nothing
+	}
+	now := time.Since(t.start)
+	for p := range t.open {
+		if !p.settle(&snapshot, now, t.fill) {
+			delete(t.open, p)
+		}
+	}
+	t.pairs.forget(t.most)
+	sentAt, ours := t.sent[h.Nonces[node]]
+	if !ours {
+		return
+	}
+	if !t.joined {
+		t.joined, t.joinLSN = true, h.LSN
+		for i := range h.Unsettled { // committed before the log's first entry, perhaps
+			t.change(&h.Unsettled[i], t.position)
+		}
+	}
+	t.server = h.Server
+	for nonce, at := range t.sent {
+		if at <= sentAt {
+			delete(t.sent, nonce)
+		}
+	}
+	if sentAt > time.Duration(t.proof.Load()) {
+		t.proof.Store(int64(sentAt))
+	}
+	t.trustedUntil.Store(int64(time.Duration(t.proof.Load()) + t.bound))
+}

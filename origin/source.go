@@ -1,0 +1,58 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/sony/gobreaker/v2"
+)
+
+// source is one Postgres that pages are asked of.
+type source struct {
+	pool    *pgxpool.Pool
+	gate    *gate
+	breaker *gobreaker.CircuitBreaker[Page]
+}
+
+func newSource(name string, pool *pgxpool.Pool) *source {
+	return &source{pool: pool, gate: newGate(int(pool.Config().MaxConns)), breaker: newBreaker[Page](name)}
+}
+
+func (s *source) open() bool { return s.breaker.State() == gobreaker.StateOpen }
+
+// serve reads when there is room, and not from a server that keeps failing.
+func (s *source) serve(ctx context.Context, q *Query, read func() (Page, error)) (Page, error) {
+	if err := s.gate.enter(ctx, q.Workspace); err != nil {
+		return Page{}, err
+	}
+	defer s.gate.leave()
+	page, err := s.breaker.Execute(read)
+	if err != nil {
+		return Page{}, fmt.Errorf("fetch %s: %w", q.Collection, breakerError(err))
+	}
+	return page, nil
+}
+
+// newBreaker opens after three failures in a row and tries again after a
+// second. A server that answers, be it with an error, is not a failure: one
+// tenant's slow search must not cut off the others.
+func newBreaker[T any](name string) *gobreaker.CircuitBreaker[T] {
+	return gobreaker.NewCircuitBreaker[T](gobreaker.Settings{
+		Name:         name,
+		MaxRequests:  1,
+		Timeout:      time.Second,
+		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 3 },
+		IsSuccessful: func(err error) bool { return !errors.Is(err, ErrUnavailable) },
+		IsExcluded:   func(err error) bool { return errors.Is(err, errGivenUp) },
+	})
+}
+
+func breakerError(err error) error {
+	if errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return err
+}

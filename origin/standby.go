@@ -1,0 +1,157 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Errors of FetchFromStandby, beside those of Fetch.
+var (
+	ErrBehind  = errors.New("the standby has not replayed far enough")
+	ErrForeign = errors.New("not a standby of this primary")
+)
+
+const (
+	// standbyPatience is how long a standby may take to say how far it is; a
+	// query of its own follows only then.
+	standbyPatience = 250 * time.Millisecond
+	// standbyBudget is what asking a standby in vain may cost in all. A fill
+	// has as much time left for the primary as if there were no standby.
+	standbyBudget = time.Second
+	// behindFor is how long a standby is not asked again for what it did not
+	// have.
+	behindFor = 20 * time.Millisecond
+)
+
+// standby is a hot standby that may serve pages.
+type standby struct {
+	*source
+	host string
+	last atomic.Pointer[sighting]
+
+	isForeign atomic.Bool // when it was last asked
+
+	fetched, behind, foreign, failed atomic.Uint64
+}
+
+// sighting is how far a standby was when it was last asked.
+type sighting struct {
+	Replayed
+	at time.Time
+}
+
+// StandbyStats are a standby's counts since the start and its present state.
+type StandbyStats struct {
+	Host                             string
+	Fetched, Behind, Foreign, Failed uint64
+	BreakerOpen, IsForeign           bool
+}
+
+func newStandby(pool *pgxpool.Pool) *standby {
+	config := pool.Config().ConnConfig
+	return &standby{source: newSource("pages of a standby", pool), host: fmt.Sprintf("%s:%d", config.Host, config.Port)}
+}
+
+func (s *standby) stats() StandbyStats {
+	return StandbyStats{Host: s.host, Fetched: s.fetched.Load(), Behind: s.behind.Load(), Foreign: s.foreign.Load(), Failed: s.failed.Load(),
+		BreakerOpen: s.open(), IsForeign: s.isForeign.Load()}
+}
+
+// HasStandbys says whether there are standbys to fetch from.
+func (o *Origin) HasStandbys() bool { return len(o.standbys) > 0 }
+
+// FetchFromStandby reads one page from a standby that follows the server
+// (system and timeline) and has replayed its WAL up to lsn. They are asked in
+// turn; the next one only where that costs no more waiting. Errors: those of
+// Fetch, ErrBehind, ErrForeign.
+func (o *Origin) FetchFromStandby(ctx context.Context, q Query, server string, lsn uint64) (page Page, err error) {
+	ctx, cancel := context.WithTimeout(ctx, standbyBudget)
+	defer cancel()
+	first := int(o.next.Add(1) % uint32(len(o.standbys)))
+	for i := range o.standbys {
+		s := o.standbys[(first+i)%len(o.standbys)]
+		if s.open() {
+			err = ErrUnavailable
+			continue
+		}
+		page, err = o.fetchFrom(ctx, s, &q, server, lsn)
+		switch {
+		case err == nil:
+			s.fetched.Add(1)
+			return page, nil
+		case errors.Is(err, ErrBehind):
+			s.behind.Add(1)
+		case errors.Is(err, ErrForeign):
+			s.foreign.Add(1)
+		default:
+			s.failed.Add(1)
+			return Page{}, err
+		}
+	}
+	return Page{}, err
+}
+
+func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, server string, lsn uint64) (Page, error) {
+	if seen := s.last.Load(); seen != nil && time.Since(seen.at) < behindFor && (seen.Server != server || seen.LSN < lsn) {
+		return Page{}, ErrBehind
+	}
+	return s.serve(ctx, q, func() (Page, error) {
+		conn, err := s.connection(ctx)
+		if err != nil {
+			return Page{}, err
+		}
+		defer conn.Release()
+		replayed, err := s.replayed(ctx, conn)
+		if err != nil {
+			return Page{}, err
+		}
+		s.last.Store(&sighting{replayed, time.Now()})
+		s.isForeign.Store(replayed.Server != server)
+		switch {
+		case replayed.Server != server:
+			return Page{}, ErrForeign
+		case replayed.LSN < lsn:
+			return Page{}, ErrBehind
+		}
+		page, err := o.readAgain(ctx, conn, 1, q)
+		if err != nil && ctx.Err() != nil { // it lives, but is slow
+			return Page{}, fmt.Errorf("%w: %w", errGivenUp, err)
+		}
+		page.Snapshot, page.Replayed = "", replayed
+		return page, classify(err)
+	})
+}
+
+func (s *standby) connection(ctx context.Context) (*pgxpool.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, standbyPatience)
+	defer cancel()
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return conn, nil
+}
+
+// replayed asks how far the standby is: in a statement that is over before the
+// page's begins, whose snapshot would else be the older of the two. A server
+// that was promoted is no standby any more.
+func (s *standby) replayed(ctx context.Context, conn *pgxpool.Conn) (r Replayed, err error) {
+	ctx, cancel := context.WithTimeout(ctx, standbyPatience)
+	defer cancel()
+	var lsn int64
+	err = conn.QueryRow(ctx, replayedSQL).Scan(&r.Server, &lsn)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return r, nil
+	}
+	if err != nil {
+		return r, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	r.LSN = uint64(lsn)
+	return r, nil
+}
