@@ -21,6 +21,7 @@ type beater struct {
 	epoch  string
 	at     stream.Position
 	silent bool
+	held   bool // the last transaction is not visible yet, to heartbeats
 	body   string
 	xid    uint64
 	stop   context.CancelFunc
@@ -36,7 +37,11 @@ func startBeater(t testing.TB) *beater {
 			b.mu.Lock()
 			if !b.silent {
 				nonces, _ := b.log.Probes(ctx)
-				b.append(stream.Entry{Heartbeat: &stream.Heartbeat{Snapshot: fmt.Sprintf("%d:%d:", b.xid, b.xid), Nonces: nonces}})
+				snapshot := fmt.Sprintf("%d:%d:", b.xid, b.xid)
+				if b.held {
+					snapshot = fmt.Sprintf("%d:%d:%d", b.xid-1, b.xid, b.xid-1)
+				}
+				b.append(stream.Entry{Heartbeat: &stream.Heartbeat{Snapshot: snapshot, Nonces: nonces}})
 			}
 			b.mu.Unlock()
 			select {
@@ -86,6 +91,12 @@ func (b *beater) quiet(silent bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.silent = silent
+}
+
+func (b *beater) hold(held bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.held = held
 }
 
 // brings is a fill whose statement sees all transactions up to now; from now
