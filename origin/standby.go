@@ -81,6 +81,7 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q Query, server string, l
 			continue
 		}
 		page, err = o.fetchFrom(ctx, s, &q, server, lsn)
+		s.isForeign.Store(errors.Is(err, ErrForeign))
 		switch {
 		case err == nil:
 			s.fetched.Add(1)
@@ -98,8 +99,10 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q Query, server string, l
 }
 
 func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, server string, lsn uint64) (Page, error) {
-	if seen := s.last.Load(); seen != nil && time.Since(seen.at) < behindFor && (seen.Server != server || seen.LSN < lsn) {
-		return Page{}, ErrBehind
+	if seen := s.last.Load(); seen != nil && time.Since(seen.at) < behindFor {
+		if err := seen.serves(server, lsn); err != nil {
+			return Page{}, err
+		}
 	}
 	return s.serve(ctx, q, func() (Page, error) {
 		conn, err := s.connection(ctx)
@@ -112,12 +115,8 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, server str
 			return Page{}, err
 		}
 		s.last.Store(&sighting{replayed, time.Now()})
-		s.isForeign.Store(replayed.Server != server)
-		switch {
-		case replayed.Server != server:
-			return Page{}, ErrForeign
-		case replayed.LSN < lsn:
-			return Page{}, ErrBehind
+		if err := replayed.serves(server, lsn); err != nil {
+			return Page{}, err
 		}
 		page, err := o.readAgain(ctx, conn, 1, q)
 		if err != nil && ctx.Err() != nil { // it lives, but is slow
@@ -126,6 +125,17 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, server str
 		page.Snapshot, page.Replayed = "", replayed
 		return page, classify(err)
 	})
+}
+
+// serves says why a standby cannot serve a page, if it cannot.
+func (r *Replayed) serves(server string, lsn uint64) error {
+	switch {
+	case r.Server != server:
+		return ErrForeign
+	case r.LSN < lsn:
+		return ErrBehind
+	}
+	return nil
 }
 
 func (s *standby) connection(ctx context.Context) (*pgxpool.Conn, error) {

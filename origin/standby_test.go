@@ -1,0 +1,179 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"listedge/sandbox"
+	"listedge/sandbox/sandboxtest"
+)
+
+// identity is what a follower calls the primary: its system and timeline.
+func identity(t *testing.T, address string) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.RawQuery = "replication=database"
+	conn, err := pgconn.Connect(within(t, patience), u.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	system, err := pglogrepl.IdentifySystem(within(t, patience), conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%s/%d", system.SystemID, system.Timeline)
+}
+
+// Pages come from standbys that are this primary's and far enough, and from
+// none that is not.
+func TestFetchFromStandby(t *testing.T) {
+	primary := sandboxtest.Postgres(t)
+	address := primary.URL("listedge")
+	must(CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
+	if _, err := MigrateUp(t.Context(), address); err != nil {
+		t.Fatal(err)
+	}
+	standby, other := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, primary, nil)
+	o := New(openDatabase(t, DatabaseOptions{URL: address, Replicas: []string{standby.URL("listedge"), other.URL("listedge")}}))
+	db := connect(t, address)
+	workspace := number(1)
+	add := func(name string) (lsn uint64) {
+		t.Helper()
+		exec(t, db, "INSERT INTO items (workspace_id, name) VALUES ($1, $2)", workspace, name)
+		var at int64
+		must(db.QueryRow(t.Context(), "SELECT (pg_current_wal_lsn() - '0/0')::int8").Scan(&at))
+		return uint64(at)
+	}
+	server := identity(t, address)
+	query := Query{Workspace: workspace, Collection: Items, Limit: 50}
+	fetch := func(server string, lsn uint64) (Page, error) {
+		return o.FetchFromStandby(within(t, patience), query, server, lsn)
+	}
+	fetched := func(rows int, lsn uint64) {
+		t.Helper()
+		eventually(t, "a page of a standby", func() bool {
+			page, err := fetch(server, lsn)
+			if err != nil {
+				return false
+			}
+			if page.Rows != rows || page.Server != server || page.LSN < lsn || page.Snapshot != "" {
+				t.Fatalf("%d rows of %s at %d, %q; want %d rows of %s at %d", page.Rows, page.Server, page.LSN, page.Snapshot, rows, server, lsn)
+			}
+			return true
+		})
+	}
+	refused := func(want error, server string, lsn uint64) {
+		t.Helper()
+		if page, err := fetch(server, lsn); !errors.Is(err, want) {
+			t.Fatalf("%+v, %v; want %v", page, err, want)
+		}
+	}
+
+	one := add("one")
+	fetched(1, one)
+	refused(ErrForeign, "another/1", 0)
+	if stats := o.Stats().Standbys; !stats[0].IsForeign && !stats[1].IsForeign {
+		t.Errorf("%+v", stats)
+	}
+	fetched(1, one)
+
+	// Replay stands still: what came since is refused, what was there is not.
+	for _, s := range []string{standby.URL("postgres"), other.URL("postgres")} {
+		execOn(t, s, "SELECT pg_wal_replay_pause()")
+		eventually(t, "paused", func() bool {
+			var state string
+			must(connect(t, s).QueryRow(t.Context(), "SELECT pg_get_wal_replay_pause_state()").Scan(&state))
+			return state == "paused"
+		})
+	}
+	two := add("two")
+	time.Sleep(behindFor) // what is known of them now is too old to refuse by
+	refused(ErrBehind, server, two)
+	fetched(1, one)
+	for _, s := range []string{standby.URL("postgres"), other.URL("postgres")} {
+		execOn(t, s, "SELECT pg_wal_replay_resume()")
+	}
+	fetched(2, two)
+
+	// One that hangs is passed over, soon without being asked.
+	must(standby.Freeze())
+	eventually(t, "the hung one is left alone", func() bool {
+		_, _ = fetch(server, two)
+		return o.Stats().Standbys[0].BreakerOpen
+	})
+	before := o.Stats().Standbys[0].Failed
+	for range 10 {
+		fetched(2, two)
+	}
+	if failed := o.Stats().Standbys[0].Failed - before; failed > 1 { // a probe
+		t.Errorf("the hung one was asked %d times", failed)
+	}
+	must(standby.Thaw())
+	eventually(t, "it is asked again", func() bool {
+		_, _ = fetch(server, two)
+		return !o.Stats().Standbys[0].BreakerOpen
+	})
+
+	// One that is promoted is a standby no more, whatever it had replayed.
+	must(standby.Kill(syscall.SIGINT))
+	execOn(t, other.URL("postgres"), "SELECT pg_promote()")
+	time.Sleep(behindFor)
+	eventually(t, "the promoted one is refused", func() bool {
+		_, err := fetch(server, two)
+		return errors.Is(err, ErrForeign) || errors.Is(err, ErrUnavailable) && o.Stats().Standbys[1].IsForeign
+	})
+	before = o.Stats().Standbys[1].Fetched
+	for range 10 {
+		_, _ = fetch(server, two)
+	}
+	if o.Stats().Standbys[1].Fetched != before {
+		t.Error("the promoted one was used")
+	}
+}
+
+// A standby follows its primary onto a new timeline, and is then one of that.
+func TestStandbysFollowAFailOver(t *testing.T) {
+	primary, err := sandbox.StartPostgres(within(t, 2*time.Minute), sandbox.PostgresOptions{Dir: sandboxtest.Dir(t), Disposable: true,
+		Settings: map[string]string{"full_page_writes": "on"}}) // or no standby can be made of a standby
+	must(err)
+	t.Cleanup(func() { _ = primary.Stop() })
+	must(CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
+	if _, err := MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
+		t.Fatal(err)
+	}
+	first := identity(t, primary.URL("listedge"))
+	next := sandboxtest.Standby(t, primary, map[string]string{"wal_keep_size": "64MB"})
+	stays, cascades := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, next, nil)
+	must(primary.Kill(syscall.SIGINT))
+	execOn(t, next.URL("postgres"), "SELECT pg_promote()")
+	second := identity(t, next.URL("listedge"))
+	if first == second {
+		t.Fatal("the same timeline: the test tries nothing")
+	}
+	query := Query{Workspace: number(1), Collection: Items, Limit: 50}
+	follows := New(openDatabase(t, DatabaseOptions{URL: next.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
+	eventually(t, "the standby is on the new timeline", func() bool {
+		_, err := follows.FetchFromStandby(within(t, patience), query, second, 1)
+		return err == nil
+	})
+	time.Sleep(behindFor)
+	if _, err := follows.FetchFromStandby(within(t, patience), query, first, 1); !errors.Is(err, ErrForeign) {
+		t.Error(err)
+	}
+	lags := New(openDatabase(t, DatabaseOptions{URL: next.URL("listedge"), Replicas: []string{stays.URL("listedge")}}))
+	if _, err := lags.FetchFromStandby(within(t, patience), query, second, 1); !errors.Is(err, ErrForeign) {
+		t.Errorf("one that stayed on the old timeline: %v", err)
+	}
+}
