@@ -87,7 +87,7 @@ FROM pg_database d, me WHERE d.datname = current_database()`
 func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	conn, err := connectAdmin(ctx, url)
 	if err != nil {
-		return []Finding{{"postgres", Fail, strings.Join(strings.Fields(err.Error()), " "), "check --database-url, the server and pg_hba.conf"}}
+		return []Finding{{"postgres", Fail, oneLine(err), "check --database-url, the server and pg_hba.conf"}}
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	ctx, cancel := context.WithTimeout(ctx, 4*pingTimeout)

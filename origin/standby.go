@@ -154,14 +154,9 @@ func (s *standby) connection(ctx context.Context) (*pgxpool.Conn, error) {
 func (s *standby) replayed(ctx context.Context, conn *pgxpool.Conn) (r Replayed, err error) {
 	ctx, cancel := context.WithTimeout(ctx, standbyPatience)
 	defer cancel()
-	var lsn int64
-	err = conn.QueryRow(ctx, replayedSQL).Scan(&r.Server, &lsn)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return r, nil
-	}
-	if err != nil {
+	err = scanReplayed(conn.QueryRow(ctx, replayedSQL), &r)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return r, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	r.LSN = uint64(lsn)
 	return r, nil
 }

@@ -18,8 +18,9 @@ import (
 type doctorCommand struct {
 	databaseFlags
 	jsonFlag
-	RedisURL            string `help:"Redis, as for serve; empty: none is looked at." placeholder:"URL"`
-	DatabaseConnections int    `help:"What serve is given." default:"16"`
+	RedisURL            string   `help:"Redis, as for serve; empty: none is looked at." placeholder:"URL"`
+	ReplicaURL          []string `help:"Hot standbys, as for serve." placeholder:"URL"`
+	DatabaseConnections int      `help:"What serve is given." default:"16"`
 }
 
 // followerConnections are beside those of the pools: to ask and to replicate.
@@ -35,6 +36,9 @@ func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
 	findings := origin.Diagnose(ctx, c.DatabaseURL, origin.DoctorOptions{
 		SlotPrefix: follower.SlotPrefix, Connections: c.DatabaseConnections + origin.KeyConnections + followerConnections,
 	})
+	for _, url := range c.ReplicaURL {
+		findings = append(findings, origin.DiagnoseReplica(ctx, url, c.DatabaseURL))
+	}
 	if c.RedisURL != "" {
 		o, err := parseRedisURL(c.RedisURL)
 		if err != nil {

@@ -115,6 +115,31 @@ func TestDoctorAndMigrateOnBadServers(t *testing.T) {
 	expect(t, by, "postgres", origin.Fail, "127.0.0.1")
 }
 
+func TestDoctorOfReplicas(t *testing.T) {
+	primary, address := privateDatabase(t)
+	standby := sandboxtest.Standby(t, primary, nil)
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(p *sandbox.Postgres) string { return p.URL(u.Path[1:]) }
+	look := func(replica string) origin.Finding {
+		t.Helper()
+		return doctor(t, exitFine, "--database-url", address, "--replica-url", replica)["replica"]
+	}
+	within(t, 20*time.Second, "a good standby", func() bool { return look(of(standby)).Level == origin.OK })
+	if f := look(address); f.Level != origin.Warn || !strings.Contains(f.Text, "no standby") {
+		t.Errorf("the primary itself: %+v", f)
+	}
+	if f := look("postgres://127.0.0.1:1/none"); f.Level != origin.Warn {
+		t.Errorf("nobody: %+v", f)
+	}
+	other := sandboxtest.Standby(t, sandboxtest.Postgres(t), nil)
+	if f := look(other.URL("postgres")); f.Level != origin.Warn || !strings.Contains(f.Text, "not used") {
+		t.Errorf("another's standby: %+v", f)
+	}
+}
+
 func TestDoctorOfRedis(t *testing.T) {
 	address := database(t)
 	master := sandboxtest.Redis(t)

@@ -1,0 +1,70 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// primarySQL names a primary, its timeline and where its WAL ends.
+const primarySQL = `
+SELECT system_identifier || '/' || ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int, (pg_current_wal_lsn() - '0/0')::int8
+FROM pg_control_system()`
+
+// muchLag, in bytes of WAL, is what a replica should not be behind by.
+const muchLag = 64 << 20
+
+// DiagnoseReplica looks whether a server can serve pages as a replica of the
+// primary.
+func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
+	say := func(level Level, text, do string) Finding { return Finding{"replica", level, text, do} }
+	conn, err := connectAdmin(ctx, url)
+	if err != nil {
+		return say(Warn, oneLine(err)+"; pages are asked of the primary", "check --replica-url, the server and pg_hba.conf")
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	ctx, cancel := context.WithTimeout(ctx, 4*pingTimeout)
+	defer cancel()
+	where := fmt.Sprintf("%s:%d ", conn.Config().Host, conn.Config().Port)
+	var here, there Replayed
+	err = scanReplayed(conn.QueryRow(ctx, replayedSQL), &here)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return say(Warn, where+"is no standby; it is not used", "name hot standbys of the primary in --replica-url")
+	}
+	if err != nil {
+		return say(Warn, where+oneLine(err), "let this user read the control functions")
+	}
+	primary, err := connectAdmin(ctx, primaryURL)
+	if err == nil {
+		defer primary.Close(context.WithoutCancel(ctx))
+		err = scanReplayed(primary.QueryRow(ctx, primarySQL), &there)
+	}
+	var stats bool
+	if err == nil {
+		err = conn.QueryRow(ctx, `SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`).Scan(&stats)
+	}
+	lag := int64(there.LSN - here.LSN)
+	switch {
+	case err != nil:
+		return say(Warn, where+"cannot be compared with the primary: "+oneLine(err), "mend the primary first")
+	case here.Server != there.Server:
+		return say(Warn, where+"follows "+here.Server+", and the primary is "+there.Server+"; it is not used", "let it follow the primary; after a fail-over it may take a checkpoint")
+	case lag > muchLag:
+		return say(Warn, fmt.Sprintf("%sis %s behind; what it lacks is asked of the primary", where, size(lag)), "find out what holds its replay up")
+	case !stats:
+		return say(Warn, where+"follows the primary, but this user may not see its receiver: after a fail-over it is used only from its next checkpoint on", "GRANT pg_read_all_stats TO …")
+	}
+	return say(OK, fmt.Sprintf("%sfollows the primary, %s behind", where, size(max(lag, 0))), "")
+}
+
+func scanReplayed(row pgx.Row, r *Replayed) error {
+	var lsn int64
+	err := row.Scan(&r.Server, &lsn)
+	r.LSN = uint64(lsn)
+	return err
+}
+
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
