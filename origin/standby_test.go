@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"listedge/sandbox"
 	"listedge/sandbox/sandboxtest"
 )
 
@@ -145,10 +144,7 @@ func TestFetchFromStandby(t *testing.T) {
 
 // A standby follows its primary onto a new timeline, and is then one of that.
 func TestStandbysFollowAFailOver(t *testing.T) {
-	primary, err := sandbox.StartPostgres(within(t, 2*time.Minute), sandbox.PostgresOptions{Dir: sandboxtest.Dir(t), Disposable: true,
-		Settings: map[string]string{"full_page_writes": "on"}}) // or no standby can be made of a standby
-	must(err)
-	t.Cleanup(func() { _ = primary.Stop() })
+	primary := sandboxtest.PostgresWith(t, map[string]string{"full_page_writes": "on"}) // or no standby can be made of a standby
 	must(CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
 	if _, err := MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
 		t.Fatal(err)

@@ -65,15 +65,9 @@ func TestDoctorOnGoodServers(t *testing.T) {
 }
 
 func TestDoctorAndMigrateOnBadServers(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	p, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: sandboxtest.Dir(t), Disposable: true, Settings: map[string]string{
+	p := sandboxtest.PostgresWith(t, map[string]string{
 		"wal_level": "replica", "max_slot_wal_keep_size": "-1", "max_replication_slots": "0", "max_wal_senders": "0", "max_connections": "30",
-		"synchronous_standby_names": "*"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Stop() })
+		"synchronous_standby_names": "*"})
 	execute(t, p.URL("postgres"), "CREATE DATABASE bad TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
 	by := doctor(t, exitFailed, "--database-url", p.URL("bad"))
 	for subject, level := range map[string]origin.Level{

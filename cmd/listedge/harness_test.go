@@ -87,7 +87,12 @@ func database(t *testing.T) string {
 // privateDatabase is on a Postgres that the test may ill-treat.
 func privateDatabase(t *testing.T) (*sandbox.Postgres, string) {
 	t.Helper()
-	p := sandboxtest.Postgres(t)
+	return privateDatabaseWith(t, nil)
+}
+
+func privateDatabaseWith(t *testing.T, settings map[string]string) (*sandbox.Postgres, string) {
+	t.Helper()
+	p := sandboxtest.PostgresWith(t, settings)
 	if err := origin.CreateDatabase(t.Context(), p.URL("postgres"), "listedge"); err != nil {
 		t.Fatal(err)
 	}

@@ -32,9 +32,15 @@ func Dir(t testing.TB) string {
 // Postgres starts a private server without crash safety, for speed.
 func Postgres(t testing.TB) *sandbox.Postgres {
 	t.Helper()
+	return PostgresWith(t, nil)
+}
+
+// PostgresWith is Postgres with settings of its own.
+func PostgresWith(t testing.TB, settings map[string]string) *sandbox.Postgres {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	p, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: Dir(t), Disposable: true})
+	p, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: Dir(t), Disposable: true, Settings: settings})
 	if err != nil {
 		t.Fatal(err)
 	}

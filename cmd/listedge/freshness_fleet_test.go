@@ -1,0 +1,150 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/sandbox"
+	"listedge/sandbox/sandboxtest"
+)
+
+// fleet is nodes, as processes, on a Postgres, its delayed standby and a Redis
+// of their own.
+type fleet struct {
+	postgres *sandbox.Postgres
+	standby  *sandbox.Postgres
+	redis    *sandbox.Redis
+	url      string
+	nodes    []*nodeProcess
+	flags    []string
+}
+
+// replayDelay is how far the standby is behind: more than the pauses of the
+// busiest writers, less than those of the others.
+const replayDelay = 150 * time.Millisecond
+
+type nodeProcess struct {
+	*testNode
+	toRedis *relay
+	process *os.Process
+	log     *output
+	stopped bool
+}
+
+func startFleet(t *testing.T, nodes int, flags ...string) *fleet {
+	t.Helper()
+	f := &fleet{redis: sandboxtest.Redis(t), flags: flags}
+	f.postgres, f.url = privateDatabaseWith(t, map[string]string{"max_prepared_transactions": "20"})
+	f.standby = sandboxtest.Standby(t, f.postgres, map[string]string{"recovery_min_apply_delay": fmt.Sprintf("%dms", replayDelay.Milliseconds())})
+	for range nodes {
+		f.nodes = append(f.nodes, f.start(t))
+	}
+	return f
+}
+
+func (f *fleet) start(t *testing.T) *nodeProcess {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &nodeProcess{testNode: &testNode{}, log: &output{}, toRedis: startRelay(t, f.redis.Addr())}
+	c := exec.Command(program, append([]string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--database-url", f.url,
+		"--redis-url", "redis://" + n.toRedis.addr(), "--replica-url", f.standby.URL("listedge"), "--log-format", "json", "--drain", "50ms"}, f.flags...)...)
+	c.Env = append(os.Environ(), beListedge+"=1")
+	c.Stdout, c.Stderr = n.log, n.log
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	n.process = c.Process
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	within(t, 30*time.Second, "listening", func() bool {
+		for line := range strings.Lines(n.log.String()) {
+			var entry struct{ Msg, Public, Admin string }
+			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" {
+				n.url, n.admin = "http://"+entry.Public, "http://"+entry.Admin
+				return true
+			}
+		}
+		return false
+	})
+	n.awaitReady(t)
+	return n
+}
+
+func (n *testNode) mode() string {
+	r, err := http.Get(n.admin + "/readyz")
+	if err != nil {
+		return err.Error()
+	}
+	defer r.Body.Close()
+	var state struct{ Mode string }
+	_ = json.NewDecoder(r.Body).Decode(&state)
+	return state.Mode
+}
+
+// follower is the node that holds the slot.
+func (f *fleet) follower(t *testing.T) (found *nodeProcess) {
+	t.Helper()
+	within(t, time.Minute, "somebody follows", func() bool {
+		for _, n := range f.nodes {
+			if !n.stopped && n.metric(t, "listedge_freshness_follower") == 1 {
+				found = n
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+func (f *fleet) awaitFollowed(t *testing.T) {
+	t.Helper()
+	for _, n := range f.nodes {
+		if !n.stopped {
+			within(t, 2*time.Minute, "changes are followed", func() bool { return n.mode() == "followed" })
+		}
+	}
+}
+
+// signal sends a signal to one node's process.
+func (n *nodeProcess) signal(s syscall.Signal) { _ = n.process.Signal(s) }
+
+// bystander is a running node that does not hold the slot.
+func (f *fleet) bystander(t *testing.T) *nodeProcess {
+	t.Helper()
+	follower := f.follower(t)
+	for _, n := range f.nodes {
+		if !n.stopped && n != follower {
+			return n
+		}
+	}
+	t.Fatal("all nodes are stopped but one")
+	return nil
+}
+
+func (f *fleet) client(t *testing.T) *redis.Client {
+	c := redis.NewClient(&redis.Options{Addr: f.redis.Addr()})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// sum adds a metric of all running nodes up.
+func (f *fleet) sum(t *testing.T, name string, parts ...string) (sum float64) {
+	t.Helper()
+	for _, n := range f.nodes {
+		if !n.stopped {
+			sum += n.metric(t, name, parts...)
+		}
+	}
+	return sum
+}
