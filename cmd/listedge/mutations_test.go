@@ -24,18 +24,32 @@ type edit struct{ file, old, new string }
 
 const (
 	pairs   = "cache/pairs.go"
-	follows = "origin/follower/follower.go"
+	rules   = "cache/rules.go"
+	tracker = "cache/tracker.go"
 )
 
 var (
-	noCheckAtFill  = []edit{{pairs, "\t\t\tif !p.Snapshot.Sees(e.xid) {", "\t\t\tif false && !p.Snapshot.Sees(e.xid) {"}}
+	noCheckAtFill  = []edit{{rules, "\tif !state.shown(p) || !whole.shown(p) {", "\tif false {"}}
 	settledAtOnce  = []edit{{pairs, "if !e.settled && snapshot.Sees(e.xid) {", "if !e.settled && (true || snapshot.Sees(e.xid)) {"}}
+	prunedAtOnce   = edit{pairs, "now-e.settledAt > fill", "now-e.settledAt >= 0"}
 	generationBump = []edit{
-		{pairs, "\tjoin uint64\n\tok ", "\tjoin uint64\n\tgeneration uint64\n\tok "},
-		{pairs, "return fillStart{at: now, join: t.join.Load()", "t.mu.Lock()\n\tdefer t.mu.Unlock()\n\treturn fillStart{generation: t.sequence, at: now, join: t.join.Load()"},
-		{pairs, "\t\t\tif !p.Snapshot.Sees(e.xid) {", "\t\t\tif e.sequence > start.generation {"},
-		{pairs, "if e.sequence > s && !p.Snapshot.Sees(e.xid) {", "if e.sequence > s {"},
-		{pairs, "> 0 && !p.Snapshot.Sees(e.xid) {", "> 0 {"},
+		{rules, "\tjoin uint64\n\tok ", "\tjoin uint64\n\tgeneration uint64\n\tok "},
+		{rules, "return fillStart{at: now, join: t.join.Load()", "t.mu.Lock()\n\tdefer t.mu.Unlock()\n\treturn fillStart{generation: t.sequence, at: now, join: t.join.Load()"},
+		{rules, "\tif !state.shown(p) || !whole.shown(p) {", "\tif state.last.Load() > start.generation || whole.last.Load() > start.generation {"},
+		{pairs, "e.sequence > s && !p.View.shows(e) {", "e.sequence > s {"},
+		{pairs, "e.position.Compare(at) > 0 && !p.View.shows(e) {", "e.position.Compare(at) > 0 {"},
+	}
+	// The page's statement comes first, and with time to spare, as it may where
+	// one statement tells both.
+	sameStatement = []edit{
+		{"origin/standby.go", "\t\treplayed, err := s.replayed(ctx, conn)\n", "\t\tpage, readErr := o.readAgain(ctx, conn, 1, q)\n\t\ttime.Sleep(20 * time.Millisecond)\n\t\treplayed, err := s.replayed(ctx, conn)\n"},
+		{"origin/standby.go", "\t\tpage, err := o.readAgain(ctx, conn, 1, q)\n", "\t\terr = readErr\n"},
+	}
+	anySnapshot = []edit{
+		{pairs, "func (v *View) standby() bool { return v.Server != \"\" }", "func (v *View) standby() bool { return false }"},
+		{"origin/standby.go", "page.Snapshot, page.Replayed = \"\", replayed", "page.Replayed = replayed"},
+		{"origin/standby.go", "\t\tif err := replayed.serves(server, lsn); err != nil {", "\t\tif err := replayed.serves(server, 0); err != nil {"},
+		{"origin/standby.go", "seen.serves(server, lsn)", "seen.serves(server, 0)"},
 	}
 )
 
@@ -49,30 +63,38 @@ func TestMutations(t *testing.T) {
 		// By the oracle, on real servers.
 		{"no check at fill", noCheckAtFill, "./cmd/listedge", "TestFreshnessInShort"},
 		{"no unsettled changes", append([]edit{
-			{follows, "h.Unsettled = append([]stream.Change(nil), kept...)", "h.Unsettled = nil"},
-			{pairs, "now-e.settledAt > t.fill", "now-e.settledAt >= 0"},
+			{"origin/follower/heartbeat.go", "h.Unsettled = t.confirmation.settle(&snapshot)", "t.confirmation.settle(&snapshot)"}, prunedAtOnce,
 		}, settledAtOnce...), "./cmd/listedge", "TestFreshnessInShort"},
 		{"generation bump", generationBump, "./cmd/listedge", "TestFreshnessInShort"},
-		{"served although untrusted", []edit{{pairs, "return int64(now.Sub(t.start)) < t.trustedUntil.Load()", "return t.trustedUntil.Load() > 0"}}, "./cmd/listedge", "TestFreshnessInShort"},
-		{"no epoch for a crash", []edit{{follows, "created || of != incarnation", "created || of == \"\""}}, "./cmd/listedge", "TestFreshnessOfLostCommits"},
+		{"served although untrusted", []edit{{rules, "return int64(now.Sub(t.start)) < t.trustedUntil.Load()", "return t.trustedUntil.Load() > 0"}}, "./cmd/listedge", "TestFreshnessInShort"},
+		{"no epoch for a crash", []edit{{"origin/follower/term.go", "of == incarnation {", "of == incarnation || present != \"\" {"}}, "./cmd/listedge", "TestFreshnessOfLostCommits"},
+		{"the snapshot rule on the standby", anySnapshot, "./cmd/listedge", "TestFreshnessInShort"},
+		{"the LSN in the page's own statement", sameStatement, "./cmd/listedge", "TestFreshnessInShort"},
 
 		// By the model, in virtual time.
 		{"no check at fill", noCheckAtFill, "./cache", "TestModel"},
 		{"generation bump", generationBump, "./cache", "TestModel"},
 		{"settled at once", settledAtOnce, "./cache", "TestModel"},
-		{"no unsettled at join", []edit{{pairs, "range h.Unsettled {", "range h.Unsettled[:0] {"}}, "./cache", "TestModel"},
-		{"ring pruned at once", []edit{{pairs, "now-e.settledAt > t.fill", "now-e.settledAt >= 0"}}, "./cache", "TestModel"},
-		{"rule 2 ignores what was pruned", []edit{{pairs, "if s < state.pruned {", "if false {"}}, "./cache", "TestModel"},
-		{"rule 2 ignores whole collections", []edit{{pairs, " || !p.whole.seenSince(s, p)", ""}}, "./cache", "TestModel"},
-		{"rule 1 ignores whole collections", []edit{{pairs, " && s >= p.whole.last.Load()", ""}}, "./cache", "TestModel"},
-		{"a page from Redis from before the join", []edit{{pairs, " || p.Position.Compare(t.joinedAt) < 0", ""}}, "./cache", "TestModel"},
-		{"a page from Redis that may not know what was pruned", []edit{{pairs, "if p.Position.Compare(ps.prunedAt) < 0 {", "if false {"}}, "./cache", "TestModel"},
-		{"any heartbeat is a proof", []edit{{pairs, "sentAt, ours := t.sent[h.Nonces[node]]", "sentAt, ours := now, true"}}, "./cache", "TestModel"},
-		{"fills may take long", []edit{{pairs, " || time.Since(start.at) > t.fill", ""}}, "./cache", "TestModel"},
-		{"fills begun without trust", []edit{{pairs, "!start.ok || ", ""}}, "./cache", "TestModel"},
-		{"fills across a resync", []edit{{pairs, "start.join != t.join.Load() || ", ""}}, "./cache", "TestModel"},
-		{"gaps ignored", []edit{{pairs, "gap := t.read && !follows(t.position, e)", "gap := t.read && !follows(t.position, e) && false"}}, "./cache", "TestModel"},
+		{"no unsettled at join", []edit{{tracker, "range h.Unsettled {", "range h.Unsettled[:0] {"}}, "./cache", "TestModel"},
+		{"ring pruned at once", []edit{prunedAtOnce}, "./cache", "TestModel"},
+		{"rule 2 ignores what was pruned", []edit{{pairs, "if s < state.pruned.sequence {", "if false {"}}, "./cache", "TestModel"},
+		{"rule 2 ignores whole collections", []edit{{rules, " || !p.whole.shownSince(s, p)", ""}}, "./cache", "TestModel"},
+		{"rule 1 ignores whole collections", []edit{{rules, " && s >= p.whole.last.Load()", ""}}, "./cache", "TestModel"},
+		{"a page from Redis from before the join", []edit{{rules, " || p.Position.Compare(t.joinedAt) < 0", ""}}, "./cache", "TestModel"},
+		{"a page from Redis that may not know what was pruned", []edit{{pairs, "if at.Compare(state.pruned.position) < 0 {", "if false {"}}, "./cache", "TestModel"},
+		{"forgotten pairs leave no mark", []edit{{pairs, "\t\tp.others.rise(last)\n", ""}}, "./cache", "TestModel"},
+		{"pages of forgotten pairs stand", []edit{{pairs, "\t\tstate.last.Store(math.MaxUint64)\n\t\tstate.pruned.sequence = math.MaxUint64\n", "\t\t_ = uint64(math.MaxUint64)\n"}}, "./cache", "TestModel"},
+		{"any heartbeat is a proof", []edit{{tracker, "sentAt, ours := t.sent[h.Nonces[node]]", "sentAt, ours := now, true"}}, "./cache", "TestModel"},
+		{"fills may take long", []edit{{rules, "\tcase time.Since(start.at) > t.fill:\n\t\treturn late\n", ""}}, "./cache", "TestModel"},
+		{"fills begun without trust", []edit{{rules, "\tcase !start.ok:\n\t\treturn untrusted\n", ""}}, "./cache", "TestModel"},
+		{"fills across a resync", []edit{{rules, "\tcase start.join != t.join.Load():\n\t\treturn resynced\n", ""}}, "./cache", "TestModel"},
+		{"gaps ignored", []edit{{tracker, "gap := t.read && !follows(t.position, e)", "gap := t.read && !follows(t.position, e) && false"}}, "./cache", "TestModel"},
 		{"an open transaction hides all after it", []edit{{"stream/snapshot.go", "return !running", "return !running && false"}}, "./cache", "TestModel"},
+		{"the snapshot rule on the standby", anySnapshot, "./cache", "TestModel"},
+		{"a standby behind the pair's last change", []edit{{pairs, "return p.View.LSN >= state.lastLSN", "return true"}}, "./cache", "TestModel"},
+		{"a standby behind where the node joined", []edit{{rules, "p.View.LSN < t.joinLSN || ", ""}}, "./cache", "TestModel"},
+		{"a standby's page proven by when it was asked", []edit{{rules, "\t\tp.Proof = t.start.Add(time.Duration(t.proof.Load()))\n", ""}}, "./cache", "TestStandbys"},
+		{"a standby of another server", []edit{{rules, "\tcase standby && p.View.Server != t.server:\n\t\treturn foreign\n", ""}}, "./cache", "TestStandbys"},
 	} {
 		t.Run(m.pkg+" "+m.name, func(t *testing.T) {
 			for _, e := range m.edits {
@@ -97,7 +119,7 @@ func TestMutations(t *testing.T) {
 }
 
 // why is a test's first complaint.
-var why = regexp.MustCompile(`(?m)^ +\w+_test\.go:\d+: .*(shown as fresh|does not show|shown still|shows, from|hits: ).*$`)
+var why = regexp.MustCompile(`(?m)^ +\w+_test\.go:\d+: .*(shown as fresh|does not show|shown still|shows, from|hits: |proven|standby_|foreign|kept).*$`)
 
 func mutate(t *testing.T, file string, e edit) (undo func()) {
 	t.Helper()
