@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -44,7 +45,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx); err != nil {
+	if err := run(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -56,9 +57,10 @@ type subject struct {
 	workspace uuid.UUID
 	key       string
 	program   string // the listedge binary
+	bin       string // where Postgres' programs are
 }
 
-func run(ctx context.Context) error {
+func run(ctx context.Context, only []string) error {
 	dir, err := os.MkdirTemp("", "listedge-bench-")
 	if err != nil {
 		return err
@@ -78,19 +80,28 @@ func run(ctx context.Context) error {
 	}
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "what\tours\tagainst\tratio")
-	for _, measure := range []func(context.Context, *subject, *tabwriter.Writer) error{measureHits, measureMisses, measureDepth} {
-		if err := measure(ctx, s, table); err != nil {
-			return err
+	for _, m := range measures {
+		if len(only) > 0 && !slices.Contains(only, m.name) {
+			continue
+		}
+		if err := m.run(ctx, s, table); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
 		}
 	}
 	return table.Flush()
 }
 
+// measures in the order of the table; arguments name those that are wanted.
+var measures = []struct {
+	name string
+	run  func(context.Context, *subject, *tabwriter.Writer) error
+}{{"hits", measureHits}, {"misses", measureMisses}, {"depth", measureDepth}, {"freshness", measureFreshness}}
+
 func prepare(ctx context.Context, postgres *sandbox.Postgres, dir string) (*subject, error) {
 	if err := origin.CreateDatabase(ctx, postgres.URL("postgres"), database); err != nil {
 		return nil, err
 	}
-	s := &subject{url: postgres.URL(database), program: filepath.Join(dir, "listedge")}
+	s := &subject{url: postgres.URL(database), bin: postgres.Bin(), program: filepath.Join(dir, "listedge")}
 	if _, err := origin.MigrateUp(ctx, s.url); err != nil {
 		return nil, err
 	}

@@ -16,8 +16,14 @@ import (
 // for the page meanwhile wait for the same flight.
 
 // bypassEvery is how often a page is read anew for requests that bypass the
-// caches; those in between share what the last one brought.
-const bypassEvery = 100 * time.Millisecond
+// caches; those in between share what the last one brought. Where changes are
+// followed it is as long as answers are shared anyway.
+func (c *Cache) bypassEvery() time.Duration {
+	if c.follow != nil {
+		return c.follow.bound / shareFactor
+	}
+	return 100 * time.Millisecond
+}
 
 // Bypass returns a page that was read from the database after it was asked
 // for, or less than bypassEvery before.
@@ -28,7 +34,7 @@ func (c *Cache) Bypass(key []byte, pair stream.Pair, fill Fill) (Result, error) 
 	defer c.running.Done()
 	arrived := time.Now()
 	if held := c.memory.get(key); held != nil {
-		if p := held.page.Load(); arrived.Sub(p.Proof) < bypassEvery {
+		if p := held.page.Load(); arrived.Sub(p.Proof) < c.bypassEvery() {
 			return Result{Page: p, Age: c.age(p, arrived), Source: Memory, ByAge: !c.follow.on()}, nil
 		}
 	}
@@ -42,7 +48,7 @@ func (c *Cache) Bypass(key []byte, pair stream.Pair, fill Fill) (Result, error) 
 			defer cancel()
 			return c.read(ctx, owned, pair, nil, Origin, Fill{Primary: fill.Primary})
 		})
-		if err == nil && arrived.Sub(r.Page.Proof) > bypassEvery {
+		if err == nil && arrived.Sub(r.Page.Proof) > c.bypassEvery() {
 			continue // a flight that had begun too early
 		}
 		r.Bypassed = true

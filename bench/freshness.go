@@ -1,0 +1,370 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"listedge/origin"
+	"listedge/sandbox"
+)
+
+const (
+	visibleCommits = 300
+	visiblePause   = 20 * time.Millisecond
+	hitWorkspaces  = 8
+	hitReaders     = 4 // for each workspace, over the nodes
+	hitPause       = 5 * time.Millisecond
+	writerRounds   = 4
+	writerTime     = 4 * time.Second
+)
+
+// measureFreshness prints how soon commits are shown, how often pages are hits
+// while they are written, and what following changes costs the writers.
+func measureFreshness(ctx context.Context, s *subject, table *tabwriter.Writer) error {
+	for _, nodes := range []int{1, 3} {
+		f, err := startFollowing(ctx, s, nodes)
+		if err != nil {
+			return err
+		}
+		err = errors.Join(measureVisible(ctx, s, f, table))
+		if nodes == 3 && err == nil {
+			for _, rate := range []float64{0.1, 1, 10} {
+				err = errors.Join(err, measureHitRate(ctx, s, f, rate, table))
+			}
+		}
+		f.end()
+		if err != nil {
+			return err
+		}
+	}
+	return measureWriters(ctx, s, table)
+}
+
+// followingFleet is nodes that follow the subject's database.
+type followingFleet struct {
+	redis *sandbox.Redis // nil on a single node
+	nodes []*server
+}
+
+func startFollowing(ctx context.Context, s *subject, nodes int) (f *followingFleet, err error) {
+	f = &followingFleet{}
+	defer func() {
+		if err != nil {
+			f.end()
+		}
+	}()
+	redisURL := ""
+	if nodes > 1 {
+		dir, err := os.MkdirTemp(filepath.Dir(s.program), "redis-")
+		if err != nil {
+			return nil, err
+		}
+		if f.redis, err = sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: dir}); err != nil {
+			return nil, err
+		}
+		redisURL = f.redis.URL()
+	}
+	for range nodes {
+		n, err := startServer(s.program, func(address, admin string) []string {
+			return []string{"serve", "--listen", address, "--admin-listen", admin, "--drain", "0s", "--redis-url", redisURL}
+		}, "LISTEDGE_DATABASE_URL="+s.url)
+		if err != nil {
+			return nil, err
+		}
+		f.nodes = append(f.nodes, n)
+	}
+	for _, n := range f.nodes {
+		if err := n.awaitMode(ctx, "followed"); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+func (f *followingFleet) end() {
+	for _, n := range f.nodes {
+		_ = n.End(10*time.Second, syscall.SIGTERM, syscall.SIGKILL)
+	}
+	if f.redis != nil {
+		_ = f.redis.Stop()
+	}
+}
+
+// awaitMode waits until the node's pages rest on what is named.
+func (s *server) awaitMode(ctx context.Context, mode string) error {
+	for range 2000 {
+		if r, err := http.Get("http://" + s.admin + "/readyz"); err == nil {
+			body, _ := io.ReadAll(r.Body)
+			r.Body.Close()
+			if bytes.Contains(body, []byte(mode)) {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("not %s in time", mode)
+}
+
+// page reads a page and how it came about.
+func (s *server) page(key string) (status string, body []byte, err error) {
+	r, err := http.NewRequest(http.MethodGet, "http://"+s.address+itemsPath(10), nil)
+	if err != nil {
+		return "", nil, err
+	}
+	r.Header.Set("X-API-Key", key)
+	answer, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		return "", nil, err
+	}
+	defer answer.Body.Close()
+	body, err = io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("answered %s: %s", answer.Status, body)
+	}
+	return answer.Header.Get("Cache-Status"), body, err
+}
+
+// smallWorkspace is one with one item, and a key.
+func smallWorkspace(ctx context.Context, s *subject) (workspace uuid.UUID, key string, err error) {
+	admin, err := origin.OpenAdmin(ctx, s.url)
+	if err != nil {
+		return workspace, "", err
+	}
+	defer admin.Close()
+	w, err := admin.CreateWorkspace(ctx, "bench", nil, nil)
+	if err != nil {
+		return workspace, "", err
+	}
+	rate, burst := 1e6, int32(1_000_000)
+	k, err := admin.CreateKey(ctx, origin.NewKeySpec{Workspace: w.ID, Rate: &rate, Burst: &burst})
+	if err != nil {
+		return workspace, "", err
+	}
+	conn, err := pgx.Connect(ctx, s.url)
+	if err != nil {
+		return workspace, "", err
+	}
+	defer conn.Close(context.Background())
+	_, err = conn.Exec(ctx, "INSERT INTO items (workspace_id, name, stock_on_hand) VALUES ($1, 'counter', 0)", w.ID)
+	return w.ID, k.Key, err
+}
+
+const countUp = "UPDATE items SET stock_on_hand = $2 WHERE workspace_id = $1"
+
+func shown(n int) []byte { return []byte(`"stockOnHand":"` + strconv.Itoa(n) + `"`) }
+
+// measureVisible commits, and asks each node without pause until it shows the
+// commit. What is noted is how long after the commit was acknowledged the
+// first request that was shown it began.
+func measureVisible(ctx context.Context, s *subject, f *followingFleet, table *tabwriter.Writer) error {
+	workspace, key, err := smallWorkspace(ctx, s)
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(ctx, s.url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	var mu sync.Mutex // guards delays
+	var delays []time.Duration
+	for n := 1; n <= visibleCommits; n++ {
+		var committed atomic.Pointer[time.Time]
+		errs := make([]error, len(f.nodes))
+		var pollers sync.WaitGroup
+		for i, node := range f.nodes {
+			pollers.Go(func() {
+				for ctx.Err() == nil {
+					began := time.Now()
+					_, body, err := node.page(key)
+					if err != nil {
+						errs[i] = err
+						return
+					}
+					if bytes.Contains(body, shown(n)) {
+						delay := time.Duration(0)
+						if at := committed.Load(); at != nil && began.After(*at) {
+							delay = began.Sub(*at)
+						}
+						mu.Lock()
+						delays = append(delays, delay)
+						mu.Unlock()
+						return
+					}
+				}
+			})
+		}
+		time.Sleep(visiblePause)
+		_, err := conn.Exec(ctx, countUp, workspace, strconv.Itoa(n))
+		now := time.Now()
+		committed.Store(&now)
+		pollers.Wait()
+		if err := errors.Join(append(errs, err)...); err != nil {
+			return err
+		}
+	}
+	slices.Sort(delays)
+	at := func(share float64) float64 {
+		return float64(delays[int(share*float64(len(delays)-1))].Microseconds()) / 1000
+	}
+	fmt.Fprintf(table, "commit to visible, %s, ms: p50, p99, worst\t%.1f\t%.1f\t%.1f\n", plural(len(f.nodes), "node"), at(0.5), at(0.99), at(1))
+	return ctx.Err()
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprint(n, " ", noun, "s")
+}
+
+// measureHitRate has one writer for each workspace write at the rate, and
+// readers ask all nodes at an even pace.
+func measureHitRate(ctx context.Context, s *subject, f *followingFleet, rate float64, table *tabwriter.Writer) error {
+	writing, stop := context.WithTimeout(ctx, time.Duration(max(5, 2/rate)*float64(time.Second)))
+	defer stop()
+	var hits, all, writes atomic.Int64
+	var failed atomic.Pointer[error]
+	fail := func(err error) {
+		if err != nil && writing.Err() == nil {
+			failed.CompareAndSwap(nil, &err)
+			stop()
+		}
+	}
+	var running sync.WaitGroup
+	for w := range hitWorkspaces {
+		workspace, key, err := smallWorkspace(ctx, s)
+		if err != nil {
+			return err
+		}
+		running.Go(func() {
+			conn, err := pgx.Connect(ctx, s.url)
+			if err != nil {
+				fail(err)
+				return
+			}
+			defer conn.Close(context.Background())
+			pause := time.Duration(float64(time.Second) / rate)
+			wait := pause * time.Duration(w) / hitWorkspaces // not all at once
+			for n := 1; ; n++ {
+				select {
+				case <-writing.Done():
+					return
+				case <-time.After(wait):
+				}
+				_, err := conn.Exec(ctx, countUp, workspace, strconv.Itoa(n))
+				fail(err)
+				writes.Add(1)
+				wait = pause
+			}
+		})
+		for i := range hitReaders {
+			running.Go(func() {
+				for n := i; writing.Err() == nil; n++ {
+					status, _, err := f.nodes[n%len(f.nodes)].page(key)
+					fail(err)
+					all.Add(1)
+					if strings.HasPrefix(status, "listedge; hit") {
+						hits.Add(1)
+					}
+					time.Sleep(hitPause)
+				}
+			})
+		}
+	}
+	running.Wait()
+	if err := failed.Load(); err != nil {
+		return *err
+	}
+	fmt.Fprintf(table, "hit rate, 3 nodes, %g writes/s in each of %d workspaces, %%\t%.2f\t(%d writes, %d requests)\t\n",
+		rate, hitWorkspaces, 100*float64(hits.Load())/float64(max(all.Load(), 1)), writes.Load(), all.Load())
+	return ctx.Err()
+}
+
+// measureWriters compares what pgbench commits while a node follows with what
+// it commits while none does, in turns. Both share the machine with the node.
+func measureWriters(ctx context.Context, s *subject, table *tabwriter.Writer) error {
+	script := filepath.Join(filepath.Dir(s.program), "writers.sql")
+	const statement = `UPDATE items SET stock_on_hand = stock_on_hand + 1 WHERE (workspace_id, id) IN
+	(SELECT workspace_id, id FROM items WHERE workspace_id = '%s' AND id >= gen_random_uuid() ORDER BY id LIMIT 1);`
+	if err := os.WriteFile(script, []byte(strings.ReplaceAll(fmt.Sprintf(statement, s.workspace), "\n", " ")+"\n"), 0o644); err != nil {
+		return err
+	}
+	var with, without float64
+	for range writerRounds {
+		tps, err := s.pgbench(ctx, script)
+		if err != nil {
+			return err
+		}
+		without += tps
+		f, err := startFollowing(ctx, s, 1)
+		if err != nil {
+			return err
+		}
+		tps, err = s.pgbench(ctx, script)
+		f.end()
+		if err != nil {
+			return err
+		}
+		with += tps
+		if err := s.dropSlot(ctx); err != nil {
+			return err
+		}
+	}
+	row(table, "commits/s of 4 writers while a node follows, against none (pgbench)", "%.0f", with/writerRounds, without/writerRounds)
+	return ctx.Err()
+}
+
+func (s *subject) dropSlot(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, s.url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	const slots = " FROM pg_replication_slots WHERE database = current_database()"
+	for range 500 { // the server lets go of it a little after the node does
+		if _, err = conn.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name)"+slots); err == nil {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return err
+}
+
+func (s *subject) pgbench(ctx context.Context, script string) (tps float64, err error) {
+	c := exec.CommandContext(ctx, filepath.Join(s.bin, "pgbench"), "--no-vacuum", "--file", script, "--client", "4", "--jobs", "1",
+		"--protocol", "prepared", "--time", strconv.Itoa(int(writerTime.Seconds())), s.url)
+	out, err := c.Output()
+	if err != nil {
+		return 0, fmt.Errorf("pgbench: %w", err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if value, ok := strings.CutPrefix(line, "tps = "); ok {
+			number, _, _ := strings.Cut(value, " ")
+			return strconv.ParseFloat(number, 64)
+		}
+	}
+	return 0, fmt.Errorf("pgbench says no tps: %s", out)
+}
