@@ -2,9 +2,12 @@
 
 ARGS ?=
 FUZZTIME ?= 10s
+SOAK ?= 10m
+SEED ?=
+ONLY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test check bench fuzz vuln image clean
+.PHONY: help run build test check bench soak fuzz vuln image clean
 
 help: ## list what there is to make
 	@sed -n -E 's/^([a-z]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -30,9 +33,13 @@ check: ## formatting, vet, staticcheck
 	go vet ./...
 	go tool staticcheck ./...
 
-bench: ## what a hit, a miss and a deep page cost, against the bare minimum (Linux)
-	@deploy/install.sh postgres
-	go run ./bench
+bench: ## what it costs, against the bare minimum, side by side (Linux). ONLY="hits misses depth freshness"
+	@deploy/install.sh postgres redis
+	go run ./bench $(ONLY)
+
+soak: ## faults in a random order for SOAK (10m); SEED=n repeats one
+	@deploy/install.sh
+	go test -tags soak -run Soak -v -timeout 0 ./cmd/listedge -soak $(SOAK) $(if $(SEED),-seed $(SEED))
 
 # go test fuzzes one function of one package at a time.
 fuzz: ## every fuzz test for FUZZTIME (10s)
