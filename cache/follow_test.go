@@ -69,7 +69,8 @@ func (b *beater) take(epoch string) {
 	b.epoch, b.at = epoch, stream.Position{Term: b.xid}
 	b.xid++
 	b.append(stream.Entry{Take: &stream.Take{Previous: previous}})
-	_ = b.log.SetEpoch(context.Background(), epoch)
+	present, _ := b.log.Epoch(context.Background())
+	_ = b.log.SetEpoch(context.Background(), present, epoch)
 }
 
 // change is a transaction that is visible at once.
@@ -177,7 +178,7 @@ func TestFollowing(t *testing.T) {
 	eventually(t, "another epoch", func() bool { return resyncs("epoch") == 1 })
 	kept("fifth")
 
-	_ = b.log.SetEpoch(t.Context(), "") // Redis lost it, for a while
+	_ = b.log.SetEpoch(t.Context(), "f", "") // Redis lost it, for a while
 	kept("fifth")
 
 	c.CannotFollow(true)

@@ -42,11 +42,14 @@ func (l *Local) Epoch(context.Context) (string, error) {
 }
 
 // SetEpoch implements Log. The entries of all other epochs are forgotten.
-func (l *Local) SetEpoch(_ context.Context, epoch string) error {
+func (l *Local) SetEpoch(_ context.Context, from, to string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.epoch = epoch
-	maps.DeleteFunc(l.logs, func(of string, _ *localLog) bool { return of != epoch })
+	if l.epoch != from && l.epoch != to {
+		return ErrSuperseded
+	}
+	l.epoch = to
+	maps.DeleteFunc(l.logs, func(of string, _ *localLog) bool { return of != to })
 	return nil
 }
 

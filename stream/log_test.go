@@ -33,6 +33,7 @@ func TestLogs(t *testing.T) {
 				{"trim", testTrim},
 				{"epochs are apart", testEpochsApart},
 				{"the epoch", testEpoch},
+				{"one of many names the epoch", testOneNames},
 				{"round trip", testRoundTrip},
 				{"probes", testProbes},
 			} {
@@ -232,9 +233,7 @@ func testEpochsApart(t *testing.T, log Log, epoch string) {
 	add(t, log, next, beat(3, 1)) // transaction ids may begin again
 	holds(t, log, old, Position{}, beat(8, 1), beat(8, 2))
 	holds(t, log, next, Position{}, beat(3, 1))
-	if err := log.SetEpoch(inTime(t), next); err != nil {
-		t.Fatal(err)
-	}
+	turn(t, log, next)
 	_ = log.Append(inTime(t), old, beat(8, 3)) // by one who does not know
 	_ = log.Trim(inTime(t), old, Position{9, 0})
 	add(t, log, next, beat(3, 2))
@@ -243,13 +242,75 @@ func testEpochsApart(t *testing.T, log Log, epoch string) {
 }
 
 func testEpoch(t *testing.T, log Log, epoch string) {
-	for _, want := range []string{epoch, epoch, "x." + epoch} {
-		if err := log.SetEpoch(inTime(t), want); err != nil {
-			t.Fatal(err)
+	turn(t, log, "")
+	for i, c := range []struct {
+		from, to string
+		want     error
+		present  string
+	}{
+		{"", "a", nil, "a"},
+		{"", "a", nil, "a"}, // again, in doubt whether it was done
+		{"", "b", ErrSuperseded, "a"},
+		{"b", "c", ErrSuperseded, "a"},
+		{"a", "a", nil, "a"},
+		{"a", "b", nil, "b"},
+		{"a", "b", nil, "b"},
+		{"a", "c", ErrSuperseded, "b"}, // overtaken between reading and setting
+		{"", "a", ErrSuperseded, "b"},  // takes it for lost
+		{"b", "", nil, ""},             // lost
+		{"b", "c", ErrSuperseded, ""},
+		{"", "b", nil, "b"},
+		{"b", epoch + " \"ä\"", nil, epoch + " \"ä\""},
+	} {
+		if err := log.SetEpoch(inTime(t), c.from, c.to); !errors.Is(err, c.want) || (c.want == nil) != (err == nil) {
+			t.Fatalf("%d: %v, want %v", i, err, c.want)
 		}
-		if got, err := log.Epoch(inTime(t)); err != nil || got != want {
-			t.Fatalf("epoch %q, %v; want %q", got, err, want)
+		if got, err := log.Epoch(inTime(t)); err != nil || got != c.present {
+			t.Fatalf("%d: epoch %q, %v; want %q", i, got, err, c.present)
 		}
+	}
+}
+
+// Of many who saw the same epoch, one names the next.
+func testOneNames(t *testing.T, log Log, epoch string) {
+	turn(t, log, "0")
+	for n := range 50 {
+		from, next := fmt.Sprint(n), fmt.Sprint(n+1)
+		var named, superseded atomic.Int32
+		var done sync.WaitGroup
+		for rival := range 4 {
+			done.Go(func() {
+				to := next
+				if rival > 0 {
+					to = fmt.Sprint(next, " of rival ", rival)
+				}
+				switch err := log.SetEpoch(inTime(t), from, to); {
+				case err == nil:
+					named.Add(1)
+				case errors.Is(err, ErrSuperseded):
+					superseded.Add(1)
+				default:
+					t.Error(err)
+				}
+			})
+		}
+		done.Wait()
+		if named.Load() != 1 || superseded.Load() != 3 {
+			t.Fatalf("%d named, %d were superseded", named.Load(), superseded.Load())
+		}
+		turn(t, log, next)
+	}
+}
+
+// turn sets the epoch whatever it was.
+func turn(t *testing.T, log Log, to string) {
+	t.Helper()
+	present, err := log.Epoch(inTime(t))
+	if err == nil {
+		err = log.SetEpoch(inTime(t), present, to)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -388,7 +449,7 @@ func TestLocalForgets(t *testing.T) {
 		t.Errorf("%d entries in room for %d", n, c)
 	}
 	_ = log.Append(t.Context(), "b", beat(2, 1))
-	_ = log.SetEpoch(t.Context(), "b")
+	_ = log.SetEpoch(t.Context(), "", "b")
 	if len(log.logs) != 1 {
 		t.Errorf("%d logs", len(log.logs))
 	}
@@ -401,7 +462,7 @@ func TestRedisAway(t *testing.T) {
 	const limit = 200 * time.Millisecond
 	calls := map[string]func(context.Context) error{
 		"Epoch":    func(ctx context.Context) error { _, err := log.Epoch(ctx); return err },
-		"SetEpoch": func(ctx context.Context) error { return log.SetEpoch(ctx, "a") },
+		"SetEpoch": func(ctx context.Context) error { return log.SetEpoch(ctx, "", "a") },
 		"Append":   func(ctx context.Context) error { return log.Append(ctx, "a", beat(9, 9)) },
 		"Last":     func(ctx context.Context) error { _, err := log.Last(ctx, "a"); return err },
 		"Read":     func(ctx context.Context) error { _, err := log.Read(ctx, "a", Position{9, 9}, patient); return err },
@@ -424,9 +485,7 @@ func TestRedisAway(t *testing.T) {
 		}
 	}
 	add(t, log, "a", beat(1, 1), beat(1, 2))
-	if err := log.SetEpoch(inTime(t), "a"); err != nil {
-		t.Fatal(err)
-	}
+	turn(t, log, "a")
 
 	if err := client.FlushAll(inTime(t)).Err(); err != nil {
 		t.Fatal(err)

@@ -48,10 +48,23 @@ func (r *Redis) Epoch(ctx context.Context) (string, error) {
 	return epoch, nil
 }
 
+// setEpoch compares and sets in one step: a node may be stopped anywhere.
+var setEpoch = redis.NewScript(`
+local present = redis.call('GET', KEYS[1]) or ''
+if present ~= ARGV[1] and present ~= ARGV[2] then
+	return 0
+end
+redis.call('SET', KEYS[1], ARGV[2])
+return 1`)
+
 // SetEpoch implements Log.
-func (r *Redis) SetEpoch(ctx context.Context, epoch string) error {
-	if err := r.client.Set(ctx, epochKey, epoch, 0).Err(); err != nil {
+func (r *Redis) SetEpoch(ctx context.Context, from, to string) error {
+	done, err := setEpoch.Run(ctx, r.client, []string{epochKey}, from, to).Bool()
+	switch {
+	case err != nil:
 		return fmt.Errorf("write the epoch: %w", err)
+	case !done:
+		return ErrSuperseded
 	}
 	return nil
 }

@@ -104,13 +104,20 @@ type Entry struct {
 // ErrFenced: the log has entries at or above the position.
 var ErrFenced = errors.New("position is not above the log's last")
 
+// ErrSuperseded: the present epoch is neither the one that was to be followed
+// nor the one that was to follow.
+var ErrSuperseded = errors.New("another epoch has begun")
+
 // Log is where entries are kept: in Redis for a fleet, in process for a single
 // node. Implementations pass one suite.
 type Log interface {
 	// Epoch names the present epoch; empty when there is none.
 	Epoch(ctx context.Context) (string, error)
-	// SetEpoch begins an epoch, or says again that it goes on.
-	SetEpoch(ctx context.Context, epoch string) error
+	// SetEpoch lets an epoch follow the one that was read before (empty: none,
+	// or it was lost); where it is the present one already, nothing is done.
+	// Errors: ErrSuperseded; any other leaves open whether it was done, and
+	// may be tried again.
+	SetEpoch(ctx context.Context, from, to string) error
 	// Append adds an entry. Errors: ErrFenced; any other leaves open whether
 	// the entry is there, and Last tells.
 	Append(ctx context.Context, epoch string, e Entry) error

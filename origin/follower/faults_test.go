@@ -19,7 +19,8 @@ import (
 // faultyLog is a log that a test makes fail.
 type faultyLog struct {
 	stream.Log
-	append func(context.Context, stream.Entry) error // instead; nil = as ever
+	append func(context.Context, stream.Entry) error // before; nil = as ever
+	naming func(from, to string)                     // before; nil = as ever
 	away   atomic.Bool
 }
 
@@ -42,6 +43,13 @@ func (l *faultyLog) Append(ctx context.Context, epoch string, e stream.Entry) er
 		}
 	}
 	return l.Log.Append(ctx, epoch, e)
+}
+
+func (l *faultyLog) SetEpoch(ctx context.Context, from, to string) error {
+	if l.naming != nil {
+		l.naming(from, to)
+	}
+	return l.Log.SetEpoch(ctx, from, to)
 }
 
 func (l *faultyLog) Epoch(ctx context.Context) (string, error) {
@@ -124,6 +132,66 @@ func TestAFrozenFollowerIsOvertakenAndFenced(t *testing.T) {
 	}
 	if present, _ := w.log.Epoch(t.Context()); present != epoch {
 		t.Errorf("the epoch turned to %s", present)
+	}
+}
+
+// An overtaken follower may be stopped anywhere, just before it names its epoch
+// as well: it must not call nodes back to it, not for a moment.
+func TestAnOvertakenFollowerNamesNoEpoch(t *testing.T) {
+	t.Parallel()
+	for name, lost := range map[string]bool{"as it begins": false, "as it mends what the log lost": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, server().Postgres)
+			var stop atomic.Bool
+			var once sync.Once
+			var woken atomic.Int64
+			stopped, wake := make(chan struct{}), make(chan struct{})
+			log := &faultyLog{Log: w.log}
+			log.naming = func(string, string) {
+				if stop.Load() {
+					once.Do(func() { close(stopped) })
+					<-wake
+					woken.Add(1)
+				}
+			}
+			stop.Store(!lost)
+			first := w.followWith(w.url, log, never)
+			if lost {
+				w.awaitFollowing(first)
+				w.heartbeat()
+				stop.Store(true)
+				must(w.log.SetEpoch(w.ctx(), w.epoch, ""))
+			}
+			<-stopped
+			second := w.followWith(w.url, w.log, always)
+			w.awaitFollowing(second)
+			epoch := w.epoch
+			watching, done := context.WithCancel(t.Context())
+			named := make(chan string, 1)
+			go func() { // what a node would see
+				defer close(named)
+				for watching.Err() == nil {
+					if present, _ := w.log.Epoch(watching); present != epoch {
+						named <- present
+						return
+					}
+				}
+			}()
+			stop.Store(false)
+			close(wake)
+			w.eventually("the first wakes and steps down", func() bool { return woken.Load() > 0 && !first.Following() })
+			for range 5 {
+				w.heartbeat()
+			}
+			done()
+			if present, yes := <-named; yes {
+				t.Errorf("the epoch turned from %s to %q", epoch, present)
+			}
+			if !second.Following() {
+				t.Error("the second does not follow any more")
+			}
+		})
 	}
 }
 

@@ -84,7 +84,7 @@ func (t *term) take(ctx context.Context, present string) error {
 		return err
 	}
 	t.kept.add(time.Now(), t.last)
-	return t.nameEpoch(ctx)
+	return t.nameEpoch(ctx, present)
 }
 
 // continues says whether the log of the present epoch reaches as far as the
@@ -129,21 +129,14 @@ func (t *term) logEpoch(ctx context.Context) (string, error) {
 	return t.options.Log.Epoch(ctx)
 }
 
-var errSuperseded = errors.New("another epoch has begun")
-
-// nameEpoch says which epoch goes on: at its start, and again in case the log
-// lost it. A follower that was overtaken unawares must not call nodes back.
-func (t *term) nameEpoch(ctx context.Context) error {
+// nameEpoch lets the term's epoch follow the one that was present before the
+// slot was taken, or none, should the log have lost it since. A follower that
+// was overtaken, wherever it was stopped, finds another one and calls no node
+// back: whoever overtook it read the present epoch later.
+func (t *term) nameEpoch(ctx context.Context, from string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	present, err := t.options.Log.Epoch(ctx)
-	if err != nil || present == t.epoch {
-		return err
-	}
-	if t.last.N > 1 && present != "" {
-		return errSuperseded
-	}
-	return t.options.Log.SetEpoch(ctx, t.epoch)
+	return t.options.Log.SetEpoch(ctx, from, t.epoch)
 }
 
 // loop receives, publishes and beats until something fails.
@@ -264,7 +257,7 @@ func (t *term) upkeep(ctx context.Context) error {
 	}
 	t.retained.Store(s.retained)
 	if time.Since(t.logAnswered) < logPatience { // else the next heartbeat ends the term
-		if err := t.nameEpoch(ctx); errors.Is(err, errSuperseded) {
+		if err := t.nameEpoch(ctx, ""); errors.Is(err, stream.ErrSuperseded) {
 			return err
 		}
 	}
