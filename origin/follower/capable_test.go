@@ -92,7 +92,7 @@ func TestASettingThatIsLackingIsTold(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	settings := map[string]string{"wal_level": "replica", "max_replication_slots": "1", "max_wal_senders": "1"}
+	settings := map[string]string{"wal_level": "replica", "max_replication_slots": "2", "max_wal_senders": "1"}
 	p, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: sandboxtest.Dir(t), Disposable: true, Settings: settings})
 	if err != nil {
 		t.Fatal(err)

@@ -154,7 +154,7 @@ func (f *Follower) attend(ctx context.Context) error {
 			err = p.dropSlot(ctx)
 		case s.state == slotMissing:
 			if err = p.capable(ctx); err == nil {
-				err = p.createSlot(ctx)
+				_, err = p.createSlot(ctx)
 			}
 		default:
 			f.judge(nil) // another node can

@@ -51,7 +51,8 @@ func connectPrimary(ctx context.Context, url string) (*primary, error) {
 		"application_name":              applicationName,
 		"statement_timeout":             "0",
 		"default_transaction_read_only": "off",
-		"synchronous_commit":            "local", // of flush: a standby's answer is not what it waits for
+		"default_transaction_isolation": "read committed", // each look is a new one
+		"synchronous_commit":            "local",          // of flush: a standby's answer is not what it waits for
 	} {
 		config.RuntimeParams[name] = value
 	}

@@ -2,8 +2,10 @@ package follower
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,6 +16,9 @@ import (
 // SlotPrefix begins a slot's name; the database's oid ends it, because slots
 // belong to a database but share one space of names with those of all others.
 const SlotPrefix = "listedge_"
+
+//go:embed slot.sql
+var createSlotSQL string
 
 const (
 	// candidacy is the time between two looks at a slot that is held.
@@ -32,7 +37,7 @@ type slotState int
 const (
 	slotMissing slotState = iota
 	slotFree
-	slotHeld
+	slotHeld // or being made
 	slotLost // WAL it needed is gone
 )
 
@@ -48,7 +53,8 @@ func (p *primary) slot(ctx context.Context) (s slot, err error) {
 	var lost bool
 	err = p.row(ctx, `SELECT coalesce(s.active_pid, 0), coalesce(s.wal_status, '') = 'lost', coalesce(r.reply_time::text, ''),
 			coalesce(greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, s.restart_lsn), 0), 0)::bigint
-		FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid WHERE s.slot_name = $1`, p.slotName)(
+		FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid
+		WHERE s.slot_name IN ($1::text, $1::text || '_new') ORDER BY s.slot_name LIMIT 1`, p.slotName)(
 		&s.holder, &lost, &s.replied, &s.retained)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -65,26 +71,27 @@ func (p *primary) slot(ctx context.Context) (s slot, err error) {
 	return s, nil
 }
 
-func (p *primary) createSlot(ctx context.Context) error {
+// createSlot makes the slot, unless another node is faster.
+func (p *primary) createSlot(ctx context.Context) (created bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
-	_, err := p.conn.Exec(ctx, `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, p.slotName)
+	_, err = p.conn.Exec(ctx, strings.ReplaceAll(createSlotSQL, "NAME", p.slotName))
 	switch code(err) {
 	case "":
-	case duplicateObject: // made by another node meanwhile
-		return nil
+	case duplicateObject: // made by another node, or about to be
+		return false, nil
 	case notAllowed:
-		return fmt.Errorf("%w: the user may not make a slot (ALTER ROLE … REPLICATION): %w", ErrIncapable, err)
+		return false, fmt.Errorf("%w: the user may not make a slot (ALTER ROLE … REPLICATION): %w", ErrIncapable, err)
 	case noSlotFree:
-		return fmt.Errorf("%w: max_replication_slots are used up: %w", ErrIncapable, err)
+		return false, fmt.Errorf("%w: max_replication_slots are used up (making the slot takes two for a moment): %w", ErrIncapable, err)
 	}
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("make the slot: a write transaction has been open for long, and its end must be awaited: %w", err)
+			return false, fmt.Errorf("make the slot: a write transaction has been open for long, and its end must be awaited: %w", err)
 		}
-		return fmt.Errorf("make the slot: %w", err)
+		return false, fmt.Errorf("make the slot: %w", err)
 	}
-	return nil
+	return true, nil
 }
 
 func (p *primary) dropSlot(ctx context.Context) error {
@@ -110,9 +117,9 @@ func CreateSlot(ctx context.Context, databaseURL string) (name string, created b
 		return p.slotName, false, err
 	}
 	if err = p.capable(ctx); err == nil {
-		err = p.createSlot(ctx)
+		created, err = p.createSlot(ctx)
 	}
-	return p.slotName, err == nil, err
+	return p.slotName, created, err
 }
 
 // holder is what a candidate sees of the one that holds the slot.
