@@ -190,7 +190,6 @@ func (p *Postgres) start(ctx context.Context) error {
 	}
 	if p.options.Disposable {
 		settings["fsync"], settings["full_page_writes"] = "off", "off"
-		settings["wal_keep_size"] = "256MB" // for a standby that a test takes away for a while
 	}
 	maps.Copy(settings, p.options.Settings)
 	args := []string{"-D", p.cluster()}

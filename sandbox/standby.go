@@ -12,7 +12,8 @@ import (
 // databases and password, a port of its own. Settings are laid over those of
 // the primary ("recovery_min_apply_delay": "2s" makes it lag). Replication
 // slots are not copied, and none is made on the primary: what Stop leaves is
-// the folder.
+// the folder. (One that is to stay away for long needs a primary with
+// wal_keep_size.)
 func (p *Postgres) StartStandby(ctx context.Context, dir string, settings map[string]string) (*Postgres, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
