@@ -149,7 +149,7 @@ func (f *following) readSome(ctx context.Context) error {
 			f.beat.Store(int64(time.Since(f.start)))
 		}
 		if !f.apply(epoch, f.options.Node, e, f.options.Keys) {
-			f.options.Logger.Warn("a gap in the log of changes: beginning anew", "after", after.String(), "found", e.Position.String())
+			f.options.Logger.Warn("a gap in the log of changes, or an entry that this version cannot read: beginning anew", "after", after.String(), "found", e.Position.String())
 			break
 		}
 	}

@@ -88,6 +88,13 @@ func (b *beater) skip() {
 	b.at.N += 10
 }
 
+// unknown is an entry of a kind that only a newer version knows.
+func (b *beater) unknown() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.append(stream.Entry{})
+}
+
 func (b *beater) quiet(silent bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -156,6 +163,13 @@ func TestFollowing(t *testing.T) {
 	kept("third")
 	if n := resyncs("gap"); n != 1 {
 		t.Errorf("one gap was met %d times", n)
+	}
+
+	b.unknown() // and the entry after it in the same term
+	eventually(t, "an entry that cannot be decoded", func() bool { return resyncs("undecodable") == 1 })
+	kept("of another version")
+	if n, gaps := resyncs("undecodable"), resyncs("gap"); n != 1 || gaps != 1 {
+		t.Errorf("met %d times, %d gaps", n, gaps)
 	}
 
 	b.quiet(true)

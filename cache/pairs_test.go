@@ -256,6 +256,26 @@ func TestRules(t *testing.T) {
 				t.Fatal("not kept with it")
 			}
 		}},
+		{"behind an entry that cannot be decoded it begins anew", func(t *trackerTest) {
+			p := t.filled("100:100:")
+			if t.at(stream.Entry{Position: stream.Position{Term: 1, N: t.last.N + 1}}) {
+				t.Fatal("passed over")
+			}
+			if _, after := t.tracker.at(); after != t.last {
+				t.Fatalf("reads on after %s: it would be met again", after)
+			}
+			if t.is(p, 0); t.trusted(time.Now()) {
+				t.Fatal("trusted")
+			}
+			t.prove("100:103:102", stream.Change{XID: 102, Pairs: []stream.Pair{listA}}) // what it said, perhaps
+			if !t.trusted(time.Now()) || t.resyncs[resyncUndecodable] != 1 || t.resyncs[resyncGap] != 0 {
+				t.Fatalf("trusted: %t, resyncs %v", t.trusted(time.Now()), t.resyncs)
+			}
+			if t.is(p, 0); t.accept(t.begin(), page(t, "100:103:102"), listA) == kept {
+				t.Fatal("kept without what it said, perhaps")
+			}
+			t.filled("103:103:")
+		}},
 		{"a change that is not visible yet is waited for", func(t *trackerTest) {
 			t.changed(100, listA)
 			p := page(t, "100:101:100")

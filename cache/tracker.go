@@ -59,10 +59,11 @@ const (
 	resyncJoin resyncCause = iota
 	resyncEpoch
 	resyncGap
+	resyncUndecodable
 	resyncCauses
 )
 
-func (c resyncCause) String() string { return [...]string{"join", "epoch", "gap"}[c] }
+func (c resyncCause) String() string { return [...]string{"join", "epoch", "gap", "undecodable"}[c] }
 
 func newTracker(bound, fill time.Duration) *tracker {
 	t := &tracker{bound: bound, fill: fill, most: mostPairs, start: time.Now(), changed: func(*pairState) {}}
@@ -131,9 +132,14 @@ func (t *tracker) apply(epoch, node string, e stream.Entry, keys func(stream.Cha
 	if epoch != t.epoch {
 		return false
 	}
-	gap := t.read && !follows(t.position, e)
-	if gap {
+	anew := true
+	switch {
+	case e.Unknown(): // what it said is missing, and will not come either
+		t.resync(epoch, resyncUndecodable)
+	case t.read && !follows(t.position, e):
 		t.resync(epoch, resyncGap)
+	default:
+		anew = false
 	}
 	if !t.read {
 		t.read, t.joinedAt = true, e.Position
@@ -149,7 +155,7 @@ func (t *tracker) apply(epoch, node string, e stream.Entry, keys func(stream.Cha
 	case e.Heartbeat != nil:
 		t.heartbeat(node, e.Heartbeat)
 	}
-	return !gap
+	return !anew
 }
 
 // follows says whether nothing lies between the position and the entry.

@@ -95,7 +95,7 @@ func cacheLayer(from Sources) prometheus.Collector {
 	l.counter("cache_refreshes_dropped_total", "Pages left to their readers because too many were to be read ahead.", func(s cache.Stats) uint64 { return s.RefreshesDropped })
 	l.counter("freshness_entries_total", "Entries of the log of changes applied.", func(s cache.Stats) uint64 { return s.Applied })
 	l.gauge("freshness_pairs", "Parts of collections whose changes are remembered.", func(s cache.Stats) float64 { return float64(s.Pairs) })
-	for _, cause := range []string{"join", "epoch", "gap"} {
+	for _, cause := range []string{"join", "epoch", "gap", "undecodable"} {
 		l.labelled("freshness_resyncs_total", "Times this node began anew with the log of changes, by cause.", []string{"cause"}, []string{cause},
 			func(s cache.Stats) uint64 { return s.Resyncs[cause] })
 	}

@@ -529,14 +529,35 @@ func TestRedisAway(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	_ = client.Del(inTime(t), logKey+"a")
-	for _, body := range []string{"", "{", `{"h":{"l":-1}}`} {
-		id := fmt.Sprintf("%d-1", len(body)+1)
-		if err := client.XAdd(inTime(t), &redis.XAddArgs{Stream: logKey + "a", ID: id, Values: []any{entryField, body}}).Err(); err != nil {
+}
+
+// What cannot be read is known to be there, and hides nothing behind it.
+func TestRedisHoldsWhatCannotBeDecoded(t *testing.T) {
+	_, client := startRedis(t)
+	log := NewRedis(client)
+	unreadable := []string{"", "{", "null", "[]", `"x"`, `{"h":{"l":-1}}`, `{"h":{"l":1},"c":{"x":"1"}}`, `{"z":{"of":"a newer version"}}`, "\xff\x00"}
+	want := []Entry{beat(1, 1)}
+	add(t, log, "a", want...)
+	for n, body := range unreadable {
+		at := Position{1, uint64(n + 2)}
+		if err := client.XAdd(inTime(t), &redis.XAddArgs{Stream: logKey + "a", ID: at.String(), Values: []any{entryField, body}}).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if entries, err := log.Read(inTime(t), "a", Position{}, time.Millisecond); err == nil {
-			t.Errorf("%q was read as %+v", body, entries)
+		want = append(want, Entry{Position: at})
+	}
+	if err := client.XAdd(inTime(t), &redis.XAddArgs{Stream: logKey + "a", ID: "2-1", Values: []any{"another field", "{}"}}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	want = append(want, Entry{Position: Position{2, 1}}, beat(2, 2))
+	add(t, log, "a", beat(2, 2))
+	holds(t, log, "a", Position{}, want...)
+	for _, e := range want {
+		if e.Unknown() != (e.Heartbeat == nil) {
+			t.Errorf("%+v", e)
 		}
+	}
+	// A field that came with a newer version is no reason not to understand.
+	if e := decode(Position{1, 1}, `{"h":{"l":7,"s":"1:1:","new":{}},"new":1}`); e.Unknown() || e.Heartbeat.LSN != 7 {
+		t.Errorf("%+v", e)
 	}
 }

@@ -117,18 +117,24 @@ func (r *Redis) Read(ctx context.Context, epoch string, after Position, wait tim
 	var entries []Entry
 	for _, s := range streams {
 		for _, m := range s.Messages {
-			var e Entry
-			if e.Position, err = ParsePosition(m.ID); err != nil {
+			at, err := ParsePosition(m.ID)
+			if err != nil {
 				return nil, err
 			}
 			body, _ := m.Values[entryField].(string)
-			if err := json.Unmarshal([]byte(body), &e); err != nil {
-				return nil, fmt.Errorf("decode entry %s: %w", m.ID, err)
-			}
-			entries = append(entries, e)
+			entries = append(entries, decode(at, body))
 		}
 	}
 	return entries, nil
+}
+
+// decode reads the body of an entry; what it cannot read is Unknown.
+func decode(at Position, body string) (e Entry) {
+	if json.Unmarshal([]byte(body), &e) != nil {
+		e = Entry{}
+	}
+	e.Position = at
+	return e
 }
 
 // Trim implements Log.

@@ -93,13 +93,18 @@ type Heartbeat struct {
 	Nonces    map[string]uint64 `json:"n,omitempty"` // the nodes' probes, read before the snapshot was taken
 }
 
-// Entry is one of the three.
+// Entry is one of the three. Versions of this program meet in one log: what an
+// older one may ignore is a new field, what it must not is a new kind.
 type Entry struct {
 	Position  Position   `json:"-"`
 	Take      *Take      `json:"t,omitempty"`
 	Change    *Change    `json:"c,omitempty"`
 	Heartbeat *Heartbeat `json:"h,omitempty"`
 }
+
+// Unknown says that the entry is none of the three: of a kind that came with a
+// newer version, or damaged. A reader has missed what it said.
+func (e *Entry) Unknown() bool { return e.Take == nil && e.Change == nil && e.Heartbeat == nil }
 
 // ErrFenced: the log has entries at or above the position.
 var ErrFenced = errors.New("position is not above the log's last")
@@ -124,7 +129,8 @@ type Log interface {
 	// Last is the position of the newest entry ever appended.
 	Last(ctx context.Context, epoch string) (Position, error)
 	// Read returns the entries after the position, oldest first, waiting up
-	// to wait for the first; none is no error.
+	// to wait for the first; none is no error. One that cannot be decoded is
+	// Unknown and has its position, so that the reader can go on behind it.
 	Read(ctx context.Context, epoch string, after Position, wait time.Duration) ([]Entry, error)
 	// Trim forgets the entries before the position.
 	Trim(ctx context.Context, epoch string, before Position) error
