@@ -54,7 +54,7 @@ func (l *Local) SetEpoch(_ context.Context, from, to string) error {
 }
 
 // Append implements Log.
-func (l *Local) Append(_ context.Context, epoch string, e Entry) error {
+func (l *Local) Append(_ context.Context, epoch string, entries ...Entry) (err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	log := l.logs[epoch]
@@ -62,14 +62,17 @@ func (l *Local) Append(_ context.Context, epoch string, e Entry) error {
 		log = &localLog{}
 		l.logs[epoch] = log
 	}
-	if e.Position.Compare(log.last) <= 0 {
-		return ErrFenced
+	for _, e := range entries {
+		if e.Position.Compare(log.last) <= 0 {
+			err = ErrFenced
+			continue
+		}
+		log.entries = append(log.entries, e)
+		log.last = e.Position
 	}
-	log.entries = append(log.entries, e)
-	log.last = e.Position
 	close(l.grown)
 	l.grown = make(chan struct{})
-	return nil
+	return err
 }
 
 // Last implements Log.

@@ -28,6 +28,7 @@ func TestLogs(t *testing.T) {
 				{"nothing", testNothing},
 				{"order", testOrder},
 				{"fencing", testFencing},
+				{"many at once", testBatches},
 				{"one of two wins", testOneWins},
 				{"blocking", testBlocking},
 				{"trim", testTrim},
@@ -136,6 +137,51 @@ func testFencing(t *testing.T, log Log, epoch string) {
 	}
 	refused(beat(9, 2)) // a log that was trimmed knows what it had
 	ends(t, log, epoch, Position{9, 2})
+}
+
+func testBatches(t *testing.T, log Log, epoch string) {
+	batch := func(term, from, to uint64) (entries []Entry) {
+		for n := from; n <= to; n++ {
+			entries = append(entries, beat(term, n))
+		}
+		return entries
+	}
+	appends := func(want error, entries []Entry) {
+		t.Helper()
+		if err := log.Append(inTime(t), epoch, entries...); !errors.Is(err, want) || (want == nil) != (err == nil) {
+			t.Fatalf("append %v: %v, want %v", positions(entries), err, want)
+		}
+	}
+	appends(nil, batch(2, 1, 250))
+	appends(nil, batch(2, 251, 251))
+	holds(t, log, epoch, Position{2, 0}, batch(2, 1, 251)...)
+	appends(ErrFenced, batch(2, 249, 253)) // again, in doubt how many were there
+	ends(t, log, epoch, Position{2, 253})
+	holds(t, log, epoch, Position{2, 0}, batch(2, 1, 253)...)
+	appends(ErrFenced, batch(2, 1, 253))
+	appends(nil, batch(5, 1, 3))
+	appends(ErrFenced, batch(2, 254, 500))
+	holds(t, log, epoch, Position{2, 253}, batch(5, 1, 3)...)
+
+	const rivals, each = 4, 200 // what one appends at once has nobody else's between
+	var done sync.WaitGroup
+	for rival := range uint64(rivals) {
+		done.Go(func() {
+			if err := log.Append(inTime(t), epoch, batch(10+rival, 1, each)...); err != nil && !errors.Is(err, ErrFenced) {
+				t.Error(err)
+			}
+		})
+	}
+	done.Wait()
+	entries, err := log.Read(inTime(t), epoch, Position{5, 3}, time.Millisecond)
+	if err != nil || len(entries)%each != 0 || len(entries) == 0 {
+		t.Fatalf("%d entries, %v", len(entries), err)
+	}
+	for i, e := range entries {
+		if want := uint64(i%each) + 1; e.Position.N != want || e.Position.Term != entries[i-i%each].Position.Term {
+			t.Fatalf("entry %d is %s", i, e.Position)
+		}
+	}
 }
 
 func testOneWins(t *testing.T, log Log, epoch string) {
@@ -559,5 +605,29 @@ func TestRedisHoldsWhatCannotBeDecoded(t *testing.T) {
 	// A field that came with a newer version is no reason not to understand.
 	if e := decode(Position{1, 1}, `{"h":{"l":7,"s":"1:1:","new":{}},"new":1}`); e.Unknown() || e.Heartbeat.LSN != 7 {
 		t.Errorf("%+v", e)
+	}
+}
+
+// What nobody writes to any more goes away by itself, and only that.
+func TestRedisForgetsLogsThatNobodyWritesTo(t *testing.T) {
+	_, client := startRedis(t)
+	log := NewRedis(client)
+	life := func() time.Duration { return client.TTL(inTime(t), logKey+"a").Val() }
+	add(t, log, "a", beat(1, 1))
+	if is := life(); is <= logLife/2 || is > logLife {
+		t.Errorf("%s after the first entry of a term", is)
+	}
+	for n := uint64(2); n < 500; n += 7 {
+		if err := client.Expire(inTime(t), logKey+"a", logLife/2).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for from := n; n < from+100; n += 7 { // whatever the size of batches
+			if err := log.Append(inTime(t), "a", beat(1, n), beat(1, n+1), beat(1, n+2), beat(1, n+3), beat(1, n+4), beat(1, n+5), beat(1, n+6)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if is := life(); is <= logLife/2 {
+			t.Errorf("%s at %d", is, n)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -69,24 +70,32 @@ func (r *Redis) SetEpoch(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// Append implements Log: XADD refuses an ID that is not above the last.
-func (r *Redis) Append(ctx context.Context, epoch string, e Entry) error {
-	body, err := json.Marshal(e)
-	if err != nil {
-		return fmt.Errorf("encode entry %s: %w", e.Position, err)
+// Append implements Log: XADD refuses an ID that is not above the last. In a
+// transaction, so that what runs out of memory leaves no hole.
+func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) error {
+	pipe := r.client.TxPipeline()
+	for _, e := range entries {
+		body, err := json.Marshal(e)
+		if err != nil {
+			return fmt.Errorf("encode entry %s: %w", e.Position, err)
+		}
+		pipe.XAdd(ctx, &redis.XAddArgs{Stream: logKey + epoch, ID: e.Position.String(), Values: []any{entryField, body}})
 	}
-	pipe := r.client.Pipeline()
-	added := pipe.XAdd(ctx, &redis.XAddArgs{Stream: logKey + epoch, ID: e.Position.String(), Values: []any{entryField, body}})
-	pipe.Expire(ctx, logKey+epoch, logLife)
-	_, _ = pipe.Exec(ctx) // the first command's result is the one that counts
-	if err := added.Err(); err != nil {
+	if slices.ContainsFunc(entries, keepsAlive) {
+		pipe.Expire(ctx, logKey+epoch, logLife)
+	}
+	if _, err := pipe.Exec(ctx); err != nil { // the first command's that failed
 		if strings.Contains(err.Error(), "equal or smaller") || strings.Contains(err.Error(), "must be greater") {
 			return ErrFenced
 		}
-		return fmt.Errorf("append entry %s: %w", e.Position, err)
+		return fmt.Errorf("append entries from %s: %w", entries[0].Position, err)
 	}
 	return nil
 }
+
+// keepsAlive says whether the log's life is extended with the entry: a term's
+// first, and now and then another, which is soon enough.
+func keepsAlive(e Entry) bool { return e.Position.N%100 == 1 }
 
 // Last implements Log. A trimmed stream still knows its last ID.
 func (r *Redis) Last(ctx context.Context, epoch string) (Position, error) {

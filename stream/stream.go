@@ -123,9 +123,10 @@ type Log interface {
 	// Errors: ErrSuperseded; any other leaves open whether it was done, and
 	// may be tried again.
 	SetEpoch(ctx context.Context, from, to string) error
-	// Append adds an entry. Errors: ErrFenced; any other leaves open whether
-	// the entry is there, and Last tells.
-	Append(ctx context.Context, epoch string, e Entry) error
+	// Append adds entries, in ascending order, without another's between them.
+	// Errors: ErrFenced, when one was refused; any other leaves open how many
+	// are there. Last tells: those up to it are, if they are of its term.
+	Append(ctx context.Context, epoch string, entries ...Entry) error
 	// Last is the position of the newest entry ever appended.
 	Last(ctx context.Context, epoch string) (Position, error)
 	// Read returns the entries after the position, oldest first, waiting up

@@ -19,8 +19,8 @@ import (
 // faultyLog is a log that a test makes fail.
 type faultyLog struct {
 	stream.Log
-	append func(context.Context, stream.Entry) error // before; nil = as ever
-	naming func(from, to string)                     // before; nil = as ever
+	append func(ctx context.Context, epoch string, entries []stream.Entry) error // before; nil = as ever
+	naming func(from, to string)                                                 // before; nil = as ever
 	away   atomic.Bool
 }
 
@@ -33,16 +33,16 @@ func (l *faultyLog) ok() error {
 	return nil
 }
 
-func (l *faultyLog) Append(ctx context.Context, epoch string, e stream.Entry) error {
+func (l *faultyLog) Append(ctx context.Context, epoch string, entries ...stream.Entry) error {
 	if err := l.ok(); err != nil {
 		return err
 	}
 	if l.append != nil {
-		if err := l.append(ctx, e); err != nil {
+		if err := l.append(ctx, epoch, entries); err != nil {
 			return err
 		}
 	}
-	return l.Log.Append(ctx, epoch, e)
+	return l.Log.Append(ctx, epoch, entries...)
 }
 
 func (l *faultyLog) SetEpoch(ctx context.Context, from, to string) error {
@@ -92,7 +92,7 @@ func TestAFrozenFollowerIsOvertakenAndFenced(t *testing.T) {
 	var once sync.Once
 	var late atomic.Int64
 	slow := &faultyLog{Log: w.log}
-	slow.append = func(context.Context, stream.Entry) error {
+	slow.append = func(context.Context, string, []stream.Entry) error {
 		if freeze.Load() {
 			once.Do(func() { close(frozen) })
 			<-thaw
@@ -227,35 +227,55 @@ func TestAnAmbiguousAppendIsNotDuplicated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server().Postgres)
 	doubtful := &faultyLog{Log: w.log}
-	var n atomic.Int64
-	doubtful.append = func(ctx context.Context, e stream.Entry) error {
-		switch n.Add(1) % 3 {
-		case 0: // it happened, and nobody knows
-			epoch := w.epoch
-			if epoch == "" {
-				return nil
-			}
-			if err := w.log.Append(ctx, epoch, e); err != nil {
-				return err
-			}
-			return context.DeadlineExceeded
-		case 1: // it did not happen
-			return context.DeadlineExceeded
+	var n, most atomic.Int64
+	doubtful.append = func(ctx context.Context, epoch string, entries []stream.Entry) error {
+		most.Store(max(most.Load(), int64(len(entries))))
+		happens := len(entries) // and nobody knows
+		switch n.Add(1) % 4 {
+		case 0:
+			return nil
+		case 1:
+			happens = 0
+		case 2:
+			happens /= 2
 		}
-		return nil
+		if err := w.log.Append(ctx, epoch, entries[:happens]...); err != nil {
+			return err
+		}
+		return context.DeadlineExceeded
 	}
 	f := w.followWith(w.url, doubtful, never)
 	w.awaitFollowing(f)
-	for n := range 9 {
-		w.exec(ids(fmt.Sprintf("INSERT INTO items (workspace_id, name) VALUES ($%d, 'x')", n+1)))
-	}
-	for n := range 9 {
-		if is := touched(w.change()); is != fmt.Sprintf("items:%d", n+1) {
-			t.Fatalf("change %d: %s", n+1, is)
+	expect := func(from, to int) {
+		t.Helper()
+		for n := from; n < to; n++ {
+			if c := w.change(); len(c.Pairs) != 1 || c.Pairs[0].Workspace != number(n) {
+				t.Fatalf("change %d: %+v", n, c)
+			}
 		}
 	}
-	if f.Stats().Terms != 1 || f.Stats().Commits != 9 {
-		t.Errorf("%+v", f.Stats())
+	const few, all = 9, 300
+	insert := func(n int) {
+		w.exec("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')", number(n))
+	}
+	for n := range few {
+		insert(n)
+	}
+	expect(0, few)
+	f.stop()
+	w.awaitFree()
+	for n := few; n < all; n++ { // which come at once
+		insert(n)
+	}
+	f = w.followWith(w.url, doubtful, never)
+	w.awaitFollowingFrom(f)
+	again := int(w.change().Pairs[0].Workspace[15]) // what was not confirmed yet
+	if again > few {
+		t.Fatalf("begins with %d", again)
+	}
+	expect(again+1, all)
+	if s := f.Stats(); s.Terms != 1 || s.Commits != uint64(all-again) || most.Load() < 3 {
+		t.Errorf("%+v, %d at once", s, most.Load())
 	}
 }
 

@@ -67,8 +67,7 @@ func (t *term) flush(ctx context.Context) error {
 	return nil
 }
 
-// sendHeartbeat publishes the pending heartbeat: everything up to its LSN has
-// been published before it.
+// sendHeartbeat publishes the pending heartbeat, behind everything up to its LSN.
 func (t *term) sendHeartbeat(ctx context.Context) error {
 	h := t.pending
 	t.pending = nil
@@ -78,7 +77,8 @@ func (t *term) sendHeartbeat(ctx context.Context) error {
 	}
 	h.Unsettled = t.confirmation.settle(&snapshot)
 	t.decoder.reference = snapshot.Xmax
-	if err := t.publish(ctx, stream.Entry{Heartbeat: h}); err != nil {
+	t.queue(stream.Entry{Heartbeat: h})
+	if err := t.publish(ctx); err != nil {
 		return err
 	}
 	t.beat.Store(int64(time.Since(t.start)))

@@ -13,26 +13,47 @@ import (
 // logPatience is how long the log may fail before the term is given up.
 const logPatience = time.Second
 
-// publish appends the entry as the next of the term. An error leaves open
-// whether the entry is there: the log's last position tells.
-func (t *term) publish(ctx context.Context, e stream.Entry) error {
-	e.Position = stream.Position{Term: t.last.Term, N: t.last.N + 1}
-	for deadline := time.Now().Add(logPatience); ; {
-		err := t.append(ctx, e)
-		if err != nil {
-			last, lastErr := t.logLast(ctx)
-			switch {
-			case lastErr != nil:
-				err = errors.Join(err, lastErr)
-			case last == e.Position:
-				err = nil
-			case last.Compare(e.Position) > 0:
-				return fmt.Errorf("publish: %w", stream.ErrFenced)
-			}
-		}
+const (
+	// batchEntries and batchWait bound what is published at once, while more
+	// arrives than is published: a commit waits for others that are here
+	// already, and no longer.
+	batchEntries = 500
+	batchWait    = time.Millisecond
+)
+
+// queue puts the entry behind those that wait to be published.
+func (t *term) queue(e stream.Entry) {
+	if len(t.waiting) == 0 {
+		t.waitingSince = time.Now()
+	}
+	e.Position = stream.Position{Term: t.last.Term, N: t.last.N + uint64(len(t.waiting)) + 1}
+	t.waiting = append(t.waiting, e)
+}
+
+// due says whether to publish before more is received.
+func (t *term) due(now time.Time) bool {
+	return len(t.waiting) > 0 && (t.sender.Frontend().ReadBufferLen() == 0 ||
+		len(t.waiting) >= batchEntries || now.Sub(t.waitingSince) > batchWait)
+}
+
+// publish appends what waits, in order. An error leaves open how many of the
+// entries are there: the log's last position tells.
+func (t *term) publish(ctx context.Context) error {
+	for deadline := time.Now().Add(logPatience); len(t.waiting) > 0; {
+		err := t.append(ctx, t.waiting)
 		if err == nil {
-			t.last = e.Position
+			t.shift(len(t.waiting))
 			return nil
+		}
+		last, lastErr := t.logLast(ctx)
+		switch {
+		case lastErr != nil:
+			err = errors.Join(err, lastErr)
+		case last.Compare(t.waiting[len(t.waiting)-1].Position) > 0:
+			return fmt.Errorf("publish: %w", stream.ErrFenced)
+		case last.Compare(t.last) > 0: // of this term, then: so many are there
+			t.shift(int(last.N - t.last.N))
+			continue
 		}
 		if ctx.Err() != nil || time.Now().After(deadline) {
 			return fmt.Errorf("publish: %w", err)
@@ -42,12 +63,24 @@ func (t *term) publish(ctx context.Context, e stream.Entry) error {
 		case <-time.After(askEvery):
 		}
 	}
+	return nil
 }
 
-func (t *term) append(ctx context.Context, e stream.Entry) error {
+// shift drops the first n of those that wait: they are published.
+func (t *term) shift(n int) {
+	for _, e := range t.waiting[:n] {
+		if e.Change != nil {
+			t.commits.Add(1)
+		}
+	}
+	t.last.N += uint64(n)
+	t.waiting = slices.Delete(t.waiting, 0, n)
+}
+
+func (t *term) append(ctx context.Context, entries []stream.Entry) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return t.options.Log.Append(ctx, t.epoch, e)
+	return t.options.Log.Append(ctx, t.epoch, entries...)
 }
 
 func (t *term) logLast(ctx context.Context) (stream.Position, error) {

@@ -32,8 +32,11 @@ type term struct {
 	sender  *pgconn.PgConn // the replication connection
 	decoder decoder
 	epoch   string
-	last    stream.Position // of the newest entry published
 	foreign map[string]bool // tables that are published and are not ours, told once
+
+	last         stream.Position // of the newest entry published
+	waiting      []stream.Entry  // to be published behind it
+	waitingSince time.Time       // the first of them
 
 	decoded      pglogrepl.LSN // everything up to here has been received
 	confirmation confirmation
@@ -80,7 +83,8 @@ func (t *term) take(ctx context.Context, present string) error {
 		t.epoch, previous = incarnation+"."+rand.Text()[:8], stream.Position{}
 	}
 	t.last = stream.Position{Term: t.decoder.reference}
-	if err := t.publish(ctx, stream.Entry{Take: &stream.Take{Previous: previous}}); err != nil {
+	t.queue(stream.Entry{Take: &stream.Take{Previous: previous}})
+	if err := t.publish(ctx); err != nil {
 		return err
 	}
 	t.kept.add(time.Now(), t.last)
@@ -146,6 +150,11 @@ func (t *term) loop(ctx context.Context) error {
 	t.replied, t.logAnswered = now, now
 	for {
 		now = time.Now()
+		if t.due(now) {
+			if err := t.publish(ctx); err != nil {
+				return err
+			}
+		}
 		if t.pending == nil && !now.Before(beat) {
 			beat, ask = now.Add(heartbeatEvery), now
 			if err := t.prepareHeartbeat(ctx); err != nil {
@@ -230,12 +239,12 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 			return err
 		}
 		t.confirmation.publishing(*done)
-		if err := t.publish(ctx, stream.Entry{Change: &done.change}); err != nil {
-			return err
-		}
-		t.commits.Add(1)
+		t.queue(stream.Entry{Change: &done.change})
 		t.decoded = max(t.decoded, pglogrepl.LSN(done.change.LSN))
 		if done.change.Whole == everything { // the publication may be what was changed
+			if err := t.publish(ctx); err != nil {
+				return err
+			}
 			return t.upkeep(ctx)
 		}
 	}

@@ -1,0 +1,103 @@
+package follower
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"listedge/origin"
+	"listedge/sandbox/sandboxtest"
+	"listedge/stream"
+)
+
+// slowLog is a log whose answers come late, and which may be told many entries
+// only one by one.
+type slowLog struct {
+	stream.Log
+	late     time.Duration
+	oneByOne bool
+}
+
+func (l slowLog) Append(ctx context.Context, epoch string, entries ...stream.Entry) error {
+	if l.oneByOne {
+		for _, e := range entries {
+			if err := l.append(ctx, epoch, e); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return l.append(ctx, epoch, entries...)
+}
+
+func (l slowLog) append(ctx context.Context, epoch string, entries ...stream.Entry) error {
+	if l.late > 0 {
+		time.Sleep(l.late)
+	}
+	return l.Log.Append(ctx, epoch, entries...)
+}
+
+// BenchmarkBacklog measures how fast a follower works off commits that wait
+// for it, a row each, into Redis: one round trip each against many at once, in
+// the same run.
+func BenchmarkBacklog(b *testing.B) {
+	const commits = 20_000
+	name := fmt.Sprintf("bench_%d", databases.Add(1))
+	url := server().URL(name)
+	must(origin.CreateDatabase(b.Context(), server().URL("postgres"), name))
+	must2(origin.MigrateUp(b.Context(), url))
+	redisServer := sandboxtest.Redis(b)
+	client := redis.NewClient(&redis.Options{Addr: redisServer.Addr(), MaxRetries: -1, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}})
+	b.Cleanup(func() { _ = client.Close() })
+	_, _, err := CreateSlot(b.Context(), url)
+	must(err)
+	conn := must2(pgx.Connect(b.Context(), url))
+	b.Cleanup(func() { closeConn(conn.PgConn()) })
+	_, err = conn.Exec(b.Context(), fmt.Sprintf(`DO $$ BEGIN
+		FOR n IN 1..%d LOOP INSERT INTO items (workspace_id, name) VALUES (gen_random_uuid(), 'x'); COMMIT; END LOOP; END $$`, commits))
+	must(err)
+
+	// The slot is not confirmed in so short a time: each term begins with all of them.
+	run := func(log stream.Log, commits uint64) float64 {
+		f := New(Options{DatabaseURL: url, Log: log, LogKept: time.Minute, Silence: never, Logger: slog.New(slog.DiscardHandler)})
+		ctx, stop := context.WithCancel(b.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); f.Run(ctx) }()
+		for !f.Following() {
+			time.Sleep(time.Millisecond)
+		}
+		began, before := time.Now(), f.Stats().Commits
+		for f.Stats().Commits < commits {
+			time.Sleep(time.Millisecond)
+		}
+		rate := float64(f.Stats().Commits-before) / time.Since(began).Seconds()
+		stop()
+		<-done
+		return rate
+	}
+	log := stream.NewRedis(client)
+	for name, c := range map[string]struct {
+		late   time.Duration
+		enough uint64
+	}{"loopback": {0, commits}, "half a millisecond away": {500 * time.Microsecond, commits / 10}} {
+		b.Run(name, func(b *testing.B) {
+			var single, many float64
+			for b.Loop() {
+				single = max(single, run(slowLog{log, c.late, true}, c.enough))
+				many = max(many, run(slowLog{log, c.late, false}, commits))
+			}
+			b.ReportMetric(commits, "commits")
+			b.ReportMetric(single, "commits/s-one-by-one")
+			b.ReportMetric(many, "commits/s")
+			b.ReportMetric(many/single, "ratio")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
