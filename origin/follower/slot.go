@@ -46,16 +46,17 @@ type slot struct {
 	state    slotState
 	holder   int32  // pid; 0 = nobody
 	replied  string // when the holder last answered Postgres, by its own clock; empty = never
+	waits    bool   // Postgres has nothing for the holder, or waits for it to take what it has
 	retained uint64 // bytes of WAL
 }
 
 func (p *primary) slot(ctx context.Context) (s slot, err error) {
 	var lost bool
-	err = p.row(ctx, `SELECT coalesce(s.active_pid, 0), coalesce(s.wal_status, '') = 'lost', coalesce(r.reply_time::text, ''),
+	err = p.row(ctx, `SELECT coalesce(s.active_pid, 0), coalesce(s.wal_status, '') = 'lost', coalesce(r.reply_time::text, ''), coalesce(a.wait_event LIKE 'WalSender%', false),
 			coalesce(greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, s.restart_lsn), 0), 0)::bigint
-		FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid
+		FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
 		WHERE s.slot_name IN ($1::text, $1::text || '_new') ORDER BY s.slot_name LIMIT 1`, p.slotName)(
-		&s.holder, &lost, &s.replied, &s.retained)
+		&s.holder, &lost, &s.replied, &s.waits, &s.retained)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return slot{state: slotMissing}, nil
@@ -131,9 +132,11 @@ type holder struct {
 
 // holder looks for signs of life. None is looked for, and ok is false, while
 // heartbeats arrive; while the log does not answer, which is no fault of the
-// holder; and for one that is still making the slot or its connection.
+// holder; for one that is still making the slot or its connection; and while
+// Postgres is busy decoding: as long as the holder takes all it is sent, its
+// answers are looked at once in senderTimeout/2 only.
 func (f *Follower) holder(ctx context.Context, s slot) (h holder, ok bool) {
-	if s.replied == "" || f.options.Silence() <= stalledAfter {
+	if s.replied == "" || !s.waits || f.options.Silence() <= stalledAfter {
 		return h, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
