@@ -373,7 +373,7 @@ func testRoundTrip(t *testing.T, log Log, epoch string) {
 
 func randomEntry(r *rand.Rand, at Position) Entry {
 	change := func() (c Change) {
-		c.XID, c.LSN, c.Whole = number(r), number(r), uint8(r.Uint32())
+		c.XID, c.LSN, c.CommittedAt, c.Whole = number(r), number(r), int64(number(r)), uint8(r.Uint32())
 		for range r.IntN(4) {
 			p := Pair{Collection: Collection(r.IntN(int(Collections)))}
 			for i := range p.Workspace {

@@ -44,6 +44,11 @@ func TestWhatAChangeTouches(t *testing.T) {
 	w.awaitFollowing(w.follow())
 	w.exec("CREATE TABLE elsewhere (a int)")
 	const hash = "sha256($1::text::bytea)"
+	clock := func() (us int64) {
+		t.Helper()
+		must(w.db.QueryRow(w.ctx(), "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint").Scan(&us))
+		return us
+	}
 	for _, c := range []struct{ name, sql, want string }{
 		{"insert", "INSERT INTO items (workspace_id, name) VALUES ($1, 'a')", "items:1"},
 		{"update", "UPDATE items SET name = 'b' WHERE workspace_id = $1", "items:1"},
@@ -79,6 +84,7 @@ func TestWhatAChangeTouches(t *testing.T) {
 		{"a message of another's", "SELECT pg_logical_emit_message(true, 'other', 'x')", ""},
 		{"unlogged, by no one followed", "CREATE UNLOGGED TABLE unlogged (a int); INSERT INTO unlogged VALUES (1)", ""},
 	} {
+		before := clock()
 		w.exec(ids(c.sql))
 		if c.want == "" { // nothing comes before the next one
 			w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($8, 'marker')"))
@@ -87,6 +93,9 @@ func TestWhatAChangeTouches(t *testing.T) {
 		got := w.change()
 		if is := touched(got); is != c.want && !(c.want == "1000 pairs" && len(got.Pairs) == 1000 && got.Whole == 0) {
 			t.Fatalf("%s: %.200s, want %s", c.name, is, c.want)
+		}
+		if after := clock(); got.CommittedAt < before || got.CommittedAt > after {
+			t.Errorf("%s: committed at %d, which is not between %d and %d", c.name, got.CommittedAt, before, after)
 		}
 		if h := w.heartbeat(); got.XID == 0 || h.LSN < got.LSN && len(h.Unsettled) == 0 && w.heartbeat().LSN < got.LSN {
 			t.Errorf("%s: %+v, then %+v", c.name, got, h)

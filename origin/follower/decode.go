@@ -68,7 +68,7 @@ func (d *decoder) next(ctx context.Context, data []byte) (done *commit, err erro
 			d.change.Whole = everything
 		}
 	case *pglogrepl.CommitMessage:
-		d.change.LSN = uint64(m.TransactionEndLSN)
+		d.change.LSN, d.change.CommittedAt = uint64(m.TransactionEndLSN), m.CommitTime.UnixMicro()
 		c := d.change
 		c.Pairs = slices.DeleteFunc(c.Pairs, func(p stream.Pair) bool { return c.Touches(p.Collection) })
 		if len(c.Pairs) > 0 || c.Whole != 0 {

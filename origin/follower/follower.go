@@ -54,6 +54,7 @@ type Follower struct {
 
 	following atomic.Bool
 	lag       atomic.Uint64 // bytes
+	lagTime   atomic.Int64  // nanoseconds
 	retained  atomic.Uint64 // bytes
 	commits   atomic.Uint64
 	terms     atomic.Uint64
@@ -70,6 +71,7 @@ func New(o Options) *Follower { return &Follower{options: o, start: time.Now()} 
 type Stats struct {
 	Following    bool
 	Lag          uint64        // bytes of WAL the primary was ahead of what was decoded, at the last heartbeat
+	LagTime      time.Duration // how long the last heartbeat published had to wait until so much was decoded
 	HeartbeatAge time.Duration // since this node published one; zero while it does not follow
 	Retained     uint64        // bytes of WAL that the slot keeps, as last seen
 	Commits      uint64        // changes published by this node
@@ -80,7 +82,7 @@ type Stats struct {
 func (f *Follower) Stats() Stats {
 	s := Stats{Following: f.following.Load(), Retained: f.retained.Load(), Commits: f.commits.Load(), Terms: f.terms.Load()}
 	if beat := f.beat.Load(); s.Following {
-		s.Lag, s.HeartbeatAge = f.lag.Load(), time.Since(f.start)-time.Duration(beat)
+		s.Lag, s.LagTime, s.HeartbeatAge = f.lag.Load(), time.Duration(f.lagTime.Load()), time.Since(f.start)-time.Duration(beat)
 	}
 	return s
 }

@@ -69,7 +69,7 @@ func (t *term) flush(ctx context.Context) error {
 
 // sendHeartbeat publishes the pending heartbeat, behind everything up to its LSN.
 func (t *term) sendHeartbeat(ctx context.Context) error {
-	h := t.pending
+	h, waited := t.pending, time.Since(t.asked)
 	t.pending = nil
 	snapshot, err := stream.ParseSnapshot(h.Snapshot)
 	if err != nil {
@@ -81,6 +81,7 @@ func (t *term) sendHeartbeat(ctx context.Context) error {
 	if err := t.publish(ctx); err != nil {
 		return err
 	}
+	t.lagTime.Store(int64(waited))
 	t.beat.Store(int64(time.Since(t.start)))
 	t.confirmation.publishedUpTo(pglogrepl.LSN(h.LSN), time.Now())
 	return nil

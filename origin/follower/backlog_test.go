@@ -1,0 +1,75 @@
+package follower
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"listedge/stream"
+)
+
+// A huge transaction holds heartbeats up, and only them: what was committed
+// before it is told before it is decoded, the follower is known to live, and
+// afterwards all is as ever.
+func TestHeartbeatsWaitForAHugeTransaction(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server().Postgres)
+	var followed atomic.Pointer[Follower]
+	var waited time.Duration // the longest that a heartbeat did, known when the next entry is published
+	log := &faultyLog{Log: w.log}
+	var together []string // what the first change was published with
+	log.append = func(_ context.Context, _ string, entries []stream.Entry) error {
+		if together == nil {
+			for _, e := range entries {
+				if e.Change != nil {
+					together = append(together, touched(*e.Change))
+				}
+			}
+		}
+		if f := followed.Load(); f != nil {
+			waited = max(waited, f.Stats().LagTime)
+		}
+		return nil
+	}
+	f := w.followWith(w.url, log, never)
+	followed.Store(f.Follower)
+	w.awaitFollowing(f)
+	w.followWith(w.url, w.log, always) // a candidate that would end a holder without signs of life
+	w.heartbeat()
+	const rows = 200_000
+	huge := w.begin(fmt.Sprintf("INSERT INTO items (workspace_id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, %d)", rows))
+	w.exec("SET synchronous_commit = off") // so that both are there to be decoded at once
+	w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($1, 'before')"))
+	must2(huge.Exec(w.ctx(), "COMMIT"))
+	w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($2, 'after')"))
+	var gap time.Duration // the longest between two heartbeats
+	var told []string
+	last := time.Now()
+	w.await("a heartbeat behind it all", func(e stream.Entry) bool {
+		switch {
+		case e.Heartbeat != nil:
+			gap, last = max(gap, time.Since(last)), time.Now()
+			return len(told) == 3 && len(e.Heartbeat.Unsettled) == 0
+		case e.Change != nil:
+			told = append(told, touched(*e.Change))
+		}
+		return false
+	})
+	w.heartbeat()
+	if s := f.Stats(); s.Terms != 1 || !s.Following {
+		t.Errorf("%+v", s)
+	}
+	f.stop()
+	if want := "[contacts:1 whole:items contacts:2]"; fmt.Sprint(told) != want {
+		t.Errorf("told %v, want %s", told, want)
+	}
+	if len(together) != 1 {
+		t.Errorf("published at once, so that the first had to wait: %v", together)
+	}
+	t.Logf("%d rows; heartbeats %s apart, one waited %s", rows, gap, waited)
+	if waited < gap/4 || waited > 2*gap {
+		t.Errorf("a heartbeat waited %s, and they were up to %s apart", waited, gap)
+	}
+}
