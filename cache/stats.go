@@ -18,6 +18,7 @@ type Stats struct {
 	Resyncs  map[string]uint64 // by cause
 	Refused  map[string]uint64 // pages read and not kept, by why
 	Epoch    string            // of the log
+	Lag      Histogram         // from commit to applied
 
 	Refreshes, RefreshesDropped uint64 // pages read ahead of their readers; not read for want of room
 }

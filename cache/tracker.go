@@ -49,6 +49,7 @@ type tracker struct {
 	open     map[*pairState]struct{}  // those with a ring
 	sent     map[uint64]time.Duration // nonces not yet echoed
 	resyncs  [resyncCauses]uint64
+	lag      lag
 
 	changed func(*pairState) // told of each change, under the lock
 }
@@ -148,6 +149,9 @@ func (t *tracker) apply(epoch, node string, e stream.Entry, keys func(stream.Cha
 	t.sequence++
 	switch {
 	case e.Change != nil:
+		if at := e.Change.CommittedAt; at != 0 {
+			t.lag.observe(time.UnixMicro(at), time.Now())
+		}
 		t.change(e.Change, e.Position)
 		if e.Change.Touches(stream.Keys) || touchesKeys(e.Change) {
 			keys(*e.Change)

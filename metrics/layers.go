@@ -20,12 +20,11 @@ type Sources struct {
 	Follower func() follower.Stats
 }
 
-// series is one number of a layer: its name, its help and how it is read.
+// series is one number of a layer, or a histogram: its name, its help and how
+// it is read.
 type series[S any] struct {
-	desc  *prometheus.Desc
-	kind  prometheus.ValueType
-	read  func(S) float64
-	label []string
+	desc *prometheus.Desc
+	make func(desc *prometheus.Desc, snapshot S) prometheus.Metric // nil = none at the moment
 }
 
 // layer collects all series of one layer from one snapshot.
@@ -43,7 +42,9 @@ func (l *layer[S]) Describe(out chan<- *prometheus.Desc) {
 func (l *layer[S]) Collect(out chan<- prometheus.Metric) {
 	snapshot := l.snapshot()
 	for _, s := range l.series {
-		out <- prometheus.MustNewConstMetric(s.desc, s.kind, s.read(snapshot), s.label...)
+		if m := s.make(s.desc, snapshot); m != nil {
+			out <- m
+		}
 	}
 }
 
@@ -60,7 +61,30 @@ func (l *layer[S]) labelled(name, help string, labels, values []string, read fun
 }
 
 func (l *layer[S]) add(kind prometheus.ValueType, name, help string, labels, values []string, read func(S) float64) {
-	l.series = append(l.series, series[S]{prometheus.NewDesc("listedge_"+name, help, labels, nil), kind, read, values})
+	l.addMetric(name, help, labels, func(desc *prometheus.Desc, snapshot S) prometheus.Metric {
+		return prometheus.MustNewConstMetric(desc, kind, read(snapshot), values...)
+	})
+}
+
+func (l *layer[S]) histogram(name, help string, read func(S) cache.Histogram) {
+	l.addMetric(name, help, nil, func(desc *prometheus.Desc, snapshot S) prometheus.Metric {
+		h := read(snapshot)
+		return prometheus.MustNewConstHistogram(desc, h.Count, h.Sum, h.Buckets)
+	})
+}
+
+// info is a 1 whose label tells; none while there is nothing to tell.
+func (l *layer[S]) info(name, help, label string, read func(S) string) {
+	l.addMetric(name, help, []string{label}, func(desc *prometheus.Desc, snapshot S) prometheus.Metric {
+		if read(snapshot) == "" {
+			return nil
+		}
+		return prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, 1, read(snapshot))
+	})
+}
+
+func (l *layer[S]) addMetric(name, help string, labels []string, make func(*prometheus.Desc, S) prometheus.Metric) {
+	l.series = append(l.series, series[S]{prometheus.NewDesc("listedge_"+name, help, labels, nil), make})
 }
 
 // Collect registers the layers.
@@ -93,6 +117,8 @@ func cacheLayer(from Sources) prometheus.Collector {
 	}
 	l.counter("cache_refreshes_total", "Pages read ahead of their readers, because a change had just made them stale.", func(s cache.Stats) uint64 { return s.Refreshes })
 	l.counter("cache_refreshes_dropped_total", "Pages left to their readers because too many were to be read ahead.", func(s cache.Stats) uint64 { return s.RefreshesDropped })
+	l.histogram("freshness_commit_to_applied_seconds", "Time from a commit, by the primary's clock, to its being known to this node, by its own.", func(s cache.Stats) cache.Histogram { return s.Lag })
+	l.info("freshness_epoch_info", "The epoch of the log of changes that this node follows.", "epoch", func(s cache.Stats) string { return s.Epoch })
 	l.counter("freshness_entries_total", "Entries of the log of changes applied.", func(s cache.Stats) uint64 { return s.Applied })
 	l.gauge("freshness_pairs", "Parts of collections whose changes are remembered.", func(s cache.Stats) float64 { return float64(s.Pairs) })
 	for _, cause := range []string{"join", "epoch", "gap", "undecodable"} {
@@ -107,6 +133,7 @@ func followerLayer(from Sources) prometheus.Collector {
 	l := &layer[follower.Stats]{snapshot: from.Follower}
 	l.gauge("freshness_follower", "1 on the node that holds the replication slot.", func(s follower.Stats) float64 { return oneIf(s.Following) })
 	l.gauge("freshness_follower_lag_bytes", "WAL of the primary not yet decoded at the last heartbeat, on the node that follows.", func(s follower.Stats) float64 { return float64(s.Lag) })
+	l.gauge("freshness_follower_lag_seconds", "How long the last heartbeat had to wait until the primary's WAL was decoded so far, on the node that follows.", func(s follower.Stats) float64 { return s.LagTime.Seconds() })
 	l.gauge("freshness_follower_heartbeat_age_seconds", "Time since the node that follows published a heartbeat.", func(s follower.Stats) float64 { return s.HeartbeatAge.Seconds() })
 	l.gauge("freshness_retained_wal_bytes", "WAL that the replication slot keeps on the primary, as this node last saw it.", func(s follower.Stats) float64 { return float64(s.Retained) })
 	l.counter("freshness_commits_total", "Transactions published by this node.", func(s follower.Stats) uint64 { return s.Commits })
