@@ -184,6 +184,7 @@ func (f *following) describe(s *Stats) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.ProofAge = time.Since(f.start) - time.Duration(f.proof.Load())
+	s.Bound = f.bound
 	s.Epoch, s.Lag = f.epoch, f.lag.histogram()
 	s.Applied, s.Pairs = f.sequence, len(f.pairs.known)
 	s.Resyncs = map[string]uint64{}

@@ -109,6 +109,7 @@ func cacheLayer(from Sources) prometheus.Collector {
 		l.add(prometheus.GaugeValue, "freshness_mode", "1 for what pages' freshness rests on: followed changes, nothing for the moment (untrusted), or their age (ttl).",
 			[]string{"mode"}, []string{mode.String()}, func(s cache.Stats) float64 { return oneIf(s.Mode == mode) })
 	}
+	l.gauge("freshness_bound_seconds", "How old a commit may be that a page served as fresh omits (--freshness-bound); 0 where changes are not followed.", func(s cache.Stats) float64 { return s.Bound.Seconds() })
 	l.add(prometheus.GaugeValue, "freshness_proof_age_seconds", "Age of the last proof that all changes have been seen; pages are fresh while it is below --freshness-bound.", nil, nil,
 		func(s cache.Stats) float64 { return s.ProofAge.Seconds() })
 	for _, why := range cache.Refusals() {
