@@ -12,7 +12,7 @@ type Stats struct {
 	RedisBreakerOpen           bool
 
 	Mode     Mode
-	Bound    time.Duration // --freshness-bound
+	Bound    time.Duration     // --freshness-bound
 	ProofAge time.Duration     // since the moment up to which everything is known to be applied
 	Applied  uint64            // entries of the log
 	Pairs    int               // whose changes are known
