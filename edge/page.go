@@ -63,7 +63,7 @@ func (s *Server) writePage(x *exchange) {
 		x.scratch = appendLink(x.scratch[:0], &x.query, page.Next)
 		h.SetCanonical(headerLink, x.scratch)
 	}
-	s.writeLimits(x, notModified)
+	s.writeLimits(x)
 
 	if notModified {
 		answer.SetStatusCode(fasthttp.StatusNotModified)
@@ -185,9 +185,8 @@ func appendLink(dst []byte, q *origin.Query, next string) []byte {
 	return append(append(append(dst, "cursor="...), next...), `>; rel="next"`...)
 }
 
-// writeLimits tells how the buckets stand. A token that was given back is
-// counted in again.
-func (s *Server) writeLimits(x *exchange, returned bool) {
+// writeLimits tells how the buckets stand.
+func (s *Server) writeLimits(x *exchange) {
 	if !x.limited {
 		return
 	}
@@ -197,11 +196,11 @@ func (s *Server) writeLimits(x *exchange, returned bool) {
 		s.writeBlocked(x)
 		return
 	}
-	key := levelOf(d, limiter.Key, d.Key, c.limit, returned)
+	key := levelOf(d, limiter.Key, c.bucket)
 	x.scratch = appendLevel(x.scratch[:0], "key", key)
 	tightest, burst := key, c.limit
 	if c.workspaceBucket != nil {
-		workspace := levelOf(d, limiter.Workspace, d.Workspace, c.workspaceLimit, returned)
+		workspace := levelOf(d, limiter.Workspace, c.workspaceBucket)
 		x.scratch = appendLevel(append(x.scratch, ", "...), "workspace", workspace)
 		if workspace.remaining < key.remaining || d.Refused == limiter.Workspace {
 			tightest, burst = workspace, c.workspaceLimit
@@ -231,15 +230,12 @@ func (s *Server) writeBlocked(x *exchange) {
 // until it is full, or, when it refused, until there is a token.
 type level struct{ remaining, reset int64 }
 
-func levelOf(d *limiter.Decision, which limiter.Which, l limiter.Level, burst int64, returned bool) level {
+func levelOf(d *limiter.Decision, which limiter.Which, b *limiter.Bucket) level {
 	if d.Refused == which {
 		return level{0, wholeSeconds(d.RetryAfter)}
 	}
-	shown := level{l.Remaining, int64((l.Full + time.Second - 1) / time.Second)}
-	if returned {
-		shown.remaining = min(shown.remaining+1, burst)
-	}
-	return shown
+	l := b.Level()
+	return level{l.Remaining, int64((l.Full + time.Second - 1) / time.Second)}
 }
 
 func appendLevel(dst []byte, name string, l level) []byte {

@@ -26,7 +26,7 @@ func (s *Server) writeProblem(x *exchange, f failure) {
 	if f.problem == wrongMethod {
 		h.SetCanonical(headerAllow, methodsAllowed)
 	}
-	s.writeLimits(x, false)
+	s.writeLimits(x)
 	answer.SetBodyRaw(problemBody(nil, f.problem, f.details, x.id))
 	x.outcome = metrics.OutcomeError
 	if f.problem.status == fasthttp.StatusTooManyRequests {

@@ -32,8 +32,8 @@ func (l *lease) away(p Policy, now, nodes int64) *local {
 		}
 		nodes = min(max(nodes, 1), mostNodes)
 		level := own.units()
-		if seen, most, at := l.view.get(); l.view.known() {
-			level = max(seen, grown(seen, most, (now-at)/nodes, own.r)) // the others took theirs
+		if v := &l.view; v.known {
+			level = max(v.level, grown(v.level, v.most, (now-v.at)/nodes, own.r)) // the others took theirs
 		}
 		l.local = &local{nodes: nodes, level: min(level, own.units()), unspent: level, at: now, policy: own}
 	}
@@ -86,13 +86,11 @@ func (a *local) unspend(now int64) bool {
 	return true
 }
 
-// alone decides one request by the local bucket.
-func (l *lease) alone(p Policy, now, nodes int64) (ok bool, wait, remaining int64) {
+// alone decides one request by the local bucket, or tells how long it has no token.
+func (l *lease) alone(p Policy, now, nodes int64) (ok bool, wait int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a := l.away(p, now, nodes)
-	ok, wait = a.spend()
-	return ok, wait, a.level / a.cost()
+	return l.away(p, now, nodes).spend()
 }
 
 // admitAnyway takes a token that there may not be.
@@ -136,7 +134,7 @@ func (l *lease) unclaim(tokens, now, nodes int64) {
 // settled ends the local bucket once nothing more is owed: the next one starts
 // from what has been seen since.
 func (l *lease) settled(now int64) {
-	if l.local != nil && !l.owes(now) && !l.flying && !l.overdue && now >= l.ill.Load() {
+	if l.local != nil && !l.owes(now) && !l.flight.under && !l.flight.overdue && now >= l.ill.Load() {
 		l.local = nil
 	}
 }
@@ -147,7 +145,7 @@ func (l *lease) settled(now int64) {
 func (l *lease) convalesce(until int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.local != nil && !l.overdue {
+	if l.local != nil && !l.flight.overdue {
 		l.ill.Store(until)
 	}
 }

@@ -178,7 +178,7 @@ func TestLateTokensAreNotSpent(t *testing.T) {
 		if n := m.left(key); n != 13 {
 			t.Fatalf("%d left of 15 after two requests", n)
 		}
-		if d := l.Take(key, nil); d.Source != SourceRedis || d.Key.Remaining != 12 {
+		if d := l.Take(key, nil); d.Source != SourceRedis || key.Level().Remaining != 12 {
 			t.Fatalf("%+v", d)
 		}
 		if s := l.Stats(); s.DebtSettled != 0 || s.Owing != 0 || s.OffLedger != 1 {
@@ -201,7 +201,7 @@ func TestFailureModes(t *testing.T) {
 				} else if d.RetryAfter <= 0 || d.Refused != Key {
 					t.Fatalf("%v: %+v", mode, d)
 				}
-				if d.Key.Remaining < 0 {
+				if key.Level().Remaining < 0 {
 					t.Fatalf("%v: %+v", mode, d)
 				}
 			}

@@ -2,21 +2,19 @@ package limiter
 
 import "time"
 
-// Decision is the answer to one Take.
+// Decision is the answer to one Take. (Four fields travel in registers.)
 type Decision struct {
 	Allowed    bool
+	Refused    Which         // the bucket that refused; of two, the one with the longer wait
+	Source     Source        // who decided
 	RetryAfter time.Duration // when refused: the time until there may be a token, never 0
-	Key        Level         // zero where there is no such bucket, or no trip was made
-	Workspace  Level
-	Refused    Which  // the bucket that refused; of two, the one with the longer wait
-	Source     Source // who decided
 }
 
-// Level is how a bucket stands after the decision: what it was last seen to
-// have, what the rate has brought since, and what this node holds of it.
-type Level struct {
-	Remaining int64         // whole tokens left
-	Full      time.Duration // time until the bucket is full
+// refuse notes that one of the buckets has no token for wait microseconds.
+func (d *Decision) refuse(which Which, wait int64) {
+	if retry := micros(max(1, wait)); retry > d.RetryAfter {
+		d.RetryAfter, d.Refused = retry, which
+	}
 }
 
 // Which names a bucket of a request.

@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,11 +63,14 @@ func (l *Limiter) newDispatcher(s store) *dispatcher {
 	return d
 }
 
-// want queues a bucket. Its lease's wanted flag is set, and the caller set it.
-func (d *dispatcher) want(b *Bucket) {
+// want queues buckets, for one pipeline. Their leases' wanted flags are set, and
+// the caller set them.
+func (d *dispatcher) want(buckets ...*Bucket) {
 	d.mu.Lock()
-	d.queue = append(d.queue, b)
-	d.list(b)
+	d.queue = append(d.queue, buckets...)
+	for _, b := range buckets {
+		d.list(b)
+	}
 	d.mu.Unlock()
 	select {
 	case d.wake <- struct{}{}:
@@ -167,156 +169,26 @@ func (d *dispatcher) next() bool {
 	return true
 }
 
-// flight is one pipeline.
-type flight struct {
-	buckets []*Bucket
-	calls   []call
-	sent    int64
-	over    atomic.Bool // set by whoever comes first, the answer or the budget
-	done    chan struct{}
-	err     error
-}
-
-// fly takes a batch of wanted buckets to Redis. all: everything goes back.
-func (d *dispatcher) fly(batch []*Bucket, all bool) {
-	if d.route != nil {
-		d.hand(batch)
-		return
+// leave ends the dispatcher: what waits is answered, what is held goes back.
+func (d *dispatcher) leave() {
+	for d.next() {
 	}
-	if d.away.Load() {
-		d.forsake(batch)
-		return
-	}
-	f := &flight{buckets: make([]*Bucket, 0, len(batch)), calls: make([]call, 0, len(batch)), done: make(chan struct{})}
-	now := d.l.now()
-	for _, b := range batch {
-		c := call{key: b.key}
-		switch {
-		case b.lease.depart(&c, b.Policy(), now, 0, all):
-			f.buckets, f.calls = append(f.buckets, b), append(f.calls, c)
-			d.l.tally.departed(&c)
-		default:
-			d.settle(b, false)
+	if !d.away.Load() && d.store != nil {
+		all := d.watched()
+		for len(all) > 0 && !d.away.Load() {
+			n := min(len(all), atOnce)
+			d.fly(all[:n], true)
+			all = all[n:]
 		}
 	}
-	if len(f.calls) == 0 {
-		return
+	d.away.Store(true)
+	for d.next() {
 	}
-	report, err := d.breaker.Allow()
-	if err != nil {
-		for i, b := range f.buckets {
-			b.lease.abort(&f.calls[i], now, d.l.nodes())
-		}
-		d.forsake(f.buckets)
-		return
-	}
-	report(d.await(f))
+	d.flights.Wait()
 }
 
-// await sends f and lands it, or gives it up when the budget is over. It
-// returns why Redis failed.
-func (d *dispatcher) await(f *flight) error {
-	f.sent = d.l.now()
-	d.flights.Add(1)
-	go func() {
-		defer d.flights.Done()
-		ctx, cancel := context.WithTimeout(context.Background(), max(flightTimeout, d.l.budget))
-		defer cancel()
-		f.err = d.store.visit(ctx, f.calls)
-		if f.over.Swap(true) {
-			d.landLate(f)
-		}
-		close(f.done)
-	}()
-	timer := time.NewTimer(d.l.budget)
-	defer timer.Stop()
-	select {
-	case <-f.done:
-	case <-timer.C:
-		if !f.over.Swap(true) {
-			d.l.fail(errBudget)
-			for i, b := range f.buckets {
-				d.lose(b, f.call(i), true)
-			}
-			return errBudget
-		}
-		<-f.done // it landed at this very moment
-	}
-	return d.land(f)
-}
-
-// call is a copy of the i-th: the answer may yet be written into the original.
-func (f *flight) call(i int) *call {
-	c := &f.calls[i]
-	return &call{key: c.key, ret: c.ret, debt: c.debt}
-}
-
-// land hands the answers to the leases. An error of one call is an error of its
-// bucket; it is the node's as well, unless it was that the bucket is elsewhere.
-func (d *dispatcher) land(f *flight) error {
-	now := d.l.now()
-	for i, b := range f.buckets {
-		c := &f.calls[i]
-		switch {
-		case f.err != nil && c.err == nil:
-			c.err = f.err
-			fallthrough
-		case c.err != nil && !errors.Is(c.err, errNotHere):
-			d.lose(b, c, false)
-		case c.err != nil:
-			b.lease.abort(c, now, d.l.nodes())
-			d.l.cluster.moved()
-			d.give(b, nil)
-		default:
-			again := b.lease.land(c, f.sent, now, 0)
-			d.l.tally.landed(c)
-			d.settle(b, again)
-		}
-	}
-	if f.err != nil {
-		d.l.fail(f.err)
-	}
-	return f.err
-}
-
-func (d *dispatcher) landLate(f *flight) {
-	now := d.l.now()
-	for i, b := range f.buckets {
-		if c := &f.calls[i]; c.err == nil && f.err == nil {
-			b.lease.late(c, f.sent, now)
-			d.l.tally.landed(c)
-		} else {
-			b.lease.vain()
-		}
-		d.watch(b)
-	}
-}
-
-func (d *dispatcher) lose(b *Bucket, c *call, overdue bool) {
-	dropped, again := b.lease.lose(c, d.l.now(), d.l.nodes(), overdue)
-	d.l.tally.dropped.Add(uint64(dropped))
-	d.settle(b, again)
-}
-
-// settle ends a bucket's turn: it is queued again, or wanted no more.
-func (d *dispatcher) settle(b *Bucket, again bool) {
-	if again {
-		d.want(b)
-		return
-	}
-	b.lease.wanted.Store(false)
-	if b.lease.waits() { // somebody came in between, and saw the flag set
-		d.l.want(b)
-	}
-}
-
-// forsake tells those who wait that this node must decide alone.
-func (d *dispatcher) forsake(batch []*Bucket) {
-	for _, b := range batch {
-		b.lease.wanted.Store(false)
-		b.lease.forsake()
-	}
-}
+// end has the dispatcher leave; ended is closed when it has.
+func (d *dispatcher) end() { close(d.stop) }
 
 // sweep looks at the leases that hold or owe something.
 func (d *dispatcher) sweep() {
@@ -352,59 +224,10 @@ func (d *dispatcher) give(b *Bucket, to *dispatcher) {
 	to.want(b)
 }
 
-// probe tries a node that is away, at most every probeEvery, so that no request
-// has to. It writes: a replica that only reads does not close the breaker.
-func (d *dispatcher) probe() {
-	if d.away.Load() && time.Since(d.probed) < probeEvery {
-		return
+// forsake tells those who wait that this node must decide alone.
+func (d *dispatcher) forsake(batch []*Bucket) {
+	for _, b := range batch {
+		b.lease.wanted.Store(false)
+		b.lease.forsake()
 	}
-	d.probed = time.Now()
-	if d.route != nil {
-		if report, err := d.breaker.Allow(); err == nil {
-			report(d.l.cluster.answers())
-		}
-		return
-	}
-	key := "rl:{probe}"
-	if d.l.cluster != nil {
-		key = d.l.cluster.rehome(d)
-		if key == "" {
-			d.retire()
-			return
-		}
-	}
-	report, err := d.breaker.Allow()
-	if err != nil {
-		return
-	}
-	p := Policy{Rate: microsPerSecond, Burst: 1, r: 1, p: 1}
-	report(d.await(&flight{calls: []call{{key: key, policy: p, life: leaseLife, need: 1}}, done: make(chan struct{})}))
 }
-
-// leave ends the dispatcher: what waits is answered, what is held goes back.
-func (d *dispatcher) leave() {
-	for d.next() {
-	}
-	if !d.away.Load() && d.store != nil {
-		all := d.watched()
-		for len(all) > 0 && !d.away.Load() {
-			n := min(len(all), atOnce)
-			d.fly(all[:n], true)
-			all = all[n:]
-		}
-	}
-	d.away.Store(true)
-	for d.next() {
-	}
-	d.flights.Wait()
-}
-
-// retire ends the dispatcher of a node that the Cluster has no more: its breaker
-// would stay open for ever, and say so.
-func (d *dispatcher) retire() {
-	d.retired.Store(true)
-	d.l.cluster.drop(d)
-}
-
-// end has the dispatcher leave; ended is closed when it has.
-func (d *dispatcher) end() { close(d.stop) }

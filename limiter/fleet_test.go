@@ -190,7 +190,7 @@ func TestReadOnlyRedisCountsAsAway(t *testing.T) {
 	}
 	eventually(t, "Redis' return", func() bool { return l.Stats().Breaker == "closed" && l.Stats().Owing == 0 })
 	time.Sleep(2 * recovery)
-	if d := l.Take(key, nil); d.Source != SourceRedis || d.Key.Remaining != 10 {
+	if d := l.Take(key, nil); d.Source != SourceRedis || key.Level().Remaining != 10 {
 		t.Fatalf("%+v", d)
 	}
 }
@@ -289,7 +289,7 @@ func TestCluster(t *testing.T) {
 		workspace := fmt.Sprint("w", i)
 		keys = append(keys, l.Bucket(KeyBucket(workspace, "k"), policy(t, 0.001, 15)))
 		workspaces = append(workspaces, l.Bucket(WorkspaceBucket(workspace), policy(t, 0.001, 15)))
-		if d := l.Take(keys[i], workspaces[i]); !d.Allowed || d.Source != SourceRedis || d.Key.Remaining != 14 || d.Workspace.Remaining != 14 {
+		if d := l.Take(keys[i], workspaces[i]); !d.Allowed || d.Source != SourceRedis || keys[i].Level().Remaining != 14 || workspaces[i].Level().Remaining != 14 {
 			t.Fatalf("%+v", d)
 		}
 	}
@@ -350,7 +350,7 @@ func TestClusterSlotMoves(t *testing.T) {
 	if err := owner.Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", id).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if d := l.Take(key, nil); !d.Allowed || d.Source != SourceRedis || d.Key.Remaining != 11 {
+	if d := l.Take(key, nil); !d.Allowed || d.Source != SourceRedis || key.Level().Remaining != 11 {
 		t.Fatalf("%+v", d)
 	}
 	if s := l.Stats(); s.RedisErrors+s.RedisTimeouts != 0 || s.Breaker != "closed" {

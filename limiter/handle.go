@@ -1,24 +1,62 @@
 package limiter
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
+	"weak"
 )
 
 // Bucket is a handle on one bucket: its key, its policy and this node's lease.
-// Make one per API key or workspace, keep it, and use it from any number of
-// goroutines. Two handles on one key share the bucket as two nodes do.
+// Keep it with what is limited, and use it from any number of goroutines.
 type Bucket struct {
-	key    string
 	policy atomic.Pointer[Policy]
-	home   atomic.Pointer[dispatcher] // of the Redis node that has the bucket; nil = to be found out
-	owner  *Limiter
 	stripe *stripe
-	listed atomic.Bool // in the active list of its home
 	lease  lease
+
+	key    string
+	owner  *Limiter
+	home   atomic.Pointer[dispatcher] // of the Redis node that has the bucket; nil = to be found out
+	listed atomic.Bool                // in the active list of its home
 
 	visiting sync.Mutex // in process: guards own
 	own      [1]call
+}
+
+// Bucket returns the handle on the bucket of that key, under policy p: see
+// KeyBucket and WorkspaceBucket for the keys. As long as it is used, or holds or
+// owes tokens, it is the same one: a second lease would take a second part of
+// the bucket while Redis is away.
+func (l *Limiter) Bucket(key string, p Policy) *Bucket {
+	for {
+		found, there := l.handles.Load(key)
+		if !there {
+			b := l.newBucket(key, p)
+			mine := weak.Make(b)
+			if _, there = l.handles.LoadOrStore(key, mine); there {
+				continue
+			}
+			runtime.AddCleanup(b, func(l *Limiter) { l.handles.CompareAndDelete(key, mine) }, l)
+			return b
+		}
+		if b := found.(weak.Pointer[Bucket]).Value(); b != nil {
+			if b.Policy() != p {
+				b.SetPolicy(p)
+			}
+			return b
+		}
+		l.handles.CompareAndDelete(key, found) // nobody uses it any more
+	}
+}
+
+func (l *Limiter) newBucket(key string, p Policy) *Bucket {
+	b := &Bucket{key: key, owner: l, stripe: l.tally.stripe()}
+	b.policy.Store(&p)
+	b.lease.life, b.lease.policy, b.lease.demand = l.life, p, demand{at: l.now()}
+	if l.cluster == nil {
+		b.home.Store(l.router)
+	}
+	return b
 }
 
 // KeyBucket names the bucket of an API key. The braces are a Redis Cluster hash
@@ -27,6 +65,11 @@ func KeyBucket(workspace, key string) string { return "rl:{" + workspace + "}:k:
 
 // WorkspaceBucket names the bucket that all keys of a workspace share.
 func WorkspaceBucket(workspace string) string { return "rl:{" + workspace + "}:w" }
+
+// sharesShardWith reports whether a Cluster keeps both on one node.
+func (b *Bucket) sharesShardWith(c *Bucket) bool {
+	return b.owner.cluster == nil || hashTag(b.key) == hashTag(c.key)
+}
 
 // Policy in force at this node.
 func (b *Bucket) Policy() Policy { return *b.policy.Load() }
@@ -37,11 +80,4 @@ func (b *Bucket) SetPolicy(p Policy) {
 	b.policy.Store(&p)
 	b.lease.shut()
 	b.owner.want(b)
-}
-
-// level is how the bucket stands: what it was last seen to have, what the rate
-// has brought since, and what this node holds of it.
-func (b *Bucket) level(p *Policy, now int64) Level {
-	units := min(p.units(), b.lease.view.levelNow(*p, now)+b.lease.holds(now)*p.p)
-	return Level{Remaining: units / p.p, Full: micros(ceilDiv(p.units()-units, p.r))}
 }

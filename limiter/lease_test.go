@@ -11,7 +11,7 @@ func TestLeaseEndsBeforeItAges(t *testing.T) {
 		l := &lease{life: leaseLife, policy: p}
 		c := call{extra: 100, policy: p, life: leaseLife}
 		s.visit(&c, s.ts)
-		l.flying = true
+		l.flight.under = true
 		l.land(&c, 0, 300, 0)
 		last := int64(0)
 		for now := int64(300); now < 3*leaseLife; now += 50_000 {

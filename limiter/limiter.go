@@ -109,10 +109,13 @@ type Limiter struct {
 	outage outage
 	closed atomic.Bool
 
+	handles sync.Map // key -> weak.Pointer[Bucket], of those in use
+
 	local  *localStore // no Redis: the buckets; else nil
 	redis  *redisStats // Redis: what goes to it; else nil
 	fleet  *fleet      // Redis: who else there is; else nil
 	life   int64       // of a lease's epoch, microseconds
+	own    Source      // of decisions that need no trip
 	router *dispatcher // where a bucket goes whose home is not known: the only one, but in a Cluster
 
 	cluster *cluster // nil unless it is one
@@ -140,7 +143,7 @@ func New(o Options) *Limiter {
 }
 
 func newLimiter(o Options) *Limiter {
-	l := &Limiter{budget: o.Budget, mode: o.FailureMode, clock: o.Clock, logger: o.Logger, life: leaseLife}
+	l := &Limiter{budget: o.Budget, mode: o.FailureMode, clock: o.Clock, logger: o.Logger, life: leaseLife, own: SourceLease}
 	if l.budget <= 0 {
 		l.budget = DefaultBudget
 	}
@@ -161,7 +164,7 @@ func (l *Limiter) openMemory(maxBuckets int) {
 	if maxBuckets <= 0 {
 		maxBuckets = defaultMaxBuckets
 	}
-	l.local, l.life = newLocalStore(l.now, maxBuckets), 0
+	l.local, l.life, l.own = newLocalStore(l.now, maxBuckets), 0, SourceMemory
 	l.router = l.newDispatcher(nil)
 	go l.router.run()
 }
@@ -177,26 +180,18 @@ func (l *Limiter) now() int64 {
 	if l.clock == nil {
 		return int64(time.Since(l.start) / time.Microsecond)
 	}
-	return int64(l.clock().Sub(l.start) / time.Microsecond)
+	return l.since(l.clock())
 }
+
+// since is now, of a reading of the same clock.
+func (l *Limiter) since(t time.Time) int64 { return int64(t.Sub(l.start) / time.Microsecond) }
 
 // nodes is how many there are in the fleet, as far as is known.
 func (l *Limiter) nodes() int64 {
 	if l.fleet == nil {
 		return 1
 	}
-	return max(1, l.fleet.size.Load())
-}
-
-// Bucket makes a handle: see KeyBucket and WorkspaceBucket for the keys.
-func (l *Limiter) Bucket(key string, p Policy) *Bucket {
-	b := &Bucket{key: key, owner: l, stripe: l.tally.stripe()}
-	b.policy.Store(&p)
-	b.lease.life, b.lease.policy, b.lease.demand = l.life, p, demand{at: l.now()}
-	if l.cluster == nil {
-		b.home.Store(l.router)
-	}
-	return b
+	return l.fleet.nodes()
 }
 
 // want has the bucket visited soon, unless it is on its way.
@@ -213,6 +208,29 @@ func (l *Limiter) want(b *Bucket) {
 	if b.lease.wanted.CompareAndSwap(false, true) {
 		d.want(b)
 	}
+}
+
+// wantBoth is want for the two buckets of a request. They have one home, and
+// where neither is on its way they travel in one pipeline.
+func (l *Limiter) wantBoth(key, workspace *Bucket) {
+	d := l.homeOf(key)
+	if d == l.router {
+		d = l.homeOf(workspace)
+	}
+	if d.away.Load() || !key.sharesShardWith(workspace) {
+		l.want(key)
+		l.want(workspace)
+		return
+	}
+	both := make([]*Bucket, 0, 2)
+	for _, b := range [...]*Bucket{key, workspace} {
+		if b.lease.wanted.CompareAndSwap(false, true) {
+			if both = append(both, b); d != l.router {
+				b.home.Store(d)
+			}
+		}
+	}
+	d.want(both...)
 }
 
 // homeOf is the dispatcher that has, or will find, the bucket.

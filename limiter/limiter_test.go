@@ -50,13 +50,13 @@ func limiterSuite(t *testing.T, source Source, open func(*testing.T) *Limiter) {
 		key, workspace := pair(t, 5, 3)
 		for i := range int64(3) {
 			d := l.Take(key, workspace)
-			if !d.Allowed || d.Key.Remaining != 4-i || d.Workspace.Remaining != 2-i || d.Source != source || d.Refused != Neither {
+			if !d.Allowed || key.Level().Remaining != 4-i || workspace.Level().Remaining != 2-i || d.Source != source || d.Refused != Neither {
 				t.Fatalf("take %d: %+v", i, d)
 			}
 		}
 		for range 20 {
 			d := l.Take(key, workspace)
-			if d.Allowed || d.Refused != Workspace || d.Key.Remaining != 2 || d.Workspace.Remaining != 0 {
+			if d.Allowed || d.Refused != Workspace || key.Level().Remaining != 2 || workspace.Level().Remaining != 0 {
 				t.Fatalf("%+v", d)
 			}
 			if d.RetryAfter < 900*time.Second || d.RetryAfter > 1000*time.Second {
@@ -71,7 +71,7 @@ func limiterSuite(t *testing.T, source Source, open func(*testing.T) *Limiter) {
 		key, workspace := pair(t, 1, 9)
 		l.Take(key, workspace)
 		for range 20 {
-			if d := l.Take(key, workspace); d.Allowed || d.Refused != Key || d.Workspace.Remaining != 8 {
+			if d := l.Take(key, workspace); d.Allowed || d.Refused != Key || workspace.Level().Remaining != 8 {
 				t.Fatalf("%+v", d)
 			}
 		}
@@ -130,7 +130,7 @@ func limiterSuite(t *testing.T, source Source, open func(*testing.T) *Limiter) {
 			t.Fatalf("%+v", d)
 		}
 		_, workspace := pair(t, 1, 1)
-		if d := l.Take(nil, workspace); !d.Allowed || d.Workspace.Remaining != 0 || d.Key != (Level{}) {
+		if d := l.Take(nil, workspace); !d.Allowed || workspace.Level().Remaining != 0 || (*Bucket)(nil).Level() != (Level{}) {
 			t.Fatalf("%+v", d)
 		}
 		if d := l.Take(nil, workspace); d.Allowed || d.Refused != Workspace {
@@ -139,7 +139,7 @@ func limiterSuite(t *testing.T, source Source, open func(*testing.T) *Limiter) {
 	})
 	t.Run("one bucket given twice pays once", func(t *testing.T) {
 		key, _ := pair(t, 3, 1)
-		if d := l.Take(key, key); !d.Allowed || d.Key.Remaining != 2 {
+		if d := l.Take(key, key); !d.Allowed || key.Level().Remaining != 2 {
 			t.Fatalf("%+v", d)
 		}
 	})
@@ -169,7 +169,7 @@ func limiterSuite(t *testing.T, source Source, open func(*testing.T) *Limiter) {
 		before := l.Stats().Returned
 		l.Return(key, workspace)
 		eventually(t, "the tokens' return", func() bool { return l.Stats().Returned == before+2 })
-		if d := l.Take(key, workspace); !d.Allowed || d.Key.Remaining != 0 || d.Workspace.Remaining != 3 {
+		if d := l.Take(key, workspace); !d.Allowed || key.Level().Remaining != 0 || workspace.Level().Remaining != 3 {
 			t.Fatalf("%+v", d)
 		}
 		for range 9 { // more than were taken
@@ -188,7 +188,7 @@ func limiterSuite(t *testing.T, source Source, open func(*testing.T) *Limiter) {
 		narrow := policy(t, 0.001, 20)
 		narrow.Version = 1
 		key.SetPolicy(narrow)
-		if d := l.Take(key, nil); !d.Allowed || d.Key.Remaining != 4 {
+		if d := l.Take(key, nil); !d.Allowed || key.Level().Remaining != 4 {
 			t.Fatalf("a quarter of 20, less one: %+v", d)
 		}
 	})
@@ -333,7 +333,7 @@ func TestCloseLeavesTakeWorking(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if d := l.Take(key, nil); !d.Allowed || d.Source != SourceLocalFallback || d.Key.Remaining != 1 {
+	if d := l.Take(key, nil); !d.Allowed || d.Source != SourceLocalFallback || key.Level().Remaining != 1 {
 		t.Fatalf("%+v", d)
 	}
 	l.Return(key, nil)

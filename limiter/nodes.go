@@ -13,6 +13,10 @@ const (
 
 	beatEvery = time.Second
 	beatLife  = 3500 * time.Millisecond // a node that misses three beats is gone
+
+	// coldNodes is how many nodes a node reckons with that has never been told:
+	// Redis was down when it started.
+	coldNodes = 8
 )
 
 // beatScript notes that a node (ARGV[1]) lives, for ARGV[2] microseconds by
@@ -36,9 +40,17 @@ type fleet struct {
 	l      *Limiter
 	client redis.UniversalClient
 	id     string
-	size   atomic.Int64 // 0 = never learned
+	size   atomic.Int64 // 0 = not known yet
 
 	stop, ended chan struct{}
+}
+
+// nodes is how many there are: as last counted, or enough.
+func (f *fleet) nodes() int64 {
+	if n := f.size.Load(); n > 0 {
+		return n
+	}
+	return coldNodes
 }
 
 func (l *Limiter) openFleet(client redis.UniversalClient, id string) {

@@ -170,7 +170,7 @@ func (n *simNode) admits() {
 func (n *simNode) decideAlone() {
 	ok := n.w.mode == FailAllow
 	if n.w.mode == FailLocal {
-		ok, _, _ = n.lease.alone(n.w.p, n.now(), int64(len(n.w.nodes)))
+		ok, _ = n.lease.alone(n.w.p, n.now(), int64(len(n.w.nodes)))
 	}
 	if ok {
 		n.w.alone++

@@ -59,7 +59,7 @@ type stripe struct {
 // stripe hands the counters out in turn, to buckets.
 func (t *tally) stripe() *stripe { return &t.stripes[t.next.Add(1)%stripes] }
 
-func (s *stripe) count(d *Decision) {
+func (s *stripe) count(d Decision) {
 	result := 0
 	if d.Allowed {
 		result = 1

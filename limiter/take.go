@@ -4,66 +4,65 @@ import "time"
 
 // Take takes one token from each bucket that is not nil, or none from any.
 // A nil bucket is unlimited. It never waits longer than the budget.
-func (l *Limiter) Take(key, workspace *Bucket) Decision {
+func (l *Limiter) Take(key, workspace *Bucket) Decision { return l.take(l.now(), key, workspace) }
+
+// TakeAt is Take for a caller that has read the clock, at most a tenth of a
+// second ago: reading it again costs more than the decision.
+func (l *Limiter) TakeAt(now time.Time, key, workspace *Bucket) Decision {
+	return l.take(l.since(now), key, workspace)
+}
+
+func (l *Limiter) take(now int64, key, workspace *Bucket) Decision {
 	if workspace == key {
 		workspace = nil
 	}
-	d := l.decide(key, workspace)
+	d := l.decide(now, key, workspace)
 	switch {
 	case key != nil:
-		key.stripe.count(&d)
+		key.stripe.count(d)
 	case workspace != nil:
-		workspace.stripe.count(&d)
+		workspace.stripe.count(d)
 	default:
-		l.tally.stripes[0].count(&d)
+		l.tally.stripes[0].count(d)
 	}
 	return d
 }
 
-// decide is the fast path: two leases that have a token.
-func (l *Limiter) decide(key, workspace *Bucket) (d Decision) {
-	var pk, pw *Policy
-	if key != nil {
-		if pk = key.policy.Load(); pk.r == 0 {
-			return Decision{RetryAfter: blockedRetry, Refused: Key, Source: SourceBlocked}
-		}
-	}
-	if workspace != nil {
-		if pw = workspace.policy.Load(); pw.r == 0 {
-			return Decision{RetryAfter: blockedRetry, Refused: Workspace, Source: SourceBlocked}
-		}
-	}
-	if pk == nil && pw == nil {
+// decide is the fast path: two leases that have a token, or one that has not
+// and knows it.
+func (l *Limiter) decide(now int64, key, workspace *Bucket) Decision {
+	switch {
+	case key != nil && key.policy.Load().r == 0:
+		return Decision{RetryAfter: blockedRetry, Refused: Key, Source: SourceBlocked}
+	case workspace != nil && workspace.policy.Load().r == 0:
+		return Decision{RetryAfter: blockedRetry, Refused: Workspace, Source: SourceBlocked}
+	case key == nil && workspace == nil:
 		return Decision{Allowed: true, Source: SourceUnlimited}
 	}
-	now := l.now()
 	k, w := spent, spent
-	if pk != nil {
+	if key != nil {
 		k = l.spend(key, now)
 	}
-	if pw != nil {
-		w = l.spend(workspace, now)
+	if workspace != nil {
+		switch {
+		case k != denied:
+			w = l.spend(workspace, now)
+		case workspace.lease.denies(now):
+			w = denied
+		}
 	}
-	d.Source = SourceLease
-	if l.local != nil {
-		d.Source = SourceMemory
+	switch {
+	case k == spent && w == spent:
+		return Decision{Allowed: true, Source: l.own}
+	case k == denied || w == denied:
+		return l.refuse(now, key, workspace, k, w)
 	}
-	if k != spent || w != spent {
-		t := l.trips.Get().(*trip)
-		t.leg[0] = leg{bucket: key, policy: pk, verdict: k}
-		t.leg[1] = leg{bucket: workspace, policy: pw, verdict: w}
-		l.travel(t, now, &d)
-		t.leg = [2]leg{}
-		l.trips.Put(t)
-		return d
-	}
-	d.Allowed = true
-	if pk != nil {
-		d.Key = key.level(pk, now)
-	}
-	if pw != nil {
-		d.Workspace = workspace.level(pw, now)
-	}
+	t := l.trips.Get().(*trip)
+	t.leg[0] = leg{bucket: key, verdict: k}
+	t.leg[1] = leg{bucket: workspace, verdict: w}
+	d := l.travel(t)
+	t.leg = [2]leg{}
+	l.trips.Put(t)
 	return d
 }
 
@@ -76,6 +75,20 @@ func (l *Limiter) spend(b *Bucket, now int64) verdict {
 	return v
 }
 
+// refuse ends a request that a lease refused: a token of the other goes back.
+func (l *Limiter) refuse(now int64, key, workspace *Bucket, k, w verdict) Decision {
+	d := Decision{Source: l.own}
+	if k == denied {
+		d.refuse(Key, key.lease.deny.Load()-now)
+	} else if k == spent && key != nil {
+		l.refund(key, now, false)
+	}
+	if w == denied {
+		d.refuse(Workspace, workspace.lease.deny.Load()-now)
+	} // else none was taken
+	return d
+}
+
 // trip is a request that no lease could answer.
 type trip struct {
 	leg   [2]leg // key, workspace
@@ -86,13 +99,11 @@ type trip struct {
 // leg is one bucket of it; verdict spent where there is no bucket.
 type leg struct {
 	bucket  *Bucket
-	policy  *Policy
 	verdict verdict
 	waiter  waiter
-	asked   bool // waits in the lease's queue, or waited
-	alone   bool // this node decided alone
-	wait    int64
-	left    int64 // alone: tokens
+	asked   bool  // waits in the lease's queue, or waited
+	alone   bool  // this node decided alone
+	wait    int64 // refused alone: microseconds until there is a token
 }
 
 func newTrip() *trip {
@@ -101,35 +112,34 @@ func newTrip() *trip {
 	return t
 }
 
-// travel brings both legs to a verdict, and a token back that the other leg's
-// refusal made useless.
-func (l *Limiter) travel(t *trip, now int64, d *Decision) {
-	if t.leg[0].verdict != denied && t.leg[1].verdict != denied {
-		if l.local != nil {
-			l.askMemory(t, now)
-		} else {
-			l.askRedis(t, now)
-		}
+// travel brings both legs, of which neither was refused, to a verdict, and a
+// token back that the other leg's refusal made useless.
+func (l *Limiter) travel(t *trip) Decision {
+	d, now := Decision{Source: l.own}, l.now()
+	if l.local != nil {
+		l.askMemory(t, now)
+	} else {
+		l.askRedis(t, now)
 		now = l.now()
-		for i := range t.leg {
-			if t.leg[i].asked && l.local == nil {
-				d.Source = SourceRedis
-			}
-		}
-		for i := range t.leg {
-			if t.leg[i].verdict == empty && t.leg[1-i].verdict != denied {
-				l.decideAlone(&t.leg[i], now)
-				d.Source = SourceLocalFallback
-			}
+	}
+	for i := range t.leg {
+		if t.leg[i].asked {
+			d.Source = SourceRedis
 		}
 	}
-	d.Allowed = t.leg[0].verdict == spent && t.leg[1].verdict == spent
-	if !d.Allowed {
-		for i := range t.leg {
-			l.refuse(&t.leg[i], Which(i+1), now, d)
+	for i := range t.leg {
+		if t.leg[i].verdict == empty && t.leg[1-i].verdict != denied {
+			l.decideAlone(&t.leg[i], now)
+			d.Source = SourceLocalFallback
 		}
 	}
-	d.Key, d.Workspace = t.leg[0].level(now), t.leg[1].level(now)
+	if d.Allowed = t.leg[0].verdict == spent && t.leg[1].verdict == spent; d.Allowed {
+		return d
+	}
+	for i := range t.leg {
+		l.refuseLeg(&t.leg[i], Which(i+1), now, &d)
+	}
+	return d
 }
 
 // askMemory visits the in-process buckets: key before workspace.
@@ -152,14 +162,20 @@ func (l *Limiter) askRedis(t *trip, now int64) {
 			continue
 		}
 		g.waiter.done = t.done
-		if g.verdict = g.bucket.lease.enter(&g.waiter, *g.policy, now); g.verdict == empty {
+		if g.verdict = g.bucket.lease.enter(&g.waiter, g.bucket.Policy(), now); g.verdict == empty {
 			g.asked = true
 			pending++
-			l.want(g.bucket)
 		}
 	}
-	if pending == 0 {
+	switch {
+	case pending == 0:
 		return
+	case pending == 2:
+		l.wantBoth(t.leg[0].bucket, t.leg[1].bucket)
+	case t.leg[0].asked:
+		l.want(t.leg[0].bucket)
+	default:
+		l.want(t.leg[1].bucket)
 	}
 	t.timer.Reset(l.budget)
 	over := false
@@ -194,13 +210,14 @@ func (l *Limiter) askRedis(t *trip, now int64) {
 
 // decideAlone is what becomes of a request that Redis cannot be asked about.
 func (l *Limiter) decideAlone(g *leg, now int64) {
+	p := g.bucket.Policy()
 	g.alone = true
 	ok := l.mode == FailAllow
 	switch l.mode {
 	case FailLocal:
-		ok, g.wait, g.left = g.bucket.lease.alone(*g.policy, now, l.nodes())
+		ok, g.wait = g.bucket.lease.alone(p, now, l.nodes())
 	case FailAllow:
-		g.bucket.lease.admitAnyway(*g.policy, now, l.nodes())
+		g.bucket.lease.admitAnyway(p, now, l.nodes())
 	case FailDeny:
 		g.wait = int64(probeEvery / time.Microsecond)
 	}
@@ -215,8 +232,8 @@ func (l *Limiter) decideAlone(g *leg, now int64) {
 	}
 }
 
-// refuse does a refused request's part of one leg.
-func (l *Limiter) refuse(g *leg, which Which, now int64, d *Decision) {
+// refuseLeg does a refused request's part of one leg.
+func (l *Limiter) refuseLeg(g *leg, which Which, now int64, d *Decision) {
 	switch {
 	case g.bucket == nil || g.verdict == empty:
 	case g.verdict == spent:
@@ -224,23 +241,9 @@ func (l *Limiter) refuse(g *leg, which Which, now int64, d *Decision) {
 			l.tally.offLedger.Add(^uint64(0))
 		}
 		l.refund(g.bucket, now, g.alone)
-	default:
-		wait := g.wait
-		if !g.alone {
-			wait = g.bucket.lease.deny.Load() - now
-		}
-		if retry := micros(max(1, wait)); retry > d.RetryAfter {
-			d.RetryAfter, d.Refused = retry, which
-		}
-	}
-}
-
-func (g *leg) level(now int64) Level {
-	switch {
-	case g.bucket == nil:
-		return Level{}
 	case g.alone:
-		return Level{Remaining: g.left, Full: micros(ceilDiv(max(0, g.policy.Burst-g.left)*g.policy.p, g.policy.r))}
+		d.refuse(which, g.wait)
+	default:
+		d.refuse(which, g.bucket.lease.deny.Load()-now)
 	}
-	return g.bucket.level(g.policy, now)
 }
