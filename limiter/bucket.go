@@ -50,7 +50,7 @@ type call struct {
 	debt int64 // tokens spent elsewhere, to be debited
 
 	reply
-	err error // nothing is known of this call, or errNotHere: it was not carried out
+	err error // nothing is known of this call, or movedTo: it was not carried out
 }
 
 // reply tells how the bucket stands after a visit.

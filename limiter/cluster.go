@@ -2,9 +2,11 @@ package limiter
 
 import (
 	"context"
+	"net"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // cluster finds the Redis node that has a bucket, and keeps a dispatcher for
@@ -14,12 +16,13 @@ type cluster struct {
 	l      *Limiter
 	client *redis.ClusterClient
 
-	mu    sync.Mutex // guards nodes
-	nodes map[string]*dispatcher
+	mu     sync.Mutex // guards all below
+	nodes  map[string]*dispatcher
+	guests map[string]*redis.Client // of nodes that another node named, by address
 }
 
 func (l *Limiter) openCluster(client *redis.ClusterClient) {
-	l.cluster = &cluster{l: l, client: client, nodes: make(map[string]*dispatcher)}
+	l.cluster = &cluster{l: l, client: client, nodes: make(map[string]*dispatcher), guests: make(map[string]*redis.Client)}
 	l.router = l.newDispatcher(nil)
 	l.router.route = l.cluster.find
 	go l.router.run()
@@ -32,17 +35,57 @@ func (c *cluster) find(ctx context.Context, key string) (*dispatcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	address := owner.Options().Addr
+	return c.at(owner.Options().Addr, func() redis.UniversalClient { return owner }), nil
+}
+
+// at returns the dispatcher of the node at the address.
+func (c *cluster) at(address string, client func() redis.UniversalClient) *dispatcher {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	d := c.nodes[address]
 	if d == nil {
-		d = c.l.newDispatcher(newRedisStore(owner, c.l.redis))
+		store := newRedisStore(client(), c.l.redis)
+		store.other = c.guest
+		d = c.l.newDispatcher(store)
 		d.address = address
 		c.nodes[address] = d
 		go d.run()
 	}
-	return d, nil
+	return d
+}
+
+// movedTo has the map of the slots read again, and returns whom a node has
+// named as the owner of a bucket until then: nil = to be found out.
+func (c *cluster) movedTo(address string) *dispatcher {
+	c.moved()
+	if host, _, err := net.SplitHostPort(address); err != nil || host == "" || host == "?" {
+		return nil // the node does not know under which address its clients see the others
+	}
+	return c.at(address, func() redis.UniversalClient { return c.dial(address) })
+}
+
+// guest is a client of a node that need not be on the map yet.
+func (c *cluster) guest(address string) redis.UniversalClient {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.dial(address)
+}
+
+// dial makes a client as the Cluster client makes its own. Call with mu held.
+func (c *cluster) dial(address string) *redis.Client {
+	client := c.guests[address]
+	if client == nil {
+		o := c.client.Options()
+		client = redis.NewClient(&redis.Options{
+			Addr: address, Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig, Dialer: o.Dialer,
+			CredentialsProviderContext: o.CredentialsProviderContext, Protocol: o.Protocol,
+			DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
+			ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1, DisableIdentity: true,
+			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		})
+		c.guests[address] = client
+	}
+	return client
 }
 
 // moved has the map of the slots read again.
@@ -117,6 +160,11 @@ func (c *cluster) leave(again bool) {
 	for _, d := range all {
 		<-d.ended
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, client := range c.guests {
+		_ = client.Close()
+	}
 }
 
 // hand is a router's flight: every bucket is given to whoever has it.
@@ -132,6 +180,7 @@ func (d *dispatcher) hand(batch []*Bucket) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), flightTimeout)
 	defer cancel()
+	homes := make(map[*dispatcher][]*Bucket) // whole batches: a request's two buckets stay together
 	for i, b := range batch {
 		var home *dispatcher
 		if home, err = d.route(ctx, b.key); err != nil {
@@ -140,7 +189,10 @@ func (d *dispatcher) hand(batch []*Bucket) {
 			break
 		}
 		b.home.Store(home)
-		home.want(b)
+		homes[home] = append(homes[home], b)
+	}
+	for home, buckets := range homes {
+		home.want(buckets...)
 	}
 	report(err)
 }

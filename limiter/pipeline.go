@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"time"
 )
@@ -97,16 +96,15 @@ func (d *dispatcher) land(f *pipeline) error {
 	now := d.l.now()
 	for i, b := range f.buckets {
 		c := &f.calls[i]
-		switch {
-		case f.err != nil && c.err == nil:
+		if f.err != nil && c.err == nil {
 			c.err = f.err
-			fallthrough
-		case c.err != nil && !errors.Is(c.err, errNotHere):
-			d.lose(b, c, false)
-		case c.err != nil:
+		}
+		switch moved, elsewhere := c.err.(movedTo); {
+		case elsewhere:
 			b.lease.abort(c, now, d.l.nodes())
-			d.l.cluster.moved()
-			d.give(b, nil)
+			d.give(b, d.l.cluster.movedTo(moved.address))
+		case c.err != nil:
+			d.lose(b, c, false)
 		default:
 			again := b.lease.land(c, f.sent, now, 0)
 			d.l.tally.landed(c)

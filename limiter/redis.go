@@ -5,7 +5,9 @@ import (
 	"crypto/sha1"
 	_ "embed"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -28,6 +30,7 @@ type redisStats struct{ calls, trips atomic.Uint64 }
 type redisStore struct {
 	client redis.UniversalClient
 	stats  *redisStats
+	other  func(address string) redis.UniversalClient // of a Cluster: another node; else nil
 }
 
 func newRedisStore(client redis.UniversalClient, stats *redisStats) *redisStore {
@@ -36,61 +39,101 @@ func newRedisStore(client redis.UniversalClient, stats *redisStats) *redisStore 
 
 // visit sends every call by the script's digest. A Redis that has not seen the
 // script (new, restarted, failed over) refuses such a call before it does
-// anything, so those alone are sent again with the whole script.
+// anything, so those alone are sent again with the whole script. So are those
+// whose slot is just moving, to where this node says that they are.
 func (r *redisStore) visit(ctx context.Context, calls []call) error {
-	unknown, err := r.send(ctx, calls, nil)
-	if len(unknown) == 0 {
-		return err
+	for i := range calls {
+		calls[i].err = errUnsent
 	}
-	if unknown, err = r.send(ctx, calls, unknown); err == nil && len(unknown) > 0 {
-		err = fmt.Errorf("limiter: redis does not keep the script")
+	err := r.send(ctx, r.client, calls, errUnsent)
+	if met(calls, errNoScript) {
+		if err = errors.Join(err, r.send(ctx, r.client, calls, errNoScript)); met(calls, errNoScript) {
+			err = errors.Join(err, errNoScript)
+		}
+	}
+	for i := range calls {
+		if asks, ok := calls[i].err.(askElsewhere); ok && r.other != nil {
+			err = errors.Join(err, r.send(ctx, r.other(asks.address), calls, asks))
+		}
 	}
 	return err
 }
 
-// send makes one trip with the calls that only lists, in full, or, where only is
-// nil, with all of them by digest. It returns those that met NOSCRIPT.
-func (r *redisStore) send(ctx context.Context, calls []call, only []int) (unknown []int, err error) {
-	pipe := r.client.Pipeline()
+func met(calls []call, err error) bool {
+	return slices.ContainsFunc(calls, func(c call) bool { return c.err == err })
+}
+
+// What a call came to that was not carried out.
+var (
+	errUnsent   = errors.New("limiter: not sent yet")
+	errNoScript = errors.New("limiter: redis has not seen the script")
+)
+
+// askElsewhere: the slot is moving, and this bucket is at the other node already.
+type askElsewhere struct{ address string }
+
+func (e askElsewhere) Error() string { return "limiter: ask " + e.address }
+
+// send makes one trip with those calls whose err is the one given, and returns
+// why it failed. That calls are elsewhere, or the script unknown, is no failure.
+func (r *redisStore) send(ctx context.Context, to redis.UniversalClient, calls []call, which error) (err error) {
+	pipe := to.Pipeline()
 	sent := make([]*redis.Cmd, len(calls))
-	queue := func(i int) {
+	_, asking := which.(askElsewhere)
+	for i := range calls {
 		c := &calls[i]
+		if c.err != which {
+			continue
+		}
 		keys := []string{c.key}
 		args := []any{c.policy.r, c.policy.p, c.policy.Burst, c.policy.Version, c.life,
 			c.need, c.extra, c.spare, c.from, c.rel0, c.rel1, c.ret, c.debt}
-		if only == nil {
+		if asking {
+			pipe.Do(ctx, "ASKING") // counts for the one command that follows
+		}
+		if which == errUnsent {
 			sent[i] = pipe.EvalSha(ctx, tokenBucketDigest, keys, args...)
 		} else {
 			sent[i] = pipe.Eval(ctx, tokenBucketScript, keys, args...)
 		}
-	}
-	if only == nil {
-		for i := range calls {
-			queue(i)
-		}
-	}
-	for _, i := range only {
-		queue(i)
+		r.stats.calls.Add(1)
 	}
 	r.stats.trips.Add(1)
-	r.stats.calls.Add(uint64(pipe.Len()))
 	_, _ = pipe.Exec(ctx) // every command carries its own error
 	for i, cmd := range sent {
 		if cmd == nil {
 			continue
 		}
 		c := &calls[i]
-		switch c.err = c.read(cmd); {
-		case c.err == nil:
-		case strings.HasPrefix(c.err.Error(), "NOSCRIPT"):
-			unknown = append(unknown, i)
-		case strings.HasPrefix(c.err.Error(), "MOVED "):
-			c.err = errNotHere
-		default:
+		c.err = verdictOn(c.read(cmd))
+		switch c.err.(type) {
+		case nil, movedTo, askElsewhere:
+			continue
+		}
+		if c.err != errNoScript {
 			err = fmt.Errorf("limiter: visit bucket %s: %w", c.key, c.err)
 		}
 	}
-	return unknown, err
+	return err
+}
+
+// verdictOn tells errors that only point elsewhere from failures.
+func verdictOn(err error) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	kind, rest, _ := strings.Cut(text, " ")
+	_, address, _ := strings.Cut(rest, " ") // after the slot
+	switch kind {
+	case "NOSCRIPT":
+		return errNoScript
+	case "MOVED":
+		return movedTo{address}
+	case "ASK":
+		return askElsewhere{address}
+	}
+	return err
 }
 
 // read fills the reply from the script's answer.
