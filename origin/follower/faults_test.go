@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pglogrepl"
+
 	"listedge/origin"
 	"listedge/sandbox"
 	"listedge/sandbox/sandboxtest"
@@ -379,6 +381,92 @@ func TestEpochsBeginWhereSomethingMayBeMissed(t *testing.T) {
 				return false
 			})
 		})
+	}
+}
+
+// The log forgets what is old while a follower, or the next one, needs it.
+func TestATrimmedLog(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server().Postgres)
+	trim := func() stream.Position {
+		last := must2(w.log.Last(w.ctx(), w.epoch))
+		must(w.log.Trim(w.ctx(), w.epoch, stream.Position{Term: last.Term, N: last.N + 1}))
+		return last
+	}
+	f := w.follow()
+	w.awaitFollowing(f)
+	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
+	w.change()
+	behind := w.at
+	forgotten := trim()
+	w.at = forgotten // a node that has read all goes on
+	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($2, 'x')"))
+	if is := touched(w.change()); is != "items:2" {
+		t.Error(is)
+	}
+	w.heartbeat()
+	for _, e := range must2(w.log.Read(w.ctx(), w.epoch, behind, time.Millisecond))[:1] { // another sees that something is missing
+		if e.Position.Compare(forgotten) <= 0 || e.Position.N == behind.N+1 {
+			t.Errorf("%s is found after %s", e.Position, behind)
+		}
+	}
+	if s := f.Stats(); s.Terms != 1 {
+		t.Errorf("%+v", s)
+	}
+	f.stop()
+	w.awaitFree()
+	epoch := w.epoch
+	f = w.follow()
+	w.awaitFollowingFrom(f)
+	if w.heartbeat(); w.epoch != epoch {
+		t.Error("a new epoch, though the end of the log is there")
+	}
+	f.stop()
+	w.awaitFree()
+	trim() // and what was confirmed cannot be compared any more
+	f = w.follow()
+	w.awaitFollowing(f)
+	if w.heartbeat(); w.epoch == epoch {
+		t.Error("it goes on behind a log of which nothing is left")
+	}
+}
+
+// What was prepared under one follower is told by the one under which it commits.
+func TestPreparedTransactionsOutliveFollowers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server().Postgres)
+	f := w.follow()
+	w.awaitFollowing(f)
+	prepare := func(n int) {
+		w.exec(ids(fmt.Sprintf("BEGIN; INSERT INTO items (workspace_id, name) VALUES ($%d, 'prepared'); PREPARE TRANSACTION '%s_%d'", n, w.name, n)))
+	}
+	commit := func(verb string, n int) { w.exec(fmt.Sprintf("%s PREPARED '%s_%d'", verb, w.name, n)) }
+	for n := range 3 {
+		prepare(n + 1)
+		t.Cleanup(func() { // every new slot of the server would wait for it
+			_, _ = w.db.Exec(context.Background(), fmt.Sprintf("ROLLBACK PREPARED '%s_%d'", w.name, n+1))
+		})
+	}
+	here := w.heartbeat().LSN
+	w.eventually("the slot is confirmed beyond the preparing", func() bool {
+		return w.text(fmt.Sprintf("SELECT (confirmed_flush_lsn >= '%s'::pg_lsn)::text FROM pg_replication_slots WHERE slot_name = '%s'", pglogrepl.LSN(here), w.slotName())) == "true"
+	})
+	f.stop()
+	w.awaitFree()
+	commit("COMMIT", 1) // while nobody follows
+	epoch := w.epoch
+	w.awaitFollowingFrom(w.follow())
+	if is := touched(w.change()); is != "items:1" {
+		t.Error(is)
+	}
+	commit("ROLLBACK", 2)
+	commit("COMMIT", 3)
+	if is := touched(w.change()); is != "items:3" {
+		t.Error(is)
+	}
+	w.await("it settles", func(e stream.Entry) bool { return e.Heartbeat != nil && len(e.Heartbeat.Unsettled) == 0 })
+	if w.epoch != epoch {
+		t.Error("a new epoch, though nothing was missed")
 	}
 }
 
