@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"listedge/origin/publication"
 )
 
 // Level says how much a finding matters.
@@ -28,8 +30,7 @@ type Finding struct {
 
 // DoctorOptions say what to expect.
 type DoctorOptions struct {
-	SlotPrefix  string // of the slot's name, before the database's oid
-	Connections int    // that one node uses at most
+	Connections int // that one node uses at most
 }
 
 // KeyConnections and one for the follower are what a node uses beside those
@@ -41,25 +42,16 @@ type facts struct {
 	Version                                                            int
 	VersionText, WALLevel, Encoding, Ctype, Standbys, KeepSize, Status string
 	Standby, Superuser, Replication, Stats, Owner                      bool
-	Publication, Complete, Active, Lost, Trigram, GIN, ICU             bool
+	Active, Lost, Trigram, GIN, ICU                                    bool
 	Slot                                                               bool
 	Slots, SlotsUsed, Senders, SendersUsed, Connections, Used          int
 	Triggers                                                           int
-	Missing                                                            string
 	Retained                                                           int64
 }
 
 const factsSQL = `
 WITH me AS (SELECT * FROM pg_roles WHERE rolname = current_user),
-slot AS (SELECT * FROM pg_replication_slots WHERE slot_name = $1 || (SELECT oid FROM pg_database WHERE datname = current_database())),
-leaf AS (
-	SELECT wanted.name, wanted.col, n.nspname, c.relname
-	FROM (VALUES ('items', 'workspace_id'), ('contacts', 'workspace_id'), ('api_keys', 'workspace_id'), ('workspaces', 'id')) wanted (name, col)
-	LEFT JOIN pg_class r ON r.oid = to_regclass(wanted.name)
-	LEFT JOIN LATERAL (SELECT relid::oid FROM pg_partition_tree(r.oid) WHERE isleaf UNION SELECT r.oid WHERE r.relkind <> 'p') l (oid) ON true
-	LEFT JOIN pg_class c ON c.oid = l.oid
-	LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
-	WHERE r.oid IS NULL OR l.oid IS NOT NULL)
+slot AS (SELECT * FROM pg_replication_slots WHERE slot_name = $1 || (SELECT oid FROM pg_database WHERE datname = current_database()))
 SELECT current_setting('server_version_num')::int AS version, current_setting('server_version') AS version_text,
 	current_setting('wal_level') AS wal_level, pg_encoding_to_char(d.encoding) AS encoding, d.datctype AS ctype,
 	current_setting('synchronous_standby_names') AS standbys, current_setting('max_slot_wal_keep_size') AS keep_size,
@@ -67,8 +59,6 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
 	me.rolsuper AS superuser, me.rolsuper OR me.rolreplication AS replication,
 	pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS stats,
 	coalesce((SELECT bool_and(pg_has_role(current_user, relowner, 'USAGE')) FROM pg_class WHERE oid IN (to_regclass('items'), to_regclass('contacts'), to_regclass('api_keys'), to_regclass('workspaces'))), false) AS owner,
-	EXISTS (SELECT FROM pg_publication WHERE pubname = 'listedge') AS publication,
-	EXISTS (SELECT FROM pg_publication WHERE pubname = 'listedge' AND pubinsert AND pubupdate AND pubdelete AND pubtruncate AND NOT pubviaroot) AS complete,
 	EXISTS (SELECT FROM slot WHERE active) AS active, coalesce((SELECT wal_status = 'lost' FROM slot), false) AS lost,
 	EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm') AS trigram, EXISTS (SELECT FROM pg_extension WHERE extname = 'btree_gin') AS gin,
 	EXISTS (SELECT FROM pg_collation WHERE collname = 'und-x-icu') AS icu, EXISTS (SELECT FROM slot) AS slot,
@@ -77,9 +67,6 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
 	current_setting('max_connections')::int AS connections,
 	(SELECT sum(numbackends) FROM pg_stat_database)::int AS used,
 	(SELECT count(*) FROM pg_event_trigger WHERE evtname IN ('listedge_ddl', 'listedge_drop') AND evtenabled IN ('O', 'A'))::int AS triggers,
-	coalesce((SELECT string_agg(DISTINCT name, ', ') FROM leaf
-		LEFT JOIN pg_publication_tables t ON pubname = 'listedge' AND (t.schemaname, t.tablename) = (nspname, relname)
-		WHERE t.tablename IS NULL OR to_jsonb(t) ->> 'rowfilter' IS NOT NULL OR NOT coalesce(to_jsonb(t) -> 'attnames' @> to_jsonb(col), true)), '') AS missing,
 	coalesce((SELECT greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0) FROM slot), 0)::bigint AS retained
 FROM pg_database d, me WHERE d.datname = current_database()`
 
@@ -92,11 +79,14 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	defer conn.Close(context.WithoutCancel(ctx))
 	ctx, cancel := context.WithTimeout(ctx, 4*pingTimeout)
 	defer cancel()
-	rows, err := conn.Query(ctx, factsSQL, o.SlotPrefix)
+	rows, err := conn.Query(ctx, factsSQL, publication.SlotPrefix)
 	if err == nil {
 		var f facts
 		if f, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[facts]); err == nil {
-			return append(judge(f, o), judgeSchema(ctx, conn))
+			var published publication.State
+			if published, err = publication.Look(ctx, conn); err == nil {
+				return append(judge(f, published, o), judgeSchema(ctx, conn))
+			}
 		}
 	}
 	return []Finding{{"postgres", Fail, err.Error(), "let this user read the system catalogs"}}
@@ -119,7 +109,7 @@ func judgeSchema(ctx context.Context, conn *pgx.Conn) Finding {
 
 // judge is what the facts mean. Following changes is worth having and not a
 // must: what only it lacks is a warning.
-func judge(f facts, o DoctorOptions) (findings []Finding) {
+func judge(f facts, published publication.State, o DoctorOptions) (findings []Finding) {
 	say := func(subject string, bad bool, level Level, fine, text, do string) {
 		if bad {
 			findings = append(findings, Finding{subject, level, text, do})
@@ -131,22 +121,16 @@ func judge(f facts, o DoctorOptions) (findings []Finding) {
 	say("version", f.Version < 140000, Fail, f.VersionText, f.VersionText+" is too old", "use Postgres 14 or later")
 	say("primary", f.Standby, Warn, "this is the primary", "this is a standby: changes cannot be followed here"+ttl, "name the primary in --database-url")
 	say("wal_level", f.WALLevel != "logical", Warn, "logical", f.WALLevel+": changes cannot be followed"+ttl, "set wal_level = logical and restart Postgres")
-	say("max_replication_slots", !f.Slot && f.SlotsUsed >= f.Slots, Warn, fmt.Sprintf("%d of %d used", f.SlotsUsed, f.Slots),
-		fmt.Sprintf("all %d used, none is left to follow changes by%s", f.Slots, ttl), "raise it and restart Postgres, or drop a slot that nobody needs")
+	say("max_replication_slots", !f.Slot && f.SlotsUsed+2 > f.Slots, Warn, fmt.Sprintf("%d of %d used", f.SlotsUsed, f.Slots),
+		fmt.Sprintf("%d of %d used: to follow changes takes one, and two while it is made%s", f.SlotsUsed, f.Slots, ttl), "raise it and restart Postgres, or drop a slot that nobody needs")
 	say("max_wal_senders", !f.Active && f.SendersUsed >= f.Senders, Warn, fmt.Sprintf("%d of %d used", f.SendersUsed, f.Senders),
 		fmt.Sprintf("all %d used, none is left to follow changes with%s", f.Senders, ttl), "raise it and restart Postgres")
 	say("max_slot_wal_keep_size", f.KeepSize == "-1", Warn, f.KeepSize, "not set: while no node follows, the slot may fill the primary's disk", "set max_slot_wal_keep_size to what the disk can spare, and reload")
 	say("right to replicate", !f.Replication, Warn, "held", "the user has no REPLICATION"+ttl, "ALTER ROLE … REPLICATION")
 	say("right to statistics", !f.Stats, Warn, "held", "the user has no pg_read_all_stats: a crash of the server could go unnoticed"+ttl, "GRANT pg_read_all_stats TO …")
 	say("ownership", !f.Owner && !f.Superuser, Warn, "the user owns the tables", "the user does not own the tables", "run `listedge migrate up` as their owner; nodes need to read only")
-	switch {
-	case !f.Publication:
-		say("publication", true, Warn, "", "there is none"+ttl, "run `listedge migrate up`")
-	case f.Missing != "":
-		say("publication", true, Warn, "", "it lacks "+f.Missing+", or their key columns, or some of their rows"+ttl, "run `listedge migrate up`")
-	default:
-		say("publication", !f.Complete, Warn, "all four tables", "it does not tell inserts, updates, deletes and truncates of each partition"+ttl, "run `listedge migrate up`")
-	}
+	defect, do := published.Defect()
+	say("publication", defect != "", Warn, "all four tables", "it "+defect+ttl, do)
 	say("event triggers", f.Triggers < 2, Warn, "there", "missing or disabled: a rewrite of a table by ALTER TABLE is not told", "run `listedge migrate up` as a superuser")
 	switch {
 	case f.Lost:

@@ -12,7 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"listedge/origin"
-	"listedge/origin/follower"
 )
 
 type doctorCommand struct {
@@ -34,7 +33,7 @@ var errFindings = errors.New("something fails; see above")
 // Run looks at everything and says what it found.
 func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
 	findings := origin.Diagnose(ctx, c.DatabaseURL, origin.DoctorOptions{
-		SlotPrefix: follower.SlotPrefix, Connections: c.DatabaseConnections + origin.KeyConnections + followerConnections,
+		Connections: c.DatabaseConnections + origin.KeyConnections + followerConnections,
 	})
 	for _, url := range c.ReplicaURL {
 		findings = append(findings, origin.DiagnoseReplica(ctx, url, c.DatabaseURL))

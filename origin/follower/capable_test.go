@@ -46,11 +46,14 @@ func TestWhatIsLackingIsToldAndNoticedWhenMended(t *testing.T) {
 	}{
 		"REPLICATION":        {"pg_read_all_stats", "", "ALTER ROLE ROLENAME REPLICATION", "REPLICATION"},
 		"pg_read_all_stats":  {"REPLICATION", "", "GRANT pg_read_all_stats TO ROLENAME", "pg_read_all_stats"},
-		"publication":        {"", "DROP PUBLICATION listedge", "CREATE PUBLICATION listedge FOR ALL TABLES", "no publication"},
+		"publication":        {"", "DROP PUBLICATION listedge", "CREATE PUBLICATION listedge FOR ALL TABLES", "is missing"},
 		"a table of it":      {"", "ALTER PUBLICATION listedge DROP TABLE contacts", "ALTER PUBLICATION listedge ADD TABLE contacts", "contacts"},
 		"a column of it":     {"", "ALTER PUBLICATION listedge SET TABLE items, contacts, workspaces, api_keys (id)", "ALTER PUBLICATION listedge SET TABLE items, contacts, workspaces, api_keys", "api_keys"},
 		"rows of it":         {"", "ALTER PUBLICATION listedge SET TABLE items WHERE (active), contacts, workspaces, api_keys", "ALTER PUBLICATION listedge SET TABLE items, contacts, workspaces, api_keys", "items"},
 		"an operation of it": {"", "ALTER PUBLICATION listedge SET (publish = 'insert')", "ALTER PUBLICATION listedge SET (publish = 'insert, update, delete, truncate')", "truncates"},
+		"the key of it":      {"", "ALTER TABLE items DROP CONSTRAINT items_pkey CASCADE; ALTER TABLE items ADD PRIMARY KEY (id)", "ALTER TABLE items DROP CONSTRAINT items_pkey; ALTER TABLE items ADD PRIMARY KEY (workspace_id, id)", "which workspace a row of items was moved from"},
+		"another identity":   {"", "ALTER TABLE contacts DROP CONSTRAINT IF EXISTS one; ALTER TABLE contacts ADD CONSTRAINT one UNIQUE (id); ALTER TABLE contacts REPLICA IDENTITY USING INDEX one", "ALTER TABLE contacts REPLICA IDENTITY FULL", "a row of contacts was moved from"},
+		"no identity":        {"", "ALTER TABLE contacts REPLICA IDENTITY NOTHING", "ALTER TABLE contacts REPLICA IDENTITY DEFAULT", "a row of contacts was moved from"},
 		"a table":            {"", "ALTER TABLE items RENAME TO items_old", "ALTER TABLE items_old RENAME TO items", "items"},
 	} {
 		t.Run(name, func(t *testing.T) {

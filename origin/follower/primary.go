@@ -10,12 +10,11 @@ import (
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"listedge/origin/publication"
 )
 
 const applicationName = "listedge follower"
-
-// PublicationName is what `migrate up` makes in the database.
-const PublicationName = "listedge"
 
 // SQLSTATEs that have a meaning here.
 const (
@@ -60,7 +59,7 @@ func connectPrimary(ctx context.Context, url string) (*primary, error) {
 	if p.conn, err = pgx.ConnectConfig(ctx, config); err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	if err := p.row(ctx, `SELECT $1 || oid FROM pg_database WHERE datname = current_database()`, SlotPrefix)(&p.slotName); err != nil {
+	if err := p.row(ctx, `SELECT $1 || oid FROM pg_database WHERE datname = current_database()`, publication.SlotPrefix)(&p.slotName); err != nil {
 		p.close()
 		return nil, fmt.Errorf("name the slot: %w", err)
 	}
@@ -94,7 +93,7 @@ func closeConn(conn *pgconn.PgConn) {
 // a fail-over and a restore give another name, and so does a publication that
 // was changed, because what was written meanwhile may never be told.
 func (p *primary) capable(ctx context.Context) error {
-	var level, standbys, publication string
+	var level, standbys, published string
 	var standby bool
 	var started *string
 	err := p.row(ctx, `SELECT current_setting('wal_level'), current_setting('synchronous_standby_names'), pg_is_in_recovery(),
@@ -102,7 +101,7 @@ func (p *primary) capable(ctx context.Context) error {
 		(SELECT coalesce(string_agg(concat_ws('/', x.oid, x.xmin), ' ' ORDER BY x.oid), '') FROM (
 			SELECT oid, xmin::text FROM pg_publication WHERE pubname = $1
 			UNION ALL SELECT r.oid, r.xmin::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = prpubid WHERE pubname = $1) x)`,
-		PublicationName)(&level, &standbys, &standby, &started, &publication)
+		publication.Name)(&level, &standbys, &standby, &started, &published)
 	switch {
 	case err != nil:
 		return fmt.Errorf("look at the primary: %w", err)
@@ -117,7 +116,7 @@ func (p *primary) capable(ctx context.Context) error {
 		// It confirms seconds late, and writers would wait for it.
 		return fmt.Errorf("%w: synchronous_standby_names is %s, which makes the follower a standby that commits wait for (name the standbys)", ErrIncapable, standbys)
 	}
-	p.ground = *started + " " + publication
+	p.ground = *started + " " + published
 	return p.published(ctx)
 }
 
@@ -127,33 +126,14 @@ var countsAsStandby = regexp.MustCompile(`(?:^|[\s,(])(?:\*|"\*"|"` + applicatio
 
 // published looks whether the publication tells all that is needed.
 func (p *primary) published(ctx context.Context) error {
-	var there, complete bool
-	var missing string
-	err := p.row(ctx, `
-		WITH leaf AS (
-			SELECT wanted.name, wanted.col, n.nspname, c.relname
-			FROM (VALUES ('items', 'workspace_id'), ('contacts', 'workspace_id'), ('api_keys', 'workspace_id'), ('workspaces', 'id')) wanted (name, col)
-			LEFT JOIN pg_class r ON r.oid = to_regclass(wanted.name)
-			LEFT JOIN LATERAL (SELECT relid::oid FROM pg_partition_tree(r.oid) WHERE isleaf UNION SELECT r.oid WHERE r.relkind <> 'p') l (oid) ON true
-			LEFT JOIN pg_class c ON c.oid = l.oid
-			LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
-			WHERE r.oid IS NULL OR l.oid IS NOT NULL)
-		SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1),
-			EXISTS (SELECT FROM pg_publication WHERE pubname = $1 AND pubinsert AND pubupdate AND pubdelete AND pubtruncate AND NOT pubviaroot),
-			coalesce((SELECT string_agg(DISTINCT name, ', ') FROM leaf
-				LEFT JOIN pg_publication_tables t ON pubname = $1 AND (t.schemaname, t.tablename) = (nspname, relname)
-				WHERE t.tablename IS NULL OR to_jsonb(t) ->> 'rowfilter' IS NOT NULL
-				   OR NOT coalesce(to_jsonb(t) -> 'attnames' @> to_jsonb(col), true)), '')`,
-		PublicationName)(&there, &complete, &missing)
-	switch {
-	case err != nil:
-		return fmt.Errorf("look at the publication: %w", err)
-	case !there:
-		return fmt.Errorf("%w: there is no publication %q (run `listedge migrate up`)", ErrIncapable, PublicationName)
-	case !complete:
-		return fmt.Errorf("%w: the publication %q does not tell inserts, updates, deletes and truncates of each partition", ErrIncapable, PublicationName)
-	case missing != "":
-		return fmt.Errorf("%w: the publication %q lacks %s, or their key columns, or some of their rows (run `listedge migrate up`)", ErrIncapable, PublicationName, missing)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	state, err := publication.Look(ctx, p.conn)
+	if err != nil {
+		return err
+	}
+	if defect, do := state.Defect(); defect != "" {
+		return fmt.Errorf("%w: the publication %q %s: %s", ErrIncapable, publication.Name, defect, do)
 	}
 	return nil
 }
@@ -180,7 +160,7 @@ func (p *primary) replicate(ctx context.Context) (*pgconn.PgConn, error) {
 	err = p.sameServer(ctx, sender)
 	if err == nil {
 		err = pglogrepl.StartReplication(ctx, sender, p.slotName, 0, pglogrepl.StartReplicationOptions{PluginArgs: []string{
-			"proto_version '1'", "publication_names '" + PublicationName + "'", "messages 'true'"}})
+			"proto_version '1'", "publication_names '" + publication.Name + "'", "messages 'true'"}})
 	}
 	if err != nil {
 		closeConn(sender)

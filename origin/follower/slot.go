@@ -13,10 +13,6 @@ import (
 	"listedge/stream"
 )
 
-// SlotPrefix begins a slot's name; the database's oid ends it, because slots
-// belong to a database but share one space of names with those of all others.
-const SlotPrefix = "listedge_"
-
 //go:embed slot.sql
 var createSlotSQL string
 

@@ -1,0 +1,56 @@
+// Package publication knows what changes are followed by: how the publication
+// and the slot are called, and whether the publication tells all that nodes
+// need to know. Who follows it and who diagnoses a server ask the same.
+package publication
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Name is that of the publication, which `migrate up` makes.
+const Name = "listedge"
+
+// SlotPrefix begins a slot's name; the database's oid ends it, because slots
+// belong to a database but share one space of names with those of all others.
+const SlotPrefix = "listedge_"
+
+// state is what of it there is, one row.
+//
+//go:embed state.sql
+var stateSQL string
+
+// State is what of the publication there is. Lists of tables are for people.
+type State struct {
+	There    bool
+	Whole    bool   // inserts, updates, deletes and truncates, of each partition
+	Lacks    string // tables of which it tells not all rows, or not the columns that name their workspace
+	Nameless string // tables whose updates and deletes do not name the workspace that a row was in
+}
+
+// Look asks the server that conn is connected to.
+func Look(ctx context.Context, conn *pgx.Conn) (s State, err error) {
+	if err = conn.QueryRow(ctx, stateSQL, Name).Scan(&s.There, &s.Whole, &s.Lacks, &s.Nameless); err != nil {
+		return s, fmt.Errorf("look at the publication: %w", err)
+	}
+	return s, nil
+}
+
+// Defect says what is wrong, to be read behind "the publication", and what to
+// do about it; empty if nothing is.
+func (s State) Defect() (defect, do string) {
+	switch {
+	case !s.There:
+		return "is missing", "run `listedge migrate up`"
+	case s.Lacks != "":
+		return "lacks " + s.Lacks + ", or their key columns, or some of their rows", "run `listedge migrate up`"
+	case !s.Whole:
+		return "does not tell inserts, updates, deletes and truncates of each partition", "run `listedge migrate up`"
+	case s.Nameless != "":
+		return "does not tell which workspace a row of " + s.Nameless + " was moved from", "ALTER TABLE … REPLICA IDENTITY DEFAULT, with the primary key (workspace_id, id)"
+	}
+	return "", ""
+}
