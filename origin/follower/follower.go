@@ -142,7 +142,7 @@ func (f *Follower) attend(ctx context.Context) error {
 		return err
 	}
 	defer p.close()
-	for w := (watch{}); ; {
+	for w, fresh := (watch{}), false; ; {
 		s, err := p.slot(ctx)
 		if err != nil {
 			return err
@@ -150,15 +150,16 @@ func (f *Follower) attend(ctx context.Context) error {
 		f.retained.Store(s.retained)
 		switch {
 		case s.state == slotFree:
-			return f.follow(ctx, p)
+			return f.follow(ctx, p, fresh)
 		case s.state == slotLost:
 			f.options.Logger.Warn("the slot fell behind max_slot_wal_keep_size and is made anew", "slot", p.slotName)
 			err = p.dropSlot(ctx)
 		case s.state == slotMissing:
 			if err = p.capable(ctx); err == nil {
-				_, err = p.createSlot(ctx)
+				fresh, err = p.createSlot(ctx)
 			}
 		default:
+			fresh = false
 			f.judge(nil) // another node can
 			if h, known := f.holder(ctx, s); w.stalled(time.Now(), h, known) {
 				f.options.Logger.Warn("the follower answers neither Postgres nor the log: ending its connection", "pid", s.holder)
@@ -176,8 +177,9 @@ func (f *Follower) attend(ctx context.Context) error {
 	}
 }
 
-// follow takes the slot and begins a term.
-func (f *Follower) follow(ctx context.Context, p *primary) error {
+// follow takes the slot and begins a term. Where the slot does not tell what it
+// should, it is made anew.
+func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 	if err := p.capable(ctx); err != nil {
 		return err
 	}
@@ -193,24 +195,25 @@ func (f *Follower) follow(ctx context.Context, p *primary) error {
 		return errHeld // another node was faster
 	}
 	defer closeConn(t.sender)
-	if err := t.take(ctx, present); err != nil {
-		return err
+	err = t.take(ctx, present, fresh)
+	if err == nil {
+		f.terms.Add(1)
+		f.beat.Store(int64(time.Since(f.start)))
+		f.following.Store(true)
+		f.judge(nil)
+		f.options.Logger.Info("following changes", "epoch", t.epoch, "term", t.last.Term)
+		err = t.loop(ctx)
 	}
-	f.terms.Add(1)
-	f.beat.Store(int64(time.Since(f.start)))
-	f.following.Store(true)
-	f.judge(nil)
-	f.options.Logger.Info("following changes", "epoch", t.epoch, "term", t.last.Term)
-	err = t.loop(ctx)
 	if code(err) == undefinedObject {
 		// The publication was missing when a change was written, and is
 		// missing for ever in the WAL that the slot still has to decode.
 		if defect := p.capable(ctx); defect != nil {
 			return defect
 		}
-		closeConn(t.sender)
-		f.options.Logger.Warn("changes were written while the publication was missing: the slot is made anew", "error", err)
-		return errors.Join(err, p.dropSlot(ctx))
+	} else if !errors.Is(err, errRepublished) {
+		return err
 	}
-	return err
+	closeConn(t.sender)
+	f.options.Logger.Warn("changes were written while the publication was another one: the slot is made anew", "error", err)
+	return errors.Join(err, p.dropSlot(ctx))
 }

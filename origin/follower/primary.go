@@ -33,11 +33,12 @@ const senderTimeout = 2 * time.Second
 
 // primary is an ordinary connection to it, and what was found there.
 type primary struct {
-	conn     *pgx.Conn
-	config   *pgx.ConnConfig
-	slotName string
-	system   string // which server, which timeline
-	ground   string // which run of it, which state of the publication
+	conn      *pgx.Conn
+	config    *pgx.ConnConfig
+	slotName  string
+	system    string // which server, which timeline
+	run       string // which run of it
+	published string // which state of the publication
 }
 
 func connectPrimary(ctx context.Context, url string) (*primary, error) {
@@ -93,7 +94,7 @@ func closeConn(conn *pgconn.PgConn) {
 // a fail-over and a restore give another name, and so does a publication that
 // was changed, because what was written meanwhile may never be told.
 func (p *primary) capable(ctx context.Context) error {
-	var level, standbys, published string
+	var level, standbys, publishing string
 	var standby bool
 	var started *string
 	err := p.row(ctx, `SELECT current_setting('wal_level'), current_setting('synchronous_standby_names'), pg_is_in_recovery(),
@@ -101,7 +102,7 @@ func (p *primary) capable(ctx context.Context) error {
 		(SELECT coalesce(string_agg(concat_ws('/', x.oid, x.xmin), ' ' ORDER BY x.oid), '') FROM (
 			SELECT oid, xmin::text FROM pg_publication WHERE pubname = $1
 			UNION ALL SELECT r.oid, r.xmin::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = prpubid WHERE pubname = $1) x)`,
-		publication.Name)(&level, &standbys, &standby, &started, &published)
+		publication.Name)(&level, &standbys, &standby, &started, &publishing)
 	switch {
 	case err != nil:
 		return fmt.Errorf("look at the primary: %w", err)
@@ -116,16 +117,16 @@ func (p *primary) capable(ctx context.Context) error {
 		// It confirms seconds late, and writers would wait for it.
 		return fmt.Errorf("%w: synchronous_standby_names is %s, which makes the follower a standby that commits wait for (name the standbys)", ErrIncapable, standbys)
 	}
-	p.ground = *started + " " + published
-	return p.published(ctx)
+	p.run, p.published = *started, publishing
+	return p.complete(ctx)
 }
 
 // countsAsStandby matches a synchronous_standby_names that includes a walsender
 // of any name, or of ours.
 var countsAsStandby = regexp.MustCompile(`(?:^|[\s,(])(?:\*|"\*"|"` + applicationName + `")(?:[\s,)]|$)`)
 
-// published looks whether the publication tells all that is needed.
-func (p *primary) published(ctx context.Context) error {
+// complete looks whether the publication tells all that is needed.
+func (p *primary) complete(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	state, err := publication.Look(ctx, p.conn)

@@ -72,33 +72,13 @@ func TestANewSlotMissesNoCommitThatIsNotYetVisible(t *testing.T) {
 	second := w.begin("INSERT INTO items (workspace_id, name) VALUES ($2, 'x')")
 	w.rollback(first)
 	w.awaitWaiting(second)
-	hanging := open(t, w.url)
-	done := make(chan error, 1)
-	go func() {
-		_, err := hanging.Exec(context.Background(), ids("INSERT INTO items (workspace_id, name) VALUES ($7, 'hangs')"))
-		done <- err
-	}()
-	w.eventually("the commit hangs", func() bool {
-		return w.text("SELECT coalesce((SELECT wait_event FROM pg_stat_activity WHERE pid = "+pidOf(hanging)+"), '')") == "SyncRep"
-	})
+	hanging, done := w.hang()
 	w.rollback(second)
-	const visible = "SELECT EXISTS (SELECT FROM items WHERE name = 'hangs')::text"
-	w.eventually("the slot is made, or awaits the hanging commit", func() bool {
-		return f.Following() || w.text("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'listedge follower' AND wait_event = 'PgSleep')::text") == "true"
-	})
-	if f.Following() && w.text(visible) == "false" {
-		w.turn()
-		w.heartbeat()
-		if h := w.heartbeat(); len(h.Unsettled) == 0 && w.text(visible) == "false" {
-			t.Errorf("a page that is read now is kept, and nothing will ever correct it: %+v", h)
-		}
-	}
+	w.eventually("the slot is made, or awaits the hanging commit", func() bool { return f.Following() || w.waits(hanging) })
+	w.toldOrVisible(f)
 	// What commits from now on is told, even what was committed before the slot was ready.
 	w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($3, 'x')"))
-	if _, err := w.db.Exec(w.ctx(), "SELECT pg_cancel_backend("+pidOf(hanging)+")"); err != nil {
-		t.Fatal(err)
-	}
-	must(<-done)
+	w.endHanging(hanging, done)
 	w.awaitFollowing(f)
 	w.at = stream.Position{}
 	if is := touched(w.change()); is != "contacts:3" {
@@ -109,6 +89,87 @@ func TestANewSlotMissesNoCommitThatIsNotYetVisible(t *testing.T) {
 	}
 	end()
 	f.stop()
+}
+
+// The same of a commit that the publication did not tell while it lacked its table.
+func TestAMendedPublicationMissesNoCommitThatIsNotYetVisible(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	p, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: sandboxtest.Dir(t), Disposable: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Stop() })
+	w := newWorld(t, p)
+	w.exec("SET synchronous_commit = local") // of the test itself
+	f := w.follow()
+	w.awaitFollowing(f)
+	w.heartbeat()
+	before := w.epoch
+	w.exec("ALTER PUBLICATION listedge DROP TABLE items")
+	w.incapable(f, "items")
+	end := withSetting(t, p, "synchronous_standby_names", "nobody")
+	hanging, done := w.hang()
+	w.exec("ALTER PUBLICATION listedge ADD TABLE items")
+	w.eventually("another epoch, or the hanging commit is awaited", func() bool {
+		epoch, _ := w.log.Epoch(w.ctx())
+		return epoch != before || w.waits(hanging)
+	})
+	w.toldOrVisible(f)
+	w.endHanging(hanging, done)
+	w.eventually("another epoch", func() bool { epoch, _ := w.log.Epoch(w.ctx()); return epoch != before })
+	w.awaitFollowing(f)
+	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($3, 'x')"))
+	if is := touched(w.change()); is != "items:3" {
+		t.Errorf("told: %s", is)
+	}
+	if s := f.Stats(); s.Terms > 3 {
+		t.Errorf("%+v", s)
+	}
+	end()
+	f.stop()
+}
+
+// hang begins a commit of an item of workspace 7, which waits for a standby
+// that is not there.
+func (w *world) hang() (conn *pgx.Conn, done chan error) {
+	w.Helper()
+	conn, done = open(w.T, w.url), make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(context.Background(), ids("INSERT INTO items (workspace_id, name) VALUES ($7, 'hangs')"))
+		done <- err
+	}()
+	w.eventually("the commit hangs", func() bool {
+		return w.text("SELECT coalesce((SELECT wait_event FROM pg_stat_activity WHERE pid = "+pidOf(conn)+"), '')") == "SyncRep"
+	})
+	return conn, done
+}
+
+func (w *world) endHanging(conn *pgx.Conn, done chan error) {
+	w.Helper()
+	w.exec("SELECT pg_cancel_backend(" + pidOf(conn) + ")")
+	must(<-done)
+}
+
+// waits says whether a slot that is being made waits for the transaction.
+func (w *world) waits(of *pgx.Conn) bool {
+	return w.text(`SELECT EXISTS (SELECT FROM pg_stat_activity f WHERE f.application_name = 'listedge follower'
+		AND (f.wait_event = 'PgSleep' OR `+pidOf(of)+` = ANY (pg_blocking_pids(f.pid))))::text`) == "true"
+}
+
+// toldOrVisible checks that a page that is read now, and lacks what hangs, will
+// not be kept.
+func (w *world) toldOrVisible(f running) {
+	w.Helper()
+	const visible = "SELECT EXISTS (SELECT FROM items WHERE name = 'hangs')::text"
+	if f.Following() && w.text(visible) == "false" {
+		w.turn()
+		w.heartbeat()
+		if h := w.heartbeat(); len(h.Unsettled) == 0 && w.text(visible) == "false" {
+			w.Errorf("a page that is read now is kept, and nothing will ever correct it: %+v", h)
+		}
+	}
 }
 
 // Many nodes start at once: one makes the slot, the others find it. Whoever is

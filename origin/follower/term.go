@@ -54,9 +54,13 @@ func newTerm(f *Follower, p *primary) *term {
 	return t
 }
 
+// errRepublished: what was committed before the publication was changed may
+// not have been told, and not be visible yet. Only a new slot awaits that.
+var errRepublished = errors.New("the publication was changed")
+
 // take begins a term: in the present epoch if nothing can have been missed in
-// it, else in a new one.
-func (t *term) take(ctx context.Context, present string) error {
+// it, else in a new one. The slot is fresh if it was just made.
+func (t *term) take(ctx context.Context, present string, fresh bool) error {
 	var xid, confirmed string
 	err := t.primary.row(ctx, `SELECT pg_current_xact_id()::text, confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1`,
 		t.primary.slotName)(&xid, &confirmed)
@@ -69,18 +73,21 @@ func (t *term) take(ctx context.Context, present string) error {
 	if err != nil {
 		return fmt.Errorf("begin a term: %w", err)
 	}
-	sum := sha256.Sum256([]byte(t.primary.system + " " + t.primary.ground))
-	incarnation := hex.EncodeToString(sum[:8])
+	run, published := digest(t.primary.system+" "+t.primary.run), digest(t.primary.published)
 	t.epoch = present
 	var previous stream.Position
 	goesOn := false
-	if of, _, _ := strings.Cut(present, "."); of == incarnation {
+	switch of := strings.Split(present, "."); {
+	case len(of) != 3 || of[0] != run:
+	case of[1] == published:
 		if previous, goesOn, err = t.continues(ctx); err != nil {
 			return err
 		}
+	case !fresh:
+		return errRepublished
 	}
 	if !goesOn {
-		t.epoch, previous = incarnation+"."+rand.Text()[:8], stream.Position{}
+		t.epoch, previous = run+"."+published+"."+rand.Text()[:8], stream.Position{}
 	}
 	t.last = stream.Position{Term: t.decoder.reference}
 	t.queue(stream.Entry{Take: &stream.Take{Previous: previous}})
@@ -89,6 +96,11 @@ func (t *term) take(ctx context.Context, present string) error {
 	}
 	t.kept.add(time.Now(), t.last)
 	return t.nameEpoch(ctx, present)
+}
+
+func digest(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:6])
 }
 
 // continues says whether the log of the present epoch reaches as far as the
@@ -253,12 +265,12 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 
 // upkeep looks, every now and then, whether the ground of the term still holds.
 func (t *term) upkeep(ctx context.Context) error {
-	ground := t.primary.ground
+	run, published := t.primary.run, t.primary.published
 	if err := t.primary.capable(ctx); err != nil {
 		return err
 	}
-	if t.primary.ground != ground {
-		return errors.New("the publication was changed")
+	if t.primary.run != run || t.primary.published != published {
+		return errors.New("the server was restarted, or the publication changed")
 	}
 	s, err := t.primary.slot(ctx)
 	if err != nil {
