@@ -156,7 +156,11 @@ func (f *Follower) attend(ctx context.Context) error {
 			err = p.dropSlot(ctx)
 		case s.state == slotMissing:
 			if err = p.capable(ctx); err == nil {
-				fresh, err = p.createSlot(ctx)
+				late := time.AfterFunc(createTimeout, func() {
+					f.options.Logger.Warn("the new slot waits for the end of write transactions that have been open for long")
+				})
+				fresh, err = p.createSlot(ctx, createPatience)
+				late.Stop()
 			}
 		default:
 			fresh = false

@@ -21,9 +21,12 @@ const (
 	candidacy = 20 * time.Millisecond
 	// stalledAfter is how long a holder may answer neither Postgres nor the log.
 	stalledAfter = 500 * time.Millisecond
-	// createTimeout bounds making a slot, which waits for every write
-	// transaction that is open; an hour-long one is waited for by trying again.
+	// createTimeout bounds making a slot for one who waits for it. A slot waits
+	// for every write transaction that is open, three times over.
 	createTimeout = 10 * time.Second
+	// createPatience is that of a node, which has time, and would begin from
+	// the start again: where long transactions overlap, in vain.
+	createPatience = 10 * time.Minute
 )
 
 var errHeld = errors.New("another node took the slot")
@@ -69,8 +72,8 @@ func (p *primary) slot(ctx context.Context) (s slot, err error) {
 }
 
 // createSlot makes the slot, unless another node is faster.
-func (p *primary) createSlot(ctx context.Context) (created bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, createTimeout)
+func (p *primary) createSlot(ctx context.Context, timeout time.Duration) (created bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	_, err = p.conn.Exec(ctx, strings.ReplaceAll(createSlotSQL, "NAME", p.slotName))
 	switch code(err) {
@@ -114,7 +117,7 @@ func CreateSlot(ctx context.Context, databaseURL string) (name string, created b
 		return p.slotName, false, err
 	}
 	if err = p.capable(ctx); err == nil {
-		created, err = p.createSlot(ctx)
+		created, err = p.createSlot(ctx, createTimeout)
 	}
 	return p.slotName, created, err
 }
