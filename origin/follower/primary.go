@@ -82,6 +82,7 @@ func (p *primary) close() { closeConn(p.conn.PgConn()) }
 func closeConn(conn *pgconn.PgConn) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
+	_ = conn.Conn().SetReadDeadline(time.Time{}) // receive sets it
 	_ = conn.Close(ctx)
 	select {
 	case <-conn.CleanupDone():

@@ -160,7 +160,7 @@ func (t *term) loop(ctx context.Context) error {
 	now := time.Now()
 	beat, ask, upkeep := now, now, now.Add(upkeepEvery)
 	t.replied, t.logAnswered = now, now
-	for {
+	for ctx.Err() == nil {
 		now = time.Now()
 		if t.due(now) {
 			if err := t.publish(ctx); err != nil {
@@ -203,13 +203,18 @@ func (t *term) loop(ctx context.Context) error {
 			return err
 		}
 	}
+	return ctx.Err()
 }
 
 // receive handles one message, or none until wake.
 func (t *term) receive(ctx context.Context, wake time.Time) error {
-	receiving, cancel := context.WithDeadline(ctx, wake)
-	defer cancel()
-	message, err := t.sender.ReceiveMessage(receiving)
+	// A context with a deadline costs as much as a row, of which a transaction
+	// may have many: that ctx has ended is noticed at wake.
+	err := t.sender.Conn().SetReadDeadline(wake)
+	var message pgproto3.BackendMessage
+	if err == nil {
+		message, err = t.sender.ReceiveMessage(context.Background())
+	}
 	if err != nil {
 		if pgconn.Timeout(err) && ctx.Err() == nil {
 			return nil
