@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"listedge/origin/publication"
 )
 
 // Scopes are all a key can have.
@@ -70,6 +72,27 @@ func (a *Admin) Close() { _ = a.conn.Close(context.Background()) }
 // CreateWorkspace makes a workspace; a nil rate gives it no bucket.
 func (a *Admin) CreateWorkspace(ctx context.Context, name string, rate *float64, burst *int32) (WorkspaceRow, error) {
 	return one[WorkspaceRow](ctx, a.conn, "create the workspace", createWorkspaceSQL, name, rate, burst)
+}
+
+// errUnfollowed: a purge would reach nobody.
+var errUnfollowed = errors.New("nobody follows changes, so pages live --cache-ttl: there is nothing to purge, or nobody to tell")
+
+// Purge has all nodes read the workspace's pages anew; nil = everybody's.
+func (a *Admin) Purge(ctx context.Context, workspace *uuid.UUID) error {
+	if workspace != nil {
+		if err := a.WorkspaceExists(ctx, *workspace); err != nil {
+			return err
+		}
+	}
+	var followed bool
+	err := a.conn.QueryRow(ctx, purgeSQL, publication.SlotPrefix, publication.MessagePrefix, publication.Purge(workspace)).Scan(&followed)
+	if err == nil && !followed {
+		err = errUnfollowed
+	}
+	if err != nil {
+		return fmt.Errorf("purge: %w", err)
+	}
+	return nil
 }
 
 // Workspaces lists all workspaces, oldest first.

@@ -177,6 +177,11 @@ SELECT k.key_hash, k.id, k.workspace_id, k.scopes, k.expires_at,
 FROM api_keys k JOIN workspaces w ON w.id = k.workspace_id
 WHERE k.key_hash = ANY($1)`
 
+// purgeSQL writes a message into the WAL, where somebody reads it.
+const purgeSQL = `
+SELECT pg_logical_emit_message(true, $2, $3) IS NOT NULL
+	AND EXISTS (SELECT FROM pg_replication_slots s JOIN pg_database d ON d.datname = current_database() WHERE active AND slot_name = $1 || d.oid)`
+
 // … and as the commands change them.
 const (
 	createWorkspaceSQL = `

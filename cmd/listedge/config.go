@@ -30,6 +30,7 @@ type cli struct {
 	Doctor     doctorCommand     `cmd:"" help:"Say what of Postgres' and Redis' configuration is missing, risky or fine."`
 	Workspaces workspacesCommand `cmd:"" help:"Create, list, suspend and resume workspaces."`
 	Keys       keysCommand       `cmd:"" help:"Create, list and revoke API keys."`
+	Purge      purgeCommand      `cmd:"" help:"Have all nodes read their pages anew, of one workspace or of all."`
 	Import     importCommand     `cmd:"" help:"Load items or contacts from a CSV or JSON Lines file."`
 	Seed       seedCommand       `cmd:"" help:"Load deterministic sample data of any size."`
 

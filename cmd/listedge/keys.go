@@ -91,19 +91,9 @@ func (c *keyList) Run(ctx context.Context, t *terminal) error {
 	})
 }
 
-type keyRevoke struct {
-	databaseFlags
-	jsonFlag
-	ID uuid.UUID `arg:"" help:"The key's id (not the key)."`
-}
+type keyRevoke struct{ oneFlags }
 
 // Run revokes a key.
 func (c *keyRevoke) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
-		k, err := a.RevokeKey(ctx, c.ID)
-		if err != nil {
-			return err
-		}
-		return c.print(t, k, func() { fmt.Fprintln(t.out, "revoked", k.ID) })
-	})
+	return c.do(ctx, t, "revoked", func(a *origin.Admin) (any, error) { return a.RevokeKey(ctx, c.ID) })
 }

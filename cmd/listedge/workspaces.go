@@ -8,8 +8,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/google/uuid"
-
 	"listedge/limiter"
 	"listedge/origin"
 )
@@ -109,36 +107,16 @@ func (c *workspaceList) Run(ctx context.Context, t *terminal) error {
 	})
 }
 
-type workspaceSuspend struct {
-	databaseFlags
-	jsonFlag
-	ID uuid.UUID `arg:"" help:"The workspace."`
-}
+type workspaceSuspend struct{ oneFlags }
 
 // Run suspends a workspace.
 func (c *workspaceSuspend) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
-		w, err := a.SuspendWorkspace(ctx, c.ID)
-		if err != nil {
-			return err
-		}
-		return c.print(t, w, func() { fmt.Fprintln(t.out, "suspended", w.ID) })
-	})
+	return c.do(ctx, t, "suspended", func(a *origin.Admin) (any, error) { return a.SuspendWorkspace(ctx, c.ID) })
 }
 
-type workspaceResume struct {
-	databaseFlags
-	jsonFlag
-	ID uuid.UUID `arg:"" help:"The workspace."`
-}
+type workspaceResume struct{ oneFlags }
 
 // Run resumes a workspace.
 func (c *workspaceResume) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
-		w, err := a.ResumeWorkspace(ctx, c.ID)
-		if err != nil {
-			return err
-		}
-		return c.print(t, w, func() { fmt.Fprintln(t.out, "resumed", w.ID) })
-	})
+	return c.do(ctx, t, "resumed", func(a *origin.Admin) (any, error) { return a.ResumeWorkspace(ctx, c.ID) })
 }

@@ -8,14 +8,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pglogrepl"
 
+	"listedge/origin/publication"
 	"listedge/stream"
 )
 
 // maxPairs bounds a change; above it, whole collections are touched.
 const maxPairs = 1000
-
-// ddlPrefix marks the messages that the event trigger of the schema writes.
-const ddlPrefix = "listedge"
 
 const everything = 1<<stream.Collections - 1
 
@@ -64,8 +62,8 @@ func (d *decoder) next(ctx context.Context, data []byte) (done *commit, err erro
 			d.touch(relation, nil)
 		}
 	case *pglogrepl.LogicalDecodingMessage:
-		if m.Transactional && m.Prefix == ddlPrefix {
-			d.change.Whole = everything
+		if m.Transactional && m.Prefix == publication.MessagePrefix {
+			d.told(m.Content)
 		}
 	case *pglogrepl.CommitMessage:
 		d.change.LSN, d.change.CommittedAt = uint64(m.TransactionEndLSN), m.CommitTime.UnixMicro()
@@ -118,6 +116,18 @@ func ours(name string) (t table, ok bool) {
 	return t, true
 }
 
+// told takes a message: of a purge, or of a change to the schema.
+func (d *decoder) told(message []byte) {
+	workspace, ok := publication.Purged(message)
+	if !ok {
+		d.change.Whole = everything
+		return
+	}
+	for collection := range stream.Collections {
+		d.add(stream.Pair{Workspace: workspace, Collection: collection})
+	}
+}
+
 // touch adds what a row belongs to. Where that is not told, everything that
 // the table holds is touched: too much is safe, too little is not.
 func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData) {
@@ -129,13 +139,19 @@ func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData) {
 	if t.foreign || d.change.Touches(t.collection) {
 		return
 	}
-	workspace, ok := workspaceOf(t, row)
-	pair := stream.Pair{Workspace: workspace, Collection: t.collection}
-	if _, known := d.seen[pair]; ok && known {
+	if workspace, ok := workspaceOf(t, row); ok {
+		d.add(stream.Pair{Workspace: workspace, Collection: t.collection})
+	} else {
+		d.change.Whole |= 1 << t.collection
+	}
+}
+
+func (d *decoder) add(pair stream.Pair) {
+	if _, known := d.seen[pair]; known {
 		return
 	}
-	if !ok || len(d.change.Pairs) == maxPairs {
-		d.change.Whole |= 1 << t.collection
+	if len(d.change.Pairs) == maxPairs {
+		d.change.Whole |= 1 << pair.Collection
 		return
 	}
 	d.seen[pair] = struct{}{}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// A purge reaches every page of the workspace, and no other's.
+func TestPurge(t *testing.T) {
+	url := database(t)
+	workspace, key := workspaceWithKey(t, url)
+	_, other := workspaceWithKey(t, url)
+	p := start(t, "purge", "--database-url", url)
+	if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), "nobody follows changes") {
+		t.Fatalf("with no node: exit %d: %s", p.code, p.err.String())
+	}
+	n := startNode(t, url)
+	within(t, 20*time.Second, "followed", func() bool { return n.mode() == "followed" })
+	hit := func(key string) bool {
+		return strings.HasPrefix(n.get(t, "/v1/contacts?sort=name", key).Header.Get("Cache-Status"), "listedge; hit")
+	}
+	warm := func() {
+		t.Helper()
+		for _, key := range []string{key, other} {
+			within(t, 10*time.Second, "a hit", func() bool { return hit(key) })
+		}
+	}
+	warm()
+	before := n.metric(t, "listedge_origin_fetches_total")
+	if said := command(t, "purge", "--workspace", workspace, "--database-url", url); said != "purged workspace "+workspace+"\n" {
+		t.Error(said)
+	}
+	within(t, 10*time.Second, "a miss", func() bool { return !hit(key) || n.metric(t, "listedge_origin_fetches_total") > before })
+	if !hit(other) {
+		t.Error("another workspace's page was purged")
+	}
+	warm()
+	if said := command(t, "purge", "--database-url", url); said != "purged all workspaces\n" {
+		t.Error(said)
+	}
+	before = n.metric(t, "listedge_origin_fetches_total")
+	for _, key := range []string{key, other} {
+		within(t, 10*time.Second, "a miss", func() bool { return !hit(key) || n.metric(t, "listedge_origin_fetches_total") > before+1 })
+	}
+	p = start(t, "purge", "--workspace", uuid.NewString(), "--database-url", url)
+	if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), "not found") {
+		t.Errorf("a workspace that is not there: exit %d: %s", p.code, p.err.String())
+	}
+}
