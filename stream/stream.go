@@ -72,7 +72,7 @@ type Pair struct {
 type Change struct {
 	XID         uint64 `json:"x"`           // 64 bits wide: with its wrap-around count
 	LSN         uint64 `json:"l"`           // the end of its commit record
-	CommittedAt int64  `json:"a,omitempty"` // microseconds since 1970 by the primary's clock; 0 = not told
+	CommittedAt int64  `json:"a,omitempty"` // microseconds since 1970 by the primary's clock, or that of the server it was replicated from; 0 = not told
 	Pairs       []Pair `json:"p,omitempty"`
 	Whole       uint8  `json:"w,omitempty"` // a bit for each collection touched as a whole
 }

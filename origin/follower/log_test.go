@@ -1,0 +1,198 @@
+package follower
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"listedge/stream"
+)
+
+// faultyLog is a log that a test makes fail.
+type faultyLog struct {
+	stream.Log
+	append func(ctx context.Context, epoch string, entries []stream.Entry) error // before; nil = as ever
+	naming func(from, to string)                                                 // before; nil = as ever
+	away   atomic.Bool
+}
+
+var errAway = errors.New("the log is away")
+
+func (l *faultyLog) ok() error {
+	if l.away.Load() {
+		return errAway
+	}
+	return nil
+}
+
+func (l *faultyLog) Append(ctx context.Context, epoch string, entries ...stream.Entry) error {
+	if err := l.ok(); err != nil {
+		return err
+	}
+	if l.append != nil {
+		if err := l.append(ctx, epoch, entries); err != nil {
+			return err
+		}
+	}
+	return l.Log.Append(ctx, epoch, entries...)
+}
+
+func (l *faultyLog) SetEpoch(ctx context.Context, from, to string) error {
+	if l.naming != nil {
+		l.naming(from, to)
+	}
+	return l.Log.SetEpoch(ctx, from, to)
+}
+
+func (l *faultyLog) Epoch(ctx context.Context) (string, error) {
+	if err := l.ok(); err != nil {
+		return "", err
+	}
+	return l.Log.Epoch(ctx)
+}
+
+func (l *faultyLog) Last(ctx context.Context, epoch string) (stream.Position, error) {
+	if err := l.ok(); err != nil {
+		return stream.Position{}, err
+	}
+	return l.Log.Last(ctx, epoch)
+}
+
+func (l *faultyLog) Probes(ctx context.Context) (map[string]uint64, error) {
+	if err := l.ok(); err != nil {
+		return nil, err
+	}
+	return l.Log.Probes(ctx)
+}
+
+func TestAnAmbiguousAppendIsNotDuplicated(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server().Postgres)
+	doubtful := &faultyLog{Log: w.log}
+	var n, most atomic.Int64
+	doubtful.append = func(ctx context.Context, epoch string, entries []stream.Entry) error {
+		most.Store(max(most.Load(), int64(len(entries))))
+		happens := len(entries) // and nobody knows
+		switch n.Add(1) % 4 {
+		case 0:
+			return nil
+		case 1:
+			happens = 0
+		case 2:
+			happens /= 2
+		}
+		if err := w.log.Append(ctx, epoch, entries[:happens]...); err != nil {
+			return err
+		}
+		return context.DeadlineExceeded
+	}
+	f := w.followWith(w.url, doubtful, never)
+	w.awaitFollowing(f)
+	expect := func(from, to int) {
+		t.Helper()
+		for n := from; n < to; n++ {
+			if c := w.change(); len(c.Pairs) != 1 || c.Pairs[0].Workspace != number(n) {
+				t.Fatalf("change %d: %+v", n, c)
+			}
+		}
+	}
+	const few, all = 9, 300
+	insert := func(n int) {
+		w.exec("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')", number(n))
+	}
+	for n := range few {
+		insert(n)
+	}
+	expect(0, few)
+	f.stop()
+	w.awaitFree()
+	for n := few; n < all; n++ { // which come at once
+		insert(n)
+	}
+	f = w.followWith(w.url, doubtful, never)
+	w.awaitFollowingFrom(f)
+	again := int(w.change().Pairs[0].Workspace[15]) // what was not confirmed yet
+	if again > few {
+		t.Fatalf("begins with %d", again)
+	}
+	expect(again+1, all)
+	if s := f.Stats(); s.Terms != 1 || s.Commits != uint64(all-again) || most.Load() < 3 {
+		t.Errorf("%+v, %d at once", s, most.Load())
+	}
+}
+
+func TestALogThatIsAwayLosesNoChange(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server().Postgres)
+	log := &faultyLog{Log: w.log}
+	f := w.followWith(w.url, log, never)
+	w.awaitFollowing(f)
+	w.heartbeat()
+	epoch := w.epoch
+	log.away.Store(true)
+	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
+	began := time.Now()
+	w.eventually("giving up", func() bool { return !f.Following() })
+	if took := time.Since(began); took < logPatience/2 || took > 4*time.Second {
+		t.Errorf("gave up after %s", took)
+	}
+	w.awaitFree()
+	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($2, 'x')"))
+	log.away.Store(false)
+	w.awaitFollowingFrom(f)
+	if w.epoch != epoch {
+		t.Error("a new epoch, though nothing was missed")
+	}
+	if a, b := touched(w.change()), touched(w.change()); a != "items:1" || b != "items:2" {
+		t.Errorf("%s, %s", a, b)
+	}
+}
+
+// The log forgets what is old while a follower, or the next one, needs it.
+func TestATrimmedLog(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server().Postgres)
+	trim := func() stream.Position {
+		last := must2(w.log.Last(w.ctx(), w.epoch))
+		must(w.log.Trim(w.ctx(), w.epoch, stream.Position{Term: last.Term, N: last.N + 1}))
+		return last
+	}
+	f := w.follow()
+	w.awaitFollowing(f)
+	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
+	w.change()
+	behind := w.at
+	forgotten := trim()
+	w.at = forgotten // a node that has read all goes on
+	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($2, 'x')"))
+	if is := touched(w.change()); is != "items:2" {
+		t.Error(is)
+	}
+	w.heartbeat()
+	for _, e := range must2(w.log.Read(w.ctx(), w.epoch, behind, time.Millisecond))[:1] { // another sees that something is missing
+		if e.Position.Compare(forgotten) <= 0 || e.Position.N == behind.N+1 {
+			t.Errorf("%s is found after %s", e.Position, behind)
+		}
+	}
+	if s := f.Stats(); s.Terms != 1 {
+		t.Errorf("%+v", s)
+	}
+	f.stop()
+	w.awaitFree()
+	epoch := w.epoch
+	f = w.follow()
+	w.awaitFollowingFrom(f)
+	if w.heartbeat(); w.epoch != epoch {
+		t.Error("a new epoch, though the end of the log is there")
+	}
+	f.stop()
+	w.awaitFree()
+	trim() // and what was confirmed cannot be compared any more
+	f = w.follow()
+	w.awaitFollowing(f)
+	if w.heartbeat(); w.epoch == epoch {
+		t.Error("it goes on behind a log of which nothing is left")
+	}
+}

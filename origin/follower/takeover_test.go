@@ -1,0 +1,225 @@
+package follower
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"listedge/stream"
+)
+
+// awaitFree waits until Postgres has noticed that the follower is gone.
+func (w *world) awaitFree() {
+	w.Helper()
+	w.eventually("the slot is free", func() bool {
+		return w.text("SELECT coalesce(active_pid, 0)::text FROM pg_replication_slots WHERE slot_name = '"+w.slotName()+"'") == "0"
+	})
+}
+
+func never() time.Duration { return 0 }
+
+func always() time.Duration { return time.Hour }
+
+func TestAFrozenFollowerIsOvertakenAndFenced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server().Postgres)
+	thaw, frozen := make(chan struct{}), make(chan struct{})
+	var freeze atomic.Bool
+	var once sync.Once
+	var late atomic.Int64
+	slow := &faultyLog{Log: w.log}
+	slow.append = func(context.Context, string, []stream.Entry) error {
+		if freeze.Load() {
+			once.Do(func() { close(frozen) })
+			<-thaw
+			late.Add(1)
+		}
+		return nil
+	}
+	first := w.followWith(w.url, slow, never)
+	w.awaitFollowing(first)
+	w.heartbeat()
+	epoch := w.epoch
+	freeze.Store(true)
+	<-frozen
+	second := w.followWith(w.url, w.log, always)
+	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
+	began := time.Now()
+	w.awaitFollowingFrom(second)
+	if took := time.Since(began); took > 1500*time.Millisecond {
+		t.Errorf("taken over after %s", took)
+	}
+	if w.epoch != epoch {
+		t.Errorf("a new epoch, though nothing was missed")
+	}
+	if is := touched(w.change()); is != "items:1" {
+		t.Error(is)
+	}
+	first.Follower.options.Logger.Info("thawing")
+	close(thaw)
+	w.eventually("the late entry is tried", func() bool { return late.Load() > 0 })
+	w.eventually("the frozen one steps down", func() bool { return !first.Following() })
+	freeze.Store(false)
+	for range 20 {
+		w.heartbeat() // and await checks that nothing stands between
+	}
+	if !second.Following() || first.Following() {
+		t.Error("both or none follow")
+	}
+	if present, _ := w.log.Epoch(t.Context()); present != epoch {
+		t.Errorf("the epoch turned to %s", present)
+	}
+}
+
+// An overtaken follower may be stopped anywhere, just before it names its epoch
+// as well: it must not call nodes back to it, not for a moment.
+func TestAnOvertakenFollowerNamesNoEpoch(t *testing.T) {
+	t.Parallel()
+	for name, lost := range map[string]bool{"as it begins": false, "as it mends what the log lost": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, server().Postgres)
+			var stop atomic.Bool
+			var once sync.Once
+			var woken atomic.Int64
+			stopped, wake := make(chan struct{}), make(chan struct{})
+			log := &faultyLog{Log: w.log}
+			log.naming = func(string, string) {
+				if stop.Load() {
+					once.Do(func() { close(stopped) })
+					<-wake
+					woken.Add(1)
+				}
+			}
+			stop.Store(!lost)
+			first := w.followWith(w.url, log, never)
+			if lost {
+				w.awaitFollowing(first)
+				w.heartbeat()
+				stop.Store(true)
+				must(w.log.SetEpoch(w.ctx(), w.epoch, ""))
+			}
+			<-stopped
+			second := w.followWith(w.url, w.log, always)
+			w.awaitFollowing(second)
+			epoch := w.epoch
+			watching, done := context.WithCancel(t.Context())
+			named := make(chan string, 1)
+			go func() { // what a node would see
+				defer close(named)
+				for watching.Err() == nil {
+					if present, _ := w.log.Epoch(watching); present != epoch {
+						named <- present
+						return
+					}
+				}
+			}()
+			stop.Store(false)
+			close(wake)
+			w.eventually("the first wakes and steps down", func() bool { return woken.Load() > 0 && !first.Following() })
+			for range 5 {
+				w.heartbeat()
+			}
+			done()
+			if present, yes := <-named; yes {
+				t.Errorf("the epoch turned from %s to %q", epoch, present)
+			}
+			if !second.Following() {
+				t.Error("the second does not follow any more")
+			}
+		})
+	}
+}
+
+func TestTheNextFollowsAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server().Postgres)
+	f := w.follow()
+	w.awaitFollowing(f)
+	candidates := []running{w.follow(), w.follow()}
+	for range 3 {
+		w.heartbeat()
+		epoch := w.epoch
+		began := time.Now()
+		f.stop()
+		w.eventually("the next follows", func() bool { return candidates[0].Following() || candidates[1].Following() })
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("after %s", took)
+		} else {
+			t.Logf("after %s", took)
+		}
+		w.turn()
+		if w.epoch != epoch {
+			t.Error("a new epoch, though nothing was missed")
+		}
+		if candidates[1].Following() {
+			candidates[0], candidates[1] = candidates[1], candidates[0]
+		}
+		f, candidates[0] = candidates[0], w.follow()
+	}
+}
+
+// A candidate that reads no heartbeats may itself be what is cut off, and a
+// holder may be busy with a huge transaction: it lives as long as it answers.
+func TestAHealthyHolderIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server().Postgres)
+	silent := &faultyLog{Log: w.log}
+	holder := w.followWith(w.url, w.log, never)
+	w.awaitFollowing(holder)
+	w.followWith(w.url, silent, always) // reads the log, hears nothing
+	away := &faultyLog{Log: w.log}
+	away.away.Store(true)
+	w.followWith(w.url, away, always)
+	w.exec(`INSERT INTO items (workspace_id, name) SELECT gen_random_uuid(), md5(g::text) FROM generate_series(1, 15000) g`) // longer than stalledAfter to decode
+	for range 40 {
+		w.heartbeat()
+	}
+	if s := holder.Stats(); !s.Following || s.Terms != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// What was prepared under one follower is told by the one under which it commits.
+func TestPreparedTransactionsOutliveFollowers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server().Postgres)
+	f := w.follow()
+	w.awaitFollowing(f)
+	prepare := func(n int) {
+		w.exec(ids(fmt.Sprintf("BEGIN; INSERT INTO items (workspace_id, name) VALUES ($%d, 'prepared'); PREPARE TRANSACTION '%s_%d'", n, w.name, n)))
+	}
+	commit := func(verb string, n int) { w.exec(fmt.Sprintf("%s PREPARED '%s_%d'", verb, w.name, n)) }
+	for n := range 3 {
+		prepare(n + 1)
+		t.Cleanup(func() { // every new slot of the server would wait for it
+			_, _ = w.db.Exec(context.Background(), fmt.Sprintf("ROLLBACK PREPARED '%s_%d'", w.name, n+1))
+		})
+	}
+	here := w.heartbeat().LSN
+	w.eventually("the slot is confirmed beyond the preparing", func() bool {
+		return w.text(fmt.Sprintf("SELECT (confirmed_flush_lsn >= '%s'::pg_lsn)::text FROM pg_replication_slots WHERE slot_name = '%s'", pglogrepl.LSN(here), w.slotName())) == "true"
+	})
+	f.stop()
+	w.awaitFree()
+	commit("COMMIT", 1) // while nobody follows
+	epoch := w.epoch
+	w.awaitFollowingFrom(w.follow())
+	if is := touched(w.change()); is != "items:1" {
+		t.Error(is)
+	}
+	commit("ROLLBACK", 2)
+	commit("COMMIT", 3)
+	if is := touched(w.change()); is != "items:3" {
+		t.Error(is)
+	}
+	w.await("it settles", func(e stream.Entry) bool { return e.Heartbeat != nil && len(e.Heartbeat.Unsettled) == 0 })
+	if w.epoch != epoch {
+		t.Error("a new epoch, though nothing was missed")
+	}
+}

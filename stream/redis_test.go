@@ -1,0 +1,141 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Whatever Redis does: errors in time, and afterwards it goes on.
+func TestRedisAway(t *testing.T) {
+	server, client := startRedis(t)
+	log := NewRedis(client)
+	const limit = 200 * time.Millisecond
+	calls := map[string]func(context.Context) error{
+		"Epoch":    func(ctx context.Context) error { _, err := log.Epoch(ctx); return err },
+		"SetEpoch": func(ctx context.Context) error { return log.SetEpoch(ctx, "", "a") },
+		"Append":   func(ctx context.Context) error { return log.Append(ctx, "a", beat(9, 9)) },
+		"Last":     func(ctx context.Context) error { _, err := log.Last(ctx, "a"); return err },
+		"Read":     func(ctx context.Context) error { _, err := log.Read(ctx, "a", Position{9, 9}, patient); return err },
+		"Trim":     func(ctx context.Context) error { return log.Trim(ctx, "a", Position{1, 1}) },
+		"Probe":    func(ctx context.Context) error { return log.Probe(ctx, "n", 1) },
+		"Probes":   func(ctx context.Context) error { _, err := log.Probes(ctx); return err },
+	}
+	fail := func(t *testing.T) {
+		t.Helper()
+		for name, call := range calls {
+			ctx, cancel := context.WithTimeout(context.Background(), limit)
+			began := time.Now()
+			if err := call(ctx); err == nil || errors.Is(err, ErrFenced) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if took := time.Since(began); took > limit+patient/10 {
+				t.Errorf("%s took %s", name, took)
+			}
+			cancel()
+		}
+	}
+	add(t, log, "a", beat(1, 1), beat(1, 2))
+	turn(t, log, "a")
+
+	if err := client.FlushAll(inTime(t)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if epoch, err := log.Epoch(inTime(t)); err != nil || epoch != "" {
+		t.Fatalf("flushed: epoch %q, %v", epoch, err)
+	}
+	ends(t, log, "a", Position{})
+	add(t, log, "a", beat(1, 3)) // who was up to date misses nothing
+	holds(t, log, "a", Position{1, 2}, beat(1, 3))
+
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	fail(t)
+	if err := server.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	last, err := log.Last(inTime(t), "a") // what failed may have happened
+	if err != nil || last.Compare(Position{1, 3}) < 0 {
+		t.Fatal(last, err)
+	}
+
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	fail(t)
+	if err := server.Restart(inTime(t)); err != nil {
+		t.Fatal(err)
+	}
+	for ctx := inTime(t); ; { // connections that died may still be in the pool
+		if _, err := log.Last(ctx, "a"); err == nil {
+			break
+		} else if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+	ends(t, log, "a", Position{})
+	add(t, log, "a", beat(1, 4))
+	if err := log.Probe(inTime(t), "n", 3); err != nil { // its script was lost, too
+		t.Fatal(err)
+	}
+
+}
+
+// What cannot be read is known to be there, and hides nothing behind it.
+func TestRedisHoldsWhatCannotBeDecoded(t *testing.T) {
+	_, client := startRedis(t)
+	log := NewRedis(client)
+	unreadable := []string{"", "{", "null", "[]", `"x"`, `{"h":{"l":-1}}`, `{"h":{"l":1},"c":{"x":"1"}}`, `{"z":{"of":"a newer version"}}`, "\xff\x00"}
+	want := []Entry{beat(1, 1)}
+	add(t, log, "a", want...)
+	for n, body := range unreadable {
+		at := Position{1, uint64(n + 2)}
+		if err := client.XAdd(inTime(t), &redis.XAddArgs{Stream: logKey + "a", ID: at.String(), Values: []any{entryField, body}}).Err(); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, Entry{Position: at})
+	}
+	if err := client.XAdd(inTime(t), &redis.XAddArgs{Stream: logKey + "a", ID: "2-1", Values: []any{"another field", "{}"}}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	want = append(want, Entry{Position: Position{2, 1}}, beat(2, 2))
+	add(t, log, "a", beat(2, 2))
+	holds(t, log, "a", Position{}, want...)
+	for _, e := range want {
+		if e.Unknown() != (e.Heartbeat == nil) {
+			t.Errorf("%+v", e)
+		}
+	}
+	// A field that came with a newer version is no reason not to understand.
+	if e := decode(Position{1, 1}, `{"h":{"l":7,"s":"1:1:","new":{}},"new":1}`); e.Unknown() || e.Heartbeat.LSN != 7 {
+		t.Errorf("%+v", e)
+	}
+}
+
+// What nobody writes to any more goes away by itself, and only that.
+func TestRedisForgetsLogsThatNobodyWritesTo(t *testing.T) {
+	_, client := startRedis(t)
+	log := NewRedis(client)
+	life := func() time.Duration { return client.TTL(inTime(t), logKey+"a").Val() }
+	add(t, log, "a", beat(1, 1))
+	if is := life(); is <= logLife/2 || is > logLife {
+		t.Errorf("%s after the first entry of a term", is)
+	}
+	for n := uint64(2); n < 500; n += 7 {
+		if err := client.Expire(inTime(t), logKey+"a", logLife/2).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for from := n; n < from+100; n += 7 { // whatever the size of batches
+			if err := log.Append(inTime(t), "a", beat(1, n), beat(1, n+1), beat(1, n+2), beat(1, n+3), beat(1, n+4), beat(1, n+5), beat(1, n+6)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if is := life(); is <= logLife/2 {
+			t.Errorf("%s at %d", is, n)
+		}
+	}
+}
