@@ -31,9 +31,11 @@ type cli struct {
 	Workspaces workspacesCommand `cmd:"" help:"Create, list, suspend and resume workspaces."`
 	Keys       keysCommand       `cmd:"" help:"Create, list and revoke API keys."`
 	Purge      purgeCommand      `cmd:"" help:"Have all nodes read their pages anew, of one workspace or of all."`
+	Bench      benchCommand      `cmd:"" help:"Put a short load on a node, and draw how long its answers take."`
 	Import     importCommand     `cmd:"" help:"Load items or contacts from a CSV or JSON Lines file."`
 	Seed       seedCommand       `cmd:"" help:"Load deterministic sample data of any size."`
 
+	Config  kong.ConfigFlag  `help:"Settings of a command, as YAML with the names of its flags; flags and environment count more." env:"-" placeholder:"FILE"`
 	Version kong.VersionFlag `help:"Print version and revision." env:"-"`
 }
 

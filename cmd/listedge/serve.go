@@ -11,13 +11,15 @@ import (
 
 type serveCommand struct {
 	listenFlags
+	tlsFlags
 	databaseFlags
 	nodeFlags
+	PrintConfig printConfig `help:"Print the settings in effect, without secrets, and end." env:"-"`
 }
 
 // Validate is explicit because each of the embedded has one.
 func (c *serveCommand) Validate() error {
-	return cmp.Or(c.listenFlags.Validate(), c.databaseFlags.Validate(), c.nodeFlags.Validate())
+	return cmp.Or(c.listenFlags.Validate(), c.tlsFlags.Validate(), c.databaseFlags.Validate(), c.nodeFlags.Validate())
 }
 
 // Run serves until ctx ends.
@@ -27,6 +29,10 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal) error {
 		return err
 	}
 	logger := newLogger(t, c.nodeFlags)
+	if public, err = c.secure(public, logger); err != nil {
+		private.Close()
+		return err
+	}
 	n, err := newNode(ctx, c.nodeFlags, c.DatabaseURL, logger, public, private)
 	if err != nil {
 		public.Close()

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+type benchCommand struct {
+	URL         string        `help:"What to ask for." default:"http://127.0.0.1:8080/v1/items" placeholder:"URL"`
+	Key         string        `help:"API key." required:"" placeholder:"KEY"`
+	Duration    time.Duration `help:"How long." default:"5s"`
+	Connections int           `help:"How many at once, each waiting for its answer before it asks again." default:"16"`
+}
+
+// Validate refuses what cannot work.
+func (c *benchCommand) Validate() error {
+	u, err := url.Parse(c.URL)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return fmt.Errorf("--url must be an http:// or https:// URL")
+	case c.Duration < 100*time.Millisecond || c.Duration > time.Hour:
+		return fmt.Errorf("--duration must be from 100ms to 1h")
+	case c.Connections < 1 || c.Connections > 10_000:
+		return fmt.Errorf("--connections must be from 1 to 10000")
+	}
+	return nil
+}
+
+// errNoAnswer: there is nothing to tell of.
+var errNoAnswer = errors.New("no answer came")
+
+// longestAnswer bounds what the histogram tells apart, and how long an answer
+// is waited for.
+const longestAnswer = time.Minute
+
+// answers are what came of a number of requests.
+type answers struct {
+	latencies *hdrhistogram.Histogram // microseconds
+	statuses  map[string]int          // and what was said of the cache
+	bytes     int64
+	failures  int
+	failure   error // one of them
+}
+
+func newAnswers() *answers {
+	return &answers{latencies: hdrhistogram.New(1, longestAnswer.Microseconds(), 3), statuses: map[string]int{}}
+}
+
+// Run asks for the URL over and over, and draws how long it took.
+func (c *benchCommand) Run(ctx context.Context, t *terminal) error {
+	asking, stop := context.WithTimeout(ctx, c.Duration)
+	defer stop()
+	client := &http.Client{Timeout: longestAnswer, Transport: &http.Transport{MaxIdleConnsPerHost: c.Connections, MaxConnsPerHost: c.Connections}}
+	defer client.CloseIdleConnections()
+	loads := make([]*answers, c.Connections)
+	began := time.Now()
+	var asked sync.WaitGroup
+	for i := range loads {
+		loads[i] = newAnswers()
+		asked.Go(func() { loads[i].run(asking, client, c.URL, c.Key) })
+	}
+	asked.Wait()
+	took := time.Since(began)
+	all := newAnswers()
+	for _, l := range loads {
+		all.add(l)
+	}
+	if all.latencies.TotalCount() == 0 {
+		return errors.Join(errNoAnswer, all.failure)
+	}
+	all.draw(t.out, took)
+	if all.failures > 0 {
+		return fmt.Errorf("%d requests had no answer: %w", all.failures, all.failure)
+	}
+	return nil
+}
+
+func (l *answers) run(ctx context.Context, client *http.Client, url, key string) {
+	for ctx.Err() == nil {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			l.failures, l.failure = l.failures+1, err
+			return
+		}
+		r.Header.Set("X-API-Key", key)
+		began := time.Now()
+		answer, err := client.Do(r)
+		var n int64
+		if err == nil {
+			n, err = io.Copy(io.Discard, answer.Body)
+			answer.Body.Close()
+		}
+		if err != nil {
+			if ctx.Err() == nil { // else it was cut off by the end
+				l.failures, l.failure = l.failures+1, err
+				time.Sleep(10 * time.Millisecond)
+			}
+			continue
+		}
+		_ = l.latencies.RecordValue(max(1, time.Since(began).Microseconds()))
+		l.bytes += n
+		status := answer.Status
+		if from, ok := strings.CutPrefix(answer.Header.Get("Cache-Status"), "listedge; "); ok {
+			status += "  " + from
+		}
+		l.statuses[status]++
+	}
+}
+
+func (l *answers) add(o *answers) {
+	l.latencies.Merge(o.latencies)
+	for status, n := range o.statuses {
+		l.statuses[status] += n
+	}
+	l.bytes, l.failures = l.bytes+o.bytes, l.failures+o.failures
+	if o.failure != nil {
+		l.failure = o.failure
+	}
+}
+
+// draw writes the numbers and a histogram whose bars double in width of time.
+func (l *answers) draw(w io.Writer, took time.Duration) {
+	total := l.latencies.TotalCount()
+	fmt.Fprintf(w, "%d answers in %s: %.0f a second, %.1f MB a second\n", total, took.Round(time.Millisecond),
+		float64(total)/took.Seconds(), float64(l.bytes)/1e6/took.Seconds())
+	for _, status := range slices.Sorted(maps.Keys(l.statuses)) {
+		fmt.Fprintf(w, "  %6.2f %%  %s\n", 100*float64(l.statuses[status])/float64(total), status)
+	}
+	fmt.Fprint(w, "latency")
+	for _, p := range []float64{50, 90, 99, 99.9, 100} {
+		fmt.Fprintf(w, "  p%v %s", p, micros(l.latencies.ValueAtPercentile(p)))
+	}
+	fmt.Fprintln(w)
+	const width = 50
+	var counts []int64
+	var bounds []int64
+	var most int64
+	for from, to := int64(0), int64(64); from < l.latencies.Max(); from, to = to, 2*to {
+		n := int64(0)
+		for _, bar := range l.latencies.Distribution() {
+			if bar.From > from && bar.From <= to {
+				n += bar.Count
+			}
+		}
+		counts, bounds, most = append(counts, n), append(bounds, to), max(most, n)
+	}
+	for i, n := range counts {
+		if n == 0 && i == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "  up to %9s  %-*s %d\n", micros(bounds[i]), width, strings.Repeat("█", int((n*width+most-1)/most)), n)
+	}
+}
+
+func micros(n int64) string { return (time.Duration(n) * time.Microsecond).String() }

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestBench(t *testing.T) {
+	url := database(t)
+	workspace, key := workspaceWithKey(t, url)
+	n := startNode(t, url)
+	said := command(t, "bench", "--url", n.url+"/v1/items?limit=7", "--key", key, "--duration", "300ms", "--connections", "2")
+	for _, want := range []string{" a second", "200 OK  hit; detail=memory", "p99 ", "up to", "█"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("%q is missing:\n%s", want, said)
+		}
+	}
+	limited := newKeyFor(t, url, workspace, "--rate", "1", "--burst", "1")
+	if said := command(t, "bench", "--url", n.url+"/v1/items", "--key", limited, "--duration", "300ms", "--connections", "1"); !strings.Contains(said, "429 Too Many Requests") {
+		t.Error(said)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--key", key, "--url", "http://127.0.0.1:1/"}, exitFailed, "no answer"},
+		{[]string{"--key", key, "--url", "ftp://a"}, exitUsage, "--url"},
+		{[]string{"--key", key, "--duration", "0s"}, exitUsage, "--duration"},
+		{[]string{"--url", n.url}, exitUsage, "--key"},
+	} {
+		p := start(t, append([]string{"bench", "--duration", "200ms"}, c.args...)...)
+		if <-p.ended; p.code != c.code || !strings.Contains(p.err.String(), c.want) {
+			t.Errorf("%v: exit %d: %s", c.args, p.code, p.err.String())
+		}
+	}
+}

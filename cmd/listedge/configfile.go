@@ -1,0 +1,117 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"github.com/goccy/go-yaml"
+)
+
+// configFile is what --config names: YAML, or JSON, whose names are those of
+// the flags. What a flag or the environment says counts more.
+type configFile map[string]any
+
+func readConfig(r io.Reader) (kong.Resolver, error) {
+	var c configFile
+	if err := yaml.NewDecoder(r).Decode(&c); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("--config: %s", strings.Join(strings.Fields(yaml.FormatError(err, false, false)), " "))
+	}
+	return c, nil
+}
+
+// Validate refuses names that no command has: what is mistyped must not be
+// passed over.
+func (c configFile) Validate(app *kong.Application) error {
+	known := map[string]bool{}
+	_ = kong.Visit(app, func(node kong.Visitable, next kong.Next) error {
+		if flag, ok := node.(*kong.Flag); ok {
+			known[flag.Name] = true
+		}
+		return next(nil)
+	})
+	for _, name := range slices.Sorted(maps.Keys(c)) {
+		if !known[name] {
+			return fmt.Errorf("--config: there is no setting %q", name)
+		}
+	}
+	return nil
+}
+
+// Resolve gives a flag the file's value, if it has one and nobody else has.
+func (c configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+	value, ok := c[flag.Name]
+	if !ok || slices.ContainsFunc(flag.Envs, func(name string) bool { _, set := os.LookupEnv(name); return set }) {
+		return nil, nil
+	}
+	switch v := value.(type) {
+	case []any:
+		parts := make([]string, len(v))
+		for i, part := range v {
+			parts[i] = fmt.Sprint(part)
+		}
+		return strings.Join(parts, ","), nil
+	case map[string]any, nil:
+		return nil, fmt.Errorf("--config: %s: not a value", flag.Name)
+	}
+	return fmt.Sprint(value), nil
+}
+
+// printConfig is a flag that has the settings in effect printed, as --config
+// reads them, but for what is secret.
+type printConfig bool
+
+// AfterApply prints, and ends the program.
+func (printConfig) AfterApply(k *kong.Kong, ctx *kong.Context) error {
+	for _, flag := range ctx.Flags() {
+		if flag.Target.Type().PkgPath() == "github.com/alecthomas/kong" || flag.Name == "help" || flag.Name == "print-config" {
+			continue // they do something, and set nothing
+		}
+		value := ctx.FlagValue(flag)
+		if reflect.ValueOf(value).IsZero() && flag.Default == "" {
+			continue // not set
+		}
+		if list, ok := value.([]string); ok {
+			for i := range list {
+				list[i] = hideSecrets(list[i])
+			}
+		}
+		text, err := yaml.Marshal(map[string]any{flag.Name: printable(value)})
+		if err != nil {
+			return err
+		}
+		fmt.Fprint(k.Stdout, string(text))
+	}
+	k.Exit(exitFine)
+	return nil
+}
+
+func printable(value any) any {
+	switch v := value.(type) {
+	case []string, bool, int:
+		return v
+	case []network:
+		return v
+	}
+	return hideSecrets(fmt.Sprint(value))
+}
+
+var password = regexp.MustCompile(`(password\s*=\s*)('[^']*'|\S+)`)
+
+// hideSecrets hides the password in a URL or a keyword/value string.
+func hideSecrets(s string) string {
+	if u, err := url.Parse(s); err == nil && u.User != nil {
+		if _, secret := u.User.Password(); secret {
+			return strings.Replace(s, u.User.String()+"@", url.User(u.User.Username()).String()+":xxxxx@", 1)
+		}
+	}
+	return password.ReplaceAllString(s, "${1}xxxxx")
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// tlsFlags have the public listener speak TLS.
+type tlsFlags struct {
+	TLSCert string `name:"tls-cert" help:"Certificate chain of the public listener, PEM; read again when it changes. Empty: plain HTTP, behind a load balancer." type:"path" placeholder:"FILE"`
+	TLSKey  string `name:"tls-key" help:"Its private key, PEM." type:"path" placeholder:"FILE"`
+}
+
+// Validate refuses half a pair.
+func (f *tlsFlags) Validate() error {
+	if (f.TLSCert == "") != (f.TLSKey == "") {
+		return fmt.Errorf("--tls-cert and --tls-key belong together")
+	}
+	return nil
+}
+
+// secure wraps the listener, if a certificate is given.
+func (f *tlsFlags) secure(l net.Listener, logger *slog.Logger) (net.Listener, error) {
+	if f.TLSCert == "" {
+		return l, nil
+	}
+	c := &certificate{files: *f, logger: logger}
+	if err := c.load(); err != nil {
+		return nil, usageError{fmt.Errorf("--tls-cert, --tls-key: %w", err)}
+	}
+	return tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: c.present}), nil
+}
+
+// certificate is read again when its files have changed. One that cannot be
+// read leaves the old one in use: renewing is two files, written one by one.
+type certificate struct {
+	files  tlsFlags
+	logger *slog.Logger
+
+	mu      sync.Mutex // guards all below
+	current *tls.Certificate
+	written [2]time.Time // when the files of current were
+	looked  time.Time
+	told    string // the last complaint
+}
+
+// lookEvery is how often a changed certificate is looked for, at most, while
+// clients connect.
+const lookEvery = time.Second
+
+func (c *certificate) present(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.looked) < lookEvery {
+		return c.current, nil
+	}
+	c.looked = time.Now()
+	if written, err := c.stat(); err == nil && written == c.written {
+		return c.current, nil
+	}
+	switch err := c.load(); {
+	case err == nil:
+		c.logger.Info("the certificate was read again", "file", c.files.TLSCert)
+		c.told = ""
+	case err.Error() != c.told:
+		c.told = err.Error()
+		c.logger.Error("the certificate cannot be read: the old one stays in use", "error", err)
+	}
+	return c.current, nil
+}
+
+func (c *certificate) load() error {
+	written, err := c.stat()
+	if err != nil {
+		return err
+	}
+	pair, err := tls.LoadX509KeyPair(c.files.TLSCert, c.files.TLSKey)
+	if err != nil {
+		return err
+	}
+	c.current, c.written = &pair, written
+	return nil
+}
+
+func (c *certificate) stat() (written [2]time.Time, err error) {
+	for i, file := range []string{c.files.TLSCert, c.files.TLSKey} {
+		info, err := os.Stat(file)
+		if err != nil {
+			return written, err
+		}
+		written[i] = info.ModTime()
+	}
+	return written, nil
+}

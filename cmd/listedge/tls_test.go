@@ -1,0 +1,91 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// writePair writes a self-signed certificate of the name, and its key.
+func writePair(t *testing.T, f tlsFlags, name string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{f.TLSCert: {Type: "CERTIFICATE", Bytes: der}, f.TLSKey: {Type: "PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestTLS(t *testing.T) {
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	dir := t.TempDir()
+	f := tlsFlags{TLSCert: filepath.Join(dir, "cert.pem"), TLSKey: filepath.Join(dir, "key.pem")}
+	writePair(t, f, "first")
+	n := startNode(t, url, "--tls-cert", f.TLSCert, "--tls-key", f.TLSKey)
+	ask := func(config *tls.Config) (name string, status int, err error) {
+		config.InsecureSkipVerify = true
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+		r, _ := http.NewRequest("GET", strings.Replace(n.url, "http://", "https://", 1)+"/v1/items", nil)
+		r.Header.Set("X-API-Key", key)
+		answer, err := client.Do(r)
+		if err != nil {
+			return "", 0, err
+		}
+		answer.Body.Close()
+		return answer.TLS.PeerCertificates[0].Subject.CommonName, answer.StatusCode, nil
+	}
+	if name, status, err := ask(&tls.Config{}); err != nil || name != "first" || status != 200 {
+		t.Fatal(name, status, err)
+	}
+	if _, _, err := ask(&tls.Config{MaxVersion: tls.VersionTLS11}); err == nil {
+		t.Error("TLS 1.1 was spoken")
+	}
+	if a, err := n.try("GET", "/v1/items", key); err == nil && a.StatusCode == 200 {
+		t.Error("plain HTTP was answered")
+	}
+	writePair(t, f, "second")
+	within(t, 20*time.Second, "the new certificate", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "second" })
+	if err := os.WriteFile(f.TLSKey, []byte("half written"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(lookEvery)
+	if name, status, err := ask(&tls.Config{}); err != nil || name != "second" || status != 200 {
+		t.Errorf("with a key that cannot be read: %s, %d, %v", name, status, err)
+	}
+	writePair(t, f, "third")
+	within(t, 20*time.Second, "the one after", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "third" })
+
+	for _, args := range [][]string{{"--tls-cert", f.TLSCert}, {"--tls-cert", f.TLSCert, "--tls-key", filepath.Join(dir, "none")}, {"--tls-cert", f.TLSKey, "--tls-key", f.TLSCert}} {
+		p := start(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--database-url", url}, args...)...)
+		if <-p.ended; p.code != exitUsage || !strings.Contains(p.err.String(), "--tls-") {
+			t.Errorf("%v: exit %d: %s", args, p.code, p.err.String())
+		}
+	}
+}
