@@ -27,9 +27,9 @@ func TestIsHot(t *testing.T) {
 
 // counted counts the queries of a fill.
 func counted(queries *atomic.Int64, fill Fill) Fill {
-	return Fill{Primary: func(ctx context.Context) (Filled, error) {
+	return Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
 		queries.Add(1)
-		return fill.Primary(ctx)
+		return fill.Primary(ctx, run)
 	}}
 }
 
@@ -115,9 +115,9 @@ func TestAPageReadTooEarlyIsReadAgain(t *testing.T) {
 	b, c := followed(t, Options{Redis: client})
 	var queries, early atomic.Int64
 	fill := b.brings("page")
-	fill.Primary = func(ctx context.Context) (Filled, error) {
+	fill.Primary = func(ctx context.Context, run string) (Filled, error) {
 		queries.Add(1)
-		f, err := b.brings("page").Primary(ctx)
+		f, err := b.brings("page").Primary(ctx, run)
 		if early.Add(-1) >= 0 { // the last transaction is running still
 			var xmax uint64
 			_, _ = fmt.Sscanf(f.Snapshot, "%d:", &xmax)
@@ -146,7 +146,7 @@ func TestReadingAheadIsBounded(t *testing.T) {
 	fast := b.brings("page")
 	var slow atomic.Bool
 	var running, most atomic.Int64
-	fill := Fill{Primary: func(ctx context.Context) (Filled, error) {
+	fill := Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
 		n := running.Add(1)
 		defer running.Add(-1)
 		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
@@ -154,7 +154,7 @@ func TestReadingAheadIsBounded(t *testing.T) {
 		if slow.Load() {
 			<-release
 		}
-		return fast.Primary(ctx)
+		return fast.Primary(ctx, "")
 	}}
 	const workspaces = aheadQueue + 3*aheadWorkers
 	pair := func(i int) stream.Pair {

@@ -72,13 +72,16 @@ type Filled struct {
 	Body     []byte // up to the request id; the cache keeps it
 	Next     string // the next page's cursor
 	Snapshot string // from the primary: pg_current_snapshot() of the statement that read it
+	Run      string // and when its server was started
 	Server   string // from a standby: system and timeline it follows
 	LSN      uint64 // and what it had replayed before the statement began
 }
 
 // Fill reads a page from the origin. Its functions end soon after ctx does.
 type Fill struct {
-	Primary func(ctx context.Context) (Filled, error)
+	// Primary reads it from the primary, of which is known when it was started;
+	// empty = it is not.
+	Primary func(ctx context.Context, run string) (Filled, error)
 	// Standby reads it from a standby of the server that has replayed its WAL
 	// up to lsn; any error has the primary asked. nil = there is no standby.
 	Standby func(ctx context.Context, server string, lsn uint64) (Filled, error)

@@ -32,9 +32,9 @@ func virtual(t *testing.T, test func(t *testing.T, c *Cache)) {
 
 // hangs is a fill that heeds nothing until it is released.
 func hangs(release <-chan struct{}, then Fill) Fill {
-	return Fill{Primary: func(ctx context.Context) (Filled, error) {
+	return Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
 		<-release
-		return then.Primary(ctx)
+		return then.Primary(ctx, run)
 	}}
 }
 
@@ -61,9 +61,9 @@ func TestPageIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 		if _, ok := c.Hit(key, time.Now()); ok {
 			t.Fatal("a hit in an empty cache")
 		}
-		slow := Fill{Primary: func(ctx context.Context) (Filled, error) {
+		slow := Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
 			time.Sleep(300 * time.Millisecond)
-			return brings("one").Primary(ctx)
+			return brings("one").Primary(ctx, "")
 		}}
 		r, err := c.Forward(key, stream.Pair{}, slow)
 		want{body: "one", source: Origin}.check(t, r, err)
@@ -191,7 +191,7 @@ func TestWaitIsBounded(t *testing.T) {
 func TestFillHasADeadline(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		began := time.Now()
-		_, err := c.Forward(keyOf("q"), stream.Pair{}, Fill{Primary: func(ctx context.Context) (Filled, error) {
+		_, err := c.Forward(keyOf("q"), stream.Pair{}, Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
 			<-ctx.Done()
 			return Filled{}, fmt.Errorf("query: %w", ctx.Err())
 		}})
@@ -234,7 +234,7 @@ func TestStalePageIsServedWhenTheFillHangs(t *testing.T) {
 func TestStaleStandsInForAFailingOrigin(t *testing.T) {
 	for what, failing := range map[string]Fill{
 		"at once": fails(errOrigin),
-		"by panic": Fill{Primary: func(context.Context) (Filled, error) {
+		"by panic": Fill{Primary: func(context.Context, string) (Filled, error) {
 			panic(errOrigin.Error())
 		}},
 	} {
@@ -278,7 +278,7 @@ func TestStalePageExpiresDuringTheWait(t *testing.T) {
 				forward(t, cache, key, brings("old"))
 				time.Sleep(ttl + maxStale - c.left)
 				began := time.Now()
-				r, err := cache.Forward(key, stream.Pair{}, Fill{Primary: func(ctx context.Context) (Filled, error) {
+				r, err := cache.Forward(key, stream.Pair{}, Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
 					select {
 					case <-time.After(c.fails):
 						return Filled{}, errOrigin
@@ -351,7 +351,7 @@ func TestPanicInAFillIsAnErrorForAllWhoWait(t *testing.T) {
 		var all sync.WaitGroup
 		for range 50 {
 			all.Go(func() {
-				_, err := c.Forward(keyOf("q"), stream.Pair{}, hangs(release, Fill{Primary: func(context.Context) (Filled, error) {
+				_, err := c.Forward(keyOf("q"), stream.Pair{}, hangs(release, Fill{Primary: func(context.Context, string) (Filled, error) {
 					panic("nobody expects it")
 				}}))
 				if !errors.Is(err, errPanic) || !strings.Contains(err.Error(), "nobody expects it") || !strings.Contains(err.Error(), "cache_test.go") {

@@ -58,7 +58,7 @@ func TestCloseCutsFlightsOffAtItsDeadline(t *testing.T) {
 		c := open(t, Options{TTL: time.Hour, FillTimeout: time.Hour})
 		failed := make(chan error, 1)
 		go func() {
-			_, err := c.Forward(keyOf("q"), stream.Pair{}, Fill{Primary: func(ctx context.Context) (Filled, error) {
+			_, err := c.Forward(keyOf("q"), stream.Pair{}, Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
 				<-ctx.Done()
 				time.Sleep(time.Second) // it takes a moment to notice
 				return Filled{}, ctx.Err()

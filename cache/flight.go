@@ -200,7 +200,7 @@ func (c *Cache) read(ctx context.Context, key []byte, pair stream.Pair, held *Pa
 		return Result{Page: p, Source: Origin, HadStale: held != nil}, nil
 	}
 	began := c.follow.begin()
-	filled, err := ask(func() (Filled, error) { return fill.Primary(ctx) })
+	filled, err := ask(func() (Filled, error) { return fill.Primary(ctx, c.follow.run()) })
 	if err != nil {
 		c.fillErrors.Add(1)
 		r, err := c.standIn(held, source, err)

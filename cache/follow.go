@@ -98,10 +98,18 @@ func (f *following) recent(p *Page, now time.Time) bool {
 	return now.Sub(p.Proof) < f.bound/shareFactor
 }
 
+// run is when the primary was started, if anything is known of it.
+func (f *following) run() string {
+	if !f.on() {
+		return ""
+	}
+	return f.primaryRun(time.Now())
+}
+
 // accept decides whether a page may be kept; one of the primary that may not
 // is still shared.
 func (f *following) accept(start fillStart, p *Page, pair stream.Pair, filled *Filled) verdict {
-	p.View = View{Server: filled.Server, LSN: filled.LSN}
+	p.View = View{Run: filled.Run, Server: filled.Server, LSN: filled.LSN}
 	if !p.View.standby() {
 		var err error
 		if p.View.Snapshot, err = stream.ParseSnapshot(filled.Snapshot); err != nil {

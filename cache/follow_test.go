@@ -113,7 +113,7 @@ func (b *beater) brings(body string) Fill {
 	b.mu.Lock()
 	b.body = body
 	b.mu.Unlock()
-	return Fill{Primary: func(context.Context) (Filled, error) {
+	return Fill{Primary: func(context.Context, string) (Filled, error) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		body := b.body

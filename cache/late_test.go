@@ -15,7 +15,7 @@ func TestALateJoinerIsNotBroughtAPageThatIsTooOldForIt(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		const slow = ttl + time.Second
 		database := "old"
-		reads := Fill{Primary: func(ctx context.Context) (Filled, error) {
+		reads := Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
 			seen := database
 			time.Sleep(slow)
 			return Filled{Body: []byte(seen)}, nil
@@ -31,7 +31,7 @@ func TestALateJoinerIsNotBroughtAPageThatIsTooOldForIt(t *testing.T) {
 		time.Sleep(slow - 100*time.Millisecond)
 		synctest.Wait()
 		database = "new" // committed, and acknowledged
-		late, err := c.Forward(keyOf("q"), stream.Pair{}, Fill{Primary: func(context.Context) (Filled, error) {
+		late, err := c.Forward(keyOf("q"), stream.Pair{}, Fill{Primary: func(context.Context, string) (Filled, error) {
 			return Filled{Body: []byte(database)}, nil
 		}})
 		if err != nil || string(late.Page.Body) != "new" {

@@ -87,12 +87,14 @@ func keyOf(query string) []byte { return AppendKey(nil, [16]byte{1}, []byte(quer
 
 // brings is a fill that succeeds at once.
 func brings(body string) Fill {
-	return Fill{Primary: func(context.Context) (Filled, error) { return Filled{Body: []byte(body), Next: "next of " + body}, nil }}
+	return Fill{Primary: func(context.Context, string) (Filled, error) {
+		return Filled{Body: []byte(body), Next: "next of " + body}, nil
+	}}
 }
 
 // fails is a fill that fails at once.
 func fails(err error) Fill {
-	return Fill{Primary: func(context.Context) (Filled, error) { return Filled{}, err }}
+	return Fill{Primary: func(context.Context, string) (Filled, error) { return Filled{}, err }}
 }
 
 // want is what a Result is to be, its age aside.

@@ -187,6 +187,7 @@ func (t *tracker) unlist(e hotEntry) {
 // a standby's does not name the transactions that are running.
 type View struct {
 	Snapshot stream.Snapshot
+	Run      string // of the primary: when it was started
 	Server   string // of a standby: system and timeline it follows; empty = read from the primary
 	LSN      uint64 // and how far
 }

@@ -256,6 +256,20 @@ func TestRules(t *testing.T) {
 				t.Fatal("not kept with it")
 			}
 		}},
+		{"a page of another primary", func(t *trackerTest) {
+			p := page(t, "100:100:")
+			p.View.Run = "now"
+			t.run = "then"
+			if v := t.accept(t.begin(), p, listA); v != foreign {
+				t.Fatal(v)
+			}
+			if t.run = "now"; t.accept(t.begin(), p, listA) != kept || t.primaryRun(time.Now()) != "now" {
+				t.Fatal("not kept of the right one")
+			}
+			if time.Sleep(testBound); t.primaryRun(time.Now()) != "" {
+				t.Fatal("known without a proof")
+			}
+		}},
 		{"behind an entry that cannot be decoded it begins anew", func(t *trackerTest) {
 			p := t.filled("100:100:")
 			if t.at(stream.Entry{Position: stream.Position{Term: 1, N: t.last.N + 1}}) {

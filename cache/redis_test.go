@@ -92,7 +92,7 @@ func TestAgeCountsFromTheFirstNodesQuery(t *testing.T) {
 		first, second := open(t, options), open(t, options)
 		key := keyOf(fmt.Sprint(round))
 		var began time.Time
-		r := forward(t, first, key, Fill{Primary: func(context.Context) (Filled, error) {
+		r := forward(t, first, key, Fill{Primary: func(context.Context, string) (Filled, error) {
 			began = time.Now() // the proof is from before
 			return Filled{Body: []byte("page"), Next: ""}, nil
 		}})

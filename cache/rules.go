@@ -71,7 +71,7 @@ const (
 	resynced          // this node began anew meanwhile
 	unseen            // a change is known that its snapshot does not see
 	behind            // a change is known that the standby had not replayed
-	foreign           // the standby does not follow this primary
+	foreign           // not this primary, or not a standby of it
 	verdicts
 )
 
@@ -95,7 +95,7 @@ func (t *tracker) accept(start fillStart, p *Page, pair stream.Pair) verdict {
 		return resynced
 	case time.Since(start.at) > t.fill:
 		return late
-	case standby && p.View.Server != t.server:
+	case standby && p.View.Server != t.server, !standby && t.run != "" && p.View.Run != t.run:
 		return foreign
 	case standby && (p.View.LSN < t.joinLSN || !state.shown(p) || !whole.shown(p)):
 		return behind
@@ -119,6 +119,16 @@ func (t *tracker) needed(pair stream.Pair) (server string, lsn uint64, ok bool) 
 	defer t.mu.Unlock()
 	lsn = max(t.joinLSN, t.pairs.of(pair).lastLSN, t.whole[pair.Collection].lastLSN)
 	return t.server, lsn, t.joined && t.server != "" && t.trusted(time.Now())
+}
+
+// primaryRun is when the primary was started; empty where that is not proven.
+func (t *tracker) primaryRun(now time.Time) string {
+	if !t.trusted(now) {
+		return ""
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.run
 }
 
 // awaited says whether the page was read while a change of its pair was

@@ -43,7 +43,7 @@ func TestNoWorkspaceSeesAnothersPage(t *testing.T) {
 				r, ok := node.Hit(scratch, time.Now())
 				if !ok {
 					var err error
-					r, err = node.Forward(scratch, stream.Pair{}, Fill{Primary: func(context.Context) (Filled, error) {
+					r, err = node.Forward(scratch, stream.Pair{}, Fill{Primary: func(context.Context, string) (Filled, error) {
 						if failing {
 							return Filled{}, errOrigin
 						}

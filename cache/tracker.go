@@ -38,6 +38,7 @@ type tracker struct {
 	mu       sync.Mutex // guards all below, and the pair states
 	epoch    string
 	server   string          // system and timeline of the primary
+	run      string          // when it was started
 	read     bool            // an entry of the epoch has been read
 	joinedAt stream.Position // the first one
 	joinLSN  uint64          // of the heartbeat that proved first
@@ -83,7 +84,7 @@ func (t *tracker) resync(epoch string, cause resyncCause) {
 	t.join.Store(t.sequence)
 	t.epoch, t.read, t.joined = epoch, false, false
 	t.position, t.joinedAt = stream.Position{}, stream.Position{}
-	t.server, t.joinLSN = "", 0
+	t.server, t.run, t.joinLSN = "", "", 0
 	t.pairs = pairs{known: map[stream.Pair]*pairState{}}
 	t.open = map[*pairState]struct{}{}
 	t.sent = map[uint64]time.Duration{}
@@ -222,7 +223,7 @@ func (t *tracker) heartbeat(node string, h *stream.Heartbeat) {
 			t.change(&h.Unsettled[i], t.position)
 		}
 	}
-	t.server = h.Server
+	t.server, t.run = h.Server, h.Run
 	for nonce, at := range t.sent {
 		if at <= sentAt {
 			delete(t.sent, nonce)

@@ -144,8 +144,8 @@ func (s *Server) lookUp(x *exchange) failure {
 // fill may outlive the request that began it.
 func (s *Server) forward(key []byte, q origin.Query, bypass bool) (cache.Result, error) {
 	pair := stream.Pair{Workspace: q.Workspace, Collection: collections[q.Collection]}
-	fill := cache.Fill{Primary: func(ctx context.Context) (cache.Filled, error) {
-		return filled(s.origin.Fetch(ctx, q))
+	fill := cache.Fill{Primary: func(ctx context.Context, run string) (cache.Filled, error) {
+		return filled(s.origin.FetchFrom(ctx, q, run))
 	}}
 	if s.origin.HasStandbys() {
 		fill.Standby = func(ctx context.Context, server string, lsn uint64) (cache.Filled, error) {
@@ -159,7 +159,7 @@ func (s *Server) forward(key []byte, q origin.Query, bypass bool) (cache.Result,
 }
 
 func filled(p origin.Page, err error) (cache.Filled, error) {
-	return cache.Filled{Body: p.Body, Next: p.NextCursor, Snapshot: p.Snapshot, Server: p.Server, LSN: p.LSN}, err
+	return cache.Filled{Body: p.Body, Next: p.NextCursor, Snapshot: p.Snapshot, Run: p.Run, Server: p.Server, LSN: p.LSN}, err
 }
 
 // collections names the origin's collections in the log of changes.

@@ -113,7 +113,7 @@ func cacheLayer(from Sources) prometheus.Collector {
 	l.add(prometheus.GaugeValue, "freshness_proof_age_seconds", "Age of the last proof that all changes have been seen; pages are fresh while it is below --freshness-bound.", nil, nil,
 		func(s cache.Stats) float64 { return s.ProofAge.Seconds() })
 	for _, why := range cache.Refusals() {
-		l.labelled("freshness_refused_pages_total", "Pages read and not kept, by why: untrusted when the fill began, late, resynced meanwhile, unseen (the primary's snapshot lacks a known change), behind (a replica does), foreign (another server's replica).",
+		l.labelled("freshness_refused_pages_total", "Pages read and not kept, by why: untrusted when the fill began, late, resynced meanwhile, unseen (the primary's snapshot lacks a known change), behind (a replica does), foreign (another server, or its replica).",
 			[]string{"why"}, []string{why}, func(s cache.Stats) uint64 { return s.Refused[why] })
 	}
 	l.counter("cache_refreshes_total", "Pages read ahead of their readers, because a change had just made them stale.", func(s cache.Stats) uint64 { return s.Refreshes })

@@ -18,6 +18,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,7 @@ type Page struct {
 	NextCursor string // empty when this is the last page
 	Rows       int
 	Snapshot   string // pg_current_snapshot() of the statement that read it, on the primary
+	Run        string // when that server was started, by its own clock
 	Replayed          // on a standby
 }
 
@@ -79,9 +81,21 @@ func New(db *Database) *Origin {
 // allows; a query the server itself ends (statement_timeout), or whose ctx ends
 // sooner, is ErrTimeout.
 func (o *Origin) Fetch(ctx context.Context, q Query) (Page, error) {
+	return o.FetchFrom(ctx, q, "")
+}
+
+// FetchFrom is Fetch from the primary of which is known when it was started;
+// empty = it is not. Connections that lead to another are given up: after a
+// fail-over they may still lead to a server that was primary before, and does
+// not know that it is no more. What new ones lead to is the primary.
+func (o *Origin) FetchFrom(ctx context.Context, q Query, run string) (Page, error) {
 	page, err := o.primary.serve(ctx, &q, func() (Page, error) {
 		began := time.Now()
 		page, err := o.readAgain(ctx, o.primary.pool, o.primary.gate.size, &q)
+		if err == nil && run != "" && page.Run != run {
+			o.primary.pool.Reset()
+			page, err = o.readAgain(ctx, o.primary.pool, o.primary.gate.size, &q)
+		}
 		if err != nil && ctx.Err() != nil && time.Since(began) < o.timeout {
 			return Page{}, fmt.Errorf("%w: %w", errGivenUp, err)
 		}
@@ -149,7 +163,7 @@ func (o *Origin) read(ctx context.Context, db querier, q *Query) (Page, error) {
 		}
 		values := rows.RawValues()
 		if page.Snapshot == "" {
-			page.Snapshot = string(values[0])
+			page.Snapshot, page.Run, _ = strings.Cut(string(values[0]), "@")
 		}
 		if values = values[1:]; values[0] == nil {
 			break // no row, only the snapshot

@@ -134,8 +134,12 @@ SELECT %[1]s FROM (
 	SELECT * FROM (SELECT * FROM %[2]s WHERE %[3]s AND %[5]s OFFSET 0) found ORDER BY %[4]s LIMIT $2) sorted
 WHERE (SELECT count(*) FROM walked) < $2`, columns, table, rows, order.order, match)
 	}
-	return with + "SELECT seen.snapshot, page.* FROM (SELECT pg_current_snapshot()::text AS snapshot) seen LEFT JOIN (" + page + ") page ON true"
+	return with + "SELECT seen.snapshot, page.* FROM (" + seenSQL + ") seen LEFT JOIN (" + page + ") page ON true"
 }
+
+// seenSQL is what a page's statement saw: its snapshot, and which run of which
+// server it was. OFFSET 0 has it computed once and not with every row.
+const seenSQL = `SELECT pg_current_snapshot()::text || '@' || extract(epoch FROM pg_postmaster_start_time()) AS snapshot OFFSET 0`
 
 // hasTrigram says whether the trigram index can narrow the term down: whether
 // it holds three letters or digits in a row.

@@ -122,7 +122,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, server str
 		if err != nil && ctx.Err() != nil { // it lives, but is slow
 			return Page{}, fmt.Errorf("%w: %w", errGivenUp, err)
 		}
-		page.Snapshot, page.Replayed = "", replayed
+		page.Snapshot, page.Run, page.Replayed = "", "", replayed
 		return page, classify(err)
 	})
 }

@@ -90,6 +90,7 @@ type Heartbeat struct {
 	LSN       uint64            `json:"l"`
 	Snapshot  string            `json:"s"`           // pg_current_snapshot() on the primary
 	Server    string            `json:"i,omitempty"` // of the primary: its system and timeline
+	Run       string            `json:"r,omitempty"` // and when it was started, by its own clock
 	Unsettled []Change          `json:"u,omitempty"` // published, and not yet seen by the snapshot
 	Nonces    map[string]uint64 `json:"n,omitempty"` // the nodes' probes, read before the snapshot was taken
 }

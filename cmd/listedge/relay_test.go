@@ -1,7 +1,6 @@
 package main
 
 import (
-	"io"
 	"net"
 	"sync"
 	"testing"
@@ -11,9 +10,9 @@ import (
 // is told to lose them.
 type relay struct {
 	listener net.Listener
-	to       string
 
 	mu    sync.Mutex // guards all below
+	to    string
 	open  *sync.Cond // signalled when cut changes
 	cut   bool
 	ended bool
@@ -43,6 +42,19 @@ func (r *relay) lose(cut bool) {
 	r.open.Broadcast()
 }
 
+// redirect has new connections lead elsewhere; those there are stay.
+func (r *relay) redirect(to string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.to = to
+}
+
+func (r *relay) destination() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.to
+}
+
 func (r *relay) end() {
 	r.listener.Close()
 	r.mu.Lock()
@@ -65,7 +77,7 @@ func (r *relay) accept() {
 				from.Close()
 				return
 			}
-			to, err := net.Dial("tcp", r.to)
+			to, err := net.Dial("tcp", r.destination())
 			if err != nil {
 				from.Close()
 				return
@@ -109,9 +121,6 @@ func (r *relay) carry(from, to net.Conn) {
 			}
 		}
 		if err != nil {
-			if err != io.EOF {
-				return
-			}
 			return
 		}
 	}

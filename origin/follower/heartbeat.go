@@ -42,7 +42,7 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.pending, t.asked, t.flushed = &stream.Heartbeat{LSN: uint64(at), Snapshot: snapshot, Server: t.primary.system, Nonces: nonces}, time.Now(), false
+	t.pending, t.asked, t.flushed = &stream.Heartbeat{LSN: uint64(at), Snapshot: snapshot, Server: t.primary.system, Run: t.primary.started, Nonces: nonces}, time.Now(), false
 	t.lag.Store(uint64(max(at, t.decoded) - t.decoded))
 	return nil
 }

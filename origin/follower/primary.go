@@ -37,6 +37,7 @@ type primary struct {
 	config    *pgx.ConnConfig
 	slotName  string
 	system    string // which server, which timeline
+	started   string // when it was, as pages are told, too
 	run       string // which run of it
 	published string // which state of the publication
 }
@@ -193,6 +194,7 @@ func (p *primary) sameServer(ctx context.Context, sender *pgconn.PgConn) error {
 	if err != nil {
 		return err
 	}
+	p.started = here
 	p.system = fmt.Sprintf("%s/%d", system.SystemID, system.Timeline)
 	return nil
 }

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"listedge/sandbox/sandboxtest"
+)
+
+// A fail-over after which the old primary lives on: connections that lead to
+// it still are given up, and nothing that it says is shown.
+func TestTheOldPrimaryLivesOn(t *testing.T) {
+	old, address := privateDatabase(t)
+	next := sandboxtest.Standby(t, old, nil)
+	name := startRelay(t, old.Addr())
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = name.addr()
+	workspace, key := workspaceWithKey(t, address)
+	execute(t, address, "INSERT INTO items (workspace_id, name, stock_on_hand) VALUES ($1, 'a', 0)", workspace)
+	n := startNode(t, u.String(), "--database-connections", "4")
+	within(t, 20*time.Second, "followed", func() bool { return n.mode() == "followed" })
+	shows := func(value, limit int) bool {
+		a, err := n.try("GET", fmt.Sprintf("/v1/items?limit=%d", limit), key)
+		return err == nil && a.StatusCode == 200 && !strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error") &&
+			strings.Contains(string(a.body), fmt.Sprintf(`"stockOnHand":"%d"`, value))
+	}
+	for limit := 10; limit < 14; limit++ {
+		within(t, 10*time.Second, "a page", func() bool { return shows(0, limit) })
+	}
+	address = next.URL("listedge")
+	within(t, 20*time.Second, "the standby has it all", func() bool {
+		var there bool
+		return connect(t, address).QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM items WHERE workspace_id = $1)", workspace).Scan(&there) == nil && there
+	})
+	name.redirect(next.Addr())
+	execute(t, address, "SELECT pg_promote()")
+	execute(t, old.URL("listedge"), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'listedge follower'")
+	resyncs := func() float64 { return n.metric(t, "listedge_freshness_resyncs_total", `cause="epoch"`) }
+	within(t, 30*time.Second, "the new primary is followed", func() bool { return resyncs() > 0 && n.mode() == "followed" })
+	for value := 1; value <= 3; value++ {
+		execute(t, address, "UPDATE items SET stock_on_hand = $2 WHERE workspace_id = $1", workspace, value)
+		time.Sleep(freshnessBound)
+		for range 3 {
+			if limit := 10 + value%4; !shows(value, limit) {
+				a, _ := n.try("GET", fmt.Sprintf("/v1/items?limit=%d", limit), key)
+				t.Fatalf("%d is not shown: %s %s", value, a.Header.Get("Cache-Status"), a.body)
+			}
+		}
+	}
+}
