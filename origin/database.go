@@ -100,6 +100,7 @@ func openPool(ctx context.Context, url string, connections int, timeout time.Dur
 		"application_name":              "listedge",
 		"timezone":                      "UTC",
 		"default_transaction_read_only": "on",
+		"default_transaction_isolation": "read committed", // behind the rewrite of a table others find no rows
 		"statement_timeout":             strconv.FormatInt(timeout.Milliseconds(), 10),
 		// Pages must cost the same on the day before and the day after an
 		// ANALYZE: plan once, for no parameter in particular, by index.
