@@ -1,0 +1,237 @@
+package deploy_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the files that are made from others")
+
+const dashboardFile = "grafana/dashboards/listedge.json"
+
+// object is a piece of Grafana's JSON, whose fields are in its documentation
+// under "dashboard JSON model".
+type object = map[string]any
+
+var source = object{"type": "prometheus", "uid": "${datasource}"}
+
+// selectors puts in what ~ and % stand for.
+func selectors(expr string) string {
+	return strings.NewReplacer("{~", `{job="$job", instance=~"$instance"`, "{%", `{job="$job"`).Replace(expr)
+}
+
+// thresholds are the steps of a panel's colours.
+func (p panel) thresholds() []object {
+	steps := []object{{"color": "green", "value": nil}}
+	for _, s := range p.steps {
+		if s.from <= -1e9 {
+			steps[0]["color"] = s.color
+			continue
+		}
+		steps = append(steps, object{"color": s.color, "value": s.from})
+	}
+	return steps
+}
+
+// draw makes a panel at a place of Grafana's grid, which is 24 wide.
+func (p panel) draw(id, x, y, w, h int) object {
+	targets := []object{}
+	for i, q := range p.queries {
+		target := object{"refId": string(rune('A' + i)), "datasource": source, "expr": selectors(q.expr), "legendFormat": q.legend}
+		if p.kind == "table" {
+			target["instant"], target["format"] = true, "table"
+		}
+		targets = append(targets, target)
+	}
+	field := object{"unit": p.unit, "thresholds": object{"mode": "absolute", "steps": p.thresholds()}, "color": object{"mode": "palette-classic"}}
+	if p.most > 0 {
+		field["min"], field["max"] = 0, p.most
+	}
+	options := object{}
+	switch p.kind {
+	case "stat":
+		field["color"] = object{"mode": "thresholds"}
+		options = object{"reduceOptions": object{"calcs": []string{"lastNotNull"}}, "graphMode": "area", "colorMode": "value"}
+		if p.steps == nil {
+			options["colorMode"] = "none"
+		}
+	case "timeseries":
+		custom := object{"fillOpacity": 8, "lineWidth": 1, "showPoints": "never", "spanNulls": false}
+		if p.steps != nil {
+			custom["thresholdsStyle"] = object{"mode": "dashed"}
+		}
+		field["custom"] = custom
+		if p.most == 0 {
+			field["min"] = 0
+		}
+		options = object{"legend": object{"displayMode": "list", "placement": "bottom"}, "tooltip": object{"mode": "multi", "sort": "desc"}}
+	case "state-timeline":
+		field["color"] = object{"mode": "thresholds"}
+		options = object{"showValue": "never", "legend": object{"displayMode": "hidden", "showLegend": false}}
+	}
+	return object{"id": id, "type": p.kind, "title": p.title, "description": p.about, "datasource": source, "targets": targets,
+		"gridPos": object{"x": x, "y": y, "w": w, "h": h}, "fieldConfig": object{"defaults": field, "overrides": []object{}}, "options": options}
+}
+
+// layOut puts the rows below each other: numbers six to a line, the rest three.
+func layOut(rows []row) (panels []object) {
+	id, y := 0, 0
+	next := func() int { id++; return id }
+	for _, r := range rows {
+		panels = append(panels, object{"id": next(), "type": "row", "title": r.title, "collapsed": false, "panels": []object{}, "gridPos": object{"x": 0, "y": y, "w": 24, "h": 1}})
+		y++
+		x, height := 0, 0
+		for _, p := range r.panels {
+			w, h := 8, 8
+			if p.kind == "stat" {
+				w, h = 4, 4
+			}
+			if x+w > 24 || (height != 0 && h != height) {
+				x, y = 0, y+height
+			}
+			panels = append(panels, p.draw(next(), x, y, w, h))
+			x, height = x+w, h
+		}
+		y += height
+	}
+	return panels
+}
+
+func drawDashboard() []byte {
+	choice := func(name, label, query string, several bool) object {
+		v := object{"type": "query", "name": name, "label": label, "datasource": source, "query": object{"query": query, "refId": name}, "refresh": 2, "sort": 1}
+		if several {
+			v["multi"], v["includeAll"], v["allValue"], v["current"] = true, true, ".*", object{"text": []string{"All"}, "value": []string{"$__all"}}
+		}
+		return v
+	}
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	err := encoder.Encode(object{
+		"uid": "listedge", "title": "listedge", "tags": []string{"listedge"}, "schemaVersion": 39, "editable": true, "graphTooltip": 1,
+		"time": object{"from": "now-1h", "to": "now"}, "refresh": "10s", "timezone": "browser",
+		"templating": object{"list": []object{
+			{"type": "datasource", "name": "datasource", "label": "Prometheus", "query": "prometheus"},
+			choice("job", "Fleet", "label_values(listedge_build_info, job)", false),
+			choice("instance", "Node", `label_values(listedge_build_info{job="$job"}, instance)`, true),
+		}},
+		"annotations": object{"list": []object{{
+			"name": "Alerts", "enable": true, "datasource": source, "iconColor": "red", "titleFormat": "{{alertname}}", "textFormat": "{{instance}}",
+			"expr": `ALERTS{job="$job", alertname=~"Listedge.*", alertstate="firing"}`, "step": "30s",
+		}}},
+		"panels": layOut(dashboard),
+	})
+	if err != nil {
+		panic(err)
+	}
+	return b.Bytes()
+}
+
+func TestDashboardIsTheTables(t *testing.T) {
+	made := drawDashboard()
+	if *update {
+		if err := os.WriteFile(dashboardFile, made, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if kept, err := os.ReadFile(dashboardFile); err != nil || !bytes.Equal(kept, made) {
+		t.Errorf("%s is not what the table of panels makes (%v); run with -update", dashboardFile, err)
+	}
+}
+
+// What is judged is the file, not the table it was made from.
+func TestDashboardAsksForWhatIsExported(t *testing.T) {
+	var file struct {
+		Panels []struct {
+			Type, Title, Description string
+			FieldConfig              struct{ Defaults struct{ Unit string } }
+			Targets                  []struct{ Expr, LegendFormat string }
+			GridPos                  struct{ X, Y, W, H int }
+		}
+		Templating  struct{ List []struct{ Name string } }
+		Annotations struct{ List []struct{ Expr string } }
+	}
+	text, err := os.ReadFile(dashboardFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	e := exportWithRules(t)
+	known := map[string]bool{"__rate_interval": true, "datasource": true}
+	for _, v := range file.Templating.List {
+		known[v.Name] = true
+	}
+	for _, m := range regexp.MustCompile(`\$\{?(\w+)`).FindAllStringSubmatch(string(text), -1) {
+		if !known[m[1]] && m[1] != "__all" {
+			t.Errorf("there is no variable %s", m[1])
+		}
+	}
+	inLegend := regexp.MustCompile(`\{\{(\w+)\}\}`)
+	titles, taken, asked := map[string]bool{}, map[[2]int]string{}, 0
+	for _, p := range file.Panels {
+		if titles[p.Title] {
+			t.Errorf("two panels are called %q", p.Title)
+		}
+		titles[p.Title] = true
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				if other := taken[[2]int{x, y}]; other != "" || x >= 24 {
+					t.Fatalf("%q lies on %q, or beyond the edge", p.Title, other)
+				}
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+		if p.Type == "row" {
+			continue
+		}
+		if p.Description == "" || p.FieldConfig.Defaults.Unit == "" || len(p.Targets) == 0 {
+			t.Errorf("%q has no description, no unit or no query", p.Title)
+		}
+		for _, q := range p.Targets {
+			asked++
+			result, err := e.judge(q.Expr)
+			if err != nil {
+				t.Errorf("%q: %v", p.Title, err)
+			}
+			for _, m := range inLegend.FindAllStringSubmatch(q.LegendFormat, -1) {
+				if !result[m[1]] {
+					t.Errorf("%q tells of a label %s, which %s has not", p.Title, m[1], q.Expr)
+				}
+			}
+		}
+	}
+	if _, err := e.judge(file.Annotations.List[0].Expr); err != nil {
+		t.Error(err)
+	}
+	if asked < 40 {
+		t.Errorf("only %d queries", asked)
+	}
+}
+
+// A metric that nobody looks at was not worth exporting, or was forgotten here.
+func TestDashboardShowsEveryMetric(t *testing.T) {
+	text, err := os.ReadFile(dashboardFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unseen := map[string]string{
+		"listedge_limiter_tokens_returned_total": "each 304, which the traffic shows",
+		"listedge_limiter_returns_dropped_total": "for debugging",
+		"listedge_limiter_local_buckets":         "of a node without Redis",
+	}
+	for name := range export(t).series {
+		metric := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_sum"), "_count")
+		if strings.HasPrefix(name, "listedge_") && !bytes.Contains(text, []byte(metric)) && unseen[name] == "" {
+			t.Errorf("no panel shows %s", name)
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package deploy_test
+
+import (
+	"bytes"
+	"strings"
+	"sync"
+	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+)
+
+// exported is what a node that answers requests shows at /metrics, as
+// Prometheus would store it.
+type exported struct {
+	kind   map[string]dto.MetricType // by name of the series
+	series map[string][]labels.Labels
+}
+
+var (
+	readExported sync.Once
+	found        exported
+)
+
+// export starts two nodes, once for all tests, and reads what they export.
+func export(t *testing.T) exported {
+	t.Helper()
+	readExported.Do(func() {
+		f := startFleet(t, 2)
+		e := exported{kind: map[string]dto.MetricType{}, series: map[string][]labels.Labels{}}
+		for _, n := range f.nodes {
+			for _, path := range []string{"/v1/items", "/v1/items", "/v1/contacts?limit=5", "/v1/items?limit=0"} {
+				if _, _, err := get("http://"+n.public+path, f.key); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, text, err := get("http://"+n.admin+"/metrics", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			parser := expfmt.NewTextParser(model.UTF8Validation)
+			families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, family := range families {
+				for _, m := range family.Metric {
+					e.add(name, n.admin, family.GetType(), m)
+				}
+			}
+		}
+		// What Prometheus itself adds.
+		e.put("up", dto.MetricType_GAUGE, labels.FromStrings("job", "listedge", "instance", "x"))
+		e.put("ALERTS", dto.MetricType_GAUGE, labels.FromStrings("job", "listedge", "instance", "x", "alertname", "ListedgeX", "alertstate", "firing", "severity", "page"))
+		found = e
+	})
+	if len(found.series) == 0 {
+		t.Fatal("nothing was exported")
+	}
+	return found
+}
+
+// add stores one series, a histogram or a summary as the several that it is.
+func (e exported) add(name, instance string, kind dto.MetricType, m *dto.Metric) {
+	b := labels.NewBuilder(labels.FromStrings("job", "listedge", "instance", instance))
+	for _, l := range m.Label {
+		b.Set(l.GetName(), l.GetValue())
+	}
+	switch kind {
+	case dto.MetricType_HISTOGRAM:
+		for _, bucket := range m.Histogram.Bucket {
+			b.Set("le", strings.TrimSuffix(model.SampleValue(bucket.GetUpperBound()).String(), ".0"))
+			e.put(name+"_bucket", dto.MetricType_COUNTER, b.Labels())
+		}
+		b.Del("le")
+	case dto.MetricType_SUMMARY:
+		for _, q := range m.Summary.Quantile {
+			b.Set("quantile", model.SampleValue(q.GetQuantile()).String())
+			e.put(name, dto.MetricType_GAUGE, b.Labels())
+		}
+		b.Del("quantile")
+	default:
+		e.put(name, kind, b.Labels())
+		return
+	}
+	e.put(name+"_sum", dto.MetricType_COUNTER, b.Labels())
+	e.put(name+"_count", dto.MetricType_COUNTER, b.Labels())
+}
+
+func (e exported) put(name string, kind dto.MetricType, l labels.Labels) {
+	e.kind[name] = kind
+	e.series[name] = append(e.series[name], l)
+}

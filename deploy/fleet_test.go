@@ -1,0 +1,181 @@
+package deploy_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"listedge/sandbox"
+	"listedge/sandbox/sandboxtest"
+)
+
+// listedge runs a command to its end and returns what it printed.
+func listedge(t *testing.T, env []string, args ...string) string {
+	t.Helper()
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.Output()
+	if exit, ok := err.(*exec.ExitError); ok {
+		t.Fatalf("listedge %s: %v: %s", strings.Join(args, " "), err, exit.Stderr)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// within polls until ok; for states that announce themselves to nobody.
+func within(t *testing.T, d time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(d); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", d, what)
+		}
+	}
+}
+
+// freePort is one of 127.0.0.1 that nobody listens on at the moment.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+}
+
+// startProgram starts a program that the machine has and ends it with the
+// test, whose failure shows what the program said.
+func startProgram(t *testing.T, cmd *exec.Cmd) *sandbox.Child {
+	t.Helper()
+	log, err := os.Create(filepath.Join(t.TempDir(), filepath.Base(cmd.Path)+".log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	child, err := sandbox.StartChild(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = child.End(20*time.Second, syscall.SIGKILL) // nothing it has is wanted any more
+		log.Close()
+		if text, err := os.ReadFile(log.Name()); err == nil && t.Failed() {
+			t.Logf("%s said: …%s", filepath.Base(cmd.Path), text[max(0, len(text)-4000):])
+		}
+	})
+	return child
+}
+
+// fleet is nodes on a Postgres and a Redis of their own, with a key that no
+// test exhausts.
+type fleet struct {
+	env   []string // of the nodes
+	redis *sandbox.Redis
+	nodes []*node
+	key   string
+}
+
+// node is a process at addresses that it keeps when it is started again.
+type node struct {
+	fleet         *fleet
+	public, admin string // host:port
+	process       *sandbox.Child
+}
+
+func startFleet(t *testing.T, size int) *fleet {
+	t.Helper()
+	postgres := sandboxtest.Postgres(t)
+	f := &fleet{redis: sandboxtest.Redis(t)}
+	f.env = []string{"LISTEDGE_DATABASE_URL=" + postgres.URL("postgres")}
+	listedge(t, f.env, "migrate", "up")
+	listedge(t, f.env, "seed", "--workspaces", "1", "--items", "300", "--contacts", "300")
+	var workspaces []struct{ ID string }
+	if err := json.Unmarshal([]byte(listedge(t, f.env, "workspaces", "list", "--json")), &workspaces); err != nil || len(workspaces) != 1 {
+		t.Fatal(workspaces, err)
+	}
+	f.key = listedge(t, f.env, "keys", "create", "--workspace", workspaces[0].ID, "--rate", "100000", "--burst", "100000")
+	f.env = append(f.env, "LISTEDGE_REDIS_URL="+f.redis.URL())
+	for range size {
+		n := &node{fleet: f, public: "127.0.0.1:" + freePort(t), admin: "127.0.0.1:" + freePort(t)}
+		f.nodes = append(f.nodes, n)
+		n.start(t)
+	}
+	for _, n := range f.nodes {
+		n.awaitMode(t, "followed")
+	}
+	return f
+}
+
+func (n *node) start(t *testing.T) {
+	t.Helper()
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, "serve", "--listen", n.public, "--admin-listen", n.admin)
+	cmd.Env = append(os.Environ(), n.fleet.env...)
+	n.process = startProgram(t, cmd)
+}
+
+// stop asks the node to end and returns how it did.
+func (n *node) stop(t *testing.T) string {
+	t.Helper()
+	if err := n.process.End(30*time.Second, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	return n.process.State()
+}
+
+// awaitMode waits until the node is ready and rests its freshness on mode.
+func (n *node) awaitMode(t *testing.T, mode string) {
+	t.Helper()
+	within(t, 30*time.Second, "ready and "+mode, func() bool {
+		select {
+		case <-n.process.Done():
+			t.Fatalf("the node ended: %s", n.process.State())
+		default:
+		}
+		var found struct {
+			Ready bool
+			Mode  string
+		}
+		status, body, err := get("http://"+n.admin+"/readyz", "")
+		return err == nil && status == http.StatusOK && json.Unmarshal(body, &found) == nil && found.Ready && found.Mode == mode
+	})
+}
+
+var client = &http.Client{Timeout: 20 * time.Second}
+
+// get asks, with a key if there is one.
+func get(url, key string) (status int, body []byte, err error) {
+	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	if key != "" {
+		r.Header.Set("X-API-Key", key)
+	}
+	answer, err := client.Do(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer answer.Body.Close()
+	body, err = io.ReadAll(answer.Body)
+	return answer.StatusCode, body, err
+}

@@ -1,0 +1,154 @@
+package deploy_test
+
+import (
+	"debug/buildinfo"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/moby/patternmatcher"
+	"github.com/moby/patternmatcher/ignorefile"
+)
+
+// program is the path of listedge, built as the Dockerfile builds it, from
+// what the image's context has: the tests of this package run what is deployed.
+var program = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "listedge-image-")
+	if err != nil {
+		return "", err
+	}
+	removed = append(removed, dir)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return "", err
+	}
+	context := filepath.Join(dir, "context")
+	if err := copyContext("..", context); err != nil {
+		return "", err
+	}
+	step, err := buildStep()
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.Command("/bin/sh", "-c", strings.ReplaceAll(step, "/out/", dir+"/"))
+	cmd.Dir = context
+	cmd.Env = append(os.Environ(), "TARGETOS="+runtime.GOOS, "TARGETARCH="+runtime.GOARCH)
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%s: %w: %s", step, err, said)
+	}
+	return filepath.Join(dir, "listedge"), nil
+})
+
+// removed are folders that go when the tests have ended.
+var removed []string
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for _, dir := range removed {
+		_ = os.RemoveAll(dir)
+	}
+	os.Exit(code)
+}
+
+// buildStep is the command by which the Dockerfile makes the program.
+func buildStep() (string, error) {
+	text, err := os.ReadFile("Dockerfile")
+	if err != nil {
+		return "", err
+	}
+	joined := strings.ReplaceAll(string(text), "\\\n", " ")
+	m := regexp.MustCompile(`(?m)^RUN (?:--\S+ +)*(.* go build .*)$`).FindStringSubmatch(joined)
+	if m == nil {
+		return "", errors.New("the Dockerfile has no step that builds")
+	}
+	return m[1], nil
+}
+
+// copyContext copies what `docker build` would send of a folder.
+func copyContext(from, to string) error {
+	file, err := os.Open(filepath.Join(from, ".dockerignore"))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	patterns, err := ignorefile.ReadAll(file)
+	if err != nil {
+		return err
+	}
+	ignored, err := patternmatcher.New(patterns)
+	if err != nil {
+		return err
+	}
+	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(from, path)
+		if err != nil || name == "." {
+			return err
+		}
+		skip, err := ignored.MatchesOrParentMatches(name)
+		switch {
+		case err != nil:
+			return err
+		case skip && entry.IsDir():
+			return filepath.SkipDir
+		case skip || entry.IsDir():
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o755); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(to, name), content, 0o644)
+	})
+}
+
+// The image's base has neither a shell nor a C library.
+func TestTheImagesProgramNeedsNothing(t *testing.T) {
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said := listedge(t, nil, "--version"); !strings.HasPrefix(said, "listedge ") {
+		t.Errorf("--version says %q", said)
+	}
+	info, err := buildinfo.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, setting := range info.Settings {
+		if setting.Key == "CGO_ENABLED" && setting.Value != "0" {
+			t.Error("built with cgo")
+		}
+	}
+	for _, module := range info.Deps {
+		if strings.HasPrefix(module.Path, "k8s.io/") || module.Path == "github.com/prometheus/prometheus" {
+			t.Errorf("%s, which only tests need, is in the program", module.Path)
+		}
+	}
+	if runtime.GOOS != "linux" {
+		return
+	}
+	file, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for _, part := range file.Progs {
+		if part.Type == elf.PT_INTERP || part.Type == elf.PT_DYNAMIC {
+			t.Errorf("the program is not static: it has %s", part.Type)
+		}
+	}
+}

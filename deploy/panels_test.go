@@ -1,0 +1,178 @@
+package deploy_test
+
+// The dashboard, in the order in which somebody looks during an incident: what
+// do clients get, what is firing, and then each part that could be the reason.
+// A title is a question or a noun; about says what to make of the answer. To
+// add a panel, add it here and run `go test -run Dashboard -update`.
+//
+// Every selector is limited to {job="$job", instance=~"$instance"}, which
+// `~` stands for; `%` is the same without the instance, for what only the
+// whole fleet can answer.
+
+type query struct {
+	expr   string
+	legend string // {{label}} is filled in
+}
+
+type panel struct {
+	title, about string
+	kind         string // a Grafana panel: stat, timeseries, state-timeline, table
+	unit         string // a Grafana unit
+	steps        []step // green below the first; none = no colours
+	most         float64
+	queries      []query
+}
+
+// step is where a value begins to be of a colour.
+type step struct {
+	from  float64
+	color string
+}
+
+type row struct {
+	title  string
+	panels []panel
+}
+
+func warnAt(orange, red float64) []step { return []step{{orange, "orange"}, {red, "red"}} }
+
+// lowIsBad is red below red, orange below orange and green from there.
+func lowIsBad(red, orange float64) []step {
+	return []step{{-1e9, "red"}, {red, "orange"}, {orange, "green"}}
+}
+
+const (
+	pages   = `route=~"items|contacts"`
+	brought = pages + `, outcome=~"memory|redis|origin|stale|not_modified"`
+)
+
+var dashboard = []row{
+	{"What do clients get?", []panel{
+		{"Nodes that answer", "Nodes that a scrape reaches, and those that call themselves ready. Fewer than were started: ListedgeNodeDown.", "stat", "short", lowIsBad(1, 2), 0,
+			[]query{{`sum(up{%})`, "up"}, {`sum(listedge_ready{%})`, "ready"}}},
+		{"Requests", "Answers per second, of every kind.", "stat", "reqps", nil, 0,
+			[]query{{`sum(rate(listedge_http_requests_total{~}[$__rate_interval]))`, "all"}}},
+		{"Failed requests", "Share of the requests for pages answered 500 or 503. The objective is below 0.1 %.", "stat", "percentunit", warnAt(0.001, 0.01), 0,
+			[]query{{`sum(rate(listedge_http_requests_total{~, ` + pages + `, status=~"500|503"}[$__rate_interval])) / sum(rate(listedge_http_requests_total{~, ` + pages + `}[$__rate_interval]))`, "failed"}}},
+		{"Slowest of a hundred pages", "99th percentile of the time until a page is ready to send. The objective is below 100 ms.", "stat", "s", warnAt(0.05, 0.1), 0,
+			[]query{{`histogram_quantile(0.99, sum by (le) (rate(listedge_http_request_duration_seconds_bucket{~, ` + brought + `}[$__rate_interval])))`, "p99"}}},
+		{"Pages from memory or Redis", "Share of look-ups that did not need Postgres.", "stat", "percentunit", lowIsBad(0.5, 0.8), 1,
+			[]query{{`sum(rate(listedge_cache_requests_total{~, tier=~"memory|redis"}[$__rate_interval])) / sum(rate(listedge_cache_requests_total{~}[$__rate_interval]))`, "hits"}}},
+		{"Nodes that prove their pages", "Nodes whose pages follow the database within --freshness-bound. The others read each page from Postgres (untrusted) or let pages age (ttl).", "stat", "short", lowIsBad(1, 2), 0,
+			[]query{{`sum(listedge_freshness_mode{%, mode="followed"})`, "followed"}}},
+		{"What is firing?", "Alerts of this fleet, now. Each has a section in deploy/RUNBOOK.md.", "table", "short", nil, 0,
+			[]query{{`max by (alertname, severity, instance) (ALERTS{job="$job", alertname=~"Listedge.*", alertstate="firing"})`, ""}}},
+		{"How fast do the budgets burn?", "Bad events over the last hour, as a multiple of what the 30-day budget allows. 14.4 pages somebody; 1 uses the budget up exactly.", "timeseries", "short", warnAt(1, 14.4), 0,
+			[]query{{`listedge:slo_errors:ratio_rate1h{job="$job"} / on (slo) group_left listedge:slo_budget:ratio`, "{{slo}}"}}},
+	}},
+	{"Traffic and errors", []panel{
+		{"Answers by status", "429 is a limit that works. 401 in numbers is somebody with an old key. 503 tells clients to come back.", "timeseries", "reqps", nil, 0,
+			[]query{{`sum by (status) (rate(listedge_http_requests_total{~}[$__rate_interval])) > 0`, "{{status}}"}}},
+		{"Answers by collection", "Requests per second by route; none is a path that the API has not.", "timeseries", "reqps", nil, 0,
+			[]query{{`sum by (route) (rate(listedge_http_requests_total{~}[$__rate_interval]))`, "{{route}}"}}},
+		{"Is the load spread evenly?", "Requests per second by node. A node that gets none while it is ready: look at the load balancer.", "timeseries", "reqps", nil, 0,
+			[]query{{`sum by (instance) (rate(listedge_http_requests_total{~}[$__rate_interval]))`, "{{instance}}"}}},
+		{"Which nodes fail?", "Answers 500 and 503 per second by node. One node: restart it. All: look at what they share.", "timeseries", "reqps", warnAt(0.1, 1), 0,
+			[]query{{`sum by (instance, status) (rate(listedge_http_requests_total{~, status=~"500|503"}[$__rate_interval]))`, "{{instance}} {{status}}"}}},
+		{"Open connections", "Client connections by node. Behind a load balancer: its pool.", "timeseries", "short", nil, 0,
+			[]query{{`listedge_http_connections{~}`, "{{instance}}"}}},
+	}},
+	{"Latency", []panel{
+		{"Where does the time go?", "99th percentile by outcome. Slow origin and quick memory: Postgres. All slow: the node's processor.", "timeseries", "s", warnAt(0.05, 0.1), 0,
+			[]query{{`histogram_quantile(0.99, sum by (le, outcome) (rate(listedge_http_request_duration_seconds_bucket{~, ` + pages + `}[$__rate_interval])))`, "{{outcome}}"}}},
+		{"Usual time", "Median by outcome.", "timeseries", "s", nil, 0,
+			[]query{{`histogram_quantile(0.5, sum by (le, outcome) (rate(listedge_http_request_duration_seconds_bucket{~, ` + pages + `}[$__rate_interval])))`, "{{outcome}}"}}},
+		{"Is one node slow?", "99th percentile by node.", "timeseries", "s", warnAt(0.05, 0.1), 0,
+			[]query{{`histogram_quantile(0.99, sum by (le, instance) (rate(listedge_http_request_duration_seconds_bucket{~, ` + brought + `}[$__rate_interval])))`, "{{instance}}"}}},
+	}},
+	{"Cache", []panel{
+		{"Where do pages come from?", "Look-ups per second by tier. stale stood in for a failing database.", "timeseries", "reqps", nil, 0,
+			[]query{{`sum by (tier) (rate(listedge_cache_requests_total{~}[$__rate_interval]))`, "{{tier}}"}}},
+		{"Hit ratio of memory by node", "A node that has just started fills up; one that stays low has too little --cache-memory.", "timeseries", "percentunit", nil, 1,
+			[]query{{`sum by (instance) (rate(listedge_cache_requests_total{~, tier="memory"}[$__rate_interval])) / sum by (instance) (rate(listedge_cache_requests_total{~}[$__rate_interval]))`, "{{instance}}"}}},
+		{"Fills", "Pages asked of Postgres, those that failed, and requests that another's look-up served.", "timeseries", "reqps", nil, 0,
+			[]query{{`sum(rate(listedge_cache_fills_total{~}[$__rate_interval]))`, "fills"}, {`sum(rate(listedge_cache_fill_errors_total{~}[$__rate_interval]))`, "failed"}, {`sum(rate(listedge_cache_collapsed_total{~}[$__rate_interval]))`, "collapsed"}}},
+		{"Is the memory full?", "Pages' share of --cache-memory. Full and evicting is normal; full with a low hit ratio is too small.", "timeseries", "percentunit", nil, 1,
+			[]query{{`listedge_cache_memory_bytes{~} / listedge_cache_memory_budget_bytes{~}`, "{{instance}}"}}},
+		{"Evictions", "Pages evicted from memory for others, per second.", "timeseries", "ops", nil, 0,
+			[]query{{`sum by (instance) (rate(listedge_cache_evictions_total{~}[$__rate_interval]))`, "{{instance}}"}}},
+		{"Does Redis answer for pages?", "Calls for pages, those that failed or were late, values that were not the page, and pages not stored for haste.", "timeseries", "ops", nil, 0,
+			[]query{{`sum(rate(listedge_cache_redis_calls_total{~}[$__rate_interval]))`, "calls"}, {`sum(rate(listedge_cache_redis_failures_total{~}[$__rate_interval]))`, "failed"},
+				{`sum(rate(listedge_cache_redis_corrupt_total{~}[$__rate_interval]))`, "corrupt"}, {`sum(rate(listedge_cache_redis_dropped_total{~}[$__rate_interval]))`, "dropped"}}},
+	}},
+	{"Freshness", []panel{
+		{"What does freshness rest on?", "By node: 2 = followed changes, 1 = nothing for the moment (each page is read from Postgres), 0 = the age of pages (--cache-ttl).", "state-timeline", "short", []step{{-1e9, "orange"}, {1, "red"}, {2, "green"}}, 0,
+			[]query{{`2 * listedge_freshness_mode{~, mode="followed"} + ignoring (mode) listedge_freshness_mode{~, mode="untrusted"}`, "{{instance}}"}}},
+		{"How old is the last proof?", "Age of the last proof that every change was seen. Above --freshness-bound (0.5 s) pages are no longer taken from the caches.", "timeseries", "s", warnAt(0.25, 0.5), 0,
+			[]query{{`listedge_freshness_proof_age_seconds{~}`, "{{instance}}"}}},
+		{"Who follows?", "1 on the node that holds the replication slot. A change of hands takes a second; a gap is ListedgeNoFollower.", "state-timeline", "short", []step{{1, "blue"}}, 0,
+			[]query{{`listedge_freshness_follower{%}`, "{{instance}}"}}},
+		{"How far behind is the follower?", "WAL not yet decoded, in bytes.", "timeseries", "bytes", warnAt(16<<20, 64<<20), 0,
+			[]query{{`max(listedge_freshness_follower_lag_bytes{%})`, "lag"}}},
+		{"Time since a heartbeat", "Since the follower last published one; it does ten times a second.", "timeseries", "s", warnAt(0.25, 0.5), 0,
+			[]query{{`max(listedge_freshness_follower_heartbeat_age_seconds{%})`, "age"}}},
+		{"How much WAL does the slot keep?", "On the primary's disk. It must stay far below max_slot_wal_keep_size.", "timeseries", "bytes", warnAt(256<<20, 512<<20), 0,
+			[]query{{`max(listedge_freshness_retained_wal_bytes{%})`, "retained"}}},
+		{"Changes", "Transactions published by the follower, and entries that all nodes applied.", "timeseries", "ops", nil, 0,
+			[]query{{`sum(rate(listedge_freshness_commits_total{%}[$__rate_interval]))`, "published"}, {`sum by (instance) (rate(listedge_freshness_entries_total{~}[$__rate_interval]))`, "applied by {{instance}}"}}},
+		{"Why did nodes begin anew?", "join: a start. epoch: a new follower, Redis or database. gap: the log had lost entries that the node still needed.", "timeseries", "short", nil, 0,
+			[]query{{`sum by (cause) (increase(listedge_freshness_resyncs_total{~}[$__rate_interval]))`, "{{cause}}"}, {`sum(increase(listedge_freshness_terms_total{~}[$__rate_interval]))`, "terms begun"}}},
+		{"Remembered parts of collections", "Whose changes a node remembers; some hundred bytes each.", "timeseries", "short", nil, 0,
+			[]query{{`listedge_freshness_pairs{~}`, "{{instance}}"}}},
+	}},
+	{"Limits", []panel{
+		{"Admitted and refused", "By who decided. local_fallback means that Redis was not asked.", "timeseries", "reqps", nil, 0,
+			[]query{{`sum by (decision, source) (rate(listedge_limiter_decisions_total{~}[$__rate_interval])) > 0`, "{{decision}} {{source}}"}}},
+		{"Which nodes decide without Redis?", "Share of the time.", "timeseries", "percentunit", warnAt(0.01, 0.5), 1,
+			[]query{{`rate(listedge_limiter_degraded_seconds_total{~}[$__rate_interval])`, "{{instance}}"}}},
+		{"Calls to Redis per request", "Script calls for buckets by requests. Leases keep it far below 1; many keys with few requests each bring it up.", "timeseries", "short", nil, 0,
+			[]query{{`sum(rate(listedge_limiter_redis_calls_total{~}[$__rate_interval])) / sum(rate(listedge_http_requests_total{~, ` + pages + `}[$__rate_interval]))`, "calls"},
+				{`sum(rate(listedge_limiter_redis_trips_total{~}[$__rate_interval])) / sum(rate(listedge_http_requests_total{~, ` + pages + `}[$__rate_interval]))`, "round trips"}}},
+		{"Does Redis answer for limits?", "Trips that failed, or took longer than a request waits.", "timeseries", "ops", nil, 0,
+			[]query{{`sum by (instance) (rate(listedge_limiter_redis_errors_total{~}[$__rate_interval]))`, "{{instance}} failed"}, {`sum by (instance) (rate(listedge_limiter_redis_timeouts_total{~}[$__rate_interval]))`, "{{instance}} late"}}},
+		{"Leases", "Tokens leased, and buckets of which tokens are held.", "timeseries", "short", nil, 0,
+			[]query{{`sum(rate(listedge_limiter_leased_tokens_total{~}[$__rate_interval]))`, "leased per second"}, {`sum(listedge_limiter_leased_tokens{~})`, "held"}, {`sum(listedge_limiter_leases{~})`, "buckets"},
+				{`sum(rate(listedge_limiter_lease_prefetches_total{~}[$__rate_interval]))`, "prefetches per second"}, {`sum(rate(listedge_limiter_lease_settles_total{~}[$__rate_interval]))`, "settles per second"}}},
+		{"Spent while Redis was away", "Requests admitted off the ledger, tokens debited since, and buckets that still owe.", "timeseries", "short", nil, 0,
+			[]query{{`sum(rate(listedge_limiter_off_ledger_admissions_total{~}[$__rate_interval]))`, "admitted per second"}, {`sum(rate(listedge_limiter_debt_settled_total{~}[$__rate_interval]))`, "settled per second"}, {`sum(listedge_limiter_owing_buckets{~})`, "buckets owing"}}},
+		{"How many nodes does each node see?", "Live nodes by their heartbeats in Redis; while Redis is away each takes its share by this.", "timeseries", "short", nil, 0,
+			[]query{{`listedge_limiter_nodes{~}`, "{{instance}}"}}},
+	}},
+	{"Postgres", []panel{
+		{"Page queries", "By outcome; overloaded ones never reached Postgres.", "timeseries", "reqps", nil, 0,
+			[]query{{`sum by (outcome) (rate(listedge_origin_fetches_total{~}[$__rate_interval]))`, "{{outcome}}"}}},
+		{"Running and waiting", "Page queries under way, and those waiting for their turn.", "timeseries", "short", nil, 0,
+			[]query{{`sum by (instance) (listedge_origin_queries_running{~})`, "{{instance}} running"}, {`sum by (instance) (listedge_origin_queries_queued{~})`, "{{instance}} waiting"}}},
+		{"Are the connections used up?", "Busy ones' share of --database-connections.", "timeseries", "percentunit", warnAt(0.8, 0.95), 1,
+			[]query{{`(listedge_origin_connections{~} - listedge_origin_connections_idle{~}) / listedge_origin_connections_max{~}`, "{{instance}}"}}},
+		{"Waiting for a connection", "Mean time a query waited to get one.", "timeseries", "s", warnAt(0.01, 0.1), 0,
+			[]query{{`sum by (instance) (rate(listedge_origin_connections_wait_seconds_total{~}[$__rate_interval])) / sum by (instance) (rate(listedge_origin_connections_acquired_total{~}[$__rate_interval]))`, "{{instance}}"}}},
+		{"What is left alone?", "1 while a node does not ask: it failed several times in a row, and is tried again every second.", "timeseries", "short", warnAt(0.5, 1), 1,
+			[]query{{`max by (instance) (max_over_time(listedge_origin_breaker_open{~}[$__rate_interval]))`, "{{instance}} Postgres for pages"}, {`max by (instance) (max_over_time(listedge_key_breaker_open{~}[$__rate_interval]))`, "{{instance}} Postgres for keys"},
+				{`max by (instance) (max_over_time(listedge_cache_redis_breaker_open{~}[$__rate_interval]))`, "{{instance}} Redis for pages"}, {`max by (instance) (max_over_time(listedge_limiter_breaker_open{~}[$__rate_interval]))`, "{{instance}} Redis for limits"}}},
+	}},
+	{"Keys", []panel{
+		{"Keys looked up", "known costs nothing; unknown in numbers is somebody guessing; graced go on while Postgres is away; failed are answered 503.", "timeseries", "reqps", nil, 0,
+			[]query{{`sum by (outcome) (rate(listedge_key_lookups_total{~}[$__rate_interval]))`, "{{outcome}}"}}},
+		{"Queries for keys", "Per second, refreshes included.", "timeseries", "ops", nil, 0,
+			[]query{{`sum by (instance) (rate(listedge_key_queries_total{~}[$__rate_interval]))`, "{{instance}}"}}},
+		{"Known keys", "By node.", "timeseries", "short", nil, 0,
+			[]query{{`listedge_keys_known{~}`, "{{instance}}"}}},
+	}},
+	{"Processes", []panel{
+		{"Processor", "Cores used.", "timeseries", "short", nil, 0,
+			[]query{{`rate(process_cpu_seconds_total{~}[$__rate_interval])`, "{{instance}}"}}},
+		{"Age", "Since the process began. A saw is a node that keeps crashing.", "timeseries", "s", nil, 0,
+			[]query{{`time() - process_start_time_seconds{~}`, "{{instance}}"}}},
+		{"Memory", "Resident. Expect --cache-memory and some hundred MB.", "timeseries", "bytes", nil, 0,
+			[]query{{`process_resident_memory_bytes{~}`, "{{instance}}"}}},
+		{"Goroutines", "A number that only grows is a leak: take /debug/pprof/goroutine.", "timeseries", "short", nil, 0,
+			[]query{{`go_goroutines{~}`, "{{instance}}"}}},
+		{"Files", "Open ones' share of the limit; each connection is one.", "timeseries", "percentunit", warnAt(0.7, 0.9), 1,
+			[]query{{`process_open_fds{~} / process_max_fds{~}`, "{{instance}}"}}},
+		{"Collecting garbage", "Longest pause seen lately.", "timeseries", "s", nil, 0,
+			[]query{{`max by (instance) (go_gc_duration_seconds{~, quantile="1"})`, "{{instance}}"}}},
+		{"What runs where?", "Version and revision of each process.", "table", "short", nil, 0,
+			[]query{{`max by (instance, version, revision, goversion) (listedge_build_info{~})`, ""}}},
+	}},
+}

@@ -1,0 +1,162 @@
+package deploy_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/prometheus/model/labels"
+	"sigs.k8s.io/yaml"
+)
+
+const rulesFile = "prometheus/rules/listedge.yml"
+
+type rule struct {
+	Record, Alert, Expr, For string
+	Labels, Annotations      map[string]string
+}
+
+// rules are all of them, in the order they are evaluated.
+func rules(t *testing.T) (all []rule) {
+	t.Helper()
+	var file struct {
+		Groups []struct {
+			Name  string
+			Rules []rule
+		}
+	}
+	mustRead(t, rulesFile, &file)
+	for _, g := range file.Groups {
+		all = append(all, g.Rules...)
+	}
+	return all
+}
+
+// mustRead reads a YAML or JSON file that may have no field beyond v's.
+func mustRead(t *testing.T, file string, v any) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.UnmarshalStrict(text, v); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+}
+
+// exportWithRules is what a node exports and what the rules record of it.
+func exportWithRules(t *testing.T) exported {
+	t.Helper()
+	e := export(t)
+	for _, r := range rules(t) {
+		if r.Record == "" {
+			continue
+		}
+		result, err := e.judge(r.Expr)
+		if err != nil {
+			t.Fatalf("%s: %v", r.Record, err)
+		}
+		b := labels.NewBuilder(labels.EmptyLabels())
+		for _, name := range sorted(result) {
+			b.Set(name, anyValue)
+		}
+		for name, value := range r.Labels {
+			b.Set(name, value)
+		}
+		if !slices.ContainsFunc(e.series[r.Record], func(l labels.Labels) bool { return labels.Equal(l, b.Labels()) }) {
+			e.put(r.Record, dto.MetricType_GAUGE, b.Labels())
+		}
+	}
+	return e
+}
+
+func TestRulesAskForWhatIsExported(t *testing.T) {
+	e := exportWithRules(t)
+	inTemplate := regexp.MustCompile(`\$labels\.(\w+)`)
+	for _, r := range rules(t) {
+		if r.Alert == "" {
+			continue
+		}
+		result, err := e.judge(r.Expr)
+		if err != nil {
+			t.Errorf("%s: %v", r.Alert, err)
+		}
+		for _, m := range inTemplate.FindAllStringSubmatch(r.Annotations["summary"], -1) {
+			if !result[m[1]] && r.Labels[m[1]] == "" {
+				t.Errorf("%s tells of a label %s, which it has not", r.Alert, m[1])
+			}
+		}
+		if s := r.Labels["severity"]; s != "page" && s != "ticket" {
+			t.Errorf("%s has severity %q", r.Alert, s)
+		}
+	}
+}
+
+// promtool runs Prometheus' own checker.
+func promtool(t *testing.T, args ...string) {
+	t.Helper()
+	if said, err := exec.Command("promtool", args...).CombinedOutput(); err != nil {
+		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, said)
+	}
+}
+
+func TestRulesDoWhatTheirCasesSay(t *testing.T) {
+	cases, err := filepath.Glob("prometheus/tests/*.yml")
+	if err != nil || len(cases) == 0 {
+		t.Fatal(cases, err)
+	}
+	promtool(t, "check", "config", "prometheus/prometheus.yml")
+	promtool(t, append([]string{"test", "rules"}, cases...)...)
+
+	// Each alert has been seen quiet and firing.
+	quiet, firing := map[string]bool{}, map[string]bool{}
+	for _, name := range cases {
+		var file struct {
+			RuleFiles          []string `json:"rule_files"`
+			EvaluationInterval string   `json:"evaluation_interval"`
+			Tests              []struct {
+				Name, Interval string
+				Series         []struct{ Series, Values string } `json:"input_series"`
+				Alerts         []struct {
+					At    string `json:"eval_time"`
+					Alert string `json:"alertname"`
+					Want  []any  `json:"exp_alerts"`
+				} `json:"alert_rule_test"`
+			}
+		}
+		mustRead(t, name, &file)
+		for _, test := range file.Tests {
+			for _, a := range test.Alerts {
+				quiet[a.Alert] = quiet[a.Alert] || len(a.Want) == 0
+				firing[a.Alert] = firing[a.Alert] || len(a.Want) > 0
+			}
+		}
+	}
+	for _, r := range rules(t) {
+		if r.Alert != "" && !(quiet[r.Alert] && firing[r.Alert]) {
+			t.Errorf("%s has no case in which it is quiet, or none in which it fires", r.Alert)
+		}
+	}
+}
+
+func TestEveryAlertHasItsSectionInTheRunbook(t *testing.T) {
+	var sections, alerts []string
+	sections = find(t, "RUNBOOK.md", `(?m)^## (Listedge\w+)$`)
+	for _, r := range rules(t) {
+		if r.Alert == "" {
+			continue
+		}
+		alerts = append(alerts, r.Alert)
+		if want := "deploy/RUNBOOK.md#" + strings.ToLower(r.Alert); r.Annotations["runbook"] != want {
+			t.Errorf("%s sends people to %s, want %s", r.Alert, r.Annotations["runbook"], want)
+		}
+	}
+	if !slices.Equal(sections, alerts) {
+		t.Errorf("sections %v\nalerts   %v", sections, alerts)
+	}
+}
