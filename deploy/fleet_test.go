@@ -85,10 +85,11 @@ func startProgram(t *testing.T, cmd *exec.Cmd) *sandbox.Child {
 // fleet is nodes on a Postgres and a Redis of their own, with a key that no
 // test exhausts.
 type fleet struct {
-	env   []string // of the nodes
-	redis *sandbox.Redis
-	nodes []*node
-	key   string
+	env      []string // of the nodes
+	postgres *sandbox.Postgres
+	redis    *sandbox.Redis
+	nodes    []*node
+	key      string
 }
 
 // node is a process at addresses that it keeps when it is started again.
@@ -100,9 +101,8 @@ type node struct {
 
 func startFleet(t *testing.T, size int) *fleet {
 	t.Helper()
-	postgres := sandboxtest.Postgres(t)
-	f := &fleet{redis: sandboxtest.Redis(t)}
-	f.env = []string{"LISTEDGE_DATABASE_URL=" + postgres.URL("postgres")}
+	f := &fleet{postgres: sandboxtest.Postgres(t), redis: sandboxtest.Redis(t)}
+	f.env = []string{"LISTEDGE_DATABASE_URL=" + f.postgres.URL("postgres")}
 	listedge(t, f.env, "migrate", "up")
 	listedge(t, f.env, "seed", "--workspaces", "1", "--items", "300", "--contacts", "300")
 	var workspaces []struct{ ID string }

@@ -5,7 +5,6 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,8 +18,8 @@ import (
 	"github.com/moby/patternmatcher/ignorefile"
 )
 
-// program is the path of listedge, built as the Dockerfile builds it, from
-// what the image's context has: the tests of this package run what is deployed.
+// program is the path of listedge, built by the Dockerfile's own step: the
+// tests of this package run what is deployed.
 var program = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "listedge-image-")
 	if err != nil {
@@ -30,16 +29,12 @@ var program = sync.OnceValues(func() (string, error) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return "", err
 	}
-	context := filepath.Join(dir, "context")
-	if err := copyContext("..", context); err != nil {
-		return "", err
-	}
 	step, err := buildStep()
 	if err != nil {
 		return "", err
 	}
 	cmd := exec.Command("/bin/sh", "-c", strings.ReplaceAll(step, "/out/", dir+"/"))
-	cmd.Dir = context
+	cmd.Dir = ".."
 	cmd.Env = append(os.Environ(), "TARGETOS="+runtime.GOOS, "TARGETARCH="+runtime.GOARCH)
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%s: %w: %s", step, err, said)
@@ -72,47 +67,49 @@ func buildStep() (string, error) {
 	return m[1], nil
 }
 
-// copyContext copies what `docker build` would send of a folder.
-func copyContext(from, to string) error {
-	file, err := os.Open(filepath.Join(from, ".dockerignore"))
+// What `docker build` sends has every file that the program is made from.
+func TestTheImagesContextIsEnough(t *testing.T) {
+	file, err := os.Open("../.dockerignore")
 	if err != nil {
-		return err
+		t.Fatal(err)
 	}
 	defer file.Close()
 	patterns, err := ignorefile.ReadAll(file)
 	if err != nil {
-		return err
+		t.Fatal(err)
 	}
 	ignored, err := patternmatcher.New(patterns)
 	if err != nil {
-		return err
+		t.Fatal(err)
 	}
-	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+	cmd := exec.Command("go", "list", "-deps", "-f", `{{if and .Module .Module.Main}}{{$dir := .Dir}}{{range .GoFiles}}{{$dir}}/{{.}}
+{{end}}{{range .EmbedFiles}}{{$dir}}/{{.}}
+{{end}}{{end}}`, "./cmd/listedge")
+	cmd.Dir = ".."
+	listed, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	needed := append(strings.Fields(string(listed)), root+"/go.mod", root+"/go.sum")
+	if len(needed) < 50 {
+		t.Fatalf("the program is made from %d files", len(needed))
+	}
+	for _, path := range needed {
+		name, err := filepath.Rel(root, path)
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
-		name, err := filepath.Rel(from, path)
-		if err != nil || name == "." {
-			return err
+		if missing, err := ignored.MatchesOrParentMatches(name); err != nil || missing {
+			t.Errorf("%s is not sent (%v)", name, err)
 		}
-		skip, err := ignored.MatchesOrParentMatches(name)
-		switch {
-		case err != nil:
-			return err
-		case skip && entry.IsDir():
-			return filepath.SkipDir
-		case skip || entry.IsDir():
-			return nil
-		}
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o755); err != nil {
-			return err
-		}
-		return os.WriteFile(filepath.Join(to, name), content, 0o644)
-	})
+	}
+	if sent, err := ignored.MatchesOrParentMatches("deploy/compose.yaml"); err != nil || !sent {
+		t.Errorf("what the image is not made from is sent (%v)", err)
+	}
 }
 
 // The image's base has neither a shell nor a C library.

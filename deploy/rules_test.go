@@ -143,20 +143,3 @@ func TestRulesDoWhatTheirCasesSay(t *testing.T) {
 		}
 	}
 }
-
-func TestEveryAlertHasItsSectionInTheRunbook(t *testing.T) {
-	var sections, alerts []string
-	sections = find(t, "RUNBOOK.md", `(?m)^## (Listedge\w+)$`)
-	for _, r := range rules(t) {
-		if r.Alert == "" {
-			continue
-		}
-		alerts = append(alerts, r.Alert)
-		if want := "deploy/RUNBOOK.md#" + strings.ToLower(r.Alert); r.Annotations["runbook"] != want {
-			t.Errorf("%s sends people to %s, want %s", r.Alert, r.Annotations["runbook"], want)
-		}
-	}
-	if !slices.Equal(sections, alerts) {
-		t.Errorf("sections %v\nalerts   %v", sections, alerts)
-	}
-}

@@ -1,0 +1,139 @@
+package deploy_test
+
+import (
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/compose-spec/compose-go/v2/cli"
+	"github.com/compose-spec/compose-go/v2/types"
+)
+
+// stack is compose.yaml as `docker compose` would load it: checked against the
+// schema, variables filled in, references followed.
+func stack(t *testing.T, variables ...string) *types.Project {
+	t.Helper()
+	options, err := cli.NewProjectOptions([]string{"compose.yaml"}, cli.WithEnv(variables), cli.WithProfiles([]string{"*"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	project, err := options.LoadProject(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return project
+}
+
+func TestTheStackIsValid(t *testing.T) {
+	s := stack(t, "POSTGRES_PASSWORD=secret1", "REDIS_PASSWORD=secret2")
+	nodes := 0
+	for name, service := range s.Services {
+		for _, v := range service.Volumes {
+			if _, err := os.Stat(v.Source); v.Type == types.VolumeTypeBind && err != nil {
+				t.Errorf("%s mounts %s, which is not there", name, v.Source)
+			}
+		}
+		if service.Image != "listedge" {
+			if _, tag, _ := strings.Cut(service.Image, ":"); tag == "" || tag == "latest" {
+				t.Errorf("%s has whatever image is newest", name)
+			}
+			continue
+		}
+		command := slices.Clone([]string(service.Command))
+		if len(command) == 0 {
+			nodes++
+			command = find(t, "Dockerfile", `CMD \["(\w+)"\]`)
+			if grace := time.Duration(*service.StopGracePeriod); grace < defaultDrain(t)+stopTimeout(t)+5*time.Second {
+				t.Errorf("%s has %s to stop", name, grace)
+			}
+		}
+		var names []string
+		for variable := range service.Environment {
+			names = append(names, variable)
+		}
+		checkSettings(t, name, names, command...)
+		if url := service.Environment["LISTEDGE_DATABASE_URL"]; url == nil || !strings.Contains(*url, ":secret1@postgres:") {
+			t.Errorf("%s is not given the password of Postgres", name)
+		}
+		if url := service.Environment["LISTEDGE_REDIS_URL"]; len(service.Command) == 0 && (url == nil || !strings.Contains(*url, ":secret2@redis:")) {
+			t.Errorf("%s is not given the password of Redis", name)
+		}
+		if !service.ReadOnly || !slices.Equal(service.CapDrop, []string{"ALL"}) || !slices.Contains(service.SecurityOpt, "no-new-privileges:true") {
+			t.Errorf("%s may do more than it needs", name)
+		}
+	}
+	if nodes != 3 {
+		t.Errorf("%d nodes", nodes)
+	}
+}
+
+// defaultDrain is that of a node which is told nothing.
+func defaultDrain(t *testing.T) time.Duration {
+	t.Helper()
+	drain, err := time.ParseDuration(find(t, "../cmd/listedge/config.go", `Drain +time\.Duration .*default:"(\w+)"`)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return drain
+}
+
+// Only what has a password, or is for the public, is reachable from elsewhere.
+func TestTheStackShowsOnlyTheAPI(t *testing.T) {
+	for name, service := range stack(t).Services {
+		for _, p := range service.Ports {
+			if p.HostIP != "127.0.0.1" && name != "haproxy" {
+				t.Errorf("%s is published on %q", name, p.HostIP)
+			}
+		}
+	}
+}
+
+// Grafana finds its files where they are mounted, and Prometheus where it is.
+func TestGrafanaIsProvisioned(t *testing.T) {
+	s := stack(t)
+	grafana := s.Services["grafana"]
+	inside := func(file string) bool { // says whether a file of the container is one of ours
+		for _, v := range grafana.Volumes {
+			if rest, ok := strings.CutPrefix(path.Clean(file), v.Target); ok {
+				if _, err := os.Stat(filepath.Join(v.Source, rest)); err == nil {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	var dashboards struct {
+		APIVersion int
+		Providers  []struct {
+			Name, Type string
+			Options    struct{ Path string }
+		}
+	}
+	mustRead(t, "grafana/provisioning/dashboards/listedge.yaml", &dashboards)
+	if home := grafana.Environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]; !inside(*home) || path.Dir(*home) != dashboards.Providers[0].Options.Path {
+		t.Errorf("%s is not there", *home)
+	}
+	if !inside("/etc/grafana/provisioning/dashboards/listedge.yaml") || !inside("/etc/grafana/provisioning/datasources/prometheus.yaml") {
+		t.Error("what is provisioned is not where Grafana looks")
+	}
+	var sources struct {
+		APIVersion  int
+		Datasources []struct {
+			Name, UID, Type, Access, URL string
+			IsDefault                    bool
+			JSONData                     struct{ TimeInterval string }
+		}
+	}
+	mustRead(t, "grafana/provisioning/datasources/prometheus.yaml", &sources)
+	prometheus := s.Services["prometheus"]
+	if want := "http://prometheus:9090"; sources.Datasources[0].URL != want || prometheus.Ports[0].Target != 9090 {
+		t.Errorf("Grafana asks %s, Prometheus answers at %s", sources.Datasources[0].URL, want)
+	}
+	if interval := find(t, "prometheus/prometheus.yml", `(?m)^  scrape_interval: (\w+)`)[0]; sources.Datasources[0].JSONData.TimeInterval != interval {
+		t.Errorf("Grafana thinks that Prometheus asks every %s", sources.Datasources[0].JSONData.TimeInterval)
+	}
+}

@@ -1,0 +1,131 @@
+package deploy_test
+
+import (
+	"encoding/csv"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// replaced is the text of a file of this folder with some of it changed for
+// this machine; each change must find its place, so that what is tested stays
+// the file that is deployed.
+func replaced(t *testing.T, file string, changes ...string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(b)
+	for i := 0; i < len(changes); i += 2 {
+		if !strings.Contains(text, changes[i]) {
+			t.Fatalf("%s has no %q", file, changes[i])
+		}
+		text = strings.ReplaceAll(text, changes[i], changes[i+1])
+	}
+	return text
+}
+
+func write(t *testing.T, name, text string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A deployment replaces every node, one after the other, while clients go on
+// asking on connections that they keep. Nobody may notice.
+func TestNoRequestIsLostWhileNodesAreReplaced(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, 3)
+	public, stats := freePort(t), freePort(t)
+	changes := []string{"bind :8080", "bind 127.0.0.1:" + public, "bind :8404", "bind 127.0.0.1:" + stats, " check port 9090 ", " check "}
+	for i, n := range f.nodes {
+		name := "node" + strconv.Itoa(i+1)
+		_, admin, _ := strings.Cut(n.admin, ":")
+		changes = append(changes, "server "+name+" "+name+":8080", "server "+name+" "+n.public+" port "+admin)
+	}
+	config := write(t, "haproxy.cfg", replaced(t, "haproxy/haproxy.cfg", changes...))
+	startProgram(t, exec.Command("haproxy", "-db", "-f", config))
+	up := func(want ...string) func() bool {
+		return func() bool { return strings.Join(serverStates(stats), " ") == strings.Join(want, " ") }
+	}
+	within(t, 30*time.Second, "all nodes up", up("UP", "UP", "UP"))
+
+	var answered, lost atomic.Int64
+	var complaint sync.Once
+	stop := make(chan struct{})
+	var clients sync.WaitGroup
+	for range 8 {
+		clients.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				status, body, err := get("http://127.0.0.1:"+public+"/v1/items?limit=10", f.key)
+				if err == nil && status == http.StatusOK {
+					answered.Add(1)
+					time.Sleep(2 * time.Millisecond) // the machine has others to serve
+					continue
+				}
+				lost.Add(1)
+				complaint.Do(func() { t.Errorf("the first request that was lost: %d %v %s", status, err, body) })
+			}
+		})
+	}
+	all := []string{"UP", "UP", "UP"}
+	for i, n := range f.nodes {
+		before := answered.Load()
+		if how := n.stop(t); how != "exit status 0" {
+			t.Errorf("the node ended with %s", how)
+		}
+		gone := append([]string(nil), all...)
+		gone[i] = "DOWN"
+		within(t, 10*time.Second, "the node is out", up(gone...))
+		n.start(t)
+		within(t, 30*time.Second, "the node is back", up(all...))
+		if answered.Load() == before {
+			t.Error("no request was answered meanwhile")
+		}
+	}
+	close(stop)
+	clients.Wait()
+	t.Logf("%d requests answered, %d lost", answered.Load(), lost.Load())
+	if lost.Load() > 0 {
+		t.Errorf("%d requests lost of %d", lost.Load(), answered.Load()+lost.Load())
+	}
+}
+
+// serverStates is what HAProxy takes the nodes for: UP, DOWN or on the way
+// (UP 1/2).
+func serverStates(port string) (states []string) {
+	status, body, err := get("http://127.0.0.1:"+port+"/;csv", "")
+	if err != nil || status != http.StatusOK {
+		return nil
+	}
+	rows, err := csv.NewReader(strings.NewReader(strings.TrimPrefix(string(body), "# "))).ReadAll()
+	if err != nil || len(rows) == 0 {
+		return nil
+	}
+	column := map[string]int{}
+	for i, name := range rows[0] {
+		column[name] = i
+	}
+	for _, row := range rows[1:] {
+		if row[column["pxname"]] == "nodes" && row[column["svname"]] != "BACKEND" {
+			states = append(states, row[column["status"]])
+		}
+	}
+	return states
+}

@@ -1,0 +1,436 @@
+package deploy_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	apps "k8s.io/api/apps/v1"
+	autoscaling "k8s.io/api/autoscaling/v2"
+	batch "k8s.io/api/batch/v1"
+	core "k8s.io/api/core/v1"
+	networking "k8s.io/api/networking/v1"
+	policy "k8s.io/api/policy/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+)
+
+// cluster is what an overlay would make, by kind and then by name.
+type cluster struct {
+	deployments map[string]*apps.Deployment
+	jobs        map[string]*batch.Job
+	services    map[string]*core.Service
+	accounts    map[string]*core.ServiceAccount
+	configs     map[string]*core.ConfigMap
+	spaces      map[string]*core.Namespace
+	scalers     map[string]*autoscaling.HorizontalPodAutoscaler
+	budgets     map[string]*policy.PodDisruptionBudget
+	networks    map[string]*networking.NetworkPolicy
+	monitors    map[string]*monitoring.ServiceMonitor
+	rules       map[string]*monitoring.PrometheusRule
+}
+
+// decode reads an object strictly into the type of its kind.
+func decode[T any](text []byte, name string, into *map[string]*T) error {
+	object := new(T)
+	if *into == nil {
+		*into = map[string]*T{}
+	}
+	if (*into)[name] != nil {
+		return fmt.Errorf("there are two")
+	}
+	(*into)[name] = object
+	return yaml.UnmarshalStrict(text, object)
+}
+
+// build runs kustomize and decodes what it made.
+func build(t *testing.T, folder string) *cluster {
+	t.Helper()
+	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{}
+	for _, r := range made.Resources() {
+		text, err := r.AsYAML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch kind, name := r.GetApiVersion()+" "+r.GetKind(), r.GetName(); kind {
+		case "apps/v1 Deployment":
+			err = decode(text, name, &c.deployments)
+		case "batch/v1 Job":
+			err = decode(text, name, &c.jobs)
+		case "v1 Service":
+			err = decode(text, name, &c.services)
+		case "v1 ServiceAccount":
+			err = decode(text, name, &c.accounts)
+		case "v1 ConfigMap":
+			err = decode(text, name, &c.configs)
+		case "v1 Namespace":
+			err = decode(text, name, &c.spaces)
+		case "autoscaling/v2 HorizontalPodAutoscaler":
+			err = decode(text, name, &c.scalers)
+		case "policy/v1 PodDisruptionBudget":
+			err = decode(text, name, &c.budgets)
+		case "networking.k8s.io/v1 NetworkPolicy":
+			err = decode(text, name, &c.networks)
+		case "monitoring.coreos.com/v1 ServiceMonitor":
+			err = decode(text, name, &c.monitors)
+		case "monitoring.coreos.com/v1 PrometheusRule":
+			err = decode(text, name, &c.rules)
+		default:
+			err = fmt.Errorf("of a kind that the test does not know")
+		}
+		if err != nil {
+			t.Errorf("%s %s: %v", r.GetKind(), r.GetName(), err)
+		}
+	}
+	return c
+}
+
+func TestKubernetesObjectsFitTogether(t *testing.T) {
+	folders, err := filepath.Glob("kubernetes/overlays/*")
+	if err != nil || len(folders) < 2 {
+		t.Fatal(folders, err)
+	}
+	for _, folder := range append(folders, "kubernetes/base") {
+		t.Run(filepath.Base(folder), func(t *testing.T) {
+			c := build(t, folder)
+			node := c.deployments["listedge"]
+			if node == nil {
+				t.Fatal("no node is deployed")
+			}
+			c.checkSelectors(t, node)
+			c.checkNode(t, node)
+			for _, job := range c.jobs {
+				checkPod(t, c, job.Name, &job.Spec.Template)
+			}
+			c.checkMonitor(t)
+			c.checkScaler(t)
+		})
+	}
+}
+
+// selects says whether a selector finds pods with these labels. An empty one
+// finds all.
+func selects(t *testing.T, s *meta.LabelSelector, l map[string]string) bool {
+	t.Helper()
+	selector, err := meta.LabelSelectorAsSelector(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return selector.Matches(labels.Set(l))
+}
+
+// checkSelectors finds that whatever selects nodes does so, and selects nothing
+// else.
+func (c *cluster) checkSelectors(t *testing.T, node *apps.Deployment) {
+	t.Helper()
+	pods := node.Spec.Template.Labels
+	by := map[string]*meta.LabelSelector{"the deployment": node.Spec.Selector}
+	for name, s := range c.services {
+		by["service "+name] = &meta.LabelSelector{MatchLabels: s.Spec.Selector}
+		for _, p := range s.Spec.Ports {
+			if portOf(node, p.TargetPort) == 0 {
+				t.Errorf("service %s leads to port %s, which a node has not", name, p.TargetPort.String())
+			}
+		}
+	}
+	for name, b := range c.budgets {
+		by["budget "+name] = b.Spec.Selector
+	}
+	for i, s := range node.Spec.Template.Spec.TopologySpreadConstraints {
+		by[fmt.Sprint("spread ", i)] = s.LabelSelector
+	}
+	if len(by) < 6 {
+		t.Errorf("only %d selectors", len(by))
+	}
+	for what, s := range by {
+		if len(s.MatchLabels) == 0 || !selects(t, s, pods) {
+			t.Errorf("%s does not select the nodes", what)
+		}
+		for _, job := range c.jobs {
+			if selects(t, s, job.Spec.Template.Labels) {
+				t.Errorf("%s selects %s as well", what, job.Name)
+			}
+		}
+	}
+	if len(c.networks) == 0 {
+		t.Error("no network policy")
+	}
+	for name, n := range c.networks {
+		if !selects(t, &n.Spec.PodSelector, pods) {
+			t.Errorf("network policy %s is not for the nodes", name)
+		}
+		for _, rule := range n.Spec.Ingress {
+			for _, p := range rule.Ports {
+				port := portOf(node, *p.Port)
+				if port == 0 {
+					t.Errorf("network policy %s admits to port %s, which a node has not", name, p.Port.String())
+				}
+				if port == 9090 && len(rule.From) == 0 {
+					t.Errorf("network policy %s admits everybody to the admin listener", name)
+				}
+			}
+		}
+	}
+}
+
+// portOf is the number of a port of a node, by name or number; 0 = none.
+func portOf(node *apps.Deployment, port intstr.IntOrString) int32 {
+	for _, p := range node.Spec.Template.Spec.Containers[0].Ports {
+		if p.Name == port.StrVal && port.Type == intstr.String || p.ContainerPort == port.IntVal && port.Type == intstr.Int {
+			return p.ContainerPort
+		}
+	}
+	return 0
+}
+
+// checkNode looks at what a node is told, asked and given time for.
+func (c *cluster) checkNode(t *testing.T, node *apps.Deployment) {
+	t.Helper()
+	settings := checkPod(t, c, "node", &node.Spec.Template)
+	pod, container := node.Spec.Template.Spec, node.Spec.Template.Spec.Containers[0]
+	if node.Spec.Replicas != nil {
+		t.Error("a number of replicas would undo the autoscaler's at each deployment")
+	}
+	for probe, path := range map[*core.Probe]string{container.LivenessProbe: "/livez", container.ReadinessProbe: "/readyz"} {
+		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || portOf(node, probe.HTTPGet.Port) != 9090 {
+			t.Errorf("no probe asks %s of the admin listener", path)
+		}
+	}
+	if !strings.HasSuffix(settings["LISTEDGE_ADMIN_LISTEN"], ":9090") || strings.HasPrefix(settings["LISTEDGE_ADMIN_LISTEN"], "127.") {
+		t.Errorf("probes do not reach the admin listener at %s", settings["LISTEDGE_ADMIN_LISTEN"])
+	}
+	if port := portOf(node, intstr.FromString("http")); port != 8080 { // what --listen is by default
+		t.Errorf("clients are sent to port %d", port)
+	}
+	drain, err := time.ParseDuration(settings["LISTEDGE_DRAIN"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := stopTimeout(t)
+	noticed := time.Duration(container.ReadinessProbe.PeriodSeconds*container.ReadinessProbe.FailureThreshold) * time.Second
+	if grace := time.Duration(*pod.TerminationGracePeriodSeconds) * time.Second; grace < drain+stop+5*time.Second {
+		t.Errorf("%s are too short for a drain of %s and a stop of %s", grace, drain, stop)
+	}
+	if drain < noticed+2*time.Second {
+		t.Errorf("a drain of %s is over soon after it is noticed, in %s", drain, noticed)
+	}
+	memory := container.Resources.Limits.Memory().Value()
+	var cache int64
+	if _, err := fmt.Sscanf(settings["LISTEDGE_CACHE_MEMORY"], "%dMiB", &cache); err != nil {
+		t.Fatal(err)
+	}
+	if cache<<20 > memory*2/3 {
+		t.Errorf("%d MiB of pages do not fit into a container of %d MiB", cache, memory>>20)
+	}
+	spread := map[string]bool{}
+	for _, s := range pod.TopologySpreadConstraints {
+		spread[s.TopologyKey] = true
+	}
+	if !spread[core.LabelTopologyZone] || !spread[core.LabelHostname] {
+		t.Errorf("nodes are spread over %v", sorted(spread))
+	}
+	if account := c.accounts[pod.ServiceAccountName]; account == nil {
+		t.Errorf("there is no service account %s", pod.ServiceAccountName)
+	}
+}
+
+// stopTimeout is how long a node takes at most to stop after the drain.
+func stopTimeout(t *testing.T) time.Duration {
+	t.Helper()
+	seconds, err := time.ParseDuration(find(t, "../cmd/listedge/node.go", `stopTimeout += (\d+) \* time\.Second`)[0] + "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return seconds
+}
+
+// checkPod looks at what is the same for a node and for a job, and returns the
+// settings that are known.
+func checkPod(t *testing.T, c *cluster, name string, template *core.PodTemplateSpec) map[string]string {
+	t.Helper()
+	pod, container := template.Spec, template.Spec.Containers[0]
+	yes := func(b *bool) bool { return b != nil && *b }
+	no := func(b *bool) bool { return b != nil && !*b }
+	s := container.SecurityContext
+	switch {
+	case !yes(pod.SecurityContext.RunAsNonRoot) || pod.SecurityContext.RunAsUser == nil || *pod.SecurityContext.RunAsUser == 0:
+		t.Errorf("%s may run as root", name)
+	case !yes(s.ReadOnlyRootFilesystem) || !no(s.AllowPrivilegeEscalation) || !slices.Equal(s.Capabilities.Drop, []core.Capability{"ALL"}):
+		t.Errorf("%s may do more than it needs", name)
+	case pod.SecurityContext.SeccompProfile == nil || pod.SecurityContext.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault:
+		t.Errorf("%s may make every system call", name)
+	case !no(pod.AutomountServiceAccountToken):
+		t.Errorf("%s is given a token that it does not need", name)
+	case container.Resources.Limits.Memory().IsZero() || container.Resources.Requests.Cpu().IsZero():
+		t.Errorf("%s has no resources", name)
+	}
+	if want := find(t, "Dockerfile", `USER (\d+):`)[0]; fmt.Sprint(*pod.SecurityContext.RunAsUser) != want {
+		t.Errorf("%s runs as %d, the image as %s", name, *pod.SecurityContext.RunAsUser, want)
+	}
+	settings := map[string]string{}
+	for _, from := range container.EnvFrom {
+		if from.ConfigMapRef == nil {
+			continue // a secret, which is not in the repository
+		}
+		config := c.configs[from.ConfigMapRef.Name]
+		if config == nil {
+			t.Fatalf("%s wants a ConfigMap %s, which is not there", name, from.ConfigMapRef.Name)
+		}
+		maps.Copy(settings, config.Data)
+	}
+	for _, e := range container.Env {
+		settings[e.Name] = e.Value
+	}
+	checkSettings(t, name, slices.Sorted(maps.Keys(settings)), container.Args...)
+	return settings
+}
+
+// checkSettings finds that the program knows the command, and each environment
+// variable that is named like one of its own.
+func checkSettings(t *testing.T, who string, names []string, command ...string) {
+	t.Helper()
+	help := listedge(t, nil, append(slices.Clone(command), "--help")...)
+	known := regexp.MustCompile(`\$(LISTEDGE_\w+)`).FindAllStringSubmatch(help, -1)
+	if len(known) == 0 {
+		t.Fatalf("%s: listedge %v takes no settings", who, command)
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, "LISTEDGE_") && !slices.ContainsFunc(known, func(m []string) bool { return m[1] == name }) {
+			t.Errorf("%s: listedge %v knows no %s", who, command, name)
+		}
+	}
+}
+
+// checkMonitor finds that what is scraped is there.
+func (c *cluster) checkMonitor(t *testing.T) {
+	t.Helper()
+	for name, m := range c.monitors {
+		watched := 0
+		for _, s := range c.services {
+			if !selects(t, &m.Spec.Selector, s.Labels) {
+				continue
+			}
+			watched++
+			if s.Labels[m.Spec.JobLabel] != "listedge" {
+				t.Errorf("monitor %s calls the job %q", name, s.Labels[m.Spec.JobLabel])
+			}
+			for _, e := range m.Spec.Endpoints {
+				if !slices.ContainsFunc(s.Spec.Ports, func(p core.ServicePort) bool { return p.Name == e.Port }) {
+					t.Errorf("monitor %s asks port %s, which service %s has not", name, e.Port, s.Name)
+				}
+			}
+		}
+		if watched != 1 || m.Namespace == "" {
+			t.Errorf("monitor %s, in namespace %q, watches %d services", name, m.Namespace, watched)
+		}
+	}
+}
+
+// checkScaler finds that the autoscaler scales the nodes, by metrics that exist.
+func (c *cluster) checkScaler(t *testing.T) {
+	t.Helper()
+	scaler := c.scalers["listedge"]
+	if scaler == nil || c.deployments[scaler.Spec.ScaleTargetRef.Name] == nil || scaler.Spec.ScaleTargetRef.Kind != "Deployment" {
+		t.Fatal("nothing scales the nodes")
+	}
+	for _, b := range c.budgets {
+		if int(*scaler.Spec.MinReplicas) <= b.Spec.MaxUnavailable.IntValue() {
+			t.Error("the budget lets all nodes go at once")
+		}
+	}
+	types := map[autoscaling.MetricSourceType]bool{}
+	for _, m := range scaler.Spec.Metrics {
+		types[m.Type] = true
+		if m.Type == autoscaling.PodsMetricSourceType {
+			checkAdapter(t, m.Pods.Metric.Name)
+		}
+	}
+	if !types[autoscaling.ResourceMetricSourceType] || types[autoscaling.PodsMetricSourceType] != (len(c.monitors) > 0) {
+		t.Errorf("the autoscaler looks at %v", types)
+	}
+}
+
+// checkAdapter finds that prometheus-adapter makes the metric, from one that
+// nodes export.
+func checkAdapter(t *testing.T, metric string) {
+	t.Helper()
+	var values struct {
+		Rules struct {
+			Custom []struct {
+				SeriesQuery string
+				Resources   struct {
+					Overrides map[string]struct{ Resource string }
+				}
+				Name         struct{ As string }
+				MetricsQuery string
+			}
+		}
+	}
+	mustRead(t, "kubernetes/overlays/with-prometheus-operator/adapter-values.yaml", &values)
+	e := export(t)
+	for _, r := range values.Rules.Custom {
+		series, _, _ := strings.Cut(r.SeriesQuery, "{")
+		query := strings.NewReplacer("<<.Series>>", series, "<<.LabelMatchers>>", `job="listedge"`, "<<.GroupBy>>", "instance").Replace(r.MetricsQuery)
+		if _, err := e.judge(query); err != nil {
+			t.Error(err)
+		}
+		if r.Name.As == metric {
+			return
+		}
+	}
+	t.Errorf("the adapter makes no %s", metric)
+}
+
+const operatorRulesFile = "kubernetes/overlays/with-prometheus-operator/rules.yaml"
+
+// The operator wants the same rules in an object of its own.
+func TestTheOperatorsRulesAreTheRules(t *testing.T) {
+	text, err := os.ReadFile(rulesFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := "# Made from deploy/prometheus/rules/listedge.yml by `go test -run OperatorsRules -update` in deploy/.\n" +
+		"apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: listedge\n  labels:\n    app.kubernetes.io/name: listedge\nspec:\n"
+	_, groups, found := strings.Cut(string(text), "\ngroups:\n")
+	if !found {
+		t.Fatal("the rules have no groups")
+	}
+	for line := range strings.Lines("groups:\n" + groups) {
+		if line != "\n" {
+			line = "  " + line
+		}
+		made += line
+	}
+	if *update {
+		if err := os.WriteFile(operatorRulesFile, []byte(made), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if kept, err := os.ReadFile(operatorRulesFile); err != nil || string(kept) != made {
+		t.Errorf("%s is not what the rules make (%v); run with -update", operatorRulesFile, err)
+	}
+	var object monitoring.PrometheusRule
+	mustRead(t, operatorRulesFile, &object)
+	inObject := 0
+	for _, g := range object.Spec.Groups {
+		inObject += len(g.Rules)
+	}
+	if inObject != len(rules(t)) {
+		t.Errorf("%d rules of %d", inObject, len(rules(t)))
+	}
+}

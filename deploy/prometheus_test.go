@@ -1,0 +1,138 @@
+package deploy_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// prometheus is a real one with the configuration and the rules of the stack,
+// and the addresses of this machine.
+type prometheus struct{ url string }
+
+func startPrometheus(t *testing.T, f *fleet) *prometheus {
+	t.Helper()
+	rules, err := filepath.Abs("prometheus/rules")
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := []string{}
+	for _, n := range f.nodes {
+		targets = append(targets, "'"+n.admin+"'")
+	}
+	p := &prometheus{url: "127.0.0.1:" + freePort(t)}
+	config := write(t, "prometheus.yml", replaced(t, "prometheus/prometheus.yml",
+		"rules/*.yml", rules+"/*.yml",
+		"'node1:9090', 'node2:9090', 'node3:9090'", strings.Join(targets, ", "),
+		`'([^:]+):\d+'`, "'(.+)'", // ports tell the nodes of this machine apart
+		"['localhost:9090']", "['"+p.url+"']", "['haproxy:8404']", "[]",
+		"scrape_interval: 5s", "scrape_interval: 1s", "evaluation_interval: 5s", "evaluation_interval: 1s", "scrape_timeout: 4s", "scrape_timeout: 1s"))
+	startProgram(t, exec.Command("prometheus", "--config.file="+config, "--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+p.url))
+	within(t, 30*time.Second, "Prometheus is ready", func() bool {
+		status, _, err := get("http://"+p.url+"/-/ready", "")
+		return err == nil && status == http.StatusOK
+	})
+	return p
+}
+
+// ask returns the samples of a query's result, by their labels.
+func (p *prometheus) ask(t *testing.T, query string) (samples []map[string]string) {
+	t.Helper()
+	_, body, err := get("http://"+p.url+"/api/v1/query?query="+url.QueryEscape(query), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer struct {
+		Status, Error string
+		Data          struct {
+			Result []struct{ Metric map[string]string }
+		}
+	}
+	if err := json.Unmarshal(body, &answer); err != nil || answer.Status != "success" {
+		t.Fatalf("%s: %v %s", query, err, answer.Error)
+	}
+	for _, r := range answer.Data.Result {
+		samples = append(samples, r.Metric)
+	}
+	return samples
+}
+
+// firing lists the alerts that fire, each once.
+func (p *prometheus) firing(t *testing.T) (names []string) {
+	t.Helper()
+	for _, alert := range p.ask(t, `count by (alertname) (ALERTS{alertstate="firing"})`) {
+		names = append(names, alert["alertname"])
+	}
+	slices.Sort(names)
+	return names
+}
+
+func TestPrometheusTellsThatRedisWasKilledAndThatItIsBack(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, 2)
+	p := startPrometheus(t, f)
+	stop := f.load(t)
+	defer stop()
+	within(t, 30*time.Second, "both nodes watched", func() bool { return len(p.ask(t, `up{job="listedge"} == 1`)) == 2 })
+	if names := p.firing(t); len(names) > 0 {
+		t.Fatalf("%v fire while all is well", names)
+	}
+	if err := f.redis.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 2*time.Minute, "limits are told to be kept without Redis, and pages unproven", func() bool {
+		names := p.firing(t)
+		return slices.Contains(names, "ListedgeLimiterDegraded") && slices.Contains(names, "ListedgeFreshnessUntrusted")
+	})
+	// Each panel shows something, and best while something is wrong.
+	p.askAllPanels(t)
+	if err := f.redis.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 30*time.Second, "the alerts end", func() bool {
+		names := p.firing(t)
+		return !slices.Contains(names, "ListedgeLimiterDegraded") && !slices.Contains(names, "ListedgeFreshnessUntrusted") && !slices.Contains(names, "ListedgeNoFollower")
+	})
+}
+
+// askAllPanels puts every query of the dashboard to it, as Grafana would.
+func (p *prometheus) askAllPanels(t *testing.T) {
+	t.Helper()
+	fill := strings.NewReplacer("$__rate_interval", "15s", "$job", "listedge", "$instance", ".*")
+	for _, r := range dashboard {
+		for _, panel := range r.panels {
+			for _, q := range panel.queries {
+				if len(p.ask(t, fill.Replace(selectors(q.expr)))) == 0 {
+					t.Errorf("%q shows nothing: %s", panel.title, q.expr)
+				}
+			}
+		}
+	}
+}
+
+// load asks every node for pages, some of them wrong, until stopped.
+func (f *fleet) load(t *testing.T) (stop func()) {
+	ended, end := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			for _, n := range f.nodes {
+				for _, path := range []string{"/v1/items", "/v1/contacts", "/v1/items?limit=1", "/v1/none"} {
+					_, _, _ = get("http://"+n.public+path, f.key)
+				}
+			}
+			select {
+			case <-end:
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}()
+	return func() { close(end); <-ended }
+}

@@ -1,0 +1,83 @@
+package deploy_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"listedge/sandbox/sandboxtest"
+)
+
+func TestEveryAlertHasItsSectionInTheRunbook(t *testing.T) {
+	var alerts []string
+	for _, r := range rules(t) {
+		if r.Alert == "" {
+			continue
+		}
+		alerts = append(alerts, r.Alert)
+		if want := "deploy/RUNBOOK.md#" + strings.ToLower(r.Alert); r.Annotations["runbook"] != want {
+			t.Errorf("%s sends people to %s, want %s", r.Alert, r.Annotations["runbook"], want)
+		}
+	}
+	if sections := find(t, "RUNBOOK.md", `(?m)^## (Listedge\w+)$`); !slices.Equal(sections, alerts) {
+		t.Errorf("sections %v\nalerts   %v", sections, alerts)
+	}
+	for _, name := range find(t, "RUNBOOK.md", `\b(Listedge[A-Z]\w+)`) {
+		if !slices.Contains(alerts, name) {
+			t.Errorf("the runbook speaks of %s, which is no alert", name)
+		}
+	}
+}
+
+// Nobody should find out at night that a command does not exist. Each has to
+// succeed on a fleet that is well, and to print something.
+func TestTheRunbooksCommandsWork(t *testing.T) {
+	f := startFleet(t, 2)
+	tools := sandboxtest.Dir(t)
+	link := func(name, path string) {
+		if err := os.Symlink(path, filepath.Join(tools, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	link("listedge", path)
+	if _, err := exec.LookPath("redis-cli"); err != nil { // distributions with Valkey in its place
+		valkey, err := exec.LookPath("valkey-cli")
+		if err != nil {
+			t.Fatal(err)
+		}
+		link("redis-cli", valkey)
+	}
+	env := append(os.Environ(), f.env...)
+	env = append(env, "PATH="+tools+":"+os.Getenv("PATH")+":"+f.postgres.Bin(),
+		"NODE="+f.nodes[0].admin, "NODES="+f.nodes[0].admin+" "+f.nodes[1].admin)
+	tried := 0
+	for _, block := range find(t, "RUNBOOK.md", "(?ms)^```sh\n(.*?)^```$") {
+		for line := range strings.Lines(block) {
+			cmd := exec.Command("/bin/sh", "-euc", line)
+			cmd.Env = env
+			said, err := cmd.CombinedOutput()
+			if err != nil || (len(said) == 0 && !strings.Contains(line, "slowlog") && !strings.Contains(line, "|| true")) {
+				t.Errorf("%s%v\n%s", line, err, said)
+			}
+			tried++
+		}
+	}
+	if tried < 20 {
+		t.Errorf("only %d commands found", tried)
+	}
+	// A flag or a metric that the prose speaks of is there, too.
+	flags := listedge(t, nil, "serve", "--help")
+	for _, name := range find(t, "RUNBOOK.md", "`(--[a-z-]+)") {
+		if !regexp.MustCompile(name + `[= ]`).MatchString(flags) {
+			t.Errorf("%s is no flag", name)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package deploy_test
+
+import (
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const unitFile = "systemd/listedge.service"
+
+// unit reads the settings of a unit; a name may be set several times.
+func unit(t *testing.T) map[string][]string {
+	t.Helper()
+	settings := map[string][]string{}
+	for line := range strings.Lines(replaced(t, unitFile)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(line, "#") {
+			settings[name] = append(settings[name], value)
+		}
+	}
+	return settings
+}
+
+// environment reads a file of NAME=value lines, those that are commented out
+// included.
+func environment(t *testing.T, file string) map[string]string {
+	t.Helper()
+	settings := map[string]string{}
+	for line := range strings.Lines(replaced(t, file)) {
+		if name, value, ok := strings.Cut(strings.TrimLeft(strings.TrimSpace(line), "#"), "="); ok && !strings.Contains(name, " ") {
+			settings[name] = value
+		}
+	}
+	return settings
+}
+
+func TestTheUnitStartsTheProgramAndWaitsForItsEnd(t *testing.T) {
+	u := unit(t)
+	command := strings.Fields(u["ExecStart"][0])
+	if !slices.Equal(command[1:], []string{"serve"}) {
+		t.Errorf("it starts %v", command)
+	}
+	settings := environment(t, "systemd/listedge.env")
+	var names []string
+	for name := range settings {
+		names = append(names, name)
+	}
+	checkSettings(t, "the unit", names, command[1:]...)
+	if u["EnvironmentFile"][0] != "/etc/listedge/listedge.env" || settings["LISTEDGE_DATABASE_URL"] == "" {
+		t.Error("its settings are elsewhere")
+	}
+	grace, err1 := time.ParseDuration(u["TimeoutStopSec"][0])
+	drain, err2 := time.ParseDuration(settings["LISTEDGE_DRAIN"])
+	if err1 != nil || err2 != nil || grace < drain+stopTimeout(t)+5*time.Second {
+		t.Errorf("%s are too short for a drain of %s (%v %v)", grace, drain, err1, err2)
+	}
+}
+
+// worstExposure is what systemd calls OK, from 0 to 100.
+const worstExposure = "15"
+
+func TestSystemdAcceptsTheUnit(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		return // there is no systemd to ask; the test above has read the unit
+	}
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := write(t, "listedge.service", replaced(t, unitFile, "/usr/local/bin/listedge serve", path+" serve"))
+	for _, args := range [][]string{{"verify", file}, {"security", "--offline=true", "--threshold=" + worstExposure, file}} {
+		said, err := exec.Command("systemd-analyze", args...).CombinedOutput()
+		if err != nil || (args[0] == "verify" && len(said) > 0) { // of what it does not know it only warns
+			t.Errorf("systemd-analyze %s: %v\n%s", args[0], err, said)
+		}
+	}
+}
