@@ -25,13 +25,17 @@ test: ## check, and all tests under the race detector, with what they need insta
 	@deploy/install.sh
 	@$(MAKE) --no-print-directory check
 	@go test -race -run '^$$' ./... >/dev/null # compile, both cores busy
+	@go -C deploy test -run '^$$' . >/dev/null
 	go test -race -p 1 -timeout 9m ./... # one package after the other: their servers have the machine to themselves
 	go test -run Alloc ./edge ./cache ./limiter ./origin # which the race detector would falsify
+	go -C deploy test -timeout 5m . # a module of its own: see its go.mod
 
 check: ## formatting, vet, staticcheck
 	@unformatted=$$(gofmt -l .) && [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted" >&2; exit 1; }
 	go vet ./...
 	go tool staticcheck ./...
+	go -C deploy vet .
+	go -C deploy tool staticcheck .
 
 bench: ## what it costs, against the bare minimum, side by side (Linux). ONLY="hits misses depth freshness"
 	@deploy/install.sh postgres redis

@@ -59,6 +59,21 @@ func freePort(t *testing.T) string {
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
+// tool is the path of a program that install.sh has installed, where that looks.
+func tool(t *testing.T, name string) string {
+	t.Helper()
+	if path, err := exec.LookPath(name); err == nil {
+		return path
+	}
+	for _, home := range []string{"/usr/sbin", "/opt/homebrew/bin", "/usr/local/bin"} {
+		if path, err := exec.LookPath(filepath.Join(home, name)); err == nil {
+			return path
+		}
+	}
+	t.Fatalf("%s is not installed (deploy/install.sh installs it)", name)
+	return ""
+}
+
 // startProgram starts a program that the machine has and ends it with the
 // test, whose failure shows what the program said.
 func startProgram(t *testing.T, cmd *exec.Cmd) *sandbox.Child {

@@ -1,3 +1,5 @@
+// The tests of what is deployed. They need libraries of Kubernetes, kustomize, Compose and Prometheus, which the product
+// does not: here they weigh neither on its list of dependencies nor on the versions of those it has.
 module listedge/deploy
 
 go 1.26.0
@@ -6,6 +8,7 @@ replace listedge => ../
 
 require (
 	github.com/compose-spec/compose-go/v2 v2.16.2
+	github.com/moby/patternmatcher v0.6.1
 	github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring v0.90.1
 	github.com/prometheus/client_model v0.6.3
 	github.com/prometheus/common v0.72.0
@@ -77,7 +80,6 @@ require (
 	github.com/BurntSushi/toml v1.4.1-0.20240526193622-a339e1f7089c // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/grafana/regexp v0.0.0-20250905093917-f7b3be9d1853 // indirect
-	github.com/moby/patternmatcher v0.6.1
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	golang.org/x/exp/typeparams v0.0.0-20231108232855-2478ac86f678 // indirect
 	golang.org/x/mod v0.41.0 // indirect

@@ -55,7 +55,7 @@ func TestNoRequestIsLostWhileNodesAreReplaced(t *testing.T) {
 		changes = append(changes, "server "+name+" "+name+":8080", "server "+name+" "+n.public+" port "+admin)
 	}
 	config := write(t, "haproxy.cfg", replaced(t, "haproxy/haproxy.cfg", changes...))
-	startProgram(t, exec.Command("haproxy", "-db", "-f", config))
+	startProgram(t, exec.Command(tool(t, "haproxy"), "-db", "-f", config))
 	up := func(want ...string) func() bool {
 		return func() bool { return strings.Join(serverStates(stats), " ") == strings.Join(want, " ") }
 	}

@@ -1,11 +1,15 @@
 #!/bin/sh
 # Makes sure that what the project runs on is on this machine, and installs what is not:
 #
-#   deploy/install.sh [postgres] [redis] [cc]        without arguments: all of them
+#   deploy/install.sh [postgres] [redis] [cc] [prometheus] [haproxy] [curl] [systemd]        without arguments: all of them
 #
-# postgres: the server programs, 14 or later, with the extensions pg_trgm and btree_gin (`listedge dev`, tests)
-# redis:    redis-server or valkey-server (more than one node, tests)
-# cc:       a C compiler, which Go's race detector needs on Linux (tests)
+# postgres:   the server programs, 14 or later, with the extensions pg_trgm and btree_gin (`listedge dev`, tests)
+# redis:      redis-server or valkey-server (more than one node, tests)
+# cc:         a C compiler, which Go's race detector needs on Linux (tests)
+# prometheus: prometheus and promtool (tests of rules and alerts)
+# haproxy:    tests of replacing nodes behind it
+# curl:       tests of the runbook's commands
+# systemd:    systemd-analyze, on Linux (tests of the unit)
 #
 # It asks nothing, starts no service and makes no database cluster: `listedge dev` and the tests run private
 # servers of their own, and a second one on the usual port would only be in somebody's way.
@@ -49,15 +53,20 @@ have_postgres() {
 	return 1
 }
 
-have_redis() {
-	for name in redis-server valkey-server; do
-		command -v "$name" >/dev/null && return 0
-		for dir in /usr/sbin /opt/homebrew/bin /usr/local/bin; do
-			[ -x "$root$dir/$name" ] && return 0
-		done
+# program NAME: it is on the PATH, or where systems put servers and Homebrew puts everything.
+program() {
+	command -v "$1" >/dev/null && return 0
+	for dir in /usr/sbin /opt/homebrew/bin /usr/local/bin; do
+		[ -x "$root$dir/$1" ] && return 0
 	done
 	return 1
 }
+
+have_redis() { program redis-server || program valkey-server; }
+have_prometheus() { program prometheus && program promtool; }
+have_haproxy() { program haproxy; }
+have_curl() { program curl; }
+have_systemd() { program systemd-analyze || [ "$(uname -s)" = Darwin ]; }
 
 # The compiler that cgo would call. On macOS the race detector does without one.
 have_cc() {
@@ -71,6 +80,8 @@ needs() {
 	postgres) echo 'PostgreSQL 14 or later with its contrib extensions pg_trgm and btree_gin' ;;
 	redis) echo 'redis-server or valkey-server' ;;
 	cc) echo 'gcc with the C library headers' ;;
+	prometheus) echo 'prometheus with promtool' ;;
+	*) echo "$1" ;;
 	esac
 }
 
@@ -100,6 +111,7 @@ with_apt() {
 		postgres) packages="$packages postgresql" ;;
 		redis) packages="$packages redis-server" ;;
 		cc) packages="$packages gcc libc6-dev" ;;
+		*) packages="$packages $what" ;;
 		esac
 	done
 	say "apt-get install$packages"
@@ -123,10 +135,13 @@ create_main_cluster = false'
 		try "$@" || return 1
 	fi
 	# policy-rc.d keeps a server from starting now; this keeps it from starting with the machine.
-	case $packages in *redis-server*)
-		if command -v systemctl >/dev/null; then systemctl disable redis-server >/dev/null 2>&1 || :; fi
-		;;
-	esac
+	command -v systemctl >/dev/null || return 0
+	for package in $packages; do
+		case $package in redis-server | prometheus | haproxy)
+			systemctl disable "$package" >/dev/null 2>&1 || :
+			;;
+		esac
+	done
 }
 
 with_dnf() {
@@ -144,6 +159,14 @@ with_dnf() {
 			say 'dnf install gcc'
 			try dnf install -y -q gcc || return 1
 			;;
+		prometheus)
+			say 'dnf install prometheus and promtool, from whatever package has them'
+			try dnf install -y -q /usr/bin/prometheus /usr/bin/promtool || return 1
+			;;
+		*)
+			say "dnf install $what"
+			try dnf install -y -q "$what" || return 1
+			;;
 		esac
 	done
 }
@@ -152,18 +175,18 @@ with_brew() {
 	export NONINTERACTIVE=1 HOMEBREW_NO_ENV_HINTS=1 HOMEBREW_NO_INSTALL_UPGRADE=1
 	for what in "$@"; do
 		formula=$what
-		[ "$what" = redis ] || formula=postgresql@17
+		[ "$what" != postgres ] || formula=postgresql@17
 		say "brew install $formula"
 		try "$brew" install "$formula" || return 1
 	done
 }
 
-[ $# -gt 0 ] || set -- postgres redis cc
+[ $# -gt 0 ] || set -- postgres redis cc prometheus haproxy curl systemd
 missing=
 wanted=
 for what in "$@"; do
-	case $what in postgres | redis | cc) ;; *)
-		printf 'install: %s is none of postgres, redis, cc\n' "$what" >&2
+	case $what in postgres | redis | cc | prometheus | haproxy | curl | systemd) ;; *)
+		printf 'install: %s is none of postgres, redis, cc, prometheus, haproxy, curl, systemd\n' "$what" >&2
 		exit 2
 		;;
 	esac

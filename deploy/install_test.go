@@ -1,6 +1,18 @@
-// Package deploy_test runs the installer on machines that are made up: a PATH
-// of programs that only note how they were called, and a root folder of its
-// own. It also holds the files of the stack against each other.
+// Package deploy_test tries what is deployed. The installer runs on machines
+// that are made up: a PATH of programs that only note how they were called, and
+// a root folder of its own. The rest runs on this one, with the program that
+// the Dockerfile's step builds: real nodes behind a real HAProxy, watched by a
+// real Prometheus; and files that only others can run are held against what
+// they speak of.
+//
+//	panels ──► dashboard ─┐
+//	rules  ──► alerts ────┼─► judged by what nodes export at /metrics
+//	       └─► runbook    ┘   and, live, by what Prometheus says of them
+//
+// It is a module of its own, so that Kubernetes' and Prometheus' libraries are
+// none of the product's dependencies. It is not run under the race detector,
+// which would double the time to compile them: what is tried are other
+// programs.
 package deploy_test
 
 import (
@@ -92,6 +104,11 @@ func (m *machine) debian() {
 	m.debianPostgres(m.shelf+"/postgresql", "16.3 (Debian 16.3-1)")
 	m.file(m.shelf+"/redis-server/usr/local/bin/redis-server", "")
 	m.file(m.shelf+"/gcc/usr/bin/gcc", "")
+	m.file(m.shelf+"/prometheus/usr/local/bin/prometheus", "")
+	m.file(m.shelf+"/prometheus/usr/local/bin/promtool", "")
+	m.file(m.shelf+"/haproxy/usr/sbin/haproxy", "")
+	m.file(m.shelf+"/curl/usr/local/bin/curl", "")
+	m.file(m.shelf+"/systemd/usr/local/bin/systemd-analyze", "")
 	if err := os.Symlink(m.root+"/usr/bin/gcc", m.bin+"/gcc"); err != nil { // dangles until gcc is installed
 		m.t.Fatal(err)
 	}
@@ -200,11 +217,11 @@ func TestDebianInstallsAllInOneGoAndStartsNothing(t *testing.T) {
 	m := newMachine(t, "Linux")
 	m.debian()
 	want := []string{
-		"apt-get install -y --no-install-recommends DPkg::Lock::Timeout=300 postgresql redis-server gcc libc6-dev",
-		guardedService, guardedCluster, "systemctl disable redis-server",
+		"apt-get install -y --no-install-recommends DPkg::Lock::Timeout=300 postgresql redis-server gcc libc6-dev prometheus haproxy curl systemd",
+		guardedService, guardedCluster, "systemctl disable redis-server", "systemctl disable prometheus", "systemctl disable haproxy",
 	}
 	said := m.mustInstall(nil, want...)
-	if said != "install: apt-get install postgresql redis-server gcc libc6-dev\n" {
+	if said != "install: apt-get install postgresql redis-server gcc libc6-dev prometheus haproxy curl systemd\n" {
 		t.Errorf("said %q, want a line about what was done", said)
 	}
 	m.bare()
@@ -305,9 +322,16 @@ func TestFedora(t *testing.T) {
 	m.file(m.bin+"/clang", "")
 	m.postgres(m.shelf+"/postgresql-contrib", "/usr/pgsql-17/bin", "/usr/pgsql-17/share", "17.2", "pg_trgm", "btree_gin")
 	m.file(m.shelf+"/valkey/usr/sbin/valkey-server", "")
+	m.file(m.shelf+"/haproxy/usr/sbin/haproxy", "")
+	m.file(m.bin+"/curl", "")
+	m.file(m.bin+"/systemd-analyze", "")
+	for _, name := range []string{"prometheus", "promtool"} { // dnf finds a package by a file that it has
+		m.file(m.shelf+"/usr/bin/"+name+"/usr/local/bin/"+name, "")
+	}
 	m.command("dnf", `for arg in "$@"; do [ "$arg" != redis ] || exit 1; done
 `+deliver)
-	want := []string{"dnf install -y postgresql-server postgresql-contrib", "dnf install -y redis", "dnf install -y valkey"}
+	want := []string{"dnf install -y postgresql-server postgresql-contrib", "dnf install -y redis", "dnf install -y valkey",
+		"dnf install -y /usr/bin/prometheus /usr/bin/promtool", "dnf install -y haproxy"}
 	m.mustInstall(nil, want...)
 	if said := m.mustInstall(nil, want...); said != "" {
 		t.Errorf("the second run said %q, want nothing", said)
@@ -318,9 +342,14 @@ func TestMacOS(t *testing.T) {
 	m := newMachine(t, "Darwin")
 	m.uid = "501"
 	m.postgres(m.shelf+"/postgresql@17", "/opt/homebrew/opt/postgresql@17/bin", "/opt/homebrew/opt/postgresql@17/share/postgresql", "17.2 (Homebrew)", "pg_trgm", "btree_gin")
-	m.file(m.shelf+"/redis/opt/homebrew/bin/redis-server", "")
+	for name, programs := range map[string][]string{"redis": {"redis-server"}, "prometheus": {"prometheus", "promtool"}, "haproxy": {"haproxy"}} {
+		for _, program := range programs {
+			m.file(m.shelf+"/"+name+"/opt/homebrew/bin/"+program, "")
+		}
+	}
+	m.file(m.bin+"/curl", "")
 	m.command("brew", deliver)
-	m.mustInstall(nil, "brew install postgresql@17", "brew install redis")
+	m.mustInstall(nil, "brew install postgresql@17", "brew install redis", "brew install prometheus", "brew install haproxy")
 }
 
 func TestMacOSFindsHomebrewWhichIsNotOnPath(t *testing.T) {
@@ -337,9 +366,9 @@ func TestMacOSFindsHomebrewWhichIsNotOnPath(t *testing.T) {
 }
 
 func TestWithoutAPackageManagerItSaysWhatIsNeeded(t *testing.T) {
-	all := []string{"PostgreSQL 14", "pg_trgm", "btree_gin", "redis-server or valkey-server"}
-	newMachine(t, "Linux").mustRefuse(nil, 1, append(all, "gcc"))
-	newMachine(t, "FreeBSD").mustRefuse(nil, 1, append(all, "gcc"))
+	all := []string{"PostgreSQL 14", "pg_trgm", "btree_gin", "redis-server or valkey-server", "prometheus with promtool", "haproxy", "curl"}
+	newMachine(t, "Linux").mustRefuse(nil, 1, append(all, "gcc", "systemd"))
+	newMachine(t, "FreeBSD").mustRefuse(nil, 1, append(all, "gcc", "systemd"))
 	newMachine(t, "Darwin").mustRefuse(nil, 1, append(all, "Homebrew"))
 }
 

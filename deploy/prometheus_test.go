@@ -33,7 +33,7 @@ func startPrometheus(t *testing.T, f *fleet) *prometheus {
 		`'([^:]+):\d+'`, "'(.+)'", // ports tell the nodes of this machine apart
 		"['localhost:9090']", "['"+p.url+"']", "['haproxy:8404']", "[]",
 		"scrape_interval: 5s", "scrape_interval: 1s", "evaluation_interval: 5s", "evaluation_interval: 1s", "scrape_timeout: 4s", "scrape_timeout: 1s"))
-	startProgram(t, exec.Command("prometheus", "--config.file="+config, "--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+p.url))
+	startProgram(t, exec.Command(tool(t, "prometheus"), "--config.file="+config, "--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+p.url))
 	within(t, 30*time.Second, "Prometheus is ready", func() bool {
 		status, _, err := get("http://"+p.url+"/-/ready", "")
 		return err == nil && status == http.StatusOK

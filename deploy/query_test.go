@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 )
@@ -104,7 +105,7 @@ func (e exported) selected(s *parser.VectorSelector) map[string]bool {
 series:
 	for _, l := range e.series[s.Name] {
 		for _, m := range s.LabelMatchers {
-			if value := l.Get(m.Name); m.Name != labels.MetricName && value != anyValue && !m.Matches(value) {
+			if value := l.Get(m.Name); m.Name != model.MetricNameLabel && value != anyValue && !m.Matches(value) {
 				continue series
 			}
 		}
@@ -114,7 +115,7 @@ series:
 		wrong("no series is %s", s)
 	}
 	for _, m := range s.LabelMatchers {
-		if m.Name != labels.MetricName && !all[m.Name] {
+		if m.Name != model.MetricNameLabel && !all[m.Name] {
 			wrong("%s has no label %s", s.Name, m.Name)
 		}
 		if m.Type == labels.MatchRegexp || m.Type == labels.MatchNotRegexp {

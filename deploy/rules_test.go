@@ -100,12 +100,13 @@ func TestRulesAskForWhatIsExported(t *testing.T) {
 // promtool runs Prometheus' own checker.
 func promtool(t *testing.T, args ...string) {
 	t.Helper()
-	if said, err := exec.Command("promtool", args...).CombinedOutput(); err != nil {
+	if said, err := exec.Command(tool(t, "promtool"), args...).CombinedOutput(); err != nil {
 		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, said)
 	}
 }
 
 func TestRulesDoWhatTheirCasesSay(t *testing.T) {
+	t.Parallel()
 	cases, err := filepath.Glob("prometheus/tests/*.yml")
 	if err != nil || len(cases) == 0 {
 		t.Fatal(cases, err)

@@ -36,24 +36,21 @@ func TestEveryAlertHasItsSectionInTheRunbook(t *testing.T) {
 // Nobody should find out at night that a command does not exist. Each has to
 // succeed on a fleet that is well, and to print something.
 func TestTheRunbooksCommandsWork(t *testing.T) {
+	t.Parallel()
 	f := startFleet(t, 2)
-	tools := sandboxtest.Dir(t)
-	link := func(name, path string) {
-		if err := os.Symlink(path, filepath.Join(tools, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	path, err := program()
+	ours, err := program()
 	if err != nil {
 		t.Fatal(err)
 	}
-	link("listedge", path)
+	links := map[string]string{"listedge": ours}
 	if _, err := exec.LookPath("redis-cli"); err != nil { // distributions with Valkey in its place
-		valkey, err := exec.LookPath("valkey-cli")
-		if err != nil {
+		links["redis-cli"] = tool(t, "valkey-cli")
+	}
+	tools := sandboxtest.Dir(t)
+	for name, path := range links {
+		if err := os.Symlink(path, filepath.Join(tools, name)); err != nil {
 			t.Fatal(err)
 		}
-		link("redis-cli", valkey)
 	}
 	env := append(os.Environ(), f.env...)
 	env = append(env, "PATH="+tools+":"+os.Getenv("PATH")+":"+f.postgres.Bin(),

@@ -71,7 +71,7 @@ func TestSystemdAcceptsTheUnit(t *testing.T) {
 	}
 	file := write(t, "listedge.service", replaced(t, unitFile, "/usr/local/bin/listedge serve", path+" serve"))
 	for _, args := range [][]string{{"verify", file}, {"security", "--offline=true", "--threshold=" + worstExposure, file}} {
-		said, err := exec.Command("systemd-analyze", args...).CombinedOutput()
+		said, err := exec.Command(tool(t, "systemd-analyze"), args...).CombinedOutput()
 		if err != nil || (args[0] == "verify" && len(said) > 0) { // of what it does not know it only warns
 			t.Errorf("systemd-analyze %s: %v\n%s", args[0], err, said)
 		}
