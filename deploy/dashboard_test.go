@@ -6,6 +6,7 @@ import (
 	"flag"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -71,8 +72,12 @@ func (p panel) draw(id, x, y, w, h int) object {
 		}
 		options = object{"legend": object{"displayMode": "list", "placement": "bottom"}, "tooltip": object{"mode": "multi", "sort": "desc"}}
 	case "state-timeline":
-		field["color"] = object{"mode": "thresholds"}
-		options = object{"showValue": "never", "legend": object{"displayMode": "hidden", "showLegend": false}}
+		states := object{}
+		for i, s := range p.steps {
+			states[strconv.FormatFloat(s.from, 'f', -1, 64)] = object{"text": s.name, "color": s.color, "index": i}
+		}
+		field["mappings"] = []object{{"type": "value", "options": states}}
+		options = object{"showValue": "auto", "mergeValues": true, "legend": object{"displayMode": "list", "placement": "bottom", "showLegend": false}}
 	}
 	return object{"id": id, "type": p.kind, "title": p.title, "description": p.about, "datasource": source, "targets": targets,
 		"gridPos": object{"x": x, "y": y, "w": w, "h": h}, "fieldConfig": object{"defaults": field, "overrides": []object{}}, "options": options}

@@ -23,10 +23,11 @@ type panel struct {
 	queries      []query
 }
 
-// step is where a value begins to be of a colour.
+// step is where a value begins to be of a colour. With a name it is a state of
+// a timeline.
 type step struct {
-	from  float64
-	color string
+	from        float64
+	color, name string
 }
 
 type row struct {
@@ -34,11 +35,13 @@ type row struct {
 	panels []panel
 }
 
-func warnAt(orange, red float64) []step { return []step{{orange, "orange"}, {red, "red"}} }
+func warnAt(orange, red float64) []step {
+	return []step{{from: orange, color: "orange"}, {from: red, color: "red"}}
+}
 
 // lowIsBad is red below red, orange below orange and green from there.
 func lowIsBad(red, orange float64) []step {
-	return []step{{-1e9, "red"}, {red, "orange"}, {orange, "green"}}
+	return []step{{from: -1e9, color: "red"}, {from: red, color: "orange"}, {from: orange, color: "green"}}
 }
 
 const (
@@ -101,11 +104,13 @@ var dashboard = []row{
 				{`sum(rate(listedge_cache_redis_corrupt_total{~}[$__rate_interval]))`, "corrupt"}, {`sum(rate(listedge_cache_redis_dropped_total{~}[$__rate_interval]))`, "dropped"}}},
 	}},
 	{"Freshness", []panel{
-		{"What does freshness rest on?", "By node: 2 = followed changes, 1 = nothing for the moment (each page is read from Postgres), 0 = the age of pages (--cache-ttl).", "state-timeline", "short", []step{{-1e9, "orange"}, {1, "red"}, {2, "green"}}, 0,
+		{"What does freshness rest on?", "By node: followed changes; nothing for the moment (untrusted: each page is read from Postgres); or the age of pages (ttl: --cache-ttl).", "state-timeline", "short",
+			[]step{{0, "orange", "ttl"}, {1, "red", "untrusted"}, {2, "green", "followed"}}, 0,
 			[]query{{`2 * listedge_freshness_mode{~, mode="followed"} + ignoring (mode) listedge_freshness_mode{~, mode="untrusted"}`, "{{instance}}"}}},
 		{"How old is the last proof?", "Age of the last proof that every change was seen. Above --freshness-bound (0.5 s) pages are no longer taken from the caches.", "timeseries", "s", warnAt(0.25, 0.5), 0,
 			[]query{{`listedge_freshness_proof_age_seconds{~}`, "{{instance}}"}}},
-		{"Who follows?", "1 on the node that holds the replication slot. A change of hands takes a second; a gap is ListedgeNoFollower.", "state-timeline", "short", []step{{1, "blue"}}, 0,
+		{"Who follows?", "The node that holds the replication slot. A change of hands takes a second; a gap is ListedgeNoFollower.", "state-timeline", "short",
+			[]step{{0, "text", "stands by"}, {1, "blue", "follows"}}, 0,
 			[]query{{`listedge_freshness_follower{%}`, "{{instance}}"}}},
 		{"How far behind is the follower?", "WAL not yet decoded, in bytes.", "timeseries", "bytes", warnAt(16<<20, 64<<20), 0,
 			[]query{{`max(listedge_freshness_follower_lag_bytes{%})`, "lag"}}},
