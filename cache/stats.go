@@ -1,6 +1,10 @@
 package cache
 
-import "time"
+import (
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+)
 
 // Stats is a snapshot for metrics.
 type Stats struct {
@@ -41,7 +45,7 @@ func (c *Cache) Stats() Stats {
 	if r := c.redis; r != nil {
 		s.RedisCalls, s.RedisFailures = r.calls.Load(), r.failures.Load()
 		s.RedisCorrupt, s.RedisDropped = r.corrupt.Load(), r.dropped.Load()
-		s.RedisBreakerOpen = r.breaker.State().String() == "open"
+		s.RedisBreakerOpen = r.breaker.State() != gobreaker.StateClosed
 	}
 	s.Mode = c.Mode()
 	if c.follow != nil {

@@ -16,6 +16,7 @@ type Sources struct {
 	Origin   func() origin.Stats
 	Keyring  func() origin.KeyringStats
 	KeysAway func() bool // look-ups of keys are refused by their breaker
+	Evicts   func() bool // Redis may evict buckets and the log of changes
 	Ready    func() bool
 	Follower func() follower.Stats
 }
@@ -90,6 +91,8 @@ func (l *layer[S]) addMetric(name, help string, labels []string, make func(*prom
 // Collect registers the layers.
 func (r *Registry) Collect(from Sources) {
 	r.registry.MustRegister(cacheLayer(from), followerLayer(from), limiterLayer(from), originLayer(from), keyringLayer(from),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "listedge_redis_may_evict", Help: "1 while Redis' maxmemory-policy lets it evict buckets and the log of changes, as last seen."},
+			func() float64 { return oneIf(from.Evicts()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "listedge_ready", Help: "1 while /readyz answers 200."},
 			func() float64 { return oneIf(from.Ready()) }))
 }

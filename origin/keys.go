@@ -175,7 +175,7 @@ func (s *KeyStore) Lookup(ctx context.Context, hashes []KeyHash) (map[KeyHash]Ke
 }
 
 // BreakerOpen says whether look-ups are being refused without asking.
-func (s *KeyStore) BreakerOpen() bool { return s.breaker.State() == gobreaker.StateOpen }
+func (s *KeyStore) BreakerOpen() bool { return s.breaker.State() != gobreaker.StateClosed }
 
 func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (map[KeyHash]Key, error) {
 	wanted := make([][]byte, len(hashes))

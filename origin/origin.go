@@ -265,7 +265,7 @@ func (o *Origin) Stats() Stats {
 	s := Stats{
 		Fetched: o.fetched.Load(), Failed: o.failed.Load(), TimedOut: o.timedOut.Load(), Overloaded: o.overloaded.Load(),
 		Running: running, Queued: queued,
-		BreakerOpen: o.primary.open(),
+		BreakerOpen: o.primary.failing(),
 		Pool:        poolStats(o.primary.pool),
 	}
 	for _, standby := range o.standbys {

@@ -21,7 +21,11 @@ func newSource(name string, pool *pgxpool.Pool) *source {
 	return &source{pool: pool, gate: newGate(int(pool.Config().MaxConns)), breaker: newBreaker[Page](name)}
 }
 
+// open says whether the server is left alone.
 func (s *source) open() bool { return s.breaker.State() == gobreaker.StateOpen }
+
+// failing says whether it is, or has not answered since.
+func (s *source) failing() bool { return s.breaker.State() != gobreaker.StateClosed }
 
 // serve reads when there is room, and not from a server that keeps failing.
 func (s *source) serve(ctx context.Context, q *Query, read func() (Page, error)) (Page, error) {

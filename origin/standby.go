@@ -60,7 +60,7 @@ func newStandby(pool *pgxpool.Pool) *standby {
 
 func (s *standby) stats() StandbyStats {
 	return StandbyStats{Host: s.host, Fetched: s.fetched.Load(), Behind: s.behind.Load(), Foreign: s.foreign.Load(), Failed: s.failed.Load(),
-		BreakerOpen: s.open(), IsForeign: s.isForeign.Load()}
+		BreakerOpen: s.failing(), IsForeign: s.isForeign.Load()}
 }
 
 // HasStandbys says whether there are standbys to fetch from.

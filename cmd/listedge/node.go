@@ -39,6 +39,7 @@ type node struct {
 
 	serving    atomic.Pointer[edge.Server] // once wired
 	conditions []condition
+	evicts     atomic.Bool // Redis may evict what must not go
 
 	public, private net.Listener
 }
@@ -146,7 +147,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, logger *slog.
 	n.health = edge.NewHealth(func() string { return n.cache.Mode().String() }, checks...)
 	registry.Collect(metrics.Sources{
 		Cache: n.cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats,
-		Keyring: n.server.KeyringStats, KeysAway: keys.BreakerOpen, Ready: n.health.Ready,
+		Keyring: n.server.KeyringStats, KeysAway: keys.BreakerOpen, Evicts: n.evicts.Load, Ready: n.health.Ready,
 		Follower: func() follower.Stats {
 			if n.follower == nil {
 				return follower.Stats{}

@@ -19,6 +19,8 @@ const (
 	// followAgain is how long the log of changes must be silent before a node
 	// that cannot follow changes itself stops waiting for one that can.
 	followAgain = 2 * time.Second
+	// evictionEvery is how often Redis is asked for its policy.
+	evictionEvery = time.Minute
 )
 
 // watch logs changes of condition, and lets pages live by their age while
@@ -28,7 +30,7 @@ func (n *node) watch(ctx context.Context) {
 	defer tick.Stop()
 	broken := make([]bool, len(n.conditions))
 	cannot := false
-	looked := n.redis.limiter == nil
+	evictionAt := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -46,8 +48,8 @@ func (n *node) watch(ctx context.Context) {
 			}
 			broken[i] = !broken[i]
 		}
-		if !looked {
-			looked = n.warnOfEviction(ctx)
+		if n.redis.limiter != nil && !time.Now().Before(evictionAt) && n.lookForEviction(ctx) {
+			evictionAt = time.Now().Add(evictionEvery)
 		}
 		if n.follower == nil {
 			continue
@@ -65,17 +67,19 @@ func (n *node) watch(ctx context.Context) {
 	}
 }
 
-// warnOfEviction says so when Redis may evict what must not go: a bucket that
-// is lost is full again, and a gap in the log of changes has every node begin
-// anew. It returns false while Redis does not answer.
-func (n *node) warnOfEviction(ctx context.Context) (answered bool) {
+// lookForEviction looks whether Redis may evict what must not go, and says so
+// once: a bucket that is lost is full again, and a gap in the log of changes
+// has every node begin anew. It returns false while Redis does not answer.
+func (n *node) lookForEviction(ctx context.Context) (answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, watchEvery)
 	defer cancel()
 	found, err := n.redis.limiter.ConfigGet(ctx, "maxmemory-policy").Result()
 	if err != nil {
 		return redis.IsPermissionError(err) || redis.HasErrorPrefix(err, "ERR") // it answers, but does not tell
 	}
-	if policy := found["maxmemory-policy"]; policy != "noeviction" && policy != "" {
+	policy := found["maxmemory-policy"]
+	evicts := policy != "noeviction" && policy != ""
+	if n.evicts.Swap(evicts) != evicts && evicts {
 		n.logger.Warn("Redis may evict buckets and the log of changes: set its maxmemory-policy to noeviction", "maxmemory-policy", policy)
 	}
 	return true
