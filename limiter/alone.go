@@ -160,14 +160,9 @@ func (l *lease) settledLate(tokens, now int64) {
 	a.unspent = max(a.level, a.unspent-tokens*a.cost())
 }
 
-// payWith uses tokens that came too late for what was spent here instead, and
-// returns how many.
-func (l *lease) payWith(tokens, now int64) int64 {
-	if !l.owes(now) {
-		return 0
+// payWith uses tokens that came too late for what was spent here instead.
+func (l *lease) payWith(tokens, now int64) {
+	if l.owes(now) {
+		l.local.unspent = max(l.local.level, l.local.unspent-tokens*l.local.cost())
 	}
-	a := l.local
-	tokens = min(tokens, ceilDiv(a.unspent-a.level, a.cost()))
-	a.unspent = max(a.level, a.unspent-tokens*a.cost())
-	return tokens
 }

@@ -59,6 +59,10 @@ func (l *lease) count(n, now int64) {
 
 // land takes the bucket's answer to a call that was sent at sent. mine of what
 // was granted the caller keeps. again: another flight is wanted.
+//
+// What is granted is for now, so that it is spent when the bucket counts it. A
+// node that stood still meanwhile (SIGSTOP, a suspended machine) drops it: to
+// give it back would be one token too many where the bucket has filled up since.
 func (l *lease) land(c *call, sent, now, mine int64) (again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,15 +74,19 @@ func (l *lease) land(c *call, sent, now, mine int64) (again bool) {
 		l.settled(now)
 	}
 
-	granted := c.granted - mine
+	granted, others := c.granted-mine, rejected
+	if l.budget > 0 && now-sent > l.budget {
+		granted, others = 0, missed
+	}
 	first := min(granted, int64(l.aboard)) // fewer than granted: the others have left
 	l.ret += granted - first
 	l.setDeny(c, now)
-	rejects := l.aboard - int(first)
+	rest := l.aboard - int(first)
 	l.answer(int(first), given)
-	l.answer(rejects, rejected)
+	l.answer(rest, others)
 	l.aboard = 0
 	l.serve(now)
+	l.idle = idleness{word: l.word.Load(), refused: l.refused.Load(), since: now}
 	l.low.Store(l.demand.ahead(l.policy))
 	return len(l.queue) > 0 || l.ret > 0 && l.policy.Burst < leastLeased
 }
@@ -133,7 +141,8 @@ func (l *lease) abort(c *call, now, nodes int64) {
 }
 
 // late takes the answer to a flight that was given up: its tokens are never
-// spent. They pay for those that were spent here instead, or go back.
+// spent. What was granted pays for what was spent here instead, what was leased,
+// and so counted as held all the time, goes back.
 func (l *lease) late(c *call, sent, now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,7 +151,8 @@ func (l *lease) late(c *call, sent, now int64) {
 	l.trim(now)
 	l.enterLeased(c, sent, true)
 	l.settledLate(c.debt, now)
-	l.ret += c.leased + c.granted - l.payWith(c.granted, now)
+	l.payWith(c.granted, now)
+	l.ret += c.leased
 	l.deny.Store(0)
 	l.see(c, now)
 }

@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 	"weak"
 )
 
@@ -52,7 +53,10 @@ func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 func (l *Limiter) newBucket(key string, p Policy) *Bucket {
 	b := &Bucket{key: key, owner: l, stripe: l.tally.stripe()}
 	b.policy.Store(&p)
-	b.lease.life, b.lease.policy, b.lease.demand = l.life, p, demand{at: l.now()}
+	b.lease.policy, b.lease.demand = p, demand{at: l.now()}
+	if l.local == nil {
+		b.lease.life, b.lease.budget = leaseLife, int64(l.budget/time.Microsecond)
+	}
 	if l.cluster == nil {
 		b.home.Store(l.router)
 	}

@@ -68,6 +68,7 @@ type lease struct {
 	mu sync.Mutex // guards all below; never held during I/O
 
 	life   int64  // of an epoch; 0 in process
+	budget int64  // how old an answer may be that admits; 0 in process
 	policy Policy // that the books are kept in; another one waits until they are closed
 	closed bool   // another one waits
 

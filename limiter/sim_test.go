@@ -52,22 +52,34 @@ type world struct {
 	admit  func(n *simNode) // sees every admission
 	check  func(c *call)    // sees every call after it was carried out
 
+	fleet   int64 // how many nodes the nodes reckon with; 0 = as many as there are
+	granted int64 // tokens in answers that are on their way
+
 	offered, admitted, calls, waited, alone int64
 }
 
 // simNode does with a lease what the dispatcher does, and its breaker.
 type simNode struct {
 	w        *world
+	p        Policy // as far as it has heard
 	lease    *lease
-	ahead    int64 // of its clock
+	ahead    int64   // of its clock
+	pace     float64 // of it
+	stale    int64   // how old a moment it decides by may be
 	dead     bool
+	ambush   int64    // it is to be stopped for so long as soon as an answer is on its way
+	stopped  bool     // like a process that got SIGSTOP
+	cut      bool     // nothing it sends arrives
+	shunned  bool     // no requests come to it
+	backlog  []func() // what it has missed
 	waiting  []*waiter
 	failures int
 	away     bool
 }
 
 func newWorld(t testing.TB, seed uint64, p Policy, nodes int) *world {
-	w := &world{t: t, random: rand.New(rand.NewPCG(seed, 23)), p: p, clock: 1_000_000_000_000_000}
+	w := &world{t: t, random: rand.New(rand.NewPCG(seed, 23)), p: p}
+	w.clock = 1_000_000_000_000_000 + w.random.Int64N(leaseLife)
 	w.bucket = fullState(p, w.clock)
 	w.oneWay = func() int64 { return 40 + w.random.Int64N(60) }
 	w.lost = func() bool { return false }
@@ -79,13 +91,51 @@ func newWorld(t testing.TB, seed uint64, p Policy, nodes int) *world {
 }
 
 func (w *world) newNode() *simNode {
-	n := &simNode{w: w, ahead: w.random.Int64N(1_000_000_000)}
-	n.lease = &lease{life: leaseLife, policy: w.p, demand: demand{at: n.now()}}
+	n := &simNode{w: w, p: w.p, ahead: w.random.Int64N(1_000_000_000), pace: 1}
+	n.lease = &lease{life: leaseLife, budget: simBudget, policy: n.p, demand: demand{at: n.now()}}
 	n.sweep()
 	return n
 }
 
-func (n *simNode) now() int64 { return n.w.now + n.ahead }
+func (n *simNode) now() int64 { return int64(float64(n.w.now)*n.pace) + n.ahead }
+
+// do is what happens in the node: later, where it is stopped, and never, where it is dead.
+func (n *simNode) do(f func()) {
+	switch {
+	case n.dead:
+	case n.stopped:
+		n.backlog = append(n.backlog, f)
+	default:
+		f()
+	}
+}
+
+// stop freezes the node for a while. Its clock goes on.
+func (n *simNode) stop(span int64) {
+	n.stopped = true
+	n.w.after(span, func() {
+		n.stopped = false
+		missed := n.backlog
+		n.backlog = nil
+		for _, f := range missed {
+			n.do(f)
+		}
+	})
+}
+
+// hears of another policy.
+func (n *simNode) hears(p Policy) {
+	n.p = p
+	n.lease.shut()
+	n.want()
+}
+
+func (n *simNode) nodes() int64 {
+	if n.w.fleet > 0 {
+		return n.w.fleet
+	}
+	return int64(len(n.w.nodes))
+}
 
 func (w *world) after(delay int64, do func()) {
 	w.order++
@@ -103,9 +153,16 @@ func (w *world) run(until int64) {
 
 // request is one arrival.
 func (n *simNode) request() {
-	w := n.w
-	w.offered++
-	v, prefetch := n.lease.spend(n.now())
+	n.w.offered++
+	n.do(n.decide)
+}
+
+func (n *simNode) decide() {
+	moment := n.now()
+	if n.stale > 0 {
+		moment -= n.w.random.Int64N(n.stale)
+	}
+	v, prefetch := n.lease.spend(moment)
 	if prefetch {
 		n.want()
 	}
@@ -117,11 +174,11 @@ func (n *simNode) request() {
 		n.decideAlone()
 	default:
 		r := &waiter{done: make(chan struct{}, 1)}
-		switch n.lease.enter(r, w.p, n.now()) {
+		switch n.lease.enter(r, n.p, n.now()) {
 		case spent:
 			n.admits()
 		case empty:
-			w.waited++
+			n.w.waited++
 			n.await(r)
 			n.want()
 		}
@@ -132,15 +189,19 @@ func (n *simNode) request() {
 func (n *simNode) await(r *waiter) {
 	n.waiting = append(n.waiting, r)
 	n.w.after(simBudget, func() {
-		i := slices.Index(n.waiting, r)
-		if i < 0 || n.dead {
-			return
-		}
-		n.waiting = slices.Delete(n.waiting, i, i+1)
-		if n.lease.leave(r) != waiting {
-			n.w.t.Fatal("an answer without a signal")
-		}
-		n.decideAlone()
+		n.do(func() {
+			i := slices.Index(n.waiting, r)
+			if i < 0 {
+				return
+			}
+			n.waiting = slices.Delete(n.waiting, i, i+1)
+			switch n.lease.leave(r) {
+			case given:
+				n.admits() // answered while the node stood still
+			case waiting, missed:
+				n.decideAlone()
+			}
+		})
 	})
 }
 
@@ -167,10 +228,17 @@ func (n *simNode) admits() {
 	n.w.admit(n)
 }
 
+// gives a token back, as a request does that turned out to cost nothing.
+func (n *simNode) gives() {
+	if travels, urgent := n.lease.refund(n.now(), false); travels && urgent {
+		n.want()
+	}
+}
+
 func (n *simNode) decideAlone() {
 	ok := n.w.mode == FailAllow
 	if n.w.mode == FailLocal {
-		ok, _ = n.lease.alone(n.w.p, n.now(), int64(len(n.w.nodes)))
+		ok, _ = n.lease.alone(n.p, n.now(), n.nodes())
 	}
 	if ok {
 		n.w.alone++
@@ -180,7 +248,7 @@ func (n *simNode) decideAlone() {
 
 func (n *simNode) want() {
 	if !n.away && n.lease.wanted.CompareAndSwap(false, true) {
-		n.w.after(0, n.fly)
+		n.w.after(0, func() { n.do(n.fly) })
 	}
 }
 
@@ -188,10 +256,7 @@ func (n *simNode) want() {
 func (n *simNode) fly() {
 	w := n.w
 	c := new(call)
-	if n.dead {
-		return
-	}
-	if n.away || !n.lease.depart(c, w.p, n.now(), 0, false) {
+	if n.away || !n.lease.depart(c, n.p, n.now(), 0, false) {
 		n.lease.wanted.Store(false)
 		n.lease.forsake()
 		n.wake()
@@ -206,22 +271,28 @@ func (n *simNode) fly() {
 		}
 	}
 	w.after(simBudget, func() {
-		if over || n.dead {
-			return
-		}
-		over = true
-		if n.failures++; n.failures >= tripAfter {
-			n.trip()
-		}
-		_, again := n.lease.lose(c, n.now(), int64(len(w.nodes)), true)
-		end(again)
-		if n.away {
-			n.lease.forsake()
-		}
-		n.wake()
+		n.do(func() {
+			if over {
+				return
+			}
+			over = true
+			if n.failures++; n.failures >= tripAfter {
+				n.trip()
+			}
+			_, again := n.lease.lose(c, n.now(), n.nodes(), true)
+			end(again)
+			if n.away {
+				n.lease.forsake()
+			}
+			n.wake()
+		})
 	})
-	inVain := func() { w.after(int64(flightTimeout/time.Microsecond)-(n.now()-sent), n.lease.vain) }
-	if w.lost() || w.hung {
+	if n.ambush > 0 {
+		n.stop(n.ambush)
+		n.ambush = 0
+	}
+	inVain := func() { w.after(int64(flightTimeout/time.Microsecond), func() { n.do(n.lease.vain) }) }
+	if w.lost() || w.hung || n.cut {
 		inVain()
 		return
 	}
@@ -233,23 +304,24 @@ func (n *simNode) fly() {
 			w.bucket.visit(&answered, w.now+w.clock)
 		}
 		w.check(&answered)
-		if w.lost() {
+		back := w.oneWay()
+		if w.lost() || n.cut || back > int64(flightTimeout/time.Microsecond) {
 			inVain()
 			return
 		}
-		w.after(w.oneWay(), func() {
-			switch {
-			case n.dead:
-			case over:
-				n.lease.late(&answered, sent, n.now())
-			default:
-				over, n.failures = true, 0
-				end(n.lease.land(&answered, sent, n.now(), 0))
-			}
-			if !n.dead {
+		w.granted += answered.granted
+		w.after(back, func() {
+			n.do(func() {
+				if over {
+					n.lease.late(&answered, sent, n.now())
+				} else {
+					over, n.failures = true, 0
+					end(n.lease.land(&answered, sent, n.now(), 0))
+				}
 				n.wake()
 				n.books()
-			}
+			})
+			w.granted -= answered.granted
 		})
 	})
 }
@@ -259,15 +331,15 @@ func (n *simNode) trip() {
 	n.away = true
 	var probe func()
 	probe = func() {
-		if n.w.hung {
-			n.w.after(250_000, probe)
+		if n.w.hung || n.cut {
+			n.w.after(250_000, func() { n.do(probe) })
 			return
 		}
 		n.away, n.failures = false, 0
 		n.lease.convalesce(n.now() + int64(recovery/time.Microsecond))
 		n.want()
 	}
-	n.w.after(250_000, probe)
+	n.w.after(250_000, func() { n.do(probe) })
 }
 
 // books checks the lease's invariant.
@@ -289,10 +361,12 @@ func (n *simNode) sweep() {
 		if n.dead {
 			return
 		}
-		n.books()
-		if want, _ := n.lease.sweep(n.now()); want {
-			n.want()
-		}
+		n.do(func() {
+			n.books()
+			if want, _ := n.lease.sweep(n.now()); want {
+				n.want()
+			}
+		})
 		n.sweep()
 	})
 }
@@ -311,6 +385,9 @@ func (w *world) traffic(shape shape, end int64) {
 			return
 		}
 		gap, node := shape(w)
+		if w.nodes[node].shunned {
+			node = w.anyNode()
+		}
 		w.nodes[node].request()
 		w.after(gap, next)
 	}
@@ -359,3 +436,42 @@ func (o *oracle) admitWithin(now, reply int64) bool {
 	o.admitted++
 	return o.admitted*o.p.p-now*o.p.r-o.lowest <= o.p.units()+reply*o.p.r
 }
+
+// ramp: from next to nothing to three times the rate, in ten seconds.
+func ramp(w *world) (int64, int64) {
+	return w.gap((.05 + 3*float64(w.now%10_000_000)/10_000_000) * perSecond(w.p)), w.anyNode()
+}
+
+// relay: half a second at nearly twice the rate on one node, half a second of
+// peace, and then on the next.
+func relay(w *world) (int64, int64) {
+	node := w.now / 1_000_000 % int64(len(w.nodes))
+	if w.now%1_000_000 < 500_000 {
+		return w.gap(1.9 * perSecond(w.p)), node
+	}
+	return w.gap(.1 * perSecond(w.p)), node
+}
+
+// waking: five seconds of hardly anything, and one at ten times the rate.
+func waking(w *world) (int64, int64) {
+	if w.now%6_000_000 < 5_000_000 {
+		return w.gap(.02 * perSecond(w.p)), w.anyNode()
+	}
+	return w.gap(10 * perSecond(w.p)), w.anyNode()
+}
+
+// herd: at one moment, every other fill of the bucket, half as many again as it holds.
+func herd(w *world) (int64, int64) {
+	every := 2 * w.p.units() / w.p.r
+	if w.offered%(w.p.Burst*3/2) != 0 {
+		return 0, w.anyNode()
+	}
+	return every - w.now%every, w.anyNode()
+}
+
+// simShapes are the traffic of the tables.
+var simShapes = []struct {
+	name string
+	shape
+}{{"80 %", steady_(.8)}, {"100 %", steady_(1)}, {"150 %", steady_(1.5)}, {"bursty", bursty}, {"skewed", skewed},
+	{"moving", moving}, {"ramp", ramp}, {"relay", relay}, {"waking", waking}, {"flood", steady_(10)}}
