@@ -127,6 +127,22 @@ func TestWhatABurstMisses(t *testing.T) {
 	}
 }
 
+// The worst for leases: everybody at one moment, for more than there is. Each
+// node that is served takes it for the beginning of more, and leases what the
+// others then do not get; a quarter of the burst at most.
+func TestWhatAHerdMisses(t *testing.T) {
+	for _, limit := range simLimits[1:4] {
+		p := policy(t, limit.rate, limit.burst)
+		for _, nodes := range []int{1, 3, 8, 64} {
+			r := tableMean(t, p, nodes, herd)
+			t.Logf("%6.0f/s %5d, %2d nodes: a herd misses %4.1f %%, %.3f calls a request", limit.rate, limit.burst, nodes, 100*r.under, r.calls)
+			if r.under > .25 || r.over > 1 {
+				t.Errorf("%+v", r)
+			}
+		}
+	}
+}
+
 // callsPerRequest in the middle of a long run.
 func callsPerRequest(t testing.TB, p Policy, nodes int, s shape) (calls, waited float64) {
 	w := newWorld(t, 3, p, nodes)
