@@ -249,6 +249,58 @@ func TestPartsOfAFleet(t *testing.T) {
 	})
 }
 
+// Nodes that have never reached Redis do not know how many they are. Up to
+// coldNodes of them keep the promise all the same, but that each has a token at
+// a time where the burst is fewer than they are; n of them admit at most
+// n/coldNodes of it.
+func TestColdNodesKeepThePromise(t *testing.T) {
+	for _, limit := range []struct {
+		rate  float64
+		burst int64
+	}{{5.0 / 60, 5}, {0.001, 5}, {50, 100}, {1_000, 1_000}} {
+		for _, nodes := range []int{1, 3, coldNodes, 2 * coldNodes} {
+			synctest.Test(t, func(t *testing.T) {
+				m := &moody{}
+				m.mood.Store(int32(broken))
+				began, p := time.Now(), policy(t, limit.rate, limit.burst)
+				check, admitted, over := oracle{p: p}, 0, int64(0)
+				var buckets []*Bucket
+				for range nodes {
+					l := newLimiter(Options{})
+					l.fleet = &fleet{}
+					l.openStore(m)
+					defer func() {
+						l.fleet = nil
+						_ = l.Close(context.Background())
+					}()
+					buckets = append(buckets, l.Bucket("k", p))
+				}
+				for range 4_000 { // a quarter of an hour, in floods
+					for _, b := range buckets {
+						for b.owner.Take(b, nil).Allowed {
+							admitted++
+							now := int64(time.Since(began) / time.Microsecond)
+							if !check.admit(now) {
+								over = max(over, ceilDiv(check.admitted*p.p-now*p.r-check.lowest-p.units(), p.p))
+							}
+						}
+					}
+					time.Sleep(250 * time.Millisecond)
+				}
+				span := time.Since(began).Seconds()
+				due := float64(limit.burst) + limit.rate*span
+				t.Logf("%6.2f/s burst %4d, %2d cold nodes: %6d admitted of %7.0f, at most %d too many in any span", limit.rate, limit.burst, nodes, admitted, due, over)
+				if nodes <= coldNodes && over > max(0, int64(nodes)-limit.burst) {
+					t.Errorf("%d too many", over)
+				}
+				if most := float64(nodes) / coldNodes * due; float64(admitted) > most || float64(admitted) < .9*most-float64(nodes) {
+					t.Errorf("about %.0f expected", most)
+				}
+			})
+		}
+	}
+}
+
 func TestDebtSurvivesLostAnswersWithoutGrowing(t *testing.T) {
 	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, m *moody) {
 		key := l.Bucket("k", policy(t, 0.0013, 15)) // fractions of a token pass meanwhile

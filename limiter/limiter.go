@@ -20,6 +20,25 @@
 //
 // lease.go is a node's state machine, bucket.go (and token_bucket.lua) the
 // shared bucket's: both without I/O or clock. dispatcher.go brings them together.
+//
+// The promise holds when requests are admitted, not only when tokens are
+// debited. What it does not cover, each as small as could be known:
+//
+//   - A node that stands still (SIGSTOP, a suspended machine) between reading the
+//     clock and spending admits, when it goes on, the requests that were at that
+//     very point. What it holds, or was being granted, is not spent any more.
+//   - A token given back (304) counts again from then on: as many requests more
+//     as were under way at once and turned out to cost nothing.
+//   - Redis loses a bucket (eviction, a flush, fail-over to a replica that lags):
+//     it comes back full, one burst more. Its clock steps forward: what that says
+//     the rate has brought, at most one burst, and what nodes held, at most a
+//     quarter of one.
+//   - While Redis is away, each node goes by the level it last saw and by how many
+//     nodes were last counted: nodes that have come since, and tokens that others
+//     had taken since, count on top, the latter at most one burst in all. A node
+//     that was never told reckons with eight: a fleet that starts without Redis
+//     keeps the promise up to eight nodes, and admits n/8 of it with n. Where the
+//     burst is of fewer tokens than there are nodes, each may have one.
 package limiter
 
 import (

@@ -127,7 +127,7 @@ func (a *Admin) CreateKey(ctx context.Context, spec NewKeySpec) (KeyRow, error) 
 	}
 	limit := DefaultLimit
 	if spec.Rate != nil || spec.Burst != nil {
-		limit = limitOf(spec.Rate, spec.Burst, DefaultLimit)
+		limit = LimitOf(spec.Rate, spec.Burst, DefaultLimit)
 	}
 	key := newKey()
 	hash, _ := HashKey([]byte(key))

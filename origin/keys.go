@@ -98,8 +98,9 @@ type Limit struct {
 // DefaultLimit is that of a key whose row names none.
 var DefaultLimit = Limit{Set: true, Rate: 50, Burst: 100}
 
-// limitOf reads the two columns. A burst that is not given is twice the rate.
-func limitOf(rate *float64, burst *int32, missing Limit) Limit {
+// LimitOf reads the two columns, or flags: missing is the limit where there is no
+// rate, and a burst that is not given is twice the rate.
+func LimitOf(rate *float64, burst *int32, missing Limit) Limit {
 	if rate == nil {
 		if burst != nil && missing.Set {
 			missing.Burst = int64(*burst)
@@ -207,8 +208,8 @@ func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (map[KeyHash]Ke
 			k.Contacts = k.Contacts || scope == "contacts:read"
 		}
 		k.ExpiresAt = expiryOf(expires)
-		k.Limit = limitOf(rate, burst, DefaultLimit)
-		k.WorkspaceLimit = limitOf(workspaceRate, workspaceBurst, Limit{})
+		k.Limit = LimitOf(rate, burst, DefaultLimit)
+		k.WorkspaceLimit = LimitOf(workspaceRate, workspaceBurst, Limit{})
 		if k.Limit.Version = version; k.WorkspaceLimit.Set {
 			k.WorkspaceLimit.Version = workspaceVersion
 		}

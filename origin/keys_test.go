@@ -109,7 +109,7 @@ func TestLimitsOfRows(t *testing.T) {
 		{rate(0.1), nil, DefaultLimit, Limit{Set: true, Rate: 0.1, Burst: 1}}, {rate(0), nil, DefaultLimit, Limit{Set: true, Rate: 0, Burst: 1}},
 		{nil, nil, Limit{}, Limit{}}, {nil, burst(7), Limit{}, Limit{}}, {rate(2.5), burst(9), Limit{}, Limit{Set: true, Rate: 2.5, Burst: 9}},
 	} {
-		if got := limitOf(c.rate, c.burst, c.missing); got != c.want {
+		if got := LimitOf(c.rate, c.burst, c.missing); got != c.want {
 			t.Errorf("%+v, want %+v", got, c.want)
 		}
 	}

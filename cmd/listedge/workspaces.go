@@ -38,14 +38,8 @@ type limitFlags struct {
 
 // Validate refuses what the limiter could not enforce.
 func (f *limitFlags) Validate() error {
-	rate, burst := origin.DefaultLimit.Rate, origin.DefaultLimit.Burst
-	if f.Rate != nil {
-		rate, burst = *f.Rate, max(1, int64(2**f.Rate))
-	}
-	if f.Burst != nil {
-		burst = int64(*f.Burst)
-	}
-	_, err := limiter.NewPolicy(rate, burst)
+	l := origin.LimitOf(f.Rate, f.Burst, origin.DefaultLimit)
+	_, err := limiter.NewPolicy(l.Rate, l.Burst)
 	return err
 }
 
