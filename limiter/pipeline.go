@@ -124,9 +124,12 @@ func (d *dispatcher) landLate(f *pipeline) {
 			b.lease.late(c, f.sent, now)
 			d.l.tally.landed(c)
 		} else {
-			b.lease.vain()
+			b.lease.vain(now)
 		}
 		d.watch(b)
+		if b.lease.owing(now) {
+			d.l.want(b)
+		}
 	}
 }
 

@@ -1,6 +1,9 @@
 package limiter
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 // simLimits are the five limits, from 5 a minute to 20,000 a second.
 var simLimits = []struct {
@@ -110,28 +113,34 @@ func TestFloodOnFiveAMinute(t *testing.T) {
 	}
 }
 
-// A hang of three seconds under a tenfold flood: the nodes' parts of the bucket
-// add up to it.
+// Redis stands still, from shorter than the budget to three seconds, under a
+// tenfold flood: the nodes' parts of the bucket add up to it, and what they
+// spent is told before anybody takes what has come meanwhile.
 func TestHangUnderFlood(t *testing.T) {
-	for _, nodes := range []int{1, 3, 8} {
-		p := policy(t, 1_000, 1_000)
-		w := newWorld(t, 5, p, nodes)
-		w.traffic(steady_(10), 10_000_000)
-		o, worst := oracle{p: p}, int64(0)
-		w.admit = func(*simNode) {
-			if !o.admitWithin(w.now, simBudget) {
-				worst = max(worst, o.admitted*p.p-w.now*p.r-o.lowest-p.units())
+	for _, limit := range simLimits[1:4] {
+		p := policy(t, limit.rate, limit.burst)
+		for _, nodes := range []int{1, 3, 8} {
+			line := ""
+			for _, hang := range []int64{5_000, 20_000, 60_000, 200_000, 600_000, 3_000_000} {
+				w := newWorld(t, 5, p, nodes)
+				w.traffic(steady_(10), 10_000_000)
+				o, worst := oracle{p: p}, int64(0)
+				w.admit = func(*simNode) {
+					if !o.admitWithin(w.now, simBudget) {
+						worst = max(worst, o.admitted*p.p-w.now*p.r-o.lowest-p.units())
+					}
+				}
+				w.after(4_000_000, func() { w.hang(hang) })
+				w.run(10_000_000)
+				line += fmt.Sprintf("%8d ms %3d (%4d)", hang/1000, ceilDiv(worst, p.p), w.alone)
+				if worst > (p.Burst/25+2)*p.p {
+					t.Errorf("%v/s, burst %d, %d nodes, a hang of %d ms: %d tokens too many", limit.rate, limit.burst, nodes, hang/1000, worst/p.p)
+				}
+				if due := float64(p.Burst) + 10*perSecond(p); float64(w.admitted) < .9*due {
+					t.Errorf("%v/s, burst %d, %d nodes, a hang of %d ms: %d admitted in 10 s of flood, %.0f due", limit.rate, limit.burst, nodes, hang/1000, w.admitted, due)
+				}
 			}
-		}
-		w.after(4_000_000, func() { w.hung = true })
-		w.after(7_000_000, func() { w.hung = false })
-		w.run(10_000_000)
-		t.Logf("%d nodes: %d over, of %d admitted, %d of them alone", nodes, ceilDiv(worst, p.p), w.admitted, w.alone)
-		if worst > 30*p.p {
-			t.Errorf("%d nodes: %d tokens too many", nodes, worst/p.p)
-		}
-		if w.admitted < 10_000 {
-			t.Errorf("%d nodes: %d admitted in 10 s of flood", nodes, w.admitted)
+			t.Logf("%6.0f/s %5d, %d nodes: too many (admitted alone) %s", limit.rate, limit.burst, nodes, line)
 		}
 	}
 }

@@ -46,7 +46,8 @@ type world struct {
 	clock  int64              // the bucket's, ahead of now
 	oneWay func() int64       // delay of a message
 	lost   func() bool        // whether it arrives at all
-	hung   bool               // the bucket does not answer, and takes nothing in
+	hung   bool               // the bucket does not answer
+	inbox  []func()           // what has come to it since
 	visit  func(*call, int64) // the bucket's rule; nil = state.visit
 	nodes  []*simNode
 	admit  func(n *simNode) // sees every admission
@@ -291,12 +292,26 @@ func (n *simNode) fly() {
 		n.stop(n.ambush)
 		n.ambush = 0
 	}
-	inVain := func() { w.after(int64(flightTimeout/time.Microsecond), func() { n.do(n.lease.vain) }) }
-	if w.lost() || w.hung || n.cut {
-		inVain()
+	landed := false
+	w.after(int64(flightTimeout/time.Microsecond), func() {
+		n.do(func() {
+			if !landed {
+				n.lease.vain(n.now())
+				if n.lease.owing(n.now()) {
+					n.want()
+				}
+			}
+		})
+	})
+	if w.lost() || n.cut {
 		return
 	}
-	w.after(w.oneWay(), func() {
+	var arrive func()
+	arrive = func() {
+		if w.hung { // like a process that got SIGSTOP
+			w.inbox = append(w.inbox, arrive)
+			return
+		}
 		answered := *c
 		if w.visit != nil {
 			w.visit(&answered, w.now+w.clock)
@@ -305,15 +320,21 @@ func (n *simNode) fly() {
 		}
 		w.check(&answered)
 		back := w.oneWay()
-		if w.lost() || n.cut || back > int64(flightTimeout/time.Microsecond) {
-			inVain()
+		if w.lost() || n.cut {
 			return
+		}
+		if n.now()-sent+back > int64(flightTimeout/time.Microsecond) {
+			return // nobody waits for it any more: see the timeout
 		}
 		w.granted += answered.granted
 		w.after(back, func() {
 			n.do(func() {
+				landed = true
 				if over {
 					n.lease.late(&answered, sent, n.now())
+					if n.lease.owing(n.now()) {
+						n.want()
+					}
 				} else {
 					over, n.failures = true, 0
 					end(n.lease.land(&answered, sent, n.now(), 0))
@@ -323,6 +344,20 @@ func (n *simNode) fly() {
 			})
 			w.granted -= answered.granted
 		})
+	}
+	w.after(w.oneWay(), arrive)
+}
+
+// hang stops the bucket for a while. What came meanwhile it does then.
+func (w *world) hang(span int64) {
+	w.hung = true
+	w.after(span, func() {
+		w.hung = false
+		inbox := w.inbox
+		w.inbox = nil
+		for _, arrive := range inbox {
+			arrive()
+		}
 	})
 }
 

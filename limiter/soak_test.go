@@ -3,8 +3,11 @@
 package limiter
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // soakFor is how long each of the simulations below goes on, with seeds that no
@@ -36,4 +39,73 @@ func TestSoakNeverOverAtTheEdgesOfEpochs(t *testing.T) {
 		}
 	}
 	t.Logf("%d epochs' edges, none of them crossed", seeds)
+}
+
+// Three nodes, five limits and a flood on a real Redis that is stopped, killed
+// and emptied at random, and on one that fails over.
+func TestSoakOnRealRedis(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 31))
+	server, client := startRedis(t)
+	f := startFlood(t, time.Millisecond, func() redis.UniversalClient { return client }, 0)
+	lost, stops, deaths, flushes := 0, 0, 0, 0
+	for time.Since(f.began) < soakFor {
+		time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
+		var err error
+		switch random.IntN(4) {
+		case 0, 1:
+			stops++
+			if err = server.Freeze(); err == nil {
+				time.Sleep(time.Duration(random.Int64N(int64(3 * time.Second))))
+				err = server.Thaw()
+			}
+		case 2:
+			deaths++
+			lost++
+			if err = server.Kill(); err == nil {
+				time.Sleep(time.Duration(random.Int64N(int64(time.Second))))
+				err = server.Restart(t.Context())
+			}
+		case 3:
+			flushes++
+			lost++
+			err = client.FlushAll(t.Context()).Err()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.eventually(t, "the breakers close", func(s Stats) bool { return s.Breaker == "closed" })
+	}
+	t.Logf("stopped %d times, killed %d, emptied %d", stops, deaths, flushes)
+	// A hang of 3 s may cost a hundredth of a burst, and a bucket of five a token.
+	f.end(t, float64(lost)+.1*float64(1+stops))
+}
+
+func TestSoakThroughFailOvers(t *testing.T) {
+	master, replica, client := startSentinel(t)
+	f := startFlood(t, time.Millisecond, client, 0)
+	overs := 0
+	for time.Since(f.began) < soakFor {
+		time.Sleep(2 * time.Second)
+		if err := master.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		within(t, 20*time.Second, "the replica has taken over", func() bool {
+			role, err := connect(t, replica).Do(t.Context(), "ROLE").Slice()
+			return err == nil && role[0] == "master"
+		})
+		overs++
+		if err := master.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		within(t, 20*time.Second, "the old master follows the new one, and the nodes are on it", func() bool {
+			role, err := connect(t, master).Do(t.Context(), "ROLE").Slice()
+			return err == nil && role[0] == "slave" && role[3] == "connected" &&
+				f.nodes[0].Stats().Breaker == "closed" && f.nodes[1].Stats().Breaker == "closed" && f.nodes[2].Stats().Breaker == "closed"
+		})
+		master, replica = replica, master
+	}
+	t.Logf("failed over %d times", overs)
+	f.end(t, 1.1*float64(overs)+.1)
 }
