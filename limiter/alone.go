@@ -15,7 +15,7 @@ const mostNodes = 1000
 // after an outage of an hour a bucket does not owe the hour's requests, only
 // what is missing from it now.
 //
-// Invariant: 0 <= level <= unspent <= most.
+// Invariant: level <= unspent <= most; below 0 only as far as the bucket was.
 type local struct {
 	nodes          int64
 	level, unspent int64 // units, of which cost are a token
@@ -98,7 +98,7 @@ func (l *lease) admitAnyway(p Policy, now, nodes int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.away(p, now, nodes)
-	a.level = max(0, a.level-a.cost())
+	a.level = max(min(0, a.level), a.level-a.cost())
 }
 
 // owes reports whether the bucket has yet to hear of tokens spent here.

@@ -15,12 +15,13 @@ const (
 // state is a token bucket, and this file its whole arithmetic: pure, exact, the
 // model of token_bucket.lua. A test holds the two equal, state included.
 //
-// Invariants: 0 <= level and level + (held+prev)*p <= Burst*p (but for a burst
-// that was made smaller than what is held: then level is 0 until that is spent
-// or aged), and ts never lies more than clockSlack after the latest reading, so
-// no microsecond refills twice.
+// Invariants: level + (held+prev)*p <= Burst*p (but for a burst that was made
+// smaller than what is held: then level is not above 0 until that is spent or
+// aged), level is below 0 by what is owed, at most a quarter of the burst, and ts
+// never lies more than clockSlack after the latest reading, so no microsecond
+// refills twice.
 type state struct {
-	level int64 // units in the bucket at ts
+	level int64 // units in the bucket at ts; below 0: tokens were spent that it did not have
 	ts    int64 // microseconds: up to here the bucket has been refilled
 	lag   int64 // by how much its clock has ever stepped back: epochs are counted on ts+lag
 	held  int64 // tokens leased in the epoch of ts and not yet reported spent
@@ -68,7 +69,7 @@ type reply struct {
 }
 
 // remaining is the whole tokens that are left.
-func (r *reply) remaining() int64 { return r.level / r.p }
+func (r *reply) remaining() int64 { return max(0, r.level) / r.p }
 
 // fullState is what an absent bucket stands for.
 func fullState(p Policy, now int64) state {
@@ -183,9 +184,19 @@ func (s *state) adopt(c *call) bool {
 // rescale puts another policy in force and keeps the filled share, rounded
 // down: a change of policy never makes a token out of nothing.
 func (s *state) rescale(to Policy) {
-	high, low := bits.Mul64(uint64(s.level), uint64(to.units()))
-	level, _ := bits.Div64(high, low, uint64(s.policy.units())) // <= to.units(): fits
-	s.level, s.policy = int64(level), to
+	if s.level < 0 {
+		s.level = -share(-s.level, to.units(), s.policy.units()) - 1
+	} else {
+		s.level = share(s.level, to.units(), s.policy.units())
+	}
+	s.policy = to
+}
+
+// share is floor(a * b / c), 0 <= a <= c.
+func share(a, b, c int64) int64 {
+	high, low := bits.Mul64(uint64(a), uint64(b))
+	quotient, _ := bits.Div64(high, low, uint64(c)) // <= b: fits
+	return int64(quotient)
 }
 
 // release strikes off what is no longer held. Epochs that ended in the
@@ -212,10 +223,14 @@ func (s *state) giveBack(tokens int64) {
 	}
 }
 
-// debit removes tokens that were spent elsewhere, down to empty.
+// debit removes tokens that were spent elsewhere, and those that are not there
+// as well: what others took, or are about to give back, in between. It goes no
+// lower than a quarter of the burst is owed, because what is debited twice (its
+// answer was lost) is missing.
 func (s *state) debit(tokens int64) {
-	if tokens > s.level/s.policy.p {
-		s.level = 0
+	least := min(s.level, -(s.policy.Burst / 4 * s.policy.p))
+	if tokens > (s.level-least)/s.policy.p {
+		s.level = least
 		return
 	}
 	s.level -= tokens * s.policy.p
@@ -225,7 +240,7 @@ func (s *state) debit(tokens int64) {
 // quarter of the burst is out at a time, an eighth of it as spare tokens, which
 // only a bucket that is half full gives away.
 func (s *state) grant(c *call) {
-	have, burst := s.level/s.policy.p, s.policy.Burst
+	have, burst := max(0, s.level)/s.policy.p, s.policy.Burst
 	c.granted = min(c.need, have)
 	if c.granted == c.need && burst >= leastLeased {
 		out := s.held + s.prev

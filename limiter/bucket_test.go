@@ -145,16 +145,27 @@ func TestReturnNeverOverfills(t *testing.T) {
 	}
 }
 
-func TestDebtStopsAtEmpty(t *testing.T) {
+func TestDebt(t *testing.T) {
 	p := policy(t, 1, 10)
 	s := fullState(p, 0)
 	c := call{policy: p, need: 10, debt: 4}
 	if s.visit(&c, 0); c.granted != 6 {
 		t.Fatalf("granted %d after a debt of 4", c.granted)
 	}
+	// What is not there is owed: others had taken it, and one gives some back.
+	s.visit(&call{policy: p, debt: 2}, 0)
+	c = call{policy: p, ret: 1, need: 1}
+	if s.visit(&c, 500_000); c.granted != 0 || c.remaining() != 0 || c.level != -p.p/2 || c.wait != 1_500_000 {
+		t.Fatalf("%+v", c.reply)
+	}
+	// A quarter of the burst at most.
 	c = call{policy: p, debt: 1 << 50}
-	if s.visit(&c, 500_000); s.level != 0 || c.wait != 1_000_000 {
+	if s.visit(&c, 500_000); s.level != -2*p.p || c.wait != 3_000_000 {
 		t.Fatalf("level %d, wait %d", s.level, c.wait)
+	}
+	c = call{policy: p, need: 5}
+	if s.visit(&c, 3_500_000); c.granted != 1 || s.level != 0 {
+		t.Fatalf("%+v", c.reply)
 	}
 }
 
@@ -184,7 +195,7 @@ func TestPolicyChangeKeepsTheFilledShare(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 5_000 {
 		a, b := randomPolicy(t, random), randomPolicy(t, random)
-		s := state{level: random.Int64N(a.units() + 1), policy: a}
+		s := state{level: random.Int64N(a.units()+a.units()/4+1) - a.units()/4, policy: a}
 		before := s.level
 		s.rescale(b)
 		if s.level > b.units() {

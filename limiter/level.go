@@ -23,10 +23,10 @@ func (b *Bucket) Level() Level {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if a := l.local; a != nil {
-		left := a.level / a.cost()
+		left := max(0, a.level) / a.cost()
 		return Level{Remaining: left, Full: untilFull(p, left*p.p)}
 	}
-	units := min(p.units(), l.view.levelNow(*p, now)+(l.holds(now)+l.ret+l.giving)*p.p)
+	units := max(0, min(p.units(), l.view.levelNow(*p, now)+(l.holds(now)+l.ret+l.giving)*p.p))
 	return Level{Remaining: units / p.p, Full: untilFull(p, units)}
 }
 

@@ -49,7 +49,7 @@ func anyPolicy(random *rand.Rand) Policy {
 
 // within is the invariant: what is held counts in the bucket.
 func (s *state) within() bool {
-	return s.level >= 0 && s.held >= 0 && s.prev >= 0 && s.level <= s.cap()
+	return s.level >= -s.policy.units()/4-1 && s.held >= 0 && s.prev >= 0 && s.level <= s.cap()
 }
 
 // Every call is made of a random stored bucket (or none, or one of an unknown
@@ -84,7 +84,7 @@ func TestScriptEqualsModel(t *testing.T) {
 	}
 
 	const rounds, atOnce = 60, 500
-	var granted, leased, spares, stepped, rescaled, pinned, aged, released int
+	var granted, leased, spares, stepped, rescaled, pinned, aged, released, owed int
 	for round := range rounds {
 		type trial struct {
 			stored *state
@@ -136,6 +136,9 @@ func TestScriptEqualsModel(t *testing.T) {
 					s.prev = random.Int64N(own.Burst/4 + 1)
 				}
 				s.level = random.Int64N(s.cap() + 1)
+				if random.IntN(8) == 0 {
+					s.level = -random.Int64N(own.Burst/4*own.p + 1)
+				}
 				if random.IntN(4) == 0 {
 					s.level = min(s.cap(), []int64{0, own.units(), own.p, own.p - 1, own.units() - 1}[random.IntN(5)])
 				}
@@ -176,6 +179,7 @@ func TestScriptEqualsModel(t *testing.T) {
 			count(&granted, got.granted > 0)
 			count(&leased, got.leased > 0)
 			count(&spares, got.leased > x.c.extra)
+			count(&owed, got.level < 0)
 			if x.stored != nil {
 				count(&stepped, x.stored.ts-got.now > clockSlack)
 				count(&rescaled, !x.stored.policy.sameLimits(model.policy))
@@ -205,9 +209,9 @@ func TestScriptEqualsModel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Logf("%d calls: %d granted, %d leased, %d with spare tokens, %d after a clock step, %d rescaled, %d pinned, %d aged, %d released",
-		rounds*atOnce, granted, leased, spares, stepped, rescaled, pinned, aged, released)
-	if min(granted, leased, spares, stepped, rescaled, pinned, aged, released) < 100 {
+	t.Logf("%d calls: %d granted, %d leased, %d with spare tokens, %d after a clock step, %d rescaled, %d pinned, %d aged, %d released, %d owed",
+		rounds*atOnce, granted, leased, spares, stepped, rescaled, pinned, aged, released, owed)
+	if min(granted, leased, spares, stepped, rescaled, pinned, aged, released, owed) < 100 {
 		t.Fatal("the calls miss a part of the rule")
 	}
 }

@@ -140,7 +140,7 @@ func suite(t *testing.T, h harness) {
 		if r := visit(t, call{key: b, policy: slow, need: 10, debt: 7}); r.granted != 3 {
 			t.Fatalf("%+v", r)
 		}
-		if r := visit(t, call{key: bucket(), policy: slow, need: 1, debt: 70}); r.granted != 0 || r.level != 0 {
+		if r := visit(t, call{key: bucket(), policy: slow, need: 1, debt: 70}); r.granted != 0 || r.level != -2*slow.p || r.remaining() != 0 {
 			t.Fatalf("%+v", r)
 		}
 	})

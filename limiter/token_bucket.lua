@@ -13,7 +13,8 @@
 --          held by all, version in force, time (microseconds)
 --
 -- Invariant: level + (held + prev) * P <= B * P. What nodes hold counts in the
--- bucket, so that what is admitted when it is *spent* keeps the promise.
+-- bucket, so that what is admitted when it is *spent* keeps the promise. Below 0,
+-- level is what was spent elsewhere and the bucket did not have.
 -- Tokens leased in epoch k count until the end of epoch k + 1; whoever holds
 -- them stops spending before that.
 --
@@ -97,7 +98,12 @@ if known then
   local epoch = (ts + lag - math.fmod(ts + lag, E)) / E
   if version > v or (version == v and not same and epoch - used > 1) then
     if not same then
-      level = math.min(share(level, B * P, b * p), math.max(0, B - held - prev) * P)
+      if level < 0 then
+        level = -share(-level, B * P, b * p) - 1
+      else
+        level = share(level, B * P, b * p)
+      end
+      level = math.min(level, math.max(0, B - held - prev) * P)
     end
     same, changed = true, true
   else
@@ -120,11 +126,11 @@ elseif from == epoch - 1 then
 end
 local cap = math.max(0, B - held - prev) * P
 level = math.max(level, math.min(cap, level + ret * P))
-level = math.max(0, level - debt * P)
+level = math.max(math.min(level, -math.floor(B / 4) * P), level - debt * P)
 
 local granted, leased = 0, 0
 if not stepped then
-  local have = math.floor(level / P)
+  local have = math.max(0, math.floor(level / P))
   granted = math.min(need, have)
   if granted == need and B >= LEAST then
     leased = math.max(0, math.min(extra, have - granted, math.floor(B / 4) - held - prev))
