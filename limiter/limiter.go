@@ -35,7 +35,8 @@
 //     quarter of one.
 //   - While Redis is away, each node goes by the level it last saw and by how many
 //     nodes were last counted: nodes that have come since, and tokens that others
-//     had taken since, count on top, the latter at most one burst in all. A node
+//     had taken since, count on top, the latter at most one burst in all. So does
+//     the part of a node that finds Redis again later than the others. A node
 //     that was never told reckons with eight: a fleet that starts without Redis
 //     keeps the promise up to eight nodes, and admits n/8 of it with n. Where the
 //     burst is of fewer tokens than there are nodes, each may have one.

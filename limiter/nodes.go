@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -40,7 +41,8 @@ type fleet struct {
 	l      *Limiter
 	client redis.UniversalClient
 	id     string
-	size   atomic.Int64 // 0 = not known yet
+	size   atomic.Int64 // the most of the last counts; 0 = not known yet
+	counts [4]int64     // by the beating goroutine alone
 
 	stop, ended chan struct{}
 }
@@ -84,9 +86,18 @@ func (f *fleet) beat(life time.Duration) bool {
 	defer cancel()
 	n, err := f.client.Eval(ctx, beatScript, []string{fleetKey}, f.id, life.Microseconds()).Int64()
 	if err == nil && life > 0 {
-		f.size.Store(n)
+		f.counted(n)
 	}
 	return err == nil
+}
+
+// counted notes a count. A Redis that has come back empty counts anew, and the
+// first to ask alone: so the last few counts are remembered, for as long as a
+// node that is gone is.
+func (f *fleet) counted(n int64) {
+	copy(f.counts[1:], f.counts[:])
+	f.counts[0] = n
+	f.size.Store(slices.Max(f.counts[:]))
 }
 
 // checkEviction warns once where Redis may throw buckets away, each of which
