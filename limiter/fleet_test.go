@@ -196,7 +196,7 @@ func TestReadOnlyRedisCountsAsAway(t *testing.T) {
 }
 
 // startSentinel makes a master, a replica of it and a Sentinel that watches them.
-func startSentinel(t *testing.T) (master, replica *sandbox.Redis, client func() redis.UniversalClient) {
+func startSentinel(t *testing.T) (master, replica *sandbox.Redis, watcher *redis.SentinelClient, client func() redis.UniversalClient) {
 	t.Helper()
 	master, replica = sandboxtest.Redis(t), sandboxtest.Redis(t)
 	host, port := splitAddr(t, master.Addr())
@@ -208,7 +208,7 @@ func startSentinel(t *testing.T) (master, replica *sandbox.Redis, client func() 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = sentinel.Stop() })
-	watcher := redis.NewSentinelClient(&redis.Options{Addr: sentinel.Addr()})
+	watcher = redis.NewSentinelClient(&redis.Options{Addr: sentinel.Addr()})
 	t.Cleanup(func() { _ = watcher.Close() })
 	within(t, 15*time.Second, "the sentinel knows of the replica", func() bool {
 		replicas, err := watcher.Replicas(t.Context(), "main").Result()
@@ -216,7 +216,7 @@ func startSentinel(t *testing.T) (master, replica *sandbox.Redis, client func() 
 	})
 	options := clientOptions()
 	options.MasterName, options.Addrs = "main", []string{sentinel.Addr()}
-	return master, replica, func() redis.UniversalClient {
+	return master, replica, watcher, func() redis.UniversalClient {
 		client := redis.NewUniversalClient(options)
 		t.Cleanup(func() { _ = client.Close() })
 		return client
@@ -224,7 +224,7 @@ func startSentinel(t *testing.T) (master, replica *sandbox.Redis, client func() 
 }
 
 func TestSentinelFailsOver(t *testing.T) {
-	master, _, client := startSentinel(t)
+	master, _, _, client := startSentinel(t)
 	f := startFlood(t, time.Millisecond, client, 0)
 	time.Sleep(300 * time.Millisecond)
 	if err := master.Kill(); err != nil {

@@ -1,0 +1,55 @@
+//go:build mutations
+
+package main
+
+import "testing"
+
+// The rules of the limiter, broken one at a time:
+//
+//	go test -tags mutations -run TestLimiterMutations -timeout 30m ./cmd/listedge
+func TestLimiterMutations(t *testing.T) {
+	const pkg = "./limiter"
+	one := func(name, run, file, old, new string) mutation {
+		return mutation{name, []edit{{"limiter/" + file, old, new}}, pkg, run}
+	}
+	caught(t, []mutation{
+		// level + held <= B, and who spends what until when.
+		one("what is held does not count", "TestNeverOverAtSpending", "bucket.go", "return max(0, s.policy.Burst-s.held-s.prev) * s.policy.p", "return s.policy.units()"),
+		one("what is held does not count, in the script", "TestScriptEqualsModel", "token_bucket.lua", "local cap = math.max(0, B - held - prev) * P", "local cap = B * P"),
+		one("the epoch before does not count", "TestNeverOverAtTheEdgesOfEpochs", "bucket.go", "s.prev, s.held = s.held, 0", "s.prev, s.held = 0, 0"),
+		one("a lease outlives what the bucket counts", "TestNeverOverAtTheEdgesOfEpochs", "books.go", "return sent + c.lasts - leaseSlack", "return sent + c.lasts + leaseLife"),
+		one("a lease ends when the bucket forgets it", "TestLeaseEndsBeforeItAges", "books.go", "return sent + c.lasts - leaseSlack", "return sent + c.lasts"),
+		one("released twice", "TestNeverOverAtTheEdgesOfEpochs", "books.go", "c.rel0, c.rel1 = l.strike(used + back)", "c.rel0, c.rel1 = l.strike(used + back)\n\t\t\tc.rel0 += used / 8"),
+		one("late tokens are spent", "TestNeverOverAtSpending", "flight.go", "l.enterLeased(c, sent, true)", "l.enterLeased(c, sent, false)"),
+		one("old answers admit", "TestNeverOverAtSpending", "flight.go", "now-sent > l.budget {", "now-sent > l.budget && false {"),
+		one("late grants go back", "TestNeverOverAtTheEdgesOfEpochs", "flight.go", "\t\tgranted, others = 0, missed\n\t}\n", "\t\tl.ret += granted\n\t\tgranted, others = 0, missed\n\t}\n"),
+		one("a clock that steps back refills", "TestClockGoingBackwards", "bucket.go", "\t\t\ts.lag += s.ts - now\n\t\t\ts.ts = now\n\t\t\treturn false", "\t\t\ts.grow(s.ts - now)\n\t\t\ts.ts = now\n\t\t\treturn true"),
+		one("an older policy comes back", "TestPolicyChangeKeepsTheFilledShare", "bucket.go", "case c.policy.Version > s.policy.Version:", "case c.policy.Version != s.policy.Version:"),
+
+		// The deny cache.
+		one("no deny cache", "TestFloodOnFiveAMinute", "deny.go", "l.deny.Store(now + pause)", "l.deny.Store(0)"),
+		one("denied only to the next token", "TestRequestsHardlyEverAskRedis", "deny.go", "pause = pauseOf(pause, l.patience, l.policy)", ""),
+		one("denied for longer than there is no token", "TestSmallBurstsAreAsPerRequest", "deny.go", "l.deny.Store(now + pause)", "l.deny.Store(now + 2*pause)"),
+
+		// The breaker.
+		one("the breaker never opens", "TestBudgetAndBreakerToTheMillisecond", "dispatcher.go", "return c.ConsecutiveFailures >= tripAfter", "return false"),
+		one("nobody probes", "TestBudgetAndBreakerToTheMillisecond", "dispatcher.go", "if d.away.Load() || d.breaker.Counts().ConsecutiveFailures > 0 {", "if false {"),
+		one("a replica that only reads closes the breaker", "TestReadOnlyRedisCountsAsAway", "redis.go", "\treturn err\n}\n\n// verdictOn", "\treturn nil\n}\n\n// verdictOn"),
+		one("nobody convalesces", "TestHangUnderFlood", "alone.go", "until = now + 2*l.budget", "until = 0"),
+		one("what is owed and not there is forgotten", "TestHangUnderFlood", "bucket.go", "least := min(s.level, -(s.policy.Burst / 4 * s.policy.p))", "least := min(s.level, 0)"),
+
+		// Heartbeats.
+		one("every node thinks it is the only one", "TestColdNodesKeepThePromise", "nodes.go", "return coldNodes", "return 1"),
+		one("an empty Redis makes the fleet one node", "TestNodesAreRememberedThroughAnEmptyRedis", "nodes.go", "f.size.Store(slices.Max(f.counts[:]))", "f.size.Store(n)"),
+		one("nodes that are gone are counted", "TestHeartbeats", "nodes.go", "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))", ""),
+		one("parts are not parts", "TestPartsOfAFleet", "alone.go", "func (a *local) cost() int64 { return a.policy.p * a.nodes }", "func (a *local) cost() int64 { return a.policy.p }"),
+
+		// The Cluster.
+		one("ASK is a failure", "TestClusterSlotMoves", "redis.go", "\t\treturn askElsewhere{address}\n", "\t\treturn err\n"),
+		one("MOVED is a failure", "TestClusterSlotMoves", "redis.go", "\t\treturn movedTo{address}\n", "\t\treturn err\n"),
+		one("asked without ASKING", "TestClusterSlotMoves", "redis.go", "if asking {", "if false {"),
+		one("a bucket that moved is forgotten where it was", "TestClusterSlotMoves", "pipeline.go", "d.give(b, d.l.cluster.movedTo(moved.address))", "d.settle(b, false)"),
+		one("one dispatcher for all masters", "TestCluster", "cluster.go", "d := c.nodes[address]\n", "d := c.nodes[address]\n\tfor _, any := range c.nodes {\n\t\td = any\n\t}\n"),
+		one("two buckets, two trips", "TestCluster", "take.go", "l.wantBoth(t.leg[0].bucket, t.leg[1].bucket)", "l.want(t.leg[0].bucket)\n\t\tl.want(t.leg[1].bucket)"),
+	})
+}
