@@ -139,17 +139,6 @@ func (l *lease) settled(now int64) {
 	}
 }
 
-// recover ends the wait for an overdue answer. A node that decided alone
-// meanwhile was hardly the only one: Redis has answered all of them by now, and
-// each is about to say what it spent. Call with mu held.
-func (l *lease) recover(now int64) {
-	until := int64(0)
-	if l.local != nil {
-		until = now + 2*l.budget
-	}
-	l.ill.Store(until)
-}
-
 // convalesce has a node that decided alone go on doing so until the others have
 // heard that the bucket is back, and have told it what they spent: before that
 // it shows tokens that are gone.

@@ -122,11 +122,11 @@ func (l *lease) lose(c *call, now, nodes int64, overdue bool) (dropped int64, ag
 }
 
 // vain ends the wait for an answer that was overdue.
-func (l *lease) vain(now int64) {
+func (l *lease) vain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.flight.overdue = false
-	l.recover(now)
+	l.ill.Store(0)
 }
 
 // abort ends a flight that was not carried out: all is as it was before.
@@ -147,7 +147,7 @@ func (l *lease) late(c *call, sent, now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.flight.overdue = false
-	l.recover(now)
+	l.ill.Store(0)
 	l.trim(now)
 	l.enterLeased(c, sent, true)
 	l.settledLate(c.debt, now)

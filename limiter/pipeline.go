@@ -124,7 +124,7 @@ func (d *dispatcher) landLate(f *pipeline) {
 			b.lease.late(c, f.sent, now)
 			d.l.tally.landed(c)
 		} else {
-			b.lease.vain(now)
+			b.lease.vain()
 		}
 		d.watch(b)
 		if b.lease.owing(now) {

@@ -133,7 +133,7 @@ func TestHangUnderFlood(t *testing.T) {
 				w.after(4_000_000, func() { w.hang(hang) })
 				w.run(10_000_000)
 				line += fmt.Sprintf("%8d ms %3d (%4d)", hang/1000, ceilDiv(worst, p.p), w.alone)
-				if worst > (p.Burst/25+2)*p.p {
+				if worst > (p.Burst/25+int64(nodes))*p.p {
 					t.Errorf("%v/s, burst %d, %d nodes, a hang of %d ms: %d tokens too many", limit.rate, limit.burst, nodes, hang/1000, worst/p.p)
 				}
 				if due := float64(p.Burst) + 10*perSecond(p); float64(w.admitted) < .9*due {

@@ -296,7 +296,7 @@ func (n *simNode) fly() {
 	w.after(int64(flightTimeout/time.Microsecond), func() {
 		n.do(func() {
 			if !landed {
-				n.lease.vain(n.now())
+				n.lease.vain()
 				if n.lease.owing(n.now()) {
 					n.want()
 				}
@@ -367,14 +367,14 @@ func (n *simNode) trip() {
 	var probe func()
 	probe = func() {
 		if n.w.hung || n.cut {
-			n.w.after(250_000, func() { n.do(probe) })
+			n.w.after(100_000+n.w.random.Int64N(150_000), func() { n.do(probe) }) // each at its own time
 			return
 		}
 		n.away, n.failures = false, 0
 		n.lease.convalesce(n.now() + int64(recovery/time.Microsecond))
 		n.want()
 	}
-	n.w.after(250_000, func() { n.do(probe) })
+	n.w.after(100_000+n.w.random.Int64N(150_000), func() { n.do(probe) }) // each at its own time
 }
 
 // books checks the lease's invariant.
