@@ -73,7 +73,7 @@ func (c *Cache) join(key []byte, pair stream.Pair, held *Page, fill Fill) (Resul
 	owned := bytes.Clone(key) // which a flight may outlive the caller with
 	for {
 		r, err := c.await(string(key), owned, held, timer.C, func() (Result, error) { return c.fly(owned, pair, fill) })
-		if err == nil && r.Err == nil && r.Collapsed && r.Page.Proof.Before(arrived) && c.judge(r.Page, time.Now()) != fresh {
+		if err == nil && r.Err == nil && r.Collapsed && r.Page.begun.Before(arrived) && c.judge(r.Page, time.Now()) != fresh {
 			continue // read before this request came, by a slow flight, and too old by now
 		}
 		return r, err

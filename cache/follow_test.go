@@ -14,6 +14,7 @@ import (
 )
 
 // beater is a follower of nothing: it writes heartbeats, and changes on demand.
+// The LSN of a transaction is its id.
 type beater struct {
 	t      testing.TB
 	log    *stream.Local
@@ -41,7 +42,7 @@ func startBeater(t testing.TB) *beater {
 				if b.held {
 					snapshot = fmt.Sprintf("%d:%d:%d", b.xid-1, b.xid, b.xid-1)
 				}
-				b.append(stream.Entry{Heartbeat: &stream.Heartbeat{Snapshot: snapshot, Nonces: nonces}})
+				b.append(stream.Entry{Heartbeat: &stream.Heartbeat{LSN: b.xid - 1, Snapshot: snapshot, Server: "s/1", Nonces: nonces}})
 			}
 			b.mu.Unlock()
 			select {
@@ -77,7 +78,7 @@ func (b *beater) take(epoch string) {
 func (b *beater) change(pairs ...stream.Pair) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.append(stream.Entry{Change: &stream.Change{XID: b.xid, Pairs: pairs}})
+	b.append(stream.Entry{Change: &stream.Change{XID: b.xid, LSN: b.xid, Pairs: pairs}})
 	b.xid++
 }
 
@@ -119,6 +120,13 @@ func (b *beater) brings(body string) Fill {
 		body := b.body
 		return Filled{Body: []byte(body), Next: "next of " + body, Snapshot: fmt.Sprintf("%d:%d:", b.xid, b.xid)}, nil
 	}}
+}
+
+// replays is what a standby that has replayed everything brings.
+func (b *beater) replays(body string) (Filled, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return Filled{Body: []byte(body), Server: "s/1", LSN: b.xid - 1}, nil
 }
 
 func (b *beater) follow(bound time.Duration) *Follow {

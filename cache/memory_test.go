@@ -123,7 +123,7 @@ func TestPageLargerThanTheBudgetDoesNoHarm(t *testing.T) {
 	m := openMemory(t, 1<<20)
 	small, large := keyOf("small"), keyOf("large")
 	m.put(small, NewPage([]byte("small"), "", time.Now()), time.Hour)
-	huge := &Page{Body: make([]byte, 2<<20), Proof: time.Now()}
+	huge := &Page{Body: make([]byte, 2<<20), Proof: time.Now(), begun: time.Now()}
 	if kept := m.put(large, huge, time.Hour); kept == nil || kept.page.Load() != huge {
 		t.Error("put does not return the page")
 	}
@@ -134,7 +134,7 @@ func TestPageLargerThanTheBudgetDoesNoHarm(t *testing.T) {
 	if h := m.get(large); h == nil || string(h.page.Load().Body) != "fits" {
 		t.Error("its smaller successor was not")
 	}
-	m.put(large, &Page{Body: make([]byte, 2<<20), Proof: time.Now()}, time.Hour)
+	m.put(large, &Page{Body: make([]byte, 2<<20), Proof: time.Now(), begun: time.Now()}, time.Hour)
 	if m.get(large) != nil || m.used() > 1<<20 {
 		t.Errorf("a page that grew beyond the budget was kept: %d bytes", m.used())
 	}

@@ -27,8 +27,11 @@ type Page struct {
 	Next    string // the cursor of the next page; empty on the last
 
 	// Proof is the latest moment at which the page is known to have equalled
-	// the database: the beginning of the query that read it.
+	// the database: the beginning of the query that read it, if that was the primary's.
 	Proof time.Time
+	// begun is when the reading began: the proof of what the primary showed,
+	// later than that of a standby's page, and not told by Redis.
+	begun time.Time
 
 	// How the page stands to the log of changes; empty where none is followed.
 	View     View // of the statement that read the page
@@ -58,7 +61,7 @@ var deflaters = sync.Pool{New: func() any {
 func NewPage(body []byte, next string, proof time.Time) *Page {
 	sum := sha256.Sum256(body)
 	p := &Page{
-		Body: body, Next: next, Proof: proof,
+		Body: body, Next: next, Proof: proof, begun: proof,
 		CRC:  crc32.ChecksumIEEE(body),
 		ETag: `W/"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`,
 	}
@@ -91,11 +94,13 @@ func (p *Page) size(key int) int64 {
 func (p *Page) stands() bool { return p.sequence.Load() != 0 }
 
 // newer says whether the page is known to show more than another of the same
-// key: by the log, or, where one of them does not stand in it, by their proofs.
+// key: by the log, or, where one of them does not stand in it, by when they
+// were read. (Not by their proofs: a standby's page that stands would lose to
+// one of the primary that was read earlier, and too early to stand.)
 func (p *Page) newer(than *Page) bool {
 	a, b := p.sequence.Load(), than.sequence.Load()
 	if a == 0 || b == 0 || a == b {
-		return p.Proof.After(than.Proof)
+		return p.begun.After(than.begun)
 	}
 	return a > b
 }
@@ -182,5 +187,6 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (*Page, error
 	}
 	age := max(life-remaining+redisTick, now.Sub(proof), 0)
 	p.Proof = now.Add(-age)
+	p.begun = p.Proof
 	return p, nil
 }
