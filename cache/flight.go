@@ -247,7 +247,7 @@ func (c *Cache) fromStandby(ctx context.Context, pair stream.Pair, fill Fill) *P
 func (c *Cache) keep(key []byte, pair stream.Pair, p *Page, fill Fill) {
 	h := c.memory.put(key, p, c.remaining(p))
 	c.store(key, p)
-	if c.follow.on() {
+	if p.stands() { // a page of the time when changes could not be followed does not, even if they can now
 		c.ahead.remember(h, pair, p, fill)
 	}
 }

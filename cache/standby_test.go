@@ -106,3 +106,16 @@ func TestNobodyWaitsForFlightAfterFlight(t *testing.T) {
 		t.Errorf("%d flights for %d requests that came at once", n, requests)
 	}
 }
+
+// A page that was read while changes could not be followed, and is kept when
+// they can, is on no pair's list.
+func TestAPageOfTheTimeBeforeIsNotReadAhead(t *testing.T) {
+	b, c := unproven(t)
+	c.CannotFollow(true)
+	fill := b.brings("page")
+	askFor(t, c, fill)
+	c.memory.get(keyOf("q")).asked.Add(1 << 20)
+	p := NewPage([]byte("another"), "", time.Now())
+	c.CannotFollow(false) // between its being read and its being kept
+	c.keep(keyOf("q"), listA, p, fill)
+}
