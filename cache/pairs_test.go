@@ -565,3 +565,24 @@ func BenchmarkServingCheck(b *testing.B) {
 		})
 	}
 }
+
+// While nothing is proven nothing is forgotten either: so nothing may be
+// remembered of what is only read.
+func TestReadingRemembersNoPairsWhileUntrusted(t *testing.T) {
+	virtually(t, func(t *trackerTest) {
+		time.Sleep(2 * testBound)
+		before := len(t.pairs.known)
+		for i := range 1000 {
+			pair := stream.Pair{Workspace: uuid.UUID{7, byte(i), byte(i >> 8)}, Collection: stream.Items}
+			if _, _, ok := t.needed(pair); ok {
+				t.Fatal("trusted")
+			}
+			if v := t.accept(t.begin(), page(t, "100:100:"), pair); v != untrusted {
+				t.Fatal(v)
+			}
+		}
+		if n := len(t.pairs.known); n != before {
+			t.Errorf("%d pairs known, not %d", n, before)
+		}
+	})
+}

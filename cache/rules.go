@@ -84,13 +84,14 @@ func (v verdict) String() string {
 // Of a standby that is every change there ever was; the proof of what it shows
 // is then the node's own, and not the moment it was asked.
 func (t *tracker) accept(start fillStart, p *Page, pair stream.Pair) verdict {
+	if !start.ok {
+		return untrusted // and nothing is remembered: it could not be forgotten
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	state, whole := t.pairs.of(pair), t.whole[pair.Collection]
 	standby := p.View.standby()
 	switch {
-	case !start.ok:
-		return untrusted
 	case start.join != t.join.Load():
 		return resynced
 	case time.Since(start.at) > t.fill:
@@ -117,8 +118,10 @@ func (t *tracker) accept(start fillStart, p *Page, pair stream.Pair) verdict {
 func (t *tracker) needed(pair stream.Pair) (server string, lsn uint64, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	lsn = max(t.joinLSN, t.pairs.of(pair).lastLSN, t.whole[pair.Collection].lastLSN)
-	return t.server, lsn, t.joined && t.server != "" && t.trusted(time.Now())
+	if !t.joined || t.server == "" || !t.trusted(time.Now()) {
+		return "", 0, false
+	}
+	return t.server, max(t.joinLSN, t.pairs.of(pair).lastLSN, t.whole[pair.Collection].lastLSN), true
 }
 
 // primaryRun is when the primary was started; empty where that is not proven.
