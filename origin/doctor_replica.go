@@ -30,9 +30,19 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 	defer cancel()
 	where := fmt.Sprintf("%s:%d ", conn.Config().Host, conn.Config().Port)
 	var here, there Replayed
-	err = scanReplayed(conn.QueryRow(ctx, replayedSQL), &here)
+	var standby, stats bool
+	err = conn.QueryRow(ctx, `SELECT pg_is_in_recovery(), pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`).Scan(&standby, &stats)
+	if err == nil {
+		err = scanReplayed(conn.QueryRow(ctx, replayedSQL), &here)
+	}
 	if errors.Is(err, pgx.ErrNoRows) {
-		return say(Warn, where+"is no standby; it is not used", "name hot standbys of the primary in --replica-url")
+		switch {
+		case !standby:
+			return say(Warn, where+"is no standby; it is not used", "name hot standbys of the primary in --replica-url")
+		case !stats:
+			return say(Warn, where+"does not let this user see what it follows; it is not used", "GRANT pg_read_all_stats TO …")
+		}
+		return say(Warn, where+"receives WAL from nobody at the moment; it is not used", "see its log and primary_conninfo")
 	}
 	if err != nil {
 		return say(Warn, where+oneLine(err), "let this user read the control functions")
@@ -42,20 +52,14 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 		defer primary.Close(context.WithoutCancel(ctx))
 		err = scanReplayed(primary.QueryRow(ctx, primarySQL), &there)
 	}
-	var stats bool
-	if err == nil {
-		err = conn.QueryRow(ctx, `SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`).Scan(&stats)
-	}
 	lag := int64(there.LSN - here.LSN)
 	switch {
 	case err != nil:
 		return say(Warn, where+"cannot be compared with the primary: "+oneLine(err), "mend the primary first")
 	case here.Server != there.Server:
-		return say(Warn, where+"follows "+here.Server+", and the primary is "+there.Server+"; it is not used", "let it follow the primary; after a fail-over it may take a checkpoint")
+		return say(Warn, where+"follows "+here.Server+", and the primary is "+there.Server+"; it is not used", "let it follow the primary")
 	case lag > muchLag:
 		return say(Warn, fmt.Sprintf("%sis %s behind; what it lacks is asked of the primary", where, size(lag)), "find out what holds its replay up")
-	case !stats:
-		return say(Warn, where+"follows the primary, but this user may not see its receiver: after a fail-over it is used only from its next checkpoint on", "GRANT pg_read_all_stats TO …")
 	}
 	return say(OK, fmt.Sprintf("%sfollows the primary, %s behind", where, size(max(lag, 0))), "")
 }

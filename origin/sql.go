@@ -164,14 +164,15 @@ func likePattern(term string) string { return "%" + likeEscapes.Replace(term) + 
 const schemaVersionSQL = `SELECT max(version_id) FROM goose_db_version WHERE is_applied`
 
 // replayedSQL tells which server a standby follows, on which timeline, and how
-// far it has replayed; nothing where it is no standby. The control file learns
-// of a new timeline late, the receiver (which not every user may see) at once;
-// who never got on it, having replayed more of the old one, is never told so
-// by either.
+// far it has replayed; nothing where it is no standby, receives from nobody, or
+// does not let this user see its receiver. That one alone knows the timeline:
+// the control file learns of a new one minutes late, and what a standby has
+// replayed of a rival's would meanwhile be taken for its old primary's. Who
+// never got on a new one, having replayed more of the old, is never told so.
 const replayedSQL = `
-SELECT system_identifier || '/' || greatest(c.timeline_id, r.received_tli), (pg_last_wal_replay_lsn() - '0/0')::int8
-FROM pg_control_system(), pg_control_checkpoint() c LEFT JOIN pg_stat_wal_receiver r ON true
-WHERE pg_is_in_recovery() AND pg_last_wal_replay_lsn() IS NOT NULL`
+SELECT system_identifier || '/' || r.received_tli, (pg_last_wal_replay_lsn() - '0/0')::int8
+FROM pg_control_system(), pg_stat_wal_receiver r
+WHERE pg_is_in_recovery() AND pg_last_wal_replay_lsn() IS NOT NULL AND r.received_tli IS NOT NULL`
 
 // Keys and workspaces, as every node asks for them …
 const lookupKeysSQL = `

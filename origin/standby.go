@@ -150,7 +150,8 @@ func (s *standby) connection(ctx context.Context) (*pgxpool.Conn, error) {
 
 // replayed asks how far the standby is: in a statement that is over before the
 // page's begins, whose snapshot would else be the older of the two. A server
-// that was promoted is no standby any more.
+// that was promoted is no standby any more, and one that receives from nobody
+// does not tell whose it is.
 func (s *standby) replayed(ctx context.Context, conn *pgxpool.Conn) (r Replayed, err error) {
 	ctx, cancel := context.WithTimeout(ctx, standbyPatience)
 	defer cancel()

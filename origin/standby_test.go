@@ -173,3 +173,41 @@ func TestStandbysFollowAFailOver(t *testing.T) {
 		t.Errorf("one that stayed on the old timeline: %v", err)
 	}
 }
+
+// A standby that has followed another server onto a timeline of its own, and
+// receives from nobody now, is not taken for one of the first.
+func TestAStandbyOfAnotherHistory(t *testing.T) {
+	primary := sandboxtest.PostgresWith(t, map[string]string{"full_page_writes": "on"}) // or no standby can be made of a standby
+	must(CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
+	if _, err := MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
+		t.Fatal(err)
+	}
+	first := identity(t, primary.URL("listedge"))
+	rival := sandboxtest.Standby(t, primary, map[string]string{"wal_keep_size": "64MB"})
+	cascades := sandboxtest.Standby(t, rival, nil)
+	execOn(t, rival.URL("postgres"), "SELECT pg_promote()") // while the primary lives on
+	workspace := number(1)
+	const add = "INSERT INTO items (workspace_id, name) VALUES ('00000000-0000-4000-8000-000000000001', "
+	execOn(t, primary.URL("listedge"), add+"'of the primary')")
+	for range 20 {
+		execOn(t, rival.URL("listedge"), add+"'of its rival')")
+	}
+	eventually(t, "the cascade is on the rival's timeline", func() bool {
+		var n int
+		must(connect(t, cascades.URL("listedge")).QueryRow(t.Context(), "SELECT count(*) FROM items").Scan(&n))
+		return n == 20
+	})
+	must(rival.Kill(syscall.SIGQUIT))
+	eventually(t, "it receives from nobody", func() bool {
+		var n int
+		must(connect(t, cascades.URL("listedge")).QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_wal_receiver").Scan(&n))
+		return n == 0
+	})
+	var lsn int64
+	must(connect(t, primary.URL("listedge")).QueryRow(t.Context(), "SELECT (pg_current_wal_lsn() - '0/0')::int8").Scan(&lsn))
+	o := New(openDatabase(t, DatabaseOptions{URL: primary.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
+	page, err := o.FetchFromStandby(within(t, patience), Query{Workspace: workspace, Collection: Items, Limit: 50}, first, uint64(lsn))
+	if !errors.Is(err, ErrForeign) {
+		t.Errorf("%d rows of %s at %d, asked for at least %d: %v\n%.300s", page.Rows, page.Server, page.LSN, lsn, err, page.Body)
+	}
+}

@@ -125,6 +125,16 @@ func TestDoctorOfReplicas(t *testing.T) {
 	if f := look(address); f.Level != origin.Warn || !strings.Contains(f.Text, "no standby") {
 		t.Errorf("the primary itself: %+v", f)
 	}
+	execute(t, address, "CREATE ROLE unprivileged LOGIN PASSWORD 'x'")
+	reader, err := url.Parse(of(standby))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader.User = url.UserPassword("unprivileged", "x")
+	within(t, 20*time.Second, "a role without the right to statistics", func() bool {
+		f := look(reader.String())
+		return f.Level == origin.Warn && strings.Contains(f.Text, "not used") && strings.Contains(f.Do, "pg_read_all_stats")
+	})
 	if f := look("postgres://127.0.0.1:1/none"); f.Level != origin.Warn {
 		t.Errorf("nobody: %+v", f)
 	}

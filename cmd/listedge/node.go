@@ -131,7 +131,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, logger *slog.
 		n.conditions = append(n.conditions,
 			condition{"pages are asked of the replica " + s.Host, "the replica " + s.Host + " is left alone: it failed several times in a row",
 				func() bool { return !pages.Stats().Standbys[i].BreakerOpen }},
-			condition{"the replica " + s.Host + " is a standby of the primary", "the replica " + s.Host + " is not used: it is no standby of the primary, or on another timeline",
+			condition{"the replica " + s.Host + " is a standby of the primary", "the replica " + s.Host + " is not used: it is no standby that streams from the primary, is on another timeline, or does not tell",
 				func() bool { return !pages.Stats().Standbys[i].IsForeign }})
 	}
 	registry := metrics.New(version)
