@@ -3,11 +3,13 @@ package origin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -40,18 +42,18 @@ type Database struct {
 // Open prepares the pools; connections are made when first needed, so an
 // unreachable server is no error here, only a malformed URL is.
 func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
-	pages, err := openPool(ctx, o.URL, o.Connections, o.QueryTimeout)
+	pages, err := openPool(ctx, o.URL, pgconn.ValidateConnectTargetSessionAttrsPrimary, o.Connections, o.QueryTimeout)
 	if err != nil {
 		return nil, err
 	}
-	keys, err := openPool(ctx, o.URL, keyConnections, keyTimeout)
+	keys, err := openPool(ctx, o.URL, pgconn.ValidateConnectTargetSessionAttrsPrimary, keyConnections, keyTimeout)
 	if err != nil {
 		pages.Close()
 		return nil, err
 	}
 	db := &Database{pages: pages, keys: keys, queryTimeout: o.QueryTimeout}
 	for _, url := range o.Replicas {
-		pool, err := openPool(ctx, url, o.Connections, o.QueryTimeout)
+		pool, err := openPool(ctx, url, pgconn.ValidateConnectTargetSessionAttrsStandby, o.Connections, o.QueryTimeout)
 		if err != nil {
 			for _, pool := range db.pools() {
 				pool.Close()
@@ -87,7 +89,11 @@ func (db *Database) Close(ctx context.Context) error {
 	}
 }
 
-func openPool(ctx context.Context, url string, connections int, timeout time.Duration) (*pgxpool.Pool, error) {
+// openPool prepares a pool; which says which of several servers that the URL
+// names is meant. Else a standby that stood in for the primary once would be
+// taken for it as long as the connection lasts, and its pages be judged by a
+// snapshot, which tells nothing there.
+func openPool(ctx context.Context, url string, which pgconn.ValidateConnectFunc, connections int, timeout time.Duration) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("database URL: %w", err)
@@ -112,11 +118,19 @@ func openPool(ctx context.Context, url string, connections int, timeout time.Dur
 	} {
 		config.ConnConfig.RuntimeParams[name] = value
 	}
+	if several(config.ConnConfig) && config.ConnConfig.ValidateConnect == nil {
+		config.ConnConfig.ValidateConnect = which
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("database: %w", err)
 	}
 	return pool, nil
+}
+
+// several says whether a URL names more than one server.
+func several(c *pgx.ConnConfig) bool {
+	return slices.ContainsFunc(c.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.Host != c.Host || f.Port != c.Port })
 }
 
 // Ready returns nil when the server answers and its schema is migrated as far

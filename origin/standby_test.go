@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -210,4 +211,35 @@ func TestAStandbyOfAnotherHistory(t *testing.T) {
 	if !errors.Is(err, ErrForeign) {
 		t.Errorf("%d rows of %s at %d, asked for at least %d: %v\n%.300s", page.Rows, page.Server, page.LSN, lsn, err, page.Body)
 	}
+}
+
+// Where the database's URL names several servers, the one that is no primary
+// stands in for it in no case: its pages would be taken for the primary's.
+func TestSeveralServersInOneURL(t *testing.T) {
+	primary := sandboxtest.Postgres(t)
+	must(CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
+	if _, err := MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
+		t.Fatal(err)
+	}
+	standby := sandboxtest.Standby(t, primary, map[string]string{"recovery_min_apply_delay": "1h"})
+	o := openOrigin(t, strings.Replace(primary.URL("listedge"), primary.Addr(), primary.Addr()+","+standby.Addr(), 1))
+	query := Query{Workspace: number(1), Collection: Items, Limit: 50}
+	rows := func() (int, error) {
+		page, err := o.Fetch(within(t, patience), query)
+		return page.Rows, err
+	}
+	if n, err := rows(); err != nil || n != 0 {
+		t.Fatal(n, err)
+	}
+	must(primary.Kill(syscall.SIGQUIT))
+	eventually(t, "its connections are gone", func() bool { _, err := rows(); return err != nil })
+	for range 5 {
+		time.Sleep(200 * time.Millisecond) // the breaker asks again after a while
+		if n, err := rows(); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%d rows of the standby: %v", n, err)
+		}
+	}
+	must(primary.Restart(t.Context()))
+	execOn(t, primary.URL("listedge"), "INSERT INTO items (workspace_id, name) VALUES ('00000000-0000-4000-8000-000000000001', 'new')")
+	eventually(t, "pages of the primary", func() bool { n, err := rows(); return err == nil && n == 1 })
 }
