@@ -34,7 +34,7 @@ func TestAStandbysPageReplacesOneReadTooEarly(t *testing.T) {
 	})
 	lags := true
 	fill := Fill{
-		Primary: func(context.Context) (Filled, error) {
+		Primary: func(context.Context, string) (Filled, error) {
 			return Filled{Body: []byte("old"), Snapshot: "100:100:"}, nil
 		},
 		Standby: func(context.Context, string, uint64) (Filled, error) {
@@ -70,7 +70,7 @@ func TestNobodyWaitsForFlightAfterFlight(t *testing.T) {
 	all := make(chan struct{})
 	putting := &c.memory.putting[xxhash.Sum64(keyOf("q"))%uint64(len(c.memory.putting))]
 	fill := Fill{
-		Primary: func(context.Context) (Filled, error) { return Filled{}, errors.New("not asked") },
+		Primary: func(context.Context, string) (Filled, error) { return Filled{}, errors.New("not asked") },
 		Standby: func(context.Context, string, uint64) (Filled, error) {
 			flights.Add(1)
 			<-all
