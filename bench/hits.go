@@ -23,12 +23,16 @@ import (
 const connections = 32
 
 // serveBare is the other side of a hit: the same server with the same
-// settings, and a handler that writes as many bytes as it is asked for.
+// settings, and a handler that writes as many bytes as it is asked for, or a 304.
 func serveBare(address string) {
 	body := make([]byte, 1<<20)
 	s := &fasthttp.Server{
 		Handler: func(ctx *fasthttp.RequestCtx) {
 			n, _ := ctx.QueryArgs().GetUint("bytes")
+			if n < 0 {
+				ctx.SetStatusCode(fasthttp.StatusNotModified)
+				return
+			}
 			ctx.SetContentType("application/json")
 			ctx.SetBody(body[:n])
 		},

@@ -17,8 +17,10 @@ import (
 // known of it. Taken from a pool: nothing in it outlives the handler.
 type exchange struct {
 	http    *fasthttp.RequestCtx
-	now     time.Time // when the handler began
-	id      []byte    // the request id, in idSpace
+	began   time.Time
+	now     time.Time // began, or when it last had to wait
+	asked   asked
+	id      []byte // the request id, in idSpace
 	route   metrics.Route
 	client  *client          // once authenticated
 	limits  limiter.Decision // once limited
@@ -29,7 +31,7 @@ type exchange struct {
 
 	idSpace [maxRequestID]byte
 	key     []byte // scratch: the page's cache key
-	scratch []byte // scratch: decoded parameters, rendered headers
+	scratch []byte // scratch: decoded parameters, parts of the key
 }
 
 // failure is why an exchange ends in an error answer; no problem, no failure.
@@ -42,15 +44,20 @@ type failure struct {
 
 func (s *Server) acquire(ctx *fasthttp.RequestCtx) *exchange {
 	x := s.exchanges.Get().(*exchange)
-	x.http, x.now = ctx, time.Now()
+	x.http, x.began = ctx, time.Now()
+	x.now = x.began
 	return x
 }
 
+// conn is the connection the request came by.
+func (x *exchange) conn() *conn { return x.http.Conn().(*conn) }
+
 func (s *Server) release(x *exchange) {
-	key, scratch := x.key[:0], x.scratch[:0]
-	*x = exchange{key: key, scratch: scratch}
+	*x = exchange{asked: x.asked, key: x.key[:0], scratch: x.scratch[:0]} // what asked refers to is read no more
 	s.exchanges.Put(x)
 }
+
+const headerRequestID = "X-Request-Id"
 
 // maxRequestID is the longest id taken over from a client, in bytes.
 const maxRequestID = 128

@@ -12,6 +12,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
+	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
 	"listedge/stream"
@@ -51,7 +52,8 @@ func (s *Server) answer(x *exchange) (f failure) {
 // identify takes over the client's request id, or makes one.
 func (s *Server) identify(x *exchange) {
 	x.id = x.idSpace[:0]
-	if given := x.http.Request.Header.PeekAll(headerRequestIDName); len(given) == 1 && validRequestID(given[0]) {
+	x.asked.read(&x.http.Request.Header)
+	if given := x.asked.id; len(given) == 1 && validRequestID(given[0]) {
 		x.id = append(x.id, given[0]...)
 	} else {
 		x.id = s.ids.append(x.id)
@@ -96,7 +98,10 @@ func (s *Server) findRoute(x *exchange) failure {
 
 // limit takes a token from the key's bucket and from its workspace's.
 func (s *Server) limit(x *exchange) failure {
-	x.limits, x.limited = s.limiter.Take(x.client.bucket, x.client.workspaceBucket), true
+	x.limits, x.limited = s.limiter.TakeAt(x.now, x.client.bucket, x.client.workspaceBucket), true
+	if x.limits.Source == limiter.SourceRedis || x.limits.Source == limiter.SourceLocalFallback { // which took its time
+		x.now = time.Now()
+	}
 	if x.limits.Allowed {
 		return failure{}
 	}
@@ -113,11 +118,11 @@ func (s *Server) parse(x *exchange) failure {
 
 // lookUp finds the page, in memory if it can.
 func (s *Server) lookUp(x *exchange) failure {
-	x.key = appendPageKey(x.key[:0], &x.query)
-	bypass := asksForTheOrigin(x.http.Request.Header.PeekAll(fasthttp.HeaderCacheControl))
+	x.key = appendPageKey(x.key[:0], &x.query, x.scratch[:0])
+	bypass := asksForTheOrigin(x.asked.control)
 	hit := false
 	if !bypass {
-		x.page, hit = s.cache.Hit(x.key, time.Now()) // the steps before may have taken their time
+		x.page, hit = s.cache.Hit(x.key, x.now)
 	}
 	if !hit {
 		var err error
@@ -166,11 +171,11 @@ func filled(p origin.Page, err error) (cache.Filled, error) {
 var collections = [...]stream.Collection{origin.Items: stream.Items, origin.Contacts: stream.Contacts}
 
 // appendPageKey appends the cache key of a query's page: everything the page
-// depends on, and nothing else.
-func appendPageKey(dst []byte, q *origin.Query) []byte {
-	var scope, position [512]byte
-	return cache.AppendKey(dst, q.Workspace,
-		q.AppendScope(scope[:0]), []byte{byte(q.Limit)}, q.AppendPosition(position[:0]))
+// depends on, and nothing else. scratch is for its parts.
+func appendPageKey(dst []byte, q *origin.Query, scratch []byte) []byte {
+	scope := q.AppendScope(scratch)
+	limit := append(scope[len(scope):], byte(q.Limit))
+	return cache.AppendKey(dst, q.Workspace, scope, limit, q.AppendPosition(limit[len(limit):]))
 }
 
 // finish records what happened, once, and answers what panicked.
@@ -182,7 +187,9 @@ func (s *Server) finish(x *exchange) {
 	if s.draining.Load() {
 		x.http.SetConnectionClose()
 	}
-	x.http.Response.Header.SetCanonical(headerRequestID, x.id)
+	if !x.conn().answer.pending {
+		x.http.Response.Header.Set(headerRequestID, string(x.id))
+	}
 	s.record(x)
 	s.release(x)
 }

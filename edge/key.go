@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,6 +24,8 @@ type client struct {
 	workspaceLimit  int64
 	policy          []byte // RateLimit-Policy
 	broken          error  // its limit cannot be enforced, so nothing is served
+
+	shown atomic.Pointer[shown]
 }
 
 func policyOf(l origin.Limit) (limiter.Policy, error) {
@@ -104,16 +107,14 @@ const loadTimeout = 1500 * time.Millisecond
 // here; a key this node does not know is looked up, unless the client's
 // address has been wrong too often of late.
 func (s *Server) authenticate(x *exchange) failure {
-	header := x.http.Request.Header.PeekAll(headerKey)
-	if len(header) != 1 || len(header[0]) == 0 {
+	if len(x.asked.key) != 1 || len(x.asked.key[0]) == 0 {
 		return s.unauthorised(x, keyMissing)
 	}
-	hash, ok := origin.HashKey(header[0])
+	hash, ok := x.conn().hashKey(x.asked.key[0])
 	if !ok {
 		return s.unauthorised(x, keyMalformed)
 	}
-	now := x.now
-	key, client, ok := s.keyring.Known(hash, now)
+	key, client, ok := s.keyring.Known(hash, x.now)
 	if !ok {
 		if !s.keyring.Seen(hash) {
 			if retry := s.guard.blocked(s.clientAddress(x.http)); retry > 0 {
@@ -124,7 +125,7 @@ func (s *Server) authenticate(x *exchange) failure {
 		defer cancel()
 		var err error
 		key, client, err = s.keyring.Load(ctx, hash)
-		now = time.Now()
+		x.now = time.Now()
 		switch {
 		case errors.Is(err, origin.ErrUnknownKey):
 			return s.unauthorised(x, keyRefused)
@@ -133,7 +134,7 @@ func (s *Server) authenticate(x *exchange) failure {
 		}
 	}
 	switch {
-	case !key.Valid(now):
+	case !key.Valid(x.now):
 		return s.unauthorised(x, keyRefused)
 	case key.Suspended:
 		return failure{problem: suspended}

@@ -3,7 +3,6 @@ package edge
 import (
 	"net"
 	"strconv"
-	"sync"
 	"time"
 
 	"listedge/metrics"
@@ -27,7 +26,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if l.server.metrics.ConnectionOpened() <= l.server.maxConns {
-			return &countedConn{Conn: c, server: l.server}, nil
+			return newConn(c, l.server), nil
 		}
 		go l.refuse(c) // ends within a second
 	}
@@ -44,16 +43,4 @@ func (l *boundedListener) refuse(c net.Conn) {
 		"\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = c.Write(append([]byte(answer), body...))
-}
-
-// countedConn tells when it is closed, once.
-type countedConn struct {
-	net.Conn
-	server *Server
-	once   sync.Once
-}
-
-func (c *countedConn) Close() error {
-	c.once.Do(c.server.metrics.ConnectionClosed)
-	return c.Conn.Close()
 }

@@ -10,75 +10,48 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
-	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
 )
 
-// Header names as they are written, as bytes: set without work.
-var (
-	headerAge             = []byte("Age")
-	headerAllow           = []byte("Allow")
-	headerCacheControl    = []byte("Cache-Control")
-	headerCacheStatus     = []byte("Cache-Status")
-	headerContentEncoding = []byte("Content-Encoding")
-	headerETag            = []byte("ETag")
-	headerLink            = []byte("Link")
-	headerRateLimit       = []byte("RateLimit")
-	headerRateLimitPolicy = []byte("RateLimit-Policy")
-	headerRequestID       = []byte("X-Request-Id")
-	headerRetryAfter      = []byte("Retry-After")
-	headerVary            = []byte("Vary")
-	headerXLimit          = []byte("X-RateLimit-Limit")
-	headerXRemaining      = []byte("X-RateLimit-Remaining")
-	headerXReset          = []byte("X-RateLimit-Reset")
+// What every page says of itself: each caches it for itself alone and asks
+// before it uses it again.
+const pageLines = "Cache-Control: private, no-cache\r\nVary: X-API-Key, Accept-Encoding\r\n"
 
-	headerKey           = "X-Api-Key"
-	headerRequestIDName = "X-Request-Id"
+var typeJSON = []byte("application/json")
 
-	typeJSON       = []byte("application/json")
-	privateNoCache = []byte("private, no-cache")
-	noStore        = []byte("no-store")
-	varyOn         = []byte("X-API-Key, Accept-Encoding")
-	encodingGzip   = []byte("gzip")
-	methodsAllowed = []byte("GET, HEAD")
-)
-
-// writePage puts the page that was looked up onto the wire.
+// writePage leaves the page that was looked up for the connection to send.
 func (s *Server) writePage(x *exchange) {
-	page, answer := x.page.Page, &x.http.Response
-	notModified := matchesETag(x.http.Request.Header.PeekAll(fasthttp.HeaderIfNoneMatch), page.ETag)
+	page, answer, a := x.page.Page, &x.http.Response, begin(x.http)
+	notModified := matchesETag(x.asked.noneMatch, page.ETag)
 	if notModified {
 		s.limiter.Return(x.client.bucket, x.client.workspaceBucket)
 	}
 
-	h := &answer.Header
-	h.SetCanonical(headerETag, []byte(page.ETag))
-	h.SetCanonical(headerCacheControl, privateNoCache)
-	h.SetCanonical(headerVary, varyOn)
-	x.scratch = strconv.AppendInt(x.scratch[:0], int64(x.page.Age/time.Second), 10)
-	h.SetCanonical(headerAge, x.scratch)
-	h.SetCanonical(headerCacheStatus, cacheStatus(&x.page))
+	a.lines = append(append(append(a.lines, "ETag: "...), page.ETag...), "\r\nAge: "...)
+	a.lines = append(strconv.AppendInt(a.lines, int64(x.page.Age/time.Second), 10), crlf...)
+	a.lines = append(a.lines, pageLines...)
+	a.add("Cache-Status", cacheStatus(&x.page))
 	if page.Next != "" {
-		x.scratch = appendLink(x.scratch[:0], &x.query, page.Next)
-		h.SetCanonical(headerLink, x.scratch)
+		a.lines = append(appendLink(append(a.lines, "Link: "...), &x.query, page.Next), crlf...)
 	}
-	s.writeLimits(x)
+	s.addLimits(a, x)
+	a.add(headerRequestID, x.id)
 
-	if notModified {
+	switch {
+	case notModified:
 		answer.SetStatusCode(fasthttp.StatusNotModified)
 		x.outcome = metrics.OutcomeNotModified
-		return
+	case page.Deflate != nil && acceptsGzip(x.asked.encoding):
+		answer.Header.SetContentTypeBytes(typeJSON)
+		a.lines = append(a.lines, "Content-Encoding: gzip\r\n"...)
+		a.gzip(page, x.id)
+	default:
+		answer.Header.SetContentTypeBytes(typeJSON)
+		a.tail = appendTail(a.tail, x.id)
+		a.body(page.Body, a.tail)
 	}
-	h.SetContentTypeBytes(typeJSON)
-	x.scratch = appendTail(x.scratch[:0], x.id)
-	if page.Deflate != nil && acceptsGzip(x.http.Request.Header.PeekAll(fasthttp.HeaderAcceptEncoding)) {
-		h.SetCanonical(headerContentEncoding, encodingGzip)
-		writeGzip(answer, page, x.scratch)
-		return
-	}
-	answer.AppendBody(page.Body)
-	answer.AppendBody(x.scratch)
+	a.leave(answer)
 }
 
 // appendTail appends what makes a page's body whole: its request id, which
@@ -90,24 +63,20 @@ func appendTail(dst, id []byte) []byte {
 
 var gzipHead = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff} // deflate, no name, no time, unknown system
 
-// writeGzip writes one gzip member: the page's deflate blocks as they are, the
-// tail as a stored block, which is final, and the checksum carried on over it.
-// Nothing is compressed. (Two members, though legal, are cut off after the
+// gzip makes the body one gzip member: the page's deflate blocks as they are,
+// the tail as a stored block, which is final, and the checksum carried on over
+// it. Nothing is compressed. (Two members, though legal, are cut off after the
 // first by browsers.)
-func writeGzip(answer *fasthttp.Response, page *cache.Page, tail []byte) {
-	n := uint16(len(tail)) // a request id has at most 128 bytes
-	var block [5]byte
-	block[0] = 1 // final, stored
-	binary.LittleEndian.PutUint16(block[1:], n)
-	binary.LittleEndian.PutUint16(block[3:], ^n)
-	var trailer [8]byte
-	binary.LittleEndian.PutUint32(trailer[:], crc32.Update(page.CRC, crc32.IEEETable, tail))
-	binary.LittleEndian.PutUint32(trailer[4:], uint32(len(page.Body)+len(tail)))
-	answer.AppendBody(gzipHead)
-	answer.AppendBody(page.Deflate)
-	answer.AppendBody(block[:])
-	answer.AppendBody(tail)
-	answer.AppendBody(trailer[:])
+func (a *answer) gzip(page *cache.Page, id []byte) {
+	const block = 5
+	a.tail = appendTail(append(a.tail, 1, 0, 0, 0, 0), id) // final, stored, with its length yet to come
+	stored := a.tail[block:]
+	n := uint16(len(stored)) // a request id has at most 128 bytes
+	binary.LittleEndian.PutUint16(a.tail[1:], n)
+	binary.LittleEndian.PutUint16(a.tail[3:], ^n)
+	a.tail = binary.LittleEndian.AppendUint32(a.tail, crc32.Update(page.CRC, crc32.IEEETable, stored))
+	a.tail = binary.LittleEndian.AppendUint32(a.tail, uint32(len(page.Body)+len(stored)))
+	a.body(gzipHead, page.Deflate, a.tail)
 }
 
 // cacheStatus renders RFC 9211: whether this node's caches had the page, and
@@ -185,73 +154,6 @@ func appendLink(dst []byte, q *origin.Query, next string) []byte {
 	return append(append(append(dst, "cursor="...), next...), `>; rel="next"`...)
 }
 
-// writeLimits tells how the buckets stand.
-func (s *Server) writeLimits(x *exchange) {
-	if !x.limited {
-		return
-	}
-	c, d, h := x.client, &x.limits, &x.http.Response.Header
-	h.SetCanonical(headerRateLimitPolicy, c.policy)
-	if d.Source == limiter.SourceBlocked { // a rate of 0: how the other bucket stands was not asked
-		s.writeBlocked(x)
-		return
-	}
-	key := levelOf(d, limiter.Key, c.bucket)
-	x.scratch = appendLevel(x.scratch[:0], "key", key)
-	tightest, burst := key, c.limit
-	if c.workspaceBucket != nil {
-		workspace := levelOf(d, limiter.Workspace, c.workspaceBucket)
-		x.scratch = appendLevel(append(x.scratch, ", "...), "workspace", workspace)
-		if workspace.remaining < key.remaining || d.Refused == limiter.Workspace {
-			tightest, burst = workspace, c.workspaceLimit
-		}
-	}
-	h.SetCanonical(headerRateLimit, x.scratch)
-	setInt(x, headerXLimit, burst)
-	setInt(x, headerXRemaining, tightest.remaining)
-	setInt(x, headerXReset, tightest.reset)
-}
-
-// writeBlocked tells of the one bucket that lets nothing pass.
-func (s *Server) writeBlocked(x *exchange) {
-	blocked := level{0, wholeSeconds(x.limits.RetryAfter)}
-	x.scratch = appendLevel(x.scratch[:0], x.limits.Refused.String(), blocked)
-	x.http.Response.Header.SetCanonical(headerRateLimit, x.scratch)
-	burst := x.client.limit
-	if x.limits.Refused == limiter.Workspace {
-		burst = x.client.workspaceLimit
-	}
-	setInt(x, headerXLimit, burst)
-	setInt(x, headerXRemaining, 0)
-	setInt(x, headerXReset, blocked.reset)
-}
-
-// level is a bucket as headers show it: whole tokens, and seconds from now
-// until it is full, or, when it refused, until there is a token.
-type level struct{ remaining, reset int64 }
-
-func levelOf(d *limiter.Decision, which limiter.Which, b *limiter.Bucket) level {
-	if d.Refused == which {
-		return level{0, wholeSeconds(d.RetryAfter)}
-	}
-	l := b.Level()
-	return level{l.Remaining, int64((l.Full + time.Second - 1) / time.Second)}
-}
-
-func appendLevel(dst []byte, name string, l level) []byte {
-	dst = append(append(append(dst, '"'), name...), `";r=`...)
-	dst = strconv.AppendInt(dst, l.remaining, 10)
-	return strconv.AppendInt(append(dst, ";t="...), l.reset, 10)
-}
-
-func setInt(x *exchange, header []byte, n int64) {
-	x.scratch = strconv.AppendInt(x.scratch[:0], n, 10)
-	x.http.Response.Header.SetCanonical(header, x.scratch)
-}
-
-// wholeSeconds rounds up, to at least 1: the unit of Retry-After.
-func wholeSeconds(d time.Duration) int64 { return max(1, int64((d+time.Second-1)/time.Second)) }
-
 // matchesETag is If-None-Match (RFC 9110, 13.1.2): a list of entity tags,
 // compared weakly, or *.
 func matchesETag(lines [][]byte, etag string) bool {
@@ -296,7 +198,7 @@ func acceptsGzip(lines [][]byte) bool {
 				accepted = 0
 			}
 			switch coding = bytes.TrimSpace(coding); {
-			case bytes.EqualFold(coding, encodingGzip), bytes.EqualFold(coding, []byte("x-gzip")):
+			case bytes.EqualFold(coding, []byte("gzip")), bytes.EqualFold(coding, []byte("x-gzip")):
 				named = accepted
 			case string(coding) == "*":
 				starred = accepted

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"strconv"
 
 	"github.com/valyala/fasthttp"
 
@@ -15,19 +16,20 @@ import (
 // writeProblem puts an error answer onto the wire, and into the log if it is
 // our fault.
 func (s *Server) writeProblem(x *exchange, f failure) {
-	answer := &x.http.Response
+	answer, a := &x.http.Response, begin(x.http)
 	answer.SetStatusCode(f.problem.status)
-	h := &answer.Header
-	h.SetContentTypeBytes(typeJSON)
-	h.SetCanonical(headerCacheControl, noStore)
+	answer.Header.SetContentTypeBytes(typeJSON)
+	a.lines = append(a.lines, "Cache-Control: no-store\r\n"...)
 	if f.retry > 0 {
-		setInt(x, headerRetryAfter, f.retry)
+		a.lines = append(strconv.AppendInt(append(a.lines, "Retry-After: "...), f.retry, 10), crlf...)
 	}
 	if f.problem == wrongMethod {
-		h.SetCanonical(headerAllow, methodsAllowed)
+		a.lines = append(a.lines, "Allow: GET, HEAD\r\n"...)
 	}
-	s.writeLimits(x)
-	answer.SetBodyRaw(problemBody(nil, f.problem, f.details, x.id))
+	s.addLimits(a, x)
+	a.add(headerRequestID, x.id)
+	a.body(problemBody(nil, f.problem, f.details, x.id))
+	a.leave(answer)
 	x.outcome = metrics.OutcomeError
 	if f.problem.status == fasthttp.StatusTooManyRequests {
 		x.outcome = metrics.OutcomeLimited
@@ -78,7 +80,7 @@ func unreadableProblem(err error) *problem {
 // record tells metrics and, at debug level, the log of an answer.
 func (s *Server) record(x *exchange) {
 	status := x.http.Response.StatusCode()
-	s.metrics.Answered(x.route, x.outcome, status, x.now)
+	s.metrics.Answered(x.route, x.outcome, status, x.began)
 	if s.logger.Enabled(x.http, slog.LevelDebug) {
 		s.logger.LogAttrs(x.http, slog.LevelDebug, "answered",
 			slog.String("requestId", string(x.id)), slog.String("route", x.route.String()),

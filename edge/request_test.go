@@ -209,7 +209,7 @@ func FuzzPageKey(f *testing.F) {
 				}
 			}
 		}
-		k1, k2 := appendPageKey(nil, &q1), appendPageKey(nil, &q2)
+		k1, k2 := appendPageKey(nil, &q1, nil), appendPageKey(nil, &q2, nil)
 		if (string(k1) == string(k2)) != (q1 == q2) {
 			t.Fatalf("%+v and %+v: keys %x and %x", q1, q2, k1, k2)
 		}

@@ -50,10 +50,9 @@ func (r *recorder) WriteHeader(int)             {}
 func TestEveryAnswerIsCountedOnce(t *testing.T) {
 	s, ctx, registry := hitServerWith(t, `{"data":[]`)
 	before := scrape(t, registry)
-	s.handle(ctx)
+	answerTo(t, s, ctx)
 	ctx.Request.Header.Set("If-None-Match", cache.NewPage([]byte(`{"data":[]`), "", time.Now()).ETag)
-	ctx.Response.Reset()
-	s.handle(ctx)
+	answerTo(t, s, ctx)
 	after := scrape(t, registry)
 	for series, want := range map[string]int{
 		`listedge_http_requests_total{route="items",status="200"}`:                           1,
@@ -90,9 +89,9 @@ func TestAPanicIsAnInternalError(t *testing.T) {
 	s, ctx, _ := hitServerWith(t, `{"data":[]`)
 	s.cache = nil
 	ctx.Request.Header.Set("X-Request-Id", "mine")
-	s.handle(ctx)
-	if ctx.Response.StatusCode() != 500 || !strings.Contains(string(ctx.Response.Body()), `"INTERNAL_ERROR"`) || !strings.Contains(string(ctx.Response.Body()), `"requestId":"mine"`) {
-		t.Errorf("%d %s", ctx.Response.StatusCode(), ctx.Response.Body())
+	got := answerTo(t, s, ctx)
+	if got.status != 500 || !strings.Contains(got.body, `"INTERNAL_ERROR"`) || !strings.Contains(got.body, `"requestId":"mine"`) {
+		t.Errorf("%+v", got)
 	}
 }
 
@@ -125,10 +124,11 @@ func TestARevokedKeyIsUnauthorisedWhateverItsScopes(t *testing.T) {
 				return map[origin.KeyHash]origin.Key{hash: k}, nil
 			}})
 		ctx := &fasthttp.RequestCtx{}
+		ctx.Init2(newConn(&wire{}, s), nil, false)
 		ctx.Request.SetRequestURI("/v1/items")
 		ctx.Request.Header.Set("X-API-Key", aKey)
-		if s.handle(ctx); ctx.Response.StatusCode() != 401 {
-			t.Errorf("%s: %d %s", name, ctx.Response.StatusCode(), ctx.Response.Body())
+		if got := answerTo(t, s, ctx); got.status != 401 {
+			t.Errorf("%s: %+v", name, got)
 		}
 		_ = s.Shutdown(context.Background())
 		_ = limits.Close(context.Background())
@@ -264,7 +264,7 @@ func TestKeysChangedHasThemLookedUpAgain(t *testing.T) {
 	if _, _, ok := s.keyring.Known(hash, time.Now()); ok {
 		t.Error("the key still opens without a look-up")
 	}
-	if s.handle(ctx); ctx.Response.StatusCode() != 200 {
-		t.Errorf("%d", ctx.Response.StatusCode())
+	if got := answerTo(t, s, ctx); got.status != 200 {
+		t.Errorf("%+v", got)
 	}
 }

@@ -1,0 +1,111 @@
+package edge
+
+import (
+	"errors"
+	"io"
+	"net"
+
+	"github.com/valyala/fasthttp"
+)
+
+// answer is what a request's handler leaves for its connection to send: lines
+// for the head, and a body in pieces, of which the large one is the page's own
+// bytes. fasthttp knows neither prepared lines nor bodies in pieces. It checks
+// and copies every header it is given, and copies the body twice. So it is
+// given an answer as a stream that is to follow a head at once:
+//
+//	fasthttp:  status, date, type, length, connection ──Flush──► Write: held
+//	           WriteTo (not for HEAD and 304) ─────────────────► the body is wanted
+//	           Close ─────────────────────────────────► head, lines, body: one writev
+//
+// That takes 1.2 µs off a hit, and 2.5 more off one of 20 kB: see
+// bench/PROFILE.md. An answer belongs to its connection; its pieces must stay
+// as they are until Close.
+type answer struct {
+	conn    *conn
+	lines   []byte // header lines, each with its end
+	pieces  [3][]byte
+	tail    []byte // the last piece, where it is of this answer alone
+	size    int    // of the pieces, in bytes
+	pending bool   // from the handler's return to Close
+	wanted  bool   // the body, too
+
+	head []byte // fasthttp's, held
+	out  [2 + 3][]byte
+	bufs net.Buffers
+}
+
+var crlf = []byte("\r\n")
+
+// begin returns the connection's answer, with no lines and no body.
+func begin(ctx *fasthttp.RequestCtx) *answer {
+	a := &ctx.Conn().(*conn).answer
+	a.lines, a.tail, a.pieces, a.size = a.lines[:0], a.tail[:0], [3][]byte{}, 0
+	return a
+}
+
+// add appends a header line. The value is ours, or was checked: it has no line
+// end in it.
+func (a *answer) add(name string, value []byte) {
+	a.lines = append(append(append(append(a.lines, name...), ": "...), value...), crlf...)
+}
+
+// body sets what follows the head, in pieces that nobody changes any more.
+func (a *answer) body(pieces ...[]byte) {
+	a.size = 0
+	for i, p := range pieces {
+		a.pieces[i] = p
+		a.size += len(p)
+	}
+}
+
+// leave has fasthttp send the answer when the handler has returned.
+func (a *answer) leave(to *fasthttp.Response) {
+	to.SetBodyStream(a, a.size)
+	to.ImmediateHeaderFlush = true
+	a.pending = true
+}
+
+// hold keeps fasthttp's head back. It lies in fasthttp's buffer, which is not
+// used until Close; only where answers that did not go this way have filled the
+// buffer does it come in parts, and fasthttp goes on writing into it.
+func (a *answer) hold(p []byte) {
+	if len(a.head) == 0 && len(p) < writeBuffer {
+		a.head = p
+		return
+	}
+	a.head = append(a.head[:len(a.head):len(a.head)], p...)
+}
+
+// SupportsBodyWriteTo has fasthttp call WriteTo.
+func (a *answer) SupportsBodyWriteTo() bool { return true }
+
+// WriteTo says that the body is to be sent, not to w but by Close.
+func (a *answer) WriteTo(io.Writer) (int64, error) {
+	a.wanted = true
+	return int64(a.size), nil
+}
+
+func (a *answer) Read([]byte) (int, error) { return 0, errors.New("BUG: an answer is not read") }
+
+// Close sends the answer, or drops it where fasthttp has not come to write it.
+func (a *answer) Close() (err error) {
+	if len(a.head) > 0 {
+		n := 2
+		a.lines = append(a.lines, crlf...)
+		a.out[0], a.out[1] = a.head[:len(a.head)-len(crlf)], a.lines
+		if a.wanted {
+			for _, p := range a.pieces {
+				if len(p) > 0 {
+					a.out[n] = p
+					n++
+				}
+			}
+		}
+		a.bufs = a.out[:n]
+		_, err = a.bufs.WriteTo(a.conn.Conn)
+	}
+	a.pending, a.wanted, a.head, a.bufs = false, false, nil, nil
+	a.out, a.pieces = [len(a.out)][]byte{}, [len(a.pieces)][]byte{} // an idle connection keeps no page
+	return err
+}
