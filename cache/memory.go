@@ -57,7 +57,7 @@ func newMemory(budget int64) (*memory, error) {
 	m.pages, err = ristretto.NewCache(&ristretto.Config[[]byte, *holder]{
 		NumCounters: max(1000, 10*maxCost/typicalPage),
 		MaxCost:     maxCost,
-		BufferItems: 64,
+		BufferItems: 512,
 		KeyToHash:   hash,
 		OnEvict: func(i *ristretto.Item[*holder]) {
 			if i.Expiration.IsZero() { // else its time had come

@@ -91,9 +91,21 @@ func (a *answer) Read([]byte) (int, error) { return 0, errors.New("BUG: an answe
 // Close sends the answer, or drops it where fasthttp has not come to write it.
 func (a *answer) Close() (err error) {
 	if len(a.head) > 0 {
-		n := 2
-		a.lines = append(a.lines, crlf...)
-		a.out[0], a.out[1] = a.head[:len(a.head)-len(crlf)], a.lines
+		if a.size < 8<<10 {
+			out := append(a.head[:len(a.head)-len(crlf)], a.lines...)
+			out = append(out, crlf...)
+			if a.wanted {
+				for _, p := range a.pieces {
+					out = append(out, p...)
+				}
+			}
+			_, err = a.conn.Conn.Write(out)
+			a.pending, a.wanted, a.head, a.bufs = false, false, nil, nil
+			a.out, a.pieces = [len(a.out)][]byte{}, [len(a.pieces)][]byte{} // an idle connection keeps no page
+			return
+		}
+		n := 1
+		a.out[0] = append(append(a.head[:len(a.head)-len(crlf)], a.lines...), crlf...)
 		if a.wanted {
 			for _, p := range a.pieces {
 				if len(p) > 0 {

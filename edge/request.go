@@ -169,6 +169,9 @@ func parseLimit(text []byte) (n int, ok bool) {
 // unescape decodes a part of a query string into scratch and returns the rest
 // of scratch. It refuses what is not percent-encoded UTF-8 without NUL.
 func unescape(raw, scratch []byte) (decoded, rest []byte, ok bool) {
+	if isPlain(raw) {
+		return raw, scratch, true
+	}
 	out := scratch[len(scratch):]
 	for i := 0; i < len(raw); i++ {
 		c := raw[i]
@@ -195,6 +198,16 @@ func unescape(raw, scratch []byte) (decoded, rest []byte, ok bool) {
 		return nil, scratch, false
 	}
 	return out, out[len(out):], true
+}
+
+// isPlain says whether the text is written as it is meant, as nearly all are.
+func isPlain(raw []byte) bool {
+	for _, c := range raw {
+		if c == '+' || c == '%' || c == 0 || c >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
 }
 
 func unhex(c byte) byte {
