@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"listedge/metrics"
 	"listedge/origin"
 )
 
@@ -14,11 +15,17 @@ import (
 // sent. Used by one goroutine at a time, but for Close.
 type conn struct {
 	net.Conn
-	server *Server
-	once   sync.Once
-	answer answer
+	server   *Server
+	once     sync.Once
+	answer   answer
+	vectored bool // pieces go out by one call
+	exchange exchange
+	counts   *metrics.Stripe
+	idPrefix []byte // of the ids of its requests that bring none
+	requests uint64 // of these
 
 	readBy      time.Time // what the next Read is to be given
+	fresh       bool      // readBy was set after the last Read
 	read, write deadline
 
 	// The key that was last sent here, and its hash, for which the next request
@@ -28,8 +35,10 @@ type conn struct {
 }
 
 func newConn(c net.Conn, s *Server) *conn {
-	made := &conn{Conn: c, server: s}
+	_, plain := c.(*net.TCPConn)
+	made := &conn{Conn: c, server: s, vectored: plain, counts: s.metrics.Stripe(), idPrefix: s.ids.prefix()}
 	made.answer.conn = made
+	made.exchange.scratch = make([]byte, 0, 1024) // decoded, parameters of the longest allowed take as much
 	return made
 }
 
@@ -58,8 +67,18 @@ func (d *deadline) move(t time.Time) (to time.Time, moved bool) {
 // SetReadDeadline is put off until there is something to wait for: most
 // requests lie in one packet, and their own deadline never comes to be.
 func (c *conn) SetReadDeadline(t time.Time) error {
-	c.readBy = t
+	c.readBy, c.fresh = t, true
 	return nil
+}
+
+// arrival is when the request that is about to be handled had arrived. From
+// that moment fasthttp has just reckoned its deadline, unless it had to read on
+// after that: reading the clock once more takes 50 ns.
+func (c *conn) arrival() time.Time {
+	if c.fresh {
+		return c.readBy.Add(-readTimeout)
+	}
+	return time.Now()
 }
 
 func (c *conn) Read(p []byte) (int, error) {
@@ -68,7 +87,9 @@ func (c *conn) Read(p []byte) (int, error) {
 			return 0, err
 		}
 	}
-	return c.Conn.Read(p)
+	n, err := c.Conn.Read(p)
+	c.fresh = false // it may have waited
+	return n, err
 }
 
 func (c *conn) SetWriteDeadline(t time.Time) error {

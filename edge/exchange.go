@@ -1,7 +1,9 @@
 package edge
 
 import (
+	"crypto/rand"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -14,7 +16,7 @@ import (
 )
 
 // exchange is one request on its way through the pipeline, and what has become
-// known of it. Taken from a pool: nothing in it outlives the handler.
+// known of it. It is its connection's: nothing in it outlives the handler.
 type exchange struct {
 	http    *fasthttp.RequestCtx
 	began   time.Time
@@ -42,9 +44,10 @@ type failure struct {
 	cause   error // for the log
 }
 
-func (s *Server) acquire(ctx *fasthttp.RequestCtx) *exchange {
-	x := s.exchanges.Get().(*exchange)
-	x.http, x.began = ctx, time.Now()
+func begin(ctx *fasthttp.RequestCtx) *exchange {
+	c := ctx.Conn().(*conn)
+	x := &c.exchange
+	x.http, x.began = ctx, c.arrival()
 	x.now = x.began
 	return x
 }
@@ -52,9 +55,8 @@ func (s *Server) acquire(ctx *fasthttp.RequestCtx) *exchange {
 // conn is the connection the request came by.
 func (x *exchange) conn() *conn { return x.http.Conn().(*conn) }
 
-func (s *Server) release(x *exchange) {
+func (x *exchange) end() {
 	*x = exchange{asked: x.asked, key: x.key[:0], scratch: x.scratch[:0]} // what asked refers to is read no more
-	s.exchanges.Put(x)
 }
 
 const headerRequestID = "X-Request-Id"
@@ -63,14 +65,22 @@ const headerRequestID = "X-Request-Id"
 const maxRequestID = 128
 
 // requestIDs makes ids for requests that bring none: the process's random
-// prefix and a number.
+// name, the connection's number and the request's on it.
 type requestIDs struct {
-	prefix string
-	last   atomic.Uint64
+	process     string
+	connections atomic.Uint64
 }
 
-func (g *requestIDs) append(dst []byte) []byte {
-	return strconv.AppendUint(append(dst, g.prefix...), g.last.Add(1), 36)
+func newRequestIDs() requestIDs { return requestIDs{process: strings.ToLower(rand.Text()[:10])} }
+
+// prefix begins the ids of another connection's requests.
+func (g *requestIDs) prefix() []byte {
+	return append(strconv.AppendUint([]byte(g.process+"-"), g.connections.Add(1), 36), '-')
+}
+
+func (c *conn) appendID(dst []byte) []byte {
+	c.requests++
+	return strconv.AppendUint(append(dst, c.idPrefix...), c.requests, 36)
 }
 
 // validRequestID is ^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$.

@@ -20,7 +20,7 @@ import (
 
 // handle is every request's way through the house.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
-	x := s.acquire(ctx)
+	x := begin(ctx)
 	defer s.finish(x)
 	s.identify(x)
 	if f := s.answer(x); f.problem != nil {
@@ -56,7 +56,7 @@ func (s *Server) identify(x *exchange) {
 	if given := x.asked.id; len(given) == 1 && validRequestID(given[0]) {
 		x.id = append(x.id, given[0]...)
 	} else {
-		x.id = s.ids.append(x.id)
+		x.id = x.conn().appendID(x.id)
 	}
 }
 
@@ -141,7 +141,7 @@ func (s *Server) lookUp(x *exchange) failure {
 	default:
 		tier, x.outcome = metrics.TierOrigin, metrics.OutcomeOrigin
 	}
-	s.metrics.LookedUp(tier, x.page.Collapsed)
+	x.conn().counts.LookedUp(tier, x.page.Collapsed)
 	return failure{}
 }
 
@@ -191,7 +191,7 @@ func (s *Server) finish(x *exchange) {
 		x.http.Response.Header.Set(headerRequestID, string(x.id))
 	}
 	s.record(x)
-	s.release(x)
+	x.end()
 }
 
 // handleUnreadable answers what fasthttp could not read as a request. Of a
@@ -200,7 +200,7 @@ func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	if broken := (*net.OpError)(nil); errors.As(err, &broken) && !broken.Timeout() {
 		return
 	}
-	x := s.acquire(ctx)
+	x := begin(ctx)
 	defer s.finish(x)
 	s.identify(x) // as far as it was read
 	ctx.Response.Reset()

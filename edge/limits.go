@@ -7,31 +7,35 @@ import (
 	"listedge/limiter"
 )
 
-// shown are a client's limit lines, and the stamp of the levels they show.
+// shown are a client's limit lines, when they were made, and the stamp of the
+// levels they show; 0 = only of what a single request was shown.
 type shown struct {
+	at    time.Time
 	stamp uint64
 	lines []byte
 }
 
+// shownFor is how long a request that costs no token is shown the same levels.
+const shownFor = 50 * time.Millisecond
+
 // addLimits tells how the buckets stand. Where there are many requests they
-// share lines that are at most 50 ms old; working levels out and rendering them
-// costs 0.3 µs.
-func (s *Server) addLimits(a *answer, x *exchange) {
+// share lines that are at most 50 ms old, and so do those that are free:
+// working levels out and rendering them costs 0.3 µs.
+func (s *Server) addLimits(a *answer, x *exchange, free bool) {
 	if !x.limited {
 		return
 	}
-	c := x.client
-	stamp := uint64(0)
+	c, stamp := x.client, uint64(0)
 	if x.limits.Allowed {
 		stamp = s.limiter.Stamp(x.now, c.bucket, c.workspaceBucket)
 	}
-	if stamp == 0 {
+	if stamp == 0 && !free {
 		a.lines = appendLimits(a.lines, c, &x.limits)
 		return
 	}
 	last := c.shown.Load()
-	if last == nil || last.stamp != stamp {
-		last = &shown{stamp, appendLimits(nil, c, &x.limits)}
+	if last == nil || last.stamp != stamp || stamp == 0 && x.now.Sub(last.at) > shownFor {
+		last = &shown{x.now, stamp, appendLimits(nil, c, &x.limits)}
 		c.shown.Store(last)
 	}
 	a.lines = append(a.lines, last.lines...)

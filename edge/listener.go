@@ -34,9 +34,12 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 
 func (l *boundedListener) refuse(c net.Conn) {
 	defer l.server.metrics.ConnectionClosed()
-	defer l.server.metrics.Answered(metrics.RouteNone, metrics.OutcomeError, tooManyConns.status, time.Now())
+	began := time.Now()
+	defer func() {
+		l.server.metrics.Stripe().Answered(metrics.RouteNone, metrics.OutcomeError, tooManyConns.status, time.Since(began))
+	}()
 	defer c.Close()
-	id := l.server.ids.append(nil)
+	id := append(l.server.ids.prefix(), '0')
 	body := problemBody(nil, tooManyConns, nil, id)
 	answer := "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n" +
 		"Connection: close\r\nRetry-After: " + strconv.Itoa(retrySoon) + "\r\nX-Request-Id: " + string(id) +

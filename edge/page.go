@@ -22,7 +22,7 @@ var typeJSON = []byte("application/json")
 
 // writePage leaves the page that was looked up for the connection to send.
 func (s *Server) writePage(x *exchange) {
-	page, answer, a := x.page.Page, &x.http.Response, begin(x.http)
+	page, answer, a := x.page.Page, &x.http.Response, x.conn().newAnswer()
 	notModified := matchesETag(x.asked.noneMatch, page.ETag)
 	if notModified {
 		s.limiter.Return(x.client.bucket, x.client.workspaceBucket)
@@ -35,7 +35,7 @@ func (s *Server) writePage(x *exchange) {
 	if page.Next != "" {
 		a.lines = append(appendLink(append(a.lines, "Link: "...), &x.query, page.Next), crlf...)
 	}
-	s.addLimits(a, x)
+	s.addLimits(a, x, notModified)
 	a.add(headerRequestID, x.id)
 
 	switch {

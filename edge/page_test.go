@@ -155,10 +155,11 @@ func TestRequestIDs(t *testing.T) {
 			t.Errorf("%q: want %v", id, want)
 		}
 	}
-	g := requestIDs{prefix: "p-"}
+	g := newRequestIDs()
 	seen := map[string]bool{}
-	for range 1000 {
-		id := string(g.append(nil))
+	connections := []*conn{{idPrefix: g.prefix()}, {idPrefix: g.prefix()}}
+	for i := range 1000 {
+		id := string(connections[i%2].appendID(nil))
 		if !validRequestID([]byte(id)) || seen[id] {
 			t.Fatalf("made %q", id)
 		}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -16,7 +17,7 @@ import (
 // writeProblem puts an error answer onto the wire, and into the log if it is
 // our fault.
 func (s *Server) writeProblem(x *exchange, f failure) {
-	answer, a := &x.http.Response, begin(x.http)
+	answer, a := &x.http.Response, x.conn().newAnswer()
 	answer.SetStatusCode(f.problem.status)
 	answer.Header.SetContentTypeBytes(typeJSON)
 	a.lines = append(a.lines, "Cache-Control: no-store\r\n"...)
@@ -26,7 +27,7 @@ func (s *Server) writeProblem(x *exchange, f failure) {
 	if f.problem == wrongMethod {
 		a.lines = append(a.lines, "Allow: GET, HEAD\r\n"...)
 	}
-	s.addLimits(a, x)
+	s.addLimits(a, x, false)
 	a.add(headerRequestID, x.id)
 	a.body(problemBody(nil, f.problem, f.details, x.id))
 	a.leave(answer)
@@ -80,7 +81,7 @@ func unreadableProblem(err error) *problem {
 // record tells metrics and, at debug level, the log of an answer.
 func (s *Server) record(x *exchange) {
 	status := x.http.Response.StatusCode()
-	s.metrics.Answered(x.route, x.outcome, status, x.began)
+	x.conn().counts.Answered(x.route, x.outcome, status, time.Since(x.began))
 	if s.logger.Enabled(x.http, slog.LevelDebug) {
 		s.logger.LogAttrs(x.http, slog.LevelDebug, "answered",
 			slog.String("requestId", string(x.id)), slog.String("route", x.route.String()),

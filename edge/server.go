@@ -9,12 +9,10 @@ package edge
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,7 +54,6 @@ type Server struct {
 	maxConns   int64    // open at once; beyond: 503
 	http       *fasthttp.Server
 	ids        requestIDs
-	exchanges  sync.Pool
 	draining   atomic.Bool
 }
 
@@ -76,9 +73,8 @@ func New(o Options) *Server {
 	s := &Server{
 		cache: o.Cache, limiter: o.Limiter, origin: o.Origin,
 		guard: newGuard(), maxConns: maxConns, metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
-		ids: requestIDs{prefix: strings.ToLower(rand.Text()[:10]) + "-"},
+		ids: newRequestIDs(),
 	}
-	s.exchanges.New = func() any { return &exchange{scratch: make([]byte, 0, 1024)} }
 	s.keyring = origin.NewKeyring(o.Lookup, s.newClient, o.Grace)
 	s.http = &fasthttp.Server{
 		Handler:                       s.handle,

@@ -95,15 +95,15 @@ func TestAPanicIsAnInternalError(t *testing.T) {
 	}
 }
 
-// What one request leaves in the pool must not reach the next.
+// What one request leaves behind must not reach the next.
 func TestAnExchangeIsCleanedBeforeItIsUsedAgain(t *testing.T) {
-	s, ctx, _ := hitServerWith(t, `{"data":[]`)
-	x := s.acquire(ctx)
+	_, ctx, _ := hitServerWith(t, `{"data":[]`)
+	x := begin(ctx)
 	x.client, x.limited, x.id = &client{}, true, []byte("other")
 	x.query.Search, x.page.Page = "other", &cache.Page{}
-	s.release(x)
-	y := s.acquire(ctx)
-	defer s.release(y)
+	x.end()
+	y := begin(ctx)
+	defer y.end()
 	if y.client != nil || y.limited || len(y.id) > 0 || y.query.Search != "" || y.page.Page != nil || y.outcome != metrics.OutcomeOther {
 		t.Errorf("%+v", y)
 	}
