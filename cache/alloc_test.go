@@ -21,7 +21,7 @@ func TestHitAllocatesNothing(t *testing.T) {
 		},
 		"miss": func() { c.Hit(missing, now) },
 	} {
-		// Ristretto takes up its counts by the batch of 64: less than one in an access.
+		// Ristretto takes up its counts by the batch: less than one in an access.
 		if n := testing.AllocsPerRun(5_000, f); n != 0 {
 			t.Errorf("%s: %v allocations", what, n)
 		}

@@ -2,7 +2,6 @@ package cache
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +21,8 @@ import (
 type memory struct {
 	pages   *ristretto.Cache[[]byte, *holder]
 	gates   [64]gate       // get passes any of them, close shuts all: ristretto must not be closed beneath a Get
+	near    sync.Pool      // of them: one that this processor passed last, for its line is there already
+	passed  atomic.Uint32  // how many gates near was given
 	putting [64]sync.Mutex // by the key's hash; puts of one key follow one another
 	evicted atomic.Uint64
 }
@@ -52,6 +53,7 @@ const typicalPage = 4 << 10
 
 func newMemory(budget int64) (*memory, error) {
 	m := &memory{}
+	m.near.New = func() any { return &m.gates[m.passed.Add(1)%uint32(len(m.gates))] }
 	maxCost := int64(float64(budget) * budgetShare)
 	var err error
 	m.pages, err = ristretto.NewCache(&ristretto.Config[[]byte, *holder]{
@@ -78,10 +80,11 @@ func hash(key []byte) (uint64, uint64) { return z.MemHash(key), xxhash.Sum64(key
 
 // get returns the key's holder, or nil. It neither keeps nor changes key.
 func (m *memory) get(key []byte) *holder {
-	g := &m.gates[rand.Uint32()%uint32(len(m.gates))]
+	g := m.near.Get().(*gate)
 	g.RLock()
 	h, ok := m.pages.Get(key)
 	g.RUnlock()
+	m.near.Put(g)
 	if !ok || h.key != string(key) {
 		return nil
 	}

@@ -28,10 +28,12 @@ type conn struct {
 	fresh       bool      // readBy was set after the last Read
 	read, write deadline
 
-	// The key that was last sent here, and its hash, for which the next request
-	// then need not pay (0.3 µs). fasthttp's buffers keep the text as long.
+	// The key that was last sent here, its hash and what is known of it, for
+	// which the next request then need not pay (0.4 µs). fasthttp's buffers keep
+	// the text as long.
 	key     []byte
 	keyHash origin.KeyHash
+	known   *origin.KnownKey[*client]
 }
 
 func newConn(c net.Conn, s *Server) *conn {
@@ -116,12 +118,12 @@ func (c *conn) Close() error {
 // hashKey is origin.HashKey, which is not worked out again for the key that
 // the connection sent last. The texts are compared in constant time: behind a
 // proxy they may be two clients'.
-func (c *conn) hashKey(text []byte) (hash origin.KeyHash, ok bool) {
+func (c *conn) hashKey(text []byte) (hash origin.KeyHash, again, ok bool) {
 	if subtle.ConstantTimeCompare(c.key, text) == 1 {
-		return c.keyHash, true
+		return c.keyHash, true, true
 	}
 	if hash, ok = origin.HashKey(text); ok {
 		c.key, c.keyHash = append(c.key[:0], text...), hash
 	}
-	return hash, ok
+	return hash, false, ok
 }

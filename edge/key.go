@@ -110,12 +110,15 @@ func (s *Server) authenticate(x *exchange) failure {
 	if len(x.asked.key) != 1 || len(x.asked.key[0]) == 0 {
 		return s.unauthorised(x, keyMissing)
 	}
-	hash, ok := x.conn().hashKey(x.asked.key[0])
+	c := x.conn()
+	hash, again, ok := c.hashKey(x.asked.key[0])
 	if !ok {
 		return s.unauthorised(x, keyMalformed)
 	}
-	key, client, ok := s.keyring.Known(hash, x.now)
-	if !ok {
+	if !again || !s.keyring.StillKnown(c.known, x.now) {
+		c.known = s.keyring.Known(hash, x.now)
+	}
+	if c.known == nil {
 		if !s.keyring.Seen(hash) {
 			if retry := s.guard.blocked(s.clientAddress(x.http)); retry > 0 {
 				return failure{problem: authLimited, retry: retry}
@@ -124,7 +127,7 @@ func (s *Server) authenticate(x *exchange) failure {
 		ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
 		defer cancel()
 		var err error
-		key, client, err = s.keyring.Load(ctx, hash)
+		c.known, err = s.keyring.Load(ctx, hash)
 		x.now = time.Now()
 		switch {
 		case errors.Is(err, origin.ErrUnknownKey):
@@ -133,6 +136,7 @@ func (s *Server) authenticate(x *exchange) failure {
 			return failure{problem: keysAway, retry: retrySoon, cause: err}
 		}
 	}
+	key, client := &c.known.Key, c.known.Value
 	switch {
 	case !key.Valid(x.now):
 		return s.unauthorised(x, keyRefused)

@@ -13,13 +13,13 @@ func TestAKnownKeyAllocatesNothing(t *testing.T) {
 	r := NewKeyring(newKeyTable(1).lookup, func(Key, *int) *int { return new(int) }, time.Minute)
 	defer r.Close()
 	hash := hashNumber(0)
-	if _, _, err := r.Load(t.Context(), hash); err != nil {
+	if _, _, err := loadFrom(t.Context(), r, hash); err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now()
 	known := true
 	if n := testing.AllocsPerRun(1000, func() {
-		_, _, ok := r.Known(hash, now)
+		_, _, ok := knownTo(r, hash, now)
 		known = known && ok
 	}); n != 0 || !known {
 		t.Errorf("%v allocations, known: %v", n, known)

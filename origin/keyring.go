@@ -3,6 +3,7 @@ package origin
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,15 +76,25 @@ type Keyring[T any] struct {
 
 type keyShard[T any] struct {
 	mu    sync.RWMutex
-	known map[KeyHash]*knownKey[T] // guarded by mu
+	known map[KeyHash]*KnownKey[T] // guarded by mu
 }
 
-type knownKey[T any] struct {
-	key     Key
-	value   T
+// KnownKey is what the keyring knows of a key. Key and Value stay as they are:
+// of a key that has changed there is another one.
+type KnownKey[T any] struct {
+	Key   Key
+	Value T
+
 	checked atomic.Int64 // when the last look-up began, in nanoseconds since the keyring's start
 	used    atomic.Bool  // since the last refresh
 	idle    int          // refreshes since it was used; the refresher's own
+}
+
+// supersede has nobody who kept it rely on it any more.
+func (k *KnownKey[T]) supersede() {
+	if k != nil {
+		k.checked.Store(math.MinInt64 / 2)
+	}
 }
 
 type lookupCall struct {
@@ -100,7 +111,7 @@ func NewKeyring[T any](lookup func(context.Context, []KeyHash) (map[KeyHash]Key,
 	}
 	r := &Keyring[T]{lookup: lookup, attach: attach, grace: grace, start: time.Now(), unknown: unknown, waiting: map[KeyHash]*lookupCall{}}
 	for i := range r.shards {
-		r.shards[i].known = map[KeyHash]*knownKey[T]{}
+		r.shards[i].known = map[KeyHash]*KnownKey[T]{}
 	}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.done.Add(1)
@@ -117,18 +128,25 @@ func (r *Keyring[T]) Close() {
 	r.done.Wait()
 }
 
-// Known returns the key if this node has looked it up recently enough.
-func (r *Keyring[T]) Known(hash KeyHash, now time.Time) (Key, T, bool) {
-	k := r.find(hash)
+// Known returns the key if this node has looked it up recently enough, else nil.
+func (r *Keyring[T]) Known(hash KeyHash, now time.Time) *KnownKey[T] {
+	if k := r.find(hash); r.StillKnown(k, now) {
+		return k
+	}
+	return nil
+}
+
+// StillKnown says whether what Known or Load returned may be relied on once
+// more: a caller that kept it is spared the look-up by hash. False of nil.
+func (r *Keyring[T]) StillKnown(k *KnownKey[T], now time.Time) bool {
 	if k == nil || r.at(now)-time.Duration(k.checked.Load()) > keyFresh {
-		var none T
-		return Key{}, none, false
+		return false
 	}
 	if !k.used.Load() {
 		k.used.Store(true)
 	}
 	r.hits.Add(1)
-	return k.key, k.value, true
+	return true
 }
 
 // Seen says whether the key was known to this node of late.
@@ -137,20 +155,19 @@ func (r *Keyring[T]) Seen(hash KeyHash) bool { return r.find(hash) != nil }
 // Load looks the key up and waits, at most until ctx ends.
 // Errors: ErrUnknownKey, or ErrUnavailable and its kin when Postgres cannot be
 // asked and the key is not known well enough from before.
-func (r *Keyring[T]) Load(ctx context.Context, hash KeyHash) (Key, T, error) {
-	var none T
+func (r *Keyring[T]) Load(ctx context.Context, hash KeyHash) (*KnownKey[T], error) {
 	before, asking := r.find(hash), ctx
 	if before == nil {
 		if until, ok := r.unknown.Get(hash); ok && time.Now().Before(until) {
 			r.unknowns.Add(1)
-			return Key{}, none, ErrUnknownKey
+			return nil, ErrUnknownKey
 		}
 	} else {
 		before.used.Store(true) // an outage may outlast keyIdle
 		if r.checkedWithin(before, min(keyRecent, r.grace)) {
 			if r.at(time.Now()) < time.Duration(r.pausedUntil.Load()) {
 				r.graced.Add(1)
-				return before.key, before.value, nil
+				return before, nil
 			}
 			var cancel context.CancelFunc
 			asking, cancel = context.WithTimeout(ctx, keyPatience)
@@ -163,29 +180,29 @@ func (r *Keyring[T]) Load(ctx context.Context, hash KeyHash) (Key, T, error) {
 	case err == nil && k != nil:
 		k.used.Store(true)
 		r.loaded.Add(1)
-		return k.key, k.value, nil
+		return k, nil
 	case err == nil || errors.Is(err, ErrUnknownKey):
 		r.unknowns.Add(1)
-		return Key{}, none, ErrUnknownKey
+		return nil, ErrUnknownKey
 	case before != nil && r.checkedWithin(before, r.grace):
 		// Not where it was the caller who left, nor for other keys' crowding.
 		if !errors.Is(ctx.Err(), context.Canceled) && !errors.Is(err, ErrOverloaded) {
 			r.pausedUntil.Store(int64(r.at(time.Now()) + keyPause))
 		}
 		r.graced.Add(1)
-		return before.key, before.value, nil
+		return before, nil
 	}
 	r.failures.Add(1)
-	return Key{}, none, err
+	return nil, err
 }
 
 func (r *Keyring[T]) at(t time.Time) time.Duration { return t.Sub(r.start) }
 
-func (r *Keyring[T]) checkedWithin(k *knownKey[T], d time.Duration) bool {
+func (r *Keyring[T]) checkedWithin(k *KnownKey[T], d time.Duration) bool {
 	return r.at(time.Now())-time.Duration(k.checked.Load()) < d
 }
 
-func (r *Keyring[T]) find(hash KeyHash) *knownKey[T] {
+func (r *Keyring[T]) find(hash KeyHash) *KnownKey[T] {
 	s := &r.shards[hash[0]%uint8(len(r.shards))]
 	s.mu.RLock()
 	k := s.known[hash]
@@ -274,16 +291,18 @@ func (r *Keyring[T]) update(hashes []KeyHash) error {
 		switch k := s.known[hash]; {
 		case k != nil && k.checked.Load() > at: // a later look-up has answered already
 		case !exists:
+			k.supersede()
 			delete(s.known, hash)
 			r.unknown.Add(hash, began.Add(unknownFresh))
-		case k != nil && k.key == key:
+		case k != nil && k.Key == key:
 			k.checked.Store(at)
 		default:
 			var before T
 			if k != nil {
-				before = k.value
+				before = k.Value
+				k.supersede()
 			}
-			k = &knownKey[T]{key: key, value: r.attach(key, before)}
+			k = &KnownKey[T]{Key: key, Value: r.attach(key, before)}
 			k.checked.Store(at)
 			k.used.Store(true)
 			s.known[hash] = k
@@ -341,7 +360,7 @@ func (r *Keyring[T]) Recheck(stale func(Key) bool) {
 		s := &r.shards[i]
 		s.mu.RLock()
 		for _, k := range s.known {
-			if stale(k.key) {
+			if stale(k.Key) {
 				k.checked.Store(min(k.checked.Load(), int64(r.at(time.Now())-keyFresh-1)))
 			}
 		}

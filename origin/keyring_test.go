@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -100,26 +101,26 @@ func inRing(t *testing.T, table *keyTable, grace time.Duration, test func(t *tes
 
 // use is what a request does with its key.
 func (r *ring) use(n int) (Key, error) {
-	if key, _, ok := r.Known(hashNumber(n), time.Now()); ok {
+	if key, _, ok := knownTo(r, hashNumber(n), time.Now()); ok {
 		return key, nil
 	}
-	key, _, err := r.Load(context.Background(), hashNumber(n))
+	key, _, err := loadFrom(context.Background(), r, hashNumber(n))
 	return key, err
 }
 
 func TestAKeyInUseNeverWaits(t *testing.T) {
 	table := newKeyTable(1)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		if _, _, ok := r.Known(hashNumber(0), time.Now()); ok || r.Seen(hashNumber(0)) {
+		if _, _, ok := knownTo(r, hashNumber(0), time.Now()); ok || r.Seen(hashNumber(0)) {
 			t.Fatal("known before it was asked for")
 		}
-		key, value, err := r.Load(t.Context(), hashNumber(0))
+		key, value, err := loadFrom(t.Context(), r, hashNumber(0))
 		if err != nil || key.ID != number(0) || value != 1 || !r.Seen(hashNumber(0)) {
 			t.Fatalf("%+v, %d, %v", key, value, err)
 		}
 		for range 600 { // a minute
 			time.Sleep(100 * time.Millisecond)
-			if again, value, ok := r.Known(hashNumber(0), time.Now()); !ok || again != key || value != 1 {
+			if again, value, ok := knownTo(r, hashNumber(0), time.Now()); !ok || again != key || value != 1 {
 				t.Fatalf("%+v, %d, %v", again, value, ok)
 			}
 		}
@@ -171,7 +172,7 @@ func TestAChangedKeyIsAttachedAgain(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			key, value, ok := r.Known(hashNumber(0), time.Now())
+			key, value, ok := knownTo(r, hashNumber(0), time.Now())
 			if !ok || key.Limit.Burst != 100+n || value != n+1 || r.attached.Load() != n+1 {
 				t.Errorf("%+v, %d of %d, %v", key, value, r.attached.Load(), ok)
 			}
@@ -230,7 +231,7 @@ func TestUnknownKeysTakeBoundedRoom(t *testing.T) {
 		if n := r.unknown.Len(); n != unknownKeys {
 			t.Errorf("%d remembered", n)
 		}
-		if _, _, ok := r.Known(hashNumber(0), time.Now()); !ok || r.Stats().Known != 1 {
+		if _, _, ok := knownTo(r, hashNumber(0), time.Now()); !ok || r.Stats().Known != 1 {
 			t.Errorf("%+v", r.Stats())
 		}
 	})
@@ -277,7 +278,7 @@ func TestTheBacklogIsBounded(t *testing.T) {
 		var all sync.WaitGroup
 		load := func(n int) {
 			all.Go(func() {
-				if _, _, err := r.Load(ctx, hashNumber(n)); !errors.Is(err, ErrUnavailable) {
+				if _, _, err := loadFrom(ctx, r, hashNumber(n)); !errors.Is(err, ErrUnavailable) {
 					t.Error(err)
 				}
 			})
@@ -288,10 +289,10 @@ func TestTheBacklogIsBounded(t *testing.T) {
 			load(1 + n)
 		}
 		synctest.Wait()
-		if _, _, err := r.Load(ctx, hashNumber(-1)); !errors.Is(err, ErrOverloaded) {
+		if _, _, err := loadFrom(ctx, r, hashNumber(-1)); !errors.Is(err, ErrOverloaded) {
 			t.Errorf("beyond the backlog: %v", err)
 		}
-		if _, _, err := r.Load(within(t, time.Millisecond), hashNumber(1)); !errors.Is(err, ErrUnavailable) {
+		if _, _, err := loadFrom(within(t, time.Millisecond), r, hashNumber(1)); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("for a key that waits already: %v", err)
 		}
 		cancel()
@@ -395,7 +396,7 @@ func TestAHungServerCostsOneShortWait(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 		defer cancel()
 		began := time.Now()
-		if _, _, err := r.Load(ctx, hashNumber(99)); !errors.Is(err, ErrUnavailable) || time.Since(began) > 1500*time.Millisecond {
+		if _, _, err := loadFrom(ctx, r, hashNumber(99)); !errors.Is(err, ErrUnavailable) || time.Since(began) > 1500*time.Millisecond {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 		table.change(func(s *keyTable) { s.hung = false })
@@ -421,7 +422,7 @@ func TestACancelledRequestPausesNobody(t *testing.T) {
 		table.change(func(s *keyTable) { s.delay = 50 * time.Millisecond })
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Millisecond, cancel)
-		_, _, _ = r.Load(ctx, hashNumber(0))
+		_, _, _ = loadFrom(ctx, r, hashNumber(0))
 		if key, err := r.use(1); err != nil || !key.Revoked {
 			t.Errorf("a key revoked a minute ago: %+v, %v", key, err)
 		}
@@ -440,7 +441,7 @@ func TestALateAnswerDoesNotOverruleANewerOne(t *testing.T) {
 		table.change(func(s *keyTable) { s.delay = keyRefresh })
 		before := table.asked()
 		var slow sync.WaitGroup
-		slow.Go(func() { _, _, _ = r.Load(context.Background(), hashNumber(0)) })
+		slow.Go(func() { _, _, _ = loadFrom(context.Background(), r, hashNumber(0)) })
 		synctest.Wait()
 		if table.asked() != before+1 {
 			t.Fatalf("%d queries", table.asked()-before)
@@ -495,11 +496,11 @@ func TestCloseWaitsForLookups(t *testing.T) {
 			return found, err
 		}
 		r := NewKeyring(slow, func(k Key, _ uuid.UUID) uuid.UUID { return k.ID }, time.Minute)
-		if _, _, err := r.Load(t.Context(), hashNumber(0)); err != nil {
+		if _, _, err := loadFrom(t.Context(), r, hashNumber(0)); err != nil {
 			t.Fatal(err)
 		}
 		answer := make(chan error, 1)
-		go func() { _, _, err := r.Load(context.Background(), hashNumber(7)); answer <- err }()
+		go func() { _, _, err := loadFrom(context.Background(), r, hashNumber(7)); answer <- err }()
 		synctest.Wait()
 		r.Close()
 		if !ended.Load() {
@@ -508,10 +509,10 @@ func TestCloseWaitsForLookups(t *testing.T) {
 		if err := <-answer; err == nil || errors.Is(err, ErrUnknownKey) {
 			t.Errorf("the look-up under way: %v", err)
 		}
-		if _, _, err := r.Load(t.Context(), hashNumber(8)); !errors.Is(err, ErrUnavailable) {
+		if _, _, err := loadFrom(t.Context(), r, hashNumber(8)); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("after Close: %v", err)
 		}
-		if _, id, err := r.Load(t.Context(), hashNumber(0)); err != nil || id != number(0) {
+		if _, id, err := loadFrom(t.Context(), r, hashNumber(0)); err != nil || id != number(0) {
 			t.Errorf("known before Close: %v, %v", id, err)
 		}
 		r.Close() // twice is once
@@ -531,10 +532,10 @@ func TestAKeyringInManyHands(t *testing.T) {
 			random := rand.New(rand.NewPCG(uint64(hand), 2))
 			for range requests {
 				n := random.IntN(keys + 5)
-				key, value, ok := r.Known(hashNumber(n), time.Now())
+				key, value, ok := knownTo(r, hashNumber(n), time.Now())
 				if !ok || random.IntN(20) == 0 {
 					var err error
-					if key, value, err = r.Load(t.Context(), hashNumber(n)); err != nil {
+					if key, value, err = loadFrom(t.Context(), r, hashNumber(n)); err != nil {
 						if n < keys && errors.Is(err, ErrUnknownKey) || n >= keys && !errors.Is(err, ErrUnknownKey) && !errors.Is(err, ErrUnavailable) {
 							t.Errorf("key %d: %v", n, err)
 						}
@@ -560,4 +561,54 @@ func TestAKeyringInManyHands(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+func knownTo[T any](r interface {
+	Known(KeyHash, time.Time) *KnownKey[T]
+}, hash KeyHash, now time.Time) (key Key, value T, ok bool) {
+	if k := r.Known(hash, now); k != nil {
+		return k.Key, k.Value, true
+	}
+	return key, value, false
+}
+
+func loadFrom[T any](ctx context.Context, r interface {
+	Load(context.Context, KeyHash) (*KnownKey[T], error)
+}, hash KeyHash) (key Key, value T, err error) {
+	k, err := r.Load(ctx, hash)
+	if err != nil {
+		return key, value, err
+	}
+	return k.Key, k.Value, nil
+}
+
+// Who keeps a key must learn that it was revoked, changed or forgotten just as
+// one who looks it up each time.
+func TestAKeptKeyIsNotReliedOnOnceItWasSuperseded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		keys := map[KeyHash]Key{hashNumber(0): {Items: true}, hashNumber(1): {Items: true}}
+		lookup := func(_ context.Context, hashes []KeyHash) (map[KeyHash]Key, error) { return maps.Clone(keys), nil }
+		r := NewKeyring(lookup, func(k Key, _ int) int { return 0 }, time.Hour)
+		defer r.Close()
+		ctx := context.Background()
+		changed, err := r.Load(ctx, hashNumber(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		gone, err := r.Load(ctx, hashNumber(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !r.StillKnown(changed, time.Now()) || !r.StillKnown(gone, time.Now()) || r.StillKnown(nil, time.Now()) {
+			t.Fatal("just looked up, and not known")
+		}
+		keys = map[KeyHash]Key{hashNumber(0): {Revoked: true}}
+		_ = r.update([]KeyHash{hashNumber(0), hashNumber(1)})
+		if r.StillKnown(changed, time.Now()) || r.StillKnown(gone, time.Now()) {
+			t.Error("relied on after it was superseded")
+		}
+		if k := r.Known(hashNumber(0), time.Now()); k == nil || !k.Key.Revoked || changed.Key.Revoked {
+			t.Error("a key that was handed out was changed, or its successor is not known")
+		}
+	})
 }

@@ -294,10 +294,10 @@ func TestARevocationReachesANode(t *testing.T) {
 	ring := NewKeyring(NewKeyStore(openDatabase(t, DatabaseOptions{URL: url})).Lookup, func(k Key, _ uuid.UUID) uuid.UUID { return k.ID }, time.Minute)
 	defer ring.Close()
 	ask := func() Key {
-		key, id, ok := ring.Known(hash, time.Now())
+		key, id, ok := knownTo(ring, hash, time.Now())
 		if !ok {
 			var err error
-			if key, id, err = ring.Load(context.Background(), hash); err != nil {
+			if key, id, err = loadFrom(context.Background(), ring, hash); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -309,7 +309,7 @@ func TestARevocationReachesANode(t *testing.T) {
 	if ask().Revoked {
 		t.Fatal("revoked to begin with")
 	}
-	if _, _, err := ring.Load(t.Context(), KeyHash{1}); !errors.Is(err, ErrUnknownKey) {
+	if _, _, err := loadFrom(t.Context(), ring, KeyHash{1}); !errors.Is(err, ErrUnknownKey) {
 		t.Errorf("%v", err)
 	}
 	if _, err := admin.RevokeKey(t.Context(), made.ID); err != nil {

@@ -1,0 +1,262 @@
+package edge
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"listedge/cache"
+	"listedge/origin"
+)
+
+// listening serves on a real connection and returns it, and what reads it.
+func listening(t *testing.T, s *Server) (*net.TCPConn, *bufio.Reader) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.Close()
+		_ = s.http.ShutdownWithContext(context.Background())
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	return c.(*net.TCPConn), bufio.NewReader(c)
+}
+
+// thePage is hitServer's.
+const thePage = "GET /v1/items?limit=20&sort=name&type=goods&stock=low HTTP/1.1\r\nHost: a\r\nX-API-Key: " + aKey + "\r\n"
+
+func readAnswer(t *testing.T, r *bufio.Reader, method string) answered {
+	t.Helper()
+	got, err := http.ReadResponse(r, &http.Request{Method: method})
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(got.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answered{got.StatusCode, got.Header, string(body)}
+}
+
+// Whatever an answer's size and way onto the wire, the connection goes on in
+// step: each request of a pipeline gets its own answer, whole.
+func TestAPipelineIsAnsweredInStep(t *testing.T) {
+	for _, size := range []int{10, inOnePiece - 100, inOnePiece + 1, writeBuffer - 200, writeBuffer + 1, 1 << 20} {
+		body := `{"data":["` + strings.Repeat("x", size) + `"]`
+		s, _ := hitServer(t, body)
+		c, r := listening(t, s)
+		etag := cache.NewPage([]byte(body), "", time.Now()).ETag
+		steps := []struct {
+			request string
+			status  int
+		}{
+			{thePage, 200},
+			{"HEAD" + thePage[3:], 200},
+			{thePage + "If-None-Match: " + etag + "\r\n", 304},
+			{"GET /nowhere HTTP/1.1\r\nHost: a\r\n", 404},
+			{"GET /docs/ HTTP/1.1\r\nHost: a\r\n", 200},
+			{"HEAD /openapi.json HTTP/1.1\r\nHost: a\r\n", 200},
+			{"GET /openapi.json HTTP/1.1\r\nHost: a\r\n", 200},
+			{thePage + "Accept-Encoding: gzip\r\n", 200},
+			{thePage, 200},
+		}
+		var all bytes.Buffer
+		for i, step := range steps {
+			fmt.Fprintf(&all, "%sX-Request-Id: r%d\r\n\r\n", step.request, i)
+		}
+		go func() { _, _ = c.Write(all.Bytes()) }()
+		for i, step := range steps {
+			got := readAnswer(t, r, step.request[:strings.IndexByte(step.request, ' ')])
+			id := fmt.Sprintf("r%d", i)
+			if got.status != step.status || got.header("X-Request-Id") != id {
+				t.Fatalf("%d bytes, %s: %d %v", size, id, got.status, got.head)
+			}
+			if want := body + `,"requestId":"` + id + `"}`; step.request == thePage && got.body != want {
+				t.Fatalf("%d bytes, %s: a body of %d bytes, want %d", size, id, len(got.body), len(want))
+			}
+			if step.status == 304 && got.header("Content-Length") != "" {
+				t.Errorf("a 304 with Content-Length %s", got.header("Content-Length"))
+			}
+		}
+	}
+}
+
+// Answers of fasthttp's own making may have filled its buffer to any point when
+// a page's head comes, so that the head comes in parts.
+func TestAHeadInPartsIsPutTogether(t *testing.T) {
+	s, ctx := hitServer(t, `{"data":[]`)
+	for room := range 1200 {
+		sent := ctx.Conn().(*conn).Conn.(*wire)
+		sent.written = sent.written[:0]
+		w := bufio.NewWriterSize(ctx.Conn(), writeBuffer)
+		before := strings.Repeat("b", writeBuffer-room)
+		if _, err := w.WriteString(before); err != nil {
+			t.Fatal(err)
+		}
+		serveInto(t, s, ctx, w)
+		rest, whole := strings.CutPrefix(string(sent.written), before)
+		if !whole {
+			t.Fatalf("%d bytes of room: what was written before is damaged", room)
+		}
+		if got := readAnswer(t, bufio.NewReader(strings.NewReader(rest)), "GET"); got.status != 200 || !strings.HasPrefix(got.body, `{"data":[],"requestId":"`) || !strings.HasSuffix(got.body, `"}`) || got.header("ETag") == "" {
+			t.Fatalf("%d bytes of room: %q", room, rest)
+		}
+	}
+}
+
+// An answer that fasthttp never comes to write leaves nothing behind.
+func TestADroppedAnswerIsNotSent(t *testing.T) {
+	s, ctx := hitServer(t, `{"data":[]`)
+	s.handle(ctx)
+	ctx.Response.Reset()
+	sent := ctx.Conn().(*conn).Conn.(*wire)
+	if sent.written = nil; ctx.Conn().(*conn).answer.pending {
+		t.Error("still to be sent")
+	}
+	if _, err := ctx.Conn().Write([]byte("raw")); err != nil || string(sent.written) != "raw" {
+		t.Errorf("%q %v", sent.written, err)
+	}
+}
+
+func TestAnOldClientIsAnsweredAndLeft(t *testing.T) {
+	s, _ := hitServer(t, `{"data":[]`)
+	c, r := listening(t, s)
+	_, _ = io.WriteString(c, strings.Replace(thePage, "HTTP/1.1", "HTTP/1.0", 1)+"\r\n")
+	if got := readAnswer(t, r, "GET"); got.status != 200 {
+		t.Errorf("%+v", got)
+	}
+	if _, err := r.ReadByte(); err != io.EOF {
+		t.Errorf("the connection is still open: %v", err)
+	}
+}
+
+// A client that does not read its answer is given up, though it was a page.
+func TestAnAnswerThatIsNotReadEndsTheConnection(t *testing.T) {
+	s, ctx := hitServer(t, `{"data":[]`)
+	broken := newConn(brokenWire{&wire{}}, s)
+	request := &fasthttp.RequestCtx{}
+	request.Init2(broken, nil, false)
+	ctx.Request.CopyTo(&request.Request)
+	s.handle(request)
+	if err := request.Response.Write(bufio.NewWriterSize(broken, writeBuffer)); err == nil {
+		t.Error("the failed write is not told")
+	}
+	if broken.answer.pending {
+		t.Error("the answer is still to be sent")
+	}
+}
+
+type brokenWire struct{ *wire }
+
+func (brokenWire) Write([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }
+
+// deadlineWire notes the deadlines it is given.
+type deadlineWire struct {
+	wire
+	read, write []time.Time
+}
+
+func (w *deadlineWire) SetReadDeadline(t time.Time) error {
+	w.read = append(w.read, t)
+	return nil
+}
+
+func (w *deadlineWire) SetWriteDeadline(t time.Time) error {
+	w.write = append(w.write, t)
+	return nil
+}
+
+func (w *deadlineWire) Read([]byte) (int, error) { return 0, io.EOF }
+
+// A deadline strikes when it was asked for, or up to a second later, whatever
+// was asked for before; and one that moves with every request is seldom set.
+func TestDeadlinesStrikeNeverTooSoonAndSoonEnough(t *testing.T) {
+	w := &deadlineWire{}
+	c := &conn{Conn: w}
+	start := time.Now()
+	for i := range 3000 {
+		now := start.Add(time.Duration(i) * time.Millisecond)
+		for _, wait := range []time.Duration{idleTimeout, readTimeout} { // of which only the last counts at a Read
+			_ = c.SetReadDeadline(now.Add(wait))
+		}
+		if i%1000 != 0 { // mostly, the request lies there already
+			_ = c.SetReadDeadline(now.Add(idleTimeout))
+		}
+		_, _ = c.Read(nil)
+		want := now.Add(idleTimeout)
+		if i%1000 == 0 {
+			want = now.Add(readTimeout)
+		}
+		if late := w.read[len(w.read)-1].Sub(want); late < 0 || late > deadlineSlack {
+			t.Fatalf("request %d: a Read's deadline is %v after the one asked for", i, late)
+		}
+		_ = c.SetWriteDeadline(now.Add(writeTimeout))
+		if late := w.write[len(w.write)-1].Sub(now.Add(writeTimeout)); late < 0 || late > deadlineSlack {
+			t.Fatalf("request %d: a write's deadline is %v after the one asked for", i, late)
+		}
+	}
+	if len(w.read) > 10 || len(w.write) > 5 {
+		t.Errorf("set %d and %d times in 3 s", len(w.read), len(w.write))
+	}
+	_ = c.SetWriteDeadline(time.Time{})
+	_ = c.SetReadDeadline(time.Time{})
+	_, _ = c.Read(nil)
+	if !w.write[len(w.write)-1].IsZero() || !w.read[len(w.read)-1].IsZero() {
+		t.Error("no deadline was asked for, and there is one")
+	}
+}
+
+// A request is taken to have arrived at a moment that is past, and not long:
+// limits and freshness go by it.
+func TestARequestArrivedWhenItWasRead(t *testing.T) {
+	c := &conn{Conn: &deadlineWire{}}
+	_ = c.SetReadDeadline(time.Now().Add(-time.Hour).Add(readTimeout)) // an hour's wait for the first byte
+	_, _ = c.Read(nil)
+	if since := time.Since(c.arrival()); since < 0 || since > time.Minute {
+		t.Errorf("arrived %v ago by a deadline from before it was read", since)
+	}
+	now := time.Now()
+	_ = c.SetReadDeadline(now.Add(readTimeout))
+	if !c.arrival().Equal(now) {
+		t.Errorf("arrived at %v, want %v", c.arrival(), now)
+	}
+}
+
+func TestAKeyIsHashedOnceForItsConnection(t *testing.T) {
+	c := &conn{}
+	want, _ := origin.HashKey([]byte(aKey))
+	for i := range 3 {
+		if hash, again, ok := c.hashKey([]byte(aKey)); !ok || hash != want || again != (i > 0) {
+			t.Fatalf("request %d: %x %v %v", i, hash, again, ok)
+		}
+	}
+	for _, wrong := range []string{"", aKey[:42], aKey + "0", strings.Replace(aKey, "0", "1", 1)} {
+		if _, _, ok := c.hashKey([]byte(wrong)); ok {
+			t.Errorf("%q passes for a key", wrong)
+		}
+	}
+	if _, again, ok := c.hashKey([]byte(aKey)); !ok || !again {
+		t.Error("a malformed key displaced the good one")
+	}
+}
