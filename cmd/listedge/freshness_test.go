@@ -32,20 +32,6 @@ func (o *oracle) standbyWasTried(t *testing.T) {
 	}
 }
 
-// TestFreshnessInShort is the faults that tell a wrong rule from a right one
-// soonest: mutations_test.go runs it.
-func TestFreshnessInShort(t *testing.T) {
-	f := startFleet(t, 2)
-	o := newOracle(t, f)
-	for _, x := range faults {
-		switch x.name {
-		case "none", "commits wait for a standby", "Redis frozen":
-			o.play(t, x)
-		}
-	}
-	o.standbyWasTried(t)
-}
-
 // TestFreshnessOfLostCommits: what a crash takes back is not shown any more. A
 // commit that is not waited for is read by one request, and Postgres crashes
 // before its WAL is flushed; should it have been, then again.

@@ -111,7 +111,7 @@ func caught(t *testing.T, mutations []mutation) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			began := time.Now()
-			c := exec.CommandContext(ctx, "go", "test", "-count=1", "-trimpath", "-run", "^"+m.run+"$", m.pkg)
+			c := exec.CommandContext(ctx, "go", "test", "-count=1", "-trimpath", "-tags", "mutations", "-run", "^"+m.run+"$", m.pkg)
 			c.Dir = root
 			out, err := c.CombinedOutput()
 			switch {

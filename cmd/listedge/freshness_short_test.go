@@ -1,0 +1,19 @@
+//go:build mutations
+
+package main
+
+import "testing"
+
+// TestFreshnessInShort is the faults that tell a wrong rule from a right one
+// soonest: mutations_test.go runs it.
+func TestFreshnessInShort(t *testing.T) {
+	f := startFleet(t, 2)
+	o := newOracle(t, f)
+	for _, x := range faults {
+		switch x.name {
+		case "none", "commits wait for a standby", "Redis frozen":
+			o.play(t, x)
+		}
+	}
+	o.standbyWasTried(t)
+}
