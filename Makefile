@@ -44,8 +44,9 @@ bench: ## what it costs, against the bare minimum, side by side (Linux). ONLY="h
 	@deploy/install.sh postgres redis
 	go run ./bench $(ONLY)
 
-soak: ## faults in a random order for SOAK (10m); SEED=n repeats one
+soak: ## storms on the limiter, then faults to a fleet in a random order for SOAK (10m); SEED=n repeats one
 	@deploy/install.sh
+	go test -tags soak -run Soak -v -timeout 0 ./limiter
 	go test -tags soak -run Soak -v -timeout 0 ./cmd/listedge -soak $(SOAK) $(if $(SEED),-seed $(SEED))
 
 # go test fuzzes one function of one package at a time.
