@@ -57,6 +57,7 @@ type Follower struct {
 	lagTime   atomic.Int64  // nanoseconds
 	retained  atomic.Uint64 // bytes
 	commits   atomic.Uint64
+	looks     atomic.Uint64 // at a slot that another node may hold
 	terms     atomic.Uint64
 	beat      atomic.Int64 // when a heartbeat was last published; 0 = never
 
@@ -143,6 +144,7 @@ func (f *Follower) attend(ctx context.Context) error {
 	}
 	defer p.close()
 	for w, fresh := (watch{}), false; ; {
+		f.looks.Add(1)
 		s, err := p.slot(ctx)
 		if err != nil {
 			return err
@@ -173,10 +175,8 @@ func (f *Follower) attend(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(candidacy):
+		if err := f.bide(ctx); err != nil {
+			return err
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -17,8 +18,13 @@ import (
 var createSlotSQL string
 
 const (
-	// candidacy is the time between two looks at a slot that is held.
-	candidacy = 20 * time.Millisecond
+	// candidacy is the time between two looks at a slot that is held, while no
+	// heartbeats arrive; the many nodes of a fleet look less often while they do.
+	candidacy  = 20 * time.Millisecond
+	contentFor = time.Second
+	// uneasyAfter is how long no heartbeat may have come for a node to be
+	// content: three of them.
+	uneasyAfter = 3 * heartbeatEvery
 	// stalledAfter is how long a holder may answer neither Postgres nor the log.
 	stalledAfter = 500 * time.Millisecond
 	// createTimeout bounds making a slot for one who waits for it. A slot waits
@@ -28,6 +34,21 @@ const (
 	// the start again: where long transactions overlap, in vain.
 	createPatience = 10 * time.Minute
 )
+
+// bide waits until it is time to look at the slot again. Nodes that grow uneasy
+// at the same moment do not look at the same moment.
+func (f *Follower) bide(ctx context.Context) error {
+	for began := time.Now(); ; {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(candidacy/2 + rand.N(candidacy)):
+		}
+		if f.options.Silence() > uneasyAfter || time.Since(began) > contentFor {
+			return nil
+		}
+	}
+}
 
 var errHeld = errors.New("another node took the slot")
 
