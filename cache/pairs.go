@@ -78,6 +78,9 @@ func (p *pairs) forget(most int) {
 	slices.Sort(sample)
 	middle := sample[(len(sample)-1)/2]
 	for pair, state := range p.known {
+		if len(p.known) <= most/2 { // many have the same mark
+			break
+		}
 		if len(state.ring) > 0 || state.last.Load() > middle {
 			continue
 		}

@@ -586,3 +586,17 @@ func TestReadingRemembersNoPairsWhileUntrusted(t *testing.T) {
 		}
 	})
 }
+
+// Pairs whose changes lie equally far back are not all forgotten at once.
+func TestForgettingLeavesHalf(t *testing.T) {
+	virtually(t, func(t *trackerTest) {
+		t.most = 1000
+		for i := range t.most + 1 {
+			t.pairs.of(stream.Pair{Workspace: uuid.UUID{8, byte(i), byte(i >> 8)}, Collection: stream.Items})
+		}
+		t.beat("100:100:")
+		if n := len(t.pairs.known); n < t.most/2 || n > t.most {
+			t.Errorf("%d of %d are left", n, t.most+1)
+		}
+	})
+}
