@@ -99,10 +99,14 @@ func (a *ahead) changed(state *pairState) {
 	}
 }
 
-// again has a hot page, which was read too early for a change, read once more.
+// again has a hot page, which was read too early for a change, read until it
+// shows it; once for each change, which may stay invisible for long.
 func (a *ahead) again(key []byte, pair stream.Pair, p *Page, fill Fill) bool {
 	h := a.cache.memory.get(key)
 	if h == nil || !isHot(a.heat(h)) || !a.cache.follow.awaited(p) {
+		return false
+	}
+	if change := p.lastChange(); h.insisted.Swap(change) == change {
 		return false
 	}
 	return a.enqueue(hotEntry{holder: weak.Make(h), pair: pair, fill: fill, queued: new(atomic.Bool), claimed: true})

@@ -38,6 +38,7 @@ type holder struct {
 	// pausedUntil is when a failed fill may be tried again, in nanoseconds
 	// since the cache's start. Until then a stale page is served at once.
 	pausedUntil atomic.Int64
+	insisted    atomic.Uint64 // the change that the page was last read again and again for: its sequence
 
 	_     [64]byte // what is written at every hit is not in one line with what is read
 	asked atomic.Uint64

@@ -93,6 +93,9 @@ func (p *Page) size(key int) int64 {
 // One that was not is shared for a moment only.
 func (p *Page) stands() bool { return p.sequence.Load() != 0 }
 
+// lastChange is the sequence of the latest change of what the page shows.
+func (p *Page) lastChange() uint64 { return max(p.pair.last.Load(), p.whole.last.Load()) }
+
 // newer says whether the page is known to show more than another of the same
 // key: by the log, or, where one of them does not stand in it, by when they
 // were read. (Not by their proofs: a standby's page that stands would lose to
