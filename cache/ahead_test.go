@@ -81,7 +81,8 @@ func TestAHotPageIsReadAheadOfItsReaders(t *testing.T) {
 		eventually(t, "it is told", func() bool { return c.Stats().Applied > applied })
 	}
 	eventually(t, "idle", func() bool { return len(c.ahead.queue) == 0 })
-	if n := queries.Load() - before; n > 2 {
+	// (Once more, and again where the next change came while it was read.)
+	if n, most := queries.Load()-before, int64(2+len(aheadPauses)); n > most {
 		t.Errorf("%d queries for a page that was asked for once", n)
 	}
 	time.Sleep(coolAfter)
@@ -195,12 +196,12 @@ func TestInsistingEnds(t *testing.T) {
 	var queries atomic.Int64
 	var early atomic.Bool
 	sees := b.brings("page")
-	fill := Fill{Primary: func(ctx context.Context) (Filled, error) {
+	fill := Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
 		if early.Load() {
 			queries.Add(1)
 			return Filled{Body: []byte("old"), Snapshot: "100:100:"}, nil
 		}
-		return sees.Primary(ctx)
+		return sees.Primary(ctx, run)
 	}}
 	heat(t, b, c, fill)
 	eventually(t, "a hit", func() bool { _, hit := askFor(t, c, fill); return hit })

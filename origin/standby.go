@@ -22,8 +22,10 @@ const (
 	// query of its own follows only then.
 	standbyPatience = 250 * time.Millisecond
 	// standbyBudget is what asking a standby in vain may cost in all. A fill
-	// has as much time left for the primary as if there were no standby.
-	standbyBudget = time.Second
+	// has as much time left for the primary as if there were no standby. One
+	// that keeps taking longer is left alone: slower than the primary, it is no
+	// help.
+	standbyBudget = 500 * time.Millisecond
 	// behindFor is how long a standby is not asked again for what it did not
 	// have.
 	behindFor = 20 * time.Millisecond
@@ -119,8 +121,8 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, server str
 			return Page{}, err
 		}
 		page, err := o.readAgain(ctx, conn, 1, q)
-		if err != nil && ctx.Err() != nil { // it lives, but is slow
-			return Page{}, fmt.Errorf("%w: %w", errGivenUp, err)
+		if err != nil && ctx.Err() != nil {
+			return Page{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		page.Snapshot, page.Run, page.Replayed = "", "", replayed
 		return page, classify(err)
