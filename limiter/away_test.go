@@ -275,7 +275,7 @@ func TestColdNodesKeepThePromise(t *testing.T) {
 					}()
 					buckets = append(buckets, l.Bucket("k", p))
 				}
-				for range 4_000 { // a quarter of an hour, in floods
+				for range coldFloods { // a quarter of a second apart
 					for _, b := range buckets {
 						for b.owner.Take(b, nil).Allowed {
 							admitted++

@@ -178,6 +178,7 @@ func TestRedisKilledAndRestartedEmpty(t *testing.T) {
 func TestReadOnlyRedisCountsAsAway(t *testing.T) {
 	_, client := startRedis(t)
 	l := open(t, Options{Redis: client, Budget: patient})
+	counted(t, l)
 	key := smallKey(t, l)
 	takes(t, l, key, 1, SourceRedis)
 	if err := client.ReplicaOf(t.Context(), "127.0.0.1", "1").Err(); err != nil {
@@ -291,6 +292,7 @@ func TestCluster(t *testing.T) {
 	// Both buckets of a request travel to their master in one pipeline, and
 	// each master has its own dispatcher and breaker.
 	l := open(t, Options{Redis: client, Budget: patient})
+	counted(t, l)
 	var keys, workspaces []*Bucket
 	for i := range 60 {
 		workspace := fmt.Sprint("w", i)

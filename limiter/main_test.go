@@ -74,6 +74,13 @@ func open(t testing.TB, o Options) *Limiter {
 	return l
 }
 
+// counted waits until the node knows how many there are: one that does not
+// takes a smaller part while Redis is away.
+func counted(t testing.TB, l *Limiter) {
+	t.Helper()
+	eventually(t, "the nodes are counted", func() bool { return l.Stats().Nodes > 0 })
+}
+
 func policy(t testing.TB, rate float64, burst int64) Policy {
 	t.Helper()
 	p, err := NewPolicy(rate, burst)

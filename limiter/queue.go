@@ -21,7 +21,7 @@ const (
 func (l *lease) enter(w *waiter, p Policy, now int64) verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	v := l.retry(p, now)
+	v := l.again(p, now)
 	if v == empty {
 		w.lease, w.fate = l, waiting
 		l.queue = append(l.queue, w)
@@ -29,8 +29,15 @@ func (l *lease) enter(w *waiter, p Policy, now int64) verdict {
 	return v
 }
 
-// retry looks for a token of policy p. Call with mu held.
+// retry is enter for who does not wait.
 func (l *lease) retry(p Policy, now int64) verdict {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.again(p, now)
+}
+
+// again looks for a token of policy p. Call with mu held.
+func (l *lease) again(p Policy, now int64) verdict {
 	l.closed = l.policy != p
 	l.trim(now)
 	if l.closed {

@@ -4,9 +4,13 @@ package limiter
 
 // How much of the simulation a plain run has time for.
 const (
-	stormSeeds = 400
-	tableSeeds = 2
-	simSeeds   = 40
-	madeUpKeys = 1_000_000
-	simSpan    = 10_000_000
+	stormSeeds  = 400
+	simSeeds    = 40
+	madeUpKeys  = 1_000_000
+	tableSeeds  = 2
+	tableLimits = 5 // of simLimits
+	simSpan     = 12_000_000
+	callSpan    = 60_000_000
+	coldFloods  = 4000
+	keyLoads    = 4
 )
