@@ -30,7 +30,8 @@ type Finding struct {
 
 // DoctorOptions say what to expect.
 type DoctorOptions struct {
-	Connections int // that one node uses at most
+	Region      string // whose slot is looked at
+	Connections int    // that one node uses at most
 }
 
 // KeyConnections and one for the follower are what a node uses beside those
@@ -51,7 +52,7 @@ type facts struct {
 
 const factsSQL = `
 WITH me AS (SELECT * FROM pg_roles WHERE rolname = current_user),
-slot AS (SELECT * FROM pg_replication_slots WHERE slot_name = $1 || (SELECT oid FROM pg_database WHERE datname = current_database()))
+slot AS (SELECT * FROM pg_replication_slots WHERE slot_name = $1 || (SELECT oid FROM pg_database WHERE datname = current_database()) || $2)
 SELECT current_setting('server_version_num')::int AS version, current_setting('server_version') AS version_text,
 	current_setting('wal_level') AS wal_level, pg_encoding_to_char(d.encoding) AS encoding, d.datctype AS ctype,
 	current_setting('synchronous_standby_names') AS standbys, current_setting('max_slot_wal_keep_size') AS keep_size,
@@ -79,7 +80,7 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	defer conn.Close(context.WithoutCancel(ctx))
 	ctx, cancel := context.WithTimeout(ctx, 4*pingTimeout)
 	defer cancel()
-	rows, err := conn.Query(ctx, factsSQL, publication.SlotPrefix)
+	rows, err := conn.Query(ctx, factsSQL, publication.SlotPrefix, publication.SlotSuffix(o.Region))
 	if err == nil {
 		var f facts
 		if f, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[facts]); err == nil {

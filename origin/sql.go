@@ -185,7 +185,7 @@ WHERE k.key_hash = ANY($1)`
 // purgeSQL writes a message into the WAL, where somebody reads it.
 const purgeSQL = `
 SELECT pg_logical_emit_message(true, $2, $3) IS NOT NULL
-	AND EXISTS (SELECT FROM pg_replication_slots s JOIN pg_database d ON d.datname = current_database() WHERE active AND slot_name = $1 || d.oid)`
+	AND EXISTS (SELECT FROM pg_replication_slots s JOIN pg_database d ON d.datname = current_database() WHERE active AND slot_name ~ ('^' || $1 || d.oid || '(_|$)'))`
 
 // … and as the commands change them.
 const (

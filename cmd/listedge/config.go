@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -66,11 +67,27 @@ func (f *databaseFlags) Validate() error {
 	return nil
 }
 
+// regionFlag tells fleets apart that share a Postgres.
+type regionFlag struct {
+	Region string `help:"Where several fleets share a Postgres, each with a Redis of its own: this one's name. Each follows by a replication slot of its own." placeholder:"NAME"`
+}
+
+var regionName = regexp.MustCompile(`^[a-z0-9_]{0,20}$`)
+
+// Validate refuses what cannot be part of a slot's name.
+func (f *regionFlag) Validate() error {
+	if !regionName.MatchString(f.Region) || f.Region == "new" {
+		return fmt.Errorf("--region must be at most 20 of a-z, 0-9 and _, and not new")
+	}
+	return nil
+}
+
 // longest bounds every duration that is a setting.
 const longest = 30 * 24 * time.Hour
 
 // nodeFlags are the settings of a node that have a user.
 type nodeFlags struct {
+	regionFlag
 	RedisURL string `help:"Redis: redis:// or rediss://; several addresses are a Cluster (redis://a:6379,b:6379); redis+sentinel://host:port,host:port/master. Empty: a single node without Redis." placeholder:"URL"`
 
 	ReplicaURL []string `help:"Hot standbys of the same Postgres, as postgres:// URLs, comma-separated: misses are asked of them as long as they have replayed what the page must show." placeholder:"URL"`
@@ -95,6 +112,9 @@ type nodeFlags struct {
 
 // Validate refuses settings that cannot work.
 func (f *nodeFlags) Validate() error {
+	if err := f.regionFlag.Validate(); err != nil {
+		return err
+	}
 	switch {
 	case slices.Contains(f.ReplicaURL, ""):
 		return fmt.Errorf("--replica-url must not be empty")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 type doctorCommand struct {
 	databaseFlags
+	regionFlag
 	jsonFlag
 	RedisURL            string   `help:"Redis, as for serve; empty: none is looked at." placeholder:"URL"`
 	ReplicaURL          []string `help:"Hot standbys, as for serve." placeholder:"URL"`
@@ -30,9 +32,14 @@ const redisTimeout = 5 * time.Second
 
 var errFindings = errors.New("something fails; see above")
 
+// Validate is explicit because each of the embedded has one.
+func (c *doctorCommand) Validate() error {
+	return cmp.Or(c.databaseFlags.Validate(), c.regionFlag.Validate())
+}
+
 // Run looks at everything and says what it found.
 func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
-	findings := origin.Diagnose(ctx, c.DatabaseURL, origin.DoctorOptions{
+	findings := origin.Diagnose(ctx, c.DatabaseURL, origin.DoctorOptions{Region: c.Region,
 		Connections: c.DatabaseConnections + origin.KeyConnections + followerConnections,
 	})
 	for _, url := range c.ReplicaURL {

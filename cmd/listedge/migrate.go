@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -14,7 +15,15 @@ type migrateCommand struct {
 	Status migrateStatus `cmd:"" help:"List migrations, applied and pending."`
 }
 
-type migrateUp struct{ databaseFlags }
+type migrateUp struct {
+	databaseFlags
+	regionFlag
+}
+
+// Validate is explicit because each of the embedded has one.
+func (c *migrateUp) Validate() error {
+	return cmp.Or(c.databaseFlags.Validate(), c.regionFlag.Validate())
+}
 
 // Run migrates, and makes what changes are followed by as far as the user may:
 // what it could not make is told and is no failure.
@@ -36,7 +45,7 @@ func (c *migrateUp) Run(ctx context.Context, t *terminal) error {
 	for _, l := range lacks {
 		fmt.Fprintf(t.out, "not made: %s: %s\n", l.What, oneLine(l.Why))
 	}
-	slot, created, err := follower.CreateSlot(ctx, c.DatabaseURL)
+	slot, created, err := follower.CreateSlot(ctx, c.DatabaseURL, c.Region)
 	switch {
 	case err != nil: // nodes work without it, and make it once they can
 		fmt.Fprintf(t.out, "not made: the slot: %s\n", oneLine(err.Error()))

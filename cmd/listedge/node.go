@@ -107,7 +107,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, logger *slog.
 					s.KeysChanged(c)
 				}
 			}}
-		n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Log: log, LogKept: f.CacheTTL + f.MaxStale + time.Minute,
+		n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: log, LogKept: f.CacheTTL + f.MaxStale + time.Minute,
 			Silence: func() time.Duration { return n.cache.Silence() }, Logger: logger})
 	}
 	n.cache, err = cache.New(options)

@@ -56,7 +56,7 @@ func BenchmarkBacklog(b *testing.B) {
 	client := redis.NewClient(&redis.Options{Addr: redisServer.Addr(), MaxRetries: -1, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}})
 	b.Cleanup(func() { _ = client.Close() })
-	_, _, err := CreateSlot(b.Context(), url)
+	_, _, err := CreateSlot(b.Context(), url, "")
 	must(err)
 	conn := must2(pgx.Connect(b.Context(), url))
 	b.Cleanup(func() { closeConn(conn.PgConn()) })

@@ -41,6 +41,7 @@ var ErrIncapable = errors.New("changes cannot be followed")
 // Options of a Follower.
 type Options struct {
 	DatabaseURL string
+	Region      string // whose slot is meant, where several share the database; empty = the only one
 	Log         stream.Log
 	LogKept     time.Duration        // how much of the log is kept
 	Silence     func() time.Duration // since this node read a heartbeat
@@ -138,7 +139,7 @@ func (f *Follower) Run(ctx context.Context) {
 // attend connects, waits until nobody holds the slot, and follows until
 // something fails. It returns an error always.
 func (f *Follower) attend(ctx context.Context) error {
-	p, err := connectPrimary(ctx, f.options.DatabaseURL)
+	p, err := connectPrimary(ctx, f.options.DatabaseURL, f.options.Region)
 	if err != nil {
 		return err
 	}

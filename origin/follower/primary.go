@@ -42,7 +42,7 @@ type primary struct {
 	published string // which state of the publication
 }
 
-func connectPrimary(ctx context.Context, url string) (*primary, error) {
+func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrIncapable, err)
@@ -61,7 +61,7 @@ func connectPrimary(ctx context.Context, url string) (*primary, error) {
 	if p.conn, err = pgx.ConnectConfig(ctx, config); err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	if err := p.row(ctx, `SELECT $1 || oid FROM pg_database WHERE datname = current_database()`, publication.SlotPrefix)(&p.slotName); err != nil {
+	if err := p.row(ctx, `SELECT $1 || oid || $2 FROM pg_database WHERE datname = current_database()`, publication.SlotPrefix, publication.SlotSuffix(region))(&p.slotName); err != nil {
 		p.close()
 		return nil, fmt.Errorf("name the slot: %w", err)
 	}

@@ -125,10 +125,10 @@ func (p *primary) dropSlot(ctx context.Context) error {
 	return nil
 }
 
-// CreateSlot makes the database's slot, if it can be had and is not there.
+// CreateSlot makes the database's slot for a region, if it can be had and is not there.
 // Errors: ErrIncapable, with the reason.
-func CreateSlot(ctx context.Context, databaseURL string) (name string, created bool, err error) {
-	p, err := connectPrimary(ctx, databaseURL)
+func CreateSlot(ctx context.Context, databaseURL, region string) (name string, created bool, err error) {
+	p, err := connectPrimary(ctx, databaseURL, region)
 	if err != nil {
 		return "", false, err
 	}

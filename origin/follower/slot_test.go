@@ -193,7 +193,7 @@ func TestASlotIsMadeByOneAndWhole(t *testing.T) {
 	create := func(ctx context.Context) chan result {
 		c := make(chan result, 1)
 		go func() {
-			name, created, err := CreateSlot(ctx, w.url)
+			name, created, err := CreateSlot(ctx, w.url, "")
 			c <- result{name, created, err}
 		}()
 		return c

@@ -14,9 +14,20 @@ import (
 // Name is that of the publication, which `migrate up` makes.
 const Name = "listedge"
 
-// SlotPrefix begins a slot's name; the database's oid ends it, because slots
-// belong to a database but share one space of names with those of all others.
+// SlotPrefix begins a slot's name; the database's oid follows, because slots
+// belong to a database but share one space of names with those of all others,
+// and then what SlotSuffix says.
 const SlotPrefix = "listedge_"
+
+// SlotSuffix ends the name of a region's slot: regions that share a database,
+// and each have a log of changes of their own, each follow by a slot of their
+// own. The region that has no name needs none.
+func SlotSuffix(region string) string {
+	if region == "" {
+		return ""
+	}
+	return "_" + region
+}
 
 // state is what of it there is, one row.
 //
