@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	_ "embed"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -98,12 +97,10 @@ func (h *Health) Await(ctx context.Context, waiting func(checks map[string]strin
 // Drain makes the node not ready for good.
 func (h *Health) Drain() { h.draining.Store(true) }
 
-//go:embed status.html
-var statusPage []byte
-
 // Admin is the handler of the admin listener, which is not for the public: it
-// has no authentication.
-func Admin(health *Health, metrics http.Handler) http.Handler {
+// has no authentication. metrics and log are what it has at these paths: the
+// node's metrics, and its last warnings and errors.
+func Admin(health *Health, metrics, log http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
@@ -116,15 +113,12 @@ func Admin(health *Health, metrics http.Handler) http.Handler {
 		_ = json.NewEncoder(w).Encode(found)
 	})
 	mux.Handle("GET /metrics", metrics)
+	mux.Handle("GET /log", log)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'")
-		_, _ = w.Write(statusPage)
-	})
+	mux.HandleFunc("GET /{$}", serveStatus)
 	return mux
 }

@@ -82,7 +82,8 @@ func listenError(flag string, err error) error {
 }
 
 // newNode wires a node. Neither Postgres nor Redis need be there yet.
-func newNode(ctx context.Context, f nodeFlags, databaseURL string, logger *slog.Logger, public, private net.Listener) (n *node, err error) {
+func newNode(ctx context.Context, f nodeFlags, databaseURL string, log *recentLog, public, private net.Listener) (n *node, err error) {
+	logger := slog.New(log)
 	n = &node{logger: logger, drain: f.Drain, public: public, private: private}
 	if n.redis, err = openRedis(f.RedisURL); err != nil {
 		return nil, err
@@ -97,17 +98,17 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, logger *slog.
 		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack,
 	}
 	if f.FreshnessBound > 0 {
-		log := stream.Log(stream.NewLocal())
+		changes := stream.Log(stream.NewLocal())
 		if n.redis.log != nil {
-			log = stream.NewRedis(n.redis.log)
+			changes = stream.NewRedis(n.redis.log)
 		}
-		options.Follow = &cache.Follow{Log: log, Node: rand.Text(), Bound: f.FreshnessBound, Logger: logger,
+		options.Follow = &cache.Follow{Log: changes, Node: rand.Text(), Bound: f.FreshnessBound, Logger: logger,
 			Keys: func(c stream.Change) {
 				if s := n.serving.Load(); s != nil {
 					s.KeysChanged(c)
 				}
 			}}
-		n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: log, LogKept: f.CacheTTL + f.MaxStale + time.Minute,
+		n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: changes, LogKept: f.CacheTTL + f.MaxStale + time.Minute,
 			Silence: func() time.Duration { return n.cache.Silence() }, Logger: logger})
 	}
 	n.cache, err = cache.New(options)
@@ -155,7 +156,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, logger *slog.
 			return n.follower.Stats()
 		},
 	})
-	n.admin = &http.Server{Handler: edge.Admin(n.health, registry.Handler()), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second}
+	n.admin = &http.Server{Handler: edge.Admin(n.health, registry.Handler(), log), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second}
 	return n, nil
 }
 
@@ -201,15 +202,15 @@ func (n *node) close() error {
 	return errors.Join(err, n.database.Close(ctx), n.admin.Close())
 }
 
-// newLogger makes the process's logger and quietens the Redis client's own,
-// whose failures are counted and told by those who call it.
-func newLogger(t *terminal, f nodeFlags) *slog.Logger {
+// newLog makes the process's log and quietens the Redis client's own, whose
+// failures are counted and told by those who call it.
+func newLog(t *terminal, f nodeFlags) *recentLog {
 	redis.SetLogger(discard{})
 	options := &slog.HandlerOptions{Level: f.LogLevel}
 	if f.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(t.err, options))
+		return newRecentLog(slog.NewJSONHandler(t.err, options))
 	}
-	return slog.New(slog.NewTextHandler(t.err, options))
+	return newRecentLog(slog.NewTextHandler(t.err, options))
 }
 
 type discard struct{}

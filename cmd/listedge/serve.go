@@ -28,12 +28,13 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal) error {
 	if err != nil {
 		return err
 	}
-	logger := newLogger(t, c.nodeFlags)
+	log := newLog(t, c.nodeFlags)
+	logger := slog.New(log)
 	if public, err = c.secure(public, logger); err != nil {
 		private.Close()
 		return err
 	}
-	n, err := newNode(ctx, c.nodeFlags, c.DatabaseURL, logger, public, private)
+	n, err := newNode(ctx, c.nodeFlags, c.DatabaseURL, log, public, private)
 	if err != nil {
 		public.Close()
 		private.Close()
