@@ -138,7 +138,9 @@ func (b *tab) await(t *testing.T, expression string) {
 // resize makes the page as wide as a phone's or a desk's, by day or by night.
 func (b *tab) resize(t *testing.T, width int64, scheme string) {
 	t.Helper()
-	b.do(t, chromedp.EmulateViewport(width, 800))
+	b.do(t, chromedp.EmulateViewport(width, 800, func(screen *emulation.SetDeviceMetricsOverrideParams, _ *emulation.SetTouchEmulationEnabledParams) {
+		screen.Mobile = width < 600
+	}))
 	night := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}
 	if _, err := chromedp.Call(b, emulation.SetEmulatedMedia, night); err != nil {
 		t.Fatal(err)

@@ -29,13 +29,13 @@ const (
 	// referenceCache: long enough to spare a page's reload, short enough for an
 	// upgrade to be seen.
 	referenceCache = "public, max-age=300"
-
-	// docsPolicy has the browser enforce that nothing comes from elsewhere and
-	// that no other site frames the page. The page's own script is inline, and
-	// so are its styles; its icons are data: URLs.
-	docsPolicy = "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; " +
-		"img-src 'self' data:; font-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+
+// docsPolicy is what the page below /docs may do. Its scripts and styles are
+// files of this node and inline elements; its icons are data: URLs.
+func docsPolicy(page []byte) string {
+	return ownPolicy + "; img-src 'self' data:; font-src 'self' data:; script-src 'self'" + inline(page, "script") + "; style-src 'self'" + inline(page, "style")
+}
 
 //go:embed openapi.json
 var openAPISource []byte
@@ -77,9 +77,11 @@ var docs = sync.OnceValue(func() fasthttp.RequestHandler {
 		Title:       "listedge",
 		SwaggerJSON: openAPIPath,
 		BasePath:    docsPath,
+		AppendHead:  `<meta name="viewport" content="width=device-width, initial-scale=1">`,
 		SettingsUI: map[string]string{
 			"defaultModelsExpandDepth": "1",
 			"displayRequestDuration":   "true",
+			"persistAuthorization":     "true", // a key is entered once, and kept by the browser until "Logout"
 			"tryItOutEnabled":          "true",
 		},
 	}))
@@ -106,11 +108,12 @@ func serveDocs(ctx *fasthttp.RequestCtx) {
 	switch r.StatusCode() {
 	case fasthttp.StatusOK, fasthttp.StatusNotModified:
 		r.Header.Set(fasthttp.HeaderCacheControl, referenceCache)
-		r.Header.Set(fasthttp.HeaderContentSecurityPolicy, docsPolicy)
+		r.Header.Set(fasthttp.HeaderContentSecurityPolicy, docsPolicy(nil))
 		r.Header.Set(fasthttp.HeaderXContentTypeOptions, "nosniff")
 		r.Header.Set(fasthttp.HeaderReferrerPolicy, "no-referrer")
 		if bytes.HasPrefix(r.Header.ContentType(), []byte("text/html")) {
 			r.Header.SetContentType("text/html; charset=utf-8")
+			r.Header.Set(fasthttp.HeaderContentSecurityPolicy, docsPolicy(r.Body()))
 		}
 	default: // in plain text, or a redirect to an index
 		r.ResetBody()

@@ -21,8 +21,9 @@ func (s *Server) writeProblem(x *exchange, f failure) {
 	answer.SetStatusCode(f.problem.status)
 	answer.Header.SetContentTypeBytes(typeJSON)
 	a.lines = append(a.lines, "Cache-Control: no-store\r\n"...)
-	if f.retry > 0 {
-		a.lines = append(strconv.AppendInt(append(a.lines, "Retry-After: "...), f.retry, 10), crlf...)
+	switch f.problem.status {
+	case fasthttp.StatusTooManyRequests, fasthttp.StatusServiceUnavailable: // what passes by itself
+		a.lines = append(strconv.AppendInt(append(a.lines, "Retry-After: "...), max(retrySoon, f.retry), 10), crlf...)
 	}
 	if f.problem == wrongMethod {
 		a.lines = append(a.lines, "Allow: GET, HEAD\r\n"...)

@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -372,6 +374,11 @@ func conforms(a *answer) error {
 	if item == nil || item.GetOperation(a.Request.Method) == nil {
 		return problemConforms(a)
 	}
+	if documented := item.GetOperation(a.Request.Method).Responses.Status(a.StatusCode); documented != nil {
+		if err := headersConform(a, documented.Value); err != nil {
+			return err
+		}
+	}
 	input := &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: &openapi3filter.RequestValidationInput{
 			Request: a.Request,
@@ -393,8 +400,33 @@ func conforms(a *answer) error {
 	return openapi3filter.ValidateResponse(context.Background(), input)
 }
 
+// headersConform has no header sent that the document keeps quiet about, those
+// of HTTP itself aside.
+func headersConform(a *answer, documented *openapi3.Response) error {
+	for name := range a.Header {
+		switch name {
+		case "Connection", "Content-Length", "Content-Type", "Date":
+			continue
+		}
+		known := func(n string) bool { return http.CanonicalHeaderKey(n) == name }
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(documented.Headers)), known) {
+			return fmt.Errorf("the header %s of %s is not documented", name, a.Status)
+		}
+	}
+	return nil
+}
+
 // problemConforms is for answers that belong to no operation: 404 and 405.
 func problemConforms(a *answer) error {
+	if a.StatusCode == http.StatusOK || a.StatusCode == http.StatusNotModified {
+		return nil // HEAD of the reference
+	}
+	name := map[int]string{404: "NotFound", 405: "MethodNotAllowed"}[a.StatusCode]
+	if documented := document().Components.Responses[name]; documented != nil {
+		if err := headersConform(a, documented.Value); err != nil {
+			return err
+		}
+	}
 	var body any
 	if a.Request.Method == http.MethodHead {
 		return nil
