@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes sure that what the project runs on is on this machine, and installs what is not:
 #
-#   deploy/install.sh [postgres] [redis] [cc] [prometheus] [haproxy] [curl] [systemd]        without arguments: all of them
+#   deploy/install.sh [postgres] [redis] [cc] [prometheus] [haproxy] [curl] [systemd] [chromium]        without arguments: all of them
 #
 # postgres:   the server programs, 14 or later, with the extensions pg_trgm and btree_gin (`listedge dev`, tests)
 # redis:      redis-server or valkey-server (more than one node, tests)
@@ -10,6 +10,7 @@
 # haproxy:    tests of replacing nodes behind it
 # curl:       tests of the runbook's commands
 # systemd:    systemd-analyze, on Linux (tests of the unit)
+# chromium:   Chromium or Chrome (tests of the status page and of /docs)
 #
 # It asks nothing, starts no service and makes no database cluster: `listedge dev` and the tests run private
 # servers of their own, and a second one on the usual port would only be in somebody's way.
@@ -66,6 +67,11 @@ have_redis() { program redis-server || program valkey-server; }
 have_prometheus() { program prometheus && program promtool; }
 have_haproxy() { program haproxy; }
 have_curl() { program curl; }
+have_chromium() {
+	program chromium || program chromium-browser || program google-chrome ||
+		[ -x "$root/Applications/Chromium.app/Contents/MacOS/Chromium" ] ||
+		[ -x "$root/Applications/Google Chrome.app/Contents/MacOS/Google Chrome" ]
+}
 have_systemd() { program systemd-analyze || [ "$(uname -s)" = Darwin ]; }
 
 # The compiler that cgo would call. On macOS the race detector does without one.
@@ -81,6 +87,7 @@ needs() {
 	redis) echo 'redis-server or valkey-server' ;;
 	cc) echo 'gcc with the C library headers' ;;
 	prometheus) echo 'prometheus with promtool' ;;
+	chromium) echo 'Chromium or Chrome' ;;
 	*) echo "$1" ;;
 	esac
 }
@@ -111,6 +118,10 @@ with_apt() {
 		postgres) packages="$packages postgresql" ;;
 		redis) packages="$packages redis-server" ;;
 		cc) packages="$packages gcc libc6-dev" ;;
+		chromium) # Ubuntu has another name for it
+			if grep -q '^ID=ubuntu' "$root/etc/os-release" 2>/dev/null; then what=chromium-browser; fi
+			packages="$packages $what"
+			;;
 		*) packages="$packages $what" ;;
 		esac
 	done
@@ -176,17 +187,18 @@ with_brew() {
 	for what in "$@"; do
 		formula=$what
 		[ "$what" != postgres ] || formula=postgresql@17
+		[ "$what" != chromium ] || formula=google-chrome # Homebrew's Chromium is not signed, so that macOS refuses it
 		say "brew install $formula"
 		try "$brew" install "$formula" || return 1
 	done
 }
 
-[ $# -gt 0 ] || set -- postgres redis cc prometheus haproxy curl systemd
+[ $# -gt 0 ] || set -- postgres redis cc prometheus haproxy curl systemd chromium
 missing=
 wanted=
 for what in "$@"; do
-	case $what in postgres | redis | cc | prometheus | haproxy | curl | systemd) ;; *)
-		printf 'install: %s is none of postgres, redis, cc, prometheus, haproxy, curl, systemd\n' "$what" >&2
+	case $what in postgres | redis | cc | prometheus | haproxy | curl | systemd | chromium) ;; *)
+		printf 'install: %s is none of postgres, redis, cc, prometheus, haproxy, curl, systemd, chromium\n' "$what" >&2
 		exit 2
 		;;
 	esac

@@ -109,6 +109,7 @@ func (m *machine) debian() {
 	m.file(m.shelf+"/haproxy/usr/sbin/haproxy", "")
 	m.file(m.shelf+"/curl/usr/local/bin/curl", "")
 	m.file(m.shelf+"/systemd/usr/local/bin/systemd-analyze", "")
+	m.file(m.shelf+"/chromium/usr/local/bin/chromium", "")
 	if err := os.Symlink(m.root+"/usr/bin/gcc", m.bin+"/gcc"); err != nil { // dangles until gcc is installed
 		m.t.Fatal(err)
 	}
@@ -217,11 +218,11 @@ func TestDebianInstallsAllInOneGoAndStartsNothing(t *testing.T) {
 	m := newMachine(t, "Linux")
 	m.debian()
 	want := []string{
-		"apt-get install -y --no-install-recommends DPkg::Lock::Timeout=300 postgresql redis-server gcc libc6-dev prometheus haproxy curl systemd",
+		"apt-get install -y --no-install-recommends DPkg::Lock::Timeout=300 postgresql redis-server gcc libc6-dev prometheus haproxy curl systemd chromium",
 		guardedService, guardedCluster, "systemctl disable redis-server", "systemctl disable prometheus", "systemctl disable haproxy",
 	}
 	said := m.mustInstall(nil, want...)
-	if said != "install: apt-get install postgresql redis-server gcc libc6-dev prometheus haproxy curl systemd\n" {
+	if said != "install: apt-get install postgresql redis-server gcc libc6-dev prometheus haproxy curl systemd chromium\n" {
 		t.Errorf("said %q, want a line about what was done", said)
 	}
 	m.bare()
@@ -307,6 +308,14 @@ exec "$@"`)
 	m.bare()
 }
 
+func TestUbuntusChromiumHasAnotherName(t *testing.T) {
+	m := newMachine(t, "Linux")
+	m.debian()
+	m.file(m.shelf+"/chromium-browser/usr/local/bin/chromium-browser", "")
+	m.file(m.root+"/etc/os-release", "NAME=Ubuntu\nID=ubuntu")
+	m.mustInstall([]string{"chromium"}, "apt-get install -y --no-install-recommends DPkg::Lock::Timeout=300 chromium-browser", guardedService, guardedCluster)
+}
+
 func TestWithoutRootAndSudoItSaysWhatToRun(t *testing.T) {
 	m := newMachine(t, "Linux")
 	m.debian()
@@ -323,6 +332,7 @@ func TestFedora(t *testing.T) {
 	m.postgres(m.shelf+"/postgresql-contrib", "/usr/pgsql-17/bin", "/usr/pgsql-17/share", "17.2", "pg_trgm", "btree_gin")
 	m.file(m.shelf+"/valkey/usr/sbin/valkey-server", "")
 	m.file(m.shelf+"/haproxy/usr/sbin/haproxy", "")
+	m.file(m.shelf+"/chromium/usr/local/bin/chromium-browser", "")
 	m.file(m.bin+"/curl", "")
 	m.file(m.bin+"/systemd-analyze", "")
 	for _, name := range []string{"prometheus", "promtool"} { // dnf finds a package by a file that it has
@@ -331,7 +341,7 @@ func TestFedora(t *testing.T) {
 	m.command("dnf", `for arg in "$@"; do [ "$arg" != redis ] || exit 1; done
 `+deliver)
 	want := []string{"dnf install -y postgresql-server postgresql-contrib", "dnf install -y redis", "dnf install -y valkey",
-		"dnf install -y /usr/bin/prometheus /usr/bin/promtool", "dnf install -y haproxy"}
+		"dnf install -y /usr/bin/prometheus /usr/bin/promtool", "dnf install -y haproxy", "dnf install -y chromium"}
 	m.mustInstall(nil, want...)
 	if said := m.mustInstall(nil, want...); said != "" {
 		t.Errorf("the second run said %q, want nothing", said)
@@ -347,9 +357,10 @@ func TestMacOS(t *testing.T) {
 			m.file(m.shelf+"/"+name+"/opt/homebrew/bin/"+program, "")
 		}
 	}
+	m.file(m.shelf+"/google-chrome/Applications/Google Chrome.app/Contents/MacOS/Google Chrome", "")
 	m.file(m.bin+"/curl", "")
 	m.command("brew", deliver)
-	m.mustInstall(nil, "brew install postgresql@17", "brew install redis", "brew install prometheus", "brew install haproxy")
+	m.mustInstall(nil, "brew install postgresql@17", "brew install redis", "brew install prometheus", "brew install haproxy", "brew install google-chrome")
 }
 
 func TestMacOSFindsHomebrewWhichIsNotOnPath(t *testing.T) {
@@ -366,7 +377,7 @@ func TestMacOSFindsHomebrewWhichIsNotOnPath(t *testing.T) {
 }
 
 func TestWithoutAPackageManagerItSaysWhatIsNeeded(t *testing.T) {
-	all := []string{"PostgreSQL 14", "pg_trgm", "btree_gin", "redis-server or valkey-server", "prometheus with promtool", "haproxy", "curl"}
+	all := []string{"PostgreSQL 14", "pg_trgm", "btree_gin", "redis-server or valkey-server", "prometheus with promtool", "haproxy", "curl", "Chromium or Chrome"}
 	newMachine(t, "Linux").mustRefuse(nil, 1, append(all, "gcc", "systemd"))
 	newMachine(t, "FreeBSD").mustRefuse(nil, 1, append(all, "gcc", "systemd"))
 	newMachine(t, "Darwin").mustRefuse(nil, 1, append(all, "Homebrew"))
