@@ -2,7 +2,9 @@ package deploy_test
 
 import (
 	"fmt"
+	"net/http"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -78,24 +80,92 @@ func TestTheStatusPageIsLive(t *testing.T) {
 			if wide := evaluate[int64](t, page, `document.documentElement.scrollWidth`); wide > width {
 				t.Errorf("at %d pixels the page is %d wide", width, wide)
 			}
+			if pale := evaluate[[]string](t, page, pale); len(pale) > 0 {
+				t.Errorf("%s: hard to read: %q", scheme, pale)
+			}
 			page.picture(t, fmt.Sprintf("status-%d-%s", width, scheme))
 		}
 	}
+	if mute := evaluate[[]string](t, page, mute); len(mute) > 0 {
+		t.Errorf("a screen reader is not told what is in %q", mute)
+	}
+
+	// Paused, by the keyboard, it stands still; then it goes on.
+	page.do(t, chromedp.Focus("#pause"), chromedp.KeyEvent("\r"))
+	page.await(t, `document.querySelector("#pause").getAttribute("aria-pressed") === "true"`)
+	page.await(t, `!asking`)
 	stop()
+	still := evaluate[int64](t, page, `Math.round(readings.at(-1).at * 1000)`)
+	page.await(t, fmt.Sprintf(`performance.now() > %d + 2 * interval`, still))
+	if now := evaluate[int64](t, page, `Math.round(readings.at(-1).at * 1000)`); now != still {
+		t.Errorf("it was read %d ms after the pause began", now-still)
+	}
+	page.do(t, chromedp.KeyEvent("\r"))
 	page.await(t, big("traffic")+` === "0"`)
 	page.keptQuiet(t, n.admin)
+}
 
-	// Degraded, it says what is wrong; dead, that it is.
+// pale are texts that stand out from what is behind them by less than 4.5 to 1
+// (WCAG 2.2, 1.4.3).
+const pale = `(() => {
+	const light = rgb => rgb.match(/[\d.]+/g).slice(0, 3).map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+		.reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+	const behind = e => { const c = getComputedStyle(e).backgroundColor; return c === "rgba(0, 0, 0, 0)" ? behind(e.parentElement) : c; };
+	return [...document.body.querySelectorAll("*:not(script)")].filter(e => e.checkVisibility() && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()))
+		.filter(e => { const [a, b] = [light(getComputedStyle(e).color), light(behind(e))].sort((a, b) => b - a); return (a + .05) / (b + .05) < 4.5; })
+		.map(e => e.textContent);
+})()`
+
+// mute are pictures and parts without a name.
+const mute = `[...document.querySelectorAll("main section, svg")].filter(e => !(e.getAttribute("aria-label") || document.getElementById(e.getAttribute("aria-labelledby"))?.textContent))
+	.map(e => e.outerHTML.slice(0, 80))`
+
+// The page is for the day on which something is wrong.
+func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
+	f := startFleet(t, 1)
+	n, page := f.nodes[0], openTab(t)
+	page.resize(t, 1280, "dark")
+	page.do(t, chromedp.Navigate("http://"+n.admin+"/"))
+	is := func(state, problem string) string {
+		return fmt.Sprintf(`document.querySelector("#state").textContent === %q && /%s/.test(document.querySelector("#problems").textContent)`, state, problem)
+	}
+	page.await(t, is("Healthy", "^$"))
+
+	stop := load(t, n) // an idle node notices neither that something fails nor that it is back
+	defer stop()
 	if err := f.redis.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	get("http://"+n.public+"/v1/items?limit=99", f.key)
-	page.await(t, `document.querySelector("#state").textContent === "Degraded" && /Redis/.test(document.querySelector("#problems").textContent)`)
+	page.await(t, is("Degraded", "redis: .*refused.*Limits are kept by this node alone"))
 	page.await(t, `/redis is away/.test(document.querySelector("#log").textContent)`)
-	page.resize(t, 1280, "dark")
+	page.await(t, beside("limiter", "degraded")+`.startsWith("yes")`)
 	page.picture(t, "status-degraded")
+	if err := f.redis.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	page.await(t, is("Healthy", "^$"))
+
+	if err := f.postgres.Kill(syscall.SIGQUIT); err != nil {
+		t.Fatal(err)
+	}
+	page.await(t, is("Degraded", "postgres: "))
+	page.await(t, big("freshness")+` === "Untrusted"`)
+	if status, _, err := get("http://"+n.public+"/v1/items?limit=99", f.key); err != nil || status != http.StatusServiceUnavailable {
+		t.Errorf("%d, %v", status, err)
+	}
+	page.await(t, `/request failed/.test(document.querySelector("#log .ERROR")?.textContent)`)
+	page.await(t, beside("traffic", "server errors (5xx)")+` !== "0 /s"`)
+	page.picture(t, "status-failing")
+	if err := f.postgres.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	page.await(t, is("Healthy", "^$"))
+
+	stop()
 	n.stop(t)
-	page.await(t, `document.querySelector("#state").textContent === "No answer"`)
+	page.await(t, is("No answer", "does not answer"))
 	page.picture(t, "status-dead")
 	n.start(t)
+	page.await(t, is("Healthy", "^$"))
+	page.await(t, `document.querySelector("#log").textContent.includes("None since the start")`)
 }

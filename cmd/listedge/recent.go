@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -49,17 +50,21 @@ func newRecentLog(next slog.Handler) *recentLog {
 	return &recentLog{next, slog.NewTextHandler(&m.buffer, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: remembered}), m}
 }
 
+// identifier is a workspace's, a key's or a row's.
+var identifier = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+
 // remembered is what of an attribute is kept: not what told has fields for, not
-// a request's id, which its client may have chosen, and of a text its first
-// line, which of a panic is the one that matters.
+// a request's id, which its client may have chosen, nor whom it concerned, nor
+// the stack of a panic.
 func remembered(_ []string, a slog.Attr) slog.Attr {
 	switch a.Key {
 	case slog.TimeKey, slog.LevelKey, slog.MessageKey, "requestId", "alike":
 		return slog.Attr{}
 	}
-	if text := fmt.Sprint(a.Value.Any()); strings.Contains(text, "\n") {
-		text, _, _ = strings.Cut(text, "\n")
-		return slog.String(a.Key, text)
+	switch a.Value.Kind() {
+	case slog.KindString, slog.KindAny:
+		text, _, _ := strings.Cut(fmt.Sprint(a.Value.Any()), "\ngoroutine ")
+		return slog.String(a.Key, identifier.ReplaceAllLiteralString(strings.Join(strings.Fields(text), " "), "…"))
 	}
 	return a
 }

@@ -32,9 +32,9 @@ func TestTheLastWarningsAreRemembered(t *testing.T) {
 	}
 	log.Info("fine")
 	log.Warn("away", "error", errors.New("refused"))
-	log.With("where", "here").WithGroup("g").Error("request failed", "requestId", "chosen-by-client", "status", 503, "error", errors.New("first\nstack"))
+	log.With("where", "here").WithGroup("g").Error("request failed", "requestId", "chosen-by-client", "status", 503, "error", errors.New("first\n\tsecond\ngoroutine 7 [running]:"))
 	log.Warn("away", "error", errors.New("refused"))
-	log.Warn("away", "error", errors.New("late"))
+	log.Warn("away", "error", errors.New("late for rl:{2eb47be5-0a5c-53b0-9f9a-33982776de3a}"), "node", "")
 
 	var got []string
 	for _, e := range remembers(t, h) {
@@ -43,7 +43,7 @@ func TestTheLastWarningsAreRemembered(t *testing.T) {
 			t.Errorf("%s: from %s to %s", e.Message, e.First, e.Last)
 		}
 	}
-	want := []string{"WARN away (error=late) 1", "WARN away (error=refused) 2", "ERROR request failed (where=here g.status=503 g.error=first) 1"}
+	want := []string{`WARN away (error="late for rl:{…}" node="") 1`, "WARN away (error=refused) 2", "ERROR request failed (where=here g.status=503 g.error=\"first second\") 1"}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("remembered\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
