@@ -16,7 +16,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/google/uuid"
@@ -38,16 +37,16 @@ const (
 
 // measureFreshness prints how soon commits are shown, how often pages are hits
 // while they are written, and what following changes costs the writers.
-func measureFreshness(ctx context.Context, s *subject, table *tabwriter.Writer) error {
+func measureFreshness(ctx context.Context, s *subject, r *report) error {
 	for _, nodes := range []int{1, 3} {
 		f, err := startFollowing(ctx, s, nodes)
 		if err != nil {
 			return err
 		}
-		err = errors.Join(measureVisible(ctx, s, f, table))
+		err = errors.Join(measureVisible(ctx, s, f, r))
 		if nodes == 3 && err == nil {
 			for _, rate := range []float64{0.1, 1, 10} {
-				err = errors.Join(err, measureHitRate(ctx, s, f, rate, table))
+				err = errors.Join(err, measureHitRate(ctx, s, f, rate, r))
 			}
 		}
 		f.end()
@@ -55,7 +54,7 @@ func measureFreshness(ctx context.Context, s *subject, table *tabwriter.Writer) 
 			return err
 		}
 	}
-	return measureWriters(ctx, s, table)
+	return measureWriters(ctx, s, r)
 }
 
 // followingFleet is nodes that follow the subject's database.
@@ -178,7 +177,7 @@ func shown(n int) []byte { return []byte(`"stockOnHand":"` + strconv.Itoa(n) + `
 // measureVisible commits, and asks each node without pause until it shows the
 // commit. What is noted is how long after the commit was acknowledged the
 // first request that was shown it began.
-func measureVisible(ctx context.Context, s *subject, f *followingFleet, table *tabwriter.Writer) error {
+func measureVisible(ctx context.Context, s *subject, f *followingFleet, r *report) error {
 	workspace, key, err := smallWorkspace(ctx, s)
 	if err != nil {
 		return err
@@ -229,7 +228,7 @@ func measureVisible(ctx context.Context, s *subject, f *followingFleet, table *t
 	at := func(share float64) float64 {
 		return float64(delays[int(share*float64(len(delays)-1))].Microseconds()) / 1000
 	}
-	fmt.Fprintf(table, "commit to visible, %s, ms: p50, p99, worst\t%.1f\t%.1f\t%.1f\n", plural(len(f.nodes), "node"), at(0.5), at(0.99), at(1))
+	r.figure("commit to visible, "+plural(len(f.nodes), "node")+", ms: p50, p99, worst", fmt.Sprintf("%.1f, %.1f, %.1f", at(0.5), at(0.99), at(1)), "")
 	return ctx.Err()
 }
 
@@ -242,7 +241,7 @@ func plural(n int, noun string) string {
 
 // measureHitRate has one writer for each workspace write at the rate, and
 // readers ask all nodes at an even pace.
-func measureHitRate(ctx context.Context, s *subject, f *followingFleet, rate float64, table *tabwriter.Writer) error {
+func measureHitRate(ctx context.Context, s *subject, f *followingFleet, rate float64, r *report) error {
 	writing, stop := context.WithTimeout(ctx, time.Duration(max(5, 2/rate)*float64(time.Second)))
 	defer stop()
 	var hits, all, writes atomic.Int64
@@ -298,14 +297,14 @@ func measureHitRate(ctx context.Context, s *subject, f *followingFleet, rate flo
 	if err := failed.Load(); err != nil {
 		return *err
 	}
-	fmt.Fprintf(table, "hit rate, 3 nodes, %g writes/s in each of %d workspaces, %%\t%.2f\t(%d writes, %d requests)\t\n",
-		rate, hitWorkspaces, 100*float64(hits.Load())/float64(max(all.Load(), 1)), writes.Load(), all.Load())
+	r.figure(fmt.Sprintf("hit rate, 3 nodes, %g writes/s in each of %d workspaces, %%", rate, hitWorkspaces),
+		fmt.Sprintf("%.2f", 100*float64(hits.Load())/float64(max(all.Load(), 1))), fmt.Sprintf("(%d writes, %d requests)", writes.Load(), all.Load()))
 	return ctx.Err()
 }
 
 // measureWriters compares what pgbench commits while a node follows with what
 // it commits while none does, in turns. Both share the machine with the node.
-func measureWriters(ctx context.Context, s *subject, table *tabwriter.Writer) error {
+func measureWriters(ctx context.Context, s *subject, r *report) error {
 	script := filepath.Join(filepath.Dir(s.program), "writers.sql")
 	const statement = `UPDATE items SET stock_on_hand = stock_on_hand + 1 WHERE (workspace_id, id) IN
 	(SELECT workspace_id, id FROM items WHERE workspace_id = '%s' AND id >= gen_random_uuid() ORDER BY id LIMIT 1);`
@@ -333,7 +332,7 @@ func measureWriters(ctx context.Context, s *subject, table *tabwriter.Writer) er
 			return err
 		}
 	}
-	row(table, "commits/s of 4 writers while a node follows, against none (pgbench)", "%.0f", with/writerRounds, without/writerRounds)
+	r.ratio("commits/s of 4 writers while a node follows, against none (pgbench)", "%.0f", with/writerRounds, without/writerRounds, 0)
 	return ctx.Err()
 }
 

@@ -1,13 +1,17 @@
 // Command bench prints what listedge costs, as ratios to something measured in
 // the same run: a bare fasthttp handler for a hit, a bare pgx query for a miss,
-// the first page for a deep one. Rounds alternate between the two sides, so
-// that a noisy machine disturbs both; CPU time is user and system time of the
-// whole process, from the operating system. Needs Linux (/proc).
+// the first page for a deep one, and what people would pick instead. Rounds take
+// turns between the sides, so that a noisy machine disturbs all alike; CPU time
+// is user and system time of all of a side's processes, from the operating
+// system. Needs Linux (/proc) and wrk.
+//
+//	bench [-o report.md] [-items N] [group ...]     without groups: all
 package main
 
 import (
-	"bytes"
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -16,12 +20,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/prometheus/procfs"
 
 	"listedge/origin"
 	"listedge/origin/load"
@@ -30,22 +31,36 @@ import (
 
 const (
 	rounds       = 6
-	roundTime    = 2 * time.Second
-	itemsInList  = 200_000
 	pageSize     = 50
 	deepPage     = 2_000
 	bareArgument = "bare-handler"
 	database     = "bench"
 )
 
+// options are what the command line says.
+type options struct {
+	output string   // the report's file; empty = none
+	items  int      // in the large workspace
+	only   []string // groups; none = all
+}
+
 func main() {
-	if len(os.Args) == 3 && os.Args[1] == bareArgument {
+	switch {
+	case len(os.Args) == 3 && os.Args[1] == bareArgument:
 		serveBare(os.Args[2])
+		return
+	case len(os.Args) == 4 && os.Args[1] == serviceArgument:
+		serveService(os.Args[2], os.Args[3])
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
+	var o options
+	flag.StringVar(&o.output, "o", "", "also write a report to this file, with its plots beside it")
+	flag.IntVar(&o.items, "items", 200_000, "items in the large workspace; a million takes a minute more")
+	flag.Parse()
+	o.only = flag.Args()
+	if err := run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -55,12 +70,14 @@ func main() {
 type subject struct {
 	url       string
 	workspace uuid.UUID
+	items     int       // in it
+	small     uuid.UUID // with 1,000 items
 	key       string
 	program   string // the listedge binary
 	bin       string // where Postgres' programs are
 }
 
-func run(ctx context.Context, only []string) error {
+func run(ctx context.Context, o options) error {
 	dir, err := os.MkdirTemp("", "listedge-bench-")
 	if err != nil {
 		return err
@@ -74,42 +91,56 @@ func run(ctx context.Context, only []string) error {
 		return err
 	}
 	defer func() { _ = postgres.Stop() }()
-	s, err := prepare(ctx, postgres, dir)
+	s, err := prepare(ctx, postgres, dir, o.items)
 	if err != nil {
 		return err
 	}
-	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "what\tours\tagainst\tratio")
+	var failed error // of a measure; the others go on
+	r := &report{bin: s.bin}
 	for _, m := range measures {
-		if len(only) > 0 && !slices.Contains(only, m.name) {
+		if len(o.only) > 0 && !slices.Contains(o.only, m.name) {
 			continue
 		}
-		if err := m.run(ctx, s, table); err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
+		fmt.Fprintln(os.Stderr, "bench:", m.name)
+		r.begin(m.name)
+		if err := m.run(ctx, s, r); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", m.name, err))
+			r.leaveOut(fmt.Sprintf("the rest of %s: %v", m.name, err))
 		}
 	}
-	return table.Flush()
+	if err := r.print(os.Stdout); err != nil || o.output == "" {
+		return errors.Join(failed, err)
+	}
+	return errors.Join(failed, r.write(ctx, o.output))
 }
 
 // measures in the order of the table; arguments name those that are wanted.
 var measures = []struct {
 	name string
-	run  func(context.Context, *subject, *tabwriter.Writer) error
-}{{"hits", measureHits}, {"misses", measureMisses}, {"depth", measureDepth}, {"freshness", measureFreshness}}
+	run  func(context.Context, *subject, *report) error
+}{
+	{"hits", measureHits}, {"opponents", measureOpponents}, {"latency", measureLatency}, {"redis", measureRedisHits},
+	{"misses", measureMisses}, {"service", measureService}, {"depth", measureDepth}, {"growth", measureGrowth},
+	{"keys", measureKeys}, {"memory", measureMemory}, {"freshness", measureFreshness},
+}
 
-func prepare(ctx context.Context, postgres *sandbox.Postgres, dir string) (*subject, error) {
+func prepare(ctx context.Context, postgres *sandbox.Postgres, dir string, items int) (*subject, error) {
 	if err := origin.CreateDatabase(ctx, postgres.URL("postgres"), database); err != nil {
 		return nil, err
 	}
-	s := &subject{url: postgres.URL(database), bin: postgres.Bin(), program: filepath.Join(dir, "listedge")}
+	s := &subject{items: items, url: postgres.URL(database), bin: postgres.Bin(), program: filepath.Join(dir, "listedge")}
 	if _, err := origin.MigrateUp(ctx, s.url); err != nil {
 		return nil, err
 	}
-	workspaces, err := load.Seed(ctx, s.url, load.SeedSpec{Workspaces: 1, Items: itemsInList, Contacts: 1000, Seed: 1}, load.NewProgress(os.Stderr))
+	workspaces, err := load.Seed(ctx, s.url, load.SeedSpec{Workspaces: 1, Items: items, Contacts: 1000, Seed: 1}, load.NewProgress(os.Stderr))
 	if err != nil {
 		return nil, err
 	}
 	s.workspace = workspaces[0]
+	if workspaces, err = load.Seed(ctx, s.url, load.SeedSpec{Workspaces: 1, Items: 1000, Seed: 2}, load.NewProgress(os.Stderr)); err != nil {
+		return nil, err
+	}
+	s.small = workspaces[0]
 	admin, err := origin.OpenAdmin(ctx, s.url)
 	if err != nil {
 		return nil, err
@@ -128,57 +159,6 @@ func prepare(ctx context.Context, postgres *sandbox.Postgres, dir string) (*subj
 	return s, nil
 }
 
-// server is a process under load.
-type server struct {
-	*sandbox.Child
-	address string
-	admin   string
-	process procfs.Proc
-}
-
-// startServer starts a program that listens on an address it is told.
-func startServer(program string, args func(address, admin string) []string, env ...string) (*server, error) {
-	address, err := freeAddress()
-	if err != nil {
-		return nil, err
-	}
-	admin, err := freeAddress()
-	if err != nil {
-		return nil, err
-	}
-	command := exec.Command(program, args(address, admin)...)
-	command.Env = append(os.Environ(), env...)
-	var said bytes.Buffer
-	command.Stderr = &said
-	child, err := sandbox.StartChild(command)
-	if err != nil {
-		return nil, err
-	}
-	s := &server{Child: child, address: address, admin: admin}
-	for range 500 {
-		if conn, err := net.Dial("tcp", address); err == nil {
-			conn.Close()
-			s.process, err = procfs.NewProc(child.Pid())
-			return s, err
-		}
-		select {
-		case <-child.Done():
-			return nil, fmt.Errorf("%s ended: %s", program, said.String())
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-	return nil, fmt.Errorf("%s does not listen", program)
-}
-
-// cpu is the processor time the process has used.
-func (s *server) cpu() (time.Duration, error) {
-	stat, err := s.process.Stat()
-	if err != nil {
-		return 0, err
-	}
-	return time.Duration(stat.CPUTime() * float64(time.Second)), nil
-}
-
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -188,18 +168,8 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), nil
 }
 
-func row(table *tabwriter.Writer, what, format string, ours, theirs float64) {
-	fmt.Fprintf(table, "%s\t"+format+"\t"+format+"\t%.2f\n", what, ours, theirs, ours/theirs)
-}
-
 func micros(d time.Duration, n int) float64 {
 	return float64(d.Nanoseconds()) / 1e3 / float64(max(n, 1))
-}
-
-func header(name, value string) string { return name + ": " + value + "\r\n" }
-
-func get(path string, headers ...string) []byte {
-	return []byte("GET " + path + " HTTP/1.1\r\nHost: bench\r\n" + strings.Join(headers, "") + "\r\n")
 }
 
 func itemsPath(limit int) string { return "/v1/items?limit=" + strconv.Itoa(limit) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,7 +16,7 @@ const queriesInRound = 300
 
 // measureMisses compares Fetch with the same kind of query by bare pgx, whose
 // rows are thrown away.
-func measureMisses(ctx context.Context, s *subject, table *tabwriter.Writer) error {
+func measureMisses(ctx context.Context, s *subject, r *report) error {
 	db, err := origin.Open(ctx, origin.DatabaseOptions{URL: s.url, Connections: 1, QueryTimeout: 10 * time.Second})
 	if err != nil {
 		return err
@@ -59,13 +58,13 @@ func measureMisses(ctx context.Context, s *subject, table *tabwriter.Writer) err
 	if err != nil {
 		return err
 	}
-	row(table, "miss, 50 items: CPU per query, µs, against bare pgx", "%.1f", ours.cpu, theirs.cpu)
-	row(table, "miss, 50 items: time per query, µs, against bare pgx", "%.1f", ours.wall, theirs.wall)
+	r.ratio("miss, 50 items: CPU per query, µs, against bare pgx", "%.1f", ours.cpu, theirs.cpu, 1.15)
+	r.ratio("miss, 50 items: time per query, µs, against bare pgx", "%.1f", ours.wall, theirs.wall, 0)
 	return nil
 }
 
 // measureDepth compares page 2,000 of a list with its first.
-func measureDepth(ctx context.Context, s *subject, table *tabwriter.Writer) error {
+func measureDepth(ctx context.Context, s *subject, r *report) error {
 	db, err := origin.Open(ctx, origin.DatabaseOptions{URL: s.url, Connections: 1, QueryTimeout: 10 * time.Second})
 	if err != nil {
 		return err
@@ -91,7 +90,7 @@ func measureDepth(ctx context.Context, s *subject, table *tabwriter.Writer) erro
 			return err
 		}
 		name := map[origin.Sort]string{origin.ByCreatedAt: "createdAt", origin.ByName: "name"}[sort]
-		row(table, "page 2,000 by "+name+": time per query, µs, against page 1", "%.1f", ours.wall, theirs.wall)
+		r.ratio("page 2,000 by "+name+": time per query, µs, against page 1", "%.1f", ours.wall, theirs.wall, 1.1)
 	}
 	return nil
 }

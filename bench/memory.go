@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// measureMemory compares the memory that a node's pages occupy with their
+// bytes, identity and gzip together, and tells how soon a node is ready.
+func measureMemory(ctx context.Context, s *subject, r *report) error {
+	began := time.Now()
+	node, err := s.startNode()
+	if err != nil {
+		return err
+	}
+	defer node.end()
+	for {
+		if answer, err := http.Get("http://" + node.admin + "/readyz"); err == nil {
+			answer.Body.Close()
+			if answer.StatusCode == http.StatusOK {
+				break
+			}
+		}
+		if time.Since(began) > 30*time.Second {
+			return fmt.Errorf("not ready in time")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	r.ratio("start to ready, s, against one second", "%.2f", time.Since(began).Seconds(), 1, 1)
+
+	c := node.client(s.key)
+	paths, err := c.walk(ctx, 1) // what the first page brings with it is not the pages'
+	if err != nil {
+		return err
+	}
+	before, err := node.settled()
+	if err != nil {
+		return err
+	}
+	if paths, err = c.walk(ctx, walkedPages); err != nil {
+		return err
+	}
+	after, err := node.settled()
+	if err != nil {
+		return err
+	}
+	_, stored, err := c.getAll(paths, "identity")
+	if err != nil {
+		return err
+	}
+	_, compressed, err := c.getAll(paths, "gzip")
+	if err != nil {
+		return err
+	}
+	stored += compressed
+	perPage := func(bytes int) float64 { return float64(bytes) / float64(len(paths)) }
+	r.ratio(fmt.Sprintf("%d pages of 50 items: bytes of heap per page after a collection, against its bytes", len(paths)), "%.0f", perPage(after.heap-before.heap), perPage(stored), 1.25)
+	r.ratio("… resident bytes per page, the next collection's garbage included", "%.0f", perPage(after.resident-before.resident), perPage(stored), 0)
+
+	idle, err := node.cpu()
+	if err != nil {
+		return err
+	}
+	time.Sleep(2 * time.Second)
+	used, err := node.cpu()
+	r.figure("a node that follows and is asked nothing: CPU, ms per second", fmt.Sprintf("%.1f", (used-idle).Seconds()*1000/2), "")
+	return err
+}
+
+// occupied is a process's memory, in bytes.
+type occupied struct{ heap, resident int }
+
+// settled has the node collect its garbage and tells what is left.
+func (s *server) settled() (o occupied, err error) {
+	for range 2 { // what the first frees of pools, the second frees of the heap
+		answer, err := http.Get("http://" + s.admin + "/debug/pprof/heap?gc=1")
+		if err != nil {
+			return o, err
+		}
+		_, _ = io.Copy(io.Discard, answer.Body)
+		answer.Body.Close()
+	}
+	o.heap = int(s.metric("go_memstats_heap_alloc_bytes"))
+	o.resident, err = s.resident()
+	return o, err
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"image/color"
+	"slices"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+)
+
+// bars is a plot of cases side by side, a colour for each side.
+type bars struct {
+	title string
+	sides []string
+	cases []string
+	value map[[2]string]float64 // side, case
+}
+
+func (b *bars) add(side, what string, value float64) {
+	if !slices.Contains(b.sides, side) {
+		b.sides = append(b.sides, side)
+	}
+	if !slices.Contains(b.cases, what) {
+		b.cases = append(b.cases, what)
+	}
+	if b.value == nil {
+		b.value = map[[2]string]float64{}
+	}
+	b.value[[2]string{side, what}] = value
+}
+
+// file is the plot's name: the title in small letters.
+func (b *bars) file() string {
+	return "report-" + strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
+			return r
+		case r == ' ':
+			return '-'
+		}
+		return -1
+	}, strings.ToLower(b.title)) + ".svg"
+}
+
+// colours that stay apart for the colour-blind; ours comes first.
+var colours = []color.Color{
+	color.RGBA{0, 114, 178, 255}, color.RGBA{153, 153, 153, 255}, color.RGBA{230, 159, 0, 255},
+	color.RGBA{0, 158, 115, 255}, color.RGBA{204, 121, 167, 255}, color.RGBA{213, 94, 0, 255},
+}
+
+func (b *bars) draw(file string) error {
+	p := plot.New()
+	p.Title.Text = b.title
+	p.Y.Min = 0
+	p.Legend.Top = true
+	width := vg.Points(14)
+	for i, side := range b.sides {
+		values := make(plotter.Values, len(b.cases))
+		for j, what := range b.cases {
+			values[j] = b.value[[2]string{side, what}]
+		}
+		bar, err := plotter.NewBarChart(values, width)
+		if err != nil {
+			return err
+		}
+		bar.Color = colours[i%len(colours)]
+		bar.LineStyle.Width = 0
+		bar.Offset = width * vg.Length(2*i-len(b.sides)+1) / 2
+		p.Add(bar)
+		p.Legend.Add(side, bar)
+	}
+	p.NominalX(b.cases...)
+	p.Y.Max *= 1.3 // room for the legend
+	return p.Save(vg.Length(len(b.cases))*110+vg.Points(80), vg.Points(260), file)
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/prometheus/procfs"
+)
+
+// report is what the measures found.
+type report struct {
+	bin   string // where Postgres' programs are
+	group string
+	rows  []row
+	plots []*bars // in the order they were begun
+	left  []string
+}
+
+// row is a line of the table: a ratio, or figures that have none.
+type row struct {
+	group, what, ours, against, ratio, goal string
+}
+
+func (r *report) begin(group string) { r.group = group }
+
+// ratio adds ours over theirs. goal is what it is to be at most, 0 = none.
+func (r *report) ratio(what, format string, ours, theirs, goal float64) {
+	l := row{group: r.group, what: what, ours: fmt.Sprintf(format, ours), against: fmt.Sprintf(format, theirs), ratio: fmt.Sprintf("%.2f", ours/theirs)}
+	if goal > 0 {
+		l.goal = fmt.Sprintf("≤ %.2f", goal)
+		if ours/theirs > goal {
+			l.goal += " missed"
+		}
+	}
+	r.rows = append(r.rows, l)
+}
+
+// figure adds what is no ratio.
+func (r *report) figure(what, ours, against string) {
+	r.rows = append(r.rows, row{group: r.group, what: what, ours: ours, against: against})
+}
+
+// leaveOut notes what could not be measured, and why.
+func (r *report) leaveOut(what string) {
+	r.left = append(r.left, what)
+	fmt.Fprintln(os.Stderr, "bench: left out:", what)
+}
+
+// bar adds what a case cost on each side to the plot of that title.
+func (r *report) bar(title, what string, sides ...*side) {
+	i := slices.IndexFunc(r.plots, func(p *bars) bool { return p.title == title })
+	if i < 0 {
+		r.plots = append(r.plots, &bars{title: title})
+		i = len(r.plots) - 1
+	}
+	for _, s := range sides {
+		value := s.cost.perRequest()
+		if strings.HasSuffix(strings.ToLower(title), "requests per second") {
+			value = s.cost.perSecond()
+		}
+		r.plots[i].add(s.name, what, value)
+	}
+}
+
+func (r *report) print(to io.Writer) error {
+	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "what\tours\tagainst\tratio\tgoal")
+	for _, l := range r.rows {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", l.what, l.ours, l.against, l.ratio, l.goal)
+	}
+	for _, l := range r.left {
+		fmt.Fprintf(table, "left out: %s\t\t\t\t\n", l)
+	}
+	return table.Flush()
+}
+
+// write writes the report and, beside it, its plots.
+func (r *report) write(ctx context.Context, file string) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# What listedge costs\n\nWritten by `make bench` on %s; every ratio is of two sides that took turns in one run. "+
+		"Absolute times are this machine's. A goal that was missed says so.\n\n", time.Now().UTC().Format(time.DateOnly))
+	fmt.Fprintf(&b, "## Machine and versions\n\n```\n%s```\n\n## Figures\n", strings.Join(machine(r.bin), "\n")+"\n")
+	group := ""
+	for _, l := range r.rows {
+		if l.group != group {
+			group = l.group
+			fmt.Fprintf(&b, "\n### %s\n\n`go run ./bench %s`\n\n| what | ours | against | ratio | goal |\n|---|---|---|---|---|\n", group, group)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", l.what, l.ours, l.against, l.ratio, l.goal)
+	}
+	if len(r.left) > 0 {
+		fmt.Fprintf(&b, "\n### Left out\n\n* %s\n", strings.Join(r.left, "\n* "))
+	}
+	if len(r.plots) > 0 {
+		fmt.Fprint(&b, "\n## Plots\n")
+	}
+	for _, p := range r.plots {
+		name := p.file()
+		if err := p.draw(filepath.Join(filepath.Dir(file), name)); err != nil {
+			return fmt.Errorf("plot %s: %w", p.title, err)
+		}
+		fmt.Fprintf(&b, "\n![%s](%s)\n", p.title, name)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return os.WriteFile(file, b.Bytes(), 0o644)
+}
+
+// machine tells what the figures were taken on.
+func machine(bin string) (lines []string) {
+	if fs, err := procfs.NewDefaultFS(); err == nil {
+		if cpus, err := fs.CPUInfo(); err == nil && len(cpus) > 0 {
+			lines = append(lines, fmt.Sprintf("processors  %d × %s", len(cpus), cpus[0].ModelName))
+		}
+		if memory, err := fs.Meminfo(); err == nil && memory.MemTotalBytes != nil {
+			lines = append(lines, fmt.Sprintf("memory      %d GiB", *memory.MemTotalBytes>>30))
+		}
+	}
+	return append(lines,
+		"kernel      "+version("uname", "-sr"),
+		"go          "+runtime.Version(),
+		"postgres    "+version(filepath.Join(bin, "postgres"), "--version"),
+		"redis       "+version("redis-server", "--version"),
+		"wrk         "+version("wrk", "--version"),
+		"nginx       "+version("nginx", "-v"),
+		"varnish     "+version("varnishd", "-V"),
+	)
+}
+
+func median(d []time.Duration) float64 {
+	d = slices.Sorted(slices.Values(d))
+	return d[len(d)/2].Seconds() * 1000
+}

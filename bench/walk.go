@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/valyala/fasthttp"
+)
+
+// client asks a server for pages, one after the other or several at once.
+type client struct {
+	http *fasthttp.HostClient
+	key  string
+}
+
+func (s *server) client(key string) *client {
+	return &client{&fasthttp.HostClient{Addr: s.address, MaxConns: 64}, key}
+}
+
+// get reads a page. status is its Cache-Status.
+func (c *client) get(path, encoding string) (body []byte, status string, err error) {
+	request, answer := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
+	defer fasthttp.ReleaseRequest(request)
+	defer fasthttp.ReleaseResponse(answer)
+	request.SetRequestURI("http://" + c.http.Addr + path)
+	request.Header.Set("X-API-Key", c.key)
+	request.Header.Set("Accept-Encoding", encoding)
+	if err := c.http.Do(request, answer); err != nil {
+		return nil, "", err
+	}
+	if answer.StatusCode() != fasthttp.StatusOK {
+		return nil, "", fmt.Errorf("%s: %d %s", path, answer.StatusCode(), answer.Body())
+	}
+	return append([]byte(nil), answer.Body()...), string(answer.Header.Peek("Cache-Status")), nil
+}
+
+// walk follows nextCursor from the first page on and returns the addresses of
+// the pages it saw, at most n.
+func (c *client) walk(ctx context.Context, n int) (paths []string, err error) {
+	path := itemsPath(pageSize)
+	for len(paths) < n && ctx.Err() == nil {
+		body, _, err := c.get(path, "identity")
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, path)
+		var page struct {
+			Page struct{ NextCursor string }
+		}
+		if err := json.Unmarshal(body, &page); err != nil {
+			return nil, err
+		}
+		if page.Page.NextCursor == "" {
+			break
+		}
+		path = itemsPath(pageSize) + "&cursor=" + page.Page.NextCursor
+	}
+	return paths, ctx.Err()
+}
+
+// getAll reads the pages over eight connections and counts the answers by
+// their Cache-Status, and their bytes.
+func (c *client) getAll(paths []string, encoding string) (by map[string]int, bytes int, err error) {
+	const workers = 8
+	var next, size atomic.Int64
+	var mu sync.Mutex // guards by and errs
+	by, errs := map[string]int{}, []error{}
+	var running sync.WaitGroup
+	for range workers {
+		running.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(paths) {
+					return
+				}
+				body, status, err := c.get(paths[i], encoding)
+				size.Add(int64(len(body)))
+				mu.Lock()
+				by[status]++
+				if err != nil {
+					errs = append(errs, err)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	running.Wait()
+	return by, int(size.Load()), errors.Join(errs...)
+}
