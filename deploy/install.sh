@@ -12,6 +12,9 @@
 # systemd:    systemd-analyze, on Linux (tests of the unit)
 # chromium:   Chromium or Chrome (tests of the status page and of /docs)
 #
+# Only by name, for measuring (`make bench`): wrk, which makes the load, and nginx (with Lua) and varnish, against
+# which it measures.
+#
 # It asks nothing, starts no service and makes no database cluster: `listedge dev` and the tests run private
 # servers of their own, and a second one on the usual port would only be in somebody's way.
 # LISTEDGE_INSTALL_ROOT is put before every absolute path; the script's own test uses it.
@@ -80,6 +83,13 @@ have_cc() {
 	command -v "${cc%% *}" >/dev/null || [ "$(uname -s)" = Darwin ]
 }
 
+# program NAME: it is on the PATH, or where systems put servers.
+program() { command -v "$1" >/dev/null || [ -x "$root/usr/sbin/$1" ]; }
+
+have_wrk() { program wrk; }
+have_nginx() { program nginx && [ -e "$root/usr/lib/nginx/modules/ngx_http_lua_module.so" ]; }
+have_varnish() { program varnishd; }
+
 # needs WHAT: the words for a person who has to install it by hand
 needs() {
 	case $1 in
@@ -88,6 +98,7 @@ needs() {
 	cc) echo 'gcc with the C library headers' ;;
 	prometheus) echo 'prometheus with promtool' ;;
 	chromium) echo 'Chromium or Chrome' ;;
+	nginx) echo 'nginx with its Lua module' ;;
 	*) echo "$1" ;;
 	esac
 }
@@ -122,6 +133,7 @@ with_apt() {
 			if grep -q '^ID=ubuntu' "$root/etc/os-release" 2>/dev/null; then what=chromium-browser; fi
 			packages="$packages $what"
 			;;
+		nginx) packages="$packages nginx-light libnginx-mod-http-lua" ;;
 		*) packages="$packages $what" ;;
 		esac
 	done
@@ -148,7 +160,8 @@ create_main_cluster = false'
 	# policy-rc.d keeps a server from starting now; this keeps it from starting with the machine.
 	command -v systemctl >/dev/null || return 0
 	for package in $packages; do
-		case $package in redis-server | prometheus | haproxy)
+		case $package in redis-server | prometheus | haproxy | nginx-light | varnish)
+			if [ "$package" = nginx-light ]; then package=nginx; fi
 			systemctl disable "$package" >/dev/null 2>&1 || :
 			;;
 		esac
@@ -174,7 +187,7 @@ with_dnf() {
 			say 'dnf install prometheus and promtool, from whatever package has them'
 			try dnf install -y -q /usr/bin/prometheus /usr/bin/promtool || return 1
 			;;
-		*)
+		*) # what else is measured against is described for Debian alone
 			say "dnf install $what"
 			try dnf install -y -q "$what" || return 1
 			;;
@@ -197,8 +210,8 @@ with_brew() {
 missing=
 wanted=
 for what in "$@"; do
-	case $what in postgres | redis | cc | prometheus | haproxy | curl | systemd | chromium) ;; *)
-		printf 'install: %s is none of postgres, redis, cc, prometheus, haproxy, curl, systemd, chromium\n' "$what" >&2
+	case $what in postgres | redis | cc | prometheus | haproxy | curl | systemd | chromium | wrk | nginx | varnish) ;; *)
+		printf 'install: %s is none of postgres, redis, cc, prometheus, haproxy, curl, systemd, chromium, wrk, nginx, varnish\n' "$what" >&2
 		exit 2
 		;;
 	esac
