@@ -83,9 +83,6 @@ have_cc() {
 	command -v "${cc%% *}" >/dev/null || [ "$(uname -s)" = Darwin ]
 }
 
-# program NAME: it is on the PATH, or where systems put servers.
-program() { command -v "$1" >/dev/null || [ -x "$root/usr/sbin/$1" ]; }
-
 have_wrk() { program wrk; }
 have_nginx() { program nginx && [ -e "$root/usr/lib/nginx/modules/ngx_http_lua_module.so" ]; }
 have_varnish() { program varnishd; }
