@@ -65,6 +65,8 @@ type Result struct {
 	ByAge     bool  // changes are not followed: the page is fresh by its age alone
 	Collapsed bool  // another request's flight brought the page
 	Err       error // why a stale page is served; nil for a fresh one
+
+	Times *Times // of the flight, also of one that failed; nil = none has landed
 }
 
 // Filled is a page as the origin has it.
@@ -75,6 +77,7 @@ type Filled struct {
 	Run      string // and when its server was started
 	Server   string // from a standby: system and timeline it follows
 	LSN      uint64 // and what it had replayed before the statement began
+	Query    Span   // when the server was asked, also in vain
 }
 
 // Fill reads a page from the origin. Its functions end soon after ctx does.

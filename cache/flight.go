@@ -93,10 +93,13 @@ func (c *Cache) await(name string, key []byte, held *Page, patience <-chan time.
 	})
 	select {
 	case l := <-landed:
+		r, _ := l.Val.(Result)
 		if l.Err != nil {
-			return c.standIn(held, Memory, l.Err)
+			times := r.Times
+			r, err := c.standIn(held, Memory, l.Err)
+			r.Times = times
+			return r, err
 		}
-		r := l.Val.(Result)
 		r.Collapsed = !led.Load()
 		r.HadStale = r.HadStale || held != nil
 		r.Age = c.age(r.Page, time.Now())
@@ -125,11 +128,12 @@ func (c *Cache) fly(key []byte, pair stream.Pair, fill Fill) (Result, error) {
 	held, source := r.Page, Memory
 	ctx, cancel := context.WithTimeout(c.ctx, c.options.FillTimeout)
 	defer cancel()
+	began := time.Now()
 	if p := c.fromRedis(ctx, key, pair); p != nil {
 		switch c.judge(p, time.Now()) {
 		case fresh:
 			c.memory.put(key, p, c.remaining(p))
-			return Result{Page: p, Source: Redis}, nil
+			return Result{Page: p, Source: Redis, Times: &Times{Redis: since(began)}}, nil
 		case stale:
 			if held == nil || p.Proof.After(held.Proof) {
 				held, source = p, Redis
@@ -138,9 +142,14 @@ func (c *Cache) fly(key []byte, pair stream.Pair, fill Fill) (Result, error) {
 	}
 	if p := c.fromFleet(ctx, key, pair); p != nil {
 		c.memory.put(key, p, c.remaining(p))
-		return Result{Page: p, Source: Redis}, nil
+		return Result{Page: p, Source: Redis, Times: &Times{Redis: since(began)}}, nil
+	}
+	var asked Span
+	if c.redis != nil {
+		asked = since(began)
 	}
 	r, err := c.read(ctx, key, pair, held, source, fill)
+	r.Times.Redis = asked
 	came := err == nil && r.Err == nil
 	if c.follow.on() && !(came && (r.Page.stands() || c.ahead.again(key, pair, r.Page, fill))) {
 		c.release(key) // storing a page that stands does so itself
@@ -192,15 +201,22 @@ func (c *Cache) fromFleet(ctx context.Context, key []byte, pair stream.Pair) *Pa
 	return nil
 }
 
-// read asks the origin, a standby first, and keeps the page if it may be.
-func (c *Cache) read(ctx context.Context, key []byte, pair stream.Pair, held *Page, source Source, fill Fill) (Result, error) {
+// read asks the origin, a standby first, and keeps the page if it may be. The
+// result has times, also with an error.
+func (c *Cache) read(ctx context.Context, key []byte, pair stream.Pair, held *Page, source Source, fill Fill) (r Result, err error) {
 	c.fills.Add(1)
-	if p := c.fromStandby(ctx, pair, fill); p != nil {
+	times := &Times{Fill: Span{Began: time.Now()}}
+	defer func() {
+		times.Fill = since(times.Fill.Began)
+		r.Times = times
+	}()
+	if p := c.fromStandby(ctx, pair, fill, times); p != nil {
 		c.keep(key, pair, p, fill)
 		return Result{Page: p, Source: Origin, HadStale: held != nil}, nil
 	}
 	began := c.follow.begin()
 	filled, err := ask(func() (Filled, error) { return fill.Primary(ctx, c.follow.run()) })
+	times.Query = filled.Query
 	if err != nil {
 		c.fillErrors.Add(1)
 		r, err := c.standIn(held, source, err)
@@ -221,7 +237,7 @@ func (c *Cache) read(ctx context.Context, key []byte, pair stream.Pair, held *Pa
 // fromStandby returns the page as a standby has it, if there is one that shows
 // all that is known here. Where it does not, what it lacks cannot be told, and
 // nobody is shown it.
-func (c *Cache) fromStandby(ctx context.Context, pair stream.Pair, fill Fill) *Page {
+func (c *Cache) fromStandby(ctx context.Context, pair stream.Pair, fill Fill, times *Times) *Page {
 	if fill.Standby == nil || !c.follow.on() {
 		return nil
 	}
@@ -231,6 +247,7 @@ func (c *Cache) fromStandby(ctx context.Context, pair stream.Pair, fill Fill) *P
 	}
 	began := c.follow.begin()
 	filled, err := ask(func() (Filled, error) { return fill.Standby(ctx, server, lsn) })
+	times.Query = filled.Query
 	if err != nil {
 		return nil // the origin counts it
 	}

@@ -98,9 +98,10 @@ func (h *Health) Await(ctx context.Context, waiting func(checks map[string]strin
 func (h *Health) Drain() { h.draining.Store(true) }
 
 // Admin is the handler of the admin listener, which is not for the public: it
-// has no authentication. metrics and log are what it has at these paths: the
-// node's metrics, and its last warnings and errors.
-func Admin(health *Health, metrics, log http.Handler) http.Handler {
+// has no authentication. metrics, log and explain are what it has at these
+// paths: the node's metrics, its last warnings and errors, and what it knows of
+// a recent request.
+func Admin(health *Health, metrics, log http.Handler, explain http.HandlerFunc) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
@@ -114,6 +115,7 @@ func Admin(health *Health, metrics, log http.Handler) http.Handler {
 	})
 	mux.Handle("GET /metrics", metrics)
 	mux.Handle("GET /log", log)
+	mux.HandleFunc("GET /explain", explain)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)

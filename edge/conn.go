@@ -21,6 +21,8 @@ type conn struct {
 	vectored bool // pieces go out by one call
 	exchange exchange
 	counts   *metrics.Stripe
+	sheet    *sheet // of the journal
+	hits     uint64 // answered on it
 	idPrefix []byte // of the ids of its requests that bring none
 	requests uint64 // of these
 
@@ -38,7 +40,7 @@ type conn struct {
 
 func newConn(c net.Conn, s *Server) *conn {
 	_, plain := c.(*net.TCPConn)
-	made := &conn{Conn: c, server: s, vectored: plain, counts: s.metrics.Stripe(), idPrefix: s.ids.prefix()}
+	made := &conn{Conn: c, server: s, vectored: plain, counts: s.metrics.Stripe(), idPrefix: s.ids.prefix(), sheet: s.journal.sheet()}
 	made.answer.conn = made
 	made.exchange.scratch = make([]byte, 0, 1024) // decoded, parameters of the longest allowed take as much
 	return made

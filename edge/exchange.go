@@ -20,16 +20,19 @@ import (
 type exchange struct {
 	http    *fasthttp.RequestCtx
 	began   time.Time
-	now     time.Time // began, or when it last had to wait
+	now     time.Time // began, or when it last passed a step that was timed
 	asked   asked
 	id      []byte // the request id, in idSpace
 	route   metrics.Route
-	client  *client          // once authenticated
-	limits  limiter.Decision // once limited
-	limited bool             // limits is set
-	query   origin.Query     // once parsed
-	page    cache.Result     // once looked up
+	known   *origin.KnownKey[*client] // its key, valid or not
+	client  *client                   // once authenticated
+	limits  limiter.Decision          // once limited
+	limited bool                      // limits is set
+	query   origin.Query              // once parsed
+	page    cache.Result              // once looked up
 	outcome metrics.Outcome
+	failed  failure // once answered so
+	steps   [steps]cache.Span
 
 	idSpace [maxRequestID]byte
 	key     []byte // scratch: the page's cache key

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"runtime/debug"
-	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -99,8 +98,8 @@ func (s *Server) findRoute(x *exchange) failure {
 // limit takes a token from the key's bucket and from its workspace's.
 func (s *Server) limit(x *exchange) failure {
 	x.limits, x.limited = s.limiter.TakeAt(x.now, x.client.bucket, x.client.workspaceBucket), true
-	if x.limits.Source == limiter.SourceRedis || x.limits.Source == limiter.SourceLocalFallback { // which took its time
-		x.now = time.Now()
+	if x.limits.Source == limiter.SourceRedis || x.limits.Source == limiter.SourceLocalFallback || s.timed { // which took its time
+		x.passed(stepLimit)
 	}
 	if x.limits.Allowed {
 		return failure{}
@@ -123,10 +122,15 @@ func (s *Server) lookUp(x *exchange) failure {
 	hit := false
 	if !bypass {
 		x.page, hit = s.cache.Hit(x.key, x.now)
+		if s.timed {
+			x.passed(stepMemory)
+		}
 	}
 	if !hit {
 		var err error
-		if x.page, err = s.forward(x.key, x.query, bypass); err != nil {
+		x.page, err = s.forward(x.key, x.query, bypass)
+		x.passed(stepForward)
+		if err != nil {
 			return failure{problem: lookUpProblem(err), retry: retrySoon, cause: err}
 		}
 	}
@@ -164,7 +168,8 @@ func (s *Server) forward(key []byte, q origin.Query, bypass bool) (cache.Result,
 }
 
 func filled(p origin.Page, err error) (cache.Filled, error) {
-	return cache.Filled{Body: p.Body, Next: p.NextCursor, Snapshot: p.Snapshot, Run: p.Run, Server: p.Server, LSN: p.LSN}, err
+	return cache.Filled{Body: p.Body, Next: p.NextCursor, Snapshot: p.Snapshot, Run: p.Run, Server: p.Server, LSN: p.LSN,
+		Query: cache.Span{Began: p.Asked, Took: p.Took}}, err
 }
 
 // collections names the origin's collections in the log of changes.

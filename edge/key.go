@@ -128,7 +128,7 @@ func (s *Server) authenticate(x *exchange) failure {
 		defer cancel()
 		var err error
 		c.known, err = s.keyring.Load(ctx, hash)
-		x.now = time.Now()
+		x.passed(stepKey)
 		switch {
 		case errors.Is(err, origin.ErrUnknownKey):
 			return s.unauthorised(x, keyRefused)
@@ -136,6 +136,10 @@ func (s *Server) authenticate(x *exchange) failure {
 			return failure{problem: keysAway, retry: retrySoon, cause: err}
 		}
 	}
+	if s.timed {
+		x.passed(stepKey)
+	}
+	x.known = c.known
 	key, client := &c.known.Key, c.known.Value
 	switch {
 	case !key.Valid(x.now):

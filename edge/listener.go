@@ -35,11 +35,15 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 func (l *boundedListener) refuse(c net.Conn) {
 	defer l.server.metrics.ConnectionClosed()
 	began := time.Now()
+	id := append(l.server.ids.prefix(), '0')
 	defer func() {
-		l.server.metrics.Stripe().Answered(metrics.RouteNone, metrics.OutcomeError, tooManyConns.status, time.Since(began))
+		took := time.Since(began)
+		l.server.metrics.Stripe().Answered(metrics.RouteNone, metrics.OutcomeError, tooManyConns.status, took)
+		e := entry{began: began, took: took, status: tooManyConns.status, outcome: metrics.OutcomeError, failed: failure{problem: tooManyConns}}
+		e.setID(id)
+		l.server.journal.sheet().keep(failed, &e)
 	}()
 	defer c.Close()
-	id := append(l.server.ids.prefix(), '0')
 	body := problemBody(nil, tooManyConns, nil, id)
 	answer := "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n" +
 		"Connection: close\r\nRetry-After: " + strconv.Itoa(retrySoon) + "\r\nX-Request-Id: " + string(id) +

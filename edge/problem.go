@@ -32,7 +32,7 @@ func (s *Server) writeProblem(x *exchange, f failure) {
 	a.add(headerRequestID, x.id)
 	a.body(problemBody(nil, f.problem, f.details, x.id))
 	a.leave(answer)
-	x.outcome = metrics.OutcomeError
+	x.outcome, x.failed = metrics.OutcomeError, f
 	if f.problem.status == fasthttp.StatusTooManyRequests {
 		x.outcome = metrics.OutcomeLimited
 	}
@@ -79,10 +79,13 @@ func unreadableProblem(err error) *problem {
 	return badRequest
 }
 
-// record tells metrics and, at debug level, the log of an answer.
+// record tells metrics, journal and, at debug level, the log of an answer.
 func (s *Server) record(x *exchange) {
-	status := x.http.Response.StatusCode()
-	x.conn().counts.Answered(x.route, x.outcome, status, time.Since(x.began))
+	status, took := x.http.Response.StatusCode(), time.Since(x.began)
+	x.conn().counts.Answered(x.route, x.outcome, status, took)
+	if k := x.kind(status, took); k != forgotten {
+		s.remember(x, k, status, took)
+	}
 	if s.logger.Enabled(x.http, slog.LevelDebug) {
 		s.logger.LogAttrs(x.http, slog.LevelDebug, "answered",
 			slog.String("requestId", string(x.id)), slog.String("route", x.route.String()),

@@ -54,6 +54,8 @@ type Server struct {
 	maxConns   int64    // open at once; beyond: 503
 	http       *fasthttp.Server
 	ids        requestIDs
+	journal    journal
+	timed      bool // every step of every request
 	draining   atomic.Bool
 }
 

@@ -37,6 +37,9 @@ type Page struct {
 	Snapshot   string // pg_current_snapshot() of the statement that read it, on the primary
 	Run        string // when that server was started, by its own clock
 	Replayed          // on a standby
+
+	Asked time.Time     // when the server was, also in vain; zero = it was not
+	Took  time.Duration // it, from then on
 }
 
 // Replayed is how far a standby is.
@@ -89,8 +92,11 @@ func (o *Origin) Fetch(ctx context.Context, q Query) (Page, error) {
 // fail-over they may still lead to a server that was primary before, and does
 // not know that it is no more. What new ones lead to is the primary.
 func (o *Origin) FetchFrom(ctx context.Context, q Query, run string) (Page, error) {
+	var began time.Time
+	var took time.Duration
 	page, err := o.primary.serve(ctx, &q, func() (Page, error) {
-		began := time.Now()
+		began = time.Now()
+		defer func() { took = time.Since(began) }()
 		page, err := o.readAgain(ctx, o.primary.pool, o.primary.gate.size, &q)
 		if err == nil && run != "" && page.Run != run {
 			o.primary.pool.Reset()
@@ -101,6 +107,7 @@ func (o *Origin) FetchFrom(ctx context.Context, q Query, run string) (Page, erro
 		}
 		return page, classify(err)
 	})
+	page.Asked, page.Took = began, took
 	switch {
 	case err == nil:
 		o.fetched.Add(1)

@@ -120,7 +120,9 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, server str
 		if err := replayed.serves(server, lsn); err != nil {
 			return Page{}, err
 		}
+		began := time.Now()
 		page, err := o.readAgain(ctx, conn, 1, q)
+		page.Asked, page.Took = began, time.Since(began)
 		if err != nil && ctx.Err() != nil {
 			return Page{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}

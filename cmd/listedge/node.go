@@ -156,7 +156,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, log *recentLo
 			return n.follower.Stats()
 		},
 	})
-	n.admin = &http.Server{Handler: edge.Admin(n.health, registry.Handler(), log), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second}
+	n.admin = &http.Server{Handler: edge.Admin(n.health, registry.Handler(), log, n.server.Explain), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second}
 	return n, nil
 }
 

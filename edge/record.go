@@ -1,0 +1,138 @@
+package edge
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"time"
+
+	"listedge/limiter"
+	"listedge/origin"
+)
+
+// Record is what a node remembers of a request, as it tells it: no key, no
+// search term and no cursor is in it. Times are in seconds.
+type Record struct {
+	RequestID string    `json:"requestId"`
+	Time      time.Time `json:"time"` // of its arrival
+	Route     string    `json:"route"`
+	Status    int       `json:"status"`
+	Outcome   string    `json:"outcome"`
+
+	Message string `json:"message,omitempty"` // what the client was told, of an error
+	Cause   string `json:"cause,omitempty"`   // of an error, or of a page that stood in
+
+	KeyID       string `json:"keyId,omitempty"`
+	WorkspaceID string `json:"workspaceId,omitempty"`
+
+	Limit *LimitRecord `json:"limit,omitempty"` // nil = it did not come to that
+	Page  *PageRecord  `json:"page,omitempty"`  // nil = there was none
+	Took  TimesRecord  `json:"took"`
+}
+
+// LimitRecord is what the limiter said.
+type LimitRecord struct {
+	Allowed    bool          `json:"allowed"`
+	Source     string        `json:"source"`               // who decided, as limiter.Source has it
+	RefusedBy  string        `json:"refusedBy,omitempty"`  // key or workspace
+	RetryAfter float64       `json:"retryAfter,omitempty"` // seconds
+	Key        BucketRecord  `json:"key"`
+	Workspace  *BucketRecord `json:"workspace,omitempty"` // nil = it has none
+}
+
+// BucketRecord is a bucket and what was left in it after the decision.
+type BucketRecord struct {
+	Rate      float64 `json:"rate"` // tokens a second
+	Burst     int64   `json:"burst"`
+	Remaining int64   `json:"remaining"`
+}
+
+// PageRecord is how the page was found.
+type PageRecord struct {
+	Tier        string  `json:"tier"` // memory, redis or origin
+	CacheStatus string  `json:"cacheStatus"`
+	ProofAge    float64 `json:"proofAge"` // seconds since it was known to equal the database
+}
+
+// TimesRecord is where the time went; 0 = nowhere, or too little to be timed.
+// Fill is a part of Wait, and Query of Fill, unless another request's flight
+// had begun before.
+type TimesRecord struct {
+	Total  float64 `json:"total"`
+	Key    float64 `json:"key"`
+	Limit  float64 `json:"limit"`
+	Memory float64 `json:"memory"`
+	Wait   float64 `json:"wait"` // for the page, once it was not in memory
+	Redis  float64 `json:"redis"`
+	Fill   float64 `json:"fill"`
+	Query  float64 `json:"query"`
+	Shared bool    `json:"shared"` // redis, fill and query are another request's, which this one waited for
+}
+
+func (e *entry) record() Record {
+	flight := (&exchange{page: e.page}).flight()
+	r := Record{
+		RequestID: string(e.id[:e.idSize]), Time: e.began.UTC().Round(0), Route: e.route.String(), Status: e.status, Outcome: e.outcome.String(),
+		Took: TimesRecord{
+			Total: e.took.Seconds(), Key: e.steps[stepKey].Took.Seconds(), Limit: e.steps[stepLimit].Took.Seconds(),
+			Memory: e.steps[stepMemory].Took.Seconds(), Wait: e.steps[stepForward].Took.Seconds(),
+			Redis: flight.Redis.Took.Seconds(), Fill: flight.Fill.Took.Seconds(), Query: flight.Query.Took.Seconds(), Shared: e.page.Collapsed,
+		},
+	}
+	cause := e.page.Err
+	if e.failed.problem != nil {
+		r.Message, cause = e.failed.problem.message, e.failed.cause
+	}
+	if cause != nil {
+		r.Cause = cause.Error()
+	}
+	if e.key != nil {
+		r.KeyID, r.WorkspaceID = e.key.ID.String(), e.key.Workspace.String()
+	}
+	if e.limited {
+		r.Limit = e.limit()
+	}
+	if e.looked {
+		r.Page = &PageRecord{Tier: e.page.Source.String(), CacheStatus: string(cacheStatus(&e.page)), ProofAge: e.page.Age.Seconds()}
+	}
+	return r
+}
+
+func (e *entry) limit() *LimitRecord {
+	l := &LimitRecord{Allowed: e.limits.Allowed, Source: e.limits.Source.String(), RetryAfter: e.limits.RetryAfter.Seconds(),
+		Key: bucketRecord(e.key.Limit, e.keyLeft)}
+	if e.limits.Refused != limiter.Neither {
+		l.RefusedBy = e.limits.Refused.String()
+	}
+	if e.key.WorkspaceLimit.Set {
+		b := bucketRecord(e.key.WorkspaceLimit, e.workspaceLeft)
+		l.Workspace = &b
+	}
+	return l
+}
+
+func bucketRecord(l origin.Limit, left int64) BucketRecord {
+	return BucketRecord{l.Rate, l.Burst, left}
+}
+
+// Records are what is remembered of the requests of that id, newest first.
+func (s *Server) Records(id string) []Record {
+	records := []Record{}
+	for _, e := range s.journal.find(id) {
+		records = append(records, e.record())
+	}
+	slices.SortFunc(records, func(a, b Record) int { return b.Time.Compare(a.Time) })
+	return records
+}
+
+// Explain answers /explain?request-id=…, of the admin listener: an array of
+// Records, 404 where it is empty.
+func (s *Server) Explain(w http.ResponseWriter, r *http.Request) {
+	records := s.Records(r.URL.Query().Get("request-id"))
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	if len(records) == 0 {
+		w.WriteHeader(http.StatusNotFound)
+	}
+	_ = json.NewEncoder(w).Encode(records)
+}
