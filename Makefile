@@ -31,7 +31,7 @@ test: ## check, and all tests under the race detector, with what they need insta
 	@go -C deploy test -run '^$$' . >/dev/null
 	CGO_ENABLED=1 go test -race -p 1 -timeout 9m ./... # one package after the other: their servers have the machine to themselves
 	go test -run Alloc ./edge ./cache ./limiter ./origin # which the race detector would falsify
-	go -C deploy test -timeout 5m . # a module of its own: see its go.mod
+	go -C deploy test -timeout 8m . # a module of its own: see its go.mod
 
 check: ## formatting, vet, staticcheck
 	@unformatted=$$(gofmt -l .) && [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted" >&2; exit 1; }
