@@ -110,7 +110,7 @@ func (s *Server) remember(x *exchange, k kind, status int, took time.Duration) {
 		e.keyLeft, e.workspaceLeft = x.client.bucket.Level().Remaining, x.client.workspaceBucket.Level().Remaining
 	}
 	e.looked, e.page.Page = x.page.Page != nil, nil // a page is large
-	x.conn().sheet.keep(k, &e)
+	s.keep(x.conn().sheet, k, &e)
 }
 
 // sheet returns the one for another connection.

@@ -41,7 +41,7 @@ func (l *boundedListener) refuse(c net.Conn) {
 		l.server.metrics.Stripe().Answered(metrics.RouteNone, metrics.OutcomeError, tooManyConns.status, took)
 		e := entry{began: began, took: took, status: tooManyConns.status, outcome: metrics.OutcomeError, failed: failure{problem: tooManyConns}}
 		e.setID(id)
-		l.server.journal.sheet().keep(failed, &e)
+		l.server.keep(l.server.journal.sheet(), failed, &e)
 	}()
 	defer c.Close()
 	body := problemBody(nil, tooManyConns, nil, id)

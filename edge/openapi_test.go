@@ -111,21 +111,22 @@ func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
 var (
 	limitHeaders      = []string{"RateLimit-Policy!", "RateLimit!", "X-RateLimit-Limit!", "X-RateLimit-Remaining!", "X-RateLimit-Reset!"}
 	limitHeadersMaybe = []string{"RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"}
-	pageHeaders       = []string{"ETag!", "Cache-Control!", "Vary!", "Age!", "Cache-Status!", "Link", "X-Request-Id!"}
+	pageHeaders       = []string{"ETag!", "Cache-Control!", "Vary!", "Age!", "Cache-Status!", "Link", "X-Request-Id!", "Server-Timing"}
 	errorHeaders      = []string{"Cache-Control!", "X-Request-Id!"}
+	keyedErrorHeaders = append(slices.Clone(errorHeaders), "Server-Timing") // of a request that came to its key
 
 	documentedHeaders = map[string][]string{
 		"200": slices.Concat(pageHeaders, limitHeaders, []string{"Content-Encoding"}),
 		"304": slices.Concat(pageHeaders, limitHeaders),
-		"400": slices.Concat(errorHeaders, limitHeadersMaybe),
-		"401": errorHeaders,
-		"403": errorHeaders,
+		"400": slices.Concat(keyedErrorHeaders, limitHeadersMaybe),
+		"401": keyedErrorHeaders,
+		"403": keyedErrorHeaders,
 		"408": errorHeaders,
 		"413": errorHeaders,
-		"429": slices.Concat(errorHeaders, limitHeadersMaybe, []string{"Retry-After!"}),
+		"429": slices.Concat(keyedErrorHeaders, limitHeadersMaybe, []string{"Retry-After!"}),
 		"431": errorHeaders,
-		"500": slices.Concat(errorHeaders, limitHeadersMaybe),
-		"503": slices.Concat(errorHeaders, limitHeadersMaybe, []string{"Retry-After!"}),
+		"500": slices.Concat(keyedErrorHeaders, limitHeadersMaybe),
+		"503": slices.Concat(keyedErrorHeaders, limitHeadersMaybe, []string{"Retry-After!"}),
 	}
 )
 

@@ -36,6 +36,7 @@ func (s *Server) writePage(x *exchange) {
 		a.lines = append(appendLink(append(a.lines, "Link: "...), &x.query, page.Next), crlf...)
 	}
 	s.addLimits(a, x, notModified)
+	s.addTiming(a, x)
 	a.add(headerRequestID, x.id)
 
 	switch {

@@ -29,6 +29,7 @@ func (s *Server) writeProblem(x *exchange, f failure) {
 		a.lines = append(a.lines, "Allow: GET, HEAD\r\n"...)
 	}
 	s.addLimits(a, x, false)
+	s.addTiming(a, x)
 	a.add(headerRequestID, x.id)
 	a.body(problemBody(nil, f.problem, f.details, x.id))
 	a.leave(answer)

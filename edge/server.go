@@ -27,7 +27,7 @@ import (
 	"listedge/stream"
 )
 
-// Options are what a Server works with; all but Proxies are required.
+// Options are what a Server works with; all up to Logger are required.
 type Options struct {
 	Cache   *cache.Cache
 	Limiter *limiter.Limiter
@@ -37,6 +37,9 @@ type Options struct {
 	Metrics *metrics.Edge
 	Logger  *slog.Logger
 	Proxies []netip.Prefix // whose X-Forwarded-For is believed
+
+	AccessLog    AccessLog
+	ServerTiming bool // every answer tells how long its parts took
 }
 
 // Server answers the public listener.
@@ -50,13 +53,15 @@ type Server struct {
 	logger  *slog.Logger
 	proxies []netip.Prefix
 
-	workspaces sync.Map // uuid.UUID -> sharedBucket
-	maxConns   int64    // open at once; beyond: 503
-	http       *fasthttp.Server
-	ids        requestIDs
-	journal    journal
-	timed      bool // every step of every request
-	draining   atomic.Bool
+	workspaces   sync.Map // uuid.UUID -> sharedBucket
+	maxConns     int64    // open at once; beyond: 503
+	http         *fasthttp.Server
+	ids          requestIDs
+	journal      journal
+	accessLog    AccessLog
+	serverTiming bool
+	timed        bool // every step of every request
+	draining     atomic.Bool
 }
 
 // Timeouts and sizes of the public listener.
@@ -75,7 +80,7 @@ func New(o Options) *Server {
 	s := &Server{
 		cache: o.Cache, limiter: o.Limiter, origin: o.Origin,
 		guard: newGuard(), maxConns: maxConns, metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
-		ids: newRequestIDs(),
+		ids: newRequestIDs(), accessLog: o.AccessLog, serverTiming: o.ServerTiming, timed: o.ServerTiming,
 	}
 	s.keyring = origin.NewKeyring(o.Lookup, s.newClient, o.Grace)
 	s.http = &fasthttp.Server{

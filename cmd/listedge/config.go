@@ -16,6 +16,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"listedge/edge"
 	"listedge/limiter"
 )
 
@@ -109,6 +110,10 @@ type nodeFlags struct {
 
 	LogFormat string     `help:"text or json." enum:"text,json" default:"text"`
 	LogLevel  slog.Level `help:"debug (every request), info, warn or error." default:"info" placeholder:"LEVEL"`
+
+	AccessLog edge.AccessLog `help:"Requests that have a line each in the log: off (failures of the service have one, once a second and kind), errors (every error, stale or slow answer) or sampled (these, pages that were not in memory, and some hits)." enum:"off,errors,sampled" default:"off" placeholder:"WHICH"`
+
+	ServerTiming bool `help:"Tell in every answer how long its parts took (Server-Timing)."`
 }
 
 // Validate refuses settings that cannot work.

@@ -295,6 +295,7 @@ func (c *devCommand) environment(a listenFlags, url string) []string {
 		"LISTEDGE_DATABASE_CONNECTIONS=" + strconv.Itoa(c.DatabaseConnections),
 		"LISTEDGE_QUERY_TIMEOUT=" + c.QueryTimeout.String(), "LISTEDGE_DRAIN=" + c.Drain.String(),
 		"LISTEDGE_LOG_FORMAT=" + c.LogFormat, "LISTEDGE_LOG_LEVEL=" + c.LogLevel.String(),
+		"LISTEDGE_ACCESS_LOG=" + string(c.AccessLog), "LISTEDGE_SERVER_TIMING=" + strconv.FormatBool(c.ServerTiming),
 	}
 	if len(proxies) > 0 {
 		env = append(env, "LISTEDGE_TRUSTED_PROXIES="+strings.Join(proxies, ","))

@@ -139,6 +139,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, log *recentLo
 	n.server = edge.New(edge.Options{
 		Cache: n.cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace,
 		Metrics: registry.Edge, Logger: logger, Proxies: prefixes(f.TrustedProxies),
+		AccessLog: f.AccessLog, ServerTiming: f.ServerTiming,
 	})
 	n.serving.Store(n.server)
 	checks := []edge.Check{{Name: "postgres", Run: n.database.Ready, Needed: true}}

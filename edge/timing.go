@@ -1,0 +1,35 @@
+package edge
+
+import (
+	"strconv"
+	"time"
+
+	"listedge/cache"
+)
+
+// addTiming tells, where that is on, how long the parts of the exchange took:
+// Server-Timing of W3C, in milliseconds.
+func (s *Server) addTiming(a *answer, x *exchange) {
+	if !s.serverTiming {
+		return
+	}
+	flight := x.flight()
+	begin := "Server-Timing: "
+	for _, part := range []struct {
+		name string
+		span cache.Span
+	}{
+		{"key", x.steps[stepKey]}, {"limit", x.steps[stepLimit]}, {"memory", x.steps[stepMemory]},
+		{"redis", flight.Redis}, {"fill", flight.Fill}, {"query", flight.Query},
+	} {
+		if part.span.Began.IsZero() {
+			continue
+		}
+		a.lines = append(append(append(a.lines, begin...), part.name...), ";dur="...)
+		a.lines = strconv.AppendFloat(a.lines, float64(part.span.Took)/float64(time.Millisecond), 'f', 3, 64)
+		begin = ", "
+	}
+	if begin == ", " {
+		a.lines = append(a.lines, crlf...)
+	}
+}
