@@ -18,8 +18,8 @@ type fault struct {
 
 // faults are those of FRESHNESS.md, and some more.
 var faults = []fault{
-	{name: "none", lasts: 5 * time.Second, hits: 0.9, happens: func(*testing.T, *fleet) {}},
-	{name: "a long write transaction", lasts: 4 * time.Second, hits: 0.8, happens: func(t *testing.T, f *fleet) {
+	{name: "none", lasts: 3 * time.Second, hits: 0.9, happens: func(*testing.T, *fleet) {}},
+	{name: "a long write transaction", lasts: 3 * time.Second, hits: 0.8, happens: func(t *testing.T, f *fleet) {
 		tx, err := connect(t, f.url).Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -27,32 +27,32 @@ var faults = []fault{
 		if _, err := tx.Exec(t.Context(), "INSERT INTO items (workspace_id, name) VALUES (gen_random_uuid(), 'open')"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(3 * time.Second)
+		time.Sleep(2500 * time.Millisecond)
 		_ = tx.Rollback(context.Background())
 	}},
-	{name: "commits wait for a standby", lasts: 4 * time.Second, happens: func(t *testing.T, f *fleet) { f.commitsWait(t, 3*time.Second) }},
+	{name: "commits wait for a standby", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) { f.commitsWait(t, 2*time.Second) }},
 	{name: "ALTER TABLE with a rewrite", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
 		time.Sleep(time.Second)
 		execute(t, f.url, "ALTER TABLE items ALTER COLUMN unit TYPE varchar(100)")
 		execute(t, f.url, "ALTER TABLE items ADD COLUMN IF NOT EXISTS filler int DEFAULT (random() * 1000)::int")
 		execute(t, f.url, "ALTER TABLE items ALTER COLUMN unit TYPE text")
 	}},
-	{name: "TRUNCATE and reload", lasts: 3 * time.Second, forms: append([]form{truncated, truncated, truncated}, usualForms...), happens: func(*testing.T, *fleet) {}},
-	{name: "partitions, of which one is truncated", lasts: 5 * time.Second, forms: append([]form{truncated, truncated, truncated}, usualForms...), happens: func(t *testing.T, f *fleet) {
+	{name: "TRUNCATE and reload", lasts: 2 * time.Second, forms: append([]form{truncated, truncated, truncated}, usualForms...), happens: func(*testing.T, *fleet) {}},
+	{name: "partitions, of which one is truncated", lasts: 4 * time.Second, forms: append([]form{truncated, truncated, truncated}, usualForms...), happens: func(t *testing.T, f *fleet) {
 		time.Sleep(500 * time.Millisecond)
 		f.partition(t)
 	}},
-	{name: "Redis flushed", lasts: 4 * time.Second, happens: func(t *testing.T, f *fleet) {
+	{name: "Redis flushed", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
 		time.Sleep(time.Second)
 		f.client(t).FlushAll(t.Context())
 	}},
-	{name: "Redis frozen", lasts: 5 * time.Second, happens: func(t *testing.T, f *fleet) {
+	{name: "Redis frozen", lasts: 4 * time.Second, happens: func(t *testing.T, f *fleet) {
 		time.Sleep(500 * time.Millisecond)
 		_ = f.redis.Freeze()
 		time.Sleep(2500 * time.Millisecond)
 		_ = f.redis.Thaw()
 	}},
-	{name: "Redis restarted empty", lasts: 5 * time.Second, happens: func(t *testing.T, f *fleet) {
+	{name: "Redis restarted empty", lasts: 4 * time.Second, happens: func(t *testing.T, f *fleet) {
 		time.Sleep(time.Second)
 		_ = f.redis.Kill()
 		time.Sleep(time.Second)
@@ -60,21 +60,21 @@ var faults = []fault{
 			t.Error(err)
 		}
 	}},
-	{name: "a node cut off from Redis", lasts: 4 * time.Second, happens: func(t *testing.T, f *fleet) {
+	{name: "a node cut off from Redis", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
 		time.Sleep(500 * time.Millisecond)
 		n := f.bystander(t)
 		n.toRedis.lose(true)
 		time.Sleep(2 * time.Second)
 		n.toRedis.lose(false)
 	}},
-	{name: "the follower cut off from Redis", lasts: 6 * time.Second, happens: func(t *testing.T, f *fleet) {
+	{name: "the follower cut off from Redis", lasts: 5 * time.Second, happens: func(t *testing.T, f *fleet) {
 		time.Sleep(500 * time.Millisecond)
 		n := f.follower(t)
 		n.toRedis.lose(true)
 		time.Sleep(3 * time.Second)
 		n.toRedis.lose(false)
 	}},
-	{name: "the log trimmed under a node", lasts: 5 * time.Second, happens: func(t *testing.T, f *fleet) {
+	{name: "the log trimmed under a node", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
 		n, client := f.bystander(t), f.client(t)
 		before := n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`)
 		n.signal(syscall.SIGSTOP)
@@ -92,14 +92,14 @@ var faults = []fault{
 		time.Sleep(2 * time.Second)
 		_ = f.standby.Thaw()
 	}},
-	{name: "the standby restarted", lasts: 4 * time.Second, happens: func(t *testing.T, f *fleet) {
+	{name: "the standby restarted", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
 		_ = f.standby.Kill(syscall.SIGQUIT)
 		time.Sleep(500 * time.Millisecond)
 		if err := f.standby.Restart(context.Background()); err != nil {
 			t.Error(err)
 		}
 	}},
-	{name: "one backend killed", lasts: 5 * time.Second, happens: func(t *testing.T, f *fleet) {
+	{name: "one backend killed", lasts: 4 * time.Second, happens: func(t *testing.T, f *fleet) {
 		time.Sleep(500 * time.Millisecond)
 		var pid int
 		if err := connect(t, f.url).QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
@@ -107,7 +107,7 @@ var faults = []fault{
 		}
 		_ = syscall.Kill(pid, syscall.SIGKILL) // all other backends are restarted with it
 	}},
-	{name: "Postgres crashed", lasts: 6 * time.Second, happens: func(t *testing.T, f *fleet) {
+	{name: "Postgres crashed", lasts: 5 * time.Second, happens: func(t *testing.T, f *fleet) {
 		time.Sleep(time.Second)
 		_ = f.postgres.Kill(syscall.SIGQUIT)
 		time.Sleep(time.Second)
@@ -115,13 +115,13 @@ var faults = []fault{
 			t.Error(err)
 		}
 	}},
-	{name: "the follower SIGSTOPped", lasts: 6 * time.Second, happens: func(t *testing.T, f *fleet) {
+	{name: "the follower SIGSTOPped", lasts: 5 * time.Second, happens: func(t *testing.T, f *fleet) {
 		n := f.follower(t)
 		n.signal(syscall.SIGSTOP)
 		time.Sleep(3500 * time.Millisecond)
 		n.signal(syscall.SIGCONT)
 	}},
-	{name: "the follower SIGKILLed", lasts: 4 * time.Second, happens: func(t *testing.T, f *fleet) {
+	{name: "the follower SIGKILLed", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
 		n := f.follower(t)
 		n.stopped = true
 		n.signal(syscall.SIGKILL)
