@@ -25,7 +25,8 @@ type ahead struct {
 	stop  chan struct{}
 	ended sync.WaitGroup
 
-	done, dropped atomic.Uint64
+	done, dropped         atomic.Uint64
+	nextDone, nextDropped atomic.Uint64
 }
 
 // hotEntry is a page worth reading ahead. It does not keep the page from being
@@ -36,6 +37,7 @@ type hotEntry struct {
 	fill    Fill
 	queued  *atomic.Bool // it is on its way already
 	claimed bool         // this node was to read it for the fleet, and read it too early
+	next    *nextPage    // instead of all above: see walk.go
 }
 
 const (
@@ -133,7 +135,11 @@ func (a *ahead) work() {
 			return
 		case e := <-a.queue:
 			e.queued.Store(false) // a change from now on is a reason of its own
-			a.visit(e)
+			if e.next != nil {
+				a.step(e.next)
+			} else {
+				a.visit(e)
+			}
 		}
 	}
 }

@@ -97,7 +97,7 @@ type Cache struct {
 	redis   *redisTier // nil = none
 	flights singleflight.Group
 	follow  *following // nil = changes are not followed
-	ahead   *ahead     // nil likewise
+	ahead   *ahead
 	start   time.Time
 
 	ctx     context.Context // ends with Close
@@ -132,8 +132,8 @@ func New(o Options) (*Cache, error) {
 	if o.Redis != nil {
 		c.redis = newRedisTier(o.Redis)
 	}
+	c.ahead = startAhead(c)
 	if o.Follow != nil {
-		c.ahead = startAhead(c)
 		c.follow = startFollowing(*o.Follow, o.FillTimeout, c.ahead.changed)
 	}
 	return c, nil

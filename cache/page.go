@@ -18,7 +18,7 @@ import (
 
 // Page is one page of a list, ready for the wire but for its last bytes: the
 // request id, which every answer has of its own. Immutable once made but for
-// its sequence, so any number of answers may be written from it at once.
+// how it stands, so any number of answers may be written from it at once.
 type Page struct {
 	Body    []byte // JSON up to the request id
 	Deflate []byte // Body as deflate blocks, sync-flushed and open-ended; nil where it would not pay
@@ -40,6 +40,8 @@ type Page struct {
 
 	sequence    atomic.Uint64 // the same for this node: see tracker; 0 = not to be kept
 	pair, whole *pairState    // what changes it
+
+	led atomic.Bool // the page after it was read ahead, or was to be
 }
 
 // compressFrom is the body size, in bytes, below which gzip makes answers longer.

@@ -26,6 +26,7 @@ type Stats struct {
 	Lag      Histogram         // from commit to applied
 
 	Refreshes, RefreshesDropped uint64 // pages read ahead of their readers; not read for want of room
+	NextPages, NextPagesDropped uint64 // the same of walks
 }
 
 // Refusals are the reasons for not keeping a page: the keys of Stats.Refused.
@@ -50,8 +51,9 @@ func (c *Cache) Stats() Stats {
 	s.Mode = c.Mode()
 	if c.follow != nil {
 		c.follow.describe(&s)
-		s.Refreshes, s.RefreshesDropped = c.ahead.done.Load(), c.ahead.dropped.Load()
 	}
+	s.Refreshes, s.RefreshesDropped = c.ahead.done.Load(), c.ahead.dropped.Load()
+	s.NextPages, s.NextPagesDropped = c.ahead.nextDone.Load(), c.ahead.nextDropped.Load()
 	return s
 }
 

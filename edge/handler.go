@@ -45,6 +45,7 @@ func (s *Server) answer(x *exchange) (f failure) {
 		return f
 	}
 	s.writePage(x)
+	s.readNext(x)
 	return failure{}
 }
 
@@ -152,6 +153,15 @@ func (s *Server) lookUp(x *exchange) failure {
 // forward is the way of a page that is not in memory. The query is a copy: a
 // fill may outlive the request that began it.
 func (s *Server) forward(key []byte, q origin.Query, bypass bool) (cache.Result, error) {
+	pair, fill := s.fillOf(q)
+	if bypass {
+		return s.cache.Bypass(key, pair, fill)
+	}
+	return s.cache.Forward(key, pair, fill)
+}
+
+// fillOf is how a query's page is read, and what changes it.
+func (s *Server) fillOf(q origin.Query) (stream.Pair, cache.Fill) {
 	pair := stream.Pair{Workspace: q.Workspace, Collection: collections[q.Collection]}
 	fill := cache.Fill{Primary: func(ctx context.Context, run string) (cache.Filled, error) {
 		return filled(s.origin.FetchFrom(ctx, q, run))
@@ -161,10 +171,22 @@ func (s *Server) forward(key []byte, q origin.Query, bypass bool) (cache.Result,
 			return filled(s.origin.FetchFromStandby(ctx, q, server, lsn))
 		}
 	}
-	if bypass {
-		return s.cache.Bypass(key, pair, fill)
+	return pair, fill
+}
+
+// readNext has the next page of a walk read behind the answer: of a client that
+// came by a cursor, while the database has nothing better to do.
+func (s *Server) readNext(x *exchange) {
+	if !x.query.After.Set || x.page.Err != nil || !x.page.Page.Leads() || s.origin.Busy() {
+		return
 	}
-	return s.cache.Forward(key, pair, fill)
+	q := x.query // a copy, which outlives the request
+	var err error
+	if q.After, err = q.ParseCursor([]byte(x.page.Page.Next)); err != nil {
+		return // by a version that writes other cursors
+	}
+	pair, fill := s.fillOf(q)
+	s.cache.ReadNext(appendPageKey(nil, &q, nil), pair, fill)
 }
 
 func filled(p origin.Page, err error) (cache.Filled, error) {

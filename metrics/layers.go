@@ -121,6 +121,8 @@ func cacheLayer(from Sources) prometheus.Collector {
 	}
 	l.counter("cache_refreshes_total", "Pages read ahead of their readers, because a change had just made them stale.", func(s cache.Stats) uint64 { return s.Refreshes })
 	l.counter("cache_refreshes_dropped_total", "Pages left to their readers because too many were to be read ahead.", func(s cache.Stats) uint64 { return s.RefreshesDropped })
+	l.counter("cache_next_pages_total", "Pages read because a walk was about to ask for them.", func(s cache.Stats) uint64 { return s.NextPages })
+	l.counter("cache_next_pages_dropped_total", "Pages left to walks because too many were to be read ahead.", func(s cache.Stats) uint64 { return s.NextPagesDropped })
 	l.histogram("freshness_commit_to_applied_seconds", "Time from a commit, by the primary's clock, to its being known to this node, by its own.", func(s cache.Stats) cache.Histogram { return s.Lag })
 	l.info("freshness_epoch_info", "The epoch of the log of changes that this node follows.", "epoch", func(s cache.Stats) string { return s.Epoch })
 	l.counter("freshness_entries_total", "Entries of the log of changes applied.", func(s cache.Stats) uint64 { return s.Applied })

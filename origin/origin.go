@@ -121,6 +121,13 @@ func (o *Origin) FetchFrom(ctx context.Context, q Query, run string) (Page, erro
 	return page, err
 }
 
+// Busy says whether queries of the primary wait, or would soon: what nobody
+// waits for is better not asked now.
+func (o *Origin) Busy() bool {
+	running, waiting := o.primary.gate.load()
+	return waiting > 0 || 2*running > o.primary.gate.size
+}
+
 // readAgain is read, over again when the schema changed under a prepared
 // statement, of which each connection has its own.
 func (o *Origin) readAgain(ctx context.Context, db querier, connections int, q *Query) (Page, error) {

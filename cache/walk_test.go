@@ -1,0 +1,92 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestTheNextPageIsReadBehindTheAnswer(t *testing.T) {
+	b, following := followed(t, Options{})
+	for name, by := range map[string]struct {
+		cache *Cache
+		fill  Fill
+	}{"followed": {following, b.brings("next")}, "by age": {open(t, Options{TTL: time.Hour}), brings("next")}} {
+		var queries atomic.Int64
+		fill := counted(&queries, by.fill)
+		by.cache.ReadNext(keyOf("2"), listA, fill)
+		eventually(t, name+": it is in memory", func() bool { return by.cache.memory.get(keyOf("2")) != nil })
+		by.cache.ahead.step(&nextPage{keyOf("2"), listA, fill}) // what is there is not read again
+		r, err := by.cache.Forward(keyOf("2"), listA, fails(errPanic))
+		if err != nil || string(r.Page.Body) != "next" || r.Source != Memory {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+		if s := by.cache.Stats(); s.NextPages != 1 || queries.Load() != 1 {
+			t.Errorf("%s: %d pages by %d queries", name, s.NextPages, queries.Load())
+		}
+	}
+}
+
+// Whatever is asked for at once, the page after is asked for by one of them.
+func TestAPageLeadsOnOnce(t *testing.T) {
+	p, last := NewPage([]byte("x"), "next", time.Now()), NewPage([]byte("x"), "", time.Now())
+	if !p.Leads() || p.Leads() || last.Leads() {
+		t.Error("a page leads on more than once, or never, or the last one does")
+	}
+}
+
+// A walker is served by the flight that was to read its page ahead, and one
+// whose page is late asks the database no second time.
+func TestAWalkerJoinsTheReadingAhead(t *testing.T) {
+	c := open(t, Options{TTL: time.Hour})
+	var queries atomic.Int64
+	began, release := make(chan struct{}), make(chan struct{})
+	c.ReadNext(keyOf("2"), listA, counted(&queries, Fill{Primary: func(context.Context) (Filled, error) {
+		close(began)
+		<-release
+		return Filled{Body: []byte("next")}, nil
+	}}))
+	<-began
+	answer := make(chan Result)
+	go func() {
+		r, _ := c.Forward(keyOf("2"), listA, counted(&queries, brings("another")))
+		answer <- r
+	}()
+	close(release)
+	if r := <-answer; string(r.Page.Body) != "next" || queries.Load() != 1 {
+		t.Errorf("%q by %d queries", r.Page.Body, queries.Load())
+	}
+}
+
+// Walks leave half of the queue to hot pages, and never wait.
+func TestWalksAreDroppedUnderPressure(t *testing.T) {
+	c := open(t, Options{TTL: time.Hour})
+	release := make(chan struct{})
+	defer close(release)
+	held := Fill{Primary: func(ctx context.Context) (Filled, error) {
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return Filled{}, ctx.Err()
+	}}
+	for i := range 4 * aheadQueue {
+		c.ReadNext(keyOf(fmt.Sprint(i)), listA, held)
+	}
+	if n, dropped := len(c.ahead.queue), c.Stats().NextPagesDropped; n > aheadQueue/2 || dropped < 3*aheadQueue {
+		t.Errorf("%d wait, %d were dropped", n, dropped)
+	}
+}
+
+// A page that cannot be read is nobody's loss until it is asked for.
+func TestAFailedReadingAheadIsForgotten(t *testing.T) {
+	c := open(t, Options{TTL: time.Hour})
+	c.ReadNext(keyOf("2"), listA, fails(errPanic))
+	eventually(t, "it failed", func() bool { return c.Stats().FillErrors == 1 })
+	r, err := c.Forward(keyOf("2"), listA, brings("page"))
+	if err != nil || string(r.Page.Body) != "page" || r.Err != nil {
+		t.Errorf("%+v %v", r, err)
+	}
+}
