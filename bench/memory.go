@@ -32,15 +32,15 @@ func measureMemory(ctx context.Context, s *subject, r *report) error {
 	r.ratio("start to ready, s, against one second", "%.2f", time.Since(began).Seconds(), 1, 1)
 
 	c := node.client(s.key)
-	paths, err := c.walk(ctx, 1) // what the first page brings with it is not the pages'
-	if err != nil {
+	if _, err := c.walk(ctx, 1); err != nil { // what the first page brings with it is not the pages'
 		return err
 	}
 	before, err := node.settled()
 	if err != nil {
 		return err
 	}
-	if paths, err = c.walk(ctx, walkedPages); err != nil {
+	paths, err := c.walk(ctx, walkedPages)
+	if err != nil {
 		return err
 	}
 	after, err := node.settled()
