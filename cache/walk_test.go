@@ -43,7 +43,7 @@ func TestAWalkerJoinsTheReadingAhead(t *testing.T) {
 	c := open(t, Options{TTL: time.Hour})
 	var queries atomic.Int64
 	began, release := make(chan struct{}), make(chan struct{})
-	c.ReadNext(keyOf("2"), listA, counted(&queries, Fill{Primary: func(context.Context) (Filled, error) {
+	c.ReadNext(keyOf("2"), listA, counted(&queries, Fill{Primary: func(context.Context, string) (Filled, error) {
 		close(began)
 		<-release
 		return Filled{Body: []byte("next")}, nil
@@ -65,7 +65,7 @@ func TestWalksAreDroppedUnderPressure(t *testing.T) {
 	c := open(t, Options{TTL: time.Hour})
 	release := make(chan struct{})
 	defer close(release)
-	held := Fill{Primary: func(ctx context.Context) (Filled, error) {
+	held := Fill{Primary: func(ctx context.Context, _ string) (Filled, error) {
 		select {
 		case <-release:
 		case <-ctx.Done():
