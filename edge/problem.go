@@ -84,6 +84,9 @@ func unreadableProblem(err error) *problem {
 func (s *Server) record(x *exchange) {
 	status, took := x.http.Response.StatusCode(), time.Since(x.began)
 	x.conn().counts.Answered(x.route, x.outcome, status, took)
+	if s.tracer != nil {
+		s.trace(x, status, took)
+	}
 	if k := x.kind(status, took); k != forgotten {
 		s.remember(x, k, status, took)
 	}

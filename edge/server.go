@@ -25,6 +25,7 @@ import (
 	"listedge/metrics"
 	"listedge/origin"
 	"listedge/stream"
+	"listedge/tracing"
 )
 
 // Options are what a Server works with; all up to Logger are required.
@@ -39,7 +40,8 @@ type Options struct {
 	Proxies []netip.Prefix // whose X-Forwarded-For is believed
 
 	AccessLog    AccessLog
-	ServerTiming bool // every answer tells how long its parts took
+	ServerTiming bool            // every answer tells how long its parts took
+	Tracer       *tracing.Tracer // nil = nobody is told of requests
 }
 
 // Server answers the public listener.
@@ -60,7 +62,8 @@ type Server struct {
 	journal      journal
 	accessLog    AccessLog
 	serverTiming bool
-	timed        bool // every step of every request
+	tracer       *tracing.Tracer // nil = none
+	timed        bool            // every step of every request
 	draining     atomic.Bool
 }
 
@@ -80,7 +83,7 @@ func New(o Options) *Server {
 	s := &Server{
 		cache: o.Cache, limiter: o.Limiter, origin: o.Origin,
 		guard: newGuard(), maxConns: maxConns, metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
-		ids: newRequestIDs(), accessLog: o.AccessLog, serverTiming: o.ServerTiming, timed: o.ServerTiming,
+		ids: newRequestIDs(), accessLog: o.AccessLog, serverTiming: o.ServerTiming, tracer: o.Tracer, timed: o.ServerTiming || o.Tracer != nil,
 	}
 	s.keyring = origin.NewKeyring(o.Lookup, s.newClient, o.Grace)
 	s.http = &fasthttp.Server{

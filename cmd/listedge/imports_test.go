@@ -14,9 +14,10 @@ import (
 // Who may import whom, as the README draws it. Test files are free.
 var (
 	mayImport = map[string][]string{
-		"cmd/listedge":        {"edge", "cache", "limiter", "origin", "origin/load", "origin/follower", "stream", "metrics", "sandbox"},
+		"cmd/listedge":        {"edge", "cache", "limiter", "origin", "origin/load", "origin/follower", "stream", "metrics", "tracing", "sandbox"},
 		"bench":               {"edge", "cache", "limiter", "origin", "origin/load", "metrics", "sandbox"},
-		"edge":                {"cache", "limiter", "origin", "stream", "metrics"},
+		"edge":                {"cache", "limiter", "origin", "stream", "metrics", "tracing"},
+		"tracing":             nil,
 		"metrics":             {"cache", "limiter", "origin", "origin/follower"},
 		"cache":               {"stream"},
 		"stream":              nil,
@@ -32,6 +33,7 @@ var (
 	// onlyIn names the packages that may know of an outside technology.
 	onlyIn = map[string][]string{
 		"github.com/valyala/fasthttp":         {"edge", "bench"},
+		"go.opentelemetry.io":                 {"tracing"},
 		"github.com/prometheus/client_golang": {"metrics"},
 		"github.com/dgraph-io/ristretto":      {"cache"},
 		"github.com/jackc/pgx":                {"origin", "origin/load", "origin/follower", "origin/publication", "bench"},

@@ -22,6 +22,7 @@ import (
 	"listedge/origin"
 	"listedge/origin/follower"
 	"listedge/stream"
+	"listedge/tracing"
 )
 
 // node is one edge node, wired and listening.
@@ -33,6 +34,7 @@ type node struct {
 	cache    *cache.Cache
 	limiter  *limiter.Limiter
 	server   *edge.Server
+	tracer   *tracing.Tracer    // nil = requests are not traced
 	follower *follower.Follower // nil = changes are not followed
 	health   *edge.Health
 	admin    *http.Server
@@ -135,11 +137,16 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, log *recentLo
 			condition{"the replica " + s.Host + " is a standby of the primary", "the replica " + s.Host + " is not used: it is no standby that streams from the primary, is on another timeline, or does not tell",
 				func() bool { return !pages.Stats().Standbys[i].IsForeign }})
 	}
+	if n.tracer, err = openTracer(ctx, logger); err != nil {
+		err = errors.Join(err, n.limiter.Close(ctx), n.cache.Close(ctx), n.database.Close(ctx))
+		n.redis.close()
+		return nil, err
+	}
 	registry := metrics.New(version)
 	n.server = edge.New(edge.Options{
 		Cache: n.cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace,
 		Metrics: registry.Edge, Logger: logger, Proxies: prefixes(f.TrustedProxies),
-		AccessLog: f.AccessLog, ServerTiming: f.ServerTiming,
+		AccessLog: f.AccessLog, ServerTiming: f.ServerTiming, Tracer: n.tracer,
 	})
 	n.serving.Store(n.server)
 	checks := []edge.Check{{Name: "postgres", Run: n.database.Ready, Needed: true}}
@@ -199,6 +206,7 @@ func (n *node) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	err := errors.Join(n.server.Shutdown(ctx), n.cache.Close(ctx), n.limiter.Close(ctx))
+	n.closeTracer()
 	n.redis.close()
 	return errors.Join(err, n.database.Close(ctx), n.admin.Close())
 }

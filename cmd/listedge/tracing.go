@@ -1,0 +1,38 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"listedge/tracing"
+)
+
+// traceStop bounds sending the last traces: a collector that hangs does not
+// keep a node from stopping.
+const traceStop = 2 * time.Second
+
+// openTracer makes a tracer where OpenTelemetry's environment variables name a
+// collector, else none. The other OTEL_ variables are the library's to read.
+func openTracer(ctx context.Context, logger *slog.Logger) (*tracing.Tracer, error) {
+	endpoint := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"))
+	if endpoint == "" || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
+		return nil, nil
+	}
+	if p := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL")); p != "" && p != "http/protobuf" {
+		return nil, usageError{fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL: traces are sent by http/protobuf, not by %s", p)}
+	}
+	return tracing.New(ctx, version, logger)
+}
+
+func (n *node) closeTracer() {
+	ctx, cancel := context.WithTimeout(context.Background(), traceStop)
+	defer cancel()
+	if err := n.tracer.Close(ctx); err != nil {
+		n.logger.Warn("the last traces were not sent", "error", err)
+	}
+}

@@ -1,0 +1,57 @@
+package edge
+
+import (
+	"time"
+
+	"listedge/tracing"
+)
+
+// trace tells the collector of an exchange: no key, no search term and no
+// cursor.
+func (s *Server) trace(x *exchange, status int, took time.Duration) {
+	r := s.tracer.Request(x.spanName(), x.began, only(x.asked.traceParent), only(x.asked.traceState))
+	if r == nil {
+		return
+	}
+	flight := x.flight()
+	r.Took, r.Status = took, status
+	r.Steps = []tracing.Step{
+		{Name: "key", Began: x.steps[stepKey].Began, Took: x.steps[stepKey].Took, Within: -1},
+		{Name: "limit", Began: x.steps[stepLimit].Began, Took: x.steps[stepLimit].Took, Within: -1},
+		{Name: "memory", Began: x.steps[stepMemory].Began, Took: x.steps[stepMemory].Took, Within: -1},
+		{Name: "redis", Began: flight.Redis.Began, Took: flight.Redis.Took, Within: -1},
+		{Name: "fill", Began: flight.Fill.Began, Took: flight.Fill.Took, Within: -1},
+		{Name: "query", Began: flight.Query.Began, Took: flight.Query.Took, Within: 4},
+	}
+	r.Attributes = append(r.Attributes, tracing.Text("http.route", x.route.String()),
+		tracing.Text("listedge.request_id", string(x.id)), tracing.Text("listedge.outcome", x.outcome.String()))
+	if x.known != nil {
+		r.Attributes = append(r.Attributes, tracing.Text("listedge.key_id", x.known.Key.ID.String()), tracing.Text("listedge.workspace_id", x.known.Key.Workspace.String()))
+	}
+	if x.limited {
+		r.Attributes = append(r.Attributes, tracing.Text("listedge.limit_source", x.limits.Source.String()))
+	}
+	if x.page.Page != nil {
+		r.Attributes = append(r.Attributes, tracing.Text("listedge.cache_status", string(cacheStatus(&x.page))), tracing.Bool("listedge.shared_flight", x.page.Collapsed))
+	}
+	r.Send()
+}
+
+// spanName is one of few: any other method is the client's invention.
+func (x *exchange) spanName() string {
+	switch {
+	case x.http.IsGet():
+		return "GET " + x.route.String()
+	case x.http.IsHead():
+		return "HEAD " + x.route.String()
+	}
+	return "HTTP"
+}
+
+// only is the header that was given once: two of it mean nothing.
+func only(lines [][]byte) []byte {
+	if len(lines) == 1 {
+		return lines[0]
+	}
+	return nil
+}
