@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -48,15 +49,29 @@ func within(t *testing.T, d time.Duration, what string, ok func() bool) {
 	}
 }
 
-// freePort is one of 127.0.0.1 that nobody listens on at the moment.
+var (
+	handedOut   = map[string]bool{}
+	handedOutMu sync.Mutex // guards handedOut
+)
+
+// freePort is one of 127.0.0.1 that nobody listens on at the moment, and that
+// no other test has been given.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	handedOutMu.Lock()
+	defer handedOutMu.Unlock()
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+		l.Close()
+		if !handedOut[port] {
+			handedOut[port] = true
+			return port
+		}
 	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
 // tool is the path of a program that install.sh has installed, where that looks.
