@@ -41,7 +41,7 @@ func (b *bars) file() string {
 			return '-'
 		}
 		return -1
-	}, strings.ToLower(b.title)) + ".svg"
+	}, strings.ReplaceAll(strings.ToLower(b.title), "µ", "u")) + ".svg"
 }
 
 // colours that stay apart for the colour-blind; ours comes first.
@@ -72,6 +72,7 @@ func (b *bars) draw(file string) error {
 		p.Legend.Add(side, bar)
 	}
 	p.NominalX(b.cases...)
-	p.Y.Max *= 1.3 // room for the legend
+	p.X.Min, p.X.Max = -0.6, float64(len(b.cases))-0.4
+	p.Y.Max *= 1.1 + 0.1*float64(len(b.sides)) // room for the legend
 	return p.Save(vg.Length(len(b.cases))*110+vg.Points(80), vg.Points(260), file)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,9 +30,9 @@ func measureRedisHits(ctx context.Context, s *subject, r *report) error {
 	asker := node.client(s.key)
 	var fromRedis, fromMemory time.Duration
 	for _, pass := range []struct {
-		status string
+		source string
 		cpu    *time.Duration
-	}{{"listedge; hit; detail=redis", &fromRedis}, {"listedge; hit; detail=memory", &fromMemory}} {
+	}{{"redis", &fromRedis}, {"memory", &fromMemory}} { // each page comes from Redis once: some ahead of its reader
 		before, err := node.cpu()
 		if err != nil {
 			return err
@@ -44,8 +45,14 @@ func measureRedisHits(ctx context.Context, s *subject, r *report) error {
 		if err != nil {
 			return err
 		}
-		if *pass.cpu = after - before; by[pass.status] < len(paths)*9/10 {
-			return fmt.Errorf("want %q: %v", pass.status, by)
+		hits := 0
+		for status, n := range by {
+			if strings.HasPrefix(status, "listedge; hit") && (pass.source == "redis" || strings.HasSuffix(status, pass.source)) {
+				hits += n
+			}
+		}
+		if *pass.cpu = after - before; hits < len(paths)*9/10 {
+			return fmt.Errorf("too few hits from %s: %v", pass.source, by)
 		}
 	}
 	identity, size, err := pageAndStored(asker, paths[0])
