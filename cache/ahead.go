@@ -22,7 +22,6 @@ import (
 type ahead struct {
 	cache *Cache
 	queue chan hotEntry
-	stop  chan struct{}
 	ended sync.WaitGroup
 
 	done, dropped         atomic.Uint64
@@ -64,19 +63,15 @@ func isHot(asked uint64, elapsed time.Duration) bool {
 }
 
 func startAhead(c *Cache) *ahead {
-	a := &ahead{cache: c, queue: make(chan hotEntry, aheadQueue), stop: make(chan struct{})}
+	a := &ahead{cache: c, queue: make(chan hotEntry, aheadQueue)}
 	for range aheadWorkers {
 		a.ended.Go(a.work)
 	}
 	return a
 }
 
-func (a *ahead) close() {
-	if a != nil {
-		close(a.stop)
-		a.ended.Wait()
-	}
-}
+// close waits for the workers, which end with the cache's context.
+func (a *ahead) close() { a.ended.Wait() }
 
 // heat is how often the page was asked for since it was last read, and for how
 // long that is.
@@ -131,7 +126,7 @@ func (a *ahead) enqueue(e hotEntry) bool {
 func (a *ahead) work() {
 	for {
 		select {
-		case <-a.stop:
+		case <-a.cache.ctx.Done():
 			return
 		case e := <-a.queue:
 			e.queued.Store(false) // a change from now on is a reason of its own
@@ -172,7 +167,7 @@ func (a *ahead) insist(e hotEntry, h *holder) {
 	c, key := a.cache, []byte(h.key)
 	for _, pause := range aheadPauses {
 		select {
-		case <-a.stop:
+		case <-a.cache.ctx.Done():
 			return
 		case <-time.After(pause):
 		}
