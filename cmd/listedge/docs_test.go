@@ -59,7 +59,7 @@ func TestDocumentsNameWhatIsThere(t *testing.T) {
 			}
 		}
 		for _, m := range regexp.MustCompile("`((?:[a-z_]+/)+[A-Za-z_.]*)`").FindAllStringSubmatch(text, -1) {
-			if _, err := os.Stat(filepath.Join("..", "..", m[1])); err != nil {
+			if _, err := os.Stat(filepath.Join("..", "..", m[1])); err != nil && m[1] != "bin/" { // which make makes
 				t.Errorf("%s: %s is not there", document, m[1])
 			}
 		}

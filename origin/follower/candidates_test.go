@@ -14,7 +14,7 @@ func TestCandidatesAreContent(t *testing.T) {
 	const candidates = 10
 	var all []running
 	for range candidates {
-		all = append(all, w.followWith(w.url, w.log, never))
+		all = append(all, w.followWith(w.url, w.log, func() time.Duration { return 0 }))
 	}
 	looks := func() (sum uint64) {
 		for _, f := range all {
