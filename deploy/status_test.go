@@ -54,6 +54,7 @@ func TestTheStatusPageReadsWhatNodesExport(t *testing.T) {
 }
 
 func TestTheStatusPageIsLive(t *testing.T) {
+	t.Parallel()
 	f := startFleet(t, 2)
 	n, page := f.nodes[0], openTab(t)
 	page.resize(t, 1280, "light")
@@ -132,6 +133,7 @@ const mute = `[...document.querySelectorAll("main section, svg")].filter(e => !(
 
 // The page is for the day on which something is wrong.
 func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	f := startFleet(t, 1)
 	n, page := f.nodes[0], openTab(t)
 	page.resize(t, 1280, "dark")

@@ -143,7 +143,7 @@ type running struct {
 
 func (w *world) follow() running {
 	w.Helper()
-	return w.followWith(w.url, w.log, func() time.Duration { return 0 })
+	return w.followWith(w.url, w.log, never)
 }
 
 func (w *world) followWith(url string, log stream.Log, silence func() time.Duration) running {
