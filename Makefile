@@ -9,6 +9,9 @@ ONLY ?=
 # As the image is built; only the race detector needs cgo. One setting for all, so that nothing is compiled twice.
 export CGO_ENABLED = 0
 
+# Packages whose tests tell what happens within a time.
+ALONE := /(cmd/listedge|limiter|origin/follower)$$
+
 .DEFAULT_GOAL := help
 .PHONY: help run build test check bench soak fuzz vuln image clean
 
@@ -29,7 +32,8 @@ test: ## check, and all tests under the race detector, with what they need insta
 	@$(MAKE) --no-print-directory check
 	@CGO_ENABLED=1 go test -race -run '^$$' ./... >/dev/null # compile, both cores busy
 	@go -C deploy test -run '^$$' . >/dev/null
-	CGO_ENABLED=1 go test -race -p 1 -timeout 9m ./... # one package after the other: their servers have the machine to themselves
+	CGO_ENABLED=1 go test -race -p 2 -timeout 9m $$(go list ./... | grep -vE '$(ALONE)')
+	CGO_ENABLED=1 go test -race -p 1 -timeout 9m $$(go list ./... | grep -E '$(ALONE)') # their servers have the machine to themselves
 	go test -run Alloc ./edge ./cache ./limiter ./origin # which the race detector would falsify
 	go -C deploy test -timeout 8m . # a module of its own: see its go.mod
 

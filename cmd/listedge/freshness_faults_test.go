@@ -37,9 +37,8 @@ var faults = []fault{
 		execute(t, f.url, "ALTER TABLE items ADD COLUMN IF NOT EXISTS filler int DEFAULT (random() * 1000)::int")
 		execute(t, f.url, "ALTER TABLE items ALTER COLUMN unit TYPE text")
 	}},
-	{name: "TRUNCATE and reload", lasts: 2 * time.Second, forms: append([]form{truncated, truncated, truncated}, usualForms...), happens: func(*testing.T, *fleet) {}},
-	{name: "partitions, of which one is truncated", lasts: 4 * time.Second, forms: append([]form{truncated, truncated, truncated}, usualForms...), happens: func(t *testing.T, f *fleet) {
-		time.Sleep(500 * time.Millisecond)
+	{name: "TRUNCATE of a table, then of a partition", lasts: 5 * time.Second, forms: append([]form{truncated, truncated, truncated}, usualForms...), happens: func(t *testing.T, f *fleet) {
+		time.Sleep(2 * time.Second)
 		f.partition(t)
 	}},
 	{name: "Redis flushed", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
@@ -86,13 +85,11 @@ var faults = []fault{
 		n.signal(syscall.SIGCONT)
 		within(t, 20*time.Second, "a gap", func() bool { return n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`) > before })
 	}},
-	{name: "the standby frozen", lasts: 3 * time.Second, happens: func(_ *testing.T, f *fleet) {
+	{name: "the standby frozen, then crashed", lasts: 5 * time.Second, happens: func(t *testing.T, f *fleet) {
 		time.Sleep(500 * time.Millisecond)
 		_ = f.standby.Freeze()
 		time.Sleep(2 * time.Second)
 		_ = f.standby.Thaw()
-	}},
-	{name: "the standby restarted", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
 		_ = f.standby.Kill(syscall.SIGQUIT)
 		time.Sleep(500 * time.Millisecond)
 		if err := f.standby.Restart(context.Background()); err != nil {
