@@ -21,7 +21,7 @@ import (
 // requests cause, and what does not fit into the queue waits for its reader.
 type ahead struct {
 	cache *Cache
-	queue chan hotEntry
+	queue chan func()
 	ended sync.WaitGroup
 
 	done, dropped         atomic.Uint64
@@ -31,12 +31,10 @@ type ahead struct {
 // hotEntry is a page worth reading ahead. It does not keep the page from being
 // evicted.
 type hotEntry struct {
-	holder  weak.Pointer[holder]
-	pair    stream.Pair
-	fill    Fill
-	queued  *atomic.Bool // it is on its way already
-	claimed bool         // this node was to read it for the fleet, and read it too early
-	next    *nextPage    // instead of all above: see walk.go
+	holder weak.Pointer[holder]
+	pair   stream.Pair
+	fill   Fill
+	queued *atomic.Bool // it is on its way already
 }
 
 const (
@@ -63,7 +61,7 @@ func isHot(asked uint64, elapsed time.Duration) bool {
 }
 
 func startAhead(c *Cache) *ahead {
-	a := &ahead{cache: c, queue: make(chan hotEntry, aheadQueue)}
+	a := &ahead{cache: c, queue: make(chan func(), aheadQueue)}
 	for range aheadWorkers {
 		a.ended.Go(a.work)
 	}
@@ -92,7 +90,17 @@ func (a *ahead) remember(h *holder, pair stream.Pair, p *Page, fill Fill) {
 // changed is told of each change of a pair, under the tracker's lock.
 func (a *ahead) changed(state *pairState) {
 	for _, e := range state.hot {
-		a.enqueue(e)
+		if !e.queued.CompareAndSwap(false, true) {
+			continue
+		}
+		visit := func() {
+			e.queued.Store(false) // a change from now on is a reason of its own
+			a.visit(e)
+		}
+		if !a.offer(visit) {
+			e.queued.Store(false)
+			a.dropped.Add(1)
+		}
 	}
 }
 
@@ -106,19 +114,24 @@ func (a *ahead) again(key []byte, pair stream.Pair, p *Page, fill Fill) bool {
 	if change := p.lastChange(); h.insisted.Swap(change) == change {
 		return false
 	}
-	return a.enqueue(hotEntry{holder: weak.Make(h), pair: pair, fill: fill, queued: new(atomic.Bool), claimed: true})
+	held := weak.Make(h)
+	offered := a.offer(func() {
+		if h := held.Value(); h != nil {
+			a.insist(h, pair, fill)
+		}
+	})
+	if !offered {
+		a.dropped.Add(1)
+	}
+	return offered
 }
 
-func (a *ahead) enqueue(e hotEntry) bool {
-	if !e.queued.CompareAndSwap(false, true) {
-		return true
-	}
+// offer has a worker do it, unless too much waits.
+func (a *ahead) offer(do func()) bool {
 	select {
-	case a.queue <- e:
+	case a.queue <- do:
 		return true
 	default:
-		e.queued.Store(false)
-		a.dropped.Add(1)
 		return false
 	}
 }
@@ -128,42 +141,40 @@ func (a *ahead) work() {
 		select {
 		case <-a.cache.ctx.Done():
 			return
-		case e := <-a.queue:
-			e.queued.Store(false) // a change from now on is a reason of its own
-			if e.next != nil {
-				a.step(e.next)
-			} else {
-				a.visit(e)
+		case do := <-a.queue:
+			if a.cache.enter() {
+				do()
+				a.cache.running.Done()
 			}
 		}
 	}
 }
 
+// visit reads the page if it is still asked for.
 func (a *ahead) visit(e hotEntry) {
 	c, h := a.cache, e.holder.Value()
 	if h == nil {
 		c.follow.unlist(e)
 		return
 	}
-	if !c.enter() {
-		return
-	}
-	defer c.running.Done()
-	if e.claimed {
-		a.insist(e, h)
-		return
-	}
 	switch asked, elapsed := a.heat(h); {
 	case isHot(asked, elapsed):
 		a.done.Add(1)
-		_, _, _ = c.flights.Do(h.key, func() (any, error) { return c.fly([]byte(h.key), e.pair, e.fill) }) // an error is the next reader's to see
+		a.fly([]byte(h.key), e.pair, e.fill)
 	case asked > 0 || elapsed > coolAfter:
 		c.follow.unlist(e)
 	}
 }
 
-// insist reads the page until it shows the change.
-func (a *ahead) insist(e hotEntry, h *holder) {
+// fly joins the page's flight, or begins it. An error is the next reader's to
+// see.
+func (a *ahead) fly(key []byte, pair stream.Pair, fill Fill) {
+	_, _, _ = a.cache.flights.Do(string(key), func() (any, error) { return a.cache.fly(key, pair, fill) })
+}
+
+// insist reads the page, which this node was to read for the fleet and read too
+// early, until it shows the change.
+func (a *ahead) insist(h *holder, pair stream.Pair, fill Fill) {
 	c, key := a.cache, []byte(h.key)
 	for _, pause := range aheadPauses {
 		select {
@@ -178,7 +189,7 @@ func (a *ahead) insist(e hotEntry, h *holder) {
 		_, err, _ := c.flights.Do(h.key, func() (any, error) {
 			ctx, cancel := context.WithTimeout(c.ctx, c.options.FillTimeout)
 			defer cancel()
-			return c.read(ctx, key, e.pair, nil, Origin, e.fill)
+			return c.read(ctx, key, pair, nil, Origin, fill)
 		})
 		if err != nil {
 			break

@@ -2,7 +2,6 @@ package cache
 
 import (
 	"bytes"
-	"sync/atomic"
 
 	"listedge/stream"
 )
@@ -17,13 +16,6 @@ import (
 // asks for it, so a client that stops has cost one page. The budget is ahead's,
 // and of its queue walks may fill one half: they can wait, a hot page cannot.
 
-// nextPage is a page that a walk is about to ask for.
-type nextPage struct {
-	key  []byte
-	pair stream.Pair
-	fill Fill
-}
-
 // Leads says, to the first who asks and to nobody else, that the page after
 // this one may be worth reading ahead.
 func (p *Page) Leads() bool {
@@ -33,24 +25,17 @@ func (p *Page) Leads() bool {
 // ReadNext has the key's page read in the background, unless it is in memory
 // or too much else is to be read. It keeps neither key nor the caller waiting.
 func (c *Cache) ReadNext(key []byte, pair stream.Pair, fill Fill) {
-	a := c.ahead
-	if len(a.queue) >= aheadQueue/2 {
+	a, owned := c.ahead, bytes.Clone(key)
+	if len(a.queue) >= aheadQueue/2 || !a.offer(func() { a.step(owned, pair, fill) }) {
 		a.nextDropped.Add(1)
-		return
 	}
-	a.enqueue(hotEntry{next: &nextPage{bytes.Clone(key), pair, fill}, queued: new(atomic.Bool)})
 }
 
 // step reads the next page of a walk.
-func (a *ahead) step(n *nextPage) {
-	c := a.cache
-	if !c.enter() {
-		return
-	}
-	defer c.running.Done()
-	if _, ok := c.recall(c.memory.get(n.key)); ok {
+func (a *ahead) step(key []byte, pair stream.Pair, fill Fill) {
+	if _, ok := a.cache.recall(a.cache.memory.get(key)); ok {
 		return
 	}
 	a.nextDone.Add(1)
-	_, _, _ = c.flights.Do(string(n.key), func() (any, error) { return c.fly(n.key, n.pair, n.fill) }) // an error is the walk's to see
+	a.fly(key, pair, fill)
 }

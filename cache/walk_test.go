@@ -18,7 +18,7 @@ func TestTheNextPageIsReadBehindTheAnswer(t *testing.T) {
 		fill := counted(&queries, by.fill)
 		by.cache.ReadNext(keyOf("2"), listA, fill)
 		eventually(t, name+": it is in memory", func() bool { return by.cache.memory.get(keyOf("2")) != nil })
-		by.cache.ahead.step(&nextPage{keyOf("2"), listA, fill}) // what is there is not read again
+		by.cache.ahead.step(keyOf("2"), listA, fill) // what is there is not read again
 		r, err := by.cache.Forward(keyOf("2"), listA, fails(errPanic))
 		if err != nil || string(r.Page.Body) != "next" || r.Source != Memory {
 			t.Errorf("%s: %+v, %v", name, r, err)
