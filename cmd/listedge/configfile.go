@@ -52,17 +52,32 @@ func (c configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any
 	if !ok || slices.ContainsFunc(flag.Envs, func(name string) bool { _, set := os.LookupEnv(name); return set }) {
 		return nil, nil
 	}
-	switch v := value.(type) {
-	case []any:
-		parts := make([]string, len(v))
-		for i, part := range v {
-			parts[i] = fmt.Sprint(part)
-		}
-		return strings.Join(parts, ","), nil
+	switch value.(type) {
 	case map[string]any, nil:
 		return nil, fmt.Errorf("--config: %s: not a value", flag.Name)
 	}
-	return fmt.Sprint(value), nil
+	return settingText(value), nil
+}
+
+// settingText writes a setting as a flag or the environment has it.
+func settingText(value any) string {
+	list := reflect.ValueOf(value)
+	if list.Kind() != reflect.Slice {
+		return fmt.Sprint(value)
+	}
+	parts := make([]string, list.Len())
+	for i := range parts {
+		parts[i] = fmt.Sprint(list.Index(i).Interface())
+	}
+	return strings.Join(parts, ",")
+}
+
+// settings are a command's flags, but for those that do something and set
+// nothing.
+func settings(ctx *kong.Context) []*kong.Flag {
+	return slices.DeleteFunc(ctx.Flags(), func(f *kong.Flag) bool {
+		return f.Target.Type().PkgPath() == "github.com/alecthomas/kong" || f.Name == "help" || f.Name == "print-config"
+	})
 }
 
 // printConfig is a flag that has the settings in effect printed, as --config
@@ -71,10 +86,7 @@ type printConfig bool
 
 // AfterApply prints, and ends the program.
 func (printConfig) AfterApply(k *kong.Kong, ctx *kong.Context) error {
-	for _, flag := range ctx.Flags() {
-		if flag.Target.Type().PkgPath() == "github.com/alecthomas/kong" || flag.Name == "help" || flag.Name == "print-config" {
-			continue // they do something, and set nothing
-		}
+	for _, flag := range settings(ctx) {
 		value := ctx.FlagValue(flag)
 		if reflect.ValueOf(value).IsZero() && flag.Default == "" {
 			continue // not set

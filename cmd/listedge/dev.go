@@ -13,11 +13,11 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/google/uuid"
 
 	"listedge/origin"
@@ -48,7 +48,7 @@ var devSeed = load.SeedSpec{Workspaces: 2, Items: 3000, Contacts: 1500, Seed: 1}
 var errPostgresEnded = errors.New("the private Postgres has ended")
 
 // Run starts Postgres, prepares it, and serves on it until ctx ends.
-func (c *devCommand) Run(ctx context.Context, t *terminal) (err error) {
+func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) (err error) {
 	if c.Nodes < 1 {
 		return usageError{fmt.Errorf("--nodes must be at least 1")}
 	}
@@ -131,7 +131,7 @@ func (c *devCommand) Run(ctx context.Context, t *terminal) (err error) {
 	}
 	closeAll()
 	listeners = nil // the children open them
-	return c.fleet(ctx, t, addresses, url, func() { c.welcome(t, addresses, url, key, workspace) })
+	return c.fleet(ctx, t, flags, addresses, url, func() { c.welcome(t, addresses, url, key, workspace) })
 }
 
 // addresses are the listeners of each node, on successive ports.
@@ -234,7 +234,7 @@ func reachable(listen string) string {
 
 // fleet runs each node as a process of its own, so that one can be stopped or
 // killed and the others watched, and ends them all when ctx does.
-func (c *devCommand) fleet(ctx context.Context, t *terminal, addresses []listenFlags, url string, ready func()) error {
+func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context, addresses []listenFlags, url string, ready func()) error {
 	program, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
@@ -252,7 +252,7 @@ func (c *devCommand) fleet(ctx context.Context, t *terminal, addresses []listenF
 	}()
 	for i, a := range addresses {
 		command := exec.Command(program, "serve")
-		command.Env = append(os.Environ(), c.environment(a, url)...)
+		command.Env = append(os.Environ(), environment(flags, a, url)...)
 		prefix := fmt.Sprintf("node %d | ", i+1)
 		command.Stdout, command.Stderr = out.prefixed(prefix), out.prefixed(prefix)
 		child, err := sandbox.StartChild(command)
@@ -279,26 +279,16 @@ func (c *devCommand) fleet(ctx context.Context, t *terminal, addresses []listenF
 	}
 }
 
-// environment hands a node its settings.
-func (c *devCommand) environment(a listenFlags, url string) []string {
-	proxies := make([]string, len(c.TrustedProxies))
-	for i, p := range c.TrustedProxies {
-		proxies[i] = p.String()
-	}
-	env := []string{
-		"LISTEDGE_LISTEN=" + a.Listen, "LISTEDGE_ADMIN_LISTEN=" + a.AdminListen,
-		"LISTEDGE_DATABASE_URL=" + url, "LISTEDGE_REDIS_URL=" + c.RedisURL,
-		"LISTEDGE_CACHE_MEMORY=" + strconv.FormatInt(int64(c.CacheMemory), 10),
-		"LISTEDGE_CACHE_TTL=" + c.CacheTTL.String(), "LISTEDGE_MAX_STALE=" + c.MaxStale.String(),
-		"LISTEDGE_LIMITER_FAILURE_MODE=" + c.LimiterFailureMode.String(), "LISTEDGE_FRESHNESS_BOUND=" + c.FreshnessBound.String(),
-		"LISTEDGE_KEY_GRACE=" + c.KeyGrace.String(),
-		"LISTEDGE_DATABASE_CONNECTIONS=" + strconv.Itoa(c.DatabaseConnections),
-		"LISTEDGE_QUERY_TIMEOUT=" + c.QueryTimeout.String(), "LISTEDGE_DRAIN=" + c.Drain.String(),
-		"LISTEDGE_LOG_FORMAT=" + c.LogFormat, "LISTEDGE_LOG_LEVEL=" + c.LogLevel.String(),
-		"LISTEDGE_ACCESS_LOG=" + string(c.AccessLog), "LISTEDGE_SERVER_TIMING=" + strconv.FormatBool(c.ServerTiming),
-	}
-	if len(proxies) > 0 {
-		env = append(env, "LISTEDGE_TRUSTED_PROXIES="+strings.Join(proxies, ","))
+// environment hands a node its settings: those of this command that are not
+// its own.
+func environment(flags *kong.Context, a listenFlags, url string) []string {
+	env := []string{"LISTEDGE_LISTEN=" + a.Listen, "LISTEDGE_ADMIN_LISTEN=" + a.AdminListen, "LISTEDGE_DATABASE_URL=" + url}
+	for _, flag := range settings(flags) {
+		switch flag.Name {
+		case "listen", "admin-listen", "data-dir", "nodes":
+		default:
+			env = append(env, flag.Envs[0]+"="+settingText(flag.Target.Interface()))
+		}
 	}
 	return env
 }
