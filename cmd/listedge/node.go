@@ -87,12 +87,16 @@ func listenError(flag string, err error) error {
 func newNode(ctx context.Context, f nodeFlags, databaseURL string, log *recentLog, public, private net.Listener) (n *node, err error) {
 	logger := slog.New(log)
 	n = &node{logger: logger, drain: f.Drain, public: public, private: private}
+	defer func(begun *node) { // which a return has forgotten by then
+		if err != nil {
+			err = errors.Join(err, begun.closeLayers(ctx))
+		}
+	}(n)
 	if n.redis, err = openRedis(f.RedisURL); err != nil {
 		return nil, err
 	}
 	n.database, err = origin.Open(ctx, origin.DatabaseOptions{URL: databaseURL, Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout})
 	if err != nil {
-		n.redis.close()
 		return nil, usageError{err}
 	}
 	options := cache.Options{
@@ -113,10 +117,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, log *recentLo
 		n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: changes, LogKept: f.CacheTTL + f.MaxStale + time.Minute,
 			Silence: func() time.Duration { return n.cache.Silence() }, Logger: logger})
 	}
-	n.cache, err = cache.New(options)
-	if err != nil {
-		n.redis.close()
-		_ = n.database.Close(ctx)
+	if n.cache, err = cache.New(options); err != nil {
 		return nil, err
 	}
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, Logger: logger, FailureMode: f.LimiterFailureMode})
@@ -138,8 +139,6 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, log *recentLo
 				func() bool { return !pages.Stats().Standbys[i].IsForeign }})
 	}
 	if n.tracer, err = openTracer(ctx, logger); err != nil {
-		err = errors.Join(err, n.limiter.Close(ctx), n.cache.Close(ctx), n.database.Close(ctx))
-		n.redis.close()
 		return nil, err
 	}
 	registry := metrics.New(version)
@@ -205,10 +204,23 @@ func (n *node) serve(ctx context.Context) error {
 func (n *node) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	err := errors.Join(n.server.Shutdown(ctx), n.cache.Close(ctx), n.limiter.Close(ctx))
+	return errors.Join(n.server.Shutdown(ctx), n.closeLayers(ctx), n.admin.Close())
+}
+
+// closeLayers closes what lies beneath the server, as far as it was opened.
+func (n *node) closeLayers(ctx context.Context) (err error) {
+	if n.cache != nil {
+		err = n.cache.Close(ctx)
+	}
+	if n.limiter != nil {
+		err = errors.Join(err, n.limiter.Close(ctx))
+	}
 	n.closeTracer()
 	n.redis.close()
-	return errors.Join(err, n.database.Close(ctx), n.admin.Close())
+	if n.database != nil {
+		err = errors.Join(err, n.database.Close(ctx))
+	}
+	return err
 }
 
 // newLog makes the process's log and quietens the Redis client's own, whose
