@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -15,6 +14,7 @@ import (
 	"testing"
 
 	"listedge/origin"
+	"listedge/sandbox"
 	"listedge/sandbox/sandboxtest"
 )
 
@@ -127,22 +127,15 @@ func freePorts(t *testing.T, span int) int {
 // not run as root.
 func asServer(t *testing.T, cmd *exec.Cmd, home string) {
 	t.Helper()
-	cmd.SysProcAttr = &syscall.SysProcAttr{}
-	if os.Geteuid() != 0 {
+	account, err := sandbox.ServerAccount()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: account}
+	if account == nil {
 		return
 	}
-	for _, name := range []string{"postgres", "nobody"} {
-		u, err := user.Lookup(name)
-		if err != nil {
-			continue
-		}
-		uid, _ := strconv.Atoi(u.Uid)
-		gid, _ := strconv.Atoi(u.Gid)
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-		if err := os.Chown(home, uid, gid); err != nil {
-			t.Fatal(err)
-		}
-		return
+	if err := os.Chown(home, int(account.Uid), int(account.Gid)); err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no account to run Postgres as")
 }

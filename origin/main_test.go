@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,13 +14,14 @@ import (
 	"go.uber.org/goleak"
 
 	"listedge/sandbox"
+	"listedge/sandbox/sandboxtest"
 )
 
 // One private Postgres serves the whole binary; it starts with the first test
 // that wants a database. Tests that kill or freeze a server start their own.
 func TestMain(m *testing.M) {
 	code := m.Run()
-	stopServer()
+	must(shared.Stop())
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
 		code = 1
@@ -35,42 +35,29 @@ const patience = 30 * time.Second
 // templateDatabase is migrated and empty; every test's database is a copy.
 const templateDatabase = "template_listedge"
 
-type testServer struct {
-	*sandbox.Postgres
-	dir string
-}
-
 var (
-	serverStarted atomic.Bool
-	databases     atomic.Int64 // made so far; each has its number in its name
+	databases atomic.Int64 // made so far; each has its number in its name
 
-	// server has no autovacuum, so that tests say when statistics are taken.
-	server = sync.OnceValue(func() testServer {
-		serverStarted.Store(true)
-		dir, err := os.MkdirTemp("", "listedge-test-")
-		must(err)
-		must(os.Chmod(dir, 0o755)) // the account Postgres runs as must get in
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-		defer cancel()
-		postgres, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: dir, Disposable: true, Settings: map[string]string{
+	// shared has no autovacuum, so that tests say when statistics are taken.
+	shared = sandboxtest.Shared{
+		Settings: map[string]string{
 			"autovacuum": "off", "synchronous_commit": "off", "wal_level": "minimal", "max_wal_senders": "0",
 			"shared_buffers": "256MB", "maintenance_work_mem": "256MB", "max_wal_size": "4GB",
-		}})
-		must(err)
-		must(CreateDatabase(ctx, postgres.URL("postgres"), templateDatabase))
-		_, err = MigrateUp(ctx, postgres.URL(templateDatabase))
-		must(err)
-		return testServer{postgres, dir}
-	})
+		},
+		Prepare: func(ctx context.Context, p *sandbox.Postgres) error {
+			if err := CreateDatabase(ctx, p.URL("postgres"), templateDatabase); err != nil {
+				return err
+			}
+			_, err := MigrateUp(ctx, p.URL(templateDatabase))
+			return err
+		},
+	}
 )
 
-func stopServer() {
-	if !serverStarted.Load() {
-		return
-	}
-	s := server()
-	must(s.Stop())
-	must(os.RemoveAll(s.dir))
+func server() *sandbox.Postgres {
+	p, err := shared.Postgres()
+	must(err)
+	return p
 }
 
 // must is for the server all tests stand on: without it there is no test to fail.

@@ -11,9 +11,9 @@ import (
 	"syscall"
 )
 
-// serverAccount is the account Postgres runs as: our own (nil), or, because it
-// refuses root, the first unprivileged one there is.
-func serverAccount() (*syscall.Credential, error) {
+// ServerAccount is the account Postgres runs as: our own (nil), or, because it
+// refuses root, the first unprivileged one there is. Error: there is none.
+func ServerAccount() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}

@@ -62,7 +62,7 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
 		}
 		return nil, err
 	}
-	if p.as, err = serverAccount(); err != nil {
+	if p.as, err = ServerAccount(); err != nil {
 		return nil, err
 	}
 	if err := prepareFolder(o.Dir, p.as); err != nil {

@@ -11,61 +11,77 @@ import (
 )
 
 // What the documents say is there: each test and benchmark they have the reader
-// run, each file, and each flag.
+// run, each file, and each flag. (The README's files and flags: readme_test.go.)
 func TestDocumentsNameWhatIsThere(t *testing.T) {
 	documents, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
 	if err != nil || len(documents) < 3 {
 		t.Fatal(documents, err)
 	}
-	flags := ""
-	for _, of := range [][]string{{"serve"}, {"dev"}, {"doctor"}, {"bench"}, {"keys", "create"}} {
-		flags += command(t, append(of, "--help")...)
-	}
-	flags += "--print-config"
-	for _, document := range append(documents, filepath.Join("..", "..", "README.md")) {
+	flags := "--print-config" + helpOf(t, "serve", "dev", "doctor", "bench", "keys create")
+	for _, document := range documents {
 		b, err := os.ReadFile(document)
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := string(b)
-		for _, m := range regexp.MustCompile("`go (-C deploy )?test ([^`]*)`").FindAllStringSubmatch(text, -1) {
-			arguments := strings.Fields(strings.ReplaceAll(m[2], "'", ""))
-			if slices.Contains(arguments, "-update") {
-				continue
-			}
-			folder := filepath.Join("..", "..")
-			if m[1] != "" {
-				folder = filepath.Join(folder, "deploy")
-			}
-			for _, pattern := range regexp.MustCompile(`-(?:run|bench) (\S+)`).FindAllStringSubmatch(strings.Join(arguments, " "), -1) {
-				var packages []string
-				for _, a := range arguments {
-					if a == "." || strings.HasPrefix(a, "./") {
-						packages = append(packages, a)
-					}
-				}
-				if pattern[1] == "^$" {
-					continue
-				}
-				for _, alternative := range strings.Split(pattern[1], "|") {
-					found := false
-					for _, p := range packages {
-						found = found || declares(t, filepath.Join(folder, p), alternative)
-					}
-					if !found {
-						t.Errorf("%s: no test is called %q in %v", document, alternative, packages)
-					}
-				}
+		text := strings.ReplaceAll(string(b), "`bin/`", "") // which make makes
+		namesTests(t, document, text)
+		namesFiles(t, document, text)
+		namesFlags(t, document, text, flags)
+	}
+	readme, text := readme(t)
+	namesTests(t, readme, text)
+}
+
+// helpOf is what the commands say of themselves.
+func helpOf(t *testing.T, commands ...string) (help string) {
+	t.Helper()
+	for _, c := range commands {
+		help += command(t, append(strings.Fields(c), "--help")...)
+	}
+	return help
+}
+
+func namesFiles(t *testing.T, document, text string) {
+	t.Helper()
+	for _, m := range regexp.MustCompile("`((?:[a-z_]+/)+[A-Za-z_.]*)`").FindAllStringSubmatch(text, -1) {
+		if _, err := os.Stat(filepath.Join("..", "..", m[1])); err != nil {
+			t.Errorf("%s: %s is not there", document, m[1])
+		}
+	}
+}
+
+func namesFlags(t *testing.T, document, text, flags string) {
+	t.Helper()
+	for _, m := range regexp.MustCompile("`(--[a-z-]+)[ `]").FindAllStringSubmatch(text, -1) {
+		if !strings.Contains(flags, m[1]) {
+			t.Errorf("%s: %s is no flag", document, m[1])
+		}
+	}
+}
+
+// namesTests looks at each `go test`: what it selects by name must be there.
+func namesTests(t *testing.T, document, text string) {
+	t.Helper()
+	for _, m := range regexp.MustCompile("`go (-C deploy )?test ([^`]*)`").FindAllStringSubmatch(text, -1) {
+		arguments := strings.Fields(strings.ReplaceAll(m[2], "'", ""))
+		if slices.Contains(arguments, "-update") {
+			continue
+		}
+		root := filepath.Join("..", "..")
+		if m[1] != "" {
+			root = filepath.Join(root, "deploy")
+		}
+		var folders []string
+		for _, a := range arguments {
+			if a == "." || strings.HasPrefix(a, "./") {
+				folders = append(folders, filepath.Join(root, a))
 			}
 		}
-		for _, m := range regexp.MustCompile("`((?:[a-z_]+/)+[A-Za-z_.]*)`").FindAllStringSubmatch(text, -1) {
-			if _, err := os.Stat(filepath.Join("..", "..", m[1])); err != nil && m[1] != "bin/" { // which make makes
-				t.Errorf("%s: %s is not there", document, m[1])
-			}
-		}
-		for _, m := range regexp.MustCompile("`(--[a-z-]+)[ `]").FindAllStringSubmatch(text, -1) {
-			if !strings.Contains(flags, m[1]) {
-				t.Errorf("%s: %s is no flag", document, m[1])
+		for _, pattern := range regexp.MustCompile(`-(?:run|bench) (\S+)`).FindAllStringSubmatch(strings.Join(arguments, " "), -1) {
+			for _, name := range strings.Split(pattern[1], "|") {
+				if name != "^$" && !slices.ContainsFunc(folders, func(folder string) bool { return declares(t, folder, name) }) {
+					t.Errorf("%s: no test is called %q in %v", document, name, folders)
+				}
 			}
 		}
 	}

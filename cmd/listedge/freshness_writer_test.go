@@ -81,10 +81,6 @@ type form func(ctx context.Context, conn *pgx.Conn, h *history, v int) error
 
 var usualForms = []form{inPlace, inPlace, inPlace, deleteAndInsert, copyIn, moveIn, prepared, withRollbacks}
 
-func inTransaction(ctx context.Context, conn *pgx.Conn, statements func(tx pgx.Tx) error) error {
-	return pgx.BeginFunc(ctx, conn, statements)
-}
-
 func each(ctx context.Context, tx pgx.Tx, statements ...statement) error {
 	for _, s := range statements {
 		if _, err := tx.Exec(ctx, s.sql, s.args...); err != nil {
@@ -109,13 +105,13 @@ func inPlace(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
 }
 
 func deleteAndInsert(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
-	return inTransaction(ctx, conn, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		return each(ctx, tx, sql("DELETE FROM items WHERE workspace_id = $1", h.workspace), sql(twoRows, h.workspace, strconv.Itoa(v)))
 	})
 }
 
 func copyIn(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
-	return inTransaction(ctx, conn, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if err := each(ctx, tx, sql("DELETE FROM items WHERE workspace_id = $1", h.workspace)); err != nil {
 			return err
 		}
@@ -127,13 +123,13 @@ func copyIn(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
 
 // moveIn has the rows written to another workspace first.
 func moveIn(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
-	err := inTransaction(ctx, conn, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		return each(ctx, tx, sql("DELETE FROM items WHERE workspace_id = $1", h.parking), sql(twoRows, h.parking, strconv.Itoa(v)))
 	})
 	if err != nil {
 		return err
 	}
-	return inTransaction(ctx, conn, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		return each(ctx, tx, sql("DELETE FROM items WHERE workspace_id = $1", h.workspace),
 			sql("UPDATE items SET workspace_id = $1 WHERE workspace_id = $2", h.workspace, h.parking))
 	})
@@ -178,7 +174,7 @@ func withRollbacks(ctx context.Context, conn *pgx.Conn, h *history, v int) error
 	if err := tx.Rollback(ctx); err != nil {
 		return err
 	}
-	return inTransaction(ctx, conn, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		return each(ctx, tx, sql("SAVEPOINT s"), wrong, sql("ROLLBACK TO s"),
 			sql("UPDATE items SET stock_on_hand = $2 WHERE workspace_id = $1", h.workspace, strconv.Itoa(v)))
 	})
@@ -187,7 +183,7 @@ func withRollbacks(ctx context.Context, conn *pgx.Conn, h *history, v int) error
 // truncated empties the table, or the partition, that the rows are in, and puts
 // all others back.
 func truncated(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
-	return inTransaction(ctx, conn, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if err := each(ctx, tx, sql("LOCK TABLE items IN ACCESS EXCLUSIVE MODE")); err != nil {
 			return err
 		}

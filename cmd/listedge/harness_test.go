@@ -37,46 +37,28 @@ func TestMain(m *testing.M) {
 		main()
 	}
 	code := m.Run()
-	for _, stop := range stops {
-		stop()
-	}
+	_ = shared.Stop()
 	os.Exit(code)
 }
 
-// Servers that tests share, as long as they do them no harm.
+// The server that tests share, as long as they do it no harm.
 var (
-	stops    []func()
-	shared   = sync.OnceValues(func() (*sandbox.Postgres, error) { return startPostgres() })
-	template = "template_of_tests"
+	shared = sandboxtest.Shared{Prepare: func(ctx context.Context, p *sandbox.Postgres) error {
+		if err := origin.CreateDatabase(ctx, p.URL("postgres"), template); err != nil {
+			return err
+		}
+		_, err := origin.MigrateUp(ctx, p.URL(template))
+		return err
+	}}
 	lastName int
 )
 
-func startPostgres() (*sandbox.Postgres, error) {
-	dir, err := os.MkdirTemp("", "listedge-test-")
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	p, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: dir, Disposable: true})
-	if err != nil {
-		return nil, err
-	}
-	stops = append(stops, func() { _ = p.Stop(); _ = os.RemoveAll(dir) })
-	if err := origin.CreateDatabase(ctx, p.URL("postgres"), template); err != nil {
-		return nil, err
-	}
-	_, err = origin.MigrateUp(ctx, p.URL(template))
-	return p, err
-}
+const template = "template_of_tests"
 
 // database returns the URL of a migrated, empty database of the test's own.
 func database(t *testing.T) string {
 	t.Helper()
-	p, err := shared()
+	p, err := shared.Postgres()
 	if err != nil {
 		t.Fatal(err)
 	}

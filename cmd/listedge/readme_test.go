@@ -96,14 +96,6 @@ func TestREADMENamesWhatIsThere(t *testing.T) {
 	if len(commands) < 5 {
 		t.Errorf("only %d commands found", len(commands))
 	}
-	for _, m := range regexp.MustCompile("`((?:[a-z_]+/)+[a-z_.]*)`").FindAllStringSubmatch(text, -1) {
-		if _, err := os.Stat(filepath.Join("..", "..", m[1])); err != nil {
-			t.Errorf("%s is not there", m[1])
-		}
-	}
-	for _, m := range regexp.MustCompile("`(--[a-z-]+)`").FindAllStringSubmatch(text, -1) {
-		if printed := command(t, "serve", "--help") + command(t, "dev", "--help"); !strings.Contains(printed, m[1]) {
-			t.Errorf("%s is no flag", m[1])
-		}
-	}
+	namesFiles(t, "README.md", text)
+	namesFlags(t, "README.md", text, helpOf(t, "serve", "dev"))
 }

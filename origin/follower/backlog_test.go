@@ -15,7 +15,7 @@ import (
 // afterwards all is as ever.
 func TestHeartbeatsWaitForAHugeTransaction(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, server().Postgres)
+	w := newWorld(t, server())
 	var followed atomic.Pointer[Follower]
 	var waited time.Duration // the longest that a heartbeat did, known when the next entry is published
 	log := &faultyLog{Log: w.log}
@@ -33,7 +33,7 @@ func TestHeartbeatsWaitForAHugeTransaction(t *testing.T) {
 		}
 		return nil
 	}
-	f := w.followWith(w.url, log, never)
+	f := w.followWith(w.url, log, uneasy)
 	followed.Store(f.Follower)
 	w.awaitFollowing(f)
 	w.followWith(w.url, w.log, always) // a candidate that would end a holder without signs of life

@@ -9,7 +9,7 @@ import (
 // a hundred nodes ask must not grow into a load. Once none arrives they look.
 func TestCandidatesAreContent(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, server().Postgres)
+	w := newWorld(t, server())
 	w.awaitFollowing(w.follow())
 	const candidates = 10
 	var all []running

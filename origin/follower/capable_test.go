@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
-	"listedge/sandbox"
 	"listedge/sandbox/sandboxtest"
 	"listedge/stream"
 )
@@ -58,7 +57,7 @@ func TestWhatIsLackingIsToldAndNoticedWhenMended(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, server().Postgres)
+			w := newWorld(t, server())
 			address := w.url
 			var role string
 			if c.role != "" {
@@ -74,7 +73,7 @@ func TestWhatIsLackingIsToldAndNoticedWhenMended(t *testing.T) {
 			if c.breaks != "" {
 				w.exec(c.breaks)
 			}
-			f := w.followWith(address, w.log, never)
+			f := w.followWith(address, w.log, uneasy)
 			w.incapable(f, c.why)
 			w.exec(strings.ReplaceAll(c.mends, "ROLENAME", role))
 			w.awaitFollowing(f)
@@ -93,14 +92,8 @@ func TestWhatIsLackingIsToldAndNoticedWhenMended(t *testing.T) {
 
 func TestASettingThatIsLackingIsTold(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
 	settings := map[string]string{"wal_level": "replica", "max_replication_slots": "2", "max_wal_senders": "1"}
-	p, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: sandboxtest.Dir(t), Disposable: true, Settings: settings})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Stop() })
+	p := sandboxtest.PostgresWith(t, settings)
 	w := newWorld(t, p)
 	f := w.follow()
 	w.incapable(f, "wal_level is replica")
@@ -134,7 +127,7 @@ func (w *world) incapableNow(f running, why string) {
 
 func TestHeartbeatsGoOn(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, server().Postgres)
+	w := newWorld(t, server())
 	f := w.follow()
 	w.awaitFollowing(f)
 	probe := uint64(0)
@@ -186,7 +179,7 @@ func TestHeartbeatsGoOn(t *testing.T) {
 
 func TestAnIdleDatabaseRetainsNothing(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, server().Postgres)
+	w := newWorld(t, server())
 	w.awaitFollowing(w.follow())
 	confirmed := func() pglogrepl.LSN {
 		l, err := pglogrepl.ParseLSN(w.text("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '" + w.slotName() + "'"))

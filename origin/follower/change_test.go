@@ -40,7 +40,7 @@ func ids(sql string) string {
 
 func TestWhatAChangeTouches(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, server().Postgres)
+	w := newWorld(t, server())
 	w.awaitFollowing(w.follow())
 	w.exec("CREATE TABLE elsewhere (a int)")
 	const hash = "sha256($1::text::bytea)"
@@ -116,7 +116,7 @@ func TestWhatAChangeTouches(t *testing.T) {
 // has before Postgres 15: types of the database's own, large values, nulls.
 func TestWholeRows(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, server().Postgres)
+	w := newWorld(t, server())
 	w.exec(`CREATE TYPE mood AS ENUM ('fine'); CREATE TYPE pair AS (a mood, b text);
 		ALTER TABLE items ADD m mood, ADD p pair, ADD large text; ALTER TABLE items ALTER large SET STORAGE EXTERNAL;
 		ALTER PUBLICATION listedge SET TABLE items, contacts, api_keys, workspaces`)
@@ -139,7 +139,7 @@ func TestWholeRows(t *testing.T) {
 
 func TestPartitionsAreTheirTable(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, server().Postgres)
+	w := newWorld(t, server())
 	f := w.follow()
 	w.awaitFollowing(f)
 	w.exec(`BEGIN; ALTER TABLE items RENAME TO items_old;
@@ -197,7 +197,7 @@ func TestPartitionsAreTheirTable(t *testing.T) {
 // otherwise by now.
 func TestTablesThatAreGoneHoldNothingUp(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, server().Postgres)
+	w := newWorld(t, server())
 	w.exec(`DROP EVENT TRIGGER listedge_ddl; DROP EVENT TRIGGER listedge_drop`)
 	w.exec(`CREATE TABLE part (a int) PARTITION BY LIST (a); CREATE TABLE part_1 PARTITION OF part FOR VALUES IN (1);
 		CREATE TABLE other (a int); ALTER PUBLICATION listedge ADD TABLE part, other`)

@@ -30,7 +30,7 @@ func TestEpochsBeginWhereSomethingMayBeMissed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, server().Postgres)
+			w := newWorld(t, server())
 			f := w.follow()
 			w.awaitFollowing(f)
 			w.heartbeat()
@@ -73,14 +73,8 @@ func must2[T any](v T, err error) T { must(err); return v }
 // TestServersThatFail ill-treats one server of its own.
 func TestServersThatFail(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	p, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: sandboxtest.Dir(t), Disposable: true, Settings: map[string]string{
-		"max_slot_wal_keep_size": "1MB", "max_wal_size": "32MB", "min_wal_size": "32MB"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Stop() })
+	p := sandboxtest.PostgresWith(t, map[string]string{
+		"max_slot_wal_keep_size": "1MB", "max_wal_size": "32MB", "min_wal_size": "32MB"})
 	w := newWorld(t, p)
 	f := w.follow()
 	w.awaitFollowing(f)

@@ -69,7 +69,7 @@ func (l *faultyLog) Probes(ctx context.Context) (map[string]uint64, error) {
 
 func TestAnAmbiguousAppendIsNotDuplicated(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, server().Postgres)
+	w := newWorld(t, server())
 	doubtful := &faultyLog{Log: w.log}
 	var n, most atomic.Int64
 	doubtful.append = func(ctx context.Context, epoch string, entries []stream.Entry) error {
@@ -88,7 +88,7 @@ func TestAnAmbiguousAppendIsNotDuplicated(t *testing.T) {
 		}
 		return context.DeadlineExceeded
 	}
-	f := w.followWith(w.url, doubtful, never)
+	f := w.followWith(w.url, doubtful, uneasy)
 	w.awaitFollowing(f)
 	expect := func(from, to int) {
 		t.Helper()
@@ -111,7 +111,7 @@ func TestAnAmbiguousAppendIsNotDuplicated(t *testing.T) {
 	for n := few; n < all; n++ { // which come at once
 		insert(n)
 	}
-	f = w.followWith(w.url, doubtful, never)
+	f = w.followWith(w.url, doubtful, uneasy)
 	w.awaitFollowingFrom(f)
 	again := int(w.change().Pairs[0].Workspace[15]) // what was not confirmed yet
 	if again > few {
@@ -125,9 +125,9 @@ func TestAnAmbiguousAppendIsNotDuplicated(t *testing.T) {
 
 func TestALogThatIsAwayLosesNoChange(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, server().Postgres)
+	w := newWorld(t, server())
 	log := &faultyLog{Log: w.log}
-	f := w.followWith(w.url, log, never)
+	f := w.followWith(w.url, log, uneasy)
 	w.awaitFollowing(f)
 	w.heartbeat()
 	epoch := w.epoch
@@ -153,7 +153,7 @@ func TestALogThatIsAwayLosesNoChange(t *testing.T) {
 // The log forgets what is old while a follower, or the next one, needs it.
 func TestATrimmedLog(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, server().Postgres)
+	w := newWorld(t, server())
 	trim := func() stream.Position {
 		last := must2(w.log.Last(w.ctx(), w.epoch))
 		must(w.log.Trim(w.ctx(), w.epoch, stream.Position{Term: last.Term, N: last.N + 1}))

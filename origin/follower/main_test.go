@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 
 	"listedge/origin"
 	"listedge/sandbox"
+	"listedge/sandbox/sandboxtest"
 	"listedge/stream"
 )
 
@@ -24,11 +24,7 @@ import (
 // start their own. Every test has a database, and so a slot, of its own.
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if serverStarted.Load() {
-		s := server()
-		must(s.Stop())
-		must(os.RemoveAll(s.dir))
-	}
+	must(shared.Stop())
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
 		code = 1
@@ -38,28 +34,16 @@ func TestMain(m *testing.M) {
 
 const patience = 30 * time.Second
 
-type testServer struct {
-	*sandbox.Postgres
-	dir string
-}
-
 var (
-	serverStarted atomic.Bool
-	databases     atomic.Int64
-
-	server = sync.OnceValue(func() testServer {
-		serverStarted.Store(true)
-		dir, err := os.MkdirTemp("", "listedge-test-")
-		must(err)
-		must(os.Chmod(dir, 0o755)) // the account Postgres runs as must get in
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-		defer cancel()
-		p, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: dir, Disposable: true, Settings: map[string]string{
-			"max_prepared_transactions": "5", "max_wal_senders": "30"}})
-		must(err)
-		return testServer{p, dir}
-	})
+	databases atomic.Int64
+	shared    = sandboxtest.Shared{Settings: map[string]string{"max_prepared_transactions": "5", "max_wal_senders": "30"}}
 )
+
+func server() *sandbox.Postgres {
+	p, err := shared.Postgres()
+	must(err)
+	return p
+}
 
 func must(err error) {
 	if err != nil {
@@ -143,7 +127,7 @@ type running struct {
 
 func (w *world) follow() running {
 	w.Helper()
-	return w.followWith(w.url, w.log, never)
+	return w.followWith(w.url, w.log, uneasy)
 }
 
 func (w *world) followWith(url string, log stream.Log, silence func() time.Duration) running {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"listedge/sandbox"
 	"listedge/sandbox/sandboxtest"
 	"listedge/stream"
 )
@@ -55,13 +54,7 @@ func (w *world) awaitWaiting(t transaction) {
 // replication is in neither, and lies before what the slot decodes.
 func TestANewSlotMissesNoCommitThatIsNotYetVisible(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	p, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: sandboxtest.Dir(t), Disposable: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Stop() })
+	p := sandboxtest.Postgres(t)
 	w := newWorld(t, p)
 	w.exec("SET synchronous_commit = local") // of the test itself
 	end := withSetting(t, p, "synchronous_standby_names", "nobody")
@@ -94,13 +87,7 @@ func TestANewSlotMissesNoCommitThatIsNotYetVisible(t *testing.T) {
 // The same of a commit that the publication did not tell while it lacked its table.
 func TestAMendedPublicationMissesNoCommitThatIsNotYetVisible(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	p, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: sandboxtest.Dir(t), Disposable: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Stop() })
+	p := sandboxtest.Postgres(t)
 	w := newWorld(t, p)
 	w.exec("SET synchronous_commit = local") // of the test itself
 	f := w.follow()
@@ -176,13 +163,7 @@ func (w *world) toldOrVisible(f running) {
 // kept from it leaves nothing.
 func TestASlotIsMadeByOneAndWhole(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	p, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: sandboxtest.Dir(t), Disposable: true, Settings: map[string]string{"max_replication_slots": "2"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Stop() })
+	p := sandboxtest.PostgresWith(t, map[string]string{"max_replication_slots": "2"})
 	w := newWorld(t, p)
 	const slots = "SELECT coalesce(string_agg(slot_name, ' '), '') FROM pg_replication_slots"
 	type result struct {

@@ -21,13 +21,15 @@ func (w *world) awaitFree() {
 	})
 }
 
-func never() time.Duration { return uneasyAfter + time.Millisecond }
+// uneasy is that no heartbeat came of late, but not for so long that the holder
+// is suspected.
+func uneasy() time.Duration { return uneasyAfter + time.Millisecond }
 
 func always() time.Duration { return time.Hour }
 
 func TestAFrozenFollowerIsOvertakenAndFenced(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, server().Postgres)
+	w := newWorld(t, server())
 	thaw, frozen := make(chan struct{}), make(chan struct{})
 	var freeze atomic.Bool
 	var once sync.Once
@@ -41,7 +43,7 @@ func TestAFrozenFollowerIsOvertakenAndFenced(t *testing.T) {
 		}
 		return nil
 	}
-	first := w.followWith(w.url, slow, never)
+	first := w.followWith(w.url, slow, uneasy)
 	w.awaitFollowing(first)
 	w.heartbeat()
 	epoch := w.epoch
@@ -83,7 +85,7 @@ func TestAnOvertakenFollowerNamesNoEpoch(t *testing.T) {
 	for name, lost := range map[string]bool{"as it begins": false, "as it mends what the log lost": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, server().Postgres)
+			w := newWorld(t, server())
 			var stop atomic.Bool
 			var once sync.Once
 			var woken atomic.Int64
@@ -97,7 +99,7 @@ func TestAnOvertakenFollowerNamesNoEpoch(t *testing.T) {
 				}
 			}
 			stop.Store(!lost)
-			first := w.followWith(w.url, log, never)
+			first := w.followWith(w.url, log, uneasy)
 			if lost {
 				w.awaitFollowing(first)
 				w.heartbeat()
@@ -138,7 +140,7 @@ func TestAnOvertakenFollowerNamesNoEpoch(t *testing.T) {
 
 func TestTheNextFollowsAtOnce(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, server().Postgres)
+	w := newWorld(t, server())
 	f := w.follow()
 	w.awaitFollowing(f)
 	candidates := []running{w.follow(), w.follow()}
@@ -168,9 +170,9 @@ func TestTheNextFollowsAtOnce(t *testing.T) {
 // holder may be busy with a huge transaction: it lives as long as it answers.
 func TestAHealthyHolderIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, server().Postgres)
+	w := newWorld(t, server())
 	silent := &faultyLog{Log: w.log}
-	holder := w.followWith(w.url, w.log, never)
+	holder := w.followWith(w.url, w.log, uneasy)
 	w.awaitFollowing(holder)
 	w.followWith(w.url, silent, always) // reads the log, hears nothing
 	away := &faultyLog{Log: w.log}
@@ -188,7 +190,7 @@ func TestAHealthyHolderIsLeftAlone(t *testing.T) {
 // What was prepared under one follower is told by the one under which it commits.
 func TestPreparedTransactionsOutliveFollowers(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, server().Postgres)
+	w := newWorld(t, server())
 	f := w.follow()
 	w.awaitFollowing(f)
 	prepare := func(n int) {

@@ -18,15 +18,20 @@ const startTimeout = 2 * time.Minute
 // TempDir is closed to everyone but the owner, and Postgres refuses root.)
 func Dir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "listedge-test-")
+	dir, err := tempDir()
 	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
+}
+
+func tempDir() (string, error) {
+	dir, err := os.MkdirTemp("", "listedge-test-")
+	if err != nil {
+		return "", err
+	}
+	return dir, os.Chmod(dir, 0o755)
 }
 
 // Postgres starts a private server without crash safety, for speed.
