@@ -88,6 +88,8 @@ type Fill struct {
 	// Standby reads it from a standby of the server that has replayed its WAL
 	// up to lsn; any error has the primary asked. nil = there is no standby.
 	Standby func(ctx context.Context, server string, lsn uint64) (Filled, error)
+	// Compress says that it is wanted compressed: it goes to other nodes so.
+	Compress bool
 }
 
 // Cache is the two tiers and the collapsing in front of them.

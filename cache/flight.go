@@ -210,6 +210,10 @@ func (c *Cache) read(ctx context.Context, key []byte, pair stream.Pair, held *Pa
 		times.Fill = since(times.Fill.Began)
 		r.Times = times
 	}()
+	if held != nil {
+		_, wanted := held.isDeflated()
+		fill.Compress = fill.Compress || wanted
+	}
 	if p := c.fromStandby(ctx, pair, fill, times); p != nil {
 		c.keep(key, pair, p, fill)
 		return Result{Page: p, Source: Origin, HadStale: held != nil}, nil
@@ -225,7 +229,7 @@ func (c *Cache) read(ctx context.Context, key []byte, pair stream.Pair, held *Pa
 		}
 		return r, err
 	}
-	p := NewPage(filled.Body, filled.Next, began.at)
+	p := fill.page(&filled, began.at)
 	if !c.follow.on() || c.follow.accept(began, p, pair, &filled) == kept {
 		c.keep(key, pair, p, fill)
 	} else {
@@ -251,7 +255,7 @@ func (c *Cache) fromStandby(ctx context.Context, pair stream.Pair, fill Fill, ti
 	if err != nil {
 		return nil // the origin counts it
 	}
-	p := NewPage(filled.Body, filled.Next, began.at)
+	p := fill.page(&filled, began.at)
 	if c.follow.accept(began, p, pair, &filled) != kept {
 		return nil
 	}
@@ -267,6 +271,15 @@ func (c *Cache) keep(key []byte, pair stream.Pair, p *Page, fill Fill) {
 	if p.stands() { // a page of the time when changes could not be followed does not, even if they can now
 		c.ahead.remember(h, pair, p, fill)
 	}
+}
+
+// page makes a page of what was read.
+func (f Fill) page(filled *Filled, proof time.Time) *Page {
+	p := NewPage(filled.Body, filled.Next, proof)
+	if f.Compress {
+		p.Deflate()
+	}
+	return p
 }
 
 // ask is fill, whose panic is an error: in a flight nobody would catch it, and

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -152,12 +153,12 @@ func liveHeap() int64 {
 	return int64(s.HeapAlloc)
 }
 
-// copied is a page with bytes of its own.
+// copied is a page with bytes of its own, in both forms.
 func copied(p *Page) *Page {
-	return &Page{
-		Body: append([]byte(nil), p.Body...), Deflate: append([]byte(nil), p.Deflate...),
-		ETag: string([]byte(p.ETag)), Next: string([]byte(p.Next)), CRC: p.CRC, Proof: time.Now(),
-	}
+	deflate := bytes.Clone(p.Deflate())
+	q := &Page{Body: bytes.Clone(p.Body), ETag: strings.Clone(p.ETag), Next: strings.Clone(p.Next), CRC: p.CRC, Proof: time.Now()}
+	q.deflated.Store(&deflate)
+	return q
 }
 
 func TestMemoryBudget(t *testing.T) {

@@ -18,13 +18,16 @@ import (
 
 // Page is one page of a list, ready for the wire but for its last bytes: the
 // request id, which every answer has of its own. Immutable once made but for
-// how it stands, so any number of answers may be written from it at once.
+// how it stands and its compressed form, so any number of answers may be
+// written from it at once.
 type Page struct {
-	Body    []byte // JSON up to the request id
-	Deflate []byte // Body as deflate blocks, sync-flushed and open-ended; nil where it would not pay
-	CRC     uint32 // CRC-32 (IEEE) of Body, which a gzip trailer goes on from
-	ETag    string // weak, of Body: equal on every node and in every encoding
-	Next    string // the cursor of the next page; empty on the last
+	Body []byte // JSON up to the request id
+	CRC  uint32 // CRC-32 (IEEE) of Body, which a gzip trailer goes on from
+	ETag string // weak, of Body: equal on every node and in every encoding
+	Next string // the cursor of the next page; empty on the last
+
+	deflated  atomic.Pointer[[]byte] // what Deflate returns; nil until it is first asked for
+	deflating sync.Mutex             // held while it is made
 
 	// Proof is the latest moment at which the page is known to have equalled
 	// the database: the beginning of the query that read it, if that was the primary's.
@@ -47,7 +50,7 @@ type Page struct {
 // compressFrom is the body size, in bytes, below which gzip makes answers longer.
 const compressFrom = 256
 
-// compressLevel: what is compressed at every miss must not cost more than the
+// compressLevel: what is compressed at a miss must not cost more than the
 // query. Of a page of 50 items level 1 takes a third, for 80 µs; level 6 takes
 // a tenth less, for 290.
 const compressLevel = 1
@@ -64,17 +67,42 @@ var deflaters = sync.Pool{New: func() any {
 // that began at proof. The page keeps body.
 func NewPage(body []byte, next string, proof time.Time) *Page {
 	sum := sha256.Sum256(body)
-	p := &Page{
+	return &Page{
 		Body: body, Next: next, Proof: proof, begun: proof,
 		CRC:  crc32.ChecksumIEEE(body),
 		ETag: `W/"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`,
 	}
-	if len(body) >= compressFrom {
-		if d := deflate(body); len(d) < len(body) {
-			p.Deflate = d
+}
+
+// Deflate returns the body as deflate blocks, sync-flushed and open-ended; nil
+// where that would not pay. The first who asks has it made, for as much as a
+// query costs; a page that nobody wants compressed is not.
+func (p *Page) Deflate() []byte {
+	if d := p.deflated.Load(); d != nil {
+		return *d
+	}
+	p.deflating.Lock()
+	defer p.deflating.Unlock()
+	if d := p.deflated.Load(); d != nil {
+		return *d
+	}
+	var d []byte
+	if len(p.Body) >= compressFrom {
+		if d = deflate(p.Body); len(d) >= len(p.Body) {
+			d = nil
 		}
 	}
-	return p
+	p.deflated.Store(&d)
+	return d
+}
+
+// isDeflated says whether somebody has asked for the page compressed, and what
+// came of it.
+func (p *Page) isDeflated() ([]byte, bool) {
+	if d := p.deflated.Load(); d != nil {
+		return *d, true
+	}
+	return nil, false
 }
 
 func deflate(body []byte) []byte {
@@ -88,9 +116,14 @@ func deflate(body []byte) []byte {
 	return bytes.Clone(out.Bytes())
 }
 
-// size is what the page occupies, in bytes, all told.
+// size is what the page occupies, in bytes, all told. A compressed form that
+// nobody has asked for yet may still come: it is counted as usual ones are.
 func (p *Page) size(key int) int64 {
-	return int64(len(p.Body)+len(p.Deflate)+len(p.ETag)+len(p.Next)+key) + pageOverhead
+	compressed := len(p.Body) / 3
+	if d, ok := p.isDeflated(); ok {
+		compressed = len(d)
+	}
+	return int64(len(p.Body)+compressed+len(p.ETag)+len(p.Next)+key) + pageOverhead
 }
 
 // stands says whether the page was, at some time, known to show all changes.
@@ -122,6 +155,7 @@ const pageOverhead = 448
 //
 //	magic 4 | CRC-32C of the rest 4 | life ms 8 | proof, wall clock ms 8 | CRC 4 | LSN 8 | key, etag, next, epoch, position, snapshot, server, body, deflate, each behind its length
 //
+// deflate is empty where nobody had asked for it when the page was stored.
 // The magic ends in the version: a page of another version is a miss.
 const (
 	entryMagic = "lep\x03"
@@ -144,7 +178,8 @@ func (p *Page) encode(key []byte, life time.Duration) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(p.Proof.UnixMilli()))
 	b = binary.BigEndian.AppendUint32(b, p.CRC)
 	b = binary.BigEndian.AppendUint64(b, p.View.LSN)
-	for _, part := range [][]byte{key, []byte(p.ETag), []byte(p.Next), []byte(p.Epoch), []byte(p.Position.String()), []byte(p.View.Snapshot.String()), []byte(p.View.Server), p.Body, p.Deflate} {
+	compressed, _ := p.isDeflated()
+	for _, part := range [][]byte{key, []byte(p.ETag), []byte(p.Next), []byte(p.Epoch), []byte(p.Position.String()), []byte(p.View.Snapshot.String()), []byte(p.View.Server), p.Body, compressed} {
 		b = binary.AppendUvarint(b, uint64(len(part)))
 		b = append(b, part...)
 	}
@@ -168,9 +203,9 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (*Page, error
 	life := time.Duration(binary.BigEndian.Uint64(b[8:])) * time.Millisecond
 	proof := time.UnixMilli(int64(binary.BigEndian.Uint64(b[16:])))
 	p := &Page{CRC: binary.BigEndian.Uint32(b[24:]), View: View{LSN: binary.BigEndian.Uint64(b[28:])}}
-	var whose, etag, next, epoch, position, snapshot, server []byte
+	var whose, etag, next, epoch, position, snapshot, server, compressed []byte
 	rest := b[entryHead:]
-	for _, part := range []*[]byte{&whose, &etag, &next, &epoch, &position, &snapshot, &server, &p.Body, &p.Deflate} {
+	for _, part := range []*[]byte{&whose, &etag, &next, &epoch, &position, &snapshot, &server, &p.Body, &compressed} {
 		n, width := binary.Uvarint(rest)
 		if width <= 0 || n > uint64(len(rest)-width) {
 			return nil, errForeign
@@ -181,8 +216,8 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (*Page, error
 	if len(rest) != 0 || !bytes.Equal(whose, key) {
 		return nil, errForeign
 	}
-	if len(p.Deflate) == 0 {
-		p.Deflate = nil
+	if len(compressed) > 0 {
+		p.deflated.Store(&compressed)
 	}
 	p.ETag, p.Next, p.Epoch, p.View.Server = string(etag), string(next), string(epoch), string(server)
 	var err error

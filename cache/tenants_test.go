@@ -57,7 +57,7 @@ func TestNoWorkspaceSeesAnothersPage(t *testing.T) {
 					}
 				}
 				clear(scratch)
-				unzipped, err := goGunzip(gzipMember(r.Page.Body, r.Page.Deflate, r.Page.CRC, "tail"))
+				unzipped, err := goGunzip(gzipMember(r.Page.Body, r.Page.Deflate(), r.Page.CRC, "tail"))
 				if !bytes.Equal(r.Page.Body, answer) || r.Page.Next != hex.EncodeToString(workspace[:]) || err != nil || string(unzipped) != string(answer)+"tail" {
 					t.Errorf("%x asked %q and got, from %v, %.70s", workspace, question, r.Source, r.Page.Body)
 					return

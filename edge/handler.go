@@ -129,7 +129,7 @@ func (s *Server) lookUp(x *exchange) failure {
 	}
 	if !hit {
 		var err error
-		x.page, err = s.forward(x.key, x.query, bypass)
+		x.page, err = s.forward(x, bypass)
 		x.passed(stepForward)
 		if err != nil {
 			return failure{problem: lookUpProblem(err), retry: retrySoon, cause: err}
@@ -150,20 +150,21 @@ func (s *Server) lookUp(x *exchange) failure {
 	return failure{}
 }
 
-// forward is the way of a page that is not in memory. The query is a copy: a
-// fill may outlive the request that began it.
-func (s *Server) forward(key []byte, q origin.Query, bypass bool) (cache.Result, error) {
-	pair, fill := s.fillOf(q)
+// forward is the way of a page that is not in memory.
+func (s *Server) forward(x *exchange, bypass bool) (cache.Result, error) {
+	pair, fill := s.fillOf(x, x.query)
 	if bypass {
-		return s.cache.Bypass(key, pair, fill)
+		return s.cache.Bypass(x.key, pair, fill)
 	}
-	return s.cache.Forward(key, pair, fill)
+	return s.cache.Forward(x.key, pair, fill)
 }
 
-// fillOf is how a query's page is read, and what changes it.
-func (s *Server) fillOf(q origin.Query) (stream.Pair, cache.Fill) {
+// fillOf is how the page of an exchange's query, or of one that follows from
+// it, is read, and what changes it. The query is a copy: a fill may outlive the
+// request that began it.
+func (s *Server) fillOf(x *exchange, q origin.Query) (stream.Pair, cache.Fill) {
 	pair := stream.Pair{Workspace: q.Workspace, Collection: collections[q.Collection]}
-	fill := cache.Fill{Primary: func(ctx context.Context, run string) (cache.Filled, error) {
+	fill := cache.Fill{Compress: acceptsGzip(x.asked.encoding), Primary: func(ctx context.Context, run string) (cache.Filled, error) {
 		return filled(s.origin.FetchFrom(ctx, q, run))
 	}}
 	if s.origin.HasStandbys() {
@@ -180,12 +181,12 @@ func (s *Server) readNext(x *exchange) {
 	if !x.query.After.Set || x.page.Err != nil || !x.page.Page.Leads() || s.origin.Busy() {
 		return
 	}
-	q := x.query // a copy, which outlives the request
+	q := x.query
 	var err error
 	if q.After, err = q.ParseCursor([]byte(x.page.Page.Next)); err != nil {
 		return // by a version that writes other cursors
 	}
-	pair, fill := s.fillOf(q)
+	pair, fill := s.fillOf(x, q)
 	s.cache.ReadNext(appendPageKey(nil, &q, nil), pair, fill)
 }
 

@@ -39,14 +39,18 @@ func (s *Server) writePage(x *exchange) {
 	s.addTiming(a, x)
 	a.add(headerRequestID, x.id)
 
+	var deflate []byte
+	if !notModified && acceptsGzip(x.asked.encoding) {
+		deflate = page.Deflate()
+	}
 	switch {
 	case notModified:
 		answer.SetStatusCode(fasthttp.StatusNotModified)
 		x.outcome = metrics.OutcomeNotModified
-	case page.Deflate != nil && acceptsGzip(x.asked.encoding):
+	case deflate != nil:
 		answer.Header.SetContentTypeBytes(typeJSON)
 		a.lines = append(a.lines, "Content-Encoding: gzip\r\n"...)
-		a.gzip(page, x.id)
+		a.gzip(page, deflate, x.id)
 	default:
 		answer.Header.SetContentTypeBytes(typeJSON)
 		a.tail = appendTail(a.tail, x.id)
@@ -66,9 +70,9 @@ var gzipHead = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff} // deflate, no name
 
 // gzip makes the body one gzip member: the page's deflate blocks as they are,
 // the tail as a stored block, which is final, and the checksum carried on over
-// it. Nothing is compressed. (Two members, though legal, are cut off after the
+// it. Nothing is compressed here. (Two members, though legal, are cut off after the
 // first by browsers.)
-func (a *answer) gzip(page *cache.Page, id []byte) {
+func (a *answer) gzip(page *cache.Page, deflate, id []byte) {
 	const block = 5
 	a.tail = appendTail(append(a.tail, 1, 0, 0, 0, 0), id) // final, stored, with its length yet to come
 	stored := a.tail[block:]
@@ -77,7 +81,7 @@ func (a *answer) gzip(page *cache.Page, id []byte) {
 	binary.LittleEndian.PutUint16(a.tail[3:], ^n)
 	a.tail = binary.LittleEndian.AppendUint32(a.tail, crc32.Update(page.CRC, crc32.IEEETable, stored))
 	a.tail = binary.LittleEndian.AppendUint32(a.tail, uint32(len(page.Body)+len(stored)))
-	a.body(gzipHead, page.Deflate, a.tail)
+	a.body(gzipHead, deflate, a.tail)
 }
 
 // cacheStatus renders RFC 9211: whether this node's caches had the page, and
