@@ -1,6 +1,10 @@
 package origin
 
-import "github.com/jackc/pgx/v5/pgtype"
+import (
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
 
 // Kind is how a column's values look: in Postgres, in JSON and in files.
 type Kind uint8
@@ -22,12 +26,14 @@ type Column struct {
 	Kind     Kind
 	Nullable bool
 	Hidden   bool // imported, but never listed
+
+	lead string // what comes before its value in a row's JSON
 }
 
 // Columns of both collections, in the order of the API. The one place that
 // knows them: statements, encoding and imports follow.
 var columns = [...][]Column{
-	Items: {
+	Items: withLeads([]Column{
 		{Field: "id", Name: "id", Kind: UUID},
 		{Field: "name", Name: "name", Kind: Text},
 		{Field: "type", Name: "type", Kind: Text},
@@ -46,8 +52,8 @@ var columns = [...][]Column{
 		{Field: "usage30", Name: "usage_30", Kind: Number},
 		{Field: "createdAt", Name: "created_at", Kind: Instant},
 		{Field: "active", Name: "active", Kind: Bool, Hidden: true},
-	},
-	Contacts: {
+	}),
+	Contacts: withLeads([]Column{
 		{Field: "id", Name: "id", Kind: UUID},
 		{Field: "name", Name: "name", Kind: Text},
 		{Field: "email", Name: "email", Kind: Text, Nullable: true},
@@ -58,7 +64,16 @@ var columns = [...][]Column{
 		{Field: "isSupplier", Name: "is_supplier", Kind: Bool},
 		{Field: "createdAt", Name: "created_at", Kind: Instant},
 		{Field: "active", Name: "active", Kind: Bool, Hidden: true},
-	},
+	}),
+}
+
+func withLeads(columns []Column) []Column {
+	open := byte('{')
+	for i := range columns {
+		columns[i].lead = fmt.Sprintf(`%c"%s":`, open, columns[i].Field)
+		open = ','
+	}
+	return columns
 }
 
 // Columns returns the columns of the collection, hidden ones last.
