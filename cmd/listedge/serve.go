@@ -41,6 +41,7 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal) error {
 		return err
 	}
 	defer answerHangups(logger)()
+	defer paceCollector(int64(garbageShare * float64(c.CacheMemory)))()
 	return n.serve(ctx)
 }
 
