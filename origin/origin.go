@@ -150,11 +150,7 @@ type querier interface {
 func (o *Origin) read(ctx context.Context, db querier, q *Query) (Page, error) {
 	shape, args := shapeOf(q)
 	listed := q.Collection.listed()
-	formats := make(pgx.QueryResultFormats, 1+len(listed)) // the first is the snapshot's
-	for i, c := range listed {
-		formats[1+i] = c.Kind.format()
-	}
-	rows, err := db.Query(ctx, o.text(shape), append([]any{formats}, args...)...)
+	rows, err := db.Query(ctx, o.text(shape), append([]any{pageFormats[q.Collection]}, args...)...)
 	if err != nil {
 		return Page{}, err
 	}
@@ -204,6 +200,18 @@ func (o *Origin) read(ctx context.Context, db querier, q *Query) (Page, error) {
 	*buffer = body
 	page.Body = bytes.Clone(body)
 	return page, nil
+}
+
+// pageFormats are the formats in which a page's columns are wanted, the
+// snapshot's first.
+var pageFormats = [...]pgx.QueryResultFormats{Items: formatsOf(Items), Contacts: formatsOf(Contacts)}
+
+func formatsOf(c Collection) pgx.QueryResultFormats {
+	formats := pgx.QueryResultFormats{pgx.TextFormatCode}
+	for _, c := range c.listed() {
+		formats = append(formats, c.Kind.format())
+	}
+	return formats
 }
 
 // positionOf is the place behind a row, whose columns begin with id and name

@@ -38,7 +38,7 @@ type shape struct {
 // then the search pattern and the position where the shape has them.
 func shapeOf(q *Query) (shape, []any) {
 	s := shape{collection: q.Collection, sort: q.Sort, stock: q.Stock, typ: q.Type, after: q.After.Set}
-	args := []any{q.Workspace, q.Limit + 1} // one more tells whether there is more
+	args := []any{pgUUID(q.Workspace), q.Limit + 1} // one more tells whether there is more
 	if q.Search != "" {
 		s.search = walkSearch
 		if hasTrigram(q.Search) {
@@ -52,7 +52,7 @@ func shapeOf(q *Query) (shape, []any) {
 		} else {
 			args = append(args, microseconds(q.After.CreatedAt))
 		}
-		args = append(args, q.After.ID)
+		args = append(args, pgUUID(q.After.ID))
 	}
 	return s, args
 }
