@@ -10,13 +10,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/valyala/fasthttp"
 )
 
+// bareKey is what the bare handler GETs.
+const bareKey = "bench"
+
 // serveBare is the other side of a hit: the same server with the same
-// settings, and a handler that writes as many bytes as it is asked for, or a 304.
-func serveBare(address string) {
+// settings, and a handler that writes as many bytes as it is asked for, or a
+// 304; from Redis, when it is asked to GET a value of so many.
+func serveBare(address, redisAddress string) {
 	body := make([]byte, 1<<20)
+	client := redis.NewClient(&redis.Options{Addr: redisAddress, DisableIdentity: true})
 	s := &fasthttp.Server{
 		Handler: func(ctx *fasthttp.RequestCtx) {
 			n, _ := ctx.QueryArgs().GetUint("bytes")
@@ -25,6 +31,15 @@ func serveBare(address string) {
 				return
 			}
 			ctx.SetContentType("application/json")
+			if size, err := ctx.QueryArgs().GetUint("get"); err == nil {
+				value := make([]byte, size)
+				if _, err := client.GetToBuffer(context.Background(), bareKey, value).Result(); err != nil {
+					ctx.Error(err.Error(), fasthttp.StatusBadGateway)
+					return
+				}
+				ctx.Response.SetBodyRaw(value[:n])
+				return
+			}
 			ctx.SetBody(body[:n])
 		},
 		ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second,
@@ -91,7 +106,7 @@ func measureHits(ctx context.Context, s *subject, r *report) error {
 	if err := ours.awaitMode(ctx, "followed"); err != nil {
 		return err
 	}
-	bare, err := startBare()
+	bare, err := startBare("")
 	if err != nil {
 		return err
 	}
@@ -121,7 +136,7 @@ func measureLatency(ctx context.Context, s *subject, r *report) error {
 		return err
 	}
 	defer ours.end()
-	bare, err := startBare()
+	bare, err := startBare("")
 	if err != nil {
 		return err
 	}

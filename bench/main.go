@@ -46,8 +46,8 @@ type options struct {
 
 func main() {
 	switch {
-	case len(os.Args) == 3 && os.Args[1] == bareArgument:
-		serveBare(os.Args[2])
+	case len(os.Args) == 4 && os.Args[1] == bareArgument:
+		serveBare(os.Args[2], os.Args[3])
 		return
 	case len(os.Args) == 4 && os.Args[1] == serviceArgument:
 		serveService(os.Args[2], os.Args[3])

@@ -64,12 +64,13 @@ func (s *subject) startNode(flags ...string) (*server, error) {
 	}, "LISTEDGE_DATABASE_URL="+s.url)
 }
 
-func startBare() (*server, error) {
+// startBare starts the bare handler; redis is for when it is to GET.
+func startBare(redis string) (*server, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	return startServer(program, func(address, _ string) []string { return []string{bareArgument, address} })
+	return startServer(program, func(address, _ string) []string { return []string{bareArgument, address, redis} })
 }
 
 // processes are the server's own and all that descend from it.

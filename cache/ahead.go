@@ -169,7 +169,8 @@ func (a *ahead) visit(e hotEntry) {
 // fly joins the page's flight, or begins it. An error is the next reader's to
 // see.
 func (a *ahead) fly(key []byte, pair stream.Pair, fill Fill) {
-	_, _, _ = a.cache.flights.Do(string(key), func() (any, error) { return a.cache.fly(key, pair, fill) })
+	l := &lookUp{cache: a.cache, key: key, pair: pair, fill: fill}
+	_, _ = a.cache.flights.do(string(key), l.whole)
 }
 
 // insist reads the page, which this node was to read for the fleet and read too
@@ -186,7 +187,7 @@ func (a *ahead) insist(h *holder, pair stream.Pair, fill Fill) {
 			break
 		}
 		a.done.Add(1)
-		_, err, _ := c.flights.Do(h.key, func() (any, error) {
+		_, err := c.flights.do(h.key, func() (Result, error) {
 			ctx, cancel := context.WithTimeout(c.ctx, c.options.FillTimeout)
 			defer cancel()
 			return c.read(ctx, key, pair, nil, Origin, fill)

@@ -25,7 +25,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"golang.org/x/sync/singleflight"
 
 	"listedge/stream"
 )
@@ -97,7 +96,7 @@ type Cache struct {
 	options Options
 	memory  *memory
 	redis   *redisTier // nil = none
-	flights singleflight.Group
+	flights flights
 	follow  *following // nil = changes are not followed
 	ahead   *ahead
 	start   time.Time

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
-	"sync/atomic"
 	"time"
 
 	"listedge/stream"
@@ -43,10 +42,10 @@ func (c *Cache) Bypass(key []byte, pair stream.Pair, fill Fill) (Result, error) 
 	owned := bytes.Clone(key)
 	for {
 		// Collapsed apart from look-ups that the caches may answer.
-		r, err := c.await(string(key)+" bypass", owned, nil, timer.C, func() (Result, error) {
+		r, err := c.await(string(key)+" bypass", owned, nil, timer.C, nil, func() (Result, error) {
 			ctx, cancel := context.WithTimeout(c.ctx, c.options.FillTimeout)
 			defer cancel()
-			return c.read(ctx, owned, pair, nil, Origin, Fill{Primary: fill.Primary})
+			return c.read(ctx, owned, pair, nil, Origin, Fill{Primary: fill.Primary, Compress: fill.Compress})
 		})
 		if err == nil && arrived.Sub(r.Page.Proof) > c.bypassEvery() {
 			continue // a flight that had begun too early
@@ -72,7 +71,8 @@ func (c *Cache) join(key []byte, pair stream.Pair, held *Page, fill Fill) (Resul
 	arrived := time.Now()
 	owned := bytes.Clone(key) // which a flight may outlive the caller with
 	for {
-		r, err := c.await(string(key), owned, held, timer.C, func() (Result, error) { return c.fly(owned, pair, fill) })
+		l := &lookUp{cache: c, key: owned, pair: pair, fill: fill}
+		r, err := c.await(string(key), owned, held, timer.C, l.near, l.far)
 		if err == nil && r.Err == nil && r.Collapsed && r.Page.begun.Before(arrived) && c.judge(r.Page, time.Now()) != fresh {
 			continue // read before this request came, by a slow flight, and too old by now
 		}
@@ -81,36 +81,58 @@ func (c *Cache) join(key []byte, pair stream.Pair, held *Page, fill Fill) (Resul
 }
 
 // await is one flight's worth of waiting.
-func (c *Cache) await(name string, key []byte, held *Page, patience <-chan time.Time, flight func() (Result, error)) (Result, error) {
-	var led atomic.Bool
-	landed := c.flights.DoChan(name, func() (any, error) {
-		if !c.enter() {
-			return nil, errClosed
-		}
-		defer c.running.Done()
-		led.Store(true)
-		return flight()
-	})
+func (c *Cache) await(name string, key []byte, held *Page, patience <-chan time.Time, near func() (Result, bool), far func() (Result, error)) (Result, error) {
+	flight, leads := c.flights.board(name)
+	if leads {
+		c.lead(flight, near, far)
+	}
 	select {
-	case l := <-landed:
-		r, _ := l.Val.(Result)
-		if l.Err != nil {
-			times := r.Times
-			r, err := c.standIn(held, Memory, l.Err)
-			r.Times = times
-			return r, err
-		}
-		r.Collapsed = !led.Load()
-		r.HadStale = r.HadStale || held != nil
-		r.Age = c.age(r.Page, time.Now())
-		r.ByAge = !c.follow.on()
-		return r, nil
+	case <-flight.landed:
 	case <-patience:
 		if h := c.memory.get(key); h != nil { // one wait in vain is enough
 			c.pause(h)
 		}
 		return c.standIn(held, Memory, ErrFillTimeout)
 	}
+	r := flight.r
+	if flight.err != nil {
+		r, err := c.standIn(held, Memory, flight.err)
+		r.Times = flight.r.Times
+		return r, err
+	}
+	r.Collapsed = !leads
+	r.HadStale = r.HadStale || held != nil
+	r.Age = c.age(r.Page, time.Now())
+	r.ByAge = !c.follow.on()
+	return r, nil
+}
+
+// lead looks for the page near at hand, which does not take long; what may, is
+// done behind the caller, who has not the patience for all of it. near is nil
+// where nothing near will do.
+func (c *Cache) lead(f *flight, near func() (Result, bool), far func() (Result, error)) {
+	flying := false
+	defer func() {
+		if !flying {
+			c.flights.land(f)
+		}
+	}()
+	if near != nil {
+		if r, ok := near(); ok {
+			f.r, f.err = r, nil
+			return
+		}
+	}
+	if !c.enter() {
+		f.err = errClosed
+		return
+	}
+	flying = true
+	go func() {
+		defer c.running.Done()
+		f.r, f.err = far()
+		c.flights.land(f)
+	}()
 }
 
 // pause has the holder's page, while it is stale, served at once for a while.
@@ -118,43 +140,76 @@ func (c *Cache) pause(h *holder) {
 	h.pausedUntil.Store(int64(time.Since(c.start) + fillPause))
 }
 
-// fly looks in memory once more, for another flight may have landed since its
-// caller did, then in Redis, and then asks the origin.
-func (c *Cache) fly(key []byte, pair stream.Pair, fill Fill) (Result, error) {
-	r, ok := c.recall(c.memory.get(key))
+// lookUp is the way of one page that is not fresh in memory: first near, then
+// far.
+type lookUp struct {
+	cache *Cache
+	key   []byte
+	pair  stream.Pair
+	fill  Fill
+
+	held   *Page // the newest stale page so far, which may stand in; nil = none
+	source Source
+	began  time.Time // when Redis was asked first
+}
+
+// near looks in memory once more, for another flight may have landed since its
+// caller did, and then in Redis.
+func (l *lookUp) near() (Result, bool) {
+	c := l.cache
+	r, ok := c.recall(c.memory.get(l.key))
 	if ok {
-		return r, nil
+		return r, true
 	}
-	held, source := r.Page, Memory
-	ctx, cancel := context.WithTimeout(c.ctx, c.options.FillTimeout)
-	defer cancel()
-	began := time.Now()
-	if p := c.fromRedis(ctx, key, pair); p != nil {
-		switch c.judge(p, time.Now()) {
-		case fresh:
-			c.memory.put(key, p, c.remaining(p))
-			return Result{Page: p, Source: Redis, Times: &Times{Redis: since(began)}}, nil
-		case stale:
-			if held == nil || p.Proof.After(held.Proof) {
-				held, source = p, Redis
-			}
+	l.held, l.source, l.began = r.Page, Memory, time.Now()
+	p := c.fromRedis(c.ctx, l.key, l.pair)
+	if p == nil {
+		return Result{}, false
+	}
+	switch c.judge(p, time.Now()) {
+	case fresh:
+		return l.foundInRedis(p), true
+	case stale:
+		if l.held == nil || p.Proof.After(l.held.Proof) {
+			l.held, l.source = p, Redis
 		}
 	}
-	if p := c.fromFleet(ctx, key, pair); p != nil {
-		c.memory.put(key, p, c.remaining(p))
-		return Result{Page: p, Source: Redis, Times: &Times{Redis: since(began)}}, nil
+	return Result{}, false
+}
+
+// far waits for another node that may be reading the page, and then asks the
+// origin.
+func (l *lookUp) far() (Result, error) {
+	c := l.cache
+	ctx, cancel := context.WithTimeout(c.ctx, c.options.FillTimeout)
+	defer cancel()
+	if p := c.fromFleet(ctx, l.key, l.pair); p != nil {
+		return l.foundInRedis(p), nil
 	}
 	var asked Span
 	if c.redis != nil {
-		asked = since(began)
+		asked = since(l.began)
 	}
-	r, err := c.read(ctx, key, pair, held, source, fill)
+	r, err := c.read(ctx, l.key, l.pair, l.held, l.source, l.fill)
 	r.Times.Redis = asked
 	came := err == nil && r.Err == nil
-	if c.follow.on() && !(came && (r.Page.stands() || c.ahead.again(key, pair, r.Page, fill))) {
-		c.release(key) // storing a page that stands does so itself
+	if c.follow.on() && !(came && (r.Page.stands() || c.ahead.again(l.key, l.pair, r.Page, l.fill))) {
+		c.release(l.key) // storing a page that stands does so itself
 	}
 	return r, err
+}
+
+func (l *lookUp) foundInRedis(p *Page) Result {
+	l.cache.memory.put(l.key, p, l.cache.remaining(p))
+	return Result{Page: p, Source: Redis, Times: &Times{Redis: since(l.began)}}
+}
+
+// whole is near and far in one.
+func (l *lookUp) whole() (Result, error) {
+	if r, ok := l.near(); ok {
+		return r, nil
+	}
+	return l.far()
 }
 
 // fromRedis returns the key's page in Redis, if it has one, as it stands to

@@ -47,7 +47,6 @@ var (
 		"gonum.org/v1/plot":                   {"bench"},
 		"github.com/hashicorp/golang-lru":     {"edge", "origin"},
 		"github.com/sony/gobreaker":           {"cache", "limiter", "origin"},
-		"golang.org/x/sync/singleflight":      {"cache"},
 		"net/http":                            {"edge", "metrics", "cmd/listedge", "bench"},
 	}
 )
