@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// keptPages nearly fill a node's budget, with their compressed forms.
+const keptPages = 6000
+
 // measureMemory compares the memory that a node's pages occupy with their
 // bytes, identity and gzip together, and tells how soon a node is ready.
 func measureMemory(ctx context.Context, s *subject, r *report) error {
@@ -39,11 +42,7 @@ func measureMemory(ctx context.Context, s *subject, r *report) error {
 	if err != nil {
 		return err
 	}
-	paths, err := c.walk(ctx, walkedPages)
-	if err != nil {
-		return err
-	}
-	after, err := node.settled()
+	paths, err := c.walk(ctx, keptPages)
 	if err != nil {
 		return err
 	}
@@ -51,14 +50,18 @@ func measureMemory(ctx context.Context, s *subject, r *report) error {
 	if err != nil {
 		return err
 	}
-	_, compressed, err := c.getAll(paths, "gzip")
+	_, compressed, err := c.getAll(paths, "gzip") // from now on each page is kept in both forms
 	if err != nil {
 		return err
 	}
 	stored += compressed
+	after, err := node.settled()
+	if err != nil {
+		return err
+	}
 	perPage := func(bytes int) float64 { return float64(bytes) / float64(len(paths)) }
 	r.ratio(fmt.Sprintf("%d pages of 50 items: bytes of heap per page after a collection, against its bytes", len(paths)), "%.0f", perPage(after.heap-before.heap), perPage(stored), 1.25)
-	r.ratio("… resident bytes per page, the next collection's garbage included", "%.0f", perPage(after.resident-before.resident), perPage(stored), 0)
+	r.ratio("… resident bytes per page, the next collection's garbage included", "%.0f", perPage(after.resident-before.resident), perPage(stored), 1.25)
 
 	idle, err := node.cpu()
 	if err != nil {

@@ -46,8 +46,9 @@ type holder struct {
 }
 
 // budgetShare is how much of the memory budget pages may fill. The rest is for
-// the garbage that replaced pages are until they are collected.
-const budgetShare = 0.65
+// what the allocator rounds them up by, an eighth, and for the garbage that
+// replaced pages are until they are collected.
+const budgetShare = 0.75
 
 // typicalPage, in bytes, sizes ristretto's frequency counters.
 const typicalPage = 4 << 10

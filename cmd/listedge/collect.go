@@ -15,7 +15,7 @@ import (
 // at one size, whatever lives.
 
 // garbageShare is that size, of the budget for pages.
-const garbageShare = 0.1
+const garbageShare = 0.06
 
 // garbagePercent is what debug.SetGCPercent is given for it: the heap's growth
 // in percent of what lives, in bytes. The collector counts less than its
