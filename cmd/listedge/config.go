@@ -37,6 +37,8 @@ type cli struct {
 	Explain    explainCommand    `cmd:"" help:"Say of a recent request why it was refused, old or slow."`
 	Import     importCommand     `cmd:"" help:"Load items or contacts from a CSV or JSON Lines file."`
 	Seed       seedCommand       `cmd:"" help:"Load deterministic sample data of any size."`
+	Completion completionCommand `cmd:"" help:"Print a script that has a shell complete commands, flags and their values."`
+	Complete   completeCommand   `cmd:"" hidden:"" help:"Print what may stand for the last of some words."`
 
 	Config  kong.ConfigFlag  `help:"Settings of a command, as YAML with the names of its flags; flags and environment count more." env:"-" placeholder:"FILE"`
 	Version kong.VersionFlag `help:"Print version and revision." env:"-"`
@@ -100,7 +102,7 @@ type nodeFlags struct {
 	MaxStale       time.Duration `help:"How long after that a page may stand in, marked, while the database fails." default:"5m"`
 	KeyGrace       time.Duration `help:"How long known API keys go on while the database cannot be asked; a revocation may take as long to reach a node that is cut off." default:"5m"`
 
-	LimiterFailureMode limiter.FailureMode `help:"While Redis is away: local (each node decides alone, for its share of the fleet), allow or deny." default:"local" placeholder:"MODE"`
+	LimiterFailureMode limiter.FailureMode `help:"While Redis is away: local (each node decides alone, for its share of the fleet), allow or deny." enum:"local,allow,deny" default:"local" placeholder:"MODE"`
 
 	DatabaseConnections int           `help:"Page queries at once, to the primary and to each replica; eight times as many may wait." default:"16"`
 	QueryTimeout        time.Duration `help:"The longest a page query may run (statement_timeout)." default:"2s"`
