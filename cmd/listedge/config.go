@@ -29,7 +29,7 @@ type cli struct {
 	Dev        devCommand        `cmd:"" help:"Run on a private Postgres with sample data: the way to try it."`
 	Serve      serveCommand      `cmd:"" help:"Run one edge node."`
 	Migrate    migrateCommand    `cmd:"" help:"Create or update the schema."`
-	Doctor     doctorCommand     `cmd:"" help:"Say what of Postgres' and Redis' configuration is missing, risky or fine."`
+	Doctor     doctorCommand     `cmd:"" help:"Say what of Postgres, Redis and the nodes is missing, risky or fine."`
 	Workspaces workspacesCommand `cmd:"" help:"Create, list, suspend and resume workspaces."`
 	Keys       keysCommand       `cmd:"" help:"Create, list and revoke API keys."`
 	Purge      purgeCommand      `cmd:"" help:"Have all nodes read their pages anew, of one workspace or of all."`
