@@ -34,6 +34,7 @@ type cli struct {
 	Keys       keysCommand       `cmd:"" help:"Create, list and revoke API keys."`
 	Purge      purgeCommand      `cmd:"" help:"Have all nodes read their pages anew, of one workspace or of all."`
 	Bench      benchCommand      `cmd:"" help:"Put a short load on a node, and draw how long its answers take."`
+	Ready      readyCommand      `cmd:"" help:"Exit with 0 if a node is ready, as health checks want it."`
 	Explain    explainCommand    `cmd:"" help:"Say of a recent request why it was refused, old or slow."`
 	Import     importCommand     `cmd:"" help:"Load items or contacts from a CSV or JSON Lines file."`
 	Seed       seedCommand       `cmd:"" help:"Load deterministic sample data of any size."`

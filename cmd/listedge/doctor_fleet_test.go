@@ -42,7 +42,7 @@ func says(t *testing.T, args []string, code int, wanted ...origin.Finding) {
 			t.Logf("wanted %d and %+v, the last was %s", code, wanted, last)
 		}
 	}()
-	within(t, 60*time.Second, "the doctor says so", func() bool {
+	within(t, 30*time.Second, "the doctor says so", func() bool {
 		p := start(t, append([]string{"doctor", "--json"}, args...)...)
 		<-p.ended
 		var findings []origin.Finding

@@ -151,7 +151,7 @@ func (a nodeAddress) ask(ctx context.Context) nodeSeen {
 		}
 	}
 	client := &http.Client{Transport: transport}
-	n.err = a.get(ctx, client, "readyz", func(r *http.Response) error { return json.NewDecoder(r.Body).Decode(&n.readiness) })
+	n.readiness, n.err = a.readiness(ctx, client)
 	if n.err == nil {
 		sent := time.Now()
 		n.err = a.get(ctx, client, "metrics", func(r *http.Response) (err error) {
@@ -174,6 +174,16 @@ func (a nodeAddress) ask(ctx context.Context) nodeSeen {
 		n.err = fmt.Errorf("no answer within %s", nodeTimeout)
 	}
 	return n
+}
+
+func (a nodeAddress) readiness(ctx context.Context, client *http.Client) (found edge.Readiness, err error) {
+	err = a.get(ctx, client, "readyz", func(r *http.Response) error {
+		if r.StatusCode != http.StatusOK && r.StatusCode != http.StatusServiceUnavailable {
+			return errors.New("it tells nothing")
+		}
+		return json.NewDecoder(r.Body).Decode(&found)
+	})
+	return found, err
 }
 
 func (a nodeAddress) get(ctx context.Context, client *http.Client, path string, read func(*http.Response) error) error {
