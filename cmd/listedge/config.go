@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,9 +18,6 @@ import (
 	"listedge/edge"
 	"listedge/limiter"
 )
-
-// version is that of the last release; the CHANGELOG has what came since.
-const version = "0.1.0"
 
 // cli is the whole command line. Every flag is also an environment variable:
 // --database-url is LISTEDGE_DATABASE_URL.
@@ -204,16 +200,4 @@ func defaultDataDir() string {
 		return filepath.Join(os.TempDir(), "listedge")
 	}
 	return filepath.Join(home, ".local", "state", "listedge")
-}
-
-func versionLine() string {
-	revision := "revision unknown"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				revision = "revision " + s.Value
-			}
-		}
-	}
-	return "listedge " + version + " (" + revision + ")"
 }

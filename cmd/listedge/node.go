@@ -142,7 +142,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, settings map[
 	if n.tracer, err = openTracer(ctx, logger); err != nil {
 		return nil, err
 	}
-	registry := metrics.New(version)
+	registry := metrics.New(version, builtFrom())
 	n.server = edge.New(edge.Options{
 		Cache: n.cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace,
 		Metrics: registry.Edge, Logger: logger, Proxies: prefixes(f.TrustedProxies),
