@@ -139,7 +139,7 @@ func seeNodes(ctx context.Context, urls []adminURL) (all []nodeSeen) {
 	return append(all, nodes...)
 }
 
-// ask has the node say everything.
+// ask has the node say everything. The deadline is that of ctx.
 func (a nodeAddress) ask(ctx context.Context) nodeSeen {
 	n := nodeSeen{name: a.name}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
@@ -154,20 +154,20 @@ func (a nodeAddress) ask(ctx context.Context) nodeSeen {
 	n.readiness, n.err = a.readiness(ctx, client)
 	if n.err == nil {
 		sent := time.Now()
-		n.err = a.get(ctx, client, "metrics", func(r *http.Response) (err error) {
+		n.err = a.get(ctx, client, "metrics", func(r *http.Response, body io.Reader) (err error) {
 			if date, err := http.ParseTime(r.Header.Get("Date")); err == nil {
 				n.ahead = ahead(date, sent, time.Now())
 			}
-			n.metrics, err = metrics.Read(r.Body)
+			n.metrics, err = metrics.Read(body)
 			return err
 		})
 	}
 	if n.err == nil {
-		n.err = a.get(ctx, client, "settings", func(r *http.Response) error {
+		n.err = a.get(ctx, client, "settings", func(r *http.Response, body io.Reader) error {
 			if r.StatusCode == http.StatusNotFound {
 				return nil
 			}
-			return json.NewDecoder(r.Body).Decode(&n.settings)
+			return json.NewDecoder(body).Decode(&n.settings)
 		})
 	}
 	if ctx.Err() != nil && n.err != nil {
@@ -176,17 +176,19 @@ func (a nodeAddress) ask(ctx context.Context) nodeSeen {
 	return n
 }
 
+// readiness asks the node whether it is ready.
 func (a nodeAddress) readiness(ctx context.Context, client *http.Client) (found edge.Readiness, err error) {
-	err = a.get(ctx, client, "readyz", func(r *http.Response) error {
+	err = a.get(ctx, client, "readyz", func(r *http.Response, body io.Reader) error {
 		if r.StatusCode != http.StatusOK && r.StatusCode != http.StatusServiceUnavailable {
 			return errors.New("it tells nothing")
 		}
-		return json.NewDecoder(r.Body).Decode(&found)
+		return json.NewDecoder(body).Decode(&found)
 	})
 	return found, err
 }
 
-func (a nodeAddress) get(ctx context.Context, client *http.Client, path string, read func(*http.Response) error) error {
+// get asks the node for one thing.
+func (a nodeAddress) get(ctx context.Context, client *http.Client, path string, read func(*http.Response, io.Reader) error) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url.JoinPath(path).String(), nil)
 	if err != nil {
 		return err
@@ -199,11 +201,7 @@ func (a nodeAddress) get(ctx context.Context, client *http.Client, path string, 
 		return err
 	}
 	defer answer.Body.Close()
-	answer.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.LimitReader(answer.Body, mostAnswer), answer.Body}
-	if err := read(answer); err != nil {
+	if err := read(answer, io.LimitReader(answer.Body, mostAnswer)); err != nil {
 		return fmt.Errorf("/%s is not that of a node (%s): %w", path, answer.Status, err)
 	}
 	return nil
