@@ -67,7 +67,7 @@ vuln: ## known vulnerabilities in what is used; asks the Go project's database
 	go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...
 
 image: ## the container image, listedge:latest
-	docker build -f deploy/Dockerfile -t listedge .
+	docker build -f deploy/Dockerfile --build-arg REVISION=$$(git rev-parse HEAD) -t listedge .
 
 clean: ## remove what make made
 	rm -rf bin

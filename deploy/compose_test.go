@@ -81,6 +81,25 @@ func defaultDrain(t *testing.T) time.Duration {
 	return drain
 }
 
+// Whatever runs for long is asked whether it is well: a node, by the command
+// of its own that the image has.
+func TestTheStackIsAskedHowItIs(t *testing.T) {
+	for name, service := range stack(t).Services {
+		switch check := service.HealthCheck; {
+		case service.Restart == "": // runs to its end
+		case check == nil || check.Interval == nil || check.Timeout == nil || check.Retries == nil:
+			t.Errorf("%s is not asked, or asked for ever", name)
+		case service.Image == "listedge":
+			if want := append([]string{"CMD"}, append(find(t, "Dockerfile", `ENTRYPOINT \["(\S+)"\]`), "ready")...); !slices.Equal(check.Test, want) {
+				t.Errorf("%s is asked %q, want %q", name, check.Test, want)
+			}
+		}
+	}
+	if admin := find(t, "Dockerfile", `LISTEDGE_ADMIN_LISTEN=\S+(:\d+)`)[0]; !strings.Contains(listedge(t, nil, "ready", "--help"), "127.0.0.1"+admin) {
+		t.Errorf("the command does not ask where the image listens, %s", admin)
+	}
+}
+
 // Only what has a password, or is for the public, is reachable from elsewhere.
 func TestTheStackShowsOnlyTheAPI(t *testing.T) {
 	for name, service := range stack(t).Services {

@@ -61,6 +61,13 @@ func TestNoRequestIsLostWhileNodesAreReplaced(t *testing.T) {
 		return func() bool { return slices.Equal(ofServers(stats, "status"), want) }
 	}
 	within(t, 30*time.Second, "all nodes up", up("UP", "UP", "UP"))
+	check := slices.Clone([]string(stack(t).Services["haproxy"].HealthCheck.Test[1:]))
+	for i := range check {
+		check[i] = strings.ReplaceAll(check[i], "8404", stats)
+	}
+	if said, err := exec.Command(check[0], check[1:]...).CombinedOutput(); err != nil {
+		t.Errorf("the stack's health check of HAProxy: %v: %s", err, said)
+	}
 
 	var answered, lost atomic.Int64
 	var complaint sync.Once

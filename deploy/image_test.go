@@ -35,12 +35,15 @@ var program = sync.OnceValues(func() (string, error) {
 	}
 	cmd := exec.Command("/bin/sh", "-c", strings.ReplaceAll(step, "/out/", dir+"/"))
 	cmd.Dir = ".."
-	cmd.Env = append(os.Environ(), "TARGETOS="+runtime.GOOS, "TARGETARCH="+runtime.GOARCH)
+	cmd.Env = append(os.Environ(), "TARGETOS="+runtime.GOOS, "TARGETARCH="+runtime.GOARCH, "REVISION="+revision)
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%s: %w: %s", step, err, said)
 	}
 	return filepath.Join(dir, "listedge"), nil
 })
+
+// revision is what the program is told it is built from.
+const revision = "0123456789abcdef0123456789abcdef01234567"
 
 // removed are folders that go when the tests have ended.
 var removed []string
@@ -118,7 +121,7 @@ func TestTheImagesProgramNeedsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if said := listedge(t, nil, "--version"); !strings.HasPrefix(said, "listedge ") {
+	if said := listedge(t, nil, "--version"); !regexp.MustCompile(`^listedge \d+\.\d+\.\d+ \(revision ` + revision + `\)$`).MatchString(said) {
 		t.Errorf("--version says %q", said)
 	}
 	info, err := buildinfo.ReadFile(path)

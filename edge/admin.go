@@ -39,8 +39,8 @@ func NewHealth(mode func() string, checks ...Check) *Health {
 // checkTimeout bounds one check.
 const checkTimeout = time.Second
 
-// readiness is the body of /readyz.
-type readiness struct {
+// Readiness is the body of /readyz.
+type Readiness struct {
 	Ready    bool              `json:"ready"`
 	Draining bool              `json:"draining"`
 	Mode     string            `json:"mode"`
@@ -48,8 +48,8 @@ type readiness struct {
 }
 
 // look runs all checks.
-func (h *Health) look(ctx context.Context) readiness {
-	r := readiness{Draining: h.draining.Load(), Mode: h.mode(), Checks: map[string]string{}}
+func (h *Health) look(ctx context.Context) Readiness {
+	r := Readiness{Draining: h.draining.Load(), Mode: h.mode(), Checks: map[string]string{}}
 	passed := true
 	for _, c := range h.checks {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
@@ -100,19 +100,19 @@ func (h *Health) Drain() { h.draining.Store(true) }
 // Admin is the handler of the admin listener, which is not for the public: it
 // has no authentication. metrics, log and explain are what it has at these
 // paths: the node's metrics, its last warnings and errors, and what it knows of
-// a recent request.
-func Admin(health *Health, metrics, log http.Handler, explain http.HandlerFunc) http.Handler {
+// a recent request. settings are those in effect, without secrets.
+func Admin(health *Health, metrics, log http.Handler, explain http.HandlerFunc, settings map[string]any) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		found := health.look(r.Context())
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Cache-Control", "no-store")
+		status := http.StatusOK
 		if !found.Ready {
-			w.WriteHeader(http.StatusServiceUnavailable)
+			status = http.StatusServiceUnavailable
 		}
-		_ = json.NewEncoder(w).Encode(found)
+		tell(w, status, found)
 	})
+	mux.HandleFunc("GET /settings", func(w http.ResponseWriter, _ *http.Request) { tell(w, http.StatusOK, settings) })
 	mux.Handle("GET /metrics", metrics)
 	mux.Handle("GET /log", log)
 	mux.HandleFunc("GET /explain", explain)
@@ -123,4 +123,11 @@ func Admin(health *Health, metrics, log http.Handler, explain http.HandlerFunc) 
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("GET /{$}", serveStatus)
 	return mux
+}
+
+func tell(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body)
 }

@@ -34,7 +34,7 @@ func hitServer(t testing.TB, body string) (*Server, *fasthttp.RequestCtx) {
 
 func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *metrics.Registry) {
 	t.Helper()
-	registry := metrics.New("test")
+	registry := metrics.New("test", "")
 	key := []byte(aKey)
 	hash, ok := origin.HashKey(key)
 	if !ok {

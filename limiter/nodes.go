@@ -2,7 +2,9 @@ package limiter
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -34,6 +36,19 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))
 redis.call('PEXPIRE', KEYS[1], 60000)
 return redis.call('ZCARD', KEYS[1])
 `
+
+// LiveNodes is how many nodes beat in a Redis, as its own clock has it.
+func LiveNodes(ctx context.Context, client redis.UniversalClient) (int64, error) {
+	now, err := client.Time(ctx).Result()
+	if err != nil {
+		return 0, fmt.Errorf("ask Redis for its time: %w", err)
+	}
+	n, err := client.ZCount(ctx, fleetKey, strconv.FormatInt(now.UnixMicro(), 10), "+inf").Result()
+	if err != nil {
+		return 0, fmt.Errorf("count the nodes: %w", err)
+	}
+	return n, nil
+}
 
 // fleet counts the nodes that share the buckets, so that each knows its part of
 // them while Redis is away: the count from before is what it then goes by.

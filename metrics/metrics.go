@@ -8,7 +8,7 @@ package metrics
 
 import (
 	"net/http"
-	"runtime/debug"
+	"runtime"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -80,12 +80,12 @@ type Registry struct {
 }
 
 // New makes the registry of a node with what needs no layer to be counted.
-func New(version string) *Registry {
+func New(version, revision string) *Registry {
 	r := &Registry{registry: prometheus.NewRegistry(), Edge: &Edge{}}
 	r.registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		buildInfo(version),
+		buildInfo(version, revision),
 	)
 	r.registry.MustRegister(r.Edge)
 	return r
@@ -96,19 +96,10 @@ func (r *Registry) Handler() http.Handler {
 	return promhttp.HandlerFor(r.registry, promhttp.HandlerOpts{EnableOpenMetrics: true})
 }
 
-func buildInfo(version string) prometheus.Collector {
-	revision, goVersion := "unknown", "unknown"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		goVersion = info.GoVersion
-		for _, setting := range info.Settings {
-			if setting.Key == "vcs.revision" {
-				revision = setting.Value
-			}
-		}
-	}
+func buildInfo(version, revision string) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        "listedge_build_info",
 		Help:        "Always 1; the labels say what is running.",
-		ConstLabels: prometheus.Labels{"version": version, "revision": revision, "goversion": goVersion},
+		ConstLabels: prometheus.Labels{"version": version, "revision": revision, "goversion": runtime.Version()},
 	}, func() float64 { return 1 })
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,23 +19,23 @@ import (
 	"listedge/limiter"
 )
 
-// version is that of the last release; the CHANGELOG has what came since.
-const version = "0.1.0"
-
 // cli is the whole command line. Every flag is also an environment variable:
 // --database-url is LISTEDGE_DATABASE_URL.
 type cli struct {
 	Dev        devCommand        `cmd:"" help:"Run on a private Postgres with sample data: the way to try it."`
 	Serve      serveCommand      `cmd:"" help:"Run one edge node."`
 	Migrate    migrateCommand    `cmd:"" help:"Create or update the schema."`
-	Doctor     doctorCommand     `cmd:"" help:"Say what of Postgres' and Redis' configuration is missing, risky or fine."`
+	Doctor     doctorCommand     `cmd:"" help:"Say what of Postgres, Redis and the nodes is missing, risky or fine."`
 	Workspaces workspacesCommand `cmd:"" help:"Create, list, suspend and resume workspaces."`
 	Keys       keysCommand       `cmd:"" help:"Create, list and revoke API keys."`
 	Purge      purgeCommand      `cmd:"" help:"Have all nodes read their pages anew, of one workspace or of all."`
 	Bench      benchCommand      `cmd:"" help:"Put a short load on a node, and draw how long its answers take."`
+	Ready      readyCommand      `cmd:"" help:"Exit with 0 if a node is ready, as health checks want it."`
 	Explain    explainCommand    `cmd:"" help:"Say of a recent request why it was refused, old or slow."`
 	Import     importCommand     `cmd:"" help:"Load items or contacts from a CSV or JSON Lines file."`
 	Seed       seedCommand       `cmd:"" help:"Load deterministic sample data of any size."`
+	Completion completionCommand `cmd:"" help:"Print a script that has a shell complete commands, flags and their values."`
+	Complete   completeCommand   `cmd:"" hidden:"" help:"Print what may stand for the last of some words."`
 
 	Config  kong.ConfigFlag  `help:"Settings of a command, as YAML with the names of its flags; flags and environment count more." env:"-" placeholder:"FILE"`
 	Version kong.VersionFlag `help:"Print version and revision." env:"-"`
@@ -100,7 +99,7 @@ type nodeFlags struct {
 	MaxStale       time.Duration `help:"How long after that a page may stand in, marked, while the database fails." default:"5m"`
 	KeyGrace       time.Duration `help:"How long known API keys go on while the database cannot be asked; a revocation may take as long to reach a node that is cut off." default:"5m"`
 
-	LimiterFailureMode limiter.FailureMode `help:"While Redis is away: local (each node decides alone, for its share of the fleet), allow or deny." default:"local" placeholder:"MODE"`
+	LimiterFailureMode limiter.FailureMode `help:"While Redis is away: local (each node decides alone, for its share of the fleet), allow or deny." enum:"local,allow,deny" default:"local" placeholder:"MODE"`
 
 	DatabaseConnections int           `help:"Page queries at once, to the primary and to each replica; eight times as many may wait." default:"16"`
 	QueryTimeout        time.Duration `help:"The longest a page query may run (statement_timeout)." default:"2s"`
@@ -201,16 +200,4 @@ func defaultDataDir() string {
 		return filepath.Join(os.TempDir(), "listedge")
 	}
 	return filepath.Join(home, ".local", "state", "listedge")
-}
-
-func versionLine() string {
-	revision := "revision unknown"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				revision = "revision " + s.Value
-			}
-		}
-	}
-	return "listedge " + version + " (" + revision + ")"
 }

@@ -86,17 +86,13 @@ type printConfig bool
 
 // AfterApply prints, and ends the program.
 func (printConfig) AfterApply(k *kong.Kong, ctx *kong.Context) error {
-	for _, flag := range settings(ctx) {
-		value := ctx.FlagValue(flag)
-		if reflect.ValueOf(value).IsZero() && flag.Default == "" {
-			continue // not set
+	inEffect := settingsInEffect(ctx)
+	for _, flag := range settings(ctx) { // in their order
+		value, set := inEffect[flag.Name]
+		if !set {
+			continue
 		}
-		if list, ok := value.([]string); ok {
-			for i := range list {
-				list[i] = hideSecrets(list[i])
-			}
-		}
-		text, err := yaml.Marshal(map[string]any{flag.Name: printable(value)})
+		text, err := yaml.Marshal(map[string]any{flag.Name: value})
 		if err != nil {
 			return err
 		}
@@ -106,17 +102,36 @@ func (printConfig) AfterApply(k *kong.Kong, ctx *kong.Context) error {
 	return nil
 }
 
+// settingsInEffect are the settings by their flags' names, without secrets, but
+// for those that are not set.
+func settingsInEffect(ctx *kong.Context) map[string]any {
+	all := map[string]any{}
+	for _, flag := range settings(ctx) {
+		if value := ctx.FlagValue(flag); !reflect.ValueOf(value).IsZero() || flag.Default != "" {
+			all[flag.Name] = printable(value)
+		}
+	}
+	return all
+}
+
 func printable(value any) any {
 	switch v := value.(type) {
-	case []string, bool, int:
-		return v
-	case []network:
+	case []string:
+		hidden := make([]string, len(v))
+		for i := range v {
+			hidden[i] = hideSecrets(v[i])
+		}
+		return hidden
+	case bool, int, []network:
 		return v
 	}
 	return hideSecrets(fmt.Sprint(value))
 }
 
-var password = regexp.MustCompile(`(password\s*=\s*)('[^']*'|\S+)`)
+var (
+	password    = regexp.MustCompile(`(password\s*=\s*)('[^']*'|\S+)`)
+	credentials = regexp.MustCompile(`(://[^:@]*:).*@`) // of what is hardly a URL
+)
 
 // hideSecrets hides the password in a URL or a keyword/value string.
 func hideSecrets(s string) string {
@@ -125,5 +140,5 @@ func hideSecrets(s string) string {
 			return strings.Replace(s, u.User.String()+"@", url.User(u.User.Username()).String()+":xxxxx@", 1)
 		}
 	}
-	return password.ReplaceAllString(s, "${1}xxxxx")
+	return credentials.ReplaceAllString(password.ReplaceAllString(s, "${1}xxxxx"), "${1}xxxxx@")
 }

@@ -111,7 +111,7 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 		return err
 	}
 	if c.Nodes == 1 {
-		n, err := newNode(ctx, c.nodeFlags, url, newLog(t, c.nodeFlags), listeners[0], listeners[1])
+		n, err := newNode(ctx, c.nodeFlags, url, settingsInEffect(flags), newLog(t, c.nodeFlags), listeners[0], listeners[1])
 		if err != nil {
 			return err
 		}

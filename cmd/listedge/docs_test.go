@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,6 +31,36 @@ func TestDocumentsNameWhatIsThere(t *testing.T) {
 	}
 	readme, text := readme(t)
 	namesTests(t, readme, text)
+}
+
+// What prose says to run, somewhere in a sentence or a comment, is a command
+// with such flags.
+func TestCommandsInProseAreThere(t *testing.T) {
+	t.Setenv("LISTEDGE_DATABASE_URL", "postgres://localhost/x")
+	root := filepath.Join("..", "..")
+	documents, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried := 0
+	for _, document := range append(documents, filepath.Join(root, "README.md"), filepath.Join(root, "deploy", "RUNBOOK.md"), filepath.Join(root, "deploy", "Dockerfile")) {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile("`(?:[^`]*/)?listedge ([a-z][^`|)]*)").FindAllStringSubmatch(string(text), -1) {
+			tried++
+			parser, _ := newParser(&cli{}, &bytes.Buffer{}, &bytes.Buffer{})
+			words := strings.Fields(strings.NewReplacer("ID", "00000000-0000-0000-0000-000000000001", "# ", "").Replace(m[1]))
+			// A sentence may leave out what a command cannot do without.
+			if _, err := parser.Parse(words); err != nil && !strings.HasPrefix(err.Error(), "expected ") && !strings.HasPrefix(err.Error(), "missing flags") {
+				t.Errorf("%s: listedge %s: %v", document, m[1], err)
+			}
+		}
+	}
+	if tried < 15 {
+		t.Errorf("only %d found", tried)
+	}
 }
 
 // helpOf is what the commands say of themselves.

@@ -1,16 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
-	"time"
-
-	"github.com/redis/go-redis/v9"
+	"slices"
+	"sync"
 
 	"listedge/origin"
 )
@@ -19,44 +15,32 @@ type doctorCommand struct {
 	databaseFlags
 	regionFlag
 	jsonFlag
-	RedisURL            string   `help:"Redis, as for serve; empty: none is looked at." placeholder:"URL"`
-	ReplicaURL          []string `help:"Hot standbys, as for serve." placeholder:"URL"`
-	DatabaseConnections int      `help:"What serve is given." default:"16"`
+	RedisURL            string     `help:"Redis, as for serve; empty: none is looked at." placeholder:"URL"`
+	ReplicaURL          []string   `help:"Hot standbys, as for serve." placeholder:"URL"`
+	Node                []adminURL `help:"Admin listeners of the nodes, as http://10.0.0.7:9090, comma-separated; a name with several addresses means all of them. Empty: no node is looked at." placeholder:"URL"`
+	DatabaseConnections int        `help:"What serve is given." default:"16"`
 }
 
 // followerConnections are beside those of the pools: to ask and to replicate.
 const followerConnections = 2
 
-// redisTimeout bounds the whole look at Redis.
-const redisTimeout = 5 * time.Second
-
 var errFindings = errors.New("something fails; see above")
 
 // Validate is explicit because each of the embedded has one.
 func (c *doctorCommand) Validate() error {
+	if c.Node != nil && len(c.Node) == 0 { // not the wish to look at none
+		return errors.New("--node must not be empty")
+	}
 	return cmp.Or(c.databaseFlags.Validate(), c.regionFlag.Validate())
 }
 
 // Run looks at everything and says what it found.
 func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
-	findings := origin.Diagnose(ctx, c.DatabaseURL, origin.DoctorOptions{Region: c.Region,
-		Connections: c.DatabaseConnections + origin.KeyConnections + followerConnections,
-	})
-	for _, url := range c.ReplicaURL {
-		findings = append(findings, origin.DiagnoseReplica(ctx, url, c.DatabaseURL))
+	findings, err := c.look(ctx)
+	if err != nil {
+		return err
 	}
-	if c.RedisURL != "" {
-		o, err := parseRedisURL(c.RedisURL)
-		if err != nil {
-			return usageError{fmt.Errorf("--redis-url: %w", err)}
-		}
-		findings = append(findings, diagnoseRedis(ctx, o)...)
-	}
-	failed := false
-	for _, f := range findings {
-		failed = failed || f.Level == origin.Fail
-	}
-	err := c.print(t, findings, func() {
+	err = c.print(t, findings, func() {
 		for _, f := range findings {
 			line := fmt.Sprintf("%-4s  %-26s %s", f.Level, f.Subject, oneLine(f.Text))
 			if f.Do != "" {
@@ -65,83 +49,40 @@ func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
 			fmt.Fprintln(t.out, line)
 		}
 	})
-	if err == nil && failed {
+	if err == nil && slices.ContainsFunc(findings, func(f origin.Finding) bool { return f.Level == origin.Fail }) {
 		err = errFindings
 	}
 	return err
 }
 
-// diagnoseRedis looks at the server that would be written to.
-func diagnoseRedis(ctx context.Context, o redis.UniversalOptions) (findings []origin.Finding) {
-	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
-	defer cancel()
-	client := newRedisClient(o)
-	defer client.Close()
-	say := func(level origin.Level, subject, text, do string) {
-		findings = append(findings, origin.Finding{Subject: subject, Level: level, Text: text, Do: do})
-	}
-	if err := client.Ping(ctx).Err(); err != nil {
-		say(origin.Fail, "redis", err.Error(), "check --redis-url, its password and the server")
-		return findings
-	}
-	const pings = 5
-	began := time.Now()
-	for range pings {
-		_ = client.Ping(ctx).Err()
-	}
-	say(origin.OK, "redis", fmt.Sprintf("reachable, a PING takes %s", (time.Since(began)/pings).Round(time.Microsecond)), "")
-	text, err := client.Info(ctx).Result()
-	if err != nil {
-		say(origin.Warn, "redis settings", "the user may not run INFO: "+err.Error(), "allow INFO, to have them looked at")
-		return findings
-	}
-	info := parseInfo(text)
-	version := info["redis_version"]
-	major, _, _ := strings.Cut(version, ".")
-	if n, _ := strconv.Atoi(major); n < 6 {
-		say(origin.Fail, "redis version", version+" is too old", "use Redis 6.2 or later")
-	} else {
-		say(origin.OK, "redis version", version, "")
-	}
-	mode := info["redis_mode"]
-	switch {
-	case mode == "cluster" && len(o.Addrs) < 2:
-		say(origin.Fail, "redis mode", "this is a Cluster, and the URL names one address", "name several of its nodes: redis://a:6379,b:6379")
-	case mode != "cluster" && len(o.Addrs) > 1 && o.MasterName == "":
-		say(origin.Fail, "redis mode", "several addresses are named, and this is no Cluster", "name one address, or use redis+sentinel://")
-	case mode == "sentinel":
-		say(origin.Fail, "redis mode", "this is a Sentinel, which holds no data", "use redis+sentinel://…/master")
-	default:
-		say(origin.OK, "redis mode", mode, "")
-	}
-	if info["role"] == "slave" && mode != "cluster" {
-		say(origin.Fail, "redis role", "a replica, which cannot be written to", "name the master, or use redis+sentinel://")
-	} else {
-		say(origin.OK, "redis role", "can be written to", "")
-	}
-	if policy := info["maxmemory_policy"]; policy != "noeviction" && !strings.HasPrefix(policy, "volatile-") && policy != "" {
-		say(origin.Warn, "maxmemory-policy", policy+": buckets and the log of changes may be evicted", "set maxmemory-policy to noeviction")
-	} else if strings.HasPrefix(policy, "volatile-") {
-		say(origin.Warn, "maxmemory-policy", policy+": buckets and the log of changes expire too, and so may be evicted", "give Redis so much memory that nothing is evicted")
-	} else {
-		say(origin.OK, "maxmemory-policy", policy, "")
-	}
-	if info["maxmemory"] == "0" {
-		say(origin.Warn, "maxmemory", "not set: pages may take all memory of the machine", "set maxmemory")
-	} else {
-		say(origin.OK, "maxmemory", info["maxmemory_human"], "")
-	}
-	return findings
-}
-
-// parseInfo reads the name:value lines of INFO.
-func parseInfo(text string) map[string]string {
-	info := map[string]string{}
-	lines := bufio.NewScanner(strings.NewReader(text))
-	for lines.Scan() {
-		if name, value, ok := strings.Cut(lines.Text(), ":"); ok {
-			info[name] = value
+// look asks all servers and nodes at once: together they take as long as the
+// slowest, and each has a deadline.
+func (c *doctorCommand) look(ctx context.Context) ([]origin.Finding, error) {
+	var asked sync.WaitGroup
+	var database, redis []origin.Finding
+	var inRedis *redisSeen
+	if c.RedisURL != "" {
+		o, err := parseRedisURL(c.RedisURL)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("--redis-url: %w", err)}
 		}
+		asked.Go(func() { redis, inRedis = diagnoseRedis(ctx, o) })
 	}
-	return info
+	asked.Go(func() {
+		database = origin.Diagnose(ctx, c.DatabaseURL, origin.DoctorOptions{Region: c.Region,
+			Connections: c.DatabaseConnections + origin.KeyConnections + followerConnections,
+		})
+	})
+	replicas := make([]origin.Finding, len(c.ReplicaURL))
+	for i, url := range c.ReplicaURL {
+		asked.Go(func() { replicas[i] = origin.DiagnoseReplica(ctx, url, c.DatabaseURL) })
+	}
+	var nodes []nodeSeen
+	asked.Go(func() { nodes = seeNodes(ctx, c.Node) })
+	asked.Wait()
+	findings := slices.Concat(database, replicas, redis)
+	for _, n := range nodes {
+		findings = append(findings, n.judge()...)
+	}
+	return append(findings, judgeFleet(nodes, surroundings{region: c.Region, redis: inRedis, database: database})...), nil
 }

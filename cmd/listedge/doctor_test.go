@@ -14,20 +14,27 @@ import (
 	"listedge/sandbox/sandboxtest"
 )
 
-// doctor runs the command and returns its findings by subject.
-func doctor(t *testing.T, wantCode int, args ...string) map[string]origin.Finding {
+// examine runs the command and returns its findings.
+func examine(t *testing.T, wantCode int, args ...string) (findings []origin.Finding) {
 	t.Helper()
 	p := start(t, append([]string{"doctor", "--json"}, args...)...)
 	<-p.ended
-	var findings []origin.Finding
 	if err := json.Unmarshal([]byte(p.out.String()), &findings); err != nil || p.code != wantCode {
 		t.Fatalf("exit %d, want %d: %s%s (%v)", p.code, wantCode, p.out.String(), p.err.String(), err)
 	}
-	by := map[string]origin.Finding{}
 	for _, f := range findings {
 		if f.Text == "" || (f.Level == origin.OK) != (f.Do == "") {
 			t.Errorf("%+v", f)
 		}
+	}
+	return findings
+}
+
+// doctor runs the command and returns its findings by subject.
+func doctor(t *testing.T, wantCode int, args ...string) map[string]origin.Finding {
+	t.Helper()
+	by := map[string]origin.Finding{}
+	for _, f := range examine(t, wantCode, args...) {
 		by[f.Subject] = f
 	}
 	return by

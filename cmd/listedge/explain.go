@@ -13,31 +13,18 @@ import (
 
 type explainCommand struct {
 	jsonFlag
-	RequestID string `help:"Id of a recent request, as its answer's X-Request-Id has it." required:"" placeholder:"ID"`
-	Admin     string `help:"Admin listener of the node that answered it." default:"http://127.0.0.1:9090" placeholder:"URL"`
+	RequestID string   `help:"Id of a recent request, as its answer's X-Request-Id has it." required:"" placeholder:"ID"`
+	Admin     adminURL `help:"Admin listener of the node that answered it." default:"http://127.0.0.1:9090" placeholder:"URL"`
 }
 
 // explainTimeout bounds the whole question.
 const explainTimeout = 10 * time.Second
 
-// Validate refuses what cannot be asked.
-func (c *explainCommand) Validate() error {
-	u, err := url.Parse(c.Admin)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return fmt.Errorf("--admin must be an http:// or https:// URL")
-	}
-	return nil
-}
-
 // Run asks the node and says why the request was refused, old or slow.
 func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
-	u, err := url.Parse(c.Admin)
-	if err != nil {
-		return err
-	}
-	u = u.JoinPath("explain")
+	u := c.Admin.JoinPath("explain")
 	u.RawQuery = url.Values{"request-id": {c.RequestID}}.Encode()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {

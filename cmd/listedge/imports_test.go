@@ -35,6 +35,7 @@ var (
 		"github.com/valyala/fasthttp":         {"edge", "bench"},
 		"go.opentelemetry.io":                 {"tracing"},
 		"github.com/prometheus/client_golang": {"metrics"},
+		"github.com/prometheus/common":        {"metrics"},
 		"github.com/dgraph-io/ristretto":      {"cache"},
 		"github.com/jackc/pgx":                {"origin", "origin/load", "origin/follower", "origin/publication", "bench"},
 		"github.com/redis/go-redis":           {"cache", "limiter", "stream", "cmd/listedge", "bench"},

@@ -83,8 +83,9 @@ func listenError(flag string, err error) error {
 	return err
 }
 
-// newNode wires a node. Neither Postgres nor Redis need be there yet.
-func newNode(ctx context.Context, f nodeFlags, databaseURL string, log *recentLog, public, private net.Listener) (n *node, err error) {
+// newNode wires a node. Neither Postgres nor Redis need be there yet. settings
+// are what it tells of its own.
+func newNode(ctx context.Context, f nodeFlags, databaseURL string, settings map[string]any, log *recentLog, public, private net.Listener) (n *node, err error) {
 	logger := slog.New(log)
 	n = &node{logger: logger, drain: f.Drain, public: public, private: private}
 	defer func(begun *node) { // which a return has forgotten by then
@@ -141,7 +142,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, log *recentLo
 	if n.tracer, err = openTracer(ctx, logger); err != nil {
 		return nil, err
 	}
-	registry := metrics.New(version)
+	registry := metrics.New(version, builtFrom())
 	n.server = edge.New(edge.Options{
 		Cache: n.cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace,
 		Metrics: registry.Edge, Logger: logger, Proxies: prefixes(f.TrustedProxies),
@@ -163,7 +164,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, log *recentLo
 			return n.follower.Stats()
 		},
 	})
-	n.admin = &http.Server{Handler: edge.Admin(n.health, registry.Handler(), log, n.server.Explain), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second}
+	n.admin = &http.Server{Handler: edge.Admin(n.health, registry.Handler(), log, n.server.Explain, settings), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second}
 	return n, nil
 }
 

@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/alecthomas/kong"
 )
 
 type serveCommand struct {
@@ -23,7 +25,7 @@ func (c *serveCommand) Validate() error {
 }
 
 // Run serves until ctx ends.
-func (c *serveCommand) Run(ctx context.Context, t *terminal) error {
+func (c *serveCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) error {
 	public, private, err := listenBoth(c.listenFlags)
 	if err != nil {
 		return err
@@ -34,7 +36,7 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal) error {
 		private.Close()
 		return err
 	}
-	n, err := newNode(ctx, c.nodeFlags, c.DatabaseURL, log, public, private)
+	n, err := newNode(ctx, c.nodeFlags, c.DatabaseURL, settingsInEffect(flags), log, public, private)
 	if err != nil {
 		public.Close()
 		private.Close()

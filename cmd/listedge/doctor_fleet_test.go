@@ -1,0 +1,308 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"listedge/origin"
+	"listedge/sandbox/sandboxtest"
+)
+
+// subject is what the doctor calls a node.
+func (n *testNode) subject() string { return "node " + strings.TrimPrefix(n.admin, "http://") }
+
+// has looks for a finding of several on a subject.
+func has(findings []origin.Finding, subject string, level origin.Level, text string) bool {
+	return slices.ContainsFunc(findings, func(f origin.Finding) bool {
+		return f.Subject == subject && f.Level == level && strings.Contains(f.Text+f.Do, text)
+	})
+}
+
+// says waits until the doctor finds all that is wanted: nodes count each other
+// and take turns within seconds. Text of what is wanted is part of what is said.
+func says(t *testing.T, args []string, code int, wanted ...origin.Finding) {
+	t.Helper()
+	last, found := "", false
+	defer func() {
+		if !found {
+			t.Logf("wanted %d and %+v, the last was %s", code, wanted, last)
+		}
+	}()
+	within(t, 30*time.Second, "the doctor says so", func() bool {
+		p := start(t, append([]string{"doctor", "--json"}, args...)...)
+		<-p.ended
+		var findings []origin.Finding
+		last = p.out.String() + p.err.String()
+		found = json.Unmarshal([]byte(p.out.String()), &findings) == nil && p.code == code &&
+			!slices.ContainsFunc(wanted, func(w origin.Finding) bool { return !has(findings, w.Subject, w.Level, w.Text) })
+		return found
+	})
+}
+
+func TestDoctorOfAFleet(t *testing.T) {
+	address := database(t)
+	redis := sandboxtest.Redis(t)
+	var nodes []*testNode
+	var admins []string
+	for range 3 {
+		n := startNode(t, address, "--redis-url", redis.URL())
+		within(t, 20*time.Second, "followed", func() bool { return n.mode() == "followed" })
+		nodes, admins = append(nodes, n), append(admins, n.admin)
+	}
+	here := []string{"--database-url", address, "--redis-url", redis.URL()}
+	all := append(slices.Clone(here), "--node", strings.Join(admins[:2], ","), "--node", strings.TrimPrefix(admins[2], "http://"), "--node", admins[0])
+	says(t, all, exitFine, origin.Finding{Subject: "fleet size", Level: origin.OK, Text: "3, which share the limits"})
+	findings := examine(t, exitFine, all...)
+	followers := 0
+	for _, n := range nodes {
+		if !has(findings, n.subject(), origin.OK, version+" (") || !has(findings, n.subject(), origin.OK, "one of 3 nodes") {
+			t.Errorf("%s: %+v", n.subject(), findings)
+		}
+		if has(findings, n.subject(), origin.OK, "the follower") {
+			followers++
+		}
+	}
+	if followers != 1 {
+		t.Errorf("%d followers: %+v", followers, findings)
+	}
+	for _, f := range findings {
+		if f.Level != origin.OK && f.Subject != "maxmemory" {
+			t.Errorf("%+v", f)
+		}
+	}
+	if by := doctor(t, exitFine, here...); by["fleet size"].Text != "" || by["redis"].Level != origin.OK {
+		t.Errorf("without --node: %+v", by)
+	}
+
+	// Not all, another Redis than the nodes', another region.
+	bystander := nodes[slices.IndexFunc(nodes, func(n *testNode) bool { return n.metric(t, "listedge_freshness_follower") == 0 })]
+	by := doctor(t, exitFine, append(slices.Clone(here), "--node", bystander.admin)...)
+	expect(t, by, "fleet follower", origin.Warn, "name all nodes")
+	expect(t, by, "fleet size", origin.Warn, "1 answered, and Redis counts 3")
+	by = doctor(t, exitFailed, append(slices.Clone(all), "--redis-url", sandboxtest.Redis(t).URL())...)
+	expect(t, by, "fleet log of changes", origin.Fail, "has none")
+	expect(t, by, "fleet size", origin.Fail, "Redis counts 0")
+	by = doctor(t, exitFailed, append(slices.Clone(all), "--region", "elsewhere")...)
+	expect(t, by, "fleet region", origin.Warn, "elsewhere")
+	expect(t, by, "fleet follower", origin.Fail, "not in the database and the region")
+
+	// What is nobody's admin listener.
+	by = doctor(t, exitFailed, append(slices.Clone(here), "--node", nodes[0].url, "--node", "127.0.0.1:1", "--node", "http://nobody.invalid:9090")...)
+	expect(t, by, "node "+strings.TrimPrefix(nodes[0].url, "http://"), origin.Fail, "not that of a node")
+	expect(t, by, "node 127.0.0.1:1", origin.Fail, "refused")
+	expect(t, by, "node nobody.invalid:9090", origin.Fail, "nobody.invalid")
+	for _, wrong := range []string{"ftp://a", "http://", "http://a b", ""} {
+		p := start(t, append([]string{"doctor", "--node=" + wrong}, here...)...)
+		if <-p.ended; p.code != exitUsage || !strings.Contains(p.err.String(), "--node") {
+			t.Errorf("%q: exit %d: %s", wrong, p.code, p.err.String())
+		}
+	}
+
+	// Others among them: one with another setting, one that lets pages age, one alone.
+	other := startNode(t, address, "--redis-url", redis.URL(), "--cache-ttl", "3s", "--freshness-bound", "0")
+	name := func(n *testNode) string { return strings.TrimPrefix(n.admin, "http://") }
+	says(t, append(slices.Clone(all), "--node", other.admin), exitFine,
+		origin.Finding{Subject: "fleet cache-ttl", Level: origin.Warn, Text: "2s on " + name(nodes[0])},
+		origin.Finding{Subject: "fleet cache-ttl", Level: origin.Warn, Text: "; 3s on " + name(other)},
+		origin.Finding{Subject: "fleet freshness-bound", Level: origin.Warn, Text: "; 0s on " + name(other)},
+		origin.Finding{Subject: other.subject(), Level: origin.OK, Text: "pages live by age"})
+	alone := startNode(t, address)
+	by = doctor(t, exitFailed, append(slices.Clone(all), "--node", alone.admin)...)
+	expect(t, by, "fleet size", origin.Fail, "without Redis")
+
+	// One that leaves.
+	leaving := startNode(t, address, "--redis-url", redis.URL(), "--drain", "2s")
+	leaving.cancel()
+	says(t, append(slices.Clone(here), "--node", leaving.admin), exitFine, origin.Finding{Subject: leaving.subject(), Level: origin.Warn, Text: "it is leaving"})
+}
+
+func TestDoctorOfTwoRegionsMixed(t *testing.T) {
+	address := database(t)
+	args := []string{"--database-url", address, "--region", "east"}
+	for _, region := range []string{"east", "west"} {
+		n := startNode(t, address, "--redis-url", sandboxtest.Redis(t).URL(), "--region", region)
+		within(t, 20*time.Second, "it follows", func() bool { return n.mode() == "followed" && n.metric(t, "listedge_freshness_follower") == 1 })
+		args = append(args, "--node", n.admin)
+	}
+	by := doctor(t, exitFailed, args...)
+	expect(t, by, "fleet region", origin.Fail, "east on ")
+	expect(t, by, "fleet follower", origin.Fail, "each for a fleet of its own")
+	expect(t, by, "fleet log of changes", origin.Fail, "do not read one log")
+	expect(t, by, "fleet redis-url", origin.Warn, "; redis://")
+}
+
+func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
+	f := startFleet(t, 2)
+	_, key := workspaceWithKey(t, f.url)
+	f.awaitFollowed(t)
+	hung := f.follower(t)
+	other := f.bystander(t)
+	hung.signal(syscall.SIGSTOP)
+	hung.stopped = true
+	args := []string{"--database-url", f.url, "--node", hung.admin, "--node", other.admin}
+	says(t, args, exitFailed,
+		origin.Finding{Subject: hung.subject(), Level: origin.Fail, Text: "no answer within " + nodeTimeout.String()},
+		origin.Finding{Subject: other.subject(), Level: origin.OK, Text: "the follower"},
+		origin.Finding{Subject: "fleet follower", Level: origin.OK, Text: strings.TrimPrefix(other.admin, "http://")})
+
+	other.toRedis.lose(true)
+	args = []string{"--database-url", f.url, "--node", other.admin}
+	within(t, 20*time.Second, "the limiter leaves Redis alone", func() bool {
+		_, _ = other.try("GET", "/v1/items", key)
+		return other.metric(t, "listedge_limiter_breaker_open") == 1
+	})
+	says(t, args, exitFailed,
+		origin.Finding{Subject: other.subject(), Level: origin.Fail, Text: "takes no page from a cache"},
+		origin.Finding{Subject: other.subject(), Level: origin.Warn, Text: "goes on without: redis"},
+		origin.Finding{Subject: "fleet follower", Level: origin.Fail, Text: "no node follows"})
+	within(t, 20*time.Second, "the doctor says that the limiter leaves Redis alone", func() bool {
+		_, _ = other.try("GET", "/v1/items", key)
+		return has(examine(t, exitFailed, args...), other.subject(), origin.Warn, "limits without Redis")
+	})
+
+	_, old := privateDatabaseWith(t, map[string]string{"wal_level": "replica"})
+	n := startNode(t, old)
+	says(t, []string{"--database-url", old, "--node", n.admin}, exitFine,
+		origin.Finding{Subject: n.subject(), Level: origin.Warn, Text: "live --cache-ttl"},
+		origin.Finding{Subject: "fleet follower", Level: origin.Warn, Text: "none can follow"})
+	lost := launchNode(t, "postgres://127.0.0.1:1/none")
+	by := doctor(t, exitFailed, "--database-url", old, "--node", lost.admin)
+	expect(t, by, lost.subject(), origin.Fail, "not ready: postgres: ")
+}
+
+// A node whose words are changed on their way: of another version, with another
+// clock, too old to tell its settings.
+func TestDoctorOfNodesThatDiffer(t *testing.T) {
+	address := database(t)
+	n := startNode(t, address)
+	within(t, 20*time.Second, "followed", func() bool { return n.mode() == "followed" })
+	to, err := url.Parse(n.admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(to)
+	proxy.ModifyResponse = func(r *http.Response) error {
+		r.Header.Set("Date", time.Now().Add(-time.Minute).UTC().Format(http.TimeFormat))
+		switch r.Request.URL.Path {
+		case "/settings":
+			r.StatusCode = http.StatusNotFound
+		case "/metrics":
+			text, err := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(bytes.NewReader(bytes.ReplaceAll(text, []byte(`version="`+version), []byte(`version="0.0.9`))))
+			r.ContentLength = -1
+			r.Header.Del("Content-Length")
+			return err
+		}
+		return nil
+	}
+	between := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Set("Accept-Encoding", "identity")
+		proxy.ServeHTTP(w, r)
+	}))
+	defer between.Close()
+	findings := examine(t, exitFailed, "--database-url", address, "--node", n.admin, "--node", between.URL)
+	for _, want := range []origin.Finding{
+		{Subject: "node " + strings.TrimPrefix(between.URL, "http://"), Level: origin.Warn, Text: "behind the one here"},
+		{Subject: "fleet version", Level: origin.Warn, Text: "0.0.9 ("},
+		{Subject: "fleet settings", Level: origin.Warn, Text: "1 of the nodes do not tell"},
+		{Subject: n.subject(), Level: origin.OK, Text: "without Redis"},
+	} {
+		if !has(findings, want.Subject, want.Level, want.Text) {
+			t.Errorf("%+v is missing: %+v", want, findings)
+		}
+	}
+}
+
+func TestSettingsAreToldWithoutSecrets(t *testing.T) {
+	n := startNode(t, strings.Replace(database(t), "?", "?application_name=a&", 1), "--redis-url", "redis://:se#cret@127.0.0.1:1", "--freshness-bound", "700ms")
+	r, err := http.Get(n.admin + "/settings")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil || r.StatusCode != http.StatusOK || !strings.Contains(string(text), `"freshness-bound":"700ms"`) || !strings.Contains(string(text), ":xxxxx@127.0.0.1:1") {
+		t.Errorf("%s: %s (%v)", r.Status, text, err)
+	}
+	if strings.Contains(string(text), "cret") {
+		t.Errorf("a secret is told: %s", text)
+	}
+}
+
+func TestHowFarAClockIsAhead(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for _, c := range []struct{ date, sent, received, want time.Duration }{
+		{0, 0, 0, 0},
+		{0, 900 * time.Millisecond, 990 * time.Millisecond, 0}, // the second is cut off
+		{0, time.Second, time.Second, 0},
+		{0, 4 * time.Second, 5 * time.Second, -3 * time.Second},
+		{5 * time.Second, time.Second, 2 * time.Second, 3 * time.Second},
+		{0, -time.Second, 9 * time.Second, 0}, // it answered slowly
+	} {
+		if got := ahead(at.Add(c.date), at.Add(c.sent), at.Add(c.received)); got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}
+
+func TestWhichAddressesOfANameAreNodes(t *testing.T) {
+	for found, want := range map[string]string{
+		"":                                  "",
+		"10.0.0.1":                          "",
+		"127.0.0.1 ::1":                     "", // one node by either
+		"10.0.0.2 10.0.0.1":                 "10.0.0.1 10.0.0.2",
+		"10.0.0.2 10.0.0.1 fd00::1 fd00::2": "10.0.0.1 10.0.0.2",
+		"fd00::2 fd00::1":                   "fd00::1 fd00::2",
+		"::ffff:10.0.0.1 10.0.0.1 10.0.0.2": "10.0.0.1 10.0.0.2",
+	} {
+		var addresses []netip.Addr
+		for _, a := range strings.Fields(found) {
+			addresses = append(addresses, netip.MustParseAddr(a))
+		}
+		var names []string
+		for _, a := range nodesAmong(addresses) {
+			names = append(names, a.String())
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%s: %q, want %q", found, got, want)
+		}
+	}
+}
+
+// What the doctor sends people to is there.
+func TestTheRunbookHasWhatTheDoctorNames(t *testing.T) {
+	runbook, err := os.ReadFile(filepath.Join("..", "..", "deploy", "RUNBOOK.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for _, file := range []string{"doctor_node.go", "doctor_fleet.go"} {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range regexp.MustCompile(`Listedge[A-Z]\w+`).FindAllString(string(source), -1) {
+			named++
+			if !strings.Contains(string(runbook), "\n## "+name+"\n") {
+				t.Errorf("%s: the runbook has no section %s", file, name)
+			}
+		}
+	}
+	if named < 5 {
+		t.Errorf("%d found", named)
+	}
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/limiter"
+	"listedge/origin"
+	"listedge/stream"
+)
+
+// redisTimeout bounds the whole look at Redis.
+const redisTimeout = 5 * time.Second
+
+// redisSeen is what a Redis holds of a fleet.
+type redisSeen struct {
+	epoch string // of its log of changes; empty = there is none
+	nodes int64  // that beat in it
+}
+
+// seeRedis looks at what the nodes keep in the Redis; nil if it does not say.
+func seeRedis(ctx context.Context, client redis.UniversalClient) *redisSeen {
+	epoch, err := stream.NewRedis(client).Epoch(ctx)
+	if err != nil {
+		return nil
+	}
+	nodes, err := limiter.LiveNodes(ctx, client)
+	if err != nil {
+		return nil
+	}
+	return &redisSeen{epoch, nodes}
+}
+
+// diagnoseRedis looks at the server that would be written to, and at what is in
+// it of a fleet.
+func diagnoseRedis(ctx context.Context, o redis.UniversalOptions) (findings []origin.Finding, seen *redisSeen) {
+	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
+	defer cancel()
+	client := newRedisClient(o)
+	defer client.Close()
+	say := func(level origin.Level, subject, text, do string) {
+		findings = append(findings, origin.Finding{Subject: subject, Level: level, Text: text, Do: do})
+	}
+	if err := client.Ping(ctx).Err(); err != nil {
+		say(origin.Fail, "redis", err.Error(), "check --redis-url, its password and the server")
+		return findings, nil
+	}
+	const pings = 5
+	began := time.Now()
+	for range pings {
+		_ = client.Ping(ctx).Err()
+	}
+	say(origin.OK, "redis", fmt.Sprintf("reachable, a PING takes %s", (time.Since(began)/pings).Round(time.Microsecond)), "")
+	seen = seeRedis(ctx, client)
+	text, err := client.Info(ctx).Result()
+	if err != nil {
+		say(origin.Warn, "redis settings", "the user may not run INFO: "+err.Error(), "allow INFO, to have them looked at")
+		return findings, seen
+	}
+	info := parseInfo(text)
+	version := info["redis_version"]
+	major, _, _ := strings.Cut(version, ".")
+	if n, _ := strconv.Atoi(major); n < 6 {
+		say(origin.Fail, "redis version", version+" is too old", "use Redis 6.2 or later")
+	} else {
+		say(origin.OK, "redis version", version, "")
+	}
+	mode := info["redis_mode"]
+	switch {
+	case mode == "cluster" && len(o.Addrs) < 2:
+		say(origin.Fail, "redis mode", "this is a Cluster, and the URL names one address", "name several of its nodes: redis://a:6379,b:6379")
+	case mode != "cluster" && len(o.Addrs) > 1 && o.MasterName == "":
+		say(origin.Fail, "redis mode", "several addresses are named, and this is no Cluster", "name one address, or use redis+sentinel://")
+	case mode == "sentinel":
+		say(origin.Fail, "redis mode", "this is a Sentinel, which holds no data", "use redis+sentinel://…/master")
+	default:
+		say(origin.OK, "redis mode", mode, "")
+	}
+	if info["role"] == "slave" && mode != "cluster" {
+		say(origin.Fail, "redis role", "a replica, which cannot be written to", "name the master, or use redis+sentinel://")
+	} else {
+		say(origin.OK, "redis role", "can be written to", "")
+	}
+	if policy := info["maxmemory_policy"]; policy != "noeviction" && !strings.HasPrefix(policy, "volatile-") && policy != "" {
+		say(origin.Warn, "maxmemory-policy", policy+": buckets and the log of changes may be evicted", "set maxmemory-policy to noeviction")
+	} else if strings.HasPrefix(policy, "volatile-") {
+		say(origin.Warn, "maxmemory-policy", policy+": buckets and the log of changes expire too, and so may be evicted", "give Redis so much memory that nothing is evicted")
+	} else {
+		say(origin.OK, "maxmemory-policy", policy, "")
+	}
+	if info["maxmemory"] == "0" {
+		say(origin.Warn, "maxmemory", "not set: pages may take all memory of the machine", "set maxmemory")
+	} else {
+		say(origin.OK, "maxmemory", info["maxmemory_human"], "")
+	}
+	return findings, seen
+}
+
+// parseInfo reads the name:value lines of INFO.
+func parseInfo(text string) map[string]string {
+	info := map[string]string{}
+	lines := bufio.NewScanner(strings.NewReader(text))
+	for lines.Scan() {
+		if name, value, ok := strings.Cut(lines.Text(), ":"); ok {
+			info[name] = value
+		}
+	}
+	return info
+}

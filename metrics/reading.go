@@ -1,0 +1,44 @@
+package metrics
+
+import (
+	"fmt"
+	"io"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// Reading is what a node's /metrics said at one moment, by name.
+type Reading map[string]*dto.MetricFamily
+
+// Read reads what Handler writes.
+func Read(from io.Reader) (Reading, error) {
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(from)
+	if err != nil {
+		return nil, fmt.Errorf("read metrics: %w", err)
+	}
+	return families, nil
+}
+
+// Sum adds the series of the name up, gauges and counters; 0 if there are none.
+func (r Reading) Sum(name string) (sum float64) {
+	for _, m := range r[name].GetMetric() {
+		sum += m.GetGauge().GetValue() + m.GetCounter().GetValue()
+	}
+	return sum
+}
+
+// Label is a label's value in the series of the name that is 1; empty if there
+// is none: what info metrics and states tell.
+func (r Reading) Label(name, label string) string {
+	for _, m := range r[name].GetMetric() {
+		for _, l := range m.GetLabel() {
+			if l.GetName() == label && m.GetGauge().GetValue() == 1 {
+				return l.GetValue()
+			}
+		}
+	}
+	return ""
+}
