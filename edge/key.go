@@ -12,6 +12,7 @@ import (
 
 	"listedge/limiter"
 	"listedge/origin"
+	"listedge/stream"
 )
 
 // client is what a node makes of a key, once, and finds again on each of its
@@ -153,6 +154,26 @@ func (s *Server) authenticate(x *exchange) failure {
 	}
 	x.client, x.query.Workspace = client, key.Workspace
 	return failure{}
+}
+
+// Keys is what is to be told of changes of keys (stream.FollowKeys).
+func (s *Server) Keys() stream.KeyListener { return keyListener{s.keyring} }
+
+type keyListener struct{ *origin.Keyring[*client] }
+
+// Changed implements stream.KeyListener.
+func (l keyListener) Changed(c stream.Change) {
+	if c.Touches(stream.Keys) {
+		l.AllChanged()
+		return
+	}
+	var ids []uuid.UUID
+	for _, p := range c.Pairs {
+		if p.Collection == stream.Keys {
+			ids = append(ids, p.Workspace)
+		}
+	}
+	l.Keyring.Changed(ids)
 }
 
 // unauthorised counts the failure against the client's address, and says so

@@ -17,14 +17,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
-	"listedge/stream"
 	"listedge/tracing"
 )
 
@@ -134,19 +132,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // KeyringStats is what the node knows of keys.
 func (s *Server) KeyringStats() origin.KeyringStats { return s.keyring.Stats() }
-
-// KeysChanged has the keys that a change may concern looked up again.
-func (s *Server) KeysChanged(c stream.Change) {
-	if c.Touches(stream.Keys) {
-		s.keyring.Recheck(func(origin.Key) bool { return true })
-		return
-	}
-	changed := map[uuid.UUID]bool{}
-	for _, p := range c.Pairs {
-		changed[p.Workspace] = changed[p.Workspace] || p.Collection == stream.Keys
-	}
-	s.keyring.Recheck(func(k origin.Key) bool { return changed[k.Workspace] })
-}
 
 // bodyLimit lets a refused method bring a body, to be told that its method is
 // wrong and not its body; list requests have none.

@@ -256,11 +256,11 @@ func TestKeysChangedHasThemLookedUpAgain(t *testing.T) {
 	if k == nil {
 		t.Fatal("the key is not known")
 	}
-	s.KeysChanged(stream.Change{Pairs: []stream.Pair{{Workspace: uuid.New(), Collection: stream.Keys}, {Workspace: k.Key.Workspace, Collection: stream.Items}}})
+	s.Keys().Changed(stream.Change{Pairs: []stream.Pair{{Workspace: uuid.New(), Collection: stream.Keys}, {Workspace: k.Key.Workspace, Collection: stream.Items}}})
 	if s.keyring.Known(hash, time.Now()) == nil {
 		t.Error("another workspace's keys, and this one's items, do not concern it")
 	}
-	s.KeysChanged(stream.Change{Pairs: []stream.Pair{{Workspace: k.Key.Workspace, Collection: stream.Keys}}})
+	s.Keys().Changed(stream.Change{Pairs: []stream.Pair{{Workspace: k.Key.Workspace, Collection: stream.Keys}}})
 	if s.keyring.Known(hash, time.Now()) != nil {
 		t.Error("the key still opens without a look-up")
 	}

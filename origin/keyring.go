@@ -3,7 +3,6 @@ package origin
 import (
 	"context"
 	"errors"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,9 +18,12 @@ const (
 	// keyFresh: while Postgres answers in time, no answer relies on a look-up
 	// that began longer ago, so a revocation reaches every node within it.
 	keyFresh = time.Second
-	// keyRefresh is how often the keys in use are looked up again, all in one
-	// query; far enough below keyFresh that requests never wait for it.
+	// keyRefresh is how often the keys in use are looked up again, where changes
+	// are not told; far enough below keyFresh that requests never wait for it.
 	keyRefresh = keyFresh * 2 / 5
+	// keyReview is how often they are where changes are told, shard by shard:
+	// nothing relies on it, but no mistake should last.
+	keyReview = 2 * time.Minute
 	// keyPatience is how long a request waits for a look-up before it goes on
 	// with what was known, where that was looked up within keyRecent. For a key
 	// that was not, it waits as long as it can: its last look-up may be minutes
@@ -46,11 +48,14 @@ const (
 //
 //	Known ── fresh ──────────────────────────► T          no lock but a shard's, no allocation
 //	Load ─── waiting keys ── one query of ANY ─► T | ErrUnknownKey | ErrUnavailable
-//	every keyRefresh: the keys used since the last time, in the same one query
+//	every keyRefresh: the keys used since the last time, in as few queries,
+//	                  unless changes are told (keyring_told.go)
 //
-// Invariants: what Known returns was looked up less than keyFresh ago. What
-// Load returns was looked up after it was called, or less than keyRecent ago
-// while Postgres is slow, or less than grace ago while it cannot be asked.
+// Invariants: what Known returns was right less than keyFresh ago: when it was
+// looked up, or when it was last proven that any change since would have been
+// told. What Load returns was looked up after it was called, or was right less
+// than keyRecent ago while Postgres is slow, or less than grace ago while it
+// cannot be asked.
 type Keyring[T any] struct {
 	lookup func(context.Context, []KeyHash) (map[KeyHash]Key, error)
 	attach func(k Key, before T) T // before is what it was made into, zero for a new key
@@ -66,6 +71,7 @@ type Keyring[T any] struct {
 	closed  bool
 
 	pausedUntil atomic.Int64 // nanoseconds since the start; until then known keys do not wait
+	told        told
 
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -85,15 +91,20 @@ type KnownKey[T any] struct {
 	Key   Key
 	Value T
 
-	checked atomic.Int64 // when the last look-up began, in nanoseconds since the keyring's start
-	used    atomic.Bool  // since the last refresh
-	idle    int          // refreshes since it was used; the refresher's own
+	// Moments, in nanoseconds since the keyring's start. Written under the
+	// shard's lock.
+	checked atomic.Int64 // as of when it is known to be right: when the last look-up began, at least
+	doubted atomic.Int64 // when a change was last told that may concern it
+
+	used     atomic.Bool   // since the shard was last swept
+	lastUsed time.Duration // as of the last sweep; the refresher's own
 }
 
-// supersede has nobody who kept it rely on it any more.
+// supersede has nobody who kept it rely on it any more. Whatever the keyring
+// forgets must be superseded: changes are not told of it.
 func (k *KnownKey[T]) supersede() {
 	if k != nil {
-		k.checked.Store(math.MinInt64 / 2)
+		k.checked.Store(never)
 	}
 }
 
@@ -110,6 +121,7 @@ func NewKeyring[T any](lookup func(context.Context, []KeyHash) (map[KeyHash]Key,
 		panic("BUG: " + err.Error()) // only for a size below 1
 	}
 	r := &Keyring[T]{lookup: lookup, attach: attach, grace: grace, start: time.Now(), unknown: unknown, waiting: map[KeyHash]*lookupCall{}}
+	r.told.init()
 	for i := range r.shards {
 		r.shards[i].known = map[KeyHash]*KnownKey[T]{}
 	}
@@ -139,7 +151,10 @@ func (r *Keyring[T]) Known(hash KeyHash, now time.Time) *KnownKey[T] {
 // StillKnown says whether what Known or Load returned may be relied on once
 // more: a caller that kept it is spared the look-up by hash. False of nil.
 func (r *Keyring[T]) StillKnown(k *KnownKey[T], now time.Time) bool {
-	if k == nil || r.at(now)-time.Duration(k.checked.Load()) > keyFresh {
+	if k == nil {
+		return false
+	}
+	if asOf, doubtful := r.asOf(k); doubtful || r.at(now)-asOf > keyFresh {
 		return false
 	}
 	if !k.used.Load() {
@@ -199,11 +214,16 @@ func (r *Keyring[T]) Load(ctx context.Context, hash KeyHash) (*KnownKey[T], erro
 func (r *Keyring[T]) at(t time.Time) time.Duration { return t.Sub(r.start) }
 
 func (r *Keyring[T]) checkedWithin(k *KnownKey[T], d time.Duration) bool {
-	return r.at(time.Now())-time.Duration(k.checked.Load()) < d
+	asOf, _ := r.asOf(k)
+	return r.at(time.Now())-asOf < d
+}
+
+func (r *Keyring[T]) shard(hash KeyHash) *keyShard[T] {
+	return &r.shards[hash[0]%uint8(len(r.shards))]
 }
 
 func (r *Keyring[T]) find(hash KeyHash) *KnownKey[T] {
-	s := &r.shards[hash[0]%uint8(len(r.shards))]
+	s := r.shard(hash)
 	s.mu.RLock()
 	k := s.known[hash]
 	s.mu.RUnlock()
@@ -270,101 +290,6 @@ func (r *Keyring[T]) answer() {
 			}
 			close(call.done)
 		}
-	}
-}
-
-// update asks for the keys in one query and remembers the answers.
-func (r *Keyring[T]) update(hashes []KeyHash) error {
-	ctx, cancel := context.WithTimeout(r.ctx, lookupDeadline)
-	defer cancel()
-	began := time.Now()
-	at := int64(r.at(began))
-	r.queries.Add(1)
-	found, err := r.lookup(ctx, hashes)
-	if err != nil {
-		return err
-	}
-	for _, hash := range hashes {
-		key, exists := found[hash]
-		s := &r.shards[hash[0]%uint8(len(r.shards))]
-		s.mu.Lock()
-		switch k := s.known[hash]; {
-		case k != nil && k.checked.Load() > at: // a later look-up has answered already
-		case !exists:
-			k.supersede()
-			delete(s.known, hash)
-			r.unknown.Add(hash, began.Add(unknownFresh))
-		case k != nil && k.Key == key:
-			k.checked.Store(at)
-		default:
-			var before T
-			if k != nil {
-				before = k.Value
-				k.supersede()
-			}
-			k = &KnownKey[T]{Key: key, Value: r.attach(key, before)}
-			k.checked.Store(at)
-			k.used.Store(true)
-			s.known[hash] = k
-			r.unknown.Remove(hash)
-		}
-		s.mu.Unlock()
-	}
-	return nil
-}
-
-// refresh looks the keys in use up again before they grow old.
-func (r *Keyring[T]) refresh() {
-	defer r.done.Done()
-	tick := time.NewTicker(keyRefresh)
-	defer tick.Stop()
-	for {
-		select {
-		case <-r.ctx.Done():
-			return
-		case <-tick.C:
-		}
-		inUse := r.sweep()
-		for len(inUse) > 0 {
-			n := min(len(inUse), lookupBatch)
-			if r.update(inUse[:n]) != nil {
-				break // requests fall back on what is known, within grace
-			}
-			inUse = inUse[n:]
-		}
-	}
-}
-
-// sweep returns the keys used since the last sweep and forgets idle ones.
-func (r *Keyring[T]) sweep() (inUse []KeyHash) {
-	for i := range r.shards {
-		s := &r.shards[i]
-		s.mu.Lock()
-		for hash, k := range s.known {
-			if k.used.Swap(false) {
-				k.idle = 0
-				inUse = append(inUse, hash)
-			} else if k.idle++; time.Duration(k.idle)*keyRefresh > keyIdle {
-				delete(s.known, hash)
-			}
-		}
-		s.mu.Unlock()
-	}
-	return inUse
-}
-
-// Recheck has the keys for which stale is true looked up again before they
-// open anything more.
-func (r *Keyring[T]) Recheck(stale func(Key) bool) {
-	for i := range r.shards {
-		s := &r.shards[i]
-		s.mu.RLock()
-		for _, k := range s.known {
-			if stale(k.Key) {
-				k.checked.Store(min(k.checked.Load(), int64(r.at(time.Now())-keyFresh-1)))
-			}
-		}
-		s.mu.RUnlock()
 	}
 }
 

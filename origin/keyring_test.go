@@ -553,7 +553,7 @@ func TestAKeyringInManyHands(t *testing.T) {
 				case 2, 3:
 					table.change(func(s *keyTable) { s.err = nil })
 				case 4:
-					r.sweep()
+					r.sweep(r.shards[:])
 				case 5:
 					_ = r.Stats()
 				}

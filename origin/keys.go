@@ -133,6 +133,7 @@ type Key struct {
 	Contacts       bool // scope contacts:read
 	Revoked        bool
 	Suspended      bool  // its workspace is
+	Scheduled      bool  // it will be revoked, or its workspace suspended, at a moment that nobody tells of
 	ExpiresAt      int64 // microseconds since 1970; 0 = never
 	Limit          Limit
 	WorkspaceLimit Limit
@@ -190,23 +191,18 @@ func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (map[KeyHash]Ke
 	found := make(map[KeyHash]Key, len(hashes))
 	var (
 		hash                      []byte
-		scopes                    []string
 		expires                   pgtype.Timestamptz
 		rate, workspaceRate       *float64
 		burst, workspaceBurst     *int32
 		version, workspaceVersion int64
 		key                       Key
 	)
-	_, err = pgx.ForEachRow(rows, []any{&hash, &key.ID, &key.Workspace, &scopes, &expires, &key.Revoked, &key.Suspended,
+	_, err = pgx.ForEachRow(rows, []any{&hash, &key.ID, &key.Workspace, &key.Items, &key.Contacts, &expires, &key.Revoked, &key.Suspended, &key.Scheduled,
 		&rate, &burst, &workspaceRate, &workspaceBurst, &version, &workspaceVersion}, func() error {
 		if len(hash) != len(KeyHash{}) {
 			return errors.New("a key's hash is not a SHA-256")
 		}
 		k := key
-		for _, scope := range scopes {
-			k.Items = k.Items || scope == "items:read"
-			k.Contacts = k.Contacts || scope == "contacts:read"
-		}
 		k.ExpiresAt = expiryOf(expires)
 		k.Limit = LimitOf(rate, burst, DefaultLimit)
 		k.WorkspaceLimit = LimitOf(workspaceRate, workspaceBurst, Limit{})

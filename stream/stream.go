@@ -62,7 +62,8 @@ const (
 )
 
 // Pair is a workspace's part of a collection: what a change touches, and what
-// a page depends on.
+// a page depends on. Of Keys, a part is a row: the ID is the key's, or the
+// workspace's.
 type Pair struct {
 	Workspace  uuid.UUID
 	Collection Collection
@@ -107,6 +108,14 @@ type Entry struct {
 // Unknown says that the entry is none of the three: of a kind that came with a
 // newer version, or damaged. A reader has missed what it said.
 func (e *Entry) Unknown() bool { return e.Take == nil && e.Change == nil && e.Heartbeat == nil }
+
+// Follows says whether nothing lies between the position and the entry.
+func (e *Entry) Follows(p Position) bool {
+	if e.Position.Term == p.Term {
+		return e.Position.N == p.N+1
+	}
+	return e.Take != nil && e.Take.Previous == p
+}
 
 // ErrFenced: the log has entries at or above the position.
 var ErrFenced = errors.New("position is not above the log's last")

@@ -39,7 +39,6 @@ type node struct {
 	health   *edge.Health
 	admin    *http.Server
 
-	serving    atomic.Pointer[edge.Server] // once wired
 	conditions []condition
 	evicts     atomic.Bool // Redis may evict what must not go
 
@@ -104,17 +103,15 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, settings map[
 		Memory: int64(f.CacheMemory), Redis: n.redis.pages,
 		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack,
 	}
+	var followed *stream.KeyChanges // nil = changes are not followed
 	if f.FreshnessBound > 0 {
 		changes := stream.Log(stream.NewLocal())
 		if n.redis.log != nil {
 			changes = stream.NewRedis(n.redis.log)
 		}
-		options.Follow = &cache.Follow{Log: changes, Node: rand.Text(), Bound: f.FreshnessBound, Logger: logger,
-			Keys: func(c stream.Change) {
-				if s := n.serving.Load(); s != nil {
-					s.KeysChanged(c)
-				}
-			}}
+		followed = stream.FollowKeys(changes)
+		options.Follow = &cache.Follow{Log: followed, Node: rand.Text(), Bound: f.FreshnessBound, Logger: logger,
+			Keys: func(stream.Change) {}} // they are followed on their own
 		n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: changes, LogKept: f.CacheTTL + f.MaxStale + time.Minute,
 			Silence: func() time.Duration { return n.cache.Silence() }, Logger: logger})
 	}
@@ -148,7 +145,9 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, settings map[
 		Metrics: registry.Edge, Logger: logger, Proxies: prefixes(f.TrustedProxies),
 		AccessLog: f.AccessLog, ServerTiming: f.ServerTiming, Tracer: n.tracer,
 	})
-	n.serving.Store(n.server)
+	if followed != nil {
+		followed.Tell(n.server.Keys())
+	}
 	checks := []edge.Check{{Name: "postgres", Run: n.database.Ready, Needed: true}}
 	if n.redis.pages != nil {
 		checks = append(checks, edge.Check{Name: "redis", Run: func(ctx context.Context) error { return n.redis.limiter.Ping(ctx).Err() }})

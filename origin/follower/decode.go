@@ -21,7 +21,7 @@ const everything = 1<<stream.Collections - 1
 type table struct {
 	foreign    bool // none of ours
 	collection stream.Collection
-	workspace  int // the column that names the workspace; -1 = none is sent
+	workspace  int // the column that names the workspace, or the key; -1 = none is sent
 }
 
 // decoder turns the messages of pgoutput, protocol 1, into changes.
@@ -94,7 +94,7 @@ func (d *decoder) learn(ctx context.Context, m *pglogrepl.RelationMessage) error
 	}
 	t.foreign = !ok
 	column := "workspace_id"
-	if m.RelationName == "workspaces" {
+	if t.collection == stream.Keys { // a key is named itself: it may have been moved between workspaces
 		column = "id"
 	}
 	t.workspace = slices.IndexFunc(m.Columns, func(c *pglogrepl.RelationMessageColumn) bool { return c.Name == column })

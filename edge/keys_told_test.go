@@ -1,0 +1,213 @@
+package edge
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"listedge/origin"
+	"listedge/stream"
+)
+
+// keyPromise is how long a change may take to reach a node.
+const keyPromise = time.Second
+
+// toldDatabase is a table of keys whose commits are told of by a follower, in
+// virtual time. A commit is told before or after it becomes visible, and
+// whatever is on its way can be late, or be lost.
+type toldDatabase struct {
+	log    *stream.Local
+	random *rand.Rand
+
+	mu        sync.Mutex // guards all below
+	rows      map[origin.KeyHash]origin.Key
+	changedAt map[origin.KeyHash]time.Time // became visible
+	xid       uint64
+	open      map[uint64]bool // not visible yet
+	unsettled []stream.Change
+	queue     []stream.Entry // to be published
+	position  stream.Position
+	dead      time.Time // until then nobody follows
+	lookups   int
+}
+
+func keyNumber(n int) (h origin.KeyHash) {
+	h[0], h[1] = byte(n), byte(n>>8)
+	return h
+}
+
+func (d *toldDatabase) lookup(_ context.Context, hashes []origin.KeyHash) (map[origin.KeyHash]origin.Key, error) {
+	time.Sleep(d.pause(2 * time.Millisecond)) // the snapshot is taken a little after it was asked for,
+	d.mu.Lock()
+	d.lookups += len(hashes)
+	found := map[origin.KeyHash]origin.Key{}
+	for _, hash := range hashes {
+		if key, ok := d.rows[hash]; ok {
+			found[hash] = key
+		}
+	}
+	d.mu.Unlock()
+	time.Sleep(d.pause(80 * time.Millisecond)) // and told later, but soon enough for two of them in a row
+	return found, nil
+}
+
+func (d *toldDatabase) pause(most time.Duration) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.random.IntN(4) > 0 {
+		most /= 50
+	}
+	return time.Duration(d.random.Int64N(int64(most)))
+}
+
+// commit changes a key: told now, visible after a while.
+func (d *toldDatabase) commit(n int, hangs time.Duration) {
+	d.mu.Lock()
+	hash := keyNumber(n)
+	d.xid++
+	xid := d.xid
+	d.open[xid] = true
+	c := stream.Change{XID: xid, Pairs: []stream.Pair{{Workspace: d.rows[hash].ID, Collection: stream.Keys}}}
+	if n%3 == 0 {
+		c.Pairs[0].Workspace = d.rows[hash].Workspace
+	}
+	if n%7 == 0 {
+		c = stream.Change{XID: xid, Whole: 1 << stream.Keys}
+	}
+	d.unsettled = append(d.unsettled, c)
+	d.queue = append(d.queue, stream.Entry{Change: &c})
+	d.mu.Unlock()
+	time.Sleep(hangs)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.open, xid)
+	key := d.rows[hash]
+	key.Limit.Version++
+	d.rows[hash], d.changedAt[hash] = key, time.Now()
+}
+
+// publish is the follower: it tells what was committed, in order, and beats.
+func (d *toldDatabase) publish(ctx context.Context) {
+	for beat := time.Now(); ctx.Err() == nil; time.Sleep(time.Millisecond) {
+		d.mu.Lock()
+		if d.random.IntN(3000) == 0 {
+			d.dead = time.Now().Add(time.Duration(d.random.Int64N(int64(4 * time.Second))))
+		}
+		alive := time.Now().After(d.dead)
+		d.mu.Unlock()
+		if !alive {
+			continue
+		}
+		if time.Now().After(beat) {
+			beat = time.Now().Add(50 * time.Millisecond)
+			nonces, _ := d.log.Probes(ctx)
+			d.mu.Lock()
+			s := stream.Snapshot{Xmin: d.xid + 1, Xmax: d.xid + 1, Running: slices.Sorted(maps.Keys(d.open))}
+			if len(s.Running) > 0 {
+				s.Xmin = s.Running[0]
+			}
+			d.unsettled = slices.DeleteFunc(slices.Clone(d.unsettled), func(c stream.Change) bool { return s.Sees(c.XID) })
+			d.queue = append(d.queue, stream.Entry{Heartbeat: &stream.Heartbeat{Snapshot: s.String(), Nonces: nonces, Unsettled: d.unsettled}})
+			d.mu.Unlock()
+			time.Sleep(d.pause(100 * time.Millisecond)) // while Postgres decodes
+		}
+		d.mu.Lock()
+		for i := range d.queue {
+			d.position.N++
+			d.queue[i].Position = d.position
+			if d.random.IntN(500) == 0 { // lost; the log is not the only one it may happen to
+				continue
+			}
+			_ = d.log.Append(ctx, "e", d.queue[i])
+		}
+		d.queue = nil
+		d.mu.Unlock()
+	}
+}
+
+// read is a node's reader of the log.
+func read(ctx context.Context, log stream.Log) {
+	for after := (stream.Position{}); ctx.Err() == nil; {
+		entries, _ := log.Read(ctx, "e", after, 100*time.Millisecond)
+		if n := len(entries); n > 0 {
+			after = entries[n-1].Position
+		}
+	}
+}
+
+func probe(ctx context.Context, log stream.Log) {
+	for nonce := uint64(1); ctx.Err() == nil; nonce++ {
+		_ = log.Probe(ctx, "me", nonce)
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// Whatever is late or lost, no answer relies on a key that was changed more
+// than a second before; and where little is, hardly a key is asked for.
+func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
+	const keys = 40
+	for seed := range 6 {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := &toldDatabase{log: stream.NewLocal(), random: rand.New(rand.NewPCG(uint64(seed), 7)), rows: map[origin.KeyHash]origin.Key{},
+					changedAt: map[origin.KeyHash]time.Time{}, open: map[uint64]bool{}, xid: 10, position: stream.Position{Term: 1}}
+				for n := range keys {
+					d.rows[keyNumber(n)] = origin.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true}
+				}
+				ring := origin.NewKeyring(d.lookup, func(origin.Key, *client) *client { return nil }, time.Minute)
+				defer ring.Close()
+				log := stream.FollowKeys(d.log)
+				log.Tell(keyListener{ring})
+				ctx, stop := context.WithCancel(t.Context())
+				var all sync.WaitGroup
+				all.Go(func() { d.publish(ctx) })
+				all.Go(func() { read(ctx, log) })
+				all.Go(func() { probe(ctx, log) })
+				for n := range keys { // sparse or dense, each kept by whoever uses it
+					pace := []time.Duration{3 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second}[n%3]
+					all.Go(func() {
+						var known *origin.KnownKey[*client]
+						for ; ctx.Err() == nil; time.Sleep(d.pause(2 * pace)) {
+							now := time.Now()
+							if !ring.StillKnown(known, now) {
+								if known = ring.Known(keyNumber(n), now); known == nil {
+									var err error
+									if known, err = ring.Load(ctx, keyNumber(n)); err != nil {
+										continue
+									}
+								}
+							}
+							d.mu.Lock()
+							row, changed := d.rows[keyNumber(n)], d.changedAt[keyNumber(n)]
+							d.mu.Unlock()
+							if known.Key != row && now.Sub(changed) > keyPromise {
+								t.Errorf("key %d was changed %v before", n, now.Sub(changed))
+							}
+						}
+					})
+				}
+				for range 60 {
+					time.Sleep(d.pause(time.Second))
+					d.mu.Lock()
+					n := d.random.IntN(keys)
+					d.mu.Unlock()
+					all.Go(func() { d.commit(n, d.pause(5*time.Second)) })
+				}
+				time.Sleep(10 * time.Second)
+				stop()
+				all.Wait()
+				if s := ring.Stats(); s.Graced+s.Failures+s.Unknown > 0 {
+					t.Errorf("the test means to be quick enough: %+v", s)
+				}
+			})
+		})
+	}
+}

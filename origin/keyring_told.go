@@ -1,0 +1,165 @@
+package origin
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// never is a moment before all others, and after subtraction still is.
+const never = math.MinInt64 / 2
+
+// told is what a keyring hears of changes: a key that was looked up while they
+// were being told is right up to the latest proof, unless one was told of it.
+//
+//	Changed ── the keys it may concern are doubtful: looked up before the next use
+//	Proven ─── all others looked up after since were right at until
+//
+// Who tells promises (stream.KeyChanges does): when until is proven, each
+// change that became visible between since and until has been told at a moment
+// when it was visible. So let a key be looked up after since, and let a change
+// become visible after that look-up and until until. It was told after the
+// look-up had begun, which leaves the key doubtful; or it was told so to the
+// look-up under way, whose answer is then (before).
+type told struct {
+	since, until atomic.Int64 // moments; since = MaxInt64: nothing is proven
+	last         atomic.Int64 // when a change was last told
+
+	index keyIndex
+}
+
+func (t *told) init() {
+	t.since.Store(math.MaxInt64)
+	t.until.Store(never)
+	t.last.Store(never)
+	t.index.hashes = map[uuid.UUID][]KeyHash{}
+}
+
+// before is what must be doubted of a key that was not known here and whose
+// look-up began at that moment. The index must name the key by now: then a
+// change of it is either seen here or finds the key there.
+func (t *told) before(at time.Duration) (doubted int64) {
+	if last := t.last.Load(); last >= int64(at) {
+		return last
+	}
+	return never
+}
+
+// recently says whether it was proven of late, so that no key in use grows old
+// before the next refresh.
+func (t *told) recently(now time.Duration) bool {
+	return t.since.Load() != math.MaxInt64 && now-time.Duration(t.until.Load()) <= keyRefresh
+}
+
+// asOf is the moment as of which the key is known to be right, and whether it
+// must be looked up in spite of it. The order matters: what is proven is read
+// before what is doubted, which is written before it is proven.
+func (r *Keyring[T]) asOf(k *KnownKey[T]) (at time.Duration, doubtful bool) {
+	until, since := r.told.until.Load(), r.told.since.Load()
+	checked := k.checked.Load()
+	doubtful = checked <= k.doubted.Load()
+	if checked > since && !doubtful && !k.Key.Scheduled {
+		checked = max(checked, until)
+	}
+	return time.Duration(checked), doubtful
+}
+
+// doubt has the key looked up before anything relies on it. Until that can be
+// done it is as right as it was. The shard is locked.
+func (r *Keyring[T]) doubt(k *KnownKey[T], at time.Duration) {
+	asOf, _ := r.asOf(k)
+	k.doubted.Store(int64(at))
+	k.checked.Store(int64(asOf))
+}
+
+// Changed tells of a change of keys and workspaces with these IDs.
+func (r *Keyring[T]) Changed(ids []uuid.UUID) {
+	now := r.at(time.Now())
+	r.told.last.Store(int64(now))
+	for _, hash := range r.told.index.of(ids) {
+		s := r.shard(hash)
+		s.mu.Lock()
+		if k := s.known[hash]; k != nil {
+			r.doubt(k, now)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// AllChanged tells of a change of which is not known what it concerns.
+func (r *Keyring[T]) AllChanged() {
+	now := r.at(time.Now())
+	r.told.last.Store(int64(now))
+	r.each(func(k *KnownKey[T]) { r.doubt(k, now) })
+}
+
+// Proven says that all changes have been told that became visible after since
+// and until until. Proven and Unproven have one caller at a time.
+func (r *Keyring[T]) Proven(since, until time.Time) {
+	if r.told.since.Load() != int64(r.at(since)) {
+		r.Unproven()
+	}
+	r.told.until.Store(int64(r.at(until)))
+	r.told.since.Store(int64(r.at(since)))
+}
+
+// Unproven says that changes may not be told from now on. Keys stay as right
+// as they were.
+func (r *Keyring[T]) Unproven() {
+	r.each(func(k *KnownKey[T]) {
+		asOf, _ := r.asOf(k)
+		k.checked.Store(int64(asOf))
+	})
+	r.told.since.Store(math.MaxInt64)
+}
+
+func (r *Keyring[T]) each(do func(*KnownKey[T])) {
+	for i := range r.shards {
+		s := &r.shards[i]
+		s.mu.Lock()
+		for _, k := range s.known {
+			do(k)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// keyIndex finds the known keys that a row concerns: a key's own, or its
+// workspace's.
+type keyIndex struct {
+	mu     sync.Mutex
+	hashes map[uuid.UUID][]KeyHash // guarded by mu
+}
+
+// swap lets the key is take the place of the key was; nil = none.
+func (x *keyIndex) swap(hash KeyHash, was, is *Key) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if was != nil {
+		for _, id := range [...]uuid.UUID{was.ID, was.Workspace} {
+			rest := slices.DeleteFunc(x.hashes[id], func(h KeyHash) bool { return h == hash })
+			if x.hashes[id] = rest; len(rest) == 0 {
+				delete(x.hashes, id)
+			}
+		}
+	}
+	if is != nil {
+		for _, id := range [...]uuid.UUID{is.ID, is.Workspace} {
+			x.hashes[id] = append(x.hashes[id], hash)
+		}
+	}
+}
+
+// of returns the keys that rows with these IDs concern.
+func (x *keyIndex) of(ids []uuid.UUID) (hashes []KeyHash) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, id := range ids {
+		hashes = append(hashes, x.hashes[id]...)
+	}
+	return hashes
+}

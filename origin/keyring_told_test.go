@@ -1,0 +1,161 @@
+package origin
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// provenFor lets time pass while it is proven, all along, that changes are told.
+func (r *ring) provenFor(d time.Duration, since time.Time, meanwhile func()) {
+	for began := time.Now(); time.Since(began) < d; time.Sleep(50 * time.Millisecond) {
+		r.Proven(since, time.Now().Add(-20*time.Millisecond))
+		meanwhile()
+	}
+}
+
+func (r *ring) isKnown(n int) bool { return r.Known(hashNumber(n), time.Now()) != nil }
+
+func TestWhereChangesAreToldHardlyAKeyIsAskedFor(t *testing.T) {
+	table := newKeyTable(100)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		since := time.Now().Add(-1)
+		for n := range 100 {
+			table.set(n, func(k *Key) { k.Workspace = number(1000 + n) })
+			if _, err := r.use(n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		asked := table.asked()
+		n := 0
+		r.provenFor(2*keyReview, since, func() { // each key every 5 seconds
+			if n++; !r.isKnown(n % 100) {
+				t.Fatalf("a request waits after %v", time.Since(since))
+			}
+		})
+		if asked = table.asked() - asked; asked < 100 || asked > 200 { // the table spreads its 100 keys over all shards
+			t.Errorf("%d queries in %v, in which each shard is due twice", asked, 2*keyReview)
+		}
+		for n, concerns := range []func(Key) []uuid.UUID{
+			func(k Key) []uuid.UUID { return []uuid.UUID{number(5000), k.ID} },
+			func(k Key) []uuid.UUID { return []uuid.UUID{k.Workspace} },
+			nil,
+		} {
+			table.set(n, func(k *Key) { k.Revoked, k.Workspace = true, number(4000) })
+			kept := r.find(hashNumber(n))
+			if r.Changed([]uuid.UUID{number(6000)}); !r.isKnown(n) {
+				t.Error("what concerns another has it looked up")
+			}
+			if concerns == nil {
+				r.AllChanged()
+			} else {
+				r.Changed(concerns(kept.Key))
+			}
+			if r.StillKnown(kept, time.Now()) || r.isKnown(n) {
+				t.Error("relied on although it was changed")
+			}
+			time.Sleep(time.Nanosecond)
+			if key, err := r.use(n); err != nil || !key.Revoked || !r.isKnown(n) || r.StillKnown(kept, time.Now()) {
+				t.Errorf("%+v, %v", key, err)
+			}
+			time.Sleep(time.Nanosecond)
+			if r.Changed([]uuid.UUID{number(4000)}); r.isKnown(n) {
+				t.Error("not found by the workspace that it was moved to")
+			}
+		}
+	})
+}
+
+// Half of a proof is none: a change may have come before since.
+func TestAProofIsOfKeysLookedUpWithin(t *testing.T) {
+	table := newKeyTable(2)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		_, _ = r.use(0)
+		time.Sleep(time.Nanosecond)
+		since := time.Now()
+		time.Sleep(time.Nanosecond)
+		_, _ = r.use(1)
+		r.provenFor(keyFresh+time.Millisecond, since, func() {})
+		if r.isKnown(0) || !r.isKnown(1) {
+			t.Errorf("looked up before %v, after %v", r.isKnown(0), r.isKnown(1))
+		}
+		later := time.Now()
+		r.provenFor(keyFresh+100*time.Millisecond, later, func() {}) // something was missed meanwhile
+		if r.isKnown(1) {
+			t.Error("known as of a look-up that another proof was about")
+		}
+	})
+}
+
+// Of a key that nobody knew yet, whoever looks it up finds out that something
+// was told meanwhile.
+func TestAChangeIsToldToTheLookupUnderWay(t *testing.T) {
+	table := newKeyTable(2)
+	table.delay = 20 * time.Millisecond
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		since := time.Now()
+		for n := range 2 {
+			time.Sleep(time.Nanosecond)
+			time.AfterFunc(time.Duration(1+30*n)*time.Millisecond, func() { r.Changed([]uuid.UUID{number(n)}) })
+			_, _ = r.use(n)
+			r.Proven(since, time.Now())
+			if known := r.isKnown(n); known != (n == 1) { // the other is told of afterwards
+				t.Errorf("key %d: %v", n, known)
+			}
+		}
+	})
+}
+
+func TestAScheduledKeyIsAskedFor(t *testing.T) {
+	table := newKeyTable(1)
+	table.set(0, func(k *Key) { k.Scheduled = true })
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		since := time.Now().Add(-1)
+		_, _ = r.use(0)
+		r.provenFor(keyFresh+time.Millisecond, since, func() {})
+		if r.isKnown(0) {
+			t.Error("nobody tells when its time has come")
+		}
+	})
+}
+
+// What is kept of a key that the keyring has forgotten is told nothing any more.
+func TestAForgottenKeyIsNotReliedOn(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		since := time.Now().Add(-1)
+		_, _ = r.use(0)
+		kept := r.find(hashNumber(0))
+		r.provenFor(keyIdle+2*keyReview, since, func() {})
+		if r.Seen(hashNumber(0)) || r.StillKnown(kept, time.Now()) || len(r.told.index.hashes) != 0 {
+			t.Errorf("seen %v, relied on %v, indexed %v", r.Seen(hashNumber(0)), r.StillKnown(kept, time.Now()), r.told.index.hashes)
+		}
+	})
+}
+
+// A key is as right as it was proven to be, however long ago it was looked up,
+// and that is what the grace counts from.
+func TestTheGraceBeginsWithTheLastProof(t *testing.T) {
+	const grace = 30 * time.Second
+	for name, end := range map[string]func(*ring){"no more proof": func(*ring) {}, "unproven": func(r *ring) { r.Unproven() }} {
+		t.Run(name, func(t *testing.T) {
+			table := newKeyTable(1)
+			inRing(t, table, grace, func(t *testing.T, r *ring) {
+				since := time.Now().Add(-1)
+				_, _ = r.use(0)
+				r.provenFor(keyReview/2, since, func() { r.isKnown(0) })
+				proven := time.Duration(r.told.until.Load())
+				end(r)
+				table.change(func(s *keyTable) { s.err = ErrUnavailable })
+				for r.at(time.Now()) < proven+grace+10*time.Second {
+					_, err := r.use(0)
+					if age := r.at(time.Now()) - proven; (err == nil) != (age < grace) {
+						t.Fatalf("after %v: %v", age, err)
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+			})
+		})
+	}
+}
