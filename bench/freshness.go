@@ -163,9 +163,7 @@ func smallWorkspace(ctx context.Context, s *subject) (workspace uuid.UUID, key s
 	if err != nil {
 		return workspace, "", err
 	}
-	rate, burst := 1e6, int32(1_000_000)
-	k, err := admin.CreateKey(ctx, origin.NewKeySpec{Workspace: w.ID, Rate: &rate, Burst: &burst})
-	if err != nil {
+	if key, err = s.newKey(ctx, w.ID); err != nil {
 		return workspace, "", err
 	}
 	conn, err := pgx.Connect(ctx, s.url)
@@ -174,7 +172,7 @@ func smallWorkspace(ctx context.Context, s *subject) (workspace uuid.UUID, key s
 	}
 	defer conn.Close(context.Background())
 	_, err = conn.Exec(ctx, "INSERT INTO items (workspace_id, name, stock_on_hand) VALUES ($1, 'counter', 0)", w.ID)
-	return w.ID, k.Key, err
+	return w.ID, key, err
 }
 
 const countUp = "UPDATE items SET stock_on_hand = $2 WHERE workspace_id = $1"
