@@ -44,6 +44,9 @@ func (l *lines) draw(file string) error {
 		line.Width, dots.Shape = vg.Points(1.5), draw.CircleGlyph{}
 		p.Add(line, dots)
 		p.Legend.Add(side, line, dots)
+		if i > 0 {
+			continue // the sides have their points at the same places
+		}
 		for _, at := range l.points[side] {
 			ticks = append(ticks, plot.Tick{Value: at.X, Label: strconv.Itoa(int(at.X))})
 		}
