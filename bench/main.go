@@ -120,8 +120,7 @@ var measures = []struct {
 }{
 	{"hits", measureHits}, {"opponents", measureOpponents}, {"latency", measureLatency}, {"redis", measureRedisHits},
 	{"misses", measureMisses}, {"service", measureService}, {"depth", measureDepth}, {"growth", measureGrowth},
-	{"keys", measureKeys}, {"fleet", measureFleet}, {"memory", measureMemory}, {"freshness", measureFreshness},
-	{"noisy", measureNoisy}, // last, as it leaves Postgres at the lowest priority
+	{"keys", measureKeys}, {"fleet", measureFleet}, {"noisy", measureNoisy}, {"memory", measureMemory}, {"freshness", measureFreshness},
 }
 
 func prepare(ctx context.Context, postgres *sandbox.Postgres, dir string, items int) (*subject, error) {

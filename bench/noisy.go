@@ -8,8 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -22,21 +24,20 @@ const (
 	quietClients     = 8
 	quietPause       = 4 * time.Millisecond // between a client's requests
 	quietTime        = 3 * time.Second
-	lowest           = 19 // nice
 )
 
 // measureNoisy tells what a workspace that misses all the time does to another
 // one's answers. The quiet one asks at an even pace, alone and while the other
 // searches for something new over many connections, in turns. Postgres and the
-// noise's client run at the lowest priority, as they would on machines of their
-// own; what they take of this one's processors nevertheless is told by the bare
-// handler, asked likewise: it shares nothing with the noise but the machine.
-func measureNoisy(ctx context.Context, s *subject, r *report) error {
-	// Inherited by the processes of the connections made from now on, and for
-	// good: only root may raise it again.
-	if err := syscall.Setpriority(syscall.PRIO_PROCESS, s.postgres.Pid(), lowest); err != nil {
-		return fmt.Errorf("Postgres' priority: %w", err)
+// noise's client keep to one processor, as if they were on a machine of their
+// own. What is left of their weight on this one is told by the bare handler,
+// asked likewise: it shares nothing with the noise but the machine.
+func measureNoisy(ctx context.Context, s *subject, r *report) (err error) {
+	apart := strconv.Itoa(runtime.NumCPU() - 1)
+	if err := s.pinPostgres(apart); err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, s.pinPostgres("0-"+apart)) }()
 	node, err := s.startNode()
 	if err != nil {
 		return err
@@ -78,7 +79,7 @@ func measureNoisy(ctx context.Context, s *subject, r *report) error {
 				return err
 			}
 		}
-		end, err := s.startNoise(ctx, node)
+		end, err := s.startNoise(ctx, node, apart)
 		if err != nil {
 			return err
 		}
@@ -96,6 +97,11 @@ func measureNoisy(ctx context.Context, s *subject, r *report) error {
 		}
 	}
 	p99 := func(d []time.Duration) float64 { return percentile(d, 0.99) }
+	for status := range quiet[0].by {
+		if !strings.HasPrefix(status, "listedge; hit") {
+			return fmt.Errorf("not only hits: %v", quiet[0].by)
+		}
+	}
 	r.ratio("a quiet workspace's hit while another misses all the time: p99, ms, against alone", "%.2f", p99(noisy[0]), p99(alone[0]), 2)
 	r.ratio("… the bare handler, which shares but the machine with the noise", "%.2f", p99(noisy[1]), p99(alone[1]), 0)
 	r.ratio("… a hit's p99 against the bare handler's, both with the noise", "%.2f", p99(noisy[0]), p99(noisy[1]), 0)
@@ -113,11 +119,15 @@ type quietAsker struct {
 	fresh  bool // of the primary
 	pause  time.Duration
 	asked  int
+	by     map[string]int // answers, by their Cache-Status
 }
 
 // ask adds how long each answer took. A client that is answered late does not
 // ask more often afterwards.
 func (q *quietAsker) ask(ctx context.Context, took *[]time.Duration) error {
+	if q.by == nil {
+		q.by = map[string]int{}
+	}
 	asking, stop := context.WithTimeout(ctx, quietTime)
 	defer stop()
 	var mu sync.Mutex // guards took, asked and failed
@@ -133,9 +143,10 @@ func (q *quietAsker) ask(ctx context.Context, took *[]time.Duration) error {
 				q.asked++
 				mu.Unlock()
 				began := time.Now()
-				_, _, err := c.get(path, "identity")
+				_, status, err := c.get(path, "identity")
 				spent := time.Since(began)
 				mu.Lock()
+				q.by[status]++
 				*took = append(*took, spent)
 				failed = errors.Join(failed, err)
 				mu.Unlock()
@@ -156,12 +167,12 @@ func percentile(d []time.Duration, share float64) (ms float64) {
 }
 
 // startNoise has wrk search the large workspace for what nobody searched for.
-func (s *subject) startNoise(ctx context.Context, node *server) (end func() error, err error) {
+func (s *subject) startNoise(ctx context.Context, node *server, processor string) (end func() error, err error) {
 	script := filepath.Join(filepath.Dir(s.program), "noise.lua")
 	if err := os.WriteFile(script, []byte(noiseLua), 0o644); err != nil {
 		return nil, err
 	}
-	child, err := sandbox.StartChild(exec.CommandContext(ctx, "nice", "-n", strconv.Itoa(lowest), "wrk", "--threads", "1", "--connections", strconv.Itoa(noisyConnections),
+	child, err := sandbox.StartChild(exec.CommandContext(ctx, "taskset", "--cpu-list", processor, "wrk", "--threads", "1", "--connections", strconv.Itoa(noisyConnections),
 		"--duration", "1h", "--timeout", "10s", "--script", script, "--header", "X-API-Key: "+s.key, "--header", "Cache-Control: no-cache", "http://"+node.address))
 	if err != nil {
 		return nil, err
@@ -181,3 +192,13 @@ const noiseLua = `
 init = function() math.randomseed(os.time()) end
 request = function() return wrk.format("GET", string.format("/v1/items?limit=50&search=%06d", math.random(0, 999999))) end
 `
+
+// pinPostgres has the processes of connections made from now on, which inherit
+// the postmaster's, keep to the processors.
+func (s *subject) pinPostgres(processors string) error {
+	out, err := exec.Command("taskset", "--cpu-list", "--pid", processors, strconv.Itoa(s.postgres.Pid())).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("taskset: %w: %s", err, out)
+	}
+	return nil
+}
