@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"syscall"
@@ -88,7 +89,7 @@ func measureDepth(ctx context.Context, s *subject, r *report) error {
 				return err
 			}
 			if q.After, err = q.ParseCursor([]byte(page.NextCursor)); err != nil {
-				return err
+				return fmt.Errorf("behind page %d: %w", n, err)
 			}
 		}
 		spent, err := alternate(sides...)
