@@ -46,7 +46,7 @@ check: ## formatting, vet, staticcheck
 
 bench: ## what it costs, against the bare minimum and others (Linux); writes bench/report.md. ONLY="hits misses ..." writes none
 	@deploy/install.sh postgres redis wrk
-	@deploy/install.sh nginx varnish || echo "bench: goes on without those to compare with" >&2
+	@deploy/install.sh nginx varnish haproxy || echo "bench: goes on without those to compare with" >&2
 	go run ./bench $(if $(ONLY),,-o bench/report.md) $(ONLY)
 
 soak: ## storms on the limiter, then faults to a fleet in a random order for SOAK (10m); SEED=n repeats one

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -63,28 +62,36 @@ type followingFleet struct {
 	nodes []*server
 }
 
-func startFollowing(ctx context.Context, s *subject, nodes int) (f *followingFleet, err error) {
-	f = &followingFleet{}
+// startFollowing starts a single node without Redis, or a fleet on one.
+func startFollowing(ctx context.Context, s *subject, nodes int) (*followingFleet, error) {
+	if nodes > 1 {
+		return startFleet(ctx, s, nodes)
+	}
+	f := &followingFleet{}
+	return f.start(ctx, s, nodes, "")
+}
+
+// startFleet starts nodes on a private Redis.
+func startFleet(ctx context.Context, s *subject, nodes int) (*followingFleet, error) {
+	dir, err := os.MkdirTemp(filepath.Dir(s.program), "redis-")
+	if err != nil {
+		return nil, err
+	}
+	f := &followingFleet{}
+	if f.redis, err = sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: dir}); err != nil {
+		return nil, err
+	}
+	return f.start(ctx, s, nodes, f.redis.URL())
+}
+
+func (f *followingFleet) start(ctx context.Context, s *subject, nodes int, redisURL string) (_ *followingFleet, err error) {
 	defer func() {
 		if err != nil {
 			f.end()
 		}
 	}()
-	redisURL := ""
-	if nodes > 1 {
-		dir, err := os.MkdirTemp(filepath.Dir(s.program), "redis-")
-		if err != nil {
-			return nil, err
-		}
-		if f.redis, err = sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: dir}); err != nil {
-			return nil, err
-		}
-		redisURL = f.redis.URL()
-	}
 	for range nodes {
-		n, err := startServer(s.program, func(address, admin string) []string {
-			return []string{"serve", "--listen", address, "--admin-listen", admin, "--drain", "0s", "--redis-url", redisURL}
-		}, "LISTEDGE_DATABASE_URL="+s.url)
+		n, err := s.startNode("--redis-url", redisURL)
 		if err != nil {
 			return nil, err
 		}
@@ -100,7 +107,7 @@ func startFollowing(ctx context.Context, s *subject, nodes int) (f *followingFle
 
 func (f *followingFleet) end() {
 	for _, n := range f.nodes {
-		_ = n.End(10*time.Second, syscall.SIGTERM, syscall.SIGKILL)
+		n.end()
 	}
 	if f.redis != nil {
 		_ = f.redis.Stop()
@@ -156,9 +163,7 @@ func smallWorkspace(ctx context.Context, s *subject) (workspace uuid.UUID, key s
 	if err != nil {
 		return workspace, "", err
 	}
-	rate, burst := 1e6, int32(1_000_000)
-	k, err := admin.CreateKey(ctx, origin.NewKeySpec{Workspace: w.ID, Rate: &rate, Burst: &burst})
-	if err != nil {
+	if key, err = s.newKey(ctx, w.ID); err != nil {
 		return workspace, "", err
 	}
 	conn, err := pgx.Connect(ctx, s.url)
@@ -167,7 +172,7 @@ func smallWorkspace(ctx context.Context, s *subject) (workspace uuid.UUID, key s
 	}
 	defer conn.Close(context.Background())
 	_, err = conn.Exec(ctx, "INSERT INTO items (workspace_id, name, stock_on_hand) VALUES ($1, 'counter', 0)", w.ID)
-	return w.ID, k.Key, err
+	return w.ID, key, err
 }
 
 const countUp = "UPDATE items SET stock_on_hand = $2 WHERE workspace_id = $1"
@@ -353,7 +358,7 @@ func (s *subject) dropSlot(ctx context.Context) error {
 }
 
 func (s *subject) pgbench(ctx context.Context, script string) (tps float64, err error) {
-	c := exec.CommandContext(ctx, filepath.Join(s.bin, "pgbench"), "--no-vacuum", "--file", script, "--client", "4", "--jobs", "1",
+	c := exec.CommandContext(ctx, filepath.Join(s.postgres.Bin(), "pgbench"), "--no-vacuum", "--file", script, "--client", "4", "--jobs", "1",
 		"--protocol", "prepared", "--time", strconv.Itoa(int(writerTime.Seconds())), s.url)
 	out, err := c.Output()
 	if err != nil {

@@ -85,14 +85,17 @@ func (c hitCase) sides(key string, ours, bare *server) (a, b *side, size int, er
 		}
 		return a, &side{name: "bare handler", server: bare, path: "/", headers: a.headers}, got.size, nil
 	}
-	b = &side{name: "bare handler", server: bare, path: "/?bytes=10000", headers: headers}
+	b, err = bareSide(bare, headers, got.size)
+	return a, b, got.size, err
+}
+
+// bareSide is the bare handler, whose answers have that size on the wire.
+func bareSide(bare *server, headers []string, size int) (*side, error) {
+	b := &side{name: "bare handler", server: bare, path: "/?bytes=10000", headers: headers}
 	plain, err := b.ask()
-	if err != nil {
-		return nil, nil, 0, err
-	}
 	// Its body is as much longer as its head is shorter.
-	b.path = "/?bytes=" + strconv.Itoa(got.size-plain.size+10_000)
-	return a, b, got.size, nil
+	b.path = "/?bytes=" + strconv.Itoa(size-plain.size+10_000)
+	return b, err
 }
 
 // measureHits compares memory hits, on a node that follows its database, with

@@ -25,7 +25,6 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/origin"
-	"listedge/origin/load"
 	"listedge/sandbox"
 )
 
@@ -57,7 +56,7 @@ func main() {
 	defer stop()
 	var o options
 	flag.StringVar(&o.output, "o", "", "also write a report to this file, with its plots beside it")
-	flag.IntVar(&o.items, "items", 200_000, "items in the large workspace; a million takes a minute more")
+	flag.IntVar(&o.items, "items", 1_000_000, "items in the large workspace; page 2,000 takes 105,000")
 	flag.Parse()
 	o.only = flag.Args()
 	if err := run(ctx, o); err != nil {
@@ -66,15 +65,15 @@ func main() {
 	}
 }
 
-// subject is what is measured: a private Postgres with one large workspace.
+// subject is what is measured: a private Postgres with one large workspace, and
+// smaller ones to compare it with.
 type subject struct {
 	url       string
-	workspace uuid.UUID
-	items     int       // in it
-	small     uuid.UUID // with 1,000 items
-	key       string
-	program   string // the listedge binary
-	bin       string // where Postgres' programs are
+	sizes     []sized   // the smallest first
+	workspace uuid.UUID // the large one
+	key       string    // its
+	program   string    // the listedge binary
+	postgres  *sandbox.Postgres
 }
 
 func run(ctx context.Context, o options) error {
@@ -96,7 +95,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	var failed error // of a measure; the others go on
-	r := &report{bin: s.bin}
+	r := &report{bin: postgres.Bin()}
 	for _, m := range measures {
 		if len(o.only) > 0 && !slices.Contains(o.only, m.name) {
 			continue
@@ -121,42 +120,42 @@ var measures = []struct {
 }{
 	{"hits", measureHits}, {"opponents", measureOpponents}, {"latency", measureLatency}, {"redis", measureRedisHits},
 	{"misses", measureMisses}, {"service", measureService}, {"depth", measureDepth}, {"growth", measureGrowth},
-	{"keys", measureKeys}, {"memory", measureMemory}, {"freshness", measureFreshness},
+	{"keys", measureKeys}, {"fleet", measureFleet}, {"noisy", measureNoisy}, {"memory", measureMemory}, {"freshness", measureFreshness},
 }
 
 func prepare(ctx context.Context, postgres *sandbox.Postgres, dir string, items int) (*subject, error) {
 	if err := origin.CreateDatabase(ctx, postgres.URL("postgres"), database); err != nil {
 		return nil, err
 	}
-	s := &subject{items: items, url: postgres.URL(database), bin: postgres.Bin(), program: filepath.Join(dir, "listedge")}
+	s := &subject{url: postgres.URL(database), postgres: postgres, program: filepath.Join(dir, "listedge")}
 	if _, err := origin.MigrateUp(ctx, s.url); err != nil {
 		return nil, err
 	}
-	workspaces, err := load.Seed(ctx, s.url, load.SeedSpec{Workspaces: 1, Items: items, Contacts: 1000, Seed: 1}, load.NewProgress(os.Stderr))
-	if err != nil {
+	if err := s.seed(ctx, items); err != nil {
 		return nil, err
 	}
-	s.workspace = workspaces[0]
-	if workspaces, err = load.Seed(ctx, s.url, load.SeedSpec{Workspaces: 1, Items: 1000, Seed: 2}, load.NewProgress(os.Stderr)); err != nil {
+	s.workspace = s.large().workspace
+	var err error
+	if s.key, err = s.newKey(ctx, s.workspace); err != nil {
 		return nil, err
 	}
-	s.small = workspaces[0]
-	admin, err := origin.OpenAdmin(ctx, s.url)
-	if err != nil {
-		return nil, err
-	}
-	defer admin.Close()
-	rate, burst := 1e6, int32(1_000_000)
-	key, err := admin.CreateKey(ctx, origin.NewKeySpec{Workspace: s.workspace, Rate: &rate, Burst: &burst})
-	if err != nil {
-		return nil, err
-	}
-	s.key = key.Key
 	build := exec.CommandContext(ctx, "go", "build", "-o", s.program, "./cmd/listedge")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build: %w: %s", err, out)
 	}
 	return s, nil
+}
+
+// newKey makes a key that no limit holds back.
+func (s *subject) newKey(ctx context.Context, workspace uuid.UUID) (string, error) {
+	admin, err := origin.OpenAdmin(ctx, s.url)
+	if err != nil {
+		return "", err
+	}
+	defer admin.Close()
+	rate, burst := 1e6, int32(1_000_000)
+	key, err := admin.CreateKey(ctx, origin.NewKeySpec{Workspace: workspace, Rate: &rate, Burst: &burst})
+	return key.Key, err
 }
 
 func freeAddress() (string, error) {

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -60,16 +62,20 @@ func measureMisses(ctx context.Context, s *subject, r *report) error {
 		}
 		return rows.Err()
 	}
-	ours, theirs, err := alternate(fetch, bare)
+	spent, err := alternate(fetch, bare)
 	if err != nil {
 		return err
 	}
+	ours, theirs := spent[0], spent[1]
 	r.ratio("miss, 50 items: CPU per query, µs, against bare pgx", "%.1f", ours.cpu, theirs.cpu, 1.15)
 	r.ratio("miss, 50 items: time per query, µs, against bare pgx", "%.1f", ours.wall, theirs.wall, 0)
 	return nil
 }
 
-// measureDepth compares page 2,000 of a list with its first.
+// depths are the pages whose time is plotted.
+var depths = []int{1, 10, 100, 1000, deepPage}
+
+// measureDepth compares pages deep in a list with its first.
 func measureDepth(ctx context.Context, s *subject, r *report) error {
 	db, err := origin.Open(ctx, origin.DatabaseOptions{URL: s.url, Connections: 1, QueryTimeout: 10 * time.Second})
 	if err != nil {
@@ -78,25 +84,29 @@ func measureDepth(ctx context.Context, s *subject, r *report) error {
 	defer func() { _ = db.Close(context.Background()) }()
 	o := origin.New(db)
 	for _, sort := range []origin.Sort{origin.ByCreatedAt, origin.ByName} {
-		first := origin.Query{Workspace: s.workspace, Collection: origin.Items, Sort: sort, Limit: pageSize}
-		deep := first
-		for range deepPage - 1 {
-			page, err := o.Fetch(ctx, deep)
+		q := origin.Query{Workspace: s.workspace, Collection: origin.Items, Sort: sort, Limit: pageSize}
+		var sides []func() error
+		for n := 1; n <= deepPage; n++ {
+			if here := q; slices.Contains(depths, n) {
+				sides = append(sides, func() error { _, err := o.Fetch(ctx, here); return err })
+			}
+			page, err := o.Fetch(ctx, q)
 			if err != nil {
 				return err
 			}
-			if deep.After, err = deep.ParseCursor([]byte(page.NextCursor)); err != nil {
-				return err
+			if q.After, err = q.ParseCursor([]byte(page.NextCursor)); err != nil {
+				return fmt.Errorf("behind page %d: %w", n, err)
 			}
 		}
-		ours, theirs, err := alternate(
-			func() error { _, err := o.Fetch(ctx, deep); return err },
-			func() error { _, err := o.Fetch(ctx, first); return err })
+		spent, err := alternate(sides...)
 		if err != nil {
 			return err
 		}
 		name := map[origin.Sort]string{origin.ByCreatedAt: "createdAt", origin.ByName: "name"}[sort]
-		r.ratio("page 2,000 by "+name+": time per query, µs, against page 1", "%.1f", ours.wall, theirs.wall, 1.1)
+		for i, n := range depths {
+			r.point("Depth: time per query, µs", "page", "by "+name, n, spent[i].wall)
+		}
+		r.ratio("page 2,000 by "+name+": time per query, µs, against page 1", "%.1f", spent[len(depths)-1].wall, spent[0].wall, 1.1)
 	}
 	return nil
 }
@@ -104,15 +114,15 @@ func measureDepth(ctx context.Context, s *subject, r *report) error {
 // perQuery is the mean cost of one query, in microseconds.
 type perQuery struct{ cpu, wall float64 }
 
-// alternate runs both sides in turn, the first round of each unmeasured.
-func alternate(a, b func() error) (ours, theirs perQuery, err error) {
-	var spent [2]struct{ cpu, wall time.Duration }
+// alternate runs the sides in turn, the first round of each unmeasured.
+func alternate(sides ...func() error) ([]perQuery, error) {
+	spent := make([]struct{ cpu, wall time.Duration }, len(sides))
 	for r := range rounds + 1 {
-		for i, side := range []func() error{a, b} {
+		for i, side := range sides {
 			began, used := time.Now(), ownCPU()
 			for range queriesInRound {
 				if err := side(); err != nil {
-					return ours, theirs, err
+					return nil, err
 				}
 			}
 			if r > 0 {
@@ -122,7 +132,11 @@ func alternate(a, b func() error) (ours, theirs perQuery, err error) {
 		}
 	}
 	const n = rounds * queriesInRound
-	return perQuery{micros(spent[0].cpu, n), micros(spent[0].wall, n)}, perQuery{micros(spent[1].cpu, n), micros(spent[1].wall, n)}, nil
+	each := make([]perQuery, len(sides))
+	for i := range spent {
+		each[i] = perQuery{micros(spent[i].cpu, n), micros(spent[i].wall, n)}
+	}
+	return each, nil
 }
 
 // ownCPU is the processor time of this process.

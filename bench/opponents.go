@@ -68,7 +68,8 @@ var allOpponents = []opponent{
 }
 
 // measureOpponents compares hits with the opponents' for the same page. Those
-// that are not installed are left out.
+// that are not installed are left out. The bare handler takes part, as the floor
+// of what is written in Go: no other side can be told from it by its language.
 func measureOpponents(ctx context.Context, s *subject, r *report) error {
 	ours, err := s.startNode()
 	if err != nil {
@@ -86,14 +87,23 @@ func measureOpponents(ctx context.Context, s *subject, r *report) error {
 	v := setting{Upstream: ours.address, Key: s.key, Workspace: s.workspace.String(), User: "nobody nogroup"}
 	v.UpstreamHost, v.UpstreamPort, _ = net.SplitHostPort(ours.address)
 	v.RedisHost, v.RedisPort, _ = net.SplitHostPort(redis.Addr())
+	bare, err := startBare("")
+	if err != nil {
+		return err
+	}
+	defer bare.end()
 	for _, encoding := range []string{"identity", "gzip"} {
 		a := &side{name: "listedge", server: ours, path: itemsPath(pageSize), headers: []string{"X-API-Key: " + s.key, "Accept-Encoding: " + encoding}}
 		page, err := a.awaitHit(http.StatusOK, ourHit)
 		if err != nil {
 			return err
 		}
-		sides := []*side{a}
-		goals := []float64{0}
+		floor, err := bareSide(bare, a.headers, page.size)
+		if err != nil {
+			return err
+		}
+		sides := []*side{a, floor}
+		goals := []float64{0, 0}
 		for _, o := range allOpponents {
 			if _, err := exec.LookPath(o.program); err != nil {
 				r.leaveOut(o.name + ": " + o.program + " is not installed")
@@ -111,6 +121,9 @@ func measureOpponents(ctx context.Context, s *subject, r *report) error {
 		}
 		for i, b := range sides[1:] {
 			r.ratio(fmt.Sprintf("memory hit, 50 items, %s: CPU per request, µs, against %s", encoding, b.name), "%.2f", a.cost.perRequest(), b.cost.perRequest(), goals[i+1])
+		}
+		for _, b := range sides[2:] {
+			r.ratio(fmt.Sprintf("… %s: CPU per request, µs, against %s", floor.name, b.name), "%.2f", floor.cost.perRequest(), b.cost.perRequest(), 0)
 		}
 		r.bar("Against others, CPU per request, µs", encoding, sides...)
 		r.bar("Against others, requests per second", encoding, sides...)

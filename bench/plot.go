@@ -10,13 +10,21 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
+// plotted is a plot of the report.
+type plotted interface {
+	title() string
+	draw(file string) error
+}
+
 // bars is a plot of cases side by side, a colour for each side.
 type bars struct {
-	title string
+	name  string
 	sides []string
 	cases []string
 	value map[[2]string]float64 // side, case
 }
+
+func (b *bars) title() string { return b.name }
 
 func (b *bars) add(side, what string, value float64) {
 	if !slices.Contains(b.sides, side) {
@@ -31,8 +39,8 @@ func (b *bars) add(side, what string, value float64) {
 	b.value[[2]string{side, what}] = value
 }
 
-// file is the plot's name: the title in small letters.
-func (b *bars) file() string {
+// plotFile is the name of a plot's file: the title in small letters.
+func plotFile(title string) string {
 	return "report-" + strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
@@ -41,7 +49,7 @@ func (b *bars) file() string {
 			return '-'
 		}
 		return -1
-	}, strings.ReplaceAll(strings.ToLower(b.title), "µ", "u")) + ".svg"
+	}, strings.ReplaceAll(strings.ToLower(title), "µ", "u")) + ".svg"
 }
 
 // colours that stay apart for the colour-blind; ours comes first.
@@ -52,7 +60,7 @@ var colours = []color.Color{
 
 func (b *bars) draw(file string) error {
 	p := plot.New()
-	p.Title.Text = b.title
+	p.Title.Text = b.name
 	p.Y.Min = 0
 	p.Legend.Top = true
 	width := vg.Points(14)

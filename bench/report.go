@@ -21,7 +21,7 @@ type report struct {
 	bin   string // where Postgres' programs are
 	group string
 	rows  []row
-	plots []*bars // in the order they were begun
+	plots []plotted // in the order they were begun
 	left  []string
 }
 
@@ -57,18 +57,31 @@ func (r *report) leaveOut(what string) {
 
 // bar adds what a case cost on each side to the plot of that title.
 func (r *report) bar(title, what string, sides ...*side) {
-	i := slices.IndexFunc(r.plots, func(p *bars) bool { return p.title == title })
-	if i < 0 {
-		r.plots = append(r.plots, &bars{title: title})
-		i = len(r.plots) - 1
-	}
+	p := begun(r, title, func() *bars { return &bars{name: title} })
 	for _, s := range sides {
 		value := s.cost.perRequest()
 		if strings.HasSuffix(strings.ToLower(title), "requests per second") {
 			value = s.cost.perSecond()
 		}
-		r.plots[i].add(s.name, what, value)
+		p.add(s.name, what, value)
 	}
+}
+
+// point adds what a side cost at x to the plot of that title.
+func (r *report) point(title, axis, side string, x int, value float64) {
+	begun(r, title, func() *lines { return &lines{name: title, axis: axis} }).add(side, x, value)
+}
+
+// begun is the plot of that title, which is begun if there is none.
+func begun[P plotted](r *report, title string, begin func() P) P {
+	for _, p := range r.plots {
+		if p, same := p.(P); same && p.title() == title {
+			return p
+		}
+	}
+	p := begin()
+	r.plots = append(r.plots, p)
+	return p
 }
 
 func (r *report) print(to io.Writer) error {
@@ -104,11 +117,11 @@ func (r *report) write(ctx context.Context, file string) error {
 		fmt.Fprint(&b, "\n## Plots\n")
 	}
 	for _, p := range r.plots {
-		name := p.file()
+		name := plotFile(p.title())
 		if err := p.draw(filepath.Join(filepath.Dir(file), name)); err != nil {
-			return fmt.Errorf("plot %s: %w", p.title, err)
+			return fmt.Errorf("plot %s: %w", p.title(), err)
 		}
-		fmt.Fprintf(&b, "\n![%s](%s)\n", p.title, name)
+		fmt.Fprintf(&b, "\n![%s](%s)\n", p.title(), name)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -134,6 +147,7 @@ func machine(bin string) (lines []string) {
 		"wrk         "+version("wrk", "--version"),
 		"nginx       "+version("nginx", "-v"),
 		"varnish     "+version("varnishd", "-V"),
+		"haproxy     "+version("haproxy", "-v"),
 	)
 }
 

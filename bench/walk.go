@@ -13,12 +13,13 @@ import (
 
 // client asks a server for pages, one after the other or several at once.
 type client struct {
-	http *fasthttp.HostClient
-	key  string
+	http  *fasthttp.HostClient
+	key   string
+	fresh bool // no page from a cache
 }
 
 func (s *server) client(key string) *client {
-	return &client{&fasthttp.HostClient{Addr: s.address, MaxConns: 64}, key}
+	return &client{http: &fasthttp.HostClient{Addr: s.address, MaxConns: 64}, key: key}
 }
 
 // get reads a page. status is its Cache-Status.
@@ -29,6 +30,9 @@ func (c *client) get(path, encoding string) (body []byte, status string, err err
 	request.SetRequestURI("http://" + c.http.Addr + path)
 	request.Header.Set("X-API-Key", c.key)
 	request.Header.Set("Accept-Encoding", encoding)
+	if c.fresh {
+		request.Header.Set("Cache-Control", "no-cache")
+	}
 	if err := c.http.Do(request, answer); err != nil {
 		return nil, "", err
 	}

@@ -8,11 +8,16 @@ import (
 
 // Every statement of the service is in this file.
 
-// searchWalk is how many rows of a list a search looks at in list order before
-// it turns to the trigram index. A term that many rows match fills its page
-// from the walk; one that few rows match is found by the index; neither
-// depends on what the planner believes.
-const searchWalk = 2000
+// searchGlance and searchWalk are how many rows of a list a search looks at in
+// list order before it turns to the trigram index. A term that many rows match
+// fills its page at a glance; one of which a glance holds a searchHint-th of
+// the page fills it, likely, from the walk; one that few rows match is found by
+// the index. None of it depends on what the planner believes.
+const (
+	searchGlance = 500
+	searchWalk   = 2000
+	searchHint   = 8
+)
 
 // searchPlan is how a page's statement searches.
 type searchPlan uint8
@@ -20,7 +25,7 @@ type searchPlan uint8
 const (
 	noSearch      searchPlan = iota
 	walkSearch               // the term has no trigram: look at every row in list order
-	indexedSearch            // walk up to searchWalk rows, then the trigram index
+	indexedSearch            // glance, walk up to searchWalk rows, then the trigram index
 )
 
 // shape is what a page's statement depends on; there are some two hundred, and
@@ -100,7 +105,8 @@ func (s shape) sql() string {
 	candidate, match := "", ""
 	if s.search != noSearch {
 		fields := searchedColumns[s.collection]
-		pattern := "search_fold(" + parameter() + "::text)"
+		// A subquery has it folded once, not for every row: generic plans know no parameter's value.
+		pattern := "(SELECT search_fold(" + parameter() + "::text))"
 		candidate = fmt.Sprintf("search_text(%s) LIKE %s", strings.Join(fields[:], ", "), pattern)
 		var exact []string
 		for _, f := range fields {
@@ -125,14 +131,20 @@ func (s shape) sql() string {
 		page = fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s AND %s ORDER BY %s LIMIT %d) list LIMIT $2",
 			columns, table, rows, match, order.order, MaxLimit+1)
 	case indexedSearch:
-		with = fmt.Sprintf(`WITH walked AS MATERIALIZED (
-	SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) walk WHERE %s LIMIT $2)
-`, columns, table, rows, order.order, searchWalk, match)
-		page = fmt.Sprintf(`SELECT %[1]s FROM walked WHERE (SELECT count(*) FROM walked) = $2
+		first := func(n int) string {
+			return fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) walk WHERE %s", columns, table, rows, order.order, n, match)
+		}
+		const glanced, walked = "(SELECT count(*) FROM glanced)", "(SELECT count(*) FROM walked)"
+		with = fmt.Sprintf(`WITH glanced AS MATERIALIZED (%s LIMIT $2),
+walked AS MATERIALIZED (%s AND %s < $2 AND %s * %d >= $2 LIMIT $2)
+`, first(searchGlance), first(searchWalk), glanced, glanced, searchHint)
+		page = fmt.Sprintf(`SELECT %[1]s FROM glanced WHERE %[6]s = $2
+UNION ALL
+SELECT %[1]s FROM walked WHERE %[7]s = $2
 UNION ALL
 SELECT %[1]s FROM (
 	SELECT * FROM (SELECT * FROM %[2]s WHERE %[3]s AND %[5]s OFFSET 0) found ORDER BY %[4]s LIMIT $2) sorted
-WHERE (SELECT count(*) FROM walked) < $2`, columns, table, rows, order.order, match)
+WHERE %[6]s < $2 AND %[7]s < $2`, columns, table, rows, order.order, match, glanced, walked)
 	}
 	return with + "SELECT seen.snapshot, page.* FROM (" + seenSQL + ") seen LEFT JOIN (" + page + ") page ON true"
 }

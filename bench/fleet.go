@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	fleetNodes   = 8
+	fleetPages   = 4 // each of a workspace of its own
+	fleetReaders = 16
+	fleetPause   = 10 * time.Millisecond // of a reader
+	fleetWrites  = 5                     // a second, to each page
+	fleetTime    = 8 * time.Second
+	fleetIdle    = 3 * time.Second
+	fleetRounds  = 2
+)
+
+// asked is what a fleet asked of its servers while it was asked so many pages,
+// and so many of them changed.
+type asked struct {
+	requests, changes  float64
+	queries            float64 // of Postgres, for pages
+	limits, pages, log float64 // round trips to Redis, by what they were for
+	spent              time.Duration
+}
+
+// measureFleet compares eight nodes behind HAProxy with one, in what they ask
+// of Postgres and Redis while clients ask for a few hot pages whose rows change.
+func measureFleet(ctx context.Context, s *subject, r *report) error {
+	if _, err := exec.LookPath("haproxy"); err != nil {
+		r.leaveOut("8 nodes behind HAProxy: haproxy is not installed")
+		return nil
+	}
+	sizes := [...]int{1, fleetNodes}
+	var busy, idle [len(sizes)]asked
+	for range fleetRounds {
+		for i, nodes := range sizes {
+			if err := s.askFleet(ctx, nodes, &busy[i], &idle[i]); err != nil {
+				return err
+			}
+		}
+	}
+	one, many := &busy[0], &busy[1]
+	load := fmt.Sprintf("%d nodes behind HAProxy, %d hot pages, %d writes/s to each", fleetNodes, fleetPages, fleetWrites)
+	r.ratio(load+": queries per change of a page, against 1 node", "%.2f", many.queries/many.changes, one.queries/one.changes, 1.1)
+	r.figure("… requests, changes", fmt.Sprintf("%.0f, %.0f", many.requests, many.changes), fmt.Sprintf("%.0f, %.0f", one.requests, one.changes))
+	r.ratio("… round trips to Redis per request, all told", "%.4f", many.trips()/many.requests, one.trips()/one.requests, 0)
+	r.ratio("… of these for limits", "%.4f", many.limits/many.requests, one.limits/one.requests, 0)
+	r.ratio("… for pages, per change of a page", "%.2f", many.pages/many.changes, one.pages/one.changes, 0)
+	r.ratio("… for the log of changes, per second", "%.0f", many.log/many.spent.Seconds(), one.log/one.spent.Seconds(), 0)
+	r.ratio("… round trips to Redis per second while nobody asks", "%.0f", idle[1].trips()/idle[1].spent.Seconds(), idle[0].trips()/idle[0].spent.Seconds(), 0)
+	return nil
+}
+
+func (a *asked) trips() float64 { return a.limits + a.pages + a.log }
+
+// askFleet starts so many nodes behind HAProxy and adds what they ask under
+// load, and when nobody asks them.
+func (s *subject) askFleet(ctx context.Context, nodes int, busy, idle *asked) error {
+	f, err := startFleet(ctx, s, nodes)
+	if err != nil {
+		return err
+	}
+	defer f.end()
+	proxy, err := f.startHAProxy(filepath.Dir(s.program))
+	if err != nil {
+		return err
+	}
+	defer proxy.end()
+	var workspaces []uuid.UUID
+	var keys []string
+	for range fleetPages {
+		workspace, key, err := smallWorkspace(ctx, s)
+		if err != nil {
+			return err
+		}
+		workspaces, keys = append(workspaces, workspace), append(keys, key)
+	}
+	load := func(length time.Duration) (requests, changes float64, err error) {
+		return s.changeWhileRead(ctx, proxy, workspaces, keys, length)
+	}
+	if _, _, err := load(2 * time.Second); err != nil { // keys are known, leases taken, pages hot
+		return err
+	}
+	if err := f.count(ctx, busy, func() (float64, float64, error) { return load(fleetTime) }); err != nil {
+		return err
+	}
+	select { // leases are given back
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(fleetIdle):
+	}
+	return f.count(ctx, idle, func() (float64, float64, error) {
+		time.Sleep(fleetIdle)
+		return 0, 0, nil
+	})
+}
+
+// count adds what the fleet asks while do asks it.
+func (f *followingFleet) count(ctx context.Context, a *asked, do func() (requests, changes float64, err error)) error {
+	before, err := f.asked(ctx)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	requests, changes, err := do()
+	if err != nil {
+		return err
+	}
+	a.spent += time.Since(began)
+	after, err := f.asked(ctx)
+	a.requests, a.changes = a.requests+requests, a.changes+changes
+	a.queries += after.queries - before.queries
+	a.limits += after.limits - before.limits
+	a.pages += after.pages - before.pages
+	a.log += after.log - before.log
+	return err
+}
+
+// asked is what the fleet has asked so far: by its nodes' metrics, and for the
+// log, which has none, by what Redis itself counted. An append is a transaction.
+func (f *followingFleet) asked(ctx context.Context) (a asked, err error) {
+	for _, n := range f.nodes {
+		a.queries += n.metric(`listedge_origin_fetches_total{outcome="ok"}`)
+		a.limits += n.metric("listedge_limiter_redis_trips_total")
+		a.pages += n.metric("listedge_cache_redis_calls_total")
+	}
+	c := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), DisableIdentity: true})
+	defer c.Close()
+	stats, err := c.Info(ctx, "commandstats").Result()
+	if err != nil {
+		return a, err
+	}
+	for line := range strings.Lines(stats) {
+		for _, command := range []string{"cmdstat_xread:calls=", "cmdstat_exec:calls="} {
+			if rest, ok := strings.CutPrefix(line, command); ok {
+				number, _, _ := strings.Cut(rest, ",")
+				n, err := strconv.ParseFloat(number, 64)
+				if err != nil {
+					return a, fmt.Errorf("commandstats: %q", line)
+				}
+				a.log += n
+			}
+		}
+	}
+	return a, nil
+}
+
+// startHAProxy starts it with the configuration of deploy/, whose addresses
+// alone are changed.
+func (f *followingFleet) startHAProxy(dir string) (*server, error) {
+	text, err := os.ReadFile("deploy/haproxy/haproxy.cfg")
+	if err != nil {
+		return nil, err
+	}
+	var servers strings.Builder
+	for i, n := range f.nodes {
+		_, port, _ := strings.Cut(n.admin, ":")
+		fmt.Fprintf(&servers, "    server node%d %s port %s\n", i+1, n.address, port)
+	}
+	file := filepath.Join(dir, "haproxy.cfg")
+	return startServer("haproxy", func(address, admin string) []string {
+		changes := strings.NewReplacer("bind :8080\n", "bind "+address+"\n", "bind :8404\n", "bind "+admin+"\n", " check port 9090 ", " check ",
+			"    server node1 node1:8080\n", servers.String(), "    server node2 node2:8080\n", "", "    server node3 node3:8080\n", "")
+		if err := os.WriteFile(file, []byte(changes.Replace(string(text))), 0o644); err != nil {
+			return []string{"-v"} // and so ends
+		}
+		return []string{"-db", "-f", file}
+	})
+}
+
+// changeWhileRead has readers ask for the pages at an even pace while a writer
+// changes their rows.
+func (s *subject) changeWhileRead(ctx context.Context, from *server, workspaces []uuid.UUID, keys []string, length time.Duration) (requests, changes float64, err error) {
+	conn, err := pgx.Connect(ctx, s.url)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer conn.Close(context.Background())
+	reading, stop := context.WithTimeout(ctx, length)
+	defer stop()
+	var answered atomic.Int64
+	errs := make([]error, fleetReaders)
+	var readers sync.WaitGroup
+	for i := range fleetReaders {
+		readers.Go(func() {
+			c := from.client(keys[i%len(keys)])
+			for reading.Err() == nil {
+				if _, _, errs[i] = c.get(itemsPath(10), "identity"); errs[i] != nil {
+					stop()
+					return
+				}
+				answered.Add(1)
+				time.Sleep(fleetPause)
+			}
+		})
+	}
+	writes := time.NewTicker(time.Second / (fleetWrites * time.Duration(len(workspaces))))
+	defer writes.Stop()
+	n := 0
+	for err == nil && reading.Err() == nil {
+		select {
+		case <-reading.Done():
+		case <-writes.C:
+			_, err = conn.Exec(ctx, countUp, workspaces[n%len(workspaces)], strconv.FormatInt(time.Now().UnixMicro(), 10))
+			n++
+		}
+	}
+	stop()
+	readers.Wait()
+	return float64(answered.Load()), float64(n), errors.Join(append(errs, err, ctx.Err())...)
+}
