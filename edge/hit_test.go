@@ -49,7 +49,7 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 		Limit: origin.Limit{Set: true, Rate: 1e6, Burst: 1e6}, WorkspaceLimit: origin.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 	s := New(Options{
 		Cache: pages, Limiter: limits, Metrics: registry.Edge, Logger: slog.New(slog.DiscardHandler), Grace: time.Hour,
-		Lookup: func(context.Context, []origin.KeyHash) (map[origin.KeyHash]origin.Key, error) {
+		Lookup: func(context.Context, []origin.KeyHash, string) (map[origin.KeyHash]origin.Key, error) {
 			return map[origin.KeyHash]origin.Key{hash: k}, nil
 		},
 	})

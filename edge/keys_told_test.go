@@ -44,7 +44,7 @@ func keyNumber(n int) (h origin.KeyHash) {
 	return h
 }
 
-func (d *toldDatabase) lookup(_ context.Context, hashes []origin.KeyHash) (map[origin.KeyHash]origin.Key, error) {
+func (d *toldDatabase) lookup(_ context.Context, hashes []origin.KeyHash, _ string) (map[origin.KeyHash]origin.Key, error) {
 	time.Sleep(d.pause(2 * time.Millisecond)) // the snapshot is taken a little after it was asked for,
 	d.mu.Lock()
 	d.lookups += len(hashes)

@@ -31,8 +31,8 @@ type Options struct {
 	Cache   *cache.Cache
 	Limiter *limiter.Limiter
 	Origin  *origin.Origin
-	Lookup  func(context.Context, []origin.KeyHash) (map[origin.KeyHash]origin.Key, error) // of keys
-	Grace   time.Duration                                                                  // known keys without Postgres
+	Lookup  origin.KeyLookup
+	Grace   time.Duration // known keys without Postgres
 	Metrics *metrics.Edge
 	Logger  *slog.Logger
 	Proxies []netip.Prefix // whose X-Forwarded-For is believed

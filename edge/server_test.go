@@ -120,7 +120,7 @@ func TestARevokedKeyIsUnauthorisedWhateverItsScopes(t *testing.T) {
 		k.Limit = origin.DefaultLimit
 		limits := limiter.New(limiter.Options{})
 		s := New(Options{Limiter: limits, Metrics: metrics.New("test", "").Edge, Logger: slog.New(slog.DiscardHandler), Grace: time.Hour,
-			Lookup: func(context.Context, []origin.KeyHash) (map[origin.KeyHash]origin.Key, error) {
+			Lookup: func(context.Context, []origin.KeyHash, string) (map[origin.KeyHash]origin.Key, error) {
 				return map[origin.KeyHash]origin.Key{hash: k}, nil
 			}})
 		ctx := &fasthttp.RequestCtx{}

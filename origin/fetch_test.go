@@ -359,7 +359,7 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*timeout)
 		defer cancel()
 		_, page = o.Fetch(ctx, anyPage)
-		_, key = keys.Lookup(ctx, []KeyHash{{}})
+		_, key = keys.Lookup(ctx, []KeyHash{{}}, "")
 		return page, key
 	}
 	works := func() bool { page, key := ask(); return page == nil && key == nil }

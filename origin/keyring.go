@@ -43,6 +43,10 @@ const (
 	unknownKeys    = 16_384      // remembered at most
 )
 
+// KeyLookup returns those of the keys that exist, as the primary has them that
+// was started at run; empty = that is not known (KeyStore.Lookup).
+type KeyLookup func(ctx context.Context, hashes []KeyHash, run string) (map[KeyHash]Key, error)
+
 // Keyring is what one node knows of the keys it has seen, each with a T that
 // the caller makes of it once and finds again on every request.
 //
@@ -57,7 +61,7 @@ const (
 // than keyRecent ago while Postgres is slow, or less than grace ago while it
 // cannot be asked.
 type Keyring[T any] struct {
-	lookup func(context.Context, []KeyHash) (map[KeyHash]Key, error)
+	lookup KeyLookup
 	attach func(k Key, before T) T // before is what it was made into, zero for a new key
 	grace  time.Duration
 	start  time.Time // moments are kept as distances from it, on the monotonic clock
@@ -115,7 +119,7 @@ type lookupCall struct {
 
 // NewKeyring starts a keyring. attach is called once for every key and every
 // change of one. grace bounds how long known keys go on without Postgres.
-func NewKeyring[T any](lookup func(context.Context, []KeyHash) (map[KeyHash]Key, error), attach func(k Key, before T) T, grace time.Duration) *Keyring[T] {
+func NewKeyring[T any](lookup KeyLookup, attach func(k Key, before T) T, grace time.Duration) *Keyring[T] {
 	unknown, err := lru.New[KeyHash, time.Time](unknownKeys)
 	if err != nil {
 		panic("BUG: " + err.Error()) // only for a size below 1

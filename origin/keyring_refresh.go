@@ -11,7 +11,7 @@ func (r *Keyring[T]) update(hashes []KeyHash) error {
 	defer cancel()
 	began := time.Now()
 	r.queries.Add(1)
-	found, err := r.lookup(ctx, hashes)
+	found, err := r.lookup(ctx, hashes, r.told.run())
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ type keyTable struct {
 	mu      sync.Mutex
 	keys    map[KeyHash]Key
 	queries [][]KeyHash
+	runs    []string      // asked for, by each
 	delay   time.Duration // between a query's snapshot and its answer
 	hung    bool          // no answers
 	err     error         // instead of answers
@@ -40,9 +41,9 @@ func hashNumber(n int) (h KeyHash) {
 	return h
 }
 
-func (s *keyTable) lookup(ctx context.Context, hashes []KeyHash) (map[KeyHash]Key, error) {
+func (s *keyTable) lookup(ctx context.Context, hashes []KeyHash, run string) (map[KeyHash]Key, error) {
 	s.mu.Lock()
-	s.queries = append(s.queries, hashes)
+	s.queries, s.runs = append(s.queries, hashes), append(s.runs, run)
 	found := map[KeyHash]Key{}
 	for _, hash := range hashes {
 		if key, ok := s.keys[hash]; ok {
@@ -86,6 +87,7 @@ func (s *keyTable) asked() int {
 type ring struct {
 	*Keyring[int64]
 	attached atomic.Int64
+	server   string // which is told of
 }
 
 // inRing runs a test in virtual time.
@@ -485,8 +487,8 @@ func TestCloseWaitsForLookups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := newKeyTable(1)
 		var ended atomic.Bool
-		slow := func(ctx context.Context, hashes []KeyHash) (map[KeyHash]Key, error) {
-			found, err := table.lookup(ctx, hashes)
+		slow := func(ctx context.Context, hashes []KeyHash, run string) (map[KeyHash]Key, error) {
+			found, err := table.lookup(ctx, hashes, run)
 			if len(hashes) == 1 && hashes[0] == hashNumber(7) {
 				<-ctx.Done()
 				time.Sleep(time.Second) // takes its time to come back even so
@@ -587,7 +589,9 @@ func loadFrom[T any](ctx context.Context, r interface {
 func TestAKeptKeyIsNotReliedOnOnceItWasSuperseded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		keys := map[KeyHash]Key{hashNumber(0): {Items: true}, hashNumber(1): {Items: true}}
-		lookup := func(_ context.Context, hashes []KeyHash) (map[KeyHash]Key, error) { return maps.Clone(keys), nil }
+		lookup := func(_ context.Context, hashes []KeyHash, _ string) (map[KeyHash]Key, error) {
+			return maps.Clone(keys), nil
+		}
 		r := NewKeyring(lookup, func(k Key, _ int) int { return 0 }, time.Hour)
 		defer r.Close()
 		ctx := context.Background()

@@ -20,21 +20,31 @@ const never = math.MinInt64 / 2
 //	Proven ─── all others looked up after since were right at until
 //
 // Who tells promises (stream.KeyChanges does): when until is proven, each
-// change that became visible between since and until has been told at a moment
-// when it was visible. So let a key be looked up after since, and let a change
+// change that became visible between since and until, on the server that was
+// started at run, has been told at a moment when it was visible. (What another
+// server said, an old primary that lives on, is right as of when it did.) So let a key be looked up after since, and let a change
 // become visible after that look-up and until until. It was told after the
 // look-up had begun, which leaves the key doubtful; or it was told so to the
 // look-up under way, whose answer is then (before).
 type told struct {
-	since, until atomic.Int64 // moments; since = MaxInt64: nothing is proven
-	last         atomic.Int64 // when a change was last told
+	proof atomic.Pointer[proof] // nil = nothing is proven
+	last  atomic.Int64          // when a change was last told
 
 	index keyIndex
 }
 
+// proof is of the changes between two moments of one server.
+type proof struct {
+	since, until time.Duration
+	run          string // when it was started; empty = who follows it does not tell
+}
+
+// about says whether the proof is about what was looked up then of that server.
+func (p *proof) about(lookedUp time.Duration, run string) bool {
+	return p != nil && lookedUp > p.since && (p.run == "" || p.run == run)
+}
+
 func (t *told) init() {
-	t.since.Store(math.MaxInt64)
-	t.until.Store(never)
 	t.last.Store(never)
 	t.index.hashes = map[uuid.UUID][]KeyHash{}
 }
@@ -52,20 +62,29 @@ func (t *told) before(at time.Duration) (doubted int64) {
 // recently says whether it was proven of late, so that no key in use grows old
 // before the next refresh.
 func (t *told) recently(now time.Duration) bool {
-	return t.since.Load() != math.MaxInt64 && now-time.Duration(t.until.Load()) <= keyRefresh
+	p := t.proof.Load()
+	return p != nil && now-p.until <= keyRefresh
+}
+
+// run is when the server was started that changes are told of, if that is known.
+func (t *told) run() string {
+	if p := t.proof.Load(); p != nil {
+		return p.run
+	}
+	return ""
 }
 
 // asOf is the moment as of which the key is known to be right, and whether it
 // must be looked up in spite of it. The order matters: what is proven is read
 // before what is doubted, which is written before it is proven.
 func (r *Keyring[T]) asOf(k *KnownKey[T]) (at time.Duration, doubtful bool) {
-	until, since := r.told.until.Load(), r.told.since.Load()
-	checked := k.checked.Load()
-	doubtful = checked <= k.doubted.Load()
-	if checked > since && !doubtful && !k.Key.Scheduled {
-		checked = max(checked, until)
+	proven := r.told.proof.Load()
+	at = time.Duration(k.checked.Load())
+	doubtful = at <= time.Duration(k.doubted.Load())
+	if !doubtful && !k.Key.Scheduled && proven.about(at, k.Key.Run) {
+		at = max(at, proven.until)
 	}
-	return time.Duration(checked), doubtful
+	return at, doubtful
 }
 
 // doubt has the key looked up before anything relies on it. Until that can be
@@ -98,13 +117,14 @@ func (r *Keyring[T]) AllChanged() {
 }
 
 // Proven says that all changes have been told that became visible after since
-// and until until. Proven and Unproven have one caller at a time.
-func (r *Keyring[T]) Proven(since, until time.Time) {
-	if r.told.since.Load() != int64(r.at(since)) {
+// and until until, on the server that was started at run. Proven and Unproven
+// have one caller at a time.
+func (r *Keyring[T]) Proven(since, until time.Time, run string) {
+	is := &proof{since: r.at(since), until: r.at(until), run: run}
+	if was := r.told.proof.Load(); was != nil && (was.since != is.since || was.run != is.run) {
 		r.Unproven()
 	}
-	r.told.until.Store(int64(r.at(until)))
-	r.told.since.Store(int64(r.at(since)))
+	r.told.proof.Store(is)
 }
 
 // Unproven says that changes may not be told from now on. Keys stay as right
@@ -114,7 +134,7 @@ func (r *Keyring[T]) Unproven() {
 		asOf, _ := r.asOf(k)
 		k.checked.Store(int64(asOf))
 	})
-	r.told.since.Store(math.MaxInt64)
+	r.told.proof.Store(nil)
 }
 
 func (r *Keyring[T]) each(do func(*KnownKey[T])) {

@@ -10,7 +10,7 @@ import (
 // provenFor lets time pass while it is proven, all along, that changes are told.
 func (r *ring) provenFor(d time.Duration, since time.Time, meanwhile func()) {
 	for began := time.Now(); time.Since(began) < d; time.Sleep(50 * time.Millisecond) {
-		r.Proven(since, time.Now().Add(-20*time.Millisecond))
+		r.Proven(since, time.Now().Add(-20*time.Millisecond), r.server)
 		meanwhile()
 	}
 }
@@ -99,10 +99,44 @@ func TestAChangeIsToldToTheLookupUnderWay(t *testing.T) {
 			time.Sleep(time.Nanosecond)
 			time.AfterFunc(time.Duration(1+30*n)*time.Millisecond, func() { r.Changed([]uuid.UUID{number(n)}) })
 			_, _ = r.use(n)
-			r.Proven(since, time.Now())
+			r.Proven(since, time.Now(), "")
 			if known := r.isKnown(n); known != (n == 1) { // the other is told of afterwards
 				t.Errorf("key %d: %v", n, known)
 			}
+		}
+	})
+}
+
+// What an old primary says, that lives on, is proven by no follower of the new.
+func TestAProofIsOfOneServer(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		since := time.Now().Add(-1)
+		for round, c := range []struct {
+			told, proven string
+			known        bool
+		}{{"old", "old", true}, {"old", "new", false}, {"new", "new", true}, {"new", "", true}} {
+			r.server = c.proven
+			r.Proven(since, time.Now().Add(-time.Millisecond), c.proven)
+			table.set(0, func(k *Key) { k.Run = c.told })
+			r.AllChanged()
+			time.Sleep(time.Nanosecond)
+			if _, err := r.use(0); err != nil {
+				t.Fatal(err)
+			}
+			if asked := table.asked(); table.runs[asked-1] != c.proven {
+				t.Errorf("round %d: %q was asked for, and %q is proven", round, table.runs[asked-1], c.proven)
+			}
+			r.provenFor(keyFresh+time.Millisecond, since, func() {})
+			if known := r.isKnown(0); known != c.known {
+				t.Errorf("round %d: %v, told by %q, proven of %q", round, known, c.told, c.proven)
+			}
+		}
+		r.server = "new"
+		r.provenFor(100*time.Millisecond, since, func() {})
+		r.server = "newer"
+		if r.Proven(since, time.Now(), r.server); r.isKnown(0) == false {
+			t.Error("it was right moments ago")
 		}
 	})
 }
@@ -145,7 +179,7 @@ func TestTheGraceBeginsWithTheLastProof(t *testing.T) {
 				since := time.Now().Add(-1)
 				_, _ = r.use(0)
 				r.provenFor(keyReview/2, since, func() { r.isKnown(0) })
-				proven := time.Duration(r.told.until.Load())
+				proven := r.told.proof.Load().until
 				end(r)
 				table.change(func(s *keyTable) { s.err = ErrUnavailable })
 				for r.at(time.Now()) < proven+grace+10*time.Second {

@@ -132,9 +132,10 @@ type Key struct {
 	Items          bool // scope items:read
 	Contacts       bool // scope contacts:read
 	Revoked        bool
-	Suspended      bool  // its workspace is
-	Scheduled      bool  // it will be revoked, or its workspace suspended, at a moment that nobody tells of
-	ExpiresAt      int64 // microseconds since 1970; 0 = never
+	Suspended      bool   // its workspace is
+	Scheduled      bool   // it will be revoked, or its workspace suspended, at a moment that nobody tells of
+	Run            string // when the server that told so was started, by its own clock
+	ExpiresAt      int64  // microseconds since 1970; 0 = never
 	Limit          Limit
 	WorkspaceLimit Limit
 }
@@ -163,17 +164,30 @@ func NewKeyStore(db *Database) *KeyStore {
 	return &KeyStore{pool: db.keys, breaker: newBreaker[map[KeyHash]Key]("keys")}
 }
 
-// Lookup returns those of the keys that exist, in one query.
+// Lookup returns those of the keys that exist, in one query, from the primary
+// of which is known when it was started; empty = it is not. As with pages
+// (FetchFrom), connections that lead to another are given up.
 // Errors: ErrUnavailable, ErrTimeout.
-func (s *KeyStore) Lookup(ctx context.Context, hashes []KeyHash) (map[KeyHash]Key, error) {
+func (s *KeyStore) Lookup(ctx context.Context, hashes []KeyHash, run string) (map[KeyHash]Key, error) {
 	found, err := s.breaker.Execute(func() (map[KeyHash]Key, error) {
 		found, err := s.lookup(ctx, hashes)
+		if err == nil && run != "" && toldByAnother(found, run) {
+			s.pool.Reset()
+			found, err = s.lookup(ctx, hashes)
+		}
 		return found, classify(err)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look up keys: %w", breakerError(err))
 	}
 	return found, nil
+}
+
+func toldByAnother(found map[KeyHash]Key, run string) bool {
+	for _, k := range found {
+		return k.Run != run // one query is one server's
+	}
+	return false
 }
 
 // BreakerOpen says whether look-ups are being refused without asking.
@@ -198,7 +212,7 @@ func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (map[KeyHash]Ke
 		key                       Key
 	)
 	_, err = pgx.ForEachRow(rows, []any{&hash, &key.ID, &key.Workspace, &key.Items, &key.Contacts, &expires, &key.Revoked, &key.Suspended, &key.Scheduled,
-		&rate, &burst, &workspaceRate, &workspaceBurst, &version, &workspaceVersion}, func() error {
+		&rate, &burst, &workspaceRate, &workspaceBurst, &version, &workspaceVersion, &key.Run}, func() error {
 		if len(hash) != len(KeyHash{}) {
 			return errors.New("a key's hash is not a SHA-256")
 		}

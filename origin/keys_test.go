@@ -122,7 +122,7 @@ func lookupOne(t testing.TB, s *KeyStore, key string) (Key, bool) {
 	if !ok {
 		t.Fatalf("%q is no key", key)
 	}
-	found, err := s.Lookup(within(t, patience), []KeyHash{{1}, hash, {2}})
+	found, err := s.Lookup(within(t, patience), []KeyHash{{1}, hash, {2}}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestVersionsOfALimitGrow(t *testing.T) {
 	}
 	hash, _ := HashKey([]byte(made.Key))
 	versions := func() (key, workspace int64) {
-		found, err := store.Lookup(t.Context(), []KeyHash{hash})
+		found, err := store.Lookup(t.Context(), []KeyHash{hash}, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,6 +185,10 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	rate, burst, hour := 2.5, int32(7), time.Hour
+	page, err := openOrigin(t, url).Fetch(t.Context(), anyPage)
+	if err != nil || page.Run == "" {
+		t.Fatal(page.Run, err)
+	}
 	for name, c := range map[string]struct {
 		spec NewKeySpec
 		want Key
@@ -203,7 +207,7 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		got, ok := lookupOne(t, store, made.Key)
-		c.want.ID, c.want.Workspace = made.ID, w.ID
+		c.want.ID, c.want.Workspace, c.want.Run = made.ID, w.ID, page.Run
 		if c.want.ExpiresAt != 0 {
 			c.want.ExpiresAt = made.ExpiresAt.UnixMicro()
 			if in := made.ExpiresAt.Sub(made.CreatedAt); in != hour {
@@ -266,7 +270,7 @@ func TestLookupOfABatch(t *testing.T) {
 			exec(t, conn, "INSERT INTO api_keys (id, workspace_id, key_hash, key_prefix, scopes) VALUES ($1, $2, $3, '', '{items:read}')", number(n), ourWorkspace, hash[:])
 		}
 	}
-	found, err := NewKeyStore(openDatabase(t, DatabaseOptions{URL: url})).Lookup(t.Context(), hashes)
+	found, err := NewKeyStore(openDatabase(t, DatabaseOptions{URL: url})).Lookup(t.Context(), hashes, "")
 	if err != nil || len(found) != lookupBatch/2 {
 		t.Fatalf("%d, %v", len(found), err)
 	}

@@ -191,7 +191,8 @@ const lookupKeysSQL = `
 SELECT k.key_hash, k.id, k.workspace_id, 'items:read' = ANY(k.scopes), 'contacts:read' = ANY(k.scopes), k.expires_at,
        coalesce(k.revoked_at <= now(), false), coalesce(w.suspended_at <= now(), false),
        coalesce(k.revoked_at > now(), false) OR coalesce(w.suspended_at > now(), false),
-       k.rate_per_second, k.burst, w.rate_per_second, w.burst, k.xmin::text::int8, w.xmin::text::int8
+       k.rate_per_second, k.burst, w.rate_per_second, w.burst, k.xmin::text::int8, w.xmin::text::int8,
+       extract(epoch FROM pg_postmaster_start_time())::text
 FROM api_keys k JOIN workspaces w ON w.id = k.workspace_id
 WHERE k.key_hash = ANY($1)`
 

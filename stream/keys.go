@@ -18,8 +18,9 @@ import (
 // heartbeat's snapshot has seen it, for who looked between the two may have
 // seen the old row.
 //
-// Invariant: when Proven(since, until) is called, every change of keys that
-// became visible after since and until until has been told once it was visible.
+// Invariant: when Proven(since, until, run) is called, every change of keys that
+// became visible after since and until until, on the server that was started at
+// run, has been told once it was visible.
 // (The heartbeat that proves until has a snapshot taken later, and settles what
 // that sees before it proves. What was not visible at since is published
 // behind the heartbeat that was read then, or named unsettled by it.)
@@ -33,6 +34,7 @@ type KeyChanges struct {
 	read      bool // an entry of the epoch has been read
 	position  Position
 	since     time.Time // when the first proof was read; zero = nothing is proven
+	run       string    // when the server was started that it was about
 	sent      map[uint64]time.Time
 	unsettled []Change // of keys, published and not yet known to be visible
 }
@@ -41,7 +43,7 @@ type KeyChanges struct {
 // wait for anything: the log's reader waits for it.
 type KeyListener interface {
 	Changed(c Change)
-	Proven(since, until time.Time)
+	Proven(since, until time.Time, run string)
 	Unproven() // changes may have been missed
 }
 
@@ -59,9 +61,9 @@ func (k *KeyChanges) Tell(l KeyListener) {
 
 type nobody struct{}
 
-func (nobody) Changed(Change)              {}
-func (nobody) Proven(time.Time, time.Time) {}
-func (nobody) Unproven()                   {}
+func (nobody) Changed(Change)                      {}
+func (nobody) Proven(time.Time, time.Time, string) {}
+func (nobody) Unproven()                           {}
 
 // Probe implements Log.
 func (k *KeyChanges) Probe(ctx context.Context, node string, nonce uint64) error {
@@ -138,11 +140,14 @@ func (k *KeyChanges) heartbeat(h *Heartbeat) {
 			delete(k.sent, nonce)
 		}
 	}
+	if !k.since.IsZero() && h.Run != k.run {
+		k.beginAnew() // another server, or the same once more: what it was doing before is not known
+	}
 	if k.since.IsZero() {
-		k.since = time.Now()
+		k.since, k.run = time.Now(), h.Run
 		k.unsettled = slices.DeleteFunc(slices.Clone(h.Unsettled), func(c Change) bool { return !c.touchesKeys() })
 	}
-	k.told.Proven(k.since, probed)
+	k.told.Proven(k.since, probed, k.run)
 }
 
 func (c *Change) touchesKeys() bool {

@@ -3,6 +3,7 @@ package stream
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,8 +18,8 @@ type keysHeard struct {
 
 func (h *keysHeard) Changed(c Change) { h.all = append(h.all, fmt.Sprint("changed ", c.XID)) }
 func (h *keysHeard) Unproven()        { h.all = append(h.all, "unproven") }
-func (h *keysHeard) Proven(since, until time.Time) {
-	h.all = append(h.all, "proven")
+func (h *keysHeard) Proven(since, until time.Time, run string) {
+	h.all = append(h.all, strings.TrimSuffix("proven of "+run, " of "))
 	h.since = since
 }
 
@@ -28,6 +29,12 @@ func keyChange(n, xid uint64) Entry {
 
 func echo(term, n uint64, snapshot string, nonce uint64, unsettled ...Change) Entry {
 	return Entry{Position: Position{term, n}, Heartbeat: &Heartbeat{Snapshot: snapshot, Nonces: map[string]uint64{"me": nonce}, Unsettled: unsettled}}
+}
+
+// of has a heartbeat be another server's.
+func of(run string, e Entry) Entry {
+	e.Heartbeat.Run = run
+	return e
 }
 
 func take(term uint64, previous Position) Entry {
@@ -59,6 +66,7 @@ func TestChangesOfKeysAreToldWhenPublishedAndWhenVisible(t *testing.T) {
 		{"an entry that cannot be read", []Entry{echo(1, 1, "5:5:", 1), {Position: Position{1, 2}}, echo(1, 3, "5:5:", 2)}, []string{"proven", "unproven"}},
 		{"another term", []Entry{echo(1, 1, "5:5:", 1), take(2, Position{1, 1}), echo(2, 2, "5:5:", 2)}, []string{"proven", "proven"}},
 		{"another term, and something between", []Entry{echo(1, 1, "5:5:", 1), take(2, Position{1, 2})}, []string{"proven", "unproven"}},
+		{"another server", []Entry{echo(1, 1, "5:5:", 1), of("another", echo(1, 2, "5:5:", 2))}, []string{"proven", "unproven", "proven of another"}},
 		{"entries that are read again", []Entry{echo(1, 1, "5:5:", 1), keyChange(2, 6), echo(1, 1, "5:5:", 2), keyChange(2, 6), echo(1, 3, "7:7:", 3)},
 			[]string{"proven", "changed 6", "changed 6", "proven"}},
 	} {

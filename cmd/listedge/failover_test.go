@@ -53,4 +53,9 @@ func TestTheOldPrimaryLivesOn(t *testing.T) {
 			}
 		}
 	}
+	execute(t, address, "UPDATE api_keys SET revoked_at = now() WHERE workspace_id = $1", workspace)
+	within(t, 10*time.Second, "the revocation", func() bool {
+		a, err := n.try("GET", "/v1/items", key)
+		return err == nil && a.StatusCode == 401
+	})
 }
