@@ -123,7 +123,11 @@ func (d *toldDatabase) publish(ctx context.Context) {
 		for i := range d.queue {
 			d.position.N++
 			d.queue[i].Position = d.position
-			if d.random.IntN(500) == 0 { // lost; the log is not the only one it may happen to
+			often := 500
+			if d.queue[i].Change != nil {
+				often = 8
+			}
+			if d.random.IntN(often) == 0 { // lost; the log is not the only one it may happen to
 				continue
 			}
 			_ = d.log.Append(ctx, "e", d.queue[i])

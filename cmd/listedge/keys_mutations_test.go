@@ -1,0 +1,30 @@
+//go:build mutations
+
+package main
+
+import "testing"
+
+// The rules by which keys are believed, broken one at a time:
+//
+//	go test -tags mutations -run TestKeyMutations -timeout 30m ./cmd/listedge
+func TestKeyMutations(t *testing.T) {
+	const (
+		told, refresh, changes = "origin/keyring_told.go", "origin/keyring_refresh.go", "stream/keys.go"
+		storm                  = "TestNoAnswerReliesOnAKeyThatWasChangedLongAgo"
+		sequence               = "TestChangesOfKeysAreToldWhenPublishedAndWhenVisible"
+	)
+	caught(t, []mutation{
+		{"not told when it is visible", []edit{{changes, "\t\tif settled {\n\t\t\tk.told.Changed(c)\n\t\t}\n", ""}}, "./edge", storm},
+		{"not told when it is published", []edit{{changes, "\t\tk.told.Changed(*e.Change)\n", ""}}, "./stream", sequence},
+		{"a gap is overlooked", []edit{{changes, "e.Unknown() || k.read && !e.Follows(k.position)", "false"}}, "./edge", storm},
+		{"nothing unsettled at the join", []edit{{changes, "slices.Clone(h.Unsettled)", "[]Change(nil)"}}, "./stream", sequence},
+		{"any probe proves", []edit{{changes, "\tif !ours {\n\t\treturn\n\t}\n", "\tif !ours {\n\t\tprobed = time.Now()\n\t}\n"}}, "./stream", sequence},
+		{"proven before the proof", []edit{{told, "p != nil && lookedUp > p.since", "p != nil"}}, "./origin", "TestAProofIsOfKeysLookedUpWithin"},
+		{"proven of any server", []edit{{told, " && (p.run == \"\" || p.run == run)", ""}}, "./origin", "TestAProofIsOfOneServer"},
+		{"nothing is doubted", []edit{{told, "doubtful = at <= time.Duration(k.doubted.Load())", "_ = k.doubted.Load()"}}, "./edge", storm},
+		{"a look-up under way is not told", []edit{{told, "if last := t.last.Load(); last >= int64(at) {", "if last := t.last.Load(); false && last >= int64(at) {"}}, "./origin", "TestAChangeIsToldToTheLookupUnderWay"},
+		{"what is forgotten is relied on", []edit{{refresh, "\t\tk.supersede()\n\t\tr.told", "\t\tr.told"}}, "./origin", "TestAForgottenKeyIsNotReliedOn"},
+		{"a schedule is not looked at", []edit{{told, "!doubtful && !k.Key.Scheduled &&", "!doubtful &&"}}, "./origin", "TestAScheduledKeyIsAskedFor"},
+		{"connections to an old primary are kept", []edit{{"origin/keys.go", "run != \"\" && toldByAnother", "false && toldByAnother"}}, "./cmd/listedge", "TestTheOldPrimaryLivesOn"},
+	})
+}
