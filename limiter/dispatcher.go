@@ -57,6 +57,7 @@ func (l *Limiter) newDispatcher(s store) *dispatcher {
 		OnStateChange: func(_ string, _, to gobreaker.State) {
 			if away := to != gobreaker.StateClosed; d.away.Swap(away) != away {
 				l.outage.turn(away, l.now())
+				d.nudge()
 			}
 		},
 	})
@@ -72,6 +73,11 @@ func (d *dispatcher) want(buckets ...*Bucket) {
 		d.list(b)
 	}
 	d.mu.Unlock()
+	d.nudge()
+}
+
+// nudge wakes the dispatcher, if it sleeps.
+func (d *dispatcher) nudge() {
 	select {
 	case d.wake <- struct{}{}:
 	default:
@@ -82,8 +88,12 @@ func (d *dispatcher) want(buckets ...*Bucket) {
 func (d *dispatcher) watch(b *Bucket) {
 	if !b.listed.Load() {
 		d.mu.Lock()
+		first := len(d.active) == 0
 		d.list(b)
 		d.mu.Unlock()
+		if first {
+			d.nudge() // the sweeps may have ceased
+		}
 	}
 }
 
@@ -104,13 +114,31 @@ func (d *dispatcher) watched() []*Bucket {
 	return all
 }
 
+// quiet says whether there is nothing to sweep and nothing to probe: then a
+// dispatcher sleeps until it is woken.
+func (d *dispatcher) quiet() bool {
+	if d.away.Load() || d.breaker.Counts().ConsecutiveFailures > 0 {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.active)+len(d.queue) == 0
+}
+
 // run is the dispatcher's life.
 func (d *dispatcher) run() {
 	defer close(d.ended)
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
-	logged := false
+	logged, asleep := false, false
 	for {
+		if quiet := d.quiet(); quiet != asleep {
+			if asleep = quiet; asleep {
+				tick.Stop()
+			} else {
+				tick.Reset(sweepEvery)
+			}
+		}
 		select {
 		case <-d.wake:
 		case <-tick.C:

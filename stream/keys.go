@@ -29,7 +29,8 @@ type KeyChanges struct {
 
 	mu        sync.Mutex // guards all below
 	told      KeyListener
-	node      string // who probes
+	node      string    // who probes
+	probed    time.Time // when, the last time
 	epoch     string
 	read      bool // an entry of the epoch has been read
 	position  Position
@@ -69,7 +70,7 @@ func (nobody) Unproven()                           {}
 func (k *KeyChanges) Probe(ctx context.Context, node string, nonce uint64) error {
 	k.mu.Lock()
 	now := time.Now()
-	k.node, k.sent[nonce] = node, now
+	k.node, k.probed, k.sent[nonce] = node, now, now
 	for old, at := range k.sent { // never echoed: lost
 		if now.Sub(at) > probeLife {
 			delete(k.sent, old)
@@ -77,6 +78,13 @@ func (k *KeyChanges) Probe(ctx context.Context, node string, nonce uint64) error
 	}
 	k.mu.Unlock()
 	return k.Log.Probe(ctx, node, nonce)
+}
+
+// Probed is when the node last probed.
+func (k *KeyChanges) Probed() time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.probed
 }
 
 // Read implements Log.

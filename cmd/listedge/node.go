@@ -113,7 +113,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, settings map[
 		options.Follow = &cache.Follow{Log: followed, Node: rand.Text(), Bound: f.FreshnessBound, Logger: logger,
 			Keys: func(stream.Change) {}} // they are followed on their own
 		n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: changes, LogKept: f.CacheTTL + f.MaxStale + time.Minute,
-			Silence: func() time.Duration { return n.cache.Silence() }, Logger: logger})
+			Silence: func() time.Duration { return n.cache.Silence() }, Probed: followed.Probed, Logger: logger})
 	}
 	if n.cache, err = cache.New(options); err != nil {
 		return nil, err

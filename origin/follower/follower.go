@@ -45,6 +45,7 @@ type Options struct {
 	Log         stream.Log
 	LogKept     time.Duration        // how much of the log is kept
 	Silence     func() time.Duration // since this node read a heartbeat
+	Probed      func() time.Time     // when this node last probed
 	Logger      *slog.Logger
 }
 

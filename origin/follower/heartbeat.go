@@ -14,12 +14,25 @@ const (
 	// heartbeatEvery bounds, with the time of a round trip, how fresh a page
 	// can be proven to be.
 	heartbeatEvery = 50 * time.Millisecond
+	// afterProbe is how long after a probe of its own node a follower beats.
+	afterProbe = time.Millisecond
 	// askEvery is how often the walsender is asked how far it is while a
 	// heartbeat waits for it.
 	askEvery = 3 * time.Millisecond
 	// flushAfter is how long a heartbeat waits before WAL is made to be flushed.
 	flushAfter = 10 * time.Millisecond
 )
+
+// nextBeat is when to beat again: heartbeatEvery from now, or as near to that as
+// comes right after a probe of this node, which probes as often. The process
+// wakes once for both then, and what is proven is a moment old.
+func nextBeat(now, probed time.Time) time.Time {
+	since := now.Sub(probed.Add(afterProbe))
+	if since < 0 || since > 2*heartbeatEvery { // it has not begun, or does not go on
+		return now.Add(heartbeatEvery)
+	}
+	return now.Add((since + heartbeatEvery/2).Truncate(heartbeatEvery) + heartbeatEvery - since)
+}
 
 // prepareHeartbeat reads the probes FIRST and then the snapshot: what it proves
 // is that everything visible when a nonce was chosen has been published. The

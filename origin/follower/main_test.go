@@ -132,7 +132,7 @@ func (w *world) follow() running {
 
 func (w *world) followWith(url string, log stream.Log, silence func() time.Duration) running {
 	w.Helper()
-	r := running{Follower: New(Options{DatabaseURL: url, Log: log, LogKept: time.Minute, Silence: silence,
+	r := running{Follower: New(Options{DatabaseURL: url, Log: log, LogKept: time.Minute, Silence: silence, Probed: unprobed,
 		Logger: slog.New(slog.NewTextHandler(testLog{w.T}, nil))})}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

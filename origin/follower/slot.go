@@ -35,14 +35,16 @@ const (
 	createPatience = 10 * time.Minute
 )
 
-// bide waits until it is time to look at the slot again. Nodes that grow uneasy
-// at the same moment do not look at the same moment.
+// bide waits until it is time to look at the slot again: not before the node
+// could have grown uneasy. Nodes that do at the same moment do not look at the
+// same moment.
 func (f *Follower) bide(ctx context.Context) error {
 	for began := time.Now(); ; {
+		calm := max(0, uneasyAfter-f.options.Silence())
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(candidacy/2 + rand.N(candidacy)):
+		case <-time.After(calm + candidacy/2 + rand.N(candidacy)):
 		}
 		if f.options.Silence() > uneasyAfter || time.Since(began) > contentFor {
 			return nil

@@ -168,7 +168,7 @@ func (t *term) loop(ctx context.Context) error {
 			}
 		}
 		if t.pending == nil && !now.Before(beat) {
-			beat, ask = now.Add(heartbeatEvery), now
+			beat, ask = nextBeat(now, t.options.Probed()), now
 			if err := t.prepareHeartbeat(ctx); err != nil {
 				return err
 			}
