@@ -14,9 +14,8 @@ import (
 // Follow says how a cache learns of changes in the database.
 type Follow struct {
 	Log    stream.Log
-	Node   string              // this node's name among those that probe
-	Bound  time.Duration       // D: no page served as fresh omits a commit older than this
-	Keys   func(stream.Change) // called for changes of keys and workspaces
+	Node   string        // this node's name among those that probe
+	Bound  time.Duration // D: no page served as fresh omits a commit older than this
 	Logger *slog.Logger
 }
 
@@ -156,7 +155,7 @@ func (f *following) readSome(ctx context.Context) error {
 		if e.Heartbeat != nil {
 			f.beat.Store(int64(time.Since(f.start)))
 		}
-		if !f.apply(epoch, f.options.Node, e, f.options.Keys) {
+		if !f.apply(epoch, f.options.Node, e) {
 			f.options.Logger.Warn("a gap in the log of changes, or an entry that this version cannot read: beginning anew", "after", after.String(), "found", e.Position.String())
 			break
 		}

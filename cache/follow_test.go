@@ -130,7 +130,7 @@ func (b *beater) replays(body string) (Filled, error) {
 }
 
 func (b *beater) follow(bound time.Duration) *Follow {
-	return &Follow{Log: b.log, Node: "me", Bound: bound, Keys: func(stream.Change) {}, Logger: slog.New(slog.DiscardHandler)}
+	return &Follow{Log: b.log, Node: "me", Bound: bound, Logger: slog.New(slog.DiscardHandler)}
 }
 
 func mode(c *Cache, m Mode) func() bool { return func() bool { return c.Mode() == m } }

@@ -435,7 +435,7 @@ func (m *model) read(n *modelNode) {
 		if m.chance(500) { // this node is of an older version, or the entry was damaged
 			e = stream.Entry{Position: e.Position}
 		}
-		n.apply(epoch, n.name, e, func(stream.Change) {})
+		n.apply(epoch, n.name, e)
 		if m.chance(8) {
 			break
 		}

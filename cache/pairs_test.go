@@ -27,7 +27,6 @@ type trackerTest struct {
 	*tracker
 	last  stream.Position
 	nonce uint64
-	keys  int
 }
 
 // virtually runs the test with a tracker that has joined epoch e, in virtual time.
@@ -44,7 +43,7 @@ func virtually(t *testing.T, test func(t *trackerTest)) {
 func (t *trackerTest) at(e stream.Entry) bool {
 	t.Helper()
 	t.last = e.Position
-	return t.apply("e", "me", e, func(stream.Change) { t.keys++ })
+	return t.apply("e", "me", e)
 }
 
 func (t *trackerTest) entry(e stream.Entry) {
@@ -196,7 +195,7 @@ func TestRules(t *testing.T) {
 			p := t.filled("100:100:")
 			t.turnTo("f")
 			t.is(p, 0)
-			if t.trusted(time.Now()) || t.apply("e", "me", stream.Entry{Position: stream.Position{Term: 1, N: t.last.N + 1}}, nil) {
+			if t.trusted(time.Now()) || t.apply("e", "me", stream.Entry{Position: stream.Position{Term: 1, N: t.last.N + 1}}) {
 				t.Fatal("goes on with the old one")
 			}
 		}},
@@ -300,11 +299,12 @@ func TestRules(t *testing.T) {
 				t.Fatal("awaited although it is visible")
 			}
 		}},
-		{"changes of keys are told", func(t *trackerTest) {
-			t.changed(100, listA, stream.Pair{Workspace: uuid.UUID{1}, Collection: stream.Keys})
+		{"of keys no page is made", func(t *trackerTest) {
+			p := t.filled("100:100:")
+			t.changed(100, stream.Pair{Workspace: uuid.UUID{1}, Collection: stream.Keys})
 			t.entry(stream.Entry{Change: &stream.Change{XID: 101, Whole: 1 << stream.Keys}})
-			if t.changed(102, listA); t.keys != 2 {
-				t.Fatalf("told %d", t.keys)
+			if !t.stands(p) || len(t.pairs.known) != 1 {
+				t.Fatalf("stands: %v, %d pairs", t.stands(p), len(t.pairs.known))
 			}
 		}},
 		{"age", func(t *trackerTest) {
@@ -507,7 +507,7 @@ func TestForgottenPairs(t *testing.T) {
 func TestAdoptBeforeProof(t *testing.T) {
 	tr := newTracker(testBound, testFill)
 	tr.turnTo("e")
-	tr.apply("e", "me", stream.Entry{Position: stream.Position{Term: 1, N: 1}, Heartbeat: &stream.Heartbeat{Snapshot: "1:1:"}}, nil)
+	tr.apply("e", "me", stream.Entry{Position: stream.Position{Term: 1, N: 1}, Heartbeat: &stream.Heartbeat{Snapshot: "1:1:"}})
 	p := page(t, "5:5:")
 	p.Epoch, p.Position = "e", stream.Position{Term: 1, N: 5}
 	if tr.adopt(p, listA) {
@@ -521,12 +521,12 @@ func joinedTracker(tb testing.TB, workspaces, ring int) *tracker {
 	tr.turnTo("e")
 	tr.probe(1)
 	n := uint64(1)
-	tr.apply("e", "me", stream.Entry{Position: stream.Position{Term: 1, N: n}, Heartbeat: &stream.Heartbeat{Snapshot: "1:1:", Nonces: map[string]uint64{"me": 1}}}, nil)
+	tr.apply("e", "me", stream.Entry{Position: stream.Position{Term: 1, N: n}, Heartbeat: &stream.Heartbeat{Snapshot: "1:1:", Nonces: map[string]uint64{"me": 1}}})
 	for range ring {
 		for w := range workspaces {
 			n++
 			c := stream.Change{XID: n, Pairs: []stream.Pair{{Workspace: uuid.UUID{byte(w), byte(w >> 8), byte(w >> 16)}}}}
-			if !tr.apply("e", "me", stream.Entry{Position: stream.Position{Term: 1, N: n}, Change: &c}, nil) {
+			if !tr.apply("e", "me", stream.Entry{Position: stream.Position{Term: 1, N: n}, Change: &c}) {
 				tb.Fatal("a gap")
 			}
 		}

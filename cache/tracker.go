@@ -125,10 +125,9 @@ func (t *tracker) probe(nonce uint64) {
 	}
 }
 
-// apply takes the next entry of the epoch's log. keys is called for changes of
-// keys and workspaces. It returns false when the node had to begin anew: with
-// this entry, for what is missing before it will not come.
-func (t *tracker) apply(epoch, node string, e stream.Entry, keys func(stream.Change)) bool {
+// apply takes the next entry of the epoch's log. It returns false when the node
+// had to begin anew: with this entry, for what is missing before it will not come.
+func (t *tracker) apply(epoch, node string, e stream.Entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if epoch != t.epoch {
@@ -138,7 +137,7 @@ func (t *tracker) apply(epoch, node string, e stream.Entry, keys func(stream.Cha
 	switch {
 	case e.Unknown(): // what it said is missing, and will not come either
 		t.resync(epoch, resyncUndecodable)
-	case t.read && !follows(t.position, e):
+	case t.read && !e.Follows(t.position):
 		t.resync(epoch, resyncGap)
 	default:
 		anew = false
@@ -154,30 +153,10 @@ func (t *tracker) apply(epoch, node string, e stream.Entry, keys func(stream.Cha
 			t.lag.observe(time.UnixMicro(at), time.Now())
 		}
 		t.change(e.Change, e.Position)
-		if e.Change.Touches(stream.Keys) || touchesKeys(e.Change) {
-			keys(*e.Change)
-		}
 	case e.Heartbeat != nil:
 		t.heartbeat(node, e.Heartbeat)
 	}
 	return !anew
-}
-
-// follows says whether nothing lies between the position and the entry.
-func follows(p stream.Position, e stream.Entry) bool {
-	if e.Position.Term == p.Term {
-		return e.Position.N == p.N+1
-	}
-	return e.Take != nil && e.Take.Previous == p
-}
-
-func touchesKeys(c *stream.Change) bool {
-	for _, p := range c.Pairs {
-		if p.Collection == stream.Keys {
-			return true
-		}
-	}
-	return false
 }
 
 // change enters a transaction into the rings of what it touched.
@@ -189,7 +168,9 @@ func (t *tracker) change(c *stream.Change, at stream.Position) {
 		}
 	}
 	for _, p := range c.Pairs {
-		t.enter(t.pairs.of(p), c.XID, m)
+		if p.Collection != stream.Keys { // of which no page is made
+			t.enter(t.pairs.of(p), c.XID, m)
+		}
 	}
 }
 

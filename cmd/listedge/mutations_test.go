@@ -90,7 +90,7 @@ func TestMutations(t *testing.T) {
 		{"fills may take long", []edit{{rules, "\tcase time.Since(start.at) > t.fill:\n\t\treturn late\n", ""}}, "./cache", "TestModel"},
 		{"fills begun without trust", []edit{{rules, "if !start.ok {", "if false {"}}, "./cache", "TestModel"},
 		{"fills across a resync", []edit{{rules, "\tcase start.join != t.join.Load():\n\t\treturn resynced\n", ""}}, "./cache", "TestModel"},
-		{"gaps ignored", []edit{{tracker, "case t.read && !follows(t.position, e):", "case t.read && !follows(t.position, e) && false:"}}, "./cache", "TestModel"},
+		{"gaps ignored", []edit{{tracker, "case t.read && !e.Follows(t.position):", "case t.read && !e.Follows(t.position) && false:"}}, "./cache", "TestModel"},
 		{"an open transaction hides all after it", []edit{{"stream/snapshot.go", "return !running", "return !running && false"}}, "./cache", "TestModel"},
 		{"the snapshot rule on the standby", anySnapshot, "./cache", "TestModel"},
 		{"a standby behind the pair's last change", []edit{{pairs, "return p.View.LSN >= state.lastLSN", "return true"}}, "./cache", "TestModel"},

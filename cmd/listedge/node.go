@@ -110,8 +110,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, settings map[
 			changes = stream.NewRedis(n.redis.log)
 		}
 		followed = stream.FollowKeys(changes)
-		options.Follow = &cache.Follow{Log: followed, Node: rand.Text(), Bound: f.FreshnessBound, Logger: logger,
-			Keys: func(stream.Change) {}} // they are followed on their own
+		options.Follow = &cache.Follow{Log: followed, Node: rand.Text(), Bound: f.FreshnessBound, Logger: logger}
 		n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: changes, LogKept: f.CacheTTL + f.MaxStale + time.Minute,
 			Silence: func() time.Duration { return n.cache.Silence() }, Probed: followed.Probed, Logger: logger})
 	}
