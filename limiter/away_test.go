@@ -301,6 +301,70 @@ func TestColdNodesKeepThePromise(t *testing.T) {
 	}
 }
 
+// Nodes that find Redis back at the same moment let nobody near it before all
+// have told it what they owe: its buckets have filled up meanwhile.
+func TestReturnTogether(t *testing.T) {
+	const nodes = 3
+	for _, how := range []mood{broken, hung, lost} {
+		for _, limit := range []struct {
+			rate  float64
+			burst int64
+		}{{50, 100}, {333, 40}, {1_000, 1_000}} {
+			synctest.Test(t, func(t *testing.T) {
+				began, p := time.Now(), policy(t, limit.rate, limit.burst)
+				now := func() int64 { return 1 + int64(time.Since(began)/time.Microsecond) }
+				m := &moody{inner: newLocalStore(now, 1<<20)}
+				var mu sync.Mutex
+				check, admitted, over := oracle{p: p}, 0, int64(0)
+				var all sync.WaitGroup
+				stop := make(chan struct{})
+				for range nodes {
+					l := newLimiter(Options{})
+					l.fleet = &fleet{}
+					l.fleet.size.Store(nodes)
+					l.openStore(m)
+					defer func() {
+						l.fleet = nil
+						_ = l.Close(context.Background())
+					}()
+					b := l.Bucket("k", p)
+					all.Go(func() {
+						for {
+							select {
+							case <-stop:
+								return
+							case <-time.After(time.Millisecond):
+							}
+							if !l.Take(b, nil).Allowed {
+								continue
+							}
+							mu.Lock()
+							admitted++
+							if !check.admit(now()) {
+								over = max(over, ceilDiv(check.admitted*p.p-now()*p.r-check.lowest-p.units(), p.p))
+							}
+							mu.Unlock()
+						}
+					})
+				}
+				time.Sleep(300 * time.Millisecond)
+				m.mood.Store(int32(how))
+				time.Sleep(3 * time.Second)
+				m.mood.Store(int32(well))
+				time.Sleep(2 * time.Second)
+				close(stop)
+				all.Wait()
+				span := time.Since(began).Seconds()
+				t.Logf("%v, %4.0f/s burst %4d: %5d admitted of %5.0f, at most %d too many in any span", how, limit.rate, limit.burst, admitted, float64(limit.burst)+limit.rate*span, over)
+				// What a node saw last, and begins alone with, may be a little old.
+				if most := nodes + int64(limit.rate*DefaultBudget.Seconds()) + limit.burst/40; over > most {
+					t.Errorf("%d too many, %d at most", over, most)
+				}
+			})
+		}
+	}
+}
+
 func TestDebtSurvivesLostAnswersWithoutGrowing(t *testing.T) {
 	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, m *moody) {
 		key := l.Bucket("k", policy(t, 0.0013, 15)) // fractions of a token pass meanwhile

@@ -31,7 +31,7 @@ type dispatcher struct {
 	route   func(ctx context.Context, key string) (*dispatcher, error) // a Cluster's: finds the node; it has no store
 
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
-	away    atomic.Bool // the breaker is not closed: nobody waits for this node
+	away    atomic.Bool // from when the breaker opens until Redis' return is noticed: nobody waits for this node
 	retired atomic.Bool // the Cluster has no such node any more
 
 	mu     sync.Mutex // guards all below
@@ -43,7 +43,9 @@ type dispatcher struct {
 	ended   chan struct{}
 	flights sync.WaitGroup // flights that were given up, and may answer yet
 
-	probed time.Time // by the dispatcher's goroutine alone
+	// The dispatcher's goroutine's own.
+	probed time.Time
+	told   bool // the log, that the node is away
 	spare  []*Bucket
 }
 
@@ -55,8 +57,8 @@ func (l *Limiter) newDispatcher(s store) *dispatcher {
 		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= tripAfter },
 		// Runs under the breaker's lock: nothing here may wait.
 		OnStateChange: func(_ string, _, to gobreaker.State) {
-			if away := to != gobreaker.StateClosed; d.away.Swap(away) != away {
-				l.outage.turn(away, l.now())
+			if to == gobreaker.StateOpen && !d.away.Swap(true) {
+				l.outage.turn(true, l.now())
 				d.nudge()
 			}
 		},
@@ -130,7 +132,7 @@ func (d *dispatcher) run() {
 	defer close(d.ended)
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
-	logged, asleep := false, false
+	asleep := false
 	for {
 		if quiet := d.quiet(); quiet != asleep {
 			if asleep = quiet; asleep {
@@ -145,6 +147,7 @@ func (d *dispatcher) run() {
 			if d.away.Load() || d.breaker.Counts().ConsecutiveFailures > 0 {
 				d.probe() // a single bucket would take long to find out
 			}
+			d.noticeReturn()
 			d.sweep()
 			if d.retired.Load() {
 				d.l.outage.turn(false, d.l.now())
@@ -157,25 +160,27 @@ func (d *dispatcher) run() {
 		}
 		for d.next() {
 		}
-		if away := d.away.Load(); away != logged {
-			logged = away
-			d.logTurn(away)
-			if !away {
-				until := d.l.now() + int64(recovery/time.Microsecond)
-				for _, b := range d.watched() {
-					b.lease.convalesce(until)
-				}
-				d.sweep()
-			}
+		if d.away.Load() && !d.told {
+			d.told = true
+			d.l.logger.Warn("redis is away: this node limits alone", "node", d.address, "error", d.l.outage.why())
 		}
 	}
 }
 
-func (d *dispatcher) logTurn(away bool) {
-	if away {
-		d.l.logger.Warn("redis is away: this node limits alone", "node", d.address, "error", d.l.outage.why())
+// noticeReturn ends an outage that a probe has found to be over. The buckets
+// that were decided alone convalesce first, and then somebody is let near Redis:
+// it does not know yet what the other nodes owe it.
+func (d *dispatcher) noticeReturn() {
+	if !d.away.Load() || d.breaker.State() != gobreaker.StateClosed {
 		return
 	}
+	until := d.l.now() + int64(recovery/time.Microsecond)
+	for _, b := range d.watched() {
+		b.lease.convalesce(until)
+	}
+	d.away.Store(false)
+	d.l.outage.turn(false, d.l.now())
+	d.told = false
 	d.l.logger.Info("redis is back: limits are shared again", "node", d.address)
 }
 
