@@ -141,14 +141,11 @@ func (l *lease) settled(now int64) {
 
 // convalesce has a node that decided alone go on doing so until the others have
 // heard that the bucket is back, and have told it what they spent: before that
-// it shows tokens that are gone. An answer that is overdue is awaited first.
+// it shows tokens that are gone.
 func (l *lease) convalesce(until int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.local == nil {
-		return
-	}
-	if l.well = until; !l.flight.overdue {
+	if l.local != nil && !l.flight.overdue {
 		l.ill.Store(until)
 	}
 }

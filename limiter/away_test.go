@@ -25,6 +25,7 @@ const (
 	lost          // done, and the answer lost
 	broken        // refused at once
 	slow          // done after a third of the budget
+	frozen        // done once it is well again, for those who still wait
 )
 
 type moody struct {
@@ -55,6 +56,12 @@ func (m *moody) visit(ctx context.Context, calls []call) error {
 		return errMoody
 	case slow:
 		time.Sleep(DefaultBudget / 3)
+	case frozen:
+		for mood(m.mood.Load()) == frozen {
+			if time.Sleep(time.Millisecond); ctx.Err() != nil {
+				return ctx.Err()
+			}
+		}
 	}
 	return m.inner.visit(ctx, calls)
 }
@@ -305,7 +312,7 @@ func TestColdNodesKeepThePromise(t *testing.T) {
 // have told it what they owe: its buckets have filled up meanwhile.
 func TestReturnTogether(t *testing.T) {
 	const nodes = 3
-	for _, how := range []mood{broken, hung, lost} {
+	for _, how := range []mood{broken, hung, lost, frozen} {
 		for _, limit := range []struct {
 			rate  float64
 			burst int64

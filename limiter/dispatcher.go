@@ -119,12 +119,17 @@ func (d *dispatcher) watched() []*Bucket {
 // quiet says whether there is nothing to sweep and nothing to probe: then a
 // dispatcher sleeps until it is woken.
 func (d *dispatcher) quiet() bool {
-	if d.away.Load() || d.breaker.Counts().ConsecutiveFailures > 0 {
+	if d.failing() {
 		return false
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.active)+len(d.queue) == 0
+}
+
+// failing says whether Redis has not answered since it last failed.
+func (d *dispatcher) failing() bool {
+	return d.away.Load() || d.breaker.Counts().ConsecutiveFailures > 0
 }
 
 // run is the dispatcher's life.
@@ -144,7 +149,7 @@ func (d *dispatcher) run() {
 		select {
 		case <-d.wake:
 		case <-tick.C:
-			if d.away.Load() || d.breaker.Counts().ConsecutiveFailures > 0 {
+			if d.failing() {
 				d.probe() // a single bucket would take long to find out
 			}
 			d.noticeReturn()

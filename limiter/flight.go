@@ -126,7 +126,7 @@ func (l *lease) vain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.flight.overdue = false
-	l.ill.Store(l.well)
+	l.ill.Store(0)
 }
 
 // abort ends a flight that was not carried out: all is as it was before.
@@ -147,7 +147,7 @@ func (l *lease) late(c *call, sent, now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.flight.overdue = false
-	l.ill.Store(l.well)
+	l.ill.Store(0)
 	l.trim(now)
 	l.enterLeased(c, sent, true)
 	l.settledLate(c.debt, now)

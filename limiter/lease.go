@@ -71,7 +71,6 @@ type lease struct {
 	budget int64  // how old an answer may be that admits; 0 in process
 	policy Policy // that the books are kept in; another one waits until they are closed
 	closed bool   // another one waits
-	well   int64  // what ill is when no answer is overdue
 
 	books
 	view     view

@@ -33,9 +33,10 @@ func TestLimiterMutations(t *testing.T) {
 
 		// The breaker.
 		one("the breaker never opens", "TestBudgetAndBreakerToTheMillisecond", "dispatcher.go", "return c.ConsecutiveFailures >= tripAfter", "return false"),
-		one("nobody probes", "TestBudgetAndBreakerToTheMillisecond", "dispatcher.go", "if d.away.Load() || d.breaker.Counts().ConsecutiveFailures > 0 {", "if false {"),
+		one("nobody probes", "TestBudgetAndBreakerToTheMillisecond", "dispatcher.go", "if d.failing() {\n\t\t\t\td.probe()", "if false {"),
 		one("a replica that only reads closes the breaker", "TestReadOnlyRedisCountsAsAway", "redis.go", "\treturn err\n}\n\n// verdictOn", "\treturn nil\n}\n\n// verdictOn"),
 		one("nobody convalesces", "TestHangUnderFlood", "alone.go", "l.ill.Store(until)", "l.ill.Store(0)"),
+		one("they convalesce too late", "TestReturnTogether", "dispatcher.go", "\tfor _, b := range d.watched() {\n\t\tb.lease.convalesce(until)\n\t}\n\td.away.Store(false)\n", "\td.away.Store(false)\n\td.sweep()\n\tfor d.next() {\n\t}\n\tfor _, b := range d.watched() {\n\t\tb.lease.convalesce(until)\n\t}\n"),
 		one("what is owed and not there is forgotten", "TestHangUnderFlood", "bucket.go", "least := min(s.level, -(s.policy.Burst / 4 * s.policy.p))", "least := min(s.level, 0)"),
 
 		// Heartbeats.
