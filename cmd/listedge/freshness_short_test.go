@@ -11,8 +11,12 @@ func TestFreshnessInShort(t *testing.T) {
 	o := newOracle(t, f)
 	for _, x := range faults {
 		switch x.name {
-		case "none", "commits wait for a standby", "Redis frozen":
+		case "none", "Redis frozen":
 			o.play(t, x)
+		case "commits wait for a standby": // what is shown too early is soon overwritten, mostly
+			for range 4 {
+				o.play(t, x)
+			}
 		}
 	}
 	o.standbyWasTried(t)
