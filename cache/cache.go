@@ -176,6 +176,14 @@ func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
 	return Result{Page: page, Age: c.age(page, now), Source: Memory, ByAge: !c.follow.on()}, true
 }
 
+// Probe finds out whether a Redis that was left alone is back, which a cache
+// that has all pages in memory would never notice. To be called now and then.
+func (c *Cache) Probe(ctx context.Context) {
+	if c.redis != nil {
+		c.redis.probe(ctx)
+	}
+}
+
 // judge applies the serving rule: that of followed changes, or that of age.
 func (c *Cache) judge(p *Page, now time.Time) freshness {
 	if c.follow.on() {

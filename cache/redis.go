@@ -116,6 +116,14 @@ func (r *redisTier) release(ctx context.Context, key []byte) {
 	r.do(ctx, r.storeBudget, func(ctx context.Context) error { return r.client.Del(ctx, claimPrefix+string(key)).Err() })
 }
 
+// probe asks for a sign of life where Redis was left alone long enough: hits
+// never would.
+func (r *redisTier) probe(ctx context.Context) {
+	if r.breaker.State() == gobreaker.StateHalfOpen {
+		r.do(ctx, r.budget, func(ctx context.Context) error { return r.client.Ping(ctx).Err() })
+	}
+}
+
 // do runs one call within its budget and behind the breaker.
 func (r *redisTier) do(ctx context.Context, budget time.Duration, call func(context.Context) error) {
 	_, err := r.breaker.Execute(func() (any, error) {

@@ -121,6 +121,15 @@ func (o *Origin) FetchFrom(ctx context.Context, q Query, run string) (Page, erro
 	return page, err
 }
 
+// Probe finds out whether servers that were left alone are back, which nobody
+// would notice while all pages are in caches. To be called now and then.
+func (o *Origin) Probe(ctx context.Context) {
+	o.primary.probe(ctx)
+	for _, s := range o.standbys {
+		s.probe(ctx)
+	}
+}
+
 // Busy says whether queries of the primary wait, or would soon: what nobody
 // waits for is better not asked now.
 func (o *Origin) Busy() bool {

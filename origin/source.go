@@ -40,6 +40,15 @@ func (s *source) serve(ctx context.Context, q *Query, read func() (Page, error))
 	return page, nil
 }
 
+// probe asks for a sign of life where the server was left alone long enough.
+func (s *source) probe(ctx context.Context) {
+	if s.breaker.State() == gobreaker.StateHalfOpen {
+		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+		defer cancel()
+		_, _ = s.breaker.Execute(func() (Page, error) { return Page{}, classify(s.pool.Ping(ctx)) })
+	}
+}
+
 // newBreaker opens after three failures in a row and tries again after a
 // second. A server that answers, be it with an error, is not a failure: one
 // tenant's slow search must not cut off the others.

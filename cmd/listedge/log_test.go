@@ -3,10 +3,13 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"listedge/sandbox/sandboxtest"
 )
 
 func TestLogsAreStructuredAndHoldNoKeys(t *testing.T) {
@@ -61,25 +64,40 @@ func TestSIGHUPSaysThatItChangesNothing(t *testing.T) {
 	}
 }
 
+// Their ends are noticed without a request, too.
 func TestOutagesAreLoggedOnceEachWay(t *testing.T) {
 	postgres, url := privateDatabase(t)
 	_, key := workspaceWithKey(t, url)
-	n := startNode(t, url, "--freshness-bound", "0", "--cache-ttl", "1ms")
+	redis := sandboxtest.Redis(t)
+	n := startNode(t, url, "--freshness-bound", "0", "--cache-ttl", "1ms", "--redis-url", redis.URL())
 	n.get(t, "/v1/items", key)
+	logged := func(all ...string) func() bool {
+		return func() bool {
+			return !slices.ContainsFunc(all, func(text string) bool { return strings.Count(n.err.String(), text) != 1 })
+		}
+	}
+	requested := func(is func() bool) func() bool {
+		return func() bool {
+			n.get(t, "/v1/items", key)
+			return is()
+		}
+	}
 	if err := postgres.Kill(syscall.SIGQUIT); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 20*time.Second, "the outage is logged", func() bool {
-		n.get(t, "/v1/items", key)
-		return strings.Contains(n.err.String(), "left alone for pages")
-	})
+	within(t, 20*time.Second, "the outage is logged", requested(logged("Postgres is left alone for pages", "Postgres is left alone for keys")))
 	if err := postgres.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 20*time.Second, "its end is logged", func() bool {
-		n.get(t, "/v1/items", key)
-		return strings.Contains(n.err.String(), "again: pages are asked of Postgres")
-	})
+	within(t, 20*time.Second, "its end is logged", logged("again: pages are asked of Postgres", "again: keys are asked of Postgres"))
+	if err := redis.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 20*time.Second, "the outage of Redis is logged", requested(logged("Redis is left alone for pages")))
+	if err := redis.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 20*time.Second, "its end is logged", logged("again: pages are asked of Redis"))
 }
 
 func TestANodeThatWaitsForItsDatabaseSaysSo(t *testing.T) {

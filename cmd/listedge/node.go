@@ -40,7 +40,8 @@ type node struct {
 	admin    *http.Server
 
 	conditions []condition
-	evicts     atomic.Bool // Redis may evict what must not go
+	probes     []func(context.Context) // each finds out whether something is back
+	evicts     atomic.Bool             // Redis may evict what must not go
 
 	public, private net.Listener
 }
@@ -128,6 +129,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, settings map[
 			return state == "" || state == "closed"
 		}},
 	}
+	n.probes = []func(context.Context){n.cache.Probe, pages.Probe, keys.Probe}
 	for i, s := range pages.Stats().Standbys {
 		n.conditions = append(n.conditions,
 			condition{"pages are asked of the replica " + s.Host, "the replica " + s.Host + " is left alone: it failed several times in a row",
@@ -180,6 +182,9 @@ func (n *node) serve(ctx context.Context) error {
 		}
 	})
 	beside.Go(func() { n.watch(running) })
+	for _, probe := range n.probes {
+		beside.Go(func() { repeat(running, probe) })
+	}
 	if n.follower != nil {
 		beside.Go(func() { n.follower.Run(running) })
 	}

@@ -67,6 +67,20 @@ func (n *node) watch(ctx context.Context) {
 	}
 }
 
+// repeat probes now and then until ctx ends.
+func repeat(ctx context.Context, probe func(context.Context)) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			probe(ctx)
+		}
+	}
+}
+
 // lookForEviction looks whether Redis may evict what must not go, and says so
 // once: a bucket that is lost is full again, and a gap in the log of changes
 // has every node begin anew. It returns false while Redis does not answer.
