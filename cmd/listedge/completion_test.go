@@ -92,6 +92,7 @@ try 'listedge import items '; or echo`,
 }
 
 func TestShellsComplete(t *testing.T) {
+	t.Parallel()
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -54,6 +54,7 @@ func says(t *testing.T, args []string, code int, wanted ...origin.Finding) {
 }
 
 func TestDoctorOfAFleet(t *testing.T) {
+	t.Parallel()
 	address := database(t)
 	redis := sandboxtest.Redis(t)
 	var nodes []*testNode
@@ -131,6 +132,7 @@ func TestDoctorOfAFleet(t *testing.T) {
 }
 
 func TestDoctorOfTwoRegionsMixed(t *testing.T) {
+	t.Parallel()
 	address := database(t)
 	args := []string{"--database-url", address, "--region", "east"}
 	for _, region := range []string{"east", "west"} {
@@ -146,6 +148,7 @@ func TestDoctorOfTwoRegionsMixed(t *testing.T) {
 }
 
 func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
+	t.Parallel()
 	f := startFleet(t, 2)
 	_, key := workspaceWithKey(t, f.url)
 	f.awaitFollowed(t)

@@ -37,7 +37,7 @@ var faults = []fault{
 		execute(t, f.url, "ALTER TABLE items ADD COLUMN IF NOT EXISTS filler int DEFAULT (random() * 1000)::int")
 		execute(t, f.url, "ALTER TABLE items ALTER COLUMN unit TYPE text")
 	}},
-	{name: "TRUNCATE of a table, then of a partition", lasts: 5 * time.Second, forms: append([]form{truncated, truncated, truncated}, usualForms...), happens: func(t *testing.T, f *fleet) {
+	{name: "TRUNCATE of a table, then of a partition", lasts: 4 * time.Second, forms: append([]form{truncated, truncated, truncated}, usualForms...), happens: func(t *testing.T, f *fleet) {
 		time.Sleep(2 * time.Second)
 		f.partition(t)
 	}},
@@ -51,7 +51,7 @@ var faults = []fault{
 		time.Sleep(2500 * time.Millisecond)
 		_ = f.redis.Thaw()
 	}},
-	{name: "Redis restarted empty", lasts: 4 * time.Second, happens: func(t *testing.T, f *fleet) {
+	{name: "Redis restarted empty", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
 		time.Sleep(time.Second)
 		_ = f.redis.Kill()
 		time.Sleep(time.Second)
@@ -85,7 +85,7 @@ var faults = []fault{
 		n.signal(syscall.SIGCONT)
 		within(t, 20*time.Second, "a gap", func() bool { return n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`) > before })
 	}},
-	{name: "the standby frozen, then crashed", lasts: 5 * time.Second, happens: func(t *testing.T, f *fleet) {
+	{name: "the standby frozen, then crashed", lasts: 4 * time.Second, happens: func(t *testing.T, f *fleet) {
 		time.Sleep(500 * time.Millisecond)
 		_ = f.standby.Freeze()
 		time.Sleep(2 * time.Second)
@@ -96,7 +96,7 @@ var faults = []fault{
 			t.Error(err)
 		}
 	}},
-	{name: "one backend killed", lasts: 4 * time.Second, happens: func(t *testing.T, f *fleet) {
+	{name: "one backend killed", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
 		time.Sleep(500 * time.Millisecond)
 		var pid int
 		if err := connect(t, f.url).QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {

@@ -12,6 +12,7 @@ import (
 // Two workspaces hold rows with the same ids. Neither must ever see the
 // other's, from whichever tier a page comes and whoever asks at the same time.
 func TestWorkspacesNeverSeeEachOther(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	redis := sandboxtest.Redis(t)
 	workspaces, keys := [2]string{}, [2]string{}

@@ -43,6 +43,7 @@ func writePair(t *testing.T, f tlsFlags, name string) {
 }
 
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	_, key := workspaceWithKey(t, url)
 	dir := t.TempDir()

@@ -134,6 +134,7 @@ func (n *testNode) walk(t *testing.T, path, key string, size int) (rows []map[st
 }
 
 func TestImportedDataIsWalkedExactly(t *testing.T) {
+	t.Parallel()
 	for name, folder := range dataSets(t) {
 		t.Run(name, func(t *testing.T) {
 			url := database(t)
