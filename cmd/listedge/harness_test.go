@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,7 +51,7 @@ var (
 		_, err := origin.MigrateUp(ctx, p.URL(template))
 		return err
 	}}
-	lastName int
+	lastName atomic.Int64
 )
 
 const template = "template_of_tests"
@@ -62,8 +63,8 @@ func database(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lastName++
-	name := fmt.Sprintf("test_%d", lastName)
+	n := lastName.Add(1)
+	name := fmt.Sprintf("test_%d", n)
 	execute(t, p.URL("postgres"), "CREATE DATABASE "+name+" TEMPLATE "+template)
 	return p.URL(name)
 }
