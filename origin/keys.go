@@ -191,13 +191,7 @@ func toldByAnother(found map[KeyHash]Key, run string) bool {
 }
 
 // Probe is Origin.Probe, for keys.
-func (s *KeyStore) Probe(ctx context.Context) {
-	if s.breaker.State() == gobreaker.StateHalfOpen {
-		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
-		defer cancel()
-		_, _ = s.breaker.Execute(func() (map[KeyHash]Key, error) { return nil, classify(s.pool.Ping(ctx)) })
-	}
-}
+func (s *KeyStore) Probe(ctx context.Context) { probe(ctx, s.breaker, s.pool) }
 
 // BreakerOpen says whether look-ups are being refused without asking.
 func (s *KeyStore) BreakerOpen() bool { return s.breaker.State() != gobreaker.StateClosed }

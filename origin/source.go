@@ -40,12 +40,14 @@ func (s *source) serve(ctx context.Context, q *Query, read func() (Page, error))
 	return page, nil
 }
 
-// probe asks for a sign of life where the server was left alone long enough.
-func (s *source) probe(ctx context.Context) {
-	if s.breaker.State() == gobreaker.StateHalfOpen {
+func (s *source) probe(ctx context.Context) { probe(ctx, s.breaker, s.pool) }
+
+// probe asks for a sign of life where a server was left alone long enough.
+func probe[T any](ctx context.Context, breaker *gobreaker.CircuitBreaker[T], pool *pgxpool.Pool) {
+	if breaker.State() == gobreaker.StateHalfOpen {
 		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 		defer cancel()
-		_, _ = s.breaker.Execute(func() (Page, error) { return Page{}, classify(s.pool.Ping(ctx)) })
+		_, _ = breaker.Execute(func() (none T, err error) { return none, classify(pool.Ping(ctx)) })
 	}
 }
 
