@@ -101,14 +101,11 @@ func bareSide(bare *server, headers []string, size int) (*side, error) {
 // measureHits compares memory hits, on a node that follows its database, with
 // the bare handler.
 func measureHits(ctx context.Context, s *subject, r *report) error {
-	ours, err := s.startNode()
+	ours, err := s.startFollower(ctx)
 	if err != nil {
 		return err
 	}
 	defer ours.end()
-	if err := ours.awaitMode(ctx, "followed"); err != nil {
-		return err
-	}
 	bare, err := startBare("")
 	if err != nil {
 		return err

@@ -42,15 +42,12 @@ func measureKeys(ctx context.Context, s *subject, r *report) (err error) {
 		err = errors.Join(err, s.dropSlot(context.Background())) // which all of them would keep WAL for
 	}()
 	for _, n := range keyCounts {
-		node, err := s.startNode("--cache-memory", "1GiB", "--region", fmt.Sprint("keys", n)) // follows by a slot of its own
+		node, err := s.startFollower(ctx, "--cache-memory", "1GiB", "--region", fmt.Sprint("keys", n)) // follows by a slot of its own
 		if err != nil {
 			return err
 		}
 		side := &side{name: fmt.Sprint(n, " keys"), server: node, path: itemsPath(pageSize)}
 		sides = append(sides, side)
-		if err := node.awaitMode(ctx, "followed"); err != nil {
-			return err
-		}
 		if err := node.warm(ctx, keys[:n]); err != nil {
 			return err
 		}

@@ -63,13 +63,8 @@ func measureMemory(ctx context.Context, s *subject, r *report) error {
 	r.ratio(fmt.Sprintf("%d pages of 50 items: bytes of heap per page after a collection, against its bytes", len(paths)), "%.0f", perPage(after.heap-before.heap), perPage(stored), 1.25)
 	r.ratio("… resident bytes per page, the next collection's garbage included", "%.0f", perPage(after.resident-before.resident), perPage(stored), 1.25)
 
-	idle, err := node.cpu()
-	if err != nil {
-		return err
-	}
-	time.Sleep(2 * time.Second)
-	used, err := node.cpu()
-	r.figure("a node that follows and is asked nothing: CPU, ms per second", fmt.Sprintf("%.1f", (used-idle).Seconds()*1000/2), "")
+	idle, err := node.spent(func() error { time.Sleep(2 * time.Second); return nil })
+	r.figure("a node that follows and is asked nothing: CPU, ms per second", fmt.Sprintf("%.1f", idle.Seconds()*1000/2), "")
 	return err
 }
 

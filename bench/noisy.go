@@ -38,14 +38,11 @@ func measureNoisy(ctx context.Context, s *subject, r *report) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.pinPostgres("0-"+apart)) }()
-	node, err := s.startNode()
+	node, err := s.startFollower(ctx)
 	if err != nil {
 		return err
 	}
 	defer node.end()
-	if err := node.awaitMode(ctx, "followed"); err != nil {
-		return err
-	}
 	bare, err := startBare("")
 	if err != nil {
 		return err

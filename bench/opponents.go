@@ -71,14 +71,11 @@ var allOpponents = []opponent{
 // that are not installed are left out. The bare handler takes part, as the floor
 // of what is written in Go: no other side can be told from it by its language.
 func measureOpponents(ctx context.Context, s *subject, r *report) error {
-	ours, err := s.startNode()
+	ours, err := s.startFollower(ctx)
 	if err != nil {
 		return err
 	}
 	defer ours.end()
-	if err := ours.awaitMode(ctx, "followed"); err != nil {
-		return err
-	}
 	redis, err := sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: filepath.Join(filepath.Dir(s.program), "opponents-redis")})
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -64,6 +65,19 @@ func (s *subject) startNode(flags ...string) (*server, error) {
 	}, "LISTEDGE_DATABASE_URL="+s.url)
 }
 
+// startFollower starts a node on the subject's database that proves its pages.
+func (s *subject) startFollower(ctx context.Context, flags ...string) (*server, error) {
+	node, err := s.startNode(flags...)
+	if err != nil {
+		return nil, err
+	}
+	if err := node.awaitMode(ctx, "followed"); err != nil {
+		node.end()
+		return nil, err
+	}
+	return node, nil
+}
+
 // startBare starts the bare handler; redis is for when it is to GET.
 func startBare(redis string) (*server, error) {
 	program, err := os.Executable()
@@ -115,6 +129,19 @@ func (s *server) cpu() (used time.Duration, err error) {
 		}
 	}
 	return used, nil
+}
+
+// spent is the processor time its processes use while do runs.
+func (s *server) spent(do func() error) (used time.Duration, err error) {
+	before, err := s.cpu()
+	if err != nil {
+		return 0, err
+	}
+	if err := do(); err != nil {
+		return 0, err
+	}
+	after, err := s.cpu()
+	return after - before, err
 }
 
 // resident is the memory its processes occupy, in bytes.

@@ -140,16 +140,13 @@ func measureService(ctx context.Context, s *subject, r *report) error {
 			if _, err = walker.walk(ctx, 1); err != nil { // its connections
 				break
 			}
-			var before, after time.Duration
+			var used time.Duration
 			var paths []string
-			before, err = side.cpu()
-			if err == nil {
+			used, err = side.spent(func() (err error) {
 				paths, err = walker.walk(ctx, walkedPages/4)
-			}
-			if err == nil {
-				after, err = side.cpu()
-			}
-			cpu[i] += after - before
+				return err
+			})
+			cpu[i] += used
 			pages += len(paths) * (1 - i)
 		}
 		ours.end()

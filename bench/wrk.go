@@ -77,15 +77,13 @@ func (s *side) drive(ctx context.Context, connections int, c *cost) error {
 	if s.script != "" {
 		arguments = append(arguments, "--script", s.script)
 	}
-	before, err := s.server.cpu()
-	if err != nil {
+	var out []byte
+	used, err := s.server.spent(func() (err error) {
+		if out, err = exec.CommandContext(ctx, "wrk", append(arguments, "http://"+s.server.address+s.path)...).CombinedOutput(); err != nil {
+			err = fmt.Errorf("wrk: %w: %s", err, out)
+		}
 		return err
-	}
-	out, err := exec.CommandContext(ctx, "wrk", append(arguments, "http://"+s.server.address+s.path)...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("wrk: %w: %s", err, out)
-	}
-	after, err := s.server.cpu()
+	})
 	if err != nil {
 		return err
 	}
@@ -100,7 +98,7 @@ func (s *side) drive(ctx context.Context, connections int, c *cost) error {
 		return err
 	}
 	worst, err := time.ParseDuration(string(p99[1]) + string(p99[2]))
-	c.cpu, c.p99 = after-before, append(c.p99, worst)
+	c.cpu, c.p99 = used, append(c.p99, worst)
 	return err
 }
 
