@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -229,11 +228,7 @@ func measureVisible(ctx context.Context, s *subject, f *followingFleet, r *repor
 			return err
 		}
 	}
-	slices.Sort(delays)
-	at := func(share float64) float64 {
-		return float64(delays[int(share*float64(len(delays)-1))].Microseconds()) / 1000
-	}
-	r.figure("commit to visible, "+plural(len(f.nodes), "node")+", ms: p50, p99, worst", fmt.Sprintf("%.1f, %.1f, %.1f", at(0.5), at(0.99), at(1)), "")
+	r.figure("commit to visible, "+plural(len(f.nodes), "node")+", ms: p50, p99, worst", fmt.Sprintf("%.1f, %.1f, %.1f", percentile(delays, 0.5), percentile(delays, 0.99), percentile(delays, 1)), "")
 	return ctx.Err()
 }
 

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -156,11 +155,6 @@ func (q *quietAsker) ask(ctx context.Context, took *[]time.Duration) error {
 	}
 	clients.Wait()
 	return errors.Join(failed, ctx.Err())
-}
-
-func percentile(d []time.Duration, share float64) (ms float64) {
-	d = slices.Sorted(slices.Values(d))
-	return d[int(share*float64(len(d)-1))].Seconds() * 1000
 }
 
 // startNoise has wrk search the large workspace for what nobody searched for.
