@@ -36,18 +36,19 @@ func TestAPageIsCompressedForWhoWantsIt(t *testing.T) {
 
 // Who wanted a page compressed wants its successor so.
 func TestACompressedPagesSuccessorIsCompressed(t *testing.T) {
-	c := open(t, Options{TTL: time.Millisecond, MaxStale: time.Hour})
-	for round, compressed := range []bool{false, true, true} {
-		time.Sleep(2 * time.Millisecond) // it is stale
-		r, err := c.Forward(keyOf("q"), stream.Pair{}, brings(string(rows(4000+round))))
-		if err != nil || r.Source != Origin {
-			t.Fatalf("%v, %v", r.Source, err)
+	virtual(t, func(t *testing.T, c *Cache) {
+		for round, compressed := range []bool{false, true, true} {
+			r, err := c.Forward(keyOf("q"), stream.Pair{}, brings(string(rows(4000+round))))
+			if err != nil || r.Source != Origin {
+				t.Fatalf("%v, %v", r.Source, err)
+			}
+			if _, is := r.Page.isDeflated(); is != compressed {
+				t.Errorf("round %d: compressed: %v", round, is)
+			}
+			r.Page.Deflate()
+			time.Sleep(ttl) // it is stale
 		}
-		if _, is := r.Page.isDeflated(); is != compressed {
-			t.Errorf("round %d: compressed: %v", round, is)
-		}
-		r.Page.Deflate()
-	}
+	})
 }
 
 // All who ask at once get the same blocks.
