@@ -4,22 +4,20 @@ import (
 	"bytes"
 	"net"
 	"net/netip"
-
-	"github.com/valyala/fasthttp"
 )
 
 // clientAddress is the connection's peer, or, when that is a trusted proxy,
 // the last address in X-Forwarded-For that is not one.
-func (s *Server) clientAddress(ctx *fasthttp.RequestCtx) netip.Addr {
+func (s *Server) clientAddress(x *exchange) netip.Addr {
 	var peer netip.Addr
-	if tcp, ok := ctx.RemoteAddr().(*net.TCPAddr); ok {
+	if tcp, ok := x.conn.RemoteAddr().(*net.TCPAddr); ok {
 		peer, _ = netip.AddrFromSlice(tcp.IP)
 		peer = peer.Unmap()
 	}
 	if !s.trusted(peer) {
 		return peer
 	}
-	lines := ctx.Request.Header.PeekAll(fasthttp.HeaderXForwardedFor)
+	lines := x.asked.forwarded
 	for i := len(lines) - 1; i >= 0; i-- {
 		for rest := lines[i]; len(rest) > 0; {
 			var last []byte

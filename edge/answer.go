@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strconv"
 
 	"github.com/valyala/fasthttp"
 )
@@ -22,11 +23,12 @@ import (
 // as they are until Close.
 type answer struct {
 	conn    *conn
+	status  int
 	lines   []byte // header lines, each with its end
 	pieces  [3][]byte
 	tail    []byte // the last piece, where it is of this answer alone
 	size    int    // of the pieces, in bytes
-	pending bool   // from the handler's return to Close
+	pending bool   // from newAnswer to Close
 	wanted  bool   // the body, too
 
 	head []byte // fasthttp's, held
@@ -36,9 +38,11 @@ type answer struct {
 
 var crlf = []byte("\r\n")
 
-// newAnswer returns the connection's answer, with no lines and no body.
-func (c *conn) newAnswer() *answer {
+// newAnswer returns the connection's answer, with that status, no lines and no
+// body.
+func (c *conn) newAnswer(status int) *answer {
 	a := &c.answer
+	a.status, a.pending = status, true
 	a.lines, a.tail, a.pieces, a.size = a.lines[:0], a.tail[:0], [3][]byte{}, 0
 	return a
 }
@@ -60,9 +64,28 @@ func (a *answer) body(pieces ...[]byte) {
 
 // leave has fasthttp send the answer when the handler has returned.
 func (a *answer) leave(to *fasthttp.Response) {
+	to.SetStatusCode(a.status)
+	if a.status != fasthttp.StatusNotModified {
+		to.Header.SetContentTypeBytes(typeJSON)
+	}
 	to.SetBodyStream(a, a.size)
 	to.ImmediateHeaderFlush = true
-	a.pending = true
+}
+
+var typeJSON = []byte("application/json")
+
+// sendAlone sends the answer without fasthttp, which would have it look the
+// same. dst is for its head, and for all of it if there is room.
+func (a *answer) sendAlone(dst []byte, date []byte) error {
+	dst = strconv.AppendInt(append(dst, "HTTP/1.1 "...), int64(a.status), 10)
+	dst = append(append(append(dst, ' '), fasthttp.StatusMessage(a.status)...), "\r\nDate: "...)
+	dst = append(append(dst, date...), crlf...)
+	if a.wanted = a.status != fasthttp.StatusNotModified; a.wanted {
+		dst = append(append(append(dst, "Content-Type: "...), typeJSON...), "\r\nContent-Length: "...)
+		dst = append(strconv.AppendInt(dst, int64(a.size), 10), crlf...)
+	}
+	a.head = append(dst, crlf...)
+	return a.Close()
 }
 
 // hold keeps fasthttp's head back. It lies in fasthttp's buffer, which is not

@@ -3,13 +3,15 @@ package edge
 import "github.com/valyala/fasthttp"
 
 // asked are the headers of a request that matter here, a value per line, as
-// they were sent. Valid as long as the handler runs. One pass over all headers
-// costs what fasthttp's PeekAll takes for one of them.
-type asked struct{ key, id, noneMatch, encoding, control, traceParent, traceState [][]byte }
+// they were sent. Valid as long as what they were read from. One pass over all
+// headers costs what fasthttp's PeekAll takes for one of them.
+type asked struct {
+	key, id, noneMatch, encoding, control, forwarded, traceParent, traceState [][]byte
+}
 
 func (a *asked) read(h *fasthttp.RequestHeader) {
 	a.key, a.id, a.noneMatch, a.encoding, a.control = a.key[:0], a.id[:0], a.noneMatch[:0], a.encoding[:0], a.control[:0]
-	a.traceParent, a.traceState = a.traceParent[:0], a.traceState[:0]
+	a.forwarded, a.traceParent, a.traceState = a.forwarded[:0], a.traceParent[:0], a.traceState[:0]
 	for name, value := range h.All() {
 		switch string(name) { // as fasthttp normalises them
 		case "X-Api-Key":
@@ -22,6 +24,8 @@ func (a *asked) read(h *fasthttp.RequestHeader) {
 			a.encoding = append(a.encoding, value)
 		case "Cache-Control":
 			a.control = append(a.control, value)
+		case "X-Forwarded-For":
+			a.forwarded = append(a.forwarded, value)
 		case "Traceparent":
 			a.traceParent = append(a.traceParent, value)
 		case "Tracestate":

@@ -18,10 +18,14 @@ import (
 // exchange is one request on its way through the pipeline, and what has become
 // known of it. It is its connection's: nothing in it outlives the handler.
 type exchange struct {
-	http    *fasthttp.RequestCtx
-	began   time.Time
-	now     time.Time // began, or when it last passed a step that was timed
-	asked   asked
+	conn  *conn                // by which it came
+	http  *fasthttp.RequestCtx // nil = fasthttp has not seen it
+	began time.Time
+	now   time.Time // began, or when it last passed a step that was timed
+
+	method, path, parameters []byte // as the client wrote them
+	asked                    *asked
+
 	id      []byte // the request id, in idSpace
 	route   metrics.Route
 	known   *origin.KnownKey[*client] // its key, valid or not
@@ -49,18 +53,28 @@ type failure struct {
 
 func begin(ctx *fasthttp.RequestCtx) *exchange {
 	c := ctx.Conn().(*conn)
-	x := &c.exchange
-	x.http, x.began = ctx, c.arrival()
-	x.now = x.began
+	x := c.begin(c.arrival())
+	x.http, x.method, x.asked = ctx, ctx.Method(), &c.asked
+	x.asked.read(&ctx.Request.Header)
 	return x
 }
 
-// conn is the connection the request came by.
-func (x *exchange) conn() *conn { return x.http.Conn().(*conn) }
-
-func (x *exchange) end() {
-	*x = exchange{asked: x.asked, key: x.key[:0], scratch: x.scratch[:0]} // what asked refers to is read no more
+// begin returns the connection's exchange for a request that arrived then.
+func (c *conn) begin(arrived time.Time) *exchange {
+	x := &c.exchange
+	x.conn, x.began, x.now = c, arrived, arrived
+	return x
 }
+
+// status is what the request is answered with.
+func (x *exchange) status() int {
+	if x.conn.answer.pending {
+		return x.conn.answer.status
+	}
+	return x.http.Response.StatusCode()
+}
+
+func (x *exchange) end() { *x = exchange{key: x.key[:0], scratch: x.scratch[:0]} }
 
 const headerRequestID = "X-Request-Id"
 

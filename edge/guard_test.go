@@ -113,14 +113,21 @@ func TestClientAddress(t *testing.T) {
 		{"10.0.0.1", []string{"203.0.113.9, junk"}, "10.0.0.1"},
 		{"10.0.0.1", []string{""}, "10.0.0.1"},
 	} {
-		var ctx fasthttp.RequestCtx
-		var request fasthttp.Request
+		var header fasthttp.RequestHeader
 		for _, f := range c.forwarded {
-			request.Header.Add("X-Forwarded-For", f)
+			header.Add("X-Forwarded-For", f)
 		}
-		ctx.Init(&request, &net.TCPAddr{IP: net.ParseIP(c.peer), Port: 1}, nil)
-		if got := s.clientAddress(&ctx); got != netip.MustParseAddr(c.want) {
+		x := &exchange{conn: &conn{Conn: peerWire{peer: net.ParseIP(c.peer)}}, asked: &asked{}}
+		x.asked.read(&header)
+		if got := s.clientAddress(x); got != netip.MustParseAddr(c.want) {
 			t.Errorf("%s, %q: %s, want %s", c.peer, c.forwarded, got, c.want)
 		}
 	}
 }
+
+type peerWire struct {
+	*wire
+	peer net.IP
+}
+
+func (w peerWire) RemoteAddr() net.Addr { return &net.TCPAddr{IP: w.peer, Port: 1} }

@@ -17,9 +17,18 @@ import (
 	"listedge/stream"
 )
 
-// handle is every request's way through the house.
+// handle is the way in of a request that fasthttp has read. (One that repeats
+// the lines of another comes in by repeat.go.)
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	x := begin(ctx)
+	x.path, x.parameters = ctx.URI().PathOriginal(), ctx.URI().QueryString()
+	s.serve(x)
+	x.conn.study(x)
+	s.leave(x)
+}
+
+// serve is every request's way through the house.
+func (s *Server) serve(x *exchange) {
 	defer s.finish(x)
 	s.identify(x)
 	if f := s.answer(x); f.problem != nil {
@@ -52,11 +61,10 @@ func (s *Server) answer(x *exchange) (f failure) {
 // identify takes over the client's request id, or makes one.
 func (s *Server) identify(x *exchange) {
 	x.id = x.idSpace[:0]
-	x.asked.read(&x.http.Request.Header)
 	if given := x.asked.id; len(given) == 1 && validRequestID(given[0]) {
 		x.id = append(x.id, given[0]...)
 	} else {
-		x.id = x.conn().appendID(x.id)
+		x.id = x.conn.appendID(x.id)
 	}
 }
 
@@ -64,8 +72,7 @@ func (s *Server) identify(x *exchange) {
 // it, so that no two spellings of one address can be told apart by a proxy in
 // front and not here.
 func (s *Server) findRoute(x *exchange) failure {
-	ctx := x.http
-	switch path := ctx.URI().PathOriginal(); string(path) {
+	switch string(x.path) {
 	case "/v1/items":
 		x.route, x.query.Collection = metrics.RouteItems, origin.Items
 	case "/v1/contacts":
@@ -73,23 +80,23 @@ func (s *Server) findRoute(x *exchange) failure {
 	case "/openapi.json":
 		x.route = metrics.RouteOpenAPI
 	default:
-		if string(path) != "/docs" && !bytes.HasPrefix(path, []byte("/docs/")) {
+		if string(x.path) != "/docs" && !bytes.HasPrefix(x.path, []byte("/docs/")) {
 			return failure{problem: notFound}
 		}
 		x.route = metrics.RouteDocs
 	}
-	if !ctx.IsGet() && !ctx.IsHead() {
+	if method := string(x.method); method != fasthttp.MethodGet && method != fasthttp.MethodHead {
 		return failure{problem: wrongMethod}
 	}
-	if len(ctx.PostBody()) > 0 { // one byte passes the server's own limit
+	if x.http != nil && len(x.http.PostBody()) > 0 { // one byte passes the server's own limit
 		return failure{problem: bodyTooLarge}
 	}
 	switch x.route {
 	case metrics.RouteOpenAPI:
-		serveOpenAPI(ctx)
+		serveOpenAPI(x.http)
 	case metrics.RouteDocs:
-		if serveDocs(ctx); ctx.Response.StatusCode() == fasthttp.StatusNotFound {
-			ctx.Response.Reset()
+		if serveDocs(x.http); x.http.Response.StatusCode() == fasthttp.StatusNotFound {
+			x.http.Response.Reset()
 			return failure{problem: notFound}
 		}
 	}
@@ -110,7 +117,7 @@ func (s *Server) limit(x *exchange) failure {
 
 // parse reads the parameters.
 func (s *Server) parse(x *exchange) failure {
-	if wrong := parseQuery(&x.query, x.http.URI().QueryString(), x.scratch[:0]); wrong != nil {
+	if wrong := parseQuery(&x.query, x.parameters, x.scratch[:0]); wrong != nil {
 		return failure{problem: invalid, details: wrong}
 	}
 	return failure{}
@@ -146,7 +153,7 @@ func (s *Server) lookUp(x *exchange) failure {
 	default:
 		tier, x.outcome = metrics.TierOrigin, metrics.OutcomeOrigin
 	}
-	x.conn().counts.LookedUp(tier, x.page.Collapsed)
+	x.conn.counts.LookedUp(tier, x.page.Collapsed)
 	return failure{}
 }
 
@@ -209,16 +216,24 @@ func appendPageKey(dst []byte, q *origin.Query, scratch []byte) []byte {
 // finish records what happened, once, and answers what panicked.
 func (s *Server) finish(x *exchange) {
 	if p := recover(); p != nil {
-		x.http.Response.Reset()
+		if x.http != nil {
+			x.http.Response.Reset()
+		}
 		s.writeProblem(x, failure{problem: internalError, cause: fmt.Errorf("panic: %v\n%s", p, debug.Stack())})
+	}
+	s.record(x)
+}
+
+// leave has fasthttp send the answer of a request that it has read.
+func (s *Server) leave(x *exchange) {
+	if x.conn.answer.pending {
+		x.conn.answer.leave(&x.http.Response)
+	} else {
+		x.http.Response.Header.Set(headerRequestID, string(x.id))
 	}
 	if s.draining.Load() {
 		x.http.SetConnectionClose()
 	}
-	if !x.conn().answer.pending {
-		x.http.Response.Header.Set(headerRequestID, string(x.id))
-	}
-	s.record(x)
 	x.end()
 }
 
@@ -229,6 +244,7 @@ func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 		return
 	}
 	x := begin(ctx)
+	defer s.leave(x)
 	defer s.finish(x)
 	s.identify(x) // as far as it was read
 	ctx.Response.Reset()

@@ -91,7 +91,7 @@ func (x *exchange) kind(status int, took time.Duration) kind {
 	case !x.steps[stepForward].Began.IsZero():
 		return forwarded
 	}
-	c := x.conn()
+	c := x.conn
 	if c.hits++; c.hits%hitsPerEntry == 1 {
 		return sampled
 	}
@@ -110,7 +110,7 @@ func (s *Server) remember(x *exchange, k kind, status int, took time.Duration) {
 		e.keyLeft, e.workspaceLeft = x.client.bucket.Level().Remaining, x.client.workspaceBucket.Level().Remaining
 	}
 	e.looked, e.page.Page = x.page.Page != nil, nil // a page is large
-	s.keep(x.conn().sheet, k, &e)
+	s.keep(x.conn.sheet, k, &e)
 }
 
 // sheet returns the one for another connection.

@@ -58,7 +58,7 @@ func TestASlowHitIsRemembered(t *testing.T) {
 	defer x.end()
 	s.identify(x)
 	x.route, x.outcome = metrics.RouteItems, metrics.OutcomeMemory
-	x.conn().hits = 1 // the next is not of the sample
+	x.conn.hits = 1 // the next is not of the sample
 	if k := x.kind(200, slowFrom-1); k != forgotten {
 		t.Errorf("a quick one: %d", k)
 	}

@@ -111,7 +111,7 @@ func (s *Server) authenticate(x *exchange) failure {
 	if len(x.asked.key) != 1 || len(x.asked.key[0]) == 0 {
 		return s.unauthorised(x, keyMissing)
 	}
-	c := x.conn()
+	c := x.conn
 	hash, again, ok := c.hashKey(x.asked.key[0])
 	if !ok {
 		return s.unauthorised(x, keyMalformed)
@@ -121,7 +121,7 @@ func (s *Server) authenticate(x *exchange) failure {
 	}
 	if c.known == nil {
 		if !s.keyring.Seen(hash) {
-			if retry := s.guard.blocked(s.clientAddress(x.http)); retry > 0 {
+			if retry := s.guard.blocked(s.clientAddress(x)); retry > 0 {
 				return failure{problem: authLimited, retry: retry}
 			}
 		}
@@ -180,7 +180,7 @@ func (l keyListener) Changed(c stream.Change) {
 // once there were too many.
 func (s *Server) unauthorised(x *exchange, p *problem) failure {
 	lookedUp := p == keyRefused
-	if retry := s.guard.fail(s.clientAddress(x.http), lookedUp); retry > 0 {
+	if retry := s.guard.fail(s.clientAddress(x), lookedUp); retry > 0 {
 		return failure{problem: authLimited, retry: retry}
 	}
 	return failure{problem: p}

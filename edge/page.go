@@ -18,11 +18,9 @@ import (
 // before it uses it again.
 const pageLines = "Cache-Control: private, no-cache\r\nVary: X-API-Key, Accept-Encoding\r\n"
 
-var typeJSON = []byte("application/json")
-
 // writePage leaves the page that was looked up for the connection to send.
 func (s *Server) writePage(x *exchange) {
-	page, answer, a := x.page.Page, &x.http.Response, x.conn().newAnswer()
+	page, a := x.page.Page, x.conn.newAnswer(fasthttp.StatusOK)
 	notModified := matchesETag(x.asked.noneMatch, page.ETag)
 	if notModified {
 		s.limiter.Return(x.client.bucket, x.client.workspaceBucket)
@@ -45,18 +43,15 @@ func (s *Server) writePage(x *exchange) {
 	}
 	switch {
 	case notModified:
-		answer.SetStatusCode(fasthttp.StatusNotModified)
+		a.status = fasthttp.StatusNotModified
 		x.outcome = metrics.OutcomeNotModified
 	case deflate != nil:
-		answer.Header.SetContentTypeBytes(typeJSON)
 		a.lines = append(a.lines, "Content-Encoding: gzip\r\n"...)
 		a.gzip(page, deflate, x.id)
 	default:
-		answer.Header.SetContentTypeBytes(typeJSON)
 		a.tail = appendTail(a.tail, x.id)
 		a.body(page.Body, a.tail)
 	}
-	a.leave(answer)
 }
 
 // appendTail appends what makes a page's body whole: its request id, which

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -17,9 +18,7 @@ import (
 // writeProblem puts an error answer onto the wire, and into the log if it is
 // our fault.
 func (s *Server) writeProblem(x *exchange, f failure) {
-	answer, a := &x.http.Response, x.conn().newAnswer()
-	answer.SetStatusCode(f.problem.status)
-	answer.Header.SetContentTypeBytes(typeJSON)
+	a := x.conn.newAnswer(f.problem.status)
 	a.lines = append(a.lines, "Cache-Control: no-store\r\n"...)
 	switch f.problem.status {
 	case fasthttp.StatusTooManyRequests, fasthttp.StatusServiceUnavailable: // what passes by itself
@@ -32,14 +31,13 @@ func (s *Server) writeProblem(x *exchange, f failure) {
 	s.addTiming(a, x)
 	a.add(headerRequestID, x.id)
 	a.body(problemBody(nil, f.problem, f.details, x.id))
-	a.leave(answer)
 	x.outcome, x.failed = metrics.OutcomeError, f
 	if f.problem.status == fasthttp.StatusTooManyRequests {
 		x.outcome = metrics.OutcomeLimited
 	}
 	if f.problem.status >= 500 {
 		if tell, untold := f.problem.log.tell(x.now, f.problem == internalError); tell {
-			s.logger.LogAttrs(x.http, slog.LevelError, "request failed",
+			s.logger.LogAttrs(context.Background(), slog.LevelError, "request failed",
 				slog.String("requestId", string(x.id)), slog.String("route", x.route.String()),
 				slog.Int("status", f.problem.status), slog.Any("error", f.cause), slog.Uint64("alike", untold))
 		}
@@ -82,16 +80,17 @@ func unreadableProblem(err error) *problem {
 
 // record tells metrics, journal and, at debug level, the log of an answer.
 func (s *Server) record(x *exchange) {
-	status, took := x.http.Response.StatusCode(), time.Since(x.began)
-	x.conn().counts.Answered(x.route, x.outcome, status, took)
+	status, took := x.status(), time.Since(x.began)
+	x.now = x.began.Add(took)
+	x.conn.counts.Answered(x.route, x.outcome, status, took)
 	if s.tracer != nil {
 		s.trace(x, status, took)
 	}
 	if k := x.kind(status, took); k != forgotten {
 		s.remember(x, k, status, took)
 	}
-	if s.logger.Enabled(x.http, slog.LevelDebug) {
-		s.logger.LogAttrs(x.http, slog.LevelDebug, "answered",
+	if s.logger.Enabled(context.Background(), slog.LevelDebug) {
+		s.logger.LogAttrs(context.Background(), slog.LevelDebug, "answered",
 			slog.String("requestId", string(x.id)), slog.String("route", x.route.String()),
 			slog.Int("status", status), slog.String("outcome", x.outcome.String()))
 	}

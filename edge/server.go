@@ -88,6 +88,7 @@ func New(o Options) *Server {
 		Handler:                       s.handle,
 		ErrorHandler:                  s.handleUnreadable,
 		HeaderReceived:                s.bodyLimit,
+		ConnState:                     betweenRequests,
 		Logger:                        silent{},
 		ReadTimeout:                   readTimeout,
 		WriteTimeout:                  writeTimeout,
@@ -122,6 +123,7 @@ func (s *Server) Drain() { s.draining.Store(true) }
 // Shutdown closes the listener and idle connections, waits for answers under
 // way until ctx ends, and stops looking up keys.
 func (s *Server) Shutdown(ctx context.Context) error {
+	s.Drain()
 	err := s.http.ShutdownWithContext(ctx)
 	s.keyring.Close()
 	if err != nil {

@@ -3,6 +3,8 @@ package edge
 import (
 	"time"
 
+	"github.com/valyala/fasthttp"
+
 	"listedge/tracing"
 )
 
@@ -39,11 +41,9 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 
 // spanName is one of few: any other method is the client's invention.
 func (x *exchange) spanName() string {
-	switch {
-	case x.http.IsGet():
-		return "GET " + x.route.String()
-	case x.http.IsHead():
-		return "HEAD " + x.route.String()
+	switch method := string(x.method); method {
+	case fasthttp.MethodGet, fasthttp.MethodHead:
+		return method + " " + x.route.String()
 	}
 	return "HTTP"
 }
