@@ -47,8 +47,8 @@ type tracker struct {
 	sequence uint64          // of the last entry applied; never goes back
 	pairs    pairs
 	whole    [stream.Collections]*pairState
-	open     map[*pairState]struct{}  // those with a ring
-	sent     map[uint64]time.Duration // nonces not yet echoed
+	open     map[*pairState]struct{} // those with a ring
+	sent     stream.Probes
 	resyncs  [resyncCauses]uint64
 	lag      lag
 
@@ -87,7 +87,7 @@ func (t *tracker) resync(epoch string, cause resyncCause) {
 	t.server, t.run, t.joinLSN = "", "", 0
 	t.pairs = pairs{known: map[stream.Pair]*pairState{}}
 	t.open = map[*pairState]struct{}{}
-	t.sent = map[uint64]time.Duration{}
+	t.sent.Forget()
 	for i := range t.whole {
 		t.whole[i] = &pairState{}
 	}
@@ -117,12 +117,7 @@ func (t *tracker) at() (epoch string, after stream.Position) {
 func (t *tracker) probe(nonce uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sent[nonce] = time.Since(t.start)
-	for old, at := range t.sent { // never echoed: lost
-		if at < t.sent[nonce]-time.Minute {
-			delete(t.sent, old)
-		}
-	}
+	t.sent.Sent(nonce, time.Now())
 }
 
 // apply takes the next entry of the epoch's log. It returns false when the node
@@ -194,7 +189,7 @@ func (t *tracker) heartbeat(node string, h *stream.Heartbeat) {
 		}
 	}
 	t.pairs.forget(t.most)
-	sentAt, ours := t.sent[h.Nonces[node]]
+	probed, ours := t.sent.Echoed(h.Nonces[node])
 	if !ours {
 		return
 	}
@@ -205,12 +200,7 @@ func (t *tracker) heartbeat(node string, h *stream.Heartbeat) {
 		}
 	}
 	t.server, t.run = h.Server, h.Run
-	for nonce, at := range t.sent {
-		if at <= sentAt {
-			delete(t.sent, nonce)
-		}
-	}
-	if sentAt > time.Duration(t.proof.Load()) {
+	if sentAt := probed.Sub(t.start); sentAt > time.Duration(t.proof.Load()) {
 		t.proof.Store(int64(sentAt))
 	}
 	t.trustedUntil.Store(int64(time.Duration(t.proof.Load()) + t.bound))

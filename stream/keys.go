@@ -36,7 +36,7 @@ type KeyChanges struct {
 	position  Position
 	since     time.Time // when the first proof was read; zero = nothing is proven
 	run       string    // when the server was started that it was about
-	sent      map[uint64]time.Time
+	sent      Probes
 	unsettled []Change // of keys, published and not yet known to be visible
 }
 
@@ -50,7 +50,7 @@ type KeyListener interface {
 
 // FollowKeys follows what is read of the log.
 func FollowKeys(log Log) *KeyChanges {
-	return &KeyChanges{Log: log, told: nobody{}, sent: map[uint64]time.Time{}}
+	return &KeyChanges{Log: log, told: nobody{}}
 }
 
 // Tell has a listener told from now on, which knows no keys yet.
@@ -69,13 +69,8 @@ func (nobody) Unproven()                           {}
 // Probe implements Log.
 func (k *KeyChanges) Probe(ctx context.Context, node string, nonce uint64) error {
 	k.mu.Lock()
-	now := time.Now()
-	k.node, k.probed, k.sent[nonce] = node, now, now
-	for old, at := range k.sent { // never echoed: lost
-		if now.Sub(at) > probeLife {
-			delete(k.sent, old)
-		}
-	}
+	k.node, k.probed = node, time.Now()
+	k.sent.Sent(nonce, k.probed)
 	k.mu.Unlock()
 	return k.Log.Probe(ctx, node, nonce)
 }
@@ -107,7 +102,7 @@ func (k *KeyChanges) beginAnew() {
 		k.told.Unproven()
 	}
 	k.since, k.unsettled = time.Time{}, nil
-	clear(k.sent)
+	k.sent.Forget()
 }
 
 func (k *KeyChanges) see(e *Entry) {
@@ -139,14 +134,9 @@ func (k *KeyChanges) heartbeat(h *Heartbeat) {
 		}
 		return settled
 	})
-	probed, ours := k.sent[h.Nonces[k.node]]
+	probed, ours := k.sent.Echoed(h.Nonces[k.node])
 	if !ours {
 		return
-	}
-	for nonce, at := range k.sent {
-		if !at.After(probed) {
-			delete(k.sent, nonce)
-		}
 	}
 	if !k.since.IsZero() && h.Run != k.run {
 		k.beginAnew() // another server, or the same once more: what it was doing before is not known

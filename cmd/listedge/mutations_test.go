@@ -86,7 +86,7 @@ func TestMutations(t *testing.T) {
 		{"a page from Redis that may not know what was pruned", []edit{{pairs, "if at.Compare(state.pruned.position) < 0 {", "if false {"}}, "./cache", "TestModel"},
 		{"forgotten pairs leave no mark", []edit{{pairs, "\t\tp.others.rise(last)\n", ""}}, "./cache", "TestModel"},
 		{"pages of forgotten pairs stand", []edit{{pairs, "\t\tstate.last.Store(math.MaxUint64)\n\t\tstate.pruned.sequence = math.MaxUint64\n", "\t\t_ = uint64(math.MaxUint64)\n"}}, "./cache", "TestModel"},
-		{"any heartbeat is a proof", []edit{{tracker, "sentAt, ours := t.sent[h.Nonces[node]]", "sentAt, ours := now, true"}}, "./cache", "TestModel"},
+		{"any heartbeat is a proof", []edit{{tracker, "probed, ours := t.sent.Echoed(h.Nonces[node])", "probed, ours := time.Now(), true"}}, "./cache", "TestModel"},
 		{"fills may take long", []edit{{rules, "\tcase time.Since(start.at) > t.fill:\n\t\treturn late\n", ""}}, "./cache", "TestModel"},
 		{"fills begun without trust", []edit{{rules, "if !start.ok {", "if false {"}}, "./cache", "TestModel"},
 		{"fills across a resync", []edit{{rules, "\tcase start.join != t.join.Load():\n\t\treturn resynced\n", ""}}, "./cache", "TestModel"},
