@@ -27,7 +27,8 @@ type Column struct {
 	Nullable bool
 	Hidden   bool // imported, but never listed
 
-	lead string // what comes before its value in a row's JSON
+	lead       [leadRoom]byte // what comes before its value in a row's JSON
+	leadLength int
 }
 
 // Columns of both collections, in the order of the API. The one place that
@@ -67,10 +68,16 @@ var columns = [...][]Column{
 	}),
 }
 
+// leadRoom is what the longest lead takes, and a little more.
+const leadRoom = 32
+
 func withLeads(columns []Column) []Column {
 	open := byte('{')
 	for i := range columns {
-		columns[i].lead = fmt.Sprintf(`%c"%s":`, open, columns[i].Field)
+		lead := fmt.Sprintf(`%c"%s":`, open, columns[i].Field)
+		if columns[i].leadLength = copy(columns[i].lead[:], lead); columns[i].leadLength < len(lead) {
+			panic("BUG: no room for " + lead)
+		}
 		open = ','
 	}
 	return columns

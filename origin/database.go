@@ -8,10 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -164,14 +162,6 @@ func poolStats(p *pgxpool.Pool) PoolStats {
 		Acquired: uint64(s.AcquireCount()), Waited: s.AcquireDuration(),
 	}
 }
-
-// microseconds since 1970 as a timestamptz argument.
-func microseconds(us int64) pgtype.Timestamptz {
-	return pgtype.Timestamptz{Time: time.UnixMicro(us), Valid: true}
-}
-
-// pgUUID is a uuid argument. (A uuid.UUID itself would go by way of its text.)
-func pgUUID(id uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
 // connectAdmin opens one ordinary, writing connection: for the commands.
 func connectAdmin(ctx context.Context, url string) (*pgx.Conn, error) {

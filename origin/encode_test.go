@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,11 +17,141 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+// encoded is the JSON of one value, which must be the same wherever its bytes
+// and those of the page lie: at the end of their room, or amid the remains of others.
+func encoded(t *testing.T, kind Kind, v []byte) string {
+	t.Helper()
+	columns := []Column{Items.Columns()[0]}
+	columns[0].Kind = kind
+	row := appendSent(nil, v)
+	remains := bytes.Repeat([]byte{'"', '\\', 1, 'x'}, 8)
+	want := ""
+	for i, row := range [][]byte{row[:len(row):len(row)], append(row, remains...)[:len(row)]} {
+		page, err := appendRow(bytes.Repeat(remains, i*len(v))[:0], columns, row)
+		if err != nil {
+			t.Fatalf("%d of kind %d: %v", v, kind, err)
+		}
+		got := strings.TrimSuffix(strings.TrimPrefix(string(page), `{"id":`), "}")
+		if i > 0 && got != want {
+			t.Fatalf("%.200s, but in other surroundings %.200s", got, want)
+		}
+		want = got
+	}
+	return want
+}
+
+// encodedInstant is encoded, without quotes.
+func encodedInstant(t *testing.T, us int64) string {
+	t.Helper()
+	return strings.Trim(encoded(t, Instant, binary.BigEndian.AppendUint64(nil, uint64(us-postgresEpoch))), `"`)
+}
+
+// appendSent appends a value as Postgres sends it.
+func appendSent(dst, v []byte) []byte {
+	if v == nil {
+		return append(dst, 0xff, 0xff, 0xff, 0xff)
+	}
+	return append(binary.BigEndian.AppendUint32(dst, uint32(len(v))), v...)
+}
+
+// sample is a row as Postgres sends it, and the JSON that the standard library
+// makes of what it says.
+type sample struct{ sent, json []byte }
+
+func randomRow(random *rand.Rand, columns []Column) (s sample) {
+	var want strings.Builder
+	for i, c := range columns {
+		var v []byte
+		var says any
+		switch c.Kind {
+		case Text:
+			runes := make([]rune, random.IntN(40))
+			for i := range runes {
+				runes[i] = []rune("abcdefgh ijkl\"\\\x00\x1f\n\té茶😀")[random.IntN(20)]
+			}
+			v, says = []byte(string(runes)), string(runes)
+		case UUID:
+			id := uuid.UUID(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, random.Uint64()), random.Uint64()))
+			v, says = id[:], id
+		case Decimal, Number:
+			text := strconv.FormatFloat(random.NormFloat64()*1e6, 'f', random.IntN(20), 64)
+			v, says = []byte(text), text
+			if c.Kind == Number {
+				says = json.Number(text)
+			}
+		case Bool:
+			yes := random.IntN(2)
+			v, says = []byte{byte(yes)}, yes == 1
+		case Instant:
+			us := minCreatedAt + random.Int64N((maxCreatedAt-minCreatedAt)/1000)*1000
+			v, says = binary.BigEndian.AppendUint64(nil, uint64(us-postgresEpoch)), time.UnixMicro(us).UTC().Format("2006-01-02T15:04:05.000Z")
+		}
+		if c.Nullable && random.IntN(3) == 0 {
+			v, says = nil, nil
+		}
+		s.sent = appendSent(s.sent, v)
+		e := json.NewEncoder(&want)
+		e.SetEscapeHTML(false)
+		want.WriteString(map[bool]string{true: "{", false: ","}[i == 0] + strconv.Quote(c.Field) + ":")
+		if err := e.Encode(says); err != nil {
+			panic(err)
+		}
+	}
+	s.json = []byte(strings.ReplaceAll(want.String(), "\n", "") + "}")
+	return s
+}
+
+// Rows are what the standard library makes of the same values, one behind the
+// other in a page as well.
+func TestRowsAreThoseOfTheStandardLibrary(t *testing.T) {
+	random := rand.New(rand.NewPCG(20, 21))
+	for _, c := range []Collection{Items, Contacts} {
+		for range 500 {
+			var page, want []byte
+			for range 1 + random.IntN(10) {
+				row := randomRow(random, c.listed())
+				var err error
+				if page, err = appendRow(page, c.listed(), row.sent); err != nil {
+					t.Fatal(err)
+				}
+				if want = append(want, row.json...); !bytes.Equal(page, want) {
+					t.Fatalf("%s\ninstead of\n%s", page, want)
+				}
+			}
+		}
+	}
+}
+
+// A row that is cut short, or longer than it says, is an error, and whatever
+// else arrives is one or a row.
+func FuzzRow(f *testing.F) {
+	random := rand.New(rand.NewPCG(22, 23))
+	for range 10 {
+		f.Add(randomRow(random, Contacts.listed()).sent)
+	}
+	f.Fuzz(func(t *testing.T, row []byte) {
+		if _, err := appendRow(nil, Contacts.listed(), row); err != nil {
+			return
+		}
+		for _, sort := range []Sort{ByCreatedAt, ByName} {
+			_ = positionOf(sort, row)
+		}
+		for n := range row {
+			if _, err := appendRow(nil, Contacts.listed(), row[:n:n]); err == nil {
+				t.Fatalf("%d of %d bytes are a row", n, len(row))
+			}
+		}
+		if _, err := appendRow(nil, Contacts.listed(), append(bytes.Clone(row), 0)); err == nil {
+			t.Fatal("with a byte more it is a row")
+		}
+	})
+}
+
 // checkString: the text is a JSON string that reads back as itself, and, where
 // encoding/json does not escape more than it must, is what that writes too.
 func checkString(t *testing.T, s string) {
 	t.Helper()
-	got := appendString([]byte("["), []byte(s))[1:]
+	got := []byte(encoded(t, Text, []byte(s)))
 	var back string
 	if err := json.Unmarshal(got, &back); err != nil || back != s {
 		t.Fatalf("%.200q became %.200s, that is %.200q: %v", s, got, back, err)
@@ -51,6 +182,7 @@ func TestStringsReadBackAsThemselves(t *testing.T) {
 	}
 	checkString(t, "")
 	checkString(t, every.String())
+	checkString(t, strings.Repeat("\x01", 5000)) // none takes more room
 	random := rand.New(rand.NewPCG(10, 11))
 	alphabet := []rune("ab\"\\/\x00\x01\x1f \x7f\u0080éß茶\u2028\u2029\ufeff\ufffd😀\U0010FFFF<>&'\n\r\t\b\f")
 	for range 5000 {
@@ -79,19 +211,15 @@ func TestInstantsHaveThreeDecimalsAndAZ(t *testing.T) {
 		"1970-01-01T00:00:00.000Z": 0, "1969-12-31T23:59:59.999Z": -1000, "2000-01-01T00:00:00.000Z": postgresEpoch,
 		"2026-01-02T03:04:05.678Z": 1767323045_678000, "1582-10-15T12:00:00.001Z": -12219249599_999000, "2024-02-29T23:59:59.100Z": 1709251199_100000,
 	} {
-		if got := string(appendInstant([]byte("at "), us)); got != "at "+want {
+		if got := encodedInstant(t, us); got != want {
 			t.Errorf("%d is %s, want %s", us, got, want)
-		}
-		wire := binary.BigEndian.AppendUint64(nil, uint64(us-postgresEpoch))
-		if got := string(appendValue(nil, Instant, wire)); got != `"`+want+`"` {
-			t.Errorf("%x is %s, want %s", wire, got, want)
 		}
 	}
 	random := rand.New(rand.NewPCG(12, 13))
 	pattern := regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$`)
 	for range 10_000 {
 		us := minCreatedAt + random.Int64N((maxCreatedAt-minCreatedAt)/1000)*1000
-		got := string(appendInstant(nil, us))
+		got := encodedInstant(t, us)
 		back, err := time.Parse(time.RFC3339Nano, got)
 		if err != nil || back.UnixMicro() != us || !pattern.MatchString(got) {
 			t.Fatalf("%d is %s, that is %v, %v", us, got, back, err)
@@ -101,7 +229,7 @@ func TestInstantsHaveThreeDecimalsAndAZ(t *testing.T) {
 
 func TestIDsAreInTheirCanonicalForm(t *testing.T) {
 	for _, id := range []uuid.UUID{uuid.Nil, uuid.Max, uuid.New(), number(0xabcdef)} {
-		if got := string(appendUUID(nil, id[:])); got != id.String() {
+		if got := encoded(t, UUID, id[:]); got != `"`+id.String()+`"` {
 			t.Errorf("%s, want %s", got, id)
 		}
 	}
@@ -139,23 +267,28 @@ func TestDecimalsAreShownAsStored(t *testing.T) {
 
 // Rows are read from bytes; bytes of another type must not be taken for them.
 func TestAnotherShapeIsRefused(t *testing.T) {
-	fields := func() (list []pgconn.FieldDescription) {
+	var s shape
+	prepared := func() *pgconn.StatementDescription {
+		d := &pgconn.StatementDescription{ParamOIDs: s.parameters(), Fields: []pgconn.FieldDescription{{DataTypeOID: pgtype.TextOID}}}
 		for _, c := range Contacts.listed() {
-			list = append(list, pgconn.FieldDescription{DataTypeOID: c.Kind.oid(), Format: c.Kind.format()})
+			d.Fields = append(d.Fields, pgconn.FieldDescription{DataTypeOID: c.Kind.oid()})
 		}
-		return list
+		return d
 	}
-	if err := checkShape(Contacts, fields()); err != nil {
+	if err := checkShape(Contacts, s, prepared()); err != nil {
 		t.Fatal(err)
 	}
-	short, typed, formatted := fields()[1:], fields(), fields()
-	typed[3].DataTypeOID, formatted[3].Format = pgtype.JSONBOID, pgtype.TextFormatCode+pgtype.BinaryFormatCode-formatted[3].Format
-	for name, got := range map[string][]pgconn.FieldDescription{"a column less": short, "another type": typed, "another format": formatted, "nothing": nil} {
-		if checkShape(Contacts, got) == nil {
+	short, typed, unseen, asked := prepared(), prepared(), prepared(), prepared()
+	short.Fields = short.Fields[:len(short.Fields)-1]
+	typed.Fields[3].DataTypeOID, unseen.Fields[0].DataTypeOID, asked.ParamOIDs[0] = pgtype.JSONBOID, pgtype.Int8OID, pgtype.TextOID
+	for name, got := range map[string]*pgconn.StatementDescription{
+		"a column less": short, "another type": typed, "nothing seen": unseen, "another argument": asked, "nothing": {ParamOIDs: s.parameters()},
+	} {
+		if checkShape(Contacts, s, got) == nil {
 			t.Errorf("%s is taken", name)
 		}
 	}
-	if checkShape(Items, fields()) == nil {
+	if checkShape(Items, s, prepared()) == nil {
 		t.Error("contacts are taken for items")
 	}
 }

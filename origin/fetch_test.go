@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"listedge/sandbox/sandboxtest"
 )
@@ -246,48 +244,79 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 	}
 }
 
-// A connection learns of a change only by failing, and the next one to be tried
-// may not have learned of it either.
-func TestASchemaChangeIsLearnedByOneConnectionAfterTheOther(t *testing.T) {
+// A connection learns of a change only by failing; then it asks again itself,
+// and none is lost.
+func TestASchemaChangeCostsNoConnection(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	const connections = 3
-	config := openDatabase(t, DatabaseOptions{URL: url, Connections: connections}).pages.Config()
-	var slow atomic.Bool // connections given back are not the first to be taken again
-	config.AfterRelease = func(*pgx.Conn) bool {
-		if slow.Load() {
-			time.Sleep(50 * time.Millisecond)
-		}
-		return true
-	}
-	pool, err := pgxpool.NewWithConfig(context.Background(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	o := New(&Database{pages: pool})
-	release := lockItems(t, url)
-	errs := make(chan error, connections)
-	for range connections {
-		go func() { _, err := o.Fetch(context.Background(), anyPage); errs <- err }()
-	}
-	eventually(t, "all connections at work", func() bool { return o.primary.pool.Stat().AcquiredConns() == connections })
-	release()
-	for range connections {
-		if err := <-errs; err != nil {
+	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: 1}))
+	for _, kind := range []string{"varchar", "text"} {
+		if _, err := o.Fetch(within(t, patience), anyPage); err != nil {
 			t.Fatal(err)
 		}
+		execOn(t, url, "ALTER TABLE items ALTER COLUMN name TYPE "+kind)
 	}
-	eventually(t, "all connections idle", func() bool { return o.Stats().Pool.Idle == connections })
-
-	execOn(t, url, "ALTER TABLE items ALTER COLUMN name TYPE varchar")
-	slow.Store(true)
-	before := o.Stats().Pool.Acquired
 	if _, err := o.Fetch(within(t, patience), anyPage); err != nil {
 		t.Error(err)
 	}
-	if n := o.Stats().Pool.Acquired - before; n != connections+1 {
-		t.Errorf("%d connections were tried: the test has gone soft", n)
+	if s := o.primary.pool.Stat(); s.NewConnsCount() != 1 || s.AcquireCount() != 3 {
+		t.Errorf("%d connections were made, and %d given out", s.NewConnsCount(), s.AcquireCount())
+	}
+}
+
+// Nobody waits at the server for a page whose caller has gone.
+func TestTheServerIsToldToStop(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: 1, QueryTimeout: 10 * patience}))
+	conn := connect(t, url)
+	waiting := func() (n int) {
+		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge' AND wait_event_type = 'Lock'").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for range 2 { // the second on another connection
+		if _, err := o.Fetch(within(t, patience), anyPage); err != nil { // or preparing the statement would wait
+			t.Fatal(err)
+		}
+		release := lockItems(t, url)
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() { _, err := o.Fetch(ctx, anyPage); left <- err }()
+		eventually(t, "a query that waits for the lock", func() bool { return waiting() == 1 })
+		leave()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+		eventually(t, "its end", func() bool { return waiting() == 0 })
+		release()
+	}
+}
+
+// A connection that ended amid an answer is not asked again.
+func TestABrokenConnectionCostsOneFetch(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: 1}))
+	if _, err := o.Fetch(within(t, patience), anyPage); err != nil { // or preparing the statement would break
+		t.Fatal(err)
+	}
+	release := lockItems(t, url)
+	defer release()
+	broken := make(chan error, 1)
+	go func() { _, err := o.Fetch(context.Background(), anyPage); broken <- err }()
+	conn := connect(t, url)
+	eventually(t, "a query to end", func() bool {
+		tag, err := conn.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge' AND wait_event_type = 'Lock'")
+		return err == nil && tag.RowsAffected() == 1
+	})
+	if err := <-broken; !errors.Is(err, ErrUnavailable) || pgCode(err) != "57P01" {
+		t.Errorf("%v", err)
+	}
+	release()
+	if _, err := o.Fetch(within(t, patience), anyPage); err != nil {
+		t.Errorf("afterwards: %v", err)
 	}
 }
 

@@ -15,7 +15,6 @@ package origin
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -23,8 +22,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Page is one page of a list as the database had it.
@@ -65,15 +64,16 @@ type Origin struct {
 	standbys []*standby
 	next     atomic.Uint32 // which standby is asked first
 	timeout  time.Duration // after which a server itself ends a query
-	texts    sync.Map      // shape -> string: rendered statements
-	scratch  sync.Pool     // *[]byte: pages under construction
+	sessions sync.Pool     // *session: their buffers are used again
+
+	statements sync.Map // shape -> *statement
 
 	fetched, failed, timedOut, overloaded atomic.Uint64
 }
 
 // New makes an Origin on the database, which need not be reachable yet.
 func New(db *Database) *Origin {
-	o := &Origin{primary: newSource("pages", db.pages), timeout: db.queryTimeout, scratch: sync.Pool{New: func() any { return new([]byte) }}}
+	o := &Origin{primary: newSource("pages", db.pages), timeout: db.queryTimeout, sessions: sync.Pool{New: func() any { return new(session) }}}
 	for _, pool := range db.replicas {
 		o.standbys = append(o.standbys, newStandby(pool))
 	}
@@ -97,10 +97,10 @@ func (o *Origin) FetchFrom(ctx context.Context, q Query, run string) (Page, erro
 	page, err := o.primary.serve(ctx, &q, func() (Page, error) {
 		began = time.Now()
 		defer func() { took = time.Since(began) }()
-		page, err := o.readAgain(ctx, o.primary.pool, o.primary.gate.size, &q)
+		page, err := o.readFrom(ctx, o.primary.pool, &q)
 		if err == nil && run != "" && page.Run != run {
 			o.primary.pool.Reset()
-			page, err = o.readAgain(ctx, o.primary.pool, o.primary.gate.size, &q)
+			page, err = o.readFrom(ctx, o.primary.pool, &q)
 		}
 		if err != nil && ctx.Err() != nil && time.Since(began) < o.timeout {
 			return Page{}, fmt.Errorf("%w: %w", errGivenUp, err)
@@ -137,111 +137,93 @@ func (o *Origin) Busy() bool {
 	return waiting > 0 || 2*running > o.primary.gate.size
 }
 
-// readAgain is read, over again when the schema changed under a prepared
-// statement, of which each connection has its own.
-func (o *Origin) readAgain(ctx context.Context, db querier, connections int, q *Query) (Page, error) {
-	page, err := o.read(ctx, db, q)
-	for range connections {
-		if pgCode(err) != "0A000" {
-			break
+// readFrom reads the page on a connection of the pool.
+func (o *Origin) readFrom(ctx context.Context, pool *pgxpool.Pool, q *Query) (Page, error) {
+	s, err := o.open(ctx, pool)
+	if err != nil {
+		return Page{}, err
+	}
+	defer o.close(s)
+	return o.readOn(ctx, s, q)
+}
+
+// readOn reads the page, over again when the schema changed under the prepared
+// statement.
+func (o *Origin) readOn(ctx context.Context, s *session, q *Query) (Page, error) {
+	page, err := o.read(ctx, s, q)
+	if pgCode(err) == "0A000" || errors.Is(err, errShape) {
+		shape, _ := shapeOf(q)
+		if err := s.conn.Conn().Deallocate(ctx, o.statement(shape).name); err != nil {
+			return Page{}, err
 		}
-		page, err = o.read(ctx, db, q)
+		page, err = o.read(ctx, s, q)
 	}
 	return page, err
 }
 
-// querier is a pool, or one connection of it.
-type querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
 // read runs the page's statement and encodes its rows.
-func (o *Origin) read(ctx context.Context, db querier, q *Query) (Page, error) {
-	shape, args := shapeOf(q)
-	listed := q.Collection.listed()
-	rows, err := db.Query(ctx, o.text(shape), append([]any{pageFormats[q.Collection]}, args...)...)
+func (o *Origin) read(ctx context.Context, s *session, q *Query) (Page, error) {
+	shape, arguments := shapeOf(q)
+	statement, listed := o.statement(shape), q.Collection.listed()
+	prepared, err := s.conn.Conn().Prepare(ctx, statement.name, statement.sql)
 	if err != nil {
 		return Page{}, err
 	}
-	defer rows.Close()
-	if err := checkShape(q.Collection, rows.FieldDescriptions()[min(1, len(rows.FieldDescriptions())):]); err != nil {
-		if rows.Close(); rows.Err() != nil { // the server sent an error instead of columns
-			return Page{}, rows.Err()
-		}
+	if err := checkShape(q.Collection, shape, prepared); err != nil {
 		return Page{}, err
 	}
 
-	buffer := o.scratch.Get().(*[]byte)
-	defer o.scratch.Put(buffer)
-	body := append((*buffer)[:0], `{"data":[`...)
+	s.page = append(s.page[:0], `{"data":[`...)
 	page, next := Page{}, *q
 	more := false
-	for rows.Next() {
+	err = s.ask(ctx, statement.name, arguments, pageFormats[q.Collection], func(row []byte) error {
 		if more = page.Rows == q.Limit; more {
-			break // the row that only tells that there is more
+			return nil // the row that only tells that there is more
 		}
-		values := rows.RawValues()
+		seen, row, err := cutSeen(row, len(listed))
+		if err != nil {
+			return err
+		}
 		if page.Snapshot == "" {
-			page.Snapshot, page.Run, _ = strings.Cut(string(values[0]), "@")
+			page.Snapshot, page.Run, _ = strings.Cut(string(seen), "@")
 		}
-		if values = values[1:]; values[0] == nil {
-			break // no row, only the snapshot
+		if isNull(row) {
+			return nil // no row, only the snapshot
 		}
 		if page.Rows > 0 {
-			body = append(body, ',')
+			s.page = append(s.page, ',')
 		}
-		body = appendRow(body, listed, values)
+		if s.page, err = appendRow(s.page, listed, row); err != nil {
+			return err
+		}
 		if page.Rows++; page.Rows == q.Limit {
-			next.After = positionOf(q.Sort, values) // values live until Next
+			next.After = positionOf(q.Sort, row)
 		}
-	}
-	rows.Close()
-	if err := rows.Err(); err != nil {
+		return nil
+	})
+	if err != nil {
 		return Page{}, err
 	}
 	if more {
 		page.NextCursor = string(next.AppendCursor(nil))
-		body = append(body, `],"page":{"hasMore":true,"nextCursor":"`...)
-		body = append(append(body, page.NextCursor...), `"}`...)
+		s.page = append(s.page, `],"page":{"hasMore":true,"nextCursor":"`...)
+		s.page = append(append(s.page, page.NextCursor...), `"}`...)
 	} else {
-		body = append(body, `],"page":{"hasMore":false,"nextCursor":null}`...)
+		s.page = append(s.page, `],"page":{"hasMore":false,"nextCursor":null}`...)
 	}
-	*buffer = body
-	page.Body = bytes.Clone(body)
+	page.Body = bytes.Clone(s.page)
 	return page, nil
 }
 
-// pageFormats are the formats in which a page's columns are wanted, the
-// snapshot's first.
-var pageFormats = [...]pgx.QueryResultFormats{Items: formatsOf(Items), Contacts: formatsOf(Contacts)}
+// statement is a page's statement and the name it is prepared under.
+type statement struct{ name, sql string }
 
-func formatsOf(c Collection) pgx.QueryResultFormats {
-	formats := pgx.QueryResultFormats{pgx.TextFormatCode}
-	for _, c := range c.listed() {
-		formats = append(formats, c.Kind.format())
+func (o *Origin) statement(s shape) *statement {
+	if known, ok := o.statements.Load(s); ok {
+		return known.(*statement)
 	}
-	return formats
-}
-
-// positionOf is the place behind a row, whose columns begin with id and name
-// and end with created_at in both collections.
-func positionOf(sort Sort, values [][]byte) Position {
-	p := Position{Set: true}
-	copy(p.ID[:], values[0])
-	if sort == ByName {
-		p.Name = nameKey(string(values[1]))
-	} else {
-		p.CreatedAt = int64(binary.BigEndian.Uint64(values[len(values)-1])) + postgresEpoch
-	}
-	return p
-}
-
-func (o *Origin) text(s shape) string {
-	if text, ok := o.texts.Load(s); ok {
-		return text.(string)
-	}
-	text, _ := o.texts.LoadOrStore(s, s.sql())
-	return text.(string)
+	known, _ := o.statements.LoadOrStore(s, &statement{s.name(), s.sql()})
+	return known.(*statement)
 }
 
 // classify puts what went wrong into the words of this package; nil stays nil.

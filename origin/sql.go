@@ -1,9 +1,12 @@
 package origin
 
 import (
+	"encoding/binary"
 	"fmt"
 	"strings"
 	"unicode"
+
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // Every statement of the service is in this file.
@@ -39,25 +42,45 @@ type shape struct {
 	after      bool
 }
 
-// shapeOf also returns the statement's arguments: workspace, rows wanted,
-// then the search pattern and the position where the shape has them.
-func shapeOf(q *Query) (shape, []any) {
+// name is what a shape's statement is prepared under.
+func (s shape) name() string {
+	return fmt.Sprintf("page_%d_%d_%d_%d_%d_%t", s.collection, s.sort, s.stock, s.typ, s.search, s.after)
+}
+
+// parameters are the types of the statement's arguments.
+func (s shape) parameters() []uint32 {
+	types := []uint32{pgtype.UUIDOID, pgtype.Int8OID}
+	if s.search != noSearch {
+		types = append(types, pgtype.TextOID)
+	}
+	if s.after {
+		types = append(types, orders[s.sort].oid, pgtype.UUIDOID)
+	}
+	return types
+}
+
+// shapeOf also returns the statement's arguments in the binary format:
+// workspace, rows wanted, then the search pattern and the position where the
+// shape has them.
+func shapeOf(q *Query) (shape, [][]byte) {
 	s := shape{collection: q.Collection, sort: q.Sort, stock: q.Stock, typ: q.Type, after: q.After.Set}
-	args := []any{pgUUID(q.Workspace), q.Limit + 1} // one more tells whether there is more
+	args := make([][]byte, 2, 5)
+	args[0] = q.Workspace[:]
+	args[1] = binary.BigEndian.AppendUint64(nil, uint64(q.Limit+1)) // one more tells whether there is more
 	if q.Search != "" {
 		s.search = walkSearch
 		if hasTrigram(q.Search) {
 			s.search = indexedSearch
 		}
-		args = append(args, likePattern(q.Search))
+		args = append(args, []byte(likePattern(q.Search)))
 	}
 	if q.After.Set {
 		if q.Sort == ByName {
-			args = append(args, q.After.Name)
+			args = append(args, []byte(q.After.Name))
 		} else {
-			args = append(args, microseconds(q.After.CreatedAt))
+			args = append(args, binary.BigEndian.AppendUint64(nil, uint64(q.After.CreatedAt-postgresEpoch)))
 		}
-		args = append(args, pgUUID(q.After.ID))
+		args = append(args, q.After.ID[:])
 	}
 	return s, args
 }
@@ -78,10 +101,13 @@ var (
 		Items:    {"name", "sku", "description", "NULL"},
 		Contacts: {"name", "email", "phone", "tin"},
 	}
-	orders = [...]struct{ key, order, after string }{
-		ByCreatedAt: {"created_at", "created_at DESC, id DESC", "(created_at, id) < (%s::timestamptz, %s::uuid)"},
-		ByName: {"name_key(name)", "name_key(name) COLLATE name_order, id",
-			"(name_key(name) COLLATE name_order, id) > (%s::text COLLATE name_order, %s::uuid)"},
+	orders = [...]struct {
+		order, after string
+		oid          uint32 // the type of what comes before the id
+	}{
+		ByCreatedAt: {"created_at DESC, id DESC", "(created_at, id) < (%s::timestamptz, %s::uuid)", pgtype.TimestamptzOID},
+		ByName: {"name_key(name) COLLATE name_order, id",
+			"(name_key(name) COLLATE name_order, id) > (%s::text COLLATE name_order, %s::uuid)", pgtype.TextOID},
 	}
 )
 

@@ -107,12 +107,12 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, server str
 		}
 	}
 	return s.serve(ctx, q, func() (Page, error) {
-		conn, err := s.connection(ctx)
+		session, err := o.openSoon(ctx, s.pool)
 		if err != nil {
 			return Page{}, err
 		}
-		defer conn.Release()
-		replayed, err := s.replayed(ctx, conn)
+		defer o.close(session)
+		replayed, err := s.replayed(ctx, session.conn)
 		if err != nil {
 			return Page{}, err
 		}
@@ -121,7 +121,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, server str
 			return Page{}, err
 		}
 		began := time.Now()
-		page, err := o.readAgain(ctx, conn, 1, q)
+		page, err := o.readOn(ctx, session, q)
 		page.Asked, page.Took = began, time.Since(began)
 		if err != nil && ctx.Err() != nil {
 			return Page{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -142,14 +142,15 @@ func (r *Replayed) serves(server string, lsn uint64) error {
 	return nil
 }
 
-func (s *standby) connection(ctx context.Context) (*pgxpool.Conn, error) {
+// openSoon is open with a standby's patience.
+func (o *Origin) openSoon(ctx context.Context, pool *pgxpool.Pool) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, standbyPatience)
 	defer cancel()
-	conn, err := s.pool.Acquire(ctx)
+	session, err := o.open(ctx, pool)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	return conn, nil
+	return session, nil
 }
 
 // replayed asks how far the standby is: in a statement that is over before the

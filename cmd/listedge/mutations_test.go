@@ -42,8 +42,8 @@ var (
 	// The page's statement comes first, and with time to spare, as it may where
 	// one statement tells both.
 	sameStatement = []edit{
-		{"origin/standby.go", "\t\treplayed, err := s.replayed(ctx, conn)\n", "\t\tpage, readErr := o.readAgain(ctx, conn, 1, q)\n\t\ttime.Sleep(20 * time.Millisecond)\n\t\treplayed, err := s.replayed(ctx, conn)\n"},
-		{"origin/standby.go", "\t\tpage, err := o.readAgain(ctx, conn, 1, q)\n", "\t\terr = readErr\n"},
+		{"origin/standby.go", "\t\treplayed, err := s.replayed(ctx, session.conn)\n", "\t\tpage, readErr := o.readOn(ctx, session, q)\n\t\ttime.Sleep(20 * time.Millisecond)\n\t\treplayed, err := s.replayed(ctx, session.conn)\n"},
+		{"origin/standby.go", "\t\tpage, err := o.readOn(ctx, session, q)\n", "\t\terr = readErr\n"},
 	}
 	anySnapshot = []edit{
 		{pairs, "func (v *View) standby() bool { return v.Server != \"\" }", "func (v *View) standby() bool { return false }"},

@@ -1,0 +1,214 @@
+package origin
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// session is a connection of a pool, while a page is read on it.
+//
+// pgx makes connections, keeps them and prepares statements. A page is asked
+// and read past it, for pgx starts a timer at every write, which wakes a thread,
+// and makes every row a slice of slices: a fifth of what a miss costs. Here a
+// question is one write, and a row is read where it came to lie.
+//
+//	Bind Execute Sync ──►  one write
+//	                  ◄──  BindComplete DataRow … CommandComplete ReadyForQuery
+//
+// Between two questions the connection is pgx's, as if nothing had been.
+type session struct {
+	conn   *pgxpool.Conn
+	wire   net.Conn // beneath it
+	broken bool     // nothing more can be asked on it
+
+	question []byte
+	arrived  []byte // from the wire; arrived[from:to] has not been read yet
+	from, to int
+	page     []byte // under construction
+}
+
+// errWire: what came back is no answer.
+var errWire = errors.New("unexpected answer of the database")
+
+const (
+	// firstRoom is how many bytes at once are read at first. The server sends
+	// pages in pieces of 8 kB.
+	firstRoom = 32 << 10
+	// longestMessage, in bytes: no value in Postgres is longer than 1 GB.
+	longestMessage = 1 << 30
+)
+
+// open takes a connection out of the pool.
+func (o *Origin) open(ctx context.Context, pool *pgxpool.Pool) (*session, error) {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := o.sessions.Get().(*session)
+	s.conn, s.broken, s.from, s.to = conn, false, 0, 0
+	return s, nil
+}
+
+// close gives the connection back, or up.
+func (o *Origin) close(s *session) {
+	if s.broken {
+		go giveUp(s.conn) // the pool waits for it, as for every connection it gave out
+	} else {
+		s.conn.Release()
+	}
+	s.conn, s.wire = nil, nil
+	o.sessions.Put(s)
+}
+
+// giveUp ends a connection amid an answer. The server, which may still be at
+// work on it, is told to stop.
+func giveUp(conn *pgxpool.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
+	defer cancel()
+	pg := conn.Conn().PgConn()
+	if !pg.IsClosed() {
+		_ = pg.CancelRequest(ctx) // in vain where the server is gone
+		_ = pg.Close(ctx)
+	}
+	conn.Release()
+}
+
+// ask asks a prepared statement, and has read read the rows of the answer.
+// Its arguments are in the binary format, its columns wanted in formats. An
+// error of read, or of the server, leaves the session as good as before.
+func (s *session) ask(ctx context.Context, statement string, arguments [][]byte, formats []int16, read func(row []byte) error) error {
+	pg := s.conn.Conn().PgConn()
+	if err := cmp.Or(ctx.Err(), pg.SyncConn(ctx)); err != nil {
+		return err
+	}
+	s.wire = pg.Conn()
+	question, err := (&pgproto3.Bind{PreparedStatement: statement, ParameterFormatCodes: binaryFormat, Parameters: arguments, ResultFormatCodes: formats}).Encode(s.question[:0])
+	if err != nil {
+		return err
+	}
+	s.question = append(question, executeAndSync...)
+
+	s.broken = true // until the answer has been read to its end
+	if ctx.Done() != nil {
+		stop := context.AfterFunc(ctx, s.interrupter())
+		defer func() {
+			if !stop() {
+				s.broken = true // the deadline strikes, be it later
+			}
+		}()
+	}
+	if _, err = s.wire.Write(s.question); err == nil {
+		err = s.readAnswer(read)
+	}
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", ctx.Err(), err)
+	}
+	return err
+}
+
+// interrupter ends what is being read from the wire, and all that would be.
+func (s *session) interrupter() func() {
+	wire := s.wire
+	return func() { _ = wire.SetDeadline(time.Unix(1, 0)) }
+}
+
+var (
+	binaryFormat   = []int16{1}
+	executeAndSync = func() []byte {
+		b, _ := (&pgproto3.Execute{}).Encode(nil) // all rows
+		b, _ = (&pgproto3.Sync{}).Encode(b)
+		return b
+	}()
+)
+
+// readAnswer reads until the server is ready for the next question. What went
+// wrong first is the error.
+func (s *session) readAnswer(read func(row []byte) error) (err error) {
+	for {
+		kind, body, failed := s.message()
+		if failed != nil {
+			return cmp.Or(err, failed)
+		}
+		switch kind {
+		case 'D': // DataRow
+			if err == nil {
+				err = read(body)
+			}
+		case 'E': // ErrorResponse
+			var m pgproto3.ErrorResponse
+			if failed := m.Decode(body); failed != nil {
+				return cmp.Or(err, failed)
+			}
+			if err == nil {
+				err = pgconn.ErrorResponseToPgError(&m)
+			}
+		case 'N': // NoticeResponse
+			s.notice(body)
+		case 'Z': // ReadyForQuery
+			// Nothing is to follow, and could not be given back to pgx.
+			s.broken = s.from != s.to || len(body) != 1 || body[0] != 'I'
+			return err
+		case '2', 'C', 'S', 'A': // BindComplete, CommandComplete, ParameterStatus, NotificationResponse
+		default:
+			return cmp.Or(err, fmt.Errorf("%w: a message of type %q", errWire, kind))
+		}
+	}
+}
+
+// message returns the next message; its body is good until the next call.
+func (s *session) message() (kind byte, body []byte, err error) {
+	const head = 1 + 4 // the length counts itself
+	if err := s.await(head); err != nil {
+		return 0, nil, err
+	}
+	n := int(binary.BigEndian.Uint32(s.arrived[s.from+1:])) - 4
+	if n < 0 || n > longestMessage {
+		return 0, nil, fmt.Errorf("%w: a message of %d bytes", errWire, n)
+	}
+	if err := s.await(head + n); err != nil {
+		return 0, nil, err
+	}
+	kind, body = s.arrived[s.from], s.arrived[s.from+head:s.from+head+n]
+	s.from += head + n
+	return kind, body, nil
+}
+
+// await reads from the wire until n bytes lie there unread.
+func (s *session) await(n int) error {
+	for s.to-s.from < n {
+		if s.from == s.to {
+			s.from, s.to = 0, 0
+		}
+		if s.from+n > len(s.arrived) {
+			room := s.arrived
+			if n > len(room) {
+				room = make([]byte, max(n, firstRoom))
+			}
+			s.from, s.to = 0, copy(room, s.arrived[s.from:s.to])
+			s.arrived = room
+		}
+		got, err := s.wire.Read(s.arrived[s.to:])
+		s.to += got
+		if err != nil && s.to-s.from < n {
+			return fmt.Errorf("read the database's answer: %w", err)
+		}
+	}
+	return nil
+}
+
+// notice passes a warning on to who wants it.
+func (s *session) notice(body []byte) {
+	var m pgproto3.NoticeResponse
+	if conn := s.conn.Conn(); conn.Config().OnNotice != nil && m.Decode(body) == nil {
+		conn.Config().OnNotice(conn.PgConn(), (*pgconn.Notice)(pgconn.ErrorResponseToPgError((*pgproto3.ErrorResponse)(&m))))
+	}
+}

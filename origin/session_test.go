@@ -1,0 +1,152 @@
+package origin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// message is what a server sends.
+func message(t *testing.T, m pgproto3.BackendMessage) []byte {
+	t.Helper()
+	b, err := m.Encode(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// hear has a session read an answer that comes in pieces of such sizes, and then
+// no more.
+func hear(answer []byte, piece func() int) (rows []string, s *session, err error) {
+	here, there := net.Pipe()
+	defer here.Close()
+	go func() {
+		defer there.Close()
+		for len(answer) > 0 {
+			n := min(len(answer), piece())
+			if _, err := there.Write(answer[:n]); err != nil {
+				return
+			}
+			answer = answer[n:]
+		}
+	}()
+	s = &session{wire: here, broken: true}
+	err = s.readAnswer(func(row []byte) error {
+		rows = append(rows, string(row))
+		return nil
+	})
+	return rows, s, err
+}
+
+// However an answer is cut into pieces, its rows are the same.
+func TestAnAnswerIsReadInWhateverPiecesItComes(t *testing.T) {
+	random := rand.New(rand.NewPCG(30, 31))
+	for range 300 {
+		answer := message(t, &pgproto3.BindComplete{})
+		var want []string
+		for range random.IntN(30) {
+			row := &pgproto3.DataRow{Values: [][]byte{bytes.Repeat([]byte{'v'}, random.IntN([]int{10, 300, 3 * firstRoom}[random.IntN(3)])), nil}}
+			body := message(t, row)
+			answer, want = append(answer, body...), append(want, string(body[5:]))
+			if random.IntN(5) == 0 {
+				answer = append(answer, message(t, &pgproto3.ParameterStatus{Name: "TimeZone", Value: "UTC"})...)
+			}
+		}
+		answer = append(append(answer, message(t, &pgproto3.CommandComplete{CommandTag: []byte("SELECT 1")})...), message(t, &pgproto3.ReadyForQuery{TxStatus: 'I'})...)
+		most := 1 + random.IntN(3*firstRoom)
+		rows, s, err := hear(answer, func() int { return 1 + random.IntN(most) })
+		if err != nil || s.broken || !slices.Equal(rows, want) {
+			t.Fatalf("%d rows instead of %d, broken: %v, %v", len(rows), len(want), s.broken, err)
+		}
+	}
+}
+
+// What is no answer, or not the whole of one, is an error, after which nothing
+// more is asked on the connection; the server's refusal is one as well, but an answer.
+func TestWhatIsNoAnswerBreaksTheSession(t *testing.T) {
+	bound := message(t, &pgproto3.BindComplete{})
+	row := message(t, &pgproto3.DataRow{Values: [][]byte{[]byte("value")}})
+	refused := message(t, &pgproto3.ErrorResponse{Severity: "ERROR", Code: "57014", Message: "too slow"})
+	ready := message(t, &pgproto3.ReadyForQuery{TxStatus: 'I'})
+	for name, c := range map[string]struct {
+		sent   [][]byte
+		code   string
+		fails  bool
+		broken bool
+	}{
+		"an answer":               {sent: [][]byte{bound, row, ready}},
+		"a refusal":               {sent: [][]byte{refused, ready}, code: "57014", fails: true},
+		"a refusal behind a row":  {sent: [][]byte{bound, row, refused, ready}, code: "57014", fails: true},
+		"the end":                 {fails: true, broken: true},
+		"no end":                  {sent: [][]byte{bound, row}, fails: true, broken: true},
+		"half a row":              {sent: [][]byte{bound, row[:len(row)-1]}, fails: true, broken: true},
+		"the last words":          {sent: [][]byte{bound, row, refused}, code: "57014", fails: true, broken: true},
+		"a transaction":           {sent: [][]byte{bound, message(t, &pgproto3.ReadyForQuery{TxStatus: 'T'})}, broken: true},
+		"words behind the answer": {sent: [][]byte{bound, ready, refused}, broken: true},
+		"no length":               {sent: [][]byte{{'D', 0, 0, 0, 3}, ready}, fails: true, broken: true},
+		"too long":                {sent: [][]byte{{'D', 0xff, 0xff, 0xff, 0xff}, ready}, fails: true, broken: true},
+		"another protocol":        {sent: [][]byte{[]byte("HTTP/1.1 400 Bad Request\r\n\r\n")}, fails: true, broken: true},
+		"an unreadable refusal":   {sent: [][]byte{{'E', 0, 0, 0, 5, 'M'}, ready}, fails: true, broken: true},
+		"what was never asked":    {sent: [][]byte{message(t, &pgproto3.CopyInResponse{}), ready}, fails: true, broken: true},
+	} {
+		_, s, err := hear(slices.Concat(c.sent...), func() int { return 1 << 20 })
+		if s.broken != c.broken || (err != nil) != c.fails || pgCode(err) != c.code {
+			t.Errorf("%s: broken: %v, %v", name, s.broken, err)
+		}
+	}
+}
+
+// An error of who reads the rows leaves the connection as it was.
+func TestAnAnswerIsReadToItsEndInAnyCase(t *testing.T) {
+	t.Parallel()
+	o := openOrigin(t, newDatabase(t))
+	s, err := o.open(within(t, patience), o.primary.pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.close(s)
+	if _, err := s.conn.Conn().Prepare(t.Context(), "rows", "SELECT n FROM generate_series(1, $1::int4) n"); err != nil {
+		t.Fatal(err)
+	}
+	wrong := errors.New("wrong")
+	for _, want := range []error{wrong, nil, wrong, nil} {
+		rows := 0
+		err := s.ask(within(t, patience), "rows", [][]byte{{0, 0, 0x10, 0}}, []int16{0}, func(row []byte) error {
+			if rows++; fmt.Sprint(rows) != string(row[6:]) {
+				t.Errorf("%q is row %d", row, rows)
+			}
+			return want
+		})
+		if n := map[bool]int{true: 4096, false: 1}[want == nil]; err != want || rows != n || s.broken {
+			t.Errorf("%d rows, broken: %v, %v", rows, s.broken, err)
+		}
+	}
+}
+
+// Who leaves in the moment in which the answer is there has it, but the
+// connection's deadline may strike at any time from then on.
+func TestALateInterruptionBreaksTheSession(t *testing.T) {
+	t.Parallel()
+	o := openOrigin(t, newDatabase(t))
+	s, err := o.open(within(t, patience), o.primary.pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.close(s)
+	if _, err := s.conn.Conn().Prepare(t.Context(), "row", "SELECT 1"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	_ = s.ask(ctx, "row", nil, []int16{0}, func([]byte) error { leave(); return nil })
+	if !s.broken {
+		t.Error("not broken")
+	}
+}
