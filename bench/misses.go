@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"listedge/origin"
 )
@@ -53,8 +54,9 @@ func measureMisses(ctx context.Context, s *subject, r *report) error {
 		}
 	}
 	sql := "SELECT " + strings.Join(list, ", ") + " FROM items WHERE workspace_id = $1 AND active ORDER BY created_at DESC, id DESC LIMIT 51"
+	workspace := pgtype.UUID{Bytes: s.workspace, Valid: true} // a uuid.UUID would go by way of its text
 	bare := func() error {
-		rows, err := conn.Query(ctx, sql, s.workspace)
+		rows, err := conn.Query(ctx, sql, workspace)
 		if err != nil {
 			return err
 		}
