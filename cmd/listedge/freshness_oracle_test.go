@@ -182,9 +182,9 @@ func (o *oracle) run(t *testing.T, name string, d time.Duration, fault func()) (
 	stopWriting()
 	writers.Wait()
 	time.Sleep(freshnessBound)
-	o.judgeTheEnd()
 	stopReading()
 	readers.Wait()
+	o.judgeTheEnd()
 	hits, all := 0, 0
 	for status, n := range o.answers {
 		if strings.HasPrefix(status, "listedge; hit") {
