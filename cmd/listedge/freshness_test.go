@@ -10,6 +10,7 @@ import (
 
 // TestFreshnessUnderFaults is the oracle with every fault there is.
 func TestFreshnessUnderFaults(t *testing.T) {
+	t.Parallel()
 	f := startFleet(t, 3)
 	o := newOracle(t, f)
 	for _, x := range faults {
