@@ -118,6 +118,7 @@ func (f *flood) eventually(t *testing.T, what string, ok func(s Stats) bool) {
 }
 
 func TestThreeNodesInAFlood(t *testing.T) {
+	t.Parallel()
 	_, client := startRedis(t)
 	f := startFlood(t, 50*time.Microsecond, func() redis.UniversalClient { return client }, patient)
 	time.Sleep(time.Second)
@@ -158,6 +159,7 @@ func TestRedisStoppedForThreeSeconds(t *testing.T) {
 }
 
 func TestRedisKilledAndRestartedEmpty(t *testing.T) {
+	t.Parallel()
 	server, client := startRedis(t)
 	f := startFlood(t, time.Millisecond, func() redis.UniversalClient { return client }, 0)
 	time.Sleep(300 * time.Millisecond)
@@ -176,6 +178,7 @@ func TestRedisKilledAndRestartedEmpty(t *testing.T) {
 
 // A replica that was never promoted answers, and still cannot count.
 func TestReadOnlyRedisCountsAsAway(t *testing.T) {
+	t.Parallel()
 	_, client := startRedis(t)
 	l := open(t, Options{Redis: client, Budget: patient})
 	counted(t, l)
@@ -225,6 +228,7 @@ func startSentinel(t *testing.T) (master, replica *sandbox.Redis, watcher *redis
 }
 
 func TestSentinelFailsOver(t *testing.T) {
+	t.Parallel()
 	master, _, _, client := startSentinel(t)
 	f := startFlood(t, time.Millisecond, client, 0)
 	time.Sleep(300 * time.Millisecond)
@@ -284,6 +288,7 @@ func startCluster(t *testing.T) (servers []*sandbox.Redis, client *redis.Cluster
 }
 
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	servers, client := startCluster(t)
 	f := startFlood(t, time.Millisecond, func() redis.UniversalClient { return client }, patient)
 	time.Sleep(500 * time.Millisecond)
@@ -383,6 +388,7 @@ func (m *migration) carry(t *testing.T) {
 // A slot that moves to another master: asked for there while it is on its way
 // (ASK), found there afterwards (MOVED), no token charged twice, and no failure.
 func TestClusterSlotMoves(t *testing.T) {
+	t.Parallel()
 	servers, client := startCluster(t)
 	l := open(t, Options{Redis: client, Budget: patient})
 	m := newMigration(t, l, servers, client)
@@ -417,6 +423,7 @@ func TestClusterSlotMoves(t *testing.T) {
 }
 
 func TestHeartbeats(t *testing.T) {
+	t.Parallel()
 	_, client := startRedis(t)
 	a, b := New(Options{Redis: client, NodeID: "a"}), open(t, Options{Redis: client, NodeID: "b"})
 	eventually(t, "both are counted", func() bool { return a.Stats().Nodes == 2 && b.Stats().Nodes == 2 })
@@ -432,6 +439,7 @@ func TestHeartbeats(t *testing.T) {
 
 // Redis comes back empty, and is gone again before all have said that they are there.
 func TestNodesAreRememberedThroughAnEmptyRedis(t *testing.T) {
+	t.Parallel()
 	_, client := startRedis(t)
 	a, b := open(t, Options{Redis: client, NodeID: "a"}), open(t, Options{Redis: client, NodeID: "b"})
 	eventually(t, "both are counted", func() bool { return a.Stats().Nodes == 2 && b.Stats().Nodes == 2 })
@@ -448,6 +456,7 @@ func TestNodesAreRememberedThroughAnEmptyRedis(t *testing.T) {
 
 // Handles are made for keys that exist; those that nobody takes from cost Redis nothing.
 func TestMadeUpKeysCostNothing(t *testing.T) {
+	t.Parallel()
 	_, client := startRedis(t)
 	l := open(t, Options{Redis: client})
 	p := policy(t, 50, 100)
