@@ -22,7 +22,6 @@ func TestFreshnessUnderFaults(t *testing.T) {
 
 // standbyWasTried: else the test has shown nothing of it.
 func (o *oracle) standbyWasTried(t *testing.T) {
-	t.Helper()
 	o.fleet.awaitFollowed(t)
 	for _, outcome := range []string{"ok", "behind"} {
 		n := o.fleet.sum(t, "listedge_origin_replica_fetches_total", `outcome="`+outcome+`"`)
