@@ -10,11 +10,12 @@ import (
 	"go.uber.org/goleak"
 
 	"listedge/sandbox"
+	"listedge/sandbox/redistest"
 	"listedge/sandbox/sandboxtest"
 )
 
 func TestMain(m *testing.M) {
-	sandboxtest.SilenceRedis()
+	redistest.Silence()
 	goleak.VerifyTestMain(m)
 }
 
@@ -33,7 +34,7 @@ func splitAddr(t testing.TB, address string) (host, port string) {
 func startRedis(t testing.TB) (*sandbox.Redis, *redis.Client) {
 	t.Helper()
 	server := sandboxtest.Redis(t)
-	return server, sandboxtest.RedisClient(t, server)
+	return server, redistest.Client(t, server)
 }
 
 // open makes a limiter that is closed before the test's other clean-ups.

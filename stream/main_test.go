@@ -8,11 +8,12 @@ import (
 	"go.uber.org/goleak"
 
 	"listedge/sandbox"
+	"listedge/sandbox/redistest"
 	"listedge/sandbox/sandboxtest"
 )
 
 func TestMain(m *testing.M) {
-	sandboxtest.SilenceRedis()
+	redistest.Silence()
 	goleak.VerifyTestMain(m)
 }
 
@@ -23,5 +24,5 @@ const patient = 10 * time.Second
 func startRedis(t testing.TB) (*sandbox.Redis, *redis.Client) {
 	t.Helper()
 	server := sandboxtest.Redis(t)
-	return server, sandboxtest.RedisClient(t, server)
+	return server, redistest.Client(t, server)
 }

@@ -1,4 +1,6 @@
-package sandboxtest
+// Package redistest makes clients of a private Redis, for tests. It is apart
+// from sandboxtest, which needs no client.
+package redistest
 
 import (
 	"context"
@@ -11,9 +13,9 @@ import (
 	"listedge/sandbox"
 )
 
-// RedisOptions are those of the program's clients but for the timeouts, which
+// Options are those of the program's clients but for the timeouts, which
 // are long: what keeps a request short is the code under test.
-func RedisOptions(addresses ...string) *redis.UniversalOptions {
+func Options(addresses ...string) *redis.UniversalOptions {
 	const patient = 10 * time.Second
 	return &redis.UniversalOptions{
 		Addrs: addresses, ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1,
@@ -23,17 +25,17 @@ func RedisOptions(addresses ...string) *redis.UniversalOptions {
 	}
 }
 
-// RedisClient makes a client of the server with RedisOptions.
-func RedisClient(t testing.TB, server *sandbox.Redis) *redis.Client {
+// Client makes a client of the server with Options.
+func Client(t testing.TB, server *sandbox.Redis) *redis.Client {
 	t.Helper()
-	client := redis.NewClient(RedisOptions(server.Addr()).Simple())
+	client := redis.NewClient(Options(server.Addr()).Simple())
 	t.Cleanup(func() { _ = client.Close() })
 	return client
 }
 
-// SilenceRedis keeps clients from logging, for TestMain: dead servers are what
+// Silence keeps clients from logging, for TestMain: dead servers are what
 // many tests are about.
-func SilenceRedis() { redis.SetLogger(silent{}) }
+func Silence() { redis.SetLogger(silent{}) }
 
 type silent struct{}
 
