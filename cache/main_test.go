@@ -6,38 +6,26 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 	"go.uber.org/goleak"
 
 	"listedge/sandbox"
+	"listedge/sandbox/redistest"
 	"listedge/sandbox/sandboxtest"
 )
 
 func TestMain(m *testing.M) {
-	redis.SetLogger(silent{}) // dead servers are what half of the tests are about
+	redistest.Silence()
 	goleak.VerifyTestMain(m)
 }
-
-type silent struct{}
-
-func (silent) Printf(context.Context, string, ...any) {}
 
 // patient is a limit for what is not about the limit.
 const patient = 10 * time.Second
 
-// startRedis starts a server and makes a client whose own timeouts are long:
-// what keeps a request short is the cache.
+// startRedis starts a server and makes a client of it.
 func startRedis(t testing.TB) (*sandbox.Redis, *redis.Client) {
 	t.Helper()
 	server := sandboxtest.Redis(t)
-	client := redis.NewClient(&redis.Options{
-		Addr: server.Addr(), ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1,
-		DialTimeout: patient, ReadTimeout: patient, WriteTimeout: patient,
-		PoolTimeout: patient, PoolSize: 32, DisableIdentity: true,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
-	t.Cleanup(func() { _ = client.Close() })
-	return server, client
+	return server, redistest.Client(t, server)
 }
 
 // open makes a cache that is closed before the test's other clean-ups. What is

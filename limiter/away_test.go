@@ -261,6 +261,7 @@ func TestPartsOfAFleet(t *testing.T) {
 // a time where the burst is fewer than they are; n of them admit at most
 // n/coldNodes of it.
 func TestColdNodesKeepThePromise(t *testing.T) {
+	t.Parallel()
 	for _, limit := range []struct {
 		rate  float64
 		burst int64
@@ -311,6 +312,7 @@ func TestColdNodesKeepThePromise(t *testing.T) {
 // Nodes that find Redis back at the same moment let nobody near it before all
 // have told it what they owe: its buckets have filled up meanwhile.
 func TestReturnTogether(t *testing.T) {
+	t.Parallel()
 	const nodes = 3
 	for _, how := range []mood{broken, hung, lost, frozen} {
 		for _, limit := range []struct {
@@ -392,6 +394,7 @@ func TestDebtSurvivesLostAnswersWithoutGrowing(t *testing.T) {
 
 // After an hour alone a bucket owes what is missing from it, not the hour.
 func TestLongOutageOwesAtMostWhatIsMissing(t *testing.T) {
+	t.Parallel()
 	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, m *moody) {
 		key := l.Bucket("k", policy(t, 10, 15))
 		takes(t, l, key, 1, SourceRedis)
@@ -541,6 +544,7 @@ func TestNodesThatDisagreeDoNotFlap(t *testing.T) {
 // admission, whoever decided it. Only requests under way when the weather turns
 // may be admitted on both sides of it.
 func TestNeverOverThroughOutages(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(100) {
 		inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, m *moody) {
 			random := rand.New(rand.NewPCG(seed, 17))

@@ -31,6 +31,7 @@ func randomPolicy(t testing.TB, random *rand.Rand) Policy {
 }
 
 func TestNeverOverBurstPlusRate(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		p := randomPolicy(t, random)
@@ -170,6 +171,7 @@ func TestDebt(t *testing.T) {
 }
 
 func TestPolicyChangeKeepsTheFilledShare(t *testing.T) {
+	t.Parallel()
 	old := policy(t, 10, 100)
 	old.Version = 3
 	s := fullState(old, 0)

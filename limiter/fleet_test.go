@@ -13,11 +13,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"listedge/sandbox"
+	"listedge/sandbox/redistest"
 	"listedge/sandbox/sandboxtest"
 )
 
 // Three nodes on a real Redis, in real time: well, stopped, killed, failed over
-// and in a Cluster.
+// and in a Cluster. Nothing else runs meanwhile: what a node learns late for want
+// of a processor counts against the promise.
 
 // flood has three nodes ask for every limit as fast as they can, and counts.
 type flood struct {
@@ -99,7 +101,7 @@ func (f *flood) end(t *testing.T, bursts float64) {
 		if most := due + p.Rate*(DefaultBudget+f.apart).Seconds() + bursts*float64(p.Burst); got > most {
 			t.Errorf("%v/s, burst %d: %.0f admitted in %.3f s, at most %.0f", p.Rate, p.Burst, got, span, most)
 		}
-		if p.Rate < 10_000 && got < min(5, due) {
+		if p.Rate < 10_000 && got < min(3, due) { // a token a node: that is its part of the smallest
 			t.Errorf("%v/s, burst %d: only %.0f admitted of %.0f", p.Rate, p.Burst, got, due)
 		}
 	}
@@ -176,6 +178,7 @@ func TestRedisKilledAndRestartedEmpty(t *testing.T) {
 
 // A replica that was never promoted answers, and still cannot count.
 func TestReadOnlyRedisCountsAsAway(t *testing.T) {
+	t.Parallel()
 	_, client := startRedis(t)
 	l := open(t, Options{Redis: client, Budget: patient})
 	counted(t, l)
@@ -201,7 +204,7 @@ func startSentinel(t *testing.T) (master, replica *sandbox.Redis, watcher *redis
 	t.Helper()
 	master, replica = sandboxtest.Redis(t), sandboxtest.Redis(t)
 	host, port := splitAddr(t, master.Addr())
-	if err := connect(t, replica).ReplicaOf(t.Context(), host, port).Err(); err != nil {
+	if err := redistest.Client(t, replica).ReplicaOf(t.Context(), host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
 	sentinel, err := sandbox.StartSentinel(t.Context(), filepath.Join(sandboxtest.Dir(t), "sentinel"), "main", master.Addr(), 300*time.Millisecond)
@@ -215,7 +218,7 @@ func startSentinel(t *testing.T) (master, replica *sandbox.Redis, watcher *redis
 		replicas, err := watcher.Replicas(t.Context(), "main").Result()
 		return err == nil && len(replicas) == 1 && replicas[0]["master-link-status"] == "ok"
 	})
-	options := clientOptions()
+	options := redistest.Options()
 	options.MasterName, options.Addrs = "main", []string{sentinel.Addr()}
 	return master, replica, watcher, func() redis.UniversalClient {
 		client := redis.NewUniversalClient(options)
@@ -251,7 +254,7 @@ func TestSentinelFailsOver(t *testing.T) {
 // startCluster makes a Cluster of three masters, a third of the slots each.
 func startCluster(t *testing.T) (servers []*sandbox.Redis, client *redis.ClusterClient) {
 	t.Helper()
-	options := clientOptions()
+	options := redistest.Options()
 	for i := range 3 {
 		server, err := sandbox.StartRedis(t.Context(), sandbox.RedisOptions{Dir: sandboxtest.Dir(t),
 			Args: []string{"--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no"}})
@@ -260,19 +263,19 @@ func startCluster(t *testing.T) (servers []*sandbox.Redis, client *redis.Cluster
 		}
 		t.Cleanup(func() { _ = server.Stop() })
 		first := i * 16384 / 3
-		if err := connect(t, server).ClusterAddSlotsRange(t.Context(), first, (i+1)*16384/3-1).Err(); err != nil {
+		if err := redistest.Client(t, server).ClusterAddSlotsRange(t.Context(), first, (i+1)*16384/3-1).Err(); err != nil {
 			t.Fatal(err)
 		}
 		servers, options.Addrs = append(servers, server), append(options.Addrs, server.Addr())
 	}
 	for _, server := range servers[1:] {
 		host, port := splitAddr(t, server.Addr())
-		if err := connect(t, servers[0]).ClusterMeet(t.Context(), host, port).Err(); err != nil {
+		if err := redistest.Client(t, servers[0]).ClusterMeet(t.Context(), host, port).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, server := range servers {
-		c := connect(t, server)
+		c := redistest.Client(t, server)
 		within(t, 15*time.Second, "the Cluster is whole", func() bool {
 			info := c.ClusterInfo(t.Context()).Val()
 			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_slots_ok:16384")
@@ -346,9 +349,9 @@ func newMigration(t *testing.T, l *Limiter, servers []*sandbox.Redis, client *re
 	}
 	for _, server := range servers {
 		if server.Addr() == owner.Options().Addr {
-			m.from = connect(t, server)
+			m.from = redistest.Client(t, server)
 		} else {
-			m.to = connect(t, server)
+			m.to = redistest.Client(t, server)
 		}
 	}
 	m.fromID, m.id = m.from.ClusterMyID(t.Context()).Val(), m.to.ClusterMyID(t.Context()).Val()
@@ -383,6 +386,7 @@ func (m *migration) carry(t *testing.T) {
 // A slot that moves to another master: asked for there while it is on its way
 // (ASK), found there afterwards (MOVED), no token charged twice, and no failure.
 func TestClusterSlotMoves(t *testing.T) {
+	t.Parallel()
 	servers, client := startCluster(t)
 	l := open(t, Options{Redis: client, Budget: patient})
 	m := newMigration(t, l, servers, client)
@@ -417,6 +421,7 @@ func TestClusterSlotMoves(t *testing.T) {
 }
 
 func TestHeartbeats(t *testing.T) {
+	t.Parallel()
 	_, client := startRedis(t)
 	a, b := New(Options{Redis: client, NodeID: "a"}), open(t, Options{Redis: client, NodeID: "b"})
 	eventually(t, "both are counted", func() bool { return a.Stats().Nodes == 2 && b.Stats().Nodes == 2 })
@@ -432,6 +437,7 @@ func TestHeartbeats(t *testing.T) {
 
 // Redis comes back empty, and is gone again before all have said that they are there.
 func TestNodesAreRememberedThroughAnEmptyRedis(t *testing.T) {
+	t.Parallel()
 	_, client := startRedis(t)
 	a, b := open(t, Options{Redis: client, NodeID: "a"}), open(t, Options{Redis: client, NodeID: "b"})
 	eventually(t, "both are counted", func() bool { return a.Stats().Nodes == 2 && b.Stats().Nodes == 2 })
@@ -448,6 +454,7 @@ func TestNodesAreRememberedThroughAnEmptyRedis(t *testing.T) {
 
 // Handles are made for keys that exist; those that nobody takes from cost Redis nothing.
 func TestMadeUpKeysCostNothing(t *testing.T) {
+	t.Parallel()
 	_, client := startRedis(t)
 	l := open(t, Options{Redis: client})
 	p := policy(t, 50, 100)

@@ -30,6 +30,7 @@ func (d *distant) visit(ctx context.Context, calls []call) error {
 // time. A call a request is what keys cost that a node sees less than twice in
 // the life of a lease; all that want one at a moment share a trip.
 func TestTwoThousandKeys(t *testing.T) {
+	t.Parallel()
 	const keys, nodes, warm, measured = 2_000, 3, 10 * time.Second, 10 * time.Second
 	for _, c := range []struct {
 		what         string

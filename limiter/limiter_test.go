@@ -210,6 +210,7 @@ func limiterSuite(t *testing.T, source Source, open func(*testing.T) *Limiter) {
 // Eight goroutines hammer two keys and their workspace between steps of virtual
 // time; the oracle sees every admission.
 func TestInProcessNeverOverUnderConcurrency(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(10) {
 		random := rand.New(rand.NewPCG(seed, 13))
 		time := new(clock)
@@ -293,6 +294,7 @@ func TestFleetNeverOver(t *testing.T) {
 }
 
 func TestInProcessStoreStaysBounded(t *testing.T) {
+	t.Parallel()
 	time := new(clock)
 	l := open(t, Options{Clock: time.now, MaxBuckets: 6_400})
 	p := policy(t, 10, 5) // full again after 100 ms

@@ -7,43 +7,20 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 	"go.uber.org/goleak"
 
 	"listedge/sandbox"
+	"listedge/sandbox/redistest"
 	"listedge/sandbox/sandboxtest"
 )
 
 func TestMain(m *testing.M) {
-	redis.SetLogger(silent{}) // dead servers are what half of the tests are about
+	redistest.Silence()
 	goleak.VerifyTestMain(m)
 }
 
-type silent struct{}
-
-func (silent) Printf(context.Context, string, ...any) {}
-
 // patient is a budget for tests that are not about the budget.
 const patient = 5 * time.Second
-
-// connect makes a client as the service does.
-func connect(t testing.TB, server *sandbox.Redis) *redis.Client {
-	t.Helper()
-	options := clientOptions()
-	options.Addrs = []string{server.Addr()}
-	client := redis.NewClient(options.Simple())
-	t.Cleanup(func() { _ = client.Close() })
-	return client
-}
-
-func clientOptions() *redis.UniversalOptions {
-	return &redis.UniversalOptions{
-		ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1,
-		DialTimeout: 500 * time.Millisecond, ReadTimeout: patient, WriteTimeout: patient, // a visit's own timeout is shorter
-		PoolTimeout: patient, PoolSize: 64, DisableIdentity: true,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	}
-}
 
 func splitAddr(t testing.TB, address string) (host, port string) {
 	t.Helper()
@@ -57,7 +34,7 @@ func splitAddr(t testing.TB, address string) (host, port string) {
 func startRedis(t testing.TB) (*sandbox.Redis, *redis.Client) {
 	t.Helper()
 	server := sandboxtest.Redis(t)
-	return server, connect(t, server)
+	return server, redistest.Client(t, server)
 }
 
 // open makes a limiter that is closed before the test's other clean-ups.

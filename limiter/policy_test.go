@@ -62,6 +62,7 @@ func TestPolicyRefusesWhatItCannotKeep(t *testing.T) {
 
 // Whatever the float: bounded, never faster than given, hardly slower.
 func TestPolicyInvariants(t *testing.T) {
+	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	ceiling := big.NewRat(1_000_000_001, 1_000_000_000)
 	made := 0

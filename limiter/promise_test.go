@@ -12,6 +12,7 @@ var simLimits = []struct {
 }{{5.0 / 60, 5}, {50, 100}, {333, 40}, {1_000, 1_000}, {20_000, 5_000}}
 
 func TestNeverOverAtSpending(t *testing.T) {
+	t.Parallel()
 	var all hazards
 	admitted := int64(0)
 	for seed := range uint64(stormSeeds) {
@@ -26,6 +27,7 @@ func TestNeverOverAtSpending(t *testing.T) {
 }
 
 func TestNeverOverAtTheEdgesOfEpochs(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(5 * stormSeeds) {
 		if over, worst := dormant(t, seed); over > 0 {
 			t.Errorf("seed %d: %d admitted above the promise, by up to %d tokens", seed, over, worst)
@@ -38,6 +40,7 @@ func TestNeverOverAtTheEdgesOfEpochs(t *testing.T) {
 // too much is what it says the rate has brought, at most one burst, and what
 // nodes held and it took for aged, at most a quarter of one; not more.
 func TestAForwardClockStepCostsAtMostWhatItSkips(t *testing.T) {
+	t.Parallel()
 	forgiven, strictly := 0, 0
 	for seed := range uint64(stormSeeds) {
 		step := int64(1+seed%40) * 1_000_000
@@ -58,6 +61,7 @@ func TestAForwardClockStepCostsAtMostWhatItSkips(t *testing.T) {
 // The same storms over a bucket that does not count what is held: this is what
 // the oracle is for.
 func TestOracleSeesABrokenPromise(t *testing.T) {
+	t.Parallel()
 	caught := 0
 	for seed := range uint64(20) {
 		caught += storm{seed: seed, rule: func(w *world) func(*call, int64) {
@@ -76,6 +80,7 @@ func TestOracleSeesABrokenPromise(t *testing.T) {
 // One Redis answer at a time and no delay: below 16 tokens the leased limiter
 // admits exactly whom a script call per request would.
 func TestSmallBurstsAreAsPerRequest(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(simSeeds) {
 		limits := []Policy{policy(t, 5.0/60, 5), policy(t, 50, 15), policy(t, 3, 1), policy(t, 1_000, 10)}
 		p := limits[seed%4]
@@ -100,6 +105,7 @@ func TestSmallBurstsAreAsPerRequest(t *testing.T) {
 
 // fiveAMinute: on an exhausted bucket a flood costs a call per token.
 func TestFloodOnFiveAMinute(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1, policy(t, 5.0/60, 5), 1)
 	w.traffic(func(*world) (int64, int64) { return 1_000, 0 }, 600_000_000)
 	w.run(1_000_000)
@@ -117,6 +123,7 @@ func TestFloodOnFiveAMinute(t *testing.T) {
 // tenfold flood: the nodes' parts of the bucket add up to it, and what they
 // spent is told before anybody takes what has come meanwhile.
 func TestHangUnderFlood(t *testing.T) {
+	t.Parallel()
 	for _, limit := range simLimits[1:4] {
 		p := policy(t, limit.rate, limit.burst)
 		for _, nodes := range []int{1, 3, 8} {

@@ -56,6 +56,7 @@ func (s *state) within() bool {
 // form), last refilled anywhere between long ago and the future, with tokens
 // out, under a policy that is its own, another, older or newer.
 func TestScriptEqualsModel(t *testing.T) {
+	t.Parallel()
 	_, client := startRedis(t)
 	client = client.WithTimeout(patient) // the pipelines are long
 	ctx := context.Background()
@@ -278,6 +279,7 @@ func TestScriptIsLoadedWhereItIsMissing(t *testing.T) {
 }
 
 func TestIdleBucketExpires(t *testing.T) {
+	t.Parallel()
 	_, client := startRedis(t)
 	ctx := context.Background()
 	store := newRedisStore(client, new(redisStats))

@@ -52,6 +52,7 @@ func tableMean(t testing.TB, p Policy, nodes int, s shape) (mean row) {
 // in leases, or has come since the bucket was last asked: see the next test.
 // All others miss hardly anything.
 func TestNearlyAllIsHandedOut(t *testing.T) {
+	t.Parallel()
 	most := func(nodes int, shape string) float64 {
 		ends := shape == "bursty" || shape == "relay" || shape == "waking"
 		switch {
@@ -92,6 +93,7 @@ func TestNearlyAllIsHandedOut(t *testing.T) {
 // of the burst, and what comes in a pause. This is the most that a burst can
 // miss, and it is lost only if the bucket is full again before the next.
 func TestWhatABurstMisses(t *testing.T) {
+	t.Parallel()
 	p := policy(t, 1_000, 1_000)
 	for _, nodes := range []int{1, 3, 8, 64} {
 		w := newWorld(t, 7, p, nodes)
@@ -131,6 +133,7 @@ func TestWhatABurstMisses(t *testing.T) {
 // node that is served takes it for the beginning of more, and leases what the
 // others then do not get; a quarter of the burst at most.
 func TestWhatAHerdMisses(t *testing.T) {
+	t.Parallel()
 	for _, limit := range simLimits[1:4] {
 		p := policy(t, limit.rate, limit.burst)
 		for _, nodes := range []int{1, 3, 8, 64} {
@@ -168,6 +171,7 @@ func sparse(perSecond float64) shape {
 // is leased for it would have to go back. From then on spare tokens save more
 // the oftener it comes.
 func TestRequestsHardlyEverAskRedis(t *testing.T) {
+	t.Parallel()
 	p, slow, small := policy(t, 1_000, 1_000), policy(t, 50, 100), policy(t, 50, 15)
 	for _, c := range []struct {
 		what  string

@@ -6,6 +6,7 @@ import (
 )
 
 func TestBench(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	workspace, key := workspaceWithKey(t, url)
 	n := startNode(t, url)

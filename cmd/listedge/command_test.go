@@ -10,6 +10,7 @@ import (
 )
 
 func TestWrongUsageIsToldInOneLineWithStatusTwo(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	missing := filepath.Join(t.TempDir(), "missing.csv")
 	const id = "00000000-0000-0000-0000-000000000001"
@@ -75,6 +76,7 @@ func TestWrongUsageIsToldInOneLineWithStatusTwo(t *testing.T) {
 }
 
 func TestFailuresAreToldInOneLineWithStatusOne(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	const id = "00000000-0000-0000-0000-000000000001"
 	file := filepath.Join(t.TempDir(), "items.csv")
@@ -105,6 +107,7 @@ func TestFailuresAreToldInOneLineWithStatusOne(t *testing.T) {
 }
 
 func TestCommandsPrintOneJSONValue(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	parse := func(line string) (v any) {
 		t.Helper()

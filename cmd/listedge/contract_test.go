@@ -18,6 +18,7 @@ import (
 // checked against the OpenAPI document by the harness.
 
 func TestAuthentication(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	workspace, key := workspaceWithKey(t, url)
 	suspended, suspendedKey := workspaceWithKey(t, url)
@@ -82,6 +83,7 @@ func TestAuthentication(t *testing.T) {
 }
 
 func TestRevocationAndSuspensionReachANodeThatKnowsTheKey(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	workspace, key := workspaceWithKey(t, url)
 	n := startNode(t, url)
@@ -148,6 +150,7 @@ func raw(t *testing.T, n *testNode, request string) *answer {
 }
 
 func TestWhatTheHTTPLayerRefusesHasTheSameBody(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	_, key := workspaceWithKey(t, url)
 	n := startNode(t, url)
@@ -341,6 +344,7 @@ func TestHeadersOfAPage(t *testing.T) {
 }
 
 func TestAgeCountsFromTheQuery(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	_, key := workspaceWithKey(t, url)
 	n := startNode(t, url, "--cache-ttl", "1m", "--freshness-bound", "0")

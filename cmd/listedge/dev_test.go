@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -60,12 +61,16 @@ func awaitDev(t *testing.T, p *program, nodes int) (key string, all []*testNode)
 	return key, all
 }
 
-// devFlags start `dev` on ports that were free a moment ago, below those the
-// kernel hands out: three nodes need successive ones.
+// lastDev counts what devFlags handed out: tests run side by side.
+var lastDev atomic.Int64
+
+// devFlags start `dev` on ports that were free a moment ago, below those that
+// deploy's tests take and the kernel hands out: three nodes need successive ones.
 func devFlags(t *testing.T, dir string, more ...string) []string {
 	t.Helper()
-	const nodes = 3
-	for base := 20_000 + os.Getpid()%1000*10; base < 32_000; base += 2 * nodes {
+	const nodes, lowest, highest = 3, 12_000, 20_000
+	for range (highest - lowest) / (2 * nodes) {
+		base := lowest + (os.Getpid()*10+int(lastDev.Add(1))*2*nodes)%(highest-lowest-2*nodes)
 		var taken []net.Listener
 		for port := base; port < base+2*nodes; port++ {
 			if l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port)); err == nil {
@@ -85,6 +90,7 @@ func devFlags(t *testing.T, dir string, more ...string) []string {
 }
 
 func TestDevFromNothingToAWalkAndBack(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(sandboxtest.Dir(t), "state", "listedge")
 	p := start(t, devFlags(t, dir)...)
 	key, nodes := awaitDev(t, p, 1)
@@ -129,6 +135,7 @@ func TestDevFromNothingToAWalkAndBack(t *testing.T) {
 }
 
 func TestDevKilledLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Log("only Linux ends the children of a killed parent; elsewhere the next start does")
 		return
@@ -196,6 +203,7 @@ func TestDevRunsAFleet(t *testing.T) {
 }
 
 func TestDevEndsWhenItsPostgresDoes(t *testing.T) {
+	t.Parallel()
 	dir := sandboxtest.Dir(t)
 	p := start(t, devFlags(t, dir)...)
 	awaitDev(t, p, 1)

@@ -190,6 +190,7 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 // A node whose words are changed on their way: of another version, with another
 // clock, too old to tell its settings.
 func TestDoctorOfNodesThatDiffer(t *testing.T) {
+	t.Parallel()
 	address := database(t)
 	n := startNode(t, address)
 	within(t, 20*time.Second, "followed", func() bool { return n.mode() == "followed" })

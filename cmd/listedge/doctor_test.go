@@ -48,6 +48,7 @@ func expect(t *testing.T, by map[string]origin.Finding, subject string, level or
 }
 
 func TestDoctorOnGoodServers(t *testing.T) {
+	t.Parallel()
 	_, address := privateDatabase(t)
 	r := sandboxtest.Redis(t)
 	if printed := command(t, "migrate", "up", "--database-url", address); !strings.Contains(printed, "made the slot listedge_") {
@@ -72,6 +73,7 @@ func TestDoctorOnGoodServers(t *testing.T) {
 }
 
 func TestDoctorAndMigrateOnBadServers(t *testing.T) {
+	t.Parallel()
 	p := sandboxtest.PostgresWith(t, map[string]string{
 		"wal_level": "replica", "max_slot_wal_keep_size": "-1", "max_replication_slots": "0", "max_wal_senders": "0", "max_connections": "30",
 		"synchronous_standby_names": "*"})
@@ -117,6 +119,7 @@ func TestDoctorAndMigrateOnBadServers(t *testing.T) {
 }
 
 func TestDoctorOfReplicas(t *testing.T) {
+	t.Parallel()
 	primary, address := privateDatabase(t)
 	standby := sandboxtest.Standby(t, primary, nil)
 	u, err := url.Parse(address)
@@ -152,6 +155,7 @@ func TestDoctorOfReplicas(t *testing.T) {
 }
 
 func TestDoctorOfRedis(t *testing.T) {
+	t.Parallel()
 	address := database(t)
 	master := sandboxtest.Redis(t)
 	host, port, _ := strings.Cut(master.Addr(), ":")

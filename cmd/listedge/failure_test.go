@@ -29,6 +29,7 @@ import (
 const fastEnough = 5 * time.Second
 
 func TestRedisHangingDyingAndComingBackEmpty(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	redis := sandboxtest.Redis(t)
 	workspace, _ := workspaceWithKey(t, url)
@@ -77,6 +78,7 @@ func TestRedisHangingDyingAndComingBackEmpty(t *testing.T) {
 }
 
 func TestPostgresCrashedIsStoodInForAndSaysSo(t *testing.T) {
+	t.Parallel()
 	postgres, url := privateDatabase(t)
 	workspace, key := workspaceWithKey(t, url)
 	strangers := []string{newKeyFor(t, url, workspace), newKeyFor(t, url, workspace)} // one for each fault
@@ -143,6 +145,7 @@ func TestPostgresCrashedIsStoodInForAndSaysSo(t *testing.T) {
 }
 
 func TestANodeStartsBeforeItsDatabaseAndBecomesReadyByItself(t *testing.T) {
+	t.Parallel()
 	postgres, url := privateDatabase(t)
 	_, key := workspaceWithKey(t, url)
 	if err := postgres.Kill(syscall.SIGINT); err != nil {
@@ -359,6 +362,7 @@ func TestASecondNodeTakesPagesFromRedis(t *testing.T) {
 }
 
 func TestAProgramStopsQuicklyWithoutItsServers(t *testing.T) {
+	t.Parallel()
 	postgres, url := privateDatabase(t)
 	redis := sandboxtest.Redis(t)
 	_, key := workspaceWithKey(t, url)

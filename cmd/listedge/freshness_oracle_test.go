@@ -161,7 +161,6 @@ func (o *oracle) judgeTheEnd() {
 // run writes and reads for d while fault happens, then is quiet, and then
 // every node must show the last value.
 func (o *oracle) run(t *testing.T, name string, d time.Duration, fault func()) (hitRate float64) {
-	t.Helper()
 	o.mu.Lock()
 	o.worst, o.answers, o.wrong = 0, map[string]int{}, nil
 	o.mu.Unlock()
@@ -182,9 +181,9 @@ func (o *oracle) run(t *testing.T, name string, d time.Duration, fault func()) (
 	stopWriting()
 	writers.Wait()
 	time.Sleep(freshnessBound)
-	o.judgeTheEnd()
 	stopReading()
 	readers.Wait()
+	o.judgeTheEnd()
 	hits, all := 0, 0
 	for status, n := range o.answers {
 		if strings.HasPrefix(status, "listedge; hit") {

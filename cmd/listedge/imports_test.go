@@ -27,6 +27,7 @@ var (
 		"origin":              {"origin/publication"},
 		"origin/load":         {"origin"},
 		"sandbox":             nil,
+		"sandbox/redistest":   {"sandbox"},
 		"sandbox/sandboxtest": {"sandbox"},
 		"deploy":              nil,
 	}
@@ -38,7 +39,7 @@ var (
 		"github.com/prometheus/common":        {"metrics"},
 		"github.com/dgraph-io/ristretto":      {"cache"},
 		"github.com/jackc/pgx":                {"origin", "origin/load", "origin/follower", "origin/publication", "bench"},
-		"github.com/redis/go-redis":           {"cache", "limiter", "stream", "cmd/listedge", "bench"},
+		"github.com/redis/go-redis":           {"cache", "limiter", "stream", "cmd/listedge", "bench", "sandbox/redistest"},
 		"github.com/alecthomas/kong":          {"cmd/listedge"},
 		"github.com/pressly/goose":            {"origin"},
 		"github.com/klauspost/compress":       {"cache"},

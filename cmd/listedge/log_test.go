@@ -37,6 +37,7 @@ func TestLogsAreStructuredAndHoldNoKeys(t *testing.T) {
 }
 
 func TestFailedRequestsAreLoggedAtTheUsualLevel(t *testing.T) {
+	t.Parallel()
 	_, url := privateDatabase(t)
 	workspace, key := workspaceWithKey(t, url)
 	n := startNode(t, url)

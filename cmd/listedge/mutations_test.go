@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -120,14 +121,27 @@ func caught(t *testing.T, mutations []mutation) {
 			case !strings.Contains(string(out), "--- FAIL: "+m.run):
 				t.Errorf("did not get as far as the test\n%s", out)
 			default:
-				t.Logf("caught in %s: %s", time.Since(began).Round(time.Second), why.FindString(string(out)))
+				t.Logf("caught in %s: %s", time.Since(began).Round(time.Second), why(filepath.Join(root, m.pkg), string(out)))
 			}
 		})
 	}
 }
 
-// why is a test's first complaint.
-var why = regexp.MustCompile(`(?m)^ +\w+_test\.go:\d+: .*$`)
+// said is a line that a test said, and where.
+var said = regexp.MustCompile(`(?m)^ +(\w+_test\.go):(\d+): .*$`)
+
+// why is the first complaint of the tests in the folder: whatever they said at a
+// place where nothing is merely logged.
+func why(folder, out string) string {
+	for _, m := range said.FindAllStringSubmatch(out, -1) {
+		source, err := os.ReadFile(filepath.Join(folder, m[1]))
+		n, _ := strconv.Atoi(m[2])
+		if lines := strings.Split(string(source), "\n"); err == nil && n <= len(lines) && !strings.Contains(lines[n-1], ".Log") {
+			return strings.TrimSpace(m[0])
+		}
+	}
+	return "it ended"
+}
 
 func mutate(t *testing.T, file string, e edit) (undo func()) {
 	t.Helper()

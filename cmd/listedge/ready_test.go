@@ -6,6 +6,7 @@ import (
 )
 
 func TestReadySaysWhatTheNodeSays(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, database(t))
 	if said := command(t, "ready", "--admin", n.admin); said != "ready\n" {
 		t.Error(said)

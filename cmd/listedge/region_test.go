@@ -10,6 +10,7 @@ import (
 
 // Two fleets, each with a Redis of its own, follow one Postgres.
 func TestTwoRegionsOnOneDatabase(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	workspace, key := workspaceWithKey(t, url)
 	execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'v0')", workspace)

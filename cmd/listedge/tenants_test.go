@@ -73,6 +73,7 @@ func TestWorkspacesNeverSeeEachOther(t *testing.T) {
 
 // A cursor that is changed anywhere is refused or leads to a right page.
 func TestMangledCursors(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	workspace, key := workspaceWithKey(t, url)
 	execute(t, url, "INSERT INTO items (workspace_id, name) SELECT $1, 'Näme ' || g FROM generate_series(1, 30) g", workspace)

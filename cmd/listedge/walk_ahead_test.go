@@ -27,6 +27,7 @@ func coldWalk(t *testing.T, flags ...string) (n *testNode, key string) {
 func TestAWalkGetsMostOfAColdListFromMemory(t *testing.T) {
 	for _, mode := range []string{"500ms", "0"} {
 		t.Run("freshness bound "+mode, func(t *testing.T) {
+			t.Parallel()
 			n, key := coldWalk(t, "--freshness-bound", mode, "--cache-ttl", "1m")
 			hits, pages := 0, 0
 			for path := "/v1/items?limit=1"; path != ""; pages++ {

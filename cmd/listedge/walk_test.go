@@ -205,6 +205,7 @@ func checkOrder(t *testing.T, path, sort string, rows []map[string]any) {
 }
 
 func TestSearchAndFiltersOverHTTP(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	workspace, key := workspaceWithKey(t, url)
 	n := startNode(t, url)

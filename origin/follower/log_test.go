@@ -161,9 +161,9 @@ func TestATrimmedLog(t *testing.T) {
 	}
 	f := w.follow()
 	w.awaitFollowing(f)
+	behind := w.at
 	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
 	w.change()
-	behind := w.at
 	forgotten := trim()
 	w.at = forgotten // a node that has read all goes on
 	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($2, 'x')"))

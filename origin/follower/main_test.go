@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -36,8 +37,32 @@ const patience = 30 * time.Second
 
 var (
 	databases atomic.Int64
-	shared    = sandboxtest.Shared{Settings: map[string]string{"max_prepared_transactions": "5", "max_wal_senders": "30"}}
+	shared    = sandboxtest.Shared{
+		Settings: map[string]string{"max_prepared_transactions": "5", "max_wal_senders": "30"},
+		Prepare:  func(ctx context.Context, p *sandbox.Postgres) error { return migrated(ctx, p, template) },
+	}
 )
+
+// template is migrated and empty; databases on the shared server are its copies.
+const template = "template_listedge"
+
+func migrated(ctx context.Context, p *sandbox.Postgres, name string) error {
+	if err := origin.CreateDatabase(ctx, p.URL("postgres"), name); err != nil {
+		return err
+	}
+	_, err := origin.MigrateUp(ctx, p.URL(name))
+	return err
+}
+
+func copied(ctx context.Context, p *sandbox.Postgres, name string) error {
+	conn, err := pgx.Connect(ctx, p.URL("postgres"))
+	if err != nil {
+		return err
+	}
+	defer closeConn(conn.PgConn())
+	_, err = conn.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+template)
+	return err
+}
 
 func server() *sandbox.Postgres {
 	p, err := shared.Postgres()
@@ -59,6 +84,7 @@ type world struct {
 	url      string
 	db       *pgx.Conn
 	log      stream.Log
+	said     *testLog // by its followers
 
 	epoch string
 	at    stream.Position
@@ -66,12 +92,13 @@ type world struct {
 
 func newWorld(t *testing.T, p *sandbox.Postgres) *world {
 	t.Helper()
-	w := &world{T: t, postgres: p, name: fmt.Sprintf("test_%d", databases.Add(1)), log: stream.NewLocal()}
+	w := &world{T: t, postgres: p, name: fmt.Sprintf("test_%d", databases.Add(1)), log: stream.NewLocal(), said: &testLog{t: t}}
 	w.url = p.URL(w.name)
-	if err := origin.CreateDatabase(w.ctx(), p.URL("postgres"), w.name); err != nil {
-		t.Fatal(err)
+	made := migrated
+	if p == server() {
+		made = copied
 	}
-	if _, err := origin.MigrateUp(w.ctx(), w.url); err != nil {
+	if err := made(w.ctx(), p, w.name); err != nil {
 		t.Fatal(err)
 	}
 	w.connect()
@@ -133,7 +160,7 @@ func (w *world) follow() running {
 func (w *world) followWith(url string, log stream.Log, silence func() time.Duration) running {
 	w.Helper()
 	r := running{Follower: New(Options{DatabaseURL: url, Log: log, LogKept: time.Minute, Silence: silence, Probed: unprobed,
-		Logger: slog.New(slog.NewTextHandler(testLog{w.T}, nil))})}
+		Logger: slog.New(slog.NewTextHandler(w.said, nil))})}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); r.Run(ctx) }()
@@ -149,11 +176,24 @@ func (w *world) followWith(url string, log stream.Log, silence func() time.Durat
 	return r
 }
 
-type testLog struct{ t *testing.T }
+// testLog is a log for the reader of a failed test, and for the test.
+type testLog struct {
+	t  *testing.T
+	mu sync.Mutex // guards b
+	b  strings.Builder
+}
 
-func (l testLog) Write(b []byte) (int, error) {
+func (l *testLog) Write(b []byte) (int, error) {
 	l.t.Logf("%s", b)
-	return len(b), nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *testLog) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.b.String(), text)
 }
 
 func (w *world) eventually(what string, ok func() bool) {

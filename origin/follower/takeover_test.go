@@ -51,10 +51,9 @@ func TestAFrozenFollowerIsOvertakenAndFenced(t *testing.T) {
 	<-frozen
 	second := w.followWith(w.url, w.log, always)
 	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
-	began := time.Now()
 	w.awaitFollowingFrom(second)
-	if took := time.Since(began); took > 1500*time.Millisecond {
-		t.Errorf("taken over after %s", took)
+	if !w.said.has("ending its connection") {
+		t.Error("it was not overtaken: Postgres gave it up")
 	}
 	if w.epoch != epoch {
 		t.Errorf("a new epoch, though nothing was missed")
