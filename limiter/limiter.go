@@ -272,15 +272,14 @@ func (l *Limiter) visit(b *Bucket, now, mine int64) verdict {
 				return v
 			}
 		}
-		c := &b.own[0]
-		c.key = b.key
-		if !b.lease.depart(c, b.Policy(), now, mine, false) {
+		c, p := call{key: b.key}, b.policy.Load()
+		if !b.lease.depart(&c, *p, now, mine, false) {
 			return denied
 		}
-		l.tally.departed(c)
-		_ = l.local.visit(context.Background(), b.own[:]) // never fails
-		b.lease.land(c, c.now, c.now, min(mine, c.granted))
-		l.tally.landed(c)
+		l.tally.departed(&c)
+		b.cell.Store(l.local.call(b.cell.Load(), p, &c))
+		b.lease.land(&c, c.now, c.now, min(mine, c.granted))
+		l.tally.landed(&c)
 		if c.leased > 0 {
 			l.router.watch(b)
 		}
