@@ -16,7 +16,8 @@
 //	                             └─ budget missed, breaker open: local bucket,
 //	                                 rate/N and burst/N ──> debt, on return
 //	Return ── back into the lease, or with its next call
-//	no Redis: the same leases, on buckets in this process, visited at once
+//	no Redis: the same leases, on buckets in this process, visited at once;
+//	          sparse requests take their token from there themselves
 //
 // lease.go is a node's state machine, bucket.go (and token_bucket.lua) the
 // shared bucket's: both without I/O or clock. dispatcher.go brings them together.
