@@ -37,7 +37,7 @@ type conn struct {
 	// the text as long.
 	key     []byte
 	keyHash origin.KeyHash
-	known   *origin.KnownKey[*client]
+	known   *origin.KnownKey[client]
 }
 
 func newConn(c net.Conn, s *Server) *conn {

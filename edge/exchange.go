@@ -28,12 +28,12 @@ type exchange struct {
 
 	id      []byte // the request id, in idSpace
 	route   metrics.Route
-	known   *origin.KnownKey[*client] // its key, valid or not
-	client  *client                   // once authenticated
-	limits  limiter.Decision          // once limited
-	limited bool                      // limits is set
-	query   origin.Query              // once parsed
-	page    cache.Result              // once looked up
+	known   *origin.KnownKey[client] // its key, valid or not
+	client  *client                  // once authenticated
+	limits  limiter.Decision         // once limited
+	limited bool                     // limits is set
+	query   origin.Query             // once parsed
+	page    cache.Result             // once looked up
 	outcome metrics.Outcome
 	failed  failure // once answered so
 	steps   [steps]cache.Span

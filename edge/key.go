@@ -26,7 +26,7 @@ type client struct {
 	policy          []byte // RateLimit-Policy
 	broken          error  // its limit cannot be enforced, so nothing is served
 
-	shown atomic.Pointer[shown]
+	shown *atomic.Pointer[shown]
 }
 
 func policyOf(l origin.Limit) (limiter.Policy, error) {
@@ -66,14 +66,14 @@ func (s *Server) workspaceBucket(workspace uuid.UUID, l origin.Limit) (*limiter.
 
 // newClient makes a client of a key, or of a key that has changed: then its
 // bucket goes on, under the new limit.
-func (s *Server) newClient(k origin.Key, before *client) *client {
-	c := &client{limit: k.Limit.Burst, workspaceLimit: k.WorkspaceLimit.Burst}
+func (s *Server) newClient(k origin.Key, before client) client {
+	c := client{limit: k.Limit.Burst, workspaceLimit: k.WorkspaceLimit.Burst, shown: new(atomic.Pointer[shown])}
 	policy, err := policyOf(k.Limit)
 	if err != nil {
 		c.broken = err
 		return c
 	}
-	if before != nil && before.bucket != nil {
+	if before.bucket != nil {
 		c.bucket = before.bucket
 		c.bucket.SetPolicy(policy)
 	} else {
@@ -141,7 +141,7 @@ func (s *Server) authenticate(x *exchange) failure {
 		x.passed(stepKey)
 	}
 	x.known = c.known
-	key, client := &c.known.Key, c.known.Value
+	key, client := &c.known.Key, &c.known.Value
 	switch {
 	case !key.Valid(x.now):
 		return s.unauthorised(x, keyRefused)
@@ -159,7 +159,7 @@ func (s *Server) authenticate(x *exchange) failure {
 // Keys is what is to be told of changes of keys (stream.FollowKeys).
 func (s *Server) Keys() stream.KeyListener { return keyListener{s.keyring} }
 
-type keyListener struct{ *origin.Keyring[*client] }
+type keyListener struct{ *origin.Keyring[client] }
 
 // Changed implements stream.KeyListener.
 func (l keyListener) Changed(c stream.Change) {

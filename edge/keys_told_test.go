@@ -166,7 +166,7 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 				for n := range keys {
 					d.rows[keyNumber(n)] = origin.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true}
 				}
-				ring := origin.NewKeyring(d.lookup, func(origin.Key, *client) *client { return nil }, time.Minute)
+				ring := origin.NewKeyring(d.lookup, func(origin.Key, client) client { return client{} }, time.Minute)
 				defer ring.Close()
 				log := stream.FollowKeys(d.log)
 				log.Tell(keyListener{ring})
@@ -178,7 +178,7 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 				for n := range keys { // sparse or dense, each kept by whoever uses it
 					pace := []time.Duration{3 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second}[n%3]
 					all.Go(func() {
-						var known *origin.KnownKey[*client]
+						var known *origin.KnownKey[client]
 						for ; ctx.Err() == nil; time.Sleep(d.pause(2 * pace)) {
 							now := time.Now()
 							if !ring.StillKnown(known, now) {

@@ -47,7 +47,7 @@ type Server struct {
 	cache   *cache.Cache
 	limiter *limiter.Limiter
 	origin  *origin.Origin
-	keyring *origin.Keyring[*client]
+	keyring *origin.Keyring[client]
 	guard   *guard
 	metrics *metrics.Edge
 	logger  *slog.Logger

@@ -3,6 +3,7 @@
 package limiter
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -24,6 +25,26 @@ func TestInProcessTakeAllocatesNothing(t *testing.T) {
 		if n := testing.AllocsPerRun(2_000, f); n != 0 {
 			t.Errorf("%s: %v allocations", what, n)
 		}
+	}
+}
+
+// Nor where many keys come in turn, whose buckets are full again each time.
+func TestSparseTakesAllocateNothing(t *testing.T) {
+	time := new(clock)
+	l := open(t, Options{Clock: time.now})
+	buckets := make([]*Bucket, 100*shards)
+	for i := range buckets {
+		buckets[i] = l.Bucket(KeyBucket("w", fmt.Sprint(i)), policy(t, 1e6, 1000))
+		l.Take(buckets[i], nil)
+		time.advance(micros(1_000))
+	}
+	i := 0
+	if n := testing.AllocsPerRun(2*len(buckets), func() {
+		time.advance(micros(apart))
+		l.Take(buckets[i%len(buckets)], nil)
+		i++
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
 	}
 }
 

@@ -10,18 +10,21 @@ import (
 
 // Bucket is a handle on one bucket: its key, its policy and this node's lease.
 // Keep it with what is limited, and use it from any number of goroutines.
+//
+// What every request needs comes first, and fills one cache line.
 type Bucket struct {
-	policy atomic.Pointer[Policy]
-	stripe *stripe
-	lease  lease
+	policy  atomic.Pointer[Policy]
+	cell    atomic.Pointer[cell] // in process: where it lay when it was last visited; nil = not yet
+	owner   *Limiter
+	blocked atomic.Bool // its rate is 0
+	stripe  uint8       // of the tally
+	lease   lease
 
 	key    string
-	owner  *Limiter
 	home   atomic.Pointer[dispatcher] // of the Redis node that has the bucket; nil = to be found out
 	listed atomic.Bool                // in the active list of its home
 
-	visiting sync.Mutex // in process: guards own
-	own      [1]call
+	visiting sync.Mutex // in process: held during a flight
 }
 
 // Bucket returns the handle on the bucket of that key, under policy p: see
@@ -37,7 +40,12 @@ func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 			if _, there = l.handles.LoadOrStore(key, mine); there {
 				continue
 			}
-			runtime.AddCleanup(b, func(l *Limiter) { l.handles.CompareAndDelete(key, mine) }, l)
+			runtime.AddCleanup(b, func(l *Limiter) {
+				l.handles.CompareAndDelete(key, mine)
+				if l.local != nil {
+					l.local.leave(key)
+				}
+			}, l)
 			return b
 		}
 		if b := found.(weak.Pointer[Bucket]).Value(); b != nil {
@@ -52,7 +60,7 @@ func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 
 func (l *Limiter) newBucket(key string, p Policy) *Bucket {
 	b := &Bucket{key: key, owner: l, stripe: l.tally.stripe()}
-	b.policy.Store(&p)
+	b.put(&p)
 	b.lease.policy, b.lease.demand = p, demand{at: l.now()}
 	if l.local == nil {
 		b.lease.life, b.lease.budget = leaseLife, int64(l.budget/time.Microsecond)
@@ -81,7 +89,12 @@ func (b *Bucket) Policy() Policy { return *b.policy.Load() }
 // SetPolicy puts another policy in force from the next Take on: what the node
 // holds goes back under the old one first. The bucket keeps its filled share.
 func (b *Bucket) SetPolicy(p Policy) {
-	b.policy.Store(&p)
+	b.put(&p)
 	b.lease.shut()
 	b.owner.want(b)
+}
+
+func (b *Bucket) put(p *Policy) {
+	b.policy.Store(p)
+	b.blocked.Store(p.r == 0)
 }

@@ -58,9 +58,9 @@ type lease struct {
 	word    atomic.Uint64
 	until   atomic.Int64  // the balance may be spent before
 	deny    atomic.Int64  // before this time there is no token
-	low     atomic.Int64  // a balance below it starts a prefetch
-	wanted  atomic.Bool   // on its way to the dispatcher, or in flight
 	busy    atomic.Bool   // so many requests that not each is shown its own level
+	wanted  atomic.Bool   // on its way to the dispatcher, or in flight
+	low     atomic.Int64  // a balance below it starts a prefetch
 	seen    atomic.Uint32 // how often view was renewed
 	refused atomic.Int64  // requests, ever
 	ill     atomic.Int64  // before this time the node decides alone: see lose and convalesce

@@ -20,13 +20,20 @@ func (b *Bucket) Level() Level {
 		return Level{}
 	}
 	now, p, l := b.owner.now(), b.policy.Load(), &b.lease
+	if c := b.cell.Load(); c != nil {
+		return c.level(l.holds(now), now)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if a := l.local; a != nil {
 		left := max(0, a.level) / a.cost()
 		return Level{Remaining: left, Full: untilFull(p, left*p.p)}
 	}
-	units := max(0, min(p.units(), l.view.levelNow(*p, now)+(l.holds(now)+l.ret+l.giving)*p.p))
+	return levelOf(p, l.view.levelNow(*p, now)+(l.holds(now)+l.ret+l.giving)*p.p)
+}
+
+func levelOf(p *Policy, units int64) Level {
+	units = max(0, min(p.units(), units))
 	return Level{Remaining: units / p.p, Full: untilFull(p, units)}
 }
 

@@ -16,7 +16,8 @@
 //	                             └─ budget missed, breaker open: local bucket,
 //	                                 rate/N and burst/N ──> debt, on return
 //	Return ── back into the lease, or with its next call
-//	no Redis: the same leases, on buckets in this process, visited at once
+//	no Redis: the same leases, on buckets in this process, visited at once;
+//	          sparse requests take their token from there themselves
 //
 // lease.go is a node's state machine, bucket.go (and token_bucket.lua) the
 // shared bucket's: both without I/O or clock. dispatcher.go brings them together.
@@ -272,15 +273,14 @@ func (l *Limiter) visit(b *Bucket, now, mine int64) verdict {
 				return v
 			}
 		}
-		c := &b.own[0]
-		c.key = b.key
-		if !b.lease.depart(c, b.Policy(), now, mine, false) {
+		c, p := call{key: b.key}, b.policy.Load()
+		if !b.lease.depart(&c, *p, now, mine, false) {
 			return denied
 		}
-		l.tally.departed(c)
-		_ = l.local.visit(context.Background(), b.own[:]) // never fails
-		b.lease.land(c, c.now, c.now, min(mine, c.granted))
-		l.tally.landed(c)
+		l.tally.departed(&c)
+		b.cell.Store(l.local.call(b.cell.Load(), p, &c))
+		b.lease.land(&c, c.now, c.now, min(mine, c.granted))
+		l.tally.landed(&c)
 		if c.leased > 0 {
 			l.router.watch(b)
 		}

@@ -57,7 +57,7 @@ type stripe struct {
 }
 
 // stripe hands the counters out in turn, to buckets.
-func (t *tally) stripe() *stripe { return &t.stripes[t.next.Add(1)%stripes] }
+func (t *tally) stripe() uint8 { return uint8(t.next.Add(1) % stripes) }
 
 func (s *stripe) count(d Decision) {
 	result := 0

@@ -19,9 +19,9 @@ func (l *Limiter) take(now int64, key, workspace *Bucket) Decision {
 	d := l.decide(now, key, workspace)
 	switch {
 	case key != nil:
-		key.stripe.count(d)
+		l.tally.stripes[key.stripe].count(d)
 	case workspace != nil:
-		workspace.stripe.count(d)
+		l.tally.stripes[workspace.stripe].count(d)
 	default:
 		l.tally.stripes[0].count(d)
 	}
@@ -32,9 +32,9 @@ func (l *Limiter) take(now int64, key, workspace *Bucket) Decision {
 // and knows it.
 func (l *Limiter) decide(now int64, key, workspace *Bucket) Decision {
 	switch {
-	case key != nil && key.policy.Load().r == 0:
+	case key != nil && key.blocked.Load():
 		return Decision{RetryAfter: blockedRetry, Refused: Key, Source: SourceBlocked}
-	case workspace != nil && workspace.policy.Load().r == 0:
+	case workspace != nil && workspace.blocked.Load():
 		return Decision{RetryAfter: blockedRetry, Refused: Workspace, Source: SourceBlocked}
 	case key == nil && workspace == nil:
 		return Decision{Allowed: true, Source: SourceUnlimited}
@@ -68,6 +68,9 @@ func (l *Limiter) decide(now int64, key, workspace *Bucket) Decision {
 
 func (l *Limiter) spend(b *Bucket, now int64) verdict {
 	v, prefetch := b.lease.spend(now)
+	if v == empty && b.sip(now) {
+		return spent
+	}
 	if prefetch {
 		l.tally.prefetches.Add(1)
 		l.want(b)

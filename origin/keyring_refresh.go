@@ -38,6 +38,7 @@ func (r *Keyring[T]) update(hashes []KeyHash) error {
 // remember keeps what a look-up found that began at that moment. The shard is locked.
 func (r *Keyring[T]) remember(s *keyShard[T], hash KeyHash, key Key, at time.Duration) {
 	var before T
+	key.Run = r.told.one(key.Run)
 	k := &KnownKey[T]{Key: key, lastUsed: at}
 	k.checked.Store(int64(at))
 	k.used.Store(true)

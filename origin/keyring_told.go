@@ -66,6 +66,15 @@ func (t *told) recently(now time.Duration) bool {
 	return p != nil && now-p.until <= keyRefresh
 }
 
+// one returns the proof's own text where it says the same: to compare a key's
+// with it on each request then touches neither.
+func (t *told) one(run string) string {
+	if p := t.proof.Load(); p != nil && p.run == run {
+		return p.run
+	}
+	return run
+}
+
 // run is when the server was started that changes are told of, if that is known.
 func (t *told) run() string {
 	if p := t.proof.Load(); p != nil {
@@ -120,7 +129,7 @@ func (r *Keyring[T]) AllChanged() {
 // and until until, on the server that was started at run. Proven and Unproven
 // have one caller at a time.
 func (r *Keyring[T]) Proven(since, until time.Time, run string) {
-	is := &proof{since: r.at(since), until: r.at(until), run: run}
+	is := &proof{since: r.at(since), until: r.at(until), run: r.told.one(run)}
 	if was := r.told.proof.Load(); was != nil && (was.since != is.since || was.run != is.run) {
 		r.Unproven()
 	}

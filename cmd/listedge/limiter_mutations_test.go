@@ -31,6 +31,12 @@ func TestLimiterMutations(t *testing.T) {
 		one("denied only to the next token", "TestRequestsHardlyEverAskRedis", "deny.go", "pause = pauseOf(pause, l.patience, l.policy)", ""),
 		one("denied for longer than there is no token", "TestSmallBurstsAreAsPerRequest", "deny.go", "l.deny.Store(now + pause)", "l.deny.Store(now + 2*pause)"),
 
+		// Sparse requests in process.
+		one("spent before it is there", "TestSparseRequestsAreAsExactAsOthers", "sip.go", "now < s.ts || level < s.policy.p", "now < s.ts"),
+		one("by the policy before", "TestSparseRequestsAreAsExactAsOthers", "sip.go", "c.policy == p && now", "now"),
+		one("from a bucket that was dropped", "TestADroppedBucketIsFoundAgain", "sip.go", "!c.gone && c.policy", "c.policy"),
+		one("a bucket goes with its handle", "TestABucketOutlivesItsHandle", "local.go", "!c.kept && c.state.untilAbsent(0) <= now-c.state.ts", "!c.kept"),
+
 		// The breaker.
 		one("the breaker never opens", "TestBudgetAndBreakerToTheMillisecond", "dispatcher.go", "return c.ConsecutiveFailures >= tripAfter", "return false"),
 		one("nobody probes", "TestBudgetAndBreakerToTheMillisecond", "dispatcher.go", "if d.failing() {\n\t\t\t\td.probe()", "if false {"),

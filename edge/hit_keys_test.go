@@ -1,0 +1,189 @@
+//go:build !race
+
+package edge
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"hash/crc32"
+	"log/slog"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/valyala/fasthttp"
+
+	"listedge/cache"
+	"listedge/limiter"
+	"listedge/metrics"
+	"listedge/origin"
+	"listedge/stream"
+)
+
+// A hit where so many keys ask in turn, each of a workspace of its own with a
+// page of its own: what the processor's cache does not hold is waited for.
+func BenchmarkHitKeys(b *testing.B) {
+	for _, n := range []int{10, 100_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s, texts := hitServerOf(b, n)
+			ctx := &fasthttp.RequestCtx{}
+			ctx.Init2(newConn(&wire{}, s), nil, false)
+			ctx.Request.SetRequestURI("/v1/items")
+			w, sent := bufio.NewWriterSize(ctx.Conn(), writeBuffer), ctx.Conn().(*conn).Conn.(*wire)
+			i := 0
+			hit := func() {
+				ctx.Request.Header.SetBytesV("X-Api-Key", texts[i])
+				if i++; i == len(texts) {
+					i = 0
+				}
+				sent.written = sent.written[:0]
+				serveInto(b, s, ctx, w)
+			}
+			for range 2 * n { // as it is in the long run
+				hit()
+			}
+			runtime.GC()
+			b.ReportAllocs()
+			before := processorTime(b)
+			for b.Loop() {
+				hit()
+			}
+			b.ReportMetric(float64(processorTime(b)-before)/float64(b.N), "cpu-ns/op")
+			b.StopTimer()
+			for _, text := range texts[:10] { // all of it from memory
+				ctx.Request.Header.SetBytesV("X-Api-Key", text)
+				if got := answerTo(b, s, ctx); got.header("Cache-Status") != string(statusMemory) {
+					b.Fatalf("no hit: %+v", got)
+				}
+			}
+		})
+	}
+}
+
+// processorTime is what the process has used, its other goroutines included.
+func processorTime(b *testing.B) time.Duration {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
+// hitServerOf follows changes and has a page in memory for each of n keys,
+// which it returns in no order.
+func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
+	pages, err := cache.New(cache.Options{Memory: 1 << 30, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second,
+		Follow: &cache.Follow{Log: beating(b), Node: "node", Bound: time.Hour, Logger: slog.New(slog.DiscardHandler)}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for pages.Mode() != cache.ModeFollowed {
+		time.Sleep(time.Millisecond)
+	}
+	limits := limiter.New(limiter.Options{})
+	const run = "2026-01-01 00:00:00+00"
+	keys := make(map[origin.KeyHash]origin.Key, n)
+	s := New(Options{
+		Cache: pages, Limiter: limits, Metrics: metrics.New("test", "").Edge, Logger: slog.New(slog.DiscardHandler), Grace: time.Hour,
+		Lookup: func(_ context.Context, hashes []origin.KeyHash, _ string) (map[origin.KeyHash]origin.Key, error) {
+			found := make(map[origin.KeyHash]origin.Key, len(hashes))
+			for _, h := range hashes {
+				k := keys[h]
+				k.Run = strings.Clone(run) // as a row brings it
+				found[h] = k
+			}
+			return found, nil
+		},
+	})
+	b.Cleanup(func() {
+		_ = s.Shutdown(context.Background())
+		_ = pages.Close(context.Background())
+		_ = limits.Close(context.Background())
+	})
+	s.keyring.Proven(time.Now().Add(-time.Second), time.Now().Add(time.Hour), run)
+
+	random := rand.New(rand.NewPCG(1, 2))
+	texts := make([][]byte, n)
+	for i := range n {
+		texts[i] = keyText(random)
+		hash, ok := origin.HashKey(texts[i])
+		if !ok {
+			b.Fatalf("BUG: %s is no key", texts[i])
+		}
+		keys[hash] = origin.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true, Limit: origin.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
+	}
+	fill := cache.Fill{Primary: func(context.Context, string) (cache.Filled, error) {
+		return cache.Filled{Body: []byte(`{"data":[],"nextCursor":null`), Snapshot: "100:100:"}, nil
+	}}
+	var loading sync.WaitGroup
+	const workers = 64 // look-ups and pages are stored in batches
+	for w := range workers {
+		loading.Go(func() {
+			for i := w; i < n; i += workers {
+				hash, _ := origin.HashKey(texts[i])
+				known, err := s.keyring.Load(b.Context(), hash)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				q := origin.Query{Workspace: known.Key.Workspace, Limit: defaultLimit}
+				if _, err := pages.Forward(appendPageKey(nil, &q, nil), stream.Pair{Workspace: q.Workspace}, fill); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	loading.Wait()
+	random.Shuffle(n, func(i, j int) { texts[i], texts[j] = texts[j], texts[i] })
+	return s, texts
+}
+
+// beating is a log without changes, which proves that there are none.
+func beating(b *testing.B) *stream.Local {
+	log, ctx := stream.NewLocal(), b.Context()
+	if err := log.SetEpoch(ctx, "", "e"); err != nil {
+		b.Fatal(err)
+	}
+	beat := func(at uint64) {
+		nonces, _ := log.Probes(ctx)
+		if err := log.Append(ctx, "e", stream.Entry{Position: stream.Position{Term: 1, N: at}, Heartbeat: &stream.Heartbeat{LSN: 1, Snapshot: "100:100:", Server: "s/1", Nonces: nonces}}); err != nil {
+			b.Error(err)
+		}
+	}
+	if err := log.Append(ctx, "e", stream.Entry{Position: stream.Position{Term: 1, N: 1}, Take: &stream.Take{}}); err != nil {
+		b.Fatal(err)
+	}
+	stopped := make(chan struct{})
+	b.Cleanup(func() { <-stopped })
+	go func() {
+		defer close(stopped)
+		for at := uint64(2); ctx.Err() == nil; at++ {
+			beat(at)
+			select {
+			case <-ctx.Done():
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}()
+	return log
+}
+
+func keyText(random *rand.Rand) []byte {
+	const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+	text := []byte("lk_")
+	for range 34 {
+		text = append(text, base62[random.IntN(len(base62))])
+	}
+	sum := [6]byte{}
+	for i, n := len(sum)-1, crc32.ChecksumIEEE(text[len("lk_"):]); i >= 0; i-- {
+		sum[i], n = base62[n%uint32(len(base62))], n/uint32(len(base62))
+	}
+	return append(text, sum[:]...)
+}
