@@ -51,3 +51,10 @@ func (f *flights) do(name string, look func() (Result, error)) (Result, error) {
 	<-of.landed
 	return of.r, of.err
 }
+
+// flying says whether somebody leads the name's flight.
+func (f *flights) flying(name []byte) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.up[string(name)] != nil
+}
