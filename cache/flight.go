@@ -162,7 +162,7 @@ func (l *lookUp) near() (Result, bool) {
 		return r, true
 	}
 	l.held, l.source, l.began = r.Page, Memory, time.Now()
-	p := c.fromRedis(c.ctx, l.key, l.pair)
+	p := c.fromRedis(c.ctx, l.key, l.pair, true)
 	if p == nil {
 		return Result{}, false
 	}
@@ -213,14 +213,26 @@ func (l *lookUp) whole() (Result, error) {
 }
 
 // fromRedis returns the key's page in Redis, if it has one, as it stands to
-// the changes known here.
-func (c *Cache) fromRedis(ctx context.Context, key []byte, pair stream.Pair) *Page {
+// the changes known here. How old a page is that stands, its node knows better
+// than Redis; one that does not is asked for again, with its age, where a stale
+// page is of use.
+func (c *Cache) fromRedis(ctx context.Context, key []byte, pair stream.Pair, useStale bool) *Page {
 	if c.redis == nil {
 		return nil
 	}
-	p := c.redis.get(ctx, key)
-	if p != nil && c.follow.on() && c.follow.trusted(time.Now()) {
-		c.follow.adopt(p, pair)
+	trusted := c.follow.on() && c.follow.trusted(time.Now())
+	if trusted {
+		p := c.redis.get(ctx, key)
+		if p == nil || c.follow.adopt(p, pair) {
+			return p
+		}
+		if !useStale {
+			return nil
+		}
+	}
+	p := c.redis.getAged(ctx, key)
+	if p != nil && trusted {
+		c.follow.adopt(p, pair) // it may have been replaced
 	}
 	return p
 }
@@ -238,7 +250,7 @@ func (c *Cache) fromFleet(ctx context.Context, key []byte, pair stream.Pair) *Pa
 	mine := c.redis.claim(ctx, key)
 	for _, wait := range fleetWaits {
 		// Whose turn it is looks once more, too: the one before may just have ended.
-		if p := c.fromRedis(ctx, key, pair); p != nil && c.judge(p, time.Now()) == fresh {
+		if p := c.fromRedis(ctx, key, pair, false); p != nil && c.judge(p, time.Now()) == fresh {
 			if mine {
 				c.release(key)
 			}
