@@ -1,6 +1,9 @@
 package cache
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // flights are the look-ups under way, each by its name. Of all who ask for one
 // page at once, one leads the look-up and the others wait for what it brings.
@@ -38,6 +41,24 @@ func (f *flights) land(of *flight) {
 	delete(f.up, of.name)
 	f.mu.Unlock()
 	close(of.landed)
+}
+
+// wait waits for the flight to land, and says whether it has; no timer is set
+// for one that its leader has landed already.
+func (f *flight) wait(until time.Time) bool {
+	select {
+	case <-f.landed:
+		return true
+	default:
+	}
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-f.landed:
+		return true
+	case <-timer.C:
+		return false
+	}
 }
 
 // do leads the name's flight, unless somebody does, and waits for it to land.

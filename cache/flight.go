@@ -37,12 +37,11 @@ func (c *Cache) Bypass(key []byte, pair stream.Pair, fill Fill) (Result, error) 
 			return Result{Page: p, Age: c.age(p, arrived), Source: Memory, ByAge: !c.follow.on()}, nil
 		}
 	}
-	timer := time.NewTimer(c.options.FillTimeout)
-	defer timer.Stop()
+	until := arrived.Add(c.options.FillTimeout)
 	owned := bytes.Clone(key)
 	for {
 		// Collapsed apart from look-ups that the caches may answer.
-		r, err := c.await(string(key)+" bypass", owned, nil, timer.C, nil, func() (Result, error) {
+		r, err := c.await(string(key)+" bypass", owned, nil, until, nil, func() (Result, error) {
 			ctx, cancel := context.WithTimeout(c.ctx, c.options.FillTimeout)
 			defer cancel()
 			return c.read(ctx, owned, pair, nil, Origin, Fill{Primary: fill.Primary, Compress: fill.Compress})
@@ -66,13 +65,12 @@ func (c *Cache) join(key []byte, pair stream.Pair, held *Page, fill Fill) (Resul
 	if held != nil && c.remaining(held) > stalePatience {
 		patience = min(patience, stalePatience)
 	}
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
 	arrived := time.Now()
+	until := arrived.Add(patience)
 	owned := bytes.Clone(key) // which a flight may outlive the caller with
 	for {
 		l := &lookUp{cache: c, key: owned, pair: pair, fill: fill}
-		r, err := c.await(string(key), owned, held, timer.C, l.near, l.far)
+		r, err := c.await(string(key), owned, held, until, l.near, l.far)
 		if err == nil && r.Err == nil && r.Collapsed && r.Page.begun.Before(arrived) && c.judge(r.Page, time.Now()) != fresh {
 			continue // read before this request came, by a slow flight, and too old by now
 		}
@@ -80,15 +78,13 @@ func (c *Cache) join(key []byte, pair stream.Pair, held *Page, fill Fill) (Resul
 	}
 }
 
-// await is one flight's worth of waiting.
-func (c *Cache) await(name string, key []byte, held *Page, patience <-chan time.Time, near func() (Result, bool), far func() (Result, error)) (Result, error) {
+// await is one flight's worth of waiting, until then at the most.
+func (c *Cache) await(name string, key []byte, held *Page, until time.Time, near func() (Result, bool), far func() (Result, error)) (Result, error) {
 	flight, leads := c.flights.board(name)
 	if leads {
 		c.lead(flight, near, far)
 	}
-	select {
-	case <-flight.landed:
-	case <-patience:
+	if !flight.wait(until) {
 		if h := c.memory.get(key); h != nil { // one wait in vain is enough
 			c.pause(h)
 		}

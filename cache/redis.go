@@ -79,12 +79,13 @@ func (r *redisTier) getAged(ctx context.Context, key []byte) (p *Page) {
 func (r *redisTier) page(key []byte, value *redis.StringCmd, remaining time.Duration, now time.Time) (*Page, error) {
 	bytes, err := value.Bytes()
 	switch {
+	case err == nil:
 	case errors.Is(err, redis.Nil):
 		return nil, nil
 	case redis.HasErrorPrefix(err, "WRONGTYPE"): // no failure: Redis answered
 		r.corrupt.Add(1)
 		return nil, nil
-	case err != nil:
+	default:
 		return nil, err
 	}
 	p, err := decode(bytes, key, remaining, now)
