@@ -1,6 +1,9 @@
 package cache
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // flights are the look-ups under way, each by its name. Of all who ask for one
 // page at once, one leads the look-up and the others wait for what it brings.
@@ -40,6 +43,24 @@ func (f *flights) land(of *flight) {
 	close(of.landed)
 }
 
+// wait waits for the flight to land, and says whether it has; no timer is set
+// for one that its leader has landed already.
+func (f *flight) wait(until time.Time) bool {
+	select {
+	case <-f.landed:
+		return true
+	default:
+	}
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-f.landed:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
 // do leads the name's flight, unless somebody does, and waits for it to land.
 func (f *flights) do(name string, look func() (Result, error)) (Result, error) {
 	of, leads := f.board(name)
@@ -50,4 +71,11 @@ func (f *flights) do(name string, look func() (Result, error)) (Result, error) {
 	}
 	<-of.landed
 	return of.r, of.err
+}
+
+// flying says whether somebody leads the name's flight.
+func (f *flights) flying(name []byte) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.up[string(name)] != nil
 }

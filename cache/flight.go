@@ -37,12 +37,11 @@ func (c *Cache) Bypass(key []byte, pair stream.Pair, fill Fill) (Result, error) 
 			return Result{Page: p, Age: c.age(p, arrived), Source: Memory, ByAge: !c.follow.on()}, nil
 		}
 	}
-	timer := time.NewTimer(c.options.FillTimeout)
-	defer timer.Stop()
+	until := arrived.Add(c.options.FillTimeout)
 	owned := bytes.Clone(key)
 	for {
 		// Collapsed apart from look-ups that the caches may answer.
-		r, err := c.await(string(key)+" bypass", owned, nil, timer.C, nil, func() (Result, error) {
+		r, err := c.await(string(key)+" bypass", owned, nil, until, nil, func() (Result, error) {
 			ctx, cancel := context.WithTimeout(c.ctx, c.options.FillTimeout)
 			defer cancel()
 			return c.read(ctx, owned, pair, nil, Origin, Fill{Primary: fill.Primary, Compress: fill.Compress})
@@ -66,13 +65,12 @@ func (c *Cache) join(key []byte, pair stream.Pair, held *Page, fill Fill) (Resul
 	if held != nil && c.remaining(held) > stalePatience {
 		patience = min(patience, stalePatience)
 	}
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
 	arrived := time.Now()
+	until := arrived.Add(patience)
 	owned := bytes.Clone(key) // which a flight may outlive the caller with
 	for {
 		l := &lookUp{cache: c, key: owned, pair: pair, fill: fill}
-		r, err := c.await(string(key), owned, held, timer.C, l.near, l.far)
+		r, err := c.await(string(key), owned, held, until, l.near, l.far)
 		if err == nil && r.Err == nil && r.Collapsed && r.Page.begun.Before(arrived) && c.judge(r.Page, time.Now()) != fresh {
 			continue // read before this request came, by a slow flight, and too old by now
 		}
@@ -80,15 +78,13 @@ func (c *Cache) join(key []byte, pair stream.Pair, held *Page, fill Fill) (Resul
 	}
 }
 
-// await is one flight's worth of waiting.
-func (c *Cache) await(name string, key []byte, held *Page, patience <-chan time.Time, near func() (Result, bool), far func() (Result, error)) (Result, error) {
+// await is one flight's worth of waiting, until then at the most.
+func (c *Cache) await(name string, key []byte, held *Page, until time.Time, near func() (Result, bool), far func() (Result, error)) (Result, error) {
 	flight, leads := c.flights.board(name)
 	if leads {
 		c.lead(flight, near, far)
 	}
-	select {
-	case <-flight.landed:
-	case <-patience:
+	if !flight.wait(until) {
 		if h := c.memory.get(key); h != nil { // one wait in vain is enough
 			c.pause(h)
 		}
@@ -162,7 +158,7 @@ func (l *lookUp) near() (Result, bool) {
 		return r, true
 	}
 	l.held, l.source, l.began = r.Page, Memory, time.Now()
-	p := c.fromRedis(c.ctx, l.key, l.pair)
+	p := c.fromRedis(c.ctx, l.key, l.pair, true)
 	if p == nil {
 		return Result{}, false
 	}
@@ -213,14 +209,26 @@ func (l *lookUp) whole() (Result, error) {
 }
 
 // fromRedis returns the key's page in Redis, if it has one, as it stands to
-// the changes known here.
-func (c *Cache) fromRedis(ctx context.Context, key []byte, pair stream.Pair) *Page {
+// the changes known here. How old a page is that stands, its node knows better
+// than Redis; one that does not is asked for again, with its age, where a stale
+// page is of use.
+func (c *Cache) fromRedis(ctx context.Context, key []byte, pair stream.Pair, useStale bool) *Page {
 	if c.redis == nil {
 		return nil
 	}
-	p := c.redis.get(ctx, key)
-	if p != nil && c.follow.on() && c.follow.trusted(time.Now()) {
-		c.follow.adopt(p, pair)
+	trusted := c.follow.on() && c.follow.trusted(time.Now())
+	if trusted {
+		p := c.redis.get(ctx, key)
+		if p == nil || c.follow.adopt(p, pair) {
+			return p
+		}
+		if !useStale {
+			return nil
+		}
+	}
+	p := c.redis.getAged(ctx, key)
+	if p != nil && trusted {
+		c.follow.adopt(p, pair) // it may have been replaced
 	}
 	return p
 }
@@ -238,7 +246,7 @@ func (c *Cache) fromFleet(ctx context.Context, key []byte, pair stream.Pair) *Pa
 	mine := c.redis.claim(ctx, key)
 	for _, wait := range fleetWaits {
 		// Whose turn it is looks once more, too: the one before may just have ended.
-		if p := c.fromRedis(ctx, key, pair); p != nil && c.judge(p, time.Now()) == fresh {
+		if p := c.fromRedis(ctx, key, pair, false); p != nil && c.judge(p, time.Now()) == fresh {
 			if mine {
 				c.release(key)
 			}

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -165,6 +166,10 @@ const (
 // redisTick is the unit of Redis' clock, which rounds what remains up.
 const redisTick = time.Millisecond
 
+// untold stands for how long Redis will still keep an entry, where it was not
+// asked.
+const untold = time.Duration(math.MaxInt64)
+
 var errForeign = errors.New("not a page of this key and version")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -188,7 +193,8 @@ func (p *Page) encode(key []byte, life time.Duration) []byte {
 }
 
 // decode reads what encode wrote; the page keeps b. remaining is the time
-// Redis will still keep the entry, now the reader's clock before it asked.
+// Redis will still keep the entry, or untold, now the reader's clock before it
+// asked.
 //
 // The age has two lower bounds, and the larger one counts: how much of the
 // life Redis has run down (no clocks are compared, but an entry that reached

@@ -503,6 +503,25 @@ func TestForgottenPairs(t *testing.T) {
 	})
 }
 
+// A page whose writer's clock is ahead looks younger than it is. It is taken for
+// as young as this node's proof, and for no younger.
+func TestAnAdoptedPageIsNoYoungerThanTheProof(t *testing.T) {
+	virtually(t, func(t *trackerTest) {
+		proven := time.Now()
+		time.Sleep(testBound / 2)
+		for read, want := range map[time.Time]time.Time{
+			time.Now():               proven,
+			proven.Add(-time.Minute): proven.Add(-time.Minute),
+		} {
+			p := page(t.T, "100:100:")
+			p.Epoch, p.Position, p.Proof = "e", t.last, read
+			if !t.adopt(p, listA) || !p.Proof.Equal(want) {
+				t.Errorf("%v after the proof", p.Proof.Sub(proven))
+			}
+		}
+	})
+}
+
 // Before a node has proof it adopts nothing, whatever it read.
 func TestAdoptBeforeProof(t *testing.T) {
 	tr := newTracker(testBound, testFill)

@@ -278,6 +278,45 @@ func TestEntryReplacedWhileItIsRead(t *testing.T) {
 	}
 }
 
+// Where changes are followed, how old a page is that stands is told by the
+// node's proof; of one that does not, Redis is asked. The clocks are of no help:
+// the writer's is an hour ahead.
+func TestFollowedPagesOfRedis(t *testing.T) {
+	_, client := startRedis(t)
+	b, c := followed(t, Options{Redis: client})
+	const life, age = 2 * time.Minute, 30 * time.Second // TTL and MaxStale
+	write := func(key []byte) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		p := NewPage([]byte("page"), "next of page", time.Now().Add(time.Hour-age))
+		p.Epoch, p.Position = b.epoch, b.at
+		var err error
+		if p.View.Snapshot, err = stream.ParseSnapshot(fmt.Sprintf("%d:%d:", b.xid, b.xid)); err != nil {
+			t.Fatal(err)
+		}
+		if err := client.Set(t.Context(), redisKeyPrefix+string(key), p.encode(key, life), life-age).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(keyOf("stands"))
+	r, err := c.Forward(keyOf("stands"), listA, fails(errPanic))
+	want{body: "page", source: Redis}.check(t, r, err)
+	if r.Page.Proof.After(c.follow.proven()) {
+		t.Error("it looks younger than what is proven")
+	}
+	checkRedis(t, c, 1, 0, 0)
+
+	write(keyOf("stale"))
+	b.change(listA)
+	eventually(t, "the change", func() bool { _, ok := c.Hit(keyOf("stands"), time.Now()); return !ok })
+	r, err = c.Forward(keyOf("stale"), listA, fails(errOrigin))
+	want{body: "page", source: Redis, hadStale: true, err: errOrigin}.check(t, r, err)
+	if r.Age < age {
+		t.Errorf("it looks %v old", r.Age)
+	}
+	checkRedis(t, c, 6, 0, 0) // asked, asked for its age, claimed, asked again, released
+}
+
 // outage is a way for Redis to be away.
 type outage struct {
 	begin, end func() error

@@ -33,7 +33,9 @@ func (t *tracker) revalidate(p *Page) bool {
 }
 
 // adopt is the same test for a page from Redis, which brings its position in
-// the log along; a page that passes stands here from now on.
+// the log along; a page that passes stands here from now on. It equalled the
+// database at the moment of this node's own proof, whatever clocks say of when
+// it was read, and is taken for no younger than that.
 func (t *tracker) adopt(p *Page, pair stream.Pair) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -46,8 +48,14 @@ func (t *tracker) adopt(p *Page, pair stream.Pair) bool {
 	}
 	p.pair, p.whole = state, whole
 	p.sequence.Store(t.sequence)
+	if proven := t.proven(); proven.Before(p.Proof) {
+		p.Proof = proven
+	}
 	return true
 }
+
+// proven is the moment that the last proof is about.
+func (t *tracker) proven() time.Time { return t.start.Add(time.Duration(t.proof.Load())) }
 
 // fillStart is what is remembered when a fill begins.
 type fillStart struct {
@@ -106,7 +114,7 @@ func (t *tracker) accept(start fillStart, p *Page, pair stream.Pair) verdict {
 		return unseen
 	}
 	if standby {
-		p.Proof = t.start.Add(time.Duration(t.proof.Load()))
+		p.Proof = t.proven()
 	}
 	p.Epoch, p.Position = t.epoch, t.position
 	p.sequence.Store(t.sequence)

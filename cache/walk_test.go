@@ -60,6 +60,31 @@ func TestAWalkerJoinsTheReadingAhead(t *testing.T) {
 	}
 }
 
+// No worker is woken for a page that somebody reads already, or has read.
+func TestWhatIsOnItsWayIsNotReadAhead(t *testing.T) {
+	c := open(t, Options{TTL: time.Hour})
+	forward(t, c, keyOf("there"), brings("page"))
+	began, release := make(chan struct{}), make(chan struct{})
+	defer close(release)
+	for i := range aheadWorkers {
+		c.ReadNext(keyOf(fmt.Sprint(i)), listA, Fill{Primary: func(context.Context, string) (Filled, error) {
+			began <- struct{}{}
+			<-release
+			return Filled{}, nil
+		}})
+		<-began
+	}
+	c.ReadNext(keyOf("there"), listA, fails(errPanic))
+	c.ReadNext(keyOf("0"), listA, fails(errPanic))
+	if n := len(c.ahead.queue); n != 0 { // all workers are busy
+		t.Errorf("%d wait", n)
+	}
+	c.ReadNext(keyOf("another"), listA, fails(errPanic))
+	if n := len(c.ahead.queue); n != 1 {
+		t.Errorf("%d wait, one is to", n)
+	}
+}
+
 // Walks leave half of the queue to hot pages, and never wait.
 func TestWalksAreDroppedUnderPressure(t *testing.T) {
 	c := open(t, Options{TTL: time.Hour})

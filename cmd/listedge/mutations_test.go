@@ -96,7 +96,8 @@ func TestMutations(t *testing.T) {
 		{"the snapshot rule on the standby", anySnapshot, "./cache", "TestModel"},
 		{"a standby behind the pair's last change", []edit{{pairs, "return p.View.LSN >= state.lastLSN", "return true"}}, "./cache", "TestModel"},
 		{"a standby behind where the node joined", []edit{{rules, "p.View.LSN < t.joinLSN || ", ""}}, "./cache", "TestModel"},
-		{"a standby's page proven by when it was asked", []edit{{rules, "\t\tp.Proof = t.start.Add(time.Duration(t.proof.Load()))\n", ""}}, "./cache", "TestStandbys"},
+		{"a standby's page proven by when it was asked", []edit{{rules, "\t\tp.Proof = t.proven()\n", ""}}, "./cache", "TestStandbys"},
+		{"a page from Redis as young as clocks say", []edit{{rules, "proven.Before(p.Proof)", "false"}}, "./cache", "TestAnAdoptedPageIsNoYoungerThanTheProof"},
 		{"a standby of another server", []edit{{rules, "standby && p.View.Server != t.server, ", ""}}, "./cache", "TestStandbys"},
 	})
 }
