@@ -20,6 +20,7 @@ import (
 // Set is.
 type memory struct {
 	pages   *ristretto.Cache[[]byte, *holder]
+	window  *window        // of those that ristretto turned away
 	gates   [64]gate       // get passes any of them, close shuts all: ristretto must not be closed beneath a Get
 	near    sync.Pool      // of them: one that this processor passed last, for its line is there already
 	passed  atomic.Uint32  // how many gates near was given
@@ -57,6 +58,8 @@ func newMemory(budget int64) (*memory, error) {
 	m := &memory{}
 	m.near.New = func() any { return &m.gates[m.passed.Add(1)%uint32(len(m.gates))] }
 	maxCost := int64(float64(budget) * budgetShare)
+	m.window = newWindow(int64(float64(maxCost)*windowShare), func() { m.evicted.Add(1) })
+	maxCost -= m.window.most
 	var err error
 	m.pages, err = ristretto.NewCache(&ristretto.Config[[]byte, *holder]{
 		NumCounters: max(1000, 10*maxCost/typicalPage),
@@ -68,6 +71,7 @@ func newMemory(budget int64) (*memory, error) {
 				m.evicted.Add(1)
 			}
 		},
+		OnReject: func(i *ristretto.Item[*holder]) { m.window.keep(i.Value, i.Cost, i.Expiration) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("memory tier: %w", err)
@@ -87,17 +91,48 @@ func (m *memory) get(key []byte) *holder {
 	h, ok := m.pages.Get(key)
 	g.RUnlock()
 	m.near.Put(g)
-	if !ok || h.key != string(key) {
-		return nil
+	if ok && h.key == string(key) {
+		return h
+	}
+	h, often, until := m.window.get(key)
+	if often {
+		m.offer(key, h, until)
 	}
 	return h
+}
+
+// offer offers ristretto a page of the window, which it has since heard asked
+// for, unless somebody is putting a newer one.
+func (m *memory) offer(key []byte, h *holder, until time.Time) {
+	mu := m.turn(key)
+	if !mu.TryLock() {
+		return
+	}
+	defer mu.Unlock()
+	m.set(key, h, h.page.Load().size(len(key)), time.Until(until))
+}
+
+// turn is whose holder may put the key.
+func (m *memory) turn(key []byte) *sync.Mutex {
+	return &m.putting[xxhash.Sum64(key)%uint64(len(m.putting))]
+}
+
+// set has ristretto keep the page, or else the window. It is through only when
+// that is done.
+func (m *memory) set(key []byte, h *holder, size int64, life time.Duration) {
+	before := m.window.at(key)
+	if !m.pages.SetWithTTL(key, h, size, life) { // too much at once
+		m.window.keep(h, size, time.Now().Add(life))
+	}
+	m.pages.Wait()
+	m.window.drop(before) // unless it was turned away again
 }
 
 // put keeps the page for as long as it may be served, and returns its holder.
 // A page never replaces one that is newer. Once put has returned, get
 // finds the page, unless there was no room for it.
 func (m *memory) put(key []byte, p *Page, life time.Duration) *holder {
-	mu := &m.putting[xxhash.Sum64(key)%uint64(len(m.putting))]
+	mu := m.turn(key)
 	mu.Lock()
 	defer mu.Unlock()
 	size, grown := p.size(len(key)), int64(0)
@@ -115,8 +150,7 @@ func (m *memory) put(key []byte, p *Page, life time.Duration) *holder {
 	if grown > max(0, m.pages.RemainingCost()) {
 		m.pages.Del(key) // only for a new key does ristretto make room
 	}
-	m.pages.SetWithTTL(key, h, size, life)
-	m.pages.Wait()
+	m.set(key, h, size, life)
 	return h
 }
 
@@ -129,4 +163,6 @@ func (m *memory) close() {
 }
 
 // used is the cost of what is kept, in bytes.
-func (m *memory) used() int64 { return m.pages.MaxCost() - m.pages.RemainingCost() }
+func (m *memory) used() int64 {
+	return m.pages.MaxCost() - m.pages.RemainingCost() + m.window.used()
+}
