@@ -20,7 +20,7 @@ import (
 // Set is.
 type memory struct {
 	pages   *ristretto.Cache[[]byte, *holder]
-	window  *window        // of those that ristretto turned away
+	window  *window        // of those that ristretto does not keep
 	gates   [64]gate       // get passes any of them, close shuts all: ristretto must not be closed beneath a Get
 	near    sync.Pool      // of them: one that this processor passed last, for its line is there already
 	passed  atomic.Uint32  // how many gates near was given
@@ -36,6 +36,8 @@ type gate struct {
 type holder struct {
 	key  string
 	page atomic.Pointer[Page] // never nil once the holder is kept
+	// until is when the page's time ends, in nanoseconds (Unix).
+	until atomic.Int64
 	// pausedUntil is when a failed fill may be tried again, in nanoseconds
 	// since the cache's start. Until then a stale page is served at once.
 	pausedUntil atomic.Int64
@@ -45,6 +47,12 @@ type holder struct {
 	asked atomic.Uint64
 	since atomic.Int64 // when asked began to count, in nanoseconds since the cache's start
 }
+
+// lives says whether the page's time has not ended.
+func (h *holder) lives(now time.Time) bool { return now.UnixNano() < h.until.Load() }
+
+// size is what the page and all around it take, in bytes.
+func (h *holder) size() int64 { return h.page.Load().size(len(h.key)) }
 
 // budgetShare is how much of the memory budget pages may fill. The rest is for
 // what the allocator rounds them up by, an eighth, and for the garbage that
@@ -66,12 +74,12 @@ func newMemory(budget int64) (*memory, error) {
 		MaxCost:     maxCost,
 		BufferItems: 512,
 		KeyToHash:   hash,
+		OnReject:    func(i *ristretto.Item[*holder]) { m.window.keep(i.Value) },
 		OnEvict: func(i *ristretto.Item[*holder]) {
-			if i.Expiration.IsZero() { // else its time had come
-				m.evicted.Add(1)
+			if i.Expiration.IsZero() && i.Value != nil { // else its time had come, or it was gone before
+				m.window.keep(i.Value)
 			}
 		},
-		OnReject: func(i *ristretto.Item[*holder]) { m.window.keep(i.Value, i.Cost, i.Expiration) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("memory tier: %w", err)
@@ -94,22 +102,22 @@ func (m *memory) get(key []byte) *holder {
 	if ok && h.key == string(key) {
 		return h
 	}
-	h, often, until := m.window.get(key)
+	h, often := m.window.get(key)
 	if often {
-		m.offer(key, h, until)
+		m.offer(key, h)
 	}
 	return h
 }
 
 // offer offers ristretto a page of the window, which it has since heard asked
 // for, unless somebody is putting a newer one.
-func (m *memory) offer(key []byte, h *holder, until time.Time) {
+func (m *memory) offer(key []byte, h *holder) {
 	mu := m.turn(key)
 	if !mu.TryLock() {
 		return
 	}
 	defer mu.Unlock()
-	m.set(key, h, h.page.Load().size(len(key)), time.Until(until))
+	m.set(key, h)
 }
 
 // turn is whose holder may put the key.
@@ -119,10 +127,10 @@ func (m *memory) turn(key []byte) *sync.Mutex {
 
 // set has ristretto keep the page, or else the window. It is through only when
 // that is done.
-func (m *memory) set(key []byte, h *holder, size int64, life time.Duration) {
+func (m *memory) set(key []byte, h *holder) {
 	before := m.window.at(key)
-	if !m.pages.SetWithTTL(key, h, size, life) { // too much at once
-		m.window.keep(h, size, time.Now().Add(life))
+	if !m.pages.SetWithTTL(key, h, h.size(), max(1, time.Until(time.Unix(0, h.until.Load())))) { // too much at once
+		m.window.keep(h)
 	}
 	m.pages.Wait()
 	m.window.drop(before) // unless it was turned away again
@@ -135,7 +143,7 @@ func (m *memory) put(key []byte, p *Page, life time.Duration) *holder {
 	mu := m.turn(key)
 	mu.Lock()
 	defer mu.Unlock()
-	size, grown := p.size(len(key)), int64(0)
+	grown := int64(0)
 	h := m.get(key)
 	if h == nil {
 		h = &holder{key: string(key)}
@@ -144,13 +152,14 @@ func (m *memory) put(key []byte, p *Page, life time.Duration) *holder {
 		if old.newer(p) {
 			return h
 		}
-		grown = size - old.size(len(key))
+		grown = p.size(len(key)) - old.size(len(key))
 	}
 	h.page.Store(p)
+	h.until.Store(time.Now().Add(life).UnixNano())
 	if grown > max(0, m.pages.RemainingCost()) {
 		m.pages.Del(key) // only for a new key does ristretto make room
 	}
-	m.set(key, h, size, life)
+	m.set(key, h)
 	return h
 }
 
@@ -160,6 +169,7 @@ func (m *memory) close() {
 		defer m.gates[i].Unlock()
 	}
 	m.pages.Close()
+	m.window.close()
 }
 
 // used is the cost of what is kept, in bytes.

@@ -65,7 +65,7 @@ func TestMemoryThenRedisThenOrigin(t *testing.T) {
 		want{body: "page"}.check(t, hit, nil)
 	}
 	checkRedis(t, first, 2, 0, 0)
-	first.memory.pages.Clear()
+	forget(first)
 	r, err = first.Forward(key, stream.Pair{}, brings("another"))
 	want{body: "page", source: Redis}.check(t, r, err)
 	checkRedis(t, first, 3, 0, 0)
@@ -423,7 +423,7 @@ func TestRedisFlushed(t *testing.T) {
 	if _, ok := c.Hit(keyOf("q"), time.Now()); !ok {
 		t.Fatal("memory went with it")
 	}
-	c.memory.pages.Clear()
+	forget(c)
 	r, err := c.Forward(keyOf("q"), stream.Pair{}, brings("two"))
 	want{body: "two", source: Origin}.check(t, r, err)
 	checkRedis(t, c, 4, 0, 0)
@@ -474,4 +474,10 @@ func TestStoresAreBounded(t *testing.T) {
 	if n, err := client.DBSize(t.Context()).Result(); err != nil || n != maxStores {
 		t.Fatalf("%d pages arrived, %v", n, err)
 	}
+}
+
+// forget empties the cache's memory.
+func forget(c *Cache) {
+	c.memory.pages.Clear()
+	c.memory.window = newWindow(c.memory.window.most, c.memory.window.left)
 }

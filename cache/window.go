@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// window keeps pages that ristretto turns away, for a while: first in, first
-// out, in bytes of their own. Ristretto keeps what is asked for often, and of a
-// new page nobody can know that; without a window, which the algorithm was
-// described with, a page that was read ahead of its reader is gone when the
-// reader comes, as soon as memory is full.
+// window keeps pages that ristretto turns away, at once or later, for a while:
+// first in, first out, in bytes of their own. Ristretto keeps what is asked for
+// often, and of a new page nobody can know that; without a window, which the
+// algorithm was described with, a page that was read ahead of its reader is
+// gone when the reader comes, as soon as memory is full.
 type window struct {
-	most int64  // bytes
 	left func() // told of each page that had to go before its time
 
 	mu    sync.Mutex // guards all below
+	most  int64      // bytes
 	pages map[string]*list.Element
 	order list.List // of *windowed, the oldest first
 	bytes int64
@@ -23,9 +23,8 @@ type window struct {
 
 type windowed struct {
 	holder *holder
-	cost   int64 // bytes
-	until  time.Time
-	found  int // how often
+	size   int64 // bytes
+	found  int   // how often
 }
 
 // windowShare is which part of what pages may fill the window has.
@@ -39,39 +38,41 @@ func newWindow(most int64, left func()) *window {
 	return &window{most: most, left: left, pages: map[string]*list.Element{}}
 }
 
-// keep keeps a page until then, unless it is larger than the window.
-func (w *window) keep(h *holder, cost int64, until time.Time) {
+// keep keeps the holder's page, unless it is larger than the window.
+func (w *window) keep(h *holder) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.remove(w.pages[h.key])
-	if cost > w.most {
+	p := &windowed{holder: h, size: h.size()}
+	if p.size > w.most {
+		w.left()
 		return
 	}
-	w.pages[h.key] = w.order.PushBack(&windowed{holder: h, cost: cost, until: until})
-	w.bytes += cost
-	for w.bytes > w.most {
-		if oldest := w.remove(w.order.Front()); time.Now().Before(oldest.until) {
+	w.pages[h.key] = w.order.PushBack(p)
+	w.bytes += p.size
+	for now := time.Now(); w.bytes > w.most; {
+		if oldest := w.remove(w.order.Front()); oldest.holder.lives(now) {
 			w.left()
 		}
 	}
 }
 
 // get returns the key's holder, or nil, and whether this was the time to offer
-// it to ristretto, and until when.
-func (w *window) get(key []byte) (h *holder, often bool, until time.Time) {
+// it to ristretto.
+func (w *window) get(key []byte) (h *holder, often bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	e := w.pages[string(key)]
 	if e == nil {
-		return nil, false, until
+		return nil, false
 	}
 	p := e.Value.(*windowed)
-	if !time.Now().Before(p.until) {
+	if !p.holder.lives(time.Now()) {
 		w.remove(e)
-		return nil, false, until
+		return nil, false
 	}
 	p.found++
-	return p.holder, p.found == foundOften, p.until
+	return p.holder, p.found == foundOften
 }
 
 // at is the key's present entry, or nil.
@@ -88,6 +89,15 @@ func (w *window) drop(e *list.Element) {
 	w.remove(e)
 }
 
+// close empties the window, for good.
+func (w *window) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.most, w.bytes = 0, 0
+	w.order.Init()
+	clear(w.pages)
+}
+
 func (w *window) used() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -102,6 +112,6 @@ func (w *window) remove(e *list.Element) *windowed {
 	}
 	p := w.order.Remove(e).(*windowed)
 	delete(w.pages, p.holder.key)
-	w.bytes -= p.cost
+	w.bytes -= p.size
 	return p
 }

@@ -78,10 +78,13 @@ func TestABucketOutlivesItsHandle(t *testing.T) {
 			t.Fatal("refused within the burst")
 		}
 	}
+	var handles []*Bucket
 	for i := range 1_000 {
-		l.Take(l.Bucket(fmt.Sprint(i), quick), nil)
+		handles = append(handles, l.Bucket(fmt.Sprint(i), quick))
+		l.Take(handles[i], nil)
 	}
-	time.advance(micros(apart))
+	time.advance(micros(apart)) // and only then may they be collected
+	runtime.KeepAlive(handles)
 	eventually(t, "full ones are dropped with their handles", func() bool {
 		runtime.GC()
 		return l.Stats().Buckets < 10
