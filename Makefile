@@ -10,10 +10,10 @@ ONLY ?=
 export CGO_ENABLED = 0
 
 # Packages whose tests tell what happens within a time: their servers have the machine to themselves.
-ALONE := /(cmd/listedge|origin/follower)$$
+ALONE := /(cmd/listedge|limiter|origin/follower)$$
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-others test-deploy check bench soak fuzz vuln image clean
+.PHONY: help run build test check bench soak fuzz vuln image clean
 
 help: ## list what there is to make
 	@sed -n -E 's/^([a-z]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -32,15 +32,10 @@ test: ## check, and all tests under the race detector, with what they need insta
 	@$(MAKE) --no-print-directory check
 	@CGO_ENABLED=1 go test -race -run '^$$' ./... >/dev/null # compile, both cores busy
 	@go -C deploy test -run '^$$' . >/dev/null
-	@$(MAKE) --no-print-directory -j 2 test-others test-deploy # each leaves half of two cores idle
+	CGO_ENABLED=1 go test -race -p 2 -timeout 9m $$(go list ./... | grep -vE '$(ALONE)')
 	CGO_ENABLED=1 go test -race -p 1 -timeout 9m $$(go list ./... | grep -E '$(ALONE)')
 	go test -run Alloc ./edge ./cache ./limiter ./origin # which the race detector would falsify
-
-test-others:
-	CGO_ENABLED=1 go test -race -p 1 -timeout 9m $$(go list ./... | grep -vE '$(ALONE)')
-
-test-deploy: # a module of its own: see its go.mod; its tests run make
-	MAKEFLAGS= go -C deploy test -timeout 8m .
+	go -C deploy test -timeout 8m . # a module of its own: see its go.mod
 
 check: ## formatting, vet, staticcheck
 	@unformatted=$$(gofmt -l .) && [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted" >&2; exit 1; }
