@@ -85,12 +85,13 @@ func sessionsWhere(t testing.TB, conn *pgx.Conn, condition string) (n int) {
 }
 
 // atRest says whether all connections of pages are in the pool, none at work,
-// and the server knows of no others.
+// and the server knows of no others. (One that it ended itself it knows no more,
+// the pool still does.)
 func atRest(t testing.TB, o *Origin, db *Database, conn *pgx.Conn) bool {
 	t.Helper()
 	s := o.Stats()
 	return s.Running == 0 && s.Queued == 0 && s.Pool.Idle == s.Pool.Total && sessionsWhere(t, conn, "state <> 'idle'") == 0 &&
-		sessionsWhere(t, conn, "true") == s.Pool.Total+int(db.keys.Stat().TotalConns())
+		sessionsWhere(t, conn, "true") <= s.Pool.Total+int(db.keys.Stat().TotalConns())
 }
 
 // fetchHeld begins to fetch the long page, and returns when so many bytes of
@@ -248,14 +249,27 @@ func TestRemarksAreNoPartOfAnAnswer(t *testing.T) {
 	}
 	exec(t, conn, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_min_messages = debug5', current_database()); END $$")
 	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: 1}))
-	for i := range 5 {
+	for range 3 {
 		page, err := o.Fetch(within(t, patience), anyPage)
 		if err != nil || !bytes.Equal(page.Body, want.Body) {
 			t.Errorf("%.200s: %v", page.Body, err)
 		}
-		// The server tells of a setting that changed, before its next answer is over.
-		exec(t, conn, fmt.Sprintf("DO $$ BEGIN EXECUTE format('ALTER DATABASE %%I SET \"DateStyle\" = ''%s''', current_database()); END $$", []string{"ISO", "German"}[i%2]))
-		exec(t, conn, "SELECT pg_reload_conf()")
+		// Of a setting that changed the server tells before its answer is over.
+		s, err := o.open(within(t, patience), o.primary.pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.conn.Conn().Prepare(t.Context(), "change", "SELECT set_config('IntervalStyle', $1, false)"); err != nil {
+			t.Fatal(err)
+		}
+		for _, style := range []string{"iso_8601", "postgres"} {
+			got := ""
+			err := s.ask(within(t, patience), "change", [][]byte{[]byte(style)}, []int16{0}, func(row []byte) error { got = string(row[6:]); return nil })
+			if err != nil || got != style || s.broken {
+				t.Errorf("%q, broken: %v, %v", got, s.broken, err)
+			}
+		}
+		o.close(s)
 	}
 	if n := o.primary.pool.Stat().NewConnsCount(); n != 1 {
 		t.Errorf("%d connections were needed", n)
@@ -335,7 +349,7 @@ func TestPagesComeOverTLS(t *testing.T) {
 	conn := connect(t, url)
 	insertLongItems(t, conn)
 	r, through := startRelay(t, url, func() int { return 1 + mathrand.IntN(whole()) })
-	db := openDatabase(t, DatabaseOptions{URL: through, Connections: 1})
+	db := openDatabase(t, DatabaseOptions{URL: through, Connections: 1, QueryTimeout: 10 * patience})
 	o := New(db)
 	whole := func() {
 		t.Helper()
