@@ -3,20 +3,10 @@ package origin
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
-	mathrand "math/rand/v2"
-	"net"
-	"os"
-	"path/filepath"
+	"math/rand/v2"
 	"strings"
 	"syscall"
 	"testing"
@@ -110,12 +100,12 @@ func TestPagesComeInWhateverPieces(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := connect(t, url)
-	insert(t, conn, Items, awkwardItems(mathrand.New(mathrand.NewPCG(40, 41)), ourWorkspace)...)
+	insert(t, conn, Items, awkwardItems(rand.New(rand.NewPCG(40, 41)), ourWorkspace)...)
 	straight := openOrigin(t, url)
 	for name, piece := range map[string]func() int{
 		"single bytes":     func() int { return 1 },
-		"a few":            func() int { return 1 + mathrand.IntN(20) },
-		"more":             func() int { return 1 + mathrand.IntN(10_000) },
+		"a few":            func() int { return 1 + rand.IntN(20) },
+		"more":             func() int { return 1 + rand.IntN(10_000) },
 		"as large as ever": whole,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -237,12 +227,62 @@ func TestAServerThatEndsAmidAnAnswerIsUnavailable(t *testing.T) {
 	eventually(t, "a page", func() bool { _, err := o.Fetch(within(t, patience), longPage); return err == nil })
 }
 
+// A server that hangs amid an answer has its time, and no connection for longer;
+// back again, it finds that nobody waits.
+func TestAServerThatHangsAmidAnAnswerKeepsNoConnection(t *testing.T) {
+	t.Parallel()
+	postgres := sandboxtest.Postgres(t)
+	url := ownDatabase(t, postgres)
+	conn := connect(t, url)
+	insertLongItems(t, conn)
+	r, through := startRelay(t, url, whole)
+	db := openDatabase(t, DatabaseOptions{URL: through, Connections: 1, QueryTimeout: 10 * patience})
+	o := New(db)
+	if _, err := o.Fetch(within(t, patience), longPage); err != nil {
+		t.Fatal(err)
+	}
+	ctx, leave := context.WithTimeout(t.Context(), time.Second)
+	defer leave()
+	answer := fetchHeld(t, ctx, o, r, 10_000)
+	if err := postgres.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	r.free()
+	if err := <-answer; !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrTimeout) {
+		t.Errorf("%v", err)
+	}
+	eventually(t, "the connection's end", func() bool { return o.Stats().Pool.Total == 0 })
+	if err := postgres.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a page", func() bool { _, err := o.Fetch(within(t, patience), longPage); return err == nil })
+	eventually(t, "rest", func() bool { return atRest(t, o, db, conn) })
+}
+
+// A connection that the server ended between two questions costs one fetch at
+// most, even where it is asked too soon for the pool to look after it.
+func TestAConnectionEndedBetweenQuestionsCostsOneFetch(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: 1}))
+	conn := connect(t, url)
+	for range 3 {
+		if _, err := o.Fetch(within(t, patience), anyPage); err != nil {
+			t.Fatal(err)
+		}
+		exec(t, conn, "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge'")
+		if _, err := o.Fetch(within(t, patience), anyPage); err != nil && (!errors.Is(err, ErrUnavailable) || pgCode(err) != "57P01") {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
 // What the server has to say beside the answer changes nothing.
 func TestRemarksAreNoPartOfAnAnswer(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := connect(t, url)
-	insert(t, conn, Items, awkwardItems(mathrand.New(mathrand.NewPCG(42, 43)), ourWorkspace)...)
+	insert(t, conn, Items, awkwardItems(rand.New(rand.NewPCG(42, 43)), ourWorkspace)...)
 	want, err := openOrigin(t, url).Fetch(within(t, patience), anyPage)
 	if err != nil {
 		t.Fatal(err)
@@ -291,133 +331,5 @@ func TestForgottenStatementsAreToldAgain(t *testing.T) {
 	}
 	if n := o.primary.pool.Stat().NewConnsCount(); n != 1 {
 		t.Errorf("%d connections were needed", n)
-	}
-}
-
-// secured starts a server that speaks TLS, and returns its database's URL, by
-// which nothing else is spoken.
-func secured(t testing.TB) (*sandbox.Postgres, string) {
-	t.Helper()
-	dir := sandboxtest.Dir(t)
-	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	writePair(t, cert, key)
-	as, err := sandbox.ServerAccount()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if as != nil {
-		if err := os.Chown(key, int(as.Uid), int(as.Gid)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	postgres := sandboxtest.PostgresWith(t, map[string]string{"ssl": "on", "ssl_cert_file": cert, "ssl_key_file": key})
-	return postgres, ownDatabase(t, postgres) + "?sslmode=verify-ca&sslrootcert=" + cert
-}
-
-// writePair writes a self-signed certificate and its key.
-func writePair(t testing.TB, cert, key string) {
-	t.Helper()
-	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "a database"}, NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &secret.PublicKey, secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range []struct {
-		name  string
-		mode  os.FileMode
-		block pem.Block
-	}{{cert, 0o644, pem.Block{Type: "CERTIFICATE", Bytes: der}}, {key, 0o600, pem.Block{Type: "PRIVATE KEY", Bytes: private}}} {
-		if err := os.WriteFile(f.name, pem.EncodeToMemory(&f.block), f.mode); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// Over TLS all is as without.
-func TestPagesComeOverTLS(t *testing.T) {
-	t.Parallel()
-	_, url := secured(t)
-	conn := connect(t, url)
-	insertLongItems(t, conn)
-	r, through := startRelay(t, url, func() int { return 1 + mathrand.IntN(whole()) })
-	db := openDatabase(t, DatabaseOptions{URL: through, Connections: 1, QueryTimeout: 10 * patience})
-	o := New(db)
-	whole := func() {
-		t.Helper()
-		page, err := o.Fetch(within(t, patience), longPage)
-		if err != nil {
-			t.Fatal(err)
-		}
-		checkLongPage(t, page)
-	}
-	whole()
-	var encrypted bool
-	if err := o.primary.pool.QueryRow(t.Context(), "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&encrypted); err != nil || !encrypted {
-		t.Fatalf("encrypted: %v, %v", encrypted, err)
-	}
-	whole()
-	for _, arrived := range []int{3, 20_000, 1_000_000} { // the first in the head of a record
-		ctx, leave := context.WithCancel(t.Context())
-		answer := fetchHeld(t, ctx, o, r, arrived)
-		leave()
-		if err := <-answer; !errors.Is(err, context.Canceled) || !errors.Is(err, ErrTimeout) {
-			t.Errorf("%v", err)
-		}
-		r.free()
-		whole()
-	}
-	release := lockItems(t, url)
-	ctx, leave := context.WithCancel(t.Context())
-	answer := make(chan error, 1)
-	go func() { _, err := o.Fetch(ctx, anyPage); answer <- err }()
-	eventually(t, "a query that waits for the lock", func() bool { return sessionsWhere(t, conn, "wait_event_type = 'Lock'") == 1 })
-	leave()
-	if err := <-answer; !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
-	eventually(t, "its end", func() bool { return sessionsWhere(t, conn, "wait_event_type = 'Lock'") == 0 })
-	release()
-	whole()
-	eventually(t, "rest", func() bool { return atRest(t, o, db, conn) })
-}
-
-// The server hears of it in an orderly way: its log, and that of a pooler, is
-// not filled with connections that were reset.
-func TestAConnectionIsGivenUpInAnOrderlyWay(t *testing.T) {
-	t.Parallel()
-	postgres, url := secured(t)
-	conn := connect(t, url)
-	for _, mode := range []string{"disable", "verify-ca"} {
-		o := openOrigin(t, strings.Replace(url, "sslmode=verify-ca", "sslmode="+mode, 1))
-		s, err := o.open(within(t, patience), o.primary.pool)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pid := s.conn.Conn().PgConn().PID()
-		if _, err := s.conn.Conn().Prepare(t.Context(), "rows", "SELECT repeat('x', 1000) FROM generate_series(1, 1000000)"); err != nil {
-			t.Fatal(err)
-		}
-		ctx, leave := context.WithCancel(t.Context())
-		if err := s.ask(ctx, "rows", nil, []int16{0}, func([]byte) error { leave(); return nil }); !errors.Is(err, context.Canceled) {
-			t.Errorf("%v", err)
-		}
-		o.close(s)
-		eventually(t, "its end", func() bool { return sessionsWhere(t, conn, fmt.Sprintf("pid = %d", pid)) == 0 })
-	}
-	log, err := os.ReadFile(postgres.LogFile())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := bytes.Count(log, []byte("canceling statement due to user request")); n != 2 || bytes.Contains(log, []byte("to client")) {
-		t.Errorf("cancelled %d times:\n%s", n, log)
 	}
 }
