@@ -148,12 +148,13 @@ func (o *Origin) readFrom(ctx context.Context, pool *pgxpool.Pool, q *Query) (Pa
 }
 
 // readOn reads the page, over again when the schema changed under the prepared
-// statement.
+// statement, or the server, or a pooler before it, has forgotten it.
 func (o *Origin) readOn(ctx context.Context, s *session, q *Query) (Page, error) {
 	page, err := o.read(ctx, s, q)
-	if pgCode(err) == "0A000" || errors.Is(err, errShape) {
+	if code := pgCode(err); code == "0A000" || code == "26000" || errors.Is(err, errShape) {
 		shape, _ := shapeOf(q)
 		if err := s.conn.Conn().Deallocate(ctx, o.statement(shape).name); err != nil {
+			s.broken = true // pgx does not read what follows a refusal
 			return Page{}, err
 		}
 		page, err = o.read(ctx, s, q)

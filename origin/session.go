@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
@@ -70,13 +71,21 @@ func (o *Origin) close(s *session) {
 }
 
 // giveUp ends a connection amid an answer. The server, which may still be at
-// work on it, is told to stop.
+// work on it, is told to stop, and then heard to its end: one that cannot get
+// rid of its words takes the end for a failure of the network, and says so in
+// its log.
 func giveUp(conn *pgxpool.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 	defer cancel()
 	pg := conn.Conn().PgConn()
-	if !pg.IsClosed() {
-		_ = pg.CancelRequest(ctx) // in vain where the server is gone
+	if !pg.IsClosed() { // all of it in vain where the server is gone
+		_ = pg.CancelRequest(ctx)
+		wire := pg.Conn()
+		deadline, _ := ctx.Deadline()
+		_ = wire.SetDeadline(deadline)
+		if _, err := wire.Write(terminate); err == nil {
+			_, _ = io.Copy(io.Discard, wire)
+		}
 		_ = pg.Close(ctx)
 	}
 	conn.Release()
@@ -128,11 +137,17 @@ var (
 		b, _ = (&pgproto3.Sync{}).Encode(b)
 		return b
 	}()
+	terminate = func() []byte {
+		b, _ := (&pgproto3.Terminate{}).Encode(nil)
+		return b
+	}()
 )
 
 // readAnswer reads until the server is ready for the next question. What went
-// wrong first is the error.
+// wrong first is the error. Without a word on how it ended there was no answer,
+// but the end of another: never take it for a page without rows.
 func (s *session) readAnswer(read func(row []byte) error) (err error) {
+	ended := false
 	for {
 		kind, body, failed := s.message()
 		if failed != nil {
@@ -148,16 +163,25 @@ func (s *session) readAnswer(read func(row []byte) error) (err error) {
 			if failed := m.Decode(body); failed != nil {
 				return cmp.Or(err, failed)
 			}
+			ended = true
 			if err == nil {
 				err = pgconn.ErrorResponseToPgError(&m)
+			}
+			if m.Severity == "FATAL" || m.SeverityUnlocalized == "FATAL" {
+				return err // its last words, even where a pooler keeps the line open
 			}
 		case 'N': // NoticeResponse
 			s.notice(body)
 		case 'Z': // ReadyForQuery
+			if !ended {
+				return cmp.Or(err, fmt.Errorf("%w: none", errWire))
+			}
 			// Nothing is to follow, and could not be given back to pgx.
 			s.broken = s.from != s.to || len(body) != 1 || body[0] != 'I'
 			return err
-		case '2', 'C', 'S', 'A': // BindComplete, CommandComplete, ParameterStatus, NotificationResponse
+		case 'C': // CommandComplete
+			ended = true
+		case '2', 'S', 'A': // BindComplete, ParameterStatus, NotificationResponse
 		default:
 			return cmp.Or(err, fmt.Errorf("%w: a message of type %q", errWire, kind))
 		}

@@ -75,6 +75,7 @@ func TestWhatIsNoAnswerBreaksTheSession(t *testing.T) {
 	bound := message(t, &pgproto3.BindComplete{})
 	row := message(t, &pgproto3.DataRow{Values: [][]byte{[]byte("value")}})
 	refused := message(t, &pgproto3.ErrorResponse{Severity: "ERROR", Code: "57014", Message: "too slow"})
+	complete := message(t, &pgproto3.CommandComplete{CommandTag: []byte("SELECT 1")})
 	ready := message(t, &pgproto3.ReadyForQuery{TxStatus: 'I'})
 	for name, c := range map[string]struct {
 		sent   [][]byte
@@ -82,15 +83,18 @@ func TestWhatIsNoAnswerBreaksTheSession(t *testing.T) {
 		fails  bool
 		broken bool
 	}{
-		"an answer":               {sent: [][]byte{bound, row, ready}},
+		"an answer":               {sent: [][]byte{bound, row, complete, ready}},
+		"the end of another":      {sent: [][]byte{ready}, fails: true, broken: true},
+		"rows without an end":     {sent: [][]byte{bound, row, ready}, fails: true, broken: true},
 		"a refusal":               {sent: [][]byte{refused, ready}, code: "57014", fails: true},
 		"a refusal behind a row":  {sent: [][]byte{bound, row, refused, ready}, code: "57014", fails: true},
 		"the end":                 {fails: true, broken: true},
 		"no end":                  {sent: [][]byte{bound, row}, fails: true, broken: true},
 		"half a row":              {sent: [][]byte{bound, row[:len(row)-1]}, fails: true, broken: true},
 		"the last words":          {sent: [][]byte{bound, row, refused}, code: "57014", fails: true, broken: true},
-		"a transaction":           {sent: [][]byte{bound, message(t, &pgproto3.ReadyForQuery{TxStatus: 'T'})}, broken: true},
-		"words behind the answer": {sent: [][]byte{bound, ready, refused}, broken: true},
+		"the last words, said":    {sent: [][]byte{bound, row, message(t, &pgproto3.ErrorResponse{Severity: "FATAL", Code: "57P01"}), ready}, code: "57P01", fails: true, broken: true},
+		"a transaction":           {sent: [][]byte{bound, complete, message(t, &pgproto3.ReadyForQuery{TxStatus: 'T'})}, broken: true},
+		"words behind the answer": {sent: [][]byte{bound, complete, ready, refused}, broken: true},
 		"no length":               {sent: [][]byte{{'D', 0, 0, 0, 3}, ready}, fails: true, broken: true},
 		"too long":                {sent: [][]byte{{'D', 0xff, 0xff, 0xff, 0xff}, ready}, fails: true, broken: true},
 		"another protocol":        {sent: [][]byte{[]byte("HTTP/1.1 400 Bad Request\r\n\r\n")}, fails: true, broken: true},

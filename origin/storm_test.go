@@ -1,0 +1,108 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Whatever happens to its connections, a caller gets its own page, whole, or one
+// of the errors that pass; and when it is over, all is as before.
+func TestNoStormMixesPagesUp(t *testing.T) {
+	t.Parallel()
+	const workspaces, callers, each = 8, 8, 60
+	url := newDatabase(t)
+	conn := connect(t, url)
+	exec(t, conn, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_min_messages = debug1', current_database()); END $$")
+	want := map[Query]string{}
+	var queries []Query
+	for w := range workspaces {
+		exec(t, conn, `INSERT INTO items (workspace_id, id, name, type, description, cost_price, avg_cost, selling_price, taxable, track_stock, stock_on_hand, usage_30, active)
+			SELECT $1, gen_random_uuid(), 'Item ' || n || ' of ' || $2::int, 'GOODS', repeat('d', n * $2::int), 1, 1, 1, true, false, 0, 0, true FROM generate_series(1, 60) n`, uuid.UUID{byte(w)}, w)
+	}
+	calm := openDatabase(t, DatabaseOptions{URL: url})
+	quiet := New(calm)
+	for w := range workspaces {
+		for _, q := range []Query{{Limit: 100}, {Limit: 7, Sort: ByName}, {Limit: 100, Search: "item"}} {
+			q.Workspace = uuid.UUID{byte(w)}
+			page, err := quiet.Fetch(within(t, patience), q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			queries, want[q] = append(queries, q), string(page.Body)+page.NextCursor
+		}
+	}
+	if err := calm.Close(within(t, patience)); err != nil {
+		t.Fatal(err)
+	}
+	_, through := startRelay(t, url, func() int { return 1 + rand.IntN(6000) })
+	db := openDatabase(t, DatabaseOptions{URL: through, Connections: 4})
+	o := New(db)
+
+	over := make(chan struct{})
+	var weather, all sync.WaitGroup
+	mine := "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge' ORDER BY random() LIMIT 1"
+	weather.Go(func() {
+		conn := connect(t, url)
+		for i := 0; ; i++ {
+			select {
+			case <-over:
+				return
+			default:
+			}
+			sql := []string{
+				"SELECT pg_cancel_backend(pid) " + mine, "ALTER TABLE items ALTER COLUMN sku TYPE varchar", "ALTER TABLE items ALTER COLUMN sku TYPE text",
+				fmt.Sprintf("ALTER TABLE items ADD COLUMN extra_%d int", i), "SELECT pg_reload_conf()",
+			}[rand.IntN(5)]
+			if rand.IntN(12) == 0 { // the breaker keeps callers from a server that fails more often
+				sql = "SELECT pg_terminate_backend(pid) " + mine
+			}
+			if _, err := conn.Exec(context.Background(), sql); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for range callers {
+		all.Go(func() {
+			for range each {
+				q := queries[rand.IntN(len(queries))]
+				ctx, leave := context.WithTimeout(context.Background(), time.Duration(1+rand.IntN(50))*time.Millisecond)
+				if rand.IntN(2) == 0 {
+					ctx, leave = context.WithTimeout(context.Background(), patience)
+				}
+				page, err := o.Fetch(ctx, q)
+				switch {
+				case err == nil && string(page.Body)+page.NextCursor != want[q]:
+					t.Errorf("%s: %d rows, %.100s", describe(q), page.Rows, page.Body)
+				case err != nil && !errors.Is(err, ErrTimeout) && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrOverloaded) && pgCode(err) != "0A000":
+					t.Errorf("%s: %v", describe(q), err)
+				case err != nil && strings.Contains(err.Error(), errWire.Error()):
+					t.Errorf("%s: %v", describe(q), err)
+				}
+				leave()
+			}
+		})
+	}
+	all.Wait()
+	close(over)
+	weather.Wait()
+	eventually(t, "rest", func() bool { return atRest(t, o, db, conn) })
+	for _, q := range queries {
+		var page Page
+		eventually(t, "fair weather", func() (ok bool) {
+			var err error
+			page, err = o.Fetch(within(t, patience), q)
+			return err == nil
+		})
+		if string(page.Body)+page.NextCursor != want[q] {
+			t.Errorf("afterwards: %s: %.100s", describe(q), page.Body)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package origin
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	mathrand "math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"listedge/sandbox"
+	"listedge/sandbox/sandboxtest"
+)
+
+// secured starts a server that speaks TLS, and returns its database's URL, by
+// which nothing else is spoken.
+func secured(t testing.TB) (*sandbox.Postgres, string) {
+	t.Helper()
+	dir := sandboxtest.Dir(t)
+	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	writePair(t, cert, key)
+	as, err := sandbox.ServerAccount()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if as != nil {
+		if err := os.Chown(key, int(as.Uid), int(as.Gid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	postgres := sandboxtest.PostgresWith(t, map[string]string{"ssl": "on", "ssl_cert_file": cert, "ssl_key_file": key})
+	return postgres, ownDatabase(t, postgres) + "?sslmode=verify-ca&sslrootcert=" + cert
+}
+
+// writePair writes a self-signed certificate and its key.
+func writePair(t testing.TB, cert, key string) {
+	t.Helper()
+	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "a database"}, NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &secret.PublicKey, secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []struct {
+		name  string
+		mode  os.FileMode
+		block pem.Block
+	}{{cert, 0o644, pem.Block{Type: "CERTIFICATE", Bytes: der}}, {key, 0o600, pem.Block{Type: "PRIVATE KEY", Bytes: private}}} {
+		if err := os.WriteFile(f.name, pem.EncodeToMemory(&f.block), f.mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Over TLS all is as without.
+func TestPagesComeOverTLS(t *testing.T) {
+	t.Parallel()
+	_, url := secured(t)
+	conn := connect(t, url)
+	insertLongItems(t, conn)
+	r, through := startRelay(t, url, func() int { return 1 + mathrand.IntN(whole()) })
+	db := openDatabase(t, DatabaseOptions{URL: through, Connections: 1, QueryTimeout: 10 * patience})
+	o := New(db)
+	fetchWhole := func() {
+		t.Helper()
+		page, err := o.Fetch(within(t, patience), longPage)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkLongPage(t, page)
+	}
+	fetchWhole()
+	var encrypted bool
+	if err := o.primary.pool.QueryRow(t.Context(), "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&encrypted); err != nil || !encrypted {
+		t.Fatalf("encrypted: %v, %v", encrypted, err)
+	}
+	fetchWhole()
+	for _, arrived := range []int{3, 20_000, 1_000_000} { // the first in the head of a record
+		ctx, leave := context.WithCancel(t.Context())
+		answer := fetchHeld(t, ctx, o, r, arrived)
+		leave()
+		if err := <-answer; !errors.Is(err, context.Canceled) || !errors.Is(err, ErrTimeout) {
+			t.Errorf("%v", err)
+		}
+		r.free()
+		fetchWhole()
+	}
+	release := lockItems(t, url)
+	ctx, leave := context.WithCancel(t.Context())
+	answer := make(chan error, 1)
+	go func() { _, err := o.Fetch(ctx, anyPage); answer <- err }()
+	eventually(t, "a query that waits for the lock", func() bool { return sessionsWhere(t, conn, "wait_event_type = 'Lock'") == 1 })
+	leave()
+	if err := <-answer; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	eventually(t, "its end", func() bool { return sessionsWhere(t, conn, "wait_event_type = 'Lock'") == 0 })
+	release()
+	fetchWhole()
+	eventually(t, "rest", func() bool { return atRest(t, o, db, conn) })
+}
+
+// The server hears of it in an orderly way: its log, and that of a pooler, is
+// not filled with connections that were reset.
+func TestAConnectionIsGivenUpInAnOrderlyWay(t *testing.T) {
+	t.Parallel()
+	postgres, url := secured(t)
+	conn := connect(t, url)
+	for _, mode := range []string{"disable", "verify-ca"} {
+		o := openOrigin(t, strings.Replace(url, "sslmode=verify-ca", "sslmode="+mode, 1))
+		s, err := o.open(within(t, patience), o.primary.pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pid := s.conn.Conn().PgConn().PID()
+		if _, err := s.conn.Conn().Prepare(t.Context(), "rows", "SELECT repeat('x', 1000) FROM generate_series(1, 1000000)"); err != nil {
+			t.Fatal(err)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		if err := s.ask(ctx, "rows", nil, []int16{0}, func([]byte) error { leave(); return nil }); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+		o.close(s)
+		eventually(t, "its end", func() bool { return sessionsWhere(t, conn, fmt.Sprintf("pid = %d", pid)) == 0 })
+	}
+	log, err := os.ReadFile(postgres.LogFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := bytes.Count(log, []byte("canceling statement due to user request")); n != 2 || bytes.Contains(log, []byte("to client")) {
+		t.Errorf("cancelled %d times:\n%s", n, log)
+	}
+}

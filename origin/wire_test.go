@@ -1,0 +1,335 @@
+package origin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"listedge/sandbox"
+	"listedge/sandbox/sandboxtest"
+)
+
+// longPage is that of insertLongItems: 100 rows.
+var longPage = Query{Workspace: ourWorkspace, Limit: 100}
+
+// long is how many bytes each description of the long page has: the page is
+// more than all buffers between hold.
+const long = 60_000
+
+func insertLongItems(t testing.TB, conn *pgx.Conn) {
+	t.Helper()
+	exec(t, conn, `INSERT INTO items (workspace_id, id, name, type, description, cost_price, avg_cost, selling_price, taxable, track_stock, stock_on_hand, usage_30, active)
+		SELECT $1, gen_random_uuid(), 'Item ' || n, 'GOODS', repeat(chr(64 + n % 50), $2), 1, 1, 1, true, false, 0, 0, true FROM generate_series(1, 100) n`, ourWorkspace, long)
+}
+
+// checkLongPage makes sure that the page is whole.
+func checkLongPage(t testing.TB, page Page) {
+	t.Helper()
+	var read struct {
+		Data []struct{ Name, Description string }
+	}
+	if err := json.Unmarshal(append(page.Body[:len(page.Body):len(page.Body)], '}'), &read); err != nil {
+		t.Fatal(err)
+	}
+	if len(read.Data) != 100 || page.Rows != 100 {
+		t.Fatalf("%d rows, said to be %d", len(read.Data), page.Rows)
+	}
+	for _, r := range read.Data {
+		var n int
+		if _, err := fmt.Sscanf(r.Name, "Item %d", &n); err != nil || r.Description != strings.Repeat(string(rune(64+n%50)), long) {
+			t.Fatalf("%q has a description of %d bytes: %v", r.Name, len(r.Description), err)
+		}
+	}
+}
+
+// ownDatabase makes the schema on a server of its own.
+func ownDatabase(t testing.TB, postgres *sandbox.Postgres) string {
+	t.Helper()
+	url := postgres.URL("listedge")
+	if err := CreateDatabase(within(t, patience), postgres.URL("postgres"), "listedge"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := MigrateUp(within(t, patience), url); err != nil {
+		t.Fatal(err)
+	}
+	return url
+}
+
+// sessionsWhere counts the Origin's sessions at the server.
+func sessionsWhere(t testing.TB, conn *pgx.Conn, condition string) (n int) {
+	t.Helper()
+	err := conn.QueryRow(context.Background(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge' AND "+condition).Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// atRest says whether all connections of pages are in the pool, none at work,
+// and the server knows of no others. (One that it ended itself it knows no more,
+// the pool still does.)
+func atRest(t testing.TB, o *Origin, db *Database, conn *pgx.Conn) bool {
+	t.Helper()
+	s := o.Stats()
+	return s.Running == 0 && s.Queued == 0 && s.Pool.Idle == s.Pool.Total && sessionsWhere(t, conn, "state <> 'idle'") == 0 &&
+		sessionsWhere(t, conn, "true") <= s.Pool.Total+int(db.keys.Stat().TotalConns())
+}
+
+// fetchHeld begins to fetch the long page, and returns when so many bytes of
+// the answer have arrived and no more come.
+func fetchHeld(t testing.TB, ctx context.Context, o *Origin, r *relay, bytes int) <-chan error {
+	t.Helper()
+	answer := make(chan error, 1)
+	r.hold(bytes)
+	go func() { _, err := o.Fetch(ctx, longPage); answer <- err }()
+	eventually(t, "the middle of an answer", r.holds)
+	return answer
+}
+
+// However the network cuts what is said, the pages are the same.
+func TestPagesComeInWhateverPieces(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	insert(t, conn, Items, awkwardItems(rand.New(rand.NewPCG(40, 41)), ourWorkspace)...)
+	straight := openOrigin(t, url)
+	for name, piece := range map[string]func() int{
+		"single bytes":     func() int { return 1 },
+		"a few":            func() int { return 1 + rand.IntN(20) },
+		"more":             func() int { return 1 + rand.IntN(10_000) },
+		"as large as ever": whole,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, through := startRelay(t, url, piece)
+			o := New(openDatabase(t, DatabaseOptions{URL: through, Connections: 1}))
+			for _, q := range []Query{anyPage, {Workspace: ourWorkspace, Sort: ByName, Limit: 25}, {Workspace: ourWorkspace, Search: "chai", Limit: 5}, {Workspace: ourWorkspace, Collection: Contacts, Limit: 5}} {
+				want, err := straight.Fetch(within(t, patience), q)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for range 3 {
+					page, err := o.Fetch(within(t, patience), q)
+					if err != nil || !bytes.Equal(page.Body, want.Body) || page.NextCursor != want.NextCursor {
+						t.Fatalf("%s: %.200s instead of %.200s: %v", describe(q), page.Body, want.Body, err)
+					}
+				}
+			}
+			if n := o.primary.pool.Stat().NewConnsCount(); n != 1 {
+				t.Errorf("%d connections were needed", n)
+			}
+		})
+	}
+}
+
+// A caller that leaves amid an answer, and a network or server that stops
+// there, cost a connection, which is made anew.
+func TestAnAnswerThatStopsInTheMiddleIsGivenUp(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	insertLongItems(t, conn)
+	r, through := startRelay(t, url, whole)
+	db := openDatabase(t, DatabaseOptions{URL: through, Connections: 2})
+	o := New(db)
+	for i, arrived := range []int{1, 5, 10_000, 6, 1_000_000} {
+		if page, err := o.Fetch(within(t, patience), longPage); err != nil || page.Rows != 100 {
+			t.Fatalf("%d rows, %v", page.Rows, err)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		want := context.Canceled
+		if i%2 == 1 {
+			ctx, leave = context.WithTimeout(t.Context(), time.Second)
+			want = context.DeadlineExceeded
+		}
+		answer := fetchHeld(t, ctx, o, r, arrived)
+		if i%2 == 0 {
+			leave()
+		}
+		if err := <-answer; !errors.Is(err, want) || !errors.Is(err, ErrTimeout) {
+			t.Errorf("%d bytes: %v", arrived, err)
+		}
+		leave()
+		r.free()
+		eventually(t, "rest", func() bool { return atRest(t, o, db, conn) })
+	}
+}
+
+// A query that is ended between its rows is an error, and no short page; the
+// connection is as good as before.
+func TestARefusalBehindRowsIsNoPage(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	insertLongItems(t, conn)
+	r, through := startRelay(t, url, whole)
+	o := New(openDatabase(t, DatabaseOptions{URL: through, Connections: 1}))
+	if _, err := o.Fetch(within(t, patience), longPage); err != nil { // or preparing the statement would be held
+		t.Fatal(err)
+	}
+	for range 2 {
+		answer := fetchHeld(t, within(t, patience), o, r, 1_000_000)
+		exec(t, conn, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge' AND state = 'active'")
+		r.free()
+		if err := <-answer; !errors.Is(err, ErrTimeout) || pgCode(err) != "57014" {
+			t.Errorf("%v", err)
+		}
+		page, err := o.Fetch(within(t, patience), longPage)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkLongPage(t, page)
+	}
+	if n := o.primary.pool.Stat().NewConnsCount(); n != 1 {
+		t.Errorf("%d connections were needed", n)
+	}
+}
+
+// A server that ends amid an answer is unavailable, and what arrived is no page.
+func TestAServerThatEndsAmidAnAnswerIsUnavailable(t *testing.T) {
+	t.Parallel()
+	postgres := sandboxtest.Postgres(t)
+	url := ownDatabase(t, postgres)
+	insertLongItems(t, connect(t, url))
+	r, through := startRelay(t, url, whole)
+	o := New(openDatabase(t, DatabaseOptions{URL: through, Connections: 2}))
+	for name, end := range map[string]func() error{
+		"one session": func() error {
+			execOn(t, url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'listedge' AND state = 'active'")
+			return nil
+		},
+		"a crash": func() error { return postgres.Kill(syscall.SIGQUIT) },
+		"a kill":  func() error { return postgres.Kill(syscall.SIGKILL) },
+	} {
+		eventually(t, "a page", func() bool { _, err := o.Fetch(within(t, patience), longPage); return err == nil })
+		answer := fetchHeld(t, within(t, patience), o, r, 1_000_000)
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		r.free()
+		if err := <-answer; !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%s: %v", name, err)
+		}
+		eventually(t, "rest", func() bool { s := o.Stats(); return s.Running == 0 && s.Pool.Idle == s.Pool.Total })
+		if err := postgres.Restart(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "a page", func() bool { _, err := o.Fetch(within(t, patience), longPage); return err == nil })
+}
+
+// A server that hangs amid an answer has its time, and no connection for longer;
+// back again, it finds that nobody waits.
+func TestAServerThatHangsAmidAnAnswerKeepsNoConnection(t *testing.T) {
+	t.Parallel()
+	postgres := sandboxtest.Postgres(t)
+	url := ownDatabase(t, postgres)
+	conn := connect(t, url)
+	insertLongItems(t, conn)
+	r, through := startRelay(t, url, whole)
+	db := openDatabase(t, DatabaseOptions{URL: through, Connections: 1, QueryTimeout: 10 * patience})
+	o := New(db)
+	if _, err := o.Fetch(within(t, patience), longPage); err != nil {
+		t.Fatal(err)
+	}
+	ctx, leave := context.WithTimeout(t.Context(), time.Second)
+	defer leave()
+	answer := fetchHeld(t, ctx, o, r, 10_000)
+	if err := postgres.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	r.free()
+	if err := <-answer; !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrTimeout) {
+		t.Errorf("%v", err)
+	}
+	eventually(t, "the connection's end", func() bool { return o.Stats().Pool.Total == 0 })
+	if err := postgres.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a page", func() bool { _, err := o.Fetch(within(t, patience), longPage); return err == nil })
+	eventually(t, "rest", func() bool { return atRest(t, o, db, conn) })
+}
+
+// A connection that the server ended between two questions costs one fetch at
+// most, even where it is asked too soon for the pool to look after it.
+func TestAConnectionEndedBetweenQuestionsCostsOneFetch(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: 1}))
+	conn := connect(t, url)
+	for range 3 {
+		if _, err := o.Fetch(within(t, patience), anyPage); err != nil {
+			t.Fatal(err)
+		}
+		exec(t, conn, "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge'")
+		if _, err := o.Fetch(within(t, patience), anyPage); err != nil && (!errors.Is(err, ErrUnavailable) || pgCode(err) != "57P01") {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// What the server has to say beside the answer changes nothing.
+func TestRemarksAreNoPartOfAnAnswer(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	insert(t, conn, Items, awkwardItems(rand.New(rand.NewPCG(42, 43)), ourWorkspace)...)
+	want, err := openOrigin(t, url).Fetch(within(t, patience), anyPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, conn, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_min_messages = debug5', current_database()); END $$")
+	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: 1}))
+	for range 3 {
+		page, err := o.Fetch(within(t, patience), anyPage)
+		if err != nil || !bytes.Equal(page.Body, want.Body) {
+			t.Errorf("%.200s: %v", page.Body, err)
+		}
+		// Of a setting that changed the server tells before its answer is over.
+		s, err := o.open(within(t, patience), o.primary.pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.conn.Conn().Prepare(t.Context(), "change", "SELECT set_config('IntervalStyle', $1, false)"); err != nil {
+			t.Fatal(err)
+		}
+		for _, style := range []string{"iso_8601", "postgres"} {
+			got := ""
+			err := s.ask(within(t, patience), "change", [][]byte{[]byte(style)}, []int16{0}, func(row []byte) error { got = string(row[6:]); return nil })
+			if err != nil || got != style || s.broken {
+				t.Errorf("%q, broken: %v, %v", got, s.broken, err)
+			}
+		}
+		o.close(s)
+	}
+	if n := o.primary.pool.Stat().NewConnsCount(); n != 1 {
+		t.Errorf("%d connections were needed", n)
+	}
+}
+
+// A server, or a pooler before it, that has forgotten a connection's statements
+// is told them again.
+func TestForgottenStatementsAreToldAgain(t *testing.T) {
+	t.Parallel()
+	o := New(openDatabase(t, DatabaseOptions{URL: newDatabase(t), Connections: 1}))
+	for range 3 {
+		if _, err := o.Fetch(within(t, patience), anyPage); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := o.primary.pool.Exec(t.Context(), "DEALLOCATE ALL", pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := o.primary.pool.Stat().NewConnsCount(); n != 1 {
+		t.Errorf("%d connections were needed", n)
+	}
+}
