@@ -3,22 +3,13 @@ package origin
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	mathrand "math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"listedge/sandbox"
 	"listedge/sandbox/sandboxtest"
@@ -30,7 +21,7 @@ func secured(t testing.TB) (*sandbox.Postgres, string) {
 	t.Helper()
 	dir := sandboxtest.Dir(t)
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	writePair(t, cert, key)
+	sandboxtest.Certificate(t, "a database", cert, key)
 	as, err := sandbox.ServerAccount()
 	if err != nil {
 		t.Fatal(err)
@@ -42,34 +33,6 @@ func secured(t testing.TB) (*sandbox.Postgres, string) {
 	}
 	postgres := sandboxtest.PostgresWith(t, map[string]string{"ssl": "on", "ssl_cert_file": cert, "ssl_key_file": key})
 	return postgres, ownDatabase(t, postgres) + "?sslmode=verify-ca&sslrootcert=" + cert
-}
-
-// writePair writes a self-signed certificate and its key.
-func writePair(t testing.TB, cert, key string) {
-	t.Helper()
-	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "a database"}, NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &secret.PublicKey, secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range []struct {
-		name  string
-		mode  os.FileMode
-		block pem.Block
-	}{{cert, 0o644, pem.Block{Type: "CERTIFICATE", Bytes: der}}, {key, 0o600, pem.Block{Type: "PRIVATE KEY", Bytes: private}}} {
-		if err := os.WriteFile(f.name, pem.EncodeToMemory(&f.block), f.mode); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // Over TLS all is as without.

@@ -1,46 +1,16 @@
 package main
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-)
 
-// writePair writes a self-signed certificate of the name, and its key.
-func writePair(t *testing.T, f tlsFlags, name string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for file, block := range map[string]*pem.Block{f.TLSCert: {Type: "CERTIFICATE", Bytes: der}, f.TLSKey: {Type: "PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
+	"listedge/sandbox/sandboxtest"
+)
 
 func TestTLS(t *testing.T) {
 	t.Parallel()
@@ -48,7 +18,7 @@ func TestTLS(t *testing.T) {
 	_, key := workspaceWithKey(t, url)
 	dir := t.TempDir()
 	f := tlsFlags{TLSCert: filepath.Join(dir, "cert.pem"), TLSKey: filepath.Join(dir, "key.pem")}
-	writePair(t, f, "first")
+	sandboxtest.Certificate(t, "first", f.TLSCert, f.TLSKey)
 	n := startNode(t, url, "--tls-cert", f.TLSCert, "--tls-key", f.TLSKey)
 	ask := func(config *tls.Config) (name string, status int, err error) {
 		config.InsecureSkipVerify = true
@@ -71,7 +41,7 @@ func TestTLS(t *testing.T) {
 	if a, err := n.try("GET", "/v1/items", key); err == nil && a.StatusCode == 200 {
 		t.Error("plain HTTP was answered")
 	}
-	writePair(t, f, "second")
+	sandboxtest.Certificate(t, "second", f.TLSCert, f.TLSKey)
 	within(t, 20*time.Second, "the new certificate", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "second" })
 	if err := os.WriteFile(f.TLSKey, []byte("half written"), 0o600); err != nil {
 		t.Fatal(err)
@@ -80,7 +50,7 @@ func TestTLS(t *testing.T) {
 	if name, status, err := ask(&tls.Config{}); err != nil || name != "second" || status != 200 {
 		t.Errorf("with a key that cannot be read: %s, %d, %v", name, status, err)
 	}
-	writePair(t, f, "third")
+	sandboxtest.Certificate(t, "third", f.TLSCert, f.TLSKey)
 	within(t, 20*time.Second, "the one after", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "third" })
 
 	for _, args := range [][]string{{"--tls-cert", f.TLSCert}, {"--tls-cert", f.TLSCert, "--tls-key", filepath.Join(dir, "none")}, {"--tls-cert", f.TLSKey, "--tls-key", f.TLSCert}} {

@@ -1,0 +1,44 @@
+package sandboxtest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"testing"
+	"time"
+)
+
+// Certificate writes a self-signed certificate of the name, which is good for
+// 127.0.0.1 and as its own authority, and its key; both as PEM, in the files.
+func Certificate(t testing.TB, name, certFile, keyFile string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []struct {
+		name  string
+		mode  os.FileMode
+		block pem.Block
+	}{{certFile, 0o644, pem.Block{Type: "CERTIFICATE", Bytes: der}}, {keyFile, 0o600, pem.Block{Type: "PRIVATE KEY", Bytes: private}}} {
+		if err := os.WriteFile(f.name, pem.EncodeToMemory(&f.block), f.mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
