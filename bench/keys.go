@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"os"
 	"path/filepath"
 	"strings"
@@ -116,7 +114,7 @@ func (s *subject) makeKeys(ctx context.Context, n int) (keys []string, err error
 	defer conn.Close(context.Background())
 	workspaces, rows := make([][]any, n), make([][]any, n)
 	for i := range n {
-		key := madeUpKey()
+		key := origin.NewKey()
 		hash, ok := origin.HashKey([]byte(key))
 		if !ok {
 			return nil, fmt.Errorf("BUG: %s is no key", key)
@@ -131,18 +129,6 @@ func (s *subject) makeKeys(ctx context.Context, n int) (keys []string, err error
 	}
 	_, err = conn.CopyFrom(ctx, pgx.Identifier{"api_keys"}, []string{"id", "workspace_id", "name", "key_hash", "key_prefix", "scopes", "rate_per_second", "burst"}, pgx.CopyFromRows(rows))
 	return keys, err
-}
-
-// madeUpKey is a well-formed key.
-func madeUpKey() string {
-	const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-	random := (rand.Text() + rand.Text())[:34]
-	sum, n := [6]byte{}, crc32.ChecksumIEEE([]byte(random))
-	for i := len(sum) - 1; i >= 0; i-- {
-		sum[i] = base62[n%62]
-		n /= 62
-	}
-	return "lk_" + random + string(sum[:])
 }
 
 // keyScript has wrk send as many requests in turn as there are keys in the file,

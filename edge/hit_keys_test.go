@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"hash/crc32"
 	"log/slog"
 	"math/rand/v2"
 	"runtime"
@@ -20,7 +19,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
-	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
 	"listedge/stream"
@@ -86,32 +84,23 @@ func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
 	for pages.Mode() != cache.ModeFollowed {
 		time.Sleep(time.Millisecond)
 	}
-	limits := limiter.New(limiter.Options{})
 	const run = "2026-01-01 00:00:00+00"
 	keys := make(map[origin.KeyHash]origin.Key, n)
-	s := New(Options{
-		Cache: pages, Limiter: limits, Metrics: metrics.New("test", "").Edge, Logger: slog.New(slog.DiscardHandler), Grace: time.Hour,
-		Lookup: func(_ context.Context, hashes []origin.KeyHash, _ string) (map[origin.KeyHash]origin.Key, error) {
-			found := make(map[origin.KeyHash]origin.Key, len(hashes))
-			for _, h := range hashes {
-				k := keys[h]
-				k.Run = strings.Clone(run) // as a row brings it
-				found[h] = k
-			}
-			return found, nil
-		},
-	})
-	b.Cleanup(func() {
-		_ = s.Shutdown(context.Background())
-		_ = pages.Close(context.Background())
-		_ = limits.Close(context.Background())
+	s := serverOf(b, pages, metrics.New("test", "").Edge, func(_ context.Context, hashes []origin.KeyHash, _ string) (map[origin.KeyHash]origin.Key, error) {
+		found := make(map[origin.KeyHash]origin.Key, len(hashes))
+		for _, h := range hashes {
+			k := keys[h]
+			k.Run = strings.Clone(run) // as a row brings it
+			found[h] = k
+		}
+		return found, nil
 	})
 	s.keyring.Proven(time.Now().Add(-time.Second), time.Now().Add(time.Hour), run)
 
 	random := rand.New(rand.NewPCG(1, 2))
 	texts := make([][]byte, n)
 	for i := range n {
-		texts[i] = keyText(random)
+		texts[i] = []byte(origin.NewKey())
 		hash, ok := origin.HashKey(texts[i])
 		if !ok {
 			b.Fatalf("BUG: %s is no key", texts[i])
@@ -173,17 +162,4 @@ func beating(b *testing.B) *stream.Local {
 		}
 	}()
 	return log
-}
-
-func keyText(random *rand.Rand) []byte {
-	const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-	text := []byte("lk_")
-	for range 34 {
-		text = append(text, base62[random.IntN(len(base62))])
-	}
-	sum := [6]byte{}
-	for i, n := len(sum)-1, crc32.ChecksumIEEE(text[len("lk_"):]); i >= 0; i-- {
-		sum[i], n = base62[n%uint32(len(base62))], n/uint32(len(base62))
-	}
-	return append(text, sum[:]...)
 }

@@ -44,19 +44,10 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	if err != nil {
 		t.Fatal(err)
 	}
-	limits := limiter.New(limiter.Options{})
 	k := origin.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true, Contacts: true,
 		Limit: origin.Limit{Set: true, Rate: 1e6, Burst: 1e6}, WorkspaceLimit: origin.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
-	s := New(Options{
-		Cache: pages, Limiter: limits, Metrics: registry.Edge, Logger: slog.New(slog.DiscardHandler), Grace: time.Hour,
-		Lookup: func(context.Context, []origin.KeyHash, string) (map[origin.KeyHash]origin.Key, error) {
-			return map[origin.KeyHash]origin.Key{hash: k}, nil
-		},
-	})
-	t.Cleanup(func() {
-		_ = s.Shutdown(context.Background())
-		_ = pages.Close(context.Background())
-		_ = limits.Close(context.Background())
+	s := serverOf(t, pages, registry.Edge, func(context.Context, []origin.KeyHash, string) (map[origin.KeyHash]origin.Key, error) {
+		return map[origin.KeyHash]origin.Key{hash: k}, nil
 	})
 	ctx := &fasthttp.RequestCtx{}
 	ctx.Init2(newConn(&wire{}, s), nil, false)
@@ -77,6 +68,19 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 			t.Fatalf("no hit: %+v", answered)
 		}
 	}
+}
+
+// serverOf answers from the pages, with buckets of its own, until the test ends.
+func serverOf(t testing.TB, pages *cache.Cache, counts *metrics.Edge, keys origin.KeyLookup) *Server {
+	t.Helper()
+	limits := limiter.New(limiter.Options{})
+	s := New(Options{Cache: pages, Limiter: limits, Metrics: counts, Logger: slog.New(slog.DiscardHandler), Grace: time.Hour, Lookup: keys})
+	t.Cleanup(func() {
+		_ = s.Shutdown(context.Background())
+		_ = pages.Close(context.Background())
+		_ = limits.Close(context.Background())
+	})
+	return s
 }
 
 // wire takes what is written to a connection.

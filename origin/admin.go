@@ -129,7 +129,7 @@ func (a *Admin) CreateKey(ctx context.Context, spec NewKeySpec) (KeyRow, error) 
 	if spec.Rate != nil || spec.Burst != nil {
 		limit = LimitOf(spec.Rate, spec.Burst, DefaultLimit)
 	}
-	key := newKey()
+	key := NewKey()
 	hash, _ := HashKey([]byte(key))
 	row, err := one[KeyRow](ctx, a.conn, "create the key", createKeySQL,
 		spec.Workspace, spec.Name, hash[:], key[:keyVisible], spec.Scopes, limit.Rate, limit.Burst, spec.ExpiresIn)

@@ -194,7 +194,7 @@ func TestKeyWorksSaysWhetherAKeyOpensAnything(t *testing.T) {
 			t.Errorf("%s: %v, %v, %v", c.change, workspace, works, err)
 		}
 	}
-	for _, text := range []string{"", "lk_", newKey(), made.Key + "0"} {
+	for _, text := range []string{"", "lk_", NewKey(), made.Key + "0"} {
 		if _, works, err := admin.KeyWorks(t.Context(), text); err != nil || works {
 			t.Errorf("%q: %v, %v", text, works, err)
 		}

@@ -28,7 +28,7 @@ func TestAKnownKeyAllocatesNothing(t *testing.T) {
 }
 
 func TestHashingAKeyAllocatesNothing(t *testing.T) {
-	key := []byte(newKey())
+	key := []byte(NewKey())
 	wellFormed := true
 	if n := testing.AllocsPerRun(1000, func() {
 		_, ok := HashKey(key)

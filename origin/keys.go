@@ -55,8 +55,9 @@ func HashKey(key []byte) (hash KeyHash, ok bool) {
 	return sha256.Sum256(key), true
 }
 
-// newKey makes a key from the system's random numbers.
-func newKey() string {
+// NewKey makes a well-formed key from the system's random numbers. No database
+// knows it.
+func NewKey() string {
 	key := append(make([]byte, 0, keyLength), keyPrefix...)
 	var b [1]byte
 	for len(key) < len(keyPrefix)+keyRandom {

@@ -15,7 +15,7 @@ func TestKeysAreWhatTheContractSays(t *testing.T) {
 	const keys = 62 * 200
 	seen, count := map[string]bool{}, map[byte]int{}
 	for range keys {
-		key := newKey()
+		key := NewKey()
 		hash, ok := HashKey([]byte(key))
 		if !ok || hash != sha256.Sum256([]byte(key)) {
 			t.Fatalf("%s: %x, %v", key, hash, ok)
@@ -38,7 +38,7 @@ func TestKeysAreWhatTheContractSays(t *testing.T) {
 // The checksum ends every slip of the pen before any look-up.
 func TestAMistypedKeyIsNoKey(t *testing.T) {
 	for range 20 {
-		key := newKey()
+		key := NewKey()
 		refused := func(mistyped string) {
 			t.Helper()
 			if _, ok := HashKey([]byte(mistyped)); ok && mistyped != key {
@@ -221,7 +221,7 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 
 	// Rows that other systems wrote: nothing but what is required.
 	conn := connect(t, url)
-	key := newKey()
+	key := NewKey()
 	hash, _ := HashKey([]byte(key))
 	exec(t, conn, "INSERT INTO api_keys (workspace_id, key_hash, key_prefix, scopes) VALUES ($1, $2, 'lk_', '{}')", w.ID, hash[:])
 	got, ok := lookupOne(t, store, key)
