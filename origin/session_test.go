@@ -108,18 +108,25 @@ func TestWhatIsNoAnswerBreaksTheSession(t *testing.T) {
 	}
 }
 
-// An error of who reads the rows leaves the connection as it was.
-func TestAnAnswerIsReadToItsEndInAnyCase(t *testing.T) {
-	t.Parallel()
+// prepared is a session with a statement prepared, until the test ends.
+func prepared(t *testing.T, name, sql string) *session {
+	t.Helper()
 	o := openOrigin(t, newDatabase(t))
 	s, err := o.open(within(t, patience), o.primary.pool)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer o.close(s)
-	if _, err := s.conn.Conn().Prepare(t.Context(), "rows", "SELECT n FROM generate_series(1, $1::int4) n"); err != nil {
+	t.Cleanup(func() { o.close(s) })
+	if _, err := s.conn.Conn().Prepare(t.Context(), name, sql); err != nil {
 		t.Fatal(err)
 	}
+	return s
+}
+
+// An error of who reads the rows leaves the connection as it was.
+func TestAnAnswerIsReadToItsEndInAnyCase(t *testing.T) {
+	t.Parallel()
+	s := prepared(t, "rows", "SELECT n FROM generate_series(1, $1::int4) n")
 	wrong := errors.New("wrong")
 	for _, want := range []error{wrong, nil, wrong, nil} {
 		rows := 0
@@ -139,15 +146,7 @@ func TestAnAnswerIsReadToItsEndInAnyCase(t *testing.T) {
 // connection's deadline may strike at any time from then on.
 func TestALateInterruptionBreaksTheSession(t *testing.T) {
 	t.Parallel()
-	o := openOrigin(t, newDatabase(t))
-	s, err := o.open(within(t, patience), o.primary.pool)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer o.close(s)
-	if _, err := s.conn.Conn().Prepare(t.Context(), "row", "SELECT 1"); err != nil {
-		t.Fatal(err)
-	}
+	s := prepared(t, "row", "SELECT 1")
 	ctx, leave := context.WithCancel(t.Context())
 	_ = s.ask(ctx, "row", nil, []int16{0}, func([]byte) error { leave(); return nil })
 	if !s.broken {
