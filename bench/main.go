@@ -85,7 +85,8 @@ func run(ctx context.Context, o options) error {
 	if err := os.Chmod(dir, 0o755); err != nil { // Postgres runs as another account than root
 		return err
 	}
-	postgres, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: filepath.Join(dir, "postgres"), Disposable: true})
+	postgres, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: filepath.Join(dir, "postgres"), Disposable: true,
+		Settings: map[string]string{"track_activity_query_size": "16kB"}}) // statements are read back whole
 	if err != nil {
 		return err
 	}

@@ -178,18 +178,16 @@ func (o *Origin) read(ctx context.Context, s *session, q *Query) (Page, error) {
 	page, next := Page{}, *q
 	more := false
 	err = s.ask(ctx, statement.name, arguments, pageFormats[q.Collection], func(row []byte) error {
-		if more = page.Rows == q.Limit; more {
-			return nil // the row that only tells that there is more
-		}
 		seen, row, err := cutSeen(row, len(listed))
 		if err != nil {
 			return err
 		}
-		if page.Snapshot == "" {
+		if seen != nil {
 			page.Snapshot, page.Run, _ = strings.Cut(string(seen), "@")
+			return nil
 		}
-		if isNull(row) {
-			return nil // no row, only the snapshot
+		if more = page.Rows == q.Limit; more {
+			return nil // the row that only tells that there is more
 		}
 		if page.Rows > 0 {
 			s.page = append(s.page, ',')
@@ -202,6 +200,9 @@ func (o *Origin) read(ctx context.Context, s *session, q *Query) (Page, error) {
 		}
 		return nil
 	})
+	if err == nil && page.Snapshot == "" {
+		err = fmt.Errorf("%w: it does not say what it shows", errWire)
+	}
 	if err != nil {
 		return Page{}, err
 	}

@@ -111,9 +111,9 @@ var (
 	}
 )
 
-// sql renders the page's one statement. Its first column is the snapshot the
-// statement works with, in every row, and in a row of its own, all else NULL,
-// when there are none: what the page shows cannot be told from when it was read.
+// sql renders the page's one statement. A row of its own, before those of the
+// page, has in its first column, which is NULL in all others, the snapshot that
+// the statement works with: what a page shows cannot be told from when it was read.
 //
 // The innermost LIMIT is a literal so that a generic plan, which does not know
 // its parameters, still knows that few rows are wanted and takes the list's
@@ -172,12 +172,12 @@ SELECT %[1]s FROM (
 	SELECT * FROM (SELECT * FROM %[2]s WHERE %[3]s AND %[5]s OFFSET 0) found ORDER BY %[4]s LIMIT $2) sorted
 WHERE %[6]s < $2 AND %[7]s < $2`, columns, table, rows, order.order, match, glanced, walked)
 	}
-	return with + "SELECT seen.snapshot, page.* FROM (" + seenSQL + ") seen LEFT JOIN (" + page + ") page ON true"
+	return with + seenSQL + strings.Repeat(", NULL", len(list)) + " UNION ALL SELECT NULL, page.* FROM (" + page + ") page"
 }
 
 // seenSQL is what a page's statement saw: its snapshot, and which run of which
-// server it was. OFFSET 0 has it computed once and not with every row.
-const seenSQL = `SELECT pg_current_snapshot()::text || '@' || extract(epoch FROM pg_postmaster_start_time()) AS snapshot OFFSET 0`
+// server it was.
+const seenSQL = `SELECT pg_current_snapshot()::text || '@' || extract(epoch FROM pg_postmaster_start_time())`
 
 // hasTrigram says whether the trigram index can narrow the term down: whether
 // it holds three letters or digits in a row.
