@@ -160,7 +160,7 @@ func (a *ahead) visit(e hotEntry) {
 	switch asked, elapsed := a.heat(h); {
 	case isHot(asked, elapsed):
 		a.done.Add(1)
-		a.fly([]byte(h.key), e.pair, e.fill)
+		a.fly(h.key, e.pair, e.fill)
 	case asked > 0 || elapsed > coolAfter:
 		c.follow.unlist(e)
 	}
@@ -176,7 +176,7 @@ func (a *ahead) fly(key []byte, pair stream.Pair, fill Fill) {
 // insist reads the page, which this node was to read for the fleet and read too
 // early, until it shows the change.
 func (a *ahead) insist(h *holder, pair stream.Pair, fill Fill) {
-	c, key := a.cache, []byte(h.key)
+	c, key := a.cache, h.key
 	for _, pause := range aheadPauses {
 		select {
 		case <-a.cache.ctx.Done():
@@ -187,7 +187,7 @@ func (a *ahead) insist(h *holder, pair stream.Pair, fill Fill) {
 			break
 		}
 		a.done.Add(1)
-		_, err := c.flights.do(h.key, func() (Result, error) {
+		_, err := c.flights.do(string(key), func() (Result, error) {
 			ctx, cancel := context.WithTimeout(c.ctx, c.options.FillTimeout)
 			defer cancel()
 			return c.read(ctx, key, pair, nil, Origin, fill)

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"bytes"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -34,7 +35,7 @@ type gate struct {
 }
 
 type holder struct {
-	key  string
+	key  []byte               // most lie in room, for a line of memory less to wait for
 	page atomic.Pointer[Page] // never nil once the holder is kept
 	// until is when the page's time ends, in nanoseconds (Unix).
 	until atomic.Int64
@@ -43,9 +44,15 @@ type holder struct {
 	pausedUntil atomic.Int64
 	insisted    atomic.Uint64 // the change that the page was last read again and again for: its sequence
 
-	_     [64]byte // what is written at every hit is not in one line with what is read
+	room  [56]byte // what is written at every hit is not in one line with what is read
 	asked atomic.Uint64
 	since atomic.Int64 // when asked began to count, in nanoseconds since the cache's start
+}
+
+func newHolder(key []byte) *holder {
+	h := &holder{}
+	h.key = append(h.room[:0], key...)
+	return h
 }
 
 // lives says whether the page's time has not ended.
@@ -99,7 +106,7 @@ func (m *memory) get(key []byte) *holder {
 	h, ok := m.pages.Get(key)
 	g.RUnlock()
 	m.near.Put(g)
-	if ok && h.key == string(key) {
+	if ok && bytes.Equal(h.key, key) {
 		return h
 	}
 	h, often := m.window.get(key)
@@ -146,7 +153,7 @@ func (m *memory) put(key []byte, p *Page, life time.Duration) *holder {
 	grown := int64(0)
 	h := m.get(key)
 	if h == nil {
-		h = &holder{key: string(key)}
+		h = newHolder(key)
 	} else {
 		old := h.page.Load()
 		if old.newer(p) {

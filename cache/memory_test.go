@@ -26,7 +26,7 @@ func TestWholeKeyIsCompared(t *testing.T) {
 	m := openMemory(t, 8<<20)
 	ours, theirs := keyOf("ours"), keyOf("theirs")
 	// What a collision of all 128 bits of hash would leave behind.
-	collided := &holder{key: string(theirs)}
+	collided := newHolder(theirs)
 	collided.page.Store(NewPage([]byte("theirs"), "", time.Now()))
 	m.pages.Set(ours, collided, 1000)
 	m.pages.Wait()
@@ -156,7 +156,7 @@ func liveHeap() int64 {
 // copied is a page with bytes of its own, in both forms.
 func copied(p *Page) *Page {
 	deflate := bytes.Clone(p.Deflate())
-	q := &Page{Body: bytes.Clone(p.Body), ETag: strings.Clone(p.ETag), Next: strings.Clone(p.Next), CRC: p.CRC, Proof: time.Now()}
+	q := &Page{Body: bytes.Clone(p.Body), ETag: p.ETag, Next: strings.Clone(p.Next), CRC: p.CRC, Proof: time.Now()}
 	q.deflated.Store(&deflate)
 	return q
 }

@@ -22,13 +22,16 @@ import (
 // how it stands and its compressed form, so any number of answers may be
 // written from it at once.
 type Page struct {
-	Body []byte // JSON up to the request id
-	CRC  uint32 // CRC-32 (IEEE) of Body, which a gzip trailer goes on from
-	ETag string // weak, of Body: equal on every node and in every encoding
-	Next string // the cursor of the next page; empty on the last
+	// What every hit reads is in the first lines of memory.
+	sequence    atomic.Uint64 // how it stands to the changes this node knows: see tracker; 0 = not to be kept
+	pair, whole *pairState    // what changes it
+	Body        []byte        // JSON up to the request id
+	Next        string        // the cursor of the next page; empty on the last
 
-	deflated  atomic.Pointer[[]byte] // what Deflate returns; nil until it is first asked for
-	deflating sync.Mutex             // held while it is made
+	deflated atomic.Pointer[[]byte] // what Deflate returns; nil until it is first asked for
+	ETag     EntityTag              // of Body: equal on every node and in every encoding
+	led      atomic.Bool            // the page after it was read ahead, or was to be
+	CRC      uint32                 // CRC-32 (IEEE) of Body, which a gzip trailer goes on from
 
 	// Proof is the latest moment at which the page is known to have equalled
 	// the database: the beginning of the query that read it, if that was the primary's.
@@ -42,10 +45,20 @@ type Page struct {
 	Epoch    string
 	Position stream.Position // the page showed all changes up to here
 
-	sequence    atomic.Uint64 // the same for this node: see tracker; 0 = not to be kept
-	pair, whole *pairState    // what changes it
+	deflating sync.Mutex // held while the deflated form is made
+}
 
-	led atomic.Bool // the page after it was read ahead, or was to be
+// EntityTag is a weak entity tag (RFC 9110, 8.8.3), the first half of a SHA-256.
+type EntityTag [len(`W/""`) + 22]byte
+
+func (t EntityTag) String() string { return string(t[:]) }
+
+// TagOf returns the tag of a body.
+func TagOf(body []byte) (tag EntityTag) {
+	sum := sha256.Sum256(body)
+	b := base64.RawURLEncoding.AppendEncode(append(tag[:0], `W/"`...), sum[:16])
+	_ = append(b, '"')
+	return tag
 }
 
 // compressFrom is the body size, in bytes, below which gzip makes answers longer.
@@ -67,11 +80,10 @@ var deflaters = sync.Pool{New: func() any {
 // NewPage makes a page of a body that was read from the database by a query
 // that began at proof. The page keeps body.
 func NewPage(body []byte, next string, proof time.Time) *Page {
-	sum := sha256.Sum256(body)
 	return &Page{
 		Body: body, Next: next, Proof: proof, begun: proof,
 		CRC:  crc32.ChecksumIEEE(body),
-		ETag: `W/"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`,
+		ETag: TagOf(body),
 	}
 }
 
@@ -184,7 +196,7 @@ func (p *Page) encode(key []byte, life time.Duration) []byte {
 	b = binary.BigEndian.AppendUint32(b, p.CRC)
 	b = binary.BigEndian.AppendUint64(b, p.View.LSN)
 	compressed, _ := p.isDeflated()
-	for _, part := range [][]byte{key, []byte(p.ETag), []byte(p.Next), []byte(p.Epoch), []byte(p.Position.String()), []byte(p.View.Snapshot.String()), []byte(p.View.Server), p.Body, compressed} {
+	for _, part := range [][]byte{key, p.ETag[:], []byte(p.Next), []byte(p.Epoch), []byte(p.Position.String()), []byte(p.View.Snapshot.String()), []byte(p.View.Server), p.Body, compressed} {
 		b = binary.AppendUvarint(b, uint64(len(part)))
 		b = append(b, part...)
 	}
@@ -225,7 +237,11 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (*Page, error
 	if len(compressed) > 0 {
 		p.deflated.Store(&compressed)
 	}
-	p.ETag, p.Next, p.Epoch, p.View.Server = string(etag), string(next), string(epoch), string(server)
+	if len(etag) != len(p.ETag) {
+		return nil, errForeign
+	}
+	p.ETag = EntityTag(etag)
+	p.Next, p.Epoch, p.View.Server = string(next), string(epoch), string(server)
 	var err error
 	if p.Position, err = stream.ParsePosition(string(position)); err != nil {
 		return nil, errForeign

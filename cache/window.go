@@ -42,13 +42,13 @@ func newWindow(most int64, left func()) *window {
 func (w *window) keep(h *holder) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.remove(w.pages[h.key])
+	w.remove(w.pages[string(h.key)])
 	p := &windowed{holder: h, size: h.size()}
 	if p.size > w.most {
 		w.left()
 		return
 	}
-	w.pages[h.key] = w.order.PushBack(p)
+	w.pages[string(h.key)] = w.order.PushBack(p)
 	w.bytes += p.size
 	for now := time.Now(); w.bytes > w.most; {
 		if oldest := w.remove(w.order.Front()); oldest.holder.lives(now) {
@@ -107,11 +107,11 @@ func (w *window) used() int64 {
 // remove takes an entry out; nil, and one that has been taken out before, is
 // none.
 func (w *window) remove(e *list.Element) *windowed {
-	if e == nil || w.pages[e.Value.(*windowed).holder.key] != e {
+	if e == nil || w.pages[string(e.Value.(*windowed).holder.key)] != e {
 		return nil
 	}
 	p := w.order.Remove(e).(*windowed)
-	delete(w.pages, p.holder.key)
+	delete(w.pages, string(p.holder.key))
 	w.bytes -= p.size
 	return p
 }

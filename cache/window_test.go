@@ -73,7 +73,7 @@ func TestTheWindowHasBounds(t *testing.T) {
 		left := 0
 		w := newWindow(10_000, func() { left++ })
 		sized := func(i int, size int64) *holder {
-			h := &holder{key: fmt.Sprint(i)}
+			h := &holder{key: fmt.Append(nil, i)}
 			h.until.Store(time.Now().Add(time.Minute).UnixNano())
 			p := &Page{}
 			p.deflated.Store(&[]byte{})

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"github.com/google/uuid"
 
@@ -23,8 +24,8 @@ type client struct {
 	workspaceBucket *limiter.Bucket // nil = none
 	limit           int64           // burst of the key
 	workspaceLimit  int64
-	policy          []byte // RateLimit-Policy
-	broken          error  // its limit cannot be enforced, so nothing is served
+	policy          unique.Handle[string] // RateLimit-Policy, which most keys share
+	broken          error                 // its limit cannot be enforced, so nothing is served
 
 	shown *atomic.Pointer[shown]
 }
@@ -79,14 +80,12 @@ func (s *Server) newClient(k origin.Key, before client) client {
 	} else {
 		c.bucket = s.limiter.Bucket(limiter.KeyBucket(k.Workspace.String(), k.ID.String()), policy)
 	}
-	c.policy = appendPolicy(c.policy, "key", k.Limit)
-	if !k.WorkspaceLimit.Set {
-		return c
+	lines := appendPolicy(nil, "key", k.Limit)
+	if k.WorkspaceLimit.Set {
+		c.workspaceBucket, c.broken = s.workspaceBucket(k.Workspace, k.WorkspaceLimit)
+		lines = appendPolicy(append(lines, ", "...), "workspace", k.WorkspaceLimit)
 	}
-	if c.workspaceBucket, c.broken = s.workspaceBucket(k.Workspace, k.WorkspaceLimit); c.broken != nil {
-		return c
-	}
-	c.policy = appendPolicy(append(c.policy, ", "...), "workspace", k.WorkspaceLimit)
+	c.policy = unique.Make(string(lines))
 	return c
 }
 

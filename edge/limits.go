@@ -44,7 +44,7 @@ func (s *Server) addLimits(a *answer, x *exchange, free bool) {
 // appendLimits appends the lines that tell of the client's buckets after the
 // decision.
 func appendLimits(dst []byte, c *client, d *limiter.Decision) []byte {
-	dst = append(append(append(dst, "RateLimit-Policy: "...), c.policy...), "\r\nRateLimit: "...)
+	dst = append(append(append(dst, "RateLimit-Policy: "...), c.policy.Value()...), "\r\nRateLimit: "...)
 	if d.Source == limiter.SourceBlocked { // a rate of 0: how the other bucket stands was not asked
 		blocked, burst := level{0, wholeSeconds(d.RetryAfter)}, c.limit
 		if d.Refused == limiter.Workspace {

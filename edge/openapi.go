@@ -2,9 +2,7 @@ package edge
 
 import (
 	"bytes"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"sync"
@@ -13,6 +11,8 @@ import (
 	"github.com/swaggest/swgui/v5emb"
 	"github.com/valyala/fasthttp"
 	"github.com/valyala/fasthttp/fasthttpadaptor"
+
+	"listedge/cache"
 )
 
 // Two things are served to anyone, without a key: /openapi.json, the API's
@@ -43,7 +43,7 @@ var openAPISource []byte
 // reference is the document as it is served. Its body is never written to.
 type reference struct {
 	body []byte
-	etag string // weak, as matchesETag wants it
+	etag cache.EntityTag
 }
 
 var openAPI = sync.OnceValue(func() reference {
@@ -51,8 +51,7 @@ var openAPI = sync.OnceValue(func() reference {
 	if err := json.Compact(&compact, openAPISource); err != nil {
 		panic(fmt.Sprintf("BUG: openapi.json: %v", err))
 	}
-	sum := sha256.Sum256(compact.Bytes())
-	return reference{compact.Bytes(), `W/"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`}
+	return reference{compact.Bytes(), cache.TagOf(compact.Bytes())}
 })
 
 // OpenAPI returns the document that describes the API, as it is served.
@@ -62,9 +61,9 @@ func OpenAPI() []byte { return bytes.Clone(openAPI().body) }
 func serveOpenAPI(ctx *fasthttp.RequestCtx) {
 	doc := openAPI()
 	h := &ctx.Response.Header
-	h.Set(fasthttp.HeaderETag, doc.etag)
+	h.SetBytesV(fasthttp.HeaderETag, doc.etag[:])
 	h.Set(fasthttp.HeaderCacheControl, referenceCache)
-	if matchesETag(ctx.Request.Header.PeekAll(fasthttp.HeaderIfNoneMatch), doc.etag) {
+	if matchesETag(ctx.Request.Header.PeekAll(fasthttp.HeaderIfNoneMatch), doc.etag[:]) {
 		ctx.SetStatusCode(fasthttp.StatusNotModified)
 		return
 	}

@@ -218,7 +218,7 @@ func TestOpenAPIAgreesWithTheCode(t *testing.T) {
 	header("RateLimitPolicy", string(key))
 	header("RateLimitPolicy", string(appendPolicy(append(key, ", "...), "workspace", origin.Limit{Set: true, Rate: 0, Burst: 1})))
 	header("Link", string(appendLink(nil, &origin.Query{Collection: origin.Items, Limit: 2, Search: `a<b> "c"`}, "abc")))
-	header("ETag", cache.NewPage([]byte("{"), "", time.Time{}).ETag)
+	header("ETag", cache.NewPage([]byte("{"), "", time.Time{}).ETag.String())
 
 	for schema, collection := range map[string]origin.Collection{"Item": origin.Items, "Contact": origin.Contacts} {
 		var fields []string

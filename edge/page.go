@@ -21,12 +21,12 @@ const pageLines = "Cache-Control: private, no-cache\r\nVary: X-API-Key, Accept-E
 // writePage leaves the page that was looked up for the connection to send.
 func (s *Server) writePage(x *exchange) {
 	page, a := x.page.Page, x.conn.newAnswer(fasthttp.StatusOK)
-	notModified := matchesETag(x.asked.noneMatch, page.ETag)
+	notModified := matchesETag(x.asked.noneMatch, page.ETag[:])
 	if notModified {
 		s.limiter.Return(x.client.bucket, x.client.workspaceBucket)
 	}
 
-	a.lines = append(append(append(a.lines, "ETag: "...), page.ETag...), "\r\nAge: "...)
+	a.lines = append(append(append(a.lines, "ETag: "...), page.ETag[:]...), "\r\nAge: "...)
 	a.lines = append(strconv.AppendInt(a.lines, int64(x.page.Age/time.Second), 10), crlf...)
 	a.lines = append(a.lines, pageLines...)
 	a.add("Cache-Status", cacheStatus(&x.page))
@@ -156,7 +156,7 @@ func appendLink(dst []byte, q *origin.Query, next string) []byte {
 
 // matchesETag is If-None-Match (RFC 9110, 13.1.2): a list of entity tags,
 // compared weakly, or *.
-func matchesETag(lines [][]byte, etag string) bool {
+func matchesETag(lines [][]byte, etag []byte) bool {
 	opaque := etag[len("W/"):]
 	for _, line := range lines {
 		for {
@@ -175,7 +175,7 @@ func matchesETag(lines [][]byte, etag string) bool {
 			if end < 0 {
 				break
 			}
-			if string(line[:end+2]) == opaque {
+			if bytes.Equal(line[:end+2], opaque) {
 				return true
 			}
 			line = line[end+2:]

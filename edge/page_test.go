@@ -68,7 +68,7 @@ func TestIfNoneMatch(t *testing.T) {
 		for _, l := range c.lines {
 			lines = append(lines, []byte(l))
 		}
-		if got := matchesETag(lines, etag); got != c.want {
+		if got := matchesETag(lines, []byte(etag)); got != c.want {
 			t.Errorf("%q: %v", c.lines, got)
 		}
 	}
@@ -82,12 +82,12 @@ func FuzzIfNoneMatch(f *testing.F) {
 		if strings.ContainsAny(tag, "\"") {
 			return
 		}
-		matches := matchesETag([][]byte{[]byte(header)}, `W/"`+tag+`"`)
+		matches := matchesETag([][]byte{[]byte(header)}, []byte(`W/"`+tag+`"`))
 		if matches && !strings.Contains(header, `"`+tag+`"`) && !strings.Contains(header, "*") {
 			t.Fatalf("%q matches %q", header, tag)
 		}
 		// What is appended to a list of tags is found in it.
-		if !matchesETag([][]byte{[]byte(`"other", W/"` + tag + `"`)}, `W/"`+tag+`"`) {
+		if !matchesETag([][]byte{[]byte(`"other", W/"` + tag + `"`)}, []byte(`W/"`+tag+`"`)) {
 			t.Fatalf("%q is not found in its own list", tag)
 		}
 	})

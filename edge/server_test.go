@@ -51,7 +51,7 @@ func TestEveryAnswerIsCountedOnce(t *testing.T) {
 	s, ctx, registry := hitServerWith(t, `{"data":[]`)
 	before := scrape(t, registry)
 	answerTo(t, s, ctx)
-	ctx.Request.Header.Set("If-None-Match", cache.NewPage([]byte(`{"data":[]`), "", time.Now()).ETag)
+	ctx.Request.Header.Set("If-None-Match", cache.NewPage([]byte(`{"data":[]`), "", time.Now()).ETag.String())
 	answerTo(t, s, ctx)
 	after := scrape(t, registry)
 	for series, want := range map[string]int{

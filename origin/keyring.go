@@ -84,23 +84,37 @@ type Keyring[T any] struct {
 	hits, loaded, queries, unknowns, failures, graced atomic.Uint64
 }
 
+// keyShard finds keys by the beginnings of their hashes: where there are many,
+// each line of memory that finding one takes is a wait. Of two keys that begin
+// alike, which nobody can make, the one that was looked up later is known.
 type keyShard[T any] struct {
 	mu    sync.RWMutex
-	known map[KeyHash]*KnownKey[T] // guarded by mu
+	known map[uint64]*KnownKey[T] // guarded by mu
+}
+
+// at returns what is known of the key, or nil. The shard is locked.
+func (s *keyShard[T]) at(hash KeyHash) *KnownKey[T] {
+	if k := s.known[hash.beginning()]; k != nil && k.hash == hash {
+		return k
+	}
+	return nil
 }
 
 // KnownKey is what the keyring knows of a key. Key and Value stay as they are:
 // of a key that has changed there is another one.
 type KnownKey[T any] struct {
-	Key   Key
-	Value T
+	hash KeyHash
 
 	// Moments, in nanoseconds since the keyring's start. Written under the
 	// shard's lock.
 	checked atomic.Int64 // as of when it is known to be right: when the last look-up began, at least
 	doubted atomic.Int64 // when a change was last told that may concern it
 
-	used     atomic.Bool   // since the shard was last swept
+	used atomic.Bool // since the shard was last swept
+
+	Value T
+	Key   Key
+
 	lastUsed time.Duration // as of the last sweep; the refresher's own
 }
 
@@ -127,7 +141,7 @@ func NewKeyring[T any](lookup KeyLookup, attach func(k Key, before T) T, grace t
 	r := &Keyring[T]{lookup: lookup, attach: attach, grace: grace, start: time.Now(), unknown: unknown, waiting: map[KeyHash]*lookupCall{}}
 	r.told.init()
 	for i := range r.shards {
-		r.shards[i].known = map[KeyHash]*KnownKey[T]{}
+		r.shards[i].known = map[uint64]*KnownKey[T]{}
 	}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.done.Add(1)
@@ -229,7 +243,7 @@ func (r *Keyring[T]) shard(hash KeyHash) *keyShard[T] {
 func (r *Keyring[T]) find(hash KeyHash) *KnownKey[T] {
 	s := r.shard(hash)
 	s.mu.RLock()
-	k := s.known[hash]
+	k := s.at(hash)
 	s.mu.RUnlock()
 	return k
 }

@@ -19,7 +19,7 @@ func (r *Keyring[T]) update(hashes []KeyHash) error {
 		key, exists := found[hash]
 		s := r.shard(hash)
 		s.mu.Lock()
-		switch k := s.known[hash]; {
+		switch k := s.at(hash); {
 		case k != nil && k.checked.Load() > int64(r.at(began)): // something later has answered already
 		case !exists:
 			r.forget(s, hash)
@@ -39,10 +39,13 @@ func (r *Keyring[T]) update(hashes []KeyHash) error {
 func (r *Keyring[T]) remember(s *keyShard[T], hash KeyHash, key Key, at time.Duration) {
 	var before T
 	key.Run = r.told.one(key.Run)
-	k := &KnownKey[T]{Key: key, lastUsed: at}
+	k := &KnownKey[T]{hash: hash, Key: key, lastUsed: at}
 	k.checked.Store(int64(at))
 	k.used.Store(true)
-	if was := s.known[hash]; was != nil {
+	if other := s.known[hash.beginning()]; other != nil && other.hash != hash {
+		r.forget(s, other.hash)
+	}
+	if was := s.at(hash); was != nil {
 		r.told.index.swap(hash, &was.Key, &key)
 		k.doubted.Store(was.doubted.Load())
 		before = was.Value
@@ -52,16 +55,16 @@ func (r *Keyring[T]) remember(s *keyShard[T], hash KeyHash, key Key, at time.Dur
 		k.doubted.Store(r.told.before(at)) // what was told while nobody could be found
 	}
 	k.Value = r.attach(key, before)
-	s.known[hash] = k
+	s.known[hash.beginning()] = k
 }
 
 // forget has the key looked up before anything relies on it again. The shard
 // is locked.
 func (r *Keyring[T]) forget(s *keyShard[T], hash KeyHash) {
-	if k := s.known[hash]; k != nil {
+	if k := s.at(hash); k != nil {
 		k.supersede()
 		r.told.index.swap(hash, &k.Key, nil)
-		delete(s.known, hash)
+		delete(s.known, hash.beginning())
 	}
 }
 
@@ -105,12 +108,12 @@ func (r *Keyring[T]) sweep(shards []keyShard[T]) (inUse []KeyHash) {
 	for i := range shards {
 		s := &shards[i]
 		s.mu.Lock()
-		for hash, k := range s.known {
+		for _, k := range s.known {
 			if k.used.Swap(false) {
 				k.lastUsed = now
-				inUse = append(inUse, hash)
+				inUse = append(inUse, k.hash)
 			} else if now-k.lastUsed > keyIdle {
-				r.forget(s, hash)
+				r.forget(s, k.hash)
 			}
 		}
 		s.mu.Unlock()

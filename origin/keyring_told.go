@@ -111,7 +111,7 @@ func (r *Keyring[T]) Changed(ids []uuid.UUID) {
 	for _, hash := range r.told.index.of(ids) {
 		s := r.shard(hash)
 		s.mu.Lock()
-		if k := s.known[hash]; k != nil {
+		if k := s.at(hash); k != nil {
 			r.doubt(k, now)
 		}
 		s.mu.Unlock()
