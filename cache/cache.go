@@ -164,7 +164,15 @@ func (c *Cache) Close(ctx context.Context) error {
 // Hit returns the key's page if it is in memory and may be served at once. It
 // allocates nothing and does not keep key.
 func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
-	held := c.memory.get(key)
+	return c.hit(c.memory.get(key), now)
+}
+
+// HitAgain is Hit for a client that may ask for the page it asked for last.
+func (c *Cache) HitAgain(s *Spot, key []byte, now time.Time) (Result, bool) {
+	return c.hit(c.memory.again(s, key, now), now)
+}
+
+func (c *Cache) hit(held *holder, now time.Time) (Result, bool) {
 	if held == nil {
 		return Result{}, false
 	}

@@ -42,9 +42,10 @@ type holder struct {
 	// pausedUntil is when a failed fill may be tried again, in nanoseconds
 	// since the cache's start. Until then a stale page is served at once.
 	pausedUntil atomic.Int64
+	spot        atomic.Pointer[Spot]
 	insisted    atomic.Uint64 // the change that the page was last read again and again for: its sequence
 
-	room  [56]byte // what is written at every hit is not in one line with what is read
+	room  [48]byte // what is written at every hit is not in one line with what is read
 	asked atomic.Uint64
 	since atomic.Int64 // when asked began to count, in nanoseconds since the cache's start
 }
@@ -81,6 +82,7 @@ func newMemory(budget int64) (*memory, error) {
 		MaxCost:     maxCost,
 		BufferItems: 512,
 		KeyToHash:   hash,
+		OnExit:      (*holder).leave,
 		OnReject:    func(i *ristretto.Item[*holder]) { m.window.keep(i.Value) },
 		OnEvict: func(i *ristretto.Item[*holder]) {
 			if i.Expiration.IsZero() && i.Value != nil { // else its time had come, or it was gone before
@@ -101,6 +103,17 @@ func hash(key []byte) (uint64, uint64) { return z.MemHash(key), xxhash.Sum64(key
 
 // get returns the key's holder, or nil. It neither keeps nor changes key.
 func (m *memory) get(key []byte) *holder {
+	if h := m.inRistretto(key); h != nil {
+		return h
+	}
+	h, often := m.window.get(key)
+	if often {
+		m.offer(key, h)
+	}
+	return h
+}
+
+func (m *memory) inRistretto(key []byte) *holder {
 	g := m.near.Get().(*gate)
 	g.RLock()
 	h, ok := m.pages.Get(key)
@@ -109,11 +122,7 @@ func (m *memory) get(key []byte) *holder {
 	if ok && bytes.Equal(h.key, key) {
 		return h
 	}
-	h, often := m.window.get(key)
-	if often {
-		m.offer(key, h)
-	}
-	return h
+	return nil
 }
 
 // offer offers ristretto a page of the window, which it has since heard asked

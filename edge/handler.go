@@ -129,7 +129,7 @@ func (s *Server) lookUp(x *exchange) failure {
 	bypass := asksForTheOrigin(x.asked.control)
 	hit := false
 	if !bypass {
-		x.page, hit = s.cache.Hit(x.key, x.now)
+		x.page, hit = s.cache.HitAgain(&x.client.spot, x.key, x.now)
 		if s.timed {
 			x.passed(stepMemory)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/cache"
 	"listedge/limiter"
 	"listedge/origin"
 	"listedge/stream"
@@ -27,7 +28,8 @@ type client struct {
 	policy          unique.Handle[string] // RateLimit-Policy, which most keys share
 	broken          error                 // its limit cannot be enforced, so nothing is served
 
-	shown *atomic.Pointer[shown]
+	shown atomic.Pointer[shown]
+	spot  cache.Spot // of its last page
 }
 
 func policyOf(l origin.Limit) (limiter.Policy, error) {
@@ -65,16 +67,19 @@ func (s *Server) workspaceBucket(workspace uuid.UUID, l origin.Limit) (*limiter.
 	return b, nil
 }
 
-// newClient makes a client of a key, or of a key that has changed: then its
+// makeClient makes a client of a key, or of a key that has changed: then its
 // bucket goes on, under the new limit.
-func (s *Server) newClient(k origin.Key, before client) client {
-	c := client{limit: k.Limit.Burst, workspaceLimit: k.WorkspaceLimit.Burst, shown: new(atomic.Pointer[shown])}
+func (s *Server) makeClient(k origin.Key, before, c *client) {
+	c.limit, c.workspaceLimit = k.Limit.Burst, k.WorkspaceLimit.Burst
+	if before != nil {
+		before.spot.Clear()
+	}
 	policy, err := policyOf(k.Limit)
 	if err != nil {
 		c.broken = err
-		return c
+		return
 	}
-	if before.bucket != nil {
+	if before != nil && before.bucket != nil {
 		c.bucket = before.bucket
 		c.bucket.SetPolicy(policy)
 	} else {
@@ -86,7 +91,6 @@ func (s *Server) newClient(k origin.Key, before client) client {
 		lines = appendPolicy(append(lines, ", "...), "workspace", k.WorkspaceLimit)
 	}
 	c.policy = unique.Make(string(lines))
-	return c
 }
 
 // appendPolicy renders one item of RateLimit-Policy: q tokens in a window of

@@ -166,7 +166,7 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 				for n := range keys {
 					d.rows[keyNumber(n)] = origin.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true}
 				}
-				ring := origin.NewKeyring(d.lookup, func(origin.Key, client) client { return client{} }, time.Minute)
+				ring := origin.NewKeyring(d.lookup, func(_ origin.Key, _, _ *client) {}, time.Minute)
 				defer ring.Close()
 				log := stream.FollowKeys(d.log)
 				log.Tell(keyListener{ring})

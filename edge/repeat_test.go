@@ -248,12 +248,12 @@ func TestARepeatIsLimitedAndRefused(t *testing.T) {
 	status := func(r *bufio.Reader) int { return readAnswer(t, r, "GET").status }
 	answers, _ := converse(t, s, [][]byte{request, request, request}, func(c *conn) {
 		c.Conn = &between{spoken: c.Conn.(*spoken), do: map[int]func(){3: func() {
-			client := s.keyring.Known(mustHash(t), time.Now()).Value
+			bucket := s.keyring.Known(mustHash(t), time.Now()).Value.bucket
 			policy, err := policyOf(origin.Limit{Set: true, Rate: 0, Burst: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
-			client.bucket.SetPolicy(policy)
+			bucket.SetPolicy(policy)
 		}}}
 	})
 	r := bufio.NewReader(bytes.NewReader(answers))

@@ -83,7 +83,7 @@ func New(o Options) *Server {
 		guard: newGuard(), maxConns: maxConns, metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
 		ids: newRequestIDs(), accessLog: o.AccessLog, serverTiming: o.ServerTiming, tracer: o.Tracer, timed: o.ServerTiming || o.Tracer != nil,
 	}
-	s.keyring = origin.NewKeyring(o.Lookup, s.newClient, o.Grace)
+	s.keyring = origin.NewKeyring(o.Lookup, s.makeClient, o.Grace)
 	s.http = &fasthttp.Server{
 		Handler:                       s.handle,
 		ErrorHandler:                  s.handleUnreadable,

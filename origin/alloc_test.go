@@ -11,7 +11,7 @@ import (
 // The race detector allocates on its own account, hence the build tag.
 
 func TestAKnownKeyAllocatesNothing(t *testing.T) {
-	r := NewKeyring(newKeyTable(1).lookup, func(Key, *int) *int { return new(int) }, time.Minute)
+	r := NewKeyring(newKeyTable(1).lookup, func(_ Key, _, made **int) { *made = new(int) }, time.Minute)
 	defer r.Close()
 	hash := hashNumber(0)
 	if _, _, err := loadFrom(t.Context(), r, hash); err != nil {

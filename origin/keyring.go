@@ -62,7 +62,7 @@ type KeyLookup func(ctx context.Context, hashes []KeyHash, run string) (map[KeyH
 // cannot be asked.
 type Keyring[T any] struct {
 	lookup KeyLookup
-	attach func(k Key, before T) T // before is what it was made into, zero for a new key
+	attach func(k Key, before, made *T) // before is what it was made into, nil for a new key
 	grace  time.Duration
 	start  time.Time // moments are kept as distances from it, on the monotonic clock
 
@@ -133,7 +133,7 @@ type lookupCall struct {
 
 // NewKeyring starts a keyring. attach is called once for every key and every
 // change of one. grace bounds how long known keys go on without Postgres.
-func NewKeyring[T any](lookup KeyLookup, attach func(k Key, before T) T, grace time.Duration) *Keyring[T] {
+func NewKeyring[T any](lookup KeyLookup, attach func(k Key, before, made *T), grace time.Duration) *Keyring[T] {
 	unknown, err := lru.New[KeyHash, time.Time](unknownKeys)
 	if err != nil {
 		panic("BUG: " + err.Error()) // only for a size below 1

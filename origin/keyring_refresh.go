@@ -37,7 +37,7 @@ func (r *Keyring[T]) update(hashes []KeyHash) error {
 
 // remember keeps what a look-up found that began at that moment. The shard is locked.
 func (r *Keyring[T]) remember(s *keyShard[T], hash KeyHash, key Key, at time.Duration) {
-	var before T
+	var before *T
 	key.Run = r.told.one(key.Run)
 	k := &KnownKey[T]{hash: hash, Key: key, lastUsed: at}
 	k.checked.Store(int64(at))
@@ -48,13 +48,13 @@ func (r *Keyring[T]) remember(s *keyShard[T], hash KeyHash, key Key, at time.Dur
 	if was := s.at(hash); was != nil {
 		r.told.index.swap(hash, &was.Key, &key)
 		k.doubted.Store(was.doubted.Load())
-		before = was.Value
+		before = &was.Value
 		was.supersede()
 	} else {
 		r.told.index.swap(hash, nil, &key)
 		k.doubted.Store(r.told.before(at)) // what was told while nobody could be found
 	}
-	k.Value = r.attach(key, before)
+	r.attach(key, before, &k.Value)
 	s.known[hash.beginning()] = k
 }
 

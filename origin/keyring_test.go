@@ -95,7 +95,7 @@ func inRing(t *testing.T, table *keyTable, grace time.Duration, test func(t *tes
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &ring{}
-		r.Keyring = NewKeyring(table.lookup, func(Key, int64) int64 { return r.attached.Add(1) }, grace)
+		r.Keyring = NewKeyring(table.lookup, func(_ Key, _, made *int64) { *made = r.attached.Add(1) }, grace)
 		defer r.Close()
 		test(t, r)
 	})
@@ -497,7 +497,7 @@ func TestCloseWaitsForLookups(t *testing.T) {
 			}
 			return found, err
 		}
-		r := NewKeyring(slow, func(k Key, _ uuid.UUID) uuid.UUID { return k.ID }, time.Minute)
+		r := NewKeyring(slow, func(k Key, _, made *uuid.UUID) { *made = k.ID }, time.Minute)
 		if _, _, err := loadFrom(t.Context(), r, hashNumber(0)); err != nil {
 			t.Fatal(err)
 		}
@@ -526,7 +526,7 @@ func TestAKeyringInManyHands(t *testing.T) {
 	t.Parallel()
 	const keys, hands, requests = 40, 8, 3000
 	table := newKeyTable(keys)
-	r := NewKeyring(table.lookup, func(k Key, _ string) string { return fmt.Sprint(k) }, time.Minute)
+	r := NewKeyring(table.lookup, func(k Key, _, made *string) { *made = fmt.Sprint(k) }, time.Minute)
 	defer r.Close()
 	var all sync.WaitGroup
 	for hand := range hands {
@@ -592,7 +592,7 @@ func TestAKeptKeyIsNotReliedOnOnceItWasSuperseded(t *testing.T) {
 		lookup := func(_ context.Context, hashes []KeyHash, _ string) (map[KeyHash]Key, error) {
 			return maps.Clone(keys), nil
 		}
-		r := NewKeyring(lookup, func(k Key, _ int) int { return 0 }, time.Hour)
+		r := NewKeyring(lookup, func(Key, *int, *int) {}, time.Hour)
 		defer r.Close()
 		ctx := context.Background()
 		changed, err := r.Load(ctx, hashNumber(0))

@@ -295,7 +295,7 @@ func TestARevocationReachesANode(t *testing.T) {
 		t.Fatal(err)
 	}
 	hash, _ := HashKey([]byte(made.Key))
-	ring := NewKeyring(NewKeyStore(openDatabase(t, DatabaseOptions{URL: url})).Lookup, func(k Key, _ uuid.UUID) uuid.UUID { return k.ID }, time.Minute)
+	ring := NewKeyring(NewKeyStore(openDatabase(t, DatabaseOptions{URL: url})).Lookup, func(k Key, _, made *uuid.UUID) { *made = k.ID }, time.Minute)
 	defer ring.Close()
 	ask := func() Key {
 		key, id, ok := knownTo(ring, hash, time.Now())
