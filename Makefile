@@ -34,7 +34,7 @@ test: ## check, and all tests under the race detector, with what they need insta
 	@go -C deploy test -run '^$$' . >/dev/null
 	CGO_ENABLED=1 go test -race -p 2 -timeout 9m $$(go list ./... | grep -vE '$(ALONE)')
 	CGO_ENABLED=1 go test -race -p 1 -timeout 9m $$(go list ./... | grep -E '$(ALONE)')
-	go test -run Alloc ./edge ./cache ./limiter ./origin # which the race detector would falsify
+	go test -run 'Alloc|Hears' ./edge ./cache ./limiter ./origin # which the race detector would falsify
 	go -C deploy test -timeout 8m . # a module of its own: see its go.mod
 
 check: ## formatting, vet, staticcheck

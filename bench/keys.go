@@ -54,7 +54,7 @@ func measureKeys(ctx context.Context, s *subject, r *report) (err error) {
 		}
 	}
 	before := foundByTier(sides)
-	if err := takeTurns(ctx, rounds/2, connections, sides...); err != nil {
+	if err := takeTurns(ctx, rounds, connections, sides...); err != nil {
 		return err
 	}
 	for i, s := range sides {

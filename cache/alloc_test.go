@@ -11,11 +11,17 @@ import (
 func TestHitAllocatesNothing(t *testing.T) {
 	c := open(t, Options{TTL: time.Hour})
 	key, missing := keyOf("q"), keyOf("missing")
+	var spot Spot
 	forward(t, c, key, brings("page"))
 	now := time.Now()
 	for what, f := range map[string]func(){
 		"hit": func() {
 			if _, ok := c.Hit(key, now); !ok {
+				t.Error("no hit")
+			}
+		},
+		"hit again": func() {
+			if _, ok := c.HitAgain(&spot, key, now); !ok {
 				t.Error("no hit")
 			}
 		},

@@ -616,3 +616,35 @@ func TestAKeptKeyIsNotReliedOnOnceItWasSuperseded(t *testing.T) {
 		}
 	})
 }
+
+// Nobody can make two keys whose hashes begin alike. If there are, each is
+// itself: the one is never taken for the other, nor relied on once it is not known.
+func TestKeysWhoseHashesBeginAlikeAreTwo(t *testing.T) {
+	table := newKeyTable(1)
+	first, second := hashNumber(0), hashNumber(0)
+	second[31]++
+	table.keys[second] = Key{ID: number(7), Workspace: number(8)}
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		for range 3 {
+			for hash, want := range map[KeyHash]uuid.UUID{first: number(0), second: number(7)} {
+				k, err := r.Load(t.Context(), hash)
+				if err != nil || k.Key.ID != want {
+					t.Fatalf("%v instead of %v, %v", k.Key.ID, want, err)
+				}
+				if again := r.Known(hash, time.Now()); again != k {
+					t.Fatalf("%v, and then %v", k, again)
+				}
+			}
+		}
+		one, err := r.Load(t.Context(), first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Load(t.Context(), second); err != nil {
+			t.Fatal(err)
+		}
+		if r.Seen(first) || r.StillKnown(one, time.Now()) {
+			t.Error("relied on, and no change of it would be told")
+		}
+	})
+}

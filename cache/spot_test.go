@@ -1,0 +1,132 @@
+package cache
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// holds puts a page that lives for an hour.
+func (m *memory) holds(key []byte, p *Page) *holder { return m.put(key, p, time.Hour) }
+
+func TestASpotFindsWhatALookUpWould(t *testing.T) {
+	m, now := openMemory(t, 8<<20), time.Now()
+	a, b := keyOf("a"), keyOf("b")
+	m.holds(a, NewPage([]byte("a"), "", now))
+	m.holds(b, NewPage([]byte("b"), "", now))
+	var s Spot
+	ask := func(key []byte, at time.Time) string {
+		t.Helper()
+		h := m.again(&s, key, at)
+		if h == nil {
+			return ""
+		}
+		return string(h.page.Load().Body)
+	}
+	for range 3 {
+		if is := ask(a, now); is != "a" || s.holder.Load() == nil {
+			t.Fatalf("%q, kept: %v", is, s.holder.Load())
+		}
+	}
+	if is := ask(b, now); is != "b" {
+		t.Errorf("another page: %q", is)
+	}
+	m.holds(b, NewPage([]byte("newer"), "", now.Add(time.Second)))
+	for range 2 {
+		if is := ask(b, now); is != "newer" {
+			t.Errorf("after it was replaced: %q", is)
+		}
+	}
+	s.Clear()
+	if is := ask(b, now); is != "newer" {
+		t.Errorf("after it was forgotten: %q", is)
+	}
+	held := s.holder.Load()
+	if held == nil {
+		t.Fatal("not kept")
+	}
+	held.until.Store(now.Add(time.Minute).UnixNano())
+	m.pages.Del(b)
+	if s.holder.Load() != nil || held.spot.Load() != nil {
+		t.Error("kept beyond its stay")
+	}
+	if is := ask(b, now); is != "" {
+		t.Errorf("what is not there: %q", is)
+	}
+}
+
+// Virtual time: ristretto looks for pages whose time is over every few seconds,
+// and finds none of them before.
+func TestASpotGoesByThePagesTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, key := openMemory(t, 8<<20), keyOf("q")
+		m.put(key, NewPage([]byte("body"), "", time.Now()), 500*time.Millisecond)
+		var s Spot
+		if m.again(&s, key, time.Now()) == nil || s.holder.Load() == nil {
+			t.Fatal("not kept")
+		}
+		time.Sleep(501 * time.Millisecond)
+		if s.holder.Load() == nil {
+			t.Fatal("cut off before it was looked for")
+		}
+		if m.again(&s, key, time.Now()) != nil {
+			t.Error("found after its time")
+		}
+	})
+}
+
+// Whatever pages come, go and are asked for: who is pointed to points back and
+// is in memory, so that nothing is kept alive beyond the budget.
+func TestNoSpotKeepsAPageThatIsGivenUp(t *testing.T) {
+	const clients, pages, budget = 8, 400, 1 << 20 // a fifth of the pages
+	m := openMemory(t, budget)
+	spots := make([]Spot, 3*clients)
+	var (
+		all  sync.WaitGroup
+		kept atomic.Int64
+	)
+	for c := range clients {
+		all.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(c), 7))
+			for n := range 3000 {
+				key, now := keyOf(fmt.Sprint(random.IntN(pages))), time.Now()
+				s := &spots[random.IntN(len(spots))]
+				for range random.IntN(3) + 1 {
+					h := m.again(s, key, now)
+					if h == nil {
+						break
+					}
+					if string(h.key) != string(key) {
+						t.Errorf("%q instead of %q", h.key, key)
+					}
+					h.asked.Add(1)
+					if s.holder.Load() == h {
+						kept.Add(1)
+					}
+				}
+				switch {
+				case n%3 == 0:
+					m.holds(key, NewPage(rows(10_000), "", now))
+				case n%50 == 1:
+					m.pages.Del(key)
+				case n%50 == 2:
+					s.Clear()
+				}
+			}
+		})
+	}
+	all.Wait()
+	m.pages.Wait()
+	for i := range spots {
+		if h := spots[i].holder.Load(); h != nil && (h.spot.Load() != &spots[i] || m.inRistretto(h.key) != h) {
+			t.Errorf("spot %d keeps a page that points to %p, and of which memory has %p", i, h.spot.Load(), m.inRistretto(h.key))
+		}
+	}
+	if kept.Load() < 1000 {
+		t.Errorf("only %d times did a spot point to the page", kept.Load())
+	}
+}
