@@ -110,10 +110,6 @@ func (a *answer) WriteTo(io.Writer) (int64, error) {
 
 func (a *answer) Read([]byte) (int, error) { return 0, errors.New("BUG: an answer is not read") }
 
-// inOnePiece is the size, in bytes, up to which a body is copied behind its
-// head: the kernel takes 0.6 µs more for pieces, and copying less than that.
-const inOnePiece = 8 << 10
-
 // Close sends the answer, or drops it where fasthttp has not come to write it.
 func (a *answer) Close() (err error) {
 	if len(a.head) > 0 {
@@ -124,24 +120,20 @@ func (a *answer) Close() (err error) {
 	return err
 }
 
-// send writes head, lines and pieces. The head lies in a buffer with room
-// behind it, which is as much the answer's as the head is.
+// send writes head, lines and pieces by one call. The head lies in a buffer
+// with room behind it, which is as much the answer's as the head is.
 func (a *answer) send() error {
 	head := append(append(a.head[:len(a.head)-len(crlf)], a.lines...), crlf...)
-	if !a.wanted {
-		_, err := a.conn.Conn.Write(head)
-		return err
+	a.out[0], a.bufs = head, a.out[:1]
+	if a.wanted {
+		a.bufs = append(a.bufs, a.pieces[:]...)
 	}
-	if a.size <= inOnePiece || !a.conn.vectored {
-		for _, p := range a.pieces {
-			head = append(head, p...)
-		}
-		_, err := a.conn.Conn.Write(head)
-		return err
+	if a.conn.socket != nil {
+		return a.conn.socket.write(&a.bufs)
 	}
-	a.out[0] = head
-	copy(a.out[1:], a.pieces[:])
-	a.bufs = a.out[:]
-	_, err := a.bufs.WriteTo(a.conn.Conn)
+	for _, p := range a.bufs[1:] { // TLS would make a record of each
+		head = append(head, p...)
+	}
+	_, err := a.conn.Conn.Write(head)
 	return err
 }

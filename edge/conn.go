@@ -15,10 +15,10 @@ import (
 // sent. Used by one goroutine at a time, but for Close.
 type conn struct {
 	net.Conn
+	socket   *socket // the same, nil = TLS
 	server   *Server
 	once     sync.Once
 	answer   answer
-	vectored bool // pieces go out by one call
 	asked    asked
 	exchange exchange
 	repeats  repeats
@@ -41,8 +41,11 @@ type conn struct {
 }
 
 func newConn(c net.Conn, s *Server) *conn {
-	_, plain := c.(*net.TCPConn)
-	made := &conn{Conn: c, server: s, vectored: plain, counts: s.metrics.Stripe(), idPrefix: s.ids.prefix(), sheet: s.journal.sheet()}
+	made := &conn{Conn: c, server: s, counts: s.metrics.Stripe(), idPrefix: s.ids.prefix(), sheet: s.journal.sheet()}
+	if plain, ok := c.(*net.TCPConn); ok {
+		made.socket = newSocket(plain)
+		made.Conn = made.socket
+	}
 	made.answer.conn = made
 	made.repeats.between = true
 	made.exchange.scratch = make([]byte, 0, 1024) // decoded, parameters of the longest allowed take as much

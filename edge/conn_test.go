@@ -62,7 +62,7 @@ func readAnswer(t *testing.T, r *bufio.Reader, method string) answered {
 // Whatever an answer's size and way onto the wire, the connection goes on in
 // step: each request of a pipeline gets its own answer, whole.
 func TestAPipelineIsAnsweredInStep(t *testing.T) {
-	for _, size := range []int{10, inOnePiece - 100, inOnePiece + 1, writeBuffer - 200, writeBuffer + 1, 1 << 20} {
+	for _, size := range []int{10, 5 << 10, writeBuffer - 200, writeBuffer + 1, 1 << 20} {
 		body := `{"data":["` + strings.Repeat("x", size) + `"]`
 		s, _ := hitServer(t, body)
 		c, r := listening(t, s)

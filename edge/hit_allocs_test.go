@@ -4,6 +4,7 @@ package edge
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -55,6 +56,24 @@ func TestARepeatAllocatesNothing(t *testing.T) {
 	n := copy(buffer, request)
 	if allocated := testing.AllocsPerRun(1000, func() { answerRepeat(t, c, buffer, n) }); allocated > 0 {
 		t.Errorf("%v allocations", allocated)
+	}
+}
+
+// Nor does one over TCP, from its first byte to the last of the answer.
+func TestAHitOverTCPAllocatesNothing(t *testing.T) {
+	s, _ := hitServer(t, `{"data":[`+strings.Repeat(" ", 20_000)+`]`)
+	c, _ := listening(t, s)
+	request, end, answer := []byte(thePage+"X-Request-Id: mine\r\n\r\n"), []byte(`"requestId":"mine"}`), make([]byte, 64<<10)
+	if n := testing.AllocsPerRun(1000, func() {
+		_, err := c.Write(request)
+		for n, got := 0, 0; err == nil && !bytes.HasSuffix(answer[:n], end); n += got {
+			got, err = c.Read(answer[n:])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
 	}
 }
 
