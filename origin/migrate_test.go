@@ -146,6 +146,44 @@ func TestMigratingGoesBackDown(t *testing.T) {
 	}
 }
 
+// The indexes of a live table are made while others write, and a migration that
+// is interrupted meanwhile begins anew.
+func TestAMigrationKeepsNobodyFromWritingAndMayBeInterrupted(t *testing.T) {
+	t.Parallel()
+	url := emptyDatabase(t)
+	if err := withGoose(url, func(p *goose.Provider) error { _, err := p.UpTo(t.Context(), 3); return err }); err != nil {
+		t.Fatal(err)
+	}
+	slow, conn := connect(t, url), connect(t, url)
+	const write = "INSERT INTO items (workspace_id, name) VALUES (gen_random_uuid(), 'written')"
+	exec(t, slow, "BEGIN; "+write) // which a new index waits for
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupted := make(chan error, 1)
+	go func() { _, err := MigrateUp(ctx, url); interrupted <- err }()
+	eventually(t, "an index under way", func() (begun bool) {
+		if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_index WHERE NOT indisvalid)").Scan(&begun); err != nil {
+			t.Fatal(err)
+		}
+		return begun
+	})
+	exec(t, conn, "SET statement_timeout = '10s'; "+write)
+	interrupt()
+	if err := <-interrupted; err == nil {
+		t.Error("interrupted, and says nothing of it")
+	}
+	exec(t, slow, "COMMIT")
+	if _, err := MigrateUp(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	if schemaOf(t, url) != schemaOf(t, server().URL(templateDatabase)) {
+		t.Error("a database whose migration was interrupted differs from one whose was not")
+	}
+	var invalid int
+	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_index WHERE NOT indisvalid").Scan(&invalid); err != nil || invalid != 0 {
+		t.Errorf("%d invalid indexes, %v", invalid, err)
+	}
+}
+
 // The database keeps out what the API could not show, whoever writes it.
 func TestConstraintsRefuseWhatTheAPICannotShow(t *testing.T) {
 	t.Parallel()
