@@ -121,7 +121,8 @@ var (
 // The innermost LIMIT is a literal so that a generic plan, which does not know
 // its parameters, still knows that few rows are wanted and takes the list's
 // index; the outer one is the page's. An index scan is lazy, so no more rows
-// than the page's are read.
+// than the page's are read. Grams are looked up behind an OFFSET 0, with no
+// other condition beside them that another index could be thought cheaper for.
 func (s shape) sql() string {
 	var list []string
 	for _, c := range s.collection.listed() {
