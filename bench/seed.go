@@ -23,7 +23,7 @@ const smallItems = 1000
 
 // seed makes workspaces of 1,000 items and ten times as many each, up to the
 // large one. Rows are loaded without the lists' indexes, which are built
-// afterwards: the trigram index takes ten times as long row by row.
+// afterwards: the index of grams takes much longer row by row.
 func (s *subject) seed(ctx context.Context, items int) error {
 	conn, err := pgx.Connect(ctx, s.url)
 	if err != nil {

@@ -40,21 +40,21 @@ const KeyConnections = keyConnections
 
 // facts are what the server says of itself, in one row.
 type facts struct {
-	Version                                                            int
-	VersionText, WALLevel, Encoding, Ctype, Standbys, KeepSize, Status string
-	Standby, Superuser, Replication, Stats, Owner                      bool
-	Active, Lost, Trigram, GIN, ICU                                    bool
-	Slot                                                               bool
-	Slots, SlotsUsed, Senders, SendersUsed, Connections, Used          int
-	Triggers                                                           int
-	Retained                                                           int64
+	Version                                                     int
+	VersionText, WALLevel, Encoding, Standbys, KeepSize, Status string
+	Standby, Superuser, Replication, Stats, Owner               bool
+	Active, Lost, Trigram, GIN, ICU                             bool
+	Slot                                                        bool
+	Slots, SlotsUsed, Senders, SendersUsed, Connections, Used   int
+	Triggers                                                    int
+	Retained                                                    int64
 }
 
 const factsSQL = `
 WITH me AS (SELECT * FROM pg_roles WHERE rolname = current_user),
 slot AS (SELECT * FROM pg_replication_slots WHERE slot_name = $1 || (SELECT oid FROM pg_database WHERE datname = current_database()) || $2)
 SELECT current_setting('server_version_num')::int AS version, current_setting('server_version') AS version_text,
-	current_setting('wal_level') AS wal_level, pg_encoding_to_char(d.encoding) AS encoding, d.datctype AS ctype,
+	current_setting('wal_level') AS wal_level, pg_encoding_to_char(d.encoding) AS encoding,
 	current_setting('synchronous_standby_names') AS standbys, current_setting('max_slot_wal_keep_size') AS keep_size,
 	coalesce((SELECT wal_status FROM slot), '') AS status, pg_is_in_recovery() AS standby,
 	me.rolsuper AS superuser, me.rolsuper OR me.rolreplication AS replication,
@@ -141,11 +141,9 @@ func judge(f facts, published publication.State, o DoctorOptions) (findings []Fi
 	default:
 		say("slot", !f.Slot, Warn, fmt.Sprintf("followed, retains %s of WAL", size(f.Retained)), "there is none", "nothing: a node makes it where it may, and so does `listedge migrate up`")
 	}
-	say("extensions", !f.Trigram || !f.GIN, Fail, "pg_trgm and btree_gin", "pg_trgm or btree_gin is missing: searches have no index", "run `listedge migrate up`; install postgresql-contrib if it is refused")
+	say("extensions", !f.Trigram || !f.GIN, Fail, "pg_trgm and btree_gin", "pg_trgm or btree_gin is missing: the schema cannot be made", "run `listedge migrate up`; install postgresql-contrib if it is refused")
 	say("collations", !f.ICU, Fail, "ICU", "this Postgres was built without ICU: names cannot be ordered", "use a build with ICU, as all packaged ones are")
 	say("encoding", f.Encoding != "UTF8", Fail, f.Encoding, f.Encoding+" cannot hold every name", "make a database with ENCODING 'UTF8'")
-	plain := f.Ctype == "C" || f.Ctype == "POSIX"
-	say("ctype", plain, Warn, f.Ctype, f.Ctype+": letters beyond ASCII are none to pg_trgm, so searches for them use no index", "make a database with LC_CTYPE 'C.UTF-8' or a language's")
 	nodes := (f.Connections - f.Used) / max(o.Connections, 1)
 	say("max_connections", nodes < 2, Warn, fmt.Sprintf("%d, of which %d are used: room for %d more nodes", f.Connections, f.Used, nodes),
 		fmt.Sprintf("%d, of which %d are used, and a node uses up to %d", f.Connections, f.Used, o.Connections), "raise it, or lower --database-connections")

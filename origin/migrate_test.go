@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/pressly/goose/v3"
 )
 
 // emptyDatabase has nothing in it.
@@ -130,29 +131,56 @@ func TestMigratingGoesBackDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	schema := schemaOf(t, url)
-	conn := connect(t, url)
-	down := func(file string) string {
-		b, err := migrationFiles.ReadFile("migrations/" + file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, sql, ok := strings.Cut(string(b), "-- +goose Down")
-		if !ok {
-			t.Fatalf("%s has no way back", file)
-		}
-		return sql
-	}
 	status, err := MigrateStatus(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	slices.Reverse(status)
-	for _, m := range status {
-		exec(t, conn, down(m.Name))
+	if err := withGoose(url, func(p *goose.Provider) error { _, err := p.DownTo(t.Context(), 0); return err }); err != nil {
+		t.Fatal(err)
 	}
-	exec(t, conn, "DELETE FROM goose_db_version WHERE version_id > 0")
+	if left := strings.TrimSpace(schemaOf(t, url)); strings.Contains(left, "items") || strings.Contains(left, "contacts") {
+		t.Errorf("left: %s", left)
+	}
 	if applied, err := MigrateUp(t.Context(), url); err != nil || len(applied) != len(status) || schemaOf(t, url) != schema {
 		t.Errorf("down and up again: %+v, %v", applied, err)
+	}
+}
+
+// The indexes of a live table are made while others write, and a migration that
+// is interrupted meanwhile begins anew.
+func TestAMigrationKeepsNobodyFromWritingAndMayBeInterrupted(t *testing.T) {
+	t.Parallel()
+	url := emptyDatabase(t)
+	if err := withGoose(url, func(p *goose.Provider) error { _, err := p.UpTo(t.Context(), 3); return err }); err != nil {
+		t.Fatal(err)
+	}
+	slow, conn := connect(t, url), connect(t, url)
+	const write = "INSERT INTO items (workspace_id, name) VALUES (gen_random_uuid(), 'written')"
+	exec(t, slow, "BEGIN; "+write) // which a new index waits for
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupted := make(chan error, 1)
+	go func() { _, err := MigrateUp(ctx, url); interrupted <- err }()
+	eventually(t, "an index under way", func() (begun bool) {
+		if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_index WHERE NOT indisvalid)").Scan(&begun); err != nil {
+			t.Fatal(err)
+		}
+		return begun
+	})
+	exec(t, conn, "SET statement_timeout = '10s'; "+write)
+	interrupt()
+	if err := <-interrupted; err == nil {
+		t.Error("interrupted, and says nothing of it")
+	}
+	exec(t, slow, "COMMIT")
+	if _, err := MigrateUp(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	if schemaOf(t, url) != schemaOf(t, server().URL(templateDatabase)) {
+		t.Error("a database whose migration was interrupted differs from one whose was not")
+	}
+	var invalid int
+	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_index WHERE NOT indisvalid").Scan(&invalid); err != nil || invalid != 0 {
+		t.Errorf("%d invalid indexes, %v", invalid, err)
 	}
 }
 

@@ -238,8 +238,8 @@ func checkPlans(t *testing.T, url string, conn *pgx.Conn) {
 					q.After = behind(t, conn, q, deep)
 				}
 				ids, p := e.fetch(t, q)
-				if len(ids) != limit || p.usedIndexes["items_by_search"] > 0 {
-					t.Errorf("%s behind %d: %d rows through the trigram index, which many rows match:\n%s", describe(q), deep, len(ids), p.text)
+				if len(ids) != limit || p.usedIndexes["items_by_grams"] > 0 {
+					t.Errorf("%s behind %d: %d rows through the index of grams, which many rows match:\n%s", describe(q), deep, len(ids), p.text)
 				}
 				// Three in four have the term and half are tracked.
 				if read := p.usedIndexes["items_by_"+order]; sort == ByCreatedAt && read > 5*limit || read > searchWalk {
@@ -252,7 +252,7 @@ func checkPlans(t *testing.T, url string, conn *pgx.Conn) {
 			matches := map[Collection]float64{Items: bigMatches, Contacts: 20}[c]
 			q := Query{Workspace: ourWorkspace, Collection: c, Sort: sort, Search: "needle", Limit: limit}
 			ids, p := e.fetch(t, q)
-			list, index := fmt.Sprintf("%s_by_%s", c, order), fmt.Sprintf("%s_by_search", c)
+			list, index := fmt.Sprintf("%s_by_%s", c, order), fmt.Sprintf("%s_by_grams", c)
 			if len(ids) == 0 || float64(len(ids)) > matches || len(p.usedIndexes) != 2 || p.visitedNodes["Seq Scan"] {
 				t.Errorf("%s: %d rows through %v:\n%s", describe(q), len(ids), p.usedIndexes, p.text)
 			}
@@ -266,13 +266,13 @@ func checkPlans(t *testing.T, url string, conn *pgx.Conn) {
 
 		// One row in eighteen has it: too few for a glance, which tells that the walk will do.
 		q := Query{Workspace: ourWorkspace, Sort: sort, Search: "SKU-19", Limit: limit}
-		if ids, p := e.fetch(t, q); len(ids) != limit || p.usedIndexes["items_by_search"] > 0 ||
+		if ids, p := e.fetch(t, q); len(ids) != limit || p.usedIndexes["items_by_grams"] > 0 ||
 			p.usedIndexes["items_by_"+order] <= searchGlance || p.usedIndexes["items_by_"+order] > searchGlance+searchWalk {
 			t.Errorf("%s: %d rows through %v:\n%s", describe(q), len(ids), p.usedIndexes, p.text)
 		}
 	}
 
-	// A term without a trigram that many rows match: no more than it needs.
+	// A term without a gram that many rows match: no more than it needs.
 	if ids, p := e.fetch(t, Query{Workspace: ourWorkspace, Search: "pr", Limit: limit}); len(ids) != limit || p.usedIndexes["items_by_created_at"] > 5*limit {
 		t.Errorf("a short term reads %v:\n%s", p.usedIndexes, p.text)
 	}

@@ -104,7 +104,7 @@ func TestSearchLooksIntoEachFieldOfItsListAndNoOther(t *testing.T) {
 
 // A list longer than a search walks before it turns to the index: terms that
 // fill their page at a glance or from the walk, that do so only on the first
-// pages, that the walk never meets, and that have no trigram.
+// pages, that the walk never meets, and that have no gram.
 func TestSearchFindsTheSameByTheWalkAndByTheIndex(t *testing.T) {
 	t.Parallel()
 	const rows = searchWalk + 700
@@ -151,12 +151,13 @@ func TestSearchFindsTheSameByTheWalkAndByTheIndex(t *testing.T) {
 	}
 }
 
-// The index knows runs of three letters or digits; without one in the term it
-// would be read from end to end.
-func TestTermsWithoutATrigramAreNotAskedOfTheIndex(t *testing.T) {
+// The index knows three characters in a row; without them in the term it would
+// be read from end to end.
+func TestTermsWithoutAGramAreNotAskedOfTheIndex(t *testing.T) {
 	for term, want := range map[string]searchPlan{
-		"": noSearch, "a": walkSearch, "ab": walkSearch, "a b c": walkSearch, "ab-cd": walkSearch, "%%%": walkSearch, "茶茶": walkSearch, "😀😀😀": walkSearch,
-		"abc": indexedSearch, "a bcd": indexedSearch, "12a": indexedSearch, "中国茶": indexedSearch, "%abc_": indexedSearch, "чай": indexedSearch, "𝒜𝒷𝒸": indexedSearch,
+		"": noSearch, "a": walkSearch, "ab": walkSearch, "a b c": walkSearch, "ab cd": walkSearch, "ab\ncd": walkSearch, "茶茶": walkSearch, "é": walkSearch,
+		"abc": indexedSearch, "a bcd": indexedSearch, "12a": indexedSearch, "中国茶": indexedSearch, "%%%": indexedSearch, "чай": indexedSearch, "😀😀😀": indexedSearch,
+		"a-b": indexedSearch, "a\tb": indexedSearch, "a\u00a0b": indexedSearch,
 	} {
 		if s, _ := shapeOf(&Query{Search: term}); s.search != want {
 			t.Errorf("%q: plan %d, want %d", term, s.search, want)

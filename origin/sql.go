@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strings"
-	"unicode"
 
 	"github.com/jackc/pgx/v5/pgtype"
 )
@@ -12,7 +11,7 @@ import (
 // Every statement of the service is in this file.
 
 // searchGlance and searchWalk are how many rows of a list a search looks at in
-// list order before it turns to the trigram index. A term that many rows match
+// list order before it turns to the index of grams. A term that many rows match
 // fills its page at a glance; one of which a glance holds a searchHint-th of
 // the page fills it, likely, from the walk; one that few rows match is found by
 // the index. None of it depends on what the planner believes.
@@ -27,8 +26,8 @@ type searchPlan uint8
 
 const (
 	noSearch      searchPlan = iota
-	walkSearch               // the term has no trigram: look at every row in list order
-	indexedSearch            // glance, walk up to searchWalk rows, then the trigram index
+	walkSearch               // the term has no gram: look at every row in list order
+	indexedSearch            // glance, walk up to searchWalk rows, then the index of grams
 )
 
 // shape is what a page's statement depends on; there are some two hundred, and
@@ -53,6 +52,9 @@ func (s shape) parameters() []uint32 {
 	if s.search != noSearch {
 		types = append(types, pgtype.TextOID)
 	}
+	if s.search == indexedSearch {
+		types = append(types, pgtype.TextOID)
+	}
 	if s.after {
 		types = append(types, orders[s.sort].oid, pgtype.UUIDOID)
 	}
@@ -60,19 +62,20 @@ func (s shape) parameters() []uint32 {
 }
 
 // shapeOf also returns the statement's arguments in the binary format:
-// workspace, rows wanted, then the search pattern and the position where the
-// shape has them.
+// workspace, rows wanted, then the search pattern, the term whose grams are
+// looked up, and the position, where the shape has them.
 func shapeOf(q *Query) (shape, [][]byte) {
 	s := shape{collection: q.Collection, sort: q.Sort, stock: q.Stock, typ: q.Type, after: q.After.Set}
-	args := make([][]byte, 2, 5)
+	args := make([][]byte, 2, 6)
 	args[0] = q.Workspace[:]
 	args[1] = binary.BigEndian.AppendUint64(nil, uint64(q.Limit+1)) // one more tells whether there is more
 	if q.Search != "" {
 		s.search = walkSearch
-		if hasTrigram(q.Search) {
-			s.search = indexedSearch
-		}
 		args = append(args, []byte(likePattern(q.Search)))
+		if hasGram(q.Search) {
+			s.search = indexedSearch
+			args = append(args, []byte(q.Search))
+		}
 	}
 	if q.After.Set {
 		if q.Sort == ByName {
@@ -118,7 +121,8 @@ var (
 // The innermost LIMIT is a literal so that a generic plan, which does not know
 // its parameters, still knows that few rows are wanted and takes the list's
 // index; the outer one is the page's. An index scan is lazy, so no more rows
-// than the page's are read.
+// than the page's are read. Grams are looked up behind an OFFSET 0, with no
+// other condition beside them that another index could be thought cheaper for.
 func (s shape) sql() string {
 	var list []string
 	for _, c := range s.collection.listed() {
@@ -128,19 +132,23 @@ func (s shape) sql() string {
 	parameter := func() string { next++; return fmt.Sprintf("$%d", next) }
 
 	rows := "workspace_id = $1 AND active" + stockConditions[s.stock] + typeConditions[s.typ]
-	candidate, match := "", ""
+	text, match := "", ""
 	if s.search != noSearch {
 		fields := searchedColumns[s.collection]
+		text = fmt.Sprintf("search_text(%s)", strings.Join(fields[:], ", "))
 		// A subquery has it folded once, not for every row: generic plans know no parameter's value.
 		pattern := "(SELECT search_fold(" + parameter() + "::text))"
-		candidate = fmt.Sprintf("search_text(%s) LIKE %s", strings.Join(fields[:], ", "), pattern)
 		var exact []string
 		for _, f := range fields {
 			if f != "NULL" {
 				exact = append(exact, fmt.Sprintf("search_fold(%s) LIKE %s", f, pattern))
 			}
 		}
-		match = candidate + " AND (" + strings.Join(exact, " OR ") + ")"
+		match = text + " LIKE " + pattern + " AND (" + strings.Join(exact, " OR ") + ")"
+	}
+	grams := ""
+	if s.search == indexedSearch {
+		grams = fmt.Sprintf("search_grams(workspace_id, %s) @> (SELECT search_grams($1, search_fold(%s::text)))", text, parameter())
 	}
 	order := orders[s.sort]
 	if s.after {
@@ -164,13 +172,13 @@ func (s shape) sql() string {
 		with = fmt.Sprintf(`WITH glanced AS MATERIALIZED (%s LIMIT $2),
 walked AS MATERIALIZED (%s AND %s < $2 AND %s * %d >= $2 LIMIT $2)
 `, first(searchGlance), first(searchWalk), glanced, glanced, searchHint)
-		page = fmt.Sprintf(`SELECT %[1]s FROM glanced WHERE %[6]s = $2
+		page = fmt.Sprintf(`SELECT %[1]s FROM glanced WHERE %[7]s = $2
 UNION ALL
-SELECT %[1]s FROM walked WHERE %[7]s = $2
+SELECT %[1]s FROM walked WHERE %[8]s = $2
 UNION ALL
 SELECT %[1]s FROM (
-	SELECT * FROM (SELECT * FROM %[2]s WHERE %[3]s AND %[5]s OFFSET 0) found ORDER BY %[4]s LIMIT $2) sorted
-WHERE %[6]s < $2 AND %[7]s < $2`, columns, table, rows, order.order, match, glanced, walked)
+	SELECT * FROM (SELECT * FROM %[2]s WHERE active AND %[6]s OFFSET 0) found WHERE %[3]s AND %[5]s ORDER BY %[4]s LIMIT $2) sorted
+WHERE %[7]s < $2 AND %[8]s < $2`, columns, table, rows, order.order, match, grams, glanced, walked)
 	}
 	return with + seenSQL + strings.Repeat(", NULL", len(list)) + " UNION ALL SELECT NULL, page.* FROM (" + page + ") page"
 }
@@ -179,12 +187,13 @@ WHERE %[6]s < $2 AND %[7]s < $2`, columns, table, rows, order.order, match, glan
 // server it was.
 const seenSQL = `SELECT pg_current_snapshot()::text || '@' || extract(epoch FROM pg_postmaster_start_time())`
 
-// hasTrigram says whether the trigram index can narrow the term down: whether
-// it holds three letters or digits in a row.
-func hasTrigram(term string) bool {
+// hasGram says whether the index of grams can narrow the term down: whether it
+// holds three characters in a row that are neither a blank nor a line feed.
+// Folded, it then does too: a character becomes one or more, none a blank.
+func hasGram(term string) bool {
 	run := 0
 	for _, r := range term {
-		if !unicode.IsLetter(r) && !unicode.IsDigit(r) {
+		if r == ' ' || r == '\n' {
 			run = 0
 		} else if run++; run == 3 {
 			return true

@@ -104,8 +104,7 @@ func (p *Postgres) URL(database string) string {
 }
 
 // initialise makes a new cluster, UTF-8 whatever the machine's locale is: the
-// product stores every script there is, and pg_trgm asks the locale what a
-// letter is.
+// product stores every script there is.
 func (p *Postgres) initialise(ctx context.Context) error {
 	p.password = rand.Text()
 	if err := p.writeSecret(p.passwordFile(), p.password); err != nil {

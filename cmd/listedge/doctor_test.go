@@ -82,7 +82,7 @@ func TestDoctorAndMigrateOnBadServers(t *testing.T) {
 	for subject, level := range map[string]origin.Level{
 		"version": origin.OK, "primary": origin.OK, "wal_level": origin.Warn, "max_replication_slots": origin.Warn, "max_wal_senders": origin.Warn,
 		"max_slot_wal_keep_size": origin.Warn, "publication": origin.Warn, "event triggers": origin.Warn, "slot": origin.Warn,
-		"schema": origin.Fail, "extensions": origin.Fail, "encoding": origin.Fail, "ctype": origin.Warn, "max_connections": origin.Warn,
+		"schema": origin.Fail, "extensions": origin.Fail, "encoding": origin.Fail, "max_connections": origin.Warn,
 		"synchronous_standby_names": origin.Warn, "right to replicate": origin.OK,
 	} {
 		expect(t, by, subject, level, "")

@@ -1,0 +1,166 @@
+package origin
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// The index of grams may only ever narrow down what a comparison of every row
+// finds: the server is asked for the same rows without any index.
+
+// letters are what random texts are made of: few, so that terms are found
+// again and again, with all that folds, escapes, separates or combines.
+var letters = [][]rune{
+	[]rune("abAB01 "), []rune(`ab%_\' -`), []rune("σςΣοΟδ α"), []rune("ßẞsSſ tT"), []rune("iIıİ\u0307 nN"), []rune("чаЙйЧА "), []rune("中国茶 ab"),
+	[]rune("😀👩\u200d𝒜x "), []rune("eE\u0301\u0308éÉ "), []rune("a\n\t\u00a0b\x01"), []rune("ﬁfiǅǆᾳᾼ ŉʼ"), []rune("한국어 \u1112\u1161"),
+}
+
+func randomText(random *rand.Rand, longest int) string {
+	alphabet := letters[random.IntN(len(letters))]
+	text := make([]rune, 1+random.IntN(longest))
+	for i := range text {
+		text[i] = alphabet[random.IntN(len(alphabet))]
+	}
+	return string(text)
+}
+
+// randomTerm is most often a piece of the text, in another case.
+func randomTerm(random *rand.Rand, text string) string {
+	if random.IntN(5) == 0 {
+		return randomText(random, 5)
+	}
+	runes := []rune(text)
+	from := random.IntN(len(runes))
+	term := string(runes[from:min(len(runes), from+1+random.IntN(8))])
+	return [...]func(string) string{strings.ToUpper, strings.ToLower, strings.ToTitle, strings.Clone}[random.IntN(4)](term)
+}
+
+func TestTheIndexFindsWhatComparingEveryRowFinds(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	locales := map[string]string{ // databases that differ in what their letters are
+		"the server's": "template0", "C": "template0 LC_COLLATE 'C' LC_CTYPE 'C'",
+	}
+	var version int
+	if err := connect(t, server().URL("postgres")).QueryRow(t.Context(), "SELECT current_setting('server_version_num')::int").Scan(&version); err != nil {
+		t.Fatal(err)
+	}
+	if version >= 150000 {
+		locales["Turkish of ICU"] = "template0 LOCALE_PROVIDER icu ICU_LOCALE 'tr'"
+	}
+	for locale, template := range locales {
+		url := copyDatabase(t, template)
+		if _, err := MigrateUp(t.Context(), url); err != nil {
+			t.Fatal(err)
+		}
+		conn := connect(t, url)
+		texts := fillAtRandom(t, conn, random)
+		exec(t, conn, "SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off")
+		o := openOrigin(t, url)
+		found := 0
+		for range 600 {
+			term := strings.Trim(randomTerm(random, texts[random.IntN(len(texts))]), " \n\t\u00a0")
+			if term == "" {
+				continue
+			}
+			c := Collection(random.IntN(2))
+			q := Query{Workspace: ourWorkspace, Collection: c, Search: term, Limit: MaxLimit, Sort: Sort(random.IntN(2))}
+			want := compareEveryRow(t, conn, q)
+			got := walk(t, o, q, nil)
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				t.Errorf("locale %s, %s:\ngot  %v\nwant %v", locale, describe(q), got, want)
+			}
+			if s, _ := shapeOf(&q); s.search == indexedSearch && len(want) > 0 && len(want) <= MaxLimit {
+				found++
+			}
+		}
+		if found < 100 {
+			t.Errorf("locale %s: rows were found through the index %d times only", locale, found)
+		}
+	}
+}
+
+// fillAtRandom gives two workspaces the same random rows under different ids,
+// and returns the texts in them.
+func fillAtRandom(t testing.TB, conn *pgx.Conn, random *rand.Rand) (texts []string) {
+	t.Helper()
+	text := func() string { texts = append(texts, randomText(random, 12)); return texts[len(texts)-1] }
+	const rows = 400
+	for c, insert := range map[Collection]string{
+		Items:    `INSERT INTO items (workspace_id, id, name, sku, description, active) VALUES ($1, $2, $3, $4, $5, $6)`,
+		Contacts: `INSERT INTO contacts (workspace_id, id, name, email, phone, active) VALUES ($1, $2, $3, $4, $5, $6)`,
+	} {
+		var batch pgx.Batch
+		for n := range rows {
+			fields := []any{text(), nil, nil}
+			for i := range fields[1:] {
+				if random.IntN(3) > 0 {
+					fields[1+i] = text()
+				}
+			}
+			for w, workspace := range []uuid.UUID{ourWorkspace, otherWorkspace} {
+				batch.Queue(insert, workspace, number(n+(w+int(c)*2)*rows), fields[0], fields[1], fields[2], n%20 > 0)
+			}
+		}
+		if err := conn.SendBatch(context.Background(), &batch).Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return texts
+}
+
+// compareEveryRow returns the ids of the rows that have the term in a field, in
+// order of id.
+func compareEveryRow(t testing.TB, conn *pgx.Conn, q Query) (ids []string) {
+	t.Helper()
+	var fields []string
+	for _, f := range searchedColumns[q.Collection] {
+		fields = append(fields, fmt.Sprintf("coalesce(search_fold(%s) LIKE search_fold($2), false)", f))
+	}
+	rows, err := conn.Query(context.Background(), fmt.Sprintf("SELECT id::text FROM %s WHERE workspace_id = $1 AND active AND (%s) ORDER BY id",
+		q.Collection, strings.Join(fields, " OR ")), q.Workspace, likePattern(q.Search))
+	if err == nil {
+		ids, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+// Grams are numbers, and two workspaces may have the same: what is found
+// through them is still only one's own.
+func TestWorkspacesOfOneHashFindTheirOwnRows(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	var alike []uuid.UUID
+	if err := conn.QueryRow(t.Context(), `SELECT array_agg(id) FROM (SELECT md5(n::text)::uuid AS id FROM generate_series(1, 400000) n) ids
+		GROUP BY uuid_hash(id) HAVING count(*) > 1 LIMIT 1`).Scan(&alike); err != nil {
+		t.Fatal(err)
+	}
+	for n, workspace := range alike {
+		insert(t, conn, Items, newItem(workspace, number(n), "A needle"))
+		insert(t, conn, Contacts, newContact(workspace, number(n), "A needle"))
+	}
+	e := explain(t, url)
+	for n, workspace := range alike {
+		for _, c := range []Collection{Items, Contacts} {
+			ids, p := e.fetch(t, Query{Workspace: workspace, Collection: c, Search: "needle", Limit: 10})
+			if want := []string{number(n).String()}; !slices.Equal(ids, want) {
+				t.Errorf("%v of %s, want %v", ids, c, want)
+			}
+			if p.usedIndexes[c.String()+"_by_grams"] != float64(len(alike)) {
+				t.Errorf("their hashes differ:\n%s", p.text)
+			}
+		}
+	}
+}
