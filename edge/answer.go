@@ -129,7 +129,7 @@ func (a *answer) send() error {
 		a.bufs = append(a.bufs, a.pieces[:]...)
 	}
 	if a.conn.socket != nil {
-		return a.conn.socket.write(&a.bufs)
+		return a.conn.socket.WriteBuffers(&a.bufs)
 	}
 	for _, p := range a.bufs[1:] { // TLS would make a record of each
 		head = append(head, p...)

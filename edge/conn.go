@@ -8,6 +8,7 @@ import (
 
 	"listedge/metrics"
 	"listedge/origin"
+	"listedge/socket"
 )
 
 // conn is a connection of the public listener. It does for every answer on it
@@ -15,7 +16,7 @@ import (
 // sent. Used by one goroutine at a time, but for Close.
 type conn struct {
 	net.Conn
-	socket   *socket // the same, nil = TLS
+	socket   *socket.Conn // the same, nil = TLS
 	server   *Server
 	once     sync.Once
 	answer   answer
@@ -43,7 +44,7 @@ type conn struct {
 func newConn(c net.Conn, s *Server) *conn {
 	made := &conn{Conn: c, server: s, counts: s.metrics.Stripe(), idPrefix: s.ids.prefix(), sheet: s.journal.sheet()}
 	if plain, ok := c.(*net.TCPConn); ok {
-		made.socket = newSocket(plain)
+		made.socket = socket.New(plain)
 		made.Conn = made.socket
 	}
 	made.answer.conn = made

@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"listedge/socket"
 )
 
 // DatabaseOptions say how a node uses Postgres.
@@ -101,6 +103,7 @@ func openPool(ctx context.Context, url string, which pgconn.ValidateConnectFunc,
 	config.MinIdleConns = 1
 	config.PingTimeout = pingTimeout
 	config.ConnConfig.ConnectTimeout = connectTimeout
+	config.ConnConfig.DialFunc = socket.Dialing(socket.Dial(config.ConnConfig.DialFunc))
 	for name, value := range map[string]string{
 		"application_name":              "listedge",
 		"timezone":                      "UTC",

@@ -14,9 +14,9 @@ import (
 // Who may import whom, as the README draws it. Test files are free.
 var (
 	mayImport = map[string][]string{
-		"cmd/listedge":        {"edge", "cache", "limiter", "origin", "origin/load", "origin/follower", "stream", "metrics", "tracing", "sandbox"},
+		"cmd/listedge":        {"edge", "cache", "limiter", "origin", "origin/load", "origin/follower", "stream", "metrics", "tracing", "socket", "sandbox"},
 		"bench":               {"edge", "cache", "limiter", "origin", "origin/load", "metrics", "sandbox"},
-		"edge":                {"cache", "limiter", "origin", "stream", "metrics", "tracing"},
+		"edge":                {"cache", "limiter", "origin", "stream", "metrics", "tracing", "socket"},
 		"tracing":             nil,
 		"metrics":             {"cache", "limiter", "origin", "origin/follower"},
 		"cache":               {"stream"},
@@ -24,7 +24,8 @@ var (
 		"origin/follower":     {"stream", "origin/publication"},
 		"origin/publication":  nil,
 		"limiter":             nil,
-		"origin":              {"origin/publication"},
+		"origin":              {"origin/publication", "socket"},
+		"socket":              nil,
 		"origin/load":         {"origin"},
 		"sandbox":             nil,
 		"sandbox/redistest":   {"sandbox"},

@@ -12,6 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"listedge/socket"
 )
 
 // redisClients are apart, so that large pages never stand in the way of small
@@ -51,6 +53,9 @@ func newRedisClient(o redis.UniversalOptions) redis.UniversalClient {
 	o.MinIdleConns = 1
 	o.DisableIdentity = true
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	if o.TLSConfig == nil { // else it is the client that dials
+		o.Dialer = socket.Dialing((&net.Dialer{Timeout: o.DialTimeout, KeepAlive: 5 * time.Minute}).DialContext)
+	}
 	return redis.NewUniversalClient(&o)
 }
 

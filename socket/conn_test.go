@@ -1,8 +1,9 @@
-package edge
+package socket
 
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -94,7 +95,7 @@ func TestASocketIsReadLikeAConnection(t *testing.T) {
 			near, far := tcpPair(t)
 			var r end = near
 			if ours {
-				r = newSocket(near)
+				r = New(near)
 			}
 			c.do(r, far)
 			var got []byte
@@ -138,7 +139,7 @@ func TestWhatASocketWritesArrives(t *testing.T) {
 		if seed%2 == 0 {
 			_ = near.SetWriteBuffer(4096) // little is taken at once
 		}
-		s := newSocket(near)
+		s := New(near)
 		var want []byte
 		wrote := make(chan error, 1)
 		writes := make([][]int, 20) // sizes of pieces
@@ -158,7 +159,11 @@ func TestWhatASocketWritesArrives(t *testing.T) {
 					for _, size := range sizes {
 						*pieces = append(*pieces, bytes.Repeat([]byte{byte(size)}, size))
 					}
-					if err := s.write(pieces); err != nil {
+					if len(sizes) == 1 {
+						if n, err := s.Write((*pieces)[0]); err != nil || n != sizes[0] {
+							return fmt.Errorf("%d bytes of %d: %w", n, sizes[0], err)
+						}
+					} else if err := s.WriteBuffers(pieces); err != nil {
 						return err
 					}
 				}
@@ -191,73 +196,19 @@ func TestAWriteThatFailsSaysWhy(t *testing.T) {
 		{"closed meanwhile", func(near, _ *net.TCPConn) { go near.Close() }, "use of closed network connection, timeout false"},
 		{"ended", func(near, _ *net.TCPConn) { _ = near.CloseWrite() }, "broken pipe, timeout false"},
 	} {
-		near, far := tcpPair(t)
-		s := newSocket(near)
-		c.do(near, far)
-		var err error
-		for err == nil {
-			err = s.write(&net.Buffers{[]byte("head"), make([]byte, 50_000)})
-		}
-		if got := told(err); got != c.want {
-			t.Errorf("%s: %s, want %s (%v)", c.name, got, c.want, err)
-		}
-	}
-}
-
-// A client that ends its half together with a request gets its answer, and the
-// end: nobody waits for more of it.
-func TestARequestAndTheEndInOneGo(t *testing.T) {
-	for before := range 3 { // requests, of which from the second on fasthttp does not hear
-		s, _ := hitServer(t, `{"data":[]`)
-		c, r := listening(t, s)
-		for range before {
-			send(c, thePage+"\r\n")
-			readAnswer(t, r, "GET")
-		}
-		send(c, thePage+"\r\n")
-		if err := c.CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
-		if got := readAnswer(t, r, "GET"); got.status != 200 {
-			t.Errorf("after %d: %+v", before, got)
-		}
-		if rest, err := io.ReadAll(r); err != nil || len(rest) > 0 {
-			t.Errorf("after %d: %q, %v", before, rest, err)
-		}
-	}
-}
-
-// However a client's requests are cut into segments, and whether or not it
-// waits for answers between: each is answered, in turn.
-func TestRequestsInAnySegmentsAreAnswered(t *testing.T) {
-	body := `{"data":["` + strings.Repeat("x", 9000) + `"]`
-	s, _ := hitServer(t, body)
-	c, r := listening(t, s)
-	if err := c.SetNoDelay(true); err != nil {
-		t.Fatal(err)
-	}
-	random := rand.New(rand.NewPCG(1, 3))
-	for asked, answered := 0, 0; asked < 2000; {
-		var segments []byte
-		for range 1 + random.IntN(3)*random.IntN(3) {
-			segments = append(segments, thePage+"\r\n"...)
-			asked++
-		}
-		for len(segments) > 0 {
-			n := len(segments)
-			if random.IntN(3) == 0 {
-				n = 1 + random.IntN(n)
+		for how, write := range map[string]func(*Conn) error{
+			"pieces": func(s *Conn) error { return s.WriteBuffers(&net.Buffers{[]byte("head"), make([]byte, 50_000)}) },
+			"one":    func(s *Conn) error { _, err := s.Write(make([]byte, 50_000)); return err },
+		} {
+			near, far := tcpPair(t)
+			s := New(near)
+			c.do(near, far)
+			var err error
+			for err == nil {
+				err = write(s)
 			}
-			send(c, string(segments[:n]))
-			segments = segments[n:]
-		}
-		if random.IntN(4) > 0 {
-			for ; answered < asked; answered++ {
-				got := readAnswer(t, r, "GET")
-				id := got.header("X-Request-Id")
-				if !strings.HasSuffix(id, "-"+strconv.FormatInt(int64(answered+1), 36)) || got.body != body+`,"requestId":"`+id+`"}` {
-					t.Fatalf("answer %d: %+v", answered, got)
-				}
+			if got := told(err); got != c.want {
+				t.Errorf("%s, %s: %s, want %s (%v)", c.name, how, got, c.want, err)
 			}
 		}
 	}

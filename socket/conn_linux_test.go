@@ -1,0 +1,48 @@
+//go:build amd64 || arm64
+
+package socket
+
+import (
+	"io"
+	"net"
+	"runtime"
+	"testing"
+	"time"
+	"weak"
+)
+
+// What is of usual size goes out by one call of ours, what would take long by
+// net's.
+func TestWritesGoOutAtOnceOrByNet(t *testing.T) {
+	for _, c := range []struct{ size, sent int }{{100, 400}, {atOnce / 4, atOnce}, {atOnce/4 + 1, 0}} {
+		near, far := tcpPair(t)
+		_ = near.SetWriteBuffer(4 * atOnce)
+		go func() { _, _ = io.Copy(io.Discard, far) }()
+		s, piece := New(near), make([]byte, c.size)
+		if err := s.WriteBuffers(&net.Buffers{piece, piece, piece, piece}); err != nil || s.sent != c.sent {
+			t.Errorf("of four pieces of %d bytes, %d bytes were sent at once, want %d (%v)", c.size, s.sent, c.sent, err)
+		}
+		one := make([]byte, 4*c.size)
+		if n, err := s.Write(one); err != nil || n != len(one) || s.sent != c.sent {
+			t.Errorf("of %d bytes, %d were sent at once, want %d (%v)", len(one), s.sent, c.sent, err)
+		}
+	}
+}
+
+// Who has had a page and is quiet since does not keep it in memory.
+func TestASocketKeepsNoPage(t *testing.T) {
+	near, _ := tcpPair(t)
+	s := New(near)
+	page := make([]byte, 20_000)
+	kept := weak.Make(&page[0])
+	if err := s.WriteBuffers(&net.Buffers{page}); err != nil {
+		t.Fatal(err)
+	}
+	page = nil
+	for deadline := time.Now().Add(10 * time.Second); kept.Value() != nil; runtime.GC() {
+		if time.Now().After(deadline) {
+			t.Fatal("kept")
+		}
+	}
+	runtime.KeepAlive(s)
+}
