@@ -18,6 +18,7 @@ func TestTheReferenceAnswers(t *testing.T) {
 		chromedp.WaitVisible(".auth-btn-wrapper .btn:not(.authorize):not(.btn-done)"),
 		chromedp.Reload(), // whoever comes back need not enter it again
 		chromedp.Click("#operations-items-listItems .opblock-summary-control"),
+		chromedp.WaitVisible(`#operations-items-listItems tr[data-param-name="limit"]`), // the page has followed the references by now
 		chromedp.Click("#operations-items-listItems .execute"),
 		chromedp.WaitVisible("#operations-items-listItems .live-responses-table .highlight-code code"))
 	answer := `document.querySelector("#operations-items-listItems .live-responses-table")`
