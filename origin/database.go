@@ -103,7 +103,7 @@ func openPool(ctx context.Context, url string, which pgconn.ValidateConnectFunc,
 	config.MinIdleConns = 1
 	config.PingTimeout = pingTimeout
 	config.ConnConfig.ConnectTimeout = connectTimeout
-	config.ConnConfig.DialFunc = socket.Dialing(socket.Dial(config.ConnConfig.DialFunc))
+	config.ConnConfig.DialFunc = socket.Dialing(config.ConnConfig.DialFunc)
 	for name, value := range map[string]string{
 		"application_name":              "listedge",
 		"timezone":                      "UTC",

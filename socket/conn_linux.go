@@ -1,7 +1,5 @@
 //go:build linux && (amd64 || arm64)
 
-// Package socket has TCP connections that are cheaper to read and to write than
-// net's: those of clients, of Postgres and of Redis.
 package socket
 
 import (
@@ -76,46 +74,42 @@ func (c *Conn) receiveNow(fd uintptr) (done bool) {
 }
 
 func (c *Conn) Write(p []byte) (int, error) {
-	c.sent = 0
-	if len(p) <= atOnce {
-		c.vector[0] = syscall.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))}
-		c.message.Iovlen = 1
-		err := c.raw.Write(c.send)
-		c.vector[0] = syscall.Iovec{}
-		if err != nil || c.sent == len(p) {
-			return c.sent, err
-		}
+	sent, err := c.writeNow(p)
+	if err != nil || sent == len(p) {
+		return sent, err
 	}
-	n, err := c.TCPConn.Write(p[c.sent:]) // waits
-	return c.sent + n, err
+	n, err := c.TCPConn.Write(p[sent:]) // waits
+	return sent + n, err
 }
 
 // WriteBuffers writes the pieces by one call, and uses them up.
 func (c *Conn) WriteBuffers(pieces *net.Buffers) error {
-	if c.gather(*pieces) <= atOnce {
-		err := c.raw.Write(c.send)
-		c.vector = [len(c.vector)]syscall.Iovec{} // an idle connection keeps no page
-		if err != nil {
-			return err
-		}
-		if *pieces = behind(*pieces, c.sent); len(*pieces) == 0 {
-			return nil
-		}
+	sent, err := c.writeNow(*pieces...)
+	if err != nil {
+		return err
 	}
-	_, err := pieces.WriteTo(c.TCPConn) // waits
+	if *pieces = behind(*pieces, sent); len(*pieces) == 0 {
+		return nil
+	}
+	_, err = pieces.WriteTo(c.TCPConn) // waits
 	return err
 }
 
-// gather has send write the pieces, as far as there is room for them, and
-// returns how many bytes those are.
-func (c *Conn) gather(pieces net.Buffers) (size int) {
-	n := min(len(pieces), len(c.vector))
+// writeNow writes of the pieces, as far as there is room for them, what the
+// kernel takes, and returns how many bytes those are: none of more than atOnce.
+func (c *Conn) writeNow(pieces ...[]byte) (sent int, err error) {
+	c.sent = 0
+	n, size := min(len(pieces), len(c.vector)), 0
 	for i, p := range pieces[:n] {
 		c.vector[i] = syscall.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))}
 		size += len(p)
 	}
-	c.message.Iovlen = uint64(n)
-	return size
+	if size <= atOnce {
+		c.message.Iovlen = uint64(n)
+		err = c.raw.Write(c.send)
+	}
+	c.vector = [len(c.vector)]syscall.Iovec{} // an idle connection keeps no page
+	return c.sent, err
 }
 
 // sendNow writes what the kernel takes. Why it takes no more, or what is wrong

@@ -1,6 +1,5 @@
 //go:build !linux || !(amd64 || arm64)
 
-// Package socket has TCP connections as net has them.
 package socket
 
 import "net"
@@ -9,10 +8,10 @@ import "net"
 type Conn struct{ *net.TCPConn }
 
 // New takes the connection over.
-func New(c *net.TCPConn) *Conn { return &Conn{c} }
+func New(tcp *net.TCPConn) *Conn { return &Conn{tcp} }
 
 // WriteBuffers writes the pieces, and uses them up.
-func (s *Conn) WriteBuffers(pieces *net.Buffers) error {
-	_, err := pieces.WriteTo(s.TCPConn)
+func (c *Conn) WriteBuffers(pieces *net.Buffers) error {
+	_, err := pieces.WriteTo(c.TCPConn)
 	return err
 }
