@@ -22,7 +22,7 @@ func (r *Keyring[T]) update(hashes []KeyHash) error {
 		switch k := s.at(hash); {
 		case k != nil && k.checked.Load() > int64(r.at(began)): // something later has answered already
 		case !exists:
-			r.forget(s, hash)
+			r.forget(s, k)
 			r.unknown.Add(hash, began.Add(unknownFresh))
 		case k != nil && k.Key == key:
 			k.checked.Store(int64(r.at(began)))
@@ -42,10 +42,12 @@ func (r *Keyring[T]) remember(s *keyShard[T], hash KeyHash, key Key, at time.Dur
 	k := &KnownKey[T]{hash: hash, Key: key, lastUsed: at}
 	k.checked.Store(int64(at))
 	k.used.Store(true)
-	if other := s.known[hash.beginning()]; other != nil && other.hash != hash {
-		r.forget(s, other.hash)
+	was := s.known[hash.beginning()]
+	if was != nil && was.hash != hash {
+		r.forget(s, was)
+		was = nil
 	}
-	if was := s.at(hash); was != nil {
+	if was != nil {
 		r.told.index.swap(hash, &was.Key, &key)
 		k.doubted.Store(was.doubted.Load())
 		before = &was.Value
@@ -60,11 +62,11 @@ func (r *Keyring[T]) remember(s *keyShard[T], hash KeyHash, key Key, at time.Dur
 
 // forget has the key looked up before anything relies on it again. The shard
 // is locked.
-func (r *Keyring[T]) forget(s *keyShard[T], hash KeyHash) {
-	if k := s.at(hash); k != nil {
+func (r *Keyring[T]) forget(s *keyShard[T], k *KnownKey[T]) {
+	if k != nil {
 		k.supersede()
-		r.told.index.swap(hash, &k.Key, nil)
-		delete(s.known, hash.beginning())
+		r.told.index.swap(k.hash, &k.Key, nil)
+		delete(s.known, k.hash.beginning())
 	}
 }
 
@@ -113,7 +115,7 @@ func (r *Keyring[T]) sweep(shards []keyShard[T]) (inUse []KeyHash) {
 				k.lastUsed = now
 				inUse = append(inUse, k.hash)
 			} else if now-k.lastUsed > keyIdle {
-				r.forget(s, k.hash)
+				r.forget(s, k)
 			}
 		}
 		s.mu.Unlock()
