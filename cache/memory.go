@@ -42,8 +42,8 @@ type holder struct {
 	// pausedUntil is when a failed fill may be tried again, in nanoseconds
 	// since the cache's start. Until then a stale page is served at once.
 	pausedUntil atomic.Int64
-	spot        atomic.Pointer[Spot]
-	insisted    atomic.Uint64 // the change that the page was last read again and again for: its sequence
+	spot        atomic.Pointer[Spot] // that points to the holder; nil = none
+	insisted    atomic.Uint64        // the change that the page was last read again and again for: its sequence
 
 	room  [48]byte // what is written at every hit is not in one line with what is read
 	asked atomic.Uint64

@@ -23,14 +23,15 @@ const tellEvery = 8
 
 // again is get for who may ask for the same once more.
 func (m *memory) again(s *Spot, key []byte, now time.Time) *holder {
-	h := s.holder.Load()
-	if h == nil || !bytes.Equal(h.key, key) || !h.lives(now) {
-		h = m.get(key)
-		if h != nil && h.spot.Load() == nil && h.asked.Load()%tellEvery == 0 {
-			m.remember(s, h)
+	if h := s.holder.Load(); h != nil && bytes.Equal(h.key, key) && h.lives(now) {
+		if h.asked.Load()%tellEvery == 0 {
+			m.get(key) // by which ristretto hears
 		}
-	} else if h.asked.Load()%tellEvery == 0 {
-		m.get(key)
+		return h
+	}
+	h := m.get(key)
+	if h != nil && h.spot.Load() == nil && h.asked.Load()%tellEvery == 0 {
+		m.remember(s, h)
 	}
 	return h
 }
