@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,11 +39,7 @@ func secured(t testing.TB) (*sandbox.Postgres, string) {
 func TestPagesComeOverTLS(t *testing.T) {
 	t.Parallel()
 	_, url := secured(t)
-	conn := connect(t, url)
-	insertLongItems(t, conn)
-	r, through := startRelay(t, url, func() int { return 1 + mathrand.IntN(whole()) })
-	db := openDatabase(t, DatabaseOptions{URL: through, Connections: 1, QueryTimeout: 10 * patience})
-	o := New(db)
+	conn, r, db, o := longWay(t, url, func() int { return 1 + rand.IntN(whole()) }, DatabaseOptions{Connections: 1, QueryTimeout: 10 * patience})
 	fetchWhole := func() {
 		t.Helper()
 		page, err := o.Fetch(within(t, patience), longPage)

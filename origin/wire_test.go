@@ -95,6 +95,17 @@ func fetchHeld(t testing.TB, ctx context.Context, o *Origin, r *relay, bytes int
 	return answer
 }
 
+// longWay is an Origin that reads the long page through a relay, and a
+// connection that leads to its database straight.
+func longWay(t testing.TB, url string, piece func() int, options DatabaseOptions) (conn *pgx.Conn, r *relay, db *Database, o *Origin) {
+	t.Helper()
+	conn = connect(t, url)
+	insertLongItems(t, conn)
+	r, options.URL = startRelay(t, url, piece)
+	db = openDatabase(t, options)
+	return conn, r, db, New(db)
+}
+
 // However the network cuts what is said, the pages are the same.
 func TestPagesComeInWhateverPieces(t *testing.T) {
 	t.Parallel()
@@ -135,12 +146,7 @@ func TestPagesComeInWhateverPieces(t *testing.T) {
 // there, cost a connection, which is made anew.
 func TestAnAnswerThatStopsInTheMiddleIsGivenUp(t *testing.T) {
 	t.Parallel()
-	url := newDatabase(t)
-	conn := connect(t, url)
-	insertLongItems(t, conn)
-	r, through := startRelay(t, url, whole)
-	db := openDatabase(t, DatabaseOptions{URL: through, Connections: 2})
-	o := New(db)
+	conn, r, db, o := longWay(t, newDatabase(t), whole, DatabaseOptions{Connections: 2})
 	for i, arrived := range []int{1, 5, 10_000, 6, 1_000_000} {
 		if page, err := o.Fetch(within(t, patience), longPage); err != nil || page.Rows != 100 {
 			t.Fatalf("%d rows, %v", page.Rows, err)
@@ -168,11 +174,7 @@ func TestAnAnswerThatStopsInTheMiddleIsGivenUp(t *testing.T) {
 // connection is as good as before.
 func TestARefusalBehindRowsIsNoPage(t *testing.T) {
 	t.Parallel()
-	url := newDatabase(t)
-	conn := connect(t, url)
-	insertLongItems(t, conn)
-	r, through := startRelay(t, url, whole)
-	o := New(openDatabase(t, DatabaseOptions{URL: through, Connections: 1}))
+	conn, r, _, o := longWay(t, newDatabase(t), whole, DatabaseOptions{Connections: 1})
 	if _, err := o.Fetch(within(t, patience), longPage); err != nil { // or preparing the statement would be held
 		t.Fatal(err)
 	}
@@ -199,9 +201,7 @@ func TestAServerThatEndsAmidAnAnswerIsUnavailable(t *testing.T) {
 	t.Parallel()
 	postgres := sandboxtest.Postgres(t)
 	url := ownDatabase(t, postgres)
-	insertLongItems(t, connect(t, url))
-	r, through := startRelay(t, url, whole)
-	o := New(openDatabase(t, DatabaseOptions{URL: through, Connections: 2}))
+	_, r, _, o := longWay(t, url, whole, DatabaseOptions{Connections: 2})
 	for name, end := range map[string]func() error{
 		"one session": func() error {
 			execOn(t, url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'listedge' AND state = 'active'")
@@ -232,12 +232,7 @@ func TestAServerThatEndsAmidAnAnswerIsUnavailable(t *testing.T) {
 func TestAServerThatHangsAmidAnAnswerKeepsNoConnection(t *testing.T) {
 	t.Parallel()
 	postgres := sandboxtest.Postgres(t)
-	url := ownDatabase(t, postgres)
-	conn := connect(t, url)
-	insertLongItems(t, conn)
-	r, through := startRelay(t, url, whole)
-	db := openDatabase(t, DatabaseOptions{URL: through, Connections: 1, QueryTimeout: 10 * patience})
-	o := New(db)
+	conn, r, db, o := longWay(t, ownDatabase(t, postgres), whole, DatabaseOptions{Connections: 1, QueryTimeout: 10 * patience})
 	if _, err := o.Fetch(within(t, patience), longPage); err != nil {
 		t.Fatal(err)
 	}
