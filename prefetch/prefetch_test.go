@@ -1,0 +1,84 @@
+package prefetch
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"unsafe"
+)
+
+// Whatever lies there, or does not.
+func TestNoAddressFails(t *testing.T) {
+	var b [1000]byte
+	Memory(unsafe.Pointer(&b[3]), 997)
+	Memory(nil, 10)
+	for _, at := range []uintptr{0, 1, 4095, 1 << 40, math.MaxUint64 - 200, math.MaxUint64} {
+		for _, bytes := range []uintptr{0, 1, 64, 65, each} {
+			Address(at, bytes)
+		}
+	}
+	var trail Trail
+	trail.Follow()
+	trail.Leave([4]uintptr{1, 0, math.MaxUint64, 1 << 47})
+	trail.Follow()
+}
+
+func TestATrailIsOfTheLastTime(t *testing.T) {
+	var trail Trail
+	for _, places := range [][4]uintptr{{1, 2, 3, 4}, {1, 0, 3, 5}, {}} {
+		trail.Leave(places)
+		for i := range places {
+			if is := trail.places[i].Load(); is != places[i] {
+				t.Errorf("place %d is %d, want %d", i, is, places[i])
+			}
+		}
+	}
+}
+
+// thing is read after the one before it, as parts of a request are.
+type thing struct {
+	next  *thing
+	value [120]byte
+}
+
+// BenchmarkChains prints what it costs to read four things one after the other
+// that lie anywhere in 256 MB, with and without a trail to them.
+func BenchmarkChains(b *testing.B) {
+	const chains = 1 << 19
+	things := make([][4]thing, chains)
+	order := make([][4]int32, chains)
+	for level := range 4 {
+		for i, p := range rand.Perm(chains) {
+			order[i][level] = int32(p)
+		}
+	}
+	trails := make([]Trail, chains)
+	for i := range order {
+		var places [4]uintptr
+		for level := range 4 {
+			at := &things[order[i][level]][level]
+			places[level] = uintptr(unsafe.Pointer(at))
+			if level < 3 {
+				at.next = &things[order[i][level+1]][level+1]
+			}
+		}
+		trails[i].Leave(places)
+	}
+	for _, along := range []bool{false, true} {
+		b.Run(map[bool]string{false: "one after the other", true: "along a trail"}[along], func(b *testing.B) {
+			sum := 0
+			for range b.N {
+				i := (rand.N(chains) + sum) % chains // not before the last one was read
+				if along {
+					trails[i].Follow()
+				}
+				for at := &things[order[i][0]][0]; at != nil; at = at.next {
+					sum += int(at.value[100])
+				}
+			}
+			if sum != 0 {
+				b.Fatal(sum)
+			}
+		})
+	}
+}
