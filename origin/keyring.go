@@ -50,7 +50,7 @@ type KeyLookup func(ctx context.Context, hashes []KeyHash, run string) (map[KeyH
 // Keyring is what one node knows of the keys it has seen, each with a T that
 // the caller makes of it once and finds again on every request.
 //
-//	Known ── fresh ──────────────────────────► T          no lock but a shard's, no allocation
+//	Known ── fresh ──────────────────────────► T          no lock, no allocation
 //	Load ─── waiting keys ── one query of ANY ─► T | ErrUnknownKey | ErrUnavailable
 //	every keyRefresh: the keys used since the last time, in as few queries,
 //	                  unless changes are told (keyring_told.go)
@@ -66,7 +66,9 @@ type Keyring[T any] struct {
 	grace  time.Duration
 	start  time.Time // moments are kept as distances from it, on the monotonic clock
 
+	near    atomic.Pointer[nearKeys[T]]
 	shards  [64]keyShard[T]
+	size    atomic.Int64 // keys in the shards
 	unknown *lru.Cache[KeyHash, time.Time]
 
 	mu      sync.Mutex
@@ -84,8 +86,7 @@ type Keyring[T any] struct {
 	hits, loaded, queries, unknowns, failures, graced atomic.Uint64
 }
 
-// keyShard finds keys by the beginnings of their hashes: where there are many,
-// each line of memory that finding one takes is a wait. Of two keys that begin
+// keyShard has the keys by the beginnings of their hashes. Of two keys that begin
 // alike, which nobody can make, the one that was looked up later is known.
 type keyShard[T any] struct {
 	mu    sync.RWMutex
@@ -118,12 +119,12 @@ type KnownKey[T any] struct {
 	lastUsed time.Duration // as of the last sweep; the refresher's own
 }
 
-// supersede has nobody who kept it rely on it any more. Whatever the keyring
-// forgets must be superseded: changes are not told of it.
-func (k *KnownKey[T]) supersede() {
-	if k != nil {
-		k.checked.Store(never)
-	}
+// supersede has nobody find the key any more, nor rely on it who kept it.
+// Whatever the keyring forgets must be superseded: changes are not told of it.
+// The shard is locked.
+func (r *Keyring[T]) supersede(k *KnownKey[T]) {
+	k.checked.Store(never)
+	r.near.Load().drop(k)
 }
 
 type lookupCall struct {
@@ -140,6 +141,7 @@ func NewKeyring[T any](lookup KeyLookup, attach func(k Key, before, made *T), gr
 	}
 	r := &Keyring[T]{lookup: lookup, attach: attach, grace: grace, start: time.Now(), unknown: unknown, waiting: map[KeyHash]*lookupCall{}}
 	r.told.init()
+	r.near.Store(newNearKeys[T](nearLines))
 	for i := range r.shards {
 		r.shards[i].known = map[uint64]*KnownKey[T]{}
 	}
@@ -241,10 +243,16 @@ func (r *Keyring[T]) shard(hash KeyHash) *keyShard[T] {
 }
 
 func (r *Keyring[T]) find(hash KeyHash) *KnownKey[T] {
+	if k := r.near.Load().at(hash); k != nil {
+		return k
+	}
 	s := r.shard(hash)
 	s.mu.RLock()
+	defer s.mu.RUnlock()
 	k := s.at(hash)
-	s.mu.RUnlock()
+	if k != nil {
+		r.putNear(k)
+	}
 	return k
 }
 
@@ -324,12 +332,6 @@ type KeyringStats struct {
 
 // Stats returns the counts since the start and the present size.
 func (r *Keyring[T]) Stats() KeyringStats {
-	s := KeyringStats{Hits: r.hits.Load(), Loaded: r.loaded.Load(), Queries: r.queries.Load(),
-		Unknown: r.unknowns.Load(), Failures: r.failures.Load(), Graced: r.graced.Load()}
-	for i := range r.shards {
-		r.shards[i].mu.RLock()
-		s.Known += len(r.shards[i].known)
-		r.shards[i].mu.RUnlock()
-	}
-	return s
+	return KeyringStats{Hits: r.hits.Load(), Loaded: r.loaded.Load(), Queries: r.queries.Load(),
+		Unknown: r.unknowns.Load(), Failures: r.failures.Load(), Graced: r.graced.Load(), Known: int(r.size.Load())}
 }

@@ -51,8 +51,9 @@ func (r *Keyring[T]) remember(s *keyShard[T], hash KeyHash, key Key, at time.Dur
 		r.told.index.swap(hash, &was.Key, &key)
 		k.doubted.Store(was.doubted.Load())
 		before = &was.Value
-		was.supersede()
+		r.supersede(was)
 	} else {
+		r.size.Add(1)
 		r.told.index.swap(hash, nil, &key)
 		k.doubted.Store(r.told.before(at)) // what was told while nobody could be found
 	}
@@ -64,7 +65,8 @@ func (r *Keyring[T]) remember(s *keyShard[T], hash KeyHash, key Key, at time.Dur
 // is locked.
 func (r *Keyring[T]) forget(s *keyShard[T], k *KnownKey[T]) {
 	if k != nil {
-		k.supersede()
+		r.supersede(k)
+		r.size.Add(-1)
 		r.told.index.swap(k.hash, &k.Key, nil)
 		delete(s.known, k.hash.beginning())
 	}

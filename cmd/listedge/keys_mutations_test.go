@@ -23,7 +23,10 @@ func TestKeyMutations(t *testing.T) {
 		{"proven of any server", []edit{{told, " && (p.run == \"\" || p.run == run)", ""}}, "./origin", "TestAProofIsOfOneServer"},
 		{"nothing is doubted", []edit{{told, "doubtful = at <= time.Duration(k.doubted.Load())", "_ = k.doubted.Load()"}}, "./edge", storm},
 		{"a look-up under way is not told", []edit{{told, "if last := t.last.Load(); last >= int64(at) {", "if last := t.last.Load(); false && last >= int64(at) {"}}, "./origin", "TestAChangeIsToldToTheLookupUnderWay"},
-		{"what is forgotten is relied on", []edit{{refresh, "\t\tk.supersede()\n\t\tr.told", "\t\tr.told"}}, "./origin", "TestAForgottenKeyIsNotReliedOn"},
+		{"what is forgotten is relied on", []edit{{refresh, "\t\tr.supersede(k)\n\t\tr.size", "\t\tr.size"}}, "./origin", "TestAForgottenKeyIsNotReliedOn"},
+		{"what is forgotten is found", []edit{{"origin/keyring.go", "\tr.near.Load().drop(k)\n", ""}}, "./origin", "TestNearKeysAreThoseOfTheShards"},
+		{"put near when the shard may have changed", []edit{{"origin/keyring.go", "\tdefer s.mu.RUnlock()\n\tk := s.at(hash)\n", "\tk := s.at(hash)\n\ts.mu.RUnlock()\n\truntime.Gosched()\n"}, {"origin/keyring.go", "\t\"sync\"\n", "\t\"runtime\"\n\t\"sync\"\n"}}, "./origin", "TestNearKeysAreThoseOfTheShards"},
+		{"a tag is taken for a hash", []edit{{"origin/keyring_near.go", "if k.hash == hash {", "if k.hash == hash || true {"}}, "./origin", "TestNearKeysAreThoseOfTheShards"},
 		{"a schedule is not looked at", []edit{{told, "!doubtful && !k.Key.Scheduled &&", "!doubtful &&"}}, "./origin", "TestAScheduledKeyIsAskedFor"},
 		{"connections to an old primary are kept", []edit{{"origin/keys.go", "run != \"\" && toldByAnother", "false && toldByAnother"}}, "./cmd/listedge", "TestTheOldPrimaryLivesOn"},
 	})

@@ -1,0 +1,140 @@
+package origin
+
+import (
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// crowdedHash is found near in one of four lines, by one of eight tags.
+func crowdedHash(n int) (h KeyHash) {
+	h[0], h[4] = byte(n%4), byte(n%8)
+	binary.BigEndian.PutUint16(h[2:], uint16(n))
+	return h
+}
+
+// Whatever is looked up, changed and forgotten meanwhile: what is found without
+// a lock is what the key's shard has.
+func TestNearKeysAreThoseOfTheShards(t *testing.T) {
+	const keys = 64 // in four lines
+	var mu sync.Mutex
+	table := map[KeyHash]Key{}
+	lookup := func(_ context.Context, hashes []KeyHash, _ string) (map[KeyHash]Key, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		found := map[KeyHash]Key{}
+		for _, h := range hashes {
+			if k, ok := table[h]; ok {
+				found[h] = k
+			}
+		}
+		return found, nil
+	}
+	r := NewKeyring(lookup, func(Key, *int, *int) {}, time.Hour)
+	defer r.Close()
+
+	var running sync.WaitGroup
+	for w := range 4 {
+		running.Go(func() {
+			random := rand.New(rand.NewPCG(1, uint64(w)))
+			for range 4000 {
+				hash := crowdedHash(random.IntN(keys))
+				switch random.IntN(8) {
+				case 0:
+					mu.Lock()
+					if delete(table, hash); random.IntN(2) == 0 {
+						table[hash] = Key{ID: uuid.New()}
+					}
+					mu.Unlock()
+					_ = r.update([]KeyHash{hash})
+				case 1: // nobody writes the shard, and so nobody takes its keys away
+					s := r.shard(hash)
+					s.mu.RLock()
+					near, known := r.near.Load().at(hash), s.at(hash)
+					s.mu.RUnlock()
+					if near != nil && near != known {
+						t.Errorf("found: %v, known: %v", near, known)
+					}
+				default:
+					if k := r.find(hash); k != nil && k.hash != hash {
+						t.Errorf("asked for %x, found %x", hash, k.hash)
+					}
+				}
+			}
+		})
+	}
+	running.Wait()
+
+	known := 0
+	for n := range keys {
+		hash := crowdedHash(n)
+		_, is := table[hash]
+		if _ = r.update([]KeyHash{hash}); is {
+			known++
+		}
+		if k := r.find(hash); (k != nil) != is || k != nil && k.Key.ID != table[hash].ID {
+			t.Errorf("%v, want %v", k, table[hash])
+		}
+	}
+	if is := r.Stats().Known; is != known || known == 0 {
+		t.Errorf("%d keys known, want %d", is, known)
+	}
+}
+
+// However many keys there are, nearly all that are asked for are found without
+// a lock; and those that were forgotten are kept by nobody.
+func TestNearKeysGrowWithTheKeys(t *testing.T) {
+	const keys = 5000
+	table := newKeyTable(keys)
+	hashes := make([]KeyHash, keys)
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range hashes {
+		for j := range hashes[i] {
+			hashes[i][j] = byte(random.Uint32())
+		}
+		table.keys[hashes[i]] = Key{ID: number(i)}
+	}
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		for from := 0; from < keys; from += lookupBatch {
+			if err := r.update(hashes[from:][:lookupBatch]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 10 { // each doubling begins empty
+			for _, hash := range hashes {
+				r.find(hash)
+			}
+		}
+		found := 0
+		for _, hash := range hashes {
+			if r.near.Load().at(hash) != nil {
+				found++
+			}
+		}
+		if lines := len(r.near.Load().lines); found < keys*95/100 || lines > keys {
+			t.Errorf("%d of %d keys are found near, in %d lines", found, keys, lines)
+		}
+		table.change(func(s *keyTable) { clear(s.keys) })
+		for from := 0; from < keys; from += lookupBatch {
+			if err := r.update(hashes[from:][:lookupBatch]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		near := r.near.Load()
+		for i := range near.lines {
+			for way := range near.lines[i].keys {
+				if k := near.lines[i].keys[way].Load(); k != nil {
+					t.Fatalf("%x is kept", k.hash)
+				}
+			}
+		}
+		if is := r.Stats().Known; is != 0 {
+			t.Errorf("%d keys known", is)
+		}
+	})
+}
