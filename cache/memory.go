@@ -27,6 +27,7 @@ type memory struct {
 	passed  atomic.Uint32  // how many gates near was given
 	putting [64]sync.Mutex // by the key's hash; puts of one key follow one another
 	evicted atomic.Uint64
+	chose   atomic.Bool // ristretto did, between pages, since there was no room for all
 }
 
 type gate struct {
@@ -83,9 +84,13 @@ func newMemory(budget int64) (*memory, error) {
 		BufferItems: 512,
 		KeyToHash:   hash,
 		OnExit:      (*holder).leave,
-		OnReject:    func(i *ristretto.Item[*holder]) { m.window.keep(i.Value) },
+		OnReject: func(i *ristretto.Item[*holder]) {
+			m.chose.Store(true)
+			m.window.keep(i.Value)
+		},
 		OnEvict: func(i *ristretto.Item[*holder]) {
 			if i.Expiration.IsZero() && i.Value != nil { // else its time had come, or it was gone before
+				m.chose.Store(true)
 				m.window.keep(i.Value)
 			}
 		},

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"sync/atomic"
 	"time"
+	"unsafe"
+
+	"listedge/prefetch"
 )
 
 // Spot is where the page that a client asked for last lies in memory. Most
@@ -17,15 +20,18 @@ import (
 // up, and none finds a page that a look-up would not.
 type Spot struct{ holder atomic.Pointer[holder] }
 
-// tellEvery is how many hits of a page ristretto, which keeps what is asked
-// for often, hears of one.
-const tellEvery = 8
+// Ristretto keeps what is asked for often, and hears of one of so many hits of a
+// page.
+const (
+	tellEvery = 8
+	tellEarly = 64 // while there has always been room for all
+)
 
 // again is get for who may ask for the same once more.
 func (m *memory) again(s *Spot, key []byte, now time.Time) *holder {
 	if h := s.holder.Load(); h != nil && bytes.Equal(h.key, key) && h.lives(now) {
-		if h.asked.Load()%tellEvery == 0 {
-			m.get(key) // by which ristretto hears
+		if m.hears(h) {
+			m.get(key)
 		}
 		return h
 	}
@@ -34,6 +40,12 @@ func (m *memory) again(s *Spot, key []byte, now time.Time) *holder {
 		m.remember(s, h)
 	}
 	return h
+}
+
+// hears says whether ristretto is to hear of a hit of the holder.
+func (m *memory) hears(h *holder) bool {
+	n := h.asked.Load()
+	return n%tellEvery == 0 && (n%tellEarly == 0 || m.chose.Load())
 }
 
 // remember has the spot point to the holder, unless another one does.
@@ -60,6 +72,12 @@ func (h *holder) leave() {
 	if s := h.spot.Swap(nil); s != nil {
 		s.holder.CompareAndSwap(h, nil)
 	}
+}
+
+// Prefetch has fetched what a hit reads of how the page is kept.
+func (s *Spot) Prefetch() {
+	h := s.holder.Load()
+	prefetch.Memory(unsafe.Pointer(h), unsafe.Sizeof(*h))
 }
 
 // Clear has the spot forget its page: it is not used any more.

@@ -130,3 +130,28 @@ func TestNoSpotKeepsAPageThatIsGivenUp(t *testing.T) {
 		t.Errorf("only %d times did a spot point to the page", kept.Load())
 	}
 }
+
+// While there is room for all pages, ristretto has nothing to choose between,
+// and hears of few hits; from the first time it had, of more.
+func TestRistrettoHearsMoreOnceItChoosesBetweenPages(t *testing.T) {
+	m := openMemory(t, 1<<20)
+	heard := func() int {
+		key := keyOf("asked often")
+		h, told := m.holds(key, NewPage(make([]byte, 1000), "", time.Now())), 0
+		for n := range uint64(10 * tellEarly) {
+			if h.asked.Store(n); m.hears(h) {
+				told++
+			}
+		}
+		return told
+	}
+	if told := heard(); told != 10 {
+		t.Errorf("of %d hits it heard of %d, while there was room", 10*tellEarly, told)
+	}
+	for n := range 100 {
+		m.holds(keyOf(fmt.Sprint(n)), NewPage(make([]byte, 30_000), "", time.Now()))
+	}
+	if told := heard(); told != 10*tellEarly/tellEvery {
+		t.Errorf("of %d hits it heard of %d, when there was not", 10*tellEarly, told)
+	}
+}

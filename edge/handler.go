@@ -129,7 +129,9 @@ func (s *Server) lookUp(x *exchange) failure {
 	bypass := asksForTheOrigin(x.asked.control)
 	hit := false
 	if !bypass {
-		x.page, hit = s.cache.HitAgain(&x.client.spot, x.key, x.now)
+		if x.page, hit = s.cache.HitAgain(&x.client.spot, x.key, x.now); hit {
+			x.client.leaveTrail(x.page.Page)
+		}
 		if s.timed {
 			x.passed(stepMemory)
 		}

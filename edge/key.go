@@ -14,6 +14,7 @@ import (
 	"listedge/cache"
 	"listedge/limiter"
 	"listedge/origin"
+	"listedge/prefetch"
 	"listedge/stream"
 )
 
@@ -29,7 +30,22 @@ type client struct {
 	broken          error                 // its limit cannot be enforced, so nothing is served
 
 	shown atomic.Pointer[shown]
-	spot  cache.Spot // of its last page
+	spot  cache.Spot     // of its last page
+	trail prefetch.Trail // of its last hit
+}
+
+// prefetch has fetched what a request of the client reads, if it asks for the
+// same page as the last one.
+func (c *client) prefetch() {
+	c.bucket.Prefetch()
+	c.spot.Prefetch()
+	c.trail.Follow()
+}
+
+// leaveTrail is for the next request to follow.
+func (c *client) leaveTrail(hit *cache.Page) {
+	page, pair, body := hit.Places()
+	c.trail.Leave([...]uintptr{page, pair, body, c.bucket.Place()})
 }
 
 func policyOf(l origin.Limit) (limiter.Policy, error) {
@@ -155,6 +171,7 @@ func (s *Server) authenticate(x *exchange) failure {
 	case client.broken != nil:
 		return failure{problem: internalError, cause: client.broken}
 	}
+	client.prefetch()
 	x.client, x.query.Workspace = client, key.Workspace
 	return failure{}
 }

@@ -5,7 +5,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 	"weak"
+
+	"listedge/prefetch"
 )
 
 // Bucket is a handle on one bucket: its key, its policy and this node's lease.
@@ -93,6 +96,15 @@ func (b *Bucket) SetPolicy(p Policy) {
 	b.lease.shut()
 	b.owner.want(b)
 }
+
+// Prefetch has fetched what a decision reads of the handle.
+func (b *Bucket) Prefetch() {
+	prefetch.Memory(unsafe.Pointer(b), unsafe.Offsetof(b.lease)+unsafe.Offsetof(b.lease.mu))
+}
+
+// Place is where what a decision reads beyond the handle lies, for who
+// prefetches it; 0 = nowhere.
+func (b *Bucket) Place() uintptr { return uintptr(unsafe.Pointer(b.cell.Load())) }
 
 func (b *Bucket) put(p *Policy) {
 	b.policy.Store(p)
