@@ -18,7 +18,8 @@ import (
 // quick ones may keep the older. Hence the holder: it has the whole key,
 // compared on every hit, and a page that is replaced in place, never by a
 // second Set of another value. And hence put, which is through only when its
-// Set is.
+// Set is. A page that replaces one like it needs none, which takes the waking of
+// two goroutines: ristretto goes by what it was told of the one before.
 type memory struct {
 	pages   *ristretto.Cache[[]byte, *holder]
 	window  *window        // of those that ristretto does not keep
@@ -38,7 +39,8 @@ type gate struct {
 type holder struct {
 	key  []byte               // most lie in room, for a line of memory less to wait for
 	page atomic.Pointer[Page] // never nil once the holder is kept
-	// until is when the page's time ends, in nanoseconds (Unix).
+	// until is when the holder is dropped, in nanoseconds (Unix): when the page's
+	// time has ended, or up to a slack later.
 	until atomic.Int64
 	// pausedUntil is when a failed fill may be tried again, in nanoseconds
 	// since the cache's start. Until then a stale page is served at once.
@@ -57,7 +59,7 @@ func newHolder(key []byte) *holder {
 	return h
 }
 
-// lives says whether the page's time has not ended.
+// lives says whether it is not to be dropped yet.
 func (h *holder) lives(now time.Time) bool { return now.UnixNano() < h.until.Load() }
 
 // size is what the page and all around it take, in bytes.
@@ -150,7 +152,9 @@ func (m *memory) turn(key []byte) *sync.Mutex {
 // that is done.
 func (m *memory) set(key []byte, h *holder) {
 	before := m.window.at(key)
-	if !m.pages.SetWithTTL(key, h, h.size(), max(1, time.Until(time.Unix(0, h.until.Load())))) { // too much at once
+	cost := h.size()
+	h.page.Load().cost = cost
+	if !m.pages.SetWithTTL(key, h, cost, max(1, time.Until(time.Unix(0, h.until.Load())))) { // too much at once
 		m.window.keep(h)
 	}
 	m.pages.Wait()
@@ -164,7 +168,6 @@ func (m *memory) put(key []byte, p *Page, life time.Duration) *holder {
 	mu := m.turn(key)
 	mu.Lock()
 	defer mu.Unlock()
-	grown := int64(0)
 	h := m.get(key)
 	if h == nil {
 		h = newHolder(key)
@@ -173,15 +176,33 @@ func (m *memory) put(key []byte, p *Page, life time.Duration) *holder {
 		if old.newer(p) {
 			return h
 		}
-		grown = p.size(len(key)) - old.size(len(key))
+		p.cost = old.cost
 	}
 	h.page.Store(p)
-	h.until.Store(time.Now().Add(life).UnixNano())
-	if grown > max(0, m.pages.RemainingCost()) {
+	there := m.inRistretto(key) == h // if it leaves from now on, then with this page
+	if there && h.fits(life) {
+		return h
+	}
+	h.until.Store(time.Now().Add(life + life/slack).UnixNano())
+	if there && h.size()-p.cost > max(0, m.pages.RemainingCost()) {
 		m.pages.Del(key) // only for a new key does ristretto make room
 	}
 	m.set(key, h)
 	return h
+}
+
+// slack is the part of its life that a page may be kept for longer, and the
+// part of its cost that one in its place may be smaller by.
+const slack = 8
+
+// fits says whether what ristretto was told holds for the present page, too,
+// which is to be kept for life: nothing ends early, or is larger than it is
+// counted.
+func (h *holder) fits(life time.Duration) bool {
+	page := h.page.Load()
+	spared := page.cost - h.size()
+	longer := time.Until(time.Unix(0, h.until.Load())) - life
+	return spared >= 0 && spared <= page.cost/slack && longer >= 0 && longer <= life/slack
 }
 
 func (m *memory) close() {

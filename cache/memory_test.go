@@ -88,16 +88,17 @@ func TestOlderNeverReplacesNewer(t *testing.T) {
 func TestExpiredEntriesDisappear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := openMemory(t, 8<<20)
+		life := func(i int) time.Duration { return time.Duration(i+1) * time.Second }
 		for i := range 100 {
-			m.put(keyOf(fmt.Sprint(i)), NewPage(rows(1000), "", time.Now()), time.Duration(i+1)*time.Second)
+			m.put(keyOf(fmt.Sprint(i)), NewPage(rows(1000), "", time.Now()), life(i))
 		}
 		time.Sleep(50*time.Second + time.Millisecond)
 		for i := range 100 {
-			if there := m.get(keyOf(fmt.Sprint(i))) != nil; there != (i >= 50) {
+			if there := m.get(keyOf(fmt.Sprint(i))) != nil; there != (life(i)+life(i)/slack > 50*time.Second) {
 				t.Errorf("after 50 s, a page to live %d s: there %v", i+1, there)
 			}
 		}
-		time.Sleep(70 * time.Second)
+		time.Sleep(80 * time.Second)
 		if left := m.used(); left != 0 {
 			t.Errorf("%d bytes are left of expired pages", left)
 		}
@@ -105,6 +106,26 @@ func TestExpiredEntriesDisappear(t *testing.T) {
 			t.Errorf("%d evictions, but there was room", n)
 		}
 	})
+}
+
+// However long the page before it was to live.
+func TestAPageThatReplacesAnotherLivesAsLongAsItMay(t *testing.T) {
+	lives := []time.Duration{time.Second, 70 * time.Second, 78 * time.Second, 79 * time.Second, 80 * time.Second, 88 * time.Second, 91 * time.Second, time.Hour}
+	for _, life := range lives {
+		synctest.Test(t, func(t *testing.T) {
+			m := openMemory(t, 8<<20)
+			m.put(keyOf("q"), NewPage([]byte("body"), "", time.Now()), 80*time.Second)
+			m.put(keyOf("q"), NewPage([]byte("body"), "", time.Now().Add(1)), life)
+			time.Sleep(life - time.Millisecond)
+			if m.get(keyOf("q")) == nil {
+				t.Errorf("to live %v, it is gone before", life)
+			}
+			time.Sleep(life/slack + 2*time.Millisecond)
+			if m.get(keyOf("q")) != nil {
+				t.Errorf("to live %v, it is there after an eighth more", life)
+			}
+		})
+	}
 }
 
 func TestRenewedEntryLives(t *testing.T) {
@@ -118,6 +139,57 @@ func TestRenewedEntryLives(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What memory thinks a page costs is what it does cost, or a little more:
+// wherever pages that are replaced by smaller and larger ones lie, and whoever
+// they have to make room for meanwhile.
+func TestPagesCostNoMoreThanIsCounted(t *testing.T) {
+	const keys, putters, puts = 200, 8, 3_000
+	m := openMemory(t, 2<<20)
+	body := rows(18_000)
+	var all sync.WaitGroup
+	for range putters {
+		all.Go(func() {
+			for range puts {
+				p := &Page{Body: body[:len(body)-rand.IntN(4)*len(body)/(2*slack)], Proof: time.Now(), begun: time.Now()}
+				m.put(keyOf(fmt.Sprint(rand.IntN(keys))), p, time.Hour)
+			}
+		})
+	}
+	all.Wait()
+	found, counted := int64(0), int64(0)
+	for i := range keys {
+		h := m.inRistretto(keyOf(fmt.Sprint(i)))
+		if h == nil {
+			continue
+		}
+		cost := h.page.Load().cost
+		if found += h.size(); cost < h.size() || h.size() < cost-cost/slack {
+			t.Errorf("page %d costs %d bytes, ristretto was told %d", i, h.size(), cost)
+		}
+		counted += cost
+	}
+	if used := m.pages.MaxCost() - m.pages.RemainingCost(); used < counted {
+		t.Errorf("%d bytes are used, of which ristretto counts %d", counted, used)
+	}
+	inWindow := func() (keys [][]byte, size int64) {
+		for e := m.window.order.Front(); e != nil; e = e.Next() {
+			h := e.Value.(*windowed).holder
+			keys, size = append(keys, h.key), size+h.size()
+		}
+		return keys, size
+	}
+	lying, _ := inWindow()
+	if len(lying) == 0 || found == 0 {
+		t.Fatalf("%d pages in the window, %d bytes in ristretto: the test needs both", len(lying), found)
+	}
+	for _, key := range lying {
+		m.put(key, &Page{Body: body[:len(body)-len(body)/(4*slack)], Proof: time.Now(), begun: time.Now()}, time.Hour)
+	}
+	if _, size := inWindow(); size != m.window.used() {
+		t.Errorf("pages of the window take %d bytes, of which it counts %d", size, m.window.used())
+	}
 }
 
 func TestPageLargerThanTheBudgetDoesNoHarm(t *testing.T) {
