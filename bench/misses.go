@@ -125,13 +125,16 @@ func measureDepth(ctx context.Context, s *subject, r *report) error {
 	return nil
 }
 
-// perQuery is the mean cost of one query, in microseconds.
+// perQuery is the cost of one query, in microseconds: of the median round.
 type perQuery struct{ cpu, wall float64 }
+
+// queryRounds are counted of each side; odd, so that one is the median.
+const queryRounds = 2*rounds + 1
 
 // alternate runs the sides in turn, the first round of each unmeasured.
 func alternate(sides ...func() error) ([]perQuery, error) {
-	spent := make([]struct{ cpu, wall time.Duration }, len(sides))
-	for r := range rounds + 1 {
+	cpu, wall := make([][]time.Duration, len(sides)), make([][]time.Duration, len(sides))
+	for r := range queryRounds + 1 {
 		for i, side := range sides {
 			began, used := time.Now(), ownCPU()
 			for range queriesInRound {
@@ -140,15 +143,14 @@ func alternate(sides ...func() error) ([]perQuery, error) {
 				}
 			}
 			if r > 0 {
-				spent[i].cpu += ownCPU() - used
-				spent[i].wall += time.Since(began)
+				cpu[i] = append(cpu[i], ownCPU()-used)
+				wall[i] = append(wall[i], time.Since(began))
 			}
 		}
 	}
-	const n = rounds * queriesInRound
 	each := make([]perQuery, len(sides))
-	for i := range spent {
-		each[i] = perQuery{micros(spent[i].cpu, n), micros(spent[i].wall, n)}
+	for i := range each {
+		each[i] = perQuery{percentile(cpu[i], 0.5) * 1000 / queriesInRound, percentile(wall[i], 0.5) * 1000 / queriesInRound}
 	}
 	return each, nil
 }

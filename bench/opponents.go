@@ -113,7 +113,7 @@ func measureOpponents(ctx context.Context, s *subject, r *report) error {
 			defer end()
 			sides, goals = append(sides, b), append(goals, o.goal)
 		}
-		if err := takeTurns(ctx, rounds/2, connections, sides...); err != nil {
+		if err := takeTurns(ctx, rounds, connections, sides...); err != nil {
 			return err
 		}
 		for i, b := range sides[1:] {

@@ -155,8 +155,3 @@ func percentile(d []time.Duration, share float64) (ms float64) {
 	d = slices.Sorted(slices.Values(d))
 	return d[int(share*float64(len(d)-1))].Seconds() * 1000
 }
-
-func median(d []time.Duration) float64 {
-	d = slices.Sorted(slices.Values(d))
-	return d[len(d)/2].Seconds() * 1000
-}
