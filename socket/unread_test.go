@@ -31,14 +31,12 @@ func TestWhatIsUnreadIsToldAndLeft(t *testing.T) {
 			near, far := tcpPair(t)
 			conn := how(near)
 			c.do(near, far)
-			for range 2 {
-				for deadline := time.Now().Add(5 * time.Second); Unread(conn) != c.want && c.want; time.Sleep(time.Millisecond) {
-					if time.Now().After(deadline) {
-						break // it never came
-					}
+			for range 2 { // looking changes nothing
+				for deadline := time.Now().Add(5 * time.Second); c.want && !Unread(conn) && time.Now().Before(deadline); {
+					time.Sleep(time.Millisecond) // it is on its way
 				}
 				if got := Unread(conn); got != c.want {
-					t.Errorf("%s, %s: %v", c.name, name, got)
+					t.Fatalf("%s, %s: %v", c.name, name, got)
 				}
 			}
 			if c.name == "bytes" {
