@@ -29,10 +29,11 @@ func (s *source) failing() bool { return s.breaker.State() != gobreaker.StateClo
 
 // serve reads when there is room, and not from a server that keeps failing.
 func (s *source) serve(ctx context.Context, q *Query, read func() (Page, error)) (Page, error) {
-	if err := s.gate.enter(ctx, q.Workspace); err != nil {
+	began, err := s.gate.enter(ctx, q.Workspace)
+	if err != nil {
 		return Page{}, err
 	}
-	defer s.gate.leave()
+	defer s.gate.leave(q.Workspace, began)
 	page, err := s.breaker.Execute(read)
 	if err != nil {
 		return Page{}, fmt.Errorf("fetch %s: %w", q.Collection, breakerError(err))
