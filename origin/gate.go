@@ -14,10 +14,15 @@ import (
 // running one, waiting would outlast the callers' patience.
 const queueFactor = 8
 
+// lately is for how long who has asked is expected to ask again.
+const lately = time.Second
+
 // gate lets a number of queries run at once and a bounded number wait, and is
 // fair by workspace: a free place goes to the one that has had least of the
 // places' time, of those that wait, whatever number of queries each of them has
-// and however long they take. No workspace may have more than half of the queue.
+// and however long they take. No workspace may have more than half of the queue,
+// nor of the places while others ask, too: theirs need not wait for one of its
+// queries to end, and are not one of so many at the server, which takes longer.
 type gate struct {
 	size int
 	made time.Time
@@ -27,6 +32,8 @@ type gate struct {
 	waiting int
 	clock   clock
 	shares  map[uuid.UUID]*share // not all of those that are idle
+	asker   *share               // the last
+	others  time.Duration        // until when another than that is expected to ask
 }
 
 func newGate(size int) *gate {
@@ -43,18 +50,16 @@ func (g *gate) room() int { return g.size * queueFactor }
 func (g *gate) enter(ctx context.Context, workspace uuid.UUID) (began time.Duration, err error) {
 	g.mu.Lock()
 	now := g.now()
-	if g.running < g.size {
-		g.running++
-		g.begin(g.share(workspace, now), now)
+	s := g.share(workspace, now)
+	if g.running < g.size && len(s.waiting) == 0 && s.running < g.most(now) {
+		g.begin(s, now)
 		g.mu.Unlock()
 		return now, nil
 	}
-	s := g.shares[workspace]
-	if g.waiting >= g.room() || s != nil && len(s.waiting) >= max(1, g.room()/2) {
+	if g.waiting >= g.room() || len(s.waiting) >= max(1, g.room()/2) {
 		g.mu.Unlock()
 		return 0, ErrOverloaded
 	}
-	s = g.share(workspace, now)
 	p := &place{asked: now, given: make(chan struct{})}
 	s.waiting = append(s.waiting, p)
 	g.waiting++
@@ -82,7 +87,19 @@ func (g *gate) share(workspace uuid.UUID, now time.Duration) *share {
 	if len(s.waiting) == 0 {
 		s.comeIn(g.clock.reads, now)
 	}
+	if g.asker != s && g.asker != nil {
+		g.others = now + lately
+	}
+	g.asker = s
 	return s
+}
+
+// most is how many places one workspace may have.
+func (g *gate) most(now time.Duration) int {
+	if now < g.others {
+		return g.size - g.size/2
+	}
+	return g.size
 }
 
 // forget drops shares when there are many: of idle workspaces that have had no
@@ -97,6 +114,7 @@ func (g *gate) forget() {
 
 func (g *gate) begin(s *share, now time.Duration) {
 	g.clock = g.clock.next(s.had(now), now)
+	g.running++
 	s.begin(now)
 }
 
@@ -114,29 +132,38 @@ func (g *gate) withdraw(s *share, p *place) bool {
 	return false
 }
 
-// leave ends a query, and gives its place to the oldest one of the workspace
-// whose turn it is, or frees it.
+// leave ends a query, and gives its place, and others that are free, to those
+// whose turn it is.
 func (g *gate) leave(workspace uuid.UUID, began time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.now()
+	g.running--
 	g.shares[workspace].end(began, now)
-	if g.waiting == 0 {
-		g.running--
-		return
+	for g.running < g.size && g.waiting > 0 {
+		s := g.next(now)
+		if s == nil {
+			return
+		}
+		p := s.waiting[0]
+		s.waiting = s.waiting[1:]
+		g.waiting--
+		g.begin(s, now)
+		p.began = now
+		close(p.given)
 	}
-	var next *share
+}
+
+// next is the workspace whose oldest query is the next to run; nil if those that
+// wait have as many places as they may.
+func (g *gate) next(now time.Duration) (next *share) {
+	most := g.most(now)
 	for _, s := range g.shares {
-		if len(s.waiting) > 0 && (next == nil || s.before(next, now)) {
+		if len(s.waiting) > 0 && s.running < most && (next == nil || s.before(next, now)) {
 			next = s
 		}
 	}
-	p := next.waiting[0]
-	next.waiting = next.waiting[1:]
-	g.waiting--
-	g.begin(next, now)
-	p.began = now
-	close(p.given)
+	return next
 }
 
 // load is how many queries run and how many wait.

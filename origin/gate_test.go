@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,6 +38,7 @@ func simulate(t *testing.T, size int, lasts time.Duration, demands ...*demand) (
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(size)
+		var mu sync.Mutex // guards the demands
 		var last time.Duration
 		for _, d := range demands {
 			last = max(last, d.from)
@@ -44,21 +47,25 @@ func simulate(t *testing.T, size int, lasts time.Duration, demands ...*demand) (
 			for range d.clients {
 				go func() {
 					for time.Sleep(d.from); g.now() < lasts; time.Sleep(d.pause) {
-						w, asked := d.workspace(), g.now()
+						mu.Lock()
+						w, takes, asked := d.workspace(), d.takes(), g.now()
+						mu.Unlock()
 						began, err := g.enter(t.Context(), w)
 						if err != nil {
 							time.Sleep(time.Millisecond)
 							continue
 						}
-						time.Sleep(d.takes())
-						g.mu.Lock()
+						time.Sleep(takes)
+						mu.Lock()
 						if began >= last {
-							d.had += g.now() - began
+							d.had += takes
 							d.waited = max(d.waited, began-asked)
 							d.served++
 						}
+						g.mu.Lock()
 						kept = max(kept, len(g.shares))
 						g.mu.Unlock()
+						mu.Unlock()
 						g.leave(w, began)
 					}
 				}()
@@ -125,7 +132,7 @@ func TestTheGateStarvesNobody(t *testing.T) {
 		const longest = 20 * time.Millisecond
 		next := uint32(0)
 		newcomers := &demand{clients: 5 * size, takes: random(r, longest), workspace: func() uuid.UUID {
-			next++ // clients take turns: no time passes here
+			next++
 			return uuid.UUID{1, byte(next >> 16), byte(next >> 8), byte(next)}
 		}}
 		regular := &demand{workspace: always(0), clients: 2, takes: random(r, longest)}
@@ -138,6 +145,54 @@ func TestTheGateStarvesNobody(t *testing.T) {
 			t.Errorf("seed %d: %d places: %d shares were kept, want %d at most", seed, size, kept, most)
 		}
 	}
+}
+
+// A workspace has all places as long as nobody else asks; from then on some are
+// free for others, who need not wait.
+func TestNobodyHasAllPlacesWhileOthersAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takes = 10 * time.Millisecond
+		g, greedy := newGate(5), uuid.UUID{1}
+		var over atomic.Bool
+		query := func(w uuid.UUID) (waited time.Duration) {
+			asked := g.now()
+			began, err := g.enter(t.Context(), w)
+			if err != nil {
+				t.Error(err)
+			}
+			time.Sleep(takes)
+			g.leave(w, began)
+			return began - asked
+		}
+		for range 10 {
+			go func() {
+				for !over.Load() {
+					query(greedy)
+				}
+			}()
+		}
+		places := func(want int) {
+			t.Helper()
+			time.Sleep(takes + 1)
+			if running, _ := g.load(); running != want {
+				t.Errorf("it has %d places, want %d", running, want)
+			}
+		}
+		places(5)
+		for other := range byte(3) {
+			query(uuid.UUID{2, other})
+			for range 3 { // not all of the places are its at any moment
+				places(3)
+				if waited := query(uuid.UUID{2, other}); waited != 0 {
+					t.Errorf("another waited for %v", waited)
+				}
+			}
+			time.Sleep(lately)
+			places(5)
+		}
+		over.Store(true)
+		time.Sleep(time.Second)
+	})
 }
 
 // One workspace fills what it may; another's query is the next to run.
@@ -154,7 +209,7 @@ func TestOneWorkspaceHasHalfOfTheQueue(t *testing.T) {
 					g.leave(w, began)
 				}
 			}()
-			synctest.Wait()
+			time.Sleep(time.Millisecond)
 		}
 		for range 2 + 2*queueFactor {
 			enter(greedy)
@@ -171,7 +226,7 @@ func TestOneWorkspaceHasHalfOfTheQueue(t *testing.T) {
 		time.Sleep(time.Minute)
 		for i := range 2 + queueFactor + 3 {
 			want := greedy
-			if i == 2 || i == 3 || i == 6 { // after the first two both have had as much
+			if i == 2 || i == 4 || i == 5 { // at 3, each has the place it may have
 				want = modest
 			}
 			if w := <-order; w != want {
