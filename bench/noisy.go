@@ -103,6 +103,7 @@ func measureNoisy(ctx context.Context, s *subject, r *report) (err error) {
 	r.ratio("… a hit's p99 against the bare handler's, both with the noise", "%.2f", p99(noisy[0]), p99(noisy[1]), 0)
 	r.figure("… a hit's median, ms", fmt.Sprintf("%.2f", percentile(noisy[0], 0.5)), fmt.Sprintf("%.2f", percentile(alone[0], 0.5)))
 	r.ratio("a quiet workspace's miss while another misses all the time: p99, ms, against alone", "%.2f", p99(noisy[2]), p99(alone[2]), 0)
+	r.figure("… a miss's median, ms", fmt.Sprintf("%.2f", percentile(noisy[2], 0.5)), fmt.Sprintf("%.2f", percentile(alone[2], 0.5)))
 	r.figure("… queries per second meanwhile", fmt.Sprintf("%.0f", missed/noise.Seconds()), "")
 	return nil
 }

@@ -30,6 +30,7 @@ const keyConnections = 2
 const (
 	connectTimeout = 2 * time.Second
 	pingTimeout    = time.Second
+	pingAfter      = time.Second            // without a question
 	keyTimeout     = 800 * time.Millisecond // statement_timeout of a key's look-up
 )
 
@@ -102,6 +103,7 @@ func openPool(ctx context.Context, url string, which pgconn.ValidateConnectFunc,
 	config.MaxConns = int32(connections)
 	config.MinIdleConns = 1
 	config.PingTimeout = pingTimeout
+	config.ShouldPing = doubtful
 	config.ConnConfig.ConnectTimeout = connectTimeout
 	config.ConnConfig.DialFunc = socket.Dialing(config.ConnConfig.DialFunc)
 	for name, value := range map[string]string{
@@ -128,6 +130,16 @@ func openPool(ctx context.Context, url string, which pgconn.ValidateConnectFunc,
 		return nil, fmt.Errorf("database: %w", err)
 	}
 	return pool, nil
+}
+
+// doubtful says whether a connection out of the pool is pinged before anything is
+// asked on it; where that fails, the pool takes or makes another. It is where
+// something has come that was not asked for: mostly the server's last words, or
+// the end without any, and nobody's question is lost on them. A notice is read
+// by the ping. Where nothing has come, the network may still have lost the
+// connection without a word: after a while that is worth a ping, too.
+func doubtful(_ context.Context, p pgxpool.ShouldPingParams) bool {
+	return p.IdleDuration > pingAfter || socket.Unread(p.Conn.PgConn().Conn())
 }
 
 // several says whether a URL names more than one server.

@@ -3,7 +3,9 @@ package origin
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -12,102 +14,156 @@ import (
 // running one, waiting would outlast the callers' patience.
 const queueFactor = 8
 
+// lately is for how long who has asked is expected to ask again.
+const lately = time.Second
+
 // gate lets a number of queries run at once and a bounded number wait, and is
-// fair by workspace: a free place goes to the workspaces that wait in turn,
-// whatever number of queries each of them has. No workspace may have more than
-// half of the queue.
+// fair by workspace: a free place goes to the one that has had least of the
+// places' time, of those that wait, whatever number of queries each of them has
+// and however long they take. No workspace may have more than half of the queue,
+// nor of the places while others ask, too: theirs need not wait for one of its
+// queries to end, and are not one of so many at the server, which takes longer.
 type gate struct {
 	size int
+	made time.Time
 
 	mu      sync.Mutex // guards all below
 	running int
 	waiting int
-	queues  map[uuid.UUID][]chan struct{} // never empty ones
-	turns   []uuid.UUID                   // the workspaces with a queue, next first
+	clock   clock
+	shares  map[uuid.UUID]*share // not all of those that are idle
+	asker   *share               // the last
+	others  time.Duration        // until when another than that is expected to ask
 }
 
-func newGate(size int) *gate { return &gate{size: size, queues: map[uuid.UUID][]chan struct{}{}} }
+func newGate(size int) *gate {
+	return &gate{size: size, made: time.Now(), shares: map[uuid.UUID]*share{}}
+}
 
-// enter returns nil with a place taken, ErrOverloaded when the queue is full,
-// or the context's end as ErrOverloaded.
-func (g *gate) enter(ctx context.Context, workspace uuid.UUID) error {
+func (g *gate) now() time.Duration { return time.Since(g.made) }
+
+// room is how many queries may wait.
+func (g *gate) room() int { return g.size * queueFactor }
+
+// enter returns with a place taken, and when that was, for leave; or
+// ErrOverloaded when the queue is full, or the context's end as ErrOverloaded.
+func (g *gate) enter(ctx context.Context, workspace uuid.UUID) (began time.Duration, err error) {
 	g.mu.Lock()
-	if g.running < g.size {
-		g.running++
+	now := g.now()
+	s := g.share(workspace, now)
+	if g.running < g.size && len(s.waiting) == 0 && s.running < g.most(now) {
+		g.begin(s, now)
 		g.mu.Unlock()
-		return nil
+		return now, nil
 	}
-	room := g.size * queueFactor
-	queue := g.queues[workspace]
-	if g.waiting >= room || len(queue) >= max(1, room/2) {
+	if g.waiting >= g.room() || len(s.waiting) >= max(1, g.room()/2) {
 		g.mu.Unlock()
-		return ErrOverloaded
+		return 0, ErrOverloaded
 	}
-	place := make(chan struct{})
-	if len(queue) == 0 {
-		g.turns = append(g.turns, workspace)
-	}
-	g.queues[workspace] = append(queue, place)
+	p := &place{asked: now, given: make(chan struct{})}
+	s.waiting = append(s.waiting, p)
 	g.waiting++
 	g.mu.Unlock()
 
 	select {
-	case <-place:
-		return nil
+	case <-p.given:
+		return p.began, nil
 	case <-ctx.Done():
-		if !g.withdraw(workspace, place) {
-			g.leave() // it was given in the same moment
+		if !g.withdraw(s, p) {
+			g.leave(workspace, p.began) // it was given in the same moment
 		}
-		return fmt.Errorf("%w: %w", ErrOverloaded, ctx.Err())
+		return 0, fmt.Errorf("%w: %w", ErrOverloaded, ctx.Err())
 	}
 }
 
+// share is that of a workspace which wants a place.
+func (g *gate) share(workspace uuid.UUID, now time.Duration) *share {
+	s := g.shares[workspace]
+	if s == nil {
+		g.forget()
+		s = &share{}
+		g.shares[workspace] = s
+	}
+	if len(s.waiting) == 0 {
+		s.comeIn(g.clock.reads, now)
+	}
+	if g.asker != s && g.asker != nil {
+		g.others = now + lately
+	}
+	g.asker = s
+	return s
+}
+
+// most is how many places one workspace may have.
+func (g *gate) most(now time.Duration) int {
+	if now < g.others {
+		return g.size - g.size/2
+	}
+	return g.size
+}
+
+// forget drops shares when there are many: of idle workspaces that have had no
+// more than who comes in, or that took nothing from anybody.
+func (g *gate) forget() {
+	if len(g.shares) > g.size+g.room() {
+		maps.DeleteFunc(g.shares, func(_ uuid.UUID, s *share) bool {
+			return s.idle() && (g.waiting == 0 || s.settled <= g.clock.reads)
+		})
+	}
+}
+
+func (g *gate) begin(s *share, now time.Duration) {
+	g.clock = g.clock.next(s.had(now), now)
+	g.running++
+	s.begin(now)
+}
+
 // withdraw takes a waiting query out of its queue; false if it waits no more.
-func (g *gate) withdraw(workspace uuid.UUID, place chan struct{}) bool {
+func (g *gate) withdraw(s *share, p *place) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for i, p := range g.queues[workspace] {
-		if p == place {
-			g.queues[workspace] = append(g.queues[workspace][:i:i], g.queues[workspace][i+1:]...)
+	for i := range s.waiting {
+		if s.waiting[i] == p {
+			s.waiting = append(s.waiting[:i:i], s.waiting[i+1:]...)
 			g.waiting--
-			if len(g.queues[workspace]) == 0 {
-				g.endTurns(workspace)
-			}
 			return true
 		}
 	}
 	return false
 }
 
-func (g *gate) endTurns(workspace uuid.UUID) {
-	delete(g.queues, workspace)
-	for i, w := range g.turns {
-		if w == workspace {
-			g.turns = append(g.turns[:i], g.turns[i+1:]...)
+// leave ends a query, and gives its place, and others that are free, to those
+// whose turn it is.
+func (g *gate) leave(workspace uuid.UUID, began time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.now()
+	g.running--
+	g.shares[workspace].end(began, now)
+	for g.running < g.size && g.waiting > 0 {
+		s := g.next(now)
+		if s == nil {
 			return
 		}
+		p := s.waiting[0]
+		s.waiting = s.waiting[1:]
+		g.waiting--
+		g.begin(s, now)
+		p.began = now
+		close(p.given)
 	}
 }
 
-// leave gives the place to the next workspace's oldest query, or frees it.
-func (g *gate) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.turns) == 0 {
-		g.running--
-		return
+// next is the workspace whose oldest query is the next to run; nil if those that
+// wait have as many places as they may.
+func (g *gate) next(now time.Duration) (next *share) {
+	most := g.most(now)
+	for _, s := range g.shares {
+		if len(s.waiting) > 0 && s.running < most && (next == nil || s.before(next, now)) {
+			next = s
+		}
 	}
-	workspace := g.turns[0]
-	g.turns = g.turns[1:]
-	queue := g.queues[workspace]
-	close(queue[0])
-	g.waiting--
-	if queue = queue[1:]; len(queue) == 0 {
-		delete(g.queues, workspace)
-		return
-	}
-	g.queues[workspace] = queue
-	g.turns = append(g.turns, workspace)
+	return next
 }
 
 // load is how many queries run and how many wait.

@@ -3,6 +3,9 @@ package origin
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,19 +13,203 @@ import (
 	"github.com/google/uuid"
 )
 
+// demand is what clients of a workspace ask of a gate: each one query after the
+// other.
+type demand struct {
+	workspace func() uuid.UUID // of the next query
+	clients   int
+	takes     func() time.Duration
+	pause     time.Duration // between two queries of a client
+	from      time.Duration // when they come
+
+	had, waited time.Duration // what the queries took in all, and the longest wait for a place
+	served      int
+}
+
+func always(w byte) func() uuid.UUID { return func() uuid.UUID { return uuid.UUID{w} } }
+
+func random(r *rand.Rand, most time.Duration) func() time.Duration {
+	return func() time.Duration { return 1 + time.Duration(r.Int64N(int64(most))) }
+}
+
+// simulate has the demands meet at a gate in virtual time, and returns how many
+// shares it kept at most. What they have had since one came in last is counted.
+func simulate(t *testing.T, size int, lasts time.Duration, demands ...*demand) (kept int) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(size)
+		var mu sync.Mutex // guards the demands
+		var last time.Duration
+		for _, d := range demands {
+			last = max(last, d.from)
+		}
+		for _, d := range demands {
+			for range d.clients {
+				go func() {
+					for time.Sleep(d.from); g.now() < lasts; time.Sleep(d.pause) {
+						mu.Lock()
+						w, takes, asked := d.workspace(), d.takes(), g.now()
+						mu.Unlock()
+						began, err := g.enter(t.Context(), w)
+						if err != nil {
+							time.Sleep(time.Millisecond)
+							continue
+						}
+						time.Sleep(takes)
+						mu.Lock()
+						if began >= last {
+							d.had += takes
+							d.waited = max(d.waited, began-asked)
+							d.served++
+						}
+						g.mu.Lock()
+						kept = max(kept, len(g.shares))
+						g.mu.Unlock()
+						mu.Unlock()
+						g.leave(w, began)
+					}
+				}()
+			}
+		}
+		time.Sleep(lasts + time.Minute)
+		if running, waiting := g.load(); running != 0 || waiting != 0 {
+			t.Errorf("%d run and %d wait in the end", running, waiting)
+		}
+	})
+	return kept
+}
+
+// Workspaces that always want more have the same time, however long their
+// queries take and however many there are; one that was away has no more.
+func TestTheGateSharesTime(t *testing.T) {
+	for seed := range uint64(40) {
+		r := rand.New(rand.NewPCG(seed, 50))
+		size, longest := 1+r.IntN(8), time.Duration(0)
+		var demands []*demand
+		for w := range 2 + r.IntN(3) {
+			most := time.Duration(1+r.IntN(200)) * 100 * time.Microsecond
+			longest = max(longest, most)
+			d := &demand{workspace: always(byte(w)), clients: size + 1 + r.IntN(size+1), takes: random(r, most)}
+			if w == 0 && seed%2 == 0 {
+				d.from = 10 * time.Second // away so long
+			}
+			demands = append(demands, d)
+		}
+		simulate(t, size, 20*time.Second, demands...)
+		for _, d := range demands[1:] {
+			if diff := (d.had - demands[0].had).Abs(); diff > 2*time.Duration(size)*longest {
+				t.Errorf("seed %d: of %d places one had %v, one %v; no query took more than %v", seed, size, demands[0].had, d.had, longest)
+			}
+		}
+	}
+}
+
+// Who asks for little has the next place, however many others wait; or the one
+// behind it, where somebody had as little.
+func TestTheGateLetsTheQuietInFirst(t *testing.T) {
+	for seed := range uint64(40) {
+		r := rand.New(rand.NewPCG(seed, 51))
+		size := 1 + r.IntN(8)
+		const slowest = 20 * time.Millisecond
+		quiet := &demand{workspace: always(0), clients: 1, takes: random(r, 300*time.Microsecond), pause: 5 * time.Millisecond}
+		demands := []*demand{quiet}
+		for w := range 1 + r.IntN(3) {
+			demands = append(demands, &demand{workspace: always(byte(1 + w)), clients: 2 * size, takes: random(r, slowest)})
+		}
+		simulate(t, size, 10*time.Second, demands...)
+		if quiet.waited > 2*slowest || quiet.served < 100 {
+			t.Errorf("seed %d: one of %d queries waited for %v", seed, quiet.served, quiet.waited)
+		}
+	}
+}
+
+// However many come in that have had nothing yet, the turn of each comes; and
+// of those that went not much is kept.
+func TestTheGateStarvesNobody(t *testing.T) {
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 52))
+		size := 1 + r.IntN(8)
+		const longest = 20 * time.Millisecond
+		next := uint32(0)
+		newcomers := &demand{clients: 5 * size, takes: random(r, longest), workspace: func() uuid.UUID {
+			next++
+			return uuid.UUID{1, byte(next >> 16), byte(next >> 8), byte(next)}
+		}}
+		regular := &demand{workspace: always(0), clients: 2, takes: random(r, longest)}
+		kept := simulate(t, size, 10*time.Second, newcomers, regular)
+		// The two queries it has had, by the slowest clock, and then who came before.
+		if most := 3 * longest * (queueFactor + 1); regular.waited > most || regular.served < 10 {
+			t.Errorf("seed %d: one of %d queries waited for %v, want %v at most", seed, regular.served, regular.waited, most)
+		}
+		if most := 3 * size * (1 + queueFactor); kept > most {
+			t.Errorf("seed %d: %d places: %d shares were kept, want %d at most", seed, size, kept, most)
+		}
+	}
+}
+
+// A workspace has all places as long as nobody else asks; from then on some are
+// free for others, who need not wait.
+func TestNobodyHasAllPlacesWhileOthersAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takes = 10 * time.Millisecond
+		g, greedy := newGate(5), uuid.UUID{1}
+		var over atomic.Bool
+		query := func(w uuid.UUID) (waited time.Duration) {
+			asked := g.now()
+			began, err := g.enter(t.Context(), w)
+			if err != nil {
+				t.Error(err)
+			}
+			time.Sleep(takes)
+			g.leave(w, began)
+			return began - asked
+		}
+		for range 10 {
+			go func() {
+				for !over.Load() {
+					query(greedy)
+				}
+			}()
+		}
+		places := func(want int) {
+			t.Helper()
+			time.Sleep(takes + 1)
+			if running, _ := g.load(); running != want {
+				t.Errorf("it has %d places, want %d", running, want)
+			}
+		}
+		places(5)
+		for other := range byte(3) {
+			query(uuid.UUID{2, other})
+			for range 3 { // not all of the places are its at any moment
+				places(3)
+				if waited := query(uuid.UUID{2, other}); waited != 0 {
+					t.Errorf("another waited for %v", waited)
+				}
+			}
+			time.Sleep(lately)
+			places(5)
+		}
+		over.Store(true)
+		time.Sleep(time.Second)
+	})
+}
+
 // One workspace fills what it may; another's query is the next to run.
-func TestTheGateIsFairByWorkspace(t *testing.T) {
+func TestOneWorkspaceHasHalfOfTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(2)
 		greedy, modest := uuid.UUID{1}, uuid.UUID{2}
 		order := make(chan uuid.UUID, 100)
 		enter := func(w uuid.UUID) {
 			go func() {
-				if err := g.enter(context.Background(), w); err == nil {
+				if began, err := g.enter(context.Background(), w); err == nil {
 					order <- w
+					time.Sleep(time.Second)
+					g.leave(w, began)
 				}
 			}()
-			synctest.Wait()
+			time.Sleep(time.Millisecond)
 		}
 		for range 2 + 2*queueFactor {
 			enter(greedy)
@@ -30,30 +217,21 @@ func TestTheGateIsFairByWorkspace(t *testing.T) {
 		if running, waiting := g.load(); running != 2 || waiting != queueFactor {
 			t.Fatalf("%d run and %d wait: one workspace may have half of the queue", running, waiting)
 		}
-		if err := g.enter(context.Background(), greedy); !errors.Is(err, ErrOverloaded) {
+		if _, err := g.enter(context.Background(), greedy); !errors.Is(err, ErrOverloaded) {
 			t.Fatalf("beyond half of the queue: %v", err)
 		}
 		for range 3 {
 			enter(modest)
 		}
-		for range 2 {
-			<-order
-		}
-		var served []uuid.UUID
-		for range 6 {
-			g.leave()
-			served = append(served, <-order)
-		}
-		for i, w := range served {
-			if want := []uuid.UUID{greedy, modest}[i%2]; w != want {
-				t.Fatalf("turn %d is %v's: %v", i, w, served)
+		time.Sleep(time.Minute)
+		for i := range 2 + queueFactor + 3 {
+			want := greedy
+			if i == 2 || i == 4 || i == 5 { // at 3, each has the place it may have
+				want = modest
 			}
-		}
-		for running, _ := g.load(); running > 0; running, _ = g.load() {
-			g.leave()
-		}
-		if len(g.queues) != 0 || len(g.turns) != 0 {
-			t.Errorf("left behind: %v %v", g.queues, g.turns)
+			if w := <-order; w != want {
+				t.Errorf("turn %d is %v's", i, w)
+			}
 		}
 	})
 }
@@ -61,20 +239,26 @@ func TestTheGateIsFairByWorkspace(t *testing.T) {
 func TestAQueryThatGivesUpWaitingLeavesNoTrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(1)
-		if err := g.enter(context.Background(), uuid.UUID{1}); err != nil {
+		began, err := g.enter(context.Background(), uuid.UUID{1})
+		if err != nil {
 			t.Fatal(err)
 		}
 		for i := range 3 {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-			if err := g.enter(ctx, uuid.UUID{byte(i)}); !errors.Is(err, ErrOverloaded) {
+			if _, err := g.enter(ctx, uuid.UUID{byte(i)}); !errors.Is(err, ErrOverloaded) {
 				t.Error(err)
 			}
 			cancel()
 		}
-		if running, waiting := g.load(); running != 1 || waiting != 0 || len(g.queues) != 0 || len(g.turns) != 0 {
-			t.Errorf("%d run, %d wait, %v, %v", running, waiting, g.queues, g.turns)
+		if running, waiting := g.load(); running != 1 || waiting != 0 {
+			t.Errorf("%d run, %d wait", running, waiting)
 		}
-		g.leave()
+		g.leave(uuid.UUID{1}, began)
+		for _, s := range g.shares {
+			if !s.idle() {
+				t.Errorf("left behind: %+v", s)
+			}
+		}
 		if running, _ := g.load(); running != 0 {
 			t.Error("the place is not free")
 		}

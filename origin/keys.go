@@ -169,7 +169,7 @@ type KeyStore struct {
 
 // NewKeyStore reads the database's keys.
 func NewKeyStore(db *Database) *KeyStore {
-	return &KeyStore{pool: db.keys, breaker: newBreaker[map[KeyHash]Key]("keys")}
+	return &KeyStore{pool: db.keys, breaker: newBreaker[map[KeyHash]Key]("keys", primaryRest)}
 }
 
 // Lookup returns those of the keys that exist, in one query, from the primary

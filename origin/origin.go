@@ -73,7 +73,7 @@ type Origin struct {
 
 // New makes an Origin on the database, which need not be reachable yet.
 func New(db *Database) *Origin {
-	o := &Origin{primary: newSource("pages", db.pages), timeout: db.queryTimeout, sessions: sync.Pool{New: func() any { return new(session) }}}
+	o := &Origin{primary: newSource("pages", db.pages, primaryRest), timeout: db.queryTimeout, sessions: sync.Pool{New: func() any { return new(session) }}}
 	for _, pool := range db.replicas {
 		o.standbys = append(o.standbys, newStandby(pool))
 	}

@@ -17,8 +17,8 @@ type source struct {
 	breaker *gobreaker.CircuitBreaker[Page]
 }
 
-func newSource(name string, pool *pgxpool.Pool) *source {
-	return &source{pool: pool, gate: newGate(int(pool.Config().MaxConns)), breaker: newBreaker[Page](name)}
+func newSource(name string, pool *pgxpool.Pool, rest time.Duration) *source {
+	return &source{pool: pool, gate: newGate(int(pool.Config().MaxConns)), breaker: newBreaker[Page](name, rest)}
 }
 
 // open says whether the server is left alone.
@@ -29,10 +29,11 @@ func (s *source) failing() bool { return s.breaker.State() != gobreaker.StateClo
 
 // serve reads when there is room, and not from a server that keeps failing.
 func (s *source) serve(ctx context.Context, q *Query, read func() (Page, error)) (Page, error) {
-	if err := s.gate.enter(ctx, q.Workspace); err != nil {
+	began, err := s.gate.enter(ctx, q.Workspace)
+	if err != nil {
 		return Page{}, err
 	}
-	defer s.gate.leave()
+	defer s.gate.leave(q.Workspace, began)
 	page, err := s.breaker.Execute(read)
 	if err != nil {
 		return Page{}, fmt.Errorf("fetch %s: %w", q.Collection, breakerError(err))
@@ -51,14 +52,22 @@ func probe[T any](ctx context.Context, breaker *gobreaker.CircuitBreaker[T], poo
 	}
 }
 
-// newBreaker opens after three failures in a row and tries again after a
-// second. A server that answers, be it with an error, is not a failure: one
+// How long a server that failed is left alone before the next caller tries it. A
+// trial costs at most that caller's patience. Without the primary there is no
+// answer, and it is away for no longer than a restart takes; without a standby
+// there is.
+const (
+	primaryRest = 200 * time.Millisecond
+	standbyRest = time.Second
+)
+
+// newBreaker opens after three failures in a row, for a rest. A server that answers, be it with an error, is not a failure: one
 // tenant's slow search must not cut off the others.
-func newBreaker[T any](name string) *gobreaker.CircuitBreaker[T] {
+func newBreaker[T any](name string, rest time.Duration) *gobreaker.CircuitBreaker[T] {
 	return gobreaker.NewCircuitBreaker[T](gobreaker.Settings{
 		Name:         name,
 		MaxRequests:  1,
-		Timeout:      time.Second,
+		Timeout:      rest,
 		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 3 },
 		IsSuccessful: func(err error) bool { return !errors.Is(err, ErrUnavailable) },
 		IsExcluded:   func(err error) bool { return errors.Is(err, errGivenUp) },

@@ -57,7 +57,7 @@ type StandbyStats struct {
 
 func newStandby(pool *pgxpool.Pool) *standby {
 	config := pool.Config().ConnConfig
-	return &standby{source: newSource("pages of a standby", pool), host: fmt.Sprintf("%s:%d", config.Host, config.Port)}
+	return &standby{source: newSource("pages of a standby", pool, standbyRest), host: fmt.Sprintf("%s:%d", config.Host, config.Port)}
 }
 
 func (s *standby) stats() StandbyStats {

@@ -73,6 +73,16 @@ func (c *Conn) receiveNow(fd uintptr) (done bool) {
 	return errno != syscall.EAGAIN
 }
 
+// SyscallConn is net's, which makes a new one each time.
+func (c *Conn) SyscallConn() (syscall.RawConn, error) { return c.raw, nil }
+
+// unread says whether a read would find anything.
+func unread(fd uintptr) bool {
+	var first byte
+	_, _, errno := syscall.RawSyscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&first)), 1, syscall.MSG_PEEK|syscall.MSG_DONTWAIT, 0, 0)
+	return errno != syscall.EAGAIN
+}
+
 func (c *Conn) Write(p []byte) (int, error) {
 	sent, err := c.writeNow(p)
 	if err != nil || sent == len(p) {

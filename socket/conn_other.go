@@ -2,7 +2,10 @@
 
 package socket
 
-import "net"
+import (
+	"net"
+	"syscall"
+)
 
 // Conn is a TCP connection as net has it; see conn_linux.go.
 type Conn struct{ *net.TCPConn }
@@ -14,4 +17,10 @@ func New(tcp *net.TCPConn) *Conn { return &Conn{tcp} }
 func (c *Conn) WriteBuffers(pieces *net.Buffers) error {
 	_, err := pieces.WriteTo(c.TCPConn)
 	return err
+}
+
+// unread says whether a read would find anything.
+func unread(fd uintptr) bool {
+	_, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+	return err != syscall.EAGAIN
 }

@@ -1,0 +1,129 @@
+package origin
+
+import (
+	"context"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"listedge/sandbox/sandboxtest"
+	"listedge/socket"
+)
+
+// fillPool opens as many connections as the pool may have, with the page's
+// statement prepared, and leaves all of them idle.
+func fillPool(t *testing.T, o *Origin, pool *pgxpool.Pool) {
+	t.Helper()
+	size := int(pool.Config().MaxConns)
+	func() {
+		for range size {
+			s, err := o.open(within(t, patience), pool)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer o.close(s)
+			if _, err := o.readOn(within(t, patience), s, &anyPage); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}()
+	eventually(t, "idle connections", func() bool { return int(pool.Stat().IdleConns()) == size })
+}
+
+// endSessions has the server end all of the database's.
+func endSessions(t *testing.T, url string) {
+	t.Helper()
+	conn := connect(t, url)
+	exec(t, conn, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge'")
+	eventually(t, "their end", func() bool { return sessionsWhere(t, conn, "true") == 0 })
+	_ = conn.Close(context.Background())
+}
+
+// A server that comes back, and one that ended single connections, is asked on
+// new ones: nobody finds out by a question that is lost.
+func TestIdleConnectionsThatEndedCostNothing(t *testing.T) {
+	t.Parallel()
+	postgres, url := secured(t)
+	restart := func(how syscall.Signal) func() error {
+		return func() error {
+			if err := postgres.Kill(how); err != nil {
+				return err
+			}
+			return postgres.Restart(context.Background())
+		}
+	}
+	for _, mode := range []string{"disable", "verify-ca"} {
+		db := openDatabase(t, DatabaseOptions{URL: strings.Replace(url, "sslmode=verify-ca", "sslmode="+mode, 1), Connections: 6})
+		o, keys := New(db), NewKeyStore(db)
+		for name, event := range map[string]func() error{"ended": func() error { endSessions(t, url); return nil }, "restarted": restart(syscall.SIGINT), "crashed": restart(syscall.SIGQUIT)} {
+			fillPool(t, o, db.pages)
+			fillPool(t, o, db.keys)
+			if err := event(); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 2 * 6 {
+				if _, err := o.Fetch(within(t, patience), anyPage); err != nil {
+					t.Errorf("%s, TLS %s: page %d: %v", name, mode, i, err)
+				}
+				if _, err := keys.Lookup(within(t, patience), []KeyHash{{}}, ""); err != nil {
+					t.Errorf("%s, TLS %s: key %d: %v", name, mode, i, err)
+				}
+			}
+		}
+	}
+}
+
+// So with a standby, which would else be left alone for a while.
+func TestIdleConnectionsOfAStandbyThatEndedCostNothing(t *testing.T) {
+	t.Parallel()
+	primary := sandboxtest.Postgres(t)
+	url := ownDatabase(t, primary)
+	standby := sandboxtest.Standby(t, primary, nil).URL("listedge")
+	db := openDatabase(t, DatabaseOptions{URL: url, Replicas: []string{standby}, Connections: 6})
+	o, server := New(db), identity(t, url)
+	fetch := func() error {
+		_, err := o.FetchFromStandby(within(t, patience), anyPage, server, 0)
+		return err
+	}
+	eventually(t, "a page of the standby", func() bool { return fetch() == nil })
+	fillPool(t, o, db.replicas[0])
+	endSessions(t, standby)
+	for range 2 * 6 {
+		if err := fetch(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// What a server says on its own account is heard, and costs no connection.
+func TestANoticeCostsNoConnection(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	db := openDatabase(t, DatabaseOptions{URL: url, Connections: 2})
+	o := New(db)
+	fillPool(t, o, db.pages)
+	if _, err := db.pages.Exec(t.Context(), "LISTEN news"); err != nil {
+		t.Fatal(err)
+	}
+	s, err := o.open(within(t, patience), db.pages) // that same one: the last is taken first
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire := s.conn.Conn().PgConn().Conn()
+	o.close(s)
+	made := db.pages.Stat().NewConnsCount()
+	for range 3 {
+		execOn(t, url, "NOTIFY news")
+		eventually(t, "the news", func() bool { return socket.Unread(wire) })
+		for range 2 {
+			if _, err := o.Fetch(within(t, patience), anyPage); err != nil {
+				t.Error(err)
+			}
+		}
+		if socket.Unread(wire) || db.pages.Stat().NewConnsCount() != made {
+			t.Errorf("unread: %v, %d connections were made, want %d", socket.Unread(wire), db.pages.Stat().NewConnsCount(), made)
+		}
+	}
+}
