@@ -21,8 +21,10 @@ const lately = time.Second
 // fair by workspace: a free place goes to the one that has had least of the
 // places' time, of those that wait, whatever number of queries each of them has
 // and however long they take. No workspace may have more than half of the queue,
-// nor of the places while others ask, too: theirs need not wait for one of its
-// queries to end, and are not one of so many at the server, which takes longer.
+// and where that is full, who has most of it makes room for who has less. Nor
+// may one have more than half of the places while others ask, too: theirs need
+// not wait for one of its queries to end, and are not one of so many at the
+// server, which takes longer.
 type gate struct {
 	size int
 	made time.Time
@@ -46,7 +48,8 @@ func (g *gate) now() time.Duration { return time.Since(g.made) }
 func (g *gate) room() int { return g.size * queueFactor }
 
 // enter returns with a place taken, and when that was, for leave; or
-// ErrOverloaded when the queue is full, or the context's end as ErrOverloaded.
+// ErrOverloaded when the queue is full of others' queries, or of its own, or the
+// context's end as ErrOverloaded.
 func (g *gate) enter(ctx context.Context, workspace uuid.UUID) (began time.Duration, err error) {
 	g.mu.Lock()
 	now := g.now()
@@ -56,24 +59,48 @@ func (g *gate) enter(ctx context.Context, workspace uuid.UUID) (began time.Durat
 		g.mu.Unlock()
 		return now, nil
 	}
-	if g.waiting >= g.room() || len(s.waiting) >= max(1, g.room()/2) {
+	if len(s.waiting) >= max(1, g.room()/2) || g.waiting >= g.room() && !g.makeRoom(s) {
 		g.mu.Unlock()
 		return 0, ErrOverloaded
 	}
-	p := &place{asked: now, given: make(chan struct{})}
+	p := &place{asked: now, decided: make(chan struct{})}
 	s.waiting = append(s.waiting, p)
 	g.waiting++
 	g.mu.Unlock()
 
 	select {
-	case <-p.given:
+	case <-p.decided:
+		if p.refused {
+			return 0, ErrOverloaded
+		}
 		return p.began, nil
 	case <-ctx.Done():
-		if !g.withdraw(s, p) {
+		if !g.withdraw(s, p) && !p.refused {
 			g.leave(workspace, p.began) // it was given in the same moment
 		}
 		return 0, fmt.Errorf("%w: %w", ErrOverloaded, ctx.Err())
 	}
+}
+
+// makeRoom refuses the youngest query of whoever has most of the queue, unless
+// that is no more than s will have.
+func (g *gate) makeRoom(s *share) bool {
+	most := s
+	for _, o := range g.shares {
+		if len(o.waiting) > len(most.waiting) {
+			most = o
+		}
+	}
+	last := len(most.waiting) - 1
+	if last <= len(s.waiting) {
+		return false
+	}
+	p := most.waiting[last]
+	most.waiting = most.waiting[:last]
+	g.waiting--
+	p.refused = true
+	close(p.decided)
+	return true
 }
 
 // share is that of a workspace which wants a place.
@@ -150,7 +177,7 @@ func (g *gate) leave(workspace uuid.UUID, began time.Duration) {
 		g.waiting--
 		g.begin(s, now)
 		p.began = now
-		close(p.given)
+		close(p.decided)
 	}
 }
 

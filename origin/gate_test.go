@@ -24,6 +24,7 @@ type demand struct {
 
 	had, waited time.Duration // what the queries took in all, and the longest wait for a place
 	served      int
+	refused     int
 }
 
 func always(w byte) func() uuid.UUID { return func() uuid.UUID { return uuid.UUID{w} } }
@@ -52,6 +53,9 @@ func simulate(t *testing.T, size int, lasts time.Duration, demands ...*demand) (
 						mu.Unlock()
 						began, err := g.enter(t.Context(), w)
 						if err != nil {
+							mu.Lock()
+							d.refused++
+							mu.Unlock()
 							time.Sleep(time.Millisecond)
 							continue
 						}
@@ -119,6 +123,27 @@ func TestTheGateLetsTheQuietInFirst(t *testing.T) {
 		simulate(t, size, 10*time.Second, demands...)
 		if quiet.waited > 2*slowest || quiet.served < 100 {
 			t.Errorf("seed %d: one of %d queries waited for %v", seed, quiet.served, quiet.waited)
+		}
+	}
+}
+
+// However many queries others have, who has few of them is not turned away.
+func TestTheGateTurnsAwayWhoHasMost(t *testing.T) {
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 53))
+		size := 2 + r.IntN(8)
+		quiet := &demand{workspace: always(0), clients: 2, takes: random(r, time.Millisecond), pause: time.Millisecond}
+		demands := []*demand{quiet}
+		for w := range 2 + r.IntN(3) {
+			demands = append(demands, &demand{workspace: always(byte(1 + w)), clients: size * queueFactor, takes: random(r, 20*time.Millisecond)})
+		}
+		simulate(t, size, 10*time.Second, demands...)
+		refused := 0
+		for _, d := range demands[1:] {
+			refused += d.refused
+		}
+		if quiet.refused > 0 || quiet.served < 100 || refused == 0 {
+			t.Errorf("seed %d: %d queries of the quiet one were refused, %d served; %d of others refused", seed, quiet.refused, quiet.served, refused)
 		}
 	}
 }

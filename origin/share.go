@@ -13,9 +13,10 @@ type share struct {
 
 // place is one that is waited for.
 type place struct {
-	asked time.Duration
-	began time.Duration // when it was given
-	given chan struct{} // closed then
+	asked   time.Duration
+	decided chan struct{} // closed then:
+	began   time.Duration // when it was given
+	refused bool          // it was not
 }
 
 // had is all it has had, of queries that run as much as they took so far: what
