@@ -43,7 +43,7 @@ type facts struct {
 	Version                                                     int
 	VersionText, WALLevel, Encoding, Standbys, KeepSize, Status string
 	Standby, Superuser, Replication, Stats, Owner               bool
-	Active, Lost, Trigram, GIN, ICU                             bool
+	Active, Lost, Trigram, GIN, ICU, OtherICU                   bool
 	Slot                                                        bool
 	Slots, SlotsUsed, Senders, SendersUsed, Connections, Used   int
 	Triggers                                                    int
@@ -62,7 +62,8 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
 	coalesce((SELECT bool_and(pg_has_role(current_user, relowner, 'USAGE')) FROM pg_class WHERE oid IN (to_regclass('items'), to_regclass('contacts'), to_regclass('api_keys'), to_regclass('workspaces'))), false) AS owner,
 	EXISTS (SELECT FROM slot WHERE active) AS active, coalesce((SELECT wal_status = 'lost' FROM slot), false) AS lost,
 	EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm') AS trigram, EXISTS (SELECT FROM pg_extension WHERE extname = 'btree_gin') AS gin,
-	EXISTS (SELECT FROM pg_collation WHERE collname = 'und-x-icu') AS icu, EXISTS (SELECT FROM slot) AS slot,
+	EXISTS (SELECT FROM pg_collation WHERE collname = 'und-x-icu') AS icu,
+	EXISTS (SELECT FROM pg_collation WHERE collname IN ('und-x-icu', 'name_order') AND collversion <> pg_collation_actual_version(oid)) AS other_icu, EXISTS (SELECT FROM slot) AS slot,
 	current_setting('max_replication_slots')::int AS slots, (SELECT count(*) FROM pg_replication_slots)::int AS slots_used,
 	current_setting('max_wal_senders')::int AS senders, (SELECT count(*) FROM pg_stat_replication)::int AS senders_used,
 	current_setting('max_connections')::int AS connections,
@@ -142,7 +143,12 @@ func judge(f facts, published publication.State, o DoctorOptions) (findings []Fi
 		say("slot", !f.Slot, Warn, fmt.Sprintf("followed, retains %s of WAL", size(f.Retained)), "there is none", "nothing: a node makes it where it may, and so does `listedge migrate up`")
 	}
 	say("extensions", !f.Trigram || !f.GIN, Fail, "pg_trgm and btree_gin", "pg_trgm or btree_gin is missing: the schema cannot be made", "run `listedge migrate up`; install postgresql-contrib if it is refused")
-	say("collations", !f.ICU, Fail, "ICU", "this Postgres was built without ICU: names cannot be ordered", "use a build with ICU, as all packaged ones are")
+	if f.OtherICU {
+		say("collations", true, Fail, "", "ICU is another version than the indexes were built with: what is ordered by name or searched for may lack rows",
+			`REINDEX TABLE CONCURRENTLY items, and contacts; then ALTER COLLATION name_order REFRESH VERSION, and "und-x-icu"`)
+	} else {
+		say("collations", !f.ICU, Fail, "ICU", "this Postgres was built without ICU: names cannot be ordered", "use a build with ICU, as all packaged ones are")
+	}
 	say("encoding", f.Encoding != "UTF8", Fail, f.Encoding, f.Encoding+" cannot hold every name", "make a database with ENCODING 'UTF8'")
 	nodes := (f.Connections - f.Used) / max(o.Connections, 1)
 	say("max_connections", nodes < 2, Warn, fmt.Sprintf("%d, of which %d are used: room for %d more nodes", f.Connections, f.Used, nodes),

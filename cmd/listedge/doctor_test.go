@@ -72,6 +72,20 @@ func TestDoctorOnGoodServers(t *testing.T) {
 	}
 }
 
+// Names that another ICU orders otherwise are not found where the indexes have them.
+func TestDoctorOfAnotherICU(t *testing.T) {
+	t.Parallel()
+	_, address := privateDatabase(t)
+	command(t, "migrate", "up", "--database-url", address)
+	execute(t, address, "UPDATE pg_collation SET collversion = '0' WHERE collname = 'name_order'")
+	expect(t, doctor(t, exitFailed, "--database-url", address), "collations", origin.Fail, "REINDEX TABLE CONCURRENTLY")
+	for _, advised := range []string{"REINDEX TABLE CONCURRENTLY items", "REINDEX TABLE CONCURRENTLY contacts",
+		"ALTER COLLATION name_order REFRESH VERSION", `ALTER COLLATION "und-x-icu" REFRESH VERSION`} {
+		execute(t, address, advised)
+	}
+	expect(t, doctor(t, exitFine, "--database-url", address), "collations", origin.OK, "ICU")
+}
+
 func TestDoctorAndMigrateOnBadServers(t *testing.T) {
 	t.Parallel()
 	p := sandboxtest.PostgresWith(t, map[string]string{
