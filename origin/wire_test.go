@@ -196,6 +196,18 @@ func TestARefusalBehindRowsIsNoPage(t *testing.T) {
 	}
 }
 
+// activeSession is the process that answers the Origin. When the server is
+// killed, it goes on until it finds out, and might have no more to say by then.
+func activeSession(t testing.TB, url string) (pid int) {
+	t.Helper()
+	conn := connect(t, url)
+	defer conn.Close(context.Background())
+	if err := conn.QueryRow(t.Context(), "SELECT pid FROM pg_stat_activity WHERE application_name = 'listedge' AND state = 'active'").Scan(&pid); err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
 // A server that ends amid an answer is unavailable, and what arrived is no page.
 func TestAServerThatEndsAmidAnAnswerIsUnavailable(t *testing.T) {
 	t.Parallel()
@@ -212,9 +224,11 @@ func TestAServerThatEndsAmidAnAnswerIsUnavailable(t *testing.T) {
 	} {
 		eventually(t, "a page", func() bool { _, err := o.Fetch(within(t, patience), longPage); return err == nil })
 		answer := fetchHeld(t, within(t, patience), o, r, 1_000_000)
+		session := activeSession(t, url)
 		if err := end(); err != nil {
 			t.Fatal(err)
 		}
+		eventually(t, "the session's end", func() bool { return errors.Is(syscall.Kill(session, 0), syscall.ESRCH) })
 		r.free()
 		if err := <-answer; !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%s: %v", name, err)
