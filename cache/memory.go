@@ -140,7 +140,9 @@ func (m *memory) offer(key []byte, h *holder) {
 		return
 	}
 	defer mu.Unlock()
-	m.set(key, h)
+	if m.window.holds(h) { // else a newer one may be put by now
+		m.set(key, h)
+	}
 }
 
 // turn is whose holder may put the key.

@@ -82,6 +82,12 @@ func (w *window) at(key []byte) *list.Element {
 	return w.pages[string(key)]
 }
 
+// holds says whether the holder is the one that its key finds.
+func (w *window) holds(h *holder) bool {
+	e := w.at(h.key)
+	return e != nil && e.Value.(*windowed).holder == h
+}
+
 // drop forgets that entry, if it is still there.
 func (w *window) drop(e *list.Element) {
 	w.mu.Lock()

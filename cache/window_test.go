@@ -117,3 +117,25 @@ func TestTheWindowHasBounds(t *testing.T) {
 		}
 	})
 }
+
+// A page that was found in the window, and has left it since, is not offered to
+// ristretto any more: a newer one may have been put meanwhile.
+func TestAPageThatLeftTheWindowIsNotOffered(t *testing.T) {
+	m, key := openMemory(t, 1<<20), keyOf("q")
+	h := newHolder(key)
+	h.page.Store(NewPage(rows(1000), "", time.Now()))
+	h.until.Store(time.Now().Add(time.Hour).UnixNano())
+	m.window.keep(h)
+	for n := 0; m.window.at(key) != nil; n++ {
+		o := newHolder(keyOf(fmt.Sprint(n)))
+		o.page.Store(NewPage(rows(1000), "", time.Now()))
+		o.until.Store(h.until.Load())
+		m.window.keep(o)
+	}
+	newer := NewPage(rows(1000), "", time.Now().Add(time.Second))
+	m.put(key, newer, time.Hour)
+	m.offer(key, h)
+	if m.get(key).page.Load() != newer {
+		t.Error("the older page took the newer one's place")
+	}
+}

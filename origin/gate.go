@@ -35,7 +35,9 @@ type gate struct {
 	clock   clock
 	shares  map[uuid.UUID]*share // not all of those that are idle
 	asker   *share               // the last
+	asked   time.Duration        // when it did
 	others  time.Duration        // until when another than that is expected to ask
+	looks   bool                 // again, once that has passed
 }
 
 func newGate(size int) *gate {
@@ -66,6 +68,7 @@ func (g *gate) enter(ctx context.Context, workspace uuid.UUID) (began time.Durat
 	p := &place{asked: now, decided: make(chan struct{})}
 	s.waiting = append(s.waiting, p)
 	g.waiting++
+	g.give(now)
 	g.mu.Unlock()
 
 	select {
@@ -114,10 +117,10 @@ func (g *gate) share(workspace uuid.UUID, now time.Duration) *share {
 	if len(s.waiting) == 0 {
 		s.comeIn(g.clock.reads, now)
 	}
-	if g.asker != s && g.asker != nil {
+	if g.asker != s && g.asker != nil && now < g.asked+lately {
 		g.others = now + lately
 	}
-	g.asker = s
+	g.asker, g.asked = s, now
 	return s
 }
 
@@ -167,9 +170,19 @@ func (g *gate) leave(workspace uuid.UUID, began time.Duration) {
 	now := g.now()
 	g.running--
 	g.shares[workspace].end(began, now)
+	g.give(now)
+}
+
+// give has those run whose turn it is, as far as there are places; and where
+// those that wait have as many as they may, looks again when they may have more.
+func (g *gate) give(now time.Duration) {
 	for g.running < g.size && g.waiting > 0 {
 		s := g.next(now)
 		if s == nil {
+			if !g.looks && g.others > now {
+				g.looks = true
+				time.AfterFunc(g.others-now, g.look)
+			}
 			return
 		}
 		p := s.waiting[0]
@@ -179,6 +192,15 @@ func (g *gate) leave(workspace uuid.UUID, began time.Duration) {
 		p.began = now
 		close(p.decided)
 	}
+}
+
+// look is for when nobody else has asked for a while: those who wait may have
+// all places, and it may be long until one of theirs is left.
+func (g *gate) look() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.looks = false
+	g.give(g.now())
 }
 
 // next is the workspace whose oldest query is the next to run; nil if those that

@@ -220,6 +220,45 @@ func TestNobodyHasAllPlacesWhileOthersAsk(t *testing.T) {
 	})
 }
 
+// Once nobody else has asked for a while, those who wait have all places, and
+// need not wait for one of theirs to be left; who asked long ago is nobody else.
+func TestPlacesAreGivenOnceNobodyElseAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, slow, other := newGate(4), uuid.UUID{1}, uuid.UUID{2}
+		visit := func(w uuid.UUID, takes time.Duration) {
+			began, err := g.enter(t.Context(), w)
+			if err != nil {
+				t.Error(err)
+			}
+			time.Sleep(takes)
+			g.leave(w, began)
+		}
+		run := func(want int) {
+			t.Helper()
+			synctest.Wait()
+			if running, waiting := g.load(); running != want || waiting != 4-want {
+				t.Errorf("%d run and %d wait, of 4; %d may run", running, waiting, want)
+			}
+		}
+		for _, pause := range []time.Duration{0, time.Hour} {
+			visit(other, time.Millisecond)
+			visit(slow, time.Millisecond)
+			time.Sleep(pause)
+			for range 4 {
+				go visit(slow, time.Minute)
+			}
+			if pause == 0 {
+				run(2)
+				time.Sleep(lately)
+			}
+			run(4)
+			time.Sleep(time.Hour)
+			visit(other, time.Millisecond)
+			time.Sleep(time.Hour)
+		}
+	})
+}
+
 // One workspace fills what it may; another's query is the next to run.
 func TestOneWorkspaceHasHalfOfTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

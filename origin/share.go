@@ -51,8 +51,9 @@ func (s *share) before(o *share, now time.Duration) bool {
 	return s.waiting[0].asked < o.waiting[0].asked
 }
 
-// clock reads how much they have had who have had least: there a workspace comes
-// in. It never goes back.
+// clock reads how much they had who had least when a query last began: there a
+// workspace comes in, ahead of those that run by no more than these took since.
+// It never goes back.
 type clock struct {
 	reads time.Duration
 	at    time.Duration // when it was read

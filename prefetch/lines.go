@@ -2,7 +2,7 @@
 
 package prefetch
 
-// lines has every 64 bytes fetched, beginning with from, that lie before to.
+// lines has n times 64 bytes fetched, at least one.
 //
 //go:noescape
-func lines(from, to uintptr)
+func lines(at, n uintptr)

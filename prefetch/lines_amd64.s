@@ -1,13 +1,13 @@
 #include "textflag.h"
 
-// func lines(from, to uintptr)
+// func lines(at, n uintptr)
 TEXT ·lines(SB), NOSPLIT, $0-16
-	MOVQ from+0(FP), AX
-	MOVQ to+8(FP), BX
+	MOVQ at+0(FP), AX
+	MOVQ n+8(FP), CX
 
 next:
 	PREFETCHT0 (AX)
 	ADDQ $64, AX
-	CMPQ AX, BX
-	JCS  next
+	DECQ CX
+	JNZ  next
 	RET

@@ -19,7 +19,7 @@ func Memory(at unsafe.Pointer, bytes uintptr) { Address(uintptr(at), bytes) }
 // Address is Memory for who only knows where something lay once.
 func Address(at, bytes uintptr) {
 	if at != 0 && bytes != 0 {
-		lines(at, at+bytes)
+		lines(at, (bytes+63)/64)
 	}
 }
 

@@ -1,25 +1,26 @@
 package prefetch
 
 import (
-	"math"
 	"math/rand/v2"
 	"testing"
 	"unsafe"
 )
+
+const highest = ^uintptr(0)
 
 // Whatever lies there, or does not.
 func TestNoAddressFails(t *testing.T) {
 	var b [1000]byte
 	Memory(unsafe.Pointer(&b[3]), 997)
 	Memory(nil, 10)
-	for _, at := range []uintptr{0, 1, 4095, 1 << 40, math.MaxUint64 - 200, math.MaxUint64} {
+	for _, at := range []uintptr{0, 1, 4095, highest / 3, highest - 200, highest - 100, highest} {
 		for _, bytes := range []uintptr{0, 1, 64, 65, each} {
 			Address(at, bytes)
 		}
 	}
 	var trail Trail
 	trail.Follow()
-	trail.Leave([4]uintptr{1, 0, math.MaxUint64, 1 << 47})
+	trail.Leave([4]uintptr{1, 0, highest, highest / 3})
 	trail.Follow()
 }
 
