@@ -86,14 +86,10 @@ func newMemory(budget int64) (*memory, error) {
 		BufferItems: 512,
 		KeyToHash:   hash,
 		OnExit:      (*holder).leave,
-		OnReject: func(i *ristretto.Item[*holder]) {
-			m.chose.Store(true)
-			m.window.keep(i.Value)
-		},
+		OnReject:    func(i *ristretto.Item[*holder]) { m.turnedAway(i.Value) },
 		OnEvict: func(i *ristretto.Item[*holder]) {
 			if i.Expiration.IsZero() && i.Value != nil { // else its time had come, or it was gone before
-				m.chose.Store(true)
-				m.window.keep(i.Value)
+				m.turnedAway(i.Value)
 			}
 		},
 	})
@@ -101,6 +97,12 @@ func newMemory(budget int64) (*memory, error) {
 		return nil, fmt.Errorf("memory tier: %w", err)
 	}
 	return m, nil
+}
+
+// turnedAway keeps for a while what ristretto chose not to.
+func (m *memory) turnedAway(h *holder) {
+	m.chose.Store(true)
+	m.window.keep(h)
 }
 
 // hash is where ristretto puts a key, and what it tells colliding keys by. The

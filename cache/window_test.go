@@ -122,15 +122,16 @@ func TestTheWindowHasBounds(t *testing.T) {
 // ristretto any more: a newer one may have been put meanwhile.
 func TestAPageThatLeftTheWindowIsNotOffered(t *testing.T) {
 	m, key := openMemory(t, 1<<20), keyOf("q")
-	h := newHolder(key)
-	h.page.Store(NewPage(rows(1000), "", time.Now()))
-	h.until.Store(time.Now().Add(time.Hour).UnixNano())
-	m.window.keep(h)
+	keep := func(key []byte) *holder {
+		h := newHolder(key)
+		h.page.Store(NewPage(rows(1000), "", time.Now()))
+		h.until.Store(time.Now().Add(time.Hour).UnixNano())
+		m.window.keep(h)
+		return h
+	}
+	h := keep(key)
 	for n := 0; m.window.at(key) != nil; n++ {
-		o := newHolder(keyOf(fmt.Sprint(n)))
-		o.page.Store(NewPage(rows(1000), "", time.Now()))
-		o.until.Store(h.until.Load())
-		m.window.keep(o)
+		keep(keyOf(fmt.Sprint(n)))
 	}
 	newer := NewPage(rows(1000), "", time.Now().Add(time.Second))
 	m.put(key, newer, time.Hour)

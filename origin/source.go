@@ -61,8 +61,9 @@ const (
 	standbyRest = time.Second
 )
 
-// newBreaker opens after three failures in a row, for a rest. A server that answers, be it with an error, is not a failure: one
-// tenant's slow search must not cut off the others.
+// newBreaker opens after three failures in a row, for a rest. A server that
+// answers, be it with an error, is not a failure: one tenant's slow search must
+// not cut off the others.
 func newBreaker[T any](name string, rest time.Duration) *gobreaker.CircuitBreaker[T] {
 	return gobreaker.NewCircuitBreaker[T](gobreaker.Settings{
 		Name:         name,

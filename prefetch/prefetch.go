@@ -14,10 +14,9 @@ import (
 
 // Memory has so many bytes fetched that lie there. Nobody waits for them, and
 // whatever the address is, nothing fails.
-func Memory(at unsafe.Pointer, bytes uintptr) { Address(uintptr(at), bytes) }
+func Memory(at unsafe.Pointer, bytes uintptr) { fetch(uintptr(at), bytes) }
 
-// Address is Memory for who only knows where something lay once.
-func Address(at, bytes uintptr) {
+func fetch(at, bytes uintptr) {
 	if at != 0 && bytes != 0 {
 		lines(at, (bytes+63)/64)
 	}
@@ -34,7 +33,7 @@ const each = 128
 // Follow has fetched what lies at the places.
 func (t *Trail) Follow() {
 	for i := range t.places {
-		Address(t.places[i].Load(), each)
+		fetch(t.places[i].Load(), each)
 	}
 }
 

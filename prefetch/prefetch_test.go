@@ -15,7 +15,7 @@ func TestNoAddressFails(t *testing.T) {
 	Memory(nil, 10)
 	for _, at := range []uintptr{0, 1, 4095, highest / 3, highest - 200, highest - 100, highest} {
 		for _, bytes := range []uintptr{0, 1, 64, 65, each} {
-			Address(at, bytes)
+			fetch(at, bytes)
 		}
 	}
 	var trail Trail
