@@ -172,6 +172,19 @@ func TestTheGateStarvesNobody(t *testing.T) {
 	}
 }
 
+// visit is a query that is let in.
+func visit(t *testing.T, g *gate, w uuid.UUID, takes time.Duration) (waited time.Duration) {
+	t.Helper()
+	asked := g.now()
+	began, err := g.enter(t.Context(), w)
+	if err != nil {
+		t.Error(err)
+	}
+	time.Sleep(takes)
+	g.leave(w, began)
+	return began - asked
+}
+
 // A workspace has all places as long as nobody else asks; from then on some are
 // free for others, who need not wait.
 func TestNobodyHasAllPlacesWhileOthersAsk(t *testing.T) {
@@ -179,16 +192,7 @@ func TestNobodyHasAllPlacesWhileOthersAsk(t *testing.T) {
 		const takes = 10 * time.Millisecond
 		g, greedy := newGate(5), uuid.UUID{1}
 		var over atomic.Bool
-		query := func(w uuid.UUID) (waited time.Duration) {
-			asked := g.now()
-			began, err := g.enter(t.Context(), w)
-			if err != nil {
-				t.Error(err)
-			}
-			time.Sleep(takes)
-			g.leave(w, began)
-			return began - asked
-		}
+		query := func(w uuid.UUID) (waited time.Duration) { return visit(t, g, w, takes) }
 		for range 10 {
 			go func() {
 				for !over.Load() {
@@ -225,14 +229,6 @@ func TestNobodyHasAllPlacesWhileOthersAsk(t *testing.T) {
 func TestPlacesAreGivenOnceNobodyElseAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, slow, other := newGate(4), uuid.UUID{1}, uuid.UUID{2}
-		visit := func(w uuid.UUID, takes time.Duration) {
-			began, err := g.enter(t.Context(), w)
-			if err != nil {
-				t.Error(err)
-			}
-			time.Sleep(takes)
-			g.leave(w, began)
-		}
 		run := func(want int) {
 			t.Helper()
 			synctest.Wait()
@@ -241,11 +237,11 @@ func TestPlacesAreGivenOnceNobodyElseAsks(t *testing.T) {
 			}
 		}
 		for _, pause := range []time.Duration{0, time.Hour} {
-			visit(slow, time.Millisecond)
-			visit(other, time.Millisecond)
+			visit(t, g, slow, time.Millisecond)
+			visit(t, g, other, time.Millisecond)
 			time.Sleep(pause)
 			for range 4 {
-				go visit(slow, time.Minute)
+				go visit(t, g, slow, time.Minute)
 			}
 			if pause == 0 {
 				run(2)

@@ -1,9 +1,9 @@
 package origin
 
 import (
-	"context"
 	"encoding/binary"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -22,20 +22,8 @@ func crowdedHash(n int) (h KeyHash) {
 // a lock is what the key's shard has.
 func TestNearKeysAreThoseOfTheShards(t *testing.T) {
 	const keys = 64 // in four lines
-	var mu sync.Mutex
-	table := map[KeyHash]Key{}
-	lookup := func(_ context.Context, hashes []KeyHash, _ string) (map[KeyHash]Key, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		found := map[KeyHash]Key{}
-		for _, h := range hashes {
-			if k, ok := table[h]; ok {
-				found[h] = k
-			}
-		}
-		return found, nil
-	}
-	r := NewKeyring(lookup, func(Key, *int, *int) {}, time.Hour)
+	table := newKeyTable(0)
+	r := NewKeyring(table.lookup, func(Key, *int, *int) {}, time.Hour)
 	defer r.Close()
 
 	var running sync.WaitGroup
@@ -46,11 +34,11 @@ func TestNearKeysAreThoseOfTheShards(t *testing.T) {
 				hash := crowdedHash(random.IntN(keys))
 				switch random.IntN(8) {
 				case 0:
-					mu.Lock()
-					if delete(table, hash); random.IntN(2) == 0 {
-						table[hash] = Key{ID: uuid.New()}
-					}
-					mu.Unlock()
+					table.change(func(s *keyTable) {
+						if delete(s.keys, hash); random.IntN(2) == 0 {
+							s.keys[hash] = Key{ID: uuid.New()}
+						}
+					})
 					_ = r.update([]KeyHash{hash})
 				case 1: // nobody writes the shard, and so nobody takes its keys away
 					s := r.shard(hash)
@@ -73,12 +61,12 @@ func TestNearKeysAreThoseOfTheShards(t *testing.T) {
 	known := 0
 	for n := range keys {
 		hash := crowdedHash(n)
-		_, is := table[hash]
+		want, is := table.keys[hash]
 		if _ = r.update([]KeyHash{hash}); is {
 			known++
 		}
-		if k := r.find(hash); (k != nil) != is || k != nil && k.Key.ID != table[hash].ID {
-			t.Errorf("%v, want %v", k, table[hash])
+		if k := r.find(hash); (k != nil) != is || k != nil && k.Key.ID != want.ID {
+			t.Errorf("%v, want %v", k, want)
 		}
 	}
 	if is := r.Stats().Known; is != known || known == 0 {
@@ -90,7 +78,7 @@ func TestNearKeysAreThoseOfTheShards(t *testing.T) {
 // a lock; and those that were forgotten are kept by nobody.
 func TestNearKeysGrowWithTheKeys(t *testing.T) {
 	const keys = 5000
-	table := newKeyTable(keys)
+	table := newKeyTable(0)
 	hashes := make([]KeyHash, keys)
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range hashes {
@@ -100,11 +88,15 @@ func TestNearKeysGrowWithTheKeys(t *testing.T) {
 		table.keys[hashes[i]] = Key{ID: number(i)}
 	}
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		for from := 0; from < keys; from += lookupBatch {
-			if err := r.update(hashes[from:][:lookupBatch]); err != nil {
-				t.Fatal(err)
+		lookUpAll := func() {
+			t.Helper()
+			for some := range slices.Chunk(hashes, lookupBatch) {
+				if err := r.update(some); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
+		lookUpAll()
 		for range 10 { // each doubling begins empty
 			for _, hash := range hashes {
 				r.find(hash)
@@ -120,11 +112,7 @@ func TestNearKeysGrowWithTheKeys(t *testing.T) {
 			t.Errorf("%d of %d keys are found near, in %d lines", found, keys, lines)
 		}
 		table.change(func(s *keyTable) { clear(s.keys) })
-		for from := 0; from < keys; from += lookupBatch {
-			if err := r.update(hashes[from:][:lookupBatch]); err != nil {
-				t.Fatal(err)
-			}
-		}
+		lookUpAll()
 		near := r.near.Load()
 		for i := range near.lines {
 			for way := range near.lines[i].keys {
