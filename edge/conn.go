@@ -36,9 +36,10 @@ type conn struct {
 	// The key that was last sent here, its hash and what is known of it, for
 	// which the next request then need not pay (0.4 µs). fasthttp's buffers keep
 	// the text as long.
-	key     []byte
-	keyHash origin.KeyHash
-	known   *origin.KnownKey[client]
+	key      []byte
+	keyHash  origin.KeyHash
+	keyPlace origin.KeyPlace
+	known    *origin.KnownKey[client]
 }
 
 func newConn(c net.Conn, s *Server) *conn {
@@ -151,8 +152,10 @@ func (c *conn) hashKey(text []byte) (hash origin.KeyHash, again, ok bool) {
 	if subtle.ConstantTimeCompare(c.key, text) == 1 {
 		return c.keyHash, true, true
 	}
+	place := c.server.keyring.Place(text)
+	c.server.keyring.Prefetch(place)
 	if hash, ok = origin.HashKey(text); ok {
-		c.key, c.keyHash = append(c.key[:0], text...), hash
+		c.key, c.keyHash, c.keyPlace = append(c.key[:0], text...), hash, place
 	}
 	return hash, false, ok
 }

@@ -244,7 +244,8 @@ func TestARequestArrivedWhenItWasRead(t *testing.T) {
 }
 
 func TestAKeyIsHashedOnceForItsConnection(t *testing.T) {
-	c := &conn{}
+	s, _ := hitServer(t, `{"data":[]`)
+	c := &conn{server: s}
 	want, _ := origin.HashKey([]byte(aKey))
 	for i := range 3 {
 		if hash, again, ok := c.hashKey([]byte(aKey)); !ok || hash != want || again != (i > 0) {

@@ -136,7 +136,7 @@ func (s *Server) authenticate(x *exchange) failure {
 		return s.unauthorised(x, keyMalformed)
 	}
 	if !again || !s.keyring.StillKnown(c.known, x.now) {
-		c.known = s.keyring.Known(hash, x.now)
+		c.known = s.keyring.Known(hash, c.keyPlace, x.now)
 	}
 	if c.known == nil {
 		if !s.keyring.Seen(hash) {

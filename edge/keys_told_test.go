@@ -182,7 +182,7 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 						for ; ctx.Err() == nil; time.Sleep(d.pause(2 * pace)) {
 							now := time.Now()
 							if !ring.StillKnown(known, now) {
-								if known = ring.Known(keyNumber(n), now); known == nil {
+								if known = ring.Known(keyNumber(n), origin.KeyPlace(n), now); known == nil {
 									var err error
 									if known, err = ring.Load(ctx, keyNumber(n)); err != nil {
 										continue

@@ -248,7 +248,7 @@ func TestARepeatIsLimitedAndRefused(t *testing.T) {
 	status := func(r *bufio.Reader) int { return readAnswer(t, r, "GET").status }
 	answers, _ := converse(t, s, [][]byte{request, request, request}, func(c *conn) {
 		c.Conn = &between{spoken: c.Conn.(*spoken), do: map[int]func(){3: func() {
-			bucket := s.keyring.Known(mustHash(t), time.Now()).Value.bucket
+			bucket := s.keyring.Known(mustHash(t), s.keyring.Place([]byte(aKey)), time.Now()).Value.bucket
 			policy, err := policyOf(origin.Limit{Set: true, Rate: 0, Burst: 1})
 			if err != nil {
 				t.Fatal(err)

@@ -252,16 +252,17 @@ func TestWorkspaceBucketsAreSharedAndFollowTheLimit(t *testing.T) {
 func TestKeysChangedHasThemLookedUpAgain(t *testing.T) {
 	s, ctx, _ := hitServerWith(t, `{"data":[]`)
 	hash, _ := origin.HashKey([]byte(aKey))
-	k := s.keyring.Known(hash, time.Now())
+	place := s.keyring.Place([]byte(aKey))
+	k := s.keyring.Known(hash, place, time.Now())
 	if k == nil {
 		t.Fatal("the key is not known")
 	}
 	s.Keys().Changed(stream.Change{Pairs: []stream.Pair{{Workspace: uuid.New(), Collection: stream.Keys}, {Workspace: k.Key.Workspace, Collection: stream.Items}}})
-	if s.keyring.Known(hash, time.Now()) == nil {
+	if s.keyring.Known(hash, place, time.Now()) == nil {
 		t.Error("another workspace's keys, and this one's items, do not concern it")
 	}
 	s.Keys().Changed(stream.Change{Pairs: []stream.Pair{{Workspace: k.Key.Workspace, Collection: stream.Keys}}})
-	if s.keyring.Known(hash, time.Now()) != nil {
+	if s.keyring.Known(hash, place, time.Now()) != nil {
 		t.Error("the key still opens without a look-up")
 	}
 	if got := answerTo(t, s, ctx); got.status != 200 {

@@ -3,6 +3,7 @@ package origin
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -66,6 +67,7 @@ type Keyring[T any] struct {
 	grace  time.Duration
 	start  time.Time // moments are kept as distances from it, on the monotonic clock
 
+	seed    maphash.Seed // of places
 	near    atomic.Pointer[nearKeys[T]]
 	shards  [64]keyShard[T]
 	size    atomic.Int64 // keys in the shards
@@ -111,7 +113,8 @@ type KnownKey[T any] struct {
 	checked atomic.Int64 // as of when it is known to be right: when the last look-up began, at least
 	doubted atomic.Int64 // when a change was last told that may concern it
 
-	used atomic.Bool // since the shard was last swept
+	place atomic.Uint64 // KeyPlace, once it is found there
+	used  atomic.Bool   // since the shard was last swept
 
 	Value T
 	Key   Key
@@ -139,7 +142,7 @@ func NewKeyring[T any](lookup KeyLookup, attach func(k Key, before, made *T), gr
 	if err != nil {
 		panic("BUG: " + err.Error()) // only for a size below 1
 	}
-	r := &Keyring[T]{lookup: lookup, attach: attach, grace: grace, start: time.Now(), unknown: unknown, waiting: map[KeyHash]*lookupCall{}}
+	r := &Keyring[T]{lookup: lookup, attach: attach, grace: grace, start: time.Now(), seed: maphash.MakeSeed(), unknown: unknown, waiting: map[KeyHash]*lookupCall{}}
 	r.told.init()
 	r.near.Store(newNearKeys[T](nearLines))
 	for i := range r.shards {
@@ -161,8 +164,12 @@ func (r *Keyring[T]) Close() {
 }
 
 // Known returns the key if this node has looked it up recently enough, else nil.
-func (r *Keyring[T]) Known(hash KeyHash, now time.Time) *KnownKey[T] {
-	if k := r.find(hash); r.StillKnown(k, now) {
+func (r *Keyring[T]) Known(hash KeyHash, place KeyPlace, now time.Time) *KnownKey[T] {
+	k := r.near.Load().at(place)
+	if k == nil || k.hash != hash {
+		k = r.bringNear(hash, place)
+	}
+	if r.StillKnown(k, now) {
 		return k
 	}
 	return nil
@@ -243,14 +250,20 @@ func (r *Keyring[T]) shard(hash KeyHash) *keyShard[T] {
 }
 
 func (r *Keyring[T]) find(hash KeyHash) *KnownKey[T] {
-	if k := r.near.Load().at(hash); k != nil {
-		return k
-	}
+	s := r.shard(hash)
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.at(hash)
+}
+
+// bringNear is find for a key that is looked for by its place from now on.
+func (r *Keyring[T]) bringNear(hash KeyHash, place KeyPlace) *KnownKey[T] {
 	s := r.shard(hash)
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	k := s.at(hash)
 	if k != nil {
+		k.place.Store(uint64(place))
 		r.putNear(k)
 	}
 	return k

@@ -1,6 +1,7 @@
 package origin
 
 import (
+	"hash/maphash"
 	"sync/atomic"
 	"unsafe"
 
@@ -11,6 +12,9 @@ import (
 // are many keys, each line that finding one takes is a wait, and a map's are
 // three or four. It may lack a key, which the map then has.
 //
+// A key lies where its text says, which is known before its hash is: what is
+// known of it comes while it is hashed.
+//
 // Invariant: it has no key that its shard has not. For it is written under the
 // lock of the key's shard, if only under that for reading: who forgets a key
 // either finds it here, or nobody puts it here afterwards. What two who put keys
@@ -20,8 +24,18 @@ type nearKeys[T any] struct{ lines []nearLine[T] }
 
 type nearLine[T any] struct {
 	keys [nearWays]atomic.Pointer[KnownKey[T]]
-	tags [nearWays]atomic.Uint32 // of their hashes
+	tags [nearWays]atomic.Uint32 // of their places
 	_    [64 - nearWays*(8+4)]byte
+}
+
+// KeyPlace says where a keyring looks for a key first. It tells nothing of the
+// key, and other keys may have the same.
+type KeyPlace uint64
+
+// line returns the line where a key of the place is, if it is anywhere, and its
+// tag.
+func (n *nearKeys[T]) line(p KeyPlace) (line *nearLine[T], tag uint32) {
+	return &n.lines[uint64(p)&uint64(len(n.lines)-1)], uint32(p >> 32)
 }
 
 const (
@@ -32,24 +46,13 @@ const (
 
 func newNearKeys[T any](lines int) *nearKeys[T] { return &nearKeys[T]{make([]nearLine[T], lines)} }
 
-// line returns the line where the key is, if it is anywhere, and its tag.
-func (n *nearKeys[T]) line(hash KeyHash) (line *nearLine[T], tag uint32) {
-	b := hash.beginning()
-	return &n.lines[b&uint64(len(n.lines)-1)], uint32(b >> 32)
-}
-
-// at returns the key, or nil.
-func (n *nearKeys[T]) at(hash KeyHash) *KnownKey[T] {
-	line, tag := n.line(hash)
+// at returns a key of the place, which is the one that is looked for if its hash
+// is, or nil.
+func (n *nearKeys[T]) at(p KeyPlace) *KnownKey[T] {
+	line, tag := n.line(p)
 	for i := range line.tags {
-		if line.tags[i].Load() != tag {
-			continue
-		}
-		if k := line.keys[i].Load(); k != nil {
-			prefetch.Memory(unsafe.Pointer(k), unsafe.Sizeof(*k))
-			if k.hash == hash {
-				return k
-			}
+		if line.tags[i].Load() == tag {
+			return line.keys[i].Load()
 		}
 	}
 	return nil
@@ -58,7 +61,7 @@ func (n *nearKeys[T]) at(hash KeyHash) *KnownKey[T] {
 // put has the key found here, in place of another if its line is full. The
 // key's shard is locked.
 func (n *nearKeys[T]) put(k *KnownKey[T]) {
-	line, tag := n.line(k.hash)
+	line, tag := n.line(KeyPlace(k.place.Load()))
 	way := int(tag % nearWays)
 	for i := range line.keys {
 		if line.keys[i].Load() == nil {
@@ -72,10 +75,19 @@ func (n *nearKeys[T]) put(k *KnownKey[T]) {
 
 // drop has it found here no more. Its shard is locked for writing.
 func (n *nearKeys[T]) drop(k *KnownKey[T]) {
-	line, _ := n.line(k.hash)
+	line, _ := n.line(KeyPlace(k.place.Load()))
 	for i := range line.keys {
 		line.keys[i].CompareAndSwap(k, nil)
 	}
+}
+
+// Place returns the place of a key.
+func (r *Keyring[T]) Place(text []byte) KeyPlace { return KeyPlace(maphash.Bytes(r.seed, text)) }
+
+// Prefetch has fetched what is known of a key of the place.
+func (r *Keyring[T]) Prefetch(p KeyPlace) {
+	k := r.near.Load().at(p)
+	prefetch.Memory(unsafe.Pointer(k), unsafe.Sizeof(*k))
 }
 
 // putNear has the key found without a lock from now on. Where there are too

@@ -18,6 +18,9 @@ func crowdedHash(n int) (h KeyHash) {
 	return h
 }
 
+// placeOf is what stands for the text of a key that is no more than its hash.
+func placeOf(hash KeyHash) KeyPlace { return KeyPlace(hash.beginning()) }
+
 // Whatever is looked up, changed and forgotten meanwhile: what is found without
 // a lock is what the key's shard has.
 func TestNearKeysAreThoseOfTheShards(t *testing.T) {
@@ -43,13 +46,16 @@ func TestNearKeysAreThoseOfTheShards(t *testing.T) {
 				case 1: // nobody writes the shard, and so nobody takes its keys away
 					s := r.shard(hash)
 					s.mu.RLock()
-					near, known := r.near.Load().at(hash), s.at(hash)
-					s.mu.RUnlock()
-					if near != nil && near != known {
-						t.Errorf("found: %v, known: %v", near, known)
+					line, _ := r.near.Load().line(placeOf(hash))
+					known := s.at(hash)
+					for way := range line.keys {
+						if near := line.keys[way].Load(); near != nil && near.hash == hash && near != known {
+							t.Errorf("found: %v, known: %v", near, known)
+						}
 					}
+					s.mu.RUnlock()
 				default:
-					if k := r.find(hash); k != nil && k.hash != hash {
+					if k := r.Known(hash, placeOf(hash), time.Now()); k != nil && k.hash != hash {
 						t.Errorf("asked for %x, found %x", hash, k.hash)
 					}
 				}
@@ -65,7 +71,7 @@ func TestNearKeysAreThoseOfTheShards(t *testing.T) {
 		if _ = r.update([]KeyHash{hash}); is {
 			known++
 		}
-		if k := r.find(hash); (k != nil) != is || k != nil && k.Key.ID != want.ID {
+		if k := r.Known(hash, placeOf(hash), time.Now()); (k != nil) != is || k != nil && k.Key.ID != want.ID {
 			t.Errorf("%v, want %v", k, want)
 		}
 	}
@@ -99,12 +105,12 @@ func TestNearKeysGrowWithTheKeys(t *testing.T) {
 		lookUpAll()
 		for range 10 { // each doubling begins empty
 			for _, hash := range hashes {
-				r.find(hash)
+				r.Known(hash, placeOf(hash), time.Now())
 			}
 		}
 		found := 0
 		for _, hash := range hashes {
-			if r.near.Load().at(hash) != nil {
+			if k := r.near.Load().at(placeOf(hash)); k != nil && k.hash == hash {
 				found++
 			}
 		}

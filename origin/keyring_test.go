@@ -566,9 +566,9 @@ func TestAKeyringInManyHands(t *testing.T) {
 }
 
 func knownTo[T any](r interface {
-	Known(KeyHash, time.Time) *KnownKey[T]
+	Known(KeyHash, KeyPlace, time.Time) *KnownKey[T]
 }, hash KeyHash, now time.Time) (key Key, value T, ok bool) {
-	if k := r.Known(hash, now); k != nil {
+	if k := r.Known(hash, placeOf(hash), now); k != nil {
 		return k.Key, k.Value, true
 	}
 	return key, value, false
@@ -611,7 +611,7 @@ func TestAKeptKeyIsNotReliedOnOnceItWasSuperseded(t *testing.T) {
 		if r.StillKnown(changed, time.Now()) || r.StillKnown(gone, time.Now()) {
 			t.Error("relied on after it was superseded")
 		}
-		if k := r.Known(hashNumber(0), time.Now()); k == nil || !k.Key.Revoked || changed.Key.Revoked {
+		if k := r.Known(hashNumber(0), placeOf(hashNumber(0)), time.Now()); k == nil || !k.Key.Revoked || changed.Key.Revoked {
 			t.Error("a key that was handed out was changed, or its successor is not known")
 		}
 	})
@@ -631,7 +631,7 @@ func TestKeysWhoseHashesBeginAlikeAreTwo(t *testing.T) {
 				if err != nil || k.Key.ID != want {
 					t.Fatalf("%v instead of %v, %v", k.Key.ID, want, err)
 				}
-				if again := r.Known(hash, time.Now()); again != k {
+				if again := r.Known(hash, placeOf(hash), time.Now()); again != k {
 					t.Fatalf("%v, and then %v", k, again)
 				}
 			}

@@ -18,8 +18,15 @@ func Memory(at unsafe.Pointer, bytes uintptr) { fetch(uintptr(at), bytes) }
 
 func fetch(at, bytes uintptr) {
 	if at != 0 && bytes != 0 {
-		lines(at, (bytes+63)/64)
+		lines(span(at, bytes))
 	}
+}
+
+// span is the first of the lines of memory that so many bytes lie in, and how
+// many there are.
+func span(at, bytes uintptr) (first, n uintptr) {
+	first = at &^ 63
+	return first, (at+bytes-1-first)/64 + 1
 }
 
 // Trail is where the things lay that were read last time. It keeps none of
@@ -27,7 +34,7 @@ func fetch(at, bytes uintptr) {
 // value is ready, for any number of goroutines.
 type Trail struct{ places [4]atomic.Uintptr }
 
-// each is how many bytes are fetched of a place: two lines of memory.
+// each is how many bytes are fetched of a place.
 const each = 128
 
 // Follow has fetched what lies at the places.

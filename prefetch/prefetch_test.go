@@ -24,6 +24,18 @@ func TestNoAddressFails(t *testing.T) {
 	trail.Follow()
 }
 
+// What does not begin where a line does may lie in one more.
+func TestAllLinesAreFetched(t *testing.T) {
+	for _, c := range []struct{ at, bytes, first, n uintptr }{
+		{128, 1, 128, 1}, {128, 64, 128, 1}, {128, 65, 128, 2}, {160, 32, 128, 1}, {160, 33, 128, 2},
+		{191, 1, 128, 1}, {160, 128, 128, 3}, {highest, 1, highest - 63, 1}, {highest - 31, 128, highest - 63, 3},
+	} {
+		if first, n := span(c.at, c.bytes); first != c.first || n != c.n {
+			t.Errorf("%d bytes at %d: %d lines from %d, want %d from %d", c.bytes, c.at, n, first, c.n, c.first)
+		}
+	}
+}
+
 func TestATrailIsOfTheLastTime(t *testing.T) {
 	var trail Trail
 	for _, places := range [][4]uintptr{{1, 2, 3, 4}, {1, 0, 3, 5}, {}} {
