@@ -15,7 +15,9 @@ func (r *ring) provenFor(d time.Duration, since time.Time, meanwhile func()) {
 	}
 }
 
-func (r *ring) isKnown(n int) bool { return r.Known(hashNumber(n), placeOf(hashNumber(n)), time.Now()) != nil }
+func (r *ring) isKnown(n int) bool {
+	return r.Known(hashNumber(n), placeOf(hashNumber(n)), time.Now()) != nil
+}
 
 func TestWhereChangesAreToldHardlyAKeyIsAskedFor(t *testing.T) {
 	table := newKeyTable(100)
