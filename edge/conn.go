@@ -20,6 +20,7 @@ type conn struct {
 	server   *Server
 	once     sync.Once
 	answer   answer
+	told     told
 	asked    asked
 	exchange exchange
 	repeats  repeats

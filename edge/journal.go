@@ -107,7 +107,7 @@ func (s *Server) remember(x *exchange, k kind, status int, took time.Duration) {
 		e.key = &x.known.Key
 	}
 	if x.limited {
-		e.keyLeft, e.workspaceLeft = x.client.bucket.Level().Remaining, x.client.workspaceBucket.Level().Remaining
+		e.keyLeft, e.workspaceLeft = x.client.bucket.LevelAt(x.now).Remaining, x.client.workspaceBucket.LevelAt(x.now).Remaining
 	}
 	e.looked, e.page.Page = x.page.Page != nil, nil // a page is large
 	s.keep(x.conn.sheet, k, &e)

@@ -1,8 +1,10 @@
 package edge
 
 import (
+	"bytes"
 	"strconv"
 	"time"
+	"unique"
 
 	"listedge/limiter"
 )
@@ -30,50 +32,85 @@ func (s *Server) addLimits(a *answer, x *exchange, free bool) {
 		stamp = s.limiter.Stamp(x.now, c.bucket, c.workspaceBucket)
 	}
 	if stamp == 0 && !free {
-		a.lines = appendLimits(a.lines, c, &x.limits)
+		a.lines = append(a.lines, x.conn.told.of(x)...)
 		return
 	}
 	last := c.shown.Load()
 	if last == nil || last.stamp != stamp || stamp == 0 && x.now.Sub(last.at) > shownFor {
-		last = &shown{x.now, stamp, appendLimits(nil, c, &x.limits)}
+		last = &shown{x.now, stamp, bytes.Clone(x.conn.told.of(x))}
 		c.shown.Store(last)
 	}
 	a.lines = append(a.lines, last.lines...)
 }
 
-// appendLimits appends the lines that tell of the client's buckets after the
+// standing is all that limit lines tell: how a client's buckets stand after a
 // decision.
-func appendLimits(dst []byte, c *client, d *limiter.Decision) []byte {
-	dst = append(append(append(dst, "RateLimit-Policy: "...), c.policy.Value()...), "\r\nRateLimit: "...)
+type standing struct {
+	policy    unique.Handle[string]
+	of        limiter.Which // what first is the level of
+	first     level
+	also      bool // that of the workspace is told, too
+	workspace level
+	tightest  level // for clients that know of one bucket only
+	burst     int64 // of that bucket
+}
+
+func standingOf(now time.Time, c *client, d *limiter.Decision) standing {
 	if d.Source == limiter.SourceBlocked { // a rate of 0: how the other bucket stands was not asked
 		blocked, burst := level{0, wholeSeconds(d.RetryAfter)}, c.limit
 		if d.Refused == limiter.Workspace {
 			burst = c.workspaceLimit
 		}
-		return appendTightest(appendLevel(dst, d.Refused.String(), blocked), blocked, burst)
+		return standing{policy: c.policy, of: d.Refused, first: blocked, tightest: blocked, burst: burst}
 	}
-	key := levelOf(d, limiter.Key, c.bucket)
-	dst = appendLevel(dst, "key", key)
-	tightest, burst := key, c.limit
+	key := levelOf(now, d, limiter.Key, c.bucket)
+	st := standing{policy: c.policy, of: limiter.Key, first: key, tightest: key, burst: c.limit}
 	if c.workspaceBucket != nil {
-		workspace := levelOf(d, limiter.Workspace, c.workspaceBucket)
-		dst = appendLevel(append(dst, ", "...), "workspace", workspace)
-		if workspace.remaining < key.remaining || d.Refused == limiter.Workspace {
-			tightest, burst = workspace, c.workspaceLimit
+		st.also, st.workspace = true, levelOf(now, d, limiter.Workspace, c.workspaceBucket)
+		if st.workspace.remaining < key.remaining || d.Refused == limiter.Workspace {
+			st.tightest, st.burst = st.workspace, c.workspaceLimit
 		}
 	}
-	return appendTightest(dst, tightest, burst)
+	return st
+}
+
+func (st *standing) append(dst []byte) []byte {
+	dst = append(append(append(dst, "RateLimit-Policy: "...), st.policy.Value()...), "\r\nRateLimit: "...)
+	dst = appendLevel(dst, st.of.String(), st.first)
+	if st.also {
+		dst = appendLevel(append(dst, ", "...), "workspace", st.workspace)
+	}
+	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Limit: "...), st.burst, 10)
+	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Remaining: "...), st.tightest.remaining, 10)
+	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Reset: "...), st.tightest.reset, 10)
+	return append(dst, crlf...)
+}
+
+// told is what a connection told last of a client's limits: buckets that are
+// full but for one token, as those of many clients are, stand alike.
+type told struct {
+	standing standing
+	lines    []byte
+}
+
+// of returns the lines that tell how the buckets of the exchange's client stand,
+// which are good until the next call.
+func (t *told) of(x *exchange) []byte {
+	if st := standingOf(x.now, x.client, &x.limits); st != t.standing || t.lines == nil {
+		t.standing, t.lines = st, st.append(t.lines[:0])
+	}
+	return t.lines
 }
 
 // level is a bucket as headers show it: whole tokens, and seconds from now
 // until it is full, or, when it refused, until there is a token.
 type level struct{ remaining, reset int64 }
 
-func levelOf(d *limiter.Decision, which limiter.Which, b *limiter.Bucket) level {
+func levelOf(now time.Time, d *limiter.Decision, which limiter.Which, b *limiter.Bucket) level {
 	if d.Refused == which {
 		return level{0, wholeSeconds(d.RetryAfter)}
 	}
-	l := b.Level()
+	l := b.LevelAt(now)
 	return level{l.Remaining, int64((l.Full + time.Second - 1) / time.Second)}
 }
 
@@ -81,15 +118,6 @@ func appendLevel(dst []byte, name string, l level) []byte {
 	dst = append(append(append(dst, '"'), name...), `";r=`...)
 	dst = strconv.AppendInt(dst, l.remaining, 10)
 	return strconv.AppendInt(append(dst, ";t="...), l.reset, 10)
-}
-
-// appendTightest ends the line of levels and adds those for clients that know
-// of one bucket only.
-func appendTightest(dst []byte, l level, burst int64) []byte {
-	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Limit: "...), burst, 10)
-	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Remaining: "...), l.remaining, 10)
-	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Reset: "...), l.reset, 10)
-	return append(dst, crlf...)
 }
 
 // wholeSeconds rounds up, to at least 1: the unit of Retry-After.

@@ -74,7 +74,7 @@ func TestLeasedDecisionAllocatesNothing(t *testing.T) {
 		"two buckets": func() { l.TakeAt(now, key, workspace) },
 		"given back":  func() { l.TakeAt(now, key, workspace); l.Return(key, workspace) },
 		"refused":     func() { strict.TakeAt(time.Now(), empty, nil) },
-		"shown":       func() { l.Stamp(now, key, workspace); key.Level(); workspace.Level() },
+		"shown":       func() { l.Stamp(now, key, workspace); key.LevelAt(now); workspace.LevelAt(now) },
 	} {
 		// The dispatcher's visits, now and then, are not the decision's: of a
 		// few rounds the best counts.

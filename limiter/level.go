@@ -19,7 +19,19 @@ func (b *Bucket) Level() Level {
 	if b == nil {
 		return Level{}
 	}
-	now, p, l := b.owner.now(), b.policy.Load(), &b.lease
+	return b.level(b.owner.now())
+}
+
+// LevelAt is Level for a caller that has read the clock, as for TakeAt.
+func (b *Bucket) LevelAt(now time.Time) Level {
+	if b == nil {
+		return Level{}
+	}
+	return b.level(b.owner.since(now))
+}
+
+func (b *Bucket) level(now int64) Level {
+	p, l := b.policy.Load(), &b.lease
 	if c := b.cell.Load(); c != nil {
 		return c.level(l.holds(now), now)
 	}

@@ -54,7 +54,7 @@ func TestSparseRequestsAreAsExactAsOthers(t *testing.T) {
 					t.Fatalf("seed %d, step %d: %+v, but the bucket had %+v", seed, step, took, want.reply)
 				}
 			}
-			if left := b.Level().Remaining; exact && left != max(0, reference.level)/reference.policy.p {
+			if left := b.LevelAt(moment).Remaining; exact && left != max(0, reference.level)/reference.policy.p {
 				t.Fatalf("seed %d, step %d: %d left is shown, of %+v", seed, step, left, reference)
 			}
 			if took.Allowed && random.IntN(10) == 0 {
