@@ -165,8 +165,8 @@ func (r *Keyring[T]) Close() {
 
 // Known returns the key if this node has looked it up recently enough, else nil.
 func (r *Keyring[T]) Known(hash KeyHash, place KeyPlace, now time.Time) *KnownKey[T] {
-	k := r.near.Load().at(place)
-	if k == nil || k.hash != hash {
+	k := r.near.Load().at(place, hash)
+	if k == nil {
 		k = r.bringNear(hash, place)
 	}
 	if r.StillKnown(k, now) {

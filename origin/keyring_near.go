@@ -46,13 +46,15 @@ const (
 
 func newNearKeys[T any](lines int) *nearKeys[T] { return &nearKeys[T]{make([]nearLine[T], lines)} }
 
-// at returns a key of the place, which is the one that is looked for if its hash
-// is, or nil.
-func (n *nearKeys[T]) at(p KeyPlace) *KnownKey[T] {
+// at returns the key, or nil.
+func (n *nearKeys[T]) at(p KeyPlace, hash KeyHash) *KnownKey[T] {
 	line, tag := n.line(p)
 	for i := range line.tags {
-		if line.tags[i].Load() == tag {
-			return line.keys[i].Load()
+		if line.tags[i].Load() != tag {
+			continue
+		}
+		if k := line.keys[i].Load(); k != nil && k.hash == hash {
+			return k
 		}
 	}
 	return nil
@@ -84,10 +86,16 @@ func (n *nearKeys[T]) drop(k *KnownKey[T]) {
 // Place returns the place of a key.
 func (r *Keyring[T]) Place(text []byte) KeyPlace { return KeyPlace(maphash.Bytes(r.seed, text)) }
 
-// Prefetch has fetched what is known of a key of the place.
+// Prefetch has fetched what is known of the keys of a place: there is hardly
+// ever more than one.
 func (r *Keyring[T]) Prefetch(p KeyPlace) {
-	k := r.near.Load().at(p)
-	prefetch.Memory(unsafe.Pointer(k), unsafe.Sizeof(*k))
+	line, tag := r.near.Load().line(p)
+	for i := range line.tags {
+		if line.tags[i].Load() == tag {
+			k := line.keys[i].Load()
+			prefetch.Memory(unsafe.Pointer(k), unsafe.Sizeof(*k))
+		}
+	}
 }
 
 // putNear has the key found without a lock from now on. Where there are too

@@ -80,6 +80,28 @@ func TestNearKeysAreThoseOfTheShards(t *testing.T) {
 	}
 }
 
+// Keys that lie in one place, or whose tags two writers mixed up, are all found
+// near.
+func TestKeysOfOnePlaceAreAllFoundNear(t *testing.T) {
+	table := newKeyTable(nearWays)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		const place = KeyPlace(7)
+		for n := range nearWays {
+			if _, err := r.Load(t.Context(), hashNumber(n)); err != nil {
+				t.Fatal(err)
+			}
+			if r.Known(hashNumber(n), place, time.Now()) == nil {
+				t.Fatalf("key %d is not known", n)
+			}
+		}
+		for n := range nearWays {
+			if k := r.near.Load().at(place, hashNumber(n)); k == nil || k.hash != hashNumber(n) {
+				t.Errorf("key %d is not found near", n)
+			}
+		}
+	})
+}
+
 // However many keys there are, nearly all that are asked for are found without
 // a lock; and those that were forgotten are kept by nobody.
 func TestNearKeysGrowWithTheKeys(t *testing.T) {
@@ -110,7 +132,7 @@ func TestNearKeysGrowWithTheKeys(t *testing.T) {
 		}
 		found := 0
 		for _, hash := range hashes {
-			if k := r.near.Load().at(placeOf(hash)); k != nil && k.hash == hash {
+			if r.near.Load().at(placeOf(hash), hash) != nil {
 				found++
 			}
 		}
