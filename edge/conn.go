@@ -34,9 +34,9 @@ type conn struct {
 	fresh       bool      // readBy was set after the last Read
 	read, write deadline
 
-	// The key that was last sent here, its hash and what is known of it, for
-	// which the next request then need not pay (0.4 µs). fasthttp's buffers keep
-	// the text as long.
+	// The key that was last sent here, its hash, its place and what is known of
+	// it, for which the next request then need not pay (0.4 µs). fasthttp's
+	// buffers keep the text as long.
 	key      []byte
 	keyHash  origin.KeyHash
 	keyPlace origin.KeyPlace

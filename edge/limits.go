@@ -87,7 +87,8 @@ func (st *standing) append(dst []byte) []byte {
 }
 
 // told is what a connection told last of a client's limits: buckets that are
-// full but for one token, as those of many clients are, stand alike.
+// full but for one token, as those of many clients are, stand alike. None stands
+// as the zero value does, which has no policy.
 type told struct {
 	standing standing
 	lines    []byte
@@ -96,7 +97,7 @@ type told struct {
 // of returns the lines that tell how the buckets of the exchange's client stand,
 // which are good until the next call.
 func (t *told) of(x *exchange) []byte {
-	if st := standingOf(x.now, x.client, &x.limits); st != t.standing || t.lines == nil {
+	if st := standingOf(x.now, x.client, &x.limits); st != t.standing {
 		t.standing, t.lines = st, st.append(t.lines[:0])
 	}
 	return t.lines

@@ -13,25 +13,14 @@ type Level struct {
 	Full      time.Duration // time until the bucket is full
 }
 
-// Level is how the bucket stands now, as far as this node knows. While it
-// decides alone, that is how its own part does. Zero of no bucket.
-func (b *Bucket) Level() Level {
+// LevelAt is how the bucket stands at that moment, as far as this node knows.
+// While it decides alone, that is how its own part does. Zero of no bucket. The
+// clock is read as for TakeAt.
+func (b *Bucket) LevelAt(at time.Time) Level {
 	if b == nil {
 		return Level{}
 	}
-	return b.level(b.owner.now())
-}
-
-// LevelAt is Level for a caller that has read the clock, as for TakeAt.
-func (b *Bucket) LevelAt(now time.Time) Level {
-	if b == nil {
-		return Level{}
-	}
-	return b.level(b.owner.since(now))
-}
-
-func (b *Bucket) level(now int64) Level {
-	p, l := b.policy.Load(), &b.lease
+	now, p, l := b.owner.since(at), b.policy.Load(), &b.lease
 	if c := b.cell.Load(); c != nil {
 		return c.level(l.holds(now), now)
 	}

@@ -51,6 +51,14 @@ func open(t testing.TB, o Options) *Limiter {
 	return l
 }
 
+// Level is how the bucket stands now.
+func (b *Bucket) Level() Level {
+	if b == nil || b.owner.clock == nil {
+		return b.LevelAt(time.Now())
+	}
+	return b.LevelAt(b.owner.clock())
+}
+
 // counted waits until the node knows how many there are: one that does not
 // takes a smaller part while Redis is away.
 func counted(t testing.TB, l *Limiter) {

@@ -80,8 +80,8 @@ func TestNearKeysAreThoseOfTheShards(t *testing.T) {
 	}
 }
 
-// Keys that lie in one place, or whose tags two writers mixed up, are all found
-// near.
+// Keys that lie in one place, which their tags then do not tell apart, are all
+// found near.
 func TestKeysOfOnePlaceAreAllFoundNear(t *testing.T) {
 	table := newKeyTable(nearWays)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
