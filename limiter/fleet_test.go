@@ -119,6 +119,12 @@ func (f *flood) eventually(t *testing.T, what string, ok func(s Stats) bool) {
 	})
 }
 
+// leased waits until every node holds tokens that may be lost.
+func (f *flood) leased(t *testing.T) {
+	t.Helper()
+	f.eventually(t, "each node has leased", func(s Stats) bool { return s.Allowed.Lease > 0 && s.LeasedHeld > 0 })
+}
+
 func TestThreeNodesInAFlood(t *testing.T) {
 	_, client := startRedis(t)
 	f := startFlood(t, 50*time.Microsecond, func() redis.UniversalClient { return client }, patient)
@@ -135,7 +141,7 @@ func TestThreeNodesInAFlood(t *testing.T) {
 func TestRedisStoppedForThreeSeconds(t *testing.T) {
 	server, client := startRedis(t)
 	f := startFlood(t, time.Millisecond, func() redis.UniversalClient { return client }, 0)
-	time.Sleep(300 * time.Millisecond)
+	f.leased(t)
 	if err := server.Freeze(); err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +168,7 @@ func TestRedisStoppedForThreeSeconds(t *testing.T) {
 func TestRedisKilledAndRestartedEmpty(t *testing.T) {
 	server, client := startRedis(t)
 	f := startFlood(t, time.Millisecond, func() redis.UniversalClient { return client }, 0)
-	time.Sleep(300 * time.Millisecond)
+	f.leased(t)
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +236,7 @@ func startSentinel(t *testing.T) (master, replica *sandbox.Redis, watcher *redis
 func TestSentinelFailsOver(t *testing.T) {
 	master, _, _, client := startSentinel(t)
 	f := startFlood(t, time.Millisecond, client, 0)
-	time.Sleep(300 * time.Millisecond)
+	f.leased(t)
 	if err := master.Kill(); err != nil {
 		t.Fatal(err)
 	}
