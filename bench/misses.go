@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -83,45 +82,6 @@ func measureMisses(ctx context.Context, s *subject, r *report) error {
 	r.ratio("miss, 50 items: time per query, µs, against the same statement by bare pgx", "%.1f", ours.wall, same.wall, 0)
 	r.ratio("… CPU per query, µs, against the shortest statement for these rows by bare pgx", "%.1f", ours.cpu, shortest.cpu, 0)
 	r.ratio("… time per query, µs, against the shortest statement for these rows by bare pgx", "%.1f", ours.wall, shortest.wall, 0)
-	return nil
-}
-
-// depths are the pages whose time is plotted.
-var depths = []int{1, 10, 100, 1000, deepPage}
-
-// measureDepth compares pages deep in a list with its first.
-func measureDepth(ctx context.Context, s *subject, r *report) error {
-	db, err := origin.Open(ctx, origin.DatabaseOptions{URL: s.url, Connections: 1, QueryTimeout: 10 * time.Second})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = db.Close(context.Background()) }()
-	o := origin.New(db)
-	for _, sort := range []origin.Sort{origin.ByCreatedAt, origin.ByName} {
-		q := origin.Query{Workspace: s.workspace, Collection: origin.Items, Sort: sort, Limit: pageSize}
-		var sides []func() error
-		for n := 1; n <= deepPage; n++ {
-			if here := q; slices.Contains(depths, n) {
-				sides = append(sides, func() error { _, err := o.Fetch(ctx, here); return err })
-			}
-			page, err := o.Fetch(ctx, q)
-			if err != nil {
-				return err
-			}
-			if q.After, err = q.ParseCursor([]byte(page.NextCursor)); err != nil {
-				return fmt.Errorf("behind page %d: %w", n, err)
-			}
-		}
-		spent, err := alternate(sides...)
-		if err != nil {
-			return err
-		}
-		name := map[origin.Sort]string{origin.ByCreatedAt: "createdAt", origin.ByName: "name"}[sort]
-		for i, n := range depths {
-			r.point("Depth: time per query, µs", "page", "by "+name, n, spent[i].wall)
-		}
-		r.ratio("page 2,000 by "+name+": time per query, µs, against page 1", "%.1f", spent[len(depths)-1].wall, spent[0].wall, 1.1)
-	}
 	return nil
 }
 

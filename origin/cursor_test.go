@@ -78,7 +78,7 @@ func TestTheLongestCursorFits(t *testing.T) {
 func TestNameKeyIsTheTwinOfTheSchemas(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, newDatabase(t))
-	for _, name := range append(slices.Clone(awkwardNames), append(longNames(), strings.Repeat("e\u0301", 80), strings.Repeat("x", 80), strings.Repeat("茶", 81))...) {
+	for _, name := range append(slices.Clone(awkwardNames), append(longNames(), strings.Repeat("e\u0301", 80), strings.Repeat("x", 80), strings.Repeat("x", 80)+"   y", strings.Repeat("é ", 60), strings.Repeat("茶", 81))...) {
 		var want string
 		if err := conn.QueryRow(t.Context(), "SELECT name_key($1)", name).Scan(&want); err != nil || nameKey(name) != want {
 			t.Errorf("%q: %q in the schema, %q here: %v", name, want, nameKey(name), err)
