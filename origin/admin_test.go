@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"listedge/sandbox/sandboxtest"
 )
 
 func openAdmin(t testing.TB, url string) *Admin {
@@ -216,4 +218,19 @@ func TestCommandsSayWhatTheDatabaseIs(t *testing.T) {
 		}
 	}
 	execOn(t, server().URL("postgres"), `DROP DATABASE "an ""odd"" name"`)
+}
+
+// A standby may come first in the URL: where nothing can be written.
+func TestCommandsFindThePrimaryOfSeveralServers(t *testing.T) {
+	t.Parallel()
+	primary := sandboxtest.Postgres(t)
+	must(CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
+	standby := sandboxtest.Standby(t, primary, nil)
+	url := strings.Replace(primary.URL("listedge"), primary.Addr(), standby.Addr()+","+primary.Addr(), 1)
+	if _, err := MigrateUp(within(t, patience), url); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openAdmin(t, url).CreateWorkspace(t.Context(), "W", nil, nil); err != nil {
+		t.Error(err)
+	}
 }

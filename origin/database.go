@@ -3,7 +3,6 @@ package origin
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"listedge/origin/hosts"
 	"listedge/socket"
 )
 
@@ -122,9 +122,7 @@ func openPool(ctx context.Context, url string, which pgconn.ValidateConnectFunc,
 	} {
 		config.ConnConfig.RuntimeParams[name] = value
 	}
-	if several(config.ConnConfig) && config.ConnConfig.ValidateConnect == nil {
-		config.ConnConfig.ValidateConnect = which
-	}
+	hosts.Choose(config.ConnConfig, which)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("database: %w", err)
@@ -140,11 +138,6 @@ func openPool(ctx context.Context, url string, which pgconn.ValidateConnectFunc,
 // connection without a word: after a while that is worth a ping, too.
 func doubtful(_ context.Context, p pgxpool.ShouldPingParams) bool {
 	return p.IdleDuration > pingAfter || socket.Unread(p.Conn.PgConn().Conn())
-}
-
-// several says whether a URL names more than one server.
-func several(c *pgx.ConnConfig) bool {
-	return slices.ContainsFunc(c.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.Host != c.Host || f.Port != c.Port })
 }
 
 // Ready returns nil when the server answers and its schema is migrated as far
@@ -180,9 +173,9 @@ func poolStats(p *pgxpool.Pool) PoolStats {
 
 // connectAdmin opens one ordinary, writing connection: for the commands.
 func connectAdmin(ctx context.Context, url string) (*pgx.Conn, error) {
-	config, err := pgx.ParseConfig(url)
+	config, err := hosts.Primary(url)
 	if err != nil {
-		return nil, fmt.Errorf("database URL: %w", err)
+		return nil, err
 	}
 	config.ConnectTimeout = connectTimeout
 	config.RuntimeParams["application_name"] = "listedge"

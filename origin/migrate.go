@@ -11,11 +11,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
+
+	"listedge/origin/hosts"
 )
 
 //go:embed migrations/*.sql
@@ -65,9 +66,9 @@ func MigrateStatus(ctx context.Context, url string) (all []Migration, err error)
 }
 
 func withGoose(url string, use func(*goose.Provider) error) error {
-	config, err := pgx.ParseConfig(url)
+	config, err := hosts.Primary(url)
 	if err != nil {
-		return fmt.Errorf("database URL: %w", err)
+		return err
 	}
 	config.ConnectTimeout = connectTimeout
 	db := stdlib.OpenDB(*config)

@@ -57,7 +57,7 @@ func (f *listenFlags) Validate() error {
 
 // databaseFlags say where Postgres is.
 type databaseFlags struct {
-	DatabaseURL string `help:"Postgres, as postgres://user:password@host:port/database." required:"" placeholder:"URL"`
+	DatabaseURL string `help:"Postgres, as postgres://user:password@host:port/database. Of several (host:port,host:port) the primary is found." required:"" placeholder:"URL"`
 }
 
 // Validate refuses an empty URL, which would mean whatever libpq's defaults are.

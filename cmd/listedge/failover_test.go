@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,10 +35,7 @@ func TestTheOldPrimaryLivesOn(t *testing.T) {
 		within(t, 10*time.Second, "a page", func() bool { return shows(0, limit) })
 	}
 	address = next.URL("listedge")
-	within(t, 20*time.Second, "the standby has it all", func() bool {
-		var there bool
-		return connect(t, address).QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM items WHERE workspace_id = $1)", workspace).Scan(&there) == nil && there
-	})
+	awaitItem(t, address, workspace)
 	name.redirect(next.Addr())
 	execute(t, address, "SELECT pg_promote()")
 	execute(t, old.URL("listedge"), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'listedge follower'")
@@ -57,5 +55,46 @@ func TestTheOldPrimaryLivesOn(t *testing.T) {
 	within(t, 10*time.Second, "the revocation", func() bool {
 		a, err := n.try("GET", "/v1/items", key)
 		return err == nil && a.StatusCode == 401
+	})
+}
+
+// The primary dies, its standby takes over, and the URL names both: nothing has
+// to be told to the node.
+func TestTheStandbyInTheURLTakesOver(t *testing.T) {
+	old, address := privateDatabase(t)
+	next := sandboxtest.Standby(t, old, nil)
+	workspace, key := workspaceWithKey(t, address)
+	n := startNode(t, strings.Replace(address, old.Addr(), next.Addr()+","+old.Addr(), 1))
+	within(t, 20*time.Second, "followed", func() bool { return n.mode() == "followed" })
+	shows := func(name string) func() bool {
+		return func() bool {
+			a, err := n.try("GET", "/v1/items", key)
+			return err == nil && a.StatusCode == 200 && !strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error") &&
+				strings.Contains(string(a.body), `"name":"`+name+`"`)
+		}
+	}
+	add := func(address, name string) {
+		execute(t, address, "INSERT INTO items (workspace_id, name) VALUES ($1, $2)", workspace, name)
+		within(t, 10*time.Second, name, shows(name))
+	}
+	add(address, "before")
+	address = next.URL("listedge")
+	awaitItem(t, address, workspace)
+	if err := old.Kill(syscall.SIGQUIT); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, address, "SELECT pg_promote()")
+	within(t, 30*time.Second, "the new primary is followed", func() bool {
+		return n.metric(t, "listedge_freshness_resyncs_total", `cause="epoch"`) > 0 && n.mode() == "followed"
+	})
+	add(address, "behind")
+}
+
+// awaitItem waits until a standby has replayed what the workspace has.
+func awaitItem(t *testing.T, address, workspace string) {
+	t.Helper()
+	within(t, 20*time.Second, "the standby has it all", func() bool {
+		var there bool
+		return connect(t, address).QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM items WHERE workspace_id = $1)", workspace).Scan(&there) == nil && there
 	})
 }

@@ -266,3 +266,16 @@ func TestAStalledHolder(t *testing.T) {
 		}
 	}
 }
+
+// Of several servers that the URL names, a standby may come first.
+func TestThePrimaryIsFollowedWhereverTheURLNamesIt(t *testing.T) {
+	t.Parallel()
+	primary := sandboxtest.Postgres(t)
+	w := newWorld(t, primary)
+	standby := sandboxtest.Standby(t, primary, nil)
+	f := w.followWith(strings.Replace(w.url, primary.Addr(), standby.Addr()+","+primary.Addr(), 1), w.log, uneasy)
+	w.awaitFollowing(f)
+	if err := f.Incapable(); err != nil {
+		t.Error(err)
+	}
+}

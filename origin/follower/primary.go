@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"listedge/origin/hosts"
 	"listedge/origin/publication"
 )
 
@@ -43,7 +44,7 @@ type primary struct {
 }
 
 func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
-	config, err := pgx.ParseConfig(url)
+	config, err := hosts.Primary(url)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrIncapable, err)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 
 	"listedge/origin"
+	"listedge/origin/hosts"
 )
 
 // A load may take as long as its data does, so only its ends are bounded: how
@@ -144,9 +145,9 @@ func (in *input) explain(err error) error {
 // cancelled on the server too before the call returns: a load that went on
 // there unseen would block the next try.
 func connect(ctx context.Context, url string) (*pgx.Conn, error) {
-	config, err := pgx.ParseConfig(url)
+	config, err := hosts.Primary(url)
 	if err != nil {
-		return nil, fmt.Errorf("database URL: %w", err)
+		return nil, err
 	}
 	config.ConnectTimeout = connectTimeout
 	config.RuntimeParams["application_name"] = "listedge"
