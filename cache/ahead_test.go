@@ -220,9 +220,11 @@ func TestInsistingEnds(t *testing.T) {
 		before := queries.Load()
 		eventually(t, "too old to be shared", func() bool { return !c.follow.recent(h.page.Load(), time.Now()) })
 		eventually(t, "a query", func() bool { askFor(t, c, fill); return queries.Load() > before })
-		for n := int64(-1); n != queries.Load(); time.Sleep(4 * aheadPauses[len(aheadPauses)-1]) { // until nobody insists
-			n = queries.Load()
-		}
+		eventually(t, "nobody insists any more", func() bool {
+			n := queries.Load()
+			time.Sleep(4 * aheadPauses[len(aheadPauses)-1]) // who insists asks sooner
+			return n == queries.Load()
+		})
 	}
 	// Beside the readers', once to read it ahead, and once until it is given up.
 	if n, most := queries.Load(), int64(readers+1+len(aheadPauses)); n > most {

@@ -1,9 +1,11 @@
 package cache
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -66,42 +68,49 @@ func TestAStandbysPageReplacesOneReadTooEarly(t *testing.T) {
 func TestNobodyWaitsForFlightAfterFlight(t *testing.T) {
 	b, c := unproven(t)
 	const requests = 30
-	var asked, flights atomic.Int64
-	all := make(chan struct{})
+	var flights atomic.Int64
+	all, brought := make(chan struct{}), make(chan uint64)
 	putting := &c.memory.putting[xxhash.Sum64(keyOf("q"))%uint64(len(c.memory.putting))]
 	fill := Fill{
 		Primary: func(context.Context, string) (Filled, error) { return Filled{}, errors.New("not asked") },
 		Standby: func(context.Context, string, uint64) (Filled, error) {
 			flights.Add(1)
 			<-all
-			before := c.follow.verdicts[kept].Load()
-			putting.Lock() // the page changes as soon as it is accepted, and before anybody is given it
-			go func() {
-				defer putting.Unlock()
-				for c.follow.verdicts[kept].Load() == before {
-					time.Sleep(time.Millisecond)
-				}
-				applied := c.Stats().Applied
-				b.change(listA)
-				for c.Stats().Applied == applied {
-					time.Sleep(time.Millisecond)
-				}
-			}()
+			putting.Lock() // nobody is given the page until it has changed
+			brought <- c.follow.verdicts[kept].Load()
 			return b.replays("page")
 		},
+	}
+	changes := func(before uint64) {
+		defer putting.Unlock()
+		eventually(t, "the page is accepted", func() bool { return c.follow.verdicts[kept].Load() > before })
+		applied := c.Stats().Applied
+		b.change(listA)
+		eventually(t, "its change is told", func() bool { return c.Stats().Applied > applied })
 	}
 	var wg sync.WaitGroup
 	for range requests {
 		wg.Go(func() {
-			if asked.Add(1) == requests {
-				time.AfterFunc(50*time.Millisecond, func() { close(all) }) // about when all have joined
-			}
 			if r, err := c.Forward(keyOf("q"), listA, fill); err != nil || r.Err != nil {
 				t.Error(err, r.Err)
 			}
 		})
 	}
-	wg.Wait()
+	answered := make(chan struct{})
+	go func() { wg.Wait(); close(answered) }()
+	eventually(t, "all wait for one flight", func() bool {
+		stacks := make([]byte, 1<<20)
+		return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte("(*flight).wait(")) == requests
+	})
+	close(all)
+	for waiting := true; waiting; {
+		select {
+		case before := <-brought:
+			changes(before)
+		case <-answered:
+			waiting = false
+		}
+	}
 	if n := flights.Load(); n > 4 {
 		t.Errorf("%d flights for %d requests that came at once", n, requests)
 	}

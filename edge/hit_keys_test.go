@@ -81,9 +81,7 @@ func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for pages.Mode() != cache.ModeFollowed {
-		time.Sleep(time.Millisecond)
-	}
+	eventually(b, "followed", func() bool { return pages.Mode() == cache.ModeFollowed })
 	const run = "2026-01-01 00:00:00+00"
 	keys := make(map[origin.KeyHash]origin.Key, n)
 	s := serverOf(b, pages, metrics.New("test", "").Edge, func(_ context.Context, hashes []origin.KeyHash, _ string) (map[origin.KeyHash]origin.Key, error) {

@@ -27,6 +27,16 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2") /* ends by itself within 10 s */)
 }
 
+// eventually waits for what another goroutine is about to bring.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never came: %s", what)
+		}
+	}
+}
+
 func scrape(t *testing.T, s *metrics.Registry) string {
 	t.Helper()
 	w := &recorder{header: http.Header{}}
@@ -182,11 +192,7 @@ func TestConnectionsBeyondTheBoundAreRefusedInTheContractsWords(t *testing.T) {
 	}
 	// A connection that ends makes room for another.
 	open[0].Close()
-	for deadline := time.Now().Add(10 * time.Second); value(t, scrape(t, registry), "listedge_http_connections") > 1; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the closed connection still counts")
-		}
-	}
+	eventually(t, "the closed connection no longer counts", func() bool { return value(t, scrape(t, registry), "listedge_http_connections") <= 1 })
 	again, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)

@@ -129,11 +129,11 @@ func TestFetchFromStandby(t *testing.T) {
 	// One that is promoted is a standby no more, whatever it had replayed.
 	must(standby.Kill(syscall.SIGINT))
 	execOn(t, other.URL("postgres"), "SELECT pg_promote()")
-	time.Sleep(behindFor)
 	eventually(t, "the promoted one is refused", func() bool {
 		_, err := fetch(server, two)
 		return errors.Is(err, ErrForeign) || errors.Is(err, ErrUnavailable) && o.Stats().Standbys[1].IsForeign
 	})
+	time.Sleep(behindFor) // it is asked, and not refused by what is known of it
 	before = o.Stats().Standbys[1].Fetched
 	for range 10 {
 		_, _ = fetch(server, two)
@@ -165,7 +165,7 @@ func TestStandbysFollowAFailOver(t *testing.T) {
 		_, err := follows.FetchFromStandby(within(t, patience), query, second, 1)
 		return err == nil
 	})
-	time.Sleep(behindFor)
+	time.Sleep(behindFor) // as above
 	if _, err := follows.FetchFromStandby(within(t, patience), query, first, 1); !errors.Is(err, ErrForeign) {
 		t.Error(err)
 	}
@@ -233,8 +233,8 @@ func TestSeveralServersInOneURL(t *testing.T) {
 	}
 	must(primary.Kill(syscall.SIGQUIT))
 	eventually(t, "its connections are gone", func() bool { _, err := rows(); return err != nil })
-	for range 5 {
-		time.Sleep(200 * time.Millisecond) // the breaker asks again after a while
+	for range 7 { // the first two open the breaker
+		eventually(t, "it is asked again", func() bool { return !o.primary.open() })
 		if n, err := rows(); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%d rows of the standby: %v", n, err)
 		}

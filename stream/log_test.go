@@ -452,7 +452,8 @@ func TestProbesOfNodesThatAreGone(t *testing.T) {
 			if err := log.Probe(ctx, "gone", 1); err != nil {
 				t.Fatal(err)
 			}
-			for nonce := uint64(1); ; nonce++ {
+			still := true
+			for nonce := uint64(1); still; nonce++ {
 				time.Sleep(time.Millisecond)
 				if err := log.Probe(ctx, "here", nonce); err != nil {
 					t.Fatal(err)
@@ -461,8 +462,8 @@ func TestProbesOfNodesThatAreGone(t *testing.T) {
 				if err != nil || probes["here"] != nonce {
 					t.Fatalf("%v, %v", probes, err)
 				}
-				if _, still := probes["gone"]; !still {
-					break
+				if _, still = probes["gone"]; still && ctx.Err() != nil {
+					t.Fatal("echoed for good")
 				}
 			}
 			if err := log.Probe(ctx, "gone", 2); err != nil {

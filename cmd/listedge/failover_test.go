@@ -43,7 +43,7 @@ func TestTheOldPrimaryLivesOn(t *testing.T) {
 	within(t, 30*time.Second, "the new primary is followed", func() bool { return resyncs() > 0 && n.mode() == "followed" })
 	for value := 1; value <= 3; value++ {
 		execute(t, address, "UPDATE items SET stock_on_hand = $2 WHERE workspace_id = $1", workspace, value)
-		time.Sleep(freshnessBound)
+		time.Sleep(freshnessBound) // so long the old value may be shown
 		for range 3 {
 			if limit := 10 + value%4; !shows(value, limit) {
 				a, _ := n.try("GET", fmt.Sprintf("/v1/items?limit=%d", limit), key)

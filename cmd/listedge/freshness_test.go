@@ -75,7 +75,7 @@ func TestFreshnessOfLostCommits(t *testing.T) {
 		if !shown || value != 1 {
 			continue // it was not lost
 		}
-		time.Sleep(freshnessBound)
+		time.Sleep(freshnessBound) // so long it may be shown
 		f.awaitFollowed(t)
 		if body := fresh("20"); !strings.Contains(body, old) {
 			t.Errorf("attempt %d: a commit that was lost is shown still: %s", attempt, body)

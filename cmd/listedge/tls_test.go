@@ -46,10 +46,13 @@ func TestTLS(t *testing.T) {
 	if err := os.WriteFile(f.TLSKey, []byte("half written"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(lookEvery)
-	if name, status, err := ask(&tls.Config{}); err != nil || name != "second" || status != 200 {
-		t.Errorf("with a key that cannot be read: %s, %d, %v", name, status, err)
-	}
+	said := len(n.err.String())
+	within(t, 20*time.Second, "the complaint", func() bool {
+		if name, status, err := ask(&tls.Config{}); err != nil || name != "second" || status != 200 {
+			t.Fatalf("with a key that cannot be read: %s, %d, %v", name, status, err)
+		}
+		return strings.Contains(n.err.String()[said:], "the certificate cannot be read")
+	})
 	sandboxtest.Certificate(t, "third", f.TLSCert, f.TLSKey)
 	within(t, 20*time.Second, "the one after", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "third" })
 

@@ -70,13 +70,9 @@ func BenchmarkBacklog(b *testing.B) {
 		ctx, stop := context.WithCancel(b.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); f.Run(ctx) }()
-		for !f.Following() {
-			time.Sleep(time.Millisecond)
-		}
+		eventually(b, "following", f.Following)
 		began, before := time.Now(), f.Stats().Commits
-		for f.Stats().Commits < commits {
-			time.Sleep(time.Millisecond)
-		}
+		eventually(b, "all commits", func() bool { return f.Stats().Commits >= commits })
 		rate := float64(f.Stats().Commits-before) / time.Since(began).Seconds()
 		stop()
 		<-done

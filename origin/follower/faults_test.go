@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"listedge/origin"
-	"listedge/sandbox"
 	"listedge/sandbox/sandboxtest"
 	"listedge/stream"
 )
@@ -117,7 +116,7 @@ func TestServersThatFail(t *testing.T) {
 	t.Run("a commit that hangs in synchronous replication stays unsettled", func(t *testing.T) {
 		w := *w
 		w.T = t
-		end := withSetting(t, p, "synchronous_standby_names", "nobody")
+		end := w.withSetting("synchronous_standby_names", "nobody")
 		waiting := open(t, w.url)
 		pid := waiting.PgConn().PID()
 		done := make(chan error, 1)
@@ -171,27 +170,25 @@ func TestServersThatFail(t *testing.T) {
 }
 
 // withSetting changes a setting of the server until it is told to end.
-func withSetting(t *testing.T, p *sandbox.Postgres, name, value string) (end func()) {
-	t.Helper()
-	set := func(sql string) {
-		conn := open(t, p.URL("postgres"))
+func (w *world) withSetting(name, value string) (end func()) {
+	w.Helper()
+	set := func(sql string, on bool) {
+		w.Helper()
+		conn := open(w.T, w.postgres.URL("postgres"))
 		for _, sql := range []string{sql, "SELECT pg_reload_conf()"} {
-			if _, err := conn.Exec(t.Context(), sql); err != nil {
-				t.Fatal(err)
+			if _, err := conn.Exec(w.ctx(), sql); err != nil {
+				w.Fatal(err)
 			}
 		}
-		for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-			var pending bool
-			fresh := open(t, p.URL("postgres"))
-			if err := fresh.QueryRow(t.Context(), "SELECT current_setting($1) = $2", name, value).Scan(&pending); err != nil || time.Now().After(deadline) {
-				t.Fatal(err)
+		w.eventually(sql, func() (is bool) {
+			fresh := open(w.T, w.postgres.URL("postgres"))
+			defer closeConn(fresh.PgConn())
+			if err := fresh.QueryRow(w.ctx(), "SELECT current_setting($1) = $2", name, value).Scan(&is); err != nil {
+				w.Fatal(err)
 			}
-			closeConn(fresh.PgConn())
-			if pending == (sql[:len("ALTER SYSTEM SET")] == "ALTER SYSTEM SET") {
-				return
-			}
-		}
+			return is == on
+		})
 	}
-	set(fmt.Sprintf("ALTER SYSTEM SET %s = '%s'", name, value))
-	return func() { set("ALTER SYSTEM RESET " + name) }
+	set(fmt.Sprintf("ALTER SYSTEM SET %s = '%s'", name, value), true)
+	return func() { set("ALTER SYSTEM RESET "+name, false) }
 }

@@ -198,9 +198,15 @@ func (l *testLog) has(text string) bool {
 
 func (w *world) eventually(what string, ok func() bool) {
 	w.Helper()
+	eventually(w, what, ok)
+}
+
+// eventually waits for what something else is about to bring.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			w.Fatalf("never came: %s", what)
+			t.Fatalf("never came: %s", what)
 		}
 	}
 }

@@ -57,7 +57,7 @@ func TestANewSlotMissesNoCommitThatIsNotYetVisible(t *testing.T) {
 	p := sandboxtest.Postgres(t)
 	w := newWorld(t, p)
 	w.exec("SET synchronous_commit = local") // of the test itself
-	end := withSetting(t, p, "synchronous_standby_names", "nobody")
+	end := w.withSetting("synchronous_standby_names", "nobody")
 
 	first := w.begin("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')")
 	f := w.follow()
@@ -96,7 +96,7 @@ func TestAMendedPublicationMissesNoCommitThatIsNotYetVisible(t *testing.T) {
 	before := w.epoch
 	w.exec("ALTER PUBLICATION listedge DROP TABLE items")
 	w.incapable(f, "items")
-	end := withSetting(t, p, "synchronous_standby_names", "nobody")
+	end := w.withSetting("synchronous_standby_names", "nobody")
 	hanging, done := w.hang()
 	w.exec("ALTER PUBLICATION listedge ADD TABLE items")
 	w.eventually("another epoch, or the hanging commit is awaited", func() bool {
