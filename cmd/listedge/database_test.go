@@ -5,11 +5,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-
-	"listedge/edge"
 )
-
-func serveDocument() []byte { return edge.OpenAPI() }
 
 // connect opens a connection such as any other system has that writes the tables.
 func connect(t *testing.T, url string) *pgx.Conn {
