@@ -173,29 +173,23 @@ func NewKeyStore(db *Database) *KeyStore {
 }
 
 // Lookup returns those of the keys that exist, in one query, from the primary
-// of which is known when it was started; empty = it is not. As with pages
-// (FetchFrom), connections that lead to another are given up.
+// of which is known when it was started; empty = it is not (fromRun).
 // Errors: ErrUnavailable, ErrTimeout.
 func (s *KeyStore) Lookup(ctx context.Context, hashes []KeyHash, run string) (map[KeyHash]Key, error) {
 	found, err := s.breaker.Execute(func() (map[KeyHash]Key, error) {
-		found, err := s.lookup(ctx, hashes)
-		if err == nil && run != "" && toldByAnother(found, run) {
-			s.pool.Reset()
+		found, err := fromRun(s.pool, run, func() (found map[KeyHash]Key, by string, err error) {
 			found, err = s.lookup(ctx, hashes)
-		}
+			for _, k := range found {
+				return found, k.Run, err // one query is one server's
+			}
+			return found, run, err
+		})
 		return found, classify(err)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look up keys: %w", breakerError(err))
 	}
 	return found, nil
-}
-
-func toldByAnother(found map[KeyHash]Key, run string) bool {
-	for _, k := range found {
-		return k.Run != run // one query is one server's
-	}
-	return false
 }
 
 // Probe is Origin.Probe, for keys.
