@@ -15,7 +15,7 @@ func (s *Server) lookUp(x *exchange) failure {
 	bypass := asksForTheOrigin(x.asked.control)
 	hit := false
 	if !bypass {
-		if x.page, hit = s.cache.HitAgain(&x.client.spot, x.key, x.now); hit {
+		if x.page, hit = s.cache.Hit(&x.client.spot, x.key, x.now); hit {
 			x.client.leaveTrail(x.page.Page)
 		}
 		if s.timed {
