@@ -51,6 +51,9 @@ func open(t testing.TB, o Options) *Limiter {
 	return l
 }
 
+// Take is TakeAt by the limiter's own clock.
+func (l *Limiter) Take(key, workspace *Bucket) Decision { return l.take(l.now(), key, workspace) }
+
 // Level is how the bucket stands now.
 func (b *Bucket) Level() Level {
 	if b == nil || b.owner.clock == nil {
