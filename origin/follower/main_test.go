@@ -152,6 +152,9 @@ type running struct {
 	stop func() // and wait
 }
 
+// Following says whether the follower holds the slot.
+func (f *Follower) Following() bool { return f.following.Load() }
+
 func (w *world) follow() running {
 	w.Helper()
 	return w.followWith(w.url, w.log, uneasy)
