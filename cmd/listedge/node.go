@@ -120,23 +120,8 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, settings map[
 	}
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, Logger: logger, FailureMode: f.LimiterFailureMode})
 	pages, keys := origin.New(n.database), origin.NewKeyStore(n.database)
-	n.conditions = []condition{
-		{"pages are asked of Postgres", "Postgres is left alone for pages: it failed several times in a row", func() bool { return !pages.Stats().BreakerOpen }},
-		{"keys are asked of Postgres", "Postgres is left alone for keys: it failed several times in a row", func() bool { return !keys.BreakerOpen() }},
-		{"pages are asked of Redis", "Redis is left alone for pages: it failed several times in a row", func() bool { return !n.cache.Stats().RedisBreakerOpen }},
-		{"limits are kept in Redis", "limits are kept by this node alone: Redis failed several times in a row", func() bool {
-			state := n.limiter.Stats().Breaker
-			return state == "" || state == "closed"
-		}},
-	}
+	n.conditions = n.conditionsOf(pages, keys)
 	n.probes = []func(context.Context){n.cache.Probe, pages.Probe, keys.Probe}
-	for i, s := range pages.Stats().Standbys {
-		n.conditions = append(n.conditions,
-			condition{"pages are asked of the replica " + s.Host, "the replica " + s.Host + " is left alone: it failed several times in a row",
-				func() bool { return !pages.Stats().Standbys[i].BreakerOpen }},
-			condition{"the replica " + s.Host + " is a standby of the primary", "the replica " + s.Host + " is not used: it is no standby that streams from the primary, is on another timeline, or does not tell",
-				func() bool { return !pages.Stats().Standbys[i].IsForeign }})
-	}
 	if n.tracer, err = openTracer(ctx, logger); err != nil {
 		return nil, err
 	}
