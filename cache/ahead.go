@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -85,6 +86,27 @@ func (a *ahead) remember(h *holder, pair stream.Pair, p *Page, fill Fill) {
 	}
 	h.asked.Store(0)
 	h.since.Store(int64(time.Since(a.cache.start)))
+}
+
+// list adds a page to those to be read ahead, in place of what it had there.
+func (t *tracker) list(state *pairState, e hotEntry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	state.hot = slices.DeleteFunc(state.hot, func(o hotEntry) bool { return o.holder == e.holder || o.holder.Value() == nil })
+	if len(state.hot) == hotPages {
+		state.hot = slices.Delete(state.hot, 0, 1)
+	}
+	state.hot = append(state.hot, e)
+}
+
+// unlist takes it off.
+func (t *tracker) unlist(e hotEntry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	state := t.pairs.known[e.pair]
+	if state != nil {
+		state.hot = slices.DeleteFunc(state.hot, func(o hotEntry) bool { return o.queued == e.queued })
+	}
 }
 
 // changed is told of each change of a pair, under the tracker's lock.

@@ -16,16 +16,16 @@ func TestHitAllocatesNothing(t *testing.T) {
 	now := time.Now()
 	for what, f := range map[string]func(){
 		"hit": func() {
-			if _, ok := c.Hit(key, now); !ok {
+			if _, ok := c.hitOf(key, now); !ok {
 				t.Error("no hit")
 			}
 		},
 		"hit again": func() {
-			if _, ok := c.HitAgain(&spot, key, now); !ok {
+			if _, ok := c.Hit(&spot, key, now); !ok {
 				t.Error("no hit")
 			}
 		},
-		"miss": func() { c.Hit(missing, now) },
+		"miss": func() { c.hitOf(missing, now) },
 	} {
 		// Ristretto takes up its counts by the batch: less than one in an access.
 		if n := testing.AllocsPerRun(5_000, f); n != 0 {
@@ -51,7 +51,7 @@ func TestFollowedHitAllocatesNothing(t *testing.T) {
 	c.follow.done.Wait()
 	key, now := keyOf("q"), time.Now()
 	if n := testing.AllocsPerRun(5_000, func() {
-		if _, ok := c.Hit(key, now); !ok {
+		if _, ok := c.hitOf(key, now); !ok {
 			t.Error("no hit")
 		}
 	}); n != 0 {

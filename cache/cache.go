@@ -161,14 +161,9 @@ func (c *Cache) Close(ctx context.Context) error {
 	return err
 }
 
-// Hit returns the key's page if it is in memory and may be served at once. It
-// allocates nothing and does not keep key.
-func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
-	return c.hit(c.memory.get(key), now)
-}
-
-// HitAgain is Hit for a client that may ask for the page it asked for last.
-func (c *Cache) HitAgain(s *Spot, key []byte, now time.Time) (Result, bool) {
+// Hit returns the key's page if it is in memory and may be served at once. The
+// spot is the client's who asks. It allocates nothing and does not keep key.
+func (c *Cache) Hit(s *Spot, key []byte, now time.Time) (Result, bool) {
 	return c.hit(c.memory.again(s, key, now), now)
 }
 

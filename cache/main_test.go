@@ -5,12 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
-	"listedge/sandbox"
 	"listedge/sandbox/redistest"
-	"listedge/sandbox/sandboxtest"
 )
 
 func TestMain(m *testing.M) {
@@ -21,12 +18,7 @@ func TestMain(m *testing.M) {
 // patient is a limit for what is not about the limit.
 const patient = 10 * time.Second
 
-// startRedis starts a server and makes a client of it.
-func startRedis(t testing.TB) (*sandbox.Redis, *redis.Client) {
-	t.Helper()
-	server := sandboxtest.Redis(t)
-	return server, redistest.Client(t, server)
-}
+var startRedis = redistest.Start
 
 // open makes a cache that is closed before the test's other clean-ups. What is
 // not given is large or long; Redis may take its time.
@@ -47,6 +39,11 @@ func open(t testing.TB, o Options) *Cache {
 	}
 	t.Cleanup(func() { closeCache(t, c) })
 	return c
+}
+
+// hitOf is Hit of a client that has no spot.
+func (c *Cache) hitOf(key []byte, now time.Time) (Result, bool) {
+	return c.hit(c.memory.get(key), now)
 }
 
 func closeCache(t testing.TB, c *Cache) {

@@ -162,27 +162,6 @@ func (state *pairState) shown(p *Page) bool {
 	return true
 }
 
-// list adds a page to those to be read ahead, in place of what it had there.
-func (t *tracker) list(state *pairState, e hotEntry) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	state.hot = slices.DeleteFunc(state.hot, func(o hotEntry) bool { return o.holder == e.holder || o.holder.Value() == nil })
-	if len(state.hot) == hotPages {
-		state.hot = slices.Delete(state.hot, 0, 1)
-	}
-	state.hot = append(state.hot, e)
-}
-
-// unlist takes it off.
-func (t *tracker) unlist(e hotEntry) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	state := t.pairs.known[e.pair]
-	if state != nil {
-		state.hot = slices.DeleteFunc(state.hot, func(o hotEntry) bool { return o.queued == e.queued })
-	}
-}
-
 // View is how much of the database a page's statement saw: on the primary what
 // its snapshot sees, on a standby what had been replayed before the statement
 // began. The one is not told by an LSN, because commits become visible in

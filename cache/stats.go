@@ -37,6 +37,14 @@ func Refusals() (all []string) {
 	return all
 }
 
+// ResyncCauses are why a node begins anew: the keys of Stats.Resyncs.
+func ResyncCauses() (all []string) {
+	for c := range resyncCauses {
+		all = append(all, c.String())
+	}
+	return all
+}
+
 // Stats returns the counts since the start and the present state.
 func (c *Cache) Stats() Stats {
 	s := Stats{

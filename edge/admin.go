@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/http"
 	"net/http/pprof"
-	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -57,7 +56,7 @@ func (h *Health) look(ctx context.Context) Readiness {
 		cancel()
 		r.Checks[c.Name] = "ok"
 		if err != nil {
-			r.Checks[c.Name] = strings.Join(strings.Fields(err.Error()), " ")
+			r.Checks[c.Name] = oneLine(err.Error())
 			passed = passed && !c.Needed
 		}
 	}

@@ -19,8 +19,8 @@ import (
 //	           WriteTo (not for HEAD and 304) ─────────────────► the body is wanted
 //	           Close ──────────────────────────────► head, lines, body: one write
 //
-// That takes 1 µs off a hit, and as much again off one of 20 kB. An answer belongs to its connection; its pieces must stay
-// as they are until Close.
+// That takes 1 µs off a hit, and as much again off one of 20 kB. An answer
+// belongs to its connection; its pieces must stay as they are until Close.
 type answer struct {
 	conn    *conn
 	status  int

@@ -3,8 +3,11 @@ package edge
 import (
 	"context"
 	"errors"
+	"net"
 	"sync/atomic"
 	"time"
+
+	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
 	"listedge/origin"
@@ -74,4 +77,19 @@ func lookUpProblem(err error) *problem {
 		return originAway
 	}
 	return internalError
+}
+
+// unreadableProblem tells what fasthttp's error is to the client.
+func unreadableProblem(err error) *problem {
+	var small *fasthttp.ErrSmallBuffer
+	var network net.Error
+	switch {
+	case errors.As(err, &small):
+		return headTooLarge
+	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		return bodyTooLarge
+	case errors.As(err, &network) && network.Timeout():
+		return tooSlow
+	}
+	return badRequest
 }

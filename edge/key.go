@@ -3,122 +3,13 @@ package edge
 import (
 	"context"
 	"errors"
-	"math"
-	"strconv"
-	"sync/atomic"
 	"time"
-	"unique"
 
 	"github.com/google/uuid"
 
-	"listedge/cache"
-	"listedge/limiter"
 	"listedge/origin"
-	"listedge/prefetch"
 	"listedge/stream"
 )
-
-// client is what a node makes of a key, once, and finds again on each of its
-// requests: the buckets it spends from and the part of its headers that never
-// changes.
-type client struct {
-	bucket          *limiter.Bucket
-	workspaceBucket *limiter.Bucket // nil = none
-	limit           int64           // burst of the key
-	workspaceLimit  int64
-	policy          unique.Handle[string] // RateLimit-Policy, which most keys share
-	broken          error                 // its limit cannot be enforced, so nothing is served
-
-	shown atomic.Pointer[shown]
-	spot  cache.Spot     // of its last page
-	trail prefetch.Trail // of its last hit
-}
-
-// prefetch has fetched what a request of the client reads, if it asks for the
-// same page as the last one.
-func (c *client) prefetch() {
-	c.bucket.Prefetch()
-	c.spot.Prefetch()
-	c.trail.Follow()
-}
-
-// leaveTrail is for the next request to follow.
-func (c *client) leaveTrail(hit *cache.Page) {
-	page, pair, body := hit.Places()
-	c.trail.Leave([...]uintptr{page, pair, body, c.bucket.Place()})
-}
-
-func policyOf(l origin.Limit) (limiter.Policy, error) {
-	p, err := limiter.NewPolicy(l.Rate, l.Burst)
-	p.Version = l.Version
-	return p, err
-}
-
-// sharedBucket is a workspace's, which all its keys spend from.
-type sharedBucket struct {
-	limit  origin.Limit
-	bucket *limiter.Bucket
-}
-
-// workspaceBucket returns the workspace's one bucket, under its present limit.
-func (s *Server) workspaceBucket(workspace uuid.UUID, l origin.Limit) (*limiter.Bucket, error) {
-	shared, ok := s.workspaces.Load(workspace)
-	if ok && shared.(sharedBucket).limit == l {
-		return shared.(sharedBucket).bucket, nil
-	}
-	policy, err := policyOf(l)
-	if err != nil {
-		return nil, err
-	}
-	if !ok {
-		b := s.limiter.Bucket(limiter.WorkspaceBucket(workspace.String()), policy)
-		shared, ok = s.workspaces.LoadOrStore(workspace, sharedBucket{l, b})
-		if !ok {
-			return b, nil
-		}
-	}
-	b := shared.(sharedBucket).bucket // another key of the workspace made it
-	b.SetPolicy(policy)
-	s.workspaces.Store(workspace, sharedBucket{l, b})
-	return b, nil
-}
-
-// makeClient makes a client of a key, or of a key that has changed: then its
-// bucket goes on, under the new limit.
-func (s *Server) makeClient(k origin.Key, before, c *client) {
-	c.limit, c.workspaceLimit = k.Limit.Burst, k.WorkspaceLimit.Burst
-	if before != nil {
-		before.spot.Clear()
-	}
-	policy, err := policyOf(k.Limit)
-	if err != nil {
-		c.broken = err
-		return
-	}
-	if before != nil && before.bucket != nil {
-		c.bucket = before.bucket
-		c.bucket.SetPolicy(policy)
-	} else {
-		c.bucket = s.limiter.Bucket(limiter.KeyBucket(k.Workspace.String(), k.ID.String()), policy)
-	}
-	lines := appendPolicy(nil, "key", k.Limit)
-	if k.WorkspaceLimit.Set {
-		c.workspaceBucket, c.broken = s.workspaceBucket(k.Workspace, k.WorkspaceLimit)
-		lines = appendPolicy(append(lines, ", "...), "workspace", k.WorkspaceLimit)
-	}
-	c.policy = unique.Make(string(lines))
-}
-
-// appendPolicy renders one item of RateLimit-Policy: q tokens in a window of
-// the w seconds in which an empty bucket fills. Rate 0 never does.
-func appendPolicy(dst []byte, name string, l origin.Limit) []byte {
-	dst = append(append(append(dst, '"'), name...), `";q=`...)
-	if l.Rate == 0 {
-		return append(dst, '0')
-	}
-	dst = strconv.AppendInt(dst, l.Burst, 10)
-	return strconv.AppendInt(append(dst, ";w="...), int64(math.Ceil(float64(l.Burst)/l.Rate)), 10)
-}
 
 // loadTimeout bounds how long a request waits to learn whether its key exists.
 const loadTimeout = 1500 * time.Millisecond

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/valyala/fasthttp"
+
 	"listedge/metrics"
 )
 
@@ -45,7 +47,8 @@ func (l *boundedListener) refuse(c net.Conn) {
 	}()
 	defer c.Close()
 	body := problemBody(nil, tooManyConns, nil, id)
-	answer := "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n" +
+	answer := "HTTP/1.1 " + strconv.Itoa(tooManyConns.status) + " " + fasthttp.StatusMessage(tooManyConns.status) +
+		"\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n" +
 		"Connection: close\r\nRetry-After: " + strconv.Itoa(retrySoon) + "\r\nX-Request-Id: " + string(id) +
 		"\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))

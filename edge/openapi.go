@@ -54,9 +54,6 @@ var openAPI = sync.OnceValue(func() reference {
 	return reference{compact.Bytes(), cache.TagOf(compact.Bytes())}
 })
 
-// OpenAPI returns the document that describes the API, as it is served.
-func OpenAPI() []byte { return bytes.Clone(openAPI().body) }
-
 // serveOpenAPI answers GET and HEAD of /openapi.json.
 func serveOpenAPI(ctx *fasthttp.RequestCtx) {
 	doc := openAPI()

@@ -4,11 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
-	"net"
 	"strconv"
-	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -61,37 +58,4 @@ func problemBody(dst []byte, p *problem, d details, id []byte) []byte {
 		panic("BUG: " + err.Error()) // strings always encode
 	}
 	return append(dst, bytes.TrimSuffix(out.Bytes(), []byte{'\n'})...)
-}
-
-// unreadableProblem tells what fasthttp's error is to the client.
-func unreadableProblem(err error) *problem {
-	var small *fasthttp.ErrSmallBuffer
-	var network net.Error
-	switch {
-	case errors.As(err, &small):
-		return headTooLarge
-	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		return bodyTooLarge
-	case errors.As(err, &network) && network.Timeout():
-		return tooSlow
-	}
-	return badRequest
-}
-
-// record tells metrics, journal and, at debug level, the log of an answer.
-func (s *Server) record(x *exchange) {
-	status, took := x.status(), time.Since(x.began)
-	x.now = x.began.Add(took)
-	x.conn.counts.Answered(x.route, x.outcome, status, took)
-	if s.tracer != nil {
-		s.trace(x, status, took)
-	}
-	if k := x.kind(status, took); k != forgotten {
-		s.remember(x, k, status, took)
-	}
-	if s.logger.Enabled(context.Background(), slog.LevelDebug) {
-		s.logger.LogAttrs(context.Background(), slog.LevelDebug, "answered",
-			slog.String("requestId", string(x.id)), slog.String("route", x.route.String()),
-			slog.Int("status", status), slog.String("outcome", x.outcome.String()))
-	}
 }

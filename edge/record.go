@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"encoding/json"
 	"net/http"
 	"slices"
 	"time"
@@ -70,7 +69,7 @@ type TimesRecord struct {
 }
 
 func (e *entry) record() Record {
-	flight := (&exchange{page: e.page}).flight()
+	flight := flightOf(&e.page)
 	r := Record{
 		RequestID: string(e.id[:e.idSize]), Time: e.began.UTC().Round(0), Route: e.route.String(), Status: e.status, Outcome: e.outcome.String(),
 		Took: TimesRecord{
@@ -129,10 +128,9 @@ func (s *Server) Records(id string) []Record {
 // Records, 404 where it is empty.
 func (s *Server) Explain(w http.ResponseWriter, r *http.Request) {
 	records := s.Records(r.URL.Query().Get("request-id"))
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
+	status := http.StatusOK
 	if len(records) == 0 {
-		w.WriteHeader(http.StatusNotFound)
+		status = http.StatusNotFound
 	}
-	_ = json.NewEncoder(w).Encode(records)
+	tell(w, status, records)
 }

@@ -28,28 +28,48 @@ var (
 	}
 )
 
+// blame tells what is wrong with a parameter, unless that has been told already.
+func (d *details) blame(name, why string) {
+	if *d == nil {
+		*d = details{}
+	}
+	if _, told := (*d)[name]; !told {
+		(*d)[name] = why
+	}
+}
+
 // parameter is one of a request's parameters, decoded; given at most once.
 type parameter struct {
 	value []byte
 	given bool
 }
 
-// parseQuery reads the query string into q, whose collection is set, strictly:
-// an integration that mistypes a filter must not be sent everything. All that
-// is wrong is told at once. scratch is for decoding; q keeps none of the bytes
-// it is given. The reference is the table in the API's contract.
-func parseQuery(q *origin.Query, query, scratch []byte) details {
-	var wrong details
-	blame := func(name, why string) {
-		if wrong == nil {
-			wrong = details{}
-		}
-		if _, told := wrong[name]; !told {
-			wrong[name] = why
+// parameters are all that a request can have.
+type parameters struct{ search, cursor, limit, sort, stock, typ parameter }
+
+// named is the collection's parameter of that name; nil = it has none.
+func (p *parameters) named(name []byte, c origin.Collection) *parameter {
+	switch string(name) {
+	case "search":
+		return &p.search
+	case "cursor":
+		return &p.cursor
+	case "limit":
+		return &p.limit
+	case "sort":
+		return &p.sort
+	case "type":
+		return &p.typ
+	case "stock":
+		if c == origin.Items {
+			return &p.stock
 		}
 	}
+	return nil
+}
 
-	var search, cursor, limit, sort, stock, typ parameter
+// read takes the query string apart. A value that cannot be decoded is left out.
+func (p *parameters) read(query, scratch []byte, c origin.Collection, wrong *details) {
 	for len(query) > 0 {
 		var pair []byte
 		pair, query, _ = bytes.Cut(query, []byte{'&'})
@@ -61,73 +81,64 @@ func parseQuery(q *origin.Query, query, scratch []byte) details {
 		var nameOK, valueOK bool
 		name, scratch, nameOK = unescape(rawName, scratch)
 		value, scratch, valueOK = unescape(rawValue, scratch)
-		var p *parameter
-		switch string(name) {
-		case "search":
-			p = &search
-		case "cursor":
-			p = &cursor
-		case "limit":
-			p = &limit
-		case "sort":
-			p = &sort
-		case "type":
-			p = &typ
-		case "stock":
-			if q.Collection == origin.Items {
-				p = &stock
-			}
-		}
-		switch {
+		switch one := p.named(name, c); {
 		case !nameOK:
-			blame(strings.ToValidUTF8(strings.ReplaceAll(string(rawName), "\x00", "%00"), "\uFFFD"), "is not a parameter's name")
-		case p == nil:
-			blame(string(name), "is not a parameter of this collection")
-		case p.given:
-			blame(string(name), "is given twice")
+			wrong.blame(strings.ToValidUTF8(strings.ReplaceAll(string(rawName), "\x00", "%00"), "\uFFFD"), "is not a parameter's name")
+		case one == nil:
+			wrong.blame(string(name), "is not a parameter of this collection")
+		case one.given:
+			wrong.blame(string(name), "is given twice")
 		case !valueOK:
-			blame(string(name), "is not percent-encoded UTF-8 without NUL")
-			p.given = true
+			wrong.blame(string(name), "is not percent-encoded UTF-8 without NUL")
+			one.given = true
 		default:
-			p.value, p.given = value, true
+			one.value, one.given = value, true
 		}
 	}
+}
 
+// parseQuery reads the query string into q, whose collection is set, strictly:
+// an integration that mistypes a filter must not be sent everything. All that
+// is wrong is told at once. scratch is for decoding; q keeps none of the bytes
+// it is given. The reference is openapi.json.
+func parseQuery(q *origin.Query, query, scratch []byte) (wrong details) {
+	var p parameters
+	p.read(query, scratch, q.Collection, &wrong)
 	q.Limit = defaultLimit
-	if limit.given && wrong["limit"] == "" {
+	if p.limit.given && wrong["limit"] == "" {
 		var ok bool
-		if q.Limit, ok = parseLimit(limit.value); !ok {
-			blame("limit", "must be an integer from 1 to 100")
+		if q.Limit, ok = parseLimit(p.limit.value); !ok {
+			wrong.blame("limit", "must be an integer from 1 to 100")
 		}
 	}
-	if sort.given && wrong["sort"] == "" {
+	if p.sort.given && wrong["sort"] == "" {
 		var ok bool
-		if q.Sort, ok = sorts[string(sort.value)]; !ok {
-			blame("sort", "must be createdAt or name")
+		if q.Sort, ok = sorts[string(p.sort.value)]; !ok {
+			wrong.blame("sort", "must be createdAt or name")
 		}
 	}
-	if stock.given && wrong["stock"] == "" {
+	if p.stock.given && wrong["stock"] == "" {
 		var ok bool
-		if q.Stock, ok = stocks[string(stock.value)]; !ok {
-			blame("stock", "must be all, tracked or low")
+		if q.Stock, ok = stocks[string(p.stock.value)]; !ok {
+			wrong.blame("stock", "must be all, tracked or low")
 		}
 	}
-	if typ.given && wrong["type"] == "" {
+	if p.typ.given && wrong["type"] == "" {
 		var ok bool
-		if q.Type, ok = types[q.Collection][string(typ.value)]; !ok {
-			blame("type", [...]string{origin.Items: "must be all, goods or services", origin.Contacts: "must be all, customer or supplier"}[q.Collection])
+		if q.Type, ok = types[q.Collection][string(p.typ.value)]; !ok {
+			wrong.blame("type", [...]string{origin.Items: "must be all, goods or services", origin.Contacts: "must be all, customer or supplier"}[q.Collection])
 		}
 	}
-	if search.given && wrong["search"] == "" {
-		if term := bytes.TrimFunc(search.value, unicode.IsSpace); utf8.RuneCount(term) > maxSearch {
-			blame("search", "must have at most 120 characters")
+	if p.search.given && wrong["search"] == "" {
+		if term := bytes.TrimFunc(p.search.value, unicode.IsSpace); utf8.RuneCount(term) > maxSearch {
+			wrong.blame("search", "must have at most 120 characters")
 		} else {
 			q.Search = string(term)
 		}
 	}
-	if cursor.given && wrong["cursor"] == "" {
-		if why := parseCursor(q, cursor.value, wrong == nil); why != "" {
-			blame("cursor", why)
+	if p.cursor.given && wrong["cursor"] == "" {
+		if why := parseCursor(q, p.cursor.value, wrong == nil); why != "" {
+			wrong.blame("cursor", why)
 		}
 	}
 	return wrong

@@ -4,7 +4,8 @@
 //	request ──► identify ► route ► authenticate ► limit ► parse ► look up ► write ──► page
 //	               └────────────┴─────────┴─────────┴───────┴────────┴──► problem ──► error
 //
-// The pipeline is handler.go; what each step does is in the file of its name.
+// The pipeline is handler.go; the longer steps are in files of their own: key.go,
+// limits.go, request.go, lookup.go and page.go. errors.go says what goes wrong.
 package edge
 
 import (

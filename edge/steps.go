@@ -29,10 +29,26 @@ func (x *exchange) passed(s step) {
 	span.Took, x.now = now.Sub(span.Began), now
 }
 
-// flight is when the parts of the flight were that the exchange waited for.
-func (x *exchange) flight() cache.Times {
-	if x.page.Times == nil {
+// flightOf is when the parts of the flight were that was waited for, if any was.
+func flightOf(page *cache.Result) cache.Times {
+	if page.Times == nil {
 		return cache.Times{}
 	}
-	return *x.page.Times
+	return *page.Times
+}
+
+// timing is when a part of an exchange was, as others are told.
+type timing struct {
+	name   string
+	span   cache.Span
+	within int // index of the one that it is a part of; -1 = none
+}
+
+// timings are those of all parts that are timed, taken or not.
+func (x *exchange) timings() [6]timing {
+	flight := flightOf(&x.page)
+	return [...]timing{
+		{"key", x.steps[stepKey], -1}, {"limit", x.steps[stepLimit], -1}, {"memory", x.steps[stepMemory], -1},
+		{"redis", flight.Redis, -1}, {"fill", flight.Fill, -1}, {"query", flight.Query, 4},
+	}
 }

@@ -3,8 +3,6 @@ package edge
 import (
 	"strconv"
 	"time"
-
-	"listedge/cache"
 )
 
 // addTiming tells, where that is on, how long the parts of the exchange took:
@@ -13,15 +11,8 @@ func (s *Server) addTiming(a *answer, x *exchange) {
 	if !s.serverTiming {
 		return
 	}
-	flight := x.flight()
 	begin := "Server-Timing: "
-	for _, part := range []struct {
-		name string
-		span cache.Span
-	}{
-		{"key", x.steps[stepKey]}, {"limit", x.steps[stepLimit]}, {"memory", x.steps[stepMemory]},
-		{"redis", flight.Redis}, {"fill", flight.Fill}, {"query", flight.Query},
-	} {
+	for _, part := range x.timings() {
 		if part.span.Began.IsZero() {
 			continue
 		}

@@ -15,15 +15,9 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 	if r == nil {
 		return
 	}
-	flight := x.flight()
 	r.Took, r.Status = took, status
-	r.Steps = []tracing.Step{
-		{Name: "key", Began: x.steps[stepKey].Began, Took: x.steps[stepKey].Took, Within: -1},
-		{Name: "limit", Began: x.steps[stepLimit].Began, Took: x.steps[stepLimit].Took, Within: -1},
-		{Name: "memory", Began: x.steps[stepMemory].Began, Took: x.steps[stepMemory].Took, Within: -1},
-		{Name: "redis", Began: flight.Redis.Began, Took: flight.Redis.Took, Within: -1},
-		{Name: "fill", Began: flight.Fill.Began, Took: flight.Fill.Took, Within: -1},
-		{Name: "query", Began: flight.Query.Began, Took: flight.Query.Took, Within: 4},
+	for _, part := range x.timings() {
+		r.Steps = append(r.Steps, tracing.Step{Name: part.name, Began: part.span.Began, Took: part.span.Took, Within: part.within})
 	}
 	r.Attributes = append(r.Attributes, tracing.Text("http.route", x.route.String()),
 		tracing.Text("listedge.request_id", string(x.id)), tracing.Text("listedge.outcome", x.outcome.String()))

@@ -104,18 +104,19 @@ func (c *cluster) answers() error {
 func (c *cluster) rehome(d *dispatcher) (probe string) {
 	c.moved()
 	for _, b := range d.watched() {
+		near := "rl:{" + hashTag(b.key) + "}:probe"
 		ctx, cancel := context.WithTimeout(context.Background(), flightTimeout)
 		home, err := c.find(ctx, b.key)
 		cancel()
 		if err != nil { // nobody knows who has what: better luck next time
-			return "rl:{" + hashTag(b.key) + "}:probe"
+			return near
 		}
 		if home != d && b.lease.wanted.CompareAndSwap(false, true) {
 			d.give(b, home)
 			continue
 		}
 		if probe == "" {
-			probe = "rl:{" + hashTag(b.key) + "}:probe"
+			probe = near
 		}
 	}
 	return probe

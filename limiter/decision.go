@@ -2,7 +2,7 @@ package limiter
 
 import "time"
 
-// Decision is the answer to one Take. (Four fields travel in registers.)
+// Decision is the answer to one TakeAt. (Four fields travel in registers.)
 type Decision struct {
 	Allowed    bool
 	Refused    Which         // the bucket that refused; of two, the one with the longer wait

@@ -89,7 +89,7 @@ func (b *Bucket) sharesShardWith(c *Bucket) bool {
 // Policy in force at this node.
 func (b *Bucket) Policy() Policy { return *b.policy.Load() }
 
-// SetPolicy puts another policy in force from the next Take on: what the node
+// SetPolicy puts another policy in force from the next TakeAt on: what the node
 // holds goes back under the old one first. The bucket keeps its filled share.
 func (b *Bucket) SetPolicy(p Policy) {
 	b.put(&p)

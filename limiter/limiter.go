@@ -9,7 +9,7 @@
 // alone, by its part of what it last saw, and tells Redis what it spent once
 // Redis is back.
 //
-//	Take ── lease ─┬─ a token ────────────────────────────> admitted (ns, no lock)
+//	TakeAt: lease ─┬─ a token ────────────────────────────> admitted (ns, no lock)
 //	               ├─ deny cache ─────────────────────────> refused
 //	               └─ empty ── queue ── dispatcher ═══════> Redis (script), one
 //	                             │       one per Redis node  pipeline a moment
@@ -112,7 +112,7 @@ type Options struct {
 	FailureMode FailureMode
 	NodeID      string // of this node among the fleet's; empty = made up
 
-	Budget     time.Duration    // the longest a Take waits for Redis; 0 = DefaultBudget
+	Budget     time.Duration    // the longest a TakeAt waits for Redis; 0 = DefaultBudget
 	MaxBuckets int              // bound of the in-process store; 0 = about a million
 	Clock      func() time.Time // of this node; nil = time.Now (Redis goes by its own)
 	Logger     *slog.Logger     // nil = silent
@@ -294,7 +294,7 @@ func (l *Limiter) visit(b *Bucket, now, mine int64) verdict {
 	}
 }
 
-// Return gives the tokens of a Take back, for a request that turned out to cost
+// Return gives the tokens of a TakeAt back, for a request that turned out to cost
 // nothing. It never waits for Redis and never fills a bucket above its burst.
 func (l *Limiter) Return(key, workspace *Bucket) {
 	if workspace == key {
@@ -324,7 +324,7 @@ func (l *Limiter) refund(b *Bucket, now int64, alone bool) {
 
 // Close waits for the visits under way, gives back what this node holds, sends
 // what it owes, and ends the limiter's goroutines. Where ctx ends first they
-// end by their own timeouts. A Take after Close is decided by this node alone.
+// end by their own timeouts. A TakeAt after Close is decided by this node alone.
 func (l *Limiter) Close(ctx context.Context) error {
 	again := l.closed.Swap(true)
 	ended := make(chan struct{})

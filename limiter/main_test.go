@@ -6,12 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
-	"listedge/sandbox"
 	"listedge/sandbox/redistest"
-	"listedge/sandbox/sandboxtest"
 )
 
 func TestMain(m *testing.M) {
@@ -31,11 +28,7 @@ func splitAddr(t testing.TB, address string) (host, port string) {
 	return host, port
 }
 
-func startRedis(t testing.TB) (*sandbox.Redis, *redis.Client) {
-	t.Helper()
-	server := sandboxtest.Redis(t)
-	return server, redistest.Client(t, server)
-}
+var startRedis = redistest.Start
 
 // open makes a limiter that is closed before the test's other clean-ups.
 func open(t testing.TB, o Options) *Limiter {
@@ -50,6 +43,9 @@ func open(t testing.TB, o Options) *Limiter {
 	})
 	return l
 }
+
+// Take is TakeAt by the limiter's own clock.
+func (l *Limiter) Take(key, workspace *Bucket) Decision { return l.take(l.now(), key, workspace) }
 
 // Level is how the bucket stands now.
 func (b *Bucket) Level() Level {

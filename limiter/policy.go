@@ -81,14 +81,6 @@ func NewPolicy(rate float64, burst int64) (Policy, error) {
 	return policy, nil
 }
 
-// Window is the time an empty bucket takes to fill, 0 for a blocked one.
-func (p Policy) Window() time.Duration {
-	if p.r == 0 {
-		return 0
-	}
-	return micros(ceilDiv(p.units(), p.r))
-}
-
 // units of a full bucket.
 func (p Policy) units() int64 { return p.Burst * p.p }
 

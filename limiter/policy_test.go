@@ -6,7 +6,6 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"testing"
-	"time"
 )
 
 func TestPolicyCompilesToTheRationalMeant(t *testing.T) {
@@ -34,12 +33,6 @@ func TestPolicyCompilesToTheRationalMeant(t *testing.T) {
 		if p.Rate != c.rate || p.Burst != c.burst {
 			t.Errorf("NewPolicy(%v, %d) keeps %v, %d", c.rate, c.burst, p.Rate, p.Burst)
 		}
-	}
-	if w := policy(t, 5/sixty, 5).Window(); w != time.Minute {
-		t.Errorf("window of 5 a minute is %v", w)
-	}
-	if w := policy(t, 0, 5).Window(); w != 0 {
-		t.Errorf("window of a blocked bucket is %v", w)
 	}
 }
 

@@ -2,12 +2,10 @@ package limiter
 
 import "time"
 
-// Take takes one token from each bucket that is not nil, or none from any.
-// A nil bucket is unlimited. It never waits longer than the budget.
-func (l *Limiter) Take(key, workspace *Bucket) Decision { return l.take(l.now(), key, workspace) }
-
-// TakeAt is Take for a caller that has read the clock, at most a tenth of a
-// second ago: reading it again costs more than the decision.
+// TakeAt takes one token from each bucket that is not nil, or none from any.
+// A nil bucket is unlimited. It never waits longer than the budget. now was read
+// by the caller, at most a tenth of a second ago: reading the clock once more
+// costs more than the decision.
 func (l *Limiter) TakeAt(now time.Time, key, workspace *Bucket) Decision {
 	return l.take(l.since(now), key, workspace)
 }

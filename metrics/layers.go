@@ -127,7 +127,7 @@ func cacheLayer(from Sources) prometheus.Collector {
 	l.info("freshness_epoch_info", "The epoch of the log of changes that this node follows.", "epoch", func(s cache.Stats) string { return s.Epoch })
 	l.counter("freshness_entries_total", "Entries of the log of changes applied.", func(s cache.Stats) uint64 { return s.Applied })
 	l.gauge("freshness_pairs", "Parts of collections whose changes are remembered.", func(s cache.Stats) float64 { return float64(s.Pairs) })
-	for _, cause := range []string{"join", "epoch", "gap", "undecodable"} {
+	for _, cause := range cache.ResyncCauses() {
 		l.labelled("freshness_resyncs_total", "Times this node began anew with the log of changes, by cause.", []string{"cause"}, []string{cause},
 			func(s cache.Stats) uint64 { return s.Resyncs[cause] })
 	}

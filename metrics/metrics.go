@@ -1,7 +1,7 @@
 // Package metrics gives every number of the service its name, its help text
-// and its labels. What happens per request is recorded here by edge,
-// in plain counters; what the layers count for themselves is
-// collected from their Stats when Prometheus asks.
+// and its labels. What happens per request is recorded here by edge, in plain
+// counters; what the layers count for themselves is collected from their Stats
+// when Prometheus asks.
 //
 // Labels have fixed, small sets of values: never a workspace, a key or a path.
 package metrics

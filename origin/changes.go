@@ -2,7 +2,6 @@ package origin
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,23 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
-
-// publicationSQL makes the publication, or adds to it what it lacks. Column
-// lists came with Postgres 15; without them whole rows are sent.
-//
-//go:embed publication.sql
-var publicationSQL string
-
-const eventTriggersSQL = `DO $$
-BEGIN
-	PERFORM pg_advisory_xact_lock(7235116); -- several nodes may migrate at once
-	IF NOT EXISTS (SELECT FROM pg_event_trigger WHERE evtname = 'listedge_ddl') THEN
-		CREATE EVENT TRIGGER listedge_ddl ON ddl_command_end EXECUTE FUNCTION listedge_on_ddl();
-	END IF;
-	IF NOT EXISTS (SELECT FROM pg_event_trigger WHERE evtname = 'listedge_drop') THEN
-		CREATE EVENT TRIGGER listedge_drop ON sql_drop EXECUTE FUNCTION listedge_on_ddl();
-	END IF;
-END $$`
 
 // Lack is something that nodes follow changes by and that could not be made.
 type Lack struct {

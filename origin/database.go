@@ -19,13 +19,13 @@ import (
 type DatabaseOptions struct {
 	URL          string
 	Replicas     []string      // URLs of hot standbys, which pages are read from where they are fresh enough
-	Connections  int           // for pages, to each server; keys have keyConnections of their own
+	Connections  int           // for pages, to each server; keys have KeyConnections of their own
 	QueryTimeout time.Duration // statement_timeout of a page
 }
 
-// keyConnections are apart from those of pages, so that a storm of misses
+// KeyConnections are apart from those of pages, so that a storm of misses
 // never keeps a key from being looked up.
-const keyConnections = 2
+const KeyConnections = 2
 
 const (
 	connectTimeout = 2 * time.Second
@@ -48,7 +48,7 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 	if err != nil {
 		return nil, err
 	}
-	keys, err := openPool(ctx, o.URL, pgconn.ValidateConnectTargetSessionAttrsPrimary, keyConnections, keyTimeout)
+	keys, err := openPool(ctx, o.URL, pgconn.ValidateConnectTargetSessionAttrsPrimary, KeyConnections, keyTimeout)
 	if err != nil {
 		pages.Close()
 		return nil, err

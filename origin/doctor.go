@@ -34,10 +34,6 @@ type DoctorOptions struct {
 	Connections int    // that one node uses at most
 }
 
-// KeyConnections and one for the follower are what a node uses beside those
-// for pages.
-const KeyConnections = keyConnections
-
 // facts are what the server says of itself, in one row.
 type facts struct {
 	Version                                                     int
@@ -50,34 +46,11 @@ type facts struct {
 	Retained                                                    int64
 }
 
-const factsSQL = `
-WITH me AS (SELECT * FROM pg_roles WHERE rolname = current_user),
-slot AS (SELECT * FROM pg_replication_slots WHERE slot_name = $1 || (SELECT oid FROM pg_database WHERE datname = current_database()) || $2)
-SELECT current_setting('server_version_num')::int AS version, current_setting('server_version') AS version_text,
-	current_setting('wal_level') AS wal_level, pg_encoding_to_char(d.encoding) AS encoding,
-	current_setting('synchronous_standby_names') AS standbys, current_setting('max_slot_wal_keep_size') AS keep_size,
-	coalesce((SELECT wal_status FROM slot), '') AS status, pg_is_in_recovery() AS standby,
-	me.rolsuper AS superuser, me.rolsuper OR me.rolreplication AS replication,
-	pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS stats,
-	coalesce((SELECT bool_and(pg_has_role(current_user, relowner, 'USAGE')) FROM pg_class WHERE oid IN (to_regclass('items'), to_regclass('contacts'), to_regclass('api_keys'), to_regclass('workspaces'))), false) AS owner,
-	EXISTS (SELECT FROM slot WHERE active) AS active, coalesce((SELECT wal_status = 'lost' FROM slot), false) AS lost,
-	EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm') AS trigram, EXISTS (SELECT FROM pg_extension WHERE extname = 'btree_gin') AS gin,
-	EXISTS (SELECT FROM pg_collation WHERE collname = 'und-x-icu') AS icu,
-	EXISTS (SELECT FROM pg_collation WHERE collname IN ('und-x-icu', 'name_order') AND collversion <> pg_collation_actual_version(oid)) AS other_icu,
-	EXISTS (SELECT FROM slot) AS slot,
-	current_setting('max_replication_slots')::int AS slots, (SELECT count(*) FROM pg_replication_slots)::int AS slots_used,
-	current_setting('max_wal_senders')::int AS senders, (SELECT count(*) FROM pg_stat_replication)::int AS senders_used,
-	current_setting('max_connections')::int AS connections,
-	(SELECT sum(numbackends) FROM pg_stat_database)::int AS used,
-	(SELECT count(*) FROM pg_event_trigger WHERE evtname IN ('listedge_ddl', 'listedge_drop') AND evtenabled IN ('O', 'A'))::int AS triggers,
-	coalesce((SELECT greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0) FROM slot), 0)::bigint AS retained
-FROM pg_database d, me WHERE d.datname = current_database()`
-
 // Diagnose looks at the server. That it cannot be reached is a finding, too.
 func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	conn, err := connectAdmin(ctx, url)
 	if err != nil {
-		return []Finding{{"postgres", Fail, oneLine(err), "check --database-url, the server and pg_hba.conf"}}
+		return []Finding{{"postgres", Fail, err.Error(), "check --database-url, the server and pg_hba.conf"}}
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	ctx, cancel := context.WithTimeout(ctx, 4*pingTimeout)

@@ -4,15 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
-
-// primarySQL names a primary, its timeline and where its WAL ends.
-const primarySQL = `
-SELECT system_identifier || '/' || ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int, (pg_current_wal_lsn() - '0/0')::int8
-FROM pg_control_system()`
 
 // muchLag, in bytes of WAL, is what a replica should not be behind by.
 const muchLag = 64 << 20
@@ -23,7 +17,7 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 	say := func(level Level, text, do string) Finding { return Finding{"replica", level, text, do} }
 	conn, err := connectAdmin(ctx, url)
 	if err != nil {
-		return say(Warn, oneLine(err)+"; pages are asked of the primary", "check --replica-url, the server and pg_hba.conf")
+		return say(Warn, err.Error()+"; pages are asked of the primary", "check --replica-url, the server and pg_hba.conf")
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	ctx, cancel := context.WithTimeout(ctx, 4*pingTimeout)
@@ -31,7 +25,7 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 	where := fmt.Sprintf("%s:%d ", conn.Config().Host, conn.Config().Port)
 	var here, there Replayed
 	var standby, stats bool
-	err = conn.QueryRow(ctx, `SELECT pg_is_in_recovery(), pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`).Scan(&standby, &stats)
+	err = conn.QueryRow(ctx, replicaFactsSQL).Scan(&standby, &stats)
 	if err == nil {
 		err = scanReplayed(conn.QueryRow(ctx, replayedSQL), &here)
 	}
@@ -45,7 +39,7 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 		return say(Warn, where+"receives WAL from nobody at the moment; it is not used", "see its log and primary_conninfo")
 	}
 	if err != nil {
-		return say(Warn, where+oneLine(err), "let this user read the control functions")
+		return say(Warn, where+err.Error(), "let this user read the control functions")
 	}
 	primary, err := connectAdmin(ctx, primaryURL)
 	if err == nil {
@@ -55,7 +49,7 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 	lag := int64(there.LSN - here.LSN)
 	switch {
 	case err != nil:
-		return say(Warn, where+"cannot be compared with the primary: "+oneLine(err), "mend the primary first")
+		return say(Warn, where+"cannot be compared with the primary: "+err.Error(), "mend the primary first")
 	case here.Server != there.Server:
 		return say(Warn, where+"follows "+here.Server+", and the primary is "+there.Server+"; it is not used", "let it follow the primary")
 	case lag > muchLag:
@@ -70,5 +64,3 @@ func scanReplayed(row pgx.Row, r *Replayed) error {
 	r.LSN = uint64(lsn)
 	return err
 }
-
-func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

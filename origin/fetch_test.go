@@ -189,7 +189,7 @@ func TestCancelledFetchesLeakNoConnections(t *testing.T) {
 		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge'").Scan(&sessions); err != nil {
 			t.Fatal(err)
 		}
-		return sessions <= 4+keyConnections
+		return sessions <= 4+KeyConnections
 	})
 }
 

@@ -22,10 +22,11 @@ const never = math.MinInt64 / 2
 // Who tells promises (stream.KeyChanges does): when until is proven, each
 // change that became visible between since and until, on the server that was
 // started at run, has been told at a moment when it was visible. (What another
-// server said, an old primary that lives on, is right as of when it did.) So let a key be looked up after since, and let a change
-// become visible after that look-up and until until. It was told after the
-// look-up had begun, which leaves the key doubtful; or it was told so to the
-// look-up under way, whose answer is then (before).
+// server said, an old primary that lives on, is right as of when it did.) So let
+// a key be looked up after since, and let a change become visible after that
+// look-up and until until. It was told after the look-up had begun, which leaves
+// the key doubtful; or it was told so to the look-up under way, whose answer is
+// then (before).
 type told struct {
 	proof atomic.Pointer[proof] // nil = nothing is proven
 	last  atomic.Int64          // when a change was last told

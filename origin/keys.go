@@ -1,22 +1,13 @@
 package origin
 
 import (
-	"cmp"
-	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"hash/crc32"
-	"math"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/sony/gobreaker/v2"
 )
 
 // An API key is
@@ -122,18 +113,6 @@ func LimitOf(rate *float64, burst *int32, missing Limit) Limit {
 	return l
 }
 
-// expiryOf reads the column, in which other systems may write 'infinity': one
-// odd row must not spoil the look-up of all keys asked for with it.
-func expiryOf(t pgtype.Timestamptz) int64 {
-	switch {
-	case !t.Valid || t.InfinityModifier == pgtype.Infinity:
-		return 0
-	case t.InfinityModifier == pgtype.NegativeInfinity:
-		return math.MinInt64
-	}
-	return cmp.Or(t.Time.UnixMicro(), 1) // 0 would be never
-}
-
 // Key is what a node knows of an API key. Comparable: equal keys behave alike.
 type Key struct {
 	Workspace, ID  uuid.UUID
@@ -159,83 +138,4 @@ func (k *Key) May(c Collection) bool {
 		return k.Items
 	}
 	return k.Contacts
-}
-
-// KeyStore looks keys up in Postgres.
-type KeyStore struct {
-	pool    *pgxpool.Pool
-	breaker *gobreaker.CircuitBreaker[map[KeyHash]Key]
-}
-
-// NewKeyStore reads the database's keys.
-func NewKeyStore(db *Database) *KeyStore {
-	return &KeyStore{pool: db.keys, breaker: newBreaker[map[KeyHash]Key]("keys", primaryRest)}
-}
-
-// Lookup returns those of the keys that exist, in one query, from the primary
-// of which is known when it was started; empty = it is not. As with pages
-// (FetchFrom), connections that lead to another are given up.
-// Errors: ErrUnavailable, ErrTimeout.
-func (s *KeyStore) Lookup(ctx context.Context, hashes []KeyHash, run string) (map[KeyHash]Key, error) {
-	found, err := s.breaker.Execute(func() (map[KeyHash]Key, error) {
-		found, err := s.lookup(ctx, hashes)
-		if err == nil && run != "" && toldByAnother(found, run) {
-			s.pool.Reset()
-			found, err = s.lookup(ctx, hashes)
-		}
-		return found, classify(err)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("look up keys: %w", breakerError(err))
-	}
-	return found, nil
-}
-
-func toldByAnother(found map[KeyHash]Key, run string) bool {
-	for _, k := range found {
-		return k.Run != run // one query is one server's
-	}
-	return false
-}
-
-// Probe is Origin.Probe, for keys.
-func (s *KeyStore) Probe(ctx context.Context) { probe(ctx, s.breaker, s.pool) }
-
-// BreakerOpen says whether look-ups are being refused without asking.
-func (s *KeyStore) BreakerOpen() bool { return s.breaker.State() != gobreaker.StateClosed }
-
-func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (map[KeyHash]Key, error) {
-	wanted := make([][]byte, len(hashes))
-	for i := range hashes {
-		wanted[i] = hashes[i][:]
-	}
-	rows, err := s.pool.Query(ctx, lookupKeysSQL, wanted)
-	if err != nil {
-		return nil, err
-	}
-	found := make(map[KeyHash]Key, len(hashes))
-	var (
-		hash                      []byte
-		expires                   pgtype.Timestamptz
-		rate, workspaceRate       *float64
-		burst, workspaceBurst     *int32
-		version, workspaceVersion int64
-		key                       Key
-	)
-	_, err = pgx.ForEachRow(rows, []any{&hash, &key.ID, &key.Workspace, &key.Items, &key.Contacts, &expires, &key.Revoked, &key.Suspended, &key.Scheduled,
-		&rate, &burst, &workspaceRate, &workspaceBurst, &version, &workspaceVersion, &key.Run}, func() error {
-		if len(hash) != len(KeyHash{}) {
-			return errors.New("a key's hash is not a SHA-256")
-		}
-		k := key
-		k.ExpiresAt = expiryOf(expires)
-		k.Limit = LimitOf(rate, burst, DefaultLimit)
-		k.WorkspaceLimit = LimitOf(workspaceRate, workspaceBurst, Limit{})
-		if k.Limit.Version = version; k.WorkspaceLimit.Set {
-			k.WorkspaceLimit.Version = workspaceVersion
-		}
-		found[KeyHash(hash)] = k
-		return nil
-	})
-	return found, err
 }

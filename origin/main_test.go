@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"listedge/sandbox"
+	"listedge/sandbox/postgrestest"
 	"listedge/sandbox/sandboxtest"
 )
 
@@ -32,27 +32,14 @@ func TestMain(m *testing.M) {
 // patience is for what a test waits for and expects to come.
 const patience = 30 * time.Second
 
-// templateDatabase is migrated and empty; every test's database is a copy.
-const templateDatabase = "template_listedge"
-
-var (
-	databases atomic.Int64 // made so far; each has its number in its name
-
-	// shared has no autovacuum, so that tests say when statistics are taken.
-	shared = sandboxtest.Shared{
-		Settings: map[string]string{
-			"autovacuum": "off", "synchronous_commit": "off", "wal_level": "minimal", "max_wal_senders": "0",
-			"shared_buffers": "256MB", "maintenance_work_mem": "256MB", "max_wal_size": "4GB",
-		},
-		Prepare: func(ctx context.Context, p *sandbox.Postgres) error {
-			if err := CreateDatabase(ctx, p.URL("postgres"), templateDatabase); err != nil {
-				return err
-			}
-			_, err := MigrateUp(ctx, p.URL(templateDatabase))
-			return err
-		},
-	}
-)
+// shared has no autovacuum, so that tests say when statistics are taken.
+var shared = sandboxtest.Shared{
+	Settings: map[string]string{
+		"autovacuum": "off", "synchronous_commit": "off", "wal_level": "minimal", "max_wal_senders": "0",
+		"shared_buffers": "256MB", "maintenance_work_mem": "256MB", "max_wal_size": "4GB",
+	},
+	Prepare: postgrestest.Prepare(MigrateUp),
+}
 
 func server() *sandbox.Postgres {
 	p, err := shared.Postgres()
@@ -70,13 +57,12 @@ func must(err error) {
 // newDatabase makes a database with the schema and returns its URL.
 func newDatabase(t testing.TB) string {
 	t.Helper()
-	return copyDatabase(t, templateDatabase)
+	return copyDatabase(t, postgrestest.Template)
 }
 
 func copyDatabase(t testing.TB, template string) string {
 	t.Helper()
-	name := fmt.Sprintf("test_%d", databases.Add(1))
-	execOn(t, server().URL("postgres"), fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", name, template))
+	name := postgrestest.Copy(t, server(), template)
 	t.Cleanup(func() { execOn(t, server().URL("postgres"), "DROP DATABASE "+name+" WITH (FORCE)") })
 	return server().URL(name)
 }
@@ -88,16 +74,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// connect opens an ordinary connection, with the server's own settings.
-func connect(t testing.TB, url string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(within(t, patience), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
+var connect, execOn = postgrestest.Connect, postgrestest.Exec
 
 // exec runs statements apart from the code under test.
 func exec(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
@@ -105,16 +82,6 @@ func exec(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
 	if _, err := conn.Exec(context.Background(), sql, args...); err != nil {
 		t.Fatalf("%v\n%.300s", err, sql)
 	}
-}
-
-func execOn(t testing.TB, url, sql string) {
-	t.Helper()
-	conn, err := pgx.Connect(context.Background(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(context.Background()) }()
-	exec(t, conn, sql)
 }
 
 // openDatabase opens the pools as a node does.

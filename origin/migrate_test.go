@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/pressly/goose/v3"
+
+	"listedge/sandbox/postgrestest"
 )
 
 // emptyDatabase has nothing in it.
@@ -91,7 +93,7 @@ func TestMigratingUpFromNothing(t *testing.T) {
 	if again, err := MigrateUp(t.Context(), url); err != nil || len(again) != 0 || schemaOf(t, url) != schema {
 		t.Errorf("twice: %+v, %v", again, err)
 	}
-	if schema != schemaOf(t, server().URL(templateDatabase)) && !t.Failed() {
+	if schema != schemaOf(t, server().URL(postgrestest.Template)) && !t.Failed() {
 		t.Error("two databases migrated alike differ")
 	}
 }
@@ -175,7 +177,7 @@ func TestAMigrationKeepsNobodyFromWritingAndMayBeInterrupted(t *testing.T) {
 	if _, err := MigrateUp(t.Context(), url); err != nil {
 		t.Fatal(err)
 	}
-	if schemaOf(t, url) != schemaOf(t, server().URL(templateDatabase)) {
+	if schemaOf(t, url) != schemaOf(t, server().URL(postgrestest.Template)) {
 		t.Error("a database whose migration was interrupted differs from one whose was not")
 	}
 	var invalid int

@@ -88,20 +88,17 @@ func (o *Origin) Fetch(ctx context.Context, q Query) (Page, error) {
 }
 
 // FetchFrom is Fetch from the primary of which is known when it was started;
-// empty = it is not. Connections that lead to another are given up: after a
-// fail-over they may still lead to a server that was primary before, and does
-// not know that it is no more. What new ones lead to is the primary.
+// empty = it is not (fromRun).
 func (o *Origin) FetchFrom(ctx context.Context, q Query, run string) (Page, error) {
 	var began time.Time
 	var took time.Duration
 	page, err := o.primary.serve(ctx, &q, func() (Page, error) {
 		began = time.Now()
 		defer func() { took = time.Since(began) }()
-		page, err := o.readFrom(ctx, o.primary.pool, &q)
-		if err == nil && run != "" && page.Run != run {
-			o.primary.pool.Reset()
-			page, err = o.readFrom(ctx, o.primary.pool, &q)
-		}
+		page, err := fromRun(o.primary.pool, run, func() (Page, string, error) {
+			page, err := o.readFrom(ctx, o.primary.pool, &q)
+			return page, page.Run, err
+		})
 		if err != nil && ctx.Err() != nil && time.Since(began) < o.timeout {
 			return Page{}, fmt.Errorf("%w: %w", errGivenUp, err)
 		}

@@ -52,6 +52,20 @@ func probe[T any](ctx context.Context, breaker *gobreaker.CircuitBreaker[T], poo
 	}
 }
 
+// fromRun reads by connections of the pool from the server of which is known
+// when it was started; empty = it is not. read also says which run answered.
+// Connections that lead to another are given up: after a fail-over they may
+// still lead to a server that was primary before, and does not know that it is
+// no more. What new ones lead to is the primary.
+func fromRun[T any](pool *pgxpool.Pool, run string, read func() (got T, by string, err error)) (T, error) {
+	got, by, err := read()
+	if err == nil && run != "" && by != run {
+		pool.Reset()
+		got, _, err = read()
+	}
+	return got, err
+}
+
 // How long a server that failed is left alone before the next caller tries it. A
 // trial costs at most that caller's patience. Without the primary there is no
 // answer, and it is away for no longer than a restart takes; without a standby

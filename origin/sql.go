@@ -1,214 +1,35 @@
 package origin
 
-import (
-	"encoding/binary"
-	"fmt"
-	"strings"
+import _ "embed"
 
-	"github.com/jackc/pgx/v5/pgtype"
-)
-
-// Every statement of the service is in this file.
-
-// searchGlance and searchWalk are how many rows of a list a search looks at in
-// list order before it turns to the index of grams. A term that many rows match
-// fills its page at a glance; one of which a glance holds a searchHint-th of
-// the page fills it, likely, from the walk; one that few rows match is found by
-// the index. None of it depends on what the planner believes.
-const (
-	searchGlance = 500
-	searchWalk   = 2000
-	searchHint   = 8
-)
-
-// searchPlan is how a page's statement searches.
-type searchPlan uint8
-
-const (
-	noSearch      searchPlan = iota
-	walkSearch               // the term has no gram: look at every row in list order
-	indexedSearch            // glance, walk up to searchWalk rows, then the index of grams
-)
-
-// shape is what a page's statement depends on; there are some two hundred, and
-// each connection prepares those it meets.
-type shape struct {
-	collection Collection
-	sort       Sort
-	stock      Stock
-	typ        Type
-	search     searchPlan
-	after      bool
-}
-
-// name is what a shape's statement is prepared under.
-func (s shape) name() string {
-	return fmt.Sprintf("page_%d_%d_%d_%d_%d_%t", s.collection, s.sort, s.stock, s.typ, s.search, s.after)
-}
-
-// parameters are the types of the statement's arguments.
-func (s shape) parameters() []uint32 {
-	types := []uint32{pgtype.UUIDOID, pgtype.Int8OID}
-	if s.search != noSearch {
-		types = append(types, pgtype.TextOID)
-	}
-	if s.search == indexedSearch {
-		types = append(types, pgtype.TextOID)
-	}
-	if s.after {
-		types = append(types, orders[s.sort].oid, pgtype.UUIDOID)
-	}
-	return types
-}
-
-// shapeOf also returns the statement's arguments in the binary format:
-// workspace, rows wanted, then the search pattern, the term whose grams are
-// looked up, and the position, where the shape has them.
-func shapeOf(q *Query) (shape, [][]byte) {
-	s := shape{collection: q.Collection, sort: q.Sort, stock: q.Stock, typ: q.Type, after: q.After.Set}
-	args := make([][]byte, 2, 6)
-	args[0] = q.Workspace[:]
-	args[1] = binary.BigEndian.AppendUint64(nil, uint64(q.Limit+1)) // one more tells whether there is more
-	if q.Search != "" {
-		s.search = walkSearch
-		args = append(args, []byte(likePattern(q.Search)))
-		if hasGram(q.Search) {
-			s.search = indexedSearch
-			args = append(args, []byte(q.Search))
-		}
-	}
-	if q.After.Set {
-		if q.Sort == ByName {
-			args = append(args, []byte(q.After.Name))
-		} else {
-			args = append(args, binary.BigEndian.AppendUint64(nil, uint64(q.After.CreatedAt-postgresEpoch)))
-		}
-		args = append(args, q.After.ID[:])
-	}
-	return s, args
-}
-
-// Conditions that the partial indexes of the schema repeat word by word.
-var (
-	stockConditions = map[Stock]string{
-		Tracked: " AND track_stock",
-		Low:     " AND track_stock AND stock_on_hand <= reorder_point",
-	}
-	typeConditions = map[Type]string{
-		Goods:     " AND type = 'GOODS'",
-		Services:  " AND type = 'SERVICE'",
-		Customers: " AND is_customer",
-		Suppliers: " AND is_supplier",
-	}
-	searchedColumns = [...][4]string{
-		Items:    {"name", "sku", "description", "NULL"},
-		Contacts: {"name", "email", "phone", "tin"},
-	}
-	orders = [...]struct {
-		order, after string
-		oid          uint32 // the type of what comes before the id
-	}{
-		ByCreatedAt: {"created_at DESC, id DESC", "(created_at, id) < (%s::timestamptz, %s::uuid)", pgtype.TimestamptzOID},
-		ByName: {"name_key(name) COLLATE name_order, id",
-			"(name_key(name) COLLATE name_order, id) > (%s::text COLLATE name_order, %s::uuid)", pgtype.TextOID},
-	}
-)
-
-// sql renders the page's one statement. A row of its own, before those of the
-// page, has in its first column, which is NULL in all others, the snapshot that
-// the statement works with: what a page shows cannot be told from when it was read.
-//
-// The innermost LIMIT is a literal so that a generic plan, which does not know
-// its parameters, still knows that few rows are wanted and takes the list's
-// index; the outer one is the page's. An index scan is lazy, so no more rows
-// than the page's are read. Grams are looked up behind an OFFSET 0, with no
-// other condition beside them that another index could be thought cheaper for.
-func (s shape) sql() string {
-	var list []string
-	for _, c := range s.collection.listed() {
-		list = append(list, c.Name)
-	}
-	next := 2
-	parameter := func() string { next++; return fmt.Sprintf("$%d", next) }
-
-	rows := "workspace_id = $1 AND active" + stockConditions[s.stock] + typeConditions[s.typ]
-	text, match := "", ""
-	if s.search != noSearch {
-		fields := searchedColumns[s.collection]
-		text = fmt.Sprintf("search_text(%s)", strings.Join(fields[:], ", "))
-		// A subquery has it folded once, not for every row: generic plans know no parameter's value.
-		pattern := "(SELECT search_fold(" + parameter() + "::text))"
-		var exact []string
-		for _, f := range fields {
-			if f != "NULL" {
-				exact = append(exact, fmt.Sprintf("search_fold(%s) LIKE %s", f, pattern))
-			}
-		}
-		match = text + " LIKE " + pattern + " AND (" + strings.Join(exact, " OR ") + ")"
-	}
-	grams := ""
-	if s.search == indexedSearch {
-		grams = fmt.Sprintf("search_grams(workspace_id, %s) @> (SELECT search_grams($1, search_fold(%s::text)))", text, parameter())
-	}
-	order := orders[s.sort]
-	if s.after {
-		rows += " AND " + fmt.Sprintf(order.after, parameter(), parameter())
-	}
-	table, columns := s.collection.String(), strings.Join(list, ", ")
-
-	var page, with string
-	switch s.search {
-	case noSearch:
-		page = fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) list LIMIT $2",
-			columns, table, rows, order.order, MaxLimit+1)
-	case walkSearch:
-		page = fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s AND %s ORDER BY %s LIMIT %d) list LIMIT $2",
-			columns, table, rows, match, order.order, MaxLimit+1)
-	case indexedSearch:
-		first := func(n int) string {
-			return fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) walk WHERE %s", columns, table, rows, order.order, n, match)
-		}
-		const glanced, walked = "(SELECT count(*) FROM glanced)", "(SELECT count(*) FROM walked)"
-		with = fmt.Sprintf(`WITH glanced AS MATERIALIZED (%s LIMIT $2),
-walked AS MATERIALIZED (%s AND %s < $2 AND %s * %d >= $2 LIMIT $2)
-`, first(searchGlance), first(searchWalk), glanced, glanced, searchHint)
-		page = fmt.Sprintf(`SELECT %[1]s FROM glanced WHERE %[7]s = $2
-UNION ALL
-SELECT %[1]s FROM walked WHERE %[8]s = $2
-UNION ALL
-SELECT %[1]s FROM (
-	SELECT * FROM (SELECT * FROM %[2]s WHERE active AND %[6]s OFFSET 0) found WHERE %[3]s AND %[5]s ORDER BY %[4]s LIMIT $2) sorted
-WHERE %[7]s < $2 AND %[8]s < $2`, columns, table, rows, order.order, match, grams, glanced, walked)
-	}
-	return with + seenSQL + strings.Repeat(", NULL", len(list)) + " UNION ALL SELECT NULL, page.* FROM (" + page + ") page"
-}
-
-// seenSQL is what a page's statement saw: its snapshot, and which run of which
-// server it was.
-const seenSQL = `SELECT pg_current_snapshot()::text || '@' || extract(epoch FROM pg_postmaster_start_time())`
-
-// hasGram says whether the index of grams can narrow the term down: whether it
-// holds three characters in a row that are neither a blank nor a line feed.
-// Folded, it then does too: a character becomes one or more, none a blank.
-func hasGram(term string) bool {
-	run := 0
-	for _, r := range term {
-		if r == ' ' || r == '\n' {
-			run = 0
-		} else if run++; run == 3 {
-			return true
-		}
-	}
-	return false
-}
-
-var likeEscapes = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
-
-// likePattern matches the term anywhere, its own %, _ and \ as themselves.
-func likePattern(term string) string { return "%" + likeEscapes.Replace(term) + "%" }
+// Every statement of the package is in this file, but a page's, which is
+// rendered in shape.go.
 
 // schemaVersionSQL reads the table that goose keeps.
 const schemaVersionSQL = `SELECT max(version_id) FROM goose_db_version WHERE is_applied`
+
+// publicationSQL makes the publication, or adds to it what it lacks. Column
+// lists came with Postgres 15; without them whole rows are sent.
+//
+//go:embed publication.sql
+var publicationSQL string
+
+// eventTriggersSQL has the schema's changes told, by a function of the schema.
+const eventTriggersSQL = `DO $$
+BEGIN
+	PERFORM pg_advisory_xact_lock(7235116); -- several nodes may migrate at once
+	IF NOT EXISTS (SELECT FROM pg_event_trigger WHERE evtname = 'listedge_ddl') THEN
+		CREATE EVENT TRIGGER listedge_ddl ON ddl_command_end EXECUTE FUNCTION listedge_on_ddl();
+	END IF;
+	IF NOT EXISTS (SELECT FROM pg_event_trigger WHERE evtname = 'listedge_drop') THEN
+		CREATE EVENT TRIGGER listedge_drop ON sql_drop EXECUTE FUNCTION listedge_on_ddl();
+	END IF;
+END $$`
+
+// primarySQL names a primary, its timeline and where its WAL ends.
+const primarySQL = `
+SELECT system_identifier || '/' || ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int, (pg_current_wal_lsn() - '0/0')::int8
+FROM pg_control_system()`
 
 // replayedSQL tells which server a standby follows, on which timeline, and how
 // far it has replayed; nothing where it is no standby, receives from nobody, or
@@ -220,6 +41,33 @@ const replayedSQL = `
 SELECT system_identifier || '/' || r.received_tli, (pg_last_wal_replay_lsn() - '0/0')::int8
 FROM pg_control_system(), pg_stat_wal_receiver r
 WHERE pg_is_in_recovery() AND pg_last_wal_replay_lsn() IS NOT NULL AND r.received_tli IS NOT NULL`
+
+// factsSQL reads facts, for a slot whose name begins with $1 and ends with $2.
+const factsSQL = `
+WITH me AS (SELECT * FROM pg_roles WHERE rolname = current_user),
+slot AS (SELECT * FROM pg_replication_slots WHERE slot_name = $1 || (SELECT oid FROM pg_database WHERE datname = current_database()) || $2)
+SELECT current_setting('server_version_num')::int AS version, current_setting('server_version') AS version_text,
+	current_setting('wal_level') AS wal_level, pg_encoding_to_char(d.encoding) AS encoding,
+	current_setting('synchronous_standby_names') AS standbys, current_setting('max_slot_wal_keep_size') AS keep_size,
+	coalesce((SELECT wal_status FROM slot), '') AS status, pg_is_in_recovery() AS standby,
+	me.rolsuper AS superuser, me.rolsuper OR me.rolreplication AS replication,
+	pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS stats,
+	coalesce((SELECT bool_and(pg_has_role(current_user, relowner, 'USAGE')) FROM pg_class WHERE oid IN (to_regclass('items'), to_regclass('contacts'), to_regclass('api_keys'), to_regclass('workspaces'))), false) AS owner,
+	EXISTS (SELECT FROM slot WHERE active) AS active, coalesce((SELECT wal_status = 'lost' FROM slot), false) AS lost,
+	EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm') AS trigram, EXISTS (SELECT FROM pg_extension WHERE extname = 'btree_gin') AS gin,
+	EXISTS (SELECT FROM pg_collation WHERE collname = 'und-x-icu') AS icu,
+	EXISTS (SELECT FROM pg_collation WHERE collname IN ('und-x-icu', 'name_order') AND collversion <> pg_collation_actual_version(oid)) AS other_icu,
+	EXISTS (SELECT FROM slot) AS slot,
+	current_setting('max_replication_slots')::int AS slots, (SELECT count(*) FROM pg_replication_slots)::int AS slots_used,
+	current_setting('max_wal_senders')::int AS senders, (SELECT count(*) FROM pg_stat_replication)::int AS senders_used,
+	current_setting('max_connections')::int AS connections,
+	(SELECT sum(numbackends) FROM pg_stat_database)::int AS used,
+	(SELECT count(*) FROM pg_event_trigger WHERE evtname IN ('listedge_ddl', 'listedge_drop') AND evtenabled IN ('O', 'A'))::int AS triggers,
+	coalesce((SELECT greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0) FROM slot), 0)::bigint AS retained
+FROM pg_database d, me WHERE d.datname = current_database()`
+
+// replicaFactsSQL is what DiagnoseReplica wants to know of a server.
+const replicaFactsSQL = `SELECT pg_is_in_recovery(), pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`
 
 // Keys and workspaces, as every node asks for them …
 const lookupKeysSQL = `
@@ -238,43 +86,47 @@ SELECT pg_logical_emit_message(true, $2, $3) IS NOT NULL
 
 // … and as the commands change them.
 const (
+	// Those of a WorkspaceRow, and of a KeyRow.
+	workspaceColumns = `id, name, suspended_at, rate_per_second, burst, created_at`
+	keyColumns       = `id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst, nullif(expires_at, 'infinity') AS expires_at, revoked_at, created_at`
+
 	createWorkspaceSQL = `
 INSERT INTO workspaces (name, rate_per_second, burst) VALUES ($1, $2, $3)
-RETURNING id, name, suspended_at, rate_per_second, burst, created_at`
+RETURNING ` + workspaceColumns
 
 	listWorkspacesSQL = `
-SELECT id, name, suspended_at, rate_per_second, burst, created_at FROM workspaces ORDER BY created_at, id`
+SELECT ` + workspaceColumns + ` FROM workspaces ORDER BY created_at, id`
 
 	updateWorkspaceSQL = `
 UPDATE workspaces SET rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst) WHERE id = $1
-RETURNING id, name, suspended_at, rate_per_second, burst, created_at`
+RETURNING ` + workspaceColumns
 
 	suspendWorkspaceSQL = `
 UPDATE workspaces SET suspended_at = coalesce(suspended_at, now()) WHERE id = $1
-RETURNING id, name, suspended_at, rate_per_second, burst, created_at`
+RETURNING ` + workspaceColumns
 
 	resumeWorkspaceSQL = `
 UPDATE workspaces SET suspended_at = NULL WHERE id = $1
-RETURNING id, name, suspended_at, rate_per_second, burst, created_at`
+RETURNING ` + workspaceColumns
 
 	workspaceExistsSQL = `SELECT EXISTS (SELECT FROM workspaces WHERE id = $1)`
 
 	createKeySQL = `
 INSERT INTO api_keys (workspace_id, name, key_hash, key_prefix, scopes, rate_per_second, burst, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, now() + $8)
-RETURNING id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst, nullif(expires_at, 'infinity') AS expires_at, revoked_at, created_at`
+RETURNING ` + keyColumns
 
 	listKeysSQL = `
-SELECT id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst, nullif(expires_at, 'infinity') AS expires_at, revoked_at, created_at
+SELECT ` + keyColumns + `
 FROM api_keys WHERE workspace_id = $1 ORDER BY created_at, id`
 
 	updateKeySQL = `
 UPDATE api_keys SET rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst) WHERE id = $1
-RETURNING id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst, nullif(expires_at, 'infinity') AS expires_at, revoked_at, created_at`
+RETURNING ` + keyColumns
 
 	revokeKeySQL = `
 UPDATE api_keys SET revoked_at = coalesce(least(revoked_at, now()), now()) WHERE id = $1
-RETURNING id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst, nullif(expires_at, 'infinity') AS expires_at, revoked_at, created_at`
+RETURNING ` + keyColumns
 
 	workingKeySQL = `
 SELECT workspace_id FROM api_keys

@@ -4,12 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
-	"listedge/sandbox"
 	"listedge/sandbox/redistest"
-	"listedge/sandbox/sandboxtest"
 )
 
 func TestMain(m *testing.M) {
@@ -20,9 +17,4 @@ func TestMain(m *testing.M) {
 // patient is a limit for what is not about the limit.
 const patient = 10 * time.Second
 
-// startRedis starts a server and makes a client of it.
-func startRedis(t testing.TB) (*sandbox.Redis, *redis.Client) {
-	t.Helper()
-	server := sandboxtest.Redis(t)
-	return server, redistest.Client(t, server)
-}
+var startRedis = redistest.Start

@@ -23,7 +23,7 @@ type configFile map[string]any
 func readConfig(r io.Reader) (kong.Resolver, error) {
 	var c configFile
 	if err := yaml.NewDecoder(r).Decode(&c); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("--config: %s", strings.Join(strings.Fields(yaml.FormatError(err, false, false)), " "))
+		return nil, fmt.Errorf("--config: %s", oneLine(yaml.FormatError(err, false, false)))
 	}
 	return c, nil
 }

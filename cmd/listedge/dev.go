@@ -1,19 +1,15 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 
@@ -59,20 +55,10 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 	if err != nil {
 		return err
 	}
-	// A port that is taken is told first, and the ports are held meanwhile.
-	var listeners []net.Listener
-	closeAll := func() {
-		for _, l := range listeners {
-			l.Close()
-		}
-	}
-	defer closeAll()
-	for _, a := range addresses {
-		public, private, err := listenBoth(a)
-		if err != nil {
-			return err
-		}
-		listeners = append(listeners, public, private)
+	var held ports // one that is taken is told first
+	defer held.close()
+	if err := held.open(addresses); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(c.DataDir, 0o755); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
@@ -102,6 +88,11 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 			err = cmp.Or(err, fmt.Errorf("%w; its log is %s", errPostgresEnded, postgres.LogFile()))
 		}
 	}()
+	return c.serve(ctx, t, flags, addresses, &held, postgres)
+}
+
+// serve prepares Postgres, and has the nodes serve on it.
+func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context, addresses []listenFlags, held *ports, postgres *sandbox.Postgres) (err error) {
 	url := postgres.URL(devDatabase)
 	key, workspace, err := c.prepare(ctx, t, postgres)
 	if err != nil {
@@ -111,27 +102,47 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 		return err
 	}
 	if c.Nodes == 1 {
-		n, err := newNode(ctx, c.nodeFlags, url, settingsInEffect(flags), newLog(t, c.nodeFlags), listeners[0], listeners[1])
+		n, err := newNode(ctx, c.nodeFlags, url, settingsInEffect(flags), newLog(t, c.nodeFlags), (*held)[0], (*held)[1])
 		if err != nil {
 			return err
 		}
-		listeners = nil // the node closes them
+		*held = nil // the node closes them
 		c.welcome(t, addresses, url, key, workspace)
 		return n.serve(ctx)
 	}
 	if c.RedisURL == "" {
 		startCtx, cancel := context.WithTimeout(ctx, devStart)
 		defer cancel()
-		redis, err := sandbox.StartRedis(startCtx, sandbox.RedisOptions{Dir: filepath.Join(c.DataDir, "redis")})
-		if err != nil {
+		var redis *sandbox.Redis
+		if redis, err = sandbox.StartRedis(startCtx, sandbox.RedisOptions{Dir: filepath.Join(c.DataDir, "redis")}); err != nil {
 			return fmt.Errorf("start Redis: %w", err)
 		}
 		defer func() { err = errors.Join(err, redis.Stop()) }()
 		c.RedisURL = redis.URL()
 	}
-	closeAll()
-	listeners = nil // the children open them
+	held.close() // the children open them
 	return c.fleet(ctx, t, flags, addresses, url, func() { c.welcome(t, addresses, url, key, workspace) })
+}
+
+// ports are those of the nodes' listeners, held until they are served.
+type ports []net.Listener
+
+func (p *ports) open(addresses []listenFlags) error {
+	for _, a := range addresses {
+		public, private, err := listenBoth(a)
+		if err != nil {
+			return err
+		}
+		*p = append(*p, public, private)
+	}
+	return nil
+}
+
+func (p *ports) close() {
+	for _, l := range *p {
+		l.Close()
+	}
+	*p = nil
 }
 
 // addresses are the listeners of each node, on successive ports.
@@ -232,67 +243,6 @@ func reachable(listen string) string {
 	return net.JoinHostPort("localhost", port)
 }
 
-// fleet runs each node as a process of its own, so that one can be stopped or
-// killed and the others watched, and ends them all when ctx does.
-func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context, addresses []listenFlags, url string, ready func()) error {
-	program, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
-	}
-	out := &lineWriter{to: t.err}
-	var children []*sandbox.Child
-	var alive sync.WaitGroup
-	defer func() {
-		for _, child := range children {
-			_ = child.Signal(syscall.SIGTERM)
-		}
-		for _, child := range children {
-			_ = child.End(childPatience, syscall.SIGTERM, syscall.SIGKILL)
-		}
-	}()
-	for i, a := range addresses {
-		command := exec.Command(program, "serve")
-		command.Env = append(os.Environ(), environment(flags, a, url)...)
-		prefix := fmt.Sprintf("node %d | ", i+1)
-		command.Stdout, command.Stderr = out.prefixed(prefix), out.prefixed(prefix)
-		child, err := sandbox.StartChild(command)
-		if err != nil {
-			return err
-		}
-		children = append(children, child)
-		fmt.Fprintf(t.err, "node %d is process %d\n", i+1, child.Pid())
-		alive.Go(func() {
-			<-child.Done()
-			if ctx.Err() == nil {
-				fmt.Fprintf(out, "node %d ended (%s)\n", i+1, child.State())
-			}
-		})
-	}
-	ready()
-	ended := make(chan struct{})
-	go func() { defer close(ended); alive.Wait() }() // the deferred function ends them all
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-ended:
-		return errors.New("all nodes have ended")
-	}
-}
-
-// environment hands a node its settings: those of this command that are not
-// its own.
-func environment(flags *kong.Context, a listenFlags, url string) []string {
-	env := []string{"LISTEDGE_LISTEN=" + a.Listen, "LISTEDGE_ADMIN_LISTEN=" + a.AdminListen, "LISTEDGE_DATABASE_URL=" + url}
-	for _, flag := range settings(flags) {
-		switch flag.Name {
-		case "listen", "admin-listen", "data-dir", "nodes":
-		default:
-			env = append(env, flag.Envs[0]+"="+settingText(flag.Target.Interface()))
-		}
-	}
-	return env
-}
-
 // lockFolder keeps two `dev` off one folder. The kernel lets go of the lock
 // when the process ends, however it does.
 func lockFolder(dir string) (unlock func(), err error) {
@@ -305,39 +255,4 @@ func lockFolder(dir string) (unlock func(), err error) {
 		return nil, fmt.Errorf("--data-dir: another `listedge dev` runs in %s", dir)
 	}
 	return func() { f.Close() }, nil
-}
-
-// lineWriter lets several writers share one, line by line.
-type lineWriter struct {
-	mu sync.Mutex // guards to
-	to io.Writer
-}
-
-func (w *lineWriter) Write(b []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.to.Write(b)
-}
-
-// prefixed returns a writer whose lines begin with prefix.
-func (w *lineWriter) prefixed(prefix string) io.Writer { return &prefixWriter{w: w, prefix: prefix} }
-
-type prefixWriter struct {
-	w      *lineWriter
-	prefix string
-	begun  []byte // a line without its end
-}
-
-func (p *prefixWriter) Write(b []byte) (int, error) {
-	p.begun = append(p.begun, b...)
-	for {
-		line, rest, ended := bytes.Cut(p.begun, []byte{'\n'})
-		if !ended {
-			return len(b), nil
-		}
-		if _, err := fmt.Fprintf(p.w, "%s%s\n", p.prefix, line); err != nil {
-			return 0, err
-		}
-		p.begun = rest
-	}
 }

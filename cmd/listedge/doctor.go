@@ -42,7 +42,7 @@ func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
 	}
 	err = c.print(t, findings, func() {
 		for _, f := range findings {
-			line := fmt.Sprintf("%-4s  %-26s %s", f.Level, f.Subject, oneLine(f.Text))
+			line := fmt.Sprintf("%-4s  %-26s %s", f.Level, f.Subject, f.Text)
 			if f.Do != "" {
 				line += ": " + f.Do
 			}
@@ -84,5 +84,9 @@ func (c *doctorCommand) look(ctx context.Context) ([]origin.Finding, error) {
 	for _, n := range nodes {
 		findings = append(findings, n.judge()...)
 	}
-	return append(findings, judgeFleet(nodes, surroundings{region: c.Region, redis: inRedis, database: database})...), nil
+	findings = append(findings, judgeFleet(nodes, surroundings{region: c.Region, redis: inRedis, database: database})...)
+	for i := range findings { // what a server says may take several
+		findings[i].Text = oneLine(findings[i].Text)
+	}
+	return findings, nil
 }

@@ -63,7 +63,14 @@ func diagnoseRedis(ctx context.Context, o redis.UniversalOptions) (findings []or
 		say(origin.Warn, "redis settings", "the user may not run INFO: "+err.Error(), "allow INFO, to have them looked at")
 		return findings, seen
 	}
-	info := parseInfo(text)
+	return append(findings, judgeRedis(parseInfo(text), o)...), seen
+}
+
+// judgeRedis is what INFO means.
+func judgeRedis(info map[string]string, o redis.UniversalOptions) (findings []origin.Finding) {
+	say := func(level origin.Level, subject, text, do string) {
+		findings = append(findings, origin.Finding{Subject: subject, Level: level, Text: text, Do: do})
+	}
 	version := info["redis_version"]
 	major, _, _ := strings.Cut(version, ".")
 	if n, _ := strconv.Atoi(major); n < 6 {
@@ -87,11 +94,12 @@ func diagnoseRedis(ctx context.Context, o redis.UniversalOptions) (findings []or
 	} else {
 		say(origin.OK, "redis role", "can be written to", "")
 	}
-	if policy := info["maxmemory_policy"]; policy != "noeviction" && !strings.HasPrefix(policy, "volatile-") && policy != "" {
-		say(origin.Warn, "maxmemory-policy", policy+": buckets and the log of changes may be evicted", "set maxmemory-policy to noeviction")
-	} else if strings.HasPrefix(policy, "volatile-") {
+	switch policy := info["maxmemory_policy"]; {
+	case strings.HasPrefix(policy, "volatile-"):
 		say(origin.Warn, "maxmemory-policy", policy+": buckets and the log of changes expire too, and so may be evicted", "give Redis so much memory that nothing is evicted")
-	} else {
+	case policy != "noeviction" && policy != "":
+		say(origin.Warn, "maxmemory-policy", policy+": buckets and the log of changes may be evicted", "set maxmemory-policy to noeviction")
+	default:
 		say(origin.OK, "maxmemory-policy", policy, "")
 	}
 	if info["maxmemory"] == "0" {
@@ -99,7 +107,7 @@ func diagnoseRedis(ctx context.Context, o redis.UniversalOptions) (findings []or
 	} else {
 		say(origin.OK, "maxmemory", info["maxmemory_human"], "")
 	}
-	return findings, seen
+	return findings
 }
 
 // parseInfo reads the name:value lines of INFO.

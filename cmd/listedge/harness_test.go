@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,6 +22,7 @@ import (
 
 	"listedge/origin"
 	"listedge/sandbox"
+	"listedge/sandbox/postgrestest"
 	"listedge/sandbox/sandboxtest"
 )
 
@@ -43,18 +43,7 @@ func TestMain(m *testing.M) {
 }
 
 // The server that tests share, as long as they do it no harm.
-var (
-	shared = sandboxtest.Shared{Prepare: func(ctx context.Context, p *sandbox.Postgres) error {
-		if err := origin.CreateDatabase(ctx, p.URL("postgres"), template); err != nil {
-			return err
-		}
-		_, err := origin.MigrateUp(ctx, p.URL(template))
-		return err
-	}}
-	lastName atomic.Int64
-)
-
-const template = "template_of_tests"
+var shared = sandboxtest.Shared{Prepare: postgrestest.Prepare(origin.MigrateUp)}
 
 // database returns the URL of a migrated, empty database of the test's own.
 func database(t *testing.T) string {
@@ -63,10 +52,7 @@ func database(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := lastName.Add(1)
-	name := fmt.Sprintf("test_%d", n)
-	execute(t, p.URL("postgres"), "CREATE DATABASE "+name+" TEMPLATE "+template)
-	return p.URL(name)
+	return p.URL(postgrestest.Copy(t, p, postgrestest.Template))
 }
 
 // privateDatabase is on a Postgres that the test may ill-treat.
@@ -78,14 +64,13 @@ func privateDatabase(t *testing.T) (*sandbox.Postgres, string) {
 func privateDatabaseWith(t *testing.T, settings map[string]string) (*sandbox.Postgres, string) {
 	t.Helper()
 	p := sandboxtest.PostgresWith(t, settings)
-	if err := origin.CreateDatabase(t.Context(), p.URL("postgres"), "listedge"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := origin.MigrateUp(t.Context(), p.URL("listedge")); err != nil {
+	if err := postgrestest.Make(t.Context(), p, "listedge", origin.MigrateUp); err != nil {
 		t.Fatal(err)
 	}
 	return p, p.URL("listedge")
 }
+
+var connect, execute = postgrestest.Connect, postgrestest.Exec
 
 // output is a buffer that a running program writes and a test reads.
 type output struct {
@@ -296,8 +281,7 @@ func (a *answer) problem(t *testing.T) problemAnswer {
 }
 
 var document = sync.OnceValue(func() *openapi3.T {
-	body := serveDocument()
-	doc, err := openapi3.NewLoader().LoadFromData(body)
+	doc, err := openapi3.NewLoader().LoadFromFile("../../edge/openapi.json")
 	if err != nil {
 		panic(err)
 	}

@@ -29,6 +29,6 @@ func TestKeyMutations(t *testing.T) {
 		{"its place is forgotten", []edit{{"origin/keyring.go", "\t\tk.place.Store(uint64(place))\n", ""}}, "./origin", "TestNearKeysGrowWithTheKeys"},
 		{"a place is taken for a hash", []edit{{"origin/keyring_near.go", "k != nil && k.hash == hash {", "k != nil {"}}, "./origin", "TestNearKeysAreThoseOfTheShards"},
 		{"a schedule is not looked at", []edit{{told, "!doubtful && !k.Key.Scheduled &&", "!doubtful &&"}}, "./origin", "TestAScheduledKeyIsAskedFor"},
-		{"connections to an old primary are kept", []edit{{"origin/keys.go", "run != \"\" && toldByAnother", "false && toldByAnother"}}, "./cmd/listedge", "TestTheOldPrimaryLivesOn"},
+		{"connections to an old primary are kept", []edit{{"origin/keystore.go", "fromRun(s.pool, run,", "fromRun(s.pool, \"\","}}, "./cmd/listedge", "TestTheOldPrimaryLivesOn"},
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 
 	"listedge/origin"
 	"listedge/origin/follower"
@@ -54,8 +53,6 @@ func (c *migrateUp) Run(ctx context.Context, t *terminal) error {
 	}
 	return nil
 }
-
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 type migrateStatus struct {
 	databaseFlags

@@ -100,43 +100,14 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, settings map[
 	if err != nil {
 		return nil, usageError{err}
 	}
-	options := cache.Options{
-		Memory: int64(f.CacheMemory), Redis: n.redis.pages,
-		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack,
-	}
-	var followed *stream.KeyChanges // nil = changes are not followed
-	if f.FreshnessBound > 0 {
-		changes := stream.Log(stream.NewLocal())
-		if n.redis.log != nil {
-			changes = stream.NewRedis(n.redis.log)
-		}
-		followed = stream.FollowKeys(changes)
-		options.Follow = &cache.Follow{Log: followed, Node: rand.Text(), Bound: f.FreshnessBound, Logger: logger}
-		n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: changes, LogKept: f.CacheTTL + f.MaxStale + time.Minute,
-			Silence: func() time.Duration { return n.cache.Silence() }, Probed: followed.Probed, Logger: logger})
-	}
-	if n.cache, err = cache.New(options); err != nil {
+	followed, err := n.openCache(f, databaseURL)
+	if err != nil {
 		return nil, err
 	}
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, Logger: logger, FailureMode: f.LimiterFailureMode})
 	pages, keys := origin.New(n.database), origin.NewKeyStore(n.database)
-	n.conditions = []condition{
-		{"pages are asked of Postgres", "Postgres is left alone for pages: it failed several times in a row", func() bool { return !pages.Stats().BreakerOpen }},
-		{"keys are asked of Postgres", "Postgres is left alone for keys: it failed several times in a row", func() bool { return !keys.BreakerOpen() }},
-		{"pages are asked of Redis", "Redis is left alone for pages: it failed several times in a row", func() bool { return !n.cache.Stats().RedisBreakerOpen }},
-		{"limits are kept in Redis", "limits are kept by this node alone: Redis failed several times in a row", func() bool {
-			state := n.limiter.Stats().Breaker
-			return state == "" || state == "closed"
-		}},
-	}
+	n.conditions = n.conditionsOf(pages, keys)
 	n.probes = []func(context.Context){n.cache.Probe, pages.Probe, keys.Probe}
-	for i, s := range pages.Stats().Standbys {
-		n.conditions = append(n.conditions,
-			condition{"pages are asked of the replica " + s.Host, "the replica " + s.Host + " is left alone: it failed several times in a row",
-				func() bool { return !pages.Stats().Standbys[i].BreakerOpen }},
-			condition{"the replica " + s.Host + " is a standby of the primary", "the replica " + s.Host + " is not used: it is no standby that streams from the primary, is on another timeline, or does not tell",
-				func() bool { return !pages.Stats().Standbys[i].IsForeign }})
-	}
 	if n.tracer, err = openTracer(ctx, logger); err != nil {
 		return nil, err
 	}
@@ -166,6 +137,27 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, settings map[
 	})
 	n.admin = &http.Server{Handler: edge.Admin(n.health, registry.Handler(), log, n.server.Explain, settings), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second}
 	return n, nil
+}
+
+// openCache makes the cache, and what follows changes for it; followed is nil
+// where nothing does.
+func (n *node) openCache(f nodeFlags, databaseURL string) (followed *stream.KeyChanges, err error) {
+	options := cache.Options{
+		Memory: int64(f.CacheMemory), Redis: n.redis.pages,
+		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack,
+	}
+	if f.FreshnessBound > 0 {
+		changes := stream.Log(stream.NewLocal())
+		if n.redis.log != nil {
+			changes = stream.NewRedis(n.redis.log)
+		}
+		followed = stream.FollowKeys(changes)
+		options.Follow = &cache.Follow{Log: followed, Node: rand.Text(), Bound: f.FreshnessBound, Logger: n.logger}
+		n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: changes, LogKept: f.CacheTTL + f.MaxStale + time.Minute,
+			Silence: func() time.Duration { return n.cache.Silence() }, Probed: followed.Probed, Logger: n.logger})
+	}
+	n.cache, err = cache.New(options)
+	return followed, err
 }
 
 // serve answers until ctx ends, and then leaves in order: not ready, draining,

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"strings"
 	"time"
 )
 
@@ -33,3 +34,6 @@ func instant(at *time.Time) string {
 	}
 	return at.UTC().Format(time.RFC3339)
 }
+
+// oneLine is the text as it is printed where a line is for one thing.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -64,7 +64,7 @@ func remembered(_ []string, a slog.Attr) slog.Attr {
 	switch a.Value.Kind() {
 	case slog.KindString, slog.KindAny:
 		text, _, _ := strings.Cut(fmt.Sprint(a.Value.Any()), "\ngoroutine ")
-		return slog.String(a.Key, identifier.ReplaceAllLiteralString(strings.Join(strings.Fields(text), " "), "…"))
+		return slog.String(a.Key, identifier.ReplaceAllLiteralString(oneLine(text), "…"))
 	}
 	return a
 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"listedge/origin"
 )
 
 // condition is something that holds in normal running. What changes is logged
@@ -12,6 +14,28 @@ import (
 type condition struct {
 	holds, broken string // what to log
 	ok            func() bool
+}
+
+// conditionsOf are the conditions of what the node's pages, keys and limits come
+// from.
+func (n *node) conditionsOf(pages *origin.Origin, keys *origin.KeyStore) (all []condition) {
+	all = []condition{
+		{"pages are asked of Postgres", "Postgres is left alone for pages: it failed several times in a row", func() bool { return !pages.Stats().BreakerOpen }},
+		{"keys are asked of Postgres", "Postgres is left alone for keys: it failed several times in a row", func() bool { return !keys.BreakerOpen() }},
+		{"pages are asked of Redis", "Redis is left alone for pages: it failed several times in a row", func() bool { return !n.cache.Stats().RedisBreakerOpen }},
+		{"limits are kept in Redis", "limits are kept by this node alone: Redis failed several times in a row", func() bool {
+			state := n.limiter.Stats().Breaker
+			return state == "" || state == "closed"
+		}},
+	}
+	for i, s := range pages.Stats().Standbys {
+		all = append(all,
+			condition{"pages are asked of the replica " + s.Host, "the replica " + s.Host + " is left alone: it failed several times in a row",
+				func() bool { return !pages.Stats().Standbys[i].BreakerOpen }},
+			condition{"the replica " + s.Host + " is a standby of the primary", "the replica " + s.Host + " is not used: it is no standby that streams from the primary, is on another timeline, or does not tell",
+				func() bool { return !pages.Stats().Standbys[i].IsForeign }})
+	}
+	return all
 }
 
 const (

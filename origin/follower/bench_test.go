@@ -7,11 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
-	"listedge/origin"
+	"listedge/sandbox/postgrestest"
 	"listedge/sandbox/sandboxtest"
 	"listedge/stream"
 )
@@ -48,18 +47,14 @@ func (l slowLog) append(ctx context.Context, epoch string, entries ...stream.Ent
 // the same run.
 func BenchmarkBacklog(b *testing.B) {
 	const commits = 20_000
-	name := fmt.Sprintf("bench_%d", databases.Add(1))
-	url := server().URL(name)
-	must(origin.CreateDatabase(b.Context(), server().URL("postgres"), name))
-	must2(origin.MigrateUp(b.Context(), url))
+	url := server().URL(postgrestest.Copy(b, server(), postgrestest.Template))
 	redisServer := sandboxtest.Redis(b)
 	client := redis.NewClient(&redis.Options{Addr: redisServer.Addr(), MaxRetries: -1, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}})
 	b.Cleanup(func() { _ = client.Close() })
 	_, _, err := CreateSlot(b.Context(), url, "")
 	must(err)
-	conn := must2(pgx.Connect(b.Context(), url))
-	b.Cleanup(func() { closeConn(conn.PgConn()) })
+	conn := open(b, url)
 	_, err = conn.Exec(b.Context(), fmt.Sprintf(`DO $$ BEGIN
 		FOR n IN 1..%d LOOP INSERT INTO items (workspace_id, name) VALUES (gen_random_uuid(), 'x'); COMMIT; END LOOP; END $$`, commits))
 	must(err)

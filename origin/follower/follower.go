@@ -90,9 +90,6 @@ func (f *Follower) Stats() Stats {
 	return s
 }
 
-// Following says whether this node holds the slot.
-func (f *Follower) Following() bool { return f.following.Load() }
-
 // Incapable tells why changes cannot be followed here; nil while they may be.
 func (f *Follower) Incapable() error {
 	f.mu.Lock()

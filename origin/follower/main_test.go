@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 
 	"listedge/origin"
 	"listedge/sandbox"
+	"listedge/sandbox/postgrestest"
 	"listedge/sandbox/sandboxtest"
 	"listedge/stream"
 )
@@ -35,33 +35,9 @@ func TestMain(m *testing.M) {
 
 const patience = 30 * time.Second
 
-var (
-	databases atomic.Int64
-	shared    = sandboxtest.Shared{
-		Settings: map[string]string{"max_prepared_transactions": "5", "max_wal_senders": "30"},
-		Prepare:  func(ctx context.Context, p *sandbox.Postgres) error { return migrated(ctx, p, template) },
-	}
-)
-
-// template is migrated and empty; databases on the shared server are its copies.
-const template = "template_listedge"
-
-func migrated(ctx context.Context, p *sandbox.Postgres, name string) error {
-	if err := origin.CreateDatabase(ctx, p.URL("postgres"), name); err != nil {
-		return err
-	}
-	_, err := origin.MigrateUp(ctx, p.URL(name))
-	return err
-}
-
-func copied(ctx context.Context, p *sandbox.Postgres, name string) error {
-	conn, err := pgx.Connect(ctx, p.URL("postgres"))
-	if err != nil {
-		return err
-	}
-	defer closeConn(conn.PgConn())
-	_, err = conn.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+template)
-	return err
+var shared = sandboxtest.Shared{
+	Settings: map[string]string{"max_prepared_transactions": "5", "max_wal_senders": "30"},
+	Prepare:  postgrestest.Prepare(origin.MigrateUp),
 }
 
 func server() *sandbox.Postgres {
@@ -92,15 +68,12 @@ type world struct {
 
 func newWorld(t *testing.T, p *sandbox.Postgres) *world {
 	t.Helper()
-	w := &world{T: t, postgres: p, name: fmt.Sprintf("test_%d", databases.Add(1)), log: stream.NewLocal(), said: &testLog{t: t}}
-	w.url = p.URL(w.name)
-	made := migrated
-	if p == server() {
-		made = copied
-	}
-	if err := made(w.ctx(), p, w.name); err != nil {
+	w := &world{T: t, postgres: p, log: stream.NewLocal(), said: &testLog{t: t}}
+	if err := postgrestest.Make(w.ctx(), p, postgrestest.Template, origin.MigrateUp); err != nil { // of a server that is the test's own
 		t.Fatal(err)
 	}
+	w.name = postgrestest.Copy(t, p, postgrestest.Template)
+	w.url = p.URL(w.name)
 	w.connect()
 	return w
 }
@@ -110,15 +83,7 @@ func (w *world) connect() {
 	w.db = open(w.T, w.url)
 }
 
-func open(t *testing.T, url string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { closeConn(conn.PgConn()) })
-	return conn
-}
+var open = postgrestest.Connect
 
 func (w *world) ctx() context.Context {
 	w.Helper()
@@ -151,6 +116,9 @@ type running struct {
 	*Follower
 	stop func() // and wait
 }
+
+// Following says whether the follower holds the slot.
+func (f *Follower) Following() bool { return f.following.Load() }
 
 func (w *world) follow() running {
 	w.Helper()

@@ -17,6 +17,7 @@ import (
 
 	"listedge/origin"
 	"listedge/sandbox"
+	"listedge/sandbox/postgrestest"
 	"listedge/sandbox/sandboxtest"
 )
 
@@ -24,9 +25,7 @@ import (
 // database of its own.
 func TestPostgres(t *testing.T) {
 	server := sandboxtest.Postgres(t)
-	template := database{URL: server.URL("migrated")}
-	execute(t, server.URL("postgres"), "CREATE DATABASE migrated")
-	if _, err := origin.MigrateUp(t.Context(), template.URL); err != nil {
+	if err := postgrestest.Make(t.Context(), server, postgrestest.Template, origin.MigrateUp); err != nil {
 		t.Fatal(err)
 	}
 	for _, promise := range []struct {
@@ -67,30 +66,12 @@ type database struct {
 
 func newDatabase(t *testing.T, server *sandbox.Postgres) database {
 	t.Helper()
-	name := "test_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	execute(t, server.URL("postgres"), "CREATE DATABASE "+name+" TEMPLATE migrated")
-	db := database{URL: server.URL(name), Workspace: uuid.New(), server: server}
+	db := database{URL: server.URL(postgrestest.Copy(t, server, postgrestest.Template)), Workspace: uuid.New(), server: server}
 	execute(t, db.URL, "INSERT INTO workspaces (id, name) VALUES ($1, 'test')", db.Workspace)
 	return db
 }
 
-func open(t *testing.T, url string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return conn
-}
-
-func execute(t *testing.T, url, sql string, args ...any) {
-	t.Helper()
-	conn := open(t, url)
-	defer conn.Close(context.Background())
-	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatal(sql, err)
-	}
-}
+var open, execute = postgrestest.Connect, postgrestest.Exec
 
 // query returns the rows as text, null as "<null>".
 func query(t *testing.T, url, sql string, args ...any) (all [][]string) {

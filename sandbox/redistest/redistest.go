@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"listedge/sandbox"
+	"listedge/sandbox/sandboxtest"
 )
 
 // Options are those of the program's clients but for the timeouts, which
@@ -23,6 +24,13 @@ func Options(addresses ...string) *redis.UniversalOptions {
 		PoolTimeout: patient, PoolSize: 64, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
+}
+
+// Start starts a server and makes a client of it.
+func Start(t testing.TB) (*sandbox.Redis, *redis.Client) {
+	t.Helper()
+	server := sandboxtest.Redis(t)
+	return server, Client(t, server)
 }
 
 // Client makes a client of the server with Options.

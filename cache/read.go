@@ -1,0 +1,107 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"listedge/stream"
+)
+
+// read asks the origin, a standby first, and keeps the page if it may be. The
+// result has times, also with an error.
+func (c *Cache) read(ctx context.Context, key []byte, pair stream.Pair, held *Page, source Source, fill Fill) (r Result, err error) {
+	c.fills.Add(1)
+	times := &Times{Fill: Span{Began: time.Now()}}
+	defer func() {
+		times.Fill = since(times.Fill.Began)
+		r.Times = times
+	}()
+	if held != nil {
+		_, wanted := held.isDeflated()
+		fill.Compress = fill.Compress || wanted
+	}
+	if p := c.fromStandby(ctx, pair, fill, times); p != nil {
+		c.keep(key, pair, p, fill)
+		return Result{Page: p, Source: Origin, HadStale: held != nil}, nil
+	}
+	began := c.follow.begin()
+	filled, err := ask(func() (Filled, error) { return fill.Primary(ctx, c.follow.run()) })
+	times.Query = filled.Query
+	if err != nil {
+		c.fillErrors.Add(1)
+		r, err := c.standIn(held, source, err)
+		if err == nil {
+			c.pause(c.memory.put(key, held, c.remaining(held)))
+		}
+		return r, err
+	}
+	p := fill.page(&filled, began.at)
+	if !c.follow.on() || c.follow.accept(began, p, pair, &filled) == kept {
+		c.keep(key, pair, p, fill)
+	} else {
+		c.memory.put(key, p, c.remaining(p)) // shared for a moment
+	}
+	return Result{Page: p, Source: Origin, HadStale: held != nil}, nil
+}
+
+// fromStandby returns the page as a standby has it, if there is one that shows
+// all that is known here. Where it does not, what it lacks cannot be told, and
+// nobody is shown it.
+func (c *Cache) fromStandby(ctx context.Context, pair stream.Pair, fill Fill, times *Times) *Page {
+	if fill.Standby == nil || !c.follow.on() {
+		return nil
+	}
+	server, lsn, ok := c.follow.needed(pair)
+	if !ok {
+		return nil
+	}
+	began := c.follow.begin()
+	filled, err := ask(func() (Filled, error) { return fill.Standby(ctx, server, lsn) })
+	times.Query = filled.Query
+	if err != nil {
+		return nil // the origin counts it
+	}
+	p := fill.page(&filled, began.at)
+	if c.follow.accept(began, p, pair, &filled) != kept {
+		return nil
+	}
+	return p
+}
+
+// keep puts a page that stands into both tiers, and remembers it for reading
+// ahead when it is asked for so often that the next change should not be a
+// reader's to wait for.
+func (c *Cache) keep(key []byte, pair stream.Pair, p *Page, fill Fill) {
+	h := c.memory.put(key, p, c.remaining(p))
+	c.store(key, p)
+	if p.stands() { // a page of the time when changes could not be followed does not, even if they can now
+		c.ahead.remember(h, pair, p, fill)
+	}
+}
+
+// page makes a page of what was read.
+func (f Fill) page(filled *Filled, proof time.Time) *Page {
+	p := NewPage(filled.Body, filled.Next, proof)
+	if f.Compress {
+		p.Deflate()
+	}
+	return p
+}
+
+// ask is fill, whose panic is an error: in a flight nobody would catch it, and
+// it would end the process.
+func ask(fill func() (Filled, error)) (f Filled, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v\n%s", errPanic, p, debug.Stack())
+		}
+	}()
+	return fill()
+}
+
+// remaining is how long a page may still be served in any way.
+func (c *Cache) remaining(p *Page) time.Duration {
+	return max(c.options.TTL+c.options.MaxStale-time.Since(p.Proof), time.Millisecond)
+}

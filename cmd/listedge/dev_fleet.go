@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"listedge/sandbox"
+)
+
+// fleet runs each node as a process of its own, so that one can be stopped or
+// killed and the others watched, and ends them all when ctx does.
+func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context, addresses []listenFlags, url string, ready func()) error {
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	out := &lineWriter{to: t.err}
+	var children []*sandbox.Child
+	var alive sync.WaitGroup
+	defer func() {
+		for _, child := range children {
+			_ = child.Signal(syscall.SIGTERM)
+		}
+		for _, child := range children {
+			_ = child.End(childPatience, syscall.SIGTERM, syscall.SIGKILL)
+		}
+	}()
+	for i, a := range addresses {
+		command := exec.Command(program, "serve")
+		command.Env = append(os.Environ(), environment(flags, a, url)...)
+		prefix := fmt.Sprintf("node %d | ", i+1)
+		command.Stdout, command.Stderr = out.prefixed(prefix), out.prefixed(prefix)
+		child, err := sandbox.StartChild(command)
+		if err != nil {
+			return err
+		}
+		children = append(children, child)
+		fmt.Fprintf(t.err, "node %d is process %d\n", i+1, child.Pid())
+		alive.Go(func() {
+			<-child.Done()
+			if ctx.Err() == nil {
+				fmt.Fprintf(out, "node %d ended (%s)\n", i+1, child.State())
+			}
+		})
+	}
+	ready()
+	ended := make(chan struct{})
+	go func() { defer close(ended); alive.Wait() }() // the deferred function ends them all
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-ended:
+		return errors.New("all nodes have ended")
+	}
+}
+
+// environment hands a node its settings: those of this command that are not
+// its own.
+func environment(flags *kong.Context, a listenFlags, url string) []string {
+	env := []string{"LISTEDGE_LISTEN=" + a.Listen, "LISTEDGE_ADMIN_LISTEN=" + a.AdminListen, "LISTEDGE_DATABASE_URL=" + url}
+	for _, flag := range settings(flags) {
+		switch flag.Name {
+		case "listen", "admin-listen", "data-dir", "nodes":
+		default:
+			env = append(env, flag.Envs[0]+"="+settingText(flag.Target.Interface()))
+		}
+	}
+	return env
+}
+
+// lineWriter lets several writers share one, line by line.
+type lineWriter struct {
+	mu sync.Mutex // guards to
+	to io.Writer
+}
+
+func (w *lineWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.to.Write(b)
+}
+
+// prefixed returns a writer whose lines begin with prefix.
+func (w *lineWriter) prefixed(prefix string) io.Writer { return &prefixWriter{w: w, prefix: prefix} }
+
+type prefixWriter struct {
+	w      *lineWriter
+	prefix string
+	begun  []byte // a line without its end
+}
+
+func (p *prefixWriter) Write(b []byte) (int, error) {
+	p.begun = append(p.begun, b...)
+	for {
+		line, rest, ended := bytes.Cut(p.begun, []byte{'\n'})
+		if !ended {
+			return len(b), nil
+		}
+		if _, err := fmt.Fprintf(p.w, "%s%s\n", p.prefix, line); err != nil {
+			return 0, err
+		}
+		p.begun = rest
+	}
+}

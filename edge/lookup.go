@@ -1,0 +1,102 @@
+package edge
+
+import (
+	"context"
+
+	"listedge/cache"
+	"listedge/metrics"
+	"listedge/origin"
+	"listedge/stream"
+)
+
+// lookUp finds the page, in memory if it can.
+func (s *Server) lookUp(x *exchange) failure {
+	x.key = appendPageKey(x.key[:0], &x.query, x.scratch[:0])
+	bypass := asksForTheOrigin(x.asked.control)
+	hit := false
+	if !bypass {
+		if x.page, hit = s.cache.Hit(&x.client.spot, x.key, x.now); hit {
+			x.client.leaveTrail(x.page.Page)
+		}
+		if s.timed {
+			x.passed(stepMemory)
+		}
+	}
+	if !hit {
+		var err error
+		x.page, err = s.forward(x, bypass)
+		x.passed(stepForward)
+		if err != nil {
+			return failure{problem: lookUpProblem(err), retry: retrySoon, cause: err}
+		}
+	}
+	var tier metrics.Tier
+	switch {
+	case x.page.Err != nil:
+		tier, x.outcome = metrics.TierStale, metrics.OutcomeStale
+	case x.page.Source == cache.Memory:
+		tier, x.outcome = metrics.TierMemory, metrics.OutcomeMemory
+	case x.page.Source == cache.Redis:
+		tier, x.outcome = metrics.TierRedis, metrics.OutcomeRedis
+	default:
+		tier, x.outcome = metrics.TierOrigin, metrics.OutcomeOrigin
+	}
+	x.conn.counts.LookedUp(tier, x.page.Collapsed)
+	return failure{}
+}
+
+// forward is the way of a page that is not in memory.
+func (s *Server) forward(x *exchange, bypass bool) (cache.Result, error) {
+	pair, fill := s.fillOf(x, x.query)
+	if bypass {
+		return s.cache.Bypass(x.key, pair, fill)
+	}
+	return s.cache.Forward(x.key, pair, fill)
+}
+
+// fillOf is how the page of an exchange's query, or of one that follows from
+// it, is read, and what changes it. The query is a copy: a fill may outlive the
+// request that began it.
+func (s *Server) fillOf(x *exchange, q origin.Query) (stream.Pair, cache.Fill) {
+	pair := stream.Pair{Workspace: q.Workspace, Collection: collections[q.Collection]}
+	fill := cache.Fill{Compress: acceptsGzip(x.asked.encoding), Primary: func(ctx context.Context, run string) (cache.Filled, error) {
+		return filled(s.origin.FetchFrom(ctx, q, run))
+	}}
+	if s.origin.HasStandbys() {
+		fill.Standby = func(ctx context.Context, server string, lsn uint64) (cache.Filled, error) {
+			return filled(s.origin.FetchFromStandby(ctx, q, server, lsn))
+		}
+	}
+	return pair, fill
+}
+
+// readNext has the next page of a walk read behind the answer: of a client that
+// came by a cursor, while the database has nothing better to do.
+func (s *Server) readNext(x *exchange) {
+	if !x.query.After.Set || x.page.Err != nil || !x.page.Page.Leads() || s.origin.Busy() {
+		return
+	}
+	q := x.query
+	var err error
+	if q.After, err = q.ParseCursor([]byte(x.page.Page.Next)); err != nil {
+		return // by a version that writes other cursors
+	}
+	pair, fill := s.fillOf(x, q)
+	s.cache.ReadNext(appendPageKey(nil, &q, nil), pair, fill)
+}
+
+func filled(p origin.Page, err error) (cache.Filled, error) {
+	return cache.Filled{Body: p.Body, Next: p.NextCursor, Snapshot: p.Snapshot, Run: p.Run, Server: p.Server, LSN: p.LSN,
+		Query: cache.Span{Began: p.Asked, Took: p.Took}}, err
+}
+
+// collections names the origin's collections in the log of changes.
+var collections = [...]stream.Collection{origin.Items: stream.Items, origin.Contacts: stream.Contacts}
+
+// appendPageKey appends the cache key of a query's page: everything the page
+// depends on, and nothing else. scratch is for its parts.
+func appendPageKey(dst []byte, q *origin.Query, scratch []byte) []byte {
+	scope := q.AppendScope(scratch)
+	limit := append(scope[len(scope):], byte(q.Limit))
+	return cache.AppendKey(dst, q.Workspace, scope, limit, q.AppendPosition(limit[len(limit):]))
+}

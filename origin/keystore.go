@@ -1,0 +1,99 @@
+package origin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/sony/gobreaker/v2"
+)
+
+// KeyStore looks keys up in Postgres.
+type KeyStore struct {
+	pool    *pgxpool.Pool
+	breaker *gobreaker.CircuitBreaker[map[KeyHash]Key]
+}
+
+// NewKeyStore reads the database's keys.
+func NewKeyStore(db *Database) *KeyStore {
+	return &KeyStore{pool: db.keys, breaker: newBreaker[map[KeyHash]Key]("keys", primaryRest)}
+}
+
+// Lookup returns those of the keys that exist, in one query, from the primary
+// of which is known when it was started; empty = it is not (fromRun).
+// Errors: ErrUnavailable, ErrTimeout.
+func (s *KeyStore) Lookup(ctx context.Context, hashes []KeyHash, run string) (map[KeyHash]Key, error) {
+	found, err := s.breaker.Execute(func() (map[KeyHash]Key, error) {
+		found, err := fromRun(s.pool, run, func() (found map[KeyHash]Key, by string, err error) {
+			found, err = s.lookup(ctx, hashes)
+			for _, k := range found {
+				return found, k.Run, err // one query is one server's
+			}
+			return found, run, err
+		})
+		return found, classify(err)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look up keys: %w", breakerError(err))
+	}
+	return found, nil
+}
+
+// Probe is Origin.Probe, for keys.
+func (s *KeyStore) Probe(ctx context.Context) { probe(ctx, s.breaker, s.pool) }
+
+// BreakerOpen says whether look-ups are being refused without asking.
+func (s *KeyStore) BreakerOpen() bool { return s.breaker.State() != gobreaker.StateClosed }
+
+func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (map[KeyHash]Key, error) {
+	wanted := make([][]byte, len(hashes))
+	for i := range hashes {
+		wanted[i] = hashes[i][:]
+	}
+	rows, err := s.pool.Query(ctx, lookupKeysSQL, wanted)
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[KeyHash]Key, len(hashes))
+	var (
+		hash                      []byte
+		expires                   pgtype.Timestamptz
+		rate, workspaceRate       *float64
+		burst, workspaceBurst     *int32
+		version, workspaceVersion int64
+		key                       Key
+	)
+	_, err = pgx.ForEachRow(rows, []any{&hash, &key.ID, &key.Workspace, &key.Items, &key.Contacts, &expires, &key.Revoked, &key.Suspended, &key.Scheduled,
+		&rate, &burst, &workspaceRate, &workspaceBurst, &version, &workspaceVersion, &key.Run}, func() error {
+		if len(hash) != len(KeyHash{}) {
+			return errors.New("a key's hash is not a SHA-256")
+		}
+		k := key
+		k.ExpiresAt = expiryOf(expires)
+		k.Limit = LimitOf(rate, burst, DefaultLimit)
+		k.WorkspaceLimit = LimitOf(workspaceRate, workspaceBurst, Limit{})
+		if k.Limit.Version = version; k.WorkspaceLimit.Set {
+			k.WorkspaceLimit.Version = workspaceVersion
+		}
+		found[KeyHash(hash)] = k
+		return nil
+	})
+	return found, err
+}
+
+// expiryOf reads the column, in which other systems may write 'infinity': one
+// odd row must not spoil the look-up of all keys asked for with it.
+func expiryOf(t pgtype.Timestamptz) int64 {
+	switch {
+	case !t.Valid || t.InfinityModifier == pgtype.Infinity:
+		return 0
+	case t.InfinityModifier == pgtype.NegativeInfinity:
+		return math.MinInt64
+	}
+	return cmp.Or(t.Time.UnixMicro(), 1) // 0 would be never
+}
