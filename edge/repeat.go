@@ -106,10 +106,13 @@ func (c *conn) answerRepeat(received, scratch []byte) (answered bool, err error)
 var methodGet = []byte(fasthttp.MethodGet)
 
 // study remembers the lines of the request that was just answered, if they are
-// to be learnt. fasthttp has changed the bytes it came in, hence the lesson.
+// to be learnt. fasthttp has changed the bytes it came in, hence the lesson. A
+// line feed alone ends a line, too, and so a head, for fasthttp: a lesson with
+// one may be two requests, with two keys.
 func (c *conn) study(x *exchange) {
 	lesson := c.repeats.lesson
-	if len(lesson) == 0 || x.http.Request.MayContinue() {
+	c.repeats.lesson = lesson[:0]
+	if len(lesson) == 0 || bytes.Count(lesson, []byte("\n")) != bytes.Count(lesson, crlf) || x.http.Request.MayContinue() {
 		return
 	}
 	_, _, lines, _ := splitHead(lesson)

@@ -3,6 +3,7 @@ package edge
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -13,10 +14,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
+	"listedge/metrics"
 	"listedge/origin"
+	"listedge/stream"
 )
 
 // spoken is the client's half of a conversation: a Read gets one chunk of it.
@@ -393,6 +397,46 @@ func TestEqualInConstantTime(t *testing.T) {
 		}
 		if n < len(a) && equalInConstantTime(a[:n], a) {
 			t.Errorf("%d bytes are %d", n, len(a))
+		}
+	}
+}
+
+// Of two requests in one packet, of which the first's head ends in "\r\n\n",
+// each is answered with its own key's page, however often they come.
+func TestTwoRequestsAreNotLearntAsOne(t *testing.T) {
+	pages, err := cache.New(cache.Options{Memory: 64 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, texts := map[origin.KeyHash]origin.Key{}, [2]string{}
+	for i := range texts {
+		texts[i] = origin.NewKey()
+		hash, _ := origin.HashKey([]byte(texts[i]))
+		k := origin.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true, Limit: origin.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
+		keys[hash] = k
+		q := origin.Query{Workspace: k.Workspace, Limit: defaultLimit}
+		if _, err := pages.Forward(appendPageKey(nil, &q, nil), stream.Pair{}, cache.Fill{Primary: func(context.Context, string) (cache.Filled, error) {
+			return cache.Filled{Body: []byte(`{"data":["workspace of ` + texts[i] + `"]`)}, nil
+		}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := serverOf(t, pages, metrics.New("test", "").Edge, func(context.Context, []origin.KeyHash, string) (map[origin.KeyHash]origin.Key, error) {
+		return keys, nil
+	})
+	of := func(i int, end string) string {
+		return "GET /v1/items HTTP/1.1\r\nHost: a\r\nX-API-Key: " + texts[i] + end
+	}
+	both := []byte(of(0, "\r\n\n") + of(1, "\r\n\r\n"))
+	answers, _ := converse(t, s, [][]byte{[]byte(of(0, "\r\n\r\n")), bytes.Clone(both), bytes.Clone(both)}, func(*conn) {})
+	r := bufio.NewReader(bytes.NewReader(answers))
+	for n, want := range []int{0, 0, 1, 0, 1} {
+		if _, err := r.Peek(1); err != nil {
+			t.Errorf("answer %d is missing", n+1)
+			break
+		}
+		if got := readAnswer(t, r, "GET"); !bytes.Contains([]byte(got.body), []byte(texts[want])) {
+			t.Errorf("answer %d: status %d, X-Request-Id %s, body %s; wanted that of %s", n+1, got.status, got.header("X-Request-Id"), got.body, texts[want])
 		}
 	}
 }
