@@ -152,23 +152,26 @@ func grown(level, cap, dt, r int64) int64 {
 // cap is the most the bucket may contain while others hold tokens of it.
 func (s *state) cap() int64 { return max(0, s.policy.Burst-s.held-s.prev) * s.policy.p }
 
-// epoch is a count of lives since the clock's beginning.
+// epoch is a count of lives since the clock's beginning. Where nothing is lent
+// it still tells how long ago a policy was gone by.
 func (s *state) epoch(life int64) int64 {
 	if life == 0 {
-		return 0
+		life = leaseLife
 	}
 	return (s.ts + s.lag) / life
 }
 
 // adopt puts the caller's policy in force where it is the newer one, and
-// reports whether it did. Of two that differ under one version the one in force
-// stays until nobody has gone by it for an epoch: nodes that disagree cannot
-// pull the bucket to and fro. (In one process there is nobody to disagree.)
+// reports whether it did. Any other stays out until nobody has gone by the one in
+// force for an epoch: nodes that disagree cannot pull the bucket to and fro, and
+// versions that begin anew, as those of a restored database do, are not ignored
+// for ever. (Under one version there is nobody to disagree in one process.)
 func (s *state) adopt(c *call) bool {
 	same := c.policy.sameLimits(s.policy)
 	switch {
 	case c.policy.Version > s.policy.Version:
-	case c.policy.Version == s.policy.Version && !same && (c.life == 0 || s.epoch(c.life)-s.used > 1):
+	case !same && c.life == 0 && c.policy.Version == s.policy.Version:
+	case !same && s.epoch(c.life)-s.used > 1:
 	default:
 		return false
 	}

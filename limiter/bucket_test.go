@@ -187,6 +187,12 @@ func TestPolicyChangeKeepsTheFilledShare(t *testing.T) {
 	if s.visit(&c, 0); c.version != 4 || c.remaining() != 249 || s.policy != wider {
 		t.Fatalf("the older version came back: %+v", c.reply)
 	}
+	for at, adopted := range map[int64]bool{leaseLife: false, 2 * leaseLife: true} { // versions have begun anew
+		later := s
+		if later.visit(&call{policy: old}, at); (later.policy == old) != adopted {
+			t.Errorf("an older version after %d µs in which nobody went by the newer: %+v", at, later.policy)
+		}
+	}
 	narrow := policy(t, 1, 2)
 	narrow.Version = 4 // the same version with other numbers: the last to ask decides
 	c = call{policy: narrow, need: 1}

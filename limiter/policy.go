@@ -31,9 +31,10 @@ type Policy struct {
 
 	// Version orders the policies of one bucket over all nodes (0 to 2^53),
 	// so that a node which has not yet heard of a change cannot undo it. Where it
-	// is left 0, a change takes effect when no node has gone by the old policy
-	// for 10 to 20 s (at once without Redis): nodes that disagree for a while
-	// cannot pull the bucket to and fro, which would fill it or starve them.
+	// is left 0, or went back with the database, a change takes effect when no
+	// node has gone by the old policy for 10 to 20 s (left 0 and without Redis, at
+	// once): nodes that disagree for a while cannot pull the bucket to and fro,
+	// which would fill it or starve them.
 	Version int64
 
 	r int64 // units added per microsecond; 0 = blocked

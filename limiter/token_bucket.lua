@@ -91,12 +91,13 @@ if known then
     stepped, changed = true, true
   end
 
-  -- An older caller has not heard of the change yet. Of two that differ under
-  -- one version the one in force stays until nobody has gone by it for an
-  -- epoch: nodes that disagree cannot pull the bucket to and fro.
+  -- An older caller may not have heard of the change yet. What is not newer
+  -- stays out until nobody has gone by the policy in force for an epoch: nodes
+  -- that disagree cannot pull the bucket to and fro, and versions that begin
+  -- anew, as those of a restored database do, are not ignored for ever.
   same = R == r and P == p and B == b
   local epoch = (ts + lag - math.fmod(ts + lag, E)) / E
-  if version > v or (version == v and not same and epoch - used > 1) then
+  if version > v or (not same and epoch - used > 1) then
     if not same then
       if level < 0 then
         level = -share(-level, B * P, b * p) - 1
