@@ -6,8 +6,6 @@ import (
 	"sync/atomic"
 	"unique"
 
-	"github.com/google/uuid"
-
 	"listedge/cache"
 	"listedge/limiter"
 	"listedge/origin"
@@ -50,37 +48,9 @@ func policyOf(l origin.Limit) (limiter.Policy, error) {
 	return p, err
 }
 
-// sharedBucket is a workspace's, which all its keys spend from.
-type sharedBucket struct {
-	limit  origin.Limit
-	bucket *limiter.Bucket
-}
-
-// workspaceBucket returns the workspace's one bucket, under its present limit.
-func (s *Server) workspaceBucket(workspace uuid.UUID, l origin.Limit) (*limiter.Bucket, error) {
-	shared, ok := s.workspaces.Load(workspace)
-	if ok && shared.(sharedBucket).limit == l {
-		return shared.(sharedBucket).bucket, nil
-	}
-	policy, err := policyOf(l)
-	if err != nil {
-		return nil, err
-	}
-	if !ok {
-		b := s.limiter.Bucket(limiter.WorkspaceBucket(workspace.String()), policy)
-		shared, ok = s.workspaces.LoadOrStore(workspace, sharedBucket{l, b})
-		if !ok {
-			return b, nil
-		}
-	}
-	b := shared.(sharedBucket).bucket // another key of the workspace made it
-	b.SetPolicy(policy)
-	s.workspaces.Store(workspace, sharedBucket{l, b})
-	return b, nil
-}
-
-// makeClient makes a client of a key, or of a key that has changed: then its
-// bucket goes on, under the new limit.
+// makeClient makes a client of a key, or of a key that has changed. Its bucket
+// goes on under the new limit, and where it was moved to another workspace, it
+// is that workspace's: what all nodes spend from.
 func (s *Server) makeClient(k origin.Key, before, c *client) {
 	c.limit, c.workspaceLimit = k.Limit.Burst, k.WorkspaceLimit.Burst
 	if before != nil {
@@ -91,15 +61,15 @@ func (s *Server) makeClient(k origin.Key, before, c *client) {
 		c.broken = err
 		return
 	}
-	if before != nil && before.bucket != nil {
-		c.bucket = before.bucket
-		c.bucket.SetPolicy(policy)
-	} else {
-		c.bucket = s.limiter.Bucket(limiter.KeyBucket(k.Workspace.String(), k.ID.String()), policy)
-	}
+	c.bucket = s.limiter.Bucket(limiter.KeyBucket(k.Workspace.String(), k.ID.String()), policy)
 	lines := appendPolicy(nil, "key", k.Limit)
 	if k.WorkspaceLimit.Set {
-		c.workspaceBucket, c.broken = s.workspaceBucket(k.Workspace, k.WorkspaceLimit)
+		shared, err := policyOf(k.WorkspaceLimit)
+		if err != nil {
+			c.broken = err
+			return
+		}
+		c.workspaceBucket = s.limiter.Bucket(limiter.WorkspaceBucket(k.Workspace.String()), shared)
 		lines = appendPolicy(append(lines, ", "...), "workspace", k.WorkspaceLimit)
 	}
 	c.policy = unique.Make(string(lines))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/limiter"
 	"listedge/origin"
 )
 
@@ -43,11 +44,36 @@ func TestAConnectionTellsEachClientItsOwnLimits(t *testing.T) {
 		if one.told.standing == before {
 			again++
 		}
-		if seen[is]++; !strings.Contains(is, fmt.Sprintf("\r\nX-RateLimit-Limit: %d\r\n", x.client.limit)) && !strings.Contains(is, "X-RateLimit-Limit: 40\r\n") {
-			t.Errorf("a burst of %d: %s", x.client.limit, is)
+		limit := x.client.limit
+		if x.limits.Source == limiter.SourceBlocked {
+			limit = 0
+		}
+		if seen[is]++; !strings.Contains(is, fmt.Sprintf("\r\nX-RateLimit-Limit: %d\r\n", limit)) && !strings.Contains(is, "X-RateLimit-Limit: 40\r\n") {
+			t.Errorf("a burst of %d: %s", limit, is)
 		}
 	}
 	if len(seen) < 12 || again == 0 || again > 1900 {
 		t.Errorf("%d different lines, told again %d times", len(seen), again)
+	}
+}
+
+// A node that knew a key before it was moved to another workspace spends from the
+// same bucket as one that did not.
+func TestAKeyHasOneBucketOnAllNodes(t *testing.T) {
+	s, _ := hitServer(t, `{"data":[]`)
+	k := origin.Key{ID: uuid.New(), Workspace: uuid.New(), Limit: origin.Limit{Set: true, Rate: 1, Burst: 10, Version: 5},
+		WorkspaceLimit: origin.Limit{Set: true, Rate: 2, Burst: 20, Version: 7}}
+	var before, changed, moved, unknown client
+	s.makeClient(k, nil, &before)
+	k.Limit.Burst, k.Limit.Version = 11, 6
+	s.makeClient(k, &before, &changed)
+	if changed.bucket != before.bucket || changed.workspaceBucket != before.workspaceBucket || changed.bucket.Policy().Burst != 11 {
+		t.Error("a changed limit has another bucket")
+	}
+	k.Workspace = uuid.New()
+	s.makeClient(k, &changed, &moved)
+	s.makeClient(k, nil, &unknown)
+	if moved.bucket != unknown.bucket || moved.bucket == changed.bucket || moved.workspaceBucket == changed.workspaceBucket {
+		t.Error("a moved key has two buckets, or its old workspace's")
 	}
 }

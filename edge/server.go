@@ -14,7 +14,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -54,8 +53,7 @@ type Server struct {
 	logger  *slog.Logger
 	proxies []netip.Prefix
 
-	workspaces   sync.Map // uuid.UUID -> sharedBucket
-	maxConns     int64    // open at once; beyond: 503
+	maxConns     int64 // open at once; beyond: 503
 	http         *fasthttp.Server
 	ids          requestIDs
 	journal      journal

@@ -235,23 +235,20 @@ func TestOutagesDoNotFillTheLog(t *testing.T) {
 
 func TestWorkspaceBucketsAreSharedAndFollowTheLimit(t *testing.T) {
 	s, _, _ := hitServerWith(t, `{"data":[]`)
-	w := uuid.New()
-	l := origin.Limit{Set: true, Rate: 5, Burst: 10}
-	a, err := s.workspaceBucket(w, l)
-	if err != nil {
-		t.Fatal(err)
+	k := origin.Key{Workspace: uuid.New(), Limit: origin.DefaultLimit, WorkspaceLimit: origin.Limit{Set: true, Rate: 5, Burst: 10}}
+	of := func() *limiter.Bucket {
+		k.ID = uuid.New()
+		var c client
+		s.makeClient(k, nil, &c)
+		return c.workspaceBucket
 	}
-	if b, _ := s.workspaceBucket(w, l); a != b {
+	a := of()
+	if of() != a {
 		t.Error("two keys of a workspace spend from two buckets")
 	}
-	l.Rate = 6
-	if b, _ := s.workspaceBucket(w, l); a != b || a.Policy().Rate != 6 {
+	k.WorkspaceLimit.Rate = 6
+	if of() != a || a.Policy().Rate != 6 {
 		t.Error("the bucket does not go on under the new limit")
-	}
-	n := 0
-	s.workspaces.Range(func(any, any) bool { n++; return true })
-	if n > 2 { // this one and the fixture's
-		t.Errorf("%d buckets kept for one workspace", n)
 	}
 }
 
