@@ -52,6 +52,7 @@ func policyOf(l origin.Limit) (limiter.Policy, error) {
 // goes on under the new limit, and where it was moved to another workspace, it
 // is that workspace's: what all nodes spend from.
 func (s *Server) makeClient(k origin.Key, before, c *client) {
+	k.Limit, k.WorkspaceLimit = k.Limit.Enforceable(), k.WorkspaceLimit.Enforceable()
 	c.limit, c.workspaceLimit = k.Limit.Burst, k.WorkspaceLimit.Burst
 	if before != nil {
 		before.spot.Clear()

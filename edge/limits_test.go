@@ -2,6 +2,7 @@ package edge
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -75,5 +76,37 @@ func TestAKeyHasOneBucketOnAllNodes(t *testing.T) {
 	s.makeClient(k, nil, &unknown)
 	if moved.bucket != unknown.bucket || moved.bucket == changed.bucket || moved.workspaceBucket == changed.workspaceBucket {
 		t.Error("a moved key has two buckets, or its old workspace's")
+	}
+}
+
+// Whatever rate and burst a row may have, its key is served, and never more than
+// they say.
+func TestEveryLimitOfARowCanBeEnforced(t *testing.T) {
+	s, _ := hitServer(t, `{"data":[]`)
+	random := rand.New(rand.NewPCG(8, 5))
+	rates := []float64{0, math.SmallestNonzeroFloat64, 1e-12, 1e-10, 1e-5, 0.1, 1, math.MaxFloat64}
+	for range 200 {
+		rates = append(rates, math.Exp(random.Float64()*60-40))
+	}
+	cut := 0
+	for _, rate := range rates {
+		for _, burst := range []int32{1, 2, 3, 1000, 1_000_000, math.MaxInt32} {
+			l := origin.LimitOf(&rate, &burst, origin.DefaultLimit)
+			var c client
+			if s.makeClient(origin.Key{ID: uuid.New(), Limit: l, WorkspaceLimit: l}, nil, &c); c.broken != nil {
+				t.Fatalf("%g/s, %d at once: %v", rate, burst, c.broken)
+			}
+			for _, p := range []limiter.Policy{c.bucket.Policy(), c.workspaceBucket.Policy()} {
+				if p.Rate > rate || p.Burst > int64(burst) || rate > 1e-3 && (p.Rate != rate || rate > 1 && p.Burst != int64(burst)) {
+					t.Errorf("%g/s, %d at once became %g/s, %d", rate, burst, p.Rate, p.Burst)
+				}
+				if p.Burst < int64(burst) {
+					cut++
+				}
+			}
+		}
+	}
+	if cut == 0 {
+		t.Error("no limit was cut")
 	}
 }

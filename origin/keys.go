@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"hash/crc32"
+	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -106,9 +107,25 @@ func LimitOf(rate *float64, burst *int32, missing Limit) Limit {
 		}
 		return missing
 	}
-	l := Limit{Set: true, Rate: *rate, Burst: max(1, int64(2**rate))}
+	l := Limit{Set: true, Rate: *rate, Burst: int64(min(max(1, 2**rate), math.MaxInt32))} // as the column bounds it
 	if burst != nil {
 		l.Burst = int64(*burst)
+	}
+	return l
+}
+
+// century is in seconds.
+const century = 100 * 365 * 24 * 3600
+
+// Enforceable is the limit as a bucket can hold it: one that would take longer
+// than a century to fill has the burst that a century fills, and one that gets no
+// token in all that time is blocked. It never admits more than the limit does.
+func (l Limit) Enforceable() Limit {
+	switch most := l.Rate * century; {
+	case most < 1:
+		l.Rate = 0
+	case most < float64(l.Burst):
+		l.Burst = int64(most)
 	}
 	return l
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +108,7 @@ func TestLimitsOfRows(t *testing.T) {
 		{nil, nil, DefaultLimit, Limit{Set: true, Rate: 50, Burst: 100}}, {nil, burst(7), DefaultLimit, Limit{Set: true, Rate: 50, Burst: 7}},
 		{rate(10), nil, DefaultLimit, Limit{Set: true, Rate: 10, Burst: 20}}, {rate(10), burst(3), DefaultLimit, Limit{Set: true, Rate: 10, Burst: 3}},
 		{rate(0.1), nil, DefaultLimit, Limit{Set: true, Rate: 0.1, Burst: 1}}, {rate(0), nil, DefaultLimit, Limit{Set: true, Rate: 0, Burst: 1}},
+		{rate(1e300), nil, DefaultLimit, Limit{Set: true, Rate: 1e300, Burst: math.MaxInt32}},
 		{nil, nil, Limit{}, Limit{}}, {nil, burst(7), Limit{}, Limit{}}, {rate(2.5), burst(9), Limit{}, Limit{Set: true, Rate: 2.5, Burst: 9}},
 	} {
 		if got := LimitOf(c.rate, c.burst, c.missing); got != c.want {
