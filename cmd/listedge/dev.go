@@ -32,6 +32,9 @@ type devCommand struct {
 const (
 	devDatabase = "listedge"
 	devDrain    = 300 * time.Millisecond // nobody's load balancer is looking
+	// devMostNodes have room in the private Postgres' 200 connections, at the 20
+	// that a node takes unless told otherwise.
+	devMostNodes = 8
 	// devStart bounds starting a server, on a slow laptop too.
 	devStart = 2 * time.Minute
 	// childPatience is how long a node may take to leave before it is killed.
@@ -47,6 +50,9 @@ var errPostgresEnded = errors.New("the private Postgres has ended")
 func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) (err error) {
 	if c.Nodes < 1 {
 		return usageError{fmt.Errorf("--nodes must be at least 1")}
+	}
+	if c.Nodes > devMostNodes {
+		return usageError{fmt.Errorf("--nodes must be at most %d: each is a process, and the private Postgres has connections for so many", devMostNodes)}
 	}
 	c.Drain = devDrain
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal is gone
