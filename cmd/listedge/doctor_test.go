@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"net/url"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -195,6 +197,13 @@ func TestDoctorOfRedis(t *testing.T) {
 	expect(t, by, "redis mode", origin.Fail, "Cluster")
 	by = doctor(t, exitFailed, "--database-url", address, "--redis-url", "redis://127.0.0.1:1")
 	expect(t, by, "redis", origin.Fail, "127.0.0.1:1")
+	var said strings.Builder // the client's own log would go to the process's standard error
+	process := exec.Command(os.Args[0], "doctor", "--database-url", address, "--redis-url", "redis://127.0.0.1:1")
+	process.Env, process.Stderr = append(os.Environ(), beListedge+"=1"), &said
+	if err := process.Run(); process.ProcessState.ExitCode() != exitFailed || said.String() != "listedge: "+errFindings.Error()+"\n" {
+		t.Errorf("%v: %s", err, said.String())
+	}
+
 	p := start(t, "doctor", "--database-url", address, "--redis-url", "memcached://a")
 	if <-p.ended; p.code != exitUsage {
 		t.Errorf("exit %d: %s", p.code, p.err.String())
