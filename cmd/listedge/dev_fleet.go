@@ -26,12 +26,13 @@ func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context
 	out := &lineWriter{to: t.err}
 	var children []*sandbox.Child
 	var alive sync.WaitGroup
+	patience := c.Drain + 3*stopTimeout // with a node that leaves, before it is killed
 	defer func() {
 		for _, child := range children {
 			_ = child.Signal(syscall.SIGTERM)
 		}
 		for _, child := range children {
-			_ = child.End(childPatience, syscall.SIGTERM, syscall.SIGKILL)
+			_ = child.End(patience, syscall.SIGTERM, syscall.SIGKILL)
 		}
 	}()
 	for i, a := range addresses {
