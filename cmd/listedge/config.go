@@ -38,7 +38,7 @@ type cli struct {
 	Completion completionCommand `cmd:"" help:"Print a script that has a shell complete commands, flags and their values."`
 	Complete   completeCommand   `cmd:"" hidden:"" help:"Print what may stand for the last of some words."`
 
-	Config  kong.ConfigFlag  `help:"Settings of a command, as YAML with the names of its flags; flags and environment count more." env:"-" placeholder:"FILE"`
+	Config  configFlag       `help:"Settings of a command, as YAML with the names of its flags; flags and environment count more." placeholder:"FILE"`
 	Version kong.VersionFlag `help:"Print version and revision." env:"-"`
 }
 
