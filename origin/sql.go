@@ -26,6 +26,17 @@ BEGIN
 	END IF;
 END $$`
 
+// publishedSQL and triggeredSQL are one text of what the two above have made;
+// empty = nothing.
+const (
+	publishedSQL = `
+SELECT coalesce((SELECT concat_ws(' ', pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
+	(SELECT string_agg(prrelid::text, ' ' ORDER BY prrelid) FROM pg_publication_rel WHERE prpubid = p.oid))
+	FROM pg_publication p WHERE pubname = 'listedge'), '')`
+	triggeredSQL = `
+SELECT coalesce(string_agg(evtname, ' ' ORDER BY evtname), '') FROM pg_event_trigger WHERE evtname IN ('listedge_ddl', 'listedge_drop')`
+)
+
 // primarySQL names a primary, its timeline and where its WAL ends.
 const primarySQL = `
 SELECT system_identifier || '/' || ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int, (pg_current_wal_lsn() - '0/0')::int8

@@ -58,6 +58,17 @@ func TestDoctorOnGoodServers(t *testing.T) {
 	}
 	by := doctor(t, exitFine, "--database-url", address, "--redis-url", r.URL())
 	expect(t, by, "slot", origin.Warn, "nobody follows it")
+	for _, again := range []struct{ undo, want string }{
+		{"SELECT", "nothing to apply\n"},
+		{"DROP PUBLICATION listedge", "made the publication\n"},
+		{"ALTER PUBLICATION listedge DROP TABLE items", "mended the publication\n"},
+		{"DROP EVENT TRIGGER listedge_ddl; DROP EVENT TRIGGER listedge_drop", "made the event triggers, which tell of ALTER TABLE\n"},
+	} {
+		execute(t, address, again.undo)
+		if printed := command(t, "migrate", "up", "--database-url", address); printed != again.want {
+			t.Errorf("%s: %q, want %q", again.undo, printed, again.want)
+		}
+	}
 	startNode(t, address)
 	within(t, 20*time.Second, "the slot is followed", func() bool {
 		by = doctor(t, exitFine, "--database-url", address, "--redis-url", r.URL())
