@@ -112,7 +112,7 @@ func judge(f facts, published publication.State, o DoctorOptions) (findings []Fi
 	case f.Lost:
 		say("slot", true, Warn, "", "it fell behind max_slot_wal_keep_size and is lost", "nothing: the next follower makes it anew; raise max_slot_wal_keep_size if it happens often")
 	case f.Slot && !f.Active:
-		say("slot", true, Warn, "", fmt.Sprintf("nobody follows it, and it retains %s of WAL", size(f.Retained)), "start a node, or drop the slot if there will be none")
+		say("slot", true, Warn, "", fmt.Sprintf("nobody follows it, and it retains %s of WAL", size(f.Retained)), "start a node; drop the slot only where no node will ever run again")
 	default:
 		say("slot", !f.Slot, Warn, fmt.Sprintf("followed, retains %s of WAL", size(f.Retained)), "there is none", "nothing: a node makes it where it may, and so does `listedge migrate up`")
 	}
