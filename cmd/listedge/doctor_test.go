@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -82,6 +84,61 @@ func TestDoctorOnGoodServers(t *testing.T) {
 	expect(t, by, "maxmemory", origin.Warn, "not set")
 	if printed := command(t, "doctor", "--database-url", address); strings.Count(printed, "\n") < 18 || !strings.Contains(printed, "ok    wal_level") {
 		t.Error(printed)
+	}
+}
+
+// A lock that keeps pages from being read is told, and who holds it.
+func TestDoctorOfLocks(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	expect(t, doctor(t, exitFine, "--database-url", address), "locks", origin.OK, "nobody")
+	holder := connect(t, address)
+	if _, err := holder.Exec(t.Context(), "BEGIN; LOCK TABLE items,\n\tapi_keys IN ACCESS EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	says := func(what string, wanted ...string) {
+		t.Helper()
+		wanted = append(wanted, "process "+strconv.Itoa(int(holder.PgConn().PID()))+" (idle in transaction: BEGIN; LOCK TABLE items, api_keys IN ACCESS EXCLUSIVE MODE)",
+			"pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
+		within(t, 20*time.Second, what, func() bool {
+			f := doctor(t, exitFine, "--database-url", address)["locks"]
+			return f.Level == origin.Warn && !slices.ContainsFunc(wanted, func(w string) bool { return !strings.Contains(f.Text+f.Do, w) })
+		})
+	}
+	says("nobody waits", "items cannot be read", "api_keys cannot be read")
+	reader := connect(t, address)
+	ended := make(chan error)
+	go func() {
+		_, err := reader.Exec(context.Background(), "SELECT FROM items")
+		ended <- err
+	}()
+	says("somebody waits", "items: a lock that ", "keeps 1 waiting, the first for ", "api_keys cannot be read")
+	if _, err := holder.Exec(t.Context(), "ROLLBACK"); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	expect(t, doctor(t, exitFine, "--database-url", address), "locks", origin.OK, "nobody")
+
+	// Readers queue behind a schema change, and that behind a long transaction.
+	if _, err := holder.Exec(t.Context(), "BEGIN; SELECT FROM contacts"); err != nil {
+		t.Fatal(err)
+	}
+	changer := connect(t, address)
+	go func() {
+		_, err := changer.Exec(context.Background(), "ALTER TABLE contacts ADD COLUMN more text")
+		ended <- err
+	}()
+	within(t, 20*time.Second, "the first of a queue is told", func() bool {
+		f := doctor(t, exitFine, "--database-url", address)["locks"]
+		return strings.Contains(f.Text, "contacts: a lock") && strings.Contains(f.Do, "pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
+	})
+	if _, err := holder.Exec(t.Context(), "ROLLBACK"); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 
