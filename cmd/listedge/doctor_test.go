@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"listedge/origin"
 	"listedge/sandbox"
 	"listedge/sandbox/sandboxtest"
@@ -235,6 +237,17 @@ func TestDoctorOfReplicas(t *testing.T) {
 	other := sandboxtest.Standby(t, sandboxtest.Postgres(t), nil)
 	if f := look(other.URL("postgres")); f.Level != origin.Warn || !strings.Contains(f.Text, "not used") {
 		t.Errorf("another's standby: %+v", f)
+	}
+}
+
+func TestVersionsOfRedis(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]origin.Level{
+		"": origin.Fail, "5.0.14": origin.Fail, "6.0.16": origin.Fail, "6.2.0": origin.OK, "7.0.15": origin.OK, "10.0.0": origin.OK,
+	} {
+		if f := judgeRedis(map[string]string{"redis_version": version}, redis.UniversalOptions{}); !has(f, "redis version", want, version) {
+			t.Errorf("%s: %+v, want %s", version, f, want)
+		}
 	}
 }
 
