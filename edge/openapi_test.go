@@ -57,11 +57,11 @@ func TestOpenAPIIsValid(t *testing.T) {
 // The parameters of each list, in the notation name(rule).
 var documentedParameters = map[string][]string{
 	"/v1/items": {
-		"search(≤120)", "cursor(1≤ ≤512)", "limit(1-100=50)", "sort(createdAt|name=createdAt)",
+		"search(trimmed ≤120)", "cursor(1≤ ≤512)", "limit(1-100=50)", "sort(createdAt|name=createdAt)",
 		"stock(all|tracked|low=all)", "type(all|goods|services=all)", "If-None-Match()", "Cache-Control(no-cache)", "X-Request-Id()", "Accept-Encoding()",
 	},
 	"/v1/contacts": {
-		"search(≤120)", "cursor(1≤ ≤512)", "limit(1-100=50)", "sort(createdAt|name=createdAt)",
+		"search(trimmed ≤120)", "cursor(1≤ ≤512)", "limit(1-100=50)", "sort(createdAt|name=createdAt)",
 		"type(all|customer|supplier=all)", "If-None-Match()", "Cache-Control(no-cache)", "X-Request-Id()", "Accept-Encoding()",
 	},
 }
@@ -84,6 +84,8 @@ func TestOpenAPIParameters(t *testing.T) {
 				if s.Default != nil {
 					rule += "=" + s.Default.(string)
 				}
+			case s.MaxLength == nil && strings.Contains(p.Value.Description, "after trimming white space at both ends, at most 120;"):
+				rule = "trimmed ≤120" // which maxLength cannot say: it counts what is sent
 			case s.MaxLength != nil:
 				if s.MinLength > 0 {
 					rule = strconv.FormatUint(s.MinLength, 10) + "≤ "

@@ -1,9 +1,12 @@
 package origin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -61,7 +64,7 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 		if f, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[facts]); err == nil {
 			var published publication.State
 			if published, err = publication.Look(ctx, conn); err == nil {
-				return append(judge(f, published, o), judgeSchema(ctx, conn))
+				return append(judge(f, published, o), judgeSchema(ctx, conn), judgeLocks(ctx, conn))
 			}
 		}
 	}
@@ -81,6 +84,71 @@ func judgeSchema(ctx context.Context, conn *pgx.Conn) Finding {
 	default:
 		return Finding{"schema", OK, fmt.Sprintf("version %d", version), ""}
 	}
+}
+
+// locked is a table that a lock keeps from being read or written.
+type locked struct {
+	Name    string
+	Waiting int
+	Seconds float64
+	Holder  *int32 // nil = it has just let go
+	State   string
+	Query   string
+}
+
+// judgeLocks finds whether a lock is in the way of pages or of who writes them.
+func judgeLocks(ctx context.Context, conn *pgx.Conn) Finding {
+	rows, err := conn.Query(ctx, lockedSQL)
+	var all []locked
+	if err == nil {
+		all, err = pgx.CollectRows(rows, pgx.RowToStructByName[locked])
+	}
+	if err != nil {
+		return Finding{"locks", Warn, "cannot be looked at: " + err.Error(), "let this user read the system catalogs"}
+	}
+	if len(all) == 0 {
+		return Finding{"locks", OK, "nobody waits for one on the four tables", ""}
+	}
+	var texts, ends []string
+	for _, l := range all {
+		text, end := l.text()
+		texts = append(texts, text)
+		if end != "" && !slices.Contains(ends, end) {
+			ends = append(ends, end)
+		}
+	}
+	do := "ask again"
+	if len(ends) > 0 {
+		do = "let who holds it finish, or end it: " + strings.Join(ends, "; ")
+	}
+	return Finding{"locks", Warn, strings.Join(texts, "; "), do}
+}
+
+// text says who waits for whom, and what ends who holds the lock.
+func (l locked) text() (text, end string) {
+	took := time.Duration(l.Seconds * float64(time.Second)).Round(100 * time.Millisecond)
+	holder := "somebody who is gone"
+	switch {
+	case l.Holder == nil:
+	case *l.Holder == 0:
+		holder, end = "a prepared transaction", "COMMIT PREPARED or ROLLBACK PREPARED what pg_prepared_xacts has"
+	default:
+		holder, end = fmt.Sprintf("process %d (%s: %s)", *l.Holder, cmp.Or(l.State, "of another user"), shortened(l.Query)), fmt.Sprintf("SELECT pg_terminate_backend(%d)", *l.Holder)
+	}
+	if l.Waiting == 0 {
+		return fmt.Sprintf("%s cannot be read: locked by %s, whose transaction began %s ago", l.Name, holder, took), end
+	}
+	return fmt.Sprintf("%s: a lock that %s holds keeps %d waiting, the first for %s", l.Name, holder, l.Waiting, took), end
+}
+
+// shortened is a statement as it is told: of what it does, its begin says most.
+func shortened(query string) string {
+	const most = 100
+	query = strings.Join(strings.Fields(query), " ")
+	if runes := []rune(query); len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	return query
 }
 
 // judge is what the facts mean. Following changes is worth having and not a
@@ -112,7 +180,7 @@ func judge(f facts, published publication.State, o DoctorOptions) (findings []Fi
 	case f.Lost:
 		say("slot", true, Warn, "", "it fell behind max_slot_wal_keep_size and is lost", "nothing: the next follower makes it anew; raise max_slot_wal_keep_size if it happens often")
 	case f.Slot && !f.Active:
-		say("slot", true, Warn, "", fmt.Sprintf("nobody follows it, and it retains %s of WAL", size(f.Retained)), "start a node, or drop the slot if there will be none")
+		say("slot", true, Warn, "", fmt.Sprintf("nobody follows it, and it retains %s of WAL", size(f.Retained)), "start a node; drop the slot only where no node will ever run again")
 	default:
 		say("slot", !f.Slot, Warn, fmt.Sprintf("followed, retains %s of WAL", size(f.Retained)), "there is none", "nothing: a node makes it where it may, and so does `listedge migrate up`")
 	}

@@ -29,11 +29,22 @@ type Migration struct {
 	AppliedAt time.Time `json:"appliedAt,omitzero"` // zero = pending
 }
 
-// MigrateUp applies what is pending and returns what it applied. Several nodes
-// may call it at once: an advisory lock lets one work and the others find
-// nothing left to do. What changes are followed by is made too as far as the
-// user may; PublishChanges tells what is lacking.
+// MigrateUp applies what is pending and makes what changes are followed by as
+// far as the user may.
 func MigrateUp(ctx context.Context, url string) (applied []Migration, err error) {
+	if applied, err = MigrateSchema(ctx, url); err != nil {
+		return applied, err
+	}
+	if _, _, err = PublishChanges(ctx, url); err != nil {
+		return applied, fmt.Errorf("migrate up: %w", err)
+	}
+	return applied, nil
+}
+
+// MigrateSchema applies what is pending and returns what it applied. Several
+// nodes may call it at once: an advisory lock lets one work and the others find
+// nothing left to do.
+func MigrateSchema(ctx context.Context, url string) (applied []Migration, err error) {
 	err = withGoose(url, func(p *goose.Provider) error {
 		results, err := p.Up(ctx)
 		for _, r := range results {
@@ -41,9 +52,6 @@ func MigrateUp(ctx context.Context, url string) (applied []Migration, err error)
 		}
 		return err
 	})
-	if err == nil {
-		_, err = PublishChanges(ctx, url)
-	}
 	if err != nil {
 		return applied, fmt.Errorf("migrate up: %w", err)
 	}

@@ -26,6 +26,17 @@ BEGIN
 	END IF;
 END $$`
 
+// publishedSQL and triggeredSQL are one text of what the two above have made;
+// empty = nothing.
+const (
+	publishedSQL = `
+SELECT coalesce((SELECT concat_ws(' ', pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
+	(SELECT string_agg(prrelid::text, ' ' ORDER BY prrelid) FROM pg_publication_rel WHERE prpubid = p.oid))
+	FROM pg_publication p WHERE pubname = 'listedge'), '')`
+	triggeredSQL = `
+SELECT coalesce(string_agg(evtname, ' ' ORDER BY evtname), '') FROM pg_event_trigger WHERE evtname IN ('listedge_ddl', 'listedge_drop')`
+)
+
 // primarySQL names a primary, its timeline and where its WAL ends.
 const primarySQL = `
 SELECT system_identifier || '/' || ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int, (pg_current_wal_lsn() - '0/0')::int8
@@ -65,6 +76,36 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
 	(SELECT count(*) FROM pg_event_trigger WHERE evtname IN ('listedge_ddl', 'listedge_drop') AND evtenabled IN ('O', 'A'))::int AS triggers,
 	coalesce((SELECT greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0) FROM slot), 0)::bigint AS retained
 FROM pg_database d, me WHERE d.datname = current_database()`
+
+// lockedSQL has a row for each table that statements wait for longer than an
+// instant (waiting, and for how many seconds the first of them), or that
+// somebody has kept from readers for over a second while nobody asked; with who
+// holds it, as far as that is known (holder 0 = a prepared transaction). Indexes
+// and partitions count as their table. It reads what is never locked: of the
+// tables, no more than the name.
+const lockedSQL = `
+WITH RECURSIVE tables (oid, name) AS (
+	SELECT to_regclass(n)::oid, n FROM unnest('{items,contacts,api_keys,workspaces}'::text[]) n
+	UNION ALL SELECT inhrelid, name FROM tables JOIN pg_inherits ON inhparent = oid
+),
+relations AS (SELECT * FROM tables UNION ALL SELECT indexrelid, name FROM tables JOIN pg_index ON indrelid = oid),
+locks AS (
+	SELECT name, pid, granted, mode, waitstart FROM pg_locks l JOIN relations r ON r.oid = l.relation
+	WHERE locktype = 'relation' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+),
+waits AS (
+	SELECT DISTINCT ON (name) name, pid, waitstart, count(*) OVER (PARTITION BY name)::int AS waiting
+	FROM locks WHERE NOT granted AND waitstart < clock_timestamp() - interval '100 ms' ORDER BY name, waitstart
+),
+held AS (
+	SELECT w.name, w.waiting, w.waitstart AS since, h.pid
+	FROM waits w LEFT JOIN LATERAL (SELECT pid FROM unnest(pg_blocking_pids(w.pid)) pid ORDER BY cardinality(pg_blocking_pids(pid)) LIMIT 1) h ON true
+	UNION ALL
+	(SELECT DISTINCT ON (name) name, 0, xact_start, l.pid FROM locks l JOIN pg_stat_activity a USING (pid)
+	WHERE granted AND mode = 'AccessExclusiveLock' AND xact_start < clock_timestamp() - interval '1 s' AND name NOT IN (SELECT name FROM waits))
+)
+SELECT name, waiting, coalesce(extract(epoch FROM clock_timestamp() - since), 0)::float8 AS seconds, pid AS holder, coalesce(state, '') AS state, coalesce(query, '') AS query
+FROM held LEFT JOIN pg_stat_activity USING (pid) ORDER BY seconds DESC`
 
 // replicaFactsSQL is what DiagnoseReplica wants to know of a server.
 const replicaFactsSQL = `SELECT pg_is_in_recovery(), pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`

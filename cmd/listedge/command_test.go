@@ -59,6 +59,8 @@ func TestWrongUsageIsToldInOneLineWithStatusTwo(t *testing.T) {
 		"import items --workspace " + id + " " + missing + " --database-url " + url:     "missing.csv",
 		"seed --workspaces 0 --database-url " + url:                                     "--workspaces",
 		"dev --nodes 0":               "--nodes",
+		"dev --nodes 9":               "--nodes must be at most 8",
+		"dev --nodes 1000":            "connections",
 		"dev --listen nonsense":       "--listen",
 		"dev --listen 127.0.0.1:http": "--listen",
 	} {

@@ -20,10 +20,11 @@ import (
 )
 
 // cli is the whole command line. Every flag is also an environment variable:
-// --database-url is LISTEDGE_DATABASE_URL.
+// --database-url is LISTEDGE_DATABASE_URL. `dev` hardly drains: nobody's load
+// balancer is looking.
 type cli struct {
-	Dev        devCommand        `cmd:"" help:"Run on a private Postgres with sample data: the way to try it."`
-	Serve      serveCommand      `cmd:"" help:"Run one edge node."`
+	Dev        devCommand        `cmd:"" set:"drain=300ms" help:"Run on a private Postgres with sample data: the way to try it."`
+	Serve      serveCommand      `cmd:"" set:"drain=3s" help:"Run one edge node."`
 	Migrate    migrateCommand    `cmd:"" help:"Create or update the schema."`
 	Doctor     doctorCommand     `cmd:"" help:"Say what of Postgres, Redis and the nodes is missing, risky or fine."`
 	Workspaces workspacesCommand `cmd:"" help:"Create, list, suspend and resume workspaces."`
@@ -37,7 +38,7 @@ type cli struct {
 	Completion completionCommand `cmd:"" help:"Print a script that has a shell complete commands, flags and their values."`
 	Complete   completeCommand   `cmd:"" hidden:"" help:"Print what may stand for the last of some words."`
 
-	Config  kong.ConfigFlag  `help:"Settings of a command, as YAML with the names of its flags; flags and environment count more." env:"-" placeholder:"FILE"`
+	Config  configFlag       `help:"Settings of a command, as YAML with the names of its flags; flags and environment count more." placeholder:"FILE"`
 	Version kong.VersionFlag `help:"Print version and revision." env:"-"`
 }
 
@@ -105,7 +106,7 @@ type nodeFlags struct {
 	QueryTimeout        time.Duration `help:"The longest a page query may run (statement_timeout)." default:"2s"`
 
 	TrustedProxies []network     `help:"Networks of load balancers whose X-Forwarded-For names the client, as 10.0.0.0/8,fd00::/8." placeholder:"CIDR"`
-	Drain          time.Duration `help:"After SIGTERM, how long the node goes on answering, not ready and closing each connection, before it stops." default:"3s"`
+	Drain          time.Duration `help:"After SIGTERM, how long the node goes on answering, not ready and closing each connection, before it stops." default:"${drain}"`
 
 	LogFormat string     `help:"text or json." enum:"text,json" default:"text"`
 	LogLevel  slog.Level `help:"debug (every request), info, warn or error." default:"info" placeholder:"LEVEL"`

@@ -20,6 +20,24 @@ import (
 // the flags. What a flag or the environment says counts more.
 type configFile map[string]any
 
+// configFlag names the file. kong asks it in time, whether it is on the command
+// line or in the environment.
+type configFlag string
+
+// BeforeResolve reads the file, if there is one.
+func (configFlag) BeforeResolve(k *kong.Kong, ctx *kong.Context, at *kong.Path) error {
+	path, _ := ctx.FlagValue(at.Flag).(configFlag)
+	command := ctx.Selected()
+	if path == "" || command != nil && command.Hidden { // a shell that asks for words has no use for settings
+		return nil
+	}
+	file, err := k.LoadConfig(string(path))
+	if err == nil {
+		ctx.AddResolver(file)
+	}
+	return err
+}
+
 func readConfig(r io.Reader) (kong.Resolver, error) {
 	var c configFile
 	if err := yaml.NewDecoder(r).Decode(&c); err != nil && !errors.Is(err, io.EOF) {
@@ -76,7 +94,7 @@ func settingText(value any) string {
 // nothing.
 func settings(ctx *kong.Context) []*kong.Flag {
 	return slices.DeleteFunc(ctx.Flags(), func(f *kong.Flag) bool {
-		return f.Target.Type().PkgPath() == "github.com/alecthomas/kong" || f.Name == "help" || f.Name == "print-config"
+		return f.Target.Type().PkgPath() == "github.com/alecthomas/kong" || slices.Contains([]string{"help", "config", "print-config"}, f.Name)
 	})
 }
 

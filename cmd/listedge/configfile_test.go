@@ -42,13 +42,30 @@ func TestConfigFile(t *testing.T) {
 	has(printed("--config", file(`{"drain": "6s"}`)), "drain: 6s")
 	has(printed("--config", file("")), "drain: 3s")
 
+	// The environment may name the file, and the flag counts more.
+	t.Setenv("LISTEDGE_CONFIG", file("drain: 7s"))
+	has(printed(), "drain: 7s", "max-stale: 2m0s")
+	has(printed("--drain", "8s"), "drain: 8s")
+	has(printed("--config", file("max-stale: 1m")), "drain: 3s")
+	missing := filepath.Join(t.TempDir(), "none")
+	t.Setenv("LISTEDGE_CONFIG", missing)
+	p := start(t, "serve", "--database-url", "postgres://h/d")
+	if <-p.ended; p.code != exitUsage || !strings.Contains(p.err.String(), missing) || strings.Count(p.err.String(), "\n") != 1 {
+		t.Errorf("no file: exit %d: %s", p.code, p.err.String())
+	}
+	if words := command(t, "complete", "--", "serv"); !strings.HasPrefix(words, "serve\t") {
+		t.Errorf("completion without the file: %q", words)
+	}
+	t.Setenv("LISTEDGE_CONFIG", "")
+	has(printed(), "drain: 3s")
+
 	for what, text := range map[string]string{"a mistyped name": "drian: 5s", "a wrong value": "drain: soon", "no YAML": "{a", "a map": "drain: {a: 1}", "a value that cannot work": "cache-memory: 1B"} {
 		p := start(t, "serve", "--database-url", "postgres://h/d", "--config", file(text))
 		if <-p.ended; p.code != exitUsage || strings.Count(p.err.String(), "\n") != 1 {
 			t.Errorf("%s: exit %d: %s", what, p.code, p.err.String())
 		}
 	}
-	p := start(t, "serve", "--database-url", "postgres://h/d", "--config", filepath.Join(t.TempDir(), "none"))
+	p = start(t, "serve", "--database-url", "postgres://h/d", "--config", missing)
 	if <-p.ended; p.code != exitUsage {
 		t.Errorf("no file: exit %d: %s", p.code, p.err.String())
 	}

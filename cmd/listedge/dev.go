@@ -31,11 +31,11 @@ type devCommand struct {
 
 const (
 	devDatabase = "listedge"
-	devDrain    = 300 * time.Millisecond // nobody's load balancer is looking
+	// devMostNodes have room in the private Postgres' 200 connections, at the 20
+	// that a node takes unless told otherwise.
+	devMostNodes = 8
 	// devStart bounds starting a server, on a slow laptop too.
 	devStart = 2 * time.Minute
-	// childPatience is how long a node may take to leave before it is killed.
-	childPatience = devDrain + 3*stopTimeout
 )
 
 // What `dev` seeds: a few thousand rows in two workspaces.
@@ -48,7 +48,9 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 	if c.Nodes < 1 {
 		return usageError{fmt.Errorf("--nodes must be at least 1")}
 	}
-	c.Drain = devDrain
+	if c.Nodes > devMostNodes {
+		return usageError{fmt.Errorf("--nodes must be at most %d: each is a process, and the private Postgres has connections for so many", devMostNodes)}
+	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal is gone
 	defer stop()
 	addresses, err := c.addresses()

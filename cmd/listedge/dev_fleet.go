@@ -26,12 +26,13 @@ func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context
 	out := &lineWriter{to: t.err}
 	var children []*sandbox.Child
 	var alive sync.WaitGroup
+	patience := c.Drain + 3*stopTimeout // with a node that leaves, before it is killed
 	defer func() {
 		for _, child := range children {
 			_ = child.Signal(syscall.SIGTERM)
 		}
 		for _, child := range children {
-			_ = child.End(childPatience, syscall.SIGTERM, syscall.SIGKILL)
+			_ = child.End(patience, syscall.SIGTERM, syscall.SIGKILL)
 		}
 	}()
 	for i, a := range addresses {
@@ -66,7 +67,8 @@ func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context
 // environment hands a node its settings: those of this command that are not
 // its own.
 func environment(flags *kong.Context, a listenFlags, url string) []string {
-	env := []string{"LISTEDGE_LISTEN=" + a.Listen, "LISTEDGE_ADMIN_LISTEN=" + a.AdminListen, "LISTEDGE_DATABASE_URL=" + url}
+	env := []string{"LISTEDGE_LISTEN=" + a.Listen, "LISTEDGE_ADMIN_LISTEN=" + a.AdminListen, "LISTEDGE_DATABASE_URL=" + url,
+		"LISTEDGE_CONFIG="} // what was in a file is among the settings
 	for _, flag := range settings(flags) {
 		switch flag.Name {
 		case "listen", "admin-listen", "data-dir", "nodes":

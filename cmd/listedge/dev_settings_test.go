@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A node of `dev --nodes` has the settings that dev was given, whatever they
@@ -30,6 +31,9 @@ func TestTheNodesOfDevHaveItsSettings(t *testing.T) {
 		parser, _ = newParser(&serve, io.Discard, io.Discard)
 		if _, err := parser.Parse([]string{"serve"}); err != nil {
 			t.Fatal(err)
+		}
+		if shown := settingsInEffect(flags)["drain"]; shown != dev.Dev.Drain.String() || args == "" && dev.Dev.Drain != 300*time.Millisecond || args != "" && dev.Dev.Drain != 5*time.Second {
+			t.Errorf("%s: drains for %s, and shows %s", args, dev.Dev.Drain, shown)
 		}
 		if got, want := serve.Serve, (serveCommand{listenFlags: listen, databaseFlags: databaseFlags{"postgres://h/d"}, nodeFlags: dev.Dev.nodeFlags}); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s:\n%+v\n%+v", args, got, want)

@@ -72,8 +72,7 @@ func judgeRedis(info map[string]string, o redis.UniversalOptions) (findings []or
 		findings = append(findings, origin.Finding{Subject: subject, Level: level, Text: text, Do: do})
 	}
 	version := info["redis_version"]
-	major, _, _ := strings.Cut(version, ".")
-	if n, _ := strconv.Atoi(major); n < 6 {
+	if !since62(version) {
 		say(origin.Fail, "redis version", version+" is too old", "use Redis 6.2 or later")
 	} else {
 		say(origin.OK, "redis version", version, "")
@@ -108,6 +107,16 @@ func judgeRedis(info map[string]string, o redis.UniversalOptions) (findings []or
 		say(origin.OK, "maxmemory", info["maxmemory_human"], "")
 	}
 	return findings
+}
+
+// since62 says whether a server of the version knows XTRIM MINID, by which the
+// log of changes is kept short.
+func since62(version string) bool {
+	first, rest, _ := strings.Cut(version, ".")
+	second, _, _ := strings.Cut(rest, ".")
+	major, _ := strconv.Atoi(first)
+	minor, _ := strconv.Atoi(second)
+	return major > 6 || major == 6 && minor >= 2
 }
 
 // parseInfo reads the name:value lines of INFO.

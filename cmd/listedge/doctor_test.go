@@ -4,10 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"net/url"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"listedge/origin"
 	"listedge/sandbox"
@@ -56,6 +62,17 @@ func TestDoctorOnGoodServers(t *testing.T) {
 	}
 	by := doctor(t, exitFine, "--database-url", address, "--redis-url", r.URL())
 	expect(t, by, "slot", origin.Warn, "nobody follows it")
+	for _, again := range []struct{ undo, want string }{
+		{"SELECT", "nothing to apply\n"},
+		{"DROP PUBLICATION listedge", "made the publication\n"},
+		{"ALTER PUBLICATION listedge DROP TABLE items", "mended the publication\n"},
+		{"DROP EVENT TRIGGER listedge_ddl; DROP EVENT TRIGGER listedge_drop", "made the event triggers, which tell of ALTER TABLE\n"},
+	} {
+		execute(t, address, again.undo)
+		if printed := command(t, "migrate", "up", "--database-url", address); printed != again.want {
+			t.Errorf("%s: %q, want %q", again.undo, printed, again.want)
+		}
+	}
 	startNode(t, address)
 	within(t, 20*time.Second, "the slot is followed", func() bool {
 		by = doctor(t, exitFine, "--database-url", address, "--redis-url", r.URL())
@@ -69,6 +86,61 @@ func TestDoctorOnGoodServers(t *testing.T) {
 	expect(t, by, "maxmemory", origin.Warn, "not set")
 	if printed := command(t, "doctor", "--database-url", address); strings.Count(printed, "\n") < 18 || !strings.Contains(printed, "ok    wal_level") {
 		t.Error(printed)
+	}
+}
+
+// A lock that keeps pages from being read is told, and who holds it.
+func TestDoctorOfLocks(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	expect(t, doctor(t, exitFine, "--database-url", address), "locks", origin.OK, "nobody")
+	holder := connect(t, address)
+	if _, err := holder.Exec(t.Context(), "BEGIN; LOCK TABLE items,\n\tapi_keys IN ACCESS EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	says := func(what string, wanted ...string) {
+		t.Helper()
+		wanted = append(wanted, "process "+strconv.Itoa(int(holder.PgConn().PID()))+" (idle in transaction: BEGIN; LOCK TABLE items, api_keys IN ACCESS EXCLUSIVE MODE)",
+			"pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
+		within(t, 20*time.Second, what, func() bool {
+			f := doctor(t, exitFine, "--database-url", address)["locks"]
+			return f.Level == origin.Warn && !slices.ContainsFunc(wanted, func(w string) bool { return !strings.Contains(f.Text+f.Do, w) })
+		})
+	}
+	says("nobody waits", "items cannot be read", "api_keys cannot be read")
+	reader := connect(t, address)
+	ended := make(chan error)
+	go func() {
+		_, err := reader.Exec(context.Background(), "SELECT FROM items")
+		ended <- err
+	}()
+	says("somebody waits", "items: a lock that ", "keeps 1 waiting, the first for ", "api_keys cannot be read")
+	if _, err := holder.Exec(t.Context(), "ROLLBACK"); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	expect(t, doctor(t, exitFine, "--database-url", address), "locks", origin.OK, "nobody")
+
+	// Readers queue behind a schema change, and that behind a long transaction.
+	if _, err := holder.Exec(t.Context(), "BEGIN; SELECT FROM contacts"); err != nil {
+		t.Fatal(err)
+	}
+	changer := connect(t, address)
+	go func() {
+		_, err := changer.Exec(context.Background(), "ALTER TABLE contacts ADD COLUMN more text")
+		ended <- err
+	}()
+	within(t, 20*time.Second, "the first of a queue is told", func() bool {
+		f := doctor(t, exitFine, "--database-url", address)["locks"]
+		return strings.Contains(f.Text, "contacts: a lock") && strings.Contains(f.Do, "pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
+	})
+	if _, err := holder.Exec(t.Context(), "ROLLBACK"); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 
@@ -168,6 +240,17 @@ func TestDoctorOfReplicas(t *testing.T) {
 	}
 }
 
+func TestVersionsOfRedis(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]origin.Level{
+		"": origin.Fail, "5.0.14": origin.Fail, "6.0.16": origin.Fail, "6.2.0": origin.OK, "7.0.15": origin.OK, "10.0.0": origin.OK,
+	} {
+		if f := judgeRedis(map[string]string{"redis_version": version}, redis.UniversalOptions{}); !has(f, "redis version", want, version) {
+			t.Errorf("%s: %+v, want %s", version, f, want)
+		}
+	}
+}
+
 func TestDoctorOfRedis(t *testing.T) {
 	t.Parallel()
 	address := database(t)
@@ -195,6 +278,13 @@ func TestDoctorOfRedis(t *testing.T) {
 	expect(t, by, "redis mode", origin.Fail, "Cluster")
 	by = doctor(t, exitFailed, "--database-url", address, "--redis-url", "redis://127.0.0.1:1")
 	expect(t, by, "redis", origin.Fail, "127.0.0.1:1")
+	var said strings.Builder // the client's own log would go to the process's standard error
+	process := exec.Command(os.Args[0], "doctor", "--database-url", address, "--redis-url", "redis://127.0.0.1:1")
+	process.Env, process.Stderr = append(os.Environ(), beListedge+"=1"), &said
+	if err := process.Run(); process.ProcessState.ExitCode() != exitFailed || said.String() != "listedge: "+errFindings.Error()+"\n" {
+		t.Errorf("%v: %s", err, said.String())
+	}
+
 	p := start(t, "doctor", "--database-url", address, "--redis-url", "memcached://a")
 	if <-p.ended; p.code != exitUsage {
 		t.Errorf("exit %d: %s", p.code, p.err.String())

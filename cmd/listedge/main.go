@@ -46,6 +46,7 @@ func (e usageError) Unwrap() error { return e.error }
 
 // run is the program: tests start it as main does.
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
+	quietRedis()
 	var c cli
 	parser, exited := newParser(&c, out, errs)
 	parsed, err := parser.Parse(args)

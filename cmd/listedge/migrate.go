@@ -27,19 +27,19 @@ func (c *migrateUp) Validate() error {
 // Run migrates, and makes what changes are followed by as far as the user may:
 // what it could not make is told and is no failure.
 func (c *migrateUp) Run(ctx context.Context, t *terminal) error {
-	applied, err := origin.MigrateUp(ctx, c.DatabaseURL)
+	applied, err := origin.MigrateSchema(ctx, c.DatabaseURL)
 	for _, m := range applied {
 		fmt.Fprintf(t.out, "applied %s\n", m.Name)
 	}
 	if err != nil {
 		return err
 	}
-	if len(applied) == 0 {
-		fmt.Fprintln(t.out, "nothing to apply")
-	}
-	lacks, err := origin.PublishChanges(ctx, c.DatabaseURL)
+	done, lacks, err := origin.PublishChanges(ctx, c.DatabaseURL)
 	if err != nil {
 		return err
+	}
+	for _, d := range done {
+		fmt.Fprintln(t.out, d)
 	}
 	for _, l := range lacks {
 		fmt.Fprintf(t.out, "not made: %s: %s\n", l.What, oneLine(l.Why))
@@ -50,6 +50,9 @@ func (c *migrateUp) Run(ctx context.Context, t *terminal) error {
 		fmt.Fprintf(t.out, "not made: the slot: %s\n", oneLine(err.Error()))
 	case created:
 		fmt.Fprintf(t.out, "made the slot %s\n", slot)
+	}
+	if len(applied)+len(done) == 0 && !created {
+		fmt.Fprintln(t.out, "nothing to apply")
 	}
 	return nil
 }

@@ -13,8 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"listedge/cache"
 	"listedge/edge"
 	"listedge/limiter"
@@ -219,17 +217,11 @@ func (n *node) closeLayers(ctx context.Context) (err error) {
 	return err
 }
 
-// newLog makes the process's log and quietens the Redis client's own, whose
-// failures are counted and told by those who call it.
+// newLog makes the process's log.
 func newLog(t *terminal, f nodeFlags) *recentLog {
-	redis.SetLogger(discard{})
 	options := &slog.HandlerOptions{Level: f.LogLevel}
 	if f.LogFormat == "json" {
 		return newRecentLog(slog.NewJSONHandler(t.err, options))
 	}
 	return newRecentLog(slog.NewTextHandler(t.err, options))
 }
-
-type discard struct{}
-
-func (discard) Printf(context.Context, string, ...any) {}

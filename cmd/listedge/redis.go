@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"math"
@@ -8,6 +9,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,6 +17,14 @@ import (
 
 	"listedge/socket"
 )
+
+// quietRedis silences the Redis client's own log: its failures are counted and
+// told by those who call it.
+var quietRedis = sync.OnceFunc(func() { redis.SetLogger(discard{}) })
+
+type discard struct{}
+
+func (discard) Printf(context.Context, string, ...any) {}
 
 // redisClients are apart, so that large pages never stand in the way of small
 // decisions.
