@@ -69,13 +69,16 @@ FROM pg_database d, me WHERE d.datname = current_database()`
 // replicaFactsSQL is what DiagnoseReplica wants to know of a server.
 const replicaFactsSQL = `SELECT pg_is_in_recovery(), pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`
 
-// Keys and workspaces, as every node asks for them …
+// Keys and workspaces, as every node asks for them: a row of its own, before
+// those of the keys, has in its first column which run of which server it was,
+// so that an answer without keys names its server, too …
 const lookupKeysSQL = `
-SELECT k.key_hash, k.id, k.workspace_id, 'items:read' = ANY(k.scopes), 'contacts:read' = ANY(k.scopes), k.expires_at,
+SELECT extract(epoch FROM pg_postmaster_start_time())::text, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+UNION ALL
+SELECT NULL, k.key_hash, k.id, k.workspace_id, 'items:read' = ANY(k.scopes), 'contacts:read' = ANY(k.scopes), k.expires_at,
        coalesce(k.revoked_at <= now(), false), coalesce(w.suspended_at <= now(), false),
        coalesce(k.revoked_at > now(), false) OR coalesce(w.suspended_at > now(), false),
-       k.rate_per_second, k.burst, w.rate_per_second, w.burst, k.xmin::text::int8, w.xmin::text::int8,
-       extract(epoch FROM pg_postmaster_start_time())::text
+       k.rate_per_second, k.burst, w.rate_per_second, w.burst, k.xmin::text::int8, w.xmin::text::int8
 FROM api_keys k JOIN workspaces w ON w.id = k.workspace_id
 WHERE k.key_hash = ANY($1)`
 
