@@ -14,8 +14,12 @@ const schemaVersionSQL = `SELECT max(version_id) FROM goose_db_version WHERE is_
 //go:embed publication.sql
 var publicationSQL string
 
-// eventTriggersSQL has the schema's changes told, by a function of the schema.
+// eventTriggersSQL has the schema's changes told, by a function of the schema,
+// and those of sessions that fire no ordinary trigger, too. Who may not alter a
+// trigger that fires for all others leaves it as it is.
 const eventTriggersSQL = `DO $$
+DECLARE
+	made name;
 BEGIN
 	PERFORM pg_advisory_xact_lock(7235116); -- several nodes may migrate at once
 	IF NOT EXISTS (SELECT FROM pg_event_trigger WHERE evtname = 'listedge_ddl') THEN
@@ -24,6 +28,10 @@ BEGIN
 	IF NOT EXISTS (SELECT FROM pg_event_trigger WHERE evtname = 'listedge_drop') THEN
 		CREATE EVENT TRIGGER listedge_drop ON sql_drop EXECUTE FUNCTION listedge_on_ddl();
 	END IF;
+	FOR made IN SELECT evtname FROM pg_event_trigger WHERE evtname IN ('listedge_ddl', 'listedge_drop')
+		AND CASE evtenabled WHEN 'A' THEN false WHEN 'O' THEN pg_has_role(evtowner, 'USAGE') ELSE true END LOOP
+		EXECUTE format('ALTER EVENT TRIGGER %I ENABLE ALWAYS', made);
+	END LOOP;
 END $$`
 
 // primarySQL names a primary, its timeline and where its WAL ends.

@@ -79,6 +79,8 @@ func TestWhatAChangeTouches(t *testing.T) {
 		{"truncate", "TRUNCATE contacts", "whole:contacts"},
 		{"truncate of two", "TRUNCATE contacts, items", "whole:contacts whole:items"},
 		{"rewrite", "ALTER TABLE items ALTER unit TYPE varchar(100)", all},
+		{"rewrite by who fires no triggers", "SET session_replication_role = replica; ALTER TABLE items ALTER unit TYPE varchar(100) USING 'x'; RESET session_replication_role", all},
+		{"drop by who fires no triggers", "SET session_replication_role = replica; ALTER TABLE items DROP COLUMN unit; RESET session_replication_role; ALTER TABLE items ADD unit text", all},
 		{"new column", "ALTER TABLE contacts ADD extra int DEFAULT random()", all},
 		{"row security", "ALTER TABLE contacts ENABLE ROW LEVEL SECURITY", all},
 		{"after a new column", "INSERT INTO contacts (workspace_id, name) VALUES ($2, 'x')", "contacts:2"},
