@@ -199,6 +199,53 @@ func TestPartitionsAreTheirTable(t *testing.T) {
 	}
 }
 
+// Rows of a table that inherits from items are read with those of items, and
+// told by nobody: nobody follows meanwhile, and what was read until then is not
+// relied on once somebody does again.
+func TestNobodyFollowsWhileATableInherits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	f := w.follow()
+	w.awaitFollowing(f)
+	told := uint64(0)
+	next := func() string {
+		t.Helper()
+		change := w.change()
+		for change.LSN <= told { // told again by the next term
+			change = w.change()
+		}
+		told = change.LSN
+		return touched(change)
+	}
+	w.exec("CREATE TEMPORARY TABLE own () INHERITS (items)") // which no other session reads
+	w.exec(ids("INSERT INTO own (workspace_id, name) VALUES ($1, 'a'); DROP TABLE own; INSERT INTO items (workspace_id, name) VALUES ($1, 'a')"))
+	if is := next(); is != "items:1" {
+		t.Errorf("a temporary table: %s", is)
+	}
+	epoch := w.epoch
+	for _, c := range []struct{ begins, ends string }{
+		{"CREATE TABLE child () INHERITS (items)", "ALTER TABLE child NO INHERIT items"},
+		{"ALTER TABLE child INHERIT items", "ALTER TABLE child NO INHERIT items"},
+		{"ALTER TABLE child INHERIT items", "DROP TABLE child"},
+	} {
+		w.exec(c.begins)
+		if is := next(); is != all {
+			t.Errorf("%s: %s", c.begins, is)
+		}
+		w.incapable(f, "the rows of child, which")
+		w.exec(ids("INSERT INTO child (workspace_id, name) VALUES ($2, 'a')"))
+		w.exec(c.ends)
+		w.awaitFollowingFrom(f)
+		if is := next(); is != all || w.epoch != epoch {
+			t.Errorf("%s: %s in epoch %s after %s", c.ends, is, w.epoch, epoch)
+		}
+		w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($3, 'a')"))
+		if is := next(); is != "items:3" {
+			t.Errorf("after %s: %s", c.ends, is)
+		}
+	}
+}
+
 // What has to be decoded may be about a table that is no more, or is called
 // otherwise by now.
 func TestTablesThatAreGoneHoldNothingUp(t *testing.T) {
