@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/sony/gobreaker/v2"
@@ -29,13 +28,7 @@ func NewKeyStore(db *Database) *KeyStore {
 // Errors: ErrUnavailable, ErrTimeout.
 func (s *KeyStore) Lookup(ctx context.Context, hashes []KeyHash, run string) (map[KeyHash]Key, error) {
 	found, err := s.breaker.Execute(func() (map[KeyHash]Key, error) {
-		found, err := fromRun(s.pool, run, func() (found map[KeyHash]Key, by string, err error) {
-			found, err = s.lookup(ctx, hashes)
-			for _, k := range found {
-				return found, k.Run, err // one query is one server's
-			}
-			return found, run, err
-		})
+		found, err := fromRun(s.pool, run, func() (map[KeyHash]Key, string, error) { return s.lookup(ctx, hashes) })
 		return found, classify(err)
 	})
 	if err != nil {
@@ -50,16 +43,18 @@ func (s *KeyStore) Probe(ctx context.Context) { probe(ctx, s.breaker, s.pool) }
 // BreakerOpen says whether look-ups are being refused without asking.
 func (s *KeyStore) BreakerOpen() bool { return s.breaker.State() != gobreaker.StateClosed }
 
-func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (map[KeyHash]Key, error) {
+// lookup also says which run of which server answered, whatever it found.
+func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (found map[KeyHash]Key, by string, err error) {
 	wanted := make([][]byte, len(hashes))
 	for i := range hashes {
 		wanted[i] = hashes[i][:]
 	}
 	rows, err := s.pool.Query(ctx, lookupKeysSQL, wanted)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	found := make(map[KeyHash]Key, len(hashes))
+	defer rows.Close()
+	found = make(map[KeyHash]Key, len(hashes))
 	var (
 		hash                      []byte
 		expires                   pgtype.Timestamptz
@@ -68,12 +63,22 @@ func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (map[KeyHash]Ke
 		version, workspaceVersion int64
 		key                       Key
 	)
-	_, err = pgx.ForEachRow(rows, []any{&hash, &key.ID, &key.Workspace, &key.Items, &key.Contacts, &expires, &key.Revoked, &key.Suspended, &key.Scheduled,
-		&rate, &burst, &workspaceRate, &workspaceBurst, &version, &workspaceVersion, &key.Run}, func() error {
+	ofKey := []any{nil, &hash, &key.ID, &key.Workspace, &key.Items, &key.Contacts, &expires, &key.Revoked, &key.Suspended, &key.Scheduled,
+		&rate, &burst, &workspaceRate, &workspaceBurst, &version, &workspaceVersion}
+	ofServer := make([]any, len(ofKey)) // what is nil is not read
+	ofServer[0] = &by
+	if rows.Next() {
+		err = rows.Scan(ofServer...)
+	}
+	for err == nil && rows.Next() {
+		if err = rows.Scan(ofKey...); err != nil {
+			break
+		}
 		if len(hash) != len(KeyHash{}) {
-			return errors.New("a key's hash is not a SHA-256")
+			return nil, by, errors.New("a key's hash is not a SHA-256")
 		}
 		k := key
+		k.Run = by
 		k.ExpiresAt = expiryOf(expires)
 		k.Limit = LimitOf(rate, burst, DefaultLimit)
 		k.WorkspaceLimit = LimitOf(workspaceRate, workspaceBurst, Limit{})
@@ -81,9 +86,8 @@ func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (map[KeyHash]Ke
 			k.WorkspaceLimit.Version = workspaceVersion
 		}
 		found[KeyHash(hash)] = k
-		return nil
-	})
-	return found, err
+	}
+	return found, by, cmp.Or(err, rows.Err())
 }
 
 // expiryOf reads the column, in which other systems may write 'infinity': one

@@ -11,10 +11,10 @@ import (
 // pieces of its own, and stops in the middle of an answer where it is told to.
 type relay struct {
 	listener net.Listener
-	to       string
 	piece    func() int // how many bytes at most are carried at once
 
 	mu     sync.Mutex // guards all below
+	to     string     // where new connections lead
 	freed  *sync.Cond // signalled when held, room or ended changes
 	held   bool
 	room   int // how many bytes of the server's still pass while held
@@ -58,6 +58,13 @@ func (r *relay) set(held bool, room int) {
 	r.freed.Broadcast()
 }
 
+// redirect leads new connections to another server; those that are there stay.
+func (r *relay) redirect(to string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.to = to
+}
+
 // holds says whether an answer has come as far as it may.
 func (r *relay) holds() bool {
 	r.mu.Lock()
@@ -90,7 +97,10 @@ func (r *relay) accept() {
 		if err != nil {
 			return
 		}
-		server, err := net.Dial("tcp", r.to)
+		r.mu.Lock()
+		to := r.to
+		r.mu.Unlock()
+		server, err := net.Dial("tcp", to)
 		if err != nil {
 			client.Close()
 			continue

@@ -14,8 +14,12 @@ const schemaVersionSQL = `SELECT max(version_id) FROM goose_db_version WHERE is_
 //go:embed publication.sql
 var publicationSQL string
 
-// eventTriggersSQL has the schema's changes told, by a function of the schema.
+// eventTriggersSQL has the schema's changes told, by a function of the schema,
+// and those of sessions that fire no ordinary trigger, too. Who may not alter a
+// trigger that fires for all others leaves it as it is.
 const eventTriggersSQL = `DO $$
+DECLARE
+	made name;
 BEGIN
 	PERFORM pg_advisory_xact_lock(7235116); -- several nodes may migrate at once
 	IF NOT EXISTS (SELECT FROM pg_event_trigger WHERE evtname = 'listedge_ddl') THEN
@@ -24,6 +28,10 @@ BEGIN
 	IF NOT EXISTS (SELECT FROM pg_event_trigger WHERE evtname = 'listedge_drop') THEN
 		CREATE EVENT TRIGGER listedge_drop ON sql_drop EXECUTE FUNCTION listedge_on_ddl();
 	END IF;
+	FOR made IN SELECT evtname FROM pg_event_trigger WHERE evtname IN ('listedge_ddl', 'listedge_drop')
+		AND CASE evtenabled WHEN 'A' THEN false WHEN 'O' THEN pg_has_role(evtowner, 'USAGE') ELSE true END LOOP
+		EXECUTE format('ALTER EVENT TRIGGER %I ENABLE ALWAYS', made);
+	END LOOP;
 END $$`
 
 // publishedSQL and triggeredSQL are one text of what the two above have made;
@@ -110,13 +118,16 @@ FROM held LEFT JOIN pg_stat_activity USING (pid) ORDER BY seconds DESC`
 // replicaFactsSQL is what DiagnoseReplica wants to know of a server.
 const replicaFactsSQL = `SELECT pg_is_in_recovery(), pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`
 
-// Keys and workspaces, as every node asks for them …
+// Keys and workspaces, as every node asks for them: a row of its own, before
+// those of the keys, has in its first column which run of which server it was,
+// so that an answer without keys names its server, too …
 const lookupKeysSQL = `
-SELECT k.key_hash, k.id, k.workspace_id, 'items:read' = ANY(k.scopes), 'contacts:read' = ANY(k.scopes), k.expires_at,
+SELECT extract(epoch FROM pg_postmaster_start_time())::text, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+UNION ALL
+SELECT NULL, k.key_hash, k.id, k.workspace_id, 'items:read' = ANY(k.scopes), 'contacts:read' = ANY(k.scopes), k.expires_at,
        coalesce(k.revoked_at <= now(), false), coalesce(w.suspended_at <= now(), false),
        coalesce(k.revoked_at > now(), false) OR coalesce(w.suspended_at > now(), false),
-       k.rate_per_second, k.burst, w.rate_per_second, w.burst, k.xmin::text::int8, w.xmin::text::int8,
-       extract(epoch FROM pg_postmaster_start_time())::text
+       k.rate_per_second, k.burst, w.rate_per_second, w.burst, k.xmin::text::int8, w.xmin::text::int8
 FROM api_keys k JOIN workspaces w ON w.id = k.workspace_id
 WHERE k.key_hash = ANY($1)`
 

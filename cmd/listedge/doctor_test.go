@@ -158,6 +158,18 @@ func TestDoctorOfAnotherICU(t *testing.T) {
 	expect(t, doctor(t, exitFine, "--database-url", address), "collations", origin.OK, "ICU")
 }
 
+// Rows that lists show and that nobody tells of: what the doctor advises is a command.
+func TestDoctorOfATableThatInherits(t *testing.T) {
+	t.Parallel()
+	_, address := privateDatabase(t)
+	command(t, "migrate", "up", "--database-url", address)
+	execute(t, address, `CREATE TABLE "A child" () INHERITS (items)`)
+	by := doctor(t, exitFine, "--database-url", address)
+	expect(t, by, "publication", origin.Warn, `the rows of "A child", which`)
+	execute(t, address, by["publication"].Do)
+	expect(t, doctor(t, exitFine, "--database-url", address), "publication", origin.OK, "")
+}
+
 func TestDoctorAndMigrateOnBadServers(t *testing.T) {
 	t.Parallel()
 	p := sandboxtest.PostgresWith(t, map[string]string{

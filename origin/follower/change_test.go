@@ -79,6 +79,8 @@ func TestWhatAChangeTouches(t *testing.T) {
 		{"truncate", "TRUNCATE contacts", "whole:contacts"},
 		{"truncate of two", "TRUNCATE contacts, items", "whole:contacts whole:items"},
 		{"rewrite", "ALTER TABLE items ALTER unit TYPE varchar(100)", all},
+		{"rewrite by who fires no triggers", "SET session_replication_role = replica; ALTER TABLE items ALTER unit TYPE varchar(100) USING 'x'; RESET session_replication_role", all},
+		{"drop by who fires no triggers", "SET session_replication_role = replica; ALTER TABLE items DROP COLUMN unit; RESET session_replication_role; ALTER TABLE items ADD unit text", all},
 		{"new column", "ALTER TABLE contacts ADD extra int DEFAULT random()", all},
 		{"row security", "ALTER TABLE contacts ENABLE ROW LEVEL SECURITY", all},
 		{"after a new column", "INSERT INTO contacts (workspace_id, name) VALUES ($2, 'x')", "contacts:2"},
@@ -193,6 +195,53 @@ func TestPartitionsAreTheirTable(t *testing.T) {
 		told = change.LSN
 		if is := touched(change); is != c.want {
 			t.Fatalf("%s: %s, want %s", c.sql, is, c.want)
+		}
+	}
+}
+
+// Rows of a table that inherits from items are read with those of items, and
+// told by nobody: nobody follows meanwhile, and what was read until then is not
+// relied on once somebody does again.
+func TestNobodyFollowsWhileATableInherits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	f := w.follow()
+	w.awaitFollowing(f)
+	told := uint64(0)
+	next := func() string {
+		t.Helper()
+		change := w.change()
+		for change.LSN <= told { // told again by the next term
+			change = w.change()
+		}
+		told = change.LSN
+		return touched(change)
+	}
+	w.exec("CREATE TEMPORARY TABLE own () INHERITS (items)") // which no other session reads
+	w.exec(ids("INSERT INTO own (workspace_id, name) VALUES ($1, 'a'); DROP TABLE own; INSERT INTO items (workspace_id, name) VALUES ($1, 'a')"))
+	if is := next(); is != "items:1" {
+		t.Errorf("a temporary table: %s", is)
+	}
+	epoch := w.epoch
+	for _, c := range []struct{ begins, ends string }{
+		{"CREATE TABLE child () INHERITS (items)", "ALTER TABLE child NO INHERIT items"},
+		{"ALTER TABLE child INHERIT items", "ALTER TABLE child NO INHERIT items"},
+		{"ALTER TABLE child INHERIT items", "DROP TABLE child"},
+	} {
+		w.exec(c.begins)
+		if is := next(); is != all {
+			t.Errorf("%s: %s", c.begins, is)
+		}
+		w.incapable(f, "the rows of child, which")
+		w.exec(ids("INSERT INTO child (workspace_id, name) VALUES ($2, 'a')"))
+		w.exec(c.ends)
+		w.awaitFollowingFrom(f)
+		if is := next(); is != all || w.epoch != epoch {
+			t.Errorf("%s: %s in epoch %s after %s", c.ends, is, w.epoch, epoch)
+		}
+		w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($3, 'a')"))
+		if is := next(); is != "items:3" {
+			t.Errorf("after %s: %s", c.ends, is)
 		}
 	}
 }

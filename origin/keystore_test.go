@@ -1,0 +1,62 @@
+package origin
+
+import (
+	"net/url"
+	"testing"
+
+	"listedge/sandbox/sandboxtest"
+)
+
+// After a fail-over a connection may still lead to the old primary, which lives
+// on. That one does not know a key made since: its answer has no row of a key,
+// and is known by its own row to be another server's.
+func TestAnOldPrimaryThatDoesNotKnowAKeyIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	oldURL := newDatabase(t)
+	old, err := url.Parse(oldURL)
+	must(err)
+	next := sandboxtest.Postgres(t)
+	nextURL := next.URL(old.Path[1:])
+	ctx := within(t, patience)
+	must(CreateDatabase(ctx, next.URL("postgres"), old.Path[1:]))
+	_, err = MigrateUp(ctx, nextURL)
+	must(err)
+	admin := openAdmin(t, nextURL)
+	w, err := admin.CreateWorkspace(ctx, "w", nil, nil)
+	must(err)
+	made, err := admin.CreateKey(ctx, NewKeySpec{Workspace: w.ID})
+	must(err)
+	hash, _ := HashKey([]byte(made.Key))
+	page, err := openOrigin(t, nextURL).Fetch(ctx, anyPage)
+	must(err)
+	password, _ := old.User.Password()
+	execOn(t, nextURL, "ALTER USER postgres PASSWORD "+quoted(password)) // one URL leads to both
+
+	network, through := startRelay(t, oldURL, whole)
+	store := NewKeyStore(openDatabase(t, DatabaseOptions{URL: through}))
+	lookup := func(run string, hashes ...KeyHash) map[KeyHash]Key {
+		t.Helper()
+		found, err := store.Lookup(ctx, hashes, run)
+		must(err)
+		return found
+	}
+	lookup("", hash)
+	network.redirect(next.Addr())
+	if found := lookup("", hash); len(found) != 0 {
+		t.Fatalf("the connection does not lead to the old primary: %+v", found)
+	}
+	if found := lookup(page.Run, KeyHash{1}, hash); len(found) != 1 || found[hash].ID != made.ID || found[hash].Run != page.Run {
+		t.Errorf("a valid key, once the new primary is known: %+v", found)
+	}
+
+	// That no key is found does not cost the right server's connection.
+	before := store.pool.Stat().NewConnsCount()
+	for range 3 {
+		if found := lookup(page.Run, KeyHash{1}); len(found) != 0 {
+			t.Errorf("%+v", found)
+		}
+	}
+	if anew := store.pool.Stat().NewConnsCount() - before; anew != 0 {
+		t.Errorf("%d connections were made anew", anew)
+	}
+}
