@@ -317,7 +317,7 @@ func TestEventTriggersFireAlways(t *testing.T) {
 	} {
 		exec(t, conn, "ALTER EVENT TRIGGER listedge_ddl "+c.alter)
 		exec(t, conn, "ALTER EVENT TRIGGER listedge_drop "+c.alter)
-		lacks, err := PublishChanges(t.Context(), c.by)
+		_, lacks, err := PublishChanges(t.Context(), c.by)
 		var lacking string
 		for _, l := range lacks {
 			lacking += l.What
