@@ -56,9 +56,12 @@ type standing struct {
 }
 
 func standingOf(now time.Time, c *client, d *limiter.Decision) standing {
-	if d.Source == limiter.SourceBlocked { // a rate of 0, whatever the burst: how the other bucket stands was not asked
-		blocked := level{0, wholeSeconds(d.RetryAfter)}
-		return standing{policy: c.policy, of: d.Refused, first: blocked, tightest: blocked}
+	if d.Source == limiter.SourceBlocked { // a rate of 0: how the other bucket stands was not asked
+		blocked, burst := level{0, wholeSeconds(d.RetryAfter)}, c.limit
+		if d.Refused == limiter.Workspace {
+			burst = c.workspaceLimit
+		}
+		return standing{policy: c.policy, of: d.Refused, first: blocked, tightest: blocked, burst: burst}
 	}
 	key := levelOf(now, d, limiter.Key, c.bucket)
 	st := standing{policy: c.policy, of: limiter.Key, first: key, tightest: key, burst: c.limit}
