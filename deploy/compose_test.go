@@ -74,7 +74,7 @@ func TestTheStackIsValid(t *testing.T) {
 // defaultDrain is that of a node which is told nothing.
 func defaultDrain(t *testing.T) time.Duration {
 	t.Helper()
-	drain, err := time.ParseDuration(find(t, "../cmd/listedge/config.go", `Drain +time\.Duration .*default:"(\w+)"`)[0])
+	drain, err := time.ParseDuration(find(t, "../cmd/listedge/config.go", `Serve +serveCommand .*set:"drain=(\w+)"`)[0])
 	if err != nil {
 		t.Fatal(err)
 	}
