@@ -119,10 +119,12 @@ func (f *flood) eventually(t *testing.T, what string, ok func(s Stats) bool) {
 	})
 }
 
-// leased waits until every node holds tokens that may be lost.
+// leased waits until every node holds tokens that may be lost, and has gone on
+// like that for a while: what follows befalls a fleet that runs.
 func (f *flood) leased(t *testing.T) {
 	t.Helper()
 	f.eventually(t, "each node has leased", func(s Stats) bool { return s.Allowed.Lease > 0 && s.LeasedHeld > 0 })
+	time.Sleep(300 * time.Millisecond)
 }
 
 func TestThreeNodesInAFlood(t *testing.T) {
