@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"listedge/origin"
 )
@@ -20,12 +19,11 @@ const nearby = 8
 
 // measureDepth compares pages deep in a list with its first.
 func measureDepth(ctx context.Context, s *subject, r *report) error {
-	db, err := origin.Open(ctx, origin.DatabaseOptions{URL: s.url, Connections: 1, QueryTimeout: 10 * time.Second})
+	o, end, err := s.openOrigin(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close(context.Background()) }()
-	o := origin.New(db)
+	defer end()
 	for _, sort := range []origin.Sort{origin.ByCreatedAt, origin.ByName} {
 		pages, err := atDepths(ctx, o, origin.Query{Workspace: s.workspace, Collection: origin.Items, Sort: sort, Limit: pageSize})
 		if err != nil {

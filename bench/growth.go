@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -13,12 +12,11 @@ import (
 
 // measureGrowth compares a large workspace with smaller ones.
 func measureGrowth(ctx context.Context, s *subject, r *report) error {
-	db, err := origin.Open(ctx, origin.DatabaseOptions{URL: s.url, Connections: 1, QueryTimeout: 10 * time.Second})
+	o, end, err := s.openOrigin(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close(context.Background()) }()
-	o := origin.New(db)
+	defer end()
 	for _, c := range []struct {
 		what, few string
 		goal      float64

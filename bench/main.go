@@ -147,6 +147,15 @@ func prepare(ctx context.Context, postgres *sandbox.Postgres, dir string, items 
 	return s, nil
 }
 
+// openOrigin reads the subject's pages over one connection, until end.
+func (s *subject) openOrigin(ctx context.Context) (o *origin.Origin, end func(), err error) {
+	db, err := origin.Open(ctx, origin.DatabaseOptions{URL: s.url, Connections: 1, QueryTimeout: 10 * time.Second})
+	if err != nil {
+		return nil, nil, err
+	}
+	return origin.New(db), func() { _ = db.Close(context.Background()) }, nil
+}
+
 // newKey makes a key that no limit holds back.
 func (s *subject) newKey(ctx context.Context, workspace uuid.UUID) (string, error) {
 	admin, err := origin.OpenAdmin(ctx, s.url)

@@ -26,12 +26,11 @@ const queriesInRound = 300
 // collector as much garbage as a node does.
 func measureMisses(ctx context.Context, s *subject, r *report) error {
 	defer debug.SetGCPercent(debug.SetGCPercent(nodeGCPercent))
-	db, err := origin.Open(ctx, origin.DatabaseOptions{URL: s.url, Connections: 1, QueryTimeout: 10 * time.Second})
+	o, end, err := s.openOrigin(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close(context.Background()) }()
-	o := origin.New(db)
+	defer end()
 	conn, err := pgx.Connect(ctx, s.url)
 	if err != nil {
 		return err
