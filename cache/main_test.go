@@ -8,6 +8,7 @@ import (
 	"go.uber.org/goleak"
 
 	"listedge/sandbox/redistest"
+	"listedge/sandbox/sandboxtest"
 )
 
 func TestMain(m *testing.M) {
@@ -58,13 +59,7 @@ func closeCache(t testing.TB, c *Cache) {
 // eventually waits for what another goroutine or process is about to bring.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patient)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("never came: %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	sandboxtest.Within(t, patient, what, ok)
 }
 
 // keyOf is the key of a one-part query of workspace 1.

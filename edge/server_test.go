@@ -19,6 +19,7 @@ import (
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
+	"listedge/sandbox/sandboxtest"
 	"listedge/stream"
 )
 
@@ -30,11 +31,7 @@ func TestMain(m *testing.M) {
 // eventually waits for what another goroutine is about to bring.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never came: %s", what)
-		}
-	}
+	sandboxtest.Within(t, 10*time.Second, what, ok)
 }
 
 func scrape(t *testing.T, s *metrics.Registry) string {

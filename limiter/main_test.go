@@ -9,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 
 	"listedge/sandbox/redistest"
+	"listedge/sandbox/sandboxtest"
 )
 
 func TestMain(m *testing.M) {
@@ -74,16 +75,7 @@ func policy(t testing.TB, rate float64, burst int64) Policy {
 // eventually waits for what another goroutine is about to bring.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	within(t, patient, what, ok)
+	sandboxtest.Within(t, patient, what, ok)
 }
 
-func within(t testing.TB, limit time.Duration, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(limit)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("never came: %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
+var within = sandboxtest.Within

@@ -109,11 +109,7 @@ func openOrigin(t testing.TB, url string) *Origin {
 // eventually waits for what something else is about to bring.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never came: %s", what)
-		}
-	}
+	sandboxtest.Within(t, patience, what, ok)
 }
 
 // number is a UUID that sorts as n does.

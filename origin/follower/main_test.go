@@ -64,6 +64,7 @@ type world struct {
 
 	epoch string
 	at    stream.Position
+	told  uint64 // LSN of the last change that was new
 }
 
 func newWorld(t *testing.T, p *sandbox.Postgres) *world {
@@ -172,11 +173,7 @@ func (w *world) eventually(what string, ok func() bool) {
 // eventually waits for what something else is about to bring.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never came: %s", what)
-		}
-	}
+	sandboxtest.Within(t, patience, what, ok)
 }
 
 func (w *world) awaitFollowing(r running) {
@@ -224,6 +221,18 @@ func (w *world) await(what string, wanted func(stream.Entry) bool) stream.Entry 
 func (w *world) change() stream.Change {
 	w.Helper()
 	return *w.await("a change", func(e stream.Entry) bool { return e.Change != nil }).Change
+}
+
+// newChange is the next one that no earlier term has told: it lies behind all
+// that this has returned.
+func (w *world) newChange() stream.Change {
+	w.Helper()
+	change := w.change()
+	for change.LSN <= w.told {
+		change = w.change()
+	}
+	w.told = change.LSN
+	return change
 }
 
 func (w *world) heartbeat() stream.Heartbeat {

@@ -53,6 +53,17 @@ func PostgresWith(t testing.TB, settings map[string]string) *sandbox.Postgres {
 	return p
 }
 
+// Within waits until ok says that what something else is about to bring has
+// come, and fails the test where it has not after limit.
+func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never came: %s", what)
+		}
+	}
+}
+
 // Standby starts a hot standby of the server; settings are laid over the
 // primary's.
 func Standby(t testing.TB, primary *sandbox.Postgres, settings map[string]string) *sandbox.Postgres {
