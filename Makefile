@@ -13,10 +13,10 @@ export CGO_ENABLED = 0
 ALONE := /(cmd/listedge|limiter|origin/follower)$$
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test check bench soak fuzz vuln image clean
+.PHONY: help run build test check bench soak fuzz mutations vuln image clean
 
 help: ## list what there is to make
-	@sed -n -E 's/^([a-z]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@sed -n -E 's/^([a-z]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 
 # exec, so that Ctrl-C is listedge's to handle and its exit status is the one that counts.
 run: ## try it: Postgres, sample data, a key and a node. ARGS="--nodes 3" for a fleet
@@ -62,6 +62,11 @@ fuzz: ## every fuzz test for FUZZTIME (10s)
 		echo "$$folder $$name"; \
 		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$folder" </dev/null || exit 1; \
 	done
+
+# A test that cannot fail shows nothing: each rule is broken once in a copy, and the tests that are about it must fail.
+mutations: ## break the rules of freshness, keys and limits one at a time, and see their tests fail (an hour). ONLY=regexp picks some
+	@deploy/install.sh postgres redis
+	go test -tags mutations -run '$(if $(ONLY),$(ONLY),Mutations)' -v -timeout 0 ./cmd/listedge
 
 vuln: ## known vulnerabilities in what is used; asks the Go project's database
 	go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...

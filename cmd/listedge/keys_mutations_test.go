@@ -6,7 +6,7 @@ import "testing"
 
 // The rules by which keys are believed, broken one at a time:
 //
-//	go test -tags mutations -run TestKeyMutations -timeout 30m ./cmd/listedge
+//	make mutations ONLY=TestKeyMutations
 func TestKeyMutations(t *testing.T) {
 	const (
 		told, refresh, changes = "origin/keyring_told.go", "origin/keyring_refresh.go", "stream/keys.go"

@@ -6,7 +6,7 @@ import "testing"
 
 // The rules of the limiter, broken one at a time:
 //
-//	go test -tags mutations -run TestLimiterMutations -timeout 30m ./cmd/listedge
+//	make mutations ONLY=TestLimiterMutations
 func TestLimiterMutations(t *testing.T) {
 	const pkg = "./limiter"
 	one := func(name, run, file, old, new string) mutation {

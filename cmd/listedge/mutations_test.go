@@ -18,7 +18,7 @@ import (
 // broken one at a time, in a copy of this repository, and the tests that are
 // about them must fail:
 //
-//	go test -tags mutations -run TestMutations -timeout 30m ./cmd/listedge
+//	make mutations ONLY=TestMutations
 
 // edit replaces the one occurrence of a text in a file.
 type edit struct{ file, old, new string }
