@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"strconv"
 
 	"github.com/valyala/fasthttp"
 )
@@ -73,20 +72,6 @@ func (a *answer) leave(to *fasthttp.Response) {
 }
 
 var typeJSON = []byte("application/json")
-
-// sendAlone sends the answer without fasthttp, which would have it look the
-// same. dst is for its head, and for all of it if there is room.
-func (a *answer) sendAlone(dst []byte, date []byte) error {
-	dst = strconv.AppendInt(append(dst, "HTTP/1.1 "...), int64(a.status), 10)
-	dst = append(append(append(dst, ' '), fasthttp.StatusMessage(a.status)...), "\r\nDate: "...)
-	dst = append(append(dst, date...), crlf...)
-	if a.wanted = a.status != fasthttp.StatusNotModified; a.wanted {
-		dst = append(append(append(dst, "Content-Type: "...), typeJSON...), "\r\nContent-Length: "...)
-		dst = append(strconv.AppendInt(dst, int64(a.size), 10), crlf...)
-	}
-	a.head = append(dst, crlf...)
-	return a.Close()
-}
 
 // hold keeps fasthttp's head back. It lies in fasthttp's buffer, which is not
 // used until Close; only where answers that did not go this way have filled the

@@ -23,7 +23,6 @@ type conn struct {
 	told     told
 	asked    asked
 	exchange exchange
-	repeats  repeats
 	counts   *metrics.Stripe
 	sheet    *sheet // of the journal
 	hits     uint64 // answered on it
@@ -50,7 +49,6 @@ func newConn(c net.Conn, s *Server) *conn {
 		made.Conn = made.socket
 	}
 	made.answer.conn = made
-	made.repeats.between = true
 	made.exchange.scratch = make([]byte, 0, 1024) // decoded, parameters of the longest allowed take as much
 	return made
 }
@@ -94,23 +92,7 @@ func (c *conn) arrival() time.Time {
 	return time.Now()
 }
 
-// Read is fasthttp's. Of a request that repeats another one's lines it does
-// not hear: see repeats.
 func (c *conn) Read(p []byte) (int, error) {
-	for {
-		n, err := c.receive(p)
-		if err != nil {
-			return n, err
-		}
-		if answered, err := c.answerRepeat(p[:n], p[n:n]); !answered {
-			return n, nil
-		} else if err != nil {
-			return 0, err
-		}
-	}
-}
-
-func (c *conn) receive(p []byte) (int, error) {
 	if t, moved := c.read.move(c.readBy); moved {
 		if err := c.Conn.SetReadDeadline(t); err != nil {
 			return 0, err
@@ -136,12 +118,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// Close tells that it is closed, once. fasthttp closes connections that it
-// takes for idle: one that is not is closed by whoever answers on it.
+// Close tells that it is closed, once.
 func (c *conn) Close() error {
-	if c.repeats.busy.CompareAndSwap(answering, closing) {
-		return nil
-	}
 	c.once.Do(c.server.metrics.ConnectionClosed)
 	return c.Conn.Close()
 }

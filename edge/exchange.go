@@ -18,8 +18,8 @@ import (
 // exchange is one request on its way through the pipeline, and what has become
 // known of it. It is its connection's: nothing in it outlives the handler.
 type exchange struct {
-	conn  *conn                // by which it came
-	http  *fasthttp.RequestCtx // nil = fasthttp has not seen it
+	conn  *conn // by which it came
+	http  *fasthttp.RequestCtx
 	began time.Time
 	now   time.Time // began, or when it last passed a step that was timed
 
@@ -53,16 +53,10 @@ type failure struct {
 
 func begin(ctx *fasthttp.RequestCtx) *exchange {
 	c := ctx.Conn().(*conn)
-	x := c.begin(c.arrival())
+	x, arrived := &c.exchange, c.arrival()
+	x.conn, x.began, x.now = c, arrived, arrived
 	x.http, x.method, x.asked = ctx, ctx.Method(), &c.asked
 	x.asked.read(&ctx.Request.Header)
-	return x
-}
-
-// begin returns the connection's exchange for a request that arrived then.
-func (c *conn) begin(arrived time.Time) *exchange {
-	x := &c.exchange
-	x.conn, x.began, x.now = c, arrived, arrived
 	return x
 }
 

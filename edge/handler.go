@@ -17,18 +17,11 @@ import (
 	"listedge/origin"
 )
 
-// handle is the way in of a request that fasthttp has read. (One that repeats
-// the lines of another comes in by repeat.go.)
+// handle is every request's way through the house.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	x := begin(ctx)
 	x.path, x.parameters = ctx.URI().PathOriginal(), ctx.URI().QueryString()
-	s.serve(x)
-	x.conn.study(x)
-	s.leave(x)
-}
-
-// serve is every request's way through the house.
-func (s *Server) serve(x *exchange) {
+	defer s.leave(x)
 	defer s.finish(x)
 	s.identify(x)
 	if f := s.answer(x); f.problem != nil {
@@ -88,7 +81,7 @@ func (s *Server) findRoute(x *exchange) failure {
 	if method := string(x.method); method != fasthttp.MethodGet && method != fasthttp.MethodHead {
 		return failure{problem: wrongMethod}
 	}
-	if x.http != nil && len(x.http.PostBody()) > 0 { // one byte passes the server's own limit
+	if len(x.http.PostBody()) > 0 { // one byte passes the server's own limit
 		return failure{problem: bodyTooLarge}
 	}
 	switch x.route {
@@ -126,9 +119,7 @@ func (s *Server) parse(x *exchange) failure {
 // finish records what happened, once, and answers what panicked.
 func (s *Server) finish(x *exchange) {
 	if p := recover(); p != nil {
-		if x.http != nil {
-			x.http.Response.Reset()
-		}
+		x.http.Response.Reset()
 		s.writeProblem(x, failure{problem: internalError, cause: fmt.Errorf("panic: %v\n%s", p, debug.Stack())})
 	}
 	s.record(x)

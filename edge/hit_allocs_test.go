@@ -48,17 +48,6 @@ func TestAHitAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Nor does one whose lines the connection knows.
-func TestARepeatAllocatesNothing(t *testing.T) {
-	s, _ := hitServer(t, `{"data":[`+strings.Repeat(" ", 20_000)+`]`)
-	c, request := repeating(t, s)
-	buffer := make([]byte, readBuffer)
-	n := copy(buffer, request)
-	if allocated := testing.AllocsPerRun(1000, func() { answerRepeat(t, c, buffer, n) }); allocated > 0 {
-		t.Errorf("%v allocations", allocated)
-	}
-}
-
 // Nor does one over TCP, from its first byte to the last of the answer.
 func TestAHitOverTCPAllocatesNothing(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[`+strings.Repeat(" ", 20_000)+`]`)
@@ -74,36 +63,6 @@ func TestAHitOverTCPAllocatesNothing(t *testing.T) {
 		}
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
-	}
-}
-
-func BenchmarkRepeat(b *testing.B) {
-	s, _ := hitServer(b, `{"data":[`+strings.Repeat(" ", 20_000)+`]`)
-	c, request := repeating(b, s)
-	buffer := make([]byte, readBuffer)
-	n := copy(buffer, request)
-	b.ReportAllocs()
-	for b.Loop() {
-		answerRepeat(b, c, buffer, n)
-	}
-}
-
-// repeating is a connection that knows the lines of the request.
-func repeating(t testing.TB, s *Server) (*conn, string) {
-	t.Helper()
-	request := thePage + "Accept-Encoding: gzip\r\n\r\n"
-	w := &spoken{chunks: [][]byte{[]byte(request)}}
-	c := newConn(w, s)
-	_ = s.http.ServeConn(c)
-	c.repeats.between = true
-	return c, request
-}
-
-func answerRepeat(t testing.TB, c *conn, buffer []byte, n int) {
-	w := c.Conn.(*spoken)
-	w.written = w.written[:0]
-	if answered, err := c.answerRepeat(buffer[:n], buffer[n:n]); !answered || err != nil {
-		t.Fatal(answered, err)
 	}
 }
 

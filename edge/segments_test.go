@@ -12,7 +12,7 @@ import (
 // A client that ends its half together with a request gets its answer, and the
 // end: nobody waits for more of it.
 func TestARequestAndTheEndInOneGo(t *testing.T) {
-	for before := range 3 { // requests, of which from the second on fasthttp does not hear
+	for before := range 3 { // requests
 		s, _ := hitServer(t, `{"data":[]`)
 		c, r := listening(t, s)
 		for range before {

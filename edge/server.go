@@ -87,7 +87,6 @@ func New(o Options) *Server {
 		Handler:                       s.handle,
 		ErrorHandler:                  s.handleUnreadable,
 		HeaderReceived:                s.bodyLimit,
-		ConnState:                     betweenRequests,
 		Logger:                        silent{},
 		ReadTimeout:                   readTimeout,
 		WriteTimeout:                  writeTimeout,

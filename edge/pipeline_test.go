@@ -1,0 +1,121 @@
+package edge
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"listedge/cache"
+	"listedge/metrics"
+	"listedge/origin"
+	"listedge/stream"
+)
+
+// spoken is the client's half of a conversation: a Read gets one chunk of it.
+type spoken struct {
+	wire
+	chunks [][]byte
+	before func() // called before each Read; nil = nothing
+}
+
+func (w *spoken) Read(p []byte) (int, error) {
+	if w.before != nil {
+		w.before()
+	}
+	if len(w.chunks) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, w.chunks[0])
+	if w.chunks[0] = w.chunks[0][n:]; len(w.chunks[0]) == 0 {
+		w.chunks = w.chunks[1:]
+	}
+	return n, nil
+}
+
+func (w *spoken) SetReadDeadline(time.Time) error  { return nil }
+func (w *spoken) SetWriteDeadline(time.Time) error { return nil }
+func (w *spoken) Close() error                     { return nil }
+
+// converse has the server answer the chunks on one connection.
+func converse(s *Server, w *spoken) *bufio.Reader {
+	_ = s.http.ServeConn(newConn(w, s)) // says what was wrong with the last request
+	return bufio.NewReader(bytes.NewReader(w.written))
+}
+
+// Behind a load balancer requests with different keys share a connection, also
+// within one segment. Each gets its own key's page.
+func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
+	pages, err := cache.New(cache.Options{Memory: 64 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, texts := map[origin.KeyHash]origin.Key{}, [2]string{}
+	for i := range texts {
+		texts[i] = origin.NewKey()
+		hash, _ := origin.HashKey([]byte(texts[i]))
+		k := origin.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true, Limit: origin.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
+		keys[hash] = k
+		q := origin.Query{Workspace: k.Workspace, Limit: defaultLimit}
+		if _, err := pages.Forward(appendPageKey(nil, &q, nil), stream.Pair{}, cache.Fill{Primary: func(context.Context, string) (cache.Filled, error) {
+			return cache.Filled{Body: []byte(`{"data":["workspace of ` + texts[i] + `"]`)}, nil
+		}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := serverOf(t, pages, metrics.New("test", "").Edge, func(context.Context, []origin.KeyHash, string) (map[origin.KeyHash]origin.Key, error) {
+		return keys, nil
+	})
+	of := func(key int) []byte {
+		return []byte("GET /v1/items HTTP/1.1\r\nHost: a\r\nX-API-Key: " + texts[key] + "\r\n\r\n")
+	}
+	both := append(of(0), of(1)...)
+	for cut := range both {
+		chunks := [][]byte{of(0), bytes.Clone(both), of(1), of(0), bytes.Clone(both[:cut]), bytes.Clone(both[cut:])}
+		r := converse(s, &spoken{chunks: chunks})
+		for n, want := range []int{0, 0, 1, 1, 0, 0, 1} {
+			if got := readAnswer(t, r, "GET"); !strings.Contains(got.body, texts[want]) {
+				t.Fatalf("cut at %d, answer %d: %d %s, want that of %s", cut, n+1, got.status, got.body, texts[want])
+			}
+		}
+	}
+}
+
+// A panic ends its request and not the connection.
+func TestAConnectionOutlivesAPanic(t *testing.T) {
+	s, _ := hitServer(t, `{"data":[]`)
+	pages, reads := s.cache, 0
+	request := []byte(thePage + "\r\n")
+	r := converse(s, &spoken{chunks: [][]byte{request, request, request}, before: func() {
+		if reads++; reads == 2 {
+			s.cache = nil
+		} else {
+			s.cache = pages
+		}
+	}})
+	for i, want := range []int{200, 500, 200} {
+		if got := readAnswer(t, r, "GET"); got.status != want {
+			t.Errorf("request %d: %+v", i+1, got)
+		}
+	}
+}
+
+// A node that is about to end closes a connection with its next answer.
+func TestADrainingNodeClosesConnections(t *testing.T) {
+	s, _ := hitServer(t, `{"data":[]`)
+	request, reads := []byte(thePage+"\r\n"), 0
+	w := &spoken{chunks: [][]byte{request, request, request}, before: func() {
+		if reads++; reads == 2 {
+			s.Drain()
+		}
+	}}
+	converse(s, w)
+	if all, told := bytes.Count(w.written, []byte("HTTP/1.1 200")), bytes.Count(w.written, []byte("Connection: close")); all != 2 || told != 1 {
+		t.Errorf("%d answers, %d of them say that the connection closes", all, told)
+	}
+}
