@@ -29,6 +29,7 @@ type answer struct {
 	size    int    // of the pieces, in bytes
 	pending bool   // from newAnswer to Close
 	wanted  bool   // the body, too
+	linger  bool   // the client may be sending still, and is not listened to
 
 	head []byte // fasthttp's, held
 	out  [1 + 3][]byte
@@ -98,9 +99,11 @@ func (a *answer) Read([]byte) (int, error) { return 0, errors.New("BUG: an answe
 // Close sends the answer, or drops it where fasthttp has not come to write it.
 func (a *answer) Close() (err error) {
 	if len(a.head) > 0 {
-		err = a.send()
+		if err = a.send(); err == nil && a.linger {
+			a.conn.linger()
+		}
 	}
-	a.pending, a.wanted, a.head, a.bufs = false, false, nil, nil
+	a.pending, a.wanted, a.linger, a.head, a.bufs = false, false, false, nil, nil
 	a.out, a.pieces = [len(a.out)][]byte{}, [len(a.pieces)][]byte{} // an idle connection keeps no page
 	return err
 }

@@ -1,16 +1,23 @@
 package edge
 
-import "github.com/valyala/fasthttp"
+import (
+	"bytes"
+
+	"github.com/valyala/fasthttp"
+)
 
 // asked are the headers of a request that matter here, a value per line, as
 // they were sent. Valid as long as what they were read from. One pass over all
 // headers costs what fasthttp's PeekAll takes for one of them.
 type asked struct {
 	key, id, noneMatch, encoding, control, forwarded, traceParent, traceState [][]byte
+
+	spaced bool // a name has a space in it, for fasthttp lets it in
 }
 
 func (a *asked) read(h *fasthttp.RequestHeader) {
 	a.key, a.id, a.noneMatch, a.encoding, a.control = a.key[:0], a.id[:0], a.noneMatch[:0], a.encoding[:0], a.control[:0]
+	a.spaced = false
 	a.forwarded, a.traceParent, a.traceState = a.forwarded[:0], a.traceParent[:0], a.traceState[:0]
 	for name, value := range h.All() {
 		switch string(name) { // as fasthttp normalises them
@@ -30,6 +37,8 @@ func (a *asked) read(h *fasthttp.RequestHeader) {
 			a.traceParent = append(a.traceParent, value)
 		case "Tracestate":
 			a.traceState = append(a.traceState, value)
+		default:
+			a.spaced = a.spaced || bytes.IndexByte(name, ' ') >= 0
 		}
 	}
 }

@@ -19,6 +19,7 @@ type conn struct {
 	socket   *socket.Conn // the same, nil = TLS
 	server   *Server
 	once     sync.Once
+	lines    lines // that it was sent
 	answer   answer
 	told     told
 	asked    asked
@@ -100,6 +101,10 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(p)
 	c.fresh = false // it may have waited
+	if good := c.lines.good(p[:n]); good < n {
+		p[good] = 0 // ends the request's head for fasthttp: no head may have it
+		return good + 1, errLine
+	}
 	return n, err
 }
 

@@ -56,7 +56,7 @@ func readAnswer(t *testing.T, r *bufio.Reader, method string) answered {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answered{got.StatusCode, got.Header, string(body)}
+	return answered{got.StatusCode, got.Header, string(body), got.Close}
 }
 
 // Whatever an answer's size and way onto the wire, the connection goes on in

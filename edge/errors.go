@@ -22,6 +22,9 @@ type problem struct {
 	log     *logged // of those that are logged
 }
 
+// ours says whether the service failed, and not the client.
+func (p *problem) ours() bool { return p != nil && p.log != nil }
+
 // logged keeps an outage, of which every request tells, from filling the log.
 type logged struct {
 	second atomic.Int64
@@ -59,6 +62,7 @@ var (
 	originBusy    = &problem{"SERVICE_UNAVAILABLE", 503, "Too many queries are waiting; try again shortly.", &logged{}}
 	originSlow    = &problem{"SERVICE_UNAVAILABLE", 503, "The query took too long; try again or narrow it.", &logged{}}
 	tooManyConns  = &problem{"SERVICE_UNAVAILABLE", 503, "Too many connections.", &logged{}}
+	wrongVersion  = &problem{"REQUEST_FAILED", 505, "This is not answered in that version of HTTP; use HTTP/1.1.", nil}
 	internalError = &problem{"INTERNAL_ERROR", 500, "Something went wrong here; the request id tells us where to look.", &logged{}}
 )
 
@@ -86,8 +90,6 @@ func unreadableProblem(err error) *problem {
 	switch {
 	case errors.As(err, &small):
 		return headTooLarge
-	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		return bodyTooLarge
 	case errors.As(err, &network) && network.Timeout():
 		return tooSlow
 	}

@@ -26,6 +26,8 @@ type exchange struct {
 	method, path, parameters []byte // as the client wrote them
 	asked                    *asked
 
+	body    bool   // one was announced
+	last    bool   // its connection ends with it
 	id      []byte // the request id, in idSpace
 	route   metrics.Route
 	known   *origin.KnownKey[client] // its key, valid or not

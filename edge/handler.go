@@ -17,10 +17,20 @@ import (
 	"listedge/origin"
 )
 
-// handle is every request's way through the house.
-func (s *Server) handle(ctx *fasthttp.RequestCtx) {
+// handle answers a request without a body, as all are that get a page.
+func (s *Server) handle(ctx *fasthttp.RequestCtx) { s.serve(ctx, false) }
+
+// handleExpectation answers a request that announces a body and waits for
+// leave to send it: there is no leave.
+func (s *Server) handleExpectation(ctx *fasthttp.RequestCtx) (status int) {
+	s.serve(ctx, true)
+	return ctx.Response.StatusCode()
+}
+
+// serve is every request's way through the house.
+func (s *Server) serve(ctx *fasthttp.RequestCtx, body bool) {
 	x := begin(ctx)
-	x.path, x.parameters = ctx.URI().PathOriginal(), ctx.URI().QueryString()
+	x.body, x.last = body, body
 	defer s.leave(x)
 	defer s.finish(x)
 	s.identify(x)
@@ -31,6 +41,9 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 
 // answer is the pipeline. Each step either goes on or ends the request.
 func (s *Server) answer(x *exchange) (f failure) {
+	if f = s.checkHead(x); f.problem != nil {
+		return f
+	}
 	if f = s.findRoute(x); f.problem != nil || !x.route.Paged() {
 		return f
 	}
@@ -81,7 +94,7 @@ func (s *Server) findRoute(x *exchange) failure {
 	if method := string(x.method); method != fasthttp.MethodGet && method != fasthttp.MethodHead {
 		return failure{problem: wrongMethod}
 	}
-	if len(x.http.PostBody()) > 0 { // one byte passes the server's own limit
+	if x.body {
 		return failure{problem: bodyTooLarge}
 	}
 	switch x.route {
@@ -150,7 +163,8 @@ func (s *Server) leave(x *exchange) {
 	} else {
 		x.http.Response.Header.Set(headerRequestID, string(x.id))
 	}
-	if s.draining.Load() {
+	if x.last || s.draining.Load() {
+		x.conn.answer.linger = x.last
 		x.http.SetConnectionClose()
 	}
 	x.end()
@@ -162,11 +176,16 @@ func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	if broken := (*net.OpError)(nil); errors.As(err, &broken) && !broken.Timeout() {
 		return
 	}
+	ctx.Response.Reset()
+	ctx.Response.SkipBody = ctx.IsHead()
+	if errors.Is(err, fasthttp.ErrBodyTooLarge) { // as every body is
+		s.serve(ctx, true)
+		return
+	}
 	x := begin(ctx)
+	x.last = true
 	defer s.leave(x)
 	defer s.finish(x)
 	s.identify(x) // as far as it was read
-	ctx.Response.Reset()
-	ctx.Response.SkipBody = ctx.IsHead()
 	s.writeProblem(x, failure{problem: unreadableProblem(err)})
 }

@@ -99,6 +99,7 @@ type answered struct {
 	status int
 	head   http.Header
 	body   string
+	closes bool // the connection
 }
 
 func (a answered) header(name string) string { return a.head.Get(name) }
@@ -118,7 +119,7 @@ func answerTo(t testing.TB, s *Server, ctx *fasthttp.RequestCtx) answered {
 	if err != nil {
 		t.Fatalf("%v: %q", err, w.written)
 	}
-	return answered{r.StatusCode, r.Header, string(body)}
+	return answered{r.StatusCode, r.Header, string(body), r.Close}
 }
 
 // serveInto does what fasthttp does with a request that it has read.

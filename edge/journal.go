@@ -84,7 +84,7 @@ func (e *entry) setID(id []byte) { e.idSize = uint8(copy(e.id[:], id)) }
 // page nor error, of the documentation, counts as a hit.
 func (x *exchange) kind(status int, took time.Duration) kind {
 	switch {
-	case status >= 500 || x.page.Err != nil || took >= slowFrom:
+	case x.failed.problem.ours() || x.page.Err != nil || took >= slowFrom:
 		return failed
 	case status >= 400:
 		return refused

@@ -24,7 +24,7 @@ import (
 var contractCodes = map[string][]int{
 	"VALIDATION_ERROR": {400}, "UNAUTHORIZED": {401}, "FORBIDDEN": {403}, "NOT_FOUND": {404}, "CONFLICT": {409},
 	"UNPROCESSABLE_ENTITY": {422}, "PLAN_LIMIT_REACHED": {402}, "BOOKS_LOCKED": {423}, "IDEMPOTENCY_CONFLICT": {409},
-	"RATE_LIMITED": {429}, "SERVICE_UNAVAILABLE": {503}, "INTERNAL_ERROR": {500}, "REQUEST_FAILED": {400, 405, 408, 413, 431},
+	"RATE_LIMITED": {429}, "SERVICE_UNAVAILABLE": {503}, "INTERNAL_ERROR": {500}, "REQUEST_FAILED": {400, 405, 408, 413, 431, 505},
 }
 
 // problems reads every problem there is in this package out of its source, so
@@ -150,7 +150,7 @@ func TestOpenAPIAnswersOfTheReference(t *testing.T) {
 	doc := loadOpenAPI(t)
 	for path, own := range map[string][]string{openAPIPath: {"200", "304"}, docsPath: {"200"}} {
 		responses := doc.Paths.Value(path).Get.Responses.Map()
-		want := append(own, "400", "408", "413", "431", "500", "503")
+		want := append(own, "400", "408", "413", "431", "500", "503", "505")
 		if got := slices.Sorted(maps.Keys(responses)); !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", path, got, want)
 		}

@@ -129,6 +129,7 @@ var (
 		"431": errorHeaders,
 		"500": slices.Concat(keyedErrorHeaders, limitHeadersMaybe),
 		"503": slices.Concat(keyedErrorHeaders, limitHeadersMaybe, []string{"Retry-After!"}),
+		"505": errorHeaders,
 	}
 )
 

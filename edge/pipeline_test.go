@@ -3,6 +3,7 @@ package edge
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"strings"
@@ -22,6 +23,7 @@ type spoken struct {
 	wire
 	chunks [][]byte
 	before func() // called before each Read; nil = nothing
+	end    error  // of the Read behind the last chunk; nil = io.EOF
 }
 
 func (w *spoken) Read(p []byte) (int, error) {
@@ -29,7 +31,7 @@ func (w *spoken) Read(p []byte) (int, error) {
 		w.before()
 	}
 	if len(w.chunks) == 0 {
-		return 0, io.EOF
+		return 0, cmp.Or(w.end, io.EOF)
 	}
 	n := copy(p, w.chunks[0])
 	if w.chunks[0] = w.chunks[0][n:]; len(w.chunks[0]) == 0 {

@@ -32,7 +32,7 @@ func (s *Server) writeProblem(x *exchange, f failure) {
 	if f.problem.status == fasthttp.StatusTooManyRequests {
 		x.outcome = metrics.OutcomeLimited
 	}
-	if f.problem.status >= 500 {
+	if f.problem.ours() {
 		if tell, untold := f.problem.log.tell(x.now, f.problem == internalError); tell {
 			s.logger.LogAttrs(context.Background(), slog.LevelError, "request failed",
 				slog.String("requestId", string(x.id)), slog.String("route", x.route.String()),

@@ -72,7 +72,7 @@ const (
 	readBuffer   = 16 << 10         // the largest request header, in bytes; above: 431
 	writeBuffer  = 64 << 10         // more than a usual page: one write per answer
 	maxConns     = 100_000          // open at once; above: 503
-	refusedBody  = 64 << 10         // read and dropped, to refuse its method rather than its size
+	refusedBody  = 64 << 10         // dropped, to refuse its method rather than its size
 )
 
 // New makes a server. It listens when Serve is called.
@@ -86,7 +86,8 @@ func New(o Options) *Server {
 	s.http = &fasthttp.Server{
 		Handler:                       s.handle,
 		ErrorHandler:                  s.handleUnreadable,
-		HeaderReceived:                s.bodyLimit,
+		HeaderReceived:                refuseBody,
+		ExpectHandler:                 s.handleExpectation,
 		Logger:                        silent{},
 		ReadTimeout:                   readTimeout,
 		WriteTimeout:                  writeTimeout,
@@ -133,11 +134,11 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // KeyringStats is what the node knows of keys.
 func (s *Server) KeyringStats() origin.KeyringStats { return s.keyring.Stats() }
 
-// bodyLimit lets a refused method bring a body, to be told that its method is
-// wrong and not its body; list requests have none.
-func (s *Server) bodyLimit(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
-	if !h.IsGet() && !h.IsHead() {
-		c.MaxRequestBodySize = refusedBody
+// refuseBody has fasthttp read no body. It refuses one that is announced larger
+// than MaxRequestBodySize without waiting for it, and handleUnreadable answers.
+func refuseBody(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
+	if n := h.ContentLength(); n == 1 || n == -1 { // chunked
+		h.SetContentLength(2)
 	}
 	return c
 }

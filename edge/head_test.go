@@ -1,0 +1,348 @@
+package edge
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// start begins thePage's request with another target and version, and its
+// header lines.
+func start(target, version string) string {
+	return "GET " + target + " " + version + "\r\nHost: a\r\nX-API-Key: " + aKey + "\r\n"
+}
+
+const (
+	theTarget = "/v1/items?limit=20&sort=name&type=goods&stock=low" // of thePage
+	goodEnd   = "\r\n"
+)
+
+// refusals are requests that are not plainly valid HTTP, and the status of the
+// one answer each gets before its connection is closed.
+var refusals = []struct {
+	name, request string
+	status        int
+}{
+	{"LF ends all lines", strings.ReplaceAll(thePage+goodEnd, "\r\n", "\n"), 400},
+	{"LF ends the request line", strings.Replace(thePage+goodEnd, "\r\n", "\n", 1), 400},
+	{"LF ends a header line", strings.Replace(thePage, "Host: a\r\n", "Host: a\n", 1) + goodEnd, 400},
+	{"LF ends the last header line", strings.TrimSuffix(thePage, "\r\n") + "\n" + goodEnd, 400},
+	{"LF ends the head", thePage + "\n", 400},
+	{"LF ends the head, and another request follows", thePage + "\n" + thePage + goodEnd, 400},
+	{"LF before the request", "\n" + thePage + goodEnd, 400},
+	{"bare CR in the request line", strings.Replace(thePage+goodEnd, " HTTP", "\r HTTP", 1), 400},
+	{"bare CR in a value", thePage + "X-A: a\rb\r\n" + goodEnd, 400},
+	{"two CRs before LF", thePage + "X-A: a\r\r\n" + goodEnd, 400},
+	{"NUL in a value", thePage + "X-A: a\x00b\r\n" + goodEnd, 400},
+	{"DEL in a value", thePage + "X-A: a\x7fb\r\n" + goodEnd, 400},
+	{"folded value, space", thePage + "X-A: a\r\n b\r\n" + goodEnd, 400},
+	{"folded value, tab", thePage + "X-A: a\r\n\tb\r\n" + goodEnd, 400},
+	{"folded to nothing", thePage + "X-A: a\r\n \r\n" + goodEnd, 400},
+	{"space before the first header line", strings.Replace(thePage, "\r\n", "\r\n ", 1) + goodEnd, 400},
+	{"space before the colon", thePage + "X-A : a\r\n" + goodEnd, 400},
+	{"tab before the colon", thePage + "X-A\t: a\r\n" + goodEnd, 400},
+	{"space in a name", thePage + "X A: a\r\n" + goodEnd, 400},
+	{"quote in a name", thePage + "X\"A: a\r\n" + goodEnd, 400},
+	{"8-bit byte in a name", thePage + "X\xe4: a\r\n" + goodEnd, 400},
+	{"no name", thePage + ": a\r\n" + goodEnd, 400},
+	{"no colon", thePage + "X-A\r\n" + goodEnd, 400},
+
+	{"length and chunked", thePage + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n" + goodEnd + "0\r\n\r\n", 400},
+	{"chunked and length", thePage + "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n" + goodEnd + "0\r\n\r\n", 400},
+	{"length 0 and chunked", thePage + "Content-Length: 0\r\nTransfer-Encoding: chunked\r\n" + goodEnd + "0\r\n\r\n", 400},
+	{"length and chunked, nothing follows", thePage + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n" + goodEnd, 400},
+	{"length and chunked on a POST", "POST" + thePage[3:] + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n" + goodEnd + "0\r\n\r\n", 400},
+	{"identity", thePage + "Transfer-Encoding: identity\r\n" + goodEnd, 400},
+	{"identity in capitals", thePage + "TRANSFER-ENCODING: IDENTITY\r\n" + goodEnd, 400},
+	{"length and identity", thePage + "Content-Length: 0\r\nTransfer-Encoding: identity\r\n" + goodEnd, 400},
+	{"identity on a POST", "POST" + thePage[3:] + "transfer-encoding: identity\r\n" + goodEnd, 400},
+	{"gzip, chunked", thePage + "Transfer-Encoding: gzip, chunked\r\n" + goodEnd + "0\r\n\r\n", 400},
+	{"chunked twice", thePage + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n" + goodEnd + "0\r\n\r\n", 400},
+	{"empty coding", thePage + "Transfer-Encoding:\r\n" + goodEnd, 400},
+	{"chunked in HTTP/1.0", start(theTarget, "HTTP/1.0") + "Transfer-Encoding: chunked\r\n" + goodEnd + "0\r\n\r\n", 400},
+	{"length +1", thePage + "Content-Length: +1\r\n" + goodEnd + "x", 400},
+	{"length -1", thePage + "Content-Length: -1\r\n" + goodEnd, 400},
+	{"length 1,1", thePage + "Content-Length: 1,1\r\n" + goodEnd + "x", 400},
+	{"length 0x1", thePage + "Content-Length: 0x1\r\n" + goodEnd + "x", 400},
+	{"length 1 0", thePage + "Content-Length: 1 0\r\n" + goodEnd + "x", 400},
+	{"empty length", thePage + "Content-Length:\r\n" + goodEnd, 400},
+	{"lengths that differ", thePage + "Content-Length: 0\r\nContent-Length: 1\r\n" + goodEnd + "x", 400},
+	{"lengths that agree", thePage + "Content-Length: 0\r\nContent-Length: 0\r\n" + goodEnd, 400},
+	{"length beyond 64 bits", thePage + "Content-Length: 18446744073709551616\r\n" + goodEnd, 400},
+	{"huge length", thePage + "Content-Length: 1000000000000\r\n" + goodEnd, 413},
+	{"body on a GET", thePage + "Content-Length: 5\r\n" + goodEnd + "0\r\n\r\n", 413},
+	{"body of one byte", thePage + "Content-Length: 1\r\n" + goodEnd + "x", 413},
+	{"body that does not come", thePage + "Content-Length: 1\r\n" + goodEnd, 413},
+	{"chunked body", thePage + "Transfer-Encoding: chunked\r\n" + goodEnd + "0\r\n\r\n", 413},
+	{"chunk extension", thePage + "Transfer-Encoding: chunked\r\n" + goodEnd + "0;a=\"\n\"\r\n\r\n", 413},
+	{"chunked body that does not come", thePage + "Transfer-Encoding: chunked\r\n" + goodEnd, 413},
+	{"body of lines", thePage + "Content-Length: 5\r\n" + goodEnd + "{\n }\n", 413},
+	{"body of lines on a POST", "POST" + thePage[3:] + "Content-Length: 5\r\n" + goodEnd + "{\n }\n", 405},
+	{"body on a DELETE, nowhere", "DELETE /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx", 404},
+	{"chunked POST", "POST" + thePage[3:] + "Transfer-Encoding: chunked\r\n" + goodEnd + "5\r\n{\n }\n\r\n0\r\n\r\n", 405},
+	{"expectation", thePage + "Expect: 100-continue\r\n" + goodEnd, 413},
+	{"expectation of a POST", "POST" + thePage[3:] + "Expect: 100-continue\r\nContent-Length: 5\r\n" + goodEnd, 405},
+
+	{"HTTP/0.9", start(theTarget, "HTTP/0.9") + goodEnd, 400},
+	{"HTTP/1.2", start(theTarget, "HTTP/1.2") + goodEnd, 505},
+	{"HTTP/2.0", start(theTarget, "HTTP/2.0") + goodEnd, 505},
+	{"HTTP/3.0", start(theTarget, "HTTP/3.0") + goodEnd, 505},
+	{"HTTP/9.9", start(theTarget, "HTTP/9.9") + goodEnd, 505},
+	{"HTTP/2", start(theTarget, "HTTP/2") + goodEnd, 400},
+	{"HTTP/1.10", start(theTarget, "HTTP/1.10") + goodEnd, 400},
+	{"http/1.1", start(theTarget, "http/1.1") + goodEnd, 400},
+	{"no version", "GET " + theTarget + "\r\n\r\n", 400},
+	{"two spaces before the target", start(" "+theTarget, "HTTP/1.1") + goodEnd, 400},
+	{"two spaces after the target", start(theTarget+" ", "HTTP/1.1") + goodEnd, 400},
+	{"space in the target", start("/v1/items?search=a b", "HTTP/1.1") + goodEnd, 400},
+	{"HTTP/2 preface", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400},
+	{"not HTTP", "\x16\x03\x01\x00\xa5\r\n\r\n", 400},
+
+	{"fragment", start("/v1/items?limit=1#&sort=bad", "HTTP/1.1") + goodEnd, 400},
+	{"fragment of the path", start("/v1/items#?limit=1", "HTTP/1.1") + goodEnd, 400},
+	{"control character", start("/v1/items?search=\x01", "HTTP/1.1") + goodEnd, 400},
+	{"DEL in the target", start("/v1/items?search=\x7f", "HTTP/1.1") + goodEnd, 400},
+	{"8-bit byte", start("/v1/items?search=\x80", "HTTP/1.1") + goodEnd, 400},
+	{"UTF-8 in a long target", start("/v1/items?search=aaaaaaaaaaaaaaaaaa\u00e4", "HTTP/1.1") + goodEnd, 400},
+	{"empty target", start("", "HTTP/1.1") + goodEnd, 400},
+	{"target without a slash", start("v1/items", "HTTP/1.1") + goodEnd, 400},
+	{"asterisk", start("*", "HTTP/1.1") + goodEnd, 400},
+	{"ftp target", start("ftp://a/v1/items", "HTTP/1.1") + goodEnd, 400},
+	{"target without a scheme", start("://a/v1/items", "HTTP/1.1") + goodEnd, 400},
+	{"scheme and path", start("http:/v1/items", "HTTP/1.1") + goodEnd, 400},
+	{"no authority", start("http:///v1/items", "HTTP/1.1") + goodEnd, 400},
+	{"userinfo", start("http://user:password@a/v1/items", "HTTP/1.1") + goodEnd, 400},
+	{"userinfo without a host", start("http://@/v1/items", "HTTP/1.1") + goodEnd, 400},
+	{"backslash in the authority", start(`http://a\b/v1/items`, "HTTP/1.1") + goodEnd, 400},
+	{"authority of a CONNECT", "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n", 400},
+
+	{"no Host", "GET " + theTarget + " HTTP/1.1\r\nX-API-Key: " + aKey + "\r\n\r\n", 400},
+	{"empty Host", strings.Replace(thePage, "Host: a", "Host:", 1) + goodEnd, 400},
+	{"Host twice", thePage + "Host: a\r\n" + goodEnd, 400},
+	{"userinfo in Host", strings.Replace(thePage, "Host: a", "Host: a@b", 1) + goodEnd, 400},
+	{"path in Host", strings.Replace(thePage, "Host: a", "Host: a/v1", 1) + goodEnd, 400},
+	{"two names in Host", strings.Replace(thePage, "Host: a", "Host: a b", 1) + goodEnd, 400},
+	{"two ports in Host", strings.Replace(thePage, "Host: a", "Host: a:1:2", 1) + goodEnd, 400},
+}
+
+// oneRefusal reads answers to the end of the connection: so many pages, then
+// the refusal, and nothing after it.
+func oneRefusal(t *testing.T, r *bufio.Reader, pages, status int) {
+	t.Helper()
+	for range pages {
+		if got := readAnswer(t, r, "GET"); got.status != 200 {
+			t.Errorf("the good request: %+v", got)
+		}
+	}
+	got := readAnswer(t, r, "GET")
+	code := map[int]string{404: notFound.code}[status]
+	if code == "" {
+		code = badRequest.code
+	}
+	if got.status != status || !strings.Contains(got.body, `"code":"`+code+`"`) || !strings.Contains(got.body, got.header("X-Request-Id")) || !got.closes {
+		t.Errorf("%+v, want %d %s", got, status, code)
+	}
+	if rest, err := io.ReadAll(r); err != nil || len(rest) > 0 {
+		t.Errorf("then %q, %v", rest, err)
+	}
+}
+
+// served has the server answer on a free port of its own.
+func served(t *testing.T, s *Server, secure *tls.Config) (dial func(testing.TB) net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	if secure != nil {
+		l = tls.NewListener(l, secure)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	t.Cleanup(func() {
+		_ = s.http.Shutdown()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return func(t testing.TB) net.Conn {
+		t.Helper()
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if secure != nil {
+			c = tls.Client(c, &tls.Config{InsecureSkipVerify: true}) // the test's own
+		}
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		return c
+	}
+}
+
+// What is not plainly valid gets one answer, at once (after the read timeout it
+// would be a 408), and its connection is closed.
+func TestRequestsThatAreNotPlainlyValid(t *testing.T) {
+	s, _ := hitServer(t, `{"data":[]`)
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	secure.Close()
+	for _, kind := range []struct {
+		name   string
+		secure *tls.Config
+	}{{"plain", nil}, {"TLS", &tls.Config{Certificates: secure.TLS.Certificates}}} {
+		dial := served(t, s, kind.secure)
+		for _, before := range []string{"", thePage + goodEnd} {
+			for _, c := range refusals {
+				name := kind.name + "/" + c.name
+				if before != "" {
+					name += "/pipelined"
+				}
+				t.Run(name, func(t *testing.T) {
+					conn := dial(t)
+					defer conn.Close()
+					send(conn, before+c.request)
+					oneRefusal(t, bufio.NewReader(conn), strings.Count(before, "GET"), c.status)
+				})
+			}
+		}
+	}
+}
+
+// So it is wherever the client's bytes are cut into segments.
+func TestRequestsThatAreNotPlainlyValidInTwoSegments(t *testing.T) {
+	s, _ := hitServer(t, `{"data":[]`)
+	for _, c := range refusals {
+		t.Run(c.name, func(t *testing.T) {
+			for _, before := range []string{"", thePage + goodEnd} {
+				all := before + c.request
+				for cut := range all {
+					w := &spoken{chunks: [][]byte{[]byte(all[:cut]), []byte(all[cut:])}, end: os.ErrDeadlineExceeded}
+					if cut == 0 {
+						w.chunks = w.chunks[1:]
+					}
+					oneRefusal(t, converse(s, w), strings.Count(before, "GET"), c.status)
+					if t.Failed() {
+						t.Fatalf("cut at %d of %q", cut, all)
+					}
+				}
+			}
+		})
+	}
+}
+
+// What is valid and merely seldom is answered as ever, and the connection
+// stays open.
+func TestRequestsThatAreValidAndSeldom(t *testing.T) {
+	s, _ := hitServer(t, `{"data":[]`)
+	conn := served(t, s, nil)(t)
+	defer conn.Close()
+	r := bufio.NewReader(conn)
+	for _, c := range []struct {
+		name, request string
+		status        int
+	}{
+		{"an empty line before the request", "\r\n" + thePage + goodEnd, 200},
+		{"absolute target", start("http://a"+theTarget, "HTTP/1.1") + goodEnd, 200},
+		{"absolute target of another host", start("HTTPS://b:8443"+theTarget, "HTTP/1.1") + goodEnd, 200},
+		{"absolute target without a path", start("http://a?limit=1", "HTTP/1.1") + goodEnd, 404},
+		{"two slashes", start("//a"+theTarget, "HTTP/1.1") + goodEnd, 404},
+		{"two slashes and an address within", start("//a"+theTarget+"&search=://", "HTTP/1.1") + goodEnd, 404},
+		{"HTTP/1.0", start(theTarget, "HTTP/1.0") + "Connection: keep-alive\r\n" + goodEnd, 200},
+		{"HTTP/1.0 without Host, two slashes", "GET //a" + theTarget + " HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", 404},
+		{"IPv6 in Host", strings.Replace(thePage, "Host: a", "Host: [::1]:8080", 1) + goodEnd, 200},
+		{"length 0", thePage + "Content-Length: 0\r\n" + goodEnd, 200},
+		{"no space behind a colon", thePage + "X-A:a\r\n" + goodEnd, 200},
+		{"8-bit bytes in a value", thePage + "X-A: \u00e4\xff\r\n" + goodEnd, 200},
+		{"empty value", thePage + "X-A:\r\n" + goodEnd, 200},
+		{"names that begin like a coding's", thePage + "TE: trailers\r\nTran: x\r\nTransfer-Encodings: x\r\n" + goodEnd, 200},
+		{"upgrade", thePage + "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n" + goodEnd, 200},
+		{"TRACE", "TRACE" + thePage[3:] + goodEnd, 405},
+		{"CONNECT of a path", "CONNECT" + thePage[3:] + goodEnd, 405},
+		{"OPTIONS *", "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", 404},
+		{"small letters", "get" + thePage[3:] + goodEnd, 405},
+	} {
+		send(conn, c.request)
+		if got := readAnswer(t, r, "GET"); got.status != c.status || got.closes {
+			t.Fatalf("%s: %+v, want %d", c.name, got, c.status)
+		}
+	}
+}
+
+// A client that is still sending when it is refused gets its answer: the
+// connection is not reset.
+func TestARefusalReachesAClientThatIsSending(t *testing.T) {
+	s, _ := hitServer(t, `{"data":[]`)
+	dial := served(t, s, nil)
+	for range 20 {
+		conn := dial(t)
+		body := bytes.Repeat([]byte("line\r\n"), 5000)
+		go func() {
+			send(conn, "POST"+thePage[3:]+"Content-Length: 30000\r\n"+goodEnd)
+			_, _ = conn.Write(body)
+		}()
+		oneRefusal(t, bufio.NewReader(conn), 0, 405)
+		conn.Close()
+	}
+}
+
+// However a line is cut, the same lines are found wrong at the same byte.
+func FuzzLines(f *testing.F) {
+	f.Add("GET / HTTP/1.1\r\nHost: a\r\n\r\n", 3)
+	f.Add("GET / HTTP/1.1\nHost: a\r\n\r\n", 14)
+	f.Add("a\r\n b\r\n", 3)
+	f.Add("Transfer-Encoding: x\r\n", 1)
+	f.Fuzz(func(t *testing.T, text string, cut int) {
+		if cut < 0 || cut > len(text) {
+			return
+		}
+		want := len(text)
+		for i := range text {
+			bare := text[i] == '\n' && (i == 0 || text[i-1] != '\r')
+			folded := i > 0 && text[i-1] == '\n' && (text[i] == ' ' || text[i] == '\t')
+			if bare || folded {
+				want = i
+				break
+			}
+		}
+		var l lines
+		got := len(text)
+		if n := l.good([]byte(text[:cut])); n < cut {
+			got = n
+		} else if n := l.good([]byte(text[cut:])); n < len(text)-cut {
+			got = cut + n
+		}
+		if got != want {
+			t.Errorf("%q cut at %d: good up to %d, want %d", text, cut, got, want)
+		}
+		if want == len(text) && strings.Contains(strings.ToLower(text), "\ntransfer-encoding:") && !l.encoding {
+			t.Errorf("%q cut at %d: the coding is overlooked", text, cut)
+		}
+	})
+}
+
+func FuzzTarget(f *testing.F) {
+	for _, target := range []string{"/v1/items?limit=1", "http://a/b?c", "//a/b?c=://", "/a#b", "*", "http://a@b/", "http://a?b/c"} {
+		f.Add(target)
+	}
+	f.Fuzz(func(t *testing.T, target string) {
+		path, parameters, ok := splitTarget([]byte(target))
+		if !ok {
+			return
+		}
+		if strings.Contains(target, "#") || strings.ContainsFunc(target, func(r rune) bool { return r > 0x7f }) {
+			t.Errorf("%q is taken", target)
+		}
+		before, after, _ := strings.Cut(target, "?")
+		if !strings.HasSuffix(before, string(path)) || after != string(parameters) || target[0] == '/' && before != string(path) {
+			t.Errorf("%q: %q and %q", target, path, parameters)
+		}
+	})
+}
