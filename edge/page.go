@@ -183,27 +183,3 @@ func matchesETag(lines [][]byte, etag []byte) bool {
 	}
 	return false
 }
-
-// acceptsGzip reads Accept-Encoding (RFC 9110, 12.5.3): gzip is named, or
-// covered by *, and its weight is not 0.
-func acceptsGzip(lines [][]byte) bool {
-	named, starred := -1, -1 // -1 = absent, 0 = refused, 1 = accepted
-	for _, line := range lines {
-		for len(line) > 0 {
-			var item []byte
-			item, line, _ = bytes.Cut(line, []byte{','})
-			coding, parameters, _ := bytes.Cut(item, []byte{';'})
-			accepted := 1
-			if weight, ok := bytes.CutPrefix(bytes.ToLower(bytes.TrimSpace(parameters)), []byte("q=")); ok && len(bytes.Trim(weight, "0.")) == 0 {
-				accepted = 0
-			}
-			switch coding = bytes.TrimSpace(coding); {
-			case bytes.EqualFold(coding, []byte("gzip")), bytes.EqualFold(coding, []byte("x-gzip")):
-				named = accepted
-			case string(coding) == "*":
-				starred = accepted
-			}
-		}
-	}
-	return named == 1 || named < 0 && starred == 1
-}

@@ -113,6 +113,23 @@ func TestAcceptEncoding(t *testing.T) {
 		"gzipped":                false,
 		"deflate, br":            false,
 		"gzip;q=0, identity;q=0": false,
+
+		"identity, gzip;q=0.5":            false,
+		"gzip;q=0.5, identity;q=0.8":      false,
+		"gzip;q=0.5, identity;q=0.5":      true,
+		"gzip;q=0.501,identity;q=0.5":     true,
+		"gzip;q=0.49 , identity ; q=0.50": false,
+		"gzip;q=1, identity;q=1.000":      true,
+		"gzip;q=0.5":                      true,
+		"gzip;q=0.5, *;q=0.8":             false, // of which identity is one
+		"gzip;q=0.5, *;q=0":               true,
+		"gzip;q=0.5, identity;q=0":        true,
+		"*;q=0.5, identity":               false,
+		"x-gzip;q=0.9, identity;q=0.8":    true,
+		"gzip;foo=bar;q=0":                false,
+		"gzip;q=2":                        true, // no weight: as without
+		"gzip;q=0.1234, identity;q=0.5":   true,
+		"gzip;q=":                         true,
 	} {
 		if got := acceptsGzip([][]byte{[]byte(header)}); got != want {
 			t.Errorf("%q: %v", header, got)
