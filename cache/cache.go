@@ -42,6 +42,9 @@ type Options struct {
 // ErrFillTimeout: the fill did not end in time, and there was no stale page.
 var ErrFillTimeout = errors.New("no page in time")
 
+// ErrNotStored: no tier has the page, and the origin was not to be asked.
+var ErrNotStored = errors.New("the page is not stored")
+
 // Source says where a page came from.
 type Source uint8
 
@@ -59,6 +62,7 @@ type Result struct {
 	Page      *Page
 	Age       time.Duration // since the page was last known to equal the database
 	Source    Source
+	Local     bool  // neither Redis nor the origin was asked for it, by this request or the one it waited for
 	HadStale  bool  // there was a page, too old to be served
 	Bypassed  bool  // the caches were not asked
 	ByAge     bool  // changes are not followed: the page is fresh by its age alone
@@ -176,7 +180,7 @@ func (c *Cache) hit(held *holder, now time.Time) (Result, bool) {
 		return Result{}, false
 	}
 	held.asked.Add(1)
-	return Result{Page: page, Age: c.age(page, now), Source: Memory, ByAge: !c.follow.on()}, true
+	return Result{Page: page, Age: c.age(page, now), Source: Memory, Local: true, ByAge: !c.follow.on()}, true
 }
 
 // Probe finds out whether a Redis that was left alone is back, which a cache
@@ -231,10 +235,10 @@ func (c *Cache) recall(held *holder) (r Result, ok bool) {
 	age := c.age(page, now)
 	switch c.judge(page, now) {
 	case fresh: // brought by another request in the meantime
-		return Result{Page: page, Age: age, Source: Memory, ByAge: !c.follow.on()}, true
+		return Result{Page: page, Age: age, Source: Memory, Local: true, ByAge: !c.follow.on()}, true
 	case stale:
 		paused := int64(now.Sub(c.start)) < held.pausedUntil.Load()
-		return Result{Page: page, Age: age, Source: Memory, HadStale: true, Err: errPaused}, paused
+		return Result{Page: page, Age: age, Source: Memory, Local: true, HadStale: true, Err: errPaused}, paused
 	}
 	return Result{}, false
 }

@@ -32,7 +32,7 @@ func (c *Cache) Bypass(key []byte, pair stream.Pair, fill Fill) (Result, error) 
 	arrived := time.Now()
 	if held := c.memory.get(key); held != nil {
 		if p := held.page.Load(); arrived.Sub(p.Proof) < c.bypassEvery() {
-			return Result{Page: p, Age: c.age(p, arrived), Source: Memory, ByAge: !c.follow.on()}, nil
+			return Result{Page: p, Age: c.age(p, arrived), Source: Memory, Local: true, ByAge: !c.follow.on()}, nil
 		}
 	}
 	until := arrived.Add(c.options.FillTimeout)
@@ -50,6 +50,26 @@ func (c *Cache) Bypass(key []byte, pair stream.Pair, fill Fill) (Result, error) 
 		r.Bypassed = true
 		return r, err
 	}
+}
+
+// Stored returns the key's page if memory or Redis has one that may be served,
+// else ErrNotStored. It never asks the origin.
+func (c *Cache) Stored(key []byte, pair stream.Pair) (Result, error) {
+	if !c.enter() {
+		return Result{}, errClosed
+	}
+	defer c.running.Done()
+	l := &lookUp{cache: c, key: bytes.Clone(key), pair: pair}
+	r, err := c.flights.do(string(key)+" stored", func() (Result, error) {
+		if r, ok := l.near(); ok {
+			return r, nil
+		}
+		return Result{Local: c.redis == nil}, ErrNotStored
+	})
+	if err == nil {
+		r.Age, r.ByAge = c.age(r.Page, time.Now()), !c.follow.on()
+	}
+	return r, err
 }
 
 // join joins the key's flight, or begins it, and waits for what it brings.

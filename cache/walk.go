@@ -24,15 +24,17 @@ func (p *Page) Leads() bool {
 
 // ReadNext has the key's page read in the background, unless it is in memory,
 // on its way there, or too much else is to be read. It keeps neither key nor the
-// caller waiting.
-func (c *Cache) ReadNext(key []byte, pair stream.Pair, fill Fill) {
+// caller waiting, and says whether the page is going to be read.
+func (c *Cache) ReadNext(key []byte, pair stream.Pair, fill Fill) (begun bool) {
 	if _, ok := c.recall(c.memory.get(key)); ok || c.flights.flying(key) {
-		return // to find that out, a worker would have to be woken
+		return false // to find that out, a worker would have to be woken
 	}
 	a, owned := c.ahead, bytes.Clone(key)
 	if len(a.queue) >= aheadQueue/2 || !a.offer(func() { a.step(owned, pair, fill) }) {
 		a.nextDropped.Add(1)
+		return false
 	}
+	return true
 }
 
 // step reads the next page of a walk.

@@ -10,14 +10,14 @@ import (
 // they were sent. Valid as long as what they were read from. One pass over all
 // headers costs what fasthttp's PeekAll takes for one of them.
 type asked struct {
-	key, id, noneMatch, encoding, control, forwarded, traceParent, traceState [][]byte
+	key, id, match, noneMatch, encoding, control, forwarded, traceParent, traceState [][]byte
 
 	spaced bool // a name has a space in it, for fasthttp lets it in
 }
 
 func (a *asked) read(h *fasthttp.RequestHeader) {
 	a.key, a.id, a.noneMatch, a.encoding, a.control = a.key[:0], a.id[:0], a.noneMatch[:0], a.encoding[:0], a.control[:0]
-	a.spaced = false
+	a.match, a.spaced = a.match[:0], false
 	a.forwarded, a.traceParent, a.traceState = a.forwarded[:0], a.traceParent[:0], a.traceState[:0]
 	for name, value := range h.All() {
 		switch string(name) { // as fasthttp normalises them
@@ -25,6 +25,8 @@ func (a *asked) read(h *fasthttp.RequestHeader) {
 			a.key = append(a.key, value)
 		case "X-Request-Id":
 			a.id = append(a.id, value)
+		case "If-Match":
+			a.match = append(a.match, value)
 		case "If-None-Match":
 			a.noneMatch = append(a.noneMatch, value)
 		case "Accept-Encoding":

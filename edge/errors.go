@@ -46,6 +46,7 @@ var (
 	badRequest    = &problem{"REQUEST_FAILED", 400, "The request could not be read.", nil}
 	wrongMethod   = &problem{"REQUEST_FAILED", 405, "Only GET and HEAD are answered here.", nil}
 	tooSlow       = &problem{"REQUEST_FAILED", 408, "The request took too long to arrive.", nil}
+	mismatch      = &problem{"REQUEST_FAILED", 412, "The page does not meet If-Match; only * does.", nil}
 	bodyTooLarge  = &problem{"REQUEST_FAILED", 413, "A list request has no body.", nil}
 	headTooLarge  = &problem{"REQUEST_FAILED", 431, "The request's header is too large.", nil}
 	invalid       = &problem{"VALIDATION_ERROR", 400, "Some parameters are not valid.", nil}
@@ -62,6 +63,7 @@ var (
 	originBusy    = &problem{"SERVICE_UNAVAILABLE", 503, "Too many queries are waiting; try again shortly.", &logged{}}
 	originSlow    = &problem{"SERVICE_UNAVAILABLE", 503, "The query took too long; try again or narrow it.", &logged{}}
 	tooManyConns  = &problem{"SERVICE_UNAVAILABLE", 503, "Too many connections.", &logged{}}
+	notStored     = &problem{"REQUEST_FAILED", 504, "No stored page will do, and only-if-cached forbids to ask the database.", nil}
 	wrongVersion  = &problem{"REQUEST_FAILED", 505, "This is not answered in that version of HTTP; use HTTP/1.1.", nil}
 	internalError = &problem{"INTERNAL_ERROR", 500, "Something went wrong here; the request id tells us where to look.", &logged{}}
 )
@@ -73,6 +75,8 @@ const retrySoon = 1
 // lookUpProblem tells what a failed look-up of a page is to the client.
 func lookUpProblem(err error) *problem {
 	switch {
+	case errors.Is(err, cache.ErrNotStored):
+		return notStored
 	case errors.Is(err, origin.ErrOverloaded):
 		return originBusy
 	case errors.Is(err, origin.ErrTimeout), errors.Is(err, cache.ErrFillTimeout), errors.Is(err, context.DeadlineExceeded):

@@ -36,6 +36,7 @@ type exchange struct {
 	limited bool                     // limits is set
 	query   origin.Query             // once parsed
 	page    cache.Result             // once looked up
+	ahead   bool                     // the page after it is being read, too
 	outcome metrics.Outcome
 	failed  failure // once answered so
 	steps   [steps]cache.Span

@@ -59,8 +59,11 @@ func (s *Server) answer(x *exchange) (f failure) {
 	if f = s.lookUp(x); f.problem != nil {
 		return f
 	}
+	if f = s.checkMatch(x); f.problem != nil {
+		return f
+	}
+	x.ahead = s.readNext(x)
 	s.writePage(x)
-	s.readNext(x)
 	return failure{}
 }
 
@@ -119,6 +122,17 @@ func (s *Server) limit(x *exchange) failure {
 		return failure{}
 	}
 	return failure{problem: rateLimited, retry: wholeSeconds(x.limits.RetryAfter)}
+}
+
+// returnToken gives the token back that the exchange has taken, and says
+// whether it did: only where the answer has cost nobody else anything, neither a
+// query nor a trip to Redis. Those are what a limit protects.
+func (s *Server) returnToken(x *exchange) bool {
+	if !x.page.Local || x.ahead {
+		return false
+	}
+	s.limiter.Return(x.client.bucket, x.client.workspaceBucket)
+	return true
 }
 
 // parse reads the parameters.

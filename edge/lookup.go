@@ -12,9 +12,9 @@ import (
 // lookUp finds the page, in memory if it can.
 func (s *Server) lookUp(x *exchange) failure {
 	x.key = appendPageKey(x.key[:0], &x.query, x.scratch[:0])
-	bypass := asksForTheOrigin(x.asked.control)
+	control := parseCacheControl(x.asked.control)
 	hit := false
-	if !bypass {
+	if !control.noCache {
 		if x.page, hit = s.cache.Hit(&x.client.spot, x.key, x.now); hit {
 			x.client.leaveTrail(x.page.Page)
 		}
@@ -24,9 +24,10 @@ func (s *Server) lookUp(x *exchange) failure {
 	}
 	if !hit {
 		var err error
-		x.page, err = s.forward(x, bypass)
+		x.page, err = s.forward(x, control)
 		x.passed(stepForward)
 		if err != nil {
+			s.returnToken(x)
 			return failure{problem: lookUpProblem(err), retry: retrySoon, cause: err}
 		}
 	}
@@ -46,9 +47,15 @@ func (s *Server) lookUp(x *exchange) failure {
 }
 
 // forward is the way of a page that is not in memory.
-func (s *Server) forward(x *exchange, bypass bool) (cache.Result, error) {
+func (s *Server) forward(x *exchange, control cacheControl) (cache.Result, error) {
+	if control.onlyIfCached {
+		if control.noCache { // no page is both
+			return cache.Result{Local: true}, cache.ErrNotStored
+		}
+		return s.cache.Stored(x.key, pairOf(&x.query))
+	}
 	pair, fill := s.fillOf(x, x.query)
-	if bypass {
+	if control.noCache {
 		return s.cache.Bypass(x.key, pair, fill)
 	}
 	return s.cache.Forward(x.key, pair, fill)
@@ -58,7 +65,6 @@ func (s *Server) forward(x *exchange, bypass bool) (cache.Result, error) {
 // it, is read, and what changes it. The query is a copy: a fill may outlive the
 // request that began it.
 func (s *Server) fillOf(x *exchange, q origin.Query) (stream.Pair, cache.Fill) {
-	pair := stream.Pair{Workspace: q.Workspace, Collection: collections[q.Collection]}
 	fill := cache.Fill{Compress: acceptsGzip(x.asked.encoding), Primary: func(ctx context.Context, run string) (cache.Filled, error) {
 		return filled(s.origin.FetchFrom(ctx, q, run))
 	}}
@@ -67,22 +73,27 @@ func (s *Server) fillOf(x *exchange, q origin.Query) (stream.Pair, cache.Fill) {
 			return filled(s.origin.FetchFromStandby(ctx, q, server, lsn))
 		}
 	}
-	return pair, fill
+	return pairOf(&q), fill
 }
 
-// readNext has the next page of a walk read behind the answer: of a client that
-// came by a cursor, while the database has nothing better to do.
-func (s *Server) readNext(x *exchange) {
+func pairOf(q *origin.Query) stream.Pair {
+	return stream.Pair{Workspace: q.Workspace, Collection: collections[q.Collection]}
+}
+
+// readNext has the next page of a walk read in the background: of a client that
+// came by a cursor, while the database has nothing better to do. It says whether
+// that costs a query.
+func (s *Server) readNext(x *exchange) (begun bool) {
 	if !x.query.After.Set || x.page.Err != nil || !x.page.Page.Leads() || s.origin.Busy() {
-		return
+		return false
 	}
 	q := x.query
 	var err error
 	if q.After, err = q.ParseCursor([]byte(x.page.Page.Next)); err != nil {
-		return // by a version that writes other cursors
+		return false // by a version that writes other cursors
 	}
 	pair, fill := s.fillOf(x, q)
-	s.cache.ReadNext(appendPageKey(nil, &q, nil), pair, fill)
+	return s.cache.ReadNext(appendPageKey(nil, &q, nil), pair, fill)
 }
 
 func filled(p origin.Page, err error) (cache.Filled, error) {

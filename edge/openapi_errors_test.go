@@ -24,7 +24,7 @@ import (
 var contractCodes = map[string][]int{
 	"VALIDATION_ERROR": {400}, "UNAUTHORIZED": {401}, "FORBIDDEN": {403}, "NOT_FOUND": {404}, "CONFLICT": {409},
 	"UNPROCESSABLE_ENTITY": {422}, "PLAN_LIMIT_REACHED": {402}, "BOOKS_LOCKED": {423}, "IDEMPOTENCY_CONFLICT": {409},
-	"RATE_LIMITED": {429}, "SERVICE_UNAVAILABLE": {503}, "INTERNAL_ERROR": {500}, "REQUEST_FAILED": {400, 405, 408, 413, 431, 505},
+	"RATE_LIMITED": {429}, "SERVICE_UNAVAILABLE": {503}, "INTERNAL_ERROR": {500}, "REQUEST_FAILED": {400, 405, 408, 412, 413, 431, 504, 505},
 }
 
 // problems reads every problem there is in this package out of its source, so

@@ -58,11 +58,11 @@ func TestOpenAPIIsValid(t *testing.T) {
 var documentedParameters = map[string][]string{
 	"/v1/items": {
 		"search(trimmed ≤120)", "cursor(1≤ ≤512)", "limit(1-100=50)", "sort(createdAt|name=createdAt)",
-		"stock(all|tracked|low=all)", "type(all|goods|services=all)", "If-None-Match()", "Cache-Control(no-cache)", "X-Request-Id()", "Accept-Encoding()",
+		"stock(all|tracked|low=all)", "type(all|goods|services=all)", "If-None-Match()", "Cache-Control(no-cache|only-if-cached)", "X-Request-Id()", "Accept-Encoding()",
 	},
 	"/v1/contacts": {
 		"search(trimmed ≤120)", "cursor(1≤ ≤512)", "limit(1-100=50)", "sort(createdAt|name=createdAt)",
-		"type(all|customer|supplier=all)", "If-None-Match()", "Cache-Control(no-cache)", "X-Request-Id()", "Accept-Encoding()",
+		"type(all|customer|supplier=all)", "If-None-Match()", "Cache-Control(no-cache|only-if-cached)", "X-Request-Id()", "Accept-Encoding()",
 	},
 }
 
@@ -124,11 +124,13 @@ var (
 		"401": keyedErrorHeaders,
 		"403": keyedErrorHeaders,
 		"408": errorHeaders,
+		"412": slices.Concat(keyedErrorHeaders, limitHeaders),
 		"413": errorHeaders,
 		"429": slices.Concat(keyedErrorHeaders, limitHeadersMaybe, []string{"Retry-After!"}),
 		"431": errorHeaders,
 		"500": slices.Concat(keyedErrorHeaders, limitHeadersMaybe),
 		"503": slices.Concat(keyedErrorHeaders, limitHeadersMaybe, []string{"Retry-After!"}),
+		"504": slices.Concat(keyedErrorHeaders, limitHeaders),
 		"505": errorHeaders,
 	}
 )

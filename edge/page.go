@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"bytes"
 	"encoding/binary"
 	"hash/crc32"
 	"strconv"
@@ -22,9 +21,7 @@ const pageLines = "Cache-Control: private, no-cache\r\nVary: X-API-Key, Accept-E
 func (s *Server) writePage(x *exchange) {
 	page, a := x.page.Page, x.conn.newAnswer(fasthttp.StatusOK)
 	notModified := matchesETag(x.asked.noneMatch, page.ETag[:])
-	if notModified {
-		s.limiter.Return(x.client.bucket, x.client.workspaceBucket)
-	}
+	returned := notModified && s.returnToken(x)
 
 	a.lines = append(append(append(a.lines, "ETag: "...), page.ETag[:]...), "\r\nAge: "...)
 	a.lines = append(strconv.AppendInt(a.lines, int64(x.page.Age/time.Second), 10), crlf...)
@@ -33,7 +30,7 @@ func (s *Server) writePage(x *exchange) {
 	if page.Next != "" {
 		a.lines = append(appendLink(append(a.lines, "Link: "...), &x.query, page.Next), crlf...)
 	}
-	s.addLimits(a, x, notModified)
+	s.addLimits(a, x, returned)
 	s.addTiming(a, x)
 	a.add(headerRequestID, x.id)
 
@@ -121,20 +118,6 @@ var (
 	statusStaleIfError    = []byte("listedge; fwd=stale; detail=stale-if-error")
 )
 
-// asksForTheOrigin is a request's Cache-Control: no-cache (RFC 9111, 5.2.1.4).
-func asksForTheOrigin(lines [][]byte) bool {
-	for _, line := range lines {
-		for len(line) > 0 {
-			var directive []byte
-			directive, line, _ = bytes.Cut(line, []byte{','})
-			if bytes.EqualFold(bytes.TrimSpace(directive), []byte("no-cache")) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // appendLink appends the address of the next page, with the parameters that
 // are not at their default.
 func appendLink(dst []byte, q *origin.Query, next string) []byte {
@@ -152,34 +135,4 @@ func appendLink(dst []byte, q *origin.Query, next string) []byte {
 		dst = append(fasthttp.AppendQuotedArg(append(dst, "search="...), []byte(q.Search)), '&')
 	}
 	return append(append(append(dst, "cursor="...), next...), `>; rel="next"`...)
-}
-
-// matchesETag is If-None-Match (RFC 9110, 13.1.2): a list of entity tags,
-// compared weakly, or *.
-func matchesETag(lines [][]byte, etag []byte) bool {
-	opaque := etag[len("W/"):]
-	for _, line := range lines {
-		for {
-			line = bytes.TrimLeft(line, " \t,")
-			if len(line) == 0 {
-				break
-			}
-			if line[0] == '*' {
-				return len(bytes.TrimRight(line[1:], " \t,")) == 0
-			}
-			line = bytes.TrimPrefix(line, []byte("W/"))
-			if len(line) == 0 || line[0] != '"' {
-				break // not a list of entity tags: the rest means nothing
-			}
-			end := bytes.IndexByte(line[1:], '"')
-			if end < 0 {
-				break
-			}
-			if bytes.Equal(line[:end+2], opaque) {
-				return true
-			}
-			line = line[end+2:]
-		}
-	}
-	return false
 }
