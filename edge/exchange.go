@@ -49,7 +49,7 @@ type exchange struct {
 // failure is why an exchange ends in an error answer; no problem, no failure.
 type failure struct {
 	problem *problem
-	details details
+	faults  faults
 	retry   int64 // Retry-After in seconds; 0 = none
 	cause   error // for the log
 }

@@ -137,8 +137,8 @@ func (s *Server) returnToken(x *exchange) bool {
 
 // parse reads the parameters.
 func (s *Server) parse(x *exchange) failure {
-	if wrong := parseQuery(&x.query, x.parameters, x.scratch[:0]); wrong != nil {
-		return failure{problem: invalid, details: wrong}
+	if wrong := parseQuery(&x.query, x.parameters, x.scratch[:0]); wrong.details != nil {
+		return failure{problem: invalid, faults: wrong}
 	}
 	return failure{}
 }

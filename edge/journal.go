@@ -1,18 +1,21 @@
 package edge
 
 import (
+	"cmp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"listedge/cache"
 	"listedge/limiter"
 	"listedge/metrics"
-	"listedge/origin"
 )
 
-// journal remembers the last requests that somebody may ask about, in a fixed
-// space of 2 MB:
+// journal remembers the last requests that somebody may ask about, in at most
+// journalBytes:
 //
 //	connection ──► its sheet ──► a ring for each kind ──► entry
 //
@@ -43,6 +46,11 @@ const (
 	hitsPerEntry = 64
 	// entriesPerRing × 16 sheets × 4 kinds is what the journal holds.
 	entriesPerRing = 64
+	// maxCause is how much of an error's text is remembered, in bytes.
+	maxCause = 1 << 10
+	// journalBytes bounds all of it: entries of less than 500 bytes each, which
+	// only hold pointers to what is static, and the causes of failures.
+	journalBytes = 3 << 20
 )
 
 type sheet struct {
@@ -55,8 +63,9 @@ type ring struct {
 	n       uint64 // kept so far
 }
 
-// entry is an exchange as it is remembered: what is costly to tell is told when
-// somebody asks.
+// entry is an exchange as it is remembered. What the client sent is not in it,
+// but for the request id: nothing in it can grow, and it keeps alive neither a
+// page nor what the keyring has forgotten.
 type entry struct {
 	id     [maxRequestID]byte
 	idSize uint8
@@ -66,16 +75,24 @@ type entry struct {
 	status  int
 	began   time.Time
 	took    time.Duration
-	failed  failure
+	problem *problem // nil = none
+	cause   string   // at most maxCause
 
-	key                    *origin.Key // nil = not known
-	limited                bool
-	limits                 limiter.Decision
-	keyLeft, workspaceLeft int64 // tokens
+	known          bool // key and workspace are set
+	key, workspace uuid.UUID
 
-	looked bool // page is set
-	page   cache.Result
-	steps  [steps]cache.Span
+	limited                    bool // limits and buckets are set
+	limits                     limiter.Decision
+	keyBucket, workspaceBucket BucketRecord
+	hasWorkspaceBucket         bool
+
+	looked             bool // tier, cacheStatus and age are set
+	tier               cache.Source
+	cacheStatus        []byte // static
+	age                time.Duration
+	shared             bool
+	steps              [steps]time.Duration
+	redis, fill, query time.Duration
 }
 
 func (e *entry) setID(id []byte) { e.idSize = uint8(copy(e.id[:], id)) }
@@ -100,17 +117,40 @@ func (x *exchange) kind(status int, took time.Duration) kind {
 
 // remember keeps what there is to know of an exchange.
 func (s *Server) remember(x *exchange, k kind, status int, took time.Duration) {
-	e := entry{route: x.route, outcome: x.outcome, status: status, began: x.began, took: took, failed: x.failed,
-		limited: x.limited, limits: x.limits, page: x.page, steps: x.steps}
+	flight := flightOf(&x.page)
+	e := entry{route: x.route, outcome: x.outcome, status: status, began: x.began, took: took, problem: x.failed.problem,
+		shared: x.page.Collapsed, redis: flight.Redis.Took, fill: flight.Fill.Took, query: flight.Query.Took}
 	e.setID(x.id)
+	for i := range x.steps {
+		e.steps[i] = x.steps[i].Took
+	}
+	if cause := cmp.Or(x.failed.cause, x.page.Err); cause != nil && k == failed {
+		e.cause = clip(cause.Error(), maxCause)
+	}
 	if x.known != nil {
-		e.key = &x.known.Key
+		key := &x.known.Key
+		e.known, e.key, e.workspace = true, key.ID, key.Workspace
+		if x.limited {
+			e.limited, e.limits = true, x.limits
+			e.keyBucket = bucketRecord(key.Limit, x.client.bucket.LevelAt(x.now).Remaining)
+			if e.hasWorkspaceBucket = key.WorkspaceLimit.Set; e.hasWorkspaceBucket {
+				e.workspaceBucket = bucketRecord(key.WorkspaceLimit, x.client.workspaceBucket.LevelAt(x.now).Remaining)
+			}
+		}
 	}
-	if x.limited {
-		e.keyLeft, e.workspaceLeft = x.client.bucket.LevelAt(x.now).Remaining, x.client.workspaceBucket.LevelAt(x.now).Remaining
+	if x.page.Page != nil {
+		e.looked, e.tier, e.cacheStatus, e.age = true, x.page.Source, cacheStatus(&x.page), x.page.Age
 	}
-	e.looked, e.page.Page = x.page.Page != nil, nil // a page is large
 	s.keep(x.conn.sheet, k, &e)
+}
+
+// clip returns the text up to that many bytes, and a sign if that is not all. It
+// keeps no more than that alive.
+func clip(text string, most int) string {
+	if len(text) <= most {
+		return strings.Clone(text)
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
 // sheet returns the one for another connection.

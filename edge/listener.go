@@ -41,12 +41,12 @@ func (l *boundedListener) refuse(c net.Conn) {
 	defer func() {
 		took := time.Since(began)
 		l.server.metrics.Stripe().Answered(metrics.RouteNone, metrics.OutcomeError, tooManyConns.status, took)
-		e := entry{began: began, took: took, status: tooManyConns.status, outcome: metrics.OutcomeError, failed: failure{problem: tooManyConns}}
+		e := entry{began: began, took: took, status: tooManyConns.status, outcome: metrics.OutcomeError, problem: tooManyConns}
 		e.setID(id)
 		l.server.keep(l.server.journal.sheet(), failed, &e)
 	}()
 	defer c.Close()
-	body := problemBody(nil, tooManyConns, nil, id)
+	body := problemBody(nil, tooManyConns, &faults{}, id)
 	answer := "HTTP/1.1 " + strconv.Itoa(tooManyConns.status) + " " + fasthttp.StatusMessage(tooManyConns.status) +
 		"\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n" +
 		"Connection: close\r\nRetry-After: " + strconv.Itoa(retrySoon) + "\r\nX-Request-Id: " + string(id) +

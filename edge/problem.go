@@ -27,7 +27,7 @@ func (s *Server) writeProblem(x *exchange, f failure) {
 	s.addLimits(a, x, false)
 	s.addTiming(a, x)
 	a.add(headerRequestID, x.id)
-	a.body(problemBody(nil, f.problem, f.details, x.id))
+	a.body(problemBody(nil, f.problem, &f.faults, x.id))
 	x.outcome, x.failed = metrics.OutcomeError, f
 	if f.problem.status == fasthttp.StatusTooManyRequests {
 		x.outcome = metrics.OutcomeLimited
@@ -42,7 +42,7 @@ func (s *Server) writeProblem(x *exchange, f failure) {
 }
 
 // problemBody appends the body of an error answer.
-func problemBody(dst []byte, p *problem, d details, id []byte) []byte {
+func problemBody(dst []byte, p *problem, wrong *faults, id []byte) []byte {
 	type inner struct {
 		Code    string  `json:"code"`
 		Message string  `json:"message"`
@@ -54,7 +54,7 @@ func problemBody(dst []byte, p *problem, d details, id []byte) []byte {
 	if err := encoder.Encode(struct {
 		Error     inner  `json:"error"`
 		RequestID string `json:"requestId"`
-	}{inner{p.code, p.message, d}, string(id)}); err != nil {
+	}{inner{p.code, wrong.message(p), wrong.details}, string(id)}); err != nil {
 		panic("BUG: " + err.Error()) // strings always encode
 	}
 	return append(dst, bytes.TrimSuffix(out.Bytes(), []byte{'\n'})...)

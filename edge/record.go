@@ -69,43 +69,37 @@ type TimesRecord struct {
 }
 
 func (e *entry) record() Record {
-	flight := flightOf(&e.page)
 	r := Record{
-		RequestID: string(e.id[:e.idSize]), Time: e.began.UTC().Round(0), Route: e.route.String(), Status: e.status, Outcome: e.outcome.String(),
+		RequestID: string(e.id[:e.idSize]), Time: e.began.UTC().Round(0), Route: e.route.String(), Status: e.status, Outcome: e.outcome.String(), Cause: e.cause,
 		Took: TimesRecord{
-			Total: e.took.Seconds(), Key: e.steps[stepKey].Took.Seconds(), Limit: e.steps[stepLimit].Took.Seconds(),
-			Memory: e.steps[stepMemory].Took.Seconds(), Wait: e.steps[stepForward].Took.Seconds(),
-			Redis: flight.Redis.Took.Seconds(), Fill: flight.Fill.Took.Seconds(), Query: flight.Query.Took.Seconds(), Shared: e.page.Collapsed,
+			Total: e.took.Seconds(), Key: e.steps[stepKey].Seconds(), Limit: e.steps[stepLimit].Seconds(),
+			Memory: e.steps[stepMemory].Seconds(), Wait: e.steps[stepForward].Seconds(),
+			Redis: e.redis.Seconds(), Fill: e.fill.Seconds(), Query: e.query.Seconds(), Shared: e.shared,
 		},
 	}
-	cause := e.page.Err
-	if e.failed.problem != nil {
-		r.Message, cause = e.failed.problem.message, e.failed.cause
+	if e.problem != nil {
+		r.Message = e.problem.message
 	}
-	if cause != nil {
-		r.Cause = cause.Error()
-	}
-	if e.key != nil {
-		r.KeyID, r.WorkspaceID = e.key.ID.String(), e.key.Workspace.String()
+	if e.known {
+		r.KeyID, r.WorkspaceID = e.key.String(), e.workspace.String()
 	}
 	if e.limited {
 		r.Limit = e.limit()
 	}
 	if e.looked {
-		r.Page = &PageRecord{Tier: e.page.Source.String(), CacheStatus: string(cacheStatus(&e.page)), ProofAge: e.page.Age.Seconds()}
+		r.Page = &PageRecord{Tier: e.tier.String(), CacheStatus: string(e.cacheStatus), ProofAge: e.age.Seconds()}
 	}
 	return r
 }
 
 func (e *entry) limit() *LimitRecord {
-	l := &LimitRecord{Allowed: e.limits.Allowed, Source: e.limits.Source.String(), RetryAfter: e.limits.RetryAfter.Seconds(),
-		Key: bucketRecord(e.key.Limit, e.keyLeft)}
+	l := &LimitRecord{Allowed: e.limits.Allowed, Source: e.limits.Source.String(), RetryAfter: e.limits.RetryAfter.Seconds(), Key: e.keyBucket}
 	if e.limits.Refused != limiter.Neither {
 		l.RefusedBy = e.limits.Refused.String()
 	}
-	if e.key.WorkspaceLimit.Set {
-		b := bucketRecord(e.key.WorkspaceLimit, e.workspaceLeft)
-		l.Workspace = &b
+	if e.hasWorkspaceBucket {
+		w := e.workspaceBucket
+		l.Workspace = &w
 	}
 	return l
 }

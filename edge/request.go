@@ -3,7 +3,6 @@ package edge
 import (
 	"bytes"
 	"errors"
-	"strings"
 	"unicode"
 	"unicode/utf8"
 
@@ -15,9 +14,6 @@ const (
 	maxSearch    = 120 // code points, after trimming
 )
 
-// details tells, for each parameter at fault, what is wrong with it.
-type details map[string]string
-
 // The values of the enumerated parameters, by collection.
 var (
 	sorts  = map[string]origin.Sort{"createdAt": origin.ByCreatedAt, "name": origin.ByName}
@@ -27,16 +23,6 @@ var (
 		origin.Contacts: {"all": origin.AnyType, "customer": origin.Customers, "supplier": origin.Suppliers},
 	}
 )
-
-// blame tells what is wrong with a parameter, unless that has been told already.
-func (d *details) blame(name, why string) {
-	if *d == nil {
-		*d = details{}
-	}
-	if _, told := (*d)[name]; !told {
-		(*d)[name] = why
-	}
-}
 
 // parameter is one of a request's parameters, decoded; given at most once.
 type parameter struct {
@@ -69,7 +55,7 @@ func (p *parameters) named(name []byte, c origin.Collection) *parameter {
 }
 
 // read takes the query string apart. A value that cannot be decoded is left out.
-func (p *parameters) read(query, scratch []byte, c origin.Collection, wrong *details) {
+func (p *parameters) read(query, scratch []byte, c origin.Collection, wrong *faults) {
 	for len(query) > 0 {
 		var pair []byte
 		pair, query, _ = bytes.Cut(query, []byte{'&'})
@@ -83,9 +69,9 @@ func (p *parameters) read(query, scratch []byte, c origin.Collection, wrong *det
 		value, scratch, valueOK = unescape(rawValue, scratch)
 		switch one := p.named(name, c); {
 		case !nameOK:
-			wrong.blame(strings.ToValidUTF8(strings.ReplaceAll(string(rawName), "\x00", "%00"), "\uFFFD"), "is not a parameter's name")
+			wrong.blameUnknown(rawName, "is not a parameter's name")
 		case one == nil:
-			wrong.blame(string(name), "is not a parameter of this collection")
+			wrong.blameUnknown(name, "is not a parameter of this collection")
 		case one.given:
 			wrong.blame(string(name), "is given twice")
 		case !valueOK:
@@ -101,43 +87,43 @@ func (p *parameters) read(query, scratch []byte, c origin.Collection, wrong *det
 // an integration that mistypes a filter must not be sent everything. All that
 // is wrong is told at once. scratch is for decoding; q keeps none of the bytes
 // it is given. The reference is openapi.json.
-func parseQuery(q *origin.Query, query, scratch []byte) (wrong details) {
+func parseQuery(q *origin.Query, query, scratch []byte) (wrong faults) {
 	var p parameters
 	p.read(query, scratch, q.Collection, &wrong)
 	q.Limit = defaultLimit
-	if p.limit.given && wrong["limit"] == "" {
+	if p.limit.given && !wrong.has("limit") {
 		var ok bool
 		if q.Limit, ok = parseLimit(p.limit.value); !ok {
 			wrong.blame("limit", "must be an integer from 1 to 100")
 		}
 	}
-	if p.sort.given && wrong["sort"] == "" {
+	if p.sort.given && !wrong.has("sort") {
 		var ok bool
 		if q.Sort, ok = sorts[string(p.sort.value)]; !ok {
 			wrong.blame("sort", "must be createdAt or name")
 		}
 	}
-	if p.stock.given && wrong["stock"] == "" {
+	if p.stock.given && !wrong.has("stock") {
 		var ok bool
 		if q.Stock, ok = stocks[string(p.stock.value)]; !ok {
 			wrong.blame("stock", "must be all, tracked or low")
 		}
 	}
-	if p.typ.given && wrong["type"] == "" {
+	if p.typ.given && !wrong.has("type") {
 		var ok bool
 		if q.Type, ok = types[q.Collection][string(p.typ.value)]; !ok {
 			wrong.blame("type", [...]string{origin.Items: "must be all, goods or services", origin.Contacts: "must be all, customer or supplier"}[q.Collection])
 		}
 	}
-	if p.search.given && wrong["search"] == "" {
+	if p.search.given && !wrong.has("search") {
 		if term := bytes.TrimFunc(p.search.value, unicode.IsSpace); utf8.RuneCount(term) > maxSearch {
 			wrong.blame("search", "must have at most 120 characters")
 		} else {
 			q.Search = string(term)
 		}
 	}
-	if p.cursor.given && wrong["cursor"] == "" {
-		if why := parseCursor(q, p.cursor.value, wrong == nil); why != "" {
+	if p.cursor.given && !wrong.has("cursor") {
+		if why := parseCursor(q, p.cursor.value, wrong.details == nil); why != "" {
 			wrong.blame("cursor", why)
 		}
 	}

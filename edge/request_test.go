@@ -1,6 +1,8 @@
 package edge
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -14,7 +16,7 @@ import (
 func parseText(c origin.Collection, query string) (origin.Query, details) {
 	q := origin.Query{Collection: c}
 	wrong := parseQuery(&q, []byte(query), make([]byte, 0, 64))
-	return q, wrong
+	return q, wrong.details
 }
 
 func TestParametersAreReadAsTheContractSays(t *testing.T) {
@@ -217,4 +219,56 @@ func FuzzPageKey(f *testing.F) {
 			t.Fatal("the workspace does not come first")
 		}
 	})
+}
+
+// An answer is bounded, however many parameters are at fault and however long
+// their names are: those that exist are named, some of the others, and a number.
+func TestFaultsAreNamedUpToABound(t *testing.T) {
+	s, ctx := hitServer(t, `{"data":[]`)
+	const own = "&search=%00&cursor=x&limit=0&sort=x&stock=x&type=x"
+	for _, c := range []struct {
+		name, query    string
+		named, unnamed int
+	}{
+		{"few", "a&b" + own, 8, 0},
+		{"as many as are named", unknownParameters(maxUnknown) + own, maxFaults, 0},
+		{"one more", unknownParameters(maxUnknown+1) + own, maxFaults, 1},
+		{"far more", unknownParameters(2500) + own, maxFaults, 2500 - maxUnknown},
+		{"named ones again", unknownParameters(maxUnknown) + unknownParameters(maxUnknown), maxUnknown, 0},
+		{"long names", "a" + strings.Repeat("x", 5000) + "&b" + strings.Repeat("%01", 2000) + "&c" + strings.Repeat("%ff", 2000), 3, 0},
+		{"long names that begin alike", strings.Repeat("&"+strings.Repeat("x", 100), 50), 1, 0},
+		{"names that cannot be read", strings.Repeat("&%", 50), 1, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx.Request.SetRequestURI("/v1/items?" + c.query)
+			got := answerTo(t, s, ctx)
+			var body struct {
+				Error struct {
+					Message string
+					Details map[string]string
+				}
+			}
+			if err := json.Unmarshal([]byte(got.body), &body); err != nil || got.status != 400 {
+				t.Fatalf("%v %d %s", err, got.status, got.body)
+			}
+			if n := len(body.Error.Details); n != c.named {
+				t.Errorf("%d are named, want %d: %s", n, c.named, got.body)
+			}
+			for _, name := range []string{"search", "cursor", "limit", "sort", "stock", "type"} {
+				if strings.HasSuffix(c.query, own) && body.Error.Details[name] == "" {
+					t.Errorf("%s is not named: %s", name, got.body)
+				}
+			}
+			want := invalid.message
+			if c.unnamed > 0 {
+				want += fmt.Sprintf(" Beside those in details, %d more are unknown.", c.unnamed)
+			}
+			if body.Error.Message != want {
+				t.Errorf("%q, want %q", body.Error.Message, want)
+			}
+			if len(got.body) > 8<<10 {
+				t.Errorf("an answer of %d bytes", len(got.body))
+			}
+		})
+	}
 }
