@@ -9,11 +9,7 @@ import (
 // clientAddress is the connection's peer, or, when that is a trusted proxy,
 // the last address in X-Forwarded-For that is not one.
 func (s *Server) clientAddress(x *exchange) netip.Addr {
-	var peer netip.Addr
-	if tcp, ok := x.conn.RemoteAddr().(*net.TCPAddr); ok {
-		peer, _ = netip.AddrFromSlice(tcp.IP)
-		peer = peer.Unmap()
-	}
+	peer := x.conn.peer()
 	if !s.trusted(peer) {
 		return peer
 	}
@@ -32,6 +28,14 @@ func (s *Server) clientAddress(x *exchange) netip.Addr {
 		}
 	}
 	return peer
+}
+
+// peer is the address that the connection comes from.
+func (c *conn) peer() (peer netip.Addr) {
+	if tcp, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		peer, _ = netip.AddrFromSlice(tcp.IP)
+	}
+	return peer.Unmap()
 }
 
 func (s *Server) trusted(a netip.Addr) bool {

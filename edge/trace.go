@@ -11,7 +11,7 @@ import (
 // trace tells the collector of an exchange: no key, no search term and no
 // cursor.
 func (s *Server) trace(x *exchange, status int, took time.Duration) {
-	r := s.tracer.Request(x.spanName(), x.began, only(x.asked.traceParent), only(x.asked.traceState))
+	r := s.tracer.Request(x.spanName(), x.began, tracing.Caller{Parent: only(x.asked.traceParent), State: only(x.asked.traceState), Trusted: s.trustsCaller(x)})
 	if r == nil {
 		return
 	}
@@ -31,6 +31,13 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 		r.Attributes = append(r.Attributes, tracing.Text("listedge.cache_status", string(cacheStatus(&x.page))), tracing.Bool("listedge.shared_flight", x.page.Collapsed))
 	}
 	r.Send()
+}
+
+// trustsCaller says whether the caller decides which requests are sampled: a
+// client with a key, as long as its limit admits it, or a proxy of ours. Anybody
+// else could have every request traced.
+func (s *Server) trustsCaller(x *exchange) bool {
+	return x.limits.Allowed || s.trusted(x.conn.peer())
 }
 
 // spanName is one of few: any other method is the client's invention.

@@ -87,15 +87,38 @@ func (t *Tracer) Close(ctx context.Context) error {
 	return nil
 }
 
+// Caller is the trace that a request says it is part of, by its headers
+// traceparent and tracestate (W3C); empty or malformed = of none.
+type Caller struct {
+	Parent, State []byte
+	// Trusted: the request becomes part of the caller's trace, and is sampled as
+	// the caller says. Else it begins a trace of its own with a link to the
+	// caller's, and the sampler decides as if there was no caller: not even the
+	// caller's trace id may be taken over, since samplers go by it.
+	Trusted bool
+}
+
+// maxState is how long a tracestate may be, in bytes: as much as W3C has
+// everybody pass on. Spans keep it, so a longer one is left out.
+const maxState = 512
+
 // Request returns one that began then, or nil where it is not of the sample.
-// traceParent and traceState are as the client sent them (W3C); empty or
-// malformed, the request begins a trace.
-func (t *Tracer) Request(name string, began time.Time, traceParent, traceState []byte) *Request {
+func (t *Tracer) Request(name string, began time.Time, caller Caller) *Request {
 	ctx := context.Background()
-	if len(traceParent) > 0 {
-		ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": string(traceParent), "tracestate": string(traceState)})
+	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(began)}
+	if len(caller.Parent) > 0 {
+		headers := propagation.MapCarrier{"traceparent": string(caller.Parent)}
+		if caller.Trusted && len(caller.State) <= maxState {
+			headers["tracestate"] = string(caller.State)
+		}
+		called := propagation.TraceContext{}.Extract(ctx, headers)
+		if caller.Trusted {
+			ctx = called
+		} else if link := trace.LinkFromContext(called); link.SpanContext.IsValid() {
+			options = append(options, trace.WithLinks(link))
+		}
 	}
-	ctx, root := t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(began))
+	ctx, root := t.tracer.Start(ctx, name, options...)
 	if !root.IsRecording() {
 		return nil
 	}

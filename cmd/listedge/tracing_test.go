@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -130,6 +131,64 @@ func TestARequestIsOneTrace(t *testing.T) {
 	}
 	if raw := r.raw.String(); strings.Contains(raw, key[9:]) || strings.Contains(raw, "Secret") || !strings.Contains(raw, "listedge") {
 		t.Error("a key or a search is in the spans, or no name of the service")
+	}
+}
+
+// Who says that a request be sampled, or that it not be, is only heard with a
+// key, or as a proxy of ours. Anybody else's requests are for the node's own
+// sampler to choose.
+func TestOnlyThoseWhoAreTrustedDecideWhatIsSampled(t *testing.T) {
+	const (
+		caller = "3af7651916cd43dd8448eb211c80319c"
+		parent = "00-" + caller + "-b7ad6b7169203331-"
+		none   = "4af7651916cd43dd0000000000000000" // by its last half a ratio chooses it, however small
+	)
+	state := func(size int) string {
+		return "tracestate: a=" + strings.Repeat("x", 252) + ",b=" + strings.Repeat("y", size-257)
+	}
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	for _, c := range []struct {
+		name, ratio, path, key, proxies string
+		headers                         []string
+		inside, linked                  bool // in the caller's trace, or in one of its own that is linked to it
+		state                           int  // bytes
+	}{
+		{name: "nobody, sampled", path: "/nowhere", headers: []string{"traceparent: " + parent + "01", state(512)}},
+		{name: "nobody, with a trace id that a ratio chooses", ratio: "0.000001", path: "/nowhere", headers: []string{"traceparent: 00-" + none + "-b7ad6b7169203331-01"}},
+		{name: "nobody, not sampled", ratio: "1", path: "/nowhere", headers: []string{"traceparent: " + parent + "00", state(512)}, linked: true},
+		{name: "a wrong key", path: "/v1/items", key: "lk_wrong", headers: []string{"traceparent: " + parent + "01"}},
+		{name: "a key", path: "/v1/items", key: key, headers: []string{"traceparent: " + parent + "01", state(512)}, inside: true, state: 512},
+		{name: "a key, with a long state", path: "/v1/items", key: key, headers: []string{"traceparent: " + parent + "01", state(513)}, inside: true},
+		{name: "a key, not sampled", ratio: "1", path: "/v1/items", key: key, headers: []string{"traceparent: " + parent + "00"}},
+		{name: "a proxy", path: "/nowhere", proxies: "127.0.0.0/8", headers: []string{"traceparent: " + parent + "01"}, inside: true},
+		{name: "another's proxy", path: "/nowhere", proxies: "10.0.0.0/8", headers: []string{"traceparent: " + parent + "01", "X-Forwarded-For: 10.1.2.3"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := startReceiver(t)
+			t.Setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+			t.Setenv("OTEL_TRACES_SAMPLER_ARG", cmp.Or(c.ratio, "0"))
+			n := startNode(t, url, "--trusted-proxies", c.proxies)
+			n.get(t, c.path, c.key, append(c.headers, "X-Request-Id: asked")...)
+			n.stop() // sends what is queued
+			var inside, linked bool
+			for _, s := range r.got {
+				if hex.EncodeToString(s.TraceId) == caller {
+					inside = true
+					if len(s.TraceState) != c.state {
+						t.Errorf("a state of %d bytes, want %d", len(s.TraceState), c.state)
+					}
+				}
+				for _, l := range s.Links {
+					if linked = hex.EncodeToString(l.TraceId) == caller; l.TraceState != "" {
+						t.Errorf("a link with a state: %s", l.TraceState)
+					}
+				}
+			}
+			if inside != c.inside || linked != c.linked || len(r.got) > 0 != (inside || linked) {
+				t.Errorf("in the caller's trace: %v, linked to it: %v; %d spans", inside, linked, len(r.got))
+			}
+		})
 	}
 }
 
