@@ -11,13 +11,15 @@ import (
 )
 
 // guard limits failed authentication by client address, in this process, so
-// that a flood of invalid keys costs neither Postgres nor Redis anything and
-// this node little.
+// that a flood of invalid keys costs this node little.
 //
-// Keys that were looked up in vain are counted apart from texts that cannot be
-// keys: only the former can cost look-ups, and only they keep a key that this
-// node has yet to meet from being looked up. A client whose key is known here
-// and opens what it asks for never meets the guard.
+// It limits failures only. A key that exists is never refused for those of
+// others, who may have the same address: a NAT's, or a proxy's that is not named.
+// What made-up keys cost Postgres is bounded elsewhere: texts that cannot be keys
+// are not looked up, and other look-ups that are in vain are limited for the
+// whole node, and wait for others' where their address has used up its failures
+// (origin.Keyring). So keys that were looked up in vain are counted apart from
+// texts that cannot be keys.
 type guard struct {
 	now func() time.Time
 
@@ -42,15 +44,13 @@ func newGuard() *guard {
 	return &guard{now: time.Now, addresses: addresses}
 }
 
-// blocked returns 0 while the address may have keys looked up, else the
-// seconds until it may again.
-func (g *guard) blocked(a netip.Addr) (retry int64) {
+// exhausted says whether so many keys of the address were looked up in vain that
+// the next failure will be refused.
+func (g *guard) exhausted(a netip.Addr) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if o, ok := g.addresses.Get(network(a)); ok {
-		return untilToken(o.refused, g.moment())
-	}
-	return 0
+	o, ok := g.addresses.Get(network(a))
+	return ok && untilToken(o.refused, g.moment()) > 0
 }
 
 // fail counts a failure, of a key that was looked up or of a text that cannot

@@ -14,17 +14,17 @@ func TestGuardLimitsEachAddressByItself(t *testing.T) {
 	g.now = func() time.Time { return now }
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	for i := range failureBurst {
-		if retry := g.blocked(a); retry != 0 {
-			t.Fatalf("blocked after %d failures", i)
+		if g.exhausted(a) {
+			t.Fatalf("exhausted after %d failures", i)
 		}
 		if retry := g.fail(a, true); retry != 0 {
 			t.Fatalf("refused after %d failures", i)
 		}
 	}
-	if g.blocked(a) < 1 || g.fail(a, true) < 1 {
+	if !g.exhausted(a) || g.fail(a, true) < 1 {
 		t.Error("not limited after the burst")
 	}
-	if g.blocked(b) != 0 {
+	if g.exhausted(b) {
 		t.Error("another address is limited too")
 	}
 	now = now.Add(time.Second)
@@ -39,8 +39,8 @@ func TestGuardLimitsEachAddressByItself(t *testing.T) {
 	}
 }
 
-// Texts that cannot be keys cost no look-up, so they take nobody's away.
-func TestMalformedKeysDoNotBlockLookUps(t *testing.T) {
+// Texts that cannot be keys cost no look-up, so they delay nobody's.
+func TestMalformedKeysDoNotDelayLookUps(t *testing.T) {
 	g := newGuard()
 	a := netip.MustParseAddr("192.0.2.1")
 	limited := false
@@ -50,8 +50,8 @@ func TestMalformedKeysDoNotBlockLookUps(t *testing.T) {
 	if !limited {
 		t.Error("malformed keys are not limited at all")
 	}
-	if g.blocked(a) != 0 {
-		t.Error("a valid key that is new to this node would be refused for its neighbour's typing")
+	if g.exhausted(a) {
+		t.Error("a valid key that is new to this node would wait for its neighbour's typing")
 	}
 }
 
@@ -79,7 +79,7 @@ func TestGuardTakesAnIPv6NetworkForOneClient(t *testing.T) {
 	for range 2 * failureBurst {
 		g.fail(first, true)
 	}
-	if g.blocked(second) == 0 || g.blocked(other) != 0 {
+	if !g.exhausted(second) || g.exhausted(other) {
 		t.Error("want one budget per /64")
 	}
 }

@@ -15,8 +15,9 @@ import (
 const loadTimeout = 1500 * time.Millisecond
 
 // authenticate finds out whose request it is. A text that cannot be a key ends
-// here; a key this node does not know is looked up, unless the client's
-// address has been wrong too often of late.
+// here; a key this node does not know is looked up, behind those of others where
+// the client's address has been wrong too often of late. It is not refused for
+// that: behind one address there may be many clients.
 func (s *Server) authenticate(x *exchange) failure {
 	if len(x.asked.key) != 1 || len(x.asked.key[0]) == 0 {
 		return s.unauthorised(x, keyMissing)
@@ -30,15 +31,14 @@ func (s *Server) authenticate(x *exchange) failure {
 		c.known = s.keyring.Known(hash, c.keyPlace, x.now)
 	}
 	if c.known == nil {
-		if !s.keyring.Seen(hash) {
-			if retry := s.guard.blocked(s.clientAddress(x)); retry > 0 {
-				return failure{problem: authLimited, retry: retry}
-			}
+		load := s.keyring.Load
+		if s.guard.exhausted(s.clientAddress(x)) {
+			load = s.keyring.LoadSuspect
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
 		defer cancel()
 		var err error
-		c.known, err = s.keyring.Load(ctx, hash)
+		c.known, err = load(ctx, hash)
 		x.passed(stepKey)
 		switch {
 		case errors.Is(err, origin.ErrUnknownKey):

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/time/rate"
 )
 
 // ErrUnknownKey: there is no such key.
@@ -38,8 +39,6 @@ const (
 	// keyIdle is how long an unused key is remembered.
 	keyIdle = 10 * time.Minute
 
-	lookupBatch    = 1000        // keys in one query
-	lookupBacklog  = 10_000      // keys waiting for a look-up; beyond: ErrOverloaded
 	lookupDeadline = time.Second // a hung server is found out, and left alone, within keyRecent
 	unknownKeys    = 16_384      // remembered at most
 )
@@ -52,7 +51,7 @@ type KeyLookup func(ctx context.Context, hashes []KeyHash, run string) (map[KeyH
 // the caller makes of it once and finds again on every request.
 //
 //	Known ── fresh ──────────────────────────► T          no lock, no allocation
-//	Load ─── waiting keys ── one query of ANY ─► T | ErrUnknownKey | ErrUnavailable
+//	Load ─── lookupQueue ─── one query of ANY ─► T | ErrUnknownKey | ErrUnavailable
 //	every keyRefresh: the keys used since the last time, in as few queries,
 //	                  unless changes are told (keyring_told.go)
 //
@@ -73,10 +72,11 @@ type Keyring[T any] struct {
 	size    atomic.Int64 // keys in the shards
 	unknown *lru.Cache[KeyHash, time.Time]
 
-	mu      sync.Mutex
-	waiting map[KeyHash]*lookupCall // not yet asked for
-	asking  bool                    // the one asker runs
-	closed  bool
+	mu     sync.Mutex
+	queue  lookupQueue
+	asking bool // the one asker runs
+	closed bool
+	pace   *rate.Limiter // of queries that asked for keys in vain
 
 	pausedUntil atomic.Int64 // nanoseconds since the start; until then known keys do not wait
 	told        told
@@ -130,11 +130,6 @@ func (r *Keyring[T]) supersede(k *KnownKey[T]) {
 	r.near.Load().drop(k)
 }
 
-type lookupCall struct {
-	done chan struct{} // closed when err is set
-	err  error
-}
-
 // NewKeyring starts a keyring. attach is called once for every key and every
 // change of one. grace bounds how long known keys go on without Postgres.
 func NewKeyring[T any](lookup KeyLookup, attach func(k Key, before, made *T), grace time.Duration) *Keyring[T] {
@@ -142,7 +137,8 @@ func NewKeyring[T any](lookup KeyLookup, attach func(k Key, before, made *T), gr
 	if err != nil {
 		panic("BUG: " + err.Error()) // only for a size below 1
 	}
-	r := &Keyring[T]{lookup: lookup, attach: attach, grace: grace, start: time.Now(), seed: maphash.MakeSeed(), unknown: unknown, waiting: map[KeyHash]*lookupCall{}}
+	r := &Keyring[T]{lookup: lookup, attach: attach, grace: grace, start: time.Now(), seed: maphash.MakeSeed(), unknown: unknown,
+		queue: lookupQueue{calls: map[KeyHash]*lookupCall{}}, pace: rate.NewLimiter(vainPerSecond, vainBurst)}
 	r.told.init()
 	r.near.Store(newNearKeys[T](nearLines))
 	for i := range r.shards {
@@ -191,13 +187,20 @@ func (r *Keyring[T]) StillKnown(k *KnownKey[T], now time.Time) bool {
 	return true
 }
 
-// Seen says whether the key was known to this node of late.
-func (r *Keyring[T]) Seen(hash KeyHash) bool { return r.find(hash) != nil }
-
 // Load looks the key up and waits, at most until ctx ends.
 // Errors: ErrUnknownKey, or ErrUnavailable and its kin when Postgres cannot be
 // asked and the key is not known well enough from before.
 func (r *Keyring[T]) Load(ctx context.Context, hash KeyHash) (*KnownKey[T], error) {
+	return r.load(ctx, hash, ordinary)
+}
+
+// LoadSuspect is Load for a client of whose keys too many were unknown. Its
+// look-ups take their turn behind those of others.
+func (r *Keyring[T]) LoadSuspect(ctx context.Context, hash KeyHash) (*KnownKey[T], error) {
+	return r.load(ctx, hash, suspect)
+}
+
+func (r *Keyring[T]) load(ctx context.Context, hash KeyHash, priority lookupPriority) (*KnownKey[T], error) {
 	before, asking := r.find(hash), ctx
 	if before == nil {
 		if until, ok := r.unknown.Get(hash); ok && time.Now().Before(until) {
@@ -205,6 +208,7 @@ func (r *Keyring[T]) Load(ctx context.Context, hash KeyHash) (*KnownKey[T], erro
 			return nil, ErrUnknownKey
 		}
 	} else {
+		priority = known
 		before.used.Store(true) // an outage may outlast keyIdle
 		if r.checkedWithin(before, min(keyRecent, r.grace)) {
 			if r.at(time.Now()) < time.Duration(r.pausedUntil.Load()) {
@@ -216,7 +220,7 @@ func (r *Keyring[T]) Load(ctx context.Context, hash KeyHash) (*KnownKey[T], erro
 			defer cancel()
 		}
 	}
-	err := r.ask(asking, hash)
+	err := r.ask(asking, hash, priority)
 	k := r.find(hash)
 	switch {
 	case err == nil && k != nil:
@@ -267,69 +271,6 @@ func (r *Keyring[T]) bringNear(hash KeyHash, place KeyPlace) *KnownKey[T] {
 		r.putNear(k)
 	}
 	return k
-}
-
-// ask joins the key's waiters and returns when it has been looked up.
-func (r *Keyring[T]) ask(ctx context.Context, hash KeyHash) error {
-	r.mu.Lock()
-	call := r.waiting[hash]
-	switch {
-	case r.closed:
-		r.mu.Unlock()
-		return ErrUnavailable
-	case call != nil:
-	case len(r.waiting) >= lookupBacklog:
-		r.mu.Unlock()
-		return ErrOverloaded
-	default:
-		call = &lookupCall{done: make(chan struct{})}
-		r.waiting[hash] = call
-		if !r.asking {
-			r.asking = true
-			r.done.Add(1)
-			go r.answer()
-		}
-	}
-	r.mu.Unlock()
-	select {
-	case <-call.done:
-		return call.err
-	case <-ctx.Done():
-		return errors.Join(ErrUnavailable, ctx.Err())
-	}
-}
-
-// answer looks up what waits, batch by batch, until nothing does. While one
-// query runs, the keys of the next gather.
-func (r *Keyring[T]) answer() {
-	defer r.done.Done()
-	for {
-		batch := make(map[KeyHash]*lookupCall)
-		r.mu.Lock()
-		for hash, call := range r.waiting {
-			if len(batch) == lookupBatch {
-				break
-			}
-			batch[hash] = call
-			delete(r.waiting, hash)
-		}
-		r.asking = len(batch) > 0
-		r.mu.Unlock()
-		if len(batch) == 0 {
-			return
-		}
-		hashes := make([]KeyHash, 0, len(batch))
-		for hash := range batch {
-			hashes = append(hashes, hash)
-		}
-		err := r.update(hashes)
-		for hash, call := range batch {
-			if call.err = err; err == nil && r.find(hash) == nil {
-				call.err = ErrUnknownKey
-			}
-			close(call.done)
-		}
-	}
 }
 
 // KeyringStats is a snapshot for metrics.

@@ -113,11 +113,11 @@ func (r *ring) use(n int) (Key, error) {
 func TestAKeyInUseNeverWaits(t *testing.T) {
 	table := newKeyTable(1)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		if _, _, ok := knownTo(r, hashNumber(0), time.Now()); ok || r.Seen(hashNumber(0)) {
+		if _, _, ok := knownTo(r, hashNumber(0), time.Now()); ok || r.find(hashNumber(0)) != nil {
 			t.Fatal("known before it was asked for")
 		}
 		key, value, err := loadFrom(t.Context(), r, hashNumber(0))
-		if err != nil || key.ID != number(0) || value != 1 || !r.Seen(hashNumber(0)) {
+		if err != nil || key.ID != number(0) || value != 1 || r.find(hashNumber(0)) == nil {
 			t.Fatalf("%+v, %d, %v", key, value, err)
 		}
 		for range 600 { // a minute
@@ -181,7 +181,7 @@ func TestAChangedKeyIsAttachedAgain(t *testing.T) {
 		}
 		table.change(func(s *keyTable) { clear(s.keys) })
 		time.Sleep(2 * keyFresh)
-		if _, err := r.use(0); !errors.Is(err, ErrUnknownKey) || r.Seen(hashNumber(0)) {
+		if _, err := r.use(0); !errors.Is(err, ErrUnknownKey) || r.find(hashNumber(0)) != nil {
 			t.Errorf("deleted: %v", err)
 		}
 	})
@@ -193,7 +193,7 @@ func TestAnUnknownKeyIsRemembered(t *testing.T) {
 		for range 3 {
 			before := table.asked()
 			for range 100 {
-				if _, err := r.use(7); !errors.Is(err, ErrUnknownKey) || r.Seen(hashNumber(7)) {
+				if _, err := r.use(7); !errors.Is(err, ErrUnknownKey) || r.find(hashNumber(7)) != nil {
 					t.Fatal(err)
 				}
 			}
@@ -477,7 +477,7 @@ func TestUnusedKeysAreForgotten(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(keyIdle/2 + 2*time.Second)
-		if s := r.Stats(); s.Known != 1 || !r.Seen(hashNumber(42)) {
+		if s := r.Stats(); s.Known != 1 || r.find(hashNumber(42)) == nil {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -643,7 +643,7 @@ func TestKeysWhoseHashesBeginAlikeAreTwo(t *testing.T) {
 		if _, err := r.Load(t.Context(), second); err != nil {
 			t.Fatal(err)
 		}
-		if r.Seen(first) || r.StillKnown(one, time.Now()) {
+		if r.find(first) != nil || r.StillKnown(one, time.Now()) {
 			t.Error("relied on, and no change of it would be told")
 		}
 	})

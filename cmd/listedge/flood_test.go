@@ -1,0 +1,66 @@
+package main
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"listedge/origin"
+)
+
+// Keys that nobody has, with right checksums, from the address that everybody has
+// behind a proxy that is not named: whoever has a key that this node has yet to
+// meet is answered, and Postgres is asked no more often than is promised.
+func TestAFloodOfUnknownKeysLocksNobodyOutAndHardlyReachesPostgres(t *testing.T) {
+	const clients, newcomers = 16, 50
+	url := database(t)
+	workspace, _ := workspaceWithKey(t, url)
+	var keys []string
+	for range newcomers {
+		keys = append(keys, newKeyFor(t, url, workspace))
+	}
+	n := startNode(t, url)
+	before, began := n.metric(t, "listedge_key_queries_total"), time.Now()
+
+	var stop atomic.Bool
+	var refused, limited atomic.Int64
+	var flood sync.WaitGroup
+	end := func() { stop.Store(true); flood.Wait() }
+	defer end()
+	for range clients {
+		flood.Go(func() {
+			for !stop.Load() {
+				a, err := n.try("GET", "/v1/items", origin.NewKey())
+				switch {
+				case err != nil:
+					t.Error(err)
+					return
+				case a.StatusCode == 401:
+					refused.Add(1)
+				case a.StatusCode == 429:
+					limited.Add(1)
+				case a.StatusCode != 503: // by a machine that is too busy
+					t.Errorf("%s: %s", a.Status, a.body)
+				}
+			}
+		})
+	}
+	within(t, 2*time.Minute, "the address is limited", func() bool { return limited.Load() > 2000 })
+	for _, key := range keys {
+		within(t, time.Minute, "an answer", func() bool {
+			a := n.get(t, "/v1/items", key)
+			if a.StatusCode != 200 && a.StatusCode != 503 {
+				t.Fatalf("%s: %s", a.Status, a.body)
+			}
+			return a.StatusCode == 200
+		})
+	}
+	end()
+	queries, took := n.metric(t, "listedge_key_queries_total")-before, time.Since(began).Seconds()
+	// In vain, for newcomers, and to look again at the keys in use.
+	if most := 50 + 50*took + newcomers + 2.5*took + 2; queries > most {
+		t.Errorf("%v queries in %.1f s, more than %.0f", queries, took, most)
+	}
+	t.Logf("%d refused and %d limited in %.1f s: %v queries", refused.Load(), limited.Load(), took, queries)
+}
