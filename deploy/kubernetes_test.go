@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -119,6 +120,55 @@ func TestKubernetesObjectsFitTogether(t *testing.T) {
 			}
 			c.checkMonitor(t)
 			c.checkScaler(t)
+		})
+	}
+}
+
+// A node does not start until it is told which network its proxies are in, and
+// says where to set it; an overlay can, also to none.
+func TestKubernetesTrustedProxiesAreRequired(t *testing.T) {
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, err := filepath.Abs("kubernetes/base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		set  string // by an overlay
+		code int
+		says string
+	}{
+		{"", 2, "see-deploy/kubernetes/base/settings.env\" is not a network"},
+		{"LISTEDGE_TRUSTED_PROXIES=10.244.0.0/16,fd00::/8", 0, "10.244.0.0/16"},
+		{"LISTEDGE_TRUSTED_PROXIES=", 0, ""},
+	} {
+		t.Run(c.set, func(t *testing.T) {
+			folder := t.TempDir()
+			from, err := filepath.Rel(folder, base)
+			if err != nil {
+				t.Fatal(err)
+			}
+			overlay := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [" + from + "]\n"
+			if c.set != "" {
+				overlay += "configMapGenerator: [{name: listedge, behavior: merge, literals: ['" + c.set + "']}]\n"
+			}
+			if err := os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			made := build(t, folder)
+			cmd := exec.Command(path, "serve", "--print-config", "--database-url", "postgres://127.0.0.1:1/none")
+			cmd.Env = os.Environ()
+			for _, config := range made.configs {
+				for name, value := range config.Data {
+					cmd.Env = append(cmd.Env, name+"="+value)
+				}
+			}
+			out, _ := cmd.CombinedOutput()
+			if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(out), c.says) {
+				t.Errorf("exit %d: %s", code, out)
+			}
 		})
 	}
 }

@@ -24,15 +24,17 @@ type Check struct {
 // Health answers whether this node should be sent requests, and why.
 type Health struct {
 	checks   []Check
+	notes    map[string]func() string
 	mode     func() string
 	started  atomic.Bool // every needed check has passed once
 	draining atomic.Bool
 }
 
 // NewHealth makes the health of a node that is not ready yet. mode is what
-// pages' freshness rests on.
-func NewHealth(mode func() string, checks ...Check) *Health {
-	return &Health{mode: mode, checks: checks}
+// pages' freshness rests on. notes tell by name what somebody should look at,
+// however ready the node is; an empty text = nothing.
+func NewHealth(mode func() string, notes map[string]func() string, checks ...Check) *Health {
+	return &Health{mode: mode, notes: notes, checks: checks}
 }
 
 // checkTimeout bounds one check.
@@ -43,12 +45,21 @@ type Readiness struct {
 	Ready    bool              `json:"ready"`
 	Draining bool              `json:"draining"`
 	Mode     string            `json:"mode"`
-	Checks   map[string]string `json:"checks"` // name -> "ok" or what is wrong
+	Checks   map[string]string `json:"checks"`          // name -> "ok" or what is wrong
+	Notes    map[string]string `json:"notes,omitempty"` // name -> what to look at, which makes nothing unready
 }
 
 // look runs all checks.
 func (h *Health) look(ctx context.Context) Readiness {
 	r := Readiness{Draining: h.draining.Load(), Mode: h.mode(), Checks: map[string]string{}}
+	for name, text := range h.notes {
+		if said := text(); said != "" {
+			if r.Notes == nil {
+				r.Notes = map[string]string{}
+			}
+			r.Notes[name] = said
+		}
+	}
 	passed := true
 	for _, c := range h.checks {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)

@@ -12,13 +12,15 @@ import (
 type asked struct {
 	key, id, match, noneMatch, encoding, control, forwarded, traceParent, traceState [][]byte
 
-	spaced bool // a name has a space in it, for fasthttp lets it in
+	spaced       bool // a name has a space in it, for fasthttp lets it in
+	forwardedFor bool // X-Forwarded-For or Forwarded is there
 }
 
 func (a *asked) read(h *fasthttp.RequestHeader) {
 	a.key, a.id, a.noneMatch, a.encoding, a.control = a.key[:0], a.id[:0], a.noneMatch[:0], a.encoding[:0], a.control[:0]
 	a.match, a.spaced = a.match[:0], false
 	a.forwarded, a.traceParent, a.traceState = a.forwarded[:0], a.traceParent[:0], a.traceState[:0]
+	a.forwardedFor = false
 	for name, value := range h.All() {
 		switch string(name) { // as fasthttp normalises them
 		case "X-Api-Key":
@@ -35,6 +37,9 @@ func (a *asked) read(h *fasthttp.RequestHeader) {
 			a.control = append(a.control, value)
 		case "X-Forwarded-For":
 			a.forwarded = append(a.forwarded, value)
+			a.forwardedFor = true
+		case "Forwarded": // only as a sign of a proxy
+			a.forwardedFor = true
 		case "Traceparent":
 			a.traceParent = append(a.traceParent, value)
 		case "Tracestate":

@@ -30,6 +30,8 @@ type conn struct {
 	idPrefix []byte // of the ids of its requests that bring none
 	requests uint64 // of these
 
+	proxySeen time.Time // when it was last looked who forwards by it
+
 	readBy      time.Time // what the next Read is to be given
 	fresh       bool      // readBy was set after the last Read
 	read, write deadline

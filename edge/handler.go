@@ -34,6 +34,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx, body bool) {
 	defer s.leave(x)
 	defer s.finish(x)
 	s.identify(x)
+	s.noticeProxy(x)
 	if f := s.answer(x); f.problem != nil {
 		s.writeProblem(x, f)
 	}

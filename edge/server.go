@@ -62,6 +62,7 @@ type Server struct {
 	tracer       *tracing.Tracer // nil = none
 	timed        bool            // every step of every request
 	draining     atomic.Bool
+	unnamed      unnamedProxy
 }
 
 // Timeouts and sizes of the public listener.

@@ -38,6 +38,11 @@ func (n *nodeSeen) version() string {
 	return n.metrics.Label("listedge_build_info", "version") + " (" + revision[:min(len(revision), 10)] + ")"
 }
 
+// notesDo says what to do about what /readyz notes.
+var notesDo = map[string]string{
+	"trusted-proxies": "name the network of your load balancers in --trusted-proxies; nothing, if that is none of yours",
+}
+
 // judge is what is wrong with one node, or one finding that says how it is.
 func (n *nodeSeen) judge() (findings []origin.Finding) {
 	say := func(level origin.Level, text, do string) {
@@ -54,6 +59,9 @@ func (n *nodeSeen) judge() (findings []origin.Finding) {
 		say(origin.Fail, "not ready: "+n.complaints(), "mend what it names; `listedge migrate up` if it is the schema")
 	case n.complaints() != "":
 		say(origin.Warn, "ready, and goes on without: "+n.complaints(), "mend what it names")
+	}
+	for _, name := range slices.Sorted(maps.Keys(n.readiness.Notes)) {
+		say(origin.Warn, name+": "+n.readiness.Notes[name], notesDo[name])
 	}
 	switch {
 	case n.bound() == 0: // by its settings

@@ -122,7 +122,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, settings map[
 	if n.redis.pages != nil {
 		checks = append(checks, edge.Check{Name: "redis", Run: func(ctx context.Context) error { return n.redis.limiter.Ping(ctx).Err() }})
 	}
-	n.health = edge.NewHealth(func() string { return n.cache.Mode().String() }, checks...)
+	n.health = edge.NewHealth(func() string { return n.cache.Mode().String() }, map[string]func() string{"trusted-proxies": n.server.UnnamedProxy}, checks...)
 	registry.Collect(metrics.Sources{
 		Cache: n.cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats,
 		Keyring: n.server.KeyringStats, KeysAway: keys.BreakerOpen, Evicts: n.evicts.Load, Ready: n.health.Ready,

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"listedge/edge"
+	"listedge/origin"
+)
+
+// A load balancer that nobody named is told of, by the log once, by /readyz and
+// by the doctor, and the node is as ready as before.
+func TestAProxyThatIsNotNamedIsToldOf(t *testing.T) {
+	url := database(t)
+	readiness := func(n *testNode) (r edge.Readiness) {
+		t.Helper()
+		answer, err := http.Get(n.admin + "/readyz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		if err := json.NewDecoder(answer.Body).Decode(&r); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for _, c := range []struct {
+		name, trusted, header string
+		told                  bool
+	}{
+		{"none is named", "", "X-Forwarded-For: 198.51.100.7", true},
+		{"another is named", "10.0.0.0/8", "X-Forwarded-For: 10.0.0.1", true},
+		{"by the standard's header", "", "Forwarded: for=198.51.100.7", true},
+		{"it is named", "127.0.0.0/8", "X-Forwarded-For: 198.51.100.7", false},
+		{"there is none", "", "X-Other: 198.51.100.7", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := startNode(t, url, "--trusted-proxies", c.trusted)
+			if r := readiness(n); len(r.Notes) != 0 {
+				t.Errorf("before anything was sent: %v", r.Notes)
+			}
+			for range 20 {
+				n.get(t, "/v1/items", "", c.header, "Connection: close")
+			}
+			want := 0
+			if c.told {
+				want = 1
+			}
+			if got := strings.Count(n.err.String(), "--trusted-proxies does not name it"); got != want {
+				t.Errorf("told %d times in the log: %s", got, n.err.String())
+			}
+			r := readiness(n)
+			if told := strings.Contains(r.Notes["trusted-proxies"], "127.0.0.1 sends"); told != c.told || !r.Ready {
+				t.Errorf("%+v", r)
+			}
+			if c.told {
+				says(t, []string{"--database-url", url, "--node", n.admin}, exitFine, origin.Finding{Subject: n.subject(), Level: origin.Warn, Text: "is not named in --trusted-proxies"})
+			}
+		})
+	}
+}
