@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/pprof"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -108,17 +109,25 @@ func (h *Health) Await(ctx context.Context, waiting func(checks map[string]strin
 func (h *Health) Drain() { h.draining.Store(true) }
 
 // Admin is the handler of the admin listener, which is not for the public: it
-// has no authentication. metrics, log and explain are what it has at these
+// has no authentication. names are those it answers to beside what hostCheck lets
+// pass anyway. metrics, log and explain are what it has at these
 // paths: the node's metrics, its last warnings and errors, and what it knows of
 // a recent request. settings are those in effect, without secrets.
-func Admin(health *Health, metrics, log http.Handler, explain http.HandlerFunc, settings map[string]any) http.Handler {
+func Admin(names []string, health *Health, metrics, log http.Handler, explain http.HandlerFunc, settings map[string]any) http.Handler {
 	mux := http.NewServeMux()
+	checked := &hostCheck{next: mux}
+	for _, name := range names {
+		checked.names = append(checked.names, strings.ToLower(strings.TrimSuffix(name, ".")))
+	}
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		found := health.look(r.Context())
 		status := http.StatusOK
 		if !found.Ready {
 			status = http.StatusServiceUnavailable
+		}
+		if !checked.accepts(r.Host) {
+			found.Checks, found.Notes = nil, nil
 		}
 		tell(w, status, found)
 	})
@@ -132,7 +141,7 @@ func Admin(health *Health, metrics, log http.Handler, explain http.HandlerFunc, 
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("GET /{$}", serveStatus)
-	return mux
+	return checked
 }
 
 func tell(w http.ResponseWriter, status int, body any) {

@@ -193,6 +193,9 @@ func (a nodeAddress) get(ctx context.Context, client *http.Client, path string, 
 	if err != nil {
 		return err
 	}
+	if a.dial != "" && a.url.Scheme == "http" {
+		request.Host = a.dial // an admin listener does not answer to every name
+	}
 	answer, err := client.Do(request)
 	if failure := (*url.Error)(nil); errors.As(err, &failure) {
 		return failure.Err // whom it was to is known
@@ -201,6 +204,10 @@ func (a nodeAddress) get(ctx context.Context, client *http.Client, path string, 
 		return err
 	}
 	defer answer.Body.Close()
+	if answer.StatusCode == http.StatusMisdirectedRequest {
+		why, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
+		return errors.New(strings.TrimSpace(string(why)))
+	}
 	if err := read(answer, io.LimitReader(answer.Body, mostAnswer)); err != nil {
 		return fmt.Errorf("/%s is not that of a node (%s): %w", path, answer.Status, err)
 	}

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"time"
@@ -40,6 +42,9 @@ func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 	case http.StatusNotFound:
 		return fmt.Errorf("this node does not remember a request %s: it was another node's, is too long ago, or one of the many hits of which it remembers a sample", c.RequestID)
 	case http.StatusOK:
+	case http.StatusMisdirectedRequest:
+		why, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
+		return fmt.Errorf("ask the node: %s", bytes.TrimSpace(why))
 	default:
 		return fmt.Errorf("ask the node: %s", answer.Status)
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -133,8 +134,21 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, settings map[
 			return n.follower.Stats()
 		},
 	})
-	n.admin = &http.Server{Handler: edge.Admin(n.health, registry.Handler(), log, n.server.Explain, settings), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second}
+	n.admin = &http.Server{Handler: edge.Admin(adminNames(settings), n.health, registry.Handler(), log, n.server.Explain, settings), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second}
 	return n, nil
+}
+
+// adminNames are the names of the admin listener: that which it is told to listen
+// by, and the machine's.
+func adminNames(settings map[string]any) (names []string) {
+	listen, _ := settings["admin-listen"].(string)
+	if host, _, err := net.SplitHostPort(listen); err == nil && host != "" {
+		names = append(names, host)
+	}
+	if machine, err := os.Hostname(); err == nil {
+		names = append(names, machine)
+	}
+	return names
 }
 
 // openCache makes the cache, and what follows changes for it; followed is nil
