@@ -1,22 +1,43 @@
 package deploy_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/chromedp/chromedp"
 )
 
-// A key is entered once, and a request is made from the page.
+// A key that is entered is forgotten with the page, unless whoever entered it wants
+// it remembered, for as long as that is wanted. A request is made from the page.
 func TestTheReferenceAnswers(t *testing.T) {
 	f := startFleet(t, 1)
 	n, page := f.nodes[0], openTab(t)
 	page.resize(t, 1280, "light")
-	page.do(t, chromedp.Navigate("http://"+n.public+"/docs"),
-		chromedp.Click(".btn.authorize"),
-		chromedp.SendKeys(".auth-container input", f.key),
-		chromedp.Click(".auth-btn-wrapper .authorize"),
-		chromedp.WaitVisible(".auth-btn-wrapper .btn:not(.authorize):not(.btn-done)"),
-		chromedp.Reload(), // whoever comes back need not enter it again
+	enter := func() {
+		t.Helper()
+		page.do(t, chromedp.Click(".btn.authorize.unlocked"),
+			chromedp.SendKeys(".auth-container input", f.key),
+			chromedp.Click(".auth-btn-wrapper .authorize"),
+			chromedp.WaitVisible(".auth-btn-wrapper .btn:not(.authorize):not(.btn-done)"),
+			chromedp.Click(".btn-done"))
+	}
+	stored := func(want bool) {
+		t.Helper()
+		page.await(t, fmt.Sprintf(`JSON.stringify({...localStorage}).includes(%q) === %v`, f.key, want))
+	}
+	page.do(t, chromedp.Navigate("http://"+n.public+"/docs"))
+	enter()
+	stored(false)
+	page.do(t, chromedp.Reload())
+	enter()
+	page.do(t, chromedp.Click("#remember-key"))
+	stored(true)
+	page.do(t, chromedp.Reload(), chromedp.WaitVisible(".btn.authorize.locked"), chromedp.Click("#remember-key"))
+	stored(false)
+	page.do(t, chromedp.Reload(), chromedp.Click("#remember-key"))
+	enter()
+	stored(true)
+	page.do(t, chromedp.Reload(), chromedp.WaitVisible(".btn.authorize.locked"),
 		chromedp.Click("#operations-items-listItems .opblock-summary-control"),
 		chromedp.WaitVisible(`#operations-items-listItems tr[data-param-name="limit"]`), // the page has followed the references by now
 		chromedp.Click("#operations-items-listItems .execute"),

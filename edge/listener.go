@@ -48,7 +48,7 @@ func (l *boundedListener) refuse(c net.Conn) {
 	defer c.Close()
 	body := problemBody(nil, tooManyConns, &faults{}, id)
 	answer := "HTTP/1.1 " + strconv.Itoa(tooManyConns.status) + " " + fasthttp.StatusMessage(tooManyConns.status) +
-		"\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n" +
+		"\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n" + noSniff +
 		"Connection: close\r\nRetry-After: " + strconv.Itoa(retrySoon) + "\r\nX-Request-Id: " + string(id) +
 		"\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))

@@ -60,6 +60,7 @@ func serveOpenAPI(ctx *fasthttp.RequestCtx) {
 	h := &ctx.Response.Header
 	h.SetBytesV(fasthttp.HeaderETag, doc.etag[:])
 	h.Set(fasthttp.HeaderCacheControl, referenceCache)
+	h.Set(fasthttp.HeaderXContentTypeOptions, "nosniff")
 	if matchesETag(ctx.Request.Header.PeekAll(fasthttp.HeaderIfNoneMatch), doc.etag[:]) {
 		ctx.SetStatusCode(fasthttp.StatusNotModified)
 		return
@@ -73,11 +74,12 @@ var docs = sync.OnceValue(func() fasthttp.RequestHandler {
 		Title:       "listedge",
 		SwaggerJSON: openAPIPath,
 		BasePath:    docsPath,
-		AppendHead:  `<meta name="viewport" content="width=device-width, initial-scale=1">`,
+		AppendHead:  docsHead,
+		PrependHTML: docsTop,
 		SettingsUI: map[string]string{
 			"defaultModelsExpandDepth": "1",
 			"displayRequestDuration":   "true",
-			"persistAuthorization":     "true", // a key is entered once, and kept by the browser until "Logout"
+			"persistAuthorization":     docsPersist,
 			"tryItOutEnabled":          "true",
 		},
 	}))

@@ -113,8 +113,8 @@ func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
 var (
 	limitHeaders      = []string{"RateLimit-Policy!", "RateLimit!", "X-RateLimit-Limit!", "X-RateLimit-Remaining!", "X-RateLimit-Reset!"}
 	limitHeadersMaybe = []string{"RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"}
-	pageHeaders       = []string{"ETag!", "Cache-Control!", "Vary!", "Age!", "Cache-Status!", "Link", "X-Request-Id!", "Server-Timing"}
-	errorHeaders      = []string{"Cache-Control!", "X-Request-Id!"}
+	pageHeaders       = []string{"ETag!", "Cache-Control!", "Vary!", "Age!", "Cache-Status!", "Link", "X-Request-Id!", "X-Content-Type-Options!", "Server-Timing"}
+	errorHeaders      = []string{"Cache-Control!", "X-Content-Type-Options!", "X-Request-Id!"}
 	keyedErrorHeaders = append(slices.Clone(errorHeaders), "Server-Timing") // of a request that came to its key
 
 	documentedHeaders = map[string][]string{
@@ -392,8 +392,8 @@ func TestServeDocs(t *testing.T) {
 		if policy := page.Header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, ownPolicy) || strings.Contains(policy, "unsafe") {
 			t.Errorf("%s: the browser is not told to load nothing from elsewhere: %s", index, policy)
 		}
-		if !bytes.Contains(html, []byte("persistAuthorization: true")) {
-			t.Errorf("%s: a key has to be entered again and again", index)
+		if !bytes.Contains(html, []byte("persistAuthorization: "+docsPersist)) {
+			t.Errorf("%s: a key is stored, or never is", index)
 		}
 		found := asset.FindAllSubmatch(html, -1)
 		if len(found) < 5 {

@@ -15,7 +15,11 @@ import (
 
 // What every page says of itself: each caches it for itself alone and asks
 // before it uses it again.
-const pageLines = "Cache-Control: private, no-cache\r\nVary: X-API-Key, Accept-Encoding\r\n"
+const pageLines = "Cache-Control: private, no-cache\r\nVary: X-API-Key, Accept-Encoding\r\n" + noSniff
+
+// noSniff keeps browsers from taking what a client sent, and an answer repeats,
+// for anything but JSON.
+const noSniff = "X-Content-Type-Options: nosniff\r\n"
 
 // writePage leaves the page that was looked up for the connection to send.
 func (s *Server) writePage(x *exchange) {

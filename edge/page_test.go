@@ -198,3 +198,33 @@ func FuzzRequestID(f *testing.F) {
 		}
 	})
 }
+
+// What a client sent, and an answer repeats, is never taken for anything but JSON.
+func TestNoAnswerIsSniffed(t *testing.T) {
+	s, ctx := hitServer(t, `{"data":[]`)
+	etag := answerTo(t, s, ctx).header("ETag")
+	for _, c := range []struct {
+		method, uri, name, value string
+		status                   int
+	}{
+		{"GET", "/v1/items?limit=20&sort=name&type=goods&stock=low", "", "", 200},
+		{"GET", "/v1/items?limit=20&sort=name&type=goods&stock=low", "If-None-Match", etag, 304},
+		{"GET", "/v1/items?<script>", "", "", 400},
+		{"GET", "/v1/items", "X-API-Key", "lk_wrong", 401},
+		{"GET", "/nowhere", "", "", 404},
+		{"PUT", "/v1/items", "", "", 405},
+		{"GET", "/openapi.json", "", "", 200},
+		{"GET", "/docs", "", "", 200},
+	} {
+		ctx.Request.Reset()
+		ctx.Request.Header.SetMethod(c.method)
+		ctx.Request.SetRequestURI(c.uri)
+		ctx.Request.Header.Set("X-API-Key", aKey)
+		if c.name != "" {
+			ctx.Request.Header.Set(c.name, c.value)
+		}
+		if got := answerTo(t, s, ctx); got.status != c.status || got.header("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s %s: %d, %q", c.method, c.uri, got.status, got.header("X-Content-Type-Options"))
+		}
+	}
+}

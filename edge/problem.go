@@ -16,7 +16,7 @@ import (
 // our fault.
 func (s *Server) writeProblem(x *exchange, f failure) {
 	a := x.conn.newAnswer(f.problem.status)
-	a.lines = append(a.lines, "Cache-Control: no-store\r\n"...)
+	a.lines = append(a.lines, "Cache-Control: no-store\r\n"+noSniff...)
 	switch f.problem.status {
 	case fasthttp.StatusTooManyRequests, fasthttp.StatusServiceUnavailable: // what passes by itself
 		a.lines = append(strconv.AppendInt(append(a.lines, "Retry-After: "...), max(retrySoon, f.retry), 10), crlf...)
