@@ -4,9 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
-	"os/exec"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -32,14 +29,6 @@ type fleet struct {
 // busiest writers, less than those of the others.
 const replayDelay = 150 * time.Millisecond
 
-type nodeProcess struct {
-	*testNode
-	toRedis *relay
-	process *os.Process
-	log     *output
-	stopped bool
-}
-
 func startFleet(t *testing.T, nodes int, flags ...string) *fleet {
 	t.Helper()
 	f := &fleet{redis: sandboxtest.Redis(t), flags: flags}
@@ -53,30 +42,10 @@ func startFleet(t *testing.T, nodes int, flags ...string) *fleet {
 
 func (f *fleet) start(t *testing.T) *nodeProcess {
 	t.Helper()
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &nodeProcess{testNode: &testNode{}, log: &output{}, toRedis: startRelay(t, f.redis.Addr())}
-	c := exec.Command(program, append([]string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--database-url", f.url,
-		"--redis-url", "redis://" + n.toRedis.addr(), "--replica-url", f.standby.URL("listedge"), "--log-format", "json", "--drain", "50ms"}, f.flags...)...)
-	c.Env = append(os.Environ(), beListedge+"=1")
-	c.Stdout, c.Stderr = n.log, n.log
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	n.process = c.Process
-	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-	within(t, 30*time.Second, "listening", func() bool {
-		for line := range strings.Lines(n.log.String()) {
-			var entry struct{ Msg, Public, Admin string }
-			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" {
-				n.url, n.admin = "http://"+entry.Public, "http://"+entry.Admin
-				return true
-			}
-		}
-		return false
-	})
+	toRedis := startRelay(t, f.redis.Addr())
+	n := startNodeProcess(t, nil, append([]string{"--database-url", f.url,
+		"--redis-url", "redis://" + toRedis.addr(), "--replica-url", f.standby.URL("listedge")}, f.flags...)...)
+	n.toRedis = toRedis
 	n.awaitReady(t)
 	return n
 }

@@ -62,6 +62,10 @@ func newRedisClient(o redis.UniversalOptions) redis.UniversalClient {
 	o.PoolTimeout = 100 * time.Millisecond
 	o.MinIdleConns = 1
 	o.DisableIdentity = true
+	// RESP2: nothing is pushed. With RESP3 the client takes a record that waits to
+	// be read for a push; under TLS 1.3 that is a session ticket, and the first
+	// command of a connection then waits 50 ms for a push that never comes.
+	o.Protocol = 2
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	if o.TLSConfig == nil { // else it is the client that dials
 		o.Dialer = socket.Dialing((&net.Dialer{Timeout: o.DialTimeout, KeepAlive: 5 * time.Minute}).DialContext)

@@ -21,7 +21,7 @@ func Options(addresses ...string) *redis.UniversalOptions {
 	return &redis.UniversalOptions{
 		Addrs: addresses, ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1,
 		DialTimeout: patient, ReadTimeout: patient, WriteTimeout: patient,
-		PoolTimeout: patient, PoolSize: 64, DisableIdentity: true,
+		PoolTimeout: patient, PoolSize: 64, DisableIdentity: true, Protocol: 2,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 }

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// nodeProcess is a serving node in a process of its own.
+type nodeProcess struct {
+	*testNode
+	toRedis *relay // nil = none is between them
+	process *os.Process
+	log     *output
+	stopped bool
+}
+
+// startNodeProcess starts `listedge serve` on free ports, with environment
+// variables of its own, and waits until it listens.
+func startNodeProcess(t *testing.T, environment []string, args ...string) *nodeProcess {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &nodeProcess{testNode: &testNode{}, log: &output{}}
+	c := exec.Command(program, append([]string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0",
+		"--log-format", "json", "--drain", "50ms"}, args...)...)
+	c.Env = append(append(os.Environ(), beListedge+"=1"), environment...)
+	c.Stdout, c.Stderr = n.log, n.log
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	n.process = c.Process
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	within(t, 30*time.Second, "listening", func() bool {
+		for line := range strings.Lines(n.log.String()) {
+			var entry struct{ Msg, Public, Admin string }
+			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" {
+				n.url, n.admin = "http://"+entry.Public, "http://"+entry.Admin
+				return true
+			}
+		}
+		return false
+	})
+	return n
+}
