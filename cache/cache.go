@@ -126,7 +126,8 @@ const (
 	maxStores = 64
 )
 
-// New makes an empty cache.
+// New makes an empty cache. It waits a moment for connections to Redis, so that
+// these are open before the first page is asked for, and goes on without.
 func New(o Options) (*Cache, error) {
 	m, err := newMemory(o.Memory)
 	if err != nil {
@@ -159,6 +160,9 @@ func (c *Cache) Close(ctx context.Context) error {
 	}
 	c.stop()
 	<-done
+	if c.redis != nil {
+		c.redis.servers.close()
+	}
 	c.follow.close()
 	c.ahead.close()
 	c.memory.close()

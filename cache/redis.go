@@ -13,9 +13,9 @@ import (
 
 // redisTier is the second tier: pages that other nodes have read, or this one
 // before it was restarted. Whatever Redis does, it costs a request no more
-// than redisBudget, and nothing while the breaker is open.
+// than redisBudget, and nothing while the breaker, or no connection, is open.
 type redisTier struct {
-	client  redis.UniversalClient
+	servers *servers
 	breaker *gobreaker.CircuitBreaker[any]
 
 	budget, storeBudget time.Duration
@@ -34,7 +34,7 @@ const (
 )
 
 func newRedisTier(client redis.UniversalClient) *redisTier {
-	return &redisTier{client: client, budget: redisBudget, storeBudget: redisStoreBudget, breaker: gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
+	return &redisTier{servers: openServers(client), budget: redisBudget, storeBudget: redisStoreBudget, breaker: gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
 		Name:        "redis pages",
 		MaxRequests: 1,
 		Timeout:     250 * time.Millisecond, // then one request probes
@@ -46,9 +46,10 @@ func newRedisTier(client redis.UniversalClient) *redisTier {
 // time, or has something that is not this key's page. Its age is what the wall
 // clocks say: too little, where one is wrong.
 func (r *redisTier) get(ctx context.Context, key []byte) (p *Page) {
-	r.do(ctx, r.budget, func(ctx context.Context) (err error) {
+	name := redisKeyPrefix + string(key)
+	r.do(ctx, r.budget, name, func(ctx context.Context, conn *redis.Conn) (err error) {
 		now := time.Now()
-		p, err = r.page(key, r.client.Get(ctx, redisKeyPrefix+string(key)), untold, now)
+		p, err = r.page(key, conn.Get(ctx, name), untold, now)
 		return err
 	})
 	return p
@@ -57,14 +58,15 @@ func (r *redisTier) get(ctx context.Context, key []byte) (p *Page) {
 // getAged is the same with an age that no clock makes too little. That takes a
 // second command, which costs this node a quarter more.
 func (r *redisTier) getAged(ctx context.Context, key []byte) (p *Page) {
-	r.do(ctx, r.budget, func(ctx context.Context) error {
+	name := redisKeyPrefix + string(key)
+	r.do(ctx, r.budget, name, func(ctx context.Context, conn *redis.Conn) error {
 		var value *redis.StringCmd
 		var remaining *redis.DurationCmd
 		now := time.Now()
-		_, err := r.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		_, err := conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			// In this order: an entry that is replaced in between looks too old, never too young.
-			remaining = pipe.PTTL(ctx, redisKeyPrefix+string(key))
-			value = pipe.Get(ctx, redisKeyPrefix+string(key))
+			remaining = pipe.PTTL(ctx, name)
+			value = pipe.Get(ctx, name)
 			return nil
 		})
 		if remaining.Err() == nil { // else it is err
@@ -101,13 +103,15 @@ func (r *redisTier) set(ctx context.Context, key []byte, p *Page, life time.Dura
 	if remaining < time.Millisecond {
 		return
 	}
-	r.do(ctx, r.storeBudget, func(ctx context.Context) error {
-		err := r.client.Set(ctx, redisKeyPrefix+string(key), p.encode(key, life), remaining).Err()
-		if err == nil && p.sequence.Load() > 0 {
-			err = r.client.Del(ctx, claimPrefix+string(key)).Err()
-		}
+	stored, name := false, redisKeyPrefix+string(key)
+	r.do(ctx, r.storeBudget, name, func(ctx context.Context, conn *redis.Conn) error {
+		err := conn.Set(ctx, name, p.encode(key, life), remaining).Err()
+		stored = err == nil
 		return err
 	})
+	if stored && p.sequence.Load() > 0 {
+		r.release(ctx, key)
+	}
 }
 
 const (
@@ -120,9 +124,9 @@ const (
 // claim says whether this node is the one to read the key's page: it is, too,
 // when Redis cannot tell.
 func (r *redisTier) claim(ctx context.Context, key []byte) bool {
-	mine := true
-	r.do(ctx, r.budget, func(ctx context.Context) error {
-		claimed, err := r.client.SetNX(ctx, claimPrefix+string(key), 1, claimLife).Result()
+	mine, name := true, claimPrefix+string(key)
+	r.do(ctx, r.budget, name, func(ctx context.Context, conn *redis.Conn) error {
+		claimed, err := conn.SetNX(ctx, name, 1, claimLife).Result()
 		mine = claimed || err != nil
 		return err
 	})
@@ -131,24 +135,59 @@ func (r *redisTier) claim(ctx context.Context, key []byte) bool {
 
 // release gives a claim up.
 func (r *redisTier) release(ctx context.Context, key []byte) {
-	r.do(ctx, r.storeBudget, func(ctx context.Context) error { return r.client.Del(ctx, claimPrefix+string(key)).Err() })
+	name := claimPrefix + string(key)
+	r.do(ctx, r.storeBudget, name, func(ctx context.Context, conn *redis.Conn) error { return conn.Del(ctx, name).Err() })
 }
 
 // probe asks for a sign of life where Redis was left alone long enough: hits
 // never would.
 func (r *redisTier) probe(ctx context.Context) {
-	if r.breaker.State() == gobreaker.StateHalfOpen {
-		r.do(ctx, r.budget, func(ctx context.Context) error { return r.client.Ping(ctx).Err() })
+	if r.breaker.State() != gobreaker.StateHalfOpen {
+		return
 	}
+	r.guard(func() error {
+		server := r.servers.any()
+		if server == nil {
+			return errNoneOpen
+		}
+		return r.on(ctx, server, r.budget, func(ctx context.Context, conn *redis.Conn) error { return conn.Ping(ctx).Err() })
+	})
 }
 
-// do runs one call within its budget and behind the breaker.
-func (r *redisTier) do(ctx context.Context, budget time.Duration, call func(context.Context) error) {
+// do makes one call, to the server that has the key, within its budget and
+// behind the breaker. That the key is elsewhere by now is no failure.
+func (r *redisTier) do(ctx context.Context, budget time.Duration, key string, call func(context.Context, *redis.Conn) error) {
+	r.guard(func() error {
+		server, err := r.servers.of(ctx, key)
+		if err == nil {
+			err = r.on(ctx, server, budget, call)
+		}
+		if err != nil && !r.servers.elsewhere(err) {
+			return err
+		}
+		return nil
+	})
+}
+
+// on makes one call on an open connection to the server.
+func (r *redisTier) on(ctx context.Context, server *connections, budget time.Duration, call func(context.Context, *redis.Conn) error) error {
+	ctx, cancel := context.WithTimeout(ctx, budget)
+	defer cancel()
+	conn, err := server.take(ctx)
+	if err != nil {
+		return err
+	}
+	err = errPanic // until it has returned
+	defer func() { server.give(conn, err) }()
+	err = call(ctx, conn)
+	return err
+}
+
+// guard runs what may fail behind the breaker.
+func (r *redisTier) guard(call func() error) {
 	_, err := r.breaker.Execute(func() (any, error) {
 		r.calls.Add(1)
-		ctx, cancel := context.WithTimeout(ctx, budget)
-		defer cancel()
-		if err := call(ctx); err != nil {
+		if err := call(); err != nil {
 			return nil, fmt.Errorf("redis: %w", err)
 		}
 		return nil, nil

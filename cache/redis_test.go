@@ -107,6 +107,7 @@ func TestAgeCountsFromTheFirstNodesQuery(t *testing.T) {
 			if hit, ok := c.hitOf(key, now); !ok || hit.Age < now.Sub(began) {
 				t.Fatalf("%v: age %v, but it is %v old", ok, hit.Age, now.Sub(began))
 			}
+			closeCache(t, c) // for the connections that it keeps
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -259,40 +258,7 @@ func TestSentinelFailsOver(t *testing.T) {
 	f.end(t, 1.1)
 }
 
-// startCluster makes a Cluster of three masters, a third of the slots each.
-func startCluster(t *testing.T) (servers []*sandbox.Redis, client *redis.ClusterClient) {
-	t.Helper()
-	options := redistest.Options()
-	for i := range 3 {
-		server, err := sandbox.StartRedis(t.Context(), sandbox.RedisOptions{Dir: sandboxtest.Dir(t),
-			Args: []string{"--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = server.Stop() })
-		first := i * 16384 / 3
-		if err := redistest.Client(t, server).ClusterAddSlotsRange(t.Context(), first, (i+1)*16384/3-1).Err(); err != nil {
-			t.Fatal(err)
-		}
-		servers, options.Addrs = append(servers, server), append(options.Addrs, server.Addr())
-	}
-	for _, server := range servers[1:] {
-		host, port := splitAddr(t, server.Addr())
-		if err := redistest.Client(t, servers[0]).ClusterMeet(t.Context(), host, port).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, server := range servers {
-		c := redistest.Client(t, server)
-		within(t, 15*time.Second, "the Cluster is whole", func() bool {
-			info := c.ClusterInfo(t.Context()).Val()
-			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_slots_ok:16384")
-		})
-	}
-	client = redis.NewClusterClient(options.Cluster())
-	t.Cleanup(func() { _ = client.Close() })
-	return servers, client
-}
+var startCluster = redistest.Cluster
 
 func TestCluster(t *testing.T) {
 	servers, client := startCluster(t)

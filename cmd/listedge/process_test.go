@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -47,4 +48,19 @@ func startNodeProcess(t *testing.T, environment []string, args ...string) *nodeP
 		return false
 	})
 	return n
+}
+
+// check is what /readyz says of one thing the node depends on.
+func (n *testNode) check(t *testing.T, name string) string {
+	t.Helper()
+	r, err := http.Get(n.admin + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	var found struct{ Checks map[string]string }
+	if err := json.NewDecoder(r.Body).Decode(&found); err != nil {
+		t.Fatal(err)
+	}
+	return found.Checks[name]
 }

@@ -46,24 +46,30 @@ func (p *pair) awaitFollowed(t *testing.T) {
 
 // awaitShared reads pages at the first node and then at the second, until it
 // has had fifteen in a row from Redis there. One that misses its budget on a busy
-// machine is read from Postgres; so there are sixty to find fifteen among.
-func (p *pair) awaitShared(t *testing.T, server *sandbox.Redis) {
+// machine is read from Postgres; so there are sixty to find fifteen among. Where
+// Redis is only just back, a first one is waited for.
+func (p *pair) awaitShared(t *testing.T, inRedis *redis.Client, atOnce bool) {
 	t.Helper()
-	inRow, gone := 0, p.pages-pagesIn(t, server)
-	for last := p.pages + 60; inRow < 15; {
-		if p.pages++; p.pages > last {
-			t.Fatal("no fifteen pages in a row came from Redis")
-		}
+	gone := p.pages - pagesIn(t, inRedis) // with a Redis that was restarted
+	isShared := func() bool {
+		p.pages++
 		path := fmt.Sprintf("/v1/items?search=%d", p.pages)
 		p.nodes[0].get(t, path, p.key)
-		for deadline := time.Now().Add(time.Second); pagesIn(t, server) < p.pages-gone && time.Now().Before(deadline); { // it is stored behind the answer
+		for deadline := time.Now().Add(time.Second); pagesIn(t, inRedis) < p.pages-gone && time.Now().Before(deadline); { // it is stored behind the answer
 			time.Sleep(time.Millisecond)
 		}
-		gone = p.pages - pagesIn(t, server)
-		if got := p.nodes[1].get(t, path, p.key).Header.Get("Cache-Status"); got == "listedge; hit; detail=redis" {
-			inRow++
-		} else {
-			t.Logf("page %d: %s", p.pages, got)
+		gone = p.pages - pagesIn(t, inRedis)
+		return p.nodes[1].get(t, path, p.key).Header.Get("Cache-Status") == "listedge; hit; detail=redis"
+	}
+	if !atOnce {
+		within(t, time.Minute, "a page comes from Redis", isShared)
+	}
+	inRow := 0
+	for last := p.pages + 60; inRow < 15; {
+		if p.pages == last {
+			t.Fatal("no fifteen pages in a row came from Redis")
+		}
+		if inRow++; !isShared() {
 			inRow = 0
 		}
 	}
@@ -75,10 +81,8 @@ func (p *pair) awaitShared(t *testing.T, server *sandbox.Redis) {
 }
 
 // pagesIn counts the pages that a Redis holds.
-func pagesIn(t *testing.T, server *sandbox.Redis) int {
+func pagesIn(t *testing.T, client *redis.Client) int {
 	t.Helper()
-	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer client.Close()
 	keys, err := client.Keys(t.Context(), "page:*").Result()
 	if err != nil {
 		t.Fatal(err)
@@ -165,18 +169,48 @@ func TestNodesShareWhatIsInRedis(t *testing.T) {
 				}
 				r, url, environment = tlsRedis(t, spoken)
 			}
+			inRedis := redis.NewClient(&redis.Options{Addr: r.Addr()})
+			defer inRedis.Close()
 			p := startPair(t, environment, url)
-			for range 2 {
-				p.awaitFollowed(t)
-				p.awaitShared(t, r)
-				p.checkRest(t)
-				if err := r.Kill(); err != nil {
-					t.Fatal(err)
-				}
-				if err := r.Restart(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+			p.awaitFollowed(t)
+			p.awaitShared(t, inRedis, true)
+			p.checkRest(t)
+			if err := r.Kill(); err != nil {
+				t.Fatal(err)
 			}
+			if err := r.Restart(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			p.awaitFollowed(t)
+			p.awaitShared(t, inRedis, false)
+			p.checkRest(t)
 		})
 	}
+}
+
+// A password that is wrong at first is mended while the nodes run.
+func TestNodesShareOnceTheirPasswordIsRight(t *testing.T) {
+	t.Parallel()
+	r := redisWith(t, "--user", "admin", "on", "nopass", "~*", "&*", "+@all")
+	admin := redis.NewClient(&redis.Options{Addr: r.Addr(), Username: "admin", Password: "any"})
+	t.Cleanup(func() { _ = admin.Close() })
+	requirePassword := func(password string) {
+		t.Helper()
+		if err := admin.ConfigSet(t.Context(), "requirepass", password).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	requirePassword("another")
+	p := startPair(t, nil, "redis://:right@"+r.Addr())
+	for _, n := range p.nodes {
+		n.awaitReady(t)
+		n.get(t, "/v1/items", p.key)
+		if said := n.check(t, "redis"); !strings.Contains(said, "WRONGPASS") {
+			t.Errorf("readyz says %q of a wrong password", said)
+		}
+	}
+	requirePassword("right")
+	p.awaitFollowed(t)
+	p.awaitShared(t, admin, false)
+	p.checkRest(t)
 }

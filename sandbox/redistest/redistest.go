@@ -4,6 +4,8 @@ package redistest
 
 import (
 	"context"
+	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,6 +41,45 @@ func Client(t testing.TB, server *sandbox.Redis) *redis.Client {
 	client := redis.NewClient(Options(server.Addr()).Simple())
 	t.Cleanup(func() { _ = client.Close() })
 	return client
+}
+
+// Cluster starts a Cluster of three masters, a third of the slots each, and makes
+// a client of it.
+func Cluster(t testing.TB) (servers []*sandbox.Redis, client *redis.ClusterClient) {
+	t.Helper()
+	options := Options()
+	for i := range 3 {
+		server, err := sandbox.StartRedis(t.Context(), sandbox.RedisOptions{Dir: sandboxtest.Dir(t),
+			Args: []string{"--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = server.Stop() })
+		first := i * 16384 / 3
+		if err := Client(t, server).ClusterAddSlotsRange(t.Context(), first, (i+1)*16384/3-1).Err(); err != nil {
+			t.Fatal(err)
+		}
+		servers, options.Addrs = append(servers, server), append(options.Addrs, server.Addr())
+	}
+	for _, server := range servers[1:] {
+		host, port, err := net.SplitHostPort(server.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Client(t, servers[0]).ClusterMeet(t.Context(), host, port).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, server := range servers {
+		c := Client(t, server)
+		sandboxtest.Within(t, 30*time.Second, "the Cluster is whole", func() bool {
+			info := c.ClusterInfo(t.Context()).Val()
+			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_slots_ok:16384")
+		})
+	}
+	client = redis.NewClusterClient(options.Cluster())
+	t.Cleanup(func() { _ = client.Close() })
+	return servers, client
 }
 
 // Silence keeps clients from logging, for TestMain: dead servers are what
