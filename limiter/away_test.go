@@ -233,11 +233,19 @@ func TestFailureModes(t *testing.T) {
 	}
 }
 
+// fleetOf is what a node knows that has counted so many for a while.
+func fleetOf(nodes int64) *fleet {
+	f := &fleet{}
+	for range f.counts {
+		f.counted(nodes)
+	}
+	return f
+}
+
 // Three nodes that know of one another take a third each.
 func TestPartsOfAFleet(t *testing.T) {
 	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, m *moody) {
-		l.fleet = &fleet{}
-		l.fleet.size.Store(3)
+		l.fleet = fleetOf(3)
 		defer func() { l.fleet = nil }()
 		m.mood.Store(int32(broken))
 		key := slowKey(t, l)
@@ -329,8 +337,7 @@ func TestReturnTogether(t *testing.T) {
 				stop := make(chan struct{})
 				for range nodes {
 					l := newLimiter(Options{})
-					l.fleet = &fleet{}
-					l.fleet.size.Store(nodes)
+					l.fleet = fleetOf(nodes)
 					l.openStore(m)
 					defer func() {
 						l.fleet = nil

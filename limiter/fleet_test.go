@@ -36,7 +36,9 @@ type flood struct {
 // Redis node: a cold one decides by what it knows, which is nothing.
 func (f *flood) warm(t *testing.T) {
 	t.Helper()
-	f.eventually(t, "each counts three nodes", func(s Stats) bool { return s.Nodes == 3 })
+	for _, node := range f.nodes {
+		counted(t, node, 3)
+	}
 	for n, node := range f.nodes {
 		for i := range f.limits {
 			eventually(t, "an answer of Redis", func() bool {
@@ -188,7 +190,7 @@ func TestReadOnlyRedisCountsAsAway(t *testing.T) {
 	t.Parallel()
 	_, client := startRedis(t)
 	l := open(t, Options{Redis: client, Budget: patient})
-	counted(t, l)
+	counted(t, l, 1)
 	key := smallKey(t, l)
 	takes(t, l, key, 1, SourceRedis)
 	if err := client.ReplicaOf(t.Context(), "127.0.0.1", "1").Err(); err != nil {
@@ -269,7 +271,7 @@ func TestCluster(t *testing.T) {
 	// Both buckets of a request travel to their master in one pipeline, and
 	// each master has its own dispatcher and breaker.
 	l := open(t, Options{Redis: client, Budget: patient})
-	counted(t, l)
+	counted(t, l, 1)
 	var keys, workspaces []*Bucket
 	for i := range 60 {
 		workspace := fmt.Sprint("w", i)
@@ -421,7 +423,7 @@ func TestNodesAreRememberedThroughAnEmptyRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.beat(beatLife)
-	if n := f.nodes(); n != 3 {
+	if n := f.size.Load(); n != 3 {
 		t.Fatalf("%d nodes; there are three", n)
 	}
 }

@@ -38,9 +38,11 @@
 //     nodes were last counted: nodes that have come since, and tokens that others
 //     had taken since, count on top, the latter at most one burst in all. So does
 //     the part of a node that finds Redis again later than the others. A node
-//     that was never told reckons with eight: a fleet that starts without Redis
-//     keeps the promise up to eight nodes, and admits n/8 of it with n. Where the
-//     burst is of fewer tokens than there are nodes, each may have one.
+//     that has not counted for three seconds yet reckons with eight at least: a
+//     fleet that starts without Redis, or whose Redis dies or refuses writes right
+//     after, keeps the promise up to eight nodes, and admits n/8 of it with n. A
+//     node that joins an older fleet that late adds an eighth. Where the burst is
+//     of fewer tokens than there are nodes, each may have one.
 package limiter
 
 import (

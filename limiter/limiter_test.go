@@ -330,7 +330,7 @@ func TestInProcessStoreStaysBounded(t *testing.T) {
 func TestCloseLeavesTakeWorking(t *testing.T) {
 	_, client := startRedis(t)
 	l := New(Options{Redis: client, Budget: patient})
-	counted(t, l)
+	counted(t, l, 1)
 	key := l.Bucket(KeyBucket("w", "k"), policy(t, 0.001, 3))
 	l.Take(key, nil)
 	for range 2 {

@@ -57,11 +57,11 @@ func (b *Bucket) Level() Level {
 	return b.LevelAt(b.owner.clock())
 }
 
-// counted waits until the node knows how many there are: one that does not
+// counted waits until the node has found so many for a while: one that has not
 // takes a smaller part while Redis is away.
-func counted(t testing.TB, l *Limiter) {
+func counted(t testing.TB, l *Limiter, nodes int64) {
 	t.Helper()
-	eventually(t, "the nodes are counted", func() bool { return l.Stats().Nodes > 0 })
+	within(t, 2*patient, "the nodes are counted", func() bool { return l.fleet.known.Load() && l.fleet.size.Load() == nodes })
 }
 
 func policy(t testing.TB, rate float64, burst int64) Policy {

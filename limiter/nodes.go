@@ -17,8 +17,9 @@ const (
 	beatEvery = time.Second
 	beatLife  = 3500 * time.Millisecond // a node that misses three beats is gone
 
-	// coldNodes is how many nodes a node reckons with that has never been told:
-	// Redis was down when it started.
+	// coldNodes is the least number of nodes that a node reckons with until it has
+	// counted for a while: the others may have started with it, and Redis may have
+	// died before they were seen, or refuse to be written to.
 	coldNodes = 8
 )
 
@@ -57,17 +58,18 @@ type fleet struct {
 	client redis.UniversalClient
 	id     string
 	size   atomic.Int64 // the most of the last counts; 0 = not known yet
-	counts [4]int64     // by the beating goroutine alone
+	known  atomic.Bool  // there are as many counts as are remembered, so that others have been seen
+	counts [4]int64     // the latest first; by the beating goroutine alone
 
 	stop, ended chan struct{}
 }
 
-// nodes is how many there are: as last counted, or enough.
+// nodes is how many to reckon with: as last counted, or enough.
 func (f *fleet) nodes() int64 {
-	if n := f.size.Load(); n > 0 {
-		return n
+	if f.known.Load() {
+		return f.size.Load()
 	}
-	return coldNodes
+	return max(f.size.Load(), coldNodes)
 }
 
 func (l *Limiter) openFleet(client redis.UniversalClient, id string) {
@@ -113,6 +115,7 @@ func (f *fleet) counted(n int64) {
 	copy(f.counts[1:], f.counts[:])
 	f.counts[0] = n
 	f.size.Store(slices.Max(f.counts[:]))
+	f.known.Store(f.counts[len(f.counts)-1] > 0)
 }
 
 // checkEviction warns once where Redis may throw buckets away, each of which

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -72,7 +73,10 @@ func TestARedisThatMayEvictIsWarnedOf(t *testing.T) {
 func TestLimiterFailureModes(t *testing.T) {
 	url := database(t)
 	workspace := strings.TrimSpace(command(t, "workspaces", "create", "--name", "w", "--database-url", url))
-	for mode, want := range map[string]int{"local": 2, "allow": 5, "deny": 0} {
+	const burst, requests = 16, 20
+	// One that decides alone takes the whole burst, or an eighth: it may not have
+	// counted for long enough to know that it is the only one.
+	for mode, want := range map[string]struct{ least, most int }{"local": {burst / 8, burst}, "allow": {requests, requests}, "deny": {0, 0}} {
 		t.Run(mode, func(t *testing.T) {
 			server := sandboxtest.Redis(t)
 			known := newKeyFor(t, url, workspace)
@@ -83,9 +87,9 @@ func TestLimiterFailureModes(t *testing.T) {
 			if err := server.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			key := newKeyFor(t, url, workspace, "--rate", "0.001", "--burst", "2")
+			key := newKeyFor(t, url, workspace, "--rate", "0.001", "--burst", strconv.Itoa(burst))
 			admitted := 0
-			for range 5 {
+			for range requests {
 				switch a := n.get(t, "/v1/items", key); a.StatusCode {
 				case 200:
 					admitted++
@@ -94,8 +98,8 @@ func TestLimiterFailureModes(t *testing.T) {
 					t.Fatalf("%s %s", a.Status, a.body)
 				}
 			}
-			if admitted != want {
-				t.Errorf("%d of 5 admitted by a burst of 2, want %d", admitted, want)
+			if admitted < want.least || admitted > want.most {
+				t.Errorf("%d of %d admitted by a burst of %d, want %d to %d", admitted, requests, burst, want.least, want.most)
 			}
 		})
 	}
