@@ -88,7 +88,7 @@ func (c *connections) openOne(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	conn := c.client.Conn()
-	if err := conn.Ping(ctx).Err(); err != nil {
+	if err := tryRead(ctx, conn); err != nil {
 		_ = conn.Close()
 		c.failed.Store(&err)
 		return err
@@ -97,6 +97,15 @@ func (c *connections) openOne(ctx context.Context) error {
 	c.open.Add(1)
 	c.idle <- conn
 	return nil
+}
+
+// tryRead finds out whether pages could be read.
+func tryRead(ctx context.Context, conn *redis.Conn) error {
+	err := conn.Get(ctx, redisKeyPrefix).Err()
+	if errors.Is(err, redis.Nil) || isElsewhere(err) {
+		return nil
+	}
+	return err
 }
 
 // take waits for a connection that is open, until ctx ends, and not at all where

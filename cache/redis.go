@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/sony/gobreaker/v2"
+
+	"listedge/stream"
 )
 
 // redisTier is the second tier: pages that other nodes have read, or this one
@@ -21,6 +24,8 @@ type redisTier struct {
 	budget, storeBudget time.Duration
 
 	calls, failures, corrupt, dropped atomic.Uint64
+
+	refused stream.Failures // of calls that were made
 }
 
 const (
@@ -47,7 +52,7 @@ func newRedisTier(client redis.UniversalClient) *redisTier {
 // clocks say: too little, where one is wrong.
 func (r *redisTier) get(ctx context.Context, key []byte) (p *Page) {
 	name := redisKeyPrefix + string(key)
-	r.do(ctx, r.budget, name, func(ctx context.Context, conn *redis.Conn) (err error) {
+	r.do(ctx, "read", r.budget, name, func(ctx context.Context, conn *redis.Conn) (err error) {
 		now := time.Now()
 		p, err = r.page(key, conn.Get(ctx, name), untold, now)
 		return err
@@ -59,7 +64,7 @@ func (r *redisTier) get(ctx context.Context, key []byte) (p *Page) {
 // second command, which costs this node a quarter more.
 func (r *redisTier) getAged(ctx context.Context, key []byte) (p *Page) {
 	name := redisKeyPrefix + string(key)
-	r.do(ctx, r.budget, name, func(ctx context.Context, conn *redis.Conn) error {
+	r.do(ctx, "read", r.budget, name, func(ctx context.Context, conn *redis.Conn) error {
 		var value *redis.StringCmd
 		var remaining *redis.DurationCmd
 		now := time.Now()
@@ -104,7 +109,7 @@ func (r *redisTier) set(ctx context.Context, key []byte, p *Page, life time.Dura
 		return
 	}
 	stored, name := false, redisKeyPrefix+string(key)
-	r.do(ctx, r.storeBudget, name, func(ctx context.Context, conn *redis.Conn) error {
+	r.do(ctx, "store", r.storeBudget, name, func(ctx context.Context, conn *redis.Conn) error {
 		err := conn.Set(ctx, name, p.encode(key, life), remaining).Err()
 		stored = err == nil
 		return err
@@ -125,7 +130,7 @@ const (
 // when Redis cannot tell.
 func (r *redisTier) claim(ctx context.Context, key []byte) bool {
 	mine, name := true, claimPrefix+string(key)
-	r.do(ctx, r.budget, name, func(ctx context.Context, conn *redis.Conn) error {
+	r.do(ctx, "claim", r.budget, name, func(ctx context.Context, conn *redis.Conn) error {
 		claimed, err := conn.SetNX(ctx, name, 1, claimLife).Result()
 		mine = claimed || err != nil
 		return err
@@ -136,7 +141,7 @@ func (r *redisTier) claim(ctx context.Context, key []byte) bool {
 // release gives a claim up.
 func (r *redisTier) release(ctx context.Context, key []byte) {
 	name := claimPrefix + string(key)
-	r.do(ctx, r.storeBudget, name, func(ctx context.Context, conn *redis.Conn) error { return conn.Del(ctx, name).Err() })
+	r.do(ctx, "release", r.storeBudget, name, func(ctx context.Context, conn *redis.Conn) error { return conn.Del(ctx, name).Err() })
 }
 
 // probe asks for a sign of life where Redis was left alone long enough: hits
@@ -150,23 +155,28 @@ func (r *redisTier) probe(ctx context.Context) {
 		if server == nil {
 			return errNoneOpen
 		}
-		return r.on(ctx, server, r.budget, func(ctx context.Context, conn *redis.Conn) error { return conn.Ping(ctx).Err() })
+		return r.on(ctx, server, r.budget, tryRead)
 	})
 }
 
 // do makes one call, to the server that has the key, within its budget and
 // behind the breaker. That the key is elsewhere by now is no failure.
-func (r *redisTier) do(ctx context.Context, budget time.Duration, key string, call func(context.Context, *redis.Conn) error) {
+func (r *redisTier) do(ctx context.Context, operation string, budget time.Duration, key string, call func(context.Context, *redis.Conn) error) {
 	r.guard(func() error {
 		server, err := r.servers.of(ctx, key)
 		if err == nil {
 			err = r.on(ctx, server, budget, call)
 		}
-		if err != nil && !r.servers.elsewhere(err) {
-			return err
+		if err != nil && r.servers.elsewhere(err) {
+			return nil
 		}
-		return nil
+		return r.refused.Note(operation, err)
 	})
+}
+
+// failure is why pages do not go through Redis, or not both ways; nil if they do.
+func (r *redisTier) failure() error {
+	return cmp.Or(r.servers.failure(), r.refused.Latest())
 }
 
 // on makes one call on an open connection to the server.

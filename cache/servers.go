@@ -12,9 +12,9 @@ import (
 // servers finds the open connections to the Redis server that has a key: to the
 // only one, or to one of a Cluster.
 type servers struct {
-	only    *connections         // nil = it is a Cluster
-	cluster *redis.ClusterClient // nil = it is not
-	known   atomic.Bool          // which server of the Cluster has what: to ask would take a request time
+	only    *connections          // nil = it is a Cluster
+	cluster *redis.ClusterClient  // nil = it is not
+	unknown atomic.Pointer[error] // why it is not known which server of the Cluster has what, which takes time to ask; nil = it is
 
 	ctx     context.Context // ends the keeping of connections
 	stop    context.CancelFunc
@@ -30,6 +30,7 @@ const firstWait = time.Second
 
 func openServers(client redis.UniversalClient) *servers {
 	s := &servers{all: make(map[*redis.Client]*connections)}
+	unknown := errNoneOpen
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	var first <-chan struct{}
 	switch client := client.(type) {
@@ -38,6 +39,7 @@ func openServers(client redis.UniversalClient) *servers {
 		first = s.only.tried
 	case *redis.ClusterClient:
 		s.cluster = client
+		s.unknown.Store(&unknown)
 		found := make(chan struct{})
 		first = found
 		s.keeping.Go(func() { s.findMasters(found) })
@@ -61,9 +63,11 @@ func (s *servers) findMasters(tried chan<- struct{}) {
 			return nil
 		})
 		cancel()
-		if s.known.Store(err == nil); err == nil {
+		if err == nil {
+			s.unknown.Store(nil)
 			return
 		}
+		s.unknown.Store(&err)
 		first()
 		select {
 		case <-s.ctx.Done():
@@ -77,8 +81,8 @@ func (s *servers) of(ctx context.Context, key string) (*connections, error) {
 	if s.only != nil {
 		return s.only, nil
 	}
-	if !s.known.Load() {
-		return nil, errNoneOpen
+	if err := s.unknown.Load(); err != nil {
+		return nil, *err
 	}
 	master, err := s.cluster.MasterForKey(ctx, key)
 	if err != nil {
@@ -115,6 +119,21 @@ func (s *servers) any() *connections {
 	return nil
 }
 
+// failure is why one of the servers has no connection open; nil if all have.
+func (s *servers) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.all {
+		if err := c.failed.Load(); err != nil && c.open.Load() == 0 {
+			return *err
+		}
+	}
+	if err := s.unknown.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
 func (s *servers) close() {
 	s.stop()
 	s.keeping.Wait()
@@ -123,10 +142,15 @@ func (s *servers) close() {
 // elsewhere reports whether a server of a Cluster said that another one has the
 // key, and has the client find out who has what.
 func (s *servers) elsewhere(err error) bool {
-	_, moved := redis.IsMovedError(err)
-	_, asked := redis.IsAskError(err)
-	if moved && s.cluster != nil {
+	is := isElsewhere(err)
+	if is && s.cluster != nil {
 		s.cluster.ReloadState(s.ctx)
 	}
-	return moved || asked || redis.IsTryAgainError(err)
+	return is
+}
+
+func isElsewhere(err error) bool {
+	_, moved := redis.IsMovedError(err)
+	_, moving := redis.IsAskError(err)
+	return moved || moving || redis.IsTryAgainError(err)
 }

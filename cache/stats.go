@@ -14,6 +14,7 @@ type Stats struct {
 	RedisCalls, RedisFailures  uint64
 	RedisCorrupt, RedisDropped uint64
 	RedisBreakerOpen           bool
+	RedisFailure               error // why pages do not go through Redis, or not both ways; nil = they do
 
 	Mode     Mode
 	Bound    time.Duration     // --freshness-bound
@@ -54,7 +55,7 @@ func (c *Cache) Stats() Stats {
 	if r := c.redis; r != nil {
 		s.RedisCalls, s.RedisFailures = r.calls.Load(), r.failures.Load()
 		s.RedisCorrupt, s.RedisDropped = r.corrupt.Load(), r.dropped.Load()
-		s.RedisBreakerOpen = r.breaker.State() != gobreaker.StateClosed
+		s.RedisBreakerOpen, s.RedisFailure = r.breaker.State() != gobreaker.StateClosed, r.failure()
 	}
 	s.Mode = c.Mode()
 	if c.follow != nil {

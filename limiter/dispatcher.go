@@ -45,7 +45,6 @@ type dispatcher struct {
 
 	// The dispatcher's goroutine's own.
 	probed time.Time
-	told   bool // the log, that the node is away
 	spare  []*Bucket
 }
 
@@ -165,10 +164,6 @@ func (d *dispatcher) run() {
 		}
 		for d.next() {
 		}
-		if d.away.Load() && !d.told {
-			d.told = true
-			d.l.logger.Warn("redis is away: this node limits alone", "node", d.address, "error", d.l.outage.why())
-		}
 	}
 }
 
@@ -185,8 +180,6 @@ func (d *dispatcher) noticeReturn() {
 	}
 	d.away.Store(false)
 	d.l.outage.turn(false, d.l.now())
-	d.told = false
-	d.l.logger.Info("redis is back: limits are shared again", "node", d.address)
 }
 
 // next sends off what is queued and reports whether there was anything.

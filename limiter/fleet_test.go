@@ -271,7 +271,7 @@ func TestCluster(t *testing.T) {
 	// Both buckets of a request travel to their master in one pipeline, and
 	// each master has its own dispatcher and breaker.
 	l := open(t, Options{Redis: client, Budget: patient})
-	counted(t, l, 1)
+	counted(t, l, 4)
 	var keys, workspaces []*Bucket
 	for i := range 60 {
 		workspace := fmt.Sprint("w", i)

@@ -50,7 +50,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -117,7 +116,6 @@ type Options struct {
 	Budget     time.Duration    // the longest a TakeAt waits for Redis; 0 = DefaultBudget
 	MaxBuckets int              // bound of the in-process store; 0 = about a million
 	Clock      func() time.Time // of this node; nil = time.Now (Redis goes by its own)
-	Logger     *slog.Logger     // nil = silent
 }
 
 // Limiter decides who may pass. All methods may be called from any goroutine.
@@ -126,7 +124,6 @@ type Limiter struct {
 	mode   FailureMode
 	clock  func() time.Time // nil = Go's own
 	start  time.Time
-	logger *slog.Logger
 	tally  tally
 	trips  sync.Pool // *trip
 	outage outage
@@ -166,12 +163,9 @@ func New(o Options) *Limiter {
 }
 
 func newLimiter(o Options) *Limiter {
-	l := &Limiter{budget: o.Budget, mode: o.FailureMode, clock: o.Clock, logger: o.Logger, life: leaseLife, own: SourceLease}
+	l := &Limiter{budget: o.Budget, mode: o.FailureMode, clock: o.Clock, life: leaseLife, own: SourceLease}
 	if l.budget <= 0 {
 		l.budget = DefaultBudget
-	}
-	if l.logger == nil {
-		l.logger = slog.New(slog.DiscardHandler)
 	}
 	l.start = time.Now()
 	if l.clock != nil {

@@ -2,7 +2,9 @@ package limiter
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -54,12 +56,13 @@ func LiveNodes(ctx context.Context, client redis.UniversalClient) (int64, error)
 // fleet counts the nodes that share the buckets, so that each knows its part of
 // them while Redis is away: the count from before is what it then goes by.
 type fleet struct {
-	l      *Limiter
 	client redis.UniversalClient
 	id     string
-	size   atomic.Int64 // the most of the last counts; 0 = not known yet
-	known  atomic.Bool  // there are as many counts as are remembered, so that others have been seen
-	counts [4]int64     // the latest first; by the beating goroutine alone
+	size   atomic.Int64          // the most of the last counts; 0 = not known yet
+	known  atomic.Bool           // there are as many counts as are remembered, so that others have been seen
+	counts [4]int64              // the latest first; by the beating goroutine alone
+	late   int                   // beats in a row; by the beating goroutine alone
+	failed atomic.Pointer[error] // why the last beat did, or nil
 
 	stop, ended chan struct{}
 }
@@ -73,7 +76,7 @@ func (f *fleet) nodes() int64 {
 }
 
 func (l *Limiter) openFleet(client redis.UniversalClient, id string) {
-	l.fleet = &fleet{l: l, client: client, id: id, stop: make(chan struct{}), ended: make(chan struct{})}
+	l.fleet = &fleet{client: client, id: id, stop: make(chan struct{}), ended: make(chan struct{})}
 	go l.fleet.run()
 }
 
@@ -81,12 +84,8 @@ func (f *fleet) run() {
 	defer close(f.ended)
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
-	checked := false
 	for {
-		if f.beat(beatLife) && !checked {
-			checked = true
-			f.checkEviction()
-		}
+		f.beat(beatLife)
 		select {
 		case <-tick.C:
 		case <-f.stop:
@@ -96,16 +95,23 @@ func (f *fleet) run() {
 	}
 }
 
-// beat reports whether Redis answered. A lost beat needs no second try: the
-// next one is near.
-func (f *fleet) beat(life time.Duration) bool {
+// beat says that this node lives, and counts. A lost one needs no second try:
+// the next one is near.
+func (f *fleet) beat(life time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), flightTimeout)
 	defer cancel()
 	n, err := f.client.Eval(ctx, beatScript, []string{fleetKey}, f.id, life.Microseconds()).Int64()
+	if late := net.Error(nil); errors.As(err, &late) && late.Timeout() {
+		f.late++
+	} else {
+		f.late = 0
+	}
+	if f.late != 1 { // a single one that is late says nothing
+		f.failed.Store(&err)
+	}
 	if err == nil && life > 0 {
 		f.counted(n)
 	}
-	return err == nil
 }
 
 // counted notes a count. A Redis that has come back empty counts anew, and the
@@ -116,17 +122,6 @@ func (f *fleet) counted(n int64) {
 	f.counts[0] = n
 	f.size.Store(slices.Max(f.counts[:]))
 	f.known.Store(f.counts[len(f.counts)-1] > 0)
-}
-
-// checkEviction warns once where Redis may throw buckets away, each of which
-// then comes back full.
-func (f *fleet) checkEviction() {
-	ctx, cancel := context.WithTimeout(context.Background(), flightTimeout)
-	defer cancel()
-	settings, err := f.client.ConfigGet(ctx, "maxmemory-policy").Result()
-	if policy := settings["maxmemory-policy"]; err == nil && policy != "" && policy != "noeviction" {
-		f.l.logger.Warn("redis may evict buckets, which come back full: set maxmemory-policy noeviction", "maxmemory-policy", policy)
-	}
 }
 
 func (f *fleet) leave(again bool) {

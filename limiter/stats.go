@@ -21,6 +21,7 @@ type Stats struct {
 
 	Breaker  string        // closed, half-open or open, of several the worst; empty without Redis
 	Degraded time.Duration // for which a breaker was not closed
+	Failure  error         // why limits are not kept in Redis; nil = they are
 
 	Leases       int    // buckets of which this node holds tokens
 	LeasedHeld   int64  // these tokens
@@ -182,6 +183,11 @@ func (l *Limiter) Stats() Stats {
 	}
 	if l.fleet != nil {
 		s.Nodes = l.fleet.size.Load()
+		if err := l.fleet.failed.Load(); err != nil && *err != nil {
+			s.Failure = *err
+		} else if s.Breaker != "closed" {
+			s.Failure = l.outage.why()
+		}
 	}
 	s.Degraded = l.outage.total(now)
 	return s

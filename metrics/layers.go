@@ -105,7 +105,7 @@ func cacheLayer(from Sources) prometheus.Collector {
 	l.gauge("cache_memory_bytes", "Bytes that pages occupy in memory.", func(s cache.Stats) float64 { return float64(s.MemoryBytes) })
 	l.gauge("cache_memory_budget_bytes", "Bytes of memory the cache may use (--cache-memory).", func(s cache.Stats) float64 { return float64(s.MemoryBudget) })
 	l.counter("cache_redis_calls_total", "Calls to Redis for pages.", func(s cache.Stats) uint64 { return s.RedisCalls })
-	l.counter("cache_redis_failures_total", "Calls to Redis for pages that failed, were late, or were not made because the breaker is open.", func(s cache.Stats) uint64 { return s.RedisFailures })
+	l.counter("cache_redis_failures_total", "Calls to Redis for pages that failed, were late, or were not made because the breaker, or no connection, is open.", func(s cache.Stats) uint64 { return s.RedisFailures })
 	l.counter("cache_redis_corrupt_total", "Values in Redis that were not the page they should have been.", func(s cache.Stats) uint64 { return s.RedisCorrupt })
 	l.counter("cache_redis_dropped_total", "Pages not stored in Redis because too many were on their way.", func(s cache.Stats) uint64 { return s.RedisDropped })
 	for mode := range cache.ModeFollowed + 1 {

@@ -37,7 +37,9 @@ type standby struct {
 	host string
 	last atomic.Pointer[sighting]
 
-	isForeign atomic.Bool // when it was last asked
+	isForeign atomic.Bool           // when it was last asked
+	answered  atomic.Bool           // a probe, ever
+	failure   atomic.Pointer[error] // why it did not answer the last one that it did not
 
 	fetched, behind, foreign, failed atomic.Uint64
 }
@@ -53,6 +55,7 @@ type StandbyStats struct {
 	Host                             string
 	Fetched, Behind, Foreign, Failed uint64
 	BreakerOpen, IsForeign           bool
+	Failure                          error // why it last did not answer a probe; nil = it always did
 }
 
 func newStandby(pool *pgxpool.Pool) *standby {
@@ -61,8 +64,27 @@ func newStandby(pool *pgxpool.Pool) *standby {
 }
 
 func (s *standby) stats() StandbyStats {
-	return StandbyStats{Host: s.host, Fetched: s.fetched.Load(), Behind: s.behind.Load(), Foreign: s.foreign.Load(), Failed: s.failed.Load(),
+	stats := StandbyStats{Host: s.host, Fetched: s.fetched.Load(), Behind: s.behind.Load(), Foreign: s.foreign.Load(), Failed: s.failed.Load(),
 		BreakerOpen: s.failing(), IsForeign: s.isForeign.Load()}
+	if err := s.failure.Load(); err != nil {
+		stats.Failure = *err
+	}
+	return stats
+}
+
+// probe also asks one that has never answered: it may not be there at all.
+func (s *standby) probe(ctx context.Context) {
+	if s.open() || s.answered.Load() && !s.failing() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	_, err := s.breaker.Execute(func() (Page, error) { return Page{}, classify(s.pool.Ping(ctx)) })
+	if err == nil {
+		s.answered.Store(true)
+	} else if errors.Is(err, ErrUnavailable) {
+		s.failure.Store(&err)
+	}
 }
 
 // HasStandbys says whether there are standbys to fetch from.

@@ -18,6 +18,7 @@ import (
 type Redis struct {
 	client    redis.UniversalClient
 	probeLife time.Duration
+	failures  Failures
 }
 
 const (
@@ -35,11 +36,26 @@ const (
 )
 
 // NewRedis uses the client, which should be one of its own: reading blocks.
-func NewRedis(client redis.UniversalClient) *Redis { return &Redis{client, probeLife} }
+func NewRedis(client redis.UniversalClient) *Redis {
+	return &Redis{client: client, probeLife: probeLife}
+}
+
+// Failure is why the log cannot be used, or not wholly; nil if it can.
+func (r *Redis) Failure() error { return r.failures.Latest() }
+
+// note remembers what an operation came to, and marks it as the log's.
+func (r *Redis) note(operation string, err error) error {
+	if err == nil || errors.Is(err, ErrFenced) || errors.Is(err, ErrSuperseded) {
+		_ = r.failures.Note(operation, nil)
+		return err
+	}
+	return &Error{r.failures.Note(operation, err)}
+}
 
 // Epoch implements Log.
-func (r *Redis) Epoch(ctx context.Context) (string, error) {
-	epoch, err := r.client.Get(ctx, epochKey).Result()
+func (r *Redis) Epoch(ctx context.Context) (epoch string, err error) {
+	defer func() { err = r.note("epoch", err) }()
+	epoch, err = r.client.Get(ctx, epochKey).Result()
 	if errors.Is(err, redis.Nil) {
 		return "", nil
 	}
@@ -59,7 +75,8 @@ redis.call('SET', KEYS[1], ARGV[2])
 return 1`)
 
 // SetEpoch implements Log.
-func (r *Redis) SetEpoch(ctx context.Context, from, to string) error {
+func (r *Redis) SetEpoch(ctx context.Context, from, to string) (err error) {
+	defer func() { err = r.note("set epoch", err) }()
 	done, err := setEpoch.Run(ctx, r.client, []string{epochKey}, from, to).Bool()
 	switch {
 	case err != nil:
@@ -72,7 +89,8 @@ func (r *Redis) SetEpoch(ctx context.Context, from, to string) error {
 
 // Append implements Log: XADD refuses an ID that is not above the last. In a
 // transaction, so that what runs out of memory leaves no hole.
-func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) error {
+func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) (err error) {
+	defer func() { err = r.note("append", err) }()
 	pipe := r.client.TxPipeline()
 	for _, e := range entries {
 		body, err := json.Marshal(e)
@@ -98,7 +116,8 @@ func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) erro
 func keepsAlive(e Entry) bool { return e.Position.N%100 == 1 }
 
 // Last implements Log. A trimmed stream still knows its last ID.
-func (r *Redis) Last(ctx context.Context, epoch string) (Position, error) {
+func (r *Redis) Last(ctx context.Context, epoch string) (last Position, err error) {
+	defer func() { err = r.note("last", err) }()
 	info, err := r.client.XInfoStream(ctx, logKey+epoch).Result()
 	if err != nil {
 		if strings.Contains(err.Error(), "no such key") {
@@ -113,7 +132,8 @@ func (r *Redis) Last(ctx context.Context, epoch string) (Position, error) {
 const readBatch = 1000
 
 // Read implements Log.
-func (r *Redis) Read(ctx context.Context, epoch string, after Position, wait time.Duration) ([]Entry, error) {
+func (r *Redis) Read(ctx context.Context, epoch string, after Position, wait time.Duration) (entries []Entry, err error) {
+	defer func() { err = r.note("read", err) }()
 	streams, err := r.client.XRead(ctx, &redis.XReadArgs{
 		Streams: []string{logKey + epoch, after.String()}, Count: readBatch, Block: max(wait, time.Millisecond),
 	}).Result()
@@ -123,7 +143,6 @@ func (r *Redis) Read(ctx context.Context, epoch string, after Position, wait tim
 	if err != nil {
 		return nil, fmt.Errorf("read the log: %w", err)
 	}
-	var entries []Entry
 	for _, s := range streams {
 		for _, m := range s.Messages {
 			at, err := ParsePosition(m.ID)
@@ -147,7 +166,8 @@ func decode(at Position, body string) (e Entry) {
 }
 
 // Trim implements Log.
-func (r *Redis) Trim(ctx context.Context, epoch string, before Position) error {
+func (r *Redis) Trim(ctx context.Context, epoch string, before Position) (err error) {
+	defer func() { err = r.note("trim", err) }()
 	if err := r.client.XTrimMinID(ctx, logKey+epoch, before.String()).Err(); err != nil {
 		return fmt.Errorf("trim the log: %w", err)
 	}
@@ -162,8 +182,9 @@ redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. now[1] * 1000 + math.floo
 redis.call('PEXPIRE', KEYS[1], ARGV[3])`)
 
 // Probe implements Log.
-func (r *Redis) Probe(ctx context.Context, node string, nonce uint64) error {
-	err := probe.Run(ctx, r.client, []string{probesKey}, node, strconv.FormatUint(nonce, 10), r.probeLife.Milliseconds()).Err()
+func (r *Redis) Probe(ctx context.Context, node string, nonce uint64) (err error) {
+	defer func() { err = r.note("probe", err) }()
+	err = probe.Run(ctx, r.client, []string{probesKey}, node, strconv.FormatUint(nonce, 10), r.probeLife.Milliseconds()).Err()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return fmt.Errorf("probe: %w", err)
 	}
@@ -172,12 +193,14 @@ func (r *Redis) Probe(ctx context.Context, node string, nonce uint64) error {
 
 // Probes implements Log. Nodes that are gone are known by the nodes that are
 // not: whose probe came probeLife before the latest is forgotten.
-func (r *Redis) Probes(ctx context.Context) (map[string]uint64, error) {
+func (r *Redis) Probes(ctx context.Context) (probes map[string]uint64, err error) {
+	defer func() { err = r.note("probes", err) }()
 	fields, err := r.client.HGetAll(ctx, probesKey).Result()
 	if err != nil {
 		return nil, fmt.Errorf("read probes: %w", err)
 	}
-	probes, came, latest := make(map[string]uint64, len(fields)), make(map[string]int64, len(fields)), int64(0)
+	probes = make(map[string]uint64, len(fields))
+	came, latest := make(map[string]int64, len(fields)), int64(0)
 	for node, field := range fields {
 		nonce, at, _ := strings.Cut(field, " ")
 		ms, err := strconv.ParseInt(at, 10, 64)

@@ -124,6 +124,14 @@ var ErrFenced = errors.New("position is not above the log's last")
 // nor the one that was to follow.
 var ErrSuperseded = errors.New("another epoch has begun")
 
+// Error is that of a log that cannot be reached, or refuses something.
+type Error struct{ Err error }
+
+func (e *Error) Error() string { return e.Err.Error() }
+
+// Unwrap is for errors.Is and errors.As.
+func (e *Error) Unwrap() error { return e.Err }
+
 // Log is where entries are kept: in Redis for a fleet, in process for a single
 // node. Implementations pass one suite.
 type Log interface {

@@ -94,11 +94,11 @@ func TestOutagesAreLoggedOnceEachWay(t *testing.T) {
 	if err := redis.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 20*time.Second, "the outage of Redis is logged", requested(logged("Redis is left alone for pages")))
+	within(t, 20*time.Second, "the outage of Redis is logged", requested(logged("Redis does not answer")))
 	if err := redis.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 20*time.Second, "its end is logged", logged("again: pages are asked of Redis"))
+	within(t, 20*time.Second, "its end is logged", logged("again: Redis answers"))
 }
 
 func TestANodeThatWaitsForItsDatabaseSaysSo(t *testing.T) {

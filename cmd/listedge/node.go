@@ -32,6 +32,7 @@ type node struct {
 	database *origin.Database
 	cache    *cache.Cache
 	limiter  *limiter.Limiter
+	changes  *stream.Redis // the log of changes; nil = they do not go through Redis
 	server   *edge.Server
 	tracer   *tracing.Tracer    // nil = requests are not traced
 	follower *follower.Follower // nil = changes are not followed
@@ -39,6 +40,7 @@ type node struct {
 	admin    *http.Server
 
 	conditions []condition
+	away       redisAway
 	probes     []func(context.Context) // each finds out whether something is back
 	evicts     atomic.Bool             // Redis may evict what must not go
 
@@ -103,7 +105,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, settings map[
 	if err != nil {
 		return nil, err
 	}
-	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, Logger: logger, FailureMode: f.LimiterFailureMode})
+	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, FailureMode: f.LimiterFailureMode})
 	pages, keys := origin.New(n.database), origin.NewKeyStore(n.database)
 	n.conditions = n.conditionsOf(pages, keys)
 	n.probes = []func(context.Context){n.cache.Probe, pages.Probe, keys.Probe}
@@ -121,7 +123,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, settings map[
 	}
 	checks := []edge.Check{{Name: "postgres", Run: n.database.Ready, Needed: true}}
 	if n.redis.pages != nil {
-		checks = append(checks, edge.Check{Name: "redis", Run: func(ctx context.Context) error { return n.redis.limiter.Ping(ctx).Err() }})
+		checks = append(checks, edge.Check{Name: "redis", Run: n.checkRedis})
 	}
 	n.health = edge.NewHealth(func() string { return n.cache.Mode().String() }, map[string]func() string{"trusted-proxies": n.server.UnnamedProxy}, checks...)
 	registry.Collect(metrics.Sources{
@@ -161,7 +163,8 @@ func (n *node) openCache(f nodeFlags, databaseURL string) (followed *stream.KeyC
 	if f.FreshnessBound > 0 {
 		changes := stream.Log(stream.NewLocal())
 		if n.redis.log != nil {
-			changes = stream.NewRedis(n.redis.log)
+			n.changes = stream.NewRedis(n.redis.log)
+			changes = n.changes
 		}
 		followed = stream.FollowKeys(changes)
 		options.Follow = &cache.Follow{Log: followed, Node: rand.Text(), Bound: f.FreshnessBound, Logger: n.logger}

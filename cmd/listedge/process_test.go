@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -63,4 +64,17 @@ func (n *testNode) check(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	return found.Checks[name]
+}
+
+// stopProcess ends the node as an operator does, and returns its exit status.
+func (n *nodeProcess) stopProcess(t *testing.T) int {
+	t.Helper()
+	if err := n.process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	state, err := n.process.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state.ExitCode()
 }

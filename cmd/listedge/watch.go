@@ -14,28 +14,33 @@ import (
 type condition struct {
 	holds, broken string // what to log
 	ok            func() bool
+	why           func() error // it is broken, where known; nil = it is never known
 }
 
 // conditionsOf are the conditions of what the node's pages, keys and limits come
 // from.
 func (n *node) conditionsOf(pages *origin.Origin, keys *origin.KeyStore) (all []condition) {
 	all = []condition{
-		{"pages are asked of Postgres", "Postgres is left alone for pages: it failed several times in a row", func() bool { return !pages.Stats().BreakerOpen }},
-		{"keys are asked of Postgres", "Postgres is left alone for keys: it failed several times in a row", func() bool { return !keys.BreakerOpen() }},
-		{"pages are asked of Redis", "Redis is left alone for pages: it failed several times in a row", func() bool { return !n.cache.Stats().RedisBreakerOpen }},
-		{"limits are kept in Redis", "limits are kept by this node alone: Redis failed several times in a row", func() bool {
-			state := n.limiter.Stats().Breaker
-			return state == "" || state == "closed"
-		}},
+		{holds: "pages are asked of Postgres", broken: "Postgres is left alone for pages: it failed several times in a row", ok: func() bool { return !pages.Stats().BreakerOpen }},
+		{holds: "keys are asked of Postgres", broken: "Postgres is left alone for keys: it failed several times in a row", ok: func() bool { return !keys.BreakerOpen() }},
 	}
+	all = append(all, n.redisConditions()...)
 	for i, s := range pages.Stats().Standbys {
 		all = append(all,
-			condition{"pages are asked of the replica " + s.Host, "the replica " + s.Host + " is left alone: it failed several times in a row",
-				func() bool { return !pages.Stats().Standbys[i].BreakerOpen }},
-			condition{"the replica " + s.Host + " is a standby of the primary", "the replica " + s.Host + " is not used: it is no standby that streams from the primary, is on another timeline, or does not tell",
-				func() bool { return !pages.Stats().Standbys[i].IsForeign }})
+			condition{holds: "pages are asked of the replica " + s.Host, broken: "the replica " + s.Host + " is left alone: it failed several times in a row",
+				ok: func() bool { return !pages.Stats().Standbys[i].BreakerOpen }, why: func() error { return pages.Stats().Standbys[i].Failure }},
+			condition{holds: "the replica " + s.Host + " is a standby of the primary", broken: "the replica " + s.Host + " is not used: it is no standby that streams from the primary, is on another timeline, or does not tell",
+				ok: func() bool { return !pages.Stats().Standbys[i].IsForeign }})
 	}
 	return all
+}
+
+// reason is why it is broken, as attributes of the log.
+func (c *condition) reason() []any {
+	if c.why == nil || c.why() == nil {
+		return nil
+	}
+	return []any{"error", c.why()}
 }
 
 const (
@@ -61,10 +66,11 @@ func (n *node) watch(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
+		n.away.look(ctx, n)
 		for i, c := range n.conditions {
 			switch ok := c.ok(); {
 			case !ok && !broken[i]:
-				n.logger.Warn(c.broken)
+				n.logger.Warn(c.broken, c.reason()...)
 			case ok && broken[i]:
 				n.logger.Info("again: " + c.holds)
 			default:
@@ -111,11 +117,11 @@ func repeat(ctx context.Context, probe func(context.Context)) {
 func (n *node) lookForEviction(ctx context.Context) (answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, watchEvery)
 	defer cancel()
-	found, err := n.redis.limiter.ConfigGet(ctx, "maxmemory-policy").Result()
+	text, err := n.redis.limiter.Info(ctx, "memory").Result()
 	if err != nil {
 		return redis.IsPermissionError(err) || redis.HasErrorPrefix(err, "ERR") // it answers, but does not tell
 	}
-	policy := found["maxmemory-policy"]
+	policy := parseInfo(text)["maxmemory_policy"]
 	evicts := policy != "noeviction" && policy != ""
 	if n.evicts.Swap(evicts) != evicts && evicts {
 		n.logger.Warn("Redis may evict buckets and the log of changes: set its maxmemory-policy to noeviction", "maxmemory-policy", policy)

@@ -122,6 +122,7 @@ func (f *Follower) Run(ctx context.Context) {
 		case errors.Is(err, ErrIncapable):
 			f.judge(err) // who uses the follower tells it
 			pause = incapableEvery
+		case errors.As(err, new(*stream.Error)): // who reads the log tells it
 		case err.Error() != told: // a server that is away is told once
 			told = err.Error()
 			f.options.Logger.Warn("following changes was interrupted", "error", err)

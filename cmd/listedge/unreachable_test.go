@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"listedge/sandbox"
+	"listedge/sandbox/sandboxtest"
+)
+
+// complaints are the warnings and errors of a log, without their other attributes.
+func complaints(t *testing.T, log string) (all []string) {
+	t.Helper()
+	for line := range strings.Lines(log) {
+		var entry struct{ Level, Msg, Error string }
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		if entry.Level == "WARN" || entry.Level == "ERROR" {
+			all = append(all, entry.Msg+": "+entry.Error)
+		}
+	}
+	return all
+}
+
+// What cannot be reached at the start is told in one line, with its cause, before
+// anybody has asked for a page; requests add none.
+func TestWhatIsUnreachableIsToldOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		flag, url string
+		told      []string // parts of the one line
+	}{
+		"Redis":         {"--redis-url", "redis://127.0.0.1:1", []string{"Redis does not answer", "127.0.0.1:1", "refused"}},
+		"Redis Cluster": {"--redis-url", "redis://127.0.0.1:1,127.0.0.1:2", []string{"Redis does not answer", "refused"}},
+		"Sentinel":      {"--redis-url", "redis+sentinel://127.0.0.1:1/master", []string{"Redis does not answer", "sentinel"}},
+		"replica":       {"--replica-url", "postgres://127.0.0.1:1/listedge", []string{"the replica 127.0.0.1:1 is left alone", "refused"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := database(t)
+			workspace, key := workspaceWithKey(t, url)
+			n := startNodeProcess(t, nil, "--database-url", url, c.flag, c.url, "--cache-ttl", "1ms", "--max-stale", "0s")
+			n.awaitReady(t)
+			within(t, time.Minute, "it is told", func() bool { return len(complaints(t, n.log.String())) > 0 })
+			// All that fails has failed more than once by then.
+			began := time.Now()
+			for i := 0; i < 200 || time.Since(began) < 3*time.Second; i++ {
+				execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'one more')", workspace)
+				if a := n.get(t, "/v1/items", key); a.StatusCode != 200 {
+					t.Fatalf("%s: %s", a.Status, a.body)
+				}
+			}
+			told := complaints(t, n.log.String())
+			if len(told) != 1 || slices.ContainsFunc(c.told, func(part string) bool { return !strings.Contains(told[0], part) }) {
+				t.Errorf("%d lines:\n%s", len(told), strings.Join(told, "\n"))
+			}
+		})
+	}
+}
+
+// A Redis that dies or hangs, and comes back, is told in one line each, also
+// where nobody asks for a page.
+func TestARedisThatDiesIsToldOnceEachWay(t *testing.T) {
+	for name, fault := range map[string]struct{ begin, end func(*sandbox.Redis) error }{
+		"dies":  {(*sandbox.Redis).Kill, func(r *sandbox.Redis) error { return r.Restart(context.Background()) }},
+		"hangs": {(*sandbox.Redis).Freeze, (*sandbox.Redis).Thaw},
+	} {
+		for _, asked := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, pages asked for: %v", name, asked), func(t *testing.T) {
+				t.Parallel()
+				toldOnceEachWay(t, fault.begin, fault.end, asked)
+			})
+		}
+	}
+}
+
+func toldOnceEachWay(t *testing.T, begin, end func(*sandbox.Redis) error, asked bool) {
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	r := sandboxtest.Redis(t)
+	get := func(n *nodeProcess) {
+		if asked {
+			n.get(t, "/v1/items", key)
+		}
+	}
+	n := startNodeProcess(t, nil, "--database-url", url, "--redis-url", r.URL(), "--cache-ttl", "1ms", "--max-stale", "0s")
+	n.awaitReady(t)
+	within(t, time.Minute, "followed", func() bool { return n.mode() == "followed" })
+	if err := begin(r); err != nil {
+		t.Fatal(err)
+	}
+	within(t, time.Minute, "it is told", func() bool {
+		get(n)
+		return strings.Contains(n.log.String(), "Redis does not answer")
+	})
+	if err := end(r); err != nil {
+		t.Fatal(err)
+	}
+	within(t, time.Minute, "its end is told", func() bool {
+		get(n)
+		return strings.Contains(n.log.String(), "again: Redis answers") && n.check(t, "redis") == "ok" && n.mode() == "followed"
+	})
+	if told := complaints(t, n.log.String()); len(told) != 1 {
+		t.Errorf("%d lines:\n%s", len(told), strings.Join(told, "\n"))
+	}
+}
