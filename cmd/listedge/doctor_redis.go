@@ -2,10 +2,14 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -48,8 +52,7 @@ func diagnoseRedis(ctx context.Context, o redis.UniversalOptions) (findings []or
 		findings = append(findings, origin.Finding{Subject: subject, Level: level, Text: text, Do: do})
 	}
 	if err := client.Ping(ctx).Err(); err != nil {
-		say(origin.Fail, "redis", err.Error(), "check --redis-url, its password and the server")
-		return findings, nil
+		return []origin.Finding{judgeUnreachable(err, o)}, nil
 	}
 	const pings = 5
 	began := time.Now()
@@ -58,6 +61,7 @@ func diagnoseRedis(ctx context.Context, o redis.UniversalOptions) (findings []or
 	}
 	say(origin.OK, "redis", fmt.Sprintf("reachable, a PING takes %s", (time.Since(began)/pings).Round(time.Microsecond)), "")
 	seen = seeRedis(ctx, client)
+	findings = append(findings, judgeRights(ctx, client)...)
 	text, err := client.Info(ctx).Result()
 	if err != nil {
 		say(origin.Warn, "redis settings", "the user may not run INFO: "+err.Error(), "allow INFO, to have them looked at")
@@ -66,18 +70,35 @@ func diagnoseRedis(ctx context.Context, o redis.UniversalOptions) (findings []or
 	return append(findings, judgeRedis(parseInfo(text), o)...), seen
 }
 
+// judgeUnreachable is why there is no answer, and what to do about it.
+func judgeUnreachable(err error, o redis.UniversalOptions) origin.Finding {
+	f := origin.Finding{Subject: "redis", Level: origin.Fail, Text: err.Error(), Do: "check --redis-url, its password and the server"}
+	switch {
+	case o.MasterName != "" && strings.Contains(err.Error(), redis.Nil.Error()):
+		f.Text, f.Do = fmt.Sprintf("the Sentinels know no master %q", o.MasterName), "name it in --redis-url as they do"
+	case o.TLSConfig == nil && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF)):
+		f.Do = "use rediss:// if that port speaks TLS, and check the server"
+	case o.TLSConfig != nil && errors.Is(err, context.DeadlineExceeded):
+		f.Text, f.Do = "no answer to the TLS handshake: "+f.Text, "use redis:// if that port does not speak TLS, and check the server"
+	}
+	return f
+}
+
 // judgeRedis is what INFO means.
 func judgeRedis(info map[string]string, o redis.UniversalOptions) (findings []origin.Finding) {
 	say := func(level origin.Level, subject, text, do string) {
 		findings = append(findings, origin.Finding{Subject: subject, Level: level, Text: text, Do: do})
 	}
 	version := info["redis_version"]
-	if !since62(version) {
+	switch valkey := info["valkey_version"]; {
+	case !since62(version):
 		say(origin.Fail, "redis version", version+" is too old", "use Redis 6.2 or later")
-	} else {
+	case valkey != "":
+		say(origin.OK, "redis version", "Valkey "+valkey+", as Redis "+version, "")
+	default:
 		say(origin.OK, "redis version", version, "")
 	}
-	mode := info["redis_mode"]
+	mode := redisMode(info)
 	switch {
 	case mode == "cluster" && len(o.Addrs) < 2:
 		say(origin.Fail, "redis mode", "this is a Cluster, and the URL names one address", "name several of its nodes: redis://a:6379,b:6379")
@@ -107,6 +128,15 @@ func judgeRedis(info map[string]string, o redis.UniversalOptions) (findings []or
 		say(origin.OK, "maxmemory", info["maxmemory_human"], "")
 	}
 	return findings
+}
+
+// redisMode is standalone, sentinel or cluster. Valkey names it otherwise, and
+// both say apart whether it is a Cluster.
+func redisMode(info map[string]string) string {
+	if info["cluster_enabled"] == "1" {
+		return "cluster"
+	}
+	return cmp.Or(info["redis_mode"], info["server_mode"], "standalone")
 }
 
 // since62 says whether a server of the version knows XTRIM MINID, by which the

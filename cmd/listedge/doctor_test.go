@@ -263,6 +263,66 @@ func TestVersionsOfRedis(t *testing.T) {
 	}
 }
 
+// Valkey's INFO, of versions 8.0 and 8.1, says other than Redis' what it is.
+func TestDoctorOfValkey(t *testing.T) {
+	t.Parallel()
+	several := redis.UniversalOptions{Addrs: []string{"a:1", "b:1"}}
+	one := redis.UniversalOptions{Addrs: []string{"a:1"}}
+	for _, c := range []struct {
+		name, info string
+		o          redis.UniversalOptions
+		level      origin.Level
+		text       string
+	}{
+		{"a Cluster", "server_mode:cluster\r\nrole:master\r\n# Cluster\r\ncluster_enabled:1\r\n", several, origin.OK, "cluster"},
+		{"a Cluster by one address", "server_mode:cluster\r\ncluster_enabled:1\r\n", one, origin.Fail, "names one address"},
+		{"a Cluster that does not say its mode", "cluster_enabled:1\r\n", several, origin.OK, "cluster"},
+		{"a replica in a Cluster", "role:slave\r\ncluster_enabled:1\r\n", several, origin.OK, "cluster"},
+		{"alone", "server_mode:standalone\r\ncluster_enabled:0\r\n", one, origin.OK, "standalone"},
+		{"alone, and does not say", "cluster_enabled:0\r\n", one, origin.OK, "standalone"},
+		{"alone by several addresses", "cluster_enabled:0\r\n", several, origin.Fail, "no Cluster"},
+		{"a Sentinel", "server_mode:sentinel\r\n", one, origin.Fail, "Sentinel"},
+	} {
+		found := judgeRedis(parseInfo("# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\n"+c.info), c.o)
+		if !has(found, "redis mode", c.level, c.text) || !has(found, "redis version", origin.OK, "Valkey 8.0.1") || !has(found, "redis role", origin.OK, "") {
+			t.Errorf("%s: %+v", c.name, found)
+		}
+	}
+}
+
+// What is wrong on the way to Redis is said so that one can act on it.
+func TestDoctorOfTheWayToRedis(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	r, overTLS, _ := tlsRedis(t, "TLSv1.3")
+	secured := sandboxtest.Redis(t)
+	admin := redis.NewClient(&redis.Options{Addr: secured.Addr()})
+	defer admin.Close()
+	if err := admin.ConfigSet(t.Context(), "requirepass", "secret").Err(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	sentinel, err := sandbox.StartSentinel(ctx, filepath.Join(sandboxtest.Dir(t), "s"), "main", r.Addr(), time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sentinel.Stop() })
+	for url, wanted := range map[string]string{
+		overTLS: "certificate",
+		strings.Replace(overTLS, "rediss", "redis", 1):   "TLS",
+		strings.Replace(r.URL(), "redis", "rediss", 1):   "TLS",
+		"redis://:wrong@" + secured.Addr():               "WRONGPASS",
+		secured.URL():                                    "NOAUTH",
+		"redis+sentinel://" + sentinel.Addr() + "/other": "other",
+		"redis+sentinel://127.0.0.1:1/main":              "127.0.0.1:1",
+	} {
+		by := doctor(t, exitFailed, "--database-url", address, "--redis-url", url)
+		expect(t, by, "redis", origin.Fail, wanted)
+		t.Log(url, by["redis"].Text)
+	}
+}
+
 func TestDoctorOfRedis(t *testing.T) {
 	t.Parallel()
 	address := database(t)

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/origin"
+	"listedge/sandbox"
+	"listedge/sandbox/redistest"
+	"listedge/sandbox/sandboxtest"
+)
+
+// documentedUser is the line of docs/SECURITY.md that makes the nodes' user.
+func documentedUser(t *testing.T) (line []any) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for one := range strings.Lines(string(text)) {
+		if strings.HasPrefix(one, "ACL SETUSER") {
+			for _, word := range strings.Fields(one) {
+				line = append(line, word)
+			}
+		}
+	}
+	if len(line) < 10 {
+		t.Fatal("docs/SECURITY.md names no user")
+	}
+	return line
+}
+
+// withUser starts a Redis with that user, and returns the URL of its nodes.
+func withUser(t *testing.T, line []any) (server *sandbox.Redis, admin *redis.Client, url string) {
+	t.Helper()
+	server = sandboxtest.Redis(t)
+	admin = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	t.Cleanup(func() { _ = admin.Close() })
+	if err := admin.Do(t.Context(), line...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	return server, admin, "redis://" + line[2].(string) + ":PASSWORD@" + server.Addr()
+}
+
+// refusals are what Redis refused for want of a right.
+func refusals(t *testing.T, admin *redis.Client) string {
+	t.Helper()
+	log, err := admin.Do(t.Context(), "ACL", "LOG").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if entries := log.([]any); len(entries) > 0 {
+		return redis.NewCmdResult(entries, nil).String()
+	}
+	return ""
+}
+
+// A fleet does all it does with the rights that the documentation names, and is
+// found whole.
+func TestARedisUserWithTheDocumentedRightsIsEnough(t *testing.T) {
+	t.Parallel()
+	_, admin, url := withUser(t, documentedUser(t))
+	p := startPair(t, nil, url)
+	p.awaitFollowed(t)
+	p.awaitShared(t, admin, true)
+	p.checkRest(t)
+	for _, n := range p.nodes {
+		if said := n.check(t, "redis"); said != "ok" {
+			t.Errorf("readyz: %s", said)
+		}
+	}
+	by := doctor(t, exitFine, "--database-url", p.database, "--redis-url", url)
+	for _, subject := range []string{"redis", "redis pages", "redis limits", "redis changes", "redis version", "redis mode"} {
+		expect(t, by, subject, origin.OK, "")
+	}
+	for _, n := range p.nodes {
+		if code := n.stopProcess(t); code != exitFine {
+			t.Errorf("exit %d", code)
+		}
+	}
+	if said := refusals(t, admin); said != "" {
+		t.Errorf("Redis refused: %s", said)
+	}
+	for _, key := range admin.Keys(t.Context(), "*doctor*").Val() {
+		t.Errorf("the doctor has left %q", key)
+	}
+}
+
+// Whichever of the rights is missing, the doctor names it.
+func TestDoctorNamesTheRightThatARedisUserLacks(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	line := documentedUser(t)
+	for i, right := range line {
+		name := right.(string)
+		if i < 5 || name[0] != '+' && name[0] != '~' {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			_, _, url := withUser(t, append(append([]any{}, line[:i]...), line[i+1:]...))
+			wanted := map[bool]int{true: exitFine, false: exitFailed}[name == "+info"] // which is only for advice
+			found := false
+			for _, f := range examine(t, wanted, "--database-url", address, "--redis-url", url) {
+				found = found || f.Level != origin.OK && strings.HasPrefix(f.Subject, "redis") &&
+					(strings.Contains(f.Text, name) || strings.Contains(f.Text, "'"+name[1:]+"'") || strings.Contains(f.Text, strings.ToUpper(name[1:])))
+			}
+			if !found {
+				t.Error("not named")
+			}
+		})
+	}
+}
+
+// A user who may do nothing but PING is no user for a node, whatever PING says.
+func TestReadyzTellsWhatRedisRefuses(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	_, admin, url := withUser(t, []any{"ACL", "SETUSER", "weak", "on", ">PASSWORD", "~*", "-@all", "+ping"})
+	by := doctor(t, exitFailed, "--database-url", address, "--redis-url", url)
+	for _, subject := range []string{"redis pages", "redis limits", "redis changes"} {
+		expect(t, by, subject, origin.Fail, "lacks")
+	}
+	n := startNode(t, address, "--redis-url", url)
+	tells := func(wanted ...string) func() bool {
+		return func() bool {
+			said := n.check(t, "redis")
+			for _, w := range wanted {
+				if !strings.Contains(said, w) {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	within(t, time.Minute, "all three are told", tells("pages: NOPERM", "limits: NOPERM", "changes: ", "NOPERM"))
+	if err := admin.Do(t.Context(), "ACL", "SETUSER", "weak", "+@all").Err(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, time.Minute, "all is well", func() bool { return n.check(t, "redis") == "ok" && n.mode() == "followed" })
+	if err := admin.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, time.Minute, "a full Redis is told", tells("limits: OOM", "changes: ", "OOM"))
+	by = doctor(t, exitFailed, "--database-url", address, "--redis-url", url)
+	for _, subject := range []string{"redis pages", "redis limits", "redis changes"} {
+		expect(t, by, subject, origin.Fail, "OOM")
+	}
+}
+
+// The same on a Cluster, with what the documentation adds for one.
+func TestARedisUserOfAClusterWithTheDocumentedRightsIsEnough(t *testing.T) {
+	t.Parallel()
+	servers, _ := redistest.Cluster(t)
+	line := append(documentedUser(t), "+cluster|slots", "+command", "+asking")
+	var admins []*redis.Client
+	var addresses []string
+	for _, server := range servers {
+		admin := redistest.Client(t, server)
+		if err := admin.Do(t.Context(), line...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		admins, addresses = append(admins, admin), append(addresses, server.Addr())
+	}
+	address := database(t)
+	_, key := workspaceWithKey(t, address)
+	url := "redis://" + line[2].(string) + ":PASSWORD@" + strings.Join(addresses, ",")
+	n := startNode(t, address, "--redis-url", url, "--freshness-bound", "30s")
+	within(t, time.Minute, "followed", func() bool { return n.mode() == "followed" })
+	for i := range 30 {
+		n.get(t, "/v1/items?limit="+strconv.Itoa(i+1), key)
+	}
+	within(t, time.Minute, "all is well", func() bool { return n.check(t, "redis") == "ok" })
+	by := doctor(t, exitFine, "--database-url", address, "--redis-url", url)
+	for _, subject := range []string{"redis", "redis pages", "redis limits", "redis changes", "redis mode"} {
+		expect(t, by, subject, origin.OK, "")
+	}
+	n.stop()
+	for _, admin := range admins {
+		if said := refusals(t, admin); said != "" {
+			t.Errorf("Redis refused: %s", said)
+		}
+	}
+}

@@ -1,0 +1,28 @@
+package stream
+
+// RedisCommands are what a node sends to Redis for the log of changes, or has
+// its scripts do, on keys of their own among those of the log: for whoever wants
+// to know whether it may. What follows a "multi" is one transaction.
+func RedisCommands(own string) [][]any {
+	log, probes, epoch := logKey+own, logKey+own+":probes", logKey+own+":epoch"
+	return [][]any{
+		{"xadd", log, "1-1", entryField, "x"},
+		{"expire", log, 1},
+		{"multi", "expire", log, 1},
+		{"xread", "count", 1, "streams", log, "0"},
+		{"xinfo", "stream", log},
+		{"xtrim", log, "minid", "1-1"},
+		{"set", epoch, "x", "px", 1000},
+		{"get", epoch},
+		{"eval", "return redis.call('GET', KEYS[1])", 1, epoch},
+		{"evalsha", setEpoch.Hash(), 1, epoch, "x", "x"},
+		{"time"},
+		{"hset", probes, "x", "y"},
+		{"pexpire", probes, 1000},
+		{"hgetall", probes},
+		{"hdel", probes, "x"},
+		{"del", log},
+		{"del", probes},
+		{"del", epoch},
+	}
+}
