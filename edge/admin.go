@@ -136,7 +136,7 @@ func Admin(names []string, health *Health, metrics, log http.Handler, explain ht
 	mux.Handle("GET /log", log)
 	mux.HandleFunc("GET /explain", explain)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/cmdline", http.NotFound) // it has the passwords that were given as flags
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)

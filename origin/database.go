@@ -91,12 +91,24 @@ func (db *Database) Close(ctx context.Context) error {
 	}
 }
 
+// CheckURL returns why a node could not use the URL of a database; nil if it
+// could. It does not connect.
+func CheckURL(url string) error {
+	_, err := parsePool(url)
+	return err
+}
+
+func parsePool(url string) (*pgxpool.Config, error) {
+	config, err := pgxpool.ParseConfig(url)
+	return config, hosts.Check(url, err)
+}
+
 // openPool prepares a pool; which says which of several servers that the URL
 // names is meant. Else a standby that stood in for the primary once would be
 // taken for it as long as the connection lasts, and its pages be judged by a
 // snapshot, which tells nothing there.
 func openPool(ctx context.Context, url string, which pgconn.ValidateConnectFunc, connections int, timeout time.Duration) (*pgxpool.Pool, error) {
-	config, err := pgxpool.ParseConfig(url)
+	config, err := parsePool(url)
 	if err != nil {
 		return nil, fmt.Errorf("database URL: %w", err)
 	}

@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
@@ -67,6 +69,7 @@ func New(ctx context.Context, version string, logger *slog.Logger) (*Tracer, err
 	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
 		return nil, fmt.Errorf("describe this node for tracing: %w", err)
 	}
+	otel.SetLogger(logr.New(complaints{logger})) // its own writes headers and URLs to standard error
 	exporter, err := otlptracehttp.New(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("trace exporter: %w", err)
@@ -166,6 +169,21 @@ func (ids) NewSpanID(context.Context, trace.TraceID) (s trace.SpanID) {
 		binary.LittleEndian.PutUint64(s[:], rand.Uint64())
 	}
 	return s
+}
+
+// complaints logs what the library says of itself, without the values that it
+// quotes: headers and URLs hold secrets.
+type complaints struct{ logger *slog.Logger }
+
+func (complaints) Init(logr.RuntimeInfo)            {}
+func (complaints) Enabled(int) bool                 { return false }
+func (complaints) Info(int, string, ...any)         {}
+func (c complaints) WithValues(...any) logr.LogSink { return c }
+func (c complaints) WithName(string) logr.LogSink   { return c }
+
+// Error is what logr calls for an error. What it is about is not told.
+func (c complaints) Error(_ error, message string, _ ...any) {
+	c.logger.Warn("a setting of tracing (OTEL_…) cannot be used", "what", message)
 }
 
 // telling is an exporter that logs once that its collector fails, and once that

@@ -28,7 +28,7 @@ func TestWrongUsageIsToldInOneLineWithStatusTwo(t *testing.T) {
 		"serve --database-url " + url + " --log-level loud":                                                          "--log-level",
 		"serve --database-url " + url + " --trusted-proxies ten":                                                     "--trusted-proxies",
 		"serve --database-url " + url + " --redis-url memcached://a --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0": "--redis-url",
-		"serve --database-url postgres://%zz --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0":                        "database URL",
+		"serve --database-url postgres://%zz --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0":                        "--database-url",
 		"serve --nothing":                                                               "--nothing",
 		"serve --listen= --database-url " + url:                                         "--listen",
 		"serve --admin-listen= --database-url " + url:                                   "--admin-listen",

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"math"
@@ -17,6 +18,7 @@ import (
 
 	"listedge/edge"
 	"listedge/limiter"
+	"listedge/origin"
 )
 
 // cli is the whole command line. Every flag is also an environment variable:
@@ -65,6 +67,30 @@ type databaseFlags struct {
 func (f *databaseFlags) Validate() error {
 	if f.DatabaseURL == "" {
 		return fmt.Errorf("--database-url must not be empty")
+	}
+	if err := origin.CheckURL(f.DatabaseURL); err != nil {
+		return fmt.Errorf("--database-url: %w", err)
+	}
+	return nil
+}
+
+// checkReplicas refuses URLs that are none.
+func checkReplicas(urls []string) error {
+	for _, url := range urls {
+		if err := origin.CheckURL(url); err != nil {
+			return fmt.Errorf("--replica-url: %w", err)
+		}
+	}
+	return nil
+}
+
+// checkRedis refuses a URL that is none.
+func checkRedis(url string) error {
+	if url == "" {
+		return nil
+	}
+	if _, err := parseRedisURL(url); err != nil {
+		return fmt.Errorf("--redis-url: %w", err)
 	}
 	return nil
 }
@@ -139,7 +165,7 @@ func (f *nodeFlags) Validate() error {
 	case f.QueryTimeout < time.Millisecond || f.QueryTimeout > time.Hour:
 		return fmt.Errorf("--query-timeout must be from 1ms to 1h")
 	}
-	return nil
+	return cmp.Or(checkReplicas(f.ReplicaURL), checkRedis(f.RedisURL))
 }
 
 // network is a CIDR, or one address.

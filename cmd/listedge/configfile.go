@@ -5,15 +5,15 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/url"
 	"os"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
 	"github.com/goccy/go-yaml"
+
+	"listedge/internal/redact"
 )
 
 // configFile is what --config names: YAML, or JSON, whose names are those of
@@ -126,37 +126,27 @@ func settingsInEffect(ctx *kong.Context) map[string]any {
 	all := map[string]any{}
 	for _, flag := range settings(ctx) {
 		if value := ctx.FlagValue(flag); !reflect.ValueOf(value).IsZero() || flag.Default != "" {
-			all[flag.Name] = printable(value)
+			all[flag.Name] = printable(flag.Name, value)
 		}
 	}
 	return all
 }
 
-func printable(value any) any {
+// printable is a setting's value as it is shown.
+func printable(name string, value any) any {
+	show := func(s string) string { return s }
+	if strings.HasSuffix(name, "url") {
+		show = redact.URL
+	}
 	switch v := value.(type) {
 	case []string:
-		hidden := make([]string, len(v))
+		shown := make([]string, len(v))
 		for i := range v {
-			hidden[i] = hideSecrets(v[i])
+			shown[i] = show(v[i])
 		}
-		return hidden
+		return shown
 	case bool, int, []network:
 		return v
 	}
-	return hideSecrets(fmt.Sprint(value))
-}
-
-var (
-	password    = regexp.MustCompile(`(password\s*=\s*)('[^']*'|\S+)`)
-	credentials = regexp.MustCompile(`(://[^:@]*:).*@`) // of what is hardly a URL
-)
-
-// hideSecrets hides the password in a URL or a keyword/value string.
-func hideSecrets(s string) string {
-	if u, err := url.Parse(s); err == nil && u.User != nil {
-		if _, secret := u.User.Password(); secret {
-			return strings.Replace(s, u.User.String()+"@", url.User(u.User.Username()).String()+":xxxxx@", 1)
-		}
-	}
-	return credentials.ReplaceAllString(password.ReplaceAllString(s, "${1}xxxxx"), "${1}xxxxx@")
+	return show(fmt.Sprint(value))
 }

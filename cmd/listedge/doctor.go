@@ -31,7 +31,7 @@ func (c *doctorCommand) Validate() error {
 	if c.Node != nil && len(c.Node) == 0 { // not the wish to look at none
 		return errors.New("--node must not be empty")
 	}
-	return cmp.Or(c.databaseFlags.Validate(), c.regionFlag.Validate())
+	return cmp.Or(c.databaseFlags.Validate(), c.regionFlag.Validate(), checkReplicas(c.ReplicaURL), checkRedis(c.RedisURL))
 }
 
 // Run looks at everything and says what it found.

@@ -37,7 +37,7 @@ func (u *adminURL) UnmarshalText(text []byte) error {
 	}
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Hostname() == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
-		return fmt.Errorf("%q is not the http:// or https:// URL of an admin listener", text)
+		return errors.New("not the http:// or https:// URL of an admin listener")
 	}
 	u.URL = *parsed
 	return nil

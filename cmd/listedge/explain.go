@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -33,6 +34,9 @@ func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 		return err
 	}
 	answer, err := http.DefaultClient.Do(request)
+	if failure := (*url.Error)(nil); errors.As(err, &failure) {
+		err = failure.Err // whom it was to is known
+	}
 	if err != nil {
 		return fmt.Errorf("ask the node: %w", err)
 	}

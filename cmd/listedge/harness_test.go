@@ -31,7 +31,7 @@ import (
 
 // beListedge makes the test binary the program itself: `dev --nodes` starts
 // its nodes as processes of os.Executable.
-const beListedge = "LISTEDGE_TEST_IS_THE_PROGRAM"
+const beListedge = "TEST_IS_LISTEDGE"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(beListedge) != "" {

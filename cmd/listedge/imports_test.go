@@ -14,7 +14,7 @@ import (
 // Who may import whom, as the README draws it. Test files are free.
 var (
 	mayImport = map[string][]string{
-		"cmd/listedge":         {"edge", "cache", "limiter", "origin", "origin/load", "origin/follower", "stream", "metrics", "tracing", "socket", "sandbox"},
+		"cmd/listedge":         {"edge", "cache", "limiter", "origin", "origin/load", "origin/follower", "stream", "metrics", "tracing", "socket", "sandbox", "internal/redact"},
 		"bench":                {"edge", "cache", "limiter", "origin", "origin/load", "metrics", "sandbox"},
 		"edge":                 {"cache", "limiter", "origin", "stream", "metrics", "tracing", "socket", "prefetch"},
 		"tracing":              nil,
@@ -23,10 +23,11 @@ var (
 		"stream":               nil,
 		"origin/follower":      {"stream", "origin/publication", "origin/hosts"},
 		"origin/publication":   nil,
-		"origin/hosts":         nil,
+		"origin/hosts":         {"internal/redact"},
 		"limiter":              {"prefetch"},
 		"origin":               {"origin/publication", "origin/hosts", "socket", "prefetch"},
 		"socket":               nil,
+		"internal/redact":      nil,
 		"prefetch":             nil,
 		"origin/load":          {"origin", "origin/hosts"},
 		"sandbox":              nil,

@@ -15,6 +15,8 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+
+	"listedge/internal/redact"
 )
 
 // Exit statuses.
@@ -64,19 +66,39 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 		return exitFine
 	}
 	line := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
-	fmt.Fprintf(errs, "listedge: %s\n", line)
+	fmt.Fprintf(errs, "listedge: %s\n", redact.Text(line, inputs(args)...))
 	if usage := (usageError{}); errors.As(err, &usage) {
 		return exitUsage
 	}
 	return exitFailed
 }
 
+// inputs are what the user gave, by flags, arguments and environment: an error
+// may quote any of it.
+func inputs(args []string) (all []string) {
+	for _, arg := range args {
+		if _, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(arg, "--") {
+			arg = value
+		}
+		all = append(all, arg)
+	}
+	for _, variable := range os.Environ() {
+		if name, value, _ := strings.Cut(variable, "="); strings.HasPrefix(name, envPrefix) {
+			all = append(all, value)
+		}
+	}
+	return all
+}
+
+// envPrefix begins the name of each environment variable that is a setting.
+const envPrefix = "LISTEDGE_"
+
 func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *int) {
 	code := -1
 	parser = kong.Must(c,
 		kong.Name("listedge"),
 		kong.Description("Edge proxy and caching read replica for list APIs."),
-		kong.DefaultEnvars("LISTEDGE"),
+		kong.DefaultEnvars(strings.TrimSuffix(envPrefix, "_")),
 		kong.Configuration(readConfig),
 		kong.Writers(out, errs),
 		kong.Exit(func(n int) {

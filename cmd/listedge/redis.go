@@ -94,7 +94,7 @@ func parseRedisURL(text string) (o redis.UniversalOptions, err error) {
 			o.Password, err = url.PathUnescape(password)
 		}
 		if err != nil {
-			return o, fmt.Errorf("credentials: %w", err)
+			return o, fmt.Errorf("the user or the password has a %% that is not written as %%25")
 		}
 	}
 	port := "6379"
@@ -109,7 +109,7 @@ func parseRedisURL(text string) (o redis.UniversalOptions, err error) {
 		}
 	case "redis":
 	default:
-		return o, fmt.Errorf("scheme %q is not redis, rediss or redis+sentinel", scheme)
+		return o, fmt.Errorf("the scheme is not redis, rediss or redis+sentinel")
 	}
 	for host := range strings.SplitSeq(authority, ",") {
 		name, number, err := net.SplitHostPort(host)

@@ -4,18 +4,42 @@
 package hosts
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"listedge/internal/redact"
 )
+
+var errUnclear = errors.New("neither postgres://user:password@host:port/database nor key=value pairs; a user or a password has @ : / ? % and blanks as %40 %3A %2F %3F %25 %20")
+
+// Check returns why a URL cannot be used; nil if it can. err is what the driver
+// says of it, which quotes the URL: only its reason is told. A URL that can be
+// read in two ways is refused, although the driver may read it: a piece of its
+// password would be the name of a host or a database, and be in every error.
+func Check(url string, err error) error {
+	if !redact.IsClear(url) {
+		return errUnclear
+	}
+	if err == nil {
+		return nil
+	}
+	reason := err.Error()
+	if i := strings.LastIndex(reason, "`: "); i >= 0 {
+		reason = reason[i+len("`: "):]
+	}
+	return fmt.Errorf("%s: %s", redact.URL(url), redact.Text(reason, url))
+}
 
 // Primary reads a URL for connections that write, or that follow what is
 // written: of several servers they meet the primary.
 func Primary(url string) (*pgx.ConnConfig, error) {
 	config, err := pgx.ParseConfig(url)
-	if err != nil {
+	if err = Check(url, err); err != nil {
 		return nil, fmt.Errorf("database URL: %w", err)
 	}
 	Choose(config, pgconn.ValidateConnectTargetSessionAttrsPrimary)

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"listedge/internal/redact"
+)
+
+// Nothing that the real program writes has a password in it: settings, errors,
+// logs, what the admin listener tells and what commands ask and find.
+func TestNoPasswordIsTold(t *testing.T) {
+	t.Parallel()
+	const secret = "s3cr!t"
+	for what, c := range map[string]struct {
+		args string // of which blanks separate words
+		env  string
+		code int
+		want string
+	}{
+		"an argument":             {args: "migrate up postgres://u:s3cr!t@h/d", code: exitUsage, want: "postgres://u:xxxxx@h/d"},
+		"no command":              {args: "postgres://u:s3cr!t@h/d", code: exitUsage, want: "postgres://u:xxxxx@h/d"},
+		"pairs as an argument":    {args: "migrate up password=s3cr!t", code: exitUsage, want: "unexpected argument"},
+		"a port":                  {args: "migrate up --database-url postgres://u:s3cr!t@127.0.0.1:x/d", code: exitUsage, want: "--database-url"},
+		"an escape":               {args: "doctor --database-url postgres://u:s3cr!t%zz@127.0.0.1:1/d", code: exitUsage, want: "--database-url"},
+		"an @":                    {args: "keys list --workspace 00000000-0000-0000-0000-000000000001 --database-url postgres://u:s3@s3cr!t@127.0.0.1:1/d", code: exitUsage, want: "%40"},
+		"a slash":                 {args: "seed --database-url postgres://u:12/s3cr!t@127.0.0.1:1/d", code: exitUsage, want: "%2F"},
+		"a query":                 {args: "workspaces list --database-url postgres://h/d?s3cr!t", code: exitUsage, want: "--database-url"},
+		"a query's value":         {args: "workspaces list --database-url postgres://h/d?PASSWORD=s3cr!t%zz", code: exitUsage, want: "--database-url"},
+		"a mode":                  {args: "workspaces list --database-url postgres://u:s3cr!t@h/d?sslmode=no", code: exitUsage, want: "sslmode is invalid"},
+		"a key's file":            {args: "workspaces list --database-url postgres://h/d?sslmode=require&sslcert=/none&sslkey=s3cr!t", code: exitUsage, want: "failed to configure TLS"},
+		"pairs":                   {args: "purge --all --database-url host=h\u00a0password='s3cr!t", code: exitUsage, want: "--database-url"},
+		"several hosts":           {args: "migrate status --database-url postgres://u:s3cr!t@a:1,b:x/d", code: exitUsage, want: "--database-url"},
+		"of another database":     {args: "serve --database-url mysql://u:s3cr!t@h/d", code: exitUsage, want: "--database-url"},
+		"a replica":               {args: "serve --database-url postgres://h/d --replica-url postgres://a/d,postgres://u:s3cr!t@h:x/d", code: exitUsage, want: "--replica-url"},
+		"doctor's replica":        {args: "doctor --database-url postgres://h/d --replica-url postgres://u:s3@cr!t@s3cr!t/d", code: exitUsage, want: "--replica-url"},
+		"redis":                   {args: "serve --database-url postgres://h/d --redis-url redis://u:s3cr!t@h:x", code: exitUsage, want: "--redis-url"},
+		"redis, its scheme":       {args: "serve --database-url postgres://h/d --redis-url s3cr!t://h", code: exitUsage, want: "--redis-url"},
+		"redis, an escape":        {args: "doctor --database-url postgres://h/d --redis-url rediss://u:%s3cr!t@h", code: exitUsage, want: "--redis-url"},
+		"redis, a slash":          {args: "doctor --database-url postgres://h/d --redis-url redis://u:12/s3cr!t@h/0", code: exitUsage, want: "--redis-url"},
+		"redis, a query":          {args: "serve --database-url postgres://h/d --redis-url redis://a:1,b:2?password=s3cr!t", code: exitUsage, want: "--redis-url"},
+		"a node":                  {args: "ready --admin http://u:s3cr!t@h:x", code: exitUsage, want: "--admin"},
+		"doctor's node":           {args: "doctor --database-url postgres://h/d --node http://u:s3cr!t@h:x", code: exitUsage, want: "--node"},
+		"a node by environment":   {args: "explain --request-id x", env: "LISTEDGE_ADMIN=http://u:s3cr!t@h:x", code: exitUsage, want: "--admin"},
+		"a node that is not":      {args: "explain --request-id x --admin http://u:s3cr!t@127.0.0.1:1", code: exitFailed, want: "connection refused"},
+		"a URL to ask":            {args: "bench --key k --duration 100ms --url http://u:s3cr!t@127.0.0.1:1", code: exitFailed, want: "connection refused"},
+		"a URL to ask, malformed": {args: "bench --key k --url http://u:s3cr!t@h:x", code: exitUsage, want: "--url"},
+		"a server that is not":    {args: "migrate up --database-url postgres://u:s3cr!t@127.0.0.1:1/d", code: exitFailed, want: "connection refused"},
+		"by environment":          {args: "workspaces list", env: "LISTEDGE_DATABASE_URL=postgres://u:s3@cr!t@s3cr!t/d", code: exitUsage, want: "--database-url"},
+		"a collector":             {args: "serve --database-url postgres://h/d --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0", env: "OTEL_EXPORTER_OTLP_ENDPOINT=http://u:s3cr!t@h:x", code: exitUsage, want: "OTEL_EXPORTER_OTLP_ENDPOINT"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			var out, errs output
+			args := strings.Fields(c.args)
+			for i := range args {
+				args[i] = strings.ReplaceAll(args[i], "\u00a0", " ")
+			}
+			p := process(t, args, c.env, &out, &errs)
+			err := p.Wait()
+			if said := errs.String(); p.ProcessState.ExitCode() != c.code || strings.Count(said, "\n") != 1 || !strings.Contains(said, c.want) {
+				t.Errorf("exit %d (%v): %q, want %q", p.ProcessState.ExitCode(), err, said, c.want)
+			}
+			if all := out.String() + errs.String(); strings.Contains(all, secret) || strings.Contains(all, "cr!t") {
+				t.Errorf("the password is told: %s", all)
+			}
+		})
+	}
+}
+
+// A node that reaches nobody complains of everything, and tells no password.
+func TestANodeTellsNoPassword(t *testing.T) {
+	t.Parallel()
+	const secret = "s3cr!t"
+	for what, c := range map[string]struct{ database, redis string }{
+		"URLs":      {"postgres://u:s3cr!t@127.0.0.1:1,127.0.0.1:2/d?sslpassword=s3cr!t", "redis://u:s3cr!t@127.0.0.1:1/0"},
+		"escaped":   {"postgresql://u:s3cr%21t@127.0.0.1:1/d?password=s3cr%21t", "redis://:s3cr%21t@127.0.0.1:1,127.0.0.1:2"},
+		"pairs":     {`host=127.0.0.1 port=1 user=u password='a b s3cr\!t' passfile=s3cr!t PASSWORD=s3cr!t`, "rediss://u:a@s3cr!t@127.0.0.1:1"},
+		"sentinels": {"host=127.0.0.1 port=1 password=s3cr!t", "redis+sentinel://u:s3cr!t@127.0.0.1:1,127.0.0.1:2/m"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			var out, errs output
+			p := process(t, []string{"serve", "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--drain=1ms", "--log-level=debug",
+				"--database-url", c.database, "--replica-url", "postgres://u:s3cr!t@127.0.0.1:1/d,postgres://u:s3cr%21t@127.0.0.1:2/d", "--redis-url", c.redis},
+				"OTEL_EXPORTER_OTLP_HEADERS=s3cr!t", &out, &errs)
+			within(t, 30*time.Second, "complaints", func() bool {
+				return strings.Contains(errs.String(), "not ready") && strings.Contains(errs.String(), "following changes was interrupted")
+			})
+			admin := "http://" + regexp.MustCompile(`admin=(\S+)`).FindStringSubmatch(errs.String())[1]
+			told := ""
+			for _, path := range []string{"/settings", "/readyz", "/log", "/metrics", "/", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2"} {
+				r, err := http.Get(admin + path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body, err := io.ReadAll(r.Body)
+				r.Body.Close()
+				if err != nil {
+					t.Fatal(err)
+				}
+				told += fmt.Sprintf("%s: %s\n", path, body)
+			}
+			doctor := start(t, "doctor", "--database-url", c.database, "--redis-url", c.redis, "--node", admin)
+			<-doctor.ended
+			if !strings.Contains(doctor.out.String(), "connection refused") {
+				t.Errorf("%s%s", doctor.out.String(), doctor.err.String())
+			}
+			if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Wait(); err != nil {
+				t.Error(err)
+			}
+			told += out.String() + errs.String() + doctor.out.String() + doctor.err.String()
+			for line := range strings.Lines(told) {
+				for _, secret := range []string{secret, "s3cr%21t", `s3cr\!t`} {
+					if strings.Contains(line, secret) {
+						t.Errorf("the password is told: %s", line)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Whatever the secret and the form it is given in, the settings do not have it.
+func FuzzSettings(f *testing.F) {
+	for _, secret := range []string{"secret", "s'cr@t/2", "%2fsecret", "~!s;cr=t", `\\s cret`, "x@y:z,secret", "seed?r=4t"} {
+		f.Add(secret)
+	}
+	f.Fuzz(func(t *testing.T, secret string) {
+		if len(secret) < 4 || strings.ContainsRune(secret, 0) {
+			return
+		}
+		escaped := url.QueryEscape(secret)
+		quoted := "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(secret) + "'"
+		for _, password := range []string{secret, escaped} {
+			for database, redis := range map[string]string{
+				"postgres://U:" + password + "@H,I:5/D?sslpassword=" + escaped:      "redis://U:" + password + "@H:6/1",
+				"postgresql://U@H/D?password=" + escaped + "&PASSWORD=" + escaped:   "rediss://" + password + "@H,I",
+				"host=H user=U password=" + quoted + " sslpassword=" + quoted:       "redis+sentinel://:" + password + "@H:1,I:2/M/0",
+				"host=H user=U PASSWORD=" + quoted + " dbname=D passfile=" + quoted: "redis+sentinel://H/M?sentinel_username=U&sentinel_password=" + escaped,
+			} {
+				var c cli
+				var out, errs strings.Builder
+				parser, _ := newParser(&c, &out, &errs)
+				parsed, err := parser.Parse([]string{"serve", "--database-url", database, "--redis-url", redis, "--replica-url", kong.JoinEscaped([]string{database}, ',')})
+				told := ""
+				if err == nil {
+					told = fmt.Sprint(settingsInEffect(parsed))
+				} else {
+					told = redact.Text(err.Error(), database, redis)
+				}
+				if strings.Contains(told, secret) || strings.Contains(told, escaped) {
+					t.Errorf("%q, %q: %s", database, redis, told)
+				}
+			}
+		}
+	})
+}
+
+// process starts the real program.
+func process(t *testing.T, args []string, env string, out, errs io.Writer) *exec.Cmd {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	p := exec.CommandContext(ctx, program, args...)
+	p.Env = append(os.Environ(), beListedge+"=1", env)
+	p.Stdout, p.Stderr = out, errs
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
