@@ -102,17 +102,17 @@ func (a *Admin) Workspaces(ctx context.Context) ([]WorkspaceRow, error) {
 
 // UpdateWorkspace changes the limit; what is nil stays as it was.
 func (a *Admin) UpdateWorkspace(ctx context.Context, id uuid.UUID, rate *float64, burst *int32) (WorkspaceRow, error) {
-	return one[WorkspaceRow](ctx, a.conn, "update the workspace", updateWorkspaceSQL, id, rate, burst)
+	return one[WorkspaceRow](ctx, a.conn, "update workspace "+id.String(), updateWorkspaceSQL, id, rate, burst)
 }
 
 // SuspendWorkspace makes all keys of the workspace answer 403.
 func (a *Admin) SuspendWorkspace(ctx context.Context, id uuid.UUID) (WorkspaceRow, error) {
-	return one[WorkspaceRow](ctx, a.conn, "suspend the workspace", suspendWorkspaceSQL, id)
+	return one[WorkspaceRow](ctx, a.conn, "suspend workspace "+id.String(), suspendWorkspaceSQL, id)
 }
 
 // ResumeWorkspace undoes SuspendWorkspace.
 func (a *Admin) ResumeWorkspace(ctx context.Context, id uuid.UUID) (WorkspaceRow, error) {
-	return one[WorkspaceRow](ctx, a.conn, "resume the workspace", resumeWorkspaceSQL, id)
+	return one[WorkspaceRow](ctx, a.conn, "resume workspace "+id.String(), resumeWorkspaceSQL, id)
 }
 
 // CreateKey makes a key and returns it with its text, which nobody sees again.
@@ -161,12 +161,12 @@ func (a *Admin) Keys(ctx context.Context, workspace uuid.UUID) ([]KeyRow, error)
 
 // UpdateKey changes the limit; what is nil stays as it was.
 func (a *Admin) UpdateKey(ctx context.Context, id uuid.UUID, rate *float64, burst *int32) (KeyRow, error) {
-	return one[KeyRow](ctx, a.conn, "update the key", updateKeySQL, id, rate, burst)
+	return one[KeyRow](ctx, a.conn, "update key "+id.String(), updateKeySQL, id, rate, burst)
 }
 
 // RevokeKey ends a key, within a second on every node.
 func (a *Admin) RevokeKey(ctx context.Context, id uuid.UUID) (KeyRow, error) {
-	return one[KeyRow](ctx, a.conn, "revoke the key", revokeKeySQL, id)
+	return one[KeyRow](ctx, a.conn, "revoke key "+id.String(), revokeKeySQL, id)
 }
 
 func one[T any](ctx context.Context, conn *pgx.Conn, doing, sql string, args ...any) (T, error) {

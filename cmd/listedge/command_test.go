@@ -108,6 +108,34 @@ func TestFailuresAreToldInOneLineWithStatusOne(t *testing.T) {
 	}
 }
 
+// An id that names nothing, or something of another kind, changes nothing.
+func TestIDsOfNothingAreNotFound(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	workspace, _ := workspaceWithKey(t, url)
+	file := filepath.Join(t.TempDir(), "items.csv")
+	if err := os.WriteFile(file, []byte("id,name\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var key []struct{ ID string }
+	if err := json.Unmarshal([]byte(command(t, "keys", "list", "--workspace", workspace, "--json", "--database-url", url)), &key); err != nil {
+		t.Fatal(err)
+	}
+	const none = "00000000-0000-0000-0000-000000000000"
+	for line, other := range map[string]string{
+		"workspaces suspend ID": key[0].ID, "workspaces resume ID": key[0].ID, "workspaces update ID --rate 1": key[0].ID,
+		"keys create --workspace ID": key[0].ID, "keys list --workspace ID": key[0].ID, "import items --workspace ID " + file: key[0].ID, "purge --workspace ID": key[0].ID,
+		"keys revoke ID": workspace, "keys update ID --rate 1": workspace,
+	} {
+		for _, id := range []string{none, other} {
+			p := start(t, strings.Fields(strings.ReplaceAll(line, " ID", " "+id)+" --database-url "+url)...)
+			if <-p.ended; p.code != exitFailed || strings.Count(p.err.String(), "\n") != 1 || !strings.Contains(p.err.String(), id+": not found") {
+				t.Errorf("%s of %s: exit %d: %s", line, id, p.code, p.err.String())
+			}
+		}
+	}
+}
+
 func TestCommandsPrintOneJSONValue(t *testing.T) {
 	t.Parallel()
 	url := database(t)

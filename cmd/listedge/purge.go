@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -11,20 +12,29 @@ import (
 
 type purgeCommand struct {
 	databaseFlags
-	Workspace uuid.UUID `help:"Only this workspace's pages." placeholder:"ID"`
+	Workspace *uuid.UUID `help:"This workspace's pages." placeholder:"ID"`
+	All       bool       `help:"The pages of all workspaces."`
+}
+
+// Validate wants it said what to purge: a variable that is not set must not
+// purge everything.
+func (c *purgeCommand) Validate() error {
+	if (c.Workspace != nil) == c.All {
+		return errors.New("give either --workspace or --all")
+	}
+	return c.databaseFlags.Validate()
 }
 
 // Run has pages read anew on all nodes. The word travels like any change: in
 // the WAL, to the follower, and from there to every node, in its turn.
 func (c *purgeCommand) Run(ctx context.Context, t *terminal) error {
 	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
-		var workspace *uuid.UUID
-		what := "all workspaces"
-		if c.Workspace != (uuid.UUID{}) {
-			workspace, what = &c.Workspace, "workspace "+c.Workspace.String()
-		}
-		if err := a.Purge(ctx, workspace); err != nil {
+		if err := a.Purge(ctx, c.Workspace); err != nil {
 			return err
+		}
+		what := "all workspaces"
+		if c.Workspace != nil {
+			what = "workspace " + c.Workspace.String()
 		}
 		fmt.Fprintln(t.out, "purged", what)
 		return nil

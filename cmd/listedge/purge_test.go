@@ -13,7 +13,7 @@ func TestPurge(t *testing.T) {
 	url := database(t)
 	workspace, key := workspaceWithKey(t, url)
 	_, other := workspaceWithKey(t, url)
-	p := start(t, "purge", "--database-url", url)
+	p := start(t, "purge", "--all", "--database-url", url)
 	if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), "nobody follows changes") {
 		t.Fatalf("with no node: exit %d: %s", p.code, p.err.String())
 	}
@@ -38,15 +38,28 @@ func TestPurge(t *testing.T) {
 		t.Error("another workspace's page was purged")
 	}
 	warm()
-	if said := command(t, "purge", "--database-url", url); said != "purged all workspaces\n" {
+	if said := command(t, "purge", "--all", "--database-url", url); said != "purged all workspaces\n" {
 		t.Error(said)
 	}
 	before = n.metric(t, "listedge_origin_fetches_total")
 	for _, key := range []string{key, other} {
 		within(t, 10*time.Second, "a miss", func() bool { return !hit(key) || n.metric(t, "listedge_origin_fetches_total") > before+1 })
 	}
-	p = start(t, "purge", "--workspace", uuid.NewString(), "--database-url", url)
-	if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), "not found") {
-		t.Errorf("a workspace that is not there: exit %d: %s", p.code, p.err.String())
+	warm()
+	before = n.metric(t, "listedge_origin_fetches_total")
+	for what, id := range map[string]string{"a workspace that is not there": uuid.NewString(), "the nil UUID": uuid.Nil.String()} {
+		p = start(t, "purge", "--workspace", id, "--database-url", url)
+		if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), "workspace "+id+": not found") {
+			t.Errorf("%s: exit %d: %s", what, p.code, p.err.String())
+		}
+	}
+	for what, args := range map[string][]string{"nothing": nil, "both": {"--all", "--workspace", workspace}} {
+		p = start(t, append([]string{"purge", "--database-url", url}, args...)...)
+		if <-p.ended; p.code != exitUsage || !strings.Contains(p.err.String(), "either --workspace or --all") {
+			t.Errorf("%s: exit %d: %s", what, p.code, p.err.String())
+		}
+	}
+	if !hit(key) || !hit(other) || n.metric(t, "listedge_origin_fetches_total") != before {
+		t.Error("a purge that was refused purged")
 	}
 }
