@@ -49,16 +49,13 @@ func readConfig(r io.Reader) (kong.Resolver, error) {
 // Validate refuses names that no command has: what is mistyped must not be
 // passed over.
 func (c configFile) Validate(app *kong.Application) error {
-	known := map[string]bool{}
-	_ = kong.Visit(app, func(node kong.Visitable, next kong.Next) error {
-		if flag, ok := node.(*kong.Flag); ok {
-			known[flag.Name] = true
-		}
-		return next(nil)
-	})
+	var known []string
+	for _, flag := range allFlags(app) {
+		known = append(known, flag.Name)
+	}
 	for _, name := range slices.Sorted(maps.Keys(c)) {
-		if !known[name] {
-			return fmt.Errorf("--config: there is no setting %q", name)
+		if !slices.Contains(known, name) {
+			return fmt.Errorf("--config: there is no setting %q%s", name, didYouMean(name, known))
 		}
 	}
 	return nil

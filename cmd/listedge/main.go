@@ -99,6 +99,7 @@ func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *int) {
 		kong.Name("listedge"),
 		kong.Description("Edge proxy and caching read replica for list APIs."),
 		kong.DefaultEnvars(strings.TrimSuffix(envPrefix, "_")),
+		kong.WithBeforeResolve(checkVariables),
 		kong.Configuration(readConfig),
 		kong.Writers(out, errs),
 		kong.Exit(func(n int) {
