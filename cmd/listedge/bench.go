@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,13 +49,14 @@ const longestAnswer = time.Minute
 type answers struct {
 	latencies *hdrhistogram.Histogram // microseconds
 	statuses  map[string]int          // and what was said of the cache
+	refusals  map[string]int          // by status: all but 2xx and 304
 	bytes     int64
 	failures  int
 	failure   error // one of them
 }
 
 func newAnswers() *answers {
-	return &answers{latencies: hdrhistogram.New(1, longestAnswer.Microseconds(), 3), statuses: map[string]int{}}
+	return &answers{latencies: hdrhistogram.New(1, longestAnswer.Microseconds(), 3), statuses: map[string]int{}, refusals: map[string]int{}}
 }
 
 // Run asks for the URL over and over, and draws how long it took.
@@ -83,7 +85,31 @@ func (c *benchCommand) Run(ctx context.Context, t *terminal) error {
 	if all.failures > 0 {
 		return fmt.Errorf("%d requests had no answer: %w", all.failures, all.failure)
 	}
-	return nil
+	return all.refused()
+}
+
+// refused is an error where most answers are none to what was asked: then it was
+// refusals that were measured.
+func (l *answers) refused() error {
+	var refused, most int
+	var status, do string
+	for _, s := range slices.Sorted(maps.Keys(l.refusals)) {
+		refused += l.refusals[s]
+		if l.refusals[s] > most {
+			status, most = s, l.refusals[s]
+		}
+		switch s[:3] {
+		case "401", "403":
+			do = ": give a key that may read this"
+		case "429": // a wrong key has these too
+			do = cmp.Or(do, ": give a key with a higher limit (listedge keys update ID --rate R)")
+		}
+	}
+	total := int(l.latencies.TotalCount())
+	if 2*refused <= total {
+		return nil
+	}
+	return fmt.Errorf("this measured refusals: %d of %d answers, most of them %s%s", refused, total, status, do)
 }
 
 func (l *answers) run(ctx context.Context, client *http.Client, url, key string) {
@@ -111,6 +137,9 @@ func (l *answers) run(ctx context.Context, client *http.Client, url, key string)
 		_ = l.latencies.RecordValue(max(1, time.Since(began).Microseconds()))
 		l.bytes += n
 		status := answer.Status
+		if answer.StatusCode/100 != 2 && answer.StatusCode != http.StatusNotModified {
+			l.refusals[status]++
+		}
 		if from, ok := strings.CutPrefix(answer.Header.Get("Cache-Status"), "listedge; "); ok {
 			status += "  " + from
 		}
@@ -122,6 +151,9 @@ func (l *answers) add(o *answers) {
 	l.latencies.Merge(o.latencies)
 	for status, n := range o.statuses {
 		l.statuses[status] += n
+	}
+	for status, n := range o.refusals {
+		l.refusals[status] += n
 	}
 	l.bytes, l.failures = l.bytes+o.bytes, l.failures+o.failures
 	if o.failure != nil {

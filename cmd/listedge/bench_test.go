@@ -17,8 +17,10 @@ func TestBench(t *testing.T) {
 		}
 	}
 	limited := newKeyFor(t, url, workspace, "--rate", "1", "--burst", "1")
-	if said := command(t, "bench", "--url", n.url+"/v1/items", "--key", limited, "--duration", "300ms", "--connections", "1"); !strings.Contains(said, "429 Too Many Requests") {
-		t.Error(said)
+	p := start(t, "bench", "--url", n.url+"/v1/items", "--key", limited, "--duration", "300ms", "--connections", "1")
+	if <-p.ended; p.code != exitFailed || !strings.Contains(p.out.String(), "429 Too Many Requests") ||
+		!strings.Contains(p.err.String(), "this measured refusals") || !strings.Contains(p.err.String(), "429 Too Many Requests: give a key with a higher limit") {
+		t.Errorf("exit %d: %s%s", p.code, p.out.String(), p.err.String())
 	}
 	for _, c := range []struct {
 		args []string
@@ -26,6 +28,8 @@ func TestBench(t *testing.T) {
 		want string
 	}{
 		{[]string{"--key", key, "--url", "http://127.0.0.1:1/"}, exitFailed, "no answer"},
+		{[]string{"--key", "lk_none", "--url", n.url + "/v1/items"}, exitFailed, ": give a key that may read this"},
+		{[]string{"--key", key, "--url", n.url + "/v1/orders"}, exitFailed, "404 Not Found"},
 		{[]string{"--key", key, "--url", "ftp://a"}, exitUsage, "--url"},
 		{[]string{"--key", key, "--duration", "0s"}, exitUsage, "--duration"},
 		{[]string{"--url", n.url}, exitUsage, "--key"},

@@ -2,11 +2,14 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"listedge/origin"
 )
 
 func TestWrongUsageIsToldInOneLineWithStatusTwo(t *testing.T) {
@@ -15,9 +18,10 @@ func TestWrongUsageIsToldInOneLineWithStatusTwo(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.csv")
 	const id = "00000000-0000-0000-0000-000000000001"
 	for line, want := range map[string]string{
-		"":      "expected one of",
-		"brew":  "brew",
-		"serve": "--database-url",
+		"keys":      "expected one of",
+		"help brew": "brew",
+		"brew":      "brew",
+		"serve":     "--database-url",
 		"serve --database-url " + url + " --cache-ttl never":                                                         "--cache-ttl",
 		"serve --database-url " + url + " --cache-memory lots":                                                       "256MiB",
 		"serve --database-url " + url + " --cache-memory 1kB":                                                        "--cache-memory",
@@ -211,9 +215,54 @@ func TestEveryFlagIsAnEnvironmentVariable(t *testing.T) {
 }
 
 func TestHelpAndVersion(t *testing.T) {
-	for _, args := range [][]string{{"--help"}, {"serve", "--help"}, {"keys", "create", "--help"}, {"--version"}} {
-		if printed := command(t, args...); !strings.Contains(printed, "listedge") {
-			t.Errorf("%v: %q", args, printed)
+	t.Parallel()
+	for line, want := range map[string]string{
+		"": "workspaces create", "help": "workspaces create", "--help": "workspaces create",
+		"serve --help": "--cache-memory", "help serve": "--cache-memory", "keys --help": "keys revoke", "help keys": "keys revoke", "help keys create": "--expires-in", "help help": "help keys create",
+		"--version": "revision", "version": "revision",
+	} {
+		if printed := command(t, strings.Fields(line)...); !strings.Contains(printed, "listedge") || !strings.Contains(printed, want) {
+			t.Errorf("%s: %q", line, printed)
+		}
+	}
+	help := command(t, "import", "--help")
+	for _, c := range []origin.Collection{origin.Items, origin.Contacts} {
+		for _, column := range c.Columns() {
+			if !strings.Contains(help, column.Field) {
+				t.Errorf("import's help does not name %s:\n%s", column.Field, help)
+			}
+		}
+	}
+}
+
+// Each command's help has an example, which the program takes.
+func TestExamples(t *testing.T) {
+	t.Setenv("LISTEDGE_DATABASE_URL", "postgres://h/d")
+	file := filepath.Join(t.TempDir(), "listedge.yaml")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var c cli
+	parser, _ := newParser(&c, io.Discard, io.Discard)
+	for _, node := range parser.Model.Leaves(true) {
+		path := strings.TrimPrefix(node.Path(), "listedge ")
+		help := command(t, append(strings.Fields(path), "--help")...)
+		found := 0
+		for line := range strings.Lines(help) {
+			example, ok := strings.CutPrefix(strings.TrimSpace(line), "listedge "+path)
+			if !ok || strings.HasPrefix(strings.TrimSpace(line), "Usage:") {
+				continue
+			}
+			found++
+			words := strings.Fields(path + strings.NewReplacer("'", "", "listedge.yaml", file).Replace(example))
+			var c cli
+			parser, _ := newParser(&c, io.Discard, io.Discard)
+			if _, err := parser.Parse(words); err != nil {
+				t.Errorf("%s: %v", line, err)
+			}
+		}
+		if found == 0 {
+			t.Errorf("%s: no example:\n%s", path, help)
 		}
 	}
 }

@@ -38,10 +38,12 @@ type cli struct {
 	Import     importCommand     `cmd:"" help:"Load items or contacts from a CSV or JSON Lines file."`
 	Seed       seedCommand       `cmd:"" help:"Load deterministic sample data of any size."`
 	Completion completionCommand `cmd:"" help:"Print a script that has a shell complete commands, flags and their values."`
+	Help       helpCommand       `cmd:"" help:"Print what a command does, its flags and an example."`
+	Version    versionCommand    `cmd:"" help:"Print version and revision."`
 	Complete   completeCommand   `cmd:"" hidden:"" help:"Print what may stand for the last of some words."`
 
-	Config  configFlag       `help:"Settings of a command, as YAML with the names of its flags; flags and environment count more." placeholder:"FILE"`
-	Version kong.VersionFlag `help:"Print version and revision." env:"-"`
+	Config      configFlag       `help:"Settings of a command, as YAML with the names of its flags; flags and environment count more." placeholder:"FILE"`
+	VersionFlag kong.VersionFlag `name:"version" help:"Print version and revision." env:"-"`
 }
 
 // listenFlags say where a node listens.

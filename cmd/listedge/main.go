@@ -50,6 +50,9 @@ func (e usageError) Unwrap() error { return e.error }
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 	quietRedis()
 	var c cli
+	if len(args) == 0 {
+		args = []string{"help"}
+	}
 	parser, exited := newParser(&c, out, errs)
 	parsed, err := parser.Parse(args)
 	if *exited >= 0 { // --help and --version have printed and are done
@@ -116,5 +119,6 @@ func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *int) {
 			return kong.DefaultHelpValueFormatter(v)
 		}),
 	)
+	addExamples(parser.Model)
 	return parser, &code
 }

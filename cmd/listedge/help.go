@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"listedge/origin"
+)
+
+type helpCommand struct {
+	Command []string `arg:"" optional:"" help:"Which one's; all of them if not given."`
+}
+
+// Run prints what --help does.
+func (c *helpCommand) Run(k *kong.Kong) error {
+	about, err := kong.Trace(k, c.Command)
+	if err == nil {
+		err = about.Error
+	}
+	if err != nil {
+		return usageError{err}
+	}
+	return about.PrintUsage(false)
+}
+
+type versionCommand struct{}
+
+// Run prints what --version does.
+func (versionCommand) Run(_ context.Context, t *terminal) error {
+	_, err := fmt.Fprintln(t.out, versionLine())
+	return err
+}
+
+// examples are command lines of which each command's help shows its own. They
+// take --database-url from the environment.
+var examples = []string{
+	"dev",
+	"dev --nodes 3",
+	"serve --database-url postgres://listedge:secret@db:5432/shop --redis-url redis://:secret@cache:6379",
+	"serve --config listedge.yaml --print-config",
+	"migrate up",
+	"migrate status --json",
+	"doctor --redis-url redis://:secret@cache:6379 --node http://10.0.0.7:9090",
+	"workspaces create --name Shop --rate 100",
+	"workspaces list --json",
+	"workspaces update 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11 --rate 200 --burst 400",
+	"workspaces suspend 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11",
+	"workspaces resume 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11",
+	"keys create --workspace 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11 --name Sync --scopes items:read --expires-in 720h",
+	"keys list --workspace 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11",
+	"keys update 9c1d7f60-02d4-4a35-8f3f-0c8a3f7a5b22 --rate 20",
+	"keys revoke 9c1d7f60-02d4-4a35-8f3f-0c8a3f7a5b22",
+	"purge --workspace 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11",
+	"purge --all",
+	"bench --key lk_… --url 'http://127.0.0.1:8080/v1/items?limit=20' --duration 10s",
+	"ready --admin http://127.0.0.1:9090",
+	"explain --request-id 01JA2B3C4D --admin http://10.0.0.7:9090",
+	"import items --workspace 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11 items.csv",
+	"seed --workspaces 10 --items 5000 --contacts 1000",
+	"completion bash",
+	"help keys create",
+	"version",
+}
+
+// addExamples adds examples to the help of commands, and what else cannot be said of
+// one flag.
+func addExamples(app *kong.Application) {
+	for _, node := range app.Leaves(false) {
+		path := strings.TrimPrefix(node.Path(), app.Name+" ")
+		node.Detail = "Example:\n"
+		for _, line := range examples {
+			if line == path || strings.HasPrefix(line, path+" ") {
+				node.Detail += "\n    " + app.Name + " " + line
+			}
+		}
+		if path == "import" {
+			node.Detail = importHelp() + "\n\n" + node.Detail
+		}
+	}
+}
+
+// importHelp names the columns of a file.
+func importHelp() string {
+	var all []string
+	for _, c := range []origin.Collection{origin.Items, origin.Contacts} {
+		var names []string
+		for _, column := range c.Columns() {
+			names = append(names, column.Field)
+		}
+		all = append(all, fmt.Sprintf("Columns of %s: %s.", c, strings.Join(names, ", ")))
+	}
+	return strings.Join(all, "\n\n") + "\n\nThe first line of a CSV file names its columns, in any order; id and name are required. Of rows that are there already, columns that are not given stay as they are. Rows are matched by id."
+}
