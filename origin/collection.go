@@ -19,6 +19,10 @@ const (
 	Instant             // JSON string, UTC, three decimals
 )
 
+// MaxNumber is the largest Number: most clients read JSON numbers as doubles,
+// which hold no larger integers exactly (migration 7).
+const MaxNumber = "9007199254740991"
+
 // Column is one field of a row.
 type Column struct {
 	Field    string // its name in the API and in import files

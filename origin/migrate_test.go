@@ -205,6 +205,8 @@ func TestConstraintsRefuseWhatTheAPICannotShow(t *testing.T) {
 		"UPDATE items SET type = 'goods'":                                                                  "23514",
 		"UPDATE items SET type = ''":                                                                       "23514",
 		"UPDATE items SET usage_30 = -0.1":                                                                 "23514",
+		"UPDATE items SET usage_30 = 1e400":                                                                "23514",
+		"UPDATE items SET usage_30 = 9007199254740991.1":                                                   "23514",
 		"UPDATE workspaces SET name = ''":                                                                  "23514",
 		"UPDATE workspaces SET burst = 0":                                                                  "23514",
 		fmt.Sprintf(key, "''", "'{}'"):                                                                     "23514",
@@ -245,6 +247,7 @@ func TestConstraintsRefuseWhatTheAPICannotShow(t *testing.T) {
 		}
 	}
 	for _, fine := range []string{
+		"UPDATE items SET usage_30 = 9007199254740991",
 		"UPDATE items SET name = ' ', created_at = '9999-12-31 23:59:59.999Z', usage_30 = 0.5, reorder_point = NULL, cost_price = -1",
 		"UPDATE contacts SET name = E'\\x01', created_at = '0001-01-01Z'", "UPDATE workspaces SET rate_per_second = 0, burst = 1",
 	} {

@@ -49,13 +49,22 @@ var (
 		{"a.csv", "id,name,costPrice\n" + id1 + ",a,\n", `2:40: costPrice: must not be empty`},
 		{"a.csv", "id,name,reorderPoint\n" + id1 + ",a,\n" + id2 + ",\"b\n\nc\",1e3\n", `5:4: reorderPoint: not a decimal number: "1e3"`},
 		{"a.csv", "id,name,usage30\r\n" + id1 + ",a,-0.5\r\n", `2:40: usage30: must not be negative: "-0.5"`},
+		{"a.csv", "id,name,usage30\n" + id1 + ",a,1" + strings.Repeat("0", 400) + "\n", `2:40: usage30: more than 9007199254740991, which not every client could read: "1` + strings.Repeat("0", 59) + `"…`},
+		{"a.csv", "id,name,usage30\n" + id1 + ",a,9007199254740991.0\n" + id2 + ",a,9007199254740991.1\n", `3:40: usage30: more than 9007199254740991, which not every client could read: "9007199254740991.1"`},
 		{"a.csv", "id,name,type\n" + id1 + ",a,goods\n", `2:40: type: neither GOODS nor SERVICE: "goods"`},
 		{"a.csv", "id,name,active\n" + id1 + ",a,yes\n", `2:40: active: neither true nor false: "yes"`},
 		{"a.csv", "id,name,createdAt\n" + id1 + ",a,2026-02-30T00:00:00Z\n", `2:40: createdAt: not an instant (RFC 3339): "2026-02-30T00:00:00Z"`},
 		{"a.csv", "id,name,createdAt\n" + id1 + ",a,2026-02-03T00:00:00.0001Z\n", `2:40: createdAt: finer than a millisecond: "2026-02-03T00:00:00.0001Z"`},
 		{"a.csv", "id,name,preferredContactId\n" + id1 + ",a," + longName + "\n", `2:40: preferredContactId: not a UUID: "` + longName[:60] + `"…`},
 		{"a.csv", "id,name\n" + id1 + ",a\n" + id2 + ",b\n" + strings.ToUpper(id1) + ",c\n", `4:1: id: a second row of this id: "` + id1 + `"`},
+		// Sizes.
+		{"a.csv", "id,name\n" + id1 + ",a\n" + strings.Repeat(",", maxRecord-1) + "\n", `3:1001: ` + tooMany},
+		{"a.csv", "id,name\n" + id1 + ",a\n" + strings.Repeat(",", 20<<20) + "\n", `3:1: ` + tooLong},
+		{"a.csv", strings.Repeat(",", 20<<20) + "\n", `1:1: ` + tooLong},
+		{"a.csv", "id,name\n" + id1 + ",\"a\n" + strings.Repeat(strings.Repeat(",", 1023)+"\n", 20<<10) + "\n", `2:38: ` + tooLong},
+		{"a.jsonl", `{"id":"` + id1 + `","name":"a"}` + "\n" + strings.Repeat("[", 20<<20) + "\n", `2:1: ` + tooLong},
 		// JSON Lines.
+		{"a.jsonl", `{"id":"` + id1 + `","name":"a","usage30":9007199254740992}`, `1:67: usage30: more than 9007199254740991, which not every client could read: "9007199254740992"`},
 		{"a.jsonl", "[]", `1:1: wanted a JSON object on each line, found an array`},
 		{"a.json", "[\n{}\n]", `1:1: unexpected end of JSON input`},
 		{"a.jsonl", "\n {\"id\":\"" + id1 + "\"}", `2:2: name: the key is missing`},
@@ -91,7 +100,7 @@ func badFilesChangeNothing(t *testing.T, db database) {
 		rows, err := Import(t.Context(), db.URL, origin.Items, db.Workspace, file, nil)
 		var place *RowError
 		if want := file + ":" + bad.want; err == nil || err.Error() != want || !errors.As(err, &place) || place.File != file || rows != 0 {
-			t.Errorf("%q\ngot  %v\nwant %s", bad.content, err, want)
+			t.Errorf("%.200q\ngot  %.300v\nwant %.300s", bad.content, err, want)
 		}
 	}
 	if after := query(t, db.URL, versions); !reflect.DeepEqual(before, after) {

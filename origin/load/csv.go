@@ -105,6 +105,9 @@ func (r *records) record() error {
 			return err
 		}
 		c.end = len(r.buf)
+		if len(r.cells) == maxCells {
+			return r.lines.errorAt(c.line, c.column, "", tooMany)
+		}
 		r.cells = append(r.cells, c)
 		if r.at == len(r.line) {
 			return nil

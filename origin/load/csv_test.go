@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -77,6 +78,22 @@ func TestRecordsAreBounded(t *testing.T) {
 	l := newLines("f", bufio.NewReader(&repeated{line: "x"}))
 	if _, err := l.next(); err == nil || err.Error() != "f:1:1: "+tooLong {
 		t.Error(err)
+	}
+}
+
+// What a row of nothing but commas takes is a small part of what it did: 100
+// bytes for each of them.
+func TestCommasTakeNoMemory(t *testing.T) {
+	line := strings.Repeat(",", maxRecord-1) + "\n"
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	r := records{lines: newLines("f", bufio.NewReader(strings.NewReader(line)))}
+	if err := r.record(); err == nil || err.Error() != "f:1:1001: "+tooMany {
+		t.Error(err)
+	}
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 8*maxRecord {
+		t.Errorf("%d bytes for %d", took, maxRecord)
 	}
 }
 

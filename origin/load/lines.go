@@ -57,9 +57,12 @@ func shorten(text []byte) string {
 	return string(text[:end])
 }
 
-// maxRecord bounds a row, in bytes: a file that is no text at all, or whose
-// quote is never closed, must not be read into memory whole.
-const maxRecord = 64 << 20
+// A file that is no text at all, or whose quote is never closed, must not be
+// read into memory whole.
+const (
+	maxRecord = 4 << 20 // bytes of a row: twice what the widest that can be shown takes
+	maxCells  = 1000    // of a CSV row: each takes ten times the comma that makes it
+)
 
 // lines reads a file line by line, text that Postgres takes and nothing else.
 type lines struct {
@@ -114,7 +117,10 @@ func (l *lines) next() ([]byte, error) {
 	return line, nil
 }
 
-const tooLong = "a row longer than 64 MiB"
+const (
+	tooLong = "a row longer than 4 MiB"
+	tooMany = "a row of more than 1,000 cells"
+)
 
 // validPrefix is how many bytes come before the first that is not UTF-8.
 func validPrefix(b []byte) (n int) {

@@ -36,8 +36,12 @@ func appendValue(dst []byte, c *origin.Column, text []byte) ([]byte, string) {
 	case origin.Decimal:
 		reason = checkDecimal(text)
 	case origin.Number:
-		if reason = checkDecimal(text); reason == "" && text[0] == '-' && bytes.ContainsAny(text, "123456789") {
+		switch reason = checkDecimal(text); {
+		case reason != "":
+		case text[0] == '-' && bytes.ContainsAny(text, "123456789"):
 			reason = "must not be negative: " + quote(text)
+		case exceeds(text, origin.MaxNumber):
+			reason = "more than " + origin.MaxNumber + ", which not every client could read: " + quote(text)
 		}
 	case origin.Bool:
 		switch string(text) {
@@ -78,6 +82,20 @@ func checkDecimal(text []byte) string {
 		return fmt.Sprintf("more than %d digits after the point", maxFraction)
 	}
 	return ""
+}
+
+// exceeds says whether a decimal number is above a whole one, which is positive.
+func exceeds(text []byte, most string) bool {
+	whole, fraction, _ := bytes.Cut(text, []byte{'.'})
+	switch {
+	case text[0] == '-' || len(whole) < len(most):
+		return false
+	case len(whole) > len(most):
+		return true
+	case string(whole) == most:
+		return bytes.ContainsAny(fraction, "123456789")
+	}
+	return string(whole) > most
 }
 
 // allDigits also wants at least one.
