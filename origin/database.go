@@ -163,6 +163,14 @@ func (db *Database) Ready(ctx context.Context) error {
 		return fmt.Errorf("connections for pages: %w", err)
 	}
 	if want := wantedVersion(); have < want {
+		var server int
+		var encoding string
+		if err := db.keys.QueryRow(ctx, serverFactsSQL).Scan(&server, &encoding); err != nil {
+			return fmt.Errorf("ask for the server's version: %w", classify(err))
+		}
+		if err := checkServer(server, encoding); err != nil { // migrating would not help
+			return err
+		}
 		return fmt.Errorf("schema is at version %d, this program needs %d: run `listedge migrate up`", have, want)
 	}
 	return nil

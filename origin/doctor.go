@@ -162,7 +162,8 @@ func judge(f facts, published publication.State, o DoctorOptions) (findings []Fi
 		}
 	}
 	const ttl = "; pages live --cache-ttl"
-	say("version", f.Version < 140000, Fail, f.VersionText, f.VersionText+" is too old", "use Postgres 14 or later")
+	old, newer := tooOld(f.Version)
+	say("version", old != "", Fail, f.VersionText, old, newer)
 	say("primary", f.Standby, Warn, "this is the primary", "this is a standby: changes cannot be followed here"+ttl, "name the primary in --database-url")
 	say("wal_level", f.WALLevel != "logical", Warn, "logical", f.WALLevel+": changes cannot be followed"+ttl, "set wal_level = logical and restart Postgres")
 	say("max_replication_slots", !f.Slot && f.SlotsUsed+2 > f.Slots, Warn, fmt.Sprintf("%d of %d used", f.SlotsUsed, f.Slots),
@@ -191,7 +192,8 @@ func judge(f facts, published publication.State, o DoctorOptions) (findings []Fi
 	} else {
 		say("collations", !f.ICU, Fail, "ICU", "this Postgres was built without ICU: names cannot be ordered", "use a build with ICU, as all packaged ones are")
 	}
-	say("encoding", f.Encoding != "UTF8", Fail, f.Encoding, f.Encoding+" cannot hold every name", "make a database with ENCODING 'UTF8'")
+	other, utf8 := notUTF8(f.Encoding)
+	say("encoding", other != "", Fail, f.Encoding, other, utf8)
 	nodes := (f.Connections - f.Used) / max(o.Connections, 1)
 	say("max_connections", nodes < 2, Warn, fmt.Sprintf("%d, of which %d are used: room for %d more nodes", f.Connections, f.Used, nodes),
 		fmt.Sprintf("%d, of which %d are used, and a node uses up to %d", f.Connections, f.Used, o.Connections), "raise it, or lower --database-connections")

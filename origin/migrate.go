@@ -45,7 +45,7 @@ func MigrateUp(ctx context.Context, url string) (applied []Migration, err error)
 // nodes may call it at once: an advisory lock lets one work and the others find
 // nothing left to do.
 func MigrateSchema(ctx context.Context, url string) (applied []Migration, err error) {
-	err = withGoose(url, func(p *goose.Provider) error {
+	err = withGoose(ctx, url, func(p *goose.Provider) error {
 		results, err := p.Up(ctx)
 		for _, r := range results {
 			applied = append(applied, Migration{Version: r.Source.Version, Name: path.Base(r.Source.Path), AppliedAt: time.Now()})
@@ -60,7 +60,7 @@ func MigrateSchema(ctx context.Context, url string) (applied []Migration, err er
 
 // MigrateStatus lists all migrations, applied or pending.
 func MigrateStatus(ctx context.Context, url string) (all []Migration, err error) {
-	err = withGoose(url, func(p *goose.Provider) error {
+	err = withGoose(ctx, url, func(p *goose.Provider) error {
 		statuses, err := p.Status(ctx)
 		for _, s := range statuses {
 			all = append(all, Migration{Version: s.Source.Version, Name: path.Base(s.Source.Path), AppliedAt: s.AppliedAt})
@@ -73,7 +73,7 @@ func MigrateStatus(ctx context.Context, url string) (all []Migration, err error)
 	return all, nil
 }
 
-func withGoose(url string, use func(*goose.Provider) error) error {
+func withGoose(ctx context.Context, url string, use func(*goose.Provider) error) error {
 	config, err := hosts.Primary(url)
 	if err != nil {
 		return err
@@ -81,6 +81,14 @@ func withGoose(url string, use func(*goose.Provider) error) error {
 	config.ConnectTimeout = connectTimeout
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
+	var server int
+	var encoding string
+	if err := db.QueryRowContext(ctx, serverFactsSQL).Scan(&server, &encoding); err != nil {
+		return err
+	}
+	if err := checkServer(server, encoding); err != nil { // before anything is done
+		return err
+	}
 	files, err := fs.Sub(migrationFiles, "migrations")
 	if err != nil {
 		return err

@@ -138,7 +138,7 @@ func TestMigratingGoesBackDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := withGoose(url, func(p *goose.Provider) error { _, err := p.DownTo(t.Context(), 0); return err }); err != nil {
+	if err := withGoose(t.Context(), url, func(p *goose.Provider) error { _, err := p.DownTo(t.Context(), 0); return err }); err != nil {
 		t.Fatal(err)
 	}
 	if left := strings.TrimSpace(schemaOf(t, url)); strings.Contains(left, "items") || strings.Contains(left, "contacts") {
@@ -154,7 +154,7 @@ func TestMigratingGoesBackDown(t *testing.T) {
 func TestAMigrationKeepsNobodyFromWritingAndMayBeInterrupted(t *testing.T) {
 	t.Parallel()
 	url := emptyDatabase(t)
-	if err := withGoose(url, func(p *goose.Provider) error { _, err := p.UpTo(t.Context(), 3); return err }); err != nil {
+	if err := withGoose(t.Context(), url, func(p *goose.Provider) error { _, err := p.UpTo(t.Context(), 3); return err }); err != nil {
 		t.Fatal(err)
 	}
 	slow, conn := connect(t, url), connect(t, url)

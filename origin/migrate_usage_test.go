@@ -12,7 +12,7 @@ import (
 func TestUsageIsBoundOnALiveTable(t *testing.T) {
 	t.Parallel()
 	url := emptyDatabase(t)
-	if err := withGoose(url, func(p *goose.Provider) error { _, err := p.UpTo(t.Context(), 6); return err }); err != nil {
+	if err := withGoose(t.Context(), url, func(p *goose.Provider) error { _, err := p.UpTo(t.Context(), 6); return err }); err != nil {
 		t.Fatal(err)
 	}
 	slow, conn := connect(t, url), connect(t, url)
@@ -42,7 +42,7 @@ func TestUsageIsBoundOnALiveTable(t *testing.T) {
 func TestUsageAboveTheBoundIsNotChanged(t *testing.T) {
 	t.Parallel()
 	url := emptyDatabase(t)
-	if err := withGoose(url, func(p *goose.Provider) error { _, err := p.UpTo(t.Context(), 6); return err }); err != nil {
+	if err := withGoose(t.Context(), url, func(p *goose.Provider) error { _, err := p.UpTo(t.Context(), 6); return err }); err != nil {
 		t.Fatal(err)
 	}
 	conn := connect(t, url)

@@ -8,6 +8,9 @@ import _ "embed"
 // schemaVersionSQL reads the table that goose keeps.
 const schemaVersionSQL = `SELECT max(version_id) FROM goose_db_version WHERE is_applied`
 
+// serverFactsSQL is what checkServer is told.
+const serverFactsSQL = `SELECT current_setting('server_version_num')::int, pg_encoding_to_char(encoding) FROM pg_database WHERE datname = current_database()`
+
 // publicationSQL makes the publication, or adds to it what it lacks. Column
 // lists came with Postgres 15; without them whole rows are sent.
 //
