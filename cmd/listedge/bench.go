@@ -28,6 +28,8 @@ type benchCommand struct {
 func (c *benchCommand) Validate() error {
 	u, err := url.Parse(c.URL)
 	switch {
+	case c.Key == "":
+		return errors.New("--key must not be empty")
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 		return fmt.Errorf("--url must be an http:// or https:// URL")
 	case c.Duration < 100*time.Millisecond || c.Duration > time.Hour:

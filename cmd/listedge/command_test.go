@@ -318,3 +318,33 @@ func TestByteSizes(t *testing.T) {
 		}
 	}
 }
+
+// A command whose output is lost has failed: of a key, for one, there is no other.
+func TestOutputThatIsLostIsAFailure(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	workspace, _ := workspaceWithKey(t, url)
+	for _, line := range []string{"help", "--help", "version", "--version", "completion bash", "serve --print-config --database-url " + url,
+		"workspaces list --database-url " + url, "workspaces list --json --database-url " + url, "keys create --database-url " + url + " --workspace " + workspace} {
+		gone, full, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		gone.Close()
+		defer full.Close()
+		var errs strings.Builder
+		if code := run(t.Context(), strings.Fields(line), strings.NewReader(""), full, &errs); code != exitFailed || strings.Count(errs.String(), "\n") != 1 || !strings.Contains(errs.String(), "write the output") {
+			t.Errorf("%s: exit %d: %s", line, code, errs.String())
+		}
+	}
+}
+
+func TestAnErrorOfSeveralLinesIsOneSentence(t *testing.T) {
+	for text, want := range map[string]string{
+		"one": "one", "connect:\n\ta: refused\n\ta: refused\n": "connect: a: refused", "connect:\n\ta: refused\n\tb: refused": "connect: a: refused; b: refused", "": "",
+	} {
+		if got := oneSentence(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}

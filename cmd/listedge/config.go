@@ -68,7 +68,7 @@ type databaseFlags struct {
 // Validate refuses an empty URL, which would mean whatever libpq's defaults are.
 func (f *databaseFlags) Validate() error {
 	if f.DatabaseURL == "" {
-		return fmt.Errorf("--database-url must not be empty")
+		return fmt.Errorf("--database-url must be given, or LISTEDGE_DATABASE_URL")
 	}
 	if err := origin.CheckURL(f.DatabaseURL); err != nil {
 		return fmt.Errorf("--database-url: %w", err)

@@ -31,6 +31,9 @@ func (c *doctorCommand) Validate() error {
 	if c.Node != nil && len(c.Node) == 0 { // not the wish to look at none
 		return errors.New("--node must not be empty")
 	}
+	if c.DatabaseConnections < 1 {
+		return errors.New("--database-connections must be at least 1")
+	}
 	return cmp.Or(c.databaseFlags.Validate(), c.regionFlag.Validate(), checkReplicas(c.ReplicaURL), checkRedis(c.RedisURL))
 }
 
@@ -86,7 +89,7 @@ func (c *doctorCommand) look(ctx context.Context) ([]origin.Finding, error) {
 	}
 	findings = append(findings, judgeFleet(nodes, surroundings{region: c.Region, redis: inRedis, database: database})...)
 	for i := range findings { // what a server says may take several
-		findings[i].Text = oneLine(findings[i].Text)
+		findings[i].Text = oneSentence(findings[i].Text)
 	}
 	return findings, nil
 }

@@ -20,6 +20,14 @@ type explainCommand struct {
 	Admin     adminURL `help:"Admin listener of the node that answered it." default:"http://127.0.0.1:9090" placeholder:"URL"`
 }
 
+// Validate refuses an id that no request has.
+func (c *explainCommand) Validate() error {
+	if c.RequestID == "" {
+		return errors.New("--request-id must not be empty")
+	}
+	return nil
+}
+
 // explainTimeout bounds the whole question.
 const explainTimeout = 10 * time.Second
 

@@ -5,12 +5,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -53,27 +55,43 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	if len(args) == 0 {
 		args = []string{"help"}
 	}
-	parser, exited := newParser(&c, out, errs)
+	printed := &checkedWriter{to: out}
+	parser, exited := newParser(&c, printed, errs)
 	parsed, err := parser.Parse(args)
-	if *exited >= 0 { // --help and --version have printed and are done
-		return *exited
-	}
-	if err != nil {
-		err = usageError{err}
-	} else {
+	switch {
+	case *exited >= 0: // --help and --version have printed and are done
+		err = nil
+	case err != nil:
+		err = usageError{plainly(err)}
+	default:
 		parsed.BindTo(ctx, (*context.Context)(nil))
-		parsed.Bind(&terminal{in: in, out: out, err: errs})
+		parsed.Bind(&terminal{in: in, out: printed, err: errs})
 		err = parsed.Run()
 	}
+	err = cmp.Or(printed.err, err)
 	if err == nil {
 		return exitFine
 	}
-	line := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
-	fmt.Fprintf(errs, "listedge: %s\n", redact.Text(line, inputs(args)...))
+	fmt.Fprintf(errs, "listedge: %s\n", redact.Text(oneSentence(err.Error()), inputs(args)...))
 	if usage := (usageError{}); errors.As(err, &usage) {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// noValue matches what the parser says of a flag whose value is missing.
+var noValue = regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "([^"]*)" \(.*\)`)
+
+// plainly says so in plain words.
+func plainly(err error) error {
+	switch found := noValue.FindStringSubmatch(err.Error()); {
+	case found == nil:
+		return err
+	case found[2] == "EOL":
+		return fmt.Errorf("%s needs a value", found[1])
+	default:
+		return fmt.Errorf("%s needs a value, and is followed by %s", found[1], found[2])
+	}
 }
 
 // inputs are what the user gave, by flags, arguments and environment: an error

@@ -3,7 +3,9 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 )
@@ -33,6 +35,33 @@ func instant(at *time.Time) string {
 		return "-"
 	}
 	return at.UTC().Format(time.RFC3339)
+}
+
+// oneSentence is an error of several lines as one: of a server that was tried
+// twice, the same is told once.
+func oneSentence(s string) string {
+	var told []string
+	for line := range strings.Lines(s) {
+		if line = oneLine(line); line != "" && !slices.Contains(told, line) {
+			told = append(told, line)
+		}
+	}
+	return strings.ReplaceAll(strings.Join(told, "; "), ":; ", ": ")
+}
+
+// checkedWriter remembers that something could not be written: a command whose
+// output is lost has failed.
+type checkedWriter struct {
+	to  io.Writer
+	err error
+}
+
+func (w *checkedWriter) Write(b []byte) (int, error) {
+	n, err := w.to.Write(b)
+	if err != nil && w.err == nil {
+		w.err = fmt.Errorf("write the output: %w", err)
+	}
+	return n, err
 }
 
 // oneLine is the text as it is printed where a line is for one thing.
