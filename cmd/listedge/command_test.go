@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -335,6 +336,38 @@ func TestOutputThatIsLostIsAFailure(t *testing.T) {
 		var errs strings.Builder
 		if code := run(t.Context(), strings.Fields(line), strings.NewReader(""), full, &errs); code != exitFailed || strings.Count(errs.String(), "\n") != 1 || !strings.Contains(errs.String(), "write the output") {
 			t.Errorf("%s: exit %d: %s", line, code, errs.String())
+		}
+	}
+}
+
+func TestAnInterruptIsToldAsOne(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	workspace, _ := workspaceWithKey(t, url)
+	silent, end, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	defer end.Close()
+	if _, err := end.WriteString("id,name\n"); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join("/dev/fd", strconv.Itoa(int(silent.Fd())))
+	for line, begun := range map[string]string{
+		"import items --workspace " + workspace + " " + file + " --database-url " + url: "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge')",
+		"seed --items 1000000 --database-url " + url:                                    "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'COPY%')",
+	} {
+		conn := connect(t, url)
+		p := start(t, strings.Fields(line)...)
+		within(t, 30*time.Second, "under way: "+line, func() (is bool) {
+			if err := conn.QueryRow(t.Context(), begun).Scan(&is); err != nil {
+				t.Fatal(err)
+			}
+			return is
+		})
+		if p.stop() != exitFailed || p.err.String() != "listedge: interrupted\n" {
+			t.Errorf("%s: exit %d: %s", line, p.code, p.err.String())
 		}
 	}
 }

@@ -48,6 +48,8 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
+var errInterrupted = errors.New("interrupted")
+
 // run is the program: tests start it as main does.
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 	quietRedis()
@@ -67,6 +69,9 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 		parsed.BindTo(ctx, (*context.Context)(nil))
 		parsed.Bind(&terminal{in: in, out: printed, err: errs})
 		err = parsed.Run()
+	}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = errInterrupted
 	}
 	err = cmp.Or(printed.err, err)
 	if err == nil {
