@@ -77,7 +77,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	if err == nil {
 		return exitFine
 	}
-	fmt.Fprintf(errs, "listedge: %s\n", redact.Text(oneSentence(err.Error()), inputs(args)...))
+	fmt.Fprintf(errs, "listedge: %s\n", oneSentence(redact.Text(err.Error(), inputs(args)...)))
 	if usage := (usageError{}); errors.As(err, &usage) {
 		return exitUsage
 	}

@@ -33,6 +33,7 @@ func TestNoPasswordIsTold(t *testing.T) {
 		"an argument":             {args: "migrate up postgres://u:s3cr!t@h/d", code: exitUsage, want: "postgres://u:xxxxx@h/d"},
 		"no command":              {args: "postgres://u:s3cr!t@h/d", code: exitUsage, want: "postgres://u:xxxxx@h/d"},
 		"pairs as an argument":    {args: "migrate up password=s3cr!t", code: exitUsage, want: "unexpected argument"},
+		"blanks in an argument":   {args: "migrate up host=h_password='s3cr!t__x'", code: exitUsage, want: "host=h password=xxxxx"},
 		"a port":                  {args: "migrate up --database-url postgres://u:s3cr!t@127.0.0.1:x/d", code: exitUsage, want: "--database-url"},
 		"an escape":               {args: "doctor --database-url postgres://u:s3cr!t%zz@127.0.0.1:1/d", code: exitUsage, want: "--database-url"},
 		"an @":                    {args: "keys list --workspace 00000000-0000-0000-0000-000000000001 --database-url postgres://u:s3@s3cr!t@127.0.0.1:1/d", code: exitUsage, want: "%40"},
@@ -66,7 +67,7 @@ func TestNoPasswordIsTold(t *testing.T) {
 			var out, errs output
 			args := strings.Fields(c.args)
 			for i := range args {
-				args[i] = strings.ReplaceAll(args[i], "host=h_", "host=h ")
+				args[i] = strings.NewReplacer("host=h_", "host=h ", "__", "  ").Replace(args[i])
 			}
 			p := process(t, args, c.env, &out, &errs)
 			err := p.Wait()

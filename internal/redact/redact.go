@@ -183,14 +183,19 @@ var escaped = regexp.MustCompile(`(?s)\\(.)`)
 
 // parsePairs reads Postgres's key=value pairs.
 func parsePairs(s string) (p parts, ok bool) {
+	const blanks = " \t\n\f\r"
+	if strings.Contains(s, "\v") { // a blank too, but not for all
+		p.hide(s)
+		return p, false
+	}
 	var shown []string
-	for rest := strings.TrimSpace(s); rest != ""; {
+	for rest := strings.Trim(s, blanks); rest != ""; {
 		found := pair.FindStringSubmatch(rest)
 		if found == nil {
 			p.hide(s)
 			return p, false
 		}
-		rest = strings.TrimSpace(rest[len(found[0]):])
+		rest = strings.TrimLeft(rest[len(found[0]):], blanks)
 		key, written := found[1], found[2]+found[3]
 		value := escaped.ReplaceAllString(written, "$1")
 		switch {

@@ -38,6 +38,7 @@ func TestURL(t *testing.T) {
 		"password='sec''ret' host=h":                                  redact.Mask,
 		"password='secret host=h":                                     redact.Mask,
 		"password=sec ret host=h":                                     redact.Mask,
+		"host=h\vpassword=secret":                                     redact.Mask,
 		"service=secret":                                              redact.Mask,
 		"secret":                                                      redact.Mask,
 		"other://u:secret@h":                                          redact.Mask,
@@ -131,7 +132,7 @@ func FuzzNoSecretComesOut(f *testing.F) {
 // read as the same user, hosts and database.
 func FuzzURLIsReadAsTheDriverReadsIt(f *testing.F) {
 	for _, s := range []string{"postgres://u:secret@h:1,i:2/d?password=other1&sslmode=require", "host=h user=u password='it\\'s' dbname=d", "postgres://u%40v:secret@[::1]/a%2fb?host=/x&dbname=y",
-		"password='a'host=h", "user=u\\ v host='' password=abcd", "postgres:///?user=u", "host=h port=1 PASSWORD=abcd"} {
+		"password='a'host=h", "user=u\\ v host='' password=abcd", "postgres:///?user=u", "host=h port=1 PASSWORD=abcd", "host=h\vpassword=abcd", "\u00a0host=h\u0085password=abcd"} {
 		f.Add(s)
 	}
 	for _, name := range []string{"PGPASSWORD", "PGSERVICE", "PGHOST", "PGUSER", "PGDATABASE", "PGPORT"} {
