@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes sure that what the project runs on is on this machine, and installs what is not:
 #
-#   deploy/install.sh [postgres] [redis] [cc] [prometheus] [haproxy] [curl] [systemd] [chromium]        without arguments: all of them
+#   deploy/install.sh [postgres] [redis] [cc] [prometheus] [haproxy] [curl] [systemd] [chromium] [node]        without arguments: all of them
 #
 # postgres:   the server programs, 14 or later, with the extensions pg_trgm and btree_gin (`listedge dev`, tests)
 # redis:      redis-server or valkey-server (more than one node, tests)
@@ -11,6 +11,7 @@
 # curl:       tests of the runbook's commands
 # systemd:    systemd-analyze, on Linux (tests of the unit)
 # chromium:   Chromium or Chrome (tests of the status page and of /docs)
+# node:       Node.js and npm (tests of clients that are generated from /openapi.json)
 #
 # Only by name, for measuring (`make bench`): wrk, which makes the load, and nginx (with Lua) and varnish, against
 # which it measures.
@@ -75,6 +76,7 @@ have_chromium() {
 		[ -x "$root/Applications/Chromium.app/Contents/MacOS/Chromium" ] ||
 		[ -x "$root/Applications/Google Chrome.app/Contents/MacOS/Google Chrome" ]
 }
+have_node() { program node && program npm; }
 have_systemd() { program systemd-analyze || [ "$(uname -s)" = Darwin ]; }
 
 # The compiler that cgo would call. On macOS the race detector does without one.
@@ -95,6 +97,7 @@ needs() {
 	cc) echo 'gcc with the C library headers' ;;
 	prometheus) echo 'prometheus with promtool' ;;
 	chromium) echo 'Chromium or Chrome' ;;
+	node) echo 'Node.js with npm' ;;
 	nginx) echo 'nginx with its Lua module' ;;
 	*) echo "$1" ;;
 	esac
@@ -130,6 +133,7 @@ with_apt() {
 			if grep -q '^ID=ubuntu' "$root/etc/os-release" 2>/dev/null; then what=chromium-browser; fi
 			packages="$packages $what"
 			;;
+		node) packages="$packages nodejs npm" ;;
 		nginx) packages="$packages nginx-light libnginx-mod-http-lua" ;;
 		*) packages="$packages $what" ;;
 		esac
@@ -184,6 +188,10 @@ with_dnf() {
 			say 'dnf install prometheus and promtool, from whatever package has them'
 			try dnf install -y -q /usr/bin/prometheus /usr/bin/promtool || return 1
 			;;
+		node)
+			say 'dnf install node and npm, from whatever package has them'
+			try dnf install -y -q /usr/bin/node /usr/bin/npm || return 1
+			;;
 		*) # what else is measured against is described for Debian alone
 			say "dnf install $what"
 			try dnf install -y -q "$what" || return 1
@@ -203,12 +211,12 @@ with_brew() {
 	done
 }
 
-[ $# -gt 0 ] || set -- postgres redis cc prometheus haproxy curl systemd chromium
+[ $# -gt 0 ] || set -- postgres redis cc prometheus haproxy curl systemd chromium node
 missing=
 wanted=
 for what in "$@"; do
-	case $what in postgres | redis | cc | prometheus | haproxy | curl | systemd | chromium | wrk | nginx | varnish) ;; *)
-		printf 'install: %s is none of postgres, redis, cc, prometheus, haproxy, curl, systemd, chromium, wrk, nginx, varnish\n' "$what" >&2
+	case $what in postgres | redis | cc | prometheus | haproxy | curl | systemd | chromium | node | wrk | nginx | varnish) ;; *)
+		printf 'install: %s is none of postgres, redis, cc, prometheus, haproxy, curl, systemd, chromium, node, wrk, nginx, varnish\n' "$what" >&2
 		exit 2
 		;;
 	esac

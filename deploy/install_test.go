@@ -110,6 +110,8 @@ func (m *machine) debian() {
 	m.file(m.shelf+"/curl/usr/local/bin/curl", "")
 	m.file(m.shelf+"/systemd/usr/local/bin/systemd-analyze", "")
 	m.file(m.shelf+"/chromium/usr/local/bin/chromium", "")
+	m.file(m.shelf+"/nodejs/usr/local/bin/node", "")
+	m.file(m.shelf+"/npm/usr/local/bin/npm", "")
 	if err := os.Symlink(m.root+"/usr/bin/gcc", m.bin+"/gcc"); err != nil { // dangles until gcc is installed
 		m.t.Fatal(err)
 	}
@@ -218,11 +220,11 @@ func TestDebianInstallsAllInOneGoAndStartsNothing(t *testing.T) {
 	m := newMachine(t, "Linux")
 	m.debian()
 	want := []string{
-		"apt-get install -y --no-install-recommends DPkg::Lock::Timeout=300 postgresql redis-server gcc libc6-dev prometheus haproxy curl systemd chromium",
+		"apt-get install -y --no-install-recommends DPkg::Lock::Timeout=300 postgresql redis-server gcc libc6-dev prometheus haproxy curl systemd chromium nodejs npm",
 		guardedService, guardedCluster, "systemctl disable redis-server", "systemctl disable prometheus", "systemctl disable haproxy",
 	}
 	said := m.mustInstall(nil, want...)
-	if said != "install: apt-get install postgresql redis-server gcc libc6-dev prometheus haproxy curl systemd chromium\n" {
+	if said != "install: apt-get install postgresql redis-server gcc libc6-dev prometheus haproxy curl systemd chromium nodejs npm\n" {
 		t.Errorf("said %q, want a line about what was done", said)
 	}
 	m.bare()
@@ -335,13 +337,14 @@ func TestFedora(t *testing.T) {
 	m.file(m.shelf+"/chromium/usr/local/bin/chromium-browser", "")
 	m.file(m.bin+"/curl", "")
 	m.file(m.bin+"/systemd-analyze", "")
-	for _, name := range []string{"prometheus", "promtool"} { // dnf finds a package by a file that it has
+	for _, name := range []string{"prometheus", "promtool", "node", "npm"} { // dnf finds a package by a file that it has
 		m.file(m.shelf+"/usr/bin/"+name+"/usr/local/bin/"+name, "")
 	}
 	m.command("dnf", `for arg in "$@"; do [ "$arg" != redis ] || exit 1; done
 `+deliver)
 	want := []string{"dnf install -y postgresql-server postgresql-contrib", "dnf install -y redis", "dnf install -y valkey",
-		"dnf install -y /usr/bin/prometheus /usr/bin/promtool", "dnf install -y haproxy", "dnf install -y chromium"}
+		"dnf install -y /usr/bin/prometheus /usr/bin/promtool", "dnf install -y haproxy", "dnf install -y chromium",
+		"dnf install -y /usr/bin/node /usr/bin/npm"}
 	m.mustInstall(nil, want...)
 	if said := m.mustInstall(nil, want...); said != "" {
 		t.Errorf("the second run said %q, want nothing", said)
@@ -352,7 +355,7 @@ func TestMacOS(t *testing.T) {
 	m := newMachine(t, "Darwin")
 	m.uid = "501"
 	m.postgres(m.shelf+"/postgresql@17", "/opt/homebrew/opt/postgresql@17/bin", "/opt/homebrew/opt/postgresql@17/share/postgresql", "17.2 (Homebrew)", "pg_trgm", "btree_gin")
-	for name, programs := range map[string][]string{"redis": {"redis-server"}, "prometheus": {"prometheus", "promtool"}, "haproxy": {"haproxy"}} {
+	for name, programs := range map[string][]string{"redis": {"redis-server"}, "prometheus": {"prometheus", "promtool"}, "haproxy": {"haproxy"}, "node": {"node", "npm"}} {
 		for _, program := range programs {
 			m.file(m.shelf+"/"+name+"/opt/homebrew/bin/"+program, "")
 		}
@@ -360,7 +363,7 @@ func TestMacOS(t *testing.T) {
 	m.file(m.shelf+"/google-chrome/Applications/Google Chrome.app/Contents/MacOS/Google Chrome", "")
 	m.file(m.bin+"/curl", "")
 	m.command("brew", deliver)
-	m.mustInstall(nil, "brew install postgresql@17", "brew install redis", "brew install prometheus", "brew install haproxy", "brew install google-chrome")
+	m.mustInstall(nil, "brew install postgresql@17", "brew install redis", "brew install prometheus", "brew install haproxy", "brew install google-chrome", "brew install node")
 }
 
 func TestMacOSFindsHomebrewWhichIsNotOnPath(t *testing.T) {
@@ -377,7 +380,7 @@ func TestMacOSFindsHomebrewWhichIsNotOnPath(t *testing.T) {
 }
 
 func TestWithoutAPackageManagerItSaysWhatIsNeeded(t *testing.T) {
-	all := []string{"PostgreSQL 14", "pg_trgm", "btree_gin", "redis-server or valkey-server", "prometheus with promtool", "haproxy", "curl", "Chromium or Chrome"}
+	all := []string{"PostgreSQL 14", "pg_trgm", "btree_gin", "redis-server or valkey-server", "prometheus with promtool", "haproxy", "curl", "Chromium or Chrome", "Node.js with npm"}
 	newMachine(t, "Linux").mustRefuse(nil, 1, append(all, "gcc", "systemd"))
 	newMachine(t, "FreeBSD").mustRefuse(nil, 1, append(all, "gcc", "systemd"))
 	newMachine(t, "Darwin").mustRefuse(nil, 1, append(all, "Homebrew"))

@@ -35,6 +35,7 @@ var (
 		"sandbox/redistest":    {"sandbox", "sandbox/sandboxtest"},
 		"sandbox/sandboxtest":  {"sandbox"},
 		"deploy":               nil,
+		"deploy/clients":       nil,
 	}
 	// onlyIn names the packages that may know of an outside technology.
 	onlyIn = map[string][]string{

@@ -1,0 +1,190 @@
+package deploy_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// walked is what a generated client reports: see clients/.
+type walked struct {
+	Items, Contacts                []string
+	Usage                          float64
+	Unchanged                      int
+	Invalid, Unauthorized, Limited struct {
+		Status        int
+		Code, Message string
+		Details       map[string]string
+		RetryAfter    int
+	}
+}
+
+// Clients that generators make of a node's /openapi.json walk its lists to
+// their ends and read its errors.
+func TestGeneratedClients(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, 1)
+	const usage = 1<<24 + 1 // a float of 32 bits cannot hold it
+	psql(t, f, "UPDATE items SET usage_30 = 16777217 WHERE id = (SELECT min(id::text)::uuid FROM items WHERE active)")
+	items := psql(t, f, "SELECT id FROM items WHERE active ORDER BY created_at DESC, id DESC")
+	contacts := psql(t, f, "SELECT id FROM contacts WHERE active ORDER BY created_at DESC, id DESC")
+	workspace := psql(t, f, "SELECT id FROM workspaces")[0]
+
+	_, document, err := get("http://"+f.nodes[0].public+"/openapi.json", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "openapi.json"), document, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, build := range map[string]func(t *testing.T, dir string) *exec.Cmd{
+		"oapi-codegen": buildGoClient,
+		"openapi-typescript": func(t *testing.T, dir string) *exec.Cmd {
+			return buildTypeScript(t, dir, "openapi-fetch", "openapi-typescript", "openapi.json", "-o", "openapi.d.ts")
+		},
+		"orval": func(t *testing.T, dir string) *exec.Cmd {
+			return buildTypeScript(t, dir, "orval", "orval", "--input", "./openapi.json", "--output", "./generated.ts", "--client", "fetch")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			own := filepath.Join(dir, name)
+			if err := os.CopyFS(own, os.DirFS("clients")); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink("../openapi.json", filepath.Join(own, "openapi.json")); err != nil {
+				t.Fatal(err)
+			}
+			client := build(t, own)
+			client.Env = append(os.Environ(), "NODE=http://"+f.nodes[0].public, "KEY="+f.key,
+				"LIMITED_KEY="+listedge(t, f.env, "keys", "create", "--workspace", workspace, "--rate", "0.001", "--burst", "1"))
+			var got walked
+			if said := run(t, client); json.Unmarshal(said, &got) != nil {
+				t.Fatalf("it reports %s", said)
+			}
+			if !slices.Equal(got.Items, items) {
+				t.Errorf("%d items came, of %d, or in another order", len(got.Items), len(items))
+			}
+			if !slices.Equal(got.Contacts, contacts) {
+				t.Errorf("%d contacts came, of %d, or in another order", len(got.Contacts), len(contacts))
+			}
+			if got.Usage != usage {
+				t.Errorf("usage30 came as %f", got.Usage)
+			}
+			if got.Unchanged != 304 {
+				t.Errorf("a page's own validator is answered with %d", got.Unchanged)
+			}
+			if e := got.Invalid; e.Status != 400 || e.Code != "VALIDATION_ERROR" || e.Message == "" || e.Details["limit"] == "" {
+				t.Errorf("a limit of 101: %+v", e)
+			}
+			if e := got.Unauthorized; e.Status != 401 || e.Code != "UNAUTHORIZED" || e.Message == "" {
+				t.Errorf("no key: %+v", e)
+			}
+			if e := got.Limited; e.Status != 429 || e.Code != "RATE_LIMITED" || e.Message == "" || e.RetryAfter < 1 {
+				t.Errorf("an empty bucket: %+v", e)
+			}
+		})
+	}
+}
+
+// psql returns the lines that a statement answers.
+func psql(t *testing.T, f *fleet, statement string) []string {
+	t.Helper()
+	return strings.Fields(string(run(t, exec.Command(filepath.Join(f.postgres.Bin(), "psql"), f.postgres.URL("postgres"), "-qAtc", statement))))
+}
+
+// run returns what a command writes to its standard output.
+func run(t *testing.T, cmd *exec.Cmd) []byte {
+	t.Helper()
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	said, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s%s", strings.Join(cmd.Args, " "), err, said, errs.String())
+	}
+	return said
+}
+
+// buildGoClient compiles clients/oapicodegen.go with what is generated, as if
+// that lay beside it: the versions of both are this module's.
+func buildGoClient(t *testing.T, dir string) *exec.Cmd {
+	generated := filepath.Join(dir, "generated.go")
+	run(t, exec.Command("go", "tool", "oapi-codegen", "-generate", "types,client", "-package", "main", "-o", generated, filepath.Join(dir, "openapi.json")))
+	beside, err := filepath.Abs("clients/generated.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{beside: generated}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "client")
+	run(t, exec.Command("go", "build", "-tags", "generated", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, "./clients"))
+	return exec.Command(program)
+}
+
+// buildTypeScript runs a generator and compiles the client of that name with
+// what it made, every type checked.
+func buildTypeScript(t *testing.T, dir, client string, generator ...string) *exec.Cmd {
+	modules := nodeModules(t)
+	if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range [][]string{generator, {"tsc", "--strict", "--skipLibCheck", "--target", "es2022", "--lib", "es2022,dom,dom.iterable",
+		"--module", "nodenext", "--outDir", "built", client + ".ts"}} {
+		cmd := exec.Command(tool(t, "node"), append([]string{filepath.Join(modules, ".bin", command[0])}, command[1:]...)...)
+		cmd.Dir = dir
+		run(t, cmd)
+	}
+	return exec.Command(tool(t, "node"), filepath.Join(dir, "built", client+".js"))
+}
+
+// nodeModules is the folder of the packages that clients/package-lock.json
+// names: installed once, and kept in the user's cache for the next time.
+func nodeModules(t *testing.T) string {
+	t.Helper()
+	lock, err := os.ReadFile("clients/package-lock.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(lock)
+	home := filepath.Join(cache, "listedge", "clients-"+hex.EncodeToString(sum[:8]))
+	modules := filepath.Join(home, "node_modules")
+	if _, err := os.Stat(modules); err == nil {
+		return modules
+	}
+	if err := os.MkdirAll(filepath.Dir(home), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	under, err := os.MkdirTemp(filepath.Dir(home), "clients-*.tmp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(under)
+	if err := os.CopyFS(under, os.DirFS("clients")); err != nil {
+		t.Fatal(err)
+	}
+	npm := exec.Command(tool(t, "npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+	npm.Dir = under
+	npm.Env = append(os.Environ(), "PATH="+filepath.Dir(tool(t, "node"))+":"+os.Getenv("PATH"))
+	run(t, npm)
+	if err := os.Rename(under, home); err != nil { // whole, or not there
+		if _, there := os.Stat(modules); there != nil { // nor by another run's
+			t.Fatal(err)
+		}
+	}
+	return modules
+}
