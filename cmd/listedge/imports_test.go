@@ -55,7 +55,7 @@ var (
 		"gonum.org/v1/plot":                   {"bench"},
 		"github.com/hashicorp/golang-lru":     {"edge", "origin"},
 		"github.com/sony/gobreaker":           {"cache", "limiter", "origin"},
-		"net/http":                            {"edge", "metrics", "cmd/listedge", "bench"},
+		"net/http":                            {"edge", "metrics", "cmd/listedge", "bench", "deploy/clients"},
 	}
 )
 
