@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -82,19 +83,32 @@ func cutValue(row []byte) (value, rest []byte, err error) {
 // isNull says whether the row's first value is NULL.
 func isNull(row []byte) bool { return len(row) >= 4 && binary.BigEndian.Uint32(row) == 1<<32-1 }
 
-// positionOf is the place behind a row, whose columns begin with id and name
-// and end with created_at in both collections, all of them not NULL.
-func positionOf(sort Sort, row []byte) Position {
-	p := Position{Set: true}
+// pageEnd is the place behind a row. A page may end behind each of its rows, so
+// it is filled for each, and a Position is made of the last one only.
+type pageEnd struct {
+	id        [16]byte
+	createdAt int64
+	name      []byte // as much of it as can order it
+}
+
+// put takes the place behind a row, whose columns begin with id and name and
+// end with created_at in both collections, all of them not NULL.
+func (p *pageEnd) put(sort Sort, row []byte) {
 	id, rest, _ := cutValue(row)
-	copy(p.ID[:], id)
+	copy(p.id[:], id)
 	if sort == ByName {
 		name, _, _ := cutValue(rest)
-		p.Name = nameKey(string(name))
+		p.name = append(p.name[:0], name[:min(len(name), nameKeyLength*utf8.UTFMax)]...)
 	} else {
-		p.CreatedAt = int64(binary.BigEndian.Uint64(row[len(row)-8:])) + postgresEpoch
+		p.createdAt = int64(binary.BigEndian.Uint64(row[len(row)-8:])) + postgresEpoch
 	}
-	return p
+}
+
+func (p *pageEnd) position(sort Sort) Position {
+	if sort == ByName {
+		return Position{Set: true, ID: p.id, Name: nameKey(string(p.name))}
+	}
+	return Position{Set: true, ID: p.id, CreatedAt: p.createdAt}
 }
 
 // appendRow appends one row as a JSON object.

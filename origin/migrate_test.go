@@ -261,9 +261,9 @@ func TestIndexesRefuseNoWriter(t *testing.T) {
 	url := newDatabase(t)
 	conn := connect(t, url)
 	exec(t, conn, `INSERT INTO items (workspace_id, name, sku, description)
-		SELECT $1, t, t, t FROM (SELECT string_agg(chr(65536 + (n * 7919) % 65536), '') t FROM generate_series(1, 20000) n) long`, ourWorkspace)
+		SELECT $1, t, t, t FROM (SELECT string_agg(chr(65536 + (n * 7919) % 65536), '') t FROM generate_series(1, 16384) n) long`, ourWorkspace)
 	exec(t, conn, `INSERT INTO contacts (workspace_id, name, email, phone, tin)
-		SELECT $1, t, t, t, t FROM (SELECT string_agg(md5(n::text), '') t FROM generate_series(1, 5000) n) long`, ourWorkspace)
+		SELECT $1, t, t, t, t FROM (SELECT string_agg(md5(n::text), '') t FROM generate_series(1, 2048) n) long`, ourWorkspace)
 	o := openOrigin(t, url)
 	for _, q := range []Query{{}, {Sort: ByName}, {Collection: Contacts, Sort: ByName, Search: "c4ca4238a0b9"}} {
 		if q.Workspace, q.Limit = ourWorkspace, 1; len(fetch(t, o, q).rows) != 1 {

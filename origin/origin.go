@@ -173,7 +173,7 @@ func (o *Origin) read(ctx context.Context, s *session, q *Query) (Page, error) {
 
 	s.page = append(s.page[:0], `{"data":[`...)
 	page, next := Page{}, *q
-	more := false
+	full, more := false, false
 	err = s.ask(ctx, statement.name, arguments, pageFormats[q.Collection], func(row []byte) error {
 		seen, row, err := cutSeen(row, len(listed))
 		if err != nil {
@@ -183,27 +183,33 @@ func (o *Origin) read(ctx context.Context, s *session, q *Query) (Page, error) {
 			page.Snapshot, page.Run, _ = strings.Cut(string(seen), "@")
 			return nil
 		}
-		if more = page.Rows == q.Limit; more {
-			return nil // the row that only tells that there is more
+		if full || page.Rows == q.Limit {
+			more = true // this row only tells so
+			return nil
 		}
+		before := len(s.page)
 		if page.Rows > 0 {
 			s.page = append(s.page, ',')
 		}
 		if s.page, err = appendRow(s.page, listed, row); err != nil {
 			return err
 		}
-		if page.Rows++; page.Rows == q.Limit {
-			next.After = positionOf(q.Sort, row)
+		if full = len(s.page) > maxPage; full && page.Rows > 0 {
+			s.page, more = s.page[:before], true // the next page begins with it
+			return nil
 		}
+		page.Rows++
+		s.end.put(q.Sort, row)
 		return nil
 	})
 	if err == nil && page.Snapshot == "" {
 		err = fmt.Errorf("%w: it does not say what it shows", errWire)
 	}
 	if err != nil {
-		return Page{}, err
+		return Page{}, nameLongRow(q, err)
 	}
 	if more {
+		next.After = s.end.position(q.Sort)
 		page.NextCursor = string(next.AppendCursor(nil))
 		s.page = append(s.page, `],"page":{"hasMore":true,"nextCursor":"`...)
 		s.page = append(append(s.page, page.NextCursor...), `"}`...)
@@ -236,7 +242,7 @@ func classify(err error) error {
 		return nil
 	case errors.As(err, &refused): // not let in, be it that a password or a database is being replaced
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	case errors.Is(err, errShape):
+	case errors.Is(err, errShape), errors.Is(err, ErrRowTooLong):
 		return err
 	case errors.As(err, &server):
 		switch server.Code[:2] {

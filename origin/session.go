@@ -34,7 +34,8 @@ type session struct {
 	question []byte
 	arrived  []byte // from the wire; arrived[from:to] has not been read yet
 	from, to int
-	page     []byte // under construction
+	page     []byte  // under construction
+	end      pageEnd // behind the last row of it
 }
 
 // errWire: what came back is no answer.
@@ -44,8 +45,8 @@ const (
 	// firstRoom is how many bytes at once are read at first. The server sends
 	// pages in pieces of 8 kB.
 	firstRoom = 32 << 10
-	// longestMessage, in bytes: no value in Postgres is longer than 1 GB.
-	longestMessage = 1 << 30
+	// beginning is how many bytes of a row that is too long are read.
+	beginning = 64
 )
 
 // open takes a connection out of the pool.
@@ -67,6 +68,9 @@ func (o *Origin) close(s *session) {
 		s.conn.Release()
 	}
 	s.conn, s.wire = nil, nil
+	if cap(s.arrived) > keepBuffer || cap(s.page) > keepBuffer {
+		s.arrived, s.page = nil, nil
+	}
 	o.sessions.Put(s)
 }
 
@@ -195,7 +199,14 @@ func (s *session) message() (kind byte, body []byte, err error) {
 		return 0, nil, err
 	}
 	n := int(binary.BigEndian.Uint32(s.arrived[s.from+1:])) - 4
-	if n < 0 || n > longestMessage {
+	kind = s.arrived[s.from]
+	switch {
+	case n > maxMessage && kind == 'D':
+		if err := s.await(head + beginning); err != nil {
+			return 0, nil, err
+		}
+		return 0, nil, &longRow{n, s.arrived[s.from+head:][:beginning]}
+	case n < 0 || n > maxMessage:
 		return 0, nil, fmt.Errorf("%w: a message of %d bytes", errWire, n)
 	}
 	if err := s.await(head + n); err != nil {

@@ -41,14 +41,14 @@ var awkwardNames = []string{
 	" leading", "trailing ", "  ", "#", "€", "$", "~", "^", "`", "|",
 }
 
-// Decimals as Postgres may hold them: scale kept, any length.
+// Decimals as the schema takes them: scale kept, up to its bounds.
 var (
 	oddDecimals = []string{
 		"0", "0.0", "0.000000000000000000000000000000", "12.50", "-0.01", "1", "-1", "100", "0.5", "1000000", "0.10",
 		"999999999999999999999999999999.99", "-" + strings.Repeat("8", 200) + ".25",
 	}
-	longestDecimal = strings.Repeat("9", 131072)
-	finestDecimal  = "0." + strings.Repeat("0", 16381) + "17"
+	longestDecimal = strings.Repeat("9", MaxDigits)
+	finestDecimal  = "0." + strings.Repeat("0", MaxDigits-2) + "17"
 )
 
 // awkwardItems are the names in every way a row can be odd.
@@ -80,6 +80,7 @@ func awkwardItems(random *rand.Rand, workspace uuid.UUID) (rows []*row) {
 		rows[2].set("stockOnHand", longestDecimal).set("reorderPoint", "-0.01").set("trackStock", true)
 		rows[4].set("stockOnHand", finestDecimal).set("reorderPoint", finestDecimal).set("trackStock", true)
 		rows[7].set("usage30", json.Number(finestDecimal))
+		rows[9].set("description", strings.Repeat("long \x02", MaxText/6))
 	}
 	return rows
 }

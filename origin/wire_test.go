@@ -18,11 +18,12 @@ import (
 	"listedge/sandbox/sandboxtest"
 )
 
-// longPage is that of insertLongItems: 100 rows.
+// longPage is that of insertLongItems: of 100 rows it shows as many as a page
+// may hold.
 var longPage = Query{Workspace: ourWorkspace, Limit: 100}
 
-// long is how many bytes each description of the long page has: the page is
-// more than all buffers between hold.
+// long is how many bytes each description of the long page has: what is sent
+// for it is more than all buffers between hold.
 const long = 60_000
 
 func insertLongItems(t testing.TB, conn *pgx.Conn) {
@@ -40,7 +41,7 @@ func checkLongPage(t testing.TB, page Page) {
 	if err := json.Unmarshal(append(page.Body[:len(page.Body):len(page.Body)], '}'), &read); err != nil {
 		t.Fatal(err)
 	}
-	if len(read.Data) != 100 || page.Rows != 100 {
+	if len(read.Data) != page.Rows || page.Rows != maxPage/(len(page.Body)/page.Rows) {
 		t.Fatalf("%d rows, said to be %d", len(read.Data), page.Rows)
 	}
 	for _, r := range read.Data {

@@ -1,0 +1,166 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+)
+
+// What the schema takes of each column is what imports take, and no more.
+func TestTheSchemaBoundsARow(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, newDatabase(t))
+	for _, c := range []Collection{Items, Contacts} {
+		for _, column := range c.listed() {
+			var most, beyond []string
+			switch {
+			case column.Name == "type" || column.Kind != Text && column.Kind != Decimal && column.Kind != Number:
+				continue
+			case column.Kind == Text:
+				most, beyond = []string{strings.Repeat("é", MaxText/2)}, []string{strings.Repeat("é", MaxText/2) + "x"}
+			default:
+				nines := strings.Repeat("9", MaxDigits)
+				most = []string{nines + "." + nines, "0." + nines}
+				beyond = []string{"1" + strings.Repeat("0", MaxDigits), "0." + nines + "0"}
+				if column.Kind == Decimal {
+					most, beyond = append(most, "-"+most[0]), append(beyond, "-"+beyond[0], "-"+beyond[1])
+				}
+				if column.Kind == Number { // how large it may be is another bound's
+					most, beyond = most[1:2], beyond[1:2]
+				}
+			}
+			put := func(value string) error {
+				names, values := "workspace_id, name, "+column.Name, "$1, 'x', $2::text::"+map[bool]string{true: "text", false: "numeric"}[column.Kind == Text]
+				if column.Name == "name" {
+					names, values = "workspace_id, name", "$1, $2"
+				}
+				_, err := conn.Exec(t.Context(), fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s)", c, names, values), ourWorkspace, value)
+				return err
+			}
+			for _, value := range most {
+				if err := put(value); err != nil {
+					t.Errorf("%s.%s: %d bytes: %v", c, column.Name, len(value), err)
+				}
+			}
+			for _, value := range beyond {
+				if err := put(value); pgCode(err) != "23514" || !strings.Contains(err.Error(), column.Name+"_size") { // check_violation
+					t.Errorf("%s.%s: %d bytes: %v", c, column.Name, len(value), err)
+				}
+			}
+		}
+	}
+	for _, statement := range []string{
+		"INSERT INTO workspaces (name) VALUES (repeat('x', 65537))",
+		"INSERT INTO api_keys (workspace_id, name, key_hash, key_prefix, scopes) SELECT id, repeat('x', 65537), sha256('1'), 'lk_', '{}' FROM workspaces",
+		"INSERT INTO api_keys (workspace_id, key_hash, key_prefix, scopes) SELECT id, sha256('2'), repeat('x', 65537), '{}' FROM workspaces",
+		"INSERT INTO api_keys (workspace_id, key_hash, key_prefix, scopes) SELECT id, sha256('3'), 'lk_', array_fill('items:read'::text, '{17}') FROM workspaces",
+	} {
+		exec(t, conn, "INSERT INTO workspaces (name) VALUES ('x') ON CONFLICT DO NOTHING")
+		if _, err := conn.Exec(t.Context(), statement); pgCode(err) != "23514" {
+			t.Errorf("%s: %v", statement, err)
+		}
+	}
+}
+
+// oldRows takes the bounds away and puts in rows of before there were any.
+func oldRows(t *testing.T, url, statement string, args ...any) {
+	t.Helper()
+	conn := connect(t, url)
+	exec(t, conn, "ALTER TABLE items DROP CONSTRAINT items_description_size")
+	exec(t, conn, statement, args...)
+}
+
+// However large rows are, no page is larger than it may be, and a walk sees each
+// row once, in order.
+func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	// Rows of a few bytes, of 400 kB in JSON, and, from before, of more than a page.
+	oldRows(t, url, `INSERT INTO items (workspace_id, id, name, description, created_at)
+		SELECT $1, gen_random_uuid(), 'Item ' || n, CASE WHEN n % 3 = 0 THEN 'small' WHEN n = 40 OR n = 41 THEN repeat(chr(1), 1000000) ELSE repeat(chr(1), 65536) END,
+			'2026-01-01Z'::timestamptz + (n % 7) * interval '1 s' FROM generate_series(1, 60) n`, ourWorkspace)
+	o := openOrigin(t, url)
+	conn := connect(t, url)
+	for sort, order := range map[Sort]string{ByCreatedAt: "created_at DESC, id DESC", ByName: `name COLLATE "und-x-icu", id`} {
+		var want []string
+		rows, err := conn.Query(t.Context(), "SELECT id::text FROM items WHERE workspace_id = $1 ORDER BY "+order, ourWorkspace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rows.Next() {
+			var id string
+			if err := rows.Scan(&id); err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, id)
+		}
+		for _, limit := range []int{100, 7, 1} {
+			q := Query{Workspace: ourWorkspace, Sort: sort, Limit: limit}
+			var got []string
+			cut := 0
+			for {
+				page, err := o.Fetch(within(t, patience), q)
+				if err != nil {
+					t.Fatal(err)
+				}
+				answer := decodePage(t, page)
+				if len(page.Body) > maxPage+cursorText.EncodedLen(MaxCursor) && page.Rows != 1 {
+					t.Errorf("%s: %d bytes of %d rows", describe(q), len(page.Body), page.Rows)
+				}
+				if page.Rows == 0 || page.Rows != len(answer.rows) {
+					t.Fatalf("%s: %d rows, said to be %d", describe(q), len(answer.rows), page.Rows)
+				}
+				for _, raw := range answer.rows {
+					got = append(got, idOf(t, raw))
+				}
+				if answer.next == "" {
+					break
+				}
+				if page.Rows < limit {
+					cut++
+				}
+				follow(t, &q, answer.next)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: %d rows, want %d, or in another order", describe(q), len(got), len(want))
+			}
+			if limit == 100 && cut < 4 {
+				t.Errorf("%s: only %d pages ended before their limit", describe(q), cut)
+			}
+		}
+	}
+}
+
+// A row that is too long to be read fails its page, by name, and nothing else:
+// not the server, and not the pages beside it.
+func TestARowThatIsTooLongIsNotRead(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	oldRows(t, url, `INSERT INTO items (workspace_id, id, name, description) SELECT $1, $2, 'Long', repeat('x', 10000000)`, ourWorkspace, number(5))
+	exec(t, connect(t, url), `INSERT INTO items (workspace_id, id, name) VALUES ($1, $2, 'Beside')`, ourWorkspace, number(4))
+	o := openOrigin(t, url)
+	q := Query{Workspace: ourWorkspace, Sort: ByName, Limit: 1}
+	for range 5 {
+		_, err := o.Fetch(context.Background(), Query{Workspace: ourWorkspace, Limit: 50})
+		if !errors.Is(err, ErrRowTooLong) || errors.Is(err, ErrUnavailable) {
+			t.Fatal(err)
+		}
+		for _, named := range []string{"items", ourWorkspace.String(), number(5).String(), "10000"} {
+			if !strings.Contains(err.Error(), named) {
+				t.Errorf("%v does not name %s", err, named)
+			}
+		}
+	}
+	exec(t, connect(t, url), `INSERT INTO items (workspace_id, id, name) VALUES ($1, $2, 'Beside, too')`, ourWorkspace, uuid.Max)
+	if page := fetch(t, o, q); len(page.rows) != 1 || page.next == "" {
+		t.Errorf("the page beside it: %d rows", len(page.rows))
+	}
+	if s := o.Stats(); s.BreakerOpen || s.Failed != 5 {
+		t.Errorf("%+v", s)
+	}
+}
