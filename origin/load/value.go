@@ -10,12 +10,6 @@ import (
 	"listedge/origin"
 )
 
-// What a numeric holds, in digits.
-const (
-	maxWhole    = 131072 // before the point
-	maxFraction = 16383  // after it
-)
-
 // appendValue appends the value as it goes to the server, or says why the
 // column does not take it.
 func appendValue(dst []byte, c *origin.Column, text []byte) ([]byte, string) {
@@ -25,6 +19,8 @@ func appendValue(dst []byte, c *origin.Column, text []byte) ([]byte, string) {
 		switch {
 		case c.Name == "name" && len(text) == 0:
 			reason = "must not be empty"
+		case len(text) > origin.MaxText:
+			reason = fmt.Sprintf("longer than %d bytes", origin.MaxText)
 		case c.Name == "type" && string(text) != "GOODS" && string(text) != "SERVICE":
 			reason = "neither GOODS nor SERVICE: " + quote(text)
 		}
@@ -70,16 +66,16 @@ func parseUUID(text []byte) (uuid.UUID, bool) {
 }
 
 // checkDecimal says what keeps the text from being a decimal number as the API
-// shows it, that is -?(0|[1-9][0-9]*)(\.[0-9]+)?, that a numeric can hold.
+// shows it, that is -?(0|[1-9][0-9]*)(\.[0-9]+)?, that the schema takes.
 func checkDecimal(text []byte) string {
 	whole, fraction, point := bytes.Cut(bytes.TrimPrefix(text, []byte{'-'}), []byte{'.'})
 	switch {
 	case !allDigits(whole) || len(whole) > 1 && whole[0] == '0' || point && !allDigits(fraction):
 		return "not a decimal number: " + quote(text)
-	case len(whole) > maxWhole:
-		return fmt.Sprintf("more than %d digits before the point", maxWhole)
-	case len(fraction) > maxFraction:
-		return fmt.Sprintf("more than %d digits after the point", maxFraction)
+	case len(whole) > origin.MaxDigits:
+		return fmt.Sprintf("more than %d digits before the point", origin.MaxDigits)
+	case len(fraction) > origin.MaxDigits:
+		return fmt.Sprintf("more than %d digits after the point", origin.MaxDigits)
 	}
 	return ""
 }

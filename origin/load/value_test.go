@@ -12,8 +12,8 @@ import (
 var awkwardDecimals = []string{
 	"0", "-0", "0.0", "-0.00", "1", "-1", "10", "12.50", "0.5", "00", "01", "-01", ".5", "5.", "-", "", "+1", "1e3", "1E3", " 1", "1 ", "1,5", "1_000",
 	"0x10", "NaN", "Infinity", "-Infinity", "１", "--1", "1.2.3", "1.-2",
-	strings.Repeat("9", maxWhole), "1" + strings.Repeat("0", maxWhole), "-" + strings.Repeat("9", maxWhole) + "." + strings.Repeat("9", maxFraction),
-	"0." + strings.Repeat("0", maxFraction-1) + "1", "0." + strings.Repeat("0", maxFraction+1),
+	strings.Repeat("9", origin.MaxDigits), "1" + strings.Repeat("0", origin.MaxDigits), "-" + strings.Repeat("9", origin.MaxDigits) + "." + strings.Repeat("9", origin.MaxDigits),
+	"0." + strings.Repeat("0", origin.MaxDigits-1) + "1", "0." + strings.Repeat("0", origin.MaxDigits+1),
 }
 
 var awkwardInstants = []string{
@@ -36,7 +36,7 @@ func FuzzDecimal(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		whole, fraction, _ := strings.Cut(strings.TrimPrefix(s, "-"), ".")
-		want := grammar.MatchString(s) && len(whole) <= maxWhole && len(fraction) <= maxFraction
+		want := grammar.MatchString(s) && len(whole) <= origin.MaxDigits && len(fraction) <= origin.MaxDigits
 		if got := checkDecimal([]byte(s)) == ""; got != want {
 			t.Errorf("%.100q: accepted %v, want %v", s, got, want)
 		}
@@ -120,15 +120,21 @@ func postgresAccepts(t *testing.T, db database) {
 		}
 	}
 	// The bounds are the server's, not tighter ones.
-	for _, value := range []string{"1" + strings.Repeat("0", maxWhole), "0." + strings.Repeat("1", maxFraction+1)} {
-		if accepts("cost_price", value) == nil && len(query(t, db.URL, "SELECT 1 FROM items WHERE cost_price::text = $1", value)) > 0 {
-			t.Errorf("the server keeps %d characters", len(value))
+	for column, values := range map[string][]string{
+		"cost_price":  {"1" + strings.Repeat("0", origin.MaxDigits), "0." + strings.Repeat("1", origin.MaxDigits+1)},
+		"description": {strings.Repeat("x", origin.MaxText+1)},
+	} {
+		for _, value := range values {
+			if accepts(column, value) == nil {
+				t.Errorf("the server keeps a %s of %d characters", column, len(value))
+			}
 		}
 	}
 	// What is as long as it can be goes all the way.
-	longest := "-" + strings.Repeat("9", maxWhole) + "." + strings.Repeat("9", maxFraction)
-	mustImport(t, db, origin.Items, write(t, "a.csv", "id,name,costPrice\n"+id1+",long,"+longest+"\n"), 1)
-	if got := query(t, db.URL, "SELECT cost_price FROM items WHERE id = $1", id1); got[0][0] != longest {
-		t.Error("the longest number changed")
+	number := "-" + strings.Repeat("9", origin.MaxDigits) + "." + strings.Repeat("9", origin.MaxDigits)
+	text := strings.Repeat("é", origin.MaxText/2)
+	mustImport(t, db, origin.Items, write(t, "a.csv", "id,name,description,costPrice\n"+id1+",long,"+text+","+number+"\n"), 1)
+	if got := query(t, db.URL, "SELECT cost_price, description FROM items WHERE id = $1", id1); got[0][0] != number || got[0][1] != text {
+		t.Error("the longest values changed")
 	}
 }

@@ -19,7 +19,7 @@ ALTER TABLE items
     ADD CONSTRAINT items_selling_price_size CHECK (abs(selling_price) < 1e1000 AND scale(selling_price) <= 1000) NOT VALID,
     ADD CONSTRAINT items_stock_on_hand_size CHECK (abs(stock_on_hand) < 1e1000 AND scale(stock_on_hand) <= 1000) NOT VALID,
     ADD CONSTRAINT items_reorder_point_size CHECK (abs(reorder_point) < 1e1000 AND scale(reorder_point) <= 1000) NOT VALID,
-    ADD CONSTRAINT items_usage_30_size CHECK (usage_30 < 1e1000 AND scale(usage_30) <= 1000) NOT VALID;
+    ADD CONSTRAINT items_usage_30_size CHECK (scale(usage_30) <= 1000) NOT VALID;
 
 ALTER TABLE contacts
     ADD CONSTRAINT contacts_name_size CHECK (octet_length(name) <= 65536) NOT VALID,
