@@ -8,7 +8,7 @@ func RedisCommands(own string) [][]any {
 	return [][]any{
 		{"set", page, "x", "px", life},
 		{"pttl", page},
-		{"get", page},
+		{"getrange", page, 0, redisEntry},
 		{"set", claim, 1, "px", life, "nx"},
 		{"del", page},
 		{"del", claim},

@@ -167,12 +167,23 @@ func (m *memory) set(key []byte, h *holder) {
 
 // put keeps the page for as long as it may be served, and returns its holder.
 // A page never replaces one that is newer. Once put has returned, get
-// finds the page, unless there was no room for it.
+// finds the page, unless there was no room for it, or it is too large to be kept.
 func (m *memory) put(key []byte, p *Page, life time.Duration) *holder {
 	mu := m.turn(key)
 	mu.Lock()
 	defer mu.Unlock()
 	h := m.get(key)
+	if p.size(len(key)) > m.window.most { // a sixteenth of all: the others' room
+		if h != nil && h.page.Load().newer(p) {
+			return h
+		}
+		m.pages.Del(key)
+		m.window.drop(m.window.at(key))
+		m.evicted.Add(1)
+		h = newHolder(key)
+		h.page.Store(p)
+		return h
+	}
 	if h == nil {
 		h = newHolder(key)
 	} else {

@@ -3,7 +3,6 @@ package cache
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -36,6 +35,13 @@ const (
 	// redisStoreBudget is for storing, for which nobody waits.
 	redisStoreBudget = 250 * time.Millisecond
 	redisKeyPrefix   = "page:"
+	// redisPage, in bytes, is the largest page that is stored. One of several
+	// megabytes takes longer than redisBudget to read, which counts as a failure:
+	// a few such pages would open the breaker for all others.
+	redisPage = 1 << 20
+	// redisEntry, in bytes, is how much of a value is read: more than a page has
+	// that is stored, with all that is stored beside it.
+	redisEntry = 2 * redisPage
 )
 
 func newRedisTier(client redis.UniversalClient) *redisTier {
@@ -54,7 +60,7 @@ func (r *redisTier) get(ctx context.Context, key []byte) (p *Page) {
 	name := redisKeyPrefix + string(key)
 	r.do(ctx, "read", r.budget, name, func(ctx context.Context, conn *redis.Conn) (err error) {
 		now := time.Now()
-		p, err = r.page(key, conn.Get(ctx, name), untold, now)
+		p, err = r.page(key, r.value(ctx, conn, name), untold, now)
 		return err
 	})
 	return p
@@ -71,7 +77,7 @@ func (r *redisTier) getAged(ctx context.Context, key []byte) (p *Page) {
 		_, err := conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			// In this order: an entry that is replaced in between looks too old, never too young.
 			remaining = pipe.PTTL(ctx, name)
-			value = pipe.Get(ctx, name)
+			value = r.value(ctx, pipe, name)
 			return nil
 		})
 		if remaining.Err() == nil { // else it is err
@@ -82,13 +88,22 @@ func (r *redisTier) getAged(ctx context.Context, key []byte) (p *Page) {
 	return p
 }
 
+// value asks for the value of that name, of one that is too long for a page
+// only for the beginning; empty = there is none.
+func (r *redisTier) value(ctx context.Context, client redis.Cmdable, name string) *redis.StringCmd {
+	return client.GetRange(ctx, name, 0, redisEntry)
+}
+
 // page makes a page of Redis' answer to who asked at now.
 func (r *redisTier) page(key []byte, value *redis.StringCmd, remaining time.Duration, now time.Time) (*Page, error) {
 	bytes, err := value.Bytes()
 	switch {
-	case err == nil:
-	case errors.Is(err, redis.Nil):
+	case err == nil && len(bytes) == 0:
 		return nil, nil
+	case err == nil && len(bytes) > redisEntry:
+		r.corrupt.Add(1)
+		return nil, nil
+	case err == nil:
 	case redis.HasErrorPrefix(err, "WRONGTYPE"): // no failure: Redis answered
 		r.corrupt.Add(1)
 		return nil, nil
@@ -102,19 +117,24 @@ func (r *redisTier) page(key []byte, value *redis.StringCmd, remaining time.Dura
 	return p, nil
 }
 
-// set keeps the page until life after its proof.
+// set keeps the page until life after its proof, unless it is too large.
 func (r *redisTier) set(ctx context.Context, key []byte, p *Page, life time.Duration) {
 	remaining := life - time.Since(p.Proof)
 	if remaining < time.Millisecond {
 		return
 	}
-	stored, name := false, redisKeyPrefix+string(key)
-	r.do(ctx, "store", r.storeBudget, name, func(ctx context.Context, conn *redis.Conn) error {
-		err := conn.Set(ctx, name, p.encode(key, life), remaining).Err()
-		stored = err == nil
-		return err
-	})
-	if stored && p.sequence.Load() > 0 {
+	settled := p.size(len(key)) > redisPage
+	if settled {
+		r.dropped.Add(1)
+	} else {
+		name := redisKeyPrefix + string(key)
+		r.do(ctx, "store", r.storeBudget, name, func(ctx context.Context, conn *redis.Conn) error {
+			err := conn.Set(ctx, name, p.encode(key, life), remaining).Err()
+			settled = err == nil
+			return err
+		})
+	}
+	if settled && p.sequence.Load() > 0 {
 		r.release(ctx, key)
 	}
 }

@@ -100,7 +100,7 @@ var dashboard = []row{
 		{"Reading ahead", "Hot pages read right after a change, before their next readers, and those left to their readers for want of room.", "timeseries", "ops", nil, 0,
 			[]query{{`sum(rate(listedge_cache_refreshes_total{~}[$__rate_interval]))`, "read ahead"}, {`sum(rate(listedge_cache_refreshes_dropped_total{~}[$__rate_interval]))`, "dropped"},
 				{`sum(rate(listedge_cache_next_pages_total{~}[$__rate_interval]))`, "next pages of walks"}, {`sum(rate(listedge_cache_next_pages_dropped_total{~}[$__rate_interval]))`, "of these dropped"}}},
-		{"Evictions", "Pages evicted from memory for others, per second.", "timeseries", "ops", nil, 0,
+		{"Evictions", "Pages evicted from memory for others, or too large to be kept, per second.", "timeseries", "ops", nil, 0,
 			[]query{{`sum by (instance) (rate(listedge_cache_evictions_total{~}[$__rate_interval]))`, "{{instance}}"}}},
 		{"Does Redis answer for pages?", "Calls for pages, those that failed or were late, values that were not the page, and pages not stored for haste.", "timeseries", "ops", nil, 0,
 			[]query{{`sum(rate(listedge_cache_redis_calls_total{~}[$__rate_interval]))`, "calls"}, {`sum(rate(listedge_cache_redis_failures_total{~}[$__rate_interval]))`, "failed"},

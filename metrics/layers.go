@@ -101,13 +101,13 @@ func cacheLayer(from Sources) prometheus.Collector {
 	l := &layer[cache.Stats]{snapshot: from.Cache}
 	l.counter("cache_fills_total", "Pages asked of the origin.", func(s cache.Stats) uint64 { return s.Fills })
 	l.counter("cache_fill_errors_total", "Fills that failed.", func(s cache.Stats) uint64 { return s.FillErrors })
-	l.counter("cache_evictions_total", "Pages evicted from memory for others.", func(s cache.Stats) uint64 { return s.Evicted })
+	l.counter("cache_evictions_total", "Pages evicted from memory for others, or too large to be kept.", func(s cache.Stats) uint64 { return s.Evicted })
 	l.gauge("cache_memory_bytes", "Bytes that pages occupy in memory.", func(s cache.Stats) float64 { return float64(s.MemoryBytes) })
 	l.gauge("cache_memory_budget_bytes", "Bytes of memory the cache may use (--cache-memory).", func(s cache.Stats) float64 { return float64(s.MemoryBudget) })
 	l.counter("cache_redis_calls_total", "Calls to Redis for pages.", func(s cache.Stats) uint64 { return s.RedisCalls })
 	l.counter("cache_redis_failures_total", "Calls to Redis for pages that failed, were late, or were not made because the breaker, or no connection, is open.", func(s cache.Stats) uint64 { return s.RedisFailures })
 	l.counter("cache_redis_corrupt_total", "Values in Redis that were not the page they should have been.", func(s cache.Stats) uint64 { return s.RedisCorrupt })
-	l.counter("cache_redis_dropped_total", "Pages not stored in Redis because too many were on their way.", func(s cache.Stats) uint64 { return s.RedisDropped })
+	l.counter("cache_redis_dropped_total", "Pages not stored in Redis, because too many were on their way or they are too large.", func(s cache.Stats) uint64 { return s.RedisDropped })
 	for mode := range cache.ModeFollowed + 1 {
 		l.add(prometheus.GaugeValue, "freshness_mode", "1 for what pages' freshness rests on: followed changes, nothing for the moment (untrusted), or their age (ttl).",
 			[]string{"mode"}, []string{mode.String()}, func(s cache.Stats) float64 { return oneIf(s.Mode == mode) })

@@ -164,3 +164,52 @@ func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// The migration leaves rows that are there, whatever they hold, and goes back;
+// a table in partitions has it, too.
+func TestTheBoundsAreForWhatIsWrittenFromNowOn(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	up, down := migrationParts(t, "migrations/00008_bounds.sql")
+	apply := func(part string) {
+		t.Helper()
+		if _, err := conn.PgConn().Exec(t.Context(), "BEGIN;"+part+"COMMIT").ReadAll(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply(down)
+	exec(t, conn, `INSERT INTO items (workspace_id, id, name, description) VALUES ($1, $2, 'Old', repeat('x', 100000)), ($1, $3, 'Small', 'x')`, ourWorkspace, number(1), number(2))
+	exec(t, conn, `ALTER TABLE contacts RENAME TO whole`)
+	exec(t, conn, `CREATE TABLE contacts (LIKE whole INCLUDING DEFAULTS) PARTITION BY HASH (workspace_id)`)
+	exec(t, conn, `CREATE TABLE contacts_0 PARTITION OF contacts FOR VALUES WITH (MODULUS 1, REMAINDER 0)`)
+	apply(up)
+	o := openOrigin(t, url)
+	if page := fetch(t, o, Query{Workspace: ourWorkspace, Limit: 10}); len(page.rows) != 2 {
+		t.Errorf("%d rows", len(page.rows))
+	}
+	exec(t, conn, "UPDATE items SET active = false WHERE name = 'Small'")
+	for _, refused := range []string{
+		"UPDATE items SET active = false WHERE name = 'Old'",
+		"INSERT INTO contacts (workspace_id, name, address) VALUES (gen_random_uuid(), 'x', repeat('x', 65537))",
+	} {
+		if _, err := conn.Exec(t.Context(), refused); pgCode(err) != "23514" {
+			t.Errorf("%s: %v", refused, err)
+		}
+	}
+	exec(t, conn, "UPDATE items SET active = false, description = 'less' WHERE name = 'Old'")
+}
+
+// migrationParts are a migration's two halves.
+func migrationParts(t *testing.T, name string) (up, down string) {
+	t.Helper()
+	text, err := migrationFiles.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	up, down, found := strings.Cut(string(text), "-- +goose Down")
+	if !found {
+		t.Fatal("it does not go back")
+	}
+	return up, down
+}

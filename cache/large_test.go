@@ -1,0 +1,106 @@
+package cache
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/stream"
+)
+
+// One page must not take the room of many: memory turns it away, and has no
+// older one in its place.
+func TestMemoryKeepsNoPageThatIsTooLarge(t *testing.T) {
+	m := openMemory(t, 16<<20)
+	now := time.Now()
+	for i := range 100 {
+		m.put(keyOf(fmt.Sprint(i)), NewPage(rows(4_000), "", now), time.Hour)
+	}
+	used := m.used()
+	large := NewPage(make([]byte, 1<<20), "", now.Add(1))
+	for _, key := range []string{"1", "new"} {
+		if h := m.put(keyOf(key), large, time.Hour); h.page.Load() != large {
+			t.Errorf("%s: another page is shared", key)
+		}
+		if m.get(keyOf(key)) != nil {
+			t.Errorf("%s: it is kept, or one before it", key)
+		}
+	}
+	if now := m.used(); now > used || m.evicted.Load() != 2 {
+		t.Errorf("%d bytes, before %d; %d evicted", now, used, m.evicted.Load())
+	}
+	if p := NewPage([]byte("small"), "", now.Add(2)); m.put(keyOf("1"), p, time.Hour).page.Load() != p || m.get(keyOf("1")) == nil {
+		t.Error("a smaller one in its place is not kept")
+	}
+	if m.put(keyOf("1"), large, time.Hour); m.get(keyOf("1")) == nil {
+		t.Error("a newer one had to go for it")
+	}
+}
+
+func TestRedisKeepsNoPageThatIsTooLarge(t *testing.T) {
+	_, client := startRedis(t)
+	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+	for body, there := range map[int]int64{redisPage / 4: 1, redisPage: 0} {
+		key := keyOf(fmt.Sprint(body))
+		if _, err := c.Forward(key, stream.Pair{}, brings(string(make([]byte, body)))); err != nil {
+			t.Fatal(err)
+		}
+		stored(t, c)
+		if n := client.Exists(t.Context(), redisKeyPrefix+string(key)).Val(); n != there {
+			t.Errorf("%d bytes: %d entries", body, n)
+		}
+	}
+	if s := c.Stats(); s.RedisFailures != 0 || s.RedisDropped != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A value that somebody else has written, or that is broken, is not read into
+// memory whole.
+func TestAValueThatIsTooLongIsNotRead(t *testing.T) {
+	_, client := startRedis(t)
+	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+	c.redis.budget = patient
+	key := keyOf("q")
+	const size = 64 << 20
+	if err := client.SetRange(t.Context(), redisKeyPrefix+string(key), size-1, "x").Err(); err != nil {
+		t.Fatal(err)
+	}
+	before := sent(t, client)
+	for name, read := range map[string]func() *Page{
+		"a page":            func() *Page { return c.redis.get(t.Context(), key) },
+		"a page of its age": func() *Page { return c.redis.getAged(t.Context(), key) },
+	} {
+		if p := read(); p != nil {
+			t.Errorf("%s: %d bytes", name, len(p.Body))
+		}
+	}
+	if n := sent(t, client) - before; n > size/4 {
+		t.Errorf("%d bytes were sent", n)
+	}
+	if s := c.Stats(); s.RedisCorrupt != 2 || s.RedisFailures != 0 {
+		t.Errorf("%+v", s)
+	}
+	r, err := c.Forward(key, stream.Pair{}, brings("page"))
+	want{body: "page", source: Origin}.check(t, r, err)
+	stored(t, c)
+	if p := c.redis.get(t.Context(), key); p == nil || !bytes.Equal(p.Body, []byte("page")) {
+		t.Error("the page did not take its place")
+	}
+}
+
+// sent is how many bytes the server has sent so far.
+func sent(t *testing.T, client *redis.Client) int {
+	t.Helper()
+	info := client.Info(t.Context(), "stats").Val()
+	n, err := strconv.Atoi(regexp.MustCompile(`total_net_output_bytes:(\d+)`).FindStringSubmatch(info)[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
