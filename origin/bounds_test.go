@@ -172,18 +172,45 @@ func TestTheBoundsAreForWhatIsWrittenFromNowOn(t *testing.T) {
 	url := newDatabase(t)
 	conn := connect(t, url)
 	up, down := migrationParts(t, "migrations/00008_bounds.sql")
-	apply := func(part string) {
-		t.Helper()
-		if _, err := conn.PgConn().Exec(t.Context(), "BEGIN;"+part+"COMMIT").ReadAll(); err != nil {
-			t.Fatal(err)
-		}
+	apply := func(part string) error {
+		_, err := conn.PgConn().Exec(t.Context(), "BEGIN;"+part+"COMMIT").ReadAll()
+		return err
 	}
-	apply(down)
+	if err := apply(down); err != nil {
+		t.Fatal(err)
+	}
 	exec(t, conn, `INSERT INTO items (workspace_id, id, name, description) VALUES ($1, $2, 'Old', repeat('x', 100000)), ($1, $3, 'Small', 'x')`, ourWorkspace, number(1), number(2))
 	exec(t, conn, `ALTER TABLE contacts RENAME TO whole`)
 	exec(t, conn, `CREATE TABLE contacts (LIKE whole INCLUDING DEFAULTS) PARTITION BY HASH (workspace_id)`)
 	exec(t, conn, `CREATE TABLE contacts_0 PARTITION OF contacts FOR VALUES WITH (MODULUS 1, REMAINDER 0)`)
-	apply(up)
+	// Somebody reads the tables for long meanwhile: nobody else has to wait for it.
+	reader, err := connect(t, url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reader.Exec(t.Context(), "LOCK TABLE items, workspaces IN ACCESS SHARE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	applied := make(chan error, 1)
+	go func() { applied <- apply(up) }()
+	writer := connect(t, url)
+	eventually(t, "the migration waits", func() bool {
+		var waits bool
+		err := writer.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'items'::regclass)").Scan(&waits)
+		return err == nil && waits
+	})
+	exec(t, writer, `UPDATE items SET name = 'Small' WHERE name = 'Small'`)
+	select {
+	case err := <-applied:
+		t.Fatal("the migration did not wait: ", err)
+	default:
+	}
+	if err := reader.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-applied; err != nil {
+		t.Fatal(err)
+	}
 	o := openOrigin(t, url)
 	if page := fetch(t, o, Query{Workspace: ourWorkspace, Limit: 10}); len(page.rows) != 2 {
 		t.Errorf("%d rows", len(page.rows))
