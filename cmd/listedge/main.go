@@ -50,6 +50,13 @@ func (e usageError) Unwrap() error { return e.error }
 
 var errInterrupted = errors.New("interrupted")
 
+// cancelled says whether the error is what cancelling came to: of a statement
+// it may be what the server says.
+func cancelled(err error) bool {
+	var server interface{ SQLState() string }
+	return errors.Is(err, context.Canceled) || errors.As(err, &server) && server.SQLState() == "57014" // query_canceled
+}
+
 // run is the program: tests start it as main does.
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 	quietRedis()
@@ -70,7 +77,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 		parsed.Bind(&terminal{in: in, out: printed, err: errs})
 		err = parsed.Run()
 	}
-	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+	if ctx.Err() != nil && cancelled(err) {
 		err = errInterrupted
 	}
 	err = cmp.Or(printed.err, err)
