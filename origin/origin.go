@@ -202,6 +202,9 @@ func (o *Origin) read(ctx context.Context, s *session, q *Query) (Page, error) {
 		s.end.put(q.Sort, row)
 		return nil
 	})
+	if _, long := err.(*longRow); long && page.Rows > 0 {
+		more, err = true, nil // the page ends before it; the next one fails
+	}
 	if err == nil && page.Snapshot == "" {
 		err = fmt.Errorf("%w: it does not say what it shows", errWire)
 	}
