@@ -100,7 +100,7 @@ func (a *answer) Read([]byte) (int, error) { return 0, errors.New("BUG: an answe
 func (a *answer) Close() (err error) {
 	if len(a.head) > 0 {
 		if err = a.send(); err == nil && a.linger {
-			a.conn.linger()
+			linger(a.conn.Conn)
 		}
 	}
 	a.pending, a.wanted, a.linger, a.head, a.bufs = false, false, false, nil, nil

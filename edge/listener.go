@@ -1,6 +1,9 @@
 package edge
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"net"
 	"strconv"
 	"time"
@@ -10,47 +13,99 @@ import (
 	"listedge/metrics"
 )
 
-// bounded refuses connections beyond maxConns with a proper answer. fasthttp
-// would refuse them too, but in plain text.
-func (s *Server) bounded(l net.Listener) net.Listener {
-	return &boundedListener{Listener: l, server: s}
-}
+const (
+	// A failed Accept is tried again after acceptRetry, and after twice as long
+	// each time it fails again, up to acceptRetryMax. Descriptors that have run
+	// out come back when any client leaves.
+	acceptRetry    = 5 * time.Millisecond
+	acceptRetryMax = time.Second
 
-type boundedListener struct {
+	// maxRefusals is how many refused clients are sent an answer at once. More
+	// are cut off, because each takes a descriptor.
+	maxRefusals = 64
+	// refusalTimeout bounds a refusal: handshake, answer and closing.
+	refusalTimeout = 5 * time.Second
+)
+
+// limitedListener accepts up to maxConns connections and refuses more with the
+// contract's 503. (fasthttp would refuse them in plain text.) It returns an
+// error only when it is closed, because fasthttp stops serving at any error.
+type limitedListener struct {
 	net.Listener
-	server *Server
+	server   *Server
+	failed   time.Time     // when Accept last failed
+	refusals chan struct{} // one for each refusal in progress
 }
 
-func (l *boundedListener) Accept() (net.Conn, error) {
+func (s *Server) limitConnections(l net.Listener) net.Listener {
+	s.metrics.LimitConnections(s.maxConns)
+	return &limitedListener{Listener: l, server: s, refusals: make(chan struct{}, maxRefusals)}
+}
+
+// Accept is called by one goroutine.
+func (l *limitedListener) Accept() (net.Conn, error) {
 	for {
-		c, err := l.Listener.Accept()
+		c, err := l.accept()
 		if err != nil {
 			return nil, err
 		}
-		if l.server.metrics.ConnectionOpened() <= l.server.maxConns {
+		counts := l.server.metrics
+		if counts.ConnectionOpened() <= l.server.maxConns {
 			return newConn(c, l.server), nil
 		}
-		go l.refuse(c) // ends within a second
+		counts.ConnectionClosed()
+		if tell, alike := tooManyConns.log.tell(time.Now(), false); tell {
+			l.server.logger.LogAttrs(context.Background(), slog.LevelError, "connection refused: too many are open",
+				slog.Int64("limit", l.server.maxConns), slog.Uint64("alike", alike))
+		}
+		select {
+		case l.refusals <- struct{}{}:
+			go func() {
+				l.server.refuseConnection(c)
+				<-l.refusals
+			}()
+		default:
+			c.Close()
+		}
 	}
 }
 
-func (l *boundedListener) refuse(c net.Conn) {
-	defer l.server.metrics.ConnectionClosed()
-	began := time.Now()
-	id := append(l.server.ids.prefix(), '0')
-	defer func() {
-		took := time.Since(began)
-		l.server.metrics.Stripe().Answered(metrics.RouteNone, metrics.OutcomeError, tooManyConns.status, took)
-		e := entry{began: began, took: took, status: tooManyConns.status, outcome: metrics.OutcomeError, problem: tooManyConns}
-		e.setID(id)
-		l.server.keep(l.server.journal.sheet(), failed, &e)
-	}()
+// accept tries until there is a connection or the listener is closed. It logs a
+// failure unless the one before was less than two retries ago: then it belongs to
+// the same shortage.
+func (l *limitedListener) accept() (net.Conn, error) {
+	for wait := acceptRetry; ; wait = min(2*wait, acceptRetryMax) {
+		c, err := l.Listener.Accept()
+		if err == nil || errors.Is(err, net.ErrClosed) {
+			return c, err
+		}
+		if time.Since(l.failed) > 2*acceptRetryMax {
+			l.server.logger.LogAttrs(context.Background(), slog.LevelError, "connections cannot be accepted: trying again until they can", slog.Any("error", err))
+		}
+		time.Sleep(wait)
+		l.failed = time.Now()
+	}
+}
+
+// refuseConnection answers a connection with a 503 and closes it.
+func (s *Server) refuseConnection(c net.Conn) {
 	defer c.Close()
+	began := time.Now()
+	_ = c.SetDeadline(began.Add(refusalTimeout)) // of the handshake too, which reads
+	id := append(s.ids.prefix(), '0')
 	body := problemBody(nil, tooManyConns, &faults{}, id)
 	answer := "HTTP/1.1 " + strconv.Itoa(tooManyConns.status) + " " + fasthttp.StatusMessage(tooManyConns.status) +
 		"\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n" + noSniff +
 		"Connection: close\r\nRetry-After: " + strconv.Itoa(retrySoon) + "\r\nX-Request-Id: " + string(id) +
 		"\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
-	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
-	_, _ = c.Write(append([]byte(answer), body...))
+	_, err := c.Write(append([]byte(answer), body...))
+
+	took := time.Since(began)
+	s.metrics.Stripe().Answered(metrics.RouteNone, metrics.OutcomeError, tooManyConns.status, took)
+	e := entry{began: began, took: took, status: tooManyConns.status, outcome: metrics.OutcomeError, problem: tooManyConns}
+	e.setID(id)
+	s.keep(s.journal.sheet(), failed, &e)
+	if err == nil {
+		linger(c)
+	}
 }

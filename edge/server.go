@@ -9,6 +9,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -36,6 +37,8 @@ type Options struct {
 	Metrics *metrics.Edge
 	Logger  *slog.Logger
 	Proxies []netip.Prefix // whose X-Forwarded-For is believed
+
+	MaxConnections int // open at once; above: 503; 0 = MostConnections
 
 	AccessLog    AccessLog
 	ServerTiming bool            // every answer tells how long its parts took
@@ -72,15 +75,17 @@ const (
 	idleTimeout  = 75 * time.Second // above the usual 60 s of load balancers, so that they close first
 	readBuffer   = 16 << 10         // the largest request header, in bytes; above: 431
 	writeBuffer  = 64 << 10         // more than a usual page: one write per answer
-	maxConns     = 100_000          // open at once; above: 503
 	refusedBody  = 64 << 10         // dropped, to refuse its method rather than its size
 )
+
+// MostConnections is the largest number of connections that a server takes.
+const MostConnections = 100_000
 
 // New makes a server. It listens when Serve is called.
 func New(o Options) *Server {
 	s := &Server{
 		cache: o.Cache, limiter: o.Limiter, origin: o.Origin,
-		guard: newGuard(), maxConns: maxConns, metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
+		guard: newGuard(), maxConns: int64(cmp.Or(o.MaxConnections, MostConnections)), metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
 		ids: newRequestIDs(), accessLog: o.AccessLog, serverTiming: o.ServerTiming, tracer: o.Tracer, timed: o.ServerTiming || o.Tracer != nil,
 	}
 	s.keyring = origin.NewKeyring(o.Lookup, s.makeClient, o.Grace)
@@ -96,7 +101,7 @@ func New(o Options) *Server {
 		ReadBufferSize:                readBuffer,
 		WriteBufferSize:               writeBuffer,
 		MaxRequestBodySize:            1,
-		Concurrency:                   2 * maxConns, // the listener refuses first, with a proper answer
+		Concurrency:                   2 * MostConnections, // the listener refuses first, with a proper answer
 		CloseOnShutdown:               true,
 		NoDefaultServerHeader:         true,
 		NoDefaultContentType:          true,
@@ -110,7 +115,7 @@ func New(o Options) *Server {
 
 // Serve answers connections of the listener until Shutdown.
 func (s *Server) Serve(l net.Listener) error {
-	if err := s.http.Serve(s.bounded(l)); err != nil {
+	if err := s.http.Serve(s.limitConnections(l)); err != nil {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil

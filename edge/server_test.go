@@ -1,11 +1,8 @@
 package edge
 
 import (
-	"bufio"
 	"context"
-	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -139,75 +136,6 @@ func TestARevokedKeyIsUnauthorisedWhateverItsScopes(t *testing.T) {
 		}
 		_ = s.Shutdown(context.Background())
 		_ = limits.Close(context.Background())
-	}
-}
-
-func TestConnectionsBeyondTheBoundAreRefusedInTheContractsWords(t *testing.T) {
-	s, _, registry := hitServerWith(t, `{"data":[]`)
-	s.maxConns = 2
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
-	get := func(c net.Conn) *http.Response {
-		t.Helper()
-		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
-		_, _ = io.WriteString(c, "GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n")
-		r, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r
-	}
-	var open []net.Conn
-	for range 2 {
-		c, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		open = append(open, c)
-		if r := get(c); r.StatusCode != 200 {
-			t.Fatal(r.Status)
-		}
-	}
-	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
-	r, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, _ := io.ReadAll(r.Body)
-	if r.StatusCode != 503 || r.Header.Get("Retry-After") == "" || r.Header.Get("X-Request-Id") == "" || !strings.Contains(string(body), `"SERVICE_UNAVAILABLE"`) {
-		t.Errorf("%s %v %s", r.Status, r.Header, body)
-	}
-	// A connection that ends makes room for another.
-	open[0].Close()
-	eventually(t, "the closed connection no longer counts", func() bool { return value(t, scrape(t, registry), "listedge_http_connections") <= 1 })
-	again, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer again.Close()
-	if r := get(again); r.StatusCode != 200 {
-		t.Error(r.Status)
-	}
-	if n := value(t, scrape(t, registry), `listedge_http_requests_total{route="none",status="503"}`); n != 1 {
-		t.Errorf("%d refusals counted", n)
-	}
-	again.Close()
-	open[1].Close()
-	if err := s.http.ShutdownWithContext(context.Background()); err != nil {
-		t.Error(err)
-	}
-	if err := <-served; err != nil {
-		t.Error(err)
 	}
 }
 

@@ -26,6 +26,7 @@ type Edge struct {
 	stripes     [stripes]Stripe
 	next        atomic.Uint32
 	connections atomic.Int64
+	limit       atomic.Int64
 }
 
 // Stripe counts the requests of some connections.
@@ -75,6 +76,9 @@ func (e *Edge) ConnectionOpened() int64 { return e.connections.Add(1) }
 // ConnectionClosed counts it out again.
 func (e *Edge) ConnectionClosed() { e.connections.Add(-1) }
 
+// LimitConnections records how many may be open.
+func (e *Edge) LimitConnections(n int64) { e.limit.Store(n) }
+
 var (
 	requestsDesc = prometheus.NewDesc("listedge_http_requests_total",
 		"Requests answered, by route and status.", []string{"route", "status"}, nil)
@@ -86,11 +90,13 @@ var (
 		"Pages that another request's look-up brought.", nil, nil)
 	connectionsDesc = prometheus.NewDesc("listedge_http_connections",
 		"Open connections of the public listener.", nil, nil)
+	connectionLimitDesc = prometheus.NewDesc("listedge_http_connections_limit",
+		"Connections of the public listener that may be open at once; above, clients are refused.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (e *Edge) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{requestsDesc, secondsDesc, pagesDesc, collapsedDesc, connectionsDesc} {
+	for _, d := range []*prometheus.Desc{requestsDesc, secondsDesc, pagesDesc, collapsedDesc, connectionsDesc, connectionLimitDesc} {
 		to <- d
 	}
 }
@@ -117,6 +123,7 @@ func (e *Edge) Collect(to chan<- prometheus.Metric) {
 	}
 	counter(collapsedDesc, func(s *Stripe) *atomic.Uint64 { return &s.collapsed })
 	to <- prometheus.MustNewConstMetric(connectionsDesc, prometheus.GaugeValue, float64(e.connections.Load()))
+	to <- prometheus.MustNewConstMetric(connectionLimitDesc, prometheus.GaugeValue, float64(e.limit.Load()))
 }
 
 func (e *Edge) sum(of func(*Stripe) *atomic.Uint64) (n uint64) {

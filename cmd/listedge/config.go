@@ -133,6 +133,8 @@ type nodeFlags struct {
 	DatabaseConnections int           `help:"Page queries at once, to the primary and to each replica; eight times as many may wait." default:"16"`
 	QueryTimeout        time.Duration `help:"The longest a page query may run (statement_timeout)." default:"2s"`
 
+	MaxConnections int `help:"Open connections of the public listener; more are refused with 503. 0 = as many as three quarters of the open files (ulimit -n) and half of the memory beside --cache-memory bear, at 64 KiB each: see docs/SIZING.md." default:"0"`
+
 	TrustedProxies []network     `help:"Networks of load balancers whose X-Forwarded-For names the client, as 10.0.0.0/8,fd00::/8." placeholder:"CIDR"`
 	Drain          time.Duration `help:"After SIGTERM, how long the node goes on answering, not ready and closing each connection, before it stops." default:"${drain}"`
 
@@ -164,6 +166,8 @@ func (f *nodeFlags) Validate() error {
 		return fmt.Errorf("--freshness-bound, --cache-ttl, --max-stale, --key-grace and --drain must be at most 30 days (720h)")
 	case f.DatabaseConnections < 1 || f.DatabaseConnections > 10_000:
 		return fmt.Errorf("--database-connections must be from 1 to 10000")
+	case f.MaxConnections < 0 || f.MaxConnections > edge.MostConnections:
+		return fmt.Errorf("--max-connections must be from 0 to %d", edge.MostConnections)
 	case f.QueryTimeout < time.Millisecond || f.QueryTimeout > time.Hour:
 		return fmt.Errorf("--query-timeout must be from 1ms to 1h")
 	}

@@ -39,6 +39,8 @@ type node struct {
 	health   *edge.Health
 	admin    *http.Server
 
+	maxConnections int // of the public listener
+
 	conditions []condition
 	away       redisAway
 	probes     []func(context.Context) // each finds out whether something is back
@@ -112,10 +114,12 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, settings map[
 	if n.tracer, err = openTracer(ctx, logger); err != nil {
 		return nil, err
 	}
+	n.maxConnections = limitConnections(f, descriptorLimit(), memoryLimit(), logger)
+	settings["max-connections"] = n.maxConnections
 	registry := metrics.New(version, builtFrom())
 	n.server = edge.New(edge.Options{
 		Cache: n.cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace,
-		Metrics: registry.Edge, Logger: logger, Proxies: prefixes(f.TrustedProxies),
+		Metrics: registry.Edge, Logger: logger, Proxies: prefixes(f.TrustedProxies), MaxConnections: n.maxConnections,
 		AccessLog: f.AccessLog, ServerTiming: f.ServerTiming, Tracer: n.tracer,
 	})
 	if followed != nil {
@@ -136,7 +140,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, settings map[
 			return n.follower.Stats()
 		},
 	})
-	n.admin = &http.Server{Handler: edge.Admin(adminNames(settings), n.health, registry.Handler(), log, n.server.Explain, settings), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second}
+	n.admin = &http.Server{Handler: edge.Admin(adminNames(settings), n.health, registry.Handler(), log, n.server.Explain, settings), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second, ErrorLog: slog.NewLogLogger(log, slog.LevelWarn)}
 	return n, nil
 }
 
@@ -195,7 +199,7 @@ func (n *node) serve(ctx context.Context) error {
 	if n.follower != nil {
 		beside.Go(func() { n.follower.Run(running) })
 	}
-	n.logger.Info("listening", "version", version, "public", n.public.Addr().String(), "admin", n.private.Addr().String())
+	n.logger.Info("listening", "version", version, "public", n.public.Addr().String(), "admin", n.private.Addr().String(), "maxConnections", n.maxConnections)
 	var err error
 	select {
 	case <-ctx.Done():

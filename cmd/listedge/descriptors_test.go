@@ -1,0 +1,164 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// startWithDescriptors starts a node as a process that may open so many files.
+func startWithDescriptors(t *testing.T, descriptors int, databaseURL string, args ...string) (n *testNode, log *output, ended chan struct{}) {
+	t.Helper()
+	n, log, ended = &testNode{}, &output{}, make(chan struct{})
+	c := exec.Command("sh", append([]string{"-c", "ulimit -n " + strconv.Itoa(descriptors) + ` && exec "$0" "$@"`, os.Args[0],
+		"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--database-url", databaseURL, "--log-format", "json"}, args...)...)
+	c.Env = append(os.Environ(), beListedge+"=1")
+	c.Stdout, c.Stderr = log, log
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = c.Wait(); close(ended) }()
+	t.Cleanup(func() { _ = c.Process.Kill(); <-ended })
+	within(t, time.Minute, "listening", func() bool {
+		for line := range strings.Lines(log.String()) {
+			var entry struct{ Msg, Public, Admin string }
+			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" {
+				n.url, n.admin = "http://"+entry.Public, "http://"+entry.Admin
+				return true
+			}
+		}
+		return false
+	})
+	n.awaitReady(t)
+	return n, log, ended
+}
+
+// hold opens so many connections and sends nothing on them.
+func hold(t *testing.T, url string, connections int) (release func()) {
+	t.Helper()
+	var all []net.Conn
+	release = func() {
+		for _, c := range all {
+			c.Close()
+		}
+		all = nil
+	}
+	t.Cleanup(func() { release() })
+	for range connections {
+		c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, c)
+	}
+	return release
+}
+
+// Clients that hold more connections than a node has descriptors are refused,
+// and cost it neither its life nor its database.
+func TestClientsDoNotTakeTheLastDescriptors(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	const descriptors = 200
+	n, log, ended := startWithDescriptors(t, descriptors, url, "--max-connections", "100000")
+	limit := int(n.metric(t, "listedge_http_connections_limit"))
+	if limit < 10 || limit > descriptors-16 {
+		t.Fatalf("%d connections of %d descriptors", limit, descriptors)
+	}
+	var settings map[string]any
+	if r, err := http.Get(n.admin + "/settings"); err != nil {
+		t.Error(err)
+	} else if err = json.NewDecoder(r.Body).Decode(&settings); err != nil || r.Body.Close() != nil || settings["max-connections"] != float64(limit) {
+		t.Errorf("the limit is %d; /settings: %v (%v)", limit, settings, err)
+	}
+	if !strings.Contains(log.String(), "--max-connections") || !strings.Contains(log.String(), `"maxConnections":`+strconv.Itoa(limit)) {
+		t.Errorf("the log does not tell the limit: %s", log.String())
+	}
+	kept, err := net.Dial("tcp", strings.TrimPrefix(n.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kept.Close()
+	ask := func(path string) string {
+		t.Helper()
+		_ = kept.SetDeadline(time.Now().Add(time.Minute))
+		if _, err := io.WriteString(kept, "GET "+path+" HTTP/1.1\r\nHost: a\r\nX-API-Key: "+key+"\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		line := make([]byte, 64<<10)
+		got, err := kept.Read(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(line[:got])
+	}
+	if got := ask("/v1/items?limit=1"); !strings.HasPrefix(got, "HTTP/1.1 200") {
+		t.Fatal(got)
+	}
+	release := hold(t, n.url, 2*descriptors)
+	within(t, time.Minute, "all places are taken", func() bool { return n.metric(t, "listedge_http_connections") == float64(limit) })
+	if got := ask("/v1/items?limit=2"); !strings.HasPrefix(got, "HTTP/1.1 200") || !strings.Contains(got, "fwd=uri-miss") {
+		t.Errorf("a page that Postgres has to be asked for: %s", got)
+	}
+	release()
+	within(t, time.Minute, "a new client is answered", func() bool {
+		a, err := n.try("GET", "/v1/items?limit=1", key)
+		return err == nil && a.StatusCode == http.StatusOK
+	})
+	select {
+	case <-ended:
+		t.Errorf("the node ended: %s", log.String())
+	default:
+	}
+	if strings.Contains(log.String(), "too many open files") {
+		t.Errorf("the descriptors ran out: %s", log.String())
+	}
+}
+
+// A node whose descriptors have run out, by whatever it is, goes on as soon as
+// there are some.
+func TestANodeOutlivesRunningOutOfDescriptors(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	_, key := workspaceWithKey(t, url)
+	const descriptors = 120
+	n, log, ended := startWithDescriptors(t, descriptors, url)
+	release := hold(t, n.admin, descriptors) // which nothing bounds
+	waiting := hold(t, n.url, 1)
+	within(t, time.Minute, "the public listener finds no descriptor", func() bool {
+		select {
+		case <-ended:
+			t.Fatalf("the node ended: %s", log.String())
+		default:
+		}
+		return strings.Contains(log.String(), "connections cannot be accepted")
+	})
+	release()
+	waiting()
+	for path, ask := range map[string]func() (int, error){
+		"public": func() (int, error) {
+			a, err := n.try("GET", "/v1/items?limit=1", key)
+			if err != nil {
+				return 0, err
+			}
+			return a.StatusCode, nil
+		},
+		"admin": func() (int, error) {
+			r, err := http.Get(n.admin + "/readyz")
+			if err != nil {
+				return 0, err
+			}
+			return r.StatusCode, r.Body.Close()
+		},
+	} {
+		within(t, time.Minute, "the "+path+" listener answers again", func() bool { status, err := ask(); return err == nil && status == http.StatusOK })
+	}
+}

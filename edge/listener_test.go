@@ -1,0 +1,232 @@
+package edge
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"listedge/metrics"
+	"listedge/sandbox/sandboxtest"
+)
+
+// limited serves at most that many connections, over TLS or not.
+type limited struct {
+	registry *metrics.Registry
+	address  string
+	tls      *tls.Config // the client's; nil = plain
+}
+
+func serveLimited(t *testing.T, connections int64, overTLS bool) *limited {
+	t.Helper()
+	s, _, registry := hitServerWith(t, `{"data":[]`)
+	s.maxConns = connections
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := &limited{registry: registry, address: l.Addr().String()}
+	if overTLS {
+		certificate, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+		sandboxtest.Certificate(t, "node", certificate, key)
+		pair, err := tls.LoadX509KeyPair(certificate, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{pair}})
+		at.tls = &tls.Config{InsecureSkipVerify: true}
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	t.Cleanup(func() {
+		if err := s.http.ShutdownWithContext(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return at
+}
+
+// silent opens a connection and sends nothing on it.
+func (at *limited) silent(t *testing.T) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", at.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	return c
+}
+
+// ask opens a connection and sends a request on it.
+func (at *limited) ask(t *testing.T) (c net.Conn, answer *http.Response, body string) {
+	t.Helper()
+	if c = at.silent(t); at.tls != nil {
+		c = tls.Client(c, at.tls)
+	}
+	if _, err := io.WriteString(c, "GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(c)
+	answer, err := http.ReadResponse(r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer.Close {
+		if _, err = r.ReadByte(); err != io.EOF {
+			t.Errorf("the connection ends with %v", err) // a reset may cost the client its answer
+		}
+	}
+	return c, answer, string(text)
+}
+
+func (at *limited) open(t *testing.T) int {
+	return value(t, scrape(t, at.registry), "listedge_http_connections")
+}
+
+func TestConnectionsBeyondTheLimitAreRefusedInTheContractsWords(t *testing.T) {
+	for name, overTLS := range map[string]bool{"plain": false, "TLS": true} {
+		t.Run(name, func(t *testing.T) {
+			at := serveLimited(t, 2, overTLS)
+			first, answer, _ := at.ask(t)
+			if answer.StatusCode != 200 {
+				t.Fatal(answer.Status)
+			}
+			if _, answer, _ = at.ask(t); answer.StatusCode != 200 {
+				t.Fatal(answer.Status)
+			}
+			_, answer, body := at.ask(t)
+			if answer.StatusCode != 503 || !answer.Close || answer.Header.Get("Retry-After") == "" || answer.Header.Get("X-Request-Id") == "" || !strings.Contains(body, `"SERVICE_UNAVAILABLE"`) {
+				t.Errorf("%s %v %s", answer.Status, answer.Header, body)
+			}
+			if n := value(t, scrape(t, at.registry), `listedge_http_requests_total{route="none",status="503"}`); n != 1 {
+				t.Errorf("%d refusals counted", n)
+			}
+			if limit := value(t, scrape(t, at.registry), "listedge_http_connections_limit"); limit != 2 {
+				t.Errorf("the limit is shown as %d", limit)
+			}
+			first.Close()
+			eventually(t, "the closed connection no longer counts", func() bool { return at.open(t) <= 1 })
+			if _, answer, _ = at.ask(t); answer.StatusCode != 200 {
+				t.Error(answer.Status)
+			}
+		})
+	}
+}
+
+// A client that is refused and says nothing holds its connection for a while,
+// as one of a bounded number, and nobody else's.
+func TestSilentClientsThatAreRefusedDoNotStay(t *testing.T) {
+	for name, overTLS := range map[string]bool{"plain": false, "TLS": true} {
+		t.Run(name, func(t *testing.T) {
+			const limit = 3
+			at := serveLimited(t, limit, overTLS)
+			var held, refused []net.Conn
+			for range limit {
+				held = append(held, at.silent(t))
+			}
+			for range maxRefusals + 20 {
+				refused = append(refused, at.silent(t))
+			}
+			eventually(t, "all are accepted", func() bool { return at.open(t) == limit })
+			ended := make(chan error, len(refused))
+			for _, c := range refused {
+				go func() {
+					_, err := io.Copy(io.Discard, c)
+					ended <- err
+				}()
+			}
+			for range refused { // by the node: the clients do nothing
+				if err := <-ended; err != nil && !errors.Is(err, syscall.ECONNRESET) {
+					t.Error(err)
+				}
+			}
+			if n := at.open(t); n > limit {
+				t.Errorf("%d connections count as open, of %d", n, limit)
+			}
+			for _, c := range held {
+				c.Close()
+			}
+			eventually(t, "the closed connections no longer count", func() bool { return at.open(t) == 0 })
+			if _, answer, _ := at.ask(t); answer.StatusCode != 200 {
+				t.Error(answer.Status)
+			}
+		})
+	}
+}
+
+// failingListener fails as often as it is told, then accepts, and so on.
+type failingListener struct {
+	net.Listener
+	failures []int // before each connection
+	tries    []time.Time
+}
+
+func (l *failingListener) Accept() (net.Conn, error) {
+	l.tries = append(l.tries, time.Now())
+	switch {
+	case len(l.failures) == 0:
+		return nil, &net.OpError{Op: "accept", Err: net.ErrClosed}
+	case l.failures[0] > 0:
+		l.failures[0]--
+		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+	}
+	l.failures = l.failures[1:]
+	return &wire{}, nil
+}
+
+// What cannot be accepted now is accepted later: only a closed listener ends a
+// node.
+func TestAcceptIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		s := &Server{metrics: metrics.New("test", "").Edge, maxConns: 100, logger: slog.New(slog.NewTextHandler(&log, nil))}
+		failing := &failingListener{failures: []int{12, 0, 2}}
+		l := s.limitConnections(failing)
+		for i := range 3 {
+			if _, err := l.Accept(); err != nil {
+				t.Fatalf("connection %d: %v", i, err)
+			}
+		}
+		if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("of a closed listener: %v", err)
+		}
+		var waits []time.Duration
+		for i := range failing.tries[1:] {
+			waits = append(waits, failing.tries[i+1].Sub(failing.tries[i]).Round(time.Millisecond))
+		}
+		ms := time.Millisecond
+		want := []time.Duration{5 * ms, 10 * ms, 20 * ms, 40 * ms, 80 * ms, 160 * ms, 320 * ms, 640 * ms, 1000 * ms, 1000 * ms, 1000 * ms, 1000 * ms, 0, 0, 5 * ms, 10 * ms, 0}
+		if !slices.Equal(waits, want) {
+			t.Errorf("tried again after %v, want %v", waits, want)
+		}
+		// The second time follows at once: it is the same shortage.
+		if said := strings.Count(log.String(), "accept"); strings.Count(log.String(), "\n") != 1 || said == 0 {
+			t.Errorf("logged: %s", log.String())
+		}
+		time.Sleep(time.Minute)
+		failing.failures = []int{3}
+		if _, err := l.Accept(); err != nil || strings.Count(log.String(), "\n") != 2 {
+			t.Errorf("a minute later: %v, logged: %s", err, log.String())
+		}
+	})
+}
