@@ -58,6 +58,7 @@ var (
 	notFound      = &problem{"NOT_FOUND", 404, "There is nothing at this address.", nil}
 	rateLimited   = &problem{"RATE_LIMITED", 429, "Too many requests; wait as long as Retry-After says.", nil}
 	authLimited   = &problem{"RATE_LIMITED", 429, "Too many requests with invalid API keys; wait as long as Retry-After says.", nil}
+	noKeyLimited  = &problem{"RATE_LIMITED", 429, "Too many requests that need no API key; wait as long as Retry-After says.", nil}
 	keysAway      = &problem{"SERVICE_UNAVAILABLE", 503, "API keys cannot be checked at the moment.", &logged{}}
 	originAway    = &problem{"SERVICE_UNAVAILABLE", 503, "The database cannot be reached at the moment.", &logged{}}
 	originBusy    = &problem{"SERVICE_UNAVAILABLE", 503, "Too many queries are waiting; try again shortly.", &logged{}}

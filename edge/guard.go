@@ -10,11 +10,11 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// guard limits failed authentication by client address, in this process, so
-// that a flood of invalid keys costs this node little.
+// guard limits, by client address and in this process, failed authentication
+// and what needs no key, so that a flood of either costs this node little.
 //
-// It limits failures only. A key that exists is never refused for those of
-// others, who may have the same address: a NAT's, or a proxy's that is not named.
+// A key that exists is never refused for what others do, who may have the same
+// address: a NAT's, or a proxy's that is not named.
 // What made-up keys cost Postgres is bounded elsewhere: texts that cannot be keys
 // are not looked up, and other look-ups that are in vain are limited for the
 // whole node, and wait for others' where their address has used up its failures
@@ -28,12 +28,15 @@ type guard struct {
 	addresses *lru.Cache[netip.Addr, *offender]
 }
 
-type offender struct{ malformed, refused *rate.Limiter }
+type offender struct{ malformed, refused, keyless *rate.Limiter }
 
 const (
 	failuresPerSecond = 20
 	failureBurst      = 200
-	guardedAddresses  = 65_536 // remembered at most, the oldest forgotten first
+	// A browser takes about 15 tokens to load /docs, and 5 once it has cached it.
+	keylessPerSecond = 20
+	keylessBurst     = 400
+	guardedAddresses = 65_536 // remembered at most, the oldest forgotten first
 )
 
 func newGuard() *guard {
@@ -56,14 +59,9 @@ func (g *guard) exhausted(a netip.Addr) bool {
 // fail counts a failure, of a key that was looked up or of a text that cannot
 // be one, and returns 0, or the seconds until the next is answered as such.
 func (g *guard) fail(a netip.Addr, lookedUp bool) (retry int64) {
-	a = network(a)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	o, ok := g.addresses.Get(a)
-	if !ok {
-		o = &offender{rate.NewLimiter(failuresPerSecond, failureBurst), rate.NewLimiter(failuresPerSecond, failureBurst)}
-		g.addresses.Add(a, o)
-	}
+	o := g.offender(a)
 	l, now := o.malformed, g.moment()
 	if lookedUp {
 		l = o.refused
@@ -72,6 +70,32 @@ func (g *guard) fail(a netip.Addr, lookedUp bool) (retry int64) {
 		return 0
 	}
 	return max(1, untilToken(l, now))
+}
+
+// keyless takes tokens for an answer that needs no key. It returns 0, or the
+// seconds until there are as many.
+func (g *guard) keyless(a netip.Addr, tokens int) (retry int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.moment()
+	r := g.offender(a).keyless.ReserveN(now, tokens)
+	wait := r.DelayFrom(now)
+	if wait == 0 {
+		return 0
+	}
+	r.CancelAt(now)
+	return int64(math.Ceil(wait.Seconds()))
+}
+
+// offender is what is known of the address, under mu.
+func (g *guard) offender(a netip.Addr) *offender {
+	a = network(a)
+	o, ok := g.addresses.Get(a)
+	if !ok {
+		o = &offender{rate.NewLimiter(failuresPerSecond, failureBurst), rate.NewLimiter(failuresPerSecond, failureBurst), rate.NewLimiter(keylessPerSecond, keylessBurst)}
+		g.addresses.Add(a, o)
+	}
+	return o
 }
 
 // moment is now, and never before what it was: the limiters credit time that

@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -82,15 +81,19 @@ func (s *Server) identify(x *exchange) {
 // it, so that no two spellings of one address can be told apart by a proxy in
 // front and not here.
 func (s *Server) findRoute(x *exchange) failure {
+	var found *document // nil = a list
 	switch string(x.path) {
 	case "/v1/items":
 		x.route, x.query.Collection = metrics.RouteItems, origin.Items
 	case "/v1/contacts":
 		x.route, x.query.Collection = metrics.RouteContacts, origin.Contacts
-	case "/openapi.json":
-		x.route = metrics.RouteOpenAPI
+	case openAPIPath:
+		x.route, found = metrics.RouteOpenAPI, openAPI()
 	default:
-		if string(x.path) != "/docs" && !bytes.HasPrefix(x.path, []byte("/docs/")) {
+		if found = s.docs[string(x.path)]; found == nil {
+			if f := s.keyless(x, 1); f.problem != nil {
+				return f
+			}
 			return failure{problem: notFound}
 		}
 		x.route = metrics.RouteDocs
@@ -101,14 +104,8 @@ func (s *Server) findRoute(x *exchange) failure {
 	if x.body {
 		return failure{problem: bodyTooLarge}
 	}
-	switch x.route {
-	case metrics.RouteOpenAPI:
-		serveOpenAPI(x.http)
-	case metrics.RouteDocs:
-		if serveDocs(x.http); x.http.Response.StatusCode() == fasthttp.StatusNotFound {
-			x.http.Response.Reset()
-			return failure{problem: notFound}
-		}
+	if found != nil {
+		return s.serveDocument(x, found)
 	}
 	return failure{}
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -70,13 +71,13 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// accept tries until there is a connection or the listener is closed. It logs a
-// failure unless the one before was less than two retries ago: then it belongs to
+// accept tries until there is a connection, or an error that is not the
+// system's: the listener is closed. It logs a failure unless the one before was less than two retries ago: then it belongs to
 // the same shortage.
 func (l *limitedListener) accept() (net.Conn, error) {
 	for wait := acceptRetry; ; wait = min(2*wait, acceptRetryMax) {
 		c, err := l.Listener.Accept()
-		if err == nil || errors.Is(err, net.ErrClosed) {
+		if shortage := syscall.Errno(0); !errors.As(err, &shortage) {
 			return c, err
 		}
 		if time.Since(l.failed) > 2*acceptRetryMax {

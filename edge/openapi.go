@@ -5,14 +5,16 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"io/fs"
+	"mime"
+	"net/http"
+	"path"
+	"strings"
 	"sync"
 
 	"github.com/swaggest/swgui"
+	"github.com/swaggest/swgui/v5/static"
 	"github.com/swaggest/swgui/v5emb"
-	"github.com/valyala/fasthttp"
-	"github.com/valyala/fasthttp/fasthttpadaptor"
-
-	"listedge/cache"
 )
 
 // Two things are served to anyone, without a key: /openapi.json, the API's
@@ -25,10 +27,6 @@ import (
 const (
 	openAPIPath = "/openapi.json"
 	docsPath    = "/docs"
-
-	// referenceCache: long enough to spare a page's reload, short enough for an
-	// upgrade to be seen.
-	referenceCache = "public, max-age=300"
 )
 
 // docsPolicy is what the page below /docs may do. Its scripts and styles are
@@ -40,37 +38,48 @@ func docsPolicy(page []byte) string {
 //go:embed openapi.json
 var openAPISource []byte
 
-// reference is the document as it is served. Its body is never written to.
-type reference struct {
-	body []byte
-	etag cache.EntityTag
-}
-
-var openAPI = sync.OnceValue(func() reference {
+var openAPI = sync.OnceValue(func() *document {
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, openAPISource); err != nil {
 		panic(fmt.Sprintf("BUG: openapi.json: %v", err))
 	}
-	return reference{compact.Bytes(), cache.TagOf(compact.Bytes())}
+	return newDocument("application/json", compact.Bytes())
 })
 
-// serveOpenAPI answers GET and HEAD of /openapi.json.
-func serveOpenAPI(ctx *fasthttp.RequestCtx) {
-	doc := openAPI()
-	h := &ctx.Response.Header
-	h.SetBytesV(fasthttp.HeaderETag, doc.etag[:])
-	h.Set(fasthttp.HeaderCacheControl, referenceCache)
-	h.Set(fasthttp.HeaderXContentTypeOptions, "nosniff")
-	if matchesETag(ctx.Request.Header.PeekAll(fasthttp.HeaderIfNoneMatch), doc.etag[:]) {
-		ctx.SetStatusCode(fasthttp.StatusNotModified)
-		return
+// docs are the page and what it loads, by their paths.
+var docs = sync.OnceValue(func() map[string]*document {
+	page := newDocument("text/html; charset=utf-8", docsPage())
+	page.policy = docsPolicy(page.identity())
+	all := map[string]*document{docsPath: page, docsPath + "/": page}
+	files, err := fs.ReadDir(static.FS, ".")
+	if err != nil {
+		panic("BUG: " + err.Error())
 	}
-	ctx.SetContentType("application/json")
-	ctx.Response.SetBodyRaw(doc.body)
-}
+	for _, f := range files {
+		text, err := fs.ReadFile(static.FS, f.Name())
+		if err != nil {
+			panic("BUG: " + err.Error())
+		}
+		name, compressed := strings.CutSuffix(f.Name(), ".gz")
+		newAsset := newDocument
+		if compressed {
+			newAsset = newCompressedDocument
+		}
+		asset := newAsset(mime.TypeByExtension(path.Ext(name)), text)
+		asset.policy = docsPolicy(nil)
+		all[docsPath+"/"+name] = asset
+	}
+	return all
+})
 
-var docs = sync.OnceValue(func() fasthttp.RequestHandler {
-	return fasthttpadaptor.NewFastHTTPHandler(v5emb.NewHandlerWithConfig(swgui.Config{
+// docsPage is the page's HTML.
+func docsPage() []byte {
+	request, err := http.NewRequest(http.MethodGet, docsPath, nil)
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	page := &written{}
+	v5emb.NewHandlerWithConfig(swgui.Config{
 		Title:       "listedge",
 		SwaggerJSON: openAPIPath,
 		BasePath:    docsPath,
@@ -82,42 +91,12 @@ var docs = sync.OnceValue(func() fasthttp.RequestHandler {
 			"persistAuthorization":     docsPersist,
 			"tryItOutEnabled":          "true",
 		},
-	}))
-})
-
-// serveDocs answers GET and HEAD of /docs and of what is below it. Where there
-// is nothing it leaves a bare 404, for the caller to put the error body on.
-func serveDocs(ctx *fasthttp.RequestCtx) {
-	// The library's validators have no quotes, which RFC 9110 demands: they are
-	// put on and taken off here. Assets are small and come whole or not at all.
-	asked := &ctx.Request.Header
-	if tag := asked.Peek(fasthttp.HeaderIfNoneMatch); len(tag) > 0 {
-		asked.SetBytesV(fasthttp.HeaderIfNoneMatch, bytes.Trim(bytes.TrimPrefix(tag, []byte("W/")), `"`))
-	}
-	asked.Del(fasthttp.HeaderIfMatch)
-	asked.Del(fasthttp.HeaderRange)
-
-	docs()(ctx)
-	r := &ctx.Response
-	r.Header.Del(fasthttp.HeaderAcceptRanges)
-	if tag := r.Header.Peek(fasthttp.HeaderETag); len(tag) > 0 {
-		r.Header.Set(fasthttp.HeaderETag, `"`+string(tag)+`"`)
-	}
-	switch r.StatusCode() {
-	case fasthttp.StatusOK, fasthttp.StatusNotModified:
-		r.Header.Set(fasthttp.HeaderCacheControl, referenceCache)
-		r.Header.Set(fasthttp.HeaderContentSecurityPolicy, docsPolicy(nil))
-		r.Header.Set(fasthttp.HeaderXContentTypeOptions, "nosniff")
-		r.Header.Set(fasthttp.HeaderReferrerPolicy, "no-referrer")
-		if bytes.HasPrefix(r.Header.ContentType(), []byte("text/html")) {
-			r.Header.SetContentType("text/html; charset=utf-8")
-			r.Header.Set(fasthttp.HeaderContentSecurityPolicy, docsPolicy(r.Body()))
-		}
-	default: // in plain text, or a redirect to an index
-		r.ResetBody()
-		for _, name := range []string{fasthttp.HeaderContentType, fasthttp.HeaderContentLength, fasthttp.HeaderLocation, fasthttp.HeaderVary} {
-			r.Header.Del(name)
-		}
-		r.SetStatusCode(fasthttp.StatusNotFound)
-	}
+	}).ServeHTTP(page, request)
+	return page.Bytes()
 }
+
+// written keeps what a handler answers.
+type written struct{ bytes.Buffer }
+
+func (*written) Header() http.Header { return http.Header{} }
+func (*written) WriteHeader(int)     {}

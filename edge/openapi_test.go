@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
-	"github.com/valyala/fasthttp"
 	"github.com/valyala/fasthttp/fasthttputil"
 
 	"listedge/cache"
@@ -26,7 +25,7 @@ import (
 
 func loadOpenAPI(t *testing.T) *openapi3.T {
 	t.Helper()
-	doc, err := openapi3.NewLoader().LoadFromData(openAPI().body)
+	doc, err := openapi3.NewLoader().LoadFromData(openAPI().identity())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -345,19 +344,13 @@ func TestOpenAPIRefuses(t *testing.T) {
 	}
 }
 
-// referenceClient talks to a server of the two handlers alone.
+// referenceClient talks to a server.
 func referenceClient(t *testing.T) func(method, path string, header ...string) (*http.Response, []byte) {
 	t.Helper()
 	l := fasthttputil.NewInmemoryListener()
-	server := &fasthttp.Server{NoDefaultContentType: true, Handler: func(ctx *fasthttp.RequestCtx) {
-		if string(ctx.Path()) == openAPIPath {
-			serveOpenAPI(ctx)
-			return
-		}
-		serveDocs(ctx)
-	}}
+	s, _ := hitServer(t, `{"data":[]`)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
+	go func() { served <- s.Serve(l) }()
 	t.Cleanup(func() {
 		_ = l.Close()
 		if err := <-served; err != nil {
@@ -401,7 +394,7 @@ func TestServeOpenAPI(t *testing.T) {
 	if got.StatusCode != 200 || got.Header.Get("Content-Type") != "application/json" || got.Header.Get("Cache-Control") != "public, max-age=300" {
 		t.Errorf("%d %v", got.StatusCode, got.Header)
 	}
-	if !bytes.Equal(body, openAPI().body) || bytes.Contains(body, []byte("\n")) {
+	if !bytes.Equal(body, openAPI().identity()) || bytes.Contains(body, []byte("\n")) {
 		t.Error("not the compact document")
 	}
 	etag := got.Header.Get("ETag")
@@ -411,7 +404,7 @@ func TestServeOpenAPI(t *testing.T) {
 	if got, _ = ask("GET", openAPIPath, "If-None-Match", `"other"`); got.StatusCode != 200 {
 		t.Errorf("another validator: %d", got.StatusCode)
 	}
-	if got, body = ask("HEAD", openAPIPath); got.StatusCode != 200 || len(body) != 0 || got.ContentLength != int64(len(openAPI().body)) {
+	if got, body = ask("HEAD", openAPIPath); got.StatusCode != 200 || len(body) != 0 || got.ContentLength != int64(len(openAPI().identity())) {
 		t.Errorf("HEAD: %d, %d bytes, length %d", got.StatusCode, len(body), got.ContentLength)
 	}
 }
@@ -455,7 +448,7 @@ func TestServeDocs(t *testing.T) {
 			}
 			got, _ := ask("GET", at.Path, "Range", "bytes=0-1", "If-Match", `"other"`)
 			etag := got.Header.Get("ETag")
-			if got.StatusCode != 200 || len(etag) < 3 || etag[0] != '"' || etag[len(etag)-1] != '"' {
+			if got.StatusCode != 200 || !strings.HasPrefix(etag, `W/"`) || etag[len(etag)-1] != '"' || got.Header.Get("Vary") == "" && strings.HasSuffix(at.Path, "s") {
 				t.Errorf("%s in part: %d, validator %s", at.Path, got.StatusCode, etag)
 			}
 			if again, body := ask("GET", at.Path, "If-None-Match", etag); again.StatusCode != 304 || len(body) != 0 || again.Header.Get("Cache-Control") == "" {
@@ -474,7 +467,7 @@ func TestServeDocs(t *testing.T) {
 		if proxied := strings.Contains(nothing, "proxy"); proxied && got.StatusCode == 200 && bytes.Contains(body, []byte("swagger-ui")) {
 			continue // the page itself, not elsewhere's
 		}
-		if got.StatusCode != 404 || len(body) != 0 || got.Header.Get("Location") != "" || got.Header.Get("Content-Type") != "" {
+		if got.StatusCode != 404 || !bytes.Contains(body, []byte("NOT_FOUND")) || got.Header.Get("Location") != "" {
 			t.Errorf("%s: %d %v %q", nothing, got.StatusCode, got.Header, body)
 		}
 	}

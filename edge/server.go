@@ -38,7 +38,8 @@ type Options struct {
 	Logger  *slog.Logger
 	Proxies []netip.Prefix // whose X-Forwarded-For is believed
 
-	MaxConnections int // open at once; above: 503; 0 = MostConnections
+	MaxConnections int  // open at once; above: 503; 0 = MostConnections
+	NoDocs         bool // /docs is 404
 
 	AccessLog    AccessLog
 	ServerTiming bool            // every answer tells how long its parts took
@@ -56,7 +57,8 @@ type Server struct {
 	logger  *slog.Logger
 	proxies []netip.Prefix
 
-	maxConns     int64 // open at once; beyond: 503
+	docs         map[string]*document // by path; empty = not served
+	maxConns     int64                // open at once; beyond: 503
 	http         *fasthttp.Server
 	ids          requestIDs
 	journal      journal
@@ -87,6 +89,9 @@ func New(o Options) *Server {
 		cache: o.Cache, limiter: o.Limiter, origin: o.Origin,
 		guard: newGuard(), maxConns: int64(cmp.Or(o.MaxConnections, MostConnections)), metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
 		ids: newRequestIDs(), accessLog: o.AccessLog, serverTiming: o.ServerTiming, tracer: o.Tracer, timed: o.ServerTiming || o.Tracer != nil,
+	}
+	if !o.NoDocs {
+		s.docs = docs()
 	}
 	s.keyring = origin.NewKeyring(o.Lookup, s.makeClient, o.Grace)
 	s.http = &fasthttp.Server{

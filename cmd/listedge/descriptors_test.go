@@ -131,18 +131,19 @@ func TestANodeOutlivesRunningOutOfDescriptors(t *testing.T) {
 	_, key := workspaceWithKey(t, url)
 	const descriptors = 120
 	n, log, ended := startWithDescriptors(t, descriptors, url)
-	release := hold(t, n.admin, descriptors) // which nothing bounds
-	waiting := hold(t, n.url, 1)
+	held := []func(){hold(t, n.admin, descriptors)} // which nothing bounds
 	within(t, time.Minute, "the public listener finds no descriptor", func() bool {
 		select {
 		case <-ended:
 			t.Fatalf("the node ended: %s", log.String())
 		default:
 		}
+		held = append(held, hold(t, n.admin, 1), hold(t, n.url, 1))
 		return strings.Contains(log.String(), "connections cannot be accepted")
 	})
-	release()
-	waiting()
+	for _, release := range held {
+		release()
+	}
 	for path, ask := range map[string]func() (int, error){
 		"public": func() (int, error) {
 			a, err := n.try("GET", "/v1/items?limit=1", key)

@@ -119,7 +119,7 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, settings map[
 	registry := metrics.New(version, builtFrom())
 	n.server = edge.New(edge.Options{
 		Cache: n.cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace,
-		Metrics: registry.Edge, Logger: logger, Proxies: prefixes(f.TrustedProxies), MaxConnections: n.maxConnections,
+		Metrics: registry.Edge, Logger: logger, Proxies: prefixes(f.TrustedProxies), MaxConnections: n.maxConnections, NoDocs: f.NoDocs,
 		AccessLog: f.AccessLog, ServerTiming: f.ServerTiming, Tracer: n.tracer,
 	})
 	if followed != nil {

@@ -1,0 +1,187 @@
+package edge
+
+import (
+	"bytes"
+	"compress/gzip"
+	"io"
+	"net/netip"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// askKeyless has the server answer a request that brings no key.
+func askKeyless(t *testing.T, s *Server, method, path string, header ...string) answered {
+	t.Helper()
+	ctx := &fasthttp.RequestCtx{}
+	ctx.Init2(newConn(&wire{}, s), nil, false)
+	ctx.Request.Header.SetMethod(method)
+	ctx.Request.SetRequestURI(path)
+	for i := 0; i < len(header); i += 2 {
+		ctx.Request.Header.Set(header[i], header[i+1])
+	}
+	return answerTo(t, s, ctx)
+}
+
+// stopGuard has the guard's clock stand still until it is moved.
+func stopGuard(s *Server) (move func(time.Duration)) {
+	now := time.Now()
+	s.guard.now = func() time.Time { return now }
+	return func(d time.Duration) { now = now.Add(d) }
+}
+
+const theBundle = "/docs/swagger-ui-bundle.js"
+
+// The two forms of a document are the same text, and as large as they say.
+func TestADocumentIsServedInTwoForms(t *testing.T) {
+	s, _ := hitServer(t, `{"data":[]`)
+	for path := range s.docs {
+		plain, compressed := askKeyless(t, s, "GET", path), askKeyless(t, s, "GET", path, "Accept-Encoding", "br, gzip")
+		if plain.status != 200 || plain.header("Content-Encoding") != "" || plain.header("ETag") != compressed.header("ETag") {
+			t.Errorf("%s: %d %v, %d %v", path, plain.status, plain.head, compressed.status, compressed.head)
+		}
+		if compressed.header("Content-Encoding") == "" {
+			if strings.HasSuffix(path, ".js") || compressed.body != plain.body {
+				t.Errorf("%s is not compressed", path)
+			}
+			continue
+		}
+		r, err := gzip.NewReader(strings.NewReader(compressed.body))
+		if err != nil {
+			t.Fatal(path, err)
+		}
+		if text, err := io.ReadAll(r); err != nil || string(text) != plain.body || len(compressed.body) >= len(plain.body) {
+			t.Errorf("%s: %d bytes, of which %d arrive compressed (%v)", path, len(plain.body), len(text), err)
+		}
+	}
+}
+
+// A document is neither inflated nor copied for a request.
+func TestADocumentCostsAnAnswerNoMemory(t *testing.T) {
+	s, _ := hitServer(t, `{"data":[]`)
+	c := newConn(&discarding{}, s)
+	ctx := &fasthttp.RequestCtx{}
+	ctx.Init2(c, nil, false)
+	ctx.Request.SetRequestURI(theBundle)
+	get := func() {
+		s.guard = newGuard()
+		s.handle(ctx)
+		if size := len(ctx.Response.Body()); ctx.Response.StatusCode() != 200 || size < 1<<20 {
+			t.Fatalf("%d, %d bytes", ctx.Response.StatusCode(), size)
+		}
+		if _, err := ctx.Response.WriteTo(c); err != nil {
+			t.Fatal(err)
+		}
+		ctx.Response.Reset()
+	}
+	get() // inflates
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	const requests = 20
+	for range requests {
+		get()
+	}
+	runtime.ReadMemStats(&after)
+	if each := (after.TotalAlloc - before.TotalAlloc) / requests; each > 256<<10 { // the guard's own table included
+		t.Errorf("%d bytes are allocated for a request", each)
+	}
+}
+
+type discarding struct{ wire }
+
+func (*discarding) Write(p []byte) (int, error) { return len(p), nil }
+
+// What needs no key is limited by address, all of it together.
+func TestWhatNeedsNoKeyIsLimited(t *testing.T) {
+	for _, c := range []struct {
+		method, path string
+		tokens       int
+		status       int
+	}{
+		{"GET", "/nowhere", 1, 404},
+		{"GET", "/openapi.json", 1, 200},
+		{"GET", theBundle, 1 + len(docs()[theBundle].identity())/documentUnit, 200},
+	} {
+		s, keyed := hitServer(t, `{"data":[]`)
+		move := stopGuard(s)
+		answers := 0
+		got := askKeyless(t, s, c.method, c.path)
+		for ; got.status == c.status && answers <= keylessBurst; got = askKeyless(t, s, c.method, c.path) {
+			answers++
+		}
+		if answers != keylessBurst/c.tokens {
+			t.Errorf("%s %s: %d answers at once, want %d", c.method, c.path, answers, keylessBurst/c.tokens)
+		}
+		retry, err := time.ParseDuration(got.header("Retry-After") + "s")
+		if got.status != 429 || !strings.Contains(got.body, `"RATE_LIMITED"`) || err != nil || retry < time.Second {
+			t.Errorf("%s %s: %+v (%v)", c.method, c.path, got, err)
+		}
+		for range keylessBurst / c.tokens { // what is refused takes nothing
+			askKeyless(t, s, c.method, c.path)
+		}
+		if got := answerTo(t, s, keyed); got.status != 200 {
+			t.Errorf("the same client with a key: %+v", got)
+		}
+		if move(retry); askKeyless(t, s, c.method, c.path).status != c.status {
+			t.Errorf("%s %s: still refused after %s", c.method, c.path, retry)
+		}
+	}
+}
+
+// A browser opens the page again and again, and a monitor asks for years.
+func TestBrowsersAndMonitorsAreNotLimited(t *testing.T) {
+	s, _ := hitServer(t, `{"data":[]`)
+	move := stopGuard(s)
+	for i := range 20 {
+		for path := range s.docs {
+			if got := askKeyless(t, s, "GET", path, "Accept-Encoding", "gzip"); got.status != 200 {
+				t.Fatalf("load %d, %s: %d", i, path, got.status)
+			}
+		}
+		move(time.Second)
+	}
+	for i := range 5000 {
+		if got := askKeyless(t, s, "GET", "/openapi.json"); got.status != 200 {
+			t.Fatalf("look %d: %d", i, got.status)
+		}
+		move(200 * time.Millisecond)
+	}
+}
+
+// Behind a load balancer that is named, each client has a budget of its own.
+func TestWhatNeedsNoKeyIsLimitedByTheClientBehindAProxy(t *testing.T) {
+	s, _ := hitServer(t, `{"data":[]`)
+	stopGuard(s)
+	for range keylessBurst + 1 {
+		askKeyless(t, s, "GET", "/nowhere", "X-Forwarded-For", "192.0.2.1")
+	}
+	if got := askKeyless(t, s, "GET", "/nowhere", "X-Forwarded-For", "192.0.2.2"); got.status != 429 {
+		t.Errorf("a peer that is no proxy chose its address: %d", got.status)
+	}
+	s.proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	for range keylessBurst + 1 {
+		askKeyless(t, s, "GET", "/nowhere", "X-Forwarded-For", "192.0.2.1")
+	}
+	for address, want := range map[string]int{"192.0.2.1": 429, "192.0.2.2": 404} {
+		if got := askKeyless(t, s, "GET", "/nowhere", "X-Forwarded-For", address); got.status != want {
+			t.Errorf("%s: %d, want %d", address, got.status, want)
+		}
+	}
+}
+
+func TestDocsCanBeTurnedOff(t *testing.T) {
+	s, _ := hitServer(t, `{"data":[]`)
+	off := New(Options{Limiter: s.limiter, Metrics: s.metrics, Logger: s.logger, NoDocs: true})
+	defer off.keyring.Close()
+	for _, path := range []string{"/docs", "/docs/", theBundle} {
+		if got := askKeyless(t, off, "GET", path); got.status != 404 || !strings.Contains(got.body, `"NOT_FOUND"`) {
+			t.Errorf("%s: %+v", path, got)
+		}
+	}
+	if got := askKeyless(t, off, "GET", "/openapi.json"); got.status != 200 || !bytes.Equal([]byte(got.body), openAPI().identity()) {
+		t.Errorf("/openapi.json: %d", got.status)
+	}
+}
