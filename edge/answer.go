@@ -119,9 +119,15 @@ func (a *answer) send() error {
 	if a.conn.socket != nil {
 		return a.conn.socket.WriteBuffers(&a.bufs)
 	}
-	for _, p := range a.bufs[1:] { // TLS would make a record of each
-		head = append(head, p...)
+	buffer := whole.Get().(*[]byte) // TLS would make a record of each piece
+	out := (*buffer)[:0]
+	for _, p := range a.bufs {
+		out = append(out, p...)
 	}
-	_, err := a.conn.Conn.Write(head)
+	_, err := a.conn.Conn.Write(out)
+	if cap(out) <= keptWhole {
+		*buffer = out
+		whole.Put(buffer)
+	}
 	return err
 }

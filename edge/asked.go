@@ -12,6 +12,8 @@ import (
 type asked struct {
 	key, id, match, noneMatch, encoding, control, forwarded, traceParent, traceState [][]byte
 
+	count        int  // of headers
+	bulky        bool // fasthttp makes more of one than it is long
 	spaced       bool // a name has a space in it, for fasthttp lets it in
 	forwardedFor bool // X-Forwarded-For or Forwarded is there
 }
@@ -20,8 +22,9 @@ func (a *asked) read(h *fasthttp.RequestHeader) {
 	a.key, a.id, a.noneMatch, a.encoding, a.control = a.key[:0], a.id[:0], a.noneMatch[:0], a.encoding[:0], a.control[:0]
 	a.match, a.spaced = a.match[:0], false
 	a.forwarded, a.traceParent, a.traceState = a.forwarded[:0], a.traceParent[:0], a.traceState[:0]
-	a.forwardedFor = false
+	a.forwardedFor, a.count, a.bulky = false, 0, false
 	for name, value := range h.All() {
+		a.count++
 		switch string(name) { // as fasthttp normalises them
 		case "X-Api-Key":
 			a.key = append(a.key, value)
@@ -44,6 +47,8 @@ func (a *asked) read(h *fasthttp.RequestHeader) {
 			a.traceParent = append(a.traceParent, value)
 		case "Tracestate":
 			a.traceState = append(a.traceState, value)
+		case "Cookie", "Trailer":
+			a.bulky = true
 		default:
 			a.spaced = a.spaced || bytes.IndexByte(name, ' ') >= 0
 		}

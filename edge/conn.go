@@ -101,7 +101,7 @@ func (c *conn) Read(p []byte) (int, error) {
 			return 0, err
 		}
 	}
-	n, err := c.Conn.Read(p)
+	n, err := c.Conn.Read(p[:min(len(p), readAtOnce)])
 	c.fresh = false // it may have waited
 	if good := c.lines.good(p[:n]); good < n {
 		p[good] = 0 // ends the request's head for fasthttp: no head may have it

@@ -179,6 +179,7 @@ func (s *Server) leave(x *exchange) {
 		x.conn.answer.linger = x.last
 		x.http.SetConnectionClose()
 	}
+	x.conn.drop(x.http)
 	x.end()
 }
 
@@ -186,6 +187,7 @@ func (s *Server) leave(x *exchange) {
 // connection that was broken off, nobody reads an answer and none is counted.
 func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	if broken := (*net.OpError)(nil); errors.As(err, &broken) && !broken.Timeout() {
+		ctx.Request = fasthttp.Request{} // the next connection has its own
 		return
 	}
 	ctx.Response.Reset()
@@ -198,6 +200,7 @@ func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	x.last = true
 	defer s.leave(x)
 	defer s.finish(x)
-	s.identify(x) // as far as it was read
+	s.identify(x)        // as far as it was read
+	x.asked.bulky = true // of what was read and is no request, nothing tells the size
 	s.writeProblem(x, failure{problem: unreadableProblem(err)})
 }

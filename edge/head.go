@@ -23,6 +23,8 @@ func (s *Server) checkHead(x *exchange) failure {
 	switch {
 	case !ok, x.asked.spaced, !isHost(h.Host()), x.conn.lines.encoding && !plainEncoding(h):
 		return s.refuse(x, badRequest)
+	case x.asked.count > maxHeaders:
+		return s.refuse(x, headTooLarge)
 	case h.ContentLength() > refusedBody:
 		return s.refuse(x, bodyTooLarge)
 	}

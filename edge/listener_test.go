@@ -38,14 +38,8 @@ func serveLimited(t *testing.T, connections int64, overTLS bool) *limited {
 		t.Fatal(err)
 	}
 	at := &limited{registry: registry, address: l.Addr().String()}
-	if overTLS {
-		certificate, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-		sandboxtest.Certificate(t, "node", certificate, key)
-		pair, err := tls.LoadX509KeyPair(certificate, key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{pair}})
+	if secure := certificate(t, overTLS); secure != nil {
+		l = tls.NewListener(l, secure)
 		at.tls = &tls.Config{InsecureSkipVerify: true}
 	}
 	served := make(chan error, 1)
@@ -59,6 +53,21 @@ func serveLimited(t *testing.T, connections int64, overTLS bool) *limited {
 		}
 	})
 	return at
+}
+
+// certificate is what a server needs for TLS; nil = plain.
+func certificate(t *testing.T, overTLS bool) *tls.Config {
+	t.Helper()
+	if !overTLS {
+		return nil
+	}
+	file, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+	sandboxtest.Certificate(t, "node", file, key)
+	pair, err := tls.LoadX509KeyPair(file, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}}
 }
 
 // silent opens a connection and sends nothing on it.

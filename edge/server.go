@@ -76,7 +76,7 @@ const (
 	writeTimeout = 10 * time.Second // so is a client that does not read
 	idleTimeout  = 75 * time.Second // above the usual 60 s of load balancers, so that they close first
 	readBuffer   = 16 << 10         // the largest request header, in bytes; above: 431
-	writeBuffer  = 64 << 10         // more than a usual page: one write per answer
+	writeBuffer  = 4 << 10          // more than an answer's head; pages do not go through it
 	refusedBody  = 64 << 10         // dropped, to refuse its method rather than its size
 )
 

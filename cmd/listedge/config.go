@@ -133,7 +133,7 @@ type nodeFlags struct {
 	DatabaseConnections int           `help:"Page queries at once, to the primary and to each replica; eight times as many may wait." default:"16"`
 	QueryTimeout        time.Duration `help:"The longest a page query may run (statement_timeout)." default:"2s"`
 
-	MaxConnections int  `help:"Open connections of the public listener; more are refused with 503. 0 = as many as three quarters of the open files (ulimit -n) and half of the memory beside --cache-memory bear, at 64 KiB each: see docs/SIZING.md." default:"0"`
+	MaxConnections int  `help:"Open connections of the public listener; more are refused with 503. 0 = as many as three quarters of the open files (ulimit -n) and half of the memory beside --cache-memory bear, at 80 KiB each: see docs/SIZING.md." default:"0"`
 	NoDocs         bool `help:"Do not serve /docs, the reference to read and to try; /openapi.json stays."`
 
 	TrustedProxies []network     `help:"Networks of load balancers whose X-Forwarded-For names the client, as 10.0.0.0/8,fd00::/8." placeholder:"CIDR"`

@@ -18,8 +18,8 @@ import (
 const (
 	// connectionMemory is what a connection takes at most while its client sends
 	// little or reads slowly, in bytes (docs/SIZING.md).
-	connectionMemory = 64 << 10
-	// fewestConnections is the least that memory allows: 16 MiB.
+	connectionMemory = 80 << 10
+	// fewestConnections is the least that memory allows: 20 MiB.
 	fewestConnections = 256
 	// otherDescriptors are those of refused clients, listeners and the log.
 	otherDescriptors = 80

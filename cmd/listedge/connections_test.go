@@ -24,7 +24,7 @@ func TestTheConnectionLimitLeavesDescriptorsAndMemory(t *testing.T) {
 		{"systemd's 65,536 files", 0, 65_536, unlimited, nodeFlags{DatabaseConnections: 16}, 49_080, false},
 		{"a shell's 1,024 files", 0, 1024, unlimited, nodeFlags{DatabaseConnections: 16}, 696, false},
 		{"a pool as large", 0, 1024, unlimited, nodeFlags{DatabaseConnections: 500, ReplicaURL: []string{"a", "b"}}, 1, false},
-		{"a container of 1 GiB", 0, unlimited, 1 << 30, nodeFlags{CacheMemory: 256 << 20}, 6144, false},
+		{"a container of 1 GiB", 0, unlimited, 1 << 30, nodeFlags{CacheMemory: 256 << 20}, 4915, false},
 		{"a container that the cache fills", 0, unlimited, 1 << 30, nodeFlags{CacheMemory: 2 << 30}, 256, false},
 		{"set, memory or not", 20_000, 65_536, 1 << 30, nodeFlags{DatabaseConnections: 16}, 20_000, false},
 		{"set, without descriptors", 20_000, 1024, unlimited, nodeFlags{DatabaseConnections: 16}, 696, true},

@@ -1,0 +1,129 @@
+//go:build !race
+
+package edge
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// What a connection takes, its client's end in this process included (about 1
+// kB): `go test -v -run MemoryOfAConnection ./edge` prints it. (The race detector
+// takes memory of its own.)
+func TestMemoryOfAConnection(t *testing.T) {
+	const (
+		connections = 300
+		idle        = 48 << 10
+		most        = 80 << 10 // cmd/listedge reckons with it
+	)
+	end := "\r\n"
+	for _, c := range []struct {
+		name, request string
+		complete      bool // and answered
+		most          int64
+	}{
+		{"nothing sent yet", "", false, most},
+		{"a quarter of a head of 100 lines", "GET /v1/items HTTP/1.1\r\nHost: a\r\n" + headerLines(100, 150)[:4<<10], false, most},
+		{"nearly all of one of 3,200 lines", "GET /v1/items HTTP/1.1\r\nHost: a\r\n" + headerLines(3200, 4), false, most},
+		{"idle after a page", thePage + end, true, idle},
+		{"idle after a 404", "GET /nowhere HTTP/1.1\r\nHost: a\r\n" + end, true, idle},
+		{"idle after 15 kB of header", "GET /nowhere HTTP/1.1\r\nHost: a\r\n" + headerLines(90, 165) + end, true, idle},
+		{"idle after 15 kB of address", "GET /" + strings.Repeat("x", 15<<10) + " HTTP/1.1\r\nHost: a\r\n" + end, true, idle},
+		{"idle after 15 kB of parameters", strings.Replace(thePage, "limit=20", "search=%41"+strings.Repeat("x", 15<<10), 1) + end, true, idle},
+		{"idle after 5,000 cookies", "GET /nowhere HTTP/1.1\r\nHost: a\r\nCookie: " + strings.Repeat("a; ", 5000) + "a\r\n" + end, true, idle},
+		{"idle after the bundle", "GET " + theBundle + " HTTP/1.1\r\nHost: a\r\n" + end, true, idle},
+		{"idle after the page of the reference", "GET /docs HTTP/1.1\r\nHost: a\r\n" + end, true, idle},
+	} {
+		for _, overTLS := range []bool{false, true} {
+			name, bound := c.name, c.most
+			if overTLS {
+				name, bound = name+", TLS", most
+			}
+			t.Run(name, func(t *testing.T) {
+				s, _ := hitServer(t, `{"data":["`+strings.Repeat("x", 20_000)+`"]`)
+				dial := served(t, s, certificate(t, overTLS))
+				var all []net.Conn
+				open := func() {
+					conn := dial(t)
+					t.Cleanup(func() { conn.Close() })
+					if _, err := io.WriteString(conn, c.request); err != nil {
+						t.Fatal(err)
+					}
+					if c.complete {
+						s.guard = newGuard()
+						a, err := http.ReadResponse(bufio.NewReader(conn), nil)
+						if err != nil {
+							t.Fatal(err)
+						}
+						if _, err = io.Copy(io.Discard, a.Body); err != nil {
+							t.Fatal(err)
+						}
+					}
+					all = append(all, conn)
+				}
+				open() // what is made once
+				before := inUse()
+				for range connections {
+					open()
+				}
+				each := (inUse() - before) / connections
+				t.Logf("%6d bytes", each)
+				if each > bound {
+					t.Errorf("%d bytes a connection, want at most %d", each, bound)
+				}
+				runtime.KeepAlive(all)
+			})
+		}
+	}
+}
+
+// A client that leaves does not leave its buffers to the next.
+func TestAConnectionInheritsNoMemory(t *testing.T) {
+	s, _ := hitServer(t, `{"data":[]`)
+	dial := served(t, s, nil)
+	var all []net.Conn
+	ask := func(request string, status int) {
+		c := dial(t)
+		t.Cleanup(func() { c.Close() })
+		if _, err := io.WriteString(c, request); err != nil {
+			t.Fatal(err)
+		}
+		s.guard = newGuard()
+		a, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil || a.StatusCode != status {
+			t.Fatal(a, err)
+		}
+		all = append(all, c)
+	}
+	small := "GET /nowhere HTTP/1.1\r\nHost: a\r\n\r\n"
+	ask(small, 404)
+	before := inUse()
+	const connections = 200
+	for range connections {
+		ask("GET /nowhere HTTP/1.1\r\nHost: a\r\n"+headerLines(3000, 4)+"\r\n", 431)
+		all[len(all)-1].Close()
+		ask("GET /nowhere HTTP/1.1\r\nHost: a\r\n"+headerLines(3000, 4)+"broken\r\n\r\n", 400)
+		all[len(all)-1].Close()
+		ask(small, 404)
+	}
+	if each := (inUse() - before) / connections; each > 48<<10 {
+		t.Errorf("%d bytes a connection", each)
+	}
+	runtime.KeepAlive(all)
+}
+
+// inUse are the bytes that live, in heap and stacks. What earlier tests left may
+// still go when it is called again.
+func inUse() int64 {
+	var m runtime.MemStats
+	for range 3 { // what pools hold goes in two
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
