@@ -37,8 +37,8 @@ type Conn struct {
 	sent    int // bytes
 }
 
-// atOnce is how much is written by such a call, in bytes: 20 µs at most, the
-// receiver's share included where it is on the same machine.
+// atOnce is how much is read or written by such a call, in bytes: 20 µs at
+// most, the receiver's share included where it is on the same machine.
 const atOnce = 64 << 10
 
 // New takes the connection over.
@@ -51,7 +51,7 @@ func New(tcp *net.TCPConn) *Conn {
 }
 
 func (c *Conn) Read(p []byte) (int, error) {
-	c.in = p
+	c.in = p[:min(len(p), atOnce)]
 	err := c.raw.Read(c.receive)
 	switch {
 	case err != nil: // closed, or too late

@@ -29,6 +29,26 @@ func TestWritesGoOutAtOnceOrByNet(t *testing.T) {
 	}
 }
 
+// A read takes no longer than a write, however much has come and there is room
+// for.
+func TestAReadTakesABoundedAmount(t *testing.T) {
+	const size = 1 << 20
+	near, far := tcpPair(t)
+	_ = near.SetReadBuffer(4 * atOnce)
+	go func() { _, _ = far.Write(make([]byte, size)) }()
+	s, room, most := New(near), make([]byte, size), 0
+	for got := 0; got < size; {
+		n, err := s.Read(room)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, most = got+n, max(most, n)
+	}
+	if most > atOnce {
+		t.Errorf("one read took %d bytes", most)
+	}
+}
+
 // Who has had a page and is quiet since does not keep it in memory.
 func TestASocketKeepsNoPage(t *testing.T) {
 	for _, size := range []int{20_000, atOnce + 1} { // of which net writes the latter
