@@ -154,7 +154,7 @@ func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	page.await(t, is("Degraded", "redis: .*refused.*Limits are kept by this node alone"))
-	page.await(t, `/redis is away/.test(document.querySelector("#log").textContent)`)
+	page.await(t, `/Redis does not answer/.test(document.querySelector("#log").textContent)`)
 	page.await(t, beside("limiter", "degraded")+`.startsWith("yes")`)
 	page.picture(t, "status-degraded")
 	if err := f.redis.Restart(t.Context()); err != nil {

@@ -29,7 +29,7 @@ func TestBench(t *testing.T) {
 	}{
 		{[]string{"--key", key, "--url", "http://127.0.0.1:1/"}, exitFailed, "no answer"},
 		{[]string{"--key", "lk_none", "--url", n.url + "/v1/items"}, exitFailed, ": give a key that may read this"},
-		{[]string{"--key", key, "--url", n.url + "/v1/orders"}, exitFailed, "404 Not Found"},
+		{[]string{"--key", key, "--url", n.url + "/v1/items?nonsense=1"}, exitFailed, "400 Bad Request"},
 		{[]string{"--key", key, "--url", "ftp://a"}, exitUsage, "--url"},
 		{[]string{"--key", key, "--duration", "0s"}, exitUsage, "--duration"},
 		{[]string{"--url", n.url}, exitUsage, "--key"},
