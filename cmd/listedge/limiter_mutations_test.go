@@ -46,7 +46,7 @@ func TestLimiterMutations(t *testing.T) {
 		one("what is owed and not there is forgotten", "TestHangUnderFlood", "bucket.go", "least := min(s.level, -(s.policy.Burst / 4 * s.policy.p))", "least := min(s.level, 0)"),
 
 		// Heartbeats.
-		one("every node thinks it is the only one", "TestColdNodesKeepThePromise", "nodes.go", "return coldNodes", "return 1"),
+		one("every node thinks it is the only one", "TestColdNodesKeepThePromise", "nodes.go", "return max(f.size.Load(), coldNodes)", "return max(f.size.Load(), 1)"),
 		one("an empty Redis makes the fleet one node", "TestNodesAreRememberedThroughAnEmptyRedis", "nodes.go", "f.size.Store(slices.Max(f.counts[:]))", "f.size.Store(slices.Max(f.counts[:1]))"),
 		one("nodes that are gone are counted", "TestHeartbeats", "nodes.go", "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))", ""),
 		one("parts are not parts", "TestPartsOfAFleet", "alone.go", "func (a *local) cost() int64 { return a.policy.p * a.nodes }", "func (a *local) cost() int64 { return a.policy.p }"),
