@@ -77,8 +77,8 @@ var dashboard = []row{
 			[]query{{`sum by (instance) (rate(listedge_http_requests_total{~}[$__rate_interval]))`, "{{instance}}"}}},
 		{"Which nodes fail?", "Answers 500 and 503 per second by node. One node: restart it. All: look at what they share.", "timeseries", "reqps", warnAt(0.1, 1), 0,
 			[]query{{`sum by (instance, status) (rate(listedge_http_requests_total{~, status=~"500|503"}[$__rate_interval]))`, "{{instance}} {{status}}"}}},
-		{"Open connections", "Client connections by node. Behind a load balancer: its pool.", "timeseries", "short", nil, 0,
-			[]query{{`listedge_http_connections{~}`, "{{instance}}"}}},
+		{"Open connections", "Client connections by node, and how many it takes before it refuses more with 503. Behind a load balancer: its pool.", "timeseries", "short", nil, 0,
+			[]query{{`listedge_http_connections{~}`, "{{instance}}"}, {`listedge_http_connections_limit{~}`, "{{instance}} limit"}}},
 	}},
 	{"Latency", []panel{
 		{"Where does the time go?", "99th percentile by outcome. Slow origin and quick memory: Postgres. All slow: the node's processor.", "timeseries", "s", warnAt(0.05, 0.1), 0,
