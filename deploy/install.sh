@@ -1,10 +1,11 @@
 #!/bin/sh
 # Makes sure that what the project runs on is on this machine, and installs what is not:
 #
-#   deploy/install.sh [postgres] [redis] [cc] [prometheus] [haproxy] [curl] [systemd] [chromium] [node]        without arguments: all of them
+#   deploy/install.sh [postgres] [redis] [pgbouncer] [cc] [prometheus] [haproxy] [curl] [systemd] [chromium] [node]        without arguments: all of them
 #
 # postgres:   the server programs, 14 or later, with the extensions pg_trgm and btree_gin (`listedge dev`, tests)
 # redis:      redis-server or valkey-server (more than one node, tests)
+# pgbouncer:  tests of reading through a connection pooler
 # cc:         a C compiler, which Go's race detector needs on Linux (tests)
 # prometheus: prometheus and promtool (tests of rules and alerts)
 # haproxy:    tests of replacing nodes behind it
@@ -69,6 +70,7 @@ program() {
 
 have_redis() { program redis-server || program valkey-server; }
 have_prometheus() { program prometheus && program promtool; }
+have_pgbouncer() { program pgbouncer; }
 have_haproxy() { program haproxy; }
 have_curl() { program curl; }
 have_chromium() {
@@ -161,7 +163,7 @@ create_main_cluster = false'
 	# policy-rc.d keeps a server from starting now; this keeps it from starting with the machine.
 	command -v systemctl >/dev/null || return 0
 	for package in $packages; do
-		case $package in redis-server | prometheus | haproxy | nginx-light | varnish)
+		case $package in redis-server | pgbouncer | prometheus | haproxy | nginx-light | varnish)
 			if [ "$package" = nginx-light ]; then package=nginx; fi
 			systemctl disable "$package" >/dev/null 2>&1 || :
 			;;
@@ -211,12 +213,12 @@ with_brew() {
 	done
 }
 
-[ $# -gt 0 ] || set -- postgres redis cc prometheus haproxy curl systemd chromium node
+[ $# -gt 0 ] || set -- postgres redis pgbouncer cc prometheus haproxy curl systemd chromium node
 missing=
 wanted=
 for what in "$@"; do
-	case $what in postgres | redis | cc | prometheus | haproxy | curl | systemd | chromium | node | wrk | nginx | varnish) ;; *)
-		printf 'install: %s is none of postgres, redis, cc, prometheus, haproxy, curl, systemd, chromium, node, wrk, nginx, varnish\n' "$what" >&2
+	case $what in postgres | redis | pgbouncer | cc | prometheus | haproxy | curl | systemd | chromium | node | wrk | nginx | varnish) ;; *)
+		printf 'install: %s is none of postgres, redis, pgbouncer, cc, prometheus, haproxy, curl, systemd, chromium, node, wrk, nginx, varnish\n' "$what" >&2
 		exit 2
 		;;
 	esac

@@ -106,6 +106,7 @@ func (m *machine) debian() {
 	m.file(m.shelf+"/gcc/usr/bin/gcc", "")
 	m.file(m.shelf+"/prometheus/usr/local/bin/prometheus", "")
 	m.file(m.shelf+"/prometheus/usr/local/bin/promtool", "")
+	m.file(m.shelf+"/pgbouncer/usr/sbin/pgbouncer", "")
 	m.file(m.shelf+"/haproxy/usr/sbin/haproxy", "")
 	m.file(m.shelf+"/curl/usr/local/bin/curl", "")
 	m.file(m.shelf+"/systemd/usr/local/bin/systemd-analyze", "")
@@ -220,11 +221,11 @@ func TestDebianInstallsAllInOneGoAndStartsNothing(t *testing.T) {
 	m := newMachine(t, "Linux")
 	m.debian()
 	want := []string{
-		"apt-get install -y --no-install-recommends DPkg::Lock::Timeout=300 postgresql redis-server gcc libc6-dev prometheus haproxy curl systemd chromium nodejs npm",
-		guardedService, guardedCluster, "systemctl disable redis-server", "systemctl disable prometheus", "systemctl disable haproxy",
+		"apt-get install -y --no-install-recommends DPkg::Lock::Timeout=300 postgresql redis-server pgbouncer gcc libc6-dev prometheus haproxy curl systemd chromium nodejs npm",
+		guardedService, guardedCluster, "systemctl disable redis-server", "systemctl disable pgbouncer", "systemctl disable prometheus", "systemctl disable haproxy",
 	}
 	said := m.mustInstall(nil, want...)
-	if said != "install: apt-get install postgresql redis-server gcc libc6-dev prometheus haproxy curl systemd chromium nodejs npm\n" {
+	if said != "install: apt-get install postgresql redis-server pgbouncer gcc libc6-dev prometheus haproxy curl systemd chromium nodejs npm\n" {
 		t.Errorf("said %q, want a line about what was done", said)
 	}
 	m.bare()
@@ -333,6 +334,7 @@ func TestFedora(t *testing.T) {
 	m.file(m.bin+"/clang", "")
 	m.postgres(m.shelf+"/postgresql-contrib", "/usr/pgsql-17/bin", "/usr/pgsql-17/share", "17.2", "pg_trgm", "btree_gin")
 	m.file(m.shelf+"/valkey/usr/sbin/valkey-server", "")
+	m.file(m.shelf+"/pgbouncer/usr/sbin/pgbouncer", "")
 	m.file(m.shelf+"/haproxy/usr/sbin/haproxy", "")
 	m.file(m.shelf+"/chromium/usr/local/bin/chromium-browser", "")
 	m.file(m.bin+"/curl", "")
@@ -342,7 +344,7 @@ func TestFedora(t *testing.T) {
 	}
 	m.command("dnf", `for arg in "$@"; do [ "$arg" != redis ] || exit 1; done
 `+deliver)
-	want := []string{"dnf install -y postgresql-server postgresql-contrib", "dnf install -y redis", "dnf install -y valkey",
+	want := []string{"dnf install -y postgresql-server postgresql-contrib", "dnf install -y redis", "dnf install -y valkey", "dnf install -y pgbouncer",
 		"dnf install -y /usr/bin/prometheus /usr/bin/promtool", "dnf install -y haproxy", "dnf install -y chromium",
 		"dnf install -y /usr/bin/node /usr/bin/npm"}
 	m.mustInstall(nil, want...)
@@ -355,7 +357,7 @@ func TestMacOS(t *testing.T) {
 	m := newMachine(t, "Darwin")
 	m.uid = "501"
 	m.postgres(m.shelf+"/postgresql@17", "/opt/homebrew/opt/postgresql@17/bin", "/opt/homebrew/opt/postgresql@17/share/postgresql", "17.2 (Homebrew)", "pg_trgm", "btree_gin")
-	for name, programs := range map[string][]string{"redis": {"redis-server"}, "prometheus": {"prometheus", "promtool"}, "haproxy": {"haproxy"}, "node": {"node", "npm"}} {
+	for name, programs := range map[string][]string{"redis": {"redis-server"}, "pgbouncer": {"pgbouncer"}, "prometheus": {"prometheus", "promtool"}, "haproxy": {"haproxy"}, "node": {"node", "npm"}} {
 		for _, program := range programs {
 			m.file(m.shelf+"/"+name+"/opt/homebrew/bin/"+program, "")
 		}
@@ -363,7 +365,7 @@ func TestMacOS(t *testing.T) {
 	m.file(m.shelf+"/google-chrome/Applications/Google Chrome.app/Contents/MacOS/Google Chrome", "")
 	m.file(m.bin+"/curl", "")
 	m.command("brew", deliver)
-	m.mustInstall(nil, "brew install postgresql@17", "brew install redis", "brew install prometheus", "brew install haproxy", "brew install google-chrome", "brew install node")
+	m.mustInstall(nil, "brew install postgresql@17", "brew install redis", "brew install pgbouncer", "brew install prometheus", "brew install haproxy", "brew install google-chrome", "brew install node")
 }
 
 func TestMacOSFindsHomebrewWhichIsNotOnPath(t *testing.T) {
@@ -380,7 +382,7 @@ func TestMacOSFindsHomebrewWhichIsNotOnPath(t *testing.T) {
 }
 
 func TestWithoutAPackageManagerItSaysWhatIsNeeded(t *testing.T) {
-	all := []string{"PostgreSQL 14", "pg_trgm", "btree_gin", "redis-server or valkey-server", "prometheus with promtool", "haproxy", "curl", "Chromium or Chrome", "Node.js with npm"}
+	all := []string{"PostgreSQL 14", "pg_trgm", "btree_gin", "redis-server or valkey-server", "pgbouncer", "prometheus with promtool", "haproxy", "curl", "Chromium or Chrome", "Node.js with npm"}
 	newMachine(t, "Linux").mustRefuse(nil, 1, append(all, "gcc", "systemd"))
 	newMachine(t, "FreeBSD").mustRefuse(nil, 1, append(all, "gcc", "systemd"))
 	newMachine(t, "Darwin").mustRefuse(nil, 1, append(all, "Homebrew"))

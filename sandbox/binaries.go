@@ -82,7 +82,12 @@ func findPostgres(want int) (bin string, major int, err error) {
 // findRedis returns the path of a Redis server. Valkey, which replaced Redis
 // in newer distributions, speaks the same protocol and scripts.
 func findRedis() (string, error) {
-	for _, name := range []string{"redis-server", "valkey-server"} {
+	return findServer("a Redis server", "redis-server", "valkey-server")
+}
+
+// findServer returns the path of the first of the programs that is there.
+func findServer(what string, names ...string) (string, error) {
+	for _, name := range names {
 		if path, err := exec.LookPath(name); err == nil {
 			return path, nil
 		}
@@ -92,7 +97,7 @@ func findRedis() (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("a Redis server: %w", ErrNoBinaries)
+	return "", fmt.Errorf("%s: %w", what, ErrNoBinaries)
 }
 
 func executable(path string) bool {
