@@ -61,6 +61,7 @@ var (
 	noKeyLimited  = &problem{"RATE_LIMITED", 429, "Too many requests that need no API key; wait as long as Retry-After says.", nil}
 	keysAway      = &problem{"SERVICE_UNAVAILABLE", 503, "API keys cannot be checked at the moment.", &logged{}}
 	originAway    = &problem{"SERVICE_UNAVAILABLE", 503, "The database cannot be reached at the moment.", &logged{}}
+	originClosed  = &problem{"SERVICE_UNAVAILABLE", 503, "This collection cannot be read at the moment.", &logged{}}
 	originBusy    = &problem{"SERVICE_UNAVAILABLE", 503, "Too many queries are waiting; try again shortly.", &logged{}}
 	originSlow    = &problem{"SERVICE_UNAVAILABLE", 503, "The query took too long; try again or narrow it.", &logged{}}
 	tooManyConns  = &problem{"SERVICE_UNAVAILABLE", 503, "Too many connections.", &logged{}}
@@ -84,6 +85,8 @@ func lookUpProblem(err error) *problem {
 		return originSlow
 	case errors.Is(err, origin.ErrUnavailable), errors.Is(err, context.Canceled):
 		return originAway
+	case errors.Is(err, origin.ErrNotAllowed): // by whoever may grant: to the client it is an outage
+		return originClosed
 	}
 	return internalError
 }

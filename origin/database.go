@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,6 +19,7 @@ import (
 // DatabaseOptions say how a node uses Postgres.
 type DatabaseOptions struct {
 	URL          string
+	Primary      string        // URL of the same database that no pooler answers, by which changes are followed; empty = URL
 	Replicas     []string      // URLs of hot standbys, which pages are read from where they are fresh enough
 	Connections  int           // for pages, to each server; keys have KeyConnections of their own
 	QueryTimeout time.Duration // statement_timeout of a page
@@ -39,23 +41,26 @@ type Database struct {
 	pages, keys  *pgxpool.Pool
 	replicas     []*pgxpool.Pool
 	queryTimeout time.Duration // statement_timeout of pages
+	options      DatabaseOptions
+	sameDatabase atomic.Bool // as options.Primary
 }
 
 // Open prepares the pools; connections are made when first needed, so an
 // unreachable server is no error here, only a malformed URL is.
 func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
-	pages, err := openPool(ctx, o.URL, pgconn.ValidateConnectTargetSessionAttrsPrimary, o.Connections, o.QueryTimeout)
+	ofPages := sessionSettings(o.QueryTimeout)
+	pages, err := openPool(ctx, o.URL, pgconn.ValidateConnectTargetSessionAttrsPrimary, o.Connections, ofPages)
 	if err != nil {
 		return nil, err
 	}
-	keys, err := openPool(ctx, o.URL, pgconn.ValidateConnectTargetSessionAttrsPrimary, KeyConnections, keyTimeout)
+	keys, err := openPool(ctx, o.URL, pgconn.ValidateConnectTargetSessionAttrsPrimary, KeyConnections, sessionSettings(keyTimeout))
 	if err != nil {
 		pages.Close()
 		return nil, err
 	}
-	db := &Database{pages: pages, keys: keys, queryTimeout: o.QueryTimeout}
+	db := &Database{pages: pages, keys: keys, queryTimeout: o.QueryTimeout, options: o}
 	for _, url := range o.Replicas {
-		pool, err := openPool(ctx, url, pgconn.ValidateConnectTargetSessionAttrsStandby, o.Connections, o.QueryTimeout)
+		pool, err := openPool(ctx, url, pgconn.ValidateConnectTargetSessionAttrsStandby, o.Connections, ofPages)
 		if err != nil {
 			for _, pool := range db.pools() {
 				pool.Close()
@@ -103,24 +108,11 @@ func parsePool(url string) (*pgxpool.Config, error) {
 	return config, hosts.Check(url, err)
 }
 
-// openPool prepares a pool; which says which of several servers that the URL
-// names is meant. Else a standby that stood in for the primary once would be
-// taken for it as long as the connection lasts, and its pages be judged by a
-// snapshot, which tells nothing there.
-func openPool(ctx context.Context, url string, which pgconn.ValidateConnectFunc, connections int, timeout time.Duration) (*pgxpool.Pool, error) {
-	config, err := parsePool(url)
-	if err != nil {
-		return nil, fmt.Errorf("database URL: %w", err)
-	}
-	config.MaxConns = int32(connections)
-	config.MinIdleConns = 1
-	config.PingTimeout = pingTimeout
-	config.ShouldPing = doubtful
-	config.ConnConfig.ConnectTimeout = connectTimeout
-	config.ConnConfig.DialFunc = socket.Dialing(config.ConnConfig.DialFunc)
-	for name, value := range map[string]string{
-		"application_name":              "listedge",
-		"timezone":                      "UTC",
+// sessionSettings are those that every statement of a node depends on.
+func sessionSettings(timeout time.Duration) hosts.Settings {
+	return hosts.Settings{
+		"search_path":                   hosts.Schema,
+		"row_security":                  "off", // an error, where rows would be left out in silence
 		"default_transaction_read_only": "on",
 		"default_transaction_isolation": "read committed", // behind the rewrite of a table others find no rows
 		"statement_timeout":             strconv.FormatInt(timeout.Milliseconds(), 10),
@@ -131,9 +123,27 @@ func openPool(ctx context.Context, url string, which pgconn.ValidateConnectFunc,
 		"enable_sort":                     "off",
 		"jit":                             "off",
 		"max_parallel_workers_per_gather": "0",
-	} {
-		config.ConnConfig.RuntimeParams[name] = value
 	}
+}
+
+// openPool prepares a pool; which says which of several servers that the URL
+// names is meant. Else a standby that stood in for the primary once would be
+// taken for it as long as the connection lasts, and its pages be judged by a
+// snapshot, which tells nothing there.
+func openPool(ctx context.Context, url string, which pgconn.ValidateConnectFunc, connections int, settings hosts.Settings) (*pgxpool.Pool, error) {
+	config, err := parsePool(url)
+	if err != nil {
+		return nil, fmt.Errorf("database URL: %w", err)
+	}
+	config.MaxConns = int32(connections)
+	config.MinIdleConns = 1
+	config.PingTimeout = pingTimeout
+	config.ShouldPing = doubtful
+	config.ConnConfig.ConnectTimeout = connectTimeout
+	config.ConnConfig.DialFunc = socket.Dialing(config.ConnConfig.DialFunc)
+	config.ConnConfig.RuntimeParams["application_name"] = "listedge"
+	config.ConnConfig.RuntimeParams["timezone"] = "UTC"
+	settings.Hold(&config.ConnConfig.Config)
 	hosts.Choose(config.ConnConfig, which)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
@@ -150,30 +160,6 @@ func openPool(ctx context.Context, url string, which pgconn.ValidateConnectFunc,
 // connection without a word: after a while that is worth a ping, too.
 func doubtful(_ context.Context, p pgxpool.ShouldPingParams) bool {
 	return p.IdleDuration > pingAfter || socket.Unread(p.Conn.PgConn().Conn())
-}
-
-// Ready returns nil when the server answers and its schema is migrated as far
-// as this program needs it.
-func (db *Database) Ready(ctx context.Context) error {
-	have, err := schemaVersion(ctx, db.keys)
-	if err != nil {
-		return err
-	}
-	if err := db.pages.Ping(ctx); err != nil { // with settings of their own
-		return fmt.Errorf("connections for pages: %w", err)
-	}
-	if want := wantedVersion(); have < want {
-		var server int
-		var encoding string
-		if err := db.keys.QueryRow(ctx, serverFactsSQL).Scan(&server, &encoding); err != nil {
-			return fmt.Errorf("ask for the server's version: %w", classify(err))
-		}
-		if err := checkServer(server, encoding); err != nil { // migrating would not help
-			return err
-		}
-		return fmt.Errorf("schema is at version %d, this program needs %d: run `listedge migrate up`", have, want)
-	}
-	return nil
 }
 
 // PoolStats are a pool's connections.
@@ -200,6 +186,7 @@ func connectAdmin(ctx context.Context, url string) (*pgx.Conn, error) {
 	config.ConnectTimeout = connectTimeout
 	config.RuntimeParams["application_name"] = "listedge"
 	config.RuntimeParams["timezone"] = "UTC"
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may forget what is prepared
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the database: %w", err)

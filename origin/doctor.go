@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"listedge/origin/hosts"
 	"listedge/origin/publication"
 )
 
@@ -35,13 +36,14 @@ type Finding struct {
 type DoctorOptions struct {
 	Region      string // whose slot is looked at
 	Connections int    // that one node uses at most
+	Primary     string // as in DatabaseOptions
 }
 
 // facts are what the server says of itself, in one row.
 type facts struct {
 	Version                                                     int
 	VersionText, WALLevel, Encoding, Standbys, KeepSize, Status string
-	Standby, Superuser, Replication, Stats, Owner               bool
+	Standby, Superuser, Replication, Owner                      bool
 	Active, Lost, Trigram, GIN, ICU, OtherICU                   bool
 	Slot                                                        bool
 	Slots, SlotsUsed, Senders, SendersUsed, Connections, Used   int
@@ -51,9 +53,16 @@ type facts struct {
 
 // Diagnose looks at the server. That it cannot be reached is a finding, too.
 func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
-	conn, err := connectAdmin(ctx, url)
+	flag := "--database-url"
+	if o.Primary != "" {
+		flag = "--replication-url"
+	}
+	conn, err := connectAdmin(ctx, cmp.Or(o.Primary, url))
+	if pgCode(err) == "42501" { // insufficient_privilege: CONNECT
+		return []Finding{{"postgres", Fail, err.Error(), "GRANT CONNECT ON DATABASE … TO …, as `listedge migrate grants` prints it"}}
+	}
 	if err != nil {
-		return []Finding{{"postgres", Fail, err.Error(), "check --database-url, the server and pg_hba.conf"}}
+		return []Finding{{"postgres", Fail, err.Error(), "check " + flag + ", the server and pg_hba.conf"}}
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	ctx, cancel := context.WithTimeout(ctx, 4*pingTimeout)
@@ -64,7 +73,12 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 		if f, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[facts]); err == nil {
 			var published publication.State
 			if published, err = publication.Look(ctx, conn); err == nil {
-				return append(judge(f, published, o), judgeSchema(ctx, conn), judgeLocks(ctx, conn))
+				findings := append(judge(f, published, o), judgeSchema(ctx, conn), judgeReading(ctx, url, o.Primary), judgeLocks(ctx, conn))
+				if hosts.Pooled(conn.PgConn()) {
+					findings = append(findings, Finding{"following", Warn, "a connection pooler answers at " + flag + ": changes cannot be followed through it; pages live --cache-ttl",
+						"name Postgres itself in --replication-url"})
+				}
+				return findings
 			}
 		}
 	}
@@ -75,6 +89,8 @@ func judgeSchema(ctx context.Context, conn *pgx.Conn) Finding {
 	var version int64
 	err := conn.QueryRow(ctx, schemaVersionSQL).Scan(&version)
 	switch want := wantedVersion(); {
+	case pgCode(err) == "42501": // insufficient_privilege: a node reads what it needs to know it
+		return Finding{"schema", OK, "its version is not for this user to read", ""}
 	case err != nil:
 		return Finding{"schema", Fail, "there is none, or it cannot be read: " + err.Error(), "run `listedge migrate up`"}
 	case version < want:
@@ -84,6 +100,31 @@ func judgeSchema(ctx context.Context, conn *pgx.Conn) Finding {
 	default:
 		return Finding{"schema", OK, fmt.Sprintf("version %d", version), ""}
 	}
+}
+
+// judgeReading does what a node does: it reads by the statements, and with the
+// settings and connections of one.
+func judgeReading(ctx context.Context, url, primary string) Finding {
+	db, err := Open(ctx, DatabaseOptions{URL: url, Primary: primary, Connections: 1, QueryTimeout: pingTimeout})
+	if err != nil {
+		return Finding{"reading", Fail, err.Error(), "check --database-url"}
+	}
+	defer func() { _ = db.Close(ctx) }()
+	if what, do := db.unreadable(ctx); what != "" {
+		return Finding{"reading", Fail, what, cmp.Or(do, "check --database-url, and the log of what answers there")}
+	}
+	if err := db.followsItself(ctx); err != nil {
+		return Finding{"reading", Fail, err.Error(), "name the server and the database that --database-url leads to"}
+	}
+	text := "items, contacts and API keys, as a node reads them"
+	conn, err := db.keys.Acquire(ctx)
+	if err == nil {
+		defer conn.Release()
+		if hosts.Pooled(conn.Conn().PgConn()) {
+			text += ", through a connection pooler"
+		}
+	}
+	return Finding{"reading", OK, text, ""}
 }
 
 // locked is a table that a lock keeps from being read or written.
@@ -172,8 +213,11 @@ func judge(f facts, published publication.State, o DoctorOptions) (findings []Fi
 		fmt.Sprintf("all %d used, none is left to follow changes with%s", f.Senders, ttl), "raise it and restart Postgres")
 	say("max_slot_wal_keep_size", f.KeepSize == "-1", Warn, f.KeepSize, "not set: while no node follows, the slot may fill the primary's disk", "set max_slot_wal_keep_size to what the disk can spare, and reload")
 	say("right to replicate", !f.Replication, Warn, "held", "the user has no REPLICATION"+ttl, "ALTER ROLE … REPLICATION")
-	say("right to statistics", !f.Stats, Warn, "held", "the user has no pg_read_all_stats: a crash of the server could go unnoticed"+ttl, "GRANT pg_read_all_stats TO …")
-	say("ownership", !f.Owner && !f.Superuser, Warn, "the user owns the tables", "the user does not own the tables", "run `listedge migrate up` as their owner; nodes need to read only")
+	owner := "not this user's, as nodes need it; `listedge migrate up` is for the owner of the tables"
+	if f.Owner || f.Superuser {
+		owner = "the user owns the tables"
+	}
+	say("ownership", false, OK, owner, "", "")
 	defect, do := published.Defect()
 	say("publication", defect != "", Warn, "all four tables", "it "+defect+ttl, do)
 	say("event triggers", f.Triggers < 2, Warn, "there", "missing or disabled: a rewrite of a table by ALTER TABLE is not told", "run `listedge migrate up` as a superuser")

@@ -27,7 +27,7 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 	var standby, stats bool
 	err = conn.QueryRow(ctx, replicaFactsSQL).Scan(&standby, &stats)
 	if err == nil {
-		err = scanReplayed(conn.QueryRow(ctx, replayedSQL), &here)
+		_, err = scanReplayed(conn.QueryRow(ctx, replayedSQL), &here)
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		switch {
@@ -44,7 +44,7 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 	primary, err := connectAdmin(ctx, primaryURL)
 	if err == nil {
 		defer primary.Close(context.WithoutCancel(ctx))
-		err = scanReplayed(primary.QueryRow(ctx, primarySQL), &there)
+		_, err = scanReplayed(primary.QueryRow(ctx, primarySQL), &there)
 	}
 	lag := int64(there.LSN - here.LSN)
 	switch {
@@ -58,9 +58,10 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 	return say(OK, fmt.Sprintf("%sfollows the primary, %s behind", where, size(max(lag, 0))), "")
 }
 
-func scanReplayed(row pgx.Row, r *Replayed) error {
+// scanReplayed also says which run of the server it is.
+func scanReplayed(row pgx.Row, r *Replayed) (run string, err error) {
 	var lsn int64
-	err := row.Scan(&r.Server, &lsn)
+	err = row.Scan(&r.Server, &lsn, &run)
 	r.LSN = uint64(lsn)
-	return err
+	return run, err
 }

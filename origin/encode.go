@@ -28,12 +28,17 @@ func checkShape(c Collection, s shape, prepared *pgconn.StatementDescription) er
 	if !slices.Equal(prepared.ParamOIDs, s.parameters()) {
 		return fmt.Errorf("%w: %s: arguments of the types %d instead of %d", errShape, c, prepared.ParamOIDs, s.parameters())
 	}
-	want, got := c.listed(), prepared.Fields
-	if len(got) != 1+len(want) || got[0].DataTypeOID != pgtype.TextOID {
-		return fmt.Errorf("%w: %s: %d instead of %d behind what was seen", errShape, c, len(got)-1, len(want))
+	return checkColumns(c, len(prepared.Fields), func(i int) uint32 { return prepared.Fields[i].DataTypeOID })
+}
+
+// checkColumns is checkShape of the n columns whose types are given.
+func checkColumns(c Collection, n int, typeOf func(int) uint32) error {
+	want := c.listed()
+	if n != 1+len(want) || typeOf(0) != pgtype.TextOID {
+		return fmt.Errorf("%w: %s: %d instead of %d behind what was seen", errShape, c, n-1, len(want))
 	}
 	for i, w := range want {
-		if is := got[1+i].DataTypeOID; !w.Kind.is(is) {
+		if is := typeOf(1 + i); !w.Kind.is(is) {
 			return fmt.Errorf("%w: %s.%s: type %d instead of %d", errShape, c, w.Name, is, w.Kind.oid())
 		}
 	}

@@ -7,10 +7,17 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/sony/gobreaker/v2"
+
+	"listedge/origin/hosts"
 )
+
+// keySettings has a transaction run with the settings of a key's look-up.
+var keySettings = sessionSettings(keyTimeout).Local()
 
 // KeyStore looks keys up in Postgres.
 type KeyStore struct {
@@ -49,10 +56,30 @@ func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (found map[KeyH
 	for i := range hashes {
 		wanted[i] = hashes[i][:]
 	}
-	rows, err := s.pool.Query(ctx, lookupKeysSQL, wanted)
+	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return nil, "", err
 	}
+	defer conn.Release()
+	argument, err := conn.Conn().TypeMap().Encode(pgtype.ByteaArrayOID, pgtype.BinaryFormatCode, wanted, nil)
+	if err != nil {
+		return nil, "", err
+	}
+	// In one piece, and nothing prepared: see session for what is behind a pooler.
+	question, pg := &pgconn.Batch{}, conn.Conn().PgConn()
+	if hosts.Pooled(pg) {
+		question.ExecParams(keySettings, nil, nil, nil, nil)
+	}
+	question.ExecParams(lookupKeysSQL, [][]byte{argument}, []uint32{pgtype.ByteaArrayOID}, binaryFormat, binaryFormat)
+	results := pg.ExecBatch(ctx, question)
+	defer func() { err = cmp.Or(results.Close(), err) }() // which knows what the server refused
+	if hosts.Pooled(pg) && results.NextResult() {
+		_, _ = results.ResultReader().Close()
+	}
+	if !results.NextResult() {
+		return nil, "", errWire
+	}
+	rows := pgx.RowsFromResultReader(conn.Conn().TypeMap(), results.ResultReader())
 	defer rows.Close()
 	found = make(map[KeyHash]Key, len(hashes))
 	var (

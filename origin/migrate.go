@@ -2,7 +2,6 @@ package origin
 
 import (
 	"context"
-	"database/sql"
 	"embed"
 	"fmt"
 	"io/fs"
@@ -11,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -116,17 +114,4 @@ func wantedVersion() (newest int64) {
 		newest = max(newest, n)
 	}
 	return newest
-}
-
-// schemaVersion asks the server; 0 = never migrated.
-func schemaVersion(ctx context.Context, pool *pgxpool.Pool) (int64, error) {
-	var version sql.NullInt64
-	err := pool.QueryRow(ctx, schemaVersionSQL).Scan(&version)
-	if pgCode(err) == "42P01" { // undefined_table
-		return 0, nil
-	}
-	if err != nil {
-		return 0, fmt.Errorf("read the schema's version: %w", classify(err))
-	}
-	return version.Int64, nil
 }

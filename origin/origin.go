@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -53,6 +54,8 @@ var (
 	ErrUnavailable = errors.New("database unavailable")
 	ErrOverloaded  = errors.New("too many queries at once")
 	ErrTimeout     = errors.New("query took too long")
+	// ErrNotAllowed: the role lacks a right. What else it reads it may go on reading.
+	ErrNotAllowed = errors.New("the database does not let this node read")
 )
 
 // errGivenUp: the caller did not give the server its time; says nothing of it.
@@ -64,6 +67,7 @@ type Origin struct {
 	standbys []*standby
 	next     atomic.Uint32 // which standby is asked first
 	timeout  time.Duration // after which a server itself ends a query
+	settings string        // what has a transaction run with those of pages
 	sessions sync.Pool     // *session: their buffers are used again
 
 	statements sync.Map // shape -> *statement
@@ -73,7 +77,7 @@ type Origin struct {
 
 // New makes an Origin on the database, which need not be reachable yet.
 func New(db *Database) *Origin {
-	o := &Origin{primary: newSource("pages", db.pages, primaryRest), timeout: db.queryTimeout, sessions: sync.Pool{New: func() any { return new(session) }}}
+	o := &Origin{primary: newSource("pages", db.pages, primaryRest), timeout: db.queryTimeout, settings: sessionSettings(db.queryTimeout).Local(), sessions: sync.Pool{New: func() any { return new(session) }}}
 	for _, pool := range db.replicas {
 		o.standbys = append(o.standbys, newStandby(pool))
 	}
@@ -148,6 +152,9 @@ func (o *Origin) readFrom(ctx context.Context, pool *pgxpool.Pool, q *Query) (Pa
 // statement, or the server, or a pooler before it, has forgotten it.
 func (o *Origin) readOn(ctx context.Context, s *session, q *Query) (Page, error) {
 	page, err := o.read(ctx, s, q)
+	if s.pooled() { // nothing is prepared there
+		return page, err
+	}
 	if code := pgCode(err); code == "0A000" || code == "26000" || errors.Is(err, errShape) {
 		shape, _ := shapeOf(q)
 		if err := s.conn.Conn().Deallocate(ctx, o.statement(shape).name); err != nil {
@@ -163,18 +170,10 @@ func (o *Origin) readOn(ctx context.Context, s *session, q *Query) (Page, error)
 func (o *Origin) read(ctx context.Context, s *session, q *Query) (Page, error) {
 	shape, arguments := shapeOf(q)
 	statement, listed := o.statement(shape), q.Collection.listed()
-	prepared, err := s.conn.Conn().Prepare(ctx, statement.name, statement.sql)
-	if err != nil {
-		return Page{}, err
-	}
-	if err := checkShape(q.Collection, shape, prepared); err != nil {
-		return Page{}, err
-	}
-
 	s.page = append(s.page[:0], `{"data":[`...)
 	page, next := Page{}, *q
 	full, more := false, false
-	err = s.ask(ctx, statement.name, arguments, pageFormats[q.Collection], func(row []byte) error {
+	err := o.ask(ctx, s, shape, statement, arguments, func(row []byte) error {
 		seen, row, err := cutSeen(row, len(listed))
 		if err != nil {
 			return err
@@ -223,6 +222,26 @@ func (o *Origin) read(ctx context.Context, s *session, q *Query) (Page, error) {
 	return page, nil
 }
 
+// ask asks the statement of the shape.
+func (o *Origin) ask(ctx context.Context, s *session, shape shape, statement *statement, arguments [][]byte, read func(row []byte) error) error {
+	if s.pooled() {
+		return s.askPooled(ctx, o.settings, &pgproto3.Parse{Query: statement.sql, ParameterOIDs: shape.parameters()}, arguments, pageFormats[shape.collection], expected{
+			columns: func(m *pgproto3.RowDescription) error {
+				return checkColumns(shape.collection, len(m.Fields), func(i int) uint32 { return m.Fields[i].DataTypeOID })
+			},
+			rows: read,
+		})
+	}
+	prepared, err := s.conn.Conn().Prepare(ctx, statement.name, statement.sql)
+	if err == nil {
+		err = checkShape(shape.collection, shape, prepared)
+	}
+	if err != nil {
+		return err
+	}
+	return s.ask(ctx, statement.name, arguments, pageFormats[shape.collection], read)
+}
+
 // statement is a page's statement and the name it is prepared under.
 type statement struct{ name, sql string }
 
@@ -254,6 +273,14 @@ func classify(err error) error {
 				return fmt.Errorf("%w: %w", ErrTimeout, err)
 			}
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		case "42":
+			if server.Code == "42501" { // insufficient_privilege
+				return fmt.Errorf("%w: %w", ErrNotAllowed, err)
+			}
+		case "25":
+			if server.Code == "25001" { // active_sql_transaction: Settings.Local
+				return fmt.Errorf("behind a connection pooler this role needs default_transaction_isolation = 'read committed': %w", err)
+			}
 		case "40": // serialization, deadlock, a standby's conflict: passes
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}

@@ -73,7 +73,7 @@ func explain(t testing.TB, url string) *explained {
 	}
 	config.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
 		_, text, ok := strings.Cut(n.Message, "plan:\n")
-		if !ok {
+		if !ok || strings.Contains(text, "pg_backend_pid") { // the session's settings
 			return
 		}
 		var explained struct{ Plan *plan }

@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"listedge/origin/hosts"
 )
 
 // session is a connection of a pool, while a page is read on it.
@@ -26,6 +28,14 @@ import (
 //	                  ◄──  BindComplete DataRow … CommandComplete ReadyForQuery
 //
 // Between two questions the connection is pgx's, as if nothing had been.
+//
+// Behind a pooler the next transaction may meet another server session, which
+// has neither the statement nor the settings. There a question brings both
+// along, in one transaction, which ends with the only Sync:
+//
+//	Parse Bind Execute    ──►  the settings, for this transaction
+//	Parse Bind Describe
+//	Execute Sync          ──►  the page
 type session struct {
 	conn   *pgxpool.Conn
 	wire   net.Conn // beneath it
@@ -59,6 +69,9 @@ func (o *Origin) open(ctx context.Context, pool *pgxpool.Pool) (*session, error)
 	s.conn, s.broken, s.from, s.to = conn, false, 0, 0
 	return s, nil
 }
+
+// pooled says whether a connection pooler answers, and not a server of one's own.
+func (s *session) pooled() bool { return hosts.Pooled(s.conn.Conn().PgConn()) }
 
 // close gives the connection back, or up.
 func (o *Origin) close(s *session) {
@@ -99,17 +112,38 @@ func giveUp(conn *pgxpool.Conn) {
 // Its arguments are in the binary format, its columns wanted in formats. An
 // error of read, or of the server, leaves the session as good as before.
 func (s *session) ask(ctx context.Context, statement string, arguments [][]byte, formats []int16, read func(row []byte) error) error {
-	pg := s.conn.Conn().PgConn()
-	if err := cmp.Or(ctx.Err(), pg.SyncConn(ctx)); err != nil {
-		return err
-	}
-	s.wire = pg.Conn()
 	question, err := (&pgproto3.Bind{PreparedStatement: statement, ParameterFormatCodes: binaryFormat, Parameters: arguments, ResultFormatCodes: formats}).Encode(s.question[:0])
 	if err != nil {
 		return err
 	}
 	s.question = append(question, executeAndSync...)
+	return s.exchange(ctx, expected{rows: read})
+}
 
+// askPooled is ask behind a pooler, of a statement that is not prepared there.
+func (s *session) askPooled(ctx context.Context, settings string, statement *pgproto3.Parse, arguments [][]byte, formats []int16, answer expected) error {
+	question := s.question[:0]
+	for _, m := range []pgproto3.FrontendMessage{
+		&pgproto3.Parse{Query: settings}, &pgproto3.Bind{}, &pgproto3.Execute{},
+		statement, &pgproto3.Bind{ParameterFormatCodes: binaryFormat, Parameters: arguments, ResultFormatCodes: formats}, &pgproto3.Describe{ObjectType: 'P'},
+	} {
+		var err error
+		if question, err = m.Encode(question); err != nil {
+			return err
+		}
+	}
+	s.question = append(question, executeAndSync...)
+	answer.before = 1
+	return s.exchange(ctx, answer)
+}
+
+// exchange writes the question and reads the answer.
+func (s *session) exchange(ctx context.Context, answer expected) (err error) {
+	pg := s.conn.Conn().PgConn()
+	if err := cmp.Or(ctx.Err(), pg.SyncConn(ctx)); err != nil {
+		return err
+	}
+	s.wire = pg.Conn()
 	s.broken = true // until the answer has been read to its end
 	if ctx.Done() != nil {
 		stop := context.AfterFunc(ctx, s.interrupter())
@@ -120,7 +154,7 @@ func (s *session) ask(ctx context.Context, statement string, arguments [][]byte,
 		}()
 	}
 	if _, err = s.wire.Write(s.question); err == nil {
-		err = s.readAnswer(read)
+		err = s.readAnswer(answer)
 	}
 	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", ctx.Err(), err)
@@ -147,11 +181,18 @@ var (
 	}()
 )
 
+// expected is what an answer should hold.
+type expected struct {
+	before  int                                  // results that precede the one that is read, and have rows of their own
+	columns func(*pgproto3.RowDescription) error // where they are described
+	rows    func(row []byte) error
+}
+
 // readAnswer reads until the server is ready for the next question. What went
 // wrong first is the error. Without a word on how it ended there was no answer,
 // but the end of another: never take it for a page without rows.
-func (s *session) readAnswer(read func(row []byte) error) (err error) {
-	ended := false
+func (s *session) readAnswer(want expected) (err error) {
+	results, ended := 0, false
 	for {
 		kind, body, failed := s.message()
 		if failed != nil {
@@ -159,8 +200,8 @@ func (s *session) readAnswer(read func(row []byte) error) (err error) {
 		}
 		switch kind {
 		case 'D': // DataRow
-			if err == nil {
-				err = read(body)
+			if err == nil && results == want.before {
+				err = want.rows(body)
 			}
 		case 'E': // ErrorResponse
 			var m pgproto3.ErrorResponse
@@ -183,9 +224,18 @@ func (s *session) readAnswer(read func(row []byte) error) (err error) {
 			// Nothing is to follow, and could not be given back to pgx.
 			s.broken = s.from != s.to || len(body) != 1 || body[0] != 'I'
 			return err
+		case 'T': // RowDescription
+			var m pgproto3.RowDescription
+			if failed := m.Decode(body); failed != nil || want.columns == nil {
+				return cmp.Or(err, failed, fmt.Errorf("%w: columns that were not asked for", errWire))
+			}
+			if err == nil {
+				err = want.columns(&m)
+			}
 		case 'C': // CommandComplete
-			ended = true
-		case '2', 'S', 'A': // BindComplete, ParameterStatus, NotificationResponse
+			results++
+			ended = ended || results > want.before
+		case '1', '2', 'S', 'A': // ParseComplete, BindComplete, ParameterStatus, NotificationResponse
 		default:
 			return cmp.Or(err, fmt.Errorf("%w: a message of type %q", errWire, kind))
 		}

@@ -39,10 +39,10 @@ func hear(answer []byte, piece func() int) (rows []string, s *session, err error
 		}
 	}()
 	s = &session{wire: here, broken: true}
-	err = s.readAnswer(func(row []byte) error {
+	err = s.readAnswer(expected{rows: func(row []byte) error {
 		rows = append(rows, string(row))
 		return nil
-	})
+	}})
 	return rows, s, err
 }
 

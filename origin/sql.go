@@ -6,7 +6,25 @@ import _ "embed"
 // rendered in shape.go.
 
 // schemaVersionSQL reads the table that goose keeps.
-const schemaVersionSQL = `SELECT max(version_id) FROM goose_db_version WHERE is_applied`
+const schemaVersionSQL = `SELECT max(version_id) FROM public.goose_db_version WHERE is_applied`
+
+// mendRightsSQL has a command for each right that this user lacks to read what
+// nodes read, and for each table whose row level security may hide rows from it.
+const mendRightsSQL = `
+SELECT format('GRANT USAGE ON SCHEMA public TO %I', current_user) WHERE NOT has_schema_privilege('public', 'USAGE')
+UNION ALL
+SELECT format('GRANT SELECT ON public.%I TO %I', relname, current_user) FROM pg_class
+WHERE relnamespace = 'public'::regnamespace AND relname IN ('items', 'contacts', 'api_keys', 'workspaces') AND NOT has_table_privilege(oid, 'SELECT')
+UNION ALL
+SELECT format('GRANT EXECUTE ON FUNCTION public.%I(%s) TO %I', proname, pg_get_function_identity_arguments(oid), current_user) FROM pg_proc
+WHERE pronamespace = 'public'::regnamespace AND proname IN ('name_key', 'search_fold', 'search_text', 'search_grams') AND NOT has_function_privilege(oid, 'EXECUTE')
+UNION ALL
+SELECT DISTINCT format('ALTER ROLE %I BYPASSRLS', current_user) FROM pg_class
+WHERE relnamespace = 'public'::regnamespace AND relname IN ('items', 'contacts', 'api_keys', 'workspaces') AND row_security_active(oid)`
+
+// databaseIdentitySQL tells databases apart, whatever leads to them.
+const databaseIdentitySQL = `
+SELECT system_identifier || '/' || oid || '/' || pg_is_in_recovery() FROM pg_control_system(), pg_database WHERE datname = current_database()`
 
 // serverFactsSQL is what checkServer is told.
 const serverFactsSQL = `SELECT current_setting('server_version_num')::int, pg_encoding_to_char(encoding) FROM pg_database WHERE datname = current_database()`
@@ -48,19 +66,20 @@ SELECT coalesce((SELECT concat_ws(' ', pubinsert, pubupdate, pubdelete, pubtrunc
 SELECT coalesce(string_agg(evtname, ' ' ORDER BY evtname), '') FROM pg_event_trigger WHERE evtname IN ('listedge_ddl', 'listedge_drop')`
 )
 
-// primarySQL names a primary, its timeline and where its WAL ends.
+// primarySQL names a primary, its timeline, where its WAL ends and which run of
+// the server it is.
 const primarySQL = `
-SELECT system_identifier || '/' || ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int, (pg_current_wal_lsn() - '0/0')::int8
+SELECT system_identifier || '/' || ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int, (pg_current_wal_lsn() - '0/0')::int8, extract(epoch FROM pg_postmaster_start_time())::text
 FROM pg_control_system()`
 
 // replayedSQL tells which server a standby follows, on which timeline, and how
-// far it has replayed; nothing where it is no standby, receives from nobody, or
+// far it has replayed, and which run of the server it is; nothing where it is no standby, receives from nobody, or
 // does not let this user see its receiver. That one alone knows the timeline:
 // the control file learns of a new one minutes late, and what a standby has
 // replayed of a rival's would meanwhile be taken for its old primary's. Who
 // never got on a new one, having replayed more of the old, is never told so.
 const replayedSQL = `
-SELECT system_identifier || '/' || r.received_tli, (pg_last_wal_replay_lsn() - '0/0')::int8
+SELECT system_identifier || '/' || r.received_tli, (pg_last_wal_replay_lsn() - '0/0')::int8, extract(epoch FROM pg_postmaster_start_time())::text
 FROM pg_control_system(), pg_stat_wal_receiver r
 WHERE pg_is_in_recovery() AND pg_last_wal_replay_lsn() IS NOT NULL AND r.received_tli IS NOT NULL`
 
@@ -73,7 +92,6 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
 	current_setting('synchronous_standby_names') AS standbys, current_setting('max_slot_wal_keep_size') AS keep_size,
 	coalesce((SELECT wal_status FROM slot), '') AS status, pg_is_in_recovery() AS standby,
 	me.rolsuper AS superuser, me.rolsuper OR me.rolreplication AS replication,
-	pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS stats,
 	coalesce((SELECT bool_and(pg_has_role(current_user, relowner, 'USAGE')) FROM pg_class WHERE oid IN (to_regclass('items'), to_regclass('contacts'), to_regclass('api_keys'), to_regclass('workspaces'))), false) AS owner,
 	EXISTS (SELECT FROM slot WHERE active) AS active, coalesce((SELECT wal_status = 'lost' FROM slot), false) AS lost,
 	EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm') AS trigram, EXISTS (SELECT FROM pg_extension WHERE extname = 'btree_gin') AS gin,
@@ -131,7 +149,7 @@ SELECT NULL, k.key_hash, k.id, k.workspace_id, 'items:read' = ANY(k.scopes), 'co
        coalesce(k.revoked_at <= now(), false), coalesce(w.suspended_at <= now(), false),
        coalesce(k.revoked_at > now(), false) OR coalesce(w.suspended_at > now(), false),
        k.rate_per_second, k.burst, w.rate_per_second, w.burst, k.xmin::text::int8, w.xmin::text::int8
-FROM api_keys k JOIN workspaces w ON w.id = k.workspace_id
+FROM public.api_keys k JOIN public.workspaces w ON w.id = k.workspace_id
 WHERE k.key_hash = ANY($1)`
 
 // purgeSQL writes a message into the WAL, where somebody reads it.

@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"listedge/origin/hosts"
 )
 
 // Errors of FetchFromStandby, beside those of Fetch.
@@ -134,7 +136,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, server str
 			return Page{}, err
 		}
 		defer o.close(session)
-		replayed, err := s.replayed(ctx, session.conn)
+		replayed, run, err := s.replayed(ctx, session.conn)
 		if err != nil {
 			return Page{}, err
 		}
@@ -147,6 +149,9 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, server str
 		page.Asked, page.Took = began, time.Since(began)
 		if err != nil && ctx.Err() != nil {
 			return Page{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+		if err == nil && page.Run != run { // a pooler met two servers
+			return Page{}, ErrForeign
 		}
 		page.Snapshot, page.Run, page.Replayed = "", "", replayed
 		return page, classify(err)
@@ -178,13 +183,17 @@ func (o *Origin) openSoon(ctx context.Context, pool *pgxpool.Pool) (*session, er
 // replayed asks how far the standby is: in a statement that is over before the
 // page's begins, whose snapshot would else be the older of the two. A server
 // that was promoted is no standby any more, and one that receives from nobody
-// does not tell whose it is.
-func (s *standby) replayed(ctx context.Context, conn *pgxpool.Conn) (r Replayed, err error) {
+// does not tell whose it is. run is which run of the server said so.
+func (s *standby) replayed(ctx context.Context, conn *pgxpool.Conn) (r Replayed, run string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, standbyPatience)
 	defer cancel()
-	err = scanReplayed(conn.QueryRow(ctx, replayedSQL), &r)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return r, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	mode := pgx.QueryExecModeCacheStatement
+	if hosts.Pooled(conn.Conn().PgConn()) {
+		mode = pgx.QueryExecModeExec
 	}
-	return r, nil
+	run, err = scanReplayed(conn.QueryRow(ctx, replayedSQL, mode), &r)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return r, "", fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return r, run, nil
 }

@@ -69,6 +69,18 @@ func TestEpochsBeginWhereSomethingMayBeMissed(t *testing.T) {
 
 func must2[T any](v T, err error) T { must(err); return v }
 
+// A crash is a new epoch for a role, too, that has no right but to replicate.
+func TestACrashIsNoticedWithoutTheRightToStatistics(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, sandboxtest.Postgres(t))
+	_, address := w.role("REPLICATION")
+	w.awaitFollowing(w.followWith(address, w.log, uneasy))
+	w.heartbeat()
+	before := w.epoch
+	must(syscall.Kill(int(w.db.PgConn().PID()), syscall.SIGKILL))
+	w.eventually("a new epoch", func() bool { e, _ := w.log.Epoch(w.ctx()); return e != before })
+}
+
 // TestServersThatFail ill-treats one server of its own.
 func TestServersThatFail(t *testing.T) {
 	t.Parallel()

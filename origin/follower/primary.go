@@ -43,6 +43,10 @@ type primary struct {
 	published string // which state of the publication
 }
 
+// errPooler: it has no replication connections, and what is asked of it twice may
+// be asked of two sessions.
+var errPooler = errors.New("a connection pooler answers: name Postgres itself in --replication-url")
+
 func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 	config, err := hosts.Primary(url)
 	if err != nil {
@@ -59,8 +63,15 @@ func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 		config.RuntimeParams[name] = value
 	}
 	p := &primary{config: config}
-	if p.conn, err = pgx.ConnectConfig(ctx, config); err != nil {
+	p.conn, err = pgx.ConnectConfig(ctx, config)
+	switch {
+	case code(err) == protocolRefused: // startup parameters
+		return nil, fmt.Errorf("%w: %w: %w", ErrIncapable, errPooler, err)
+	case err != nil:
 		return nil, fmt.Errorf("connect: %w", err)
+	case hosts.Pooled(p.conn.PgConn()):
+		p.close()
+		return nil, fmt.Errorf("%w: %w", ErrIncapable, errPooler)
 	}
 	if err := p.row(ctx, `SELECT $1 || oid || $2 FROM pg_database WHERE datname = current_database()`, publication.SlotPrefix, publication.SlotSuffix(region))(&p.slotName); err != nil {
 		p.close()
@@ -95,13 +106,16 @@ func closeConn(conn *pgconn.PgConn) {
 // capable looks whether changes can be followed here, and reads what names
 // this run of the server: a crash, after which transaction ids are used again,
 // a fail-over and a restore give another name, and so does a publication that
-// was changed, because what was written meanwhile may never be told.
+// was changed, because what was written meanwhile may never be told. When the
+// checkpointer was started only pg_read_all_stats lets a user see. All may see
+// when statistics began, which a crash discards.
 func (p *primary) capable(ctx context.Context) error {
 	var level, standbys, publishing string
 	var standby bool
 	var started *string
 	err := p.row(ctx, `SELECT current_setting('wal_level'), current_setting('synchronous_standby_names'), pg_is_in_recovery(),
-		(SELECT extract(epoch FROM max(backend_start))::text FROM pg_stat_activity WHERE backend_type = 'checkpointer'),
+		coalesce((SELECT extract(epoch FROM max(backend_start))::text FROM pg_stat_activity WHERE backend_type = 'checkpointer'),
+			(SELECT concat(extract(epoch FROM pg_postmaster_start_time()), '/', extract(epoch FROM stats_reset)) FROM pg_stat_bgwriter WHERE stats_reset IS NOT NULL)),
 		(SELECT coalesce(string_agg(concat_ws('/', x.oid, x.xmin), ' ' ORDER BY x.oid), '') FROM (
 			SELECT oid, xmin::text FROM pg_publication WHERE pubname = $1
 			UNION ALL SELECT r.oid, r.xmin::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = prpubid WHERE pubname = $1) x)`,
@@ -114,7 +128,7 @@ func (p *primary) capable(ctx context.Context) error {
 	case level != "logical":
 		return fmt.Errorf("%w: wal_level is %s, not logical", ErrIncapable, level)
 	case started == nil:
-		return fmt.Errorf("%w: the user may not see the server's processes (GRANT pg_read_all_stats)", ErrIncapable)
+		return fmt.Errorf("%w: the server does not tell this user when its statistics began (GRANT pg_read_all_stats)", ErrIncapable)
 	}
 	if countsAsStandby.MatchString(standbys) {
 		// It confirms seconds late, and writers would wait for it.
@@ -155,7 +169,7 @@ func (p *primary) replicate(ctx context.Context) (*pgconn.PgConn, error) {
 		case notAllowed, notLetIn:
 			return nil, fmt.Errorf("%w: the user may not replicate (ALTER ROLE … REPLICATION): %w", ErrIncapable, err)
 		case protocolRefused:
-			return nil, fmt.Errorf("%w: no replication here; a connection pooler must be gone around: %w", ErrIncapable, err)
+			return nil, fmt.Errorf("%w: %w: %w", ErrIncapable, errPooler, err)
 		case noSenderFree:
 			return nil, fmt.Errorf("%w: max_connections or max_wal_senders are used up: %w", ErrIncapable, err)
 		}

@@ -35,6 +35,9 @@ func Check(url string, err error) error {
 	return fmt.Errorf("%s: %s", redact.URL(url), redact.Text(reason, url))
 }
 
+// Schema is where the tables are, whatever search path a role or a database has.
+const Schema = "public"
+
 // Primary reads a URL for connections that write, or that follow what is
 // written: of several servers they meet the primary.
 func Primary(url string) (*pgx.ConnConfig, error) {
@@ -43,6 +46,7 @@ func Primary(url string) (*pgx.ConnConfig, error) {
 		return nil, fmt.Errorf("database URL: %w", err)
 	}
 	Choose(config, pgconn.ValidateConnectTargetSessionAttrsPrimary)
+	Settings{"search_path": Schema}.Hold(&config.Config)
 	return config, nil
 }
 

@@ -1,0 +1,192 @@
+package origin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"listedge/sandbox/sandboxtest"
+)
+
+// poolModes are all that PgBouncer has.
+var poolModes = []string{"session", "transaction", "statement"}
+
+// Whether a server session is a client's own, or another one's with the next
+// transaction, the pages and the keys are the same.
+func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
+	t.Parallel()
+	for _, mode := range poolModes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			url := newDatabase(t)
+			conn := connect(t, url)
+			insert(t, conn, Items, awkwardItems(rand.New(rand.NewPCG(40, 41)), ourWorkspace)...)
+			_, through := sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": mode, "default_pool_size": "12", "server_round_robin": "1"})
+			straight := openOrigin(t, url)
+			db := openDatabase(t, DatabaseOptions{URL: through, Primary: url, Connections: 4})
+			if err := db.Ready(within(t, patience)); err != nil {
+				t.Fatal(err)
+			}
+			o, keys := New(db), NewKeyStore(db)
+			var readers sync.WaitGroup
+			for range 4 {
+				readers.Go(func() {
+					for range 5 {
+						for _, q := range []Query{anyPage, {Workspace: ourWorkspace, Sort: ByName, Limit: 25}, {Workspace: ourWorkspace, Search: "chai", Limit: 5}, {Workspace: ourWorkspace, Collection: Contacts, Limit: 5}} {
+							want, err := straight.Fetch(within(t, patience), q)
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							page, err := o.Fetch(within(t, patience), q)
+							if err != nil || !bytes.Equal(page.Body, want.Body) || page.NextCursor != want.NextCursor || page.Run != want.Run {
+								t.Errorf("%s: %.200s instead of %.200s: %v", describe(q), page.Body, want.Body, err)
+								return
+							}
+						}
+						if found, err := keys.Lookup(within(t, patience), []KeyHash{{1}}, ""); err != nil || len(found) != 0 {
+							t.Errorf("%v, %v", found, err)
+						}
+					}
+				})
+			}
+			readers.Wait()
+		})
+	}
+}
+
+// settingsOfPages are those that pages depend on, as the session sees them that
+// reads a page.
+var settingsOfPages = map[string]string{
+	"search_path": "public", "row_security": "off", "transaction_read_only": "on", "transaction_isolation": "read committed", "statement_timeout": "1500ms",
+	"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_sort": "off", "jit": "off", "max_parallel_workers_per_gather": "0", "TimeZone": "UTC",
+}
+
+// showSettings puts a view in the place of contacts: the name of its one row is
+// what the settings are while it is read.
+func showSettings(t *testing.T, conn *pgx.Conn) {
+	t.Helper()
+	var shown []string
+	for name := range settingsOfPages {
+		shown = append(shown, fmt.Sprintf("'%s', current_setting('%s')", name, name))
+	}
+	exec(t, conn, `ALTER TABLE contacts RENAME TO contacts_hidden`)
+	exec(t, conn, fmt.Sprintf(`CREATE VIEW contacts AS SELECT '%s'::uuid AS workspace_id, '%s'::uuid AS id, json_build_object(%s)::text AS name, NULL::text AS email, NULL::text AS phone,
+		NULL::text AS address, NULL::text AS tin, true AS is_customer, true AS is_supplier, true AS active, '2026-01-01Z'::timestamptz(3) AS created_at`,
+		ourWorkspace, number(1), strings.Join(shown, ", ")))
+}
+
+func TestThePagesOwnSessionHasTheirSettings(t *testing.T) {
+	t.Parallel()
+	for _, mode := range append([]string{"no pooler"}, poolModes...) {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			url := newDatabase(t)
+			conn := connect(t, url)
+			showSettings(t, conn)
+			through := url
+			if mode != "no pooler" {
+				_, through = sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": mode, "default_pool_size": "3"})
+				other := connectSimply(t, through)
+				for _, meddle := range []string{"SET search_path = nowhere", "SET statement_timeout = 0", "SET enable_sort = on", "SET plan_cache_mode = force_custom_plan", "SET row_security = on"} {
+					exec(t, other, meddle)
+				}
+				if mode == "session" {
+					must(other.Close(t.Context())) // and DISCARD ALL
+				}
+			}
+			o := New(openDatabase(t, DatabaseOptions{URL: through, QueryTimeout: 1500 * time.Millisecond}))
+			for range 3 {
+				page, err := o.Fetch(within(t, patience), Query{Workspace: ourWorkspace, Collection: Contacts, Limit: 5})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var body struct{ Data []struct{ Name string } }
+				var shown map[string]string
+				if err := errors.Join(json.Unmarshal(append(page.Body, '}'), &body), json.Unmarshal([]byte(body.Data[0].Name), &shown)); err != nil {
+					t.Fatal(err)
+				}
+				for name, want := range settingsOfPages {
+					if shown[name] != want {
+						t.Errorf("%s is %q, want %q", name, shown[name], want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// connectSimply is a client that prepares nothing.
+func connectSimply(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	conn, err := pgx.ConnectConfig(within(t, patience), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// What the server ends, and what its sessions begin with, holds behind a pooler.
+func TestAPageThroughAPoolerIsBounded(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	_, through := sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": "transaction"})
+	o := New(openDatabase(t, DatabaseOptions{URL: through, QueryTimeout: 100 * time.Millisecond}))
+	exec(t, conn, "BEGIN; LOCK TABLE items")
+	if _, err := o.Fetch(within(t, patience), anyPage); !errors.Is(err, ErrTimeout) || pgCode(err) != "57014" {
+		t.Errorf("%v, want %v by the server", err, ErrTimeout)
+	}
+	exec(t, conn, "ROLLBACK")
+	eventually(t, "a page again", func() bool { _, err := o.Fetch(within(t, patience), anyPage); return err == nil })
+
+	exec(t, conn, "ALTER DATABASE "+conn.Config().Database+" SET default_transaction_isolation = 'repeatable read'")
+	_, through = sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": "transaction"})
+	o = New(openDatabase(t, DatabaseOptions{URL: through}))
+	if _, err := o.Fetch(within(t, patience), anyPage); err == nil || !strings.Contains(err.Error(), "default_transaction_isolation = 'read committed'") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Two servers may take turns behind a pooler. What one of them has replayed says
+// nothing of the other's page.
+func TestAStandbyIsTheOneThatSaysHowFarItIs(t *testing.T) {
+	t.Parallel()
+	primary := sandboxtest.Postgres(t)
+	address := ownDatabase(t, primary)
+	one, other := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, primary, nil)
+	pooler, through := sandboxtest.PgBouncer(t, one.URL("listedge"), map[string]string{"pool_mode": "transaction"})
+	o := New(openDatabase(t, DatabaseOptions{URL: address, Replicas: []string{through}}))
+	server := identity(t, address)
+	eventually(t, "a page of a standby behind a pooler", func() bool {
+		_, err := o.FetchFromStandby(within(t, patience), anyPage, server, 1)
+		return err == nil
+	})
+	s := o.standbys[0]
+	session, err := o.open(within(t, patience), s.pool)
+	must(err)
+	defer o.close(session)
+	_, run, err := s.replayed(within(t, patience), session.conn)
+	must(err)
+	must(pooler.LeadTo(other.Addr()))
+	eventually(t, "a page of the other standby, by the same connection", func() bool {
+		page, err := o.readOn(within(t, patience), session, &anyPage)
+		must(err)
+		return page.Run != run
+	})
+}
