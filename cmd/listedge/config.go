@@ -97,6 +97,22 @@ func checkRedis(url string) error {
 	return nil
 }
 
+// replicationFlag says where changes are followed.
+type replicationFlag struct {
+	ReplicationURL string `help:"The same database without the connection pooler that --database-url leads to: changes cannot be followed through one. Empty: --database-url." placeholder:"URL"`
+}
+
+// Validate refuses a URL that is none.
+func (f *replicationFlag) Validate() error {
+	if f.ReplicationURL == "" {
+		return nil
+	}
+	if err := origin.CheckURL(f.ReplicationURL); err != nil {
+		return fmt.Errorf("--replication-url: %w", err)
+	}
+	return nil
+}
+
 // regionFlag tells fleets apart that share a Postgres.
 type regionFlag struct {
 	Region string `help:"Where several fleets share a Postgres, each with a Redis of its own: this one's name. Each follows by a replication slot of its own." placeholder:"NAME"`

@@ -104,7 +104,7 @@ func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context
 		return err
 	}
 	if c.Nodes == 1 {
-		n, err := newNode(ctx, c.nodeFlags, url, settingsInEffect(flags), newLog(t, c.nodeFlags), (*held)[0], (*held)[1])
+		n, err := newNode(ctx, c.nodeFlags, databaseURLs{url, url}, settingsInEffect(flags), newLog(t, c.nodeFlags), (*held)[0], (*held)[1])
 		if err != nil {
 			return err
 		}

@@ -68,7 +68,7 @@ func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context
 // its own.
 func environment(flags *kong.Context, a listenFlags, url string) []string {
 	env := []string{"LISTEDGE_LISTEN=" + a.Listen, "LISTEDGE_ADMIN_LISTEN=" + a.AdminListen, "LISTEDGE_DATABASE_URL=" + url,
-		"LISTEDGE_CONFIG="} // what was in a file is among the settings
+		"LISTEDGE_REPLICATION_URL=", "LISTEDGE_CONFIG="} // what was in a file is among the settings
 	for _, flag := range settings(flags) {
 		switch flag.Name {
 		case "listen", "admin-listen", "data-dir", "nodes":

@@ -13,6 +13,7 @@ import (
 
 type doctorCommand struct {
 	databaseFlags
+	replicationFlag
 	regionFlag
 	jsonFlag
 	RedisURL            string     `help:"Redis, as for serve; empty: none is looked at." placeholder:"URL"`
@@ -34,7 +35,7 @@ func (c *doctorCommand) Validate() error {
 	if c.DatabaseConnections < 1 {
 		return errors.New("--database-connections must be at least 1")
 	}
-	return cmp.Or(c.databaseFlags.Validate(), c.regionFlag.Validate(), checkReplicas(c.ReplicaURL), checkRedis(c.RedisURL))
+	return cmp.Or(c.databaseFlags.Validate(), c.replicationFlag.Validate(), c.regionFlag.Validate(), checkReplicas(c.ReplicaURL), checkRedis(c.RedisURL))
 }
 
 // Run looks at everything and says what it found.
@@ -73,12 +74,13 @@ func (c *doctorCommand) look(ctx context.Context) ([]origin.Finding, error) {
 	}
 	asked.Go(func() {
 		database = origin.Diagnose(ctx, c.DatabaseURL, origin.DoctorOptions{Region: c.Region,
+			Primary:     c.ReplicationURL,
 			Connections: c.DatabaseConnections + origin.KeyConnections + followerConnections,
 		})
 	})
 	replicas := make([]origin.Finding, len(c.ReplicaURL))
 	for i, url := range c.ReplicaURL {
-		asked.Go(func() { replicas[i] = origin.DiagnoseReplica(ctx, url, c.DatabaseURL) })
+		asked.Go(func() { replicas[i] = origin.DiagnoseReplica(ctx, url, cmp.Or(c.ReplicationURL, c.DatabaseURL)) })
 	}
 	var nodes []nodeSeen
 	asked.Go(func() { nodes = seeNodes(ctx, c.Node) })

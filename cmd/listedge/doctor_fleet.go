@@ -24,7 +24,7 @@ func (s surroundings) followed() bool {
 
 // sameSettings must be the same on all nodes: which one answers is chance. The
 // region is judged for itself.
-var sameSettings = []string{"database-url", "redis-url", "freshness-bound", "cache-ttl", "max-stale", "key-grace", "limiter-failure-mode", "trusted-proxies"}
+var sameSettings = []string{"database-url", "replication-url", "redis-url", "freshness-bound", "cache-ttl", "max-stale", "key-grace", "limiter-failure-mode", "trusted-proxies"}
 
 // judgeFleet is what the nodes that answer are together.
 func judgeFleet(all []nodeSeen, around surroundings) (findings []origin.Finding) {

@@ -205,7 +205,6 @@ func TestDoctorAndMigrateOnBadServers(t *testing.T) {
 	}
 	by = doctor(t, exitFine, "--database-url", u.String())
 	expect(t, by, "right to replicate", origin.Warn, "REPLICATION")
-	expect(t, by, "right to statistics", origin.Warn, "pg_read_all_stats")
 	expect(t, by, "publication", origin.OK, "")
 	expect(t, by, "ownership", origin.OK, "")
 	expect(t, by, "event triggers", origin.Warn, "superuser")

@@ -12,29 +12,32 @@ import (
 type migrateCommand struct {
 	Up     migrateUp     `cmd:"" help:"Apply what is pending. Several may run at once."`
 	Status migrateStatus `cmd:"" help:"List migrations, applied and pending."`
+	Grants migrateGrants `cmd:"" help:"Print the SQL that gives a role the rights of a node; nothing is changed."`
 }
 
 type migrateUp struct {
 	databaseFlags
+	replicationFlag
 	regionFlag
 }
 
 // Validate is explicit because each of the embedded has one.
 func (c *migrateUp) Validate() error {
-	return cmp.Or(c.databaseFlags.Validate(), c.regionFlag.Validate())
+	return cmp.Or(c.databaseFlags.Validate(), c.replicationFlag.Validate(), c.regionFlag.Validate())
 }
 
 // Run migrates, and makes what changes are followed by as far as the user may:
 // what it could not make is told and is no failure.
 func (c *migrateUp) Run(ctx context.Context, t *terminal) error {
-	applied, err := origin.MigrateSchema(ctx, c.DatabaseURL)
+	url := cmp.Or(c.ReplicationURL, c.DatabaseURL) // a pooler may end the session that keeps others from migrating
+	applied, err := origin.MigrateSchema(ctx, url)
 	for _, m := range applied {
 		fmt.Fprintf(t.out, "applied %s\n", m.Name)
 	}
 	if err != nil {
 		return err
 	}
-	done, lacks, err := origin.PublishChanges(ctx, c.DatabaseURL)
+	done, lacks, err := origin.PublishChanges(ctx, url)
 	if err != nil {
 		return err
 	}
@@ -44,7 +47,7 @@ func (c *migrateUp) Run(ctx context.Context, t *terminal) error {
 	for _, l := range lacks {
 		fmt.Fprintf(t.out, "not made: %s: %s\n", l.What, oneLine(l.Why))
 	}
-	slot, created, err := follower.CreateSlot(ctx, c.DatabaseURL, c.Region)
+	slot, created, err := follower.CreateSlot(ctx, url, c.Region)
 	switch {
 	case err != nil: // nodes work without it, and make it once they can
 		fmt.Fprintf(t.out, "not made: the slot: %s\n", oneLine(err.Error()))
@@ -77,4 +80,18 @@ func (c *migrateStatus) Run(ctx context.Context, t *terminal) error {
 			fmt.Fprintf(t.out, "%-32s %s\n", m.Name, state)
 		}
 	})
+}
+
+type migrateGrants struct {
+	Role string `help:"The role of the nodes." required:"" placeholder:"NAME"`
+}
+
+// Run prints; whoever may grant reads it, and pipes it into psql.
+func (c *migrateGrants) Run(_ context.Context, t *terminal) error {
+	text, err := origin.Grants(c.Role)
+	if err != nil {
+		return usageError{fmt.Errorf("--role: %w", err)}
+	}
+	_, err = fmt.Fprint(t.out, text)
+	return err
 }

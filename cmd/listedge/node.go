@@ -86,9 +86,13 @@ func listenError(flag string, err error) error {
 	return err
 }
 
+// databaseURLs lead to one database: pages may be asked through a pooler, changes
+// are followed at Postgres itself.
+type databaseURLs struct{ pages, changes string }
+
 // newNode wires a node. Neither Postgres nor Redis need be there yet. settings
 // are what it tells of its own.
-func newNode(ctx context.Context, f nodeFlags, databaseURL string, settings map[string]any, log *recentLog, public, private net.Listener) (n *node, err error) {
+func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings map[string]any, log *recentLog, public, private net.Listener) (n *node, err error) {
 	logger := slog.New(log)
 	n = &node{logger: logger, drain: f.Drain, public: public, private: private}
 	defer func(begun *node) { // which a return has forgotten by then
@@ -99,11 +103,11 @@ func newNode(ctx context.Context, f nodeFlags, databaseURL string, settings map[
 	if n.redis, err = openRedis(f.RedisURL); err != nil {
 		return nil, err
 	}
-	n.database, err = origin.Open(ctx, origin.DatabaseOptions{URL: databaseURL, Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout})
+	n.database, err = origin.Open(ctx, origin.DatabaseOptions{URL: database.pages, Primary: database.changes, Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout})
 	if err != nil {
 		return nil, usageError{err}
 	}
-	followed, err := n.openCache(f, databaseURL)
+	followed, err := n.openCache(f, database.changes)
 	if err != nil {
 		return nil, err
 	}

@@ -46,6 +46,7 @@ func TestNoPasswordIsTold(t *testing.T) {
 		"several hosts":           {args: "migrate status --database-url postgres://u:s3cr!t@a:1,b:x/d", code: exitUsage, want: "--database-url"},
 		"of another database":     {args: "serve --database-url mysql://u:s3cr!t@h/d", code: exitUsage, want: "--database-url"},
 		"a replica":               {args: "serve --database-url postgres://h/d --replica-url postgres://a/d,postgres://u:s3cr!t@h:x/d", code: exitUsage, want: "--replica-url"},
+		"past a pooler":           {args: "serve --database-url postgres://h/d --replication-url postgres://u:s3@cr!t@s3cr!t/d", code: exitUsage, want: "--replication-url"},
 		"doctor's replica":        {args: "doctor --database-url postgres://h/d --replica-url postgres://u:s3@cr!t@s3cr!t/d", code: exitUsage, want: "--replica-url"},
 		"redis":                   {args: "serve --database-url postgres://h/d --redis-url redis://u:s3cr!t@h:x", code: exitUsage, want: "--redis-url"},
 		"redis, its scheme":       {args: "serve --database-url postgres://h/d --redis-url s3cr!t://h", code: exitUsage, want: "--redis-url"},

@@ -15,13 +15,14 @@ type serveCommand struct {
 	listenFlags
 	tlsFlags
 	databaseFlags
+	replicationFlag
 	nodeFlags
 	PrintConfig printConfig `help:"Print the settings in effect, without secrets, and end." env:"-"`
 }
 
 // Validate is explicit because each of the embedded has one.
 func (c *serveCommand) Validate() error {
-	return cmp.Or(c.listenFlags.Validate(), c.tlsFlags.Validate(), c.databaseFlags.Validate(), c.nodeFlags.Validate())
+	return cmp.Or(c.listenFlags.Validate(), c.tlsFlags.Validate(), c.databaseFlags.Validate(), c.replicationFlag.Validate(), c.nodeFlags.Validate())
 }
 
 // Run serves until ctx ends.
@@ -36,7 +37,7 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal, flags *kong.Context
 		private.Close()
 		return err
 	}
-	n, err := newNode(ctx, c.nodeFlags, c.DatabaseURL, settingsInEffect(flags), log, public, private)
+	n, err := newNode(ctx, c.nodeFlags, databaseURLs{c.DatabaseURL, cmp.Or(c.ReplicationURL, c.DatabaseURL)}, settingsInEffect(flags), log, public, private)
 	if err != nil {
 		public.Close()
 		private.Close()

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"listedge/origin"
+	"listedge/sandbox/sandboxtest"
+)
+
+// Pages and keys come through a pooler, whether it gives a client a session or
+// each transaction another one, and changes are followed past it.
+func TestANodeReadsThroughAPooler(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"session", "transaction"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			_, address := privateDatabase(t)
+			execute(t, address, "CREATE ROLE listedge_node LOGIN PASSWORD 'p'")
+			execute(t, address, docsGrants(t))
+			direct := as(t, address, "listedge_node")
+			_, pooled := sandboxtest.PgBouncer(t, direct, map[string]string{"pool_mode": mode})
+			n := startNode(t, pooled, "--replication-url", direct)
+			n.serves(t, address)
+
+			by := doctor(t, exitFine, "--database-url", pooled, "--replication-url", direct, "--node", n.admin)
+			expect(t, by, "reading", origin.OK, "through a connection pooler")
+			if f, told := by["following"]; told {
+				t.Errorf("%+v", f)
+			}
+			for subject, f := range by {
+				if f.Level != origin.OK && subject != "slot" {
+					t.Errorf("%s: %+v", subject, f)
+				}
+			}
+			n.stop()
+
+			_, writer := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": mode})
+			for range 2 {
+				workspaceWithKey(t, writer)
+			}
+
+			// Again and again, as what one run prepares must not be in the way of the next.
+			for range 3 {
+				expect(t, doctor(t, exitFine, "--database-url", pooled), "following", origin.Warn, "--replication-url")
+			}
+			n = startNode(t, pooled)
+			within(t, soon, "pages live --cache-ttl", func() bool { _, r := n.readiness(t); return r.Mode == "ttl" })
+			if !strings.Contains(n.err.String(), "--replication-url") {
+				t.Error(n.err.String())
+			}
+		})
+	}
+}
+
+// Changes of another database say nothing of these pages, which would be served
+// for ever.
+func TestAReplicationURLThatLeadsElsewhereIsRefused(t *testing.T) {
+	t.Parallel()
+	address, other := database(t), database(t)
+	expect(t, doctor(t, exitFailed, "--database-url", address, "--replication-url", other), "reading", origin.Fail, "another server or database")
+	n := launchNode(t, address, "--replication-url", other)
+	within(t, soon, "it is told", func() bool {
+		status, r := n.readiness(t)
+		return status == http.StatusServiceUnavailable && strings.Contains(r.Checks["postgres"], "another server or database")
+	})
+}
+
+// A pooler may lead to another server than the one whose changes are followed:
+// no page of that one is kept, or served as fresh.
+func TestAPageOfAnotherServerBehindAPoolerIsNotKept(t *testing.T) {
+	t.Parallel()
+	primary, address := privateDatabase(t)
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	workspace, key := workspaceWithKey(t, address)
+	execute(t, address, "INSERT INTO items (workspace_id, name) VALUES ($1, 'old')", workspace)
+	standby := sandboxtest.Standby(t, primary, nil)
+	pooler, pooled := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": "transaction"})
+	n := startNode(t, pooled, "--replication-url", address)
+	within(t, soon, "changes are followed", func() bool { _, r := n.readiness(t); return r.Mode == "followed" })
+	within(t, soon, "the row", func() bool { return strings.Contains(string(n.get(t, "/v1/items?limit=1", key).body), "old") })
+
+	execute(t, standby.URL(u.Path[1:]), "SELECT pg_promote(true)")
+	if err := pooler.LeadTo(standby.Addr()); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, address, "UPDATE items SET name = 'new' WHERE workspace_id = $1", workspace)
+	within(t, soon, "a page of another server", func() bool {
+		n.get(t, "/v1/items?limit=1", key)
+		return n.metric(t, "listedge_freshness_refused_pages_total", `why="foreign"`) > 0
+	})
+	for range 20 {
+		if a := n.get(t, "/v1/items?limit=1", key); strings.Contains(string(a.body), `"old"`) && strings.Contains(a.Header.Get("Cache-Status"), "; hit") && !strings.Contains(a.Header.Get("Cache-Status"), "stale") {
+			t.Fatalf("%s: %s", a.Header.Get("Cache-Status"), a.body)
+		}
+	}
+	if err := pooler.LeadTo(primary.Addr()); err != nil {
+		t.Fatal(err)
+	}
+	within(t, soon, "the followed server's page, kept", func() bool {
+		a := n.get(t, "/v1/items?limit=1", key)
+		return strings.Contains(string(a.body), `"new"`) && strings.Contains(a.Header.Get("Cache-Status"), "; hit")
+	})
+}
