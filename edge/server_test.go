@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 // eventually waits for what another goroutine is about to bring.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	sandboxtest.Within(t, 10*time.Second, what, ok)
+	sandboxtest.Within(t, time.Minute, what, ok)
 }
 
 func scrape(t *testing.T, s *metrics.Registry) string {

@@ -110,7 +110,10 @@ func judgeReading(ctx context.Context, url, primary string) Finding {
 		return Finding{"reading", Fail, err.Error(), "check --database-url"}
 	}
 	defer func() { _ = db.Close(ctx) }()
-	if what, do := db.unreadable(ctx); what != "" {
+	if what, do, late := db.unreadable(ctx); what != "" {
+		if late { // which is no right that is missing
+			return Finding{"reading", Warn, what, "look at locks, and at what keeps the server busy"}
+		}
 		return Finding{"reading", Fail, what, cmp.Or(do, "check --database-url, and the log of what answers there")}
 	}
 	if err := db.followsItself(ctx); err != nil {

@@ -30,7 +30,7 @@ func (db *Database) Ready(ctx context.Context) error {
 		}
 		return fmt.Errorf("schema is at version %d, this program needs %d: run `listedge migrate up`", have, want)
 	}
-	if unreadable, do := db.unreadable(ctx); unreadable != "" {
+	if unreadable, do, _ := db.unreadable(ctx); unreadable != "" {
 		if do != "" {
 			unreadable += ": " + do
 		}
@@ -61,15 +61,18 @@ func (db *Database) schemaVersion(ctx context.Context) (version int64, known boo
 
 // unreadable reads what a node reads, by a node's own statements and
 // connections, for a workspace that is none. It says what it could not read, and
-// what to do about it where that is known.
-func (db *Database) unreadable(ctx context.Context) (what, do string) {
+// what to do about it where that is known, and whether all that is wrong is that
+// it takes too long, behind a lock or on a busy server.
+func (db *Database) unreadable(ctx context.Context) (what, do string, late bool) {
 	var all []string
 	hidden, lacking := false, false
+	late = true
 	note := func(name string, err error) {
 		if err == nil {
 			return
 		}
 		all = append(all, fmt.Sprintf("%s cannot be read: %v", name, err))
+		late = late && errors.Is(classify(err), ErrTimeout)
 		switch pgCode(err) {
 		case "42501": // insufficient_privilege
 			hidden = true
@@ -92,7 +95,7 @@ func (db *Database) unreadable(ctx context.Context) (what, do string) {
 	if do == "" && lacking {
 		do = "run `listedge migrate up`"
 	}
-	return strings.Join(all, "; "), do
+	return strings.Join(all, "; "), do, late
 }
 
 // mendRights are the commands that give this role what it lacks; empty = it

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // What each access log has of the same six requests: a miss, a hit, a hit that
@@ -20,7 +19,7 @@ func TestTheAccessLogHasAllErrorsAndASample(t *testing.T) {
 		"sampled": {"miss", "hit", "invalid", "unauthorised", "limited"},
 	} {
 		n := startNode(t, url, "--access-log", which)
-		within(t, 10*time.Second, "followed", func() bool { return n.mode() == "followed" })
+		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 		for _, r := range []struct{ id, path, key string }{
 			{"miss", "/v1/items?search=Secret", key}, {"hit", "/v1/items?search=Secret", key}, {"unsampled", "/v1/items?search=Secret", key},
 			{"invalid", "/v1/items?cursor=Secret", key}, {"unauthorised", "/v1/items", key + "x"}, {"limited", "/v1/items", small},

@@ -3,7 +3,6 @@ package main
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"listedge/sandbox/sandboxtest"
 )
@@ -47,7 +46,7 @@ func TestColdNodesWithoutRedisShareALimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, n := range nodes {
-		within(t, 20*time.Second, "three nodes that owe nothing", func() bool {
+		within(t, patience, "three nodes that owe nothing", func() bool {
 			return n.metric(t, "listedge_limiter_nodes") == 3 && n.metric(t, "listedge_limiter_owing_buckets") == 0 && n.metric(t, "listedge_limiter_breaker_open") == 0
 		})
 	}

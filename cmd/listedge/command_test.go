@@ -72,7 +72,7 @@ func TestWrongUsageIsToldInOneLineWithStatusTwo(t *testing.T) {
 		p := start(t, strings.Fields(line)...)
 		select {
 		case <-p.ended:
-		case <-time.After(30 * time.Second):
+		case <-time.After(patience):
 			t.Fatalf("%s: still runs", line)
 		}
 		said := p.err.String()
@@ -360,7 +360,7 @@ func TestAnInterruptIsToldAsOne(t *testing.T) {
 	} {
 		conn := connect(t, url)
 		p := start(t, strings.Fields(line)...)
-		within(t, 30*time.Second, "under way: "+line, func() (is bool) {
+		within(t, patience, "under way: "+line, func() (is bool) {
 			if err := conn.QueryRow(t.Context(), begun).Scan(&is); err != nil {
 				t.Fatal(err)
 			}

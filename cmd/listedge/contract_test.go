@@ -79,7 +79,7 @@ func TestAuthentication(t *testing.T) {
 	}
 
 	command(t, "workspaces", "resume", suspended, "--database-url", url)
-	within(t, 5*time.Second, "the resumed workspace is served", func() bool { return n.get(t, "/v1/items", suspendedKey).StatusCode == 200 })
+	within(t, patience, "the resumed workspace is served", func() bool { return n.get(t, "/v1/items", suspendedKey).StatusCode == 200 })
 }
 
 func TestRevocationAndSuspensionReachANodeThatKnowsTheKey(t *testing.T) {
@@ -93,11 +93,11 @@ func TestRevocationAndSuspensionReachANodeThatKnowsTheKey(t *testing.T) {
 	}
 	n.get(t, "/v1/items", key).page(t)
 	command(t, "workspaces", "suspend", workspace, "--database-url", url)
-	within(t, 5*time.Second, "403", func() bool { return n.get(t, "/v1/items", key).StatusCode == 403 })
+	within(t, patience, "403", func() bool { return n.get(t, "/v1/items", key).StatusCode == 403 })
 	command(t, "workspaces", "resume", workspace, "--database-url", url)
-	within(t, 5*time.Second, "200", func() bool { return n.get(t, "/v1/items", key).StatusCode == 200 })
+	within(t, patience, "200", func() bool { return n.get(t, "/v1/items", key).StatusCode == 200 })
 	command(t, "keys", "revoke", listed[0].ID, "--database-url", url)
-	within(t, 5*time.Second, "401", func() bool { return n.get(t, "/v1/items", key).StatusCode == 401 })
+	within(t, patience, "401", func() bool { return n.get(t, "/v1/items", key).StatusCode == 401 })
 }
 
 func TestPathsAndMethods(t *testing.T) {
@@ -249,7 +249,7 @@ func TestHeadersOfAPage(t *testing.T) {
 	key := newKeyFor(t, url, workspace, "--rate", "0.5", "--burst", "100000")
 	execute(t, url, "INSERT INTO items (workspace_id, name, description) SELECT $1, 'Item ' || g, repeat('tea ', 20) FROM generate_series(1, 60) g", workspace)
 	n := startNode(t, url)
-	within(t, 20*time.Second, "followed", func() bool { return n.mode() == "followed" })
+	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 
 	first := n.get(t, "/v1/items?limit=10", key)
 	for header, want := range map[string]string{
@@ -349,7 +349,7 @@ func TestAgeCountsFromTheQuery(t *testing.T) {
 	_, key := workspaceWithKey(t, url)
 	n := startNode(t, url, "--cache-ttl", "1m", "--freshness-bound", "0")
 	n.get(t, "/v1/items", key)
-	within(t, 10*time.Second, "Age 1", func() bool {
+	within(t, patience, "Age 1", func() bool {
 		a := n.get(t, "/v1/items", key)
 		return a.Header.Get("Age") == "1" && a.Header.Get("Cache-Status") == "listedge; hit; detail=ttl"
 	})
@@ -364,7 +364,7 @@ func TestAPageLivesAsLongAsTheTTL(t *testing.T) {
 	}
 	execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'New')", workspace)
 	var a *answer
-	within(t, 5*time.Second, "the new row", func() bool { a = n.get(t, "/v1/items", key); return len(a.page(t).Data) == 1 })
+	within(t, patience, "the new row", func() bool { a = n.get(t, "/v1/items", key); return len(a.page(t).Data) == 1 })
 	if got := a.Header.Get("Cache-Status"); got != "listedge; fwd=stale" {
 		t.Error(got)
 	}

@@ -26,7 +26,7 @@ func startWithDescriptors(t *testing.T, descriptors int, databaseURL string, arg
 	}
 	go func() { _ = c.Wait(); close(ended) }()
 	t.Cleanup(func() { _ = c.Process.Kill(); <-ended })
-	within(t, time.Minute, "listening", func() bool {
+	within(t, patience, "listening", func() bool {
 		for line := range strings.Lines(log.String()) {
 			var entry struct{ Msg, Public, Admin string }
 			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" {
@@ -104,12 +104,12 @@ func TestClientsDoNotTakeTheLastDescriptors(t *testing.T) {
 		t.Fatal(got)
 	}
 	release := hold(t, n.url, 2*descriptors)
-	within(t, time.Minute, "all places are taken", func() bool { return n.metric(t, "listedge_http_connections") == float64(limit) })
+	within(t, patience, "all places are taken", func() bool { return n.metric(t, "listedge_http_connections") == float64(limit) })
 	if got := ask("/v1/items?limit=2"); !strings.HasPrefix(got, "HTTP/1.1 200") || !strings.Contains(got, "fwd=uri-miss") {
 		t.Errorf("a page that Postgres has to be asked for: %s", got)
 	}
 	release()
-	within(t, time.Minute, "a new client is answered", func() bool {
+	within(t, patience, "a new client is answered", func() bool {
 		a, err := n.try("GET", "/v1/items?limit=1", key)
 		return err == nil && a.StatusCode == http.StatusOK
 	})
@@ -132,7 +132,7 @@ func TestANodeOutlivesRunningOutOfDescriptors(t *testing.T) {
 	const descriptors = 120
 	n, log, ended := startWithDescriptors(t, descriptors, url)
 	held := []func(){hold(t, n.admin, descriptors)} // which nothing bounds
-	within(t, time.Minute, "the public listener finds no descriptor", func() bool {
+	within(t, patience, "the public listener finds no descriptor", func() bool {
 		select {
 		case <-ended:
 			t.Fatalf("the node ended: %s", log.String())
@@ -160,6 +160,6 @@ func TestANodeOutlivesRunningOutOfDescriptors(t *testing.T) {
 			return r.StatusCode, r.Body.Close()
 		},
 	} {
-		within(t, time.Minute, "the "+path+" listener answers again", func() bool { status, err := ask(); return err == nil && status == http.StatusOK })
+		within(t, patience, "the "+path+" listener answers again", func() bool { status, err := ask(); return err == nil && status == http.StatusOK })
 	}
 }

@@ -40,7 +40,7 @@ var (
 // awaitDev waits until `dev` has printed how to use it, and returns its nodes.
 func awaitDev(t *testing.T, p *program, nodes int) (key string, all []*testNode) {
 	t.Helper()
-	within(t, 90*time.Second, "dev serves", func() bool {
+	within(t, patience, "dev serves", func() bool {
 		select {
 		case <-p.ended:
 			t.Fatalf("dev ended with %d: %s", p.code, p.err.String())
@@ -154,7 +154,7 @@ func TestDevKilledLeavesNothingBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-		within(t, 90*time.Second, "dev serves", func() bool { return strings.Contains(out.String(), "curl -i") })
+		within(t, patience, "dev serves", func() bool { return strings.Contains(out.String(), "curl -i") })
 		return c, out
 	}
 	c, _ := run()
@@ -162,7 +162,7 @@ func TestDevKilledLeavesNothingBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = c.Wait()
-	within(t, 20*time.Second, "the private Postgres has ended", func() bool { return len(processesOn(t, dir+"/cluster")) == 0 })
+	within(t, patience, "the private Postgres has ended", func() bool { return len(processesOn(t, dir+"/cluster")) == 0 })
 
 	c, out := run() // and starts again on what was left
 	if err := c.Process.Signal(syscall.SIGINT); err != nil {
@@ -220,7 +220,7 @@ func TestDevEndsWhenItsPostgresDoes(t *testing.T) {
 	}
 	select {
 	case <-p.ended:
-	case <-time.After(60 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("dev goes on without a database")
 	}
 	if p.code != exitFailed || !strings.Contains(p.err.String(), "Postgres has ended") {

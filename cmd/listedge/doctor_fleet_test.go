@@ -42,7 +42,7 @@ func says(t *testing.T, args []string, code int, wanted ...origin.Finding) {
 			t.Logf("wanted %d and %+v, the last was %s", code, wanted, last)
 		}
 	}()
-	within(t, 30*time.Second, "the doctor says so", func() bool {
+	within(t, patience, "the doctor says so", func() bool {
 		p := start(t, append([]string{"doctor", "--json"}, args...)...)
 		<-p.ended
 		var findings []origin.Finding
@@ -61,7 +61,7 @@ func TestDoctorOfAFleet(t *testing.T) {
 	var admins []string
 	for range 3 {
 		n := startNode(t, address, "--redis-url", redis.URL())
-		within(t, 20*time.Second, "followed", func() bool { return n.mode() == "followed" })
+		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 		nodes, admins = append(nodes, n), append(admins, n.admin)
 	}
 	here := []string{"--database-url", address, "--redis-url", redis.URL()}
@@ -137,7 +137,7 @@ func TestDoctorOfTwoRegionsMixed(t *testing.T) {
 	args := []string{"--database-url", address, "--region", "east"}
 	for _, region := range []string{"east", "west"} {
 		n := startNode(t, address, "--redis-url", sandboxtest.Redis(t).URL(), "--region", region)
-		within(t, 20*time.Second, "it follows", func() bool { return n.mode() == "followed" && n.metric(t, "listedge_freshness_follower") == 1 })
+		within(t, patience, "it follows", func() bool { return n.mode() == "followed" && n.metric(t, "listedge_freshness_follower") == 1 })
 		args = append(args, "--node", n.admin)
 	}
 	by := doctor(t, exitFailed, args...)
@@ -164,7 +164,7 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 
 	other.toRedis.lose(true)
 	args = []string{"--database-url", f.url, "--node", other.admin}
-	within(t, 20*time.Second, "the limiter leaves Redis alone", func() bool {
+	within(t, patience, "the limiter leaves Redis alone", func() bool {
 		_, _ = other.try("GET", "/v1/items", key)
 		return other.metric(t, "listedge_limiter_breaker_open") == 1
 	})
@@ -172,7 +172,7 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 		origin.Finding{Subject: other.subject(), Level: origin.Fail, Text: "takes no page from a cache"},
 		origin.Finding{Subject: other.subject(), Level: origin.Warn, Text: "goes on without: redis"},
 		origin.Finding{Subject: "fleet follower", Level: origin.Fail, Text: "no node follows"})
-	within(t, 20*time.Second, "the doctor says that the limiter leaves Redis alone", func() bool {
+	within(t, patience, "the doctor says that the limiter leaves Redis alone", func() bool {
 		_, _ = other.try("GET", "/v1/items", key)
 		return has(examine(t, exitFailed, args...), other.subject(), origin.Warn, "limits without Redis")
 	})
@@ -193,7 +193,7 @@ func TestDoctorOfNodesThatDiffer(t *testing.T) {
 	t.Parallel()
 	address := database(t)
 	n := startNode(t, address)
-	within(t, 20*time.Second, "followed", func() bool { return n.mode() == "followed" })
+	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 	to, err := url.Parse(n.admin)
 	if err != nil {
 		t.Fatal(err)

@@ -74,7 +74,7 @@ func TestDoctorOnGoodServers(t *testing.T) {
 		}
 	}
 	startNode(t, address)
-	within(t, 20*time.Second, "the slot is followed", func() bool {
+	within(t, patience, "the slot is followed", func() bool {
 		by = doctor(t, exitFine, "--database-url", address, "--redis-url", r.URL())
 		return by["slot"].Level == origin.OK
 	})
@@ -102,7 +102,7 @@ func TestDoctorOfLocks(t *testing.T) {
 		t.Helper()
 		wanted = append(wanted, "process "+strconv.Itoa(int(holder.PgConn().PID()))+" (idle in transaction: BEGIN; LOCK TABLE items, api_keys IN ACCESS EXCLUSIVE MODE)",
 			"pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
-		within(t, 20*time.Second, what, func() bool {
+		within(t, patience, what, func() bool {
 			f := doctor(t, exitFine, "--database-url", address)["locks"]
 			return f.Level == origin.Warn && !slices.ContainsFunc(wanted, func(w string) bool { return !strings.Contains(f.Text+f.Do, w) })
 		})
@@ -132,7 +132,7 @@ func TestDoctorOfLocks(t *testing.T) {
 		_, err := changer.Exec(context.Background(), "ALTER TABLE contacts ADD COLUMN more text")
 		ended <- err
 	}()
-	within(t, 20*time.Second, "the first of a queue is told", func() bool {
+	within(t, patience, "the first of a queue is told", func() bool {
 		f := doctor(t, exitFine, "--database-url", address)["locks"]
 		return strings.Contains(f.Text, "contacts: a lock") && strings.Contains(f.Do, "pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
 	})
@@ -228,7 +228,7 @@ func TestDoctorOfReplicas(t *testing.T) {
 		t.Helper()
 		return doctor(t, exitFine, "--database-url", address, "--replica-url", replica)["replica"]
 	}
-	within(t, 20*time.Second, "a good standby", func() bool { return look(of(standby)).Level == origin.OK })
+	within(t, patience, "a good standby", func() bool { return look(of(standby)).Level == origin.OK })
 	if f := look(address); f.Level != origin.Warn || !strings.Contains(f.Text, "no standby") {
 		t.Errorf("the primary itself: %+v", f)
 	}
@@ -238,7 +238,7 @@ func TestDoctorOfReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	reader.User = url.UserPassword("unprivileged", "x")
-	within(t, 20*time.Second, "a role without the right to statistics", func() bool {
+	within(t, patience, "a role without the right to statistics", func() bool {
 		f := look(reader.String())
 		return f.Level == origin.Warn && strings.Contains(f.Text, "not used") && strings.Contains(f.Do, "pg_read_all_stats")
 	})
@@ -316,7 +316,7 @@ func TestDoctorOfTheWayToRedis(t *testing.T) {
 		"redis+sentinel://" + sentinel.Addr() + "/other": "other",
 		"redis+sentinel://127.0.0.1:1/main":              "127.0.0.1:1",
 	} {
-		within(t, time.Minute, url+": "+wanted, func() bool { // on a busy machine the doctor may not wait long enough for it
+		within(t, patience, url+": "+wanted, func() bool { // on a busy machine the doctor may not wait long enough for it
 			found := doctor(t, exitFailed, "--database-url", address, "--redis-url", url)["redis"]
 			t.Log(url, found.Text)
 			return found.Level == origin.Fail && strings.Contains(found.Text+found.Do, wanted)

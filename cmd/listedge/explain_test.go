@@ -5,7 +5,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // explained is what `listedge explain` says of a request of the node.
@@ -20,7 +19,7 @@ func TestExplainSaysWhyRefusedOldOrSlow(t *testing.T) {
 	small := newKeyFor(t, url, workspace, "--rate", "0.001", "--burst", "1")
 	execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'Secret')", workspace)
 	n := startNode(t, url)
-	within(t, 10*time.Second, "followed", func() bool { return n.mode() == "followed" })
+	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 
 	says := func(id string, parts ...string) {
 		t.Helper()
@@ -49,7 +48,7 @@ func TestExplainSaysWhyRefusedOldOrSlow(t *testing.T) {
 		t.Fatal(err)
 	}
 	i := 0
-	within(t, 10*time.Second, "a page stands in", func() bool {
+	within(t, patience, "a page stands in", func() bool {
 		i++
 		a := n.get(t, "/v1/items?search=Secret", key, "X-Request-Id: stale-"+strconv.Itoa(i))
 		return strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error")

@@ -60,14 +60,14 @@ func TestRedisHangingDyingAndComingBackEmpty(t *testing.T) {
 		if err := fault.break_(); err != nil {
 			t.Fatal(err)
 		}
-		within(t, 20*time.Second, "the limiter leaves Redis alone", func() bool {
+		within(t, patience, "the limiter leaves Redis alone", func() bool {
 			serve("Redis " + fault.name)
 			return n.metric(t, "listedge_limiter_breaker_open") == 1
 		})
 		if err := fault.fix(); err != nil {
 			t.Fatal(err)
 		}
-		within(t, 20*time.Second, "Redis is used again", func() bool {
+		within(t, patience, "Redis is used again", func() bool {
 			serve("Redis back")
 			return n.metric(t, "listedge_limiter_breaker_open")+n.metric(t, "listedge_cache_redis_breaker_open") == 0
 		})
@@ -84,7 +84,7 @@ func TestPostgresCrashedIsStoodInForAndSaysSo(t *testing.T) {
 	strangers := []string{newKeyFor(t, url, workspace), newKeyFor(t, url, workspace)} // one for each fault
 	execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'Kept')", workspace)
 	n := startNode(t, url, "--max-stale", "1h")
-	within(t, 10*time.Second, "followed", func() bool { return n.mode() == "followed" })
+	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 	n.get(t, "/v1/items", key).page(t)
 
 	for i, fault := range []struct {
@@ -98,7 +98,7 @@ func TestPostgresCrashedIsStoodInForAndSaysSo(t *testing.T) {
 			t.Fatal(err)
 		}
 		// What is proven may be served as fresh for as long as the proof is good.
-		within(t, 10*time.Second, "nothing is proven any more", func() bool {
+		within(t, patience, "nothing is proven any more", func() bool {
 			return n.mode() == "untrusted" && strings.Contains(n.get(t, "/v1/items", key).Header.Get("Cache-Status"), "stale-if-error")
 		})
 		for range 20 {
@@ -137,7 +137,7 @@ func TestPostgresCrashedIsStoodInForAndSaysSo(t *testing.T) {
 		if err := fault.fix(); err != nil {
 			t.Fatal(err)
 		}
-		within(t, 30*time.Second, "fresh pages again", func() bool {
+		within(t, patience, "fresh pages again", func() bool {
 			a := n.get(t, "/v1/items", key)
 			return a.StatusCode == 200 && !strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error")
 		})
@@ -167,7 +167,7 @@ func TestANodeStartsBeforeItsDatabaseAndBecomesReadyByItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.awaitReady(t)
-	within(t, 10*time.Second, "200", func() bool { return n.get(t, "/v1/items", key).StatusCode == 200 })
+	within(t, patience, "200", func() bool { return n.get(t, "/v1/items", key).StatusCode == 200 })
 }
 
 func TestTenThousandBadKeysReachNeitherPostgresNorRedis(t *testing.T) {
@@ -301,7 +301,7 @@ func TestSIGTERMLosesNoRequestOfBusyClients(t *testing.T) {
 	}
 	busy.Wait()
 	n.cancel()
-	within(t, 10*time.Second, "not ready", func() bool {
+	within(t, patience, "not ready", func() bool {
 		r, err := http.Get(n.admin + "/readyz")
 		if err != nil {
 			return true // already gone
@@ -326,11 +326,11 @@ func TestASecondNodeTakesPagesFromRedis(t *testing.T) {
 	flags := []string{"--redis-url", redis.URL(), "--cache-ttl", "1m"}
 	a, b := startNode(t, url, flags...), startNode(t, url, flags...)
 	for _, n := range []*testNode{a, b} {
-		within(t, 10*time.Second, "followed", func() bool { return n.mode() == "followed" })
+		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 	}
 	first := a.get(t, "/v1/contacts", key)
 	var second *answer
-	within(t, 10*time.Second, "the page is in Redis", func() bool {
+	within(t, patience, "the page is in Redis", func() bool {
 		second = b.get(t, "/v1/contacts", key)
 		status := second.Header.Get("Cache-Status")
 		if status == "listedge; fwd=uri-miss" { // the first node's store was still under way
@@ -342,7 +342,7 @@ func TestASecondNodeTakesPagesFromRedis(t *testing.T) {
 		t.Error("ETags of two nodes differ")
 	}
 	c := startNode(t, url, flags...)
-	within(t, 10*time.Second, "followed", func() bool { return c.mode() == "followed" })
+	within(t, patience, "followed", func() bool { return c.mode() == "followed" })
 	if got := c.get(t, "/v1/contacts", key).Header.Get("Cache-Status"); got != "listedge; hit; detail=redis" {
 		t.Error(got)
 	}
@@ -375,7 +375,7 @@ func TestAProgramStopsQuicklyWithoutItsServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.cancel()
-	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	select {
 	case <-n.ended:

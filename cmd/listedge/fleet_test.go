@@ -22,7 +22,7 @@ func TestAFleetReadsAChangedPageOnce(t *testing.T) {
 		nodes = append(nodes, startNode(t, url, "--redis-url", redis.URL(), "--database-connections", "2"))
 	}
 	for _, n := range nodes {
-		within(t, 20*time.Second, "followed", func() bool { return n.mode() == "followed" })
+		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 		n.get(t, "/v1/items", key)
 	}
 	fetches := func() (sum float64) {
@@ -38,7 +38,7 @@ func TestAFleetReadsAChangedPageOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, n := range nodes {
 			wg.Go(func() {
-				within(t, 20*time.Second, "the new page", func() bool {
+				within(t, patience, "the new page", func() bool {
 					a, err := n.try("GET", "/v1/items", key)
 					return err == nil && strings.Contains(string(a.body), want)
 				})
@@ -65,7 +65,7 @@ func TestNoCacheGoesToTheDatabase(t *testing.T) {
 		t.Fatal("the page did not come from the cache: the test tries nothing")
 	}
 	var a *answer
-	within(t, 10*time.Second, "a page that bypassed the caches", func() bool {
+	within(t, patience, "a page that bypassed the caches", func() bool {
 		a = n.get(t, "/v1/items", key, "Cache-Control: max-age=0, no-cache")
 		return a.Header.Get("Cache-Status") == "listedge; fwd=bypass"
 	})

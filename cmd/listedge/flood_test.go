@@ -46,9 +46,9 @@ func TestAFloodOfUnknownKeysLocksNobodyOutAndHardlyReachesPostgres(t *testing.T)
 			}
 		})
 	}
-	within(t, 2*time.Minute, "the address is limited", func() bool { return limited.Load() > 2000 })
+	within(t, patience, "the address is limited", func() bool { return limited.Load() > 2000 })
 	for _, key := range keys {
-		within(t, time.Minute, "an answer", func() bool {
+		within(t, patience, "an answer", func() bool {
 			a := n.get(t, "/v1/items", key)
 			if a.StatusCode != 200 && a.StatusCode != 503 {
 				t.Fatalf("%s: %s", a.Status, a.body)

@@ -85,7 +85,7 @@ var faults = []fault{
 			t.Error("nothing was trimmed")
 		}
 		n.signal(syscall.SIGCONT)
-		within(t, 20*time.Second, "a gap", func() bool { return n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`) > before })
+		within(t, patience, "a gap", func() bool { return n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`) > before })
 	}},
 	{name: "the standby frozen, then crashed", lasts: 4 * time.Second, happens: func(t *testing.T, f *fleet) {
 		time.Sleep(500 * time.Millisecond)

@@ -64,7 +64,7 @@ func (n *testNode) mode() string {
 // follower is the node that holds the slot.
 func (f *fleet) follower(t *testing.T) (found *nodeProcess) {
 	t.Helper()
-	within(t, time.Minute, "somebody follows", func() bool {
+	within(t, patience, "somebody follows", func() bool {
 		for _, n := range f.nodes {
 			if !n.stopped && n.metric(t, "listedge_freshness_follower") == 1 {
 				found = n
@@ -80,7 +80,7 @@ func (f *fleet) awaitFollowed(t *testing.T) {
 	t.Helper()
 	for _, n := range f.nodes {
 		if !n.stopped {
-			within(t, 2*time.Minute, "changes are followed", func() bool { return n.mode() == "followed" })
+			within(t, patience, "changes are followed", func() bool { return n.mode() == "followed" })
 		}
 	}
 }

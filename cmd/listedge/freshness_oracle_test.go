@@ -189,7 +189,7 @@ func (o *oracle) run(t *testing.T, name string, d time.Duration, fault func()) (
 	ends := time.After(d)
 	fault()
 	<-ends
-	within(t, time.Minute, "enough answers to judge by", func() bool { return o.counted() >= leastAnswers })
+	within(t, patience, "enough answers to judge by", func() bool { return o.counted() >= leastAnswers })
 	stopWriting()
 	writers.Wait()
 	time.Sleep(freshnessBound)

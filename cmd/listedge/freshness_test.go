@@ -44,7 +44,7 @@ func TestFreshnessOfLostCommits(t *testing.T) {
 		n := f.nodes[attempt%len(f.nodes)]
 		// fresh asks until the answer does not say that it is stale.
 		fresh := func(query string) (body string) {
-			within(t, 20*time.Second, "a fresh page", func() bool {
+			within(t, patience, "a fresh page", func() bool {
 				a, err := n.try("GET", "/v1/items?limit="+query, key)
 				if err != nil || a.StatusCode != 200 || strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error") {
 					return false
@@ -55,7 +55,7 @@ func TestFreshnessOfLostCommits(t *testing.T) {
 			return body
 		}
 		const old, lost = `"stockOnHand":"1"`, `"stockOnHand":"2"`
-		within(t, 20*time.Second, "the row", func() bool { return strings.Contains(fresh("10"), old) }) // the standby is behind
+		within(t, patience, "the row", func() bool { return strings.Contains(fresh("10"), old) }) // the standby is behind
 		conn := connect(t, f.url)
 		if _, err := conn.Exec(t.Context(), "SET synchronous_commit = off"); err != nil {
 			t.Fatal(err)

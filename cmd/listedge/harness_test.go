@@ -127,6 +127,9 @@ func command(t *testing.T, args ...string) string {
 	return p.out.String()
 }
 
+// patience is for what must come, however slow the machine: a limit for hangs.
+const patience = 2 * time.Minute
+
 // within polls until ok or the time is over; for states that announce themselves to nobody.
 func within(t *testing.T, d time.Duration, what string, ok func() bool) {
 	t.Helper()
@@ -155,7 +158,7 @@ func launchNode(t *testing.T, databaseURL string, args ...string) *testNode {
 	t.Helper()
 	n := &testNode{program: start(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0",
 		"--database-url", databaseURL, "--log-format", "json", "--drain", "50ms"}, args...)...)}
-	within(t, 20*time.Second, "listening", func() bool {
+	within(t, patience, "listening", func() bool {
 		select {
 		case <-n.ended:
 			t.Fatalf("serve ended with %d: %s", n.code, n.err.String())
@@ -175,7 +178,7 @@ func launchNode(t *testing.T, databaseURL string, args ...string) *testNode {
 
 func (n *testNode) awaitReady(t *testing.T) {
 	t.Helper()
-	within(t, 20*time.Second, "ready", func() bool {
+	within(t, patience, "ready", func() bool {
 		r, err := http.Get(n.admin + "/readyz")
 		if err != nil {
 			return false

@@ -43,6 +43,7 @@ var examples = []string{
 	"serve --config listedge.yaml --print-config",
 	"migrate up",
 	"migrate status --json",
+	"migrate grants --role listedge_node",
 	"doctor --redis-url redis://:secret@cache:6379 --node http://10.0.0.7:9090",
 	"workspaces create --name Shop --rate 100",
 	"workspaces list --json",

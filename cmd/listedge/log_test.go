@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"listedge/sandbox/sandboxtest"
 )
@@ -20,7 +19,7 @@ func TestLogsAreStructuredAndHoldNoKeys(t *testing.T) {
 		n.get(t, path, key, "X-Request-Id: find-me")
 	}
 	raw(t, n, "GET /v1/items HTTP/1.1\r\nX-Api-Key "+key+"\r\n\r\n") // not a header: what fasthttp would log
-	within(t, 5*time.Second, "the last request is logged", func() bool { return strings.Contains(n.err.String(), `"route":"none","status":400`) })
+	within(t, patience, "the last request is logged", func() bool { return strings.Contains(n.err.String(), `"route":"none","status":400`) })
 	logged := n.err.String()
 	if strings.Contains(logged, key) || strings.Contains(logged, key[9:]) || strings.Contains(logged, "secret") {
 		t.Errorf("a key or a search is in the log: %s", logged)
@@ -59,7 +58,7 @@ func TestSIGHUPSaysThatItChangesNothing(t *testing.T) {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 5*time.Second, "it is said", func() bool { return strings.Contains(n.err.String(), "SIGHUP changes nothing") })
+	within(t, patience, "it is said", func() bool { return strings.Contains(n.err.String(), "SIGHUP changes nothing") })
 	if a := n.get(t, "/v1/items", key); a.StatusCode != 200 {
 		t.Error(a.Status)
 	}
@@ -86,22 +85,22 @@ func TestOutagesAreLoggedOnceEachWay(t *testing.T) {
 	if err := postgres.Kill(syscall.SIGQUIT); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 20*time.Second, "the outage is logged", requested(logged("Postgres is left alone for pages", "Postgres is left alone for keys")))
+	within(t, patience, "the outage is logged", requested(logged("Postgres is left alone for pages", "Postgres is left alone for keys")))
 	if err := postgres.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 20*time.Second, "its end is logged", logged("again: pages are asked of Postgres", "again: keys are asked of Postgres"))
+	within(t, patience, "its end is logged", logged("again: pages are asked of Postgres", "again: keys are asked of Postgres"))
 	if err := redis.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 20*time.Second, "the outage of Redis is logged", requested(logged("Redis does not answer")))
+	within(t, patience, "the outage of Redis is logged", requested(logged("Redis does not answer")))
 	if err := redis.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 20*time.Second, "its end is logged", logged("again: Redis answers"))
+	within(t, patience, "its end is logged", logged("again: Redis answers"))
 }
 
 func TestANodeThatWaitsForItsDatabaseSaysSo(t *testing.T) {
 	n := launchNode(t, "postgres://127.0.0.1:1/none")
-	within(t, 10*time.Second, "it says why it is not ready", func() bool { return strings.Contains(n.err.String(), `"msg":"not ready"`) })
+	within(t, patience, "it says why it is not ready", func() bool { return strings.Contains(n.err.String(), `"msg":"not ready"`) })
 }

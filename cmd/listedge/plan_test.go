@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -22,7 +21,7 @@ func TestAPlanChangeReachesEveryNode(t *testing.T) {
 	key := newKeyFor(t, url, workspace, "--rate", "0.001", "--burst", "3")
 	nodes := []*testNode{startNode(t, url, "--redis-url", server.URL()), startNode(t, url, "--redis-url", server.URL())}
 	for _, n := range nodes {
-		within(t, 20*time.Second, "followed", func() bool { return n.mode() == "followed" })
+		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 	}
 	for i := range 3 {
 		if a := nodes[i%2].get(t, "/v1/items", key); a.StatusCode != 200 {
@@ -40,7 +39,7 @@ func TestAPlanChangeReachesEveryNode(t *testing.T) {
 	}
 	command(t, "keys", "update", listed[0].ID, "--rate", "1000", "--burst", "1000", "--database-url", url)
 	for _, n := range nodes {
-		within(t, 10*time.Second, "the new limit", func() bool {
+		within(t, patience, "the new limit", func() bool {
 			a := n.get(t, "/v1/items", key)
 			return a.StatusCode == 200 && a.Header.Get("RateLimit-Policy") == `"key";q=1000;w=1`
 		})
@@ -48,11 +47,11 @@ func TestAPlanChangeReachesEveryNode(t *testing.T) {
 	// A limit for the whole workspace is one more bucket, on both.
 	command(t, "workspaces", "update", workspace, "--rate", "0.001", "--burst", "4", "--database-url", url)
 	for _, n := range nodes {
-		within(t, 10*time.Second, "the workspace's limit", func() bool {
+		within(t, patience, "the workspace's limit", func() bool {
 			return strings.Contains(n.get(t, "/v1/items", key).Header.Get("RateLimit-Policy"), `"workspace";q=4;`)
 		})
 	}
-	within(t, 10*time.Second, "the workspace is exhausted", func() bool { return nodes[0].get(t, "/v1/items", key).StatusCode == 429 })
+	within(t, patience, "the workspace is exhausted", func() bool { return nodes[0].get(t, "/v1/items", key).StatusCode == 429 })
 	if a := nodes[1].get(t, "/v1/items", key); a.StatusCode != 429 {
 		t.Error(a.Status)
 	}
@@ -67,7 +66,7 @@ func TestARedisThatMayEvictIsWarnedOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := startNode(t, url, "--redis-url", server.URL())
-	within(t, 10*time.Second, "the warning", func() bool { return strings.Contains(n.err.String(), "allkeys-lru") })
+	within(t, patience, "the warning", func() bool { return strings.Contains(n.err.String(), "allkeys-lru") })
 }
 
 func TestLimiterFailureModes(t *testing.T) {

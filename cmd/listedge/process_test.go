@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // nodeProcess is a serving node in a process of its own.
@@ -38,7 +37,7 @@ func startNodeProcess(t *testing.T, environment []string, args ...string) *nodeP
 	}
 	n.process = c.Process
 	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-	within(t, 30*time.Second, "listening", func() bool {
+	within(t, patience, "listening", func() bool {
 		for line := range strings.Lines(n.log.String()) {
 			var entry struct{ Msg, Public, Admin string }
 			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" {

@@ -3,7 +3,6 @@ package main
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 )
@@ -18,14 +17,14 @@ func TestPurge(t *testing.T) {
 		t.Fatalf("with no node: exit %d: %s", p.code, p.err.String())
 	}
 	n := startNode(t, url)
-	within(t, 20*time.Second, "followed", func() bool { return n.mode() == "followed" })
+	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 	hit := func(key string) bool {
 		return strings.HasPrefix(n.get(t, "/v1/contacts?sort=name", key).Header.Get("Cache-Status"), "listedge; hit")
 	}
 	warm := func() {
 		t.Helper()
 		for _, key := range []string{key, other} {
-			within(t, 10*time.Second, "a hit", func() bool { return hit(key) })
+			within(t, patience, "a hit", func() bool { return hit(key) })
 		}
 	}
 	warm()
@@ -33,7 +32,7 @@ func TestPurge(t *testing.T) {
 	if said := command(t, "purge", "--workspace", workspace, "--database-url", url); said != "purged workspace "+workspace+"\n" {
 		t.Error(said)
 	}
-	within(t, 10*time.Second, "a miss", func() bool { return !hit(key) || n.metric(t, "listedge_origin_fetches_total") > before })
+	within(t, patience, "a miss", func() bool { return !hit(key) || n.metric(t, "listedge_origin_fetches_total") > before })
 	if !hit(other) {
 		t.Error("another workspace's page was purged")
 	}
@@ -43,7 +42,7 @@ func TestPurge(t *testing.T) {
 	}
 	before = n.metric(t, "listedge_origin_fetches_total")
 	for _, key := range []string{key, other} {
-		within(t, 10*time.Second, "a miss", func() bool { return !hit(key) || n.metric(t, "listedge_origin_fetches_total") > before+1 })
+		within(t, patience, "a miss", func() bool { return !hit(key) || n.metric(t, "listedge_origin_fetches_total") > before+1 })
 	}
 	warm()
 	before = n.metric(t, "listedge_origin_fetches_total")

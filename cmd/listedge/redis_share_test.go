@@ -40,7 +40,7 @@ func (p *pair) awaitFollowed(t *testing.T) {
 	t.Helper()
 	for _, n := range p.nodes {
 		n.awaitReady(t)
-		within(t, time.Minute, "followed", func() bool { return n.mode() == "followed" })
+		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 	}
 }
 
@@ -62,7 +62,7 @@ func (p *pair) awaitShared(t *testing.T, inRedis *redis.Client, atOnce bool) {
 		return p.nodes[1].get(t, path, p.key).Header.Get("Cache-Status") == "listedge; hit; detail=redis"
 	}
 	if !atOnce {
-		within(t, time.Minute, "a page comes from Redis", isShared)
+		within(t, patience, "a page comes from Redis", isShared)
 	}
 	inRow := 0
 	for last := p.pages + 60; inRow < 15; {
@@ -107,13 +107,13 @@ func (p *pair) checkRest(t *testing.T) {
 	}
 	execute(t, p.database, "INSERT INTO items (workspace_id, name) VALUES ($1, 'It travels')", p.workspace)
 	for _, n := range p.nodes {
-		within(t, time.Minute, "the change travels", func() bool {
+		within(t, patience, "the change travels", func() bool {
 			return strings.Contains(string(n.get(t, "/v1/items", p.key).body), "It travels")
 		})
 	}
 	execute(t, p.database, "UPDATE api_keys SET revoked_at = now() WHERE rate_per_second < 1")
 	for _, n := range p.nodes {
-		within(t, time.Minute, "the revocation travels", func() bool { return n.get(t, "/v1/items", few).StatusCode == 401 })
+		within(t, patience, "the revocation travels", func() bool { return n.get(t, "/v1/items", few).StatusCode == 401 })
 	}
 	execute(t, p.database, "DELETE FROM items")
 }

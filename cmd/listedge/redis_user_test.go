@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -137,15 +136,15 @@ func TestReadyzTellsWhatRedisRefuses(t *testing.T) {
 			return true
 		}
 	}
-	within(t, time.Minute, "all three are told", tells("pages: NOPERM", "limits: NOPERM", "changes: ", "NOPERM"))
+	within(t, patience, "all three are told", tells("pages: NOPERM", "limits: NOPERM", "changes: ", "NOPERM"))
 	if err := admin.Do(t.Context(), "ACL", "SETUSER", "weak", "+@all").Err(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, time.Minute, "all is well", func() bool { return n.check(t, "redis") == "ok" && n.mode() == "followed" })
+	within(t, patience, "all is well", func() bool { return n.check(t, "redis") == "ok" && n.mode() == "followed" })
 	if err := admin.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, time.Minute, "a full Redis is told", tells("limits: OOM", "changes: ", "OOM"))
+	within(t, patience, "a full Redis is told", tells("limits: OOM", "changes: ", "OOM"))
 	by = doctor(t, exitFailed, "--database-url", address, "--redis-url", url)
 	for _, subject := range []string{"redis pages", "redis limits", "redis changes"} {
 		expect(t, by, subject, origin.Fail, "OOM")
@@ -170,11 +169,11 @@ func TestARedisUserOfAClusterWithTheDocumentedRightsIsEnough(t *testing.T) {
 	_, key := workspaceWithKey(t, address)
 	url := "redis://" + line[2].(string) + ":PASSWORD@" + strings.Join(addresses, ",")
 	n := startNode(t, address, "--redis-url", url, "--freshness-bound", "30s")
-	within(t, time.Minute, "followed", func() bool { return n.mode() == "followed" })
+	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 	for i := range 30 {
 		n.get(t, "/v1/items?limit="+strconv.Itoa(i+1), key)
 	}
-	within(t, time.Minute, "all is well", func() bool { return n.check(t, "redis") == "ok" })
+	within(t, patience, "all is well", func() bool { return n.check(t, "redis") == "ok" })
 	by := doctor(t, exitFine, "--database-url", address, "--redis-url", url)
 	for _, subject := range []string{"redis", "redis pages", "redis limits", "redis changes", "redis mode"} {
 		expect(t, by, subject, origin.OK, "")

@@ -3,7 +3,6 @@ package main
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"listedge/sandbox/sandboxtest"
 )
@@ -26,7 +25,7 @@ func TestTwoRegionsOnOneDatabase(t *testing.T) {
 	}
 	followers := 0.0
 	for _, n := range nodes {
-		within(t, 30*time.Second, "followed", func() bool { return n.mode() == "followed" })
+		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 		followers += n.metric(t, "listedge_freshness_follower")
 		n.get(t, "/v1/items", key)
 	}
@@ -35,7 +34,7 @@ func TestTwoRegionsOnOneDatabase(t *testing.T) {
 	}
 	execute(t, url, "UPDATE items SET name = 'v1' WHERE workspace_id = $1", workspace)
 	for _, n := range nodes {
-		within(t, 10*time.Second, "the change", func() bool { return strings.Contains(string(n.get(t, "/v1/items", key).body), "v1") })
+		within(t, patience, "the change", func() bool { return strings.Contains(string(n.get(t, "/v1/items", key).body), "v1") })
 	}
 	by := doctor(t, exitFine, "--database-url", url, "--region", "west")
 	expect(t, by, "slot", "ok", "followed")

@@ -98,7 +98,7 @@ func TestANodeTellsNoPassword(t *testing.T) {
 			p := process(t, []string{"serve", "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--drain=1ms", "--log-level=debug",
 				"--database-url", c.database, "--replica-url", "postgres://u:s3cr!t@127.0.0.1:1/d,postgres://u:s3cr%21t@127.0.0.1:2/d", "--redis-url", c.redis},
 				"OTEL_EXPORTER_OTLP_HEADERS=s3cr!t", &out, &errs)
-			within(t, 30*time.Second, "complaints", func() bool {
+			within(t, patience, "complaints", func() bool {
 				return strings.Contains(errs.String(), "not ready") && strings.Contains(errs.String(), "following changes was interrupted")
 			})
 			admin := "http://" + regexp.MustCompile(`admin=(\S+)`).FindStringSubmatch(errs.String())[1]

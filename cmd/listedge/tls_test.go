@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"listedge/sandbox/sandboxtest"
 )
@@ -42,19 +41,19 @@ func TestTLS(t *testing.T) {
 		t.Error("plain HTTP was answered")
 	}
 	sandboxtest.Certificate(t, "second", f.TLSCert, f.TLSKey)
-	within(t, 20*time.Second, "the new certificate", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "second" })
+	within(t, patience, "the new certificate", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "second" })
 	if err := os.WriteFile(f.TLSKey, []byte("half written"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	said := len(n.err.String())
-	within(t, 20*time.Second, "the complaint", func() bool {
+	within(t, patience, "the complaint", func() bool {
 		if name, status, err := ask(&tls.Config{}); err != nil || name != "second" || status != 200 {
 			t.Fatalf("with a key that cannot be read: %s, %d, %v", name, status, err)
 		}
 		return strings.Contains(n.err.String()[said:], "the certificate cannot be read")
 	})
 	sandboxtest.Certificate(t, "third", f.TLSCert, f.TLSKey)
-	within(t, 20*time.Second, "the one after", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "third" })
+	within(t, patience, "the one after", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "third" })
 
 	for _, args := range [][]string{{"--tls-cert", f.TLSCert}, {"--tls-cert", f.TLSCert, "--tls-key", filepath.Join(dir, "none")}, {"--tls-cert", f.TLSKey, "--tls-key", f.TLSCert}} {
 		p := start(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--database-url", url}, args...)...)

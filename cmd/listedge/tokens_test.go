@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"listedge/sandbox/sandboxtest"
 )
@@ -18,7 +17,7 @@ func spend(t *testing.T, n *testNode, key string, next func(link string) (path s
 	t.Helper()
 	before := n.metric(t, "listedge_origin_fetches_total", `outcome="ok"`)
 	link, refused := "", false
-	within(t, time.Minute, "429", func() bool {
+	within(t, patience, "429", func() bool {
 		a := n.get(t, next(link), key, headers...)
 		link, _, _ = strings.Cut(strings.TrimPrefix(a.Header.Get("Link"), "<"), ">")
 		refused = a.StatusCode == 429
@@ -100,7 +99,7 @@ func TestOnlyIfCached(t *testing.T) {
 	first, second := startNode(t, database, flags...), startNode(t, database, flags...)
 	first.get(t, "/v1/items", key).page(t)
 	var a *answer
-	within(t, time.Minute, "the page is in Redis", func() bool {
+	within(t, patience, "the page is in Redis", func() bool {
 		a = second.get(t, "/v1/items", newKeyFor(t, database, workspace), "Cache-Control: only-if-cached")
 		return a.StatusCode == 200
 	})

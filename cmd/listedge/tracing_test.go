@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	spans "go.opentelemetry.io/proto/otlp/trace/v1"
@@ -59,7 +58,7 @@ func startReceiver(t *testing.T) *receiver {
 func (r *receiver) trace(t *testing.T, id string, want int) map[string]*spans.Span {
 	t.Helper()
 	byID := map[string]*spans.Span{}
-	within(t, 10*time.Second, fmt.Sprintf("%d spans of %s", want, id), func() bool {
+	within(t, patience, fmt.Sprintf("%d spans of %s", want, id), func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for _, s := range r.got {

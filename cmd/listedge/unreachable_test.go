@@ -46,7 +46,7 @@ func TestWhatIsUnreachableIsToldOnce(t *testing.T) {
 			workspace, key := workspaceWithKey(t, url)
 			n := startNodeProcess(t, nil, "--database-url", url, c.flag, c.url, "--cache-ttl", "1ms", "--max-stale", "0s")
 			n.awaitReady(t)
-			within(t, time.Minute, "it is told", func() bool { return len(complaints(t, n.log.String())) > 0 })
+			within(t, patience, "it is told", func() bool { return len(complaints(t, n.log.String())) > 0 })
 			// All that fails has failed more than once by then.
 			began := time.Now()
 			for i := 0; i < 200 || time.Since(began) < 3*time.Second; i++ {
@@ -90,18 +90,18 @@ func toldOnceEachWay(t *testing.T, begin, end func(*sandbox.Redis) error, asked 
 	}
 	n := startNodeProcess(t, nil, "--database-url", url, "--redis-url", r.URL(), "--cache-ttl", "1ms", "--max-stale", "0s")
 	n.awaitReady(t)
-	within(t, time.Minute, "followed", func() bool { return n.mode() == "followed" })
+	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 	if err := begin(r); err != nil {
 		t.Fatal(err)
 	}
-	within(t, time.Minute, "it is told", func() bool {
+	within(t, patience, "it is told", func() bool {
 		get(n)
 		return strings.Contains(n.log.String(), "Redis does not answer")
 	})
 	if err := end(r); err != nil {
 		t.Fatal(err)
 	}
-	within(t, time.Minute, "its end is told", func() bool {
+	within(t, patience, "its end is told", func() bool {
 		get(n)
 		return strings.Contains(n.log.String(), "again: Redis answers") && n.check(t, "redis") == "ok" && n.mode() == "followed"
 	})

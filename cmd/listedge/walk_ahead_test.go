@@ -5,7 +5,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 )
 
 // walkedItems in pages of one.
@@ -41,7 +40,7 @@ func TestAWalkGetsMostOfAColdListFromMemory(t *testing.T) {
 					path = "/v1/items?limit=1&cursor=" + url.QueryEscape(*p.Page.NextCursor)
 				}
 				read := float64(pages + 1) // the client has something to do, too
-				within(t, 10*time.Second, "the next page is there", func() bool {
+				within(t, patience, "the next page is there", func() bool {
 					return pages == 0 || path == "" || n.metric(t, "listedge_origin_fetches_total", `outcome="ok"`) > read
 				})
 			}
@@ -63,7 +62,7 @@ func TestAWalkThatStopsCostsOnePageAndNoToken(t *testing.T) {
 	}
 	second := n.get(t, "/v1/items?limit=1&cursor="+url.QueryEscape(*first.Page.NextCursor), key)
 	second.page(t)
-	within(t, 10*time.Second, "the third page is read", func() bool { return n.metric(t, "listedge_origin_fetches_total", `outcome="ok"`) == 3 })
+	within(t, patience, "the third page is read", func() bool { return n.metric(t, "listedge_origin_fetches_total", `outcome="ok"`) == 3 })
 	for range 20 { // which of itself leads no further
 		n.get(t, "/v1/items?limit=1&cursor="+url.QueryEscape(*first.Page.NextCursor), key)
 	}
