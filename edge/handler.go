@@ -124,9 +124,10 @@ func (s *Server) limit(x *exchange) failure {
 
 // returnToken gives the token back that the exchange has taken, and says
 // whether it did: only where the answer has cost nobody else anything, neither a
-// query nor a trip to Redis. Those are what a limit protects.
+// query nor a trip to Redis, the limit's own included, which one of a burst
+// below 16 takes each time. Those are what a limit protects.
 func (s *Server) returnToken(x *exchange) bool {
-	if !x.page.Local || x.ahead {
+	if !x.page.Local || x.ahead || x.limits.Source == limiter.SourceRedis {
 		return false
 	}
 	s.limiter.Return(x.client.bucket, x.client.workspaceBucket)

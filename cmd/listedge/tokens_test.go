@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -85,6 +86,26 @@ func TestNotModifiedFromMemoryIsFree(t *testing.T) {
 		}
 		if a := n.get(t, "/v1/contacts", key, "Cache-Control: only-if-cached"); a.StatusCode != 504 || a.Header.Get("X-RateLimit-Remaining") != "2" {
 			t.Fatalf("only-if-cached: %s, %s tokens left", a.Status, a.Header.Get("X-RateLimit-Remaining"))
+		}
+	}
+}
+
+// A small burst is not leased: each of its requests is a trip to Redis, and
+// costs a token, whatever it is answered with.
+func TestAnswersFromMemoryCostATokenWhereTheLimitAskedRedis(t *testing.T) {
+	database := database(t)
+	workspace, _ := workspaceWithKey(t, database)
+	n := startNode(t, database, "--freshness-bound", "0", "--cache-ttl", "1h", "--redis-url", sandboxtest.Redis(t).URL())
+	for header, free := range map[string]int{"If-None-Match: *": 304, "If-Match: \"a\"": 412, "Cache-Control: no-cache, only-if-cached": 504} {
+		const burst = 5
+		key := newKeyFor(t, database, workspace, "--rate", "0.001", "--burst", strconv.Itoa(burst))
+		n.get(t, "/v1/items", key).page(t)
+		answered := 0
+		for n.get(t, "/v1/items", key, header).StatusCode == free && answered <= burst {
+			answered++
+		}
+		if answered != burst-1 {
+			t.Errorf("%s: %d answers beside the first, of a burst of %d", header, answered, burst)
 		}
 	}
 }
