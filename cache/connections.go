@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -34,6 +35,9 @@ type connections struct {
 const (
 	// leastOpen connections are open before anybody asks for one.
 	leastOpen = 4
+	// spareConnections of the client's pool are left to the client, which asks a
+	// Cluster's servers by them who has what.
+	spareConnections = 2
 	// openTimeout bounds the opening of one, for which nobody waits.
 	openTimeout = 2 * time.Second
 	// openPause is how long to wait after an attempt that failed; doubled each
@@ -44,7 +48,8 @@ const (
 var errNoneOpen = errors.New("no connection is open")
 
 func newConnections(client *redis.Client) *connections {
-	c := &connections{client: client, idle: make(chan *redis.Conn, client.Options().PoolSize),
+	most := max(1, client.Options().PoolSize-spareConnections)
+	c := &connections{client: client, idle: make(chan *redis.Conn, most),
 		wake: make(chan struct{}, 1), tried: make(chan struct{})}
 	c.target.Store(int32(min(leastOpen, cap(c.idle))))
 	return c
@@ -56,17 +61,22 @@ func (c *connections) keep(ctx context.Context) {
 	defer c.dropIdle()
 	tried := sync.OnceFunc(func() { close(c.tried) })
 	defer tried()
-	pause := openPause
+	pause, ended := openPause, 0
 	for {
 		if c.open.Load() < c.target.Load() {
 			err := c.openOne(ctx)
 			tried()
 			switch {
 			case err == nil:
-				pause = openPause
+				pause, ended = openPause, 0
 				continue
 			case errors.Is(err, redis.ErrClosed):
 				return
+			case ended < cap(c.idle) && hasEnded(err):
+				// The client keeps what was dropped and gives it out again. Under TLS
+				// it cannot see that one has ended; it removes it when it is used.
+				ended++
+				continue
 			}
 			select {
 			case <-ctx.Done():
@@ -82,6 +92,13 @@ func (c *connections) keep(ctx context.Context) {
 		case <-c.wake:
 		}
 	}
+}
+
+// hasEnded reports whether a connection that was open once has ended, and not
+// whether none could be opened, or nobody answered on it.
+func hasEnded(err error) bool {
+	broken := (*net.OpError)(nil)
+	return errors.Is(err, io.EOF) || errors.As(err, &broken) && broken.Op != "dial" && !broken.Timeout()
 }
 
 func (c *connections) openOne(ctx context.Context) error {
@@ -135,13 +152,20 @@ func (c *connections) take(ctx context.Context) (*redis.Conn, error) {
 
 // give takes a connection back after a call that came to err: whoever takes it
 // next must find nothing left of that call. Where it is broken, and not only
-// slow, the server was restarted, and the idle ones are broken too.
+// slow, the server was restarted, and the idle ones are broken too. One that was
+// told MOVED the client may have given up for good; its every later error then
+// looks like that answer.
 func (c *connections) give(conn *redis.Conn, err error) {
-	if answered := redis.Error(nil); err == nil || errors.As(err, &answered) && !redis.IsReadOnlyError(err) {
+	_, moved := redis.IsMovedError(err)
+	if answered := redis.Error(nil); err == nil || errors.As(err, &answered) && !moved && !redis.IsReadOnlyError(err) {
 		c.idle <- conn
 		return
 	}
 	c.drop(conn)
+	if moved {
+		c.nudge()
+		return
+	}
 	if late := net.Error(nil); !errors.As(err, &late) || !late.Timeout() {
 		c.dropIdle()
 	}
