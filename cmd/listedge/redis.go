@@ -84,7 +84,13 @@ func parseRedisURL(text string) (o redis.UniversalOptions, err error) {
 	}
 	rest = strings.ReplaceAll(rest, ","+scheme+"://", ",")
 	authority, path, _ := strings.Cut(rest, "/")
+	if strings.Contains(path, "?") {
+		return o, fmt.Errorf("it takes no parameters behind a question mark")
+	}
 	if credentials, hosts, found := cutLast(authority, "@"); found {
+		if _, behind, again := strings.Cut(credentials, "@"); again && strings.Contains(behind, ",") { // or all addresses but the last were taken for a password
+			return o, fmt.Errorf("user and password stand once, before the first address; an @ in them is written as %%40, a comma as %%2C")
+		}
 		authority = hosts
 		user, password, both := strings.Cut(credentials, ":")
 		if !both {
