@@ -152,9 +152,9 @@ func (c *connections) take(ctx context.Context) (*redis.Conn, error) {
 
 // give takes a connection back after a call that came to err: whoever takes it
 // next must find nothing left of that call. Where it is broken, and not only
-// slow, the server was restarted, and the idle ones are broken too. One that was
-// told MOVED the client may have given up for good; its every later error then
-// looks like that answer.
+// slow, the server was restarted, and the idle ones are broken too. After MOVED
+// the client may have given the connection up for good; its every later error
+// then looks like that answer.
 func (c *connections) give(conn *redis.Conn, err error) {
 	_, moved := redis.IsMovedError(err)
 	if answered := redis.Error(nil); err == nil || errors.As(err, &answered) && !moved && !redis.IsReadOnlyError(err) {

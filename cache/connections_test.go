@@ -13,9 +13,9 @@ import (
 	"listedge/sandbox/redistest"
 )
 
-// slowToOpen is a way to a server on which the first answer of each connection
-// takes longer than a page may.
-func slowToOpen(t *testing.T, to string) (address string) {
+// wayTo is an address by which connections lead to another, as carry has their
+// bytes go.
+func wayTo(t *testing.T, to string, carry func(near, far net.Conn)) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -33,21 +33,28 @@ func slowToOpen(t *testing.T, to string) (address string) {
 				near.Close()
 				continue
 			}
-			go func() { _, _ = io.Copy(far, near); far.Close() }()
-			go func() {
-				defer near.Close()
-				first := make([]byte, 1)
-				if _, err := io.ReadFull(far, first); err != nil {
-					return
-				}
-				time.Sleep(3 * redisBudget)
-				if _, err := near.Write(first); err == nil {
-					_, _ = io.Copy(near, far)
-				}
-			}()
+			go carry(near, far)
 		}
 	}()
 	return l.Addr().String()
+}
+
+// slowToOpen is a way to a server on which the first answer of each connection
+// takes longer than a page may.
+func slowToOpen(t *testing.T, to string) (address string) {
+	t.Helper()
+	return wayTo(t, to, func(near, far net.Conn) {
+		defer near.Close()
+		go func() { _, _ = io.Copy(far, near); far.Close() }()
+		first := make([]byte, 1)
+		if _, err := io.ReadFull(far, first); err != nil {
+			return
+		}
+		time.Sleep(3 * redisBudget)
+		if _, err := near.Write(first); err == nil {
+			_, _ = io.Copy(near, far)
+		}
+	})
 }
 
 // Opening a connection takes longer than a page may. Pages come from Redis all

@@ -58,11 +58,6 @@ func TestConnectionsThatHaveEndedAreNotPausedAfter(t *testing.T) {
 // with MOVED and its own address, as a Cluster behind a name or NAT may.
 func movedToItself(t *testing.T, to string, moved *atomic.Bool) (address string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
 	command := func(in *bufio.Reader) (text string, err error) {
 		line, err := in.ReadString('\n')
 		words, _ := strconv.Atoi(strings.Trim(line, "*\r\n"))
@@ -77,38 +72,24 @@ func movedToItself(t *testing.T, to string, moved *atomic.Bool) (address string)
 		}
 		return text, err
 	}
-	go func() {
-		for {
-			near, err := l.Accept()
+	return wayTo(t, to, func(near, far net.Conn) {
+		defer far.Close()
+		go func() { _, _ = io.Copy(near, far); near.Close() }()
+		for in := bufio.NewReader(near); ; {
+			text, err := command(in)
 			if err != nil {
 				return
 			}
-			far, err := net.Dial("tcp", to)
-			if err != nil {
-				near.Close()
-				continue
+			if moved.Load() {
+				fmt.Fprintf(near, "-MOVED 1 %s\r\n", near.LocalAddr())
+			} else {
+				_, _ = io.WriteString(far, text)
 			}
-			go func() { _, _ = io.Copy(near, far); near.Close() }()
-			go func() {
-				defer far.Close()
-				for in := bufio.NewReader(near); ; {
-					text, err := command(in)
-					if err != nil {
-						return
-					}
-					if moved.Load() {
-						fmt.Fprintf(near, "-MOVED 1 %s\r\n", l.Addr())
-					} else {
-						_, _ = io.WriteString(far, text)
-					}
-				}
-			}()
 		}
-	}()
-	return l.Addr().String()
+	})
 }
 
-// A connection that was told MOVED is not used again: the client may have given
+// A connection that had MOVED as an answer is not used again: the client may have given
 // it up, and would answer all that is asked on it with that MOVED.
 func TestAConnectionThatWasToldMovedIsDropped(t *testing.T) {
 	server, direct := startRedis(t)

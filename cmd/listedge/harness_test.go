@@ -164,16 +164,21 @@ func launchNode(t *testing.T, databaseURL string, args ...string) *testNode {
 			t.Fatalf("serve ended with %d: %s", n.code, n.err.String())
 		default:
 		}
-		for line := range strings.Lines(n.err.String()) {
-			var entry struct{ Msg, Public, Admin string }
-			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" {
-				n.url, n.admin = "http://"+entry.Public, "http://"+entry.Admin
-				return true
-			}
-		}
-		return false
+		return n.listens(n.err.String())
 	})
 	return n
+}
+
+// listens reads where the node listens from its log, if that says it yet.
+func (n *testNode) listens(log string) bool {
+	for line := range strings.Lines(log) {
+		var entry struct{ Msg, Public, Admin string }
+		if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" {
+			n.url, n.admin = "http://"+entry.Public, "http://"+entry.Admin
+			return true
+		}
+	}
+	return false
 }
 
 func (n *testNode) awaitReady(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"testing"
 )
@@ -37,16 +36,7 @@ func startNodeProcess(t *testing.T, environment []string, args ...string) *nodeP
 	}
 	n.process = c.Process
 	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-	within(t, patience, "listening", func() bool {
-		for line := range strings.Lines(n.log.String()) {
-			var entry struct{ Msg, Public, Admin string }
-			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" {
-				n.url, n.admin = "http://"+entry.Public, "http://"+entry.Admin
-				return true
-			}
-		}
-		return false
-	})
+	within(t, patience, "listening", func() bool { return n.listens(n.log.String()) })
 	return n
 }
 
