@@ -19,9 +19,17 @@ import (
 // handle answers a request without a body, as all are that get a page.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) { s.serve(ctx, false) }
 
-// handleExpectation answers a request that announces a body and waits for
-// leave to send it: there is no leave.
+// withoutFraming is fasthttp's content length of a request that has neither
+// Content-Length nor Transfer-Encoding.
+const withoutFraming = -2
+
+// handleExpectation answers a request that waits for permission to send its
+// body: no body is read here. A request without a body needs no permission
+// (RFC 9110, 10.1.1) and goes on to handle.
 func (s *Server) handleExpectation(ctx *fasthttp.RequestCtx) (status int) {
+	if h := &ctx.Request.Header; h.ContentLength() == 0 || h.ContentLength() == withoutFraming {
+		return fasthttp.StatusContinue
+	}
 	s.serve(ctx, true)
 	return ctx.Response.StatusCode()
 }

@@ -88,7 +88,8 @@ var refusals = []struct {
 	{"body of lines on a POST", "POST" + thePage[3:] + "Content-Length: 5\r\n" + goodEnd + "{\n }\n", 405},
 	{"body on a DELETE, nowhere", "DELETE /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx", 404},
 	{"chunked POST", "POST" + thePage[3:] + "Transfer-Encoding: chunked\r\n" + goodEnd + "5\r\n{\n }\n\r\n0\r\n\r\n", 405},
-	{"expectation", thePage + "Expect: 100-continue\r\n" + goodEnd, 413},
+	{"expectation of a body", thePage + "Expect: 100-continue\r\nContent-Length: 5\r\n" + goodEnd, 413},
+	{"expectation of a chunked body", thePage + "Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n" + goodEnd, 413},
 	{"expectation of a POST", "POST" + thePage[3:] + "Expect: 100-continue\r\nContent-Length: 5\r\n" + goodEnd, 405},
 
 	{"HTTP/0.9", start(theTarget, "HTTP/0.9") + goodEnd, 400},
@@ -276,6 +277,27 @@ func TestRequestsThatAreValidAndSeldom(t *testing.T) {
 		send(conn, c.request)
 		if got := readAnswer(t, r, "GET"); got.status != c.status || got.closes {
 			t.Fatalf("%s: %+v, want %d", c.name, got, c.status)
+		}
+	}
+}
+
+// A request without a body needs no permission to send one.
+func TestAnExpectationWithoutABody(t *testing.T) {
+	s, _ := hitServer(t, `{"data":[]`)
+	for _, length := range []string{"", "Content-Length: 0\r\n"} {
+		conn := served(t, s, nil)(t)
+		defer conn.Close()
+		send(conn, thePage+length+"Expect: 100-continue\r\n"+goodEnd)
+		r := bufio.NewReader(conn)
+		interim, err := r.ReadString('\n')
+		if err != nil || interim != "HTTP/1.1 100 Continue\r\n" {
+			t.Fatalf("%q %v", interim, err)
+		}
+		if _, err := r.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		if got := readAnswer(t, r, "GET"); got.status != 200 || got.closes {
+			t.Fatalf("%q: %+v", length, got)
 		}
 	}
 }
