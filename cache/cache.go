@@ -45,6 +45,9 @@ var ErrFillTimeout = errors.New("no page in time")
 // ErrNotStored: no tier has the page, and the origin was not to be asked.
 var ErrNotStored = errors.New("the page is not stored")
 
+// ErrForeign: another server than the followed primary answered.
+var ErrForeign = errors.New("not the server whose changes are followed")
+
 // Source says where a page came from.
 type Source uint8
 
@@ -86,7 +89,7 @@ type Filled struct {
 // Fill reads a page from the origin. Its functions end soon after ctx does.
 type Fill struct {
 	// Primary reads it from the primary, of which is known when it was started;
-	// empty = it is not.
+	// empty = it is not. ErrForeign: another server answered.
 	Primary func(ctx context.Context, run string) (Filled, error)
 	// Standby reads it from a standby of the server that has replayed its WAL
 	// up to lsn; any error has the primary asked. nil = there is no standby.
@@ -204,6 +207,19 @@ func (c *Cache) judge(p *Page, now time.Time) freshness {
 		return judge(c.age(p, now), 0, c.options.TTL+c.options.MaxStale)
 	}
 	return judge(c.age(p, now), c.options.TTL, c.options.MaxStale)
+}
+
+// Followed is the system and the timeline of the primary whose changes were last
+// proven to be followed, empty = none ever were, and which run of it; empty = that
+// is not proven now.
+func (c *Cache) Followed() (server, run string) {
+	if c.follow == nil {
+		return "", ""
+	}
+	run = c.follow.run()
+	c.follow.mu.Lock()
+	defer c.follow.mu.Unlock()
+	return c.follow.followed, run
 }
 
 // age is how long ago the page was last known to equal the database.

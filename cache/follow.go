@@ -105,8 +105,15 @@ func (f *following) run() string {
 	return f.primaryRun(time.Now())
 }
 
+// count counts a page that is not kept.
+func (f *following) count(v verdict) {
+	if f != nil {
+		f.verdicts[v].Add(1)
+	}
+}
+
 // accept decides whether a page may be kept; one of the primary that may not
-// is still shared.
+// is still shared, unless it is foreign.
 func (f *following) accept(start fillStart, p *Page, pair stream.Pair, filled *Filled) verdict {
 	p.View = View{Run: filled.Run, Server: filled.Server, LSN: filled.LSN}
 	if !p.View.standby() {

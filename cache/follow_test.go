@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -22,6 +23,7 @@ type beater struct {
 	epoch  string
 	at     stream.Position
 	silent bool
+	run    string
 	held   bool // the last transaction is not visible yet, to heartbeats
 	body   string
 	xid    uint64
@@ -42,7 +44,7 @@ func startBeater(t testing.TB) *beater {
 				if b.held {
 					snapshot = fmt.Sprintf("%d:%d:%d", b.xid-1, b.xid, b.xid-1)
 				}
-				b.append(stream.Entry{Heartbeat: &stream.Heartbeat{LSN: b.xid - 1, Snapshot: snapshot, Server: "s/1", Nonces: nonces}})
+				b.append(stream.Entry{Heartbeat: &stream.Heartbeat{LSN: b.xid - 1, Snapshot: snapshot, Server: "s/1", Run: b.run, Nonces: nonces}})
 			}
 			b.mu.Unlock()
 			select {
@@ -291,5 +293,69 @@ func TestStateOfPairs(t *testing.T) {
 			t.Errorf("%.0f bytes for each workspace, more than %.0f", per, limit)
 		}
 		runtime.KeepAlive(tr)
+	}
+}
+
+// What another server than the followed primary answers is shown to nobody: a
+// page that is there stands in, marked, or the request fails.
+func TestAnAnswerOfAnotherServerIsAnError(t *testing.T) {
+	b := startBeater(t)
+	b.mu.Lock()
+	b.run = "followed"
+	b.mu.Unlock()
+	c := open(t, Options{TTL: time.Minute, MaxStale: time.Minute, Follow: b.follow(patient)})
+	eventually(t, "trusted", mode(c, ModeFollowed))
+	from := func(run string) Fill {
+		fill := b.brings("page of " + run)
+		read := fill.Primary
+		fill.Primary = func(ctx context.Context, known string) (Filled, error) {
+			if known != "followed" {
+				t.Errorf("asked of %q", known)
+			}
+			filled, err := read(ctx, known)
+			filled.Run = run
+			return filled, err
+		}
+		return fill
+	}
+	says := Fill{Primary: func(context.Context, string) (Filled, error) {
+		return Filled{}, fmt.Errorf("%w: it says so", ErrForeign)
+	}}
+	refused := func(want uint64) {
+		t.Helper()
+		if n := c.Stats().Refused["foreign"]; n != want {
+			t.Errorf("%d refused, not %d", n, want)
+		}
+	}
+	for i, fill := range []Fill{from("another"), says} {
+		if r, err := c.Forward(keyOf("q"), listA, fill); !errors.Is(err, ErrForeign) {
+			t.Errorf("%+v, %v", r, err)
+		}
+		if r, err := c.Bypass(keyOf("q"), listA, fill); !errors.Is(err, ErrForeign) {
+			t.Errorf("%+v, %v", r, err)
+		}
+		refused(uint64(2 * (i + 1)))
+	}
+	if _, hit := askFor(t, c, from("followed")); hit {
+		t.Error("a refused page was kept")
+	}
+	if body, hit := askFor(t, c, from("followed")); !hit || body != "page of followed" {
+		t.Errorf("%q, hit %t", body, hit)
+	}
+	applied := c.Stats().Applied
+	b.change(listA)
+	eventually(t, "the change is told", func() bool { return c.Stats().Applied > applied })
+	r, err := c.Forward(keyOf("q"), listA, from("another"))
+	if err != nil || !errors.Is(r.Err, ErrForeign) || string(r.Page.Body) != "page of followed" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if server, run := c.Followed(); server != "s/1" || run != "followed" {
+		t.Errorf("%s, %s", server, run)
+	}
+	b.quiet(true)
+	b.take("f")
+	eventually(t, "another epoch", mode(c, ModeUntrusted))
+	if server, run := c.Followed(); server != "s/1" || run != "" {
+		t.Errorf("%s, %s", server, run)
 	}
 }

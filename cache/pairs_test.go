@@ -268,6 +268,16 @@ func TestRules(t *testing.T) {
 			if time.Sleep(testBound); t.primaryRun(time.Now()) != "" {
 				t.Fatal("known without a proof")
 			}
+			start, late := t.begin(), page(t, "100:100:")
+			late.View.Run = "then"
+			if v := t.accept(start, late, listA); v != untrusted {
+				t.Fatal(v)
+			}
+			t.prove("100:100:")
+			t.run = "now"
+			if v := t.accept(start, late, listA); v != foreign { // it was begun when nothing was known
+				t.Fatal(v)
+			}
 		}},
 		{"behind an entry that cannot be decoded it begins anew", func(t *trackerTest) {
 			p := t.filled("100:100:")

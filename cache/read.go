@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -9,7 +10,8 @@ import (
 	"listedge/stream"
 )
 
-// read asks the origin, a standby first, and keeps the page if it may be. The
+// read asks the origin, a standby first, and keeps the page if it may be. What
+// another server than the followed primary answers is shown to nobody. The
 // result has times, also with an error.
 func (c *Cache) read(ctx context.Context, key []byte, pair stream.Pair, held *Page, source Source, fill Fill) (r Result, err error) {
 	c.fills.Add(1)
@@ -26,9 +28,7 @@ func (c *Cache) read(ctx context.Context, key []byte, pair stream.Pair, held *Pa
 		c.keep(key, pair, p, fill)
 		return Result{Page: p, Source: Origin, HadStale: held != nil}, nil
 	}
-	began := c.follow.begin()
-	filled, err := ask(func() (Filled, error) { return fill.Primary(ctx, c.follow.run()) })
-	times.Query = filled.Query
+	p, keep, err := c.fromPrimary(ctx, pair, fill, times)
 	if err != nil {
 		c.fillErrors.Add(1)
 		r, err := c.standIn(held, source, err)
@@ -37,13 +37,34 @@ func (c *Cache) read(ctx context.Context, key []byte, pair stream.Pair, held *Pa
 		}
 		return r, err
 	}
-	p := fill.page(&filled, began.at)
-	if !c.follow.on() || c.follow.accept(began, p, pair, &filled) == kept {
+	if keep {
 		c.keep(key, pair, p, fill)
 	} else {
 		c.memory.put(key, p, c.remaining(p)) // shared for a moment
 	}
 	return Result{Page: p, Source: Origin, HadStale: held != nil}, nil
+}
+
+// fromPrimary returns the page as the primary has it, and whether it may be kept.
+func (c *Cache) fromPrimary(ctx context.Context, pair stream.Pair, fill Fill, times *Times) (p *Page, keep bool, err error) {
+	began := c.follow.begin()
+	filled, err := ask(func() (Filled, error) { return fill.Primary(ctx, c.follow.run()) })
+	times.Query = filled.Query
+	if err != nil {
+		if errors.Is(err, ErrForeign) {
+			c.follow.count(foreign)
+		}
+		return nil, false, err
+	}
+	p = fill.page(&filled, began.at)
+	if !c.follow.on() {
+		return p, true, nil
+	}
+	v := c.follow.accept(began, p, pair, &filled)
+	if v == foreign {
+		return nil, false, ErrForeign
+	}
+	return p, v == kept, nil
 }
 
 // fromStandby returns the page as a standby has it, if there is one that shows

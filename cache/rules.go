@@ -92,19 +92,22 @@ func (v verdict) String() string {
 // Of a standby that is every change there ever was; the proof of what it shows
 // is then the node's own, and not the moment it was asked.
 func (t *tracker) accept(start fillStart, p *Page, pair stream.Pair) verdict {
-	if !start.ok {
-		return untrusted // and nothing is remembered: it could not be forgotten
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	state, whole := t.pairs.of(pair), t.whole[pair.Collection]
 	standby := p.View.standby()
+	switch {
+	case !standby && t.run != "" && p.View.Run != t.run && t.trusted(time.Now()):
+		return foreign // whatever was known when it was begun
+	case !start.ok:
+		return untrusted // and nothing is remembered: it could not be forgotten
+	}
+	state, whole := t.pairs.of(pair), t.whole[pair.Collection]
 	switch {
 	case start.join != t.join.Load():
 		return resynced
 	case time.Since(start.at) > t.fill:
 		return late
-	case standby && p.View.Server != t.server, !standby && t.run != "" && p.View.Run != t.run:
+	case standby && p.View.Server != t.server:
 		return foreign
 	case standby && (p.View.LSN < t.joinLSN || !state.shown(p) || !whole.shown(p)):
 		return behind

@@ -2,6 +2,8 @@ package edge
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"listedge/cache"
 	"listedge/metrics"
@@ -66,7 +68,11 @@ func (s *Server) forward(x *exchange, control cacheControl) (cache.Result, error
 // request that began it.
 func (s *Server) fillOf(x *exchange, q origin.Query) (stream.Pair, cache.Fill) {
 	fill := cache.Fill{Compress: acceptsGzip(x.asked.encoding), Primary: func(ctx context.Context, run string) (cache.Filled, error) {
-		return filled(s.origin.FetchFrom(ctx, q, run))
+		page, err := s.origin.FetchFrom(ctx, q, run)
+		if errors.Is(err, origin.ErrWrongServer) {
+			err = fmt.Errorf("%w: %w", cache.ErrForeign, err)
+		}
+		return filled(page, err)
 	}}
 	if s.origin.HasStandbys() {
 		fill.Standby = func(ctx context.Context, server string, lsn uint64) (cache.Filled, error) {

@@ -59,7 +59,7 @@ type Admin struct{ conn *pgx.Conn }
 
 // OpenAdmin connects for a command.
 func OpenAdmin(ctx context.Context, url string) (*Admin, error) {
-	conn, err := connectAdmin(ctx, url)
+	conn, err := connectPrimary(ctx, url)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +209,7 @@ func (a *Admin) KeyWorks(ctx context.Context, key string) (workspace uuid.UUID, 
 
 // CreateDatabase makes the database unless it is there.
 func CreateDatabase(ctx context.Context, url, name string) error {
-	conn, err := connectAdmin(ctx, url)
+	conn, err := connectPrimary(ctx, url)
 	if err != nil {
 		return err
 	}

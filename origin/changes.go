@@ -19,7 +19,7 @@ type Lack struct {
 // PublishChanges makes what changes are followed by, but for the slot. It says
 // what it did, as "made the publication", and what it could not make.
 func PublishChanges(ctx context.Context, url string) (done []string, lacks []Lack, err error) {
-	conn, err := connectAdmin(ctx, url)
+	conn, err := connectPrimary(ctx, url)
 	if err != nil {
 		return nil, nil, err
 	}

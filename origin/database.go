@@ -43,6 +43,20 @@ type Database struct {
 	queryTimeout time.Duration // statement_timeout of pages
 	options      DatabaseOptions
 	sameDatabase atomic.Bool // as options.Primary
+	misled       misled
+	follows      atomic.Pointer[func() (server, run string)]
+}
+
+// Follows has answers judged by which server is followed: the system and timeline
+// of the last one, empty = none ever was, and which run of it; empty = that is
+// not proven at the moment.
+func (db *Database) Follows(which func() (server, run string)) { db.follows.Store(&which) }
+
+func (db *Database) followed() (server, run string) {
+	if which := db.follows.Load(); which != nil {
+		return (*which)()
+	}
+	return "", ""
 }
 
 // Open prepares the pools; connections are made when first needed, so an
@@ -177,7 +191,22 @@ func poolStats(p *pgxpool.Pool) PoolStats {
 	}
 }
 
-// connectAdmin opens one ordinary, writing connection: for the commands.
+// connectPrimary is connectAdmin for commands that write, or that show what is
+// to be written.
+func connectPrimary(ctx context.Context, url string) (*pgx.Conn, error) {
+	conn, err := connectAdmin(ctx, url)
+	if err == nil {
+		if err = hosts.CheckPrimary(ctx, conn); err != nil {
+			_ = conn.Close(context.WithoutCancel(ctx))
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
+
+// connectAdmin opens one ordinary, writing connection, to whatever server it is.
 func connectAdmin(ctx context.Context, url string) (*pgx.Conn, error) {
 	config, err := hosts.Primary(url)
 	if err != nil {

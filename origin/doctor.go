@@ -116,6 +116,9 @@ func judgeReading(ctx context.Context, url, primary string) Finding {
 		}
 		return Finding{"reading", Fail, what, cmp.Or(do, "check --database-url, and the log of what answers there")}
 	}
+	if err := NewKeyStore(db).leadsToPrimary(ctx); err != nil {
+		return Finding{"reading", Fail, err.Error(), "name the primary in --database-url, and standbys in --replica-url"}
+	}
 	if err := db.followsItself(ctx); err != nil {
 		return Finding{"reading", Fail, err.Error(), "name the server and the database that --database-url leads to"}
 	}
@@ -208,7 +211,11 @@ func judge(f facts, published publication.State, o DoctorOptions) (findings []Fi
 	const ttl = "; pages live --cache-ttl"
 	old, newer := tooOld(f.Version)
 	say("version", old != "", Fail, f.VersionText, old, newer)
-	say("primary", f.Standby, Warn, "this is the primary", "this is a standby: changes cannot be followed here"+ttl, "name the primary in --database-url")
+	if o.Primary == "" {
+		say("primary", f.Standby, Fail, "this is the primary", "this is a standby: nodes take neither pages nor keys from it", "name the primary in --database-url, and standbys in --replica-url")
+	} else {
+		say("primary", f.Standby, Warn, "this is the primary", "this is a standby: changes cannot be followed here"+ttl, "name the primary in --replication-url")
+	}
 	say("wal_level", f.WALLevel != "logical", Warn, "logical", f.WALLevel+": changes cannot be followed"+ttl, "set wal_level = logical and restart Postgres")
 	say("max_replication_slots", !f.Slot && f.SlotsUsed+2 > f.Slots, Warn, fmt.Sprintf("%d of %d used", f.SlotsUsed, f.Slots),
 		fmt.Sprintf("%d of %d used: to follow changes takes one, and two while it is made%s", f.SlotsUsed, f.Slots, ttl), "raise it and restart Postgres, or drop a slot that nobody needs")

@@ -79,6 +79,7 @@ type Keyring[T any] struct {
 	pace   *rate.Limiter // of queries that asked for keys in vain
 
 	pausedUntil atomic.Int64 // nanoseconds since the start; until then known keys do not wait
+	misled      atomic.Bool  // another server than the primary has answered, and the primary not since
 	told        told
 
 	stop context.CancelFunc
@@ -210,7 +211,7 @@ func (r *Keyring[T]) load(ctx context.Context, hash KeyHash, priority lookupPrio
 	} else {
 		priority = known
 		before.used.Store(true) // an outage may outlast keyIdle
-		if r.checkedWithin(before, min(keyRecent, r.grace)) {
+		if r.graces(before, min(keyRecent, r.grace)) {
 			if r.at(time.Now()) < time.Duration(r.pausedUntil.Load()) {
 				r.graced.Add(1)
 				return before, nil
@@ -230,7 +231,7 @@ func (r *Keyring[T]) load(ctx context.Context, hash KeyHash, priority lookupPrio
 	case err == nil || errors.Is(err, ErrUnknownKey):
 		r.unknowns.Add(1)
 		return nil, ErrUnknownKey
-	case before != nil && r.checkedWithin(before, r.grace):
+	case before != nil && r.graces(before, r.grace):
 		// Not where it was the caller who left, nor for other keys' crowding.
 		if !errors.Is(ctx.Err(), context.Canceled) && !errors.Is(err, ErrOverloaded) {
 			r.pausedUntil.Store(int64(r.at(time.Now()) + keyPause))
@@ -244,9 +245,12 @@ func (r *Keyring[T]) load(ctx context.Context, hash KeyHash, priority lookupPrio
 
 func (r *Keyring[T]) at(t time.Time) time.Duration { return t.Sub(r.start) }
 
-func (r *Keyring[T]) checkedWithin(k *KnownKey[T], d time.Duration) bool {
-	asOf, _ := r.asOf(k)
-	return r.at(time.Now())-asOf < d
+// graces says whether the key may go on without a look-up: it was right less
+// than d ago. While another server answers in the primary's place, a key that
+// was changed since does not: Postgres is there, and keys are being revoked.
+func (r *Keyring[T]) graces(k *KnownKey[T], d time.Duration) bool {
+	asOf, doubtful := r.asOf(k)
+	return r.at(time.Now())-asOf < d && !(doubtful && r.misled.Load())
 }
 
 func (r *Keyring[T]) shard(hash KeyHash) *keyShard[T] {

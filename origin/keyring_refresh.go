@@ -2,6 +2,7 @@ package origin
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -11,10 +12,14 @@ func (r *Keyring[T]) update(hashes []KeyHash) error {
 	defer cancel()
 	began := time.Now()
 	r.queries.Add(1)
-	found, err := r.lookup(ctx, hashes, r.told.run())
+	found, err := r.lookup(ctx, hashes, r.told.run(r.at(began)))
 	if err != nil {
+		if errors.Is(err, ErrWrongServer) {
+			r.misled.Store(true)
+		}
 		return err
 	}
+	r.misled.Store(false)
 	for _, hash := range hashes {
 		key, exists := found[hash]
 		s := r.shard(hash)

@@ -76,9 +76,10 @@ func (t *told) one(run string) string {
 	return run
 }
 
-// run is when the server was started that changes are told of, if that is known.
-func (t *told) run() string {
-	if p := t.proof.Load(); p != nil {
+// run is when the server was started that changes are told of, while that is
+// proven; an older proof must not keep the primary's next run from being asked.
+func (t *told) run(now time.Duration) string {
+	if p := t.proof.Load(); p != nil && now-p.until < keyFresh {
 		return p.run
 	}
 	return ""

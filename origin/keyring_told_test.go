@@ -1,6 +1,8 @@
 package origin
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -194,4 +196,64 @@ func TestTheGraceBeginsWithTheLastProof(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Another server answers in the primary's place. What it does not know is not
+// unknown, and what was known goes on within the grace, but for a key that was
+// changed meanwhile: nobody can say how.
+func TestTheWrongServerRevivesNoKey(t *testing.T) {
+	table := newKeyTable(3)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		since := time.Now().Add(-1)
+		for n := range 2 {
+			_, _ = r.use(n)
+		}
+		r.provenFor(100*time.Millisecond, since, func() {})
+		for name, wrong := range map[string]error{"at once": ErrWrongServer, "or not in time": errors.Join(ErrUnavailable, context.DeadlineExceeded)} {
+			table.change(func(s *keyTable) { s.err = ErrWrongServer })
+			_, _ = r.use(2)
+			table.change(func(s *keyTable) { s.err = wrong })
+			r.Changed([]uuid.UUID{number(0)})
+			for range 20 {
+				r.provenFor(50*time.Millisecond, since, func() {})
+				if _, err := r.use(0); !errors.Is(err, ErrUnavailable) {
+					t.Fatalf("%s: a key that was changed: %v", name, err)
+				}
+				if _, err := r.use(1); err != nil {
+					t.Errorf("%s: a key that was not: %v", name, err)
+				}
+				if _, err := r.use(2); !errors.Is(err, ErrUnavailable) || errors.Is(err, ErrUnknownKey) {
+					t.Errorf("%s: a key that only the primary knows: %v", name, err)
+				}
+			}
+		}
+		table.change(func(s *keyTable) { s.err = nil })
+		for n := range 3 {
+			if _, err := r.use(n); err != nil {
+				t.Error(err)
+			}
+		}
+		table.change(func(s *keyTable) { s.err = ErrUnavailable }) // away, as it may always be
+		r.Changed([]uuid.UUID{number(0)})
+		if _, err := r.use(0); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A proof that has grown old does not say any more which run is the primary's.
+func TestAnOldProofNamesNoServer(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		r.Proven(time.Now().Add(-1), time.Now(), "old")
+		for _, want := range []string{"old", ""} {
+			r.AllChanged()
+			time.Sleep(time.Nanosecond)
+			_, _ = r.use(0)
+			if asked := table.asked(); table.runs[asked-1] != want {
+				t.Errorf("%q was asked for, not %q", table.runs[asked-1], want)
+			}
+			time.Sleep(keyFresh)
+		}
+	})
 }

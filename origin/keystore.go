@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/sony/gobreaker/v2"
 
 	"listedge/origin/hosts"
@@ -21,21 +20,21 @@ var keySettings = sessionSettings(keyTimeout).Local()
 
 // KeyStore looks keys up in Postgres.
 type KeyStore struct {
-	pool    *pgxpool.Pool
+	*upstream
 	breaker *gobreaker.CircuitBreaker[map[KeyHash]Key]
 }
 
 // NewKeyStore reads the database's keys.
 func NewKeyStore(db *Database) *KeyStore {
-	return &KeyStore{pool: db.keys, breaker: newBreaker[map[KeyHash]Key]("keys", primaryRest)}
+	return &KeyStore{upstream: db.upstream(db.keys), breaker: newBreaker[map[KeyHash]Key]("keys", primaryRest)}
 }
 
 // Lookup returns those of the keys that exist, in one query, from the primary
-// of which is known when it was started; empty = it is not (fromRun).
-// Errors: ErrUnavailable, ErrTimeout.
+// of which is known which run of it is followed; empty = it is not (fromPrimary).
+// Errors: ErrUnavailable, ErrWrongServer, ErrTimeout.
 func (s *KeyStore) Lookup(ctx context.Context, hashes []KeyHash, run string) (map[KeyHash]Key, error) {
 	found, err := s.breaker.Execute(func() (map[KeyHash]Key, error) {
-		found, err := fromRun(s.pool, run, func() (map[KeyHash]Key, string, error) { return s.lookup(ctx, hashes) })
+		found, err := fromPrimary(ctx, s.upstream, run, func() (map[KeyHash]Key, answerer, error) { return s.lookup(ctx, hashes) })
 		return found, classify(err)
 	})
 	if err != nil {
@@ -44,26 +43,40 @@ func (s *KeyStore) Lookup(ctx context.Context, hashes []KeyHash, run string) (ma
 	return found, nil
 }
 
-// Probe is Origin.Probe, for keys.
-func (s *KeyStore) Probe(ctx context.Context) { probe(ctx, s.breaker, s.pool) }
+// Probe is Origin.Probe, for keys, and looks whether the right server is back.
+func (s *KeyStore) Probe(ctx context.Context) {
+	probe(ctx, s.breaker, s.pool)
+	if s.misled.last.Load() != nil {
+		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+		defer cancel()
+		_ = s.leadsToPrimary(ctx) // which notes what it finds
+	}
+}
+
+// leadsToPrimary returns why what answers is not taken for the primary.
+func (s *KeyStore) leadsToPrimary(ctx context.Context) error {
+	_, run := s.followed()
+	_, err := fromPrimary(ctx, s.upstream, run, func() (map[KeyHash]Key, answerer, error) { return s.lookup(ctx, []KeyHash{{}}) })
+	return classify(err)
+}
 
 // BreakerOpen says whether look-ups are being refused without asking.
 func (s *KeyStore) BreakerOpen() bool { return s.breaker.State() != gobreaker.StateClosed }
 
-// lookup also says which run of which server answered, whatever it found.
-func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (found map[KeyHash]Key, by string, err error) {
+// lookup also says who answered, whatever it found.
+func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (found map[KeyHash]Key, by answerer, err error) {
 	wanted := make([][]byte, len(hashes))
 	for i := range hashes {
 		wanted[i] = hashes[i][:]
 	}
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
-		return nil, "", err
+		return nil, by, err
 	}
 	defer conn.Release()
 	argument, err := conn.Conn().TypeMap().Encode(pgtype.ByteaArrayOID, pgtype.BinaryFormatCode, wanted, nil)
 	if err != nil {
-		return nil, "", err
+		return nil, by, err
 	}
 	// In one piece, and nothing prepared: see session for what is behind a pooler.
 	question, pg := &pgconn.Batch{}, conn.Conn().PgConn()
@@ -77,7 +90,7 @@ func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (found map[KeyH
 		_, _ = results.ResultReader().Close()
 	}
 	if !results.NextResult() {
-		return nil, "", errWire
+		return nil, by, errWire
 	}
 	rows := pgx.RowsFromResultReader(conn.Conn().TypeMap(), results.ResultReader())
 	defer rows.Close()
@@ -93,9 +106,12 @@ func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (found map[KeyH
 	ofKey := []any{nil, &hash, &key.ID, &key.Workspace, &key.Items, &key.Contacts, &expires, &key.Revoked, &key.Suspended, &key.Scheduled,
 		&rate, &burst, &workspaceRate, &workspaceBurst, &version, &workspaceVersion}
 	ofServer := make([]any, len(ofKey)) // what is nil is not read
-	ofServer[0] = &by
+	var server string
+	ofServer[0] = &server
 	if rows.Next() {
 		err = rows.Scan(ofServer...)
+		by = answererOf(server)
+		by.address = addressOf(conn.Conn())
 	}
 	for err == nil && rows.Next() {
 		if err = rows.Scan(ofKey...); err != nil {
@@ -105,7 +121,7 @@ func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (found map[KeyH
 			return nil, by, errors.New("a key's hash is not a SHA-256")
 		}
 		k := key
-		k.Run = by
+		k.Run = by.run
 		k.ExpiresAt = expiryOf(expires)
 		k.Limit = LimitOf(rate, burst, DefaultLimit)
 		k.WorkspaceLimit = LimitOf(workspaceRate, workspaceBurst, Limit{})

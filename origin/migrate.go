@@ -81,8 +81,12 @@ func withGoose(ctx context.Context, url string, use func(*goose.Provider) error)
 	defer db.Close()
 	var server int
 	var encoding string
-	if err := db.QueryRowContext(ctx, serverFactsSQL).Scan(&server, &encoding); err != nil {
+	var standby bool
+	if err := db.QueryRowContext(ctx, serverFactsSQL).Scan(&server, &encoding, &standby); err != nil {
 		return err
+	}
+	if standby {
+		return hosts.ErrStandby
 	}
 	if err := checkServer(server, encoding); err != nil { // before anything is done
 		return err

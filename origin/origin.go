@@ -17,11 +17,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -36,6 +38,7 @@ type Page struct {
 	Rows       int
 	Snapshot   string // pg_current_snapshot() of the statement that read it, on the primary
 	Run        string // when that server was started, by its own clock
+	Standby    bool   // that server was in recovery
 	Replayed          // on a standby
 
 	Asked time.Time     // when the server was, also in vain; zero = it was not
@@ -64,6 +67,7 @@ var errGivenUp = fmt.Errorf("%w for its caller", ErrTimeout)
 // Origin fetches pages.
 type Origin struct {
 	primary  *source
+	upstream *upstream // its connections
 	standbys []*standby
 	next     atomic.Uint32 // which standby is asked first
 	timeout  time.Duration // after which a server itself ends a query
@@ -77,7 +81,7 @@ type Origin struct {
 
 // New makes an Origin on the database, which need not be reachable yet.
 func New(db *Database) *Origin {
-	o := &Origin{primary: newSource("pages", db.pages, primaryRest), timeout: db.queryTimeout, settings: sessionSettings(db.queryTimeout).Local(), sessions: sync.Pool{New: func() any { return new(session) }}}
+	o := &Origin{primary: newSource("pages", db.pages, primaryRest), upstream: db.upstream(db.pages), timeout: db.queryTimeout, settings: sessionSettings(db.queryTimeout).Local(), sessions: sync.Pool{New: func() any { return new(session) }}}
 	for _, pool := range db.replicas {
 		o.standbys = append(o.standbys, newStandby(pool))
 	}
@@ -91,18 +95,15 @@ func (o *Origin) Fetch(ctx context.Context, q Query) (Page, error) {
 	return o.FetchFrom(ctx, q, "")
 }
 
-// FetchFrom is Fetch from the primary of which is known when it was started;
-// empty = it is not (fromRun).
+// FetchFrom is Fetch from the primary of which is known which run of it is
+// followed; empty = it is not (fromPrimary). ErrWrongServer: another one answered.
 func (o *Origin) FetchFrom(ctx context.Context, q Query, run string) (Page, error) {
 	var began time.Time
 	var took time.Duration
 	page, err := o.primary.serve(ctx, &q, func() (Page, error) {
 		began = time.Now()
 		defer func() { took = time.Since(began) }()
-		page, err := fromRun(o.primary.pool, run, func() (Page, string, error) {
-			page, err := o.readFrom(ctx, o.primary.pool, &q)
-			return page, page.Run, err
-		})
+		page, err := fromPrimary(ctx, o.upstream, run, func() (Page, answerer, error) { return o.readFrom(ctx, o.primary.pool, &q) })
 		if err != nil && ctx.Err() != nil && time.Since(began) < o.timeout {
 			return Page{}, fmt.Errorf("%w: %w", errGivenUp, err)
 		}
@@ -138,15 +139,21 @@ func (o *Origin) Busy() bool {
 	return waiting > 0 || 2*running > o.primary.gate.size
 }
 
-// readFrom reads the page on a connection of the pool.
-func (o *Origin) readFrom(ctx context.Context, pool *pgxpool.Pool, q *Query) (Page, error) {
+// readFrom reads the page on a connection of the pool, and says who answered.
+func (o *Origin) readFrom(ctx context.Context, pool *pgxpool.Pool, q *Query) (Page, answerer, error) {
 	s, err := o.open(ctx, pool)
 	if err != nil {
-		return Page{}, err
+		return Page{}, answerer{}, err
 	}
 	defer o.close(s)
-	return o.readOn(ctx, s, q)
+	by := answerer{address: addressOf(s.conn.Conn())}
+	page, err := o.readOn(ctx, s, q)
+	by.run, by.standby = page.Run, page.Standby
+	return page, by, err
 }
+
+// addressOf is where the connection leads, of the servers that its URL may name.
+func addressOf(conn *pgx.Conn) net.Addr { return conn.PgConn().Conn().RemoteAddr() }
 
 // readOn reads the page, over again when the schema changed under the prepared
 // statement, or the server, or a pooler before it, has forgotten it.
@@ -179,7 +186,9 @@ func (o *Origin) read(ctx context.Context, s *session, q *Query) (Page, error) {
 			return err
 		}
 		if seen != nil {
-			page.Snapshot, page.Run, _ = strings.Cut(string(seen), "@")
+			snapshot, server, _ := strings.Cut(string(seen), "@")
+			by := answererOf(server)
+			page.Snapshot, page.Run, page.Standby = snapshot, by.run, by.standby
 			return nil
 		}
 		if full || page.Rows == q.Limit {
@@ -264,7 +273,7 @@ func classify(err error) error {
 		return nil
 	case errors.As(err, &refused): // not let in, be it that a password or a database is being replaced
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	case errors.Is(err, errShape), errors.Is(err, ErrRowTooLong):
+	case errors.Is(err, errShape), errors.Is(err, ErrRowTooLong), errors.Is(err, ErrUnavailable):
 		return err
 	case errors.As(err, &server):
 		switch server.Code[:2] {

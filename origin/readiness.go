@@ -22,7 +22,8 @@ func (db *Database) Ready(ctx context.Context) error {
 	if want := wantedVersion(); known && have < want {
 		var server int
 		var encoding string
-		if err := db.keys.QueryRow(ctx, serverFactsSQL, pgx.QueryExecModeExec).Scan(&server, &encoding); err != nil {
+		var standby bool
+		if err := db.keys.QueryRow(ctx, serverFactsSQL, pgx.QueryExecModeExec).Scan(&server, &encoding, &standby); err != nil {
 			return fmt.Errorf("ask for the server's version: %w", classify(err))
 		}
 		if err := checkServer(server, encoding); err != nil { // migrating would not help
@@ -35,6 +36,9 @@ func (db *Database) Ready(ctx context.Context) error {
 			unreadable += ": " + do
 		}
 		return errors.New(unreadable)
+	}
+	if err := NewKeyStore(db).leadsToPrimary(ctx); err != nil {
+		return err
 	}
 	return db.followsItself(ctx)
 }
@@ -84,7 +88,7 @@ func (db *Database) unreadable(ctx context.Context) (what, do string, late bool)
 	o := New(db)
 	for _, c := range []Collection{Items, Contacts} {
 		// A statement with all functions of the schema in it.
-		_, err := o.readFrom(ctx, db.pages, &Query{Collection: c, Sort: ByName, Search: "none", Limit: 1, After: Position{Set: true, Name: "n", ID: uuid.Max}})
+		_, _, err := o.readFrom(ctx, db.pages, &Query{Collection: c, Sort: ByName, Search: "none", Limit: 1, After: Position{Set: true, Name: "n", ID: uuid.Max}})
 		note(c.String(), err)
 	}
 	_, _, err := NewKeyStore(db).lookup(ctx, []KeyHash{{}})

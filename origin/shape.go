@@ -185,9 +185,8 @@ WHERE %[7]s < $2 AND %[8]s < $2`, columns, table, rows, order.order, match, gram
 	return with + seenSQL + strings.Repeat(", NULL", len(list)) + " UNION ALL SELECT NULL, page.* FROM (" + page + ") page"
 }
 
-// seenSQL is what a page's statement saw: its snapshot, and which run of which
-// server it was.
-const seenSQL = `SELECT pg_current_snapshot()::text || '@' || extract(epoch FROM pg_postmaster_start_time())`
+// seenSQL is what a page's statement saw: its snapshot, and which server it was.
+const seenSQL = `SELECT pg_current_snapshot()::text || '@' || ` + serverSQL
 
 // hasGram says whether the index of grams can narrow the term down: whether it
 // holds three characters in a row that are neither a blank nor a line feed.

@@ -52,20 +52,6 @@ func probe[T any](ctx context.Context, breaker *gobreaker.CircuitBreaker[T], poo
 	}
 }
 
-// fromRun reads by connections of the pool from the server of which is known
-// when it was started; empty = it is not. read also says which run answered.
-// Connections that lead to another are given up: after a fail-over they may
-// still lead to a server that was primary before, and does not know that it is
-// no more. What new ones lead to is the primary.
-func fromRun[T any](pool *pgxpool.Pool, run string, read func() (got T, by string, err error)) (T, error) {
-	got, by, err := read()
-	if err == nil && run != "" && by != run {
-		pool.Reset()
-		got, _, err = read()
-	}
-	return got, err
-}
-
 // How long a server that failed is left alone before the next caller tries it. A
 // trial costs at most that caller's patience. Without the primary there is no
 // answer, and it is away for no longer than a restart takes; without a standby
@@ -77,14 +63,15 @@ const (
 
 // newBreaker opens after three failures in a row, for a rest. A server that
 // answers, be it with an error, is not a failure: one tenant's slow search must
-// not cut off the others.
+// not cut off the others. Nor is an answer of the wrong server: when the right
+// one is back, nobody waits for the end of a rest.
 func newBreaker[T any](name string, rest time.Duration) *gobreaker.CircuitBreaker[T] {
 	return gobreaker.NewCircuitBreaker[T](gobreaker.Settings{
 		Name:         name,
 		MaxRequests:  1,
 		Timeout:      rest,
 		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 3 },
-		IsSuccessful: func(err error) bool { return !errors.Is(err, ErrUnavailable) },
+		IsSuccessful: func(err error) bool { return !errors.Is(err, ErrUnavailable) || errors.Is(err, ErrWrongServer) },
 		IsExcluded:   func(err error) bool { return errors.Is(err, errGivenUp) },
 	})
 }

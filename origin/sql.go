@@ -22,12 +22,13 @@ UNION ALL
 SELECT DISTINCT format('ALTER ROLE %I BYPASSRLS', current_user) FROM pg_class
 WHERE relnamespace = 'public'::regnamespace AND relname IN ('items', 'contacts', 'api_keys', 'workspaces') AND row_security_active(oid)`
 
-// databaseIdentitySQL tells databases apart, whatever leads to them.
+// databaseIdentitySQL tells databases of servers apart, whatever leads to them:
+// an old primary that lives on from the new one, too.
 const databaseIdentitySQL = `
-SELECT system_identifier || '/' || oid || '/' || pg_is_in_recovery() FROM pg_control_system(), pg_database WHERE datname = current_database()`
+SELECT system_identifier || '/' || oid || '/' || extract(epoch FROM pg_postmaster_start_time()) || '/' || pg_is_in_recovery() FROM pg_control_system(), pg_database WHERE datname = current_database()`
 
-// serverFactsSQL is what checkServer is told.
-const serverFactsSQL = `SELECT current_setting('server_version_num')::int, pg_encoding_to_char(encoding) FROM pg_database WHERE datname = current_database()`
+// serverFactsSQL is what checkServer is told, and whether it is a standby.
+const serverFactsSQL = `SELECT current_setting('server_version_num')::int, pg_encoding_to_char(encoding), pg_is_in_recovery() FROM pg_database WHERE datname = current_database()`
 
 // publicationSQL makes the publication, or adds to it what it lacks. Column
 // lists came with Postgres 15; without them whole rows are sent.
@@ -140,10 +141,10 @@ FROM held LEFT JOIN pg_stat_activity USING (pid) ORDER BY seconds DESC`
 const replicaFactsSQL = `SELECT pg_is_in_recovery(), pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`
 
 // Keys and workspaces, as every node asks for them: a row of its own, before
-// those of the keys, has in its first column which run of which server it was,
-// so that an answer without keys names its server, too …
+// those of the keys, has in its first column which server it was, so that an
+// answer without keys names its server, too …
 const lookupKeysSQL = `
-SELECT extract(epoch FROM pg_postmaster_start_time())::text, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT ` + serverSQL + `, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 UNION ALL
 SELECT NULL, k.key_hash, k.id, k.workspace_id, 'items:read' = ANY(k.scopes), 'contacts:read' = ANY(k.scopes), k.expires_at,
        coalesce(k.revoked_at <= now(), false), coalesce(w.suspended_at <= now(), false),

@@ -150,7 +150,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, server str
 		if err != nil && ctx.Err() != nil {
 			return Page{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
-		if err == nil && page.Run != run { // a pooler met two servers
+		if err == nil && (page.Run != run || !page.Standby) { // a pooler met two servers, or it was promoted
 			return Page{}, ErrForeign
 		}
 		page.Snapshot, page.Run, page.Replayed = "", "", replayed

@@ -27,6 +27,8 @@ const (
 	pairs   = "cache/pairs.go"
 	rules   = "cache/rules.go"
 	tracker = "cache/tracker.go"
+
+	upstream = "origin/upstream.go"
 )
 
 var (
@@ -43,7 +45,7 @@ var (
 	// The page's statement comes first, and with time to spare, as it may where
 	// one statement tells both.
 	sameStatement = []edit{
-		{"origin/standby.go", "\t\treplayed, err := s.replayed(ctx, session.conn)\n", "\t\tpage, readErr := o.readOn(ctx, session, q)\n\t\ttime.Sleep(20 * time.Millisecond)\n\t\treplayed, err := s.replayed(ctx, session.conn)\n"},
+		{"origin/standby.go", "\t\treplayed, run, err := s.replayed(ctx, session.conn)\n", "\t\tpage, readErr := o.readOn(ctx, session, q)\n\t\ttime.Sleep(20 * time.Millisecond)\n\t\treplayed, run, err := s.replayed(ctx, session.conn)\n"},
 		{"origin/standby.go", "\t\tpage, err := o.readOn(ctx, session, q)\n", "\t\terr = readErr\n"},
 	}
 	anySnapshot = []edit{
@@ -98,7 +100,15 @@ func TestMutations(t *testing.T) {
 		{"a standby behind where the node joined", []edit{{rules, "p.View.LSN < t.joinLSN || ", ""}}, "./cache", "TestModel"},
 		{"a standby's page proven by when it was asked", []edit{{rules, "\t\tp.Proof = t.proven()\n", ""}}, "./cache", "TestStandbys"},
 		{"a page from Redis as young as clocks say", []edit{{rules, "proven.Before(p.Proof)", "false"}}, "./cache", "TestAnAdoptedPageIsNoYoungerThanTheProof"},
-		{"a standby of another server", []edit{{rules, "standby && p.View.Server != t.server, ", ""}}, "./cache", "TestStandbys"},
+		{"a standby of another server", []edit{{rules, "\tcase standby && p.View.Server != t.server:\n\t\treturn foreign\n", ""}}, "./cache", "TestStandbys"},
+
+		// Of servers that are not the primary, or not its standby.
+		{"a standby's answer is the primary's", []edit{{upstream, "case by.standby:", "case by.standby && false:"}}, "./origin", "TestAStandbyIsNotThePrimary"},
+		{"the second answer is the primary's", []edit{{upstream, "\t\t\terr = u.check(ctx, e, by)\n\t\t\tu.misled.note(err)\n", ""}}, "./origin", "TestTheSideOfTheEarlierTimelineIsRefused"},
+		{"any timeline is the primary's", []edit{{upstream, "before < after", "before < after && false"}}, "./origin", "TestTheSideOfTheEarlierTimelineIsRefused"},
+		{"each question makes connections", []edit{{upstream, "now-last > int64(primaryRest) && ", ""}}, "./origin", "TestTheWrongServerIsNotFloodedWithConnections"},
+		{"the wrong server's page is shared", []edit{{"cache/read.go", "if v == foreign {", "if false {"}}, "./cache", "TestAnAnswerOfAnotherServerIsAnError"},
+		{"a key that was changed goes on at the wrong server", []edit{{"origin/keyring.go", " && !(doubtful && r.misled.Load())", " && (!doubtful || true)"}}, "./origin", "TestTheWrongServerRevivesNoKey"},
 	})
 }
 

@@ -111,6 +111,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if err != nil {
 		return nil, err
 	}
+	n.database.Follows(n.cache.Followed)
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, FailureMode: f.LimiterFailureMode})
 	pages, keys := origin.New(n.database), origin.NewKeyStore(n.database)
 	n.conditions = n.conditionsOf(pages, keys)

@@ -49,6 +49,15 @@ func (r *relay) redirect(to string) {
 	r.to = to
 }
 
+// sever ends the connections there are.
+func (r *relay) sever() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for c := range r.conns {
+		c.Close()
+	}
+}
+
 func (r *relay) destination() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

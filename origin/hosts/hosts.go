@@ -4,6 +4,7 @@
 package hosts
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -48,6 +49,22 @@ func Primary(url string) (*pgx.ConnConfig, error) {
 	Choose(config, pgconn.ValidateConnectTargetSessionAttrsPrimary)
 	Settings{"search_path": Schema}.Hold(&config.Config)
 	return config, nil
+}
+
+// ErrStandby: a command was led to a server that takes no writes.
+var ErrStandby = errors.New("this server is a standby: name the primary in --database-url")
+
+// CheckPrimary returns ErrStandby where the connection leads to a server in
+// recovery: a URL that names a single server is taken at its word.
+func CheckPrimary(ctx context.Context, conn *pgx.Conn) error {
+	var standby bool
+	if err := conn.QueryRow(ctx, `SELECT pg_is_in_recovery()`, pgx.QueryExecModeExec).Scan(&standby); err != nil {
+		return fmt.Errorf("ask whether it is the primary: %w", err)
+	}
+	if standby {
+		return fmt.Errorf("%s: %w", conn.PgConn().Conn().RemoteAddr(), ErrStandby)
+	}
+	return nil
 }
 
 // Choose says which of several servers is meant, unless the URL does

@@ -159,6 +159,10 @@ func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
+	if err := hosts.CheckPrimary(ctx, conn); err != nil {
+		disconnect(conn)
+		return nil, err
+	}
 	return conn, nil
 }
 

@@ -1,0 +1,192 @@
+package origin
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// ErrWrongServer: a server answered that is not the primary. A kind of
+// ErrUnavailable: nothing is known of what the primary would have said.
+var ErrWrongServer = fmt.Errorf("%w: not the primary", ErrUnavailable)
+
+// answerer is the server that gave an answer, as the answer itself says.
+type answerer struct {
+	run     string // when it was started, by its own clock
+	standby bool   // it was in recovery
+	address net.Addr
+	server  string // its system and timeline; empty = nobody has asked
+}
+
+// standbyMark follows the run in what a server in recovery says of itself.
+const standbyMark = "@standby"
+
+// serverSQL is an expression by which an answer names its server: see answererOf.
+const serverSQL = `extract(epoch FROM pg_postmaster_start_time())::text || CASE WHEN pg_is_in_recovery() THEN '` + standbyMark + `' ELSE '' END`
+
+func answererOf(said string) (a answerer) {
+	a.run, a.standby = strings.CutSuffix(said, standbyMark)
+	return a
+}
+
+// expectation is what is known of the primary.
+type expectation struct {
+	run    string // which run of it is followed; empty = that is not proven at the moment
+	server string // system and timeline of the one that was followed last; empty = none ever was
+}
+
+// refuses says why an answer is not taken for the primary's; empty = it is.
+//
+// Invariant, in every mode: an answer that is taken comes
+//   - from no server in recovery, whose snapshot tells nothing of what it lacks;
+//   - while it is proven which run is followed, from that run: any other may be
+//     an old primary that lives on;
+//   - at any time, from no earlier timeline of the system that was followed
+//     last: a promotion has ended that one. A later start of the followed
+//     timeline, a later timeline and another system are taken as soon as nothing
+//     is proven of the old one, which is a freshness bound after its last sign
+//     of life. So neither a restart nor a fail-over needs an exception, and in a
+//     split brain the side of the earlier timeline is refused by all who ever
+//     followed the later one.
+func (e expectation) refuses(by answerer) string {
+	switch {
+	case by.standby:
+		return fmt.Sprintf("%s is a standby", by.address)
+	case e.run != "" && by.run != e.run:
+		return fmt.Sprintf("%s, started %s, is not the server that is followed: %s, started %s", by.address, startOf(by.run), e.server, startOf(e.run))
+	case e.needsServer() && earlier(by.server, e.server):
+		return fmt.Sprintf("%s is %s (system/timeline), which a promotion has ended: %s was followed since", by.address, by.server, e.server)
+	}
+	return ""
+}
+
+// needsServer says whether the answer depends on the answerer's system and timeline.
+func (e expectation) needsServer() bool { return e.run == "" && e.server != "" }
+
+// earlier says whether a is an earlier timeline of the same system as b.
+func earlier(a, b string) bool {
+	one, other := strings.Split(a, "/"), strings.Split(b, "/")
+	if len(one) < 2 || len(other) < 2 || one[0] != other[0] {
+		return false
+	}
+	before, err := strconv.ParseUint(one[1], 10, 32)
+	after, failed := strconv.ParseUint(other[1], 10, 32)
+	return err == nil && failed == nil && before < after
+}
+
+// startOf is a run as people read it.
+func startOf(run string) string {
+	seconds, err := strconv.ParseFloat(run, 64)
+	if err != nil {
+		return run
+	}
+	return time.UnixMilli(int64(1000 * seconds)).UTC().Format("2006-01-02T15:04:05.000Z")
+}
+
+// upstream is connections to what should be the primary.
+type upstream struct {
+	pool       *pgxpool.Pool
+	misled     *misled
+	followed   func() (server, run string)
+	renewed    atomic.Int64             // when connections were given up last, in nanoseconds since 1970
+	identified atomic.Pointer[answerer] // the last server whose system and timeline were asked for
+}
+
+func (db *Database) upstream(pool *pgxpool.Pool) *upstream {
+	return &upstream{pool: pool, misled: &db.misled, followed: db.followed}
+}
+
+// fromPrimary reads by connections of the pool from the primary, of which is
+// known which run of it is followed; empty = it is not. read also says who
+// answered. After a fail-over connections may still lead to a server that was
+// primary before, and does not know that it is no more: an answer that is
+// refused is asked for once more, on connections made since.
+func fromPrimary[T any](ctx context.Context, u *upstream, run string, read func() (T, answerer, error)) (T, error) {
+	e := expectation{run: run}
+	e.server, _ = u.followed()
+	got, by, err := read()
+	if err == nil && u.check(ctx, e, by) != nil {
+		u.renew()
+		if got, by, err = read(); err == nil {
+			err = u.check(ctx, e, by)
+			u.misled.note(err)
+		}
+	}
+	if err != nil {
+		var none T
+		return none, err
+	}
+	u.misled.note(nil)
+	return got, nil
+}
+
+// check returns why the answer is not taken for the primary's; nil if it is.
+func (u *upstream) check(ctx context.Context, e expectation, by answerer) error {
+	if e.needsServer() && !by.standby {
+		known := u.identified.Load()
+		if known == nil || known.run != by.run {
+			known = &answerer{}
+			var r Replayed
+			var err error
+			if known.run, err = scanReplayed(u.pool.QueryRow(ctx, primarySQL, pgx.QueryExecModeExec), &r); err != nil {
+				return classify(fmt.Errorf("ask which server it is: %w", err))
+			}
+			known.server = r.Server
+			u.identified.Store(known)
+		}
+		if known.run != by.run { // two servers answer in turn
+			return fmt.Errorf("%w: %s leads to several", ErrWrongServer, by.address)
+		}
+		by.server = known.server
+	}
+	if why := e.refuses(by); why != "" {
+		return fmt.Errorf("%w: %s", ErrWrongServer, why)
+	}
+	return nil
+}
+
+// renew gives all connections up. While the address leads to the wrong server,
+// new ones are no better: they are not made for every question.
+func (u *upstream) renew() {
+	now, last := time.Now().UnixNano(), u.renewed.Load()
+	if now-last > int64(primaryRest) && u.renewed.CompareAndSwap(last, now) {
+		u.pool.Reset()
+	}
+}
+
+// misled keeps why the answers of the primary's address are refused.
+type misled struct{ last atomic.Pointer[refusal] }
+
+type refusal struct {
+	why error
+	at  time.Time
+}
+
+// misledFor is how long nothing must have been refused before all is well again:
+// servers may take turns.
+const misledFor = time.Second
+
+// note keeps that an answer was refused, or that one was not.
+func (m *misled) note(err error) {
+	if err != nil {
+		m.last.Store(&refusal{err, time.Now()})
+	} else if last := m.last.Load(); last != nil && time.Since(last.at) > misledFor {
+		m.last.CompareAndSwap(last, nil)
+	}
+}
+
+// Misled is why the answers of the primary's address are refused: another
+// server gives them. nil = they are not.
+func (db *Database) Misled() error {
+	if last := db.misled.last.Load(); last != nil {
+		return last.why
+	}
+	return nil
+}

@@ -1,0 +1,202 @@
+package origin
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"listedge/origin/hosts"
+	"listedge/sandbox/sandboxtest"
+)
+
+func TestWhichAnswersAreThePrimarys(t *testing.T) {
+	const followed = "71/3"
+	for _, c := range []struct {
+		name  string
+		known expectation
+		by    answerer
+		taken bool
+	}{
+		{"nothing is known", expectation{}, answerer{run: "1"}, true},
+		{"nothing is known, a standby", expectation{}, answerer{run: "1", standby: true}, false},
+		{"the followed run", expectation{"1", followed}, answerer{run: "1"}, true},
+		{"the followed run, in recovery", expectation{"1", followed}, answerer{run: "1", standby: true}, false},
+		{"another run", expectation{"1", followed}, answerer{run: "2"}, false},
+		{"another run of a later timeline", expectation{"1", followed}, answerer{run: "2", server: "71/4"}, false},
+		{"nothing proven, a restart", expectation{"", followed}, answerer{run: "2", server: "71/3"}, true},
+		{"nothing proven, a later timeline", expectation{"", followed}, answerer{run: "2", server: "71/4"}, true},
+		{"nothing proven, a timeline of two digits", expectation{"", followed}, answerer{run: "2", server: "71/10"}, true},
+		{"nothing proven, an earlier timeline", expectation{"", followed}, answerer{run: "2", server: "71/2"}, false},
+		{"nothing proven, another system", expectation{"", followed}, answerer{run: "2", server: "72/1"}, true},
+		{"nothing proven, a standby", expectation{"", followed}, answerer{run: "2", server: "71/4", standby: true}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if why := c.known.refuses(c.by); (why == "") != c.taken {
+				t.Errorf("%q", why)
+			}
+		})
+	}
+}
+
+// reading is an Origin and a key store that read from one address, be it that
+// they are told which server is followed.
+type reading struct {
+	db   *Database
+	o    *Origin
+	keys *KeyStore
+}
+
+func readFrom(t *testing.T, url string, followed string) reading {
+	db := openDatabase(t, DatabaseOptions{URL: url})
+	db.Follows(func() (string, string) { return followed, "" })
+	return reading{db, New(db), NewKeyStore(db)}
+}
+
+// ask returns what a page and a key come to, where that run is followed.
+func (r reading) ask(t *testing.T, run string) (errs [2]error) {
+	t.Helper()
+	for i, ask := range []func() error{
+		func() error { _, err := r.o.FetchFrom(within(t, patience), anyPage, run); return err },
+		func() error { _, err := r.keys.Lookup(within(t, patience), []KeyHash{{1}}, run); return err },
+	} {
+		eventually(t, "an answer", func() bool { // a pooler may have to connect first
+			errs[i] = ask()
+			return errs[i] == nil || errors.Is(errs[i], ErrWrongServer) || !errors.Is(errs[i], ErrUnavailable)
+		})
+	}
+	return errs
+}
+
+func (r reading) refused(t *testing.T, run, why string) {
+	t.Helper()
+	for _, err := range r.ask(t, run) {
+		if !errors.Is(err, ErrWrongServer) || !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), why) {
+			t.Errorf("%v, want %q", err, why)
+		}
+	}
+	if err := r.db.Misled(); err == nil || !strings.Contains(err.Error(), why) {
+		t.Errorf("misled: %v", err)
+	}
+}
+
+func (r reading) taken(t *testing.T, run string) {
+	t.Helper()
+	if errs := r.ask(t, run); errs != [2]error{} {
+		t.Error(errs)
+	}
+}
+
+// A server in recovery is taken for the primary by nobody: no page, no key and no
+// command.
+func TestAStandbyIsNotThePrimary(t *testing.T) {
+	t.Parallel()
+	primary := sandboxtest.Postgres(t)
+	address := ownDatabase(t, primary)
+	replica := sandboxtest.Standby(t, primary, nil)
+	standby := replica.URL("listedge")
+	run := pageOf(t, address).Run
+	through := map[string]string{"direct": standby}
+	for _, mode := range []string{"session", "transaction"} {
+		_, through[mode] = sandboxtest.PgBouncer(t, standby, map[string]string{"pool_mode": mode})
+	}
+	for name, url := range through {
+		t.Run(name, func(t *testing.T) {
+			for _, followed := range []string{"", identity(t, address)} {
+				r := readFrom(t, url, followed)
+				for range 5 { // the breakers stay closed: the right server would be asked at once
+					for _, run := range []string{"", run} {
+						r.refused(t, run, "is a standby")
+					}
+				}
+				if r.o.Stats().BreakerOpen || r.keys.BreakerOpen() {
+					t.Error("a breaker is open")
+				}
+				if err := r.db.Ready(within(t, patience)); !errors.Is(err, ErrWrongServer) {
+					t.Errorf("ready: %v", err)
+				}
+			}
+		})
+	}
+	for name, run := range map[string]func() error{
+		"keys and workspaces": func() error { _, err := OpenAdmin(t.Context(), standby); return err },
+		"migrate up":          func() error { _, err := MigrateUp(t.Context(), standby); return err },
+		"migrate status":      func() error { _, err := MigrateStatus(t.Context(), standby); return err },
+		"the publication":     func() error { _, _, err := PublishChanges(t.Context(), standby); return err },
+		"a database":          func() error { return CreateDatabase(t.Context(), replica.URL("postgres"), "another") },
+	} {
+		if err := run(); !errors.Is(err, hosts.ErrStandby) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for url, level := range map[string]Level{address: OK, standby: Fail} {
+		for _, f := range Diagnose(t.Context(), url, DoctorOptions{}) {
+			if f.Subject == "primary" && f.Level != level {
+				t.Errorf("%+v, want %s", f, level)
+			}
+		}
+	}
+}
+
+// pageOf is any page of the server.
+func pageOf(t *testing.T, url string) Page {
+	t.Helper()
+	page, err := openOrigin(t, url).Fetch(within(t, patience), anyPage)
+	must(err)
+	return page
+}
+
+// After a fail-over the old primary lives on. While the new one's run is proven,
+// nothing that the old one says is taken; nor later, for its timeline has ended.
+// The new one is taken whatever was followed before.
+func TestTheSideOfTheEarlierTimelineIsRefused(t *testing.T) {
+	t.Parallel()
+	old := sandboxtest.Postgres(t)
+	address := ownDatabase(t, old)
+	next := sandboxtest.Standby(t, old, nil)
+	first := identity(t, address)
+	execOn(t, next.URL("postgres"), "SELECT pg_promote()")
+	second := identity(t, next.URL("listedge"))
+	runs := []string{pageOf(t, address).Run, pageOf(t, next.URL("listedge")).Run}
+	pooler, pooled := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": "transaction"})
+	network, relayed := startRelay(t, address, whole)
+	for name, c := range map[string]struct {
+		url  string
+		lead func(to string) error
+	}{
+		"direct": {relayed, func(to string) error { network.redirect(to); return nil }},
+		"pooled": {pooled, pooler.LeadTo},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := readFrom(t, c.url, second)
+			r.refused(t, runs[1], "not the server that is followed")
+			r.refused(t, "", "a promotion has ended")
+			if o := readFrom(t, c.url, ""); true {
+				o.taken(t, "") // nothing is known
+				o.taken(t, runs[0])
+			}
+			must(c.lead(next.Addr()))
+			eventually(t, "the new primary, of connections that led to the old one", func() bool { return r.ask(t, runs[1]) == [2]error{} })
+			r.taken(t, "")
+			readFrom(t, c.url, first).taken(t, "") // a fail-over that nobody has followed yet
+			readFrom(t, c.url, first).refused(t, runs[0], "not the server that is followed")
+			must(c.lead(old.Addr()))
+		})
+	}
+}
+
+// While an address leads to the wrong server, questions do not each make a
+// connection.
+func TestTheWrongServerIsNotFloodedWithConnections(t *testing.T) {
+	t.Parallel()
+	r := readFrom(t, newDatabase(t), "")
+	before := r.o.primary.pool.Stat().NewConnsCount()
+	const questions = 50
+	for range questions {
+		if _, err := r.o.FetchFrom(within(t, patience), anyPage, "another"); !errors.Is(err, ErrWrongServer) {
+			t.Fatal(err)
+		}
+	}
+	if made := r.o.primary.pool.Stat().NewConnsCount() - before; made > questions/2 {
+		t.Errorf("%d connections for %d questions", made, questions)
+	}
+}
