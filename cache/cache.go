@@ -86,14 +86,23 @@ type Filled struct {
 	Query    Span   // when the server was asked, also in vain
 }
 
+// Needed is what a page of a standby must show, and what is known of its primary.
+type Needed struct {
+	Server  string    // the primary's system and timeline
+	Run     string    // when it was started, by its own clock
+	LSN     uint64    // the page shows all up to here
+	Primary uint64    // where the primary's WAL ended
+	At      time.Time // then, or later
+}
+
 // Fill reads a page from the origin. Its functions end soon after ctx does.
 type Fill struct {
 	// Primary reads it from the primary, of which is known when it was started;
 	// empty = it is not. ErrForeign: another server answered.
 	Primary func(ctx context.Context, run string) (Filled, error)
-	// Standby reads it from a standby of the server that has replayed its WAL
-	// up to lsn; any error has the primary asked. nil = there is no standby.
-	Standby func(ctx context.Context, server string, lsn uint64) (Filled, error)
+	// Standby reads it from a standby that has replayed what is needed; any
+	// error has the primary asked. nil = there is no standby.
+	Standby func(ctx context.Context, n Needed) (Filled, error)
 	// Compress says that it is wanted compressed: it goes to other nodes so.
 	Compress bool
 }

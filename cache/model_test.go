@@ -486,8 +486,8 @@ func (m *model) request(n *modelNode, pair int) {
 	if m.now.Before(m.cannotBefore) {
 		return
 	}
-	_, lsn, ok := n.needed(modelPair(pair))
-	m.fill(n, pair, ok && (m.replayed >= lsn || m.chance(2)) && m.chance(2)) // the origin asks no standby that is behind, but it need not know
+	needed, ok := n.needed(modelPair(pair))
+	m.fill(n, pair, ok && (m.replayed >= needed.LSN || m.chance(2)) && m.chance(2)) // the origin asks no standby that is behind, but it need not know
 }
 
 func (m *model) fill(n *modelNode, pair int, standby bool) {

@@ -603,7 +603,7 @@ func TestReadingRemembersNoPairsWhileUntrusted(t *testing.T) {
 		before := len(t.pairs.known)
 		for i := range 1000 {
 			pair := stream.Pair{Workspace: uuid.UUID{7, byte(i), byte(i >> 8)}, Collection: stream.Items}
-			if _, _, ok := t.needed(pair); ok {
+			if _, ok := t.needed(pair); ok {
 				t.Fatal("trusted")
 			}
 			if v := t.accept(t.begin(), page(t, "100:100:"), pair); v != untrusted {

@@ -74,12 +74,12 @@ func (c *Cache) fromStandby(ctx context.Context, pair stream.Pair, fill Fill, ti
 	if fill.Standby == nil || !c.follow.on() {
 		return nil
 	}
-	server, lsn, ok := c.follow.needed(pair)
+	needed, ok := c.follow.needed(pair)
 	if !ok {
 		return nil
 	}
 	began := c.follow.begin()
-	filled, err := ask(func() (Filled, error) { return fill.Standby(ctx, server, lsn) })
+	filled, err := ask(func() (Filled, error) { return fill.Standby(ctx, needed) })
 	times.Query = filled.Query
 	if err != nil {
 		return nil // the origin counts it

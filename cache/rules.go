@@ -124,15 +124,16 @@ func (t *tracker) accept(start fillStart, p *Page, pair stream.Pair) verdict {
 	return kept
 }
 
-// needed is how far a standby must have replayed for a page of the pair to be
+// needed is what a standby must have replayed for a page of the pair to be
 // kept; ok is false where none would be.
-func (t *tracker) needed(pair stream.Pair) (server string, lsn uint64, ok bool) {
+func (t *tracker) needed(pair stream.Pair) (n Needed, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.joined || t.server == "" || !t.trusted(time.Now()) {
-		return "", 0, false
+		return Needed{}, false
 	}
-	return t.server, max(t.joinLSN, t.pairs.of(pair).lastLSN, t.whole[pair.Collection].lastLSN), true
+	return Needed{Server: t.server, Run: t.run, Primary: t.lsn, At: t.proven(),
+		LSN: max(t.joinLSN, t.pairs.of(pair).lastLSN, t.whole[pair.Collection].lastLSN)}, true
 }
 
 // primaryRun is when the primary was started; empty where that is not proven.

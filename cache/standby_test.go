@@ -39,7 +39,7 @@ func TestAStandbysPageReplacesOneReadTooEarly(t *testing.T) {
 		Primary: func(context.Context, string) (Filled, error) {
 			return Filled{Body: []byte("old"), Snapshot: "100:100:"}, nil
 		},
-		Standby: func(context.Context, string, uint64) (Filled, error) {
+		Standby: func(context.Context, Needed) (Filled, error) {
 			if lags {
 				return Filled{}, errors.New("behind")
 			}
@@ -73,7 +73,7 @@ func TestNobodyWaitsForFlightAfterFlight(t *testing.T) {
 	putting := &c.memory.putting[xxhash.Sum64(keyOf("q"))%uint64(len(c.memory.putting))]
 	fill := Fill{
 		Primary: func(context.Context, string) (Filled, error) { return Filled{}, errors.New("not asked") },
-		Standby: func(context.Context, string, uint64) (Filled, error) {
+		Standby: func(context.Context, Needed) (Filled, error) {
 			flights.Add(1)
 			<-all
 			putting.Lock() // nobody is given the page until it has changed

@@ -39,6 +39,7 @@ type tracker struct {
 	epoch    string
 	server   string          // system and timeline of the primary
 	run      string          // when it was started
+	lsn      uint64          // where its WAL ended at the moment of the last proof, or later
 	followed string          // the last server that anything was proven of; a resync does not forget it
 	read     bool            // an entry of the epoch has been read
 	joinedAt stream.Position // the first one
@@ -200,7 +201,7 @@ func (t *tracker) heartbeat(node string, h *stream.Heartbeat) {
 			t.change(&h.Unsettled[i], t.position)
 		}
 	}
-	t.server, t.run, t.followed = h.Server, h.Run, h.Server
+	t.server, t.run, t.lsn, t.followed = h.Server, h.Run, h.LSN, h.Server
 	if sentAt := probed.Sub(t.start); sentAt > time.Duration(t.proof.Load()) {
 		t.proof.Store(int64(sentAt))
 	}

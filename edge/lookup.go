@@ -75,8 +75,8 @@ func (s *Server) fillOf(x *exchange, q origin.Query) (stream.Pair, cache.Fill) {
 		return filled(page, err)
 	}}
 	if s.origin.HasStandbys() {
-		fill.Standby = func(ctx context.Context, server string, lsn uint64) (cache.Filled, error) {
-			return filled(s.origin.FetchFromStandby(ctx, q, server, lsn))
+		fill.Standby = func(ctx context.Context, n cache.Needed) (cache.Filled, error) {
+			return filled(s.origin.FetchFromStandby(ctx, q, origin.Needed(n)))
 		}
 	}
 	return pairOf(&q), fill

@@ -46,16 +46,18 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 		defer primary.Close(context.WithoutCancel(ctx))
 		_, err = scanReplayed(primary.QueryRow(ctx, primarySQL), &there)
 	}
-	lag := int64(there.LSN - here.LSN)
+	lag := int64(there.LSN - here.LSN) // the primary's was read later
 	switch {
 	case err != nil:
 		return say(Warn, where+"cannot be compared with the primary: "+err.Error(), "mend the primary first")
 	case here.Server != there.Server:
 		return say(Warn, where+"follows "+here.Server+", and the primary is "+there.Server+"; it is not used", "let it follow the primary")
+	case lag < 0:
+		return say(Warn, fmt.Sprintf("%shas replayed %s more than the primary has, whose files were put back; it is not used", where, size(-lag)), "make it anew from the primary (pg_basebackup)")
 	case lag > muchLag:
 		return say(Warn, fmt.Sprintf("%sis %s behind; what it lacks is asked of the primary", where, size(lag)), "find out what holds its replay up")
 	}
-	return say(OK, fmt.Sprintf("%sfollows the primary, %s behind", where, size(max(lag, 0))), "")
+	return say(OK, fmt.Sprintf("%sfollows the primary, %s behind", where, size(lag)), "")
 }
 
 // scanReplayed also says which run of the server it is.

@@ -82,9 +82,9 @@ func TestIdleConnectionsOfAStandbyThatEndedCostNothing(t *testing.T) {
 	url := ownDatabase(t, primary)
 	standby := sandboxtest.Standby(t, primary, nil).URL("listedge")
 	db := openDatabase(t, DatabaseOptions{URL: url, Replicas: []string{standby}, Connections: 6})
-	o, server := New(db), identity(t, url)
+	o, server, conn := New(db), identity(t, url), connect(t, url)
 	fetch := func() error {
-		_, err := o.FetchFromStandby(within(t, patience), anyPage, server, 0)
+		_, err := o.FetchFromStandby(within(t, patience), anyPage, needed(t, conn, server, 0))
 		return err
 	}
 	eventually(t, "a page of the standby", func() bool { return fetch() == nil })

@@ -172,9 +172,9 @@ func TestAStandbyIsTheOneThatSaysHowFarItIs(t *testing.T) {
 	one, other := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, primary, nil)
 	pooler, through := sandboxtest.PgBouncer(t, one.URL("listedge"), map[string]string{"pool_mode": "transaction"})
 	o := New(openDatabase(t, DatabaseOptions{URL: address, Replicas: []string{through}}))
-	server := identity(t, address)
+	server, conn := identity(t, address), connect(t, address)
 	eventually(t, "a page of a standby behind a pooler", func() bool {
-		_, err := o.FetchFromStandby(within(t, patience), anyPage, server, 1)
+		_, err := o.FetchFromStandby(within(t, patience), anyPage, needed(t, conn, server, 1))
 		return err == nil
 	})
 	s := o.standbys[0]

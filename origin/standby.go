@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 
 // Errors of FetchFromStandby, beside those of Fetch.
 var (
-	ErrBehind  = errors.New("the standby has not replayed far enough")
+	ErrBehind  = errors.New("the standby has not replayed far enough, or was not looked at before")
 	ErrForeign = errors.New("not a standby of this primary")
 )
 
@@ -31,6 +32,8 @@ const (
 	// behindFor is how long a standby is not asked again for what it did not
 	// have.
 	behindFor = 20 * time.Millisecond
+	// mostLineages bounds the runs of standbys that are remembered at one address.
+	mostLineages = 64
 )
 
 // standby is a hot standby that may serve pages.
@@ -39,9 +42,12 @@ type standby struct {
 	host string
 	last atomic.Pointer[sighting]
 
-	isForeign atomic.Bool           // when it was last asked
-	answered  atomic.Bool           // a probe, ever
-	failure   atomic.Pointer[error] // why it did not answer the last one that it did not
+	refusal  atomic.Pointer[error] // ErrForeign, when it was last asked; nil = it was not refused
+	answered atomic.Bool           // a probe, ever
+	failure  atomic.Pointer[error] // why it did not answer the last one that it did not
+
+	mu       sync.Mutex
+	lineages map[string]lineage // guarded by mu; by when the standby was started: a pooler may lead to several
 
 	fetched, behind, foreign, failed atomic.Uint64
 }
@@ -49,25 +55,30 @@ type standby struct {
 // sighting is how far a standby was when it was last asked.
 type sighting struct {
 	Replayed
-	at time.Time
+	run string // when the standby was started
+	at  time.Time
 }
 
 // StandbyStats are a standby's counts since the start and its present state.
 type StandbyStats struct {
 	Host                             string
 	Fetched, Behind, Foreign, Failed uint64
-	BreakerOpen, IsForeign           bool
+	BreakerOpen                      bool
+	Refusal                          error // why it is not taken for a standby of the primary; nil = it is
 	Failure                          error // why it last did not answer a probe; nil = it always did
 }
 
 func newStandby(pool *pgxpool.Pool) *standby {
 	config := pool.Config().ConnConfig
-	return &standby{source: newSource("pages of a standby", pool, standbyRest), host: fmt.Sprintf("%s:%d", config.Host, config.Port)}
+	return &standby{source: newSource("pages of a standby", pool, standbyRest), host: fmt.Sprintf("%s:%d", config.Host, config.Port), lineages: map[string]lineage{}}
 }
 
 func (s *standby) stats() StandbyStats {
 	stats := StandbyStats{Host: s.host, Fetched: s.fetched.Load(), Behind: s.behind.Load(), Foreign: s.foreign.Load(), Failed: s.failed.Load(),
-		BreakerOpen: s.failing(), IsForeign: s.isForeign.Load()}
+		BreakerOpen: s.failing()}
+	if err := s.refusal.Load(); err != nil {
+		stats.Refusal = *err
+	}
 	if err := s.failure.Load(); err != nil {
 		stats.Failure = *err
 	}
@@ -92,11 +103,10 @@ func (s *standby) probe(ctx context.Context) {
 // HasStandbys says whether there are standbys to fetch from.
 func (o *Origin) HasStandbys() bool { return len(o.standbys) > 0 }
 
-// FetchFromStandby reads one page from a standby that follows the server
-// (system and timeline) and has replayed its WAL up to lsn. They are asked in
-// turn; the next one only where that costs no more waiting. Errors: those of
-// Fetch, ErrBehind, ErrForeign.
-func (o *Origin) FetchFromStandby(ctx context.Context, q Query, server string, lsn uint64) (page Page, err error) {
+// FetchFromStandby reads one page from a standby that follows the primary and
+// has replayed enough of its WAL. They are asked in turn; the next one only where
+// that costs no more waiting. Errors: those of Fetch, ErrBehind, ErrForeign.
+func (o *Origin) FetchFromStandby(ctx context.Context, q Query, n Needed) (page Page, err error) {
 	ctx, cancel := context.WithTimeout(ctx, standbyBudget)
 	defer cancel()
 	first := int(o.next.Add(1) % uint32(len(o.standbys)))
@@ -106,8 +116,12 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q Query, server string, l
 			err = ErrUnavailable
 			continue
 		}
-		page, err = o.fetchFrom(ctx, s, &q, server, lsn)
-		s.isForeign.Store(errors.Is(err, ErrForeign))
+		page, err = o.fetchFrom(ctx, s, &q, &n)
+		if refused := err; errors.Is(err, ErrForeign) {
+			s.refusal.Store(&refused)
+		} else {
+			s.refusal.Store(nil)
+		}
 		switch {
 		case err == nil:
 			s.fetched.Add(1)
@@ -124,9 +138,9 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q Query, server string, l
 	return Page{}, err
 }
 
-func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, server string, lsn uint64) (Page, error) {
+func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed) (Page, error) {
 	if seen := s.last.Load(); seen != nil && time.Since(seen.at) < behindFor {
-		if err := seen.serves(server, lsn); err != nil {
+		if err := s.serves(seen, n); err != nil {
 			return Page{}, err
 		}
 	}
@@ -140,8 +154,9 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, server str
 		if err != nil {
 			return Page{}, err
 		}
-		s.last.Store(&sighting{replayed, time.Now()})
-		if err := replayed.serves(server, lsn); err != nil {
+		seen := &sighting{replayed, run, time.Now()}
+		s.last.Store(seen)
+		if err := s.serves(seen, n); err != nil {
 			return Page{}, err
 		}
 		began := time.Now()
@@ -158,15 +173,23 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, server str
 	})
 }
 
-// serves says why a standby cannot serve a page, if it cannot.
-func (r *Replayed) serves(server string, lsn uint64) error {
-	switch {
-	case r.Server != server:
-		return ErrForeign
-	case r.LSN < lsn:
-		return ErrBehind
+// serves says why the standby cannot serve a page as it was seen; nil if it can.
+func (s *standby) serves(seen *sighting, n *Needed) error {
+	switch seen.Server {
+	case n.Server:
+	case "":
+		return fmt.Errorf("%w: it is none, receives WAL from nobody, or does not say from whom", ErrForeign)
+	default:
+		return fmt.Errorf("%w: it follows %s, and the primary is %s (system/timeline)", ErrForeign, seen.Server, n.Server)
 	}
-	return nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known, err := s.lineages[seen.run].judge(seen.LSN, seen.at, n)
+	if len(s.lineages) >= mostLineages {
+		clear(s.lineages) // what is forgotten is looked at anew
+	}
+	s.lineages[seen.run] = known
+	return err
 }
 
 // openSoon is open with a standby's patience.

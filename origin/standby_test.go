@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"listedge/sandbox/sandboxtest"
@@ -36,6 +37,16 @@ func identity(t *testing.T, address string) string {
 	return fmt.Sprintf("%s/%d", system.SystemID, system.Timeline)
 }
 
+// needed is what the server needs of its standbys now.
+func needed(t *testing.T, primary *pgx.Conn, server string, lsn uint64) Needed {
+	t.Helper()
+	n := Needed{Server: server, Run: "the only one", LSN: lsn, At: time.Now()}
+	var end int64
+	must(primary.QueryRow(t.Context(), "SELECT (pg_current_wal_insert_lsn() - '0/0')::int8").Scan(&end))
+	n.Primary = uint64(end)
+	return n
+}
+
 // Pages come from standbys that are this primary's and far enough, and from
 // none that is not.
 func TestFetchFromStandby(t *testing.T) {
@@ -59,7 +70,7 @@ func TestFetchFromStandby(t *testing.T) {
 	server := identity(t, address)
 	query := Query{Workspace: workspace, Collection: Items, Limit: 50}
 	fetch := func(server string, lsn uint64) (Page, error) {
-		return o.FetchFromStandby(within(t, patience), query, server, lsn)
+		return o.FetchFromStandby(within(t, patience), query, needed(t, db, server, lsn))
 	}
 	fetched := func(rows int, lsn uint64) {
 		t.Helper()
@@ -76,7 +87,7 @@ func TestFetchFromStandby(t *testing.T) {
 	}
 	refused := func(want error, server string, lsn uint64) {
 		t.Helper()
-		if page, err := answerOfStandby(t, o, query, server, lsn); !errors.Is(err, want) {
+		if page, err := answerOfStandby(t, o, query, needed(t, db, server, lsn)); !errors.Is(err, want) {
 			t.Fatalf("%+v, %v; want %v", page, err, want)
 		}
 	}
@@ -84,7 +95,7 @@ func TestFetchFromStandby(t *testing.T) {
 	one := add("one")
 	fetched(1, one)
 	refused(ErrForeign, "another/1", 0)
-	if stats := o.Stats().Standbys; !stats[0].IsForeign && !stats[1].IsForeign {
+	if stats := o.Stats().Standbys; stats[0].Refusal == nil && stats[1].Refusal == nil {
 		t.Errorf("%+v", stats)
 	}
 	fetched(1, one)
@@ -131,7 +142,7 @@ func TestFetchFromStandby(t *testing.T) {
 	execOn(t, other.URL("postgres"), "SELECT pg_promote()")
 	eventually(t, "the promoted one is refused", func() bool {
 		_, err := fetch(server, two)
-		return errors.Is(err, ErrForeign) || errors.Is(err, ErrUnavailable) && o.Stats().Standbys[1].IsForeign
+		return errors.Is(err, ErrForeign) || errors.Is(err, ErrUnavailable) && o.Stats().Standbys[1].Refusal != nil
 	})
 	time.Sleep(behindFor) // it is asked, and not refused by what is known of it
 	before = o.Stats().Standbys[1].Fetched
@@ -159,18 +170,18 @@ func TestStandbysFollowAFailOver(t *testing.T) {
 	if first == second {
 		t.Fatal("the same timeline: the test tries nothing")
 	}
-	query := Query{Workspace: number(1), Collection: Items, Limit: 50}
+	query, conn := Query{Workspace: number(1), Collection: Items, Limit: 50}, connect(t, next.URL("listedge"))
 	follows := New(openDatabase(t, DatabaseOptions{URL: next.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
 	eventually(t, "the standby is on the new timeline", func() bool {
-		_, err := follows.FetchFromStandby(within(t, patience), query, second, 1)
+		_, err := follows.FetchFromStandby(within(t, patience), query, needed(t, conn, second, 1))
 		return err == nil
 	})
 	time.Sleep(behindFor) // as above
-	if _, err := answerOfStandby(t, follows, query, first, 1); !errors.Is(err, ErrForeign) {
+	if _, err := answerOfStandby(t, follows, query, needed(t, conn, first, 1)); !errors.Is(err, ErrForeign) {
 		t.Error(err)
 	}
 	lags := New(openDatabase(t, DatabaseOptions{URL: next.URL("listedge"), Replicas: []string{stays.URL("listedge")}}))
-	if _, err := answerOfStandby(t, lags, query, second, 1); !errors.Is(err, ErrForeign) {
+	if _, err := answerOfStandby(t, lags, query, needed(t, conn, second, 1)); !errors.Is(err, ErrForeign) {
 		t.Errorf("one that stayed on the old timeline: %v", err)
 	}
 }
@@ -207,7 +218,7 @@ func TestAStandbyOfAnotherHistory(t *testing.T) {
 	var lsn int64
 	must(connect(t, primary.URL("listedge")).QueryRow(t.Context(), "SELECT (pg_current_wal_lsn() - '0/0')::int8").Scan(&lsn))
 	o := New(openDatabase(t, DatabaseOptions{URL: primary.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
-	page, err := answerOfStandby(t, o, Query{Workspace: workspace, Collection: Items, Limit: 50}, first, uint64(lsn))
+	page, err := answerOfStandby(t, o, Query{Workspace: workspace, Collection: Items, Limit: 50}, Needed{Server: first, LSN: uint64(lsn), Primary: uint64(lsn), At: time.Now()})
 	if !errors.Is(err, ErrForeign) {
 		t.Errorf("%d rows of %s at %d, asked for at least %d: %v\n%.300s", page.Rows, page.Server, page.LSN, lsn, err, page.Body)
 	}
@@ -215,10 +226,10 @@ func TestAStandbyOfAnotherHistory(t *testing.T) {
 
 // answerOfStandby is what the standby says once it answers within its budget:
 // on a busy machine the first connection alone may take longer than that.
-func answerOfStandby(t *testing.T, o *Origin, q Query, server string, lsn uint64) (page Page, err error) {
+func answerOfStandby(t *testing.T, o *Origin, q Query, n Needed) (page Page, err error) {
 	t.Helper()
 	eventually(t, "an answer of the standby", func() bool {
-		page, err = o.FetchFromStandby(within(t, patience), q, server, lsn)
+		page, err = o.FetchFromStandby(within(t, patience), q, n)
 		return !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrTimeout)
 	})
 	return page, err

@@ -1,11 +1,16 @@
 package main
 
 import (
+	"fmt"
 	"net/url"
+	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"listedge/sandbox"
 	"listedge/sandbox/sandboxtest"
 )
 
@@ -78,3 +83,77 @@ func TestFreshnessOfANodeLedToAStandby(t *testing.T) {
 
 // keyPromise is how long a revocation may take to reach a node.
 const keyPromise = time.Second
+
+// cluster is the server's data folder.
+func cluster(p *sandbox.Postgres) string { return filepath.Join(filepath.Dir(p.LogFile()), "cluster") }
+
+// The primary's files are put back to what they were, and its standby is not
+// made anew: it shows commits that the primary has lost.
+func TestFreshnessOfAStandbyOfALostFuture(t *testing.T) {
+	t.Parallel()
+	primary, address := privateDatabase(t)
+	standby := sandboxtest.Standby(t, primary, map[string]string{"wal_retrieve_retry_interval": "100ms"})
+	workspace, key := workspaceWithKey(t, address)
+	execute(t, address, "INSERT INTO items (workspace_id, name) SELECT $1, 'kept' FROM generate_series(1, 100)", workspace)
+	n := startNode(t, address, "--replica-url", standby.URL("listedge"))
+	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+	served := func() float64 { return n.metric(t, "listedge_origin_replica_fetches_total", `outcome="ok"`) }
+	limit := 0
+	ask := func() (body string, fresh bool) {
+		limit = limit%100 + 1
+		a, err := n.try("GET", fmt.Sprintf("/v1/items?limit=%d&sort=%s", limit, []string{"name", "createdAt"}[limit%2]), key)
+		return string(a.body), err == nil && a.StatusCode == 200 && !strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error")
+	}
+	within(t, patience, "pages of the standby", func() bool { ask(); return served() > 0 })
+
+	stop := func() {
+		t.Helper()
+		if err := primary.Kill(syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start := func() {
+		t.Helper()
+		if err := primary.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	copied := filepath.Join(sandboxtest.Dir(t), "copy")
+	files := func(from, to string) {
+		t.Helper()
+		if out, err := exec.Command("cp", "-a", from, to).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	stop()
+	files(cluster(primary), copied)
+	start()
+	for range 30 { // far enough that the primary is long in getting there again
+		execute(t, address, "UPDATE items SET name = 'lost' WHERE workspace_id = $1", workspace)
+	}
+	within(t, patience, "the standby has it all", func() bool {
+		var lost bool
+		return connect(t, standby.URL("listedge")).QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM items WHERE name = 'lost')").Scan(&lost) == nil && lost
+	})
+	stop()
+	if out, err := exec.Command("rm", "-rf", cluster(primary)).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	files(copied, cluster(primary))
+	resyncs := n.metric(t, "listedge_freshness_resyncs_total", `cause="epoch"`)
+	start()
+	within(t, patience, "followed anew", func() bool {
+		return n.metric(t, "listedge_freshness_resyncs_total", `cause="epoch"`) > resyncs && n.mode() == "followed"
+	})
+	asked := 0
+	within(t, patience, "enough answers to judge by", func() bool {
+		body, fresh := ask()
+		if fresh {
+			asked++
+		}
+		if fresh && strings.Contains(body, "lost") {
+			t.Fatalf("the %dth answer is of the lost history (limit %d; %v of the standby)", asked, limit, served())
+		}
+		return asked == 200
+	})
+}

@@ -29,6 +29,7 @@ const (
 	tracker = "cache/tracker.go"
 
 	upstream = "origin/upstream.go"
+	lineage  = "origin/lineage.go"
 )
 
 var (
@@ -51,8 +52,7 @@ var (
 	anySnapshot = []edit{
 		{pairs, "func (v *View) standby() bool { return v.Server != \"\" }", "func (v *View) standby() bool { return false }"},
 		{"origin/standby.go", "page.Snapshot, page.Run, page.Replayed = \"\", \"\", replayed", "page.Replayed = replayed"},
-		{"origin/standby.go", "\t\tif err := replayed.serves(server, lsn); err != nil {", "\t\tif err := replayed.serves(server, 0); err != nil {"},
-		{"origin/standby.go", "seen.serves(server, lsn)", "seen.serves(server, 0)"},
+		{"origin/lineage.go", "position < max(l.floor, n.LSN)", "position < l.floor"},
 	}
 )
 
@@ -109,6 +109,9 @@ func TestMutations(t *testing.T) {
 		{"each question makes connections", []edit{{upstream, "now-last > int64(primaryRest) && ", ""}}, "./origin", "TestTheWrongServerIsNotFloodedWithConnections"},
 		{"the wrong server's page is shared", []edit{{"cache/read.go", "if v == foreign {", "if false {"}}, "./cache", "TestAnAnswerOfAnotherServerIsAnError"},
 		{"a key that was changed goes on at the wrong server", []edit{{"origin/keyring.go", " && !(doubtful && r.misled.Load())", " && (!doubtful || true)"}}, "./origin", "TestTheWrongServerRevivesNoKey"},
+		{"a standby of a lost future", []edit{{lineage, "l.lost = true", "_ = l.lost"}, {lineage, "l.floor == 0 || position < max(l.floor, n.LSN)", "position < n.LSN"}}, "./cmd/listedge", "TestFreshnessOfAStandbyOfALostFuture"},
+		{"a lost future is forgotten", []edit{{lineage, "lost: l.lost}", "lost: false}"}}, "./origin", "TestLineage"},
+		{"a lost future that was overtaken", []edit{{lineage, "max(l.floor, n.LSN)", "n.LSN"}}, "./origin", "TestLineage"},
 	})
 }
 

@@ -30,8 +30,8 @@ func (n *node) conditionsOf(pages *origin.Origin, keys *origin.KeyStore) (all []
 		all = append(all,
 			condition{holds: "pages are asked of the replica " + s.Host, broken: "the replica " + s.Host + " is left alone: it failed several times in a row",
 				ok: func() bool { return !pages.Stats().Standbys[i].BreakerOpen }, why: func() error { return pages.Stats().Standbys[i].Failure }},
-			condition{holds: "the replica " + s.Host + " is a standby of the primary", broken: "the replica " + s.Host + " is not used: it is no standby that streams from the primary, is on another timeline, or does not tell",
-				ok: func() bool { return !pages.Stats().Standbys[i].IsForeign }})
+			condition{holds: "the replica " + s.Host + " is a standby of the primary", broken: "the replica " + s.Host + " is not used: it is no standby of the primary",
+				ok: func() bool { return pages.Stats().Standbys[i].Refusal == nil }, why: func() error { return pages.Stats().Standbys[i].Refusal }})
 	}
 	return all
 }

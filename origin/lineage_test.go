@@ -1,0 +1,60 @@
+package origin
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// look is a position of a standby that a page is wanted from, at a moment, while
+// it is known where the primary's WAL ended at another, or later.
+type look struct {
+	position uint64
+	at       int
+	run      string
+	primary  uint64
+	proven   int
+	want     error
+}
+
+func TestLineage(t *testing.T) {
+	const lsn = 50 // that pages need
+	for name, looks := range map[string][]look{
+		"not taken before the primary was seen at a later moment": {
+			{100, 10, "a", 100, 9, ErrBehind}, {100, 12, "a", 100, 9, ErrBehind}, {101, 13, "a", 100, 10, nil},
+		},
+		"ahead of what was known of the primary, as it is while that writes": {
+			{105, 10, "a", 100, 9, ErrBehind}, {130, 20, "a", 120, 15, nil},
+		},
+		"taken from where the primary was": {
+			{100, 10, "a", 90, 9, ErrBehind}, {105, 20, "a", 120, 15, ErrBehind}, {119, 21, "a", 130, 18, ErrBehind}, {120, 22, "a", 130, 18, nil},
+		},
+		"behind what the page needs": {{40, 10, "a", 40, 9, ErrBehind}, {45, 20, "a", 45, 11, ErrBehind}, {50, 30, "a", 50, 21, nil}},
+		"a lost future": {
+			{100, 10, "a", 60, 9, ErrBehind}, {100, 20, "a", 60, 15, ErrForeign}, {100, 30, "a", 200, 25, ErrForeign}, {300, 40, "a", 300, 35, ErrForeign},
+		},
+		"a lost future, seen before and after": {
+			{100, 10, "a", 100, 9, ErrBehind}, {100, 20, "a", 100, 15, nil}, // the primary is put back to 60
+			{100, 30, "b", 60, 29, ErrBehind}, {100, 40, "b", 70, 35, ErrForeign}, {100, 50, "c", 200, 45, ErrForeign},
+		},
+		"a lost future that the primary has overtaken unseen": {
+			{100, 10, "a", 110, 9, ErrBehind}, {100, 20, "a", 120, 15, ErrBehind}, {100, 30, "a", 130, 25, ErrBehind},
+		},
+		"the primary's next run": {
+			{100, 10, "a", 100, 9, ErrBehind}, {100, 20, "a", 100, 15, nil}, {100, 30, "b", 100, 29, ErrBehind}, {101, 40, "b", 101, 35, nil},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			began := time.Now()
+			moment := func(n int) time.Time { return began.Add(time.Duration(n)) }
+			var l lineage
+			for i, k := range looks {
+				var err error
+				l, err = l.judge(k.position, moment(k.at), &Needed{Run: k.run, LSN: lsn, Primary: k.primary, At: moment(k.proven)})
+				if !errors.Is(err, k.want) {
+					t.Errorf("look %d: %v, want %v", i, err, k.want)
+				}
+			}
+		})
+	}
+}
