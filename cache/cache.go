@@ -33,6 +33,7 @@ import (
 type Options struct {
 	Memory      int64                 // budget in bytes
 	Redis       redis.UniversalClient // nil = no second tier
+	Followed    *stream.Followed      // what the pages are of, as far as is known; nil = it never is
 	TTL         time.Duration         // how long a page counts as fresh where changes are not followed
 	Follow      *Follow               // how changes are followed; nil = they are not
 	MaxStale    time.Duration         // how long after that it may stand in for a failing origin
@@ -145,14 +146,17 @@ func New(o Options) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Followed == nil {
+		o.Followed = &stream.Followed{}
+	}
 	c := &Cache{options: o, memory: m, start: time.Now(), stores: make(chan struct{}, maxStores)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if o.Redis != nil {
-		c.redis = newRedisTier(o.Redis)
+		c.redis = newRedisTier(o.Redis, o.Followed)
 	}
 	c.ahead = startAhead(c)
 	if o.Follow != nil {
-		c.follow = startFollowing(*o.Follow, o.FillTimeout, c.ahead.changed)
+		c.follow = startFollowing(*o.Follow, o.Followed, o.FillTimeout, c.ahead.changed)
 	}
 	return c, nil
 }

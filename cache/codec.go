@@ -13,12 +13,12 @@ import (
 
 // In Redis a page is
 //
-//	magic 4 | CRC-32C of the rest 4 | life ms 8 | proof, wall clock ms 8 | CRC 4 | LSN 8 | key, etag, next, epoch, position, snapshot, server, body, deflate, each behind its length
+//	magic 4 | CRC-32C of the rest 4 | life ms 8 | proof, wall clock ms 8 | CRC 4 | LSN 8 | key, etag, next, epoch, position, snapshot, run, server, body, deflate, each behind its length
 //
 // deflate is empty where nobody had asked for it when the page was stored.
 // The magic ends in the version: a page of another version is a miss.
 const (
-	entryMagic = "lep\x03"
+	entryMagic = "lep\x04"
 	entryHead  = 4 + 4 + 8 + 8 + 4 + 8
 )
 
@@ -43,7 +43,7 @@ func (p *Page) encode(key []byte, life time.Duration) []byte {
 	b = binary.BigEndian.AppendUint32(b, p.CRC)
 	b = binary.BigEndian.AppendUint64(b, p.View.LSN)
 	compressed, _ := p.isDeflated()
-	for _, part := range [][]byte{key, p.ETag[:], []byte(p.Next), []byte(p.Epoch), []byte(p.Position.String()), []byte(p.View.Snapshot.String()), []byte(p.View.Server), p.Body, compressed} {
+	for _, part := range [][]byte{key, p.ETag[:], []byte(p.Next), []byte(p.Epoch), []byte(p.Position.String()), []byte(p.View.Snapshot.String()), []byte(p.View.Run), []byte(p.View.Server), p.Body, compressed} {
 		b = binary.AppendUvarint(b, uint64(len(part)))
 		b = append(b, part...)
 	}
@@ -68,9 +68,9 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (*Page, error
 	life := time.Duration(binary.BigEndian.Uint64(b[8:])) * time.Millisecond
 	proof := time.UnixMilli(int64(binary.BigEndian.Uint64(b[16:])))
 	p := &Page{CRC: binary.BigEndian.Uint32(b[24:]), View: View{LSN: binary.BigEndian.Uint64(b[28:])}}
-	var whose, etag, next, epoch, position, snapshot, server, compressed []byte
+	var whose, etag, next, epoch, position, snapshot, run, server, compressed []byte
 	rest := b[entryHead:]
-	for _, part := range []*[]byte{&whose, &etag, &next, &epoch, &position, &snapshot, &server, &p.Body, &compressed} {
+	for _, part := range []*[]byte{&whose, &etag, &next, &epoch, &position, &snapshot, &run, &server, &p.Body, &compressed} {
 		n, width := binary.Uvarint(rest)
 		if width <= 0 || n > uint64(len(rest)-width) {
 			return nil, errForeign
@@ -88,7 +88,7 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (*Page, error
 		return nil, errForeign
 	}
 	p.ETag = EntityTag(etag)
-	p.Next, p.Epoch, p.View.Server = string(next), string(epoch), string(server)
+	p.Next, p.Epoch, p.View.Run, p.View.Server = string(next), string(epoch), string(run), string(server)
 	var err error
 	if p.Position, err = stream.ParsePosition(string(position)); err != nil {
 		return nil, errForeign

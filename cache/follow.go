@@ -47,6 +47,7 @@ const (
 type following struct {
 	*tracker
 	options  Follow
+	followed *stream.Followed
 	ttl      atomic.Bool // changes cannot be followed, for now
 	verdicts [verdicts]atomic.Uint64
 	beat     atomic.Int64 // when a heartbeat was last read, in nanoseconds since start
@@ -56,9 +57,9 @@ type following struct {
 
 // startFollowing tells changed of every change of a pair, while it holds a
 // lock: changed must neither wait nor call back.
-func startFollowing(o Follow, fill time.Duration, changed func(*pairState)) *following {
+func startFollowing(o Follow, followed *stream.Followed, fill time.Duration, changed func(*pairState)) *following {
 	ctx, stop := context.WithCancel(context.Background())
-	f := &following{tracker: newTracker(o.Bound, fill), options: o, stop: stop}
+	f := &following{tracker: newTracker(o.Bound, fill), options: o, followed: followed, stop: stop}
 	f.changed = changed
 	f.done.Add(2)
 	go f.readLog(ctx)
@@ -122,7 +123,10 @@ func (f *following) accept(start fillStart, p *Page, pair stream.Pair, filled *F
 			return unseen
 		}
 	}
-	v := f.tracker.accept(start, p, pair)
+	v := foreign
+	if f.followed.OldTimeline() == nil || f.follows(&p.View) {
+		v = f.tracker.accept(start, p, pair)
+	}
 	f.verdicts[v].Add(1)
 	return v
 }
@@ -147,10 +151,14 @@ func (f *following) readSome(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if present != "" { // else it was lost, and goes on until another is named
+	if present != "" && f.followed.See(present) { // else it was lost, and goes on until another is named
 		f.turnTo(present)
 	}
 	epoch, after := f.at()
+	if epoch != "" && !f.followed.See(epoch) { // this node's server is not, or no longer, the one that it is about
+		f.turnTo("")
+		return errNoEpoch
+	}
 	if epoch == "" {
 		return errNoEpoch
 	}

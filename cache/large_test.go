@@ -51,7 +51,7 @@ func TestRedisKeepsNoPageThatIsTooLarge(t *testing.T) {
 			t.Fatal(err)
 		}
 		stored(t, c)
-		if n := client.Exists(t.Context(), redisKeyPrefix+string(key)).Val(); n != there {
+		if n := client.Exists(t.Context(), inRedis(key)).Val(); n != there {
 			t.Errorf("%d bytes: %d entries", body, n)
 		}
 	}
@@ -68,7 +68,7 @@ func TestAValueThatIsTooLongIsNotRead(t *testing.T) {
 	c.redis.budget = patient
 	key := keyOf("q")
 	const size = 64 << 20
-	if err := client.SetRange(t.Context(), redisKeyPrefix+string(key), size-1, "x").Err(); err != nil {
+	if err := client.SetRange(t.Context(), inRedis(key), size-1, "x").Err(); err != nil {
 		t.Fatal(err)
 	}
 	before := sent(t, client)

@@ -98,8 +98,13 @@ func (c *Cache) fromRedis(ctx context.Context, key []byte, pair stream.Pair, use
 		}
 	}
 	p := c.redis.getAged(ctx, key)
-	if p != nil && trusted {
-		c.follow.adopt(p, pair) // it may have been replaced
+	if p == nil || trusted && c.follow.adopt(p, pair) { // it may have been replaced
+		return p
+	}
+	if c.follow.on() { // which server had it is not known: it is no answer to be shared
+		if unshared := time.Now().Add(-c.follow.bound / shareFactor); unshared.Before(p.Proof) {
+			p.Proof = unshared
+		}
 	}
 	return p
 }

@@ -9,6 +9,7 @@ import (
 
 	"listedge/sandbox/redistest"
 	"listedge/sandbox/sandboxtest"
+	"listedge/stream"
 )
 
 func TestMain(m *testing.M) {
@@ -22,6 +23,18 @@ const patient = time.Minute
 
 var startRedis = redistest.Start
 
+// ofShop is what the pages of tests are of.
+var ofShop = stream.Identity{System: "7400000000000000001", Database: 16384, Name: "shop"}
+
+func followedAt(identity stream.Identity, timeline uint32) *stream.Followed {
+	f := &stream.Followed{}
+	f.Found(identity, timeline)
+	return f
+}
+
+// inRedis is the name of a key's page in Redis.
+func inRedis(key []byte) string { return redisKeyPrefix + ofShop.Digest() + ":" + string(key) }
+
 // open makes a cache that is closed before the test's other clean-ups. What is
 // not given is large or long; Redis may take its time.
 func open(t testing.TB, o Options) *Cache {
@@ -31,6 +44,9 @@ func open(t testing.TB, o Options) *Cache {
 	}
 	if o.FillTimeout == 0 {
 		o.FillTimeout = patient
+	}
+	if o.Followed == nil {
+		o.Followed = followedAt(ofShop, 1)
 	}
 	c, err := New(o)
 	if err != nil {

@@ -16,9 +16,13 @@ import (
 // redisTier is the second tier: pages that other nodes have read, or this one
 // before it was restarted. Whatever Redis does, it costs a request no more
 // than redisBudget, and nothing while the breaker, or no connection, is open.
+//
+// The names of its keys have the digest of what is followed: fleets of other
+// databases may share the Redis. Until that is known it is empty.
 type redisTier struct {
-	servers *servers
-	breaker *gobreaker.CircuitBreaker[any]
+	servers  *servers
+	followed *stream.Followed
+	breaker  *gobreaker.CircuitBreaker[any]
 
 	budget, storeBudget time.Duration
 
@@ -44,8 +48,8 @@ const (
 	redisEntry = 2 * redisPage
 )
 
-func newRedisTier(client redis.UniversalClient) *redisTier {
-	return &redisTier{servers: openServers(client), budget: redisBudget, storeBudget: redisStoreBudget, breaker: gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
+func newRedisTier(client redis.UniversalClient, followed *stream.Followed) *redisTier {
+	return &redisTier{servers: openServers(client), followed: followed, budget: redisBudget, storeBudget: redisStoreBudget, breaker: gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
 		Name:        "redis pages",
 		MaxRequests: 1,
 		Timeout:     250 * time.Millisecond, // then one request probes
@@ -53,11 +57,20 @@ func newRedisTier(client redis.UniversalClient) *redisTier {
 	})}
 }
 
+// name returns the name of a key in Redis; ok is false while it has none.
+func (r *redisTier) name(prefix string, key []byte) (name string, ok bool) {
+	digest := r.followed.Digest()
+	return prefix + digest + ":" + string(key), digest != ""
+}
+
 // get returns the key's page, or nil when Redis has none, cannot be asked in
 // time, or has something that is not this key's page. Its age is what the wall
 // clocks say: too little, where one is wrong.
 func (r *redisTier) get(ctx context.Context, key []byte) (p *Page) {
-	name := redisKeyPrefix + string(key)
+	name, ok := r.name(redisKeyPrefix, key)
+	if !ok {
+		return nil
+	}
 	r.do(ctx, "read", r.budget, name, func(ctx context.Context, conn *redis.Conn) (err error) {
 		now := time.Now()
 		p, err = r.page(key, r.value(ctx, conn, name), untold, now)
@@ -69,7 +82,10 @@ func (r *redisTier) get(ctx context.Context, key []byte) (p *Page) {
 // getAged is the same with an age that no clock makes too little. That takes a
 // second command, which costs this node a quarter more.
 func (r *redisTier) getAged(ctx context.Context, key []byte) (p *Page) {
-	name := redisKeyPrefix + string(key)
+	name, ok := r.name(redisKeyPrefix, key)
+	if !ok {
+		return nil
+	}
 	r.do(ctx, "read", r.budget, name, func(ctx context.Context, conn *redis.Conn) error {
 		var value *redis.StringCmd
 		var remaining *redis.DurationCmd
@@ -120,14 +136,14 @@ func (r *redisTier) page(key []byte, value *redis.StringCmd, remaining time.Dura
 // set keeps the page until life after its proof, unless it is too large.
 func (r *redisTier) set(ctx context.Context, key []byte, p *Page, life time.Duration) {
 	remaining := life - time.Since(p.Proof)
-	if remaining < time.Millisecond {
+	name, ok := r.name(redisKeyPrefix, key)
+	if remaining < time.Millisecond || !ok {
 		return
 	}
 	settled := p.size(len(key)) > redisPage
 	if settled {
 		r.dropped.Add(1)
 	} else {
-		name := redisKeyPrefix + string(key)
 		r.do(ctx, "store", r.storeBudget, name, func(ctx context.Context, conn *redis.Conn) error {
 			err := conn.Set(ctx, name, p.encode(key, life), remaining).Err()
 			settled = err == nil
@@ -149,7 +165,11 @@ const (
 // claim says whether this node is the one to read the key's page: it is, too,
 // when Redis cannot tell.
 func (r *redisTier) claim(ctx context.Context, key []byte) bool {
-	mine, name := true, claimPrefix+string(key)
+	mine := true
+	name, ok := r.name(claimPrefix, key)
+	if !ok {
+		return mine
+	}
 	r.do(ctx, "claim", r.budget, name, func(ctx context.Context, conn *redis.Conn) error {
 		claimed, err := conn.SetNX(ctx, name, 1, claimLife).Result()
 		mine = claimed || err != nil
@@ -160,8 +180,9 @@ func (r *redisTier) claim(ctx context.Context, key []byte) bool {
 
 // release gives a claim up.
 func (r *redisTier) release(ctx context.Context, key []byte) {
-	name := claimPrefix + string(key)
-	r.do(ctx, "release", r.storeBudget, name, func(ctx context.Context, conn *redis.Conn) error { return conn.Del(ctx, name).Err() })
+	if name, ok := r.name(claimPrefix, key); ok {
+		r.do(ctx, "release", r.storeBudget, name, func(ctx context.Context, conn *redis.Conn) error { return conn.Del(ctx, name).Err() })
+	}
 }
 
 // probe asks for a sign of life where Redis was left alone long enough: hits

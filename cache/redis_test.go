@@ -41,7 +41,7 @@ func checkRedis(t testing.TB, c *Cache, calls, failures, corrupt uint64) {
 func deposit(t testing.TB, client *redis.Client, key []byte, body string, age, life time.Duration) {
 	t.Helper()
 	p := NewPage([]byte(body), "next of "+body, time.Now().Add(-age))
-	if err := client.Set(t.Context(), redisKeyPrefix+string(key), p.encode(key, life), life-age).Err(); err != nil {
+	if err := client.Set(t.Context(), inRedis(key), p.encode(key, life), life-age).Err(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -172,14 +172,14 @@ func TestPageIsInRedisAsLongAsItMayBeServed(t *testing.T) {
 	c := open(t, Options{Redis: client, TTL: time.Minute, MaxStale: time.Hour})
 	forward(t, c, keyOf("q"), brings("page"))
 	stored(t, c)
-	left, err := client.PTTL(t.Context(), redisKeyPrefix+string(keyOf("q"))).Result()
+	left, err := client.PTTL(t.Context(), inRedis(keyOf("q"))).Result()
 	if err != nil || left > time.Minute+time.Hour || left < time.Hour {
 		t.Fatalf("%v left, %v", left, err)
 	}
 	none := open(t, Options{Redis: client}) // neither TTL nor MaxStale
 	forward(t, none, keyOf("r"), brings("page"))
 	stored(t, none)
-	if n, err := client.Exists(t.Context(), redisKeyPrefix+string(keyOf("r"))).Result(); err != nil || n != 0 {
+	if n, err := client.Exists(t.Context(), inRedis(keyOf("r"))).Result(); err != nil || n != 0 {
 		t.Fatalf("a page that may not be served was stored: %d, %v", n, err)
 	}
 }
@@ -210,7 +210,7 @@ func TestWhatIsNoPageInRedisIsAMissAndHeals(t *testing.T) {
 			if err := client.FlushAll(t.Context()).Err(); err != nil {
 				t.Fatal(err)
 			}
-			if err := write(t.Context(), redisKeyPrefix+string(key)); err != nil {
+			if err := write(t.Context(), inRedis(key)); err != nil {
 				t.Fatal(err)
 			}
 			c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
@@ -234,7 +234,7 @@ func TestWhatIsNoPageInRedisIsAMissAndHeals(t *testing.T) {
 		})
 	}
 	t.Run("a page without expiry", func(t *testing.T) {
-		if err := client.Set(t.Context(), redisKeyPrefix+string(key), entry, 0).Err(); err != nil {
+		if err := client.Set(t.Context(), inRedis(key), entry, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 		c := open(t, Options{Redis: client, TTL: time.Minute, MaxStale: time.Minute})
@@ -267,7 +267,7 @@ func TestEntryReplacedWhileItIsRead(t *testing.T) {
 	const life, ahead = 2 * time.Hour, time.Hour
 	write := func(body string, age time.Duration) {
 		p := NewPage([]byte(body), "next of "+body, time.Now().Add(ahead-age))
-		if err := writer.Set(context.Background(), redisKeyPrefix+string(key), p.encode(key, life), life-age).Err(); err != nil {
+		if err := writer.Set(context.Background(), inRedis(key), p.encode(key, life), life-age).Err(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -299,7 +299,7 @@ func TestFollowedPagesOfRedis(t *testing.T) {
 		if p.View.Snapshot, err = stream.ParseSnapshot(fmt.Sprintf("%d:%d:", b.xid, b.xid)); err != nil {
 			t.Fatal(err)
 		}
-		if err := client.Set(t.Context(), redisKeyPrefix+string(key), p.encode(key, life), life-age).Err(); err != nil {
+		if err := client.Set(t.Context(), inRedis(key), p.encode(key, life), life-age).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}

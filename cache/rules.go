@@ -33,13 +33,14 @@ func (t *tracker) revalidate(p *Page) bool {
 }
 
 // adopt is the same test for a page from Redis, which brings its position in
-// the log along; a page that passes stands here from now on. It equalled the
+// the log along, and must have been read from the server that is followed here,
+// or from a standby of it; a page that passes stands here from now on. It equalled the
 // database at the moment of this node's own proof, whatever clocks say of when
 // it was read, and is taken for no younger than that.
 func (t *tracker) adopt(p *Page, pair stream.Pair) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.joined || p.Epoch != t.epoch || p.Position.Compare(t.joinedAt) < 0 {
+	if !t.joined || p.Epoch != t.epoch || p.Position.Compare(t.joinedAt) < 0 || t.isForeign(&p.View) {
 		return false
 	}
 	state, whole := t.pairs.of(pair), t.whole[pair.Collection]
@@ -52,6 +53,23 @@ func (t *tracker) adopt(p *Page, pair stream.Pair) bool {
 		p.Proof = proven
 	}
 	return true
+}
+
+// isForeign says whether a page was read neither from the primary that is
+// followed, in its present run, nor from a standby of it.
+func (t *tracker) isForeign(v *View) bool {
+	if v.standby() {
+		return v.Server != t.server
+	}
+	return v.Run != t.run
+}
+
+// follows says whether a page was read from what is followed, also while
+// nothing is proven.
+func (t *tracker) follows(v *View) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.joined && !t.isForeign(v)
 }
 
 // proven is the moment that the last proof is about.

@@ -4,7 +4,7 @@ package stream
 // its scripts do, on keys of their own among those of the log: for whoever wants
 // to know whether it may. What follows a "multi" is one transaction.
 func RedisCommands(own string) [][]any {
-	log, probes, epoch := logKey+own, logKey+own+":probes", logKey+own+":epoch"
+	log, probes, epoch, followers := logKey+own, logKey+own+":probes", logKey+own+":epoch", logKey+own+":followers"
 	return [][]any{
 		{"xadd", log, "1-1", entryField, "x"},
 		{"expire", log, 1},
@@ -15,7 +15,7 @@ func RedisCommands(own string) [][]any {
 		{"set", epoch, "x", "px", 1000},
 		{"get", epoch},
 		{"eval", "return redis.call('GET', KEYS[1])", 1, epoch},
-		{"evalsha", setEpoch.Hash(), 1, epoch, "x", "x"},
+		{"evalsha", setEpoch.Hash(), 3, epoch, followers, epoch, "x", "x", "x", "x", 1000},
 		{"time"},
 		{"hset", probes, "x", "y"},
 		{"pexpire", probes, 1000},
@@ -24,5 +24,6 @@ func RedisCommands(own string) [][]any {
 		{"del", log},
 		{"del", probes},
 		{"del", epoch},
+		{"del", followers},
 	}
 }

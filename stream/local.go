@@ -45,7 +45,10 @@ func (l *Local) Epoch(context.Context) (string, error) {
 func (l *Local) SetEpoch(_ context.Context, from, to string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.epoch != from && l.epoch != to {
+	if err := CheckTimeline(l.epoch, to); err != nil {
+		return err
+	}
+	if l.epoch != from && l.epoch != to && compareTimelines(to, l.epoch) <= 0 {
 		return ErrSuperseded
 	}
 	l.epoch = to

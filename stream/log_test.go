@@ -17,7 +17,7 @@ import (
 // The suite that every Log passes.
 func TestLogs(t *testing.T) {
 	_, client := startRedis(t)
-	for name, log := range map[string]Log{"local": NewLocal(), "redis": NewRedis(client)} {
+	for name, log := range map[string]Log{"local": NewLocal(), "redis": NewRedis(client, shop())} {
 		t.Run(name, func(t *testing.T) {
 			for _, test := range []struct {
 				name string
@@ -32,6 +32,7 @@ func TestLogs(t *testing.T) {
 				{"trim", testTrim},
 				{"epochs are apart", testEpochsApart},
 				{"the epoch", testEpoch},
+				{"epochs are ordered by timeline", testTimelines},
 				{"one of many names the epoch", testOneNames},
 				{"round trip", testRoundTrip},
 				{"probes", testProbes},
@@ -315,6 +316,48 @@ func testEpoch(t *testing.T, log Log, epoch string) {
 	}
 }
 
+// An epoch of an older timeline never replaces one of a newer, and one of a
+// newer always replaces one of an older, whatever was read before. That holds
+// among epochs of one identity.
+func testTimelines(t *testing.T, log Log, _ string) {
+	name := func(identity string, timeline uint32, random string) string {
+		return EpochName{identity, timeline, "run", "published", random}.String()
+	}
+	one, two, ten := name("shop", 1, "a"), name("shop", 2, "b"), name("shop", 10, "c")
+	turn(t, log, "")
+	for i, c := range []struct {
+		from, to string
+		older    bool // refused for its timeline
+		want     error
+		present  string
+	}{
+		{"", one, false, nil, one},
+		{one, two, false, nil, two},
+		{two, one, true, nil, two},
+		{one, one, true, nil, two}, // by one who does not know
+		{"", one, true, nil, two},
+		{"", name("shop", 2, "d"), false, ErrSuperseded, two},
+		{one, name("shop", 2, "d"), false, ErrSuperseded, two},
+		{"", ten, false, nil, ten}, // whatever was read before
+		{ten, two, true, nil, ten},
+		{ten, name("copy", 1, "e"), false, nil, name("copy", 1, "e")}, // another database behind the same URL
+		{name("copy", 1, "e"), "a.1.b", false, nil, "a.1.b"},          // a name of another form has no timeline
+		{"a.1.b", one, false, nil, one},
+		{one, "", false, nil, ""}, // lost
+		{"", one, false, nil, one},
+	} {
+		err := log.SetEpoch(inTime(t), c.from, c.to)
+		if timeline := (*TimelineError)(nil); errors.As(err, &timeline) != c.older || !c.older && (!errors.Is(err, c.want) || (c.want == nil) != (err == nil)) {
+			t.Fatalf("%d: %v, want %v, %t", i, err, c.want, c.older)
+		} else if c.older && (timeline.Server >= timeline.Fleet || timeline.Key != EpochKey("shop")) {
+			t.Fatalf("%d: %+v", i, timeline)
+		}
+		if got, err := log.Epoch(inTime(t)); err != nil || got != c.present {
+			t.Fatalf("%d: epoch %q, %v; want %q", i, got, err, c.present)
+		}
+	}
+}
+
 // Of many who saw the same epoch, one names the next.
 func testOneNames(t *testing.T, log Log, epoch string) {
 	turn(t, log, "0")
@@ -444,7 +487,7 @@ func testProbes(t *testing.T, log Log, _ string) {
 // A node that is gone is no longer echoed, although others go on probing.
 func TestProbesOfNodesThatAreGone(t *testing.T) {
 	_, client := startRedis(t)
-	local, shared := NewLocal(), NewRedis(client)
+	local, shared := NewLocal(), NewRedis(client, shop())
 	local.probeLife, shared.probeLife = time.Second, time.Second
 	for name, log := range map[string]Log{"local": local, "redis": shared} {
 		t.Run(name, func(t *testing.T) {
@@ -474,7 +517,7 @@ func TestProbesOfNodesThatAreGone(t *testing.T) {
 			}
 		})
 	}
-	if n := client.HLen(inTime(t), probesKey).Val(); n > 2 {
+	if n := client.HLen(inTime(t), keyPrefix+shop().Digest()+":probes").Val(); n > 2 {
 		t.Errorf("%d fields", n)
 	}
 }

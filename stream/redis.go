@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,17 +16,35 @@ import (
 
 // Redis is the log of a fleet. All its keys share a hash tag, so that in a
 // Cluster they are on one node; none of them may be evicted.
+//
+//	{listedge}:<identity>:epoch   names the present epoch
+//	{listedge}:<identity>:probes  nonces of nodes
+//	{listedge}:log:<epoch>        entries
+//	{listedge}:followers          which identities are followed at the moment
+//
+// Until the identity is known nothing is read and nothing is written. Nodes of
+// before identities were part of names read the first two without one: for
+// them the follower names its epoch there too, and echoes the nonces it finds
+// there, unless the Redis is also used for another identity.
 type Redis struct {
 	client    redis.UniversalClient
+	followed  *Followed
 	probeLife time.Duration
 	failures  Failures
+	shared    atomic.Bool // another identity is followed too, when SetEpoch last looked
 }
 
 const (
-	epochKey   = "{listedge}:epoch"
-	probesKey  = "{listedge}:probes"
-	logKey     = "{listedge}:log:"
-	entryField = "e"
+	keyPrefix    = "{listedge}:"
+	oldEpochKey  = keyPrefix + "epoch"
+	oldProbesKey = keyPrefix + "probes"
+	followersKey = keyPrefix + "followers"
+	logKey       = keyPrefix + "log:"
+	entryField   = "e"
+
+	// followerLife is how long a follower counts as alive after it last named
+	// its epoch, which it does every second.
+	followerLife = 10 * time.Second
 
 	// logLife outlasts the log's last entry: what an epoch leaves behind goes
 	// away by itself.
@@ -36,8 +55,19 @@ const (
 )
 
 // NewRedis uses the client, which should be one of its own: reading blocks.
-func NewRedis(client redis.UniversalClient) *Redis {
-	return &Redis{client: client, probeLife: probeLife}
+func NewRedis(client redis.UniversalClient, followed *Followed) *Redis {
+	return &Redis{client: client, followed: followed, probeLife: probeLife}
+}
+
+var errUnknown = errors.New("it is not known yet which database is followed")
+
+// key is one of those that have the identity in their names.
+func (r *Redis) key(name string) (string, error) {
+	digest := r.followed.Digest()
+	if digest == "" {
+		return "", errUnknown
+	}
+	return keyPrefix + digest + ":" + name, nil
 }
 
 // Failure is why the log cannot be used, or not wholly; nil if it can.
@@ -45,7 +75,7 @@ func (r *Redis) Failure() error { return r.failures.Latest() }
 
 // note remembers what an operation came to, and marks it as the log's.
 func (r *Redis) note(operation string, err error) error {
-	if err == nil || errors.Is(err, ErrFenced) || errors.Is(err, ErrSuperseded) {
+	if err == nil || errors.Is(err, ErrFenced) || errors.Is(err, ErrSuperseded) || errors.As(err, new(*TimelineError)) {
 		_ = r.failures.Note(operation, nil)
 		return err
 	}
@@ -55,7 +85,11 @@ func (r *Redis) note(operation string, err error) error {
 // Epoch implements Log.
 func (r *Redis) Epoch(ctx context.Context) (epoch string, err error) {
 	defer func() { err = r.note("epoch", err) }()
-	epoch, err = r.client.Get(ctx, epochKey).Result()
+	key, err := r.key("epoch")
+	if err != nil {
+		return "", err
+	}
+	epoch, err = r.client.Get(ctx, key).Result()
 	if errors.Is(err, redis.Nil) {
 		return "", nil
 	}
@@ -65,26 +99,99 @@ func (r *Redis) Epoch(ctx context.Context) (epoch string, err error) {
 	return epoch, nil
 }
 
-// setEpoch compares and sets in one step: a node may be stopped anywhere.
+// setEpoch compares and sets in one step: a node may be stopped anywhere. It
+// enters who is accepted among the followers, by Redis' own clock, and returns
+// how many others there are. -1: superseded; -2: of an older timeline than the
+// epoch that is returned behind it.
 var setEpoch = redis.NewScript(`
+local function parse(epoch)
+	local identity, timeline = string.match(epoch, '^([^.]*)%.(%d+)%.[^.]*%.[^.]*%.[^.]*$')
+	return identity, tonumber(timeline or 0)
+end
 local present = redis.call('GET', KEYS[1]) or ''
-if present ~= ARGV[1] and present ~= ARGV[2] then
-	return 0
+local identity, timeline = parse(present)
+local of, to = parse(ARGV[2])
+local same = of and of == identity
+if same and to < timeline then
+	return {-2, present}
+end
+if present ~= ARGV[1] and present ~= ARGV[2] and not (same and to > timeline) then
+	return {-1}
 end
 redis.call('SET', KEYS[1], ARGV[2])
-return 1`)
+local now, others = redis.call('TIME'), 0
+now = now[1] * 1000 + math.floor(now[2] / 1000)
+local known = redis.call('HGETALL', KEYS[2])
+for i = 1, #known, 2 do
+	if known[i] ~= ARGV[3] then
+		if now - tonumber(string.match(known[i + 1], '%d+$') or 0) > tonumber(ARGV[5]) then
+			redis.call('HDEL', KEYS[2], known[i])
+		else
+			others = others + 1
+		end
+	end
+end
+redis.call('HSET', KEYS[2], ARGV[3], ARGV[4] .. ' ' .. now)
+redis.call('PEXPIRE', KEYS[2], ARGV[5])
+if others == 0 then
+	redis.call('SET', KEYS[3], ARGV[2])
+end
+return {others}`)
 
 // SetEpoch implements Log.
 func (r *Redis) SetEpoch(ctx context.Context, from, to string) (err error) {
 	defer func() { err = r.note("set epoch", err) }()
-	done, err := setEpoch.Run(ctx, r.client, []string{epochKey}, from, to).Bool()
-	switch {
-	case err != nil:
+	identity, known := r.followed.Identity()
+	if !known {
+		return errUnknown
+	}
+	digest := identity.Digest()
+	answer, err := setEpoch.Run(ctx, r.client, []string{EpochKey(digest), followersKey, oldEpochKey}, from, to, digest, identity.String(), followerLife.Milliseconds()).Slice()
+	if err != nil {
 		return fmt.Errorf("write the epoch: %w", err)
-	case !done:
+	}
+	switch others := answer[0].(int64); others {
+	case -2:
+		present, _ := answer[1].(string)
+		return CheckTimeline(present, to)
+	case -1:
 		return ErrSuperseded
+	default:
+		r.shared.Store(others > 0)
 	}
 	return nil
+}
+
+// Followers are the identities that are followed at the moment, by their
+// digests. Whose follower is gone is known by those that are not.
+func (r *Redis) Followers(ctx context.Context) (followers map[string]string, err error) {
+	defer func() { err = r.note("followers", err) }()
+	fields, err := r.client.HGetAll(ctx, followersKey).Result()
+	if err != nil {
+		return nil, fmt.Errorf("read the followers: %w", err)
+	}
+	followers, _ = recent(fields, followerLife)
+	return followers, nil
+}
+
+// recent reads fields of "<text> <milliseconds>". Those are gone that were
+// written more than life before the latest.
+func recent(fields map[string]string, life time.Duration) (texts map[string]string, gone []string) {
+	texts = make(map[string]string, len(fields))
+	came, latest := make(map[string]int64, len(fields)), int64(0)
+	for name, field := range fields {
+		blank := strings.LastIndexByte(field, ' ')
+		if ms, err := strconv.ParseInt(field[blank+1:], 10, 64); blank >= 0 && err == nil {
+			texts[name], came[name], latest = field[:blank], ms, max(latest, ms)
+		}
+	}
+	for name, ms := range came {
+		if latest-ms > life.Milliseconds() {
+			gone = append(gone, name)
+			delete(texts, name)
+		}
+	}
+	return texts, gone
 }
 
 // Append implements Log: XADD refuses an ID that is not above the last. In a
@@ -184,7 +291,11 @@ redis.call('PEXPIRE', KEYS[1], ARGV[3])`)
 // Probe implements Log.
 func (r *Redis) Probe(ctx context.Context, node string, nonce uint64) (err error) {
 	defer func() { err = r.note("probe", err) }()
-	err = probe.Run(ctx, r.client, []string{probesKey}, node, strconv.FormatUint(nonce, 10), r.probeLife.Milliseconds()).Err()
+	key, err := r.key("probes")
+	if err != nil {
+		return err
+	}
+	err = probe.Run(ctx, r.client, []string{key}, node, strconv.FormatUint(nonce, 10), r.probeLife.Milliseconds()).Err()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return fmt.Errorf("probe: %w", err)
 	}
@@ -195,28 +306,35 @@ func (r *Redis) Probe(ctx context.Context, node string, nonce uint64) (err error
 // not: whose probe came probeLife before the latest is forgotten.
 func (r *Redis) Probes(ctx context.Context) (probes map[string]uint64, err error) {
 	defer func() { err = r.note("probes", err) }()
-	fields, err := r.client.HGetAll(ctx, probesKey).Result()
+	key, err := r.key("probes")
+	if err != nil {
+		return nil, err
+	}
+	keys := []string{key}
+	if !r.shared.Load() { // else they may be of nodes of the other identity
+		keys = append(keys, oldProbesKey)
+	}
+	found := make([]*redis.MapStringStringCmd, len(keys))
+	_, err = r.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, key := range keys {
+			found[i] = pipe.HGetAll(ctx, key)
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read probes: %w", err)
 	}
-	probes = make(map[string]uint64, len(fields))
-	came, latest := make(map[string]int64, len(fields)), int64(0)
-	for node, field := range fields {
-		nonce, at, _ := strings.Cut(field, " ")
-		ms, err := strconv.ParseInt(at, 10, 64)
-		if n, notNonce := strconv.ParseUint(nonce, 10, 64); notNonce == nil && err == nil {
-			probes[node], came[node], latest = n, ms, max(latest, ms)
+	probes = map[string]uint64{}
+	for i, key := range keys {
+		nonces, gone := recent(found[i].Val(), r.probeLife)
+		for node, text := range nonces {
+			if nonce, err := strconv.ParseUint(text, 10, 64); err == nil {
+				probes[node] = nonce
+			}
 		}
-	}
-	var gone []string
-	for node, ms := range came {
-		if latest-ms > r.probeLife.Milliseconds() {
-			gone = append(gone, node)
-			delete(probes, node)
+		if len(gone) > 0 {
+			_ = r.client.HDel(ctx, key, gone...).Err() // else the next reader forgets them
 		}
-	}
-	if len(gone) > 0 {
-		_ = r.client.HDel(ctx, probesKey, gone...).Err() // else the next reader forgets them
 	}
 	return probes, nil
 }

@@ -12,7 +12,7 @@ import (
 // Whatever Redis does: errors in time, and afterwards it goes on.
 func TestRedisAway(t *testing.T) {
 	server, client := startRedis(t)
-	log := NewRedis(client)
+	log := NewRedis(client, shop())
 	const limit = 200 * time.Millisecond
 	calls := map[string]func(context.Context) error{
 		"Epoch":    func(ctx context.Context) error { _, err := log.Epoch(ctx); return err },
@@ -88,7 +88,7 @@ func TestRedisAway(t *testing.T) {
 // What cannot be read is known to be there, and hides nothing behind it.
 func TestRedisHoldsWhatCannotBeDecoded(t *testing.T) {
 	_, client := startRedis(t)
-	log := NewRedis(client)
+	log := NewRedis(client, shop())
 	unreadable := []string{"", "{", "null", "[]", `"x"`, `{"h":{"l":-1}}`, `{"h":{"l":1},"c":{"x":"1"}}`, `{"z":{"of":"a newer version"}}`, "\xff\x00"}
 	want := []Entry{beat(1, 1)}
 	add(t, log, "a", want...)
@@ -119,7 +119,7 @@ func TestRedisHoldsWhatCannotBeDecoded(t *testing.T) {
 // What nobody writes to any more goes away by itself, and only that.
 func TestRedisForgetsLogsThatNobodyWritesTo(t *testing.T) {
 	_, client := startRedis(t)
-	log := NewRedis(client)
+	log := NewRedis(client, shop())
 	life := func() time.Duration { return client.TTL(inTime(t), logKey+"a").Val() }
 	add(t, log, "a", beat(1, 1))
 	if is := life(); is <= logLife/2 || is > logLife {

@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"listedge/origin"
+	"listedge/origin/follower"
+	"listedge/stream"
 )
 
 type doctorCommand struct {
@@ -59,6 +61,16 @@ func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
 	return err
 }
 
+// followed is what a fleet would follow here; nothing is known if Postgres does
+// not say, which is a finding of its own.
+func (c *doctorCommand) followed(ctx context.Context) *stream.Followed {
+	f := &stream.Followed{}
+	if identity, timeline, err := follower.Identify(ctx, cmp.Or(c.ReplicationURL, c.DatabaseURL), c.Region); err == nil {
+		f.Found(identity, timeline)
+	}
+	return f
+}
+
 // look asks all servers and nodes at once: together they take as long as the
 // slowest, and each has a deadline.
 func (c *doctorCommand) look(ctx context.Context) ([]origin.Finding, error) {
@@ -70,7 +82,7 @@ func (c *doctorCommand) look(ctx context.Context) ([]origin.Finding, error) {
 		if err != nil {
 			return nil, usageError{fmt.Errorf("--redis-url: %w", err)}
 		}
-		asked.Go(func() { redis, inRedis = diagnoseRedis(ctx, o) })
+		asked.Go(func() { redis, inRedis = diagnoseRedis(ctx, o, c.followed(ctx)) })
 	}
 	asked.Go(func() {
 		database = origin.Diagnose(ctx, c.DatabaseURL, origin.DoctorOptions{Region: c.Region,

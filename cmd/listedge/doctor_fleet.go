@@ -103,6 +103,11 @@ func judgeSettings(nodes []nodeSeen, around surroundings) (findings []origin.Fin
 	default:
 		findings = append(findings, origin.Finding{Subject: "fleet region", Level: origin.OK, Text: text})
 	}
+	saying := slices.DeleteFunc(slices.Clone(nodes), func(n nodeSeen) bool { return n.settings["database"] == nil }) // others are of the version before
+	if text, same := byNode(saying, setting("database")); len(saying) > 0 && !same {                                 // whatever URL leads there
+		findings = append(findings, origin.Finding{Subject: "fleet database", Level: origin.Fail, Text: text,
+			Do: "give all nodes the same --database-url, or each database's nodes a Redis of their own; ask again, if a node has just started"})
+	}
 	differ := false
 	for _, name := range sameSettings {
 		if text, same := byNode(nodes, setting(name)); !same {
@@ -164,7 +169,7 @@ func judgeLog(nodes []nodeSeen, around surroundings) origin.Finding {
 	switch {
 	case !same:
 		return say(origin.Fail, "they do not read one log: epoch "+text, "ask again, if Postgres has just restarted; else give all nodes the same --redis-url")
-	case around.redis != nil && nodes[0].withRedis() && around.redis.epoch != epoch(&nodes[0]):
+	case around.redis != nil && around.redis.isKnown && nodes[0].withRedis() && around.redis.epoch != epoch(&nodes[0]):
 		return say(origin.Fail, fmt.Sprintf("epoch %s; the Redis that is looked at here has %s", text, cmp.Or(around.redis.epoch, "none")),
 			"give the doctor the nodes' --redis-url; ask again, if Postgres has just restarted")
 	}

@@ -24,26 +24,39 @@ const redisTimeout = 5 * time.Second
 
 // redisSeen is what a Redis holds of a fleet.
 type redisSeen struct {
-	epoch string // of its log of changes; empty = there is none
-	nodes int64  // that beat in it
+	isKnown bool   // which database the fleet follows
+	epoch   string // of its log of changes; empty = there is none, or it is not known
+	nodes   int64  // that beat in it
 }
 
 // seeRedis looks at what the nodes keep in the Redis; nil if it does not say.
-func seeRedis(ctx context.Context, client redis.UniversalClient) *redisSeen {
-	epoch, err := stream.NewRedis(client).Epoch(ctx)
+func seeRedis(ctx context.Context, client redis.UniversalClient, followed *stream.Followed) (seen *redisSeen, findings []origin.Finding) {
+	log, seen := stream.NewRedis(client, followed), &redisSeen{isKnown: followed.Digest() != ""}
+	followers, err := log.Followers(ctx)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
-	nodes, err := limiter.LiveNodes(ctx, client)
-	if err != nil {
-		return nil
+	if seen.isKnown {
+		if seen.epoch, err = log.Epoch(ctx); err != nil {
+			return nil, nil
+		}
+		followed.See(seen.epoch)
+		if text := neighbours(followers, followed.Digest()); text != "" {
+			findings = append(findings, origin.Finding{Subject: "redis fleets", Level: origin.Warn, Text: text, Do: neighboursDo})
+		}
 	}
-	return &redisSeen{epoch, nodes}
+	if old := (*stream.TimelineError)(nil); errors.As(followed.OldTimeline(), &old) {
+		findings = append(findings, origin.Finding{Subject: "timeline", Level: origin.Fail, Text: old.Error(), Do: old.Do()})
+	}
+	if seen.nodes, err = limiter.LiveNodes(ctx, client); err != nil {
+		return nil, findings
+	}
+	return seen, findings
 }
 
 // diagnoseRedis looks at the server that would be written to, and at what is in
-// it of a fleet.
-func diagnoseRedis(ctx context.Context, o redis.UniversalOptions) (findings []origin.Finding, seen *redisSeen) {
+// it of the fleet that follows the database.
+func diagnoseRedis(ctx context.Context, o redis.UniversalOptions, followed *stream.Followed) (findings []origin.Finding, seen *redisSeen) {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
 	client := newRedisClient(o)
@@ -60,8 +73,8 @@ func diagnoseRedis(ctx context.Context, o redis.UniversalOptions) (findings []or
 		_ = client.Ping(ctx).Err()
 	}
 	say(origin.OK, "redis", fmt.Sprintf("reachable, a PING takes %s", (time.Since(began)/pings).Round(time.Microsecond)), "")
-	seen = seeRedis(ctx, client)
-	findings = append(findings, judgeRights(ctx, client)...)
+	seen, found := seeRedis(ctx, client, followed)
+	findings = append(append(findings, judgeRights(ctx, client)...), found...)
 	text, err := client.Info(ctx).Result()
 	if err != nil {
 		say(origin.Warn, "redis settings", "the user may not run INFO: "+err.Error(), "allow INFO, to have them looked at")

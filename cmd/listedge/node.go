@@ -33,6 +33,7 @@ type node struct {
 	cache    *cache.Cache
 	limiter  *limiter.Limiter
 	changes  *stream.Redis // the log of changes; nil = they do not go through Redis
+	followed *stream.Followed
 	server   *edge.Server
 	tracer   *tracing.Tracer    // nil = requests are not traced
 	follower *follower.Follower // nil = changes are not followed
@@ -45,6 +46,8 @@ type node struct {
 	away       redisAway
 	probes     []func(context.Context) // each finds out whether something is back
 	evicts     atomic.Bool             // Redis may evict what must not go
+	neighbours atomic.Pointer[string]  // which other fleets use the Redis; nil = it is not known yet
+	region     string
 
 	public, private net.Listener
 }
@@ -94,7 +97,7 @@ type databaseURLs struct{ pages, changes string }
 // are what it tells of its own.
 func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings map[string]any, log *recentLog, public, private net.Listener) (n *node, err error) {
 	logger := slog.New(log)
-	n = &node{logger: logger, drain: f.Drain, public: public, private: private}
+	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &stream.Followed{}, region: f.Region}
 	defer func(begun *node) { // which a return has forgotten by then
 		if err != nil {
 			err = errors.Join(err, begun.closeLayers(ctx))
@@ -134,7 +137,15 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if n.redis.pages != nil {
 		checks = append(checks, edge.Check{Name: "redis", Run: n.checkRedis})
 	}
-	n.health = edge.NewHealth(func() string { return n.cache.Mode().String() }, map[string]func() string{"trusted-proxies": n.server.UnnamedProxy}, checks...)
+	if n.follower != nil {
+		checks = append(checks, edge.Check{Name: "timeline", Run: n.checkTimeline, Needed: true})
+		n.conditions = append(n.conditions, n.timelineCondition())
+	}
+	if n.identifies() || n.follower != nil {
+		settings["database"] = n.followed
+	}
+	n.health = edge.NewHealth(func() string { return n.cache.Mode().String() },
+		map[string]func() string{"trusted-proxies": n.server.UnnamedProxy, "shared-redis": n.sharedRedis}, checks...)
 	registry.Collect(metrics.Sources{
 		Cache: n.cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats,
 		Keyring: n.server.KeyringStats, KeysAway: keys.BreakerOpen, Evicts: n.evicts.Load, Ready: n.health.Ready,
@@ -166,18 +177,18 @@ func adminNames(settings map[string]any) (names []string) {
 // where nothing does.
 func (n *node) openCache(f nodeFlags, databaseURL string) (followed *stream.KeyChanges, err error) {
 	options := cache.Options{
-		Memory: int64(f.CacheMemory), Redis: n.redis.pages,
+		Memory: int64(f.CacheMemory), Redis: n.redis.pages, Followed: n.followed,
 		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack,
 	}
 	if f.FreshnessBound > 0 {
 		changes := stream.Log(stream.NewLocal())
 		if n.redis.log != nil {
-			n.changes = stream.NewRedis(n.redis.log)
+			n.changes = stream.NewRedis(n.redis.log, n.followed)
 			changes = n.changes
 		}
 		followed = stream.FollowKeys(changes)
 		options.Follow = &cache.Follow{Log: followed, Node: rand.Text(), Bound: f.FreshnessBound, Logger: n.logger}
-		n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: changes, LogKept: f.CacheTTL + f.MaxStale + time.Minute,
+		n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: changes, Followed: n.followed, LogKept: f.CacheTTL + f.MaxStale + time.Minute,
 			Silence: func() time.Duration { return n.cache.Silence() }, Probed: followed.Probed, Logger: n.logger})
 	}
 	n.cache, err = cache.New(options)
@@ -203,6 +214,9 @@ func (n *node) serve(ctx context.Context) error {
 	}
 	if n.follower != nil {
 		beside.Go(func() { n.follower.Run(running) })
+	}
+	if n.identifies() {
+		beside.Go(func() { n.identify(running, n.region) })
 	}
 	n.logger.Info("listening", "version", version, "public", n.public.Addr().String(), "admin", n.private.Addr().String(), "maxConnections", n.maxConnections)
 	var err error

@@ -60,7 +60,7 @@ func (n *node) watch(ctx context.Context) {
 	defer tick.Stop()
 	broken := make([]bool, len(n.conditions))
 	cannot := false
-	evictionAt := time.Now()
+	evictionAt, neighboursAt := time.Now(), time.Now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -81,6 +81,9 @@ func (n *node) watch(ctx context.Context) {
 		}
 		if n.redis.limiter != nil && !time.Now().Before(evictionAt) && n.lookForEviction(ctx) {
 			evictionAt = time.Now().Add(evictionEvery)
+		}
+		if n.changes != nil && !time.Now().Before(neighboursAt) && n.lookForNeighbours(ctx) {
+			neighboursAt = time.Now().Add(neighboursEvery)
 		}
 		if n.follower == nil {
 			continue

@@ -60,8 +60,9 @@ func BenchmarkBacklog(b *testing.B) {
 	must(err)
 
 	// The slot is not confirmed in so short a time: each term begins with all of them.
+	followed := &stream.Followed{}
 	run := func(log stream.Log, commits uint64) float64 {
-		f := New(Options{DatabaseURL: url, Log: log, LogKept: time.Minute, Silence: uneasy, Probed: unprobed, Logger: slog.New(slog.DiscardHandler)})
+		f := New(Options{DatabaseURL: url, Log: log, Followed: followed, LogKept: time.Minute, Silence: uneasy, Probed: unprobed, Logger: slog.New(slog.DiscardHandler)})
 		ctx, stop := context.WithCancel(b.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); f.Run(ctx) }()
@@ -73,7 +74,7 @@ func BenchmarkBacklog(b *testing.B) {
 		<-done
 		return rate
 	}
-	log := stream.NewRedis(client)
+	log := stream.NewRedis(client, followed)
 	for name, c := range map[string]struct {
 		late   time.Duration
 		enough uint64

@@ -43,6 +43,7 @@ type Options struct {
 	DatabaseURL string
 	Region      string // whose slot is meant, where several share the database; empty = the only one
 	Log         stream.Log
+	Followed    *stream.Followed     // learns from the primary what is followed; nil = nobody wants to know
 	LogKept     time.Duration        // how much of the log is kept
 	Silence     func() time.Duration // since this node read a heartbeat
 	Probed      func() time.Time     // when this node last probed
@@ -68,7 +69,12 @@ type Follower struct {
 }
 
 // New makes a follower that Run starts.
-func New(o Options) *Follower { return &Follower{options: o, start: time.Now()} }
+func New(o Options) *Follower {
+	if o.Followed == nil {
+		o.Followed = &stream.Followed{}
+	}
+	return &Follower{options: o, start: time.Now()}
+}
 
 // Stats are a follower's numbers.
 type Stats struct {
@@ -122,7 +128,7 @@ func (f *Follower) Run(ctx context.Context) {
 		case errors.Is(err, ErrIncapable):
 			f.judge(err) // who uses the follower tells it
 			pause = incapableEvery
-		case errors.As(err, new(*stream.Error)): // who reads the log tells it
+		case errors.As(err, new(*stream.Error)), errors.As(err, new(*stream.TimelineError)): // whoever uses the log or Followed says so
 		case err.Error() != told: // a server that is away is told once
 			told = err.Error()
 			f.options.Logger.Warn("following changes was interrupted", "error", err)
@@ -143,7 +149,11 @@ func (f *Follower) attend(ctx context.Context) error {
 		return err
 	}
 	defer p.close()
+	f.options.Followed.Found(p.identity, p.timeline)
 	for w, fresh := (watch{}), false; ; {
+		if err := f.options.Followed.OldTimeline(); err != nil {
+			return err // the next connection may meet the new primary
+		}
 		f.looks.Add(1)
 		s, err := p.slot(ctx)
 		if err != nil {
@@ -199,6 +209,7 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 		return errHeld // another node was faster
 	}
 	defer closeConn(t.sender)
+	f.options.Followed.Found(p.identity, p.timeline) // as the walsender knows it
 	err = t.take(ctx, present, fresh)
 	if err == nil {
 		f.terms.Add(1)

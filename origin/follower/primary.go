@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -13,6 +14,7 @@ import (
 
 	"listedge/origin/hosts"
 	"listedge/origin/publication"
+	"listedge/stream"
 )
 
 const applicationName = "listedge follower"
@@ -37,6 +39,8 @@ type primary struct {
 	conn      *pgx.Conn
 	config    *pgx.ConnConfig
 	slotName  string
+	identity  stream.Identity
+	timeline  uint32 // 0 = it is in recovery
 	system    string // which server, which timeline
 	started   string // when it was, as pages are told, too
 	run       string // which run of it
@@ -73,11 +77,38 @@ func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 		p.close()
 		return nil, fmt.Errorf("%w: %w", ErrIncapable, errPooler)
 	}
-	if err := p.row(ctx, `SELECT $1 || oid || $2 FROM pg_database WHERE datname = current_database()`, publication.SlotPrefix, publication.SlotSuffix(region))(&p.slotName); err != nil {
+	if err := p.identify(ctx, region); err != nil {
 		p.close()
-		return nil, fmt.Errorf("name the slot: %w", err)
+		return nil, err
 	}
 	return p, nil
+}
+
+// identify finds what is followed here. (The control file of a server that was
+// just promoted has its old timeline, the name of its WAL file the new one.)
+func (p *primary) identify(ctx context.Context, region string) error {
+	p.identity.Region = region
+	err := p.row(ctx, `SELECT $1 || oid || $2, oid, datname::text, system_identifier::text,
+			CASE WHEN pg_is_in_recovery() THEN '00000000' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END
+		FROM pg_database, pg_control_system() WHERE datname = current_database()`,
+		publication.SlotPrefix, publication.SlotSuffix(region))(&p.slotName, &p.identity.Database, &p.identity.Name, &p.identity.System, (*hexadecimal)(&p.timeline))
+	switch {
+	case code(err) == notAllowed:
+		return fmt.Errorf("%w: the user may not ask which server this is (GRANT EXECUTE ON FUNCTION pg_control_system() TO …): %w", ErrIncapable, err)
+	case err != nil:
+		return fmt.Errorf("identify the database: %w", err)
+	}
+	return nil
+}
+
+// hexadecimal scans the digits of a number.
+type hexadecimal uint32
+
+// Scan implements sql.Scanner.
+func (h *hexadecimal) Scan(digits any) error {
+	n, err := strconv.ParseUint(fmt.Sprint(digits), 16, 32)
+	*h = hexadecimal(n)
+	return err
 }
 
 // row asks for one row within callTimeout.
@@ -210,7 +241,7 @@ func (p *primary) sameServer(ctx context.Context, sender *pgconn.PgConn) error {
 		return err
 	}
 	p.started = here
-	p.system = fmt.Sprintf("%s/%d", system.SystemID, system.Timeline)
+	p.system, p.timeline = fmt.Sprintf("%s/%d", system.SystemID, system.Timeline), uint32(system.Timeline)
 	return nil
 }
 

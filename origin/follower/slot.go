@@ -127,6 +127,17 @@ func (p *primary) dropSlot(ctx context.Context) error {
 	return nil
 }
 
+// Identify says what would be followed, and on which timeline the server is: 0
+// where it is in recovery.
+func Identify(ctx context.Context, databaseURL, region string) (identity stream.Identity, timeline uint32, err error) {
+	p, err := connectPrimary(ctx, databaseURL, region)
+	if err != nil {
+		return stream.Identity{}, 0, err
+	}
+	defer p.close()
+	return p.identity, p.timeline, nil
+}
+
 // CreateSlot makes the database's slot for a region, if it can be had and is not there.
 // Errors: ErrIncapable, with the reason.
 func CreateSlot(ctx context.Context, databaseURL, region string) (name string, created bool, err error) {

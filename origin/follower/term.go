@@ -3,11 +3,8 @@ package follower
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -73,13 +70,17 @@ func (t *term) take(ctx context.Context, present string, fresh bool) error {
 	if err != nil {
 		return fmt.Errorf("begin a term: %w", err)
 	}
-	run, published := digest(t.primary.system+" "+t.primary.run), digest(t.primary.published)
+	next := stream.EpochName{Identity: t.primary.identity.Digest(), Timeline: t.primary.timeline,
+		Run: stream.Digest(t.primary.system + " " + t.primary.run), Published: stream.Digest(t.primary.published), Random: rand.Text()[:8]}
+	if err := stream.CheckTimeline(present, next.String()); err != nil {
+		return err
+	}
 	t.epoch = present
 	var previous stream.Position
 	goesOn := false
-	switch of := strings.Split(present, "."); {
-	case len(of) != 3 || of[0] != run:
-	case of[1] == published:
+	switch is, ok := stream.ParseEpoch(present); {
+	case !ok || is.Identity != next.Identity || is.Run != next.Run:
+	case is.Published == next.Published:
 		if previous, goesOn, err = t.continues(ctx); err != nil {
 			return err
 		}
@@ -87,7 +88,7 @@ func (t *term) take(ctx context.Context, present string, fresh bool) error {
 		return errRepublished
 	}
 	if !goesOn {
-		t.epoch, previous = run+"."+published+"."+rand.Text()[:8], stream.Position{}
+		t.epoch, previous = next.String(), stream.Position{}
 	}
 	t.last = stream.Position{Term: t.decoder.reference}
 	t.queue(stream.Entry{Take: &stream.Take{Previous: previous}})
@@ -96,11 +97,6 @@ func (t *term) take(ctx context.Context, present string, fresh bool) error {
 	}
 	t.kept.add(time.Now(), t.last)
 	return t.nameEpoch(ctx, present)
-}
-
-func digest(text string) string {
-	sum := sha256.Sum256([]byte(text))
-	return hex.EncodeToString(sum[:6])
 }
 
 // continues says whether the log of the present epoch reaches as far as the
@@ -283,7 +279,7 @@ func (t *term) upkeep(ctx context.Context) error {
 	}
 	t.retained.Store(s.retained)
 	if time.Since(t.logAnswered) < logPatience { // else the next heartbeat ends the term
-		if err := t.nameEpoch(ctx, ""); errors.Is(err, stream.ErrSuperseded) {
+		if err := t.nameEpoch(ctx, ""); errors.Is(err, stream.ErrSuperseded) || errors.As(err, new(*stream.TimelineError)) {
 			return err
 		}
 	}

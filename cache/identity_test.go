@@ -1,0 +1,214 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"listedge/stream"
+)
+
+// A node takes pages from Redis that were read from the server it follows, in
+// its present run, and from standbys of it.
+func TestAdoptTakesPagesOfTheFollowedServerAlone(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		view View
+		want bool
+	}{
+		{"of the run that is followed", View{Run: "now"}, true},
+		{"of an earlier run, or of another server", View{Run: "then"}, false},
+		{"of nobody knows whom", View{}, false},
+		{"of a standby", View{Server: "system/2"}, true},
+		{"of a standby of the old primary", View{Server: "system/1"}, false},
+		{"of a standby that says a run", View{Server: "system/1", Run: "now"}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			virtually(t, func(t *trackerTest) {
+				t.nonce++
+				t.probe(t.nonce)
+				t.entry(stream.Entry{Heartbeat: &stream.Heartbeat{Snapshot: "100:100:", Server: "system/2", Run: "now", Nonces: map[string]uint64{"me": t.nonce}}})
+				p := page(t, "100:100:")
+				test.view.Snapshot = p.View.Snapshot
+				p.View, p.Epoch, p.Position = test.view, "e", t.last
+				if got := t.adopt(p, listA); got != test.want {
+					t.Errorf("adopted: %t", got)
+				}
+			})
+		})
+	}
+}
+
+func TestCodecKeepsWhichServerWasRead(t *testing.T) {
+	for _, view := range []View{{}, {Run: "1700000000.123456"}, {Server: "7400000000000000001/2", LSN: 7}} {
+		p := NewPage([]byte("body"), "", time.Now())
+		p.View = view
+		q, err := decode(p.encode(keyOf("q"), time.Minute), keyOf("q"), time.Minute, time.Now())
+		if err != nil || q.View.Run != view.Run || q.View.Server != view.Server || q.View.LSN != view.LSN {
+			t.Errorf("%+v came back as %+v, %v", view, q.View, err)
+		}
+	}
+}
+
+// Whatever shares a Redis, a node finds there pages of its own database alone:
+// by age, too, where nothing else tells databases apart.
+func TestPagesOfAnotherDatabaseAreNotFound(t *testing.T) {
+	_, client := startRedis(t)
+	byAge := func(identity stream.Identity) *Cache {
+		return open(t, Options{Redis: client, Followed: followedAt(identity, 1), TTL: time.Minute, MaxStale: time.Minute})
+	}
+	copied, east := ofShop, ofShop
+	copied.Database++
+	east.Region = "east"
+	for i, identity := range []stream.Identity{ofShop, copied, east} {
+		c, body := byAge(identity), fmt.Sprint("page ", i)
+		want{body: body, source: Origin}.check(t, forward(t, c, keyOf("q"), brings(body)), nil)
+		stored(t, c)
+		c = byAge(identity)
+		want{body: body, source: Redis}.check(t, forward(t, c, keyOf("q"), fails(errOrigin)), nil)
+	}
+	if n := len(client.Keys(t.Context(), "page:*").Val()); n != 3 {
+		t.Errorf("%d pages", n)
+	}
+}
+
+// Until a node knows its database it leaves Redis as it is. What it knows of it
+// may change.
+func TestRedisIsUsedOnceTheDatabaseIsKnown(t *testing.T) {
+	_, client := startRedis(t)
+	followed := &stream.Followed{}
+	c := open(t, Options{Redis: client, Followed: followed, TTL: time.Minute, MaxStale: time.Minute})
+	asked := 0
+	keys := func() int {
+		t.Helper()
+		asked++
+		forward(t, c, keyOf(fmt.Sprint(asked)), brings("page"))
+		stored(t, c)
+		return len(client.Keys(t.Context(), "*").Val())
+	}
+	if n := keys(); n != 0 {
+		t.Errorf("%d keys of no database", n)
+	}
+	checkRedis(t, c, 0, 0, 0)
+	followed.Found(ofShop, 1)
+	if n := keys(); n != 1 {
+		t.Errorf("%d keys", n)
+	}
+	restored := ofShop
+	restored.System = "7400000000000000002"
+	followed.Found(restored, 1)
+	if n := keys(); n != 2 {
+		t.Errorf("%d keys", n)
+	}
+}
+
+func epochAt(timeline uint32, random string) string {
+	return stream.EpochName{Identity: ofShop.Digest(), Timeline: timeline, Run: "run", Published: "published", Random: random}.String()
+}
+
+// ofRun is a fill of a server that says this run.
+func (b *beater) ofRun(body, run string) Fill {
+	primary := b.brings(body).Primary
+	return Fill{Primary: func(ctx context.Context, of string) (Filled, error) {
+		f, err := primary(ctx, of)
+		f.Run = run
+		return f, err
+	}}
+}
+
+// A node whose server is on an older timeline than the fleet follows keeps
+// nothing that it reads there, whether there is proof or not.
+func TestAServerOnAnOldTimelineIsForeign(t *testing.T) {
+	b := startBeater(t)
+	b.take(epochAt(2, "a"))
+	followed := followedAt(ofShop, 1)
+	c := open(t, Options{Followed: followed, TTL: time.Minute, MaxStale: time.Minute, Follow: b.follow(testBound)})
+	eventually(t, "trusted", mode(c, ModeFollowed))
+	refused := func() uint64 { return c.Stats().Refused[foreign.String()] }
+	read := func(query, run string) {
+		t.Helper()
+		_, _ = c.Forward(keyOf(query), listA, b.ofRun("page", run))
+	}
+	read("q", "old primary's")
+	if n := refused(); n != 1 {
+		t.Errorf("refused with proof: %d", n)
+	}
+	b.quiet(true)
+	eventually(t, "untrusted", mode(c, ModeUntrusted))
+	read("r", "old primary's")
+	if n := refused(); n != 2 {
+		t.Errorf("refused without proof: %d", n)
+	}
+	read("s", "") // of the run that was followed: the node's other connection was not renewed yet
+	if n := refused(); n != 2 {
+		t.Errorf("the new primary is refused: %d", n)
+	}
+	followed.Found(ofShop, 2)
+	read("t", "any")
+	if n := refused(); n != 2 {
+		t.Errorf("refused on the new timeline: %d", n)
+	}
+}
+
+// misled is a log whose present epoch is named by somebody else.
+type misled struct {
+	stream.Log
+	epoch atomic.Pointer[string] // nil = by nobody
+}
+
+func (m *misled) Epoch(ctx context.Context) (string, error) {
+	if epoch := m.epoch.Load(); epoch != nil {
+		return *epoch, nil
+	}
+	return m.Log.Epoch(ctx)
+}
+
+// A node follows no epoch of an older timeline than the newest it has followed:
+// Redis may lose the epoch's name, and the old primary's follower name its own.
+func TestAnOldTimelineIsNotFollowedAgain(t *testing.T) {
+	b := startBeater(t)
+	b.take(epochAt(2, "a"))
+	log := &misled{Log: b.log}
+	c := open(t, Options{Followed: followedAt(ofShop, 0), TTL: time.Minute, MaxStale: time.Minute,
+		Follow: &Follow{Log: log, Node: "me", Bound: testBound, Logger: slog.New(slog.DiscardHandler)}})
+	eventually(t, "trusted", mode(c, ModeFollowed))
+	before := c.Stats()
+	old := epochAt(1, "b")
+	log.epoch.Store(&old)
+	eventually(t, "many more entries", func() bool { return c.Stats().Applied > before.Applied+50 })
+	if s := c.Stats(); s.Epoch != epochAt(2, "a") || s.Resyncs["epoch"] != before.Resyncs["epoch"] {
+		t.Errorf("it follows %s: %v", s.Epoch, s.Resyncs)
+	}
+}
+
+// A node whose own server was promoted leaves the epoch of the timeline before,
+// which somebody may keep alive, and waits for the new one.
+func TestANodeOfANewPrimaryLeavesTheOldTimeline(t *testing.T) {
+	b := startBeater(t)
+	b.take(epochAt(1, "a"))
+	followed := followedAt(ofShop, 1)
+	c := open(t, Options{Followed: followed, TTL: time.Minute, MaxStale: time.Minute, Follow: b.follow(patient)})
+	eventually(t, "trusted", mode(c, ModeFollowed))
+	followed.Found(ofShop, 2)
+	eventually(t, "untrusted", mode(c, ModeUntrusted))
+	b.take(epochAt(2, "b"))
+	eventually(t, "trusted", mode(c, ModeFollowed))
+}
+
+// While nothing is proven, what another node has read a moment ago is shared by
+// nobody else: which server it read is not known.
+func TestUnprovenPagesOfRedisAreNotShared(t *testing.T) {
+	_, client := startRedis(t)
+	b, c := followed(t, Options{Redis: client})
+	b.quiet(true)
+	eventually(t, "untrusted", mode(c, ModeUntrusted))
+	p := NewPage([]byte("another node's"), "next of another node's", time.Now())
+	if err := client.Set(t.Context(), inRedis(keyOf("q")), p.encode(keyOf("q"), 2*time.Minute), 2*time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.Forward(keyOf("q"), listA, b.brings("this node's"))
+	want{body: "this node's", source: Origin, hadStale: true}.check(t, r, err)
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"listedge/origin"
+	"listedge/sandbox/postgrestest"
+	"listedge/sandbox/sandboxtest"
+)
+
+// What nodes show whose Redis is also used by nodes on another server or
+// another database.
+
+// mixedForms are those that need no settings of the server.
+var mixedForms = []form{inPlace, inPlace, deleteAndInsert}
+
+// askAlways asks a node for the oracle's pages until stop is called, whatever
+// the answers are: so it stores in Redis what it reads.
+func (o *oracle) askAlways(n *testNode) (stop func()) {
+	done := make(chan struct{})
+	var asking sync.WaitGroup
+	for _, h := range o.histories {
+		asking.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					_, _ = n.try("GET", "/v1/items?limit=50", h.key)
+					time.Sleep(2 * time.Millisecond)
+				}
+			}
+		})
+	}
+	return func() { close(done); asking.Wait() }
+}
+
+// note is what /readyz has to say beside its checks.
+func (n *testNode) note(t *testing.T, name string) string {
+	_, found := n.readiness(t)
+	return found.Notes[name]
+}
+
+// only is a fleet of one node, for the oracle.
+func only(n *testNode, databaseURL string) *fleet {
+	return &fleet{url: databaseURL, nodes: []*nodeProcess{{testNode: n}}}
+}
+
+// The old primary lives on after a fail-over, and one of two nodes still leads
+// to it. The node on the new primary shows nothing of the old one, and the
+// fleet keeps the new primary's epoch.
+func TestAnOldPrimaryDoesNotReachNodesOnTheNewOne(t *testing.T) {
+	t.Parallel()
+	old, address := privateDatabase(t)
+	next := sandboxtest.Standby(t, old, nil)
+	redis := sandboxtest.Redis(t)
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = startRelay(t, old.Addr()).addr()
+	o := newOracle(t, only(nil, address))
+	o.forms = mixedForms
+	left := startNode(t, u.String(), "--redis-url", redis.URL())
+	within(t, patience, "followed", func() bool { return left.mode() == "followed" })
+	promoted := next.URL("listedge")
+	for _, h := range o.histories {
+		awaitItem(t, promoted, h.workspace.String())
+	}
+	execute(t, promoted, "SELECT pg_promote()")
+	right := startNode(t, promoted, "--redis-url", redis.URL())
+	within(t, patience, "the new primary is followed", func() bool { return right.mode() == "followed" })
+	o.fleet = only(right, promoted)
+	epochs := func() float64 { return right.metric(t, "listedge_freshness_resyncs_total", `cause="epoch"`) }
+	before := epochs()
+	stop := o.askAlways(left)
+	o.run(t, "split brain", 3*time.Second, func() {})
+	stop()
+	if n := epochs() - before; n != 0 {
+		t.Errorf("the epoch changed %v times", n)
+	}
+	const why = "the database server is on timeline 1; the fleet follows timeline 2"
+	within(t, patience, "the node on the old primary says why", func() bool {
+		return strings.Contains(left.check(t, "timeline"), why) && strings.Contains(left.err.String(), why)
+	})
+	if said := right.check(t, "timeline"); said != "ok" {
+		t.Errorf("the node on the new primary says %q", said)
+	}
+	says(t, []string{"--database-url", address, "--redis-url", redis.URL()}, exitFailed,
+		origin.Finding{Subject: "timeline", Level: origin.Fail, Text: why})
+}
+
+// Two databases of one Postgres, one a copy of the other: all ids are equal.
+// Each node shows its own, and everybody says that they share a Redis.
+func TestTwoDatabasesShareARedis(t *testing.T) {
+	t.Parallel()
+	redis := sandboxtest.Redis(t)
+	address := database(t)
+	o := newOracle(t, only(nil, address))
+	o.forms = mixedForms
+	p, err := shared.Postgres()
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clone := p.URL(postgrestest.Copy(t, p, strings.TrimPrefix(u.Path, "/")))
+	one := startNode(t, address, "--redis-url", redis.URL())
+	within(t, patience, "followed", func() bool { return one.mode() == "followed" })
+	other := startNode(t, clone, "--redis-url", redis.URL())
+	for _, n := range []*testNode{one, other} {
+		within(t, patience, "both are followed at once", func() bool {
+			return n.mode() == "followed" && n.metric(t, "listedge_freshness_follower") == 1
+		})
+	}
+	o.fleet = only(other, clone)
+	stop := o.askAlways(one)
+	o.run(t, "two databases", 3*time.Second, func() {})
+	stop()
+	for _, n := range []*testNode{one, other} {
+		within(t, patience, "it says that it shares a Redis", func() bool {
+			return strings.Contains(n.note(t, "shared-redis"), "another fleet") && strings.Contains(n.err.String(), "another fleet")
+		})
+	}
+	nodes := []string{"--node", strings.TrimPrefix(one.admin, "http://") + "," + strings.TrimPrefix(other.admin, "http://")}
+	says(t, append(nodes, "--database-url", address, "--redis-url", redis.URL()), exitFailed,
+		origin.Finding{Subject: "redis fleets", Level: origin.Warn, Text: "another fleet"},
+		origin.Finding{Subject: "fleet database", Level: origin.Fail})
+}

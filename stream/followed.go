@@ -1,0 +1,186 @@
+package stream
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Identity is what a fleet follows: one database of one Postgres, for one
+// region. A copy of the database has another oid, so another identity; a
+// standby, and what it becomes when it is promoted, has the same.
+type Identity struct {
+	System   string // the system identifier of pg_control_system()
+	Database uint32 // oid
+	Region   string // empty = the only one
+	Name     string // of the database: for people, no part of what tells two apart
+}
+
+// Digest is the identity in twelve letters and digits: part of names of keys.
+func (i Identity) Digest() string {
+	return Digest(fmt.Sprintf("%s/%d/%s", i.System, i.Database, i.Region))
+}
+
+func (i Identity) String() string {
+	if i.Region == "" {
+		return i.database()
+	}
+	return i.database() + " for region " + i.Region
+}
+
+func (i Identity) database() string {
+	return fmt.Sprintf("database %s (oid %d of Postgres %s)", i.Name, i.Database, i.System)
+}
+
+// Digest makes a short word, without dots, of a text.
+func Digest(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:6])
+}
+
+// EpochName is the name of an epoch: no two epochs have the same. All but the
+// timeline are words without dots.
+type EpochName struct {
+	Identity  string // the digest of what is followed
+	Timeline  uint32 // of the primary: a promoted standby's is higher than that of the primary it replaces
+	Run       string // of the server
+	Published string // state of the publication
+	Random    string
+}
+
+func (n EpochName) String() string {
+	return strings.Join([]string{n.Identity, strconv.FormatUint(uint64(n.Timeline), 10), n.Run, n.Published, n.Random}, ".")
+}
+
+// ParseEpoch reads what String wrote; ok is false for any other name.
+func ParseEpoch(name string) (n EpochName, ok bool) {
+	parts := strings.Split(name, ".")
+	if len(parts) != 5 {
+		return EpochName{}, false
+	}
+	timeline, err := strconv.ParseUint(parts[1], 10, 32)
+	if err != nil {
+		return EpochName{}, false
+	}
+	return EpochName{parts[0], uint32(timeline), parts[2], parts[3], parts[4]}, true
+}
+
+// compareTimelines is negative or positive as epoch a is of an older or newer
+// timeline than epoch b of the same identity; of others it is 0.
+func compareTimelines(a, b string) int {
+	x, ok := ParseEpoch(a)
+	y, both := ParseEpoch(b)
+	if !ok || !both || x.Identity != y.Identity {
+		return 0
+	}
+	return cmp.Compare(x.Timeline, y.Timeline)
+}
+
+// EpochKey is the key of Redis that names the present epoch of an identity.
+func EpochKey(digest string) string { return keyPrefix + digest + ":epoch" }
+
+// Followed is what a node knows of the database that its fleet follows: its
+// identity, the timeline of the server that the node itself is connected to,
+// and the newest timeline that the fleet has followed. Until the server has
+// answered, nothing is known. Safe for use by several goroutines.
+//
+// Invariant: a node reads no log of a timeline older than either of the two.
+type Followed struct {
+	mu       sync.Mutex // guards all below
+	identity Identity
+	digest   string // of identity; empty = it is not known yet
+	timeline uint32 // of this node's server; 0 = not known
+	newest   uint32 // of the epochs of this identity that this node has seen
+}
+
+// Found notes what a connection to the server has found. The timeline is 0
+// where the server does not know it: in recovery.
+func (f *Followed) Found(identity Identity, timeline uint32) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if digest := identity.Digest(); digest != f.digest {
+		f.digest, f.newest = digest, 0
+	}
+	f.identity, f.timeline = identity, timeline
+}
+
+// Identity is what is followed; ok is false while it is not known.
+func (f *Followed) Identity() (identity Identity, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.identity, f.digest != ""
+}
+
+// Digest is that of the identity; empty while it is not known.
+func (f *Followed) Digest() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.digest
+}
+
+// MarshalText implements encoding.TextMarshaler: it names the database.
+func (f *Followed) MarshalText() ([]byte, error) {
+	if identity, ok := f.Identity(); ok {
+		return []byte(identity.database()), nil
+	}
+	return []byte("not known yet"), nil
+}
+
+// See notes that the log names this epoch as the present one, and says whether
+// its log may be read: it is one of what is followed, and of no older timeline.
+// Names of another form are of any identity and of no timeline.
+func (f *Followed) See(epoch string) (readable bool) {
+	n, ok := ParseEpoch(epoch)
+	if !ok {
+		return true
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.digest != "" && n.Identity != f.digest {
+		return false
+	}
+	f.newest = max(f.newest, n.Timeline)
+	return n.Timeline >= max(f.newest, f.timeline)
+}
+
+// TimelineError: the database server is on an older timeline than the fleet
+// follows. It is not the primary any more, or its files were restored.
+type TimelineError struct {
+	Server, Fleet uint32
+	Key           string // names the fleet's epoch, in Redis
+}
+
+func (e *TimelineError) Error() string {
+	return fmt.Sprintf("the database server is on timeline %d; the fleet follows timeline %d", e.Server, e.Fleet)
+}
+
+// Do is what an operator can do about it.
+func (e *TimelineError) Do() string {
+	return "lead the node to the primary; only to go back to the older timeline for good, stop all nodes, delete " + e.Key + " in Redis, and start them"
+}
+
+// OldTimeline says that the node's server is on an older timeline than the
+// fleet follows; nil if it is not, as far as is known.
+func (f *Followed) OldTimeline() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.timeline == 0 || f.timeline >= f.newest {
+		return nil
+	}
+	return &TimelineError{Server: f.timeline, Fleet: f.newest, Key: EpochKey(f.digest)}
+}
+
+// CheckTimeline says that the present epoch is of a newer timeline than the
+// one that a server is on; nil if it is not.
+func CheckTimeline(present, ofServer string) error {
+	if compareTimelines(ofServer, present) >= 0 {
+		return nil
+	}
+	was, _ := ParseEpoch(present)
+	is, _ := ParseEpoch(ofServer)
+	return &TimelineError{Server: is.Timeline, Fleet: was.Timeline, Key: EpochKey(was.Identity)}
+}

@@ -1,0 +1,253 @@
+package stream
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	ofShop  = Identity{System: "7400000000000000001", Database: 16384, Name: "shop"}
+	ofCopy  = Identity{System: "7400000000000000001", Database: 16385, Name: "copy"}
+	another = []Identity{
+		ofCopy,
+		{System: "7400000000000000002", Database: 16384, Name: "shop"},
+		{System: "7400000000000000001", Database: 16384, Name: "shop", Region: "east"},
+	}
+)
+
+func followed(identity Identity, timeline uint32) *Followed {
+	f := &Followed{}
+	f.Found(identity, timeline)
+	return f
+}
+
+// shop is a node's that has found the database.
+func shop() *Followed { return followed(ofShop, 1) }
+
+func epochOf(identity Identity, timeline uint32) string {
+	return EpochName{identity.Digest(), timeline, "run", "published", "random"}.String()
+}
+
+func TestIdentitiesAreToldApart(t *testing.T) {
+	renamed := ofShop
+	renamed.Name = "store"
+	if renamed.Digest() != ofShop.Digest() {
+		t.Error("a database that is renamed is another one")
+	}
+	for _, i := range another {
+		if i.Digest() == ofShop.Digest() || i.String() == ofShop.String() {
+			t.Errorf("%v is %v", i, ofShop)
+		}
+	}
+}
+
+func TestEpochNames(t *testing.T) {
+	n := EpochName{"shop", 4294967295, "run", "published", "random"}
+	if got, ok := ParseEpoch(n.String()); !ok || got != n {
+		t.Errorf("%+v, %t", got, ok)
+	}
+	for _, other := range []string{"", "a", "run.published.random", "a.x.b.c.d", "a.-1.b.c.d", "a.4294967296.b.c.d", "a.1.b.c.d.e"} {
+		if got, ok := ParseEpoch(other); ok {
+			t.Errorf("%q is %+v", other, got)
+		}
+	}
+}
+
+// A node reads no log of a timeline older than that of its own server, or than
+// the newest that it has seen.
+func TestWhichEpochsAreRead(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		identity Identity // of the node
+		server   uint32
+		seen     []string
+		epoch    string
+		readable bool
+		old      bool // the server is on an old timeline
+	}{
+		{"its own", ofShop, 1, nil, epochOf(ofShop, 1), true, false},
+		{"a newer one", ofShop, 1, nil, epochOf(ofShop, 2), true, true},
+		{"one of before its server was promoted", ofShop, 2, nil, epochOf(ofShop, 1), false, false},
+		{"one that the fleet has left", ofShop, 1, []string{epochOf(ofShop, 2)}, epochOf(ofShop, 1), false, true},
+		{"the newest again", ofShop, 1, []string{epochOf(ofShop, 2), epochOf(ofShop, 1)}, epochOf(ofShop, 2), true, true},
+		{"one of another database", ofShop, 1, nil, epochOf(ofCopy, 1), false, false},
+		{"another database has been seen", ofShop, 1, []string{epochOf(ofCopy, 9)}, epochOf(ofShop, 1), true, false},
+		{"its server is in recovery", ofShop, 0, nil, epochOf(ofShop, 2), true, false},
+		{"a name of another form", ofShop, 1, []string{epochOf(ofShop, 2)}, "e", true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := followed(c.identity, c.server)
+			for _, epoch := range c.seen {
+				f.See(epoch)
+			}
+			if got := f.See(c.epoch); got != c.readable {
+				t.Errorf("readable: %t", got)
+			}
+			err := f.OldTimeline()
+			if (err != nil) != c.old {
+				t.Error(err)
+			}
+			if timeline := (*TimelineError)(nil); c.old && (!errors.As(err, &timeline) || !strings.Contains(timeline.Do(), EpochKey(ofShop.Digest()))) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// What was seen of another database says nothing about the one that is found
+// behind the same URL, and a server that was promoted is on no old timeline.
+func TestWhatIsFoundAnew(t *testing.T) {
+	f := shop()
+	f.See(epochOf(ofShop, 3))
+	if f.OldTimeline() == nil {
+		t.Error("timeline 1 is not old")
+	}
+	f.Found(ofCopy, 1)
+	if err := f.OldTimeline(); err != nil || !f.See(epochOf(ofCopy, 1)) || f.See(epochOf(ofShop, 3)) {
+		t.Errorf("of another database: %v", err)
+	}
+	f.Found(ofShop, 1)
+	f.See(epochOf(ofShop, 3))
+	f.Found(ofShop, 3)
+	if err := f.OldTimeline(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Until it is known what is followed, nothing is read and nothing is written.
+func TestRedisOfANodeThatKnowsNoDatabase(t *testing.T) {
+	_, client := startRedis(t)
+	log := NewRedis(client, &Followed{})
+	ctx := inTime(t)
+	_, epoch := log.Epoch(ctx)
+	_, probes := log.Probes(ctx)
+	for call, err := range map[string]error{
+		"Epoch": epoch, "SetEpoch": log.SetEpoch(ctx, "", "a"), "Probe": log.Probe(ctx, "n", 1), "Probes": probes,
+	} {
+		if !errors.Is(err, errUnknown) {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
+	if keys := client.Keys(ctx, "*").Val(); len(keys) > 0 {
+		t.Error(keys)
+	}
+}
+
+// Fleets that follow different things share a Redis and nothing in it.
+func TestIdentitiesAreApartInRedis(t *testing.T) {
+	_, client := startRedis(t)
+	here := NewRedis(client, shop())
+	ctx := inTime(t)
+	turn(t, here, epochOf(ofShop, 1))
+	if err := here.Probe(ctx, "node", 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range another {
+		there := NewRedis(client, followed(i, 1))
+		if epoch, err := there.Epoch(ctx); epoch != "" || err != nil {
+			t.Errorf("%v: %q, %v", i, epoch, err)
+		}
+		if probes, err := there.Probes(ctx); len(probes) > 0 || err != nil {
+			t.Errorf("%v: %v, %v", i, probes, err)
+		}
+		turn(t, there, epochOf(i, 2))
+	}
+	if epoch, err := here.Epoch(ctx); epoch != epochOf(ofShop, 1) || err != nil {
+		t.Errorf("%q, %v", epoch, err)
+	}
+}
+
+// Whoever names its epoch is known as a follower for a while, by what it
+// follows; whoever is refused is not.
+func TestFollowersInRedis(t *testing.T) {
+	_, client := startRedis(t)
+	here, there := NewRedis(client, shop()), NewRedis(client, followed(ofCopy, 1))
+	ctx := inTime(t)
+	are := func(want ...Identity) {
+		t.Helper()
+		got, err := here.Followers(ctx)
+		if err != nil || len(got) != len(want) {
+			t.Fatalf("%v, %v; want %v", got, err, want)
+		}
+		for _, i := range want {
+			if got[i.Digest()] != i.String() {
+				t.Fatalf("%v; want %v", got, want)
+			}
+		}
+	}
+	are()
+	turn(t, here, epochOf(ofShop, 2))
+	are(ofShop)
+	if life := client.PTTL(ctx, followersKey).Val(); life <= 0 || life > followerLife {
+		t.Errorf("forgotten after %v", life)
+	}
+	if there.SetEpoch(ctx, "", epochOf(ofCopy, 1)) != nil || there.SetEpoch(ctx, "", epochOf(ofCopy, 1)) != nil {
+		t.Error("refused")
+	}
+	are(ofShop, ofCopy)
+	age := func(i Identity, by time.Duration) {
+		t.Helper()
+		at := client.Time(ctx).Val().Add(-by).UnixMilli()
+		if err := client.HSet(ctx, followersKey, i.Digest(), fmt.Sprint(i, " ", at)).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	age(ofCopy, followerLife+time.Second)
+	are(ofShop)
+	if there.SetEpoch(ctx, epochOf(ofCopy, 1), epochOf(ofCopy, 1)) != nil {
+		t.Error("refused")
+	}
+	are(ofShop, ofCopy)
+	age(ofCopy, followerLife+time.Second)
+	if here.SetEpoch(ctx, "", epochOf(ofShop, 1)) == nil {
+		t.Error("an older timeline is accepted")
+	}
+	if n := client.HLen(ctx, followersKey).Val(); n != 2 {
+		t.Errorf("who is refused has left %d", n)
+	}
+	turn(t, here, epochOf(ofShop, 2))
+	if n := client.HLen(ctx, followersKey).Val(); n != 1 {
+		t.Errorf("%d are kept", n)
+	}
+}
+
+// Nodes of before identities were part of names go on while a node of this
+// version follows, unless the Redis is used for something else too.
+func TestNodesOfTheVersionBefore(t *testing.T) {
+	_, client := startRedis(t)
+	here, there := NewRedis(client, shop()), NewRedis(client, followed(ofCopy, 1))
+	ctx := inTime(t)
+	is := func(what, epoch string, probes int) {
+		t.Helper()
+		if got := client.Get(ctx, oldEpochKey).Val(); got != epoch {
+			t.Errorf("%s: they read %q, want %q", what, got, epoch)
+		}
+		if got, err := here.Probes(ctx); err != nil || len(got) != probes {
+			t.Errorf("%s: %v, %v; want %d", what, got, err, probes)
+		}
+	}
+	if err := probe.Run(ctx, client, []string{oldProbesKey}, "old", "7", probeLife.Milliseconds()).Err(); err != nil && err.Error() != "redis: nil" {
+		t.Fatal(err)
+	}
+	if err := here.Probe(ctx, "new", 8); err != nil {
+		t.Fatal(err)
+	}
+	turn(t, here, epochOf(ofShop, 1))
+	is("alone", epochOf(ofShop, 1), 2)
+	if here.SetEpoch(ctx, "", epochOf(ofCopy, 9)) == nil {
+		t.Error("accepted")
+	}
+	is("superseded", epochOf(ofShop, 1), 2)
+	turn(t, there, epochOf(ofCopy, 1)) // sees that it is not alone, before the other does
+	is("another has come", epochOf(ofShop, 1), 2)
+	turn(t, here, epochOf(ofShop, 2))
+	is("both know", epochOf(ofShop, 1), 1)
+	if err := client.HDel(ctx, followersKey, ofCopy.Digest()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	turn(t, here, epochOf(ofShop, 2))
+	is("alone again", epochOf(ofShop, 2), 2)
+}
