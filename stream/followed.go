@@ -160,7 +160,8 @@ func (e *TimelineError) Error() string {
 
 // Do is what an operator can do about it.
 func (e *TimelineError) Do() string {
-	return "lead the node to the primary; only to go back to the older timeline for good, stop all nodes, delete " + e.Key + " in Redis, and start them"
+	return "lead the node to the new primary; where a copy of the server has taken over, a restored backup say, give its nodes a Redis of their own; " +
+		"to go back to the older timeline for good, stop all nodes, delete " + e.Key + " in Redis, and start them"
 }
 
 // OldTimeline says that the node's server is on an older timeline than the

@@ -128,8 +128,13 @@ func (w *world) follow() running {
 
 func (w *world) followWith(url string, log stream.Log, silence func() time.Duration) running {
 	w.Helper()
-	r := running{Follower: New(Options{DatabaseURL: url, Log: log, LogKept: time.Minute, Silence: silence, Probed: unprobed,
-		Logger: slog.New(slog.NewTextHandler(w.said, nil))})}
+	return w.run(New(Options{DatabaseURL: url, Log: log, LogKept: time.Minute, Silence: silence, Probed: unprobed,
+		Logger: slog.New(slog.NewTextHandler(w.said, nil))}))
+}
+
+func (w *world) run(f *Follower) running {
+	w.Helper()
+	r := running{Follower: f}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); r.Run(ctx) }()

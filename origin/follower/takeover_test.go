@@ -186,6 +186,24 @@ func TestAHealthyHolderIsLeftAlone(t *testing.T) {
 	}
 }
 
+// A candidate with another Redis than the rest of its fleet reads no heartbeats,
+// however well the holder does. The holder answers Postgres: it is left alone.
+func TestAHolderWithAnotherLogIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	holder := w.followWith(w.url, w.log, uneasy)
+	w.awaitFollowing(holder)
+	began := time.Now()
+	candidate := w.followWith(w.url, stream.NewLocal(), func() time.Duration { return time.Since(began) })
+	looks := candidate.looks.Load()
+	for beats := 0; beats < 40 || candidate.looks.Load() < looks+50 || time.Since(began) < 4*stalledAfter; beats++ {
+		w.heartbeat()
+	}
+	if s := holder.Stats(); !s.Following || s.Terms != 1 || w.said.has("ending its connection") {
+		t.Errorf("%+v", s)
+	}
+}
+
 // What was prepared under one follower is told by the one under which it commits.
 func TestPreparedTransactionsOutliveFollowers(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,98 @@
+package follower
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"listedge/sandbox/postgrestest"
+	"listedge/stream"
+)
+
+// followAs has a node follow that says what it finds.
+func (w *world) followAs(followed *stream.Followed) running {
+	w.Helper()
+	return w.run(New(Options{DatabaseURL: w.url, Log: w.log, Followed: followed, LogKept: time.Minute, Silence: uneasy, Probed: unprobed,
+		Logger: slog.New(slog.NewTextHandler(w.said, nil))}))
+}
+
+// An epoch's name says what is followed, and where it stands in history.
+func TestAnEpochIsNamedByWhatIsFollowed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	followed := &stream.Followed{}
+	w.awaitFollowing(w.followAs(followed))
+	identity, known := followed.Identity()
+	want := w.text("SELECT concat_ws(' ', system_identifier, oid, datname) FROM pg_control_system(), pg_database WHERE datname = current_database()")
+	if got := fmt.Sprint(identity.System, " ", identity.Database, " ", identity.Name); !known || got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	name, ok := stream.ParseEpoch(w.epoch)
+	if !ok || name.Identity != identity.Digest() || name.Timeline != 1 {
+		t.Errorf("%s is the epoch of %v", w.epoch, identity)
+	}
+}
+
+// Nobody follows a server of an older timeline than the fleet has followed, and
+// the slot stays free. Once the fleet forgets the newer one, somebody does.
+func TestAServerOnAnOldTimelineIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	followed := &stream.Followed{}
+	first := w.followAs(followed)
+	w.awaitFollowing(first)
+	name, _ := stream.ParseEpoch(w.epoch)
+	name.Timeline = 2
+	must(w.log.SetEpoch(w.ctx(), w.epoch, name.String())) // by the new primary's follower
+	w.eventually("it steps down", func() bool { return !first.Following() })
+	w.awaitFree()
+	terms := first.Stats().Terms
+	followed.See(name.String()) // as the node's reader of the log does
+	looks := first.looks.Load()
+	w.eventually("it has found a timeline that is old", func() bool { return followed.OldTimeline() != nil })
+	second := w.followAs(&stream.Followed{}) // it finds out by the log
+	w.eventually("the second has looked", func() bool { return second.looks.Load() > 2 })
+	if first.Stats().Terms != terms || second.Stats().Terms != 0 || first.looks.Load() > looks+2 {
+		t.Errorf("%+v, %+v, %d looks", first.Stats(), second.Stats(), first.looks.Load()-looks)
+	}
+	if present, _ := w.log.Epoch(w.ctx()); present != name.String() {
+		t.Errorf("the epoch is %s", present)
+	}
+	must(w.log.SetEpoch(w.ctx(), name.String(), ""))
+	w.awaitFollowing(second)
+}
+
+// Another database behind the same URL, a restored one say, is noticed with the
+// first connection that meets it.
+func TestAnotherDatabaseBehindTheSameURLIsFollowed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	followed := &stream.Followed{}
+	f := w.followAs(followed)
+	w.awaitFollowing(f)
+	before, epoch := followed.Digest(), w.epoch
+	admin := open(t, w.postgres.URL("postgres"))
+	for _, sql := range []string{
+		"ALTER DATABASE THIS ALLOW_CONNECTIONS false",
+		"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = 'THIS'",
+		"ALTER DATABASE THIS RENAME TO THIS_old",
+		"CREATE DATABASE THIS TEMPLATE " + postgrestest.Template,
+	} {
+		if _, err := admin.Exec(w.ctx(), strings.ReplaceAll(sql, "THIS", w.name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.eventually("another database is found", func() bool { return followed.Digest() != before })
+	w.eventually("another epoch", func() bool { e, _ := w.log.Epoch(w.ctx()); return e != epoch })
+	w.connect()
+	w.awaitFollowing(f)
+	if name, ok := stream.ParseEpoch(w.epoch); !ok || name.Identity != followed.Digest() {
+		t.Errorf("%s is followed as %s", followed.Digest(), w.epoch)
+	}
+	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
+	if is := touched(w.change()); is != "items:1" {
+		t.Error(is)
+	}
+}
