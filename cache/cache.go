@@ -232,7 +232,7 @@ func (c *Cache) Followed() (server, run string) {
 	run = c.follow.run()
 	c.follow.mu.Lock()
 	defer c.follow.mu.Unlock()
-	return c.follow.followed, run
+	return c.follow.lastServer, run
 }
 
 // age is how long ago the page was last known to equal the database.

@@ -35,24 +35,24 @@ type tracker struct {
 	proof        atomic.Int64  // nanoseconds; the moment the last proof is about
 	join         atomic.Uint64 // sequence from which this node knows all changes
 
-	mu       sync.Mutex // guards all below, and the pair states
-	epoch    string
-	server   string          // system and timeline of the primary
-	run      string          // when it was started
-	lsn      uint64          // where its WAL ended at the moment of the last proof, or later
-	followed string          // the last server that anything was proven of; a resync does not forget it
-	read     bool            // an entry of the epoch has been read
-	joinedAt stream.Position // the first one
-	joinLSN  uint64          // of the heartbeat that proved first
-	position stream.Position // the last one
-	joined   bool            // proven since
-	sequence uint64          // of the last entry applied; never goes back
-	pairs    pairs
-	whole    [stream.Collections]*pairState
-	open     map[*pairState]struct{} // those with a ring
-	sent     stream.Probes
-	resyncs  [resyncCauses]uint64
-	lag      lag
+	mu         sync.Mutex // guards all below, and the pair states
+	epoch      string
+	server     string          // system and timeline of the primary
+	run        string          // when it was started
+	lsn        uint64          // where its WAL ended at the moment of the last proof, or later
+	lastServer string          // the last server that anything was proven of; a resync does not forget it
+	read       bool            // an entry of the epoch has been read
+	joinedAt   stream.Position // the first one
+	joinLSN    uint64          // of the heartbeat that proved first
+	position   stream.Position // the last one
+	joined     bool            // proven since
+	sequence   uint64          // of the last entry applied; never goes back
+	pairs      pairs
+	whole      [stream.Collections]*pairState
+	open       map[*pairState]struct{} // those with a ring
+	sent       stream.Probes
+	resyncs    [resyncCauses]uint64
+	lag        lag
 
 	changed func(*pairState) // told of each change, under the lock
 }
@@ -201,7 +201,7 @@ func (t *tracker) heartbeat(node string, h *stream.Heartbeat) {
 			t.change(&h.Unsettled[i], t.position)
 		}
 	}
-	t.server, t.run, t.lsn, t.followed = h.Server, h.Run, h.LSN, h.Server
+	t.server, t.run, t.lsn, t.lastServer = h.Server, h.Run, h.LSN, h.Server
 	if sentAt := probed.Sub(t.start); sentAt > time.Duration(t.proof.Load()) {
 		t.proof.Store(int64(sentAt))
 	}
