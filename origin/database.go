@@ -43,7 +43,7 @@ type Database struct {
 	queryTimeout time.Duration // statement_timeout of pages
 	options      DatabaseOptions
 	sameDatabase atomic.Bool // as options.Primary
-	misled       misled
+	refusals     refusals
 	follows      atomic.Pointer[func() (server, run string)]
 }
 

@@ -79,7 +79,7 @@ type Keyring[T any] struct {
 	pace   *rate.Limiter // of queries that asked for keys in vain
 
 	pausedUntil atomic.Int64 // nanoseconds since the start; until then known keys do not wait
-	misled      atomic.Bool  // another server than the primary has answered, and the primary not since
+	wrongServer atomic.Bool  // another server than the primary has answered, and the primary not since
 	told        told
 
 	stop context.CancelFunc
@@ -250,7 +250,7 @@ func (r *Keyring[T]) at(t time.Time) time.Duration { return t.Sub(r.start) }
 // was changed since does not: Postgres is there, and keys are being revoked.
 func (r *Keyring[T]) graces(k *KnownKey[T], d time.Duration) bool {
 	asOf, doubtful := r.asOf(k)
-	return r.at(time.Now())-asOf < d && !(doubtful && r.misled.Load())
+	return r.at(time.Now())-asOf < d && !(doubtful && r.wrongServer.Load())
 }
 
 func (r *Keyring[T]) shard(hash KeyHash) *keyShard[T] {

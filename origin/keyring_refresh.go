@@ -15,11 +15,11 @@ func (r *Keyring[T]) update(hashes []KeyHash) error {
 	found, err := r.lookup(ctx, hashes, r.told.run(r.at(began)))
 	if err != nil {
 		if errors.Is(err, ErrWrongServer) {
-			r.misled.Store(true)
+			r.wrongServer.Store(true)
 		}
 		return err
 	}
-	r.misled.Store(false)
+	r.wrongServer.Store(false)
 	for _, hash := range hashes {
 		key, exists := found[hash]
 		s := r.shard(hash)

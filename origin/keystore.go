@@ -46,7 +46,7 @@ func (s *KeyStore) Lookup(ctx context.Context, hashes []KeyHash, run string) (ma
 // Probe is Origin.Probe, for keys, and looks whether the right server is back.
 func (s *KeyStore) Probe(ctx context.Context) {
 	probe(ctx, s.breaker, s.pool)
-	if s.misled.last.Load() != nil {
+	if s.refusals.last.Load() != nil {
 		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 		defer cancel()
 		_ = s.leadsToPrimary(ctx) // which notes what it finds

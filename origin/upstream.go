@@ -2,6 +2,7 @@ package origin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -93,14 +94,14 @@ func startOf(run string) string {
 // upstream is connections to what should be the primary.
 type upstream struct {
 	pool       *pgxpool.Pool
-	misled     *misled
+	refusals   *refusals
 	followed   func() (server, run string)
 	renewed    atomic.Int64             // when connections were given up last, in nanoseconds since 1970
 	identified atomic.Pointer[answerer] // the last server whose system and timeline were asked for
 }
 
 func (db *Database) upstream(pool *pgxpool.Pool) *upstream {
-	return &upstream{pool: pool, misled: &db.misled, followed: db.followed}
+	return &upstream{pool: pool, refusals: &db.refusals, followed: db.followed}
 }
 
 // fromPrimary reads by connections of the pool from the primary, of which is
@@ -116,14 +117,13 @@ func fromPrimary[T any](ctx context.Context, u *upstream, run string, read func(
 		u.renew()
 		if got, by, err = read(); err == nil {
 			err = u.check(ctx, e, by)
-			u.misled.note(err)
 		}
 	}
+	u.refusals.note(err)
 	if err != nil {
 		var none T
 		return none, err
 	}
-	u.misled.note(nil)
 	return got, nil
 }
 
@@ -136,7 +136,7 @@ func (u *upstream) check(ctx context.Context, e expectation, by answerer) error 
 			var r Replayed
 			var err error
 			if known.run, err = scanReplayed(u.pool.QueryRow(ctx, primarySQL, pgx.QueryExecModeExec), &r); err != nil {
-				return classify(fmt.Errorf("ask which server it is: %w", err))
+				return fmt.Errorf("%w: ask which server it is: %w", ErrUnavailable, err)
 			}
 			known.server = r.Server
 			u.identified.Store(known)
@@ -161,31 +161,31 @@ func (u *upstream) renew() {
 	}
 }
 
-// misled keeps why the answers of the primary's address are refused.
-type misled struct{ last atomic.Pointer[refusal] }
+// refusals keeps why the answers of the primary's address are refused.
+type refusals struct{ last atomic.Pointer[refusal] }
 
 type refusal struct {
 	why error
 	at  time.Time
 }
 
-// misledFor is how long nothing must have been refused before all is well again:
+// refusedFor is how long nothing must have been refused before all is well again:
 // servers may take turns.
-const misledFor = time.Second
+const refusedFor = time.Second
 
-// note keeps that an answer was refused, or that one was not.
-func (m *misled) note(err error) {
-	if err != nil {
-		m.last.Store(&refusal{err, time.Now()})
-	} else if last := m.last.Load(); last != nil && time.Since(last.at) > misledFor {
-		m.last.CompareAndSwap(last, nil)
+// note keeps that an answer was refused (ErrWrongServer), or that one was not.
+func (r *refusals) note(err error) {
+	if errors.Is(err, ErrWrongServer) {
+		r.last.Store(&refusal{err, time.Now()})
+	} else if last := r.last.Load(); err == nil && last != nil && time.Since(last.at) > refusedFor {
+		r.last.CompareAndSwap(last, nil)
 	}
 }
 
-// Misled is why the answers of the primary's address are refused: another
+// WrongServer is why the answers of the primary's address are refused: another
 // server gives them. nil = they are not.
-func (db *Database) Misled() error {
-	if last := db.misled.last.Load(); last != nil {
+func (db *Database) WrongServer() error {
+	if last := db.refusals.last.Load(); last != nil {
 		return last.why
 	}
 	return nil

@@ -74,8 +74,8 @@ func (r reading) refused(t *testing.T, run, why string) {
 			t.Errorf("%v, want %q", err, why)
 		}
 	}
-	if err := r.db.Misled(); err == nil || !strings.Contains(err.Error(), why) {
-		t.Errorf("misled: %v", err)
+	if err := r.db.WrongServer(); err == nil || !strings.Contains(err.Error(), why) {
+		t.Errorf("the wrong server: %v", err)
 	}
 }
 
@@ -128,13 +128,32 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for url, level := range map[string]Level{address: OK, standby: Fail} {
-		for _, f := range Diagnose(t.Context(), url, DoctorOptions{}) {
-			if f.Subject == "primary" && f.Level != level {
-				t.Errorf("%+v, want %s", f, level)
-			}
+	for name, c := range map[string]struct {
+		pages, changes, subject, says string
+		level                         Level
+	}{
+		"the primary":                    {address, "", "primary", "the primary", OK},
+		"a standby":                      {standby, "", "primary", "a standby", Fail},
+		"a standby, read from":           {standby, "", "reading", "is a standby", Fail},
+		"changes of another, read from":  {standby, address, "reading", "is a standby", Fail},
+		"changes of a standby":           {address, standby, "primary", "cannot be followed", Warn},
+		"changes of a standby, compared": {address, standby, "reading", "another server", Fail},
+	} {
+		if f := finding(t, c.subject, c.pages, c.changes); f.Level != c.level || !strings.Contains(f.Text, c.says) {
+			t.Errorf("%s: %+v", name, f)
 		}
 	}
+}
+
+// finding is what the doctor says of the subject.
+func finding(t *testing.T, subject, pages, changes string) (found Finding) {
+	t.Helper()
+	for _, f := range Diagnose(t.Context(), pages, DoctorOptions{Primary: changes}) {
+		if f.Subject == subject {
+			found = f
+		}
+	}
+	return found
 }
 
 // pageOf is any page of the server.
@@ -157,6 +176,9 @@ func TestTheSideOfTheEarlierTimelineIsRefused(t *testing.T) {
 	execOn(t, next.URL("postgres"), "SELECT pg_promote()")
 	second := identity(t, next.URL("listedge"))
 	runs := []string{pageOf(t, address).Run, pageOf(t, next.URL("listedge")).Run}
+	if f := finding(t, "reading", next.URL("listedge"), address); f.Level != Fail || !strings.Contains(f.Text, "another server") {
+		t.Errorf("changes of the old primary, pages of the new: %+v", f)
+	}
 	pooler, pooled := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": "transaction"})
 	network, relayed := startRelay(t, address, whole)
 	for name, c := range map[string]struct {
@@ -170,10 +192,9 @@ func TestTheSideOfTheEarlierTimelineIsRefused(t *testing.T) {
 			r := readFrom(t, c.url, second)
 			r.refused(t, runs[1], "not the server that is followed")
 			r.refused(t, "", "a promotion has ended")
-			if o := readFrom(t, c.url, ""); true {
-				o.taken(t, "") // nothing is known
-				o.taken(t, runs[0])
-			}
+			knowsNothing := readFrom(t, c.url, "")
+			knowsNothing.taken(t, "")
+			knowsNothing.taken(t, runs[0])
 			must(c.lead(next.Addr()))
 			eventually(t, "the new primary, of connections that led to the old one", func() bool { return r.ask(t, runs[1]) == [2]error{} })
 			r.taken(t, "")
