@@ -184,9 +184,8 @@ func TestFollowersInRedis(t *testing.T) {
 	if life := client.PTTL(ctx, followersKey).Val(); life <= 0 || life > followerLife {
 		t.Errorf("forgotten after %v", life)
 	}
-	if there.SetEpoch(ctx, "", epochOf(ofCopy, 1)) != nil || there.SetEpoch(ctx, "", epochOf(ofCopy, 1)) != nil {
-		t.Error("refused")
-	}
+	turn(t, there, epochOf(ofCopy, 1))
+	turn(t, there, epochOf(ofCopy, 1))
 	are(ofShop, ofCopy)
 	age := func(i Identity, by time.Duration) {
 		t.Helper()
@@ -197,9 +196,7 @@ func TestFollowersInRedis(t *testing.T) {
 	}
 	age(ofCopy, followerLife+time.Second)
 	are(ofShop)
-	if there.SetEpoch(ctx, epochOf(ofCopy, 1), epochOf(ofCopy, 1)) != nil {
-		t.Error("refused")
-	}
+	turn(t, there, epochOf(ofCopy, 1))
 	are(ofShop, ofCopy)
 	age(ofCopy, followerLife+time.Second)
 	if here.SetEpoch(ctx, "", epochOf(ofShop, 1)) == nil {
