@@ -92,6 +92,7 @@ type Heartbeat struct {
 	Snapshot  string            `json:"s"`           // pg_current_snapshot() on the primary
 	Server    string            `json:"i,omitempty"` // of the primary: its system and timeline
 	Run       string            `json:"r,omitempty"` // and when it was started, by its own clock
+	Catalog   string            `json:"c,omitempty"` // the version of the catalog that the snapshot sees, as far as it concerns the tables
 	Unsettled []Change          `json:"u,omitempty"` // published, and not yet seen by the snapshot
 	Nonces    map[string]uint64 `json:"n,omitempty"` // the nodes' probes, read before the snapshot was taken
 }

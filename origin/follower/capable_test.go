@@ -53,6 +53,7 @@ func TestWhatIsLackingIsToldAndNoticedWhenMended(t *testing.T) {
 		"another identity":   {"", "ALTER TABLE contacts DROP CONSTRAINT IF EXISTS one; ALTER TABLE contacts ADD CONSTRAINT one UNIQUE (id); ALTER TABLE contacts REPLICA IDENTITY USING INDEX one", "ALTER TABLE contacts REPLICA IDENTITY FULL", "a row of contacts was moved from"},
 		"no identity":        {"", "ALTER TABLE contacts REPLICA IDENTITY NOTHING", "ALTER TABLE contacts REPLICA IDENTITY DEFAULT", "a row of contacts was moved from"},
 		"heirs":              {"", "DROP TABLE IF EXISTS child; CREATE TABLE child () INHERITS (items)", "ALTER TABLE child NO INHERIT items", "the rows of child, which"},
+		"an unlogged table":  {"", "ALTER PUBLICATION listedge DROP TABLE items; ALTER TABLE items SET UNLOGGED", "ALTER TABLE items SET LOGGED; ALTER PUBLICATION listedge ADD TABLE items", "lacks items"},
 		"a table":            {"", "ALTER TABLE items RENAME TO items_old", "ALTER TABLE items_old RENAME TO items", "items"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,7 +1,6 @@
 package follower
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
@@ -17,27 +16,26 @@ const maxPairs = 1000
 
 const everything = 1<<stream.Collections - 1
 
-// table is what the decoder knows of a relation.
-type table struct {
-	foreign    bool // none of ours
-	collection stream.Collection
-	workspace  int // the column that names the workspace, or the key; -1 = none is sent
+// table is what the stream says of a relation: where rows have their workspace,
+// or, where they are of stream.Keys, the ID of the key or workspace.
+type table struct{ workspace, id column }
+
+type column struct {
+	at  int  // -1 = it is not sent
+	key bool // an update that changes it sends the row as it was, too
 }
 
 // decoder turns the messages of pgoutput, protocol 1, into changes.
 type decoder struct {
-	// rootOf names the table a relation belongs to: itself, or the root of
-	// its partitions; empty when it has been dropped since.
-	rootOf func(ctx context.Context, relation uint32) (string, error)
-
-	tables    map[uint32]table
-	reference uint64 // a recent transaction id, 64 bits wide
-	change    stream.Change
-	seen      map[stream.Pair]struct{}
+	collections map[uint32]uint8 // catalog.collections
+	tables      map[uint32]table
+	reference   uint64 // a recent transaction id, 64 bits wide
+	change      stream.Change
+	seen        map[stream.Pair]struct{}
 }
 
 // next takes one message; done is a transaction that it ended.
-func (d *decoder) next(ctx context.Context, data []byte) (done *commit, err error) {
+func (d *decoder) next(data []byte) (done *commit, err error) {
 	message, err := pglogrepl.Parse(data)
 	if err != nil {
 		return nil, fmt.Errorf("decode: %w", err)
@@ -47,23 +45,23 @@ func (d *decoder) next(ctx context.Context, data []byte) (done *commit, err erro
 		d.change = stream.Change{XID: widen(m.Xid, d.reference)}
 		d.seen = map[stream.Pair]struct{}{}
 	case *pglogrepl.RelationMessage:
-		return nil, d.learn(ctx, m)
+		d.tables[m.RelationID] = table{workspace: columnOf(m, "workspace_id"), id: columnOf(m, "id")}
 	case *pglogrepl.InsertMessage:
-		d.touch(m.RelationID, m.Tuple)
+		d.touch(m.RelationID, m.Tuple, false)
 	case *pglogrepl.UpdateMessage:
-		d.touch(m.RelationID, m.NewTuple)
+		d.touch(m.RelationID, m.NewTuple, m.OldTuple == nil)
 		if m.OldTuple != nil { // the key changed: a move between workspaces touches both
-			d.touch(m.RelationID, m.OldTuple)
+			d.touch(m.RelationID, m.OldTuple, false)
 		}
 	case *pglogrepl.DeleteMessage:
-		d.touch(m.RelationID, m.OldTuple)
+		d.touch(m.RelationID, m.OldTuple, false)
 	case *pglogrepl.TruncateMessage:
 		for _, relation := range m.RelationIDs {
-			d.touch(relation, nil)
+			d.touch(relation, nil, false)
 		}
 	case *pglogrepl.LogicalDecodingMessage:
 		if m.Transactional && m.Prefix == publication.MessagePrefix {
-			d.told(m.Content)
+			d.message(m.Content)
 		}
 	case *pglogrepl.CommitMessage:
 		d.change.LSN, d.change.CommittedAt = uint64(m.TransactionEndLSN), m.CommitTime.UnixMicro()
@@ -76,49 +74,19 @@ func (d *decoder) next(ctx context.Context, data []byte) (done *commit, err erro
 	return nil, nil
 }
 
-// learn remembers which collection a relation is and where its workspace is.
-// The name comes with the change, as it was then: a table may have been renamed
-// or dropped since. Only what is not called like one of ours is looked up.
-func (d *decoder) learn(ctx context.Context, m *pglogrepl.RelationMessage) error {
-	t, ok := ours(m.RelationName)
-	if !ok {
-		root, err := d.rootOf(ctx, m.RelationID)
-		if err != nil {
-			return err
-		}
-		if root == "" { // it may have been a partition of ours: touch does not know it
-			delete(d.tables, m.RelationID)
-			return nil
-		}
-		t, ok = ours(root)
-	}
-	t.foreign = !ok
-	column := "workspace_id"
-	if t.collection == stream.Keys { // a key is named itself: it may have been moved between workspaces
-		column = "id"
-	}
-	t.workspace = slices.IndexFunc(m.Columns, func(c *pglogrepl.RelationMessageColumn) bool { return c.Name == column })
-	d.tables[m.RelationID] = t
-	return nil
+// columnOf finds a column in the description of a relation. The description comes
+// before the relation's first change, and again after ALTER TABLE.
+func columnOf(m *pglogrepl.RelationMessage, name string) column {
+	at := slices.IndexFunc(m.Columns, func(c *pglogrepl.RelationMessageColumn) bool { return c.Name == name })
+	return column{at: at, key: at >= 0 && m.Columns[at].Flags&1 != 0}
 }
 
-func ours(name string) (t table, ok bool) {
-	switch name {
-	case "items":
-		t.collection = stream.Items
-	case "contacts":
-		t.collection = stream.Contacts
-	case "api_keys", "workspaces":
-		t.collection = stream.Keys
-	default:
-		return t, false
+// message takes one that a purge or a follower wrote.
+func (d *decoder) message(content []byte) {
+	if publication.ByEventTrigger(content) {
+		return
 	}
-	return t, true
-}
-
-// told takes a message: of a purge, or of a change to the schema.
-func (d *decoder) told(message []byte) {
-	workspace, ok := publication.Purged(message)
+	workspace, ok := publication.Purged(content)
 	if !ok {
 		d.change.Whole = everything
 		return
@@ -128,21 +96,26 @@ func (d *decoder) told(message []byte) {
 	}
 }
 
-// touch adds what a row belongs to. Where that is not told, everything that
-// the table holds is touched: too much is safe, too little is not.
-func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData) {
-	t, ok := d.tables[relation]
-	if !ok {
-		d.change.Whole = everything
-		return
-	}
-	if t.foreign || d.change.Touches(t.collection) {
-		return
-	}
-	if workspace, ok := workspaceOf(t, row); ok {
-		d.add(stream.Pair{Workspace: workspace, Collection: t.collection})
-	} else {
-		d.change.Whole |= 1 << t.collection
+// touch adds the lists that a row is or was in. alone says that the row is what an
+// update made of another one, which is not sent: that one has the same key. Where
+// the workspace is not known, everything that the table holds is touched: too
+// much is safe, too little is not.
+func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData, alone bool) {
+	t, known := d.tables[relation]
+	for collection := range stream.Collections {
+		if d.collections[relation]&(1<<collection) == 0 || d.change.Touches(collection) {
+			continue
+		}
+		c := t.workspace
+		if collection == stream.Keys { // a key is named itself: it may have been moved between workspaces
+			c = t.id
+		}
+		workspace, ok := valueOf(c, row)
+		if known && ok && (c.key || !alone) {
+			d.add(stream.Pair{Workspace: workspace, Collection: collection})
+		} else {
+			d.change.Whole |= 1 << collection
+		}
 	}
 }
 
@@ -158,16 +131,16 @@ func (d *decoder) add(pair stream.Pair) {
 	d.change.Pairs = append(d.change.Pairs, pair)
 }
 
-func workspaceOf(t table, row *pglogrepl.TupleData) (workspace uuid.UUID, ok bool) {
-	if row == nil || t.workspace < 0 || t.workspace >= len(row.Columns) {
-		return workspace, false
+func valueOf(c column, row *pglogrepl.TupleData) (value uuid.UUID, ok bool) {
+	if row == nil || c.at < 0 || c.at >= len(row.Columns) {
+		return value, false
 	}
-	column := row.Columns[t.workspace]
-	if column.DataType != pglogrepl.TupleDataTypeText {
-		return workspace, false // null, or unchanged and not sent
+	v := row.Columns[c.at]
+	if v.DataType != pglogrepl.TupleDataTypeText {
+		return value, false // null, or unchanged and not sent
 	}
-	workspace, err := uuid.ParseBytes(column.Data)
-	return workspace, err == nil
+	value, err := uuid.ParseBytes(v.Data)
+	return value, err == nil
 }
 
 // widen gives a 32-bit transaction id of the stream the 64 bits it has in the

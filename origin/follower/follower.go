@@ -194,10 +194,17 @@ func (f *Follower) attend(ctx context.Context) error {
 // follow takes the slot and begins a term. Where the slot does not tell what it
 // should, it is made anew.
 func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
-	if err := p.capable(ctx); err != nil {
+	v, err := p.look(ctx, "") // first: what is changed later is noticed
+	if err != nil {
+		return err
+	}
+	if err := p.capable(ctx); errors.Is(err, errIncomplete) {
+		return errors.Join(err, p.dropSlot(ctx))
+	} else if err != nil {
 		return err
 	}
 	t := newTerm(f, p)
+	t.use(v.catalog)
 	present, err := t.logEpoch(ctx) // whoever cannot reach the log leaves the slot to others
 	if err != nil {
 		return err
@@ -223,12 +230,12 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 		// The publication was missing when a change was written, and is
 		// missing for ever in the WAL that the slot still has to decode.
 		if defect := p.capable(ctx); defect != nil {
-			return defect
+			err = defect
 		}
-	} else if !errors.Is(err, errRepublished) {
+	} else if !errors.Is(err, errRepublished) && !errors.Is(err, errIncomplete) {
 		return err
 	}
 	closeConn(t.sender)
-	f.options.Logger.Warn("changes were written while the publication was another one: the slot is made anew", "error", err)
+	f.options.Logger.Warn("changes were written that may not have been published: the slot is made anew", "error", err)
 	return errors.Join(err, p.dropSlot(ctx))
 }

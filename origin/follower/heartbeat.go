@@ -35,9 +35,8 @@ func nextBeat(now, probed time.Time) time.Time {
 }
 
 // prepareHeartbeat reads the probes FIRST and then the snapshot: what it proves
-// is that everything visible when a nonce was chosen has been published. The
-// position comes after the snapshot, in the same statement: what the snapshot
-// sees had its commit record inserted before.
+// is that everything visible when a nonce was chosen has been published. Where
+// the snapshot sees another catalog, it is sent behind the message that says so.
 func (t *term) prepareHeartbeat(ctx context.Context) error {
 	nonces, err := t.probes(ctx)
 	if err != nil {
@@ -47,16 +46,17 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 		return err
 	}
 	t.logAnswered = time.Now()
-	var text, snapshot string
-	if err := t.primary.row(ctx, `SELECT pg_current_wal_insert_lsn()::text, pg_current_snapshot()::text`)(&text, &snapshot); err != nil {
-		return fmt.Errorf("take a snapshot: %w", err)
-	}
-	at, err := pglogrepl.ParseLSN(text)
+	v, err := t.primary.look(ctx, t.version)
 	if err != nil {
 		return err
 	}
-	t.pending, t.asked, t.flushed = &stream.Heartbeat{LSN: uint64(at), Snapshot: snapshot, Server: t.primary.system, Run: t.primary.started, Nonces: nonces}, time.Now(), false
-	t.lag.Store(uint64(max(at, t.decoded) - t.decoded))
+	if v.catalog.version != t.version {
+		if v.at, err = t.announceSchemaChange(ctx, v.catalog); err != nil {
+			return err
+		}
+	}
+	t.pending, t.asked, t.flushed = &stream.Heartbeat{LSN: uint64(v.at), Snapshot: v.snapshot, Server: t.primary.system, Run: t.primary.started, Catalog: t.version, Nonces: nonces}, time.Now(), false
+	t.lag.Store(uint64(max(v.at, t.decoded) - t.decoded))
 	return nil
 }
 

@@ -63,6 +63,8 @@ func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 		"default_transaction_read_only": "off",
 		"default_transaction_isolation": "read committed", // each look is a new one
 		"synchronous_commit":            "local",          // of flush: a standby's answer is not what it waits for
+		"plan_cache_mode":               "force_generic_plan",
+		"jit":                           "off", // it takes longer than a look at the catalog of many partitions
 	} {
 		config.RuntimeParams[name] = value
 	}
@@ -137,7 +139,8 @@ func closeConn(conn *pgconn.PgConn) {
 // capable looks whether changes can be followed here, and reads what names
 // this run of the server: a crash, after which transaction ids are used again,
 // a fail-over and a restore give another name, and so does a publication that
-// was changed, because what was written meanwhile may never be told. When the
+// was changed, or another schema public, because what was written meanwhile may
+// never be told. When the
 // checkpointer was started only pg_read_all_stats lets a user see. All may see
 // when statistics began, which a crash discards.
 func (p *primary) capable(ctx context.Context) error {
@@ -149,7 +152,10 @@ func (p *primary) capable(ctx context.Context) error {
 			(SELECT concat(extract(epoch FROM pg_postmaster_start_time()), '/', extract(epoch FROM stats_reset)) FROM pg_stat_bgwriter WHERE stats_reset IS NOT NULL)),
 		(SELECT coalesce(string_agg(concat_ws('/', x.oid, x.xmin), ' ' ORDER BY x.oid), '') FROM (
 			SELECT oid, xmin::text FROM pg_publication WHERE pubname = $1
-			UNION ALL SELECT r.oid, r.xmin::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = prpubid WHERE pubname = $1) x)`,
+			UNION ALL SELECT r.oid, r.xmin::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = prpubid WHERE pubname = $1
+			UNION ALL SELECT objid, d.xmin::text FROM pg_publication p JOIN pg_depend d ON refclassid = 'pg_publication'::regclass AND refobjid = p.oid
+				WHERE pubname = $1 AND classid = to_regclass('pg_catalog.pg_publication_namespace') -- which is since Postgres 15
+			UNION ALL SELECT oid, 'schema' FROM pg_namespace WHERE nspname = 'public' AND oid <> 2200) x)`, // that every database is made with
 		publication.Name)(&level, &standbys, &standby, &started, &publishing)
 	switch {
 	case err != nil:
@@ -173,6 +179,11 @@ func (p *primary) capable(ctx context.Context) error {
 // of any name, or of ours.
 var countsAsStandby = regexp.MustCompile(`(?:^|[\s,(])(?:\*|"\*"|"` + applicationName + `")(?:[\s,)]|$)`)
 
+// errIncomplete: rows that pages show are not published. Nothing tells afterwards
+// what was written meanwhile, nor to which tables, so the slot is dropped: an
+// epoch begins with the next one.
+var errIncomplete = fmt.Errorf("%w: the publication %q", ErrIncapable, publication.Name)
+
 // complete looks whether the publication tells all that is needed.
 func (p *primary) complete(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -182,7 +193,7 @@ func (p *primary) complete(ctx context.Context) error {
 		return err
 	}
 	if defect, do := state.Defect(); defect != "" {
-		return fmt.Errorf("%w: the publication %q %s: %s", ErrIncapable, publication.Name, defect, do)
+		return fmt.Errorf("%w %s: %s", errIncomplete, defect, do)
 	}
 	return nil
 }

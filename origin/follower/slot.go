@@ -117,10 +117,19 @@ func (p *primary) createSlot(ctx context.Context, timeout time.Duration) (create
 	return true, nil
 }
 
+// dropSlot drops the slot. A walsender whose connection was closed holds it for a
+// moment more.
 func (p *primary) dropSlot(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err := p.conn.Exec(ctx, `SELECT pg_drop_replication_slot($1)`, p.slotName)
+	drop := func() (err error) {
+		_, err = p.conn.Exec(ctx, `SELECT pg_drop_replication_slot($1)`, p.slotName)
+		return err
+	}
+	err := drop()
+	for ends := time.Now().Add(callTimeout / 2); code(err) == objectInUse && time.Now().Before(ends); err = drop() {
+		time.Sleep(askEvery)
+	}
 	if c := code(err); err != nil && c != undefinedObject && c != objectInUse { // other nodes see what this one sees
 		return fmt.Errorf("drop the slot: %w", err)
 	}

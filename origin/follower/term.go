@@ -29,7 +29,7 @@ type term struct {
 	sender  *pgconn.PgConn // the replication connection
 	decoder decoder
 	epoch   string
-	foreign map[string]bool // tables that are published and are not ours, told once
+	version string // of the catalog that changes are decoded by
 
 	last         stream.Position // of the newest entry published
 	waiting      []stream.Entry  // to be published behind it
@@ -46,9 +46,7 @@ type term struct {
 }
 
 func newTerm(f *Follower, p *primary) *term {
-	t := &term{Follower: f, primary: p, foreign: map[string]bool{}}
-	t.decoder = decoder{rootOf: t.rootOf, tables: map[uint32]table{}}
-	return t
+	return &term{Follower: f, primary: p, decoder: decoder{tables: map[uint32]table{}}}
 }
 
 // errRepublished: what was committed before the publication was changed may
@@ -118,10 +116,11 @@ func (t *term) continues(ctx context.Context) (last stream.Position, yes bool, e
 		}
 		at = stream.Position{}
 		var newest pglogrepl.LSN
+		var version string
 		for _, e := range entries {
 			switch {
 			case e.Heartbeat != nil:
-				newest = max(newest, pglogrepl.LSN(e.Heartbeat.LSN))
+				newest, version = max(newest, pglogrepl.LSN(e.Heartbeat.LSN)), e.Heartbeat.Catalog
 			case e.Change != nil:
 				newest = max(newest, pglogrepl.LSN(e.Change.LSN))
 			case e.Take != nil && at == (stream.Position{}):
@@ -129,6 +128,9 @@ func (t *term) continues(ctx context.Context) (last stream.Position, yes bool, e
 			}
 		}
 		if newest != 0 {
+			if version != t.version { // the catalog was changed since, or pages go by an older one
+				t.version = ""
+			}
 			return last, t.confirmation.confirmed <= newest, nil
 		}
 	}
@@ -247,31 +249,33 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 		if err != nil {
 			return fmt.Errorf("receive: %w", err)
 		}
-		done, err := t.decoder.next(ctx, x.WALData)
+		done, err := t.decoder.next(x.WALData)
 		if err != nil || done == nil {
 			return err
 		}
 		t.confirmation.publishing(*done)
 		t.queue(stream.Entry{Change: &done.change})
 		t.decoded = max(t.decoded, pglogrepl.LSN(done.change.LSN))
-		if done.change.Whole == everything { // the publication may be what was changed
-			if err := t.publish(ctx); err != nil {
-				return err
-			}
-			return t.upkeep(ctx)
-		}
 	}
 	return nil
 }
 
-// upkeep looks, every now and then, whether the ground of the term still holds.
-func (t *term) upkeep(ctx context.Context) error {
+// checkGround looks whether the ground of the term still holds.
+func (t *term) checkGround(ctx context.Context) error {
 	run, published := t.primary.run, t.primary.published
 	if err := t.primary.capable(ctx); err != nil {
 		return err
 	}
 	if t.primary.run != run || t.primary.published != published {
 		return errors.New("the server was restarted, or the publication changed")
+	}
+	return nil
+}
+
+// upkeep does, every now and then, what a term needs to go on.
+func (t *term) upkeep(ctx context.Context) error {
+	if err := t.checkGround(ctx); err != nil {
+		return err
 	}
 	s, err := t.primary.slot(ctx)
 	if err != nil {
@@ -289,22 +293,4 @@ func (t *term) upkeep(ctx context.Context) error {
 		_ = t.options.Log.Trim(ctx, t.epoch, before) // the next time, if not now
 	}
 	return nil
-}
-
-// rootOf names the table that a relation is, or is a partition of; empty when
-// it is no more.
-func (t *term) rootOf(ctx context.Context, relation uint32) (name string, err error) {
-	err = t.primary.row(ctx, `SELECT coalesce((SELECT relname::text FROM pg_class WHERE oid = coalesce(pg_partition_root($1::oid::regclass), $1::oid)), '')`, relation)(&name)
-	if err != nil {
-		return "", fmt.Errorf("name relation %d: %w", relation, err)
-	}
-	switch name {
-	case "", "items", "contacts", "api_keys", "workspaces":
-	default:
-		if !t.foreign[name] {
-			t.foreign[name] = true
-			t.options.Logger.Warn("the publication has a table that is not followed", "table", name)
-		}
-	}
-	return name, nil
 }

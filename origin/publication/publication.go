@@ -40,13 +40,15 @@ type State struct {
 	Whole    bool   // inserts, updates, deletes and truncates, of each partition
 	Lacks    string // tables of which it tells not all rows, or not the columns that name their workspace
 	Nameless string // tables whose updates and deletes do not name the workspace that a row was in
+	Unlogged string // tables, or partitions, whose rows are not in the WAL
+	Log      string // the commands by which they are
 	Heirs    string // tables that inherit from one of ours: their rows are read with its own, and not told
 	Disown   string // the commands by which they do no more
 }
 
 // Look asks the server that conn is connected to.
 func Look(ctx context.Context, conn *pgx.Conn) (s State, err error) {
-	if err = conn.QueryRow(ctx, stateSQL, Name).Scan(&s.There, &s.Whole, &s.Lacks, &s.Nameless, &s.Heirs, &s.Disown); err != nil {
+	if err = conn.QueryRow(ctx, stateSQL, Name).Scan(&s.There, &s.Whole, &s.Lacks, &s.Nameless, &s.Unlogged, &s.Log, &s.Heirs, &s.Disown); err != nil {
 		return s, fmt.Errorf("look at the publication: %w", err)
 	}
 	return s, nil
@@ -64,6 +66,8 @@ func (s State) Defect() (defect, do string) {
 		return "does not tell inserts, updates, deletes and truncates of each partition", "run `listedge migrate up`"
 	case s.Nameless != "":
 		return "does not tell which workspace a row of " + s.Nameless + " was moved from", "ALTER TABLE … REPLICA IDENTITY DEFAULT, with the primary key (workspace_id, id)"
+	case s.Unlogged != "":
+		return "lacks the rows of " + s.Unlogged + ", which Postgres does not write to its WAL (UNLOGGED)", s.Log
 	case s.Heirs != "":
 		return "does not tell the rows of " + s.Heirs + ", which are read as those of the table that is inherited from", s.Disown
 	}

@@ -6,10 +6,21 @@ import (
 	"github.com/google/uuid"
 )
 
-// MessagePrefix marks messages in the WAL that are for whoever follows it. What
-// such a message does not say more closely concerns everything: the schema's
-// event trigger writes them for every DDL command.
+// MessagePrefix marks messages in the WAL that are for the follower. A message
+// whose content is not known here concerns everything.
 const MessagePrefix = "listedge"
+
+// SchemaChanged is the message of a follower that has found the tables, or what
+// their rows are read by, changed. It concerns everything.
+const SchemaChanged = "schema"
+
+// ByEventTrigger says whether a message is one that the event triggers of earlier
+// versions wrote: the tag of a command, as "ALTER TABLE". They wrote one for the
+// DDL of anybody in the database. Followers of this version notice by themselves
+// what concerns the tables.
+func ByEventTrigger(message []byte) bool {
+	return len(message) > 0 && 'A' <= message[0] && message[0] <= 'Z'
+}
 
 const purge = "purge "
 

@@ -2,11 +2,11 @@
 -- partition, where a table has some. What an update or a delete tells of the
 -- row as it was is its replica identity. Rows of a table that inherits from one
 -- of them are read as that one's and not told as such; those of a temporary one
--- are read by nobody else.
+-- are read by nobody else. The rows of an unlogged one are not in the WAL.
 WITH leaf AS (
-    SELECT wanted.*, n.nspname, c.oid, c.relname, c.relreplident
+    SELECT wanted.*, n.nspname, c.oid, c.relname, c.relreplident, c.relpersistence
     FROM (VALUES ('items', 'workspace_id', true), ('contacts', 'workspace_id', true), ('api_keys', 'workspace_id', false), ('workspaces', 'id', false)) wanted (name, col, moves)
-    LEFT JOIN pg_class r ON r.oid = to_regclass(wanted.name)
+    LEFT JOIN pg_class r ON r.oid = to_regclass('public.' || wanted.name)
     LEFT JOIN LATERAL (SELECT relid::oid FROM pg_partition_tree(r.oid) WHERE isleaf UNION SELECT r.oid WHERE r.relkind <> 'p') l (oid) ON true
     LEFT JOIN pg_class c ON c.oid = l.oid
     LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -25,5 +25,7 @@ SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1),
             SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attname = col
             WHERE i.indrelid = leaf.oid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
               AND CASE relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END)), ''),
+    coalesce((SELECT string_agg(oid::regclass::text, ', ' ORDER BY oid) FROM leaf WHERE relpersistence <> 'p'), ''),
+    coalesce((SELECT string_agg(format('ALTER TABLE %s SET LOGGED', oid::regclass), '; ' ORDER BY oid) FROM leaf WHERE relpersistence <> 'p'), ''),
     coalesce((SELECT string_agg(DISTINCT name, ', ') FROM heir), ''),
     coalesce((SELECT string_agg(format('ALTER TABLE %s NO INHERIT %s', name, parent), '; ' ORDER BY name, parent) FROM heir), '')

@@ -1,0 +1,31 @@
+-- The end of the WAL, a snapshot, and what this same snapshot sees of what pages
+-- are read from: the tables in the schema public, whatever inherits from them or
+-- is a partition of them at any depth, their columns, the functions and
+-- collations of the pages' statements, and the publication. The version changes
+-- with every transaction that changes one of these rows of the catalog, also
+-- where the row is as before in the end: each has the id of the transaction that
+-- wrote it. VACUUM, ANALYZE and CREATE INDEX leave that as it is. The relations
+-- are listed, with the table that each belongs to, if the version is not $1.
+-- OFFSET 0 has a row looked up by its index, however many relations there are.
+WITH RECURSIVE schema AS MATERIALIZED (
+    SELECT oid, xmin FROM pg_namespace WHERE nspname = 'public'),
+root AS MATERIALIZED (
+    SELECT c.oid, relname::text, relhassubclass, c.xmin FROM schema JOIN pg_class c
+    ON relnamespace = schema.oid AND relname IN ('items', 'contacts', 'api_keys', 'workspaces')),
+tree (oid, name, parent, version) AS (
+    SELECT oid, relname, relhassubclass, xmin::text FROM root
+    UNION ALL SELECT c.oid, name, relhassubclass, tree.oid || ' ' || i.xmin::text || ' ' || c.xmin::text FROM tree
+        CROSS JOIN LATERAL (SELECT inhrelid, xmin FROM pg_inherits WHERE inhparent = tree.oid AND parent OFFSET 0) i
+        CROSS JOIN LATERAL (SELECT oid, relhassubclass, xmin FROM pg_class WHERE oid = inhrelid AND relpersistence <> 't' OFFSET 0) c),
+catalog (version) AS MATERIALIZED (
+    SELECT coalesce(sum(hashtextextended(version, oid::bigint)), 0)::text FROM (
+        SELECT oid, version FROM tree
+        UNION ALL SELECT oid, xmin::text FROM schema
+        UNION ALL SELECT root.oid, attnum || ' ' || a.xmin::text FROM root JOIN pg_attribute a ON attrelid = root.oid AND attnum > 0
+        UNION ALL SELECT f.oid, f.xmin::text FROM schema JOIN pg_proc f ON pronamespace = schema.oid AND proname IN ('name_key', 'search_fold', 'search_text', 'search_grams')
+        UNION ALL SELECT oid, xmin::text FROM pg_collation WHERE collname IN ('name_order', 'und-x-icu')
+        UNION ALL SELECT oid, xmin::text FROM pg_publication WHERE pubname = $2
+        UNION ALL SELECT objid, d.xmin::text FROM pg_publication p JOIN pg_depend d ON refclassid = 'pg_publication'::regclass AND refobjid = p.oid WHERE pubname = $2) row)
+SELECT pg_current_wal_insert_lsn()::text, pg_current_snapshot()::text, version,
+    CASE WHEN version <> $1 THEN (SELECT array_agg(oid || ' ' || name) FROM tree) END
+FROM catalog

@@ -1,0 +1,218 @@
+package follower
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"listedge/sandbox/postgrestest"
+	"listedge/stream"
+)
+
+// partitioned has the items lie in the partitions items_0 and items_1.
+const partitioned = `ALTER TABLE items RENAME TO items_old;
+	CREATE TABLE items (LIKE items_old INCLUDING DEFAULTS, PRIMARY KEY (workspace_id, id)) PARTITION BY HASH (workspace_id);
+	CREATE TABLE items_0 PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+	CREATE TABLE items_1 PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+	ALTER PUBLICATION listedge ADD TABLE items; ALTER PUBLICATION listedge DROP TABLE items_old;`
+
+// Whatever changes what pages show, and is not in the stream of changes: no
+// heartbeat says that its snapshot sees it before everything is touched.
+func TestNoHeartbeatSeesAChangeOfTheSchemaThatIsNotPublished(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	w.exec(partitioned + `CREATE TABLE elsewhere (LIKE items INCLUDING ALL); CREATE SCHEMA other; CREATE TABLE other.spare (LIKE contacts INCLUDING ALL)`)
+	f := w.follow()
+	w.awaitFollowing(f)
+	for _, sql := range []string{
+		"ALTER TABLE items ALTER unit TYPE text USING 'x'",
+		"ALTER TABLE items RENAME unit TO sku_; ALTER TABLE items RENAME sku TO unit; ALTER TABLE items RENAME sku_ TO sku",
+		"ALTER TABLE items DETACH PARTITION items_1",
+		"ALTER TABLE items ATTACH PARTITION elsewhere FOR VALUES WITH (MODULUS 2, REMAINDER 1)",
+		"DROP TABLE items_0",
+		"CREATE TABLE items_0 PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 0)",
+		"CREATE OR REPLACE FUNCTION search_fold(t text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN lower(t)",
+		"ALTER TABLE elsewhere SET UNLOGGED; ALTER TABLE elsewhere SET LOGGED",
+	} {
+		w.exec("BEGIN; " + sql)
+		xid := w.text("SELECT pg_current_xact_id()::text")
+		w.exec("COMMIT")
+		published := false
+		w.await("a heartbeat that sees "+sql, func(e stream.Entry) bool {
+			published = published || e.Change != nil && touched(*e.Change) == all
+			return e.Heartbeat != nil && sees(e.Heartbeat.Snapshot, xid)
+		})
+		if !published {
+			t.Errorf("a heartbeat sees %s, and nothing is published", sql)
+		}
+	}
+	if s := f.Stats(); s.Terms != 1 {
+		t.Errorf("%d terms", s.Terms)
+	}
+}
+
+// DETACH … CONCURRENTLY takes rows out of the lists before it waits for older readers.
+func TestAPartitionThatIsBeingDetached(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	w.exec(partitioned)
+	w.awaitFollowing(w.follow())
+	reader := open(t, w.url)
+	for _, sql := range []string{"BEGIN", "SELECT FROM items"} {
+		if _, err := reader.Exec(w.ctx(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx := w.ctx()
+	detached := make(chan error, 1)
+	go func() {
+		_, err := w.db.Exec(ctx, "ALTER TABLE items DETACH PARTITION items_0 CONCURRENTLY")
+		detached <- err
+	}()
+	if is := touched(w.change()); is != all {
+		t.Error(is)
+	}
+	select {
+	case err := <-detached:
+		t.Errorf("it did not wait: %v", err)
+	default:
+	}
+	if _, err := reader.Exec(w.ctx(), "ROLLBACK"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-detached; err != nil {
+		t.Error(err)
+	}
+}
+
+// What happened while nobody followed is noticed, and only if something did.
+func TestAChangeOfTheSchemaBetweenTwoTerms(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	for _, c := range []struct {
+		name, sql string
+		before    stream.Log // as the earlier term writes it
+		want      string
+	}{
+		{"nothing", "SELECT 1", w.log, ""},
+		{"rows rewritten", "ALTER TABLE items ALTER unit TYPE text USING 'x'", w.log, all},
+		{"another's table", "CREATE TABLE another (a int)", w.log, ""},
+		{"a follower of an earlier version", "SELECT 1", ofBefore{w.log}, all},
+	} {
+		f := w.followWith(w.url, c.before, uneasy)
+		w.awaitFollowing(f)
+		w.heartbeat()
+		f.stop()
+		w.awaitFree()
+		w.exec(c.sql)
+		epoch := w.epoch
+		f = w.follow()
+		w.awaitFollowingFrom(f)
+		if w.epoch != epoch {
+			t.Errorf("%s: epoch %s after %s", c.name, w.epoch, epoch)
+		}
+		var is string
+		term := must2(w.log.Last(w.ctx(), w.epoch)).Term
+		w.await("a heartbeat of the later term", func(e stream.Entry) bool {
+			if e.Change != nil && e.Change.LSN > w.told {
+				w.told, is = e.Change.LSN, touched(*e.Change)
+			}
+			return e.Heartbeat != nil && e.Position.Term == term
+		})
+		if is != c.want {
+			t.Errorf("%s: %q, want %q", c.name, is, c.want)
+		}
+		f.stop()
+		w.awaitFree()
+	}
+}
+
+// ofBefore is a log as followers of earlier versions write it.
+type ofBefore struct{ stream.Log }
+
+func (l ofBefore) Append(ctx context.Context, epoch string, entries ...stream.Entry) error {
+	for _, e := range entries {
+		if e.Heartbeat != nil {
+			e.Heartbeat.Catalog = ""
+		}
+	}
+	return l.Log.Append(ctx, epoch, entries...)
+}
+
+// Rows of an unlogged partition are not in the WAL: nobody follows while there is one.
+func TestNobodyFollowsWhileAPartitionIsUnlogged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	w.exec(partitioned + `CREATE UNLOGGED TABLE "quick one" (LIKE items INCLUDING ALL); ALTER TABLE items DETACH PARTITION items_1;
+		CREATE TABLE deep PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 1) PARTITION BY HASH (workspace_id);
+		CREATE TABLE deeper PARTITION OF deep FOR VALUES WITH (MODULUS 2, REMAINDER 0)`)
+	f := w.follow()
+	for _, c := range []struct{ begins, name, ends string }{
+		{"ALTER TABLE deeper SET UNLOGGED", "deeper", "ALTER TABLE deeper SET LOGGED"},
+		{`CREATE UNLOGGED TABLE "Quick" PARTITION OF deep FOR VALUES WITH (MODULUS 2, REMAINDER 1)`, `"Quick"`, `DROP TABLE "Quick"`},
+		{`ALTER TABLE deep ATTACH PARTITION "quick one" FOR VALUES WITH (MODULUS 2, REMAINDER 1)`, `"quick one"`, `ALTER TABLE deep DETACH PARTITION "quick one"`},
+	} {
+		w.awaitFollowing(f)
+		epoch := w.epoch
+		w.exec(c.begins)
+		xid := w.text("SELECT pg_current_xact_id()::text")
+		w.incapable(f, "lacks the rows of "+c.name+", which")
+		for _, e := range must2(w.log.Read(w.ctx(), w.epoch, w.at, time.Millisecond)) {
+			if e.Heartbeat != nil && sees(e.Heartbeat.Snapshot, xid) {
+				t.Errorf("%s: a heartbeat sees it", c.begins)
+			}
+		}
+		late := w.followWith(w.url, w.log, uneasy) // who was not there
+		w.incapable(late, "ALTER TABLE "+c.name+" SET LOGGED")
+		late.stop()
+		w.exec(c.ends)
+		w.awaitFollowing(f)
+		if w.epoch == epoch {
+			t.Errorf("%s: the same epoch", c.ends)
+		}
+		w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($1, 'a')"))
+		w.await("a change", func(e stream.Entry) bool { return e.Change != nil && touched(*e.Change) == "contacts:1" })
+	}
+}
+
+func sees(snapshot, xid string) bool {
+	var n uint64
+	_, err := fmt.Sscan(xid, &n)
+	must(err)
+	s, err := stream.ParseSnapshot(snapshot)
+	must(err)
+	return s.Sees(n)
+}
+
+// BenchmarkLook is what the snapshot of a heartbeat costs, with its round trip.
+func BenchmarkLook(b *testing.B) {
+	for _, partitions := range []int{0, 100, 1000} {
+		b.Run(fmt.Sprintf("%d partitions", partitions), func(b *testing.B) {
+			url := server().URL(postgrestest.Copy(b, server(), postgrestest.Template))
+			if partitions > 0 {
+				conn := open(b, url)
+				_, err := conn.Exec(b.Context(), fmt.Sprintf(`ALTER TABLE items RENAME TO items_old;
+					CREATE TABLE items (LIKE items_old INCLUDING ALL) PARTITION BY HASH (workspace_id);
+					DO $$ BEGIN FOR n IN 0..%[1]d-1 LOOP
+						EXECUTE format('CREATE TABLE items_%%s PARTITION OF items FOR VALUES WITH (MODULUS %[1]d, REMAINDER %%s)', n, n);
+					END LOOP; END $$`, partitions))
+				must(err)
+				_, err = conn.Exec(b.Context(), "VACUUM ANALYZE")
+				must(err)
+			}
+			p, err := connectPrimary(b.Context(), url, "")
+			must(err)
+			defer p.close()
+			v, err := p.look(b.Context(), "")
+			must(err)
+			if known := len(v.catalog.collections); known != 4+partitions {
+				b.Fatal(known)
+			}
+			for b.Loop() {
+				_, err := p.look(b.Context(), v.catalog.version)
+				must(err)
+			}
+		})
+	}
+}
