@@ -28,35 +28,30 @@ func PublishChanges(ctx context.Context, url string) (done []string, lacks []Lac
 }
 
 func publishChanges(ctx context.Context, conn *pgx.Conn) (done []string, lacks []Lack, err error) {
-	for _, step := range []struct{ what, sql, there, right string }{
-		{"the publication", publicationSQL, publishedSQL, "needs the owner of the tables, with CREATE on the database"},
-		{"the event triggers, which tell of ALTER TABLE", eventTriggersSQL, triggeredSQL, "need a superuser"},
-	} {
-		var before, after string
-		if err := conn.QueryRow(ctx, step.there).Scan(&before); err != nil {
-			return done, lacks, fmt.Errorf("look for %s: %w", step.what, err)
-		}
-		if _, err := conn.Exec(ctx, step.sql); err != nil {
-			var server *pgconn.PgError
-			if !errors.As(err, &server) || strings.HasPrefix(server.Code, "57") || strings.HasPrefix(server.Code, "08") {
-				return done, lacks, fmt.Errorf("make %s: %w", step.what, err)
-			}
-			why := server.Message
-			if server.Code == "42501" {
-				why += ": " + step.right
-			}
-			lacks = append(lacks, Lack{What: step.what, Why: why})
-			continue
-		}
-		if err := conn.QueryRow(ctx, step.there).Scan(&after); err != nil {
-			return done, lacks, fmt.Errorf("look for %s: %w", step.what, err)
-		}
-		switch {
-		case before == "" && after != "":
-			done = append(done, "made "+step.what)
-		case before != after:
-			done = append(done, "mended "+step.what)
-		}
+	const what = "the publication"
+	var before, after string
+	if err := conn.QueryRow(ctx, publishedSQL).Scan(&before); err != nil {
+		return nil, nil, fmt.Errorf("look for %s: %w", what, err)
 	}
-	return done, lacks, nil
+	if _, err := conn.Exec(ctx, publicationSQL); err != nil {
+		var server *pgconn.PgError
+		if !errors.As(err, &server) || strings.HasPrefix(server.Code, "57") || strings.HasPrefix(server.Code, "08") {
+			return nil, nil, fmt.Errorf("make %s: %w", what, err)
+		}
+		why := server.Message
+		if server.Code == "42501" {
+			why += ": needs the owner of the tables, with CREATE on the database"
+		}
+		return nil, []Lack{{What: what, Why: why}}, nil
+	}
+	if err := conn.QueryRow(ctx, publishedSQL).Scan(&after); err != nil {
+		return nil, nil, fmt.Errorf("look for %s: %w", what, err)
+	}
+	switch {
+	case before == "" && after != "":
+		done = []string{"made " + what}
+	case before != after:
+		done = []string{"mended " + what}
+	}
+	return done, nil, nil
 }

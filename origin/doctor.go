@@ -47,7 +47,6 @@ type facts struct {
 	Active, Lost, Trigram, GIN, ICU, OtherICU                   bool
 	Slot                                                        bool
 	Slots, SlotsUsed, Senders, SendersUsed, Connections, Used   int
-	Triggers                                                    int
 	Retained                                                    int64
 }
 
@@ -230,7 +229,6 @@ func judge(f facts, published publication.State, o DoctorOptions) (findings []Fi
 	say("ownership", false, OK, owner, "", "")
 	defect, do := published.Defect()
 	say("publication", defect != "", Warn, "all four tables", "it "+defect+ttl, do)
-	say("event triggers", f.Triggers < 2, Warn, "there", "missing or disabled: a rewrite of a table by ALTER TABLE is not told", "run `listedge migrate up` as a superuser")
 	switch {
 	case f.Lost:
 		say("slot", true, Warn, "", "it fell behind max_slot_wal_keep_size and is lost", "nothing: the next follower makes it anew; raise max_slot_wal_keep_size if it happens often")

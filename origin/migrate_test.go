@@ -3,7 +3,6 @@ package origin
 import (
 	"context"
 	"fmt"
-	neturl "net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -285,48 +284,5 @@ func TestNothingStandsInTheWritersPath(t *testing.T) {
 	}
 	if triggers+rules+foreign != 0 {
 		t.Errorf("%d triggers, %d rules, %d foreign keys", triggers, rules, foreign)
-	}
-}
-
-// Event triggers that an earlier version made, or that somebody has disabled,
-// are made to fire for every session.
-func TestEventTriggersFireAlways(t *testing.T) {
-	t.Parallel()
-	url := newDatabase(t)
-	conn := connect(t, url)
-	enabled := func() (states string) {
-		t.Helper()
-		if err := conn.QueryRow(t.Context(), "SELECT string_agg(evtenabled::text, '' ORDER BY evtname) FROM pg_event_trigger WHERE evtname LIKE 'listedge_%'").Scan(&states); err != nil {
-			t.Fatal(err)
-		}
-		return states
-	}
-	if is := enabled(); is != "AA" {
-		t.Errorf("made anew: %s", is)
-	}
-	role := "role_" + conn.Config().Database
-	exec(t, conn, "CREATE ROLE "+role+" LOGIN PASSWORD 'p'")
-	t.Cleanup(func() { execOn(t, server().URL("postgres"), "DROP ROLE "+role) })
-	u, err := neturl.Parse(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.User = neturl.UserPassword(role, "p")
-	for _, c := range []struct{ alter, by, want, lacking string }{
-		{"ENABLE", url, "AA", ""},
-		{"DISABLE", url, "AA", ""},
-		{"ENABLE", u.String(), "OO", ""}, // it works, and is not theirs
-		{"DISABLE", u.String(), "DD", "the event triggers"},
-	} {
-		exec(t, conn, "ALTER EVENT TRIGGER listedge_ddl "+c.alter)
-		exec(t, conn, "ALTER EVENT TRIGGER listedge_drop "+c.alter)
-		_, lacks, err := PublishChanges(t.Context(), c.by)
-		var lacking string
-		for _, l := range lacks {
-			lacking += l.What
-		}
-		if is := enabled(); err != nil || is != c.want || !strings.HasPrefix(lacking, c.lacking) || c.lacking == "" && lacking != "" {
-			t.Errorf("%s by %s: %s, want %s; %+v, %v", c.alter, c.by, is, c.want, lacks, err)
-		}
 	}
 }

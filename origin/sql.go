@@ -36,36 +36,11 @@ const serverFactsSQL = `SELECT current_setting('server_version_num')::int, pg_en
 //go:embed publication.sql
 var publicationSQL string
 
-// eventTriggersSQL has the schema's changes told, by a function of the schema,
-// and those of sessions that fire no ordinary trigger, too. Who may not alter a
-// trigger that fires for all others leaves it as it is.
-const eventTriggersSQL = `DO $$
-DECLARE
-	made name;
-BEGIN
-	PERFORM pg_advisory_xact_lock(7235116); -- several nodes may migrate at once
-	IF NOT EXISTS (SELECT FROM pg_event_trigger WHERE evtname = 'listedge_ddl') THEN
-		CREATE EVENT TRIGGER listedge_ddl ON ddl_command_end EXECUTE FUNCTION listedge_on_ddl();
-	END IF;
-	IF NOT EXISTS (SELECT FROM pg_event_trigger WHERE evtname = 'listedge_drop') THEN
-		CREATE EVENT TRIGGER listedge_drop ON sql_drop EXECUTE FUNCTION listedge_on_ddl();
-	END IF;
-	FOR made IN SELECT evtname FROM pg_event_trigger WHERE evtname IN ('listedge_ddl', 'listedge_drop')
-		AND CASE evtenabled WHEN 'A' THEN false WHEN 'O' THEN pg_has_role(evtowner, 'USAGE') ELSE true END LOOP
-		EXECUTE format('ALTER EVENT TRIGGER %I ENABLE ALWAYS', made);
-	END LOOP;
-END $$`
-
-// publishedSQL and triggeredSQL are one text of what the two above have made;
-// empty = nothing.
-const (
-	publishedSQL = `
+// publishedSQL is one text of what it has made; empty = nothing.
+const publishedSQL = `
 SELECT coalesce((SELECT concat_ws(' ', pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
 	(SELECT string_agg(prrelid::text, ' ' ORDER BY prrelid) FROM pg_publication_rel WHERE prpubid = p.oid))
 	FROM pg_publication p WHERE pubname = 'listedge'), '')`
-	triggeredSQL = `
-SELECT coalesce(string_agg(evtname, ' ' ORDER BY evtname), '') FROM pg_event_trigger WHERE evtname IN ('listedge_ddl', 'listedge_drop')`
-)
 
 // primarySQL names a primary, its timeline, where its WAL ends and which run of
 // the server it is.
@@ -103,7 +78,6 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
 	current_setting('max_wal_senders')::int AS senders, (SELECT count(*) FROM pg_stat_replication)::int AS senders_used,
 	current_setting('max_connections')::int AS connections,
 	(SELECT sum(numbackends) FROM pg_stat_database)::int AS used,
-	(SELECT count(*) FROM pg_event_trigger WHERE evtname IN ('listedge_ddl', 'listedge_drop') AND evtenabled IN ('O', 'A'))::int AS triggers,
 	coalesce((SELECT greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0) FROM slot), 0)::bigint AS retained
 FROM pg_database d, me WHERE d.datname = current_database()`
 

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"listedge/sandbox/sandboxtest"
+)
+
+// What is done to the tables themselves is shown within the bound, too, where
+// the nodes' role is no superuser and the database has no event trigger. Nothing
+// is written meanwhile that would make the pages stale by itself.
+func TestFreshnessOfTables(t *testing.T) {
+	t.Parallel()
+	owner := database(t)
+	u, err := url.Parse(owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	role := "node_of_" + u.Path[1:]
+	execute(t, owner, "CREATE ROLE "+role+" LOGIN PASSWORD 'p'")
+	execute(t, owner, command(t, "migrate", "grants", "--role", role))
+	redis := sandboxtest.Redis(t)
+	var nodes []*testNode
+	for range 2 {
+		nodes = append(nodes, startNode(t, as(t, owner, role), "--redis-url", redis.URL()))
+	}
+	workspace, key := workspaceWithKey(t, owner)
+	moved, movedKey := workspaceWithKey(t, owner)
+	execute(t, owner, fmt.Sprintf(`BEGIN; ALTER TABLE items RENAME TO items_old; CREATE SCHEMA other;
+		CREATE TABLE items (LIKE items_old INCLUDING ALL) PARTITION BY LIST (workspace_id);
+		CREATE TABLE other.contacts PARTITION OF items FOR VALUES IN ('%[1]s');
+		CREATE TABLE elsewhere (LIKE items INCLUDING ALL); CREATE TABLE other.items (LIKE items INCLUDING ALL);
+		INSERT INTO items (workspace_id, name, unit) VALUES ('%[1]s', 'a', 'v0');
+		INSERT INTO elsewhere (workspace_id, name, unit) VALUES ('%[2]s', 'b', 'v1');
+		INSERT INTO other.items (workspace_id, name, unit) VALUES ('%[1]s', 'c', 'v9');
+		ALTER PUBLICATION listedge ADD TABLE items; ALTER PUBLICATION listedge DROP TABLE items_old;
+		GRANT SELECT ON items TO %[3]s; GRANT USAGE ON SCHEMA other TO %[3]s; GRANT SELECT ON other.items TO %[3]s; COMMIT`, workspace, moved, role))
+
+	// fresh is what a node shows that does not say it is stale; empty = it shows nothing such.
+	fresh := func(n *testNode, key string) string {
+		a, err := n.try("GET", "/v1/items", key)
+		if err != nil || a.StatusCode != http.StatusOK || strings.Contains(a.Header.Get("Cache-Status"), "detail=ttl") || strings.Contains(a.Header.Get("Cache-Status"), "detail=stale-if-error") {
+			return ""
+		}
+		return string(a.body)
+	}
+	// proven is that all nodes serve their pages from memory, and those show what is wanted.
+	proven := func(key, want string) {
+		t.Helper()
+		for _, n := range nodes {
+			within(t, patience, "a hit that shows "+want, func() bool {
+				a, err := n.try("GET", "/v1/items", key)
+				return err == nil && n.mode() == "followed" && a.Header.Get("Cache-Status") == "listedge; hit; detail=memory" && strings.Contains(string(a.body), want)
+			})
+		}
+	}
+	const none = `"data":[]`
+	for _, c := range []struct{ name, sql, key, before, after string }{
+		{"rows rewritten", "ALTER TABLE items ALTER unit TYPE text USING 'v1'", key, `"unit":"v0"`, `"unit":"v1"`},
+		{"a partition of another table's name", "UPDATE items SET unit = 'v2'", key, `"unit":"v1"`, `"unit":"v2"`},
+		{"a partition attached", fmt.Sprintf("ALTER TABLE items ATTACH PARTITION elsewhere FOR VALUES IN ('%s')", moved), movedKey, none, `"unit":"v1"`},
+		{"a partition detached", "ALTER TABLE items DETACH PARTITION elsewhere", movedKey, `"unit":"v1"`, none},
+		{"the search path moved", fmt.Sprintf("ALTER ROLE %s SET search_path = other; UPDATE items SET unit = 'v3'", role), key, `"unit":"v2"`, `"unit":"v3"`},
+		{"an unlogged partition", "ALTER TABLE other.contacts SET UNLOGGED; UPDATE items SET unit = 'v4'", key, `"unit":"v3"`, `"unit":"v4"`},
+	} {
+		proven(c.key, c.before)
+		execute(t, owner, c.sql)
+		for done := time.Now(); time.Since(done) <= freshnessBound; time.Sleep(10 * time.Millisecond) {
+			for _, n := range nodes {
+				fresh(n, c.key)
+			}
+		}
+		for i, n := range nodes {
+			if shown := fresh(n, c.key); shown != "" && !strings.Contains(shown, c.after) {
+				t.Errorf("%s: node %d shows %s", c.name, i, shown)
+			}
+		}
+		if c.name != "an unlogged partition" {
+			proven(c.key, c.after)
+		}
+	}
+	for _, n := range nodes {
+		within(t, patience, "mode ttl, and why", func() bool {
+			_, r := n.readiness(t)
+			return r.Mode == "ttl"
+		})
+	}
+	expect(t, doctor(t, exitFine, "--database-url", owner), "publication", "warn", "lacks the rows of other.contacts")
+	execute(t, owner, "UPDATE items SET unit = 'v5'")
+	execute(t, owner, "ALTER TABLE other.contacts SET LOGGED")
+	proven(key, `"unit":"v5"`)
+}
