@@ -26,6 +26,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"listedge/internal/boottime"
 	"listedge/stream"
 )
 
@@ -38,6 +39,7 @@ type Options struct {
 	Follow      *Follow               // how changes are followed; nil = they are not
 	MaxStale    time.Duration         // how long after that it may stand in for a failing origin
 	FillTimeout time.Duration         // how long a fill may take
+	Clock       *boottime.Clock       // tells the age of pages and proofs; nil = one of the cache's own
 }
 
 // ErrFillTimeout: the fill did not end in time, and there was no stale page.
@@ -149,6 +151,9 @@ func New(o Options) (*Cache, error) {
 	if o.Followed == nil {
 		o.Followed = &stream.Followed{}
 	}
+	if o.Clock == nil {
+		o.Clock = boottime.New()
+	}
 	c := &Cache{options: o, memory: m, start: time.Now(), stores: make(chan struct{}, maxStores)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if o.Redis != nil {
@@ -156,7 +161,7 @@ func New(o Options) (*Cache, error) {
 	}
 	c.ahead = startAhead(c)
 	if o.Follow != nil {
-		c.follow = startFollowing(*o.Follow, o.Followed, o.FillTimeout, c.ahead.changed)
+		c.follow = startFollowing(*o.Follow, o.Followed, o.FillTimeout, o.Clock, c.ahead.changed)
 	}
 	return c, nil
 }
@@ -240,7 +245,7 @@ func (c *Cache) age(p *Page, now time.Time) time.Duration {
 	if c.follow.on() {
 		return c.follow.age(p, now)
 	}
-	return max(0, now.Sub(p.Proof))
+	return max(0, c.options.Clock.Between(p.Proof, now))
 }
 
 // Forward returns the page of a key that Hit did not have; pair is what

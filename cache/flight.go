@@ -31,7 +31,7 @@ func (c *Cache) Bypass(key []byte, pair stream.Pair, fill Fill) (Result, error) 
 	defer c.running.Done()
 	arrived := time.Now()
 	if held := c.memory.get(key); held != nil {
-		if p := held.page.Load(); arrived.Sub(p.Proof) < c.bypassEvery() {
+		if p := held.page.Load(); c.options.Clock.Between(p.Proof, arrived) < c.bypassEvery() {
 			return Result{Page: p, Age: c.age(p, arrived), Source: Memory, Local: true, ByAge: !c.follow.on()}, nil
 		}
 	}

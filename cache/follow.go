@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"listedge/internal/boottime"
 	"listedge/stream"
 )
 
@@ -57,9 +58,9 @@ type following struct {
 
 // startFollowing tells changed of every change of a pair, while it holds a
 // lock: changed must neither wait nor call back.
-func startFollowing(o Follow, followed *stream.Followed, fill time.Duration, changed func(*pairState)) *following {
+func startFollowing(o Follow, followed *stream.Followed, fill time.Duration, c *boottime.Clock, changed func(*pairState)) *following {
 	ctx, stop := context.WithCancel(context.Background())
-	f := &following{tracker: newTracker(o.Bound, fill), options: o, followed: followed, stop: stop}
+	f := &following{tracker: newTracker(o.Bound, fill, c), options: o, followed: followed, stop: stop}
 	f.changed = changed
 	f.done.Add(2)
 	go f.readLog(ctx)
@@ -95,7 +96,7 @@ func (f *following) fresh(p *Page, now time.Time) bool {
 }
 
 func (f *following) recent(p *Page, now time.Time) bool {
-	return now.Sub(p.Proof) < f.bound/shareFactor
+	return f.clock.Between(p.Proof, now) < f.bound/shareFactor
 }
 
 // run is when the primary was started, if anything is known of it.
@@ -205,7 +206,7 @@ func (f *following) silence() time.Duration {
 func (f *following) describe(s *Stats) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s.ProofAge = time.Since(f.start) - time.Duration(f.proof.Load())
+	s.ProofAge = f.clock.Now() - time.Duration(f.proof.Load())
 	s.Bound = f.bound
 	s.Epoch, s.Lag = f.epoch, f.lag.histogram()
 	s.Applied, s.Pairs = f.sequence, len(f.pairs.known)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/internal/boottime"
 	"listedge/stream"
 )
 
@@ -169,7 +170,7 @@ func newModel(t *testing.T, seed uint64, open bool) *model {
 
 func (m *model) newNode() *modelNode {
 	m.names++
-	tracker := newTracker(modelBound, modelFill)
+	tracker := newTracker(modelBound, modelFill, boottime.New())
 	if m.chance(2) {
 		tracker.most = modelPairs / 2
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/internal/boottime"
 	"listedge/stream"
 )
 
@@ -32,7 +33,7 @@ type trackerTest struct {
 // virtually runs the test with a tracker that has joined epoch e, in virtual time.
 func virtually(t *testing.T, test func(t *trackerTest)) {
 	synctest.Test(t, func(t *testing.T) {
-		tt := &trackerTest{T: t, tracker: newTracker(testBound, testFill), last: stream.Position{Term: 1}}
+		tt := &trackerTest{T: t, tracker: newTracker(testBound, testFill, boottime.New()), last: stream.Position{Term: 1}}
 		tt.turnTo("e")
 		tt.entry(stream.Entry{Take: &stream.Take{}})
 		tt.prove("100:100:")
@@ -354,7 +355,7 @@ func TestAdopt(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tt := &trackerTest{T: t, tracker: newTracker(testBound, testFill), last: stream.Position{Term: 5}}
+				tt := &trackerTest{T: t, tracker: newTracker(testBound, testFill, boottime.New()), last: stream.Position{Term: 5}}
 				tt.turnTo("e")
 				tt.entry(stream.Entry{Take: &stream.Take{}})
 				tt.prove("100:100:")
@@ -441,7 +442,7 @@ func TestStandbys(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tt := &trackerTest{T: t, tracker: newTracker(testBound, testFill), last: stream.Position{Term: 1}}
+				tt := &trackerTest{T: t, tracker: newTracker(testBound, testFill, boottime.New()), last: stream.Position{Term: 1}}
 				tt.turnTo("e")
 				tt.probe(1)
 				tt.entry(stream.Entry{Heartbeat: &stream.Heartbeat{LSN: 50, Snapshot: "1:1:", Server: "s/1", Nonces: map[string]uint64{"me": 1}}})
@@ -534,7 +535,7 @@ func TestAnAdoptedPageIsNoYoungerThanTheProof(t *testing.T) {
 
 // Before a node has proof it adopts nothing, whatever it read.
 func TestAdoptBeforeProof(t *testing.T) {
-	tr := newTracker(testBound, testFill)
+	tr := newTracker(testBound, testFill, boottime.New())
 	tr.turnTo("e")
 	tr.apply("e", "me", stream.Entry{Position: stream.Position{Term: 1, N: 1}, Heartbeat: &stream.Heartbeat{Snapshot: "1:1:"}})
 	p := page(t, "5:5:")
@@ -546,7 +547,7 @@ func TestAdoptBeforeProof(t *testing.T) {
 
 // joinedTracker has pairs with rings.
 func joinedTracker(tb testing.TB, workspaces, ring int) *tracker {
-	tr := newTracker(time.Hour, time.Hour)
+	tr := newTracker(time.Hour, time.Hour, boottime.New())
 	tr.turnTo("e")
 	tr.probe(1)
 	n := uint64(1)

@@ -124,5 +124,5 @@ func ask(fill func() (Filled, error)) (f Filled, err error) {
 
 // remaining is how long a page may still be served in any way.
 func (c *Cache) remaining(p *Page) time.Duration {
-	return max(c.options.TTL+c.options.MaxStale-time.Since(p.Proof), time.Millisecond)
+	return max(c.options.TTL+c.options.MaxStale-c.options.Clock.Since(p.Proof), time.Millisecond)
 }

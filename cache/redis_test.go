@@ -306,7 +306,7 @@ func TestFollowedPagesOfRedis(t *testing.T) {
 	write(keyOf("stands"))
 	r, err := c.Forward(keyOf("stands"), listA, fails(errPanic))
 	want{body: "page", source: Redis}.check(t, r, err)
-	if r.Page.Proof.After(c.follow.proven()) {
+	if r.Page.Proof.After(c.follow.provenAt) {
 		t.Error("it looks younger than what is proven")
 	}
 	checkRedis(t, c, 1, 0, 0)

@@ -8,7 +8,7 @@ import (
 
 // trusted says whether everything visible bound ago has been applied here.
 func (t *tracker) trusted(now time.Time) bool {
-	return int64(now.Sub(t.start)) < t.trustedUntil.Load()
+	return int64(t.clock.At(now)) < t.trustedUntil.Load()
 }
 
 // stands says whether nothing has touched what the page shows since it was
@@ -49,8 +49,8 @@ func (t *tracker) adopt(p *Page, pair stream.Pair) bool {
 	}
 	p.pair, p.whole = state, whole
 	p.sequence.Store(t.sequence)
-	if proven := t.proven(); proven.Before(p.Proof) {
-		p.Proof = proven
+	if t.provenAt.Before(p.Proof) {
+		p.Proof = t.provenAt
 	}
 	return true
 }
@@ -71,9 +71,6 @@ func (t *tracker) follows(v *View) bool {
 	defer t.mu.Unlock()
 	return t.joined && !t.isForeign(v)
 }
-
-// proven is the moment that the last proof is about.
-func (t *tracker) proven() time.Time { return t.start.Add(time.Duration(t.proof.Load())) }
 
 // fillStart is what is remembered when a fill begins.
 type fillStart struct {
@@ -135,7 +132,7 @@ func (t *tracker) accept(start fillStart, p *Page, pair stream.Pair) verdict {
 		return unseen
 	}
 	if standby {
-		p.Proof = t.proven()
+		p.Proof = t.provenAt
 	}
 	p.Epoch, p.Position = t.epoch, t.position
 	p.sequence.Store(t.sequence)
@@ -150,7 +147,7 @@ func (t *tracker) needed(pair stream.Pair) (n Needed, ok bool) {
 	if !t.joined || t.server == "" || !t.trusted(time.Now()) {
 		return Needed{}, false
 	}
-	return Needed{Server: t.server, Run: t.run, Primary: t.lsn, At: t.proven(),
+	return Needed{Server: t.server, Run: t.run, Primary: t.lsn, At: t.provenAt,
 		LSN: max(t.joinLSN, t.pairs.of(pair).lastLSN, t.whole[pair.Collection].lastLSN)}, true
 }
 
@@ -174,10 +171,11 @@ func (t *tracker) awaited(p *Page) bool {
 
 // age is how long ago the page is known to have equalled the database.
 func (t *tracker) age(p *Page, now time.Time) time.Duration {
+	age := t.clock.Between(p.Proof, now)
 	if t.stands(p) {
-		if proven := now.Sub(t.start) - time.Duration(t.proof.Load()); proven >= 0 && proven < now.Sub(p.Proof) {
+		if proven := t.clock.At(now) - time.Duration(t.proof.Load()); proven >= 0 && proven < age {
 			return proven
 		}
 	}
-	return max(0, now.Sub(p.Proof))
+	return max(0, age)
 }

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"listedge/internal/boottime"
 	"listedge/stream"
 )
 
@@ -29,14 +30,16 @@ type tracker struct {
 	bound time.Duration // how long a proof is good for
 	fill  time.Duration // the longest permitted fill
 	most  int           // pairs remembered
-	start time.Time     // moments are distances from it
+	start time.Time     // of the rings' times: fills, too, are measured awake
+	clock *boottime.Clock
 
-	trustedUntil atomic.Int64  // nanoseconds
-	proof        atomic.Int64  // nanoseconds; the moment the last proof is about
+	trustedUntil atomic.Int64  // a moment of the clock, in nanoseconds
+	proof        atomic.Int64  // likewise: the moment the last proof is about
 	join         atomic.Uint64 // sequence from which this node knows all changes
 
 	mu         sync.Mutex // guards all below, and the pair states
 	epoch      string
+	provenAt   time.Time       // the reading of proof
 	server     string          // system and timeline of the primary
 	run        string          // when it was started
 	lsn        uint64          // where its WAL ended at the moment of the last proof, or later
@@ -69,8 +72,8 @@ const (
 
 func (c resyncCause) String() string { return [...]string{"join", "epoch", "gap", "undecodable"}[c] }
 
-func newTracker(bound, fill time.Duration) *tracker {
-	t := &tracker{bound: bound, fill: fill, most: mostPairs, start: time.Now(), changed: func(*pairState) {}}
+func newTracker(bound, fill time.Duration, c *boottime.Clock) *tracker {
+	t := &tracker{bound: bound, fill: fill, most: mostPairs, start: time.Now(), clock: c, changed: func(*pairState) {}}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.resync("", resyncJoin)
@@ -202,8 +205,9 @@ func (t *tracker) heartbeat(node string, h *stream.Heartbeat) {
 		}
 	}
 	t.server, t.run, t.lsn, t.lastServer = h.Server, h.Run, h.LSN, h.Server
-	if sentAt := probed.Sub(t.start); sentAt > time.Duration(t.proof.Load()) {
+	if sentAt := t.clock.Of(probed); sentAt >= time.Duration(t.proof.Load()) {
 		t.proof.Store(int64(sentAt))
+		t.provenAt = probed
 	}
 	t.trustedUntil.Store(int64(time.Duration(t.proof.Load()) + t.bound))
 }

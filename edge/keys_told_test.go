@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/internal/boottime"
 	"listedge/origin"
 	"listedge/stream"
 )
@@ -166,7 +167,7 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 				for n := range keys {
 					d.rows[keyNumber(n)] = origin.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true}
 				}
-				ring := origin.NewKeyring(d.lookup, func(_ origin.Key, _, _ *client) {}, time.Minute)
+				ring := origin.NewKeyring(d.lookup, func(_ origin.Key, _, _ *client) {}, time.Minute, boottime.New())
 				defer ring.Close()
 				log := stream.FollowKeys(d.log)
 				log.Tell(keyListener{ring})

@@ -21,6 +21,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
+	"listedge/internal/boottime"
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
@@ -37,6 +38,8 @@ type Options struct {
 	Metrics *metrics.Edge
 	Logger  *slog.Logger
 	Proxies []netip.Prefix // whose X-Forwarded-For is believed
+
+	Clock *boottime.Clock // tells how old what is known of a key is; nil = one of the server's own
 
 	MaxConnections int  // open at once; above: 503; 0 = MostConnections
 	NoDocs         bool // /docs is 404
@@ -85,6 +88,9 @@ const MostConnections = 100_000
 
 // New makes a server. It listens when Serve is called.
 func New(o Options) *Server {
+	if o.Clock == nil {
+		o.Clock = boottime.New()
+	}
 	s := &Server{
 		cache: o.Cache, limiter: o.Limiter, origin: o.Origin,
 		guard: newGuard(), maxConns: int64(cmp.Or(o.MaxConnections, MostConnections)), metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
@@ -93,7 +99,7 @@ func New(o Options) *Server {
 	if !o.NoDocs {
 		s.docs = docs()
 	}
-	s.keyring = origin.NewKeyring(o.Lookup, s.makeClient, o.Grace)
+	s.keyring = origin.NewKeyring(o.Lookup, s.makeClient, o.Grace, o.Clock)
 	s.http = &fasthttp.Server{
 		Handler:                       s.handle,
 		ErrorHandler:                  s.handleUnreadable,

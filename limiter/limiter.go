@@ -55,6 +55,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"listedge/internal/boottime"
 )
 
 // The times of the remote call and its failure policy.
@@ -116,6 +118,7 @@ type Options struct {
 	Budget     time.Duration    // the longest a TakeAt waits for Redis; 0 = DefaultBudget
 	MaxBuckets int              // bound of the in-process store; 0 = about a million
 	Clock      func() time.Time // of this node; nil = time.Now (Redis goes by its own)
+	Boottime   *boottime.Clock  // measures time where Clock is nil; nil = one of the limiter's own
 }
 
 // Limiter decides who may pass. All methods may be called from any goroutine.
@@ -123,6 +126,7 @@ type Limiter struct {
 	budget time.Duration
 	mode   FailureMode
 	clock  func() time.Time // nil = Go's own
+	boot   *boottime.Clock  // then
 	start  time.Time
 	tally  tally
 	trips  sync.Pool // *trip
@@ -163,13 +167,14 @@ func New(o Options) *Limiter {
 }
 
 func newLimiter(o Options) *Limiter {
-	l := &Limiter{budget: o.Budget, mode: o.FailureMode, clock: o.Clock, life: leaseLife, own: SourceLease}
+	l := &Limiter{budget: o.Budget, mode: o.FailureMode, clock: o.Clock, boot: o.Boottime, life: leaseLife, own: SourceLease}
 	if l.budget <= 0 {
 		l.budget = DefaultBudget
 	}
-	l.start = time.Now()
 	if l.clock != nil {
 		l.start = l.clock()
+	} else if l.boot == nil {
+		l.boot = boottime.New()
 	}
 	l.trips.New = func() any { return newTrip() }
 	return l
@@ -191,17 +196,22 @@ func (l *Limiter) openStore(s store) {
 	go l.router.run()
 }
 
-// now is this node's time in microseconds since the limiter was made. It is
-// taken from Go's monotonic clock and does not follow a step of the wall clock.
+// now is this node's time in microseconds. It does not follow a step of the wall
+// clock, and counts what the machine sleeps: leases end meanwhile.
 func (l *Limiter) now() int64 {
 	if l.clock == nil {
-		return int64(time.Since(l.start) / time.Microsecond)
+		return l.since(time.Now())
 	}
 	return l.since(l.clock())
 }
 
 // since is now, of a reading of the same clock.
-func (l *Limiter) since(t time.Time) int64 { return int64(t.Sub(l.start) / time.Microsecond) }
+func (l *Limiter) since(t time.Time) int64 {
+	if l.boot != nil {
+		return int64(l.boot.At(t) / time.Microsecond)
+	}
+	return int64(t.Sub(l.start) / time.Microsecond)
+}
 
 // nodes is how many there are in the fleet, as far as is known.
 func (l *Limiter) nodes() int64 {

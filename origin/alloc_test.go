@@ -6,12 +6,14 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"listedge/internal/boottime"
 )
 
 // The race detector allocates on its own account, hence the build tag.
 
 func TestAKnownKeyAllocatesNothing(t *testing.T) {
-	r := NewKeyring(newKeyTable(1).lookup, func(_ Key, _, made **int) { *made = new(int) }, time.Minute)
+	r := NewKeyring(newKeyTable(1).lookup, func(_ Key, _, made **int) { *made = new(int) }, time.Minute, boottime.New())
 	defer r.Close()
 	hash := hashNumber(0)
 	if _, _, err := loadFrom(t.Context(), r, hash); err != nil {

@@ -10,6 +10,8 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/time/rate"
+
+	"listedge/internal/boottime"
 )
 
 // ErrUnknownKey: there is no such key.
@@ -64,7 +66,7 @@ type Keyring[T any] struct {
 	lookup KeyLookup
 	attach func(k Key, before, made *T) // before is what it was made into, nil for a new key
 	grace  time.Duration
-	start  time.Time // moments are kept as distances from it, on the monotonic clock
+	clock  *boottime.Clock // moments are its
 
 	seed    maphash.Seed // of places
 	near    atomic.Pointer[nearKeys[T]]
@@ -78,7 +80,7 @@ type Keyring[T any] struct {
 	closed bool
 	pace   *rate.Limiter // of queries that asked for keys in vain
 
-	pausedUntil atomic.Int64 // nanoseconds since the start; until then known keys do not wait
+	pausedUntil atomic.Int64 // a moment; until then known keys do not wait
 	wrongServer atomic.Bool  // another server than the primary has answered, and the primary not since
 	told        told
 
@@ -109,7 +111,7 @@ func (s *keyShard[T]) at(hash KeyHash) *KnownKey[T] {
 type KnownKey[T any] struct {
 	hash KeyHash
 
-	// Moments, in nanoseconds since the keyring's start. Written under the
+	// Moments, in nanoseconds of the keyring's clock. Written under the
 	// shard's lock.
 	checked atomic.Int64 // as of when it is known to be right: when the last look-up began, at least
 	doubted atomic.Int64 // when a change was last told that may concern it
@@ -133,12 +135,12 @@ func (r *Keyring[T]) supersede(k *KnownKey[T]) {
 
 // NewKeyring starts a keyring. attach is called once for every key and every
 // change of one. grace bounds how long known keys go on without Postgres.
-func NewKeyring[T any](lookup KeyLookup, attach func(k Key, before, made *T), grace time.Duration) *Keyring[T] {
+func NewKeyring[T any](lookup KeyLookup, attach func(k Key, before, made *T), grace time.Duration, c *boottime.Clock) *Keyring[T] {
 	unknown, err := lru.New[KeyHash, time.Time](unknownKeys)
 	if err != nil {
 		panic("BUG: " + err.Error()) // only for a size below 1
 	}
-	r := &Keyring[T]{lookup: lookup, attach: attach, grace: grace, start: time.Now(), seed: maphash.MakeSeed(), unknown: unknown,
+	r := &Keyring[T]{lookup: lookup, attach: attach, grace: grace, clock: c, seed: maphash.MakeSeed(), unknown: unknown,
 		queue: lookupQueue{calls: map[KeyHash]*lookupCall{}}, pace: rate.NewLimiter(vainPerSecond, vainBurst)}
 	r.told.init()
 	r.near.Store(newNearKeys[T](nearLines))
@@ -178,7 +180,7 @@ func (r *Keyring[T]) StillKnown(k *KnownKey[T], now time.Time) bool {
 	if k == nil {
 		return false
 	}
-	if asOf, doubtful := r.asOf(k); doubtful || r.at(now)-asOf > keyFresh {
+	if asOf, doubtful := r.asOf(k); doubtful || r.clock.At(now)-asOf > keyFresh {
 		return false
 	}
 	if !k.used.Load() {
@@ -212,7 +214,7 @@ func (r *Keyring[T]) load(ctx context.Context, hash KeyHash, priority lookupPrio
 		priority = known
 		before.used.Store(true) // an outage may outlast keyIdle
 		if r.graces(before, min(keyRecent, r.grace)) {
-			if r.at(time.Now()) < time.Duration(r.pausedUntil.Load()) {
+			if r.clock.Now() < time.Duration(r.pausedUntil.Load()) {
 				r.graced.Add(1)
 				return before, nil
 			}
@@ -234,7 +236,7 @@ func (r *Keyring[T]) load(ctx context.Context, hash KeyHash, priority lookupPrio
 	case before != nil && r.graces(before, r.grace):
 		// Not where it was the caller who left, nor for other keys' crowding.
 		if !errors.Is(ctx.Err(), context.Canceled) && !errors.Is(err, ErrOverloaded) {
-			r.pausedUntil.Store(int64(r.at(time.Now()) + keyPause))
+			r.pausedUntil.Store(int64(r.clock.Now() + keyPause))
 		}
 		r.graced.Add(1)
 		return before, nil
@@ -243,14 +245,12 @@ func (r *Keyring[T]) load(ctx context.Context, hash KeyHash, priority lookupPrio
 	return nil, err
 }
 
-func (r *Keyring[T]) at(t time.Time) time.Duration { return t.Sub(r.start) }
-
 // graces says whether the key may go on without a look-up: it was right less
 // than d ago. While another server answers in the primary's place, a key that
 // was changed since does not: Postgres is there, and keys are being revoked.
 func (r *Keyring[T]) graces(k *KnownKey[T], d time.Duration) bool {
 	asOf, doubtful := r.asOf(k)
-	return r.at(time.Now())-asOf < d && !(doubtful && r.wrongServer.Load())
+	return r.clock.Now()-asOf < d && !(doubtful && r.wrongServer.Load())
 }
 
 func (r *Keyring[T]) shard(hash KeyHash) *keyShard[T] {

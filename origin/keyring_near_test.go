@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"listedge/internal/boottime"
 )
 
 // crowdedHash is found near in one of four lines, by one of eight tags.
@@ -26,7 +28,7 @@ func placeOf(hash KeyHash) KeyPlace { return KeyPlace(hash.beginning()) }
 func TestNearKeysAreThoseOfTheShards(t *testing.T) {
 	const keys = 64 // in four lines
 	table := newKeyTable(0)
-	r := NewKeyring(table.lookup, func(Key, *int, *int) {}, time.Hour)
+	r := NewKeyring(table.lookup, func(Key, *int, *int) {}, time.Hour, boottime.New())
 	defer r.Close()
 
 	var running sync.WaitGroup

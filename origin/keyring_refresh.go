@@ -12,7 +12,7 @@ func (r *Keyring[T]) update(hashes []KeyHash) error {
 	defer cancel()
 	began := time.Now()
 	r.queries.Add(1)
-	found, err := r.lookup(ctx, hashes, r.told.run(r.at(began)))
+	found, err := r.lookup(ctx, hashes, r.told.run(r.clock.Now()))
 	if err != nil {
 		if errors.Is(err, ErrWrongServer) {
 			r.wrongServer.Store(true)
@@ -25,14 +25,14 @@ func (r *Keyring[T]) update(hashes []KeyHash) error {
 		s := r.shard(hash)
 		s.mu.Lock()
 		switch k := s.at(hash); {
-		case k != nil && k.checked.Load() > int64(r.at(began)): // something later has answered already
+		case k != nil && k.checked.Load() > int64(r.clock.Of(began)): // something later has answered already
 		case !exists:
 			r.forget(s, k)
 			r.unknown.Add(hash, began.Add(unknownFresh))
 		case k != nil && k.Key == key:
-			k.checked.Store(int64(r.at(began)))
+			k.checked.Store(int64(r.clock.Of(began)))
 		default:
-			r.remember(s, hash, key, r.at(began))
+			r.remember(s, hash, key, r.clock.Of(began))
 			r.unknown.Remove(hash)
 		}
 		s.mu.Unlock()
@@ -91,7 +91,7 @@ func (r *Keyring[T]) refresh() {
 		case <-tick.C:
 		}
 		shards := r.shards[:]
-		if now := r.at(time.Now()); r.told.recently(now) {
+		if now := r.clock.Now(); r.told.recently(now) {
 			const each = keyReview / time.Duration(len(r.shards))
 			if now < time.Duration(next)*each {
 				continue
@@ -113,7 +113,7 @@ func (r *Keyring[T]) refresh() {
 // sweep returns the keys of the shards that were used since their last sweep
 // and forgets idle ones.
 func (r *Keyring[T]) sweep(shards []keyShard[T]) (inUse []KeyHash) {
-	now := r.at(time.Now())
+	now := r.clock.Now()
 	for i := range shards {
 		s := &shards[i]
 		s.mu.Lock()

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"listedge/internal/boottime"
 )
 
 // keyTable is the table of keys as a keyring's look-ups see it, in virtual time.
@@ -95,7 +97,7 @@ func inRing(t *testing.T, table *keyTable, grace time.Duration, test func(t *tes
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &ring{}
-		r.Keyring = NewKeyring(table.lookup, func(_ Key, _, made *int64) { *made = r.attached.Add(1) }, grace)
+		r.Keyring = NewKeyring(table.lookup, func(_ Key, _, made *int64) { *made = r.attached.Add(1) }, grace, boottime.New())
 		defer r.Close()
 		test(t, r)
 	})
@@ -497,7 +499,7 @@ func TestCloseWaitsForLookups(t *testing.T) {
 			}
 			return found, err
 		}
-		r := NewKeyring(slow, func(k Key, _, made *uuid.UUID) { *made = k.ID }, time.Minute)
+		r := NewKeyring(slow, func(k Key, _, made *uuid.UUID) { *made = k.ID }, time.Minute, boottime.New())
 		if _, _, err := loadFrom(t.Context(), r, hashNumber(0)); err != nil {
 			t.Fatal(err)
 		}
@@ -526,7 +528,7 @@ func TestAKeyringInManyHands(t *testing.T) {
 	t.Parallel()
 	const keys, hands, requests = 40, 8, 3000
 	table := newKeyTable(keys)
-	r := NewKeyring(table.lookup, func(k Key, _, made *string) { *made = fmt.Sprint(k) }, time.Minute)
+	r := NewKeyring(table.lookup, func(k Key, _, made *string) { *made = fmt.Sprint(k) }, time.Minute, boottime.New())
 	defer r.Close()
 	var all sync.WaitGroup
 	for hand := range hands {
@@ -592,7 +594,7 @@ func TestAKeptKeyIsNotReliedOnOnceItWasSuperseded(t *testing.T) {
 		lookup := func(_ context.Context, hashes []KeyHash, _ string) (map[KeyHash]Key, error) {
 			return maps.Clone(keys), nil
 		}
-		r := NewKeyring(lookup, func(Key, *int, *int) {}, time.Hour)
+		r := NewKeyring(lookup, func(Key, *int, *int) {}, time.Hour, boottime.New())
 		defer r.Close()
 		ctx := context.Background()
 		changed, err := r.Load(ctx, hashNumber(0))

@@ -108,7 +108,7 @@ func (r *Keyring[T]) doubt(k *KnownKey[T], at time.Duration) {
 
 // Changed tells of a change of keys and workspaces with these IDs.
 func (r *Keyring[T]) Changed(ids []uuid.UUID) {
-	now := r.at(time.Now())
+	now := r.clock.Now()
 	r.told.last.Store(int64(now))
 	for _, hash := range r.told.index.of(ids) {
 		s := r.shard(hash)
@@ -122,7 +122,7 @@ func (r *Keyring[T]) Changed(ids []uuid.UUID) {
 
 // AllChanged tells of a change of which is not known what it concerns.
 func (r *Keyring[T]) AllChanged() {
-	now := r.at(time.Now())
+	now := r.clock.Now()
 	r.told.last.Store(int64(now))
 	r.each(func(k *KnownKey[T]) { r.doubt(k, now) })
 }
@@ -131,7 +131,7 @@ func (r *Keyring[T]) AllChanged() {
 // and until until, on the server that was started at run. Proven and Unproven
 // have one caller at a time.
 func (r *Keyring[T]) Proven(since, until time.Time, run string) {
-	is := &proof{since: r.at(since), until: r.at(until), run: r.told.one(run)}
+	is := &proof{since: r.clock.At(since), until: r.clock.Of(until), run: r.told.one(run)}
 	if was := r.told.proof.Load(); was != nil && (was.since != is.since || was.run != is.run) {
 		r.Unproven()
 	}

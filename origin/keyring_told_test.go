@@ -186,9 +186,9 @@ func TestTheGraceBeginsWithTheLastProof(t *testing.T) {
 				proven := r.told.proof.Load().until
 				end(r)
 				table.change(func(s *keyTable) { s.err = ErrUnavailable })
-				for r.at(time.Now()) < proven+grace+10*time.Second {
+				for r.clock.Now() < proven+grace+10*time.Second {
 					_, err := r.use(0)
-					if age := r.at(time.Now()) - proven; (err == nil) != (age < grace) {
+					if age := r.clock.Now() - proven; (err == nil) != (age < grace) {
 						t.Fatalf("after %v: %v", age, err)
 					}
 					time.Sleep(100 * time.Millisecond)

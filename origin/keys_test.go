@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"listedge/internal/boottime"
 )
 
 func TestKeysAreWhatTheContractSays(t *testing.T) {
@@ -297,7 +299,7 @@ func TestARevocationReachesANode(t *testing.T) {
 		t.Fatal(err)
 	}
 	hash, _ := HashKey([]byte(made.Key))
-	ring := NewKeyring(NewKeyStore(openDatabase(t, DatabaseOptions{URL: url})).Lookup, func(k Key, _, made *uuid.UUID) { *made = k.ID }, time.Minute)
+	ring := NewKeyring(NewKeyStore(openDatabase(t, DatabaseOptions{URL: url})).Lookup, func(k Key, _, made *uuid.UUID) { *made = k.ID }, time.Minute, boottime.New())
 	defer ring.Close()
 	ask := func() Key {
 		key, id, ok := knownTo(ring, hash, time.Now())

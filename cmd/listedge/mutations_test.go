@@ -71,7 +71,7 @@ func TestMutations(t *testing.T) {
 			{"origin/follower/heartbeat.go", "h.Unsettled = t.confirmation.settle(&snapshot)", "t.confirmation.settle(&snapshot)"}, prunedAtOnce,
 		}, settledAtOnce...), "./cmd/listedge", "TestFreshnessInShort"},
 		{"generation bump", generationBump, "./cmd/listedge", "TestFreshnessInShort"},
-		{"served although untrusted", []edit{{rules, "return int64(now.Sub(t.start)) < t.trustedUntil.Load()", "return t.trustedUntil.Load() > 0"}}, "./cmd/listedge", "TestFreshnessInShort"},
+		{"served although untrusted", []edit{{rules, "return int64(t.clock.At(now)) < t.trustedUntil.Load()", "return t.trustedUntil.Load() > 0"}}, "./cmd/listedge", "TestFreshnessInShort"},
 		{"no epoch for a crash", []edit{{"origin/follower/term.go", "case len(of) != 3 || of[0] != run:", "case len(of) != 3:"}}, "./cmd/listedge", "TestFreshnessOfLostCommits"},
 		{"the snapshot rule on the standby", anySnapshot, "./cmd/listedge", "TestFreshnessInShort"},
 		{"the LSN in the page's own statement", sameStatement, "./cmd/listedge", "TestFreshnessInShort"},
@@ -98,8 +98,10 @@ func TestMutations(t *testing.T) {
 		{"the snapshot rule on the standby", anySnapshot, "./cache", "TestModel"},
 		{"a standby behind the pair's last change", []edit{{pairs, "return p.View.LSN >= state.lastLSN", "return true"}}, "./cache", "TestModel"},
 		{"a standby behind where the node joined", []edit{{rules, "p.View.LSN < t.joinLSN || ", ""}}, "./cache", "TestModel"},
-		{"a standby's page proven by when it was asked", []edit{{rules, "\t\tp.Proof = t.proven()\n", ""}}, "./cache", "TestStandbys"},
-		{"a page from Redis as young as clocks say", []edit{{rules, "proven.Before(p.Proof)", "false"}}, "./cache", "TestAnAdoptedPageIsNoYoungerThanTheProof"},
+		{"a standby's page proven by when it was asked", []edit{{rules, "\t\tp.Proof = t.provenAt\n", ""}}, "./cache", "TestStandbys"},
+		{"a page from Redis as young as clocks say", []edit{{rules, "t.provenAt.Before(p.Proof)", "false"}}, "./cache", "TestAnAdoptedPageIsNoYoungerThanTheProof"},
+		{"a machine that sleeps does not age", []edit{{rules, "t.clock.At(now)) <", "now.Sub(t.start)) <"}}, "./cache", "TestAfterASleep"},
+		{"a nonce from before a sleep", []edit{{tracker, "t.clock.Of(probed)", "t.clock.At(probed)"}}, "./cache", "TestAfterASleep"},
 		{"a standby of another server", []edit{{rules, "\tcase standby && p.View.Server != t.server:\n\t\treturn foreign\n", ""}}, "./cache", "TestStandbys"},
 
 		// Of servers that are not the primary, or not its standby.

@@ -16,6 +16,7 @@ import (
 
 	"listedge/cache"
 	"listedge/edge"
+	"listedge/internal/boottime"
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
@@ -110,12 +111,13 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if err != nil {
 		return nil, usageError{err}
 	}
-	followed, err := n.openCache(f, database.changes)
+	clock := boottime.New()
+	followed, err := n.openCache(f, database.changes, clock)
 	if err != nil {
 		return nil, err
 	}
 	n.database.Follows(n.cache.Followed)
-	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, FailureMode: f.LimiterFailureMode})
+	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, FailureMode: f.LimiterFailureMode, Boottime: clock})
 	pages, keys := origin.New(n.database), origin.NewKeyStore(n.database)
 	n.conditions = n.conditionsOf(pages, keys)
 	n.probes = []func(context.Context){n.cache.Probe, pages.Probe, keys.Probe}
@@ -126,7 +128,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	settings["max-connections"] = n.maxConnections
 	registry := metrics.New(version, builtFrom())
 	n.server = edge.New(edge.Options{
-		Cache: n.cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace,
+		Cache: n.cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace, Clock: clock,
 		Metrics: registry.Edge, Logger: logger, Proxies: prefixes(f.TrustedProxies), MaxConnections: n.maxConnections, NoDocs: f.NoDocs,
 		AccessLog: f.AccessLog, ServerTiming: f.ServerTiming, Tracer: n.tracer,
 	})
@@ -175,10 +177,10 @@ func adminNames(settings map[string]any) (names []string) {
 
 // openCache makes the cache, and what follows changes for it; followed is nil
 // where nothing does.
-func (n *node) openCache(f nodeFlags, databaseURL string) (followed *stream.KeyChanges, err error) {
+func (n *node) openCache(f nodeFlags, databaseURL string, clock *boottime.Clock) (followed *stream.KeyChanges, err error) {
 	options := cache.Options{
 		Memory: int64(f.CacheMemory), Redis: n.redis.pages, Followed: n.followed,
-		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack,
+		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack, Clock: clock,
 	}
 	if f.FreshnessBound > 0 {
 		changes := stream.Log(stream.NewLocal())

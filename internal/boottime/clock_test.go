@@ -1,0 +1,125 @@
+package boottime_test
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"listedge/internal/boottime"
+)
+
+// A second passes awake before and after what happens.
+func TestWhatIsMeasured(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		happens     func(m *boottime.Machine)
+		want        time.Duration // at the end, since before it happened
+		atLeast     bool          // it may be more
+		noBootClock bool
+	}{
+		{"nothing", func(*boottime.Machine) {}, 2 * time.Second, false, false},
+		{"a sleep", func(m *boottime.Machine) { m.Sleep(time.Hour) }, time.Hour + 2*time.Second, false, false},
+		{"a short sleep", func(m *boottime.Machine) { m.Sleep(2 * time.Millisecond) }, 2*time.Second + 2*time.Millisecond, false, false},
+		{"many sleeps that are each overlooked", func(m *boottime.Machine) {
+			for range 100 {
+				m.Sleep(500 * time.Microsecond)
+				m.Now()
+			}
+		}, 2*time.Second + 49*time.Millisecond, true, false},
+		{"the wall clock is set forward", func(m *boottime.Machine) { m.Set(time.Hour) }, 2 * time.Second, false, false},
+		{"the wall clock is set back", func(m *boottime.Machine) { m.Set(-time.Hour) }, 2 * time.Second, false, false},
+		{"a sleep, and set back by more", func(m *boottime.Machine) { m.Sleep(time.Hour); m.Set(-2 * time.Hour) }, time.Hour + 2*time.Second, false, false},
+		{"a sleep, a look, and set back by as much", func(m *boottime.Machine) { m.Sleep(time.Hour); m.Now(); m.Set(-time.Hour) }, time.Hour + 2*time.Second, false, false},
+		{"set back, a look, and a sleep of as much", func(m *boottime.Machine) { m.Set(-time.Hour); m.Now(); m.Sleep(time.Hour) }, time.Hour + 2*time.Second, false, false},
+		{"a sleep without a boot clock", func(m *boottime.Machine) { m.Sleep(time.Hour) }, time.Hour + 2*time.Second, false, true},
+		{"set back without a boot clock", func(m *boottime.Machine) { m.Set(-time.Hour) }, 2 * time.Second, true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := boottime.NewMachine()
+				m.NoBootClock = c.noBootClock
+				before, then := m.Now(), time.Now()
+				time.Sleep(time.Second)
+				c.happens(m)
+				time.Sleep(time.Second)
+				passed := m.Now() - before
+				if over := passed - c.want; over < -time.Millisecond || over > time.Millisecond && !c.atLeast {
+					t.Errorf("%s passed, not %s", passed, c.want)
+				}
+				if since := m.Since(then); since < passed {
+					t.Errorf("%s since a reading that is %s old", since, passed)
+				}
+			})
+		})
+	}
+}
+
+// Of what was read before a sleep nothing later makes a moment behind it: not
+// another reading that is looked at first, and no step of the wall clock.
+func TestAReadingIsNeverTakenForALaterOne(t *testing.T) {
+	for name, also := range map[string]func(*boottime.Machine){
+		"nobody looked":                 func(*boottime.Machine) {},
+		"another reading was looked at": func(m *boottime.Machine) { m.Now() },
+		"and the wall clock was set":    func(m *boottime.Machine) { m.Now(); m.Set(time.Minute); m.Now() },
+		"and slept again":               func(m *boottime.Machine) { m.Now(); m.Sleep(time.Minute) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := boottime.NewMachine()
+				m.Sleep(time.Hour)
+				m.Now()
+				then := time.Now()
+				m.Sleep(time.Hour)
+				also(m)
+				if age := m.Since(then); age < time.Hour {
+					t.Errorf("%s old", age)
+				}
+				if age := m.Now() - m.Of(then); age < time.Hour {
+					t.Errorf("%s old, as it is remembered", age)
+				}
+			})
+		})
+	}
+}
+
+// Readers that race with a sleep see it as soon as they read a clock behind it.
+func TestManyReaders(t *testing.T) {
+	m := boottime.NewMachine()
+	for range 50 {
+		before := m.Now()
+		m.Sleep(time.Hour)
+		var readers sync.WaitGroup
+		for range 4 {
+			readers.Go(func() {
+				if passed := m.At(time.Now()) - before; passed < time.Hour-time.Millisecond {
+					t.Errorf("%s passed", passed)
+				}
+			})
+		}
+		readers.Wait()
+	}
+}
+
+// The clocks of this machine, which does not sleep meanwhile.
+func TestTheSystemsClocks(t *testing.T) {
+	c := boottime.New()
+	began, at := time.Now(), c.Now()
+	time.Sleep(20 * time.Millisecond)
+	if passed, want := c.Now()-at, time.Since(began); passed < 19*time.Millisecond || passed > want+time.Second {
+		t.Errorf("%s passed, where %s did", passed, want)
+	}
+}
+
+func BenchmarkAt(b *testing.B) {
+	c, now := boottime.New(), time.Now()
+	for b.Loop() {
+		c.At(now)
+	}
+}
+
+func BenchmarkTimeNow(b *testing.B) {
+	for b.Loop() {
+		_ = time.Now()
+	}
+}

