@@ -28,8 +28,9 @@ const (
 	rules   = "cache/rules.go"
 	tracker = "cache/tracker.go"
 
-	upstream = "origin/upstream.go"
-	lineage  = "origin/lineage.go"
+	upstream  = "origin/upstream.go"
+	lineage   = "origin/lineage.go"
+	heartbeat = "origin/follower/heartbeat.go"
 )
 
 var (
@@ -49,7 +50,9 @@ var (
 		{"origin/standby.go", "\t\treplayed, run, err := s.replayed(ctx, session.conn)\n", "\t\tpage, readErr := o.readOn(ctx, session, q)\n\t\ttime.Sleep(20 * time.Millisecond)\n\t\treplayed, run, err := s.replayed(ctx, session.conn)\n"},
 		{"origin/standby.go", "\t\tpage, err := o.readOn(ctx, session, q)\n", "\t\terr = readErr\n"},
 	}
-	anySnapshot = []edit{
+	lateNonces    = []edit{{heartbeat, "\th.Unsettled = t.confirmation.settle(&snapshot)\n", "\th.Unsettled = t.confirmation.settle(&snapshot)\n\th.Nonces, _ = t.probes(ctx)\n"}}
+	flushPosition = []edit{{"origin/follower/catalog.sql", "pg_current_wal_insert_lsn()::text", "pg_current_wal_flush_lsn()::text"}}
+	anySnapshot   = []edit{
 		{pairs, "func (v *View) standby() bool { return v.Server != \"\" }", "func (v *View) standby() bool { return false }"},
 		{"origin/standby.go", "page.Snapshot, page.Run, page.Replayed = \"\", \"\", replayed", "page.Replayed = replayed"},
 		{"origin/lineage.go", "position < max(l.floor, n.LSN)", "position < l.floor"},
@@ -74,7 +77,13 @@ func TestMutations(t *testing.T) {
 		{"served although untrusted", []edit{{rules, "return int64(t.clock.At(now)) < t.trustedUntil.Load()", "return t.trustedUntil.Load() > 0"}}, "./cmd/listedge", "TestFreshnessInShort"},
 		{"no epoch for a crash", []edit{{"origin/follower/term.go", "case len(of) != 3 || of[0] != run:", "case len(of) != 3:"}}, "./cmd/listedge", "TestFreshnessOfLostCommits"},
 		{"the snapshot rule on the standby", anySnapshot, "./cmd/listedge", "TestFreshnessInShort"},
+		{"nonces read when the heartbeat is sent", lateNonces, "./cmd/listedge", "TestFreshnessOfALaggingFollower"},
 		{"the LSN in the page's own statement", sameStatement, "./cmd/listedge", "TestFreshnessInShort"},
+
+		// By what a follower proves, on a real server.
+		{"nonces read when the heartbeat is sent", lateNonces, "./origin/follower", "TestAHeartbeatProvesWhatWasVisible"},
+		{"nonces read behind the snapshot", []edit{{heartbeat, "\tat, err := pglogrepl.ParseLSN(text)\n", "\tnonces, _ = t.probes(ctx)\n\tat, err := pglogrepl.ParseLSN(text)\n"}}, "./origin/follower", "TestAHeartbeatProvesWhatWasVisible"},
+		{"the flush position for the insert position", flushPosition, "./origin/follower", "TestAHeartbeatProvesWhatWasVisible"},
 
 		// By the model, in virtual time.
 		{"no check at fill", noCheckAtFill, "./cache", "TestModel"},
