@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"syscall"
 	"testing"
 	"time"
@@ -14,120 +15,161 @@ type fault struct {
 	happens func(t *testing.T, f *fleet)
 	hits    float64 // the least hit rate
 	forms   []form  // how is written; nil = usualForms
+	loses   bool    // commits that were acknowledged, if Postgres crashes meanwhile
 }
 
-// faults are those of FRESHNESS.md, and some more. Hit rates are above 90 %, and
-// 0 % by a rule that keeps no page while a transaction is open; how far above
-// depends on how many reads the machine has time for between two changes.
-var faults = []fault{
-	{name: "none", lasts: 3 * time.Second, hits: 0.5, happens: func(*testing.T, *fleet) {}},
-	{name: "a long write transaction", lasts: 3 * time.Second, hits: 0.5, happens: func(t *testing.T, f *fleet) {
-		tx, err := connect(t, f.url).Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := tx.Exec(t.Context(), "INSERT INTO items (workspace_id, name) VALUES (gen_random_uuid(), 'open')"); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(2500 * time.Millisecond)
-		_ = tx.Rollback(context.Background())
-	}},
-	{name: "commits wait for a standby", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) { f.commitsWait(t, 2*time.Second) }},
-	{name: "ALTER TABLE with a rewrite", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
-		time.Sleep(time.Second)
-		execute(t, f.url, "ALTER TABLE items ALTER COLUMN unit TYPE varchar(100)")
-		execute(t, f.url, "ALTER TABLE items ADD COLUMN IF NOT EXISTS filler int DEFAULT (random() * 1000)::int")
-		execute(t, f.url, "ALTER TABLE items ALTER COLUMN unit TYPE text")
-	}},
-	{name: "TRUNCATE of a table, then of a partition", lasts: 4 * time.Second, forms: append([]form{truncated, truncated, truncated}, usualForms...), happens: func(t *testing.T, f *fleet) {
-		time.Sleep(2 * time.Second)
-		f.partition(t)
-	}},
-	{name: "Redis flushed", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
-		time.Sleep(time.Second)
-		f.client(t).FlushAll(t.Context())
-	}},
-	{name: "Redis frozen", lasts: 4 * time.Second, happens: func(t *testing.T, f *fleet) {
-		time.Sleep(500 * time.Millisecond)
+// Faults are those of FRESHNESS.md, and some more: those of Postgres, and those
+// of Redis and of nodes, which need no standby. Each kind has a fleet, and the two
+// are played at once. Hit rates are above 90 %, and 0 % by a rule that keeps no
+// page while a transaction is open; how far above depends on how many reads the
+// machine has time for between two changes.
+var (
+	faultsOfPostgres = []fault{
+		{name: "a long write transaction", lasts: 2500 * time.Millisecond, hits: 0.5, happens: func(t *testing.T, f *fleet) {
+			tx, err := connect(t, f.url).Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec(t.Context(), "INSERT INTO items (workspace_id, name) VALUES (gen_random_uuid(), 'open')"); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Second)
+			_ = tx.Rollback(context.Background())
+		}},
+		commitsWait,
+		decodingLags(250_000),
+		{name: "asynchronous writers", lasts: 2500 * time.Millisecond, loses: true, happens: func(t *testing.T, f *fleet) {
+			f.setting(t, "wal_writer_delay", "10s")
+			f.setting(t, "synchronous_commit", "off")
+			time.Sleep(2 * time.Second)
+			f.setting(t, "synchronous_commit", "on")
+		}},
+		{name: "transactions of 2,000 rows", lasts: 2500 * time.Millisecond, forms: []form{withManyRows(2_000), inPlace}, happens: func(*testing.T, *fleet) {}},
+		{name: "ALTER TABLE with a rewrite", lasts: 2 * time.Second, happens: func(t *testing.T, f *fleet) {
+			time.Sleep(500 * time.Millisecond)
+			execute(t, f.url, "ALTER TABLE items ALTER COLUMN unit TYPE varchar(100)")
+			execute(t, f.url, "ALTER TABLE items ADD COLUMN IF NOT EXISTS filler int DEFAULT (random() * 1000)::int")
+			execute(t, f.url, "ALTER TABLE items ALTER COLUMN unit TYPE text")
+		}},
+		{name: "TRUNCATE of a table, then of a partition", lasts: 3 * time.Second, forms: append([]form{truncated, truncated, truncated}, usualForms...), happens: func(t *testing.T, f *fleet) {
+			time.Sleep(1500 * time.Millisecond)
+			f.partition(t)
+		}},
+		{name: "the standby frozen, then crashed", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
+			time.Sleep(200 * time.Millisecond)
+			_ = f.standby.Freeze()
+			time.Sleep(1500 * time.Millisecond)
+			_ = f.standby.Thaw()
+			_ = f.standby.Kill(syscall.SIGQUIT)
+			time.Sleep(200 * time.Millisecond)
+			if err := f.standby.Restart(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}},
+		{name: "one backend killed", lasts: 2 * time.Second, happens: func(t *testing.T, f *fleet) {
+			time.Sleep(300 * time.Millisecond)
+			var pid int
+			if err := connect(t, f.url).QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+				t.Fatal(err)
+			}
+			_ = syscall.Kill(pid, syscall.SIGKILL) // all other backends are restarted with it
+		}},
+		{name: "Postgres crashed", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
+			time.Sleep(500 * time.Millisecond)
+			_ = f.postgres.Kill(syscall.SIGQUIT)
+			time.Sleep(500 * time.Millisecond)
+			if err := f.postgres.Restart(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}},
+	}
+
+	faultsOfRedisAndNodes = []fault{
+		noFault,
+		{name: "Redis flushed", lasts: 2 * time.Second, happens: func(t *testing.T, f *fleet) {
+			time.Sleep(500 * time.Millisecond)
+			f.client(t).FlushAll(t.Context())
+		}},
+		redisFrozen,
+		{name: "Redis restarted empty", lasts: 2500 * time.Millisecond, happens: func(t *testing.T, f *fleet) {
+			time.Sleep(500 * time.Millisecond)
+			_ = f.redis.Kill()
+			time.Sleep(time.Second)
+			if err := f.redis.Restart(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}},
+		{name: "a node cut off from Redis", lasts: 2500 * time.Millisecond, happens: func(t *testing.T, f *fleet) {
+			time.Sleep(300 * time.Millisecond)
+			n := f.bystander(t)
+			n.toRedis.lose(true)
+			time.Sleep(1500 * time.Millisecond)
+			n.toRedis.lose(false)
+		}},
+		{name: "the follower cut off from Redis", lasts: 3500 * time.Millisecond, happens: func(t *testing.T, f *fleet) {
+			time.Sleep(300 * time.Millisecond)
+			n := f.follower(t)
+			n.toRedis.lose(true)
+			time.Sleep(2500 * time.Millisecond) // more than logPatience
+			n.toRedis.lose(false)
+		}},
+		{name: "the log trimmed under a node", lasts: 2 * time.Second, happens: func(t *testing.T, f *fleet) {
+			n, client := f.bystander(t), f.client(t)
+			before := n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`)
+			n.signal(syscall.SIGSTOP)
+			time.Sleep(time.Second)
+			epoch := client.Get(t.Context(), "{listedge}:epoch").Val()
+			if trimmed := client.XTrimMaxLen(t.Context(), "{listedge}:log:"+epoch, 1).Val(); trimmed == 0 {
+				t.Error("nothing was trimmed")
+			}
+			n.signal(syscall.SIGCONT)
+			within(t, patience, "a gap", func() bool { return n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`) > before })
+		}},
+		{name: "the follower SIGSTOPped", lasts: 3500 * time.Millisecond, happens: func(t *testing.T, f *fleet) {
+			n := f.follower(t)
+			n.signal(syscall.SIGSTOP)
+			time.Sleep(2500 * time.Millisecond)
+			n.signal(syscall.SIGCONT)
+		}},
+		{name: "the follower SIGKILLed", lasts: 2 * time.Second, happens: func(t *testing.T, f *fleet) {
+			n := f.follower(t)
+			n.stopped = true
+			n.signal(syscall.SIGKILL)
+			began := time.Now()
+			f.follower(t)
+			t.Logf("followed again after %s", time.Since(began).Round(time.Millisecond))
+		}},
+	}
+
+	noFault     = fault{name: "none", lasts: 2 * time.Second, hits: 0.5, happens: func(*testing.T, *fleet) {}}
+	commitsWait = fault{name: "commits wait for a standby", lasts: 2500 * time.Millisecond, happens: func(t *testing.T, f *fleet) { f.commitsWait(t, 2*time.Second) }}
+	redisFrozen = fault{name: "Redis frozen", lasts: 2500 * time.Millisecond, happens: func(t *testing.T, f *fleet) {
+		time.Sleep(300 * time.Millisecond)
 		_ = f.redis.Freeze()
-		time.Sleep(2500 * time.Millisecond)
+		time.Sleep(1500 * time.Millisecond)
 		_ = f.redis.Thaw()
-	}},
-	{name: "Redis restarted empty", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
-		time.Sleep(time.Second)
-		_ = f.redis.Kill()
-		time.Sleep(time.Second)
-		if err := f.redis.Restart(context.Background()); err != nil {
-			t.Error(err)
+	}}
+)
+
+// decodingLags has the follower wait for a transaction of so many rows that are
+// none of ours, once and again: what is committed behind it is visible long before
+// it is published.
+func decodingLags(rows int) fault {
+	return fault{name: "decoding lags", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
+		conn := connect(t, f.url)
+		for _, sql := range []string{"CREATE TABLE IF NOT EXISTS huge (n int)", fmt.Sprintf("INSERT INTO huge SELECT generate_series(1, %d)", rows), "TRUNCATE huge"} {
+			if _, err := conn.Exec(t.Context(), sql); err != nil {
+				t.Error(err)
+			}
 		}
-	}},
-	{name: "a node cut off from Redis", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
-		time.Sleep(500 * time.Millisecond)
-		n := f.bystander(t)
-		n.toRedis.lose(true)
-		time.Sleep(2 * time.Second)
-		n.toRedis.lose(false)
-	}},
-	{name: "the follower cut off from Redis", lasts: 5 * time.Second, happens: func(t *testing.T, f *fleet) {
-		time.Sleep(500 * time.Millisecond)
-		n := f.follower(t)
-		n.toRedis.lose(true)
-		time.Sleep(3 * time.Second)
-		n.toRedis.lose(false)
-	}},
-	{name: "the log trimmed under a node", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
-		n, client := f.bystander(t), f.client(t)
-		before := n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`)
-		n.signal(syscall.SIGSTOP)
-		time.Sleep(time.Second)
-		epoch := client.Get(t.Context(), "{listedge}:epoch").Val()
-		if trimmed := client.XTrimMaxLen(t.Context(), "{listedge}:log:"+epoch, 1).Val(); trimmed == 0 {
-			t.Error("nothing was trimmed")
-		}
-		n.signal(syscall.SIGCONT)
-		within(t, patience, "a gap", func() bool { return n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`) > before })
-	}},
-	{name: "the standby frozen, then crashed", lasts: 4 * time.Second, happens: func(t *testing.T, f *fleet) {
-		time.Sleep(500 * time.Millisecond)
-		_ = f.standby.Freeze()
-		time.Sleep(2 * time.Second)
-		_ = f.standby.Thaw()
-		_ = f.standby.Kill(syscall.SIGQUIT)
-		time.Sleep(500 * time.Millisecond)
-		if err := f.standby.Restart(context.Background()); err != nil {
-			t.Error(err)
-		}
-	}},
-	{name: "one backend killed", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
-		time.Sleep(500 * time.Millisecond)
-		var pid int
-		if err := connect(t, f.url).QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
-			t.Fatal(err)
-		}
-		_ = syscall.Kill(pid, syscall.SIGKILL) // all other backends are restarted with it
-	}},
-	{name: "Postgres crashed", lasts: 5 * time.Second, happens: func(t *testing.T, f *fleet) {
-		time.Sleep(time.Second)
-		_ = f.postgres.Kill(syscall.SIGQUIT)
-		time.Sleep(time.Second)
-		if err := f.postgres.Restart(context.Background()); err != nil {
-			t.Error(err)
-		}
-	}},
-	{name: "the follower SIGSTOPped", lasts: 5 * time.Second, happens: func(t *testing.T, f *fleet) {
-		n := f.follower(t)
-		n.signal(syscall.SIGSTOP)
-		time.Sleep(3500 * time.Millisecond)
-		n.signal(syscall.SIGCONT)
-	}},
-	{name: "the follower SIGKILLed", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
-		n := f.follower(t)
-		n.stopped = true
-		n.signal(syscall.SIGKILL)
-		began := time.Now()
-		f.follower(t)
-		t.Logf("followed again after %s", time.Since(began).Round(time.Millisecond))
-	}},
+	}}
+}
+
+// setting changes one of the primary.
+func (f *fleet) setting(t *testing.T, name, value string) {
+	t.Helper()
+	execute(t, f.url, "ALTER SYSTEM SET "+name+" = '"+value+"'")
+	execute(t, f.url, "SELECT pg_reload_conf()")
 }
 
 // play has a fault happen under the oracle's eyes.

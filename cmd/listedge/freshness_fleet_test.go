@@ -14,12 +14,13 @@ import (
 	"listedge/sandbox/sandboxtest"
 )
 
-// fleet is nodes, as processes, on a Postgres, its delayed standby and a Redis
-// of their own.
+// fleet is nodes, as processes, on a Postgres and a Redis of their own, and maybe
+// a delayed standby.
 type fleet struct {
 	postgres *sandbox.Postgres
-	standby  *sandbox.Postgres
-	redis    *sandbox.Redis
+	standby  *sandbox.Postgres // nil = there is none
+	redis    *sandbox.Redis    // nil = flags name another
+	program  string            // that nodes are started from; empty = this version
 	url      string
 	nodes    []*nodeProcess
 	flags    []string
@@ -31,20 +32,39 @@ const replayDelay = 150 * time.Millisecond
 
 func startFleet(t *testing.T, nodes int, flags ...string) *fleet {
 	t.Helper()
+	f := fleetOf(t, flags...)
+	f.standby = sandboxtest.Standby(t, f.postgres, map[string]string{"recovery_min_apply_delay": fmt.Sprintf("%dms", replayDelay.Milliseconds())})
+	f.startNodes(t, nodes)
+	return f
+}
+
+// fleetOf has no nodes yet.
+func fleetOf(t *testing.T, flags ...string) *fleet {
+	t.Helper()
 	f := &fleet{redis: sandboxtest.Redis(t), flags: flags}
 	f.postgres, f.url = privateDatabaseWith(t, map[string]string{"max_prepared_transactions": "20"})
-	f.standby = sandboxtest.Standby(t, f.postgres, map[string]string{"recovery_min_apply_delay": fmt.Sprintf("%dms", replayDelay.Milliseconds())})
+	return f
+}
+
+func (f *fleet) startNodes(t *testing.T, nodes int) {
+	t.Helper()
 	for range nodes {
 		f.nodes = append(f.nodes, f.start(t))
 	}
-	return f
 }
 
 func (f *fleet) start(t *testing.T) *nodeProcess {
 	t.Helper()
-	toRedis := startRelay(t, f.redis.Addr())
-	n := startNodeProcess(t, nil, append([]string{"--database-url", f.url,
-		"--redis-url", "redis://" + toRedis.addr(), "--replica-url", f.standby.URL("listedge")}, f.flags...)...)
+	args := append([]string{"--database-url", f.url}, f.flags...)
+	if f.standby != nil {
+		args = append(args, "--replica-url", f.standby.URL("listedge"))
+	}
+	var toRedis *relay
+	if f.redis != nil {
+		toRedis = startRelay(t, f.redis.Addr())
+		args = append(args, "--redis-url", "redis://"+toRedis.addr())
+	}
+	n := startNodeProgram(t, f.program, nil, args...)
 	n.toRedis = toRedis
 	n.awaitReady(t)
 	return n

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,7 +21,9 @@ import (
 // The oracle of freshness. One writer per workspace counts up in two rows of
 // one transaction; readers on every node note what they are shown and when.
 // An answer that does not say it is stale must not omit a commit that was
-// acknowledged more than the bound before the request began.
+// acknowledged more than the bound before the request began. In every other
+// workspace rows lie between the two, so that the list has several pages and
+// each of the two rows is on some of them only.
 
 const freshnessBound = 500 * time.Millisecond
 
@@ -40,9 +43,48 @@ type oracle struct {
 
 const (
 	watchedWorkspaces = 4
-	usualLimit        = 50
 	leastAnswers      = 100 // or nothing was shown
+	fillers           = 20
+	pageOfMany        = 8 // rows: three pages
+	// readPause is the longest pause of a reader: what is stale for longer than
+	// the bound is seen many times, and fleets beside this one go on.
+	readPause = 15 * time.Millisecond
 )
+
+// query is a page of a workspace's list, and what is on it at all times.
+type query struct {
+	path string
+	rows int
+	a, z bool // the workspace's first row, and its last
+}
+
+// rare is a query for which hardly anybody asked before: a standby may have
+// caught up.
+func (h *history) rare(limit int) query {
+	all := 2 + h.fillers
+	return query{fmt.Sprintf("/v1/items?sort=name&limit=%d", limit), min(limit, all), true, limit >= all}
+}
+
+// watch makes the queries that all ask for.
+func (h *history) watch(t *testing.T, n *nodeProcess) {
+	t.Helper()
+	if h.fillers == 0 {
+		h.queries = []query{{"/v1/items?limit=50", 2, true, true}}
+		return
+	}
+	path := fmt.Sprintf("/v1/items?sort=name&limit=%d", pageOfMany)
+	for cursor := ""; ; {
+		p := n.get(t, path+cursor, h.key).page(t)
+		h.queries = append(h.queries, query{path + cursor, len(p.Data), cursor == "", !p.Page.HasMore})
+		if !p.Page.HasMore {
+			break
+		}
+		cursor = "&cursor=" + *p.Page.NextCursor
+	}
+	if len(h.queries) != 3 {
+		t.Fatalf("%d pages: %+v", len(h.queries), h.queries)
+	}
+}
 
 // writerPauses are the longest pauses of the workspaces' writers. Sparse ones
 // tell: where much is written, the next change hides that one was missed.
@@ -51,11 +93,15 @@ var writerPauses = [watchedWorkspaces]time.Duration{100 * time.Millisecond, 300 
 func newOracle(t *testing.T, f *fleet) *oracle {
 	t.Helper()
 	o := &oracle{fleet: f, forms: usualForms, answers: map[string]int{}}
-	for range watchedWorkspaces {
+	for i := range watchedWorkspaces {
 		workspace, key := workspaceWithKey(t, f.url)
-		execute(t, f.url, "INSERT INTO items (workspace_id, name, stock_on_hand) VALUES ($1, 'a', 0), ($1, 'b', 0)", workspace)
+		execute(t, f.url, twoRows, workspace, "0")
+		h := &history{workspace: uuid.MustParse(workspace), parking: uuid.New(), key: key, fillers: i % 2 * fillers}
+		execute(t, f.url, "INSERT INTO items (workspace_id, name) SELECT $1, 'm' || n FROM generate_series(1, $2) n", workspace, h.fillers)
 		now := time.Now()
-		o.histories = append(o.histories, &history{workspace: uuid.MustParse(workspace), parking: uuid.New(), key: key, began: []time.Time{now}, committed: []time.Time{now}})
+		h.began, h.committed = []time.Time{now}, []time.Time{now}
+		h.watch(t, f.nodes[0])
+		o.histories = append(o.histories, h)
 	}
 	return o
 }
@@ -64,11 +110,12 @@ func newOracle(t *testing.T, f *fleet) *oracle {
 func (o *oracle) read(ctx context.Context, n *nodeProcess, h *history) {
 	client := &http.Client{Timeout: 10 * time.Second}
 	for i := 0; ctx.Err() == nil; i++ {
-		limit := usualLimit
-		if i%4 == 3 { // a list that was hardly asked for before: a standby may have caught up
-			limit = 2 + rand.IntN(40)
+		q := h.queries[i%len(h.queries)]
+		usual := i%4 != 3
+		if !usual {
+			q = h.rare(2 + rand.IntN(40))
 		}
-		r, _ := http.NewRequest("GET", n.url+"/v1/items?limit="+strconv.Itoa(limit), nil)
+		r, _ := http.NewRequest("GET", n.url+q.path, nil)
 		r.Header.Set("X-API-Key", h.key)
 		began := time.Now()
 		response, err := client.Do(r)
@@ -86,13 +133,13 @@ func (o *oracle) read(ctx context.Context, n *nodeProcess, h *history) {
 			continue
 		}
 		status := response.Header.Get("Cache-Status")
-		if limit == usualLimit {
+		if usual {
 			o.count(status)
 		} else {
 			o.others.Add(1)
 		}
-		o.judge(h, status, body, began, ended)
-		time.Sleep(rand.N(4 * time.Millisecond))
+		o.judge(h, q, status, body, began, ended)
+		time.Sleep(rand.N(readPause))
 	}
 }
 
@@ -112,18 +159,42 @@ func (o *oracle) counted() (n int) {
 	return n
 }
 
-// judge checks one answer.
-func (o *oracle) judge(h *history, status string, body []byte, began, ended time.Time) {
+// shown is what the query's rows show in an answer, or what is wrong with it;
+// empty where neither of the two is to be on the page.
+func (q *query) shown(body []byte) (v string, err error) {
 	var p page
-	if err := json.Unmarshal(body, &p); err != nil || len(p.Data) != 2 {
-		o.accuse("%d rows: %s %v", len(p.Data), body, err)
+	if err := json.Unmarshal(body, &p); err != nil || len(p.Data) != q.rows {
+		return "", fmt.Errorf("%d rows and not %d: %s %w", len(p.Data), q.rows, body, err)
+	}
+	values := map[string]string{}
+	for _, row := range p.Data {
+		if name := row["name"].(string); name == "a" || name == "z" {
+			values[name] = row["stockOnHand"].(string)
+		}
+	}
+	a, hasA := values["a"]
+	z, hasZ := values["z"]
+	switch {
+	case hasA != q.a || hasZ != q.z:
+		return "", fmt.Errorf("not the rows of %+v: %s", q, body)
+	case hasA && hasZ && a != z:
+		return "", fmt.Errorf("half a transaction: %s and %s", a, z)
+	case hasA:
+		return a, nil
+	}
+	return z, nil
+}
+
+// judge checks one answer.
+func (o *oracle) judge(h *history, q query, status string, body []byte, began, ended time.Time) {
+	text, err := q.shown(body)
+	if err != nil {
+		o.accuse("%v (%s)", err, status)
+	}
+	if text == "" {
 		return
 	}
-	a, b := p.Data[0]["stockOnHand"], p.Data[1]["stockOnHand"]
-	if a != b {
-		o.accuse("half a transaction: %v and %v (%s)", a, b, status)
-	}
-	v, _ := strconv.Atoi(a.(string))
+	v, _ := strconv.Atoi(text)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if v >= len(h.began) || h.began[v].After(ended) {
@@ -154,15 +225,21 @@ func (o *oracle) accuse(format string, args ...any) {
 // judgeTheEnd checks that all nodes show the last value in all lists.
 func (o *oracle) judgeTheEnd() {
 	for _, h := range o.histories {
-		want := fmt.Sprintf(`"stockOnHand":"%d"`, h.last())
+		want, queries := strconv.Itoa(h.last()), slices.Clone(h.queries)
+		for limit := 2; limit < 42; limit += 6 {
+			queries = append(queries, h.rare(limit))
+		}
 		for i, n := range o.fleet.nodes {
-			for limit := usualLimit; limit > 1 && !n.stopped; limit -= 3 {
-				a, err := n.try("GET", "/v1/items?limit="+strconv.Itoa(limit), h.key)
+			for _, q := range queries {
+				if n.stopped {
+					break
+				}
+				a, err := n.try("GET", q.path, h.key)
 				if err != nil || a.StatusCode != 200 || strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error") {
 					continue // says so
 				}
-				if strings.Count(string(a.body), want) != 2 {
-					o.accuse("after a quiet while node %d does not show %s (%s): %s", i, want, a.Header.Get("Cache-Status"), a.body)
+				if v, err := q.shown(a.body); err != nil || v != want && (q.a || q.z) {
+					o.accuse("after a quiet while node %d does not show %s at %s (%s): %v %s", i, want, q.path, a.Header.Get("Cache-Status"), err, a.body)
 				}
 			}
 		}

@@ -9,15 +9,15 @@ import "testing"
 func TestFreshnessInShort(t *testing.T) {
 	f := startFleet(t, 2)
 	o := newOracle(t, f)
-	for _, x := range faults {
-		switch x.name {
-		case "none", "Redis frozen":
-			o.play(t, x)
-		case "commits wait for a standby": // what is shown too early is soon overwritten, mostly
-			for range 4 {
-				o.play(t, x)
-			}
-		}
-	}
+	o.playAll(t, []fault{noFault, redisFrozen,
+		commitsWait, commitsWait, commitsWait, commitsWait}) // what is shown too early is soon overwritten, mostly
 	o.standbyWasTried(t)
+}
+
+// TestFreshnessOfALaggingFollower is the faults of one that proves too much.
+func TestFreshnessOfALaggingFollower(t *testing.T) {
+	f := fleetOf(t)
+	f.startNodes(t, 2)
+	huge := decodingLags(1_500_000)
+	newOracle(t, f).playAll(t, []fault{huge, huge, huge})
 }

@@ -5,8 +5,16 @@ package main
 import (
 	"flag"
 	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/sandbox"
+	"listedge/sandbox/redistest"
 )
 
 // The soak: faults in a random order that a seed decides, until time is up.
@@ -15,17 +23,117 @@ import (
 var (
 	soakFor  = flag.Duration("soak", 10*time.Minute, "how long to go on")
 	soakSeed = flag.Uint64("seed", uint64(time.Now().UnixNano()), "decides the order")
+	older    = flag.String("older", "", "the program of an older version, to meet this one in a fleet")
 )
+
+// largeFaults are those that take long.
+var largeFaults = []fault{
+	decodingLags(2_000_000),
+	{name: "transactions of 600,000 rows", lasts: 20 * time.Second, forms: []form{withManyRows(600_000)}, happens: func(*testing.T, *fleet) {}},
+}
+
+// TestSoakFreshnessOfLargeTransactions prints how near to the bound they come.
+func TestSoakFreshnessOfLargeTransactions(t *testing.T) {
+	newOracle(t, startFleet(t, 2)).playAll(t, largeFaults)
+}
+
+// TestSoakFreshnessAcrossVersions has an older version in the fleet, as nodes do
+// that are replaced one by one, and each of the two follow:
+//
+//	go test -tags soak -run TestSoakFreshnessAcrossVersions ./cmd/listedge -older /path/to/listedge
+func TestSoakFreshnessAcrossVersions(t *testing.T) {
+	if *older == "" {
+		t.Skip("no -older program is named")
+	}
+	for name, first := range map[string]string{"the older version follows first": *older, "this version follows first": ""} {
+		t.Run(name, func(t *testing.T) {
+			f := fleetOf(t)
+			f.program = first
+			f.startNodes(t, 1)
+			f.follower(t)
+			f.program = ""
+			if first == "" {
+				f.program = *older
+			}
+			f.startNodes(t, 2)
+			o := newOracle(t, f)
+			for _, x := range faultsOfRedisAndNodes { // the last kills the follower: another version follows
+				o.play(t, x)
+			}
+			o.play(t, noFault)
+		})
+	}
+}
+
+// TestSoakFreshnessInACluster moves the slot of the log of changes from master to
+// master.
+func TestSoakFreshnessInACluster(t *testing.T) {
+	servers, client := redistest.Cluster(t)
+	var addresses []string
+	for _, s := range servers {
+		addresses = append(addresses, s.Addr())
+	}
+	f := fleetOf(t, "--redis-url", "redis://"+strings.Join(addresses, ","))
+	f.redis = nil
+	f.startNodes(t, 3)
+	slot := client.ClusterKeySlot(t.Context(), "{listedge}").Val()
+	moves := fault{name: "the log's slot is moved", lasts: 10 * time.Second, happens: func(t *testing.T, f *fleet) {
+		for i := range 10 {
+			moveSlot(t, servers, slot, i%len(servers))
+			time.Sleep(500 * time.Millisecond)
+		}
+	}}
+	newOracle(t, f).playAll(t, []fault{noFault, moves})
+}
+
+// moveSlot brings a slot and its keys to a master, as a resharding does.
+func moveSlot(t *testing.T, servers []*sandbox.Redis, slot int64, target int) {
+	t.Helper()
+	to := redistest.Client(t, servers[target])
+	id := to.ClusterMyID(t.Context()).Val()
+	set := func(at *redis.Client, how, id string) {
+		t.Helper()
+		if err := at.Do(t.Context(), "CLUSTER", "SETSLOT", slot, how, id).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	host, port, _ := net.SplitHostPort(servers[target].Addr())
+	for _, s := range servers {
+		from := redistest.Client(t, s)
+		if mine, err := from.Do(t.Context(), "CLUSTER", "COUNTKEYSINSLOT", slot).Int64(); s == servers[target] || err != nil || mine == 0 {
+			continue
+		}
+		set(to, "IMPORTING", from.ClusterMyID(t.Context()).Val())
+		set(from, "MIGRATING", id)
+		for {
+			keys := from.ClusterGetKeysInSlot(t.Context(), int(slot), 100).Val()
+			if len(keys) == 0 {
+				break
+			}
+			args := []any{"MIGRATE", host, port, "", 0, 5000, "KEYS"}
+			for _, k := range keys {
+				args = append(args, k)
+			}
+			if err := from.Do(t.Context(), args...).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	set(to, "NODE", id)
+	for _, s := range servers {
+		set(redistest.Client(t, s), "NODE", id)
+	}
+}
 
 func TestSoakFreshness(t *testing.T) {
 	t.Logf("seed %d", *soakSeed)
 	r := rand.New(rand.NewPCG(*soakSeed, 0))
 	f := startFleet(t, 3)
 	o := newOracle(t, f)
-	played := map[string]int{}
+	played, faults := map[string]int{}, slices.Concat(faultsOfPostgres, faultsOfRedisAndNodes)
 	for ends := time.Now().Add(*soakFor); time.Now().Before(ends) && !t.Failed(); {
 		x, also := faults[r.IntN(len(faults))], faults[r.IntN(len(faults))]
-		if r.IntN(3) == 0 && x.name != also.name { // two at once
+		if r.IntN(3) == 0 && x.name != also.name && !x.loses && !also.loses { // two at once
 			x = together(x, also)
 		}
 		played[x.name]++

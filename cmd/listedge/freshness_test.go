@@ -8,16 +8,28 @@ import (
 	"time"
 )
 
-// TestFreshnessUnderFaults is the oracle with every fault there is.
+// TestFreshnessUnderFaults is the oracle with every fault there is but those of
+// the soak.
 func TestFreshnessUnderFaults(t *testing.T) {
-	t.Parallel()
-	f := startFleet(t, 3)
-	o := newOracle(t, f)
+	t.Run("of Postgres", func(t *testing.T) {
+		t.Parallel()
+		o := newOracle(t, startFleet(t, 2))
+		o.playAll(t, faultsOfPostgres)
+		o.standbyWasTried(t)
+	})
+	t.Run("of Redis and nodes", func(t *testing.T) {
+		t.Parallel()
+		f := fleetOf(t)
+		f.startNodes(t, 3)
+		newOracle(t, f).playAll(t, faultsOfRedisAndNodes)
+	})
+}
+
+func (o *oracle) playAll(t *testing.T, faults []fault) {
 	for _, x := range faults {
 		o.play(t, x)
 	}
 	t.Logf("%d answers to lists that are rarely asked for", o.others.Load())
-	o.standbyWasTried(t)
 }
 
 // standbyWasTried: else the test has shown nothing of it.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 type history struct {
 	workspace, parking uuid.UUID
 	key                string
+	queries            []query    // that all ask for
+	fillers            int        // rows between the two, which nobody writes
 	mu                 sync.Mutex // guards all below
 	began              []time.Time
 	committed          []time.Time // zero while not known to be
@@ -76,7 +79,8 @@ func (h *history) step(conn *pgx.Conn, url string, write form) {
 	h.mu.Unlock()
 }
 
-// form is a way to write: it leaves the workspace with two rows that show v.
+// form is a way to write: it leaves the workspace with two rows that show v, of
+// which one is its first by name and one its last.
 type form func(ctx context.Context, conn *pgx.Conn, h *history, v int) error
 
 var usualForms = []form{inPlace, inPlace, inPlace, deleteAndInsert, copyIn, moveIn, prepared, withRollbacks}
@@ -97,26 +101,29 @@ type statement struct {
 
 func sql(text string, args ...any) statement { return statement{text, args} }
 
-const twoRows = "INSERT INTO items (workspace_id, name, stock_on_hand) VALUES ($1, 'a', $2), ($1, 'b', $2)"
+const (
+	twoRows = "INSERT INTO items (workspace_id, name, stock_on_hand) VALUES ($1, 'a', $2), ($1, 'z', $2)"
+	theTwo  = "workspace_id = $1 AND name IN ('a', 'z')"
+)
 
 func inPlace(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
-	_, err := conn.Exec(ctx, "UPDATE items SET stock_on_hand = $2 WHERE workspace_id = $1", h.workspace, strconv.Itoa(v))
+	_, err := conn.Exec(ctx, "UPDATE items SET stock_on_hand = $2 WHERE "+theTwo, h.workspace, strconv.Itoa(v))
 	return err
 }
 
 func deleteAndInsert(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		return each(ctx, tx, sql("DELETE FROM items WHERE workspace_id = $1", h.workspace), sql(twoRows, h.workspace, strconv.Itoa(v)))
+		return each(ctx, tx, sql("DELETE FROM items WHERE "+theTwo, h.workspace), sql(twoRows, h.workspace, strconv.Itoa(v)))
 	})
 }
 
 func copyIn(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if err := each(ctx, tx, sql("DELETE FROM items WHERE workspace_id = $1", h.workspace)); err != nil {
+		if err := each(ctx, tx, sql("DELETE FROM items WHERE "+theTwo, h.workspace)); err != nil {
 			return err
 		}
 		_, err := tx.CopyFrom(ctx, pgx.Identifier{"items"}, []string{"workspace_id", "name", "stock_on_hand"},
-			pgx.CopyFromRows([][]any{{h.workspace, "a", int64(v)}, {h.workspace, "b", int64(v)}}))
+			pgx.CopyFromRows([][]any{{h.workspace, "a", int64(v)}, {h.workspace, "z", int64(v)}}))
 		return err
 	})
 }
@@ -130,7 +137,7 @@ func moveIn(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
 		return err
 	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		return each(ctx, tx, sql("DELETE FROM items WHERE workspace_id = $1", h.workspace),
+		return each(ctx, tx, sql("DELETE FROM items WHERE "+theTwo, h.workspace),
 			sql("UPDATE items SET workspace_id = $1 WHERE workspace_id = $2", h.workspace, h.parking))
 	})
 }
@@ -139,7 +146,7 @@ func (h *history) gid() string { return "writer of " + h.workspace.String() }
 
 // prepared commits in two phases, with time in between.
 func prepared(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
-	for _, text := range []string{"BEGIN", fmt.Sprintf("UPDATE items SET stock_on_hand = %d WHERE workspace_id = '%s'", v, h.workspace), "PREPARE TRANSACTION '" + h.gid() + "'"} {
+	for _, text := range []string{"BEGIN", fmt.Sprintf("UPDATE items SET stock_on_hand = %d WHERE workspace_id = '%s' AND name IN ('a', 'z')", v, h.workspace), "PREPARE TRANSACTION '" + h.gid() + "'"} {
 		if _, err := conn.Exec(ctx, text); err != nil {
 			_ = conn.Close(ctx)
 			return err
@@ -162,7 +169,7 @@ func (h *history) abandon(ctx context.Context, conn *pgx.Conn) error {
 
 // withRollbacks writes what is taken back, as a whole and in part.
 func withRollbacks(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
-	wrong := sql("UPDATE items SET stock_on_hand = -1 WHERE workspace_id = $1", h.workspace)
+	wrong := sql("UPDATE items SET stock_on_hand = -1 WHERE "+theTwo, h.workspace)
 	tx, err := conn.Begin(ctx)
 	if err != nil {
 		return err
@@ -176,7 +183,7 @@ func withRollbacks(ctx context.Context, conn *pgx.Conn, h *history, v int) error
 	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		return each(ctx, tx, sql("SAVEPOINT s"), wrong, sql("ROLLBACK TO s"),
-			sql("UPDATE items SET stock_on_hand = $2 WHERE workspace_id = $1", h.workspace, strconv.Itoa(v)))
+			sql("UPDATE items SET stock_on_hand = $2 WHERE "+theTwo, h.workspace, strconv.Itoa(v)))
 	})
 }
 
@@ -188,10 +195,25 @@ func truncated(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
 			return err
 		}
 		var table string
-		if err := tx.QueryRow(ctx, "SELECT tableoid::regclass::text FROM items WHERE workspace_id = $1 LIMIT 1", h.workspace).Scan(&table); err != nil {
+		if err := tx.QueryRow(ctx, "SELECT tableoid::regclass::text FROM items WHERE "+theTwo+" LIMIT 1", h.workspace).Scan(&table); err != nil {
 			return err
 		}
-		return each(ctx, tx, sql("CREATE TEMP TABLE others ON COMMIT DROP AS SELECT * FROM "+table+" WHERE workspace_id <> '"+h.workspace.String()+"'"),
+		return each(ctx, tx, sql("CREATE TEMP TABLE others ON COMMIT DROP AS SELECT * FROM "+table+" WHERE NOT ("+strings.ReplaceAll(theTwo, "$1", "'"+h.workspace.String()+"'")+")"),
 			sql("TRUNCATE "+table), sql("INSERT INTO items SELECT * FROM others"), sql(twoRows, h.workspace, strconv.Itoa(v)))
 	})
+}
+
+// withManyRows writes so many rows of another workspace in the same transaction,
+// in place of those of the time before. One writer does at a time.
+func withManyRows(n int) form {
+	var one sync.Mutex
+	return func(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
+		one.Lock()
+		defer one.Unlock()
+		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			return each(ctx, tx, sql("DELETE FROM items WHERE workspace_id = $1", h.parking),
+				sql("INSERT INTO items (workspace_id, name) SELECT $1, 'many' FROM generate_series(1, $2)", h.parking, n),
+				sql("UPDATE items SET stock_on_hand = $2 WHERE "+theTwo, h.workspace, strconv.Itoa(v)))
+		})
+	}
 }

@@ -22,9 +22,17 @@ type nodeProcess struct {
 // variables of its own, and waits until it listens.
 func startNodeProcess(t *testing.T, environment []string, args ...string) *nodeProcess {
 	t.Helper()
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
+	return startNodeProgram(t, "", environment, args...)
+}
+
+// startNodeProgram is the same with another version's program; empty = this one.
+func startNodeProgram(t *testing.T, program string, environment []string, args ...string) *nodeProcess {
+	t.Helper()
+	if program == "" {
+		var err error
+		if program, err = os.Executable(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	n := &nodeProcess{testNode: &testNode{}, log: &output{}}
 	c := exec.Command(program, append([]string{"serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0",
