@@ -48,8 +48,8 @@ const (
 type following struct {
 	*tracker
 	options  Follow
-	followed *stream.Followed
-	ttl      atomic.Bool // changes cannot be followed, for now
+	database *stream.Followed // that the changes are of
+	ttl      atomic.Bool      // changes cannot be followed, for now
 	verdicts [verdicts]atomic.Uint64
 	beat     atomic.Int64 // when a heartbeat was last read, in nanoseconds since start
 	stop     context.CancelFunc
@@ -58,9 +58,9 @@ type following struct {
 
 // startFollowing tells changed of every change of a pair, while it holds a
 // lock: changed must neither wait nor call back.
-func startFollowing(o Follow, followed *stream.Followed, fill time.Duration, c *boottime.Clock, changed func(*pairState)) *following {
+func startFollowing(o Follow, database *stream.Followed, fill time.Duration, c *boottime.Clock, changed func(*pairState)) *following {
 	ctx, stop := context.WithCancel(context.Background())
-	f := &following{tracker: newTracker(o.Bound, fill, c), options: o, followed: followed, stop: stop}
+	f := &following{tracker: newTracker(o.Bound, fill, c), options: o, database: database, stop: stop}
 	f.changed = changed
 	f.done.Add(2)
 	go f.readLog(ctx)
@@ -125,7 +125,7 @@ func (f *following) accept(start fillStart, p *Page, pair stream.Pair, filled *F
 		}
 	}
 	v := foreign
-	if f.followed.OldTimeline() == nil || f.follows(&p.View) {
+	if f.database.OldTimeline() == nil || f.follows(&p.View) {
 		v = f.tracker.accept(start, p, pair)
 	}
 	f.verdicts[v].Add(1)
@@ -152,11 +152,11 @@ func (f *following) readSome(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if present != "" && f.followed.See(present) { // else it was lost, and goes on until another is named
+	if present != "" && f.database.See(present) { // else it was lost, and goes on until another is named
 		f.turnTo(present)
 	}
 	epoch, after := f.at()
-	if epoch != "" && !f.followed.See(epoch) { // this node's server is not, or no longer, the one that it is about
+	if epoch != "" && !f.database.See(epoch) { // this node's server is not, or no longer, the one that it is about
 		f.turnTo("")
 		return errNoEpoch
 	}

@@ -175,7 +175,7 @@ func (m *model) newNode() *modelNode {
 		tracker.most = modelPairs / 2
 	}
 	return &modelNode{
-		following: &following{tracker: tracker, followed: &stream.Followed{}, options: Follow{Logger: slog.New(slog.DiscardHandler)}},
+		following: &following{tracker: tracker, database: &stream.Followed{}, options: Follow{Logger: slog.New(slog.DiscardHandler)}},
 		name:      fmt.Sprint("node ", m.names), nonce: m.r.Uint64() >> 1,
 		memory: map[int]modelPage{}, fills: map[int]*modelFlight{},
 	}
