@@ -250,9 +250,11 @@ func TestAnOldProofNamesNoServer(t *testing.T) {
 			r.AllChanged()
 			time.Sleep(time.Nanosecond)
 			_, _ = r.use(0)
-			if asked := table.asked(); table.runs[asked-1] != want {
-				t.Errorf("%q was asked for, not %q", table.runs[asked-1], want)
-			}
+			table.change(func(s *keyTable) {
+				if last := s.runs[len(s.runs)-1]; last != want {
+					t.Errorf("%q was asked for, not %q", last, want)
+				}
+			})
 			time.Sleep(keyFresh)
 		}
 	})
