@@ -78,16 +78,20 @@ func TestSoakFreshnessInACluster(t *testing.T) {
 	f.startNodes(t, 3)
 	slot := client.ClusterKeySlot(t.Context(), "{listedge}").Val()
 	moves := fault{name: "the log's slot is moved", lasts: 10 * time.Second, happens: func(t *testing.T, f *fleet) {
+		moved := 0
 		for i := range 10 {
-			moveSlot(t, servers, slot, i%len(servers))
+			moved += moveSlot(t, servers, slot, i%len(servers))
 			time.Sleep(500 * time.Millisecond)
+		}
+		if t.Logf("%d keys moved", moved); moved < 10 {
+			t.Error("hardly any")
 		}
 	}}
 	newOracle(t, f).playAll(t, []fault{noFault, moves})
 }
 
 // moveSlot brings a slot and its keys to a master, as a resharding does.
-func moveSlot(t *testing.T, servers []*sandbox.Redis, slot int64, target int) {
+func moveSlot(t *testing.T, servers []*sandbox.Redis, slot int64, target int) (keysMoved int) {
 	t.Helper()
 	to := redistest.Client(t, servers[target])
 	id := to.ClusterMyID(t.Context()).Val()
@@ -110,6 +114,7 @@ func moveSlot(t *testing.T, servers []*sandbox.Redis, slot int64, target int) {
 			if len(keys) == 0 {
 				break
 			}
+			keysMoved += len(keys)
 			args := []any{"MIGRATE", host, port, "", 0, 5000, "KEYS"}
 			for _, k := range keys {
 				args = append(args, k)
@@ -123,6 +128,7 @@ func moveSlot(t *testing.T, servers []*sandbox.Redis, slot int64, target int) {
 	for _, s := range servers {
 		set(redistest.Client(t, s), "NODE", id)
 	}
+	return keysMoved
 }
 
 func TestSoakFreshness(t *testing.T) {

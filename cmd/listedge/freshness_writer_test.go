@@ -58,7 +58,7 @@ func (h *history) write(ctx context.Context, url string, pause time.Duration, fo
 // step is one transaction. One whose commit failed may have happened: setting
 // the same value once more is harmless.
 func (h *history) step(conn *pgx.Conn, url string, write form) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	next := h.last() + 1
 	h.mu.Lock()
@@ -73,6 +73,9 @@ func (h *history) step(conn *pgx.Conn, url string, write form) {
 				err = inPlace(ctx, conn, h, next)
 			}
 		}
+	}
+	if err != nil {
+		return // at the end nobody shows it
 	}
 	h.mu.Lock()
 	h.committed[next] = time.Now()
@@ -204,11 +207,14 @@ func truncated(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
 }
 
 // withManyRows writes so many rows of another workspace in the same transaction,
-// in place of those of the time before. One writer does at a time.
+// in place of those of the time before. One writer does at a time, and the others
+// write as usual.
 func withManyRows(n int) form {
 	var one sync.Mutex
 	return func(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
-		one.Lock()
+		if !one.TryLock() {
+			return inPlace(ctx, conn, h, v)
+		}
 		defer one.Unlock()
 		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 			return each(ctx, tx, sql("DELETE FROM items WHERE workspace_id = $1", h.parking),
