@@ -100,8 +100,11 @@ func newOracle(t *testing.T, f *fleet) *oracle {
 		execute(t, f.url, "INSERT INTO items (workspace_id, name) SELECT $1, 'm' || n FROM generate_series(1, $2) n", workspace, h.fillers)
 		now := time.Now()
 		h.began, h.committed = []time.Time{now}, []time.Time{now}
-		h.watch(t, f.nodes[0])
 		o.histories = append(o.histories, h)
+	}
+	time.Sleep(freshnessBound) // so long what was there before may be shown
+	for _, h := range o.histories {
+		h.watch(t, f.nodes[0])
 	}
 	return o
 }
