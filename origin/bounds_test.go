@@ -1,12 +1,15 @@
 package origin
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/uuid"
 )
 
 // What the schema takes of each column is what imports take, and no more.
@@ -69,7 +72,7 @@ func TestTheSchemaBoundsARow(t *testing.T) {
 func oldRows(t *testing.T, url, statement string, args ...any) {
 	t.Helper()
 	conn := connect(t, url)
-	exec(t, conn, "ALTER TABLE items DROP CONSTRAINT items_description_size")
+	exec(t, conn, "ALTER TABLE items DROP CONSTRAINT items_image_path_size")
 	exec(t, conn, statement, args...)
 }
 
@@ -78,10 +81,10 @@ func oldRows(t *testing.T, url, statement string, args ...any) {
 func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	// Rows of a few bytes, of 400 kB in JSON, and, from before, of more than a page.
-	oldRows(t, url, `INSERT INTO items (workspace_id, id, name, description, created_at)
-		SELECT $1, gen_random_uuid(), 'Item ' || n, CASE WHEN n % 3 = 0 THEN 'small' WHEN n = 40 OR n = 41 THEN repeat(chr(1), 1000000) ELSE repeat(chr(1), 65536) END,
-			'2026-01-01Z'::timestamptz + (n % 7) * interval '1 s' FROM generate_series(1, 60) n`, ourWorkspace)
+	// Rows of a few bytes, of 600 kB, and two of more than a page in JSON; in a column that no index has.
+	oldRows(t, url, `INSERT INTO items (workspace_id, id, name, image_path, created_at)
+		SELECT $1, gen_random_uuid(), 'Item ' || n, CASE WHEN n % 3 = 0 THEN 'small' WHEN n = 13 OR n = 14 THEN repeat(chr(1), 700000) ELSE repeat('x', 600000) END,
+			'2026-01-01Z'::timestamptz + (n % 7) * interval '1 s' FROM generate_series(1, 21) n`, ourWorkspace)
 	o := openOrigin(t, url)
 	conn := connect(t, url)
 	for sort, order := range map[Sort]string{ByCreatedAt: "created_at DESC, id DESC", ByName: `name COLLATE "und-x-icu", id`} {
@@ -97,7 +100,7 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 			}
 			want = append(want, id)
 		}
-		for _, limit := range []int{100, 7, 1} {
+		for _, limit := range [][]int{ByCreatedAt: {100, 1}, ByName: {100, 7}}[sort] {
 			q := Query{Workspace: ourWorkspace, Sort: sort, Limit: limit}
 			var got []string
 			cut := 0
@@ -106,23 +109,26 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				answer := decodePage(t, page)
 				if len(page.Body) > maxPage+cursorText.EncodedLen(MaxCursor) && page.Rows != 1 {
 					t.Errorf("%s: %d bytes of %d rows", describe(q), len(page.Body), page.Rows)
 				}
-				if page.Rows == 0 || page.Rows != len(answer.rows) {
-					t.Fatalf("%s: %d rows, said to be %d", describe(q), len(answer.rows), page.Rows)
+				if sort == ByName && limit == 100 { // once is enough: decoding takes most of the test's time
+					decodePage(t, page)
 				}
-				for _, raw := range answer.rows {
-					got = append(got, idOf(t, raw))
+				rows := bytes.Split(page.Body, []byte(`{"id":"`))[1:]
+				if page.Rows == 0 || page.Rows != len(rows) {
+					t.Fatalf("%s: %d rows, said to be %d", describe(q), len(rows), page.Rows)
 				}
-				if answer.next == "" {
+				for _, row := range rows {
+					got = append(got, string(row[:len(uuid.Nil.String())]))
+				}
+				if page.NextCursor == "" {
 					break
 				}
 				if page.Rows < limit {
 					cut++
 				}
-				follow(t, &q, answer.next)
+				follow(t, &q, page.NextCursor)
 			}
 			if !slices.Equal(got, want) {
 				t.Errorf("%s: %d rows, want %d, or in another order", describe(q), len(got), len(want))
@@ -139,7 +145,7 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	oldRows(t, url, `INSERT INTO items (workspace_id, id, name, description) SELECT $1, $2, 'Long', repeat('x', 10000000)`, ourWorkspace, number(5))
+	oldRows(t, url, `INSERT INTO items (workspace_id, id, name, image_path) SELECT $1, $2, 'Long', repeat('x', 10000000)`, ourWorkspace, number(5))
 	exec(t, connect(t, url), `INSERT INTO items (workspace_id, id, name) VALUES ($1, $2, 'Beside')`, ourWorkspace, number(4))
 	o := openOrigin(t, url)
 	for _, limit := range []int{1, 50} {

@@ -56,7 +56,7 @@ func simulate(t *testing.T, size int, lasts time.Duration, demands ...*demand) (
 							mu.Lock()
 							d.refused++
 							mu.Unlock()
-							time.Sleep(time.Millisecond)
+							time.Sleep(5 * time.Millisecond)
 							continue
 						}
 						time.Sleep(takes)
@@ -95,11 +95,11 @@ func TestTheGateSharesTime(t *testing.T) {
 			longest = max(longest, most)
 			d := &demand{workspace: always(byte(w)), clients: size + 1 + r.IntN(size+1), takes: random(r, most)}
 			if w == 0 && seed%2 == 0 {
-				d.from = 10 * time.Second // away so long
+				d.from = 3 * time.Second // away so long
 			}
 			demands = append(demands, d)
 		}
-		simulate(t, size, 20*time.Second, demands...)
+		simulate(t, size, 6*time.Second, demands...)
 		for _, d := range demands[1:] {
 			if diff := (d.had - demands[0].had).Abs(); diff > 2*time.Duration(size)*longest {
 				t.Errorf("seed %d: of %d places one had %v, one %v; no query took more than %v", seed, size, demands[0].had, d.had, longest)
@@ -120,7 +120,7 @@ func TestTheGateLetsTheQuietInFirst(t *testing.T) {
 		for w := range 1 + r.IntN(3) {
 			demands = append(demands, &demand{workspace: always(byte(1 + w)), clients: 2 * size, takes: random(r, slowest)})
 		}
-		simulate(t, size, 10*time.Second, demands...)
+		simulate(t, size, 3*time.Second, demands...)
 		if quiet.waited > 2*slowest || quiet.served < 100 {
 			t.Errorf("seed %d: one of %d queries waited for %v", seed, quiet.served, quiet.waited)
 		}
@@ -137,7 +137,7 @@ func TestTheGateTurnsAwayWhoHasMost(t *testing.T) {
 		for w := range 2 + r.IntN(3) {
 			demands = append(demands, &demand{workspace: always(byte(1 + w)), clients: size * queueFactor, takes: random(r, 20*time.Millisecond)})
 		}
-		simulate(t, size, 10*time.Second, demands...)
+		simulate(t, size, 2*time.Second, demands...)
 		refused := 0
 		for _, d := range demands[1:] {
 			refused += d.refused

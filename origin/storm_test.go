@@ -17,7 +17,7 @@ import (
 // of the errors that pass; and when it is over, all is as before.
 func TestNoStormMixesPagesUp(t *testing.T) {
 	t.Parallel()
-	const workspaces, callers, each = 8, 8, 60
+	const workspaces, callers, each = 8, 8, 40
 	url := newDatabase(t)
 	conn := connect(t, url)
 	exec(t, conn, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_min_messages = debug1', current_database()); END $$")

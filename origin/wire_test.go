@@ -22,13 +22,13 @@ import (
 // may hold.
 var longPage = Query{Workspace: ourWorkspace, Limit: 100}
 
-// long is how many bytes each description of the long page has: what is sent
+// long is how many bytes each image path of the long page has: what is sent
 // for it is more than all buffers between hold.
 const long = 60_000
 
 func insertLongItems(t testing.TB, conn *pgx.Conn) {
 	t.Helper()
-	exec(t, conn, `INSERT INTO items (workspace_id, id, name, type, description, cost_price, avg_cost, selling_price, taxable, track_stock, stock_on_hand, usage_30, active)
+	exec(t, conn, `INSERT INTO items (workspace_id, id, name, type, image_path, cost_price, avg_cost, selling_price, taxable, track_stock, stock_on_hand, usage_30, active)
 		SELECT $1, gen_random_uuid(), 'Item ' || n, 'GOODS', repeat(chr(64 + n % 50), $2), 1, 1, 1, true, false, 0, 0, true FROM generate_series(1, 100) n`, ourWorkspace, long)
 }
 
@@ -36,7 +36,7 @@ func insertLongItems(t testing.TB, conn *pgx.Conn) {
 func checkLongPage(t testing.TB, page Page) {
 	t.Helper()
 	var read struct {
-		Data []struct{ Name, Description string }
+		Data []struct{ Name, ImagePath string }
 	}
 	if err := json.Unmarshal(append(page.Body[:len(page.Body):len(page.Body)], '}'), &read); err != nil {
 		t.Fatal(err)
@@ -46,8 +46,8 @@ func checkLongPage(t testing.TB, page Page) {
 	}
 	for _, r := range read.Data {
 		var n int
-		if _, err := fmt.Sscanf(r.Name, "Item %d", &n); err != nil || r.Description != strings.Repeat(string(rune(64+n%50)), long) {
-			t.Fatalf("%q has a description of %d bytes: %v", r.Name, len(r.Description), err)
+		if _, err := fmt.Sscanf(r.Name, "Item %d", &n); err != nil || r.ImagePath != strings.Repeat(string(rune(64+n%50)), long) {
+			t.Fatalf("%q has an image path of %d bytes: %v", r.Name, len(r.ImagePath), err)
 		}
 	}
 }

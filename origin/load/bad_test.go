@@ -123,7 +123,7 @@ func count(t *testing.T, db database) string {
 }
 
 func lateErrorLeavesNothing(t *testing.T, db database) {
-	const rows = 20_000
+	const rows = 8_000
 	file := filepath.Join(t.TempDir(), "large.csv")
 	writeSampleItems(t, file, rows)
 	f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
