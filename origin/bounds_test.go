@@ -81,9 +81,9 @@ func oldRows(t *testing.T, url, statement string, args ...any) {
 func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	// Rows of a few bytes, of 600 kB, and two of more than a page in JSON; in a column that no index has.
+	// Rows of a few bytes, of 600 kB, and two of more than a page in JSON, the last by name; in a column that no index has.
 	oldRows(t, url, `INSERT INTO items (workspace_id, id, name, image_path, created_at)
-		SELECT $1, gen_random_uuid(), 'Item ' || n, CASE WHEN n % 3 = 0 THEN 'small' WHEN n = 13 OR n = 14 THEN repeat(chr(1), 700000) ELSE repeat('x', 600000) END,
+		SELECT $1, gen_random_uuid(), 'Item ' || n, CASE WHEN n % 3 = 1 THEN 'small' WHEN n = 9 OR n = 14 THEN repeat(chr(1), 700000) ELSE repeat('x', 600000) END,
 			'2026-01-01Z'::timestamptz + (n % 7) * interval '1 s' FROM generate_series(1, 21) n`, ourWorkspace)
 	o := openOrigin(t, url)
 	conn := connect(t, url)
@@ -133,7 +133,7 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Errorf("%s: %d rows, want %d, or in another order", describe(q), len(got), len(want))
 			}
-			if limit == 100 && cut < 4 {
+			if limit == 100 && cut < 3 {
 				t.Errorf("%s: only %d pages ended before their limit", describe(q), cut)
 			}
 		}
