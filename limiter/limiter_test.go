@@ -299,7 +299,7 @@ func TestInProcessStoreStaysBounded(t *testing.T) {
 	time := new(clock)
 	l := open(t, Options{Clock: time.now, MaxBuckets: 6_400})
 	p := policy(t, 10, 5) // full again after 100 ms
-	for i := range 100_000 {
+	for i := range 40_000 {
 		l.Take(l.Bucket(fmt.Sprint("k", i), p), nil)
 		if i%100 == 99 {
 			time.advance(micros(10_000))
@@ -316,7 +316,7 @@ func TestInProcessStoreStaysBounded(t *testing.T) {
 	for range 5 {
 		l.Take(tight, nil)
 	}
-	for i := range 50_000 {
+	for i := range 20_000 {
 		l.Take(l.Bucket(fmt.Sprint("s", i), slow), nil)
 	}
 	if n := l.Stats().Buckets; n > 6_400 {

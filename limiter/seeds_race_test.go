@@ -4,13 +4,14 @@ package limiter
 
 // The simulation has one goroutine: the race detector makes it slow, not better.
 const (
-	stormSeeds  = 30
-	simSeeds    = 4
+	stormSeeds  = 20
+	simSeeds    = 3
 	madeUpKeys  = 100_000
 	tableSeeds  = 1
-	tableLimits = 3
+	tableLimits = 2
+	hangFleets  = 1
 	simSpan     = 12_000_000
 	callSpan    = 20_000_000
-	coldFloods  = 400
-	keyLoads    = 2
+	coldFloods  = 200
+	keyLoads    = 1
 )

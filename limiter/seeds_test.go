@@ -9,6 +9,7 @@ const (
 	madeUpKeys  = 1_000_000
 	tableSeeds  = 2
 	tableLimits = 5 // of simLimits
+	hangFleets  = 3
 	simSpan     = 12_000_000
 	callSpan    = 60_000_000
 	coldFloods  = 4000
