@@ -107,7 +107,7 @@ func TestMutations(t *testing.T) {
 		{"the snapshot rule on the standby", anySnapshot, "./cache", "TestModel"},
 		{"a standby behind the pair's last change", []edit{{pairs, "return p.View.LSN >= state.lastLSN", "return true"}}, "./cache", "TestModel"},
 		{"a standby behind where the node joined", []edit{{rules, "p.View.LSN < t.joinLSN || ", ""}}, "./cache", "TestModel"},
-		{"a standby's page proven by when it was asked", []edit{{rules, "\t\tp.Proof = t.provenAt\n", ""}}, "./cache", "TestStandbys"},
+		{"a standby's page proven by when it was asked", []edit{{rules, "\tif standby {\n\t\tp.Proof = t.provenAt\n\t}\n", ""}}, "./cache", "TestStandbys"},
 		{"a page from Redis as young as clocks say", []edit{{rules, "t.provenAt.Before(p.Proof)", "false"}}, "./cache", "TestAnAdoptedPageIsNoYoungerThanTheProof"},
 		{"a machine that sleeps does not age", []edit{{rules, "t.clock.At(now)) <", "now.Sub(t.start)) <"}}, "./cache", "TestAfterASleep"},
 		{"a nonce from before a sleep", []edit{{tracker, "t.clock.Of(probed)", "t.clock.At(probed)"}}, "./cache", "TestAfterASleep"},
