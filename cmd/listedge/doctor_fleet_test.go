@@ -126,7 +126,8 @@ func TestDoctorOfAFleet(t *testing.T) {
 	expect(t, by, "fleet size", origin.Fail, "without Redis")
 
 	// One that leaves.
-	leaving := startNode(t, address, "--redis-url", redis.URL(), "--drain", "2s")
+	leaving := startNode(t, address, "--redis-url", redis.URL(), "--drain", "5s")
+	within(t, patience, "followed", func() bool { return leaving.mode() == "followed" })
 	leaving.cancel()
 	says(t, append(slices.Clone(here), "--node", leaving.admin), exitFine, origin.Finding{Subject: leaving.subject(), Level: origin.Warn, Text: "it is leaving"})
 }
