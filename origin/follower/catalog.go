@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pglogrepl"
 
@@ -25,10 +26,12 @@ var catalogSQL string
 // the snapshot sees has been published. It needs no event trigger, which only a
 // superuser may make.
 //
-// The same rule tells which relations to decode. Between two heartbeats either
-// the catalog stays the same, and so do the relations that pages are read from,
-// or the message makes every page stale that was read before the later one.
-// A relation that the catalog does not list is on no page that could stay.
+// The same rule tells which relations to decode. Between two looks either the
+// catalog stays the same, and so do the relations that pages are read from, or
+// the message makes every page stale that was read before the later one. So a
+// change of a relation that the catalog does not list is on no page that stays,
+// if the later look sees it. One that it does not see yet (its commit waits for
+// a standby) may be of a relation that was attached before it: see unlisted.
 //
 // One case is missed: a table with rows that is attached and detached (or made
 // to inherit, and dropped) in two transactions, both between two heartbeats.
@@ -89,6 +92,27 @@ func (t *term) announceSchemaChange(ctx context.Context, c catalog) (end pglogre
 	}
 	t.use(c)
 	return end, nil
+}
+
+// unlisted are commits that changed a relation the catalog did not list, and that
+// no look has seen yet.
+type unlisted struct {
+	commits []commit
+	seen    stream.Snapshot // of the last look; the zero snapshot sees nothing
+}
+
+func (u *unlisted) add(c commit) {
+	if c.unlisted && !u.seen.Sees(c.change.XID) {
+		u.commits = append(u.commits, c)
+	}
+}
+
+// look drops the commits that the snapshot sees and returns those that it does
+// not see: if the catalog has changed, each of them may touch anything.
+func (u *unlisted) look(snapshot stream.Snapshot) []commit {
+	u.seen = snapshot
+	u.commits = slices.DeleteFunc(u.commits, func(c commit) bool { return snapshot.Sees(c.change.XID) })
+	return u.commits
 }
 
 func (t *term) use(c catalog) { t.version, t.decoder.collections = c.version, c.collections }

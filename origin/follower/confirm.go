@@ -16,9 +16,13 @@ const confirmAfter = 3 * time.Second
 
 // commit is a decoded transaction.
 type commit struct {
-	change stream.Change
-	start  pglogrepl.LSN // of its commit record: a slot confirmed beyond it never sends it again
+	change   stream.Change
+	start    pglogrepl.LSN // of its commit record: a slot confirmed beyond it never sends it again
+	unlisted bool          // it also changed a relation that the catalog did not list
 }
+
+// touches says whether there is anything to publish.
+func (c *commit) touches() bool { return len(c.change.Pairs) > 0 || c.change.Whole != 0 }
 
 // confirmation decides what the slot need not keep any more: what was
 // published confirmAfter ago, short of every change that no snapshot has seen.

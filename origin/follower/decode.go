@@ -32,6 +32,7 @@ type decoder struct {
 	reference   uint64 // a recent transaction id, 64 bits wide
 	change      stream.Change
 	seen        map[stream.Pair]struct{}
+	unlisted    bool // the change is also of a relation that the catalog does not list
 }
 
 // next takes one message; done is a transaction that it ended.
@@ -43,7 +44,7 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 	switch m := message.(type) {
 	case *pglogrepl.BeginMessage:
 		d.change = stream.Change{XID: widen(m.Xid, d.reference)}
-		d.seen = map[stream.Pair]struct{}{}
+		d.seen, d.unlisted = map[stream.Pair]struct{}{}, false
 	case *pglogrepl.RelationMessage:
 		d.tables[m.RelationID] = table{workspace: columnOf(m, "workspace_id"), id: columnOf(m, "id")}
 	case *pglogrepl.InsertMessage:
@@ -67,8 +68,9 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 		d.change.LSN, d.change.CommittedAt = uint64(m.TransactionEndLSN), m.CommitTime.UnixMicro()
 		c := d.change
 		c.Pairs = slices.DeleteFunc(c.Pairs, func(p stream.Pair) bool { return c.Touches(p.Collection) })
-		if len(c.Pairs) > 0 || c.Whole != 0 {
-			return &commit{change: c, start: m.CommitLSN}, nil
+		done := &commit{change: c, start: m.CommitLSN, unlisted: d.unlisted}
+		if done.touches() || done.unlisted {
+			return done, nil
 		}
 	}
 	return nil, nil
@@ -102,6 +104,7 @@ func (d *decoder) message(content []byte) {
 // much is safe, too little is not.
 func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData, alone bool) {
 	t, known := d.tables[relation]
+	d.unlisted = d.unlisted || d.collections[relation] == 0
 	for collection := range stream.Collections {
 		if d.collections[relation]&(1<<collection) == 0 || d.change.Touches(collection) {
 			continue

@@ -2,7 +2,9 @@ package follower
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -166,6 +168,48 @@ func TestServersThatFail(t *testing.T) {
 		end()
 	})
 
+	// The catalog is not looked at while the probes cannot be read. Meanwhile a
+	// partition is attached, and a row of it is committed that nobody sees yet.
+	t.Run("a commit that hangs, of a partition that was attached since the last look", func(t *testing.T) {
+		w := newWorld(t, p)
+		w.exec(partitioned + "CREATE TABLE elsewhere (LIKE items INCLUDING ALL); ALTER TABLE items DETACH PARTITION items_1; SET synchronous_commit = local")
+		log := &unprobedLog{Log: w.log}
+		f := w.followWith(w.url, log, uneasy)
+		w.awaitFollowing(f)
+		before := w.heartbeat().Catalog
+		end := w.withSetting("synchronous_standby_names", "nobody")
+		log.fails.Store(true)
+		w.exec("ALTER TABLE items ATTACH PARTITION elsewhere FOR VALUES WITH (MODULUS 2, REMAINDER 1)")
+		waiting, done := open(t, w.url), make(chan error, 1)
+		var xid uint64
+		must2(waiting.Exec(w.ctx(), "BEGIN"))
+		must(waiting.QueryRow(w.ctx(), "WITH row AS (INSERT INTO elsewhere (workspace_id, name) SELECT id, 'hangs' FROM (SELECT gen_random_uuid() id FROM generate_series(1, 50)) x WHERE satisfies_hash_partition('items'::regclass, 2, 1, id) LIMIT 1) SELECT pg_current_xact_id()::text::bigint").Scan(&xid))
+		go func() {
+			_, err := waiting.Exec(context.Background(), "COMMIT")
+			done <- err
+		}()
+		w.eventually("the commit hangs", func() bool {
+			return w.text("SELECT coalesce((SELECT wait_event FROM pg_stat_activity WHERE pid = "+pidOf(waiting)+"), '')") == "SyncRep"
+		})
+		hung := w.text("SELECT pg_current_wal_flush_lsn()::text")
+		w.eventually("it is decoded", func() bool {
+			return w.text("SELECT coalesce(bool_or(write_lsn >= '"+hung+"'), false)::text FROM pg_stat_replication WHERE application_name = 'listedge follower'") == "true"
+		})
+		log.fails.Store(false)
+		published := false
+		w.await("a heartbeat of the changed catalog", func(e stream.Entry) bool {
+			published = published || e.Change != nil && e.Change.XID == xid
+			return e.Heartbeat != nil && e.Heartbeat.Catalog != before
+		})
+		if !published {
+			t.Error("the hanging commit is not published")
+		}
+		w.exec("SELECT pg_cancel_backend(" + pidOf(waiting) + ")")
+		must(<-done)
+		end()
+		f.stop()
+	})
+
 	t.Run("a frozen server does not keep the follower from ending", func(t *testing.T) {
 		must(p.Freeze())
 		defer func() { must(p.Thaw()) }()
@@ -203,4 +247,17 @@ func (w *world) withSetting(name, value string) (end func()) {
 	}
 	set(fmt.Sprintf("ALTER SYSTEM SET %s = '%s'", name, value), true)
 	return func() { set("ALTER SYSTEM RESET "+name, false) }
+}
+
+// unprobedLog does not tell probes while it fails.
+type unprobedLog struct {
+	stream.Log
+	fails atomic.Bool
+}
+
+func (l *unprobedLog) Probes(ctx context.Context) (map[string]uint64, error) {
+	if l.fails.Load() {
+		return nil, errors.New("no probes")
+	}
+	return l.Log.Probes(ctx)
 }

@@ -50,7 +50,16 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	snapshot, err := stream.ParseSnapshot(v.snapshot)
+	if err != nil {
+		return err
+	}
+	unseen := t.unlisted.look(snapshot)
 	if v.catalog.version != t.version {
+		for _, c := range unseen {
+			c.change.Pairs, c.change.Whole = nil, everything
+			t.publishChange(c)
+		}
 		if v.at, err = t.announceSchemaChange(ctx, v.catalog); err != nil {
 			return err
 		}

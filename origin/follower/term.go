@@ -31,6 +31,8 @@ type term struct {
 	epoch   string
 	version string // of the catalog that changes are decoded by
 
+	unlisted unlisted
+
 	last         stream.Position // of the newest entry published
 	waiting      []stream.Entry  // to be published behind it
 	waitingSince time.Time       // the first of them
@@ -253,11 +255,18 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 		if err != nil || done == nil {
 			return err
 		}
-		t.confirmation.publishing(*done)
-		t.queue(stream.Entry{Change: &done.change})
+		t.unlisted.add(*done)
+		if done.touches() {
+			t.publishChange(*done)
+		}
 		t.decoded = max(t.decoded, pglogrepl.LSN(done.change.LSN))
 	}
 	return nil
+}
+
+func (t *term) publishChange(c commit) {
+	t.confirmation.publishing(c)
+	t.queue(stream.Entry{Change: &c.change})
 }
 
 // checkGround looks whether the ground of the term still holds.
