@@ -344,7 +344,7 @@ func TestAnAnswerOfAnotherServerIsAnError(t *testing.T) {
 	}
 	applied := c.Stats().Applied
 	b.change(listA)
-	eventually(t, "the change is told", func() bool { return c.Stats().Applied > applied })
+	eventually(t, "the change is applied", func() bool { return c.Stats().Applied > applied })
 	r, err := c.Forward(keyOf("q"), listA, from("another"))
 	if err != nil || !errors.Is(r.Err, ErrForeign) || string(r.Page.Body) != "page of followed" {
 		t.Errorf("%+v, %v", r, err)

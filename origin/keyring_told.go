@@ -76,8 +76,8 @@ func (t *told) one(run string) string {
 	return run
 }
 
-// run is when the server was started that changes are told of, while that is
-// proven; an older proof must not keep the primary's next run from being asked.
+// run is when the followed server was started, while that is proven: an older proof
+// must not refuse the answers of the primary after a restart.
 func (t *told) run(now time.Duration) string {
 	if p := t.proof.Load(); p != nil && now-p.until < keyFresh {
 		return p.run

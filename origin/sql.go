@@ -27,7 +27,7 @@ WHERE relnamespace = 'public'::regnamespace AND relname IN ('items', 'contacts',
 const databaseIdentitySQL = `
 SELECT system_identifier || '/' || oid || '/' || extract(epoch FROM pg_postmaster_start_time()) || '/' || pg_is_in_recovery() FROM pg_control_system(), pg_database WHERE datname = current_database()`
 
-// serverFactsSQL is what checkServer is told, and whether it is a standby.
+// serverFactsSQL reads what checkServer judges, and whether the server is a standby.
 const serverFactsSQL = `SELECT current_setting('server_version_num')::int, pg_encoding_to_char(encoding), pg_is_in_recovery() FROM pg_database WHERE datname = current_database()`
 
 // publicationSQL makes the publication, or adds to it what it lacks. Column

@@ -39,7 +39,7 @@ func TestWhichAnswersAreThePrimarys(t *testing.T) {
 }
 
 // reading is an Origin and a key store that read from one address, be it that
-// they are told which server is followed.
+// they know which server is followed.
 type reading struct {
 	db   *Database
 	o    *Origin

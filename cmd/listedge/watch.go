@@ -21,7 +21,7 @@ type condition struct {
 // from.
 func (n *node) conditionsOf(pages *origin.Origin, keys *origin.KeyStore) (all []condition) {
 	all = []condition{
-		{holds: "pages and keys are asked of the primary", broken: "pages and keys are not taken from the server that --database-url leads to: it is not the primary", ok: func() bool { return n.database.WrongServer() == nil }, why: n.database.WrongServer},
+		{holds: "pages and keys come from the primary", broken: "pages and keys are not taken from the server that --database-url leads to: it is not the primary", ok: func() bool { return n.database.WrongServer() == nil }, why: n.database.WrongServer},
 		{holds: "pages are asked of Postgres", broken: "Postgres is left alone for pages: it failed several times in a row", ok: func() bool { return !pages.Stats().BreakerOpen }},
 		{holds: "keys are asked of Postgres", broken: "Postgres is left alone for keys: it failed several times in a row", ok: func() bool { return !keys.BreakerOpen() }},
 	}

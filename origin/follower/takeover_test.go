@@ -187,8 +187,8 @@ func TestAHealthyHolderIsLeftAlone(t *testing.T) {
 }
 
 // A candidate with another Redis than the rest of its fleet reads no heartbeats,
-// however well the holder does. The holder answers Postgres: it is left alone.
-func TestAHolderWithAnotherLogIsLeftAlone(t *testing.T) {
+// however well the holder does. The holder answers Postgres, so it must not be disturbed.
+func TestAHolderWithAnotherLogIsNotDisturbed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
 	holder := w.followWith(w.url, w.log, uneasy)
