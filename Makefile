@@ -8,12 +8,10 @@ ONLY ?=
 
 # As the image is built; only the race detector needs cgo. One setting for all, so that nothing is compiled twice.
 export CGO_ENABLED = 0
-
-# Packages whose tests tell what happens within a time: their servers have the machine to themselves.
-ALONE := /(cmd/listedge|limiter|origin/follower)$$
+export GOFLAGS := $(GOFLAGS) -trimpath
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test check bench soak fuzz mutations vuln image clean
+.PHONY: help run build test race whole check bench soak fuzz mutations vuln image clean
 
 help: ## list what there is to make
 	@sed -n -E 's/^([a-z]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -30,12 +28,14 @@ build: ## compile bin/listedge
 test: ## check, and all tests under the race detector, with what they need installed
 	@deploy/install.sh
 	@$(MAKE) --no-print-directory check
-	@CGO_ENABLED=1 go test -race -run '^$$' ./... >/dev/null # compile, both cores busy
-	@go -C deploy test -run '^$$' . >/dev/null
-	CGO_ENABLED=1 go test -race -p 2 -timeout 9m $$(go list ./... | grep -vE '$(ALONE)')
-	CGO_ENABLED=1 go test -race -p 1 -timeout 9m $$(go list ./... | grep -E '$(ALONE)')
+	@$(MAKE) --no-print-directory -j 2 race whole # each waits a lot
+
+race:
+	CGO_ENABLED=1 go test -race -p 3 -timeout 15m ./...
+
+whole:
 	go test -run 'Alloc|Hears' ./edge ./cache ./limiter ./origin # which the race detector would falsify
-	go -C deploy test -timeout 8m . # a module of its own: see its go.mod
+	go -C deploy test -timeout 15m . # a module of its own: see its go.mod
 
 check: ## formatting, vet, staticcheck
 	@unformatted=$$(gofmt -l .) && [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted" >&2; exit 1; }

@@ -21,8 +21,8 @@ import (
 
 var screenshots = flag.String("screenshots", "", "folder for pictures of the pages, to be looked at")
 
-// patience bounds whatever a page is waited for.
-const patience = time.Minute
+// patience is for what must come, however slow the machine: a limit for hangs.
+const patience = 3 * time.Minute
 
 // tab is a page of a real browser, with what it complained of and asked for.
 type tab struct {

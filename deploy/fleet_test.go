@@ -175,7 +175,7 @@ func (n *node) stop(t *testing.T) string {
 // awaitMode waits until the node is ready and rests its freshness on mode.
 func (n *node) awaitMode(t *testing.T, mode string) {
 	t.Helper()
-	within(t, 30*time.Second, "ready and "+mode, func() bool {
+	within(t, patience, "ready and "+mode, func() bool {
 		select {
 		case <-n.process.Done():
 			t.Fatalf("the node ended: %s", n.process.State())

@@ -60,7 +60,7 @@ func TestNoRequestIsLostWhileNodesAreReplaced(t *testing.T) {
 	up := func(want ...string) func() bool {
 		return func() bool { return slices.Equal(ofServers(stats, "status"), want) }
 	}
-	within(t, 30*time.Second, "all nodes up", up("UP", "UP", "UP"))
+	within(t, patience, "all nodes up", up("UP", "UP", "UP"))
 	check := slices.Clone([]string(stack(t).Services["haproxy"].HealthCheck.Test[1:]))
 	for i := range check {
 		check[i] = strings.ReplaceAll(check[i], "8404", stats)
@@ -84,7 +84,7 @@ func TestNoRequestIsLostWhileNodesAreReplaced(t *testing.T) {
 				status, body, err := get("http://127.0.0.1:"+public+"/v1/items?limit=10", f.key)
 				if err == nil && status == http.StatusOK {
 					answered.Add(1)
-					time.Sleep(2 * time.Millisecond) // the machine has others to serve
+					time.Sleep(8 * time.Millisecond) // the machine has others to serve
 					continue
 				}
 				lost.Add(1)
@@ -100,9 +100,9 @@ func TestNoRequestIsLostWhileNodesAreReplaced(t *testing.T) {
 		}
 		gone := slices.Clone(all)
 		gone[i] = "DOWN"
-		within(t, 10*time.Second, "the node is out", up(gone...))
+		within(t, patience, "the node is out", up(gone...))
 		n.start(t)
-		within(t, 30*time.Second, "the node is back", up(all...))
+		within(t, patience, "the node is back", up(all...))
 		if answered.Load() == before {
 			t.Error("no request was answered meanwhile")
 		}

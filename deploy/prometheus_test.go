@@ -34,7 +34,7 @@ func startPrometheus(t *testing.T, f *fleet) *prometheus {
 		"['localhost:9090']", "['"+p.url+"']", "['haproxy:8404']", "[]",
 		"scrape_interval: 5s", "scrape_interval: 1s", "evaluation_interval: 5s", "evaluation_interval: 1s", "scrape_timeout: 4s", "scrape_timeout: 1s"))
 	startProgram(t, exec.Command(tool(t, "prometheus"), "--config.file="+config, "--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+p.url))
-	within(t, 30*time.Second, "Prometheus is ready", func() bool {
+	within(t, patience, "Prometheus is ready", func() bool {
 		status, _, err := get("http://"+p.url+"/-/ready", "")
 		return err == nil && status == http.StatusOK
 	})
@@ -79,14 +79,14 @@ func TestPrometheusTellsThatRedisWasKilledAndThatItIsBack(t *testing.T) {
 	p := startPrometheus(t, f)
 	stop := f.load(t)
 	defer stop()
-	within(t, 30*time.Second, "both nodes watched", func() bool { return len(p.ask(t, `up{job="listedge"} == 1`)) == 2 })
+	within(t, patience, "both nodes watched", func() bool { return len(p.ask(t, `up{job="listedge"} == 1`)) == 2 })
 	if names := p.firing(t); len(names) > 0 {
 		t.Fatalf("%v fire while all is well", names)
 	}
 	if err := f.redis.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 2*time.Minute, "limits are told to be kept without Redis, and pages unproven", func() bool {
+	within(t, patience, "limits are told to be kept without Redis, and pages unproven", func() bool {
 		names := p.firing(t)
 		return slices.Contains(names, "ListedgeLimiterDegraded") && slices.Contains(names, "ListedgeFreshnessUntrusted")
 	})
@@ -95,7 +95,7 @@ func TestPrometheusTellsThatRedisWasKilledAndThatItIsBack(t *testing.T) {
 	if err := f.redis.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 30*time.Second, "the alerts end", func() bool {
+	within(t, patience, "the alerts end", func() bool {
 		names := p.firing(t)
 		return !slices.Contains(names, "ListedgeLimiterDegraded") && !slices.Contains(names, "ListedgeFreshnessUntrusted") && !slices.Contains(names, "ListedgeNoFollower")
 	})
@@ -130,7 +130,7 @@ func (f *fleet) load(t *testing.T) (stop func()) {
 			select {
 			case <-end:
 				return
-			case <-time.After(10 * time.Millisecond):
+			case <-time.After(100 * time.Millisecond):
 			}
 		}
 	}()

@@ -121,7 +121,7 @@ func TestMakeRun(t *testing.T) {
 			}
 		}
 	}()
-	within(t, 3*time.Minute, "it tells what to try", func() bool {
+	within(t, patience, "it tells what to try", func() bool {
 		select {
 		case <-child.Done():
 			t.Fatalf("it ended:\n%s", said())
@@ -131,7 +131,7 @@ func TestMakeRun(t *testing.T) {
 	})
 	try := regexp.MustCompile(`(?m)^curl -i .*$`).FindString(said())
 	var page []byte
-	within(t, time.Minute, "the curl line that is printed works", func() bool {
+	within(t, patience, "the curl line that is printed works", func() bool {
 		page, err = exec.Command("/bin/sh", "-c", try).Output()
 		return err == nil
 	})
@@ -139,7 +139,7 @@ func TestMakeRun(t *testing.T) {
 		t.Errorf("%s: %s", try, page)
 	}
 	database := regexp.MustCompile(`(?m)^database +(.*)$`).FindStringSubmatch(said())[1]
-	within(t, time.Minute, "the doctor finds a fleet", func() bool {
+	within(t, patience, "the doctor finds a fleet", func() bool {
 		found, err := exec.Command("../bin/listedge", "doctor", "--database-url", database, "--node", at(100)+","+at(101)+","+at(102)).Output()
 		return err == nil && strings.Contains(string(found), "ok    fleet follower") && strings.Contains(string(found), "ok    fleet size")
 	})
