@@ -34,7 +34,7 @@ type Needed struct {
 // records from r0 on, and Postgres stops at the first, which does not name the
 // record that the standby has before it as its predecessor.
 type lineage struct {
-	run    string    // of the primary
+	run    string    // of the primary; empty = no page was wanted yet
 	seen   uint64    // the replay position at the first look
 	seenAt time.Time // then, or earlier
 	floor  uint64    // 0 = nothing is known yet
@@ -47,9 +47,10 @@ var errLost = fmt.Errorf("%w: it has replayed what its primary never wrote, or h
 // judge says why a page from the replay position is not taken, which was looked
 // at no later than at; nil if it is. It returns what is known from now on.
 func (l lineage) judge(position uint64, at time.Time, n *Needed) (lineage, error) {
-	if l.run != n.Run || l.seenAt.IsZero() {
-		l = lineage{run: n.Run, seen: position, seenAt: at, lost: l.lost}
+	if l.seenAt.IsZero() || l.run != "" && l.run != n.Run {
+		l = lineage{seen: position, seenAt: at, lost: l.lost}
 	}
+	l.run = n.Run
 	if l.floor == 0 && !n.At.Before(l.seenAt) {
 		if l.floor = n.Primary; n.Primary < l.seen {
 			l.lost = true

@@ -19,6 +19,15 @@ type look struct {
 
 func TestLineage(t *testing.T) {
 	const lsn = 50 // that pages need
+	t.Run("looked at before a page is wanted", func(t *testing.T) {
+		now := time.Now()
+		for primary, want := range map[uint64]error{100: nil, 99: ErrForeign} {
+			l, err := lineage{seen: 100, seenAt: now}.judge(100, now.Add(2), &Needed{Run: "a", LSN: lsn, Primary: primary, At: now.Add(1)})
+			if !errors.Is(err, want) || l.run != "a" {
+				t.Errorf("%v, want %v: %+v", err, want, l)
+			}
+		}
+	})
 	for name, looks := range map[string][]look{
 		"not taken before the primary was seen at a later moment": {
 			{100, 10, "a", 100, 9, ErrBehind}, {100, 12, "a", 100, 9, ErrBehind}, {101, 13, "a", 100, 10, nil},

@@ -85,19 +85,39 @@ func (s *standby) stats() StandbyStats {
 	return stats
 }
 
-// probe also asks one that has never answered: it may not be there at all.
+// probe also asks one that has never answered: it may not be there at all. The
+// first answer is a look, so that pages need not wait for one.
 func (s *standby) probe(ctx context.Context) {
 	if s.open() || s.answered.Load() && !s.failing() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
-	_, err := s.breaker.Execute(func() (Page, error) { return Page{}, classify(s.pool.Ping(ctx)) })
+	_, err := s.breaker.Execute(func() (Page, error) { return Page{}, classify(s.look(ctx)) })
 	if err == nil {
 		s.answered.Store(true)
 	} else if errors.Is(err, ErrUnavailable) {
 		s.failure.Store(&err)
 	}
+}
+
+// look keeps how far the standby is, for lineage.judge to compare.
+func (s *standby) look(ctx context.Context) error {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	replayed, run, err := s.replayed(ctx, conn)
+	if err != nil || run == "" {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, known := s.lineages[run]; !known {
+		s.lineages[run] = lineage{seen: replayed.LSN, seenAt: time.Now()}
+	}
+	return nil
 }
 
 // HasStandbys says whether there are standbys to fetch from.

@@ -82,7 +82,7 @@ func TestMutations(t *testing.T) {
 
 		// By what a follower proves, on a real server.
 		{"nonces read when the heartbeat is sent", lateNonces, "./origin/follower", "TestAHeartbeatProvesWhatWasVisible"},
-		{"nonces read behind the snapshot", []edit{{heartbeat, "\tat, err := pglogrepl.ParseLSN(text)\n", "\tnonces, _ = t.probes(ctx)\n\tat, err := pglogrepl.ParseLSN(text)\n"}}, "./origin/follower", "TestAHeartbeatProvesWhatWasVisible"},
+		{"nonces read behind the snapshot", []edit{{heartbeat, "\tv, err := t.primary.look(ctx, t.version)\n", "\tv, err := t.primary.look(ctx, t.version)\n\tnonces, _ = t.probes(ctx)\n"}}, "./origin/follower", "TestAHeartbeatProvesWhatWasVisible"},
 		{"the flush position for the insert position", flushPosition, "./origin/follower", "TestAHeartbeatProvesWhatWasVisible"},
 
 		// By the model, in virtual time.

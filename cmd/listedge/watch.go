@@ -101,16 +101,16 @@ func (n *node) watch(ctx context.Context) {
 	}
 }
 
-// repeat probes now and then until ctx ends.
+// repeat probes at once, and then now and then until ctx ends.
 func repeat(ctx context.Context, probe func(context.Context)) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
+		probe(ctx)
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			probe(ctx)
 		}
 	}
 }

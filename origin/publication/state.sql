@@ -6,7 +6,8 @@
 WITH leaf AS (
     SELECT wanted.*, n.nspname, c.oid, c.relname, c.relreplident, c.relpersistence
     FROM (VALUES ('items', 'workspace_id', true), ('contacts', 'workspace_id', true), ('api_keys', 'workspace_id', false), ('workspaces', 'id', false)) wanted (name, col, moves)
-    LEFT JOIN pg_class r ON r.oid = to_regclass('public.' || wanted.name)
+    LEFT JOIN pg_namespace s ON s.nspname = 'public' -- to_regclass needs a right to it
+    LEFT JOIN pg_class r ON (r.relname, r.relnamespace) = (wanted.name, s.oid)
     LEFT JOIN LATERAL (SELECT relid::oid FROM pg_partition_tree(r.oid) WHERE isleaf UNION SELECT r.oid WHERE r.relkind <> 'p') l (oid) ON true
     LEFT JOIN pg_class c ON c.oid = l.oid
     LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
