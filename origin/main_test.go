@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is for what a test waits for and expects to come.
-const patience = time.Minute
+const patience = 5 * time.Minute
 
 // shared has no autovacuum, so that tests say when statistics are taken.
 var shared = sandboxtest.Shared{

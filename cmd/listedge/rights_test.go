@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"listedge/edge"
 	"listedge/origin"
@@ -18,7 +17,7 @@ import (
 )
 
 // soon is for what must come, on a busy machine too.
-const soon = time.Minute
+const soon = patience
 
 // as is the URL for another role, whose password is p.
 func as(t *testing.T, address, role string) string {

@@ -127,14 +127,19 @@ func TestHeartbeatsGoOn(t *testing.T) {
 	probe := uint64(0)
 	proofs := func(what string, n int) {
 		t.Helper()
-		began := time.Now()
 		for range n {
 			probe++
 			_ = w.log.Probe(t.Context(), "node", probe)
-			w.await("the echo", func(e stream.Entry) bool { return e.Heartbeat != nil && e.Heartbeat.Nonces["node"] == probe })
-		}
-		if each := time.Since(began) / time.Duration(n); each > 400*time.Millisecond {
-			t.Errorf("%s: a proof takes %s", what, each)
+			beats := 0
+			w.await("the echo", func(e stream.Entry) bool {
+				if e.Heartbeat != nil {
+					beats++
+				}
+				return e.Heartbeat != nil && e.Heartbeat.Nonces["node"] == probe
+			})
+			if beats > 3 { // one may be on its way in the log, one at the server
+				t.Errorf("%s: a proof takes %d heartbeats", what, beats)
+			}
 		}
 	}
 	proofs("idle", 10)
@@ -166,7 +171,7 @@ func TestHeartbeatsGoOn(t *testing.T) {
 	proofs("load", 20)
 	stop()
 	t.Logf("%d commits under load", <-done)
-	if s := f.Stats(); s.Terms != 1 || s.Commits < 20 || s.HeartbeatAge > time.Second || !s.Following || s.Retained == 0 {
+	if s := f.Stats(); s.Terms != 1 || s.Commits < 20 || !s.Following || s.Retained == 0 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-const patience = time.Minute
+const patience = 5 * time.Minute
 
 var shared = sandboxtest.Shared{
 	Settings: map[string]string{"max_prepared_transactions": "5", "max_wal_senders": "30"},

@@ -50,7 +50,7 @@ func Copy(t testing.TB, p *sandbox.Postgres, template string) (name string) {
 }
 
 // patience bounds a statement, on a busy machine too.
-const patience = time.Minute
+const patience = 5 * time.Minute
 
 // Connect opens a connection such as any other system has that writes the
 // tables, until the test ends.

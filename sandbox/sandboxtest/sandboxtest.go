@@ -14,7 +14,7 @@ import (
 )
 
 // startTimeout is generous: initdb on a busy two-core machine takes seconds.
-const startTimeout = 2 * time.Minute
+const startTimeout = 5 * time.Minute
 
 // Dir is a folder that the account Postgres runs as may enter. (testing's own
 // TempDir is closed to everyone but the owner, and Postgres refuses root.)
@@ -64,13 +64,19 @@ func PostgresWith(t testing.TB, settings map[string]string) *sandbox.Postgres {
 }
 
 // Within waits until ok says that what something else is about to bring has
-// come, and fails the test where it has not after limit.
+// come, and fails the test where it has not after limit. It leaves most of the
+// time to what it waits for.
 func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(limit); !ok(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(limit); ; {
+		began := time.Now()
+		if ok() {
+			return
+		}
 		if time.Now().After(deadline) {
 			t.Fatalf("never came: %s", what)
 		}
+		time.Sleep(max(time.Millisecond, 2*time.Since(began)))
 	}
 }
 
