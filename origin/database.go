@@ -45,6 +45,7 @@ type Database struct {
 	sameDatabase atomic.Bool // as options.Primary
 	refusals     refusals
 	follows      atomic.Pointer[func() (server, run string)]
+	serves       atomic.Pointer[func() string]
 }
 
 // Follows has answers judged by which server is followed: the system and timeline
@@ -57,6 +58,17 @@ func (db *Database) followed() (server, run string) {
 		return (*which)()
 	}
 	return "", ""
+}
+
+// Serves has answers of other databases refused: which names the fleet's; empty =
+// it is not known.
+func (db *Database) Serves(which func() string) { db.serves.Store(&which) }
+
+func (db *Database) followedDatabase() string {
+	if which := db.serves.Load(); which != nil {
+		return (*which)()
+	}
+	return ""
 }
 
 // Open prepares the pools; connections are made when first needed, so an

@@ -36,6 +36,7 @@ type told struct {
 
 // proof is of the changes between two moments of one server.
 type proof struct {
+	began        time.Time // the reading that since was made of
 	since, until time.Duration
 	run          string // when it was started; empty = who follows it does not tell
 }
@@ -131,8 +132,14 @@ func (r *Keyring[T]) AllChanged() {
 // and until until, on the server that was started at run. Proven and Unproven
 // have one caller at a time.
 func (r *Keyring[T]) Proven(since, until time.Time, run string) {
-	is := &proof{since: r.clock.At(since), until: r.clock.Of(until), run: r.told.one(run)}
-	if was := r.told.proof.Load(); was != nil && (was.since != is.since || was.run != is.run) {
+	is := &proof{began: since, until: r.clock.Of(until), run: r.told.one(run)}
+	was := r.told.proof.Load()
+	if was != nil && was.began == since { // not converted anew: At is for readings just taken, and looks at the clocks for others
+		is.since = was.since
+	} else {
+		is.since = r.clock.At(since)
+	}
+	if was != nil && (was.since != is.since || was.run != is.run) {
 		r.Unproven()
 	}
 	r.told.proof.Store(is)

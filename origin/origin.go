@@ -39,6 +39,7 @@ type Page struct {
 	Snapshot   string // pg_current_snapshot() of the statement that read it, on the primary
 	Run        string // when that server was started, by its own clock
 	Standby    bool   // that server was in recovery
+	Database   string // its name
 	Replayed          // on a standby
 
 	Asked time.Time     // when the server was, also in vain; zero = it was not
@@ -83,7 +84,7 @@ type Origin struct {
 func New(db *Database) *Origin {
 	o := &Origin{primary: newSource("pages", db.pages, primaryRest), upstream: db.upstream(db.pages), timeout: db.queryTimeout, settings: sessionSettings(db.queryTimeout).Local(), sessions: sync.Pool{New: func() any { return new(session) }}}
 	for _, pool := range db.replicas {
-		o.standbys = append(o.standbys, newStandby(pool))
+		o.standbys = append(o.standbys, newStandby(pool, db.followedDatabase))
 	}
 	return o
 }
@@ -148,7 +149,7 @@ func (o *Origin) readFrom(ctx context.Context, pool *pgxpool.Pool, q *Query) (Pa
 	defer o.close(s)
 	by := answerer{address: addressOf(s.conn.Conn())}
 	page, err := o.readOn(ctx, s, q)
-	by.run, by.standby = page.Run, page.Standby
+	by.run, by.standby, by.database = page.Run, page.Standby, page.Database
 	return page, by, err
 }
 
@@ -188,7 +189,7 @@ func (o *Origin) read(ctx context.Context, s *session, q *Query) (Page, error) {
 		if seen != nil {
 			snapshot, server, _ := strings.Cut(string(seen), "@")
 			by := answererOf(server)
-			page.Snapshot, page.Run, page.Standby = snapshot, by.run, by.standby
+			page.Snapshot, page.Run, page.Standby, page.Database = snapshot, by.run, by.standby, by.database
 			return nil
 		}
 		if full || page.Rows == q.Limit {

@@ -20,33 +20,37 @@ var ErrWrongServer = fmt.Errorf("%w: not the primary", ErrUnavailable)
 
 // answerer is the server that gave an answer, as the answer itself says.
 type answerer struct {
-	run     string // when it was started, by its own clock
-	standby bool   // it was in recovery
-	address net.Addr
-	server  string // its system and timeline; empty = nobody has asked
+	run      string // when it was started, by its own clock
+	standby  bool   // it was in recovery
+	database string // its name
+	address  net.Addr
+	server   string // its system and timeline; empty = nobody has asked
 }
 
-// standbyMark follows the run in what a server in recovery says of itself.
-const standbyMark = "@standby"
-
-// serverSQL is an expression by which an answer names its server: see answererOf.
-const serverSQL = `extract(epoch FROM pg_postmaster_start_time())::text || CASE WHEN pg_is_in_recovery() THEN '` + standbyMark + `' ELSE '' END`
+// serverSQL is an expression by which an answer names its server and its database:
+// <run>@<standby or primary>@<database>.
+const serverSQL = `extract(epoch FROM pg_postmaster_start_time())::text || CASE WHEN pg_is_in_recovery() THEN '@standby@' ELSE '@primary@' END || current_database()`
 
 func answererOf(said string) (a answerer) {
-	a.run, a.standby = strings.CutSuffix(said, standbyMark)
+	run, rest, _ := strings.Cut(said, "@")
+	role, database, _ := strings.Cut(rest, "@")
+	a.run, a.standby, a.database = run, role == "standby", database
 	return a
 }
 
 // expectation is what is known of the primary.
 type expectation struct {
-	run    string // which run of it is followed; empty = that is not proven at the moment
-	server string // system and timeline of the one that was followed last; empty = none ever was
+	run      string // which run of it is followed; empty = that is not proven at the moment
+	server   string // system and timeline of the one that was followed last; empty = none ever was
+	database string // the name of the one that is followed; empty = it is not known
 }
 
 // refuses says why an answer is not taken for the primary's; empty = it is.
 //
 // Invariant, in every mode: an answer that is taken comes
 //   - from no server in recovery, whose snapshot tells nothing of what it lacks;
+//   - from no other database than the fleet's, which a pooler may lead to on the
+//     same server;
 //   - while it is proven which run is followed, from that run: any other may be
 //     an old primary that lives on;
 //   - at any time, from no earlier timeline of the system that was followed
@@ -60,6 +64,8 @@ func (e expectation) refuses(by answerer) string {
 	switch {
 	case by.standby:
 		return fmt.Sprintf("%s is a standby", by.address)
+	case e.database != "" && by.database != e.database:
+		return fmt.Sprintf("%s is database %s, and not %s", by.address, by.database, e.database)
 	case e.run != "" && by.run != e.run:
 		return fmt.Sprintf("%s, started %s, is not the server that is followed: %s, started %s", by.address, startOf(by.run), e.server, startOf(e.run))
 	case e.needsServer() && earlier(by.server, e.server):
@@ -96,12 +102,13 @@ type upstream struct {
 	pool       *pgxpool.Pool
 	refusals   *refusals
 	followed   func() (server, run string)
+	database   func() string
 	renewed    atomic.Int64             // when connections were given up last, in nanoseconds since 1970
 	identified atomic.Pointer[answerer] // the last server whose system and timeline were asked for
 }
 
 func (db *Database) upstream(pool *pgxpool.Pool) *upstream {
-	return &upstream{pool: pool, refusals: &db.refusals, followed: db.followed}
+	return &upstream{pool: pool, refusals: &db.refusals, followed: db.followed, database: db.followedDatabase}
 }
 
 // fromPrimary reads by connections of the pool from the primary, of which is
@@ -110,7 +117,7 @@ func (db *Database) upstream(pool *pgxpool.Pool) *upstream {
 // primary before, and does not know that it is no more: an answer that is
 // refused is asked for once more, on connections made since.
 func fromPrimary[T any](ctx context.Context, u *upstream, run string, read func() (T, answerer, error)) (T, error) {
-	e := expectation{run: run}
+	e := expectation{run: run, database: u.database()}
 	e.server, _ = u.followed()
 	got, by, err := read()
 	if err == nil && u.check(ctx, e, by) != nil {

@@ -21,17 +21,26 @@ const (
 	neighboursEvery = 5 * time.Second
 )
 
-// identifies says whether the node itself has to look which database its pages are of.
-func (n *node) identifies() bool { return n.follower == nil && n.redis.pages != nil }
+// identifies says whether the node itself has to look which database its pages are
+// of, whose names in Redis have it: no follower does, or it cannot connect.
+func (n *node) identifies() bool {
+	return n.redis.pages != nil && (n.follower == nil || n.followed.Digest() == "")
+}
 
-// identify keeps known which database pages are of, where no follower does:
-// their names in Redis have it.
+// identify keeps known which database pages are of, while no follower does.
 func (n *node) identify(ctx context.Context, region string) {
-	for pause := time.Duration(0); ; {
+	pause := time.Duration(0)
+	if n.follower != nil {
+		pause = identifyEvery // it connects sooner, if it can
+	}
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(pause):
+		}
+		if pause = identifyEvery; !n.identifies() {
+			continue
 		}
 		asking, cancel := context.WithTimeout(ctx, identifyTimeout)
 		system, oid, name, err := n.database.Identity(asking)

@@ -157,3 +157,41 @@ func TestFreshnessOfAStandbyOfALostFuture(t *testing.T) {
 		return asked == 200
 	})
 }
+
+// A pooler's alias is pointed at a copy of the database, on the same server: one
+// run of one server answers from both.
+func TestAPoolerThatLeadsToAnotherDatabase(t *testing.T) {
+	t.Parallel()
+	p, address := privateDatabase(t)
+	workspace, key := workspaceWithKey(t, address)
+	execute(t, address, "INSERT INTO items (workspace_id, name) VALUES ($1, 'original')", workspace)
+	for _, sql := range []string{"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'listedge'", "CREATE DATABASE copied TEMPLATE listedge"} {
+		execute(t, p.URL("postgres"), sql)
+	}
+	execute(t, p.URL("copied"), "UPDATE items SET name = 'of the copy'")
+	pooler, pooled := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": "transaction"})
+	redis := sandboxtest.Redis(t)
+	led := startNode(t, pooled, "--replication-url", address, "--redis-url", redis.URL())
+	right := startNode(t, address, "--redis-url", redis.URL())
+	for _, n := range []*testNode{led, right} {
+		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+		if a := n.get(t, "/v1/items?limit=1", key); !strings.Contains(string(a.body), "original") {
+			t.Fatal(string(a.body))
+		}
+	}
+	if err := pooler.LeadTo(p.Addr() + " dbname=copied"); err != nil {
+		t.Fatal(err)
+	}
+	within(t, patience, "the node says why", func() bool {
+		_, _ = led.try("GET", "/v1/contacts?limit=1", key)
+		return strings.Contains(led.check(t, "postgres"), "is database copied, and not listedge")
+	})
+	for limit := 2; limit <= 20; limit++ {
+		for _, n := range []*testNode{led, right} {
+			a := n.get(t, fmt.Sprintf("/v1/items?limit=%d", limit), key)
+			if strings.Contains(string(a.body), "of the copy") {
+				t.Fatalf("a page of the copy: %d %s", a.StatusCode, a.Header.Get("Cache-Status"))
+			}
+		}
+	}
+}

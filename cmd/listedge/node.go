@@ -117,6 +117,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 		return nil, err
 	}
 	n.database.Follows(n.cache.Followed)
+	n.database.Serves(func() string { identity, _ := n.followed.Identity(); return identity.Name })
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, FailureMode: f.LimiterFailureMode, Boottime: clock})
 	pages, keys := origin.New(n.database), origin.NewKeyStore(n.database)
 	n.conditions = n.conditionsOf(pages, keys)
@@ -217,7 +218,7 @@ func (n *node) serve(ctx context.Context) error {
 	if n.follower != nil {
 		beside.Go(func() { n.follower.Run(running) })
 	}
-	if n.identifies() {
+	if n.redis.pages != nil {
 		beside.Go(func() { n.identify(running, n.region) })
 	}
 	n.logger.Info("listening", "version", version, "public", n.public.Addr().String(), "admin", n.private.Addr().String(), "maxConnections", n.maxConnections)

@@ -1,0 +1,87 @@
+package edge
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"listedge/cache"
+	"listedge/internal/boottime"
+	"listedge/origin"
+	"listedge/stream"
+)
+
+// A node whose machine slept: its cache and its keyring, on one clock and one log.
+func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
+	for name, happens := range map[string]func(m *boottime.Machine){
+		"nothing":            func(*boottime.Machine) {},
+		"a sleep of 10 s":    func(m *boottime.Machine) { m.Sleep(10 * time.Second) },
+		"a sleep of 200 ms":  func(m *boottime.Machine) { m.Sleep(200 * time.Millisecond) },
+		"clock set by 1 h":   func(m *boottime.Machine) { m.Set(time.Hour) },
+		"set, no boot clock": func(m *boottime.Machine) { m.NoBootClock = true; m.Set(10 * time.Second) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := boottime.NewMachine()
+				inner := stream.NewLocal()
+				log := stream.FollowKeys(inner)
+				c, err := cache.New(cache.Options{Memory: 1 << 20, TTL: time.Minute, MaxStale: time.Minute, FillTimeout: time.Second, Clock: m.Clock,
+					Follow: &cache.Follow{Log: log, Node: "me", Bound: 500 * time.Millisecond, Logger: slog.Default()}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close(context.Background())
+				var queries atomic.Int64
+				hash := origin.KeyHash{1}
+				ring := origin.NewKeyring(func(_ context.Context, hashes []origin.KeyHash, _ string) (map[origin.KeyHash]origin.Key, error) {
+					queries.Add(1)
+					return map[origin.KeyHash]origin.Key{hash: {ID: uuid.UUID{1}, Workspace: uuid.UUID{2}, Items: true, Run: "r"}}, nil
+				}, func(_ origin.Key, _, _ *client) {}, time.Minute, m.Clock)
+				defer ring.Close()
+				log.Tell(keyListener{ring})
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				at := stream.Position{Term: 1}
+				add := func(e stream.Entry) { at.N++; e.Position = at; _ = inner.Append(ctx, "e", e) }
+				add(stream.Entry{Take: &stream.Take{}})
+				_ = inner.SetEpoch(ctx, "", "e")
+				var beats sync.WaitGroup
+				defer func() { stop(); beats.Wait() }()
+				beats.Go(func() {
+					for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+						nonces, _ := inner.Probes(ctx)
+						time.Sleep(7 * time.Millisecond) // the snapshot, the decoding, Redis
+						add(stream.Entry{Heartbeat: &stream.Heartbeat{LSN: 1, Snapshot: "100:100:", Server: "s/1", Run: "r", Nonces: nonces}})
+					}
+				})
+				measure := func(what string) {
+					trusted, n, q := 0, 0, queries.Load()
+					for range 300 {
+						time.Sleep(10 * time.Millisecond)
+						if c.Mode() == cache.ModeFollowed {
+							trusted++
+						}
+						if ring.Known(hash, 1, time.Now()) == nil {
+							_, _ = ring.Load(ctx, hash)
+						}
+						n++
+					}
+					if asked := queries.Load() - q; what != "before" && (trusted < n*9/10 || asked > 3) {
+						t.Errorf("%s: trusted in %d of %d looks, %d queries of keys, proof age %s", what, trusted, n, asked, c.Stats().ProofAge)
+					}
+				}
+				measure("before")
+				happens(m)
+				measure("after")
+				time.Sleep(time.Minute)
+				measure("a minute later")
+			})
+		})
+	}
+}
