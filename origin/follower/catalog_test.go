@@ -216,3 +216,22 @@ func BenchmarkLook(b *testing.B) {
 		})
 	}
 }
+
+// Partitions that are made while the publication is looked at are not lacking
+// from it: the term and the epoch go on.
+func TestPartitionsMadeOneAfterAnother(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	w.exec(`ALTER TABLE items RENAME TO items_old;
+		CREATE TABLE items (LIKE items_old INCLUDING DEFAULTS, PRIMARY KEY (workspace_id, id)) PARTITION BY RANGE (workspace_id);
+		ALTER PUBLICATION listedge ADD TABLE items; ALTER PUBLICATION listedge DROP TABLE items_old`)
+	f := w.follow()
+	w.awaitFollowing(f)
+	for n := range 200 {
+		w.exec(fmt.Sprintf("CREATE TABLE items_%d PARTITION OF items FOR VALUES FROM ('%s') TO ('%s')", n, number(n), number(n+1)))
+	}
+	w.heartbeat()
+	if s := f.Stats(); s.Terms != 1 || !s.Following {
+		t.Errorf("%+v", s)
+	}
+}

@@ -11,7 +11,7 @@ WITH leaf AS (
     LEFT JOIN LATERAL (SELECT relid::oid FROM pg_partition_tree(r.oid) WHERE isleaf UNION SELECT r.oid WHERE r.relkind <> 'p') l (oid) ON true
     LEFT JOIN pg_class c ON c.oid = l.oid
     LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE r.oid IS NULL OR l.oid IS NOT NULL),
+    WHERE r.oid IS NULL OR c.oid IS NOT NULL), -- pg_partition_tree finds partitions that this statement's snapshot does not see yet
 heir AS (
     SELECT c.oid::regclass::text AS name, leaf.oid::regclass::text AS parent
     FROM leaf JOIN pg_inherits ON inhparent = leaf.oid JOIN pg_class c ON c.oid = inhrelid AND c.relpersistence <> 't')
