@@ -5,7 +5,7 @@ package limiter
 // The simulation has one goroutine: the race detector makes it slow, not better.
 // `make test` runs its storms plainly as well.
 const (
-	stormSeeds  = 10
+	stormSeeds  = 20
 	simSeeds    = 3
 	madeUpKeys  = 100_000
 	tableSeeds  = 1
