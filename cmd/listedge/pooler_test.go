@@ -64,7 +64,7 @@ func TestAReplicationURLThatLeadsElsewhereIsRefused(t *testing.T) {
 	n := launchNode(t, address, "--replication-url", other)
 	within(t, soon, "it is told", func() bool {
 		status, r := n.readiness(t)
-		return status == http.StatusServiceUnavailable && strings.Contains(r.Checks["postgres"], "another server or database")
+		return status == http.StatusServiceUnavailable && (strings.Contains(r.Checks["postgres"], "another server or database") || strings.Contains(r.Checks["postgres"], "is database "))
 	})
 }
 
