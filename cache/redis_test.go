@@ -322,6 +322,23 @@ func TestFollowedPagesOfRedis(t *testing.T) {
 	checkRedis(t, c, 6, 0, 0) // asked, asked for its age, claimed, asked again, released
 }
 
+// A page that was read while nothing was proven is not fresh once something is. It
+// must not keep the page that another node has put into Redis out of memory.
+func TestAPageOfRedisReplacesOneThatMayNotBeKept(t *testing.T) {
+	_, client := startRedis(t)
+	b := startBeater(t)
+	o := Options{Redis: client, TTL: time.Minute, MaxStale: time.Minute, Follow: b.follow(testBound)}
+	c, other := open(t, o), open(t, o)
+	eventually(t, "followed", func() bool { return c.Mode() == ModeFollowed && other.Mode() == ModeFollowed })
+	eventually(t, "the other's hit", func() bool { _, hit := askFor(t, other, b.brings("body")); return hit })
+	b.quiet(true)
+	eventually(t, "untrusted", mode(c, ModeUntrusted))
+	askFor(t, c, b.brings("body"))
+	b.quiet(false)
+	eventually(t, "followed again", mode(c, ModeFollowed))
+	eventually(t, "a hit from memory", func() bool { _, hit := askFor(t, c, fails(errPanic)); return hit })
+}
+
 // outage is a way for Redis to be away.
 type outage struct {
 	begin, end func() error

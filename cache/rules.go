@@ -49,6 +49,7 @@ func (t *tracker) adopt(p *Page, pair stream.Pair) bool {
 	}
 	p.pair, p.whole = state, whole
 	p.sequence.Store(t.sequence)
+	p.begun = t.provenAt // what it shows is no older; else one that this node read later, and may not keep, would keep it out of memory
 	if t.provenAt.Before(p.Proof) {
 		p.Proof = t.provenAt
 	}
