@@ -23,6 +23,9 @@ type DatabaseOptions struct {
 	Replicas     []string      // URLs of hot standbys, which pages are read from where they are fresh enough
 	Connections  int           // for pages, to each server; keys have KeyConnections of their own
 	QueryTimeout time.Duration // statement_timeout of a page
+	// TimelineKnown is closed when answers can be judged: no page and no key is read
+	// before. nil = at once.
+	TimelineKnown <-chan struct{}
 }
 
 // KeyConnections are apart from those of pages, so that a storm of misses

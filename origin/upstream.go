@@ -41,7 +41,7 @@ func answererOf(said string) (a answerer) {
 // expectation is what is known of the primary.
 type expectation struct {
 	run      string // which run of it is followed; empty = that is not proven at the moment
-	server   string // system and timeline of the one that was followed last; empty = none ever was
+	server   string // system and timeline of the one that the fleet followed last; empty = none ever was
 	database string // the name of the one that is followed; empty = it is not known
 }
 
@@ -103,12 +103,13 @@ type upstream struct {
 	refusals   *refusals
 	followed   func() (server, run string)
 	database   func() string
+	known      <-chan struct{}          // closed when answers can be judged; nil = they always can
 	renewed    atomic.Int64             // when connections were given up last, in nanoseconds since 1970
 	identified atomic.Pointer[answerer] // the last server whose system and timeline were asked for
 }
 
 func (db *Database) upstream(pool *pgxpool.Pool) *upstream {
-	return &upstream{pool: pool, refusals: &db.refusals, followed: db.followed, database: db.followedDatabase}
+	return &upstream{pool: pool, refusals: &db.refusals, followed: db.followed, database: db.followedDatabase, known: db.options.TimelineKnown}
 }
 
 // fromPrimary reads by connections of the pool from the primary, of which is
@@ -117,6 +118,10 @@ func (db *Database) upstream(pool *pgxpool.Pool) *upstream {
 // primary before, and does not know that it is no more: an answer that is
 // refused is asked for once more, on connections made since.
 func fromPrimary[T any](ctx context.Context, u *upstream, run string, read func() (T, answerer, error)) (T, error) {
+	if err := u.awaitTimeline(ctx); err != nil {
+		var none T
+		return none, err
+	}
 	e := expectation{run: run, database: u.database()}
 	e.server, _ = u.followed()
 	got, by, err := read()
@@ -132,6 +137,28 @@ func fromPrimary[T any](ctx context.Context, u *upstream, run string, read func(
 		return none, err
 	}
 	return got, nil
+}
+
+// timelinePatience is how long a question waits for answers to be judged.
+const timelinePatience = time.Second
+
+func (u *upstream) awaitTimeline(ctx context.Context) error {
+	if u.known == nil {
+		return nil
+	}
+	select {
+	case <-u.known:
+		return nil
+	default:
+	}
+	ctx, cancel := context.WithTimeout(ctx, timelinePatience)
+	defer cancel()
+	select {
+	case <-u.known:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: it is not known yet which timeline the fleet follows", ErrUnavailable)
+	}
 }
 
 // check returns why the answer is not taken for the primary's; nil if it is.

@@ -208,6 +208,31 @@ func TestTheSideOfTheEarlierTimelineIsRefused(t *testing.T) {
 	}
 }
 
+// Until answers can be judged nothing is asked; what waits is answered then.
+func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
+	t.Parallel()
+	known := make(chan struct{})
+	db := openDatabase(t, DatabaseOptions{URL: newDatabase(t), TimelineKnown: known})
+	r := reading{db, New(db), NewKeyStore(db)}
+	page := func() error { _, err := r.o.Fetch(within(t, patience), anyPage); return err }
+	key := func() error { _, err := r.keys.Lookup(within(t, patience), []KeyHash{{1}}, ""); return err }
+	for _, err := range []error{page(), key(), db.Ready(within(t, patience))} {
+		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "not known yet") {
+			t.Error(err)
+		}
+	}
+	waiting := make(chan error, 2)
+	go func() { waiting <- page() }()
+	go func() { waiting <- key() }()
+	close(known)
+	for range 2 {
+		if err := <-waiting; err != nil {
+			t.Error(err)
+		}
+	}
+	r.taken(t, "")
+}
+
 // While an address leads to the wrong server, questions do not each make a
 // connection.
 func TestTheWrongServerIsNotFloodedWithConnections(t *testing.T) {

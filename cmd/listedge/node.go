@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -50,6 +51,9 @@ type node struct {
 	neighbours atomic.Pointer[string]  // which other fleets use the Redis; nil = it is not known yet
 	region     string
 
+	timelineKnown chan struct{}         // closed when answers of the database can be judged (mayJudge)
+	unidentified  atomic.Pointer[error] // why the node could not ask which database it reads; nil = it could, or need not
+
 	public, private net.Listener
 }
 
@@ -98,7 +102,7 @@ type databaseURLs struct{ pages, changes string }
 // are what it tells of its own.
 func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings map[string]any, log *recentLog, public, private net.Listener) (n *node, err error) {
 	logger := slog.New(log)
-	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &stream.Followed{}, region: f.Region}
+	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &stream.Followed{}, region: f.Region, timelineKnown: make(chan struct{})}
 	defer func(begun *node) { // which a return has forgotten by then
 		if err != nil {
 			err = errors.Join(err, begun.closeLayers(ctx))
@@ -107,7 +111,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if n.redis, err = openRedis(f.RedisURL); err != nil {
 		return nil, err
 	}
-	n.database, err = origin.Open(ctx, origin.DatabaseOptions{URL: database.pages, Primary: database.changes, Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout})
+	n.database, err = origin.Open(ctx, origin.DatabaseOptions{URL: database.pages, Primary: database.changes, Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout, TimelineKnown: n.timelineKnown})
 	if err != nil {
 		return nil, usageError{err}
 	}
@@ -116,7 +120,13 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if err != nil {
 		return nil, err
 	}
-	n.database.Follows(n.cache.Followed)
+	n.database.Follows(func() (server, run string) {
+		server, run = n.cache.Followed()
+		return cmp.Or(n.followed.Newest(), server), run
+	})
+	if n.changes == nil {
+		close(n.timelineKnown) // no fleet follows another timeline
+	}
 	n.database.Serves(func() string { identity, _ := n.followed.Identity(); return identity.Name })
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, FailureMode: f.LimiterFailureMode, Boottime: clock})
 	pages, keys := origin.New(n.database), origin.NewKeyStore(n.database)
@@ -143,6 +153,9 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if n.follower != nil {
 		checks = append(checks, edge.Check{Name: "timeline", Run: n.checkTimeline, Needed: true})
 		n.conditions = append(n.conditions, n.timelineCondition())
+	}
+	if n.redis.pages != nil {
+		n.conditions = append(n.conditions, n.identityCondition())
 	}
 	if n.identifies() || n.follower != nil {
 		settings["database"] = n.followed
@@ -219,7 +232,7 @@ func (n *node) serve(ctx context.Context) error {
 		beside.Go(func() { n.follower.Run(running) })
 	}
 	if n.redis.pages != nil {
-		beside.Go(func() { n.identify(running, n.region) })
+		beside.Go(func() { n.identify(running) })
 	}
 	n.logger.Info("listening", "version", version, "public", n.public.Addr().String(), "admin", n.private.Addr().String(), "maxConnections", n.maxConnections)
 	var err error
