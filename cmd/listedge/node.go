@@ -120,14 +120,14 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if err != nil {
 		return nil, err
 	}
-	n.database.Follows(func() (server, run string) {
-		server, run = n.cache.Followed()
-		return cmp.Or(n.followed.Newest(), server), run
+	n.database.Follows(func() origin.Followed {
+		server, run := n.cache.Followed()
+		identity, _ := n.followed.Identity()
+		return origin.Followed{Run: run, Server: cmp.Or(n.followed.Newest(), server), Database: identity.Name}
 	})
 	if n.changes == nil {
 		close(n.timelineKnown) // no fleet follows another timeline
 	}
-	n.database.Serves(func() string { identity, _ := n.followed.Identity(); return identity.Name })
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, FailureMode: f.LimiterFailureMode, Boottime: clock})
 	pages, keys := origin.New(n.database), origin.NewKeyStore(n.database)
 	n.conditions = n.conditionsOf(pages, keys)
