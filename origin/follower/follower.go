@@ -52,8 +52,9 @@ type Options struct {
 
 // Follower follows while it holds the slot and stands by while it does not.
 type Follower struct {
-	options Options
-	start   time.Time // beat is a distance from it
+	options   Options
+	start     time.Time // beat is a distance from it
+	streaming string    // "on"; tests and benchmarks compare it with "off"
 
 	following atomic.Bool
 	lag       atomic.Uint64 // bytes
@@ -73,7 +74,7 @@ func New(o Options) *Follower {
 	if o.Followed == nil {
 		o.Followed = &stream.Followed{}
 	}
-	return &Follower{options: o, start: time.Now()}
+	return &Follower{options: o, start: time.Now(), streaming: "on"}
 }
 
 // Stats are a follower's numbers.
@@ -209,7 +210,7 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 	if err != nil {
 		return err
 	}
-	if t.sender, err = p.replicate(ctx); err != nil {
+	if t.sender, err = p.replicate(ctx, f.streaming); err != nil {
 		return err
 	}
 	if t.sender == nil {

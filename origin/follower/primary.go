@@ -31,6 +31,13 @@ const (
 	protocolRefused = "08P01"
 )
 
+// decodingMemory is the setting that bounds what a walsender keeps in memory of
+// open transactions. Above it, the walsender decodes the largest one as far as it
+// is written, and sends its rows. So at most that much is left to decode when a
+// transaction commits, of whatever tables; no heartbeat can be published before
+// that is done.
+const decodingMemory = "logical_decoding_work_mem"
+
 // senderTimeout has Postgres let go of a follower that does not answer.
 const senderTimeout = 2 * time.Second
 
@@ -212,12 +219,15 @@ func (p *primary) complete(ctx context.Context) error {
 }
 
 // replicate takes the slot; nil when another node holds it.
-func (p *primary) replicate(ctx context.Context) (*pgconn.PgConn, error) {
+func (p *primary) replicate(ctx context.Context, streaming string) (*pgconn.PgConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*callTimeout)
 	defer cancel()
 	config := p.config.Config.Copy()
 	config.RuntimeParams["replication"] = "database"
 	config.RuntimeParams["wal_sender_timeout"] = fmt.Sprint(senderTimeout.Milliseconds())
+	if config.RuntimeParams[decodingMemory] == "" { // the URL may name another one
+		config.RuntimeParams[decodingMemory] = "4MB"
+	}
 	sender, err := pgconn.ConnectConfig(ctx, config)
 	if err != nil {
 		switch code(err) {
@@ -233,7 +243,7 @@ func (p *primary) replicate(ctx context.Context) (*pgconn.PgConn, error) {
 	err = p.sameServer(ctx, sender)
 	if err == nil {
 		err = pglogrepl.StartReplication(ctx, sender, p.slotName, 0, pglogrepl.StartReplicationOptions{PluginArgs: []string{
-			"proto_version '1'", "publication_names '" + publication.Name + "'", "messages 'true'"}})
+			"proto_version '2'", "streaming '" + streaming + "'", "publication_names '" + publication.Name + "'", "messages 'true'"}})
 	}
 	if err != nil {
 		closeConn(sender)

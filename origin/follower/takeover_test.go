@@ -171,7 +171,7 @@ func TestTheNextFollowsAtOnce(t *testing.T) {
 func TestAHealthyHolderIsLeftAlone(t *testing.T) {
 	w := newWorld(t, server())
 	silent := &faultyLog{Log: w.log}
-	holder := w.followWith(w.url, w.log, uneasy)
+	holder := w.followWith(withMemory(w.url, "2GB"), w.log, uneasy) // which decodes it at its commit
 	w.awaitFollowing(holder)
 	w.followWith(w.url, silent, always) // reads the log, hears nothing
 	away := &faultyLog{Log: w.log}

@@ -48,7 +48,7 @@ type term struct {
 }
 
 func newTerm(f *Follower, p *primary) *term {
-	return &term{Follower: f, primary: p, decoder: decoder{tables: map[uint32]table{}}}
+	return &term{Follower: f, primary: p, decoder: newDecoder()}
 }
 
 // errRepublished: what was committed before the publication was changed may
