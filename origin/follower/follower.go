@@ -168,7 +168,7 @@ func (f *Follower) attend(ctx context.Context) error {
 			f.options.Logger.Warn("the slot fell behind max_slot_wal_keep_size and is made anew", "slot", p.slotName)
 			err = p.dropSlot(ctx)
 		case s.state == slotMissing:
-			if err = p.capable(ctx); err == nil {
+			if err = p.checkPrerequisites(ctx); err == nil {
 				late := time.AfterFunc(createTimeout, func() {
 					f.options.Logger.Warn("the new slot waits for the end of write transactions that have been open for long")
 				})
@@ -186,7 +186,10 @@ func (f *Follower) attend(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := f.bide(ctx); err != nil {
+		if s.state == slotMissing && fresh {
+			continue // the slot is there for this node to take
+		}
+		if err := f.waitPoll(ctx); err != nil {
 			return err
 		}
 	}
@@ -199,7 +202,7 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 	if err != nil {
 		return err
 	}
-	if err := p.capable(ctx); errors.Is(err, errIncomplete) {
+	if err := p.checkPrerequisites(ctx); errors.Is(err, errIncomplete) {
 		return errors.Join(err, p.dropSlot(ctx))
 	} else if err != nil {
 		return err
@@ -230,7 +233,7 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 	if code(err) == undefinedObject {
 		// The publication was missing when a change was written, and is
 		// missing for ever in the WAL that the slot still has to decode.
-		if defect := p.capable(ctx); defect != nil {
+		if defect := p.checkPrerequisites(ctx); defect != nil {
 			err = defect
 		}
 	} else if !errors.Is(err, errRepublished) && !errors.Is(err, errIncomplete) {

@@ -143,14 +143,14 @@ func closeConn(conn *pgconn.PgConn) {
 	}
 }
 
-// capable looks whether changes can be followed here, and reads what names
+// checkPrerequisites looks whether changes can be followed here, and reads what names
 // this run of the server: a crash, after which transaction ids are used again,
 // a fail-over and a restore give another name, and so does a publication that
 // was changed, or another schema public, because what was written meanwhile may
 // never be told. When the
 // checkpointer was started only pg_read_all_stats lets a user see. All may see
 // when statistics began, which a crash discards.
-func (p *primary) capable(ctx context.Context) error {
+func (p *primary) checkPrerequisites(ctx context.Context) error {
 	var level, standbys, publishing string
 	var standby bool
 	var started *string
@@ -179,7 +179,7 @@ func (p *primary) capable(ctx context.Context) error {
 		return fmt.Errorf("%w: synchronous_standby_names is %s, which makes the follower a standby that commits wait for (name the standbys)", ErrIncapable, standbys)
 	}
 	p.run, p.published = *started, publishing
-	return p.complete(ctx)
+	return p.checkPublication(ctx)
 }
 
 // countsAsStandby matches a synchronous_standby_names that includes a walsender
@@ -191,13 +191,13 @@ var countsAsStandby = regexp.MustCompile(`(?:^|[\s,(])(?:\*|"\*"|"` + applicatio
 // epoch begins with the next one.
 var errIncomplete = fmt.Errorf("%w: the publication %q", ErrIncapable, publication.Name)
 
-// complete looks whether the publication tells all that is needed.
+// checkPublication looks whether the publication has all that is needed.
 //
 // A defect is believed if it is still there a moment later: the look reads some
 // rows by the statement's snapshot and some as they are, so a partition that is
 // committed in between seems to be lacking. No harm lies in the second look: what
 // was written while the publication was another one shows in published.
-func (p *primary) complete(ctx context.Context) error {
+func (p *primary) checkPublication(ctx context.Context) error {
 	var defect, do string
 	for range 3 {
 		asking, cancel := context.WithTimeout(ctx, callTimeout)
