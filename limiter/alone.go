@@ -1,5 +1,7 @@
 package limiter
 
+import "math"
+
 // This file is a node deciding alone, while the bucket cannot be asked.
 
 // mostNodes bounds the part of a bucket that a node takes, so that its units fit.
@@ -15,30 +17,47 @@ const mostNodes = 1000
 // after an outage of an hour a bucket does not owe the hour's requests, only
 // what is missing from it now.
 //
+// It goes on where it was when the bucket answers for a while in between: that
+// many short outages are one to it. What was seen of the bucket since only
+// lowers it.
+//
 // Invariant: level <= unspent <= most; below 0 only as far as the bucket was.
 type local struct {
 	nodes          int64
 	level, unspent int64 // units, of which cost are a token
 	at             int64 // microseconds: up to here both are refilled
+	seen           int64 // when the bucket's level was seen that bounds them
 	policy         Policy
 }
 
 // away returns the local bucket. One never seen is full, as an absent one is.
 func (l *lease) away(p Policy, now, nodes int64) *local {
+	nodes = min(max(nodes, 1), mostNodes)
 	if l.local == nil {
 		own := l.policy
 		if own.r == 0 {
 			own = p
 		}
-		nodes = min(max(nodes, 1), mostNodes)
-		level := own.units()
-		if v := &l.view; v.known {
-			level = max(v.level, grown(v.level, v.most, (now-v.at)/nodes, own.r)) // the others took theirs
-		}
-		l.local = &local{nodes: nodes, level: min(level, own.units()), unspent: level, at: now, policy: own}
+		l.local = &local{nodes: nodes, level: own.units(), unspent: own.units(), at: now, seen: math.MinInt64, policy: own}
 	}
-	l.local.advance(p, now)
-	return l.local
+	a, v := l.local, &l.view
+	a.refill(now)
+	if v.known && v.at > a.seen && a.policy.sameLimits(l.policy) {
+		if a.unspent == a.level {
+			a.nodes = nodes
+		}
+		a.seen = v.at
+		a.lower(max(v.level, grown(v.level, v.most, (now-v.at)/a.nodes, a.policy.r))) // the others took theirs
+	}
+	a.adopt(p)
+	return a
+}
+
+// lower bounds the level, and keeps what is owed.
+func (a *local) lower(level int64) {
+	excess := max(0, a.level-level)
+	a.level -= excess
+	a.unspent -= excess
 }
 
 // cost of a token. Burst*p <= 2^52, so it fits.
@@ -48,14 +67,17 @@ func (a *local) cost() int64 { return a.policy.p * a.nodes }
 // than tokens would admit nobody.
 func (a *local) most() int64 { return max(a.policy.units(), a.cost()) }
 
-// advance refills up to now and puts p in force, keeping the filled share.
-// Versions do not matter here: a node's own policy is the one it goes by alone.
-func (a *local) advance(p Policy, now int64) {
+func (a *local) refill(now int64) {
 	if now > a.at {
 		a.level = grown(a.level, a.most(), now-a.at, a.policy.r)
 		a.unspent = grown(a.unspent, a.most(), now-a.at, a.policy.r)
 		a.at = now
 	}
+}
+
+// adopt puts p in force, keeping the filled share. Versions do not matter here: a
+// node's own policy is the one it goes by alone.
+func (a *local) adopt(p Policy) {
 	if !a.policy.sameLimits(p) && p.r > 0 {
 		for _, level := range []*int64{&a.level, &a.unspent} {
 			s := state{level: min(*level, a.policy.units()), policy: a.policy}
@@ -78,7 +100,7 @@ func (a *local) spend() (ok bool, wait int64) {
 // unspend takes a token back that was spent here, and reports whether one was:
 // it need not travel.
 func (a *local) unspend(now int64) bool {
-	a.advance(a.policy, now)
+	a.refill(now)
 	if a.unspent-a.level < a.cost() {
 		return false
 	}
@@ -106,7 +128,7 @@ func (l *lease) owes(now int64) bool {
 	if l.local == nil {
 		return false
 	}
-	l.local.advance(l.local.policy, now)
+	l.local.refill(now)
 	return l.local.unspent > l.local.level
 }
 
@@ -131,10 +153,10 @@ func (l *lease) unclaim(tokens, now, nodes int64) {
 	}
 }
 
-// settled ends the local bucket once nothing more is owed: the next one starts
-// from what has been seen since.
+// settled drops the local bucket once nothing more is owed and it is full: the
+// next one would be no other.
 func (l *lease) settled(now int64) {
-	if l.local != nil && !l.owes(now) && !l.flight.under && !l.flight.overdue && now >= l.ill.Load() {
+	if l.local != nil && !l.owes(now) && !l.flight.under && now >= l.ill.Load() && l.local.level == l.local.policy.units() && l.local.level == l.local.most() {
 		l.local = nil
 	}
 }
@@ -145,24 +167,19 @@ func (l *lease) settled(now int64) {
 func (l *lease) convalesce(until int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.local != nil && !l.flight.overdue {
+	if l.local != nil {
 		l.ill.Store(until)
 	}
 }
 
-// settledLate notes that a debt was debited after it was taken back.
-func (l *lease) settledLate(tokens, now int64) {
-	if tokens == 0 || l.local == nil {
-		return // another flight has paid as well: lost
+// payWith uses tokens that came too late for their requests, which were decided
+// alone, for what was spent here, and returns the rest.
+func (l *lease) payWith(tokens, now int64) (rest int64) {
+	if !l.owes(now) {
+		return tokens
 	}
 	a := l.local
-	a.advance(a.policy, now)
-	a.unspent = max(a.level, a.unspent-tokens*a.cost())
-}
-
-// payWith uses tokens that came too late for what was spent here instead.
-func (l *lease) payWith(tokens, now int64) {
-	if l.owes(now) {
-		l.local.unspent = max(l.local.level, l.local.unspent-tokens*l.local.cost())
-	}
+	paid := min(tokens, ceilDiv(a.unspent-a.level, a.cost()))
+	a.unspent = max(a.level, a.unspent-paid*a.cost())
+	return tokens - paid
 }

@@ -18,14 +18,13 @@ import (
 type mood int32
 
 const (
-	well     mood = iota
-	hung          // no answer, and nothing done
-	stubborn      // no answer, whatever the context says
-	late          // done, and answered after the budget
-	lost          // done, and the answer lost
-	broken        // refused at once
-	slow          // done after a third of the budget
-	frozen        // done once it is well again, for those who still wait
+	well   mood = iota
+	hung        // no answer, and nothing done
+	late        // done, and answered after the budget
+	lost        // done, and the answer lost
+	broken      // refused at once
+	slow        // done after a third of the budget
+	frozen      // done once it is well again, for those who still wait
 )
 
 type moody struct {
@@ -44,9 +43,6 @@ func (m *moody) visit(ctx context.Context, calls []call) error {
 	case hung:
 		<-ctx.Done()
 		return ctx.Err()
-	case stubborn:
-		time.Sleep(3 * time.Second)
-		return errMoody
 	case late:
 		time.Sleep(DefaultBudget + time.Millisecond)
 	case lost:
@@ -111,48 +107,43 @@ func takes(t *testing.T, l *Limiter, b *Bucket, n int, want Source) {
 }
 
 func TestBudgetAndBreakerToTheMillisecond(t *testing.T) {
-	for _, how := range []mood{hung, stubborn} {
-		inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, m *moody) {
-			key := smallKey(t, l)
-			takes(t, l, key, 1, SourceRedis)
-			m.mood.Store(int32(how))
-			for i := range 100 {
-				began := time.Now()
-				l.Take(key, nil)
-				want := time.Duration(0)
-				if i == 0 {
-					want = DefaultBudget
-				}
-				if spent := time.Since(began); spent != want {
-					t.Fatalf("take %d waited %v, want %v", i, spent, want)
-				}
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, m *moody) {
+		key := smallKey(t, l)
+		takes(t, l, key, 1, SourceRedis)
+		m.mood.Store(int32(hung))
+		for i := range 100 {
+			began := time.Now()
+			l.Take(key, nil)
+			want := time.Duration(0)
+			if i == 0 {
+				want = DefaultBudget
 			}
-			time.Sleep((tripAfter + 1) * sweepEvery)
-			if s := l.Stats(); s.Breaker != "open" {
-				t.Fatalf("%+v", s)
+			if spent := time.Since(began); spent != want {
+				t.Fatalf("take %d waited %v, want %v", i, spent, want)
 			}
-			if how == stubborn {
-				return
-			}
-			// The dispatcher alone probes, every 250 ms or so.
-			before := m.calls.Load()
-			for range 10_000 {
-				time.Sleep(time.Millisecond)
-				l.Take(key, nil)
-			}
-			if probes := m.calls.Load() - before; probes < 15 || probes > 40 {
-				t.Fatalf("%d visits to a hung store in 10 s", probes)
-			}
-			m.mood.Store(int32(well))
-			time.Sleep(2*probeEvery + flightTimeout + recovery)
-			if s := l.Stats(); s.Breaker != "closed" || s.Degraded < 10*time.Second || s.Owing != 0 || s.OffLedger != 14 {
-				t.Fatalf("%+v", s)
-			}
-			if d := l.Take(key, nil); d.Allowed || d.Source != SourceLease {
-				t.Fatalf("Redis has been told, and said so: %+v", d)
-			}
-		})
-	}
+		}
+		time.Sleep(2 * flightTimeout)
+		if s := l.Stats(); s.Breaker == "closed" {
+			t.Fatalf("%+v", s)
+		}
+		// The dispatcher alone probes, every 250 ms or so.
+		before := m.calls.Load()
+		for range 10_000 {
+			time.Sleep(time.Millisecond)
+			l.Take(key, nil)
+		}
+		if probes := m.calls.Load() - before; probes < 15 || probes > 40 {
+			t.Fatalf("%d visits to a hung store in 10 s", probes)
+		}
+		m.mood.Store(int32(well))
+		time.Sleep(2*probeEvery + flightTimeout + recovery)
+		if s := l.Stats(); s.Breaker != "closed" || s.Degraded < 10*time.Second || s.Owing != 0 || s.OffLedger != 14 {
+			t.Fatalf("%+v", s)
+		}
+		if d := l.Take(key, nil); d.Allowed || d.Source != SourceLease {
+			t.Fatalf("Redis has been told, and said so: %+v", d)
+		}
+	})
 }
 
 // A lease goes on while the store hangs: its requests notice nothing.
@@ -519,8 +510,8 @@ func TestOnePipelineAMoment(t *testing.T) {
 			all.Go(func() { l.Take(b, nil) })
 		}
 		all.Wait()
-		if n := m.most.Load(); n < 100 {
-			t.Fatalf("at most %d of 200 calls in a visit", n)
+		if n := m.most.Load(); n != atOnce {
+			t.Fatalf("at most %d of 200 calls in a visit, %d fit", n, atOnce)
 		}
 	})
 }
@@ -574,7 +565,7 @@ func TestNeverOverThroughOutages(t *testing.T) {
 				}
 				asked := time.Now()
 				d := l.Take(buckets[0], buckets[1])
-				if waited := time.Since(asked); waited > DefaultBudget {
+				if waited := time.Since(asked); waited > mostWait*time.Microsecond {
 					t.Fatalf("seed %d: waited %v", seed, waited)
 				}
 				if !d.Allowed {
@@ -613,7 +604,7 @@ func TestManyRequestsThroughOutages(t *testing.T) {
 					if l.Take(key, workspace).Allowed {
 						allowed.Add(1)
 					}
-					if spent := time.Since(began); spent > DefaultBudget {
+					if spent := time.Since(began); spent > mostWait*time.Microsecond {
 						t.Errorf("a Take took %v", spent)
 					}
 					time.Sleep(pace)

@@ -128,16 +128,11 @@ func (l *lease) turn(c *call) {
 	l.epoch = c.epoch
 }
 
-// enterLeased enters what c leased: as balance, or, where it came too late to be
-// spent, as if it had been.
-func (l *lease) enterLeased(c *call, sent int64, late bool) {
+// enterLeased enters what c leased, of which spent was spent alone meanwhile.
+func (l *lease) enterLeased(c *call, spent, sent int64) {
 	l.turn(c)
 	l.cur += c.leased
-	if late {
-		l.word.Add(wordOf(0, c.leased))
-	} else {
-		l.word.Add(wordOf(c.leased, 0))
-	}
+	l.word.Add(wordOf(c.leased-spent, spent))
 	l.curEnd = endOf(c, sent)
 	l.setUntil()
 }

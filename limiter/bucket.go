@@ -42,6 +42,7 @@ type call struct {
 	life int64
 
 	need  int64 // tokens to admit at once, as many as there are
+	hold  int64 // 1: what is granted is leased as well, and counts as held: the answer takes long
 	extra int64 // tokens to lease on top, if need was met
 	spare int64 // and more, from a bucket that stays half full
 
@@ -255,7 +256,7 @@ func (s *state) grant(c *call) {
 		}
 	}
 	s.level -= (c.granted + c.leased) * s.policy.p
-	s.held += c.leased
+	s.held += c.leased + c.hold*c.granted
 }
 
 // wait is the time in microseconds until there is a whole token.

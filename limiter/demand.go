@@ -42,11 +42,11 @@ func slid(before float64, n, dt, span int64) float64 {
 }
 
 // ask is what to lease beyond the need, balance being still in hand: what one
-// window takes, and spare tokens, for a key that is sparse but comes several
+// window takes after the round trip, and spare tokens, for a key that is sparse but comes several
 // times in the life of a lease: what the life takes. A burst below leastLeased
 // is not leased from, and in process (life 0) asking costs nothing.
 // extra, spare >= 0.
-func (d *demand) ask(need, balance int64, p Policy, life int64) (extra, spare int64) {
+func (d *demand) ask(need, balance int64, p Policy, life, roundTrip int64) (extra, spare int64) {
 	if p.Burst < leastLeased {
 		return 0, 0
 	}
@@ -56,15 +56,15 @@ func (d *demand) ask(need, balance int64, p Policy, life int64) (extra, spare in
 	if life > 0 && d.perLife >= 2 {
 		spare = left(d.perLife)
 	}
-	return left(d.perWindow), spare
+	return left(d.perWindow * float64(d.span+roundTrip) / float64(d.span)), spare
 }
 
 // ahead is the low-water mark: what is spent while the next lease is fetched.
-func (d *demand) ahead(p Policy) int64 {
+func (d *demand) ahead(p Policy, roundTrip int64) int64 {
 	if p.Burst < leastLeased || d.span == 0 {
 		return 0
 	}
-	return int64(math.Ceil(d.perWindow * prefetchAhead / float64(d.span)))
+	return int64(math.Ceil(d.perWindow * float64(prefetchAhead+roundTrip) / float64(d.span)))
 }
 
 // patience is how long a lease may lie unused: a few times what usually passes

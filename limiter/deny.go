@@ -29,14 +29,14 @@ func pauseOf(wait, patience int64, p Policy) int64 {
 
 // setDeny decides until when requests are refused without asking, after the
 // answer c. Call with mu held.
-func (l *lease) setDeny(c *call, now int64) {
+func (l *lease) setDeny(c *call, yield, now int64) {
 	l.deny.Store(0)
 	if l.flight.closing || l.ret > 0 || c.level >= c.p && c.granted == c.need {
 		return
 	}
 	pause := max(1, c.wait)
 	if c.level < c.p && l.life > 0 && l.policy.Burst >= leastLeased {
-		l.patience = nextPatience(l.patience, c.granted+c.leased)
+		l.patience = nextPatience(l.patience, yield)
 		pause = pauseOf(pause, l.patience, l.policy)
 	}
 	l.deny.Store(now + pause)

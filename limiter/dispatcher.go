@@ -2,6 +2,8 @@ package limiter
 
 import (
 	"context"
+	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,19 +13,18 @@ import (
 
 const (
 	sweepEvery = 100 * time.Millisecond // leases are looked at, and Redis is probed, as often
-	atOnce     = 1024                   // buckets in a pipeline
+	atOnce     = 32                     // buckets in a pipeline: it takes a millisecond of Redis
 
 	// recovery is how long after Redis' return every node of the fleet has
 	// found it, and has sent what it owes.
-	recovery = probeEvery + sweepEvery
+	recovery = flightTimeout + probeEvery + sweepEvery
 )
 
 // dispatcher is the only way to one Redis node: it owns the connections, the
-// breaker and the waiting. All buckets that want something at a moment travel
+// breaker and the waiting. Buckets that want something at a moment travel
 // in one pipeline; what comes meanwhile takes the next.
 //
-//	want ──> queue ──> depart ══ store.visit ══> land
-//	                              └ over budget: lose; then, if ever, late
+//	want ──> queue ──> depart ══ store.visit ══> land, or lose
 type dispatcher struct {
 	l       *Limiter
 	store   store
@@ -37,23 +38,29 @@ type dispatcher struct {
 	mu     sync.Mutex // guards all below
 	queue  []*Bucket
 	active map[*Bucket]struct{} // that hold or owe something
+	flying int                  // pipelines under way
 
 	wake    chan struct{}
 	stop    chan struct{}
 	ended   chan struct{}
-	flights sync.WaitGroup // flights that were given up, and may answer yet
+	flights sync.WaitGroup
+	silence atomic.Int64 // since when an answer is waited for and none has come; MaxInt64 = none is; mu guards writes
 
 	// The dispatcher's goroutine's own.
-	probed time.Time
-	spare  []*Bucket
+	probed   time.Time
+	probing  atomic.Bool
+	departed time.Time // the last pipeline did
 }
 
 func (l *Limiter) newDispatcher(s store) *dispatcher {
 	d := &dispatcher{l: l, store: s, active: make(map[*Bucket]struct{}),
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{})}
+	d.silence.Store(math.MaxInt64)
 	d.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-		Timeout:     probeEvery,
-		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= tripAfter },
+		Timeout: probeEvery,
+		ReadyToTrip: func(c gobreaker.Counts) bool {
+			return c.ConsecutiveFailures >= tripAfter || l.now()-d.silence.Load() >= int64(flightTimeout/time.Microsecond)
+		},
 		// Runs under the breaker's lock: nothing here may wait.
 		OnStateChange: func(_ string, _, to gobreaker.State) {
 			if to == gobreaker.StateOpen && !d.away.Swap(true) {
@@ -162,9 +169,36 @@ func (d *dispatcher) run() {
 			d.leave()
 			return
 		}
-		for d.next() {
+		for d.mayDepart() && d.next() {
 		}
 	}
+}
+
+// silent reports whether Redis has not answered for longer than a request waits.
+func (d *dispatcher) silent(now int64) bool {
+	return now-d.silence.Load() >= d.l.link.wait()
+}
+
+// mayDepart reports whether what is queued should be sent now: else it goes when
+// an answer comes, or has the dispatcher woken when it should.
+func (d *dispatcher) mayDepart() bool {
+	d.mu.Lock()
+	flying, queued := d.flying, len(d.queue)
+	d.mu.Unlock()
+	switch {
+	case flying == 0 || d.route != nil || d.away.Load():
+		return true
+	case flying >= mostFlights:
+		return false
+	}
+	wait := gatherFor - time.Since(d.departed)
+	if queued >= atOnce || wait <= 0 {
+		return true
+	}
+	if queued > 0 {
+		time.AfterFunc(wait, d.nudge)
+	}
+	return false
 }
 
 // noticeReturn ends an outage that a probe has found to be over. The buckets
@@ -186,36 +220,43 @@ func (d *dispatcher) noticeReturn() {
 func (d *dispatcher) next() bool {
 	d.mu.Lock()
 	n := min(len(d.queue), atOnce)
-	batch := append(d.spare[:0], d.queue[:n]...)
+	batch := slices.Clone(d.queue[:n])
 	rest := copy(d.queue, d.queue[n:])
 	clear(d.queue[rest:])
 	d.queue = d.queue[:rest]
 	d.mu.Unlock()
-	d.spare = batch
 	if n == 0 {
 		return false
 	}
 	d.fly(batch, false)
-	clear(batch)
 	return true
 }
 
 // leave ends the dispatcher: what waits is answered, what is held goes back.
 func (d *dispatcher) leave() {
-	for d.next() {
-	}
-	if !d.away.Load() && d.store != nil {
-		all := d.watched()
-		for len(all) > 0 && !d.away.Load() {
-			n := min(len(all), atOnce)
-			d.fly(all[:n], true)
-			all = all[n:]
+	d.drain()
+	if d.store != nil {
+		for all := range slices.Chunk(d.watched(), atOnce) {
+			d.fly(all, true)
+			d.flights.Wait()
 		}
+		d.drain()
 	}
 	d.away.Store(true)
-	for d.next() {
+	d.drain()
+}
+
+// drain sends what is queued, and what that leaves queued again, and waits for
+// the answers.
+func (d *dispatcher) drain() {
+	for again := true; again; {
+		for d.next() {
+			d.flights.Wait()
+		}
+		d.mu.Lock()
+		again = len(d.queue) > 0
+		d.mu.Unlock()
 	}
-	d.flights.Wait()
 }
 
 // end has the dispatcher leave; ended is closed when it has.

@@ -1,18 +1,16 @@
 package limiter
 
-import "math"
+import "time"
 
 // flight is a lease's call that is on its way: depart, then one of
 //
-//	land   the answer came in time
-//	lose   nothing is known of it; overdue, its answer may still come: late, or vain
+//	land   the answer has come
+//	lose   nothing is known of it
 //	abort  it was not carried out
 //
-// Invariant: of under and overdue at most one is set, and no flight departs
-// while either is.
+// Invariant: no flight departs while another is under way.
 type flight struct {
 	under   bool
-	overdue bool
 	closing bool  // it closes the books by an old policy
 	at      int64 // when the last one departed
 }
@@ -22,7 +20,7 @@ type flight struct {
 func (l *lease) depart(c *call, p Policy, now, mine int64, all bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.flight.under || l.flight.overdue {
+	if l.flight.under {
 		return false
 	}
 	l.trim(now)
@@ -32,12 +30,15 @@ func (l *lease) depart(c *call, p Policy, now, mine int64, all bool) bool {
 	if !closing { // else the new policy counts from the next flight on
 		c.need = int64(len(l.queue)) + mine
 	}
+	if l.link != nil && l.link.slow() && l.policy.Burst >= leastLeased {
+		c.hold = 1
+	}
 	all = all || closing || c.need == 0 && l.idles(now)
 
 	balance, used := l.takeOff(c, now, all)
 	l.count(used+c.need, now)
 	if !all && now >= l.ill.Load() {
-		c.extra, c.spare = l.demand.ask(c.need, balance, l.policy, l.life)
+		c.extra, c.spare = l.demand.ask(c.need, balance, l.policy, l.life, l.delay())
 	}
 	c.debt = l.claim(now)
 	if l.policy.r == 0 || c.need+c.extra+c.spare+c.rel0+c.rel1+c.ret+c.debt == 0 {
@@ -57,38 +58,67 @@ func (l *lease) count(n, now int64) {
 	l.busy.Store(l.demand.busy())
 }
 
+// delay is how long the bucket takes to answer.
+func (l *lease) delay() int64 {
+	if l.link == nil {
+		return 0
+	}
+	return l.link.recent.Load()
+}
+
 // land takes the bucket's answer to a call that was sent at sent. mine of what
 // was granted the caller keeps. again: another flight is wanted.
 //
-// What is granted is for now, so that it is spent when the bucket counts it. A
-// node that stood still meanwhile (SIGSTOP, a suspended machine) drops it: to
-// give it back would be one token too many where the bucket has filled up since.
+// What is leased pays for what was spent alone meanwhile, and the rest may be
+// spent until the lease ends, however late the answer is: it counts as held. What
+// is granted is for now, so that it is spent when the bucket counts it: where the
+// answer is late, what does not pay is dropped. To give it back would be one
+// token too many where the bucket has filled up since.
 func (l *lease) land(c *call, sent, now, mine int64) (again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.flight.under, l.giving = false, 0
+	granted, yield := c.granted-mine, c.granted+c.leased
+	if c.hold == 1 {
+		c.leased, granted = c.leased+granted, 0
+	}
 	l.trim(now)
-	l.enterLeased(c, sent, false)
+	l.enterLeased(c, c.leased-l.payWith(c.leased, now), sent)
 	l.see(c, now)
 	if c.debt > 0 || l.local != nil {
 		l.settled(now)
 	}
-
-	granted, others := c.granted-mine, rejected
-	if l.budget > 0 && now-sent > l.budget {
-		granted, others = 0, missed
+	l.setDeny(c, yield, now)
+	switch {
+	case c.hold == 1:
+	case l.late(now - sent):
+		if now-sent <= int64(flightTimeout/time.Microsecond) {
+			l.payWith(granted, now)
+		}
+	default:
+		first := min(granted, int64(l.aboard)) // fewer than granted: the others have left
+		l.ret += l.payWith(granted-first, now)
+		rest := l.aboard - int(first)
+		l.answer(int(first), given)
+		l.answer(rest, rejected)
 	}
-	first := min(granted, int64(l.aboard)) // fewer than granted: the others have left
-	l.ret += granted - first
-	l.setDeny(c, now)
-	rest := l.aboard - int(first)
-	l.answer(int(first), given)
-	l.answer(rest, others)
 	l.aboard = 0
 	l.serve(now)
 	l.idle = idleness{word: l.word.Load(), refused: l.refused.Load(), since: now}
-	l.low.Store(l.demand.ahead(l.policy))
+	l.low.Store(l.demand.ahead(l.policy, l.delay()))
 	return len(l.queue) > 0 || l.ret > 0 && l.policy.Burst < leastLeased
+}
+
+// late reports whether an answer of that age is too old to admit anybody. Of a
+// bucket that is not leased from all tokens are granted, however slow Redis is.
+func (l *lease) late(age int64) bool {
+	switch {
+	case l.link == nil:
+		return false
+	case l.policy.Burst < leastLeased:
+		return age > l.link.wait()
+	}
+	return age > l.link.budget
 }
 
 // see remembers how the bucket stands; now is later than its own time of the
@@ -103,30 +133,15 @@ func (l *lease) see(c *call, now int64) {
 }
 
 // lose ends a flight of which nothing is known. What it carried is gone: to
-// send it again might count it twice. Where its answer may yet come, this node
-// decides alone until then: a debt that overtook the flight would find a bucket
-// that is emptier than it should be. It returns the tokens that were to go back.
-func (l *lease) lose(c *call, now, nodes int64, overdue bool) (dropped int64, again bool) {
+// send it again might count it twice. It returns the tokens that were to go back.
+func (l *lease) lose(c *call, now, nodes int64) (dropped int64, again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.flight.under, l.giving = false, 0
 	l.unclaim(c.debt, now, nodes)
-	aboard := l.aboard
+	l.answer(l.aboard, missed)
 	l.aboard = 0
-	if l.flight.overdue = overdue; overdue {
-		l.ill.Store(math.MaxInt64)
-		aboard = len(l.queue)
-	}
-	l.answer(aboard, missed)
 	return c.ret, len(l.queue) > 0
-}
-
-// vain ends the wait for an answer that was overdue.
-func (l *lease) vain() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.flight.overdue = false
-	l.ill.Store(0)
 }
 
 // abort ends a flight that was not carried out: all is as it was before.
@@ -138,21 +153,4 @@ func (l *lease) abort(c *call, now, nodes int64) {
 	l.ret += c.ret
 	l.putBack(c)
 	l.trim(now)
-}
-
-// late takes the answer to a flight that was given up: its tokens are never
-// spent. What was granted pays for what was spent here instead, what was leased,
-// and so counted as held all the time, goes back.
-func (l *lease) late(c *call, sent, now int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.flight.overdue = false
-	l.ill.Store(0)
-	l.trim(now)
-	l.enterLeased(c, sent, true)
-	l.settledLate(c.debt, now)
-	l.payWith(c.granted, now)
-	l.ret += c.leased
-	l.deny.Store(0)
-	l.see(c, now)
 }

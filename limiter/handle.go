@@ -4,7 +4,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 	"unsafe"
 	"weak"
 
@@ -66,7 +65,7 @@ func (l *Limiter) newBucket(key string, p Policy) *Bucket {
 	b.put(&p)
 	b.lease.policy, b.lease.demand = p, demand{at: l.now()}
 	if l.local == nil {
-		b.lease.life, b.lease.budget = leaseLife, int64(l.budget/time.Microsecond)
+		b.lease.life, b.lease.link = leaseLife, &l.link
 	}
 	if l.cluster == nil {
 		b.home.Store(l.router)

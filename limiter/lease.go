@@ -38,7 +38,6 @@ const (
 //	spend ── balance ───────────────────────────────> admitted (no lock)
 //	  ├─ deny ──────────────────────────────────────> refused  (no lock)
 //	  └─ empty ── enter ── depart ══ bucket ══ land ─> admitted, refused, denied until
-//	                         ║                  late ─> goes back, unspent
 //	                         ╚═ lose, abort ─────────> alone (local bucket, a debt)
 //
 //	books.go    what is held, and until when       queue.go  who waits
@@ -51,7 +50,7 @@ const (
 //	balance + spent == cur + prev                 the books
 //	cur, prev <= what the bucket holds for this node, of those epochs
 //	every token of the balance is dropped before its epoch ages out
-//	at most one flight is under way, an overdue one included
+//	at most one flight is under way
 type lease struct {
 	// word is balance<<32 | spent, tokens: what may be spent, and what was
 	// since the last flight took it off the books.
@@ -63,14 +62,14 @@ type lease struct {
 	low     atomic.Int64  // a balance below it starts a prefetch
 	seen    atomic.Uint32 // how often view was renewed
 	refused atomic.Int64  // requests, ever
-	ill     atomic.Int64  // before this time the node decides alone: see lose and convalesce
+	ill     atomic.Int64  // before this time the node decides alone: see convalesce
 
 	mu sync.Mutex // guards all below; never held during I/O
 
-	life   int64  // of an epoch; 0 in process
-	budget int64  // how old an answer may be that admits; 0 in process
-	policy Policy // that the books are kept in; another one waits until they are closed
-	closed bool   // another one waits
+	life   int64      // of an epoch; 0 in process
+	link   *roundTrip // to the bucket; nil in process
+	policy Policy     // that the books are kept in; another one waits until they are closed
+	closed bool       // another one waits
 
 	books
 	view     view
@@ -169,7 +168,7 @@ func (l *lease) shut() {
 // follow puts p in force, or reports that the books of another policy must be
 // closed first: tokens of two policies are never on them at once.
 func (l *lease) follow(p Policy, now int64) (closing bool) {
-	if l.policy != p && l.cur+l.prev+l.ret == 0 && l.local == nil {
+	if l.policy != p && l.cur+l.prev+l.ret == 0 && !l.owes(now) {
 		l.view.rescale(l.policy, p, now)
 		l.policy, l.demand = p, demand{at: now}
 		l.deny.Store(0)

@@ -29,3 +29,32 @@ func TestLeaseEndsBeforeItAges(t *testing.T) {
 		}
 	}
 }
+
+// The bucket answers in between and shows tokens that the other nodes owe: each
+// of many short outages goes on with what the one before left of this node's part.
+func TestManyShortOutagesAreOne(t *testing.T) {
+	t.Parallel()
+	const nodes = 4
+	p := policy(t, 10, 100)
+	l := &lease{life: leaseLife, link: &roundTrip{budget: simBudget}, policy: p}
+	admitted, now := int64(0), int64(0)
+	for range 100 {
+		for range 50 {
+			if ok, _ := l.alone(p, now, nodes); ok {
+				admitted++
+			}
+		}
+		var c call
+		if !l.depart(&c, p, now, 0, false) {
+			t.Fatal("nothing is owed")
+		}
+		now += 400_000
+		full := fullState(p, now)
+		full.visit(&c, now)
+		c.level = p.units()
+		l.land(&c, now-1_000, now, 0)
+	}
+	if most := (p.Burst + 40*10) / nodes; admitted > most || admitted < most-1 {
+		t.Errorf("%d admitted in 40 s of outages, %d are this node's part", admitted, most)
+	}
+}

@@ -26,7 +26,7 @@ func (b *Bucket) LevelAt(at time.Time) Level {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if a := l.local; a != nil {
+	if a := l.local; l.owes(now) {
 		left := max(0, a.level) / a.cost()
 		return Level{Remaining: left, Full: untilFull(p, left*p.p)}
 	}

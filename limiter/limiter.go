@@ -5,15 +5,16 @@
 // the shared bucket (level + held <= burst), which is what keeps the promise. A
 // request takes one token from its key's bucket and one from its workspace's,
 // or none from either. It never touches Redis, and waits for those who do no
-// longer than a small budget: while Redis is slow or gone, this node decides
-// alone, by its part of what it last saw, and tells Redis what it spent once
-// Redis is back.
+// longer than a small budget, or two of Redis' round trips where that is longer:
+// a request whose answer is late, and all while Redis is gone, are decided by
+// this node alone, by its part of what it last saw, and it tells Redis what it
+// spent. An answer that is late is used when it comes.
 //
 //	TakeAt: lease ─┬─ a token ────────────────────────────> admitted (ns, no lock)
 //	               ├─ deny cache ─────────────────────────> refused
 //	               └─ empty ── queue ── dispatcher ═══════> Redis (script), one
 //	                             │       one per Redis node  pipeline a moment
-//	                             └─ budget missed, breaker open: local bucket,
+//	                             └─ answer late, breaker open: local bucket,
 //	                                 rate/N and burst/N ──> debt, on return
 //	Return ── back into the lease, or with its next call
 //	no Redis: the same leases, on buckets in this process, visited at once;
@@ -48,7 +49,6 @@ package limiter
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -62,25 +62,29 @@ import (
 // The times of the remote call and its failure policy.
 const (
 	// DefaultBudget is what a request waits for Redis: several round trips
-	// within a data centre, and less than anyone notices.
+	// within a data centre, and less than anyone notices. It is two of them where
+	// Redis answers in more than half of it, and an eighth of a second at most.
 	DefaultBudget = 10 * time.Millisecond
 
-	// flightTimeout ends a visit to Redis that nobody waits for any more.
-	// Longer than the budget, so that a connection can be made, TLS included,
-	// and be warm for those who come after.
+	// flightTimeout ends a visit to Redis: a silence that long is a failure of
+	// Redis, and a shorter one only of the requests that waited.
 	flightTimeout = 250 * time.Millisecond
 
 	// probeEvery is how often Redis is tried while the breaker is open: by the
 	// dispatcher, so that no request pays for it.
 	probeEvery = 250 * time.Millisecond
 
-	// tripAfter failures in a row open the breaker; one success closes it.
+	// tripAfter failures in a row open the breaker, and one where Redis has been
+	// silent for a flightTimeout; one success closes it.
 	tripAfter = 3
+
+	// mostFlights pipelines are under way at a time. While one is, the next leaves
+	// when it is full, or this long after the one before.
+	mostFlights = 8
+	gatherFor   = time.Millisecond
 
 	defaultMaxBuckets = 1 << 20
 )
-
-var errBudget = errors.New("limiter: redis missed the budget")
 
 // FailureMode is what happens to requests while Redis cannot be asked and no
 // leased token is left.
@@ -115,7 +119,7 @@ type Options struct {
 	FailureMode FailureMode
 	NodeID      string // of this node among the fleet's; empty = made up
 
-	Budget     time.Duration    // the longest a TakeAt waits for Redis; 0 = DefaultBudget
+	Budget     time.Duration    // the longest a TakeAt waits for a Redis that is not slow; 0 = DefaultBudget
 	MaxBuckets int              // bound of the in-process store; 0 = about a million
 	Clock      func() time.Time // of this node; nil = time.Now (Redis goes by its own)
 	Boottime   *boottime.Clock  // measures time where Clock is nil; nil = one of the limiter's own
@@ -123,7 +127,7 @@ type Options struct {
 
 // Limiter decides who may pass. All methods may be called from any goroutine.
 type Limiter struct {
-	budget time.Duration
+	link   roundTrip // to Redis
 	mode   FailureMode
 	clock  func() time.Time // nil = Go's own
 	boot   *boottime.Clock  // then
@@ -167,10 +171,11 @@ func New(o Options) *Limiter {
 }
 
 func newLimiter(o Options) *Limiter {
-	l := &Limiter{budget: o.Budget, mode: o.FailureMode, clock: o.Clock, boot: o.Boottime, life: leaseLife, own: SourceLease}
-	if l.budget <= 0 {
-		l.budget = DefaultBudget
+	l := &Limiter{mode: o.FailureMode, clock: o.Clock, boot: o.Boottime, life: leaseLife, own: SourceLease}
+	if o.Budget <= 0 {
+		o.Budget = DefaultBudget
 	}
+	l.link.budget = int64(o.Budget / time.Microsecond)
 	if l.clock != nil {
 		l.start = l.clock()
 	} else if l.boot == nil {

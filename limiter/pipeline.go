@@ -2,7 +2,7 @@ package limiter
 
 import (
 	"context"
-	"sync/atomic"
+	"math"
 	"time"
 )
 
@@ -11,9 +11,6 @@ type pipeline struct {
 	buckets []*Bucket
 	calls   []call
 	sent    int64
-	over    atomic.Bool // set by whoever comes first, the answer or the budget
-	done    chan struct{}
-	err     error
 }
 
 // fly takes a batch of wanted buckets to Redis. all: everything goes back.
@@ -26,7 +23,7 @@ func (d *dispatcher) fly(batch []*Bucket, all bool) {
 		d.forsake(batch)
 		return
 	}
-	f := &pipeline{buckets: make([]*Bucket, 0, len(batch)), calls: make([]call, 0, len(batch)), done: make(chan struct{})}
+	f := &pipeline{buckets: make([]*Bucket, 0, len(batch)), calls: make([]call, 0, len(batch))}
 	now := d.l.now()
 	for _, b := range batch {
 		c := call{key: b.key}
@@ -49,92 +46,75 @@ func (d *dispatcher) fly(batch []*Bucket, all bool) {
 		d.forsake(f.buckets)
 		return
 	}
-	report(d.await(f))
+	d.departed = time.Now()
+	d.launch(f, report)
 }
 
-// await sends f and lands it, or gives it up when the budget is over. It
-// returns why Redis failed.
-func (d *dispatcher) await(f *pipeline) error {
+// launch sends f, and reports to the breaker how it ended.
+func (d *dispatcher) launch(f *pipeline, report func(error)) {
 	f.sent = d.l.now()
-	d.flights.Add(1)
-	go func() {
-		defer d.flights.Done()
-		ctx, cancel := context.WithTimeout(context.Background(), max(flightTimeout, d.l.budget))
+	d.mu.Lock()
+	d.silence.CompareAndSwap(math.MaxInt64, f.sent)
+	d.flying++
+	d.mu.Unlock()
+	d.flights.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), flightTimeout)
 		defer cancel()
-		f.err = d.store.visit(ctx, f.calls)
-		if f.over.Swap(true) {
-			d.landLate(f)
-		}
-		close(f.done)
-	}()
-	timer := time.NewTimer(d.l.budget)
-	defer timer.Stop()
-	select {
-	case <-f.done:
-	case <-timer.C:
-		if !f.over.Swap(true) {
-			d.l.fail(errBudget)
-			for i, b := range f.buckets {
-				d.lose(b, f.call(i), true)
-			}
-			return errBudget
-		}
-		<-f.done // it landed at this very moment
-	}
-	return d.land(f)
+		err := d.store.visit(ctx, f.calls)
+		d.answered(f, err)
+		report(err)
+		d.land(f, err)
+		d.nudge()
+	})
 }
 
-// call is a copy of the i-th: the answer may yet be written into the original.
-func (f *pipeline) call(i int) *call {
-	c := &f.calls[i]
-	return &call{key: c.key, ret: c.ret, debt: c.debt}
+// answered notes what an answer says of Redis, or that there was none.
+func (d *dispatcher) answered(f *pipeline, err error) {
+	now := d.l.now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.flying--
+	if err != nil {
+		return
+	}
+	d.l.link.note(now - f.sent)
+	if now-f.sent > d.l.link.budget {
+		d.l.tally.timeouts.Add(1)
+	}
+	if d.flying == 0 {
+		now = math.MaxInt64
+	}
+	d.silence.Store(now)
 }
 
 // land hands the answers to the leases. An error of one call is an error of its
 // bucket; it is the node's as well, unless it was that the bucket is elsewhere.
-func (d *dispatcher) land(f *pipeline) error {
+func (d *dispatcher) land(f *pipeline, err error) {
 	now := d.l.now()
 	for i, b := range f.buckets {
 		c := &f.calls[i]
-		if f.err != nil && c.err == nil {
-			c.err = f.err
+		if err != nil && c.err == nil {
+			c.err = err
 		}
 		switch moved, elsewhere := c.err.(movedTo); {
 		case elsewhere:
 			b.lease.abort(c, now, d.l.nodes())
 			d.give(b, d.l.cluster.movedTo(moved.address))
 		case c.err != nil:
-			d.lose(b, c, false)
+			d.lose(b, c)
 		default:
 			again := b.lease.land(c, f.sent, now, 0)
 			d.l.tally.landed(c)
 			d.settle(b, again)
 		}
 	}
-	if f.err != nil {
-		d.l.fail(f.err)
-	}
-	return f.err
-}
-
-func (d *dispatcher) landLate(f *pipeline) {
-	now := d.l.now()
-	for i, b := range f.buckets {
-		if c := &f.calls[i]; c.err == nil && f.err == nil {
-			b.lease.late(c, f.sent, now)
-			d.l.tally.landed(c)
-		} else {
-			b.lease.vain()
-		}
-		d.watch(b)
-		if b.lease.owing(now) {
-			d.l.want(b)
-		}
+	if err != nil {
+		d.l.fail(err)
 	}
 }
 
-func (d *dispatcher) lose(b *Bucket, c *call, overdue bool) {
-	dropped, again := b.lease.lose(c, d.l.now(), d.l.nodes(), overdue)
+func (d *dispatcher) lose(b *Bucket, c *call) {
+	dropped, again := b.lease.lose(c, d.l.now(), d.l.nodes())
 	d.l.tally.dropped.Add(uint64(dropped))
 	d.settle(b, again)
 }

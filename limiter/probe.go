@@ -23,12 +23,19 @@ func (d *dispatcher) probe() {
 			return
 		}
 	}
+	if d.probing.Load() {
+		return
+	}
 	report, err := d.breaker.Allow()
 	if err != nil {
 		return
 	}
+	d.probing.Store(true)
 	p := Policy{Rate: microsPerSecond, Burst: 1, r: 1, p: 1}
-	report(d.await(&pipeline{calls: []call{{key: key, policy: p, life: leaseLife, need: 1}}, done: make(chan struct{})}))
+	d.launch(&pipeline{calls: []call{{key: key, policy: p, life: leaseLife, need: 1}}}, func(err error) {
+		d.probing.Store(false)
+		report(err)
+	})
 }
 
 // retire ends the dispatcher of a node that the Cluster has no more: its breaker

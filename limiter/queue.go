@@ -17,16 +17,20 @@ const (
 )
 
 // enter tries once more, the old tokens thrown away, and where there is
-// nothing, queues w.
-func (l *lease) enter(w *waiter, p Policy, now int64) verdict {
+// nothing, queues w: unless an answer has taken longer than anybody waits.
+func (l *lease) enter(w *waiter, p Policy, now int64) (v verdict, queued bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	v := l.again(p, now)
-	if v == empty {
-		w.lease, w.fate = l, waiting
-		l.queue = append(l.queue, w)
+	if v = l.again(p, now); v != empty {
+		return v, false
 	}
-	return v
+	if l.flight.under && now-l.flight.at >= l.link.wait() {
+		l.refused.Add(1) // it is demand all the same
+		return v, false
+	}
+	w.lease, w.fate = l, waiting
+	l.queue = append(l.queue, w)
+	return v, true
 }
 
 // retry is enter for who does not wait.
@@ -100,13 +104,9 @@ func (l *lease) forsake() {
 	}
 }
 
-// waits reports whether anybody does, for whom a flight can be begun. While an
-// answer is overdue none can: whoever came in between is told to do without.
+// waits reports whether anybody does, for whom a flight can be begun.
 func (l *lease) waits() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.flight.overdue {
-		l.answer(len(l.queue), missed)
-	}
 	return !l.flight.under && len(l.queue) > 0
 }

@@ -57,6 +57,7 @@ type world struct {
 	granted int64 // tokens in answers that are on their way
 
 	offered, admitted, calls, waited, alone int64
+	broken                                  int // times that a breaker opened
 }
 
 // simNode does with a lease what the dispatcher does, and its breaker.
@@ -74,6 +75,7 @@ type simNode struct {
 	shunned  bool     // no requests come to it
 	backlog  []func() // what it has missed
 	waiting  []*waiter
+	link     *roundTrip
 	failures int
 	away     bool
 }
@@ -92,8 +94,8 @@ func newWorld(t testing.TB, seed uint64, p Policy, nodes int) *world {
 }
 
 func (w *world) newNode() *simNode {
-	n := &simNode{w: w, p: w.p, ahead: w.random.Int64N(1_000_000_000), pace: 1}
-	n.lease = &lease{life: leaseLife, budget: simBudget, policy: n.p, demand: demand{at: n.now()}}
+	n := &simNode{w: w, p: w.p, ahead: w.random.Int64N(1_000_000_000), pace: 1, link: &roundTrip{budget: simBudget}}
+	n.lease = &lease{life: leaseLife, link: n.link, policy: n.p, demand: demand{at: n.now()}}
 	n.sweep()
 	return n
 }
@@ -175,21 +177,23 @@ func (n *simNode) decide() {
 		n.decideAlone()
 	default:
 		r := &waiter{done: make(chan struct{}, 1)}
-		switch n.lease.enter(r, n.p, n.now()) {
-		case spent:
+		switch v, queued := n.lease.enter(r, n.p, n.now()); {
+		case v == spent:
 			n.admits()
-		case empty:
+		case queued:
 			n.w.waited++
 			n.await(r)
 			n.want()
+		case v == empty:
+			n.decideAlone()
 		}
 	}
 }
 
-// await watches r until it is answered or its budget is over.
+// await watches r until it is answered or its wait is over.
 func (n *simNode) await(r *waiter) {
 	n.waiting = append(n.waiting, r)
-	n.w.after(simBudget, func() {
+	n.w.after(n.link.wait(), func() {
 		n.do(func() {
 			i := slices.Index(n.waiting, r)
 			if i < 0 {
@@ -271,7 +275,7 @@ func (n *simNode) fly() {
 			n.want()
 		}
 	}
-	w.after(simBudget, func() {
+	w.after(int64(flightTimeout/time.Microsecond), func() {
 		n.do(func() {
 			if over {
 				return
@@ -280,7 +284,7 @@ func (n *simNode) fly() {
 			if n.failures++; n.failures >= tripAfter {
 				n.trip()
 			}
-			_, again := n.lease.lose(c, n.now(), n.nodes(), true)
+			_, again := n.lease.lose(c, n.now(), n.nodes())
 			end(again)
 			if n.away {
 				n.lease.forsake()
@@ -292,17 +296,6 @@ func (n *simNode) fly() {
 		n.stop(n.ambush)
 		n.ambush = 0
 	}
-	landed := false
-	w.after(int64(flightTimeout/time.Microsecond), func() {
-		n.do(func() {
-			if !landed {
-				n.lease.vain()
-				if n.lease.owing(n.now()) {
-					n.want()
-				}
-			}
-		})
-	})
 	if w.lost() || n.cut {
 		return
 	}
@@ -329,16 +322,12 @@ func (n *simNode) fly() {
 		w.granted += answered.granted
 		w.after(back, func() {
 			n.do(func() {
-				landed = true
 				if over {
-					n.lease.late(&answered, sent, n.now())
-					if n.lease.owing(n.now()) {
-						n.want()
-					}
-				} else {
-					over, n.failures = true, 0
-					end(n.lease.land(&answered, sent, n.now(), 0))
+					return
 				}
+				over, n.failures = true, 0
+				n.link.note(n.now() - sent)
+				end(n.lease.land(&answered, sent, n.now(), 0))
 				n.wake()
 				n.books()
 			})
@@ -363,6 +352,7 @@ func (w *world) hang(span int64) {
 
 // trip opens the breaker; probes close it.
 func (n *simNode) trip() {
+	n.w.broken++
 	n.away = true
 	var probe func()
 	probe = func() {

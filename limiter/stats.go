@@ -17,7 +17,7 @@ type Stats struct {
 	RedisTrips    uint64 // round trips to Redis
 	RedisCalls    uint64 // script calls in them
 	RedisErrors   uint64 // failed visits, other than
-	RedisTimeouts uint64 // those that missed the budget or timed out
+	RedisTimeouts uint64 // those that took longer than a request waits, or timed out
 
 	Breaker  string        // closed, half-open or open, of several the worst; empty without Redis
 	Degraded time.Duration // for which a breaker was not closed
@@ -49,7 +49,7 @@ type tally struct {
 	stripes [stripes]stripe
 	next    atomic.Uint32
 
-	errors, timeouts, returned, dropped, settled, leased, prefetches, settles, offLedger, missed atomic.Uint64
+	errors, timeouts, returned, dropped, settled, leased, prefetches, settles, offLedger atomic.Uint64
 }
 
 type stripe struct {
@@ -96,7 +96,7 @@ func (t *tally) landed(c *call) {
 // fail counts a failed visit to Redis and keeps its reason.
 func (l *Limiter) fail(err error) {
 	var timeout net.Error
-	if errors.Is(err, errBudget) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
+	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
 		l.tally.timeouts.Add(1)
 	} else {
 		l.tally.errors.Add(1)

@@ -208,7 +208,16 @@ func (r *regimes) admit(now int64) int64 {
 	o := &r.o
 	o.lowest = min(o.lowest, o.admitted*o.p.p-now*o.p.r)
 	o.admitted++
-	return ceilDiv(max(0, o.admitted*o.p.p-now*o.p.r-o.lowest-(r.most+r.peak)*o.p.p-simBudget*o.p.r), o.p.p)
+	return ceilDiv(max(0, o.admitted*o.p.p-now*o.p.r-o.lowest-(r.most+r.peak)*o.p.p-oldestGrant(o.p)*o.p.r), o.p.p)
+}
+
+// oldestGrant is how long before a request the token may have been debited that
+// it is admitted by. A lease counts as held until then.
+func oldestGrant(p Policy) int64 {
+	if p.Burst < leastLeased {
+		return mostWait
+	}
+	return simBudget
 }
 
 // lends: a token given back counts again from then on, even where the bucket

@@ -21,8 +21,8 @@ func (l *lease) sweep(now int64) (want, active bool) {
 	held, owes := l.cur+l.prev > 0, l.owes(now)
 	l.settled(now)
 	want = owes || l.ret > 0 || held && (l.idles(now) || l.ebbing(balanceOf(word), now) > 0 || l.crowds(now, word))
-	active = held || owes || l.ret > 0 || l.flight.under || l.flight.overdue || len(l.queue) > 0 || l.local != nil
-	return want && !l.flight.under && !l.flight.overdue, active
+	active = held || owes || l.ret > 0 || l.flight.under || len(l.queue) > 0
+	return want && !l.flight.under, active
 }
 
 // idles reports whether nothing has happened to the lease for longer than its

@@ -154,17 +154,19 @@ func (l *Limiter) askMemory(t *trip, now int64) {
 	}
 }
 
-// askRedis waits in the queues of both leases, and no longer than the budget.
+// askRedis waits in the queues of both leases, and no longer than link.wait.
 func (l *Limiter) askRedis(t *trip, now int64) {
 	pending := 0
 	for i := range t.leg {
 		g := &t.leg[i]
-		if g.verdict != empty || l.homeOf(g.bucket).away.Load() || now < g.bucket.lease.ill.Load() {
+		if g.verdict != empty {
+			continue
+		}
+		if home := l.homeOf(g.bucket); home.away.Load() || home.silent(now) || now < g.bucket.lease.ill.Load() {
 			continue
 		}
 		g.waiter.done = t.done
-		if g.verdict = g.bucket.lease.enter(&g.waiter, g.bucket.Policy(), now); g.verdict == empty {
-			g.asked = true
+		if g.verdict, g.asked = g.bucket.lease.enter(&g.waiter, g.bucket.Policy(), now); g.asked {
 			pending++
 		}
 	}
@@ -178,7 +180,7 @@ func (l *Limiter) askRedis(t *trip, now int64) {
 	default:
 		l.want(t.leg[1].bucket)
 	}
-	t.timer.Reset(l.budget)
+	t.timer.Reset(time.Duration(l.link.wait()) * time.Microsecond)
 	over := false
 	for pending > 0 && !over {
 		select {
@@ -200,7 +202,6 @@ func (l *Limiter) askRedis(t *trip, now int64) {
 		case rejected:
 			g.verdict = denied
 		case waiting:
-			l.tally.missed.Add(1)
 			pending-- // it was never answered
 		}
 	}

@@ -8,6 +8,7 @@
 --          need extra spare   tokens to admit now; to lease; to lease if there are plenty
 --          epoch rel0 rel1    no longer held, of those leased in that epoch, and the one before
 --          ret debt           tokens to give back; tokens spent while Redis was away
+--          hold               1: what is granted counts as held as well
 -- Returns  granted (of need), leased, level (units), P in force, microseconds to the
 --          next token, epoch, microseconds for which what is leased now counts, tokens
 --          held by all, version in force, time (microseconds)
@@ -31,7 +32,7 @@ local n = {}
 for i = 1, #ARGV do n[i] = tonumber(ARGV[i]) end
 local R, P, B, version, E = n[1], n[2], n[3], n[4], n[5]
 local need, extra, spare = n[6], n[7], n[8]
-local from, rel0, rel1, ret, debt = n[9], n[10], n[11], n[12], n[13]
+local from, rel0, rel1, ret, debt, hold = n[9], n[10], n[11], n[12], n[13], n[14]
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -142,7 +143,7 @@ if not stepped then
   end
 end
 level = level - (granted + leased) * P
-held = held + leased
+held = held + leased + hold * granted
 
 local wait = 0
 if level < P then
