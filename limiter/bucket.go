@@ -44,6 +44,7 @@ type call struct {
 	need  int64 // tokens to admit at once, as many as there are
 	hold  int64 // 1: what is granted is leased as well, and counts as held: the answer takes long
 	extra int64 // tokens to lease on top, if need was met
+	parts int64 // extra is at most one of so many parts of what is left; 0 is 1
 	spare int64 // and more, from a bucket that stays half full
 
 	from, rel0, rel1 int64 // no longer held, of those leased in epoch from, and in the one before
@@ -241,14 +242,15 @@ func (s *state) debit(tokens int64) {
 }
 
 // grant admits what is needed, and leases where that leaves enough: at most a
-// quarter of the burst is out at a time, an eighth of it as spare tokens, which
-// only a bucket that is half full gives away.
+// quarter of the burst is out at a time, and a node takes no more than its part
+// of what is left: else leases taken amid a burst refuse its rest. An eighth may
+// be spare tokens, which only a bucket that is half full gives away.
 func (s *state) grant(c *call) {
 	have, burst := max(0, s.level)/s.policy.p, s.policy.Burst
 	c.granted = min(c.need, have)
 	if c.granted == c.need && burst >= leastLeased {
 		out := s.held + s.prev
-		c.leased = max(0, min(c.extra, have-c.granted, burst/4-out))
+		c.leased = max(0, min(c.extra, (have-c.granted)/max(1, c.parts), burst/4-out))
 		if 2*(have-c.granted-c.leased) >= burst {
 			if room := burst/8 - out - c.leased; room > 0 {
 				c.leased += max(0, min(c.spare, (room+1)/2))

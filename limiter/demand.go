@@ -5,6 +5,7 @@ import "math"
 const (
 	windowMost    = 100_000 // microseconds that a lease is taken for, at most
 	prefetchAhead = 2_000   // how soon a lease is empty when the next is asked for
+	drainParts    = 4       // of what is left of a burst, a node leases its part divided by so many
 )
 
 // demand is how many requests a lease expects, from how many there were.
@@ -53,10 +54,16 @@ func (d *demand) ask(need, balance int64, p Policy, life, roundTrip int64) (extr
 	left := func(expected float64) int64 {
 		return max(0, int64(min(math.Ceil(expected), mostAsked))-need-balance)
 	}
-	if life > 0 && d.perLife >= 2 {
+	if life > 0 && d.perLife >= 2 && !d.drains(p) {
 		spare = left(d.perLife)
 	}
 	return left(d.perWindow * float64(d.span+roundTrip) / float64(d.span)), spare
+}
+
+// drains reports whether requests come faster than tokens do: a burst is being
+// spent, and says little of what comes after it.
+func (d *demand) drains(p Policy) bool {
+	return d.perWindow > max(1, float64(d.span*p.r)/float64(p.p))
 }
 
 // ahead is the low-water mark: what is spent while the next lease is fetched.

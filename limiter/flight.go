@@ -17,7 +17,7 @@ type flight struct {
 
 // depart makes the call of the next flight, or reports that there is no need of
 // one. mine are tokens wanted beyond the queue's; all gives everything back.
-func (l *lease) depart(c *call, p Policy, now, mine int64, all bool) bool {
+func (l *lease) depart(c *call, p Policy, now, nodes, mine int64, all bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.flight.under {
@@ -26,7 +26,7 @@ func (l *lease) depart(c *call, p Policy, now, mine int64, all bool) bool {
 	l.trim(now)
 	l.settled(now)
 	closing := l.follow(p, now)
-	*c = call{key: c.key, policy: l.policy, life: l.life, from: l.epoch, ret: l.ret}
+	*c = call{key: c.key, policy: l.policy, life: l.life, from: l.epoch, ret: l.ret, parts: 1}
 	if !closing { // else the new policy counts from the next flight on
 		c.need = int64(len(l.queue)) + mine
 	}
@@ -38,6 +38,12 @@ func (l *lease) depart(c *call, p Policy, now, mine int64, all bool) bool {
 	balance, used := l.takeOff(c, now, all)
 	l.count(used+c.need, now)
 	if !all && now >= l.ill.Load() {
+		if !l.exhausted(now) {
+			c.parts = nodes
+			if l.demand.drains(l.policy) {
+				c.parts *= drainParts
+			}
+		}
 		c.extra, c.spare = l.demand.ask(c.need, balance, l.policy, l.life, l.delay())
 	}
 	c.debt = l.claim(now)
@@ -56,6 +62,13 @@ func (l *lease) count(n, now int64) {
 	l.demand.note(now, n+refused-l.counted, l.policy)
 	l.counted = refused
 	l.busy.Store(l.demand.busy())
+}
+
+// exhausted reports whether the bucket was empty when it was seen, a short while
+// ago. What comes then is shared by who asks first: it would be refused or
+// admitted elsewhere just as well.
+func (l *lease) exhausted(now int64) bool {
+	return l.view.known && l.view.level < l.policy.p && l.view.levelNow(l.policy, now) < l.policy.units()/4
 }
 
 // delay is how long the bucket takes to answer.

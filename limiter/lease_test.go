@@ -45,7 +45,7 @@ func TestManyShortOutagesAreOne(t *testing.T) {
 			}
 		}
 		var c call
-		if !l.depart(&c, p, now, 0, false) {
+		if !l.depart(&c, p, now, nodes, 0, false) {
 			t.Fatal("nothing is owed")
 		}
 		now += 400_000

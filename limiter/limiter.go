@@ -285,7 +285,7 @@ func (l *Limiter) visit(b *Bucket, now, mine int64) verdict {
 			}
 		}
 		c, p := call{key: b.key}, b.policy.Load()
-		if !b.lease.depart(&c, *p, now, mine, false) {
+		if !b.lease.depart(&c, *p, now, 1, mine, false) {
 			return denied
 		}
 		l.tally.departed(&c)

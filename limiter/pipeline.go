@@ -24,11 +24,11 @@ func (d *dispatcher) fly(batch []*Bucket, all bool) {
 		return
 	}
 	f := &pipeline{buckets: make([]*Bucket, 0, len(batch)), calls: make([]call, 0, len(batch))}
-	now := d.l.now()
+	now, nodes := d.l.now(), d.l.nodes()
 	for _, b := range batch {
 		c := call{key: b.key}
 		switch {
-		case b.lease.depart(&c, b.Policy(), now, 0, all):
+		case b.lease.depart(&c, b.Policy(), now, nodes, 0, all):
 			f.buckets, f.calls = append(f.buckets, b), append(f.calls, c)
 			d.l.tally.departed(&c)
 		default:

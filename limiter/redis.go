@@ -87,7 +87,7 @@ func (r *redisStore) send(ctx context.Context, to redis.UniversalClient, calls [
 		}
 		keys := []string{c.key}
 		args := []any{c.policy.r, c.policy.p, c.policy.Burst, c.policy.Version, c.life,
-			c.need, c.extra, c.spare, c.from, c.rel0, c.rel1, c.ret, c.debt, c.hold}
+			c.need, c.extra, c.spare, c.from, c.rel0, c.rel1, c.ret, c.debt, c.hold, max(1, c.parts)}
 		if asking {
 			pipe.Do(ctx, "ASKING") // counts for the one command that follows
 		}

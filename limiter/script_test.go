@@ -103,7 +103,7 @@ func TestScriptEqualsModel(t *testing.T) {
 			life := []int64{leaseLife, leaseLife, 60_000_000, 1_000}[random.IntN(4)]
 			near := time.Now().UnixMicro() / life
 			x.c = call{key: key, policy: p, life: life, need: 1, ret: anyTokens(p), debt: anyTokens(p), extra: anyTokens(p),
-				spare: anyTokens(p), rel0: anyTokens(p), rel1: anyTokens(p), from: near - random.Int64N(4), hold: random.Int64N(2)}
+				spare: anyTokens(p), rel0: anyTokens(p), rel1: anyTokens(p), from: near - random.Int64N(4), hold: random.Int64N(2), parts: 1 + random.Int64N(9)}
 			if random.IntN(3) == 0 {
 				x.c.need = anyTokens(p)
 			}
@@ -147,7 +147,7 @@ func TestScriptEqualsModel(t *testing.T) {
 				pipe.Set(ctx, key, pack(s), time.Hour)
 			}
 			x.answer = pipe.EvalSha(ctx, sha, []string{key}, p.r, p.p, p.Burst, p.Version, life, x.c.need, x.c.extra, x.c.spare,
-				x.c.from, x.c.rel0, x.c.rel1, x.c.ret, x.c.debt, x.c.hold)
+				x.c.from, x.c.rel0, x.c.rel1, x.c.ret, x.c.debt, x.c.hold, x.c.parts)
 			x.after = pipe.Get(ctx, key)
 			x.ttl = pipe.PTTL(ctx, key)
 		}
@@ -231,7 +231,7 @@ func TestScriptFollowsModelOverALife(t *testing.T) {
 			p, other = other, p
 			p.Version = int64(i)
 		}
-		c := call{key: WorkspaceBucket("life"), policy: p, life: 20_000, need: random.Int64N(3), extra: random.Int64N(5), spare: random.Int64N(9), hold: random.Int64N(2)}
+		c := call{key: WorkspaceBucket("life"), policy: p, life: 20_000, need: random.Int64N(3), extra: random.Int64N(5), spare: random.Int64N(9), hold: random.Int64N(2), parts: 1 + random.Int64N(9)}
 		if model != nil {
 			c.from, c.rel0, c.rel1 = model.epoch(c.life), random.Int64N(3), random.Int64N(3)
 		}

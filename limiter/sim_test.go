@@ -261,7 +261,7 @@ func (n *simNode) want() {
 func (n *simNode) fly() {
 	w := n.w
 	c := new(call)
-	if n.away || !n.lease.depart(c, n.p, n.now(), 0, false) {
+	if n.away || !n.lease.depart(c, n.p, n.now(), n.nodes(), 0, false) {
 		n.lease.wanted.Store(false)
 		n.lease.forsake()
 		n.wake()

@@ -9,6 +9,7 @@
 --          epoch rel0 rel1    no longer held, of those leased in that epoch, and the one before
 --          ret debt           tokens to give back; tokens spent while Redis was away
 --          hold               1: what is granted counts as held as well
+--          parts              extra is at most one of so many parts of what is left
 -- Returns  granted (of need), leased, level (units), P in force, microseconds to the
 --          next token, epoch, microseconds for which what is leased now counts, tokens
 --          held by all, version in force, time (microseconds)
@@ -32,7 +33,7 @@ local n = {}
 for i = 1, #ARGV do n[i] = tonumber(ARGV[i]) end
 local R, P, B, version, E = n[1], n[2], n[3], n[4], n[5]
 local need, extra, spare = n[6], n[7], n[8]
-local from, rel0, rel1, ret, debt, hold = n[9], n[10], n[11], n[12], n[13], n[14]
+local from, rel0, rel1, ret, debt, hold, parts = n[9], n[10], n[11], n[12], n[13], n[14], n[15]
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -135,7 +136,7 @@ if not stepped then
   local have = math.max(0, math.floor(level / P))
   granted = math.min(need, have)
   if granted == need and B >= LEAST then
-    leased = math.max(0, math.min(extra, have - granted, math.floor(B / 4) - held - prev))
+    leased = math.max(0, math.min(extra, math.floor((have - granted) / parts), math.floor(B / 4) - held - prev))
     if 2 * (have - granted - leased) >= B then
       local room = math.floor(B / 8) - held - prev - leased
       leased = leased + math.max(0, math.min(spare, math.ceil(room / 2)))
