@@ -57,7 +57,7 @@ type standing struct {
 
 func standingOf(now time.Time, c *client, d *limiter.Decision) standing {
 	if d.Source == limiter.SourceBlocked { // a rate of 0: how the other bucket stands was not asked
-		blocked, burst := level{0, wholeSeconds(d.RetryAfter)}, c.limit
+		blocked, burst := refusedLevel(d), c.limit
 		if d.Refused == limiter.Workspace {
 			burst = c.workspaceLimit
 		}
@@ -103,22 +103,28 @@ func (t *told) of(x *exchange) []byte {
 	return t.lines
 }
 
-// level is a bucket as headers show it: whole tokens, and seconds from now
-// until it is full, or, when it refused, until there is a token.
-type level struct{ remaining, reset int64 }
+// level is a bucket as headers show it: whole tokens, and seconds from now until
+// there is one more and until it is full, or, when it refused, both until there
+// is a token.
+type level struct{ remaining, next, reset int64 }
+
+func refusedLevel(d *limiter.Decision) level {
+	wait := wholeSeconds(d.RetryAfter)
+	return level{0, wait, wait}
+}
 
 func levelOf(now time.Time, d *limiter.Decision, which limiter.Which, b *limiter.Bucket) level {
 	if d.Refused == which {
-		return level{0, wholeSeconds(d.RetryAfter)}
+		return refusedLevel(d)
 	}
 	l := b.LevelAt(now)
-	return level{l.Remaining, int64((l.Full + time.Second - 1) / time.Second)}
+	return level{l.Remaining, int64((l.Next + time.Second - 1) / time.Second), int64((l.Full + time.Second - 1) / time.Second)}
 }
 
 func appendLevel(dst []byte, name string, l level) []byte {
 	dst = append(append(append(dst, '"'), name...), `";r=`...)
 	dst = strconv.AppendInt(dst, l.remaining, 10)
-	return strconv.AppendInt(append(dst, ";t="...), l.reset, 10)
+	return strconv.AppendInt(append(dst, ";t="...), l.next, 10)
 }
 
 // wholeSeconds rounds up, to at least 1: the unit of Retry-After.

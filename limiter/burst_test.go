@@ -3,6 +3,7 @@ package limiter
 import (
 	"fmt"
 	"testing"
+	"time"
 )
 
 // atOnceRefused is the share of whole bursts that is refused, each sent to a full
@@ -39,6 +40,27 @@ func TestAWholeBurstAtOnce(t *testing.T) {
 				}
 			}
 			t.Logf("%5.0f/s burst %4d, %d nodes: refused, calls a request %s", limit.rate, limit.burst, nodes, line)
+		}
+	}
+}
+
+// A level tells when there is one more token, and when all are back.
+func TestALevelTellsWhenThereIsMore(t *testing.T) {
+	t.Parallel()
+	p := policy(t, 0.1, 100)
+	for _, c := range []struct {
+		units int64 // quarters of a token
+		left  int64
+		next  time.Duration
+		full  time.Duration
+	}{
+		{400, 100, 0, 0},
+		{399, 99, 2500 * time.Millisecond, 2500 * time.Millisecond},
+		{5, 1, 7500 * time.Millisecond, 987500 * time.Millisecond},
+		{0, 0, 10 * time.Second, 1000 * time.Second},
+	} {
+		if l := levelOf(&p, c.units*p.p/4); l != (Level{Remaining: c.left, Next: c.next, Full: c.full}) {
+			t.Errorf("%d quarters: %+v", c.units, l)
 		}
 	}
 }

@@ -10,6 +10,7 @@ const shownFor, busyFrom = 50_000, 16
 // has brought since, and what this node holds of it.
 type Level struct {
 	Remaining int64         // whole tokens left
+	Next      time.Duration // time until there is one more; 0 when the bucket is full
 	Full      time.Duration // time until the bucket is full
 }
 
@@ -28,14 +29,18 @@ func (b *Bucket) LevelAt(at time.Time) Level {
 	defer l.mu.Unlock()
 	if a := l.local; l.owes(now) {
 		left := max(0, a.level) / a.cost()
-		return Level{Remaining: left, Full: untilFull(p, left*p.p)}
+		return Level{Remaining: left, Next: micros(ceilDiv((left+1)*a.cost()-a.level, a.policy.r)), Full: untilFull(p, left*p.p)}
 	}
 	return levelOf(p, l.view.levelNow(*p, now)+(l.holds(now)+l.ret+l.giving)*p.p)
 }
 
 func levelOf(p *Policy, units int64) Level {
 	units = max(0, min(p.units(), units))
-	return Level{Remaining: units / p.p, Full: untilFull(p, units)}
+	level := Level{Remaining: units / p.p, Full: untilFull(p, units)}
+	if level.Remaining < p.Burst && p.r > 0 {
+		level.Next = micros(ceilDiv((level.Remaining+1)*p.p-units, p.r))
+	}
+	return level
 }
 
 func untilFull(p *Policy, units int64) time.Duration {
