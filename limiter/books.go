@@ -13,22 +13,6 @@ type books struct {
 	giving          int64 // tokens on their way back
 }
 
-// leaseEbb: tokens that are not spent this long before their end go back.
-const leaseEbb = 1_000_000
-
-// ebbing is how much of the balance is about to end, and so goes back: older
-// tokens are spent first, so what exceeds cur is of the epoch before.
-// 0 <= ebbing <= balance.
-func (b *books) ebbing(balance, now int64) int64 {
-	switch {
-	case b.cur > 0 && b.curEnd-now < leaseEbb:
-		return balance
-	case b.prev > 0 && b.prevEnd-now < leaseEbb:
-		return max(0, balance-b.cur)
-	}
-	return 0
-}
-
 // strike takes n tokens off the books, the older first, and returns how many of
 // each epoch. n <= cur + prev.
 func (b *books) strike(n int64) (rel0, rel1 int64) {
@@ -88,13 +72,13 @@ func (l *lease) setUntil() {
 
 // takeOff takes what was spent, and what goes back, off the books and puts it
 // into the call. It returns what may still be spent, and how much was.
-func (l *lease) takeOff(c *call, now int64, all bool) (balance, used int64) {
+func (l *lease) takeOff(c *call, all bool) (balance, used int64) {
 	for {
 		w := l.word.Load()
 		balance, used = balanceOf(w), spentOf(w)
-		back := balance
-		if !all {
-			back = l.ebbing(balance, now)
+		back := int64(0)
+		if all {
+			back = balance
 		}
 		if l.word.CompareAndSwap(w, wordOf(balance-back, 0)) {
 			c.ret += back

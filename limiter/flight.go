@@ -35,7 +35,7 @@ func (l *lease) depart(c *call, p Policy, now, nodes, mine int64, all bool) bool
 	}
 	all = all || closing || c.need == 0 && l.idles(now)
 
-	balance, used := l.takeOff(c, now, all)
+	balance, used := l.takeOff(c, all)
 	l.count(used+c.need, now)
 	if !all && now >= l.ill.Load() {
 		if !l.exhausted(now) {

@@ -1,26 +1,21 @@
 package limiter
 
-// What a lease gives back by itself: tokens that nobody comes for, that are
-// about to end, and spent ones that keep the bucket from filling up.
+// What a lease gives back by itself: tokens that nobody comes for.
 
 const (
 	idleLeast = 100_000   // an idle lease is settled after this at the earliest,
 	idleMost  = leaseLife // and a sparse key's not before it ends
-
-	crowdAfter = 250_000 // since the last flight
-	crowdLeast = 4       // tokens
 )
 
-// sweep looks at a lease now and then. want: it should fly, because it is idle,
-// ebbs, or owes something. active: it should be looked at again.
+// sweep looks at a lease now and then. want: it should fly, because it is idle
+// or owes something. active: it should be looked at again.
 func (l *lease) sweep(now int64) (want, active bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.trim(now)
-	word := l.word.Load()
 	held, owes := l.cur+l.prev > 0, l.owes(now)
 	l.settled(now)
-	want = owes || l.ret > 0 || held && (l.idles(now) || l.ebbing(balanceOf(word), now) > 0 || l.crowds(now, word))
+	want = owes || l.ret > 0 || held && l.idles(now)
 	active = held || owes || l.ret > 0 || l.flight.under || len(l.queue) > 0
 	return want && !l.flight.under, active
 }
@@ -29,15 +24,6 @@ func (l *lease) sweep(now int64) (want, active bool) {
 // demand lets expect.
 func (l *lease) idles(now int64) bool {
 	return l.idle.over(now, l.word.Load(), l.refused.Load(), l.demand.patience())
-}
-
-// crowds reports whether spent tokens that the bucket still counts keep it from
-// filling up. (A busy lease flies often enough.)
-func (l *lease) crowds(now int64, word uint64) bool {
-	if spentOf(word) < max(crowdLeast, l.policy.Burst/64) || now-l.flight.at < crowdAfter || l.life == 0 {
-		return false
-	}
-	return l.view.most < l.policy.units() && l.view.levelThen(now, l.policy.r) >= l.view.most
 }
 
 // owing is owes, for counting.

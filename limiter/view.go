@@ -7,18 +7,13 @@ type view struct {
 	level, most, at int64 // units then, units it can rise to, time
 }
 
-// levelThen is what there must be at now, if nobody else took any, at r units a
-// microsecond.
-func (v *view) levelThen(now, r int64) int64 {
-	return max(v.level, grown(v.level, v.most, max(0, now-v.at), r))
-}
-
-// levelNow is the same of a bucket under p, which one never seen is full.
+// levelNow is what there must be at now under p, if nobody else took any. A bucket
+// never seen is full.
 func (v *view) levelNow(p Policy, now int64) int64 {
 	if !v.known || p.r == 0 {
 		return p.units()
 	}
-	return min(p.units(), v.levelThen(now, p.r))
+	return min(p.units(), max(v.level, grown(v.level, v.most, max(0, now-v.at), p.r)))
 }
 
 // rescale keeps the filled share of what was seen under another policy.
