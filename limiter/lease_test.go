@@ -58,3 +58,26 @@ func TestManyShortOutagesAreOne(t *testing.T) {
 		t.Errorf("%d admitted in 40 s of outages, %d are this node's part", admitted, most)
 	}
 }
+
+// A node that stood still finds an answer that granted a token long ago. The
+// bucket has filled up since: the token is gone.
+func TestLateGrantsDoNotGoBack(t *testing.T) {
+	t.Parallel()
+	const asleep = 15_000_000
+	p := policy(t, 50, 15)
+	l := &lease{life: leaseLife, link: &roundTrip{budget: simBudget}, policy: p}
+	w := &waiter{done: make(chan struct{}, 1)}
+	if _, queued := l.enter(w, p, 0); !queued {
+		t.Fatal("not queued")
+	}
+	c := call{life: leaseLife}
+	if !l.depart(&c, p, 0, 1, 0, false) {
+		t.Fatal("nothing is wanted")
+	}
+	s := fullState(p, 0)
+	s.visit(&c, 100)
+	l.land(&c, 0, asleep, 0)
+	if c.granted != 1 || l.ret != 0 || w.fate == given {
+		t.Errorf("%d granted: %d to give back, the waiter's fate is %d", c.granted, l.ret, w.fate)
+	}
+}

@@ -24,7 +24,7 @@ func TestLimiterMutations(t *testing.T) {
 		one("a slow Redis is waited for no longer", "TestLimitsHoldOnASlowRedis", "roundtrip.go", "return max(r.budget, min(2*r.recent.Load(), mostWait))", "return r.budget"),
 		one("every outage begins anew", "TestManyShortOutagesAreOne", "alone.go", "l.local.level == l.local.policy.units() && l.local.level == l.local.most()", "true"),
 		one("old answers admit", "TestNeverOverAtSpending", "flight.go", "\tcase l.link == nil:\n\t\treturn false\n", "\tcase true:\n\t\treturn false\n"),
-		one("late grants go back", "TestNeverOverAtTheEdgesOfEpochs", "flight.go", "\t\tif now-sent <= int64(flightTimeout/time.Microsecond) {\n\t\t\tl.payWith(granted, now)\n\t\t}\n", "\t\tif now-sent <= int64(flightTimeout/time.Microsecond) || true {\n\t\t\tl.ret += granted\n\t\t}\n"),
+		one("late grants go back", "TestLateGrantsDoNotGoBack", "flight.go", "\t\tif now-sent <= int64(flightTimeout/time.Microsecond) {\n\t\t\tl.payWith(granted, now)\n\t\t}\n", "\t\tif now-sent <= int64(flightTimeout/time.Microsecond) || true {\n\t\t\tl.ret += granted\n\t\t}\n"),
 		one("a clock that steps back refills", "TestClockGoingBackwards", "bucket.go", "\t\t\ts.lag += s.ts - now\n\t\t\ts.ts = now\n\t\t\treturn false", "\t\t\ts.grow(s.ts - now)\n\t\t\ts.ts = now\n\t\t\treturn true"),
 		one("an older policy comes back", "TestPolicyChangeKeepsTheFilledShare", "bucket.go", "case c.policy.Version > s.policy.Version:", "case c.policy.Version != s.policy.Version:"),
 
