@@ -36,6 +36,8 @@ type exchange struct {
 	limited bool                     // limits is set
 	query   origin.Query             // once parsed
 	page    cache.Result             // once looked up
+	found   bool                     // page was in memory before a token was taken
+	free    bool                     // no token was
 	ahead   bool                     // the page after it is being read, too
 	outcome metrics.Outcome
 	failed  failure // once answered so

@@ -58,6 +58,10 @@ func (s *Server) answer(x *exchange) (f failure) {
 	if f = s.authenticate(x); f.problem != nil {
 		return f
 	}
+	if s.revalidate(x) {
+		s.writePage(x)
+		return failure{}
+	}
 	if f = s.limit(x); f.problem != nil {
 		return f
 	}

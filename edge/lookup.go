@@ -15,8 +15,8 @@ import (
 func (s *Server) lookUp(x *exchange) failure {
 	x.key = appendPageKey(x.key[:0], &x.query, x.scratch[:0])
 	control := parseCacheControl(x.asked.control)
-	hit := false
-	if !control.noCache {
+	hit := x.found
+	if !control.noCache && !hit {
 		if x.page, hit = s.cache.Hit(&x.client.spot, x.key, x.now); hit {
 			x.client.leaveTrail(x.page.Page)
 		}
@@ -33,6 +33,12 @@ func (s *Server) lookUp(x *exchange) failure {
 			return failure{problem: lookUpProblem(err), retry: retrySoon, cause: err}
 		}
 	}
+	s.countLookUp(x)
+	return failure{}
+}
+
+// countLookUp notes where the page came from.
+func (s *Server) countLookUp(x *exchange) {
 	var tier metrics.Tier
 	switch {
 	case x.page.Err != nil:
@@ -45,7 +51,6 @@ func (s *Server) lookUp(x *exchange) failure {
 		tier, x.outcome = metrics.TierOrigin, metrics.OutcomeOrigin
 	}
 	x.conn.counts.LookedUp(tier, x.page.Collapsed)
-	return failure{}
 }
 
 // forward is the way of a page that is not in memory.

@@ -25,7 +25,7 @@ const noSniff = "X-Content-Type-Options: nosniff\r\n"
 func (s *Server) writePage(x *exchange) {
 	page, a := x.page.Page, x.conn.newAnswer(fasthttp.StatusOK)
 	notModified := matchesETag(x.asked.noneMatch, page.ETag[:])
-	returned := notModified && s.returnToken(x)
+	returned := notModified && (x.free || s.returnToken(x))
 
 	a.lines = append(append(append(a.lines, "ETag: "...), page.ETag[:]...), "\r\nAge: "...)
 	a.lines = append(strconv.AppendInt(a.lines, int64(x.page.Age/time.Second), 10), crlf...)

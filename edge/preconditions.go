@@ -1,6 +1,10 @@
 package edge
 
-import "bytes"
+import (
+	"bytes"
+
+	"listedge/limiter"
+)
 
 // checkMatch is If-Match (RFC 9110, 13.1.1), which compares strongly: the weak
 // ETag of a page matches no tag, and only * is met, by every page. It comes
@@ -14,6 +18,34 @@ func (s *Server) checkMatch(x *exchange) failure {
 	s.returnToken(x)
 	return failure{problem: mismatch}
 }
+
+// revalidate finds out whether memory answers 304, which costs no token: before
+// one is taken, so that many such requests at once do not refuse one another. A
+// request with a cursor may cost a query for the page after, and a rate of 0
+// admits nothing.
+func (s *Server) revalidate(x *exchange) bool {
+	if len(x.asked.noneMatch) == 0 || len(x.asked.match) > 0 || blocked(x.client.bucket) || blocked(x.client.workspaceBucket) || parseCacheControl(x.asked.control).noCache {
+		return false
+	}
+	q := x.query
+	if s.parse(x).problem != nil || x.query.After.Set {
+		x.query = q
+		return false
+	}
+	x.key = appendPageKey(x.key[:0], &x.query, x.scratch[:0])
+	if x.page, x.found = s.cache.Hit(&x.client.spot, x.key, x.now); x.found {
+		x.client.leaveTrail(x.page.Page)
+	}
+	if !x.found || !x.page.Local || !matchesETag(x.asked.noneMatch, x.page.Page.ETag[:]) {
+		x.query = q
+		return false
+	}
+	s.countLookUp(x)
+	x.free, x.limited, x.limits = true, true, limiter.Decision{Allowed: true, Source: limiter.SourceLease}
+	return true
+}
+
+func blocked(b *limiter.Bucket) bool { return b != nil && b.Policy().Rate == 0 }
 
 // matchesETag is If-None-Match (RFC 9110, 13.1.2): a list of entity tags,
 // compared weakly, or *.
