@@ -5,13 +5,14 @@ package limiter
 // whether it may.
 func RedisCommands(own string) [][]any {
 	bucket, nodes := "rl:{"+own+"}:k", "rl:{"+own+"}:nodes"
+	c := call{policy: Policy{Burst: 1, r: 1, p: 1_000_000}, life: leaseLife, need: 1}
 	return [][]any{
 		{"time"},
 		{"set", bucket, "x", "px", 1000},
 		{"get", bucket},
 		{"del", bucket},
-		{"eval", tokenBucketScript, 1, bucket, 1, 1_000_000, 1, 1, leaseLife, 1, 0, 0, 0, 0, 0, 0, 0},
-		{"evalsha", tokenBucketDigest, 1, bucket, 1, 1_000_000, 1, 1, leaseLife, 0, 0, 0, 0, 0, 0, 0, 0},
+		append([]any{"eval", tokenBucketScript, 1, bucket}, c.arguments()...),
+		append([]any{"evalsha", tokenBucketDigest, 1, bucket}, c.arguments()...),
 		{"zadd", nodes, 1, "x"},
 		{"pexpire", nodes, 1000},
 		{"zcard", nodes},

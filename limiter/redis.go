@@ -86,8 +86,7 @@ func (r *redisStore) send(ctx context.Context, to redis.UniversalClient, calls [
 			continue
 		}
 		keys := []string{c.key}
-		args := []any{c.policy.r, c.policy.p, c.policy.Burst, c.policy.Version, c.life,
-			c.need, c.extra, c.spare, c.from, c.rel0, c.rel1, c.ret, c.debt, c.hold, max(1, c.parts)}
+		args := c.arguments()
 		if asking {
 			pipe.Do(ctx, "ASKING") // counts for the one command that follows
 		}
@@ -115,6 +114,12 @@ func (r *redisStore) send(ctx context.Context, to redis.UniversalClient, calls [
 		}
 	}
 	return err
+}
+
+// arguments are the script's, in its order.
+func (c *call) arguments() []any {
+	return []any{c.policy.r, c.policy.p, c.policy.Burst, c.policy.Version, c.life,
+		c.need, c.extra, c.spare, c.from, c.rel0, c.rel1, c.ret, c.debt, c.hold, max(1, c.parts)}
 }
 
 // verdictOn tells errors that only point elsewhere from failures.

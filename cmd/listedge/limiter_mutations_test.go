@@ -45,7 +45,7 @@ func TestLimiterMutations(t *testing.T) {
 		// The breaker.
 		one("the breaker never opens", "TestBudgetAndBreakerToTheMillisecond", "dispatcher.go", "return c.ConsecutiveFailures >= tripAfter || l.now()-d.silence.Load() >= int64(flightTimeout/time.Microsecond)", "return false"),
 		one("nobody probes", "TestBudgetAndBreakerToTheMillisecond", "dispatcher.go", "if d.failing() {\n\t\t\t\td.probe()", "if false {"),
-		one("a replica that only reads closes the breaker", "TestReadOnlyRedisCountsAsAway", "redis.go", "\treturn err\n}\n\n// verdictOn", "\treturn nil\n}\n\n// verdictOn"),
+		one("a replica that only reads closes the breaker", "TestReadOnlyRedisCountsAsAway", "redis.go", "\treturn err\n}\n\n// arguments", "\treturn nil\n}\n\n// arguments"),
 		one("nobody convalesces", "TestHangUnderFlood", "alone.go", "l.ill.Store(until)", "l.ill.Store(0)"),
 		one("what is owed and not there is forgotten", "TestStores", "bucket.go", "least := min(s.level, -(s.policy.Burst / 4 * s.policy.p))", "least := min(s.level, 0)"),
 
