@@ -27,14 +27,14 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"listedge/internal/boottime"
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // Options configure a Cache. All durations are required.
 type Options struct {
 	Memory      int64                 // budget in bytes
 	Redis       redis.UniversalClient // nil = no second tier
-	Followed    *stream.Followed      // what the pages are of, as far as is known; nil = it never is
+	Followed    *changefeed.Followed  // what the pages are of, as far as is known; nil = it never is
 	TTL         time.Duration         // how long a page counts as fresh where changes are not followed
 	Follow      *Follow               // how changes are followed; nil = they are not
 	MaxStale    time.Duration         // how long after that it may stand in for a failing origin
@@ -149,7 +149,7 @@ func New(o Options) (*Cache, error) {
 		return nil, err
 	}
 	if o.Followed == nil {
-		o.Followed = &stream.Followed{}
+		o.Followed = &changefeed.Followed{}
 	}
 	if o.Clock == nil {
 		o.Clock = boottime.New()
@@ -251,7 +251,7 @@ func (c *Cache) age(p *Page, now time.Time) time.Duration {
 // Forward returns the page of a key that Hit did not have; pair is what
 // changes it. It does not keep key. The error is the fill's own, or
 // ErrFillTimeout.
-func (c *Cache) Forward(key []byte, pair stream.Pair, fill Fill) (Result, error) {
+func (c *Cache) Forward(key []byte, pair changefeed.Pair, fill Fill) (Result, error) {
 	held := c.memory.get(key)
 	if held != nil {
 		held.asked.Add(1)

@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"listedge/internal/boottime"
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // Follow says how a cache learns of changes in the database.
 type Follow struct {
-	Log    stream.Log
+	Log    changefeed.Log
 	Node   string        // this node's name among those that probe
 	Bound  time.Duration // D: no page served as fresh omits a commit older than this
 	Logger *slog.Logger
@@ -48,8 +48,8 @@ const (
 type following struct {
 	*tracker
 	options  Follow
-	database *stream.Followed // that the changes are of
-	ttl      atomic.Bool      // changes cannot be followed, for now
+	database *changefeed.Followed // that the changes are of
+	ttl      atomic.Bool          // changes cannot be followed, for now
 	verdicts [verdicts]atomic.Uint64
 	beat     atomic.Int64 // when a heartbeat was last read, in nanoseconds since start
 	stop     context.CancelFunc
@@ -58,7 +58,7 @@ type following struct {
 
 // startFollowing tells changed of every change of a pair, while it holds a
 // lock: changed must neither wait nor call back.
-func startFollowing(o Follow, database *stream.Followed, fill time.Duration, c *boottime.Clock, changed func(*pairState)) *following {
+func startFollowing(o Follow, database *changefeed.Followed, fill time.Duration, c *boottime.Clock, changed func(*pairState)) *following {
 	ctx, stop := context.WithCancel(context.Background())
 	f := &following{tracker: newTracker(o.Bound, fill, c), options: o, database: database, stop: stop}
 	f.changed = changed
@@ -116,11 +116,11 @@ func (f *following) count(v verdict) {
 
 // accept decides whether a page may be kept; one of the primary that may not
 // is still shared, unless it is foreign.
-func (f *following) accept(start fillStart, p *Page, pair stream.Pair, filled *Filled) verdict {
+func (f *following) accept(start fillStart, p *Page, pair changefeed.Pair, filled *Filled) verdict {
 	p.View = View{Run: filled.Run, Server: filled.Server, LSN: filled.LSN}
 	if !p.View.standby() {
 		var err error
-		if p.View.Snapshot, err = stream.ParseSnapshot(filled.Snapshot); err != nil {
+		if p.View.Snapshot, err = changefeed.ParseSnapshot(filled.Snapshot); err != nil {
 			return unseen
 		}
 	}

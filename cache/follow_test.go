@@ -11,17 +11,17 @@ import (
 	"testing"
 	"time"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // beater is a follower of nothing: it writes heartbeats, and changes on demand.
 // The LSN of a transaction is its id.
 type beater struct {
 	t      testing.TB
-	log    *stream.Local
+	log    *changefeed.Local
 	mu     sync.Mutex // guards all below
 	epoch  string
-	at     stream.Position
+	at     changefeed.Position
 	silent bool
 	run    string
 	held   bool // the last transaction is not visible yet, to heartbeats
@@ -33,7 +33,7 @@ type beater struct {
 
 func startBeater(t testing.TB) *beater {
 	ctx, stop := context.WithCancel(context.Background())
-	b := &beater{t: t, log: stream.NewLocal(), xid: 100, stop: stop}
+	b := &beater{t: t, log: changefeed.NewLocal(), xid: 100, stop: stop}
 	b.take("e")
 	b.done.Go(func() {
 		for ctx.Err() == nil {
@@ -44,7 +44,7 @@ func startBeater(t testing.TB) *beater {
 				if b.held {
 					snapshot = fmt.Sprintf("%d:%d:%d", b.xid-1, b.xid, b.xid-1)
 				}
-				b.append(stream.Entry{Heartbeat: &stream.Heartbeat{LSN: b.xid - 1, Snapshot: snapshot, Server: "s/1", Run: b.run, Nonces: nonces}})
+				b.append(changefeed.Entry{Heartbeat: &changefeed.Heartbeat{LSN: b.xid - 1, Snapshot: snapshot, Server: "s/1", Run: b.run, Nonces: nonces}})
 			}
 			b.mu.Unlock()
 			select {
@@ -57,7 +57,7 @@ func startBeater(t testing.TB) *beater {
 	return b
 }
 
-func (b *beater) append(e stream.Entry) {
+func (b *beater) append(e changefeed.Entry) {
 	b.at.N++
 	e.Position = b.at
 	if err := b.log.Append(context.Background(), b.epoch, e); err != nil {
@@ -69,18 +69,18 @@ func (b *beater) take(epoch string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	previous, _ := b.log.Last(context.Background(), epoch)
-	b.epoch, b.at = epoch, stream.Position{Term: b.xid}
+	b.epoch, b.at = epoch, changefeed.Position{Term: b.xid}
 	b.xid++
-	b.append(stream.Entry{Take: &stream.Take{Previous: previous}})
+	b.append(changefeed.Entry{Take: &changefeed.Take{Previous: previous}})
 	present, _ := b.log.Epoch(context.Background())
 	_ = b.log.SetEpoch(context.Background(), present, epoch)
 }
 
 // change is a transaction that is visible at once.
-func (b *beater) change(pairs ...stream.Pair) {
+func (b *beater) change(pairs ...changefeed.Pair) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.append(stream.Entry{Change: &stream.Change{XID: b.xid, LSN: b.xid, Pairs: pairs}})
+	b.append(changefeed.Entry{Change: &changefeed.Change{XID: b.xid, LSN: b.xid, Pairs: pairs}})
 	b.xid++
 }
 
@@ -95,7 +95,7 @@ func (b *beater) skip() {
 func (b *beater) unknown() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.append(stream.Entry{})
+	b.append(changefeed.Entry{})
 }
 
 func (b *beater) quiet(silent bool) {
@@ -235,7 +235,7 @@ func TestNotTrustedBeforeAnEcho(t *testing.T) {
 }
 
 // deaf loses probes.
-type deaf struct{ stream.Log }
+type deaf struct{ changefeed.Log }
 
 func (deaf) Probe(context.Context, string, uint64) error { return nil }
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // A node takes pages from Redis that were read from the server it follows, in
@@ -30,7 +30,7 @@ func TestAdoptTakesPagesOfTheFollowedServerAlone(t *testing.T) {
 			virtually(t, func(t *trackerTest) {
 				t.nonce++
 				t.probe(t.nonce)
-				t.entry(stream.Entry{Heartbeat: &stream.Heartbeat{Snapshot: "100:100:", Server: "system/2", Run: "now", Nonces: map[string]uint64{"me": t.nonce}}})
+				t.entry(changefeed.Entry{Heartbeat: &changefeed.Heartbeat{Snapshot: "100:100:", Server: "system/2", Run: "now", Nonces: map[string]uint64{"me": t.nonce}}})
 				p := page(t, "100:100:")
 				test.view.Snapshot = p.View.Snapshot
 				p.View, p.Epoch, p.Position = test.view, "e", t.last
@@ -57,13 +57,13 @@ func TestCodecKeepsWhichServerWasRead(t *testing.T) {
 // by age, too, where nothing else tells databases apart.
 func TestPagesOfAnotherDatabaseAreNotFound(t *testing.T) {
 	_, client := startRedis(t)
-	byAge := func(identity stream.Identity) *Cache {
+	byAge := func(identity changefeed.Identity) *Cache {
 		return open(t, Options{Redis: client, Followed: followedAt(identity, 1), TTL: time.Minute, MaxStale: time.Minute})
 	}
 	copied, east := ofShop, ofShop
 	copied.Database++
 	east.Region = "east"
-	for i, identity := range []stream.Identity{ofShop, copied, east} {
+	for i, identity := range []changefeed.Identity{ofShop, copied, east} {
 		c, body := byAge(identity), fmt.Sprint("page ", i)
 		want{body: body, source: Origin}.check(t, forward(t, c, keyOf("q"), brings(body)), nil)
 		stored(t, c)
@@ -79,7 +79,7 @@ func TestPagesOfAnotherDatabaseAreNotFound(t *testing.T) {
 // may change.
 func TestRedisIsUsedOnceTheDatabaseIsKnown(t *testing.T) {
 	_, client := startRedis(t)
-	followed := &stream.Followed{}
+	followed := &changefeed.Followed{}
 	c := open(t, Options{Redis: client, Followed: followed, TTL: time.Minute, MaxStale: time.Minute})
 	asked := 0
 	keys := func() int {
@@ -106,7 +106,7 @@ func TestRedisIsUsedOnceTheDatabaseIsKnown(t *testing.T) {
 }
 
 func epochAt(timeline uint32, random string) string {
-	return stream.EpochName{Identity: ofShop.Digest(), Timeline: timeline, Run: "run", Published: "published", Random: random}.String()
+	return changefeed.EpochName{Identity: ofShop.Digest(), Timeline: timeline, Run: "run", Published: "published", Random: random}.String()
 }
 
 // ofRun is a fill of a server that says this run.
@@ -155,7 +155,7 @@ func TestAServerOnAnOldTimelineIsForeign(t *testing.T) {
 
 // misled is a log whose present epoch is named by somebody else.
 type misled struct {
-	stream.Log
+	changefeed.Log
 	epoch atomic.Pointer[string] // nil = by nobody
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/boottime"
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // The model: a database, a follower that keeps its contract, a log, a Redis
@@ -54,10 +54,10 @@ type transaction struct {
 
 func (x *transaction) touches(pair int) bool { return x.whole || slices.Contains(x.pairs, pair) }
 
-func (x *transaction) change() stream.Change {
-	c := stream.Change{XID: x.xid, LSN: x.lsn}
+func (x *transaction) change() changefeed.Change {
+	c := changefeed.Change{XID: x.xid, LSN: x.lsn}
 	if x.whole {
-		c.Whole = 1 << stream.Items
+		c.Whole = 1 << changefeed.Items
 	}
 	for _, p := range x.pairs {
 		c.Pairs = append(c.Pairs, modelPair(p))
@@ -65,8 +65,8 @@ func (x *transaction) change() stream.Change {
 	return c
 }
 
-func modelPair(i int) stream.Pair {
-	return stream.Pair{Workspace: uuid.UUID{byte(i + 1)}, Collection: stream.Items}
+func modelPair(i int) changefeed.Pair {
+	return changefeed.Pair{Workspace: uuid.UUID{byte(i + 1)}, Collection: changefeed.Items}
 }
 
 type modelPage struct {
@@ -130,18 +130,18 @@ type model struct {
 	needEpoch  bool // nothing that was known holds any more
 	epoch      string
 	epochs     int
-	position   stream.Position
+	position   changefeed.Position
 	decoded    uint64 // LSN
 	confirmed  uint64
 	confirms   []uint64 // what was published, step by step of heartbeats
 	unsettled  []*transaction
 	unknown    []uint64 // running when the slot was made; nothing is told before they are over
 	nonces     map[string]uint64
-	pending    *stream.Heartbeat
+	pending    *changefeed.Heartbeat
 	beatAt     time.Time
 	stalledTo  time.Time
-	log        map[string][]stream.Entry
-	last       map[string]stream.Position
+	log        map[string][]changefeed.Entry
+	last       map[string]changefeed.Position
 	probes     map[string]uint64
 	probesLate []func()
 	pages      map[int]modelPage // Redis
@@ -160,7 +160,7 @@ func (m *model) upTo(d time.Duration) time.Duration { return time.Duration(m.r.I
 // newModel begins with some history and nodes that know nothing.
 func newModel(t *testing.T, seed uint64, open bool) *model {
 	m := &model{t: t, r: rand.New(rand.NewPCG(seed, 7)), seed: seed, open: open, now: time.Now(),
-		nextXID: 700, completed: 699, log: map[string][]stream.Entry{}, last: map[string]stream.Position{},
+		nextXID: 700, completed: 699, log: map[string][]changefeed.Entry{}, last: map[string]changefeed.Position{},
 		probes: map[string]uint64{}, pages: map[int]modelPage{}}
 	for range modelNodes {
 		m.nodes = append(m.nodes, m.newNode())
@@ -175,7 +175,7 @@ func (m *model) newNode() *modelNode {
 		tracker.most = modelPairs / 2
 	}
 	return &modelNode{
-		following: &following{tracker: tracker, database: &stream.Followed{}, options: Follow{Logger: slog.New(slog.DiscardHandler)}},
+		following: &following{tracker: tracker, database: &changefeed.Followed{}, options: Follow{Logger: slog.New(slog.DiscardHandler)}},
 		name:      fmt.Sprint("node ", m.names), nonce: m.r.Uint64() >> 1,
 		memory: map[int]modelPage{}, fills: map[int]*modelFlight{},
 	}
@@ -263,7 +263,7 @@ func (m *model) show(x *transaction) {
 
 // snapshot is pg_current_snapshot().
 func (m *model) snapshot() string {
-	s := stream.Snapshot{Xmax: m.completed + 1}
+	s := changefeed.Snapshot{Xmax: m.completed + 1}
 	for _, x := range m.running {
 		if x.xid < s.Xmax {
 			s.Running = append(s.Running, x.xid)
@@ -310,7 +310,7 @@ func (m *model) crash() {
 
 // --- the follower
 
-func (m *model) append(e stream.Entry) {
+func (m *model) append(e changefeed.Entry) {
 	m.position.N++
 	e.Position = m.position
 	m.log[m.epoch] = append(m.log[m.epoch], e)
@@ -329,7 +329,7 @@ func (m *model) follow() {
 		m.decoded++
 		m.unsettled = append(m.unsettled, x)
 		c := x.change()
-		m.append(stream.Entry{Change: &c})
+		m.append(changefeed.Entry{Change: &c})
 	}
 	if len(m.unknown) > 0 { // a slot is not made before these are over
 		if slices.ContainsFunc(m.running, func(x *transaction) bool { return slices.Contains(m.unknown, x.xid) }) {
@@ -342,17 +342,17 @@ func (m *model) follow() {
 		m.nonces = maps.Clone(m.probes)
 		m.beatAt = m.now.Add(10 * time.Millisecond)
 	case m.nonces != nil && !m.chance(3):
-		m.pending = &stream.Heartbeat{LSN: m.lsn, Snapshot: m.snapshot(), Server: "the primary", Nonces: m.nonces}
+		m.pending = &changefeed.Heartbeat{LSN: m.lsn, Snapshot: m.snapshot(), Server: "the primary", Nonces: m.nonces}
 		m.nonces = nil
 	case m.pending != nil && m.decoded >= m.pending.LSN:
-		s, _ := stream.ParseSnapshot(m.pending.Snapshot)
+		s, _ := changefeed.ParseSnapshot(m.pending.Snapshot)
 		m.unsettled = slices.DeleteFunc(m.unsettled, func(x *transaction) bool { return s.Sees(x.xid) })
 		to := m.pending.LSN
 		for _, x := range m.unsettled {
 			m.pending.Unsettled = append(m.pending.Unsettled, x.change())
 			to = min(to, x.lsn-1)
 		}
-		m.append(stream.Entry{Heartbeat: m.pending})
+		m.append(changefeed.Entry{Heartbeat: m.pending})
 		m.pending = nil
 		if m.confirms = append(m.confirms, to); len(m.confirms) > 10 { // a while ago
 			m.confirmed = max(m.confirmed, min(to, m.confirms[0]))
@@ -370,10 +370,10 @@ func (m *model) take() {
 	}
 	m.confirmed = min(m.confirmed, m.flushed)
 	m.following, m.decoded, m.pending, m.nonces, m.unsettled, m.confirms = true, m.confirmed, nil, nil, nil, nil
-	m.position = stream.Position{Term: m.nextXID}
+	m.position = changefeed.Position{Term: m.nextXID}
 	m.nextXID++
 	m.completed = max(m.completed, m.position.Term)
-	m.append(stream.Entry{Take: &stream.Take{Previous: m.last[m.epoch]}})
+	m.append(changefeed.Entry{Take: &changefeed.Take{Previous: m.last[m.epoch]}})
 }
 
 // accidents are what may happen to follower, log and Redis.
@@ -434,7 +434,7 @@ func (m *model) read(n *modelNode) {
 			continue
 		}
 		if m.chance(500) { // this node is of an older version, or the entry was damaged
-			e = stream.Entry{Position: e.Position}
+			e = changefeed.Entry{Position: e.Position}
 		}
 		n.apply(epoch, n.name, e)
 		if m.chance(8) {
@@ -544,7 +544,7 @@ func (m *model) fly(n *modelNode, pair int, f *modelFlight) {
 // is running on the primary.
 func (m *model) readOnStandby(f *modelFlight) {
 	f.page.replayed = m.replayed
-	f.filled.Snapshot = stream.Snapshot{Xmin: m.completed + 1, Xmax: m.completed + 1}.String()
+	f.filled.Snapshot = changefeed.Snapshot{Xmin: m.completed + 1, Xmax: m.completed + 1}.String()
 	for i := len(m.all) - 1; i >= 0; i-- {
 		if x := m.all[i]; !x.lost && x.lsn > m.replayed {
 			f.page.missing = append(f.page.missing, x)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"listedge/internal/boottime"
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // tracker is what a node knows of the changes in the database: how far it has
@@ -39,21 +39,21 @@ type tracker struct {
 
 	mu         sync.Mutex // guards all below, and the pair states
 	epoch      string
-	provenAt   time.Time       // the reading of proof
-	server     string          // system and timeline of the primary
-	run        string          // when it was started
-	lsn        uint64          // where its WAL ended at the moment of the last proof, or later
-	lastServer string          // the last server that anything was proven of; a resync does not forget it
-	read       bool            // an entry of the epoch has been read
-	joinedAt   stream.Position // the first one
-	joinLSN    uint64          // of the heartbeat that proved first
-	position   stream.Position // the last one
-	joined     bool            // proven since
-	sequence   uint64          // of the last entry applied; never goes back
+	provenAt   time.Time           // the reading of proof
+	server     string              // system and timeline of the primary
+	run        string              // when it was started
+	lsn        uint64              // where its WAL ended at the moment of the last proof, or later
+	lastServer string              // the last server that anything was proven of; a resync does not forget it
+	read       bool                // an entry of the epoch has been read
+	joinedAt   changefeed.Position // the first one
+	joinLSN    uint64              // of the heartbeat that proved first
+	position   changefeed.Position // the last one
+	joined     bool                // proven since
+	sequence   uint64              // of the last entry applied; never goes back
 	pairs      pairs
-	whole      [stream.Collections]*pairState
+	whole      [changefeed.Collections]*pairState
 	open       map[*pairState]struct{} // those with a ring
-	sent       stream.Probes
+	sent       changefeed.Probes
 	resyncs    [resyncCauses]uint64
 	lag        lag
 
@@ -88,9 +88,9 @@ func (t *tracker) resync(epoch string, cause resyncCause) {
 	t.sequence++
 	t.join.Store(t.sequence)
 	t.epoch, t.read, t.joined = epoch, false, false
-	t.position, t.joinedAt = stream.Position{}, stream.Position{}
+	t.position, t.joinedAt = changefeed.Position{}, changefeed.Position{}
 	t.server, t.run, t.joinLSN = "", "", 0
-	t.pairs = pairs{known: map[stream.Pair]*pairState{}}
+	t.pairs = pairs{known: map[changefeed.Pair]*pairState{}}
 	t.open = map[*pairState]struct{}{}
 	t.sent.Forget()
 	for i := range t.whole {
@@ -112,7 +112,7 @@ func (t *tracker) turnTo(epoch string) {
 }
 
 // at returns what to read next.
-func (t *tracker) at() (epoch string, after stream.Position) {
+func (t *tracker) at() (epoch string, after changefeed.Position) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.epoch, t.position
@@ -127,7 +127,7 @@ func (t *tracker) probe(nonce uint64) {
 
 // apply takes the next entry of the epoch's log. It returns false when the node
 // had to begin anew: with this entry, for what is missing before it will not come.
-func (t *tracker) apply(epoch, node string, e stream.Entry) bool {
+func (t *tracker) apply(epoch, node string, e changefeed.Entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if epoch != t.epoch {
@@ -160,15 +160,15 @@ func (t *tracker) apply(epoch, node string, e stream.Entry) bool {
 }
 
 // change enters a transaction into the rings of what it touched.
-func (t *tracker) change(c *stream.Change, at stream.Position) {
+func (t *tracker) change(c *changefeed.Change, at changefeed.Position) {
 	m := mark{t.sequence, at, c.LSN}
-	for collection := range stream.Collections {
+	for collection := range changefeed.Collections {
 		if c.Touches(collection) {
 			t.enter(t.whole[collection], c.XID, m)
 		}
 	}
 	for _, p := range c.Pairs {
-		if p.Collection != stream.Keys { // of which no page is made
+		if p.Collection != changefeed.Keys { // of which no page is made
 			t.enter(t.pairs.of(p), c.XID, m)
 		}
 	}
@@ -182,8 +182,8 @@ func (t *tracker) enter(p *pairState, xid uint64, at mark) {
 
 // heartbeat settles what its snapshot saw, and proves, when it echoes one of
 // the node's nonces.
-func (t *tracker) heartbeat(node string, h *stream.Heartbeat) {
-	snapshot, err := stream.ParseSnapshot(h.Snapshot)
+func (t *tracker) heartbeat(node string, h *changefeed.Heartbeat) {
+	snapshot, err := changefeed.ParseSnapshot(h.Snapshot)
 	if err != nil {
 		return // proves nothing
 	}

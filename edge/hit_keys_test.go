@@ -19,9 +19,9 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
+	"listedge/internal/changefeed"
 	"listedge/metrics"
 	"listedge/origin"
-	"listedge/stream"
 )
 
 // A hit where so many keys ask in turn, each of a workspace of its own with a
@@ -120,7 +120,7 @@ func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
 					return
 				}
 				q := origin.Query{Workspace: known.Key.Workspace, Limit: defaultLimit}
-				if _, err := pages.Forward(appendPageKey(nil, &q, nil), stream.Pair{Workspace: q.Workspace}, fill); err != nil {
+				if _, err := pages.Forward(appendPageKey(nil, &q, nil), changefeed.Pair{Workspace: q.Workspace}, fill); err != nil {
 					b.Error(err)
 					return
 				}
@@ -133,18 +133,18 @@ func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
 }
 
 // beating is a log without changes, which proves that there are none.
-func beating(b *testing.B) *stream.Local {
-	log, ctx := stream.NewLocal(), b.Context()
+func beating(b *testing.B) *changefeed.Local {
+	log, ctx := changefeed.NewLocal(), b.Context()
 	if err := log.SetEpoch(ctx, "", "e"); err != nil {
 		b.Fatal(err)
 	}
 	beat := func(at uint64) {
 		nonces, _ := log.Probes(ctx)
-		if err := log.Append(ctx, "e", stream.Entry{Position: stream.Position{Term: 1, N: at}, Heartbeat: &stream.Heartbeat{LSN: 1, Snapshot: "100:100:", Server: "s/1", Nonces: nonces}}); err != nil {
+		if err := log.Append(ctx, "e", changefeed.Entry{Position: changefeed.Position{Term: 1, N: at}, Heartbeat: &changefeed.Heartbeat{LSN: 1, Snapshot: "100:100:", Server: "s/1", Nonces: nonces}}); err != nil {
 			b.Error(err)
 		}
 	}
-	if err := log.Append(ctx, "e", stream.Entry{Position: stream.Position{Term: 1, N: 1}, Take: &stream.Take{}}); err != nil {
+	if err := log.Append(ctx, "e", changefeed.Entry{Position: changefeed.Position{Term: 1, N: 1}, Take: &changefeed.Take{}}); err != nil {
 		b.Fatal(err)
 	}
 	stopped := make(chan struct{})

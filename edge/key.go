@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/internal/changefeed"
 	"listedge/origin"
-	"listedge/stream"
 )
 
 // loadTimeout bounds how long a request waits to learn whether its key exists.
@@ -67,20 +67,20 @@ func (s *Server) authenticate(x *exchange) failure {
 	return failure{}
 }
 
-// Keys is what is to be told of changes of keys (stream.FollowKeys).
-func (s *Server) Keys() stream.KeyListener { return keyListener{s.keyring} }
+// Keys is what is to be told of changes of keys (changefeed.FollowKeys).
+func (s *Server) Keys() changefeed.KeyListener { return keyListener{s.keyring} }
 
 type keyListener struct{ *origin.Keyring[client] }
 
-// Changed implements stream.KeyListener.
-func (l keyListener) Changed(c stream.Change) {
-	if c.Touches(stream.Keys) {
+// Changed implements changefeed.KeyListener.
+func (l keyListener) Changed(c changefeed.Change) {
+	if c.Touches(changefeed.Keys) {
 		l.AllChanged()
 		return
 	}
 	var ids []uuid.UUID
 	for _, p := range c.Pairs {
-		if p.Collection == stream.Keys {
+		if p.Collection == changefeed.Keys {
 			ids = append(ids, p.Workspace)
 		}
 	}

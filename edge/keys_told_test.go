@@ -14,8 +14,8 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/boottime"
+	"listedge/internal/changefeed"
 	"listedge/origin"
-	"listedge/stream"
 )
 
 // keyPromise is how long a change may take to reach a node.
@@ -25,7 +25,7 @@ const keyPromise = time.Second
 // virtual time. A commit is told before or after it becomes visible, and
 // whatever is on its way can be late, or be lost.
 type toldDatabase struct {
-	log    *stream.Local
+	log    *changefeed.Local
 	random *rand.Rand
 
 	mu        sync.Mutex // guards all below
@@ -33,9 +33,9 @@ type toldDatabase struct {
 	changedAt map[origin.KeyHash]time.Time // became visible
 	xid       uint64
 	open      map[uint64]bool // not visible yet
-	unsettled []stream.Change
-	queue     []stream.Entry // to be published
-	position  stream.Position
+	unsettled []changefeed.Change
+	queue     []changefeed.Entry // to be published
+	position  changefeed.Position
 	dead      time.Time // until then nobody follows
 	lookups   int
 }
@@ -76,15 +76,15 @@ func (d *toldDatabase) commit(n int, hangs time.Duration) {
 	d.xid++
 	xid := d.xid
 	d.open[xid] = true
-	c := stream.Change{XID: xid, Pairs: []stream.Pair{{Workspace: d.rows[hash].ID, Collection: stream.Keys}}}
+	c := changefeed.Change{XID: xid, Pairs: []changefeed.Pair{{Workspace: d.rows[hash].ID, Collection: changefeed.Keys}}}
 	if n%3 == 0 {
 		c.Pairs[0].Workspace = d.rows[hash].Workspace
 	}
 	if n%7 == 0 {
-		c = stream.Change{XID: xid, Whole: 1 << stream.Keys}
+		c = changefeed.Change{XID: xid, Whole: 1 << changefeed.Keys}
 	}
 	d.unsettled = append(d.unsettled, c)
-	d.queue = append(d.queue, stream.Entry{Change: &c})
+	d.queue = append(d.queue, changefeed.Entry{Change: &c})
 	d.mu.Unlock()
 	time.Sleep(hangs)
 	d.mu.Lock()
@@ -111,12 +111,12 @@ func (d *toldDatabase) publish(ctx context.Context) {
 			beat = time.Now().Add(50 * time.Millisecond)
 			nonces, _ := d.log.Probes(ctx)
 			d.mu.Lock()
-			s := stream.Snapshot{Xmin: d.xid + 1, Xmax: d.xid + 1, Running: slices.Sorted(maps.Keys(d.open))}
+			s := changefeed.Snapshot{Xmin: d.xid + 1, Xmax: d.xid + 1, Running: slices.Sorted(maps.Keys(d.open))}
 			if len(s.Running) > 0 {
 				s.Xmin = s.Running[0]
 			}
-			d.unsettled = slices.DeleteFunc(slices.Clone(d.unsettled), func(c stream.Change) bool { return s.Sees(c.XID) })
-			d.queue = append(d.queue, stream.Entry{Heartbeat: &stream.Heartbeat{Snapshot: s.String(), Nonces: nonces, Unsettled: d.unsettled}})
+			d.unsettled = slices.DeleteFunc(slices.Clone(d.unsettled), func(c changefeed.Change) bool { return s.Sees(c.XID) })
+			d.queue = append(d.queue, changefeed.Entry{Heartbeat: &changefeed.Heartbeat{Snapshot: s.String(), Nonces: nonces, Unsettled: d.unsettled}})
 			d.mu.Unlock()
 			time.Sleep(d.pause(100 * time.Millisecond)) // while Postgres decodes
 		}
@@ -139,8 +139,8 @@ func (d *toldDatabase) publish(ctx context.Context) {
 }
 
 // read is a node's reader of the log.
-func read(ctx context.Context, log stream.Log) {
-	for after := (stream.Position{}); ctx.Err() == nil; {
+func read(ctx context.Context, log changefeed.Log) {
+	for after := (changefeed.Position{}); ctx.Err() == nil; {
 		entries, _ := log.Read(ctx, "e", after, 100*time.Millisecond)
 		if n := len(entries); n > 0 {
 			after = entries[n-1].Position
@@ -148,7 +148,7 @@ func read(ctx context.Context, log stream.Log) {
 	}
 }
 
-func probe(ctx context.Context, log stream.Log) {
+func probe(ctx context.Context, log changefeed.Log) {
 	for nonce := uint64(1); ctx.Err() == nil; nonce++ {
 		_ = log.Probe(ctx, "me", nonce)
 		time.Sleep(50 * time.Millisecond)
@@ -162,14 +162,14 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 	for seed := range 6 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := &toldDatabase{log: stream.NewLocal(), random: rand.New(rand.NewPCG(uint64(seed), 7)), rows: map[origin.KeyHash]origin.Key{},
-					changedAt: map[origin.KeyHash]time.Time{}, open: map[uint64]bool{}, xid: 10, position: stream.Position{Term: 1}}
+				d := &toldDatabase{log: changefeed.NewLocal(), random: rand.New(rand.NewPCG(uint64(seed), 7)), rows: map[origin.KeyHash]origin.Key{},
+					changedAt: map[origin.KeyHash]time.Time{}, open: map[uint64]bool{}, xid: 10, position: changefeed.Position{Term: 1}}
 				for n := range keys {
 					d.rows[keyNumber(n)] = origin.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true}
 				}
 				ring := origin.NewKeyring(d.lookup, func(_ origin.Key, _, _ *client) {}, time.Minute, boottime.New())
 				defer ring.Close()
-				log := stream.FollowKeys(d.log)
+				log := changefeed.FollowKeys(d.log)
 				log.Tell(keyListener{ring})
 				ctx, stop := context.WithCancel(t.Context())
 				var all sync.WaitGroup

@@ -13,8 +13,8 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/boottime"
+	"listedge/internal/changefeed"
 	"listedge/origin"
-	"listedge/stream"
 )
 
 // A node whose machine slept: its cache and its keyring, on one clock and one log.
@@ -29,8 +29,8 @@ func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := boottime.NewMachine()
-				inner := stream.NewLocal()
-				log := stream.FollowKeys(inner)
+				inner := changefeed.NewLocal()
+				log := changefeed.FollowKeys(inner)
 				c, err := cache.New(cache.Options{Memory: 1 << 20, TTL: time.Minute, MaxStale: time.Minute, FillTimeout: time.Second, Clock: m.Clock,
 					Follow: &cache.Follow{Log: log, Node: "me", Bound: 500 * time.Millisecond, Logger: slog.Default()}})
 				if err != nil {
@@ -47,9 +47,9 @@ func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 				log.Tell(keyListener{ring})
 				ctx, stop := context.WithCancel(t.Context())
 				defer stop()
-				at := stream.Position{Term: 1}
-				add := func(e stream.Entry) { at.N++; e.Position = at; _ = inner.Append(ctx, "e", e) }
-				add(stream.Entry{Take: &stream.Take{}})
+				at := changefeed.Position{Term: 1}
+				add := func(e changefeed.Entry) { at.N++; e.Position = at; _ = inner.Append(ctx, "e", e) }
+				add(changefeed.Entry{Take: &changefeed.Take{}})
 				_ = inner.SetEpoch(ctx, "", "e")
 				var beats sync.WaitGroup
 				defer func() { stop(); beats.Wait() }()
@@ -57,7 +57,7 @@ func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 					for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
 						nonces, _ := inner.Probes(ctx)
 						time.Sleep(7 * time.Millisecond) // the snapshot, the decoding, Redis
-						add(stream.Entry{Heartbeat: &stream.Heartbeat{LSN: 1, Snapshot: "100:100:", Server: "s/1", Run: "r", Nonces: nonces}})
+						add(changefeed.Entry{Heartbeat: &changefeed.Heartbeat{LSN: 1, Snapshot: "100:100:", Server: "s/1", Run: "r", Nonces: nonces}})
 					}
 				})
 				measure := func(what string) {

@@ -19,7 +19,7 @@ const never = math.MinInt64 / 2
 //	Changed ── the keys it may concern are doubtful: looked up before the next use
 //	Proven ─── all others looked up after since were right at until
 //
-// Who tells promises (stream.KeyChanges does): when until is proven, each
+// Who tells promises (changefeed.KeyChanges does): when until is proven, each
 // change that became visible between since and until, on the server that was
 // started at run, has been told at a moment when it was visible. (What another
 // server said, an old primary that lives on, is right as of when it did.) So let

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 const (
@@ -49,14 +49,14 @@ func (n *node) identify(ctx context.Context, region string) {
 			pause = watchEvery
 			continue
 		}
-		n.followed.Found(stream.Identity{System: system, Database: oid, Region: region, Name: name}, 0)
+		n.followed.Found(changefeed.Identity{System: system, Database: oid, Region: region, Name: name}, 0)
 		pause = identifyEvery
 	}
 }
 
 // checkTimeline is what /readyz says of the server that the node leads to.
 func (n *node) checkTimeline(context.Context) error {
-	if old := (*stream.TimelineError)(nil); errors.As(n.followed.OldTimeline(), &old) {
+	if old := (*changefeed.TimelineError)(nil); errors.As(n.followed.OldTimeline(), &old) {
 		return fmt.Errorf("%w: %s", old, old.Do())
 	}
 	return nil

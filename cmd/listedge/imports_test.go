@@ -14,14 +14,14 @@ import (
 // Who may import whom, as the README draws it. Test files are free.
 var (
 	mayImport = map[string][]string{
-		"cmd/listedge":         {"edge", "cache", "limiter", "origin", "origin/load", "origin/follower", "stream", "metrics", "tracing", "socket", "sandbox", "internal/redact", "internal/boottime"},
+		"cmd/listedge":         {"edge", "cache", "limiter", "origin", "origin/load", "origin/follower", "internal/changefeed", "metrics", "tracing", "socket", "sandbox", "internal/redact", "internal/boottime"},
 		"bench":                {"edge", "cache", "limiter", "origin", "origin/load", "metrics", "sandbox"},
-		"edge":                 {"cache", "limiter", "origin", "stream", "metrics", "tracing", "socket", "prefetch", "internal/boottime"},
+		"edge":                 {"cache", "limiter", "origin", "internal/changefeed", "metrics", "tracing", "socket", "prefetch", "internal/boottime"},
 		"tracing":              nil,
 		"metrics":              {"cache", "limiter", "origin", "origin/follower"},
-		"cache":                {"stream", "prefetch", "internal/boottime"},
-		"stream":               nil,
-		"origin/follower":      {"stream", "origin/publication", "origin/hosts"},
+		"cache":                {"internal/changefeed", "prefetch", "internal/boottime"},
+		"internal/changefeed":               nil,
+		"origin/follower":      {"internal/changefeed", "origin/publication", "origin/hosts"},
 		"origin/publication":   nil,
 		"origin/hosts":         {"internal/redact"},
 		"limiter":              {"prefetch", "internal/boottime"},
@@ -46,7 +46,7 @@ var (
 		"github.com/prometheus/common":        {"metrics"},
 		"github.com/dgraph-io/ristretto":      {"cache"},
 		"github.com/jackc/pgx":                {"origin", "origin/load", "origin/follower", "origin/publication", "origin/hosts", "bench", "sandbox/postgrestest"},
-		"github.com/redis/go-redis":           {"cache", "limiter", "stream", "cmd/listedge", "bench", "sandbox/redistest"},
+		"github.com/redis/go-redis":           {"cache", "limiter", "internal/changefeed", "cmd/listedge", "bench", "sandbox/redistest"},
 		"github.com/alecthomas/kong":          {"cmd/listedge"},
 		"github.com/pressly/goose":            {"origin"},
 		"github.com/klauspost/compress":       {"cache"},

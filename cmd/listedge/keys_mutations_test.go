@@ -9,7 +9,7 @@ import "testing"
 //	make mutations ONLY=TestKeyMutations
 func TestKeyMutations(t *testing.T) {
 	const (
-		told, refresh, changes = "origin/keyring_told.go", "origin/keyring_refresh.go", "stream/keys.go"
+		told, refresh, changes = "origin/keyring_told.go", "origin/keyring_refresh.go", "internal/changefeed/keys.go"
 		storm                  = "TestNoAnswerReliesOnAKeyThatWasChangedLongAgo"
 		sequence               = "TestChangesOfKeysAreToldWhenPublishedAndWhenVisible"
 	)

@@ -103,7 +103,7 @@ func TestMutations(t *testing.T) {
 		{"fills begun without trust", []edit{{rules, "if !start.ok {", "if false {"}}, "./cache", "TestModel"},
 		{"fills across a resync", []edit{{rules, "\tcase start.join != t.join.Load():\n\t\treturn resynced\n", ""}}, "./cache", "TestModel"},
 		{"gaps ignored", []edit{{tracker, "case t.read && !e.Follows(t.position):", "case t.read && !e.Follows(t.position) && false:"}}, "./cache", "TestModel"},
-		{"an open transaction hides all after it", []edit{{"stream/snapshot.go", "return !running", "return !running && false"}}, "./cache", "TestModel"},
+		{"an open transaction hides all after it", []edit{{"internal/changefeed/snapshot.go", "return !running", "return !running && false"}}, "./cache", "TestModel"},
 		{"the snapshot rule on the standby", anySnapshot, "./cache", "TestModel"},
 		{"a standby behind the pair's last change", []edit{{pairs, "return p.View.LSN >= state.lastLSN", "return true"}}, "./cache", "TestModel"},
 		{"a standby behind where the node joined", []edit{{rules, "p.View.LSN < t.joinLSN || ", ""}}, "./cache", "TestModel"},

@@ -17,11 +17,11 @@ import (
 	"listedge/cache"
 	"listedge/edge"
 	"listedge/internal/boottime"
+	"listedge/internal/changefeed"
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
 	"listedge/origin/follower"
-	"listedge/stream"
 	"listedge/tracing"
 )
 
@@ -33,8 +33,8 @@ type node struct {
 	database *origin.Database
 	cache    *cache.Cache
 	limiter  *limiter.Limiter
-	changes  *stream.Redis // the log of changes; nil = they do not go through Redis
-	followed *stream.Followed
+	changes  *changefeed.Redis // the log of changes; nil = they do not go through Redis
+	followed *changefeed.Followed
 	server   *edge.Server
 	tracer   *tracing.Tracer    // nil = requests are not traced
 	follower *follower.Follower // nil = changes are not followed
@@ -98,7 +98,7 @@ type databaseURLs struct{ pages, changes string }
 // are what it tells of its own.
 func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings map[string]any, log *recentLog, public, private net.Listener) (n *node, err error) {
 	logger := slog.New(log)
-	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &stream.Followed{}, region: f.Region}
+	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &changefeed.Followed{}, region: f.Region}
 	defer func(begun *node) { // which a return has forgotten by then
 		if err != nil {
 			err = errors.Join(err, begun.closeLayers(ctx))
@@ -178,18 +178,18 @@ func adminNames(settings map[string]any) (names []string) {
 
 // openCache makes the cache, and what follows changes for it; followed is nil
 // where nothing does.
-func (n *node) openCache(f nodeFlags, databaseURL string, clock *boottime.Clock) (followed *stream.KeyChanges, err error) {
+func (n *node) openCache(f nodeFlags, databaseURL string, clock *boottime.Clock) (followed *changefeed.KeyChanges, err error) {
 	options := cache.Options{
 		Memory: int64(f.CacheMemory), Redis: n.redis.pages, Followed: n.followed,
 		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack, Clock: clock,
 	}
 	if f.FreshnessBound > 0 {
-		changes := stream.Log(stream.NewLocal())
+		changes := changefeed.Log(changefeed.NewLocal())
 		if n.redis.log != nil {
-			n.changes = stream.NewRedis(n.redis.log, n.followed)
+			n.changes = changefeed.NewRedis(n.redis.log, n.followed)
 			changes = n.changes
 		}
-		followed = stream.FollowKeys(changes)
+		followed = changefeed.FollowKeys(changes)
 		options.Follow = &cache.Follow{Log: followed, Node: rand.Text(), Bound: f.FreshnessBound, Logger: n.logger}
 		n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: changes, Followed: n.followed, LogKept: f.CacheTTL + f.MaxStale + time.Minute,
 			Silence: func() time.Duration { return n.cache.Silence() }, Probed: followed.Probed, Logger: n.logger})

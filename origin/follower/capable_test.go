@@ -11,8 +11,8 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
+	"listedge/internal/changefeed"
 	"listedge/sandbox/sandboxtest"
-	"listedge/stream"
 )
 
 // role makes a role that may read the tables, with the attributes, and returns
@@ -131,7 +131,7 @@ func TestHeartbeatsGoOn(t *testing.T) {
 			probe++
 			_ = w.log.Probe(t.Context(), "node", probe)
 			beats := 0
-			w.await("the echo", func(e stream.Entry) bool {
+			w.await("the echo", func(e changefeed.Entry) bool {
 				if e.Heartbeat != nil {
 					beats++
 				}
@@ -208,15 +208,15 @@ func TestConfirmation(t *testing.T) {
 	c.publishedUpTo(200, now.Add(time.Second))
 	expect("too young", confirmAfter, 50)
 	expect("the first", confirmAfter+time.Millisecond, 100)
-	c.publishing(commit{change: stream.Change{XID: 7, LSN: 160}, start: 150})
+	c.publishing(commit{change: changefeed.Change{XID: 7, LSN: 160}, start: 150})
 	expect("short of the commit record", confirmAfter+2*time.Second, 150)
 	expect("for as long as it takes", time.Hour, 150)
-	running := stream.Snapshot{Xmin: 7, Xmax: 9, Running: []uint64{7}}
+	running := changefeed.Snapshot{Xmin: 7, Xmax: 9, Running: []uint64{7}}
 	if left := c.settle(&running); len(left) != 1 {
 		t.Errorf("%+v", left)
 	}
 	expect("still running", time.Hour, 150)
-	if left := c.settle(&stream.Snapshot{Xmin: 8, Xmax: 9}); len(left) != 0 {
+	if left := c.settle(&changefeed.Snapshot{Xmin: 8, Xmax: 9}); len(left) != 0 {
 		t.Errorf("%+v", left)
 	}
 	expect("settled", time.Hour, 200)
@@ -227,9 +227,9 @@ func TestConfirmation(t *testing.T) {
 func TestRetention(t *testing.T) {
 	now := time.Now()
 	var r retention
-	r.add(now, stream.Position{Term: 5})
+	r.add(now, changefeed.Position{Term: 5})
 	at := func(after time.Duration, n uint64) string {
-		before, ok := r.trim(now.Add(after), time.Minute, stream.Position{Term: 5, N: n})
+		before, ok := r.trim(now.Add(after), time.Minute, changefeed.Position{Term: 5, N: n})
 		if !ok {
 			return ""
 		}
@@ -249,7 +249,7 @@ func TestRetention(t *testing.T) {
 
 func TestAStalledHolder(t *testing.T) {
 	now := time.Now()
-	a := holder{pid: 1, replied: "a", last: stream.Position{Term: 1, N: 1}}
+	a := holder{pid: 1, replied: "a", last: changefeed.Position{Term: 1, N: 1}}
 	b := a
 	b.replied = "b"
 	var w watch

@@ -10,11 +10,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/changefeed"
 	"listedge/origin"
 	"listedge/sandbox"
 	"listedge/sandbox/postgrestest"
 	"listedge/sandbox/sandboxtest"
-	"listedge/stream"
 )
 
 // processorTime is what a process has used of processors, in nanoseconds; Linux only.
@@ -34,14 +34,14 @@ type followed struct {
 	*testing.B
 	conn, look *pgx.Conn
 	f          *Follower
-	log        stream.Log
+	log        changefeed.Log
 }
 
 func startFollowed(b *testing.B, p *sandbox.Postgres) *followed {
 	b.Helper()
 	must(postgrestest.Make(b.Context(), p, postgrestest.Template, origin.MigrateUp))
 	url := p.URL(postgrestest.Copy(b, p, postgrestest.Template))
-	w := &followed{B: b, conn: open(b, url), look: open(b, url), log: stream.NewLocal()}
+	w := &followed{B: b, conn: open(b, url), look: open(b, url), log: changefeed.NewLocal()}
 	w.exec("CREATE TABLE theirs (n int, t text)")
 	w.f = New(Options{DatabaseURL: url, Log: w.log, LogKept: time.Minute, Silence: uneasy, Probed: unprobed, Logger: slog.New(slog.DiscardHandler)})
 	ctx, stop := context.WithCancel(context.Background())
@@ -71,7 +71,7 @@ func (w *followed) number(sql string) (n float64) {
 func (w *followed) settled() {
 	w.Helper()
 	at := w.number("SELECT (pg_current_wal_insert_lsn() - '0/0')::float8")
-	var after stream.Position
+	var after changefeed.Position
 	eventually(w, "all is decoded", func() (yes bool) {
 		epoch, _ := w.log.Epoch(w.Context())
 		entries, _ := w.log.Read(w.Context(), epoch, after, time.Millisecond)
@@ -168,11 +168,11 @@ func BenchmarkSlotLost(b *testing.B) {
 			w.exec("TRUNCATE theirs")
 			w.exec("CHECKPOINT")
 		}()
-		last, at := time.Now(), stream.Position{}
+		last, at := time.Now(), changefeed.Position{}
 		epoch := before
 		for behind := false; !behind; {
 			if present, _ := w.log.Epoch(b.Context()); present != epoch {
-				epoch, at = present, stream.Position{}
+				epoch, at = present, changefeed.Position{}
 				lost++
 			}
 			entries, _ := w.log.Read(b.Context(), epoch, at, 20*time.Millisecond)

@@ -7,17 +7,17 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pglogrepl"
 
+	"listedge/internal/changefeed"
 	"listedge/origin/publication"
-	"listedge/stream"
 )
 
 // maxPairs bounds a change; above it, whole collections are touched.
 const maxPairs = 1000
 
-const everything = 1<<stream.Collections - 1
+const everything = 1<<changefeed.Collections - 1
 
 // table is what the stream says of a relation: where rows have their workspace,
-// or, where they are of stream.Keys, the ID of the key or workspace.
+// or, where they are of changefeed.Keys, the ID of the key or workspace.
 type table struct{ workspace, id column }
 
 type column struct {
@@ -30,8 +30,8 @@ type decoder struct {
 	collections map[uint32]uint8 // catalog.collections
 	tables      map[uint32]table
 	reference   uint64 // a recent transaction id, 64 bits wide
-	change      stream.Change
-	seen        map[stream.Pair]struct{}
+	change      changefeed.Change
+	seen        map[changefeed.Pair]struct{}
 	unlisted    bool // the change is also of a relation that the catalog does not list
 }
 
@@ -43,8 +43,8 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 	}
 	switch m := message.(type) {
 	case *pglogrepl.BeginMessage:
-		d.change = stream.Change{XID: widen(m.Xid, d.reference)}
-		d.seen, d.unlisted = map[stream.Pair]struct{}{}, false
+		d.change = changefeed.Change{XID: widen(m.Xid, d.reference)}
+		d.seen, d.unlisted = map[changefeed.Pair]struct{}{}, false
 	case *pglogrepl.RelationMessage:
 		d.tables[m.RelationID] = table{workspace: columnOf(m, "workspace_id"), id: columnOf(m, "id")}
 	case *pglogrepl.InsertMessage:
@@ -67,7 +67,7 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 	case *pglogrepl.CommitMessage:
 		d.change.LSN, d.change.CommittedAt = uint64(m.TransactionEndLSN), m.CommitTime.UnixMicro()
 		c := d.change
-		c.Pairs = slices.DeleteFunc(c.Pairs, func(p stream.Pair) bool { return c.Touches(p.Collection) })
+		c.Pairs = slices.DeleteFunc(c.Pairs, func(p changefeed.Pair) bool { return c.Touches(p.Collection) })
 		done := &commit{change: c, start: m.CommitLSN, unlisted: d.unlisted}
 		if done.touches() || done.unlisted {
 			return done, nil
@@ -93,8 +93,8 @@ func (d *decoder) message(content []byte) {
 		d.change.Whole = everything
 		return
 	}
-	for collection := range stream.Collections {
-		d.add(stream.Pair{Workspace: workspace, Collection: collection})
+	for collection := range changefeed.Collections {
+		d.add(changefeed.Pair{Workspace: workspace, Collection: collection})
 	}
 }
 
@@ -105,24 +105,24 @@ func (d *decoder) message(content []byte) {
 func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData, alone bool) {
 	t, known := d.tables[relation]
 	d.unlisted = d.unlisted || d.collections[relation] == 0
-	for collection := range stream.Collections {
+	for collection := range changefeed.Collections {
 		if d.collections[relation]&(1<<collection) == 0 || d.change.Touches(collection) {
 			continue
 		}
 		c := t.workspace
-		if collection == stream.Keys { // a key is named itself: it may have been moved between workspaces
+		if collection == changefeed.Keys { // a key is named itself: it may have been moved between workspaces
 			c = t.id
 		}
 		workspace, ok := valueOf(c, row)
 		if known && ok && (c.key || !alone) {
-			d.add(stream.Pair{Workspace: workspace, Collection: collection})
+			d.add(changefeed.Pair{Workspace: workspace, Collection: collection})
 		} else {
 			d.change.Whole |= 1 << collection
 		}
 	}
 }
 
-func (d *decoder) add(pair stream.Pair) {
+func (d *decoder) add(pair changefeed.Pair) {
 	if _, known := d.seen[pair]; known {
 		return
 	}

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"listedge/internal/changefeed"
 	"listedge/origin"
 	"listedge/sandbox/sandboxtest"
-	"listedge/stream"
 )
 
 func TestEpochsBeginWhereSomethingMayBeMissed(t *testing.T) {
@@ -57,7 +57,7 @@ func TestEpochsBeginWhereSomethingMayBeMissed(t *testing.T) {
 			w.eventually("changes of what follows", func() bool {
 				w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($9, 'marker')"))
 				w.epoch, _ = w.log.Epoch(w.ctx())
-				w.at = stream.Position{}
+				w.at = changefeed.Position{}
 				for _, e := range must2(w.log.Read(w.ctx(), w.epoch, w.at, time.Millisecond)) {
 					if e.Change != nil && touched(*e.Change) == "items:9" {
 						return true
@@ -100,7 +100,7 @@ func TestServersThatFail(t *testing.T) {
 		w.connect()
 		w.awaitFollowing(f)
 		w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
-		w.await(what+": a change", func(e stream.Entry) bool { return e.Change != nil })
+		w.await(what+": a change", func(e changefeed.Entry) bool { return e.Change != nil })
 		w.heartbeat()
 	}
 	restart := func(s syscall.Signal) func() {
@@ -138,8 +138,8 @@ func TestServersThatFail(t *testing.T) {
 			_, err := waiting.Exec(context.Background(), ids("INSERT INTO items (workspace_id, name) VALUES ($7, 'hangs')"))
 			done <- err
 		}()
-		c := *w.await("the change", func(e stream.Entry) bool { return e.Change != nil && touched(*e.Change) == "items:7" }).Change
-		unsettled := func(h stream.Heartbeat) bool {
+		c := *w.await("the change", func(e changefeed.Entry) bool { return e.Change != nil && touched(*e.Change) == "items:7" }).Change
+		unsettled := func(h changefeed.Heartbeat) bool {
 			return len(h.Unsettled) == 1 && h.Unsettled[0].XID == c.XID && touched(h.Unsettled[0]) == "items:7"
 		}
 		// Long enough that it could have been confirmed; and then another follows.
@@ -164,7 +164,7 @@ func TestServersThatFail(t *testing.T) {
 			t.Fatal(err)
 		}
 		must(<-done)
-		w.await("it settles", func(e stream.Entry) bool { return e.Heartbeat != nil && len(e.Heartbeat.Unsettled) == 0 })
+		w.await("it settles", func(e changefeed.Entry) bool { return e.Heartbeat != nil && len(e.Heartbeat.Unsettled) == 0 })
 		end()
 	})
 
@@ -197,7 +197,7 @@ func TestServersThatFail(t *testing.T) {
 		})
 		log.fails.Store(false)
 		published := false
-		w.await("a heartbeat of the changed catalog", func(e stream.Entry) bool {
+		w.await("a heartbeat of the changed catalog", func(e changefeed.Entry) bool {
 			published = published || e.Change != nil && e.Change.XID == xid
 			return e.Heartbeat != nil && e.Heartbeat.Catalog != before
 		})
@@ -251,7 +251,7 @@ func (w *world) withSetting(name, value string) (end func()) {
 
 // unprobedLog does not tell probes while it fails.
 type unprobedLog struct {
-	stream.Log
+	changefeed.Log
 	fails atomic.Bool
 }
 

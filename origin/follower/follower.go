@@ -21,7 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 const (
@@ -42,8 +42,8 @@ var ErrIncapable = errors.New("changes cannot be followed")
 type Options struct {
 	DatabaseURL string
 	Region      string // whose slot is meant, where several share the database; empty = the only one
-	Log         stream.Log
-	Followed    *stream.Followed     // learns from the primary what is followed; nil = nobody wants to know
+	Log         changefeed.Log
+	Followed    *changefeed.Followed // learns from the primary what is followed; nil = nobody wants to know
 	LogKept     time.Duration        // how much of the log is kept
 	Silence     func() time.Duration // since this node read a heartbeat
 	Probed      func() time.Time     // when this node last probed
@@ -71,7 +71,7 @@ type Follower struct {
 // New makes a follower that Run starts.
 func New(o Options) *Follower {
 	if o.Followed == nil {
-		o.Followed = &stream.Followed{}
+		o.Followed = &changefeed.Followed{}
 	}
 	return &Follower{options: o, start: time.Now()}
 }
@@ -128,7 +128,7 @@ func (f *Follower) Run(ctx context.Context) {
 		case errors.Is(err, ErrIncapable):
 			f.judge(err) // who uses the follower tells it
 			pause = incapableEvery
-		case errors.As(err, new(*stream.Error)), errors.As(err, new(*stream.TimelineError)): // whoever uses the log or Followed says so
+		case errors.As(err, new(*changefeed.Error)), errors.As(err, new(*changefeed.TimelineError)): // whoever uses the log or Followed says so
 		case err.Error() != told: // a server that is away is told once
 			told = err.Error()
 			f.options.Logger.Warn("following changes was interrupted", "error", err)

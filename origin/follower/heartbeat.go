@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 const (
@@ -50,7 +50,7 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	snapshot, err := stream.ParseSnapshot(v.snapshot)
+	snapshot, err := changefeed.ParseSnapshot(v.snapshot)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 			return err
 		}
 	}
-	t.pending, t.asked, t.flushed = &stream.Heartbeat{LSN: uint64(v.at), Snapshot: v.snapshot, Server: t.primary.system, Run: t.primary.started, Catalog: t.version, Nonces: nonces}, time.Now(), false
+	t.pending, t.asked, t.flushed = &changefeed.Heartbeat{LSN: uint64(v.at), Snapshot: v.snapshot, Server: t.primary.system, Run: t.primary.started, Catalog: t.version, Nonces: nonces}, time.Now(), false
 	t.lag.Store(uint64(max(v.at, t.decoded) - t.decoded))
 	return nil
 }
@@ -93,13 +93,13 @@ func (t *term) flush(ctx context.Context) error {
 func (t *term) sendHeartbeat(ctx context.Context) error {
 	h, waited := t.pending, time.Since(t.asked)
 	t.pending = nil
-	snapshot, err := stream.ParseSnapshot(h.Snapshot)
+	snapshot, err := changefeed.ParseSnapshot(h.Snapshot)
 	if err != nil {
 		return err
 	}
 	h.Unsettled = t.confirmation.settle(&snapshot)
 	t.decoder.reference = snapshot.Xmax
-	t.queue(stream.Entry{Heartbeat: h})
+	t.queue(changefeed.Entry{Heartbeat: h})
 	if err := t.publish(ctx); err != nil {
 		return err
 	}

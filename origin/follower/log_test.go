@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // faultyLog is a log that a test makes fail.
 type faultyLog struct {
-	stream.Log
-	append func(ctx context.Context, epoch string, entries []stream.Entry) error // before; nil = as ever
-	naming func(from, to string)                                                 // before; nil = as ever
+	changefeed.Log
+	append func(ctx context.Context, epoch string, entries []changefeed.Entry) error // before; nil = as ever
+	naming func(from, to string)                                                     // before; nil = as ever
 	away   atomic.Bool
 }
 
@@ -27,7 +27,7 @@ func (l *faultyLog) ok() error {
 	return nil
 }
 
-func (l *faultyLog) Append(ctx context.Context, epoch string, entries ...stream.Entry) error {
+func (l *faultyLog) Append(ctx context.Context, epoch string, entries ...changefeed.Entry) error {
 	if err := l.ok(); err != nil {
 		return err
 	}
@@ -53,9 +53,9 @@ func (l *faultyLog) Epoch(ctx context.Context) (string, error) {
 	return l.Log.Epoch(ctx)
 }
 
-func (l *faultyLog) Last(ctx context.Context, epoch string) (stream.Position, error) {
+func (l *faultyLog) Last(ctx context.Context, epoch string) (changefeed.Position, error) {
 	if err := l.ok(); err != nil {
-		return stream.Position{}, err
+		return changefeed.Position{}, err
 	}
 	return l.Log.Last(ctx, epoch)
 }
@@ -72,7 +72,7 @@ func TestAnAmbiguousAppendIsNotDuplicated(t *testing.T) {
 	w := newWorld(t, server())
 	doubtful := &faultyLog{Log: w.log}
 	var n, most atomic.Int64
-	doubtful.append = func(ctx context.Context, epoch string, entries []stream.Entry) error {
+	doubtful.append = func(ctx context.Context, epoch string, entries []changefeed.Entry) error {
 		most.Store(max(most.Load(), int64(len(entries))))
 		happens := len(entries) // and nobody knows
 		switch n.Add(1) % 4 {
@@ -154,9 +154,9 @@ func TestALogThatIsAwayLosesNoChange(t *testing.T) {
 func TestATrimmedLog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
-	trim := func() stream.Position {
+	trim := func() changefeed.Position {
 		last := must2(w.log.Last(w.ctx(), w.epoch))
-		must(w.log.Trim(w.ctx(), w.epoch, stream.Position{Term: last.Term, N: last.N + 1}))
+		must(w.log.Trim(w.ctx(), w.epoch, changefeed.Position{Term: last.Term, N: last.N + 1}))
 		return last
 	}
 	f := w.follow()

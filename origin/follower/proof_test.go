@@ -8,13 +8,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // probingLog has a row written whenever the probes are read, and only then tells
 // a nonce of that number: the row is visible when the nonce is chosen.
 type probingLog struct {
-	stream.Log
+	changefeed.Log
 	t      *testing.T
 	writer *pgx.Conn
 	nonce  uint64
@@ -48,7 +48,7 @@ func TestAHeartbeatProvesWhatWasVisible(t *testing.T) {
 			w.awaitFollowing(f)
 			published := map[string]bool{}
 			from, proven := uint64(0), 0 // rows of before the log was read here are not known
-			w.await("heartbeats", func(e stream.Entry) bool {
+			w.await("heartbeats", func(e changefeed.Entry) bool {
 				if e.Change != nil {
 					published[touched(*e.Change)] = true
 				}
@@ -57,7 +57,7 @@ func TestAHeartbeatProvesWhatWasVisible(t *testing.T) {
 				}
 				nonce := e.Heartbeat.Nonces[prober]
 				row := fmt.Sprintf("items:%d", nonce)
-				named := slices.ContainsFunc(e.Heartbeat.Unsettled, func(c stream.Change) bool { return touched(c) == row })
+				named := slices.ContainsFunc(e.Heartbeat.Unsettled, func(c changefeed.Change) bool { return touched(c) == row })
 				if from == 0 {
 					from = nonce
 				} else if proven++; !published[row] && !named {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/changefeed"
 	"listedge/sandbox/sandboxtest"
-	"listedge/stream"
 )
 
 // transaction is one that a test keeps open.
@@ -73,7 +73,7 @@ func TestANewSlotMissesNoCommitThatIsNotYetVisible(t *testing.T) {
 	w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($3, 'x')"))
 	w.endHanging(hanging, done)
 	w.awaitFollowing(f)
-	w.at = stream.Position{}
+	w.at = changefeed.Position{}
 	if is := touched(w.change()); is != "contacts:3" {
 		t.Errorf("told: %s", is)
 	}

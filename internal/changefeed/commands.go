@@ -1,4 +1,4 @@
-package stream
+package changefeed
 
 // RedisCommands are what a node sends to Redis for the log of changes, or has
 // its scripts do, on keys of their own among those of the log: for whoever wants

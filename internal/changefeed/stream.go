@@ -10,7 +10,7 @@
 // in, n counts 1, 2, 3 … without gaps. A log refuses a position that is not
 // above its last, which fences a follower that lost its slot unawares. A new
 // epoch is a new log: nothing of the old one holds any more.
-package stream
+package changefeed
 
 import (
 	"cmp"
