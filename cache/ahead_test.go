@@ -158,8 +158,8 @@ func TestReadingAheadIsBounded(t *testing.T) {
 		return fast.Primary(ctx, "")
 	}}
 	const workspaces = aheadQueue + 3*aheadWorkers
-	pair := func(i int) changefeed.Pair {
-		return changefeed.Pair{Workspace: [16]byte{9, byte(i), byte(i >> 8)}, Collection: changefeed.Items}
+	pair := func(i int) changefeed.List {
+		return changefeed.List{Workspace: [16]byte{9, byte(i), byte(i >> 8)}, Collection: changefeed.Items}
 	}
 	for i := range workspaces {
 		key := keyOf(fmt.Sprint(i))
@@ -171,7 +171,7 @@ func TestReadingAheadIsBounded(t *testing.T) {
 	}
 	slow.Store(true)
 	most.Store(0)
-	var all []changefeed.Pair
+	var all []changefeed.List
 	for i := range workspaces {
 		c.memory.get(keyOf(fmt.Sprint(i))).asked.Add(1000)
 		all = append(all, pair(i))

@@ -251,7 +251,7 @@ func (c *Cache) age(p *Page, now time.Time) time.Duration {
 // Forward returns the page of a key that Hit did not have; pair is what
 // changes it. It does not keep key. The error is the fill's own, or
 // ErrFillTimeout.
-func (c *Cache) Forward(key []byte, pair changefeed.Pair, fill Fill) (Result, error) {
+func (c *Cache) Forward(key []byte, pair changefeed.List, fill Fill) (Result, error) {
 	held := c.memory.get(key)
 	if held != nil {
 		held.asked.Add(1)

@@ -38,7 +38,7 @@ func TestAPageIsCompressedForWhoWantsIt(t *testing.T) {
 func TestACompressedPagesSuccessorIsCompressed(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		for round, compressed := range []bool{false, true, true} {
-			r, err := c.Forward(keyOf("q"), changefeed.Pair{}, brings(string(rows(4000+round))))
+			r, err := c.Forward(keyOf("q"), changefeed.List{}, brings(string(rows(4000+round))))
 			if err != nil || r.Source != Origin {
 				t.Fatalf("%v, %v", r.Source, err)
 			}

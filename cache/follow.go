@@ -116,7 +116,7 @@ func (f *following) count(v verdict) {
 
 // accept decides whether a page may be kept; one of the primary that may not
 // is still shared, unless it is foreign.
-func (f *following) accept(start fillStart, p *Page, pair changefeed.Pair, filled *Filled) verdict {
+func (f *following) accept(start fillStart, p *Page, pair changefeed.List, filled *Filled) verdict {
 	p.View = View{Run: filled.Run, Server: filled.Server, LSN: filled.LSN}
 	if !p.View.standby() {
 		var err error

@@ -71,16 +71,16 @@ func (b *beater) take(epoch string) {
 	previous, _ := b.log.Last(context.Background(), epoch)
 	b.epoch, b.at = epoch, changefeed.Position{Term: b.xid}
 	b.xid++
-	b.append(changefeed.Entry{Take: &changefeed.Take{Previous: previous}})
+	b.append(changefeed.Entry{TermStart: &changefeed.TermStart{Previous: previous}})
 	present, _ := b.log.Epoch(context.Background())
 	_ = b.log.SetEpoch(context.Background(), present, epoch)
 }
 
 // change is a transaction that is visible at once.
-func (b *beater) change(pairs ...changefeed.Pair) {
+func (b *beater) change(pairs ...changefeed.List) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.append(changefeed.Entry{Change: &changefeed.Change{XID: b.xid, LSN: b.xid, Pairs: pairs}})
+	b.append(changefeed.Entry{Change: &changefeed.Change{XID: b.xid, LSN: b.xid, Lists: pairs}})
 	b.xid++
 }
 

@@ -60,13 +60,13 @@ func (x *transaction) change() changefeed.Change {
 		c.Whole = 1 << changefeed.Items
 	}
 	for _, p := range x.pairs {
-		c.Pairs = append(c.Pairs, modelPair(p))
+		c.Lists = append(c.Lists, modelPair(p))
 	}
 	return c
 }
 
-func modelPair(i int) changefeed.Pair {
-	return changefeed.Pair{Workspace: uuid.UUID{byte(i + 1)}, Collection: changefeed.Items}
+func modelPair(i int) changefeed.List {
+	return changefeed.List{Workspace: uuid.UUID{byte(i + 1)}, Collection: changefeed.Items}
 }
 
 type modelPage struct {
@@ -373,7 +373,7 @@ func (m *model) take() {
 	m.position = changefeed.Position{Term: m.nextXID}
 	m.nextXID++
 	m.completed = max(m.completed, m.position.Term)
-	m.append(changefeed.Entry{Take: &changefeed.Take{Previous: m.last[m.epoch]}})
+	m.append(changefeed.Entry{TermStart: &changefeed.TermStart{Previous: m.last[m.epoch]}})
 }
 
 // accidents are what may happen to follower, log and Redis.

@@ -12,7 +12,7 @@ import (
 // pairs are those that changed of late. Of all others it is known that none
 // changed after a certain mark, which is how pairs can be forgotten.
 type pairs struct {
-	known  map[changefeed.Pair]*pairState
+	known  map[changefeed.List]*pairState
 	others mark
 }
 
@@ -52,7 +52,7 @@ type ringEntry struct {
 }
 
 // of returns the pair's state, which from then on is remembered.
-func (p *pairs) of(pair changefeed.Pair) *pairState {
+func (p *pairs) of(pair changefeed.List) *pairState {
 	state := p.known[pair]
 	if state == nil {
 		state = &pairState{lastLSN: p.others.lsn, pruned: p.others}

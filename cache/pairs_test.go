@@ -18,8 +18,8 @@ const (
 )
 
 var (
-	listA = changefeed.Pair{Workspace: uuid.UUID{1}, Collection: changefeed.Items}
-	listB = changefeed.Pair{Workspace: uuid.UUID{2}, Collection: changefeed.Items}
+	listA = changefeed.List{Workspace: uuid.UUID{1}, Collection: changefeed.Items}
+	listB = changefeed.List{Workspace: uuid.UUID{2}, Collection: changefeed.Items}
 )
 
 // trackerTest feeds a tracker entries one after the other.
@@ -35,7 +35,7 @@ func virtually(t *testing.T, test func(t *trackerTest)) {
 	synctest.Test(t, func(t *testing.T) {
 		tt := &trackerTest{T: t, tracker: newTracker(testBound, testFill, boottime.New()), last: changefeed.Position{Term: 1}}
 		tt.turnTo("e")
-		tt.entry(changefeed.Entry{Take: &changefeed.Take{}})
+		tt.entry(changefeed.Entry{TermStart: &changefeed.TermStart{}})
 		tt.prove("100:100:")
 		test(tt)
 	})
@@ -55,9 +55,9 @@ func (t *trackerTest) entry(e changefeed.Entry) {
 	}
 }
 
-func (t *trackerTest) changed(xid uint64, pairs ...changefeed.Pair) {
+func (t *trackerTest) changed(xid uint64, pairs ...changefeed.List) {
 	t.Helper()
-	t.entry(changefeed.Entry{Change: &changefeed.Change{XID: xid, Pairs: pairs}})
+	t.entry(changefeed.Entry{Change: &changefeed.Change{XID: xid, Lists: pairs}})
 }
 
 func (t *trackerTest) beat(snapshot string) {
@@ -226,11 +226,11 @@ func TestRules(t *testing.T) {
 		{"another term that follows, and one that does not", func(t *trackerTest) {
 			p := t.filled("100:100:")
 			before := t.last
-			if !t.at(changefeed.Entry{Position: changefeed.Position{Term: 9, N: 1}, Take: &changefeed.Take{Previous: before}}) {
+			if !t.at(changefeed.Entry{Position: changefeed.Position{Term: 9, N: 1}, TermStart: &changefeed.TermStart{Previous: before}}) {
 				t.Fatal("a gap")
 			}
 			t.is(p, 1)
-			if t.at(changefeed.Entry{Position: changefeed.Position{Term: 12, N: 1}, Take: &changefeed.Take{Previous: before}}) {
+			if t.at(changefeed.Entry{Position: changefeed.Position{Term: 12, N: 1}, TermStart: &changefeed.TermStart{Previous: before}}) {
 				t.Fatal("no gap")
 			}
 			t.is(p, 0)
@@ -245,7 +245,7 @@ func TestRules(t *testing.T) {
 			if t.trusted(time.Now()) {
 				t.Fatal("trusted")
 			}
-			t.prove("100:103:102", changefeed.Change{XID: 102, Pairs: []changefeed.Pair{listA}})
+			t.prove("100:103:102", changefeed.Change{XID: 102, Lists: []changefeed.List{listA}})
 			if !t.trusted(time.Now()) {
 				t.Fatal("not trusted again")
 			}
@@ -291,7 +291,7 @@ func TestRules(t *testing.T) {
 			if t.is(p, 0); t.trusted(time.Now()) {
 				t.Fatal("trusted")
 			}
-			t.prove("100:103:102", changefeed.Change{XID: 102, Pairs: []changefeed.Pair{listA}}) // what it said, perhaps
+			t.prove("100:103:102", changefeed.Change{XID: 102, Lists: []changefeed.List{listA}}) // what it said, perhaps
 			if !t.trusted(time.Now()) || t.resyncs[resyncUndecodable] != 1 || t.resyncs[resyncGap] != 0 {
 				t.Fatalf("trusted: %t, resyncs %v", t.trusted(time.Now()), t.resyncs)
 			}
@@ -312,7 +312,7 @@ func TestRules(t *testing.T) {
 		}},
 		{"of keys no page is made", func(t *trackerTest) {
 			p := t.filled("100:100:")
-			t.changed(100, changefeed.Pair{Workspace: uuid.UUID{1}, Collection: changefeed.Keys})
+			t.changed(100, changefeed.List{Workspace: uuid.UUID{1}, Collection: changefeed.Keys})
 			t.entry(changefeed.Entry{Change: &changefeed.Change{XID: 101, Whole: 1 << changefeed.Keys}})
 			if !t.stands(p) || len(t.pairs.known) != 1 {
 				t.Fatalf("stands: %v, %d pairs", t.stands(p), len(t.pairs.known))
@@ -357,7 +357,7 @@ func TestAdopt(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				tt := &trackerTest{T: t, tracker: newTracker(testBound, testFill, boottime.New()), last: changefeed.Position{Term: 5}}
 				tt.turnTo("e")
-				tt.entry(changefeed.Entry{Take: &changefeed.Take{}})
+				tt.entry(changefeed.Entry{TermStart: &changefeed.TermStart{}})
 				tt.prove("100:100:")
 				tt.changed(100, listA)
 				tt.changed(101, listB)
@@ -400,8 +400,8 @@ func TestAdopt(t *testing.T) {
 // What a standby must have replayed for its page to be kept, and as of when
 // the page is then known to be right.
 func TestStandbys(t *testing.T) {
-	change := func(lsn uint64, whole bool, pairs ...changefeed.Pair) changefeed.Entry {
-		c := &changefeed.Change{XID: lsn, LSN: lsn, Pairs: pairs}
+	change := func(lsn uint64, whole bool, pairs ...changefeed.List) changefeed.Entry {
+		c := &changefeed.Change{XID: lsn, LSN: lsn, Lists: pairs}
 		if whole {
 			c.Whole = 1 << changefeed.Items
 		}
@@ -555,7 +555,7 @@ func joinedTracker(tb testing.TB, workspaces, ring int) *tracker {
 	for range ring {
 		for w := range workspaces {
 			n++
-			c := changefeed.Change{XID: n, Pairs: []changefeed.Pair{{Workspace: uuid.UUID{byte(w), byte(w >> 8), byte(w >> 16)}}}}
+			c := changefeed.Change{XID: n, Lists: []changefeed.List{{Workspace: uuid.UUID{byte(w), byte(w >> 8), byte(w >> 16)}}}}
 			if !tr.apply("e", "me", changefeed.Entry{Position: changefeed.Position{Term: 1, N: n}, Change: &c}) {
 				tb.Fatal("a gap")
 			}
@@ -572,7 +572,7 @@ func BenchmarkServingCheck(b *testing.B) {
 			f := &following{tracker: tr}
 			now := time.Now()
 			p := page(b, fmt.Sprintf("%d:%d:", ring+2, ring+2))
-			if tr.accept(tr.begin(), p, changefeed.Pair{}) != kept {
+			if tr.accept(tr.begin(), p, changefeed.List{}) != kept {
 				b.Fatal("not kept")
 			}
 			b.Run("rule 1", func(b *testing.B) {
@@ -603,7 +603,7 @@ func TestReadingRemembersNoPairsWhileUntrusted(t *testing.T) {
 		time.Sleep(2 * testBound)
 		before := len(t.pairs.known)
 		for i := range 1000 {
-			pair := changefeed.Pair{Workspace: uuid.UUID{7, byte(i), byte(i >> 8)}, Collection: changefeed.Items}
+			pair := changefeed.List{Workspace: uuid.UUID{7, byte(i), byte(i >> 8)}, Collection: changefeed.Items}
 			if _, ok := t.needed(pair); ok {
 				t.Fatal("trusted")
 			}
@@ -622,7 +622,7 @@ func TestForgettingLeavesHalf(t *testing.T) {
 	virtually(t, func(t *trackerTest) {
 		t.most = 1000
 		for i := range t.most + 1 {
-			t.pairs.of(changefeed.Pair{Workspace: uuid.UUID{8, byte(i), byte(i >> 8)}, Collection: changefeed.Items})
+			t.pairs.of(changefeed.List{Workspace: uuid.UUID{8, byte(i), byte(i >> 8)}, Collection: changefeed.Items})
 		}
 		t.beat("100:100:")
 		if n := len(t.pairs.known); n < t.most/2 || n > t.most {

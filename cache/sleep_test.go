@@ -19,7 +19,7 @@ func TestAfterASleep(t *testing.T) {
 			m := boottime.NewMachine()
 			tt := &trackerTest{T: t, tracker: newTracker(testBound, testFill, m.Clock), last: changefeed.Position{Term: 1}}
 			tt.turnTo("e")
-			tt.entry(changefeed.Entry{Take: &changefeed.Take{}})
+			tt.entry(changefeed.Entry{TermStart: &changefeed.TermStart{}})
 			tt.prove("100:100:")
 			test(tt, m)
 		})
@@ -79,7 +79,7 @@ func TestAfterASleep(t *testing.T) {
 	t.Run("pages go by their age, which counts it", func(t *testing.T) {
 		m := boottime.NewMachine()
 		c := open(t, Options{TTL: time.Minute, MaxStale: 10 * time.Hour, Clock: m.Clock})
-		r, err := c.Forward(keyOf("q"), changefeed.Pair{}, brings("body"))
+		r, err := c.Forward(keyOf("q"), changefeed.List{}, brings("body"))
 		want{body: "body", source: Origin}.check(t, r, err)
 		m.Sleep(asleep)
 		if r, hit := c.hitOf(keyOf("q"), time.Now()); hit {

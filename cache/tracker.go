@@ -90,7 +90,7 @@ func (t *tracker) resync(epoch string, cause resyncCause) {
 	t.epoch, t.read, t.joined = epoch, false, false
 	t.position, t.joinedAt = changefeed.Position{}, changefeed.Position{}
 	t.server, t.run, t.joinLSN = "", "", 0
-	t.pairs = pairs{known: map[changefeed.Pair]*pairState{}}
+	t.pairs = pairs{known: map[changefeed.List]*pairState{}}
 	t.open = map[*pairState]struct{}{}
 	t.sent.Forget()
 	for i := range t.whole {
@@ -135,7 +135,7 @@ func (t *tracker) apply(epoch, node string, e changefeed.Entry) bool {
 	}
 	anew := true
 	switch {
-	case e.Unknown(): // what it said is missing, and will not come either
+	case e.Undecodable(): // what it said is missing, and will not come either
 		t.resync(epoch, resyncUndecodable)
 	case t.read && !e.Follows(t.position):
 		t.resync(epoch, resyncGap)
@@ -167,7 +167,7 @@ func (t *tracker) change(c *changefeed.Change, at changefeed.Position) {
 			t.enter(t.whole[collection], c.XID, m)
 		}
 	}
-	for _, p := range c.Pairs {
+	for _, p := range c.Lists {
 		if p.Collection != changefeed.Keys { // of which no page is made
 			t.enter(t.pairs.of(p), c.XID, m)
 		}

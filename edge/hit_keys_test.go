@@ -120,7 +120,7 @@ func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
 					return
 				}
 				q := origin.Query{Workspace: known.Key.Workspace, Limit: defaultLimit}
-				if _, err := pages.Forward(appendPageKey(nil, &q, nil), changefeed.Pair{Workspace: q.Workspace}, fill); err != nil {
+				if _, err := pages.Forward(appendPageKey(nil, &q, nil), changefeed.List{Workspace: q.Workspace}, fill); err != nil {
 					b.Error(err)
 					return
 				}
@@ -144,7 +144,7 @@ func beating(b *testing.B) *changefeed.Local {
 			b.Error(err)
 		}
 	}
-	if err := log.Append(ctx, "e", changefeed.Entry{Position: changefeed.Position{Term: 1, N: 1}, Take: &changefeed.Take{}}); err != nil {
+	if err := log.Append(ctx, "e", changefeed.Entry{Position: changefeed.Position{Term: 1, N: 1}, TermStart: &changefeed.TermStart{}}); err != nil {
 		b.Fatal(err)
 	}
 	stopped := make(chan struct{})

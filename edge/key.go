@@ -79,7 +79,7 @@ func (l keyListener) Changed(c changefeed.Change) {
 		return
 	}
 	var ids []uuid.UUID
-	for _, p := range c.Pairs {
+	for _, p := range c.Lists {
 		if p.Collection == changefeed.Keys {
 			ids = append(ids, p.Workspace)
 		}

@@ -76,9 +76,9 @@ func (d *toldDatabase) commit(n int, hangs time.Duration) {
 	d.xid++
 	xid := d.xid
 	d.open[xid] = true
-	c := changefeed.Change{XID: xid, Pairs: []changefeed.Pair{{Workspace: d.rows[hash].ID, Collection: changefeed.Keys}}}
+	c := changefeed.Change{XID: xid, Lists: []changefeed.List{{Workspace: d.rows[hash].ID, Collection: changefeed.Keys}}}
 	if n%3 == 0 {
-		c.Pairs[0].Workspace = d.rows[hash].Workspace
+		c.Lists[0].Workspace = d.rows[hash].Workspace
 	}
 	if n%7 == 0 {
 		c = changefeed.Change{XID: xid, Whole: 1 << changefeed.Keys}

@@ -66,7 +66,7 @@ func (s *Server) forward(x *exchange, control cacheControl) (cache.Result, error
 // fillOf is how the page of an exchange's query, or of one that follows from
 // it, is read, and what changes it. The query is a copy: a fill may outlive the
 // request that began it.
-func (s *Server) fillOf(x *exchange, q origin.Query) (changefeed.Pair, cache.Fill) {
+func (s *Server) fillOf(x *exchange, q origin.Query) (changefeed.List, cache.Fill) {
 	fill := cache.Fill{Compress: acceptsGzip(x.asked.encoding), Primary: func(ctx context.Context, run string) (cache.Filled, error) {
 		page, err := s.origin.FetchFrom(ctx, q, run)
 		if errors.Is(err, origin.ErrWrongServer) {
@@ -82,8 +82,8 @@ func (s *Server) fillOf(x *exchange, q origin.Query) (changefeed.Pair, cache.Fil
 	return pairOf(&q), fill
 }
 
-func pairOf(q *origin.Query) changefeed.Pair {
-	return changefeed.Pair{Workspace: q.Workspace, Collection: collections[q.Collection]}
+func pairOf(q *origin.Query) changefeed.List {
+	return changefeed.List{Workspace: q.Workspace, Collection: collections[q.Collection]}
 }
 
 // readNext has the next page of a walk read in the background: of a client that

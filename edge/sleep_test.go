@@ -49,7 +49,7 @@ func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 				defer stop()
 				at := changefeed.Position{Term: 1}
 				add := func(e changefeed.Entry) { at.N++; e.Position = at; _ = inner.Append(ctx, "e", e) }
-				add(changefeed.Entry{Take: &changefeed.Take{}})
+				add(changefeed.Entry{TermStart: &changefeed.TermStart{}})
 				_ = inner.SetEpoch(ctx, "", "e")
 				var beats sync.WaitGroup
 				defer func() { stop(); beats.Wait() }()

@@ -20,7 +20,7 @@ var (
 		"tracing":              nil,
 		"metrics":              {"cache", "limiter", "origin", "origin/follower"},
 		"cache":                {"internal/changefeed", "prefetch", "internal/boottime"},
-		"internal/changefeed":               nil,
+		"internal/changefeed":  nil,
 		"origin/follower":      {"internal/changefeed", "origin/publication", "origin/hosts"},
 		"origin/publication":   nil,
 		"origin/hosts":         {"internal/redact"},

@@ -16,7 +16,7 @@ func TestKeyMutations(t *testing.T) {
 	caught(t, []mutation{
 		{"not told when it is visible", []edit{{changes, "\t\tif settled {\n\t\t\tk.told.Changed(c)\n\t\t}\n", ""}}, "./edge", storm},
 		{"not told when it is published", []edit{{changes, "\t\tk.told.Changed(*e.Change)\n", ""}}, "./stream", sequence},
-		{"a gap is overlooked", []edit{{changes, "e.Unknown() || k.read && !e.Follows(k.position)", "false"}}, "./edge", storm},
+		{"a gap is overlooked", []edit{{changes, "e.Undecodable() || k.read && !e.Follows(k.position)", "false"}}, "./edge", storm},
 		{"nothing unsettled at the join", []edit{{changes, "slices.Clone(h.Unsettled)", "[]Change(nil)"}}, "./stream", sequence},
 		{"any probe proves", []edit{{changes, "\tif !ours {\n\t\treturn\n\t}\n", "\tif !ours {\n\t\tprobed = time.Now()\n\t}\n"}}, "./stream", sequence},
 		{"proven before the proof", []edit{{told, "p != nil && lookedUp > p.since", "p != nil"}}, "./origin", "TestAProofIsOfKeysLookedUpWithin"},

@@ -109,7 +109,7 @@ func (k *KeyChanges) see(e *Entry) {
 	if k.read && e.Position.Compare(k.position) <= 0 {
 		return // the reader began anew before the end of what it had read
 	}
-	if e.Unknown() || k.read && !e.Follows(k.position) {
+	if e.Undecodable() || k.read && !e.Follows(k.position) {
 		k.beginAnew()
 	}
 	k.read, k.position = true, e.Position
@@ -149,5 +149,5 @@ func (k *KeyChanges) heartbeat(h *Heartbeat) {
 }
 
 func (c *Change) touchesKeys() bool {
-	return c.Touches(Keys) || slices.ContainsFunc(c.Pairs, func(p Pair) bool { return p.Collection == Keys })
+	return c.Touches(Keys) || slices.ContainsFunc(c.Lists, func(p List) bool { return p.Collection == Keys })
 }

@@ -24,7 +24,7 @@ func (h *keysHeard) Proven(since, until time.Time, run string) {
 }
 
 func keyChange(n, xid uint64) Entry {
-	return Entry{Position: Position{1, n}, Change: &Change{XID: xid, Pairs: []Pair{{Workspace: uuid.UUID{1}, Collection: Keys}}}}
+	return Entry{Position: Position{1, n}, Change: &Change{XID: xid, Lists: []List{{Workspace: uuid.UUID{1}, Collection: Keys}}}}
 }
 
 func echo(term, n uint64, snapshot string, nonce uint64, unsettled ...Change) Entry {
@@ -38,11 +38,11 @@ func of(run string, e Entry) Entry {
 }
 
 func take(term uint64, previous Position) Entry {
-	return Entry{Position: Position{term, 1}, Take: &Take{Previous: previous}}
+	return Entry{Position: Position{term, 1}, TermStart: &TermStart{Previous: previous}}
 }
 
 func TestChangesOfKeysAreToldWhenPublishedAndWhenVisible(t *testing.T) {
-	items := Change{XID: 7, Pairs: []Pair{{Workspace: uuid.UUID{1}, Collection: Items}}}
+	items := Change{XID: 7, Lists: []List{{Workspace: uuid.UUID{1}, Collection: Items}}}
 	whole := Change{XID: 8, Whole: 1 << Keys}
 	for _, c := range []struct {
 		name string

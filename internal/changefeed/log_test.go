@@ -416,18 +416,18 @@ func randomEntry(r *rand.Rand, at Position) Entry {
 	change := func() (c Change) {
 		c.XID, c.LSN, c.CommittedAt, c.Whole = number(r), number(r), int64(number(r)), uint8(r.Uint32())
 		for range r.IntN(4) {
-			p := Pair{Collection: Collection(r.IntN(int(Collections)))}
+			p := List{Collection: Collection(r.IntN(int(Collections)))}
 			for i := range p.Workspace {
 				p.Workspace[i] = byte(r.Uint32())
 			}
-			c.Pairs = append(c.Pairs, p)
+			c.Lists = append(c.Lists, p)
 		}
 		return c
 	}
 	e := Entry{Position: at}
 	switch r.IntN(3) {
 	case 0:
-		e.Take = &Take{Previous: Position{number(r), number(r)}}
+		e.TermStart = &TermStart{Previous: Position{number(r), number(r)}}
 	case 1:
 		c := change()
 		e.Change = &c

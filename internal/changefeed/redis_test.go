@@ -106,12 +106,12 @@ func TestRedisHoldsWhatCannotBeDecoded(t *testing.T) {
 	add(t, log, "a", beat(2, 2))
 	holds(t, log, "a", Position{}, want...)
 	for _, e := range want {
-		if e.Unknown() != (e.Heartbeat == nil) {
+		if e.Undecodable() != (e.Heartbeat == nil) {
 			t.Errorf("%+v", e)
 		}
 	}
 	// A field that came with a newer version is no reason not to understand.
-	if e := decode(Position{1, 1}, `{"h":{"l":7,"s":"1:1:","new":{}},"new":1}`); e.Unknown() || e.Heartbeat.LSN != 7 {
+	if e := decode(Position{1, 1}, `{"h":{"l":7,"s":"1:1:","new":{}},"new":1}`); e.Undecodable() || e.Heartbeat.LSN != 7 {
 		t.Errorf("%+v", e)
 	}
 }

@@ -16,7 +16,7 @@ import (
 func touched(c changefeed.Change) string {
 	names := []string{"items", "contacts", "keys"}
 	var parts []string
-	for _, p := range c.Pairs {
+	for _, p := range c.Lists {
 		parts = append(parts, fmt.Sprintf("%s:%d", names[p.Collection], p.Workspace[15]))
 	}
 	for i := range changefeed.Collections {
@@ -116,7 +116,7 @@ func TestWhatAChangeTouches(t *testing.T) {
 		var got changefeed.Change
 		for want := range strings.SplitSeq(c.want, ", ") {
 			got = w.change()
-			if is := touched(got); is != want && !(want == "1000 pairs" && len(got.Pairs) == 1000 && got.Whole == 0) {
+			if is := touched(got); is != want && !(want == "1000 pairs" && len(got.Lists) == 1000 && got.Whole == 0) {
 				t.Fatalf("%s: %.200s, want %s", c.name, is, want)
 			}
 		}
@@ -189,7 +189,7 @@ func TestPartitionsAreTheirTable(t *testing.T) {
 	}
 	a, b, c, d := half["items_0"][0], half["items_0"][1], half["items_1"][0], half["items_1"][1]
 	both := func(x, y int) string {
-		return touched(changefeed.Change{Pairs: []changefeed.Pair{{Workspace: number(x)}, {Workspace: number(y)}}})
+		return touched(changefeed.Change{Lists: []changefeed.List{{Workspace: number(x)}, {Workspace: number(y)}}})
 	}
 	move := func(x, y int) string {
 		return fmt.Sprintf("UPDATE items SET workspace_id = $%d WHERE workspace_id = $%d", y, x)

@@ -22,7 +22,7 @@ type commit struct {
 }
 
 // touches says whether there is anything to publish.
-func (c *commit) touches() bool { return len(c.change.Pairs) > 0 || c.change.Whole != 0 }
+func (c *commit) touches() bool { return len(c.change.Lists) > 0 || c.change.Whole != 0 }
 
 // confirmation decides what the slot need not keep any more: what was
 // published confirmAfter ago, short of every change that no snapshot has seen.

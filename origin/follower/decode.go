@@ -11,8 +11,8 @@ import (
 	"listedge/origin/publication"
 )
 
-// maxPairs bounds a change; above it, whole collections are touched.
-const maxPairs = 1000
+// maxLists bounds a change; above it, whole collections are touched.
+const maxLists = 1000
 
 const everything = 1<<changefeed.Collections - 1
 
@@ -31,7 +31,7 @@ type decoder struct {
 	tables      map[uint32]table
 	reference   uint64 // a recent transaction id, 64 bits wide
 	change      changefeed.Change
-	seen        map[changefeed.Pair]struct{}
+	seen        map[changefeed.List]struct{}
 	unlisted    bool // the change is also of a relation that the catalog does not list
 }
 
@@ -44,7 +44,7 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 	switch m := message.(type) {
 	case *pglogrepl.BeginMessage:
 		d.change = changefeed.Change{XID: widen(m.Xid, d.reference)}
-		d.seen, d.unlisted = map[changefeed.Pair]struct{}{}, false
+		d.seen, d.unlisted = map[changefeed.List]struct{}{}, false
 	case *pglogrepl.RelationMessage:
 		d.tables[m.RelationID] = table{workspace: columnOf(m, "workspace_id"), id: columnOf(m, "id")}
 	case *pglogrepl.InsertMessage:
@@ -67,7 +67,7 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 	case *pglogrepl.CommitMessage:
 		d.change.LSN, d.change.CommittedAt = uint64(m.TransactionEndLSN), m.CommitTime.UnixMicro()
 		c := d.change
-		c.Pairs = slices.DeleteFunc(c.Pairs, func(p changefeed.Pair) bool { return c.Touches(p.Collection) })
+		c.Lists = slices.DeleteFunc(c.Lists, func(p changefeed.List) bool { return c.Touches(p.Collection) })
 		done := &commit{change: c, start: m.CommitLSN, unlisted: d.unlisted}
 		if done.touches() || done.unlisted {
 			return done, nil
@@ -94,7 +94,7 @@ func (d *decoder) message(content []byte) {
 		return
 	}
 	for collection := range changefeed.Collections {
-		d.add(changefeed.Pair{Workspace: workspace, Collection: collection})
+		d.add(changefeed.List{Workspace: workspace, Collection: collection})
 	}
 }
 
@@ -115,23 +115,23 @@ func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData, alone bool) {
 		}
 		workspace, ok := valueOf(c, row)
 		if known && ok && (c.key || !alone) {
-			d.add(changefeed.Pair{Workspace: workspace, Collection: collection})
+			d.add(changefeed.List{Workspace: workspace, Collection: collection})
 		} else {
 			d.change.Whole |= 1 << collection
 		}
 	}
 }
 
-func (d *decoder) add(pair changefeed.Pair) {
+func (d *decoder) add(pair changefeed.List) {
 	if _, known := d.seen[pair]; known {
 		return
 	}
-	if len(d.change.Pairs) == maxPairs {
+	if len(d.change.Lists) == maxLists {
 		d.change.Whole |= 1 << pair.Collection
 		return
 	}
 	d.seen[pair] = struct{}{}
-	d.change.Pairs = append(d.change.Pairs, pair)
+	d.change.Lists = append(d.change.Lists, pair)
 }
 
 func valueOf(c column, row *pglogrepl.TupleData) (value uuid.UUID, ok bool) {

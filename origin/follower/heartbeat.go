@@ -57,7 +57,7 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 	unseen := t.unlisted.look(snapshot)
 	if v.catalog.version != t.version {
 		for _, c := range unseen {
-			c.change.Pairs, c.change.Whole = nil, everything
+			c.change.Lists, c.change.Whole = nil, everything
 			t.publishChange(c)
 		}
 		if v.at, err = t.announceSchemaChange(ctx, v.catalog); err != nil {

@@ -93,7 +93,7 @@ func TestAnAmbiguousAppendIsNotDuplicated(t *testing.T) {
 	expect := func(from, to int) {
 		t.Helper()
 		for n := from; n < to; n++ {
-			if c := w.change(); len(c.Pairs) != 1 || c.Pairs[0].Workspace != number(n) {
+			if c := w.change(); len(c.Lists) != 1 || c.Lists[0].Workspace != number(n) {
 				t.Fatalf("change %d: %+v", n, c)
 			}
 		}
@@ -113,7 +113,7 @@ func TestAnAmbiguousAppendIsNotDuplicated(t *testing.T) {
 	}
 	f = w.followWith(w.url, doubtful, uneasy)
 	w.awaitFollowingFrom(f)
-	again := int(w.change().Pairs[0].Workspace[15]) // what was not confirmed yet
+	again := int(w.change().Lists[0].Workspace[15]) // what was not confirmed yet
 	if again > few {
 		t.Fatalf("begins with %d", again)
 	}

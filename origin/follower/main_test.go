@@ -210,7 +210,7 @@ func (w *world) await(what string, wanted func(changefeed.Entry) bool) changefee
 		}
 		for _, e := range entries {
 			if follows := e.Position.Term == w.at.Term && e.Position.N == w.at.N+1; w.at != (changefeed.Position{}) &&
-				!follows && (e.Take == nil || e.Take.Previous != w.at) {
+				!follows && (e.TermStart == nil || e.TermStart.Previous != w.at) {
 				w.Fatalf("a gap: %v after %v", e.Position, w.at)
 			}
 			w.at = e.Position

@@ -91,7 +91,7 @@ func (t *term) take(ctx context.Context, present string, fresh bool) error {
 		t.epoch, previous = next.String(), changefeed.Position{}
 	}
 	t.last = changefeed.Position{Term: t.decoder.reference}
-	t.queue(changefeed.Entry{Take: &changefeed.Take{Previous: previous}})
+	t.queue(changefeed.Entry{TermStart: &changefeed.TermStart{Previous: previous}})
 	if err := t.publish(ctx); err != nil {
 		return err
 	}
@@ -125,8 +125,8 @@ func (t *term) continues(ctx context.Context) (last changefeed.Position, yes boo
 				newest, version = max(newest, pglogrepl.LSN(e.Heartbeat.LSN)), e.Heartbeat.Catalog
 			case e.Change != nil:
 				newest = max(newest, pglogrepl.LSN(e.Change.LSN))
-			case e.Take != nil && at == (changefeed.Position{}):
-				at = e.Take.Previous
+			case e.TermStart != nil && at == (changefeed.Position{}):
+				at = e.TermStart.Previous
 			}
 		}
 		if newest != 0 {

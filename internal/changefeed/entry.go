@@ -61,10 +61,10 @@ const (
 	Collections
 )
 
-// Pair is a workspace's part of a collection: what a change touches, and what
+// List is a workspace's part of a collection: what a change touches, and what
 // a page depends on. Of Keys, a part is a row: the ID is the key's, or the
 // workspace's.
-type Pair struct {
+type List struct {
 	Workspace  uuid.UUID
 	Collection Collection
 }
@@ -74,15 +74,15 @@ type Change struct {
 	XID         uint64 `json:"x"`           // 64 bits wide: with its wrap-around count
 	LSN         uint64 `json:"l"`           // the end of its commit record
 	CommittedAt int64  `json:"a,omitempty"` // microseconds since 1970 by the primary's clock, or that of the server it was replicated from; 0 = not told
-	Pairs       []Pair `json:"p,omitempty"`
+	Lists       []List `json:"p,omitempty"`
 	Whole       uint8  `json:"w,omitempty"` // a bit for each collection touched as a whole
 }
 
 // Touches says whether the collection is touched as a whole.
 func (c *Change) Touches(collection Collection) bool { return c.Whole&(1<<collection) != 0 }
 
-// Take begins a term: another follower holds the slot.
-type Take struct {
+// TermStart begins a term: another follower holds the slot.
+type TermStart struct {
 	Previous Position `json:"p"` // the last entry before it; its reader must have been there
 }
 
@@ -101,21 +101,23 @@ type Heartbeat struct {
 // older one may ignore is a new field, what it must not is a new kind.
 type Entry struct {
 	Position  Position   `json:"-"`
-	Take      *Take      `json:"t,omitempty"`
+	TermStart *TermStart `json:"t,omitempty"`
 	Change    *Change    `json:"c,omitempty"`
 	Heartbeat *Heartbeat `json:"h,omitempty"`
 }
 
 // Unknown says that the entry is none of the three: of a kind that came with a
 // newer version, or damaged. A reader has missed what it said.
-func (e *Entry) Unknown() bool { return e.Take == nil && e.Change == nil && e.Heartbeat == nil }
+func (e *Entry) Undecodable() bool {
+	return e.TermStart == nil && e.Change == nil && e.Heartbeat == nil
+}
 
 // Follows says whether nothing lies between the position and the entry.
 func (e *Entry) Follows(p Position) bool {
 	if e.Position.Term == p.Term {
 		return e.Position.N == p.N+1
 	}
-	return e.Take != nil && e.Take.Previous == p
+	return e.TermStart != nil && e.TermStart.Previous == p
 }
 
 // ErrFenced: the log has entries at or above the position.
