@@ -30,13 +30,13 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// Options configure a Cache. All durations are required.
+// Options configure a Cache. All durations but Bound are required.
 type Options struct {
 	Memory      int64                 // budget in bytes
 	Redis       redis.UniversalClient // nil = no second tier
 	Followed    *changefeed.Followed  // what the pages are of, as far as is known; nil = it never is
 	TTL         time.Duration         // how long a page counts as fresh where changes are not followed
-	Follow      *Follow               // how changes are followed; nil = they are not
+	Bound       time.Duration         // D: no page served as fresh omits a commit older than this; 0 = changes are not followed
 	MaxStale    time.Duration         // how long after that it may stand in for a failing origin
 	FillTimeout time.Duration         // how long a fill may take
 	Clock       *boottime.Clock       // tells the age of pages and proofs; nil = one of the cache's own
@@ -160,10 +160,20 @@ func New(o Options) (*Cache, error) {
 		c.redis = newRedisTier(o.Redis, o.Followed)
 	}
 	c.ahead = startAhead(c)
-	if o.Follow != nil {
-		c.follow = startFollowing(*o.Follow, o.Followed, o.FillTimeout, o.Clock, c.ahead.changed)
+	if o.Bound > 0 {
+		c.follow = &following{tracker: newTracker(o.Bound, o.FillTimeout, o.Clock), database: o.Followed}
+		c.follow.changed = c.ahead.changed
 	}
 	return c, nil
+}
+
+// Listener is what has to be given the changes in the database; nil where the
+// cache does not follow them. It must not be called any more once Close is.
+func (c *Cache) Listener() changefeed.Listener {
+	if c.follow == nil {
+		return nil
+	}
+	return c.follow.tracker
 }
 
 // Close lets flights and stores end, until ctx does, and then cuts them off.
@@ -184,7 +194,6 @@ func (c *Cache) Close(ctx context.Context) error {
 	if c.redis != nil {
 		c.redis.servers.close()
 	}
-	c.follow.close()
 	c.ahead.close()
 	c.memory.close()
 	return err

@@ -47,7 +47,7 @@ type pairState struct {
 type ringEntry struct {
 	mark
 	xid       uint64
-	settled   bool          // a heartbeat's snapshot saw it
+	settled   bool          // it is visible to every statement that begins now
 	settledAt time.Duration // when
 }
 
@@ -100,14 +100,21 @@ func (state *pairState) enter(xid uint64, at mark) {
 	state.last.Store(at.sequence)
 }
 
-// settle notes what the snapshot sees, and drops what every fill that may
-// still end has seen. It returns whether anything is left.
-func (state *pairState) settle(snapshot *changefeed.Snapshot, now, fill time.Duration) bool {
+// settle notes that a change became visible.
+func (state *pairState) settle(xid uint64, now time.Duration) {
+	for i := len(state.ring) - 1; i >= 0; i-- { // most are among the last
+		if e := &state.ring[i]; e.xid == xid && !e.settled {
+			e.settled, e.settledAt = true, now
+			return
+		}
+	}
+}
+
+// prune drops what every fill that may still end has seen. It returns whether
+// anything is left.
+func (state *pairState) prune(now, fill time.Duration) bool {
 	kept := state.ring[:0]
 	for _, e := range state.ring {
-		if !e.settled && snapshot.Sees(e.xid) {
-			e.settled, e.settledAt = true, now
-		}
 		if e.settled && now-e.settledAt > fill {
 			state.pruned.rise(e.mark)
 			continue

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/google/uuid"
-
 	"listedge/internal/changefeed"
 	"listedge/origin"
 )
@@ -67,25 +65,8 @@ func (s *Server) authenticate(x *exchange) failure {
 	return failure{}
 }
 
-// Keys is what is to be told of changes of keys (changefeed.FollowKeys).
-func (s *Server) Keys() changefeed.KeyListener { return keyListener{s.keyring} }
-
-type keyListener struct{ *origin.Keyring[client] }
-
-// Changed implements changefeed.KeyListener.
-func (l keyListener) Changed(c changefeed.Change) {
-	if c.Touches(changefeed.Keys) {
-		l.AllChanged()
-		return
-	}
-	var ids []uuid.UUID
-	for _, p := range c.Lists {
-		if p.Collection == changefeed.Keys {
-			ids = append(ids, p.Workspace)
-		}
-	}
-	l.Keyring.Changed(ids)
-}
+// Keys has to be given the changes in the database.
+func (s *Server) Keys() changefeed.Listener { return s.keyring }
 
 // unauthorised counts the failure against the client's address, and says so
 // once there were too many.

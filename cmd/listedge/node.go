@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -35,6 +34,7 @@ type node struct {
 	limiter  *limiter.Limiter
 	changes  *changefeed.Redis // the log of changes; nil = they do not go through Redis
 	followed *changefeed.Followed
+	feed     *changefeed.Subscriber // nil = changes are not followed
 	server   *edge.Server
 	tracer   *tracing.Tracer    // nil = requests are not traced
 	follower *follower.Follower // nil = changes are not followed
@@ -112,8 +112,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 		return nil, usageError{err}
 	}
 	clock := boottime.New()
-	followed, err := n.openCache(f, database.changes, clock)
-	if err != nil {
+	if err := n.openCache(f, clock); err != nil {
 		return nil, err
 	}
 	n.database.Follows(n.cache.Followed)
@@ -133,8 +132,8 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 		Metrics: registry.Edge, Logger: logger, Proxies: prefixes(f.TrustedProxies), MaxConnections: n.maxConnections, NoDocs: f.NoDocs,
 		AccessLog: f.AccessLog, ServerTiming: f.ServerTiming, Tracer: n.tracer,
 	})
-	if followed != nil {
-		followed.Tell(n.server.Keys())
+	if f.FreshnessBound > 0 {
+		n.followChanges(f, database.changes)
 	}
 	checks := []edge.Check{{Name: "postgres", Run: n.database.Ready, Needed: true}}
 	if n.redis.pages != nil {
@@ -158,6 +157,12 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 			}
 			return n.follower.Stats()
 		},
+		Feed: func() changefeed.Stats {
+			if n.feed == nil {
+				return changefeed.Stats{}
+			}
+			return n.feed.Stats()
+		},
 	})
 	n.admin = &http.Server{Handler: edge.Admin(adminNames(settings), n.health, registry.Handler(), log, n.server.Explain, settings), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second, ErrorLog: slog.NewLogLogger(log, slog.LevelWarn)}
 	return n, nil
@@ -176,26 +181,25 @@ func adminNames(settings map[string]any) (names []string) {
 	return names
 }
 
-// openCache makes the cache, and what follows changes for it; followed is nil
-// where nothing does.
-func (n *node) openCache(f nodeFlags, databaseURL string, clock *boottime.Clock) (followed *changefeed.KeyChanges, err error) {
-	options := cache.Options{
-		Memory: int64(f.CacheMemory), Redis: n.redis.pages, Followed: n.followed,
+func (n *node) openCache(f nodeFlags, clock *boottime.Clock) (err error) {
+	n.cache, err = cache.New(cache.Options{
+		Memory: int64(f.CacheMemory), Redis: n.redis.pages, Followed: n.followed, Bound: f.FreshnessBound,
 		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack, Clock: clock,
+	})
+	return err
+}
+
+// followChanges makes what writes the log of changes, should this node be the
+// follower, and what reads it for pages and keys.
+func (n *node) followChanges(f nodeFlags, databaseURL string) {
+	log := changefeed.Log(changefeed.NewLocal())
+	if n.redis.log != nil {
+		n.changes = changefeed.NewRedis(n.redis.log, n.followed)
+		log = n.changes
 	}
-	if f.FreshnessBound > 0 {
-		changes := changefeed.Log(changefeed.NewLocal())
-		if n.redis.log != nil {
-			n.changes = changefeed.NewRedis(n.redis.log, n.followed)
-			changes = n.changes
-		}
-		followed = changefeed.FollowKeys(changes)
-		options.Follow = &cache.Follow{Log: followed, Node: rand.Text(), Bound: f.FreshnessBound, Logger: n.logger}
-		n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: changes, Followed: n.followed, LogKept: f.CacheTTL + f.MaxStale + time.Minute,
-			Silence: func() time.Duration { return n.cache.Silence() }, Probed: followed.Probed, Logger: n.logger})
-	}
-	n.cache, err = cache.New(options)
-	return followed, err
+	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.cache.Listener(), n.server.Keys())
+	n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: log, Followed: n.followed,
+		LogKept: f.CacheTTL + f.MaxStale + time.Minute, Silence: n.feed.Silence, Logger: n.logger})
 }
 
 // serve answers until ctx ends, and then leaves in order: not ready, draining,
@@ -217,6 +221,7 @@ func (n *node) serve(ctx context.Context) error {
 	}
 	if n.follower != nil {
 		beside.Go(func() { n.follower.Run(running) })
+		beside.Go(func() { n.feed.Run(running) })
 	}
 	if n.redis.pages != nil {
 		beside.Go(func() { n.identify(running, n.region) })

@@ -89,7 +89,7 @@ func (n *node) watch(ctx context.Context) {
 			continue
 		}
 		why := n.follower.Incapable()
-		if now := why != nil && n.cache.Silence() > followAgain; now != cannot {
+		if now := why != nil && n.feed.Silence() > followAgain; now != cannot {
 			cannot = now
 			n.cache.CannotFollow(cannot)
 			if cannot {

@@ -1,15 +1,15 @@
-// Package stream is the log of changes that keeps the caches of a fleet equal
-// to the database: one node, the follower, writes what Postgres commits, and
-// all nodes read it in one order.
+// Package changefeed is the log of changes that keeps the caches of a fleet
+// equal to the database: one node, the follower, writes what Postgres commits,
+// and all nodes read it in one order.
 //
-//	Postgres ── slot ──► follower ── Append ──► log of an epoch ── Read ──► every node
-//	                        ▲                                                  │
-//	                        └──────────────── nonces (probes) ─────────────────┘
+//	Postgres ── slot ──► follower ── Append ──► log of an epoch ──► Reader of every node
+//	                                                                       │
+//	     pages, API keys ◄── Listener ◄── Subscription ◄── Subscriber ◄────┘
 //
 // An entry's position is <term>-<n>: the term is the take-over it was written
 // in, n counts 1, 2, 3 … without gaps. A log refuses a position that is not
-// above its last, which fences a follower that lost its slot unawares. A new
-// epoch is a new log: nothing of the old one holds any more.
+// above its last, which fences a follower that has lost its slot and does not
+// know. A new epoch is a new log: nothing of the old one holds any more.
 package changefeed
 
 import (
@@ -86,15 +86,17 @@ type TermStart struct {
 	Previous Position `json:"p"` // the last entry before it; its reader must have been there
 }
 
-// Heartbeat tells what the database's own view of its commits is.
+// Heartbeat carries the database's own view of its commits. A follower sends one
+// at a time: it takes the next one's snapshot when the log has acknowledged this one.
 type Heartbeat struct {
 	LSN       uint64            `json:"l"`
 	Snapshot  string            `json:"s"`           // pg_current_snapshot() on the primary
 	Server    string            `json:"i,omitempty"` // of the primary: its system and timeline
 	Run       string            `json:"r,omitempty"` // and when it was started, by its own clock
 	Catalog   string            `json:"c,omitempty"` // the version of the catalog that the snapshot sees, as far as it concerns the tables
+	After     Position          `json:"f,omitzero"`  // of an entry that the log had acknowledged before the snapshot was taken; zero = an older version does not say
 	Unsettled []Change          `json:"u,omitempty"` // published, and not yet seen by the snapshot
-	Nonces    map[string]uint64 `json:"n,omitempty"` // the nodes' probes, read before the snapshot was taken
+	Nonces    map[string]uint64 `json:"n,omitempty"` // the probes of nodes of older versions, read before the snapshot was taken
 }
 
 // Entry is one of the three. Versions of this program meet in one log: what an
@@ -151,14 +153,20 @@ type Log interface {
 	Append(ctx context.Context, epoch string, entries ...Entry) error
 	// Last is the position of the newest entry ever appended.
 	Last(ctx context.Context, epoch string) (Position, error)
-	// Read returns the entries after the position, oldest first, waiting up
-	// to wait for the first; none is no error. One that cannot be decoded is
-	// Unknown and has its position, so that the reader can go on behind it.
-	Read(ctx context.Context, epoch string, after Position, wait time.Duration) ([]Entry, error)
+	// Reader opens a reader, which its user closes.
+	Reader(ctx context.Context) (Reader, error)
 	// Trim forgets the entries before the position.
 	Trim(ctx context.Context, epoch string, before Position) error
-	// Probe says that the node, at this moment, chose this nonce.
-	Probe(ctx context.Context, node string, nonce uint64) error
-	// Probes returns the latest nonce of each node that probed of late.
-	Probes(ctx context.Context) (map[string]uint64, error)
+}
+
+// Reader reads logs from one server. When an answer fails to come, all later
+// reads fail: another Reader may meet another server, and nothing is known of
+// when that one got its entries. Not safe for use by several goroutines.
+type Reader interface {
+	// Read returns the entries after the position, oldest first, waiting up
+	// to wait for the first; none is no error. One that cannot be decoded is
+	// Undecodable and has its position, so that the reader can go on behind it.
+	// cut says that the log may have had more of them.
+	Read(ctx context.Context, epoch string, after Position, wait time.Duration) (entries []Entry, cut bool, err error)
+	Close() error
 }

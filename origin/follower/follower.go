@@ -4,7 +4,7 @@
 //
 //	walsender ── pgoutput ──► decoder ── change ──────┐
 //	                                                  ├─ one order ──► log
-//	every 50 ms: probes, then LSN and snapshot,       │
+//	every 33 ms: LSN and snapshot,                    │
 //	             when decoded that far ── heartbeat ──┘
 //
 // Why heartbeats: a commit is sent when its WAL is flushed, before new
@@ -46,7 +46,6 @@ type Options struct {
 	Followed    *changefeed.Followed // learns from the primary what is followed; nil = nobody wants to know
 	LogKept     time.Duration        // how much of the log is kept
 	Silence     func() time.Duration // since this node read a heartbeat
-	Probed      func() time.Time     // when this node last probed
 	Logger      *slog.Logger
 }
 

@@ -23,8 +23,8 @@ const (
 	candidacy  = 20 * time.Millisecond
 	contentFor = time.Second
 	// uneasyAfter is how long no heartbeat may have come for a node to be
-	// content: three of them.
-	uneasyAfter = 3 * heartbeatEvery
+	// content: five of them.
+	uneasyAfter = 5 * heartbeatEvery
 	// stalledAfter is how long a holder may answer neither Postgres nor the log.
 	stalledAfter = 500 * time.Millisecond
 	// createTimeout bounds making a slot for one who waits for it. A slot waits

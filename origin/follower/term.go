@@ -44,7 +44,7 @@ type term struct {
 	asked        time.Time             // when pending was prepared
 	flushed      bool                  // WAL was made to be flushed for pending
 	replied      time.Time             // when Postgres last heard of this node
-	logAnswered  time.Time             // when the log last told the probes
+	olderNodes   bool              // nodes of an older version may probe
 }
 
 func newTerm(f *Follower, p *primary) *term {
@@ -109,10 +109,15 @@ func (t *term) continues(ctx context.Context) (last changefeed.Position, yes boo
 	if last, err = t.options.Log.Last(ctx, t.epoch); err != nil {
 		return last, false, err
 	}
+	reader, err := t.options.Log.Reader(ctx)
+	if err != nil {
+		return last, false, err
+	}
+	defer reader.Close()
 	const atOnce, terms = 200, 20 // the last entries tell; a few terms may have published nothing but their take
 	for at, n := last, 0; n < terms && at != (changefeed.Position{}); n++ {
 		from := changefeed.Position{Term: at.Term, N: at.N - min(at.N, atOnce)}
-		entries, err := t.options.Log.Read(ctx, t.epoch, from, time.Millisecond)
+		entries, _, err := reader.Read(ctx, t.epoch, from, time.Millisecond)
 		if err != nil {
 			return last, false, err
 		}
@@ -159,7 +164,7 @@ func (t *term) nameEpoch(ctx context.Context, from string) error {
 func (t *term) loop(ctx context.Context) error {
 	now := time.Now()
 	beat, ask, upkeep := now, now, now.Add(upkeepEvery)
-	t.replied, t.logAnswered = now, now
+	t.replied, t.olderNodes = now, true
 	for ctx.Err() == nil {
 		now = time.Now()
 		if t.due(now) {
@@ -168,7 +173,7 @@ func (t *term) loop(ctx context.Context) error {
 			}
 		}
 		if t.pending == nil && !now.Before(beat) {
-			beat, ask = nextBeat(now, t.options.Probed()), now
+			beat, ask = now.Add(heartbeatEvery), now
 			if err := t.prepareHeartbeat(ctx); err != nil {
 				return err
 			}
@@ -291,10 +296,9 @@ func (t *term) upkeep(ctx context.Context) error {
 		return err
 	}
 	t.retained.Store(s.retained)
-	if time.Since(t.logAnswered) < logPatience { // else the next heartbeat ends the term
-		if err := t.nameEpoch(ctx, ""); errors.Is(err, changefeed.ErrSuperseded) || errors.As(err, new(*changefeed.TimelineError)) {
-			return err
-		}
+	t.olderNodes = true
+	if err := t.nameEpoch(ctx, ""); errors.Is(err, changefeed.ErrSuperseded) || errors.As(err, new(*changefeed.TimelineError)) {
+		return err
 	}
 	if before, ok := t.kept.trim(time.Now(), t.options.LogKept, t.last); ok {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
