@@ -81,19 +81,25 @@ func (l *Local) Last(_ context.Context, epoch string) (Position, error) {
 }
 
 // Reader implements Log.
-func (l *Local) Reader(context.Context) (Reader, error) { return localReader{l}, nil }
+func (l *Local) Reader(context.Context) (Reader, error) { return &localReader{log: l}, nil }
 
-type localReader struct{ *Local }
+type localReader struct {
+	log *Local
+	err error // of the first read that failed
+}
 
 // Close implements Reader.
-func (localReader) Close() error { return nil }
+func (*localReader) Close() error { return nil }
 
 // Read implements Reader.
-func (l localReader) Read(ctx context.Context, epoch string, after Position, wait time.Duration) ([]Entry, bool, error) {
+func (r *localReader) Read(ctx context.Context, epoch string, after Position, wait time.Duration) ([]Entry, bool, error) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
-		found, grown := l.since(epoch, after)
+		if r.err != nil {
+			return nil, false, r.err
+		}
+		found, grown := r.log.since(epoch, after)
 		if len(found) > 0 {
 			return found, false, nil
 		}
@@ -102,7 +108,7 @@ func (l localReader) Read(ctx context.Context, epoch string, after Position, wai
 		case <-timer.C:
 			return nil, false, nil
 		case <-ctx.Done():
-			return nil, false, ctx.Err()
+			r.err = ctx.Err()
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -35,7 +34,8 @@ func TestLogs(t *testing.T) {
 				{"epochs are ordered by timeline", testTimelines},
 				{"one of many names the epoch", testOneNames},
 				{"round trip", testRoundTrip},
-				{"probes", testProbes},
+				{"a reader that failed goes on failing", testReaderFails},
+				{"a read at the limit is cut", testCut},
 			} {
 				t.Run(test.name, func(t *testing.T) { test.run(t, log, "epoch of "+test.name) })
 			}
@@ -67,7 +67,7 @@ func add(t *testing.T, log Log, epoch string, entries ...Entry) {
 // holds checks what a reader finds after a position.
 func holds(t *testing.T, log Log, epoch string, after Position, want ...Entry) {
 	t.Helper()
-	got, err := log.Read(inTime(t), epoch, after, time.Millisecond)
+	got, err := readLog(inTime(t), log, epoch, after, time.Millisecond)
 	if err != nil || len(got) != len(want) {
 		t.Fatalf("after %s: %v, %v; want %v", after, positions(got), err, positions(want))
 	}
@@ -172,7 +172,7 @@ func testBatches(t *testing.T, log Log, epoch string) {
 		})
 	}
 	done.Wait()
-	entries, err := log.Read(inTime(t), epoch, Position{5, 3}, time.Millisecond)
+	entries, err := readLog(inTime(t), log, epoch, Position{5, 3}, time.Millisecond)
 	if err != nil || len(entries)%each != 0 || len(entries) == 0 {
 		t.Fatalf("%d entries, %v", len(entries), err)
 	}
@@ -206,7 +206,7 @@ func testOneWins(t *testing.T, log Log, epoch string) {
 			t.Fatalf("%d won, %d were fenced", won.Load(), fenced.Load())
 		}
 	}
-	if got, err := log.Read(inTime(t), epoch, Position{}, time.Millisecond); err != nil || len(got) != 50 {
+	if got, err := readLog(inTime(t), log, epoch, Position{}, time.Millisecond); err != nil || len(got) != 50 {
 		t.Fatalf("%d entries, %v", len(got), err)
 	}
 }
@@ -219,7 +219,7 @@ func testBlocking(t *testing.T, log Log, epoch string) {
 	read := func(ctx context.Context, after Position, wait time.Duration) chan found {
 		c := make(chan found, 1)
 		go func() {
-			entries, err := log.Read(ctx, epoch, after, wait)
+			entries, err := readLog(ctx, log, epoch, after, wait)
 			c <- found{entries, err}
 		}()
 		return c
@@ -463,63 +463,59 @@ func number(r *rand.Rand) uint64 {
 	return r.Uint64()
 }
 
-func testProbes(t *testing.T, log Log, _ string) {
-	probes := func(want map[string]uint64) {
-		t.Helper()
-		if got, err := log.Probes(inTime(t)); err != nil || !maps.Equal(got, want) {
-			t.Fatalf("%v, %v; want %v", got, err, want)
-		}
+// testReaderFails: nothing is known any more of which server answers.
+func testReaderFails(t *testing.T, log Log, epoch string) {
+	add(t, log, epoch, beat(1, 1))
+	reader, err := log.Reader(inTime(t))
+	if err != nil {
+		t.Fatal(err)
 	}
-	probe := func(node string, nonce uint64) {
-		t.Helper()
-		if err := log.Probe(inTime(t), node, nonce); err != nil {
-			t.Fatal(err)
-		}
+	defer reader.Close()
+	if entries, cut, err := reader.Read(inTime(t), epoch, Position{}, time.Millisecond); len(entries) != 1 || cut || err != nil {
+		t.Fatal(entries, cut, err)
 	}
-	probes(map[string]uint64{})
-	probe("a", 1)
-	probe("b", ^uint64(0))
-	probe("a", 1<<63+1)
-	probe("c d", 0)
-	probes(map[string]uint64{"a": 1<<63 + 1, "b": ^uint64(0), "c d": 0})
+	ended, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, _, err := reader.Read(ended, epoch, Position{1, 1}, patient); err == nil {
+		t.Fatal("no error")
+	}
+	if _, _, err := reader.Read(inTime(t), epoch, Position{}, time.Millisecond); err == nil {
+		t.Error("it goes on")
+	}
+	holds(t, log, epoch, Position{}, beat(1, 1)) // another reader
 }
 
-// A node that is gone is no longer echoed, although others go on probing.
-func TestProbesOfNodesThatAreGone(t *testing.T) {
-	_, client := startRedis(t)
-	local, shared := NewLocal(), NewRedis(client, shop())
-	local.probeLife, shared.probeLife = time.Second, time.Second
-	for name, log := range map[string]Log{"local": local, "redis": shared} {
-		t.Run(name, func(t *testing.T) {
-			ctx := inTime(t)
-			if err := log.Probe(ctx, "gone", 1); err != nil {
-				t.Fatal(err)
-			}
-			still := true
-			for nonce := uint64(1); still; nonce++ {
-				time.Sleep(time.Millisecond)
-				if err := log.Probe(ctx, "here", nonce); err != nil {
-					t.Fatal(err)
-				}
-				probes, err := log.Probes(ctx)
-				if err != nil || probes["here"] != nonce {
-					t.Fatalf("%v, %v", probes, err)
-				}
-				if _, still = probes["gone"]; still && ctx.Err() != nil {
-					t.Fatal("echoed for good")
-				}
-			}
-			if err := log.Probe(ctx, "gone", 2); err != nil {
-				t.Fatal(err)
-			}
-			if probes, err := log.Probes(ctx); err != nil || probes["gone"] != 2 {
-				t.Fatalf("back again: %v, %v", probes, err)
-			}
-		})
+func testCut(t *testing.T, log Log, epoch string) {
+	reader, err := log.Reader(inTime(t))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if n := client.HLen(inTime(t), keyPrefix+shop().Digest()+":probes").Val(); n > 2 {
-		t.Errorf("%d fields", n)
+	defer reader.Close()
+	var all []Entry
+	for n := range uint64(readBatch + 1) {
+		all = append(all, beat(1, n+1))
 	}
+	if err := log.Append(inTime(t), epoch, all...); err != nil {
+		t.Fatal(err)
+	}
+	entries, cut, err := reader.Read(inTime(t), epoch, Position{}, time.Millisecond)
+	if err != nil || cut != (len(entries) < len(all)) {
+		t.Errorf("%d entries, cut: %t, %v", len(entries), cut, err)
+	}
+	if entries, cut, err := reader.Read(inTime(t), epoch, Position{1, readBatch}, time.Millisecond); err != nil || len(entries) != 1 || cut {
+		t.Errorf("the rest: %d entries, cut: %t, %v", len(entries), cut, err)
+	}
+}
+
+// readLog is one read by a reader of its own.
+func readLog(ctx context.Context, log Log, epoch string, after Position, wait time.Duration) ([]Entry, error) {
+	reader, err := log.Reader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer reader.Close()
+	entries, _, err := reader.Read(ctx, epoch, after, wait)
+	return entries, err
 }
 
 // What Local was told to forget is free, and an epoch that is over is forgotten.

@@ -90,11 +90,12 @@ func (s *Subscriber) readFromOneServer(ctx context.Context) error {
 		return err
 	}
 	defer reader.Close()
-	for {
+	for ctx.Err() == nil {
 		if err := s.readOnce(ctx, reader); err != nil {
 			return err
 		}
 	}
+	return ctx.Err()
 }
 
 func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
