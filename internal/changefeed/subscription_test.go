@@ -83,7 +83,7 @@ func TestSubscription(t *testing.T) {
 			[]string{"changed 5 at 1-2"}},
 		{"of an older version, the heartbeat before it was there, or the start of its term",
 			[]look{reads(termStart(1, Position{})), reads(heartbeat(1, 2, old, "5:5:")), reads(heartbeat(1, 3, old, "5:5:")), reads(heartbeat(1, 4, old, "5:5:"))},
-			[]string{"valid through 1"}},
+			[]string{"valid through 1", "valid through 2"}},
 		{"of an older version, what was before a gap is not known",
 			[]look{reads(heartbeat(1, 1, old, "5:5:")), reads(), reads(heartbeat(1, 3, old, "5:5:"))}, []string{`reset by gap to "e"`}},
 		{"a snapshot that cannot be read proves nothing",
