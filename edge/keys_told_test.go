@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -109,14 +110,14 @@ func (d *toldDatabase) publish(ctx context.Context) {
 		}
 		if time.Now().After(beat) {
 			beat = time.Now().Add(50 * time.Millisecond)
-			nonces, _ := d.log.Probes(ctx)
 			d.mu.Lock()
+			after := d.position // everything up to here is in the log
 			s := changefeed.Snapshot{Xmin: d.xid + 1, Xmax: d.xid + 1, Running: slices.Sorted(maps.Keys(d.open))}
 			if len(s.Running) > 0 {
 				s.Xmin = s.Running[0]
 			}
 			d.unsettled = slices.DeleteFunc(slices.Clone(d.unsettled), func(c changefeed.Change) bool { return s.Sees(c.XID) })
-			d.queue = append(d.queue, changefeed.Entry{Heartbeat: &changefeed.Heartbeat{Snapshot: s.String(), Nonces: nonces, Unsettled: d.unsettled}})
+			d.queue = append(d.queue, changefeed.Entry{Heartbeat: &changefeed.Heartbeat{Snapshot: s.String(), After: after, Unsettled: d.unsettled}})
 			d.mu.Unlock()
 			time.Sleep(d.pause(100 * time.Millisecond)) // while Postgres decodes
 		}
@@ -138,23 +139,6 @@ func (d *toldDatabase) publish(ctx context.Context) {
 	}
 }
 
-// read is a node's reader of the log.
-func read(ctx context.Context, log changefeed.Log) {
-	for after := (changefeed.Position{}); ctx.Err() == nil; {
-		entries, _ := log.Read(ctx, "e", after, 100*time.Millisecond)
-		if n := len(entries); n > 0 {
-			after = entries[n-1].Position
-		}
-	}
-}
-
-func probe(ctx context.Context, log changefeed.Log) {
-	for nonce := uint64(1); ctx.Err() == nil; nonce++ {
-		_ = log.Probe(ctx, "me", nonce)
-		time.Sleep(50 * time.Millisecond)
-	}
-}
-
 // Whatever is late or lost, no answer relies on a key that was changed more
 // than a second before; and where little is, hardly a key is asked for.
 func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
@@ -169,13 +153,12 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 				}
 				ring := origin.NewKeyring(d.lookup, func(_ origin.Key, _, _ *client) {}, time.Minute, boottime.New())
 				defer ring.Close()
-				log := changefeed.FollowKeys(d.log)
-				log.Tell(keyListener{ring})
+				_ = d.log.SetEpoch(t.Context(), "", "e")
+				reader := changefeed.NewSubscriber(d.log, &changefeed.Followed{}, slog.New(slog.DiscardHandler), ring)
 				ctx, stop := context.WithCancel(t.Context())
 				var all sync.WaitGroup
 				all.Go(func() { d.publish(ctx) })
-				all.Go(func() { read(ctx, log) })
-				all.Go(func() { probe(ctx, log) })
+				all.Go(func() { reader.Run(ctx) })
 				for n := range keys { // sparse or dense, each kept by whoever uses it
 					pace := []time.Duration{3 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second}[n%3]
 					all.Go(func() {

@@ -158,7 +158,7 @@ func TestNobodyFollowsWhileAPartitionIsUnlogged(t *testing.T) {
 		w.exec(c.begins)
 		xid := w.text("SELECT pg_current_xact_id()::text")
 		w.incapable(f, "lacks the rows of "+c.name+", which")
-		for _, e := range must2(w.log.Read(w.ctx(), w.epoch, w.at, time.Millisecond)) {
+		for _, e := range must2(readLog(w.ctx(), w.log, w.epoch, w.at, time.Millisecond)) {
 			if e.Heartbeat != nil && sees(e.Heartbeat.Snapshot, xid) {
 				t.Errorf("%s: a heartbeat sees it", c.begins)
 			}

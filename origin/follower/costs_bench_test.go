@@ -43,7 +43,7 @@ func startFollowed(b *testing.B, p *sandbox.Postgres) *followed {
 	url := p.URL(postgrestest.Copy(b, p, postgrestest.Template))
 	w := &followed{B: b, conn: open(b, url), look: open(b, url), log: changefeed.NewLocal()}
 	w.exec("CREATE TABLE theirs (n int, t text)")
-	w.f = New(Options{DatabaseURL: url, Log: w.log, LogKept: time.Minute, Silence: uneasy, Probed: unprobed, Logger: slog.New(slog.DiscardHandler)})
+	w.f = New(Options{DatabaseURL: url, Log: w.log, LogKept: time.Minute, Silence: uneasy, Logger: slog.New(slog.DiscardHandler)})
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); w.f.Run(ctx) }()
@@ -74,7 +74,7 @@ func (w *followed) settled() {
 	var after changefeed.Position
 	eventually(w, "all is decoded", func() (yes bool) {
 		epoch, _ := w.log.Epoch(w.Context())
-		entries, _ := w.log.Read(w.Context(), epoch, after, time.Millisecond)
+		entries, _ := readLog(w.Context(), w.log, epoch, after, time.Millisecond)
 		for _, e := range entries {
 			after = e.Position
 			yes = yes || e.Heartbeat != nil && float64(e.Heartbeat.LSN) >= at
@@ -175,7 +175,7 @@ func BenchmarkSlotLost(b *testing.B) {
 				epoch, at = present, changefeed.Position{}
 				lost++
 			}
-			entries, _ := w.log.Read(b.Context(), epoch, at, 20*time.Millisecond)
+			entries, _ := readLog(b.Context(), w.log, epoch, at, 20*time.Millisecond)
 			for _, e := range entries {
 				at = e.Position
 				if e.Heartbeat == nil {

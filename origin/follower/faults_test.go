@@ -2,9 +2,7 @@ package follower
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -58,7 +56,7 @@ func TestEpochsBeginWhereSomethingMayBeMissed(t *testing.T) {
 				w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($9, 'marker')"))
 				w.epoch, _ = w.log.Epoch(w.ctx())
 				w.at = changefeed.Position{}
-				for _, e := range must2(w.log.Read(w.ctx(), w.epoch, w.at, time.Millisecond)) {
+				for _, e := range must2(readLog(w.ctx(), w.log, w.epoch, w.at, time.Millisecond)) {
 					if e.Change != nil && touched(*e.Change) == "items:9" {
 						return true
 					}
@@ -168,17 +166,18 @@ func TestServersThatFail(t *testing.T) {
 		end()
 	})
 
-	// The catalog is not looked at while the probes cannot be read. Meanwhile a
-	// partition is attached, and a row of it is committed that nobody sees yet.
+	// Between two looks at the catalog a partition is attached, and a row of it is
+	// committed that nobody sees yet.
 	t.Run("a commit that hangs, of a partition that was attached since the last look", func(t *testing.T) {
 		w := newWorld(t, p)
 		w.exec(partitioned + "CREATE TABLE elsewhere (LIKE items INCLUDING ALL); ALTER TABLE items DETACH PARTITION items_1; SET synchronous_commit = local")
-		log := &unprobedLog{Log: w.log}
-		f := w.followWith(w.url, log, uneasy)
+		seldom := w.follower(w.url, w.log, uneasy)
+		seldom.period = 2 * time.Second
+		f := w.run(seldom)
 		w.awaitFollowing(f)
 		before := w.heartbeat().Catalog
 		end := w.withSetting("synchronous_standby_names", "nobody")
-		log.fails.Store(true)
+		w.heartbeat()
 		w.exec("ALTER TABLE items ATTACH PARTITION elsewhere FOR VALUES WITH (MODULUS 2, REMAINDER 1)")
 		waiting, done := open(t, w.url), make(chan error, 1)
 		var xid uint64
@@ -195,7 +194,6 @@ func TestServersThatFail(t *testing.T) {
 		w.eventually("it is decoded", func() bool {
 			return w.text("SELECT coalesce(bool_or(write_lsn >= '"+hung+"'), false)::text FROM pg_stat_replication WHERE application_name = 'listedge follower'") == "true"
 		})
-		log.fails.Store(false)
 		published := false
 		w.await("a heartbeat of the changed catalog", func(e changefeed.Entry) bool {
 			published = published || e.Change != nil && e.Change.XID == xid
@@ -247,17 +245,4 @@ func (w *world) withSetting(name, value string) (end func()) {
 	}
 	set(fmt.Sprintf("ALTER SYSTEM SET %s = '%s'", name, value), true)
 	return func() { set("ALTER SYSTEM RESET "+name, false) }
-}
-
-// unprobedLog does not tell probes while it fails.
-type unprobedLog struct {
-	changefeed.Log
-	fails atomic.Bool
-}
-
-func (l *unprobedLog) Probes(ctx context.Context) (map[string]uint64, error) {
-	if l.fails.Load() {
-		return nil, errors.New("no probes")
-	}
-	return l.Log.Probes(ctx)
 }

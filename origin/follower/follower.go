@@ -52,7 +52,8 @@ type Options struct {
 // Follower follows while it holds the slot and stands by while it does not.
 type Follower struct {
 	options Options
-	start   time.Time // beat is a distance from it
+	period  time.Duration // of heartbeats
+	start   time.Time     // beat is a distance from it
 
 	following atomic.Bool
 	lag       atomic.Uint64 // bytes
@@ -72,7 +73,7 @@ func New(o Options) *Follower {
 	if o.Followed == nil {
 		o.Followed = &changefeed.Followed{}
 	}
-	return &Follower{options: o, start: time.Now()}
+	return &Follower{options: o, period: heartbeatEvery, start: time.Now()}
 }
 
 // Stats are a follower's numbers.

@@ -28,10 +28,7 @@ const (
 // sent behind the message that says so.
 func (t *term) prepareHeartbeat(ctx context.Context) error {
 	after := t.last
-	nonces, err := t.probes(ctx)
-	if err != nil {
-		return err
-	}
+	nonces := t.probes(ctx)
 	v, err := t.primary.look(ctx, t.version)
 	if err != nil {
 		return err
@@ -55,17 +52,18 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 	return nil
 }
 
-// probes reads the nonces of nodes of older versions, while there are any.
-func (t *term) probes(ctx context.Context) (map[string]uint64, error) {
+// probes reads the nonces of nodes of older versions, while there are any. Where
+// that fails, publishing finds out whether the log is away.
+func (t *term) probes(ctx context.Context) map[string]uint64 {
 	log, ok := t.options.Log.(*changefeed.Redis)
 	if !ok || !t.olderNodes {
-		return nil, nil
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	nonces, err := log.Probes(ctx)
 	t.olderNodes = err != nil || len(nonces) > 0
-	return nonces, err
+	return nonces
 }
 
 // flush has the primary flush its WAL, up to which alone the walsender sends.

@@ -14,7 +14,7 @@ import (
 // followAs has a node follow that says what it finds.
 func (w *world) followAs(followed *changefeed.Followed) running {
 	w.Helper()
-	return w.run(New(Options{DatabaseURL: w.url, Log: w.log, Followed: followed, LogKept: time.Minute, Silence: uneasy, Probed: unprobed,
+	return w.run(New(Options{DatabaseURL: w.url, Log: w.log, Followed: followed, LogKept: time.Minute, Silence: uneasy,
 		Logger: slog.New(slog.NewTextHandler(w.said, nil))}))
 }
 

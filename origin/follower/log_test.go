@@ -60,13 +60,6 @@ func (l *faultyLog) Last(ctx context.Context, epoch string) (changefeed.Position
 	return l.Log.Last(ctx, epoch)
 }
 
-func (l *faultyLog) Probes(ctx context.Context) (map[string]uint64, error) {
-	if err := l.ok(); err != nil {
-		return nil, err
-	}
-	return l.Log.Probes(ctx)
-}
-
 func TestAnAmbiguousAppendIsNotDuplicated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
@@ -171,7 +164,7 @@ func TestATrimmedLog(t *testing.T) {
 		t.Error(is)
 	}
 	w.heartbeat()
-	for _, e := range must2(w.log.Read(w.ctx(), w.epoch, behind, time.Millisecond))[:1] { // another sees that something is missing
+	for _, e := range must2(readLog(w.ctx(), w.log, w.epoch, behind, time.Millisecond))[:1] { // another sees that something is missing
 		if e.Position.Compare(forgotten) <= 0 || e.Position.N == behind.N+1 {
 			t.Errorf("%s is found after %s", e.Position, behind)
 		}

@@ -128,8 +128,11 @@ func (w *world) follow() running {
 
 func (w *world) followWith(url string, log changefeed.Log, silence func() time.Duration) running {
 	w.Helper()
-	return w.run(New(Options{DatabaseURL: url, Log: log, LogKept: time.Minute, Silence: silence, Probed: unprobed,
-		Logger: slog.New(slog.NewTextHandler(w.said, nil))}))
+	return w.run(w.follower(url, log, silence))
+}
+
+func (w *world) follower(url string, log changefeed.Log, silence func() time.Duration) *Follower {
+	return New(Options{DatabaseURL: url, Log: log, LogKept: time.Minute, Silence: silence, Logger: slog.New(slog.NewTextHandler(w.said, nil))})
 }
 
 func (w *world) run(f *Follower) running {
@@ -204,7 +207,7 @@ func (w *world) turn() {
 func (w *world) await(what string, wanted func(changefeed.Entry) bool) changefeed.Entry {
 	w.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		entries, err := w.log.Read(w.ctx(), w.epoch, w.at, 100*time.Millisecond)
+		entries, err := readLog(w.ctx(), w.log, w.epoch, w.at, 100*time.Millisecond)
 		if err != nil {
 			w.Fatal(err)
 		}
@@ -243,6 +246,17 @@ func (w *world) newChange() changefeed.Change {
 func (w *world) heartbeat() changefeed.Heartbeat {
 	w.Helper()
 	return *w.await("a heartbeat", func(e changefeed.Entry) bool { return e.Heartbeat != nil }).Heartbeat
+}
+
+// readLog is one read by a reader of its own.
+func readLog(ctx context.Context, log changefeed.Log, epoch string, after changefeed.Position, wait time.Duration) ([]changefeed.Entry, error) {
+	reader, err := log.Reader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer reader.Close()
+	entries, _, err := reader.Read(ctx, epoch, after, wait)
+	return entries, err
 }
 
 // number is a UUID that sorts as n does.

@@ -44,7 +44,7 @@ type term struct {
 	asked        time.Time             // when pending was prepared
 	flushed      bool                  // WAL was made to be flushed for pending
 	replied      time.Time             // when Postgres last heard of this node
-	olderNodes   bool              // nodes of an older version may probe
+	olderNodes   bool                  // nodes of an older version may probe
 }
 
 func newTerm(f *Follower, p *primary) *term {
@@ -173,7 +173,7 @@ func (t *term) loop(ctx context.Context) error {
 			}
 		}
 		if t.pending == nil && !now.Before(beat) {
-			beat, ask = now.Add(heartbeatEvery), now
+			beat, ask = now.Add(t.period), now
 			if err := t.prepareHeartbeat(ctx); err != nil {
 				return err
 			}
