@@ -72,9 +72,13 @@ func ResetCauses() (all []string) {
 // log. So the snapshot was taken after t and sees everything that was visible at
 // t: it has been applied here when the heartbeat has been. No two clocks are
 // compared, and a process that is paused anywhere makes a proof older only.
-// That a read "saw the log end" is true of the server that answered it. So only
-// reads of one session count together, all answered by one server (Reader):
-// another may have had the entry long before.
+// For that, two conditions must hold, and reads for which they do not are not
+// remembered:
+//   - One server answered (Reader): another may have had the entry long before.
+//     So only reads of one session count together.
+//   - An entry of the epoch has been read. Then the entry at After is read as
+//     well, or there is a gap. Where none has, a server that has lost its entries
+//     looks like one that never had them.
 type Subscription struct {
 	listeners []Listener
 
@@ -130,7 +134,7 @@ func (s *Subscription) Apply(began time.Time, entries []Entry, cut bool) (causes
 			causes = append(causes, cause)
 		}
 	}
-	if !cut {
+	if !cut && s.begun {
 		s.reads = remember(s.reads, read{began, s.position})
 	}
 	return causes
@@ -142,8 +146,11 @@ func remember(reads []read, r read) []read {
 		reads[n-1] = r
 		return reads
 	}
-	if len(reads) == mostReads {
-		reads = slices.Delete(reads, 0, mostReads/2)
+	if len(reads) == mostReads { // every second one: what is proven is a little older
+		for i := range mostReads / 2 {
+			reads[i] = reads[2*i]
+		}
+		reads = reads[:mostReads/2]
 	}
 	return append(reads, r)
 }
@@ -177,6 +184,8 @@ func (s *Subscription) apply(e *Entry) (cause ResetCause, ok bool) {
 		cause, ok = ResetUndecodable, false
 	case s.begun && !e.Follows(s.position):
 		cause, ok = ResetGap, false
+	case e.Heartbeat != nil && s.proven && e.Heartbeat.Run != s.run: // the epoch should have been another: what happened between is not known
+		cause, ok = ResetEpoch, false
 	}
 	if !ok {
 		s.reset(cause)
@@ -191,10 +200,6 @@ func (s *Subscription) apply(e *Entry) (cause ResetCause, ok bool) {
 	case e.Change != nil:
 		s.changed(e.Change)
 	case e.Heartbeat != nil:
-		if s.proven && e.Heartbeat.Run != s.run { // the epoch should have been another: what happened between is not known
-			cause, ok = ResetEpoch, false
-			s.reset(cause)
-		}
 		s.heartbeat(e.Heartbeat)
 		s.barrier = e.Position
 	}

@@ -12,7 +12,9 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// writingLog has a row written and visible before a heartbeat is appended.
+// writingLog has a row written and visible before anything is appended. So each
+// row brings the next one, and changes are published at any time, also while a
+// heartbeat waits to be sent.
 type writingLog struct {
 	changefeed.Log
 	writer *pgx.Conn
@@ -22,17 +24,12 @@ type writingLog struct {
 }
 
 func (l *writingLog) Append(ctx context.Context, epoch string, entries ...changefeed.Entry) error {
-	for _, e := range entries {
-		if e.Heartbeat == nil {
-			continue
-		}
-		l.mu.Lock()
-		l.rows = append(l.rows, e.Position)
-		row := len(l.rows)
-		l.mu.Unlock()
-		if _, err := l.writer.Exec(ctx, "INSERT INTO items (workspace_id, name) VALUES ($1, 'x')", number(row)); err != nil {
-			return err
-		}
+	l.mu.Lock()
+	l.rows = append(l.rows, entries[0].Position)
+	row := len(l.rows)
+	l.mu.Unlock()
+	if _, err := l.writer.Exec(ctx, "INSERT INTO items (workspace_id, name) VALUES ($1, 'x')", number(row)); err != nil {
+		return err
 	}
 	return l.Log.Append(ctx, epoch, entries...)
 }
