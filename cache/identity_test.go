@@ -28,6 +28,7 @@ func TestAdoptTakesPagesOfTheFollowedServerAlone(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			virtually(t, func(t *trackerTest) {
 				t.feed.Follow("f")
+				t.entry(changefeed.Entry{TermStart: &changefeed.TermStart{}})
 				t.look()
 				t.sends(changefeed.Heartbeat{Snapshot: "100:100:", Server: "system/2", Run: "now"})
 				p := page(t, "100:100:")

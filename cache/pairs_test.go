@@ -455,6 +455,7 @@ func TestStandbys(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				tt := newTrackerTest(t, boottime.New(), changefeed.Position{Term: 1})
+				tt.entry(changefeed.Entry{TermStart: &changefeed.TermStart{}})
 				tt.look()
 				tt.sends(changefeed.Heartbeat{LSN: 50, Snapshot: "1:1:", Server: "s/1"})
 				if test.happens != nil {
