@@ -15,20 +15,20 @@ import (
 // never is a moment before all others, and after subtraction still is.
 const never = math.MinInt64 / 2
 
-// told is what a keyring hears of changes: a key that was looked up while they
-// were being told is right up to the latest proof, unless one was told of it.
+// told is what is known from the log of changes: a key that was looked up while
+// proofs follow each other is valid up to the latest of them, unless a change has
+// invalidated it.
 //
-//	Changed ── the keys it may concern are doubtful: looked up before the next use
-//	Proven ─── all others looked up after since were right at until
+//	Changed, Settled ── the keys it may concern are looked up before the next use
+//	ValidThrough ────── all others that were looked up after since are valid at until
 //
-// Who tells promises (changefeed.KeyChanges does): when until is proven, each
-// change that became visible between since and until, on the server that was
-// started at run, has been told at a moment when it was visible. (What another
-// server said, an old primary that lives on, is right as of when it did.) So let
-// a key be looked up after since, and let a change become visible after that
-// look-up and until until. It was told after the look-up had begun, which leaves
-// the key doubtful; or it was told so to the look-up under way, whose answer is
-// then (before).
+// Why that is enough. When until is proven, each change that became visible
+// between since and until, on the server that was started at run, has been
+// given to Settled (changefeed.Listener). (What another server said, an old
+// primary that lives on, is right as of when it did.) Let a key be looked up
+// after since, and let a change become visible after that look-up and until
+// until. It settled after the look-up had begun, which invalidates the key, or
+// the answer of the look-up under way (before).
 type told struct {
 	proof atomic.Pointer[proof] // nil = nothing is proven
 	last  atomic.Int64          // when a change was last told
@@ -39,7 +39,7 @@ type told struct {
 // proof is of the changes between two moments of one server.
 type proof struct {
 	since, until time.Duration
-	run          string // when it was started; empty = who follows it does not tell
+	run          string // when it was started; empty = a follower of an old version does not say
 }
 
 // about says whether the proof is about what was looked up then of that server.
