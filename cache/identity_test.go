@@ -3,7 +3,6 @@ package cache
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -28,12 +27,12 @@ func TestAdoptTakesPagesOfTheFollowedServerAlone(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			virtually(t, func(t *trackerTest) {
-				t.nonce++
-				t.probe(t.nonce)
-				t.entry(changefeed.Entry{Heartbeat: &changefeed.Heartbeat{Snapshot: "100:100:", Server: "system/2", Run: "now", Nonces: map[string]uint64{"me": t.nonce}}})
+				t.feed.Follow("f")
+				t.look()
+				t.sends(changefeed.Heartbeat{Snapshot: "100:100:", Server: "system/2", Run: "now"})
 				p := page(t, "100:100:")
 				test.view.Snapshot = p.View.Snapshot
-				p.View, p.Epoch, p.Position = test.view, "e", t.last
+				p.View, p.Epoch, p.Position = test.view, "f", t.last
 				if got := t.adopt(p, listA); got != test.want {
 					t.Errorf("adopted: %t", got)
 				}
@@ -125,7 +124,7 @@ func TestAServerOnAnOldTimelineIsForeign(t *testing.T) {
 	b := startBeater(t)
 	b.take(epochAt(2, "a"))
 	followed := followedAt(ofShop, 1)
-	c := open(t, Options{Followed: followed, TTL: time.Minute, MaxStale: time.Minute, Follow: b.follow(testBound)})
+	c, _ := b.open(Options{Followed: followed, TTL: time.Minute, MaxStale: time.Minute, Bound: testBound})
 	eventually(t, "trusted", mode(c, ModeFollowed))
 	refused := func() uint64 { return c.Stats().Refused[foreign.String()] }
 	read := func(query, run string) {
@@ -172,15 +171,14 @@ func TestAnOldTimelineIsNotFollowedAgain(t *testing.T) {
 	b := startBeater(t)
 	b.take(epochAt(2, "a"))
 	log := &misled{Log: b.log}
-	c := open(t, Options{Followed: followedAt(ofShop, 0), TTL: time.Minute, MaxStale: time.Minute,
-		Follow: &Follow{Log: log, Node: "me", Bound: testBound, Logger: slog.New(slog.DiscardHandler)}})
+	c, feed := openFollowing(t, log, Options{Followed: followedAt(ofShop, 0), TTL: time.Minute, MaxStale: time.Minute, Bound: testBound}, b)
 	eventually(t, "trusted", mode(c, ModeFollowed))
-	before := c.Stats()
+	before := feed.Stats()
 	old := epochAt(1, "b")
 	log.epoch.Store(&old)
-	eventually(t, "many more entries", func() bool { return c.Stats().Applied > before.Applied+50 })
-	if s := c.Stats(); s.Epoch != epochAt(2, "a") || s.Resyncs["epoch"] != before.Resyncs["epoch"] {
-		t.Errorf("it follows %s: %v", s.Epoch, s.Resyncs)
+	eventually(t, "many more entries", func() bool { return feed.Stats().Entries > before.Entries+50 })
+	if s := feed.Stats(); s.Epoch != epochAt(2, "a") || s.Resets["epoch"] != before.Resets["epoch"] {
+		t.Errorf("it follows %s: %v", s.Epoch, s.Resets)
 	}
 }
 
@@ -190,7 +188,7 @@ func TestANodeOfANewPrimaryLeavesTheOldTimeline(t *testing.T) {
 	b := startBeater(t)
 	b.take(epochAt(1, "a"))
 	followed := followedAt(ofShop, 1)
-	c := open(t, Options{Followed: followed, TTL: time.Minute, MaxStale: time.Minute, Follow: b.follow(patient)})
+	c, _ := b.open(Options{Followed: followed, TTL: time.Minute, MaxStale: time.Minute, Bound: patient})
 	eventually(t, "trusted", mode(c, ModeFollowed))
 	followed.Found(ofShop, 2)
 	eventually(t, "untrusted", mode(c, ModeUntrusted))

@@ -26,15 +26,22 @@ var (
 type trackerTest struct {
 	*testing.T
 	*tracker
-	last  changefeed.Position
-	nonce uint64
+	feed *changefeed.Subscription
+	last changefeed.Position
+}
+
+// newTrackerTest joins epoch e; nothing is proven yet.
+func newTrackerTest(t *testing.T, c *boottime.Clock, last changefeed.Position) *trackerTest {
+	tr := newTracker(testBound, testFill, c)
+	feed := changefeed.NewSubscription(tr)
+	feed.Follow("e")
+	return &trackerTest{T: t, tracker: tr, feed: feed, last: last}
 }
 
 // virtually runs the test with a tracker that has joined epoch e, in virtual time.
 func virtually(t *testing.T, test func(t *trackerTest)) {
 	synctest.Test(t, func(t *testing.T) {
-		tt := &trackerTest{T: t, tracker: newTracker(testBound, testFill, boottime.New()), last: changefeed.Position{Term: 1}}
-		tt.turnTo("e")
+		tt := newTrackerTest(t, boottime.New(), changefeed.Position{Term: 1})
 		tt.entry(changefeed.Entry{TermStart: &changefeed.TermStart{}})
 		tt.prove("100:100:")
 		test(tt)
@@ -44,7 +51,7 @@ func virtually(t *testing.T, test func(t *trackerTest)) {
 func (t *trackerTest) at(e changefeed.Entry) bool {
 	t.Helper()
 	t.last = e.Position
-	return t.apply("e", "me", e)
+	return len(t.feed.Apply(time.Now(), []changefeed.Entry{e}, true)) == 0
 }
 
 func (t *trackerTest) entry(e changefeed.Entry) {
@@ -65,12 +72,21 @@ func (t *trackerTest) beat(snapshot string) {
 	t.entry(changefeed.Entry{Heartbeat: &changefeed.Heartbeat{Snapshot: snapshot}})
 }
 
-// prove is a heartbeat that echoes a nonce chosen now.
+// look is a read of the log that finds its end.
+func (t *trackerTest) look() { t.feed.Apply(time.Now(), nil, false) }
+
+// sends is a heartbeat whose snapshot was taken after all looks up to now.
+func (t *trackerTest) sends(h changefeed.Heartbeat) {
+	t.Helper()
+	h.After = changefeed.Position{Term: t.last.Term, N: t.last.N + 1}
+	t.entry(changefeed.Entry{Heartbeat: &h})
+}
+
+// prove proves this moment.
 func (t *trackerTest) prove(snapshot string, unsettled ...changefeed.Change) {
 	t.Helper()
-	t.nonce++
-	t.probe(t.nonce)
-	t.entry(changefeed.Entry{Heartbeat: &changefeed.Heartbeat{Snapshot: snapshot, Unsettled: unsettled, Nonces: map[string]uint64{"me": t.nonce}}})
+	t.look()
+	t.sends(changefeed.Heartbeat{Snapshot: snapshot, Unsettled: unsettled})
 }
 
 func page(t testing.TB, snapshot string) *Page {
@@ -147,9 +163,9 @@ func TestRules(t *testing.T) {
 		{"a change that left the ring", func(t *trackerTest) {
 			p := t.filled("100:102:")
 			t.changed(100, listA)
-			t.beat("101:101:")
+			t.prove("101:101:")
 			time.Sleep(testFill + 1)
-			t.beat("101:101:")
+			t.prove("101:101:")
 			if n := len(t.open); n != 0 {
 				t.Fatalf("%d rings", n)
 			}
@@ -158,15 +174,15 @@ func TestRules(t *testing.T) {
 		{"a change stays as long as a fill may take after it settled", func(t *trackerTest) {
 			t.changed(100, listA)
 			time.Sleep(10 * testFill)
-			t.beat("100:100:") // not yet
-			t.beat("101:101:")
+			t.prove("100:100:") // not yet
+			t.prove("101:101:")
 			time.Sleep(testFill)
-			t.beat("101:101:")
+			t.prove("101:101:")
 			if n := len(t.pairs.of(listA).ring); n != 1 {
 				t.Fatalf("%d in the ring", n)
 			}
 			time.Sleep(time.Nanosecond)
-			t.beat("101:101:")
+			t.prove("101:101:")
 			if n := len(t.pairs.of(listA).ring); n != 0 {
 				t.Fatalf("%d in the ring", n)
 			}
@@ -194,17 +210,16 @@ func TestRules(t *testing.T) {
 		}},
 		{"an epoch drops everything", func(t *trackerTest) {
 			p := t.filled("100:100:")
-			t.turnTo("f")
+			t.feed.Follow("f")
 			t.is(p, 0)
-			if t.trusted(time.Now()) || t.apply("e", "me", changefeed.Entry{Position: changefeed.Position{Term: 1, N: t.last.N + 1}}) {
+			if t.trusted(time.Now()) {
 				t.Fatal("goes on with the old one")
 			}
 		}},
-		{"trust ends a bound after the nonce was chosen", func(t *trackerTest) {
-			t.nonce++
-			t.probe(t.nonce)
+		{"trust ends a bound after the read began", func(t *trackerTest) {
+			t.look()
 			time.Sleep(testBound / 2) // on its way
-			t.entry(changefeed.Entry{Heartbeat: &changefeed.Heartbeat{Snapshot: "100:100:", Nonces: map[string]uint64{"me": t.nonce}}})
+			t.sends(changefeed.Heartbeat{Snapshot: "100:100:"})
 			time.Sleep(testBound/2 - 1)
 			if !t.trusted(time.Now()) {
 				t.Fatal("not trusted before")
@@ -212,9 +227,9 @@ func TestRules(t *testing.T) {
 			if time.Sleep(time.Nanosecond); t.trusted(time.Now()) {
 				t.Fatal("trusted after")
 			}
-			t.entry(changefeed.Entry{Heartbeat: &changefeed.Heartbeat{Snapshot: "100:100:", Nonces: map[string]uint64{"me": t.nonce}}})
+			t.sends(changefeed.Heartbeat{Snapshot: "100:100:"})
 			if t.trusted(time.Now()) {
-				t.Fatal("an old echo renews trust")
+				t.Fatal("an old read renews trust")
 			}
 		}},
 		{"a snapshot that cannot be read proves nothing", func(t *trackerTest) {
@@ -239,7 +254,7 @@ func TestRules(t *testing.T) {
 			if t.at(changefeed.Entry{Position: changefeed.Position{Term: 1, N: 1000}, Heartbeat: &changefeed.Heartbeat{Snapshot: "1:1:"}}) {
 				t.Fatal("no gap")
 			}
-			if _, after := t.tracker.at(); after != t.last {
+			if _, after := t.feed.Next(); after != t.last {
 				t.Fatalf("reads on after %s: what is missing would be missed again", after)
 			}
 			if t.trusted(time.Now()) {
@@ -285,15 +300,15 @@ func TestRules(t *testing.T) {
 			if t.at(changefeed.Entry{Position: changefeed.Position{Term: 1, N: t.last.N + 1}}) {
 				t.Fatal("passed over")
 			}
-			if _, after := t.tracker.at(); after != t.last {
+			if _, after := t.feed.Next(); after != t.last {
 				t.Fatalf("reads on after %s: it would be met again", after)
 			}
 			if t.is(p, 0); t.trusted(time.Now()) {
 				t.Fatal("trusted")
 			}
 			t.prove("100:103:102", changefeed.Change{XID: 102, Lists: []changefeed.List{listA}}) // what it said, perhaps
-			if !t.trusted(time.Now()) || t.resyncs[resyncUndecodable] != 1 || t.resyncs[resyncGap] != 0 {
-				t.Fatalf("trusted: %t, resyncs %v", t.trusted(time.Now()), t.resyncs)
+			if !t.trusted(time.Now()) {
+				t.Fatal("not trusted again")
 			}
 			if t.is(p, 0); t.accept(t.begin(), page(t, "100:103:102"), listA) == kept {
 				t.Fatal("kept without what it said, perhaps")
@@ -355,8 +370,7 @@ func TestAdopt(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tt := &trackerTest{T: t, tracker: newTracker(testBound, testFill, boottime.New()), last: changefeed.Position{Term: 5}}
-				tt.turnTo("e")
+				tt := newTrackerTest(t, boottime.New(), changefeed.Position{Term: 5})
 				tt.entry(changefeed.Entry{TermStart: &changefeed.TermStart{}})
 				tt.prove("100:100:")
 				tt.changed(100, listA)
@@ -372,7 +386,7 @@ func TestAdopt(t *testing.T) {
 				// What has left the ring may be what a page did not see.
 				tt.beat("102:102:")
 				time.Sleep(testFill + 1)
-				tt.beat("102:102:")
+				tt.prove("102:102:")
 				q := page(t, test.snapshot)
 				q.Epoch, q.Position = test.epoch, test.position
 				if got := tt.adopt(q, listA); got != (test.want && test.position.N != 2) {
@@ -386,11 +400,11 @@ func TestAdopt(t *testing.T) {
 			t.changed(100, listA) // settles last
 			t.changed(101, listA)
 			newer := t.last
-			t.beat("100:102:100")
+			t.prove("100:102:100")
 			time.Sleep(testFill + 1)
-			t.beat("102:102:")
+			t.prove("102:102:")
 			time.Sleep(testFill + 1)
-			if t.beat("102:102:"); t.pairs.of(listA).pruned.position != newer {
+			if t.prove("102:102:"); t.pairs.of(listA).pruned.position != newer {
 				t.Fatalf("pruned at %s", t.pairs.of(listA).pruned.position)
 			}
 		})
@@ -425,7 +439,6 @@ func TestStandbys(t *testing.T) {
 			t.entry(change(60, false, listA))
 			t.beat("100:100:")
 			time.Sleep(testFill + 1)
-			t.beat("100:100:")
 			t.prove("100:100:")
 		}, "s/1", 59, behind},
 		{"not as far as one that was forgotten", func(t *trackerTest) {
@@ -433,7 +446,6 @@ func TestStandbys(t *testing.T) {
 			t.entry(change(60, false, listA))
 			t.beat("100:100:")
 			time.Sleep(testFill + 1)
-			t.beat("100:100:")
 			t.prove("100:100:")
 			if len(t.pairs.known) != 0 {
 				t.Fatal("not forgotten")
@@ -442,11 +454,9 @@ func TestStandbys(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tt := &trackerTest{T: t, tracker: newTracker(testBound, testFill, boottime.New()), last: changefeed.Position{Term: 1}}
-				tt.turnTo("e")
-				tt.probe(1)
-				tt.entry(changefeed.Entry{Heartbeat: &changefeed.Heartbeat{LSN: 50, Snapshot: "1:1:", Server: "s/1", Nonces: map[string]uint64{"me": 1}}})
-				tt.nonce, tt.server = 1, "s/1"
+				tt := newTrackerTest(t, boottime.New(), changefeed.Position{Term: 1})
+				tt.look()
+				tt.sends(changefeed.Heartbeat{LSN: 50, Snapshot: "1:1:", Server: "s/1"})
 				if test.happens != nil {
 					test.happens(tt)
 					tt.server = "s/1" // which prove does not tell
@@ -535,9 +545,8 @@ func TestAnAdoptedPageIsNoYoungerThanTheProof(t *testing.T) {
 
 // Before a node has proof it adopts nothing, whatever it read.
 func TestAdoptBeforeProof(t *testing.T) {
-	tr := newTracker(testBound, testFill, boottime.New())
-	tr.turnTo("e")
-	tr.apply("e", "me", changefeed.Entry{Position: changefeed.Position{Term: 1, N: 1}, Heartbeat: &changefeed.Heartbeat{Snapshot: "1:1:"}})
+	tr := newTrackerTest(t, boottime.New(), changefeed.Position{Term: 1})
+	tr.beat("1:1:")
 	p := page(t, "5:5:")
 	p.Epoch, p.Position = "e", changefeed.Position{Term: 1, N: 5}
 	if tr.adopt(p, listA) {
@@ -548,17 +557,13 @@ func TestAdoptBeforeProof(t *testing.T) {
 // joinedTracker has pairs with rings.
 func joinedTracker(tb testing.TB, workspaces, ring int) *tracker {
 	tr := newTracker(time.Hour, time.Hour, boottime.New())
-	tr.turnTo("e")
-	tr.probe(1)
+	tr.Reset("e", changefeed.ResetJoin)
 	n := uint64(1)
-	tr.apply("e", "me", changefeed.Entry{Position: changefeed.Position{Term: 1, N: n}, Heartbeat: &changefeed.Heartbeat{Snapshot: "1:1:", Nonces: map[string]uint64{"me": 1}}})
+	tr.ValidThrough(changefeed.Proof{Moment: time.Now(), At: changefeed.Position{Term: 1, N: n}, First: changefeed.Position{Term: 1, N: n}})
 	for range ring {
 		for w := range workspaces {
 			n++
-			c := changefeed.Change{XID: n, Lists: []changefeed.List{{Workspace: uuid.UUID{byte(w), byte(w >> 8), byte(w >> 16)}}}}
-			if !tr.apply("e", "me", changefeed.Entry{Position: changefeed.Position{Term: 1, N: n}, Change: &c}) {
-				tb.Fatal("a gap")
-			}
+			tr.Changed(changefeed.Position{Term: 1, N: n}, &changefeed.Change{XID: n, Lists: []changefeed.List{{Workspace: uuid.UUID{byte(w), byte(w >> 8), byte(w >> 16)}}}})
 		}
 	}
 	return tr
@@ -624,7 +629,7 @@ func TestForgettingLeavesHalf(t *testing.T) {
 		for i := range t.most + 1 {
 			t.pairs.of(changefeed.List{Workspace: uuid.UUID{8, byte(i), byte(i >> 8)}, Collection: changefeed.Items})
 		}
-		t.beat("100:100:")
+		t.prove("100:100:")
 		if n := len(t.pairs.known); n < t.most/2 || n > t.most {
 			t.Errorf("%d of %d are left", n, t.most+1)
 		}

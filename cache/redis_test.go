@@ -327,8 +327,9 @@ func TestFollowedPagesOfRedis(t *testing.T) {
 func TestAPageOfRedisReplacesOneThatMayNotBeKept(t *testing.T) {
 	_, client := startRedis(t)
 	b := startBeater(t)
-	o := Options{Redis: client, TTL: time.Minute, MaxStale: time.Minute, Follow: b.follow(testBound)}
-	c, other := open(t, o), open(t, o)
+	o := Options{Redis: client, TTL: time.Minute, MaxStale: time.Minute, Bound: testBound}
+	c, _ := b.open(o)
+	other, _ := b.open(o)
 	eventually(t, "followed", func() bool { return c.Mode() == ModeFollowed && other.Mode() == ModeFollowed })
 	eventually(t, "the other's hit", func() bool { _, hit := askFor(t, other, b.brings("body")); return hit })
 	b.quiet(true)

@@ -23,6 +23,9 @@ type DatabaseOptions struct {
 	Replicas     []string      // URLs of hot standbys, which pages are read from where they are fresh enough
 	Connections  int           // for pages, to each server; keys have KeyConnections of their own
 	QueryTimeout time.Duration // statement_timeout of a page
+	// TimelineKnown is closed when answers can be judged: no page and no key is read
+	// before. nil = at once.
+	TimelineKnown <-chan struct{}
 }
 
 // KeyConnections are apart from those of pages, so that a storm of misses
@@ -44,31 +47,17 @@ type Database struct {
 	options      DatabaseOptions
 	sameDatabase atomic.Bool // as options.Primary
 	refusals     refusals
-	follows      atomic.Pointer[func() (server, run string)]
-	serves       atomic.Pointer[func() string]
+	follows      atomic.Pointer[func() Followed]
 }
 
-// Follows has answers judged by which server is followed: the system and timeline
-// of the last one, empty = none ever was, and which run of it; empty = that is
-// not proven at the moment.
-func (db *Database) Follows(which func() (server, run string)) { db.follows.Store(&which) }
+// Follows has answers judged by what is followed.
+func (db *Database) Follows(which func() Followed) { db.follows.Store(&which) }
 
-func (db *Database) followed() (server, run string) {
+func (db *Database) followed() Followed {
 	if which := db.follows.Load(); which != nil {
 		return (*which)()
 	}
-	return "", ""
-}
-
-// Serves has answers of other databases refused: which names the fleet's; empty =
-// it is not known.
-func (db *Database) Serves(which func() string) { db.serves.Store(&which) }
-
-func (db *Database) followedDatabase() string {
-	if which := db.serves.Load(); which != nil {
-		return (*which)()
-	}
-	return ""
+	return Followed{}
 }
 
 // Open prepares the pools; connections are made when first needed, so an

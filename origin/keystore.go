@@ -46,7 +46,7 @@ func (s *KeyStore) Lookup(ctx context.Context, hashes []KeyHash, run string) (ma
 // Probe is Origin.Probe, for keys, and looks whether the right server is back.
 func (s *KeyStore) Probe(ctx context.Context) {
 	probe(ctx, s.breaker, s.pool)
-	if s.refusals.last.Load() != nil {
+	if s.db.refusals.last.Load() != nil {
 		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 		defer cancel()
 		_ = s.leadsToPrimary(ctx) // which notes what it finds
@@ -55,8 +55,7 @@ func (s *KeyStore) Probe(ctx context.Context) {
 
 // leadsToPrimary returns why what answers is not taken for the primary.
 func (s *KeyStore) leadsToPrimary(ctx context.Context) error {
-	_, run := s.followed()
-	_, err := fromPrimary(ctx, s.upstream, run, func() (map[KeyHash]Key, answerer, error) { return s.lookup(ctx, []KeyHash{{}}) })
+	_, err := fromPrimary(ctx, s.upstream, s.db.followed().Run, func() (map[KeyHash]Key, answerer, error) { return s.lookup(ctx, []KeyHash{{}}) })
 	return classify(err)
 }
 
@@ -121,7 +120,7 @@ func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (found map[KeyH
 			return nil, by, errors.New("a key's hash is not a SHA-256")
 		}
 		k := key
-		k.Run = by.run
+		k.Run = by.Run
 		k.ExpiresAt = expiryOf(expires)
 		k.Limit = LimitOf(rate, burst, DefaultLimit)
 		k.WorkspaceLimit = LimitOf(workspaceRate, workspaceBurst, Limit{})

@@ -37,9 +37,7 @@ type Page struct {
 	NextCursor string // empty when this is the last page
 	Rows       int
 	Snapshot   string // pg_current_snapshot() of the statement that read it, on the primary
-	Run        string // when that server was started, by its own clock
-	Standby    bool   // that server was in recovery
-	Database   string // its name
+	answerer          // that server
 	Replayed          // on a standby
 
 	Asked time.Time     // when the server was, also in vain; zero = it was not
@@ -84,7 +82,7 @@ type Origin struct {
 func New(db *Database) *Origin {
 	o := &Origin{primary: newSource("pages", db.pages, primaryRest), upstream: db.upstream(db.pages), timeout: db.queryTimeout, settings: sessionSettings(db.queryTimeout).Local(), sessions: sync.Pool{New: func() any { return new(session) }}}
 	for _, pool := range db.replicas {
-		o.standbys = append(o.standbys, newStandby(pool, db.followedDatabase))
+		o.standbys = append(o.standbys, newStandby(pool, db.followed))
 	}
 	return o
 }
@@ -147,10 +145,9 @@ func (o *Origin) readFrom(ctx context.Context, pool *pgxpool.Pool, q *Query) (Pa
 		return Page{}, answerer{}, err
 	}
 	defer o.close(s)
-	by := answerer{address: addressOf(s.conn.Conn())}
 	page, err := o.readOn(ctx, s, q)
-	by.run, by.standby, by.database = page.Run, page.Standby, page.Database
-	return page, by, err
+	page.address = addressOf(s.conn.Conn())
+	return page, page.answerer, err
 }
 
 // addressOf is where the connection leads, of the servers that its URL may name.
@@ -188,8 +185,7 @@ func (o *Origin) read(ctx context.Context, s *session, q *Query) (Page, error) {
 		}
 		if seen != nil {
 			snapshot, server, _ := strings.Cut(string(seen), "@")
-			by := answererOf(server)
-			page.Snapshot, page.Run, page.Standby, page.Database = snapshot, by.run, by.standby, by.database
+			page.Snapshot, page.answerer = snapshot, answererOf(server)
 			return nil
 		}
 		if full || page.Rows == q.Limit {

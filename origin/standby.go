@@ -40,7 +40,7 @@ const (
 type standby struct {
 	*source
 	host     string
-	database func() string // the name of the one that is followed; empty = it is not known
+	followed func() Followed
 	last     atomic.Pointer[sighting]
 
 	refusal  atomic.Pointer[error] // ErrForeign, when it was last asked; nil = it was not refused
@@ -69,9 +69,9 @@ type StandbyStats struct {
 	Failure                          error // why it last did not answer a probe; nil = it always did
 }
 
-func newStandby(pool *pgxpool.Pool, database func() string) *standby {
+func newStandby(pool *pgxpool.Pool, followed func() Followed) *standby {
 	config := pool.Config().ConnConfig
-	return &standby{source: newSource("pages of a standby", pool, standbyRest), host: fmt.Sprintf("%s:%d", config.Host, config.Port), lineages: map[string]lineage{}, database: database}
+	return &standby{source: newSource("pages of a standby", pool, standbyRest), host: fmt.Sprintf("%s:%d", config.Host, config.Port), lineages: map[string]lineage{}, followed: followed}
 }
 
 func (s *standby) stats() StandbyStats {
@@ -189,7 +189,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed)
 		if err == nil && (page.Run != run || !page.Standby) { // a pooler met two servers, or it was promoted
 			return Page{}, ErrForeign
 		}
-		if database := s.database(); err == nil && database != "" && page.Database != database {
+		if database := s.followed().Database; err == nil && database != "" && page.Database != database {
 			return Page{}, fmt.Errorf("%w: it answers from database %s, and not %s", ErrForeign, page.Database, database)
 		}
 		page.Snapshot, page.Run, page.Replayed = "", "", replayed

@@ -20,9 +20,9 @@ var ErrWrongServer = fmt.Errorf("%w: not the primary", ErrUnavailable)
 
 // answerer is the server that gave an answer, as the answer itself says.
 type answerer struct {
-	run      string // when it was started, by its own clock
-	standby  bool   // it was in recovery
-	database string // its name
+	Run      string // when it was started, by its own clock
+	Standby  bool   // it was in recovery
+	Database string // its name
 	address  net.Addr
 	server   string // its system and timeline; empty = nobody has asked
 }
@@ -34,15 +34,15 @@ const serverSQL = `extract(epoch FROM pg_postmaster_start_time())::text || CASE 
 func answererOf(said string) (a answerer) {
 	run, rest, _ := strings.Cut(said, "@")
 	role, database, _ := strings.Cut(rest, "@")
-	a.run, a.standby, a.database = run, role == "standby", database
+	a.Run, a.Standby, a.Database = run, role == "standby", database
 	return a
 }
 
-// expectation is what is known of the primary.
-type expectation struct {
-	run      string // which run of it is followed; empty = that is not proven at the moment
-	server   string // system and timeline of the one that was followed last; empty = none ever was
-	database string // the name of the one that is followed; empty = it is not known
+// Followed is what is known of the primary that the fleet follows.
+type Followed struct {
+	Run      string // which run of it; empty = that is not proven at the moment
+	Server   string // its system and newest timeline; empty = the fleet never followed any
+	Database string // its name; empty = it is not known
 }
 
 // refuses says why an answer is not taken for the primary's; empty = it is.
@@ -60,22 +60,22 @@ type expectation struct {
 //     of life. So neither a restart nor a fail-over needs an exception, and in a
 //     split brain the side of the earlier timeline is refused by all who ever
 //     followed the later one.
-func (e expectation) refuses(by answerer) string {
+func (f Followed) refuses(by answerer) string {
 	switch {
-	case by.standby:
+	case by.Standby:
 		return fmt.Sprintf("%s is a standby", by.address)
-	case e.database != "" && by.database != e.database:
-		return fmt.Sprintf("%s is database %s, and not %s", by.address, by.database, e.database)
-	case e.run != "" && by.run != e.run:
-		return fmt.Sprintf("%s, started %s, is not the server that is followed: %s, started %s", by.address, startOf(by.run), e.server, startOf(e.run))
-	case e.needsServer() && earlier(by.server, e.server):
-		return fmt.Sprintf("%s is %s (system/timeline), which a promotion has ended: %s was followed since", by.address, by.server, e.server)
+	case f.Database != "" && by.Database != f.Database:
+		return fmt.Sprintf("%s is database %s, and not %s", by.address, by.Database, f.Database)
+	case f.Run != "" && by.Run != f.Run:
+		return fmt.Sprintf("%s, started %s, is not the server that is followed: %s, started %s", by.address, startOf(by.Run), f.Server, startOf(f.Run))
+	case f.needsServer() && earlier(by.server, f.Server):
+		return fmt.Sprintf("%s is %s (system/timeline), which a promotion has ended: %s was followed since", by.address, by.server, f.Server)
 	}
 	return ""
 }
 
 // needsServer says whether the answer depends on the answerer's system and timeline.
-func (e expectation) needsServer() bool { return e.run == "" && e.server != "" }
+func (f Followed) needsServer() bool { return f.Run == "" && f.Server != "" }
 
 // earlier says whether a is an earlier timeline of the same system as b.
 func earlier(a, b string) bool {
@@ -100,15 +100,13 @@ func startOf(run string) string {
 // upstream is connections to what should be the primary.
 type upstream struct {
 	pool       *pgxpool.Pool
-	refusals   *refusals
-	followed   func() (server, run string)
-	database   func() string
+	db         *Database
 	renewed    atomic.Int64             // when connections were given up last, in nanoseconds since 1970
 	identified atomic.Pointer[answerer] // the last server whose system and timeline were asked for
 }
 
 func (db *Database) upstream(pool *pgxpool.Pool) *upstream {
-	return &upstream{pool: pool, refusals: &db.refusals, followed: db.followed, database: db.followedDatabase}
+	return &upstream{pool: pool, db: db}
 }
 
 // fromPrimary reads by connections of the pool from the primary, of which is
@@ -117,16 +115,20 @@ func (db *Database) upstream(pool *pgxpool.Pool) *upstream {
 // primary before, and does not know that it is no more: an answer that is
 // refused is asked for once more, on connections made since.
 func fromPrimary[T any](ctx context.Context, u *upstream, run string, read func() (T, answerer, error)) (T, error) {
-	e := expectation{run: run, database: u.database()}
-	e.server, _ = u.followed()
+	if err := u.awaitTimeline(ctx); err != nil {
+		var none T
+		return none, err
+	}
+	f := u.db.followed()
+	f.Run = run
 	got, by, err := read()
-	if err == nil && u.check(ctx, e, by) != nil {
+	if err == nil && u.check(ctx, f, by) != nil {
 		u.renew()
 		if got, by, err = read(); err == nil {
-			err = u.check(ctx, e, by)
+			err = u.check(ctx, f, by)
 		}
 	}
-	u.refusals.note(err)
+	u.db.refusals.note(err)
 	if err != nil {
 		var none T
 		return none, err
@@ -134,26 +136,49 @@ func fromPrimary[T any](ctx context.Context, u *upstream, run string, read func(
 	return got, nil
 }
 
+// timelinePatience is how long a question waits for answers to be judged.
+const timelinePatience = time.Second
+
+func (u *upstream) awaitTimeline(ctx context.Context) error {
+	known := u.db.options.TimelineKnown
+	if known == nil {
+		return nil
+	}
+	select {
+	case <-known:
+		return nil
+	default:
+	}
+	ctx, cancel := context.WithTimeout(ctx, timelinePatience)
+	defer cancel()
+	select {
+	case <-known:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: it is not known yet which timeline the fleet follows", ErrUnavailable)
+	}
+}
+
 // check returns why the answer is not taken for the primary's; nil if it is.
-func (u *upstream) check(ctx context.Context, e expectation, by answerer) error {
-	if e.needsServer() && !by.standby {
+func (u *upstream) check(ctx context.Context, f Followed, by answerer) error {
+	if f.needsServer() && !by.Standby {
 		known := u.identified.Load()
-		if known == nil || known.run != by.run {
+		if known == nil || known.Run != by.Run {
 			known = &answerer{}
 			var r Replayed
 			var err error
-			if known.run, err = scanReplayed(u.pool.QueryRow(ctx, primarySQL, pgx.QueryExecModeExec), &r); err != nil {
+			if known.Run, err = scanReplayed(u.pool.QueryRow(ctx, primarySQL, pgx.QueryExecModeExec), &r); err != nil {
 				return fmt.Errorf("%w: ask which server it is: %w", ErrUnavailable, err)
 			}
 			known.server = r.Server
 			u.identified.Store(known)
 		}
-		if known.run != by.run { // two servers answer in turn
+		if known.Run != by.Run { // two servers answer in turn
 			return fmt.Errorf("%w: %s leads to several", ErrWrongServer, by.address)
 		}
 		by.server = known.server
 	}
-	if why := e.refuses(by); why != "" {
+	if why := f.refuses(by); why != "" {
 		return fmt.Errorf("%w: %s", ErrWrongServer, why)
 	}
 	return nil

@@ -13,25 +13,25 @@ func TestWhichAnswersAreThePrimarys(t *testing.T) {
 	const followed = "71/3"
 	for _, c := range []struct {
 		name  string
-		known expectation
+		known Followed
 		by    answerer
 		taken bool
 	}{
-		{"nothing is known", expectation{}, answerer{run: "1"}, true},
-		{"nothing is known, a standby", expectation{}, answerer{run: "1", standby: true}, false},
-		{"the followed run", expectation{run: "1", server: followed}, answerer{run: "1"}, true},
-		{"the followed run, in recovery", expectation{run: "1", server: followed}, answerer{run: "1", standby: true}, false},
-		{"another run", expectation{run: "1", server: followed}, answerer{run: "2"}, false},
-		{"another run of a later timeline", expectation{run: "1", server: followed}, answerer{run: "2", server: "71/4"}, false},
-		{"the followed database", expectation{run: "1", server: followed, database: "a"}, answerer{run: "1", database: "a"}, true},
-		{"another database of the server", expectation{run: "1", server: followed, database: "a"}, answerer{run: "1", database: "b"}, false},
-		{"nothing proven, another database", expectation{database: "a"}, answerer{run: "1", database: "b"}, false},
-		{"nothing proven, a restart", expectation{server: followed}, answerer{run: "2", server: "71/3"}, true},
-		{"nothing proven, a later timeline", expectation{server: followed}, answerer{run: "2", server: "71/4"}, true},
-		{"nothing proven, a timeline of two digits", expectation{server: followed}, answerer{run: "2", server: "71/10"}, true},
-		{"nothing proven, an earlier timeline", expectation{server: followed}, answerer{run: "2", server: "71/2"}, false},
-		{"nothing proven, another system", expectation{server: followed}, answerer{run: "2", server: "72/1"}, true},
-		{"nothing proven, a standby", expectation{server: followed}, answerer{run: "2", server: "71/4", standby: true}, false},
+		{"nothing is known", Followed{}, answerer{Run: "1"}, true},
+		{"nothing is known, a standby", Followed{}, answerer{Run: "1", Standby: true}, false},
+		{"the followed run", Followed{Run: "1", Server: followed}, answerer{Run: "1"}, true},
+		{"the followed run, in recovery", Followed{Run: "1", Server: followed}, answerer{Run: "1", Standby: true}, false},
+		{"another run", Followed{Run: "1", Server: followed}, answerer{Run: "2"}, false},
+		{"another run of a later timeline", Followed{Run: "1", Server: followed}, answerer{Run: "2", server: "71/4"}, false},
+		{"the followed database", Followed{Run: "1", Server: followed, Database: "a"}, answerer{Run: "1", Database: "a"}, true},
+		{"another database of the server", Followed{Run: "1", Server: followed, Database: "a"}, answerer{Run: "1", Database: "b"}, false},
+		{"nothing proven, another database", Followed{Database: "a"}, answerer{Run: "1", Database: "b"}, false},
+		{"nothing proven, a restart", Followed{Server: followed}, answerer{Run: "2", server: "71/3"}, true},
+		{"nothing proven, a later timeline", Followed{Server: followed}, answerer{Run: "2", server: "71/4"}, true},
+		{"nothing proven, a timeline of two digits", Followed{Server: followed}, answerer{Run: "2", server: "71/10"}, true},
+		{"nothing proven, an earlier timeline", Followed{Server: followed}, answerer{Run: "2", server: "71/2"}, false},
+		{"nothing proven, another system", Followed{Server: followed}, answerer{Run: "2", server: "72/1"}, true},
+		{"nothing proven, a standby", Followed{Server: followed}, answerer{Run: "2", server: "71/4", Standby: true}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if why := c.known.refuses(c.by); (why == "") != c.taken {
@@ -51,7 +51,7 @@ type reading struct {
 
 func readFrom(t *testing.T, url string, followed string) reading {
 	db := openDatabase(t, DatabaseOptions{URL: url})
-	db.Follows(func() (string, string) { return followed, "" })
+	db.Follows(func() Followed { return Followed{Server: followed} })
 	return reading{db, New(db), NewKeyStore(db)}
 }
 
@@ -206,6 +206,31 @@ func TestTheSideOfTheEarlierTimelineIsRefused(t *testing.T) {
 			must(c.lead(old.Addr()))
 		})
 	}
+}
+
+// Until answers can be judged nothing is asked; what waits is answered then.
+func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
+	t.Parallel()
+	known := make(chan struct{})
+	db := openDatabase(t, DatabaseOptions{URL: newDatabase(t), TimelineKnown: known})
+	r := reading{db, New(db), NewKeyStore(db)}
+	page := func() error { _, err := r.o.Fetch(within(t, patience), anyPage); return err }
+	key := func() error { _, err := r.keys.Lookup(within(t, patience), []KeyHash{{1}}, ""); return err }
+	for _, err := range []error{page(), key(), db.Ready(within(t, patience))} {
+		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "not known yet") {
+			t.Error(err)
+		}
+	}
+	waiting := make(chan error, 2)
+	go func() { waiting <- page() }()
+	go func() { waiting <- key() }()
+	close(known)
+	for range 2 {
+		if err := <-waiting; err != nil {
+			t.Error(err)
+		}
+	}
+	r.taken(t, "")
 }
 
 // While an address leads to the wrong server, questions do not each make a

@@ -37,7 +37,8 @@ var (
 			_ = tx.Rollback(context.Background())
 		}},
 		commitsWait,
-		decodingLags(250_000),
+		foreignTransaction(250_000),
+		decodingLags,
 		{name: "asynchronous writers", lasts: 2500 * time.Millisecond, loses: true, happens: func(t *testing.T, f *fleet) {
 			f.setting(t, "wal_writer_delay", "10s")
 			f.setting(t, "synchronous_commit", "off")
@@ -151,11 +152,10 @@ var (
 	}}
 )
 
-// decodingLags has the follower wait for a transaction of so many rows that are
-// none of ours, once and again: what is committed behind it is visible long before
-// it is published.
-func decodingLags(rows int) fault {
-	return fault{name: "decoding lags", lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
+// foreignTransaction writes so many rows that are none of ours, and has writers of
+// ours commit meanwhile.
+func foreignTransaction(rows int) fault {
+	return fault{name: fmt.Sprintf("a foreign transaction of %d rows", rows), lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
 		conn := connect(t, f.url)
 		for _, sql := range []string{"CREATE TABLE IF NOT EXISTS huge (n int)", fmt.Sprintf("INSERT INTO huge SELECT generate_series(1, %d)", rows), "TRUNCATE huge"} {
 			if _, err := conn.Exec(t.Context(), sql); err != nil {
@@ -164,6 +164,24 @@ func decodingLags(rows int) fault {
 		}
 	}}
 }
+
+// decodingLags stops the walsender now and then: what is committed meanwhile is
+// visible long before it is published.
+var decodingLags = fault{name: "decoding lags", lasts: 4 * time.Second, happens: func(t *testing.T, f *fleet) {
+	conn := connect(t, f.url)
+	for range 3 {
+		var pid int
+		if err := conn.QueryRow(t.Context(), "SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE database = current_database()").Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		if pid != 0 { // else the next follower is about to take it
+			_ = syscall.Kill(pid, syscall.SIGSTOP)
+			time.Sleep(900 * time.Millisecond)
+			_ = syscall.Kill(pid, syscall.SIGCONT)
+		}
+		time.Sleep(300 * time.Millisecond)
+	}
+}}
 
 // setting changes one of the primary.
 func (f *fleet) setting(t *testing.T, name, value string) {

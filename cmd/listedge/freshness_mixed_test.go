@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/url"
 	"strings"
 	"sync"
@@ -43,6 +44,14 @@ func (o *oracle) askAlways(n *testNode) (stop func()) {
 func (n *testNode) note(t *testing.T, name string) string {
 	_, found := n.readiness(t)
 	return found.Notes[name]
+}
+
+// describe is an answer as a failed test shows it.
+func describe(a *answer) string {
+	if a == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%s, Cache-Status %q: %.300s", a.Status, a.Header.Get("Cache-Status"), a.body)
 }
 
 // only is a fleet of one node, for the oracle.
@@ -91,6 +100,40 @@ func TestAnOldPrimaryDoesNotReachNodesOnTheNewOne(t *testing.T) {
 	}
 	says(t, []string{"--database-url", address, "--redis-url", redis.URL()}, exitFailed,
 		origin.Finding{Subject: "timeline", Level: origin.Fail, Text: why})
+
+	// A node that starts there learns which timeline the fleet follows before it
+	// takes an answer: also one whose follower cannot connect, or does so late.
+	left.stop()
+	revoked := o.histories[0].key
+	execute(t, promoted, "UPDATE api_keys SET revoked_at = now() WHERE key_prefix = $1", revoked[:9])
+	nowhere := startRelay(t, old.Addr())
+	nowhere.lose(true)
+	hung := *u
+	hung.Host = nowhere.addr()
+	_, pooled := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": "transaction"})
+	for name, start := range map[string][]string{
+		"once":             {u.String()},
+		"once more":        {u.String()},
+		"a hung follower":  {u.String(), "--replication-url", hung.String()},
+		"through a pooler": {pooled},
+	} {
+		t.Run("a node starts: "+name, func(t *testing.T) {
+			n := launchNode(t, start[0], append(start[1:], "--redis-url", redis.URL())...)
+			asked := 0
+			within(t, patience, "it says why, and was asked often enough", func() bool {
+				for _, key := range []string{revoked, o.histories[1].key} {
+					if a, err := n.try("GET", "/v1/items?limit=50", key); err != nil || a.StatusCode != 503 || a.Header.Get("Retry-After") == "" {
+						t.Fatalf("answer %d: %s (%v)", asked, describe(a), err)
+					}
+					asked++
+				}
+				return asked > 30 && strings.Contains(n.check(t, "timeline"), why)
+			})
+			if status, r := n.readiness(t); status != 503 || r.Ready {
+				t.Errorf("ready: %+v", r)
+			}
+		})
+	}
 }
 
 // Two databases of one Postgres, one a copy of the other: all ids are equal.

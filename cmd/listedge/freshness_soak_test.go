@@ -28,7 +28,7 @@ var (
 
 // largeFaults are those that take long.
 var largeFaults = []fault{
-	decodingLags(2_000_000),
+	foreignTransaction(2_000_000),
 	{name: "transactions of 600,000 rows", lasts: 20 * time.Second, forms: []form{withManyRows(600_000)}, happens: func(*testing.T, *fleet) {}},
 }
 

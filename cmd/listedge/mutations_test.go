@@ -152,10 +152,14 @@ func TestMutations(t *testing.T) {
 		{"no read is cut", []edit{{"internal/changefeed/redis.go", "len(entries) >= readBatch, nil", "false, nil"}}, "./internal/changefeed", "TestLogs"},
 
 		// Of servers that are not the primary, or not its standby.
-		{"a standby's answer is the primary's", []edit{{upstream, "case by.standby:", "case by.standby && false:"}}, "./origin", "TestAStandbyIsNotThePrimary"},
-		{"the second answer is the primary's", []edit{{upstream, "err == nil {\n\t\t\terr = u.check(ctx, e, by)", "err == nil {\n\t\t\t_ = by"}}, "./origin", "TestTheSideOfTheEarlierTimelineIsRefused"},
+		{"a standby's answer is the primary's", []edit{{upstream, "case by.Standby:", "case by.Standby && false:"}}, "./origin", "TestAStandbyIsNotThePrimary"},
+		{"the second answer is the primary's", []edit{{upstream, "err == nil {\n\t\t\terr = u.check(ctx, f, by)", "err == nil {\n\t\t\t_ = by"}}, "./origin", "TestTheSideOfTheEarlierTimelineIsRefused"},
 		{"any timeline is the primary's", []edit{{upstream, "before < after", "before < after && false"}}, "./origin", "TestTheSideOfTheEarlierTimelineIsRefused"},
 		{"each question makes connections", []edit{{upstream, "now-last > int64(primaryRest) && ", ""}}, "./origin", "TestTheWrongServerIsNotFloodedWithConnections"},
+		{"answers are taken before they can be judged", []edit{{upstream, "if err := u.awaitTimeline(ctx); err != nil {", "if err := u.awaitTimeline(ctx); err != nil && false {"}}, "./origin", "TestNothingIsReadBeforeTheTimelineIsKnown"},
+		{"a node answers before it has looked", []edit{{"cmd/listedge/node.go", ", TimelineKnown: n.timelineKnown", ""}}, "./cmd/listedge", "TestANodeThatHasNotLookedYet"},
+		{"a node is ready before it has looked", []edit{{"cmd/listedge/followed.go", "return errors.New(\"it is not known yet which timeline the fleet follows\")", ""}}, "./cmd/listedge", "TestANodeThatHasNotLookedYet"},
+		{"a node that starts knows of no newer timeline", []edit{{"cmd/listedge/node.go", "cmp.Or(n.followed.Newest(), server)", "cmp.Or(server)"}}, "./cmd/listedge", "TestAnOldPrimaryDoesNotReachNodesOnTheNewOne"},
 		{"the wrong server's page is shared", []edit{{"cache/read.go", "if v == foreign {", "if false {"}}, "./cache", "TestAnAnswerOfAnotherServerIsAnError"},
 		{"a key that was changed goes on at the wrong server", []edit{{"origin/keyring.go", " && !(doubtful && r.wrongServer.Load())", " && (!doubtful || true)"}}, "./origin", "TestTheWrongServerRevivesNoKey"},
 		{"a standby of a lost future", []edit{{lineage, "l.lost = true", "_ = l.lost"}, {lineage, "l.floor == 0 || position < max(l.floor, n.LSN)", "position < n.LSN"}}, "./cmd/listedge", "TestFreshnessOfAStandbyOfALostFuture"},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,6 +51,9 @@ type node struct {
 	neighbours atomic.Pointer[string]  // which other fleets use the Redis; nil = it is not known yet
 	region     string
 
+	timelineKnown chan struct{}         // closed when answers of the database can be judged (mayJudge)
+	unidentified  atomic.Pointer[error] // why the node could not ask which database it reads; nil = it could, or need not
+
 	public, private net.Listener
 }
 
@@ -98,7 +102,7 @@ type databaseURLs struct{ pages, changes string }
 // are what it tells of its own.
 func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings map[string]any, log *recentLog, public, private net.Listener) (n *node, err error) {
 	logger := slog.New(log)
-	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &changefeed.Followed{}, region: f.Region}
+	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &changefeed.Followed{}, region: f.Region, timelineKnown: make(chan struct{})}
 	defer func(begun *node) { // which a return has forgotten by then
 		if err != nil {
 			err = errors.Join(err, begun.closeLayers(ctx))
@@ -107,7 +111,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if n.redis, err = openRedis(f.RedisURL); err != nil {
 		return nil, err
 	}
-	n.database, err = origin.Open(ctx, origin.DatabaseOptions{URL: database.pages, Primary: database.changes, Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout})
+	n.database, err = origin.Open(ctx, origin.DatabaseOptions{URL: database.pages, Primary: database.changes, Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout, TimelineKnown: n.timelineKnown})
 	if err != nil {
 		return nil, usageError{err}
 	}
@@ -115,8 +119,14 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if err := n.openCache(f, clock); err != nil {
 		return nil, err
 	}
-	n.database.Follows(n.cache.Followed)
-	n.database.Serves(func() string { identity, _ := n.followed.Identity(); return identity.Name })
+	n.database.Follows(func() origin.Followed {
+		server, run := n.cache.Followed()
+		identity, _ := n.followed.Identity()
+		return origin.Followed{Run: run, Server: cmp.Or(n.followed.Newest(), server), Database: identity.Name}
+	})
+	if n.changes == nil {
+		close(n.timelineKnown) // no fleet follows another timeline
+	}
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, FailureMode: f.LimiterFailureMode, Boottime: clock})
 	pages, keys := origin.New(n.database), origin.NewKeyStore(n.database)
 	n.conditions = n.conditionsOf(pages, keys)
@@ -142,6 +152,9 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if n.follower != nil {
 		checks = append(checks, edge.Check{Name: "timeline", Run: n.checkTimeline, Needed: true})
 		n.conditions = append(n.conditions, n.timelineCondition())
+	}
+	if n.redis.pages != nil {
+		n.conditions = append(n.conditions, n.identityCondition())
 	}
 	if n.identifies() || n.follower != nil {
 		settings["database"] = n.followed
@@ -186,6 +199,9 @@ func (n *node) openCache(f nodeFlags, clock *boottime.Clock) (err error) {
 		Memory: int64(f.CacheMemory), Redis: n.redis.pages, Followed: n.followed, Bound: f.FreshnessBound,
 		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack, Clock: clock,
 	})
+	if f.FreshnessBound > 0 && n.redis.log != nil {
+		n.changes = changefeed.NewRedis(n.redis.log, n.followed)
+	}
 	return err
 }
 
@@ -193,8 +209,7 @@ func (n *node) openCache(f nodeFlags, clock *boottime.Clock) (err error) {
 // follower, and what reads it for pages and keys.
 func (n *node) followChanges(f nodeFlags, databaseURL string) {
 	log := changefeed.Log(changefeed.NewLocal())
-	if n.redis.log != nil {
-		n.changes = changefeed.NewRedis(n.redis.log, n.followed)
+	if n.changes != nil {
 		log = n.changes
 	}
 	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.cache.Listener(), n.server.Keys())
@@ -224,7 +239,7 @@ func (n *node) serve(ctx context.Context) error {
 		beside.Go(func() { n.feed.Run(running) })
 	}
 	if n.redis.pages != nil {
-		beside.Go(func() { n.identify(running, n.region) })
+		beside.Go(func() { n.identify(running) })
 	}
 	n.logger.Info("listening", "version", version, "public", n.public.Addr().String(), "admin", n.private.Addr().String(), "maxConnections", n.maxConnections)
 	var err error

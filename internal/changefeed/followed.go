@@ -175,6 +175,17 @@ func (f *Followed) OldTimeline() error {
 	return &TimelineError{Server: f.timeline, Fleet: f.newest, Key: EpochKey(f.digest)}
 }
 
+// Newest is the newest timeline that the fleet has followed, and of which system,
+// as system/timeline; empty = none is known.
+func (f *Followed) Newest() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.newest == 0 {
+		return ""
+	}
+	return f.identity.System + "/" + strconv.FormatUint(uint64(f.newest), 10)
+}
+
 // CheckTimeline says that the present epoch is of a newer timeline than the
 // one that a server is on; nil if it is not.
 func CheckTimeline(present, ofServer string) error {

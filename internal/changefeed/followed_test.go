@@ -108,8 +108,11 @@ func TestWhatIsFoundAnew(t *testing.T) {
 	if f.OldTimeline() == nil {
 		t.Error("timeline 1 is not old")
 	}
+	if newest := f.Newest(); newest != ofShop.System+"/3" {
+		t.Error(newest)
+	}
 	f.Found(ofCopy, 1)
-	if err := f.OldTimeline(); err != nil || !f.See(epochOf(ofCopy, 1)) || f.See(epochOf(ofShop, 3)) {
+	if err := f.OldTimeline(); err != nil || f.Newest() != "" || !f.See(epochOf(ofCopy, 1)) || f.See(epochOf(ofShop, 3)) {
 		t.Errorf("of another database: %v", err)
 	}
 	f.Found(ofShop, 1)

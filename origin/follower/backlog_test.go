@@ -10,9 +10,9 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// A huge transaction holds heartbeats up, and only them: what was committed
-// before it is told before it is decoded, the follower is known to live, and
-// afterwards all is as ever. (Other tests would wait for the server meanwhile.)
+// A huge transaction that is decoded at its commit delays heartbeats, and only
+// them: what was committed before it is published before it is decoded, the
+// holder of the slot is not suspected, and afterwards all is as ever. (Other tests would wait for the server meanwhile.)
 func TestHeartbeatsWaitForAHugeTransaction(t *testing.T) {
 	w := newWorld(t, server())
 	var followed atomic.Pointer[Follower]
@@ -32,7 +32,7 @@ func TestHeartbeatsWaitForAHugeTransaction(t *testing.T) {
 		}
 		return nil
 	}
-	f := w.followWith(w.url, log, uneasy)
+	f := w.followWith(withMemory(w.url, "2GB"), log, uneasy)
 	followed.Store(f.Follower)
 	w.awaitFollowing(f)
 	w.followWith(w.url, w.log, always) // a candidate that would end a holder without signs of life

@@ -1,60 +1,131 @@
 package follower
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"listedge/internal/changefeed"
+	"listedge/sandbox/sandboxtest"
 )
 
-// A fleet's candidates leave the primary in peace while heartbeats arrive: what
-// a hundred nodes ask must not grow into a load. Once none arrives they look.
-func TestCandidatesAreContent(t *testing.T) {
+// While heartbeats arrive, a fleet asks its primary for little beside them,
+// however many nodes it has: at most 5 queries a second from the follower, and
+// one in 10 seconds from each candidate.
+func TestAFleetAsksThePrimaryForLittle(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, server())
+	w := newWorld(t, sandboxtest.PostgresWith(t, map[string]string{"shared_preload_libraries": "pg_stat_statements"}))
+	w.exec("CREATE EXTENSION pg_stat_statements")
 	w.awaitFollowing(w.follow())
-	const candidates = 10
+	const candidates = 20
 	var all []running
 	for range candidates {
 		all = append(all, w.followWith(w.url, w.log, func() time.Duration { return 0 }))
 	}
-	looks := func() (sum uint64) {
+	w.eventually("all have looked", func() bool {
 		for _, f := range all {
-			sum += f.looks.Load()
+			if f.looks.Load() == 0 {
+				return false
+			}
 		}
-		return sum
+		return true
+	})
+	w.heartbeat()
+	w.exec("SELECT pg_stat_statements_reset()")
+	began := time.Now()
+	for range 60 {
+		w.heartbeat()
 	}
-	w.eventually("all have looked", func() bool { return looks() >= candidates })
-	before, began := looks(), time.Now()
-	time.Sleep(2 * contentFor)
-	most := float64(candidates) * (1 + time.Since(began).Seconds()/contentFor.Seconds())
-	if n := looks() - before; float64(n) > most {
-		t.Errorf("%d looks at the slot by %d candidates in %s", n, candidates, time.Since(began))
+	rows, err := w.db.Query(w.ctx(), "SELECT query, calls FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat_statements%'")
+	must(err)
+	defer rows.Close()
+	heartbeats, others := 0, 0
+	for rows.Next() {
+		var query string
+		var calls int
+		must(rows.Scan(&query, &calls))
+		if strings.Contains(query, "pg_current_snapshot()::text, version") {
+			heartbeats += calls
+			continue
+		}
+		t.Logf("%d × %.80s", calls, query)
+		others += calls
 	}
-	uneasy := w.followWith(w.url, w.log, func() time.Duration { return time.Minute })
-	w.eventually("an uneasy one looks often", func() bool { return uneasy.looks.Load() > 20 })
+	must(rows.Err())
+	passed := time.Since(began).Seconds()
+	// And one each: where in its interval this began is not known.
+	if most := 5*(passed+1) + candidates*(passed/10+1); float64(others) > most {
+		t.Errorf("%d queries beside %d heartbeats in %.1f s, want at most %.0f", others, heartbeats, passed, most)
+	}
+	if heartbeats < 50 { // some came before the counts began
+		t.Errorf("%d heartbeats were counted: is the statement known?", heartbeats)
+	}
 }
 
-// A candidate looks as soon as it has grown uneasy, and does not wake up much
-// before.
-func TestACandidateWakesWhenItMayHaveGrownUneasy(t *testing.T) {
-	for stopsAfter := time.Duration(0); stopsAfter < contentFor-4*candidacy; stopsAfter += 7 * time.Millisecond {
+// A candidate looks at once when heartbeats have stopped, and else after
+// idleInterval. It does not wake up much before.
+func TestACandidateWaits(t *testing.T) {
+	t.Run("until heartbeats stop", func(t *testing.T) {
+		for stopsAfter := time.Duration(0); stopsAfter < time.Second; stopsAfter += 7 * time.Millisecond {
+			synctest.Test(t, func(t *testing.T) {
+				waited, wakes := waitWithHeartbeats(t, stopsAfter)
+				if late := waited - stopsAfter.Truncate(heartbeatEvery) - silenceThreshold; late <= 0 || late > 2*pollFirst {
+					t.Errorf("heartbeats until %v: looks %v after the threshold", stopsAfter, late)
+				}
+				if most := 4 + 2*int(waited/(silenceThreshold-heartbeatEvery)); wakes > most {
+					t.Errorf("heartbeats until %v: wakes %d times in %v", stopsAfter, wakes, waited)
+				}
+			})
+		}
+	})
+	t.Run("while they go on", func(t *testing.T) {
+		waits := map[time.Duration]bool{}
+		for range 20 {
+			synctest.Test(t, func(t *testing.T) {
+				waited, _ := waitWithHeartbeats(t, time.Hour)
+				if waited < 10*time.Second || waited > 12*time.Second+silenceThreshold+pollLast {
+					t.Errorf("looks after %v", waited)
+				}
+				waits[waited.Truncate(100*time.Millisecond)] = true
+			})
+		}
+		if len(waits) < 3 {
+			t.Errorf("candidates look at the same moments: %v", waits)
+		}
+	})
+	t.Run("until its server is known to be an old primary", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			began, wakes := time.Now(), 0
-			f := New(Options{Silence: func() time.Duration {
-				wakes++
-				passed := time.Since(began)
-				return passed - min(passed, stopsAfter).Truncate(heartbeatEvery)
-			}})
-			if err := f.bide(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			grown := stopsAfter.Truncate(heartbeatEvery) + uneasyAfter
-			if late := time.Since(began) - grown; late <= 0 && time.Since(began) <= contentFor || late > 2*candidacy {
-				t.Errorf("heartbeats until %v: looks %v after it has grown uneasy", stopsAfter, late)
-			}
-			if most := 4 + 2*int(time.Since(began)/(uneasyAfter-heartbeatEvery)); wakes > most {
-				t.Errorf("heartbeats until %v: looks at the clock %d times in %v", stopsAfter, wakes, time.Since(began))
+			f := New(Options{Silence: func() time.Duration { return 0 }})
+			f.options.Followed.Found(changefeed.Identity{System: "a"}, 1)
+			newer := changefeed.EpochName{Identity: changefeed.Identity{System: "a"}.Digest(), Timeline: 2, Run: "r", Published: "p", Random: "x"}
+			f.options.Followed.See(newer.String())
+			began := time.Now()
+			must(f.waitPoll(t.Context()))
+			if waited := time.Since(began); waited > 2*silenceThreshold {
+				t.Errorf("looks after %v", waited)
 			}
 		})
+	})
+}
+
+// waitWithHeartbeats runs waitPoll with heartbeats until stopsAfter.
+func waitWithHeartbeats(t *testing.T, stopsAfter time.Duration) (waited time.Duration, wakes int) {
+	began := time.Now()
+	f := New(Options{Silence: func() time.Duration {
+		wakes++
+		passed := time.Since(began)
+		return passed - min(passed, stopsAfter).Truncate(heartbeatEvery)
+	}})
+	must(f.waitPoll(t.Context()))
+	return time.Since(began), wakes
+}
+
+func TestPollsGetRarerWithTheSilence(t *testing.T) {
+	for silence, want := range map[time.Duration]time.Duration{
+		0: pollFirst, silenceThreshold: pollFirst, 200 * time.Millisecond: pollFirst, time.Second: 100 * time.Millisecond, time.Minute: pollLast} {
+		if got := pollInterval(silence); got != want {
+			t.Errorf("after %v: %v, want %v", silence, got, want)
+		}
 	}
 }

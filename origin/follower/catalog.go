@@ -115,4 +115,7 @@ func (u *unlisted) look(snapshot changefeed.Snapshot) []commit {
 	return u.commits
 }
 
-func (t *term) use(c catalog) { t.version, t.decoder.collections = c.version, c.collections }
+func (t *term) use(c catalog) {
+	t.version = c.version
+	t.decoder.use(c.collections)
+}

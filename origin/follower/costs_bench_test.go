@@ -37,13 +37,14 @@ type followed struct {
 	log        changefeed.Log
 }
 
-func startFollowed(b *testing.B, p *sandbox.Postgres) *followed {
+func startFollowed(b *testing.B, p *sandbox.Postgres, streaming, memory string) *followed {
 	b.Helper()
 	must(postgrestest.Make(b.Context(), p, postgrestest.Template, origin.MigrateUp))
 	url := p.URL(postgrestest.Copy(b, p, postgrestest.Template))
 	w := &followed{B: b, conn: open(b, url), look: open(b, url), log: changefeed.NewLocal()}
 	w.exec("CREATE TABLE theirs (n int, t text)")
-	w.f = New(Options{DatabaseURL: url, Log: w.log, LogKept: time.Minute, Silence: uneasy, Logger: slog.New(slog.DiscardHandler)})
+	w.f = New(Options{DatabaseURL: withMemory(url, memory), Log: w.log, LogKept: time.Minute, Silence: uneasy, Logger: slog.New(slog.DiscardHandler)})
+	w.f.streaming = streaming
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); w.f.Run(ctx) }()
@@ -97,7 +98,7 @@ func BenchmarkWalsender(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			const commits = 30_000
-			w := startFollowed(b, server())
+			w := startFollowed(b, server(), "on", "")
 			sender := uint32(w.number("SELECT active_pid::float8 FROM pg_replication_slots WHERE database = current_database()"))
 			var sent, wrote float64
 			for b.Loop() {
@@ -118,7 +119,7 @@ func BenchmarkWalsender(b *testing.B) {
 // somebody else: transactions of 200,000 rows, one after the other.
 func BenchmarkWALKept(b *testing.B) {
 	const lasts = 25 * time.Second
-	w := startFollowed(b, sandboxtest.PostgresWith(b, map[string]string{"max_slot_wal_keep_size": "-1"}))
+	w := startFollowed(b, sandboxtest.PostgresWith(b, map[string]string{"max_slot_wal_keep_size": "-1"}), "on", "")
 	var most, rate float64
 	for b.Loop() {
 		from, began := w.number(written), time.Now()
@@ -147,12 +148,76 @@ func BenchmarkWALKept(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
+// BenchmarkForeignTransaction measures the longest time between two heartbeats
+// around one transaction that writes rows of a table that is not published.
+// Without streaming the walsender decodes it when it commits: from disk, where it
+// is larger than the memory of Postgres' default, or from memory.
+func BenchmarkForeignTransaction(b *testing.B) {
+	for _, rows := range []int{500_000, 2_000_000} {
+		for _, c := range []struct{ streaming, memory string }{{"off", "64MB"}, {"off", "2GB"}, {"on", ""}} {
+			b.Run(fmt.Sprintf("rows=%d/streaming=%s%s", rows, c.streaming, c.memory), func(b *testing.B) {
+				w := startFollowed(b, server(), c.streaming, c.memory)
+				var longest, wrote time.Duration
+				heartbeats := 0
+				for b.Loop() {
+					w.settled()
+					done := make(chan struct{})
+					go func() {
+						defer close(done)
+						began := time.Now()
+						w.exec(fmt.Sprintf("INSERT INTO theirs SELECT n, repeat('x', 100) FROM generate_series(1, %d) n", rows))
+						wrote = time.Since(began)
+					}()
+					gap, n := w.longestSilence(done)
+					longest, heartbeats = max(longest, gap), heartbeats+n
+					w.exec("TRUNCATE theirs")
+				}
+				b.ReportMetric(longest.Seconds(), "s-silence")
+				b.ReportMetric(wrote.Seconds(), "s-to-write")
+				b.ReportMetric(float64(heartbeats)/float64(b.N), "heartbeats")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
+
+// longestSilence returns the longest time between two heartbeats until one
+// covers everything that was written before done.
+func (w *followed) longestSilence(done <-chan struct{}) (longest time.Duration, heartbeats int) {
+	epoch, err := w.log.Epoch(w.Context())
+	must(err)
+	after, err := w.log.Last(w.Context(), epoch)
+	must(err)
+	last, end := time.Now(), 0.0
+	for {
+		entries, err := readLog(w.Context(), w.log, epoch, after, 20*time.Millisecond)
+		must(err)
+		for _, e := range entries {
+			after = e.Position
+			if e.Heartbeat == nil {
+				continue
+			}
+			longest, last, heartbeats = max(longest, time.Since(last)), time.Now(), heartbeats+1
+			if end != 0 && float64(e.Heartbeat.LSN) >= end {
+				return longest, heartbeats
+			}
+		}
+		select {
+		case <-done:
+			if end == 0 {
+				end = w.number(written)
+			}
+		default:
+		}
+	}
+}
+
 // BenchmarkSlotLost measures for how long nothing is proven where one transaction
 // of somebody else writes several times as much WAL as a slot may keep.
 func BenchmarkSlotLost(b *testing.B) {
 	const keeps = 64e6
 	p := sandboxtest.PostgresWith(b, map[string]string{"max_slot_wal_keep_size": "64MB", "max_wal_size": "64MB", "min_wal_size": "32MB"})
-	w := startFollowed(b, p)
+	w := startFollowed(b, p, "on", "")
 	var unproven, all time.Duration
 	var ratio float64
 	lost := 0

@@ -2,7 +2,9 @@ package follower
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pglogrepl"
@@ -25,55 +27,119 @@ type column struct {
 	key bool // an update that changes it sends the row as it was, too
 }
 
-// decoder turns the messages of pgoutput, protocol 1, into changes.
+// decoder turns the messages of pgoutput, protocol 2, into changes.
+//
+// A transaction that outgrows decodingMemory is streamed: its rows come in
+// segments while it is still written, between those of other transactions, and
+// its end comes as a message of its own. What it touches is published when it
+// commits and is dropped when it aborts. A subtransaction that aborts has been
+// counted by then: too much is touched, which is safe.
 type decoder struct {
 	collections map[uint32]uint8 // catalog.collections
-	tables      map[uint32]table
-	reference   uint64 // a recent transaction id, 64 bits wide
-	change      changefeed.Change
-	seen        map[changefeed.List]struct{}
-	unlisted    bool // the change is also of a relation that the catalog does not list
+	tables      map[uint32]table // as the last committed description has them
+	reference   uint64           // a recent transaction id, 64 bits wide
+
+	*openTransaction                             // the one that the next rows belong to
+	streaming        bool                        // inside a segment
+	streamed         map[uint32]*openTransaction // those that have not ended, by the id of the top-level transaction
+}
+
+func newDecoder() decoder {
+	d := decoder{tables: map[uint32]table{}, streamed: map[uint32]*openTransaction{}}
+	d.openTransaction = d.begin(0, d.tables)
+	return d
+}
+
+// openTransaction is what the rows decoded so far touch. Its size is bounded by maxLists.
+type openTransaction struct {
+	change   changefeed.Change
+	seen     map[changefeed.List]struct{}
+	unlisted bool             // it also changed a relation that the catalog does not list
+	tables   map[uint32]table // the descriptions that its rows go by
+}
+
+func (d *decoder) begin(xid uint32, tables map[uint32]table) *openTransaction {
+	return &openTransaction{change: changefeed.Change{XID: widen(xid, d.reference)}, seen: map[changefeed.List]struct{}{}, tables: tables}
 }
 
 // next takes one message; done is a transaction that it ended.
 func (d *decoder) next(data []byte) (done *commit, err error) {
-	message, err := pglogrepl.Parse(data)
+	message, err := pglogrepl.ParseV2(data, d.streaming)
 	if err != nil {
 		return nil, fmt.Errorf("decode: %w", err)
 	}
 	switch m := message.(type) {
 	case *pglogrepl.BeginMessage:
-		d.change = changefeed.Change{XID: widen(m.Xid, d.reference)}
-		d.seen, d.unlisted = map[changefeed.List]struct{}{}, false
-	case *pglogrepl.RelationMessage:
-		d.tables[m.RelationID] = table{workspace: columnOf(m, "workspace_id"), id: columnOf(m, "id")}
-	case *pglogrepl.InsertMessage:
+		d.openTransaction = d.begin(m.Xid, d.tables)
+	case *pglogrepl.StreamStartMessageV2:
+		if m.FirstSegment == 1 {
+			// Another transaction does not see how this one alters a table.
+			d.streamed[m.Xid] = d.begin(m.Xid, map[uint32]table{})
+		}
+		if d.openTransaction = d.streamed[m.Xid]; d.openTransaction == nil {
+			return nil, fmt.Errorf("decode: the first segment of transaction %d is missing", m.Xid)
+		}
+		d.streaming = true
+	case *pglogrepl.StreamStopMessageV2:
+		d.streaming = false
+	case *pglogrepl.RelationMessageV2:
+		d.openTransaction.tables[m.RelationID] = table{workspace: columnOf(&m.RelationMessage, "workspace_id"), id: columnOf(&m.RelationMessage, "id")}
+	case *pglogrepl.InsertMessageV2:
 		d.touch(m.RelationID, m.Tuple, false)
-	case *pglogrepl.UpdateMessage:
+	case *pglogrepl.UpdateMessageV2:
 		d.touch(m.RelationID, m.NewTuple, m.OldTuple == nil)
 		if m.OldTuple != nil { // the key changed: a move between workspaces touches both
 			d.touch(m.RelationID, m.OldTuple, false)
 		}
-	case *pglogrepl.DeleteMessage:
+	case *pglogrepl.DeleteMessageV2:
 		d.touch(m.RelationID, m.OldTuple, false)
-	case *pglogrepl.TruncateMessage:
+	case *pglogrepl.TruncateMessageV2:
 		for _, relation := range m.RelationIDs {
 			d.touch(relation, nil, false)
 		}
-	case *pglogrepl.LogicalDecodingMessage:
+	case *pglogrepl.LogicalDecodingMessageV2:
 		if m.Transactional && m.Prefix == publication.MessagePrefix {
 			d.message(m.Content)
 		}
 	case *pglogrepl.CommitMessage:
-		d.change.LSN, d.change.CommittedAt = uint64(m.TransactionEndLSN), m.CommitTime.UnixMicro()
-		c := d.change
-		c.Lists = slices.DeleteFunc(c.Lists, func(p changefeed.List) bool { return c.Touches(p.Collection) })
-		done := &commit{change: c, start: m.CommitLSN, unlisted: d.unlisted}
-		if done.touches() || done.unlisted {
-			return done, nil
+		return d.commit(m.CommitLSN, m.TransactionEndLSN, m.CommitTime), nil
+	case *pglogrepl.StreamCommitMessageV2:
+		if d.openTransaction = d.streamed[m.Xid]; d.openTransaction == nil {
+			return nil, fmt.Errorf("decode: nothing of transaction %d was sent before its commit", m.Xid)
+		}
+		delete(d.streamed, m.Xid)
+		maps.Copy(d.tables, d.openTransaction.tables) // they are not sent again
+		return d.commit(m.CommitLSN, m.TransactionEndLSN, m.CommitTime), nil
+	case *pglogrepl.StreamAbortMessageV2:
+		if m.SubXid == m.Xid {
+			delete(d.streamed, m.Xid)
 		}
 	}
 	return nil, nil
+}
+
+// commit ends the present transaction; nil where it touches nothing.
+func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
+	c := d.change
+	c.LSN, c.CommittedAt = uint64(end), at.UnixMicro()
+	c.Lists = slices.DeleteFunc(c.Lists, func(p changefeed.List) bool { return c.Touches(p.Collection) })
+	done := &commit{change: c, start: start, unlisted: d.unlisted}
+	if !done.touches() && !done.unlisted {
+		return nil
+	}
+	return done
+}
+
+// use decodes by another catalog from now on. Rows of open transactions were
+// judged by the one before it, which may have listed their relations otherwise:
+// what such a transaction touches is not known any more.
+func (d *decoder) use(collections map[uint32]uint8) {
+	d.collections = collections
+	for _, t := range d.streamed {
+		if t.unlisted || len(t.change.Lists) > 0 || t.change.Whole != 0 {
+			t.change.Whole = everything
+		}
+	}
 }
 
 // columnOf finds a column in the description of a relation. The description comes
@@ -103,7 +169,7 @@ func (d *decoder) message(content []byte) {
 // the workspace is not known, everything that the table holds is touched: too
 // much is safe, too little is not.
 func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData, alone bool) {
-	t, known := d.tables[relation]
+	t, known := d.openTransaction.tables[relation]
 	d.unlisted = d.unlisted || d.collections[relation] == 0
 	for collection := range changefeed.Collections {
 		if d.collections[relation]&(1<<collection) == 0 || d.change.Touches(collection) {

@@ -51,9 +51,10 @@ type Options struct {
 
 // Follower follows while it holds the slot and stands by while it does not.
 type Follower struct {
-	options Options
-	period  time.Duration // of heartbeats
-	start   time.Time     // beat is a distance from it
+	options   Options
+	start     time.Time     // beat is a distance from it
+	period    time.Duration // of heartbeats
+	streaming string        // "on"; tests and benchmarks compare it with "off"
 
 	following atomic.Bool
 	lag       atomic.Uint64 // bytes
@@ -73,7 +74,7 @@ func New(o Options) *Follower {
 	if o.Followed == nil {
 		o.Followed = &changefeed.Followed{}
 	}
-	return &Follower{options: o, period: heartbeatEvery, start: time.Now()}
+	return &Follower{options: o, start: time.Now(), period: heartbeatEvery, streaming: "on"}
 }
 
 // Stats are a follower's numbers.
@@ -167,7 +168,7 @@ func (f *Follower) attend(ctx context.Context) error {
 			f.options.Logger.Warn("the slot fell behind max_slot_wal_keep_size and is made anew", "slot", p.slotName)
 			err = p.dropSlot(ctx)
 		case s.state == slotMissing:
-			if err = p.capable(ctx); err == nil {
+			if err = p.checkPrerequisites(ctx); err == nil {
 				late := time.AfterFunc(createTimeout, func() {
 					f.options.Logger.Warn("the new slot waits for the end of write transactions that have been open for long")
 				})
@@ -185,7 +186,10 @@ func (f *Follower) attend(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := f.bide(ctx); err != nil {
+		if s.state == slotMissing && fresh {
+			continue // the slot is there for this node to take
+		}
+		if err := f.waitPoll(ctx); err != nil {
 			return err
 		}
 	}
@@ -198,7 +202,7 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 	if err != nil {
 		return err
 	}
-	if err := p.capable(ctx); errors.Is(err, errIncomplete) {
+	if err := p.checkPrerequisites(ctx); errors.Is(err, errIncomplete) {
 		return errors.Join(err, p.dropSlot(ctx))
 	} else if err != nil {
 		return err
@@ -209,7 +213,7 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 	if err != nil {
 		return err
 	}
-	if t.sender, err = p.replicate(ctx); err != nil {
+	if t.sender, err = p.replicate(ctx, f.streaming); err != nil {
 		return err
 	}
 	if t.sender == nil {
@@ -229,7 +233,7 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 	if code(err) == undefinedObject {
 		// The publication was missing when a change was written, and is
 		// missing for ever in the WAL that the slot still has to decode.
-		if defect := p.capable(ctx); defect != nil {
+		if defect := p.checkPrerequisites(ctx); defect != nil {
 			err = defect
 		}
 	} else if !errors.Is(err, errRepublished) && !errors.Is(err, errIncomplete) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -151,6 +152,16 @@ func (w *world) run(f *Follower) running {
 	}
 	w.Cleanup(r.stop)
 	return r
+}
+
+// withMemory is the URL with another decodingMemory; empty = that of followers.
+func withMemory(address, memory string) string {
+	u, err := url.Parse(address)
+	must(err)
+	if memory != "" {
+		u.RawQuery = url.Values{decodingMemory: {memory}}.Encode() + "&" + u.RawQuery
+	}
+	return u.String()
 }
 
 // testLog is a log for the reader of a failed test, and for the test.

@@ -31,6 +31,13 @@ const (
 	protocolRefused = "08P01"
 )
 
+// decodingMemory is the setting that bounds what a walsender keeps in memory of
+// open transactions. Above it, the walsender decodes the largest one as far as it
+// is written, and sends its rows. So at most that much is left to decode when a
+// transaction commits, of whatever tables; no heartbeat can be published before
+// that is done.
+const decodingMemory = "logical_decoding_work_mem"
+
 // senderTimeout has Postgres let go of a follower that does not answer.
 const senderTimeout = 2 * time.Second
 
@@ -136,14 +143,14 @@ func closeConn(conn *pgconn.PgConn) {
 	}
 }
 
-// capable looks whether changes can be followed here, and reads what names
+// checkPrerequisites looks whether changes can be followed here, and reads what names
 // this run of the server: a crash, after which transaction ids are used again,
 // a fail-over and a restore give another name, and so does a publication that
 // was changed, or another schema public, because what was written meanwhile may
 // never be told. When the
 // checkpointer was started only pg_read_all_stats lets a user see. All may see
 // when statistics began, which a crash discards.
-func (p *primary) capable(ctx context.Context) error {
+func (p *primary) checkPrerequisites(ctx context.Context) error {
 	var level, standbys, publishing string
 	var standby bool
 	var started *string
@@ -172,7 +179,7 @@ func (p *primary) capable(ctx context.Context) error {
 		return fmt.Errorf("%w: synchronous_standby_names is %s, which makes the follower a standby that commits wait for (name the standbys)", ErrIncapable, standbys)
 	}
 	p.run, p.published = *started, publishing
-	return p.complete(ctx)
+	return p.checkPublication(ctx)
 }
 
 // countsAsStandby matches a synchronous_standby_names that includes a walsender
@@ -184,13 +191,13 @@ var countsAsStandby = regexp.MustCompile(`(?:^|[\s,(])(?:\*|"\*"|"` + applicatio
 // epoch begins with the next one.
 var errIncomplete = fmt.Errorf("%w: the publication %q", ErrIncapable, publication.Name)
 
-// complete looks whether the publication tells all that is needed.
+// checkPublication looks whether the publication has all that is needed.
 //
 // A defect is believed if it is still there a moment later: the look reads some
 // rows by the statement's snapshot and some as they are, so a partition that is
 // committed in between seems to be lacking. No harm lies in the second look: what
 // was written while the publication was another one shows in published.
-func (p *primary) complete(ctx context.Context) error {
+func (p *primary) checkPublication(ctx context.Context) error {
 	var defect, do string
 	for range 3 {
 		asking, cancel := context.WithTimeout(ctx, callTimeout)
@@ -212,12 +219,15 @@ func (p *primary) complete(ctx context.Context) error {
 }
 
 // replicate takes the slot; nil when another node holds it.
-func (p *primary) replicate(ctx context.Context) (*pgconn.PgConn, error) {
+func (p *primary) replicate(ctx context.Context, streaming string) (*pgconn.PgConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*callTimeout)
 	defer cancel()
 	config := p.config.Config.Copy()
 	config.RuntimeParams["replication"] = "database"
 	config.RuntimeParams["wal_sender_timeout"] = fmt.Sprint(senderTimeout.Milliseconds())
+	if config.RuntimeParams[decodingMemory] == "" { // the URL may name another one
+		config.RuntimeParams[decodingMemory] = "4MB"
+	}
 	sender, err := pgconn.ConnectConfig(ctx, config)
 	if err != nil {
 		switch code(err) {
@@ -233,7 +243,7 @@ func (p *primary) replicate(ctx context.Context) (*pgconn.PgConn, error) {
 	err = p.sameServer(ctx, sender)
 	if err == nil {
 		err = pglogrepl.StartReplication(ctx, sender, p.slotName, 0, pglogrepl.StartReplicationOptions{PluginArgs: []string{
-			"proto_version '1'", "publication_names '" + publication.Name + "'", "messages 'true'"}})
+			"proto_version '2'", "streaming '" + streaming + "'", "publication_names '" + publication.Name + "'", "messages 'true'"}})
 	}
 	if err != nil {
 		closeConn(sender)

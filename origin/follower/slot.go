@@ -18,13 +18,17 @@ import (
 var createSlotSQL string
 
 const (
-	// candidacy is the time between two looks at a slot that is held, while no
-	// heartbeats arrive; the many nodes of a fleet look less often while they do.
-	candidacy  = 20 * time.Millisecond
-	contentFor = time.Second
-	// uneasyAfter is how long no heartbeat may have come for a node to be
-	// content: five of them.
-	uneasyAfter = 5 * heartbeatEvery
+	// idleInterval is the least time between two looks of a candidate at the slot
+	// while heartbeats arrive. The many nodes of a fleet are to cost the primary nothing.
+	idleInterval = 10 * time.Second
+	// silenceThreshold is how long no heartbeat must have come for a candidate to
+	// look at once: five of them.
+	silenceThreshold = 5 * heartbeatEvery
+	// pollFirst and pollLast bound the time between two looks from then on. It
+	// grows with the silence: the slot is taken within a moment of the holder's
+	// end, and a fleet without heartbeats does not flood the primary.
+	pollFirst = 20 * time.Millisecond
+	pollLast  = 250 * time.Millisecond
 	// stalledAfter is how long a holder may answer neither Postgres nor the log.
 	stalledAfter = 500 * time.Millisecond
 	// createTimeout bounds making a slot for one who waits for it. A slot waits
@@ -35,21 +39,28 @@ const (
 	createPatience = 10 * time.Minute
 )
 
-// bide waits until it is time to look at the slot again: not before the node
-// could have grown uneasy. Nodes that do at the same moment do not look at the
-// same moment.
-func (f *Follower) bide(ctx context.Context) error {
-	for began := time.Now(); ; {
-		calm := max(0, uneasyAfter-f.options.Silence())
+// waitPoll waits until it is time to look at the slot again: when heartbeats have
+// stopped for silenceThreshold, when the node's server turns out to be an old
+// primary, or after idleInterval. Jitter keeps nodes from looking at the same moment.
+func (f *Follower) waitPoll(ctx context.Context) error {
+	idleUntil := time.Now().Add(idleInterval + rand.N(idleInterval/5))
+	for {
+		silence := f.options.Silence()
+		poll := pollInterval(silence)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(calm + candidacy/2 + rand.N(candidacy)):
+		case <-time.After(max(0, silenceThreshold-silence) + poll/2 + rand.N(poll)):
 		}
-		if f.options.Silence() > uneasyAfter || time.Since(began) > contentFor {
+		if f.options.Silence() > silenceThreshold || time.Now().After(idleUntil) || f.options.Followed.OldTimeline() != nil {
 			return nil
 		}
 	}
+}
+
+// pollInterval is a tenth of the silence, within its bounds.
+func pollInterval(silence time.Duration) time.Duration {
+	return min(max(silence/10, pollFirst), pollLast)
 }
 
 var errHeld = errors.New("another node took the slot")
@@ -159,7 +170,7 @@ func CreateSlot(ctx context.Context, databaseURL, region string) (name string, c
 	if err != nil || s.state != slotMissing {
 		return p.slotName, false, err
 	}
-	if err = p.capable(ctx); err == nil {
+	if err = p.checkPrerequisites(ctx); err == nil {
 		created, err = p.createSlot(ctx, createTimeout)
 	}
 	return p.slotName, created, err

@@ -23,7 +23,7 @@ func (w *world) awaitFree() {
 
 // uneasy is that no heartbeat came of late, but not for so long that the holder
 // is suspected.
-func uneasy() time.Duration { return uneasyAfter + time.Millisecond }
+func uneasy() time.Duration { return silenceThreshold + time.Millisecond }
 
 func always() time.Duration { return time.Hour }
 
@@ -171,7 +171,7 @@ func TestTheNextFollowsAtOnce(t *testing.T) {
 func TestAHealthyHolderIsLeftAlone(t *testing.T) {
 	w := newWorld(t, server())
 	silent := &faultyLog{Log: w.log}
-	holder := w.followWith(w.url, w.log, uneasy)
+	holder := w.followWith(withMemory(w.url, "2GB"), w.log, uneasy) // which decodes it at its commit
 	w.awaitFollowing(holder)
 	w.followWith(w.url, silent, always) // reads the log, hears nothing
 	away := &faultyLog{Log: w.log}
@@ -196,7 +196,7 @@ func TestAHolderWithAnotherLogIsNotDisturbed(t *testing.T) {
 	began := time.Now()
 	candidate := w.followWith(w.url, changefeed.NewLocal(), func() time.Duration { return time.Since(began) })
 	looks := candidate.looks.Load()
-	for beats := 0; beats < 40 || candidate.looks.Load() < looks+50 || time.Since(began) < 4*stalledAfter; beats++ {
+	for beats := 0; beats < 40 || candidate.looks.Load() < looks+20 || time.Since(began) < 4*stalledAfter; beats++ {
 		w.heartbeat()
 	}
 	if s := holder.Stats(); !s.Following || s.Terms != 1 || w.said.has("ending its connection") {

@@ -48,7 +48,7 @@ type term struct {
 }
 
 func newTerm(f *Follower, p *primary) *term {
-	return &term{Follower: f, primary: p, decoder: decoder{tables: map[uint32]table{}}}
+	return &term{Follower: f, primary: p, decoder: newDecoder()}
 }
 
 // errRepublished: what was committed before the publication was changed may
@@ -277,7 +277,7 @@ func (t *term) publishChange(c commit) {
 // checkGround looks whether the ground of the term still holds.
 func (t *term) checkGround(ctx context.Context) error {
 	run, published := t.primary.run, t.primary.published
-	if err := t.primary.capable(ctx); err != nil {
+	if err := t.primary.checkPrerequisites(ctx); err != nil {
 		return err
 	}
 	if t.primary.run != run || t.primary.published != published {

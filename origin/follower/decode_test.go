@@ -1,0 +1,186 @@
+package follower
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"listedge/internal/changefeed"
+)
+
+// message writes one of pgoutput: numbers big endian, texts with a zero behind them.
+func message(kind byte, fields ...any) []byte {
+	b := []byte{kind}
+	for _, f := range fields {
+		switch f := f.(type) {
+		case string:
+			b = append(append(b, f...), 0)
+		case []byte:
+			b = append(b, f...)
+		case byte:
+			b = append(b, f)
+		case uint16:
+			b = binary.BigEndian.AppendUint16(b, f)
+		case uint32:
+			b = binary.BigEndian.AppendUint32(b, f)
+		case uint64:
+			b = binary.BigEndian.AppendUint64(b, f)
+		default:
+			panic("a field of another type")
+		}
+	}
+	return b
+}
+
+const itemsOID, contactsOID, laterOID = uint32(100), uint32(200), uint32(300)
+
+// inSegment has the message name its (sub)transaction, as it does in a segment.
+func inSegment(xid uint32, m []byte) []byte {
+	return slices.Concat(m[:1], binary.BigEndian.AppendUint32(nil, xid), m[1:])
+}
+
+func begin(xid uint32) []byte { return message('B', uint64(50), uint64(0), xid) }
+func commitAt(end uint64) []byte {
+	return message('C', byte(0), end-8, end, uint64(0))
+}
+func segment(xid uint32, first byte) []byte { return message('S', xid, first) }
+func segmentEnd() []byte                    { return message('E') }
+func streamCommit(xid uint32, end uint64) []byte {
+	return message('c', xid, byte(0), end-8, end, uint64(0))
+}
+func streamAbort(xid, sub uint32) []byte { return message('A', xid, sub) }
+
+// relation describes a table whose columns are named so.
+func relation(oid uint32, columns ...string) []byte {
+	b := message('R', oid, "public", "t", byte('d'), uint16(len(columns)))
+	for _, c := range columns {
+		b = append(b, message(1, c, uint32(2950), uint32(0))...)
+	}
+	return b
+}
+
+// insert is of a row whose columns are workspaces, 0 for a text.
+func insert(oid uint32, workspaces ...int) []byte {
+	b := message('I', oid, byte('N'), uint16(len(workspaces)))
+	for _, n := range workspaces {
+		text := "text"
+		if n > 0 {
+			text = number(n).String()
+		}
+		b = append(b, message('t', uint32(len(text)), []byte(text))...)
+	}
+	return b
+}
+
+func TestStreamedTransactionsAreDecoded(t *testing.T) {
+	plain := func(xid uint32, workspace int, end uint64) [][]byte {
+		return [][]byte{begin(xid), insert(itemsOID, workspace), commitAt(end)}
+	}
+	part := func(xid uint32, first byte, messages ...[]byte) (all [][]byte) {
+		all = append(all, segment(xid, first))
+		for _, m := range messages {
+			all = append(all, inSegment(xid, m))
+		}
+		return append(all, segmentEnd())
+	}
+	one := func(m []byte) [][]byte { return [][]byte{m} }
+	items := relation(itemsOID, "workspace_id")
+	purge := message('M', byte(1), uint64(7), "listedge", uint32(5), []byte("other"))
+	for name, c := range map[string]struct {
+		messages [][][]byte
+		want     string // what is done, in order: xid@end what it touches
+	}{
+		"at its commit": {[][][]byte{part(7, 1, items, insert(itemsOID, 1)), part(7, 0, insert(itemsOID, 2)), one(streamCommit(7, 90))},
+			"7@90 items:1 items:2"},
+		"not before": {[][][]byte{part(7, 1, items, insert(itemsOID, 1)), part(7, 0, insert(itemsOID, 2))}, ""},
+		"not if it aborts": {[][][]byte{part(7, 1, items, insert(itemsOID, 1)), one(streamAbort(7, 7)), part(9, 1, items, insert(itemsOID, 3)), one(streamCommit(9, 99))},
+			"9@99 items:3"},
+		"with what a subtransaction did that aborted": {[][][]byte{part(7, 1, items, insert(itemsOID, 1), insert(itemsOID, 2)), one(streamAbort(7, 8)), one(streamCommit(7, 90))},
+			"7@90 items:1 items:2"},
+		"two of them and a small one in between": {[][][]byte{part(7, 1, items, insert(itemsOID, 1)), part(9, 1, items, insert(itemsOID, 3)), {begin(10), items}, {insert(itemsOID, 5), commitAt(80)},
+			part(7, 0, insert(itemsOID, 2)), part(9, 0, insert(itemsOID, 4)), one(streamCommit(9, 90)), one(streamCommit(7, 95))},
+			"10@80 items:5, 9@90 items:3 items:4, 7@95 items:1 items:2"},
+		"nothing of a foreign one": {[][][]byte{part(7, 1), part(7, 0), one(streamCommit(7, 90))}, ""},
+		"as it describes a table, and the others as they do": {[][][]byte{{begin(6), items, insert(itemsOID, 1), commitAt(60)},
+			part(7, 1, relation(itemsOID, "name", "workspace_id"), insert(itemsOID, 0, 2)), plain(8, 3, 80), part(7, 0, insert(itemsOID, 0, 4)), one(streamAbort(7, 7)), plain(9, 5, 90)},
+			"6@60 items:1, 8@80 items:3, 9@90 items:5"},
+		"as it describes a table, and the others do after its commit": {[][][]byte{part(7, 1, relation(itemsOID, "name", "workspace_id"), insert(itemsOID, 0, 2)), one(streamCommit(7, 90)),
+			{begin(8), insert(itemsOID, 0, 3), commitAt(95)}},
+			"7@90 items:2, 8@95 items:3"},
+		"a relation that it does not describe": {[][][]byte{{begin(6), items, insert(itemsOID, 1), commitAt(60)}, part(7, 1, insert(itemsOID, 2)), one(streamCommit(7, 90))},
+			"6@60 items:1, 7@90 whole:items"},
+		"a message":                {[][][]byte{part(7, 1, purge), one(streamCommit(7, 90))}, "7@90 " + all},
+		"an unlisted relation":     {[][][]byte{part(7, 1, relation(laterOID, "workspace_id"), insert(laterOID, 1)), one(streamCommit(7, 90))}, "7@90 unlisted"},
+		"a truncate":               {[][][]byte{part(7, 1, items, insert(itemsOID, 1), message('T', uint32(1), byte(0), itemsOID)), one(streamCommit(7, 90))}, "7@90 whole:items"},
+		"another catalog":          {[][][]byte{part(7, 1, items, insert(itemsOID, 1)), one(nil), part(7, 0, insert(itemsOID, 2)), one(streamCommit(7, 90))}, "7@90 " + all},
+		"another catalog lists it": {[][][]byte{part(7, 1, relation(laterOID, "workspace_id"), insert(laterOID, 1)), one(nil), one(streamCommit(7, 90))}, "7@90 unlisted " + all},
+		"another catalog, and nothing touched before it": {[][][]byte{part(7, 1), one(nil), part(7, 0, relation(laterOID, "workspace_id"), insert(laterOID, 1)), one(streamCommit(7, 90))}, "7@90 contacts:1"},
+		"a segment whose first is missing":               {[][][]byte{part(7, 0, items)}, "decode: the first segment of transaction 7 is missing"},
+		"a commit of which nothing was sent":             {[][][]byte{one(streamCommit(7, 90))}, "decode: nothing of transaction 7 was sent before its commit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDecoder()
+			d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items, contactsOID: 1 << changefeed.Contacts})
+			var got []string
+		messages:
+			for _, m := range slices.Concat(c.messages...) {
+				if m == nil {
+					d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items, laterOID: 1 << changefeed.Contacts})
+					continue
+				}
+				done, err := d.next(m)
+				if err != nil {
+					got = append(got, err.Error())
+					break messages
+				}
+				if done != nil {
+					got = append(got, describe(done))
+				}
+			}
+			if is := strings.Join(got, ", "); is != c.want {
+				t.Errorf("%s, want %s", is, c.want)
+			}
+			if c.want != "" && !strings.HasPrefix(c.want, "decode") && len(d.streamed) > 0 {
+				t.Errorf("kept for ever: %v", d.streamed)
+			}
+		})
+	}
+}
+
+func describe(c *commit) string {
+	s := fmt.Sprintf("%d@%d", c.change.XID, c.change.LSN)
+	if uint64(c.start) != c.change.LSN-8 {
+		s += " of another commit record"
+	}
+	if c.unlisted {
+		s += " unlisted"
+	}
+	return strings.TrimSpace(s + " " + touched(c.change))
+}
+
+// However many rows a transaction has, what is remembered of it is bounded.
+func TestAStreamedTransactionIsBounded(t *testing.T) {
+	d := newDecoder()
+	d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items, contactsOID: 1 << changefeed.Contacts})
+	d.reference = 5<<32 + 3 // the id is of before the wrap
+	xid := uint32(1<<32 - 2)
+	must2(d.next(segment(xid, 1)))
+	must2(d.next(inSegment(xid, relation(itemsOID, "workspace_id"))))
+	for n := range 3 * maxLists {
+		must2(d.next(inSegment(xid, insert(itemsOID, n+1))))
+		if n%100 == 0 {
+			must2(d.next(segmentEnd()))
+			must2(d.next(segment(xid, 0)))
+		}
+	}
+	must2(d.next(segmentEnd()))
+	if t7 := d.streamed[xid]; len(t7.change.Lists) > maxLists || len(t7.seen) > maxLists {
+		t.Errorf("%d pairs, %d seen", len(t7.change.Lists), len(t7.seen))
+	}
+	done := must2(d.next(streamCommit(xid, 90)))
+	if is := touched(done.change); is != "whole:items" || done.change.XID != 5<<32-2 {
+		t.Errorf("%s by %d", is, done.change.XID)
+	}
+}

@@ -1,0 +1,208 @@
+package follower
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"listedge/internal/changefeed"
+	"listedge/sandbox/sandboxtest"
+)
+
+// smallMemory has a transaction of some hundred rows streamed.
+const smallMemory = "64kB"
+
+// rows inserts more of a table than smallMemory holds, all of one workspace.
+func rows(table string, workspace int) string {
+	return fmt.Sprintf("INSERT INTO %s (workspace_id, name) SELECT $%d, 'x' FROM generate_series(1, 1500)", table, workspace)
+}
+
+// decodedBytes returns what the walsender has streamed of open transactions, and
+// decoded in all.
+func (w *world) decodedBytes() (streamed, total int64) {
+	w.Helper()
+	must(w.db.QueryRow(w.ctx(), "SELECT stream_bytes, total_bytes FROM pg_stat_replication_slots WHERE slot_name = $1", w.slotName()).Scan(&streamed, &total))
+	return streamed, total
+}
+
+// write runs a statement of an open transaction. Where it writes rows, it waits
+// until the walsender has streamed some of them, and then for heartbeats that
+// cover them. No change may come meanwhile.
+func (w *world) write(tx transaction, sql string) {
+	w.Helper()
+	before, _ := w.decodedBytes()
+	if _, err := tx.Exec(w.ctx(), strings.ReplaceAll(ids(sql), "DATABASE", w.name)); err != nil {
+		w.Fatal(err)
+	}
+	if strings.Contains(sql, "generate_series") {
+		w.eventually("rows are streamed", func() bool { now, _ := w.decodedBytes(); return now > before })
+	}
+	w.quiet()
+}
+
+// quiet awaits a heartbeat that covers what has been written by now, and no
+// change before it.
+func (w *world) quiet() {
+	w.Helper()
+	at, err := strconv.ParseUint(w.text("SELECT (pg_current_wal_insert_lsn() - '0/0')::text"), 10, 64)
+	must(err)
+	w.await("a heartbeat", func(e changefeed.Entry) bool {
+		if e.Change != nil {
+			w.Fatalf("published before its commit: %s", touched(*e.Change))
+		}
+		return e.Heartbeat != nil && e.Heartbeat.LSN >= at
+	})
+}
+
+// What a large transaction touches is published once, whole, when it commits and
+// never before, by the id and the position of the top-level transaction.
+func TestALargeTransactionIsPublishedAtItsCommit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	w.awaitFollowing(w.followWith(withMemory(w.url, smallMemory), w.log, uneasy))
+	items := func(n int) string { return rows("items", n) }
+	for _, c := range []struct {
+		name string
+		sql  []string // the last one ends it
+		want string   // changes, in order
+	}{
+		{"commit", []string{items(1), rows("contacts", 2), items(3), "COMMIT"}, "contacts:2 items:1 items:3"},
+		{"abort", []string{items(1), items(2), "ROLLBACK"}, ""},
+		{"abort of a subtransaction, which counts", []string{items(1), "SAVEPOINT s", items(2), "ROLLBACK TO s", items(3), "COMMIT"}, "items:1 items:2 items:3"},
+		{"a subtransaction that is released", []string{"SAVEPOINT s", items(1), "RELEASE s", "COMMIT"}, "items:1"},
+		{"nothing but a subtransaction that aborts", []string{"SAVEPOINT s", items(1), "ROLLBACK TO s", "COMMIT"}, "items:1"},
+		{"abort of both", []string{items(1), "SAVEPOINT s", items(2), "ROLLBACK TO s", "ROLLBACK"}, ""},
+		{"more workspaces than are named", []string{"INSERT INTO items (workspace_id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, 1500)", "INSERT INTO contacts (workspace_id, name) VALUES ($1, 'x')", "COMMIT"}, "whole:contacts whole:items"},
+		{"a move", []string{"UPDATE items SET workspace_id = $5 WHERE workspace_id = $1 AND 1500 IN (SELECT generate_series(1, 1500))", "COMMIT"}, "items:1 items:5"},
+		{"delete", []string{"DELETE FROM items WHERE workspace_id = $5 AND 1500 IN (SELECT generate_series(1, 1500))", "COMMIT"}, "items:5"},
+		{"TRUNCATE", []string{items(1), "TRUNCATE contacts", items(2), "COMMIT"}, "items:1 items:2 whole:contacts, " + all},
+		{"TRUNCATE that aborts", []string{items(1), "TRUNCATE items", items(2), "ROLLBACK"}, ""},
+		{"DDL", []string{items(1), "ALTER TABLE items DROP COLUMN unit; ALTER TABLE items ADD other text DEFAULT 'x'", items(2), "COMMIT"}, "items:1 items:2, " + all},
+		{"DDL that aborts", []string{items(1), "ALTER TABLE contacts RENAME workspace_id TO was; ALTER TABLE contacts ADD workspace_id uuid", "INSERT INTO contacts (was, workspace_id, name) SELECT $1, $2, 'x' FROM generate_series(1, 1500)", "ROLLBACK"}, ""},
+		{"a purge's message", []string{items(1), "SELECT pg_logical_emit_message(true, 'listedge', 'x')", items(2), "COMMIT"}, all},
+		{"prepared", []string{items(1), "PREPARE TRANSACTION 'DATABASE'", "COMMIT PREPARED 'DATABASE'"}, "items:1"},
+		{"prepared, and aborted", []string{items(1), "PREPARE TRANSACTION 'DATABASE'", "ROLLBACK PREPARED 'DATABASE'"}, ""},
+	} {
+		tx := w.begin("SELECT") // with an id
+		end := len(c.sql) - 1
+		for _, sql := range c.sql[:end] {
+			w.write(tx, sql)
+		}
+		before := w.text("SELECT pg_current_wal_insert_lsn()::text")
+		must2(tx.Exec(w.ctx(), strings.ReplaceAll(c.sql[end], "DATABASE", w.name)))
+		if c.want != "" {
+			for i, want := range strings.Split(c.want, ", ") {
+				got := w.change()
+				if is := touched(got); is != want {
+					t.Fatalf("%s: %s, want %s", c.name, is, want)
+				}
+				if xid := strconv.FormatUint(got.XID, 10); i == 0 && (xid != tx.xid || w.text(fmt.Sprintf("SELECT ('0/0'::pg_lsn + %d > '%s')::text", got.LSN, before)) != "true") {
+					t.Errorf("%s: published as %s at %d, want %s behind %s", c.name, xid, got.LSN, tx.xid, before)
+				}
+			}
+		}
+		w.quiet() // nothing more
+		must(tx.Close(w.ctx()))
+		w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($9, 'marker')")) // what comes later is understood
+		if is := touched(w.change()); is != "contacts:9" {
+			t.Fatalf("after %s: %s", c.name, is)
+		}
+	}
+}
+
+func TestLargeTransactionsAreInterleaved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	w.awaitFollowing(w.followWith(withMemory(w.url, smallMemory), w.log, uneasy))
+	var open []transaction
+	for range 3 {
+		open = append(open, w.begin("SELECT"))
+	}
+	for round := range 2 {
+		for n, tx := range open {
+			w.write(tx, rows("items", 3*round+n+1))
+		}
+	}
+	w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($9, 'small')"))
+	if is := touched(w.change()); is != "contacts:9" {
+		t.Errorf("a small one: %s", is)
+	}
+	for _, c := range []struct {
+		tx   transaction
+		end  string
+		want string
+	}{{open[1], "COMMIT", "items:2 items:5"}, {open[2], "ROLLBACK", ""}, {open[0], "COMMIT", "items:1 items:4"}} {
+		must2(c.tx.Exec(w.ctx(), c.end))
+		if c.want != "" {
+			if got := w.change(); touched(got) != c.want || strconv.FormatUint(got.XID, 10) != c.tx.xid {
+				t.Errorf("%s by %d, want %s by %s", touched(got), got.XID, c.want, c.tx.xid)
+			}
+		}
+		w.quiet()
+	}
+}
+
+// Whoever follows next gets the transaction from its beginning.
+func TestALargeTransactionOutlivesItsFollower(t *testing.T) {
+	t.Parallel()
+	for _, end := range []string{"COMMIT", "ROLLBACK"} {
+		t.Run(end, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, server())
+			url := withMemory(w.url, smallMemory)
+			first := w.followWith(url, w.log, uneasy)
+			w.awaitFollowing(first)
+			tx := w.begin("SELECT")
+			w.write(tx, rows("items", 1))
+			first.stop()
+			w.awaitFree()
+			must2(tx.Exec(w.ctx(), ids(rows("items", 2)))) // while nobody follows
+			epoch := w.epoch
+			w.awaitFollowingFrom(w.followWith(url, w.log, uneasy))
+			w.write(tx, rows("items", 3))
+			must2(tx.Exec(w.ctx(), end))
+			w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($9, 'marker')"))
+			want := "contacts:9"
+			if end == "COMMIT" {
+				want = "items:1 items:2 items:3, contacts:9"
+			}
+			for want := range strings.SplitSeq(want, ", ") {
+				if is := touched(w.change()); is != want {
+					t.Errorf("%s, want %s", is, want)
+				}
+			}
+			if w.epoch != epoch {
+				t.Error("a new epoch, though nothing was missed")
+			}
+		})
+	}
+}
+
+// A transaction of somebody else's is decoded while it is written: what is left
+// to decode when it commits, and delays the next heartbeat, is no more than
+// decodingMemory, however large it is.
+func TestAForeignTransactionIsDecodedWhileItIsWritten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, sandboxtest.Postgres(t))
+	w.awaitFollowing(w.follow())
+	w.exec("CREATE TABLE theirs (n int, t text)")
+	w.quiet()
+	_, from := w.decodedBytes()
+	tx := w.begin("SELECT")
+	for range 10 {
+		must2(tx.Exec(w.ctx(), "INSERT INTO theirs SELECT n, repeat('x', 100) FROM generate_series(1, 20000) n"))
+		w.quiet() // heartbeats go on
+	}
+	streamed, _ := w.decodedBytes()
+	must2(tx.Exec(w.ctx(), "COMMIT"))
+	w.quiet()
+	_, total := w.decodedBytes()
+	const memory = 4 << 20
+	if size, left := total-from, total-from-streamed; size < 5*memory || left > memory {
+		t.Errorf("%d of %d bytes were left to decode at the commit, want at most %d", left, size, memory)
+	}
+	if spilled := w.text("SELECT spill_bytes::text FROM pg_stat_replication_slots WHERE slot_name = '" + w.slotName() + "'"); spilled != "0" {
+		t.Errorf("%s bytes went to disk", spilled)
+	}
+}
