@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pglogrepl"
+
 	"listedge/internal/changefeed"
 	"listedge/origin"
 	"listedge/sandbox/sandboxtest"
@@ -194,10 +196,11 @@ func TestServersThatFail(t *testing.T) {
 		w.eventually("it is decoded", func() bool {
 			return w.text("SELECT coalesce(bool_or(write_lsn >= '"+hung+"'), false)::text FROM pg_stat_replication WHERE application_name = 'listedge follower'") == "true"
 		})
+		decoded := must2(pglogrepl.ParseLSN(hung))
 		published := false
-		w.await("a heartbeat of the changed catalog", func(e changefeed.Entry) bool {
+		w.await("a heartbeat of the changed catalog, behind the commit", func(e changefeed.Entry) bool {
 			published = published || e.Change != nil && e.Change.XID == xid
-			return e.Heartbeat != nil && e.Heartbeat.Catalog != before
+			return e.Heartbeat != nil && e.Heartbeat.Catalog != before && pglogrepl.LSN(e.Heartbeat.LSN) >= decoded
 		})
 		if !published {
 			t.Error("the hanging commit is not published")
