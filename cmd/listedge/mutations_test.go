@@ -116,7 +116,7 @@ func TestMutations(t *testing.T) {
 		{"a read that saw the entry at After proves", atOrAfter, "./cache", "TestModel"},
 		{"a read that was cut proves", cutProves, "./cache", "TestModel"},
 		{"fills may take long", []edit{{rules, "\tcase time.Since(start.at) > t.fill:\n\t\treturn late\n", ""}}, "./cache", "TestModel"},
-		{"fills begun without trust", []edit{{rules, "if !start.ok {", "if false {"}}, "./cache", "TestModel"},
+		{"fills begun without trust", []edit{{rules, "case !start.ok:", "case !start.ok && false:"}}, "./cache", "TestModel"},
 		{"fills across a resync", []edit{{rules, "\tcase start.join != t.join.Load():\n\t\treturn resynced\n", ""}}, "./cache", "TestModel"},
 		{"gaps ignored", gapsIgnored, "./cache", "TestModel"},
 		{"an open transaction hides all after it", []edit{{"internal/changefeed/snapshot.go", "return !running", "return !running && false"}}, "./cache", "TestModel"},
