@@ -286,7 +286,7 @@ func (m *model) database() {
 			x.commitAt = m.now.Add(2 * time.Second)
 		}
 		x.showAt = x.commitAt.Add(m.upTo(10 * time.Millisecond))
-		if m.chance(12) && !x.async { // it waits for a standby
+		if m.chance(6) && !x.async { // it waits for a standby
 			x.showAt = x.commitAt.Add(m.upTo(4 * modelBound))
 		}
 		m.running = append(m.running, x)
@@ -671,7 +671,7 @@ func (m *model) fill(n *modelNode, pair int, standby bool) {
 	if m.chance(8) {
 		f.readAt = m.now.Add(m.upTo(modelFill))
 	}
-	f.endsAt = f.readAt.Add(m.upTo(modelFill / 8))
+	f.endsAt = f.readAt.Add(m.upTo(modelFill / 2))
 	if m.chance(8) {
 		f.endsAt = f.readAt.Add(m.upTo(4 * modelFill))
 	}
@@ -779,7 +779,7 @@ func TestModel(t *testing.T) {
 			}
 			share := float64(hits) / float64(asked)
 			t.Logf("hits: %.1f %%; pages of the standby: %d kept, %d refused", 100*share, fromStandby, refused)
-			if share < 0.4 {
+			if share < 0.35 {
 				t.Error("too few hits")
 			}
 			if fromStandby < seeds || refused < seeds {
