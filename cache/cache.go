@@ -305,10 +305,9 @@ func (c *Cache) standIn(page *Page, from Source, why error) (Result, error) {
 }
 
 var (
-	errPaused  = errors.New("the last fill failed moments ago")
-	errNoEpoch = errors.New("nobody follows changes yet")
-	errClosed  = fmt.Errorf("cache closed: %w", context.Canceled)
-	errPanic   = errors.New("panic in a fill")
+	errPaused = errors.New("the last fill failed moments ago")
+	errClosed = fmt.Errorf("cache closed: %w", context.Canceled)
+	errPanic  = errors.New("panic in a fill")
 )
 
 // enter counts in what Close is to wait for; false once Close was called.

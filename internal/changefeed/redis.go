@@ -36,6 +36,7 @@ const (
 	oldEpochKey  = keyPrefix + "epoch"
 	followersKey = keyPrefix + "followers"
 	logKey       = keyPrefix + "log:"
+	readerKey    = keyPrefix + "reader" // never written
 	entryField   = "e"
 
 	// followerLife is how long a follower counts as alive after it last named
@@ -231,22 +232,28 @@ func (r *Redis) Last(ctx context.Context, epoch string) (last Position, err erro
 // readBatch bounds what one Read returns, in entries.
 const readBatch = 1000
 
-// Reader implements Log. It opens no connection yet.
-func (r *Redis) Reader(ctx context.Context) (Reader, error) {
+// Reader implements Log.
+func (r *Redis) Reader(ctx context.Context) (reader Reader, err error) {
+	defer func() { err = r.note("open a reader", err) }()
 	var server *redis.Client
 	switch c := r.client.(type) {
 	case *redis.Client:
 		server = c
 	case *redis.ClusterClient:
-		master, err := c.MasterForKey(ctx, logKey)
-		if err = r.note("find the log", err); err != nil {
-			return nil, err
+		if server, err = c.MasterForKey(ctx, logKey); err != nil {
+			return nil, fmt.Errorf("find the log: %w", err)
 		}
-		server = master
 	default:
 		panic(fmt.Sprintf("BUG: a %T", r.client))
 	}
-	return &redisReader{log: r, conn: server.Conn()}, nil
+	conn := server.Conn()
+	// A replica gets entries later than its master acknowledges them, so its end of
+	// the log proves nothing. It refuses to write, whether the key is there or not.
+	if err := conn.PExpire(ctx, readerKey, time.Millisecond).Err(); err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("make sure that it is no replica: %w", err)
+	}
+	return &redisReader{log: r, conn: conn}, nil
 }
 
 // redisReader has one connection, which it never replaces. Redis ends the

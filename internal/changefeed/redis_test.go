@@ -3,10 +3,13 @@ package changefeed
 import (
 	"context"
 	"errors"
+	"net"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"listedge/sandbox/sandboxtest"
 )
 
 // Whatever Redis does: errors in time, and afterwards it goes on.
@@ -134,4 +137,25 @@ func TestRedisForgetsLogsThatNobodyWritesTo(t *testing.T) {
 			t.Errorf("%s at %d", is, n)
 		}
 	}
+}
+
+// A replica shows the log later than its master, so nothing is proven by its end.
+func TestNothingIsReadFromAReplica(t *testing.T) {
+	master, client := startRedis(t)
+	add(t, NewRedis(client, shop()), "a", beat(1, 1))
+	_, replica := startRedis(t)
+	host, port, _ := net.SplitHostPort(master.Addr())
+	if err := replica.SlaveOf(inTime(t), host, port).Err(); err != nil {
+		t.Fatal(err)
+	}
+	there := NewRedis(replica, shop())
+	sandboxtest.Within(t, patient, "the replica has the log", func() bool { return replica.Exists(inTime(t), logKey+"a").Val() == 1 })
+	if reader, err := there.Reader(inTime(t)); err == nil {
+		reader.Close()
+		t.Error("a replica is read")
+	}
+	if err := replica.SlaveOf(inTime(t), "no", "one").Err(); err != nil {
+		t.Fatal(err)
+	}
+	holds(t, there, "a", Position{}, beat(1, 1))
 }

@@ -72,16 +72,13 @@ func (s *Subscriber) Silence() time.Duration {
 func (s *Subscriber) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		_ = s.readFromOneServer(ctx) // whoever uses the log says why it fails
-		select {
-		case <-ctx.Done():
-		case <-time.After(readBackoff):
-		}
+		s.pause(ctx)
 	}
 }
 
 var errNoEpoch = errors.New("no epoch whose log may be read")
 
-// readFromOneServer reads until a read fails, or there is nothing to be read.
+// readFromOneServer reads until a call to the log fails.
 func (s *Subscriber) readFromOneServer(ctx context.Context) error {
 	s.subscription.NewSession()
 	s.looked = time.Time{}
@@ -91,11 +88,21 @@ func (s *Subscriber) readFromOneServer(ctx context.Context) error {
 	}
 	defer reader.Close()
 	for ctx.Err() == nil {
-		if err := s.readOnce(ctx, reader); err != nil {
+		switch err := s.readOnce(ctx, reader); {
+		case errors.Is(err, errNoEpoch):
+			s.pause(ctx)
+		case err != nil:
 			return err
 		}
 	}
 	return ctx.Err()
+}
+
+func (s *Subscriber) pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(readBackoff):
+	}
 }
 
 func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
@@ -112,6 +119,7 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 		epoch = ""
 	}
 	if epoch == "" {
+		s.looked = time.Time{}
 		return errNoEpoch
 	}
 	began := time.Now() // before the command is sent: Subscription

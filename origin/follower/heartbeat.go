@@ -27,7 +27,7 @@ const (
 // that entry, the snapshot sees. Where it sees another catalog, the heartbeat is
 // sent behind the message that says so.
 func (t *term) prepareHeartbeat(ctx context.Context) error {
-	after := t.last
+	after := t.acknowledged
 	nonces := t.probes(ctx)
 	v, err := t.primary.look(ctx, t.version)
 	if err != nil {

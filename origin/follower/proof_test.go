@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -89,4 +90,33 @@ func TestAHeartbeatProvesWhatWasVisible(t *testing.T) {
 			f.stop()
 		})
 	}
+}
+
+// An entry that was appended by a second attempt may have been in a log before: no
+// heartbeat says that it came after it.
+func TestAHeartbeatDoesNotComeAfterADoubtfulEntry(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	var doubtful atomic.Bool
+	doubtful.Store(true)
+	tried := map[changefeed.Position]bool{}
+	log := &faultyLog{Log: w.log}
+	log.append = func(ctx context.Context, epoch string, entries []changefeed.Entry) error {
+		last := entries[len(entries)-1].Position
+		if !doubtful.Load() || tried[last] {
+			return nil
+		}
+		tried[last] = true
+		return errAway
+	}
+	f := w.followWith(w.url, log, uneasy)
+	w.awaitFollowing(f)
+	for range 5 {
+		if h := w.heartbeat(); h.After != (changefeed.Position{N: 1}) {
+			t.Fatalf("a heartbeat after %s", h.After)
+		}
+	}
+	doubtful.Store(false)
+	w.await("a heartbeat after an entry of the term", func(e changefeed.Entry) bool { return e.Heartbeat != nil && e.Heartbeat.After.Term > 0 })
+	f.stop()
 }

@@ -37,12 +37,18 @@ func (t *term) due(now time.Time) bool {
 }
 
 // publish appends what waits, in order. An error leaves open how many of the
-// entries are there: the log's last position tells.
+// entries are there: the log's last position tells. What was appended by a second
+// attempt counts for no heartbeat's After: the first may have brought it to a
+// server that another has replaced since, where nodes read it earlier or later.
 func (t *term) publish(ctx context.Context) error {
+	attempts := 0
 	for deadline := time.Now().Add(logPatience); len(t.waiting) > 0; {
 		err := t.append(ctx, t.waiting)
+		attempts++
 		if err == nil {
-			t.shift(len(t.waiting))
+			if t.shift(len(t.waiting)); attempts == 1 {
+				t.acknowledged = t.last
+			}
 			return nil
 		}
 		last, lastErr := t.logLast(ctx)

@@ -34,6 +34,7 @@ type term struct {
 	unlisted unlisted
 
 	last         changefeed.Position // of the newest entry published
+	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; never zero
 	waiting      []changefeed.Entry  // to be published behind it
 	waitingSince time.Time           // the first of them
 
@@ -48,7 +49,7 @@ type term struct {
 }
 
 func newTerm(f *Follower, p *primary) *term {
-	return &term{Follower: f, primary: p, decoder: newDecoder()}
+	return &term{Follower: f, primary: p, decoder: newDecoder(), acknowledged: changefeed.Position{N: 1}}
 }
 
 // errRepublished: what was committed before the publication was changed may
