@@ -145,7 +145,7 @@ func TestNothingIsReadFromAReplica(t *testing.T) {
 	add(t, NewRedis(client, shop()), "a", beat(1, 1))
 	_, replica := startRedis(t)
 	host, port, _ := net.SplitHostPort(master.Addr())
-	if err := replica.SlaveOf(inTime(t), host, port).Err(); err != nil {
+	if err := replica.ReplicaOf(inTime(t), host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
 	there := NewRedis(replica, shop())
@@ -154,7 +154,7 @@ func TestNothingIsReadFromAReplica(t *testing.T) {
 		reader.Close()
 		t.Error("a replica is read")
 	}
-	if err := replica.SlaveOf(inTime(t), "no", "one").Err(); err != nil {
+	if err := replica.ReplicaOf(inTime(t), "no", "one").Err(); err != nil {
 		t.Fatal(err)
 	}
 	holds(t, there, "a", Position{}, beat(1, 1))
