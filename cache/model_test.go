@@ -779,7 +779,7 @@ func TestModel(t *testing.T) {
 			}
 			share := float64(hits) / float64(asked)
 			t.Logf("hits: %.1f %%; pages of the standby: %d kept, %d refused", 100*share, fromStandby, refused)
-			if share < 0.35 {
+			if seeds >= 50 && share < 0.35 { // of a few seeds it may be anything
 				t.Error("too few hits")
 			}
 			if fromStandby < seeds || refused < seeds {
