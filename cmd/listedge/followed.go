@@ -23,8 +23,11 @@ const (
 	// startPatience how long a node looks in vain.
 	startPause    = 50 * time.Millisecond
 	startPatience = 500 * time.Millisecond
-	// neighboursEvery is how often a node looks whether other fleets use its Redis.
-	neighboursEvery = 5 * time.Second
+	// neighboursEvery is how often the follower looks whether other fleets use its
+	// Redis, and neighboursRarely, how often the other nodes do, of which there may
+	// be hundreds.
+	neighboursEvery  = 5 * time.Second
+	neighboursRarely = time.Minute
 )
 
 // identifies says whether the node itself has to ask which database its pages are
@@ -148,6 +151,14 @@ func (n *node) timelineCondition() condition {
 		holds: "the database server is on the fleet's timeline", broken: "the database server is on an old timeline: what it answers is not served as fresh",
 		ok: func() bool { return n.followed.OldTimeline() == nil }, why: func() error { return n.checkTimeline(context.Background()) },
 	}
+}
+
+// neighboursPause is between two looks at which other fleets use the Redis.
+func (n *node) neighboursPause() time.Duration {
+	if n.follower != nil && n.follower.Stats().Following {
+		return neighboursEvery
+	}
+	return neighboursRarely
 }
 
 // lookForNeighbours notes which other fleets use the Redis, and logs a change
