@@ -572,7 +572,7 @@ func (m *model) read(n *modelNode) {
 		}
 		if m.chance(1000) || n.server != m.server && m.chance(100) { // the connection ends, and with it a read
 			n.server, n.reading, n.looked = m.server, nil, time.Time{}
-			n.subscription.NewSession()
+			n.subscription.NewSession("")
 		}
 		m.readOn(n)
 	}

@@ -7,8 +7,6 @@ func RedisCommands(own string) [][]any {
 	log, hash, epoch, followers := logKey+own, logKey+own+":hash", logKey+own+":epoch", logKey+own+":followers"
 	return [][]any{
 		{"xadd", log, "1-1", entryField, "x"},
-		{"expire", log, 1},
-		{"multi", "expire", log, 1},
 		{"xread", "count", 1, "streams", log, "0"},
 		{"xinfo", "stream", log},
 		{"xtrim", log, "minid", "1-1"},
@@ -16,6 +14,8 @@ func RedisCommands(own string) [][]any {
 		{"get", epoch},
 		{"eval", "return redis.call('GET', KEYS[1])", 1, epoch},
 		{"evalsha", setEpoch.Hash(), 3, epoch, followers, epoch, "x", "x", "x", "x", 1000},
+		{"evalsha", appendEntries.Hash(), 2, log, epoch, own, "", ""},
+		{"info", "server"},
 		{"time"},
 		{"hset", hash, "x", "y"},
 		{"pexpire", hash, 1000},

@@ -81,6 +81,9 @@ type Change struct {
 // Touches says whether the collection is touched as a whole.
 func (c *Change) Touches(collection Collection) bool { return c.Whole&(1<<collection) != 0 }
 
+// neverAfter is before all entries, and not zero: a heartbeat after it proves nothing.
+var neverAfter = Position{N: 1}
+
 // TermStart begins a term: another follower holds the slot.
 type TermStart struct {
 	Previous Position `json:"p"` // the last entry before it; its reader must have been there
@@ -95,6 +98,7 @@ type Heartbeat struct {
 	Run       string            `json:"r,omitempty"` // and when it was started, by its own clock
 	Catalog   string            `json:"c,omitempty"` // the version of the catalog that the snapshot sees, as far as it concerns the tables
 	After     Position          `json:"f,omitzero"`  // of an entry that the log had acknowledged before the snapshot was taken; zero = an older version does not say
+	LogServer string            `json:"g,omitempty"` // that the entry at After and this one were appended by; empty = there is one only, or an older version does not say
 	Unsettled []Change          `json:"u,omitempty"` // published, and not yet seen by the snapshot
 	Nonces    map[string]uint64 `json:"n,omitempty"` // the probes of nodes of older versions, read before the snapshot was taken
 }
@@ -148,8 +152,9 @@ type Log interface {
 	// may be tried again.
 	SetEpoch(ctx context.Context, from, to string) error
 	// Append adds entries, in ascending order, without another's between them.
-	// Errors: ErrFenced, when one was refused; any other leaves open how many
-	// are there. Last tells: those up to it are, if they are of its term.
+	// Errors: ErrFenced, when one was refused; ErrSuperseded, when another
+	// epoch is named and none of them starts a term; any other leaves open how
+	// many are there. Last tells: those up to it are, if they are of its term.
 	Append(ctx context.Context, epoch string, entries ...Entry) error
 	// Last is the position of the newest entry ever appended.
 	Last(ctx context.Context, epoch string) (Position, error)
@@ -168,5 +173,7 @@ type Reader interface {
 	// Undecodable and has its position, so that the reader can go on behind it.
 	// cut says that the log may have had more of them.
 	Read(ctx context.Context, epoch string, after Position, wait time.Duration) (entries []Entry, cut bool, err error)
+	// Server names the server that answers; empty = there is one only.
+	Server() string
 	Close() error
 }

@@ -52,6 +52,9 @@ func (l *Local) SetEpoch(_ context.Context, from, to string) error {
 func (l *Local) Append(_ context.Context, epoch string, entries ...Entry) (err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.epoch != "" && l.epoch != epoch && !slices.ContainsFunc(entries, func(e Entry) bool { return e.TermStart != nil }) {
+		return ErrSuperseded
+	}
 	log := l.logs[epoch]
 	if log == nil {
 		log = &localLog{}
@@ -87,6 +90,9 @@ type localReader struct {
 	log *Local
 	err error // of the first read that failed
 }
+
+// Server implements Reader.
+func (*localReader) Server() string { return "" }
 
 // Close implements Reader.
 func (*localReader) Close() error { return nil }

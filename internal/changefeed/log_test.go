@@ -16,7 +16,10 @@ import (
 // The suite that every Log passes.
 func TestLogs(t *testing.T) {
 	_, client := startRedis(t)
-	for name, log := range map[string]Log{"local": NewLocal(), "redis": NewRedis(client, shop())} {
+	for name, empty := range map[string]func() Log{
+		"local": func() Log { return NewLocal() },
+		"redis": func() Log { client.FlushAll(t.Context()); return NewRedis(client, shop()) },
+	} {
 		t.Run(name, func(t *testing.T) {
 			for _, test := range []struct {
 				name string
@@ -36,8 +39,9 @@ func TestLogs(t *testing.T) {
 				{"round trip", testRoundTrip},
 				{"a reader that failed goes on failing", testReaderFails},
 				{"a read at the limit is cut", testCut},
+				{"nothing is appended once another epoch is named", testSuperseded},
 			} {
-				t.Run(test.name, func(t *testing.T) { test.run(t, log, "epoch of "+test.name) })
+				t.Run(test.name, func(t *testing.T) { test.run(t, empty(), "epoch of "+test.name) })
 			}
 		})
 	}
@@ -72,6 +76,9 @@ func holds(t *testing.T, log Log, epoch string, after Position, want ...Entry) {
 		t.Fatalf("after %s: %v, %v; want %v", after, positions(got), err, positions(want))
 	}
 	for i := range want {
+		if h := got[i].Heartbeat; h != nil && want[i].Heartbeat != nil { // which the log itself adds
+			h.LogServer, h.After = want[i].Heartbeat.LogServer, want[i].Heartbeat.After
+		}
 		if !reflect.DeepEqual(got[i], want[i]) {
 			t.Fatalf("after %s, entry %d: %+v; want %+v", after, i, got[i], want[i])
 		}
@@ -483,6 +490,20 @@ func testReaderFails(t *testing.T, log Log, epoch string) {
 		t.Error("it goes on")
 	}
 	holds(t, log, epoch, Position{}, beat(1, 1)) // another reader
+}
+
+// testSuperseded: who follows the epoch that is named has replaced this follower.
+func testSuperseded(t *testing.T, log Log, epoch string) {
+	turn(t, log, epoch)
+	add(t, log, epoch, beat(1, 1))
+	turn(t, log, epoch+", the next")
+	if err := log.Append(inTime(t), epoch, beat(1, 2)); !errors.Is(err, ErrSuperseded) {
+		t.Errorf("a heartbeat: %v", err)
+	}
+	if err := log.Append(inTime(t), epoch+", one after", termStart(5, Position{})); err != nil { // it is named next
+		t.Errorf("the start of a term: %v", err)
+	}
+	add(t, log, epoch+", the next", beat(9, 1))
 }
 
 func testCut(t *testing.T, log Log, epoch string) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -139,23 +140,70 @@ func TestRedisForgetsLogsThatNobodyWritesTo(t *testing.T) {
 	}
 }
 
-// A replica shows the log later than its master, so nothing is proven by its end.
-func TestNothingIsReadFromAReplica(t *testing.T) {
+// A heartbeat names the server that was given it, and comes after no entry that
+// was given to another: where readers are led to a replica, or to a master that has
+// become one, or was replaced, nothing is proven.
+func TestHeartbeatsNameTheirServer(t *testing.T) {
 	master, client := startRedis(t)
-	add(t, NewRedis(client, shop()), "a", beat(1, 1))
-	_, replica := startRedis(t)
+	_, other := startRedis(t)
+	here, there := NewRedis(client, shop()), NewRedis(other, shop())
+	read := func(log *Redis) (server string, last *Heartbeat) {
+		t.Helper()
+		reader, err := log.Reader(inTime(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reader.Close()
+		entries, _, err := reader.Read(inTime(t), "a", Position{}, time.Millisecond)
+		if err != nil || len(entries) == 0 {
+			t.Fatal(entries, err)
+		}
+		return reader.Server(), entries[len(entries)-1].Heartbeat
+	}
+	add(t, here, "a", heartbeat(1, 1, at(1, 0), "1:1:"), heartbeat(1, 2, at(1, 1), "1:1:"))
+	server, h := read(here)
+	if server == "" || h.LogServer != server || h.After != at(1, 1) {
+		t.Errorf("%q has a heartbeat of %q after %s", server, h.LogServer, h.After)
+	}
 	host, port, _ := net.SplitHostPort(master.Addr())
-	if err := replica.ReplicaOf(inTime(t), host, port).Err(); err != nil {
+	if err := other.ReplicaOf(inTime(t), host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
-	there := NewRedis(replica, shop())
-	sandboxtest.Within(t, patient, "the replica has the log", func() bool { return replica.Exists(inTime(t), logKey+"a").Val() == 1 })
-	if reader, err := there.Reader(inTime(t)); err == nil {
-		reader.Close()
-		t.Error("a replica is read")
+	sandboxtest.Within(t, patient, "the replica has the log", func() bool { return other.Exists(inTime(t), logKey+"a").Val() == 1 })
+	if replica, h := read(there); replica == server || h.LogServer != server {
+		t.Errorf("%q has a heartbeat of %q", replica, h.LogServer)
 	}
-	if err := replica.ReplicaOf(inTime(t), "no", "one").Err(); err != nil {
+	if err := other.ReplicaOf(inTime(t), "no", "one").Err(); err != nil {
 		t.Fatal(err)
 	}
-	holds(t, there, "a", Position{}, beat(1, 1))
+	add(t, there, "a", heartbeat(1, 3, at(1, 2), "1:1:"))
+	if promoted, h := read(there); h.LogServer != promoted || h.After != neverAfter {
+		t.Errorf("%q has a heartbeat of %q after %s, which another acknowledged", promoted, h.LogServer, h.After)
+	}
+	add(t, there, "a", heartbeat(1, 4, at(1, 3), "1:1:"))
+	if _, h := read(there); h.After != at(1, 3) {
+		t.Errorf("after %s", h.After)
+	}
+	if n := here.writer; n == nil || n.server != server {
+		t.Error("the writer has no connection of its own")
+	}
+}
+
+// Two nodes, one of which is led to a server that has become a replica: it has no
+// proof, and gets another reader.
+func TestAMisledSubscriberReadsElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, r := &scripted{Local: NewLocal()}, &recorder{}
+		_ = log.SetEpoch(t.Context(), "", "e")
+		log.answer = func(after Position) ([]Entry, bool, error) {
+			time.Sleep(30 * time.Millisecond)
+			return []Entry{byServer("another", heartbeat(1, after.N+1, at(1, after.N), "5:5:"))}, false, nil
+		}
+		_, stop := subscribe(t, log, r)
+		time.Sleep(time.Second)
+		stop()
+		if len(r.proofs) > 0 || log.readers < 10 {
+			t.Errorf("%d proofs, %d readers", len(r.proofs), log.readers)
+		}
+	})
 }

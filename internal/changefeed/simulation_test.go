@@ -521,7 +521,7 @@ func (s *simulation) node(p *process, i int) {
 	for first := true; ; first = false {
 		server = s.connect()
 		if first || !s.faults.oneSession {
-			subscription.NewSession()
+			subscription.NewSession("")
 		}
 		p.step()
 		for look := true; !server.gone; {

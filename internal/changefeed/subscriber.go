@@ -17,8 +17,8 @@ const (
 	// readBackoff is the pause after an error, or while there is no epoch.
 	readBackoff = 20 * time.Millisecond
 	// epochEvery is how often the epoch's name is looked at while heartbeats
-	// arrive. Without them it is after each read. (An old epoch's log gets no
-	// heartbeats, so nothing is proven by it for longer than before.)
+	// arrive. Without them it is after each read. (Nothing is appended to the log
+	// of an old epoch, so nothing is proven by it for longer than before.)
 	epochEvery = time.Second
 )
 
@@ -76,17 +76,20 @@ func (s *Subscriber) Run(ctx context.Context) {
 	}
 }
 
-var errNoEpoch = errors.New("no epoch whose log may be read")
+var (
+	errNoEpoch = errors.New("no epoch whose log may be read")
+	errMisled  = errors.New("another server has the log now")
+)
 
-// readFromOneServer reads until a call to the log fails.
+// readFromOneServer reads until a call to the log fails, or another server has it.
 func (s *Subscriber) readFromOneServer(ctx context.Context) error {
-	s.subscription.NewSession()
 	s.looked = time.Time{}
 	reader, err := s.log.Reader(ctx)
 	if err != nil {
 		return err
 	}
 	defer reader.Close()
+	s.subscription.NewSession(reader.Server())
 	for ctx.Err() == nil {
 		switch err := s.readOnce(ctx, reader); {
 		case errors.Is(err, errNoEpoch):
@@ -127,7 +130,9 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 	if err != nil {
 		return err
 	}
-	s.apply(began, entries, cut)
+	if s.apply(began, entries, cut); s.subscription.Misled() {
+		return errMisled
+	}
 	if len(entries) == 0 {
 		s.looked = time.Time{}
 	}

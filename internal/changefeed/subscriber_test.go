@@ -35,6 +35,8 @@ func (s *scripted) Reader(context.Context) (Reader, error) {
 
 type scriptedReader struct{ *scripted }
 
+func (scriptedReader) Server() string { return "" }
+
 func (scriptedReader) Close() error { return nil }
 
 func (r scriptedReader) Read(ctx context.Context, _ string, after Position, _ time.Duration) ([]Entry, bool, error) {

@@ -74,8 +74,11 @@ func ResetCauses() (all []string) {
 // compared, and a process that is paused anywhere makes a proof older only.
 // For that, two conditions must hold, and reads for which they do not are not
 // remembered:
-//   - One server answered (Reader): another may have had the entry long before.
-//     So only reads of one session count together.
+//   - The server that answered is the one by which the entry at After was
+//     appended: another may get it later (a replica, or a master that has become
+//     one), or may have had it long before. So only reads of one session count
+//     together, all answered by one server (Reader), and only heartbeats prove that
+//     name this server.
 //   - An entry of the epoch has been read. Then the entry at After is read as
 //     well, or there is a gap. Where none has, a server that has lost its entries
 //     looks like one that never had them.
@@ -89,6 +92,8 @@ type Subscription struct {
 	barrier   Position // of the last heartbeat or start of the present term; zero = not known
 	proven    bool     // since the last Reset
 	run       string   // that was proven
+	server    string   // that answers the reads of this session
+	misled    bool     // the last heartbeat was not appended by it
 	reads     []read   // that may prove something: both fields ascend
 	unsettled []Change
 }
@@ -121,8 +126,13 @@ func (s *Subscription) Follow(epoch string) (cause ResetCause) {
 // Next is what to read: the entries of the epoch's log after the position.
 func (s *Subscription) Next() (epoch string, after Position) { return s.epoch, s.position }
 
-// NewSession says that the next read may be answered by another server.
-func (s *Subscription) NewSession() { s.reads = nil }
+// NewSession says which server answers the reads from now on; empty = there is one only.
+func (s *Subscription) NewSession(server string) {
+	s.server, s.misled, s.reads = server, false, nil
+}
+
+// Misled says that the session's server is not the one that the log is written by.
+func (s *Subscription) Misled() bool { return s.misled }
 
 // Apply takes what a read brought that began at a moment: the entries after the
 // position. cut says that there may have been more of them. It returns why the
@@ -231,6 +241,9 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 	after := h.After
 	if after == (Position{}) { // of a version that does not say: it, too, sends one heartbeat at a time
 		after = s.barrier
+	}
+	if s.misled = h.LogServer != "" && h.LogServer != s.server; s.misled {
+		return
 	}
 	moment, rest, ok := proves(s.reads, after)
 	if !ok {

@@ -45,6 +45,11 @@ func heartbeat(term, n uint64, after Position, snapshot string, unsettled ...Cha
 	return Entry{Position: at(term, n), Heartbeat: &Heartbeat{LSN: n, Snapshot: snapshot, Run: "run", After: after, Unsettled: unsettled}}
 }
 
+func byServer(server string, e Entry) Entry {
+	e.Heartbeat.LogServer = server
+	return e
+}
+
 func ofRun(run string, e Entry) Entry {
 	e.Heartbeat.Run = run
 	return e
@@ -54,7 +59,8 @@ func ofRun(run string, e Entry) Entry {
 type look struct {
 	entries []Entry
 	cut     bool
-	session bool // by another reader
+	session bool // by another reader,
+	server  string
 	epoch   string
 }
 
@@ -81,6 +87,9 @@ func TestSubscription(t *testing.T) {
 		{"looks of another session do not count",
 			[]look{reads(termStart(1, Position{})), {session: true, entries: []Entry{change(1, 2, 5), heartbeat(1, 3, at(1, 2), "5:5:")}}},
 			[]string{"changed 5 at 1-2"}},
+		{"a heartbeat that another server was given proves nothing",
+			[]look{{session: true, server: "x", entries: []Entry{termStart(1, Position{})}}, reads(byServer("y", heartbeat(1, 2, at(1, 2), "5:5:"))), reads(byServer("x", heartbeat(1, 3, at(1, 3), "5:5:")))},
+			[]string{"valid through 2"}},
 		{"of an older version, the heartbeat before it was there, or the start of its term",
 			[]look{reads(termStart(1, Position{})), reads(heartbeat(1, 2, old, "5:5:")), reads(heartbeat(1, 3, old, "5:5:")), reads(heartbeat(1, 4, old, "5:5:"))},
 			[]string{"valid through 1", "valid through 2"}},
@@ -116,7 +125,7 @@ func TestSubscription(t *testing.T) {
 			}
 			for i, l := range c.looks {
 				if l.session {
-					s.NewSession()
+					s.NewSession(l.server)
 				}
 				if l.epoch != "" {
 					s.Follow(l.epoch)

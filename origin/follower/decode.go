@@ -135,7 +135,7 @@ func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 // what such a transaction touches is not known any more.
 func (d *decoder) use(collections map[uint32]uint8) {
 	d.collections = collections
-	for _, t := range d.streamed {
+	for _, t := range append(slices.Collect(maps.Values(d.streamed)), d.openTransaction) {
 		if t.unlisted || len(t.change.Lists) > 0 || t.change.Whole != 0 {
 			t.change.Whole = everything
 		}

@@ -184,3 +184,26 @@ func TestAStreamedTransactionIsBounded(t *testing.T) {
 		t.Errorf("%s by %d", is, done.change.XID)
 	}
 }
+
+// A transaction whose rows come before and after a look that sees ATTACH, and whose
+// commit that look does not see, as it waits for a standby: it was judged by the
+// catalog before, and is on pages by the new one.
+func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
+	d := newDecoder()
+	d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items})
+	next := func(message []byte) *commit {
+		t.Helper()
+		done, err := d.next(message)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	next(begin(7))
+	next(relation(laterOID, "workspace_id", "id"))
+	next(insert(laterOID, 1))
+	d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items, laterOID: 1 << changefeed.Items})
+	if done := next(commitAt(100)); done == nil || !done.touches() {
+		t.Errorf("%+v: its rows are published by nobody", done)
+	}
+}

@@ -51,6 +51,9 @@ func (t *term) publish(ctx context.Context) error {
 			}
 			return nil
 		}
+		if errors.Is(err, changefeed.ErrSuperseded) {
+			return fmt.Errorf("publish: %w", err)
+		}
 		last, lastErr := t.logLast(ctx)
 		switch {
 		case lastErr != nil:
