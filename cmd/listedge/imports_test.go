@@ -15,7 +15,7 @@ import (
 var (
 	mayImport = map[string][]string{
 		"cmd/listedge":         {"edge", "cache", "limiter", "origin", "origin/load", "origin/follower", "internal/changefeed", "metrics", "tracing", "socket", "sandbox", "internal/redact", "internal/boottime"},
-		"bench":                {"edge", "cache", "limiter", "origin", "origin/load", "metrics", "sandbox"},
+		"bench":                {"internal/changefeed", "origin/follower", "edge", "cache", "limiter", "origin", "origin/load", "metrics", "sandbox"},
 		"edge":                 {"cache", "limiter", "origin", "internal/changefeed", "metrics", "tracing", "socket", "prefetch", "internal/boottime"},
 		"tracing":              nil,
 		"metrics":              {"internal/changefeed", "cache", "limiter", "origin", "origin/follower"},

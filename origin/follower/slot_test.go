@@ -201,7 +201,7 @@ func TestASlotIsMadeByOneAndWhole(t *testing.T) {
 	}
 	w.eventually("nothing is left", func() bool { return w.text(slots) == "" })
 
-	hurried, stop := context.WithTimeout(w.ctx(), 300*time.Millisecond)
+	hurried, stop := context.WithTimeout(w.ctx(), 2*time.Second) // which is for connecting, too
 	defer stop()
 	if r := <-create(hurried); r.created || r.err == nil || !strings.Contains(r.err.Error(), "a write transaction has been open for long") {
 		t.Errorf("in vain: %+v", r)

@@ -94,7 +94,8 @@ func TestALargeTransactionIsPublishedAtItsCommit(t *testing.T) {
 		if c.want != "" {
 			for i, want := range strings.Split(c.want, ", ") {
 				got := w.change()
-				if is := touched(got); is != want {
+				// A look that comes between the commit and its decoding has the transaction touch everything.
+				if is := touched(got); is != want && !(is == all && strings.HasSuffix(c.want, ", "+all)) {
 					t.Fatalf("%s: %s, want %s", c.name, is, want)
 				}
 				if xid := strconv.FormatUint(got.XID, 10); i == 0 && (xid != tx.xid || w.text(fmt.Sprintf("SELECT ('0/0'::pg_lsn + %d > '%s')::text", got.LSN, before)) != "true") {
