@@ -88,7 +88,7 @@ func (t *term) sendHeartbeat(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.Unsettled = t.confirmation.settle(&snapshot)
+	h.Unsettled = withoutManyLists(t.confirmation.settle(&snapshot))
 	t.decoder.reference = snapshot.Xmax
 	t.queue(changefeed.Entry{Heartbeat: h})
 	if err := t.publish(ctx); err != nil {
@@ -98,4 +98,25 @@ func (t *term) sendHeartbeat(ctx context.Context) error {
 	t.beat.Store(int64(time.Since(t.start)))
 	t.confirmation.publishedUpTo(pglogrepl.LSN(h.LSN), time.Now())
 	return nil
+}
+
+// withoutManyLists bounds what a heartbeat says of changes that are not visible
+// yet: each heartbeat says it again, and only nodes that join need it. Above
+// maxLists in all, a change touches whole collections instead: too much is safe.
+func withoutManyLists(changes []changefeed.Change) []changefeed.Change {
+	lists := 0
+	for _, c := range changes {
+		lists += len(c.Lists)
+	}
+	if lists <= maxLists {
+		return changes
+	}
+	for i := range changes {
+		c := &changes[i]
+		for _, l := range c.Lists {
+			c.Whole |= 1 << l.Collection
+		}
+		c.Lists = nil
+	}
+	return changes
 }

@@ -120,3 +120,26 @@ func TestAHeartbeatDoesNotComeAfterADoubtfulEntry(t *testing.T) {
 	w.await("a heartbeat after an entry of the term", func(e changefeed.Entry) bool { return e.Heartbeat != nil && e.Heartbeat.After.Term > 0 })
 	f.stop()
 }
+
+// However many commits wait for a standby, and whatever they touch, a heartbeat
+// stays small: it is sent thirty times a second.
+func TestHeartbeatsStaySmall(t *testing.T) {
+	hung := func(changes, lists int) (all []changefeed.Change) {
+		for n := range changes {
+			c := changefeed.Change{XID: uint64(n)}
+			for l := range lists {
+				c.Lists = append(c.Lists, changefeed.List{Workspace: number(l), Collection: changefeed.Collection(l % 2)})
+			}
+			all = append(all, c)
+		}
+		return all
+	}
+	if got := withoutManyLists(hung(10, maxLists/10)); len(got) != 10 || len(got[9].Lists) != maxLists/10 || got[9].Whole != 0 {
+		t.Errorf("few: %+v", got[9])
+	}
+	for i, c := range withoutManyLists(hung(40, 999)) {
+		if c.XID != uint64(i) || len(c.Lists) > 0 || !c.Touches(changefeed.Items) || !c.Touches(changefeed.Contacts) || c.Touches(changefeed.Keys) {
+			t.Fatalf("many: %+v", c)
+		}
+	}
+}
