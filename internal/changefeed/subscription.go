@@ -92,7 +92,7 @@ type Subscription struct {
 	barrier   Position // of the last heartbeat or start of the present term; zero = not known
 	proven    bool     // since the last Reset
 	run       string   // that was proven
-	server    string   // that answers the reads of this session
+	server    string   // that answers the reads at present
 	misled    bool     // the last heartbeat was not appended by it
 	reads     []read   // that may prove something: both fields ascend
 	unsettled []Change
