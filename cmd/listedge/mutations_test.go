@@ -59,7 +59,7 @@ var (
 	cutProves     = []edit{{subscription, "if !cut && s.begun {", "if s.begun {"}}
 	anyHeartbeat  = []edit{{subscription, "moment, rest, ok := proves(s.reads, after)", "moment, rest, ok := time.Now(), s.reads, true"}}
 	gapsIgnored   = []edit{{subscription, "case s.begun && !e.Follows(s.position):", "case s.begun && !e.Follows(s.position) && false:"}}
-	sameSession   = []edit{{subscription, "func (s *Subscription) NewSession() { s.reads = nil }", "func (s *Subscription) NewSession() {}"}}
+	sameSession   = []edit{{subscription, "s.server, s.misled, s.reads = server, false, nil", "s.server, s.misled = server, false"}}
 	noneAtJoin    = []edit{{subscription, "s.join(h.Unsettled)", "s.join(nil)"}}
 	emptyProves   = []edit{{subscription, "if !cut && s.begun {", "if !cut {"}}
 	anyBarrier    = []edit{{subscription, "\ts.position = e.Position\n", "\ts.position, s.barrier = e.Position, e.Position\n"}}
@@ -145,8 +145,15 @@ func TestMutations(t *testing.T) {
 
 		// By what a subscriber does with a log.
 		{"a read begins when it returned", []edit{{subscriber, "\tbegan := time.Now() // before the command is sent: Subscription\n", ""}, {subscriber, "\ts.apply(began, entries, cut)\n", "\ts.apply(time.Now(), entries, cut)\n"}}, "./internal/changefeed", "TestARecordedReadBeganBeforeItWasSent"},
-		{"a session goes on with another reader", []edit{{subscriber, "\ts.subscription.NewSession()\n", ""}}, "./internal/changefeed", "TestAFailedReadEndsTheSession"},
-		{"no read is cut", []edit{{"internal/changefeed/redis.go", "len(entries) >= readBatch, nil", "false, nil"}}, "./internal/changefeed", "TestLogs"},
+		{"a session goes on with another reader", []edit{{subscriber, "\ts.subscription.NewSession(reader.Server())\n", ""}}, "./internal/changefeed", "TestAFailedReadEndsTheSession"},
+		{"a heartbeat of another server proves", []edit{{subscription, "h.LogServer != \"\" && h.LogServer != s.server", "false"}}, "./internal/changefeed", "TestSubscription"},
+		{"a misled subscriber reads on", []edit{{subscriber, "s.subscription.Misled()", "false"}}, "./internal/changefeed", "TestAMisled"},
+		{"a heartbeat comes after entries of another server", []edit{{"internal/changefeed/redis_entries.go", "h.After.Compare(w.first) < 0", "false"}}, "./internal/changefeed", "TestHeartbeatsName"},
+		{"an old epoch is written to", []edit{{"internal/changefeed/redis_entries.go", "present and present ~= ARGV[1]", "false"}}, "./internal/changefeed", "TestLogs"},
+		{"a second attempt counts", []edit{{"origin/follower/publish.go", "attempts == 1", "true"}}, "./origin/follower", "TestAHeartbeatDoesNotComeAfter"},
+		{"an open transaction is judged by the new catalog", []edit{{"origin/follower/decode.go", "append(slices.Collect(maps.Values(d.streamed)), d.openTransaction)", "slices.Collect(maps.Values(d.streamed))"}}, "./origin/follower", "TestAnOpenTransaction"},
+		{"heartbeats say all of what waits", []edit{{"origin/follower/heartbeat.go", "if lists <= maxLists {", "if true {"}}, "./origin/follower", "TestHeartbeatsStaySmall"},
+		{"no read is cut", []edit{{"internal/changefeed/redis_entries.go", "len(entries) >= readBatch, nil", "false, nil"}}, "./internal/changefeed", "TestLogs"},
 
 		// Of servers that are not the primary, or not its standby.
 		{"a standby's answer is the primary's", []edit{{upstream, "case by.Standby:", "case by.Standby && false:"}}, "./origin", "TestAStandbyIsNotThePrimary"},
