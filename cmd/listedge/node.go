@@ -124,7 +124,9 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 		identity, _ := n.followed.Identity()
 		return origin.Followed{Run: run, Server: cmp.Or(n.followed.Newest(), server), Database: identity.Name}
 	})
-	if n.changes == nil {
+	if f.FreshnessBound > 0 && n.redis.log != nil {
+		n.changes = changefeed.NewRedis(n.redis.log, n.followed)
+	} else {
 		close(n.timelineKnown) // no fleet follows another timeline
 	}
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, FailureMode: f.LimiterFailureMode, Boottime: clock})
@@ -194,14 +196,12 @@ func adminNames(settings map[string]any) (names []string) {
 	return names
 }
 
+// openCache makes the cache.
 func (n *node) openCache(f nodeFlags, clock *boottime.Clock) (err error) {
 	n.cache, err = cache.New(cache.Options{
 		Memory: int64(f.CacheMemory), Redis: n.redis.pages, Followed: n.followed, Bound: f.FreshnessBound,
 		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack, Clock: clock,
 	})
-	if f.FreshnessBound > 0 && n.redis.log != nil {
-		n.changes = changefeed.NewRedis(n.redis.log, n.followed)
-	}
 	return err
 }
 

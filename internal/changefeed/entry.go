@@ -81,8 +81,8 @@ type Change struct {
 // Touches says whether the collection is touched as a whole.
 func (c *Change) Touches(collection Collection) bool { return c.Whole&(1<<collection) != 0 }
 
-// neverAfter is before all entries, and not zero: a heartbeat after it proves nothing.
-var neverAfter = Position{N: 1}
+// NeverAfter is before all entries, and not zero: a heartbeat after it proves nothing.
+var NeverAfter = Position{N: 1}
 
 // TermStart begins a term: another follower holds the slot.
 type TermStart struct {

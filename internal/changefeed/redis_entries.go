@@ -97,7 +97,7 @@ func (w *writer) append(ctx context.Context, digest, epoch string, entries []Ent
 			h := *e.Heartbeat
 			h.LogServer = w.server
 			if w.first == (Position{}) || h.After.Compare(w.first) < 0 {
-				h.After = neverAfter
+				h.After = NeverAfter
 			}
 			e.Heartbeat = &h
 		}

@@ -177,7 +177,7 @@ func TestHeartbeatsNameTheirServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	add(t, there, "a", heartbeat(1, 3, at(1, 2), "1:1:"))
-	if promoted, h := read(there); h.LogServer != promoted || h.After != neverAfter {
+	if promoted, h := read(there); h.LogServer != promoted || h.After != NeverAfter {
 		t.Errorf("%q has a heartbeat of %q after %s, which another acknowledged", promoted, h.LogServer, h.After)
 	}
 	add(t, there, "a", heartbeat(1, 4, at(1, 3), "1:1:"))

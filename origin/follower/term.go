@@ -49,7 +49,7 @@ type term struct {
 }
 
 func newTerm(f *Follower, p *primary) *term {
-	return &term{Follower: f, primary: p, decoder: newDecoder(), acknowledged: changefeed.Position{N: 1}}
+	return &term{Follower: f, primary: p, decoder: newDecoder(), acknowledged: changefeed.NeverAfter}
 }
 
 // errRepublished: what was committed before the publication was changed may
