@@ -34,7 +34,7 @@ race: # of `make test`
 	CGO_ENABLED=1 go test -race -p 3 -timeout 15m ./...
 
 plain: # of `make test`
-	go test -run 'Alloc|Hears|NeverOver|HangUnderFlood|TestModel$$' ./edge ./cache ./limiter ./origin # which the race detector would falsify, or make ten times as slow
+	go test -run 'Alloc|Hears|NeverOver|HangUnderFlood|TestModel$$|Simulation' ./edge ./cache ./internal/changefeed ./limiter ./origin # which the race detector would falsify, or make ten times as slow
 	go -C deploy test -timeout 15m . # a module of its own: see its go.mod
 
 check: ## formatting, vet, staticcheck
@@ -49,10 +49,10 @@ bench: ## what it costs, against the bare minimum and others (Linux); writes ben
 	@deploy/install.sh nginx varnish haproxy || echo "bench: goes on without those to compare with" >&2
 	go run ./bench $(if $(ONLY),,-o bench/report.md) $(ONLY)
 
-soak: ## storms on the limiter, then faults to a fleet in a random order for SOAK (10m); SEED=n repeats one
+soak: ## storms on the limiter, then faults to a fleet in a random order for SOAK (10m); SEED=n repeats one; OLDER=REVISION has that in the fleet
 	@deploy/install.sh
 	go test -tags soak -run Soak -v -timeout 0 ./limiter
-	go test -tags soak -run Soak -v -timeout 0 ./cmd/listedge -soak $(SOAK) $(if $(SEED),-seed $(SEED))
+	go test -tags soak -run Soak -v -timeout 0 ./cmd/listedge -soak $(SOAK) $(if $(SEED),-seed $(SEED)) $(if $(OLDER),-older $(OLDER))
 
 # go test fuzzes one function of one package at a time.
 fuzz: ## every fuzz test for FUZZTIME (10s)

@@ -25,7 +25,7 @@ const (
 	fleetPause   = 10 * time.Millisecond // of a reader
 	fleetWrites  = 5                     // a second, to each page
 	fleetTime    = 8 * time.Second
-	fleetIdle    = 3 * time.Second
+	fleetIdle    = 3 * time.Second // until what starting costs is over
 	fleetRounds  = 2
 )
 
@@ -38,18 +38,23 @@ type asked struct {
 	spent              time.Duration
 }
 
-// measureFleet compares eight nodes behind HAProxy with one, in what they ask
-// of Postgres and Redis while clients ask for a few hot pages whose rows change.
+// measureFleet prints what eight nodes cost while they are asked, and idle.
 func measureFleet(ctx context.Context, s *subject, r *report) error {
+	return errors.Join(measureBusy(ctx, s, r), measureIdle(ctx, s, r))
+}
+
+// measureBusy compares eight nodes behind HAProxy with one, in what they ask
+// of Postgres and Redis while clients ask for a few hot pages whose rows change.
+func measureBusy(ctx context.Context, s *subject, r *report) error {
 	if _, err := exec.LookPath("haproxy"); err != nil {
 		r.leaveOut("8 nodes behind HAProxy: haproxy is not installed")
 		return nil
 	}
 	sizes := [...]int{1, fleetNodes}
-	var busy, idle [len(sizes)]asked
+	var busy [len(sizes)]asked
 	for range fleetRounds {
 		for i, nodes := range sizes {
-			if err := s.askFleet(ctx, nodes, &busy[i], &idle[i]); err != nil {
+			if err := s.askFleet(ctx, nodes, &busy[i]); err != nil {
 				return err
 			}
 		}
@@ -62,15 +67,13 @@ func measureFleet(ctx context.Context, s *subject, r *report) error {
 	r.ratio("… of these for limits", "%.4f", many.limits/many.requests, one.limits/one.requests, 0)
 	r.ratio("… for pages, per change of a page", "%.2f", many.pages/many.changes, one.pages/one.changes, 0)
 	r.ratio("… for the log of changes, per second", "%.0f", many.log/many.spent.Seconds(), one.log/one.spent.Seconds(), 0)
-	r.ratio("… round trips to Redis per second while nobody asks", "%.0f", idle[1].trips()/idle[1].spent.Seconds(), idle[0].trips()/idle[0].spent.Seconds(), 0)
 	return nil
 }
 
 func (a *asked) trips() float64 { return a.limits + a.pages + a.log }
 
-// askFleet starts so many nodes behind HAProxy and adds what they ask under
-// load, and when nobody asks them.
-func (s *subject) askFleet(ctx context.Context, nodes int, busy, idle *asked) error {
+// askFleet starts so many nodes behind HAProxy and adds what they ask under load.
+func (s *subject) askFleet(ctx context.Context, nodes int, busy *asked) error {
 	f, err := startFleet(ctx, s, nodes)
 	if err != nil {
 		return err
@@ -96,18 +99,7 @@ func (s *subject) askFleet(ctx context.Context, nodes int, busy, idle *asked) er
 	if _, _, err := load(2 * time.Second); err != nil { // keys are known, leases taken, pages hot
 		return err
 	}
-	if err := f.count(ctx, busy, func() (float64, float64, error) { return load(fleetTime) }); err != nil {
-		return err
-	}
-	select { // leases are given back
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(fleetIdle):
-	}
-	return f.count(ctx, idle, func() (float64, float64, error) {
-		time.Sleep(fleetIdle)
-		return 0, 0, nil
-	})
+	return f.count(ctx, busy, func() (float64, float64, error) { return load(fleetTime) })
 }
 
 // count adds what the fleet asks while do asks it.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
 
 	"listedge/origin"
 	"listedge/sandbox"
@@ -80,16 +81,26 @@ func startFleet(ctx context.Context, s *subject, nodes int) (*followingFleet, er
 	if f.redis, err = sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: dir}); err != nil {
 		return nil, err
 	}
-	return f.start(ctx, s, nodes, f.redis.URL())
+	return f.start(ctx, s, nodes, f.redis.Addr())
 }
 
-func (f *followingFleet) start(ctx context.Context, s *subject, nodes int, redisURL string) (_ *followingFleet, err error) {
+// redisUser is whom a node of a fleet is to Redis, so that its commands can be
+// told from the others'.
+func redisUser(node int) string { return fmt.Sprint("node", node) }
+
+func (f *followingFleet) start(ctx context.Context, s *subject, nodes int, redisAddr string) (_ *followingFleet, err error) {
 	defer func() {
 		if err != nil {
 			f.end()
 		}
 	}()
-	for range nodes {
+	for i := range nodes {
+		redisURL := ""
+		if redisAddr != "" {
+			if redisURL, err = newRedisUser(ctx, redisAddr, redisUser(i)); err != nil {
+				return nil, err
+			}
+		}
 		n, err := s.startNode("--redis-url", redisURL)
 		if err != nil {
 			return nil, err
@@ -102,6 +113,13 @@ func (f *followingFleet) start(ctx context.Context, s *subject, nodes int, redis
 		}
 	}
 	return f, nil
+}
+
+// newRedisUser makes a user who may do everything.
+func newRedisUser(ctx context.Context, addr, name string) (url string, err error) {
+	c := redis.NewClient(&redis.Options{Addr: addr, DisableIdentity: true})
+	defer c.Close()
+	return "redis://" + name + ":any@" + addr, c.ACLSetUser(ctx, name, "on", "nopass", "~*", "&*", "+@all").Err()
 }
 
 func (f *followingFleet) end() {
@@ -178,21 +196,29 @@ const countUp = "UPDATE items SET stock_on_hand = $2 WHERE workspace_id = $1"
 
 func shown(n int) []byte { return []byte(`"stockOnHand":"` + strconv.Itoa(n) + `"`) }
 
-// measureVisible commits, and asks each node without pause until it shows the
-// commit. What is noted is how long after the commit was acknowledged the
-// first request that was shown it began.
 func measureVisible(ctx context.Context, s *subject, f *followingFleet, r *report) error {
-	workspace, key, err := smallWorkspace(ctx, s)
+	delays, err := visibleDelays(ctx, s, f)
 	if err != nil {
 		return err
+	}
+	r.figure("commit to visible, "+plural(len(f.nodes), "node")+", ms: p50, p99, worst", fmt.Sprintf("%.1f, %.1f, %.1f", percentile(delays, 0.5), percentile(delays, 0.99), percentile(delays, 1)), "")
+	return nil
+}
+
+// visibleDelays commits, and asks each node without pause until it shows the
+// commit. A delay is how long after the commit was acknowledged the first
+// request began that was shown it.
+func visibleDelays(ctx context.Context, s *subject, f *followingFleet) (delays []time.Duration, err error) {
+	workspace, key, err := smallWorkspace(ctx, s)
+	if err != nil {
+		return nil, err
 	}
 	conn, err := pgx.Connect(ctx, s.url)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer conn.Close(context.Background())
 	var mu sync.Mutex // guards delays
-	var delays []time.Duration
 	for n := 1; n <= visibleCommits; n++ {
 		var committed atomic.Pointer[time.Time]
 		errs := make([]error, len(f.nodes))
@@ -225,11 +251,10 @@ func measureVisible(ctx context.Context, s *subject, f *followingFleet, r *repor
 		committed.Store(&now)
 		pollers.Wait()
 		if err := errors.Join(append(errs, err)...); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	r.figure("commit to visible, "+plural(len(f.nodes), "node")+", ms: p50, p99, worst", fmt.Sprintf("%.1f, %.1f, %.1f", percentile(delays, 0.5), percentile(delays, 0.99), percentile(delays, 1)), "")
-	return ctx.Err()
+	return delays, ctx.Err()
 }
 
 func plural(n int, noun string) string {

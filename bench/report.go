@@ -44,6 +44,30 @@ func (r *report) ratio(what, format string, ours, theirs, goal float64) {
 	r.rows = append(r.rows, l)
 }
 
+// atMost adds figures that are no ratio. The last of ours is to be at most goal,
+// as it is printed; 0 = none.
+func (r *report) atMost(what, format string, ours, against []float64, goal float64) {
+	text := func(format string, of []float64) string {
+		values := make([]any, len(of))
+		for i, v := range of {
+			values[i] = v
+		}
+		return fmt.Sprintf(format, values...)
+	}
+	l := row{group: r.group, what: what, ours: text(format, ours)}
+	if against != nil {
+		l.against = text(format, against)
+	}
+	if goal > 0 {
+		one := format[strings.LastIndexByte(format, '%'):]
+		l.goal = "≤ " + fmt.Sprintf(one, goal)
+		if last := ours[len(ours)-1]; last > goal && fmt.Sprintf(one, last) != fmt.Sprintf(one, goal) {
+			l.goal += " missed"
+		}
+	}
+	r.rows = append(r.rows, l)
+}
+
 // figure adds what is no ratio.
 func (r *report) figure(what, ours, against string) {
 	r.rows = append(r.rows, row{group: r.group, what: what, ours: ours, against: against})

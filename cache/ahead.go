@@ -8,7 +8,7 @@ import (
 	"time"
 	"weak"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // ahead reads pages before their next readers ask for them: a page that many
@@ -33,7 +33,7 @@ type ahead struct {
 // evicted.
 type hotEntry struct {
 	holder weak.Pointer[holder]
-	pair   stream.Pair
+	pair   changefeed.List
 	fill   Fill
 	queued *atomic.Bool // it is on its way already
 }
@@ -80,7 +80,7 @@ func (a *ahead) heat(h *holder) (asked uint64, elapsed time.Duration) {
 
 // remember puts the page on its pair's list if it was hot in the life that now
 // ends, and begins to count anew.
-func (a *ahead) remember(h *holder, pair stream.Pair, p *Page, fill Fill) {
+func (a *ahead) remember(h *holder, pair changefeed.List, p *Page, fill Fill) {
 	if isHot(a.heat(h)) {
 		a.cache.follow.list(p.pair, hotEntry{holder: weak.Make(h), pair: pair, fill: fill, queued: new(atomic.Bool)})
 	}
@@ -128,7 +128,7 @@ func (a *ahead) changed(state *pairState) {
 
 // again has a hot page, which was read too early for a change, read until it
 // shows it; once for each change, which may stay invisible for long.
-func (a *ahead) again(key []byte, pair stream.Pair, p *Page, fill Fill) bool {
+func (a *ahead) again(key []byte, pair changefeed.List, p *Page, fill Fill) bool {
 	h := a.cache.memory.get(key)
 	if h == nil || !isHot(a.heat(h)) || !a.cache.follow.awaited(p) {
 		return false
@@ -190,14 +190,14 @@ func (a *ahead) visit(e hotEntry) {
 
 // fly joins the page's flight, or begins it. An error is the next reader's to
 // see.
-func (a *ahead) fly(key []byte, pair stream.Pair, fill Fill) {
+func (a *ahead) fly(key []byte, pair changefeed.List, fill Fill) {
 	l := &lookUp{cache: a.cache, key: key, pair: pair, fill: fill}
 	_, _ = a.cache.flights.do(string(key), l.whole)
 }
 
 // insist reads the page, which this node was to read for the fleet and read too
 // early, until it shows the change.
-func (a *ahead) insist(h *holder, pair stream.Pair, fill Fill) {
+func (a *ahead) insist(h *holder, pair changefeed.List, fill Fill) {
 	c, key := a.cache, h.key
 	for _, pause := range aheadPauses {
 		select {

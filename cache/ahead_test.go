@@ -9,7 +9,7 @@ import (
 	"time"
 	"weak"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 func TestIsHot(t *testing.T) {
@@ -36,8 +36,8 @@ func counted(queries *atomic.Int64, fill Fill) Fill {
 // following is a cache that follows a beater and trusts it.
 func followed(t *testing.T, o Options) (*beater, *Cache) {
 	b := startBeater(t)
-	o.TTL, o.MaxStale, o.Follow = time.Minute, time.Minute, b.follow(testBound)
-	c := open(t, o)
+	o.TTL, o.MaxStale, o.Bound = time.Minute, time.Minute, testBound
+	c, _ := b.open(o)
 	eventually(t, "trusted", mode(c, ModeFollowed))
 	return b, c
 }
@@ -77,8 +77,8 @@ func TestAHotPageIsReadAheadOfItsReaders(t *testing.T) {
 	// It was asked for once since, and is read once more; and then no more.
 	for range 20 {
 		b.change(listA)
-		applied := c.Stats().Applied
-		eventually(t, "it is told", func() bool { return c.Stats().Applied > applied })
+		told := applied(c)
+		eventually(t, "it is told", func() bool { return applied(c) > told })
 	}
 	eventually(t, "idle", func() bool { return len(c.ahead.queue) == 0 })
 	// (Once more, and again where the next change came while it was read.)
@@ -103,8 +103,8 @@ func TestAPageThatFewAskForIsLeftToThem(t *testing.T) {
 		time.Sleep(2 * time.Second / hotRate)
 		b.change(listA)
 	}
-	applied := c.Stats().Applied
-	eventually(t, "all is told", func() bool { return c.Stats().Applied > applied })
+	before := applied(c)
+	eventually(t, "all is told", func() bool { return applied(c) > before })
 	if n := c.Stats().Refreshes; n != 0 {
 		t.Errorf("read ahead %d times", n)
 	}
@@ -158,8 +158,8 @@ func TestReadingAheadIsBounded(t *testing.T) {
 		return fast.Primary(ctx, "")
 	}}
 	const workspaces = aheadQueue + 3*aheadWorkers
-	pair := func(i int) stream.Pair {
-		return stream.Pair{Workspace: [16]byte{9, byte(i), byte(i >> 8)}, Collection: stream.Items}
+	pair := func(i int) changefeed.List {
+		return changefeed.List{Workspace: [16]byte{9, byte(i), byte(i >> 8)}, Collection: changefeed.Items}
 	}
 	for i := range workspaces {
 		key := keyOf(fmt.Sprint(i))
@@ -171,7 +171,7 @@ func TestReadingAheadIsBounded(t *testing.T) {
 	}
 	slow.Store(true)
 	most.Store(0)
-	var all []stream.Pair
+	var all []changefeed.List
 	for i := range workspaces {
 		c.memory.get(keyOf(fmt.Sprint(i))).asked.Add(1000)
 		all = append(all, pair(i))

@@ -40,15 +40,13 @@ func TestHitAllocatesNothing(t *testing.T) {
 
 func TestFollowedHitAllocatesNothing(t *testing.T) {
 	b := startBeater(t)
-	c := open(t, Options{TTL: time.Hour, MaxStale: time.Hour, Follow: b.follow(time.Hour)})
+	c, _ := b.open(Options{TTL: time.Hour, MaxStale: time.Hour, Bound: time.Hour})
 	eventually(t, "trusted", mode(c, ModeFollowed))
 	if _, err := c.Forward(keyOf("q"), listA, b.brings("page")); err != nil {
 		t.Fatal(err)
 	}
-	b.stop() // what beats allocates
+	b.stop() // what beats and what reads allocate
 	b.done.Wait()
-	c.follow.stop()
-	c.follow.done.Wait()
 	key, now := keyOf("q"), time.Now()
 	if n := testing.AllocsPerRun(5_000, func() {
 		if _, ok := c.hitOf(key, now); !ok {

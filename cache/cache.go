@@ -27,16 +27,16 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"listedge/internal/boottime"
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
-// Options configure a Cache. All durations are required.
+// Options configure a Cache. All durations but Bound are required.
 type Options struct {
 	Memory      int64                 // budget in bytes
 	Redis       redis.UniversalClient // nil = no second tier
-	Followed    *stream.Followed      // what the pages are of, as far as is known; nil = it never is
+	Followed    *changefeed.Followed  // what the pages are of, as far as is known; nil = it never is
 	TTL         time.Duration         // how long a page counts as fresh where changes are not followed
-	Follow      *Follow               // how changes are followed; nil = they are not
+	Bound       time.Duration         // D: no page served as fresh omits a commit older than this; 0 = changes are not followed
 	MaxStale    time.Duration         // how long after that it may stand in for a failing origin
 	FillTimeout time.Duration         // how long a fill may take
 	Clock       *boottime.Clock       // tells the age of pages and proofs; nil = one of the cache's own
@@ -149,7 +149,7 @@ func New(o Options) (*Cache, error) {
 		return nil, err
 	}
 	if o.Followed == nil {
-		o.Followed = &stream.Followed{}
+		o.Followed = &changefeed.Followed{}
 	}
 	if o.Clock == nil {
 		o.Clock = boottime.New()
@@ -160,10 +160,20 @@ func New(o Options) (*Cache, error) {
 		c.redis = newRedisTier(o.Redis, o.Followed)
 	}
 	c.ahead = startAhead(c)
-	if o.Follow != nil {
-		c.follow = startFollowing(*o.Follow, o.Followed, o.FillTimeout, o.Clock, c.ahead.changed)
+	if o.Bound > 0 {
+		c.follow = &following{tracker: newTracker(o.Bound, o.FillTimeout, o.Clock), database: o.Followed}
+		c.follow.changed = c.ahead.changed
 	}
 	return c, nil
+}
+
+// Listener is what has to be given the changes in the database; nil where the
+// cache does not follow them. It must not be called any more once Close is.
+func (c *Cache) Listener() changefeed.Listener {
+	if c.follow == nil {
+		return nil
+	}
+	return c.follow.tracker
 }
 
 // Close lets flights and stores end, until ctx does, and then cuts them off.
@@ -184,7 +194,6 @@ func (c *Cache) Close(ctx context.Context) error {
 	if c.redis != nil {
 		c.redis.servers.close()
 	}
-	c.follow.close()
 	c.ahead.close()
 	c.memory.close()
 	return err
@@ -251,7 +260,7 @@ func (c *Cache) age(p *Page, now time.Time) time.Duration {
 // Forward returns the page of a key that Hit did not have; pair is what
 // changes it. It does not keep key. The error is the fill's own, or
 // ErrFillTimeout.
-func (c *Cache) Forward(key []byte, pair stream.Pair, fill Fill) (Result, error) {
+func (c *Cache) Forward(key []byte, pair changefeed.List, fill Fill) (Result, error) {
 	held := c.memory.get(key)
 	if held != nil {
 		held.asked.Add(1)
@@ -296,10 +305,9 @@ func (c *Cache) standIn(page *Page, from Source, why error) (Result, error) {
 }
 
 var (
-	errPaused  = errors.New("the last fill failed moments ago")
-	errNoEpoch = errors.New("nobody follows changes yet")
-	errClosed  = fmt.Errorf("cache closed: %w", context.Canceled)
-	errPanic   = errors.New("panic in a fill")
+	errPaused = errors.New("the last fill failed moments ago")
+	errClosed = fmt.Errorf("cache closed: %w", context.Canceled)
+	errPanic  = errors.New("panic in a fill")
 )
 
 // enter counts in what Close is to wait for; false once Close was called.

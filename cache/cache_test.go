@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"listedge/stream"
+	"listedge/internal/changefeed"
 	"strings"
 	"sync"
 	"testing"
@@ -41,7 +41,7 @@ func hangs(release <-chan struct{}, then Fill) Fill {
 // forward is a Forward that must not fail.
 func forward(t testing.TB, c *Cache, key []byte, fill Fill) Result {
 	t.Helper()
-	r, err := c.Forward(key, stream.Pair{}, fill)
+	r, err := c.Forward(key, changefeed.List{}, fill)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestPageIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 			time.Sleep(300 * time.Millisecond)
 			return brings("one").Primary(ctx, "")
 		}}
-		r, err := c.Forward(key, stream.Pair{}, slow)
+		r, err := c.Forward(key, changefeed.List{}, slow)
 		want{body: "one", source: Origin}.check(t, r, err)
 		if r.Age != 300*time.Millisecond {
 			t.Fatalf("age %v, but the query began 300 ms ago", r.Age)
@@ -75,7 +75,7 @@ func TestPageIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 		if want(want{body: "one"}).check(t, r, nil); !ok || r.Age != ttl-1 {
 			t.Fatalf("%v, %v old", ok, r.Age)
 		}
-		r, err = c.Forward(key, stream.Pair{}, brings("two")) // as after a Hit that came too early
+		r, err = c.Forward(key, changefeed.List{}, brings("two")) // as after a Hit that came too early
 		want{body: "one"}.check(t, r, err)
 		checkFills(t, c, 1, 0)
 
@@ -83,13 +83,13 @@ func TestPageIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 		if _, ok := c.hitOf(key, time.Now()); ok {
 			t.Fatal("a hit at the age of ttl")
 		}
-		r, err = c.Forward(key, stream.Pair{}, brings("two"))
+		r, err = c.Forward(key, changefeed.List{}, brings("two"))
 		want{body: "two", source: Origin, hadStale: true}.check(t, r, err)
 		if r, ok := c.hitOf(key, time.Now().Add(-time.Millisecond)); !ok || r.Age != 0 {
 			t.Fatalf("%v: %v old, seen by a request that began before its query", ok, r.Age)
 		}
 		time.Sleep(ttl + maxStale)
-		r, err = c.Forward(key, stream.Pair{}, brings("three"))
+		r, err = c.Forward(key, changefeed.List{}, brings("three"))
 		want{body: "three", source: Origin}.check(t, r, err) // what is expired is as if it had never been
 		checkFills(t, c, 3, 0)
 	})
@@ -105,7 +105,7 @@ func TestForwardsOfOneKeyAreCollapsed(t *testing.T) {
 			var all sync.WaitGroup
 			for range crowd {
 				all.Go(func() {
-					r, err := c.Forward(keyOf("q"), stream.Pair{}, hangs(release, fill))
+					r, err := c.Forward(keyOf("q"), changefeed.List{}, hangs(release, fill))
 					mu.Lock()
 					defer mu.Unlock()
 					if r.Collapsed {
@@ -138,7 +138,7 @@ func TestForwardsOfDifferentKeysAreNotCollapsed(t *testing.T) {
 		for i := range 100 {
 			all.Go(func() {
 				body := fmt.Sprint(i)
-				r, err := c.Forward(keyOf(body), stream.Pair{}, hangs(release, brings(body)))
+				r, err := c.Forward(keyOf(body), changefeed.List{}, hangs(release, brings(body)))
 				want{body: body, source: Origin}.check(t, r, err)
 			})
 		}
@@ -155,12 +155,12 @@ func TestFlightThatComesTooLateAsksNobody(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		key := keyOf("q")
 		forward(t, c, key, brings("page"))
-		r, err := c.join(key, stream.Pair{}, nil, brings("another"))
+		r, err := c.join(key, changefeed.List{}, nil, brings("another"))
 		want{body: "page"}.check(t, r, err)
 		time.Sleep(ttl)
 		stale, _ := c.recall(c.memory.get(key))
 		forward(t, c, key, fails(errOrigin))
-		r, err = c.join(key, stream.Pair{}, stale.Page, brings("another"))
+		r, err = c.join(key, changefeed.List{}, stale.Page, brings("another"))
 		want{body: "page", hadStale: true, err: errPaused}.check(t, r, err)
 		checkFills(t, c, 2, 1)
 	})
@@ -171,7 +171,7 @@ func TestWaitIsBounded(t *testing.T) {
 		key, release := keyOf("q"), make(chan struct{})
 		for range 2 { // the second joins the first's flight, and is as patient
 			began := time.Now()
-			_, err := c.Forward(key, stream.Pair{}, hangs(release, brings("late")))
+			_, err := c.Forward(key, changefeed.List{}, hangs(release, brings("late")))
 			if waited := time.Since(began); !errors.Is(err, ErrFillTimeout) || waited != fillTime+redisBudget {
 				t.Fatalf("%v after %v", err, waited)
 			}
@@ -180,7 +180,7 @@ func TestWaitIsBounded(t *testing.T) {
 		close(release)
 		synctest.Wait()
 		// It outlived those who wanted it; its page is from when it began, and stale by now.
-		r, err := c.Forward(key, stream.Pair{}, fails(errOrigin))
+		r, err := c.Forward(key, changefeed.List{}, fails(errOrigin))
 		want{body: "late", hadStale: true, err: errOrigin}.check(t, r, err)
 		if r.Age != 2*(fillTime+redisBudget) {
 			t.Fatalf("age %v", r.Age)
@@ -191,7 +191,7 @@ func TestWaitIsBounded(t *testing.T) {
 func TestFillHasADeadline(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		began := time.Now()
-		_, err := c.Forward(keyOf("q"), stream.Pair{}, Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
+		_, err := c.Forward(keyOf("q"), changefeed.List{}, Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
 			<-ctx.Done()
 			return Filled{}, fmt.Errorf("query: %w", ctx.Err())
 		}})
@@ -207,13 +207,13 @@ func TestStalePageIsServedWhenTheFillHangs(t *testing.T) {
 		forward(t, c, key, brings("old"))
 		time.Sleep(10 * time.Second)
 		began := time.Now()
-		r, err := c.Forward(key, stream.Pair{}, hangs(release, brings("new")))
+		r, err := c.Forward(key, changefeed.List{}, hangs(release, brings("new")))
 		want{body: "old", hadStale: true, err: ErrFillTimeout}.check(t, r, err)
 		if waited := time.Since(began); waited != stalePatience || r.Age != 10*time.Second+stalePatience {
 			t.Fatalf("after %v, %v old", waited, r.Age)
 		}
 		again := time.Now()
-		r, err = c.Forward(key, stream.Pair{}, fails(errOrigin))
+		r, err = c.Forward(key, changefeed.List{}, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errPaused}.check(t, r, err)
 		if waited := time.Since(again); waited != 0 {
 			t.Fatalf("the next request waited too: %v", waited)
@@ -244,13 +244,13 @@ func TestStaleStandsInForAFailingOrigin(t *testing.T) {
 				forward(t, c, key, brings("old"))
 				for _, age := range []time.Duration{ttl, ttl + fillPause, ttl + maxStale/2, ttl + maxStale - 1} {
 					time.Sleep(age - time.Since(c.start))
-					r, err := c.Forward(key, stream.Pair{}, failing)
+					r, err := c.Forward(key, changefeed.List{}, failing)
 					if err != nil || string(r.Page.Body) != "old" || r.Err == nil || !r.HadStale || r.Source != Memory || r.Age != age {
 						t.Fatalf("at %v: %+v, %v", age, r, err)
 					}
 				}
 				time.Sleep(time.Nanosecond)
-				if r, err := c.Forward(key, stream.Pair{}, failing); err == nil {
+				if r, err := c.Forward(key, changefeed.List{}, failing); err == nil {
 					t.Fatalf("served at the age of %v", r.Age)
 				}
 			})
@@ -278,7 +278,7 @@ func TestStalePageExpiresDuringTheWait(t *testing.T) {
 				forward(t, cache, key, brings("old"))
 				time.Sleep(ttl + maxStale - c.left)
 				began := time.Now()
-				r, err := cache.Forward(key, stream.Pair{}, Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
+				r, err := cache.Forward(key, changefeed.List{}, Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
 					select {
 					case <-time.After(c.fails):
 						return Filled{}, errOrigin
@@ -305,28 +305,28 @@ func TestOriginIsLeftInPeaceAfterAFailure(t *testing.T) {
 		key := keyOf("q")
 		forward(t, c, key, brings("old"))
 		time.Sleep(10 * time.Second)
-		r, err := c.Forward(key, stream.Pair{}, fails(errOrigin))
+		r, err := c.Forward(key, changefeed.List{}, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
 		for range 100 {
-			r, err := c.Forward(key, stream.Pair{}, brings("new"))
+			r, err := c.Forward(key, changefeed.List{}, brings("new"))
 			want{body: "old", hadStale: true, err: errPaused}.check(t, r, err)
 			time.Sleep(fillPause/100 - 1)
 		}
 		checkFills(t, c, 2, 1)
 		time.Sleep(100 * time.Nanosecond)
-		r, err = c.Forward(key, stream.Pair{}, fails(errOrigin))
+		r, err = c.Forward(key, changefeed.List{}, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
 		time.Sleep(fillPause)
-		r, err = c.Forward(key, stream.Pair{}, brings("new"))
+		r, err = c.Forward(key, changefeed.List{}, brings("new"))
 		want{body: "new", source: Origin, hadStale: true}.check(t, r, err)
 		checkFills(t, c, 4, 2)
 		// The pause was of that failure; a page that goes stale has none.
 		time.Sleep(ttl)
-		r, err = c.Forward(key, stream.Pair{}, brings("newer"))
+		r, err = c.Forward(key, changefeed.List{}, brings("newer"))
 		want{body: "newer", source: Origin, hadStale: true}.check(t, r, err)
 		// Nor is there one where there is nothing to serve meanwhile.
 		for range 3 {
-			if _, err := c.Forward(keyOf("other"), stream.Pair{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
+			if _, err := c.Forward(keyOf("other"), changefeed.List{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
 				t.Fatal(err)
 			}
 		}
@@ -340,7 +340,7 @@ func TestOwnStalePageStandsInForAnothersFlight(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		held := NewPage([]byte("old"), "next of old", time.Now())
 		time.Sleep(ttl)
-		r, err := c.join(keyOf("q"), stream.Pair{}, held, fails(errOrigin))
+		r, err := c.join(keyOf("q"), changefeed.List{}, held, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
 	})
 }
@@ -351,7 +351,7 @@ func TestPanicInAFillIsAnErrorForAllWhoWait(t *testing.T) {
 		var all sync.WaitGroup
 		for range 50 {
 			all.Go(func() {
-				_, err := c.Forward(keyOf("q"), stream.Pair{}, hangs(release, Fill{Primary: func(context.Context, string) (Filled, error) {
+				_, err := c.Forward(keyOf("q"), changefeed.List{}, hangs(release, Fill{Primary: func(context.Context, string) (Filled, error) {
 					panic("nobody expects it")
 				}}))
 				if !errors.Is(err, errPanic) || !strings.Contains(err.Error(), "nobody expects it") || !strings.Contains(err.Error(), "cache_test.go") {
@@ -363,7 +363,7 @@ func TestPanicInAFillIsAnErrorForAllWhoWait(t *testing.T) {
 		close(release)
 		all.Wait()
 		checkFills(t, c, 1, 1)
-		r, err := c.Forward(keyOf("q"), stream.Pair{}, brings("page"))
+		r, err := c.Forward(keyOf("q"), changefeed.List{}, brings("page"))
 		want{body: "page", source: Origin}.check(t, r, err)
 	})
 }
@@ -374,13 +374,13 @@ func TestNothingIsFreshWithoutTTL(t *testing.T) {
 		key := keyOf("q")
 		for i := range 3 {
 			body := fmt.Sprint(i)
-			r, err := c.Forward(key, stream.Pair{}, brings(body))
+			r, err := c.Forward(key, changefeed.List{}, brings(body))
 			want{body: body, source: Origin, hadStale: i > 0}.check(t, r, err)
 			if _, ok := c.hitOf(key, time.Now()); ok {
 				t.Fatal("a hit")
 			}
 		}
-		r, err := c.Forward(key, stream.Pair{}, fails(errOrigin))
+		r, err := c.Forward(key, changefeed.List{}, fails(errOrigin))
 		want{body: "2", hadStale: true, err: errOrigin}.check(t, r, err)
 		checkFills(t, c, 4, 1)
 	})
@@ -396,7 +396,7 @@ func TestNothingIsStaleWithoutMaxStale(t *testing.T) {
 			t.Fatal("no hit")
 		}
 		time.Sleep(time.Nanosecond)
-		if r, err := c.Forward(key, stream.Pair{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
+		if r, err := c.Forward(key, changefeed.List{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	})
@@ -407,10 +407,10 @@ func TestNothingIsKeptWithoutEither(t *testing.T) {
 		c := open(t, Options{TTL: 0, MaxStale: 0})
 		for i := range 3 {
 			body := fmt.Sprint(i)
-			r, err := c.Forward(keyOf("q"), stream.Pair{}, brings(body))
+			r, err := c.Forward(keyOf("q"), changefeed.List{}, brings(body))
 			want{body: body, source: Origin}.check(t, r, err)
 		}
-		if r, err := c.Forward(keyOf("q"), stream.Pair{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
+		if r, err := c.Forward(keyOf("q"), changefeed.List{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	})
@@ -420,17 +420,17 @@ func TestNothingIsKeptWithoutEither(t *testing.T) {
 func TestKeyIsNotKept(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		scratch, release := keyOf("ours"), make(chan struct{})
-		if _, err := c.Forward(scratch, stream.Pair{}, hangs(release, brings("ours"))); !errors.Is(err, ErrFillTimeout) {
+		if _, err := c.Forward(scratch, changefeed.List{}, hangs(release, brings("ours"))); !errors.Is(err, ErrFillTimeout) {
 			t.Fatal(err)
 		}
 		copy(scratch, keyOf("not!"))
 		close(release) // only now is the page stored, though long after
 		synctest.Wait()
 		copy(scratch, keyOf("oops"))
-		r, err := c.Forward(keyOf("ours"), stream.Pair{}, fails(errOrigin))
+		r, err := c.Forward(keyOf("ours"), changefeed.List{}, fails(errOrigin))
 		want{body: "ours", hadStale: true, err: errOrigin}.check(t, r, err)
 		for _, other := range []string{"not!", "oops"} {
-			if r, err := c.Forward(keyOf(other), stream.Pair{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
+			if r, err := c.Forward(keyOf(other), changefeed.List{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
 				t.Fatalf("%s: %+v, %v", other, r, err)
 			}
 		}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"listedge/stream"
+	"listedge/internal/changefeed"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,7 +19,7 @@ func TestCloseWaitsForFlights(t *testing.T) {
 		c := open(t, Options{TTL: time.Hour, FillTimeout: fillTime})
 		release, landed := make(chan struct{}), make(chan Result, 1)
 		go func() {
-			r, err := c.Forward(keyOf("q"), stream.Pair{}, hangs(release, brings("page")))
+			r, err := c.Forward(keyOf("q"), changefeed.List{}, hangs(release, brings("page")))
 			want{body: "page", source: Origin}.check(t, r, err)
 			landed <- r
 		}()
@@ -32,7 +32,7 @@ func TestCloseWaitsForFlights(t *testing.T) {
 			t.Fatalf("closed before the flight had landed: %v", err)
 		default:
 		}
-		if r, err := c.Forward(keyOf("r"), stream.Pair{}, brings("another")); !errors.Is(err, context.Canceled) {
+		if r, err := c.Forward(keyOf("r"), changefeed.List{}, brings("another")); !errors.Is(err, context.Canceled) {
 			t.Fatalf("a flight began after Close: %+v, %v", r, err)
 		}
 		close(release)
@@ -44,7 +44,7 @@ func TestCloseWaitsForFlights(t *testing.T) {
 			if _, ok := c.hitOf(keyOf("q"), time.Now()); ok {
 				t.Fatal("a hit after Close")
 			}
-			if r, err := c.Forward(keyOf("q"), stream.Pair{}, brings("another")); !errors.Is(err, context.Canceled) {
+			if r, err := c.Forward(keyOf("q"), changefeed.List{}, brings("another")); !errors.Is(err, context.Canceled) {
 				t.Fatalf("%+v, %v", r, err)
 			}
 			closeCache(t, c)
@@ -58,7 +58,7 @@ func TestCloseCutsFlightsOffAtItsDeadline(t *testing.T) {
 		c := open(t, Options{TTL: time.Hour, FillTimeout: time.Hour})
 		failed := make(chan error, 1)
 		go func() {
-			_, err := c.Forward(keyOf("q"), stream.Pair{}, Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
+			_, err := c.Forward(keyOf("q"), changefeed.List{}, Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
 				<-ctx.Done()
 				time.Sleep(time.Second) // it takes a moment to notice
 				return Filled{}, ctx.Err()
@@ -86,7 +86,7 @@ func TestCloseWaitsForFlightsThatNobodyElseWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t, Options{TTL: time.Hour, FillTimeout: fillTime})
 		release := make(chan struct{})
-		if _, err := c.Forward(keyOf("q"), stream.Pair{}, hangs(release, brings("page"))); !errors.Is(err, ErrFillTimeout) {
+		if _, err := c.Forward(keyOf("q"), changefeed.List{}, hangs(release, brings("page"))); !errors.Is(err, ErrFillTimeout) {
 			t.Fatal(err)
 		}
 		var closed atomic.Bool
@@ -141,7 +141,7 @@ func TestRequestsBesideClose(t *testing.T) {
 					r, ok := c.hitOf(key, time.Now())
 					if !ok {
 						var err error
-						if r, err = c.Forward(key, stream.Pair{}, brings(body)); err != nil {
+						if r, err = c.Forward(key, changefeed.List{}, brings(body)); err != nil {
 							if !errors.Is(err, context.Canceled) {
 								t.Errorf("%v", err)
 							}

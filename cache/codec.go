@@ -8,7 +8,7 @@ import (
 	"math"
 	"time"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // In Redis a page is
@@ -90,10 +90,10 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (*Page, error
 	p.ETag = EntityTag(etag)
 	p.Next, p.Epoch, p.View.Run, p.View.Server = string(next), string(epoch), string(run), string(server)
 	var err error
-	if p.Position, err = stream.ParsePosition(string(position)); err != nil {
+	if p.Position, err = changefeed.ParsePosition(string(position)); err != nil {
 		return nil, errForeign
 	}
-	if p.View.Snapshot, err = stream.ParseSnapshot(string(snapshot)); err != nil {
+	if p.View.Snapshot, err = changefeed.ParseSnapshot(string(snapshot)); err != nil {
 		return nil, errForeign
 	}
 	age := max(life-remaining+redisTick, now.Sub(proof), 0)

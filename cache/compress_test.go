@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // A page is compressed for those who want it so, and once.
@@ -38,7 +38,7 @@ func TestAPageIsCompressedForWhoWantsIt(t *testing.T) {
 func TestACompressedPagesSuccessorIsCompressed(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		for round, compressed := range []bool{false, true, true} {
-			r, err := c.Forward(keyOf("q"), stream.Pair{}, brings(string(rows(4000+round))))
+			r, err := c.Forward(keyOf("q"), changefeed.List{}, brings(string(rows(4000+round))))
 			if err != nil || r.Source != Origin {
 				t.Fatalf("%v, %v", r.Source, err)
 			}

@@ -5,7 +5,7 @@ import (
 	"context"
 	"time"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // A flight is one look-up of a page that is not fresh in memory: in Redis,
@@ -24,7 +24,7 @@ func (c *Cache) bypassEvery() time.Duration {
 
 // Bypass returns a page that was read from the database after it was asked
 // for, or less than bypassEvery before.
-func (c *Cache) Bypass(key []byte, pair stream.Pair, fill Fill) (Result, error) {
+func (c *Cache) Bypass(key []byte, pair changefeed.List, fill Fill) (Result, error) {
 	if !c.enter() {
 		return Result{}, errClosed
 	}
@@ -54,7 +54,7 @@ func (c *Cache) Bypass(key []byte, pair stream.Pair, fill Fill) (Result, error) 
 
 // Stored returns the key's page if memory or Redis has one that may be served,
 // else ErrNotStored. It never asks the origin.
-func (c *Cache) Stored(key []byte, pair stream.Pair) (Result, error) {
+func (c *Cache) Stored(key []byte, pair changefeed.List) (Result, error) {
 	if !c.enter() {
 		return Result{}, errClosed
 	}
@@ -74,7 +74,7 @@ func (c *Cache) Stored(key []byte, pair stream.Pair) (Result, error) {
 
 // join joins the key's flight, or begins it, and waits for what it brings.
 // held is the stale page the caller could be given instead, or nil.
-func (c *Cache) join(key []byte, pair stream.Pair, held *Page, fill Fill) (Result, error) {
+func (c *Cache) join(key []byte, pair changefeed.List, held *Page, fill Fill) (Result, error) {
 	if !c.enter() {
 		return Result{}, errClosed
 	}

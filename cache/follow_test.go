@@ -11,40 +11,40 @@ import (
 	"testing"
 	"time"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // beater is a follower of nothing: it writes heartbeats, and changes on demand.
 // The LSN of a transaction is its id.
 type beater struct {
 	t      testing.TB
-	log    *stream.Local
+	log    *changefeed.Local
 	mu     sync.Mutex // guards all below
 	epoch  string
-	at     stream.Position
+	at     changefeed.Position
 	silent bool
 	run    string
 	held   bool // the last transaction is not visible yet, to heartbeats
 	body   string
 	xid    uint64
+	ctx    context.Context // ends with stop
 	stop   context.CancelFunc
 	done   sync.WaitGroup
 }
 
 func startBeater(t testing.TB) *beater {
 	ctx, stop := context.WithCancel(context.Background())
-	b := &beater{t: t, log: stream.NewLocal(), xid: 100, stop: stop}
+	b := &beater{t: t, log: changefeed.NewLocal(), xid: 100, ctx: ctx, stop: stop}
 	b.take("e")
 	b.done.Go(func() {
 		for ctx.Err() == nil {
 			b.mu.Lock()
 			if !b.silent {
-				nonces, _ := b.log.Probes(ctx)
 				snapshot := fmt.Sprintf("%d:%d:", b.xid, b.xid)
 				if b.held {
 					snapshot = fmt.Sprintf("%d:%d:%d", b.xid-1, b.xid, b.xid-1)
 				}
-				b.append(stream.Entry{Heartbeat: &stream.Heartbeat{LSN: b.xid - 1, Snapshot: snapshot, Server: "s/1", Run: b.run, Nonces: nonces}})
+				b.append(changefeed.Entry{Heartbeat: &changefeed.Heartbeat{LSN: b.xid - 1, Snapshot: snapshot, Server: "s/1", Run: b.run, After: b.at}})
 			}
 			b.mu.Unlock()
 			select {
@@ -57,7 +57,7 @@ func startBeater(t testing.TB) *beater {
 	return b
 }
 
-func (b *beater) append(e stream.Entry) {
+func (b *beater) append(e changefeed.Entry) {
 	b.at.N++
 	e.Position = b.at
 	if err := b.log.Append(context.Background(), b.epoch, e); err != nil {
@@ -69,18 +69,18 @@ func (b *beater) take(epoch string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	previous, _ := b.log.Last(context.Background(), epoch)
-	b.epoch, b.at = epoch, stream.Position{Term: b.xid}
+	b.epoch, b.at = epoch, changefeed.Position{Term: b.xid}
 	b.xid++
-	b.append(stream.Entry{Take: &stream.Take{Previous: previous}})
+	b.append(changefeed.Entry{TermStart: &changefeed.TermStart{Previous: previous}})
 	present, _ := b.log.Epoch(context.Background())
 	_ = b.log.SetEpoch(context.Background(), present, epoch)
 }
 
 // change is a transaction that is visible at once.
-func (b *beater) change(pairs ...stream.Pair) {
+func (b *beater) change(pairs ...changefeed.List) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.append(stream.Entry{Change: &stream.Change{XID: b.xid, LSN: b.xid, Pairs: pairs}})
+	b.append(changefeed.Entry{Change: &changefeed.Change{XID: b.xid, LSN: b.xid, Lists: pairs}})
 	b.xid++
 }
 
@@ -95,7 +95,7 @@ func (b *beater) skip() {
 func (b *beater) unknown() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.append(stream.Entry{})
+	b.append(changefeed.Entry{})
 }
 
 func (b *beater) quiet(silent bool) {
@@ -131,8 +131,33 @@ func (b *beater) replays(body string) (Filled, error) {
 	return Filled{Body: []byte(body), Server: "s/1", LSN: b.xid - 1}, nil
 }
 
-func (b *beater) follow(bound time.Duration) *Follow {
-	return &Follow{Log: b.log, Node: "me", Bound: bound, Logger: slog.New(slog.DiscardHandler)}
+// open makes a cache that follows, and what reads for it until the test ends or
+// the beater is stopped.
+func (b *beater) open(o Options) (*Cache, *changefeed.Subscriber) {
+	b.t.Helper()
+	return openFollowing(b.t, b.log, o, b)
+}
+
+func openFollowing(t testing.TB, log changefeed.Log, o Options, b *beater) (*Cache, *changefeed.Subscriber) {
+	t.Helper()
+	if o.Followed == nil {
+		o.Followed = followedAt(ofShop, 1)
+	}
+	c := open(t, o)
+	feed := changefeed.NewSubscriber(log, o.Followed, slog.New(slog.DiscardHandler), c.Listener())
+	ctx, stop := context.WithCancel(b.ctx)
+	var done sync.WaitGroup
+	run := func() { feed.Run(ctx) }
+	done.Go(run)
+	t.Cleanup(func() { stop(); done.Wait() })
+	return c, feed
+}
+
+// applied counts the changes and the proofs that the cache was given.
+func applied(c *Cache) uint64 {
+	c.follow.mu.Lock()
+	defer c.follow.mu.Unlock()
+	return c.follow.sequence
 }
 
 func mode(c *Cache, m Mode) func() bool { return func() bool { return c.Mode() == m } }
@@ -154,8 +179,8 @@ func askFor(t *testing.T, c *Cache, fill Fill) (body string, hit bool) {
 // trust back by itself.
 func TestFollowing(t *testing.T) {
 	b := startBeater(t)
-	c := open(t, Options{TTL: time.Minute, MaxStale: time.Minute, Follow: b.follow(testBound)})
-	resyncs := func(cause string) uint64 { return c.Stats().Resyncs[cause] }
+	c, feed := b.open(Options{TTL: time.Minute, MaxStale: time.Minute, Bound: testBound})
+	resyncs := func(cause string) uint64 { return feed.Stats().Resets[cause] }
 	kept := func(body string) { // from its first fill in trust on, a page is a hit
 		t.Helper()
 		eventually(t, "trusted", mode(c, ModeFollowed))
@@ -217,32 +242,10 @@ func TestFollowing(t *testing.T) {
 	kept("sixth")
 }
 
-// A page that was read before a heartbeat echoed a nonce chosen since the node
-// joined is not kept.
-func TestNotTrustedBeforeAnEcho(t *testing.T) {
-	b := startBeater(t)
-	f := b.follow(testBound)
-	f.Node = "nobody"
-	f.Log = deaf{b.log}
-	c := open(t, Options{TTL: time.Minute, MaxStale: time.Minute, Follow: f})
-	eventually(t, "heartbeats", func() bool { return c.Stats().Applied > 20 })
-	if c.Mode() != ModeUntrusted {
-		t.Error(c.Mode())
-	}
-	if c.Silence() > testBound {
-		t.Error(c.Silence())
-	}
-}
-
-// deaf loses probes.
-type deaf struct{ stream.Log }
-
-func (deaf) Probe(context.Context, string, uint64) error { return nil }
-
 // Pages are served while entries are applied and the log begins anew.
 func TestServingWhileFollowing(t *testing.T) {
 	b := startBeater(t)
-	c := open(t, Options{TTL: time.Minute, MaxStale: time.Minute, Follow: b.follow(testBound)})
+	c, _ := b.open(Options{TTL: time.Minute, MaxStale: time.Minute, Bound: testBound})
 	eventually(t, "trusted", mode(c, ModeFollowed))
 	var shown, committed atomic.Int64
 	stop := make(chan struct{})
@@ -303,7 +306,7 @@ func TestAnAnswerOfAnotherServerIsAnError(t *testing.T) {
 	b.mu.Lock()
 	b.run = "followed"
 	b.mu.Unlock()
-	c := open(t, Options{TTL: time.Minute, MaxStale: time.Minute, Follow: b.follow(patient)})
+	c, _ := b.open(Options{TTL: time.Minute, MaxStale: time.Minute, Bound: patient})
 	eventually(t, "trusted", mode(c, ModeFollowed))
 	from := func(run string) Fill {
 		fill := b.brings("page of " + run)
@@ -342,9 +345,9 @@ func TestAnAnswerOfAnotherServerIsAnError(t *testing.T) {
 	if body, hit := askFor(t, c, from("followed")); !hit || body != "page of followed" {
 		t.Errorf("%q, hit %t", body, hit)
 	}
-	applied := c.Stats().Applied
+	before := applied(c)
 	b.change(listA)
-	eventually(t, "the change is applied", func() bool { return c.Stats().Applied > applied })
+	eventually(t, "the change is applied", func() bool { return applied(c) > before })
 	r, err := c.Forward(keyOf("q"), listA, from("another"))
 	if err != nil || !errors.Is(r.Err, ErrForeign) || string(r.Page.Body) != "page of followed" {
 		t.Errorf("%+v, %v", r, err)

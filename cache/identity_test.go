@@ -3,12 +3,11 @@ package cache
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // A node takes pages from Redis that were read from the server it follows, in
@@ -28,12 +27,13 @@ func TestAdoptTakesPagesOfTheFollowedServerAlone(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			virtually(t, func(t *trackerTest) {
-				t.nonce++
-				t.probe(t.nonce)
-				t.entry(stream.Entry{Heartbeat: &stream.Heartbeat{Snapshot: "100:100:", Server: "system/2", Run: "now", Nonces: map[string]uint64{"me": t.nonce}}})
+				t.feed.Follow("f")
+				t.entry(changefeed.Entry{TermStart: &changefeed.TermStart{}})
+				t.look()
+				t.sends(changefeed.Heartbeat{Snapshot: "100:100:", Server: "system/2", Run: "now"})
 				p := page(t, "100:100:")
 				test.view.Snapshot = p.View.Snapshot
-				p.View, p.Epoch, p.Position = test.view, "e", t.last
+				p.View, p.Epoch, p.Position = test.view, "f", t.last
 				if got := t.adopt(p, listA); got != test.want {
 					t.Errorf("adopted: %t", got)
 				}
@@ -57,13 +57,13 @@ func TestCodecKeepsWhichServerWasRead(t *testing.T) {
 // by age, too, where nothing else tells databases apart.
 func TestPagesOfAnotherDatabaseAreNotFound(t *testing.T) {
 	_, client := startRedis(t)
-	byAge := func(identity stream.Identity) *Cache {
+	byAge := func(identity changefeed.Identity) *Cache {
 		return open(t, Options{Redis: client, Followed: followedAt(identity, 1), TTL: time.Minute, MaxStale: time.Minute})
 	}
 	copied, east := ofShop, ofShop
 	copied.Database++
 	east.Region = "east"
-	for i, identity := range []stream.Identity{ofShop, copied, east} {
+	for i, identity := range []changefeed.Identity{ofShop, copied, east} {
 		c, body := byAge(identity), fmt.Sprint("page ", i)
 		want{body: body, source: Origin}.check(t, forward(t, c, keyOf("q"), brings(body)), nil)
 		stored(t, c)
@@ -79,7 +79,7 @@ func TestPagesOfAnotherDatabaseAreNotFound(t *testing.T) {
 // may change.
 func TestRedisIsUsedOnceTheDatabaseIsKnown(t *testing.T) {
 	_, client := startRedis(t)
-	followed := &stream.Followed{}
+	followed := &changefeed.Followed{}
 	c := open(t, Options{Redis: client, Followed: followed, TTL: time.Minute, MaxStale: time.Minute})
 	asked := 0
 	keys := func() int {
@@ -106,7 +106,7 @@ func TestRedisIsUsedOnceTheDatabaseIsKnown(t *testing.T) {
 }
 
 func epochAt(timeline uint32, random string) string {
-	return stream.EpochName{Identity: ofShop.Digest(), Timeline: timeline, Run: "run", Published: "published", Random: random}.String()
+	return changefeed.EpochName{Identity: ofShop.Digest(), Timeline: timeline, Run: "run", Published: "published", Random: random}.String()
 }
 
 // ofRun is a fill of a server that says this run.
@@ -125,7 +125,7 @@ func TestAServerOnAnOldTimelineIsForeign(t *testing.T) {
 	b := startBeater(t)
 	b.take(epochAt(2, "a"))
 	followed := followedAt(ofShop, 1)
-	c := open(t, Options{Followed: followed, TTL: time.Minute, MaxStale: time.Minute, Follow: b.follow(testBound)})
+	c, _ := b.open(Options{Followed: followed, TTL: time.Minute, MaxStale: time.Minute, Bound: testBound})
 	eventually(t, "trusted", mode(c, ModeFollowed))
 	refused := func() uint64 { return c.Stats().Refused[foreign.String()] }
 	read := func(query, run string) {
@@ -155,7 +155,7 @@ func TestAServerOnAnOldTimelineIsForeign(t *testing.T) {
 
 // misled is a log whose present epoch is named by somebody else.
 type misled struct {
-	stream.Log
+	changefeed.Log
 	epoch atomic.Pointer[string] // nil = by nobody
 }
 
@@ -172,15 +172,14 @@ func TestAnOldTimelineIsNotFollowedAgain(t *testing.T) {
 	b := startBeater(t)
 	b.take(epochAt(2, "a"))
 	log := &misled{Log: b.log}
-	c := open(t, Options{Followed: followedAt(ofShop, 0), TTL: time.Minute, MaxStale: time.Minute,
-		Follow: &Follow{Log: log, Node: "me", Bound: testBound, Logger: slog.New(slog.DiscardHandler)}})
+	c, feed := openFollowing(t, log, Options{Followed: followedAt(ofShop, 0), TTL: time.Minute, MaxStale: time.Minute, Bound: testBound}, b)
 	eventually(t, "trusted", mode(c, ModeFollowed))
-	before := c.Stats()
+	before := feed.Stats()
 	old := epochAt(1, "b")
 	log.epoch.Store(&old)
-	eventually(t, "many more entries", func() bool { return c.Stats().Applied > before.Applied+50 })
-	if s := c.Stats(); s.Epoch != epochAt(2, "a") || s.Resyncs["epoch"] != before.Resyncs["epoch"] {
-		t.Errorf("it follows %s: %v", s.Epoch, s.Resyncs)
+	eventually(t, "many more entries", func() bool { return feed.Stats().Entries > before.Entries+50 })
+	if s := feed.Stats(); s.Epoch != epochAt(2, "a") || s.Resets["epoch"] != before.Resets["epoch"] {
+		t.Errorf("it follows %s: %v", s.Epoch, s.Resets)
 	}
 }
 
@@ -190,7 +189,7 @@ func TestANodeOfANewPrimaryLeavesTheOldTimeline(t *testing.T) {
 	b := startBeater(t)
 	b.take(epochAt(1, "a"))
 	followed := followedAt(ofShop, 1)
-	c := open(t, Options{Followed: followed, TTL: time.Minute, MaxStale: time.Minute, Follow: b.follow(patient)})
+	c, _ := b.open(Options{Followed: followed, TTL: time.Minute, MaxStale: time.Minute, Bound: patient})
 	eventually(t, "trusted", mode(c, ModeFollowed))
 	followed.Found(ofShop, 2)
 	eventually(t, "untrusted", mode(c, ModeUntrusted))

@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // One page must not take the room of many: memory turns it away, and has no
@@ -47,7 +47,7 @@ func TestRedisKeepsNoPageThatIsTooLarge(t *testing.T) {
 	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
 	for body, there := range map[int]int64{redisPage / 4: 1, redisPage: 0} {
 		key := keyOf(fmt.Sprint(body))
-		if _, err := c.Forward(key, stream.Pair{}, brings(string(make([]byte, body)))); err != nil {
+		if _, err := c.Forward(key, changefeed.List{}, brings(string(make([]byte, body)))); err != nil {
 			t.Fatal(err)
 		}
 		stored(t, c)
@@ -86,7 +86,7 @@ func TestAValueThatIsTooLongIsNotRead(t *testing.T) {
 	if s := c.Stats(); s.RedisCorrupt != 2 || s.RedisFailures != 0 {
 		t.Errorf("%+v", s)
 	}
-	r, err := c.Forward(key, stream.Pair{}, brings("page"))
+	r, err := c.Forward(key, changefeed.List{}, brings("page"))
 	want{body: "page", source: Origin}.check(t, r, err)
 	stored(t, c)
 	if p := c.redis.get(t.Context(), key); p == nil || !bytes.Equal(p.Body, []byte("page")) {

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // A flight may take longer than a page lives. Who asks while it is under way
@@ -22,7 +22,7 @@ func TestALateJoinerIsNotBroughtAPageThatIsTooOldForIt(t *testing.T) {
 		}}
 		first := make(chan Result, 1)
 		go func() {
-			r, err := c.Forward(keyOf("q"), stream.Pair{}, reads)
+			r, err := c.Forward(keyOf("q"), changefeed.List{}, reads)
 			if err != nil {
 				t.Error(err)
 			}
@@ -31,7 +31,7 @@ func TestALateJoinerIsNotBroughtAPageThatIsTooOldForIt(t *testing.T) {
 		time.Sleep(slow - 100*time.Millisecond)
 		synctest.Wait()
 		database = "new" // committed, and acknowledged
-		late, err := c.Forward(keyOf("q"), stream.Pair{}, Fill{Primary: func(context.Context, string) (Filled, error) {
+		late, err := c.Forward(keyOf("q"), changefeed.List{}, Fill{Primary: func(context.Context, string) (Filled, error) {
 			return Filled{Body: []byte(database)}, nil
 		}})
 		if err != nil || string(late.Page.Body) != "new" {

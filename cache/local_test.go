@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // Local is what a limit goes by: an answer that cost nobody but this node.
@@ -20,14 +20,14 @@ func TestLocal(t *testing.T) {
 				t.Errorf("%s: local %v, %v", what, r.Local, err)
 			}
 		}
-		if r, err := c.Stored(key, stream.Pair{}); !errors.Is(err, ErrNotStored) || !r.Local {
+		if r, err := c.Stored(key, changefeed.List{}); !errors.Is(err, ErrNotStored) || !r.Local {
 			t.Errorf("nothing stored: %+v, %v", r, err)
 		}
 		release := make(chan struct{})
 		var both sync.WaitGroup
 		for range 2 {
 			both.Go(func() {
-				r, err := c.Forward(key, stream.Pair{}, hangs(release, brings("page")))
+				r, err := c.Forward(key, changefeed.List{}, hangs(release, brings("page")))
 				is("miss, alone or collapsed", false, r, err)
 			})
 		}
@@ -40,20 +40,20 @@ func TestLocal(t *testing.T) {
 		if !ok {
 			t.Fatal("no hit")
 		}
-		r, err := c.Forward(key, stream.Pair{}, brings("other"))
+		r, err := c.Forward(key, changefeed.List{}, brings("other"))
 		is("brought by another in the meantime", true, r, err)
-		r, err = c.Stored(key, stream.Pair{})
+		r, err = c.Stored(key, changefeed.List{})
 		is("stored", true, r, err)
-		r, err = c.Bypass(key, stream.Pair{}, brings("other"))
+		r, err = c.Bypass(key, changefeed.List{}, brings("other"))
 		is("bypass, shared", true, r, err)
 		time.Sleep(ttl / 2)
-		r, err = c.Bypass(key, stream.Pair{}, brings("other"))
+		r, err = c.Bypass(key, changefeed.List{}, brings("other"))
 		is("bypass", false, r, err)
 
 		time.Sleep(ttl)
-		r, err = c.Forward(key, stream.Pair{}, fails(errOrigin))
+		r, err = c.Forward(key, changefeed.List{}, fails(errOrigin))
 		is("stands in for a query that failed", false, r, err)
-		r, err = c.Forward(key, stream.Pair{}, fails(errOrigin))
+		r, err = c.Forward(key, changefeed.List{}, fails(errOrigin))
 		is("stands in, and none is tried", true, r, err)
 		checkFills(t, c, 3, 1)
 	})
@@ -63,11 +63,11 @@ func TestAPageFromRedisIsNotLocal(t *testing.T) {
 	_, client := startRedis(t)
 	options := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
 	c := open(t, options)
-	if r, err := c.Stored(keyOf("q"), stream.Pair{}); !errors.Is(err, ErrNotStored) || r.Local {
+	if r, err := c.Stored(keyOf("q"), changefeed.List{}); !errors.Is(err, ErrNotStored) || r.Local {
 		t.Errorf("asked Redis in vain: %+v, %v", r, err)
 	}
 	deposit(t, client, keyOf("q"), "page", 0, time.Hour)
-	r, err := c.Stored(keyOf("q"), stream.Pair{})
+	r, err := c.Stored(keyOf("q"), changefeed.List{})
 	want{body: "page", source: Redis}.check(t, r, err)
 	if r.Local {
 		t.Error("a page from Redis is local")

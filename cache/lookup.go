@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // lookUp is the way of one page that is not fresh in memory: first near, then
@@ -12,7 +12,7 @@ import (
 type lookUp struct {
 	cache *Cache
 	key   []byte
-	pair  stream.Pair
+	pair  changefeed.List
 	fill  Fill
 
 	held   *Page // the newest stale page so far, which may stand in; nil = none
@@ -83,7 +83,7 @@ func (l *lookUp) whole() (Result, error) {
 // the changes known here. How old a page is that stands, its node knows better
 // than Redis; one that does not is asked for again, with its age, where a stale
 // page is of use.
-func (c *Cache) fromRedis(ctx context.Context, key []byte, pair stream.Pair, useStale bool) *Page {
+func (c *Cache) fromRedis(ctx context.Context, key []byte, pair changefeed.List, useStale bool) *Page {
 	if c.redis == nil {
 		return nil
 	}
@@ -115,7 +115,7 @@ var fleetWaits = [...]time.Duration{3 * time.Millisecond, 5 * time.Millisecond, 
 
 // fromFleet has one node of all that miss a page at once read it. It returns
 // the page that another one read, or nil for the one that is to.
-func (c *Cache) fromFleet(ctx context.Context, key []byte, pair stream.Pair) *Page {
+func (c *Cache) fromFleet(ctx context.Context, key []byte, pair changefeed.List) *Page {
 	if c.redis == nil || !c.follow.on() {
 		return nil
 	}

@@ -7,9 +7,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"listedge/internal/changefeed"
 	"listedge/sandbox/redistest"
 	"listedge/sandbox/sandboxtest"
-	"listedge/stream"
 )
 
 func TestMain(m *testing.M) {
@@ -24,10 +24,10 @@ const patient = time.Minute
 var startRedis = redistest.Start
 
 // ofShop is what the pages of tests are of.
-var ofShop = stream.Identity{System: "7400000000000000001", Database: 16384, Name: "shop"}
+var ofShop = changefeed.Identity{System: "7400000000000000001", Database: 16384, Name: "shop"}
 
-func followedAt(identity stream.Identity, timeline uint32) *stream.Followed {
-	f := &stream.Followed{}
+func followedAt(identity changefeed.Identity, timeline uint32) *changefeed.Followed {
+	f := &changefeed.Followed{}
 	f.Found(identity, timeline)
 	return f
 }

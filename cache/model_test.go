@@ -2,8 +2,6 @@ package cache
 
 import (
 	"fmt"
-	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -13,11 +11,12 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/boottime"
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
-// The model: a database, a follower that keeps its contract, a log, a Redis
-// and nodes that use the real tracker, all in virtual time and at random.
+// The model: a database, followers that keep their contract, a log, a Redis
+// and nodes that use the real subscription and tracker, all in virtual time and
+// at random.
 //
 // The database: a transaction gets its id, then its commit is in the WAL (in
 // WAL order), the WAL is flushed (which is when the follower may learn of it),
@@ -25,6 +24,15 @@ import (
 // loses what was not flushed, and its ids are used again. A standby replays
 // what was flushed, in WAL order and late; what it has replayed it shows, be it
 // visible on the primary or not.
+//
+// The followers: one holds the slot. One that is slow may be overtaken, and goes
+// on without a word of it. Reading the log, taking a snapshot and appending are
+// of several steps, with pauses of any length between them. Some followers are
+// of the version that does not say After.
+//
+// The log: a server may lose its data, and a fail-over makes a new one of what
+// the old one has, without the latest entries. Nodes go on reading the old one,
+// to which nothing is added, for a while.
 //
 // The assertion: a page that the serving rule calls fresh omits no commit that
 // had been visible for longer than the bound.
@@ -54,19 +62,19 @@ type transaction struct {
 
 func (x *transaction) touches(pair int) bool { return x.whole || slices.Contains(x.pairs, pair) }
 
-func (x *transaction) change() stream.Change {
-	c := stream.Change{XID: x.xid, LSN: x.lsn}
+func (x *transaction) change() changefeed.Change {
+	c := changefeed.Change{XID: x.xid, LSN: x.lsn}
 	if x.whole {
-		c.Whole = 1 << stream.Items
+		c.Whole = 1 << changefeed.Items
 	}
 	for _, p := range x.pairs {
-		c.Pairs = append(c.Pairs, modelPair(p))
+		c.Lists = append(c.Lists, modelPair(p))
 	}
 	return c
 }
 
-func modelPair(i int) stream.Pair {
-	return stream.Pair{Workspace: uuid.UUID{byte(i + 1)}, Collection: stream.Items}
+func modelPair(i int) changefeed.List {
+	return changefeed.List{Workspace: uuid.UUID{byte(i + 1)}, Collection: changefeed.Items}
 }
 
 type modelPage struct {
@@ -88,15 +96,82 @@ func (p *modelPage) copied() modelPage {
 	return c
 }
 
-// modelNode is one node: a tracker, a memory, and fills under way.
+// modelNode is one node: a subscription, a tracker, a memory, and fills under way.
 type modelNode struct {
 	*following
-	name     string
-	nonce    uint64
-	probeAt  time.Time
-	pausedTo time.Time // reads no log until then
-	memory   map[int]modelPage
-	fills    map[int]*modelFlight
+	subscription *changefeed.Subscription
+	name         string
+	server       *modelServer // that it reads the log from
+	looked       time.Time    // when it last looked at the epoch; zero = it must
+	reading      *modelRead
+	pausedTo     time.Time // reads no log until then
+	memory       map[int]modelPage
+	fills        map[int]*modelFlight
+}
+
+// modelRead is a read of the log under way.
+type modelRead struct {
+	epoch    string
+	after    changefeed.Position
+	began    time.Time
+	answered bool
+	entries  []changefeed.Entry
+	cut      bool
+}
+
+// modelServer keeps the log.
+type modelServer struct {
+	epoch string
+	logs  map[string]*modelLog
+}
+
+type modelLog struct {
+	entries []changefeed.Entry
+	last    changefeed.Position
+}
+
+func newModelServer() *modelServer { return &modelServer{logs: map[string]*modelLog{}} }
+
+func (v *modelServer) log(epoch string) *modelLog {
+	if v.logs[epoch] == nil {
+		v.logs[epoch] = &modelLog{}
+	}
+	return v.logs[epoch]
+}
+
+// fork is a replica that is made the master, without the latest entries.
+func (v *modelServer) fork(lost int) *modelServer {
+	is := newModelServer()
+	is.epoch = v.epoch
+	for epoch, log := range v.logs {
+		kept := slices.Clone(log.entries[:len(log.entries)-min(lost, len(log.entries))])
+		is.logs[epoch] = &modelLog{entries: kept}
+		if len(kept) > 0 {
+			is.logs[epoch].last = kept[len(kept)-1].Position
+		}
+	}
+	return is
+}
+
+// modelFollower is one that has, or had, the slot.
+type modelFollower struct {
+	older     bool // does not say After
+	server    *modelServer
+	epoch     string
+	term      uint64
+	last      changefeed.Position // that was acknowledged
+	waiting   []changefeed.Entry
+	sent      int    // of those that wait, under way; 0 = none
+	happened  bool   // and they are in the log
+	decoded   uint64 // LSN
+	unsettled []*transaction
+	after     changefeed.Position // noted for the next heartbeat
+	noted     bool
+	pending   *changefeed.Heartbeat
+	confirms  []uint64 // what was published, step by step of heartbeats
+	beatAt    time.Time
+	pausedTo  time.Time
+	ended     bool
 }
 
 type modelFlight struct {
@@ -125,27 +200,18 @@ type model struct {
 	replayed                                uint64    // the standby's LSN
 	replaysAt                               time.Time // when it goes on
 
-	// the follower
-	following  bool
-	needEpoch  bool // nothing that was known holds any more
-	epoch      string
-	epochs     int
-	position   stream.Position
-	decoded    uint64 // LSN
-	confirmed  uint64
-	confirms   []uint64 // what was published, step by step of heartbeats
-	unsettled  []*transaction
-	unknown    []uint64 // running when the slot was made; nothing is told before they are over
-	nonces     map[string]uint64
-	pending    *stream.Heartbeat
-	beatAt     time.Time
-	stalledTo  time.Time
-	log        map[string][]stream.Entry
-	last       map[string]stream.Position
-	probes     map[string]uint64
-	probesLate []func()
-	pages      map[int]modelPage // Redis
-	nodes      []*modelNode
+	// followers and the log
+	holder    *modelFollower // of the slot
+	followers []*modelFollower
+	takenAt   time.Time // the slot is, not before
+	needEpoch bool      // nothing that was known holds any more
+	epochs    int
+	confirmed uint64   // LSN
+	unknown   []uint64 // running when the slot was made; nothing is told before they are over
+	server    *modelServer
+	late      []func()
+	pages     map[int]modelPage // Redis
+	nodes     []*modelNode
 
 	hits, asked          int
 	fromStandby, refused int // pages of the standby that were kept, and that were not
@@ -160,8 +226,7 @@ func (m *model) upTo(d time.Duration) time.Duration { return time.Duration(m.r.I
 // newModel begins with some history and nodes that know nothing.
 func newModel(t *testing.T, seed uint64, open bool) *model {
 	m := &model{t: t, r: rand.New(rand.NewPCG(seed, 7)), seed: seed, open: open, now: time.Now(),
-		nextXID: 700, completed: 699, log: map[string][]stream.Entry{}, last: map[string]stream.Position{},
-		probes: map[string]uint64{}, pages: map[int]modelPage{}}
+		nextXID: 700, completed: 699, server: newModelServer(), pages: map[int]modelPage{}}
 	for range modelNodes {
 		m.nodes = append(m.nodes, m.newNode())
 	}
@@ -175,15 +240,20 @@ func (m *model) newNode() *modelNode {
 		tracker.most = modelPairs / 2
 	}
 	return &modelNode{
-		following: &following{tracker: tracker, database: &stream.Followed{}, options: Follow{Logger: slog.New(slog.DiscardHandler)}},
-		name:      fmt.Sprint("node ", m.names), nonce: m.r.Uint64() >> 1,
+		following:    &following{tracker: tracker, database: &changefeed.Followed{}},
+		subscription: changefeed.NewSubscription(tracker),
+		name:         fmt.Sprint("node ", m.names), server: m.server,
 		memory: map[int]modelPage{}, fills: map[int]*modelFlight{},
 	}
 }
 
 func (m *model) step() {
 	m.database()
-	m.follow()
+	m.take()
+	for _, f := range m.followers {
+		m.follow(f)
+	}
+	m.followers = slices.DeleteFunc(m.followers, func(f *modelFollower) bool { return f.ended })
 	for i, n := range m.nodes {
 		if m.chance(4000) { // a node is replaced
 			m.nodes[i] = m.newNode()
@@ -216,7 +286,7 @@ func (m *model) database() {
 			x.commitAt = m.now.Add(2 * time.Second)
 		}
 		x.showAt = x.commitAt.Add(m.upTo(10 * time.Millisecond))
-		if m.chance(12) && !x.async { // it waits for a standby
+		if m.chance(6) && !x.async { // it waits for a standby
 			x.showAt = x.commitAt.Add(m.upTo(4 * modelBound))
 		}
 		m.running = append(m.running, x)
@@ -263,7 +333,7 @@ func (m *model) show(x *transaction) {
 
 // snapshot is pg_current_snapshot().
 func (m *model) snapshot() string {
-	s := stream.Snapshot{Xmax: m.completed + 1}
+	s := changefeed.Snapshot{Xmax: m.completed + 1}
 	for _, x := range m.running {
 		if x.xid < s.Xmax {
 			s.Running = append(s.Running, x.xid)
@@ -305,140 +375,244 @@ func (m *model) crash() {
 			}
 		}
 	}
-	m.following, m.needEpoch = false, true
+	for _, f := range m.followers {
+		m.end(f)
+	}
+	m.needEpoch = true
 }
 
-// --- the follower
+// --- followers
 
-func (m *model) append(e stream.Entry) {
-	m.position.N++
-	e.Position = m.position
-	m.log[m.epoch] = append(m.log[m.epoch], e)
-	m.last[m.epoch] = m.position
-}
-
-func (m *model) follow() {
-	if m.now.Before(m.stalledTo) || m.now.Before(m.cannotBefore) {
+// take begins a term, and an epoch if one is needed.
+func (m *model) take() {
+	if m.holder != nil || m.now.Before(m.takenAt) || m.now.Before(m.cannotBefore) {
 		return
 	}
-	if !m.following {
-		m.take()
+	m.confirmed = min(m.confirmed, m.flushed)
+	f := &modelFollower{server: m.server, epoch: m.server.epoch, term: m.nextXID, decoded: m.confirmed, older: m.chance(4)}
+	m.holder, m.followers = f, append(m.followers, f)
+	m.nextXID++
+	m.completed = max(m.completed, f.term)
+	var previous changefeed.Position
+	if m.needEpoch || f.epoch == "" || !f.goesOn() {
+		m.epochs++
+		m.needEpoch, f.epoch = false, fmt.Sprint("epoch ", m.epochs)
+	} else {
+		previous = f.server.log(f.epoch).last
 	}
-	for m.decoded < m.flushed && !m.chance(3) {
-		x := m.wal[m.decoded]
-		m.decoded++
-		m.unsettled = append(m.unsettled, x)
+	f.last = changefeed.Position{Term: f.term}
+	f.queue(changefeed.Entry{TermStart: &changefeed.TermStart{Previous: previous}})
+}
+
+// goesOn says whether the log reaches as far as the slot was confirmed.
+func (f *modelFollower) goesOn() bool {
+	return slices.ContainsFunc(f.server.log(f.epoch).entries, func(e changefeed.Entry) bool {
+		return e.Heartbeat != nil && e.Heartbeat.LSN >= f.decoded || e.Change != nil && e.Change.LSN >= f.decoded
+	})
+}
+
+// end ends a follower. What it has sent may still happen.
+func (m *model) end(f *modelFollower) {
+	f.ended = true
+	if m.holder == f {
+		m.holder = nil
+	}
+	if f.sent > 0 && !f.happened && m.chance(2) {
+		entries := slices.Clone(f.waiting[:f.sent])
+		m.late = append(m.late, func() { _ = f.server.append(f.epoch, entries) })
+	}
+}
+
+func (f *modelFollower) queue(e changefeed.Entry) {
+	e.Position = changefeed.Position{Term: f.term, N: f.last.N + uint64(len(f.waiting)) + 1}
+	f.waiting = append(f.waiting, e)
+}
+
+func (v *modelServer) append(epoch string, entries []changefeed.Entry) (ok bool) {
+	log := v.log(epoch)
+	if entries[0].Position.Compare(log.last) <= 0 {
+		return false
+	}
+	log.entries = append(log.entries, entries...)
+	log.last = entries[len(entries)-1].Position
+	return true
+}
+
+// follow is a few steps of a follower, which ends where the log refuses it.
+func (m *model) follow(f *modelFollower) {
+	for !f.ended && !m.now.Before(f.pausedTo) && !m.now.Before(m.cannotBefore) && !m.chance(4) {
+		switch {
+		case m.chance(2000):
+			f.pausedTo = m.now.Add(m.upTo(modelBound))
+		case m.chance(100):
+			f.pausedTo = m.now.Add(m.upTo(modelBound / 20))
+		}
+		m.followOn(f)
+	}
+}
+
+func (m *model) followOn(f *modelFollower) {
+	if f.sent == 0 && f.server != m.server && m.chance(20) {
+		f.server = m.server
+	}
+	switch {
+	case f.sent > 0 && f.happened: // it is acknowledged
+		f.last, f.waiting = f.waiting[f.sent-1].Position, slices.Clone(f.waiting[f.sent:])
+		f.sent, f.happened = 0, false
+		if f.last.N == 1 { // the term has begun
+			f.server.epoch = f.epoch
+		}
+		return
+	case f.sent > 0:
+		if f.happened = f.server.append(f.epoch, f.waiting[:f.sent]); !f.happened {
+			m.end(f)
+		}
+		return
+	}
+	for m.holder == f && f.decoded < m.flushed && !m.chance(3) {
+		x := m.wal[f.decoded]
+		f.decoded++
+		f.unsettled = append(f.unsettled, x)
 		c := x.change()
-		m.append(stream.Entry{Change: &c})
+		f.queue(changefeed.Entry{Change: &c})
 	}
-	if len(m.unknown) > 0 { // a slot is not made before these are over
+	if m.holder == f && len(m.unknown) > 0 { // a slot is not made before these are over
 		if slices.ContainsFunc(m.running, func(x *transaction) bool { return slices.Contains(m.unknown, x.xid) }) {
+			f.sent = len(f.waiting)
 			return
 		}
 		m.unknown = nil
 	}
+	if f.server.epoch == "" && f.last.N > 0 && m.chance(20) { // the server has lost it
+		f.server.epoch = f.epoch
+	}
 	switch {
-	case m.pending == nil && m.nonces == nil && !m.now.Before(m.beatAt):
-		m.nonces = maps.Clone(m.probes)
-		m.beatAt = m.now.Add(10 * time.Millisecond)
-	case m.nonces != nil && !m.chance(3):
-		m.pending = &stream.Heartbeat{LSN: m.lsn, Snapshot: m.snapshot(), Server: "the primary", Nonces: m.nonces}
-		m.nonces = nil
-	case m.pending != nil && m.decoded >= m.pending.LSN:
-		s, _ := stream.ParseSnapshot(m.pending.Snapshot)
-		m.unsettled = slices.DeleteFunc(m.unsettled, func(x *transaction) bool { return s.Sees(x.xid) })
-		to := m.pending.LSN
-		for _, x := range m.unsettled {
-			m.pending.Unsettled = append(m.pending.Unsettled, x.change())
-			to = min(to, x.lsn-1)
+	case f.pending == nil && !f.noted && !m.now.Before(f.beatAt):
+		f.noted, f.after = true, f.last
+		f.beatAt = m.now.Add(10 * time.Millisecond)
+	case f.noted:
+		f.noted = false
+		f.pending = &changefeed.Heartbeat{LSN: m.lsn, Snapshot: m.snapshot(), Server: "the primary", After: f.after}
+		if f.older {
+			f.pending.After = changefeed.Position{}
 		}
-		m.append(stream.Entry{Heartbeat: m.pending})
-		m.pending = nil
-		if m.confirms = append(m.confirms, to); len(m.confirms) > 10 { // a while ago
-			m.confirmed = max(m.confirmed, min(to, m.confirms[0]))
-			m.confirms = m.confirms[1:]
-		}
+	case f.pending != nil && f.decoded >= f.pending.LSN:
+		m.beat(f)
+	}
+	if m.chance(2) || f.pending == nil && !f.noted {
+		f.sent = len(f.waiting)
 	}
 }
 
-// take begins a term, and an epoch if one is needed.
-func (m *model) take() {
-	if m.needEpoch || m.epoch == "" {
-		m.epochs++
-		m.needEpoch = false
-		m.epoch = fmt.Sprint("epoch ", m.epochs)
+// beat queues the heartbeat. The next one begins when it is acknowledged.
+func (m *model) beat(f *modelFollower) {
+	s, _ := changefeed.ParseSnapshot(f.pending.Snapshot)
+	f.unsettled = slices.DeleteFunc(f.unsettled, func(x *transaction) bool { return s.Sees(x.xid) })
+	to := f.pending.LSN
+	for _, x := range f.unsettled {
+		f.pending.Unsettled = append(f.pending.Unsettled, x.change())
+		to = min(to, x.lsn-1)
 	}
-	m.confirmed = min(m.confirmed, m.flushed)
-	m.following, m.decoded, m.pending, m.nonces, m.unsettled, m.confirms = true, m.confirmed, nil, nil, nil, nil
-	m.position = stream.Position{Term: m.nextXID}
-	m.nextXID++
-	m.completed = max(m.completed, m.position.Term)
-	m.append(stream.Entry{Take: &stream.Take{Previous: m.last[m.epoch]}})
+	f.queue(changefeed.Entry{Heartbeat: f.pending})
+	f.sent, f.pending = len(f.waiting), nil
+	if f.confirms = append(f.confirms, to); len(f.confirms) > 10 && m.holder == f { // a while ago
+		m.confirmed = max(m.confirmed, min(to, f.confirms[0]))
+		f.confirms = f.confirms[1:]
+	}
 }
 
-// accidents are what may happen to follower, log and Redis.
+// accidents are what may happen to followers, log and Redis.
 func (m *model) accidents() {
-	log := m.log[m.epoch]
-	switch {
+	switch log := m.server.log(m.server.epoch); {
 	case m.chance(3000):
 		m.crash()
-	case m.chance(1500): // the follower dies
-		m.following, m.stalledTo = false, m.now.Add(m.upTo(2*modelBound))
-	case m.chance(1500): // it is slow
-		m.stalledTo = m.now.Add(m.upTo(2 * modelBound))
-	case m.chance(4000) && m.following: // the slot is lost
-		m.following, m.stalledTo, m.confirmed = false, m.now.Add(m.upTo(modelBound)), m.flushed
+	case m.chance(1500) && m.holder != nil: // the follower dies
+		m.end(m.holder)
+		m.takenAt = m.now.Add(m.upTo(2 * modelBound))
+	case m.chance(1500) && m.holder != nil: // it is slow
+		m.holder.pausedTo = m.now.Add(m.upTo(2 * modelBound))
+	case m.chance(3000) && m.holder != nil: // it is slow, and overtaken
+		m.holder.pausedTo = m.now.Add(m.upTo(2 * modelBound))
+		m.holder, m.takenAt = nil, m.now.Add(m.upTo(modelBound))
+	case m.chance(4000) && m.holder != nil: // the slot is lost
+		m.end(m.holder)
+		m.takenAt, m.confirmed = m.now.Add(m.upTo(modelBound)), m.flushed
 		for _, x := range m.running {
 			m.unknown = append(m.unknown, x.xid)
 		}
 		m.needEpoch = true
-	case m.chance(300) && len(log) > 0: // trimmed, perhaps under a node that is behind
-		m.log[m.epoch] = slices.Clone(log[m.r.IntN(len(log)+1):])
-	case m.chance(1500): // Redis loses its data
-		clear(m.log)
-		clear(m.probes)
+	case m.chance(300) && len(log.entries) > 0: // trimmed, perhaps under a node that is behind
+		log.entries = slices.Clone(log.entries[m.r.IntN(len(log.entries)+1):])
+	case m.chance(2500): // Redis loses its data
+		*m.server = *newModelServer()
 		clear(m.pages)
-	case m.chance(2500) && len(log) > 0: // or only the log's latest: a fail-over to a replica
-		m.log[m.epoch] = slices.Clone(log[:len(log)-1-m.r.IntN(min(len(log), 5))])
+	case m.chance(2500): // a fail-over
+		m.server = m.server.fork(m.r.IntN(6))
+		for _, f := range m.followers {
+			if m.chance(4) { // else it finds the new master later
+				m.end(f)
+			}
+		}
 	}
-	for i := len(m.probesLate) - 1; i >= 0; i-- {
+	for i := len(m.late) - 1; i >= 0; i-- {
 		if m.chance(3) {
-			m.probesLate[i]()
-			m.probesLate = slices.Delete(m.probesLate, i, i+1)
+			m.late[i]()
+			m.late = slices.Delete(m.late, i, i+1)
 		}
 	}
 }
 
 // --- a node
 
+// read is a few steps of a node's subscriber.
 func (m *model) read(n *modelNode) {
-	if !m.now.Before(n.probeAt) {
-		n.nonce++
-		n.probeAt = m.now.Add(10 * time.Millisecond)
-		n.probe(n.nonce)
-		name, nonce := n.name, n.nonce
-		m.probesLate = append(m.probesLate, func() { m.probes[name] = max(m.probes[name], nonce) })
-	}
-	if m.now.Before(n.pausedTo) {
-		return
-	}
-	if m.chance(60) {
-		n.pausedTo = m.now.Add(m.upTo(modelBound))
-	}
-	if m.epoch != "" {
-		n.turnTo(m.epoch)
-	}
-	epoch, after := n.at()
-	for _, e := range m.log[epoch] {
-		if e.Position.Compare(after) <= 0 {
-			continue
+	for !m.now.Before(n.pausedTo) && !m.chance(4) {
+		if m.chance(400) {
+			n.pausedTo = m.now.Add(m.upTo(modelBound))
 		}
-		if m.chance(500) { // this node is of an older version, or the entry was damaged
-			e = stream.Entry{Position: e.Position}
+		if m.chance(1000) || n.server != m.server && m.chance(100) { // the connection ends, and with it a read
+			n.server, n.reading, n.looked = m.server, nil, time.Time{}
+			n.subscription.NewSession("")
 		}
-		n.apply(epoch, n.name, e)
-		if m.chance(8) {
-			break
+		m.readOn(n)
+	}
+}
+
+func (m *model) readOn(n *modelNode) {
+	switch r := n.reading; {
+	case r == nil:
+		epoch, after := n.subscription.Next()
+		if m.now.Sub(n.looked) > time.Second {
+			n.looked = m.now
+			if present := n.server.epoch; present != "" && present != epoch {
+				n.subscription.Follow(present)
+				epoch, after = n.subscription.Next()
+			}
+		}
+		if epoch == "" {
+			n.looked = time.Time{}
+			return
+		}
+		n.reading = &modelRead{epoch: epoch, after: after, began: m.now}
+	case !r.answered:
+		const limit = 8
+		for _, e := range n.server.log(r.epoch).entries {
+			if e.Position.Compare(r.after) <= 0 {
+				continue
+			}
+			if m.chance(500) { // this node is of an older version, or the entry was damaged
+				e = changefeed.Entry{Position: e.Position}
+			}
+			if r.entries = append(r.entries, e); len(r.entries) == limit {
+				r.cut = true
+				break
+			}
+		}
+		r.answered = len(r.entries) > 0 || m.now.Sub(r.began) > modelBound/5
+	default:
+		n.subscription.Apply(r.began, r.entries, r.cut)
+		if n.reading = nil; len(r.entries) == 0 {
+			n.looked = time.Time{}
 		}
 	}
 }
@@ -497,7 +671,7 @@ func (m *model) fill(n *modelNode, pair int, standby bool) {
 	if m.chance(8) {
 		f.readAt = m.now.Add(m.upTo(modelFill))
 	}
-	f.endsAt = f.readAt.Add(m.upTo(modelFill / 8))
+	f.endsAt = f.readAt.Add(m.upTo(modelFill / 2))
 	if m.chance(8) {
 		f.endsAt = f.readAt.Add(m.upTo(4 * modelFill))
 	}
@@ -533,7 +707,7 @@ func (m *model) fly(n *modelNode, pair int, f *modelFlight) {
 	}
 	if keep { // a late one may overwrite a newer one
 		page := f.page.copied()
-		m.probesLate = append(m.probesLate, func() { m.pages[pair] = page })
+		m.late = append(m.late, func() { m.pages[pair] = page })
 		if f.standby {
 			m.fromStandby++
 		}
@@ -544,7 +718,7 @@ func (m *model) fly(n *modelNode, pair int, f *modelFlight) {
 // is running on the primary.
 func (m *model) readOnStandby(f *modelFlight) {
 	f.page.replayed = m.replayed
-	f.filled.Snapshot = stream.Snapshot{Xmin: m.completed + 1, Xmax: m.completed + 1}.String()
+	f.filled.Snapshot = changefeed.Snapshot{Xmin: m.completed + 1, Xmax: m.completed + 1}.String()
 	for i := len(m.all) - 1; i >= 0; i-- {
 		if x := m.all[i]; !x.lost && x.lsn > m.replayed {
 			f.page.missing = append(f.page.missing, x)
@@ -605,7 +779,7 @@ func TestModel(t *testing.T) {
 			}
 			share := float64(hits) / float64(asked)
 			t.Logf("hits: %.1f %%; pages of the standby: %d kept, %d refused", 100*share, fromStandby, refused)
-			if share < 0.4 {
+			if seeds >= 50 && share < 0.35 { // of a few seeds it may be anything
 				t.Error("too few hits")
 			}
 			if fromStandby < seeds || refused < seeds {

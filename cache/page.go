@@ -12,7 +12,7 @@ import (
 
 	"github.com/klauspost/compress/flate"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // Page is one page of a list, ready for the wire but for its last bytes: the
@@ -41,7 +41,7 @@ type Page struct {
 	// How the page stands to the log of changes; empty where none is followed.
 	View     View // of the statement that read the page
 	Epoch    string
-	Position stream.Position // the page showed all changes up to here
+	Position changefeed.Position // the page showed all changes up to here
 
 	deflating sync.Mutex // held while the deflated form is made
 

@@ -6,13 +6,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // pairs are those that changed of late. Of all others it is known that none
 // changed after a certain mark, which is how pairs can be forgotten.
 type pairs struct {
-	known  map[stream.Pair]*pairState
+	known  map[changefeed.List]*pairState
 	others mark
 }
 
@@ -22,7 +22,7 @@ const mostPairs = 1 << 17
 // mark is a place in the log, in its three measures.
 type mark struct {
 	sequence uint64
-	position stream.Position
+	position changefeed.Position
 	lsn      uint64
 }
 
@@ -47,12 +47,12 @@ type pairState struct {
 type ringEntry struct {
 	mark
 	xid       uint64
-	settled   bool          // a heartbeat's snapshot saw it
+	settled   bool          // it is visible to every statement that begins now
 	settledAt time.Duration // when
 }
 
 // of returns the pair's state, which from then on is remembered.
-func (p *pairs) of(pair stream.Pair) *pairState {
+func (p *pairs) of(pair changefeed.List) *pairState {
 	state := p.known[pair]
 	if state == nil {
 		state = &pairState{lastLSN: p.others.lsn, pruned: p.others}
@@ -100,14 +100,21 @@ func (state *pairState) enter(xid uint64, at mark) {
 	state.last.Store(at.sequence)
 }
 
-// settle notes what the snapshot sees, and drops what every fill that may
-// still end has seen. It returns whether anything is left.
-func (state *pairState) settle(snapshot *stream.Snapshot, now, fill time.Duration) bool {
+// settle notes that a change became visible.
+func (state *pairState) settle(xid uint64, now time.Duration) {
+	for i := len(state.ring) - 1; i >= 0; i-- { // most are among the last
+		if e := &state.ring[i]; e.xid == xid && !e.settled {
+			e.settled, e.settledAt = true, now
+			return
+		}
+	}
+}
+
+// prune drops what every fill that may still end has seen. It returns whether
+// anything is left.
+func (state *pairState) prune(now, fill time.Duration) bool {
 	kept := state.ring[:0]
 	for _, e := range state.ring {
-		if !e.settled && snapshot.Sees(e.xid) {
-			e.settled, e.settledAt = true, now
-		}
 		if e.settled && now-e.settledAt > fill {
 			state.pruned.rise(e.mark)
 			continue
@@ -137,7 +144,7 @@ func (state *pairState) shownSince(s uint64, p *Page) bool {
 }
 
 // shownAfter is the same for a position.
-func (state *pairState) shownAfter(at stream.Position, p *Page) bool {
+func (state *pairState) shownAfter(at changefeed.Position, p *Page) bool {
 	if at.Compare(state.pruned.position) < 0 {
 		return false
 	}
@@ -168,7 +175,7 @@ func (state *pairState) shown(p *Page) bool {
 // another order than they are in the WAL; the other not by a snapshot, because
 // a standby's does not name the transactions that are running.
 type View struct {
-	Snapshot stream.Snapshot
+	Snapshot changefeed.Snapshot
 	Run      string // of the primary: when it was started
 	Server   string // of a standby: system and timeline it follows; empty = read from the primary
 	LSN      uint64 // and how far

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/boottime"
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 const (
@@ -18,64 +18,80 @@ const (
 )
 
 var (
-	listA = stream.Pair{Workspace: uuid.UUID{1}, Collection: stream.Items}
-	listB = stream.Pair{Workspace: uuid.UUID{2}, Collection: stream.Items}
+	listA = changefeed.List{Workspace: uuid.UUID{1}, Collection: changefeed.Items}
+	listB = changefeed.List{Workspace: uuid.UUID{2}, Collection: changefeed.Items}
 )
 
 // trackerTest feeds a tracker entries one after the other.
 type trackerTest struct {
 	*testing.T
 	*tracker
-	last  stream.Position
-	nonce uint64
+	feed *changefeed.Subscription
+	last changefeed.Position
+}
+
+// newTrackerTest joins epoch e; nothing is proven yet.
+func newTrackerTest(t *testing.T, c *boottime.Clock, last changefeed.Position) *trackerTest {
+	tr := newTracker(testBound, testFill, c)
+	feed := changefeed.NewSubscription(tr)
+	feed.Follow("e")
+	return &trackerTest{T: t, tracker: tr, feed: feed, last: last}
 }
 
 // virtually runs the test with a tracker that has joined epoch e, in virtual time.
 func virtually(t *testing.T, test func(t *trackerTest)) {
 	synctest.Test(t, func(t *testing.T) {
-		tt := &trackerTest{T: t, tracker: newTracker(testBound, testFill, boottime.New()), last: stream.Position{Term: 1}}
-		tt.turnTo("e")
-		tt.entry(stream.Entry{Take: &stream.Take{}})
+		tt := newTrackerTest(t, boottime.New(), changefeed.Position{Term: 1})
+		tt.entry(changefeed.Entry{TermStart: &changefeed.TermStart{}})
 		tt.prove("100:100:")
 		test(tt)
 	})
 }
 
-func (t *trackerTest) at(e stream.Entry) bool {
+func (t *trackerTest) at(e changefeed.Entry) bool {
 	t.Helper()
 	t.last = e.Position
-	return t.apply("e", "me", e)
+	return len(t.feed.Apply(time.Now(), []changefeed.Entry{e}, true)) == 0
 }
 
-func (t *trackerTest) entry(e stream.Entry) {
+func (t *trackerTest) entry(e changefeed.Entry) {
 	t.Helper()
-	e.Position = stream.Position{Term: t.last.Term, N: t.last.N + 1}
+	e.Position = changefeed.Position{Term: t.last.Term, N: t.last.N + 1}
 	if !t.at(e) {
 		t.Fatalf("a gap before %s", e.Position)
 	}
 }
 
-func (t *trackerTest) changed(xid uint64, pairs ...stream.Pair) {
+func (t *trackerTest) changed(xid uint64, pairs ...changefeed.List) {
 	t.Helper()
-	t.entry(stream.Entry{Change: &stream.Change{XID: xid, Pairs: pairs}})
+	t.entry(changefeed.Entry{Change: &changefeed.Change{XID: xid, Lists: pairs}})
 }
 
 func (t *trackerTest) beat(snapshot string) {
 	t.Helper()
-	t.entry(stream.Entry{Heartbeat: &stream.Heartbeat{Snapshot: snapshot}})
+	t.entry(changefeed.Entry{Heartbeat: &changefeed.Heartbeat{Snapshot: snapshot}})
 }
 
-// prove is a heartbeat that echoes a nonce chosen now.
-func (t *trackerTest) prove(snapshot string, unsettled ...stream.Change) {
+// look is a read of the log that finds its end.
+func (t *trackerTest) look() { t.feed.Apply(time.Now(), nil, false) }
+
+// sends is a heartbeat whose snapshot was taken after all looks up to now.
+func (t *trackerTest) sends(h changefeed.Heartbeat) {
 	t.Helper()
-	t.nonce++
-	t.probe(t.nonce)
-	t.entry(stream.Entry{Heartbeat: &stream.Heartbeat{Snapshot: snapshot, Unsettled: unsettled, Nonces: map[string]uint64{"me": t.nonce}}})
+	h.After = changefeed.Position{Term: t.last.Term, N: t.last.N + 1}
+	t.entry(changefeed.Entry{Heartbeat: &h})
+}
+
+// prove proves this moment.
+func (t *trackerTest) prove(snapshot string, unsettled ...changefeed.Change) {
+	t.Helper()
+	t.look()
+	t.sends(changefeed.Heartbeat{Snapshot: snapshot, Unsettled: unsettled})
 }
 
 func page(t testing.TB, snapshot string) *Page {
 	t.Helper()
-	s, err := stream.ParseSnapshot(snapshot)
+	s, err := changefeed.ParseSnapshot(snapshot)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +149,7 @@ func TestRules(t *testing.T) {
 		}},
 		{"a change of the whole collection", func(t *trackerTest) {
 			p := t.filled("100:101:")
-			t.entry(stream.Entry{Change: &stream.Change{XID: 101, Whole: 1 << stream.Items}})
+			t.entry(changefeed.Entry{Change: &changefeed.Change{XID: 101, Whole: 1 << changefeed.Items}})
 			t.is(p, 0)
 			if t.accept(t.begin(), page(t, "100:101:"), listA) == kept {
 				t.Fatal("a page that does not see it was kept")
@@ -141,15 +157,15 @@ func TestRules(t *testing.T) {
 		}},
 		{"a change of another collection as a whole", func(t *trackerTest) {
 			p := t.filled("100:101:")
-			t.entry(stream.Entry{Change: &stream.Change{XID: 101, Whole: 1 << stream.Contacts}})
+			t.entry(changefeed.Entry{Change: &changefeed.Change{XID: 101, Whole: 1 << changefeed.Contacts}})
 			t.is(p, 1)
 		}},
 		{"a change that left the ring", func(t *trackerTest) {
 			p := t.filled("100:102:")
 			t.changed(100, listA)
-			t.beat("101:101:")
+			t.prove("101:101:")
 			time.Sleep(testFill + 1)
-			t.beat("101:101:")
+			t.prove("101:101:")
 			if n := len(t.open); n != 0 {
 				t.Fatalf("%d rings", n)
 			}
@@ -158,15 +174,15 @@ func TestRules(t *testing.T) {
 		{"a change stays as long as a fill may take after it settled", func(t *trackerTest) {
 			t.changed(100, listA)
 			time.Sleep(10 * testFill)
-			t.beat("100:100:") // not yet
-			t.beat("101:101:")
+			t.prove("100:100:") // not yet
+			t.prove("101:101:")
 			time.Sleep(testFill)
-			t.beat("101:101:")
+			t.prove("101:101:")
 			if n := len(t.pairs.of(listA).ring); n != 1 {
 				t.Fatalf("%d in the ring", n)
 			}
 			time.Sleep(time.Nanosecond)
-			t.beat("101:101:")
+			t.prove("101:101:")
 			if n := len(t.pairs.of(listA).ring); n != 0 {
 				t.Fatalf("%d in the ring", n)
 			}
@@ -187,24 +203,23 @@ func TestRules(t *testing.T) {
 		}},
 		{"a fill across a resync", func(t *trackerTest) {
 			start := t.begin()
-			t.at(stream.Entry{Position: stream.Position{Term: 1, N: 1000}, Heartbeat: &stream.Heartbeat{Snapshot: "1:1:"}})
+			t.at(changefeed.Entry{Position: changefeed.Position{Term: 1, N: 1000}, Heartbeat: &changefeed.Heartbeat{Snapshot: "1:1:"}})
 			if t.prove("100:100:"); t.accept(start, page(t, "100:100:"), listA) == kept {
 				t.Fatal("kept")
 			}
 		}},
 		{"an epoch drops everything", func(t *trackerTest) {
 			p := t.filled("100:100:")
-			t.turnTo("f")
+			t.feed.Follow("f")
 			t.is(p, 0)
-			if t.trusted(time.Now()) || t.apply("e", "me", stream.Entry{Position: stream.Position{Term: 1, N: t.last.N + 1}}) {
+			if t.trusted(time.Now()) {
 				t.Fatal("goes on with the old one")
 			}
 		}},
-		{"trust ends a bound after the nonce was chosen", func(t *trackerTest) {
-			t.nonce++
-			t.probe(t.nonce)
+		{"trust ends a bound after the read began", func(t *trackerTest) {
+			t.look()
 			time.Sleep(testBound / 2) // on its way
-			t.entry(stream.Entry{Heartbeat: &stream.Heartbeat{Snapshot: "100:100:", Nonces: map[string]uint64{"me": t.nonce}}})
+			t.sends(changefeed.Heartbeat{Snapshot: "100:100:"})
 			time.Sleep(testBound/2 - 1)
 			if !t.trusted(time.Now()) {
 				t.Fatal("not trusted before")
@@ -212,9 +227,9 @@ func TestRules(t *testing.T) {
 			if time.Sleep(time.Nanosecond); t.trusted(time.Now()) {
 				t.Fatal("trusted after")
 			}
-			t.entry(stream.Entry{Heartbeat: &stream.Heartbeat{Snapshot: "100:100:", Nonces: map[string]uint64{"me": t.nonce}}})
+			t.sends(changefeed.Heartbeat{Snapshot: "100:100:"})
 			if t.trusted(time.Now()) {
-				t.Fatal("an old echo renews trust")
+				t.Fatal("an old read renews trust")
 			}
 		}},
 		{"a snapshot that cannot be read proves nothing", func(t *trackerTest) {
@@ -226,26 +241,26 @@ func TestRules(t *testing.T) {
 		{"another term that follows, and one that does not", func(t *trackerTest) {
 			p := t.filled("100:100:")
 			before := t.last
-			if !t.at(stream.Entry{Position: stream.Position{Term: 9, N: 1}, Take: &stream.Take{Previous: before}}) {
+			if !t.at(changefeed.Entry{Position: changefeed.Position{Term: 9, N: 1}, TermStart: &changefeed.TermStart{Previous: before}}) {
 				t.Fatal("a gap")
 			}
 			t.is(p, 1)
-			if t.at(stream.Entry{Position: stream.Position{Term: 12, N: 1}, Take: &stream.Take{Previous: before}}) {
+			if t.at(changefeed.Entry{Position: changefeed.Position{Term: 12, N: 1}, TermStart: &changefeed.TermStart{Previous: before}}) {
 				t.Fatal("no gap")
 			}
 			t.is(p, 0)
 		}},
 		{"after a gap it goes on from there", func(t *trackerTest) {
-			if t.at(stream.Entry{Position: stream.Position{Term: 1, N: 1000}, Heartbeat: &stream.Heartbeat{Snapshot: "1:1:"}}) {
+			if t.at(changefeed.Entry{Position: changefeed.Position{Term: 1, N: 1000}, Heartbeat: &changefeed.Heartbeat{Snapshot: "1:1:"}}) {
 				t.Fatal("no gap")
 			}
-			if _, after := t.tracker.at(); after != t.last {
+			if _, after := t.feed.Next(); after != t.last {
 				t.Fatalf("reads on after %s: what is missing would be missed again", after)
 			}
 			if t.trusted(time.Now()) {
 				t.Fatal("trusted")
 			}
-			t.prove("100:103:102", stream.Change{XID: 102, Pairs: []stream.Pair{listA}})
+			t.prove("100:103:102", changefeed.Change{XID: 102, Lists: []changefeed.List{listA}})
 			if !t.trusted(time.Now()) {
 				t.Fatal("not trusted again")
 			}
@@ -282,18 +297,18 @@ func TestRules(t *testing.T) {
 		}},
 		{"behind an entry that cannot be decoded it begins anew", func(t *trackerTest) {
 			p := t.filled("100:100:")
-			if t.at(stream.Entry{Position: stream.Position{Term: 1, N: t.last.N + 1}}) {
+			if t.at(changefeed.Entry{Position: changefeed.Position{Term: 1, N: t.last.N + 1}}) {
 				t.Fatal("passed over")
 			}
-			if _, after := t.tracker.at(); after != t.last {
+			if _, after := t.feed.Next(); after != t.last {
 				t.Fatalf("reads on after %s: it would be met again", after)
 			}
 			if t.is(p, 0); t.trusted(time.Now()) {
 				t.Fatal("trusted")
 			}
-			t.prove("100:103:102", stream.Change{XID: 102, Pairs: []stream.Pair{listA}}) // what it said, perhaps
-			if !t.trusted(time.Now()) || t.resyncs[resyncUndecodable] != 1 || t.resyncs[resyncGap] != 0 {
-				t.Fatalf("trusted: %t, resyncs %v", t.trusted(time.Now()), t.resyncs)
+			t.prove("100:103:102", changefeed.Change{XID: 102, Lists: []changefeed.List{listA}}) // what it said, perhaps
+			if !t.trusted(time.Now()) {
+				t.Fatal("not trusted again")
 			}
 			if t.is(p, 0); t.accept(t.begin(), page(t, "100:103:102"), listA) == kept {
 				t.Fatal("kept without what it said, perhaps")
@@ -312,8 +327,8 @@ func TestRules(t *testing.T) {
 		}},
 		{"of keys no page is made", func(t *trackerTest) {
 			p := t.filled("100:100:")
-			t.changed(100, stream.Pair{Workspace: uuid.UUID{1}, Collection: stream.Keys})
-			t.entry(stream.Entry{Change: &stream.Change{XID: 101, Whole: 1 << stream.Keys}})
+			t.changed(100, changefeed.List{Workspace: uuid.UUID{1}, Collection: changefeed.Keys})
+			t.entry(changefeed.Entry{Change: &changefeed.Change{XID: 101, Whole: 1 << changefeed.Keys}})
 			if !t.stands(p) || len(t.pairs.known) != 1 {
 				t.Fatalf("stands: %v, %d pairs", t.stands(p), len(t.pairs.known))
 			}
@@ -340,24 +355,23 @@ func TestAdopt(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		epoch    string
-		position stream.Position
+		position changefeed.Position
 		snapshot string
 		want     bool
 	}{
-		{"read after all changes", "e", stream.Position{Term: 5, N: 5}, "103:103:", true},
-		{"ahead of this node", "e", stream.Position{Term: 6, N: 1}, "103:103:", true},
-		{"at the change it did not see", "e", stream.Position{Term: 5, N: 3}, "100:100:", true},
-		{"before it, unseen", "e", stream.Position{Term: 5, N: 2}, "100:100:", false},
-		{"before it, seen", "e", stream.Position{Term: 5, N: 2}, "101:101:", true},
-		{"before this node joined", "e", stream.Position{Term: 4, N: 99}, "103:103:", false},
-		{"of another epoch", "d", stream.Position{Term: 5, N: 5}, "103:103:", false},
-		{"of none", "", stream.Position{}, "103:103:", false},
+		{"read after all changes", "e", changefeed.Position{Term: 5, N: 5}, "103:103:", true},
+		{"ahead of this node", "e", changefeed.Position{Term: 6, N: 1}, "103:103:", true},
+		{"at the change it did not see", "e", changefeed.Position{Term: 5, N: 3}, "100:100:", true},
+		{"before it, unseen", "e", changefeed.Position{Term: 5, N: 2}, "100:100:", false},
+		{"before it, seen", "e", changefeed.Position{Term: 5, N: 2}, "101:101:", true},
+		{"before this node joined", "e", changefeed.Position{Term: 4, N: 99}, "103:103:", false},
+		{"of another epoch", "d", changefeed.Position{Term: 5, N: 5}, "103:103:", false},
+		{"of none", "", changefeed.Position{}, "103:103:", false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tt := &trackerTest{T: t, tracker: newTracker(testBound, testFill, boottime.New()), last: stream.Position{Term: 5}}
-				tt.turnTo("e")
-				tt.entry(stream.Entry{Take: &stream.Take{}})
+				tt := newTrackerTest(t, boottime.New(), changefeed.Position{Term: 5})
+				tt.entry(changefeed.Entry{TermStart: &changefeed.TermStart{}})
 				tt.prove("100:100:")
 				tt.changed(100, listA)
 				tt.changed(101, listB)
@@ -372,7 +386,7 @@ func TestAdopt(t *testing.T) {
 				// What has left the ring may be what a page did not see.
 				tt.beat("102:102:")
 				time.Sleep(testFill + 1)
-				tt.beat("102:102:")
+				tt.prove("102:102:")
 				q := page(t, test.snapshot)
 				q.Epoch, q.Position = test.epoch, test.position
 				if got := tt.adopt(q, listA); got != (test.want && test.position.N != 2) {
@@ -386,11 +400,11 @@ func TestAdopt(t *testing.T) {
 			t.changed(100, listA) // settles last
 			t.changed(101, listA)
 			newer := t.last
-			t.beat("100:102:100")
+			t.prove("100:102:100")
 			time.Sleep(testFill + 1)
-			t.beat("102:102:")
+			t.prove("102:102:")
 			time.Sleep(testFill + 1)
-			if t.beat("102:102:"); t.pairs.of(listA).pruned.position != newer {
+			if t.prove("102:102:"); t.pairs.of(listA).pruned.position != newer {
 				t.Fatalf("pruned at %s", t.pairs.of(listA).pruned.position)
 			}
 		})
@@ -400,12 +414,12 @@ func TestAdopt(t *testing.T) {
 // What a standby must have replayed for its page to be kept, and as of when
 // the page is then known to be right.
 func TestStandbys(t *testing.T) {
-	change := func(lsn uint64, whole bool, pairs ...stream.Pair) stream.Entry {
-		c := &stream.Change{XID: lsn, LSN: lsn, Pairs: pairs}
+	change := func(lsn uint64, whole bool, pairs ...changefeed.List) changefeed.Entry {
+		c := &changefeed.Change{XID: lsn, LSN: lsn, Lists: pairs}
 		if whole {
-			c.Whole = 1 << stream.Items
+			c.Whole = 1 << changefeed.Items
 		}
-		return stream.Entry{Change: c}
+		return changefeed.Entry{Change: c}
 	}
 	for _, test := range []struct {
 		name    string
@@ -425,7 +439,6 @@ func TestStandbys(t *testing.T) {
 			t.entry(change(60, false, listA))
 			t.beat("100:100:")
 			time.Sleep(testFill + 1)
-			t.beat("100:100:")
 			t.prove("100:100:")
 		}, "s/1", 59, behind},
 		{"not as far as one that was forgotten", func(t *trackerTest) {
@@ -433,7 +446,6 @@ func TestStandbys(t *testing.T) {
 			t.entry(change(60, false, listA))
 			t.beat("100:100:")
 			time.Sleep(testFill + 1)
-			t.beat("100:100:")
 			t.prove("100:100:")
 			if len(t.pairs.known) != 0 {
 				t.Fatal("not forgotten")
@@ -442,11 +454,10 @@ func TestStandbys(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tt := &trackerTest{T: t, tracker: newTracker(testBound, testFill, boottime.New()), last: stream.Position{Term: 1}}
-				tt.turnTo("e")
-				tt.probe(1)
-				tt.entry(stream.Entry{Heartbeat: &stream.Heartbeat{LSN: 50, Snapshot: "1:1:", Server: "s/1", Nonces: map[string]uint64{"me": 1}}})
-				tt.nonce, tt.server = 1, "s/1"
+				tt := newTrackerTest(t, boottime.New(), changefeed.Position{Term: 1})
+				tt.entry(changefeed.Entry{TermStart: &changefeed.TermStart{}})
+				tt.look()
+				tt.sends(changefeed.Heartbeat{LSN: 50, Snapshot: "1:1:", Server: "s/1"})
 				if test.happens != nil {
 					test.happens(tt)
 					tt.server = "s/1" // which prove does not tell
@@ -497,7 +508,7 @@ func TestForgottenPairs(t *testing.T) {
 			t.Fatalf("%v is known, and not the one that changed last", t.pairs.known)
 		}
 		t.is(p, 0)
-		for at, want := range map[stream.Position]bool{before: false, changedAt: true} {
+		for at, want := range map[changefeed.Position]bool{before: false, changedAt: true} {
 			r := page(t.T, "100:100:")
 			r.Epoch, r.Position = "e", at
 			if got := t.adopt(r, listA); got != want {
@@ -535,11 +546,10 @@ func TestAnAdoptedPageIsNoYoungerThanTheProof(t *testing.T) {
 
 // Before a node has proof it adopts nothing, whatever it read.
 func TestAdoptBeforeProof(t *testing.T) {
-	tr := newTracker(testBound, testFill, boottime.New())
-	tr.turnTo("e")
-	tr.apply("e", "me", stream.Entry{Position: stream.Position{Term: 1, N: 1}, Heartbeat: &stream.Heartbeat{Snapshot: "1:1:"}})
+	tr := newTrackerTest(t, boottime.New(), changefeed.Position{Term: 1})
+	tr.beat("1:1:")
 	p := page(t, "5:5:")
-	p.Epoch, p.Position = "e", stream.Position{Term: 1, N: 5}
+	p.Epoch, p.Position = "e", changefeed.Position{Term: 1, N: 5}
 	if tr.adopt(p, listA) {
 		t.Fatal("adopted")
 	}
@@ -548,17 +558,13 @@ func TestAdoptBeforeProof(t *testing.T) {
 // joinedTracker has pairs with rings.
 func joinedTracker(tb testing.TB, workspaces, ring int) *tracker {
 	tr := newTracker(time.Hour, time.Hour, boottime.New())
-	tr.turnTo("e")
-	tr.probe(1)
+	tr.Reset("e", changefeed.ResetJoin)
 	n := uint64(1)
-	tr.apply("e", "me", stream.Entry{Position: stream.Position{Term: 1, N: n}, Heartbeat: &stream.Heartbeat{Snapshot: "1:1:", Nonces: map[string]uint64{"me": 1}}})
+	tr.ValidThrough(changefeed.Proof{Moment: time.Now(), At: changefeed.Position{Term: 1, N: n}, First: changefeed.Position{Term: 1, N: n}})
 	for range ring {
 		for w := range workspaces {
 			n++
-			c := stream.Change{XID: n, Pairs: []stream.Pair{{Workspace: uuid.UUID{byte(w), byte(w >> 8), byte(w >> 16)}}}}
-			if !tr.apply("e", "me", stream.Entry{Position: stream.Position{Term: 1, N: n}, Change: &c}) {
-				tb.Fatal("a gap")
-			}
+			tr.Changed(changefeed.Position{Term: 1, N: n}, &changefeed.Change{XID: n, Lists: []changefeed.List{{Workspace: uuid.UUID{byte(w), byte(w >> 8), byte(w >> 16)}}}})
 		}
 	}
 	return tr
@@ -572,7 +578,7 @@ func BenchmarkServingCheck(b *testing.B) {
 			f := &following{tracker: tr}
 			now := time.Now()
 			p := page(b, fmt.Sprintf("%d:%d:", ring+2, ring+2))
-			if tr.accept(tr.begin(), p, stream.Pair{}) != kept {
+			if tr.accept(tr.begin(), p, changefeed.List{}) != kept {
 				b.Fatal("not kept")
 			}
 			b.Run("rule 1", func(b *testing.B) {
@@ -603,7 +609,7 @@ func TestReadingRemembersNoPairsWhileUntrusted(t *testing.T) {
 		time.Sleep(2 * testBound)
 		before := len(t.pairs.known)
 		for i := range 1000 {
-			pair := stream.Pair{Workspace: uuid.UUID{7, byte(i), byte(i >> 8)}, Collection: stream.Items}
+			pair := changefeed.List{Workspace: uuid.UUID{7, byte(i), byte(i >> 8)}, Collection: changefeed.Items}
 			if _, ok := t.needed(pair); ok {
 				t.Fatal("trusted")
 			}
@@ -622,9 +628,9 @@ func TestForgettingLeavesHalf(t *testing.T) {
 	virtually(t, func(t *trackerTest) {
 		t.most = 1000
 		for i := range t.most + 1 {
-			t.pairs.of(stream.Pair{Workspace: uuid.UUID{8, byte(i), byte(i >> 8)}, Collection: stream.Items})
+			t.pairs.of(changefeed.List{Workspace: uuid.UUID{8, byte(i), byte(i >> 8)}, Collection: changefeed.Items})
 		}
-		t.beat("100:100:")
+		t.prove("100:100:")
 		if n := len(t.pairs.known); n < t.most/2 || n > t.most {
 			t.Errorf("%d of %d are left", n, t.most+1)
 		}

@@ -7,13 +7,13 @@ import (
 	"runtime/debug"
 	"time"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // read asks the origin, a standby first, and keeps the page if it may be. What
 // another server than the followed primary answers is shown to nobody. The
 // result has times, also with an error.
-func (c *Cache) read(ctx context.Context, key []byte, pair stream.Pair, held *Page, source Source, fill Fill) (r Result, err error) {
+func (c *Cache) read(ctx context.Context, key []byte, pair changefeed.List, held *Page, source Source, fill Fill) (r Result, err error) {
 	c.fills.Add(1)
 	times := &Times{Fill: Span{Began: time.Now()}}
 	defer func() {
@@ -46,7 +46,7 @@ func (c *Cache) read(ctx context.Context, key []byte, pair stream.Pair, held *Pa
 }
 
 // fromPrimary returns the page as the primary has it, and whether it may be kept.
-func (c *Cache) fromPrimary(ctx context.Context, pair stream.Pair, fill Fill, times *Times) (p *Page, keep bool, err error) {
+func (c *Cache) fromPrimary(ctx context.Context, pair changefeed.List, fill Fill, times *Times) (p *Page, keep bool, err error) {
 	began := c.follow.begin()
 	filled, err := ask(func() (Filled, error) { return fill.Primary(ctx, c.follow.run()) })
 	times.Query = filled.Query
@@ -70,7 +70,7 @@ func (c *Cache) fromPrimary(ctx context.Context, pair stream.Pair, fill Fill, ti
 // fromStandby returns the page as a standby has it, if there is one that shows
 // all that is known here. Where it does not, what it lacks cannot be told, and
 // nobody is shown it.
-func (c *Cache) fromStandby(ctx context.Context, pair stream.Pair, fill Fill, times *Times) *Page {
+func (c *Cache) fromStandby(ctx context.Context, pair changefeed.List, fill Fill, times *Times) *Page {
 	if fill.Standby == nil || !c.follow.on() {
 		return nil
 	}
@@ -94,7 +94,7 @@ func (c *Cache) fromStandby(ctx context.Context, pair stream.Pair, fill Fill, ti
 // keep puts a page that stands into both tiers, and remembers it for reading
 // ahead when it is asked for so often that the next change should not be a
 // reader's to wait for.
-func (c *Cache) keep(key []byte, pair stream.Pair, p *Page, fill Fill) {
+func (c *Cache) keep(key []byte, pair changefeed.List, p *Page, fill Fill) {
 	h := c.memory.put(key, p, c.remaining(p))
 	c.store(key, p)
 	if p.stands() { // a page of the time when changes could not be followed does not, even if they can now

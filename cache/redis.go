@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/sony/gobreaker/v2"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // redisTier is the second tier: pages that other nodes have read, or this one
@@ -21,14 +21,14 @@ import (
 // databases may share the Redis. Until that is known it is empty.
 type redisTier struct {
 	servers  *servers
-	followed *stream.Followed
+	followed *changefeed.Followed
 	breaker  *gobreaker.CircuitBreaker[any]
 
 	budget, storeBudget time.Duration
 
 	calls, failures, corrupt, dropped atomic.Uint64
 
-	refused stream.Failures // of calls that were made
+	refused changefeed.Failures // of calls that were made
 }
 
 const (
@@ -48,7 +48,7 @@ const (
 	redisEntry = 2 * redisPage
 )
 
-func newRedisTier(client redis.UniversalClient, followed *stream.Followed) *redisTier {
+func newRedisTier(client redis.UniversalClient, followed *changefeed.Followed) *redisTier {
 	return &redisTier{servers: openServers(client), followed: followed, budget: redisBudget, storeBudget: redisStoreBudget, breaker: gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
 		Name:        "redis pages",
 		MaxRequests: 1,

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"listedge/stream"
+	"listedge/internal/changefeed"
 	"net"
 	"sync"
 	"testing"
@@ -53,7 +53,7 @@ func TestMemoryThenRedisThenOrigin(t *testing.T) {
 	key := keyOf("q")
 
 	began := time.Now()
-	r, err := first.Forward(key, stream.Pair{}, brings("page"))
+	r, err := first.Forward(key, changefeed.List{}, brings("page"))
 	want{body: "page", source: Origin}.check(t, r, err)
 	checkRedis(t, first, 2, 0, 0) // asked, told
 	checkFills(t, first, 1, 0)
@@ -66,12 +66,12 @@ func TestMemoryThenRedisThenOrigin(t *testing.T) {
 	}
 	checkRedis(t, first, 2, 0, 0)
 	forget(first)
-	r, err = first.Forward(key, stream.Pair{}, brings("another"))
+	r, err = first.Forward(key, changefeed.List{}, brings("another"))
 	want{body: "page", source: Redis}.check(t, r, err)
 	checkRedis(t, first, 3, 0, 0)
 	checkFills(t, first, 1, 0)
 
-	r, err = second.Forward(key, stream.Pair{}, brings("another"))
+	r, err = second.Forward(key, changefeed.List{}, brings("another"))
 	want{body: "page", source: Redis}.check(t, r, err)
 	if least := time.Since(began); r.Age > least+time.Second {
 		t.Fatalf("age %v, but the query began at most %v ago", r.Age, least)
@@ -121,21 +121,21 @@ func TestStalePagesOfRedis(t *testing.T) {
 	t.Run("stand in, from there on from memory", func(t *testing.T) {
 		c, key := open(t), keyOf(t.Name())
 		deposit(t, client, key, "old", 10*time.Minute, life)
-		r, err := c.Forward(key, stream.Pair{}, fails(errOrigin))
+		r, err := c.Forward(key, changefeed.List{}, fails(errOrigin))
 		want{body: "old", source: Redis, hadStale: true, err: errOrigin}.check(t, r, err)
 		if r.Age < 10*time.Minute || r.Age > 11*time.Minute {
 			t.Fatalf("age %v", r.Age)
 		}
-		r, err = c.Forward(key, stream.Pair{}, brings("new")) // the pause holds for it, too
+		r, err = c.Forward(key, changefeed.List{}, brings("new")) // the pause holds for it, too
 		want{body: "old", hadStale: true, err: errPaused}.check(t, r, err)
 		checkFills(t, c, 1, 1)
 	})
 	t.Run("give way to the origin's", func(t *testing.T) {
 		c, key := open(t), keyOf(t.Name())
 		deposit(t, client, key, "old", 10*time.Minute, life)
-		r, err := c.Forward(key, stream.Pair{}, brings("new"))
+		r, err := c.Forward(key, changefeed.List{}, brings("new"))
 		want{body: "new", source: Origin, hadStale: true}.check(t, r, err)
-		r, err = open(t).Forward(key, stream.Pair{}, fails(errOrigin))
+		r, err = open(t).Forward(key, changefeed.List{}, fails(errOrigin))
 		if stored(t, c); err != nil || string(r.Page.Body) != "new" && r.Err == nil {
 			t.Fatalf("%+v, %v", r, err)
 		}
@@ -144,7 +144,7 @@ func TestStalePagesOfRedis(t *testing.T) {
 		c, key := open(t), keyOf(t.Name())
 		c.memory.put(key, NewPage([]byte("older"), "", time.Now().Add(-20*time.Minute)), time.Hour)
 		deposit(t, client, key, "old", 10*time.Minute, life)
-		r, err := c.Forward(key, stream.Pair{}, fails(errOrigin))
+		r, err := c.Forward(key, changefeed.List{}, fails(errOrigin))
 		want{body: "old", source: Redis, hadStale: true, err: errOrigin}.check(t, r, err)
 		if kept := c.memory.get(key).page.Load(); string(kept.Body) != "old" {
 			t.Fatalf("%s is kept", kept.Body)
@@ -154,13 +154,13 @@ func TestStalePagesOfRedis(t *testing.T) {
 		c, key := open(t), keyOf(t.Name())
 		c.memory.put(key, NewPage([]byte("old"), "next of old", time.Now().Add(-10*time.Minute)), time.Hour)
 		deposit(t, client, key, "older", 20*time.Minute, life)
-		r, err := c.Forward(key, stream.Pair{}, fails(errOrigin))
+		r, err := c.Forward(key, changefeed.List{}, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
 	})
 	t.Run("are nothing once expired", func(t *testing.T) {
 		c, key := open(t), keyOf(t.Name())
 		deposit(t, client, key, "old", life, 2*life) // as a node with a longer life would keep it
-		if r, err := c.Forward(key, stream.Pair{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
+		if r, err := c.Forward(key, changefeed.List{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	})
@@ -220,16 +220,16 @@ func TestWhatIsNoPageInRedisIsAMissAndHeals(t *testing.T) {
 			}
 			// Again and again, with the origin away: nothing of it is Redis' failure.
 			for range 5 {
-				if r, err := c.Forward(key, stream.Pair{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
+				if r, err := c.Forward(key, changefeed.List{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
 					t.Fatalf("%+v, %v", r, err)
 				}
 			}
 			checkRedis(t, c, 5, 0, 5*each)
-			r, err := c.Forward(key, stream.Pair{}, brings("healed"))
+			r, err := c.Forward(key, changefeed.List{}, brings("healed"))
 			want{body: "healed", source: Origin}.check(t, r, err)
 			checkRedis(t, c, 7, 0, 6*each)
 			another := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
-			r, err = another.Forward(key, stream.Pair{}, fails(errOrigin))
+			r, err = another.Forward(key, changefeed.List{}, fails(errOrigin))
 			want{body: "healed", source: Redis}.check(t, r, err)
 		})
 	}
@@ -238,7 +238,7 @@ func TestWhatIsNoPageInRedisIsAMissAndHeals(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := open(t, Options{Redis: client, TTL: time.Minute, MaxStale: time.Minute})
-		if r, err := c.Forward(key, stream.Pair{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
+		if r, err := c.Forward(key, changefeed.List{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	})
@@ -296,7 +296,7 @@ func TestFollowedPagesOfRedis(t *testing.T) {
 		p := NewPage([]byte("page"), "next of page", time.Now().Add(time.Hour-age))
 		p.Epoch, p.Position = b.epoch, b.at
 		var err error
-		if p.View.Snapshot, err = stream.ParseSnapshot(fmt.Sprintf("%d:%d:", b.xid, b.xid)); err != nil {
+		if p.View.Snapshot, err = changefeed.ParseSnapshot(fmt.Sprintf("%d:%d:", b.xid, b.xid)); err != nil {
 			t.Fatal(err)
 		}
 		if err := client.Set(t.Context(), inRedis(key), p.encode(key, life), life-age).Err(); err != nil {
@@ -327,8 +327,9 @@ func TestFollowedPagesOfRedis(t *testing.T) {
 func TestAPageOfRedisReplacesOneThatMayNotBeKept(t *testing.T) {
 	_, client := startRedis(t)
 	b := startBeater(t)
-	o := Options{Redis: client, TTL: time.Minute, MaxStale: time.Minute, Follow: b.follow(testBound)}
-	c, other := open(t, o), open(t, o)
+	o := Options{Redis: client, TTL: time.Minute, MaxStale: time.Minute, Bound: testBound}
+	c, _ := b.open(o)
+	other, _ := b.open(o)
 	eventually(t, "followed", func() bool { return c.Mode() == ModeFollowed && other.Mode() == ModeFollowed })
 	eventually(t, "the other's hit", func() bool { _, hit := askFor(t, other, b.brings("body")); return hit })
 	b.quiet(true)
@@ -381,7 +382,7 @@ func TestRedisAway(t *testing.T) {
 			began := time.Now()
 			for i := range requests {
 				body, asked := fmt.Sprint(i), time.Now()
-				r, err := c.Forward(keyOf(body), stream.Pair{}, brings(body))
+				r, err := c.Forward(keyOf(body), changefeed.List{}, brings(body))
 				want{body: body, source: Origin}.check(t, r, err)
 				// The client's own timeouts are of seconds. A noisy machine is given its due.
 				if waited := time.Since(asked); waited > redisBudget+time.Second {
@@ -446,7 +447,7 @@ func TestRedisFlushed(t *testing.T) {
 		t.Fatal("memory went with it")
 	}
 	forget(c)
-	r, err := c.Forward(keyOf("q"), stream.Pair{}, brings("two"))
+	r, err := c.Forward(keyOf("q"), changefeed.List{}, brings("two"))
 	want{body: "two", source: Origin}.check(t, r, err)
 	checkRedis(t, c, 4, 0, 0)
 }

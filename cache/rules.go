@@ -3,7 +3,7 @@ package cache
 import (
 	"time"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // trusted says whether everything visible bound ago has been applied here.
@@ -37,7 +37,7 @@ func (t *tracker) revalidate(p *Page) bool {
 // or from a standby of it; a page that passes stands here from now on. It equalled the
 // database at the moment of this node's own proof, whatever clocks say of when
 // it was read, and is taken for no younger than that.
-func (t *tracker) adopt(p *Page, pair stream.Pair) bool {
+func (t *tracker) adopt(p *Page, pair changefeed.List) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.joined || p.Epoch != t.epoch || p.Position.Compare(t.joinedAt) < 0 || t.isForeign(&p.View) {
@@ -107,7 +107,7 @@ func (v verdict) String() string {
 // statement saw every change that is known here and that it might have missed.
 // Of a standby that is every change there ever was; the proof of what it shows
 // is then the node's own, and not the moment it was asked.
-func (t *tracker) accept(start fillStart, p *Page, pair stream.Pair) verdict {
+func (t *tracker) accept(start fillStart, p *Page, pair changefeed.List) verdict {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	standby := p.View.standby()
@@ -142,7 +142,7 @@ func (t *tracker) accept(start fillStart, p *Page, pair stream.Pair) verdict {
 
 // needed is what a standby must have replayed for a page of the pair to be
 // kept; ok is false where none would be.
-func (t *tracker) needed(pair stream.Pair) (n Needed, ok bool) {
+func (t *tracker) needed(pair changefeed.List) (n Needed, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.joined || t.server == "" || !t.trusted(time.Now()) {

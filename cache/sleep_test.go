@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"listedge/internal/boottime"
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // A node whose machine sleeps is not run meanwhile, and its monotonic clock
@@ -17,9 +17,8 @@ func TestAfterASleep(t *testing.T) {
 	on := func(t *testing.T, test func(t *trackerTest, m *boottime.Machine)) {
 		synctest.Test(t, func(t *testing.T) {
 			m := boottime.NewMachine()
-			tt := &trackerTest{T: t, tracker: newTracker(testBound, testFill, m.Clock), last: stream.Position{Term: 1}}
-			tt.turnTo("e")
-			tt.entry(stream.Entry{Take: &stream.Take{}})
+			tt := newTrackerTest(t, m.Clock, changefeed.Position{Term: 1})
+			tt.entry(changefeed.Entry{TermStart: &changefeed.TermStart{}})
 			tt.prove("100:100:")
 			test(tt, m)
 		})
@@ -39,14 +38,14 @@ func TestAfterASleep(t *testing.T) {
 			}
 		})
 	})
-	t.Run("a nonce from before proves nothing afterwards", func(t *testing.T) {
+	t.Run("a read from before proves nothing afterwards", func(t *testing.T) {
 		on(t, func(t *trackerTest, m *boottime.Machine) {
-			t.probe(7)
+			t.look()
 			m.Sleep(asleep)
 			t.trusted(time.Now()) // somebody looks
-			t.entry(stream.Entry{Heartbeat: &stream.Heartbeat{Snapshot: "100:100:", Nonces: map[string]uint64{"me": 7}}})
+			t.sends(changefeed.Heartbeat{Snapshot: "100:100:"})
 			if t.trusted(time.Now()) {
-				t.Error("trusted for a nonce that was chosen an hour ago")
+				t.Error("trusted for a read that began an hour ago")
 			}
 		})
 	})
@@ -79,7 +78,7 @@ func TestAfterASleep(t *testing.T) {
 	t.Run("pages go by their age, which counts it", func(t *testing.T) {
 		m := boottime.NewMachine()
 		c := open(t, Options{TTL: time.Minute, MaxStale: 10 * time.Hour, Clock: m.Clock})
-		r, err := c.Forward(keyOf("q"), stream.Pair{}, brings("body"))
+		r, err := c.Forward(keyOf("q"), changefeed.List{}, brings("body"))
 		want{body: "body", source: Origin}.check(t, r, err)
 		m.Sleep(asleep)
 		if r, hit := c.hitOf(keyOf("q"), time.Now()); hit {

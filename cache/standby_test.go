@@ -18,7 +18,7 @@ import (
 // behind all that is read from now on.
 func unproven(t *testing.T) (*beater, *Cache) {
 	b := startBeater(t)
-	c := open(t, Options{TTL: time.Minute, MaxStale: time.Minute, Follow: b.follow(patient)})
+	c, _ := b.open(Options{TTL: time.Minute, MaxStale: time.Minute, Bound: patient})
 	eventually(t, "trusted", mode(c, ModeFollowed))
 	b.quiet(true)
 	return b, c
@@ -84,9 +84,9 @@ func TestNobodyWaitsForFlightAfterFlight(t *testing.T) {
 	changes := func(before uint64) {
 		defer putting.Unlock()
 		eventually(t, "the page is accepted", func() bool { return c.follow.verdicts[kept].Load() > before })
-		applied := c.Stats().Applied
+		told := applied(c)
 		b.change(listA)
-		eventually(t, "its change is told", func() bool { return c.Stats().Applied > applied })
+		eventually(t, "its change is told", func() bool { return applied(c) > told })
 	}
 	var wg sync.WaitGroup
 	for range requests {

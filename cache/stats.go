@@ -19,11 +19,8 @@ type Stats struct {
 	Mode     Mode
 	Bound    time.Duration     // --freshness-bound
 	ProofAge time.Duration     // since the moment up to which everything is known to be applied
-	Applied  uint64            // entries of the log
 	Pairs    int               // whose changes are known
-	Resyncs  map[string]uint64 // by cause
 	Refused  map[string]uint64 // pages read and not kept, by why
-	Epoch    string            // of the log
 	Lag      Histogram         // from commit to applied
 
 	Refreshes, RefreshesDropped uint64 // pages read ahead of their readers; not read for want of room
@@ -34,14 +31,6 @@ type Stats struct {
 func Refusals() (all []string) {
 	for v := kept + 1; v < verdicts; v++ {
 		all = append(all, v.String())
-	}
-	return all
-}
-
-// ResyncCauses are why a node begins anew: the keys of Stats.Resyncs.
-func ResyncCauses() (all []string) {
-	for c := range resyncCauses {
-		all = append(all, c.String())
 	}
 	return all
 }
@@ -75,14 +64,6 @@ func (c *Cache) Mode() Mode {
 		return ModeFollowed
 	}
 	return ModeUntrusted
-}
-
-// Silence is how long no heartbeat has been read; zero where none is followed.
-func (c *Cache) Silence() time.Duration {
-	if c.follow == nil {
-		return 0
-	}
-	return c.follow.silence()
 }
 
 // CannotFollow says that changes cannot be followed, so that pages are judged

@@ -6,7 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"listedge/stream"
+	"listedge/internal/changefeed"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -43,7 +43,7 @@ func TestNoWorkspaceSeesAnothersPage(t *testing.T) {
 				r, ok := node.hitOf(scratch, time.Now())
 				if !ok {
 					var err error
-					r, err = node.Forward(scratch, stream.Pair{}, Fill{Primary: func(context.Context, string) (Filled, error) {
+					r, err = node.Forward(scratch, changefeed.List{}, Fill{Primary: func(context.Context, string) (Filled, error) {
 						if failing {
 							return Filled{}, errOrigin
 						}

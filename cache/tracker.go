@@ -6,21 +6,21 @@ import (
 	"time"
 
 	"listedge/internal/boottime"
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
-// tracker is what a node knows of the changes in the database: how far it has
-// read the log, what each pair's latest changes were, and up to which moment
-// it has seen everything. This file feeds it; rules.go asks it.
+// tracker is what a node knows of the changes in the database: what each list's
+// latest changes were, and up to which moment it has seen everything. It listens
+// to the log (this file) and says what is fresh by it (rules.go).
 //
 // Positions of the log are compared under the lock. For pages in memory each
-// applied entry also has a local number, its sequence, so that serving one
-// compares three integers and takes no lock.
+// change and each proof also has a local number, its sequence, so that serving
+// one compares three integers and takes no lock.
 //
 // Invariants:
 //   - trustedUntil − bound is a moment before which every visible commit has
 //     been applied here;
-//   - a page whose sequence is s equals what the database showed once entry s
+//   - a page whose sequence is s equals what the database showed once change s
 //     had been applied, or later;
 //   - a ring holds every change that a snapshot, taken by a fill that may still
 //     end, might not see;
@@ -39,136 +39,65 @@ type tracker struct {
 
 	mu         sync.Mutex // guards all below, and the pair states
 	epoch      string
-	provenAt   time.Time       // the reading of proof
-	server     string          // system and timeline of the primary
-	run        string          // when it was started
-	lsn        uint64          // where its WAL ended at the moment of the last proof, or later
-	lastServer string          // the last server that anything was proven of; a resync does not forget it
-	read       bool            // an entry of the epoch has been read
-	joinedAt   stream.Position // the first one
-	joinLSN    uint64          // of the heartbeat that proved first
-	position   stream.Position // the last one
-	joined     bool            // proven since
-	sequence   uint64          // of the last entry applied; never goes back
+	provenAt   time.Time           // the reading of proof
+	server     string              // system and timeline of the primary
+	run        string              // when it was started
+	lsn        uint64              // where its WAL ended at the moment of the last proof, or later
+	lastServer string              // the last server that anything was proven of; a reset does not forget it
+	joinedAt   changefeed.Position // the first entry of the epoch that was read
+	joinLSN    uint64              // of the heartbeat that proved first
+	position   changefeed.Position // of the last change or proof
+	joined     bool                // proven since the last reset
+	sequence   uint64              // of the last change or proof; never goes back
 	pairs      pairs
-	whole      [stream.Collections]*pairState
+	whole      [changefeed.Collections]*pairState
 	open       map[*pairState]struct{} // those with a ring
-	sent       stream.Probes
-	resyncs    [resyncCauses]uint64
 	lag        lag
 
-	changed func(*pairState) // told of each change, under the lock
+	changed func(*pairState) // is given each change, under the lock
 }
-
-type resyncCause uint8
-
-const (
-	resyncJoin resyncCause = iota
-	resyncEpoch
-	resyncGap
-	resyncUndecodable
-	resyncCauses
-)
-
-func (c resyncCause) String() string { return [...]string{"join", "epoch", "gap", "undecodable"}[c] }
 
 func newTracker(bound, fill time.Duration, c *boottime.Clock) *tracker {
 	t := &tracker{bound: bound, fill: fill, most: mostPairs, start: time.Now(), clock: c, changed: func(*pairState) {}}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.resync("", resyncJoin)
+	t.Reset("", changefeed.ResetJoin)
 	return t
 }
 
-// resync forgets everything: the node begins anew at the oldest entry of the
-// epoch's log, and no page it has is fresh any more.
-func (t *tracker) resync(epoch string, cause resyncCause) {
-	t.resyncs[cause]++
+// Reset implements changefeed.Listener: no page that the node has is fresh any more.
+func (t *tracker) Reset(epoch string, _ changefeed.ResetCause) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.trustedUntil.Store(0)
 	t.sequence++
 	t.join.Store(t.sequence)
-	t.epoch, t.read, t.joined = epoch, false, false
-	t.position, t.joinedAt = stream.Position{}, stream.Position{}
+	t.epoch, t.joined = epoch, false
+	t.position, t.joinedAt = changefeed.Position{}, changefeed.Position{}
 	t.server, t.run, t.joinLSN = "", "", 0
-	t.pairs = pairs{known: map[stream.Pair]*pairState{}}
+	t.pairs = pairs{known: map[changefeed.List]*pairState{}}
 	t.open = map[*pairState]struct{}{}
-	t.sent.Forget()
 	for i := range t.whole {
 		t.whole[i] = &pairState{}
 	}
 }
 
-// turnTo resyncs when the epoch is another one.
-func (t *tracker) turnTo(epoch string) {
+// Changed implements changefeed.Listener: it enters a transaction into the rings
+// of what it touched.
+func (t *tracker) Changed(at changefeed.Position, c *changefeed.Change) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if epoch != t.epoch {
-		cause := resyncEpoch
-		if t.epoch == "" {
-			cause = resyncJoin
-		}
-		t.resync(epoch, cause)
-	}
-}
-
-// at returns what to read next.
-func (t *tracker) at() (epoch string, after stream.Position) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.epoch, t.position
-}
-
-// probe remembers that the nonce is chosen at this moment.
-func (t *tracker) probe(nonce uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.sent.Sent(nonce, time.Now())
-}
-
-// apply takes the next entry of the epoch's log. It returns false when the node
-// had to begin anew: with this entry, for what is missing before it will not come.
-func (t *tracker) apply(epoch, node string, e stream.Entry) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if epoch != t.epoch {
-		return false
-	}
-	anew := true
-	switch {
-	case e.Unknown(): // what it said is missing, and will not come either
-		t.resync(epoch, resyncUndecodable)
-	case t.read && !e.Follows(t.position):
-		t.resync(epoch, resyncGap)
-	default:
-		anew = false
-	}
-	if !t.read {
-		t.read, t.joinedAt = true, e.Position
-	}
-	t.position = e.Position
 	t.sequence++
-	switch {
-	case e.Change != nil:
-		if at := e.Change.CommittedAt; at != 0 {
-			t.lag.observe(time.UnixMicro(at), time.Now())
-		}
-		t.change(e.Change, e.Position)
-	case e.Heartbeat != nil:
-		t.heartbeat(node, e.Heartbeat)
+	t.position = at
+	if c.CommittedAt != 0 && t.joined { // else it may have waited in the log for long
+		t.lag.observe(time.UnixMicro(c.CommittedAt), time.Now())
 	}
-	return !anew
-}
-
-// change enters a transaction into the rings of what it touched.
-func (t *tracker) change(c *stream.Change, at stream.Position) {
 	m := mark{t.sequence, at, c.LSN}
-	for collection := range stream.Collections {
+	for collection := range changefeed.Collections {
 		if c.Touches(collection) {
 			t.enter(t.whole[collection], c.XID, m)
 		}
 	}
-	for _, p := range c.Pairs {
-		if p.Collection != stream.Keys { // of which no page is made
+	for _, p := range c.Lists {
+		if p.Collection != changefeed.Keys { // of which no page is made
 			t.enter(t.pairs.of(p), c.XID, m)
 		}
 	}
@@ -180,34 +109,43 @@ func (t *tracker) enter(p *pairState, xid uint64, at mark) {
 	t.changed(p)
 }
 
-// heartbeat settles what its snapshot saw, and proves, when it echoes one of
-// the node's nonces.
-func (t *tracker) heartbeat(node string, h *stream.Heartbeat) {
-	snapshot, err := stream.ParseSnapshot(h.Snapshot)
-	if err != nil {
-		return // proves nothing
-	}
+// Settled implements changefeed.Listener.
+func (t *tracker) Settled(c *changefeed.Change) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	now := time.Since(t.start)
-	for p := range t.open {
-		if !p.settle(&snapshot, now, t.fill) {
-			delete(t.open, p)
+	for collection := range changefeed.Collections {
+		if c.Touches(collection) {
+			t.whole[collection].settle(c.XID, now)
+		}
+	}
+	for _, p := range c.Lists {
+		if state := t.pairs.known[p]; state != nil {
+			state.settle(c.XID, now)
+		}
+	}
+}
+
+// ValidThrough implements changefeed.Listener.
+func (t *tracker) ValidThrough(p changefeed.Proof) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Since(t.start)
+	for state := range t.open {
+		if !state.prune(now, t.fill) {
+			delete(t.open, state)
 		}
 	}
 	t.pairs.forget(t.most)
-	probed, ours := t.sent.Echoed(h.Nonces[node])
-	if !ours {
-		return
-	}
+	t.sequence++
+	t.position = p.At
 	if !t.joined {
-		t.joined, t.joinLSN = true, h.LSN
-		for i := range h.Unsettled { // committed before the log's first entry, perhaps
-			t.change(&h.Unsettled[i], t.position)
-		}
+		t.joined, t.joinLSN, t.joinedAt = true, p.LSN, p.First
 	}
-	t.server, t.run, t.lsn, t.lastServer = h.Server, h.Run, h.LSN, h.Server
-	if sentAt := t.clock.Of(probed); sentAt >= time.Duration(t.proof.Load()) {
-		t.proof.Store(int64(sentAt))
-		t.provenAt = probed
+	t.server, t.run, t.lsn, t.lastServer = p.Server, p.Run, p.LSN, p.Server
+	if moment := t.clock.Of(p.Moment); moment >= time.Duration(t.proof.Load()) {
+		t.proof.Store(int64(moment))
+		t.provenAt = p.Moment
 	}
 	t.trustedUntil.Store(int64(time.Duration(t.proof.Load()) + t.bound))
 }

@@ -3,7 +3,7 @@ package cache
 import (
 	"bytes"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // A walk is a client that asks for page after page of a list. Of a list that
@@ -25,7 +25,7 @@ func (p *Page) Leads() bool {
 // ReadNext has the key's page read in the background, unless it is in memory,
 // on its way there, or too much else is to be read. It keeps neither key nor the
 // caller waiting, and says whether the page is going to be read.
-func (c *Cache) ReadNext(key []byte, pair stream.Pair, fill Fill) (begun bool) {
+func (c *Cache) ReadNext(key []byte, pair changefeed.List, fill Fill) (begun bool) {
 	if _, ok := c.recall(c.memory.get(key)); ok || c.flights.flying(key) {
 		return false // to find that out, a worker would have to be woken
 	}
@@ -38,7 +38,7 @@ func (c *Cache) ReadNext(key []byte, pair stream.Pair, fill Fill) (begun bool) {
 }
 
 // step reads the next page of a walk.
-func (a *ahead) step(key []byte, pair stream.Pair, fill Fill) {
+func (a *ahead) step(key []byte, pair changefeed.List, fill Fill) {
 	if _, ok := a.cache.recall(a.cache.memory.get(key)); ok {
 		return
 	}

@@ -125,7 +125,7 @@ var dashboard = []row{
 			[]query{{`max(listedge_freshness_follower_lag_bytes{%})`, "lag"}}},
 		{"How long behind is the follower?", "How long the last heartbeat waited until so much was decoded.", "timeseries", "s", warnAt(0.1, 0.5), 0,
 			[]query{{`max(listedge_freshness_follower_lag_seconds{%})`, "lag"}}},
-		{"Time since a heartbeat", "Since the follower last published one; it does so twenty times a second.", "timeseries", "s", warnAt(0.25, 0.5), 0,
+		{"Time since a heartbeat", "Since the follower last published one; it does so 30 times a second.", "timeseries", "s", warnAt(0.25, 0.5), 0,
 			[]query{{`max(listedge_freshness_follower_heartbeat_age_seconds{%})`, "age"}}},
 		{"How much WAL does the slot keep?", "On the primary's disk. It must stay far below max_slot_wal_keep_size.", "timeseries", "bytes", warnAt(256<<20, 512<<20), 0,
 			[]query{{`max(listedge_freshness_retained_wal_bytes{%})`, "retained"}}},

@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"runtime"
 	"strings"
@@ -19,9 +18,9 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
+	"listedge/internal/changefeed"
 	"listedge/metrics"
 	"listedge/origin"
-	"listedge/stream"
 )
 
 // A hit where so many keys ask in turn, each of a workspace of its own with a
@@ -76,12 +75,10 @@ func processorTime(b *testing.B) time.Duration {
 // hitServerOf follows changes and has a page in memory for each of n keys,
 // which it returns in no order.
 func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
-	pages, err := cache.New(cache.Options{Memory: 1 << 30, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second,
-		Follow: &cache.Follow{Log: beating(b), Node: "node", Bound: time.Hour, Logger: slog.New(slog.DiscardHandler)}})
+	pages, err := cache.New(cache.Options{Memory: 1 << 30, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second, Bound: time.Hour})
 	if err != nil {
 		b.Fatal(err)
 	}
-	eventually(b, "followed", func() bool { return pages.Mode() == cache.ModeFollowed })
 	const run = "2026-01-01 00:00:00+00"
 	keys := make(map[origin.KeyHash]origin.Key, n)
 	s := serverOf(b, pages, metrics.New("test", "").Edge, func(_ context.Context, hashes []origin.KeyHash, _ string) (map[origin.KeyHash]origin.Key, error) {
@@ -93,7 +90,10 @@ func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
 		}
 		return found, nil
 	})
-	s.keyring.Proven(time.Now().Add(-time.Second), time.Now().Add(time.Hour), run)
+	for _, l := range []changefeed.Listener{pages.Listener(), s.Keys()} { // as if there were no changes
+		l.Reset("e", changefeed.ResetJoin)
+		l.ValidThrough(changefeed.Proof{Moment: time.Now().Add(time.Hour), Server: "s/1", Run: run})
+	}
 
 	random := rand.New(rand.NewPCG(1, 2))
 	texts := make([][]byte, n)
@@ -106,7 +106,7 @@ func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
 		keys[hash] = origin.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true, Limit: origin.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 	}
 	fill := cache.Fill{Primary: func(context.Context, string) (cache.Filled, error) {
-		return cache.Filled{Body: []byte(`{"data":[],"nextCursor":null`), Snapshot: "100:100:"}, nil
+		return cache.Filled{Body: []byte(`{"data":[],"nextCursor":null`), Snapshot: "100:100:", Run: run}, nil
 	}}
 	var loading sync.WaitGroup
 	const workers = 64 // look-ups and pages are stored in batches
@@ -120,7 +120,7 @@ func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
 					return
 				}
 				q := origin.Query{Workspace: known.Key.Workspace, Limit: defaultLimit}
-				if _, err := pages.Forward(appendPageKey(nil, &q, nil), stream.Pair{Workspace: q.Workspace}, fill); err != nil {
+				if _, err := pages.Forward(appendPageKey(nil, &q, nil), changefeed.List{Workspace: q.Workspace}, fill); err != nil {
 					b.Error(err)
 					return
 				}
@@ -130,34 +130,4 @@ func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
 	loading.Wait()
 	random.Shuffle(n, func(i, j int) { texts[i], texts[j] = texts[j], texts[i] })
 	return s, texts
-}
-
-// beating is a log without changes, which proves that there are none.
-func beating(b *testing.B) *stream.Local {
-	log, ctx := stream.NewLocal(), b.Context()
-	if err := log.SetEpoch(ctx, "", "e"); err != nil {
-		b.Fatal(err)
-	}
-	beat := func(at uint64) {
-		nonces, _ := log.Probes(ctx)
-		if err := log.Append(ctx, "e", stream.Entry{Position: stream.Position{Term: 1, N: at}, Heartbeat: &stream.Heartbeat{LSN: 1, Snapshot: "100:100:", Server: "s/1", Nonces: nonces}}); err != nil {
-			b.Error(err)
-		}
-	}
-	if err := log.Append(ctx, "e", stream.Entry{Position: stream.Position{Term: 1, N: 1}, Take: &stream.Take{}}); err != nil {
-		b.Fatal(err)
-	}
-	stopped := make(chan struct{})
-	b.Cleanup(func() { <-stopped })
-	go func() {
-		defer close(stopped)
-		for at := uint64(2); ctx.Err() == nil; at++ {
-			beat(at)
-			select {
-			case <-ctx.Done():
-			case <-time.After(10 * time.Millisecond):
-			}
-		}
-	}()
-	return log
 }

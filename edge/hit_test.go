@@ -15,10 +15,10 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
+	"listedge/internal/changefeed"
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
-	"listedge/stream"
 )
 
 // aKey is well-formed; no database knows it.
@@ -55,7 +55,7 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	ctx.Request.Header.Set("X-API-Key", string(key))
 
 	q := origin.Query{Workspace: k.Workspace, Limit: 20, Sort: origin.ByName, Type: origin.Goods, Stock: origin.Low}
-	if _, err := pages.Forward(appendPageKey(nil, &q, nil), stream.Pair{}, cache.Fill{Primary: func(context.Context, string) (cache.Filled, error) {
+	if _, err := pages.Forward(appendPageKey(nil, &q, nil), changefeed.List{}, cache.Fill{Primary: func(context.Context, string) (cache.Filled, error) {
 		return cache.Filled{Body: []byte(body), Next: "next"}, nil
 	}}); err != nil {
 		t.Fatal(err)

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/google/uuid"
-
+	"listedge/internal/changefeed"
 	"listedge/origin"
-	"listedge/stream"
 )
 
 // loadTimeout bounds how long a request waits to learn whether its key exists.
@@ -67,25 +65,8 @@ func (s *Server) authenticate(x *exchange) failure {
 	return failure{}
 }
 
-// Keys is what is to be told of changes of keys (stream.FollowKeys).
-func (s *Server) Keys() stream.KeyListener { return keyListener{s.keyring} }
-
-type keyListener struct{ *origin.Keyring[client] }
-
-// Changed implements stream.KeyListener.
-func (l keyListener) Changed(c stream.Change) {
-	if c.Touches(stream.Keys) {
-		l.AllChanged()
-		return
-	}
-	var ids []uuid.UUID
-	for _, p := range c.Pairs {
-		if p.Collection == stream.Keys {
-			ids = append(ids, p.Workspace)
-		}
-	}
-	l.Keyring.Changed(ids)
-}
+// Keys has to be given the changes in the database.
+func (s *Server) Keys() changefeed.Listener { return s.keyring }
 
 // unauthorised counts the failure against the client's address, and says so
 // once there were too many.

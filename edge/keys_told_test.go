@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -14,8 +15,8 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/boottime"
+	"listedge/internal/changefeed"
 	"listedge/origin"
-	"listedge/stream"
 )
 
 // keyPromise is how long a change may take to reach a node.
@@ -25,7 +26,7 @@ const keyPromise = time.Second
 // virtual time. A commit is told before or after it becomes visible, and
 // whatever is on its way can be late, or be lost.
 type toldDatabase struct {
-	log    *stream.Local
+	log    *changefeed.Local
 	random *rand.Rand
 
 	mu        sync.Mutex // guards all below
@@ -33,9 +34,9 @@ type toldDatabase struct {
 	changedAt map[origin.KeyHash]time.Time // became visible
 	xid       uint64
 	open      map[uint64]bool // not visible yet
-	unsettled []stream.Change
-	queue     []stream.Entry // to be published
-	position  stream.Position
+	unsettled []changefeed.Change
+	queue     []changefeed.Entry // to be published
+	position  changefeed.Position
 	dead      time.Time // until then nobody follows
 	lookups   int
 }
@@ -76,15 +77,15 @@ func (d *toldDatabase) commit(n int, hangs time.Duration) {
 	d.xid++
 	xid := d.xid
 	d.open[xid] = true
-	c := stream.Change{XID: xid, Pairs: []stream.Pair{{Workspace: d.rows[hash].ID, Collection: stream.Keys}}}
+	c := changefeed.Change{XID: xid, Lists: []changefeed.List{{Workspace: d.rows[hash].ID, Collection: changefeed.Keys}}}
 	if n%3 == 0 {
-		c.Pairs[0].Workspace = d.rows[hash].Workspace
+		c.Lists[0].Workspace = d.rows[hash].Workspace
 	}
 	if n%7 == 0 {
-		c = stream.Change{XID: xid, Whole: 1 << stream.Keys}
+		c = changefeed.Change{XID: xid, Whole: 1 << changefeed.Keys}
 	}
 	d.unsettled = append(d.unsettled, c)
-	d.queue = append(d.queue, stream.Entry{Change: &c})
+	d.queue = append(d.queue, changefeed.Entry{Change: &c})
 	d.mu.Unlock()
 	time.Sleep(hangs)
 	d.mu.Lock()
@@ -109,14 +110,14 @@ func (d *toldDatabase) publish(ctx context.Context) {
 		}
 		if time.Now().After(beat) {
 			beat = time.Now().Add(50 * time.Millisecond)
-			nonces, _ := d.log.Probes(ctx)
 			d.mu.Lock()
-			s := stream.Snapshot{Xmin: d.xid + 1, Xmax: d.xid + 1, Running: slices.Sorted(maps.Keys(d.open))}
+			after := d.position // everything up to here is in the log
+			s := changefeed.Snapshot{Xmin: d.xid + 1, Xmax: d.xid + 1, Running: slices.Sorted(maps.Keys(d.open))}
 			if len(s.Running) > 0 {
 				s.Xmin = s.Running[0]
 			}
-			d.unsettled = slices.DeleteFunc(slices.Clone(d.unsettled), func(c stream.Change) bool { return s.Sees(c.XID) })
-			d.queue = append(d.queue, stream.Entry{Heartbeat: &stream.Heartbeat{Snapshot: s.String(), Nonces: nonces, Unsettled: d.unsettled}})
+			d.unsettled = slices.DeleteFunc(slices.Clone(d.unsettled), func(c changefeed.Change) bool { return s.Sees(c.XID) })
+			d.queue = append(d.queue, changefeed.Entry{Heartbeat: &changefeed.Heartbeat{Snapshot: s.String(), After: after, Unsettled: d.unsettled}})
 			d.mu.Unlock()
 			time.Sleep(d.pause(100 * time.Millisecond)) // while Postgres decodes
 		}
@@ -138,23 +139,6 @@ func (d *toldDatabase) publish(ctx context.Context) {
 	}
 }
 
-// read is a node's reader of the log.
-func read(ctx context.Context, log stream.Log) {
-	for after := (stream.Position{}); ctx.Err() == nil; {
-		entries, _ := log.Read(ctx, "e", after, 100*time.Millisecond)
-		if n := len(entries); n > 0 {
-			after = entries[n-1].Position
-		}
-	}
-}
-
-func probe(ctx context.Context, log stream.Log) {
-	for nonce := uint64(1); ctx.Err() == nil; nonce++ {
-		_ = log.Probe(ctx, "me", nonce)
-		time.Sleep(50 * time.Millisecond)
-	}
-}
-
 // Whatever is late or lost, no answer relies on a key that was changed more
 // than a second before; and where little is, hardly a key is asked for.
 func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
@@ -162,20 +146,19 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 	for seed := range 6 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := &toldDatabase{log: stream.NewLocal(), random: rand.New(rand.NewPCG(uint64(seed), 7)), rows: map[origin.KeyHash]origin.Key{},
-					changedAt: map[origin.KeyHash]time.Time{}, open: map[uint64]bool{}, xid: 10, position: stream.Position{Term: 1}}
+				d := &toldDatabase{log: changefeed.NewLocal(), random: rand.New(rand.NewPCG(uint64(seed), 7)), rows: map[origin.KeyHash]origin.Key{},
+					changedAt: map[origin.KeyHash]time.Time{}, open: map[uint64]bool{}, xid: 10, position: changefeed.Position{Term: 1}}
 				for n := range keys {
 					d.rows[keyNumber(n)] = origin.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true}
 				}
 				ring := origin.NewKeyring(d.lookup, func(_ origin.Key, _, _ *client) {}, time.Minute, boottime.New())
 				defer ring.Close()
-				log := stream.FollowKeys(d.log)
-				log.Tell(keyListener{ring})
+				_ = d.log.SetEpoch(t.Context(), "", "e")
+				reader := changefeed.NewSubscriber(d.log, &changefeed.Followed{}, slog.New(slog.DiscardHandler), ring)
 				ctx, stop := context.WithCancel(t.Context())
 				var all sync.WaitGroup
 				all.Go(func() { d.publish(ctx) })
-				all.Go(func() { read(ctx, log) })
-				all.Go(func() { probe(ctx, log) })
+				all.Go(func() { reader.Run(ctx) })
 				for n := range keys { // sparse or dense, each kept by whoever uses it
 					pace := []time.Duration{3 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second}[n%3]
 					all.Go(func() {

@@ -6,9 +6,9 @@ import (
 	"fmt"
 
 	"listedge/cache"
+	"listedge/internal/changefeed"
 	"listedge/metrics"
 	"listedge/origin"
-	"listedge/stream"
 )
 
 // lookUp finds the page, in memory if it can.
@@ -71,7 +71,7 @@ func (s *Server) forward(x *exchange, control cacheControl) (cache.Result, error
 // fillOf is how the page of an exchange's query, or of one that follows from
 // it, is read, and what changes it. The query is a copy: a fill may outlive the
 // request that began it.
-func (s *Server) fillOf(x *exchange, q origin.Query) (stream.Pair, cache.Fill) {
+func (s *Server) fillOf(x *exchange, q origin.Query) (changefeed.List, cache.Fill) {
 	fill := cache.Fill{Compress: acceptsGzip(x.asked.encoding), Primary: func(ctx context.Context, run string) (cache.Filled, error) {
 		page, err := s.origin.FetchFrom(ctx, q, run)
 		if errors.Is(err, origin.ErrWrongServer) {
@@ -87,8 +87,8 @@ func (s *Server) fillOf(x *exchange, q origin.Query) (stream.Pair, cache.Fill) {
 	return pairOf(&q), fill
 }
 
-func pairOf(q *origin.Query) stream.Pair {
-	return stream.Pair{Workspace: q.Workspace, Collection: collections[q.Collection]}
+func pairOf(q *origin.Query) changefeed.List {
+	return changefeed.List{Workspace: q.Workspace, Collection: collections[q.Collection]}
 }
 
 // readNext has the next page of a walk read in the background: of a client that
@@ -113,7 +113,7 @@ func filled(p origin.Page, err error) (cache.Filled, error) {
 }
 
 // collections names the origin's collections in the log of changes.
-var collections = [...]stream.Collection{origin.Items: stream.Items, origin.Contacts: stream.Contacts}
+var collections = [...]changefeed.Collection{origin.Items: changefeed.Items, origin.Contacts: changefeed.Contacts}
 
 // appendPageKey appends the cache key of a query's page: everything the page
 // depends on, and nothing else. scratch is for its parts.

@@ -13,9 +13,9 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/cache"
+	"listedge/internal/changefeed"
 	"listedge/metrics"
 	"listedge/origin"
-	"listedge/stream"
 )
 
 // spoken is the client's half of a conversation: a Read gets one chunk of it.
@@ -64,7 +64,7 @@ func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
 		k := origin.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true, Limit: origin.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 		keys[hash] = k
 		q := origin.Query{Workspace: k.Workspace, Limit: defaultLimit}
-		if _, err := pages.Forward(appendPageKey(nil, &q, nil), stream.Pair{}, cache.Fill{Primary: func(context.Context, string) (cache.Filled, error) {
+		if _, err := pages.Forward(appendPageKey(nil, &q, nil), changefeed.List{}, cache.Fill{Primary: func(context.Context, string) (cache.Filled, error) {
 			return cache.Filled{Body: []byte(`{"data":["workspace of ` + texts[i] + `"]`)}, nil
 		}}); err != nil {
 			t.Fatal(err)

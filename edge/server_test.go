@@ -13,11 +13,11 @@ import (
 	"go.uber.org/goleak"
 
 	"listedge/cache"
+	"listedge/internal/changefeed"
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
 	"listedge/sandbox/sandboxtest"
-	"listedge/stream"
 )
 
 func TestMain(m *testing.M) {
@@ -185,11 +185,11 @@ func TestKeysChangedHasThemLookedUpAgain(t *testing.T) {
 	if k == nil {
 		t.Fatal("the key is not known")
 	}
-	s.Keys().Changed(stream.Change{Pairs: []stream.Pair{{Workspace: uuid.New(), Collection: stream.Keys}, {Workspace: k.Key.Workspace, Collection: stream.Items}}})
+	s.Keys().Settled(&changefeed.Change{Lists: []changefeed.List{{Workspace: uuid.New(), Collection: changefeed.Keys}, {Workspace: k.Key.Workspace, Collection: changefeed.Items}}})
 	if s.keyring.Known(hash, place, time.Now()) == nil {
 		t.Error("another workspace's keys, and this one's items, do not concern it")
 	}
-	s.Keys().Changed(stream.Change{Pairs: []stream.Pair{{Workspace: k.Key.Workspace, Collection: stream.Keys}}})
+	s.Keys().Settled(&changefeed.Change{Lists: []changefeed.List{{Workspace: k.Key.Workspace, Collection: changefeed.Keys}}})
 	if s.keyring.Known(hash, place, time.Now()) != nil {
 		t.Error("the key still opens without a look-up")
 	}

@@ -13,8 +13,8 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/boottime"
+	"listedge/internal/changefeed"
 	"listedge/origin"
-	"listedge/stream"
 )
 
 // A node whose machine slept: its cache and its keyring, on one clock and one log.
@@ -29,10 +29,9 @@ func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := boottime.NewMachine()
-				inner := stream.NewLocal()
-				log := stream.FollowKeys(inner)
+				log := changefeed.NewLocal()
 				c, err := cache.New(cache.Options{Memory: 1 << 20, TTL: time.Minute, MaxStale: time.Minute, FillTimeout: time.Second, Clock: m.Clock,
-					Follow: &cache.Follow{Log: log, Node: "me", Bound: 500 * time.Millisecond, Logger: slog.Default()}})
+					Bound: 500 * time.Millisecond})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -44,20 +43,22 @@ func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 					return map[origin.KeyHash]origin.Key{hash: {ID: uuid.UUID{1}, Workspace: uuid.UUID{2}, Items: true, Run: "r"}}, nil
 				}, func(_ origin.Key, _, _ *client) {}, time.Minute, m.Clock)
 				defer ring.Close()
-				log.Tell(keyListener{ring})
 				ctx, stop := context.WithCancel(t.Context())
 				defer stop()
-				at := stream.Position{Term: 1}
-				add := func(e stream.Entry) { at.N++; e.Position = at; _ = inner.Append(ctx, "e", e) }
-				add(stream.Entry{Take: &stream.Take{}})
-				_ = inner.SetEpoch(ctx, "", "e")
+				at := changefeed.Position{Term: 1}
+				add := func(e changefeed.Entry) { at.N++; e.Position = at; _ = log.Append(ctx, "e", e) }
+				add(changefeed.Entry{TermStart: &changefeed.TermStart{}})
+				_ = log.SetEpoch(ctx, "", "e")
 				var beats sync.WaitGroup
+				beats.Go(func() {
+					changefeed.NewSubscriber(log, &changefeed.Followed{}, slog.Default(), c.Listener(), ring).Run(ctx)
+				})
 				defer func() { stop(); beats.Wait() }()
 				beats.Go(func() {
 					for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
-						nonces, _ := inner.Probes(ctx)
+						after := at
 						time.Sleep(7 * time.Millisecond) // the snapshot, the decoding, Redis
-						add(stream.Entry{Heartbeat: &stream.Heartbeat{LSN: 1, Snapshot: "100:100:", Server: "s/1", Run: "r", Nonces: nonces}})
+						add(changefeed.Entry{Heartbeat: &changefeed.Heartbeat{LSN: 1, Snapshot: "100:100:", Server: "s/1", Run: "r", After: after}})
 					}
 				})
 				measure := func(what string) {

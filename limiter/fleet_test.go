@@ -257,7 +257,9 @@ func TestSentinelFailsOver(t *testing.T) {
 	if f.nodes[0].Stats().RedisCalls == before {
 		t.Error("no call to the new master")
 	}
-	f.end(t, 1.1)
+	// A burst may be spent by nodes that decide alone, and one more where the
+	// replica had not got the master's last writes.
+	f.end(t, 2.1)
 }
 
 var startCluster = redistest.Cluster

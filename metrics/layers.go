@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"listedge/cache"
+	"listedge/internal/changefeed"
 	"listedge/limiter"
 	"listedge/origin"
 	"listedge/origin/follower"
@@ -19,6 +20,7 @@ type Sources struct {
 	Evicts   func() bool // Redis may evict buckets and the log of changes
 	Ready    func() bool
 	Follower func() follower.Stats
+	Feed     func() changefeed.Stats
 }
 
 // series is one number of a layer, or a histogram: its name, its help and how
@@ -90,7 +92,7 @@ func (l *layer[S]) addMetric(name, help string, labels []string, make func(*prom
 
 // Collect registers the layers.
 func (r *Registry) Collect(from Sources) {
-	r.registry.MustRegister(cacheLayer(from), followerLayer(from), limiterLayer(from), originLayer(from), keyringLayer(from),
+	r.registry.MustRegister(cacheLayer(from), followerLayer(from), feedLayer(from), limiterLayer(from), originLayer(from), keyringLayer(from),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "listedge_redis_may_evict", Help: "1 while Redis' maxmemory-policy lets it evict buckets and the log of changes, as last seen."},
 			func() float64 { return oneIf(from.Evicts()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "listedge_ready", Help: "1 while /readyz answers 200."},
@@ -124,14 +126,19 @@ func cacheLayer(from Sources) prometheus.Collector {
 	l.counter("cache_next_pages_total", "Pages read because a walk was about to ask for them.", func(s cache.Stats) uint64 { return s.NextPages })
 	l.counter("cache_next_pages_dropped_total", "Pages left to walks because too many were to be read ahead.", func(s cache.Stats) uint64 { return s.NextPagesDropped })
 	l.histogram("freshness_commit_to_applied_seconds", "Time from a commit, by the primary's clock, to its being known to this node, by its own.", func(s cache.Stats) cache.Histogram { return s.Lag })
-	l.info("freshness_epoch_info", "The epoch of the log of changes that this node follows.", "epoch", func(s cache.Stats) string { return s.Epoch })
-	l.counter("freshness_entries_total", "Entries of the log of changes applied.", func(s cache.Stats) uint64 { return s.Applied })
 	l.gauge("freshness_pairs", "Parts of collections whose changes are remembered.", func(s cache.Stats) float64 { return float64(s.Pairs) })
-	for _, cause := range cache.ResyncCauses() {
-		l.labelled("freshness_resyncs_total", "Times this node began anew with the log of changes, by cause.", []string{"cause"}, []string{cause},
-			func(s cache.Stats) uint64 { return s.Resyncs[cause] })
-	}
 	l.gauge("cache_redis_breaker_open", "1 while pages are not asked of Redis.", func(s cache.Stats) float64 { return oneIf(s.RedisBreakerOpen) })
+	return l
+}
+
+func feedLayer(from Sources) prometheus.Collector {
+	l := &layer[changefeed.Stats]{snapshot: from.Feed}
+	l.info("freshness_epoch_info", "The epoch of the log of changes that this node follows.", "epoch", func(s changefeed.Stats) string { return s.Epoch })
+	l.counter("freshness_entries_total", "Entries of the log of changes applied.", func(s changefeed.Stats) uint64 { return s.Entries })
+	for _, cause := range changefeed.ResetCauses() {
+		l.labelled("freshness_resyncs_total", "Times this node began anew with the log of changes, by cause.", []string{"cause"}, []string{cause},
+			func(s changefeed.Stats) uint64 { return s.Resets[cause] })
+	}
 	return l
 }
 

@@ -17,10 +17,10 @@ func TestAKeyIsLookedUpAfterASleep(t *testing.T) {
 				table, m := newKeyTable(1), boottime.NewMachine()
 				r := &ring{Keyring: NewKeyring(table.lookup, func(Key, *int64, *int64) {}, time.Minute, m.Clock)}
 				defer r.Close()
-				since := time.Now().Add(-1)
+				r.join()
 				_, _ = r.use(0)
 				if proven {
-					r.provenFor(2*keyFresh, since, func() {})
+					r.provenFor(2*keyFresh, func() {})
 				}
 				if !r.isKnown(0) {
 					t.Fatal("not known before")
@@ -31,7 +31,7 @@ func TestAKeyIsLookedUpAfterASleep(t *testing.T) {
 					t.Error("known by what was looked up an hour ago")
 				}
 				if proven { // as the next heartbeat does, of what was read before
-					r.Proven(since, time.Now().Add(-time.Millisecond), r.server)
+					r.prove(time.Now().Add(-time.Millisecond), r.server)
 					if r.isKnown(0) {
 						t.Error("known by a proof from before")
 					}

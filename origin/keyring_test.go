@@ -89,7 +89,7 @@ func (s *keyTable) asked() int {
 type ring struct {
 	*Keyring[int64]
 	attached atomic.Int64
-	server   string // which is told of
+	server   string // which is followed
 }
 
 // inRing runs a test in virtual time.

@@ -8,25 +8,27 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"listedge/internal/changefeed"
 )
 
 // never is a moment before all others, and after subtraction still is.
 const never = math.MinInt64 / 2
 
-// told is what a keyring hears of changes: a key that was looked up while they
-// were being told is right up to the latest proof, unless one was told of it.
+// told is what is known from the log of changes: a key that was looked up while
+// proofs follow each other is valid up to the latest of them, unless a change has
+// invalidated it.
 //
-//	Changed ── the keys it may concern are doubtful: looked up before the next use
-//	Proven ─── all others looked up after since were right at until
+//	Changed, Settled ── the keys it may concern are looked up before the next use
+//	ValidThrough ────── all others that were looked up after since are valid at until
 //
-// Who tells promises (stream.KeyChanges does): when until is proven, each
-// change that became visible between since and until, on the server that was
-// started at run, has been told at a moment when it was visible. (What another
-// server said, an old primary that lives on, is right as of when it did.) So let
-// a key be looked up after since, and let a change become visible after that
-// look-up and until until. It was told after the look-up had begun, which leaves
-// the key doubtful; or it was told so to the look-up under way, whose answer is
-// then (before).
+// Why that is enough. When until is proven, each change that became visible
+// between since and until, on the server that was started at run, has been
+// given to Settled (changefeed.Listener). (What another server said, an old
+// primary that lives on, is right as of when it did.) Let a key be looked up
+// after since, and let a change become visible after that look-up and until
+// until. It settled after the look-up had begun, which invalidates the key, or
+// the answer of the look-up under way (before).
 type told struct {
 	proof atomic.Pointer[proof] // nil = nothing is proven
 	last  atomic.Int64          // when a change was last told
@@ -36,9 +38,8 @@ type told struct {
 
 // proof is of the changes between two moments of one server.
 type proof struct {
-	began        time.Time // the reading that since was made of
 	since, until time.Duration
-	run          string // when it was started; empty = who follows it does not tell
+	run          string // when it was started; empty = a follower of an old version does not say
 }
 
 // about says whether the proof is about what was looked up then of that server.
@@ -107,8 +108,29 @@ func (r *Keyring[T]) doubt(k *KnownKey[T], at time.Duration) {
 	k.checked.Store(int64(asOf))
 }
 
-// Changed tells of a change of keys and workspaces with these IDs.
-func (r *Keyring[T]) Changed(ids []uuid.UUID) {
+// Changed implements changefeed.Listener.
+func (r *Keyring[T]) Changed(_ changefeed.Position, c *changefeed.Change) { r.Settled(c) }
+
+// Settled implements changefeed.Listener: who looked the key up since the change
+// was published may have seen the old row.
+func (r *Keyring[T]) Settled(c *changefeed.Change) {
+	if c.Touches(changefeed.Keys) {
+		r.doubtAll()
+		return
+	}
+	var ids []uuid.UUID
+	for _, l := range c.Lists {
+		if l.Collection == changefeed.Keys {
+			ids = append(ids, l.Workspace)
+		}
+	}
+	if ids != nil {
+		r.doubtThose(ids)
+	}
+}
+
+// doubtThose has the keys doubted that rows with these IDs concern.
+func (r *Keyring[T]) doubtThose(ids []uuid.UUID) {
 	now := r.clock.Now()
 	r.told.last.Store(int64(now))
 	for _, hash := range r.told.index.of(ids) {
@@ -121,33 +143,26 @@ func (r *Keyring[T]) Changed(ids []uuid.UUID) {
 	}
 }
 
-// AllChanged tells of a change of which is not known what it concerns.
-func (r *Keyring[T]) AllChanged() {
+// doubtAll is for a change of which is not known what it concerns.
+func (r *Keyring[T]) doubtAll() {
 	now := r.clock.Now()
 	r.told.last.Store(int64(now))
 	r.each(func(k *KnownKey[T]) { r.doubt(k, now) })
 }
 
-// Proven says that all changes have been told that became visible after since
-// and until until, on the server that was started at run. Proven and Unproven
-// have one caller at a time.
-func (r *Keyring[T]) Proven(since, until time.Time, run string) {
-	is := &proof{began: since, until: r.clock.Of(until), run: r.told.one(run)}
-	was := r.told.proof.Load()
-	if was != nil && was.began == since { // not converted anew: At is for readings just taken, and looks at the clocks for others
+// ValidThrough implements changefeed.Listener. The first proof since a Reset is
+// of the changes since it was read: what was not visible then is published
+// behind its heartbeat, or is named unsettled by it.
+func (r *Keyring[T]) ValidThrough(p changefeed.Proof) {
+	is := &proof{since: r.clock.Now(), until: r.clock.Of(p.Moment), run: r.told.one(p.Run)}
+	if was := r.told.proof.Load(); was != nil {
 		is.since = was.since
-	} else {
-		is.since = r.clock.At(since)
-	}
-	if was != nil && (was.since != is.since || was.run != is.run) {
-		r.Unproven()
 	}
 	r.told.proof.Store(is)
 }
 
-// Unproven says that changes may not be told from now on. Keys stay as right
-// as they were.
-func (r *Keyring[T]) Unproven() {
+// Reset implements changefeed.Listener. Keys stay as right as they were.
+func (r *Keyring[T]) Reset(string, changefeed.ResetCause) {
 	r.each(func(k *KnownKey[T]) {
 		asOf, _ := r.asOf(k)
 		k.checked.Store(int64(asOf))

@@ -7,15 +7,43 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"listedge/internal/changefeed"
 )
 
-// provenFor lets time pass while it is proven, all along, that changes are told.
-func (r *ring) provenFor(d time.Duration, since time.Time, meanwhile func()) {
+// prove has everything proven up to a moment, on the server that was started at run.
+func (r *ring) prove(until time.Time, run string) {
+	if run != r.server {
+		r.Reset("", changefeed.ResetEpoch)
+	}
+	r.server = run
+	r.ValidThrough(changefeed.Proof{Moment: until, Run: run})
+}
+
+// join has changes proven from now on.
+func (r *ring) join() {
+	r.prove(time.Now(), r.server)
+	time.Sleep(time.Nanosecond)
+}
+
+// provenFor lets time pass while everything is proven, all along.
+func (r *ring) provenFor(d time.Duration, meanwhile func()) {
 	for began := time.Now(); time.Since(began) < d; time.Sleep(50 * time.Millisecond) {
-		r.Proven(since, time.Now().Add(-20*time.Millisecond), r.server)
+		r.prove(time.Now().Add(-20*time.Millisecond), r.server)
 		meanwhile()
 	}
 }
+
+// changed is a change of rows of keys and workspaces.
+func (r *ring) changed(ids ...uuid.UUID) {
+	c := &changefeed.Change{Lists: []changefeed.List{{Workspace: number(9000), Collection: changefeed.Items}}}
+	for _, id := range ids {
+		c.Lists = append(c.Lists, changefeed.List{Workspace: id, Collection: changefeed.Keys})
+	}
+	r.Keyring.Changed(changefeed.Position{}, c)
+}
+
+func (r *ring) allChanged() { r.Settled(&changefeed.Change{Whole: 1 << changefeed.Keys}) }
 
 func (r *ring) isKnown(n int) bool {
 	return r.Known(hashNumber(n), placeOf(hashNumber(n)), time.Now()) != nil
@@ -24,7 +52,7 @@ func (r *ring) isKnown(n int) bool {
 func TestWhereChangesAreToldHardlyAKeyIsAskedFor(t *testing.T) {
 	table := newKeyTable(100)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		since := time.Now().Add(-1)
+		r.join()
 		for n := range 100 {
 			table.set(n, func(k *Key) { k.Workspace = number(1000 + n) })
 			if _, err := r.use(n); err != nil {
@@ -32,10 +60,10 @@ func TestWhereChangesAreToldHardlyAKeyIsAskedFor(t *testing.T) {
 			}
 		}
 		asked := table.asked()
-		n := 0
-		r.provenFor(2*keyReview, since, func() { // each key every 5 seconds
+		n, began := 0, time.Now()
+		r.provenFor(2*keyReview, func() { // each key every 5 seconds
 			if n++; !r.isKnown(n % 100) {
-				t.Fatalf("a request waits after %v", time.Since(since))
+				t.Fatalf("a request waits after %v", time.Since(began))
 			}
 		})
 		if asked = table.asked() - asked; asked < 100 || asked > 200 { // the table spreads its 100 keys over all shards
@@ -48,13 +76,13 @@ func TestWhereChangesAreToldHardlyAKeyIsAskedFor(t *testing.T) {
 		} {
 			table.set(n, func(k *Key) { k.Revoked, k.Workspace = true, number(4000) })
 			kept := r.find(hashNumber(n))
-			if r.Changed([]uuid.UUID{number(6000)}); !r.isKnown(n) {
+			if r.changed(number(6000)); !r.isKnown(n) {
 				t.Error("what concerns another has it looked up")
 			}
 			if concerns == nil {
-				r.AllChanged()
+				r.allChanged()
 			} else {
-				r.Changed(concerns(kept.Key))
+				r.changed(concerns(kept.Key)...)
 			}
 			if r.StillKnown(kept, time.Now()) || r.isKnown(n) {
 				t.Error("relied on although it was changed")
@@ -64,7 +92,7 @@ func TestWhereChangesAreToldHardlyAKeyIsAskedFor(t *testing.T) {
 				t.Errorf("%+v, %v", key, err)
 			}
 			time.Sleep(time.Nanosecond)
-			if r.Changed([]uuid.UUID{number(4000)}); r.isKnown(n) {
+			if r.changed(number(4000)); r.isKnown(n) {
 				t.Error("not found by the workspace that it was moved to")
 			}
 		}
@@ -75,17 +103,19 @@ func TestWhereChangesAreToldHardlyAKeyIsAskedFor(t *testing.T) {
 func TestAProofIsOfKeysLookedUpWithin(t *testing.T) {
 	table := newKeyTable(2)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		moment := time.Now()
+		time.Sleep(time.Nanosecond)
 		_, _ = r.use(0)
 		time.Sleep(time.Nanosecond)
-		since := time.Now()
+		r.prove(moment, r.server) // what was published before it was read, and visible by now, is not known
 		time.Sleep(time.Nanosecond)
 		_, _ = r.use(1)
-		r.provenFor(keyFresh+time.Millisecond, since, func() {})
+		r.provenFor(keyFresh+time.Millisecond, func() {})
 		if r.isKnown(0) || !r.isKnown(1) {
 			t.Errorf("looked up before %v, after %v", r.isKnown(0), r.isKnown(1))
 		}
-		later := time.Now()
-		r.provenFor(keyFresh+100*time.Millisecond, later, func() {}) // something was missed meanwhile
+		r.Reset("e", changefeed.ResetGap)
+		r.provenFor(keyFresh+100*time.Millisecond, func() {})
 		if r.isKnown(1) {
 			t.Error("known as of a look-up that another proof was about")
 		}
@@ -98,12 +128,12 @@ func TestAChangeIsToldToTheLookupUnderWay(t *testing.T) {
 	table := newKeyTable(2)
 	table.delay = 20 * time.Millisecond
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		since := time.Now()
+		r.join()
 		for n := range 2 {
 			time.Sleep(time.Nanosecond)
-			time.AfterFunc(time.Duration(1+30*n)*time.Millisecond, func() { r.Changed([]uuid.UUID{number(n)}) })
+			time.AfterFunc(time.Duration(1+30*n)*time.Millisecond, func() { r.changed(number(n)) })
 			_, _ = r.use(n)
-			r.Proven(since, time.Now(), "")
+			r.prove(time.Now(), "")
 			if known := r.isKnown(n); known != (n == 1) { // the other is told of afterwards
 				t.Errorf("key %d: %v", n, known)
 			}
@@ -115,15 +145,14 @@ func TestAChangeIsToldToTheLookupUnderWay(t *testing.T) {
 func TestAProofIsOfOneServer(t *testing.T) {
 	table := newKeyTable(1)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		since := time.Now().Add(-1)
+		r.join()
 		for round, c := range []struct {
 			told, proven string
 			known        bool
 		}{{"old", "old", true}, {"old", "new", false}, {"new", "new", true}, {"new", "", true}} {
-			r.server = c.proven
-			r.Proven(since, time.Now().Add(-time.Millisecond), c.proven)
+			r.prove(time.Now().Add(-time.Millisecond), c.proven)
 			table.set(0, func(k *Key) { k.Run = c.told })
-			r.AllChanged()
+			r.allChanged()
 			time.Sleep(time.Nanosecond)
 			if _, err := r.use(0); err != nil {
 				t.Fatal(err)
@@ -131,15 +160,14 @@ func TestAProofIsOfOneServer(t *testing.T) {
 			if asked := table.asked(); table.runs[asked-1] != c.proven {
 				t.Errorf("round %d: %q was asked for, and %q is proven", round, table.runs[asked-1], c.proven)
 			}
-			r.provenFor(keyFresh+time.Millisecond, since, func() {})
+			r.provenFor(keyFresh+time.Millisecond, func() {})
 			if known := r.isKnown(0); known != c.known {
 				t.Errorf("round %d: %v, told by %q, proven of %q", round, known, c.told, c.proven)
 			}
 		}
-		r.server = "new"
-		r.provenFor(100*time.Millisecond, since, func() {})
-		r.server = "newer"
-		if r.Proven(since, time.Now(), r.server); r.isKnown(0) == false {
+		r.prove(time.Now(), "new")
+		r.provenFor(100*time.Millisecond, func() {})
+		if r.prove(time.Now(), "newer"); !r.isKnown(0) {
 			t.Error("it was right moments ago")
 		}
 	})
@@ -149,9 +177,9 @@ func TestAScheduledKeyIsAskedFor(t *testing.T) {
 	table := newKeyTable(1)
 	table.set(0, func(k *Key) { k.Scheduled = true })
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		since := time.Now().Add(-1)
+		r.join()
 		_, _ = r.use(0)
-		r.provenFor(keyFresh+time.Millisecond, since, func() {})
+		r.provenFor(keyFresh+time.Millisecond, func() {})
 		if r.isKnown(0) {
 			t.Error("nobody tells when its time has come")
 		}
@@ -162,10 +190,10 @@ func TestAScheduledKeyIsAskedFor(t *testing.T) {
 func TestAForgottenKeyIsNotReliedOn(t *testing.T) {
 	table := newKeyTable(1)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		since := time.Now().Add(-1)
+		r.join()
 		_, _ = r.use(0)
 		kept := r.find(hashNumber(0))
-		r.provenFor(keyIdle+2*keyReview, since, func() {})
+		r.provenFor(keyIdle+2*keyReview, func() {})
 		if r.find(hashNumber(0)) != nil || r.StillKnown(kept, time.Now()) || len(r.told.index.hashes) != 0 {
 			t.Errorf("seen %v, relied on %v, indexed %v", r.find(hashNumber(0)) != nil, r.StillKnown(kept, time.Now()), r.told.index.hashes)
 		}
@@ -176,13 +204,13 @@ func TestAForgottenKeyIsNotReliedOn(t *testing.T) {
 // and that is what the grace counts from.
 func TestTheGraceBeginsWithTheLastProof(t *testing.T) {
 	const grace = 30 * time.Second
-	for name, end := range map[string]func(*ring){"no more proof": func(*ring) {}, "unproven": func(r *ring) { r.Unproven() }} {
+	for name, end := range map[string]func(*ring){"no more proof": func(*ring) {}, "reset": func(r *ring) { r.Reset("", changefeed.ResetGap) }} {
 		t.Run(name, func(t *testing.T) {
 			table := newKeyTable(1)
 			inRing(t, table, grace, func(t *testing.T, r *ring) {
-				since := time.Now().Add(-1)
+				r.join()
 				_, _ = r.use(0)
-				r.provenFor(keyReview/2, since, func() { r.isKnown(0) })
+				r.provenFor(keyReview/2, func() { r.isKnown(0) })
 				proven := r.told.proof.Load().until
 				end(r)
 				table.change(func(s *keyTable) { s.err = ErrUnavailable })
@@ -204,18 +232,18 @@ func TestTheGraceBeginsWithTheLastProof(t *testing.T) {
 func TestTheWrongServerRevivesNoKey(t *testing.T) {
 	table := newKeyTable(3)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		since := time.Now().Add(-1)
+		r.join()
 		for n := range 2 {
 			_, _ = r.use(n)
 		}
-		r.provenFor(100*time.Millisecond, since, func() {})
+		r.provenFor(100*time.Millisecond, func() {})
 		for name, wrong := range map[string]error{"at once": ErrWrongServer, "or not in time": errors.Join(ErrUnavailable, context.DeadlineExceeded)} {
 			table.change(func(s *keyTable) { s.err = ErrWrongServer })
 			_, _ = r.use(2)
 			table.change(func(s *keyTable) { s.err = wrong })
-			r.Changed([]uuid.UUID{number(0)})
+			r.changed(number(0))
 			for range 20 {
-				r.provenFor(50*time.Millisecond, since, func() {})
+				r.provenFor(50*time.Millisecond, func() {})
 				if _, err := r.use(0); !errors.Is(err, ErrUnavailable) {
 					t.Fatalf("%s: a key that was changed: %v", name, err)
 				}
@@ -234,7 +262,7 @@ func TestTheWrongServerRevivesNoKey(t *testing.T) {
 			}
 		}
 		table.change(func(s *keyTable) { s.err = ErrUnavailable }) // away, as it may always be
-		r.Changed([]uuid.UUID{number(0)})
+		r.changed(number(0))
 		if _, err := r.use(0); err != nil {
 			t.Error(err)
 		}
@@ -245,9 +273,9 @@ func TestTheWrongServerRevivesNoKey(t *testing.T) {
 func TestAnOldProofNamesNoServer(t *testing.T) {
 	table := newKeyTable(1)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		r.Proven(time.Now().Add(-1), time.Now(), "old")
+		r.prove(time.Now(), "old")
 		for _, want := range []string{"old", ""} {
-			r.AllChanged()
+			r.allChanged()
 			time.Sleep(time.Nanosecond)
 			_, _ = r.use(0)
 			table.change(func(s *keyTable) {

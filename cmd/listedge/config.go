@@ -176,7 +176,7 @@ func (f *nodeFlags) Validate() error {
 	case f.CacheMemory < 1<<20 || f.CacheMemory > 1<<44:
 		return fmt.Errorf("--cache-memory must be from 1MiB to 16TiB")
 	case f.FreshnessBound != 0 && f.FreshnessBound < 200*time.Millisecond:
-		return fmt.Errorf("--freshness-bound must be 0 or at least 200ms: a proof takes up to 100")
+		return fmt.Errorf("--freshness-bound must be 0 or at least 200ms: a proof is up to 150 old")
 	case f.CacheTTL < 0 || f.MaxStale < 0 || f.KeyGrace < 0 || f.Drain < 0:
 		return fmt.Errorf("--cache-ttl, --max-stale, --key-grace and --drain must not be negative")
 	case max(f.CacheTTL, f.MaxStale, f.KeyGrace, f.Drain, f.FreshnessBound) > longest:

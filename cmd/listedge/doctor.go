@@ -8,9 +8,9 @@ import (
 	"slices"
 	"sync"
 
+	"listedge/internal/changefeed"
 	"listedge/origin"
 	"listedge/origin/follower"
-	"listedge/stream"
 )
 
 type doctorCommand struct {
@@ -63,8 +63,8 @@ func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
 
 // followed is what a fleet would follow here; nothing is known if Postgres does
 // not say, which is a finding of its own.
-func (c *doctorCommand) followed(ctx context.Context) *stream.Followed {
-	f := &stream.Followed{}
+func (c *doctorCommand) followed(ctx context.Context) *changefeed.Followed {
+	f := &changefeed.Followed{}
 	if identity, timeline, err := follower.Identify(ctx, cmp.Or(c.ReplicationURL, c.DatabaseURL), c.Region); err == nil {
 		f.Found(identity, timeline)
 	}

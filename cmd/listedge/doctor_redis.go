@@ -14,9 +14,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"listedge/internal/changefeed"
 	"listedge/limiter"
 	"listedge/origin"
-	"listedge/stream"
 )
 
 // redisTimeout bounds the whole look at Redis.
@@ -30,8 +30,8 @@ type redisSeen struct {
 }
 
 // seeRedis looks at what the nodes keep in the Redis; nil if it does not say.
-func seeRedis(ctx context.Context, client redis.UniversalClient, followed *stream.Followed) (seen *redisSeen, findings []origin.Finding) {
-	log, seen := stream.NewRedis(client, followed), &redisSeen{isKnown: followed.Digest() != ""}
+func seeRedis(ctx context.Context, client redis.UniversalClient, followed *changefeed.Followed) (seen *redisSeen, findings []origin.Finding) {
+	log, seen := changefeed.NewRedis(client, followed), &redisSeen{isKnown: followed.Digest() != ""}
 	followers, err := log.Followers(ctx)
 	if err != nil {
 		return nil, nil
@@ -45,7 +45,7 @@ func seeRedis(ctx context.Context, client redis.UniversalClient, followed *strea
 			findings = append(findings, origin.Finding{Subject: "redis fleets", Level: origin.Warn, Text: text, Do: neighboursDo})
 		}
 	}
-	if old := (*stream.TimelineError)(nil); errors.As(followed.OldTimeline(), &old) {
+	if old := (*changefeed.TimelineError)(nil); errors.As(followed.OldTimeline(), &old) {
 		findings = append(findings, origin.Finding{Subject: "timeline", Level: origin.Fail, Text: old.Error(), Do: old.Do()})
 	}
 	if seen.nodes, err = limiter.LiveNodes(ctx, client); err != nil {
@@ -56,7 +56,7 @@ func seeRedis(ctx context.Context, client redis.UniversalClient, followed *strea
 
 // diagnoseRedis looks at the server that would be written to, and at what is in
 // it of the fleet that follows the database.
-func diagnoseRedis(ctx context.Context, o redis.UniversalOptions, followed *stream.Followed) (findings []origin.Finding, seen *redisSeen) {
+func diagnoseRedis(ctx context.Context, o redis.UniversalOptions, followed *changefeed.Followed) (findings []origin.Finding, seen *redisSeen) {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
 	client := newRedisClient(o)

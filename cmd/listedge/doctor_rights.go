@@ -10,9 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"listedge/cache"
+	"listedge/internal/changefeed"
 	"listedge/limiter"
 	"listedge/origin"
-	"listedge/stream"
 )
 
 // judgeRights does what a node does, on keys of its own, and finds what Redis
@@ -25,7 +25,7 @@ func judgeRights(ctx context.Context, client redis.UniversalClient) (findings []
 	}{
 		{"pages", "~page:* ~fill:*", cache.RedisCommands(own)},
 		{"limits", "~rl:*", limiter.RedisCommands(own)},
-		{"changes", "~{listedge}:*", stream.RedisCommands(own)},
+		{"changes", "~{listedge}:*", changefeed.RedisCommands(own)},
 	} {
 		findings = append(findings, judgePart(ctx, client, "redis "+part.name, part.keys, part.commands))
 	}

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"listedge/internal/changefeed"
 	"listedge/origin"
-	"listedge/stream"
 )
 
 const (
@@ -23,8 +23,11 @@ const (
 	// startPatience how long a node looks in vain.
 	startPause    = 50 * time.Millisecond
 	startPatience = 500 * time.Millisecond
-	// neighboursEvery is how often a node looks whether other fleets use its Redis.
-	neighboursEvery = 5 * time.Second
+	// neighboursEvery is how often the follower looks whether other fleets use its
+	// Redis, and neighboursRarely, how often the other nodes do, of which there may
+	// be hundreds.
+	neighboursEvery  = 5 * time.Second
+	neighboursRarely = time.Minute
 )
 
 // identifies says whether the node itself has to ask which database its pages are
@@ -46,7 +49,7 @@ func (n *node) findIdentity(ctx context.Context) error {
 	case !n.identifies(): // the follower has found it meanwhile
 		return nil
 	case err == nil:
-		n.followed.Found(stream.Identity{System: found.System, Database: found.Database, Region: n.region, Name: found.Name}, found.Timeline)
+		n.followed.Found(changefeed.Identity{System: found.System, Database: found.Database, Region: n.region, Name: found.Name}, found.Timeline)
 		n.unidentified.Store(nil)
 	case !errors.Is(err, origin.ErrUnavailable):
 		n.unidentified.Store(&err)
@@ -122,7 +125,7 @@ func (n *node) checkTimeline(context.Context) error {
 	default:
 		return errors.New("it is not known yet which timeline the fleet follows")
 	}
-	if old := (*stream.TimelineError)(nil); errors.As(n.followed.OldTimeline(), &old) {
+	if old := (*changefeed.TimelineError)(nil); errors.As(n.followed.OldTimeline(), &old) {
 		return fmt.Errorf("%w: %s", old, old.Do())
 	}
 	return nil
@@ -148,6 +151,14 @@ func (n *node) timelineCondition() condition {
 		holds: "the database server is on the fleet's timeline", broken: "the database server is on an old timeline: what it answers is not served as fresh",
 		ok: func() bool { return n.followed.OldTimeline() == nil }, why: func() error { return n.checkTimeline(context.Background()) },
 	}
+}
+
+// neighboursPause is between two looks at which other fleets use the Redis.
+func (n *node) neighboursPause() time.Duration {
+	if n.follower != nil && n.follower.Stats().Following {
+		return neighboursEvery
+	}
+	return neighboursRarely
 }
 
 // lookForNeighbours notes which other fleets use the Redis, and logs a change

@@ -9,8 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"listedge/internal/changefeed"
 	"listedge/sandbox/sandboxtest"
-	"listedge/stream"
 )
 
 func TestWhenAnswersMayBeJudged(t *testing.T) {
@@ -87,7 +87,7 @@ func TestANodeWithoutAFollowerNamesItsPages(t *testing.T) {
 	execute(t, address, "GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC")
 	within(t, patience, "it says that it may", func() bool { return strings.Contains(n.err.String(), again) })
 
-	var is stream.Identity
+	var is changefeed.Identity
 	if err := connect(t, address).QueryRow(t.Context(), "SELECT system_identifier::text, oid FROM pg_control_system(), pg_database WHERE datname = current_database()").Scan(&is.System, &is.Database); err != nil {
 		t.Fatal(err)
 	}

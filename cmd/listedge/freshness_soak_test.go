@@ -6,6 +6,8 @@ import (
 	"flag"
 	"math/rand/v2"
 	"net"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -23,7 +25,7 @@ import (
 var (
 	soakFor  = flag.Duration("soak", 10*time.Minute, "how long to go on")
 	soakSeed = flag.Uint64("seed", uint64(time.Now().UnixNano()), "decides the order")
-	older    = flag.String("older", "", "the program of an older version, to meet this one in a fleet")
+	older    = flag.String("older", "", "a revision of this repository, whose program is to meet this one in a fleet")
 )
 
 // largeFaults are those that take long.
@@ -40,12 +42,13 @@ func TestSoakFreshnessOfLargeTransactions(t *testing.T) {
 // TestSoakFreshnessAcrossVersions has an older version in the fleet, as nodes do
 // that are replaced one by one, and each of the two follow:
 //
-//	go test -tags soak -run TestSoakFreshnessAcrossVersions ./cmd/listedge -older /path/to/listedge
+//	make soak OLDER=v0.1
 func TestSoakFreshnessAcrossVersions(t *testing.T) {
 	if *older == "" {
-		t.Skip("no -older program is named")
+		t.Skip("no -older revision is named")
 	}
-	for name, first := range map[string]string{"the older version follows first": *older, "this version follows first": ""} {
+	olderProgram := buildRevision(t, *older)
+	for name, first := range map[string]string{"the older version follows first": olderProgram, "this version follows first": ""} {
 		t.Run(name, func(t *testing.T) {
 			f := fleetOf(t)
 			f.program = first
@@ -53,7 +56,7 @@ func TestSoakFreshnessAcrossVersions(t *testing.T) {
 			f.follower(t)
 			f.program = ""
 			if first == "" {
-				f.program = *older
+				f.program = olderProgram
 			}
 			f.startNodes(t, 2)
 			o := newOracle(t, f)
@@ -63,6 +66,18 @@ func TestSoakFreshnessAcrossVersions(t *testing.T) {
 			o.play(t, noFault)
 		})
 	}
+}
+
+// buildRevision builds the program as it was at a revision.
+func buildRevision(t *testing.T, revision string) (program string) {
+	t.Helper()
+	dir := t.TempDir()
+	program = filepath.Join(dir, "listedge-of-"+strings.ReplaceAll(revision, "/", "-"))
+	script := `git -C ../.. archive "$1" | tar -x -C "$2" && cd "$2" && go build -o "$3" ./cmd/listedge`
+	if out, err := exec.Command("sh", "-c", script, "sh", revision, dir, program).CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", revision, err, out)
+	}
+	return program
 }
 
 // TestSoakFreshnessInACluster moves the slot of the log of changes from master to

@@ -9,16 +9,15 @@ import "testing"
 //	make mutations ONLY=TestKeyMutations
 func TestKeyMutations(t *testing.T) {
 	const (
-		told, refresh, changes = "origin/keyring_told.go", "origin/keyring_refresh.go", "stream/keys.go"
-		storm                  = "TestNoAnswerReliesOnAKeyThatWasChangedLongAgo"
-		sequence               = "TestChangesOfKeysAreToldWhenPublishedAndWhenVisible"
+		told, refresh = "origin/keyring_told.go", "origin/keyring_refresh.go"
+		storm         = "TestNoAnswerReliesOnAKeyThatWasChangedLongAgo"
 	)
 	caught(t, []mutation{
-		{"not told when it is visible", []edit{{changes, "\t\tif settled {\n\t\t\tk.told.Changed(c)\n\t\t}\n", ""}}, "./edge", storm},
-		{"not told when it is published", []edit{{changes, "\t\tk.told.Changed(*e.Change)\n", ""}}, "./stream", sequence},
-		{"a gap is overlooked", []edit{{changes, "e.Unknown() || k.read && !e.Follows(k.position)", "false"}}, "./edge", storm},
-		{"nothing unsettled at the join", []edit{{changes, "slices.Clone(h.Unsettled)", "[]Change(nil)"}}, "./stream", sequence},
-		{"any probe proves", []edit{{changes, "\tif !ours {\n\t\treturn\n\t}\n", "\tif !ours {\n\t\tprobed = time.Now()\n\t}\n"}}, "./stream", sequence},
+		{"not doubted when it is visible", []edit{{told, "func (r *Keyring[T]) Changed(_ changefeed.Position, c *changefeed.Change) { r.Settled(c) }", "func (r *Keyring[T]) Changed(_ changefeed.Position, c *changefeed.Change) { r.changed(c) }\n\nfunc (r *Keyring[T]) Settled(*changefeed.Change) {}"}, {told, "func (r *Keyring[T]) Settled(c *changefeed.Change) {\n", "func (r *Keyring[T]) changed(c *changefeed.Change) {\n"}}, "./edge", storm},
+		{"a gap is overlooked", gapsIgnored, "./edge", storm},
+		{"proven until now", []edit{{told, "until: r.clock.Of(p.Moment)", "until: r.clock.Now()"}}, "./edge", storm},
+		{"proven since the moment", []edit{{told, "since: r.clock.Now(), until", "since: r.clock.Of(p.Moment), until"}}, "./origin", "TestAProofIsOfKeysLookedUpWithin"},
+		{"proven across a reset", []edit{{told, "\tr.told.proof.Store(nil)\n", ""}}, "./edge", storm},
 		{"proven before the proof", []edit{{told, "p != nil && lookedUp > p.since", "p != nil"}}, "./origin", "TestAProofIsOfKeysLookedUpWithin"},
 		{"proven of any server", []edit{{told, " && (p.run == \"\" || p.run == run)", ""}}, "./origin", "TestAProofIsOfOneServer"},
 		{"nothing is doubted", []edit{{told, "doubtful = at <= time.Duration(k.doubted.Load())", "_ = k.doubted.Load()"}}, "./edge", storm},

@@ -31,11 +31,14 @@ const (
 	upstream  = "origin/upstream.go"
 	lineage   = "origin/lineage.go"
 	heartbeat = "origin/follower/heartbeat.go"
+
+	subscription = "internal/changefeed/subscription.go"
+	subscriber   = "internal/changefeed/subscriber.go"
 )
 
 var (
 	noCheckAtFill  = []edit{{rules, "\tif !state.shown(p) || !whole.shown(p) {", "\tif false {"}}
-	settledAtOnce  = []edit{{pairs, "if !e.settled && snapshot.Sees(e.xid) {", "if !e.settled && (true || snapshot.Sees(e.xid)) {"}}
+	settledAtOnce  = []edit{{subscription, "settled := snapshot.Sees(c.XID)", "settled := snapshot.Sees(c.XID) || true"}}
 	prunedAtOnce   = edit{pairs, "now-e.settledAt > fill", "now-e.settledAt >= 0"}
 	generationBump = []edit{
 		{rules, "\tjoin uint64\n\tok ", "\tjoin uint64\n\tgeneration uint64\n\tok "},
@@ -50,7 +53,16 @@ var (
 		{"origin/standby.go", "\t\treplayed, run, err := s.replayed(ctx, session.conn)\n", "\t\tpage, readErr := o.readOn(ctx, session, q)\n\t\ttime.Sleep(20 * time.Millisecond)\n\t\treplayed, run, err := s.replayed(ctx, session.conn)\n"},
 		{"origin/standby.go", "\t\tpage, err := o.readOn(ctx, session, q)\n", "\t\terr = readErr\n"},
 	}
-	lateNonces    = []edit{{heartbeat, "\th.Unsettled = t.confirmation.settle(&snapshot)\n", "\th.Unsettled = t.confirmation.settle(&snapshot)\n\th.Nonces, _ = t.probes(ctx)\n"}}
+	ofItself      = []edit{{heartbeat, "\tt.queue(changefeed.Entry{Heartbeat: h})\n", "\tt.queue(changefeed.Entry{Heartbeat: h})\n\th.After = t.waiting[len(t.waiting)-1].Position\n"}}
+	notedLate     = []edit{{heartbeat, "\th.Unsettled = t.confirmation.settle(&snapshot)\n", "\th.Unsettled = t.confirmation.settle(&snapshot)\n\th.After = t.last\n"}}
+	atOrAfter     = []edit{{subscription, "after.Compare(reads[n].end) > 0", "after.Compare(reads[n].end) >= 0"}}
+	cutProves     = []edit{{subscription, "if !cut && s.begun {", "if s.begun {"}}
+	anyHeartbeat  = []edit{{subscription, "moment, rest, ok := proves(s.reads, after)", "moment, rest, ok := time.Now(), s.reads, true"}}
+	gapsIgnored   = []edit{{subscription, "case s.begun && !e.Follows(s.position):", "case s.begun && !e.Follows(s.position) && false:"}}
+	sameSession   = []edit{{subscription, "s.server, s.misled, s.reads = server, false, nil", "s.server, s.misled = server, false"}}
+	noneAtJoin    = []edit{{subscription, "s.join(h.Unsettled)", "s.join(nil)"}}
+	emptyProves   = []edit{{subscription, "if !cut && s.begun {", "if !cut {"}}
+	anyBarrier    = []edit{{subscription, "\ts.position = e.Position\n", "\ts.position, s.barrier = e.Position, e.Position\n"}}
 	flushPosition = []edit{{"origin/follower/catalog.sql", "pg_current_wal_insert_lsn()::text", "pg_current_wal_flush_lsn()::text"}}
 	anySnapshot   = []edit{
 		{pairs, "func (v *View) standby() bool { return v.Server != \"\" }", "func (v *View) standby() bool { return false }"},
@@ -75,21 +87,22 @@ func TestMutations(t *testing.T) {
 		}, settledAtOnce...), "./cmd/listedge", "TestFreshnessInShort"},
 		{"generation bump", generationBump, "./cmd/listedge", "TestFreshnessInShort"},
 		{"served although untrusted", []edit{{rules, "return int64(t.clock.At(now)) < t.trustedUntil.Load()", "return t.trustedUntil.Load() > 0"}}, "./cmd/listedge", "TestFreshnessInShort"},
-		{"no epoch for a crash", []edit{{"origin/follower/term.go", "case len(of) != 3 || of[0] != run:", "case len(of) != 3:"}}, "./cmd/listedge", "TestFreshnessOfLostCommits"},
+		{"no epoch for a crash", []edit{{"origin/follower/term.go", " || is.Run != next.Run:", " || is.Run != next.Run && false:"}}, "./cmd/listedge", "TestFreshnessOfLostCommits"},
 		{"the snapshot rule on the standby", anySnapshot, "./cmd/listedge", "TestFreshnessInShort"},
-		{"nonces read when the heartbeat is sent", lateNonces, "./cmd/listedge", "TestFreshnessOfALaggingFollower"},
 		{"the LSN in the page's own statement", sameStatement, "./cmd/listedge", "TestFreshnessInShort"},
 
 		// By what a follower proves, on a real server.
-		{"nonces read when the heartbeat is sent", lateNonces, "./origin/follower", "TestAHeartbeatProvesWhatWasVisible"},
-		{"nonces read behind the snapshot", []edit{{heartbeat, "\tv, err := t.primary.look(ctx, t.version)\n", "\tv, err := t.primary.look(ctx, t.version)\n\tnonces, _ = t.probes(ctx)\n"}}, "./origin/follower", "TestAHeartbeatProvesWhatWasVisible"},
+		// (After noted behind the snapshot, and not later, is the same entry: nothing
+		// is appended between the two.)
+		{"After is the heartbeat's own position", ofItself, "./origin/follower", "TestAHeartbeatProvesWhatWasVisible"},
+		{"After noted when the heartbeat is sent", notedLate, "./origin/follower", "TestAHeartbeatProvesWhatWasVisible"},
 		{"the flush position for the insert position", flushPosition, "./origin/follower", "TestAHeartbeatProvesWhatWasVisible"},
 
 		// By the model, in virtual time.
 		{"no check at fill", noCheckAtFill, "./cache", "TestModel"},
 		{"generation bump", generationBump, "./cache", "TestModel"},
 		{"settled at once", settledAtOnce, "./cache", "TestModel"},
-		{"no unsettled at join", []edit{{tracker, "range h.Unsettled {", "range h.Unsettled[:0] {"}}, "./cache", "TestModel"},
+		{"no unsettled at join", noneAtJoin, "./cache", "TestModel"},
 		{"ring pruned at once", []edit{prunedAtOnce}, "./cache", "TestModel"},
 		{"rule 2 ignores what was pruned", []edit{{pairs, "if s < state.pruned.sequence {", "if false {"}}, "./cache", "TestModel"},
 		{"rule 2 ignores whole collections", []edit{{rules, " || !p.whole.shownSince(s, p)", ""}}, "./cache", "TestModel"},
@@ -98,20 +111,49 @@ func TestMutations(t *testing.T) {
 		{"a page from Redis that may not know what was pruned", []edit{{pairs, "if at.Compare(state.pruned.position) < 0 {", "if false {"}}, "./cache", "TestModel"},
 		{"forgotten pairs leave no mark", []edit{{pairs, "\t\tp.others.rise(last)\n", ""}}, "./cache", "TestModel"},
 		{"pages of forgotten pairs stand", []edit{{pairs, "\t\tstate.last.Store(math.MaxUint64)\n\t\tstate.pruned.sequence = math.MaxUint64\n", "\t\t_ = uint64(math.MaxUint64)\n"}}, "./cache", "TestModel"},
-		{"any heartbeat is a proof", []edit{{tracker, "probed, ours := t.sent.Echoed(h.Nonces[node])", "probed, ours := time.Now(), true"}}, "./cache", "TestModel"},
+		{"any heartbeat is a proof", anyHeartbeat, "./cache", "TestModel"},
+		{"a read that saw the entry at After proves", atOrAfter, "./cache", "TestModel"},
+		{"a read that was cut proves", cutProves, "./cache", "TestModel"},
 		{"fills may take long", []edit{{rules, "\tcase time.Since(start.at) > t.fill:\n\t\treturn late\n", ""}}, "./cache", "TestModel"},
-		{"fills begun without trust", []edit{{rules, "if !start.ok {", "if false {"}}, "./cache", "TestModel"},
+		{"fills begun without trust", []edit{{rules, "case !start.ok:", "case !start.ok && false:"}}, "./cache", "TestModel"},
 		{"fills across a resync", []edit{{rules, "\tcase start.join != t.join.Load():\n\t\treturn resynced\n", ""}}, "./cache", "TestModel"},
-		{"gaps ignored", []edit{{tracker, "case t.read && !e.Follows(t.position):", "case t.read && !e.Follows(t.position) && false:"}}, "./cache", "TestModel"},
-		{"an open transaction hides all after it", []edit{{"stream/snapshot.go", "return !running", "return !running && false"}}, "./cache", "TestModel"},
+		{"gaps ignored", gapsIgnored, "./cache", "TestModel"},
+		{"an open transaction hides all after it", []edit{{"internal/changefeed/snapshot.go", "return !running", "return !running && false"}}, "./cache", "TestModel"},
 		{"the snapshot rule on the standby", anySnapshot, "./cache", "TestModel"},
 		{"a standby behind the pair's last change", []edit{{pairs, "return p.View.LSN >= state.lastLSN", "return true"}}, "./cache", "TestModel"},
 		{"a standby behind where the node joined", []edit{{rules, "p.View.LSN < t.joinLSN || ", ""}}, "./cache", "TestModel"},
 		{"a standby's page proven by when it was asked", []edit{{rules, "\tif standby {\n\t\tp.Proof = t.provenAt\n\t}\n", ""}}, "./cache", "TestStandbys"},
 		{"a page from Redis as young as clocks say", []edit{{rules, "t.provenAt.Before(p.Proof)", "false"}}, "./cache", "TestAnAdoptedPageIsNoYoungerThanTheProof"},
 		{"a machine that sleeps does not age", []edit{{rules, "t.clock.At(now)) <", "now.Sub(t.start)) <"}}, "./cache", "TestAfterASleep"},
-		{"a nonce from before a sleep", []edit{{tracker, "t.clock.Of(probed)", "t.clock.At(probed)"}}, "./cache", "TestAfterASleep"},
+		{"a read from before a sleep", []edit{{tracker, "t.clock.Of(p.Moment)", "t.clock.At(p.Moment)"}}, "./cache", "TestAfterASleep"},
 		{"a standby of another server", []edit{{rules, "\tcase standby && p.View.Server != t.server:\n\t\treturn foreign\n", ""}}, "./cache", "TestStandbys"},
+
+		// By the simulation of the protocol.
+		{"any heartbeat is a proof", anyHeartbeat, "./internal/changefeed", "TestSimulation"},
+		{"a read that saw the entry at After proves", atOrAfter, "./internal/changefeed", "TestSimulation"},
+		{"a read that was cut proves", cutProves, "./internal/changefeed", "TestSimulation"},
+		{"a read before the first entry proves", emptyProves, "./internal/changefeed", "TestSimulation"},
+		{"gaps ignored", gapsIgnored, "./internal/changefeed", "TestSimulation"},
+		{"entries that cannot be decoded ignored", []edit{{subscription, "\tcase e.Undecodable():\n\t\tcause, ok = ResetUndecodable, false\n", ""}}, "./internal/changefeed", "TestSimulation"},
+		{"reads outlive the session", sameSession, "./internal/changefeed", "TestSimulation"},
+		{"reads outlive a reset", []edit{{subscription, "s.barrier, s.reads, s.unsettled = Position{}, nil, nil", "s.barrier, s.unsettled = Position{}, nil"}}, "./internal/changefeed", "TestSimulation"},
+		{"no unsettled at join", noneAtJoin, "./internal/changefeed", "TestSimulation"},
+		{"settled at once", settledAtOnce, "./internal/changefeed", "TestSimulation"},
+		{"a heartbeat of an older version came after any entry", anyBarrier, "./internal/changefeed", "TestSimulation"},
+		{"two heartbeats under way that do not say After", []edit{{"internal/changefeed/simulation_test.go", "{simFaults{older: true}, ", "{simFaults{older: true, twoAtOnce: true}, "}}, "./internal/changefeed", "TestSimulation"},
+		{"another run of the primary is overlooked", []edit{{subscription, "s.proven && e.Heartbeat.Run != s.run:", "s.proven && false:"}}, "./internal/changefeed", "TestSubscription"},
+
+		// By what a subscriber does with a log.
+		{"a read begins when it returned", []edit{{subscriber, "\tbegan := time.Now() // before the command is sent: Subscription\n", ""}, {subscriber, "\ts.apply(began, entries, cut)\n", "\ts.apply(time.Now(), entries, cut)\n"}}, "./internal/changefeed", "TestARecordedReadBeganBeforeItWasSent"},
+		{"a session goes on with another reader", []edit{{subscriber, "\ts.subscription.NewSession(reader.Server())\n", ""}}, "./internal/changefeed", "TestAFailedReadEndsTheSession"},
+		{"a heartbeat of another server proves", []edit{{subscription, "h.LogServer != \"\" && h.LogServer != s.server", "false"}}, "./internal/changefeed", "TestSubscription"},
+		{"a misled subscriber reads on", []edit{{subscriber, "s.subscription.Misled()", "false"}}, "./internal/changefeed", "TestAMisled"},
+		{"a heartbeat comes after entries of another server", []edit{{"internal/changefeed/redis_entries.go", "h.After.Compare(w.first) < 0", "false"}}, "./internal/changefeed", "TestHeartbeatsName"},
+		{"an old epoch is written to", []edit{{"internal/changefeed/redis_entries.go", "present and present ~= ARGV[1]", "false"}}, "./internal/changefeed", "TestLogs"},
+		{"a second attempt counts", []edit{{"origin/follower/publish.go", "attempts == 1", "true"}}, "./origin/follower", "TestAHeartbeatDoesNotComeAfter"},
+		{"an open transaction is judged by the new catalog", []edit{{"origin/follower/decode.go", "append(slices.Collect(maps.Values(d.streamed)), d.openTransaction)", "slices.Collect(maps.Values(d.streamed))"}}, "./origin/follower", "TestAnOpenTransaction"},
+		{"heartbeats say all of what waits", []edit{{"origin/follower/heartbeat.go", "if lists <= maxLists {", "if true {"}}, "./origin/follower", "TestHeartbeatsStaySmall"},
+		{"no read is cut", []edit{{"internal/changefeed/redis_entries.go", "len(entries) >= readBatch, nil", "false, nil"}}, "./internal/changefeed", "TestLogs"},
 
 		// Of servers that are not the primary, or not its standby.
 		{"a standby's answer is the primary's", []edit{{upstream, "case by.Standby:", "case by.Standby && false:"}}, "./origin", "TestAStandbyIsNotThePrimary"},

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,11 +17,11 @@ import (
 	"listedge/cache"
 	"listedge/edge"
 	"listedge/internal/boottime"
+	"listedge/internal/changefeed"
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
 	"listedge/origin/follower"
-	"listedge/stream"
 	"listedge/tracing"
 )
 
@@ -34,8 +33,9 @@ type node struct {
 	database *origin.Database
 	cache    *cache.Cache
 	limiter  *limiter.Limiter
-	changes  *stream.Redis // the log of changes; nil = they do not go through Redis
-	followed *stream.Followed
+	changes  *changefeed.Redis // the log of changes; nil = they do not go through Redis
+	followed *changefeed.Followed
+	feed     *changefeed.Subscriber // nil = changes are not followed
 	server   *edge.Server
 	tracer   *tracing.Tracer    // nil = requests are not traced
 	follower *follower.Follower // nil = changes are not followed
@@ -102,7 +102,7 @@ type databaseURLs struct{ pages, changes string }
 // are what it tells of its own.
 func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings map[string]any, log *recentLog, public, private net.Listener) (n *node, err error) {
 	logger := slog.New(log)
-	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &stream.Followed{}, region: f.Region, timelineKnown: make(chan struct{})}
+	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &changefeed.Followed{}, region: f.Region, timelineKnown: make(chan struct{})}
 	defer func(begun *node) { // which a return has forgotten by then
 		if err != nil {
 			err = errors.Join(err, begun.closeLayers(ctx))
@@ -116,8 +116,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 		return nil, usageError{err}
 	}
 	clock := boottime.New()
-	followed, err := n.openCache(f, database.changes, clock)
-	if err != nil {
+	if err := n.openCache(f, clock); err != nil {
 		return nil, err
 	}
 	n.database.Follows(func() origin.Followed {
@@ -125,7 +124,9 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 		identity, _ := n.followed.Identity()
 		return origin.Followed{Run: run, Server: cmp.Or(n.followed.Newest(), server), Database: identity.Name}
 	})
-	if n.changes == nil {
+	if f.FreshnessBound > 0 && n.redis.log != nil {
+		n.changes = changefeed.NewRedis(n.redis.log, n.followed)
+	} else {
 		close(n.timelineKnown) // no fleet follows another timeline
 	}
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, FailureMode: f.LimiterFailureMode, Boottime: clock})
@@ -143,8 +144,8 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 		Metrics: registry.Edge, Logger: logger, Proxies: prefixes(f.TrustedProxies), MaxConnections: n.maxConnections, NoDocs: f.NoDocs,
 		AccessLog: f.AccessLog, ServerTiming: f.ServerTiming, Tracer: n.tracer,
 	})
-	if followed != nil {
-		followed.Tell(n.server.Keys())
+	if f.FreshnessBound > 0 {
+		n.followChanges(f, database.changes)
 	}
 	checks := []edge.Check{{Name: "postgres", Run: n.database.Ready, Needed: true}}
 	if n.redis.pages != nil {
@@ -171,6 +172,12 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 			}
 			return n.follower.Stats()
 		},
+		Feed: func() changefeed.Stats {
+			if n.feed == nil {
+				return changefeed.Stats{}
+			}
+			return n.feed.Stats()
+		},
 	})
 	n.admin = &http.Server{Handler: edge.Admin(adminNames(settings), n.health, registry.Handler(), log, n.server.Explain, settings), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second, ErrorLog: slog.NewLogLogger(log, slog.LevelWarn)}
 	return n, nil
@@ -189,26 +196,25 @@ func adminNames(settings map[string]any) (names []string) {
 	return names
 }
 
-// openCache makes the cache, and what follows changes for it; followed is nil
-// where nothing does.
-func (n *node) openCache(f nodeFlags, databaseURL string, clock *boottime.Clock) (followed *stream.KeyChanges, err error) {
-	options := cache.Options{
-		Memory: int64(f.CacheMemory), Redis: n.redis.pages, Followed: n.followed,
+// openCache makes the cache.
+func (n *node) openCache(f nodeFlags, clock *boottime.Clock) (err error) {
+	n.cache, err = cache.New(cache.Options{
+		Memory: int64(f.CacheMemory), Redis: n.redis.pages, Followed: n.followed, Bound: f.FreshnessBound,
 		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack, Clock: clock,
+	})
+	return err
+}
+
+// followChanges makes what writes the log of changes, should this node be the
+// follower, and what reads it for pages and keys.
+func (n *node) followChanges(f nodeFlags, databaseURL string) {
+	log := changefeed.Log(changefeed.NewLocal())
+	if n.changes != nil {
+		log = n.changes
 	}
-	if f.FreshnessBound > 0 {
-		changes := stream.Log(stream.NewLocal())
-		if n.redis.log != nil {
-			n.changes = stream.NewRedis(n.redis.log, n.followed)
-			changes = n.changes
-		}
-		followed = stream.FollowKeys(changes)
-		options.Follow = &cache.Follow{Log: followed, Node: rand.Text(), Bound: f.FreshnessBound, Logger: n.logger}
-		n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: changes, Followed: n.followed, LogKept: f.CacheTTL + f.MaxStale + time.Minute,
-			Silence: func() time.Duration { return n.cache.Silence() }, Probed: followed.Probed, Logger: n.logger})
-	}
-	n.cache, err = cache.New(options)
-	return followed, err
+	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.cache.Listener(), n.server.Keys())
+	n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: log, Followed: n.followed,
+		LogKept: f.CacheTTL + f.MaxStale + time.Minute, Silence: n.feed.Silence, Logger: n.logger})
 }
 
 // serve answers until ctx ends, and then leaves in order: not ready, draining,
@@ -230,6 +236,7 @@ func (n *node) serve(ctx context.Context) error {
 	}
 	if n.follower != nil {
 		beside.Go(func() { n.follower.Run(running) })
+		beside.Go(func() { n.feed.Run(running) })
 	}
 	if n.redis.pages != nil {
 		beside.Go(func() { n.identify(running) })

@@ -60,7 +60,8 @@ func (n *node) watch(ctx context.Context) {
 	defer tick.Stop()
 	broken := make([]bool, len(n.conditions))
 	cannot := false
-	evictionAt, neighboursAt := time.Now(), time.Now()
+	evictionAt := time.Now()
+	var neighboursAt time.Time // when the last look was
 	for {
 		select {
 		case <-ctx.Done():
@@ -82,14 +83,14 @@ func (n *node) watch(ctx context.Context) {
 		if n.redis.limiter != nil && !time.Now().Before(evictionAt) && n.lookForEviction(ctx) {
 			evictionAt = time.Now().Add(evictionEvery)
 		}
-		if n.changes != nil && !time.Now().Before(neighboursAt) && n.lookForNeighbours(ctx) {
-			neighboursAt = time.Now().Add(neighboursEvery)
+		if n.changes != nil && time.Since(neighboursAt) >= n.neighboursPause() && n.lookForNeighbours(ctx) {
+			neighboursAt = time.Now()
 		}
 		if n.follower == nil {
 			continue
 		}
 		why := n.follower.Incapable()
-		if now := why != nil && n.cache.Silence() > followAgain; now != cannot {
+		if now := why != nil && n.feed.Silence() > followAgain; now != cannot {
 			cannot = now
 			n.cache.CannotFollow(cannot)
 			if cannot {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // A huge transaction that is decoded at its commit delays heartbeats, and only
@@ -19,7 +19,7 @@ func TestHeartbeatsWaitForAHugeTransaction(t *testing.T) {
 	var waited time.Duration // the longest that a heartbeat did, known when the next entry is published
 	log := &faultyLog{Log: w.log}
 	var together []string // what the first change was published with
-	log.append = func(_ context.Context, _ string, entries []stream.Entry) error {
+	log.append = func(_ context.Context, _ string, entries []changefeed.Entry) error {
 		if together == nil {
 			for _, e := range entries {
 				if e.Change != nil {
@@ -46,7 +46,7 @@ func TestHeartbeatsWaitForAHugeTransaction(t *testing.T) {
 	var gap time.Duration // the longest between two heartbeats
 	var told []string
 	last := time.Now()
-	w.await("a heartbeat behind it all", func(e stream.Entry) bool {
+	w.await("a heartbeat behind it all", func(e changefeed.Entry) bool {
 		switch {
 		case e.Heartbeat != nil:
 			gap, last = max(gap, time.Since(last)), time.Now()

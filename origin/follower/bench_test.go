@@ -10,20 +10,20 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"listedge/internal/changefeed"
 	"listedge/sandbox/postgrestest"
 	"listedge/sandbox/sandboxtest"
-	"listedge/stream"
 )
 
 // slowLog is a log whose answers come late, and which may be told many entries
 // only one by one.
 type slowLog struct {
-	stream.Log
+	changefeed.Log
 	late     time.Duration
 	oneByOne bool
 }
 
-func (l slowLog) Append(ctx context.Context, epoch string, entries ...stream.Entry) error {
+func (l slowLog) Append(ctx context.Context, epoch string, entries ...changefeed.Entry) error {
 	if l.oneByOne {
 		for _, e := range entries {
 			if err := l.append(ctx, epoch, e); err != nil {
@@ -35,7 +35,7 @@ func (l slowLog) Append(ctx context.Context, epoch string, entries ...stream.Ent
 	return l.append(ctx, epoch, entries...)
 }
 
-func (l slowLog) append(ctx context.Context, epoch string, entries ...stream.Entry) error {
+func (l slowLog) append(ctx context.Context, epoch string, entries ...changefeed.Entry) error {
 	if l.late > 0 {
 		time.Sleep(l.late)
 	}
@@ -60,9 +60,9 @@ func BenchmarkBacklog(b *testing.B) {
 	must(err)
 
 	// The slot is not confirmed in so short a time: each term begins with all of them.
-	followed := &stream.Followed{}
-	run := func(log stream.Log, commits uint64) float64 {
-		f := New(Options{DatabaseURL: url, Log: log, Followed: followed, LogKept: time.Minute, Silence: uneasy, Probed: unprobed, Logger: slog.New(slog.DiscardHandler)})
+	followed := &changefeed.Followed{}
+	run := func(log changefeed.Log, commits uint64) float64 {
+		f := New(Options{DatabaseURL: url, Log: log, Followed: followed, LogKept: time.Minute, Silence: uneasy, Logger: slog.New(slog.DiscardHandler)})
 		ctx, stop := context.WithCancel(b.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); f.Run(ctx) }()
@@ -74,7 +74,7 @@ func BenchmarkBacklog(b *testing.B) {
 		<-done
 		return rate
 	}
-	log := stream.NewRedis(client, followed)
+	log := changefeed.NewRedis(client, followed)
 	for name, c := range map[string]struct {
 		late   time.Duration
 		enough uint64

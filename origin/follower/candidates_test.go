@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"listedge/internal/changefeed"
 	"listedge/sandbox/sandboxtest"
-	"listedge/stream"
 )
 
 // While heartbeats arrive, a fleet asks its primary for little beside them,
@@ -97,8 +97,8 @@ func TestACandidateWaits(t *testing.T) {
 	t.Run("until its server is known to be an old primary", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := New(Options{Silence: func() time.Duration { return 0 }})
-			f.options.Followed.Found(stream.Identity{System: "a"}, 1)
-			newer := stream.EpochName{Identity: stream.Identity{System: "a"}.Digest(), Timeline: 2, Run: "r", Published: "p", Random: "x"}
+			f.options.Followed.Found(changefeed.Identity{System: "a"}, 1)
+			newer := changefeed.EpochName{Identity: changefeed.Identity{System: "a"}.Digest(), Timeline: 2, Run: "r", Published: "p", Random: "x"}
 			f.options.Followed.See(newer.String())
 			began := time.Now()
 			must(f.waitPoll(t.Context()))

@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
+	"listedge/internal/changefeed"
 	"listedge/origin/publication"
-	"listedge/stream"
 )
 
 //go:embed catalog.sql
@@ -72,7 +72,7 @@ func (p *primary) look(ctx context.Context, known string) (v view, err error) {
 	return v, nil
 }
 
-var collectionOf = map[string]stream.Collection{"items": stream.Items, "contacts": stream.Contacts, "api_keys": stream.Keys, "workspaces": stream.Keys}
+var collectionOf = map[string]changefeed.Collection{"items": changefeed.Items, "contacts": changefeed.Contacts, "api_keys": changefeed.Keys, "workspaces": changefeed.Keys}
 
 // announceSchemaChange writes the message that touches everything, if changes can
 // still be followed, and returns an end of the WAL behind its commit.
@@ -98,7 +98,7 @@ func (t *term) announceSchemaChange(ctx context.Context, c catalog) (end pglogre
 // no look has seen yet.
 type unlisted struct {
 	commits []commit
-	seen    stream.Snapshot // of the last look; the zero snapshot sees nothing
+	seen    changefeed.Snapshot // of the last look; the zero snapshot sees nothing
 }
 
 func (u *unlisted) add(c commit) {
@@ -109,7 +109,7 @@ func (u *unlisted) add(c commit) {
 
 // look drops the commits that the snapshot sees and returns those that it does
 // not see: if the catalog has changed, each of them may touch anything.
-func (u *unlisted) look(snapshot stream.Snapshot) []commit {
+func (u *unlisted) look(snapshot changefeed.Snapshot) []commit {
 	u.seen = snapshot
 	u.commits = slices.DeleteFunc(u.commits, func(c commit) bool { return snapshot.Sees(c.change.XID) })
 	return u.commits

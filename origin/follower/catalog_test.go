@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"listedge/internal/changefeed"
 	"listedge/sandbox/postgrestest"
-	"listedge/stream"
 )
 
 // partitioned has the items lie in the partitions items_0 and items_1.
@@ -39,7 +39,7 @@ func TestNoHeartbeatSeesAChangeOfTheSchemaThatIsNotPublished(t *testing.T) {
 		xid := w.text("SELECT pg_current_xact_id()::text")
 		w.exec("COMMIT")
 		published := false
-		w.await("a heartbeat that sees "+sql, func(e stream.Entry) bool {
+		w.await("a heartbeat that sees "+sql, func(e changefeed.Entry) bool {
 			published = published || e.Change != nil && touched(*e.Change) == all
 			return e.Heartbeat != nil && sees(e.Heartbeat.Snapshot, xid)
 		})
@@ -92,7 +92,7 @@ func TestAChangeOfTheSchemaBetweenTwoTerms(t *testing.T) {
 	w := newWorld(t, server())
 	for _, c := range []struct {
 		name, sql string
-		before    stream.Log // as the earlier term writes it
+		before    changefeed.Log // as the earlier term writes it
 		want      string
 	}{
 		{"nothing", "SELECT 1", w.log, ""},
@@ -114,7 +114,7 @@ func TestAChangeOfTheSchemaBetweenTwoTerms(t *testing.T) {
 		}
 		var is string
 		term := must2(w.log.Last(w.ctx(), w.epoch)).Term
-		w.await("a heartbeat of the later term", func(e stream.Entry) bool {
+		w.await("a heartbeat of the later term", func(e changefeed.Entry) bool {
 			if e.Change != nil && e.Change.LSN > w.told {
 				w.told, is = e.Change.LSN, touched(*e.Change)
 			}
@@ -129,9 +129,9 @@ func TestAChangeOfTheSchemaBetweenTwoTerms(t *testing.T) {
 }
 
 // ofBefore is a log as followers of earlier versions write it.
-type ofBefore struct{ stream.Log }
+type ofBefore struct{ changefeed.Log }
 
-func (l ofBefore) Append(ctx context.Context, epoch string, entries ...stream.Entry) error {
+func (l ofBefore) Append(ctx context.Context, epoch string, entries ...changefeed.Entry) error {
 	for _, e := range entries {
 		if e.Heartbeat != nil {
 			e.Heartbeat.Catalog = ""
@@ -158,7 +158,7 @@ func TestNobodyFollowsWhileAPartitionIsUnlogged(t *testing.T) {
 		w.exec(c.begins)
 		xid := w.text("SELECT pg_current_xact_id()::text")
 		w.incapable(f, "lacks the rows of "+c.name+", which")
-		for _, e := range must2(w.log.Read(w.ctx(), w.epoch, w.at, time.Millisecond)) {
+		for _, e := range must2(readLog(w.ctx(), w.log, w.epoch, w.at, time.Millisecond)) {
 			if e.Heartbeat != nil && sees(e.Heartbeat.Snapshot, xid) {
 				t.Errorf("%s: a heartbeat sees it", c.begins)
 			}
@@ -172,7 +172,7 @@ func TestNobodyFollowsWhileAPartitionIsUnlogged(t *testing.T) {
 			t.Errorf("%s: the same epoch", c.ends)
 		}
 		w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($1, 'a')"))
-		w.await("a change", func(e stream.Entry) bool { return e.Change != nil && touched(*e.Change) == "contacts:1" })
+		w.await("a change", func(e changefeed.Entry) bool { return e.Change != nil && touched(*e.Change) == "contacts:1" })
 	}
 }
 
@@ -180,7 +180,7 @@ func sees(snapshot, xid string) bool {
 	var n uint64
 	_, err := fmt.Sscan(xid, &n)
 	must(err)
-	s, err := stream.ParseSnapshot(snapshot)
+	s, err := changefeed.ParseSnapshot(snapshot)
 	must(err)
 	return s.Sees(n)
 }

@@ -9,17 +9,17 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // touched writes a change as "items:1 contacts:2 whole:keys".
-func touched(c stream.Change) string {
+func touched(c changefeed.Change) string {
 	names := []string{"items", "contacts", "keys"}
 	var parts []string
-	for _, p := range c.Pairs {
+	for _, p := range c.Lists {
 		parts = append(parts, fmt.Sprintf("%s:%d", names[p.Collection], p.Workspace[15]))
 	}
-	for i := range stream.Collections {
+	for i := range changefeed.Collections {
 		if c.Touches(i) {
 			parts = append(parts, "whole:"+names[i])
 		}
@@ -113,10 +113,10 @@ func TestWhatAChangeTouches(t *testing.T) {
 			w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($8, 'marker')"))
 			c.want = "items:8"
 		}
-		var got stream.Change
+		var got changefeed.Change
 		for want := range strings.SplitSeq(c.want, ", ") {
 			got = w.change()
-			if is := touched(got); is != want && !(want == "1000 pairs" && len(got.Pairs) == 1000 && got.Whole == 0) {
+			if is := touched(got); is != want && !(want == "1000 pairs" && len(got.Lists) == 1000 && got.Whole == 0) {
 				t.Fatalf("%s: %.200s, want %s", c.name, is, want)
 			}
 		}
@@ -178,7 +178,7 @@ func TestPartitionsAreTheirTable(t *testing.T) {
 	w.eventually("a new epoch", func() bool { e, _ := w.log.Epoch(w.ctx()); return e != before })
 	w.awaitFollowing(f)
 	w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($9, 'marker')"))
-	w.await("the marker", func(e stream.Entry) bool { return e.Change != nil && touched(*e.Change) == "contacts:9" })
+	w.await("the marker", func(e changefeed.Entry) bool { return e.Change != nil && touched(*e.Change) == "contacts:9" })
 	// Two workspaces of each partition: rows move within one and between both.
 	half := map[string][]int{}
 	for n := 1; len(half["items_0"]) < 2 || len(half["items_1"]) < 2; n++ {
@@ -189,7 +189,7 @@ func TestPartitionsAreTheirTable(t *testing.T) {
 	}
 	a, b, c, d := half["items_0"][0], half["items_0"][1], half["items_1"][0], half["items_1"][1]
 	both := func(x, y int) string {
-		return touched(stream.Change{Pairs: []stream.Pair{{Workspace: number(x)}, {Workspace: number(y)}}})
+		return touched(changefeed.Change{Lists: []changefeed.List{{Workspace: number(x)}, {Workspace: number(y)}}})
 	}
 	move := func(x, y int) string {
 		return fmt.Sprintf("UPDATE items SET workspace_id = $%d WHERE workspace_id = $%d", y, x)
@@ -354,7 +354,7 @@ func (w *world) awaitFollowingFrom(r running) {
 	if w.epoch == epoch {
 		w.at = at
 	} else {
-		w.at = stream.Position{}
+		w.at = changefeed.Position{}
 	}
 }
 

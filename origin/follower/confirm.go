@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // confirmAfter is how long a published entry may still be lost with Redis;
@@ -16,13 +16,13 @@ const confirmAfter = 3 * time.Second
 
 // commit is a decoded transaction.
 type commit struct {
-	change   stream.Change
+	change   changefeed.Change
 	start    pglogrepl.LSN // of its commit record: a slot confirmed beyond it never sends it again
 	unlisted bool          // it also changed a relation that the catalog did not list
 }
 
 // touches says whether there is anything to publish.
-func (c *commit) touches() bool { return len(c.change.Pairs) > 0 || c.change.Whole != 0 }
+func (c *commit) touches() bool { return len(c.change.Lists) > 0 || c.change.Whole != 0 }
 
 // confirmation decides what the slot need not keep any more: what was
 // published confirmAfter ago, short of every change that no snapshot has seen.
@@ -46,7 +46,7 @@ func (c *confirmation) publishedUpTo(lsn pglogrepl.LSN, at time.Time) {
 }
 
 // settle drops what the snapshot sees and returns what it does not see yet.
-func (c *confirmation) settle(snapshot *stream.Snapshot) (unsettled []stream.Change) {
+func (c *confirmation) settle(snapshot *changefeed.Snapshot) (unsettled []changefeed.Change) {
 	kept := c.unsettled[:0]
 	for _, u := range c.unsettled {
 		if !snapshot.Sees(u.change.XID) {

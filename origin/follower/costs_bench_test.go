@@ -10,11 +10,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/changefeed"
 	"listedge/origin"
 	"listedge/sandbox"
 	"listedge/sandbox/postgrestest"
 	"listedge/sandbox/sandboxtest"
-	"listedge/stream"
 )
 
 // processorTime is what a process has used of processors, in nanoseconds; Linux only.
@@ -34,16 +34,16 @@ type followed struct {
 	*testing.B
 	conn, look *pgx.Conn
 	f          *Follower
-	log        stream.Log
+	log        changefeed.Log
 }
 
 func startFollowed(b *testing.B, p *sandbox.Postgres, streaming, memory string) *followed {
 	b.Helper()
 	must(postgrestest.Make(b.Context(), p, postgrestest.Template, origin.MigrateUp))
 	url := p.URL(postgrestest.Copy(b, p, postgrestest.Template))
-	w := &followed{B: b, conn: open(b, url), look: open(b, url), log: stream.NewLocal()}
+	w := &followed{B: b, conn: open(b, url), look: open(b, url), log: changefeed.NewLocal()}
 	w.exec("CREATE TABLE theirs (n int, t text)")
-	w.f = New(Options{DatabaseURL: withMemory(url, memory), Log: w.log, LogKept: time.Minute, Silence: uneasy, Probed: unprobed, Logger: slog.New(slog.DiscardHandler)})
+	w.f = New(Options{DatabaseURL: withMemory(url, memory), Log: w.log, LogKept: time.Minute, Silence: uneasy, Logger: slog.New(slog.DiscardHandler)})
 	w.f.streaming = streaming
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -72,10 +72,10 @@ func (w *followed) number(sql string) (n float64) {
 func (w *followed) settled() {
 	w.Helper()
 	at := w.number("SELECT (pg_current_wal_insert_lsn() - '0/0')::float8")
-	var after stream.Position
+	var after changefeed.Position
 	eventually(w, "all is decoded", func() (yes bool) {
 		epoch, _ := w.log.Epoch(w.Context())
-		entries, _ := w.log.Read(w.Context(), epoch, after, time.Millisecond)
+		entries, _ := readLog(w.Context(), w.log, epoch, after, time.Millisecond)
 		for _, e := range entries {
 			after = e.Position
 			yes = yes || e.Heartbeat != nil && float64(e.Heartbeat.LSN) >= at
@@ -190,7 +190,7 @@ func (w *followed) longestSilence(done <-chan struct{}) (longest time.Duration, 
 	must(err)
 	last, end := time.Now(), 0.0
 	for {
-		entries, err := w.log.Read(w.Context(), epoch, after, 20*time.Millisecond)
+		entries, err := readLog(w.Context(), w.log, epoch, after, 20*time.Millisecond)
 		must(err)
 		for _, e := range entries {
 			after = e.Position
@@ -233,14 +233,14 @@ func BenchmarkSlotLost(b *testing.B) {
 			w.exec("TRUNCATE theirs")
 			w.exec("CHECKPOINT")
 		}()
-		last, at := time.Now(), stream.Position{}
+		last, at := time.Now(), changefeed.Position{}
 		epoch := before
 		for behind := false; !behind; {
 			if present, _ := w.log.Epoch(b.Context()); present != epoch {
-				epoch, at = present, stream.Position{}
+				epoch, at = present, changefeed.Position{}
 				lost++
 			}
-			entries, _ := w.log.Read(b.Context(), epoch, at, 20*time.Millisecond)
+			entries, _ := readLog(b.Context(), w.log, epoch, at, 20*time.Millisecond)
 			for _, e := range entries {
 				at = e.Position
 				if e.Heartbeat == nil {

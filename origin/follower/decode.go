@@ -9,17 +9,17 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pglogrepl"
 
+	"listedge/internal/changefeed"
 	"listedge/origin/publication"
-	"listedge/stream"
 )
 
-// maxPairs bounds a change; above it, whole collections are touched.
-const maxPairs = 1000
+// maxLists bounds a change; above it, whole collections are touched.
+const maxLists = 1000
 
-const everything = 1<<stream.Collections - 1
+const everything = 1<<changefeed.Collections - 1
 
 // table is what the stream says of a relation: where rows have their workspace,
-// or, where they are of stream.Keys, the ID of the key or workspace.
+// or, where they are of changefeed.Keys, the ID of the key or workspace.
 type table struct{ workspace, id column }
 
 type column struct {
@@ -50,16 +50,16 @@ func newDecoder() decoder {
 	return d
 }
 
-// openTransaction is what the rows decoded so far touch. Its size is bounded by maxPairs.
+// openTransaction is what the rows decoded so far touch. Its size is bounded by maxLists.
 type openTransaction struct {
-	change   stream.Change
-	seen     map[stream.Pair]struct{}
+	change   changefeed.Change
+	seen     map[changefeed.List]struct{}
 	unlisted bool             // it also changed a relation that the catalog does not list
 	tables   map[uint32]table // the descriptions that its rows go by
 }
 
 func (d *decoder) begin(xid uint32, tables map[uint32]table) *openTransaction {
-	return &openTransaction{change: stream.Change{XID: widen(xid, d.reference)}, seen: map[stream.Pair]struct{}{}, tables: tables}
+	return &openTransaction{change: changefeed.Change{XID: widen(xid, d.reference)}, seen: map[changefeed.List]struct{}{}, tables: tables}
 }
 
 // next takes one message; done is a transaction that it ended.
@@ -122,7 +122,7 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 	c := d.change
 	c.LSN, c.CommittedAt = uint64(end), at.UnixMicro()
-	c.Pairs = slices.DeleteFunc(c.Pairs, func(p stream.Pair) bool { return c.Touches(p.Collection) })
+	c.Lists = slices.DeleteFunc(c.Lists, func(p changefeed.List) bool { return c.Touches(p.Collection) })
 	done := &commit{change: c, start: start, unlisted: d.unlisted}
 	if !done.touches() && !done.unlisted {
 		return nil
@@ -135,8 +135,8 @@ func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 // what such a transaction touches is not known any more.
 func (d *decoder) use(collections map[uint32]uint8) {
 	d.collections = collections
-	for _, t := range d.streamed {
-		if t.unlisted || len(t.change.Pairs) > 0 || t.change.Whole != 0 {
+	for _, t := range append(slices.Collect(maps.Values(d.streamed)), d.openTransaction) {
+		if t.unlisted || len(t.change.Lists) > 0 || t.change.Whole != 0 {
 			t.change.Whole = everything
 		}
 	}
@@ -159,8 +159,8 @@ func (d *decoder) message(content []byte) {
 		d.change.Whole = everything
 		return
 	}
-	for collection := range stream.Collections {
-		d.add(stream.Pair{Workspace: workspace, Collection: collection})
+	for collection := range changefeed.Collections {
+		d.add(changefeed.List{Workspace: workspace, Collection: collection})
 	}
 }
 
@@ -171,33 +171,33 @@ func (d *decoder) message(content []byte) {
 func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData, alone bool) {
 	t, known := d.openTransaction.tables[relation]
 	d.unlisted = d.unlisted || d.collections[relation] == 0
-	for collection := range stream.Collections {
+	for collection := range changefeed.Collections {
 		if d.collections[relation]&(1<<collection) == 0 || d.change.Touches(collection) {
 			continue
 		}
 		c := t.workspace
-		if collection == stream.Keys { // a key is named itself: it may have been moved between workspaces
+		if collection == changefeed.Keys { // a key is named itself: it may have been moved between workspaces
 			c = t.id
 		}
 		workspace, ok := valueOf(c, row)
 		if known && ok && (c.key || !alone) {
-			d.add(stream.Pair{Workspace: workspace, Collection: collection})
+			d.add(changefeed.List{Workspace: workspace, Collection: collection})
 		} else {
 			d.change.Whole |= 1 << collection
 		}
 	}
 }
 
-func (d *decoder) add(pair stream.Pair) {
+func (d *decoder) add(pair changefeed.List) {
 	if _, known := d.seen[pair]; known {
 		return
 	}
-	if len(d.change.Pairs) == maxPairs {
+	if len(d.change.Lists) == maxLists {
 		d.change.Whole |= 1 << pair.Collection
 		return
 	}
 	d.seen[pair] = struct{}{}
-	d.change.Pairs = append(d.change.Pairs, pair)
+	d.change.Lists = append(d.change.Lists, pair)
 }
 
 func valueOf(c column, row *pglogrepl.TupleData) (value uuid.UUID, ok bool) {

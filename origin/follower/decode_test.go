@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // message writes one of pgoutput: numbers big endian, texts with a zero behind them.
@@ -122,12 +122,12 @@ func TestStreamedTransactionsAreDecoded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDecoder()
-			d.use(map[uint32]uint8{itemsOID: 1 << stream.Items, contactsOID: 1 << stream.Contacts})
+			d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items, contactsOID: 1 << changefeed.Contacts})
 			var got []string
 		messages:
 			for _, m := range slices.Concat(c.messages...) {
 				if m == nil {
-					d.use(map[uint32]uint8{itemsOID: 1 << stream.Items, laterOID: 1 << stream.Contacts})
+					d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items, laterOID: 1 << changefeed.Contacts})
 					continue
 				}
 				done, err := d.next(m)
@@ -163,12 +163,12 @@ func describe(c *commit) string {
 // However many rows a transaction has, what is remembered of it is bounded.
 func TestAStreamedTransactionIsBounded(t *testing.T) {
 	d := newDecoder()
-	d.use(map[uint32]uint8{itemsOID: 1 << stream.Items, contactsOID: 1 << stream.Contacts})
+	d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items, contactsOID: 1 << changefeed.Contacts})
 	d.reference = 5<<32 + 3 // the id is of before the wrap
 	xid := uint32(1<<32 - 2)
 	must2(d.next(segment(xid, 1)))
 	must2(d.next(inSegment(xid, relation(itemsOID, "workspace_id"))))
-	for n := range 3 * maxPairs {
+	for n := range 3 * maxLists {
 		must2(d.next(inSegment(xid, insert(itemsOID, n+1))))
 		if n%100 == 0 {
 			must2(d.next(segmentEnd()))
@@ -176,11 +176,34 @@ func TestAStreamedTransactionIsBounded(t *testing.T) {
 		}
 	}
 	must2(d.next(segmentEnd()))
-	if t7 := d.streamed[xid]; len(t7.change.Pairs) > maxPairs || len(t7.seen) > maxPairs {
-		t.Errorf("%d pairs, %d seen", len(t7.change.Pairs), len(t7.seen))
+	if t7 := d.streamed[xid]; len(t7.change.Lists) > maxLists || len(t7.seen) > maxLists {
+		t.Errorf("%d pairs, %d seen", len(t7.change.Lists), len(t7.seen))
 	}
 	done := must2(d.next(streamCommit(xid, 90)))
 	if is := touched(done.change); is != "whole:items" || done.change.XID != 5<<32-2 {
 		t.Errorf("%s by %d", is, done.change.XID)
+	}
+}
+
+// A transaction whose rows come before and after a look that sees ATTACH, and whose
+// commit that look does not see, as it waits for a standby: it was judged by the
+// catalog before, and is on pages by the new one.
+func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
+	d := newDecoder()
+	d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items})
+	next := func(message []byte) *commit {
+		t.Helper()
+		done, err := d.next(message)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	next(begin(7))
+	next(relation(laterOID, "workspace_id", "id"))
+	next(insert(laterOID, 1))
+	d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items, laterOID: 1 << changefeed.Items})
+	if done := next(commitAt(100)); done == nil || !done.touches() {
+		t.Errorf("%+v: its rows are published by nobody", done)
 	}
 }

@@ -2,16 +2,16 @@ package follower
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/jackc/pglogrepl"
+
+	"listedge/internal/changefeed"
 	"listedge/origin"
 	"listedge/sandbox/sandboxtest"
-	"listedge/stream"
 )
 
 func TestEpochsBeginWhereSomethingMayBeMissed(t *testing.T) {
@@ -57,8 +57,8 @@ func TestEpochsBeginWhereSomethingMayBeMissed(t *testing.T) {
 			w.eventually("changes of what follows", func() bool {
 				w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($9, 'marker')"))
 				w.epoch, _ = w.log.Epoch(w.ctx())
-				w.at = stream.Position{}
-				for _, e := range must2(w.log.Read(w.ctx(), w.epoch, w.at, time.Millisecond)) {
+				w.at = changefeed.Position{}
+				for _, e := range must2(readLog(w.ctx(), w.log, w.epoch, w.at, time.Millisecond)) {
 					if e.Change != nil && touched(*e.Change) == "items:9" {
 						return true
 					}
@@ -100,7 +100,7 @@ func TestServersThatFail(t *testing.T) {
 		w.connect()
 		w.awaitFollowing(f)
 		w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
-		w.await(what+": a change", func(e stream.Entry) bool { return e.Change != nil })
+		w.await(what+": a change", func(e changefeed.Entry) bool { return e.Change != nil })
 		w.heartbeat()
 	}
 	restart := func(s syscall.Signal) func() {
@@ -138,8 +138,8 @@ func TestServersThatFail(t *testing.T) {
 			_, err := waiting.Exec(context.Background(), ids("INSERT INTO items (workspace_id, name) VALUES ($7, 'hangs')"))
 			done <- err
 		}()
-		c := *w.await("the change", func(e stream.Entry) bool { return e.Change != nil && touched(*e.Change) == "items:7" }).Change
-		unsettled := func(h stream.Heartbeat) bool {
+		c := *w.await("the change", func(e changefeed.Entry) bool { return e.Change != nil && touched(*e.Change) == "items:7" }).Change
+		unsettled := func(h changefeed.Heartbeat) bool {
 			return len(h.Unsettled) == 1 && h.Unsettled[0].XID == c.XID && touched(h.Unsettled[0]) == "items:7"
 		}
 		// Long enough that it could have been confirmed; and then another follows.
@@ -164,21 +164,22 @@ func TestServersThatFail(t *testing.T) {
 			t.Fatal(err)
 		}
 		must(<-done)
-		w.await("it settles", func(e stream.Entry) bool { return e.Heartbeat != nil && len(e.Heartbeat.Unsettled) == 0 })
+		w.await("it settles", func(e changefeed.Entry) bool { return e.Heartbeat != nil && len(e.Heartbeat.Unsettled) == 0 })
 		end()
 	})
 
-	// The catalog is not looked at while the probes cannot be read. Meanwhile a
-	// partition is attached, and a row of it is committed that nobody sees yet.
+	// Between two looks at the catalog a partition is attached, and a row of it is
+	// committed that nobody sees yet.
 	t.Run("a commit that hangs, of a partition that was attached since the last look", func(t *testing.T) {
 		w := newWorld(t, p)
 		w.exec(partitioned + "CREATE TABLE elsewhere (LIKE items INCLUDING ALL); ALTER TABLE items DETACH PARTITION items_1; SET synchronous_commit = local")
-		log := &unprobedLog{Log: w.log}
-		f := w.followWith(w.url, log, uneasy)
+		seldom := w.follower(w.url, w.log, uneasy)
+		seldom.period = 2 * time.Second
+		f := w.run(seldom)
 		w.awaitFollowing(f)
 		before := w.heartbeat().Catalog
 		end := w.withSetting("synchronous_standby_names", "nobody")
-		log.fails.Store(true)
+		w.heartbeat()
 		w.exec("ALTER TABLE items ATTACH PARTITION elsewhere FOR VALUES WITH (MODULUS 2, REMAINDER 1)")
 		waiting, done := open(t, w.url), make(chan error, 1)
 		var xid uint64
@@ -195,11 +196,11 @@ func TestServersThatFail(t *testing.T) {
 		w.eventually("it is decoded", func() bool {
 			return w.text("SELECT coalesce(bool_or(write_lsn >= '"+hung+"'), false)::text FROM pg_stat_replication WHERE application_name = 'listedge follower'") == "true"
 		})
-		log.fails.Store(false)
+		decoded := must2(pglogrepl.ParseLSN(hung))
 		published := false
-		w.await("a heartbeat of the changed catalog", func(e stream.Entry) bool {
+		w.await("a heartbeat of the changed catalog, behind the commit", func(e changefeed.Entry) bool {
 			published = published || e.Change != nil && e.Change.XID == xid
-			return e.Heartbeat != nil && e.Heartbeat.Catalog != before
+			return e.Heartbeat != nil && e.Heartbeat.Catalog != before && pglogrepl.LSN(e.Heartbeat.LSN) >= decoded
 		})
 		if !published {
 			t.Error("the hanging commit is not published")
@@ -247,17 +248,4 @@ func (w *world) withSetting(name, value string) (end func()) {
 	}
 	set(fmt.Sprintf("ALTER SYSTEM SET %s = '%s'", name, value), true)
 	return func() { set("ALTER SYSTEM RESET "+name, false) }
-}
-
-// unprobedLog does not tell probes while it fails.
-type unprobedLog struct {
-	stream.Log
-	fails atomic.Bool
-}
-
-func (l *unprobedLog) Probes(ctx context.Context) (map[string]uint64, error) {
-	if l.fails.Load() {
-		return nil, errors.New("no probes")
-	}
-	return l.Log.Probes(ctx)
 }

@@ -4,7 +4,7 @@
 //
 //	walsender ── pgoutput ──► decoder ── change ──────┐
 //	                                                  ├─ one order ──► log
-//	every 50 ms: probes, then LSN and snapshot,       │
+//	every 33 ms: LSN and snapshot,                    │
 //	             when decoded that far ── heartbeat ──┘
 //
 // Why heartbeats: a commit is sent when its WAL is flushed, before new
@@ -21,7 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 const (
@@ -42,19 +42,19 @@ var ErrIncapable = errors.New("changes cannot be followed")
 type Options struct {
 	DatabaseURL string
 	Region      string // whose slot is meant, where several share the database; empty = the only one
-	Log         stream.Log
-	Followed    *stream.Followed     // learns from the primary what is followed; nil = nobody wants to know
+	Log         changefeed.Log
+	Followed    *changefeed.Followed // learns from the primary what is followed; nil = nobody wants to know
 	LogKept     time.Duration        // how much of the log is kept
 	Silence     func() time.Duration // since this node read a heartbeat
-	Probed      func() time.Time     // when this node last probed
 	Logger      *slog.Logger
 }
 
 // Follower follows while it holds the slot and stands by while it does not.
 type Follower struct {
 	options   Options
-	start     time.Time // beat is a distance from it
-	streaming string    // "on"; tests and benchmarks compare it with "off"
+	start     time.Time     // beat is a distance from it
+	period    time.Duration // of heartbeats
+	streaming string        // "on"; tests and benchmarks compare it with "off"
 
 	following atomic.Bool
 	lag       atomic.Uint64 // bytes
@@ -72,9 +72,9 @@ type Follower struct {
 // New makes a follower that Run starts.
 func New(o Options) *Follower {
 	if o.Followed == nil {
-		o.Followed = &stream.Followed{}
+		o.Followed = &changefeed.Followed{}
 	}
-	return &Follower{options: o, start: time.Now(), streaming: "on"}
+	return &Follower{options: o, start: time.Now(), period: heartbeatEvery, streaming: "on"}
 }
 
 // Stats are a follower's numbers.
@@ -129,7 +129,7 @@ func (f *Follower) Run(ctx context.Context) {
 		case errors.Is(err, ErrIncapable):
 			f.judge(err) // who uses the follower tells it
 			pause = incapableEvery
-		case errors.As(err, new(*stream.Error)), errors.As(err, new(*stream.TimelineError)): // whoever uses the log or Followed says so
+		case errors.As(err, new(*changefeed.Error)), errors.As(err, new(*changefeed.TimelineError)): // whoever uses the log or Followed says so
 		case err.Error() != told: // a server that is away is told once
 			told = err.Error()
 			f.options.Logger.Warn("following changes was interrupted", "error", err)

@@ -7,15 +7,14 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 const (
-	// heartbeatEvery bounds, with the time of a round trip, how fresh a page
-	// can be proven to be.
-	heartbeatEvery = 50 * time.Millisecond
-	// afterProbe is how long after a probe of its own node a follower beats.
-	afterProbe = time.Millisecond
+	// heartbeatEvery decides how old proofs get: a heartbeat proves what was
+	// visible three of them ago, so that undisturbed a proof is never more than
+	// four of them old, which is less than a third of the usual freshness bound.
+	heartbeatEvery = 33 * time.Millisecond
 	// askEvery is how often the walsender is asked how far it is while a
 	// heartbeat waits for it.
 	askEvery = 3 * time.Millisecond
@@ -23,56 +22,48 @@ const (
 	flushAfter = 10 * time.Millisecond
 )
 
-// nextBeat is when to beat again: heartbeatEvery from now, or as near to that as
-// comes right after a probe of this node, which probes as often. The process
-// wakes once for both then, and what is proven is a moment old.
-func nextBeat(now, probed time.Time) time.Time {
-	since := now.Sub(probed.Add(afterProbe))
-	if since < 0 || since > 2*heartbeatEvery { // it has not begun, or does not go on
-		return now.Add(heartbeatEvery)
-	}
-	return now.Add((since + heartbeatEvery/2).Truncate(heartbeatEvery) + heartbeatEvery - since)
-}
-
-// prepareHeartbeat reads the probes FIRST and then the snapshot: what it proves
-// is that everything visible when a nonce was chosen has been published. Where
-// the snapshot sees another catalog, it is sent behind the message that says so.
+// prepareHeartbeat notes the last entry that the log has acknowledged FIRST, and
+// takes the snapshot then: what is visible when a node sees the log end before
+// that entry, the snapshot sees. Where it sees another catalog, the heartbeat is
+// sent behind the message that says so.
 func (t *term) prepareHeartbeat(ctx context.Context) error {
-	nonces, err := t.probes(ctx)
-	if err != nil {
-		if time.Since(t.logAnswered) < logPatience {
-			return nil
-		}
-		return err
-	}
-	t.logAnswered = time.Now()
+	after := t.acknowledged
+	nonces := t.probes(ctx)
 	v, err := t.primary.look(ctx, t.version)
 	if err != nil {
 		return err
 	}
-	snapshot, err := stream.ParseSnapshot(v.snapshot)
+	snapshot, err := changefeed.ParseSnapshot(v.snapshot)
 	if err != nil {
 		return err
 	}
 	unseen := t.unlisted.look(snapshot)
 	if v.catalog.version != t.version {
 		for _, c := range unseen {
-			c.change.Pairs, c.change.Whole = nil, everything
+			c.change.Lists, c.change.Whole = nil, everything
 			t.publishChange(c)
 		}
 		if v.at, err = t.announceSchemaChange(ctx, v.catalog); err != nil {
 			return err
 		}
 	}
-	t.pending, t.asked, t.flushed = &stream.Heartbeat{LSN: uint64(v.at), Snapshot: v.snapshot, Server: t.primary.system, Run: t.primary.started, Catalog: t.version, Nonces: nonces}, time.Now(), false
+	t.pending, t.asked, t.flushed = &changefeed.Heartbeat{LSN: uint64(v.at), Snapshot: v.snapshot, Server: t.primary.system, Run: t.primary.started, Catalog: t.version, After: after, Nonces: nonces}, time.Now(), false
 	t.lag.Store(uint64(max(v.at, t.decoded) - t.decoded))
 	return nil
 }
 
-func (t *term) probes(ctx context.Context) (map[string]uint64, error) {
+// probes reads the nonces of nodes of older versions, while there are any. Where
+// that fails, publishing finds out whether the log is away.
+func (t *term) probes(ctx context.Context) map[string]uint64 {
+	log, ok := t.options.Log.(*changefeed.Redis)
+	if !ok || !t.olderNodes {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return t.options.Log.Probes(ctx)
+	nonces, err := log.Probes(ctx)
+	t.olderNodes = err != nil || len(nonces) > 0
+	return nonces
 }
 
 // flush has the primary flush its WAL, up to which alone the walsender sends.
@@ -93,13 +84,13 @@ func (t *term) flush(ctx context.Context) error {
 func (t *term) sendHeartbeat(ctx context.Context) error {
 	h, waited := t.pending, time.Since(t.asked)
 	t.pending = nil
-	snapshot, err := stream.ParseSnapshot(h.Snapshot)
+	snapshot, err := changefeed.ParseSnapshot(h.Snapshot)
 	if err != nil {
 		return err
 	}
-	h.Unsettled = t.confirmation.settle(&snapshot)
+	h.Unsettled = withoutManyLists(t.confirmation.settle(&snapshot))
 	t.decoder.reference = snapshot.Xmax
-	t.queue(stream.Entry{Heartbeat: h})
+	t.queue(changefeed.Entry{Heartbeat: h})
 	if err := t.publish(ctx); err != nil {
 		return err
 	}
@@ -107,4 +98,25 @@ func (t *term) sendHeartbeat(ctx context.Context) error {
 	t.beat.Store(int64(time.Since(t.start)))
 	t.confirmation.publishedUpTo(pglogrepl.LSN(h.LSN), time.Now())
 	return nil
+}
+
+// withoutManyLists bounds what a heartbeat says of changes that are not visible
+// yet: each heartbeat says it again, and only nodes that join need it. Above
+// maxLists in all, a change touches whole collections instead: too much is safe.
+func withoutManyLists(changes []changefeed.Change) []changefeed.Change {
+	lists := 0
+	for _, c := range changes {
+		lists += len(c.Lists)
+	}
+	if lists <= maxLists {
+		return changes
+	}
+	for i := range changes {
+		c := &changes[i]
+		for _, l := range c.Lists {
+			c.Whole |= 1 << l.Collection
+		}
+		c.Lists = nil
+	}
+	return changes
 }

@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"listedge/internal/changefeed"
 	"listedge/sandbox/postgrestest"
-	"listedge/stream"
 )
 
 // followAs has a node follow that says what it finds.
-func (w *world) followAs(followed *stream.Followed) running {
+func (w *world) followAs(followed *changefeed.Followed) running {
 	w.Helper()
-	return w.run(New(Options{DatabaseURL: w.url, Log: w.log, Followed: followed, LogKept: time.Minute, Silence: uneasy, Probed: unprobed,
+	return w.run(New(Options{DatabaseURL: w.url, Log: w.log, Followed: followed, LogKept: time.Minute, Silence: uneasy,
 		Logger: slog.New(slog.NewTextHandler(w.said, nil))}))
 }
 
@@ -22,14 +22,14 @@ func (w *world) followAs(followed *stream.Followed) running {
 func TestAnEpochIsNamedByWhatIsFollowed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
-	followed := &stream.Followed{}
+	followed := &changefeed.Followed{}
 	w.awaitFollowing(w.followAs(followed))
 	identity, known := followed.Identity()
 	want := w.text("SELECT concat_ws(' ', system_identifier, oid, datname) FROM pg_control_system(), pg_database WHERE datname = current_database()")
 	if got := fmt.Sprint(identity.System, " ", identity.Database, " ", identity.Name); !known || got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	name, ok := stream.ParseEpoch(w.epoch)
+	name, ok := changefeed.ParseEpoch(w.epoch)
 	if !ok || name.Identity != identity.Digest() || name.Timeline != 1 {
 		t.Errorf("%s is the epoch of %v", w.epoch, identity)
 	}
@@ -40,10 +40,10 @@ func TestAnEpochIsNamedByWhatIsFollowed(t *testing.T) {
 func TestAServerOnAnOldTimelineIsNotFollowed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
-	followed := &stream.Followed{}
+	followed := &changefeed.Followed{}
 	first := w.followAs(followed)
 	w.awaitFollowing(first)
-	name, _ := stream.ParseEpoch(w.epoch)
+	name, _ := changefeed.ParseEpoch(w.epoch)
 	name.Timeline = 2
 	must(w.log.SetEpoch(w.ctx(), w.epoch, name.String())) // by the new primary's follower
 	w.eventually("it steps down", func() bool { return !first.Following() })
@@ -52,7 +52,7 @@ func TestAServerOnAnOldTimelineIsNotFollowed(t *testing.T) {
 	followed.See(name.String()) // as the node's reader of the log does
 	looks := first.looks.Load()
 	w.eventually("it has found a timeline that is old", func() bool { return followed.OldTimeline() != nil })
-	second := w.followAs(&stream.Followed{}) // it finds out by the log
+	second := w.followAs(&changefeed.Followed{}) // it finds out by the log
 	w.eventually("the second has looked", func() bool { return second.looks.Load() > 2 })
 	if first.Stats().Terms != terms || second.Stats().Terms != 0 || first.looks.Load() > looks+2 {
 		t.Errorf("%+v, %+v, %d looks", first.Stats(), second.Stats(), first.looks.Load()-looks)
@@ -69,7 +69,7 @@ func TestAServerOnAnOldTimelineIsNotFollowed(t *testing.T) {
 func TestAnotherDatabaseBehindTheSameURLIsFollowed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
-	followed := &stream.Followed{}
+	followed := &changefeed.Followed{}
 	f := w.followAs(followed)
 	w.awaitFollowing(f)
 	before, epoch := followed.Digest(), w.epoch
@@ -88,7 +88,7 @@ func TestAnotherDatabaseBehindTheSameURLIsFollowed(t *testing.T) {
 	w.eventually("another epoch", func() bool { e, _ := w.log.Epoch(w.ctx()); return e != epoch })
 	w.connect()
 	w.awaitFollowing(f)
-	if name, ok := stream.ParseEpoch(w.epoch); !ok || name.Identity != followed.Digest() {
+	if name, ok := changefeed.ParseEpoch(w.epoch); !ok || name.Identity != followed.Digest() {
 		t.Errorf("%s is followed as %s", followed.Digest(), w.epoch)
 	}
 	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))

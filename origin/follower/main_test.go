@@ -15,11 +15,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
+	"listedge/internal/changefeed"
 	"listedge/origin"
 	"listedge/sandbox"
 	"listedge/sandbox/postgrestest"
 	"listedge/sandbox/sandboxtest"
-	"listedge/stream"
 )
 
 // One private Postgres serves the whole binary; tests that ill-treat a server
@@ -60,17 +60,17 @@ type world struct {
 	name     string // of the database
 	url      string
 	db       *pgx.Conn
-	log      stream.Log
+	log      changefeed.Log
 	said     *testLog // by its followers
 
 	epoch string
-	at    stream.Position
+	at    changefeed.Position
 	told  uint64 // LSN of the last change that was new
 }
 
 func newWorld(t *testing.T, p *sandbox.Postgres) *world {
 	t.Helper()
-	w := &world{T: t, postgres: p, log: stream.NewLocal(), said: &testLog{t: t}}
+	w := &world{T: t, postgres: p, log: changefeed.NewLocal(), said: &testLog{t: t}}
 	if err := postgrestest.Make(w.ctx(), p, postgrestest.Template, origin.MigrateUp); err != nil { // of a server that is the test's own
 		t.Fatal(err)
 	}
@@ -127,10 +127,13 @@ func (w *world) follow() running {
 	return w.followWith(w.url, w.log, uneasy)
 }
 
-func (w *world) followWith(url string, log stream.Log, silence func() time.Duration) running {
+func (w *world) followWith(url string, log changefeed.Log, silence func() time.Duration) running {
 	w.Helper()
-	return w.run(New(Options{DatabaseURL: url, Log: log, LogKept: time.Minute, Silence: silence, Probed: unprobed,
-		Logger: slog.New(slog.NewTextHandler(w.said, nil))}))
+	return w.run(w.follower(url, log, silence))
+}
+
+func (w *world) follower(url string, log changefeed.Log, silence func() time.Duration) *Follower {
+	return New(Options{DatabaseURL: url, Log: log, LogKept: time.Minute, Silence: silence, Logger: slog.New(slog.NewTextHandler(w.said, nil))})
 }
 
 func (w *world) run(f *Follower) running {
@@ -212,16 +215,16 @@ func (w *world) turn() {
 
 // await reads on until an entry is what is wanted, and checks that no position
 // is missing.
-func (w *world) await(what string, wanted func(stream.Entry) bool) stream.Entry {
+func (w *world) await(what string, wanted func(changefeed.Entry) bool) changefeed.Entry {
 	w.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		entries, err := w.log.Read(w.ctx(), w.epoch, w.at, 100*time.Millisecond)
+		entries, err := readLog(w.ctx(), w.log, w.epoch, w.at, 100*time.Millisecond)
 		if err != nil {
 			w.Fatal(err)
 		}
 		for _, e := range entries {
-			if follows := e.Position.Term == w.at.Term && e.Position.N == w.at.N+1; w.at != (stream.Position{}) &&
-				!follows && (e.Take == nil || e.Take.Previous != w.at) {
+			if follows := e.Position.Term == w.at.Term && e.Position.N == w.at.N+1; w.at != (changefeed.Position{}) &&
+				!follows && (e.TermStart == nil || e.TermStart.Previous != w.at) {
 				w.Fatalf("a gap: %v after %v", e.Position, w.at)
 			}
 			w.at = e.Position
@@ -234,14 +237,14 @@ func (w *world) await(what string, wanted func(stream.Entry) bool) stream.Entry 
 	panic("unreachable")
 }
 
-func (w *world) change() stream.Change {
+func (w *world) change() changefeed.Change {
 	w.Helper()
-	return *w.await("a change", func(e stream.Entry) bool { return e.Change != nil }).Change
+	return *w.await("a change", func(e changefeed.Entry) bool { return e.Change != nil }).Change
 }
 
 // newChange is the next one that no earlier term has told: it lies behind all
 // that this has returned.
-func (w *world) newChange() stream.Change {
+func (w *world) newChange() changefeed.Change {
 	w.Helper()
 	change := w.change()
 	for change.LSN <= w.told {
@@ -251,9 +254,20 @@ func (w *world) newChange() stream.Change {
 	return change
 }
 
-func (w *world) heartbeat() stream.Heartbeat {
+func (w *world) heartbeat() changefeed.Heartbeat {
 	w.Helper()
-	return *w.await("a heartbeat", func(e stream.Entry) bool { return e.Heartbeat != nil }).Heartbeat
+	return *w.await("a heartbeat", func(e changefeed.Entry) bool { return e.Heartbeat != nil }).Heartbeat
+}
+
+// readLog is one read by a reader of its own.
+func readLog(ctx context.Context, log changefeed.Log, epoch string, after changefeed.Position, wait time.Duration) ([]changefeed.Entry, error) {
+	reader, err := log.Reader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer reader.Close()
+	entries, _, err := reader.Read(ctx, epoch, after, wait)
+	return entries, err
 }
 
 // number is a UUID that sorts as n does.

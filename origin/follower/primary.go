@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"listedge/internal/changefeed"
 	"listedge/origin/hosts"
 	"listedge/origin/publication"
-	"listedge/stream"
 )
 
 const applicationName = "listedge follower"
@@ -46,7 +46,7 @@ type primary struct {
 	conn      *pgx.Conn
 	config    *pgx.ConnConfig
 	slotName  string
-	identity  stream.Identity
+	identity  changefeed.Identity
 	timeline  uint32 // 0 = it is in recovery
 	system    string // which server, which timeline
 	started   string // when it was, as pages are told, too

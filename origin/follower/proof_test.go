@@ -4,36 +4,51 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
-// probingLog has a row written whenever the probes are read, and only then tells
-// a nonce of that number: the row is visible when the nonce is chosen.
-type probingLog struct {
-	stream.Log
-	t      *testing.T
+// writingLog has a row written and visible before anything is appended. So each
+// row brings the next one, and changes are published at any time, also while a
+// heartbeat waits to be sent.
+type writingLog struct {
+	changefeed.Log
 	writer *pgx.Conn
-	nonce  uint64
+
+	mu   sync.Mutex // guards rows
+	rows []changefeed.Position
 }
 
-const prober = "a node"
-
-func (l *probingLog) Probes(ctx context.Context) (map[string]uint64, error) {
-	l.nonce++
-	if _, err := l.writer.Exec(ctx, "INSERT INTO items (workspace_id, name) VALUES ($1, 'x')", number(int(l.nonce))); err != nil {
-		return nil, err
+func (l *writingLog) Append(ctx context.Context, epoch string, entries ...changefeed.Entry) error {
+	l.mu.Lock()
+	l.rows = append(l.rows, entries[0].Position)
+	row := len(l.rows)
+	l.mu.Unlock()
+	if _, err := l.writer.Exec(ctx, "INSERT INTO items (workspace_id, name) VALUES ($1, 'x')", number(row)); err != nil {
+		return err
 	}
-	return map[string]uint64{prober: l.nonce}, nil
+	return l.Log.Append(ctx, epoch, entries...)
 }
 
-// What a heartbeat proves: everything that was visible when it read a nonce has
-// been published before it, or is named by it. The follower reads probes, and
-// only then takes the snapshot; and it waits until it has decoded what is in the
-// WAL, flushed or not.
+// before returns how many rows were visible before the entry was appended.
+func (l *writingLog) before(at changefeed.Position) (rows int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for rows < len(l.rows) && l.rows[rows].Compare(at) <= 0 {
+		rows++
+	}
+	return rows
+}
+
+// What a heartbeat proves: everything that was visible before the entry at After
+// was in the log has been published before it, or is named by it. The follower
+// notes that entry, and only then takes the snapshot; and it waits until it has
+// decoded what is in the WAL, flushed or not.
 func TestAHeartbeatProvesWhatWasVisible(t *testing.T) {
 	t.Parallel()
 	for name, commit := range map[string]string{"commits that are flushed": "on", "commits that are not flushed yet": "off"} {
@@ -44,28 +59,87 @@ func TestAHeartbeatProvesWhatWasVisible(t *testing.T) {
 			if _, err := writer.Exec(w.ctx(), "SET synchronous_commit = "+commit); err != nil {
 				t.Fatal(err)
 			}
-			f := w.followWith(w.url, &probingLog{Log: w.log, t: t, writer: writer}, uneasy)
+			log := &writingLog{Log: w.log, writer: writer}
+			f := w.followWith(w.url, log, uneasy)
 			w.awaitFollowing(f)
 			published := map[string]bool{}
-			from, proven := uint64(0), 0 // rows of before the log was read here are not known
-			w.await("heartbeats", func(e stream.Entry) bool {
+			from, proven := -1, 0 // rows of before the log was read here are not known
+			w.await("heartbeats", func(e changefeed.Entry) bool {
 				if e.Change != nil {
 					published[touched(*e.Change)] = true
 				}
 				if e.Heartbeat == nil {
 					return false
 				}
-				nonce := e.Heartbeat.Nonces[prober]
-				row := fmt.Sprintf("items:%d", nonce)
-				named := slices.ContainsFunc(e.Heartbeat.Unsettled, func(c stream.Change) bool { return touched(c) == row })
-				if from == 0 {
-					from = nonce
-				} else if proven++; !published[row] && !named {
-					t.Errorf("the heartbeat that echoes nonce %d comes before what was visible when it was chosen", nonce)
+				if e.Heartbeat.After.Compare(e.Position) >= 0 || e.Heartbeat.After == (changefeed.Position{}) {
+					t.Errorf("%s says it came after %s", e.Position, e.Heartbeat.After)
 				}
-				return proven == 20 || t.Failed()
+				rows := log.before(e.Heartbeat.After)
+				if from < 0 {
+					from = log.before(e.Position)
+				}
+				for row := from + 1; row <= rows; row++ {
+					text := fmt.Sprintf("items:%d", row)
+					named := slices.ContainsFunc(e.Heartbeat.Unsettled, func(c changefeed.Change) bool { return touched(c) == text })
+					if proven++; !published[text] && !named {
+						t.Errorf("row %d was visible before %s was in the log, and is not published before the heartbeat at %s", row, e.Heartbeat.After, e.Position)
+					}
+				}
+				return proven >= 100 || t.Failed()
 			})
 			f.stop()
 		})
+	}
+}
+
+// An entry that was appended by a second attempt may have been in a log before: no
+// heartbeat says that it came after it.
+func TestAHeartbeatDoesNotComeAfterADoubtfulEntry(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	var doubtful atomic.Bool
+	doubtful.Store(true)
+	tried := map[changefeed.Position]bool{}
+	log := &faultyLog{Log: w.log}
+	log.append = func(ctx context.Context, epoch string, entries []changefeed.Entry) error {
+		last := entries[len(entries)-1].Position
+		if !doubtful.Load() || tried[last] {
+			return nil
+		}
+		tried[last] = true
+		return errAway
+	}
+	f := w.followWith(w.url, log, uneasy)
+	w.awaitFollowing(f)
+	for range 5 {
+		if h := w.heartbeat(); h.After != (changefeed.Position{N: 1}) {
+			t.Fatalf("a heartbeat after %s", h.After)
+		}
+	}
+	doubtful.Store(false)
+	w.await("a heartbeat after an entry of the term", func(e changefeed.Entry) bool { return e.Heartbeat != nil && e.Heartbeat.After.Term > 0 })
+	f.stop()
+}
+
+// However many commits wait for a standby, and whatever they touch, a heartbeat
+// stays small: it is sent thirty times a second.
+func TestHeartbeatsStaySmall(t *testing.T) {
+	hung := func(changes, lists int) (all []changefeed.Change) {
+		for n := range changes {
+			c := changefeed.Change{XID: uint64(n)}
+			for l := range lists {
+				c.Lists = append(c.Lists, changefeed.List{Workspace: number(l), Collection: changefeed.Collection(l % 2)})
+			}
+			all = append(all, c)
+		}
+		return all
+	}
+	if got := withoutManyLists(hung(10, maxLists/10)); len(got) != 10 || len(got[9].Lists) != maxLists/10 || got[9].Whole != 0 {
+		t.Errorf("few: %+v", got[9])
+	}
+	for i, c := range withoutManyLists(hung(40, 999)) {
+		if c.XID != uint64(i) || len(c.Lists) > 0 || !c.Touches(changefeed.Items) || !c.Touches(changefeed.Contacts) || c.Touches(changefeed.Keys) {
+			t.Fatalf("many: %+v", c)
+		}
 	}
 }

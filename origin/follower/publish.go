@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // logPatience is how long the log may fail before the term is given up.
@@ -22,11 +22,11 @@ const (
 )
 
 // queue puts the entry behind those that wait to be published.
-func (t *term) queue(e stream.Entry) {
+func (t *term) queue(e changefeed.Entry) {
 	if len(t.waiting) == 0 {
 		t.waitingSince = time.Now()
 	}
-	e.Position = stream.Position{Term: t.last.Term, N: t.last.N + uint64(len(t.waiting)) + 1}
+	e.Position = changefeed.Position{Term: t.last.Term, N: t.last.N + uint64(len(t.waiting)) + 1}
 	t.waiting = append(t.waiting, e)
 }
 
@@ -37,20 +37,29 @@ func (t *term) due(now time.Time) bool {
 }
 
 // publish appends what waits, in order. An error leaves open how many of the
-// entries are there: the log's last position tells.
+// entries are there: the log's last position tells. What was appended by a second
+// attempt counts for no heartbeat's After: the first may have brought it to a
+// server that another has replaced since, where nodes read it earlier or later.
 func (t *term) publish(ctx context.Context) error {
+	attempts := 0
 	for deadline := time.Now().Add(logPatience); len(t.waiting) > 0; {
 		err := t.append(ctx, t.waiting)
+		attempts++
 		if err == nil {
-			t.shift(len(t.waiting))
+			if t.shift(len(t.waiting)); attempts == 1 {
+				t.acknowledged = t.last
+			}
 			return nil
+		}
+		if errors.Is(err, changefeed.ErrSuperseded) {
+			return fmt.Errorf("publish: %w", err)
 		}
 		last, lastErr := t.logLast(ctx)
 		switch {
 		case lastErr != nil:
 			err = errors.Join(err, lastErr)
 		case last.Compare(t.waiting[len(t.waiting)-1].Position) > 0:
-			return fmt.Errorf("publish: %w", stream.ErrFenced)
+			return fmt.Errorf("publish: %w", changefeed.ErrFenced)
 		case last.Compare(t.last) > 0: // of this term, then: so many are there
 			t.shift(int(last.N - t.last.N))
 			continue
@@ -77,13 +86,13 @@ func (t *term) shift(n int) {
 	t.waiting = slices.Delete(t.waiting, 0, n)
 }
 
-func (t *term) append(ctx context.Context, entries []stream.Entry) error {
+func (t *term) append(ctx context.Context, entries []changefeed.Entry) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return t.options.Log.Append(ctx, t.epoch, entries...)
 }
 
-func (t *term) logLast(ctx context.Context) (stream.Position, error) {
+func (t *term) logLast(ctx context.Context) (changefeed.Position, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return t.options.Log.Last(ctx, t.epoch)
@@ -94,7 +103,7 @@ type retention struct{ marks []published }
 
 type published struct {
 	at time.Time
-	n  stream.Position
+	n  changefeed.Position
 }
 
 const (
@@ -104,13 +113,13 @@ const (
 	trimEvery  = 10 * time.Second
 )
 
-func (r *retention) add(at time.Time, n stream.Position) {
+func (r *retention) add(at time.Time, n changefeed.Position) {
 	r.marks = append(r.marks, published{at, n})
 }
 
 // trim returns the position before which all is older than kept, or more than
 // logEntries ago; every trimEvery.
-func (r *retention) trim(now time.Time, kept time.Duration, last stream.Position) (before stream.Position, ok bool) {
+func (r *retention) trim(now time.Time, kept time.Duration, last changefeed.Position) (before changefeed.Position, ok bool) {
 	if len(r.marks) > 0 && now.Sub(r.marks[len(r.marks)-1].at) < trimEvery {
 		return before, false
 	}
@@ -121,7 +130,7 @@ func (r *retention) trim(now time.Time, kept time.Duration, last stream.Position
 		r.marks = slices.Delete(r.marks, 0, old-1)
 	}
 	if last.N > logEntries {
-		if most := (stream.Position{Term: last.Term, N: last.N - logEntries}); most.Compare(before) > 0 {
+		if most := (changefeed.Position{Term: last.Term, N: last.N - logEntries}); most.Compare(before) > 0 {
 			before, ok = most, true
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 //go:embed slot.sql
@@ -22,8 +22,8 @@ const (
 	// while heartbeats arrive. The many nodes of a fleet are to cost the primary nothing.
 	idleInterval = 10 * time.Second
 	// silenceThreshold is how long no heartbeat must have come for a candidate to
-	// look at once: three of them.
-	silenceThreshold = 3 * heartbeatEvery
+	// look at once: five of them.
+	silenceThreshold = 5 * heartbeatEvery
 	// pollFirst and pollLast bound the time between two looks from then on. It
 	// grows with the silence: the slot is taken within a moment of the holder's
 	// end, and a fleet without heartbeats does not flood the primary.
@@ -149,10 +149,10 @@ func (p *primary) dropSlot(ctx context.Context) error {
 
 // Identify says what would be followed, and on which timeline the server is: 0
 // where it is in recovery.
-func Identify(ctx context.Context, databaseURL, region string) (identity stream.Identity, timeline uint32, err error) {
+func Identify(ctx context.Context, databaseURL, region string) (identity changefeed.Identity, timeline uint32, err error) {
 	p, err := connectPrimary(ctx, databaseURL, region)
 	if err != nil {
-		return stream.Identity{}, 0, err
+		return changefeed.Identity{}, 0, err
 	}
 	defer p.close()
 	return p.identity, p.timeline, nil
@@ -180,7 +180,7 @@ func CreateSlot(ctx context.Context, databaseURL, region string) (name string, c
 type holder struct {
 	pid     int32
 	replied string
-	last    stream.Position // of the log
+	last    changefeed.Position // of the log
 }
 
 // holder looks for signs of life. None is looked for, and ok is false, while

@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/changefeed"
 	"listedge/sandbox/sandboxtest"
-	"listedge/stream"
 )
 
 // transaction is one that a test keeps open.
@@ -73,7 +73,7 @@ func TestANewSlotMissesNoCommitThatIsNotYetVisible(t *testing.T) {
 	w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($3, 'x')"))
 	w.endHanging(hanging, done)
 	w.awaitFollowing(f)
-	w.at = stream.Position{}
+	w.at = changefeed.Position{}
 	if is := touched(w.change()); is != "contacts:3" {
 		t.Errorf("told: %s", is)
 	}
@@ -201,7 +201,7 @@ func TestASlotIsMadeByOneAndWhole(t *testing.T) {
 	}
 	w.eventually("nothing is left", func() bool { return w.text(slots) == "" })
 
-	hurried, stop := context.WithTimeout(w.ctx(), 300*time.Millisecond)
+	hurried, stop := context.WithTimeout(w.ctx(), 2*time.Second) // which is for connecting, too
 	defer stop()
 	if r := <-create(hurried); r.created || r.err == nil || !strings.Contains(r.err.Error(), "a write transaction has been open for long") {
 		t.Errorf("in vain: %+v", r)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 // awaitFree waits until Postgres has noticed that the follower is gone.
@@ -35,7 +35,7 @@ func TestAFrozenFollowerIsOvertakenAndFenced(t *testing.T) {
 	var once sync.Once
 	var late atomic.Int64
 	slow := &faultyLog{Log: w.log}
-	slow.append = func(context.Context, string, []stream.Entry) error {
+	slow.append = func(context.Context, string, []changefeed.Entry) error {
 		if freeze.Load() {
 			once.Do(func() { close(frozen) })
 			<-thaw
@@ -194,7 +194,7 @@ func TestAHolderWithAnotherLogIsNotDisturbed(t *testing.T) {
 	holder := w.followWith(w.url, w.log, uneasy)
 	w.awaitFollowing(holder)
 	began := time.Now()
-	candidate := w.followWith(w.url, stream.NewLocal(), func() time.Duration { return time.Since(began) })
+	candidate := w.followWith(w.url, changefeed.NewLocal(), func() time.Duration { return time.Since(began) })
 	looks := candidate.looks.Load()
 	for beats := 0; beats < 40 || candidate.looks.Load() < looks+20 || time.Since(began) < 4*stalledAfter; beats++ {
 		w.heartbeat()
@@ -237,7 +237,7 @@ func TestPreparedTransactionsOutliveFollowers(t *testing.T) {
 	if is := touched(w.change()); is != "items:3" {
 		t.Error(is)
 	}
-	w.await("it settles", func(e stream.Entry) bool { return e.Heartbeat != nil && len(e.Heartbeat.Unsettled) == 0 })
+	w.await("it settles", func(e changefeed.Entry) bool { return e.Heartbeat != nil && len(e.Heartbeat.Unsettled) == 0 })
 	if w.epoch != epoch {
 		t.Error("a new epoch, though nothing was missed")
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
-	"listedge/stream"
+	"listedge/internal/changefeed"
 )
 
 const (
@@ -33,22 +33,23 @@ type term struct {
 
 	unlisted unlisted
 
-	last         stream.Position // of the newest entry published
-	waiting      []stream.Entry  // to be published behind it
-	waitingSince time.Time       // the first of them
+	last         changefeed.Position // of the newest entry published
+	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; never zero
+	waiting      []changefeed.Entry  // to be published behind it
+	waitingSince time.Time           // the first of them
 
 	decoded      pglogrepl.LSN // everything up to here has been received
 	confirmation confirmation
 	kept         retention
-	pending      *stream.Heartbeat // waits until decoded that far
-	asked        time.Time         // when pending was prepared
-	flushed      bool              // WAL was made to be flushed for pending
-	replied      time.Time         // when Postgres last heard of this node
-	logAnswered  time.Time         // when the log last told the probes
+	pending      *changefeed.Heartbeat // waits until decoded that far
+	asked        time.Time             // when pending was prepared
+	flushed      bool                  // WAL was made to be flushed for pending
+	replied      time.Time             // when Postgres last heard of this node
+	olderNodes   bool                  // nodes of an older version may probe
 }
 
 func newTerm(f *Follower, p *primary) *term {
-	return &term{Follower: f, primary: p, decoder: newDecoder()}
+	return &term{Follower: f, primary: p, decoder: newDecoder(), acknowledged: changefeed.NeverAfter}
 }
 
 // errRepublished: what was committed before the publication was changed may
@@ -70,15 +71,15 @@ func (t *term) take(ctx context.Context, present string, fresh bool) error {
 	if err != nil {
 		return fmt.Errorf("begin a term: %w", err)
 	}
-	next := stream.EpochName{Identity: t.primary.identity.Digest(), Timeline: t.primary.timeline,
-		Run: stream.Digest(t.primary.system + " " + t.primary.run), Published: stream.Digest(t.primary.published), Random: rand.Text()[:8]}
-	if err := stream.CheckTimeline(present, next.String()); err != nil {
+	next := changefeed.EpochName{Identity: t.primary.identity.Digest(), Timeline: t.primary.timeline,
+		Run: changefeed.Digest(t.primary.system + " " + t.primary.run), Published: changefeed.Digest(t.primary.published), Random: rand.Text()[:8]}
+	if err := changefeed.CheckTimeline(present, next.String()); err != nil {
 		return err
 	}
 	t.epoch = present
-	var previous stream.Position
+	var previous changefeed.Position
 	goesOn := false
-	switch is, ok := stream.ParseEpoch(present); {
+	switch is, ok := changefeed.ParseEpoch(present); {
 	case !ok || is.Identity != next.Identity || is.Run != next.Run:
 	case is.Published == next.Published:
 		if previous, goesOn, err = t.continues(ctx); err != nil {
@@ -88,10 +89,10 @@ func (t *term) take(ctx context.Context, present string, fresh bool) error {
 		return errRepublished
 	}
 	if !goesOn {
-		t.epoch, previous = next.String(), stream.Position{}
+		t.epoch, previous = next.String(), changefeed.Position{}
 	}
-	t.last = stream.Position{Term: t.decoder.reference}
-	t.queue(stream.Entry{Take: &stream.Take{Previous: previous}})
+	t.last = changefeed.Position{Term: t.decoder.reference}
+	t.queue(changefeed.Entry{TermStart: &changefeed.TermStart{Previous: previous}})
 	if err := t.publish(ctx); err != nil {
 		return err
 	}
@@ -103,20 +104,25 @@ func (t *term) take(ctx context.Context, present string, fresh bool) error {
 // slot was confirmed, so that what the slot still sends follows it without a
 // hole. It does not when the slot was made anew or advanced by another hand,
 // or when the log lost its end.
-func (t *term) continues(ctx context.Context) (last stream.Position, yes bool, err error) {
+func (t *term) continues(ctx context.Context) (last changefeed.Position, yes bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if last, err = t.options.Log.Last(ctx, t.epoch); err != nil {
 		return last, false, err
 	}
+	reader, err := t.options.Log.Reader(ctx)
+	if err != nil {
+		return last, false, err
+	}
+	defer reader.Close()
 	const atOnce, terms = 200, 20 // the last entries tell; a few terms may have published nothing but their take
-	for at, n := last, 0; n < terms && at != (stream.Position{}); n++ {
-		from := stream.Position{Term: at.Term, N: at.N - min(at.N, atOnce)}
-		entries, err := t.options.Log.Read(ctx, t.epoch, from, time.Millisecond)
+	for at, n := last, 0; n < terms && at != (changefeed.Position{}); n++ {
+		from := changefeed.Position{Term: at.Term, N: at.N - min(at.N, atOnce)}
+		entries, _, err := reader.Read(ctx, t.epoch, from, time.Millisecond)
 		if err != nil {
 			return last, false, err
 		}
-		at = stream.Position{}
+		at = changefeed.Position{}
 		var newest pglogrepl.LSN
 		var version string
 		for _, e := range entries {
@@ -125,8 +131,8 @@ func (t *term) continues(ctx context.Context) (last stream.Position, yes bool, e
 				newest, version = max(newest, pglogrepl.LSN(e.Heartbeat.LSN)), e.Heartbeat.Catalog
 			case e.Change != nil:
 				newest = max(newest, pglogrepl.LSN(e.Change.LSN))
-			case e.Take != nil && at == (stream.Position{}):
-				at = e.Take.Previous
+			case e.TermStart != nil && at == (changefeed.Position{}):
+				at = e.TermStart.Previous
 			}
 		}
 		if newest != 0 {
@@ -159,7 +165,7 @@ func (t *term) nameEpoch(ctx context.Context, from string) error {
 func (t *term) loop(ctx context.Context) error {
 	now := time.Now()
 	beat, ask, upkeep := now, now, now.Add(upkeepEvery)
-	t.replied, t.logAnswered = now, now
+	t.replied, t.olderNodes = now, true
 	for ctx.Err() == nil {
 		now = time.Now()
 		if t.due(now) {
@@ -168,7 +174,7 @@ func (t *term) loop(ctx context.Context) error {
 			}
 		}
 		if t.pending == nil && !now.Before(beat) {
-			beat, ask = nextBeat(now, t.options.Probed()), now
+			beat, ask = now.Add(t.period), now
 			if err := t.prepareHeartbeat(ctx); err != nil {
 				return err
 			}
@@ -266,7 +272,7 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 
 func (t *term) publishChange(c commit) {
 	t.confirmation.publishing(c)
-	t.queue(stream.Entry{Change: &c.change})
+	t.queue(changefeed.Entry{Change: &c.change})
 }
 
 // checkGround looks whether the ground of the term still holds.
@@ -291,10 +297,9 @@ func (t *term) upkeep(ctx context.Context) error {
 		return err
 	}
 	t.retained.Store(s.retained)
-	if time.Since(t.logAnswered) < logPatience { // else the next heartbeat ends the term
-		if err := t.nameEpoch(ctx, ""); errors.Is(err, stream.ErrSuperseded) || errors.As(err, new(*stream.TimelineError)) {
-			return err
-		}
+	t.olderNodes = true
+	if err := t.nameEpoch(ctx, ""); errors.Is(err, changefeed.ErrSuperseded) || errors.As(err, new(*changefeed.TimelineError)) {
+		return err
 	}
 	if before, ok := t.kept.trim(time.Now(), t.options.LogKept, t.last); ok {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)

@@ -1,16 +1,16 @@
-// Package stream is the log of changes that keeps the caches of a fleet equal
-// to the database: one node, the follower, writes what Postgres commits, and
-// all nodes read it in one order.
+// Package changefeed is the log of changes that keeps the caches of a fleet
+// equal to the database: one node, the follower, writes what Postgres commits,
+// and all nodes read it in one order.
 //
-//	Postgres ── slot ──► follower ── Append ──► log of an epoch ── Read ──► every node
-//	                        ▲                                                  │
-//	                        └──────────────── nonces (probes) ─────────────────┘
+//	Postgres ── slot ──► follower ── Append ──► log of an epoch ──► Reader of every node
+//	                                                                       │
+//	     pages, API keys ◄── Listener ◄── Subscription ◄── Subscriber ◄────┘
 //
 // An entry's position is <term>-<n>: the term is the take-over it was written
 // in, n counts 1, 2, 3 … without gaps. A log refuses a position that is not
-// above its last, which fences a follower that lost its slot unawares. A new
-// epoch is a new log: nothing of the old one holds any more.
-package stream
+// above its last, which fences a follower that has lost its slot and does not
+// know. A new epoch is a new log: nothing of the old one holds any more.
+package changefeed
 
 import (
 	"cmp"
@@ -61,10 +61,10 @@ const (
 	Collections
 )
 
-// Pair is a workspace's part of a collection: what a change touches, and what
+// List is a workspace's part of a collection: what a change touches, and what
 // a page depends on. Of Keys, a part is a row: the ID is the key's, or the
 // workspace's.
-type Pair struct {
+type List struct {
 	Workspace  uuid.UUID
 	Collection Collection
 }
@@ -74,48 +74,56 @@ type Change struct {
 	XID         uint64 `json:"x"`           // 64 bits wide: with its wrap-around count
 	LSN         uint64 `json:"l"`           // the end of its commit record
 	CommittedAt int64  `json:"a,omitempty"` // microseconds since 1970 by the primary's clock, or that of the server it was replicated from; 0 = not told
-	Pairs       []Pair `json:"p,omitempty"`
+	Lists       []List `json:"p,omitempty"`
 	Whole       uint8  `json:"w,omitempty"` // a bit for each collection touched as a whole
 }
 
 // Touches says whether the collection is touched as a whole.
 func (c *Change) Touches(collection Collection) bool { return c.Whole&(1<<collection) != 0 }
 
-// Take begins a term: another follower holds the slot.
-type Take struct {
+// NeverAfter is before all entries, and not zero: a heartbeat after it proves nothing.
+var NeverAfter = Position{N: 1}
+
+// TermStart begins a term: another follower holds the slot.
+type TermStart struct {
 	Previous Position `json:"p"` // the last entry before it; its reader must have been there
 }
 
-// Heartbeat tells what the database's own view of its commits is.
+// Heartbeat carries the database's own view of its commits. A follower sends one
+// at a time: it takes the next one's snapshot when the log has acknowledged this one.
 type Heartbeat struct {
 	LSN       uint64            `json:"l"`
 	Snapshot  string            `json:"s"`           // pg_current_snapshot() on the primary
 	Server    string            `json:"i,omitempty"` // of the primary: its system and timeline
 	Run       string            `json:"r,omitempty"` // and when it was started, by its own clock
 	Catalog   string            `json:"c,omitempty"` // the version of the catalog that the snapshot sees, as far as it concerns the tables
+	After     Position          `json:"f,omitzero"`  // of an entry that the log had acknowledged before the snapshot was taken; zero = an older version does not say
+	LogServer string            `json:"g,omitempty"` // that the entry at After and this one were appended by; empty = there is one only, or an older version does not say
 	Unsettled []Change          `json:"u,omitempty"` // published, and not yet seen by the snapshot
-	Nonces    map[string]uint64 `json:"n,omitempty"` // the nodes' probes, read before the snapshot was taken
+	Nonces    map[string]uint64 `json:"n,omitempty"` // the probes of nodes of older versions, read before the snapshot was taken
 }
 
 // Entry is one of the three. Versions of this program meet in one log: what an
 // older one may ignore is a new field, what it must not is a new kind.
 type Entry struct {
 	Position  Position   `json:"-"`
-	Take      *Take      `json:"t,omitempty"`
+	TermStart *TermStart `json:"t,omitempty"`
 	Change    *Change    `json:"c,omitempty"`
 	Heartbeat *Heartbeat `json:"h,omitempty"`
 }
 
 // Unknown says that the entry is none of the three: of a kind that came with a
 // newer version, or damaged. A reader has missed what it said.
-func (e *Entry) Unknown() bool { return e.Take == nil && e.Change == nil && e.Heartbeat == nil }
+func (e *Entry) Undecodable() bool {
+	return e.TermStart == nil && e.Change == nil && e.Heartbeat == nil
+}
 
 // Follows says whether nothing lies between the position and the entry.
 func (e *Entry) Follows(p Position) bool {
 	if e.Position.Term == p.Term {
 		return e.Position.N == p.N+1
 	}
-	return e.Take != nil && e.Take.Previous == p
+	return e.TermStart != nil && e.TermStart.Previous == p
 }
 
 // ErrFenced: the log has entries at or above the position.
@@ -144,19 +152,28 @@ type Log interface {
 	// may be tried again.
 	SetEpoch(ctx context.Context, from, to string) error
 	// Append adds entries, in ascending order, without another's between them.
-	// Errors: ErrFenced, when one was refused; any other leaves open how many
-	// are there. Last tells: those up to it are, if they are of its term.
+	// Errors: ErrFenced, when one was refused; ErrSuperseded, when another
+	// epoch is named and none of them starts a term; any other leaves open how
+	// many are there. Last tells: those up to it are, if they are of its term.
 	Append(ctx context.Context, epoch string, entries ...Entry) error
 	// Last is the position of the newest entry ever appended.
 	Last(ctx context.Context, epoch string) (Position, error)
-	// Read returns the entries after the position, oldest first, waiting up
-	// to wait for the first; none is no error. One that cannot be decoded is
-	// Unknown and has its position, so that the reader can go on behind it.
-	Read(ctx context.Context, epoch string, after Position, wait time.Duration) ([]Entry, error)
+	// Reader opens a reader, which its user closes.
+	Reader(ctx context.Context) (Reader, error)
 	// Trim forgets the entries before the position.
 	Trim(ctx context.Context, epoch string, before Position) error
-	// Probe says that the node, at this moment, chose this nonce.
-	Probe(ctx context.Context, node string, nonce uint64) error
-	// Probes returns the latest nonce of each node that probed of late.
-	Probes(ctx context.Context) (map[string]uint64, error)
+}
+
+// Reader reads logs from one server. When an answer fails to come, all later
+// reads fail: another Reader may meet another server, and nothing is known of
+// when that one got its entries. Not safe for use by several goroutines.
+type Reader interface {
+	// Read returns the entries after the position, oldest first, waiting up
+	// to wait for the first; none is no error. One that cannot be decoded is
+	// Undecodable and has its position, so that the reader can go on behind it.
+	// cut says that the log may have had more of them.
+	Read(ctx context.Context, epoch string, after Position, wait time.Duration) (entries []Entry, cut bool, err error)
+	// Server names the server that answers; empty = there is one only.
+	Server() string
+	Close() error
 }

@@ -1,4 +1,4 @@
-package stream
+package changefeed
 
 import (
 	"context"
@@ -10,13 +10,10 @@ import (
 
 // Local is the log of a single node, in its process.
 type Local struct {
-	probeLife time.Duration
-
-	mu     sync.Mutex // guards all below
-	epoch  string
-	logs   map[string]*localLog // by epoch: the present one and what is about to be it
-	probes map[string]localProbe
-	grown  chan struct{} // closed when an entry is added
+	mu    sync.Mutex // guards all below
+	epoch string
+	logs  map[string]*localLog // by epoch: the present one and what is about to be it
+	grown chan struct{}        // closed when an entry is added
 }
 
 type localLog struct {
@@ -24,14 +21,9 @@ type localLog struct {
 	last    Position
 }
 
-type localProbe struct {
-	nonce uint64
-	at    time.Time
-}
-
 // NewLocal makes an empty log.
 func NewLocal() *Local {
-	return &Local{probeLife: probeLife, logs: map[string]*localLog{}, probes: map[string]localProbe{}, grown: make(chan struct{})}
+	return &Local{logs: map[string]*localLog{}, grown: make(chan struct{})}
 }
 
 // Epoch implements Log, as all methods do; none of them fails but by ctx.
@@ -60,6 +52,9 @@ func (l *Local) SetEpoch(_ context.Context, from, to string) error {
 func (l *Local) Append(_ context.Context, epoch string, entries ...Entry) (err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.epoch != "" && l.epoch != epoch && !slices.ContainsFunc(entries, func(e Entry) bool { return e.TermStart != nil }) {
+		return ErrSuperseded
+	}
 	log := l.logs[epoch]
 	if log == nil {
 		log = &localLog{}
@@ -88,21 +83,38 @@ func (l *Local) Last(_ context.Context, epoch string) (Position, error) {
 	return Position{}, nil
 }
 
-// Read implements Log.
-func (l *Local) Read(ctx context.Context, epoch string, after Position, wait time.Duration) ([]Entry, error) {
+// Reader implements Log.
+func (l *Local) Reader(context.Context) (Reader, error) { return &localReader{log: l}, nil }
+
+type localReader struct {
+	log *Local
+	err error // of the first read that failed
+}
+
+// Server implements Reader.
+func (*localReader) Server() string { return "" }
+
+// Close implements Reader.
+func (*localReader) Close() error { return nil }
+
+// Read implements Reader.
+func (r *localReader) Read(ctx context.Context, epoch string, after Position, wait time.Duration) ([]Entry, bool, error) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
-		found, grown := l.since(epoch, after)
+		if r.err != nil {
+			return nil, false, r.err
+		}
+		found, grown := r.log.since(epoch, after)
 		if len(found) > 0 {
-			return found, nil
+			return found, false, nil
 		}
 		select {
 		case <-grown:
 		case <-timer.C:
-			return nil, nil
+			return nil, false, nil
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			r.err = ctx.Err()
 		}
 	}
 }
@@ -129,33 +141,4 @@ func (l *Local) Trim(_ context.Context, epoch string, before Position) error {
 		log.entries = slices.DeleteFunc(log.entries, func(e Entry) bool { return e.Position.Compare(before) < 0 })
 	}
 	return nil
-}
-
-// Probe implements Log.
-func (l *Local) Probe(_ context.Context, node string, nonce uint64) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.probes[node] = localProbe{nonce, time.Now()}
-	return nil
-}
-
-// Probes implements Log.
-func (l *Local) Probes(context.Context) (map[string]uint64, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var latest time.Time
-	for _, p := range l.probes {
-		if p.at.After(latest) {
-			latest = p.at
-		}
-	}
-	nonces := make(map[string]uint64, len(l.probes))
-	for node, p := range l.probes {
-		if latest.Sub(p.at) > l.probeLife {
-			delete(l.probes, node)
-			continue
-		}
-		nonces[node] = p.nonce
-	}
-	return nonces, nil
 }

@@ -1,13 +1,12 @@
-package stream
+package changefeed
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,26 +17,25 @@ import (
 // Cluster they are on one node; none of them may be evicted.
 //
 //	{listedge}:<identity>:epoch   names the present epoch
-//	{listedge}:<identity>:probes  nonces of nodes
 //	{listedge}:log:<epoch>        entries
 //	{listedge}:followers          which identities are followed at the moment
 //
 // Until the identity is known nothing is read and nothing is written. Nodes of
-// before identities were part of names read the first two without one: for
-// them the follower names its epoch there too, and echoes the nonces it finds
-// there, unless the Redis is also used for another identity.
+// before identities were part of names read the epoch without one: for them the
+// follower names it there too, unless the Redis is also used for another identity.
 type Redis struct {
-	client    redis.UniversalClient
-	followed  *Followed
-	probeLife time.Duration
-	failures  Failures
-	shared    atomic.Bool // another identity is followed too, when SetEpoch last looked
+	client   redis.UniversalClient
+	followed *Followed
+	failures Failures
+	shared   atomic.Bool // another identity is followed too, when SetEpoch last looked
+
+	writing sync.Mutex // guards writer
+	writer  *writer    // nil = not connected
 }
 
 const (
 	keyPrefix    = "{listedge}:"
 	oldEpochKey  = keyPrefix + "epoch"
-	oldProbesKey = keyPrefix + "probes"
 	followersKey = keyPrefix + "followers"
 	logKey       = keyPrefix + "log:"
 	entryField   = "e"
@@ -49,14 +47,11 @@ const (
 	// logLife outlasts the log's last entry: what an epoch leaves behind goes
 	// away by itself.
 	logLife = time.Hour
-	// probeLife is how long a node that is gone is still echoed. It is more
-	// than any pause after which a node may hope for an echo.
-	probeLife = time.Minute
 )
 
 // NewRedis uses the client, which should be one of its own: reading blocks.
 func NewRedis(client redis.UniversalClient, followed *Followed) *Redis {
-	return &Redis{client: client, followed: followed, probeLife: probeLife}
+	return &Redis{client: client, followed: followed}
 }
 
 var errUnknown = errors.New("it is not known yet which database is followed")
@@ -194,34 +189,6 @@ func recent(fields map[string]string, life time.Duration) (texts map[string]stri
 	return texts, gone
 }
 
-// Append implements Log: XADD refuses an ID that is not above the last. In a
-// transaction, so that what runs out of memory leaves no hole.
-func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) (err error) {
-	defer func() { err = r.note("append", err) }()
-	pipe := r.client.TxPipeline()
-	for _, e := range entries {
-		body, err := json.Marshal(e)
-		if err != nil {
-			return fmt.Errorf("encode entry %s: %w", e.Position, err)
-		}
-		pipe.XAdd(ctx, &redis.XAddArgs{Stream: logKey + epoch, ID: e.Position.String(), Values: []any{entryField, body}})
-	}
-	if slices.ContainsFunc(entries, keepsAlive) {
-		pipe.Expire(ctx, logKey+epoch, logLife)
-	}
-	if _, err := pipe.Exec(ctx); err != nil { // the first command's that failed
-		if strings.Contains(err.Error(), "equal or smaller") || strings.Contains(err.Error(), "must be greater") {
-			return ErrFenced
-		}
-		return fmt.Errorf("append entries from %s: %w", entries[0].Position, err)
-	}
-	return nil
-}
-
-// keepsAlive says whether the log's life is extended with the entry: a term's
-// first, and now and then another, which is soon enough.
-func keepsAlive(e Entry) bool { return e.Position.N%100 == 1 }
-
 // Last implements Log. A trimmed stream still knows its last ID.
 func (r *Redis) Last(ctx context.Context, epoch string) (last Position, err error) {
 	defer func() { err = r.note("last", err) }()
@@ -235,43 +202,6 @@ func (r *Redis) Last(ctx context.Context, epoch string) (last Position, err erro
 	return ParsePosition(info.LastGeneratedID)
 }
 
-// readBatch bounds what one Read returns, in entries.
-const readBatch = 1000
-
-// Read implements Log.
-func (r *Redis) Read(ctx context.Context, epoch string, after Position, wait time.Duration) (entries []Entry, err error) {
-	defer func() { err = r.note("read", err) }()
-	streams, err := r.client.XRead(ctx, &redis.XReadArgs{
-		Streams: []string{logKey + epoch, after.String()}, Count: readBatch, Block: max(wait, time.Millisecond),
-	}).Result()
-	if errors.Is(err, redis.Nil) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the log: %w", err)
-	}
-	for _, s := range streams {
-		for _, m := range s.Messages {
-			at, err := ParsePosition(m.ID)
-			if err != nil {
-				return nil, err
-			}
-			body, _ := m.Values[entryField].(string)
-			entries = append(entries, decode(at, body))
-		}
-	}
-	return entries, nil
-}
-
-// decode reads the body of an entry; what it cannot read is Unknown.
-func decode(at Position, body string) (e Entry) {
-	if json.Unmarshal([]byte(body), &e) != nil {
-		e = Entry{}
-	}
-	e.Position = at
-	return e
-}
-
 // Trim implements Log.
 func (r *Redis) Trim(ctx context.Context, epoch string, before Position) (err error) {
 	defer func() { err = r.note("trim", err) }()
@@ -279,62 +209,4 @@ func (r *Redis) Trim(ctx context.Context, epoch string, before Position) (err er
 		return fmt.Errorf("trim the log: %w", err)
 	}
 	return nil
-}
-
-// probe keeps each nonce with the moment it came, in milliseconds of Redis'
-// own clock: a field of a hash cannot expire before Redis 7.4.
-var probe = redis.NewScript(`
-local now = redis.call('TIME')
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. now[1] * 1000 + math.floor(now[2] / 1000))
-redis.call('PEXPIRE', KEYS[1], ARGV[3])`)
-
-// Probe implements Log.
-func (r *Redis) Probe(ctx context.Context, node string, nonce uint64) (err error) {
-	defer func() { err = r.note("probe", err) }()
-	key, err := r.key("probes")
-	if err != nil {
-		return err
-	}
-	err = probe.Run(ctx, r.client, []string{key}, node, strconv.FormatUint(nonce, 10), r.probeLife.Milliseconds()).Err()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return fmt.Errorf("probe: %w", err)
-	}
-	return nil
-}
-
-// Probes implements Log. Nodes that are gone are known by the nodes that are
-// not: whose probe came probeLife before the latest is forgotten.
-func (r *Redis) Probes(ctx context.Context) (probes map[string]uint64, err error) {
-	defer func() { err = r.note("probes", err) }()
-	key, err := r.key("probes")
-	if err != nil {
-		return nil, err
-	}
-	keys := []string{key}
-	if !r.shared.Load() { // else they may be of nodes of the other identity
-		keys = append(keys, oldProbesKey)
-	}
-	found := make([]*redis.MapStringStringCmd, len(keys))
-	_, err = r.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for i, key := range keys {
-			found[i] = pipe.HGetAll(ctx, key)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read probes: %w", err)
-	}
-	probes = map[string]uint64{}
-	for i, key := range keys {
-		nonces, gone := recent(found[i].Val(), r.probeLife)
-		for node, text := range nonces {
-			if nonce, err := strconv.ParseUint(text, 10, 64); err == nil {
-				probes[node] = nonce
-			}
-		}
-		if len(gone) > 0 {
-			_ = r.client.HDel(ctx, key, gone...).Err() // else the next reader forgets them
-		}
-	}
-	return probes, nil
 }

@@ -1,11 +1,14 @@
-package stream
+package changefeed
 
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 var (
@@ -128,7 +131,7 @@ func TestRedisOfANodeThatKnowsNoDatabase(t *testing.T) {
 	_, epoch := log.Epoch(ctx)
 	_, probes := log.Probes(ctx)
 	for call, err := range map[string]error{
-		"Epoch": epoch, "SetEpoch": log.SetEpoch(ctx, "", "a"), "Probe": log.Probe(ctx, "n", 1), "Probes": probes,
+		"Epoch": epoch, "SetEpoch": log.SetEpoch(ctx, "", "a"), "Probes": probes,
 	} {
 		if !errors.Is(err, errUnknown) {
 			t.Errorf("%s: %v", call, err)
@@ -145,9 +148,7 @@ func TestIdentitiesAreApartInRedis(t *testing.T) {
 	here := NewRedis(client, shop())
 	ctx := inTime(t)
 	turn(t, here, epochOf(ofShop, 1))
-	if err := here.Probe(ctx, "node", 1); err != nil {
-		t.Fatal(err)
-	}
+	probe(t, client, keyPrefix+ofShop.Digest()+":probes", "node", 1)
 	for _, i := range another {
 		there := NewRedis(client, followed(i, 1))
 		if epoch, err := there.Epoch(ctx); epoch != "" || err != nil {
@@ -229,12 +230,8 @@ func TestNodesOfTheVersionBefore(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %d", what, got, err, probes)
 		}
 	}
-	if err := probe.Run(ctx, client, []string{oldProbesKey}, "old", "7", probeLife.Milliseconds()).Err(); err != nil && err.Error() != "redis: nil" {
-		t.Fatal(err)
-	}
-	if err := here.Probe(ctx, "new", 8); err != nil {
-		t.Fatal(err)
-	}
+	probe(t, client, oldProbesKey, "old", 7)
+	probe(t, client, keyPrefix+ofShop.Digest()+":probes", "newer", 8)
 	turn(t, here, epochOf(ofShop, 1))
 	is("alone", epochOf(ofShop, 1), 2)
 	if here.SetEpoch(ctx, "", epochOf(ofCopy, 9)) == nil {
@@ -250,4 +247,33 @@ func TestNodesOfTheVersionBefore(t *testing.T) {
 	}
 	turn(t, here, epochOf(ofShop, 2))
 	is("alone again", epochOf(ofShop, 2), 2)
+}
+
+// probe is what a node of an older version does to name a nonce.
+func probe(t *testing.T, client *redis.Client, key, node string, nonce uint64) {
+	t.Helper()
+	if err := client.HSet(inTime(t), key, node, fmt.Sprint(nonce, " ", client.Time(inTime(t)).Val().UnixMilli())).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The nonces of older nodes are named as they are, and no longer once their
+// nodes are gone.
+func TestProbesOfOlderNodes(t *testing.T) {
+	_, client := startRedis(t)
+	log, ctx, key := NewRedis(client, shop()), inTime(t), keyPrefix+shop().Digest()+":probes"
+	is := func(what string, want map[string]uint64) {
+		t.Helper()
+		if got, err := log.Probes(ctx); err != nil || !maps.Equal(got, want) {
+			t.Errorf("%s: %v, %v; want %v", what, got, err, want)
+		}
+	}
+	is("nobody", map[string]uint64{})
+	probe(t, client, key, "a", 1)
+	probe(t, client, key, "c d", ^uint64(0))
+	is("two", map[string]uint64{"a": 1, "c d": ^uint64(0)})
+	if err := client.HSet(ctx, key, "b", fmt.Sprint(5, " ", client.Time(ctx).Val().Add(-probeLife-time.Second).UnixMilli()), "damaged", "x").Err(); err != nil {
+		t.Fatal(err)
+	}
+	is("one is gone", map[string]uint64{"a": 1, "c d": ^uint64(0)})
 }

@@ -1,10 +1,9 @@
-package stream
+package changefeed
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -17,7 +16,10 @@ import (
 // The suite that every Log passes.
 func TestLogs(t *testing.T) {
 	_, client := startRedis(t)
-	for name, log := range map[string]Log{"local": NewLocal(), "redis": NewRedis(client, shop())} {
+	for name, empty := range map[string]func() Log{
+		"local": func() Log { return NewLocal() },
+		"redis": func() Log { client.FlushAll(t.Context()); return NewRedis(client, shop()) },
+	} {
 		t.Run(name, func(t *testing.T) {
 			for _, test := range []struct {
 				name string
@@ -35,9 +37,11 @@ func TestLogs(t *testing.T) {
 				{"epochs are ordered by timeline", testTimelines},
 				{"one of many names the epoch", testOneNames},
 				{"round trip", testRoundTrip},
-				{"probes", testProbes},
+				{"a reader that failed goes on failing", testReaderFails},
+				{"a read at the limit is cut", testCut},
+				{"nothing is appended once another epoch is named", testSuperseded},
 			} {
-				t.Run(test.name, func(t *testing.T) { test.run(t, log, "epoch of "+test.name) })
+				t.Run(test.name, func(t *testing.T) { test.run(t, empty(), "epoch of "+test.name) })
 			}
 		})
 	}
@@ -67,11 +71,14 @@ func add(t *testing.T, log Log, epoch string, entries ...Entry) {
 // holds checks what a reader finds after a position.
 func holds(t *testing.T, log Log, epoch string, after Position, want ...Entry) {
 	t.Helper()
-	got, err := log.Read(inTime(t), epoch, after, time.Millisecond)
+	got, err := readLog(inTime(t), log, epoch, after, time.Millisecond)
 	if err != nil || len(got) != len(want) {
 		t.Fatalf("after %s: %v, %v; want %v", after, positions(got), err, positions(want))
 	}
 	for i := range want {
+		if h := got[i].Heartbeat; h != nil && want[i].Heartbeat != nil { // which the log itself adds
+			h.LogServer, h.After = want[i].Heartbeat.LogServer, want[i].Heartbeat.After
+		}
 		if !reflect.DeepEqual(got[i], want[i]) {
 			t.Fatalf("after %s, entry %d: %+v; want %+v", after, i, got[i], want[i])
 		}
@@ -172,7 +179,7 @@ func testBatches(t *testing.T, log Log, epoch string) {
 		})
 	}
 	done.Wait()
-	entries, err := log.Read(inTime(t), epoch, Position{5, 3}, time.Millisecond)
+	entries, err := readLog(inTime(t), log, epoch, Position{5, 3}, time.Millisecond)
 	if err != nil || len(entries)%each != 0 || len(entries) == 0 {
 		t.Fatalf("%d entries, %v", len(entries), err)
 	}
@@ -206,7 +213,7 @@ func testOneWins(t *testing.T, log Log, epoch string) {
 			t.Fatalf("%d won, %d were fenced", won.Load(), fenced.Load())
 		}
 	}
-	if got, err := log.Read(inTime(t), epoch, Position{}, time.Millisecond); err != nil || len(got) != 50 {
+	if got, err := readLog(inTime(t), log, epoch, Position{}, time.Millisecond); err != nil || len(got) != 50 {
 		t.Fatalf("%d entries, %v", len(got), err)
 	}
 }
@@ -219,7 +226,7 @@ func testBlocking(t *testing.T, log Log, epoch string) {
 	read := func(ctx context.Context, after Position, wait time.Duration) chan found {
 		c := make(chan found, 1)
 		go func() {
-			entries, err := log.Read(ctx, epoch, after, wait)
+			entries, err := readLog(ctx, log, epoch, after, wait)
 			c <- found{entries, err}
 		}()
 		return c
@@ -416,18 +423,18 @@ func randomEntry(r *rand.Rand, at Position) Entry {
 	change := func() (c Change) {
 		c.XID, c.LSN, c.CommittedAt, c.Whole = number(r), number(r), int64(number(r)), uint8(r.Uint32())
 		for range r.IntN(4) {
-			p := Pair{Collection: Collection(r.IntN(int(Collections)))}
+			p := List{Collection: Collection(r.IntN(int(Collections)))}
 			for i := range p.Workspace {
 				p.Workspace[i] = byte(r.Uint32())
 			}
-			c.Pairs = append(c.Pairs, p)
+			c.Lists = append(c.Lists, p)
 		}
 		return c
 	}
 	e := Entry{Position: at}
 	switch r.IntN(3) {
 	case 0:
-		e.Take = &Take{Previous: Position{number(r), number(r)}}
+		e.TermStart = &TermStart{Previous: Position{number(r), number(r)}}
 	case 1:
 		c := change()
 		e.Change = &c
@@ -463,63 +470,73 @@ func number(r *rand.Rand) uint64 {
 	return r.Uint64()
 }
 
-func testProbes(t *testing.T, log Log, _ string) {
-	probes := func(want map[string]uint64) {
-		t.Helper()
-		if got, err := log.Probes(inTime(t)); err != nil || !maps.Equal(got, want) {
-			t.Fatalf("%v, %v; want %v", got, err, want)
-		}
+// testReaderFails: nothing is known any more of which server answers.
+func testReaderFails(t *testing.T, log Log, epoch string) {
+	add(t, log, epoch, beat(1, 1))
+	reader, err := log.Reader(inTime(t))
+	if err != nil {
+		t.Fatal(err)
 	}
-	probe := func(node string, nonce uint64) {
-		t.Helper()
-		if err := log.Probe(inTime(t), node, nonce); err != nil {
-			t.Fatal(err)
-		}
+	defer reader.Close()
+	if entries, cut, err := reader.Read(inTime(t), epoch, Position{}, time.Millisecond); len(entries) != 1 || cut || err != nil {
+		t.Fatal(entries, cut, err)
 	}
-	probes(map[string]uint64{})
-	probe("a", 1)
-	probe("b", ^uint64(0))
-	probe("a", 1<<63+1)
-	probe("c d", 0)
-	probes(map[string]uint64{"a": 1<<63 + 1, "b": ^uint64(0), "c d": 0})
+	ended, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, _, err := reader.Read(ended, epoch, Position{1, 1}, patient); err == nil {
+		t.Fatal("no error")
+	}
+	if _, _, err := reader.Read(inTime(t), epoch, Position{}, time.Millisecond); err == nil {
+		t.Error("it goes on")
+	}
+	holds(t, log, epoch, Position{}, beat(1, 1)) // another reader
 }
 
-// A node that is gone is no longer echoed, although others go on probing.
-func TestProbesOfNodesThatAreGone(t *testing.T) {
-	_, client := startRedis(t)
-	local, shared := NewLocal(), NewRedis(client, shop())
-	local.probeLife, shared.probeLife = time.Second, time.Second
-	for name, log := range map[string]Log{"local": local, "redis": shared} {
-		t.Run(name, func(t *testing.T) {
-			ctx := inTime(t)
-			if err := log.Probe(ctx, "gone", 1); err != nil {
-				t.Fatal(err)
-			}
-			still := true
-			for nonce := uint64(1); still; nonce++ {
-				time.Sleep(time.Millisecond)
-				if err := log.Probe(ctx, "here", nonce); err != nil {
-					t.Fatal(err)
-				}
-				probes, err := log.Probes(ctx)
-				if err != nil || probes["here"] != nonce {
-					t.Fatalf("%v, %v", probes, err)
-				}
-				if _, still = probes["gone"]; still && ctx.Err() != nil {
-					t.Fatal("echoed for good")
-				}
-			}
-			if err := log.Probe(ctx, "gone", 2); err != nil {
-				t.Fatal(err)
-			}
-			if probes, err := log.Probes(ctx); err != nil || probes["gone"] != 2 {
-				t.Fatalf("back again: %v, %v", probes, err)
-			}
-		})
+// testSuperseded: who follows the epoch that is named has replaced this follower.
+func testSuperseded(t *testing.T, log Log, epoch string) {
+	turn(t, log, epoch)
+	add(t, log, epoch, beat(1, 1))
+	turn(t, log, epoch+", the next")
+	if err := log.Append(inTime(t), epoch, beat(1, 2)); !errors.Is(err, ErrSuperseded) {
+		t.Errorf("a heartbeat: %v", err)
 	}
-	if n := client.HLen(inTime(t), keyPrefix+shop().Digest()+":probes").Val(); n > 2 {
-		t.Errorf("%d fields", n)
+	if err := log.Append(inTime(t), epoch+", one after", termStart(5, Position{})); err != nil { // it is named next
+		t.Errorf("the start of a term: %v", err)
 	}
+	add(t, log, epoch+", the next", beat(9, 1))
+}
+
+func testCut(t *testing.T, log Log, epoch string) {
+	reader, err := log.Reader(inTime(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	var all []Entry
+	for n := range uint64(readBatch + 1) {
+		all = append(all, beat(1, n+1))
+	}
+	if err := log.Append(inTime(t), epoch, all...); err != nil {
+		t.Fatal(err)
+	}
+	entries, cut, err := reader.Read(inTime(t), epoch, Position{}, time.Millisecond)
+	if err != nil || cut != (len(entries) < len(all)) {
+		t.Errorf("%d entries, cut: %t, %v", len(entries), cut, err)
+	}
+	if entries, cut, err := reader.Read(inTime(t), epoch, Position{1, readBatch}, time.Millisecond); err != nil || len(entries) != 1 || cut {
+		t.Errorf("the rest: %d entries, cut: %t, %v", len(entries), cut, err)
+	}
+}
+
+// readLog is one read by a reader of its own.
+func readLog(ctx context.Context, log Log, epoch string, after Position, wait time.Duration) ([]Entry, error) {
+	reader, err := log.Reader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer reader.Close()
+	entries, _, err := reader.Read(ctx, epoch, after, wait)
+	return entries, err
 }
 
 // What Local was told to forget is free, and an epoch that is over is forgotten.

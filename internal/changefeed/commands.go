@@ -1,14 +1,12 @@
-package stream
+package changefeed
 
 // RedisCommands are what a node sends to Redis for the log of changes, or has
 // its scripts do, on keys of their own among those of the log: for whoever wants
 // to know whether it may. What follows a "multi" is one transaction.
 func RedisCommands(own string) [][]any {
-	log, probes, epoch, followers := logKey+own, logKey+own+":probes", logKey+own+":epoch", logKey+own+":followers"
+	log, hash, epoch, followers := logKey+own, logKey+own+":hash", logKey+own+":epoch", logKey+own+":followers"
 	return [][]any{
 		{"xadd", log, "1-1", entryField, "x"},
-		{"expire", log, 1},
-		{"multi", "expire", log, 1},
 		{"xread", "count", 1, "streams", log, "0"},
 		{"xinfo", "stream", log},
 		{"xtrim", log, "minid", "1-1"},
@@ -16,13 +14,15 @@ func RedisCommands(own string) [][]any {
 		{"get", epoch},
 		{"eval", "return redis.call('GET', KEYS[1])", 1, epoch},
 		{"evalsha", setEpoch.Hash(), 3, epoch, followers, epoch, "x", "x", "x", "x", 1000},
+		{"evalsha", appendEntries.Hash(), 2, log, epoch, own, "", ""},
+		{"info", "server"},
 		{"time"},
-		{"hset", probes, "x", "y"},
-		{"pexpire", probes, 1000},
-		{"hgetall", probes},
-		{"hdel", probes, "x"},
+		{"hset", hash, "x", "y"},
+		{"pexpire", hash, 1000},
+		{"hgetall", hash},
+		{"hdel", hash, "x"},
 		{"del", log},
-		{"del", probes},
+		{"del", hash},
 		{"del", epoch},
 		{"del", followers},
 	}

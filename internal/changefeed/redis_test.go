@@ -1,12 +1,16 @@
-package stream
+package changefeed
 
 import (
 	"context"
 	"errors"
+	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"listedge/sandbox/sandboxtest"
 )
 
 // Whatever Redis does: errors in time, and afterwards it goes on.
@@ -19,9 +23,8 @@ func TestRedisAway(t *testing.T) {
 		"SetEpoch": func(ctx context.Context) error { return log.SetEpoch(ctx, "", "a") },
 		"Append":   func(ctx context.Context) error { return log.Append(ctx, "a", beat(9, 9)) },
 		"Last":     func(ctx context.Context) error { _, err := log.Last(ctx, "a"); return err },
-		"Read":     func(ctx context.Context) error { _, err := log.Read(ctx, "a", Position{9, 9}, patient); return err },
+		"Read":     func(ctx context.Context) error { _, err := readLog(ctx, log, "a", Position{9, 9}, patient); return err },
 		"Trim":     func(ctx context.Context) error { return log.Trim(ctx, "a", Position{1, 1}) },
-		"Probe":    func(ctx context.Context) error { return log.Probe(ctx, "n", 1) },
 		"Probes":   func(ctx context.Context) error { _, err := log.Probes(ctx); return err },
 	}
 	fail := func(t *testing.T) {
@@ -79,10 +82,7 @@ func TestRedisAway(t *testing.T) {
 	}
 	ends(t, log, "a", Position{})
 	add(t, log, "a", beat(1, 4))
-	if err := log.Probe(inTime(t), "n", 3); err != nil { // its script was lost, too
-		t.Fatal(err)
-	}
-
+	turn(t, log, "a") // its script was lost, too
 }
 
 // What cannot be read is known to be there, and hides nothing behind it.
@@ -106,12 +106,12 @@ func TestRedisHoldsWhatCannotBeDecoded(t *testing.T) {
 	add(t, log, "a", beat(2, 2))
 	holds(t, log, "a", Position{}, want...)
 	for _, e := range want {
-		if e.Unknown() != (e.Heartbeat == nil) {
+		if e.Undecodable() != (e.Heartbeat == nil) {
 			t.Errorf("%+v", e)
 		}
 	}
 	// A field that came with a newer version is no reason not to understand.
-	if e := decode(Position{1, 1}, `{"h":{"l":7,"s":"1:1:","new":{}},"new":1}`); e.Unknown() || e.Heartbeat.LSN != 7 {
+	if e := decode(Position{1, 1}, `{"h":{"l":7,"s":"1:1:","new":{}},"new":1}`); e.Undecodable() || e.Heartbeat.LSN != 7 {
 		t.Errorf("%+v", e)
 	}
 }
@@ -138,4 +138,72 @@ func TestRedisForgetsLogsThatNobodyWritesTo(t *testing.T) {
 			t.Errorf("%s at %d", is, n)
 		}
 	}
+}
+
+// A heartbeat names the server that was given it, and comes after no entry that
+// was given to another: where readers are led to a replica, or to a master that has
+// become one, or was replaced, nothing is proven.
+func TestHeartbeatsNameTheirServer(t *testing.T) {
+	master, client := startRedis(t)
+	_, other := startRedis(t)
+	here, there := NewRedis(client, shop()), NewRedis(other, shop())
+	read := func(log *Redis) (server string, last *Heartbeat) {
+		t.Helper()
+		reader, err := log.Reader(inTime(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reader.Close()
+		entries, _, err := reader.Read(inTime(t), "a", Position{}, time.Millisecond)
+		if err != nil || len(entries) == 0 {
+			t.Fatal(entries, err)
+		}
+		return reader.Server(), entries[len(entries)-1].Heartbeat
+	}
+	add(t, here, "a", heartbeat(1, 1, at(1, 0), "1:1:"), heartbeat(1, 2, at(1, 1), "1:1:"))
+	server, h := read(here)
+	if server == "" || h.LogServer != server || h.After != at(1, 1) {
+		t.Errorf("%q has a heartbeat of %q after %s", server, h.LogServer, h.After)
+	}
+	host, port, _ := net.SplitHostPort(master.Addr())
+	if err := other.ReplicaOf(inTime(t), host, port).Err(); err != nil {
+		t.Fatal(err)
+	}
+	sandboxtest.Within(t, patient, "the replica has the log", func() bool { return other.Exists(inTime(t), logKey+"a").Val() == 1 })
+	if replica, h := read(there); replica == server || h.LogServer != server {
+		t.Errorf("%q has a heartbeat of %q", replica, h.LogServer)
+	}
+	if err := other.ReplicaOf(inTime(t), "no", "one").Err(); err != nil {
+		t.Fatal(err)
+	}
+	add(t, there, "a", heartbeat(1, 3, at(1, 2), "1:1:"))
+	if promoted, h := read(there); h.LogServer != promoted || h.After != NeverAfter {
+		t.Errorf("%q has a heartbeat of %q after %s, which another acknowledged", promoted, h.LogServer, h.After)
+	}
+	add(t, there, "a", heartbeat(1, 4, at(1, 3), "1:1:"))
+	if _, h := read(there); h.After != at(1, 3) {
+		t.Errorf("after %s", h.After)
+	}
+	if n := here.writer; n == nil || n.server != server {
+		t.Error("the writer has no connection of its own")
+	}
+}
+
+// Two nodes, one of which is led to a server that has become a replica: it has no
+// proof, and gets another reader.
+func TestAMisledSubscriberReadsElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, r := &scripted{Local: NewLocal()}, &recorder{}
+		_ = log.SetEpoch(t.Context(), "", "e")
+		log.answer = func(after Position) ([]Entry, bool, error) {
+			time.Sleep(30 * time.Millisecond)
+			return []Entry{byServer("another", heartbeat(1, after.N+1, at(1, after.N), "5:5:"))}, false, nil
+		}
+		_, stop := subscribe(t, log, r)
+		time.Sleep(time.Second)
+		stop()
+		if len(r.proofs) > 0 || log.readers < 10 {
+			t.Errorf("%d proofs, %d readers", len(r.proofs), log.readers)
+		}
+	})
 }

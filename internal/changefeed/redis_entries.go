@@ -1,0 +1,223 @@
+package changefeed
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// How entries get into Redis and out of it: each way by a connection of its own, of
+// which is known to which server it leads.
+
+// appendEntries adds entries to the log in one step, unless another epoch than its
+// own is named: whoever follows that one has replaced this follower. (The start of
+// a term is written before its epoch is named.) XADD refuses an ID that is not
+// above the last; the entries behind it may be.
+var appendEntries = redis.NewScript(`
+local present = redis.call('GET', KEYS[2])
+if ARGV[2] == '' and present and present ~= ARGV[1] then
+	return {-1}
+end
+local fenced = false
+for i = 4, #ARGV, 2 do
+	local added = redis.pcall('XADD', KEYS[1], ARGV[i], '` + entryField + `', ARGV[i + 1])
+	if type(added) == 'table' and added.err then
+		if not string.find(added.err, 'equal or smaller') and not string.find(added.err, 'must be greater') then
+			return added
+		end
+		fenced = true
+	end
+end
+if ARGV[3] ~= '' then
+	redis.call('PEXPIRE', KEYS[1], ARGV[3])
+end
+return {fenced and 0 or 1}`)
+
+// writer is a connection that entries are appended by.
+type writer struct {
+	conn   *redis.Conn
+	server string   // that it leads to
+	first  Position // that the server acknowledged
+}
+
+// Append implements Log. It names in each heartbeat the server that it is
+// appended by, and the entry at After must have been, too: so a reader knows
+// whether its server is the one that had the entry first (Subscription).
+func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) (err error) {
+	defer func() { err = r.note("append", err) }()
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	w, err := r.openWriter(ctx)
+	if err != nil {
+		return err
+	}
+	err = w.append(ctx, r.followed.Digest(), epoch, entries)
+	switch {
+	case err == nil && w.first == (Position{}):
+		w.first = entries[len(entries)-1].Position
+	case err != nil && !errors.Is(err, ErrFenced) && !errors.Is(err, ErrSuperseded):
+		r.closeWriter(ctx)
+	}
+	return err
+}
+
+func (r *Redis) openWriter(ctx context.Context) (*writer, error) {
+	if r.writer == nil {
+		conn, server, err := r.connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		r.writer = &writer{conn: conn, server: server}
+	}
+	return r.writer, nil
+}
+
+func (r *Redis) closeWriter(ctx context.Context) {
+	_ = r.writer.conn.Close()
+	r.writer = nil
+	r.forgetServers(ctx)
+}
+
+func (w *writer) append(ctx context.Context, digest, epoch string, entries []Entry) error {
+	termStarts, life := "", ""
+	args := make([]any, 3, 3+2*len(entries))
+	for _, e := range entries {
+		if e.TermStart != nil {
+			termStarts = "1"
+		}
+		if keepsAlive(e) {
+			life = strconv.FormatInt(logLife.Milliseconds(), 10)
+		}
+		if e.Heartbeat != nil {
+			h := *e.Heartbeat
+			h.LogServer = w.server
+			if w.first == (Position{}) || h.After.Compare(w.first) < 0 {
+				h.After = NeverAfter
+			}
+			e.Heartbeat = &h
+		}
+		body, err := json.Marshal(e)
+		if err != nil {
+			return fmt.Errorf("encode entry %s: %w", e.Position, err)
+		}
+		args = append(args, e.Position.String(), body)
+	}
+	args[0], args[1], args[2] = epoch, termStarts, life
+	answer, err := appendEntries.Run(ctx, w.conn, []string{logKey + epoch, EpochKey(digest)}, args...).Int64Slice()
+	switch {
+	case err != nil:
+		return fmt.Errorf("append entries from %s: %w", entries[0].Position, err)
+	case answer[0] < 0:
+		return ErrSuperseded
+	case answer[0] == 0:
+		return ErrFenced
+	}
+	return nil
+}
+
+// connect opens a connection of its own to the server that has the log, and asks
+// which one it is: a run of one process of Redis.
+func (r *Redis) connect(ctx context.Context) (conn *redis.Conn, server string, err error) {
+	var client *redis.Client
+	switch c := r.client.(type) {
+	case *redis.Client:
+		client = c
+	case *redis.ClusterClient:
+		if client, err = c.MasterForKey(ctx, logKey); err != nil {
+			return nil, "", fmt.Errorf("find the log: %w", err)
+		}
+	default:
+		panic(fmt.Sprintf("BUG: a %T", r.client))
+	}
+	conn = client.EphemeralConn()
+	info, err := conn.InfoMap(ctx, "server").Result()
+	if err != nil {
+		_ = conn.Close()
+		r.forgetServers(ctx)
+		return nil, "", fmt.Errorf("ask which server has the log: %w", err)
+	}
+	return conn, info["Server"]["run_id"], nil
+}
+
+// forgetServers has a Cluster's servers looked up again.
+func (r *Redis) forgetServers(ctx context.Context) {
+	if c, ok := r.client.(*redis.ClusterClient); ok {
+		c.ReloadState(ctx)
+	}
+}
+
+// keepsAlive says whether the log's life is extended with the entry: a term's
+// first, and now and then another, which is soon enough.
+func keepsAlive(e Entry) bool { return e.Position.N%100 == 1 }
+
+// readBatch bounds what one Read returns, in entries.
+const readBatch = 1000
+
+// Reader implements Log.
+func (r *Redis) Reader(ctx context.Context) (reader Reader, err error) {
+	defer func() { err = r.note("open a reader", err) }()
+	conn, server, err := r.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &redisReader{log: r, conn: conn, server: server}, nil
+}
+
+// redisReader has one connection, which it never replaces.
+type redisReader struct {
+	log    *Redis
+	conn   *redis.Conn
+	server string
+	err    error // of the first read that failed
+}
+
+// Server implements Reader.
+func (r *redisReader) Server() string { return r.server }
+
+// Close implements Reader.
+func (r *redisReader) Close() error { return r.conn.Close() }
+
+// Read implements Reader.
+func (r *redisReader) Read(ctx context.Context, epoch string, after Position, wait time.Duration) (entries []Entry, cut bool, err error) {
+	if r.err != nil {
+		return nil, false, r.err
+	}
+	defer func() {
+		r.err = r.log.note("read", err)
+		err = r.err
+	}()
+	streams, err := r.conn.XRead(ctx, &redis.XReadArgs{
+		Streams: []string{logKey + epoch, after.String()}, Count: readBatch, Block: max(wait, time.Millisecond),
+	}).Result()
+	if errors.Is(err, redis.Nil) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("read the log: %w", err)
+	}
+	for _, s := range streams {
+		for _, m := range s.Messages {
+			at, err := ParsePosition(m.ID)
+			if err != nil {
+				return nil, false, err
+			}
+			body, _ := m.Values[entryField].(string)
+			entries = append(entries, decode(at, body))
+		}
+	}
+	return entries, len(entries) >= readBatch, nil
+}
+
+// decode reads the body of an entry; what it cannot read is Undecodable.
+func decode(at Position, body string) (e Entry) {
+	if json.Unmarshal([]byte(body), &e) != nil {
+		e = Entry{}
+	}
+	e.Position = at
+	return e
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package changefeed
+
+const simSeeds = 1000

@@ -1,0 +1,183 @@
+package changefeed
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// readWait is the longest a read of the log waits.
+	readWait = 100 * time.Millisecond
+	// readTimeout bounds each call to the log.
+	readTimeout = 500 * time.Millisecond
+	// readBackoff is the pause after an error, or while there is no epoch.
+	readBackoff = 20 * time.Millisecond
+	// epochEvery is how often the epoch's name is looked at while heartbeats
+	// arrive. Without them it is after each read. (Nothing is appended to the log
+	// of an old epoch, so nothing is proven by it for longer than before.)
+	epochEvery = time.Second
+)
+
+// Subscriber reads the log of the present epoch for its listeners.
+type Subscriber struct {
+	log      Log
+	followed *Followed
+	logger   *slog.Logger
+
+	subscription *Subscription // of Run's goroutine
+	looked       time.Time     // when the epoch's name was read; likewise
+
+	start     time.Time    // heartbeat is a distance from it
+	heartbeat atomic.Int64 // when one was last read, in nanoseconds
+
+	mu    sync.Mutex // guards stats
+	stats Stats
+}
+
+// Stats are a subscriber's numbers.
+type Stats struct {
+	Epoch   string
+	Entries uint64            // applied
+	Resets  map[string]uint64 // by cause
+}
+
+// NewSubscriber makes one that Run starts. Followed says which logs may be read.
+func NewSubscriber(log Log, followed *Followed, logger *slog.Logger, listeners ...Listener) *Subscriber {
+	return &Subscriber{log: log, followed: followed, logger: logger, subscription: NewSubscription(listeners...), start: time.Now(),
+		stats: Stats{Resets: map[string]uint64{}}}
+}
+
+// Stats returns the counts since the start and the present epoch.
+func (s *Subscriber) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stats := s.stats
+	stats.Resets = make(map[string]uint64, resetCauses)
+	for _, cause := range ResetCauses() {
+		stats.Resets[cause] = s.stats.Resets[cause]
+	}
+	return stats
+}
+
+// Silence is how long no heartbeat has been read.
+func (s *Subscriber) Silence() time.Duration {
+	return time.Since(s.start) - time.Duration(s.heartbeat.Load())
+}
+
+// Run reads until ctx ends.
+func (s *Subscriber) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		_ = s.readFromOneServer(ctx) // whoever uses the log says why it fails
+		s.pause(ctx)
+	}
+}
+
+var (
+	errNoEpoch = errors.New("no epoch whose log may be read")
+	errMisled  = errors.New("another server has the log now")
+)
+
+// readFromOneServer reads until a call to the log fails, or another server has it.
+func (s *Subscriber) readFromOneServer(ctx context.Context) error {
+	s.looked = time.Time{}
+	reader, err := s.log.Reader(ctx)
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	s.subscription.NewSession(reader.Server())
+	for ctx.Err() == nil {
+		switch err := s.readOnce(ctx, reader); {
+		case errors.Is(err, errNoEpoch):
+			s.pause(ctx)
+		case err != nil:
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func (s *Subscriber) pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(readBackoff):
+	}
+}
+
+func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	if time.Since(s.looked) > epochEvery {
+		if err := s.lookAtEpoch(ctx); err != nil {
+			return err
+		}
+	}
+	epoch, after := s.subscription.Next()
+	if epoch != "" && !s.followed.See(epoch) { // it is not, or no longer, of what this node's server is
+		s.follow("")
+		epoch = ""
+	}
+	if epoch == "" {
+		s.looked = time.Time{}
+		return errNoEpoch
+	}
+	began := time.Now() // before the command is sent: Subscription
+	entries, cut, err := reader.Read(ctx, epoch, after, readWait)
+	if err != nil {
+		return err
+	}
+	if s.apply(began, entries, cut); s.subscription.Misled() {
+		return errMisled
+	}
+	if len(entries) == 0 {
+		s.looked = time.Time{}
+	}
+	return nil
+}
+
+// lookAtEpoch follows the present epoch. One that the log has lost goes on until
+// another is named.
+func (s *Subscriber) lookAtEpoch(ctx context.Context) error {
+	present, err := s.log.Epoch(ctx)
+	if err != nil {
+		return err
+	}
+	s.looked = time.Now()
+	if present != "" && s.followed.See(present) {
+		s.follow(present)
+	}
+	return nil
+}
+
+func (s *Subscriber) follow(epoch string) {
+	was, _ := s.subscription.Next()
+	if was == epoch {
+		return
+	}
+	cause := s.subscription.Follow(epoch)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stats.Epoch = epoch
+	s.stats.Resets[cause.String()]++
+}
+
+func (s *Subscriber) apply(began time.Time, entries []Entry, cut bool) {
+	for i := range entries {
+		if entries[i].Heartbeat != nil {
+			s.heartbeat.Store(int64(time.Since(s.start)))
+		}
+	}
+	_, after := s.subscription.Next()
+	causes := s.subscription.Apply(began, entries, cut)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stats.Entries += uint64(len(entries))
+	for _, cause := range causes {
+		s.stats.Resets[cause.String()]++
+		s.logger.Warn("a gap in the log of changes, or an entry that this version cannot read: beginning anew", "after", after.String(), "cause", cause.String())
+	}
+}

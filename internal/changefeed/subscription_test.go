@@ -1,0 +1,180 @@
+package changefeed
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// recorder writes down what it is given, in short.
+type recorder struct {
+	all    []string
+	proofs []Proof
+}
+
+func (r *recorder) Reset(epoch string, cause ResetCause) {
+	r.all = append(r.all, fmt.Sprintf("reset by %s to %q", cause, epoch))
+}
+
+func (r *recorder) Changed(at Position, c *Change) {
+	r.all = append(r.all, fmt.Sprintf("changed %d at %s", c.XID, at))
+}
+
+func (r *recorder) Settled(c *Change) { r.all = append(r.all, fmt.Sprint("settled ", c.XID)) }
+
+func (r *recorder) ValidThrough(p Proof) {
+	r.all = append(r.all, fmt.Sprint("valid through ", p.Moment.Unix()))
+	r.proofs = append(r.proofs, p)
+}
+
+func at(term, n uint64) Position { return Position{term, n} }
+
+func termStart(term uint64, previous Position) Entry {
+	return Entry{Position: at(term, 1), TermStart: &TermStart{Previous: previous}}
+}
+
+func change(term, n, xid uint64) Entry {
+	return Entry{Position: at(term, n), Change: &Change{XID: xid, Lists: []List{{Workspace: uuid.UUID{1}, Collection: Items}}}}
+}
+
+// heartbeat says after which entry its snapshot was taken; the zero one, as an older version does.
+func heartbeat(term, n uint64, after Position, snapshot string, unsettled ...Change) Entry {
+	return Entry{Position: at(term, n), Heartbeat: &Heartbeat{LSN: n, Snapshot: snapshot, Run: "run", After: after, Unsettled: unsettled}}
+}
+
+func byServer(server string, e Entry) Entry {
+	e.Heartbeat.LogServer = server
+	return e
+}
+
+func ofRun(run string, e Entry) Entry {
+	e.Heartbeat.Run = run
+	return e
+}
+
+// looks are reads one after the other: each begins a second after the one before.
+type look struct {
+	entries []Entry
+	cut     bool
+	session bool // by another reader,
+	server  string
+	epoch   string
+}
+
+func reads(entries ...Entry) look { return look{entries: entries} }
+
+func TestSubscription(t *testing.T) {
+	old := Position{} // of a version that does not say
+	hung := Change{XID: 6}
+	for _, c := range []struct {
+		name  string
+		looks []look // the first begins at second 1
+		want  []string
+	}{
+		{"a heartbeat proves the last look before the entry at after",
+			[]look{reads(heartbeat(1, 1, old, "5:5:")), reads(), reads(heartbeat(1, 2, at(1, 1), "5:5:")), reads(heartbeat(1, 3, at(1, 2), "5:5:"))},
+			[]string{"valid through 2"}},
+		{"a look that saw the entry at after proves nothing",
+			[]look{reads(heartbeat(1, 1, old, "5:5:")), reads(heartbeat(1, 2, at(1, 1), "5:5:"))}, nil},
+		{"a moment is proven once",
+			[]look{reads(termStart(1, Position{})), reads(change(1, 2, 5), heartbeat(1, 3, at(1, 2), "6:6:"), heartbeat(1, 4, at(1, 2), "6:6:"))},
+			[]string{"changed 5 at 1-2", "settled 5", "valid through 1"}},
+		{"a look that was cut proves nothing",
+			[]look{{entries: []Entry{termStart(1, Position{})}, cut: true}, reads(heartbeat(1, 2, at(1, 1), "5:5:"), heartbeat(1, 3, at(1, 2), "5:5:"))}, nil},
+		{"looks of another session do not count",
+			[]look{reads(termStart(1, Position{})), {session: true, entries: []Entry{change(1, 2, 5), heartbeat(1, 3, at(1, 2), "5:5:")}}},
+			[]string{"changed 5 at 1-2"}},
+		{"a heartbeat that another server was given proves nothing",
+			[]look{{session: true, server: "x", entries: []Entry{termStart(1, Position{})}}, reads(byServer("y", heartbeat(1, 2, at(1, 2), "5:5:"))), reads(byServer("x", heartbeat(1, 3, at(1, 3), "5:5:")))},
+			[]string{"valid through 2"}},
+		{"of an older version, the heartbeat before it was there, or the start of its term",
+			[]look{reads(termStart(1, Position{})), reads(heartbeat(1, 2, old, "5:5:")), reads(heartbeat(1, 3, old, "5:5:")), reads(heartbeat(1, 4, old, "5:5:"))},
+			[]string{"valid through 1", "valid through 2"}},
+		{"of an older version, what was before a gap is not known",
+			[]look{reads(heartbeat(1, 1, old, "5:5:")), reads(), reads(heartbeat(1, 3, old, "5:5:"))}, []string{`reset by gap to "e"`}},
+		{"a snapshot that cannot be read proves nothing",
+			[]look{reads(termStart(1, Position{})), reads(heartbeat(1, 2, at(1, 2), "?"))}, nil},
+		{"a change settles when a snapshot sees it, proof or not",
+			[]look{reads(change(1, 1, 6), heartbeat(1, 2, old, "6:9:6"), change(1, 3, 9), heartbeat(1, 4, old, "9:10:9"), heartbeat(1, 5, old, "10:10:"))},
+			[]string{"changed 6 at 1-1", "changed 9 at 1-3", "settled 6", "settled 9"}},
+		{"the first proof brings what is unsettled and was published before the first entry",
+			[]look{reads(change(1, 8, 7)), reads(heartbeat(1, 9, at(1, 9), "6:9:6,7", hung, Change{XID: 7})), reads(heartbeat(1, 10, at(1, 10), "9:9:"))},
+			[]string{"changed 7 at 1-8", "changed 6 at 1-9", "valid through 1", "settled 7", "settled 6", "valid through 2"}},
+		{"another term goes on without a gap",
+			[]look{reads(termStart(1, Position{})), reads(termStart(2, at(1, 1))), reads(heartbeat(2, 2, at(2, 1), "5:5:"))}, []string{"valid through 1"}},
+		{"another term, and something between",
+			[]look{reads(termStart(1, Position{})), reads(termStart(2, at(1, 2)))}, []string{`reset by gap to "e"`}},
+		{"a gap forgets what is unsettled",
+			[]look{reads(change(1, 1, 6)), reads(heartbeat(1, 3, at(1, 3), "9:9:"))}, []string{"changed 6 at 1-1", `reset by gap to "e"`}},
+		{"an entry that cannot be decoded, and its end",
+			[]look{reads(termStart(1, Position{}), Entry{Position: at(1, 2)}, change(1, 3, 5))}, []string{`reset by undecodable to "e"`, "changed 5 at 1-3"}},
+		{"another server in the same epoch",
+			[]look{reads(termStart(1, Position{})), reads(heartbeat(1, 2, at(1, 2), "5:5:")), reads(ofRun("another", heartbeat(1, 3, at(1, 3), "5:5:"))), reads(ofRun("another", heartbeat(1, 4, at(1, 4), "5:5:")))},
+			[]string{"valid through 1", `reset by epoch to "e"`, "valid through 3"}},
+		{"another epoch begins at its oldest entry",
+			[]look{reads(change(1, 5, 6)), {epoch: "f", entries: []Entry{heartbeat(9, 1, old, "9:9:")}}}, []string{"changed 6 at 1-5", `reset by epoch to "f"`}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := &recorder{}
+			s := NewSubscription(r)
+			if cause := s.Follow("e"); cause != ResetJoin {
+				t.Errorf("caused by %s", cause)
+			}
+			for i, l := range c.looks {
+				if l.session {
+					s.NewSession(l.server)
+				}
+				if l.epoch != "" {
+					s.Follow(l.epoch)
+					if epoch, after := s.Next(); epoch != l.epoch || after != (Position{}) {
+						t.Errorf("reads %s after %s", epoch, after)
+					}
+				}
+				s.Apply(time.Unix(int64(i+1), 0), l.entries, l.cut)
+				if _, after := s.Next(); len(l.entries) > 0 && after != l.entries[len(l.entries)-1].Position {
+					t.Errorf("goes on after %s", after)
+				}
+			}
+			if want := append([]string{`reset by join to "e"`}, c.want...); !slices.Equal(r.all, want) {
+				t.Errorf("%q, want %q", r.all, want)
+			}
+		})
+	}
+}
+
+func TestProofSaysWhatItIsOf(t *testing.T) {
+	r := &recorder{}
+	s := NewSubscription(r)
+	s.Follow("e")
+	s.Apply(time.Unix(1, 0), []Entry{change(3, 4, 5)}, false)
+	h := heartbeat(3, 5, at(3, 5), "9:9:")
+	h.Heartbeat.Server = "s/1"
+	s.Apply(time.Unix(2, 0), []Entry{h}, false)
+	want := Proof{Moment: time.Unix(1, 0), At: at(3, 5), First: at(3, 4), Server: "s/1", Run: "run", LSN: 5}
+	if len(r.proofs) != 1 || r.proofs[0] != want {
+		t.Errorf("%+v, want %+v", r.proofs, want)
+	}
+}
+
+// However long no heartbeat comes, what is remembered of reads is bounded, and the
+// latest of them count.
+func TestReadsAreBounded(t *testing.T) {
+	var all []read
+	for n := range uint64(10 * mostReads) {
+		all = remember(all, read{began: time.Unix(int64(n), 0), end: at(1, n/2)})
+	}
+	if len(all) > mostReads || all[len(all)-1].began.Unix() != 10*mostReads-1 {
+		t.Errorf("%d reads, the last of %s", len(all), all[len(all)-1].began)
+	}
+	for i := 1; i < len(all); i++ {
+		if !all[i].began.After(all[i-1].began) || all[i].end.Compare(all[i-1].end) <= 0 {
+			t.Fatalf("read %d is out of order", i)
+		}
+	}
+	if moment, rest, ok := proves(all, all[10].end); !ok || moment != all[9].began || len(rest) != len(all)-10 {
+		t.Errorf("%s, %d left, %t", moment, len(rest), ok)
+	}
+}
