@@ -3,7 +3,6 @@ package edge
 import (
 	"math"
 	"strconv"
-	"sync/atomic"
 	"unique"
 
 	"listedge/cache"
@@ -23,7 +22,6 @@ type client struct {
 	policy          unique.Handle[string] // RateLimit-Policy, which most keys share
 	broken          error                 // its limit cannot be enforced, so nothing is served
 
-	shown atomic.Pointer[shown]
 	spot  cache.Spot     // of its last page
 	trail prefetch.Trail // of its last hit
 }
@@ -31,7 +29,6 @@ type client struct {
 // prefetch has fetched what a request of the client reads, if it asks for the
 // same page as the last one.
 func (c *client) prefetch() {
-	c.bucket.Prefetch()
 	c.spot.Prefetch()
 	c.trail.Follow()
 }
@@ -39,7 +36,7 @@ func (c *client) prefetch() {
 // leaveTrail is for the next request to follow.
 func (c *client) leaveTrail(hit *cache.Page) {
 	page, pair, body := hit.Places()
-	c.trail.Leave([...]uintptr{page, pair, body, c.bucket.Place()})
+	c.trail.Leave([...]uintptr{page, pair, body, 0})
 }
 
 func policyOf(l origin.Limit) (limiter.Policy, error) {

@@ -21,7 +21,6 @@ type conn struct {
 	once     sync.Once
 	lines    lines // that it was sent
 	answer   answer
-	told     told
 	asked    asked
 	exchange exchange
 	counts   *metrics.Stripe

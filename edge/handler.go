@@ -124,7 +124,7 @@ func (s *Server) findRoute(x *exchange) failure {
 
 // limit takes a token from the key's bucket and from its workspace's.
 func (s *Server) limit(x *exchange) failure {
-	x.limits, x.limited = s.limiter.TakeAt(x.now, x.client.bucket, x.client.workspaceBucket), true
+	x.limits, x.limited = s.limiter.Take(x.now, x.client.bucket, x.client.workspaceBucket), true
 	if x.limits.Source == limiter.SourceRedis || x.limits.Source == limiter.SourceLocalFallback || s.timed { // which took its time
 		x.passed(stepLimit)
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/cache"
-	"listedge/limiter"
 	"listedge/metrics"
 )
 
@@ -82,7 +81,7 @@ type entry struct {
 	key, workspace uuid.UUID
 
 	limited                    bool // limits and buckets are set
-	limits                     limiter.Decision
+	limits                     limitOutcome
 	keyBucket, workspaceBucket BucketRecord
 	hasWorkspaceBucket         bool
 
@@ -131,10 +130,10 @@ func (s *Server) remember(x *exchange, k kind, status int, took time.Duration) {
 		key := &x.known.Key
 		e.known, e.key, e.workspace = true, key.ID, key.Workspace
 		if x.limited {
-			e.limited, e.limits = true, x.limits
-			e.keyBucket = bucketRecord(key.Limit, x.client.bucket.LevelAt(x.now).Remaining)
+			e.limited, e.limits = true, limitOutcome{x.limits.Allowed, x.limits.Refused, x.limits.Source, x.limits.RetryAfter}
+			e.keyBucket = bucketRecord(key.Limit, x.limits.Key.Remaining)
 			if e.hasWorkspaceBucket = key.WorkspaceLimit.Set; e.hasWorkspaceBucket {
-				e.workspaceBucket = bucketRecord(key.WorkspaceLimit, x.client.workspaceBucket.LevelAt(x.now).Remaining)
+				e.workspaceBucket = bucketRecord(key.WorkspaceLimit, x.limits.Workspace.Remaining)
 			}
 		}
 	}

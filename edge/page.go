@@ -25,7 +25,9 @@ const noSniff = "X-Content-Type-Options: nosniff\r\n"
 func (s *Server) writePage(x *exchange) {
 	page, a := x.page.Page, x.conn.newAnswer(fasthttp.StatusOK)
 	notModified := matchesETag(x.asked.noneMatch, page.ETag[:])
-	returned := notModified && (x.free || s.returnToken(x))
+	if notModified && !x.free {
+		s.returnToken(x)
+	}
 
 	a.lines = append(append(append(a.lines, "ETag: "...), page.ETag[:]...), "\r\nAge: "...)
 	a.lines = append(strconv.AppendInt(a.lines, int64(x.page.Age/time.Second), 10), crlf...)
@@ -34,7 +36,7 @@ func (s *Server) writePage(x *exchange) {
 	if page.Next != "" {
 		a.lines = append(appendLink(append(a.lines, "Link: "...), &x.query, page.Next), crlf...)
 	}
-	s.addLimits(a, x, returned)
+	s.addLimits(a, x)
 	s.addTiming(a, x)
 	a.add(headerRequestID, x.id)
 

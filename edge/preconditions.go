@@ -41,7 +41,7 @@ func (s *Server) revalidate(x *exchange) bool {
 		return false
 	}
 	s.countLookUp(x)
-	x.free, x.limited, x.limits = true, true, limiter.Decision{Allowed: true, Source: limiter.SourceLease}
+	x.free, x.limited, x.limits = true, true, s.limiter.Peek(x.now, x.client.bucket, x.client.workspaceBucket)
 	return true
 }
 

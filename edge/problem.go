@@ -24,7 +24,7 @@ func (s *Server) writeProblem(x *exchange, f failure) {
 	if f.problem == wrongMethod {
 		a.lines = append(a.lines, "Allow: GET, HEAD\r\n"...)
 	}
-	s.addLimits(a, x, false)
+	s.addLimits(a, x)
 	s.addTiming(a, x)
 	a.add(headerRequestID, x.id)
 	a.body(problemBody(nil, f.problem, &f.faults, x.id))

@@ -92,6 +92,14 @@ func (e *entry) record() Record {
 	return r
 }
 
+// limitOutcome is the part of a limiter.Decision that the journal keeps.
+type limitOutcome struct {
+	Allowed    bool
+	Refused    limiter.Which
+	Source     limiter.Source
+	RetryAfter time.Duration
+}
+
 func (e *entry) limit() *LimitRecord {
 	l := &LimitRecord{Allowed: e.limits.Allowed, Source: e.limits.Source.String(), RetryAfter: e.limits.RetryAfter.Seconds(), Key: e.keyBucket}
 	if e.limits.Refused != limiter.Neither {
