@@ -24,8 +24,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/internal/sandbox"
 	"listedge/origin"
-	"listedge/sandbox"
 )
 
 const (

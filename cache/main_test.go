@@ -8,8 +8,8 @@ import (
 	"go.uber.org/goleak"
 
 	"listedge/internal/changefeed"
-	"listedge/sandbox/redistest"
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/redistest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 func TestMain(m *testing.M) {

@@ -6,9 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"listedge/internal/rawconn"
 	"listedge/metrics"
 	"listedge/origin"
-	"listedge/socket"
 )
 
 // conn is a connection of the public listener. It does for every answer on it
@@ -16,7 +16,7 @@ import (
 // sent. Used by one goroutine at a time, but for Close.
 type conn struct {
 	net.Conn
-	socket   *socket.Conn // the same, nil = TLS
+	socket   *rawconn.Conn // the same, nil = TLS
 	server   *Server
 	once     sync.Once
 	lines    lines // that it was sent
@@ -48,7 +48,7 @@ type conn struct {
 func newConn(c net.Conn, s *Server) *conn {
 	made := &conn{Conn: c, server: s, counts: s.metrics.Stripe(), idPrefix: s.ids.prefix(), sheet: s.journal.sheet()}
 	if plain, ok := c.(*net.TCPConn); ok {
-		made.socket = socket.New(plain)
+		made.socket = rawconn.New(plain)
 		made.Conn = made.socket
 	}
 	made.answer.conn = made

@@ -17,7 +17,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
-	"listedge/tracing"
+	"listedge/internal/tracing"
 )
 
 // A hit allocates nothing, with key, two limits, parameters, metrics and all

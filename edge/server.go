@@ -22,10 +22,10 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/boottime"
+	"listedge/internal/tracing"
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
-	"listedge/tracing"
 )
 
 // Options are what a Server works with; all up to Logger are required.

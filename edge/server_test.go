@@ -14,10 +14,10 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/changefeed"
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
-	"listedge/sandbox/sandboxtest"
 )
 
 func TestMain(m *testing.M) {

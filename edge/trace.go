@@ -5,7 +5,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"listedge/tracing"
+	"listedge/internal/tracing"
 )
 
 // trace tells the collector of an exchange: no key, no search term and no

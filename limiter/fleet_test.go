@@ -11,9 +11,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"listedge/sandbox"
-	"listedge/sandbox/redistest"
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/redistest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // Three nodes on a real Redis, in real time: well, stopped, killed, failed over

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"listedge/internal/boottime"
-	"listedge/sandbox/redistest"
+	"listedge/internal/sandbox/redistest"
 )
 
 // What a node held when its machine fell asleep is not spent when it wakes: the

@@ -8,8 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"listedge/sandbox"
-	"listedge/sandbox/redistest"
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/redistest"
 )
 
 // beatsOnce is a client's hook that lets its node beat once: however slow the

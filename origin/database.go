@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"listedge/internal/rawconn"
 	"listedge/origin/hosts"
-	"listedge/socket"
 )
 
 // DatabaseOptions say how a node uses Postgres.
@@ -155,7 +155,7 @@ func openPool(ctx context.Context, url string, which pgconn.ValidateConnectFunc,
 	config.PingTimeout = pingTimeout
 	config.ShouldPing = doubtful
 	config.ConnConfig.ConnectTimeout = connectTimeout
-	config.ConnConfig.DialFunc = socket.Dialing(config.ConnConfig.DialFunc)
+	config.ConnConfig.DialFunc = rawconn.Dialing(config.ConnConfig.DialFunc)
 	config.ConnConfig.RuntimeParams["application_name"] = "listedge"
 	config.ConnConfig.RuntimeParams["timezone"] = "UTC"
 	settings.Hold(&config.ConnConfig.Config)
@@ -174,7 +174,7 @@ func openPool(ctx context.Context, url string, which pgconn.ValidateConnectFunc,
 // by the ping. Where nothing has come, the network may still have lost the
 // connection without a word: after a while that is worth a ping, too.
 func doubtful(_ context.Context, p pgxpool.ShouldPingParams) bool {
-	return p.IdleDuration > pingAfter || socket.Unread(p.Conn.PgConn().Conn())
+	return p.IdleDuration > pingAfter || rawconn.Unread(p.Conn.PgConn().Conn())
 }
 
 // PoolStats are a pool's connections.

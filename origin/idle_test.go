@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"listedge/sandbox/sandboxtest"
-	"listedge/socket"
+	"listedge/internal/rawconn"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // fillPool opens as many connections as the pool may have, with the page's
@@ -116,14 +116,14 @@ func TestANoticeCostsNoConnection(t *testing.T) {
 	made := db.pages.Stat().NewConnsCount()
 	for range 3 {
 		execOn(t, url, "NOTIFY news")
-		eventually(t, "the news", func() bool { return socket.Unread(wire) })
+		eventually(t, "the news", func() bool { return rawconn.Unread(wire) })
 		for range 2 {
 			if _, err := o.Fetch(within(t, patience), anyPage); err != nil {
 				t.Error(err)
 			}
 		}
-		if socket.Unread(wire) || db.pages.Stat().NewConnsCount() != made {
-			t.Errorf("unread: %v, %d connections were made, want %d", socket.Unread(wire), db.pages.Stat().NewConnsCount(), made)
+		if rawconn.Unread(wire) || db.pages.Stat().NewConnsCount() != made {
+			t.Errorf("unread: %v, %d connections were made, want %d", rawconn.Unread(wire), db.pages.Stat().NewConnsCount(), made)
 		}
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"net/url"
 	"testing"
 
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // After a fail-over a connection may still lead to the old primary, which lives

@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
-	"listedge/sandbox"
-	"listedge/sandbox/postgrestest"
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/postgrestest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // One private Postgres serves the whole binary; it starts with the first test

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/pressly/goose/v3"
 
-	"listedge/sandbox/postgrestest"
+	"listedge/internal/sandbox/postgrestest"
 )
 
 // emptyDatabase has nothing in it.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // poolModes are all that PgBouncer has.

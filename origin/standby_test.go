@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // identity is what a follower calls the primary: its system and timeline.

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"listedge/sandbox"
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // secured starts a server that speaks TLS, and returns its database's URL, by

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/hosts"
-	"listedge/sandbox/sandboxtest"
 )
 
 func TestWhichAnswersAreThePrimarys(t *testing.T) {

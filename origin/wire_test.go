@@ -14,8 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"listedge/sandbox"
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // longPage is that of insertLongItems: of 100 rows it shows as many as a page

@@ -16,9 +16,9 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/google/uuid"
 
+	"listedge/internal/sandbox"
 	"listedge/origin"
 	"listedge/origin/load"
-	"listedge/sandbox"
 )
 
 type devCommand struct {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"listedge/sandbox"
+	"listedge/internal/sandbox"
 )
 
 // fleet runs each node as a process of its own, so that one can be stopped or

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // processesOn lists the processes whose command line names the folder.

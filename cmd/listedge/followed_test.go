@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"listedge/internal/changefeed"
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 func TestWhenAnswersMayBeJudged(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 func TestLogsAreStructuredAndHoldNoKeys(t *testing.T) {

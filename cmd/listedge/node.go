@@ -18,11 +18,11 @@ import (
 	"listedge/edge"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
+	"listedge/internal/tracing"
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
 	"listedge/origin/follower"
-	"listedge/tracing"
 )
 
 // node is one edge node, wired and listening.

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
-	"listedge/socket"
+	"listedge/internal/rawconn"
 )
 
 // quietRedis silences the Redis client's own log: its failures are counted and
@@ -68,7 +68,7 @@ func newRedisClient(o redis.UniversalOptions) redis.UniversalClient {
 	o.Protocol = 2
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	if o.TLSConfig == nil { // else it is the client that dials
-		o.Dialer = socket.Dialing((&net.Dialer{Timeout: o.DialTimeout, KeepAlive: 5 * time.Minute}).DialContext)
+		o.Dialer = rawconn.Dialing((&net.Dialer{Timeout: o.DialTimeout, KeepAlive: 5 * time.Minute}).DialContext)
 	}
 	return redis.NewUniversalClient(&o)
 }

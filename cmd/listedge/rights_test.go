@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"listedge/edge"
+	"listedge/internal/sandbox/postgrestest"
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin"
-	"listedge/sandbox/postgrestest"
-	"listedge/sandbox/sandboxtest"
 )
 
 // soon is for what must come, on a busy machine too.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 const tokens = 10

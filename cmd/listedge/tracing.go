@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"listedge/tracing"
+	"listedge/internal/tracing"
 )
 
 // traceStop bounds sending the last traces: a collector that hangs does not

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"listedge/sandbox"
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // complaints are the warnings and errors of a log, without their other attributes.

@@ -11,10 +11,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/postgrestest"
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin"
-	"listedge/sandbox"
-	"listedge/sandbox/postgrestest"
-	"listedge/sandbox/sandboxtest"
 )
 
 // processorTime is what a process has used of processors, in nanoseconds; Linux only.

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin"
-	"listedge/sandbox/sandboxtest"
 )
 
 func TestEpochsBeginWhereSomethingMayBeMissed(t *testing.T) {

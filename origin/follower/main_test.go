@@ -16,10 +16,10 @@ import (
 	"go.uber.org/goleak"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/postgrestest"
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin"
-	"listedge/sandbox"
-	"listedge/sandbox/postgrestest"
-	"listedge/sandbox/sandboxtest"
 )
 
 // One private Postgres serves the whole binary; tests that ill-treat a server

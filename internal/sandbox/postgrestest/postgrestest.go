@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"listedge/sandbox"
+	"listedge/internal/sandbox"
 )
 
 // Template is the database with the schema and nothing in it.

@@ -1,6 +1,6 @@
-// Package socket has TCP connections that are cheaper to read and to write than
+// Package rawconn has TCP connections that are cheaper to read and to write than
 // net's, on Linux: those of clients, of Postgres and of Redis.
-package socket
+package rawconn
 
 import (
 	"context"

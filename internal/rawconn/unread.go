@@ -1,4 +1,4 @@
-package socket
+package rawconn
 
 import (
 	"crypto/tls"

@@ -5,7 +5,7 @@ import (
 	"os"
 	"sync"
 
-	"listedge/sandbox"
+	"listedge/internal/sandbox"
 )
 
 // Shared is one private Postgres for all tests of a binary, without crash

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"listedge/sandbox"
+	"listedge/internal/sandbox"
 )
 
 // startTimeout is generous: initdb on a busy two-core machine takes seconds.
