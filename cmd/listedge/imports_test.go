@@ -14,8 +14,8 @@ import (
 // Who may import whom, as the README draws it. Test files are free.
 var (
 	mayImport = map[string][]string{
-		"cmd/listedge":                  {"edge", "cache", "limiter", "origin", "origin/load", "origin/follower", "internal/changefeed", "metrics", "internal/tracing", "internal/rawconn", "internal/sandbox", "internal/redact", "internal/boottime"},
-		"bench":                         {"internal/changefeed", "origin/follower", "edge", "cache", "limiter", "origin", "origin/load", "metrics", "internal/sandbox"},
+		"cmd/listedge":                  {"edge", "cache", "limiter", "origin", "origin/load", "origin/follower", "origin/postgres", "internal/changefeed", "metrics", "internal/tracing", "internal/rawconn", "internal/sandbox", "internal/redact", "internal/boottime"},
+		"bench":                         {"internal/changefeed", "origin/follower", "origin/postgres", "edge", "cache", "limiter", "origin", "origin/load", "metrics", "internal/sandbox"},
 		"edge":                          {"cache", "limiter", "origin", "internal/changefeed", "metrics", "internal/tracing", "internal/rawconn", "prefetch", "internal/boottime"},
 		"internal/tracing":              nil,
 		"metrics":                       {"internal/changefeed", "cache", "limiter", "origin", "origin/follower"},
@@ -23,9 +23,9 @@ var (
 		"internal/changefeed":           nil,
 		"origin/follower":               {"internal/changefeed", "origin/publication", "origin/postgres"},
 		"origin/publication":            nil,
-		"origin/postgres":               {"internal/redact"},
+		"origin/postgres":               {"internal/redact", "internal/rawconn"},
 		"limiter":                       {"prefetch", "internal/boottime"},
-		"origin":                        {"internal/changefeed", "origin/publication", "origin/postgres", "internal/rawconn", "prefetch", "internal/boottime"},
+		"origin":                        {"internal/changefeed", "origin/publication", "origin/postgres", "prefetch", "internal/boottime"},
 		"internal/rawconn":              nil,
 		"internal/boottime":             nil,
 		"internal/redact":               nil,
@@ -56,7 +56,7 @@ var (
 		"github.com/prometheus/procfs":        {"bench"},
 		"gonum.org/v1/plot":                   {"bench"},
 		"github.com/hashicorp/golang-lru":     {"edge", "origin"},
-		"github.com/sony/gobreaker":           {"cache", "limiter", "origin"},
+		"github.com/sony/gobreaker":           {"cache", "limiter", "origin/postgres"},
 		"net/http":                            {"edge", "metrics", "cmd/listedge", "bench", "deploy/clients"},
 	}
 )
