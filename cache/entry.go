@@ -15,11 +15,11 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// Page is one page of a list, ready for the wire but for its last bytes: the
+// Entry is one page of a list, ready for the wire but for its last bytes: the
 // request id, which every answer has of its own. Immutable once made but for
 // how it stands and its compressed form, so any number of answers may be
 // written from it at once.
-type Page struct {
+type Entry struct {
 	// What every hit reads is in the first lines of memory.
 	sequence    atomic.Uint64 // how it stands to the changes this node knows: see tracker; 0 = not to be kept
 	pair, whole *pairState    // what changes it
@@ -77,20 +77,15 @@ var deflaters = sync.Pool{New: func() any {
 	return w
 }}
 
-// NewPage makes a page of a body that was read from the database by a query
-// that began at proof. The page keeps body.
-func NewPage(body []byte, next string, proof time.Time) *Page {
-	return &Page{
-		Body: body, Next: next, Proof: proof, begun: proof,
-		CRC:  crc32.ChecksumIEEE(body),
-		ETag: TagOf(body),
-	}
+// NewEntry makes an entry of a response body. The entry keeps body.
+func NewEntry(body []byte, next string) *Entry {
+	return &Entry{Body: body, Next: next, CRC: crc32.ChecksumIEEE(body), ETag: TagOf(body)}
 }
 
 // Deflate returns the body as deflate blocks, sync-flushed and open-ended; nil
 // where that would not pay. The first who asks has it made, for as much as a
 // query costs; a page that nobody wants compressed is not.
-func (p *Page) Deflate() []byte {
+func (p *Entry) Deflate() []byte {
 	if d := p.deflated.Load(); d != nil {
 		return *d
 	}
@@ -111,7 +106,7 @@ func (p *Page) Deflate() []byte {
 
 // isDeflated says whether somebody has asked for the page compressed, and what
 // came of it.
-func (p *Page) isDeflated() ([]byte, bool) {
+func (p *Entry) isDeflated() ([]byte, bool) {
 	if d := p.deflated.Load(); d != nil {
 		return *d, true
 	}
@@ -130,13 +125,13 @@ func deflate(body []byte) []byte {
 }
 
 // Places are where what a hit reads of the page lies, for who prefetches it.
-func (p *Page) Places() (page, pair, body uintptr) {
+func (p *Entry) Places() (page, pair, body uintptr) {
 	return uintptr(unsafe.Pointer(p)), uintptr(unsafe.Pointer(p.pair)), uintptr(unsafe.Pointer(unsafe.SliceData(p.Body)))
 }
 
 // size is what the page occupies, in bytes, all told. A compressed form that
 // nobody has asked for yet may still come: it is counted as usual ones are.
-func (p *Page) size(key int) int64 {
+func (p *Entry) size(key int) int64 {
 	compressed := len(p.Body) / 3
 	if d, ok := p.isDeflated(); ok {
 		compressed = len(d)
@@ -146,16 +141,16 @@ func (p *Page) size(key int) int64 {
 
 // stands says whether the page was, at some time, known to show all changes.
 // One that was not is shared for a moment only.
-func (p *Page) stands() bool { return p.sequence.Load() != 0 }
+func (p *Entry) stands() bool { return p.sequence.Load() != 0 }
 
 // lastChange is the sequence of the latest change of what the page shows.
-func (p *Page) lastChange() uint64 { return max(p.pair.last.Load(), p.whole.last.Load()) }
+func (p *Entry) lastChange() uint64 { return max(p.pair.last.Load(), p.whole.last.Load()) }
 
 // newer says whether the page is known to show more than another of the same
 // key: by the log, or, where one of them does not stand in it, by when they
 // were read. (Not by their proofs: a standby's page that stands would lose to
 // one of the primary that was read earlier, and too early to stand.)
-func (p *Page) newer(than *Page) bool {
+func (p *Entry) newer(than *Entry) bool {
 	a, b := p.sequence.Load(), than.sequence.Load()
 	if a == 0 || b == 0 || a == b {
 		return p.begun.After(than.begun)

@@ -80,7 +80,7 @@ func (a *ahead) heat(h *holder) (asked uint64, elapsed time.Duration) {
 
 // remember puts the page on its pair's list if it was hot in the life that now
 // ends, and begins to count anew.
-func (a *ahead) remember(h *holder, pair changefeed.List, p *Page, fill Fill) {
+func (a *ahead) remember(h *holder, pair changefeed.List, p *Entry, fill Fill) {
 	if isHot(a.heat(h)) {
 		a.cache.follow.list(p.pair, hotEntry{holder: weak.Make(h), pair: pair, fill: fill, queued: new(atomic.Bool)})
 	}
@@ -128,7 +128,7 @@ func (a *ahead) changed(state *pairState) {
 
 // again has a hot page, which was read too early for a change, read until it
 // shows it; once for each change, which may stay invisible for long.
-func (a *ahead) again(key []byte, pair changefeed.List, p *Page, fill Fill) bool {
+func (a *ahead) again(key []byte, pair changefeed.List, p *Entry, fill Fill) bool {
 	h := a.cache.memory.get(key)
 	if h == nil || !isHot(a.heat(h)) || !a.cache.follow.awaited(p) {
 		return false

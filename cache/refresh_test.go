@@ -27,7 +27,7 @@ func TestIsHot(t *testing.T) {
 
 // counted counts the queries of a fill.
 func counted(queries *atomic.Int64, fill Fill) Fill {
-	return Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
+	return Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
 		queries.Add(1)
 		return fill.Primary(ctx, run)
 	}}
@@ -116,7 +116,7 @@ func TestAPageReadTooEarlyIsReadAgain(t *testing.T) {
 	b, c := followed(t, Options{Redis: client})
 	var queries, early atomic.Int64
 	fill := b.brings("page")
-	fill.Primary = func(ctx context.Context, run string) (Filled, error) {
+	fill.Primary = func(ctx context.Context, run string) (FillResult, error) {
 		queries.Add(1)
 		f, err := b.brings("page").Primary(ctx, run)
 		if early.Add(-1) >= 0 { // the last transaction is running still
@@ -147,7 +147,7 @@ func TestReadingAheadIsBounded(t *testing.T) {
 	fast := b.brings("page")
 	var slow atomic.Bool
 	var running, most atomic.Int64
-	fill := Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
+	fill := Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
 		n := running.Add(1)
 		defer running.Add(-1)
 		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
@@ -196,10 +196,10 @@ func TestInsistingEnds(t *testing.T) {
 	var queries atomic.Int64
 	var early atomic.Bool
 	sees := b.brings("page")
-	fill := Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
+	fill := Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
 		if early.Load() {
 			queries.Add(1)
-			return Filled{Body: []byte("old"), Snapshot: "100:100:"}, nil
+			return FillResult{Body: []byte("old"), Snapshot: "100:100:"}, nil
 		}
 		return sees.Primary(ctx, run)
 	}}

@@ -15,7 +15,7 @@ func TestOneLooksForAll(t *testing.T) {
 		look := func() (Result, error) {
 			looked++
 			<-release
-			return Result{Page: &Page{Next: "found"}}, nil
+			return Result{Entry: &Entry{Next: "found"}}, nil
 		}
 		found := make(chan Result)
 		for range 5 {
@@ -33,7 +33,7 @@ func TestOneLooksForAll(t *testing.T) {
 		}
 		close(release)
 		for range 5 {
-			if r := <-found; r.Page == nil || r.Page.Next != "found" {
+			if r := <-found; r.Entry == nil || r.Entry.Next != "found" {
 				t.Errorf("%+v", r)
 			}
 		}

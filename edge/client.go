@@ -37,7 +37,7 @@ func (c *client) prefetch() {
 }
 
 // leaveTrail is for the next request to follow.
-func (c *client) leaveTrail(hit *cache.Page) {
+func (c *client) leaveTrail(hit *cache.Entry) {
 	page, pair, body := hit.Places()
 	c.trail.Leave([...]uintptr{page, pair, body, c.bucket.Place()})
 }

@@ -92,7 +92,7 @@ func (n *node) watch(ctx context.Context) {
 		why := n.follower.Incapable()
 		if now := why != nil && n.feed.Silence() > followAgain; now != cannot {
 			cannot = now
-			n.cache.CannotFollow(cannot)
+			n.cache.SetTTLMode(cannot)
 			if cannot {
 				n.logger.Warn("pages live --cache-ttl: changes cannot be followed", "why", why)
 			} else {
