@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"listedge/origin/hosts"
+	"listedge/origin/postgres"
 	"listedge/origin/publication"
 )
 
@@ -73,7 +73,7 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 			var published publication.State
 			if published, err = publication.Look(ctx, conn); err == nil {
 				findings := append(judge(f, published, o), judgeSchema(ctx, conn), judgeReading(ctx, url, o.Primary), judgeLocks(ctx, conn))
-				if hosts.Pooled(conn.PgConn()) {
+				if postgres.Pooled(conn.PgConn()) {
 					findings = append(findings, Finding{"following", Warn, "a connection pooler answers at " + flag + ": changes cannot be followed through it; pages live --cache-ttl",
 						"name Postgres itself in --replication-url"})
 				}
@@ -125,7 +125,7 @@ func judgeReading(ctx context.Context, url, primary string) Finding {
 	conn, err := db.keys.Acquire(ctx)
 	if err == nil {
 		defer conn.Release()
-		if hosts.Pooled(conn.Conn().PgConn()) {
+		if postgres.Pooled(conn.Conn().PgConn()) {
 			text += ", through a connection pooler"
 		}
 	}

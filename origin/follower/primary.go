@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"listedge/internal/changefeed"
-	"listedge/origin/hosts"
+	"listedge/origin/postgres"
 	"listedge/origin/publication"
 )
 
@@ -59,7 +59,7 @@ type primary struct {
 var errPooler = errors.New("a connection pooler answers: name Postgres itself in --replication-url")
 
 func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
-	config, err := hosts.Primary(url)
+	config, err := postgres.Primary(url)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrIncapable, err)
 	}
@@ -82,7 +82,7 @@ func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 		return nil, fmt.Errorf("%w: %w: %w", ErrIncapable, errPooler, err)
 	case err != nil:
 		return nil, fmt.Errorf("connect: %w", err)
-	case hosts.Pooled(p.conn.PgConn()):
+	case postgres.Pooled(p.conn.PgConn()):
 		p.close()
 		return nil, fmt.Errorf("%w: %w", ErrIncapable, errPooler)
 	}

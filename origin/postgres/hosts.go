@@ -1,7 +1,7 @@
-// Package hosts has a connection meet the server that is meant, where the URL
+// Package postgres has a connection meet the server that is meant, where the URL
 // of a database names several: postgres://user@a,b/database. Which of them is
 // the primary changes with a fail-over.
-package hosts
+package postgres
 
 import (
 	"context"
