@@ -1,4 +1,4 @@
-package publication
+package follower
 
 import (
 	"strings"
@@ -10,32 +10,32 @@ import (
 // whose content is not known here concerns everything.
 const MessagePrefix = "listedge"
 
-// SchemaChanged is the message of a follower that has found the tables, or what
+// schemaChanged is the message of a follower that has found the tables, or what
 // their rows are read by, changed. It concerns everything.
-const SchemaChanged = "schema"
+const schemaChanged = "schema"
 
-// ByEventTrigger says whether a message is one that the event triggers of earlier
+// byEventTrigger says whether a message is one that the event triggers of earlier
 // versions wrote: the tag of a command, as "ALTER TABLE". They wrote one for the
 // DDL of anybody in the database. Followers of this version notice by themselves
 // what concerns the tables.
-func ByEventTrigger(message []byte) bool {
+func byEventTrigger(message []byte) bool {
 	return len(message) > 0 && 'A' <= message[0] && message[0] <= 'Z'
 }
 
 const purge = "purge "
 
-// Purge is the message that has all pages of a workspace read anew, or of all
+// PurgeMessage is the message that has all pages of a workspace read anew, or of all
 // workspaces where none is named.
-func Purge(workspace *uuid.UUID) string {
+func PurgeMessage(workspace *uuid.UUID) string {
 	if workspace == nil {
 		return purge
 	}
 	return purge + workspace.String()
 }
 
-// Purged is the workspace that a message names; false for one that concerns
+// purged is the workspace that a message names; false for one that concerns
 // everything.
-func Purged(message []byte) (uuid.UUID, bool) {
+func purged(message []byte) (uuid.UUID, bool) {
 	named, ok := strings.CutPrefix(string(message), purge)
 	if !ok {
 		return uuid.UUID{}, false

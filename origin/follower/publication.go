@@ -1,7 +1,7 @@
 // Package publication knows what changes are followed by: how the publication
 // and the slot are called, and whether the publication tells all that nodes
 // need to know. Who follows it and who diagnoses a server ask the same.
-package publication
+package follower
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Name is that of the publication, which `migrate up` makes.
-const Name = "listedge"
+// PublicationName is that of the publication, which `migrate up` makes.
+const PublicationName = "listedge"
 
 // SlotPrefix begins a slot's name; the database's oid follows, because slots
 // belong to a database but share one space of names with those of all others,
@@ -31,11 +31,11 @@ func SlotSuffix(region string) string {
 
 // state is what of it there is, one row.
 //
-//go:embed state.sql
-var stateSQL string
+//go:embed publication.sql
+var publicationSQL string
 
-// State is what of the publication there is. Lists of tables are for people.
-type State struct {
+// Publication is what of the publication there is. Lists of tables are for people.
+type Publication struct {
 	There    bool
 	Whole    bool   // inserts, updates, deletes and truncates, of each partition
 	Lacks    string // tables of which it tells not all rows, or not the columns that name their workspace
@@ -46,9 +46,9 @@ type State struct {
 	Disown   string // the commands by which they do no more
 }
 
-// Look asks the server that conn is connected to.
-func Look(ctx context.Context, conn *pgx.Conn) (s State, err error) {
-	if err = conn.QueryRow(ctx, stateSQL, Name).Scan(&s.There, &s.Whole, &s.Lacks, &s.Nameless, &s.Unlogged, &s.Log, &s.Heirs, &s.Disown); err != nil {
+// ReadPublication asks the server that conn is connected to.
+func ReadPublication(ctx context.Context, conn *pgx.Conn) (s Publication, err error) {
+	if err = conn.QueryRow(ctx, publicationSQL, PublicationName).Scan(&s.There, &s.Whole, &s.Lacks, &s.Nameless, &s.Unlogged, &s.Log, &s.Heirs, &s.Disown); err != nil {
 		return s, fmt.Errorf("look at the publication: %w", err)
 	}
 	return s, nil
@@ -56,7 +56,7 @@ func Look(ctx context.Context, conn *pgx.Conn) (s State, err error) {
 
 // Defect says what is wrong, to be read behind "the publication", and what to
 // do about it; empty if nothing is.
-func (s State) Defect() (defect, do string) {
+func (s Publication) Defect() (defect, do string) {
 	switch {
 	case !s.There:
 		return "is missing", "run `listedge migrate up`"
