@@ -139,7 +139,6 @@ func (c *conn) hashKey(text []byte) (hash origin.KeyHash, again, ok bool) {
 		return c.keyHash, true, true
 	}
 	place := c.server.keyring.Place(text)
-	c.server.keyring.Prefetch(place)
 	if hash, ok = origin.HashKey(text); ok {
 		c.key, c.keyHash, c.keyPlace = append(c.key[:0], text...), hash, place
 	}
