@@ -16,7 +16,7 @@ var (
 	mayImport = map[string][]string{
 		"cmd/listedge":                  {"edge", "cache", "limiter", "origin", "origin/load", "origin/follower", "internal/changefeed", "metrics", "internal/tracing", "internal/rawconn", "internal/sandbox", "internal/redact", "internal/boottime"},
 		"bench":                         {"internal/changefeed", "origin/follower", "edge", "cache", "limiter", "origin", "origin/load", "metrics", "internal/sandbox"},
-		"edge":                          {"cache", "limiter", "origin", "internal/changefeed", "metrics", "internal/tracing", "internal/rawconn", "prefetch", "internal/boottime"},
+		"edge":                          {"cache", "limiter", "origin", "internal/changefeed", "metrics", "internal/tracing", "internal/rawconn", "internal/boottime"},
 		"internal/tracing":              nil,
 		"metrics":                       {"internal/changefeed", "cache", "limiter", "origin", "origin/follower"},
 		"cache":                         {"internal/changefeed", "prefetch", "internal/boottime"},
