@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"log/slog"
 	"math"
+	"runtime"
+	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"listedge/edge"
@@ -37,5 +40,53 @@ func TestTheConnectionLimitLeavesDescriptorsAndMemory(t *testing.T) {
 	}
 	if descriptors, memory := descriptorLimit(), memoryLimit(); descriptors < 20 || memory < 64<<20 || memory > 1<<50 {
 		t.Errorf("this machine has %d descriptors and %d bytes", descriptors, memory)
+	}
+}
+
+func TestGarbageIsOfOneSize(t *testing.T) {
+	const mb = 1 << 20
+	for _, c := range []struct {
+		garbage, live int64
+		percent       int
+	}{
+		{25 * mb, 0, 625}, {25 * mb, 1 * mb, 625}, {25 * mb, 50 * mb, 50}, {25 * mb, 250 * mb, 10}, {25 * mb, 25_000 * mb, 1},
+		{100, 100 * mb, 1}, {1 << 40, 4 * mb, 10_000},
+	} {
+		if got := garbagePercent(c.garbage, c.live); got != c.percent {
+			t.Errorf("%d MB of garbage with %d MB alive: %d %%, want %d", c.garbage/mb, c.live/mb, got, c.percent)
+		}
+	}
+}
+
+// escaping has what it is given on the heap.
+var escaping atomic.Pointer[[64 << 10]byte]
+
+// Much garbage is made, with little and with much alive.
+func TestTheCollectorKeepsThePace(t *testing.T) {
+	const garbage, made = 16 << 20, 512 << 20
+	collections := func(live int) uint32 {
+		kept := make([]byte, live)
+		before := debug.SetGCPercent(100)
+		defer debug.SetGCPercent(before)
+		runtime.GC()
+		defer paceCollector(garbage)()
+		var s runtime.MemStats
+		runtime.ReadMemStats(&s)
+		n := s.NumGC
+		for range made / (64 << 10) {
+			escaping.Store(&[64 << 10]byte{})
+			runtime.Gosched()
+		}
+		runtime.ReadMemStats(&s)
+		runtime.KeepAlive(kept)
+		return s.NumGC - n
+	}
+	for _, live := range []int{1 << 10, 256 << 20} {
+		// As the collector begins early, and what is about it changes with what lives.
+		if n := collections(live); n < made/garbage/4 || n > made/garbage*3 {
+			t.Errorf("with %d MB alive %d collections of %d MB made", live>>20, n, made>>20)
+		} else {
+			t.Logf("with %d MB alive %d collections of %d MB made", live>>20, n, made>>20)
+		}
 	}
 }
