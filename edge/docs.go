@@ -2,9 +2,12 @@ package edge
 
 import (
 	"bytes"
+	"crypto/sha256"
 	_ "embed"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"html/template"
 	"io/fs"
 	"mime"
 	"net/http"
@@ -100,3 +103,71 @@ type written struct{ bytes.Buffer }
 
 func (*written) Header() http.Header { return http.Header{} }
 func (*written) WriteHeader(int)     {}
+
+// The page below /docs keeps a key in memory, until it is reloaded or closed: what
+// a browser stores, every script of this address can read for years. Whoever
+// wants it stored ticks a box, and has it forgotten by taking the tick away. (The
+// item "authorized" is Swagger UI's.)
+const (
+	docsHead = template.HTML(`<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+        .remember-key {
+            display: block;
+            max-width: 1460px;
+            margin: 0 auto;
+            padding: 10px 20px;
+            font: 14px sans-serif;
+            text-align: right;
+        }
+    </style>
+<script>
+	function remembersKey() {
+		return localStorage.getItem("rememberKey") === "yes";
+	}
+	function rememberKey(yes) {
+		window.ui.getConfigs().persistAuthorization = yes;
+		if (yes) {
+			localStorage.setItem("rememberKey", "yes");
+			window.ui.authActions.persistAuthorizationIfNeeded();
+		} else {
+			forgetKey();
+		}
+	}
+	function forgetKey() {
+		localStorage.removeItem("rememberKey");
+		localStorage.removeItem("authorized");
+	}
+	if (!remembersKey()) {
+		forgetKey();
+	}
+</script>`)
+
+	docsTop = template.HTML(`<label class="remember-key"><input type="checkbox" id="remember-key"> Remember the API key in this browser</label>
+<script>
+	const box = document.getElementById("remember-key");
+	box.checked = remembersKey();
+	box.onchange = () => rememberKey(box.checked);
+</script>`)
+
+	docsPersist = "remembersKey()" // Swagger UI's persistAuthorization
+)
+
+// ownPolicy begins a page's Content-Security-Policy: nothing comes from
+// elsewhere or goes there, and no other site frames the page.
+const ownPolicy = "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// inline names a page's inline elements of a kind by their hashes (CSP, 2.3.1),
+// so that the browser takes them and nothing that has found its way in. The
+// elements have no attributes.
+func inline(page []byte, kind string) (sources string) {
+	for {
+		_, rest, found := bytes.Cut(page, []byte("<"+kind+">"))
+		if !found {
+			return sources
+		}
+		text, after, _ := bytes.Cut(rest, []byte("</"+kind+">"))
+		sum := sha256.Sum256(text)
+		sources += " 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+		page = after
+	}
+}
