@@ -14,9 +14,10 @@ import (
 // Who may import whom, as the README draws it. Test files are free.
 var (
 	mayImport = map[string][]string{
-		"cmd/listedge":                  {"edge", "cache", "limiter", "origin", "origin/load", "origin/follower", "internal/changefeed", "metrics", "internal/tracing", "internal/rawconn", "internal/sandbox", "internal/redact", "internal/boottime"},
+		"cmd/listedge":                  {"edge", "edge/admin", "cache", "limiter", "origin", "origin/load", "origin/follower", "internal/changefeed", "metrics", "internal/tracing", "internal/rawconn", "internal/sandbox", "internal/redact", "internal/boottime"},
 		"bench":                         {"internal/changefeed", "origin/follower", "edge", "cache", "limiter", "origin", "origin/load", "metrics", "internal/sandbox"},
 		"edge":                          {"cache", "limiter", "origin", "internal/changefeed", "metrics", "internal/tracing", "internal/rawconn", "internal/boottime"},
+		"edge/admin":                    {"edge"},
 		"internal/tracing":              nil,
 		"metrics":                       {"internal/changefeed", "cache", "limiter", "origin", "origin/follower"},
 		"cache":                         {"internal/changefeed", "prefetch", "internal/boottime"},
@@ -57,7 +58,7 @@ var (
 		"gonum.org/v1/plot":                   {"bench"},
 		"github.com/hashicorp/golang-lru":     {"edge", "origin"},
 		"github.com/sony/gobreaker":           {"cache", "limiter", "origin"},
-		"net/http":                            {"edge", "metrics", "cmd/listedge", "bench", "deploy/clients"},
+		"net/http":                            {"edge", "edge/admin", "metrics", "cmd/listedge", "bench", "deploy/clients"},
 	}
 )
 
