@@ -136,7 +136,7 @@ func lookUpProblem(err error) *problem {
 		return originBusy
 	case errors.Is(err, origin.ErrTimeout), errors.Is(err, cache.ErrFillTimeout), errors.Is(err, context.DeadlineExceeded):
 		return originSlow
-	case errors.Is(err, origin.ErrUnavailable), errors.Is(err, cache.ErrForeign), errors.Is(err, context.Canceled):
+	case errors.Is(err, origin.ErrUnavailable), errors.Is(err, cache.ErrWrongServer), errors.Is(err, context.Canceled):
 		return originAway
 	case errors.Is(err, origin.ErrNotAllowed): // by whoever may grant: to the client it is an outage
 		return originClosed

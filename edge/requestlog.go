@@ -138,7 +138,7 @@ func (s *Server) remember(x *exchange, k kind, status int, took time.Duration) {
 			}
 		}
 	}
-	if x.page.Page != nil {
+	if x.page.Entry != nil {
 		e.looked, e.tier, e.cacheStatus, e.age = true, x.page.Source, cacheStatus(&x.page), x.page.Age
 	}
 	s.keep(x.conn.sheet, k, &e)

@@ -96,7 +96,7 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 	if x.limited {
 		r.Attributes = append(r.Attributes, tracing.Text("listedge.limit_source", x.limits.Source.String()))
 	}
-	if x.page.Page != nil {
+	if x.page.Entry != nil {
 		r.Attributes = append(r.Attributes, tracing.Text("listedge.cache_status", string(cacheStatus(&x.page))), tracing.Bool("listedge.shared_flight", x.page.Collapsed))
 	}
 	r.Send()

@@ -117,9 +117,9 @@ func cacheLayer(from Sources) prometheus.Collector {
 	l.gauge("freshness_bound_seconds", "How old a commit may be that a page served as fresh omits (--freshness-bound); 0 where changes are not followed.", func(s cache.Stats) float64 { return s.Bound.Seconds() })
 	l.add(prometheus.GaugeValue, "freshness_proof_age_seconds", "Age of the last proof that all changes have been seen; pages are fresh while it is below --freshness-bound.", nil, nil,
 		func(s cache.Stats) float64 { return s.ProofAge.Seconds() })
-	for _, why := range cache.Refusals() {
+	for _, why := range cache.Rejections() {
 		l.labelled("freshness_refused_pages_total", "Pages read and not kept, by why: untrusted when the fill began, late, resynced meanwhile, unseen (the primary's snapshot lacks a known change), behind (a replica does), foreign (another server, or its replica).",
-			[]string{"why"}, []string{why}, func(s cache.Stats) uint64 { return s.Refused[why] })
+			[]string{"why"}, []string{why}, func(s cache.Stats) uint64 { return s.Rejected[why] })
 	}
 	l.counter("cache_refreshes_total", "Pages read ahead of their readers, because a change had just made them stale.", func(s cache.Stats) uint64 { return s.Refreshes })
 	l.counter("cache_refreshes_dropped_total", "Pages left to their readers because too many were to be read ahead.", func(s cache.Stats) uint64 { return s.RefreshesDropped })

@@ -121,7 +121,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 		return nil, err
 	}
 	n.database.Follows(func() origin.Followed {
-		server, run := n.cache.Followed()
+		server, run := n.cache.Primary()
 		identity, _ := n.followed.Identity()
 		return origin.Followed{Run: run, Server: cmp.Or(n.followed.Newest(), server), Database: identity.Name}
 	})
