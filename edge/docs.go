@@ -32,12 +32,6 @@ const (
 	docsPath    = "/docs"
 )
 
-// docsPolicy is what the page below /docs may do. Its scripts and styles are
-// files of this node and inline elements; its icons are data: URLs.
-func docsPolicy(page []byte) string {
-	return ownPolicy + "; img-src 'self' data:; font-src 'self' data:; script-src 'self'" + inline(page, "script") + "; style-src 'self'" + inline(page, "style")
-}
-
 //go:embed openapi.json
 var openAPISource []byte
 
@@ -52,7 +46,7 @@ var openAPI = sync.OnceValue(func() *document {
 // docs are the page and what it loads, by their paths.
 var docs = sync.OnceValue(func() map[string]*document {
 	page := newDocument("text/html; charset=utf-8", docsPage())
-	page.policy = docsPolicy(page.identity())
+	page.policy = PagePolicy(page.identity(), " 'self'")
 	all := map[string]*document{docsPath: page, docsPath + "/": page}
 	files, err := fs.ReadDir(static.FS, ".")
 	if err != nil {
@@ -69,7 +63,7 @@ var docs = sync.OnceValue(func() map[string]*document {
 			newAsset = newCompressedDocument
 		}
 		asset := newAsset(mime.TypeByExtension(path.Ext(name)), text)
-		asset.policy = docsPolicy(nil)
+		asset.policy = PagePolicy(nil, " 'self'")
 		all[docsPath+"/"+name] = asset
 	}
 	return all
@@ -152,14 +146,20 @@ const (
 	docsPersist = "remembersKey()" // Swagger UI's persistAuthorization
 )
 
-// ownPolicy begins a page's Content-Security-Policy: nothing comes from
-// elsewhere or goes there, and no other site frames the page.
-const ownPolicy = "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+// PagePolicy is the Content-Security-Policy of a page of this node: the page
+// loads and sends nothing elsewhere, and no other site frames it. files says
+// where its scripts, styles, icons and fonts may come from, besides the page
+// itself and data: URLs.
+func PagePolicy(page []byte, files string) string {
+	return "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'" +
+		"; img-src" + files + " data:; font-src" + files + " data:" +
+		"; script-src" + files + inlineHashes(page, "script") + "; style-src" + files + inlineHashes(page, "style")
+}
 
-// inline names a page's inline elements of a kind by their hashes (CSP, 2.3.1),
-// so that the browser takes them and nothing that has found its way in. The
-// elements have no attributes.
-func inline(page []byte, kind string) (sources string) {
+// inlineHashes lists the hashes of the page's inline elements of a kind (CSP,
+// 2.3.1), so that the browser runs these and no injected ones. The elements have
+// no attributes.
+func inlineHashes(page []byte, kind string) (sources string) {
 	for {
 		_, rest, found := bytes.Cut(page, []byte("<"+kind+">"))
 		if !found {

@@ -51,8 +51,8 @@ func problems(t *testing.T) (found []problem) {
 			if kind, ok := literal.Type.(*ast.Ident); !ok || kind.Name != "problem" || len(literal.Elts) == 0 {
 				return true
 			}
-			if name != "errors.go" {
-				t.Errorf("%s makes a problem: errors.go is the one place", name)
+			if name != "problem.go" {
+				t.Errorf("%s makes a problem: problem.go is the one place", name)
 			}
 			text := func(i int) string { return literal.Elts[i].(*ast.BasicLit).Value }
 			code, _ := strconv.Unquote(text(0))
@@ -200,7 +200,7 @@ func TestOpenAPIShowsWhatIsSaidOfParameters(t *testing.T) {
 			t.Errorf("%s: %v is said, the example has %v", name, said, given)
 		}
 	}
-	source, err := os.ReadFile("request.go")
+	source, err := os.ReadFile("params.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package edge
 import (
 	"context"
 	"log/slog"
-	"net/http"
 	"slices"
 	"time"
 
@@ -118,17 +117,6 @@ func (s *Server) Records(id string) []Record {
 	}
 	slices.SortFunc(records, func(a, b Record) int { return b.Time.Compare(a.Time) })
 	return records
-}
-
-// Explain answers /explain?request-id=…, of the admin listener: an array of
-// Records, 404 where it is empty.
-func (s *Server) Explain(w http.ResponseWriter, r *http.Request) {
-	records := s.Records(r.URL.Query().Get("request-id"))
-	status := http.StatusOK
-	if len(records) == 0 {
-		status = http.StatusNotFound
-	}
-	tell(w, status, records)
 }
 
 // AccessLog is which requests have a line in the log, of those the journal
