@@ -16,6 +16,7 @@ import (
 
 	"listedge/cache"
 	"listedge/edge"
+	"listedge/edge/admin"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
 	"listedge/internal/tracing"
@@ -40,7 +41,7 @@ type node struct {
 	server   *edge.Server
 	tracer   *tracing.Tracer    // nil = requests are not traced
 	follower *follower.Follower // nil = changes are not followed
-	health   *edge.Health
+	health   *admin.Health
 	admin    *http.Server
 
 	maxConnections int // of the public listener
@@ -121,7 +122,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 		return nil, err
 	}
 	n.database.Follow(func() postgres.Followed {
-		server, run := n.cache.Followed()
+		server, run := n.cache.Primary()
 		identity, _ := n.followed.Identity()
 		return postgres.Followed{Incarnation: run, Timeline: cmp.Or(n.followed.Newest(), server), Database: identity.Name}
 	})
@@ -148,12 +149,12 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if f.FreshnessBound > 0 {
 		n.followChanges(f, database.changes)
 	}
-	checks := []edge.Check{{Name: "postgres", Run: func(ctx context.Context) error { return origin.Ready(ctx, n.database) }, Needed: true}}
+	checks := []admin.Check{{Name: "postgres", Run: func(ctx context.Context) error { return origin.Ready(ctx, n.database) }, Needed: true}}
 	if n.redis.pages != nil {
-		checks = append(checks, edge.Check{Name: "redis", Run: n.checkRedis})
+		checks = append(checks, admin.Check{Name: "redis", Run: n.checkRedis})
 	}
 	if n.follower != nil {
-		checks = append(checks, edge.Check{Name: "timeline", Run: n.checkTimeline, Needed: true})
+		checks = append(checks, admin.Check{Name: "timeline", Run: n.checkTimeline, Needed: true})
 		n.conditions = append(n.conditions, n.timelineCondition())
 	}
 	if n.redis.pages != nil {
@@ -162,7 +163,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if n.identifies() || n.follower != nil {
 		settings["database"] = n.followed
 	}
-	n.health = edge.NewHealth(func() string { return n.cache.Mode().String() },
+	n.health = admin.NewHealth(func() string { return n.cache.Mode().String() },
 		map[string]func() string{"trusted-proxies": n.server.UnnamedProxy, "shared-redis": n.sharedRedis}, checks...)
 	registry.Collect(metrics.Sources{
 		Cache: n.cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats,
@@ -180,7 +181,9 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 			return n.feed.Stats()
 		},
 	})
-	n.admin = &http.Server{Handler: edge.Admin(adminNames(settings), n.health, registry.Handler(), log, n.server.Explain, settings), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second, ErrorLog: slog.NewLogLogger(log, slog.LevelWarn)}
+	n.admin = &http.Server{Handler: admin.Handler(admin.Options{
+		Names: adminNames(settings), Health: n.health, Metrics: registry.Handler(), Log: log, Records: n.server.Records, Settings: settings,
+	}), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second, ErrorLog: slog.NewLogLogger(log, slog.LevelWarn)}
 	return n, nil
 }
 
