@@ -92,8 +92,8 @@ var cacheMetrics = []metric[cache.Stats]{
 	value("freshness_bound_seconds", "Age of a commit that a fresh page may omit (--freshness-bound); 0 if changes are not followed.", func(s cache.Stats) any { return s.Bound }),
 	value("freshness_proof_age_seconds", "Age of the last proof that all changes have been seen; pages are fresh while it is below --freshness-bound.", func(s cache.Stats) any { return s.ProofAge }),
 	{"freshness_refused_pages_total", "Pages read but not stored, by why: untrusted when the fill began, late, resynced meanwhile, unseen (the snapshot of the primary lacks a known change), behind (the standby lacks it), foreign (another server).", []string{"why"}, func(s cache.Stats, set set) {
-		for _, why := range cache.Refusals() {
-			set(s.Refused[why], why)
+		for _, why := range cache.Rejections() {
+			set(s.Rejected[why], why)
 		}
 	}},
 	value("freshness_commit_to_applied_seconds", "Time from a commit, by the primary's clock, until this node applied it, by its own clock.", func(s cache.Stats) any { return s.Lag }),

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"listedge/edge"
+	"listedge/edge/admin"
 	"listedge/metrics"
 )
 
@@ -102,7 +102,7 @@ func nodesAmong(found []netip.Addr) []netip.Addr {
 type nodeSeen struct {
 	name      string
 	err       error // why it said nothing
-	readiness edge.Readiness
+	readiness admin.Readiness
 	metrics   metrics.Reading
 	settings  map[string]any // nil = it is of a version that does not tell
 	ahead     time.Duration  // of its clock before this one's, at least
@@ -177,7 +177,7 @@ func (a nodeAddress) ask(ctx context.Context) nodeSeen {
 }
 
 // readiness asks the node whether it is ready.
-func (a nodeAddress) readiness(ctx context.Context, client *http.Client) (found edge.Readiness, err error) {
+func (a nodeAddress) readiness(ctx context.Context, client *http.Client) (found admin.Readiness, err error) {
 	err = a.get(ctx, client, "readyz", func(r *http.Response, body io.Reader) error {
 		if r.StatusCode != http.StatusOK && r.StatusCode != http.StatusServiceUnavailable {
 			return errors.New("it tells nothing")

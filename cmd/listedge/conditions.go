@@ -168,7 +168,7 @@ func (n *node) watch(ctx context.Context) {
 		why := n.follower.Incapable()
 		if now := why != nil && n.feed.Silence() > followAgain; now != cannotFollow {
 			cannotFollow = now
-			n.cache.CannotFollow(now)
+			n.cache.SetTTLMode(now)
 			if now {
 				n.logger.Warn("changes cannot be followed: pages expire after --cache-ttl", "why", why)
 			} else {

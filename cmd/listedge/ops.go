@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"listedge/edge"
+	"listedge/edge/admin"
 )
 
 type explainCommand struct {
@@ -65,7 +66,7 @@ func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 	}
 	return c.print(t, records, func() {
 		for i := range records {
-			for _, sentence := range records[i].Sentences() {
+			for _, sentence := range admin.Sentences(&records[i]) {
 				fmt.Fprintln(t.out, sentence)
 			}
 		}

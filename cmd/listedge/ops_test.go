@@ -34,7 +34,7 @@ func TestExplainSaysWhyRefusedOldOrSlow(t *testing.T) {
 		}
 	}
 	n.get(t, "/v1/items?search=Secret", key, "X-Request-Id: a-miss").page(t)
-	says("a-miss", "for items was answered 200", "neither memory nor Redis had it", "for the query", "rate 100000/s, burst 100000")
+	says("a-miss", "for items got status 200", "neither memory nor Redis had it", "for the query", "rate 100000/s, burst 100000")
 	n.get(t, "/v1/items?search=Secret", key, "X-Request-Id: a-hit").page(t) // the connection's first
 	says("a-hit", "from memory, was fresh", "waited for nothing")
 
@@ -42,7 +42,7 @@ func TestExplainSaysWhyRefusedOldOrSlow(t *testing.T) {
 	if a := n.get(t, "/v1/items", small, "X-Request-Id: one-too-many"); a.StatusCode != 429 {
 		t.Fatal(a.Status)
 	}
-	says("one-too-many", "answered 429", "The key's bucket (rate 0.001/s, burst 1) had no token for it", "which runs without Redis")
+	says("one-too-many", "got status 429", "The key's bucket (rate 0.001/s, burst 1) was empty", "which runs without Redis")
 
 	if err := postgres.Kill(syscall.SIGQUIT); err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func TestExplainSaysWhyRefusedOldOrSlow(t *testing.T) {
 		a := n.get(t, "/v1/items?search=Secret", key, "X-Request-Id: stale-"+strconv.Itoa(i))
 		return strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error")
 	})
-	says("stale-"+strconv.Itoa(i), "The page is old", "stood in for one that could not be read: ")
+	says("stale-"+strconv.Itoa(i), "The page was stale", "It was served because the database could not be read: ")
 }
 
 func TestExplainOfAnUnknownRequest(t *testing.T) {
