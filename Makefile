@@ -41,13 +41,16 @@ check: ## formatting, vet, staticcheck
 	@unformatted=$$(gofmt -l .) && [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted" >&2; exit 1; }
 	go vet ./...
 	go tool staticcheck ./...
+	go -C bench vet .
+	go -C bench tool staticcheck .
 	go -C deploy vet .
 	go -C deploy tool staticcheck .
 
 bench: ## what it costs, against the bare minimum and others (Linux); writes bench/report.md. ONLY="hits misses ..." writes none
 	@deploy/install.sh postgres redis wrk
 	@deploy/install.sh nginx varnish haproxy || echo "bench: goes on without those to compare with" >&2
-	go run ./bench $(if $(ONLY),,-o bench/report.md) $(ONLY)
+	go -C bench build -o ../bin/bench . # a module of its own: see its go.mod
+	./bin/bench $(if $(ONLY),,-o bench/report.md) $(ONLY)
 
 soak: ## storms on the limiter, then faults to a fleet in a random order for SOAK (10m); SEED=n repeats one; OLDER=REVISION has that in the fleet
 	@deploy/install.sh

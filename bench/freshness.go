@@ -20,8 +20,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 
+	"listedge/internal/sandbox"
 	"listedge/origin"
-	"listedge/sandbox"
 )
 
 const (

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"listedge/sandbox"
+	"listedge/internal/sandbox"
 )
 
 const (

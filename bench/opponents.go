@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"text/template"
 
-	"listedge/sandbox"
+	"listedge/internal/sandbox"
 )
 
 //go:embed opponents

@@ -130,7 +130,7 @@ func (r *report) write(ctx context.Context, file string) error {
 	for _, l := range r.rows {
 		if l.group != group {
 			group = l.group
-			fmt.Fprintf(&b, "\n### %s\n\n`go run ./bench %s`\n\n| what | ours | against | ratio | goal |\n|---|---|---|---|---|\n", group, group)
+			fmt.Fprintf(&b, "\n### %s\n\n`make bench ONLY=%s`\n\n| what | ours | against | ratio | goal |\n|---|---|---|---|---|\n", group, group)
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", l.what, l.ours, l.against, l.ratio, l.goal)
 	}

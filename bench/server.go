@@ -13,7 +13,7 @@ import (
 
 	"github.com/prometheus/procfs"
 
-	"listedge/sandbox"
+	"listedge/internal/sandbox"
 )
 
 // server is a program under load.

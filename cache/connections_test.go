@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"listedge/sandbox/redistest"
+	"listedge/internal/sandbox/redistest"
 )
 
 // wayTo is an address by which connections lead to another, as carry has their

@@ -14,7 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"listedge/sandbox/redistest"
+	"listedge/internal/sandbox/redistest"
 )
 
 // opaque is a connection of which nobody can see that it has ended, as nobody

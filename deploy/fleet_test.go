@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"listedge/sandbox"
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // listedge runs a command to its end and returns what it printed.

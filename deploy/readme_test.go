@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"listedge/sandbox"
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // The README's way from an empty database to a page, as somebody copies it: the

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 func TestEveryAlertHasItsSectionInTheRunbook(t *testing.T) {

@@ -13,9 +13,9 @@ import (
 	"syscall"
 	"testing"
 
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin"
-	"listedge/sandbox"
-	"listedge/sandbox/sandboxtest"
 )
 
 // The tutorial, as somebody follows it: its commands one after the other in one

@@ -18,8 +18,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/metrics"
-	"listedge/sandbox/sandboxtest"
 )
 
 // limited serves at most that many connections, over TLS or not.

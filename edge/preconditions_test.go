@@ -16,7 +16,7 @@ import (
 // and without a modification date.
 func TestPreconditions(t *testing.T) {
 	const body = `{"data":[]`
-	etag := cache.NewPage([]byte(body), "", time.Now()).ETag.String()
+	etag := cache.TagOf([]byte(body)).String()
 	strong := strings.TrimPrefix(etag, "W/")
 	const past, future = "Thu, 01 Jan 1970 00:00:00 GMT", "Fri, 31 Dec 2100 23:59:59 GMT"
 	s, ctx := hitServer(t, body)
@@ -76,7 +76,7 @@ func TestAPreconditionNeedsAPage(t *testing.T) {
 // What a node answers from its own memory costs no token; a page costs one.
 func TestWhatCostsAToken(t *testing.T) {
 	const body = `{"data":[]`
-	etag := cache.NewPage([]byte(body), "", time.Now()).ETag.String()
+	etag := cache.TagOf([]byte(body)).String()
 	for name, c := range map[string]struct {
 		header, value, target string
 		status                int

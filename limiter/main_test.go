@@ -12,8 +12,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"listedge/sandbox/redistest"
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/redistest"
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/limiter/lease"
 )
 

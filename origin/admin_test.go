@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 func openAdmin(t testing.TB, url string) *Admin {

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // A fleet that starts while Redis is down: no node knows how many there are,

@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin"
-	"listedge/sandbox/sandboxtest"
 )
 
 // subject is what the doctor calls a node.

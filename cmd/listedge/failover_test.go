@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // A fail-over after which the old primary lives on: connections that lead to

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // After a change to a page that many nodes are asked for, one of them reads it

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"listedge/internal/sandbox/postgrestest"
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin"
-	"listedge/sandbox/postgrestest"
-	"listedge/sandbox/sandboxtest"
 )
 
 // What nodes show whose Redis is also used by nodes on another server or

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"listedge/sandbox"
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // Freshness where connections lead to the wrong server.

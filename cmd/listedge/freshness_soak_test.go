@@ -15,8 +15,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"listedge/sandbox"
-	"listedge/sandbox/redistest"
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/redistest"
 )
 
 // The soak: faults in a random order that a seed decides, until time is up.

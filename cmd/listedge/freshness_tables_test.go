@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // What is done to the tables themselves is shown within the bound, too, where

@@ -20,10 +20,10 @@ import (
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/postgrestest"
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin"
-	"listedge/sandbox"
-	"listedge/sandbox/postgrestest"
-	"listedge/sandbox/sandboxtest"
 )
 
 // The tests of this package use the program as its users do: they start it

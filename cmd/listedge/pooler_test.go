@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin"
-	"listedge/sandbox/sandboxtest"
 )
 
 // Pages and keys come through a pooler, whether it gives a client a session or

@@ -8,10 +8,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/redistest"
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin"
-	"listedge/sandbox"
-	"listedge/sandbox/redistest"
-	"listedge/sandbox/sandboxtest"
 )
 
 // documentedUser is the line of docs/SECURITY.md that makes the nodes' user.

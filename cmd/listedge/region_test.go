@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // Two fleets, each with a Redis of its own, follow one Postgres.

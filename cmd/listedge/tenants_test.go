@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // Two workspaces hold rows with the same ids. Neither must ever see the

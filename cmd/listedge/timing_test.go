@@ -4,7 +4,7 @@ import (
 	"regexp"
 	"testing"
 
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 var durations = regexp.MustCompile(`;dur=[0-9]+\.[0-9]{3}`)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 func TestTLS(t *testing.T) {

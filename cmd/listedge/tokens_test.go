@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 const tokens = 10

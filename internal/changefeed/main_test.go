@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"listedge/sandbox/redistest"
+	"listedge/internal/sandbox/redistest"
 )
 
 func TestMain(m *testing.M) {

@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"listedge/internal/changefeed"
-	"listedge/sandbox/postgrestest"
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/postgrestest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // slowLog is a log whose answers come late, and which may be told many entries

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"listedge/internal/changefeed"
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // While heartbeats arrive, a fleet asks its primary for little beside them,

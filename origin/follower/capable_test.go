@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"listedge/internal/changefeed"
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // role makes a role that may read the tables, with the attributes, and returns

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"listedge/internal/changefeed"
-	"listedge/sandbox/postgrestest"
+	"listedge/internal/sandbox/postgrestest"
 )
 
 // partitioned has the items lie in the partitions items_0 and items_1.

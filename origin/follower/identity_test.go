@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"listedge/internal/changefeed"
-	"listedge/sandbox/postgrestest"
+	"listedge/internal/sandbox/postgrestest"
 )
 
 // followAs has a node follow that says what it finds.

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/changefeed"
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // transaction is one that a test keeps open.

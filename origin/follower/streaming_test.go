@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"listedge/internal/changefeed"
-	"listedge/sandbox/sandboxtest"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // smallMemory has a transaction of some hundred rows streamed.

@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"testing"
 
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin"
-	"listedge/sandbox"
-	"listedge/sandbox/sandboxtest"
 )
 
 // Both are run once: go test -run '^$' -bench . -benchtime 1x ./origin/load

@@ -15,10 +15,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/postgrestest"
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin"
-	"listedge/sandbox"
-	"listedge/sandbox/postgrestest"
-	"listedge/sandbox/sandboxtest"
 )
 
 // What the package promises about a database, on one server, each promise in a

@@ -1,0 +1,71 @@
+//go:build amd64 || arm64
+
+package rawconn
+
+import (
+	"io"
+	"net"
+	"runtime"
+	"testing"
+	"time"
+	"weak"
+)
+
+// What is of usual size goes out by one call of ours, what would take long by
+// net's.
+func TestWritesGoOutAtOnceOrByNet(t *testing.T) {
+	for _, c := range []struct{ size, sent int }{{100, 400}, {atOnce / 4, atOnce}, {atOnce/4 + 1, 0}} {
+		near, far := tcpPair(t)
+		_ = near.SetWriteBuffer(4 * atOnce)
+		go func() { _, _ = io.Copy(io.Discard, far) }()
+		s, piece := New(near), make([]byte, c.size)
+		if err := s.WriteBuffers(&net.Buffers{piece, piece, piece, piece}); err != nil || s.sent != c.sent {
+			t.Errorf("of four pieces of %d bytes, %d bytes were sent at once, want %d (%v)", c.size, s.sent, c.sent, err)
+		}
+		one := make([]byte, 4*c.size)
+		if n, err := s.Write(one); err != nil || n != len(one) || s.sent != c.sent {
+			t.Errorf("of %d bytes, %d were sent at once, want %d (%v)", len(one), s.sent, c.sent, err)
+		}
+	}
+}
+
+// A read takes no longer than a write, however much has come and there is room
+// for.
+func TestAReadTakesABoundedAmount(t *testing.T) {
+	const size = 1 << 20
+	near, far := tcpPair(t)
+	_ = near.SetReadBuffer(4 * atOnce)
+	go func() { _, _ = far.Write(make([]byte, size)) }()
+	s, room, most := New(near), make([]byte, size), 0
+	for got := 0; got < size; {
+		n, err := s.Read(room)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, most = got+n, max(most, n)
+	}
+	if most > atOnce {
+		t.Errorf("one read took %d bytes", most)
+	}
+}
+
+// Who has had a page and is quiet since does not keep it in memory.
+func TestASocketKeepsNoPage(t *testing.T) {
+	for _, size := range []int{20_000, atOnce + 1} { // of which net writes the latter
+		near, far := tcpPair(t)
+		go func() { _, _ = io.Copy(io.Discard, far) }()
+		s := New(near)
+		page := make([]byte, size)
+		kept := weak.Make(&page[0])
+		if err := s.WriteBuffers(&net.Buffers{page}); err != nil {
+			t.Fatal(err)
+		}
+		page = nil
+		for deadline := time.Now().Add(10 * time.Second); kept.Value() != nil; runtime.GC() {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d bytes are kept", size)
+			}
+		}
+		runtime.KeepAlive(s)
+	}
+}

@@ -1,0 +1,26 @@
+//go:build !linux || !(amd64 || arm64)
+
+package rawconn
+
+import (
+	"net"
+	"syscall"
+)
+
+// Conn is a TCP connection as net has it; see conn_linux.go.
+type Conn struct{ *net.TCPConn }
+
+// New takes the connection over.
+func New(tcp *net.TCPConn) *Conn { return &Conn{tcp} }
+
+// WriteBuffers writes the pieces, and uses them up.
+func (c *Conn) WriteBuffers(pieces *net.Buffers) error {
+	_, err := pieces.WriteTo(c.TCPConn)
+	return err
+}
+
+// unread says whether a read would find anything.
+func unread(fd uintptr) bool {
+	_, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+	return err != syscall.EAGAIN
+}

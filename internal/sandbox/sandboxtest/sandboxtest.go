@@ -1,0 +1,129 @@
+// Package sandboxtest hands tests their private Postgres and Redis: started
+// once, in a folder of its own, ended and removed when the test ends.
+package sandboxtest
+
+import (
+	"context"
+	"net/url"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"listedge/internal/sandbox"
+)
+
+// startTimeout is generous: initdb on a busy two-core machine takes seconds.
+const startTimeout = 5 * time.Minute
+
+// Dir is a folder that the account Postgres runs as may enter. (testing's own
+// TempDir is closed to everyone but the owner, and Postgres refuses root.)
+func Dir(t testing.TB) string {
+	t.Helper()
+	dir, err := tempDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// tempDir is in memory where there is room: making and removing thousands of
+// small files is most of what the kernel has to do for private servers.
+func tempDir() (string, error) {
+	const memory, room = "/dev/shm", 4 << 30
+	in := ""
+	var free syscall.Statfs_t
+	if err := syscall.Statfs(memory, &free); err == nil && free.Bavail*uint64(free.Bsize) > room {
+		in = memory
+	}
+	dir, err := os.MkdirTemp(in, "listedge-test-")
+	if err != nil {
+		return "", err
+	}
+	return dir, os.Chmod(dir, 0o755)
+}
+
+// Postgres starts a private server without crash safety, for speed.
+func Postgres(t testing.TB) *sandbox.Postgres {
+	t.Helper()
+	return PostgresWith(t, nil)
+}
+
+// PostgresWith is Postgres with settings of its own.
+func PostgresWith(t testing.TB, settings map[string]string) *sandbox.Postgres {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	p, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: Dir(t), Disposable: true, Settings: settings})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Stop() })
+	return p
+}
+
+// Within waits until ok says that what something else is about to bring has
+// come, and fails the test where it has not after limit. It leaves most of the
+// time to what it waits for.
+func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); ; {
+		began := time.Now()
+		if ok() {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("never came: %s", what)
+		}
+		time.Sleep(max(time.Millisecond, 2*time.Since(began)))
+	}
+}
+
+// Standby starts a hot standby of the server; settings are laid over the
+// primary's.
+func Standby(t testing.TB, primary *sandbox.Postgres, settings map[string]string) *sandbox.Postgres {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	p, err := primary.StartStandby(ctx, Dir(t), settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Stop() })
+	return p
+}
+
+// Redis starts a private server.
+func Redis(t testing.TB) *sandbox.Redis {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	r, err := sandbox.StartRedis(ctx, sandbox.RedisOptions{Dir: Dir(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Stop() })
+	return r
+}
+
+// PgBouncer starts a private pooler before the server that the URL leads to,
+// for the URL's user, and returns the URL that leads through it.
+func PgBouncer(t testing.TB, direct string, settings map[string]string) (b *sandbox.PgBouncer, pooled string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	u, err := url.Parse(direct)
+	if err != nil {
+		t.Fatal(err)
+	}
+	password, _ := u.User.Password()
+	if b, err = sandbox.StartPgBouncer(ctx, sandbox.PgBouncerOptions{Dir: Dir(t), Server: u.Host, Users: map[string]string{u.User.Username(): password}, Settings: settings}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Stop() })
+	if pooled, err = b.URL(direct); err != nil {
+		t.Fatal(err)
+	}
+	return b, pooled
+}
