@@ -20,7 +20,7 @@ const (
 
 	// MissingAfter is how long after a node's last heartbeat the others hold its
 	// share back, by the latest. Until then it must not refill a fallback bucket.
-	MissingAfter = 2_250_000
+	MissingAfter = 1_850_000
 
 	// MemberLife is how long a node that sends no heartbeats counts as a member of
 	// the fleet whose share is held back.
