@@ -429,6 +429,7 @@ func TestScriptIsLoadedWhereItIsMissing(t *testing.T) {
 	t.Parallel()
 	_, client := startRedis(t)
 	l := open(t, Options{Redis: client, Budget: patient})
+	counted(t, l, 1)
 	b := smallKey(t, l)
 	takes(t, l, b, 2, SourceRedis)
 	if err := client.ScriptFlush(t.Context()).Err(); err != nil {
