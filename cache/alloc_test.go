@@ -11,21 +11,15 @@ import (
 func TestHitAllocatesNothing(t *testing.T) {
 	c := open(t, Options{TTL: time.Hour})
 	key, missing := keyOf("q"), keyOf("missing")
-	var spot Spot
 	forward(t, c, key, brings("page"))
 	now := time.Now()
 	for what, f := range map[string]func(){
 		"hit": func() {
-			if _, ok := c.hitOf(key, now); !ok {
+			if _, ok := c.Hit(key, now); !ok {
 				t.Error("no hit")
 			}
 		},
-		"hit again": func() {
-			if _, ok := c.Hit(&spot, key, now); !ok {
-				t.Error("no hit")
-			}
-		},
-		"miss": func() { c.hitOf(missing, now) },
+		"miss": func() { c.Hit(missing, now) },
 	} {
 		// Ristretto takes up its counts by the batch: less than one in an access.
 		if n := testing.AllocsPerRun(5_000, f); n != 0 {
@@ -49,7 +43,7 @@ func TestFollowedHitAllocatesNothing(t *testing.T) {
 	b.done.Wait()
 	key, now := keyOf("q"), time.Now()
 	if n := testing.AllocsPerRun(5_000, func() {
-		if _, ok := c.hitOf(key, now); !ok {
+		if _, ok := c.Hit(key, now); !ok {
 			t.Error("no hit")
 		}
 	}); n != 0 {

@@ -199,13 +199,10 @@ func (c *Cache) Close(ctx context.Context) error {
 	return err
 }
 
-// Hit returns the key's page if it is in memory and may be served at once. The
-// spot is the client's who asks. It allocates nothing and does not keep key.
-func (c *Cache) Hit(s *Spot, key []byte, now time.Time) (Result, bool) {
-	return c.hit(c.memory.again(s, key, now), now)
-}
-
-func (c *Cache) hit(held *holder, now time.Time) (Result, bool) {
+// Hit returns the key's page if it is in memory and may be served at once. It
+// allocates nothing and does not keep key.
+func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
+	held := c.memory.get(key)
 	if held == nil {
 		return Result{}, false
 	}

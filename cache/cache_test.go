@@ -58,7 +58,7 @@ func checkFills(t testing.TB, c *Cache, fills, failed uint64) {
 func TestPageIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		key := keyOf("q")
-		if _, ok := c.hitOf(key, time.Now()); ok {
+		if _, ok := c.Hit(key, time.Now()); ok {
 			t.Fatal("a hit in an empty cache")
 		}
 		slow := Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
@@ -71,7 +71,7 @@ func TestPageIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 			t.Fatalf("age %v, but the query began 300 ms ago", r.Age)
 		}
 		time.Sleep(ttl - 300*time.Millisecond - 1)
-		r, ok := c.hitOf(key, time.Now())
+		r, ok := c.Hit(key, time.Now())
 		if want(want{body: "one"}).check(t, r, nil); !ok || r.Age != ttl-1 {
 			t.Fatalf("%v, %v old", ok, r.Age)
 		}
@@ -80,12 +80,12 @@ func TestPageIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 		checkFills(t, c, 1, 0)
 
 		time.Sleep(time.Nanosecond)
-		if _, ok := c.hitOf(key, time.Now()); ok {
+		if _, ok := c.Hit(key, time.Now()); ok {
 			t.Fatal("a hit at the age of ttl")
 		}
 		r, err = c.Forward(key, changefeed.List{}, brings("two"))
 		want{body: "two", source: Origin, hadStale: true}.check(t, r, err)
-		if r, ok := c.hitOf(key, time.Now().Add(-time.Millisecond)); !ok || r.Age != 0 {
+		if r, ok := c.Hit(key, time.Now().Add(-time.Millisecond)); !ok || r.Age != 0 {
 			t.Fatalf("%v: %v old, seen by a request that began before its query", ok, r.Age)
 		}
 		time.Sleep(ttl + maxStale)
@@ -220,7 +220,7 @@ func TestStalePageIsServedWhenTheFillHangs(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		hit, ok := c.hitOf(key, time.Now())
+		hit, ok := c.Hit(key, time.Now())
 		if !ok {
 			t.Fatal("the fill outlived its request, and its page is not there")
 		}
@@ -376,7 +376,7 @@ func TestNothingIsFreshWithoutTTL(t *testing.T) {
 			body := fmt.Sprint(i)
 			r, err := c.Forward(key, changefeed.List{}, brings(body))
 			want{body: body, source: Origin, hadStale: i > 0}.check(t, r, err)
-			if _, ok := c.hitOf(key, time.Now()); ok {
+			if _, ok := c.Hit(key, time.Now()); ok {
 				t.Fatal("a hit")
 			}
 		}
@@ -392,7 +392,7 @@ func TestNothingIsStaleWithoutMaxStale(t *testing.T) {
 		key := keyOf("q")
 		forward(t, c, key, brings("page"))
 		time.Sleep(ttl - 1)
-		if _, ok := c.hitOf(key, time.Now()); !ok {
+		if _, ok := c.Hit(key, time.Now()); !ok {
 			t.Fatal("no hit")
 		}
 		time.Sleep(time.Nanosecond)

@@ -41,7 +41,7 @@ func TestCloseWaitsForFlights(t *testing.T) {
 		}
 		<-landed
 		for range 3 {
-			if _, ok := c.hitOf(keyOf("q"), time.Now()); ok {
+			if _, ok := c.Hit(keyOf("q"), time.Now()); ok {
 				t.Fatal("a hit after Close")
 			}
 			if r, err := c.Forward(keyOf("q"), changefeed.List{}, brings("another")); !errors.Is(err, context.Canceled) {
@@ -138,7 +138,7 @@ func TestRequestsBesideClose(t *testing.T) {
 				for n := 0; ; n++ {
 					body := fmt.Sprint((n + i) % 200)
 					key := keyOf(body)
-					r, ok := c.hitOf(key, time.Now())
+					r, ok := c.Hit(key, time.Now())
 					if !ok {
 						var err error
 						if r, err = c.Forward(key, changefeed.List{}, brings(body)); err != nil {

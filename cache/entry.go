@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"github.com/klauspost/compress/flate"
 
@@ -122,11 +121,6 @@ func deflate(body []byte) []byte {
 	_, _ = w.Write(body) // a Buffer takes everything
 	_ = w.Flush()        // ends on a byte boundary, with no final block
 	return bytes.Clone(out.Bytes())
-}
-
-// Places are where what a hit reads of the page lies, for who prefetches it.
-func (p *Entry) Places() (page, pair, body uintptr) {
-	return uintptr(unsafe.Pointer(p)), uintptr(unsafe.Pointer(p.pair)), uintptr(unsafe.Pointer(unsafe.SliceData(p.Body)))
 }
 
 // size is what the page occupies, in bytes, all told. A compressed form that

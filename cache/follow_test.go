@@ -165,7 +165,7 @@ func mode(c *Cache, m Mode) func() bool { return func() bool { return c.Mode() =
 // ask returns what a request gets, and whether it was a hit.
 func askFor(t *testing.T, c *Cache, fill Fill) (body string, hit bool) {
 	t.Helper()
-	if r, ok := c.hitOf(keyOf("q"), time.Now()); ok {
+	if r, ok := c.Hit(keyOf("q"), time.Now()); ok {
 		return string(r.Entry.Body), true
 	}
 	r, err := c.Forward(keyOf("q"), listA, fill)
@@ -258,7 +258,7 @@ func TestServingWhileFollowing(t *testing.T) {
 					return
 				default:
 				}
-				if r, ok := c.hitOf(keyOf("q"), time.Now()); ok {
+				if r, ok := c.Hit(keyOf("q"), time.Now()); ok {
 					_ = r.Entry.Body
 					shown.Add(1)
 				} else if _, err := c.Forward(keyOf("q"), listA, b.brings(fmt.Sprint(committed.Load()))); err != nil {

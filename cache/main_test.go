@@ -59,11 +59,6 @@ func open(t testing.TB, o Options) *Cache {
 	return c
 }
 
-// hitOf is Hit of a client that has no spot.
-func (c *Cache) hitOf(key []byte, now time.Time) (Result, bool) {
-	return c.hit(c.memory.get(key), now)
-}
-
 func closeCache(t testing.TB, c *Cache) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patient)

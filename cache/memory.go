@@ -28,7 +28,6 @@ type memory struct {
 	passed  atomic.Uint32  // how many gates near was given
 	putting [64]sync.Mutex // by the key's hash; puts of one key follow one another
 	evicted atomic.Uint64
-	chose   atomic.Bool // ristretto did, between pages, since there was no room for all
 }
 
 type gate struct {
@@ -45,8 +44,7 @@ type holder struct {
 	// pausedUntil is when a failed fill may be tried again, in nanoseconds
 	// since the cache's start. Until then a stale page is served at once.
 	pausedUntil atomic.Int64
-	spot        atomic.Pointer[Spot] // that points to the holder; nil = none
-	insisted    atomic.Uint64        // the change that the page was last read again and again for: its sequence
+	insisted    atomic.Uint64 // the change that the page was last read again and again for: its sequence
 
 	room  [48]byte // what is written at every hit is not in one line with what is read
 	asked atomic.Uint64
@@ -85,11 +83,10 @@ func newMemory(budget int64) (*memory, error) {
 		MaxCost:     maxCost,
 		BufferItems: 512,
 		KeyToHash:   hash,
-		OnExit:      (*holder).leave,
-		OnReject:    func(i *ristretto.Item[*holder]) { m.turnedAway(i.Value) },
+		OnReject:    func(i *ristretto.Item[*holder]) { m.window.keep(i.Value) },
 		OnEvict: func(i *ristretto.Item[*holder]) {
 			if i.Expiration.IsZero() && i.Value != nil { // else its time had come, or it was gone before
-				m.turnedAway(i.Value)
+				m.window.keep(i.Value)
 			}
 		},
 	})
@@ -97,12 +94,6 @@ func newMemory(budget int64) (*memory, error) {
 		return nil, fmt.Errorf("memory tier: %w", err)
 	}
 	return m, nil
-}
-
-// turnedAway keeps for a while what ristretto chose not to.
-func (m *memory) turnedAway(h *holder) {
-	m.chose.Store(true)
-	m.window.keep(h)
 }
 
 // hash is where ristretto puts a key, and what it tells colliding keys by. The

@@ -58,7 +58,7 @@ func TestMemoryThenRedisThenOrigin(t *testing.T) {
 	checkRedis(t, first, 2, 0, 0) // asked, told
 	checkFills(t, first, 1, 0)
 	for range 3 {
-		hit, ok := first.hitOf(key, time.Now())
+		hit, ok := first.Hit(key, time.Now())
 		if !ok {
 			t.Fatal("not in memory")
 		}
@@ -76,7 +76,7 @@ func TestMemoryThenRedisThenOrigin(t *testing.T) {
 	if least := time.Since(began); r.Age > least+time.Second {
 		t.Fatalf("age %v, but the query began at most %v ago", r.Age, least)
 	}
-	if hit, ok := second.hitOf(key, time.Now()); !ok || hit.Entry.ETag != r.Entry.ETag {
+	if hit, ok := second.Hit(key, time.Now()); !ok || hit.Entry.ETag != r.Entry.ETag {
 		t.Fatal("what came from Redis is not in memory")
 	}
 	checkRedis(t, second, 1, 0, 0)
@@ -104,7 +104,7 @@ func TestAgeCountsFromTheFirstNodesQuery(t *testing.T) {
 				t.Fatalf("age %v, but it is %v old", r.Age, before.Sub(began))
 			}
 			now := time.Now()
-			if hit, ok := c.hitOf(key, now); !ok || hit.Age < now.Sub(began) {
+			if hit, ok := c.Hit(key, now); !ok || hit.Age < now.Sub(began) {
 				t.Fatalf("%v: age %v, but it is %v old", ok, hit.Age, now.Sub(began))
 			}
 			closeCache(t, c) // for the connections that it keeps
@@ -313,7 +313,7 @@ func TestFollowedPagesOfRedis(t *testing.T) {
 
 	write(keyOf("stale"))
 	b.change(listA)
-	eventually(t, "the change", func() bool { _, ok := c.hitOf(keyOf("stands"), time.Now()); return !ok })
+	eventually(t, "the change", func() bool { _, ok := c.Hit(keyOf("stands"), time.Now()); return !ok })
 	r, err = c.Forward(keyOf("stale"), listA, fails(errOrigin))
 	want{body: "page", source: Redis, hadStale: true, err: errOrigin}.check(t, r, err)
 	if r.Age < age {
@@ -388,7 +388,7 @@ func TestRedisAway(t *testing.T) {
 				if waited := time.Since(asked); waited > redisBudget+time.Second {
 					t.Fatalf("a request waited %v", waited)
 				}
-				hit, ok := c.hitOf(keyOf("before"), time.Now())
+				hit, ok := c.Hit(keyOf("before"), time.Now())
 				if !ok {
 					t.Fatal("a page in memory is not served")
 				}
@@ -443,7 +443,7 @@ func TestRedisFlushed(t *testing.T) {
 	if err := client.FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := c.hitOf(keyOf("q"), time.Now()); !ok {
+	if _, ok := c.Hit(keyOf("q"), time.Now()); !ok {
 		t.Fatal("memory went with it")
 	}
 	forget(c)

@@ -81,7 +81,7 @@ func TestAfterASleep(t *testing.T) {
 		r, err := c.Forward(keyOf("q"), changefeed.List{}, brings("body"))
 		want{body: "body", source: Origin}.check(t, r, err)
 		m.Sleep(asleep)
-		if r, hit := c.hitOf(keyOf("q"), time.Now()); hit {
+		if r, hit := c.Hit(keyOf("q"), time.Now()); hit {
 			t.Errorf("a hit %s later, with a TTL of a minute", r.Age)
 		}
 	})

@@ -6,10 +6,8 @@ import (
 	"sync/atomic"
 	"unique"
 
-	"listedge/cache"
 	"listedge/limiter"
 	"listedge/origin"
-	"listedge/prefetch"
 )
 
 // client is what a node makes of a key, once, and finds again on each of its
@@ -24,23 +22,10 @@ type client struct {
 	broken          error                 // its limit cannot be enforced, so nothing is served
 
 	shown atomic.Pointer[shown]
-	spot  cache.Spot     // of its last page
-	trail prefetch.Trail // of its last hit
 }
 
-// prefetch has fetched what a request of the client reads, if it asks for the
-// same page as the last one.
-func (c *client) prefetch() {
-	c.bucket.Prefetch()
-	c.spot.Prefetch()
-	c.trail.Follow()
-}
-
-// leaveTrail is for the next request to follow.
-func (c *client) leaveTrail(hit *cache.Entry) {
-	page, pair, body := hit.Places()
-	c.trail.Leave([...]uintptr{page, pair, body, c.bucket.Place()})
-}
+// prefetch has fetched what the limiter reads of a request of the client.
+func (c *client) prefetch() { c.bucket.Prefetch() }
 
 func policyOf(l origin.Limit) (limiter.Policy, error) {
 	p, err := limiter.NewPolicy(l.Rate, l.Burst)
@@ -54,9 +39,6 @@ func policyOf(l origin.Limit) (limiter.Policy, error) {
 func (s *Server) makeClient(k origin.Key, before, c *client) {
 	k.Limit, k.WorkspaceLimit = k.Limit.Enforceable(), k.WorkspaceLimit.Enforceable()
 	c.limit, c.workspaceLimit = k.Limit.Burst, k.WorkspaceLimit.Burst
-	if before != nil {
-		before.spot.Clear()
-	}
 	policy, err := policyOf(k.Limit)
 	if err != nil {
 		c.broken = err

@@ -17,9 +17,7 @@ func (s *Server) lookUp(x *exchange) failure {
 	control := parseCacheControl(x.asked.control)
 	hit := false
 	if !control.noCache {
-		if x.page, hit = s.cache.Hit(&x.client.spot, x.key, x.now); hit {
-			x.client.leaveTrail(x.page.Entry)
-		}
+		x.page, hit = s.cache.Hit(x.key, x.now)
 		if s.timed {
 			x.passed(stepMemory)
 		}
