@@ -176,7 +176,8 @@ func (c *Cache) Listener() changefeed.Listener {
 	return c.follow.tracker
 }
 
-// Close lets flights and stores end, until ctx does, and then cuts them off.
+// Close lets flights and stores end, until ctx does, and then cuts them off. It
+// must not be called beside Hit: the server ends its requests first.
 func (c *Cache) Close(ctx context.Context) error {
 	c.mu.Lock()
 	c.closed = true
@@ -258,6 +259,10 @@ func (c *Cache) age(p *Entry, now time.Time) time.Duration {
 // changes it. It does not keep key. The error is the fill's own, or
 // ErrFillTimeout.
 func (c *Cache) Forward(key []byte, pair changefeed.List, fill Fill) (Result, error) {
+	if !c.enter() {
+		return Result{}, errClosed
+	}
+	defer c.running.Done()
 	held := c.memory.get(key)
 	if held != nil {
 		held.asked.Add(1)

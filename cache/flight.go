@@ -75,10 +75,6 @@ func (c *Cache) Stored(key []byte, pair changefeed.List) (Result, error) {
 // join joins the key's flight, or begins it, and waits for what it brings.
 // held is the stale page the caller could be given instead, or nil.
 func (c *Cache) join(key []byte, pair changefeed.List, held *Entry, fill Fill) (Result, error) {
-	if !c.enter() {
-		return Result{}, errClosed
-	}
-	defer c.running.Done()
 	patience := c.options.FillTimeout + redisBudget
 	if held != nil && c.remaining(held) > stalePatience {
 		patience = min(patience, stalePatience)

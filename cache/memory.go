@@ -22,17 +22,10 @@ import (
 // two goroutines: ristretto goes by what it was told of the one before.
 type memory struct {
 	pages   *ristretto.Cache[[]byte, *holder]
-	window  *window        // of those that ristretto does not keep
-	gates   [64]gate       // get passes any of them, close shuts all: ristretto must not be closed beneath a Get
-	near    sync.Pool      // of them: one that this processor passed last, for its line is there already
-	passed  atomic.Uint32  // how many gates near was given
+	window  *window // of those that ristretto does not keep
+	closing sync.Once
 	putting [64]sync.Mutex // by the key's hash; puts of one key follow one another
 	evicted atomic.Uint64
-}
-
-type gate struct {
-	sync.RWMutex
-	_ [40]byte // up to a cache line, so that gates do not slow each other down
 }
 
 type holder struct {
@@ -73,7 +66,6 @@ const typicalPage = 4 << 10
 
 func newMemory(budget int64) (*memory, error) {
 	m := &memory{}
-	m.near.New = func() any { return &m.gates[m.passed.Add(1)%uint32(len(m.gates))] }
 	maxCost := int64(float64(budget) * budgetShare)
 	m.window = newWindow(int64(float64(maxCost)*windowShare), func() { m.evicted.Add(1) })
 	maxCost -= m.window.most
@@ -114,12 +106,7 @@ func (m *memory) get(key []byte) *holder {
 }
 
 func (m *memory) inRistretto(key []byte) *holder {
-	g := m.near.Get().(*gate)
-	g.RLock()
-	h, ok := m.pages.Get(key)
-	g.RUnlock()
-	m.near.Put(g)
-	if ok && bytes.Equal(h.key, key) {
+	if h, ok := m.pages.Get(key); ok && bytes.Equal(h.key, key) {
 		return h
 	}
 	return nil
@@ -211,13 +198,13 @@ func (h *holder) fits(life time.Duration) bool {
 	return spared >= 0 && spared <= page.cost/slack && longer >= 0 && longer <= life/slack
 }
 
+// close must not be called beside a get: ristretto's Get panics when it is closed
+// meanwhile.
 func (m *memory) close() {
-	for i := range m.gates {
-		m.gates[i].Lock()
-		defer m.gates[i].Unlock()
-	}
-	m.pages.Close()
-	m.window.close()
+	m.closing.Do(func() {
+		m.pages.Close()
+		m.window.close()
+	})
 }
 
 // used is the cost of what is kept, in bytes.

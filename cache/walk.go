@@ -26,6 +26,10 @@ func (p *Entry) ClaimNextPrefetch() bool {
 // on its way there, or too much else is to be read. It keeps neither key nor the
 // caller waiting, and says whether the page is going to be read.
 func (c *Cache) PrefetchNext(key []byte, pair changefeed.List, fill Fill) (begun bool) {
+	if !c.enter() {
+		return false
+	}
+	defer c.running.Done()
 	if _, ok := c.recall(c.memory.get(key)); ok || c.flights.flying(key) {
 		return false // to find that out, a worker would have to be woken
 	}

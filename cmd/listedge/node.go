@@ -105,7 +105,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &changefeed.Followed{}, region: f.Region, timelineKnown: make(chan struct{})}
 	defer func(begun *node) { // which a return has forgotten by then
 		if err != nil {
-			err = errors.Join(err, begun.closeLayers(ctx))
+			err = errors.Join(err, begun.closeLayers(ctx, true))
 		}
 	}(n)
 	if n.redis, err = openRedis(f.RedisURL); err != nil {
@@ -261,12 +261,14 @@ func (n *node) serve(ctx context.Context) error {
 func (n *node) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	return errors.Join(n.server.Shutdown(ctx), n.closeLayers(ctx), n.admin.Close())
+	err := n.server.Shutdown(ctx)
+	return errors.Join(err, n.closeLayers(ctx, err == nil), n.admin.Close())
 }
 
-// closeLayers closes what lies beneath the server, as far as it was opened.
-func (n *node) closeLayers(ctx context.Context) (err error) {
-	if n.cache != nil {
+// closeLayers closes what lies beneath the server, as far as it was opened. The
+// cache closes only when all requests have ended: they read it until then.
+func (n *node) closeLayers(ctx context.Context, requestsEnded bool) (err error) {
+	if n.cache != nil && requestsEnded {
 		err = n.cache.Close(ctx)
 	}
 	if n.limiter != nil {
