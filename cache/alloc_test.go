@@ -50,18 +50,3 @@ func TestFollowedHitAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
-
-// A Set of ristretto's allocates, as does awaiting it.
-func TestAPageThatReplacesOneLikeItTakesNoSet(t *testing.T) {
-	m := openMemory(t, 8<<20)
-	key, body, pages := keyOf("q"), rows(1000), make([]Entry, 1_002) // one to begin with, and one that AllocsPerRun does not count
-	next := func() {
-		p := &pages[0]
-		p.Body, pages = body[:len(body)-len(pages)%10], pages[1:]
-		m.put(key, p, time.Hour)
-	}
-	next()
-	if n := testing.AllocsPerRun(1_000, next); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-}

@@ -43,8 +43,6 @@ type Entry struct {
 	Position changefeed.Position // the page showed all changes up to here
 
 	deflating sync.Mutex // held while the deflated form is made
-
-	cost int64 // what ristretto counts it as, in bytes; whose turn it is to put its key guards it
 }
 
 // EntityTag is a weak entity tag (RFC 9110, 8.8.3), the first half of a SHA-256.

@@ -18,8 +18,7 @@ import (
 // quick ones may keep the older. Hence the holder: it has the whole key,
 // compared on every hit, and a page that is replaced in place, never by a
 // second Set of another value. And hence put, which is through only when its
-// Set is. A page that replaces one like it needs none, which takes the waking of
-// two goroutines: ristretto goes by what it was told of the one before.
+// Set is.
 type memory struct {
 	pages   *ristretto.Cache[[]byte, *holder]
 	window  *window // of those that ristretto does not keep
@@ -29,11 +28,10 @@ type memory struct {
 }
 
 type holder struct {
-	key  []byte                // most lie in room, for a line of memory less to wait for
-	page atomic.Pointer[Entry] // never nil once the holder is kept
-	// until is when the holder is dropped, in nanoseconds (Unix): when the page's
-	// time has ended, or up to a slack later.
-	until atomic.Int64
+	key   []byte                // most lie in room, for a line of memory less to wait for
+	page  atomic.Pointer[Entry] // never nil once the holder is kept
+	until atomic.Int64          // when the page's time has ended, in nanoseconds (Unix)
+	cost  int64                 // what ristretto counts, in bytes; whose turn it is to put the key guards it
 	// pausedUntil is when a failed fill may be tried again, in nanoseconds
 	// since the cache's start. Until then a stale page is served at once.
 	pausedUntil atomic.Int64
@@ -134,9 +132,8 @@ func (m *memory) turn(key []byte) *sync.Mutex {
 // that is done.
 func (m *memory) set(key []byte, h *holder) {
 	before := m.window.at(key)
-	cost := h.size()
-	h.page.Load().cost = cost
-	if !m.pages.SetWithTTL(key, h, cost, max(1, time.Until(time.Unix(0, h.until.Load())))) { // too much at once
+	h.cost = h.size()
+	if !m.pages.SetWithTTL(key, h, h.cost, max(1, time.Until(time.Unix(0, h.until.Load())))) { // too much at once
 		m.window.keep(h)
 	}
 	m.pages.Wait()
@@ -164,38 +161,16 @@ func (m *memory) put(key []byte, p *Entry, life time.Duration) *holder {
 	}
 	if h == nil {
 		h = newHolder(key)
-	} else {
-		old := h.page.Load()
-		if old.newer(p) {
-			return h
-		}
-		p.cost = old.cost
-	}
-	h.page.Store(p)
-	there := m.inRistretto(key) == h // if it leaves from now on, then with this page
-	if there && h.fits(life) {
+	} else if h.page.Load().newer(p) {
 		return h
 	}
-	h.until.Store(time.Now().Add(life + life/slack).UnixNano())
-	if there && h.size()-p.cost > max(0, m.pages.RemainingCost()) {
+	h.page.Store(p)
+	h.until.Store(time.Now().Add(life).UnixNano())
+	if h.size()-h.cost > m.pages.RemainingCost() && m.inRistretto(key) == h {
 		m.pages.Del(key) // only for a new key does ristretto make room
 	}
 	m.set(key, h)
 	return h
-}
-
-// slack is the part of its life that a page may be kept for longer, and the
-// part of its cost that one in its place may be smaller by.
-const slack = 8
-
-// fits says whether what ristretto was told holds for the present page, too,
-// which is to be kept for life: nothing ends early, or is larger than it is
-// counted.
-func (h *holder) fits(life time.Duration) bool {
-	page := h.page.Load()
-	spared := page.cost - h.size()
-	longer := time.Until(time.Unix(0, h.until.Load())) - life
-	return spared >= 0 && spared <= page.cost/slack && longer >= 0 && longer <= life/slack
 }
 
 // close must not be called beside a get: ristretto's Get panics when it is closed
