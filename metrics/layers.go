@@ -126,7 +126,7 @@ func cacheLayer(from Sources) prometheus.Collector {
 	l.counter("cache_next_pages_total", "Pages read because a walk was about to ask for them.", func(s cache.Stats) uint64 { return s.NextPages })
 	l.counter("cache_next_pages_dropped_total", "Pages left to walks because too many were to be read ahead.", func(s cache.Stats) uint64 { return s.NextPagesDropped })
 	l.histogram("freshness_commit_to_applied_seconds", "Time from a commit, by the primary's clock, to its being known to this node, by its own.", func(s cache.Stats) cache.Histogram { return s.Lag })
-	l.gauge("freshness_pairs", "Parts of collections whose changes are remembered.", func(s cache.Stats) float64 { return float64(s.Pairs) })
+	l.gauge("freshness_pairs", "Parts of collections whose changes are remembered.", func(s cache.Stats) float64 { return float64(s.Lists) })
 	l.gauge("cache_redis_breaker_open", "1 while pages are not asked of Redis.", func(s cache.Stats) float64 { return oneIf(s.RedisBreakerOpen) })
 	return l
 }

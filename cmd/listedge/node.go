@@ -212,7 +212,7 @@ func (n *node) followChanges(f nodeFlags, databaseURL string) {
 	if n.changes != nil {
 		log = n.changes
 	}
-	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.cache.Listener(), n.server.Keys())
+	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.cache, n.server.Keys())
 	n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: log, Followed: n.followed,
 		LogKept: f.CacheTTL + f.MaxStale + time.Minute, Silence: n.feed.Silence, Logger: n.logger})
 }
