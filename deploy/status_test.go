@@ -53,7 +53,7 @@ func load(t *testing.T, n *node) (stop func()) {
 // A metric that is not there would be shown as 0.
 func TestTheStatusPageReadsWhatNodesExport(t *testing.T) {
 	e := export(t)
-	for _, name := range find(t, "../edge/status.html", `"((?:listedge|go|process)_\w+)"`) {
+	for _, name := range find(t, "../edge/admin/status.html", `"((?:listedge|go|process)_\w+)"`) {
 		if len(e.series[name])+len(e.series[name+"_bucket"]) == 0 {
 			t.Errorf("no node exports %s", name)
 		}

@@ -24,9 +24,6 @@ type client struct {
 	shown atomic.Pointer[shown]
 }
 
-// prefetch has fetched what the limiter reads of a request of the client.
-func (c *client) prefetch() { c.bucket.Prefetch() }
-
 func policyOf(l origin.Limit) (limiter.Policy, error) {
 	p, err := limiter.NewPolicy(l.Rate, l.Burst)
 	p.Version = l.Version

@@ -5,7 +5,7 @@
 //	               └────────────┴─────────┴─────────┴───────┴────────┴──► problem ──► error
 //
 // The pipeline is handler.go; the longer steps are in files of their own: key.go,
-// limits.go, request.go, lookup.go and page.go. errors.go says what goes wrong.
+// limits.go, request.go, lookup.go and page.go. problem.go says what goes wrong.
 package edge
 
 import (

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"listedge/origin/publication"
+	"listedge/origin/follower"
 )
 
 // Scopes are all a key can have.
@@ -85,7 +85,7 @@ func (a *Admin) Purge(ctx context.Context, workspace *uuid.UUID) error {
 		}
 	}
 	var followed bool
-	err := a.conn.QueryRow(ctx, purgeSQL, publication.SlotPrefix, publication.MessagePrefix, publication.Purge(workspace)).Scan(&followed)
+	err := a.conn.QueryRow(ctx, purgeSQL, follower.SlotPrefix, follower.MessagePrefix, follower.PurgeMessage(workspace)).Scan(&followed)
 	if err == nil && !followed {
 		err = errUnfollowed
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"listedge/internal/rawconn"
-	"listedge/origin/hosts"
+	"listedge/origin/postgres"
 )
 
 // DatabaseOptions say how a node uses Postgres.
@@ -120,13 +120,13 @@ func CheckURL(url string) error {
 
 func parsePool(url string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(url)
-	return config, hosts.Check(url, err)
+	return config, postgres.Check(url, err)
 }
 
 // sessionSettings are those that every statement of a node depends on.
-func sessionSettings(timeout time.Duration) hosts.Settings {
-	return hosts.Settings{
-		"search_path":                   hosts.Schema,
+func sessionSettings(timeout time.Duration) postgres.Settings {
+	return postgres.Settings{
+		"search_path":                   postgres.Schema,
 		"row_security":                  "off", // an error, where rows would be left out in silence
 		"default_transaction_read_only": "on",
 		"default_transaction_isolation": "read committed", // behind the rewrite of a table others find no rows
@@ -145,7 +145,7 @@ func sessionSettings(timeout time.Duration) hosts.Settings {
 // names is meant. Else a standby that stood in for the primary once would be
 // taken for it as long as the connection lasts, and its pages be judged by a
 // snapshot, which tells nothing there.
-func openPool(ctx context.Context, url string, which pgconn.ValidateConnectFunc, connections int, settings hosts.Settings) (*pgxpool.Pool, error) {
+func openPool(ctx context.Context, url string, which pgconn.ValidateConnectFunc, connections int, settings postgres.Settings) (*pgxpool.Pool, error) {
 	config, err := parsePool(url)
 	if err != nil {
 		return nil, fmt.Errorf("database URL: %w", err)
@@ -159,7 +159,7 @@ func openPool(ctx context.Context, url string, which pgconn.ValidateConnectFunc,
 	config.ConnConfig.RuntimeParams["application_name"] = "listedge"
 	config.ConnConfig.RuntimeParams["timezone"] = "UTC"
 	settings.Hold(&config.ConnConfig.Config)
-	hosts.Choose(config.ConnConfig, which)
+	postgres.Choose(config.ConnConfig, which)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("database: %w", err)
@@ -197,7 +197,7 @@ func poolStats(p *pgxpool.Pool) PoolStats {
 func connectPrimary(ctx context.Context, url string) (*pgx.Conn, error) {
 	conn, err := connectAdmin(ctx, url)
 	if err == nil {
-		if err = hosts.CheckPrimary(ctx, conn); err != nil {
+		if err = postgres.CheckPrimary(ctx, conn); err != nil {
 			_ = conn.Close(context.WithoutCancel(ctx))
 		}
 	}
@@ -209,7 +209,7 @@ func connectPrimary(ctx context.Context, url string) (*pgx.Conn, error) {
 
 // connectAdmin opens one ordinary, writing connection, to whatever server it is.
 func connectAdmin(ctx context.Context, url string) (*pgx.Conn, error) {
-	config, err := hosts.Primary(url)
+	config, err := postgres.Primary(url)
 	if err != nil {
 		return nil, err
 	}

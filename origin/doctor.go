@@ -10,8 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"listedge/origin/hosts"
-	"listedge/origin/publication"
+	"listedge/origin/follower"
+	"listedge/origin/postgres"
 )
 
 // Level says how much a finding matters.
@@ -66,14 +66,14 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	defer conn.Close(context.WithoutCancel(ctx))
 	ctx, cancel := context.WithTimeout(ctx, 4*pingTimeout)
 	defer cancel()
-	rows, err := conn.Query(ctx, factsSQL, publication.SlotPrefix, publication.SlotSuffix(o.Region))
+	rows, err := conn.Query(ctx, factsSQL, follower.SlotPrefix, follower.SlotSuffix(o.Region))
 	if err == nil {
 		var f facts
 		if f, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[facts]); err == nil {
-			var published publication.State
-			if published, err = publication.Look(ctx, conn); err == nil {
+			var published follower.Publication
+			if published, err = follower.ReadPublication(ctx, conn); err == nil {
 				findings := append(judge(f, published, o), judgeSchema(ctx, conn), judgeReading(ctx, url, o.Primary), judgeLocks(ctx, conn))
-				if hosts.Pooled(conn.PgConn()) {
+				if postgres.Pooled(conn.PgConn()) {
 					findings = append(findings, Finding{"following", Warn, "a connection pooler answers at " + flag + ": changes cannot be followed through it; pages live --cache-ttl",
 						"name Postgres itself in --replication-url"})
 				}
@@ -125,7 +125,7 @@ func judgeReading(ctx context.Context, url, primary string) Finding {
 	conn, err := db.keys.Acquire(ctx)
 	if err == nil {
 		defer conn.Release()
-		if hosts.Pooled(conn.Conn().PgConn()) {
+		if postgres.Pooled(conn.Conn().PgConn()) {
 			text += ", through a connection pooler"
 		}
 	}
@@ -199,7 +199,7 @@ func shortened(query string) string {
 
 // judge is what the facts mean. Following changes is worth having and not a
 // must: what only it lacks is a warning.
-func judge(f facts, published publication.State, o DoctorOptions) (findings []Finding) {
+func judge(f facts, published follower.Publication, o DoctorOptions) (findings []Finding) {
 	say := func(subject string, bad bool, level Level, fine, text, do string) {
 		if bad {
 			findings = append(findings, Finding{subject, level, text, do})

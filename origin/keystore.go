@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/sony/gobreaker/v2"
 
-	"listedge/origin/hosts"
+	"listedge/origin/postgres"
 )
 
 // keySettings has a transaction run with the settings of a key's look-up.
@@ -79,13 +79,13 @@ func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (found map[KeyH
 	}
 	// In one piece, and nothing prepared: see session for what is behind a pooler.
 	question, pg := &pgconn.Batch{}, conn.Conn().PgConn()
-	if hosts.Pooled(pg) {
+	if postgres.Pooled(pg) {
 		question.ExecParams(keySettings, nil, nil, nil, nil)
 	}
 	question.ExecParams(lookupKeysSQL, [][]byte{argument}, []uint32{pgtype.ByteaArrayOID}, binaryFormat, binaryFormat)
 	results := pg.ExecBatch(ctx, question)
 	defer func() { err = cmp.Or(results.Close(), err) }() // which knows what the server refused
-	if hosts.Pooled(pg) && results.NextResult() {
+	if postgres.Pooled(pg) && results.NextResult() {
 		_, _ = results.ResultReader().Close()
 	}
 	if !results.NextResult() {

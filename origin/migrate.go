@@ -14,7 +14,7 @@ import (
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 
-	"listedge/origin/hosts"
+	"listedge/origin/postgres"
 )
 
 //go:embed migrations/*.sql
@@ -72,7 +72,7 @@ func MigrateStatus(ctx context.Context, url string) (all []Migration, err error)
 }
 
 func withGoose(ctx context.Context, url string, use func(*goose.Provider) error) error {
-	config, err := hosts.Primary(url)
+	config, err := postgres.Primary(url)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func withGoose(ctx context.Context, url string, use func(*goose.Provider) error)
 		return err
 	}
 	if standby {
-		return hosts.ErrStandby
+		return postgres.ErrStandby
 	}
 	if err := checkServer(server, encoding); err != nil { // before anything is done
 		return err

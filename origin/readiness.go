@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"listedge/origin/hosts"
+	"listedge/origin/postgres"
 )
 
 // Ready returns nil when the server answers what nodes ask, and its schema is
@@ -137,7 +137,7 @@ func (db *Database) followsItself(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("--replication-url: %w", err)
-	case hosts.Pooled(there.PgConn()):
+	case postgres.Pooled(there.PgConn()):
 		return nil // the follower refuses it
 	case pages != changes:
 		return errOtherDatabase

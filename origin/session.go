@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"listedge/origin/hosts"
+	"listedge/origin/postgres"
 )
 
 // session is a connection of a pool, while a page is read on it.
@@ -71,7 +71,7 @@ func (o *Origin) open(ctx context.Context, pool *pgxpool.Pool) (*session, error)
 }
 
 // pooled says whether a connection pooler answers, and not a server of one's own.
-func (s *session) pooled() bool { return hosts.Pooled(s.conn.Conn().PgConn()) }
+func (s *session) pooled() bool { return postgres.Pooled(s.conn.Conn().PgConn()) }
 
 // close gives the connection back, or up.
 func (o *Origin) close(s *session) {

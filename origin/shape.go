@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"listedge/origin/hosts"
+	"listedge/origin/postgres"
 )
 
 // A page's statement, rendered for its shape; all others are in sql.go.
@@ -156,7 +156,7 @@ func (s shape) sql() string {
 	if s.after {
 		rows += " AND " + fmt.Sprintf(order.after, parameter(), parameter())
 	}
-	table, columns := hosts.Schema+"."+s.collection.String(), strings.Join(list, ", ")
+	table, columns := postgres.Schema+"."+s.collection.String(), strings.Join(list, ", ")
 
 	var page, with string
 	switch s.search {

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"listedge/origin/hosts"
+	"listedge/origin/postgres"
 )
 
 // Errors of FetchFromStandby, beside those of Fetch.
@@ -235,7 +235,7 @@ func (s *standby) replayed(ctx context.Context, conn *pgxpool.Conn) (r Replayed,
 	ctx, cancel := context.WithTimeout(ctx, standbyPatience)
 	defer cancel()
 	mode := pgx.QueryExecModeCacheStatement
-	if hosts.Pooled(conn.Conn().PgConn()) {
+	if postgres.Pooled(conn.Conn().PgConn()) {
 		mode = pgx.QueryExecModeExec
 	}
 	run, err = scanReplayed(conn.QueryRow(ctx, replayedSQL, mode), &r)

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin/hosts"
+	"listedge/origin/postgres"
 )
 
 func TestWhichAnswersAreThePrimarys(t *testing.T) {
@@ -127,7 +127,7 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 		"the publication":     func() error { _, _, err := PublishChanges(t.Context(), standby); return err },
 		"a database":          func() error { return CreateDatabase(t.Context(), replica.URL("postgres"), "another") },
 	} {
-		if err := run(); !errors.Is(err, hosts.ErrStandby) {
+		if err := run(); !errors.Is(err, postgres.ErrStandby) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -95,3 +96,27 @@ func importHelp() string {
 	}
 	return strings.Join(all, "\n\n") + "\n\nThe first line of a CSV file names its columns, in any order; id and name are required. Of rows that are there already, columns that are not given stay as they are. Rows are matched by id."
 }
+
+// version is that of the last release; the CHANGELOG has what came since.
+const version = "0.1.0"
+
+// revision is for builds without the repository, as that of the image:
+// -ldflags "-X main.revision=…".
+var revision string
+
+// builtFrom is the revision that this program was built from.
+func builtFrom() string {
+	if revision != "" {
+		return revision
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				return s.Value
+			}
+		}
+	}
+	return "unknown"
+}
+
+func versionLine() string { return "listedge " + version + " (revision " + builtFrom() + ")" }

@@ -16,6 +16,7 @@ import (
 
 	"listedge/cache"
 	"listedge/edge"
+	"listedge/edge/admin"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
 	"listedge/internal/tracing"
@@ -39,7 +40,7 @@ type node struct {
 	server   *edge.Server
 	tracer   *tracing.Tracer    // nil = requests are not traced
 	follower *follower.Follower // nil = changes are not followed
-	health   *edge.Health
+	health   *admin.Health
 	admin    *http.Server
 
 	maxConnections int // of the public listener
@@ -147,12 +148,12 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if f.FreshnessBound > 0 {
 		n.followChanges(f, database.changes)
 	}
-	checks := []edge.Check{{Name: "postgres", Run: n.database.Ready, Needed: true}}
+	checks := []admin.Check{{Name: "postgres", Run: n.database.Ready, Needed: true}}
 	if n.redis.pages != nil {
-		checks = append(checks, edge.Check{Name: "redis", Run: n.checkRedis})
+		checks = append(checks, admin.Check{Name: "redis", Run: n.checkRedis})
 	}
 	if n.follower != nil {
-		checks = append(checks, edge.Check{Name: "timeline", Run: n.checkTimeline, Needed: true})
+		checks = append(checks, admin.Check{Name: "timeline", Run: n.checkTimeline, Needed: true})
 		n.conditions = append(n.conditions, n.timelineCondition())
 	}
 	if n.redis.pages != nil {
@@ -161,7 +162,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if n.identifies() || n.follower != nil {
 		settings["database"] = n.followed
 	}
-	n.health = edge.NewHealth(func() string { return n.cache.Mode().String() },
+	n.health = admin.NewHealth(func() string { return n.cache.Mode().String() },
 		map[string]func() string{"trusted-proxies": n.server.UnnamedProxy, "shared-redis": n.sharedRedis}, checks...)
 	registry.Collect(metrics.Sources{
 		Cache: n.cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats,
@@ -179,7 +180,9 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 			return n.feed.Stats()
 		},
 	})
-	n.admin = &http.Server{Handler: edge.Admin(adminNames(settings), n.health, registry.Handler(), log, n.server.Explain, settings), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second, ErrorLog: slog.NewLogLogger(log, slog.LevelWarn)}
+	n.admin = &http.Server{Handler: admin.Handler(admin.Options{
+		Names: adminNames(settings), Health: n.health, Metrics: registry.Handler(), Log: log, Records: n.server.Records, Settings: settings,
+	}), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second, ErrorLog: slog.NewLogLogger(log, slog.LevelWarn)}
 	return n, nil
 }
 

@@ -3,10 +3,13 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/google/uuid"
 
 	"listedge/limiter"
 	"listedge/origin"
@@ -113,4 +116,53 @@ type workspaceResume struct{ oneFlags }
 // Run resumes a workspace.
 func (c *workspaceResume) Run(ctx context.Context, t *terminal) error {
 	return c.do(ctx, t, "resumed", func(a *origin.Admin) (any, error) { return a.ResumeWorkspace(ctx, c.ID) })
+}
+
+// oneFlags are those of a command that does something to one workspace or key.
+type oneFlags struct {
+	databaseFlags
+	jsonFlag
+	ID uuid.UUID `arg:"" help:"Its id (of a key: not the key)."`
+}
+
+// do has it done, and says so.
+func (f oneFlags) do(ctx context.Context, t *terminal, done string, change func(*origin.Admin) (any, error)) error {
+	return withAdmin(ctx, f.databaseFlags, func(a *origin.Admin) error {
+		row, err := change(a)
+		if err != nil {
+			return err
+		}
+		return f.print(t, row, func() { fmt.Fprintln(t.out, done, f.ID) })
+	})
+}
+
+// errNothingToUpdate: neither flag was given.
+var errNothingToUpdate = errors.New("nothing to update: give --rate, --burst or both")
+
+// updateFlags change the limit of a workspace or a key.
+type updateFlags struct {
+	oneFlags
+	limitFlags
+}
+
+// Validate is explicit because each of the embedded has one.
+func (f *updateFlags) Validate() error {
+	if f.Rate == nil && f.Burst == nil {
+		return errNothingToUpdate
+	}
+	return cmp.Or(f.databaseFlags.Validate(), f.limitFlags.Validate())
+}
+
+type workspaceUpdate struct{ updateFlags }
+
+// Run changes the workspace's limit.
+func (c *workspaceUpdate) Run(ctx context.Context, t *terminal) error {
+	return c.do(ctx, t, "updated", func(a *origin.Admin) (any, error) { return a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst) })
+}
+
+type keyUpdate struct{ updateFlags }
+
+// Run changes the key's limit.
+func (c *keyUpdate) Run(ctx context.Context, t *terminal) error {
+	return c.do(ctx, t, "updated", func(a *origin.Admin) (any, error) { return a.UpdateKey(ctx, c.ID, c.Rate, c.Burst) })
 }
