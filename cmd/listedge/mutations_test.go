@@ -113,7 +113,7 @@ func TestMutations(t *testing.T) {
 		{"a read that saw the entry at After proves", atOrAfter, "./cache/freshness", "TestModel"},
 		{"a read that was cut proves", cutProves, "./cache/freshness", "TestModel"},
 		{"fills may take long", []edit{{rules, "\tcase now-start.at > t.fillTimeout:\n\t\treturn Late\n", ""}}, "./cache/freshness", "TestModel"},
-		{"fills begun without trust", []edit{{rules, "case !start.trusted:", "case !start.trusted && false:"}}, "./cache/freshness", "TestModel"},
+		{"fills begun without trust", []edit{{rules, "case !start.trusted:", "case !start.trusted && false:"}}, "./cache/freshness", "TestRules"},
 		{"fills across a resync", []edit{{rules, "\tcase start.join != t.join.Load():\n\t\treturn Resynced\n", ""}}, "./cache/freshness", "TestModel"},
 		{"gaps ignored", gapsIgnored, "./cache/freshness", "TestModel"},
 		{"an open transaction hides all after it", []edit{{"internal/changefeed/snapshot.go", "return !running", "return !running && false"}}, "./cache/freshness", "TestModel"},
