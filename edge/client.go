@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"unique"
 
-	"listedge/cache"
 	"listedge/limiter"
 	"listedge/origin"
 )
@@ -23,7 +22,6 @@ type client struct {
 	broken          error                 // its limit cannot be enforced, so nothing is served
 
 	shown atomic.Pointer[shown]
-	spot  cache.Spot // of its last page
 }
 
 func policyOf(l origin.Limit) (limiter.Policy, error) {
@@ -38,9 +36,6 @@ func policyOf(l origin.Limit) (limiter.Policy, error) {
 func (s *Server) makeClient(k origin.Key, before, c *client) {
 	k.Limit, k.WorkspaceLimit = k.Limit.Enforceable(), k.WorkspaceLimit.Enforceable()
 	c.limit, c.workspaceLimit = k.Limit.Burst, k.WorkspaceLimit.Burst
-	if before != nil {
-		before.spot.Clear()
-	}
 	policy, err := policyOf(k.Limit)
 	if err != nil {
 		c.broken = err

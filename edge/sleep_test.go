@@ -51,7 +51,7 @@ func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 				_ = log.SetEpoch(ctx, "", "e")
 				var beats sync.WaitGroup
 				beats.Go(func() {
-					changefeed.NewSubscriber(log, &changefeed.Followed{}, slog.Default(), c.Listener(), ring).Run(ctx)
+					changefeed.NewSubscriber(log, &changefeed.Followed{}, slog.Default(), c, ring).Run(ctx)
 				})
 				defer func() { stop(); beats.Wait() }()
 				beats.Go(func() {
