@@ -62,7 +62,7 @@ func (n *node) findIdentity(ctx context.Context) error {
 // the database first answered, this long ago.
 //
 // Invariant: no page and no key is read from the database before that. So an
-// answer of an old primary never counts as the primary's (origin.Followed),
+// answer of an old primary never counts as the primary's (postgres.Followed),
 // unless the node may not ask which database it reads, or Redis has not
 // answered for startPatience. A node serves without Redis; it then knows nothing
 // of the fleet until Redis answers.

@@ -14,17 +14,17 @@ import (
 // Who may import whom, as the README draws it. Test files are free.
 var (
 	mayImport = map[string][]string{
-		"cmd/listedge":                  {"edge", "cache", "limiter", "origin", "origin/load", "origin/follower", "internal/changefeed", "metrics", "internal/tracing", "internal/rawconn", "internal/sandbox", "internal/redact", "internal/boottime"},
-		"bench":                         {"internal/changefeed", "origin/follower", "edge", "cache", "limiter", "origin", "origin/load", "metrics", "internal/sandbox"},
+		"cmd/listedge":                  {"edge", "cache", "limiter", "origin", "origin/load", "origin/follower", "origin/postgres", "internal/changefeed", "metrics", "internal/tracing", "internal/rawconn", "internal/sandbox", "internal/redact", "internal/boottime"},
+		"bench":                         {"internal/changefeed", "origin/follower", "origin/postgres", "edge", "cache", "limiter", "origin", "origin/load", "metrics", "internal/sandbox"},
 		"edge":                          {"cache", "limiter", "origin", "internal/changefeed", "metrics", "internal/tracing", "internal/rawconn", "prefetch", "internal/boottime"},
 		"internal/tracing":              nil,
 		"metrics":                       {"internal/changefeed", "cache", "limiter", "origin", "origin/follower"},
 		"cache":                         {"internal/changefeed", "prefetch", "internal/boottime"},
 		"internal/changefeed":           nil,
 		"origin/follower":               {"internal/changefeed", "origin/postgres"},
-		"origin/postgres":               {"internal/redact"},
+		"origin/postgres":               {"internal/redact", "internal/rawconn"},
 		"limiter":                       {"prefetch", "internal/boottime"},
-		"origin":                        {"internal/changefeed", "origin/follower", "origin/postgres", "internal/rawconn", "prefetch", "internal/boottime"},
+		"origin":                        {"internal/changefeed", "origin/follower", "origin/postgres", "prefetch", "internal/boottime"},
 		"internal/rawconn":              nil,
 		"internal/boottime":             nil,
 		"internal/redact":               nil,
@@ -55,7 +55,7 @@ var (
 		"github.com/prometheus/procfs":        {"bench"},
 		"gonum.org/v1/plot":                   {"bench"},
 		"github.com/hashicorp/golang-lru":     {"edge", "origin"},
-		"github.com/sony/gobreaker":           {"cache", "limiter", "origin"},
+		"github.com/sony/gobreaker":           {"cache", "limiter", "origin/postgres"},
 		"net/http":                            {"edge", "metrics", "cmd/listedge", "bench", "deploy/clients"},
 	}
 )
