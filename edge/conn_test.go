@@ -16,7 +16,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
-	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // listening serves on a real connection and returns it, and what reads it.
@@ -246,7 +246,7 @@ func TestARequestArrivedWhenItWasRead(t *testing.T) {
 func TestAKeyIsHashedOnceForItsConnection(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	c := &conn{server: s}
-	want, _ := origin.HashKey([]byte(aKey))
+	want, _ := apikey.HashOf([]byte(aKey))
 	for i := range 3 {
 		if hash, again, ok := c.hashKey([]byte(aKey)); !ok || hash != want || again != (i > 0) {
 			t.Fatalf("request %d: %x %v %v", i, hash, again, ok)

@@ -15,6 +15,7 @@ import (
 
 	"listedge/cache"
 	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // Whatever clients send and whatever goes wrong, the journal stays within its
@@ -42,7 +43,7 @@ func TestTheJournalIsBoundedInEveryField(t *testing.T) {
 				Err: errors.New(fmt.Sprint(i, strings.Repeat("e", 20<<10))), Times: &cache.Times{}}
 		}},
 		{name: "key that the keyring forgets", answer: func(i int, x *exchange) {
-			x.known = &origin.KnownKey[client]{Key: origin.Key{ID: uuid.New(), Workspace: uuid.New(), Run: strings.Repeat("r", 20<<10+i)}}
+			x.known = &origin.KnownKey[client]{Key: apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Run: strings.Repeat("r", 20<<10+i)}}
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

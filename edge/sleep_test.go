@@ -15,6 +15,7 @@ import (
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
 	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // A node whose machine slept: its cache and its keyring, on one clock and one log.
@@ -37,11 +38,11 @@ func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 				}
 				defer c.Close(context.Background())
 				var queries atomic.Int64
-				hash := origin.KeyHash{1}
-				ring := origin.NewKeyring(func(_ context.Context, hashes []origin.KeyHash, _ string) (map[origin.KeyHash]origin.Key, error) {
+				hash := apikey.Hash{1}
+				ring := origin.NewKeyring(func(_ context.Context, hashes []apikey.Hash, _ string) (map[apikey.Hash]apikey.Key, error) {
 					queries.Add(1)
-					return map[origin.KeyHash]origin.Key{hash: {ID: uuid.UUID{1}, Workspace: uuid.UUID{2}, Items: true, Run: "r"}}, nil
-				}, func(_ origin.Key, _, _ *client) {}, time.Minute, m.Clock)
+					return map[apikey.Hash]apikey.Key{hash: {ID: uuid.UUID{1}, Workspace: uuid.UUID{2}, Items: true, Run: "r"}}, nil
+				}, func(_ apikey.Key, _, _ *client) {}, time.Minute, m.Clock)
 				defer ring.Close()
 				ctx, stop := context.WithCancel(t.Context())
 				defer stop()

@@ -7,6 +7,7 @@ import (
 	"listedge/internal/changefeed"
 	"listedge/limiter"
 	"listedge/origin"
+	"listedge/origin/apikey"
 	"listedge/origin/follower"
 )
 
@@ -15,7 +16,7 @@ type Sources struct {
 	Cache    func() cache.Stats
 	Limiter  func() limiter.Stats
 	Origin   func() origin.Stats
-	Keyring  func() origin.KeyringStats
+	Keyring  func() apikey.Stats
 	KeysAway func() bool // look-ups of keys are refused by their breaker
 	Evicts   func() bool // Redis may evict buckets and the log of changes
 	Ready    func() bool
@@ -236,20 +237,20 @@ func originLayer(from Sources) prometheus.Collector {
 }
 
 func keyringLayer(from Sources) prometheus.Collector {
-	l := &layer[origin.KeyringStats]{snapshot: from.Keyring}
-	for outcome, count := range map[string]func(origin.KeyringStats) uint64{
-		"known":   func(s origin.KeyringStats) uint64 { return s.Hits },
-		"loaded":  func(s origin.KeyringStats) uint64 { return s.Loaded },
-		"unknown": func(s origin.KeyringStats) uint64 { return s.Unknown },
-		"graced":  func(s origin.KeyringStats) uint64 { return s.Graced },
-		"failed":  func(s origin.KeyringStats) uint64 { return s.Failures },
+	l := &layer[apikey.Stats]{snapshot: from.Keyring}
+	for outcome, count := range map[string]func(apikey.Stats) uint64{
+		"known":   func(s apikey.Stats) uint64 { return s.Hits },
+		"loaded":  func(s apikey.Stats) uint64 { return s.Loaded },
+		"unknown": func(s apikey.Stats) uint64 { return s.Unknown },
+		"graced":  func(s apikey.Stats) uint64 { return s.Graced },
+		"failed":  func(s apikey.Stats) uint64 { return s.Failures },
 	} {
 		l.labelled("key_lookups_total", "Well-formed keys looked up by requests: known to this node, loaded from Postgres, unknown, known from before while Postgres is away (graced), or not to be checked.",
 			[]string{"outcome"}, []string{outcome}, count)
 	}
-	l.counter("key_queries_total", "Queries to Postgres for keys, refreshes included.", func(s origin.KeyringStats) uint64 { return s.Queries })
-	l.gauge("keys_known", "Keys this node knows.", func(s origin.KeyringStats) float64 { return float64(s.Known) })
-	l.gauge("key_breaker_open", "1 while Postgres is not asked for keys.", func(origin.KeyringStats) float64 { return oneIf(from.KeysAway()) })
+	l.counter("key_queries_total", "Queries to Postgres for keys, refreshes included.", func(s apikey.Stats) uint64 { return s.Queries })
+	l.gauge("keys_known", "Keys this node knows.", func(s apikey.Stats) float64 { return float64(s.Known) })
+	l.gauge("key_breaker_open", "1 while Postgres is not asked for keys.", func(apikey.Stats) float64 { return oneIf(from.KeysAway()) })
 	return l
 }
 

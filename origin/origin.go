@@ -22,6 +22,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"listedge/origin/postgres"
@@ -124,11 +125,18 @@ func (o *Origin) Fetch(ctx context.Context, q Query, incarnation string) (page P
 	return Page{Began: began, Took: took}, fmt.Errorf("fetch %s: %w", q.Collection, err)
 }
 
-// Try reads one page from the primary's address at once: not through the queue and
-// the breaker, and from any server.
-func (o *Origin) Try(ctx context.Context, q Query) error {
-	_, _, err := o.readFrom(ctx, o.pool, &q)
-	return err
+// Check reads a page of each collection, of a workspace that does not exist, and
+// returns why that failed. It passes by the queue and the breaker, and takes any
+// server's answer. The statement has all functions of the schema in it.
+func (o *Origin) Check(ctx context.Context) error {
+	var failed []error
+	for _, c := range []Collection{Items, Contacts} {
+		q := Query{Collection: c, Sort: ByName, Search: "none", Limit: 1, After: Position{Set: true, Name: "n", ID: uuid.Max}}
+		if _, _, err := o.readFrom(ctx, o.pool, &q); err != nil {
+			failed = append(failed, fmt.Errorf("%s cannot be read: %w", c, postgres.Classify(err)))
+		}
+	}
+	return errors.Join(failed...)
 }
 
 // Probe finds out whether servers whose breaker opened are back, which nobody

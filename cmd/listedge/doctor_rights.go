@@ -12,12 +12,12 @@ import (
 	"listedge/cache"
 	"listedge/internal/changefeed"
 	"listedge/limiter"
-	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 // judgeRights does what a node does, on keys of its own, and finds what Redis
 // refuses: for want of a right, of memory, or whatever it says.
-func judgeRights(ctx context.Context, client redis.UniversalClient) (findings []origin.Finding) {
+func judgeRights(ctx context.Context, client redis.UniversalClient) (findings []admin.Finding) {
 	own := "doctor-" + rand.Text()
 	for _, part := range []struct {
 		name, keys string
@@ -33,7 +33,7 @@ func judgeRights(ctx context.Context, client redis.UniversalClient) (findings []
 }
 
 // judgePart sends the commands of one part. keys is the right to its keys.
-func judgePart(ctx context.Context, client redis.UniversalClient, subject, keys string, commands [][]any) origin.Finding {
+func judgePart(ctx context.Context, client redis.UniversalClient, subject, keys string, commands [][]any) admin.Finding {
 	var lacking []string
 	var refused error
 	for _, command := range commands {
@@ -55,12 +55,12 @@ func judgePart(ctx context.Context, client redis.UniversalClient, subject, keys 
 	}
 	switch {
 	case len(lacking) > 0:
-		return origin.Finding{Subject: subject, Level: origin.Fail, Text: "the user lacks " + strings.Join(lacking, " "),
+		return admin.Finding{Subject: subject, Level: admin.Fail, Text: "the user lacks " + strings.Join(lacking, " "),
 			Do: "ACL SETUSER with all rights that docs/SECURITY.md lists"}
 	case refused != nil:
-		return origin.Finding{Subject: subject, Level: origin.Fail, Text: "refused: " + refused.Error(), Do: "mend what Redis says; give it memory if it is full"}
+		return admin.Finding{Subject: subject, Level: admin.Fail, Text: "refused: " + refused.Error(), Do: "mend what Redis says; give it memory if it is full"}
 	}
-	return origin.Finding{Subject: subject, Level: origin.OK, Text: "all that a node does is allowed"}
+	return admin.Finding{Subject: subject, Level: admin.OK, Text: "all that a node does is allowed"}
 }
 
 // send sends one command, or those of a transaction.

@@ -5,7 +5,7 @@ import (
 	"context"
 	"fmt"
 
-	"listedge/origin"
+	"listedge/origin/admin"
 	"listedge/origin/follower"
 )
 
@@ -30,22 +30,22 @@ func (c *migrateUp) Validate() error {
 // what it could not make is told and is no failure.
 func (c *migrateUp) Run(ctx context.Context, t *terminal) error {
 	url := cmp.Or(c.ReplicationURL, c.DatabaseURL) // a pooler may end the session that keeps others from migrating
-	applied, err := origin.MigrateSchema(ctx, url)
+	applied, err := admin.MigrateSchema(ctx, url)
 	for _, m := range applied {
 		fmt.Fprintf(t.out, "applied %s\n", m.Name)
 	}
 	if err != nil {
 		return err
 	}
-	done, lacks, err := origin.PublishChanges(ctx, url)
+	done, refused, err := admin.MakePublication(ctx, url)
 	if err != nil {
 		return err
 	}
-	for _, d := range done {
-		fmt.Fprintln(t.out, d)
+	if done != "" {
+		fmt.Fprintln(t.out, done)
 	}
-	for _, l := range lacks {
-		fmt.Fprintf(t.out, "not made: %s: %s\n", l.What, oneLine(l.Why))
+	if refused != "" {
+		fmt.Fprintf(t.out, "not made: the publication: %s\n", oneLine(refused))
 	}
 	slot, created, err := follower.CreateSlot(ctx, url, c.Region)
 	switch {
@@ -54,7 +54,7 @@ func (c *migrateUp) Run(ctx context.Context, t *terminal) error {
 	case created:
 		fmt.Fprintf(t.out, "made the slot %s\n", slot)
 	}
-	if len(applied)+len(done) == 0 && !created {
+	if len(applied) == 0 && done == "" && !created {
 		fmt.Fprintln(t.out, "nothing to apply")
 	}
 	return nil
@@ -67,7 +67,7 @@ type migrateStatus struct {
 
 // Run lists migrations.
 func (c *migrateStatus) Run(ctx context.Context, t *terminal) error {
-	all, err := origin.MigrateStatus(ctx, c.DatabaseURL)
+	all, err := admin.MigrateStatus(ctx, c.DatabaseURL)
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ type migrateGrants struct {
 
 // Run prints; whoever may grant reads it, and pipes it into psql.
 func (c *migrateGrants) Run(_ context.Context, t *terminal) error {
-	text, err := origin.Grants(c.Role)
+	text, err := admin.Grants(c.Role)
 	if err != nil {
 		return usageError{fmt.Errorf("--role: %w", err)}
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 // oneFlags are those of a command that does something to one workspace or key.
@@ -17,8 +17,8 @@ type oneFlags struct {
 }
 
 // do has it done, and says so.
-func (f oneFlags) do(ctx context.Context, t *terminal, done string, change func(*origin.Admin) (any, error)) error {
-	return withAdmin(ctx, f.databaseFlags, func(a *origin.Admin) error {
+func (f oneFlags) do(ctx context.Context, t *terminal, done string, change func(*admin.Conn) (any, error)) error {
+	return withAdmin(ctx, f.databaseFlags, func(a *admin.Conn) error {
 		row, err := change(a)
 		if err != nil {
 			return err

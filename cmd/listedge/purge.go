@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 type purgeCommand struct {
@@ -28,7 +28,7 @@ func (c *purgeCommand) Validate() error {
 // Run has pages read anew on all nodes. The word travels like any change: in
 // the WAL, to the follower, and from there to every node, in its turn.
 func (c *purgeCommand) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
+	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
 		if err := a.Purge(ctx, c.Workspace); err != nil {
 			return err
 		}

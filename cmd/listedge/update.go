@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 
-	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 // errNothingToUpdate: neither flag was given.
@@ -29,12 +29,12 @@ type workspaceUpdate struct{ updateFlags }
 
 // Run changes the workspace's limit.
 func (c *workspaceUpdate) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "updated", func(a *origin.Admin) (any, error) { return a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst) })
+	return c.do(ctx, t, "updated", func(a *admin.Conn) (any, error) { return a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst) })
 }
 
 type keyUpdate struct{ updateFlags }
 
 // Run changes the key's limit.
 func (c *keyUpdate) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "updated", func(a *origin.Admin) (any, error) { return a.UpdateKey(ctx, c.ID, c.Rate, c.Burst) })
+	return c.do(ctx, t, "updated", func(a *admin.Conn) (any, error) { return a.UpdateKey(ctx, c.ID, c.Rate, c.Burst) })
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // condition is something that holds in normal running. What changes is logged
@@ -19,7 +20,7 @@ type condition struct {
 
 // conditionsOf are the conditions of what the node's pages, keys and limits come
 // from.
-func (n *node) conditionsOf(pages *origin.Origin, keys *origin.KeyStore) (all []condition) {
+func (n *node) conditionsOf(pages *origin.Origin, keys *apikey.Store) (all []condition) {
 	all = []condition{
 		{holds: "pages and keys come from the primary", broken: "pages and keys are not taken from the server that --database-url leads to: it is not the primary", ok: func() bool { return n.database.WrongServer() == nil }, why: n.database.WrongServer},
 		{holds: "pages are asked of Postgres", broken: "Postgres is left alone for pages: it failed several times in a row", ok: func() bool { return !pages.Stats().BreakerOpen }},

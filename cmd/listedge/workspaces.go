@@ -9,7 +9,8 @@ import (
 	"unicode/utf8"
 
 	"listedge/limiter"
-	"listedge/origin"
+	"listedge/origin/admin"
+	"listedge/origin/apikey"
 )
 
 type workspacesCommand struct {
@@ -21,13 +22,13 @@ type workspacesCommand struct {
 }
 
 // withAdmin runs a command on a connection of its own.
-func withAdmin(ctx context.Context, f databaseFlags, do func(*origin.Admin) error) error {
-	admin, err := origin.OpenAdmin(ctx, f.DatabaseURL)
+func withAdmin(ctx context.Context, f databaseFlags, do func(*admin.Conn) error) error {
+	conn, err := admin.Open(ctx, f.DatabaseURL)
 	if err != nil {
 		return err
 	}
-	defer admin.Close()
-	return do(admin)
+	defer conn.Close()
+	return do(conn)
 }
 
 // limitFlags are a token bucket.
@@ -38,7 +39,7 @@ type limitFlags struct {
 
 // Validate refuses what the limiter could not enforce.
 func (f *limitFlags) Validate() error {
-	l := origin.LimitOf(f.Rate, f.Burst, origin.DefaultLimit)
+	l := apikey.LimitOf(f.Rate, f.Burst, apikey.DefaultLimit)
 	_, err := limiter.NewPolicy(l.Rate, l.Burst)
 	return err
 }
@@ -68,7 +69,7 @@ func (c *workspaceCreate) Run(ctx context.Context, t *terminal) error {
 	if c.Burst != nil && c.Rate == nil {
 		return usageError{fmt.Errorf("--burst needs --rate: without one a workspace has no limit of its own")}
 	}
-	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
+	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
 		w, err := a.CreateWorkspace(ctx, c.Name, c.Rate, c.Burst)
 		if err != nil {
 			return err
@@ -84,7 +85,7 @@ type workspaceList struct {
 
 // Run lists workspaces.
 func (c *workspaceList) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
+	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
 		list, err := a.Workspaces(ctx)
 		if err != nil {
 			return err
@@ -105,12 +106,12 @@ type workspaceSuspend struct{ oneFlags }
 
 // Run suspends a workspace.
 func (c *workspaceSuspend) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "suspended", func(a *origin.Admin) (any, error) { return a.SuspendWorkspace(ctx, c.ID) })
+	return c.do(ctx, t, "suspended", func(a *admin.Conn) (any, error) { return a.SuspendWorkspace(ctx, c.ID) })
 }
 
 type workspaceResume struct{ oneFlags }
 
 // Run resumes a workspace.
 func (c *workspaceResume) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "resumed", func(a *origin.Admin) (any, error) { return a.ResumeWorkspace(ctx, c.ID) })
+	return c.do(ctx, t, "resumed", func(a *admin.Conn) (any, error) { return a.ResumeWorkspace(ctx, c.ID) })
 }
