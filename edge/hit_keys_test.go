@@ -8,11 +8,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+	"unique"
 
 	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
@@ -81,12 +81,13 @@ func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
 		b.Fatal(err)
 	}
 	const run = "2026-01-01 00:00:00+00"
+	incarnation := unique.Make(run)
 	keys := make(map[apikey.Hash]apikey.Key, n)
 	s := serverOf(b, pages, metrics.New("test", "").Edge, func(_ context.Context, hashes []apikey.Hash, _ string) (map[apikey.Hash]apikey.Key, error) {
 		found := make(map[apikey.Hash]apikey.Key, len(hashes))
 		for _, h := range hashes {
 			k := keys[h]
-			k.Run = strings.Clone(run) // as a row brings it
+			k.Incarnation = incarnation
 			found[h] = k
 		}
 		return found, nil
@@ -106,16 +107,15 @@ func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
 		}
 		keys[hash] = apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true, Limit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 	}
-	fill := cache.Fill{Primary: func(context.Context, string) (cache.Filled, error) {
-		return cache.Filled{Body: []byte(`{"data":[],"nextCursor":null`), Snapshot: "100:100:", Run: run}, nil
+	fill := cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) {
+		return cache.FillResult{Body: []byte(`{"data":[],"nextCursor":null`), Snapshot: "100:100:", Run: run}, nil
 	}}
 	var loading sync.WaitGroup
 	const workers = 64 // look-ups and pages are stored in batches
 	for w := range workers {
 		loading.Go(func() {
 			for i := w; i < n; i += workers {
-				hash, _ := apikey.HashOf(texts[i])
-				known, err := s.keyring.Load(b.Context(), hash)
+				known, err := s.keys.Authenticate(b.Context(), texts[i], func() bool { return false })
 				if err != nil {
 					b.Error(err)
 					return

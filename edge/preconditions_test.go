@@ -15,7 +15,7 @@ import (
 // and without a modification date.
 func TestPreconditions(t *testing.T) {
 	const body = `{"data":[]`
-	etag := cache.NewPage([]byte(body), "", time.Now()).ETag.String()
+	etag := cache.TagOf([]byte(body)).String()
 	strong := strings.TrimPrefix(etag, "W/")
 	const past, future = "Thu, 01 Jan 1970 00:00:00 GMT", "Fri, 31 Dec 2100 23:59:59 GMT"
 	s, ctx := hitServer(t, body)
@@ -75,7 +75,7 @@ func TestAPreconditionNeedsAPage(t *testing.T) {
 // What a node answers from its own memory costs no token; a page costs one.
 func TestWhatCostsAToken(t *testing.T) {
 	const body = `{"data":[]`
-	etag := cache.NewPage([]byte(body), "", time.Now()).ETag.String()
+	etag := cache.TagOf([]byte(body)).String()
 	for name, c := range map[string]struct {
 		header, value, target string
 		status                int
@@ -91,8 +91,8 @@ func TestWhatCostsAToken(t *testing.T) {
 		"wrong parameter":          {"Accept", "*/*", "/v1/items?limit=0", 400, false},
 	} {
 		s, ctx := hitServer(t, body)
-		hash, _ := apikey.HashOf([]byte(aKey))
-		bucket := s.keyring.Known(hash, s.keyring.Place([]byte(aKey)), time.Now()).Value.bucket
+		entry, _ := keyOf(t, s)
+		bucket := entry.Value.bucket
 		policy, err := policyOf(apikey.Limit{Set: true, Rate: 0.001, Burst: 100})
 		if err != nil {
 			t.Fatal(err)

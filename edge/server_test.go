@@ -55,7 +55,7 @@ func TestEveryAnswerIsCountedOnce(t *testing.T) {
 	s, ctx, registry := hitServerWith(t, `{"data":[]`)
 	before := scrape(t, registry)
 	answerTo(t, s, ctx)
-	ctx.Request.Header.Set("If-None-Match", cache.NewPage([]byte(`{"data":[]`), "", time.Now()).ETag.String())
+	ctx.Request.Header.Set("If-None-Match", cache.TagOf([]byte(`{"data":[]`)).String())
 	answerTo(t, s, ctx)
 	after := scrape(t, registry)
 	for series, want := range map[string]int{
@@ -104,11 +104,11 @@ func TestAnExchangeIsCleanedBeforeItIsUsedAgain(t *testing.T) {
 	_, ctx, _ := hitServerWith(t, `{"data":[]`)
 	x := begin(ctx)
 	x.client, x.limited, x.id = &client{}, true, []byte("other")
-	x.query.Search, x.page.Page = "other", &cache.Page{}
+	x.query.Search, x.page.Entry = "other", &cache.Entry{}
 	x.end()
 	y := begin(ctx)
 	defer y.end()
-	if y.client != nil || y.limited || len(y.id) > 0 || y.query.Search != "" || y.page.Page != nil || y.outcome != metrics.OutcomeOther {
+	if y.client != nil || y.limited || len(y.id) > 0 || y.query.Search != "" || y.page.Entry != nil || y.outcome != metrics.OutcomeOther {
 		t.Errorf("%+v", y)
 	}
 }
@@ -164,7 +164,7 @@ func TestWorkspaceBucketsAreSharedAndFollowTheLimit(t *testing.T) {
 	of := func() *limiter.Bucket {
 		k.ID = uuid.New()
 		var c client
-		s.makeClient(k, nil, &c)
+		s.makeClient(k, &c)
 		return c.workspaceBucket
 	}
 	a := of()
@@ -177,20 +177,28 @@ func TestWorkspaceBucketsAreSharedAndFollowTheLimit(t *testing.T) {
 	}
 }
 
+// keyOf authenticates aKey as a request does.
+func keyOf(t *testing.T, s *Server) (entry *apikey.Entry[client], lookedUp bool) {
+	t.Helper()
+	entry, err := s.keys.Authenticate(t.Context(), []byte(aKey), func() bool { lookedUp = true; return false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entry, lookedUp
+}
+
 func TestKeysChangedHasThemLookedUpAgain(t *testing.T) {
 	s, ctx, _ := hitServerWith(t, `{"data":[]`)
-	hash, _ := apikey.HashOf([]byte(aKey))
-	place := s.keyring.Place([]byte(aKey))
-	k := s.keyring.Known(hash, place, time.Now())
-	if k == nil {
+	k, lookedUp := keyOf(t, s)
+	if lookedUp {
 		t.Fatal("the key is not known")
 	}
 	s.Keys().Settled(&changefeed.Change{Lists: []changefeed.List{{Workspace: uuid.New(), Collection: changefeed.Keys}, {Workspace: k.Key.Workspace, Collection: changefeed.Items}}})
-	if s.keyring.Known(hash, place, time.Now()) == nil {
+	if _, lookedUp = keyOf(t, s); lookedUp {
 		t.Error("another workspace's keys, and this one's items, do not concern it")
 	}
 	s.Keys().Settled(&changefeed.Change{Lists: []changefeed.List{{Workspace: k.Key.Workspace, Collection: changefeed.Keys}}})
-	if s.keyring.Known(hash, place, time.Now()) != nil {
+	if _, lookedUp = keyOf(t, s); !lookedUp {
 		t.Error("the key still opens without a look-up")
 	}
 	if got := answerTo(t, s, ctx); got.status != 200 {

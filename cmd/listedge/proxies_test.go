@@ -6,15 +6,15 @@ import (
 	"strings"
 	"testing"
 
-	"listedge/edge"
-	"listedge/origin/admin"
+	"listedge/edge/admin"
+	originadmin "listedge/origin/admin"
 )
 
 // A load balancer that nobody named is told of, by the log once, by /readyz and
 // by the doctor, and the node is as ready as before.
 func TestAProxyThatIsNotNamedIsToldOf(t *testing.T) {
 	url := database(t)
-	readiness := func(n *testNode) (r edge.Readiness) {
+	readiness := func(n *testNode) (r admin.Readiness) {
 		t.Helper()
 		answer, err := http.Get(n.admin + "/readyz")
 		if err != nil {
@@ -56,7 +56,7 @@ func TestAProxyThatIsNotNamedIsToldOf(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 			if c.told {
-				says(t, []string{"--database-url", url, "--node", n.admin}, exitFine, admin.Finding{Subject: n.subject(), Level: admin.Warn, Text: "is not named in --trusted-proxies"})
+				says(t, []string{"--database-url", url, "--node", n.admin}, exitFine, originadmin.Finding{Subject: n.subject(), Level: originadmin.Warn, Text: "is not named in --trusted-proxies"})
 			}
 		})
 	}

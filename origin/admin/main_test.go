@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
@@ -107,16 +106,3 @@ func openDatabase(t testing.TB, o postgres.Options) *postgres.Database {
 func pages(db *postgres.Database) Reader { return origin.New(db) }
 
 func readiness(db *postgres.Database) *Readiness { return NewReadiness(db, pages(db)) }
-
-// eventually waits for what something else is about to bring.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	sandboxtest.Within(t, patience, what, ok)
-}
-
-// number is a UUID that sorts as n does.
-func number(n int) uuid.UUID {
-	return uuid.MustParse(fmt.Sprintf("00000000-0000-4000-8000-%012x", n))
-}
-
-var ourWorkspace = number(1 << 20)

@@ -87,9 +87,6 @@ func (u *unreadable) Error() string {
 
 func (u *unreadable) Unwrap() error { return u.error }
 
-// late says that the reads only took too long, behind a lock or on a busy server.
-func (u *unreadable) late() bool { return errors.Is(u.error, postgres.ErrTimeout) }
-
 // read tries all readers. A reader that fails otherwise than by a timeout decides.
 func (r *Readiness) read(ctx context.Context) error {
 	var failed error
