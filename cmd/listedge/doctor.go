@@ -10,6 +10,7 @@ import (
 
 	"listedge/internal/changefeed"
 	"listedge/origin"
+	"listedge/origin/admin"
 	"listedge/origin/follower"
 	"listedge/origin/postgres"
 )
@@ -56,7 +57,7 @@ func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
 			fmt.Fprintln(t.out, line)
 		}
 	})
-	if err == nil && slices.ContainsFunc(findings, func(f origin.Finding) bool { return f.Level == origin.Fail }) {
+	if err == nil && slices.ContainsFunc(findings, func(f admin.Finding) bool { return f.Level == admin.Fail }) {
 		err = errFindings
 	}
 	return err
@@ -74,9 +75,9 @@ func (c *doctorCommand) followed(ctx context.Context) *changefeed.Followed {
 
 // look asks all servers and nodes at once: together they take as long as the
 // slowest, and each has a deadline.
-func (c *doctorCommand) look(ctx context.Context) ([]origin.Finding, error) {
+func (c *doctorCommand) look(ctx context.Context) ([]admin.Finding, error) {
 	var asked sync.WaitGroup
-	var database, redis []origin.Finding
+	var database, redis []admin.Finding
 	var inRedis *redisSeen
 	if c.RedisURL != "" {
 		o, err := parseRedisURL(c.RedisURL)
@@ -86,14 +87,15 @@ func (c *doctorCommand) look(ctx context.Context) ([]origin.Finding, error) {
 		asked.Go(func() { redis, inRedis = diagnoseRedis(ctx, o, c.followed(ctx)) })
 	}
 	asked.Go(func() {
-		database = origin.Diagnose(ctx, c.DatabaseURL, origin.DoctorOptions{Region: c.Region,
-			Primary:     c.ReplicationURL,
-			Connections: c.DatabaseConnections + postgres.KeyConnections + followerConnections,
+		database = admin.Diagnose(ctx, c.DatabaseURL, admin.DoctorOptions{Region: c.Region,
+			ReplicationURL: c.ReplicationURL,
+			Pages:          func(db *postgres.Database) admin.Reader { return origin.New(db) },
+			Connections:    c.DatabaseConnections + postgres.KeyConnections + followerConnections,
 		})
 	})
-	replicas := make([]origin.Finding, len(c.ReplicaURL))
+	replicas := make([]admin.Finding, len(c.ReplicaURL))
 	for i, url := range c.ReplicaURL {
-		asked.Go(func() { replicas[i] = origin.DiagnoseReplica(ctx, url, cmp.Or(c.ReplicationURL, c.DatabaseURL)) })
+		asked.Go(func() { replicas[i] = admin.DiagnoseReplica(ctx, url, cmp.Or(c.ReplicationURL, c.DatabaseURL)) })
 	}
 	var nodes []nodeSeen
 	asked.Go(func() { nodes = seeNodes(ctx, c.Node) })

@@ -7,19 +7,19 @@ import (
 	"strings"
 
 	"listedge/cache"
-	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 // surroundings are what the doctor sees beside the nodes.
 type surroundings struct {
 	region   string
 	redis    *redisSeen // nil = it was not looked at
-	database []origin.Finding
+	database []admin.Finding
 }
 
 // followed says whether somebody holds the slot of the region in the database.
 func (s surroundings) followed() bool {
-	return slices.ContainsFunc(s.database, func(f origin.Finding) bool { return f.Subject == "slot" && f.Level == origin.OK })
+	return slices.ContainsFunc(s.database, func(f admin.Finding) bool { return f.Subject == "slot" && f.Level == admin.OK })
 }
 
 // sameSettings must be the same on all nodes: which one answers is chance. The
@@ -27,23 +27,23 @@ func (s surroundings) followed() bool {
 var sameSettings = []string{"database-url", "replication-url", "redis-url", "freshness-bound", "cache-ttl", "max-stale", "key-grace", "limiter-failure-mode", "trusted-proxies"}
 
 // judgeFleet is what the nodes that answer are together.
-func judgeFleet(all []nodeSeen, around surroundings) (findings []origin.Finding) {
+func judgeFleet(all []nodeSeen, around surroundings) (findings []admin.Finding) {
 	nodes := slices.DeleteFunc(slices.Clone(all), func(n nodeSeen) bool { return n.err != nil })
 	if len(nodes) == 0 {
 		return nil // whatever there is has been said
 	}
-	findings = append(findings, agree(nodes, "version", origin.Warn, (*nodeSeen).version, "finish the upgrade"))
+	findings = append(findings, agree(nodes, "version", admin.Warn, (*nodeSeen).version, "finish the upgrade"))
 	findings = append(findings, judgeSettings(nodes, around)...)
 	return append(findings, judgeFollowing(nodes, around), judgeLog(nodes, around), judgeCount(nodes, around))
 }
 
 // agree finds whether something is the same on all nodes.
-func agree(nodes []nodeSeen, what string, level origin.Level, of func(*nodeSeen) string, do string) origin.Finding {
+func agree(nodes []nodeSeen, what string, level admin.Level, of func(*nodeSeen) string, do string) admin.Finding {
 	text, same := byNode(nodes, of)
 	if same {
-		return origin.Finding{Subject: "fleet " + what, Level: origin.OK, Text: text}
+		return admin.Finding{Subject: "fleet " + what, Level: admin.OK, Text: text}
 	}
-	return origin.Finding{Subject: "fleet " + what, Level: level, Text: text, Do: do}
+	return admin.Finding{Subject: "fleet " + what, Level: level, Text: text, Do: do}
 }
 
 // byNode says what the nodes say, as "x on a, b; y on c", what most say first,
@@ -74,11 +74,11 @@ func byNode(nodes []nodeSeen, of func(*nodeSeen) string) (text string, same bool
 	return strings.Join(parts, "; "), false
 }
 
-func judgeSettings(nodes []nodeSeen, around surroundings) (findings []origin.Finding) {
+func judgeSettings(nodes []nodeSeen, around surroundings) (findings []admin.Finding) {
 	silent := len(nodes)
 	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n nodeSeen) bool { return n.settings == nil })
 	if silent -= len(nodes); silent > 0 {
-		findings = append(findings, origin.Finding{Subject: "fleet settings", Level: origin.Warn,
+		findings = append(findings, admin.Finding{Subject: "fleet settings", Level: admin.Warn,
 			Text: fmt.Sprintf("%d of the nodes do not tell theirs", silent), Do: "use a program of this version there, to have them compared"})
 	}
 	if len(nodes) == 0 {
@@ -95,37 +95,37 @@ func judgeSettings(nodes []nodeSeen, around surroundings) (findings []origin.Fin
 	text, same := byNode(nodes, setting("region"))
 	switch here := cmp.Or(around.region, "none"); {
 	case !same:
-		findings = append(findings, origin.Finding{Subject: "fleet region", Level: origin.Fail, Text: text,
+		findings = append(findings, admin.Finding{Subject: "fleet region", Level: admin.Fail, Text: text,
 			Do: "ask one region at a time; nodes that share a Redis must be of one"})
 	case setting("region")(&nodes[0]) != here:
-		findings = append(findings, origin.Finding{Subject: "fleet region", Level: origin.Warn, Text: text + ", and the slot above is that of " + here,
+		findings = append(findings, admin.Finding{Subject: "fleet region", Level: admin.Warn, Text: text + ", and the slot above is that of " + here,
 			Do: "give the doctor the nodes' --region"})
 	default:
-		findings = append(findings, origin.Finding{Subject: "fleet region", Level: origin.OK, Text: text})
+		findings = append(findings, admin.Finding{Subject: "fleet region", Level: admin.OK, Text: text})
 	}
 	saying := slices.DeleteFunc(slices.Clone(nodes), func(n nodeSeen) bool { return n.settings["database"] == nil }) // others are of the version before
 	if text, same := byNode(saying, setting("database")); len(saying) > 0 && !same {                                 // whatever URL leads there
-		findings = append(findings, origin.Finding{Subject: "fleet database", Level: origin.Fail, Text: text,
+		findings = append(findings, admin.Finding{Subject: "fleet database", Level: admin.Fail, Text: text,
 			Do: "give all nodes the same --database-url, or each database's nodes a Redis of their own; ask again, if a node has just started"})
 	}
 	differ := false
 	for _, name := range sameSettings {
 		if text, same := byNode(nodes, setting(name)); !same {
 			differ = true
-			findings = append(findings, origin.Finding{Subject: "fleet " + name, Level: origin.Warn, Text: text, Do: "give all nodes the same --" + name})
+			findings = append(findings, admin.Finding{Subject: "fleet " + name, Level: admin.Warn, Text: text, Do: "give all nodes the same --" + name})
 		}
 	}
 	if !differ && silent == 0 {
-		findings = append(findings, origin.Finding{Subject: "fleet settings", Level: origin.OK, Text: "the same on all, where they must be"})
+		findings = append(findings, admin.Finding{Subject: "fleet settings", Level: admin.OK, Text: "the same on all, where they must be"})
 	}
 	return findings
 }
 
 // judgeFollowing finds whether one of the nodes, and only one, follows changes
 // for all that are to know of them.
-func judgeFollowing(nodes []nodeSeen, around surroundings) origin.Finding {
-	say := func(level origin.Level, text, do string) origin.Finding {
-		return origin.Finding{Subject: "fleet follower", Level: level, Text: text, Do: do}
+func judgeFollowing(nodes []nodeSeen, around surroundings) admin.Finding {
+	say := func(level admin.Level, text, do string) admin.Finding {
+		return admin.Finding{Subject: "fleet follower", Level: level, Text: text, Do: do}
 	}
 	var following, wanting []string
 	modes := map[string]int{}
@@ -140,47 +140,47 @@ func judgeFollowing(nodes []nodeSeen, around surroundings) origin.Finding {
 	}
 	switch {
 	case len(wanting) == 0:
-		return say(origin.OK, "none, as all nodes are told (--freshness-bound 0)", "")
+		return say(admin.OK, "none, as all nodes are told (--freshness-bound 0)", "")
 	case len(following) > 1:
-		return say(origin.Fail, strings.Join(following, " and ")+" follow, each for a fleet of its own", "give all nodes the same --database-url, --region and --redis-url; ask regions one at a time")
+		return say(admin.Fail, strings.Join(following, " and ")+" follow, each for a fleet of its own", "give all nodes the same --database-url, --region and --redis-url; ask regions one at a time")
 	case len(following) == 1 && !around.followed():
-		return say(origin.Fail, following[0]+" follows, but not in the database and the region that are looked at here", "give the doctor the nodes' --database-url and --region")
+		return say(admin.Fail, following[0]+" follows, but not in the database and the region that are looked at here", "give the doctor the nodes' --database-url and --region")
 	case len(following) == 1:
-		return say(origin.OK, following[0]+" follows for all", "")
+		return say(admin.OK, following[0]+" follows for all", "")
 	case modes[cache.ModeFollowed.String()] == len(wanting):
-		return say(origin.Warn, "none of these, and yet changes reach them: another node follows", "name all nodes with --node")
+		return say(admin.Warn, "none of these, and yet changes reach them: another node follows", "name all nodes with --node")
 	case modes[cache.ModeTTL.String()] == len(wanting):
-		return say(origin.Warn, "none can follow: pages live --cache-ttl", "mend what is said of Postgres")
+		return say(admin.Warn, "none can follow: pages live --cache-ttl", "mend what is said of Postgres")
 	}
-	return say(origin.Fail, "no node follows changes", "see ListedgeNoFollower in the runbook, unless one has just ended: another takes its place within seconds")
+	return say(admin.Fail, "no node follows changes", "see ListedgeNoFollower in the runbook, unless one has just ended: another takes its place within seconds")
 }
 
 // judgeLog finds whether the nodes that know of changes read them from one log.
-func judgeLog(nodes []nodeSeen, around surroundings) origin.Finding {
+func judgeLog(nodes []nodeSeen, around surroundings) admin.Finding {
 	epoch := func(n *nodeSeen) string { return n.metrics.Label("listedge_freshness_epoch_info", "epoch") }
 	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n nodeSeen) bool { return epoch(&n) == "" })
-	say := func(level origin.Level, text, do string) origin.Finding {
-		return origin.Finding{Subject: "fleet log of changes", Level: level, Text: text, Do: do}
+	say := func(level admin.Level, text, do string) admin.Finding {
+		return admin.Finding{Subject: "fleet log of changes", Level: level, Text: text, Do: do}
 	}
 	if len(nodes) == 0 {
-		return say(origin.OK, "none is read", "")
+		return say(admin.OK, "none is read", "")
 	}
 	text, same := byNode(nodes, epoch)
 	switch {
 	case !same:
-		return say(origin.Fail, "they do not read one log: epoch "+text, "ask again, if Postgres has just restarted; else give all nodes the same --redis-url")
+		return say(admin.Fail, "they do not read one log: epoch "+text, "ask again, if Postgres has just restarted; else give all nodes the same --redis-url")
 	case around.redis != nil && around.redis.isKnown && nodes[0].withRedis() && around.redis.epoch != epoch(&nodes[0]):
-		return say(origin.Fail, fmt.Sprintf("epoch %s; the Redis that is looked at here has %s", text, cmp.Or(around.redis.epoch, "none")),
+		return say(admin.Fail, fmt.Sprintf("epoch %s; the Redis that is looked at here has %s", text, cmp.Or(around.redis.epoch, "none")),
 			"give the doctor the nodes' --redis-url; ask again, if Postgres has just restarted")
 	}
-	return say(origin.OK, "epoch "+text, "")
+	return say(admin.OK, "epoch "+text, "")
 }
 
 // judgeCount finds whether the nodes that were asked are those that share the
 // limits.
-func judgeCount(nodes []nodeSeen, around surroundings) origin.Finding {
-	say := func(level origin.Level, text, do string) origin.Finding {
-		return origin.Finding{Subject: "fleet size", Level: level, Text: text, Do: do}
+func judgeCount(nodes []nodeSeen, around surroundings) admin.Finding {
+	say := func(level admin.Level, text, do string) admin.Finding {
+		return admin.Finding{Subject: "fleet size", Level: level, Text: text, Do: do}
 	}
 	var alone []string
 	for _, n := range nodes {
@@ -190,14 +190,14 @@ func judgeCount(nodes []nodeSeen, around surroundings) origin.Finding {
 	}
 	switch {
 	case len(alone) > 0 && len(nodes) == 1:
-		return say(origin.OK, "one node, without Redis", "")
+		return say(admin.OK, "one node, without Redis", "")
 	case len(alone) > 0:
-		return say(origin.Fail, strings.Join(alone, ", ")+" without Redis: each admits a whole limit of its own", "give all nodes the same --redis-url")
+		return say(admin.Fail, strings.Join(alone, ", ")+" without Redis: each admits a whole limit of its own", "give all nodes the same --redis-url")
 	}
 	const moment = "a node that has ended is counted for some seconds"
 	text, same := byNode(nodes, func(n *nodeSeen) string { return fmt.Sprint(n.nodes()) })
 	if !same {
-		return say(origin.Warn, "counted differently: "+text, "ask again; if it stays, give all nodes the same --redis-url")
+		return say(admin.Warn, "counted differently: "+text, "ask again; if it stays, give all nodes the same --redis-url")
 	}
 	counted, by := nodes[0].nodes(), "they count"
 	if around.redis != nil {
@@ -205,9 +205,9 @@ func judgeCount(nodes []nodeSeen, around surroundings) origin.Finding {
 	}
 	switch asked := int64(len(nodes)); {
 	case counted < asked:
-		return say(origin.Fail, fmt.Sprintf("%d answered, and %s %d", asked, by, counted), "give the doctor the nodes' --redis-url, and all nodes the same")
+		return say(admin.Fail, fmt.Sprintf("%d answered, and %s %d", asked, by, counted), "give the doctor the nodes' --redis-url, and all nodes the same")
 	case counted > asked:
-		return say(origin.Warn, fmt.Sprintf("%d answered, and %s %d", asked, by, counted), "name all nodes with --node; "+moment)
+		return say(admin.Warn, fmt.Sprintf("%d answered, and %s %d", asked, by, counted), "name all nodes with --node; "+moment)
 	}
-	return say(origin.OK, fmt.Sprintf("%d, which share the limits", counted), "")
+	return say(admin.OK, fmt.Sprintf("%d, which share the limits", counted), "")
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"listedge/cache"
-	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 // mostSkew is by how much clocks may differ before it is told.
@@ -45,33 +45,33 @@ var notesDo = map[string]string{
 }
 
 // judge is what is wrong with one node, or one finding that says how it is.
-func (n *nodeSeen) judge() (findings []origin.Finding) {
-	say := func(level origin.Level, text, do string) {
-		findings = append(findings, origin.Finding{Subject: "node " + n.name, Level: level, Text: text, Do: do})
+func (n *nodeSeen) judge() (findings []admin.Finding) {
+	say := func(level admin.Level, text, do string) {
+		findings = append(findings, admin.Finding{Subject: "node " + n.name, Level: level, Text: text, Do: do})
 	}
 	if n.err != nil {
-		say(origin.Fail, n.err.Error(), "see whether it runs, its log, and whether --node names its admin listener")
+		say(admin.Fail, n.err.Error(), "see whether it runs, its log, and whether --node names its admin listener")
 		return findings
 	}
 	switch r := n.readiness; {
 	case r.Draining:
-		say(origin.Warn, "it is leaving: no longer ready, and answers what still comes", "nothing, if it is being replaced")
+		say(admin.Warn, "it is leaving: no longer ready, and answers what still comes", "nothing, if it is being replaced")
 	case !r.Ready:
-		say(origin.Fail, "not ready: "+n.complaints(), "mend what it names; `listedge migrate up` if it is the schema")
+		say(admin.Fail, "not ready: "+n.complaints(), "mend what it names; `listedge migrate up` if it is the schema")
 	case n.complaints() != "":
-		say(origin.Warn, "ready, and goes on without: "+n.complaints(), "mend what it names")
+		say(admin.Warn, "ready, and goes on without: "+n.complaints(), "mend what it names")
 	}
 	for _, name := range slices.Sorted(maps.Keys(n.readiness.Notes)) {
-		say(origin.Warn, name+": "+n.readiness.Notes[name], notesDo[name])
+		say(admin.Warn, name+": "+n.readiness.Notes[name], notesDo[name])
 	}
 	switch {
 	case n.bound() == 0: // by its settings
 	case n.in(cache.ModeTTL):
-		say(origin.Warn, "its pages live --cache-ttl, though it is to follow changes", "mend what is said of Postgres, or set --freshness-bound 0")
+		say(admin.Warn, "its pages live --cache-ttl, though it is to follow changes", "mend what is said of Postgres, or set --freshness-bound 0")
 	case n.in(cache.ModeUntrusted) && n.readiness.Ready:
-		say(origin.Fail, "it takes no page from a cache: it has no proof that it has seen all changes", "see ListedgeFreshnessUntrusted in the runbook, unless it has just started")
+		say(admin.Fail, "it takes no page from a cache: it has no proof that it has seen all changes", "see ListedgeFreshnessUntrusted in the runbook, unless it has just started")
 	case n.in(cache.ModeFollowed) && n.proofAge() > n.bound():
-		say(origin.Warn, fmt.Sprintf("its last proof is %s old, and --freshness-bound %s: its pages are read anew", n.proofAge(), n.bound()), "see ListedgeFollowerLags in the runbook")
+		say(admin.Warn, fmt.Sprintf("its last proof is %s old, and --freshness-bound %s: its pages are read anew", n.proofAge(), n.bound()), "see ListedgeFollowerLags in the runbook")
 	}
 	for _, left := range []struct{ metric, text, do string }{
 		{"listedge_limiter_breaker_open", "it decides limits without Redis, which kept failing", "see ListedgeLimiterDegraded in the runbook"},
@@ -80,7 +80,7 @@ func (n *nodeSeen) judge() (findings []origin.Finding) {
 		{"listedge_origin_replica_breakers_open", "it leaves a replica alone, which kept failing", "look at the replicas with --replica-url"},
 	} {
 		if n.metrics.Sum(left.metric) > 0 {
-			say(origin.Warn, left.text, left.do)
+			say(admin.Warn, left.text, left.do)
 		}
 	}
 	if n.ahead.Abs() > mostSkew {
@@ -88,10 +88,10 @@ func (n *nodeSeen) judge() (findings []origin.Finding) {
 		if n.ahead < 0 {
 			direction = "behind"
 		}
-		say(origin.Warn, fmt.Sprintf("its clock is %s %s the one here", n.ahead.Abs().Round(time.Second), direction), "run a time service on both: keys expire by it")
+		say(admin.Warn, fmt.Sprintf("its clock is %s %s the one here", n.ahead.Abs().Round(time.Second), direction), "run a time service on both: keys expire by it")
 	}
 	if len(findings) == 0 {
-		say(origin.OK, n.summary(), "")
+		say(admin.OK, n.summary(), "")
 	}
 	return findings
 }

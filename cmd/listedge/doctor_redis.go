@@ -19,7 +19,7 @@ import (
 	"listedge/cache"
 	"listedge/internal/changefeed"
 	"listedge/limiter"
-	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 // redisTimeout bounds the whole look at Redis.
@@ -33,7 +33,7 @@ type redisSeen struct {
 }
 
 // seeRedis looks at what the nodes keep in the Redis; nil if it does not say.
-func seeRedis(ctx context.Context, client redis.UniversalClient, followed *changefeed.Followed) (seen *redisSeen, findings []origin.Finding) {
+func seeRedis(ctx context.Context, client redis.UniversalClient, followed *changefeed.Followed) (seen *redisSeen, findings []admin.Finding) {
 	log, seen := changefeed.NewRedis(client, followed), &redisSeen{isKnown: followed.Digest() != ""}
 	followers, err := log.Followers(ctx)
 	if err != nil {
@@ -45,11 +45,11 @@ func seeRedis(ctx context.Context, client redis.UniversalClient, followed *chang
 		}
 		followed.See(seen.epoch)
 		if text := otherFleets(followers, followed.Digest()); text != "" {
-			findings = append(findings, origin.Finding{Subject: "redis fleets", Level: origin.Warn, Text: text, Do: otherFleetsDo})
+			findings = append(findings, admin.Finding{Subject: "redis fleets", Level: admin.Warn, Text: text, Do: otherFleetsDo})
 		}
 	}
 	if old := (*changefeed.TimelineError)(nil); errors.As(followed.OldTimeline(), &old) {
-		findings = append(findings, origin.Finding{Subject: "timeline", Level: origin.Fail, Text: old.Error(), Do: old.Do()})
+		findings = append(findings, admin.Finding{Subject: "timeline", Level: admin.Fail, Text: old.Error(), Do: old.Do()})
 	}
 	if seen.nodes, err = limiter.LiveNodes(ctx, client); err != nil {
 		return nil, findings
@@ -59,36 +59,36 @@ func seeRedis(ctx context.Context, client redis.UniversalClient, followed *chang
 
 // diagnoseRedis looks at the server that would be written to, and at what is in
 // it of the fleet that follows the database.
-func diagnoseRedis(ctx context.Context, o redis.UniversalOptions, followed *changefeed.Followed) (findings []origin.Finding, seen *redisSeen) {
+func diagnoseRedis(ctx context.Context, o redis.UniversalOptions, followed *changefeed.Followed) (findings []admin.Finding, seen *redisSeen) {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
 	client := newRedisClient(o)
 	defer client.Close()
-	say := func(level origin.Level, subject, text, do string) {
-		findings = append(findings, origin.Finding{Subject: subject, Level: level, Text: text, Do: do})
+	say := func(level admin.Level, subject, text, do string) {
+		findings = append(findings, admin.Finding{Subject: subject, Level: level, Text: text, Do: do})
 	}
 	if err := client.Ping(ctx).Err(); err != nil {
-		return []origin.Finding{judgeUnreachable(err, o)}, nil
+		return []admin.Finding{judgeUnreachable(err, o)}, nil
 	}
 	const pings = 5
 	began := time.Now()
 	for range pings {
 		_ = client.Ping(ctx).Err()
 	}
-	say(origin.OK, "redis", fmt.Sprintf("reachable, a PING takes %s", (time.Since(began)/pings).Round(time.Microsecond)), "")
+	say(admin.OK, "redis", fmt.Sprintf("reachable, a PING takes %s", (time.Since(began)/pings).Round(time.Microsecond)), "")
 	seen, found := seeRedis(ctx, client, followed)
 	findings = append(append(findings, judgeRights(ctx, client)...), found...)
 	text, err := client.Info(ctx).Result()
 	if err != nil {
-		say(origin.Warn, "redis settings", "the user may not run INFO: "+err.Error(), "allow INFO, to have them looked at")
+		say(admin.Warn, "redis settings", "the user may not run INFO: "+err.Error(), "allow INFO, to have them looked at")
 		return findings, seen
 	}
 	return append(findings, judgeRedis(parseInfo(text), o)...), seen
 }
 
 // judgeUnreachable is why there is no answer, and what to do about it.
-func judgeUnreachable(err error, o redis.UniversalOptions) origin.Finding {
-	f := origin.Finding{Subject: "redis", Level: origin.Fail, Text: err.Error(), Do: "check --redis-url, its password and the server"}
+func judgeUnreachable(err error, o redis.UniversalOptions) admin.Finding {
+	f := admin.Finding{Subject: "redis", Level: admin.Fail, Text: err.Error(), Do: "check --redis-url, its password and the server"}
 	switch {
 	case o.MasterName != "" && strings.Contains(err.Error(), redis.Nil.Error()):
 		f.Text, f.Do = fmt.Sprintf("the Sentinels know no master %q", o.MasterName), "name it in --redis-url as they do"
@@ -101,47 +101,47 @@ func judgeUnreachable(err error, o redis.UniversalOptions) origin.Finding {
 }
 
 // judgeRedis is what INFO means.
-func judgeRedis(info map[string]string, o redis.UniversalOptions) (findings []origin.Finding) {
-	say := func(level origin.Level, subject, text, do string) {
-		findings = append(findings, origin.Finding{Subject: subject, Level: level, Text: text, Do: do})
+func judgeRedis(info map[string]string, o redis.UniversalOptions) (findings []admin.Finding) {
+	say := func(level admin.Level, subject, text, do string) {
+		findings = append(findings, admin.Finding{Subject: subject, Level: level, Text: text, Do: do})
 	}
 	version := info["redis_version"]
 	switch valkey := info["valkey_version"]; {
 	case !since62(version):
-		say(origin.Fail, "redis version", version+" is too old", "use Redis 6.2 or later")
+		say(admin.Fail, "redis version", version+" is too old", "use Redis 6.2 or later")
 	case valkey != "":
-		say(origin.OK, "redis version", "Valkey "+valkey+", as Redis "+version, "")
+		say(admin.OK, "redis version", "Valkey "+valkey+", as Redis "+version, "")
 	default:
-		say(origin.OK, "redis version", version, "")
+		say(admin.OK, "redis version", version, "")
 	}
 	mode := redisMode(info)
 	switch {
 	case mode == "cluster" && len(o.Addrs) < 2:
-		say(origin.Fail, "redis mode", "this is a Cluster, and the URL names one address", "name several of its nodes: redis://a:6379,b:6379")
+		say(admin.Fail, "redis mode", "this is a Cluster, and the URL names one address", "name several of its nodes: redis://a:6379,b:6379")
 	case mode != "cluster" && len(o.Addrs) > 1 && o.MasterName == "":
-		say(origin.Fail, "redis mode", "several addresses are named, and this is no Cluster", "name one address, or use redis+sentinel://")
+		say(admin.Fail, "redis mode", "several addresses are named, and this is no Cluster", "name one address, or use redis+sentinel://")
 	case mode == "sentinel":
-		say(origin.Fail, "redis mode", "this is a Sentinel, which holds no data", "use redis+sentinel://…/master")
+		say(admin.Fail, "redis mode", "this is a Sentinel, which holds no data", "use redis+sentinel://…/master")
 	default:
-		say(origin.OK, "redis mode", mode, "")
+		say(admin.OK, "redis mode", mode, "")
 	}
 	if info["role"] == "slave" && mode != "cluster" {
-		say(origin.Fail, "redis role", "a replica, which cannot be written to", "name the master, or use redis+sentinel://")
+		say(admin.Fail, "redis role", "a replica, which cannot be written to", "name the master, or use redis+sentinel://")
 	} else {
-		say(origin.OK, "redis role", "can be written to", "")
+		say(admin.OK, "redis role", "can be written to", "")
 	}
 	switch policy := info["maxmemory_policy"]; {
 	case strings.HasPrefix(policy, "volatile-"):
-		say(origin.Warn, "maxmemory-policy", policy+": buckets and the log of changes expire too, and so may be evicted", "give Redis so much memory that nothing is evicted")
+		say(admin.Warn, "maxmemory-policy", policy+": buckets and the log of changes expire too, and so may be evicted", "give Redis so much memory that nothing is evicted")
 	case policy != "noeviction" && policy != "":
-		say(origin.Warn, "maxmemory-policy", policy+": buckets and the log of changes may be evicted", "set maxmemory-policy to noeviction")
+		say(admin.Warn, "maxmemory-policy", policy+": buckets and the log of changes may be evicted", "set maxmemory-policy to noeviction")
 	default:
-		say(origin.OK, "maxmemory-policy", policy, "")
+		say(admin.OK, "maxmemory-policy", policy, "")
 	}
 	if info["maxmemory"] == "0" {
-		say(origin.Warn, "maxmemory", "not set: pages may take all memory of the machine", "set maxmemory")
+		say(admin.Warn, "maxmemory", "not set: pages may take all memory of the machine", "set maxmemory")
 	} else {
-		say(origin.OK, "maxmemory", info["maxmemory_human"], "")
+		say(admin.OK, "maxmemory", info["maxmemory_human"], "")
 	}
 	return findings
 }
@@ -179,7 +179,7 @@ func parseInfo(text string) map[string]string {
 
 // judgeRights does what a node does, on keys of its own, and finds what Redis
 // refuses: for want of a right, of memory, or whatever it says.
-func judgeRights(ctx context.Context, client redis.UniversalClient) (findings []origin.Finding) {
+func judgeRights(ctx context.Context, client redis.UniversalClient) (findings []admin.Finding) {
 	own := "doctor-" + rand.Text()
 	for _, part := range []struct {
 		name, keys string
@@ -195,7 +195,7 @@ func judgeRights(ctx context.Context, client redis.UniversalClient) (findings []
 }
 
 // judgePart sends the commands of one part. keys is the right to its keys.
-func judgePart(ctx context.Context, client redis.UniversalClient, subject, keys string, commands [][]any) origin.Finding {
+func judgePart(ctx context.Context, client redis.UniversalClient, subject, keys string, commands [][]any) admin.Finding {
 	var lacking []string
 	var refused error
 	for _, command := range commands {
@@ -217,12 +217,12 @@ func judgePart(ctx context.Context, client redis.UniversalClient, subject, keys 
 	}
 	switch {
 	case len(lacking) > 0:
-		return origin.Finding{Subject: subject, Level: origin.Fail, Text: "the user lacks " + strings.Join(lacking, " "),
+		return admin.Finding{Subject: subject, Level: admin.Fail, Text: "the user lacks " + strings.Join(lacking, " "),
 			Do: "ACL SETUSER with all rights that docs/SECURITY.md lists"}
 	case refused != nil:
-		return origin.Finding{Subject: subject, Level: origin.Fail, Text: "refused: " + refused.Error(), Do: "mend what Redis says; give it memory if it is full"}
+		return admin.Finding{Subject: subject, Level: admin.Fail, Text: "refused: " + refused.Error(), Do: "mend what Redis says; give it memory if it is full"}
 	}
-	return origin.Finding{Subject: subject, Level: origin.OK, Text: "all that a node does is allowed"}
+	return admin.Finding{Subject: subject, Level: admin.OK, Text: "all that a node does is allowed"}
 }
 
 // send sends one command, or those of a transaction.

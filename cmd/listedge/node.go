@@ -23,6 +23,8 @@ import (
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
+	originadmin "listedge/origin/admin"
+	"listedge/origin/apikey"
 	"listedge/origin/follower"
 	"listedge/origin/postgres"
 )
@@ -136,7 +138,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 		close(n.timelineKnown) // no fleet follows another timeline
 	}
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, FailureMode: f.LimiterFailureMode, Boottime: clock})
-	pages, keys := origin.New(n.database), origin.NewKeyStore(n.database)
+	pages, keys := origin.New(n.database), apikey.NewStore(n.database)
 	n.conditions = n.conditionsOf(pages, keys)
 	n.probes = []func(context.Context){n.cache.Probe, pages.Probe, keys.Probe}
 	if n.tracer, err = openTracer(ctx, logger); err != nil {
@@ -153,7 +155,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if f.FreshnessBound > 0 {
 		n.followChanges(f, database.changes)
 	}
-	checks := []admin.Check{{Name: "postgres", Run: func(ctx context.Context) error { return origin.Ready(ctx, n.database) }, Needed: true}}
+	checks := []admin.Check{{Name: "postgres", Run: originadmin.NewReadiness(n.database, pages).Ready, Needed: true}}
 	if n.redis.pages != nil {
 		checks = append(checks, admin.Check{Name: "redis", Run: n.checkRedis})
 	}
@@ -171,7 +173,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 		map[string]func() string{"trusted-proxies": n.server.UnnamedProxy, "shared-redis": n.sharedRedis}, checks...)
 	registry.Collect(metrics.Sources{
 		Cache: n.cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats,
-		Keyring: n.server.KeyringStats, KeysAway: keys.BreakerOpen, Evicts: n.evicts.Load, Ready: n.health.Ready,
+		Keyring: n.server.KeyStats, KeysAway: keys.BreakerOpen, Evicts: n.evicts.Load, Ready: n.health.Ready,
 		Follower: func() follower.Stats {
 			if n.follower == nil {
 				return follower.Stats{}

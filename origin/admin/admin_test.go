@@ -1,4 +1,4 @@
-package origin
+package admin
 
 import (
 	"encoding/hex"
@@ -11,11 +11,12 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/apikey"
 )
 
-func openAdmin(t testing.TB, url string) *Admin {
+func openAdmin(t testing.TB, url string) *Conn {
 	t.Helper()
-	admin, err := OpenAdmin(within(t, patience), url)
+	admin, err := Open(within(t, patience), url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,19 +81,19 @@ func TestKeysAreCreatedListedAndRevoked(t *testing.T) {
 		t.Fatal(err)
 	}
 	day := 24 * time.Hour
-	first, err := admin.CreateKey(t.Context(), NewKeySpec{Workspace: w.ID, Name: "first"})
+	first, err := admin.CreateKey(t.Context(), NewKey{Workspace: w.ID, Name: "first"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(first.Scopes, Scopes) || *first.RatePerSecond != 50 || *first.Burst != 100 || first.ExpiresAt != nil || first.RevokedAt != nil ||
-		first.Name != "first" || first.WorkspaceID != w.ID || len(first.Prefix) != keyVisible || !strings.HasPrefix(first.Key, first.Prefix) {
+		first.Name != "first" || first.WorkspaceID != w.ID || len(first.Prefix) != apikey.VisiblePrefix || !strings.HasPrefix(first.Key, first.Prefix) {
 		t.Errorf("%+v", first)
 	}
-	second, err := admin.CreateKey(t.Context(), NewKeySpec{Workspace: w.ID, Scopes: []string{"items:read"}, ExpiresIn: &day})
+	second, err := admin.CreateKey(t.Context(), NewKey{Workspace: w.ID, Scopes: []string{"items:read"}, ExpiresIn: &day})
 	if err != nil || !slices.Equal(second.Scopes, []string{"items:read"}) || !second.ExpiresAt.After(time.Now()) || second.Key == first.Key {
 		t.Errorf("%+v, %v", second, err)
 	}
-	if _, err := admin.CreateKey(t.Context(), NewKeySpec{Workspace: other.ID}); err != nil {
+	if _, err := admin.CreateKey(t.Context(), NewKey{Workspace: other.ID}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -105,7 +106,7 @@ func TestKeysAreCreatedListedAndRevoked(t *testing.T) {
 	if err := connect(t, url).QueryRow(t.Context(), "SELECT string_agg(k::text, ' ') FROM api_keys k").Scan(&dump); err != nil {
 		t.Fatal(err)
 	}
-	if secret := first.Key[keyVisible:]; strings.Contains(dump, secret) || strings.Contains(dump, hex.EncodeToString([]byte(secret))) {
+	if secret := first.Key[apikey.VisiblePrefix:]; strings.Contains(dump, secret) || strings.Contains(dump, hex.EncodeToString([]byte(secret))) {
 		t.Error("the key is in the table")
 	}
 
@@ -145,7 +146,7 @@ func TestCommandsRefuseWhatIsNotThere(t *testing.T) {
 	if _, err := admin.RevokeKey(t.Context(), nobody); !errors.Is(err, ErrNotFound) {
 		t.Errorf("revoke: %v", err)
 	}
-	if made, err := admin.CreateKey(t.Context(), NewKeySpec{Workspace: nobody}); !errors.Is(err, ErrNotFound) || made.Key != "" {
+	if made, err := admin.CreateKey(t.Context(), NewKey{Workspace: nobody}); !errors.Is(err, ErrNotFound) || made.Key != "" {
 		t.Errorf("create: %+v, %v", made, err)
 	}
 	if list, err := admin.Keys(t.Context(), nobody); err != nil || len(list) != 0 {
@@ -156,7 +157,7 @@ func TestCommandsRefuseWhatIsNotThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	negative, none := -1.0, int32(0)
-	for name, spec := range map[string]NewKeySpec{
+	for name, spec := range map[string]NewKey{
 		"scope": {Scopes: []string{"items:read", "items:write"}}, "empty scope": {Scopes: []string{""}}, "rate": {Rate: &negative}, "burst": {Burst: &none},
 	} {
 		spec.Workspace = w.ID
@@ -178,7 +179,7 @@ func TestKeyWorksSaysWhetherAKeyOpensAnything(t *testing.T) {
 		t.Fatal(err)
 	}
 	hour := time.Hour
-	made, err := admin.CreateKey(t.Context(), NewKeySpec{Workspace: w.ID, ExpiresIn: &hour})
+	made, err := admin.CreateKey(t.Context(), NewKey{Workspace: w.ID, ExpiresIn: &hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +197,7 @@ func TestKeyWorksSaysWhetherAKeyOpensAnything(t *testing.T) {
 			t.Errorf("%s: %v, %v, %v", c.change, workspace, works, err)
 		}
 	}
-	for _, text := range []string{"", "lk_", NewKey(), made.Key + "0"} {
+	for _, text := range []string{"", "lk_", apikey.Generate(), made.Key + "0"} {
 		if _, works, err := admin.KeyWorks(t.Context(), text); err != nil || works {
 			t.Errorf("%q: %v, %v", text, works, err)
 		}
@@ -205,19 +206,19 @@ func TestKeyWorksSaysWhetherAKeyOpensAnything(t *testing.T) {
 
 func TestCommandsSayWhatTheDatabaseIs(t *testing.T) {
 	t.Parallel()
-	if _, err := OpenAdmin(t.Context(), "postgres://postgres@127.0.0.1:1/x"); err == nil {
+	if _, err := Open(t.Context(), "postgres://postgres@127.0.0.1:1/x"); err == nil {
 		t.Error("connected to nobody")
 	}
-	if _, err := OpenAdmin(t.Context(), "postgres://%zz"); err == nil {
+	if _, err := Open(t.Context(), "postgres://%zz"); err == nil {
 		t.Error("a malformed URL")
 	}
 	name := `an "odd" name`
 	for range 2 { // the second finds it there
-		if err := CreateDatabase(t.Context(), server().URL("postgres"), name); err != nil {
+		if err := CreateDatabase(t.Context(), postgresServer().URL("postgres"), name); err != nil {
 			t.Fatal(err)
 		}
 	}
-	execOn(t, server().URL("postgres"), `DROP DATABASE "an ""odd"" name"`)
+	execOn(t, postgresServer().URL("postgres"), `DROP DATABASE "an ""odd"" name"`)
 }
 
 // A standby may come first in the URL: where nothing can be written.

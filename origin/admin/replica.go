@@ -1,4 +1,4 @@
-package origin
+package admin
 
 import (
 	"context"
@@ -10,37 +10,34 @@ import (
 	"listedge/origin/postgres"
 )
 
-// muchLag, in bytes of WAL, is what a replica should not be behind by.
-const muchLag = 64 << 20
+// maxLag, in bytes of WAL, is how far behind a replica may be without a warning.
+const maxLag = 64 << 20
 
-// DiagnoseReplica looks whether a server can serve pages as a replica of the
-// primary.
+// DiagnoseReplica says whether a server can serve pages as a replica of the primary.
 func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 	say := func(level Level, text, do string) Finding { return Finding{"replica", level, text, do} }
 	conn, err := postgres.Connect(ctx, url)
 	if err != nil {
-		return say(Warn, err.Error()+"; pages are asked of the primary", "check --replica-url, the server and pg_hba.conf")
+		return say(Warn, err.Error()+"; pages are read from the primary", "check --replica-url, the server and pg_hba.conf")
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	ctx, cancel := context.WithTimeout(ctx, 4*postgres.PingTimeout)
 	defer cancel()
 	where := fmt.Sprintf("%s:%d ", conn.Config().Host, conn.Config().Port)
-	var here, there postgres.WALPosition
 	var standby, stats bool
-	err = conn.QueryRow(ctx, replicaFactsSQL).Scan(&standby, &stats)
+	var here, there postgres.WALPosition
+	err = conn.QueryRow(ctx, `SELECT pg_is_in_recovery(), pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`).Scan(&standby, &stats)
 	if err == nil {
 		here, err = postgres.ScanWALPosition(conn.QueryRow(ctx, postgres.StandbySQL))
 	}
-	if errors.Is(err, pgx.ErrNoRows) {
-		switch {
-		case !standby:
-			return say(Warn, where+"is no standby; it is not used", "name hot standbys of the primary in --replica-url")
-		case !stats:
-			return say(Warn, where+"does not let this user see what it follows; it is not used", "GRANT pg_read_all_stats TO …")
-		}
+	switch none := errors.Is(err, pgx.ErrNoRows); {
+	case none && !standby:
+		return say(Warn, where+"is no standby; it is not used", "name hot standbys of the primary in --replica-url")
+	case none && !stats:
+		return say(Warn, where+"does not let this user see what it follows; it is not used", "GRANT pg_read_all_stats TO …")
+	case none:
 		return say(Warn, where+"receives WAL from nobody at the moment; it is not used", "see its log and primary_conninfo")
-	}
-	if err != nil {
+	case err != nil:
 		return say(Warn, where+err.Error(), "let this user read the control functions")
 	}
 	primary, err := postgres.Connect(ctx, primaryURL)
@@ -56,8 +53,8 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 		return say(Warn, where+"follows "+here.Timeline+", and the primary is "+there.Timeline+"; it is not used", "let it follow the primary")
 	case lag < 0:
 		return say(Warn, fmt.Sprintf("%shas replayed %s more than the primary has, whose files were put back; it is not used", where, size(-lag)), "make it anew from the primary (pg_basebackup)")
-	case lag > muchLag:
-		return say(Warn, fmt.Sprintf("%sis %s behind; what it lacks is asked of the primary", where, size(lag)), "find out what holds its replay up")
+	case lag > maxLag:
+		return say(Warn, fmt.Sprintf("%sis %s behind; newer pages are read from the primary", where, size(lag)), "find out what delays its replay")
 	}
 	return say(OK, fmt.Sprintf("%sfollows the primary, %s behind", where, size(lag)), "")
 }

@@ -1,64 +1,63 @@
-package origin
+package apikey
 
 import (
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/binary"
 	"hash/crc32"
 	"math"
 	"time"
+	"unique"
 
 	"github.com/google/uuid"
+
+	"listedge/internal/changefeed"
 )
 
 // An API key is
 //
 //	lk_ | 34 random base-62 characters | 6 base-62 characters: CRC-32 (IEEE) of the 34
 //
-// The checksum ends mistyped and made-up keys where they arrive; 202 random
-// bits make the rest unguessable. The database has its SHA-256 only.
+// The checksum rejects mistyped and invented keys without a look-up; 202 random
+// bits make the others unguessable. The database stores only the SHA-256.
 const (
-	keyPrefix  = "lk_"
-	keyRandom  = 34
-	keySum     = 6
-	keyLength  = len(keyPrefix) + keyRandom + keySum
-	keyVisible = len(keyPrefix) + 6 // characters stored and listed, to tell keys apart
+	keyPrefix = "lk_"
+	keyRandom = 34
+	keySum    = 6
+	keyLength = len(keyPrefix) + keyRandom + keySum
+	// VisiblePrefix is how many characters of a key are stored and listed, to tell keys apart.
+	VisiblePrefix = len(keyPrefix) + 6
 
 	base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 )
 
-// KeyHash is the SHA-256 of a key: its name everywhere but in its owner's hands.
-type KeyHash [sha256.Size]byte
+// Hash is the SHA-256 of a key. The database, the cache and logs know keys by it.
+type Hash [sha256.Size]byte
 
-// beginning is as much of the hash as tells keys apart that nobody has made to
-// be alike.
-func (h *KeyHash) beginning() uint64 { return binary.LittleEndian.Uint64(h[:]) }
-
-// HashKey returns the hash of a well-formed key; ok is false for a text that
+// HashOf returns the hash of a well-formed key; ok is false for a text that
 // cannot be a key. It does not allocate.
-func HashKey(key []byte) (hash KeyHash, ok bool) {
+func HashOf(key []byte) (hash Hash, ok bool) {
 	if len(key) != keyLength || string(key[:len(keyPrefix)]) != keyPrefix {
-		return KeyHash{}, false
+		return Hash{}, false
 	}
 	random, sum := key[len(keyPrefix):keyLength-keySum], key[keyLength-keySum:]
 	ok = true
-	for _, c := range random { // without a branch that depends on what the key is
+	for _, c := range random { // no branch depends on the key's characters
 		ok = ok && isBase62[c]
 	}
 	if want := keyChecksum(random); !ok || string(sum) != string(want[:]) {
-		return KeyHash{}, false
+		return Hash{}, false
 	}
 	return sha256.Sum256(key), true
 }
 
-// NewKey makes a well-formed key from the system's random numbers. No database
-// knows it.
-func NewKey() string {
+// Generate makes a well-formed key from the system's random numbers. It does not
+// store it.
+func Generate() string {
 	key := append(make([]byte, 0, keyLength), keyPrefix...)
 	var b [1]byte
 	for len(key) < len(keyPrefix)+keyRandom {
 		_, _ = rand.Read(b[:])           // never fails
-		if int(b[0]) < 256/len62*len62 { // else the first characters were likelier
+		if int(b[0]) < 256/len62*len62 { // else the first characters would be likelier
 			key = append(key, base62[int(b[0])%len62])
 		}
 	}
@@ -89,17 +88,16 @@ type Limit struct {
 	Set   bool // false = no bucket
 	Rate  float64
 	Burst int64
-	// Version orders what nodes have heard of a limit: the transaction that
-	// last wrote its row. A node that has not heard of a change yet goes by
-	// the bucket's newer one.
+	// Version is the transaction that last wrote the limit's row. Nodes that read
+	// the row at different times agree on the limit with the higher version.
 	Version int64
 }
 
-// DefaultLimit is that of a key whose row names none.
+// DefaultLimit is the limit of a key whose row has none.
 var DefaultLimit = Limit{Set: true, Rate: 50, Burst: 100}
 
-// LimitOf reads the two columns, or flags: missing is the limit where there is no
-// rate, and a burst that is not given is twice the rate.
+// LimitOf reads the two columns, or flags. Without a rate the limit is missing;
+// without a burst it is twice the rate.
 func LimitOf(rate *float64, burst *int32, missing Limit) Limit {
 	if rate == nil {
 		if burst != nil && missing.Set {
@@ -107,7 +105,7 @@ func LimitOf(rate *float64, burst *int32, missing Limit) Limit {
 		}
 		return missing
 	}
-	l := Limit{Set: true, Rate: *rate, Burst: int64(min(max(1, 2**rate), math.MaxInt32))} // as the column bounds it
+	l := Limit{Set: true, Rate: *rate, Burst: int64(min(max(1, 2**rate), math.MaxInt32))} // the column's bound
 	if burst != nil {
 		l.Burst = int64(*burst)
 	}
@@ -136,23 +134,20 @@ type Key struct {
 	Items          bool // scope items:read
 	Contacts       bool // scope contacts:read
 	Revoked        bool
-	Suspended      bool   // its workspace is
-	Scheduled      bool   // it will be revoked, or its workspace suspended, at a moment that nobody tells of
-	Run            string // when the server that told so was started, by its own clock
-	ExpiresAt      int64  // microseconds since 1970; 0 = never
+	Suspended      bool                  // its workspace is
+	Scheduled      bool                  // it will be revoked, or its workspace suspended, at a moment that no change announces
+	Incarnation    unique.Handle[string] // when the server that it was read from was started, by its own clock
+	ExpiresAt      int64                 // microseconds since 1970; 0 = never
 	Limit          Limit
 	WorkspaceLimit Limit
 }
 
-// Valid says whether the key opens anything at all at that moment.
-func (k *Key) Valid(now time.Time) bool {
-	return !k.Revoked && (k.ExpiresAt == 0 || now.UnixMicro() < k.ExpiresAt)
+// May says whether the key has the scope of the collection.
+func (k *Key) May(c changefeed.Collection) bool {
+	return c == changefeed.Items && k.Items || c == changefeed.Contacts && k.Contacts
 }
 
-// May says whether the key has the scope of the collection.
-func (k *Key) May(c Collection) bool {
-	if c == Items {
-		return k.Items
-	}
-	return k.Contacts
+// Valid says whether the key is neither revoked nor expired at that moment.
+func (k *Key) Valid(now time.Time) bool {
+	return !k.Revoked && (k.ExpiresAt == 0 || now.UnixMicro() < k.ExpiresAt)
 }

@@ -1,12 +1,11 @@
-package origin
+package apikey
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,37 +15,50 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/boottime"
+	"listedge/origin/postgres"
 )
 
-// keyTable is the table of keys as a keyring's look-ups see it, in virtual time.
+// keyTable is the table of keys as a cache's look-ups see it, in virtual time.
 type keyTable struct {
 	mu      sync.Mutex
-	keys    map[KeyHash]Key
-	queries [][]KeyHash
-	runs    []string      // asked for, by each
+	keys    map[Hash]Key
+	queries [][]Hash
+	runs    []string      // the incarnation that each query wants
 	delay   time.Duration // between a query's snapshot and its answer
 	hung    bool          // no answers
 	err     error         // instead of answers
 }
 
 func newKeyTable(keys int) *keyTable {
-	table := &keyTable{keys: map[KeyHash]Key{}}
+	table := &keyTable{keys: map[Hash]Key{}}
 	for n := range keys {
-		table.keys[hashNumber(n)] = Key{ID: number(n), Workspace: ourWorkspace, Items: true, Limit: DefaultLimit}
+		table.keys[hashNumber(n)] = Key{ID: number(n), Workspace: number(1 << 20), Items: true, Limit: DefaultLimit}
 	}
 	return table
 }
 
-func hashNumber(n int) (h KeyHash) {
-	h[0] = byte(n) // shards go by it
-	binary.BigEndian.PutUint64(h[1:], uint64(n))
-	return h
+// textNumber is the text of the nth key.
+func textNumber(n int) []byte {
+	random := fmt.Appendf(nil, "%0*d", keyRandom, n)
+	sum := keyChecksum(random)
+	return slices.Concat([]byte(keyPrefix), random, sum[:])
 }
 
-func (s *keyTable) lookup(ctx context.Context, hashes []KeyHash, run string) (map[KeyHash]Key, error) {
+func hashNumber(n int) Hash {
+	hash, ok := HashOf(textNumber(n))
+	if !ok {
+		panic("BUG: not a key: " + string(textNumber(n)))
+	}
+	return hash
+}
+
+// number is the id of the nth row.
+func number(n int) uuid.UUID { return uuid.MustParse(fmt.Sprintf("00000000-0000-4000-8000-%012x", n)) }
+
+func (s *keyTable) lookup(ctx context.Context, hashes []Hash, run string) (map[Hash]Key, error) {
 	s.mu.Lock()
 	s.queries, s.runs = append(s.queries, hashes), append(s.runs, run)
-	found := map[KeyHash]Key{}
+	found := map[Hash]Key{}
 	for _, hash := range hashes {
 		if key, ok := s.keys[hash]; ok {
 			found[hash] = key
@@ -56,7 +68,7 @@ func (s *keyTable) lookup(ctx context.Context, hashes []KeyHash, run string) (ma
 	s.mu.Unlock()
 	if hung {
 		<-ctx.Done()
-		return nil, errors.Join(ErrUnavailable, ctx.Err())
+		return nil, errors.Join(postgres.ErrUnavailable, ctx.Err())
 	}
 	if err != nil {
 		return nil, err
@@ -85,11 +97,44 @@ func (s *keyTable) asked() int {
 	return len(s.queries)
 }
 
-// ring is a keyring whose T is the number of the attach call that made it.
+// ring is a cache whose values are the numbers of the attach calls that made them.
 type ring struct {
-	*Keyring[int64]
+	*Cache[int64]
 	attached atomic.Int64
 	server   string // which is followed
+}
+
+// known is what a request that needs no look-up gets.
+func (r *ring) known(n int) (key Key, value int64, ok bool) {
+	if e := r.valid(hashNumber(n)); e != nil {
+		return e.Key, e.Value, true
+	}
+	return key, value, false
+}
+
+func (r *ring) loadOrdinary(ctx context.Context, hash Hash) (*Entry[int64], error) {
+	return r.load(ctx, hash, ordinaryKey)
+}
+
+func (r *ring) loadSuspect(ctx context.Context, hash Hash) (*Entry[int64], error) {
+	return r.load(ctx, hash, suspectKey)
+}
+
+func loadFrom[T any](ctx context.Context, r interface {
+	load(context.Context, Hash, lookupPriority) (*Entry[T], error)
+}, hash Hash) (key Key, value T, err error) {
+	e, err := r.load(ctx, hash, ordinaryKey)
+	if err != nil {
+		return key, value, err
+	}
+	return e.Key, e.Value, nil
+}
+
+func within(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 // inRing runs a test in virtual time.
@@ -97,7 +142,7 @@ func inRing(t *testing.T, table *keyTable, grace time.Duration, test func(t *tes
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &ring{}
-		r.Keyring = NewKeyring(table.lookup, func(_ Key, _, made *int64) { *made = r.attached.Add(1) }, grace, boottime.New())
+		r.Cache = NewCache(table.lookup, func(_ Key, value *int64) { *value = r.attached.Add(1) }, grace, boottime.New())
 		defer r.Close()
 		test(t, r)
 	})
@@ -105,17 +150,17 @@ func inRing(t *testing.T, table *keyTable, grace time.Duration, test func(t *tes
 
 // use is what a request does with its key.
 func (r *ring) use(n int) (Key, error) {
-	if key, _, ok := knownTo(r, hashNumber(n), time.Now()); ok {
-		return key, nil
+	e, err := r.Authenticate(context.Background(), textNumber(n), func() bool { return false })
+	if err != nil {
+		return Key{}, err
 	}
-	key, _, err := loadFrom(context.Background(), r, hashNumber(n))
-	return key, err
+	return e.Key, nil
 }
 
 func TestAKeyInUseNeverWaits(t *testing.T) {
 	table := newKeyTable(1)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		if _, _, ok := knownTo(r, hashNumber(0), time.Now()); ok || r.find(hashNumber(0)) != nil {
+		if _, _, ok := r.known(0); ok || r.find(hashNumber(0)) != nil {
 			t.Fatal("known before it was asked for")
 		}
 		key, value, err := loadFrom(t.Context(), r, hashNumber(0))
@@ -124,12 +169,12 @@ func TestAKeyInUseNeverWaits(t *testing.T) {
 		}
 		for range 600 { // a minute
 			time.Sleep(100 * time.Millisecond)
-			if again, value, ok := knownTo(r, hashNumber(0), time.Now()); !ok || again != key || value != 1 {
+			if again, value, ok := r.known(0); !ok || again != key || value != 1 {
 				t.Fatalf("%+v, %d, %v", again, value, ok)
 			}
 		}
 		synctest.Wait() // a refresh may be due at this very moment
-		if n := table.asked(); n > int(time.Minute/keyRefresh)+1 || r.attached.Load() != 1 {
+		if n := table.asked(); n > int(time.Minute/refreshEvery)+1 || r.attached.Load() != 1 {
 			t.Errorf("%d queries, attached %d times", n, r.attached.Load())
 		}
 		if s := r.Stats(); s.Hits != 600 || s.Loaded != 1 || s.Known != 1 || s.Queries != uint64(table.asked()) || s.Graced+s.Failures+s.Unknown != 0 {
@@ -139,7 +184,7 @@ func TestAKeyInUseNeverWaits(t *testing.T) {
 }
 
 // Whatever the pace of its requests, no answer relies on a look-up older than
-// keyFresh while Postgres can be asked.
+// maxAge while Postgres can be asked.
 func TestARevocationIsSeenWithinKeyFresh(t *testing.T) {
 	for _, pace := range []time.Duration{time.Millisecond, 70 * time.Millisecond, 399 * time.Millisecond, 401 * time.Millisecond, 990 * time.Millisecond, 1500 * time.Millisecond, time.Minute} {
 		for _, delay := range []time.Duration{0, 30 * time.Millisecond} {
@@ -156,7 +201,7 @@ func TestARevocationIsSeenWithinKeyFresh(t *testing.T) {
 				table.set(0, func(k *Key) { k.Revoked = true })
 				for revoked := time.Now(); time.Since(revoked) < 3*time.Second+3*pace; time.Sleep(pace) {
 					key, err := r.use(0)
-					if err != nil || !key.Revoked && time.Since(revoked) > keyFresh {
+					if err != nil || !key.Revoked && time.Since(revoked) > maxAge {
 						t.Fatalf("pace %v: %+v, %v, %v after the revocation", pace, key, err, time.Since(revoked))
 					}
 				}
@@ -176,14 +221,14 @@ func TestAChangedKeyIsAttachedAgain(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			key, value, ok := knownTo(r, hashNumber(0), time.Now())
+			key, value, ok := r.known(0)
 			if !ok || key.Limit.Burst != 100+n || value != n+1 || r.attached.Load() != n+1 {
 				t.Errorf("%+v, %d of %d, %v", key, value, r.attached.Load(), ok)
 			}
 		}
 		table.change(func(s *keyTable) { clear(s.keys) })
-		time.Sleep(2 * keyFresh)
-		if _, err := r.use(0); !errors.Is(err, ErrUnknownKey) || r.find(hashNumber(0)) != nil {
+		time.Sleep(2 * maxAge)
+		if _, err := r.use(0); !errors.Is(err, ErrUnknown) || r.find(hashNumber(0)) != nil {
 			t.Errorf("deleted: %v", err)
 		}
 	})
@@ -195,14 +240,14 @@ func TestAnUnknownKeyIsRemembered(t *testing.T) {
 		for range 3 {
 			before := table.asked()
 			for range 100 {
-				if _, err := r.use(7); !errors.Is(err, ErrUnknownKey) || r.find(hashNumber(7)) != nil {
+				if _, err := r.use(7); !errors.Is(err, ErrUnknown) || r.find(hashNumber(7)) != nil {
 					t.Fatal(err)
 				}
 			}
 			if n := table.asked() - before; n != 1 {
 				t.Errorf("%d queries", n)
 			}
-			time.Sleep(unknownFresh)
+			time.Sleep(unknownTTL)
 		}
 		table.set(7, func(k *Key) { k.ID = number(7) }) // created at last
 		if key, err := r.use(7); err != nil || key.ID != number(7) {
@@ -225,17 +270,17 @@ func TestUnknownKeysTakeBoundedRoom(t *testing.T) {
 		for batch := range 5 {
 			for n := range 5000 {
 				all.Go(func() {
-					if _, err := r.use(1 + 5000*batch + n); !errors.Is(err, ErrUnknownKey) {
+					if _, err := r.use(1 + 5000*batch + n); !errors.Is(err, ErrUnknown) {
 						t.Error(err)
 					}
 				})
 			}
 			all.Wait()
 		}
-		if n := r.unknown.Len(); n != unknownKeys {
+		if n := r.unknown.Len(); n != maxUnknown {
 			t.Errorf("%d remembered", n)
 		}
-		if _, _, ok := knownTo(r, hashNumber(0), time.Now()); !ok || r.Stats().Known != 1 {
+		if _, _, ok := r.known(0); !ok || r.Stats().Known != 1 {
 			t.Errorf("%+v", r.Stats())
 		}
 	})
@@ -282,7 +327,7 @@ func TestTheBacklogIsBounded(t *testing.T) {
 		var all sync.WaitGroup
 		load := func(n int) {
 			all.Go(func() {
-				if _, _, err := loadFrom(ctx, r, hashNumber(n)); !errors.Is(err, ErrUnavailable) {
+				if _, _, err := loadFrom(ctx, r, hashNumber(n)); !errors.Is(err, postgres.ErrUnavailable) {
 					t.Error(err)
 				}
 			})
@@ -293,10 +338,10 @@ func TestTheBacklogIsBounded(t *testing.T) {
 			load(1 + n)
 		}
 		synctest.Wait()
-		if _, _, err := loadFrom(ctx, r, hashNumber(-1)); !errors.Is(err, ErrOverloaded) {
+		if _, _, err := loadFrom(ctx, r, hashNumber(1<<40)); !errors.Is(err, postgres.ErrOverloaded) {
 			t.Errorf("beyond the backlog: %v", err)
 		}
-		if _, _, err := loadFrom(within(t, time.Millisecond), r, hashNumber(1)); !errors.Is(err, ErrUnavailable) {
+		if _, _, err := loadFrom(within(t, time.Millisecond), r, hashNumber(1)); !errors.Is(err, postgres.ErrUnavailable) {
 			t.Errorf("for a key that waits already: %v", err)
 		}
 		cancel()
@@ -313,25 +358,25 @@ func TestKnownKeysGoOnWithinGraceAndNotBeyond(t *testing.T) {
 		if _, err := r.use(0); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.use(99); !errors.Is(err, ErrUnknownKey) {
+		if _, err := r.use(99); !errors.Is(err, ErrUnknown) {
 			t.Fatal(err)
 		}
-		table.change(func(s *keyTable) { s.err = ErrUnavailable })
+		table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
 		looked := time.Now()
 		for time.Sleep(time.Millisecond); time.Since(looked) < grace+10*time.Second; time.Sleep(100 * time.Millisecond) {
 			key, err := r.use(0)
 			switch age := time.Since(looked); {
 			case age < grace && (err != nil || key.ID != number(0)):
 				t.Fatalf("after %v: %+v, %v", age, key, err)
-			case age > grace && !errors.Is(err, ErrUnavailable):
+			case age > grace && !errors.Is(err, postgres.ErrUnavailable):
 				t.Fatalf("after %v: %+v, %v", age, key, err)
 			}
-			if _, err := r.use(55); !errors.Is(err, ErrUnavailable) || errors.Is(err, ErrUnknownKey) {
+			if _, err := r.use(55); !errors.Is(err, postgres.ErrUnavailable) || errors.Is(err, ErrUnknown) {
 				t.Fatalf("a key not known here: %v", err)
 			}
 		}
-		if _, err := r.use(99); !errors.Is(err, ErrUnavailable) {
-			t.Errorf("unknown more than %v ago: %v", unknownFresh, err)
+		if _, err := r.use(99); !errors.Is(err, postgres.ErrUnavailable) {
+			t.Errorf("unknown more than %v ago: %v", unknownTTL, err)
 		}
 		table.change(func(s *keyTable) { s.err = nil })
 		if _, err := r.use(0); err != nil {
@@ -347,12 +392,12 @@ func TestKnownKeysGoOnWithinGraceAndNotBeyond(t *testing.T) {
 // a key in use is not an unused one.
 func TestKeysInUseAreNotForgottenDuringAnOutage(t *testing.T) {
 	table := newKeyTable(1)
-	inRing(t, table, 10*keyIdle, func(t *testing.T, r *ring) {
+	inRing(t, table, 10*idleTTL, func(t *testing.T, r *ring) {
 		if _, err := r.use(0); err != nil {
 			t.Fatal(err)
 		}
-		table.change(func(s *keyTable) { s.err = ErrUnavailable })
-		for began := time.Now(); time.Since(began) < 3*keyIdle; time.Sleep(5 * time.Second) {
+		table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
+		for began := time.Now(); time.Since(began) < 3*idleTTL; time.Sleep(5 * time.Second) {
 			if _, err := r.use(0); err != nil {
 				t.Fatalf("after %v: %v", time.Since(began), err)
 			}
@@ -369,7 +414,7 @@ func TestAHungServerCostsOneShortWait(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(2 * keyFresh)
+		time.Sleep(2 * maxAge)
 		table.change(func(s *keyTable) { s.hung = true })
 		for range 3 {
 			began := time.Now()
@@ -382,7 +427,7 @@ func TestAHungServerCostsOneShortWait(t *testing.T) {
 				})
 			}
 			all.Wait()
-			if waited := time.Since(began); waited > keyPatience {
+			if waited := time.Since(began); waited > recentTimeout {
 				t.Errorf("waited %v", waited)
 			}
 			began = time.Now()
@@ -394,18 +439,18 @@ func TestAHungServerCostsOneShortWait(t *testing.T) {
 			if waited := time.Since(began); waited != 0 {
 				t.Errorf("waited %v after a wait in vain", waited)
 			}
-			time.Sleep(keyPause)
+			time.Sleep(waitPause)
 		}
 		// A key not known here waits as long as its request allows, and no longer.
 		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 		defer cancel()
 		began := time.Now()
-		if _, _, err := loadFrom(ctx, r, hashNumber(99)); !errors.Is(err, ErrUnavailable) || time.Since(began) > 1500*time.Millisecond {
+		if _, _, err := loadFrom(ctx, r, hashNumber(99)); !errors.Is(err, postgres.ErrUnavailable) || time.Since(began) > 1500*time.Millisecond {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 		table.change(func(s *keyTable) { s.hung = false })
 		table.set(3, func(k *Key) { k.Revoked = true })
-		time.Sleep(lookupDeadline + keyPause)
+		time.Sleep(lookupTimeout + waitPause)
 		if key, err := r.use(3); err != nil || !key.Revoked {
 			t.Errorf("after the return: %+v, %v", key, err)
 		}
@@ -441,8 +486,8 @@ func TestALateAnswerDoesNotOverruleANewerOne(t *testing.T) {
 		if _, err := r.use(0); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(keyRefresh * 3 / 2)
-		table.change(func(s *keyTable) { s.delay = keyRefresh })
+		time.Sleep(refreshEvery * 3 / 2)
+		table.change(func(s *keyTable) { s.delay = refreshEvery })
 		before := table.asked()
 		var slow sync.WaitGroup
 		slow.Go(func() { _, _, _ = loadFrom(context.Background(), r, hashNumber(0)) })
@@ -452,12 +497,12 @@ func TestALateAnswerDoesNotOverruleANewerOne(t *testing.T) {
 		}
 		table.set(0, func(k *Key) { k.Revoked = true })
 		table.change(func(s *keyTable) { s.delay = 0 })
-		time.Sleep(keyRefresh * 3 / 4) // the refresher has asked meanwhile
-		for range 20 {                 // and the request is told late
+		time.Sleep(refreshEvery * 3 / 4) // the refresher has asked meanwhile
+		for range 20 {                   // and the request is told late
 			if key, err := r.use(0); err != nil || !key.Revoked {
 				t.Fatalf("revoked, and then not: %+v, %v", key, err)
 			}
-			time.Sleep(keyRefresh / 10)
+			time.Sleep(refreshEvery / 10)
 		}
 		slow.Wait()
 	})
@@ -471,14 +516,14 @@ func TestUnusedKeysAreForgotten(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(keyIdle / 2)
+		time.Sleep(idleTTL / 2)
 		if s := r.Stats(); s.Known != 100 || s.Queries > 100+2 {
 			t.Errorf("%+v: unused keys are looked up", s)
 		}
 		if _, err := r.use(42); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(keyIdle/2 + 2*time.Second)
+		time.Sleep(idleTTL/2 + 2*time.Second)
 		if s := r.Stats(); s.Known != 1 || r.find(hashNumber(42)) == nil {
 			t.Errorf("%+v", s)
 		}
@@ -489,7 +534,7 @@ func TestCloseWaitsForLookups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := newKeyTable(1)
 		var ended atomic.Bool
-		slow := func(ctx context.Context, hashes []KeyHash, run string) (map[KeyHash]Key, error) {
+		slow := func(ctx context.Context, hashes []Hash, run string) (map[Hash]Key, error) {
 			found, err := table.lookup(ctx, hashes, run)
 			if len(hashes) == 1 && hashes[0] == hashNumber(7) {
 				<-ctx.Done()
@@ -499,7 +544,7 @@ func TestCloseWaitsForLookups(t *testing.T) {
 			}
 			return found, err
 		}
-		r := NewKeyring(slow, func(k Key, _, made *uuid.UUID) { *made = k.ID }, time.Minute, boottime.New())
+		r := NewCache(slow, func(k Key, value *uuid.UUID) { *value = k.ID }, time.Minute, boottime.New())
 		if _, _, err := loadFrom(t.Context(), r, hashNumber(0)); err != nil {
 			t.Fatal(err)
 		}
@@ -510,10 +555,10 @@ func TestCloseWaitsForLookups(t *testing.T) {
 		if !ended.Load() {
 			t.Error("Close did not wait")
 		}
-		if err := <-answer; err == nil || errors.Is(err, ErrUnknownKey) {
+		if err := <-answer; err == nil || errors.Is(err, ErrUnknown) {
 			t.Errorf("the look-up under way: %v", err)
 		}
-		if _, _, err := loadFrom(t.Context(), r, hashNumber(8)); !errors.Is(err, ErrUnavailable) {
+		if _, _, err := loadFrom(t.Context(), r, hashNumber(8)); !errors.Is(err, postgres.ErrUnavailable) {
 			t.Errorf("after Close: %v", err)
 		}
 		if _, id, err := loadFrom(t.Context(), r, hashNumber(0)); err != nil || id != number(0) {
@@ -524,11 +569,11 @@ func TestCloseWaitsForLookups(t *testing.T) {
 }
 
 // Real goroutines, for the race detector: requests, changes and failures at once.
-func TestAKeyringInManyHands(t *testing.T) {
+func TestConcurrentRequestsChangesAndFailures(t *testing.T) {
 	t.Parallel()
 	const keys, hands, requests = 40, 8, 3000
 	table := newKeyTable(keys)
-	r := NewKeyring(table.lookup, func(k Key, _, made *string) { *made = fmt.Sprint(k) }, time.Minute, boottime.New())
+	r := NewCache(table.lookup, func(k Key, value *string) { *value = k.ID.String() + fmt.Sprint(k.Limit.Burst) }, time.Minute, boottime.New())
 	defer r.Close()
 	var all sync.WaitGroup
 	for hand := range hands {
@@ -536,28 +581,28 @@ func TestAKeyringInManyHands(t *testing.T) {
 			random := rand.New(rand.NewPCG(uint64(hand), 2))
 			for range requests {
 				n := random.IntN(keys + 5)
-				key, value, ok := knownTo(r, hashNumber(n), time.Now())
-				if !ok || random.IntN(20) == 0 {
+				e := r.valid(hashNumber(n))
+				if e == nil || random.IntN(20) == 0 {
 					var err error
-					if key, value, err = loadFrom(t.Context(), r, hashNumber(n)); err != nil {
-						if n < keys && errors.Is(err, ErrUnknownKey) || n >= keys && !errors.Is(err, ErrUnknownKey) && !errors.Is(err, ErrUnavailable) {
+					if e, err = r.load(t.Context(), hashNumber(n), ordinaryKey); err != nil {
+						if n < keys && errors.Is(err, ErrUnknown) || n >= keys && !errors.Is(err, ErrUnknown) && !errors.Is(err, postgres.ErrUnavailable) {
 							t.Errorf("key %d: %v", n, err)
 						}
 						continue
 					}
 				}
-				if n >= keys || key.ID != number(n) || value != fmt.Sprint(key) {
-					t.Errorf("key %d: %+v with %s", n, key, value)
+				if n >= keys || e.Key.ID != number(n) || e.Value != e.Key.ID.String()+fmt.Sprint(e.Key.Limit.Burst) {
+					t.Errorf("key %d: %+v", n, e)
 				}
 				switch random.IntN(50) {
 				case 0:
 					table.set(random.IntN(keys), func(k *Key) { k.Limit.Burst++ })
 				case 1:
-					table.change(func(s *keyTable) { s.err = ErrUnavailable })
+					table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
 				case 2, 3:
 					table.change(func(s *keyTable) { s.err = nil })
 				case 4:
-					r.sweep(r.shards[:])
+					r.scan(r.clock.Now(), 0)
 				case 5:
 					_ = r.Stats()
 				}
@@ -565,88 +610,4 @@ func TestAKeyringInManyHands(t *testing.T) {
 		})
 	}
 	all.Wait()
-}
-
-func knownTo[T any](r interface {
-	Known(KeyHash, KeyPlace, time.Time) *KnownKey[T]
-}, hash KeyHash, now time.Time) (key Key, value T, ok bool) {
-	if k := r.Known(hash, placeOf(hash), now); k != nil {
-		return k.Key, k.Value, true
-	}
-	return key, value, false
-}
-
-func loadFrom[T any](ctx context.Context, r interface {
-	Load(context.Context, KeyHash) (*KnownKey[T], error)
-}, hash KeyHash) (key Key, value T, err error) {
-	k, err := r.Load(ctx, hash)
-	if err != nil {
-		return key, value, err
-	}
-	return k.Key, k.Value, nil
-}
-
-// Who keeps a key must learn that it was revoked, changed or forgotten just as
-// one who looks it up each time.
-func TestAKeptKeyIsNotReliedOnOnceItWasSuperseded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		keys := map[KeyHash]Key{hashNumber(0): {Items: true}, hashNumber(1): {Items: true}}
-		lookup := func(_ context.Context, hashes []KeyHash, _ string) (map[KeyHash]Key, error) {
-			return maps.Clone(keys), nil
-		}
-		r := NewKeyring(lookup, func(Key, *int, *int) {}, time.Hour, boottime.New())
-		defer r.Close()
-		ctx := context.Background()
-		changed, err := r.Load(ctx, hashNumber(0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		gone, err := r.Load(ctx, hashNumber(1))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !r.StillKnown(changed, time.Now()) || !r.StillKnown(gone, time.Now()) || r.StillKnown(nil, time.Now()) {
-			t.Fatal("just looked up, and not known")
-		}
-		keys = map[KeyHash]Key{hashNumber(0): {Revoked: true}}
-		_ = r.update([]KeyHash{hashNumber(0), hashNumber(1)})
-		if r.StillKnown(changed, time.Now()) || r.StillKnown(gone, time.Now()) {
-			t.Error("relied on after it was superseded")
-		}
-		if k := r.Known(hashNumber(0), placeOf(hashNumber(0)), time.Now()); k == nil || !k.Key.Revoked || changed.Key.Revoked {
-			t.Error("a key that was handed out was changed, or its successor is not known")
-		}
-	})
-}
-
-// Nobody can make two keys whose hashes begin alike. If there are, each is
-// itself: the one is never taken for the other, nor relied on once it is not known.
-func TestKeysWhoseHashesBeginAlikeAreTwo(t *testing.T) {
-	table := newKeyTable(1)
-	first, second := hashNumber(0), hashNumber(0)
-	second[31]++
-	table.keys[second] = Key{ID: number(7), Workspace: number(8)}
-	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		for range 3 {
-			for hash, want := range map[KeyHash]uuid.UUID{first: number(0), second: number(7)} {
-				k, err := r.Load(t.Context(), hash)
-				if err != nil || k.Key.ID != want {
-					t.Fatalf("%v instead of %v, %v", k.Key.ID, want, err)
-				}
-				if again := r.Known(hash, placeOf(hash), time.Now()); again != k {
-					t.Fatalf("%v, and then %v", k, again)
-				}
-			}
-		}
-		one, err := r.Load(t.Context(), first)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := r.Load(t.Context(), second); err != nil {
-			t.Fatal(err)
-		}
-		if r.find(first) != nil || r.StillKnown(one, time.Now()) {
-			t.Error("relied on, and no change of it would be told")
-		}
-	})
 }

@@ -1,4 +1,4 @@
-package origin
+package admin
 
 import (
 	"fmt"
@@ -23,7 +23,7 @@ func TestServersThatCannotHaveTheSchema(t *testing.T) {
 		{150014, "SQL_ASCII", "the database's encoding is SQL_ASCII, which cannot hold every name: make a database with ENCODING 'UTF8'"},
 	} {
 		got := ""
-		if err := checkServer(c.version, c.encoding); err != nil {
+		if err := (server{version: c.version, encoding: c.encoding}).check(); err != nil {
 			got = err.Error()
 		}
 		if got != c.want {
@@ -40,9 +40,9 @@ func TestADatabaseOfAnotherEncodingIsRefused(t *testing.T) {
 		t.Run(encoding, func(t *testing.T) {
 			t.Parallel()
 			name := "other_" + strings.ToLower(encoding)
-			execOn(t, server().URL("postgres"), fmt.Sprintf("CREATE DATABASE %s ENCODING '%s' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0", name, encoding))
-			t.Cleanup(func() { execOn(t, server().URL("postgres"), "DROP DATABASE "+name+" WITH (FORCE)") })
-			url := server().URL(name)
+			execOn(t, postgresServer().URL("postgres"), fmt.Sprintf("CREATE DATABASE %s ENCODING '%s' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0", name, encoding))
+			t.Cleanup(func() { execOn(t, postgresServer().URL("postgres"), "DROP DATABASE "+name+" WITH (FORCE)") })
+			url := postgresServer().URL(name)
 			want := "the database's encoding is " + encoding + ", which cannot hold every name: make a database with ENCODING 'UTF8'"
 			if applied, err := MigrateUp(t.Context(), url); err == nil || !strings.HasSuffix(err.Error(), want) || len(applied) != 0 {
 				t.Errorf("migrate up: %v, applied %v", err, applied)
@@ -54,10 +54,10 @@ func TestADatabaseOfAnotherEncodingIsRefused(t *testing.T) {
 			if err := connect(t, url).QueryRow(t.Context(), "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace").Scan(&tables); err != nil || tables != 0 {
 				t.Errorf("%d tables, %v", tables, err)
 			}
-			if err := Ready(t.Context(), openDatabase(t, postgres.Options{URL: url})); err == nil || !strings.HasSuffix(err.Error(), want) {
+			if err := readiness(openDatabase(t, postgres.Options{URL: url})).Ready(t.Context()); err == nil || !strings.HasSuffix(err.Error(), want) {
 				t.Errorf("ready: %v", err)
 			}
-			if !slices.ContainsFunc(Diagnose(t.Context(), url, DoctorOptions{}), func(f Finding) bool { return f.Level == Fail && f.Text+": "+f.Do == want }) {
+			if !slices.ContainsFunc(Diagnose(t.Context(), url, DoctorOptions{Pages: pages}), func(f Finding) bool { return f.Level == Fail && f.Text+": "+f.Do == want }) {
 				t.Error("the doctor says something else")
 			}
 		})

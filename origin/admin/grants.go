@@ -1,4 +1,4 @@
-package origin
+package admin
 
 import (
 	"errors"
@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// grantsText gives the role %[1]s what a node needs; %[2]s is its name as a
-// literal, %[3]s begins and ends a text that holds it.
+// grantsText gives the role %[1]s the rights of a node. %[2]s is its name as a
+// literal, %[3]s a dollar quote that does not occur in it.
 const grantsText = `-- What the role of the nodes needs. Run this in their database, after the migrations, as the owner of the database
 -- and its tables. The role has to be there: CREATE ROLE %[1]s LOGIN PASSWORD '…';
 DO %[3]s BEGIN EXECUTE format('GRANT CONNECT ON DATABASE %%I TO %%I', current_database(), %[2]s); END %[3]s;

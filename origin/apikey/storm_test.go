@@ -1,4 +1,4 @@
-package edge
+package apikey
 
 import (
 	"context"
@@ -16,52 +16,43 @@ import (
 
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
-	"listedge/origin"
 )
 
-// keyPromise is how long a change may take to reach a node.
-const keyPromise = time.Second
-
-// toldDatabase is a table of keys whose commits are told of by a follower, in
-// virtual time. A commit is told before or after it becomes visible, and
-// whatever is on its way can be late, or be lost.
-type toldDatabase struct {
+// followedDatabase is a table of keys whose commits a follower publishes, in
+// virtual time. A commit is published before or after it becomes visible, and
+// every message can be late or lost.
+type followedDatabase struct {
 	log    *changefeed.Local
 	random *rand.Rand
 
 	mu        sync.Mutex // guards all below
-	rows      map[origin.KeyHash]origin.Key
-	changedAt map[origin.KeyHash]time.Time // became visible
+	rows      map[Hash]Key
+	changedAt map[Hash]time.Time // became visible
 	xid       uint64
 	open      map[uint64]bool // not visible yet
 	unsettled []changefeed.Change
 	queue     []changefeed.Entry // to be published
 	position  changefeed.Position
-	dead      time.Time // until then nobody follows
+	dead      time.Time // until then there is no follower
 	lookups   int
 }
 
-func keyNumber(n int) (h origin.KeyHash) {
-	h[0], h[1] = byte(n), byte(n>>8)
-	return h
-}
-
-func (d *toldDatabase) lookup(_ context.Context, hashes []origin.KeyHash, _ string) (map[origin.KeyHash]origin.Key, error) {
-	time.Sleep(d.pause(2 * time.Millisecond)) // the snapshot is taken a little after it was asked for,
+func (d *followedDatabase) lookup(_ context.Context, hashes []Hash, _ string) (map[Hash]Key, error) {
+	time.Sleep(d.pause(2 * time.Millisecond)) // from the query to its snapshot,
 	d.mu.Lock()
 	d.lookups += len(hashes)
-	found := map[origin.KeyHash]origin.Key{}
+	found := map[Hash]Key{}
 	for _, hash := range hashes {
 		if key, ok := d.rows[hash]; ok {
 			found[hash] = key
 		}
 	}
 	d.mu.Unlock()
-	time.Sleep(d.pause(80 * time.Millisecond)) // and told later, but soon enough for two of them in a row
+	time.Sleep(d.pause(80 * time.Millisecond)) // and to its answer: short enough for two queries in a row
 	return found, nil
 }
 
-func (d *toldDatabase) pause(most time.Duration) time.Duration {
+func (d *followedDatabase) pause(most time.Duration) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.random.IntN(4) > 0 {
@@ -70,10 +61,10 @@ func (d *toldDatabase) pause(most time.Duration) time.Duration {
 	return time.Duration(d.random.Int64N(int64(most)))
 }
 
-// commit changes a key: told now, visible after a while.
-func (d *toldDatabase) commit(n int, hangs time.Duration) {
+// commit changes a key: published now, visible after a while.
+func (d *followedDatabase) commit(n int, hangs time.Duration) {
 	d.mu.Lock()
-	hash := keyNumber(n)
+	hash := hashNumber(n)
 	d.xid++
 	xid := d.xid
 	d.open[xid] = true
@@ -96,8 +87,8 @@ func (d *toldDatabase) commit(n int, hangs time.Duration) {
 	d.rows[hash], d.changedAt[hash] = key, time.Now()
 }
 
-// publish is the follower: it tells what was committed, in order, and beats.
-func (d *toldDatabase) publish(ctx context.Context) {
+// publish is the follower: it appends commits in order, and heartbeats.
+func (d *followedDatabase) publish(ctx context.Context) {
 	for beat := time.Now(); ctx.Err() == nil; time.Sleep(time.Millisecond) {
 		d.mu.Lock()
 		if d.random.IntN(3000) == 0 {
@@ -139,19 +130,18 @@ func (d *toldDatabase) publish(ctx context.Context) {
 	}
 }
 
-// Whatever is late or lost, no answer relies on a key that was changed more
-// than a second before; and where little is, hardly a key is asked for.
+// Whatever is late or lost, no request relies on a key that was changed more than maxAge before.
 func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 	const keys = 40
 	for seed := range 6 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := &toldDatabase{log: changefeed.NewLocal(), random: rand.New(rand.NewPCG(uint64(seed), 7)), rows: map[origin.KeyHash]origin.Key{},
-					changedAt: map[origin.KeyHash]time.Time{}, open: map[uint64]bool{}, xid: 10, position: changefeed.Position{Term: 1}}
+				d := &followedDatabase{log: changefeed.NewLocal(), random: rand.New(rand.NewPCG(uint64(seed), 7)), rows: map[Hash]Key{},
+					changedAt: map[Hash]time.Time{}, open: map[uint64]bool{}, xid: 10, position: changefeed.Position{Term: 1}}
 				for n := range keys {
-					d.rows[keyNumber(n)] = origin.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true}
+					d.rows[hashNumber(n)] = Key{ID: uuid.New(), Workspace: uuid.New(), Items: true}
 				}
-				ring := origin.NewKeyring(d.lookup, func(_ origin.Key, _, _ *client) {}, time.Minute, boottime.New())
+				ring := NewCache(d.lookup, func(Key, *int) {}, time.Minute, boottime.New())
 				defer ring.Close()
 				_ = d.log.SetEpoch(t.Context(), "", "e")
 				reader := changefeed.NewSubscriber(d.log, &changefeed.Followed{}, slog.New(slog.DiscardHandler), ring)
@@ -159,24 +149,20 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 				var all sync.WaitGroup
 				all.Go(func() { d.publish(ctx) })
 				all.Go(func() { reader.Run(ctx) })
-				for n := range keys { // sparse or dense, each kept by whoever uses it
+				for n := range keys { // dense or sparse
 					pace := []time.Duration{3 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second}[n%3]
+					text, hash := textNumber(n), hashNumber(n)
 					all.Go(func() {
-						var known *origin.KnownKey[client]
 						for ; ctx.Err() == nil; time.Sleep(d.pause(2 * pace)) {
 							now := time.Now()
-							if !ring.StillKnown(known, now) {
-								if known = ring.Known(keyNumber(n), origin.KeyPlace(n), now); known == nil {
-									var err error
-									if known, err = ring.Load(ctx, keyNumber(n)); err != nil {
-										continue
-									}
-								}
+							e, err := ring.Authenticate(ctx, text, func() bool { return false })
+							if err != nil {
+								continue
 							}
 							d.mu.Lock()
-							row, changed := d.rows[keyNumber(n)], d.changedAt[keyNumber(n)]
+							row, changed := d.rows[hash], d.changedAt[hash]
 							d.mu.Unlock()
-							if known.Key != row && now.Sub(changed) > keyPromise {
+							if e.Key != row && now.Sub(changed) > maxAge {
 								t.Errorf("key %d was changed %v before", n, now.Sub(changed))
 							}
 						}
@@ -190,7 +176,7 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 					all.Go(func() { d.commit(n, d.pause(5*time.Second)) })
 				}
 				time.Sleep(10 * time.Second)
-				s := ring.Stats() // before those who wait are let down
+				s := ring.Stats() // before the waiting requests are ended
 				stop()
 				all.Wait()
 				if s.Graced+s.Failures+s.Unknown > 0 {

@@ -1,4 +1,4 @@
-package origin
+package admin
 
 import (
 	"context"
@@ -27,21 +27,20 @@ type Migration struct {
 	AppliedAt time.Time `json:"appliedAt,omitzero"` // zero = pending
 }
 
-// MigrateUp applies what is pending and makes what changes are followed by as
-// far as the user may.
+// MigrateUp applies pending migrations, and makes the publication if the user may.
 func MigrateUp(ctx context.Context, url string) (applied []Migration, err error) {
 	if applied, err = MigrateSchema(ctx, url); err != nil {
 		return applied, err
 	}
-	if _, _, err = PublishChanges(ctx, url); err != nil {
+	if _, _, err = MakePublication(ctx, url); err != nil {
 		return applied, fmt.Errorf("migrate up: %w", err)
 	}
 	return applied, nil
 }
 
-// MigrateSchema applies what is pending and returns what it applied. Several
-// nodes may call it at once: an advisory lock lets one work and the others find
-// nothing left to do.
+// MigrateSchema applies pending migrations and returns them. Several nodes may
+// call it at once: an advisory lock lets one work, and the others find nothing
+// left to do.
 func MigrateSchema(ctx context.Context, url string) (applied []Migration, err error) {
 	err = withGoose(ctx, url, func(p *goose.Provider) error {
 		results, err := p.Up(ctx)
@@ -78,23 +77,21 @@ func withGoose(ctx context.Context, url string, use func(*goose.Provider) error)
 	}
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
-	var server int
-	var encoding string
-	var standby bool
-	if err := db.QueryRowContext(ctx, serverFactsSQL).Scan(&server, &encoding, &standby); err != nil {
+	var s server
+	if err := db.QueryRowContext(ctx, serverSQL).Scan(&s.version, &s.encoding, &s.standby); err != nil {
 		return err
 	}
-	if standby {
+	if s.standby {
 		return postgres.ErrStandby
 	}
-	if err := checkServer(server, encoding); err != nil { // before anything is done
+	if err := s.check(); err != nil {
 		return err
 	}
 	files, err := fs.Sub(migrationFiles, "migrations")
 	if err != nil {
 		return err
 	}
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300)) // tries every second
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300)) // a try every second
 	if err != nil {
 		return err
 	}

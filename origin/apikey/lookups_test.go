@@ -1,4 +1,4 @@
-package origin
+package apikey
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// flood asks for made-up keys, each tick for so many, until stopped.
-func (r *ring) flood(t *testing.T, perTick int, load func(context.Context, KeyHash) (*KnownKey[int64], error)) (stop func()) {
+// flood looks up so many invented keys in each millisecond until stopped.
+func (r *ring) flood(t *testing.T, perTick int, load func(context.Context, Hash) (*Entry[int64], error)) (stop func()) {
 	var all sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
 	all.Go(func() {
@@ -19,7 +19,7 @@ func (r *ring) flood(t *testing.T, perTick int, load func(context.Context, KeyHa
 				n++
 				hash := hashNumber(n)
 				all.Go(func() {
-					if _, err := load(ctx, hash); !errors.Is(err, ErrUnknownKey) && ctx.Err() == nil {
+					if _, err := load(ctx, hash); !errors.Is(err, ErrUnknown) && ctx.Err() == nil {
 						t.Error(err)
 					}
 				})
@@ -30,8 +30,8 @@ func (r *ring) flood(t *testing.T, perTick int, load func(context.Context, KeyHa
 	return func() { cancel(); all.Wait() }
 }
 
-// Ten thousand made-up keys a second with right checksums: Postgres gets the
-// stated number of queries, and a key that exists its answer soon, whoever asks.
+// Ten thousand invented keys a second with right checksums: Postgres gets no
+// more than the stated number of queries, and a key that exists is found soon.
 func TestAFloodOfUnknownKeysIsBoundedAndLocksNobodyOut(t *testing.T) {
 	const good = 50
 	table := newKeyTable(good + 1)
@@ -40,13 +40,13 @@ func TestAFloodOfUnknownKeysIsBoundedAndLocksNobodyOut(t *testing.T) {
 		if _, err := r.use(good); err != nil {
 			t.Fatal(err)
 		}
-		stop := r.flood(t, 10, r.LoadSuspect)
+		stop := r.flood(t, 10, r.loadSuspect)
 		began := time.Now()
 		time.Sleep(5 * time.Second)
 		for n := range good {
-			load := r.Load
+			load := r.loadOrdinary
 			if n%2 == 0 {
-				load = r.LoadSuspect
+				load = r.loadSuspect
 			}
 			asked := time.Now()
 			if k, err := load(t.Context(), hashNumber(n)); err != nil || k.Key.ID != number(n) {
@@ -59,7 +59,7 @@ func TestAFloodOfUnknownKeysIsBoundedAndLocksNobodyOut(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		span := time.Since(began).Seconds()
 		stop()
-		bound := vainBurst + int(vainPerSecond*span) + int(span/keyRefresh.Seconds()) + 2
+		bound := unknownQueryBurst + int(unknownQueriesPerSecond*span) + int(span/refreshEvery.Seconds()) + 2
 		if n := table.asked(); n > bound {
 			t.Errorf("%d queries in %.1f s, more than %d", n, span, bound)
 		}
@@ -71,7 +71,7 @@ func TestTheLastOfAFullBacklogIsAskedForInTime(t *testing.T) {
 	table := newKeyTable(1)
 	table.delay = 3 * time.Millisecond
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		_ = r.pace.AllowN(time.Now(), vainBurst) // what a flood has used up
+		_ = r.pace.AllowN(time.Now(), unknownQueryBurst) // what a flood has used up
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		next := 1 << 32
@@ -80,13 +80,13 @@ func TestTheLastOfAFullBacklogIsAskedForInTime(t *testing.T) {
 				r.mu.Lock()
 				missing := lookupBacklog - len(r.queue.queued[p])
 				r.mu.Unlock()
-				if p == suspect {
+				if p == suspectKey {
 					missing-- // the last place is for the key that exists
 				}
 				for range missing {
 					next++
 					hash := hashNumber(next)
-					all.Go(func() { _ = r.ask(ctx, hash, p) })
+					all.Go(func() { _ = r.await(ctx, hash, p) })
 				}
 			}
 		}
@@ -95,7 +95,7 @@ func TestTheLastOfAFullBacklogIsAskedForInTime(t *testing.T) {
 		began, done := time.Now(), make(chan struct{})
 		go func() {
 			defer close(done)
-			if _, err := r.LoadSuspect(t.Context(), hashNumber(0)); err != nil {
+			if _, err := r.loadSuspect(t.Context(), hashNumber(0)); err != nil {
 				t.Error(err)
 			}
 		}()
@@ -124,7 +124,7 @@ func TestAQueryHasAShareForEachPriority(t *testing.T) {
 		{[priorities]int{10, 2000, 2000}, [priorities]int{10, 740, 250}},
 		{[priorities]int{10, 20, 30}, [priorities]int{10, 20, 30}},
 	} {
-		q, n := lookupQueue{calls: map[KeyHash]*lookupCall{}}, 0
+		q, n := lookupQueue{calls: map[Hash]*lookupCall{}}, 0
 		of := map[*lookupCall]lookupPriority{}
 		for p, waiting := range c.waiting {
 			for range waiting {
@@ -133,10 +133,11 @@ func TestAQueryHasAShareForEachPriority(t *testing.T) {
 			}
 		}
 		var taken [priorities]int
-		for _, call := range q.next() {
+		_, calls := q.next()
+		for _, call := range calls {
 			taken[of[call]]++
 		}
-		if taken != c.taken || len(q.calls) != n-taken[known]-taken[ordinary]-taken[suspect] {
+		if taken != c.taken || len(q.calls) != n-taken[knownKey]-taken[ordinaryKey]-taken[suspectKey] {
 			t.Errorf("of %v: %v, want %v; %d stay", c.waiting, taken, c.taken, len(q.calls))
 		}
 	}

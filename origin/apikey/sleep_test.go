@@ -1,4 +1,4 @@
-package origin
+package apikey
 
 import (
 	"testing"
@@ -15,12 +15,12 @@ func TestAKeyIsLookedUpAfterASleep(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				table, m := newKeyTable(1), boottime.NewMachine()
-				r := &ring{Keyring: NewKeyring(table.lookup, func(Key, *int64, *int64) {}, time.Minute, m.Clock)}
+				r := &ring{Cache: NewCache(table.lookup, func(Key, *int64) {}, time.Minute, m.Clock)}
 				defer r.Close()
 				r.join()
 				_, _ = r.use(0)
 				if proven {
-					r.provenFor(2*keyFresh, func() {})
+					r.provenFor(2*maxAge, func() {})
 				}
 				if !r.isKnown(0) {
 					t.Fatal("not known before")
@@ -36,7 +36,7 @@ func TestAKeyIsLookedUpAfterASleep(t *testing.T) {
 						t.Error("known by a proof from before")
 					}
 				}
-				if _, err := r.use(0); err != ErrUnknownKey {
+				if _, err := r.use(0); err != ErrUnknown {
 					t.Error(err)
 				}
 			})

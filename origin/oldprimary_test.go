@@ -6,6 +6,8 @@ import (
 
 	"listedge/internal/sandbox/sandboxtest"
 
+	"listedge/origin/admin"
+	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
 
@@ -20,23 +22,26 @@ func TestAnOldPrimaryThatDoesNotKnowAKeyIsNotBelieved(t *testing.T) {
 	next := sandboxtest.Postgres(t)
 	nextURL := next.URL(old.Path[1:])
 	ctx := within(t, patience)
-	must(CreateDatabase(ctx, next.URL("postgres"), old.Path[1:]))
-	_, err = MigrateUp(ctx, nextURL)
+	must(admin.CreateDatabase(ctx, next.URL("postgres"), old.Path[1:]))
+	_, err = admin.MigrateUp(ctx, nextURL)
 	must(err)
-	admin := openAdmin(t, nextURL)
-	w, err := admin.CreateWorkspace(ctx, "w", nil, nil)
+	conn, err := admin.Open(ctx, nextURL)
 	must(err)
-	made, err := admin.CreateKey(ctx, NewKeySpec{Workspace: w.ID})
+	defer conn.Close()
+	w, err := conn.CreateWorkspace(ctx, "w", nil, nil)
 	must(err)
-	hash, _ := HashKey([]byte(made.Key))
+	made, err := conn.CreateKey(ctx, admin.NewKey{Workspace: w.ID})
+	must(err)
+	hash, _ := apikey.HashOf([]byte(made.Key))
 	page, err := openOrigin(t, nextURL).Fetch(ctx, anyPage, "")
 	must(err)
 	password, _ := old.User.Password()
 	execOn(t, nextURL, "ALTER USER postgres PASSWORD "+quoted(password)) // one URL leads to both
 
 	network, through := startRelay(t, oldURL, whole)
-	store := NewKeyStore(openDatabase(t, postgres.Options{URL: through}))
-	lookup := func(run string, hashes ...KeyHash) map[KeyHash]Key {
+	db := openDatabase(t, postgres.Options{URL: through})
+	store := apikey.NewStore(db)
+	lookup := func(run string, hashes ...apikey.Hash) map[apikey.Hash]apikey.Key {
 		t.Helper()
 		found, err := store.Lookup(ctx, hashes, run)
 		must(err)
@@ -47,18 +52,18 @@ func TestAnOldPrimaryThatDoesNotKnowAKeyIsNotBelieved(t *testing.T) {
 	if found := lookup("", hash); len(found) != 0 {
 		t.Fatalf("the connection does not lead to the old primary: %+v", found)
 	}
-	if found := lookup(page.Incarnation, KeyHash{1}, hash); len(found) != 1 || found[hash].ID != made.ID || found[hash].Run != page.Incarnation {
+	if found := lookup(page.Incarnation, apikey.Hash{1}, hash); len(found) != 1 || found[hash].ID != made.ID || found[hash].Incarnation.Value() != page.Incarnation {
 		t.Errorf("a valid key, once the new primary is known: %+v", found)
 	}
 
 	// That no key is found does not cost the right server's connection.
-	before := store.db.Keys.Pool.Stat().NewConnsCount()
+	before := db.Keys.Pool.Stat().NewConnsCount()
 	for range 3 {
-		if found := lookup(page.Incarnation, KeyHash{1}); len(found) != 0 {
+		if found := lookup(page.Incarnation, apikey.Hash{1}); len(found) != 0 {
 			t.Errorf("%+v", found)
 		}
 	}
-	if anew := store.db.Keys.Pool.Stat().NewConnsCount() - before; anew != 0 {
+	if anew := db.Keys.Pool.Stat().NewConnsCount() - before; anew != 0 {
 		t.Errorf("%d connections were made anew", anew)
 	}
 }
