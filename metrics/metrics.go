@@ -39,9 +39,6 @@ const (
 	routes
 )
 
-// Paged says whether the route answers with pages of a list.
-func (r Route) Paged() bool { return r == RouteItems || r == RouteContacts }
-
 func (r Route) String() string {
 	return [...]string{"none", "items", "contacts", "openapi", "docs"}[r]
 }

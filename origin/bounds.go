@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
+
+	"listedge/origin/postgres"
 )
 
 // Bounds of what one row and one page can hold. Without them a row of a
@@ -22,34 +24,20 @@ const (
 	// be larger: a walk gets past every row that can be read. The widest row that
 	// the schema takes is 2 MB of JSON.
 	maxPage = 4 << 20
-	// maxMessage, in bytes, is the longest message that is read from the server,
-	// and so the longest row. Its JSON may be six times as long.
-	maxMessage = 4 << 20
 	// keepBuffer, in bytes: larger buffers are not kept for the next page.
 	keepBuffer = 1 << 20
 )
 
-// ErrRowTooLong: a row is from before migration 8, and too long to be read.
-var ErrRowTooLong = errors.New("a row is too long to be read")
-
-// longRow is a row of which only the beginning was read.
-type longRow struct {
-	size      int
-	beginning []byte
-}
-
-func (r *longRow) Error() string { return fmt.Sprintf("a row of %d bytes", r.size) }
-
 // nameLongRow says which row it was.
 func nameLongRow(q *Query, err error) error {
-	long := (*longRow)(nil)
+	long := (*postgres.LongRowError)(nil)
 	if !errors.As(err, &long) {
 		return err
 	}
 	var id uuid.UUID
-	if _, row, err := cutSeen(long.beginning, len(q.Collection.listed())); err == nil {
+	if _, row, err := cutSeen(long.Head, len(q.Collection.listed())); err == nil {
 		v, _, _ := cutValue(row)
 		copy(id[:], v)
 	}
-	return fmt.Errorf("%w: %s of workspace %s, id %s, has %d bytes", ErrRowTooLong, q.Collection, q.Workspace, id, long.size)
+	return fmt.Errorf("%w: %s of workspace %s, id %s, has %d bytes", ErrRowTooLong, q.Collection, q.Workspace, id, long.Size)
 }

@@ -104,11 +104,6 @@ func (k Kind) oid() uint32 {
 	}[k]
 }
 
-// is says whether values of that type are sent as those of the kind.
-func (k Kind) is(oid uint32) bool {
-	return oid == k.oid() || k == Text && oid == pgtype.VarcharOID
-}
-
 // format is the wire format pages are read in. Decimals come as text: the
 // server's own digits, already what the API shows.
 func (k Kind) format() int16 {

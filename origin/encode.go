@@ -2,15 +2,13 @@ package origin
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math/bits"
 	"slices"
 	"time"
 	"unicode/utf8"
 
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgtype"
+	"listedge/origin/postgres"
 )
 
 // Rows become JSON here without becoming Go values in between: each value is
@@ -19,48 +17,10 @@ import (
 // postgresEpoch is 2000-01-01 in microseconds since 1970; timestamps count from it.
 const postgresEpoch = 946684800_000000
 
-// errShape: the tables are not those of the schema.
-var errShape = errors.New("unexpected columns")
-
-// checkShape makes sure that the server takes what is sent, and sends what the
-// encoder reads. In which format each value comes is the query's to say.
-func checkShape(c Collection, s shape, prepared *pgconn.StatementDescription) error {
-	if !slices.Equal(prepared.ParamOIDs, s.parameters()) {
-		return fmt.Errorf("%w: %s: arguments of the types %d instead of %d", errShape, c, prepared.ParamOIDs, s.parameters())
-	}
-	return checkColumns(c, len(prepared.Fields), func(i int) uint32 { return prepared.Fields[i].DataTypeOID })
-}
-
-// checkColumns is checkShape of the n columns whose types are given.
-func checkColumns(c Collection, n int, typeOf func(int) uint32) error {
-	want := c.listed()
-	if n != 1+len(want) || typeOf(0) != pgtype.TextOID {
-		return fmt.Errorf("%w: %s: %d instead of %d behind what was seen", errShape, c, n-1, len(want))
-	}
-	for i, w := range want {
-		if is := typeOf(1 + i); !w.Kind.is(is) {
-			return fmt.Errorf("%w: %s.%s: type %d instead of %d", errShape, c, w.Name, is, w.Kind.oid())
-		}
-	}
-	return nil
-}
-
-// pageFormats are the formats in which a page's columns are wanted, the
-// snapshot's first.
-var pageFormats = [...][]int16{Items: formatsOf(Items), Contacts: formatsOf(Contacts)}
-
-func formatsOf(c Collection) []int16 {
-	formats := []int16{pgtype.TextFormatCode}
-	for _, c := range c.listed() {
-		formats = append(formats, c.Kind.format())
-	}
-	return formats
-}
-
 // A row is how many values it has, in two bytes, and the values: each is its
 // length in four, and as many bytes; the length of NULL is -1.
 
-var errRow = fmt.Errorf("%w: a row", errWire)
+var errRow = fmt.Errorf("%w: a row", postgres.ErrProtocol)
 
 // cutSeen takes what the statement saw off a row with so many values more.
 func cutSeen(row []byte, more int) (seen, rest []byte, err error) {

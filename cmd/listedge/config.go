@@ -18,7 +18,7 @@ import (
 
 	"listedge/edge"
 	"listedge/limiter"
-	"listedge/origin"
+	"listedge/origin/postgres"
 )
 
 // cli is the whole command line. Every flag is also an environment variable:
@@ -70,7 +70,7 @@ func (f *databaseFlags) Validate() error {
 	if f.DatabaseURL == "" {
 		return fmt.Errorf("--database-url must be given, or LISTEDGE_DATABASE_URL")
 	}
-	if err := origin.CheckURL(f.DatabaseURL); err != nil {
+	if err := postgres.CheckURL(f.DatabaseURL); err != nil {
 		return fmt.Errorf("--database-url: %w", err)
 	}
 	return nil
@@ -79,7 +79,7 @@ func (f *databaseFlags) Validate() error {
 // checkReplicas refuses malformed URLs.
 func checkReplicas(urls []string) error {
 	for _, url := range urls {
-		if err := origin.CheckURL(url); err != nil {
+		if err := postgres.CheckURL(url); err != nil {
 			return fmt.Errorf("--replica-url: %w", err)
 		}
 	}
@@ -107,7 +107,7 @@ func (f *replicationFlag) Validate() error {
 	if f.ReplicationURL == "" {
 		return nil
 	}
-	if err := origin.CheckURL(f.ReplicationURL); err != nil {
+	if err := postgres.CheckURL(f.ReplicationURL); err != nil {
 		return fmt.Errorf("--replication-url: %w", err)
 	}
 	return nil

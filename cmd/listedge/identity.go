@@ -69,7 +69,7 @@ func (n *node) findIdentity(ctx context.Context) error {
 // startTimeout since the database first answered.
 //
 // Invariant: no page and no key is read from the database before that. So an
-// answer of an old primary never counts as the primary's (origin.Followed),
+// answer of an old primary never counts as the primary's (postgres.Followed),
 // unless the node has no right to query the identity, or Redis has not answered
 // for startTimeout. A node serves without Redis; it then knows nothing of the
 // fleet until Redis answers.

@@ -24,6 +24,7 @@ import (
 	"listedge/metrics"
 	"listedge/origin"
 	"listedge/origin/follower"
+	"listedge/origin/postgres"
 )
 
 // node is one edge node, wired and listening.
@@ -31,7 +32,7 @@ type node struct {
 	logger   *slog.Logger
 	drain    time.Duration
 	redis    redisClients
-	database *origin.Database
+	database *postgres.Database
 	cache    *cache.Cache
 	limiter  *limiter.Limiter
 	changes  *changefeed.Redis // the log of changes; nil = they do not go through Redis
@@ -112,7 +113,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if n.redis, err = openRedis(f.RedisURL); err != nil {
 		return nil, err
 	}
-	n.database, err = origin.Open(ctx, origin.DatabaseOptions{URL: database.pages, Primary: database.changes, Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout, TimelineKnown: n.timelineKnown})
+	n.database, err = postgres.Open(ctx, postgres.Options{URL: database.pages, ReplicationURL: database.changes, Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout, TimelineKnown: n.timelineKnown})
 	if err != nil {
 		return nil, usageError{err}
 	}
@@ -124,10 +125,10 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if err != nil {
 		return nil, err
 	}
-	n.database.Follows(func() origin.Followed {
+	n.database.Follow(func() postgres.Followed {
 		server, run := n.cache.Primary()
 		identity, _ := n.followed.Identity()
-		return origin.Followed{Run: run, Server: cmp.Or(n.followed.Newest(), server), Database: identity.Name}
+		return postgres.Followed{Incarnation: run, Timeline: cmp.Or(n.followed.Newest(), server), Database: identity.Name}
 	})
 	if f.FreshnessBound > 0 && n.redis.log != nil {
 		n.changes = changefeed.NewRedis(n.redis.log, n.followed)
@@ -152,7 +153,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if f.FreshnessBound > 0 {
 		n.followChanges(f, database.changes)
 	}
-	checks := []admin.Check{{Name: "postgres", Run: n.database.Ready, Needed: true}}
+	checks := []admin.Check{{Name: "postgres", Run: func(ctx context.Context) error { return origin.Ready(ctx, n.database) }, Needed: true}}
 	if n.redis.pages != nil {
 		checks = append(checks, admin.Check{Name: "redis", Run: n.checkRedis})
 	}
