@@ -120,7 +120,7 @@ func TestDoctorOfAFleet(t *testing.T) {
 		origin.Finding{Subject: "fleet cache-ttl", Level: origin.Warn, Text: "2s on " + name(nodes[0])},
 		origin.Finding{Subject: "fleet cache-ttl", Level: origin.Warn, Text: "; 3s on " + name(other)},
 		origin.Finding{Subject: "fleet freshness-bound", Level: origin.Warn, Text: "; 0s on " + name(other)},
-		origin.Finding{Subject: other.subject(), Level: origin.OK, Text: "pages live by age"})
+		origin.Finding{Subject: other.subject(), Level: origin.OK, Text: "pages expire by age"})
 	alone := startNode(t, address)
 	by = doctor(t, exitFailed, append(slices.Clone(all), "--node", alone.admin)...)
 	expect(t, by, "fleet size", origin.Fail, "without Redis")
@@ -129,7 +129,7 @@ func TestDoctorOfAFleet(t *testing.T) {
 	leaving := startNode(t, address, "--redis-url", redis.URL(), "--drain", "5s")
 	within(t, patience, "followed", func() bool { return leaving.mode() == "followed" })
 	leaving.cancel()
-	says(t, append(slices.Clone(here), "--node", leaving.admin), exitFine, origin.Finding{Subject: leaving.subject(), Level: origin.Warn, Text: "it is leaving"})
+	says(t, append(slices.Clone(here), "--node", leaving.admin), exitFine, origin.Finding{Subject: leaving.subject(), Level: origin.Warn, Text: "it is draining"})
 }
 
 func TestDoctorOfTwoRegionsMixed(t *testing.T) {
@@ -170,8 +170,8 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 		return other.metric(t, "listedge_limiter_breaker_open") == 1
 	})
 	says(t, args, exitFailed,
-		origin.Finding{Subject: other.subject(), Level: origin.Fail, Text: "takes no page from a cache"},
-		origin.Finding{Subject: other.subject(), Level: origin.Warn, Text: "goes on without: redis"},
+		origin.Finding{Subject: other.subject(), Level: origin.Fail, Text: "serves no page from a cache"},
+		origin.Finding{Subject: other.subject(), Level: origin.Warn, Text: "although a check fails: redis"},
 		origin.Finding{Subject: "fleet follower", Level: origin.Fail, Text: "no node follows"})
 	within(t, patience, "the doctor says that the limiter leaves Redis alone", func() bool {
 		_, _ = other.try("GET", "/v1/items", key)
@@ -181,7 +181,7 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 	_, old := privateDatabaseWith(t, map[string]string{"wal_level": "replica"})
 	n := startNode(t, old)
 	says(t, []string{"--database-url", old, "--node", n.admin}, exitFine,
-		origin.Finding{Subject: n.subject(), Level: origin.Warn, Text: "live --cache-ttl"},
+		origin.Finding{Subject: n.subject(), Level: origin.Warn, Text: "expire after --cache-ttl"},
 		origin.Finding{Subject: "fleet follower", Level: origin.Warn, Text: "none can follow"})
 	lost := launchNode(t, "postgres://127.0.0.1:1/none")
 	by := doctor(t, exitFailed, "--database-url", old, "--node", lost.admin)
@@ -295,7 +295,7 @@ func TestTheRunbookHasWhatTheDoctorNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	named := 0
-	for _, file := range []string{"doctor_node.go", "doctor_fleet.go"} {
+	for _, file := range []string{"doctor_nodes.go", "doctor_fleet.go"} {
 		source, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -211,9 +211,8 @@ func (r *Redis) Trim(ctx context.Context, epoch string, before Position) (err er
 	return nil
 }
 
-// RedisCommands are what a node sends to Redis for the log of changes, or has
-// its scripts do, on keys of their own among those of the log: for whoever wants
-// to know whether it may. What follows a "multi" is one transaction.
+// RedisCommands are the commands that a node uses for the log of changes, also within
+// scripts, on keys of their own: to check the rights of a user.
 func RedisCommands(own string) [][]any {
 	log, hash, epoch, followers := logKey+own, logKey+own+":hash", logKey+own+":epoch", logKey+own+":followers"
 	return [][]any{
