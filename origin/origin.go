@@ -22,6 +22,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"listedge/origin/postgres"
@@ -62,6 +63,40 @@ var (
 	ErrOtherPrimary = postgres.ErrOtherPrimary
 )
 
+const (
+	// maxPage, in bytes, is where a page ends before its limit. Its first row may
+	// be larger: a walk gets past every row that can be read. The widest row that
+	// the schema takes is 2 MB of JSON.
+	maxPage = 4 << 20
+	// keepBuffer, in bytes: larger buffers are not kept for the next page.
+	keepBuffer = 1 << 20
+)
+
+// upstream is one Postgres that pages are read from.
+type upstream struct {
+	pool    *pgxpool.Pool
+	queue   *fairQueue
+	breaker postgres.Breaker
+}
+
+func newUpstream(name string, cooldown time.Duration, pool *pgxpool.Pool) upstream {
+	return upstream{pool, newFairQueue(int(pool.Config().MaxConns)), postgres.NewBreaker(name, cooldown)}
+}
+
+// fetch runs a query for a page when it is the workspace's turn, unless the
+// server keeps failing.
+func (u *upstream) fetch(ctx context.Context, q *Query, query func() error) error {
+	began, err := u.queue.enter(ctx, q.Workspace)
+	if err == nil {
+		defer u.queue.leave(q.Workspace, began)
+		err = u.breaker.Do(query)
+	}
+	if err != nil {
+		return fmt.Errorf("fetch %s: %w", q.Collection, err)
+	}
+	return nil
+}
+
 // Origin fetches pages.
 type Origin struct {
 	upstream
@@ -81,7 +116,7 @@ type Origin struct {
 func New(db *postgres.Database) *Origin {
 	timeout := db.Options.QueryTimeout
 	o := &Origin{
-		upstream: newUpstream(postgres.NewBreaker("pages", postgres.PrimaryCooldown), db.Pages.Pool),
+		upstream: newUpstream("pages", postgres.PrimaryCooldown, db.Pages.Pool),
 		primary:  db.Pages, timeout: timeout, settings: postgres.SessionSettings(timeout).Local(),
 		readers: sync.Pool{New: func() any { return new(pageReader) }},
 	}
@@ -97,7 +132,7 @@ func New(db *postgres.Database) *Origin {
 func (o *Origin) Fetch(ctx context.Context, q Query, incarnation string) (page Page, err error) {
 	var began time.Time
 	var took time.Duration
-	err = o.serve(ctx, q.Workspace, func() error {
+	err = o.fetch(ctx, &q, func() error {
 		began = time.Now()
 		defer func() { took = time.Since(began) }()
 		err := o.primary.Read(ctx, incarnation, func() (by postgres.Server, err error) {
@@ -121,14 +156,21 @@ func (o *Origin) Fetch(ctx context.Context, q Query, incarnation string) (page P
 	default:
 		o.failed.Add(1)
 	}
-	return Page{Began: began, Took: took}, fmt.Errorf("fetch %s: %w", q.Collection, err)
+	return Page{Began: began, Took: took}, err
 }
 
-// Try reads one page from the primary's address at once: not through the queue and
-// the breaker, and from any server.
-func (o *Origin) Try(ctx context.Context, q Query) error {
-	_, _, err := o.readFrom(ctx, o.pool, &q)
-	return err
+// Check returns which collections cannot be read, and why. It reads them at once,
+// past the queue and the breaker, for a workspace that does not exist, by a
+// statement that uses every function of the schema.
+func (o *Origin) Check(ctx context.Context) error {
+	var errs []error
+	for _, c := range []Collection{Items, Contacts} {
+		q := Query{Collection: c, Sort: ByName, Search: "none", Limit: 1, After: Position{Set: true, Name: "n", ID: uuid.Max}}
+		if _, _, err := o.readFrom(ctx, o.pool, &q); err != nil {
+			errs = append(errs, fmt.Errorf("%s cannot be read: %w", c, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Probe finds out whether servers whose breaker opened are back, which nobody
@@ -160,8 +202,8 @@ func (o *Origin) readFrom(ctx context.Context, pool *pgxpool.Pool, q *Query) (Pa
 // pageReader is a session and the buffers of a page that is read on it.
 type pageReader struct {
 	postgres.Session
-	page []byte  // the page's JSON so far
-	end  pageEnd // of its last row
+	page    []byte // the page's JSON so far
+	lastRow []byte // of the page
 }
 
 func (o *Origin) open(ctx context.Context, pool *pgxpool.Pool) (*pageReader, error) {
@@ -175,8 +217,8 @@ func (o *Origin) open(ctx context.Context, pool *pgxpool.Pool) (*pageReader, err
 
 func (o *Origin) close(r *pageReader) {
 	r.Release()
-	if cap(r.page) > keepBuffer {
-		r.page = nil
+	if cap(r.page) > keepBuffer || cap(r.lastRow) > keepBuffer {
+		r.page, r.lastRow = nil, nil
 	}
 	o.readers.Put(r)
 }
@@ -188,12 +230,12 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 	r.page = append(r.page[:0], `{"data":[`...)
 	full, more := false, false
 	err = r.Query(ctx, o.statement(shape), arguments, func(row []byte) error {
-		seen, row, err := cutSeen(row, len(listed))
+		readPoint, row, err := cutReadPoint(row, len(listed))
 		if err != nil {
 			return err
 		}
-		if seen != nil {
-			snapshot, server, _ := strings.Cut(string(seen), "@")
+		if readPoint != nil {
+			snapshot, server, _ := strings.Cut(string(readPoint), "@")
 			by = postgres.ParseServer(server, r.Conn.Conn())
 			page.Snapshot, page.Incarnation = snapshot, by.Incarnation
 			return nil
@@ -214,7 +256,7 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 			return nil
 		}
 		page.Rows++
-		r.end.put(q.Sort, row)
+		r.lastRow = append(r.lastRow[:0], row...)
 		return nil
 	})
 	if _, long := err.(*postgres.LongRowError); long && page.Rows > 0 {
@@ -228,7 +270,7 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 	}
 	if more {
 		next := *q
-		next.After = r.end.position(q.Sort)
+		next.After = positionAfter(r.lastRow, q.Sort)
 		page.NextCursor = string(next.AppendCursor(nil))
 		r.page = append(r.page, `],"page":{"hasMore":true,"nextCursor":"`...)
 		r.page = append(append(r.page, page.NextCursor...), `"}`...)
@@ -237,6 +279,20 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 	}
 	page.Body = bytes.Clone(r.page)
 	return page, by, nil
+}
+
+// nameLongRow names the row of a LongRowError.
+func nameLongRow(q *Query, err error) error {
+	var long *postgres.LongRowError
+	if !errors.As(err, &long) {
+		return err
+	}
+	var id uuid.UUID
+	if _, row, err := cutReadPoint(long.Head, len(q.Collection.listed())); err == nil {
+		v, _, _ := cutValue(row)
+		copy(id[:], v)
+	}
+	return fmt.Errorf("%w: %s of workspace %s, id %s, has %d bytes", ErrRowTooLong, q.Collection, q.Workspace, id, long.Size)
 }
 
 func (o *Origin) statement(s shape) *postgres.Statement {

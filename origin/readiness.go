@@ -88,7 +88,7 @@ func unreadable(ctx context.Context, db *postgres.Database) (what, do string, la
 	o := New(db)
 	for _, c := range []Collection{Items, Contacts} {
 		// A statement with all functions of the schema in it.
-		err := o.Try(ctx, Query{Collection: c, Sort: ByName, Search: "none", Limit: 1, After: Position{Set: true, Name: "n", ID: uuid.Max}})
+		_, _, err := o.readFrom(ctx, o.pool, &Query{Collection: c, Sort: ByName, Search: "none", Limit: 1, After: Position{Set: true, Name: "n", ID: uuid.Max}})
 		note(c.String(), err)
 	}
 	_, _, err := NewKeyStore(db).lookup(ctx, []KeyHash{{}})

@@ -63,7 +63,7 @@ type StandbyStats struct {
 func newStandby(pool *pgxpool.Pool, followed func() postgres.Followed) *standby {
 	config := pool.Config().ConnConfig
 	return &standby{
-		upstream: newUpstream(postgres.NewBreaker("pages of a standby", postgres.StandbyCooldown), pool),
+		upstream: newUpstream("pages of a standby", postgres.StandbyCooldown, pool),
 		host:     fmt.Sprintf("%s:%d", config.Host, config.Port), lineages: map[string]lineage{}, followed: followed,
 	}
 }
@@ -160,7 +160,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed)
 			return Page{}, err
 		}
 	}
-	err = s.serve(ctx, q.Workspace, func() error {
+	err = s.fetch(ctx, q, func() error {
 		r, err := o.openSoon(ctx, s.pool)
 		if err != nil {
 			return err
@@ -194,7 +194,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed)
 		return nil
 	})
 	if err != nil {
-		return Page{}, fmt.Errorf("fetch %s: %w", q.Collection, err)
+		return Page{}, err
 	}
 	return page, nil
 }

@@ -183,11 +183,11 @@ SELECT %[1]s FROM (
 	SELECT * FROM (SELECT * FROM %[2]s WHERE active AND %[6]s OFFSET 0) found WHERE %[3]s AND %[5]s ORDER BY %[4]s LIMIT $2) sorted
 WHERE %[7]s < $2 AND %[8]s < $2`, columns, table, rows, order.order, match, grams, glanced, walked)
 	}
-	return with + seenSQL + strings.Repeat(", NULL", len(list)) + " UNION ALL SELECT NULL, page.* FROM (" + page + ") page"
+	return with + readPointSQL + strings.Repeat(", NULL", len(list)) + " UNION ALL SELECT NULL, page.* FROM (" + page + ") page"
 }
 
-// seenSQL is what a page's statement saw: its snapshot, and which server it was.
-const seenSQL = `SELECT pg_current_snapshot()::text || '@' || ` + postgres.ServerSQL
+// readPointSQL selects a page's read point: its snapshot, and which server answers.
+const readPointSQL = `SELECT pg_current_snapshot()::text || '@' || ` + postgres.ServerSQL
 
 // hasGram says whether the index of grams can narrow the term down: whether it
 // holds three characters in a row that are neither a blank nor a line feed.
