@@ -20,12 +20,11 @@ import (
 	"github.com/swaggest/swgui/v5emb"
 )
 
-// Two things are served to anyone, without a key: /openapi.json, the API's
-// description for programs, written by hand in the file of that name and the
-// yardstick of the tests; and /docs, the same description to read and to try
-// out in a browser, whose scripts and styles are part of the binary. Neither
-// loads anything from elsewhere: people enter API keys there, and a node may
-// have no way out.
+// Two documents need no key: /openapi.json, the description of the API, which
+// the tests check responses against; and /docs, the same for people, to try out in
+// a browser. The scripts and styles of /docs are in the binary: they load nothing
+// from elsewhere, because people enter API keys there and a node may have no way
+// out.
 
 const (
 	openAPIPath = "/openapi.json"
@@ -43,7 +42,7 @@ var openAPI = sync.OnceValue(func() *document {
 	return newDocument("application/json", compact.Bytes())
 })
 
-// docs are the page and what it loads, by their paths.
+// docs are the page of /docs and the files that it loads, by their paths.
 var docs = sync.OnceValue(func() map[string]*document {
 	page := newDocument("text/html; charset=utf-8", docsPage())
 	page.policy = PagePolicy(page.identity(), " 'self'")
@@ -92,16 +91,16 @@ func docsPage() []byte {
 	return page.Bytes()
 }
 
-// written keeps what a handler answers.
+// written keeps the response of a handler.
 type written struct{ bytes.Buffer }
 
 func (*written) Header() http.Header { return http.Header{} }
 func (*written) WriteHeader(int)     {}
 
-// The page below /docs keeps a key in memory, until it is reloaded or closed: what
-// a browser stores, every script of this address can read for years. Whoever
-// wants it stored ticks a box, and has it forgotten by taking the tick away. (The
-// item "authorized" is Swagger UI's.)
+// /docs keeps an API key in memory until it is reloaded or closed, because every
+// script of this address can read what a browser stores, for years. A user who
+// wants it stored ticks a box, and unticks it to delete the key. (The item
+// "authorized" is Swagger UI's.)
 const (
 	docsHead = template.HTML(`<meta name="viewport" content="width=device-width, initial-scale=1">
 <style>

@@ -17,11 +17,11 @@ const loadTimeout = 1500 * time.Millisecond
 // the client's address has been wrong too often of late. It is not refused for
 // that: behind one address there may be many clients.
 func (s *Server) authenticate(x *exchange) failure {
-	if len(x.asked.key) != 1 || len(x.asked.key[0]) == 0 {
+	if len(x.headers.key) != 1 || len(x.headers.key[0]) == 0 {
 		return s.unauthorised(x, keyMissing)
 	}
 	c := x.conn
-	hash, again, ok := c.hashKey(x.asked.key[0])
+	hash, again, ok := c.hashKey(x.headers.key[0])
 	if !ok {
 		return s.unauthorised(x, keyMalformed)
 	}
@@ -37,16 +37,16 @@ func (s *Server) authenticate(x *exchange) failure {
 		defer cancel()
 		var err error
 		c.known, err = load(ctx, hash)
-		x.passed(stepKey)
+		x.endPhase(phaseKey)
 		switch {
 		case errors.Is(err, origin.ErrUnknownKey):
 			return s.unauthorised(x, keyRefused)
 		case err != nil:
-			return failure{problem: keysAway, retry: retrySoon, cause: err}
+			return failure{problem: keysDown, retry: retrySoon, cause: err}
 		}
 	}
-	if s.timed {
-		x.passed(stepKey)
+	if s.timePhases {
+		x.endPhase(phaseKey)
 	}
 	x.known = c.known
 	key, client := &c.known.Key, &c.known.Value

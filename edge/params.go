@@ -56,8 +56,8 @@ func (p *parameters) named(name []byte, c origin.Collection) *parameter {
 	return nil
 }
 
-// read takes the query string apart. A value that cannot be decoded is left out.
-func (p *parameters) read(query, scratch []byte, c origin.Collection, wrong *faults) {
+// read splits the query string. It omits values that cannot be decoded.
+func (p *parameters) read(query, scratch []byte, c origin.Collection, errs *paramErrors) {
 	for len(query) > 0 {
 		var pair []byte
 		pair, query, _ = bytes.Cut(query, []byte{'&'})
@@ -71,13 +71,13 @@ func (p *parameters) read(query, scratch []byte, c origin.Collection, wrong *fau
 		value, scratch, valueOK = unescape(rawValue, scratch)
 		switch one := p.named(name, c); {
 		case !nameOK:
-			wrong.blameUnknown(rawName, "is not a parameter's name")
+			errs.addUnknown(rawName, "is not a parameter's name")
 		case one == nil:
-			wrong.blameUnknown(name, "is not a parameter of this collection")
+			errs.addUnknown(name, "is not a parameter of this collection")
 		case one.given:
-			wrong.blame(string(name), "is given twice")
+			errs.add(string(name), "is given twice")
 		case !valueOK:
-			wrong.blame(string(name), "is not percent-encoded UTF-8 without NUL")
+			errs.add(string(name), "is not percent-encoded UTF-8 without NUL")
 			one.given = true
 		default:
 			one.value, one.given = value, true
@@ -85,55 +85,61 @@ func (p *parameters) read(query, scratch []byte, c origin.Collection, wrong *fau
 	}
 }
 
-// parseQuery reads the query string into q, whose collection is set, strictly:
-// an integration that mistypes a filter must not be sent everything. All that
-// is wrong is told at once. scratch is for decoding; q keeps none of the bytes
-// it is given. The reference is openapi.json.
-func parseQuery(q *origin.Query, query, scratch []byte) (wrong faults) {
+// parse reads the parameters of a request.
+func (s *Server) parse(x *exchange) failure {
+	if errs := parseQuery(&x.query, x.parameters, x.scratch[:0]); errs.details != nil {
+		return failure{problem: invalid, params: errs}
+	}
+	return failure{}
+}
+
+// parseQuery reads the query string into q, whose collection is set. It is strict:
+// a client that mistypes a filter must not get everything. It reports all errors
+// at once. scratch is for decoding; q keeps none of the given bytes. The
+// reference is openapi.json.
+func parseQuery(q *origin.Query, query, scratch []byte) (errs paramErrors) {
 	var p parameters
-	p.read(query, scratch, q.Collection, &wrong)
+	p.read(query, scratch, q.Collection, &errs)
 	q.Limit = defaultLimit
-	if p.limit.given && !wrong.has("limit") {
+	if p.limit.given && !errs.has("limit") {
 		var ok bool
 		if q.Limit, ok = parseLimit(p.limit.value); !ok {
-			wrong.blame("limit", "must be an integer from 1 to 100")
+			errs.add("limit", "must be an integer from 1 to 100")
 		}
 	}
-	if p.sort.given && !wrong.has("sort") {
-		var ok bool
-		if q.Sort, ok = sorts[string(p.sort.value)]; !ok {
-			wrong.blame("sort", "must be createdAt or name")
-		}
-	}
-	if p.stock.given && !wrong.has("stock") {
-		var ok bool
-		if q.Stock, ok = stocks[string(p.stock.value)]; !ok {
-			wrong.blame("stock", "must be all, tracked or low")
-		}
-	}
-	if p.typ.given && !wrong.has("type") {
-		var ok bool
-		if q.Type, ok = types[q.Collection][string(p.typ.value)]; !ok {
-			wrong.blame("type", [...]string{origin.Items: "must be all, goods or services", origin.Contacts: "must be all, customer or supplier"}[q.Collection])
-		}
-	}
-	if p.search.given && !wrong.has("search") {
+	parseEnum(&errs, "sort", p.sort, &q.Sort, sorts, "must be createdAt or name")
+	parseEnum(&errs, "stock", p.stock, &q.Stock, stocks, "must be all, tracked or low")
+	parseEnum(&errs, "type", p.typ, &q.Type, types[q.Collection], [...]string{
+		origin.Items: "must be all, goods or services", origin.Contacts: "must be all, customer or supplier"}[q.Collection])
+	if p.search.given && !errs.has("search") {
 		if term := bytes.TrimFunc(p.search.value, unicode.IsSpace); utf8.RuneCount(term) > maxSearch {
-			wrong.blame("search", "must have at most 120 characters")
+			errs.add("search", "must have at most 120 characters")
 		} else {
 			q.Search = string(term)
 		}
 	}
-	if p.cursor.given && !wrong.has("cursor") {
-		if why := parseCursor(q, p.cursor.value, wrong.details == nil); why != "" {
-			wrong.blame("cursor", why)
+	if p.cursor.given && !errs.has("cursor") {
+		if why := parseCursor(q, p.cursor.value, errs.details == nil); why != "" {
+			errs.add("cursor", why)
 		}
 	}
-	return wrong
+	return errs
 }
 
-// parseCursor needs the other parameters in q. Where one of them is at fault
-// (scoped false), the cursor cannot be told to be another list's.
+// parseEnum reads a parameter that has one of a few values.
+func parseEnum[T any](errs *paramErrors, name string, p parameter, to *T, values map[string]T, why string) {
+	if !p.given || errs.has(name) {
+		return
+	}
+	value, ok := values[string(p.value)]
+	if !ok {
+		errs.add(name, why)
+	}
+	*to = value
+}
+
+// parseCursor needs the other parameters in q. If one of them is invalid (scoped
+// is false), the cursor may belong to another list or not.
 func parseCursor(q *origin.Query, text []byte, scoped bool) (why string) {
 	after, err := q.ParseCursor(text)
 	switch {
@@ -144,14 +150,14 @@ func parseCursor(q *origin.Query, text []byte, scoped bool) (why string) {
 		if !scoped {
 			return ""
 		}
-		return "belongs to a list with another collection, sort, search or filter; walk on with the parameters it came with"
+		return "belongs to a list with another collection, sort, search or filter; use the parameters that it came with"
 	case len(text) > origin.MaxCursor:
 		return "must have at most 512 characters"
 	}
-	return "is malformed; use nextCursor as it was given"
+	return "is malformed; use nextCursor unchanged"
 }
 
-// parseLimit reads 1 to 100 in the one way it is written.
+// parseLimit reads 1 to 100, without sign or leading zeros.
 func parseLimit(text []byte) (n int, ok bool) {
 	if len(text) == 0 || len(text) > 3 || text[0] == '0' {
 		return defaultLimit, false
@@ -199,7 +205,7 @@ func unescape(raw, scratch []byte) (decoded, rest []byte, ok bool) {
 	return out, out[len(out):], true
 }
 
-// isPlain says whether the text is written as it is meant, as nearly all are.
+// isPlain says whether the text needs no decoding, as nearly all.
 func isPlain(raw []byte) bool {
 	for _, c := range raw {
 		if c == '+' || c == '%' || c == 0 || c >= utf8.RuneSelf {
@@ -221,54 +227,54 @@ func unhex(c byte) byte {
 	return 255
 }
 
-// details tells, for each parameter at fault, what is wrong with it.
+// details says, for each invalid parameter, what is wrong with it.
 type details map[string]string
 
-// faults are the parameters at fault. Those that the collection has, six at
-// most, are all in details. Of unknown ones only the first are, with the
-// beginnings of their names: an answer is bounded, however many a client sends.
-type faults struct {
+// paramErrors are the invalid parameters. Those that the collection has, six at
+// most, are all in details. Of unknown ones only the first are, with the beginnings
+// of their names, so that a response is bounded however much a client sends.
+type paramErrors struct {
 	details details
 	unknown int // in details
-	unnamed int // unknown ones that are not in details, as often as they are given
+	omitted int // unknown ones that are not in details, as often as they are given
 }
 
 const (
-	maxFaults  = 16            // in details
-	maxUnknown = maxFaults - 6 // of these
-	maxName    = 64            // bytes of an unknown parameter's name
+	maxDetails = 16
+	maxUnknown = maxDetails - 6 // of these
+	maxName    = 64             // bytes of an unknown parameter's name
 )
 
-func (f *faults) has(name string) bool { return f.details[name] != "" }
+func (e *paramErrors) has(name string) bool { return e.details[name] != "" }
 
-// blame tells what is wrong with a parameter, unless that has been told already.
-func (f *faults) blame(name, why string) {
-	if f.details == nil {
-		f.details = details{}
+// add notes what is wrong with a parameter, unless something is noted already.
+func (e *paramErrors) add(name, why string) {
+	if e.details == nil {
+		e.details = details{}
 	}
-	if !f.has(name) {
-		f.details[name] = why
+	if !e.has(name) {
+		e.details[name] = why
 	}
 }
 
-// blameUnknown tells what is wrong with a name that no parameter has. Bytes that
-// are not UTF-8 are replaced.
-func (f *faults) blameUnknown(sent []byte, why string) {
+// addUnknown notes a name that no parameter has. Bytes that are not UTF-8 are
+// replaced.
+func (e *paramErrors) addUnknown(sent []byte, why string) {
 	name := clip(strings.ToValidUTF8(strings.ReplaceAll(string(sent[:min(len(sent), 2*maxName)]), "\x00", "%00"), "\uFFFD"), maxName)
 	switch {
-	case f.has(name):
-	case f.unknown == maxUnknown:
-		f.unnamed++
+	case e.has(name):
+	case e.unknown == maxUnknown:
+		e.omitted++
 	default:
-		f.blame(name, why)
-		f.unknown++
+		e.add(name, why)
+		e.unknown++
 	}
 }
 
 // message is the problem's, with the number of parameters that details lacks.
-func (f *faults) message(p *problem) string {
-	if f.unnamed == 0 {
+func (e *paramErrors) message(p *problem) string {
+	if e.omitted == 0 {
 		return p.message
 	}
-	return fmt.Sprintf("%s Beside those in details, %d more are unknown.", p.message, f.unnamed)
+	return fmt.Sprintf("%s Beside those in details, %d more are unknown.", p.message, e.omitted)
 }

@@ -1,17 +1,15 @@
 package edge
 
 import (
-	"context"
 	"log/slog"
-	"slices"
 	"time"
 
 	"listedge/limiter"
 	"listedge/origin"
 )
 
-// Record is what a node remembers of a request, as it tells it: no key, no
-// search term and no cursor is in it. Times are in seconds.
+// Record is a request in the request log: without API key, search term and
+// cursor. Times are in seconds.
 type Record struct {
 	RequestID string    `json:"requestId"`
 	Time      time.Time `json:"time"` // of its arrival
@@ -19,28 +17,28 @@ type Record struct {
 	Status    int       `json:"status"`
 	Outcome   string    `json:"outcome"`
 
-	Message string `json:"message,omitempty"` // what the client was told, of an error
-	Cause   string `json:"cause,omitempty"`   // of an error, or of a page that stood in
+	Message string `json:"message,omitempty"` // to the client, of an error
+	Cause   string `json:"cause,omitempty"`   // of an error, or of a stale page
 
 	KeyID       string `json:"keyId,omitempty"`
 	WorkspaceID string `json:"workspaceId,omitempty"`
 
-	Limit *LimitRecord `json:"limit,omitempty"` // nil = it did not come to that
-	Page  *PageRecord  `json:"page,omitempty"`  // nil = there was none
+	Limit *LimitRecord `json:"limit,omitempty"` // nil = it was not decided
+	Page  *PageRecord  `json:"page,omitempty"`  // nil = none was found
 	Took  TimesRecord  `json:"took"`
 }
 
-// LimitRecord is what the limiter said.
+// LimitRecord is the limiter's decision.
 type LimitRecord struct {
 	Allowed    bool          `json:"allowed"`
-	Source     string        `json:"source"`               // who decided, as limiter.Source has it
+	Source     string        `json:"source"`               // a limiter.Source
 	RefusedBy  string        `json:"refusedBy,omitempty"`  // key or workspace
 	RetryAfter float64       `json:"retryAfter,omitempty"` // seconds
 	Key        BucketRecord  `json:"key"`
-	Workspace  *BucketRecord `json:"workspace,omitempty"` // nil = it has none
+	Workspace  *BucketRecord `json:"workspace,omitempty"` // nil = none
 }
 
-// BucketRecord is a bucket and what was left in it after the decision.
+// BucketRecord is a bucket after the decision.
 type BucketRecord struct {
 	Rate      float64 `json:"rate"` // tokens a second
 	Burst     int64   `json:"burst"`
@@ -51,12 +49,11 @@ type BucketRecord struct {
 type PageRecord struct {
 	Tier        string  `json:"tier"` // memory, redis or origin
 	CacheStatus string  `json:"cacheStatus"`
-	ProofAge    float64 `json:"proofAge"` // seconds since it was known to equal the database
+	ProofAge    float64 `json:"proofAge"` // seconds since it was last known to equal the database
 }
 
-// TimesRecord is where the time went; 0 = nowhere, or too little to be timed.
-// Fill is a part of Wait, and Query of Fill, unless another request's flight
-// had begun before.
+// TimesRecord says where the time went; 0 = not spent, or not timed. Fill is a
+// part of Wait, and Query of Fill, unless another request began the fill.
 type TimesRecord struct {
 	Total  float64 `json:"total"`
 	Key    float64 `json:"key"`
@@ -66,15 +63,15 @@ type TimesRecord struct {
 	Redis  float64 `json:"redis"`
 	Fill   float64 `json:"fill"`
 	Query  float64 `json:"query"`
-	Shared bool    `json:"shared"` // redis, fill and query are another request's, which this one waited for
+	Shared bool    `json:"shared"` // another request began the fill
 }
 
-func (e *entry) record() Record {
+func (e *logEntry) record() Record {
 	r := Record{
 		RequestID: string(e.id[:e.idSize]), Time: e.began.UTC().Round(0), Route: e.route.String(), Status: e.status, Outcome: e.outcome.String(), Cause: e.cause,
 		Took: TimesRecord{
-			Total: e.took.Seconds(), Key: e.steps[stepKey].Seconds(), Limit: e.steps[stepLimit].Seconds(),
-			Memory: e.steps[stepMemory].Seconds(), Wait: e.steps[stepForward].Seconds(),
+			Total: e.took.Seconds(), Key: e.phases[phaseKey].Seconds(), Limit: e.phases[phaseLimit].Seconds(),
+			Memory: e.phases[phaseMemory].Seconds(), Wait: e.phases[phaseForward].Seconds(),
 			Redis: e.redis.Seconds(), Fill: e.fill.Seconds(), Query: e.query.Seconds(), Shared: e.shared,
 		},
 	}
@@ -85,64 +82,39 @@ func (e *entry) record() Record {
 		r.KeyID, r.WorkspaceID = e.key.String(), e.workspace.String()
 	}
 	if e.limited {
-		r.Limit = e.limit()
+		d := &e.decision
+		r.Limit = &LimitRecord{Allowed: d.Allowed, Source: d.Source.String(), RetryAfter: d.RetryAfter.Seconds(), Key: e.keyBucket}
+		if d.Refused != limiter.Neither {
+			r.Limit.RefusedBy = d.Refused.String()
+		}
+		if e.hasWorkspaceBucket {
+			workspace := e.workspaceBucket
+			r.Limit.Workspace = &workspace
+		}
 	}
-	if e.looked {
+	if e.hasPage {
 		r.Page = &PageRecord{Tier: e.tier.String(), CacheStatus: string(e.cacheStatus), ProofAge: e.age.Seconds()}
 	}
 	return r
 }
 
-func (e *entry) limit() *LimitRecord {
-	l := &LimitRecord{Allowed: e.limits.Allowed, Source: e.limits.Source.String(), RetryAfter: e.limits.RetryAfter.Seconds(), Key: e.keyBucket}
-	if e.limits.Refused != limiter.Neither {
-		l.RefusedBy = e.limits.Refused.String()
-	}
-	if e.hasWorkspaceBucket {
-		w := e.workspaceBucket
-		l.Workspace = &w
-	}
-	return l
+func bucketRecord(l origin.Limit, remaining int64) BucketRecord {
+	return BucketRecord{l.Rate, l.Burst, remaining}
 }
 
-func bucketRecord(l origin.Limit, left int64) BucketRecord {
-	return BucketRecord{l.Rate, l.Burst, left}
-}
-
-// Records are what is remembered of the requests of that id, newest first.
-func (s *Server) Records(id string) []Record {
-	records := []Record{}
-	for _, e := range s.journal.find(id) {
-		records = append(records, e.record())
-	}
-	slices.SortFunc(records, func(a, b Record) int { return b.Time.Compare(a.Time) })
-	return records
-}
-
-// AccessLog is which requests have a line in the log, of those the journal
-// remembers. Failures that are the service's are logged anyway, once a second
-// and kind.
+// AccessLog is which classes of the request log also have a line in the log.
+// Failures of the service have one anyway, once a second and kind.
 type AccessLog string
 
 // The access logs.
 const (
 	LogOff     AccessLog = "off"
-	LogErrors  AccessLog = "errors"  // errors, pages that stood in, and slow answers
-	LogSampled AccessLog = "sampled" // these, pages that were not in memory, and a sample of hits
+	LogErrors  AccessLog = "errors"  // errors, stale pages and slow responses
+	LogSampled AccessLog = "sampled" // these, misses and a sample of hits
 )
 
-// has says whether requests of the kind are logged.
-func (l AccessLog) has(k kind) bool {
-	return l == LogSampled || l == LogErrors && (k == failed || k == refused)
-}
-
-// keep has a request remembered and, if such are, logged.
-func (s *Server) keep(to *sheet, k kind, e *entry) {
-	to.keep(k, e)
-	if s.accessLog.has(k) {
-		r := e.record()
-		s.logger.LogAttrs(context.Background(), slog.LevelInfo, "request", r.attributes()...)
-	}
+func (l AccessLog) has(class logClass) bool {
+	return l == LogSampled || l == LogErrors && (class == failed || class == refused)
 }
 
 // attributes are the record as one line of the log. Times are in seconds.
