@@ -56,15 +56,15 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	if o.Primary != "" {
 		flag = "--replication-url"
 	}
-	conn, err := connectAdmin(ctx, cmp.Or(o.Primary, url))
-	if pgCode(err) == "42501" { // insufficient_privilege: CONNECT
+	conn, err := postgres.Connect(ctx, cmp.Or(o.Primary, url))
+	if postgres.Code(err) == "42501" { // insufficient_privilege: CONNECT
 		return []Finding{{"postgres", Fail, err.Error(), "GRANT CONNECT ON DATABASE … TO …, as `listedge migrate grants` prints it"}}
 	}
 	if err != nil {
 		return []Finding{{"postgres", Fail, err.Error(), "check " + flag + ", the server and pg_hba.conf"}}
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	ctx, cancel := context.WithTimeout(ctx, 4*pingTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 4*postgres.PingTimeout)
 	defer cancel()
 	rows, err := conn.Query(ctx, factsSQL, follower.SlotPrefix, follower.SlotSuffix(o.Region))
 	if err == nil {
@@ -88,7 +88,7 @@ func judgeSchema(ctx context.Context, conn *pgx.Conn) Finding {
 	var version int64
 	err := conn.QueryRow(ctx, schemaVersionSQL).Scan(&version)
 	switch want := wantedVersion(); {
-	case pgCode(err) == "42501": // insufficient_privilege: a node reads what it needs to know it
+	case postgres.Code(err) == "42501": // insufficient_privilege: a node reads what it needs to know it
 		return Finding{"schema", OK, "its version is not for this user to read", ""}
 	case err != nil:
 		return Finding{"schema", Fail, "there is none, or it cannot be read: " + err.Error(), "run `listedge migrate up`"}
@@ -104,12 +104,12 @@ func judgeSchema(ctx context.Context, conn *pgx.Conn) Finding {
 // judgeReading does what a node does: it reads by the statements, and with the
 // settings and connections of one.
 func judgeReading(ctx context.Context, url, primary string) Finding {
-	db, err := Open(ctx, DatabaseOptions{URL: url, Primary: primary, Connections: 1, QueryTimeout: pingTimeout})
+	db, err := postgres.Open(ctx, postgres.Options{URL: url, ReplicationURL: primary, Connections: 1, QueryTimeout: postgres.PingTimeout})
 	if err != nil {
 		return Finding{"reading", Fail, err.Error(), "check --database-url"}
 	}
 	defer func() { _ = db.Close(ctx) }()
-	if what, do, late := db.unreadable(ctx); what != "" {
+	if what, do, late := unreadable(ctx, db); what != "" {
 		if late { // which is no right that is missing
 			return Finding{"reading", Warn, what, "look at locks, and at what keeps the server busy"}
 		}
@@ -118,11 +118,11 @@ func judgeReading(ctx context.Context, url, primary string) Finding {
 	if err := NewKeyStore(db).leadsToPrimary(ctx); err != nil {
 		return Finding{"reading", Fail, err.Error(), "name the primary in --database-url, and standbys in --replica-url"}
 	}
-	if err := db.followsItself(ctx); err != nil {
+	if err := followsItself(ctx, db); err != nil {
 		return Finding{"reading", Fail, err.Error(), "name the server and the database that --database-url leads to"}
 	}
 	text := "items, contacts and API keys, as a node reads them"
-	conn, err := db.keys.Acquire(ctx)
+	conn, err := db.Keys.Pool.Acquire(ctx)
 	if err == nil {
 		defer conn.Release()
 		if postgres.Pooled(conn.Conn().PgConn()) {

@@ -72,11 +72,10 @@ func MigrateStatus(ctx context.Context, url string) (all []Migration, err error)
 }
 
 func withGoose(ctx context.Context, url string, use func(*goose.Provider) error) error {
-	config, err := postgres.Primary(url)
+	config, err := postgres.PrimaryConfig(url)
 	if err != nil {
 		return err
 	}
-	config.ConnectTimeout = connectTimeout
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
 	var server int

@@ -41,7 +41,7 @@ func (n *nodeSeen) version() string {
 // notesDo says what to do about what /readyz notes.
 var notesDo = map[string]string{
 	"trusted-proxies": "name the network of your load balancers in --trusted-proxies; nothing, if that is none of yours",
-	"shared-redis":    neighboursDo,
+	"shared-redis":    otherFleetsDo,
 }
 
 // judge is what is wrong with one node, or one finding that says how it is.

@@ -44,8 +44,8 @@ func seeRedis(ctx context.Context, client redis.UniversalClient, followed *chang
 			return nil, nil
 		}
 		followed.See(seen.epoch)
-		if text := neighbours(followers, followed.Digest()); text != "" {
-			findings = append(findings, origin.Finding{Subject: "redis fleets", Level: origin.Warn, Text: text, Do: neighboursDo})
+		if text := otherFleets(followers, followed.Digest()); text != "" {
+			findings = append(findings, origin.Finding{Subject: "redis fleets", Level: origin.Warn, Text: text, Do: otherFleetsDo})
 		}
 	}
 	if old := (*changefeed.TimelineError)(nil); errors.As(followed.OldTimeline(), &old) {

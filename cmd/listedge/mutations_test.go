@@ -162,7 +162,7 @@ func TestMutations(t *testing.T) {
 		{"each question makes connections", []edit{{upstream, "now-last > int64(primaryRest) && ", ""}}, "./origin", "TestTheWrongServerIsNotFloodedWithConnections"},
 		{"answers are taken before they can be judged", []edit{{upstream, "if err := u.awaitTimeline(ctx); err != nil {", "if err := u.awaitTimeline(ctx); err != nil && false {"}}, "./origin", "TestNothingIsReadBeforeTheTimelineIsKnown"},
 		{"a node answers before it has looked", []edit{{"cmd/listedge/node.go", ", TimelineKnown: n.timelineKnown", ""}}, "./cmd/listedge", "TestANodeThatHasNotLookedYet"},
-		{"a node is ready before it has looked", []edit{{"cmd/listedge/identity.go", "return errors.New(\"it is not known yet which timeline the fleet follows\")", ""}}, "./cmd/listedge", "TestANodeThatHasNotLookedYet"},
+		{"a node is ready before it has looked", []edit{{"cmd/listedge/identity.go", "return errors.New(\"the timeline that the fleet follows is not known yet\")", ""}}, "./cmd/listedge", "TestANodeThatHasNotLookedYet"},
 		{"a node that starts knows of no newer timeline", []edit{{"cmd/listedge/node.go", "cmp.Or(n.followed.Newest(), server)", "cmp.Or(server)"}}, "./cmd/listedge", "TestAnOldPrimaryDoesNotReachNodesOnTheNewOne"},
 		{"the wrong server's page is shared", []edit{{"cache/fill.go", "if v == foreign {", "if false {"}}, "./cache", "TestAnAnswerOfAnotherServerIsAnError"},
 		{"a key that was changed goes on at the wrong server", []edit{{"origin/keyring.go", " && !(doubtful && r.wrongServer.Load())", " && (!doubtful || true)"}}, "./origin", "TestTheWrongServerRevivesNoKey"},

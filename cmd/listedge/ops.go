@@ -17,7 +17,7 @@ import (
 
 type explainCommand struct {
 	jsonFlag
-	RequestID string   `help:"Id of a recent request, as its answer's X-Request-Id has it." required:"" placeholder:"ID"`
+	RequestID string   `help:"Id of a recent request: the X-Request-Id of its response." required:"" placeholder:"ID"`
 	Admin     adminURL `help:"Admin listener of the node that answered it." default:"http://127.0.0.1:9090" placeholder:"URL"`
 }
 
@@ -29,10 +29,10 @@ func (c *explainCommand) Validate() error {
 	return nil
 }
 
-// explainTimeout bounds the whole question.
+// explainTimeout bounds the whole command.
 const explainTimeout = 10 * time.Second
 
-// Run asks the node and says why the request was refused, old or slow.
+// Run asks the node why the request was refused, stale or slow.
 func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
@@ -53,7 +53,7 @@ func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 	var records []edge.Record
 	switch answer.StatusCode {
 	case http.StatusNotFound:
-		return fmt.Errorf("this node does not remember a request %s: it was another node's, is too long ago, or one of the many hits of which it remembers a sample", c.RequestID)
+		return fmt.Errorf("this node does not remember a request %s: another node answered it, it is too old, or it was a hit, of which only a sample is kept", c.RequestID)
 	case http.StatusOK:
 	case http.StatusMisdirectedRequest:
 		why, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
@@ -73,16 +73,14 @@ func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 	})
 }
 
-// readyTimeout bounds the whole question; /readyz gives each of its checks a
-// second.
+// readyTimeout bounds the whole command; /readyz gives each of its checks a second.
 const readyTimeout = 3 * time.Second
 
 type readyCommand struct {
 	Admin adminURL `help:"Admin listener of the node." default:"http://127.0.0.1:9090" placeholder:"URL"`
 }
 
-// Run asks the node what load balancers ask it: for health checks in a
-// container that has nothing else to ask with.
+// Run requests /readyz, for health checks in a container without curl.
 func (c *readyCommand) Run(ctx context.Context, t *terminal) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

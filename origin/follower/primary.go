@@ -58,7 +58,7 @@ type primary struct {
 var errPooler = errors.New("a connection pooler answers: name Postgres itself in --replication-url")
 
 func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
-	config, err := postgres.Primary(url)
+	config, err := postgres.PrimaryConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrIncapable, err)
 	}

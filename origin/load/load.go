@@ -145,7 +145,7 @@ func (in *input) explain(err error) error {
 // cancelled on the server too before the call returns: a load that went on
 // there unseen would block the next try.
 func connect(ctx context.Context, url string) (*pgx.Conn, error) {
-	config, err := postgres.Primary(url)
+	config, err := postgres.PrimaryConfig(url)
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -13,20 +15,38 @@ import (
 // Settings of sessions, by name.
 type Settings map[string]string
 
-// pooled is what a connection that leads through a pooler has in its CustomData.
+// SessionSettings are those that every statement of a node depends on.
+func SessionSettings(timeout time.Duration) Settings {
+	return Settings{
+		"search_path":                   Schema,
+		"row_security":                  "off", // an error, where rows would silently be left out
+		"default_transaction_read_only": "on",
+		"default_transaction_isolation": "read committed", // behind the rewrite of a table others find no rows
+		"statement_timeout":             strconv.FormatInt(timeout.Milliseconds(), 10),
+		// Pages must cost the same on the day before and the day after an
+		// ANALYZE: plan once, for no parameter in particular, by index.
+		"plan_cache_mode":                 "force_generic_plan",
+		"enable_seqscan":                  "off",
+		"enable_sort":                     "off",
+		"jit":                             "off",
+		"max_parallel_workers_per_gather": "0",
+	}
+}
+
+// pooled is the key in the CustomData of a connection through a pooler.
 const pooled = "listedge.pooled"
 
 // Pooled says whether a connection pooler answers on the connection.
 func Pooled(conn *pgconn.PgConn) bool { return conn.CustomData()[pooled] != nil }
 
-// Hold has new connections of the config run with the settings.
+// apply makes new connections of the config run with the settings.
 //
-// They are set by a statement: a pooler refuses them as startup parameters. A
-// pooler names its clients by process ids of its own; where it answers, nothing
-// is set, because the session may be another client's with the next transaction,
-// and a setting would stay behind. There each transaction has to begin with
-// Local. It costs a round trip for each connection.
-func (s Settings) Hold(c *pgconn.Config) {
+// A statement sets them, because a pooler refuses them as startup parameters. A
+// pooler gives its clients process ids of its own: where the id is another,
+// nothing is set, because the server connection may be another client's in the
+// next transaction and would keep the setting. There each transaction begins
+// with Local. It costs a round trip for each connection.
+func (s Settings) apply(c *pgconn.Config) {
 	c.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
 		ctx, cancel := context.WithTimeout(ctx, c.ConnectTimeout)
 		defer cancel()
@@ -41,9 +61,9 @@ func (s Settings) Hold(c *pgconn.Config) {
 	}
 }
 
-// Local is a statement that sets them until the transaction ends that it is
-// asked in. The default of a transaction becomes its own: that it is another
-// isolation than the transaction began with is an error.
+// Local is a statement that sets them for the transaction that runs it. A
+// transaction's default is set for the transaction itself; Postgres refuses an
+// isolation that differs from the one that the transaction began with.
 func (s Settings) Local() string {
 	own := Settings{}
 	for name, value := range s {

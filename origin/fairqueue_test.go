@@ -38,7 +38,7 @@ func random(r *rand.Rand, most time.Duration) func() time.Duration {
 func simulate(t *testing.T, size int, lasts time.Duration, demands ...*demand) (kept int) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(size)
+		q := newFairQueue(size)
 		var mu sync.Mutex // guards the demands
 		var last time.Duration
 		for _, d := range demands {
@@ -47,11 +47,11 @@ func simulate(t *testing.T, size int, lasts time.Duration, demands ...*demand) (
 		for _, d := range demands {
 			for range d.clients {
 				go func() {
-					for time.Sleep(d.from); g.now() < lasts; time.Sleep(d.pause) {
+					for time.Sleep(d.from); q.now() < lasts; time.Sleep(d.pause) {
 						mu.Lock()
-						w, takes, asked := d.workspace(), d.takes(), g.now()
+						w, takes, asked := d.workspace(), d.takes(), q.now()
 						mu.Unlock()
-						began, err := g.enter(t.Context(), w)
+						began, err := q.enter(t.Context(), w)
 						if err != nil {
 							mu.Lock()
 							d.refused++
@@ -66,17 +66,17 @@ func simulate(t *testing.T, size int, lasts time.Duration, demands ...*demand) (
 							d.waited = max(d.waited, began-asked)
 							d.served++
 						}
-						g.mu.Lock()
-						kept = max(kept, len(g.shares))
-						g.mu.Unlock()
+						q.mu.Lock()
+						kept = max(kept, len(q.tenants))
+						q.mu.Unlock()
 						mu.Unlock()
-						g.leave(w, began)
+						q.leave(w, began)
 					}
 				}()
 			}
 		}
 		time.Sleep(lasts + time.Minute)
-		if running, waiting := g.load(); running != 0 || waiting != 0 {
+		if running, waiting := q.load(); running != 0 || waiting != 0 {
 			t.Errorf("%d run and %d wait in the end", running, waiting)
 		}
 	})
@@ -173,15 +173,15 @@ func TestTheGateStarvesNobody(t *testing.T) {
 }
 
 // visit is a query that is let in.
-func visit(t *testing.T, g *gate, w uuid.UUID, takes time.Duration) (waited time.Duration) {
+func visit(t *testing.T, q *fairQueue, w uuid.UUID, takes time.Duration) (waited time.Duration) {
 	t.Helper()
-	asked := g.now()
-	began, err := g.enter(t.Context(), w)
+	asked := q.now()
+	began, err := q.enter(t.Context(), w)
 	if err != nil {
 		t.Error(err)
 	}
 	time.Sleep(takes)
-	g.leave(w, began)
+	q.leave(w, began)
 	return began - asked
 }
 
@@ -190,9 +190,9 @@ func visit(t *testing.T, g *gate, w uuid.UUID, takes time.Duration) (waited time
 func TestNobodyHasAllPlacesWhileOthersAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = 10 * time.Millisecond
-		g, greedy := newGate(5), uuid.UUID{1}
+		q, greedy := newFairQueue(5), uuid.UUID{1}
 		var over atomic.Bool
-		query := func(w uuid.UUID) (waited time.Duration) { return visit(t, g, w, takes) }
+		query := func(w uuid.UUID) (waited time.Duration) { return visit(t, q, w, takes) }
 		for range 10 {
 			go func() {
 				for !over.Load() {
@@ -203,7 +203,7 @@ func TestNobodyHasAllPlacesWhileOthersAsk(t *testing.T) {
 		places := func(want int) {
 			t.Helper()
 			time.Sleep(takes + 1)
-			if running, _ := g.load(); running != want {
+			if running, _ := q.load(); running != want {
 				t.Errorf("it has %d places, want %d", running, want)
 			}
 		}
@@ -216,7 +216,7 @@ func TestNobodyHasAllPlacesWhileOthersAsk(t *testing.T) {
 					t.Errorf("another waited for %v", waited)
 				}
 			}
-			time.Sleep(lately)
+			time.Sleep(recently)
 			places(5)
 		}
 		over.Store(true)
@@ -228,24 +228,24 @@ func TestNobodyHasAllPlacesWhileOthersAsk(t *testing.T) {
 // need not wait for one of theirs to be left; who asked long ago is nobody else.
 func TestPlacesAreGivenOnceNobodyElseAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, slow, other := newGate(4), uuid.UUID{1}, uuid.UUID{2}
+		q, slow, other := newFairQueue(4), uuid.UUID{1}, uuid.UUID{2}
 		run := func(want int) {
 			t.Helper()
 			synctest.Wait()
-			if running, waiting := g.load(); running != want || waiting != 4-want {
+			if running, waiting := q.load(); running != want || waiting != 4-want {
 				t.Errorf("%d run and %d wait, of 4; %d may run", running, waiting, want)
 			}
 		}
 		for _, pause := range []time.Duration{0, time.Hour} {
-			visit(t, g, slow, time.Millisecond)
-			visit(t, g, other, time.Millisecond)
+			visit(t, q, slow, time.Millisecond)
+			visit(t, q, other, time.Millisecond)
 			time.Sleep(pause)
 			for range 4 {
-				go visit(t, g, slow, time.Minute)
+				go visit(t, q, slow, time.Minute)
 			}
 			if pause == 0 {
 				run(2)
-				time.Sleep(lately)
+				time.Sleep(recently)
 			}
 			run(4)
 			time.Sleep(time.Hour)
@@ -256,15 +256,15 @@ func TestPlacesAreGivenOnceNobodyElseAsks(t *testing.T) {
 // One workspace fills what it may; another's query is the next to run.
 func TestOneWorkspaceHasHalfOfTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(2)
+		q := newFairQueue(2)
 		greedy, modest := uuid.UUID{1}, uuid.UUID{2}
 		order := make(chan uuid.UUID, 100)
 		enter := func(w uuid.UUID) {
 			go func() {
-				if began, err := g.enter(context.Background(), w); err == nil {
+				if began, err := q.enter(context.Background(), w); err == nil {
 					order <- w
 					time.Sleep(time.Second)
-					g.leave(w, began)
+					q.leave(w, began)
 				}
 			}()
 			time.Sleep(time.Millisecond)
@@ -272,10 +272,10 @@ func TestOneWorkspaceHasHalfOfTheQueue(t *testing.T) {
 		for range 2 + 2*queueFactor {
 			enter(greedy)
 		}
-		if running, waiting := g.load(); running != 2 || waiting != queueFactor {
+		if running, waiting := q.load(); running != 2 || waiting != queueFactor {
 			t.Fatalf("%d run and %d wait: one workspace may have half of the queue", running, waiting)
 		}
-		if _, err := g.enter(context.Background(), greedy); !errors.Is(err, ErrOverloaded) {
+		if _, err := q.enter(context.Background(), greedy); !errors.Is(err, ErrOverloaded) {
 			t.Fatalf("beyond half of the queue: %v", err)
 		}
 		for range 3 {
@@ -296,28 +296,28 @@ func TestOneWorkspaceHasHalfOfTheQueue(t *testing.T) {
 
 func TestAQueryThatGivesUpWaitingLeavesNoTrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(1)
-		began, err := g.enter(context.Background(), uuid.UUID{1})
+		q := newFairQueue(1)
+		began, err := q.enter(context.Background(), uuid.UUID{1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i := range 3 {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-			if _, err := g.enter(ctx, uuid.UUID{byte(i)}); !errors.Is(err, ErrOverloaded) {
+			if _, err := q.enter(ctx, uuid.UUID{byte(i)}); !errors.Is(err, ErrOverloaded) {
 				t.Error(err)
 			}
 			cancel()
 		}
-		if running, waiting := g.load(); running != 1 || waiting != 0 {
+		if running, waiting := q.load(); running != 1 || waiting != 0 {
 			t.Errorf("%d run, %d wait", running, waiting)
 		}
-		g.leave(uuid.UUID{1}, began)
-		for _, s := range g.shares {
-			if !s.idle() {
+		q.leave(uuid.UUID{1}, began)
+		for _, s := range q.tenants {
+			if !s.isIdle() {
 				t.Errorf("left behind: %+v", s)
 			}
 		}
-		if running, _ := g.load(); running != 0 {
+		if running, _ := q.load(); running != 0 {
 			t.Error("the place is not free")
 		}
 	})

@@ -1,4 +1,4 @@
-package origin
+package postgres
 
 import (
 	"bytes"
@@ -9,8 +9,12 @@ import (
 	"net"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // message is what a server sends.
@@ -23,23 +27,22 @@ func message(t *testing.T, m pgproto3.BackendMessage) []byte {
 	return b
 }
 
-// hear has a session read an answer that comes in pieces of such sizes, and then
-// no more.
-func hear(answer []byte, piece func() int) (rows []string, s *session, err error) {
+// readSent reads an answer that comes in pieces of such sizes, and then ends.
+func readSent(sent []byte, piece func() int) (rows []string, s *Session, err error) {
 	here, there := net.Pipe()
 	defer here.Close()
 	go func() {
 		defer there.Close()
-		for len(answer) > 0 {
-			n := min(len(answer), piece())
-			if _, err := there.Write(answer[:n]); err != nil {
+		for len(sent) > 0 {
+			n := min(len(sent), piece())
+			if _, err := there.Write(sent[:n]); err != nil {
 				return
 			}
-			answer = answer[n:]
+			sent = sent[n:]
 		}
 	}()
-	s = &session{wire: here, broken: true}
-	err = s.readAnswer(expected{rows: func(row []byte) error {
+	s = &Session{wire: here, broken: true}
+	err = s.readAnswer(answer{row: func(row []byte) error {
 		rows = append(rows, string(row))
 		return nil
 	}})
@@ -53,7 +56,7 @@ func TestAnAnswerIsReadInWhateverPiecesItComes(t *testing.T) {
 		answer := message(t, &pgproto3.BindComplete{})
 		var want []string
 		for range random.IntN(30) {
-			row := &pgproto3.DataRow{Values: [][]byte{bytes.Repeat([]byte{'v'}, random.IntN([]int{10, 300, 3 * firstRoom}[random.IntN(3)])), nil}}
+			row := &pgproto3.DataRow{Values: [][]byte{bytes.Repeat([]byte{'v'}, random.IntN([]int{10, 300, 3 * firstBuffer}[random.IntN(3)])), nil}}
 			body := message(t, row)
 			answer, want = append(answer, body...), append(want, string(body[5:]))
 			if random.IntN(5) == 0 {
@@ -61,8 +64,8 @@ func TestAnAnswerIsReadInWhateverPiecesItComes(t *testing.T) {
 			}
 		}
 		answer = append(append(answer, message(t, &pgproto3.CommandComplete{CommandTag: []byte("SELECT 1")})...), message(t, &pgproto3.ReadyForQuery{TxStatus: 'I'})...)
-		most := 1 + random.IntN(3*firstRoom)
-		rows, s, err := hear(answer, func() int { return 1 + random.IntN(most) })
+		most := 1 + random.IntN(3*firstBuffer)
+		rows, s, err := readSent(answer, func() int { return 1 + random.IntN(most) })
 		if err != nil || s.broken || !slices.Equal(rows, want) {
 			t.Fatalf("%d rows instead of %d, broken: %v, %v", len(rows), len(want), s.broken, err)
 		}
@@ -101,55 +104,71 @@ func TestWhatIsNoAnswerBreaksTheSession(t *testing.T) {
 		"an unreadable refusal":   {sent: [][]byte{{'E', 0, 0, 0, 5, 'M'}, ready}, fails: true, broken: true},
 		"what was never asked":    {sent: [][]byte{message(t, &pgproto3.CopyInResponse{}), ready}, fails: true, broken: true},
 	} {
-		_, s, err := hear(slices.Concat(c.sent...), func() int { return 1 << 20 })
-		if s.broken != c.broken || (err != nil) != c.fails || pgCode(err) != c.code {
+		_, s, err := readSent(slices.Concat(c.sent...), func() int { return 1 << 20 })
+		if s.broken != c.broken || (err != nil) != c.fails || Code(err) != c.code {
 			t.Errorf("%s: broken: %v, %v", name, s.broken, err)
 		}
 	}
 }
 
-// prepared is a session with a statement prepared, until the test ends.
-func prepared(t *testing.T, name, sql string) *session {
+// openSession is a session at a server, until the test ends.
+func openSession(t *testing.T) *Session {
 	t.Helper()
-	o := openOrigin(t, newDatabase(t))
-	s, err := o.open(within(t, patience), o.primary.pool)
+	pool, err := openPool(t.Context(), sandboxtest.Postgres(t).URL("postgres"), toPrimary, 1, SessionSettings(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { o.close(s) })
-	if _, err := s.conn.Conn().Prepare(t.Context(), name, sql); err != nil {
+	t.Cleanup(pool.Close)
+	s := new(Session)
+	if err := s.Acquire(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(s.Release)
 	return s
 }
 
-// An error of who reads the rows leaves the connection as it was.
-func TestAnAnswerIsReadToItsEndInAnyCase(t *testing.T) {
-	t.Parallel()
-	s := prepared(t, "rows", "SELECT n FROM generate_series(1, $1::int4) n")
-	wrong := errors.New("wrong")
-	for _, want := range []error{wrong, nil, wrong, nil} {
-		rows := 0
-		err := s.ask(within(t, patience), "rows", [][]byte{{0, 0, 0x10, 0}}, []int16{0}, func(row []byte) error {
-			if rows++; fmt.Sprint(rows) != string(row[6:]) {
-				t.Errorf("%q is row %d", row, rows)
+func TestQuery(t *testing.T) {
+	s := openSession(t)
+	numbers := &Statement{
+		Name: "numbers", SQL: "SELECT n FROM generate_series(1, $1::int4) n",
+		Parameters: []uint32{pgtype.Int4OID}, Columns: []Column{{"n", pgtype.Int4OID}}, Formats: []int16{pgtype.TextFormatCode},
+	}
+	t.Run("an error of the reader leaves the session usable", func(t *testing.T) {
+		wrong := errors.New("wrong")
+		for _, want := range []error{wrong, nil, wrong, nil} {
+			rows := 0
+			err := s.Query(t.Context(), numbers, [][]byte{{0, 0, 0x10, 0}}, func(row []byte) error {
+				if rows++; fmt.Sprint(rows) != string(row[6:]) {
+					t.Errorf("%q is row %d", row, rows)
+				}
+				return want
+			})
+			if n := map[bool]int{true: 4096, false: 1}[want == nil]; err != want || rows != n || s.broken {
+				t.Errorf("%d rows, broken: %v, %v", rows, s.broken, err)
 			}
-			return want
-		})
-		if n := map[bool]int{true: 4096, false: 1}[want == nil]; err != want || rows != n || s.broken {
-			t.Errorf("%d rows, broken: %v, %v", rows, s.broken, err)
 		}
-	}
-}
-
-// Who leaves in the moment in which the answer is there has it, but the
-// connection's deadline may strike at any time from then on.
-func TestALateInterruptionBreaksTheSession(t *testing.T) {
-	t.Parallel()
-	s := prepared(t, "row", "SELECT 1")
-	ctx, leave := context.WithCancel(t.Context())
-	_ = s.ask(ctx, "row", nil, []int16{0}, func([]byte) error { leave(); return nil })
-	if !s.broken {
-		t.Error("not broken")
-	}
+	})
+	t.Run("other columns are refused", func(t *testing.T) {
+		for name, other := range map[string]func(*Statement){
+			"another argument":   func(q *Statement) { q.Parameters = []uint32{pgtype.Int8OID} },
+			"another type":       func(q *Statement) { q.Columns = []Column{{"n", pgtype.TextOID}} },
+			"a column more":      func(q *Statement) { q.Columns = append(q.Columns, q.Columns...) },
+			"no column at all":   func(q *Statement) { q.Columns = nil },
+			"no argument at all": func(q *Statement) { q.Parameters = nil },
+		} {
+			q := *numbers
+			other(&q)
+			if err := s.Query(t.Context(), &q, [][]byte{{0, 0, 0, 1}}, func([]byte) error { return nil }); !errors.Is(err, ErrSchema) || s.broken {
+				t.Errorf("%s: %v, broken: %v", name, err, s.broken)
+			}
+		}
+	})
+	// The answer arrived, but the connection's deadline may be set at any later time.
+	t.Run("a late cancellation breaks the session", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		_ = s.Query(ctx, numbers, [][]byte{{0, 0, 0, 1}}, func([]byte) error { cancel(); return nil })
+		if !s.broken {
+			t.Error("not broken")
+		}
+	})
 }

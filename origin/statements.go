@@ -10,8 +10,6 @@ import (
 	"listedge/origin/postgres"
 )
 
-// A page's statement, rendered for its shape; all others are in sql.go.
-
 // searchGlance and searchWalk are how many rows of a list a search looks at in
 // list order before it turns to the index of grams. A term that many rows match
 // fills its page at a glance; one of which a glance holds a searchHint-th of
@@ -43,24 +41,27 @@ type shape struct {
 	after      bool
 }
 
-// name is what a shape's statement is prepared under.
-func (s shape) name() string {
-	return fmt.Sprintf("page_%d_%d_%d_%d_%d_%t", s.collection, s.sort, s.stock, s.typ, s.search, s.after)
-}
-
-// parameters are the types of the statement's arguments.
-func (s shape) parameters() []uint32 {
-	types := []uint32{pgtype.UUIDOID, pgtype.Int8OID}
-	if s.search != noSearch {
-		types = append(types, pgtype.TextOID)
+// statement makes the shape's statement; settings are Statement.Settings.
+func (s shape) statement(settings string) *postgres.Statement {
+	q := &postgres.Statement{
+		Name:       fmt.Sprintf("page_%d_%d_%d_%d_%d_%t", s.collection, s.sort, s.stock, s.typ, s.search, s.after),
+		SQL:        s.sql(),
+		Parameters: []uint32{pgtype.UUIDOID, pgtype.Int8OID},
+		Columns:    []postgres.Column{{Name: "snapshot", Type: pgtype.TextOID}},
+		Formats:    []int16{pgtype.TextFormatCode},
+		Settings:   settings,
 	}
-	if s.search == indexedSearch {
-		types = append(types, pgtype.TextOID)
+	for range s.search { // a pattern, and the term of the index
+		q.Parameters = append(q.Parameters, pgtype.TextOID)
 	}
 	if s.after {
-		types = append(types, orders[s.sort].oid, pgtype.UUIDOID)
+		q.Parameters = append(q.Parameters, orders[s.sort].oid, pgtype.UUIDOID)
 	}
-	return types
+	for _, c := range s.collection.listed() {
+		q.Columns = append(q.Columns, postgres.Column{Name: s.collection.String() + "." + c.Name, Type: c.Kind.oid()})
+		q.Formats = append(q.Formats, c.Kind.format())
+	}
+	return q
 }
 
 // shapeOf also returns the statement's arguments in the binary format:
@@ -182,11 +183,11 @@ SELECT %[1]s FROM (
 	SELECT * FROM (SELECT * FROM %[2]s WHERE active AND %[6]s OFFSET 0) found WHERE %[3]s AND %[5]s ORDER BY %[4]s LIMIT $2) sorted
 WHERE %[7]s < $2 AND %[8]s < $2`, columns, table, rows, order.order, match, grams, glanced, walked)
 	}
-	return with + seenSQL + strings.Repeat(", NULL", len(list)) + " UNION ALL SELECT NULL, page.* FROM (" + page + ") page"
+	return with + readPointSQL + strings.Repeat(", NULL", len(list)) + " UNION ALL SELECT NULL, page.* FROM (" + page + ") page"
 }
 
-// seenSQL is what a page's statement saw: its snapshot, and which server it was.
-const seenSQL = `SELECT pg_current_snapshot()::text || '@' || ` + serverSQL
+// readPointSQL selects a page's read point: its snapshot, and which server answers.
+const readPointSQL = `SELECT pg_current_snapshot()::text || '@' || ` + postgres.ServerSQL
 
 // hasGram says whether the index of grams can narrow the term down: whether it
 // holds three characters in a row that are neither a blank nor a line feed.
