@@ -100,8 +100,9 @@ func (s *Server) refuseConnection(c net.Conn) {
 
 	took := time.Since(began)
 	s.metrics.Stripe().Answered(metrics.RouteNone, metrics.OutcomeError, tooManyConns.status, took)
-	e := logEntry{began: began, took: took, status: tooManyConns.status, outcome: metrics.OutcomeError, problem: tooManyConns}
-	e.idSize = uint8(copy(e.id[:], id))
+	e := logEntry{Record: Record{Time: began.UTC().Round(0), Route: metrics.RouteNone.String(), Status: tooManyConns.status,
+		Outcome: metrics.OutcomeError.String(), Message: tooManyConns.message, Took: TimesRecord{Total: took.Seconds()}}}
+	e.setID(id)
 	s.addToLog(s.log.shard(), failed, &e)
 	if err == nil {
 		linger(c)

@@ -30,7 +30,7 @@ func (s *Server) writePage(x *exchange) {
 	r.lines = append(append(append(r.lines, "ETag: "...), page.ETag[:]...), "\r\nAge: "...)
 	r.lines = append(strconv.AppendInt(r.lines, int64(x.result.Age/time.Second), 10), crlf...)
 	r.lines = append(r.lines, pageLines...)
-	r.add("Cache-Status", cacheStatus(&x.result))
+	r.lines = append(append(append(r.lines, "Cache-Status: "...), cacheStatus(&x.result)...), crlf...)
 	if page.Next != "" {
 		r.lines = append(appendLink(append(r.lines, "Link: "...), &x.query, page.Next), crlf...)
 	}
@@ -81,45 +81,31 @@ func (r *response) setGzip(page *cache.Entry, deflate, id []byte) {
 
 // cacheStatus is Cache-Status (RFC 9211): whether the caches had the page, and if
 // not, why it was read.
-func cacheStatus(r *cache.Result) []byte {
+func cacheStatus(r *cache.Result) string {
 	switch {
 	case r.Err != nil:
-		return statusStaleIfError
+		return "listedge; fwd=stale; detail=stale-if-error"
 	case r.Bypassed && r.Collapsed:
-		return statusBypassCollapsed
+		return "listedge; fwd=bypass; collapsed"
 	case r.Bypassed:
-		return statusBypass
+		return "listedge; fwd=bypass"
 	case r.ByTTL && r.Source != cache.Origin:
-		return statusTTL
+		return "listedge; hit; detail=ttl"
 	case r.Source == cache.Memory:
-		return statusMemory
+		return "listedge; hit; detail=memory"
 	case r.Source == cache.Redis && r.Collapsed:
-		return statusRedisCollapsed
+		return "listedge; hit; collapsed; detail=redis"
 	case r.Source == cache.Redis:
-		return statusRedis
+		return "listedge; hit; detail=redis"
 	case r.HadStale && r.Collapsed:
-		return statusStaleCollapsed
+		return "listedge; fwd=stale; collapsed"
 	case r.HadStale:
-		return statusStale
+		return "listedge; fwd=stale"
 	case r.Collapsed:
-		return statusMissCollapsed
+		return "listedge; fwd=uri-miss; collapsed"
 	}
-	return statusMiss
+	return "listedge; fwd=uri-miss"
 }
-
-var (
-	statusBypass          = []byte("listedge; fwd=bypass")
-	statusBypassCollapsed = []byte("listedge; fwd=bypass; collapsed")
-	statusTTL             = []byte("listedge; hit; detail=ttl")
-	statusMemory          = []byte("listedge; hit; detail=memory")
-	statusRedis           = []byte("listedge; hit; detail=redis")
-	statusRedisCollapsed  = []byte("listedge; hit; collapsed; detail=redis")
-	statusMiss            = []byte("listedge; fwd=uri-miss")
-	statusMissCollapsed   = []byte("listedge; fwd=uri-miss; collapsed")
-	statusStale           = []byte("listedge; fwd=stale")
-	statusStaleCollapsed  = []byte("listedge; fwd=stale; collapsed")
-	statusStaleIfError    = []byte("listedge; fwd=stale; detail=stale-if-error")
-)
 
 // appendLink appends the address of the next page, with the parameters that have
 // not their defaults.

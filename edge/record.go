@@ -4,8 +4,7 @@ import (
 	"log/slog"
 	"time"
 
-	"listedge/limiter"
-	"listedge/origin"
+	"github.com/google/uuid"
 )
 
 // Record is a request in the request log: without API key, search term and
@@ -20,25 +19,25 @@ type Record struct {
 	Message string `json:"message,omitempty"` // to the client, of an error
 	Cause   string `json:"cause,omitempty"`   // of an error, or of a stale page
 
-	KeyID       string `json:"keyId,omitempty"`
-	WorkspaceID string `json:"workspaceId,omitempty"`
+	KeyID       uuid.UUID `json:"keyId,omitzero"`
+	WorkspaceID uuid.UUID `json:"workspaceId,omitzero"`
 
-	Limit *LimitRecord `json:"limit,omitempty"` // nil = it was not decided
-	Page  *PageRecord  `json:"page,omitempty"`  // nil = none was found
-	Took  TimesRecord  `json:"took"`
+	Limit LimitRecord `json:"limit,omitzero"` // zero = it was not decided
+	Page  PageRecord  `json:"page,omitzero"`  // zero = none was found
+	Took  TimesRecord `json:"took"`
 }
 
 // LimitRecord is the limiter's decision.
 type LimitRecord struct {
-	Allowed    bool          `json:"allowed"`
-	Source     string        `json:"source"`               // a limiter.Source
-	RefusedBy  string        `json:"refusedBy,omitempty"`  // key or workspace
-	RetryAfter float64       `json:"retryAfter,omitempty"` // seconds
-	Key        BucketRecord  `json:"key"`
-	Workspace  *BucketRecord `json:"workspace,omitempty"` // nil = none
+	Allowed    bool         `json:"allowed"`
+	Source     string       `json:"source"`               // a limiter.Source
+	RefusedBy  string       `json:"refusedBy,omitempty"`  // key or workspace
+	RetryAfter float64      `json:"retryAfter,omitempty"` // seconds
+	Key        BucketRecord `json:"key"`
+	Workspace  BucketRecord `json:"workspace,omitzero"` // zero = none
 }
 
-// BucketRecord is a bucket after the decision.
+// BucketRecord is a bucket after the decision. Its burst is at least 1.
 type BucketRecord struct {
 	Rate      float64 `json:"rate"` // tokens a second
 	Burst     int64   `json:"burst"`
@@ -66,42 +65,6 @@ type TimesRecord struct {
 	Shared bool    `json:"shared"` // another request began the fill
 }
 
-func (e *logEntry) record() Record {
-	r := Record{
-		RequestID: string(e.id[:e.idSize]), Time: e.began.UTC().Round(0), Route: e.route.String(), Status: e.status, Outcome: e.outcome.String(), Cause: e.cause,
-		Took: TimesRecord{
-			Total: e.took.Seconds(), Key: e.phases[phaseKey].Seconds(), Limit: e.phases[phaseLimit].Seconds(),
-			Memory: e.phases[phaseMemory].Seconds(), Wait: e.phases[phaseForward].Seconds(),
-			Redis: e.redis.Seconds(), Fill: e.fill.Seconds(), Query: e.query.Seconds(), Shared: e.shared,
-		},
-	}
-	if e.problem != nil {
-		r.Message = e.problem.message
-	}
-	if e.known {
-		r.KeyID, r.WorkspaceID = e.key.String(), e.workspace.String()
-	}
-	if e.limited {
-		d := &e.decision
-		r.Limit = &LimitRecord{Allowed: d.Allowed, Source: d.Source.String(), RetryAfter: d.RetryAfter.Seconds(), Key: e.keyBucket}
-		if d.Refused != limiter.Neither {
-			r.Limit.RefusedBy = d.Refused.String()
-		}
-		if e.hasWorkspaceBucket {
-			workspace := e.workspaceBucket
-			r.Limit.Workspace = &workspace
-		}
-	}
-	if e.hasPage {
-		r.Page = &PageRecord{Tier: e.tier.String(), CacheStatus: string(e.cacheStatus), ProofAge: e.age.Seconds()}
-	}
-	return r
-}
-
-func bucketRecord(l origin.Limit, remaining int64) BucketRecord {
-	return BucketRecord{l.Rate, l.Burst, remaining}
-}
-
 // AccessLog is which classes of the request log also have a line in the log.
 // Failures of the service have one anyway, once a second and kind.
 type AccessLog string
@@ -122,19 +85,19 @@ func (r *Record) attributes() []slog.Attr {
 	all := []slog.Attr{
 		slog.String("requestId", r.RequestID), slog.String("route", r.Route), slog.Int("status", r.Status), slog.String("outcome", r.Outcome),
 	}
-	if r.KeyID != "" {
-		all = append(all, slog.String("keyId", r.KeyID), slog.String("workspaceId", r.WorkspaceID))
+	if r.KeyID != uuid.Nil {
+		all = append(all, slog.String("keyId", r.KeyID.String()), slog.String("workspaceId", r.WorkspaceID.String()))
 	}
-	if r.Limit != nil {
+	if r.Limit.Source != "" {
 		all = append(all, slog.String("limit", r.Limit.Source), slog.Int64("keyRemaining", r.Limit.Key.Remaining))
-		if r.Limit.Workspace != nil {
+		if r.Limit.Workspace.Burst > 0 {
 			all = append(all, slog.Int64("workspaceRemaining", r.Limit.Workspace.Remaining))
 		}
 		if r.Limit.RefusedBy != "" {
 			all = append(all, slog.String("refusedBy", r.Limit.RefusedBy), slog.Float64("retryAfter", r.Limit.RetryAfter))
 		}
 	}
-	if r.Page != nil {
+	if r.Page.Tier != "" {
 		all = append(all, slog.String("cacheStatus", r.Page.CacheStatus), slog.Float64("proofAge", r.Page.ProofAge))
 	}
 	if r.Cause != "" {

@@ -10,11 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
-
-	"listedge/cache"
 	"listedge/limiter"
-	"listedge/metrics"
 )
 
 // requestLog keeps the last requests that somebody may ask about, in at most
@@ -62,35 +58,21 @@ type ring struct {
 	n       uint64 // entries added so far
 }
 
-// logEntry is an exchange without what the client sent, but for the request id:
-// it has a fixed size, and keeps neither a page nor a key in memory.
+// logEntry is a record with its request id in place: it has a fixed size, and all
+// its texts are static but the cause.
 type logEntry struct {
+	Record
 	id     [maxRequestID]byte
 	idSize uint8
+}
 
-	route   metrics.Route
-	outcome metrics.Outcome
-	status  int
-	began   time.Time
-	took    time.Duration
-	problem *problem // nil = none
-	cause   string   // at most maxCause
+func (e *logEntry) setID(id []byte) { e.idSize = uint8(copy(e.id[:], id)) }
 
-	known          bool // key and workspace are set
-	key, workspace uuid.UUID
-
-	limited                    bool // decision and buckets are set
-	decision                   limiter.Decision
-	keyBucket, workspaceBucket BucketRecord
-	hasWorkspaceBucket         bool
-
-	hasPage            bool // tier, cacheStatus and age are set
-	tier               cache.Source
-	cacheStatus        []byte // static
-	age                time.Duration
-	shared             bool
-	phases             [phases]time.Duration
-	redis, fill, query time.Duration
+// record is the entry's, for which its request id is copied.
+func (e *logEntry) record() Record {
+	r := e.Record
+	r.RequestID = string(e.id[:e.idSize])
+	return r
 }
 
 // class decides whether the exchange is logged. A document counts as a hit.
@@ -112,30 +94,41 @@ func (x *exchange) class(status int, took time.Duration) logClass {
 // logRequest adds an exchange to the request log.
 func (s *Server) logRequest(x *exchange, class logClass, status int, took time.Duration) {
 	fill := fillTimes(&x.result)
-	e := logEntry{route: x.route, outcome: x.outcome, status: status, began: x.began, took: took, problem: x.failure.problem,
-		shared: x.result.Collapsed, redis: fill.Redis.Took, fill: fill.Fill.Took, query: fill.Query.Took}
-	e.idSize = uint8(copy(e.id[:], x.id))
-	for i := range x.phases {
-		e.phases[i] = x.phases[i].Took
+	e := logEntry{Record: Record{Time: x.began.UTC().Round(0), Route: x.route.String(), Status: status, Outcome: x.outcome.String(), Took: TimesRecord{
+		Total: took.Seconds(), Key: x.phases[phaseKey].Took.Seconds(), Limit: x.phases[phaseLimit].Took.Seconds(),
+		Memory: x.phases[phaseMemory].Took.Seconds(), Wait: x.phases[phaseForward].Took.Seconds(),
+		Redis: fill.Redis.Took.Seconds(), Fill: fill.Fill.Took.Seconds(), Query: fill.Query.Took.Seconds(), Shared: x.result.Collapsed,
+	}}}
+	e.setID(x.id)
+	if x.failure.problem != nil {
+		e.Message = x.failure.problem.message
 	}
 	if cause := cmp.Or(x.failure.cause, x.result.Err); cause != nil && class == failed {
-		e.cause = clip(cause.Error(), maxCause)
+		e.Cause = clip(cause.Error(), maxCause)
 	}
 	if x.known != nil {
-		key := &x.known.Key
-		e.known, e.key, e.workspace = true, key.ID, key.Workspace
-		if x.limited {
-			e.limited, e.decision = true, x.decision
-			e.keyBucket = bucketRecord(key.Limit, x.client.bucket.LevelAt(x.now).Remaining)
-			if e.hasWorkspaceBucket = key.WorkspaceLimit.Set; e.hasWorkspaceBucket {
-				e.workspaceBucket = bucketRecord(key.WorkspaceLimit, x.client.workspaceBucket.LevelAt(x.now).Remaining)
-			}
-		}
+		e.KeyID, e.WorkspaceID = x.known.Key.ID, x.known.Key.Workspace
+	}
+	if x.limited {
+		e.Limit = x.limitRecord()
 	}
 	if x.result.Entry != nil {
-		e.hasPage, e.tier, e.cacheStatus, e.age = true, x.result.Source, cacheStatus(&x.result), x.result.Age
+		e.Page = PageRecord{Tier: x.result.Source.String(), CacheStatus: cacheStatus(&x.result), ProofAge: x.result.Age.Seconds()}
 	}
 	s.addToLog(x.conn.log, class, &e)
+}
+
+func (x *exchange) limitRecord() LimitRecord {
+	d, key := &x.decision, &x.known.Key
+	l := LimitRecord{Allowed: d.Allowed, Source: d.Source.String(), RetryAfter: d.RetryAfter.Seconds(),
+		Key: BucketRecord{key.Limit.Rate, key.Limit.Burst, x.client.bucket.LevelAt(x.now).Remaining}}
+	if d.Refused != limiter.Neither {
+		l.RefusedBy = d.Refused.String()
+	}
+	if key.WorkspaceLimit.Set {
+		l.Workspace = BucketRecord{key.WorkspaceLimit.Rate, key.WorkspaceLimit.Burst, x.client.workspaceBucket.LevelAt(x.now).Remaining}
+	}
+	return l
 }
 
 // addToLog adds the entry to the request log, and to the access log if that has

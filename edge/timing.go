@@ -99,7 +99,7 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 		r.Attributes = append(r.Attributes, tracing.Text("listedge.limit_source", x.decision.Source.String()))
 	}
 	if x.result.Entry != nil {
-		r.Attributes = append(r.Attributes, tracing.Text("listedge.cache_status", string(cacheStatus(&x.result))), tracing.Bool("listedge.shared_flight", x.result.Collapsed))
+		r.Attributes = append(r.Attributes, tracing.Text("listedge.cache_status", cacheStatus(&x.result)), tracing.Bool("listedge.shared_flight", x.result.Collapsed))
 	}
 	r.Send()
 }
