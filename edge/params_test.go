@@ -15,7 +15,7 @@ import (
 
 func parseText(c origin.Collection, query string) (origin.Query, details) {
 	q := origin.Query{Collection: c}
-	wrong := parseQuery(&q, []byte(query), make([]byte, 0, 64))
+	wrong := parseQuery(&q, []byte(query))
 	return q, wrong.details
 }
 
