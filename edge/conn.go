@@ -2,7 +2,6 @@ package edge
 
 import (
 	"bytes"
-	"crypto/subtle"
 	"errors"
 	"io"
 	"net"
@@ -13,7 +12,6 @@ import (
 
 	"listedge/internal/rawconn"
 	"listedge/metrics"
-	"listedge/origin"
 )
 
 // conn is a connection of the public listener. It checks the line ends of what
@@ -39,14 +37,6 @@ type conn struct {
 
 	readBy      time.Time // the deadline of the next Read
 	read, write deadline
-
-	// The key that was last sent here, its hash, its place and what is known of
-	// it, for which the next request then need not pay (0.4 µs). fasthttp's
-	// buffers keep the text as long.
-	key      []byte
-	keyHash  origin.KeyHash
-	keyPlace origin.KeyPlace
-	known    *origin.KnownKey[client]
 }
 
 func newConn(c net.Conn, s *Server) *conn {
@@ -121,20 +111,6 @@ func (c *conn) Write(p []byte) (int, error) {
 func (c *conn) Close() error {
 	c.closed.Do(c.server.metrics.ConnectionClosed)
 	return c.Conn.Close()
-}
-
-// hashKey is origin.HashKey, which is not worked out again for the key that
-// the connection sent last. The texts are compared in constant time: behind a
-// proxy they may be two clients'.
-func (c *conn) hashKey(text []byte) (hash origin.KeyHash, again, ok bool) {
-	if subtle.ConstantTimeCompare(c.key, text) == 1 {
-		return c.keyHash, true, true
-	}
-	place := c.server.keyring.Place(text)
-	if hash, ok = origin.HashKey(text); ok {
-		c.key, c.keyHash, c.keyPlace = append(c.key[:0], text...), hash, place
-	}
-	return hash, false, ok
 }
 
 // A connection keeps fasthttp's buffers while it is idle: the one it reads into,

@@ -17,6 +17,7 @@ import (
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // serve is the way of every request. The router continues it at list, at a
@@ -120,12 +121,12 @@ type exchange struct {
 	close    bool   // the connection ends with this request
 	id       []byte // the request id, in idSpace
 	route    metrics.Route
-	known    *origin.KnownKey[client] // its key, valid or not
-	client   *client                  // once authenticated
-	decision limiter.Decision         // once limited
-	limited  bool                     // decision is set
-	query    origin.Query             // once parsed
-	result   cache.Result             // once looked up
+	known    *apikey.Entry[client] // its key, valid or not
+	client   *client               // once authenticated
+	decision limiter.Decision      // once limited
+	limited  bool                  // decision is set
+	query    origin.Query          // once parsed
+	result   cache.Result          // once looked up
 	// nextPrefetched: the next page is being read, which costs a query.
 	nextPrefetched bool
 	outcome        metrics.Outcome

@@ -18,7 +18,7 @@ func (s *Server) lookUp(x *exchange) failure {
 	control := parseCacheControl(x.headers.control)
 	hit := false
 	if !control.noCache {
-		x.result, hit = s.cache.Hit(&x.client.spot, x.key, x.now)
+		x.result, hit = s.cache.Hit(x.key, x.now)
 		if s.timePhases {
 			x.endPhase(phaseMemory)
 		}
@@ -73,7 +73,7 @@ func (s *Server) fillOf(x *exchange, q origin.Query) (changefeed.List, cache.Fil
 		return fillResult(page, err)
 	}}
 	if s.origin.HasStandbys() {
-		fill.Standby = func(ctx context.Context, n cache.Needed) (cache.FillResult, error) {
+		fill.Standby = func(ctx context.Context, n cache.Requirement) (cache.FillResult, error) {
 			return fillResult(s.origin.FetchFromStandby(ctx, q, origin.Needed(n)))
 		}
 	}
