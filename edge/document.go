@@ -3,7 +3,6 @@ package edge
 import (
 	"bytes"
 	"compress/gzip"
-	"fmt"
 	"io"
 	"sync"
 
@@ -26,12 +25,8 @@ type document struct {
 func newDocument(contentType string, text []byte) *document {
 	var compressed bytes.Buffer
 	w := gzip.NewWriter(&compressed)
-	if _, err := w.Write(text); err != nil {
-		panic("BUG: " + err.Error()) // a buffer takes everything
-	}
-	if err := w.Close(); err != nil {
-		panic("BUG: " + err.Error())
-	}
+	must(w.Write(text))
+	must(0, w.Close())
 	d := &document{contentType: contentType, etag: cache.TagOf(text), identity: func() []byte { return text }}
 	if compressed.Len() < len(text) {
 		d.gzip = compressed.Bytes()
@@ -43,16 +38,17 @@ func newDocument(contentType string, text []byte) *document {
 // client first accepts no gzip.
 func newCompressedDocument(contentType string, compressed []byte) *document {
 	return &document{contentType: contentType, etag: cache.TagOf(compressed), gzip: compressed, identity: sync.OnceValue(func() []byte {
-		r, err := gzip.NewReader(bytes.NewReader(compressed))
-		if err != nil {
-			panic(fmt.Sprintf("BUG: %s: %v", contentType, err))
-		}
-		text, err := io.ReadAll(r)
-		if err != nil {
-			panic(fmt.Sprintf("BUG: %s: %v", contentType, err))
-		}
-		return text
+		return must(io.ReadAll(must(gzip.NewReader(bytes.NewReader(compressed)))))
 	})}
+}
+
+// must returns the value of what cannot fail: it reads and writes what is in the
+// binary.
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return value
 }
 
 // documentCache saves the reload of a page, and lets an upgrade show soon.
