@@ -375,13 +375,13 @@ func (c *Cache) Stored(key []byte, list changefeed.List) (Result, error) {
 
 // store sends the entry to Redis.
 func (c *Cache) store(key []byte, e *Entry) {
-	c.goRedis(func() { c.redis.set(c.ctx, key, e, c.options.TTL+c.options.MaxStale) })
+	c.goRedis(func() { c.redis.set(key, e, c.options.TTL+c.options.MaxStale) })
 }
 
 // release lets another node fill the entry that this one claimed.
 func (c *Cache) release(key []byte) {
 	if c.following.Load() {
-		c.goRedis(func() { c.redis.release(c.ctx, key) })
+		c.goRedis(func() { c.redis.release(key) })
 	}
 }
 
@@ -405,8 +405,8 @@ func (c *Cache) goRedis(call func()) {
 
 // Probe asks a Redis that was not asked for a while whether it answers, which a
 // cache that has all entries in memory would never notice. To be called regularly.
-func (c *Cache) Probe(ctx context.Context) {
+func (c *Cache) Probe(context.Context) {
 	if c.redis != nil {
-		c.redis.probe(ctx)
+		c.redis.probe()
 	}
 }

@@ -88,7 +88,7 @@ func (l *lookup) fillLocal() (Result, bool) {
 		return r, true
 	}
 	l.stale, l.source, l.began = r.Entry, Memory, time.Now()
-	e := l.fromRedis(l.ctx, true)
+	e := l.fromRedis(true)
 	if e == nil {
 		return Result{}, false
 	}
@@ -136,7 +136,7 @@ func (l *lookup) foundInRedis(e *Entry) Result {
 // fromRedis returns the key's entry in Redis, validated by the changes known here.
 // An entry that is valid takes its age from this node's proof. One that is not is
 // read again with the age that Redis knows, if a stale entry is of use.
-func (l *lookup) fromRedis(ctx context.Context, useStale bool) *Entry {
+func (l *lookup) fromRedis(useStale bool) *Entry {
 	if l.redis == nil {
 		return nil
 	}
@@ -145,14 +145,14 @@ func (l *lookup) fromRedis(ctx context.Context, useStale bool) *Entry {
 		return following && l.tracker.ValidateFromRedis(&e.Validity, l.list, l.clock.Now())
 	}
 	if following && l.tracker.Trusted(l.clock.Now()) {
-		if e := l.redis.get(ctx, l.key); e == nil || validate(e) {
+		if e := l.redis.get(l.key); e == nil || validate(e) {
 			return e
 		}
 		if !useStale {
 			return nil
 		}
 	}
-	e := l.redis.getAged(ctx, l.key)
+	e := l.redis.getAged(l.key)
 	if e == nil || validate(e) { // it may have been replaced
 		return e
 	}
@@ -172,10 +172,10 @@ func (l *lookup) fromFleet(ctx context.Context) *Entry {
 	if l.redis == nil || !l.following.Load() {
 		return nil
 	}
-	claimed := l.redis.claim(ctx, l.key)
+	claimed := l.redis.claim(l.key)
 	for _, wait := range fleetWaits {
 		// The node that has the claim looks once more, too: the one before may just have released it.
-		if e := l.fromRedis(ctx, false); e != nil && l.judge(e, l.clock.Now()) == freshness.Fresh {
+		if e := l.fromRedis(false); e != nil && l.judge(e, l.clock.Now()) == freshness.Fresh {
 			if claimed {
 				l.release(l.key)
 			}
