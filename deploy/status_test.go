@@ -155,7 +155,7 @@ func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 	if err := f.redis.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	page.await(t, is("Degraded", "redis: .*refused.*Limits are kept by this node alone"))
+	page.await(t, is("Degraded", "redis: .*refused.*This node enforces limits alone"))
 	page.await(t, `/Redis does not answer/.test(document.querySelector("#log").textContent)`)
 	page.await(t, beside("limiter", "degraded")+`.startsWith("yes")`)
 	page.picture(t, "status-degraded")

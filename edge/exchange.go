@@ -13,6 +13,7 @@ import (
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // exchange is one request on its way through the pipeline, and what has become
@@ -23,20 +24,20 @@ type exchange struct {
 	began time.Time
 	now   time.Time // began, or when it last passed a step that was timed
 
-	method, path, parameters []byte // as the client wrote them
-	asked                    *asked
+	path, parameters []byte // of the target, as the client sent it
+	asked            *asked
 
 	body    bool   // one was announced
 	last    bool   // its connection ends with it
 	id      []byte // the request id, in idSpace
 	route   metrics.Route
-	known   *origin.KnownKey[client] // its key, valid or not
-	client  *client                  // once authenticated
-	limits  limiter.Decision         // once limited
-	limited bool                     // limits is set
-	query   origin.Query             // once parsed
-	page    cache.Result             // once looked up
-	ahead   bool                     // the page after it is being read, too
+	known   *apikey.Entry[client] // its key, valid or not
+	client  *client               // once authenticated
+	limits  limiter.Decision      // once limited
+	limited bool                  // limits is set
+	query   origin.Query          // once parsed
+	page    cache.Result          // once looked up
+	ahead   bool                  // the page after it is being read, too
 	outcome metrics.Outcome
 	failed  failure // once answered so
 	steps   [steps]cache.Span
@@ -58,7 +59,7 @@ func begin(ctx *fasthttp.RequestCtx) *exchange {
 	c := ctx.Conn().(*conn)
 	x, arrived := &c.exchange, c.arrival()
 	x.conn, x.began, x.now = c, arrived, arrived
-	x.http, x.method, x.asked = ctx, ctx.Method(), &c.asked
+	x.http, x.asked = ctx, &c.asked
 	x.asked.read(&ctx.Request.Header)
 	return x
 }

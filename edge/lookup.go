@@ -66,7 +66,7 @@ func (s *Server) forward(x *exchange, control cacheControl) (cache.Result, error
 // request that began it.
 func (s *Server) fillOf(x *exchange, q origin.Query) (changefeed.List, cache.Fill) {
 	fill := cache.Fill{Compress: acceptsGzip(x.asked.encoding), Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
-		page, err := s.origin.FetchFrom(ctx, q, run)
+		page, err := s.origin.Fetch(ctx, q, run)
 		if errors.Is(err, origin.ErrWrongServer) {
 			err = fmt.Errorf("%w: %w", cache.ErrWrongServer, err)
 		}
@@ -101,8 +101,8 @@ func (s *Server) readNext(x *exchange) (begun bool) {
 }
 
 func filled(p origin.Page, err error) (cache.FillResult, error) {
-	return cache.FillResult{Body: p.Body, Next: p.NextCursor, Snapshot: p.Snapshot, Run: p.Run, Server: p.Server, LSN: p.LSN,
-		Query: cache.Span{Began: p.Asked, Took: p.Took}}, err
+	return cache.FillResult{Body: p.Body, Next: p.NextCursor, Snapshot: p.Snapshot, Run: p.Incarnation, Server: p.Server, LSN: p.LSN,
+		Query: cache.Span{Began: p.Began, Took: p.Took}}, err
 }
 
 // collections names the origin's collections in the log of changes.

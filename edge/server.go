@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fasthttp/router"
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
@@ -26,6 +27,7 @@ import (
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // Options are what a Server works with; all up to Logger are required.
@@ -33,7 +35,7 @@ type Options struct {
 	Cache   *cache.Cache
 	Limiter *limiter.Limiter
 	Origin  *origin.Origin
-	Lookup  origin.KeyLookup
+	Lookup  apikey.Lookup
 	Grace   time.Duration // known keys without Postgres
 	Metrics *metrics.Edge
 	Logger  *slog.Logger
@@ -54,13 +56,14 @@ type Server struct {
 	cache   *cache.Cache
 	limiter *limiter.Limiter
 	origin  *origin.Origin
-	keyring *origin.Keyring[client]
+	keys    *apikey.Cache[client]
 	guard   *guard
 	metrics *metrics.Edge
 	logger  *slog.Logger
 	proxies []netip.Prefix
 
-	docs         map[string]*document // by path; empty = not served
+	router       *router.Router
+	docs         map[string]*document // by path; nil = not served
 	maxConns     int64                // open at once; beyond: 503
 	http         *fasthttp.Server
 	ids          requestIDs
@@ -99,7 +102,8 @@ func New(o Options) *Server {
 	if !o.NoDocs {
 		s.docs = docs()
 	}
-	s.keyring = origin.NewKeyring(o.Lookup, s.makeClient, o.Grace, o.Clock)
+	s.router = s.newRouter()
+	s.keys = apikey.NewCache(o.Lookup, s.makeClient, o.Grace, o.Clock)
 	s.http = &fasthttp.Server{
 		Handler:                       s.handle,
 		ErrorHandler:                  s.handleUnreadable,
@@ -141,15 +145,15 @@ func (s *Server) Drain() { s.draining.Store(true) }
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
 	err := s.http.ShutdownWithContext(ctx)
-	s.keyring.Close()
+	s.keys.Close()
 	if err != nil {
 		return fmt.Errorf("shut down: %w", err)
 	}
 	return nil
 }
 
-// KeyringStats is what the node knows of keys.
-func (s *Server) KeyringStats() origin.KeyringStats { return s.keyring.Stats() }
+// KeyStats are the key cache's numbers.
+func (s *Server) KeyStats() apikey.Stats { return s.keys.Stats() }
 
 // refuseBody has fasthttp read no body. It refuses one that is announced larger
 // than MaxRequestBodySize without waiting for it, and handleUnreadable answers.

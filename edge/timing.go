@@ -111,7 +111,7 @@ func (s *Server) trustsCaller(x *exchange) bool {
 
 // spanName is one of few: any other method is the client's invention.
 func (x *exchange) spanName() string {
-	switch method := string(x.method); method {
+	switch method := string(x.http.Method()); method {
 	case fasthttp.MethodGet, fasthttp.MethodHead:
 		return method + " " + x.route.String()
 	}

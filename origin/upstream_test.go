@@ -6,61 +6,31 @@ import (
 	"testing"
 
 	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/admin"
+	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
-
-func TestWhichAnswersAreThePrimarys(t *testing.T) {
-	const followed = "71/3"
-	for _, c := range []struct {
-		name  string
-		known Followed
-		by    answerer
-		taken bool
-	}{
-		{"nothing is known", Followed{}, answerer{Run: "1"}, true},
-		{"nothing is known, a standby", Followed{}, answerer{Run: "1", Standby: true}, false},
-		{"the followed run", Followed{Run: "1", Server: followed}, answerer{Run: "1"}, true},
-		{"the followed run, in recovery", Followed{Run: "1", Server: followed}, answerer{Run: "1", Standby: true}, false},
-		{"another run", Followed{Run: "1", Server: followed}, answerer{Run: "2"}, false},
-		{"another run of a later timeline", Followed{Run: "1", Server: followed}, answerer{Run: "2", server: "71/4"}, false},
-		{"the followed database", Followed{Run: "1", Server: followed, Database: "a"}, answerer{Run: "1", Database: "a"}, true},
-		{"another database of the server", Followed{Run: "1", Server: followed, Database: "a"}, answerer{Run: "1", Database: "b"}, false},
-		{"nothing proven, another database", Followed{Database: "a"}, answerer{Run: "1", Database: "b"}, false},
-		{"nothing proven, a restart", Followed{Server: followed}, answerer{Run: "2", server: "71/3"}, true},
-		{"nothing proven, a later timeline", Followed{Server: followed}, answerer{Run: "2", server: "71/4"}, true},
-		{"nothing proven, a timeline of two digits", Followed{Server: followed}, answerer{Run: "2", server: "71/10"}, true},
-		{"nothing proven, an earlier timeline", Followed{Server: followed}, answerer{Run: "2", server: "71/2"}, false},
-		{"nothing proven, another system", Followed{Server: followed}, answerer{Run: "2", server: "72/1"}, true},
-		{"nothing proven, a standby", Followed{Server: followed}, answerer{Run: "2", server: "71/4", Standby: true}, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if why := c.known.refuses(c.by); (why == "") != c.taken {
-				t.Errorf("%q", why)
-			}
-		})
-	}
-}
 
 // reading is an Origin and a key store that read from one address, be it that
 // they know which server is followed.
 type reading struct {
-	db   *Database
+	db   *postgres.Database
 	o    *Origin
-	keys *KeyStore
+	keys *apikey.Store
 }
 
 func readFrom(t *testing.T, url string, followed string) reading {
-	db := openDatabase(t, DatabaseOptions{URL: url})
-	db.Follows(func() Followed { return Followed{Server: followed} })
-	return reading{db, New(db), NewKeyStore(db)}
+	db := openDatabase(t, postgres.Options{URL: url})
+	db.Follow(func() postgres.Followed { return postgres.Followed{Timeline: followed} })
+	return reading{db, New(db), apikey.NewStore(db)}
 }
 
 // ask returns what a page and a key come to, where that run is followed.
 func (r reading) ask(t *testing.T, run string) (errs [2]error) {
 	t.Helper()
 	for i, ask := range []func() error{
-		func() error { _, err := r.o.FetchFrom(within(t, patience), anyPage, run); return err },
-		func() error { _, err := r.keys.Lookup(within(t, patience), []KeyHash{{1}}, run); return err },
+		func() error { _, err := r.o.Fetch(within(t, patience), anyPage, run); return err },
+		func() error { _, err := r.keys.Lookup(within(t, patience), []apikey.Hash{{1}}, run); return err },
 	} {
 		eventually(t, "an answer", func() bool { // a pooler may have to connect first
 			errs[i] = ask()
@@ -97,7 +67,7 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 	address := ownDatabase(t, primary)
 	replica := sandboxtest.Standby(t, primary, nil)
 	standby := replica.URL("listedge")
-	run := pageOf(t, address).Run
+	run := pageOf(t, address).Incarnation
 	through := map[string]string{"direct": standby}
 	for _, mode := range []string{"session", "transaction"} {
 		_, through[mode] = sandboxtest.PgBouncer(t, standby, map[string]string{"pool_mode": mode})
@@ -114,18 +84,18 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 				if r.o.Stats().BreakerOpen || r.keys.BreakerOpen() {
 					t.Error("a breaker is open")
 				}
-				if err := r.db.Ready(within(t, patience)); !errors.Is(err, ErrWrongServer) {
+				if err := admin.NewReadiness(r.db, New(r.db)).Ready(within(t, patience)); !errors.Is(err, ErrWrongServer) {
 					t.Errorf("ready: %v", err)
 				}
 			}
 		})
 	}
 	for name, run := range map[string]func() error{
-		"keys and workspaces": func() error { _, err := OpenAdmin(t.Context(), standby); return err },
-		"migrate up":          func() error { _, err := MigrateUp(t.Context(), standby); return err },
-		"migrate status":      func() error { _, err := MigrateStatus(t.Context(), standby); return err },
-		"the publication":     func() error { _, _, err := PublishChanges(t.Context(), standby); return err },
-		"a database":          func() error { return CreateDatabase(t.Context(), replica.URL("postgres"), "another") },
+		"keys and workspaces": func() error { _, err := admin.Open(t.Context(), standby); return err },
+		"migrate up":          func() error { _, err := admin.MigrateUp(t.Context(), standby); return err },
+		"migrate status":      func() error { _, err := admin.MigrateStatus(t.Context(), standby); return err },
+		"the publication":     func() error { _, _, err := admin.MakePublication(t.Context(), standby); return err },
+		"a database":          func() error { return admin.CreateDatabase(t.Context(), replica.URL("postgres"), "another") },
 	} {
 		if err := run(); !errors.Is(err, postgres.ErrStandby) {
 			t.Errorf("%s: %v", name, err)
@@ -133,14 +103,14 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		pages, changes, subject, says string
-		level                         Level
+		level                         admin.Level
 	}{
-		"the primary":                    {address, "", "primary", "the primary", OK},
-		"a standby":                      {standby, "", "primary", "a standby", Fail},
-		"a standby, read from":           {standby, "", "reading", "is a standby", Fail},
-		"changes of another, read from":  {standby, address, "reading", "is a standby", Fail},
-		"changes of a standby":           {address, standby, "primary", "cannot be followed", Warn},
-		"changes of a standby, compared": {address, standby, "reading", "another server", Fail},
+		"the primary":                    {address, "", "primary", "the primary", admin.OK},
+		"a standby":                      {standby, "", "primary", "a standby", admin.Fail},
+		"a standby, read from":           {standby, "", "reading", "is a standby", admin.Fail},
+		"changes of another, read from":  {standby, address, "reading", "is a standby", admin.Fail},
+		"changes of a standby":           {address, standby, "primary", "cannot be followed", admin.Warn},
+		"changes of a standby, compared": {address, standby, "reading", "another server", admin.Fail},
 	} {
 		if f := finding(t, c.subject, c.pages, c.changes); f.Level != c.level || !strings.Contains(f.Text, c.says) {
 			t.Errorf("%s: %+v", name, f)
@@ -149,9 +119,9 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 }
 
 // finding is what the doctor says of the subject.
-func finding(t *testing.T, subject, pages, changes string) (found Finding) {
+func finding(t *testing.T, subject, pages, changes string) (found admin.Finding) {
 	t.Helper()
-	for _, f := range Diagnose(t.Context(), pages, DoctorOptions{Primary: changes}) {
+	for _, f := range admin.Diagnose(t.Context(), pages, admin.DoctorOptions{ReplicationURL: changes, Pages: func(db *postgres.Database) admin.Reader { return New(db) }}) {
 		if f.Subject == subject {
 			found = f
 		}
@@ -162,7 +132,7 @@ func finding(t *testing.T, subject, pages, changes string) (found Finding) {
 // pageOf is any page of the server.
 func pageOf(t *testing.T, url string) Page {
 	t.Helper()
-	page, err := openOrigin(t, url).Fetch(within(t, patience), anyPage)
+	page, err := openOrigin(t, url).Fetch(within(t, patience), anyPage, "")
 	must(err)
 	return page
 }
@@ -178,8 +148,8 @@ func TestTheSideOfTheEarlierTimelineIsRefused(t *testing.T) {
 	first := identity(t, address)
 	execOn(t, next.URL("postgres"), "SELECT pg_promote()")
 	second := identity(t, next.URL("listedge"))
-	runs := []string{pageOf(t, address).Run, pageOf(t, next.URL("listedge")).Run}
-	if f := finding(t, "reading", next.URL("listedge"), address); f.Level != Fail || !strings.Contains(f.Text, "another server") {
+	runs := []string{pageOf(t, address).Incarnation, pageOf(t, next.URL("listedge")).Incarnation}
+	if f := finding(t, "reading", next.URL("listedge"), address); f.Level != admin.Fail || !strings.Contains(f.Text, "another server") {
 		t.Errorf("changes of the old primary, pages of the new: %+v", f)
 	}
 	pooler, pooled := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": "transaction"})
@@ -212,11 +182,11 @@ func TestTheSideOfTheEarlierTimelineIsRefused(t *testing.T) {
 func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
 	t.Parallel()
 	known := make(chan struct{})
-	db := openDatabase(t, DatabaseOptions{URL: newDatabase(t), TimelineKnown: known})
-	r := reading{db, New(db), NewKeyStore(db)}
-	page := func() error { _, err := r.o.Fetch(within(t, patience), anyPage); return err }
-	key := func() error { _, err := r.keys.Lookup(within(t, patience), []KeyHash{{1}}, ""); return err }
-	for _, err := range []error{page(), key(), db.Ready(within(t, patience))} {
+	db := openDatabase(t, postgres.Options{URL: newDatabase(t), TimelineKnown: known})
+	r := reading{db, New(db), apikey.NewStore(db)}
+	page := func() error { _, err := r.o.Fetch(within(t, patience), anyPage, ""); return err }
+	key := func() error { _, err := r.keys.Lookup(within(t, patience), []apikey.Hash{{1}}, ""); return err }
+	for _, err := range []error{page(), key(), admin.NewReadiness(db, New(db)).Ready(within(t, patience))} {
 		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "not known yet") {
 			t.Error(err)
 		}
@@ -238,14 +208,14 @@ func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
 func TestTheWrongServerIsNotFloodedWithConnections(t *testing.T) {
 	t.Parallel()
 	r := readFrom(t, newDatabase(t), "")
-	before := r.o.primary.pool.Stat().NewConnsCount()
+	before := r.o.pool.Stat().NewConnsCount()
 	const questions = 50
 	for range questions {
-		if _, err := r.o.FetchFrom(within(t, patience), anyPage, "another"); !errors.Is(err, ErrWrongServer) {
+		if _, err := r.o.Fetch(within(t, patience), anyPage, "another"); !errors.Is(err, ErrWrongServer) {
 			t.Fatal(err)
 		}
 	}
-	if made := r.o.primary.pool.Stat().NewConnsCount() - before; made > questions/2 {
+	if made := r.o.pool.Stat().NewConnsCount() - before; made > questions/2 {
 		t.Errorf("%d connections for %d questions", made, questions)
 	}
 }

@@ -10,14 +10,15 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/origin"
+	"listedge/origin/admin"
 	"listedge/origin/follower"
 	"listedge/origin/load"
 )
 
 type migrateCommand struct {
-	Up     migrateUp     `cmd:"" help:"Apply what is pending. Several may run at once."`
+	Up     migrateUp     `cmd:"" help:"Apply pending migrations. Several may run at once."`
 	Status migrateStatus `cmd:"" help:"List migrations, applied and pending."`
-	Grants migrateGrants `cmd:"" help:"Print the SQL that gives a role the rights of a node; nothing is changed."`
+	Grants migrateGrants `cmd:"" help:"Print the SQL that gives a role the rights of a node; changes nothing."`
 }
 
 type migrateUp struct {
@@ -31,35 +32,35 @@ func (c *migrateUp) Validate() error {
 	return cmp.Or(c.databaseFlags.Validate(), c.replicationFlag.Validate(), c.regionFlag.Validate())
 }
 
-// Run migrates, and makes what changes are followed by as far as the user may:
-// what it could not make is told and is no failure.
+// Run migrates, and makes the publication and the slot as far as the user has the
+// rights. What it cannot make is printed and is not a failure.
 func (c *migrateUp) Run(ctx context.Context, t *terminal) error {
-	url := cmp.Or(c.ReplicationURL, c.DatabaseURL) // a pooler may end the session that keeps others from migrating
-	applied, err := origin.MigrateSchema(ctx, url)
+	url := cmp.Or(c.ReplicationURL, c.DatabaseURL) // a pooler may end the session that holds the lock against other migrations
+	applied, err := admin.MigrateSchema(ctx, url)
 	for _, m := range applied {
 		fmt.Fprintf(t.out, "applied %s\n", m.Name)
 	}
 	if err != nil {
 		return err
 	}
-	done, lacks, err := origin.PublishChanges(ctx, url)
+	done, refused, err := admin.MakePublication(ctx, url)
 	if err != nil {
 		return err
 	}
-	for _, d := range done {
-		fmt.Fprintln(t.out, d)
+	if done != "" {
+		fmt.Fprintln(t.out, done)
 	}
-	for _, l := range lacks {
-		fmt.Fprintf(t.out, "not made: %s: %s\n", l.What, oneLine(l.Why))
+	if refused != "" {
+		fmt.Fprintf(t.out, "not made: the publication: %s\n", oneLine(refused))
 	}
 	slot, created, err := follower.CreateSlot(ctx, url, c.Region)
 	switch {
-	case err != nil: // nodes work without it, and make it once they can
+	case err != nil: // nodes make it once they can
 		fmt.Fprintf(t.out, "not made: the slot: %s\n", oneLine(err.Error()))
 	case created:
 		fmt.Fprintf(t.out, "made the slot %s\n", slot)
 	}
-	if len(applied)+len(done) == 0 && !created {
+	if len(applied) == 0 && done == "" && !created {
 		fmt.Fprintln(t.out, "nothing to apply")
 	}
 	return nil
@@ -72,7 +73,7 @@ type migrateStatus struct {
 
 // Run lists migrations.
 func (c *migrateStatus) Run(ctx context.Context, t *terminal) error {
-	all, err := origin.MigrateStatus(ctx, c.DatabaseURL)
+	all, err := admin.MigrateStatus(ctx, c.DatabaseURL)
 	if err != nil {
 		return err
 	}
@@ -91,9 +92,9 @@ type migrateGrants struct {
 	Role string `help:"The role of the nodes." required:"" placeholder:"NAME"`
 }
 
-// Run prints; whoever may grant reads it, and pipes it into psql.
+// Run prints the SQL, to be read and piped into psql by an owner.
 func (c *migrateGrants) Run(_ context.Context, t *terminal) error {
-	text, err := origin.Grants(c.Role)
+	text, err := admin.Grants(c.Role)
 	if err != nil {
 		return usageError{fmt.Errorf("--role: %w", err)}
 	}
@@ -105,10 +106,10 @@ type importCommand struct {
 	databaseFlags
 	Collection string    `arg:"" enum:"items,contacts" help:"items or contacts."`
 	File       string    `arg:"" help:"CSV with a header, or JSON Lines; - reads standard input."`
-	Workspace  uuid.UUID `help:"The workspace the rows belong to." required:""`
+	Workspace  uuid.UUID `help:"The workspace of the rows." required:""`
 }
 
-// Run imports the file, wholly or not at all.
+// Run imports all rows of the file, or none.
 func (c *importCommand) Run(ctx context.Context, t *terminal) error {
 	collection := origin.Items
 	if c.Collection == origin.Contacts.String() {
@@ -130,7 +131,7 @@ type seedCommand struct {
 	Workspaces int   `help:"How many workspaces." default:"1" placeholder:"W"`
 	Items      int   `help:"Items in each." default:"1000" placeholder:"N"`
 	Contacts   int   `help:"Contacts in each." default:"1000" placeholder:"M"`
-	Seed       int64 `help:"Another seed, other data; the same seed, the same." default:"1" placeholder:"S"`
+	Seed       int64 `help:"The same seed gives the same data." default:"1" placeholder:"S"`
 }
 
 // Run seeds.
@@ -152,8 +153,7 @@ type purgeCommand struct {
 	All       bool       `help:"The pages of all workspaces."`
 }
 
-// Validate wants it said what to purge: a variable that is not set must not
-// purge everything.
+// Validate requires a choice: an empty variable must not purge everything.
 func (c *purgeCommand) Validate() error {
 	if (c.Workspace != nil) == c.All {
 		return errors.New("give either --workspace or --all")
@@ -161,10 +161,10 @@ func (c *purgeCommand) Validate() error {
 	return c.databaseFlags.Validate()
 }
 
-// Run has pages read anew on all nodes. The word travels like any change: in
-// the WAL, to the follower, and from there to every node, in its turn.
+// Run invalidates pages on all nodes. The purge travels like any change: in the WAL,
+// to the follower, through the log of changes to every node.
 func (c *purgeCommand) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
+	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
 		if err := a.Purge(ctx, c.Workspace); err != nil {
 			return err
 		}

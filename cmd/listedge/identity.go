@@ -13,30 +13,37 @@ import (
 	"listedge/origin"
 )
 
+// Before a node answers, it finds out which database and which timeline its fleet
+// follows. Names in Redis contain the identity of the database, so that two
+// databases never share pages; and an old primary that is still running is
+// recognised by its timeline.
+
 const (
-	// identifyEvery is how often a node that follows no changes looks which
-	// database its pages are of; identifySoon, while that fails.
+	// identifyEvery is how often a node that follows no changes queries the
+	// identity of its database; identifySoon, while that fails.
 	identifyEvery   = 5 * time.Second
 	identifySoon    = watchEvery
 	identifyTimeout = time.Second
-	// startPause is between two looks at the fleet's timeline at the start, and
-	// startPatience how long a node looks in vain.
-	startPause    = 50 * time.Millisecond
-	startPatience = 500 * time.Millisecond
-	// neighboursEvery is how often the follower looks whether other fleets use its
-	// Redis, and neighboursRarely, how often the other nodes do, of which there may
-	// be hundreds.
-	neighboursEvery  = 5 * time.Second
-	neighboursRarely = time.Minute
+	// startPause is the time between two looks at the fleet's timeline at the
+	// start, and startTimeout how long a node tries.
+	startPause   = 50 * time.Millisecond
+	startTimeout = 500 * time.Millisecond
+	// fleetsEvery is how often the follower checks whether other fleets use its
+	// Redis; fleetsRarely, how often the other nodes do, of which there may be
+	// hundreds.
+	fleetsEvery  = 5 * time.Second
+	fleetsRarely = time.Minute
+
+	otherFleetsDo = "give each fleet a Redis of its own"
 )
 
-// identifies says whether the node itself has to ask which database its pages are
-// of, whose names in Redis have it: no follower does, or none can connect.
+// identifies says whether the node itself has to query the identity of its database:
+// no follower does, or none can connect.
 func (n *node) identifies() bool {
 	return n.redis.pages != nil && (n.follower == nil || n.followed.Digest() == "" || n.follower.Incapable() != nil)
 }
 
-// findIdentity asks which database pages are of, where that is up to the node.
+// findIdentity queries the identity of the database, if no follower does.
 func (n *node) findIdentity(ctx context.Context) error {
 	if !n.identifies() {
 		n.unidentified.Store(nil)
@@ -57,41 +64,46 @@ func (n *node) findIdentity(ctx context.Context) error {
 	return err
 }
 
-// mayJudge decides whether a node that starts knows enough to judge answers of the
-// database: it has looked which timeline the fleet follows, or has tried to since
-// the database first answered, this long ago.
+// mayJudge decides whether a starting node knows enough to judge answers of the
+// database: it has read the timeline that the fleet follows, or has tried to for
+// startTimeout since the database first answered.
 //
 // Invariant: no page and no key is read from the database before that. So an
-// answer of an old primary never counts as the primary's (origin.Followed),
-// unless the node may not ask which database it reads, or Redis has not
-// answered for startPatience. A node serves without Redis; it then knows nothing
-// of the fleet until Redis answers.
-func mayJudge(looked bool, sinceAnswer time.Duration) bool {
-	return looked || sinceAnswer >= startPatience
+// answer of an old primary never counts as the primary's (postgres.Followed),
+// unless the node has no right to query the identity, or Redis has not answered
+// for startTimeout. A node serves without Redis; it then knows nothing of the
+// fleet until Redis answers.
+func mayJudge(timelineRead bool, sinceAnswer time.Duration) bool {
+	return timelineRead || sinceAnswer >= startTimeout
 }
 
-// findTimeline looks which timeline the fleet follows, until answers can be judged.
+// findTimeline reads the timeline that the fleet follows, until answers can be judged.
 func (n *node) findTimeline(ctx context.Context) {
-	var answered time.Time // when the database first did; one that does not gives no pages either
+	var answered time.Time // when the database first did; without an answer it gives no pages either
 	for ctx.Err() == nil {
 		err := n.findIdentity(ctx)
 		if answered.IsZero() && !errors.Is(err, origin.ErrUnavailable) {
 			answered = time.Now()
 		}
-		if looked := err == nil && n.seeEpoch(ctx); !answered.IsZero() && mayJudge(looked, time.Since(answered)) {
+		if read := err == nil && n.readEpoch(ctx); !answered.IsZero() && mayJudge(read, time.Since(answered)) {
 			close(n.timelineKnown)
 			return
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(startPause):
-		}
+		sleep(ctx, startPause)
 	}
 }
 
-// seeEpoch looks at the epoch of the identity that was found.
-func (n *node) seeEpoch(ctx context.Context) (looked bool) {
-	ctx, cancel := context.WithTimeout(ctx, startPatience)
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// readEpoch reads the epoch of the identity that was found: it names the timeline.
+func (n *node) readEpoch(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	epoch, err := n.changes.Epoch(ctx)
 	if err == nil {
@@ -100,30 +112,27 @@ func (n *node) seeEpoch(ctx context.Context) (looked bool) {
 	return err == nil
 }
 
-// identify finds at the start what answers are judged by, and then keeps known
-// which database pages are of while no follower does.
+// identify finds identity and timeline at the start, and keeps the identity known
+// while no follower does.
 func (n *node) identify(ctx context.Context) {
 	if n.changes != nil {
 		n.findTimeline(ctx)
 	}
 	for ctx.Err() == nil {
 		pause := identifyEvery
-		if n.findIdentity(ctx) != nil || n.followed.OldTimeline() != nil { // the next answer may be of the new primary
+		if n.findIdentity(ctx) != nil || n.followed.OldTimeline() != nil { // the next answer may come from the new primary
 			pause = identifySoon
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		sleep(ctx, pause)
 	}
 }
 
-// checkTimeline is what /readyz says of the server that the node leads to.
+// checkTimeline is what /readyz says of the timeline of the database server.
 func (n *node) checkTimeline(context.Context) error {
 	select {
 	case <-n.timelineKnown:
 	default:
-		return errors.New("it is not known yet which timeline the fleet follows")
+		return errors.New("the timeline that the fleet follows is not known yet")
 	}
 	if old := (*changefeed.TimelineError)(nil); errors.As(n.followed.OldTimeline(), &old) {
 		return fmt.Errorf("%w: %s", old, old.Do())
@@ -131,39 +140,35 @@ func (n *node) checkTimeline(context.Context) error {
 	return nil
 }
 
-// identityCondition is that the node may ask which database its pages are of.
 func (n *node) identityCondition() condition {
-	why := func() error {
+	return condition{"the node may query which database it reads", "the node may not query which database it reads: pages are not stored in Redis", func() error {
 		if err := n.unidentified.Load(); err != nil {
 			return *err
 		}
 		return nil
-	}
-	return condition{
-		holds: "the node may ask which database it reads", broken: "the node may not ask which database it reads: pages are not kept in Redis",
-		ok: func() bool { return why() == nil }, why: why,
-	}
+	}}
 }
 
-// timelineCondition is that the server is the one that the fleet follows.
 func (n *node) timelineCondition() condition {
-	return condition{
-		holds: "the database server is on the fleet's timeline", broken: "the database server is on an old timeline: what it answers is not served as fresh",
-		ok: func() bool { return n.followed.OldTimeline() == nil }, why: func() error { return n.checkTimeline(context.Background()) },
-	}
+	return condition{"the database server is on the fleet's timeline", "the database server is on an old timeline: its answers are not served as fresh", func() error {
+		if n.followed.OldTimeline() == nil {
+			return nil
+		}
+		return n.checkTimeline(context.Background())
+	}}
 }
 
-// neighboursPause is between two looks at which other fleets use the Redis.
-func (n *node) neighboursPause() time.Duration {
+// fleetsPause is the time between two checks for other fleets.
+func (n *node) fleetsPause() time.Duration {
 	if n.follower != nil && n.follower.Stats().Following {
-		return neighboursEvery
+		return fleetsEvery
 	}
-	return neighboursRarely
+	return fleetsRarely
 }
 
-// lookForNeighbours notes which other fleets use the Redis, and logs a change
-// of it. It returns false while that cannot be known.
-func (n *node) lookForNeighbours(ctx context.Context) (known bool) {
+// checkOtherFleets notes which other fleets use the Redis, and logs a change. It
+// returns false while that cannot be known.
+func (n *node) checkOtherFleets(ctx context.Context) (known bool) {
 	ctx, cancel := context.WithTimeout(ctx, watchEvery)
 	defer cancel()
 	digest := n.followed.Digest()
@@ -174,20 +179,19 @@ func (n *node) lookForNeighbours(ctx context.Context) (known bool) {
 	if err != nil {
 		return false
 	}
-	text := neighbours(followers, digest)
-	if last := n.neighbours.Swap(&text); last != nil && *last == text || last == nil && text == "" {
-		return true
-	}
-	if text == "" {
+	text := otherFleets(followers, digest)
+	switch last := n.fleets.Swap(&text); {
+	case last != nil && *last == text, last == nil && text == "":
+	case text == "":
 		n.logger.Info("no other fleet uses this Redis any more")
-	} else {
-		n.logger.Warn(text, "do", neighboursDo)
+	default:
+		n.logger.Warn(text, "do", otherFleetsDo)
 	}
 	return true
 }
 
-// neighbours says which of the followers are not of the identity; empty if none is.
-func neighbours(followers map[string]string, digest string) string {
+// otherFleets names the followers of another identity; empty if there are none.
+func otherFleets(followers map[string]string, digest string) string {
 	delete(followers, digest)
 	if len(followers) == 0 {
 		return ""
@@ -196,11 +200,9 @@ func neighbours(followers map[string]string, digest string) string {
 		": limits of keys with equal ids, the count of nodes and memory are shared"
 }
 
-const neighboursDo = "give each fleet a Redis of its own"
-
-// sharedRedis is what /readyz notes of it.
+// sharedRedis is what /readyz notes of other fleets; empty = none is known.
 func (n *node) sharedRedis() string {
-	if text := n.neighbours.Load(); text != nil {
+	if text := n.fleets.Load(); text != nil {
 		return *text
 	}
 	return ""

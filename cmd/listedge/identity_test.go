@@ -22,8 +22,8 @@ func TestWhenAnswersMayBeJudged(t *testing.T) {
 	}{
 		{"the epoch was looked at", true, 0, true},
 		{"the database has just answered", false, 0, false},
-		{"Redis has not answered yet", false, startPatience - 1, false},
-		{"Redis is away", false, startPatience, true},
+		{"Redis has not answered yet", false, startTimeout - 1, false},
+		{"Redis does not answer", false, startTimeout, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if may := mayJudge(c.looked, c.sinceAnswer); may != c.may {
@@ -82,7 +82,7 @@ func TestANodeWithoutAFollowerNamesItsPages(t *testing.T) {
 	server := sandboxtest.Redis(t)
 	n := startNode(t, pooled, "--redis-url", server.URL())
 	n.get(t, "/v1/items", key).page(t)
-	const refused, again = "the node may not ask which database it reads", "again: the node may ask which database it reads"
+	const refused, again = "the node may not query which database it reads", "again: the node may query which database it reads"
 	within(t, patience, "it says that it may not ask", func() bool { return strings.Contains(n.err.String(), refused) })
 	execute(t, address, "GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC")
 	within(t, patience, "it says that it may", func() bool { return strings.Contains(n.err.String(), again) })

@@ -24,11 +24,11 @@ var (
 		"limiter":         {"limiter/lease", "prefetch", "internal/boottime"},
 		"limiter/lease":   {"internal/boottime"},
 
-		"origin":          {"origin/follower", "origin/postgres", "prefetch", "internal/boottime", "internal/changefeed", "internal/rawconn"},
+		"origin":          {"origin/postgres", "prefetch", "internal/boottime", "internal/changefeed", "internal/rawconn"},
 		"origin/postgres": {"internal/rawconn", "internal/redact"},
-		"origin/apikey":   {"origin", "origin/postgres", "internal/boottime", "internal/changefeed"},
-		"origin/admin":    {"origin", "origin/apikey", "origin/postgres", "origin/follower"},
-		"origin/follower": {"origin", "origin/postgres", "internal/changefeed"},
+		"origin/apikey":   {"origin/postgres", "internal/boottime", "internal/changefeed"},
+		"origin/admin":    {"origin/apikey", "origin/follower", "origin/postgres"},
+		"origin/follower": {"origin/postgres", "internal/changefeed"},
 		"origin/load":     {"origin", "origin/postgres"},
 		"prefetch":        nil,
 
@@ -42,7 +42,7 @@ var (
 		"internal/sandbox/redistest":    {"internal/sandbox", "internal/sandbox/sandboxtest"},
 		"internal/sandbox/sandboxtest":  {"internal/sandbox"},
 
-		"bench":          {"edge", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "internal/changefeed", "internal/sandbox"},
+		"bench":          {"edge", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres", "internal/changefeed", "internal/sandbox"},
 		"deploy":         nil,
 		"deploy/clients": nil,
 	}
@@ -57,15 +57,15 @@ var (
 		"github.com/jackc/pgx":                {"origin", "origin/postgres", "origin/apikey", "origin/admin", "origin/load", "origin/follower", "bench", "internal/sandbox/postgrestest"},
 		"github.com/redis/go-redis":           {"cache", "limiter", "limiter/lease", "internal/changefeed", "cmd/listedge", "bench", "internal/sandbox/redistest"},
 		"github.com/alecthomas/kong":          {"cmd/listedge"},
-		"github.com/pressly/goose":            {"origin", "origin/admin"},
+		"github.com/pressly/goose":            {"origin/admin"},
 		"github.com/klauspost/compress":       {"cache"},
 		"github.com/schollz/progressbar":      {"origin/load"},
 		"github.com/swaggest/swgui":           {"edge"},
 		"golang.org/x/sys":                    {"internal/boottime"},
 		"github.com/prometheus/procfs":        {"bench"},
 		"gonum.org/v1/plot":                   {"bench"},
-		"github.com/hashicorp/golang-lru":     {"edge", "origin", "origin/apikey"},
-		"github.com/sony/gobreaker":           {"cache", "limiter", "limiter/lease", "origin", "origin/postgres", "origin/apikey"},
+		"github.com/hashicorp/golang-lru":     {"edge", "origin/apikey"},
+		"github.com/sony/gobreaker":           {"cache", "limiter", "limiter/lease", "origin/postgres"},
 		"net/http":                            {"edge", "edge/admin", "metrics", "cmd/listedge", "bench", "deploy/clients"},
 	}
 )

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	recentTold   = 50  // different warnings and errors remembered; the one not told for longest goes first
-	recentDetail = 400 // bytes of its attributes that are kept of one
+	recentEntries = 50  // different warnings and errors kept; the one seen longest ago is dropped first
+	recentDetail  = 400 // bytes kept of the attributes of one
 )
 
-// told is a warning or an error of the log, with all that were told alike: an
-// outage does not push everything else out.
-type told struct {
+// recentEntry is a warning or an error of the log, with all repetitions: one outage
+// does not push everything else out.
+type recentEntry struct {
 	First   time.Time `json:"first"`
 	Last    time.Time `json:"last"`
 	Times   uint64    `json:"times"`
@@ -30,33 +30,40 @@ type told struct {
 	Detail  string    `json:"detail"` // the attributes, as in a text log
 }
 
-// recentLog passes a log on and remembers its last warnings and errors, for the
-// status page: whoever looks at a node wants them first, and may not be where
-// the log goes.
+// recentLog passes a log on and keeps its latest warnings and errors for the status
+// page: they are what an operator wants to see first.
 type recentLog struct {
 	next   slog.Handler
-	text   slog.Handler // writes attributes to the memory's buffer
-	memory *memory
+	text   slog.Handler // writes attributes into the memory's buffer
+	memory *logMemory
 }
 
-type memory struct {
-	mu     sync.Mutex // guards all of it
-	buffer bytes.Buffer
-	told   []told // the latest last
+type logMemory struct {
+	mu      sync.Mutex // guards all of it
+	buffer  bytes.Buffer
+	entries []recentEntry // the latest last
+}
+
+// newLog makes the process's log.
+func newLog(t *terminal, f nodeFlags) *recentLog {
+	options := &slog.HandlerOptions{Level: f.LogLevel}
+	if f.LogFormat == "json" {
+		return newRecentLog(slog.NewJSONHandler(t.err, options))
+	}
+	return newRecentLog(slog.NewTextHandler(t.err, options))
 }
 
 func newRecentLog(next slog.Handler) *recentLog {
-	m := &memory{}
-	return &recentLog{next, slog.NewTextHandler(&m.buffer, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: remembered}), m}
+	m := &logMemory{}
+	return &recentLog{next, slog.NewTextHandler(&m.buffer, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: keptAttribute}), m}
 }
 
-// identifier is a workspace's, a key's or a row's.
+// identifier is the id of a workspace, a key or a row.
 var identifier = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
-// remembered is what of an attribute is kept: not what told has fields for, not
-// a request's id, which its client may have chosen, nor whom it concerned, nor
-// the stack of a panic.
-func remembered(_ []string, a slog.Attr) slog.Attr {
+// keptAttribute is what is kept of an attribute: nothing that recentEntry has a field
+// for, no request id (the client may have chosen it), no id of a tenant, no stack.
+func keptAttribute(_ []string, a slog.Attr) slog.Attr {
 	switch a.Key {
 	case slog.TimeKey, slog.LevelKey, slog.MessageKey, "requestId", "alike":
 		return slog.Attr{}
@@ -69,15 +76,15 @@ func remembered(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// Enabled is true for what is remembered, even where the log itself is quieter.
+// Enabled is true for warnings and errors, even if the log itself is quieter.
 func (h *recentLog) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= slog.LevelWarn || h.next.Enabled(ctx, level)
 }
 
-// Handle remembers and passes on.
+// Handle keeps the record and passes it on.
 func (h *recentLog) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelWarn {
-		h.remember(ctx, r)
+		h.keep(ctx, r)
 	}
 	if !h.next.Enabled(ctx, r.Level) {
 		return nil
@@ -95,34 +102,32 @@ func (h *recentLog) WithGroup(name string) slog.Handler {
 	return &recentLog{h.next.WithGroup(name), h.text.WithGroup(name), h.memory}
 }
 
-func (h *recentLog) remember(ctx context.Context, r slog.Record) {
+func (h *recentLog) keep(ctx context.Context, r slog.Record) {
 	m := h.memory
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.buffer.Reset()
-	_ = h.text.Handle(ctx, r) // a buffer always takes what is written
-	e := told{First: r.Time, Last: r.Time, Times: 1, Level: r.Level.String(), Message: r.Message, Detail: strings.TrimSpace(m.buffer.String())}
+	_ = h.text.Handle(ctx, r) // writing to a buffer does not fail
+	e := recentEntry{First: r.Time, Last: r.Time, Times: 1, Level: r.Level.String(), Message: r.Message, Detail: strings.TrimSpace(m.buffer.String())}
 	if len(e.Detail) > recentDetail {
 		e.Detail = strings.ToValidUTF8(e.Detail[:recentDetail], "") + "…"
 	}
-	alike := func(o told) bool { return o.Level == e.Level && o.Message == e.Message && o.Detail == e.Detail }
-	if i := slices.IndexFunc(m.told, alike); i >= 0 {
-		e.First, e.Times = m.told[i].First, m.told[i].Times+1
-		m.told = slices.Delete(m.told, i, i+1)
+	repeats := func(o recentEntry) bool { return o.Level == e.Level && o.Message == e.Message && o.Detail == e.Detail }
+	if i := slices.IndexFunc(m.entries, repeats); i >= 0 {
+		e.First, e.Times = m.entries[i].First, m.entries[i].Times+1
+		m.entries = slices.Delete(m.entries, i, i+1)
 	}
-	if m.told = append(m.told, e); len(m.told) > recentTold {
-		m.told = slices.Delete(m.told, 0, 1)
+	if m.entries = append(m.entries, e); len(m.entries) > recentEntries {
+		m.entries = slices.Delete(m.entries, 0, 1)
 	}
 }
 
-// ServeHTTP answers with what is remembered, the latest first.
+// ServeHTTP answers with what is kept, the latest first.
 func (h *recentLog) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	latest := []told{}
 	h.memory.mu.Lock()
-	for _, e := range slices.Backward(h.memory.told) {
-		latest = append(latest, e)
-	}
+	latest := append([]recentEntry{}, h.memory.entries...)
 	h.memory.mu.Unlock()
+	slices.Reverse(latest)
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	_ = json.NewEncoder(w).Encode(latest)

@@ -91,11 +91,11 @@ func TestOutagesAreLoggedOnceEachWay(t *testing.T) {
 	if err := postgres.Kill(syscall.SIGQUIT); err != nil {
 		t.Fatal(err)
 	}
-	within(t, patience, "the outage is logged", requested(logged("Postgres is left alone for pages", "Postgres is left alone for keys")))
+	within(t, patience, "the outage is logged", requested(logged("pages are not read from Postgres", "keys are not read from Postgres")))
 	if err := postgres.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	within(t, patience, "its end is logged", logged("again: pages are asked of Postgres", "again: keys are asked of Postgres"))
+	within(t, patience, "its end is logged", logged("again: pages are read from Postgres", "again: keys are read from Postgres"))
 	if err := redis.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestANodeThatWaitsForItsDatabaseSaysSo(t *testing.T) {
 }
 
 // remembers is what the log's endpoint answers.
-func remembers(t *testing.T, h *recentLog) (all []told) {
+func remembers(t *testing.T, h *recentLog) (all []recentEntry) {
 	t.Helper()
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest("GET", "/log", nil))
@@ -155,11 +155,11 @@ func TestTheLastWarningsAreRemembered(t *testing.T) {
 func TestWhatIsRememberedIsBounded(t *testing.T) {
 	h := newRecentLog(slog.DiscardHandler)
 	log := slog.New(h)
-	for i := range 3 * recentTold {
+	for i := range 3 * recentEntries {
 		log.Warn("warning", "n", i, "text", strings.Repeat("ä", 10_000))
 	}
 	all := remembers(t, h)
-	if len(all) != recentTold || !strings.HasPrefix(all[0].Detail, fmt.Sprintf("n=%d ", 3*recentTold-1)) {
+	if len(all) != recentEntries || !strings.HasPrefix(all[0].Detail, fmt.Sprintf("n=%d ", 3*recentEntries-1)) {
 		t.Errorf("%d remembered, the latest %.20s", len(all), all[0].Detail)
 	}
 	for _, e := range all {

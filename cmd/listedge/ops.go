@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,7 +16,7 @@ import (
 
 type explainCommand struct {
 	jsonFlag
-	RequestID string   `help:"Id of a recent request, as its answer's X-Request-Id has it." required:"" placeholder:"ID"`
+	RequestID string   `help:"Id of a recent request: the X-Request-Id of its response." required:"" placeholder:"ID"`
 	Admin     adminURL `help:"Admin listener of the node that answered it." default:"http://127.0.0.1:9090" placeholder:"URL"`
 }
 
@@ -29,40 +28,27 @@ func (c *explainCommand) Validate() error {
 	return nil
 }
 
-// explainTimeout bounds the whole question.
+// explainTimeout bounds the whole command.
 const explainTimeout = 10 * time.Second
 
-// Run asks the node and says why the request was refused, old or slow.
+// Run asks the node why the request was refused, stale or slow.
 func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
-	u := c.Admin.JoinPath("explain")
-	u.RawQuery = url.Values{"request-id": {c.RequestID}}.Encode()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		return err
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if failure := (*url.Error)(nil); errors.As(err, &failure) {
-		err = failure.Err // whom it was to is known
-	}
-	if err != nil {
-		return fmt.Errorf("ask the node: %w", err)
-	}
-	defer answer.Body.Close()
 	var records []edge.Record
-	switch answer.StatusCode {
-	case http.StatusNotFound:
-		return fmt.Errorf("this node does not remember a request %s: it was another node's, is too long ago, or one of the many hits of which it remembers a sample", c.RequestID)
-	case http.StatusOK:
-	case http.StatusMisdirectedRequest:
-		why, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
-		return fmt.Errorf("ask the node: %s", bytes.TrimSpace(why))
-	default:
-		return fmt.Errorf("ask the node: %s", answer.Status)
-	}
-	if err := json.NewDecoder(answer.Body).Decode(&records); err != nil {
+	notFound := false
+	path := "explain?" + url.Values{"request-id": {c.RequestID}}.Encode()
+	err := nodeAddress{url: c.Admin}.get(ctx, http.DefaultClient, path, func(r *http.Response, body io.Reader) error {
+		if notFound = r.StatusCode == http.StatusNotFound; notFound {
+			return nil
+		}
+		return json.NewDecoder(body).Decode(&records)
+	})
+	switch {
+	case err != nil:
 		return fmt.Errorf("ask the node: %w", err)
+	case notFound:
+		return fmt.Errorf("this node does not remember a request %s: another node answered it, it is too old, or it was a hit, of which only a sample is kept", c.RequestID)
 	}
 	return c.print(t, records, func() {
 		for i := range records {
@@ -73,20 +59,18 @@ func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 	})
 }
 
-// readyTimeout bounds the whole question; /readyz gives each of its checks a
-// second.
+// readyTimeout bounds the whole command; /readyz gives each of its checks a second.
 const readyTimeout = 3 * time.Second
 
 type readyCommand struct {
 	Admin adminURL `help:"Admin listener of the node." default:"http://127.0.0.1:9090" placeholder:"URL"`
 }
 
-// Run asks the node what load balancers ask it: for health checks in a
-// container that has nothing else to ask with.
+// Run requests /readyz, for health checks in a container without curl.
 func (c *readyCommand) Run(ctx context.Context, t *terminal) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	var n nodeSeen
+	n := nodeState{}
 	n.readiness, n.err = nodeAddress{url: c.Admin}.readiness(ctx, http.DefaultClient)
 	switch {
 	case n.err != nil:
@@ -94,7 +78,7 @@ func (c *readyCommand) Run(ctx context.Context, t *terminal) error {
 	case n.readiness.Draining:
 		return errors.New("not ready: draining")
 	case !n.readiness.Ready:
-		return fmt.Errorf("not ready: %s", n.complaints())
+		return fmt.Errorf("not ready: %s", n.failingChecks())
 	}
 	fmt.Fprintln(t.out, "ready")
 	return nil

@@ -15,7 +15,7 @@ type jsonFlag struct {
 	JSON bool `help:"Print one JSON value."`
 }
 
-// print writes v as JSON, or has it written for people.
+// print writes v as JSON, or calls people, which writes it for people.
 func (f jsonFlag) print(t *terminal, v any, people func()) error {
 	if !f.JSON {
 		people()
@@ -37,20 +37,20 @@ func instant(at *time.Time) string {
 	return at.UTC().Format(time.RFC3339)
 }
 
-// oneSentence is an error of several lines as one: of a server that was tried
-// twice, the same is told once.
+// oneSentence is an error of several lines as one sentence, without repetitions: a
+// server that was tried twice may give the same error twice.
 func oneSentence(s string) string {
-	var told []string
+	var lines []string
 	for line := range strings.Lines(s) {
-		if line = oneLine(line); line != "" && !slices.Contains(told, line) {
-			told = append(told, line)
+		if line = oneLine(line); line != "" && !slices.Contains(lines, line) {
+			lines = append(lines, line)
 		}
 	}
-	return strings.ReplaceAll(strings.Join(told, "; "), ":; ", ": ")
+	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
 }
 
-// checkedWriter remembers that something could not be written: a command whose
-// output is lost has failed.
+// checkedWriter keeps the first error of writing: a command whose output is lost
+// has failed.
 type checkedWriter struct {
 	to  io.Writer
 	err error
@@ -64,5 +64,5 @@ func (w *checkedWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// oneLine is the text as it is printed where a line is for one thing.
+// oneLine is the text without line breaks.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

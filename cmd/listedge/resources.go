@@ -15,12 +15,12 @@ import (
 	"listedge/edge"
 )
 
-// A connection takes a descriptor and memory. Both are shared with what answers
-// requests, so clients get a part of them: when they hold all of it, Postgres,
-// Redis and files can still be opened, and pages still have room.
+// A connection takes a descriptor and memory. Clients get only a part of both: when
+// they have used all of it, connections to Postgres and Redis can still be opened,
+// and pages still have room.
 
 const (
-	// connectionMemory is what a connection takes at most while its client sends
+	// connectionMemory is the most that a connection takes while its client sends
 	// little or reads slowly, in bytes (docs/SIZING.md).
 	connectionMemory = 80 << 10
 	// fewestConnections is the least that memory allows: 20 MiB.
@@ -29,9 +29,9 @@ const (
 	otherDescriptors = 80
 )
 
-// limitConnections returns how many connections the public listener takes:
-// --max-connections, as far as there are descriptors for them. By default it
-// is what descriptors and memory allow.
+// limitConnections returns how many connections the public listener accepts:
+// --max-connections, as far as there are descriptors for them. The default is
+// what descriptors and memory allow.
 func limitConnections(f nodeFlags, descriptors, memory int64, logger *slog.Logger) int {
 	limit := min(edge.MostConnections, byDescriptors(f, descriptors))
 	if wanted := int64(f.MaxConnections); wanted > limit {
@@ -44,15 +44,14 @@ func limitConnections(f nodeFlags, descriptors, memory int64, logger *slog.Logge
 	return int(limit)
 }
 
-// byDescriptors is three quarters of those that remain beside Postgres's
-// connections and otherDescriptors. The rest is for Redis, the admin listener and
-// files.
+// byDescriptors is three quarters of the descriptors that Postgres' connections and
+// otherDescriptors leave. The last quarter is for Redis, the admin listener and files.
 func byDescriptors(f nodeFlags, descriptors int64) int64 {
 	postgres := int64(f.DatabaseConnections * (1 + len(f.ReplicaURL)))
 	return max(1, (descriptors-postgres-otherDescriptors)/4*3)
 }
 
-// byMemory is as many as fit into half of what --cache-memory leaves.
+// byMemory is as many connections as fit into half of what --cache-memory leaves.
 func byMemory(f nodeFlags, memory int64) int64 {
 	return max(fewestConnections, (memory-int64(f.CacheMemory))/2/connectionMemory)
 }
@@ -79,25 +78,23 @@ func memoryLimit() int64 {
 	return int64(limit)
 }
 
-// Left to itself, Go's collector lets garbage grow as large as what lives: a
-// node with few pages collects every 4 MB, that is every hundred misses, and one
-// whose memory is full of pages doubles it. What lives here is mostly pages,
-// which cost nothing to mark. So the garbage between two collections is kept
-// at one size, whatever lives.
+// By default, Go's collector lets garbage grow as large as the live heap: a node with
+// few pages collects every 4 MB, that is every hundred misses, and a node full of
+// pages doubles its memory. Pages are most of the live heap and cost nothing to
+// mark. So garbage is kept at one size, whatever the live heap.
 
-// garbageShare is that size, of the budget for pages.
+// garbageShare is that size, as a share of --cache-memory.
 const garbageShare = 0.06
 
-// garbagePercent is what debug.SetGCPercent is given for it: the heap's growth
-// in percent of what lives, in bytes. The collector counts less than its
-// smallest heap as that.
+// garbagePercent is the value for debug.SetGCPercent: growth in percent of the live
+// heap, which the collector takes as its smallest heap at least.
 func garbagePercent(garbage, live int64) int {
 	const smallest = 4 << 20
 	return int(max(1, min(garbage*100/max(live, smallest), 10_000)))
 }
 
-// paceCollector keeps the garbage at that size until it is stopped, which gives
-// the collector back its pace. GOGC, where it is set, is obeyed instead.
+// paceCollector keeps garbage at that size until stop, which restores the percentage
+// of before. GOGC overrides it.
 func paceCollector(garbage int64) (stop func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}
@@ -116,7 +113,7 @@ func paceCollector(garbage int64) (stop func()) {
 			debug.SetGCPercent(wanted) // stops the world for a moment
 			percent = wanted
 		}
-		// The next collection finds this, and calls.
+		// The next collection runs this cleanup.
 		runtime.AddCleanup(new(*int), func(int) { pace() }, 0)
 	}
 	pace()

@@ -54,8 +54,8 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal, flags *kong.Context
 	return n.serve(ctx)
 }
 
-// answerHangups tells whoever sends SIGHUP, hoping for a reload, that there is
-// none. Without it the signal would end the process.
+// answerHangups logs, on SIGHUP, that settings are not read again. Without it the
+// signal would end the process.
 func answerHangups(logger *slog.Logger) (stop func()) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
@@ -73,12 +73,12 @@ func answerHangups(logger *slog.Logger) (stop func()) {
 	}
 }
 
-// traceStop bounds sending the last traces: a collector that hangs does not
-// keep a node from stopping.
+// traceStop bounds sending the last traces, so that a hung collector does not delay
+// the node's end.
 const traceStop = 2 * time.Second
 
-// openTracer makes a tracer where OpenTelemetry's environment variables name a
-// collector, else none. The other OTEL_ variables are the library's to read.
+// openTracer makes a tracer if OpenTelemetry's environment variables name a collector.
+// The library reads the other OTEL_ variables itself.
 func openTracer(ctx context.Context, logger *slog.Logger) (*tracing.Tracer, error) {
 	endpoint := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"))
 	if endpoint == "" || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || os.Getenv("OTEL_TRACES_EXPORTER") == "none" {

@@ -17,19 +17,18 @@ import (
 	"listedge/internal/redact"
 )
 
-// configFile is what --config names: YAML, or JSON, whose names are those of
-// the flags. What a flag or the environment says counts more.
+// configFile is the file of --config: YAML or JSON, with the names of the flags. Flags
+// and environment override it.
 type configFile map[string]any
 
-// configFlag names the file. kong asks it in time, whether it is on the command
-// line or in the environment.
+// configFlag names the file. kong calls it before it resolves the other flags.
 type configFlag string
 
 // BeforeResolve reads the file, if there is one.
 func (configFlag) BeforeResolve(k *kong.Kong, ctx *kong.Context, at *kong.Path) error {
 	path, _ := ctx.FlagValue(at.Flag).(configFlag)
 	command := ctx.Selected()
-	if path == "" || command != nil && command.Hidden { // a shell that asks for words has no use for settings
+	if path == "" || command != nil && command.Hidden { // completion needs no settings
 		return nil
 	}
 	file, err := k.LoadConfig(string(path))
@@ -47,8 +46,7 @@ func readConfig(r io.Reader) (kong.Resolver, error) {
 	return c, nil
 }
 
-// Validate refuses names that no command has: what is mistyped must not be
-// passed over.
+// Validate refuses names that no command has: a typing error must not be ignored.
 func (c configFile) Validate(app *kong.Application) error {
 	var known []string
 	for _, flag := range allFlags(app) {
@@ -62,7 +60,7 @@ func (c configFile) Validate(app *kong.Application) error {
 	return nil
 }
 
-// Resolve gives a flag the file's value, if it has one and nobody else has.
+// Resolve gives a flag the value of the file, unless the environment has one.
 func (c configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
 	value, ok := c[flag.Name]
 	if !ok || slices.ContainsFunc(flag.Envs, func(name string) bool { _, set := os.LookupEnv(name); return set }) {
@@ -75,7 +73,7 @@ func (c configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any
 	return settingText(value), nil
 }
 
-// settingText writes a setting as a flag or the environment has it.
+// settingText writes a setting as a flag takes it.
 func settingText(value any) string {
 	list := reflect.ValueOf(value)
 	if list.Kind() != reflect.Slice {
@@ -88,16 +86,15 @@ func settingText(value any) string {
 	return strings.Join(parts, ",")
 }
 
-// settings are a command's flags, but for those that do something and set
-// nothing.
+// settings are the flags of a command that set something.
 func settings(ctx *kong.Context) []*kong.Flag {
 	return slices.DeleteFunc(ctx.Flags(), func(f *kong.Flag) bool {
 		return f.Target.Type().PkgPath() == "github.com/alecthomas/kong" || slices.Contains([]string{"help", "config", "print-config"}, f.Name)
 	})
 }
 
-// printConfig is a flag that has the settings in effect printed, as --config
-// reads them, but for what is secret.
+// printConfig is a flag that prints the settings in effect, as --config reads them,
+// without secrets.
 type printConfig bool
 
 // AfterApply prints, and ends the program.
@@ -118,8 +115,8 @@ func (printConfig) AfterApply(k *kong.Kong, ctx *kong.Context) error {
 	return nil
 }
 
-// settingsInEffect are the settings by their flags' names, without secrets, but
-// for those that are not set.
+// settingsInEffect are the settings that have a value, by the names of their flags,
+// without secrets.
 func settingsInEffect(ctx *kong.Context) map[string]any {
 	all := map[string]any{}
 	for _, flag := range settings(ctx) {
@@ -152,15 +149,15 @@ func printable(name string, value any) any {
 // installRoot is read by deploy/install.sh, not by this program.
 const installRoot = envPrefix + "INSTALL_ROOT"
 
-// serviceLinks are the variables that Kubernetes gives every container for each
-// Service of its namespace, as long as enableServiceLinks is not false: here
-// those of a Service called listedge or listedge-something.
+// serviceLinks are the variables that Kubernetes sets in every container for each
+// Service of the namespace, unless enableServiceLinks is false: here for a Service
+// called listedge or listedge-something.
 var serviceLinks = regexp.MustCompile(`^LISTEDGE_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?|PORT=(tcp|udp|sctp)://.*)(=|$)`)
 
-// checkVariables refuses environment variables that are nobody's setting: what is
-// mistyped must not be passed over. Those of other commands are known.
+// checkVariables refuses environment variables that no command has: a typing error
+// must not be ignored.
 func checkVariables(app *kong.Kong, ctx *kong.Context) error {
-	if len(settings(ctx)) == 0 { // of a command that has none
+	if len(settings(ctx)) == 0 { // this command has none
 		return nil
 	}
 	known := []string{installRoot}
@@ -178,7 +175,7 @@ func checkVariables(app *kong.Kong, ctx *kong.Context) error {
 	return nil
 }
 
-// allFlags are those of all commands.
+// allFlags are the flags of all commands.
 func allFlags(app *kong.Application) (all []*kong.Flag) {
 	_ = kong.Visit(app, func(node kong.Visitable, next kong.Next) error {
 		if flag, ok := node.(*kong.Flag); ok {
@@ -189,7 +186,7 @@ func allFlags(app *kong.Application) (all []*kong.Flag) {
 	return all
 }
 
-// didYouMean names the known word that is nearest; nothing where none is near.
+// didYouMean names the known word that is closest to the word, if one is close.
 func didYouMean(word string, known []string) string {
 	best, least := "", len(strings.TrimPrefix(word, envPrefix))/3+1
 	for _, k := range known {
@@ -203,8 +200,8 @@ func didYouMean(word string, known []string) string {
 	return fmt.Sprintf(": did you mean %s?", best)
 }
 
-// distance is how many characters have to be changed, added or taken away to make
-// the one word of the other (Levenshtein's).
+// distance is the Levenshtein distance: how many characters have to be changed, added
+// or removed to turn one word into the other.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

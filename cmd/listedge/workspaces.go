@@ -12,25 +12,26 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/limiter"
-	"listedge/origin"
+	"listedge/origin/admin"
+	"listedge/origin/apikey"
 )
 
 type workspacesCommand struct {
 	Create  workspaceCreate  `cmd:"" help:"Create a workspace."`
 	List    workspaceList    `cmd:"" help:"List workspaces."`
-	Update  workspaceUpdate  `cmd:"" help:"Change the limit of a workspace, on all nodes and at once."`
+	Update  workspaceUpdate  `cmd:"" help:"Change the limit of a workspace, on all nodes at once."`
 	Suspend workspaceSuspend `cmd:"" help:"Refuse all keys of a workspace (403)."`
 	Resume  workspaceResume  `cmd:"" help:"Undo suspend."`
 }
 
-// withAdmin runs a command on a connection of its own.
-func withAdmin(ctx context.Context, f databaseFlags, do func(*origin.Admin) error) error {
-	admin, err := origin.OpenAdmin(ctx, f.DatabaseURL)
+// withAdmin runs a command with a connection to the database.
+func withAdmin(ctx context.Context, f databaseFlags, do func(*admin.Conn) error) error {
+	conn, err := admin.Open(ctx, f.DatabaseURL)
 	if err != nil {
 		return err
 	}
-	defer admin.Close()
-	return do(admin)
+	defer conn.Close()
+	return do(conn)
 }
 
 // limitFlags are a token bucket.
@@ -41,12 +42,12 @@ type limitFlags struct {
 
 // Validate refuses what the limiter could not enforce.
 func (f *limitFlags) Validate() error {
-	l := origin.LimitOf(f.Rate, f.Burst, origin.DefaultLimit)
+	l := apikey.LimitOf(f.Rate, f.Burst, apikey.DefaultLimit)
 	_, err := limiter.NewPolicy(l.Rate, l.Burst)
 	return err
 }
 
-// validName refuses names that are empty or would break a list's lines.
+// validName refuses names that are empty or break the lines of a list.
 func validName(name string) error {
 	if strings.TrimSpace(name) == "" || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
 		return fmt.Errorf("--name must be text without control characters, and not empty")
@@ -69,9 +70,9 @@ func (c *workspaceCreate) Validate() error {
 // Run creates a workspace.
 func (c *workspaceCreate) Run(ctx context.Context, t *terminal) error {
 	if c.Burst != nil && c.Rate == nil {
-		return usageError{fmt.Errorf("--burst needs --rate: without one a workspace has no limit of its own")}
+		return usageError{fmt.Errorf("--burst needs --rate: without a rate a workspace has no limit of its own")}
 	}
-	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
+	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
 		w, err := a.CreateWorkspace(ctx, c.Name, c.Rate, c.Burst)
 		if err != nil {
 			return err
@@ -87,7 +88,7 @@ type workspaceList struct {
 
 // Run lists workspaces.
 func (c *workspaceList) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
+	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
 		list, err := a.Workspaces(ctx)
 		if err != nil {
 			return err
@@ -108,26 +109,26 @@ type workspaceSuspend struct{ oneFlags }
 
 // Run suspends a workspace.
 func (c *workspaceSuspend) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "suspended", func(a *origin.Admin) (any, error) { return a.SuspendWorkspace(ctx, c.ID) })
+	return c.do(ctx, t, "suspended", func(a *admin.Conn) (any, error) { return a.SuspendWorkspace(ctx, c.ID) })
 }
 
 type workspaceResume struct{ oneFlags }
 
 // Run resumes a workspace.
 func (c *workspaceResume) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "resumed", func(a *origin.Admin) (any, error) { return a.ResumeWorkspace(ctx, c.ID) })
+	return c.do(ctx, t, "resumed", func(a *admin.Conn) (any, error) { return a.ResumeWorkspace(ctx, c.ID) })
 }
 
-// oneFlags are those of a command that does something to one workspace or key.
+// oneFlags are the flags of a command that changes one workspace or key.
 type oneFlags struct {
 	databaseFlags
 	jsonFlag
 	ID uuid.UUID `arg:"" help:"Its id (of a key: not the key)."`
 }
 
-// do has it done, and says so.
-func (f oneFlags) do(ctx context.Context, t *terminal, done string, change func(*origin.Admin) (any, error)) error {
-	return withAdmin(ctx, f.databaseFlags, func(a *origin.Admin) error {
+// do makes the change and prints what was done.
+func (f oneFlags) do(ctx context.Context, t *terminal, done string, change func(*admin.Conn) (any, error)) error {
+	return withAdmin(ctx, f.databaseFlags, func(a *admin.Conn) error {
 		row, err := change(a)
 		if err != nil {
 			return err
@@ -157,12 +158,12 @@ type workspaceUpdate struct{ updateFlags }
 
 // Run changes the workspace's limit.
 func (c *workspaceUpdate) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "updated", func(a *origin.Admin) (any, error) { return a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst) })
+	return c.do(ctx, t, "updated", func(a *admin.Conn) (any, error) { return a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst) })
 }
 
 type keyUpdate struct{ updateFlags }
 
 // Run changes the key's limit.
 func (c *keyUpdate) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "updated", func(a *origin.Admin) (any, error) { return a.UpdateKey(ctx, c.ID, c.Rate, c.Burst) })
+	return c.do(ctx, t, "updated", func(a *admin.Conn) (any, error) { return a.UpdateKey(ctx, c.ID, c.Rate, c.Burst) })
 }

@@ -1,0 +1,156 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"listedge/internal/rawconn"
+)
+
+const (
+	// ConnectTimeout is for a new connection, PingTimeout for a ping.
+	ConnectTimeout = 2 * time.Second
+	PingTimeout    = time.Second
+	// pingAfter is how long a connection is idle before it is pinged.
+	pingAfter = time.Second
+)
+
+// Which of several servers that a URL names a pool connects to. Without the
+// choice a pool would keep connections to a standby that it once took for the
+// primary, and its pages would be judged by a snapshot, which says nothing there.
+var (
+	toPrimary pgconn.ValidateConnectFunc = pgconn.ValidateConnectTargetSessionAttrsPrimary
+	toStandby pgconn.ValidateConnectFunc = pgconn.ValidateConnectTargetSessionAttrsStandby
+)
+
+// CheckURL returns why a node could not use the URL of a database; nil if it
+// could. It does not connect.
+func CheckURL(url string) error {
+	_, err := parsePool(url)
+	return err
+}
+
+func parsePool(url string) (*pgxpool.Config, error) {
+	config, err := pgxpool.ParseConfig(url)
+	return config, checkURL(url, err)
+}
+
+// openPool makes a pool. Connections are made when they are first needed, so an
+// unreachable server is no error here.
+func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc, connections int, settings Settings) (*pgxpool.Pool, error) {
+	config, err := parsePool(url)
+	if err != nil {
+		return nil, fmt.Errorf("database URL: %w", err)
+	}
+	config.MaxConns = int32(connections)
+	config.MinIdleConns = 1
+	config.PingTimeout = PingTimeout
+	config.ShouldPing = shouldPing
+	config.ConnConfig.DialFunc = rawconn.Dialing(config.ConnConfig.DialFunc)
+	prepareConfig(config.ConnConfig, target, settings)
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("database: %w", err)
+	}
+	return pool, nil
+}
+
+// shouldPing says whether a connection is pinged before it is used; if the ping
+// fails, the pool takes or makes another. It is pinged if unread bytes have come,
+// mostly because the server closed it, and after some idle time, because the
+// network may have lost it silently.
+func shouldPing(_ context.Context, p pgxpool.ShouldPingParams) bool {
+	return p.IdleDuration > pingAfter || rawconn.Unread(p.Conn.PgConn().Conn())
+}
+
+// PoolStats are a pool's connections.
+type PoolStats struct {
+	Total, Idle, Max int
+	Acquired         uint64
+	Waited           time.Duration // in sum, for a connection
+}
+
+// StatsOf returns the present state of the pool.
+func StatsOf(p *pgxpool.Pool) PoolStats {
+	s := p.Stat()
+	return PoolStats{
+		Total: int(s.TotalConns()), Idle: int(s.IdleConns()), Max: int(s.MaxConns()),
+		Acquired: uint64(s.AcquireCount()), Waited: s.AcquireDuration(),
+	}
+}
+
+// Settings of sessions, by name.
+type Settings map[string]string
+
+// SessionSettings are those that every statement of a node depends on.
+func SessionSettings(timeout time.Duration) Settings {
+	return Settings{
+		"search_path":                   Schema,
+		"row_security":                  "off", // an error, where rows would silently be left out
+		"default_transaction_read_only": "on",
+		"default_transaction_isolation": "read committed", // behind the rewrite of a table others find no rows
+		"statement_timeout":             strconv.FormatInt(timeout.Milliseconds(), 10),
+		// Pages must cost the same on the day before and the day after an
+		// ANALYZE: plan once, for no parameter in particular, by index.
+		"plan_cache_mode":                 "force_generic_plan",
+		"enable_seqscan":                  "off",
+		"enable_sort":                     "off",
+		"jit":                             "off",
+		"max_parallel_workers_per_gather": "0",
+	}
+}
+
+// pooled is the key in the CustomData of a connection through a pooler.
+const pooled = "listedge.pooled"
+
+// Pooled says whether a connection pooler answers on the connection.
+func Pooled(conn *pgconn.PgConn) bool { return conn.CustomData()[pooled] != nil }
+
+// apply makes new connections of the config run with the settings.
+//
+// A statement sets them, because a pooler refuses them as startup parameters. A
+// pooler gives its clients process ids of its own: where the id is another,
+// nothing is set, because the server connection may be another client's in the
+// next transaction and would keep the setting. There each transaction begins
+// with Local. It costs a round trip for each connection.
+func (s Settings) apply(c *pgconn.Config) {
+	c.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		ctx, cancel := context.WithTimeout(ctx, c.ConnectTimeout)
+		defer cancel()
+		results, err := conn.Exec(ctx, fmt.Sprintf("%s WHERE pg_backend_pid() = %d", s.set(false), conn.PID())).ReadAll()
+		if err != nil {
+			return err
+		}
+		if len(results) != 1 || len(results[0].Rows) == 0 {
+			conn.CustomData()[pooled] = true
+		}
+		return nil
+	}
+}
+
+// Local is a statement that sets them for the transaction that runs it. A
+// transaction's default is set for the transaction itself; Postgres refuses an
+// isolation that differs from the one that the transaction began with.
+func (s Settings) Local() string {
+	own := Settings{}
+	for name, value := range s {
+		own[strings.TrimPrefix(name, "default_")] = value
+	}
+	return own.set(true)
+}
+
+func (s Settings) set(local bool) string {
+	var calls []string
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		calls = append(calls, fmt.Sprintf("set_config('%s', '%s', %t)", name, s[name], local))
+	}
+	return "SELECT " + strings.Join(calls, ", ")
+}
