@@ -65,7 +65,7 @@ type lookup struct {
 	began  time.Time
 }
 
-// find is what a flight runs.
+// find looks in the tiers and then fills the entry.
 func (l *lookup) find() (Result, error) {
 	if r, ok := l.fillLocal(); ok {
 		return r, nil
@@ -73,7 +73,7 @@ func (l *lookup) find() (Result, error) {
 	return l.fillRemote()
 }
 
-// fillAnew is what a flight runs that bypasses the tiers.
+// fillAnew reads the entry from the origin, whatever the tiers have.
 func (l *lookup) fillAnew() (Result, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, l.options.FillTimeout)
 	defer cancel()
@@ -167,7 +167,7 @@ func (l *lookup) fromRedis(useStale bool) *Entry {
 var fleetWaits = [...]time.Duration{3 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond}
 
 // fromFleet lets one node of all that miss an entry at once fill it. It returns the
-// entry that another node filled, or nil where this node is to.
+// entry that another node filled, or nil if this node has to fill it.
 func (l *lookup) fromFleet(ctx context.Context) *Entry {
 	if l.redis == nil || !l.following.Load() {
 		return nil
@@ -242,7 +242,7 @@ func (l *lookup) fromPrimary(ctx context.Context, times *Times) (*Entry, error) 
 }
 
 // fromStandby returns the entry if there is a standby that shows all changes known
-// here. What a lagging standby lacks cannot be told, so its answer is not served.
+// here. It is not known what a lagging standby lacks, so its answer is not served.
 func (l *lookup) fromStandby(ctx context.Context, times *Times) *Entry {
 	if l.fill.Standby == nil || !l.following.Load() {
 		return nil

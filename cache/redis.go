@@ -49,7 +49,7 @@ const (
 	redisBudget = 20 * time.Millisecond
 	// redisStoreBudget is for storing, which no request waits for.
 	redisStoreBudget = 250 * time.Millisecond
-	// redisTimeout bounds a call that nobody waits for any more: see withinBudget.
+	// redisTimeout bounds a call after its request has stopped waiting: see withinBudget.
 	redisTimeout = time.Second
 	// maxRetries of a call on connections that have ended is above their number.
 	maxRetries = 1000
@@ -194,6 +194,36 @@ func (r *redisTier) set(key []byte, e *Entry, life time.Duration) {
 	}
 }
 
+// store sends the entry to Redis.
+func (c *Cache) store(key []byte, e *Entry) {
+	c.goRedis(func() { c.redis.set(key, e, c.options.TTL+c.options.MaxStale) })
+}
+
+// release lets another node fill the entry that this one claimed.
+func (c *Cache) release(key []byte) {
+	if c.following.Load() {
+		c.goRedis(func() { c.redis.release(key) })
+	}
+}
+
+// goRedis makes a call to Redis that no request waits for, unless too many are
+// under way.
+func (c *Cache) goRedis(call func()) {
+	if c.redis == nil {
+		return
+	}
+	select {
+	case c.async <- struct{}{}:
+	default:
+		c.redis.dropped.Add(1)
+		return
+	}
+	c.running.Go(func() {
+		defer func() { <-c.async }()
+		call()
+	})
+}
+
 // claim says whether this node is the one to fill the key's entry. It is, too, when
 // Redis does not answer.
 func (r *redisTier) claim(key []byte) bool {
@@ -214,10 +244,12 @@ func (r *redisTier) release(key []byte) {
 	}
 }
 
-// probe makes a call where the breaker waits for one, or none has succeeded yet:
-// hits never would.
-func (r *redisTier) probe() {
-	if r.breaker.State() == gobreaker.StateHalfOpen || !r.answered.Load() {
+// Probe makes a call to a Redis whose breaker waits for one, or that has not
+// answered yet: a cache that has all entries in memory would never make one. To be
+// called regularly.
+func (c *Cache) Probe(context.Context) {
+	r := c.redis
+	if r != nil && (r.breaker.State() == gobreaker.StateHalfOpen || !r.answered.Load()) {
 		_, _ = callRedis(r, "read", r.budget, r.tryRead)
 	}
 }
@@ -250,7 +282,7 @@ func callRedis[T any](r *redisTier, operation string, budget time.Duration, call
 
 // withinBudget makes a call in a goroutine of its own, and waits for it within the budget.
 // The call goes on after that: it may have to open a connection (TCP, TLS, HELLO,
-// AUTH), and if it were cut off amid that, the next call would begin anew.
+// AUTH). If that were cut off, the next call would have to begin again.
 func withinBudget[T any](r *redisTier, budget time.Duration, call func(context.Context) (T, error)) (v T, err error) {
 	type answer struct {
 		v   T
@@ -285,8 +317,8 @@ func withinBudget[T any](r *redisTier, budget time.Duration, call func(context.C
 	return v, err
 }
 
-// hasEnded reports whether a connection that was open once has ended, and not
-// whether none could be opened, or nobody answered on it. After a restart of Redis
+// hasEnded reports whether an open connection has ended. A connection that could not
+// be opened, or a call without an answer, is another error. After a restart of Redis
 // every idle connection has: under TLS the client only sees that when it uses it.
 func hasEnded(err error) bool {
 	broken := (*net.OpError)(nil)
