@@ -23,7 +23,7 @@ func TestLineage(t *testing.T) {
 		now := time.Now()
 		for primary, want := range map[uint64]error{100: nil, 99: ErrOtherPrimary} {
 			l, err := lineage{seen: 100, seenAt: now}.judge(100, now.Add(2), &Needed{Run: "a", LSN: lsn, Primary: primary, At: now.Add(1)})
-			if !errors.Is(err, want) || l.run != "a" {
+			if !errors.Is(err, want) || l.primary != "a" {
 				t.Errorf("%v, want %v: %+v", err, want, l)
 			}
 		}
