@@ -177,7 +177,7 @@ func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 
 // The migration leaves rows that are there, whatever they hold, and goes back;
 // a table in partitions has it, too.
-func TestTheBoundsAreForWhatIsWrittenFromNowOn(t *testing.T) {
+func TestBoundsApplyToNewRowsOnly(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := connect(t, url)

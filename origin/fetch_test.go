@@ -41,7 +41,7 @@ func lockItems(t testing.TB, url string) (release func()) {
 
 // As many queries run as there are connections, a bounded number waits, and
 // the rest is refused at once.
-func TestTheGateBoundsWhatRunsAndWhatWaits(t *testing.T) {
+func TestQueriesThatRunAndWaitAreBounded(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 2}))
@@ -85,7 +85,7 @@ func TestTheGateBoundsWhatRunsAndWhatWaits(t *testing.T) {
 	}
 }
 
-func TestWaitingAtTheGateEndsWithTheContext(t *testing.T) {
+func TestWaitingForASlotEndsWithTheContext(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 1}))
@@ -109,7 +109,7 @@ func TestWaitingAtTheGateEndsWithTheContext(t *testing.T) {
 }
 
 // A query that the server ends is slow, and says nothing against the server.
-func TestASlowQueryIsATimeoutAndCutsNobodyOff(t *testing.T) {
+func TestASlowQueryIsATimeoutAndOpensNoBreaker(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	o := New(openDatabase(t, postgres.Options{URL: url, QueryTimeout: 150 * time.Millisecond}))
@@ -135,7 +135,7 @@ func TestASlowQueryIsATimeoutAndCutsNobodyOff(t *testing.T) {
 
 // Callers that give up, be it that they waited in the queue for most of their
 // time, say nothing against the server either.
-func TestImpatientCallersCutNobodyOff(t *testing.T) {
+func TestCancelledCallersOpenNoBreaker(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	o := New(openDatabase(t, postgres.Options{URL: url}))
@@ -271,7 +271,7 @@ func TestASchemaChangeCostsNoConnection(t *testing.T) {
 }
 
 // Nobody waits at the server for a page whose caller has gone.
-func TestTheServerIsToldToStop(t *testing.T) {
+func TestACancelledQueryIsCancelledAtTheServer(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 1, QueryTimeout: 10 * patience}))
@@ -326,7 +326,7 @@ func TestABrokenConnectionCostsOneFetch(t *testing.T) {
 	}
 }
 
-func TestWhatTheServerSaysIsPutIntoOurWords(t *testing.T) {
+func TestErrorsOfTheServerGetAKind(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := connect(t, url)
@@ -351,7 +351,7 @@ func TestWhatTheServerSaysIsPutIntoOurWords(t *testing.T) {
 }
 
 // A server that does not let us in is away, whatever reason it gives.
-func TestADatabaseThatDoesNotOpenIsUnavailable(t *testing.T) {
+func TestADatabaseThatRefusesConnectionsIsUnavailable(t *testing.T) {
 	t.Parallel()
 	wrong, err := pgx.ParseConfig(server().URL("postgres"))
 	if err != nil {

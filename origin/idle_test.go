@@ -46,7 +46,7 @@ func endSessions(t *testing.T, url string) {
 
 // A server that comes back, and one that ended single connections, is asked on
 // new ones: nobody finds out by a question that is lost.
-func TestIdleConnectionsThatEndedCostNothing(t *testing.T) {
+func TestClosedIdleConnectionsCostNoFetch(t *testing.T) {
 	t.Parallel()
 	pg, url := secured(t)
 	restart := func(how syscall.Signal) func() error {
@@ -79,7 +79,7 @@ func TestIdleConnectionsThatEndedCostNothing(t *testing.T) {
 }
 
 // So with a standby, which would else be left alone for a while.
-func TestIdleConnectionsOfAStandbyThatEndedCostNothing(t *testing.T) {
+func TestClosedIdleConnectionsOfAStandbyCostNoFetch(t *testing.T) {
 	t.Parallel()
 	primary := sandboxtest.Postgres(t)
 	url := ownDatabase(t, primary)

@@ -153,7 +153,7 @@ func TestSearchFindsTheSameByTheWalkAndByTheIndex(t *testing.T) {
 
 // The index knows three characters in a row; without them in the term it would
 // be read from end to end.
-func TestTermsWithoutAGramAreNotAskedOfTheIndex(t *testing.T) {
+func TestTermsWithoutAGramDoNotUseTheIndex(t *testing.T) {
 	for term, want := range map[string]searchPlan{
 		"": noSearch, "a": walkSearch, "ab": walkSearch, "a b c": walkSearch, "ab cd": walkSearch, "ab\ncd": walkSearch, "茶茶": walkSearch, "é": walkSearch,
 		"abc": indexedSearch, "a bcd": indexedSearch, "12a": indexedSearch, "中国茶": indexedSearch, "%%%": indexedSearch, "чай": indexedSearch, "😀😀😀": indexedSearch,

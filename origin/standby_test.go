@@ -158,7 +158,7 @@ func TestFetchFromStandby(t *testing.T) {
 }
 
 // A standby follows its primary onto a new timeline, and is then one of that.
-func TestStandbysFollowAFailOver(t *testing.T) {
+func TestStandbysAfterAFailOver(t *testing.T) {
 	primary := sandboxtest.PostgresWith(t, map[string]string{"full_page_writes": "on"}) // or no standby can be made of a standby
 	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
 	if _, err := admin.MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
@@ -191,7 +191,7 @@ func TestStandbysFollowAFailOver(t *testing.T) {
 
 // A standby that has followed another server onto a timeline of its own, and
 // receives from nobody now, is not taken for one of the first.
-func TestAStandbyOfAnotherHistory(t *testing.T) {
+func TestAStandbyOfAnotherTimelineIsRefused(t *testing.T) {
 	primary := sandboxtest.PostgresWith(t, map[string]string{"full_page_writes": "on"}) // or no standby can be made of a standby
 	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
 	if _, err := admin.MigrateUp(t.Context(), primary.URL("listedge")); err != nil {

@@ -85,7 +85,7 @@ func TestPagesComeOverTLS(t *testing.T) {
 
 // The server hears of it in an orderly way: its log, and that of a pooler, is
 // not filled with connections that were reset.
-func TestAConnectionIsGivenUpInAnOrderlyWay(t *testing.T) {
+func TestAnAbortedConnectionClosesCleanly(t *testing.T) {
 	t.Parallel()
 	pg, url := secured(t)
 	conn := connect(t, url)

@@ -140,7 +140,7 @@ func pageOf(t *testing.T, url string) Page {
 // After a fail-over the old primary lives on. While the new one's run is proven,
 // nothing that the old one says is taken; nor later, for its timeline has ended.
 // The new one is taken whatever was followed before.
-func TestTheSideOfTheEarlierTimelineIsRefused(t *testing.T) {
+func TestAnEarlierTimelineIsRefused(t *testing.T) {
 	t.Parallel()
 	old := sandboxtest.Postgres(t)
 	address := ownDatabase(t, old)
@@ -205,7 +205,7 @@ func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
 
 // While an address leads to the wrong server, questions do not each make a
 // connection.
-func TestTheWrongServerIsNotFloodedWithConnections(t *testing.T) {
+func TestTheWrongServerGetsFewConnections(t *testing.T) {
 	t.Parallel()
 	r := readFrom(t, newDatabase(t), "")
 	before := r.o.pool.Stat().NewConnsCount()

@@ -28,7 +28,7 @@ func TestKeyMutations(t *testing.T) {
 		{"its place is forgotten", []edit{{"origin/keyring.go", "\t\tk.place.Store(uint64(place))\n", ""}}, "./origin", "TestNearKeysGrowWithTheKeys"},
 		{"a place is taken for a hash", []edit{{"origin/keyring_near.go", "k != nil && k.hash == hash {", "k != nil {"}}, "./origin", "TestNearKeysAreThoseOfTheShards"},
 		{"a schedule is not looked at", []edit{{told, "!doubtful && !k.Key.Scheduled &&", "!doubtful &&"}}, "./origin", "TestAScheduledKeyIsAskedFor"},
-		{"connections to an old primary are kept", []edit{{"origin/keystore.go", "fromPrimary(ctx, s.upstream, run, func() (map[KeyHash]Key, answerer, error) { return s.lookup(ctx, hashes) })", "fromPrimary(ctx, s.upstream, \"\", func() (map[KeyHash]Key, answerer, error) { return s.lookup(ctx, hashes) })"}}, "./origin", "TestTheSideOfTheEarlierTimelineIsRefused"},
+		{"connections to an old primary are kept", []edit{{"origin/keystore.go", "fromPrimary(ctx, s.upstream, run, func() (map[KeyHash]Key, answerer, error) { return s.lookup(ctx, hashes) })", "fromPrimary(ctx, s.upstream, \"\", func() (map[KeyHash]Key, answerer, error) { return s.lookup(ctx, hashes) })"}}, "./origin", "TestAnEarlierTimelineIsRefused"},
 		{"an answer without keys is anybody's", []edit{{"origin/keystore.go", "{ return s.lookup(ctx, hashes) }", "{\n\tfound, by, err := s.lookup(ctx, hashes)\n\tif len(found) == 0 {\n\t\tby.Run = run\n\t}\n\treturn found, by, err\n}"}}, "./origin", "TestAnOldPrimaryThatDoesNotKnowAKeyIsNotBelieved"},
 	})
 }

@@ -157,9 +157,9 @@ func TestMutations(t *testing.T) {
 
 		// Of servers that are not the primary, or not its standby.
 		{"a standby's answer is the primary's", []edit{{primary, "case by.Standby:", "case by.Standby && false:"}}, "./origin", "TestAStandbyIsNotThePrimary"},
-		{"the second answer is the primary's", []edit{{primary, "err == nil {\n\t\t\terr = p.check(ctx, f, by)", "err == nil {\n\t\t\t_ = by"}}, "./origin", "TestTheSideOfTheEarlierTimelineIsRefused"},
-		{"any timeline is the primary's", []edit{{primary, "before < after", "before < after && false"}}, "./origin", "TestTheSideOfTheEarlierTimelineIsRefused"},
-		{"each query makes connections", []edit{{primary, "now-last > int64(PrimaryCooldown) && ", ""}}, "./origin", "TestTheWrongServerIsNotFloodedWithConnections"},
+		{"the second answer is the primary's", []edit{{primary, "err == nil {\n\t\t\terr = p.check(ctx, f, by)", "err == nil {\n\t\t\t_ = by"}}, "./origin", "TestAnEarlierTimelineIsRefused"},
+		{"any timeline is the primary's", []edit{{primary, "before < after", "before < after && false"}}, "./origin", "TestAnEarlierTimelineIsRefused"},
+		{"each query makes connections", []edit{{primary, "now-last > int64(PrimaryCooldown) && ", ""}}, "./origin", "TestTheWrongServerGetsFewConnections"},
 		{"answers are taken before they can be judged", []edit{{primary, "if err := p.awaitTimeline(ctx); err != nil {", "if err := p.awaitTimeline(ctx); err != nil && false {"}}, "./origin", "TestNothingIsReadBeforeTheTimelineIsKnown"},
 		{"a node answers before it has looked", []edit{{"cmd/listedge/node.go", ", TimelineKnown: n.timelineKnown", ""}}, "./cmd/listedge", "TestANodeThatHasNotLookedYet"},
 		{"a node is ready before it has looked", []edit{{"cmd/listedge/identity.go", "return errors.New(\"the timeline that the fleet follows is not known yet\")", ""}}, "./cmd/listedge", "TestANodeThatHasNotLookedYet"},

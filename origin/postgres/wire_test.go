@@ -50,7 +50,7 @@ func readSent(sent []byte, piece func() int) (rows []string, s *Session, err err
 }
 
 // However an answer is cut into pieces, its rows are the same.
-func TestAnAnswerIsReadInWhateverPiecesItComes(t *testing.T) {
+func TestAnAnswerIsTheSameHoweverItIsSplit(t *testing.T) {
 	random := rand.New(rand.NewPCG(30, 31))
 	for range 300 {
 		answer := message(t, &pgproto3.BindComplete{})
@@ -74,7 +74,7 @@ func TestAnAnswerIsReadInWhateverPiecesItComes(t *testing.T) {
 
 // What is no answer, or not the whole of one, is an error, after which nothing
 // more is asked on the connection; the server's refusal is one as well, but an answer.
-func TestWhatIsNoAnswerBreaksTheSession(t *testing.T) {
+func TestAnIncompleteAnswerBreaksTheSession(t *testing.T) {
 	bound := message(t, &pgproto3.BindComplete{})
 	row := message(t, &pgproto3.DataRow{Values: [][]byte{[]byte("value")}})
 	refused := message(t, &pgproto3.ErrorResponse{Severity: "ERROR", Code: "57014", Message: "too slow"})
