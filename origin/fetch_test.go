@@ -60,7 +60,7 @@ func TestQueriesThatRunAndWaitAreBounded(t *testing.T) {
 			eventually(t, "a query at work", func() bool { return o.Stats().Running == i+1 })
 		}
 	}
-	eventually(t, "a full gate", func() bool { s := o.Stats(); return s.Running == running && s.Queued == waiting })
+	eventually(t, "a full queue", func() bool { s := o.Stats(); return s.Running == running && s.Queued == waiting })
 
 	for range 3 {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -93,7 +93,7 @@ func TestWaitingForASlotEndsWithTheContext(t *testing.T) {
 	defer release()
 	first := make(chan error, 1)
 	go func() { _, err := o.Fetch(context.Background(), anyPage, ""); first <- err }()
-	eventually(t, "a full gate", func() bool { return o.Stats().Running == 1 })
+	eventually(t, "a full queue", func() bool { return o.Stats().Running == 1 })
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
 	if _, err := o.Fetch(ctx, anyPage, ""); !errors.Is(err, ErrOverloaded) || !errors.Is(err, context.DeadlineExceeded) {
@@ -159,7 +159,7 @@ func TestCancelledCallersOpenNoBreaker(t *testing.T) {
 	}
 }
 
-// Connections of callers that went away are given up or given back, not lost.
+// Connections of cancelled callers are closed or returned to the pool, not lost.
 func TestCancelledFetchesLeakNoConnections(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
@@ -300,7 +300,7 @@ func TestACancelledQueryIsCancelledAtTheServer(t *testing.T) {
 	}
 }
 
-// A connection that ended amid an answer is not asked again.
+// A connection that was closed during an answer is not used again.
 func TestABrokenConnectionCostsOneFetch(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
@@ -411,9 +411,9 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 			t.Fatal(event.name, err)
 		}
 		eventually(t, "both breakers open", func() bool {
-			impatient, cancel := context.WithTimeout(context.Background(), timeout/20)
+			cancelled, cancel := context.WithTimeout(context.Background(), timeout/20)
 			defer cancel()
-			_, _ = o.Fetch(impatient, anyPage, "") // must not make the server look well
+			_, _ = o.Fetch(cancelled, anyPage, "") // must not count as a success
 			page, key := ask()
 			if page == nil || key == nil || !errors.Is(page, ErrUnavailable) || !errors.Is(key, ErrUnavailable) {
 				t.Fatalf("%s: pages %v, keys %v", event.name, page, key)
@@ -431,7 +431,7 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 			}
 		}
 		if quick < 15 {
-			t.Errorf("%s: only %d of 20 were told at once", event.name, quick)
+			t.Errorf("%s: only %d of 20 failed at once", event.name, quick)
 		}
 		if err := event.again(); err != nil {
 			t.Fatal(event.name, err)

@@ -44,8 +44,8 @@ func endSessions(t *testing.T, url string) {
 	_ = conn.Close(context.Background())
 }
 
-// A server that comes back, and one that ended single connections, is asked on
-// new ones: nobody finds out by a question that is lost.
+// After a server restarts, or closes single connections, queries use new ones: no
+// query fails to find that out.
 func TestClosedIdleConnectionsCostNoFetch(t *testing.T) {
 	t.Parallel()
 	pg, url := secured(t)
@@ -78,7 +78,7 @@ func TestClosedIdleConnectionsCostNoFetch(t *testing.T) {
 	}
 }
 
-// So with a standby, which would else be left alone for a while.
+// The same for a standby, whose breaker would open otherwise.
 func TestClosedIdleConnectionsOfAStandbyCostNoFetch(t *testing.T) {
 	t.Parallel()
 	primary := sandboxtest.Postgres(t)
@@ -100,7 +100,7 @@ func TestClosedIdleConnectionsOfAStandbyCostNoFetch(t *testing.T) {
 	}
 }
 
-// What a server says on its own account is heard, and costs no connection.
+// A notice that the server sends unasked is read, and costs no connection.
 func TestANoticeCostsNoConnection(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What a term finds, case by case. Each is asked of one row whose name is the
+// What a term finds, case by case. Each is searched for in one row whose name is the
 // text, in both collections.
 func TestSearchFindsSubstringsWhateverTheirCase(t *testing.T) {
 	t.Parallel()
@@ -89,7 +89,7 @@ func TestSearchLooksIntoEachFieldOfItsListAndNoOther(t *testing.T) {
 		{Items, "in the name", 1}, {Items, "in the sku", 1}, {Items, "in the description", 1}, {Items, "IN THE", 1}, {Items, "name", 2},
 		{Items, "in the unit", 0}, {Items, "in the path", 0}, {Items, "GOODS", 0}, {Items, number(1).String(), 0},
 		{Contacts, "in the name", 1}, {Contacts, "in the email", 1}, {Contacts, "in the phone", 1}, {Contacts, "in the tin", 1}, {Contacts, "in the address", 0},
-		// A term that runs from the end of one field into the next, whatever stands between.
+		// A term that runs from the end of one field into the next, whatever is between.
 		{Items, "namein the", 0}, {Items, "name in the", 0}, {Items, "name\nin the sku", 0}, {Items, "e\ni", 0}, {Items, "sku\nin", 0}, {Items, "u\ni", 0},
 		{Contacts, "name\nin the email", 0}, {Contacts, "email\nin", 0}, {Contacts, "phone\nin the tin", 0}, {Contacts, "\n", 0}, {Items, "\n", 0},
 	} {

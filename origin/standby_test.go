@@ -103,7 +103,7 @@ func TestFetchFromStandby(t *testing.T) {
 	}
 	fetched(1, one)
 
-	// Replay stands still: what came since is refused, what was there is not.
+	// Replay is paused: a page that needs later WAL is refused, others are not.
 	for _, s := range []string{standby.URL("postgres"), other.URL("postgres")} {
 		execOn(t, s, "SELECT pg_wal_replay_pause()")
 		eventually(t, "paused", func() bool {
@@ -121,9 +121,9 @@ func TestFetchFromStandby(t *testing.T) {
 	}
 	fetched(2, two)
 
-	// One that hangs is passed over, soon without being asked.
+	// A standby that hangs is skipped, and soon gets no queries.
 	must(standby.Freeze())
-	eventually(t, "the hung one is left alone", func() bool {
+	eventually(t, "the hung one's breaker opens", func() bool {
 		_, _ = fetch(server, two)
 		return o.Stats().Standbys[0].BreakerOpen
 	})
@@ -132,10 +132,10 @@ func TestFetchFromStandby(t *testing.T) {
 		fetched(2, two)
 	}
 	if failed := o.Stats().Standbys[0].Failed - before; failed > 1 { // a probe
-		t.Errorf("the hung one was asked %d times", failed)
+		t.Errorf("the hung one got %d queries", failed)
 	}
 	must(standby.Thaw())
-	eventually(t, "it is asked again", func() bool {
+	eventually(t, "it gets queries again", func() bool {
 		_, _ = fetch(server, two)
 		return !o.Stats().Standbys[0].BreakerOpen
 	})
@@ -147,7 +147,7 @@ func TestFetchFromStandby(t *testing.T) {
 		_, err := fetch(server, two)
 		return errors.Is(err, ErrOtherPrimary) || errors.Is(err, ErrUnavailable) && o.Stats().Standbys[1].Refusal != nil
 	})
-	time.Sleep(replayStatusTTL) // it is asked, and not refused by what is known of it
+	time.Sleep(replayStatusTTL) // so that it gets a query, and is not refused by what is known of it
 	before = o.Stats().Standbys[1].Fetched
 	for range 10 {
 		_, _ = fetch(server, two)
@@ -223,7 +223,7 @@ func TestAStandbyOfAnotherTimelineIsRefused(t *testing.T) {
 	o := New(openDatabase(t, postgres.Options{URL: primary.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
 	page, err := answerOfStandby(t, o, Query{Workspace: workspace, Collection: Items, Limit: 50}, Needed{Server: first, LSN: uint64(lsn), Primary: uint64(lsn), At: time.Now()})
 	if !errors.Is(err, ErrOtherPrimary) {
-		t.Errorf("%d rows of %s at %d, asked for at least %d: %v\n%.300s", page.Rows, page.Server, page.LSN, lsn, err, page.Body)
+		t.Errorf("%d rows of %s at %d, want at least %d: %v\n%.300s", page.Rows, page.Server, page.LSN, lsn, err, page.Body)
 	}
 }
 
@@ -259,7 +259,7 @@ func TestSeveralServersInOneURL(t *testing.T) {
 	must(primary.Kill(syscall.SIGQUIT))
 	eventually(t, "its connections are gone", func() bool { _, err := rows(); return err != nil })
 	for range 7 { // the first two open the breaker
-		eventually(t, "it is asked again", func() bool { return !o.breaker.IsOpen() })
+		eventually(t, "it gets queries again", func() bool { return !o.breaker.IsOpen() })
 		if n, err := rows(); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%d rows of the standby: %v", n, err)
 		}

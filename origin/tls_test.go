@@ -83,8 +83,8 @@ func TestPagesComeOverTLS(t *testing.T) {
 	eventually(t, "rest", func() bool { return atRest(t, o, db, conn) })
 }
 
-// The server hears of it in an orderly way: its log, and that of a pooler, is
-// not filled with connections that were reset.
+// An aborted connection is closed by protocol: the server's log, and a pooler's, has
+// no connection that was reset.
 func TestAnAbortedConnectionClosesCleanly(t *testing.T) {
 	t.Parallel()
 	pg, url := secured(t)

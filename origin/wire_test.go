@@ -274,8 +274,8 @@ func TestAServerThatHangsDuringAnAnswerKeepsNoConnection(t *testing.T) {
 	eventually(t, "rest", func() bool { return atRest(t, o, db, conn) })
 }
 
-// A connection that the server ended between two questions costs one fetch at
-// most, even where it is asked too soon for the pool to look after it.
+// A connection that the server closed between two queries costs one fetch at most,
+// even where the next query comes too soon for the pool to notice.
 func TestAConnectionClosedBetweenQueriesCostsOneFetch(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
@@ -329,8 +329,8 @@ func TestNoticesChangeNoAnswer(t *testing.T) {
 	}
 }
 
-// A server, or a pooler before it, that has forgotten a connection's statements
-// is told them again.
+// A server, or a pooler before it, forgets a connection's statements. They are
+// prepared again.
 func TestForgottenStatementsArePreparedAgain(t *testing.T) {
 	t.Parallel()
 	o := New(openDatabase(t, postgres.Options{URL: newDatabase(t), Connections: 1}))
