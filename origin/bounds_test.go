@@ -160,7 +160,7 @@ func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 		follow(t, &q, page.next)
 		for range 5 {
 			_, err := o.Fetch(context.Background(), q, "")
-			if !errors.Is(err, ErrRowTooLong) || errors.Is(err, ErrUnavailable) {
+			if !errors.Is(err, postgres.ErrRowTooLong) || errors.Is(err, ErrUnavailable) {
 				t.Fatal(err)
 			}
 			for _, named := range []string{"items", ourWorkspace.String(), number(5).String(), "10000"} {

@@ -10,7 +10,6 @@ import (
 
 	"listedge/internal/rawconn"
 	"listedge/internal/sandbox/sandboxtest"
-
 	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )

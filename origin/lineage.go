@@ -3,6 +3,8 @@ package origin
 import (
 	"fmt"
 	"time"
+
+	"listedge/origin/postgres"
 )
 
 // Needed is what a page from a standby must show, and what is known of its primary.
@@ -41,7 +43,7 @@ type lineage struct {
 	lost    bool      // it is of a lost future
 }
 
-var errLostFuture = fmt.Errorf("%w: it has replayed what its primary never wrote, or has lost because its files were put back: make the standby anew", ErrOtherPrimary)
+var errLostFuture = fmt.Errorf("%w: it has replayed what its primary never wrote, or has lost because its files were put back: make the standby anew", postgres.ErrOtherPrimary)
 
 // judge says why a page from the replay position, which was read no later than
 // at, is not taken; nil if it is. It returns what is known from now on.
@@ -58,7 +60,7 @@ func (l lineage) judge(position uint64, at time.Time, n *Needed) (lineage, error
 	case l.lost:
 		return l, errLostFuture
 	case l.floor == 0 || position < max(l.floor, n.LSN):
-		return l, ErrLagging
+		return l, postgres.ErrLagging
 	}
 	return l, nil
 }

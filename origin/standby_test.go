@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"listedge/internal/sandbox/sandboxtest"
-
 	"listedge/origin/admin"
 	"listedge/origin/postgres"
 )
@@ -97,7 +96,7 @@ func TestFetchFromStandby(t *testing.T) {
 
 	one := add("one")
 	fetched(1, one)
-	refused(ErrOtherPrimary, "another/1", 0)
+	refused(postgres.ErrOtherPrimary, "another/1", 0)
 	if stats := o.Stats().Standbys; stats[0].Refusal == nil && stats[1].Refusal == nil {
 		t.Errorf("%+v", stats)
 	}
@@ -114,7 +113,7 @@ func TestFetchFromStandby(t *testing.T) {
 	}
 	two := add("two")
 	time.Sleep(replayStatusTTL) // what is known of them now is too old to refuse by
-	refused(ErrLagging, server, two)
+	refused(postgres.ErrLagging, server, two)
 	fetched(1, one)
 	for _, s := range []string{standby.URL("postgres"), other.URL("postgres")} {
 		execOn(t, s, "SELECT pg_wal_replay_resume()")
@@ -145,7 +144,7 @@ func TestFetchFromStandby(t *testing.T) {
 	execOn(t, other.URL("postgres"), "SELECT pg_promote()")
 	eventually(t, "the promoted one is refused", func() bool {
 		_, err := fetch(server, two)
-		return errors.Is(err, ErrOtherPrimary) || errors.Is(err, ErrUnavailable) && o.Stats().Standbys[1].Refusal != nil
+		return errors.Is(err, postgres.ErrOtherPrimary) || errors.Is(err, ErrUnavailable) && o.Stats().Standbys[1].Refusal != nil
 	})
 	time.Sleep(replayStatusTTL) // so that it gets a query, and is not refused by what is known of it
 	before = o.Stats().Standbys[1].Fetched
@@ -180,11 +179,11 @@ func TestStandbysAfterAFailOver(t *testing.T) {
 		return err == nil
 	})
 	time.Sleep(replayStatusTTL) // as above
-	if _, err := answerOfStandby(t, follows, query, needed(t, conn, first, 1)); !errors.Is(err, ErrOtherPrimary) {
+	if _, err := answerOfStandby(t, follows, query, needed(t, conn, first, 1)); !errors.Is(err, postgres.ErrOtherPrimary) {
 		t.Error(err)
 	}
 	lags := New(openDatabase(t, postgres.Options{URL: next.URL("listedge"), Replicas: []string{stays.URL("listedge")}}))
-	if _, err := answerOfStandby(t, lags, query, needed(t, conn, second, 1)); !errors.Is(err, ErrOtherPrimary) {
+	if _, err := answerOfStandby(t, lags, query, needed(t, conn, second, 1)); !errors.Is(err, postgres.ErrOtherPrimary) {
 		t.Errorf("one that stayed on the old timeline: %v", err)
 	}
 }
@@ -222,7 +221,7 @@ func TestAStandbyOfAnotherTimelineIsRefused(t *testing.T) {
 	must(connect(t, primary.URL("listedge")).QueryRow(t.Context(), "SELECT (pg_current_wal_lsn() - '0/0')::int8").Scan(&lsn))
 	o := New(openDatabase(t, postgres.Options{URL: primary.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
 	page, err := answerOfStandby(t, o, Query{Workspace: workspace, Collection: Items, Limit: 50}, Needed{Server: first, LSN: uint64(lsn), Primary: uint64(lsn), At: time.Now()})
-	if !errors.Is(err, ErrOtherPrimary) {
+	if !errors.Is(err, postgres.ErrOtherPrimary) {
 		t.Errorf("%d rows of %s at %d, want at least %d: %v\n%.300s", page.Rows, page.Server, page.LSN, lsn, err, page.Body)
 	}
 }

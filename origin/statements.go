@@ -44,15 +44,15 @@ type shape struct {
 	after      bool
 }
 
-// statement makes the shape's statement; settings are Statement.Settings.
-func (s shape) statement(settings string) *postgres.Statement {
+// statement makes the shape's statement; settings are those of the sessions.
+func (s shape) statement(settings postgres.Settings) *postgres.Statement {
 	q := &postgres.Statement{
 		Name:       fmt.Sprintf("page_%d_%d_%d_%d_%d_%t", s.collection, s.sort, s.stock, s.typ, s.search, s.after),
 		SQL:        s.sql(),
 		Parameters: []uint32{pgtype.UUIDOID, pgtype.Int8OID},
 		Columns:    []postgres.Column{{Name: "snapshot", Type: pgtype.TextOID}},
 		Formats:    []int16{pgtype.TextFormatCode},
-		Settings:   settings,
+		Settings:   settings.Local(),
 	}
 	for range s.search { // a pattern, and the term of the index
 		q.Parameters = append(q.Parameters, pgtype.TextOID)

@@ -15,7 +15,6 @@ import (
 
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/sandboxtest"
-
 	"listedge/origin/postgres"
 )
 

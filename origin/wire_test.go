@@ -18,7 +18,6 @@ import (
 
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/sandboxtest"
-
 	"listedge/origin/admin"
 	"listedge/origin/postgres"
 )
