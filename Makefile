@@ -56,7 +56,7 @@ bench: ## what it costs, against the bare minimum and others (Linux); writes ben
 soak: ## storms on the limiter, then faults to a fleet in a random order for SOAK (10m); SEED=n repeats one; OLDER=REVISION has that in the fleet
 	@deploy/install.sh
 	go test -tags soak -run Soak -v -timeout 0 ./limiter
-	go test -tags soak -run Soak -v -timeout 0 ./cmd/listedge -soak $(SOAK) $(if $(SEED),-seed $(SEED)) $(if $(OLDER),-older $(OLDER))
+	go test -tags 'soak$(if $(OLDER), older)' -run Soak -v -timeout 0 ./cmd/listedge -soak $(SOAK) $(if $(SEED),-seed $(SEED)) $(if $(OLDER),-older $(OLDER))
 
 # go test fuzzes one function of one package at a time.
 fuzz: ## every fuzz test for FUZZTIME (10s)
