@@ -6,9 +6,8 @@ import (
 	"sync/atomic"
 	"unique"
 
-	"listedge/cache"
 	"listedge/limiter"
-	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // client is what a node makes of a key, once, and finds again on each of its
@@ -23,10 +22,9 @@ type client struct {
 	broken          error                 // its limit cannot be enforced, so nothing is served
 
 	shown atomic.Pointer[shown]
-	spot  cache.Spot // of its last page
 }
 
-func policyOf(l origin.Limit) (limiter.Policy, error) {
+func policyOf(l apikey.Limit) (limiter.Policy, error) {
 	p, err := limiter.NewPolicy(l.Rate, l.Burst)
 	p.Version = l.Version
 	return p, err
@@ -35,12 +33,9 @@ func policyOf(l origin.Limit) (limiter.Policy, error) {
 // makeClient makes a client of a key, or of a key that has changed. Its bucket
 // goes on under the new limit, and where it was moved to another workspace, it
 // is that workspace's: what all nodes spend from.
-func (s *Server) makeClient(k origin.Key, before, c *client) {
+func (s *Server) makeClient(k apikey.Key, c *client) {
 	k.Limit, k.WorkspaceLimit = k.Limit.Enforceable(), k.WorkspaceLimit.Enforceable()
 	c.limit, c.workspaceLimit = k.Limit.Burst, k.WorkspaceLimit.Burst
-	if before != nil {
-		before.spot.Clear()
-	}
 	policy, err := policyOf(k.Limit)
 	if err != nil {
 		c.broken = err
@@ -62,7 +57,7 @@ func (s *Server) makeClient(k origin.Key, before, c *client) {
 
 // appendPolicy renders one item of RateLimit-Policy: q tokens in a window of
 // the w seconds in which an empty bucket fills. Rate 0 never does.
-func appendPolicy(dst []byte, name string, l origin.Limit) []byte {
+func appendPolicy(dst []byte, name string, l apikey.Limit) []byte {
 	dst = append(append(append(dst, '"'), name...), `";q=`...)
 	if l.Rate == 0 {
 		return append(dst, '0')

@@ -2,7 +2,6 @@ package edge
 
 import (
 	"bytes"
-	"crypto/subtle"
 	"errors"
 	"io"
 	"net"
@@ -13,7 +12,6 @@ import (
 
 	"listedge/internal/rawconn"
 	"listedge/metrics"
-	"listedge/origin"
 )
 
 // conn is a connection of the public listener. It does for every answer on it
@@ -40,14 +38,6 @@ type conn struct {
 	readBy      time.Time // what the next Read is to be given
 	fresh       bool      // readBy was set after the last Read
 	read, write deadline
-
-	// The key that was last sent here, its hash, its place and what is known of
-	// it, for which the next request then need not pay (0.4 µs). fasthttp's
-	// buffers keep the text as long.
-	key      []byte
-	keyHash  origin.KeyHash
-	keyPlace origin.KeyPlace
-	known    *origin.KnownKey[client]
 }
 
 func newConn(c net.Conn, s *Server) *conn {
@@ -134,20 +124,6 @@ func (c *conn) Write(p []byte) (int, error) {
 func (c *conn) Close() error {
 	c.once.Do(c.server.metrics.ConnectionClosed)
 	return c.Conn.Close()
-}
-
-// hashKey is origin.HashKey, which is not worked out again for the key that
-// the connection sent last. The texts are compared in constant time: behind a
-// proxy they may be two clients'.
-func (c *conn) hashKey(text []byte) (hash origin.KeyHash, again, ok bool) {
-	if subtle.ConstantTimeCompare(c.key, text) == 1 {
-		return c.keyHash, true, true
-	}
-	place := c.server.keyring.Place(text)
-	if hash, ok = origin.HashKey(text); ok {
-		c.key, c.keyHash, c.keyPlace = append(c.key[:0], text...), hash, place
-	}
-	return hash, false, ok
 }
 
 // lines checks how the lines of a connection's requests end and begin.

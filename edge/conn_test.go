@@ -16,7 +16,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
-	"listedge/origin"
 )
 
 // listening serves on a real connection and returns it, and what reads it.
@@ -240,24 +239,5 @@ func TestARequestArrivedWhenItWasRead(t *testing.T) {
 	_ = c.SetReadDeadline(now.Add(readTimeout))
 	if !c.arrival().Equal(now) {
 		t.Errorf("arrived at %v, want %v", c.arrival(), now)
-	}
-}
-
-func TestAKeyIsHashedOnceForItsConnection(t *testing.T) {
-	s, _ := hitServer(t, `{"data":[]`)
-	c := &conn{server: s}
-	want, _ := origin.HashKey([]byte(aKey))
-	for i := range 3 {
-		if hash, again, ok := c.hashKey([]byte(aKey)); !ok || hash != want || again != (i > 0) {
-			t.Fatalf("request %d: %x %v %v", i, hash, again, ok)
-		}
-	}
-	for _, wrong := range []string{"", aKey[:42], aKey + "0", strings.Replace(aKey, "0", "1", 1)} {
-		if _, _, ok := c.hashKey([]byte(wrong)); ok {
-			t.Errorf("%q passes for a key", wrong)
-		}
-	}
-	if _, again, ok := c.hashKey([]byte(aKey)); !ok || !again {
-		t.Error("a malformed key displaced the good one")
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"listedge/cache"
 	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 func loadOpenAPI(t *testing.T) *openapi3.T {
@@ -254,9 +255,9 @@ func TestOpenAPIAgreesWithTheCode(t *testing.T) {
 	} {
 		header("CacheStatus", string(cacheStatus(&r)))
 	}
-	key := appendPolicy(nil, "key", origin.DefaultLimit)
+	key := appendPolicy(nil, "key", apikey.DefaultLimit)
 	header("RateLimitPolicy", string(key))
-	header("RateLimitPolicy", string(appendPolicy(append(key, ", "...), "workspace", origin.Limit{Set: true, Rate: 0, Burst: 1})))
+	header("RateLimitPolicy", string(appendPolicy(append(key, ", "...), "workspace", apikey.Limit{Set: true, Rate: 0, Burst: 1})))
 	header("Link", string(appendLink(nil, &origin.Query{Collection: origin.Items, Limit: 2, Search: `a<b> "c"`}, "abc")))
 	header("ETag", cache.TagOf([]byte("{")).String())
 

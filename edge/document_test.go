@@ -175,7 +175,7 @@ func TestWhatNeedsNoKeyIsLimitedByTheClientBehindAProxy(t *testing.T) {
 func TestDocsCanBeTurnedOff(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	off := New(Options{Limiter: s.limiter, Metrics: s.metrics, Logger: s.logger, NoDocs: true})
-	defer off.keyring.Close()
+	defer off.keys.Close()
 	for _, path := range []string{"/docs", "/docs/", theBundle} {
 		if got := askKeyless(t, off, "GET", path); got.status != 404 || !strings.Contains(got.body, `"NOT_FOUND"`) {
 			t.Errorf("%s: %+v", path, got)

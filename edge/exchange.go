@@ -13,6 +13,7 @@ import (
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // exchange is one request on its way through the pipeline, and what has become
@@ -30,13 +31,13 @@ type exchange struct {
 	last    bool   // its connection ends with it
 	id      []byte // the request id, in idSpace
 	route   metrics.Route
-	known   *origin.KnownKey[client] // its key, valid or not
-	client  *client                  // once authenticated
-	limits  limiter.Decision         // once limited
-	limited bool                     // limits is set
-	query   origin.Query             // once parsed
-	page    cache.Result             // once looked up
-	ahead   bool                     // the page after it is being read, too
+	known   *apikey.Entry[client] // its key, valid or not
+	client  *client               // once authenticated
+	limits  limiter.Decision      // once limited
+	limited bool                  // limits is set
+	query   origin.Query          // once parsed
+	page    cache.Result          // once looked up
+	ahead   bool                  // the page after it is being read, too
 	outcome metrics.Outcome
 	failed  failure // once answered so
 	steps   [steps]cache.Span

@@ -8,7 +8,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
-	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // Preconditions in the order of RFC 9110, 13.2.2, on a page with a weak ETag
@@ -91,9 +91,9 @@ func TestWhatCostsAToken(t *testing.T) {
 		"wrong parameter":          {"Accept", "*/*", "/v1/items?limit=0", 400, false},
 	} {
 		s, ctx := hitServer(t, body)
-		hash, _ := origin.HashKey([]byte(aKey))
-		bucket := s.keyring.Known(hash, s.keyring.Place([]byte(aKey)), time.Now()).Value.bucket
-		policy, err := policyOf(origin.Limit{Set: true, Rate: 0.001, Burst: 100})
+		entry, _ := keyOf(t, s)
+		bucket := entry.Value.bucket
+		policy, err := policyOf(apikey.Limit{Set: true, Rate: 0.001, Burst: 100})
 		if err != nil {
 			t.Fatal(err)
 		}

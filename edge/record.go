@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"listedge/limiter"
-	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // Record is what a node remembers of a request, as it tells it: no key, no
@@ -105,7 +105,7 @@ func (e *entry) limit() *LimitRecord {
 	return l
 }
 
-func bucketRecord(l origin.Limit, left int64) BucketRecord {
+func bucketRecord(l apikey.Limit, left int64) BucketRecord {
 	return BucketRecord{l.Rate, l.Burst, left}
 }
 

@@ -8,13 +8,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unique"
 	"unsafe"
 
 	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
-	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // Whatever clients send and whatever goes wrong, the journal stays within its
@@ -41,8 +42,8 @@ func TestTheJournalIsBoundedInEveryField(t *testing.T) {
 			x.page = cache.Result{Entry: cache.NewEntry(make([]byte, 20<<10), ""), Source: cache.Memory,
 				Err: errors.New(fmt.Sprint(i, strings.Repeat("e", 20<<10))), Times: &cache.Times{}}
 		}},
-		{name: "key that the keyring forgets", answer: func(i int, x *exchange) {
-			x.known = &origin.KnownKey[client]{Key: origin.Key{ID: uuid.New(), Workspace: uuid.New(), Run: strings.Repeat("r", 20<<10+i)}}
+		{name: "key that the cache evicts", answer: func(i int, x *exchange) {
+			x.known = &apikey.Entry[client]{Key: apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Incarnation: unique.Make(strings.Repeat("r", 20<<10+i))}}
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

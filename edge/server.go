@@ -27,6 +27,7 @@ import (
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // Options are what a Server works with; all up to Logger are required.
@@ -34,7 +35,7 @@ type Options struct {
 	Cache   *cache.Cache
 	Limiter *limiter.Limiter
 	Origin  *origin.Origin
-	Lookup  origin.KeyLookup
+	Lookup  apikey.Lookup
 	Grace   time.Duration // known keys without Postgres
 	Metrics *metrics.Edge
 	Logger  *slog.Logger
@@ -55,7 +56,7 @@ type Server struct {
 	cache   *cache.Cache
 	limiter *limiter.Limiter
 	origin  *origin.Origin
-	keyring *origin.Keyring[client]
+	keys    *apikey.Cache[client]
 	guard   *guard
 	metrics *metrics.Edge
 	logger  *slog.Logger
@@ -102,7 +103,7 @@ func New(o Options) *Server {
 		s.docs = docs()
 	}
 	s.router = s.newRouter()
-	s.keyring = origin.NewKeyring(o.Lookup, s.makeClient, o.Grace, o.Clock)
+	s.keys = apikey.NewCache(o.Lookup, s.makeClient, o.Grace, o.Clock)
 	s.http = &fasthttp.Server{
 		Handler:                       s.handle,
 		ErrorHandler:                  s.handleUnreadable,
@@ -144,15 +145,15 @@ func (s *Server) Drain() { s.draining.Store(true) }
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
 	err := s.http.ShutdownWithContext(ctx)
-	s.keyring.Close()
+	s.keys.Close()
 	if err != nil {
 		return fmt.Errorf("shut down: %w", err)
 	}
 	return nil
 }
 
-// KeyringStats is what the node knows of keys.
-func (s *Server) KeyringStats() origin.KeyringStats { return s.keyring.Stats() }
+// KeyStats are the key cache's numbers.
+func (s *Server) KeyStats() apikey.Stats { return s.keys.Stats() }
 
 // refuseBody has fasthttp read no body. It refuses one that is announced larger
 // than MaxRequestBodySize without waiting for it, and handleUnreadable answers.

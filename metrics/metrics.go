@@ -23,6 +23,7 @@ import (
 	"listedge/internal/changefeed"
 	"listedge/limiter"
 	"listedge/origin"
+	"listedge/origin/apikey"
 	"listedge/origin/follower"
 )
 
@@ -109,7 +110,7 @@ type Sources struct {
 	Cache    func() cache.Stats
 	Limiter  func() limiter.Stats
 	Origin   func() origin.Stats
-	Keyring  func() origin.KeyringStats
+	Keyring  func() apikey.Stats
 	KeysAway func() bool // look-ups of keys are refused by their breaker
 	Evicts   func() bool // Redis may evict buckets and the log of changes
 	Ready    func() bool

@@ -15,6 +15,8 @@ import (
 
 	"listedge/internal/sandbox/sandboxtest"
 
+	"listedge/origin/admin"
+	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
 
@@ -364,7 +366,7 @@ func TestADatabaseThatDoesNotOpenIsUnavailable(t *testing.T) {
 		if _, err := New(db).Fetch(within(t, patience), anyPage, ""); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := Ready(within(t, patience), db); err == nil {
+		if err := admin.NewReadiness(db, New(db)).Ready(within(t, patience)); err == nil {
 			t.Errorf("%s: ready", name)
 		}
 	}
@@ -379,20 +381,20 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 	t.Parallel()
 	pg := sandboxtest.Postgres(t)
 	url := pg.URL("listedge")
-	if err := CreateDatabase(within(t, patience), pg.URL("postgres"), "listedge"); err != nil {
+	if err := admin.CreateDatabase(within(t, patience), pg.URL("postgres"), "listedge"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := MigrateUp(within(t, patience), url); err != nil {
+	if _, err := admin.MigrateUp(within(t, patience), url); err != nil {
 		t.Fatal(err)
 	}
 	const timeout = 250 * time.Millisecond
 	db := openDatabase(t, postgres.Options{URL: url, QueryTimeout: timeout, Connections: 4})
-	o, keys := New(db), NewKeyStore(db)
+	o, keys := New(db), apikey.NewStore(db)
 	ask := func() (page, key error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*timeout)
 		defer cancel()
 		_, page = o.Fetch(ctx, anyPage, "")
-		_, key = keys.Lookup(ctx, []KeyHash{{}}, "")
+		_, key = keys.Lookup(ctx, []apikey.Hash{{}}, "")
 		return page, key
 	}
 	works := func() bool { page, key := ask(); return page == nil && key == nil }
@@ -435,7 +437,7 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 			t.Fatal(event.name, err)
 		}
 		eventually(t, "the server's return after a "+event.name, works)
-		if o.Stats().BreakerOpen || keys.BreakerOpen() || Ready(within(t, patience), db) != nil {
+		if o.Stats().BreakerOpen || keys.BreakerOpen() || admin.NewReadiness(db, New(db)).Ready(within(t, patience)) != nil {
 			t.Errorf("%s: %+v", event.name, o.Stats())
 		}
 	}

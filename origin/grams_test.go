@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"listedge/origin/admin"
 )
 
 // The index of grams may only ever narrow down what a comparison of every row
@@ -57,7 +58,7 @@ func TestTheIndexFindsWhatComparingEveryRowFinds(t *testing.T) {
 	}
 	for locale, template := range locales {
 		url := copyDatabase(t, template)
-		if _, err := MigrateUp(t.Context(), url); err != nil {
+		if _, err := admin.MigrateUp(t.Context(), url); err != nil {
 			t.Fatal(err)
 		}
 		conn := connect(t, url)

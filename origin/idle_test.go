@@ -11,6 +11,7 @@ import (
 	"listedge/internal/rawconn"
 	"listedge/internal/sandbox/sandboxtest"
 
+	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
 
@@ -58,7 +59,7 @@ func TestIdleConnectionsThatEndedCostNothing(t *testing.T) {
 	}
 	for _, mode := range []string{"disable", "verify-ca"} {
 		db := openDatabase(t, postgres.Options{URL: strings.Replace(url, "sslmode=verify-ca", "sslmode="+mode, 1), Connections: 6})
-		o, keys := New(db), NewKeyStore(db)
+		o, keys := New(db), apikey.NewStore(db)
 		for name, event := range map[string]func() error{"ended": func() error { endSessions(t, url); return nil }, "restarted": restart(syscall.SIGINT), "crashed": restart(syscall.SIGQUIT)} {
 			fillPool(t, o, db.Pages.Pool)
 			fillPool(t, o, db.Keys.Pool)
@@ -69,7 +70,7 @@ func TestIdleConnectionsThatEndedCostNothing(t *testing.T) {
 				if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil {
 					t.Errorf("%s, TLS %s: page %d: %v", name, mode, i, err)
 				}
-				if _, err := keys.Lookup(within(t, patience), []KeyHash{{}}, ""); err != nil {
+				if _, err := keys.Lookup(within(t, patience), []apikey.Hash{{}}, ""); err != nil {
 					t.Errorf("%s, TLS %s: key %d: %v", name, mode, i, err)
 				}
 			}

@@ -16,6 +16,8 @@ import (
 
 	"listedge/internal/sandbox/sandboxtest"
 
+	"listedge/origin/admin"
+	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
 
@@ -35,10 +37,10 @@ func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
 			_, through := sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": mode, "default_pool_size": "12", "server_round_robin": "1"})
 			straight := openOrigin(t, url)
 			db := openDatabase(t, postgres.Options{URL: through, ReplicationURL: url, Connections: 4})
-			if err := Ready(within(t, patience), db); err != nil {
+			if err := admin.NewReadiness(db, New(db)).Ready(within(t, patience)); err != nil {
 				t.Fatal(err)
 			}
-			o, keys := New(db), NewKeyStore(db)
+			o, keys := New(db), apikey.NewStore(db)
 			var readers sync.WaitGroup
 			for range 4 {
 				readers.Go(func() {
@@ -55,7 +57,7 @@ func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
 								return
 							}
 						}
-						if found, err := keys.Lookup(within(t, patience), []KeyHash{{1}}, ""); err != nil || len(found) != 0 {
+						if found, err := keys.Lookup(within(t, patience), []apikey.Hash{{1}}, ""); err != nil || len(found) != 0 {
 							t.Errorf("%v, %v", found, err)
 						}
 					}

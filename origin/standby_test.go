@@ -16,6 +16,7 @@ import (
 
 	"listedge/internal/sandbox/sandboxtest"
 
+	"listedge/origin/admin"
 	"listedge/origin/postgres"
 )
 
@@ -54,8 +55,8 @@ func needed(t *testing.T, primary *pgx.Conn, server string, lsn uint64) Needed {
 func TestFetchFromStandby(t *testing.T) {
 	primary := sandboxtest.Postgres(t)
 	address := primary.URL("listedge")
-	must(CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
-	if _, err := MigrateUp(t.Context(), address); err != nil {
+	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
+	if _, err := admin.MigrateUp(t.Context(), address); err != nil {
 		t.Fatal(err)
 	}
 	standby, other := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, primary, nil)
@@ -159,8 +160,8 @@ func TestFetchFromStandby(t *testing.T) {
 // A standby follows its primary onto a new timeline, and is then one of that.
 func TestStandbysFollowAFailOver(t *testing.T) {
 	primary := sandboxtest.PostgresWith(t, map[string]string{"full_page_writes": "on"}) // or no standby can be made of a standby
-	must(CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
-	if _, err := MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
+	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
+	if _, err := admin.MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
 		t.Fatal(err)
 	}
 	first := identity(t, primary.URL("listedge"))
@@ -192,8 +193,8 @@ func TestStandbysFollowAFailOver(t *testing.T) {
 // receives from nobody now, is not taken for one of the first.
 func TestAStandbyOfAnotherHistory(t *testing.T) {
 	primary := sandboxtest.PostgresWith(t, map[string]string{"full_page_writes": "on"}) // or no standby can be made of a standby
-	must(CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
-	if _, err := MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
+	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
+	if _, err := admin.MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
 		t.Fatal(err)
 	}
 	first := identity(t, primary.URL("listedge"))
@@ -241,8 +242,8 @@ func answerOfStandby(t *testing.T, o *Origin, q Query, n Needed) (page Page, err
 // stands in for it in no case: its pages would be taken for the primary's.
 func TestSeveralServersInOneURL(t *testing.T) {
 	primary := sandboxtest.Postgres(t)
-	must(CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
-	if _, err := MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
+	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
+	if _, err := admin.MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
 		t.Fatal(err)
 	}
 	standby := sandboxtest.Standby(t, primary, map[string]string{"recovery_min_apply_delay": "1h"})

@@ -19,6 +19,7 @@ import (
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/sandboxtest"
 
+	"listedge/origin/admin"
 	"listedge/origin/postgres"
 )
 
@@ -60,10 +61,10 @@ func checkLongPage(t testing.TB, page Page) {
 func ownDatabase(t testing.TB, pg *sandbox.Postgres) string {
 	t.Helper()
 	url := pg.URL("listedge")
-	if err := CreateDatabase(within(t, patience), pg.URL("postgres"), "listedge"); err != nil {
+	if err := admin.CreateDatabase(within(t, patience), pg.URL("postgres"), "listedge"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := MigrateUp(within(t, patience), url); err != nil {
+	if _, err := admin.MigrateUp(within(t, patience), url); err != nil {
 		t.Fatal(err)
 	}
 	return url

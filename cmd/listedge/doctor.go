@@ -10,6 +10,7 @@ import (
 
 	"listedge/internal/changefeed"
 	"listedge/origin"
+	"listedge/origin/admin"
 	"listedge/origin/follower"
 	"listedge/origin/postgres"
 )
@@ -17,7 +18,7 @@ import (
 // The doctor checks every server and node at once, and reports findings: what is
 // fine, risky or broken, and what to do.
 //
-//	origin.Diagnose ── Postgres, replicas ─┐
+//	admin.Diagnose ── Postgres, replicas ─┐
 //	doctor_redis.go ── Redis ──────────────┼─► findings, in this order
 //	doctor_nodes.go ── each node ──────────┤
 //	doctor_fleet.go ── all nodes together ─┘
@@ -64,7 +65,7 @@ func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
 			fmt.Fprintln(t.out, line)
 		}
 	})
-	if err == nil && slices.ContainsFunc(findings, func(f origin.Finding) bool { return f.Level == origin.Fail }) {
+	if err == nil && slices.ContainsFunc(findings, func(f admin.Finding) bool { return f.Level == admin.Fail }) {
 		err = errFindings
 	}
 	return err
@@ -72,9 +73,9 @@ func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
 
 // examine checks all servers and nodes at once: together they take as long as the
 // slowest, and each has a deadline.
-func (c *doctorCommand) examine(ctx context.Context) ([]origin.Finding, error) {
+func (c *doctorCommand) examine(ctx context.Context) ([]admin.Finding, error) {
 	var checks sync.WaitGroup
-	var database []origin.Finding
+	var database []admin.Finding
 	var redis report
 	var inRedis *redisState
 	direct := cmp.Or(c.ReplicationURL, c.DatabaseURL)
@@ -92,12 +93,13 @@ func (c *doctorCommand) examine(ctx context.Context) ([]origin.Finding, error) {
 		})
 	}
 	checks.Go(func() {
-		database = origin.Diagnose(ctx, c.DatabaseURL, origin.DoctorOptions{Region: c.Region, Primary: c.ReplicationURL,
+		database = admin.Diagnose(ctx, c.DatabaseURL, admin.DoctorOptions{Region: c.Region, ReplicationURL: c.ReplicationURL,
+			Pages:       func(db *postgres.Database) admin.Reader { return origin.New(db) },
 			Connections: c.DatabaseConnections + postgres.KeyConnections + followerConnections})
 	})
-	replicas := make([]origin.Finding, len(c.ReplicaURL))
+	replicas := make([]admin.Finding, len(c.ReplicaURL))
 	for i, url := range c.ReplicaURL {
-		checks.Go(func() { replicas[i] = origin.DiagnoseReplica(ctx, url, direct) })
+		checks.Go(func() { replicas[i] = admin.DiagnoseReplica(ctx, url, direct) })
 	}
 	var nodes []nodeState
 	checks.Go(func() { nodes = readNodes(ctx, c.Node) })
@@ -114,16 +116,16 @@ func (c *doctorCommand) examine(ctx context.Context) ([]origin.Finding, error) {
 }
 
 // report collects findings.
-type report []origin.Finding
+type report []admin.Finding
 
 func (r *report) ok(subject, text string) {
-	*r = append(*r, origin.Finding{Subject: subject, Level: origin.OK, Text: text})
+	*r = append(*r, admin.Finding{Subject: subject, Level: admin.OK, Text: text})
 }
 
 func (r *report) warn(subject, text, do string) {
-	*r = append(*r, origin.Finding{Subject: subject, Level: origin.Warn, Text: text, Do: do})
+	*r = append(*r, admin.Finding{Subject: subject, Level: admin.Warn, Text: text, Do: do})
 }
 
 func (r *report) fail(subject, text, do string) {
-	*r = append(*r, origin.Finding{Subject: subject, Level: origin.Fail, Text: text, Do: do})
+	*r = append(*r, admin.Finding{Subject: subject, Level: admin.Fail, Text: text, Do: do})
 }

@@ -7,19 +7,19 @@ import (
 	"strings"
 
 	"listedge/cache"
-	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 // environs are what the doctor knows beside the nodes.
 type environs struct {
 	region   string
 	redis    *redisState // nil = it was not checked
-	database []origin.Finding
+	database []admin.Finding
 }
 
 // hasFollower says whether a node holds the slot of the region in the database.
 func (e environs) hasFollower() bool {
-	return slices.ContainsFunc(e.database, func(f origin.Finding) bool { return f.Subject == "slot" && f.Level == origin.OK })
+	return slices.ContainsFunc(e.database, func(f admin.Finding) bool { return f.Subject == "slot" && f.Level == admin.OK })
 }
 
 // sameSettings must be the same on all nodes: any of them may answer a request. The

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // Keys that nobody has, with right checksums, from the address that everybody has
@@ -31,7 +31,7 @@ func TestAFloodOfUnknownKeysLocksNobodyOutAndHardlyReachesPostgres(t *testing.T)
 	for range clients {
 		flood.Go(func() {
 			for !stop.Load() {
-				a, err := n.try("GET", "/v1/items", origin.NewKey())
+				a, err := n.try("GET", "/v1/items", apikey.Generate())
 				switch {
 				case err != nil:
 					t.Error(err)

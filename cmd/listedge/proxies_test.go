@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"listedge/edge/admin"
-	"listedge/origin"
+	originadmin "listedge/origin/admin"
 )
 
 // A load balancer that nobody named is told of, by the log once, by /readyz and
@@ -56,7 +56,7 @@ func TestAProxyThatIsNotNamedIsToldOf(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 			if c.told {
-				says(t, []string{"--database-url", url, "--node", n.admin}, exitFine, origin.Finding{Subject: n.subject(), Level: origin.Warn, Text: "is not named in --trusted-proxies"})
+				says(t, []string{"--database-url", url, "--node", n.admin}, exitFine, originadmin.Finding{Subject: n.subject(), Level: originadmin.Warn, Text: "is not named in --trusted-proxies"})
 			}
 		})
 	}

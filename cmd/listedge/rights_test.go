@@ -13,7 +13,7 @@ import (
 	"listedge/edge/admin"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin"
+	originadmin "listedge/origin/admin"
 )
 
 // soon is for what must come, on a busy machine too.
@@ -125,10 +125,10 @@ func TestANodeRunsOnTheRightsThatTheDocsName(t *testing.T) {
 		n := startNode(t, as(t, address, role))
 		n.serves(t, address)
 		within(t, soon, "the slot is followed", func() bool {
-			return doctor(t, exitFine, "--database-url", as(t, address, role))["slot"].Level == origin.OK
+			return doctor(t, exitFine, "--database-url", as(t, address, role))["slot"].Level == originadmin.OK
 		})
 		for subject, f := range doctor(t, exitFine, "--database-url", as(t, address, role), "--node", n.admin) {
-			if f.Level != origin.OK {
+			if f.Level != originadmin.OK {
 				t.Errorf("%s: %+v", subject, f)
 			}
 		}
@@ -143,12 +143,12 @@ func TestANodeRunsAsAnOwnerWhoIsNoSuperuser(t *testing.T) {
 	execute(t, p.URL("postgres"), "CREATE ROLE owner LOGIN REPLICATION PASSWORD 'p'")
 	execute(t, p.URL("postgres"), "CREATE DATABASE owned OWNER owner")
 	address := as(t, p.URL("owned"), "owner")
-	if err := postgrestest.Make(t.Context(), p, "owned", origin.MigrateUp); err != nil {
+	if err := postgrestest.Make(t.Context(), p, "owned", originadmin.MigrateUp); err != nil {
 		t.Fatal(err)
 	}
 	command(t, "migrate", "up", "--database-url", address)
 	startNode(t, address).serves(t, address)
-	expect(t, doctor(t, exitFine, "--database-url", address), "reading", origin.OK, "")
+	expect(t, doctor(t, exitFine, "--database-url", address), "reading", originadmin.OK, "")
 }
 
 // What a role may not read is said by doctor and /readyz, with what mends it, and
@@ -186,7 +186,7 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 
 			execute(t, address, named(c.takes))
 			f := doctor(t, exitFailed, "--database-url", reader)["reading"]
-			if f.Level != origin.Fail || !strings.Contains(f.Text, c.told) || f.Do != named(c.mends) {
+			if f.Level != originadmin.Fail || !strings.Contains(f.Text, c.told) || f.Do != named(c.mends) {
 				t.Errorf("%+v", f)
 			}
 			late := launchNode(t, reader)
@@ -207,7 +207,7 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 				}
 			}
 			execute(t, address, f.Do)
-			expect(t, doctor(t, exitFine, "--database-url", reader), "reading", origin.OK, "")
+			expect(t, doctor(t, exitFine, "--database-url", reader), "reading", originadmin.OK, "")
 			within(t, soon, "rows that may be read again", func() bool {
 				a := late.get(t, "/v1/contacts?limit=8", key)
 				return a.StatusCode == http.StatusOK && len(a.page(t).Data) == 1
@@ -224,7 +224,7 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 		}
 		role := "node_of_" + u.Path[1:]
 		execute(t, address, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD 'p'; REVOKE CONNECT ON DATABASE %s FROM PUBLIC", role, u.Path[1:]))
-		expect(t, doctor(t, exitFailed, "--database-url", as(t, address, role)), "postgres", origin.Fail, "GRANT CONNECT ON DATABASE")
+		expect(t, doctor(t, exitFailed, "--database-url", as(t, address, role)), "postgres", originadmin.Fail, "GRANT CONNECT ON DATABASE")
 		n := launchNode(t, as(t, address, role))
 		within(t, soon, "it is told", func() bool {
 			_, r := n.readiness(t)

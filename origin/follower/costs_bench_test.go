@@ -44,7 +44,7 @@ func startFollowed(b *testing.B, p *sandbox.Postgres, streaming, memory string) 
 	url := p.URL(postgrestest.Copy(b, p, postgrestest.Template))
 	w := &followed{B: b, conn: open(b, url), look: open(b, url), log: changefeed.NewLocal()}
 	w.exec("CREATE TABLE theirs (n int, t text)")
-	w.f = New(Options{DatabaseURL: withMemory(url, memory), Log: w.log, LogKept: time.Minute, Silence: uneasy, Logger: slog.New(slog.DiscardHandler)})
+	w.f = New(Options{DatabaseURL: withMemory(url, memory), Log: w.log, LogKept: time.Minute, Silence: silent, Logger: slog.New(slog.DiscardHandler)})
 	w.f.streaming = streaming
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
