@@ -55,7 +55,7 @@ func TestSoakFreshnessInACluster(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 		}
 		if t.Logf("%d keys moved", moved); moved < 10 {
-			t.Error("hardly any")
+			t.Error("too few")
 		}
 	}}
 	newOracle(t, f).playAll(t, []fault{noFault, moves})

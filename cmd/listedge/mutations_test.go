@@ -49,7 +49,7 @@ var (
 		{versions, "ofInterest(c) && !r.sees(c) {", "ofInterest(c) {"},
 	}
 	// The page's statement comes first, and with time to spare, as it may where
-	// one statement tells both.
+	// one statement reads both.
 	sameStatement = []edit{
 		{"origin/standby.go", "\t\treplayed, run, err := s.replayed(ctx, session.conn)\n", "\t\tpage, readErr := o.readOn(ctx, session, q)\n\t\ttime.Sleep(20 * time.Millisecond)\n\t\treplayed, run, err := s.replayed(ctx, session.conn)\n"},
 		{"origin/standby.go", "\t\tpage, err := o.readOn(ctx, session, q)\n", "\t\terr = readErr\n"},
