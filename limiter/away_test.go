@@ -108,7 +108,7 @@ func TestLateAnswersAreUsed(t *testing.T) {
 // No request waits longer than an eighth of a second, however slow Redis is.
 func TestLongestWait(t *testing.T) {
 	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
-		v.oneWay = 60 * time.Millisecond
+		v.oneWay = 100 * time.Millisecond
 		b := smallKey(t, l)
 		longest := time.Duration(0)
 		for range 50 {
