@@ -122,16 +122,14 @@ const (
 	tooMany = "a row of more than 1,000 cells"
 )
 
-// validPrefix is how many bytes come before the first that is not UTF-8.
-func validPrefix(b []byte) (n int) {
-	for n < len(b) {
-		r, size := utf8.DecodeRune(b[n:])
-		if r == utf8.RuneError && size == 1 {
-			break
+// validPrefix is how many bytes precede the first one that is not UTF-8.
+func validPrefix(b []byte) int {
+	for n, r := range string(b) {
+		if r == utf8.RuneError && !bytes.HasPrefix(b[n:], []byte("\ufffd")) {
+			return n
 		}
-		n += size
 	}
-	return n
+	return len(b)
 }
 
 // content is a line without its end.

@@ -39,8 +39,11 @@ var seedSpace = uuid.NewSHA1(uuid.NameSpaceURL, []byte("listedge:seed"))
 
 // Seed makes workspaces with sample data, each in a transaction of its own, and
 // returns their ids. It refuses, before it changes anything, when one of them
-// is there already. The progress may be nil.
+// is there already. p may be nil.
 func Seed(ctx context.Context, databaseURL string, spec SeedSpec, p *Progress) (workspaces []uuid.UUID, err error) {
+	if p == nil {
+		p = NewProgress(io.Discard)
+	}
 	if spec.Workspaces < 1 || spec.Items < 0 || spec.Contacts < 0 {
 		return nil, errors.New("seed: wants one workspace or more, and no negative numbers")
 	}
@@ -74,7 +77,7 @@ func Seed(ctx context.Context, databaseURL string, spec SeedSpec, p *Progress) (
 		}
 	}
 	p.phase("analyzing", 0, rowsUnit)
-	if err := settle(ctx, conn); err != nil {
+	if _, err := conn.Exec(ctx, analyzeSQL); err != nil { // so that the planner knows the new rows
 		return workspaces, fmt.Errorf("seed: %w", err)
 	}
 	p.end(each*int64(spec.Workspaces), "")
@@ -83,12 +86,6 @@ func Seed(ctx context.Context, databaseURL string, spec SeedSpec, p *Progress) (
 
 func errSeeded(workspace uuid.UUID) error {
 	return fmt.Errorf("workspace %s is already there; choose another --seed", workspace)
-}
-
-// settle brings what the planner believes up to date with what was loaded.
-func settle(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, analyzeSQL)
-	return err
 }
 
 func seedWorkspace(ctx context.Context, tx pgx.Tx, spec SeedSpec, n int, id uuid.UUID, before int64, p *Progress) error {
