@@ -11,8 +11,8 @@ import (
 	"listedge/origin"
 )
 
-// appendValue appends the value as it goes to the server, or says why the
-// column does not take it.
+// appendValue appends the value in COPY's form, or returns why the column does not
+// take it.
 func appendValue(dst []byte, c *origin.Column, text []byte) ([]byte, string) {
 	reason := ""
 	switch c.Kind {
@@ -57,7 +57,7 @@ func appendValue(dst []byte, c *origin.Column, text []byte) ([]byte, string) {
 	return append(dst, text...), reason
 }
 
-// parseUUID takes the form with hyphens and no other, in either case.
+// parseUUID accepts only the form with hyphens, in either case.
 func parseUUID(text []byte) (uuid.UUID, bool) {
 	if len(text) != 36 {
 		return uuid.UUID{}, false
@@ -66,8 +66,8 @@ func parseUUID(text []byte) (uuid.UUID, bool) {
 	return id, err == nil
 }
 
-// checkDecimal says what keeps the text from being a decimal number as the API
-// shows it, that is -?(0|[1-9][0-9]*)(\.[0-9]+)?, that the schema takes.
+// checkDecimal returns why the text is no decimal number of the API, which is
+// -?(0|[1-9][0-9]*)(\.[0-9]+)?, or none that the schema takes.
 func checkDecimal(text []byte) string {
 	whole, fraction, point := bytes.Cut(bytes.TrimPrefix(text, []byte{'-'}), []byte{'.'})
 	switch {
@@ -81,7 +81,7 @@ func checkDecimal(text []byte) string {
 	return ""
 }
 
-// exceeds says whether a decimal number is above a whole one, which is positive.
+// exceeds says whether a decimal number is above a positive whole one.
 func exceeds(text []byte, most string) bool {
 	whole, fraction, _ := bytes.Cut(text, []byte{'.'})
 	switch {
@@ -95,7 +95,7 @@ func exceeds(text []byte, most string) bool {
 	return string(whole) > most
 }
 
-// allDigits also wants at least one.
+// allDigits says whether the text is one digit or more.
 func allDigits(text []byte) bool {
 	for _, c := range text {
 		if c < '0' || c > '9' {
@@ -126,7 +126,7 @@ func parseInstant(text []byte) (t time.Time, reason string) {
 	return t, ""
 }
 
-// appendInstant appends the form every DateStyle of the server reads alike.
+// appendInstant appends a form that does not depend on the server's DateStyle.
 func appendInstant(dst []byte, t time.Time) []byte {
 	return t.AppendFormat(dst, "2006-01-02T15:04:05.000Z")
 }
