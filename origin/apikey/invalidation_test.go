@@ -143,6 +143,30 @@ func TestAChangeInvalidatesALookupInFlight(t *testing.T) {
 	})
 }
 
+// A look-up after a change was published, and before it is visible, finds the old row.
+func TestALookupBeforeAChangeIsVisibleIsInvalidated(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		r.join()
+		change := &changefeed.Change{Lists: []changefeed.List{{Workspace: number(0), Collection: changefeed.Keys}}}
+		r.Changed(changefeed.Position{}, change)
+		time.Sleep(time.Nanosecond)
+		if _, err := r.use(0); err != nil || !r.isKnown(0) {
+			t.Fatal(err)
+		}
+		table.set(0, func(k *Key) { k.Revoked = true })
+		time.Sleep(time.Nanosecond)
+		r.Settled(change)
+		r.prove(time.Now(), "")
+		if r.isKnown(0) {
+			t.Error("the old row is believed")
+		}
+		if key, err := r.use(0); err != nil || !key.Revoked {
+			t.Errorf("%+v, %v", key, err)
+		}
+	})
+}
+
 // A follower of the new primary proves nothing about answers of the old one, which may still run.
 func TestAProofCoversOneServer(t *testing.T) {
 	table := newKeyTable(1)
