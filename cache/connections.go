@@ -118,7 +118,7 @@ func (c *connections) openOne(ctx context.Context) error {
 
 // tryRead finds out whether pages could be read.
 func tryRead(ctx context.Context, conn *redis.Conn) error {
-	err := conn.Get(ctx, redisKeyPrefix).Err()
+	err := conn.Get(ctx, entryPrefix).Err()
 	if errors.Is(err, redis.Nil) || isElsewhere(err) {
 		return nil
 	}

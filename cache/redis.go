@@ -10,18 +10,21 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/sony/gobreaker/v2"
 
+	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
 )
 
-// redisTier is the second tier: pages that other nodes have read, or this one
-// before it was restarted. Whatever Redis does, it costs a request no more
-// than redisBudget, and nothing while the breaker, or no connection, is open.
+// redisTier is the second tier: entries that other nodes have filled, or this one
+// before it was restarted.
 //
-// The names of its keys have the digest of what is followed: fleets of other
-// databases may share the Redis. Until that is known it is empty.
+// Invariants: whatever Redis does, it costs a request no more than redisBudget,
+// and nothing while the breaker is open. The names of keys contain the digest of
+// the database, since fleets of other databases may share the Redis; until the
+// database is known, Redis is not used.
 type redisTier struct {
 	servers  *servers
 	followed *changefeed.Followed
+	clock    *boottime.Clock
 	breaker  *gobreaker.CircuitBreaker[any]
 
 	budget, storeBudget time.Duration
@@ -32,24 +35,28 @@ type redisTier struct {
 }
 
 const (
-	// redisBudget is the longest a request waits for a page from Redis. Local
-	// networks answer in well under a millisecond; Postgres, the other way to
-	// get the page, in a few.
+	// redisBudget is the longest that a request waits for an entry from Redis. Local
+	// networks answer in well under a millisecond; Postgres, the other way to get
+	// the entry, in a few.
 	redisBudget = 20 * time.Millisecond
-	// redisStoreBudget is for storing, for which nobody waits.
+	// redisStoreBudget is for storing, which no request waits for.
 	redisStoreBudget = 250 * time.Millisecond
-	redisKeyPrefix   = "page:"
-	// redisPage, in bytes, is the largest page that is stored. One of several
-	// megabytes takes longer than redisBudget to read, which counts as a failure:
-	// a few such pages would open the breaker for all others.
-	redisPage = 1 << 20
-	// redisEntry, in bytes, is how much of a value is read: more than a page has
-	// that is stored, with all that is stored beside it.
-	redisEntry = 2 * redisPage
+	// maxRedisEntry, in bytes, is the largest entry that is stored. One of several
+	// megabytes takes longer than redisBudget to read, which counts as a failure: a
+	// few such entries would open the breaker for all others.
+	maxRedisEntry = 1 << 20
+	// maxRedisValue, in bytes, is how much of a value is read: more than a stored
+	// entry has, with all that is stored beside it.
+	maxRedisValue = 2 * maxRedisEntry
+	// claimLife outlasts a usual query. If a node dies meanwhile, the others wait no
+	// longer than they do anyway.
+	claimLife = 150 * time.Millisecond
+
+	entryPrefix, claimPrefix = "page:", "fill:"
 )
 
-func newRedisTier(client redis.UniversalClient, followed *changefeed.Followed) *redisTier {
-	return &redisTier{servers: openServers(client), followed: followed, budget: redisBudget, storeBudget: redisStoreBudget, breaker: gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
+func newRedisTier(client redis.UniversalClient, followed *changefeed.Followed, clock *boottime.Clock) *redisTier {
+	return &redisTier{servers: openServers(client), followed: followed, clock: clock, budget: redisBudget, storeBudget: redisStoreBudget, breaker: gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
 		Name:        "redis pages",
 		MaxRequests: 1,
 		Timeout:     250 * time.Millisecond, // then one request probes
@@ -57,32 +64,49 @@ func newRedisTier(client redis.UniversalClient, followed *changefeed.Followed) *
 	})}
 }
 
-// name returns the name of a key in Redis; ok is false while it has none.
+// RedisCommands are the commands that a node sends to Redis for entries, on keys of
+// their own with these names: for finding out whether it has the rights.
+func RedisCommands(own string) [][]any {
+	entry, claim := entryPrefix+own, claimPrefix+own
+	life := claimLife.Milliseconds()
+	return [][]any{
+		{"set", entry, "x", "px", life},
+		{"pttl", entry},
+		{"getrange", entry, 0, maxRedisValue},
+		{"set", claim, 1, "px", life, "nx"},
+		{"del", entry},
+		{"del", claim},
+	}
+}
+
+func (r *redisTier) close() { r.servers.close() }
+
+// name returns the name of a key in Redis; ok is false while the database is not known.
 func (r *redisTier) name(prefix string, key []byte) (name string, ok bool) {
 	digest := r.followed.Digest()
 	return prefix + digest + ":" + string(key), digest != ""
 }
 
-// get returns the key's page, or nil when Redis has none, cannot be asked in
-// time, or has something that is not this key's page. Its age is what the wall
-// clocks say: too little, where one is wrong.
-func (r *redisTier) get(ctx context.Context, key []byte) (p *Entry) {
-	name, ok := r.name(redisKeyPrefix, key)
+// get returns the key's entry, or nil when Redis has none, does not answer in
+// time, or has something that is not this key's entry. The age of the entry is what
+// the wall clocks say: too little, where one is wrong.
+func (r *redisTier) get(ctx context.Context, key []byte) (e *Entry) {
+	name, ok := r.name(entryPrefix, key)
 	if !ok {
 		return nil
 	}
 	r.do(ctx, "read", r.budget, name, func(ctx context.Context, conn *redis.Conn) (err error) {
 		now := time.Now()
-		p, err = r.page(key, r.value(ctx, conn, name), untold, now)
+		e, err = r.entry(key, getValue(ctx, conn, name), notAsked, now)
 		return err
 	})
-	return p
+	return e
 }
 
-// getAged is the same with an age that no clock makes too little. That takes a
+// getAged is the same, with an age that no clock makes too little. That takes a
 // second command, which costs this node a quarter more.
-func (r *redisTier) getAged(ctx context.Context, key []byte) (p *Entry) {
-	name, ok := r.name(redisKeyPrefix, key)
+func (r *redisTier) getAged(ctx context.Context, key []byte) (e *Entry) {
+	name, ok := r.name(entryPrefix, key)
 	if !ok {
 		return nil
 	}
@@ -93,89 +117,80 @@ func (r *redisTier) getAged(ctx context.Context, key []byte) (p *Entry) {
 		_, err := conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			// In this order: an entry that is replaced in between looks too old, never too young.
 			remaining = pipe.PTTL(ctx, name)
-			value = r.value(ctx, pipe, name)
+			value = getValue(ctx, pipe, name)
 			return nil
 		})
 		if remaining.Err() == nil { // else it is err
-			p, err = r.page(key, value, remaining.Val(), now)
+			e, err = r.entry(key, value, remaining.Val(), now)
 		}
 		return err
 	})
-	return p
+	return e
 }
 
-// value asks for the value of that name, of one that is too long for a page
-// only for the beginning; empty = there is none.
-func (r *redisTier) value(ctx context.Context, client redis.Cmdable, name string) *redis.StringCmd {
-	return client.GetRange(ctx, name, 0, redisEntry)
+// getValue reads a value, or the beginning of one that is too long for an entry;
+// empty = there is none.
+func getValue(ctx context.Context, client redis.Cmdable, name string) *redis.StringCmd {
+	return client.GetRange(ctx, name, 0, maxRedisValue)
 }
 
-// page makes a page of Redis' answer to who asked at now.
-func (r *redisTier) page(key []byte, value *redis.StringCmd, remaining time.Duration, now time.Time) (*Entry, error) {
-	bytes, err := value.Bytes()
+// entry makes an entry of Redis' answer to a call made at now. That Redis answered
+// with anything else is not a failure.
+func (r *redisTier) entry(key []byte, value *redis.StringCmd, remaining time.Duration, now time.Time) (*Entry, error) {
+	b, err := value.Bytes()
 	switch {
-	case err == nil && len(bytes) == 0:
-		return nil, nil
-	case err == nil && len(bytes) > redisEntry:
-		r.corrupt.Add(1)
-		return nil, nil
-	case err == nil:
-	case redis.HasErrorPrefix(err, "WRONGTYPE"): // no failure: Redis answered
-		r.corrupt.Add(1)
-		return nil, nil
-	default:
+	case err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE"):
 		return nil, err
+	case err == nil && len(b) == 0:
+		return nil, nil
+	case err == nil && len(b) <= maxRedisValue:
+		if e, age, err := decode(b, key, remaining, now); err == nil {
+			e.Proof = r.clock.Of(now) - age
+			e.ReadAt = e.Proof
+			return e, nil
+		}
 	}
-	p, err := decode(bytes, key, remaining, now)
-	if err != nil {
-		r.corrupt.Add(1)
-	}
-	return p, nil
+	r.corrupt.Add(1)
+	return nil, nil
 }
 
-// set keeps the page until life after its proof, unless it is too large.
-func (r *redisTier) set(ctx context.Context, key []byte, p *Entry, life time.Duration) {
-	remaining := life - time.Since(p.Proof)
-	name, ok := r.name(redisKeyPrefix, key)
-	if remaining < time.Millisecond || !ok {
+// set stores the entry until life after its proof, unless it is too large, and
+// releases the claim for it.
+func (r *redisTier) set(ctx context.Context, key []byte, e *Entry, life time.Duration) {
+	age := r.clock.Now() - e.Proof
+	name, ok := r.name(entryPrefix, key)
+	if life-age < time.Millisecond || !ok {
 		return
 	}
-	settled := p.size(len(key)) > redisPage
-	if settled {
+	done := e.size(len(key)) > maxRedisEntry
+	if done {
 		r.dropped.Add(1)
 	} else {
 		r.do(ctx, "store", r.storeBudget, name, func(ctx context.Context, conn *redis.Conn) error {
-			err := conn.Set(ctx, name, p.encode(key, life), remaining).Err()
-			settled = err == nil
+			err := conn.Set(ctx, name, e.encode(key, life, time.Now().Add(-age)), life-age).Err()
+			done = err == nil
 			return err
 		})
 	}
-	if settled && p.sequence.Load() > 0 {
+	if done && e.Admitted() {
 		r.release(ctx, key)
 	}
 }
 
-const (
-	claimPrefix = "fill:"
-	// claimLife outlasts a usual query; a node that died meanwhile holds the
-	// others up no longer than they wait anyway.
-	claimLife = 150 * time.Millisecond
-)
-
-// claim says whether this node is the one to read the key's page: it is, too,
-// when Redis cannot tell.
+// claim says whether this node is the one to fill the key's entry. It is, too, when
+// Redis does not answer.
 func (r *redisTier) claim(ctx context.Context, key []byte) bool {
-	mine := true
+	claimed := true
 	name, ok := r.name(claimPrefix, key)
 	if !ok {
-		return mine
+		return claimed
 	}
 	r.do(ctx, "claim", r.budget, name, func(ctx context.Context, conn *redis.Conn) error {
-		claimed, err := conn.SetNX(ctx, name, 1, claimLife).Result()
-		mine = claimed || err != nil
+		set, err := conn.SetNX(ctx, name, 1, claimLife).Result()
+		claimed = set || err != nil
 		return err
 	})
-	return mine
+	return claimed
 }
 
 // release gives a claim up.
@@ -185,8 +200,7 @@ func (r *redisTier) release(ctx context.Context, key []byte) {
 	}
 }
 
-// probe asks for a sign of life where Redis was left alone long enough: hits
-// never would.
+// probe makes a call where the breaker waits for one: hits never would.
 func (r *redisTier) probe(ctx context.Context) {
 	if r.breaker.State() != gobreaker.StateHalfOpen {
 		return
@@ -215,7 +229,7 @@ func (r *redisTier) do(ctx context.Context, operation string, budget time.Durati
 	})
 }
 
-// failure is why pages do not go through Redis, or not both ways; nil if they do.
+// failure is why entries are not read from Redis, or not stored there; nil if they are.
 func (r *redisTier) failure() error {
 	return cmp.Or(r.servers.failure(), r.refused.Latest())
 }
@@ -234,7 +248,7 @@ func (r *redisTier) on(ctx context.Context, server *connections, budget time.Dur
 	return err
 }
 
-// guard runs what may fail behind the breaker.
+// guard makes a call that may fail behind the breaker.
 func (r *redisTier) guard(call func() error) {
 	_, err := r.breaker.Execute(func() (any, error) {
 		r.calls.Add(1)

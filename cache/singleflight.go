@@ -1,81 +1,89 @@
 package cache
 
 import (
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 )
 
-// flights are the look-ups under way, each by its name. Of all who ask for one
-// page at once, one leads the look-up and the others wait for what it brings.
+// flights are the look-ups under way, by name. Of all requests for one entry at
+// once, the first looks it up and the others wait for the same result.
+//
+// Invariants: a name has at most one flight; a flight that was joined first is
+// finished, come what may; result and err do not change once done is closed.
 type flights struct {
-	mu sync.Mutex
-	up map[string]*flight // guarded by mu
+	mu     sync.Mutex
+	byName map[string]*flight // guarded by mu
 }
 
-// flight is one look-up. Its result stands once it has landed.
 type flight struct {
 	name   string
-	landed chan struct{} // closed then
-	r      Result
+	done   chan struct{}
+	result Result
 	err    error
 }
 
-// board returns the name's flight. Who leads it must land it, come what may.
-func (f *flights) board(name string) (of *flight, leads bool) {
+// join returns the name's flight. If first is true, the caller must run it.
+func (f *flights) join(name string) (of *flight, first bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if of := f.up[name]; of != nil {
+	if of := f.byName[name]; of != nil {
 		return of, false
 	}
-	of = &flight{name: name, landed: make(chan struct{}), err: errPanic}
-	if f.up == nil {
-		f.up = map[string]*flight{}
+	of = &flight{name: name, done: make(chan struct{})}
+	if f.byName == nil {
+		f.byName = map[string]*flight{}
 	}
-	f.up[name] = of
+	f.byName[name] = of
 	return of, true
 }
 
-// land ends the flight with its result. Who asks from now on begins another.
-func (f *flights) land(of *flight) {
+// run looks up the result of a flight. Whoever joins afterwards gets another flight.
+func (f *flights) run(of *flight, look func() (Result, error)) {
+	of.result, of.err = protect(look)
 	f.mu.Lock()
-	delete(f.up, of.name)
+	delete(f.byName, of.name)
 	f.mu.Unlock()
-	close(of.landed)
+	close(of.done)
 }
 
-// wait waits for the flight to land, and says whether it has; no timer is set
-// for one that its leader has landed already.
-func (f *flight) wait(until time.Time) bool {
-	select {
-	case <-f.landed:
-		return true
-	default:
+// do joins the name's flight, runs it if need be, and returns its result.
+func (f *flights) do(name string, look func() (Result, error)) (Result, error) {
+	of, first := f.join(name)
+	if first {
+		f.run(of, look)
 	}
+	<-of.done
+	return of.result, of.err
+}
+
+// has says whether the name has a flight.
+func (f *flights) has(name []byte) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.byName[string(name)] != nil
+}
+
+// wait waits for the flight's result until then, and says whether it has come.
+func (f *flight) wait(until time.Time) bool {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	select {
-	case <-f.landed:
+	case <-f.done:
 		return true
 	case <-timer.C:
 		return false
 	}
 }
 
-// do leads the name's flight, unless somebody does, and waits for it to land.
-func (f *flights) do(name string, look func() (Result, error)) (Result, error) {
-	of, leads := f.board(name)
-	if leads {
-		defer f.land(of)
-		of.r, of.err = look()
-		return of.r, of.err
-	}
-	<-of.landed
-	return of.r, of.err
-}
-
-// flying says whether somebody leads the name's flight.
-func (f *flights) flying(name []byte) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.up[string(name)] != nil
+// protect turns a panic of call into an error: in a goroutine of its own it would
+// end the process.
+func protect[T any](call func() (T, error)) (v T, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v\n%s", errPanic, p, debug.Stack())
+		}
+	}()
+	return call()
 }

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"unique"
 
-	"listedge/cache"
 	"listedge/limiter"
 	"listedge/origin/apikey"
 )
@@ -23,7 +22,6 @@ type client struct {
 	broken          error                 // its limit cannot be enforced, so nothing is served
 
 	shown atomic.Pointer[shown]
-	spot  cache.Spot // of its last page
 }
 
 func policyOf(l apikey.Limit) (limiter.Policy, error) {

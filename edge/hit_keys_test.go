@@ -92,7 +92,7 @@ func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
 		}
 		return found, nil
 	})
-	for _, l := range []changefeed.Listener{pages.Listener(), s.Keys()} { // as if there were no changes
+	for _, l := range []changefeed.Listener{pages, s.Keys()} { // as if there were no changes
 		l.Reset("e", changefeed.ResetJoin)
 		l.ValidThrough(changefeed.Proof{Moment: time.Now().Add(time.Hour), Server: "s/1", Run: run})
 	}

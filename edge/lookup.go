@@ -17,7 +17,7 @@ func (s *Server) lookUp(x *exchange) failure {
 	control := parseCacheControl(x.asked.control)
 	hit := false
 	if !control.noCache {
-		x.page, hit = s.cache.Hit(&x.client.spot, x.key, x.now)
+		x.page, hit = s.cache.Hit(x.key, x.now)
 		if s.timed {
 			x.passed(stepMemory)
 		}
@@ -73,7 +73,7 @@ func (s *Server) fillOf(x *exchange, q origin.Query) (changefeed.List, cache.Fil
 		return filled(page, err)
 	}}
 	if s.origin.HasStandbys() {
-		fill.Standby = func(ctx context.Context, n cache.Needed) (cache.FillResult, error) {
+		fill.Standby = func(ctx context.Context, n cache.Requirement) (cache.FillResult, error) {
 			return filled(s.origin.FetchFromStandby(ctx, q, origin.Needed(n)))
 		}
 	}

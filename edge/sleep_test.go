@@ -52,7 +52,7 @@ func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 				_ = log.SetEpoch(ctx, "", "e")
 				var beats sync.WaitGroup
 				beats.Go(func() {
-					changefeed.NewSubscriber(log, &changefeed.Followed{}, slog.Default(), c.Listener(), keys).Run(ctx)
+					changefeed.NewSubscriber(log, &changefeed.Followed{}, slog.Default(), c, keys).Run(ctx)
 				})
 				defer func() { stop(); beats.Wait() }()
 				beats.Go(func() {

@@ -98,7 +98,7 @@ var cacheMetrics = []metric[cache.Stats]{
 		}
 	}},
 	value("freshness_commit_to_applied_seconds", "Time from a commit, by the primary's clock, until this node applied it, by its own clock.", func(s cache.Stats) any { return s.Lag }),
-	value("freshness_pairs", "Lists (workspace and collection) whose changes are remembered.", func(s cache.Stats) any { return s.Pairs }),
+	value("freshness_pairs", "Lists (workspace and collection) whose changes are remembered.", func(s cache.Stats) any { return s.Lists }),
 }
 
 var feedMetrics = []metric[changefeed.Stats]{

@@ -120,7 +120,7 @@ func TestDoctorOfAFleet(t *testing.T) {
 		admin.Finding{Subject: "fleet cache-ttl", Level: admin.Warn, Text: "2s on " + name(nodes[0])},
 		admin.Finding{Subject: "fleet cache-ttl", Level: admin.Warn, Text: "; 3s on " + name(other)},
 		admin.Finding{Subject: "fleet freshness-bound", Level: admin.Warn, Text: "; 0s on " + name(other)},
-		admin.Finding{Subject: other.subject(), Level: admin.OK, Text: "pages live by age"})
+		admin.Finding{Subject: other.subject(), Level: admin.OK, Text: "pages expire by age"})
 	alone := startNode(t, address)
 	by = doctor(t, exitFailed, append(slices.Clone(all), "--node", alone.admin)...)
 	expect(t, by, "fleet size", admin.Fail, "without Redis")
@@ -129,7 +129,7 @@ func TestDoctorOfAFleet(t *testing.T) {
 	leaving := startNode(t, address, "--redis-url", redis.URL(), "--drain", "5s")
 	within(t, patience, "followed", func() bool { return leaving.mode() == "followed" })
 	leaving.cancel()
-	says(t, append(slices.Clone(here), "--node", leaving.admin), exitFine, admin.Finding{Subject: leaving.subject(), Level: admin.Warn, Text: "it is leaving"})
+	says(t, append(slices.Clone(here), "--node", leaving.admin), exitFine, admin.Finding{Subject: leaving.subject(), Level: admin.Warn, Text: "it is draining"})
 }
 
 func TestDoctorOfTwoRegionsMixed(t *testing.T) {
@@ -170,8 +170,8 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 		return other.metric(t, "listedge_limiter_breaker_open") == 1
 	})
 	says(t, args, exitFailed,
-		admin.Finding{Subject: other.subject(), Level: admin.Fail, Text: "takes no page from a cache"},
-		admin.Finding{Subject: other.subject(), Level: admin.Warn, Text: "goes on without: redis"},
+		admin.Finding{Subject: other.subject(), Level: admin.Fail, Text: "serves no page from a cache"},
+		admin.Finding{Subject: other.subject(), Level: admin.Warn, Text: "although a check fails: redis"},
 		admin.Finding{Subject: "fleet follower", Level: admin.Fail, Text: "no node follows"})
 	within(t, patience, "the doctor says that the limiter leaves Redis alone", func() bool {
 		_, _ = other.try("GET", "/v1/items", key)
@@ -181,7 +181,7 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 	_, old := privateDatabaseWith(t, map[string]string{"wal_level": "replica"})
 	n := startNode(t, old)
 	says(t, []string{"--database-url", old, "--node", n.admin}, exitFine,
-		admin.Finding{Subject: n.subject(), Level: admin.Warn, Text: "live --cache-ttl"},
+		admin.Finding{Subject: n.subject(), Level: admin.Warn, Text: "expire after --cache-ttl"},
 		admin.Finding{Subject: "fleet follower", Level: admin.Warn, Text: "none can follow"})
 	lost := launchNode(t, "postgres://127.0.0.1:1/none")
 	by := doctor(t, exitFailed, "--database-url", old, "--node", lost.admin)
@@ -295,7 +295,7 @@ func TestTheRunbookHasWhatTheDoctorNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	named := 0
-	for _, file := range []string{"doctor_node.go", "doctor_fleet.go"} {
+	for _, file := range []string{"doctor_nodes.go", "doctor_fleet.go"} {
 		source, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

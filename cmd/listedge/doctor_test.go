@@ -251,7 +251,8 @@ func TestVersionsOfRedis(t *testing.T) {
 	for version, want := range map[string]admin.Level{
 		"": admin.Fail, "5.0.14": admin.Fail, "6.0.16": admin.Fail, "6.2.0": admin.OK, "7.0.15": admin.OK, "10.0.0": admin.OK,
 	} {
-		if f := judgeRedis(map[string]string{"redis_version": version}, redis.UniversalOptions{}); !has(f, "redis version", want, version) {
+		var f report
+		if f.checkRedisInfo(map[string]string{"redis_version": version}, redis.UniversalOptions{}); !has(f, "redis version", want, version) {
 			t.Errorf("%s: %+v, want %s", version, f, want)
 		}
 	}
@@ -277,7 +278,8 @@ func TestDoctorOfValkey(t *testing.T) {
 		{"alone by several addresses", "cluster_enabled:0\r\n", several, admin.Fail, "no Cluster"},
 		{"a Sentinel", "server_mode:sentinel\r\n", one, admin.Fail, "Sentinel"},
 	} {
-		found := judgeRedis(parseInfo("# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\n"+c.info), c.o)
+		var found report
+		found.checkRedisInfo(parseInfo("# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\n"+c.info), c.o)
 		if !has(found, "redis mode", c.level, c.text) || !has(found, "redis version", admin.OK, "Valkey 8.0.1") || !has(found, "redis role", admin.OK, "") {
 			t.Errorf("%s: %+v", c.name, found)
 		}

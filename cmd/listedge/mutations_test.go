@@ -24,9 +24,8 @@ import (
 type edit struct{ file, old, new string }
 
 const (
-	pairs   = "cache/pairs.go"
-	rules   = "cache/rules.go"
-	tracker = "cache/tracker.go"
+	versions = "cache/freshness/versions.go"
+	rules    = "cache/freshness/rules.go"
 
 	upstream  = "origin/upstream.go"
 	lineage   = "origin/lineage.go"
@@ -37,15 +36,14 @@ const (
 )
 
 var (
-	noCheckAtFill  = []edit{{rules, "\tif !state.shown(p) || !whole.shown(p) {", "\tif false {"}}
+	noCheckAtFill  = []edit{{rules, "\tif !version.seenBy(r) || !collection.seenBy(r) {", "\tif false {"}}
 	settledAtOnce  = []edit{{subscription, "settled := snapshot.Sees(c.XID)", "settled := snapshot.Sees(c.XID) || true"}}
-	prunedAtOnce   = edit{pairs, "now-e.settledAt > fill", "now-e.settledAt >= 0"}
+	prunedAtOnce   = edit{versions, "now-c.settledAt > fillTimeout", "now-c.settledAt >= 0"}
 	generationBump = []edit{
-		{rules, "\tjoin uint64\n\tok ", "\tjoin uint64\n\tgeneration uint64\n\tok "},
-		{rules, "return fillStart{at: now, join: t.join.Load()", "t.mu.Lock()\n\tdefer t.mu.Unlock()\n\treturn fillStart{generation: t.sequence, at: now, join: t.join.Load()"},
-		{rules, "\tif !state.shown(p) || !whole.shown(p) {", "\tif state.last.Load() > start.generation || whole.last.Load() > start.generation {"},
-		{pairs, "e.sequence > s && !p.View.shows(e) {", "e.sequence > s {"},
-		{pairs, "e.position.Compare(at) > 0 && !p.View.shows(e) {", "e.position.Compare(at) > 0 {"},
+		{rules, "\tjoin    uint64\n\ttrusted ", "\tjoin uint64\n\tgeneration uint64\n\ttrusted "},
+		{rules, "return FillStart{at: readAt, join: t.join.Load()", "t.mu.Lock()\n\tdefer t.mu.Unlock()\n\treturn FillStart{generation: t.sequence, at: readAt, join: t.join.Load()"},
+		{rules, "\tif !version.seenBy(r) || !collection.seenBy(r) {", "\tif version.last.Load() > start.generation || collection.last.Load() > start.generation {"},
+		{versions, "ofInterest(c) && !r.sees(c) {", "ofInterest(c) {"},
 	}
 	// The page's statement comes first, and with time to spare, as it may where
 	// one statement tells both.
@@ -65,7 +63,7 @@ var (
 	anyBarrier    = []edit{{subscription, "\ts.position = e.Position\n", "\ts.position, s.barrier = e.Position, e.Position\n"}}
 	flushPosition = []edit{{"origin/follower/catalog.sql", "pg_current_wal_insert_lsn()::text", "pg_current_wal_flush_lsn()::text"}}
 	anySnapshot   = []edit{
-		{pairs, "func (v *View) standby() bool { return v.Server != \"\" }", "func (v *View) standby() bool { return false }"},
+		{versions, "func (r *ReadPoint) OnStandby() bool { return r.Server != \"\" }", "func (r *ReadPoint) OnStandby() bool { return false }"},
 		{"origin/standby.go", "page.Snapshot, page.Run, page.Replayed = \"\", \"\", replayed", "page.Replayed = replayed"},
 		{"origin/lineage.go", "position < max(l.floor, n.LSN)", "position < l.floor"},
 	}
@@ -86,7 +84,7 @@ func TestMutations(t *testing.T) {
 			{heartbeat, "h.Unsettled = withoutManyLists(t.unsettled.settle(t.snapshot))", "t.unsettled.settle(t.snapshot)"}, prunedAtOnce,
 		}, settledAtOnce...), "./cmd/listedge", "TestFreshnessInShort"},
 		{"generation bump", generationBump, "./cmd/listedge", "TestFreshnessInShort"},
-		{"served although untrusted", []edit{{rules, "return int64(t.clock.At(now)) < t.trustedUntil.Load()", "return t.trustedUntil.Load() > 0"}}, "./cmd/listedge", "TestFreshnessInShort"},
+		{"served although untrusted", []edit{{rules, "return int64(now) < t.trustedUntil.Load()", "return t.trustedUntil.Load() > 0"}}, "./cmd/listedge", "TestFreshnessInShort"},
 		{"no epoch for a crash", []edit{{"origin/follower/term.go", " || is.Run != next.Run:", " || is.Run != next.Run && false:"}}, "./cmd/listedge", "TestFreshnessOfLostCommits"},
 		{"the snapshot rule on the standby", anySnapshot, "./cmd/listedge", "TestFreshnessInShort"},
 		{"the LSN in the page's own statement", sameStatement, "./cmd/listedge", "TestFreshnessInShort"},
@@ -99,34 +97,34 @@ func TestMutations(t *testing.T) {
 		{"the flush position for the insert position", flushPosition, "./origin/follower", "TestAHeartbeatProvesWhatWasVisible"},
 
 		// By the model, in virtual time.
-		{"no check at fill", noCheckAtFill, "./cache", "TestModel"},
-		{"generation bump", generationBump, "./cache", "TestModel"},
-		{"settled at once", settledAtOnce, "./cache", "TestModel"},
-		{"no unsettled at join", noneAtJoin, "./cache", "TestModel"},
-		{"ring pruned at once", []edit{prunedAtOnce}, "./cache", "TestModel"},
-		{"rule 2 ignores what was pruned", []edit{{pairs, "if s < state.pruned.sequence {", "if false {"}}, "./cache", "TestModel"},
-		{"rule 2 ignores whole collections", []edit{{rules, " || !p.whole.shownSince(s, p)", ""}}, "./cache", "TestModel"},
-		{"rule 1 ignores whole collections", []edit{{rules, " && s >= p.whole.last.Load()", ""}}, "./cache", "TestModel"},
-		{"a page from Redis from before the join", []edit{{rules, " || p.Position.Compare(t.joinedAt) < 0", ""}}, "./cache", "TestModel"},
-		{"a page from Redis that may not know what was pruned", []edit{{pairs, "if at.Compare(state.pruned.position) < 0 {", "if false {"}}, "./cache", "TestModel"},
-		{"forgotten pairs leave no mark", []edit{{pairs, "\t\tp.others.rise(last)\n", ""}}, "./cache", "TestModel"},
-		{"pages of forgotten pairs stand", []edit{{pairs, "\t\tstate.last.Store(math.MaxUint64)\n\t\tstate.pruned.sequence = math.MaxUint64\n", "\t\t_ = uint64(math.MaxUint64)\n"}}, "./cache", "TestModel"},
-		{"any heartbeat is a proof", anyHeartbeat, "./cache", "TestModel"},
-		{"a read that saw the entry at After proves", atOrAfter, "./cache", "TestModel"},
-		{"a read that was cut proves", cutProves, "./cache", "TestModel"},
-		{"fills may take long", []edit{{rules, "\tcase time.Since(start.at) > t.fill:\n\t\treturn late\n", ""}}, "./cache", "TestModel"},
-		{"fills begun without trust", []edit{{rules, "case !start.ok:", "case !start.ok && false:"}}, "./cache", "TestModel"},
-		{"fills across a resync", []edit{{rules, "\tcase start.join != t.join.Load():\n\t\treturn resynced\n", ""}}, "./cache", "TestModel"},
-		{"gaps ignored", gapsIgnored, "./cache", "TestModel"},
-		{"an open transaction hides all after it", []edit{{"internal/changefeed/snapshot.go", "return !running", "return !running && false"}}, "./cache", "TestModel"},
-		{"the snapshot rule on the standby", anySnapshot, "./cache", "TestModel"},
-		{"a standby behind the pair's last change", []edit{{pairs, "return p.View.LSN >= state.lastLSN", "return true"}}, "./cache", "TestModel"},
-		{"a standby behind where the node joined", []edit{{rules, "p.View.LSN < t.joinLSN || ", ""}}, "./cache", "TestModel"},
-		{"a standby's page proven by when it was asked", []edit{{rules, "\tif standby {\n\t\tp.Proof = t.provenAt\n\t}\n", ""}}, "./cache", "TestStandbys"},
-		{"a page from Redis as young as clocks say", []edit{{rules, "t.provenAt.Before(p.Proof)", "false"}}, "./cache", "TestAnAdoptedPageIsNoYoungerThanTheProof"},
-		{"a machine that sleeps does not age", []edit{{rules, "t.clock.At(now)) <", "now.Sub(t.start)) <"}}, "./cache", "TestAfterASleep"},
-		{"a read from before a sleep", []edit{{tracker, "t.clock.Of(p.Moment)", "t.clock.At(p.Moment)"}}, "./cache", "TestAfterASleep"},
-		{"a standby of another server", []edit{{rules, "\tcase standby && p.View.Server != t.server:\n\t\treturn foreign\n", ""}}, "./cache", "TestStandbys"},
+		{"no check at fill", noCheckAtFill, "./cache/freshness", "TestModel"},
+		{"generation bump", generationBump, "./cache/freshness", "TestModel"},
+		{"settled at once", settledAtOnce, "./cache/freshness", "TestModel"},
+		{"no unsettled at join", noneAtJoin, "./cache/freshness", "TestModel"},
+		{"changes dropped at once", []edit{prunedAtOnce}, "./cache/freshness", "TestModel"},
+		{"rule 2 ignores what was pruned", []edit{{versions, "sequence >= v.dropped.sequence && ", ""}}, "./cache/freshness", "TestModel"},
+		{"rule 2 ignores whole collections", []edit{{rules, " || !v.collection.seenSince(s, &v.ReadPoint)", ""}}, "./cache/freshness", "TestModel"},
+		{"rule 1 ignores whole collections", []edit{{rules, " && s >= v.collection.last.Load()", ""}}, "./cache/freshness", "TestModel"},
+		{"a page from Redis from before the join", []edit{{rules, " || v.Position.Compare(t.joinedAt) < 0", ""}}, "./cache/freshness", "TestModel"},
+		{"a page from Redis that may not know what was pruned", []edit{{versions, "position.Compare(v.dropped.position) >= 0 && ", ""}}, "./cache/freshness", "TestModel"},
+		{"forgotten lists leave no position", []edit{{versions, "\t\tl.others.raise(last)\n", ""}}, "./cache/freshness", "TestModel"},
+		{"entries of forgotten lists are current", []edit{{versions, "\t\tv.last.Store(math.MaxUint64)\n\t\tv.dropped.sequence = math.MaxUint64\n", "\t\t_ = uint64(math.MaxUint64)\n"}}, "./cache/freshness", "TestModel"},
+		{"any heartbeat is a proof", anyHeartbeat, "./cache/freshness", "TestModel"},
+		{"a read that saw the entry at After proves", atOrAfter, "./cache/freshness", "TestModel"},
+		{"a read that was cut proves", cutProves, "./cache/freshness", "TestModel"},
+		{"fills may take long", []edit{{rules, "\tcase now-start.at > t.fillTimeout:\n\t\treturn Late\n", ""}}, "./cache/freshness", "TestModel"},
+		{"fills begun without trust", []edit{{rules, "case !start.trusted:", "case !start.trusted && false:"}}, "./cache/freshness", "TestRules"},
+		{"fills across a resync", []edit{{rules, "\tcase start.join != t.join.Load():\n\t\treturn Resynced\n", ""}}, "./cache/freshness", "TestModel"},
+		{"gaps ignored", gapsIgnored, "./cache/freshness", "TestModel"},
+		{"an open transaction hides all after it", []edit{{"internal/changefeed/snapshot.go", "return !running", "return !running && false"}}, "./cache/freshness", "TestModel"},
+		{"the snapshot rule on the standby", anySnapshot, "./cache/freshness", "TestModel"},
+		{"a standby behind the list's last change", []edit{{versions, "return r.LSN >= v.lastLSN", "return true"}}, "./cache/freshness", "TestModel"},
+		{"a standby behind where the node joined", []edit{{rules, "r.LSN < t.joinLSN || ", ""}}, "./cache/freshness", "TestModel"},
+		{"a standby's page proven by when it was asked", []edit{{rules, "\tif standby {\n\t\tv.Proof = time.Duration(t.proof.Load())\n\t}\n", ""}}, "./cache/freshness", "TestStandbys"},
+		{"a page from Redis as young as clocks say", []edit{{rules, "v.Proof = min(v.Proof, v.ReadAt)", "_ = v.Proof"}}, "./cache/freshness", "TestAValidatedEntryIsNoYoungerThanTheProof"},
+		{"a machine that sleeps does not age", []edit{{"cache/cache.go", "s.entry.Load(), c.clock.At(now)", "s.entry.Load(), c.clock.Of(now)"}}, "./cache", "TestAfterASleep"},
+		{"a read from before a sleep", []edit{{"cache/changes.go", "c.clock.Of(p.Moment)", "c.clock.At(p.Moment)"}}, "./cache", "TestAfterASleep"},
+		{"a standby of another server", []edit{{rules, "\tcase standby && r.Server != t.last.Server:\n\t\treturn WrongServer\n", ""}}, "./cache/freshness", "TestStandbys"},
 
 		// By the simulation of the protocol.
 		{"any heartbeat is a proof", anyHeartbeat, "./internal/changefeed", "TestSimulation"},
@@ -164,7 +162,7 @@ func TestMutations(t *testing.T) {
 		{"a node answers before it has looked", []edit{{"cmd/listedge/node.go", ", TimelineKnown: n.timelineKnown", ""}}, "./cmd/listedge", "TestANodeThatHasNotLookedYet"},
 		{"a node is ready before it has looked", []edit{{"cmd/listedge/identity.go", "return errors.New(\"the timeline that the fleet follows is not known yet\")", ""}}, "./cmd/listedge", "TestANodeThatHasNotLookedYet"},
 		{"a node that starts knows of no newer timeline", []edit{{"cmd/listedge/node.go", "cmp.Or(n.followed.Newest(), server)", "cmp.Or(server)"}}, "./cmd/listedge", "TestAnOldPrimaryDoesNotReachNodesOnTheNewOne"},
-		{"the wrong server's page is shared", []edit{{"cache/fill.go", "if v == foreign {", "if false {"}}, "./cache", "TestAnAnswerOfAnotherServerIsAnError"},
+		{"the wrong server's page is shared", []edit{{"cache/fill.go", "admission == freshness.WrongServer {", "admission == freshness.Admissions {"}}, "./cache", "TestAnAnswerOfAnotherServerIsAnError"},
 		{"a changed key is used although the wrong server answers", []edit{{"origin/apikey/cache.go", " && !(changed && c.wrongServer.Load())", " && (!changed || true)"}}, "./origin/apikey", "TestTheWrongServerRevivesNoKey"},
 		{"a standby of a lost future", []edit{{lineage, "l.lost = true", "_ = l.lost"}, {lineage, "l.floor == 0 || position < max(l.floor, n.LSN)", "position < n.LSN"}}, "./cmd/listedge", "TestFreshnessOfAStandbyOfALostFuture"},
 		{"a lost future is forgotten", []edit{{lineage, "lost: l.lost}", "lost: false}"}}, "./origin", "TestLineage"},

@@ -109,7 +109,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &changefeed.Followed{}, region: f.Region, timelineKnown: make(chan struct{})}
 	defer func(begun *node) { // n is nil by then: the returns set it
 		if err != nil {
-			err = errors.Join(err, begun.closeLayers(ctx))
+			err = errors.Join(err, begun.closeLayers(ctx, true))
 		}
 	}(n)
 	if n.redis, err = openRedis(f.RedisURL); err != nil {
@@ -213,7 +213,7 @@ func (n *node) followChanges(f nodeFlags, databaseURL string) {
 	if n.changes != nil {
 		log = n.changes
 	}
-	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.cache.Listener(), n.server.Keys())
+	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.cache, n.server.Keys())
 	n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: log, Followed: n.followed,
 		LogKept: f.CacheTTL + f.MaxStale + time.Minute, Silence: n.feed.Silence, Logger: n.logger})
 }
@@ -262,12 +262,14 @@ func (n *node) serve(ctx context.Context) error {
 func (n *node) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	return errors.Join(n.server.Shutdown(ctx), n.closeLayers(ctx), n.admin.Close())
+	err := n.server.Shutdown(ctx)
+	return errors.Join(err, n.closeLayers(ctx, err == nil), n.admin.Close())
 }
 
-// closeLayers closes the layers below the server, as far as they were opened.
-func (n *node) closeLayers(ctx context.Context) (err error) {
-	if n.cache != nil {
+// closeLayers closes the layers below the server, as far as they were opened. The
+// cache closes only when all requests have ended: they read it until then.
+func (n *node) closeLayers(ctx context.Context, requestsEnded bool) (err error) {
+	if n.cache != nil && requestsEnded {
 		err = n.cache.Close(ctx)
 	}
 	if n.limiter != nil {

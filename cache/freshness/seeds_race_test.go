@@ -1,6 +1,6 @@
 //go:build race
 
-package cache
+package freshness
 
 // modelSeeds is small where each step costs ten times as much.
 // `make test` runs the model plainly as well.

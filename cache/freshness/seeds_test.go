@@ -1,5 +1,5 @@
 //go:build !race
 
-package cache
+package freshness
 
 const modelSeeds = 100

@@ -1,4 +1,4 @@
-package cache
+package freshness
 
 import (
 	"fmt"
@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
 )
 
@@ -41,13 +40,13 @@ const (
 	modelBound = 100 * time.Millisecond
 	modelFill  = 60 * time.Millisecond
 	modelStep  = time.Millisecond
-	modelPairs = 6
+	modelLists = 6
 	modelNodes = 3
 )
 
 type transaction struct {
 	xid       uint64
-	pairs     []int // which lists it changes
+	lists     []int // which lists it changes
 	whole     bool  // all of them
 	over      bool  // no longer running: visible, aborted, or gone in a crash
 	lsn       uint64
@@ -60,25 +59,25 @@ type transaction struct {
 	async     bool // visible without waiting for the flush
 }
 
-func (x *transaction) touches(pair int) bool { return x.whole || slices.Contains(x.pairs, pair) }
+func (x *transaction) touches(list int) bool { return x.whole || slices.Contains(x.lists, list) }
 
 func (x *transaction) change() changefeed.Change {
 	c := changefeed.Change{XID: x.xid, LSN: x.lsn}
 	if x.whole {
 		c.Whole = 1 << changefeed.Items
 	}
-	for _, p := range x.pairs {
-		c.Lists = append(c.Lists, modelPair(p))
+	for _, p := range x.lists {
+		c.Lists = append(c.Lists, modelList(p))
 	}
 	return c
 }
 
-func modelPair(i int) changefeed.List {
+func modelList(i int) changefeed.List {
 	return changefeed.List{Workspace: uuid.UUID{byte(i + 1)}, Collection: changefeed.Items}
 }
 
-type modelPage struct {
-	*Entry
+type modelEntry struct {
+	*Validity
 	saw    uint64 // the last that was visible when it was read
 	readAt time.Time
 
@@ -87,26 +86,28 @@ type modelPage struct {
 }
 
 // shows says whether the page shows what became visible after it was read.
-func (p *modelPage) shows(x *transaction) bool { return p.View.standby() && x.lsn <= p.replayed }
+func (e *modelEntry) shows(x *transaction) bool {
+	return e.ReadPoint.OnStandby() && x.lsn <= e.replayed
+}
 
-// copied is the page as it comes out of Redis.
-func (p *modelPage) copied() modelPage {
-	c := *p
-	c.Entry = &Entry{Proof: p.Proof, View: p.View, Epoch: p.Epoch, Position: p.Position}
+// copied is the entry as it comes out of Redis.
+func (e *modelEntry) copied() modelEntry {
+	c := *e
+	c.Validity = &Validity{Proof: e.Proof, ReadAt: e.Proof, ReadPoint: e.ReadPoint, Epoch: e.Epoch, Position: e.Position}
 	return c
 }
 
 // modelNode is one node: a subscription, a tracker, a memory, and fills under way.
 type modelNode struct {
-	*following
+	listener
 	subscription *changefeed.Subscription
 	name         string
 	server       *modelServer // that it reads the log from
 	looked       time.Time    // when it last looked at the epoch; zero = it must
 	reading      *modelRead
 	pausedTo     time.Time // reads no log until then
-	memory       map[int]modelPage
-	fills        map[int]*modelFlight
+	memory       map[int]modelEntry
+	fills        map[int]*modelFillUnderWay
 }
 
 // modelRead is a read of the log under way.
@@ -174,22 +175,23 @@ type modelFollower struct {
 	ended     bool
 }
 
-type modelFlight struct {
-	start   fillStart
+type modelFillUnderWay struct {
+	start   FillStart
+	began   time.Duration
 	readAt  time.Time
 	endsAt  time.Time
 	read    bool
-	page    modelPage
-	filled  FillResult
+	entry   modelEntry
+	seen    ReadPoint
 	standby bool
 }
 
 type model struct {
-	t    *testing.T
-	r    *rand.Rand
-	now  time.Time
-	seed uint64
-	open bool // a transaction stays open most of the time
+	t          *testing.T
+	r          *rand.Rand
+	start, now time.Time
+	seed       uint64
+	open       bool // a transaction stays open most of the time
 
 	// the database
 	nextXID, completed, lsn, flushed, shown uint64
@@ -210,7 +212,7 @@ type model struct {
 	unknown   []uint64 // running when the slot was made; nothing is told before they are over
 	server    *modelServer
 	late      []func()
-	pages     map[int]modelPage // Redis
+	entries   map[int]modelEntry // Redis
 	nodes     []*modelNode
 
 	hits, asked          int
@@ -225,8 +227,8 @@ func (m *model) upTo(d time.Duration) time.Duration { return time.Duration(m.r.I
 
 // newModel begins with some history and nodes that know nothing.
 func newModel(t *testing.T, seed uint64, open bool) *model {
-	m := &model{t: t, r: rand.New(rand.NewPCG(seed, 7)), seed: seed, open: open, now: time.Now(),
-		nextXID: 700, completed: 699, server: newModelServer(), pages: map[int]modelPage{}}
+	m := &model{t: t, r: rand.New(rand.NewPCG(seed, 7)), seed: seed, open: open, start: time.Now(), now: time.Now(),
+		nextXID: 700, completed: 699, server: newModelServer(), entries: map[int]modelEntry{}}
 	for range modelNodes {
 		m.nodes = append(m.nodes, m.newNode())
 	}
@@ -235,15 +237,15 @@ func newModel(t *testing.T, seed uint64, open bool) *model {
 
 func (m *model) newNode() *modelNode {
 	m.names++
-	tracker := newTracker(modelBound, modelFill, boottime.New())
+	l := listener{NewTracker(modelBound, modelFill, &changefeed.Followed{}), m.start}
 	if m.chance(2) {
-		tracker.most = modelPairs / 2
+		l.maxLists = modelLists / 2
 	}
 	return &modelNode{
-		following:    &following{tracker: tracker, database: &changefeed.Followed{}},
-		subscription: changefeed.NewSubscription(tracker),
+		listener:     l,
+		subscription: changefeed.NewSubscription(l),
 		name:         fmt.Sprint("node ", m.names), server: m.server,
-		memory: map[int]modelPage{}, fills: map[int]*modelFlight{},
+		memory: map[int]modelEntry{}, fills: map[int]*modelFillUnderWay{},
 	}
 }
 
@@ -277,10 +279,10 @@ func (m *model) database() {
 		x := &transaction{xid: m.nextXID, async: m.chance(3), commitAt: m.now.Add(m.upTo(20 * time.Millisecond))}
 		m.nextXID++
 		for range 1 + m.r.IntN(2) {
-			x.pairs = append(x.pairs, min(m.r.IntN(modelPairs), m.r.IntN(modelPairs))) // some are quiet
+			x.lists = append(x.lists, min(m.r.IntN(modelLists), m.r.IntN(modelLists))) // some are quiet
 		}
 		if m.chance(40) {
-			x.pairs, x.whole = nil, true
+			x.lists, x.whole = nil, true
 		}
 		if m.chance(100) || m.open && m.chance(20) {
 			x.commitAt = m.now.Add(2 * time.Second)
@@ -369,9 +371,9 @@ func (m *model) crash() {
 	}
 	m.running, m.nextXID, m.completed = nil, highest+1, highest
 	for _, n := range m.nodes { // answers that were on their way may arrive
-		for pair := range modelPairs {
-			if f := n.fills[pair]; f != nil && (!f.read || m.chance(2)) {
-				delete(n.fills, pair)
+		for list := range modelLists {
+			if f := n.fills[list]; f != nil && (!f.read || m.chance(2)) {
+				delete(n.fills, list)
 			}
 		}
 	}
@@ -545,7 +547,7 @@ func (m *model) accidents() {
 		log.entries = slices.Clone(log.entries[m.r.IntN(len(log.entries)+1):])
 	case m.chance(2500): // Redis loses its data
 		*m.server = *newModelServer()
-		clear(m.pages)
+		clear(m.entries)
 	case m.chance(2500): // a fail-over
 		m.server = m.server.fork(m.r.IntN(6))
 		for _, f := range m.followers {
@@ -618,56 +620,54 @@ func (m *model) readOn(n *modelNode) {
 }
 
 func (m *model) serve(n *modelNode) {
-	for pair := range modelPairs { // in an order that the seed alone decides
-		if f := n.fills[pair]; f != nil {
-			m.fly(n, pair, f)
+	for list := range modelLists { // in an order that the seed alone decides
+		if f := n.fills[list]; f != nil {
+			m.proceed(n, list, f)
 		}
 	}
 	for range 2 {
-		pair := m.r.IntN(modelPairs)
-		if pair == modelPairs-1 && !m.chance(100) { // asked for so rarely that rings are pruned in between
+		list := m.r.IntN(modelLists)
+		if list == modelLists-1 && !m.chance(100) { // asked for so rarely that rings are pruned in between
 			continue
 		}
-		m.request(n, pair)
+		m.request(n, list)
 	}
 }
 
-// request is what Hit, and then fly, do.
-func (m *model) request(n *modelNode, pair int) {
-	if p, ok := n.memory[pair]; ok && n.fresh(p.Entry, m.now) {
-		m.check(n, pair, p, "memory")
+// request is what Hit and Forward do.
+func (m *model) request(n *modelNode, list int) {
+	if e, ok := n.memory[list]; ok && n.IsFresh(e.Validity, n.now()) {
+		m.check(n, list, e, "memory")
 		m.asked++
-		if p.sequence.Load() != 0 { // else it is but shared for a moment
+		if e.Admitted() { // else it is but shared for a moment
 			m.hits++
 		}
 		return
 	}
-	if n.fills[pair] != nil { // it waits for that one
+	if n.fills[list] != nil { // it waits for that one
 		return
 	}
 	m.asked++
-	if p, ok := m.pages[pair]; ok && m.chance(2) {
-		read := p.copied()
-		if n.trusted(m.now) {
-			n.adopt(read.Entry, modelPair(pair))
-		}
-		if n.fresh(read.Entry, m.now) {
-			m.check(n, pair, read, "redis")
+	if stored, ok := m.entries[list]; ok && m.chance(2) {
+		e := stored.copied()
+		n.ValidateFromRedis(e.Validity, modelList(list), n.now())
+		if n.IsFresh(e.Validity, n.now()) {
+			m.check(n, list, e, "redis")
 			m.hits++
-			n.memory[pair] = read
+			n.memory[list] = e
 			return
 		}
 	}
 	if m.now.Before(m.cannotBefore) {
 		return
 	}
-	needed, ok := n.needed(modelPair(pair))
-	m.fill(n, pair, ok && (m.replayed >= needed.LSN || m.chance(2)) && m.chance(2)) // the origin asks no standby that is behind, but it need not know
+	required, ok := n.Require(modelList(list), n.now())
+	m.fill(n, list, ok && (m.replayed >= required.LSN || m.chance(2)) && m.chance(2)) // the origin asks no standby that lags, but it need not know
 }
 
-func (m *model) fill(n *modelNode, pair int, standby bool) {
-	f := &modelFlight{start: n.begin(), readAt: m.now.Add(m.upTo(modelFill / 4)), standby: standby}
-	f.filled = FillResult{Server: "the primary", LSN: m.replayed} // asked for before the page is
+func (m *model) fill(n *modelNode, list int, standby bool) {
+	f := &modelFillUnderWay{start: n.Begin(n.now(), n.now()), began: n.now(), readAt: m.now.Add(m.upTo(modelFill / 4)), standby: standby}
+	f.seen = ReadPoint{Server: "the primary", LSN: m.replayed} // asked for before the page is
 	if m.chance(8) {
 		f.readAt = m.now.Add(m.upTo(modelFill))
 	}
@@ -675,59 +675,61 @@ func (m *model) fill(n *modelNode, pair int, standby bool) {
 	if m.chance(8) {
 		f.endsAt = f.readAt.Add(m.upTo(4 * modelFill))
 	}
-	n.fills[pair] = f
+	n.fills[list] = f
 }
 
-func (m *model) fly(n *modelNode, pair int, f *modelFlight) {
+// proceed is what a fill does next: it reads, and later it ends.
+func (m *model) proceed(n *modelNode, list int, f *modelFillUnderWay) {
 	if !f.read && !m.now.Before(f.readAt) {
 		if m.now.Before(m.cannotBefore) {
-			delete(n.fills, pair)
+			delete(n.fills, list)
 			return
 		}
 		f.read = true
-		f.page = modelPage{Entry: &Entry{Proof: f.start.at}, saw: m.shown, readAt: m.now}
+		f.entry = modelEntry{Validity: &Validity{Proof: f.began, ReadAt: f.began}, saw: m.shown, readAt: m.now}
 		if f.standby {
 			m.readOnStandby(f)
 		} else {
-			f.filled = FillResult{Snapshot: m.snapshot()}
+			f.seen = ReadPoint{Snapshot: parse(m.t, m.snapshot())}
 		}
+		f.entry.ReadPoint = f.seen
 	}
 	if !f.read || m.now.Before(f.endsAt) {
 		return
 	}
-	delete(n.fills, pair)
-	keep := n.following.accept(f.start, f.page.Entry, modelPair(pair), &f.filled) == kept
-	if f.standby && !keep {
+	delete(n.fills, list)
+	admitted := n.Admit(f.start, f.entry.Validity, modelList(list), n.now()) == Admitted
+	if f.standby && !admitted {
 		m.refused++
-		m.fill(n, pair, false)
+		m.fill(n, list, false)
 		return
 	}
-	if old, ok := n.memory[pair]; !ok || !old.newer(f.page.Entry) {
-		n.memory[pair] = f.page
+	if old, ok := n.memory[list]; !ok || !old.NewerThan(f.entry.Validity) {
+		n.memory[list] = f.entry
 	}
-	if keep { // a late one may overwrite a newer one
-		page := f.page.copied()
-		m.late = append(m.late, func() { m.pages[pair] = page })
+	if admitted { // a late one may overwrite a newer one
+		entry := f.entry.copied()
+		m.late = append(m.late, func() { m.entries[list] = entry })
 		if f.standby {
 			m.fromStandby++
 		}
 	}
 }
 
-// readOnStandby is a page's statement there. Its snapshot claims to see what
-// is running on the primary.
-func (m *model) readOnStandby(f *modelFlight) {
-	f.page.replayed = m.replayed
-	f.filled.Snapshot = changefeed.Snapshot{Xmin: m.completed + 1, Xmax: m.completed + 1}.String()
+// readOnStandby is a statement there. Its snapshot claims to see what is running on
+// the primary.
+func (m *model) readOnStandby(f *modelFillUnderWay) {
+	f.entry.replayed = m.replayed
+	f.seen.Snapshot = changefeed.Snapshot{Xmin: m.completed + 1, Xmax: m.completed + 1}
 	for i := len(m.all) - 1; i >= 0; i-- {
 		if x := m.all[i]; !x.lost && x.lsn > m.replayed {
-			f.page.missing = append(f.page.missing, x)
+			f.entry.missing = append(f.entry.missing, x)
 		}
 	}
 }
 
 // check is the assertion.
-func (m *model) check(n *modelNode, pair int, p modelPage, from string) {
+func (m *model) check(n *modelNode, list int, p modelEntry, from string) {
 	since := m.now.Add(-modelBound)
 	omitted := slices.Clone(p.missing)
 	for i := len(m.all) - 1; i >= 0 && m.all[i].visible > p.saw; i-- {
@@ -736,15 +738,15 @@ func (m *model) check(n *modelNode, pair int, p modelPage, from string) {
 		}
 	}
 	for _, x := range omitted {
-		if !x.lost && x.touches(pair) && x.visibleAt.Before(since) {
+		if !x.lost && x.touches(list) && x.visibleAt.Before(since) {
 			m.wrong = fmt.Sprintf("seed %d: %s shows, from its %s, list %d without transaction %d, visible for %s (%+v)",
-				m.seed, n.name, from, pair, x.xid, m.now.Sub(x.visibleAt), p.View)
+				m.seed, n.name, from, list, x.xid, m.now.Sub(x.visibleAt), p.ReadPoint)
 		}
 	}
 	for _, x := range m.lost {
-		if !p.View.standby() && x.visible <= p.saw && x.touches(pair) && !p.readAt.After(x.lostAt) && x.lostAt.Before(since) {
+		if !p.ReadPoint.OnStandby() && x.visible <= p.saw && x.touches(list) && !p.readAt.After(x.lostAt) && x.lostAt.Before(since) {
 			m.wrong = fmt.Sprintf("seed %d: %s shows, from its %s, list %d with transaction %d, lost in a crash %s ago",
-				m.seed, n.name, from, pair, x.xid, m.now.Sub(x.lostAt))
+				m.seed, n.name, from, list, x.xid, m.now.Sub(x.lostAt))
 		}
 	}
 }
