@@ -18,7 +18,7 @@ import (
 // What made-up keys cost Postgres is bounded elsewhere: texts that cannot be keys
 // are not looked up, and other look-ups that are in vain are limited for the
 // whole node, and wait for others' where their address has used up its failures
-// (origin.Keyring). So keys that were looked up in vain are counted apart from
+// (apikey.Cache). So keys that were looked up in vain are counted apart from
 // texts that cannot be keys.
 type guard struct {
 	now func() time.Time

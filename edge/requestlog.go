@@ -65,7 +65,7 @@ type ring struct {
 
 // entry is an exchange as it is remembered. What the client sent is not in it,
 // but for the request id: nothing in it can grow, and it keeps alive neither a
-// page nor what the keyring has forgotten.
+// page nor a key that the cache has evicted.
 type entry struct {
 	id     [maxRequestID]byte
 	idSize uint8

@@ -1,5 +1,5 @@
 // Package edge is the HTTP side of listedge: it turns requests into calls on
-// keyring, limiter, cache and origin, and what they return into answers.
+// key cache, limiter, cache and origin, and what they return into answers.
 //
 //	request ──► identify ► route ► authenticate ► limit ► parse ► look up ► write ──► page
 //	               └────────────┴─────────┴─────────┴───────┴────────┴──► problem ──► error
