@@ -160,12 +160,11 @@ func judgeReading(ctx context.Context, url string, o DoctorOptions) Finding {
 	return Finding{"reading", OK, text, ""}
 }
 
-// lockedSQL has a row for each table that statements wait for longer than an
-// instant (waiting, and for how many seconds the first of them), or that
-// somebody has kept from readers for over a second while nobody asked; with who
-// holds it, as far as that is known (holder 0 = a prepared transaction). Indexes
-// and partitions count as their table. It reads what is never locked: of the
-// tables, no more than the name.
+// lockedSQL returns a row for each table that statements wait for (how many, and
+// for how many seconds the first), or that a transaction has locked against readers
+// for over a second; with the lock's holder, if known (0 = a prepared transaction).
+// Indexes and partitions count as their table. It reads only catalogs that are never
+// locked.
 const lockedSQL = `
 WITH RECURSIVE tables (oid, name) AS (
 	SELECT to_regclass(n)::oid, n FROM unnest('{items,contacts,api_keys,workspaces}'::text[]) n

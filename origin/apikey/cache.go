@@ -93,7 +93,7 @@ type Cache[T any] struct {
 
 	mu      sync.Mutex
 	queue   lookupQueue   // guarded by mu
-	running bool          // the goroutine that looks up runs; guarded by mu
+	running bool          // runLookups does; guarded by mu
 	closed  bool          // guarded by mu
 	pace    *rate.Limiter // of queries that ask for unknown keys
 
@@ -116,7 +116,7 @@ type shard[T any] struct {
 // key gets another entry.
 type Entry[T any] struct {
 	// Moments of the cache's clock; written under the shard's lock.
-	validatedAt   atomic.Int64 // as of when the entry is known to be right, the log aside
+	validatedAt   atomic.Int64 // as of when the entry was right by its look-up, or by a proof before a reset
 	invalidatedAt atomic.Int64 // when a change of its rows was last applied
 
 	used  atomic.Bool // by a request since the last scan
@@ -124,7 +124,7 @@ type Entry[T any] struct {
 	Value T
 
 	hash     Hash
-	lookedUp time.Duration // when the last look-up that it was right began; guarded by the shard's lock
+	lookedUp time.Duration // when the latest look-up that confirmed it began; guarded by the shard's lock
 	lastUsed time.Duration // as of the last scan; the refresher's
 }
 
