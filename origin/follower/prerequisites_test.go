@@ -38,7 +38,7 @@ func (w *world) incapable(f running, why string) {
 }
 
 // Every lack is told in plain words, and what is mended is noticed.
-func TestWhatIsLackingIsToldAndNoticedWhenMended(t *testing.T) {
+func TestAMissingPrerequisiteIsReportedUntilItIsMended(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		role, breaks, mends, why string
@@ -84,7 +84,7 @@ func TestWhatIsLackingIsToldAndNoticedWhenMended(t *testing.T) {
 	}
 }
 
-func TestASettingThatIsLackingIsTold(t *testing.T) {
+func TestAMissingSettingIsReported(t *testing.T) {
 	t.Parallel()
 	settings := map[string]string{"wal_level": "replica", "max_replication_slots": "2", "max_wal_senders": "1"}
 	p := sandboxtest.PostgresWith(t, settings)
