@@ -136,15 +136,13 @@ func judgeReading(ctx context.Context, url string, o DoctorOptions) Finding {
 	}
 	defer func() { _ = db.Close(ctx) }()
 	r := NewReadiness(db, o.Pages(db))
-	if err := r.read(ctx); err != nil {
-		u := (*unreadable)(nil)
-		switch _ = errors.As(err, &u); {
-		case errors.Is(err, postgres.ErrTimeout):
-			return Finding{"reading", Warn, err.Error(), "look for locks, and for what keeps the server busy"}
-		case errors.Is(err, postgres.ErrWrongServer):
-			return fail(err, "name the primary in --database-url, and standbys in --replica-url")
-		}
-		return fail(u.error, cmp.Or(u.do, "check --database-url, and the log of the server that answers there"))
+	switch do, err := r.read(ctx); {
+	case errors.Is(err, postgres.ErrTimeout):
+		return Finding{"reading", Warn, err.Error(), "look for locks, and for what keeps the server busy"}
+	case errors.Is(err, postgres.ErrWrongServer):
+		return fail(err, "name the primary in --database-url, and standbys in --replica-url")
+	case err != nil:
+		return fail(err, cmp.Or(do, "check --database-url, and the log of the server that answers there"))
 	}
 	if err := r.checkReplicationURL(ctx); err != nil {
 		return fail(err, "name the server and the database that --database-url leads to")
