@@ -48,7 +48,7 @@ slot AS (SELECT * FROM pg_replication_slots WHERE slot_name = $1 || (SELECT oid 
 SELECT current_setting('server_version_num')::int AS version, current_setting('server_version') AS version_text,
 	current_setting('wal_level') AS wal_level, pg_encoding_to_char(d.encoding) AS encoding,
 	current_setting('synchronous_standby_names') AS standbys, current_setting('max_slot_wal_keep_size') AS keep_size,
-	coalesce((SELECT wal_status FROM slot), '') AS status, pg_is_in_recovery() AS standby,
+	pg_is_in_recovery() AS standby,
 	me.rolsuper AS superuser, me.rolsuper OR me.rolreplication AS replication,
 	coalesce((SELECT bool_and(pg_has_role(current_user, relowner, 'USAGE')) FROM pg_class WHERE oid IN (to_regclass('items'), to_regclass('contacts'), to_regclass('api_keys'), to_regclass('workspaces'))), false) AS owner,
 	EXISTS (SELECT FROM slot WHERE active) AS active, coalesce((SELECT wal_status = 'lost' FROM slot), false) AS lost,
@@ -65,13 +65,13 @@ FROM pg_database d, me WHERE d.datname = current_database()`
 
 // facts are what the server says about itself: one row of factsSQL.
 type facts struct {
-	Version                                                     int
-	VersionText, WALLevel, Encoding, Standbys, KeepSize, Status string
-	Standby, Superuser, Replication, Owner                      bool
-	Active, Lost, Trigram, GIN, ICU, OtherICU                   bool
-	Slot                                                        bool
-	Slots, SlotsUsed, Senders, SendersUsed, Connections, Used   int
-	Retained                                                    int64
+	Version                                                   int
+	VersionText, WALLevel, Encoding, Standbys, KeepSize       string
+	Standby, Superuser, Replication, Owner                    bool
+	Active, Lost, Trigram, GIN, ICU, OtherICU                 bool
+	Slot                                                      bool
+	Slots, SlotsUsed, Senders, SendersUsed, Connections, Used int
+	Retained                                                  int64
 }
 
 // Diagnose checks the server. That it cannot be reached is a finding, too.
