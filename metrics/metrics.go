@@ -110,7 +110,7 @@ type Sources struct {
 	Cache    func() cache.Stats
 	Limiter  func() limiter.Stats
 	Origin   func() origin.Stats
-	Keyring  func() apikey.Stats
+	Keys     func() apikey.Stats
 	KeysAway func() bool // look-ups of keys are refused by their breaker
 	Evicts   func() bool // Redis may evict buckets and the log of changes
 	Ready    func() bool
@@ -126,7 +126,7 @@ func (r *Registry) Collect(from Sources) {
 		newCollector(followerMetrics, from.Follower),
 		newCollector(limiterMetrics, from.Limiter),
 		newCollector(originMetrics, from.Origin),
-		newCollector(keyMetrics, from.Keyring),
+		newCollector(keyMetrics, from.Keys),
 		newCollector(nodeMetrics, func() node {
 			return node{ready: from.Ready(), redisMayEvict: from.Evicts(), keyBreakerOpen: from.KeysAway()}
 		}),

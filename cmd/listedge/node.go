@@ -173,7 +173,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 		map[string]func() string{"trusted-proxies": n.server.UntrustedProxy, "shared-redis": n.sharedRedis}, checks...)
 	registry.Collect(metrics.Sources{
 		Cache: n.cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats,
-		Keyring: n.server.KeyStats, KeysAway: keys.BreakerOpen, Evicts: n.evicts.Load, Ready: n.health.Ready,
+		Keys: n.server.KeyStats, KeysAway: keys.BreakerOpen, Evicts: n.evicts.Load, Ready: n.health.Ready,
 		Follower: func() follower.Stats {
 			if n.follower == nil {
 				return follower.Stats{}
