@@ -92,7 +92,7 @@ func TestDoctorOnGoodServers(t *testing.T) {
 func TestDoctorOfLocks(t *testing.T) {
 	t.Parallel()
 	address := database(t)
-	expect(t, doctor(t, exitFine, "--database-url", address), "locks", admin.OK, "nobody")
+	expect(t, doctor(t, exitFine, "--database-url", address), "locks", admin.OK, "no statement waits")
 	holder := connect(t, address)
 	if _, err := holder.Exec(t.Context(), "BEGIN; LOCK TABLE items,\n\tapi_keys IN ACCESS EXCLUSIVE MODE"); err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestDoctorOfLocks(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	expect(t, doctor(t, exitFine, "--database-url", address), "locks", admin.OK, "nobody")
+	expect(t, doctor(t, exitFine, "--database-url", address), "locks", admin.OK, "no statement waits")
 
 	// Readers queue behind a schema change, and that behind a long transaction.
 	if _, err := holder.Exec(t.Context(), "BEGIN; SELECT FROM contacts"); err != nil {
