@@ -17,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -160,8 +161,12 @@ func (o *Origin) Check(ctx context.Context) error {
 	for _, c := range []Collection{Items, Contacts} {
 		q := Query{Collection: c, Sort: ByName, Search: "none", Limit: 1, After: Position{Set: true, Name: "n", ID: uuid.Max}}
 		if _, _, err := o.readFrom(ctx, o.pool, &q); err != nil {
-			errs = append(errs, fmt.Errorf("%s cannot be read: %w", c, err))
+			errs = append(errs, fmt.Errorf("%s cannot be read: %w", c, postgres.Classify(err)))
 		}
+	}
+	late := func(err error) bool { return errors.Is(err, postgres.ErrTimeout) }
+	if slices.ContainsFunc(errs, func(err error) bool { return !late(err) }) { // the other error is the cause to report
+		errs = slices.DeleteFunc(errs, late)
 	}
 	return errors.Join(errs...)
 }

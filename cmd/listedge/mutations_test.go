@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,11 +15,13 @@ import (
 	"time"
 )
 
-// A test that never fails shows nothing. Here the rules of freshness are
-// broken one at a time, in a copy of this repository, and the tests that are
-// about them must fail:
+// A test that never fails shows nothing. Here the rules of freshness are broken one
+// at a time, in a copy of this repository, and their tests must fail:
 //
 //	make mutations ONLY=TestMutations
+//	make mutations DRY=1    checks in a second that every edit still applies
+
+var dry = flag.Bool("dry", false, "only check that the texts to replace and the tests exist")
 
 // edit replaces the one occurrence of a text in a file.
 type edit struct{ file, old, new string }
@@ -46,7 +49,7 @@ var (
 		{versions, "ofInterest(c) && !r.sees(c) {", "ofInterest(c) {"},
 	}
 	// The page's statement comes first, and with time to spare, as it may where
-	// one statement tells both.
+	// one statement reads both.
 	sameStatement = []edit{
 		{"origin/standby.go", "\t\tis, err := s.replayed(soon, r.Conn)\n", "\t\tread, readBy, readErr := o.read(ctx, r, q)\n\t\ttime.Sleep(20 * time.Millisecond)\n\t\tis, err := s.replayed(soon, r.Conn)\n"},
 		{"origin/standby.go", "\t\tpage, by, err = o.read(ctx, r, q)\n", "\t\tpage, by, err = read, readBy, readErr\n"},
@@ -142,7 +145,7 @@ func TestMutations(t *testing.T) {
 		{"another run of the primary is overlooked", []edit{{subscription, "s.proven && e.Heartbeat.Run != s.run:", "s.proven && false:"}}, "./internal/changefeed", "TestSubscription"},
 
 		// By what a subscriber does with a log.
-		{"a read begins when it returned", []edit{{subscriber, "\tbegan := time.Now() // before the command is sent: Subscription\n", ""}, {subscriber, "\ts.apply(began, entries, cut)\n", "\ts.apply(time.Now(), entries, cut)\n"}}, "./internal/changefeed", "TestARecordedReadBeganBeforeItWasSent"},
+		{"a read begins when it returned", []edit{{subscriber, "\tbegan := time.Now() // before the command is sent: Subscription\n", ""}, {subscriber, "if s.apply(began, entries, cut);", "if s.apply(time.Now(), entries, cut);"}}, "./internal/changefeed", "TestARecordedReadBeganBeforeItWasSent"},
 		{"a session goes on with another reader", []edit{{subscriber, "\ts.subscription.NewSession(reader.Server())\n", ""}}, "./internal/changefeed", "TestAFailedReadEndsTheSession"},
 		{"a heartbeat of another server proves", []edit{{subscription, "h.LogServer != \"\" && h.LogServer != s.server", "false"}}, "./internal/changefeed", "TestSubscription"},
 		{"a misled subscriber reads on", []edit{{subscriber, "s.subscription.Misled()", "false"}}, "./internal/changefeed", "TestAMisled"},
@@ -172,9 +175,16 @@ func TestMutations(t *testing.T) {
 
 // caught applies the mutations one at a time and expects their tests to fail.
 func caught(t *testing.T, mutations []mutation) {
-	root := copyOfRepository(t)
+	root := ""
+	if !*dry {
+		root = copyOfRepository(t)
+	}
 	for _, m := range mutations {
 		t.Run(m.pkg+" "+m.name, func(t *testing.T) {
+			if *dry {
+				applies(t, m)
+				return
+			}
 			for _, e := range m.edits {
 				defer mutate(t, filepath.Join(root, e.file), e)()
 			}
@@ -196,11 +206,22 @@ func caught(t *testing.T, mutations []mutation) {
 	}
 }
 
-// said is a line that a test said, and where.
+// applies checks that each text to replace occurs once, and that the test exists.
+func applies(t *testing.T, m mutation) {
+	for _, e := range m.edits {
+		if n := strings.Count(contents(t, e.file), e.old); n != 1 {
+			t.Errorf("%q occurs %d times in %s", e.old, n, e.file)
+		}
+	}
+	if name, _, _ := strings.Cut(m.run, "/"); !declares(t, filepath.Join("..", "..", m.pkg), regexp.MustCompile(`^\w*`).FindString(name)) {
+		t.Errorf("no test is called %s in %s", name, m.pkg)
+	}
+}
+
+// said is a line that a test printed, and where.
 var said = regexp.MustCompile(`(?m)^ +(\w+_test\.go):(\d+): .*$`)
 
-// why is the first complaint of the tests in the folder: whatever they said at a
-// place where nothing is merely logged.
+// why is the first error that the tests in the folder printed.
 func why(folder, out string) string {
 	for _, m := range said.FindAllStringSubmatch(out, -1) {
 		source, err := os.ReadFile(filepath.Join(folder, m[1]))
