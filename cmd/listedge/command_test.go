@@ -13,7 +13,7 @@ import (
 	"listedge/origin"
 )
 
-func TestWrongUsageIsToldInOneLineWithStatusTwo(t *testing.T) {
+func TestWrongUsageIsOneLineAndStatusTwo(t *testing.T) {
 	t.Parallel()
 	url := database(t)
 	missing := filepath.Join(t.TempDir(), "missing.csv")
@@ -82,7 +82,7 @@ func TestWrongUsageIsToldInOneLineWithStatusTwo(t *testing.T) {
 	}
 }
 
-func TestFailuresAreToldInOneLineWithStatusOne(t *testing.T) {
+func TestFailuresAreOneLineAndStatusOne(t *testing.T) {
 	t.Parallel()
 	url := database(t)
 	const id = "00000000-0000-0000-0000-000000000001"
@@ -301,7 +301,7 @@ func TestRedisURLs(t *testing.T) {
 	}
 	for _, secret := range []string{"user:s3cret@host", "redis://user:s3cret@host:x", "redis://:s3cret@host/x", "other://:s3cret@host"} {
 		if _, err := parseRedisURL(secret); err == nil || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("a password is told: %v", err)
+			t.Errorf("a password is shown: %v", err)
 		}
 	}
 }
@@ -341,7 +341,7 @@ func TestOutputThatIsLostIsAFailure(t *testing.T) {
 	}
 }
 
-func TestAnInterruptIsToldAsOne(t *testing.T) {
+func TestAnInterruptIsReportedAsOne(t *testing.T) {
 	t.Parallel()
 	url := database(t)
 	workspace, _ := workspaceWithKey(t, url)

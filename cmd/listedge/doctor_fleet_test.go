@@ -188,8 +188,8 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 	expect(t, by, lost.subject(), admin.Fail, "not ready: postgres: ")
 }
 
-// A node whose words are changed on their way: of another version, with another
-// clock, too old to tell its settings.
+// A node whose answers are changed on their way: of another version, with another
+// clock, too old to have /settings.
 func TestDoctorOfNodesThatDiffer(t *testing.T) {
 	t.Parallel()
 	address := database(t)
@@ -232,7 +232,7 @@ func TestDoctorOfNodesThatDiffer(t *testing.T) {
 	}
 }
 
-func TestSettingsAreToldWithoutSecrets(t *testing.T) {
+func TestSettingsAreShownWithoutSecrets(t *testing.T) {
 	n := startNode(t, strings.Replace(database(t), "?", "?application_name=a&", 1), "--redis-url", "redis://:se#cret@127.0.0.1:1", "--freshness-bound", "700ms")
 	r, err := http.Get(n.admin + "/settings")
 	if err != nil {
@@ -244,7 +244,7 @@ func TestSettingsAreToldWithoutSecrets(t *testing.T) {
 		t.Errorf("%s: %s (%v)", r.Status, text, err)
 	}
 	if strings.Contains(string(text), "cret") {
-		t.Errorf("a secret is told: %s", text)
+		t.Errorf("a secret is shown: %s", text)
 	}
 }
 

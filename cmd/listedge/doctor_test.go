@@ -88,7 +88,7 @@ func TestDoctorOnGoodServers(t *testing.T) {
 	}
 }
 
-// A lock that keeps pages from being read is told, and who holds it.
+// The doctor reports a lock that blocks page queries, and who holds it.
 func TestDoctorOfLocks(t *testing.T) {
 	t.Parallel()
 	address := database(t)
@@ -131,7 +131,7 @@ func TestDoctorOfLocks(t *testing.T) {
 		_, err := changer.Exec(context.Background(), "ALTER TABLE contacts ADD COLUMN more text")
 		ended <- err
 	}()
-	within(t, patience, "the first of a queue is told", func() bool {
+	within(t, patience, "the first of a queue is reported", func() bool {
 		f := doctor(t, exitFine, "--database-url", address)["locks"]
 		return strings.Contains(f.Text, "contacts: a lock") && strings.Contains(f.Do, "pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
 	})
@@ -157,7 +157,8 @@ func TestDoctorOfAnotherICU(t *testing.T) {
 	expect(t, doctor(t, exitFine, "--database-url", address), "collations", admin.OK, "ICU")
 }
 
-// Rows that lists show and that nobody tells of: what the doctor advises is a command.
+// Rows that lists show although no change of them is published: the doctor says which
+// command to run.
 func TestDoctorOfATableThatInherits(t *testing.T) {
 	t.Parallel()
 	_, address := privateDatabase(t)
@@ -185,7 +186,7 @@ func TestDoctorAndMigrateOnBadServers(t *testing.T) {
 		expect(t, by, subject, level, "")
 	}
 
-	// An owner who is no superuser gets the schema, and is told of the rest.
+	// An owner who is no superuser gets the schema, and a message about the rest.
 	execute(t, p.URL("postgres"), "CREATE ROLE owner LOGIN PASSWORD 'p'")
 	execute(t, p.URL("postgres"), "CREATE DATABASE owned TEMPLATE template0 OWNER owner")
 	u, err := url.Parse(p.URL("owned"))
@@ -287,7 +288,7 @@ func TestDoctorOfValkey(t *testing.T) {
 }
 
 // What is wrong on the way to Redis is said so that one can act on it.
-func TestDoctorOfTheWayToRedis(t *testing.T) {
+func TestDoctorOfTheConnectionToRedis(t *testing.T) {
 	t.Parallel()
 	address := database(t)
 	r, overTLS, _ := tlsRedis(t, "TLSv1.3")

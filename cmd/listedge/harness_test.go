@@ -55,7 +55,7 @@ func database(t *testing.T) string {
 	return p.URL(postgrestest.Copy(t, p, postgrestest.Template))
 }
 
-// privateDatabase is on a Postgres that the test may ill-treat.
+// privateDatabase is on a Postgres that the test may break.
 func privateDatabase(t *testing.T) (*sandbox.Postgres, string) {
 	t.Helper()
 	return privateDatabaseWith(t, nil)

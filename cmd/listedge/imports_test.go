@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -24,7 +25,7 @@ var (
 		"limiter":         {"limiter/lease", "prefetch", "internal/boottime"},
 		"limiter/lease":   {"internal/boottime"},
 
-		"origin":          {"origin/postgres", "prefetch", "internal/boottime", "internal/changefeed", "internal/rawconn"},
+		"origin":          {"origin/postgres"},
 		"origin/postgres": {"internal/rawconn", "internal/redact"},
 		"origin/apikey":   {"origin/postgres", "internal/boottime", "internal/changefeed"},
 		"origin/admin":    {"origin/apikey", "origin/follower", "origin/postgres"},
@@ -108,4 +109,46 @@ func TestImportRules(t *testing.T) {
 	if err != nil || checked < 50 {
 		t.Errorf("%d files checked, %v", checked, err)
 	}
+}
+
+// sources calls f for each Go file of the product and of its tests, with its path from
+// the root.
+func sources(t *testing.T, f func(name, text string)) {
+	t.Helper()
+	root := filepath.Join("..", "..")
+	err := filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(file, ".go") {
+			return err
+		}
+		relative, err := filepath.Rel(root, file)
+		if err != nil {
+			return err
+		}
+		f(filepath.ToSlash(relative), contents(t, relative))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOnlySettingsReadTheEnvironment(t *testing.T) {
+	mayRead := []string{"cmd/listedge/config.go", "cmd/listedge/settings.go", "internal/sandbox/binaries.go"}
+	reads := regexp.MustCompile(`os\.(Getenv|LookupEnv|Environ)\(`)
+	sources(t, func(name, text string) {
+		if !strings.HasSuffix(name, "_test.go") && !strings.HasPrefix(name, "bench/") && !strings.HasPrefix(name, "deploy/") && !slices.Contains(mayRead, name) && reads.MatchString(text) {
+			t.Errorf("%s reads the environment: let cmd/listedge/settings.go do it", name)
+		}
+	})
+}
+
+// A skipped test shows nothing. A test that needs something that is not always there
+// has a build tag.
+func TestNoTestIsSkipped(t *testing.T) {
+	skips := regexp.MustCompile(`\b[tb]\.(Skip|SkipNow|Skipf)\(`)
+	sources(t, func(name, text string) {
+		if name != "cmd/listedge/imports_test.go" && skips.MatchString(text) {
+			t.Errorf("%s skips a test: use a build tag", name)
+		}
+	})
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,11 +15,13 @@ import (
 	"time"
 )
 
-// A test that never fails shows nothing. Here the rules of freshness are
-// broken one at a time, in a copy of this repository, and the tests that are
-// about them must fail:
+// A test that never fails shows nothing. Here the rules of freshness are broken one
+// at a time, in a copy of this repository, and their tests must fail:
 //
 //	make mutations ONLY=TestMutations
+//	make mutations DRY=1    checks in a second that every edit still applies
+
+var dry = flag.Bool("dry", false, "only check that the texts to replace and the tests exist")
 
 // edit replaces the one occurrence of a text in a file.
 type edit struct{ file, old, new string }
@@ -27,7 +30,7 @@ const (
 	versions = "cache/freshness/versions.go"
 	rules    = "cache/freshness/rules.go"
 
-	upstream  = "origin/upstream.go"
+	primary   = "origin/postgres/primary.go"
 	lineage   = "origin/lineage.go"
 	heartbeat = "origin/follower/heartbeat.go"
 
@@ -46,10 +49,10 @@ var (
 		{versions, "ofInterest(c) && !r.sees(c) {", "ofInterest(c) {"},
 	}
 	// The page's statement comes first, and with time to spare, as it may where
-	// one statement tells both.
+	// one statement reads both.
 	sameStatement = []edit{
-		{"origin/standby.go", "\t\treplayed, run, err := s.replayed(ctx, session.conn)\n", "\t\tpage, readErr := o.readOn(ctx, session, q)\n\t\ttime.Sleep(20 * time.Millisecond)\n\t\treplayed, run, err := s.replayed(ctx, session.conn)\n"},
-		{"origin/standby.go", "\t\tpage, err := o.readOn(ctx, session, q)\n", "\t\terr = readErr\n"},
+		{"origin/standby.go", "\t\tis, err := s.replayed(soon, r.Conn)\n", "\t\tread, readBy, readErr := o.read(ctx, r, q)\n\t\ttime.Sleep(20 * time.Millisecond)\n\t\tis, err := s.replayed(soon, r.Conn)\n"},
+		{"origin/standby.go", "\t\tpage, by, err = o.read(ctx, r, q)\n", "\t\tpage, by, err = read, readBy, readErr\n"},
 	}
 	ofItself      = []edit{{heartbeat, "\tt.enqueue(changefeed.Entry{Heartbeat: h})\n", "\tt.enqueue(changefeed.Entry{Heartbeat: h})\n\th.After = t.waiting[len(t.waiting)-1].Position\n"}}
 	notedLate     = []edit{{heartbeat, "\th.Unsettled = withoutManyLists(t.unsettled.settle(t.snapshot))\n", "\th.Unsettled = withoutManyLists(t.unsettled.settle(t.snapshot))\n\th.After = t.last\n"}}
@@ -64,7 +67,7 @@ var (
 	flushPosition = []edit{{"origin/follower/catalog.sql", "pg_current_wal_insert_lsn()::text", "pg_current_wal_flush_lsn()::text"}}
 	anySnapshot   = []edit{
 		{versions, "func (r *ReadPoint) OnStandby() bool { return r.Server != \"\" }", "func (r *ReadPoint) OnStandby() bool { return false }"},
-		{"origin/standby.go", "page.Snapshot, page.Run, page.Replayed = \"\", \"\", replayed", "page.Replayed = replayed"},
+		{"origin/standby.go", "page.Snapshot, page.Incarnation, page.Server, page.LSN = \"\", \"\", is.Timeline, is.LSN", "page.Server, page.LSN = is.Timeline, is.LSN"},
 		{"origin/lineage.go", "position < max(l.floor, n.LSN)", "position < l.floor"},
 	}
 )
@@ -142,7 +145,7 @@ func TestMutations(t *testing.T) {
 		{"another run of the primary is overlooked", []edit{{subscription, "s.proven && e.Heartbeat.Run != s.run:", "s.proven && false:"}}, "./internal/changefeed", "TestSubscription"},
 
 		// By what a subscriber does with a log.
-		{"a read begins when it returned", []edit{{subscriber, "\tbegan := time.Now() // before the command is sent: Subscription\n", ""}, {subscriber, "\ts.apply(began, entries, cut)\n", "\ts.apply(time.Now(), entries, cut)\n"}}, "./internal/changefeed", "TestARecordedReadBeganBeforeItWasSent"},
+		{"a read begins when it returned", []edit{{subscriber, "\tbegan := time.Now() // before the command is sent: Subscription\n", ""}, {subscriber, "if s.apply(began, entries, cut);", "if s.apply(time.Now(), entries, cut);"}}, "./internal/changefeed", "TestARecordedReadBeganBeforeItWasSent"},
 		{"a session goes on with another reader", []edit{{subscriber, "\ts.subscription.NewSession(reader.Server())\n", ""}}, "./internal/changefeed", "TestAFailedReadEndsTheSession"},
 		{"a heartbeat of another server proves", []edit{{subscription, "h.LogServer != \"\" && h.LogServer != s.server", "false"}}, "./internal/changefeed", "TestSubscription"},
 		{"a misled subscriber reads on", []edit{{subscriber, "s.subscription.Misled()", "false"}}, "./internal/changefeed", "TestAMisled"},
@@ -154,17 +157,17 @@ func TestMutations(t *testing.T) {
 		{"no read is cut", []edit{{"internal/changefeed/redis_entries.go", "len(entries) >= readBatch, nil", "false, nil"}}, "./internal/changefeed", "TestLogs"},
 
 		// Of servers that are not the primary, or not its standby.
-		{"a standby's answer is the primary's", []edit{{upstream, "case by.Standby:", "case by.Standby && false:"}}, "./origin", "TestAStandbyIsNotThePrimary"},
-		{"the second answer is the primary's", []edit{{upstream, "err == nil {\n\t\t\terr = u.check(ctx, f, by)", "err == nil {\n\t\t\t_ = by"}}, "./origin", "TestTheSideOfTheEarlierTimelineIsRefused"},
-		{"any timeline is the primary's", []edit{{upstream, "before < after", "before < after && false"}}, "./origin", "TestTheSideOfTheEarlierTimelineIsRefused"},
-		{"each question makes connections", []edit{{upstream, "now-last > int64(primaryRest) && ", ""}}, "./origin", "TestTheWrongServerIsNotFloodedWithConnections"},
-		{"answers are taken before they can be judged", []edit{{upstream, "if err := u.awaitTimeline(ctx); err != nil {", "if err := u.awaitTimeline(ctx); err != nil && false {"}}, "./origin", "TestNothingIsReadBeforeTheTimelineIsKnown"},
+		{"a standby's answer is the primary's", []edit{{primary, "case by.Standby:", "case by.Standby && false:"}}, "./origin", "TestAStandbyIsNotThePrimary"},
+		{"the second answer is the primary's", []edit{{primary, "err == nil {\n\t\t\terr = p.check(ctx, f, by)", "err == nil {\n\t\t\t_ = by"}}, "./origin", "TestAnEarlierTimelineIsRefused"},
+		{"any timeline is the primary's", []edit{{primary, "before < after", "before < after && false"}}, "./origin", "TestAnEarlierTimelineIsRefused"},
+		{"each query makes connections", []edit{{primary, "now-last > int64(PrimaryCooldown) && ", ""}}, "./origin", "TestTheWrongServerGetsFewConnections"},
+		{"answers are taken before they can be judged", []edit{{primary, "if err := p.awaitTimeline(ctx); err != nil {", "if err := p.awaitTimeline(ctx); err != nil && false {"}}, "./origin", "TestNothingIsReadBeforeTheTimelineIsKnown"},
 		{"a node answers before it has looked", []edit{{"cmd/listedge/node.go", ", TimelineKnown: n.timelineKnown", ""}}, "./cmd/listedge", "TestANodeThatHasNotLookedYet"},
 		{"a node is ready before it has looked", []edit{{"cmd/listedge/identity.go", "return errors.New(\"the timeline that the fleet follows is not known yet\")", ""}}, "./cmd/listedge", "TestANodeThatHasNotLookedYet"},
 		{"a node that starts knows of no newer timeline", []edit{{"cmd/listedge/node.go", "cmp.Or(n.followed.Newest(), server)", "cmp.Or(server)"}}, "./cmd/listedge", "TestAnOldPrimaryDoesNotReachNodesOnTheNewOne"},
 		{"the wrong server's page is shared", []edit{{"cache/fill.go", "admission == freshness.WrongServer {", "admission == freshness.Admissions {"}}, "./cache", "TestAnAnswerOfAnotherServerIsAnError"},
 		{"a changed key is used although the wrong server answers", []edit{{"origin/apikey/cache.go", " && !(changed && c.wrongServer.Load())", " && (!changed || true)"}}, "./origin/apikey", "TestTheWrongServerRevivesNoKey"},
-		{"a standby of a lost future", []edit{{lineage, "l.lost = true", "_ = l.lost"}, {lineage, "l.floor == 0 || position < max(l.floor, n.LSN)", "position < n.LSN"}}, "./cmd/listedge", "TestFreshnessOfAStandbyOfALostFuture"},
+		{"a standby of a lost future", []edit{{lineage, "l.lost = l.lost || n.Primary < l.seen", "_ = l.lost"}, {lineage, "l.floor == 0 || position < max(l.floor, n.LSN)", "position < n.LSN"}}, "./cmd/listedge", "TestFreshnessOfAStandbyOfALostFuture"},
 		{"a lost future is forgotten", []edit{{lineage, "lost: l.lost}", "lost: false}"}}, "./origin", "TestLineage"},
 		{"a lost future that was overtaken", []edit{{lineage, "max(l.floor, n.LSN)", "n.LSN"}}, "./origin", "TestLineage"},
 	})
@@ -172,9 +175,16 @@ func TestMutations(t *testing.T) {
 
 // caught applies the mutations one at a time and expects their tests to fail.
 func caught(t *testing.T, mutations []mutation) {
-	root := copyOfRepository(t)
+	root := ""
+	if !*dry {
+		root = copyOfRepository(t)
+	}
 	for _, m := range mutations {
 		t.Run(m.pkg+" "+m.name, func(t *testing.T) {
+			if *dry {
+				applies(t, m)
+				return
+			}
 			for _, e := range m.edits {
 				defer mutate(t, filepath.Join(root, e.file), e)()
 			}
@@ -196,11 +206,22 @@ func caught(t *testing.T, mutations []mutation) {
 	}
 }
 
-// said is a line that a test said, and where.
+// applies checks that each text to replace occurs once, and that the test exists.
+func applies(t *testing.T, m mutation) {
+	for _, e := range m.edits {
+		if n := strings.Count(contents(t, e.file), e.old); n != 1 {
+			t.Errorf("%q occurs %d times in %s", e.old, n, e.file)
+		}
+	}
+	if name, _, _ := strings.Cut(m.run, "/"); !declares(t, filepath.Join("..", "..", m.pkg), regexp.MustCompile(`^\w*`).FindString(name)) {
+		t.Errorf("no test is called %s in %s", name, m.pkg)
+	}
+}
+
+// said is a line that a test printed, and where.
 var said = regexp.MustCompile(`(?m)^ +(\w+_test\.go):(\d+): .*$`)
 
-// why is the first complaint of the tests in the folder: whatever they said at a
-// place where nothing is merely logged.
+// why is the first error that the tests in the folder printed.
 func why(folder, out string) string {
 	for _, m := range said.FindAllStringSubmatch(out, -1) {
 		source, err := os.ReadFile(filepath.Join(folder, m[1]))

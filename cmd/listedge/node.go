@@ -170,7 +170,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 		settings["database"] = n.followed
 	}
 	n.health = admin.NewHealth(func() string { return n.cache.Mode().String() },
-		map[string]func() string{"trusted-proxies": n.server.UnnamedProxy, "shared-redis": n.sharedRedis}, checks...)
+		map[string]func() string{"trusted-proxies": n.server.UntrustedProxy, "shared-redis": n.sharedRedis}, checks...)
 	registry.Collect(metrics.Sources{
 		Cache: n.cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats,
 		Keys: n.server.KeyStats, KeysAway: keys.BreakerOpen, Evicts: n.evicts.Load, Ready: n.health.Ready,

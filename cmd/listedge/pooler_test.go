@@ -27,7 +27,7 @@ func TestANodeReadsThroughAPooler(t *testing.T) {
 
 			by := doctor(t, exitFine, "--database-url", pooled, "--replication-url", direct, "--node", n.admin)
 			expect(t, by, "reading", admin.OK, "through a connection pooler")
-			if f, told := by["following"]; told {
+			if f, found := by["following"]; found {
 				t.Errorf("%+v", f)
 			}
 			for subject, f := range by {
@@ -62,7 +62,7 @@ func TestAReplicationURLThatLeadsElsewhereIsRefused(t *testing.T) {
 	address, other := database(t), database(t)
 	expect(t, doctor(t, exitFailed, "--database-url", address, "--replication-url", other), "reading", admin.Fail, "another server or database")
 	n := launchNode(t, address, "--replication-url", other)
-	within(t, soon, "it is told", func() bool {
+	within(t, soon, "it is reported", func() bool {
 		status, r := n.readiness(t)
 		return status == http.StatusServiceUnavailable && (strings.Contains(r.Checks["postgres"], "another server or database") || strings.Contains(r.Checks["postgres"], "is database "))
 	})

@@ -115,7 +115,7 @@ func TestDoctorNamesTheRightThatARedisUserLacks(t *testing.T) {
 }
 
 // A user who may do nothing but PING is no user for a node, whatever PING says.
-func TestReadyzTellsWhatRedisRefuses(t *testing.T) {
+func TestReadyzNamesWhatRedisRefuses(t *testing.T) {
 	t.Parallel()
 	address := database(t)
 	_, client, url := withUser(t, []any{"ACL", "SETUSER", "weak", "on", ">PASSWORD", "~*", "-@all", "+ping"})
@@ -124,7 +124,7 @@ func TestReadyzTellsWhatRedisRefuses(t *testing.T) {
 		expect(t, by, subject, admin.Fail, "lacks")
 	}
 	n := startNode(t, address, "--redis-url", url)
-	tells := func(wanted ...string) func() bool {
+	reports := func(wanted ...string) func() bool {
 		return func() bool {
 			said := n.check(t, "redis")
 			for _, w := range wanted {
@@ -135,7 +135,7 @@ func TestReadyzTellsWhatRedisRefuses(t *testing.T) {
 			return true
 		}
 	}
-	within(t, patience, "all three are told", tells("pages: NOPERM", "limits: NOPERM", "changes: ", "NOPERM"))
+	within(t, patience, "all three are reported", reports("pages: NOPERM", "limits: NOPERM", "changes: ", "NOPERM"))
 	if err := client.Do(t.Context(), "ACL", "SETUSER", "weak", "+@all").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestReadyzTellsWhatRedisRefuses(t *testing.T) {
 	if err := client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, patience, "a full Redis is told", tells("limits: OOM", "changes: ", "OOM"))
+	within(t, patience, "a full Redis is reported", reports("limits: OOM", "changes: ", "OOM"))
 	by = doctor(t, exitFailed, "--database-url", address, "--redis-url", url)
 	for _, subject := range []string{"redis pages", "redis limits", "redis changes"} {
 		expect(t, by, subject, admin.Fail, "OOM")
