@@ -145,8 +145,8 @@ func New(o Options) (*Cache, error) {
 	return c, nil
 }
 
-// Close waits for flights and stores until ctx ends, and then cuts them off. It
-// must not be called beside Hit: the server ends its requests first.
+// Close waits for flights and stores until ctx ends, and then cuts them off. Hit
+// must not be called meanwhile or afterwards: the server ends its requests first.
 func (c *Cache) Close(ctx context.Context) error {
 	c.mu.Lock()
 	c.closed = true
@@ -223,7 +223,7 @@ func (c *Cache) remaining(e *Entry) time.Duration {
 	return max(c.options.TTL+c.options.MaxStale-(c.clock.Now()-e.Proof), time.Millisecond)
 }
 
-// checkMemory judges what is in memory. If it is to be served, ok is true; else
+// checkMemory judges the entry in memory. If ok is true, it is served as it is; else
 // the result has the stale entry that may be served if the fill fails, or none.
 func (c *Cache) checkMemory(s *slot) (r Result, ok bool) {
 	if s == nil {
@@ -275,48 +275,7 @@ func (c *Cache) Forward(key []byte, list changefeed.List, fill Fill) (Result, er
 	return c.collapse(bytes.Clone(key), list, r.Entry, fill)
 }
 
-// collapse waits for the key's flight, which it begins if there is none.
-func (c *Cache) collapse(key []byte, list changefeed.List, stale *Entry, fill Fill) (Result, error) {
-	wait := c.options.FillTimeout + redisBudget
-	if stale != nil && c.remaining(stale) > staleWait {
-		wait = min(wait, staleWait)
-	}
-	arrived := time.Now()
-	for at := c.clock.At(arrived); ; {
-		l := &lookup{Cache: c, key: key, list: list, fill: fill}
-		r, err := c.await(string(key), key, stale, arrived.Add(wait), l.find)
-		if err == nil && r.Err == nil && r.Collapsed && r.Entry.ReadAt < at && c.judge(r.Entry, c.clock.Now()) != freshness.Fresh {
-			continue // read before this request arrived, by a slow flight, and too old by now
-		}
-		return r, err
-	}
-}
-
-// await waits for the flight of that name until then.
-func (c *Cache) await(name string, key []byte, stale *Entry, until time.Time, look func() (Result, error)) (Result, error) {
-	flight, first := c.flights.join(name)
-	if first {
-		c.running.Go(func() { c.flights.run(flight, look) })
-	}
-	if !flight.wait(until) {
-		if s := c.memory.get(key); s != nil { // one wait in vain is enough
-			c.pause(s)
-		}
-		return c.serveStale(stale, Memory, ErrFillTimeout)
-	}
-	r := flight.result
-	if flight.err != nil {
-		r, err := c.serveStale(stale, Memory, flight.err)
-		r.Times = flight.result.Times
-		return r, err
-	}
-	r.Collapsed = !first
-	r.HadStale = r.HadStale || stale != nil
-	r.Age, r.ByTTL = c.age(r.Entry, c.clock.Now()), !c.following.Load()
-	return r, nil
-}
-
-// bypassEvery is how often an entry is read anew for requests that bypass the
+// bypassEvery is how often an entry is read again for requests that bypass the
 // tiers. Those in between share the last answer. Where changes are followed it is
 // as long as answers are shared anyway.
 func (c *Cache) bypassEvery() time.Duration {
@@ -371,42 +330,4 @@ func (c *Cache) Stored(key []byte, list changefeed.List) (Result, error) {
 		r.Age, r.ByTTL = c.age(r.Entry, c.clock.Now()), !c.following.Load()
 	}
 	return r, err
-}
-
-// store sends the entry to Redis.
-func (c *Cache) store(key []byte, e *Entry) {
-	c.goRedis(func() { c.redis.set(c.ctx, key, e, c.options.TTL+c.options.MaxStale) })
-}
-
-// release lets another node fill the entry that this one claimed.
-func (c *Cache) release(key []byte) {
-	if c.following.Load() {
-		c.goRedis(func() { c.redis.release(c.ctx, key) })
-	}
-}
-
-// goRedis makes a call to Redis that no request waits for, unless too many are
-// under way.
-func (c *Cache) goRedis(call func()) {
-	if c.redis == nil {
-		return
-	}
-	select {
-	case c.async <- struct{}{}:
-	default:
-		c.redis.dropped.Add(1)
-		return
-	}
-	c.running.Go(func() {
-		defer func() { <-c.async }()
-		call()
-	})
-}
-
-// Probe asks a Redis that was not asked for a while whether it answers, which a
-// cache that has all entries in memory would never notice. To be called regularly.
-func (c *Cache) Probe(ctx context.Context) {
-	if c.redis != nil {
-		c.redis.probe(ctx)
-	}
 }

@@ -26,14 +26,14 @@ const (
 // redisTick is the unit of Redis' clock, which rounds the remaining life up.
 const redisTick = time.Millisecond
 
-// notAsked stands for the remaining life of an entry where Redis was not asked for it.
+// notAsked is the remaining life of an entry if Redis was not asked for it.
 const notAsked = time.Duration(math.MaxInt64)
 
 var errMalformed = errors.New("not an entry of this key and version")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// encode writes the entry, which Redis is to keep for life from its proof.
+// encode writes the entry. Redis keeps it until life after its proof.
 func (e *Entry) encode(key []byte, life time.Duration, proof time.Time) []byte {
 	b := make([]byte, 0, headerSize+int(e.size(len(key))))
 	b = append(b, magic...)

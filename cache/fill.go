@@ -65,7 +65,7 @@ type lookup struct {
 	began  time.Time
 }
 
-// find is what a flight runs.
+// find looks in the tiers and then fills the entry.
 func (l *lookup) find() (Result, error) {
 	if r, ok := l.fillLocal(); ok {
 		return r, nil
@@ -73,7 +73,7 @@ func (l *lookup) find() (Result, error) {
 	return l.fillRemote()
 }
 
-// fillAnew is what a flight runs that bypasses the tiers.
+// fillAnew reads the entry from the origin, whatever the tiers have.
 func (l *lookup) fillAnew() (Result, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, l.options.FillTimeout)
 	defer cancel()
@@ -88,7 +88,7 @@ func (l *lookup) fillLocal() (Result, bool) {
 		return r, true
 	}
 	l.stale, l.source, l.began = r.Entry, Memory, time.Now()
-	e := l.fromRedis(l.ctx, true)
+	e := l.fromRedis(true)
 	if e == nil {
 		return Result{}, false
 	}
@@ -136,7 +136,7 @@ func (l *lookup) foundInRedis(e *Entry) Result {
 // fromRedis returns the key's entry in Redis, validated by the changes known here.
 // An entry that is valid takes its age from this node's proof. One that is not is
 // read again with the age that Redis knows, if a stale entry is of use.
-func (l *lookup) fromRedis(ctx context.Context, useStale bool) *Entry {
+func (l *lookup) fromRedis(useStale bool) *Entry {
 	if l.redis == nil {
 		return nil
 	}
@@ -145,14 +145,14 @@ func (l *lookup) fromRedis(ctx context.Context, useStale bool) *Entry {
 		return following && l.tracker.ValidateFromRedis(&e.Validity, l.list, l.clock.Now())
 	}
 	if following && l.tracker.Trusted(l.clock.Now()) {
-		if e := l.redis.get(ctx, l.key); e == nil || validate(e) {
+		if e := l.redis.get(l.key); e == nil || validate(e) {
 			return e
 		}
 		if !useStale {
 			return nil
 		}
 	}
-	e := l.redis.getAged(ctx, l.key)
+	e := l.redis.getAged(l.key)
 	if e == nil || validate(e) { // it may have been replaced
 		return e
 	}
@@ -167,15 +167,15 @@ func (l *lookup) fromRedis(ctx context.Context, useStale bool) *Entry {
 var fleetWaits = [...]time.Duration{3 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond}
 
 // fromFleet lets one node of all that miss an entry at once fill it. It returns the
-// entry that another node filled, or nil where this node is to.
+// entry that another node filled, or nil if this node has to fill it.
 func (l *lookup) fromFleet(ctx context.Context) *Entry {
 	if l.redis == nil || !l.following.Load() {
 		return nil
 	}
-	claimed := l.redis.claim(ctx, l.key)
+	claimed := l.redis.claim(l.key)
 	for _, wait := range fleetWaits {
 		// The node that has the claim looks once more, too: the one before may just have released it.
-		if e := l.fromRedis(ctx, false); e != nil && l.judge(e, l.clock.Now()) == freshness.Fresh {
+		if e := l.fromRedis(false); e != nil && l.judge(e, l.clock.Now()) == freshness.Fresh {
 			if claimed {
 				l.release(l.key)
 			}
@@ -242,7 +242,7 @@ func (l *lookup) fromPrimary(ctx context.Context, times *Times) (*Entry, error) 
 }
 
 // fromStandby returns the entry if there is a standby that shows all changes known
-// here. What a lagging standby lacks cannot be told, so its answer is not served.
+// here. It is not known what a lagging standby lacks, so its answer is not served.
 func (l *lookup) fromStandby(ctx context.Context, times *Times) *Entry {
 	if l.fill.Standby == nil || !l.following.Load() {
 		return nil

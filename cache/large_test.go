@@ -73,8 +73,8 @@ func TestAValueThatIsTooLongIsNotRead(t *testing.T) {
 	}
 	before := sent(t, client)
 	for name, read := range map[string]func() *Entry{
-		"a page":            func() *Entry { return c.redis.get(t.Context(), key) },
-		"a page of its age": func() *Entry { return c.redis.getAged(t.Context(), key) },
+		"a page":            func() *Entry { return c.redis.get(key) },
+		"a page of its age": func() *Entry { return c.redis.getAged(key) },
 	} {
 		if p := read(); p != nil {
 			t.Errorf("%s: %d bytes", name, len(p.Body))
@@ -89,7 +89,7 @@ func TestAValueThatIsTooLongIsNotRead(t *testing.T) {
 	r, err := c.Forward(key, changefeed.List{}, brings("page"))
 	want{body: "page", source: Origin}.check(t, r, err)
 	stored(t, c)
-	if p := c.redis.get(t.Context(), key); p == nil || !bytes.Equal(p.Body, []byte("page")) {
+	if p := c.redis.get(key); p == nil || !bytes.Equal(p.Body, []byte("page")) {
 		t.Error("the page did not take its place")
 	}
 }

@@ -165,10 +165,7 @@ func (m *memory) put(key []byte, e *Entry, life time.Duration) *slot {
 // close must not be called beside get: ristretto's Get panics when it is closed
 // meanwhile.
 func (m *memory) close() {
-	m.closing.Do(func() {
-		m.ristretto.Close()
-		m.window.close()
-	})
+	m.closing.Do(m.ristretto.Close)
 }
 
 // used is the cost of what is stored, in bytes.

@@ -105,7 +105,7 @@ func (r *refresher) popularity(s *slot) (requests uint64, elapsed time.Duration)
 }
 
 // remember notes that a filled entry is to be refreshed if it was hot until now,
-// and begins to count anew.
+// and resets its count of requests.
 func (r *refresher) remember(s *slot, list changefeed.List, fill Fill) {
 	if isHot(r.popularity(s)) {
 		r.add(&hotEntry{slot: weak.Make(s), list: list, fill: fill})
@@ -177,7 +177,7 @@ func (r *refresher) refresh(e *hotEntry) {
 	}
 }
 
-// find joins the entry's flight, or runs it. The next request gets an error anew.
+// find joins the entry's flight, or runs it. An error is left to the next request.
 func (r *refresher) find(key []byte, list changefeed.List, fill Fill) {
 	l := &lookup{Cache: r.cache, key: key, list: list, fill: fill}
 	_, _ = r.cache.flights.do(string(key), l.find)
@@ -221,7 +221,7 @@ func (r *refresher) retry(s *slot, l *lookup) {
 // PrefetchNext fills the key's entry in the background: the next page of a client
 // that walks through a list. An entry that is in memory or under way is left out,
 // and so is one for which the queue is half full: next pages can wait, hot entries
-// cannot. A prefetched entry leads no further until it is requested, so a client
+// cannot. No further page is prefetched until this one is requested, so a client
 // that stops has cost one query. It says whether the entry is going to be filled,
 // and does not keep key.
 func (c *Cache) PrefetchNext(key []byte, list changefeed.List, fill Fill) (begun bool) {

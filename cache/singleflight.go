@@ -5,13 +5,16 @@ import (
 	"runtime/debug"
 	"sync"
 	"time"
+
+	"listedge/cache/freshness"
+	"listedge/internal/changefeed"
 )
 
 // flights are the look-ups under way, by name. Of all requests for one entry at
 // once, the first looks it up and the others wait for the same result.
 //
-// Invariants: a name has at most one flight; a flight that was joined first is
-// finished, come what may; result and err do not change once done is closed.
+// Invariants: a name has at most one flight; every flight finishes, even if its
+// look-up panics; result and err do not change once done is closed.
 type flights struct {
 	mu     sync.Mutex
 	byName map[string]*flight // guarded by mu
@@ -75,6 +78,47 @@ func (f *flight) wait(until time.Time) bool {
 	case <-timer.C:
 		return false
 	}
+}
+
+// collapse waits for the key's flight, which it begins if there is none.
+func (c *Cache) collapse(key []byte, list changefeed.List, stale *Entry, fill Fill) (Result, error) {
+	wait := c.options.FillTimeout + redisBudget
+	if stale != nil && c.remaining(stale) > staleWait {
+		wait = min(wait, staleWait)
+	}
+	arrived := time.Now()
+	for at := c.clock.At(arrived); ; {
+		l := &lookup{Cache: c, key: key, list: list, fill: fill}
+		r, err := c.await(string(key), key, stale, arrived.Add(wait), l.find)
+		if err == nil && r.Err == nil && r.Collapsed && r.Entry.ReadAt < at && c.judge(r.Entry, c.clock.Now()) != freshness.Fresh {
+			continue // read before this request arrived, by a slow flight, and too old by now
+		}
+		return r, err
+	}
+}
+
+// await waits for the flight of that name until then.
+func (c *Cache) await(name string, key []byte, stale *Entry, until time.Time, look func() (Result, error)) (Result, error) {
+	flight, first := c.flights.join(name)
+	if first {
+		c.running.Go(func() { c.flights.run(flight, look) })
+	}
+	if !flight.wait(until) {
+		if s := c.memory.get(key); s != nil { // one wait in vain is enough
+			c.pause(s)
+		}
+		return c.serveStale(stale, Memory, ErrFillTimeout)
+	}
+	r := flight.result
+	if flight.err != nil {
+		r, err := c.serveStale(stale, Memory, flight.err)
+		r.Times = flight.result.Times
+		return r, err
+	}
+	r.Collapsed = !first
+	r.HadStale = r.HadStale || stale != nil
+	r.Age, r.ByTTL = c.age(r.Entry, c.clock.Now()), !c.following.Load()
+	return r, nil
 }
 
 // protect turns a panic of call into an error: in a goroutine of its own it would

@@ -27,7 +27,7 @@ type Stats struct {
 	Rejected map[string]uint64 // entries that were read and not admitted, by reason
 	Lag      Histogram         // from commit to applied
 
-	Refreshes, RefreshesDropped uint64 // entries refreshed ahead of requests; not, because too many were
+	Refreshes, RefreshesDropped uint64 // entries refreshed ahead of requests; entries not refreshed because the queue was full
 	NextPages, NextPagesDropped uint64 // the same of next pages
 }
 

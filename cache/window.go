@@ -7,8 +7,8 @@ import (
 )
 
 // window stores, for a while, entries that ristretto rejects or evicts: first in,
-// first out. Ristretto keeps what is often requested, and of a new entry nobody can
-// know that. Without a window, which the algorithm (W-TinyLFU) has, an entry that
+// first out. Ristretto keeps entries that are often requested. It cannot know that of a
+// new entry. Without a window, which the algorithm (W-TinyLFU) has, an entry that
 // was refreshed ahead of its reader would be gone when the reader comes, as soon as
 // memory is full.
 //
@@ -61,8 +61,8 @@ func (w *window) add(s *slot) {
 	}
 }
 
-// get returns the key's slot, or nil, and whether it is to be offered to ristretto
-// now.
+// get returns the key's slot, or nil. often says that memory has to offer it to
+// ristretto now.
 func (w *window) get(key []byte) (s *slot, often bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,15 +96,6 @@ func (w *window) drop(e *list.Element) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.remove(e)
-}
-
-// close empties the window and leaves no room in it.
-func (w *window) close() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.budget, w.size = 0, 0
-	w.order.Init()
-	clear(w.byKey)
 }
 
 func (w *window) used() int64 {

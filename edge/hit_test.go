@@ -61,7 +61,7 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	}}); err != nil {
 		t.Fatal(err)
 	}
-	if first := answerTo(t, s, ctx); first.header("Cache-Status") != string(statusByAge) {
+	if first := answerTo(t, s, ctx); first.header("Cache-Status") != "listedge; hit; detail=ttl" {
 		t.Fatalf("no hit: %+v", first)
 	}
 	return s, ctx, registry

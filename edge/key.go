@@ -13,16 +13,16 @@ import (
 // other clients if this client's address has sent too many unknown keys. It is
 // not refused for that: one address may be that of many clients.
 func (s *Server) authenticate(x *exchange) failure {
-	if len(x.asked.key) != 1 || len(x.asked.key[0]) == 0 {
+	if len(x.headers.key) != 1 || len(x.headers.key[0]) == 0 {
 		return s.unauthorised(x, keyMissing)
 	}
 	lookedUp := false
-	entry, err := s.keys.Authenticate(context.Background(), x.asked.key[0], func() (suspect bool) {
+	entry, err := s.keys.Authenticate(context.Background(), x.headers.key[0], func() (suspect bool) {
 		lookedUp = true
 		return s.guard.exhausted(s.clientAddress(x))
 	})
-	if lookedUp || s.timed {
-		x.passed(stepKey)
+	if lookedUp || s.timePhases {
+		x.endPhase(phaseKey)
 	}
 	switch {
 	case errors.Is(err, apikey.ErrMalformed):
@@ -30,7 +30,7 @@ func (s *Server) authenticate(x *exchange) failure {
 	case errors.Is(err, apikey.ErrUnknown):
 		return s.unauthorised(x, keyRefused)
 	case err != nil:
-		return failure{problem: keysAway, retry: retrySoon, cause: err}
+		return failure{problem: keysDown, retry: retrySoon, cause: err}
 	}
 	x.known = entry
 	key, client := &entry.Key, &entry.Value

@@ -20,15 +20,38 @@ type shown struct {
 // shownFor is how long a request that costs no token is shown the same levels.
 const shownFor = 50 * time.Millisecond
 
+// limit takes a token from the key's bucket and from its workspace's.
+func (s *Server) limit(x *exchange) failure {
+	x.decision, x.limited = s.limiter.TakeAt(x.now, x.client.bucket, x.client.workspaceBucket), true
+	if x.decision.Source == limiter.SourceRedis || x.decision.Source == limiter.SourceLocalFallback || s.timePhases { // which may have waited
+		x.endPhase(phaseLimit)
+	}
+	if x.decision.Allowed {
+		return failure{}
+	}
+	return failure{problem: rateLimited, retry: wholeSeconds(x.decision.RetryAfter)}
+}
+
+// returnToken gives the token back, and says whether it did: only if the response
+// has cost neither a query nor a call to Redis, not even for the limit itself,
+// which a burst below 16 costs each time. Those costs are what a limit is for.
+func (s *Server) returnToken(x *exchange) bool {
+	if !x.result.Local || x.nextPrefetched || x.decision.Source == limiter.SourceRedis {
+		return false
+	}
+	s.limiter.Return(x.client.bucket, x.client.workspaceBucket)
+	return true
+}
+
 // addLimits tells how the buckets stand. Where there are many requests they
 // share lines that are at most 50 ms old, and so do those that are free:
 // working levels out and rendering them costs 0.3 µs.
-func (s *Server) addLimits(a *answer, x *exchange, free bool) {
+func (s *Server) addLimits(a *response, x *exchange, free bool) {
 	if !x.limited {
 		return
 	}
 	c, stamp := x.client, uint64(0)
-	if x.limits.Allowed {
+	if x.decision.Allowed {
 		stamp = s.limiter.Stamp(x.now, c.bucket, c.workspaceBucket)
 	}
 	if stamp == 0 && !free {
@@ -97,7 +120,7 @@ type told struct {
 // of returns the lines that tell how the buckets of the exchange's client stand,
 // which are good until the next call.
 func (t *told) of(x *exchange) []byte {
-	if st := standingOf(x.now, x.client, &x.limits); st != t.standing {
+	if st := standingOf(x.now, x.client, &x.decision); st != t.standing {
 		t.standing, t.lines = st, st.append(t.lines[:0])
 	}
 	return t.lines

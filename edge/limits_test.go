@@ -36,7 +36,7 @@ func TestAConnectionTellsEachClientItsOwnLimits(t *testing.T) {
 	one, seen, again := &conn{server: s}, map[string]int{}, 0
 	for range 2000 {
 		x := &exchange{client: clients[random.IntN(len(clients))], conn: one, now: time.Now()}
-		x.limits = s.limiter.TakeAt(x.now, x.client.bucket, x.client.workspaceBucket)
+		x.decision = s.limiter.TakeAt(x.now, x.client.bucket, x.client.workspaceBucket)
 		before := one.told.standing
 		is, want := string(one.told.of(x)), string(new(told).of(x))
 		if is != want {

@@ -101,14 +101,13 @@ func TestAPanicIsAnInternalError(t *testing.T) {
 
 // What one request leaves behind must not reach the next.
 func TestAnExchangeIsCleanedBeforeItIsUsedAgain(t *testing.T) {
-	_, ctx, _ := hitServerWith(t, `{"data":[]`)
+	s, ctx, _ := hitServerWith(t, `{"data":[]`)
 	x := begin(ctx)
 	x.client, x.limited, x.id = &client{}, true, []byte("other")
-	x.query.Search, x.page.Entry = "other", &cache.Entry{}
-	x.end()
+	x.query.Search, x.result.Entry = "other", &cache.Entry{}
+	s.finish(x)
 	y := begin(ctx)
-	defer y.end()
-	if y.client != nil || y.limited || len(y.id) > 0 || y.query.Search != "" || y.page.Entry != nil || y.outcome != metrics.OutcomeOther {
+	if y.client != nil || y.limited || len(y.id) > 0 || y.query.Search != "" || y.result.Entry != nil || y.outcome != metrics.OutcomeOther {
 		t.Errorf("%+v", y)
 	}
 }
@@ -139,22 +138,19 @@ func TestARevokedKeyIsUnauthorisedWhateverItsScopes(t *testing.T) {
 	}
 }
 
-// An outage makes every request fail alike; the log tells of it once a second.
+// An outage makes every request fail; one of them is logged a second.
 func TestOutagesDoNotFillTheLog(t *testing.T) {
-	var l logged
+	var l throttle
 	now := time.Now()
-	told := 0
+	logged := 0
 	for range 1000 {
-		if tell, _ := l.tell(now, false); tell {
-			told++
+		if allowed, _ := l.allow(now); allowed {
+			logged++
 		}
 	}
-	tell, alike := l.tell(now.Add(time.Second), false)
-	if told != 1 || !tell || alike != 999 {
-		t.Errorf("told %d times, then %v of %d alike", told, tell, alike)
-	}
-	if tell, _ := l.tell(now.Add(time.Second), true); !tell {
-		t.Error("what must always be told was not")
+	allowed, suppressed := l.allow(now.Add(time.Second))
+	if logged != 1 || !allowed || suppressed != 999 {
+		t.Errorf("logged %d times, then %v with %d suppressed", logged, allowed, suppressed)
 	}
 }
 

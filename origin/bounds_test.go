@@ -160,7 +160,7 @@ func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 		follow(t, &q, page.next)
 		for range 5 {
 			_, err := o.Fetch(context.Background(), q, "")
-			if !errors.Is(err, ErrRowTooLong) || errors.Is(err, ErrUnavailable) {
+			if !errors.Is(err, postgres.ErrRowTooLong) || errors.Is(err, ErrUnavailable) {
 				t.Fatal(err)
 			}
 			for _, named := range []string{"items", ourWorkspace.String(), number(5).String(), "10000"} {
@@ -177,7 +177,7 @@ func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 
 // The migration leaves rows that are there, whatever they hold, and goes back;
 // a table in partitions has it, too.
-func TestTheBoundsAreForWhatIsWrittenFromNowOn(t *testing.T) {
+func TestBoundsApplyToNewRowsOnly(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := connect(t, url)

@@ -14,7 +14,7 @@ import (
 )
 
 // The index of grams may only ever narrow down what a comparison of every row
-// finds: the server is asked for the same rows without any index.
+// finds: the server selects the same rows without any index.
 
 // letters are what random texts are made of: few, so that terms are found
 // again and again, with all that folds, escapes, separates or combines.

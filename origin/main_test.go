@@ -15,7 +15,6 @@ import (
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
-
 	"listedge/origin/admin"
 	"listedge/origin/postgres"
 )

@@ -15,7 +15,6 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"listedge/internal/sandbox/postgrestest"
-
 	"listedge/origin/admin"
 	"listedge/origin/postgres"
 )

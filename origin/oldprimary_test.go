@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"listedge/internal/sandbox/sandboxtest"
-
 	"listedge/origin/admin"
 	"listedge/origin/apikey"
 	"listedge/origin/postgres"

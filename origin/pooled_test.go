@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/sandbox/sandboxtest"
-
 	"listedge/origin/admin"
 	"listedge/origin/apikey"
 	"listedge/origin/postgres"
@@ -89,7 +88,7 @@ func showSettings(t *testing.T, conn *pgx.Conn) {
 		ourWorkspace, number(1), strings.Join(shown, ", ")))
 }
 
-func TestThePagesOwnSessionHasTheirSettings(t *testing.T) {
+func TestPagesRunWithTheirSettings(t *testing.T) {
 	t.Parallel()
 	for _, mode := range append([]string{"no pooler"}, poolModes...) {
 		t.Run(mode, func(t *testing.T) {
@@ -169,7 +168,7 @@ func TestAPageThroughAPoolerIsBounded(t *testing.T) {
 
 // Two servers may take turns behind a pooler. What one of them has replayed says
 // nothing of the other's page.
-func TestAStandbyIsTheOneThatSaysHowFarItIs(t *testing.T) {
+func TestReplayStatusIsOfTheServerThatGivesThePage(t *testing.T) {
 	t.Parallel()
 	primary := sandboxtest.Postgres(t)
 	address := ownDatabase(t, primary)

@@ -138,16 +138,16 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q Query, n Needed) (_ Pag
 		switch {
 		case err == nil:
 			s.fetched.Add(1)
-		case errors.Is(err, ErrLagging):
+		case errors.Is(err, postgres.ErrLagging):
 			s.lagging.Add(1)
-		case errors.Is(err, ErrOtherPrimary):
+		case errors.Is(err, postgres.ErrOtherPrimary):
 			s.foreign.Add(1)
 			refusal = &failure
 		default:
 			s.failed.Add(1)
 		}
 		s.refusal.Store(refusal)
-		if !errors.Is(err, ErrLagging) && !errors.Is(err, ErrOtherPrimary) {
+		if !errors.Is(err, postgres.ErrLagging) && !errors.Is(err, postgres.ErrOtherPrimary) {
 			return page, err
 		}
 	}
@@ -186,10 +186,10 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed)
 			return err
 		}
 		if by.Incarnation != is.Incarnation || !by.Standby { // a pooler led to two servers, or it was promoted
-			return ErrOtherPrimary
+			return postgres.ErrOtherPrimary
 		}
 		if database := s.followed().Database; database != "" && by.Database != database {
-			return fmt.Errorf("%w: it answers from database %s, and not %s", ErrOtherPrimary, by.Database, database)
+			return fmt.Errorf("%w: it answers from database %s, and not %s", postgres.ErrOtherPrimary, by.Database, database)
 		}
 		page.Began, page.Took = began, time.Since(began)
 		page.Snapshot, page.Incarnation, page.Server, page.LSN = "", "", is.Timeline, is.LSN
@@ -206,9 +206,9 @@ func (s *standby) admit(is *replayStatus, n *Needed) error {
 	switch is.Timeline {
 	case n.Server:
 	case "":
-		return fmt.Errorf("%w: it is none, receives WAL from nobody, or does not say from whom", ErrOtherPrimary)
+		return fmt.Errorf("%w: it is none, receives WAL from nobody, or does not say from whom", postgres.ErrOtherPrimary)
 	default:
-		return fmt.Errorf("%w: it follows %s, and the primary is %s (system/timeline)", ErrOtherPrimary, is.Timeline, n.Server)
+		return fmt.Errorf("%w: it follows %s, and the primary is %s (system/timeline)", postgres.ErrOtherPrimary, is.Timeline, n.Server)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

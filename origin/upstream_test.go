@@ -76,7 +76,7 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, followed := range []string{"", identity(t, address)} {
 				r := readFrom(t, url, followed)
-				for range 5 { // the breakers stay closed: the right server would be asked at once
+				for range 5 { // the breakers stay closed: the right server would get queries at once
 					for _, run := range []string{"", run} {
 						r.refused(t, run, "is a standby")
 					}
@@ -140,7 +140,7 @@ func pageOf(t *testing.T, url string) Page {
 // After a fail-over the old primary lives on. While the new one's run is proven,
 // nothing that the old one says is taken; nor later, for its timeline has ended.
 // The new one is taken whatever was followed before.
-func TestTheSideOfTheEarlierTimelineIsRefused(t *testing.T) {
+func TestAnEarlierTimelineIsRefused(t *testing.T) {
 	t.Parallel()
 	old := sandboxtest.Postgres(t)
 	address := ownDatabase(t, old)
@@ -178,7 +178,7 @@ func TestTheSideOfTheEarlierTimelineIsRefused(t *testing.T) {
 	}
 }
 
-// Until answers can be judged nothing is asked; what waits is answered then.
+// Until the timeline is known no query is sent; those that wait are answered then.
 func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
 	t.Parallel()
 	known := make(chan struct{})
@@ -203,19 +203,19 @@ func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
 	r.taken(t, "")
 }
 
-// While an address leads to the wrong server, questions do not each make a
+// While an address leads to the wrong server, not each query makes a
 // connection.
-func TestTheWrongServerIsNotFloodedWithConnections(t *testing.T) {
+func TestTheWrongServerGetsFewConnections(t *testing.T) {
 	t.Parallel()
 	r := readFrom(t, newDatabase(t), "")
 	before := r.o.pool.Stat().NewConnsCount()
-	const questions = 50
-	for range questions {
+	const queries = 50
+	for range queries {
 		if _, err := r.o.Fetch(within(t, patience), anyPage, "another"); !errors.Is(err, ErrWrongServer) {
 			t.Fatal(err)
 		}
 	}
-	if made := r.o.pool.Stat().NewConnsCount() - before; made > questions/2 {
-		t.Errorf("%d connections for %d questions", made, questions)
+	if made := r.o.pool.Stat().NewConnsCount() - before; made > queries/2 {
+		t.Errorf("%d connections for %d queries", made, queries)
 	}
 }

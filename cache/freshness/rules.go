@@ -7,7 +7,7 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// Validity is what the rules know of one entry. It is set while the entry is
+// Validity is the evidence that one entry is fresh. It is set while the entry is
 // filled, or validated from Redis, and only sequence changes afterwards.
 type Validity struct {
 	sequence         atomic.Uint64 // of the latest change or proof that the entry is known to show; 0 = it may not be stored
@@ -125,7 +125,7 @@ func (t *Tracker) AwaitsVisibility(v *Validity) bool {
 }
 
 // ValidateFromRedis is rule 2 for an entry that another node stored in Redis,
-// which brings its position in the log along. It must have been read from the
+// with its position in the log. It must have been read from the
 // server that is followed here, or from a standby of it. An entry that passes is
 // current here. It equalled the database at the moment of this node's proof,
 // whatever the clocks say of when it was read, and is taken for no younger than
@@ -159,7 +159,7 @@ func (t *Tracker) isOfWrongServer(r *ReadPoint) bool {
 	return r.Run != t.last.Run
 }
 
-// FillStart is what Admit has to know of when a fill began.
+// FillStart is the state of the tracker when a fill began.
 type FillStart struct {
 	at      time.Duration
 	join    uint64

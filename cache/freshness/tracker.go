@@ -1,7 +1,7 @@
 // Package freshness decides whether an entry of the cache equals the database.
-// It is told every change in the order of the log, and up to which moment the
-// node has applied all changes that were visible: the proof. An entry is fresh
-// if the proof is young enough and the entry's statement saw every change of its
+// It receives every change in the order of the log, and proofs: a proof says that
+// the node has applied all changes that were visible at a moment. An entry is fresh
+// if the last proof is young enough and the entry's statement saw every change of its
 // list. docs/DECISIONS.md has the reasoning.
 //
 //	log ──► Changed, Settled, ValidThrough, Reset ──► Tracker: changes of each list, proof
@@ -22,7 +22,7 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// Tracker is what a node knows of the changes in the database.
+// Tracker holds what a node knows about changes in the database.
 //
 // Positions of the log are compared under the lock. For entries in memory each
 // change and each proof also has a local number, the sequence, so that serving
@@ -67,7 +67,7 @@ func NewTracker(bound, fillTimeout time.Duration, database *changefeed.Followed)
 	return t
 }
 
-// Reset begins anew: no entry that the node has is current any more.
+// Reset forgets everything: no entry that the node has is current any more.
 func (t *Tracker) Reset(epoch string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -32,7 +32,7 @@ func (p *logPosition) raise(to logPosition) {
 	}
 }
 
-// listVersion is what is known of the changes of one list, or of a whole
+// listVersion holds what is known about changes of one list, or of a whole
 // collection.
 type listVersion struct {
 	last    atomic.Uint64 // sequence of the last change

@@ -25,7 +25,7 @@ var (
 		"limiter":         {"limiter/lease", "prefetch", "internal/boottime"},
 		"limiter/lease":   {"internal/boottime"},
 
-		"origin":          {"origin/postgres", "prefetch", "internal/boottime", "internal/changefeed", "internal/rawconn"},
+		"origin":          {"origin/postgres"},
 		"origin/postgres": {"internal/rawconn", "internal/redact"},
 		"origin/apikey":   {"origin/postgres", "internal/boottime", "internal/changefeed"},
 		"origin/admin":    {"origin/apikey", "origin/follower", "origin/postgres"},

@@ -29,7 +29,7 @@ func TestKeyMutations(t *testing.T) {
 		{"an entry is found by its old rows", []edit{{keys, "\tc.evict(s, before)\n\ts.entries[hash] = e\n", "\ts.entries[hash] = e\n"}}, "./origin/apikey", "TestAChangedKeyIsAttachedAgain"},
 		{"an evicted entry stays in its rows", []edit{{keys, "if s.rows[id] = others; len(others) == 0 {", "if len(others) < 0 {"}}, "./origin/apikey", "TestAnIdleEntryIsEvictedWithItsRows"},
 		{"a schedule is not looked up", []edit{{invalidation, "!changed && !e.Key.Scheduled &&", "!changed &&"}}, "./origin/apikey", "TestAScheduledKeyIsLookedUp"},
-		{"connections to an old primary are kept", []edit{{store, "s.db.Keys.Read(ctx, incarnation, ", "s.db.Keys.Read(ctx, \"\", "}}, "./origin", "TestTheSideOfTheEarlierTimelineIsRefused"},
+		{"connections to an old primary are kept", []edit{{store, "s.db.Keys.Read(ctx, incarnation, ", "s.db.Keys.Read(ctx, \"\", "}}, "./origin", "TestAnEarlierTimelineIsRefused"},
 		{"an answer without keys is anybody's", []edit{{store, "\t\tfound, by, err = s.query(ctx, hashes)\n", "\t\tif found, by, err = s.query(ctx, hashes); len(found) == 0 {\n\t\t\tby.Incarnation = incarnation\n\t\t}\n"}}, "./origin", "TestAnOldPrimaryThatDoesNotKnowAKeyIsNotBelieved"},
 	})
 }

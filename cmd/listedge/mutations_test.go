@@ -30,7 +30,7 @@ const (
 	versions = "cache/freshness/versions.go"
 	rules    = "cache/freshness/rules.go"
 
-	upstream  = "origin/upstream.go"
+	primary   = "origin/postgres/primary.go"
 	lineage   = "origin/lineage.go"
 	heartbeat = "origin/follower/heartbeat.go"
 
@@ -51,8 +51,8 @@ var (
 	// The page's statement comes first, and with time to spare, as it may where
 	// one statement reads both.
 	sameStatement = []edit{
-		{"origin/standby.go", "\t\treplayed, run, err := s.replayed(ctx, session.conn)\n", "\t\tpage, readErr := o.readOn(ctx, session, q)\n\t\ttime.Sleep(20 * time.Millisecond)\n\t\treplayed, run, err := s.replayed(ctx, session.conn)\n"},
-		{"origin/standby.go", "\t\tpage, err := o.readOn(ctx, session, q)\n", "\t\terr = readErr\n"},
+		{"origin/standby.go", "\t\tis, err := s.replayed(soon, r.Conn)\n", "\t\tread, readBy, readErr := o.read(ctx, r, q)\n\t\ttime.Sleep(20 * time.Millisecond)\n\t\tis, err := s.replayed(soon, r.Conn)\n"},
+		{"origin/standby.go", "\t\tpage, by, err = o.read(ctx, r, q)\n", "\t\tpage, by, err = read, readBy, readErr\n"},
 	}
 	ofItself      = []edit{{heartbeat, "\tt.enqueue(changefeed.Entry{Heartbeat: h})\n", "\tt.enqueue(changefeed.Entry{Heartbeat: h})\n\th.After = t.waiting[len(t.waiting)-1].Position\n"}}
 	notedLate     = []edit{{heartbeat, "\th.Unsettled = withoutManyLists(t.confirmation.settle(t.snapshot))\n", "\th.Unsettled = withoutManyLists(t.confirmation.settle(t.snapshot))\n\th.After = t.last\n"}}
@@ -67,7 +67,7 @@ var (
 	flushPosition = []edit{{"origin/follower/catalog.sql", "pg_current_wal_insert_lsn()::text", "pg_current_wal_flush_lsn()::text"}}
 	anySnapshot   = []edit{
 		{versions, "func (r *ReadPoint) OnStandby() bool { return r.Server != \"\" }", "func (r *ReadPoint) OnStandby() bool { return false }"},
-		{"origin/standby.go", "page.Snapshot, page.Run, page.Replayed = \"\", \"\", replayed", "page.Replayed = replayed"},
+		{"origin/standby.go", "page.Snapshot, page.Incarnation, page.Server, page.LSN = \"\", \"\", is.Timeline, is.LSN", "page.Server, page.LSN = is.Timeline, is.LSN"},
 		{"origin/lineage.go", "position < max(l.floor, n.LSN)", "position < l.floor"},
 	}
 )
@@ -157,17 +157,17 @@ func TestMutations(t *testing.T) {
 		{"no read is cut", []edit{{"internal/changefeed/redis_entries.go", "len(entries) >= readBatch, nil", "false, nil"}}, "./internal/changefeed", "TestLogs"},
 
 		// Of servers that are not the primary, or not its standby.
-		{"a standby's answer is the primary's", []edit{{upstream, "case by.Standby:", "case by.Standby && false:"}}, "./origin", "TestAStandbyIsNotThePrimary"},
-		{"the second answer is the primary's", []edit{{upstream, "err == nil {\n\t\t\terr = u.check(ctx, f, by)", "err == nil {\n\t\t\t_ = by"}}, "./origin", "TestTheSideOfTheEarlierTimelineIsRefused"},
-		{"any timeline is the primary's", []edit{{upstream, "before < after", "before < after && false"}}, "./origin", "TestTheSideOfTheEarlierTimelineIsRefused"},
-		{"each question makes connections", []edit{{upstream, "now-last > int64(primaryRest) && ", ""}}, "./origin", "TestTheWrongServerIsNotFloodedWithConnections"},
-		{"answers are taken before they can be judged", []edit{{upstream, "if err := u.awaitTimeline(ctx); err != nil {", "if err := u.awaitTimeline(ctx); err != nil && false {"}}, "./origin", "TestNothingIsReadBeforeTheTimelineIsKnown"},
+		{"a standby's answer is the primary's", []edit{{primary, "case by.Standby:", "case by.Standby && false:"}}, "./origin", "TestAStandbyIsNotThePrimary"},
+		{"the second answer is the primary's", []edit{{primary, "err == nil {\n\t\t\terr = p.check(ctx, f, by)", "err == nil {\n\t\t\t_ = by"}}, "./origin", "TestAnEarlierTimelineIsRefused"},
+		{"any timeline is the primary's", []edit{{primary, "before < after", "before < after && false"}}, "./origin", "TestAnEarlierTimelineIsRefused"},
+		{"each query makes connections", []edit{{primary, "now-last > int64(PrimaryCooldown) && ", ""}}, "./origin", "TestTheWrongServerGetsFewConnections"},
+		{"answers are taken before they can be judged", []edit{{primary, "if err := p.awaitTimeline(ctx); err != nil {", "if err := p.awaitTimeline(ctx); err != nil && false {"}}, "./origin", "TestNothingIsReadBeforeTheTimelineIsKnown"},
 		{"a node answers before it has looked", []edit{{"cmd/listedge/node.go", ", TimelineKnown: n.timelineKnown", ""}}, "./cmd/listedge", "TestANodeThatHasNotLookedYet"},
 		{"a node is ready before it has looked", []edit{{"cmd/listedge/identity.go", "return errors.New(\"the timeline that the fleet follows is not known yet\")", ""}}, "./cmd/listedge", "TestANodeThatHasNotLookedYet"},
 		{"a node that starts knows of no newer timeline", []edit{{"cmd/listedge/node.go", "cmp.Or(n.followed.Newest(), server)", "cmp.Or(server)"}}, "./cmd/listedge", "TestAnOldPrimaryDoesNotReachNodesOnTheNewOne"},
 		{"the wrong server's page is shared", []edit{{"cache/fill.go", "admission == freshness.WrongServer {", "admission == freshness.Admissions {"}}, "./cache", "TestAnAnswerOfAnotherServerIsAnError"},
 		{"a changed key is used although the wrong server answers", []edit{{"origin/apikey/cache.go", " && !(changed && c.wrongServer.Load())", " && (!changed || true)"}}, "./origin/apikey", "TestTheWrongServerRevivesNoKey"},
-		{"a standby of a lost future", []edit{{lineage, "l.lost = true", "_ = l.lost"}, {lineage, "l.floor == 0 || position < max(l.floor, n.LSN)", "position < n.LSN"}}, "./cmd/listedge", "TestFreshnessOfAStandbyOfALostFuture"},
+		{"a standby of a lost future", []edit{{lineage, "l.lost = l.lost || n.Primary < l.seen", "_ = l.lost"}, {lineage, "l.floor == 0 || position < max(l.floor, n.LSN)", "position < n.LSN"}}, "./cmd/listedge", "TestFreshnessOfAStandbyOfALostFuture"},
 		{"a lost future is forgotten", []edit{{lineage, "lost: l.lost}", "lost: false}"}}, "./origin", "TestLineage"},
 		{"a lost future that was overtaken", []edit{{lineage, "max(l.floor, n.LSN)", "n.LSN"}}, "./origin", "TestLineage"},
 	})

@@ -180,7 +180,7 @@ func (n *node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 	}
 	settings["max-connections"] = n.maxConnections
 	n.health = admin.NewHealth(func() string { return n.cache.Mode().String() },
-		map[string]func() string{"trusted-proxies": n.server.UnnamedProxy, "shared-redis": n.sharedRedis}, checks...)
+		map[string]func() string{"trusted-proxies": n.server.UntrustedProxy, "shared-redis": n.sharedRedis}, checks...)
 	sources.Ready = n.health.Ready
 	registry.Collect(sources)
 	n.admin = &http.Server{Handler: admin.Handler(admin.Options{

@@ -2,7 +2,7 @@ package postgres
 
 import "testing"
 
-func TestWhichAnswersAreThePrimarys(t *testing.T) {
+func TestFollowedRefuses(t *testing.T) {
 	const followed = "71/3"
 	for _, c := range []struct {
 		name  string

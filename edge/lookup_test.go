@@ -53,7 +53,7 @@ func TestPreconditions(t *testing.T) {
 			if got.status != c.status {
 				t.Errorf("%s, %s: %+v, want %d", name, method, got, c.status)
 			}
-			if c.status == 412 && method == "GET" && !strings.Contains(got.body, mismatch.code) {
+			if c.status == 412 && method == "GET" && !strings.Contains(got.body, etagMismatch.code) {
 				t.Errorf("%s: %+v", name, got)
 			}
 		}
@@ -84,7 +84,7 @@ func TestWhatCostsAToken(t *testing.T) {
 		"page":                     {"Accept", "*/*", theTarget, 200, false},
 		"not modified":             {"If-None-Match", etag, theTarget, 304, true},
 		"not modified, any":        {"If-None-Match", "*", theTarget, 304, true},
-		"mismatch":                 {"If-Match", etag, theTarget, 412, true},
+		"etagMismatch":             {"If-Match", etag, theTarget, 412, true},
 		"not stored":               {"Cache-Control", "only-if-cached", "/v1/items", 504, true},
 		"not stored and not to be": {"Cache-Control", "no-cache, only-if-cached", theTarget, 504, true},
 		"stored":                   {"Cache-Control", "only-if-cached", theTarget, 200, false},
