@@ -3,7 +3,6 @@ package edge
 import (
 	"math"
 	"strconv"
-	"sync/atomic"
 	"unique"
 
 	"listedge/limiter"
@@ -20,7 +19,6 @@ type client struct {
 	policy          unique.Handle[string] // RateLimit-Policy, which most keys share
 	broken          error                 // its limit cannot be enforced, so its requests are refused
 
-	shown atomic.Pointer[shown]
 }
 
 func policyOf(l apikey.Limit) (limiter.Policy, error) {

@@ -24,7 +24,6 @@ type conn struct {
 	closed   sync.Once
 	lines    lineChecker // of all that was read
 	response response
-	told     told
 	headers  requestHeaders
 	exchange exchange
 	stripe   *metrics.Stripe

@@ -45,6 +45,10 @@ func (s *Server) list(x *exchange, c origin.Collection) (f failure) {
 	if f = s.authenticate(x); f.problem != nil {
 		return f
 	}
+	if s.revalidate(x) {
+		s.writePage(x)
+		return failure{}
+	}
 	if f = s.limit(x); f.problem != nil {
 		return f
 	}
@@ -127,6 +131,8 @@ type exchange struct {
 	limited  bool                  // decision is set
 	query    origin.Query          // once parsed
 	result   cache.Result          // once looked up
+	hit      bool                  // result was in memory before a token was taken
+	free     bool                  // no token was taken
 	// nextPrefetched: the next page is being read, which costs a query.
 	nextPrefetched bool
 	outcome        metrics.Outcome

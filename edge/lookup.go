@@ -8,6 +8,7 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/changefeed"
+	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
 )
@@ -16,8 +17,8 @@ import (
 func (s *Server) lookUp(x *exchange) failure {
 	x.key = appendPageKey(x.key[:0], &x.query, x.scratch[:0])
 	control := parseCacheControl(x.headers.control)
-	hit := false
-	if !control.noCache {
+	hit := x.hit
+	if !control.noCache && !hit {
 		x.result, hit = s.cache.Hit(x.key, x.now)
 		if s.timePhases {
 			x.endPhase(phaseMemory)
@@ -32,6 +33,39 @@ func (s *Server) lookUp(x *exchange) failure {
 			return failure{problem: lookUpProblem(err), retry: retrySoon, cause: err}
 		}
 	}
+	s.countLookUp(x)
+	return failure{}
+}
+
+// revalidate finds out whether memory answers 304, which costs no token: before one is
+// taken, so that many such requests at once do not refuse one another. A request with
+// a cursor may cost a query for the page after, and a rate of 0 admits nothing.
+func (s *Server) revalidate(x *exchange) bool {
+	if len(x.headers.noneMatch) == 0 || len(x.headers.match) > 0 || parseCacheControl(x.headers.control).noCache {
+		return false
+	}
+	q := x.query
+	if s.parse(x).problem != nil || x.query.After.Set {
+		x.query = q
+		return false
+	}
+	x.key = appendPageKey(x.key[:0], &x.query, x.scratch[:0])
+	x.result, x.hit = s.cache.Hit(x.key, x.now)
+	decision := limiter.Decision{}
+	if x.hit && x.result.Local && matchesETag(x.headers.noneMatch, x.result.Entry.ETag[:]) {
+		decision = s.limiter.Peek(x.now, x.client.bucket, x.client.workspaceBucket)
+	}
+	if !decision.Allowed {
+		x.query = q
+		return false
+	}
+	s.countLookUp(x)
+	x.free, x.limited, x.decision = true, true, decision
+	return true
+}
+
+// countLookUp notes where the page came from.
+func (s *Server) countLookUp(x *exchange) {
 	var tier metrics.Tier
 	switch {
 	case x.result.Err != nil:
@@ -44,7 +78,6 @@ func (s *Server) lookUp(x *exchange) failure {
 		tier, x.outcome = metrics.TierOrigin, metrics.OutcomeOrigin
 	}
 	x.conn.stripe.LookedUp(tier, x.result.Collapsed)
-	return failure{}
 }
 
 // forward finds a page that is not in memory.

@@ -8,6 +8,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
+	"listedge/limiter"
 	"listedge/origin/apikey"
 )
 
@@ -92,20 +93,20 @@ func TestWhatCostsAToken(t *testing.T) {
 	} {
 		s, ctx := hitServer(t, body)
 		entry, _ := keyOf(t, s)
-		bucket := entry.Value.bucket
 		policy, err := policyOf(apikey.Limit{Set: true, Rate: 0.001, Burst: 100})
 		if err != nil {
 			t.Fatal(err)
 		}
-		bucket.SetPolicy(policy)
+		bucket := s.limiter.Bucket(limiter.KeyBucket(entry.Key.Workspace.String(), entry.Key.ID.String()), policy)
+		left := func() int64 { return s.limiter.Peek(time.Now(), bucket, nil).Key.Remaining }
 		answerTo(t, s, ctx) // under which it now is
 		ctx.Request.SetRequestURI(c.target)
 		ctx.Request.Header.Set(c.header, c.value)
-		before := bucket.LevelAt(time.Now()).Remaining
+		before := left()
 		if got := answerTo(t, s, ctx); got.status != c.status {
 			t.Errorf("%s: %+v, want %d", name, got, c.status)
 		}
-		if spent := before - bucket.LevelAt(time.Now()).Remaining; (spent == 0) != c.free || spent > 1 {
+		if spent := before - left(); (spent == 0) != c.free || spent > 1 {
 			t.Errorf("%s: cost %d", name, spent)
 		}
 	}

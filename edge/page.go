@@ -25,7 +25,9 @@ const noSniff = "X-Content-Type-Options: nosniff\r\n"
 func (s *Server) writePage(x *exchange) {
 	page, r := x.result.Entry, x.conn.newResponse(fasthttp.StatusOK)
 	notModified := matchesETag(x.headers.noneMatch, page.ETag[:])
-	returned := notModified && s.returnToken(x)
+	if notModified && !x.free {
+		s.returnToken(x)
+	}
 
 	r.lines = append(append(append(r.lines, "ETag: "...), page.ETag[:]...), "\r\nAge: "...)
 	r.lines = append(strconv.AppendInt(r.lines, int64(x.result.Age/time.Second), 10), crlf...)
@@ -34,7 +36,7 @@ func (s *Server) writePage(x *exchange) {
 	if page.Next != "" {
 		r.lines = append(appendLink(append(r.lines, "Link: "...), &x.query, page.Next), crlf...)
 	}
-	s.addLimits(r, x, returned)
+	s.addLimits(r, x)
 	s.addTiming(r, x)
 	r.add(headerRequestID, x.id)
 

@@ -68,7 +68,7 @@ func (s *Server) writeProblem(x *exchange, f failure) {
 	if f.problem == wrongMethod {
 		r.lines = append(r.lines, "Allow: GET, HEAD\r\n"...)
 	}
-	s.addLimits(r, x, false)
+	s.addLimits(r, x)
 	s.addTiming(r, x)
 	r.add(headerRequestID, x.id)
 	r.setBody(problemBody(f.problem, &f.params, x.id))

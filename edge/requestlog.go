@@ -121,12 +121,12 @@ func (s *Server) logRequest(x *exchange, class logClass, status int, took time.D
 func (x *exchange) limitRecord() LimitRecord {
 	d, key := &x.decision, &x.known.Key
 	l := LimitRecord{Allowed: d.Allowed, Source: d.Source.String(), RetryAfter: d.RetryAfter.Seconds(),
-		Key: BucketRecord{key.Limit.Rate, key.Limit.Burst, x.client.bucket.LevelAt(x.now).Remaining}}
+		Key: BucketRecord{key.Limit.Rate, key.Limit.Burst, d.Key.Remaining}}
 	if d.Refused != limiter.Neither {
 		l.RefusedBy = d.Refused.String()
 	}
 	if key.WorkspaceLimit.Set {
-		l.Workspace = BucketRecord{key.WorkspaceLimit.Rate, key.WorkspaceLimit.Burst, x.client.workspaceBucket.LevelAt(x.now).Remaining}
+		l.Workspace = BucketRecord{key.WorkspaceLimit.Rate, key.WorkspaceLimit.Burst, d.Workspace.Remaining}
 	}
 	return l
 }

@@ -168,7 +168,7 @@ func TestWorkspaceBucketsAreSharedAndFollowTheLimit(t *testing.T) {
 		t.Error("two keys of a workspace spend from two buckets")
 	}
 	k.WorkspaceLimit.Rate = 6
-	if of() != a || a.Policy().Rate != 6 {
+	if of() != a || a.Policy().Rate != 6_000_000 {
 		t.Error("the bucket does not go on under the new limit")
 	}
 }

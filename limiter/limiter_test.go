@@ -3,366 +3,234 @@ package limiter
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
-// clock is virtual time for an in-process limiter.
-type clock struct{ micros atomic.Int64 }
+// clock is a time that the test advances.
+type clock struct{ at atomic.Int64 }
 
-func (c *clock) now() time.Time          { return time.Unix(1_000_000, 0).Add(micros(c.micros.Load())) }
-func (c *clock) advance(d time.Duration) { c.micros.Add(d.Microseconds()) }
+func (c *clock) now() time.Time          { return time.UnixMicro(1_700_000_000_000_000 + c.at.Load()) }
+func (c *clock) advance(d time.Duration) { c.at.Add(d.Microseconds()) }
 
-// TestLimiters is the suite over the whole decision, in both places.
-func TestLimiters(t *testing.T) {
-	t.Run("memory", func(t *testing.T) {
-		limiterSuite(t, SourceMemory, func(t *testing.T) *Limiter { return open(t, Options{}) })
+// Both deciders make the same decisions: of a node without Redis, and of one that
+// finds its buckets in Redis.
+func TestDeciders(t *testing.T) {
+	t.Run("direct", func(t *testing.T) {
+		c := new(clock)
+		suite(t, open(t, Options{Clock: c.now}), c.advance, SourceMemory)
 	})
-	t.Run("redis", func(t *testing.T) {
-		_, client := startRedis(t)
-		limiterSuite(t, SourceRedis, func(t *testing.T) *Limiter {
-			return open(t, Options{Redis: client, Budget: patient})
+	t.Run("leased", func(t *testing.T) {
+		inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
+			suite(t, l, time.Sleep, SourceRedis)
 		})
 	})
 }
 
-func limiterSuite(t *testing.T, source Source, open func(*testing.T) *Limiter) {
-	l := open(t)
+func suite(t *testing.T, l *Limiter, pass func(time.Duration), source Source) {
 	made := 0
-	pair := func(t *testing.T, keyBurst, workspaceBurst int64) (*Bucket, *Bucket) {
+	bucket := func(p Policy) *Bucket {
 		made++
-		name := fmt.Sprint("ws", made)
-		return l.Bucket(KeyBucket(name, "a"), policy(t, 0.001, keyBurst)),
-			l.Bucket(WorkspaceBucket(name), policy(t, 0.001, workspaceBurst))
+		return l.Bucket(KeyBucket("suite", fmt.Sprint(made)), p)
 	}
-	// left is what a bucket holds: it is emptied to find out.
-	left := func(b *Bucket) (n int64) {
-		for l.Take(b, nil).Allowed {
-			n++
-		}
-		return n
-	}
+	slow := policy(t, 0.001, 10) // a token in 1,000 s
+	run := func(name string, f func()) { t.Log(name); f() }
 
-	t.Run("the tighter bucket decides, the other pays nothing", func(t *testing.T) {
-		key, workspace := pair(t, 5, 3)
-		for i := range int64(3) {
-			d := l.Take(key, workspace)
-			if !d.Allowed || key.Level().Remaining != 4-i || workspace.Level().Remaining != 2-i || d.Source != source || d.Refused != Neither {
+	run("exactly the burst, then a wait", func() {
+		b := bucket(slow)
+		for i := range int64(10) {
+			d := l.take(b, nil)
+			if !d.Allowed || d.Source != source || d.RetryAfter != 0 || !d.Key.Allowed || d.Key.Remaining != 9-i || d.Key.ResetIn <= 0 || d.Key.FullIn < d.Key.ResetIn {
 				t.Fatalf("take %d: %+v", i, d)
 			}
 		}
-		for range 20 {
-			d := l.Take(key, workspace)
-			if d.Allowed || d.Refused != Workspace || key.Level().Remaining != 2 || workspace.Level().Remaining != 0 {
-				t.Fatalf("%+v", d)
-			}
-			if d.RetryAfter < 900*time.Second || d.RetryAfter > 1000*time.Second {
-				t.Fatalf("retry after %v", d.RetryAfter)
-			}
-		}
-		if n := left(key); n != 2 {
-			t.Fatalf("the key has %d left", n)
-		}
-	})
-	t.Run("the key refuses, the workspace pays nothing", func(t *testing.T) {
-		key, workspace := pair(t, 1, 9)
-		l.Take(key, workspace)
-		for range 20 {
-			if d := l.Take(key, workspace); d.Allowed || d.Refused != Key || workspace.Level().Remaining != 8 {
-				t.Fatalf("%+v", d)
-			}
-		}
-		if n := left(workspace); n != 8 {
-			t.Fatalf("the workspace has %d left", n)
-		}
-	})
-	t.Run("a refused request asks for nothing more", func(t *testing.T) {
-		key, workspace := pair(t, 1, 9)
-		l.Take(key, nil)
-		key.lease.deny.Store(0) // as after a token came back, which another took
-		if d := l.Take(key, workspace); d.Allowed {
+		d := l.take(b, nil)
+		if d.Allowed || d.Refused != Key || d.RetryAfter <= 990*time.Second || d.RetryAfter > 1000*time.Second || d.Key.Remaining != 0 || d.Key.RetryIn != d.RetryAfter || d.Key.ResetIn != d.RetryAfter {
 			t.Fatalf("%+v", d)
 		}
-		if s := l.Stats(); workspace.lease.local != nil || s.OffLedger != 0 {
-			t.Fatalf("this node decided alone, nobody being away: %+v", s)
+		pass(d.RetryAfter)
+		if d := l.take(b, nil); !d.Allowed {
+			t.Fatalf("after Retry-After: %+v", d)
+		}
+		if d := l.take(b, nil); d.Allowed {
+			t.Fatalf("and once more: %+v", d)
 		}
 	})
-	t.Run("of two refusals the longer wait counts", func(t *testing.T) {
-		key, workspace := pair(t, 1, 1)
-		slower := policy(t, 0.0001, 1)
-		workspace.SetPolicy(slower)
-		l.Take(key, workspace)
-		if d := l.Take(key, workspace); d.Allowed || d.Refused != Workspace || d.RetryAfter < 9_900*time.Second {
-			t.Fatalf("%+v", d)
-		}
+	run("time refills, up to the burst", func() {
+		b := bucket(slow)
+		takes(t, l, b, 10, source)
+		pass(3_000 * time.Second)
+		takes(t, l, b, 3, source)
+		pass(1_000_000 * time.Second)
+		takes(t, l, b, 10, source)
 	})
-	t.Run("all or none under concurrency", func(t *testing.T) {
-		key, workspace := pair(t, 300, 120)
-		other := l.Bucket(key.key+"2", policy(t, 0.001, 300))
-		var allowed [2]atomic.Int64
-		var all sync.WaitGroup
-		for g := range 8 {
-			all.Go(func() {
-				for range 50 {
-					if l.Take([]*Bucket{key, other}[g%2], workspace).Allowed {
-						allowed[g%2].Add(1)
-					}
-				}
-			})
-		}
-		all.Wait()
-		a, b := allowed[0].Load(), allowed[1].Load()
-		if w := left(workspace); a+b+w != 120 {
-			t.Fatalf("%d and %d admitted, and the workspace has %d of 120", a, b, w)
-		}
-		if k := left(key); a+k != 300 {
-			t.Fatalf("%d admitted and the key has %d of 300", a, k)
-		}
-		if k := left(other); b+k != 300 {
-			t.Fatalf("%d admitted and the other key has %d of 300", b, k)
-		}
-	})
-	t.Run("no bucket is no limit", func(t *testing.T) {
-		if d := l.Take(nil, nil); !d.Allowed || d.Source != SourceUnlimited {
-			t.Fatalf("%+v", d)
-		}
-		_, workspace := pair(t, 1, 1)
-		if d := l.Take(nil, workspace); !d.Allowed || workspace.Level().Remaining != 0 || (*Bucket)(nil).Level() != (Level{}) {
-			t.Fatalf("%+v", d)
-		}
-		if d := l.Take(nil, workspace); d.Allowed || d.Refused != Workspace {
-			t.Fatalf("%+v", d)
-		}
-	})
-	t.Run("one bucket given twice pays once", func(t *testing.T) {
-		key, _ := pair(t, 3, 1)
-		if d := l.Take(key, key); !d.Allowed || key.Level().Remaining != 2 {
-			t.Fatalf("%+v", d)
-		}
-	})
-	t.Run("rate 0 is blocked without a trip", func(t *testing.T) {
-		key, workspace := pair(t, 1, 1)
-		key.SetPolicy(policy(t, 0, 1))
-		before := l.Stats()
-		d := l.Take(key, workspace)
-		if d.Allowed || d.Source != SourceBlocked || d.Refused != Key || d.RetryAfter <= 0 {
-			t.Fatalf("%+v", d)
-		}
-		l.Return(key, nil)
-		if d := l.Take(l.Bucket("never compiled", Policy{}), nil); d.Allowed || d.Source != SourceBlocked {
-			t.Fatalf("%+v", d)
-		}
-		if after := l.Stats(); after.RedisCalls != before.RedisCalls || after.Refused.Blocked != before.Refused.Blocked+2 {
-			t.Fatalf("%+v", after)
-		}
-		if n := left(workspace); n != 1 {
-			t.Fatalf("the workspace has %d left", n)
-		}
-	})
-	t.Run("a returned token can be taken again", func(t *testing.T) {
-		key, workspace := pair(t, 2, 5)
-		l.Take(key, workspace)
-		l.Take(key, workspace)
-		before := l.Stats().Returned
-		l.Return(key, workspace)
-		eventually(t, "the tokens' return", func() bool { return l.Stats().Returned == before+2 })
-		if d := l.Take(key, workspace); !d.Allowed || key.Level().Remaining != 0 || workspace.Level().Remaining != 3 {
-			t.Fatalf("%+v", d)
-		}
-		for range 9 { // more than were taken
-			l.Return(key, workspace)
-		}
-		eventually(t, "the tokens' return", func() bool { return l.Stats().Returned == before+20 })
-		if k, w := left(key), left(workspace); k != 2 || w != 5 {
-			t.Fatalf("%d and %d after too many returns", k, w)
-		}
-	})
-	t.Run("a policy change rescales", func(t *testing.T) {
-		key, _ := pair(t, 100, 1)
-		for range 75 {
-			l.Take(key, nil)
-		}
-		narrow := policy(t, 0.001, 20)
-		narrow.Version = 1
-		key.SetPolicy(narrow)
-		if d := l.Take(key, nil); !d.Allowed || key.Level().Remaining != 4 {
-			t.Fatalf("a quarter of 20, less one: %+v", d)
-		}
-	})
-	t.Run("decisions are counted", func(t *testing.T) {
-		key, _ := pair(t, 2, 1)
-		before := l.Stats()
-		for range 5 {
-			l.Take(key, nil)
-		}
-		after := l.Stats()
-		all := func(s BySource) uint64 { return s.Memory + s.Redis + s.Lease }
-		allowed, refused := all(after.Allowed)-all(before.Allowed), all(after.Refused)-all(before.Refused)
-		if allowed != 2 || refused != 3 || after.RedisErrors+after.RedisTimeouts+after.ReturnsDropped != 0 {
-			t.Fatalf("%+v", after)
-		}
-	})
-}
-
-// Eight goroutines hammer two keys and their workspace between steps of virtual
-// time; the oracle sees every admission.
-func TestInProcessNeverOverUnderConcurrency(t *testing.T) {
-	t.Parallel()
-	for seed := range uint64(10) {
-		random := rand.New(rand.NewPCG(seed, 13))
-		time := new(clock)
-		l := open(t, Options{Clock: time.now})
-		var checks []*oracle
-		var buckets []*Bucket
-		for i := range 3 {
-			p := policy(t, []float64{50, 5.0 / 60, 333}[random.IntN(3)], []int64{1, 5, 60}[random.IntN(3)])
-			checks = append(checks, &oracle{p: p})
-			buckets = append(buckets, l.Bucket(fmt.Sprint("b", i), p))
-		}
-		stop := make(chan struct{})
-		var sweeping sync.WaitGroup
-		sweeping.Go(func() { // as the sweeps would, only more often
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-					l.router.sweep()
-				}
-			}
-		})
-		for range 150 {
-			now := time.micros.Load()
-			var allowed [2]atomic.Int64
-			var all sync.WaitGroup
-			for g := range 8 {
-				n := random.IntN(12)
-				all.Go(func() {
-					for range n {
-						if l.Take(buckets[g%2], buckets[2]).Allowed {
-							allowed[g%2].Add(1)
-						}
-					}
-				})
-			}
-			all.Wait()
-			for k := range 2 {
-				for range allowed[k].Load() {
-					if !checks[k].admit(now) || !checks[2].admit(now) {
-						t.Fatalf("seed %d: too much by %d us: %+v", seed, now, checks)
-					}
-				}
-			}
-			time.advance(micros(random.Int64N(100_000)))
-			if random.IntN(30) == 0 {
-				time.advance(micros(random.Int64N(100_000_000)))
-			}
-		}
-		close(stop)
-		sweeping.Wait()
-	}
-}
-
-// Two nodes and one Redis, in real time: the fleet keeps the promise.
-func TestFleetNeverOver(t *testing.T) {
-	_, client := startRedis(t)
-	var allowed atomic.Int64
-	var all sync.WaitGroup
-	began := time.Now()
-	for range 2 {
-		node := open(t, Options{Redis: client, Budget: patient})
-		key := node.Bucket(KeyBucket("fleet", "k"), policy(t, 500, 40))
-		workspace := node.Bucket(WorkspaceBucket("fleet"), policy(t, 400, 60))
+	run("both buckets or neither", func() {
+		key, workspace := bucket(slow), bucket(policy(t, 0.001, 3))
 		for range 3 {
+			if d := l.take(key, workspace); !d.Allowed || !d.Key.Allowed || !d.Workspace.Allowed {
+				t.Fatalf("%+v", d)
+			}
+		}
+		for range 5 {
+			if d := l.take(key, workspace); d.Allowed || d.Refused != Workspace || d.Workspace.Remaining != 0 || d.Key.Remaining < 6 || d.Key.RetryIn != 0 {
+				t.Fatalf("%+v", d)
+			}
+		}
+		pass(100 * time.Millisecond)
+		takes(t, l, key, 7, source)
+		if d := l.take(key, workspace); d.Allowed || d.Refused != Workspace && d.Refused != Key || d.RetryAfter < 900*time.Second {
+			t.Fatalf("both empty: %+v", d)
+		}
+	})
+	run("given back, never above the burst", func() {
+		b := bucket(slow)
+		takes(t, l, b, 2, source)
+		l.Return(b, nil)
+		pass(100 * time.Millisecond)
+		takes(t, l, b, 9, source)
+		if d := l.take(b, nil); d.Allowed {
+			t.Fatalf("%+v", d)
+		}
+		full := bucket(slow)
+		takes(t, l, full, 1, source)
+		l.Return(full, nil)
+		l.Return(full, nil)
+		pass(100 * time.Millisecond)
+		takes(t, l, full, 10, source)
+		if d := l.take(full, nil); d.Allowed {
+			t.Fatalf("%+v", d)
+		}
+	})
+	run("a look takes nothing", func() {
+		b := bucket(slow)
+		takes(t, l, b, 4, source)
+		for range 20 {
+			if n := l.left(b); n != 6 {
+				t.Fatalf("%d left", n)
+			}
+		}
+		takes(t, l, b, 6, source)
+	})
+	run("rate 0 and no bucket", func() {
+		blocked := bucket(policy(t, 0, 5))
+		if d := l.take(blocked, bucket(slow)); d.Allowed || d.Source != SourceBlocked || d.Refused != Key || d.RetryAfter != time.Hour {
+			t.Fatalf("%+v", d)
+		}
+		if d := l.take(bucket(slow), blocked); d.Allowed || d.Source != SourceBlocked || d.Refused != Workspace {
+			t.Fatalf("%+v", d)
+		}
+		if d := l.take(nil, nil); !d.Allowed || d.Source != SourceUnlimited {
+			t.Fatalf("%+v", d)
+		}
+	})
+	run("another policy", func() {
+		p := slow
+		p.Version = 1
+		b := l.Bucket("changed", p)
+		takes(t, l, b, 6, source)
+		p.Burst, p.Version = 2, 2
+		if again := l.Bucket("changed", p); again != b || b.Policy() != p {
+			t.Fatal("another bucket")
+		}
+		takes(t, l, b, 2, source)
+		if d := l.take(b, nil); d.Allowed {
+			t.Fatalf("above the new burst: %+v", d)
+		}
+		p.Rate, p.Version = 0, 3
+		l.Bucket("changed", p)
+		if d := l.take(b, nil); d.Source != SourceBlocked {
+			t.Fatalf("%+v", d)
+		}
+	})
+	run("a limit above 16, spent by many at once", func() {
+		b := bucket(policy(t, 0.001, 100))
+		var allowed atomic.Int64
+		var all sync.WaitGroup
+		for range 20 {
 			all.Go(func() {
-				for time.Since(began) < 500*time.Millisecond {
-					if node.Take(key, workspace).Allowed {
+				for range 10 {
+					if l.take(b, nil).Allowed {
 						allowed.Add(1)
 					}
 				}
 			})
 		}
+		all.Wait()
+		if n := allowed.Load(); n != 100 {
+			t.Fatalf("%d of 100 admitted", n)
+		}
+	})
+}
+
+// An idle handle is evicted, and has its place again when it is used: there are never
+// two that spend.
+func TestAnEvictedHandleComesBack(t *testing.T) {
+	c := new(clock)
+	l := open(t, Options{Clock: c.now, MaxBuckets: 4 * sweepFrom})
+	p := policy(t, 1, 3)
+	first := l.Bucket("first", p)
+	takes(t, l, first, 3, SourceMemory)
+	c.advance(time.Hour)
+	for i := range 3 * sweepFrom {
+		takes(t, l, l.Bucket(fmt.Sprint(i), p), 1, SourceMemory)
 	}
-	all.Wait()
-	span := time.Since(began).Seconds()
-	if n := float64(allowed.Load()); n > 40+500*span || n > 60+400*span || n < 100 {
-		t.Fatalf("%v admitted in %.3f s", n, span)
+	if !first.evicted {
+		t.Fatal("an idle handle is kept")
+	}
+	second := l.Bucket("first", p)
+	takes(t, l, second, 2, SourceMemory)
+	takes(t, l, first, 1, SourceMemory)
+	if l.take(first, nil).Allowed || l.take(second, nil).Allowed {
+		t.Fatal("two handles spend from two buckets")
+	}
+	if l.Stats().Buckets > 4*sweepFrom {
+		t.Errorf("%d buckets", l.Stats().Buckets)
+	}
+	for i := range 10 * sweepFrom { // none of them idle
+		takes(t, l, l.Bucket(fmt.Sprint("busy", i), p), 1, SourceMemory)
+	}
+	if n := l.Stats().Buckets; n > 4*sweepFrom || n < sweepFrom {
+		t.Errorf("%d buckets", n)
 	}
 }
 
-func TestInProcessStoreStaysBounded(t *testing.T) {
-	t.Parallel()
-	time := new(clock)
-	l := open(t, Options{Clock: time.now, MaxBuckets: 6_400})
-	p := policy(t, 10, 5) // full again after 100 ms
-	for i := range 40_000 {
-		l.Take(l.Bucket(fmt.Sprint("k", i), p), nil)
-		if i%100 == 99 {
-			time.advance(micros(10_000))
+// Handles are made for keys that exist; those that nobody takes from cost Redis
+// nothing.
+func TestMadeUpKeysCostNothing(t *testing.T) {
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
+		p := policy(t, 50, 100)
+		for i := range madeUpKeys {
+			l.Bucket("rl:{made up}:b:"+fmt.Sprint(i), p)
 		}
-	}
-	// About 1,000 buckets are not full at a time; a shard holds twice that, or 64.
-	eventually(t, "full buckets that have no handle are dropped", func() bool {
-		runtime.GC()
-		return l.Stats().Buckets <= 64*shards
+		if s := l.Stats(); v.calls.Load() != 0 || s.Leases != 0 || s.Owing != 0 {
+			t.Fatalf("%+v", s)
+		}
 	})
-
-	slow := policy(t, 0.001, 5) // never full again
-	tight := l.Bucket("tight", slow)
-	for range 5 {
-		l.Take(tight, nil)
-	}
-	for i := range 20_000 {
-		l.Take(l.Bucket(fmt.Sprint("s", i), slow), nil)
-	}
-	if n := l.Stats().Buckets; n > 6_400 {
-		t.Fatalf("%d buckets held, 6,400 allowed", n)
-	}
-	if l.Take(tight, nil).Allowed {
-		t.Fatal("the emptiest bucket was dropped before fuller ones, and came back full")
-	}
 }
 
 func TestCloseLeavesTakeWorking(t *testing.T) {
-	_, client := startRedis(t)
-	l := New(Options{Redis: client, Budget: patient})
-	counted(t, l, 1)
-	key := l.Bucket(KeyBucket("w", "k"), policy(t, 0.001, 3))
-	l.Take(key, nil)
-	for range 2 {
+	synctest.Test(t, func(t *testing.T) {
+		v := newVirtual()
+		l := newLimiter(Options{}, v)
+		time.Sleep(3 * time.Second)
+		b := slowKey(t, l)
+		for range 20 {
+			l.take(b, nil)
+		}
 		if err := l.Close(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if d := l.Take(key, nil); !d.Allowed || d.Source != SourceLocalFallback || key.Level().Remaining != 1 {
-		t.Fatalf("%+v", d)
-	}
-	l.Return(key, nil)
-}
-
-// Versions begin anew: a row's xmin wraps, and a restored database counts from
-// the start. The limit holds all the same once nobody has gone by the old one for
-// an epoch.
-func TestALimitOfASmallerVersionHolds(t *testing.T) {
-	c := &clock{}
-	l := open(t, Options{Clock: c.now})
-	before, after := policy(t, 1000, 1000), policy(t, 10, 20)
-	before.Version, after.Version = 1<<32-10, 700
-	b := l.Bucket(KeyBucket("w", "k"), before)
-	l.Take(b, nil)
-	b.SetPolicy(after)
-	admitted := 0
-	for n := range 100_000 {
-		c.advance(time.Millisecond)
-		if d := l.Take(b, nil); d.Allowed && n >= int(2*leaseLife/1000) {
-			admitted++
+		if n := v.left(b); n != 180 {
+			t.Errorf("%d of 200 left in Redis after 20 were taken and all is given back", n)
 		}
-	}
-	if admitted > 20+10*80 {
-		t.Errorf("%d admitted in 80 s, burst + rate*t is 820", admitted)
-	}
+		if d := l.take(b, nil); d.Source != SourceLocalFallback {
+			t.Errorf("%+v", d)
+		}
+		if err := l.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	})
 }

@@ -10,51 +10,49 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"listedge/limiter/lease"
 )
 
-// pack and unpack are the state's form in Redis: ten little-endian doubles.
-func pack(s state) []byte {
+// pack and unpack are the state's form in Redis: thirteen little-endian doubles.
+func pack(b lease.Bucket) []byte {
 	var raw []byte
-	for _, n := range []int64{s.level, s.ts, s.lag, s.held, s.prev, s.used, s.policy.Version, s.policy.r, s.policy.p, s.policy.Burst} {
+	for _, n := range []int64{b.Level, b.TS, b.Lag, b.Held, b.Prev, b.Used, b.Demand, b.Withheld, b.Owner, b.OwnerAt, b.Policy.Version, b.Policy.Rate, b.Policy.Burst} {
 		raw = binary.LittleEndian.AppendUint64(raw, math.Float64bits(float64(n)))
 	}
 	return raw
 }
 
-func unpack(t testing.TB, raw []byte) state {
+func unpack(t testing.TB, raw []byte) lease.Bucket {
 	t.Helper()
-	if len(raw) != 80 {
+	if len(raw) != 104 {
 		t.Fatalf("a state of %d bytes", len(raw))
 	}
-	n := make([]int64, 10)
+	n := make([]int64, 13)
 	for i := range n {
 		f := math.Float64frombits(binary.LittleEndian.Uint64(raw[8*i:]))
 		if n[i] = int64(f); float64(n[i]) != f {
 			t.Fatalf("the state holds %v, not an integer", f)
 		}
 	}
-	return state{level: n[0], ts: n[1], lag: n[2], held: n[3], prev: n[4], used: n[5],
-		policy: Policy{Version: n[6], r: n[7], p: n[8], Burst: n[9]}}
+	return lease.Bucket{Level: n[0], TS: n[1], Lag: n[2], Held: n[3], Prev: n[4], Used: n[5], Demand: n[6], Withheld: n[7],
+		Owner: n[8], OwnerAt: n[9], Policy: Policy{Version: n[10], Rate: n[11], Burst: n[12]}}
 }
 
-// anyPolicy reaches every corner that NewPolicy allows, 2^52 units included.
+// anyPolicy reaches every corner that NewPolicy allows.
 func anyPolicy(random *rand.Rand) Policy {
 	for {
-		p, err := NewPolicy(math.Exp(random.Float64()*44-14), int64(math.Exp(random.Float64()*30)))
-		if err == nil && p.r > 0 {
-			return Policy{Version: random.Int64N(4), Burst: p.Burst, r: p.r, p: p.p}
+		p, err := NewPolicy(math.Exp(random.Float64()*44-14), int64(math.Exp(random.Float64()*22)))
+		if err == nil && p.Rate > 0 {
+			p.Version = random.Int64N(4)
+			return p
 		}
 	}
 }
 
-// within is the invariant: what is held counts in the bucket.
-func (s *state) within() bool {
-	return s.level >= -s.policy.units()/4-1 && s.held >= 0 && s.prev >= 0 && s.level <= s.cap()
-}
-
-// Every call is made of a random stored bucket (or none, or one of an unknown
-// form), last refilled anywhere between long ago and the future, with tokens
-// out, under a policy that is its own, another, older or newer.
+// Every call is made of a random stored bucket (or none, or one of another form),
+// last refilled anywhere between long ago and the future, with tokens out, under a
+// policy that is its own, another, older or newer, by a node that knows of a fleet.
 func TestScriptEqualsModel(t *testing.T) {
 	t.Parallel()
 	_, client := startRedis(t)
@@ -68,10 +66,6 @@ func TestScriptEqualsModel(t *testing.T) {
 	if sha != tokenBucketDigest {
 		t.Fatalf("digest %s, Redis says %s", tokenBucketDigest, sha)
 	}
-	policies := make([]Policy, 500) // making one is the slow part of the test
-	for i := range policies {
-		policies[i] = anyPolicy(random)
-	}
 	anyTokens := func(p Policy) int64 {
 		switch random.IntN(6) {
 		case 0:
@@ -83,13 +77,14 @@ func TestScriptEqualsModel(t *testing.T) {
 		}
 		return 0
 	}
-
+	chance := func(n int) bool { return random.IntN(n) == 0 }
 	const rounds, atOnce = 60, 500
-	var granted, leased, spares, stepped, rescaled, pinned, aged, released, owed int
+	seen := map[string]int{"granted": 0, "leased": 0, "stepped": 0, "adopted": 0, "pinned": 0, "aged": 0, "released": 0,
+		"owed": 0, "withheld": 0, "merged": 0, "owned": 0, "shared out": 0, "of another form": 0}
 	for round := range rounds {
 		type trial struct {
-			stored *state
-			c      call
+			stored *lease.Bucket
+			c      lease.Call
 			answer *redis.Cmd
 			after  *redis.StringCmd
 			ttl    *redis.DurationCmd
@@ -98,27 +93,31 @@ func TestScriptEqualsModel(t *testing.T) {
 		pipe := client.Pipeline()
 		for i := range trials {
 			x := &trials[i]
-			key := fmt.Sprintf("rl:{model}:k:%d:%d", round, i)
-			p := policies[random.IntN(len(policies))]
-			life := []int64{leaseLife, leaseLife, 60_000_000, 1_000}[random.IntN(4)]
-			near := time.Now().UnixMicro() / life
-			x.c = call{key: key, policy: p, life: life, need: 1, ret: anyTokens(p), debt: anyTokens(p), extra: anyTokens(p),
-				spare: anyTokens(p), rel0: anyTokens(p), rel1: anyTokens(p), from: near - random.Int64N(4)}
-			if random.IntN(3) == 0 {
-				x.c.need = anyTokens(p)
+			key := fmt.Sprintf("rl:{model}:b:%d:%d", round, i)
+			p := anyPolicy(random)
+			near := time.Now().UnixMicro() / lease.Epoch
+			x.c = lease.Call{Policy: p, Need: 1, Hold: random.Int64N(2), Extra: anyTokens(p), Arrived: random.Int64N(100), Entitled: random.Int64N(200_000),
+				Epoch: near - random.Int64N(4), Rel0: anyTokens(p), Rel1: anyTokens(p), Ret: anyTokens(p), Debt: anyTokens(p),
+				Nodes: 1 + random.Int64N(20), Node: random.Int64N(3)}
+			if chance(3) {
+				x.c.Missing = random.Int64N(x.c.Nodes)
 			}
-			if random.IntN(2) == 0 {
-				x.c.debt, x.c.rel0, x.c.rel1 = 0, 0, 0
+			if chance(3) {
+				x.c.Need = anyTokens(p)
+			}
+			if chance(2) {
+				x.c.Debt, x.c.Rel0, x.c.Rel1 = 0, 0, 0
 			}
 			switch random.IntN(20) {
 			case 0: // absent
 			case 1: // not a bucket as this script knows it: as good as absent
-				pipe.Set(ctx, key, "something else", time.Minute)
+				seen["of another form"]++
+				pipe.Set(ctx, key, make([]byte, 80), time.Minute)
 			default:
 				own := p
 				own.Version = random.Int64N(4)
-				if random.IntN(2) == 0 {
-					own = policies[random.IntN(len(policies))]
+				if chance(2) {
+					own = anyPolicy(random)
 				}
 				past := int64(math.Exp(random.Float64() * 35))
 				switch random.IntN(10) {
@@ -127,27 +126,32 @@ func TestScriptEqualsModel(t *testing.T) {
 				case 1:
 					past = -2_000_000 - past
 				}
-				s := state{ts: time.Now().UnixMicro() - past, policy: own}
-				if random.IntN(4) == 0 {
-					s.lag = random.Int64N(100_000_000)
+				b := lease.Bucket{TS: time.Now().UnixMicro() - past, Policy: own, Demand: int64(math.Exp(random.Float64() * 25))}
+				if chance(4) {
+					b.Lag = random.Int64N(100_000_000)
 				}
-				s.used = s.epoch(life) - random.Int64N(4)
-				if random.IntN(2) == 0 {
-					s.held = random.Int64N(own.Burst/4 + 1)
-					s.prev = random.Int64N(own.Burst/4 + 1)
+				b.Used = (b.TS+b.Lag)/lease.Epoch - random.Int64N(4)
+				if chance(2) {
+					b.Held, b.Prev = random.Int64N(own.Burst/4+1), random.Int64N(own.Burst/4+1)
 				}
-				s.level = random.Int64N(s.cap() + 1)
-				if random.IntN(8) == 0 {
-					s.level = -random.Int64N(own.Burst/4*own.p + 1)
+				if chance(2) {
+					b.Owner, b.OwnerAt = 1+random.Int64N(3), b.TS-random.Int64N(20_000_000)
 				}
-				if random.IntN(4) == 0 {
-					s.level = min(s.cap(), []int64{0, own.units(), own.p, own.p - 1, own.units() - 1}[random.IntN(5)])
+				room := (own.Burst - b.Held - b.Prev) * lease.Token
+				if chance(3) {
+					b.Withheld = random.Int64N(room + 1)
 				}
-				x.stored = &s
-				pipe.Set(ctx, key, pack(s), time.Hour)
+				b.Level = random.Int64N(room - b.Withheld + 1)
+				if chance(8) {
+					b.Level = -random.Int64N(own.Burst/4*lease.Token + 1)
+				}
+				if chance(4) {
+					b.Level = min(room-b.Withheld, []int64{0, room, lease.Token, lease.Token - 1, room - 1}[random.IntN(5)])
+				}
+				x.stored = &b
+				pipe.Set(ctx, key, pack(b), time.Hour)
 			}
-			x.answer = pipe.EvalSha(ctx, sha, []string{key}, p.r, p.p, p.Burst, p.Version, life, x.c.need, x.c.extra, x.c.spare,
-				x.c.from, x.c.rel0, x.c.rel1, x.c.ret, x.c.debt)
+			x.answer = pipe.EvalSha(ctx, sha, []string{key}, arguments(&x.c)...)
 			x.after = pipe.Get(ctx, key)
 			x.ttl = pipe.PTTL(ctx, key)
 		}
@@ -156,37 +160,39 @@ func TestScriptEqualsModel(t *testing.T) {
 		}
 		for i := range trials {
 			x := &trials[i]
-			got := x.c
-			if err := got.read(x.answer); err != nil {
+			got, want := x.c, x.c
+			if err := read(&got, x.answer); err != nil {
 				t.Fatal(err)
 			}
-			want := x.c
-			model := fullState(x.c.policy, got.now)
+			model := lease.Full(x.c.Policy, got.Now)
 			if x.stored != nil {
 				model = *x.stored
 			}
-			changed := model.visit(&want, got.now)
-			if got.reply != want.reply {
-				t.Fatalf("call %+v on %+v\nscript %+v\nmodel  %+v", x.c, x.stored, got.reply, want.reply)
+			changed := model.Visit(&want, got.Now)
+			if got.Reply != want.Reply {
+				t.Fatalf("call %+v on %+v\nscript %+v\nmodel  %+v", x.c, x.stored, got.Reply, want.Reply)
 			}
-			if !model.within() {
+			if !model.Within() {
 				t.Fatalf("call %+v on %+v\nleaves %+v: more than the burst", x.c, x.stored, model)
 			}
-			count := func(n *int, yes bool) {
+			count := func(what string, yes bool) {
 				if yes {
-					*n++
+					seen[what]++
 				}
 			}
-			count(&granted, got.granted > 0)
-			count(&leased, got.leased > 0)
-			count(&spares, got.leased > x.c.extra)
-			count(&owed, got.level < 0)
+			count("granted", got.Granted > 0)
+			count("leased", got.Leased > 0)
+			count("owed", got.Level < 0)
+			count("withheld", model.Withheld > 0)
+			count("shared out", got.Granted < min(got.Need, got.Level/lease.Token))
+			count("owned", got.Owner == 1)
 			if x.stored != nil {
-				count(&stepped, x.stored.ts-got.now > clockSlack)
-				count(&rescaled, !x.stored.policy.sameLimits(model.policy))
-				count(&pinned, x.stored.policy.Version == x.c.policy.Version && !model.policy.sameLimits(x.c.policy))
-				count(&aged, x.stored.held+x.stored.prev > 0 && got.now/x.c.life > x.stored.ts/x.c.life)
-				count(&released, x.stored.held+x.stored.prev > got.held-got.leased && got.now/x.c.life == x.stored.ts/x.c.life)
+				count("merged", model.Withheld < x.stored.Withheld && x.c.Debt == 0)
+				count("stepped", x.stored.TS-got.Now > 1_000_000)
+				count("adopted", x.stored.Policy != model.Policy)
+				count("pinned", model.Policy.Rate != x.c.Policy.Rate)
+				count("aged", x.stored.Held+x.stored.Prev > 0 && got.Now/lease.Epoch > x.stored.TS/lease.Epoch)
+				count("released", x.stored.Held+x.stored.Prev > got.Reply.Held-got.Leased && got.Now/lease.Epoch == x.stored.TS/lease.Epoch)
 			}
 			if !changed && x.stored == nil {
 				continue // stays absent, or something else
@@ -199,8 +205,8 @@ func TestScriptEqualsModel(t *testing.T) {
 				t.Fatalf("call %+v on %+v\nscript leaves %+v\nmodel  leaves %+v", x.c, x.stored, stored, model)
 			}
 			// Expiry: when as good as absent, and a second more (rounded up to milliseconds).
-			if last := model.untilAbsent(x.c.life); changed && last < 1e12 {
-				want := time.Duration(ceilDiv(last, 1000)+1000) * time.Millisecond
+			if last := model.UntilAbsent(); changed && last < 1e12 {
+				want := time.Duration((last+999)/1000+1000) * time.Millisecond
 				if x.ttl.Val() > want || x.ttl.Val() < want-5*time.Second {
 					t.Fatalf("expires in %v, want %v", x.ttl.Val(), want)
 				}
@@ -210,92 +216,10 @@ func TestScriptEqualsModel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Logf("%d calls: %d granted, %d leased, %d with spare tokens, %d after a clock step, %d rescaled, %d pinned, %d aged, %d released, %d owed",
-		rounds*atOnce, granted, leased, spares, stepped, rescaled, pinned, aged, released, owed)
-	if min(granted, leased, spares, stepped, rescaled, pinned, aged, released, owed) < 100 {
-		t.Fatal("the calls miss a part of the rule")
-	}
-}
-
-// The whole life of a bucket, one call after another in Redis' real time.
-func TestScriptFollowsModelOverALife(t *testing.T) {
-	_, client := startRedis(t)
-	ctx := context.Background()
-	random := rand.New(rand.NewPCG(11, 12))
-	store := newRedisStore(client, new(redisStats))
-	p := policy(t, 20_000, 60)
-	other := policy(t, 700, 12)
-	var model *state
-	for i := range 3_000 {
-		if i%500 == 499 {
-			p, other = other, p
-			p.Version = int64(i)
+	t.Logf("%d calls: %v", rounds*atOnce, seen)
+	for what, n := range seen {
+		if n < 100 {
+			t.Errorf("%s: only %d", what, n)
 		}
-		c := call{key: WorkspaceBucket("life"), policy: p, life: 20_000, need: random.Int64N(3), extra: random.Int64N(5), spare: random.Int64N(9)}
-		if model != nil {
-			c.from, c.rel0, c.rel1 = model.epoch(c.life), random.Int64N(3), random.Int64N(3)
-		}
-		if random.IntN(10) == 0 {
-			c.ret, c.debt = random.Int64N(3), random.Int64N(3)
-		}
-		calls := []call{c}
-		if err := store.visit(ctx, calls); err != nil {
-			t.Fatal(err)
-		}
-		if model == nil || calls[0].now-model.ts > model.untilAbsent(c.life)+900_000 {
-			fresh := fullState(p, calls[0].now)
-			model = &fresh
-		}
-		model.visit(&c, calls[0].now)
-		if c.reply != calls[0].reply || !model.within() {
-			t.Fatalf("call %d\nscript %+v\nmodel  %+v, %+v", i, calls[0].reply, c.reply, model)
-		}
-	}
-}
-
-func TestScriptIsLoadedWhereItIsMissing(t *testing.T) {
-	_, client := startRedis(t)
-	ctx := context.Background()
-	stats := new(redisStats)
-	store := newRedisStore(client, stats)
-	p := policy(t, 0.001, 10)
-	for range 3 {
-		calls := []call{
-			{key: KeyBucket("w", "k"), policy: p, life: leaseLife, need: 1},
-			{key: WorkspaceBucket("w"), policy: p, life: leaseLife, need: 1}}
-		if err := store.visit(ctx, calls); err != nil {
-			t.Fatal(err)
-		}
-		if calls[0].granted != 1 || calls[1].granted != 1 || calls[0].remaining() != calls[1].remaining() {
-			t.Fatalf("%+v, %+v", calls[0].reply, calls[1].reply)
-		}
-		if err := client.ScriptFlush(ctx).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if trips, sent := stats.trips.Load(), stats.calls.Load(); trips != 6 || sent != 12 {
-		t.Fatalf("%d trips and %d calls for three visits without the script", trips, sent)
-	}
-}
-
-func TestIdleBucketExpires(t *testing.T) {
-	t.Parallel()
-	_, client := startRedis(t)
-	ctx := context.Background()
-	store := newRedisStore(client, new(redisStats))
-	key := KeyBucket("w", "idle")
-	calls := []call{{key: key, policy: policy(t, 1000, 5), life: leaseLife, need: 5}}
-	if err := store.visit(ctx, calls); err != nil {
-		t.Fatal(err)
-	}
-	if ttl := client.PTTL(ctx, key).Val(); ttl <= 0 || ttl > 1005*time.Millisecond {
-		t.Fatalf("expires in %v: 5 ms to full and a second were due", ttl)
-	}
-	eventually(t, "the key's expiry", func() bool { return client.Exists(ctx, key).Val() == 0 })
-}
-
-func TestKeysOfARequestShareAShard(t *testing.T) {
-	if k, w := KeyBucket("5f", "9a"), WorkspaceBucket("5f"); k != "rl:{5f}:k:9a" || w != "rl:{5f}:w" || hashTag(k) != "5f" || hashTag(w) != "5f" {
-		t.Fatal(k, w)
 	}
 }

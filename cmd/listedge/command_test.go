@@ -48,6 +48,7 @@ func TestWrongUsageIsOneLineAndStatusTwo(t *testing.T) {
 		"workspaces create --name x --burst 5 --database-url " + url:                    "--rate",
 		"workspaces create --name x --rate=-1 --database-url " + url:                    "negative",
 		"workspaces create --name x --rate=NaN --database-url " + url:                   "finite",
+		"workspaces create --name x --rate=0.0000005 --database-url " + url:             "six decimals",
 		"workspaces suspend nobody --database-url " + url:                               "UUID",
 		"keys create --database-url " + url:                                             "--workspace",
 		"keys update " + id + " --database-url " + url:                                  "nothing to update",

@@ -43,8 +43,13 @@ type limitFlags struct {
 // Validate refuses what the limiter could not enforce.
 func (f *limitFlags) Validate() error {
 	l := apikey.LimitOf(f.Rate, f.Burst, apikey.DefaultLimit)
-	_, err := limiter.NewPolicy(l.Rate, l.Burst)
-	return err
+	if _, err := limiter.NewPolicy(l.Rate, l.Burst); err != nil {
+		return err
+	}
+	if !limiter.IsWholeRate(l.Rate) {
+		return fmt.Errorf("--rate: %v has more than six decimals", l.Rate)
+	}
+	return nil
 }
 
 // validName refuses names that are empty or break the lines of a list.
