@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -126,6 +127,7 @@ func measureLimits(ctx context.Context, _ *subject, r *report) error {
 			}
 		}
 	}
+	found.compareWithGoals(r)
 	for _, d := range designs {
 		for _, n := range chapters[0].nodes {
 			r.point("Redis calls per request, 50/s burst 100 at 80 %", "nodes", d.name, n,
@@ -143,9 +145,49 @@ type cell struct {
 	design        string
 }
 
+type outcomes map[cell]outcome
+
+// compareWithGoals adds the worst that listedge did.
+func (all outcomes) compareWithGoals(r *report) {
+	steady := chapters[0].title
+	worst := func(figure func(outcome) float64, in func(cell) bool) []float64 {
+		w := 0.
+		for at, o := range all {
+			if at.design == designs[0].name && in(at) {
+				w = max(w, figure(o))
+			}
+		}
+		return []float64{w}
+	}
+	chapter := func(titles ...string) func(cell) bool {
+		return func(at cell) bool {
+			return slices.ContainsFunc(titles, func(t string) bool { return strings.Contains(at.chapter, t) })
+		}
+	}
+	load := func(in func(cell) bool, load string) func(cell) bool {
+		return func(at cell) bool { return in(at) && strings.Contains(at.load, load) }
+	}
+	answering := chapter(steady, "A Redis of")
+	theDefault := func(at cell) bool {
+		return at.chapter == steady && at.load == "80 %" && at.limit == heldTo[1] && at.nodes == 8
+	}
+	lost := func(o outcome) float64 { return 100 - o.used() }
+
+	r.atMost("limits, listedge, Redis in 0.4 to 20 ms: over-admitted, worst, % of a burst", "%.0f", worst(outcome.overBurst, answering), nil, 20)
+	r.atMost("… falsely refused at 80 % load, worst, %", "%.2f", worst(outcome.falselyRefused, load(answering, "80 %")), nil, .6)
+	r.atMost("… not used in a flood, worst, %", "%.1f", worst(lost, load(answering, "flood")), nil, 3)
+	r.atMost("… calls per request, 50/s b100 at 80 % on 8 nodes", "%.2f", worst(outcome.callsPerRequest, theDefault), nil, .25)
+	r.atMost("… requests that wait there, %", "%.1f", worst(outcome.waiting, theDefault), nil, 5)
+	bursts := chapter("whole burst")
+	r.atMost("… refused of a whole burst at the same instant, worst, %", "%.1f", worst(outcome.falselyRefused, load(bursts, "instant")), nil, 5)
+	r.atMost("… 50 µs apart and more, worst, %", "%.1f", worst(outcome.falselyRefused, load(bursts, "apart")), nil, 1)
+	r.atMost("… over-admitted with 2 of 3 nodes cut off for 60 s, worst, % of a burst", "%.0f", worst(outcome.overBurst, chapter("cut off")), nil, 100)
+	r.atMost("… over-admitted with Redis stopped for 10 s, worst, % of a burst", "%.0f", worst(outcome.overBurst, chapter("stopped")), nil, 100)
+}
+
 // simulateAll runs every trial with every design, on all processors.
-func simulateAll() map[cell]outcome {
-	found := map[cell]outcome{}
+func simulateAll() outcomes {
+	found := outcomes{}
 	var mu sync.Mutex // guards found
 	var all sync.WaitGroup
 	places := make(chan struct{}, runtime.GOMAXPROCS(0))
