@@ -17,6 +17,7 @@ type decided func(now int64, allowed bool)
 
 // designs as their papers describe them; listedge is its own code.
 var designs = []design{
+	{"listedge", openListedge},
 	{"a trip per request", func(s *simulation, t trial) taker { return &central{s, newBucket(t.limit), t.fault.length > 0} }},
 	{"GCRA (redis_rate)", func(s *simulation, t trial) taker { return &central{s, newGCRA(t.limit), t.fault.length > 0} }},
 	{"equal parts", openParts},
