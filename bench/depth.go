@@ -31,7 +31,7 @@ func measureDepth(ctx context.Context, s *subject, r *report) error {
 		}
 		var sides []func() error
 		for _, q := range pages {
-			sides = append(sides, func() error { _, err := o.Fetch(ctx, q); return err })
+			sides = append(sides, func() error { _, err := o.Fetch(ctx, q, ""); return err })
 		}
 		spent, err := alternate(sides...)
 		if err != nil {
@@ -53,7 +53,7 @@ func atDepths(ctx context.Context, o *origin.Origin, q origin.Query) (found [len
 	first := 0               // bytes of the first page
 	var off [len(depths)]int // by how many what was found is longer or shorter
 	for n := 1; n <= deepPage+nearby; n++ {
-		page, err := o.Fetch(ctx, q)
+		page, err := o.Fetch(ctx, q, "")
 		if err != nil {
 			return found, err
 		}

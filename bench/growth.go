@@ -28,7 +28,7 @@ func measureGrowth(ctx context.Context, s *subject, r *report) error {
 				return err
 			}
 			q := origin.Query{Workspace: size.workspace, Collection: origin.Items, Limit: pageSize, Search: term}
-			sides = append(sides, func() error { _, err := o.Fetch(ctx, q); return err })
+			sides = append(sides, func() error { _, err := o.Fetch(ctx, q, ""); return err })
 		}
 		spent, err := alternate(sides...)
 		if err != nil {

@@ -26,6 +26,7 @@ import (
 
 	"listedge/internal/sandbox"
 	"listedge/origin"
+	"listedge/origin/postgres"
 )
 
 const (
@@ -154,7 +155,7 @@ func prepare(ctx context.Context, postgres *sandbox.Postgres, dir string, items 
 
 // openOrigin reads the subject's pages over one connection, until end.
 func (s *subject) openOrigin(ctx context.Context) (o *origin.Origin, end func(), err error) {
-	db, err := origin.Open(ctx, origin.DatabaseOptions{URL: s.url, Connections: 1, QueryTimeout: 10 * time.Second})
+	db, err := postgres.Open(ctx, postgres.Options{URL: s.url, Connections: 1, QueryTimeout: 10 * time.Second})
 	if err != nil {
 		return nil, nil, err
 	}

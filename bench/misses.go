@@ -43,7 +43,7 @@ func measureMisses(ctx context.Context, s *subject, r *report) error {
 	}
 	query := origin.Query{Workspace: s.workspace, Collection: origin.Items, Limit: pageSize}
 	fetch := func() error {
-		_, err := o.Fetch(ctx, query)
+		_, err := o.Fetch(ctx, query, "")
 		return err
 	}
 	if err := fetch(); err != nil {

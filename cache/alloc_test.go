@@ -60,7 +60,7 @@ func TestFollowedHitAllocatesNothing(t *testing.T) {
 // A Set of ristretto's allocates, as does awaiting it.
 func TestAPageThatReplacesOneLikeItTakesNoSet(t *testing.T) {
 	m := openMemory(t, 8<<20)
-	key, body, pages := keyOf("q"), rows(1000), make([]Page, 1_002) // one to begin with, and one that AllocsPerRun does not count
+	key, body, pages := keyOf("q"), rows(1000), make([]Entry, 1_002) // one to begin with, and one that AllocsPerRun does not count
 	next := func() {
 		p := &pages[0]
 		p.Body, pages = body[:len(body)-len(pages)%10], pages[1:]

@@ -48,8 +48,8 @@ var ErrFillTimeout = errors.New("no page in time")
 // ErrNotStored: no tier has the page, and the origin was not to be asked.
 var ErrNotStored = errors.New("the page is not stored")
 
-// ErrForeign: another server than the followed primary answered.
-var ErrForeign = errors.New("not the server whose changes are followed")
+// ErrWrongServer: another server than the followed primary answered.
+var ErrWrongServer = errors.New("not the server whose changes are followed")
 
 // Source says where a page came from.
 type Source uint8
@@ -65,21 +65,21 @@ func (s Source) String() string { return [...]string{"memory", "redis", "origin"
 
 // Result says which page it is and how it came about.
 type Result struct {
-	Page      *Page
+	Entry     *Entry
 	Age       time.Duration // since the page was last known to equal the database
 	Source    Source
 	Local     bool  // neither Redis nor the origin was asked for it, by this request or the one it waited for
 	HadStale  bool  // there was a page, too old to be served
 	Bypassed  bool  // the caches were not asked
-	ByAge     bool  // changes are not followed: the page is fresh by its age alone
+	ByTTL     bool  // changes are not followed: the page is fresh by its age alone
 	Collapsed bool  // another request's flight brought the page
 	Err       error // why a stale page is served; nil for a fresh one
 
 	Times *Times // of the flight, also of one that failed; nil = none has landed
 }
 
-// Filled is a page as the origin has it.
-type Filled struct {
+// FillResult is a page as the origin has it.
+type FillResult struct {
 	Body     []byte // up to the request id; the cache keeps it
 	Next     string // the next page's cursor
 	Snapshot string // from the primary: pg_current_snapshot() of the statement that read it
@@ -101,11 +101,11 @@ type Needed struct {
 // Fill reads a page from the origin. Its functions end soon after ctx does.
 type Fill struct {
 	// Primary reads it from the primary, of which is known when it was started;
-	// empty = it is not. ErrForeign: another server answered.
-	Primary func(ctx context.Context, run string) (Filled, error)
+	// empty = it is not. ErrWrongServer: another server answered.
+	Primary func(ctx context.Context, run string) (FillResult, error)
 	// Standby reads it from a standby that has replayed what is needed; any
 	// error has the primary asked. nil = there is no standby.
-	Standby func(ctx context.Context, n Needed) (Filled, error)
+	Standby func(ctx context.Context, n Needed) (FillResult, error)
 	// Compress says that it is wanted compressed: it goes to other nodes so.
 	Compress bool
 }
@@ -214,7 +214,7 @@ func (c *Cache) hit(held *holder, now time.Time) (Result, bool) {
 		return Result{}, false
 	}
 	held.asked.Add(1)
-	return Result{Page: page, Age: c.age(page, now), Source: Memory, Local: true, ByAge: !c.follow.on()}, true
+	return Result{Entry: page, Age: c.age(page, now), Source: Memory, Local: true, ByTTL: !c.follow.on()}, true
 }
 
 // Probe finds out whether a Redis that was left alone is back, which a cache
@@ -226,7 +226,7 @@ func (c *Cache) Probe(ctx context.Context) {
 }
 
 // judge applies the serving rule: that of followed changes, or that of age.
-func (c *Cache) judge(p *Page, now time.Time) freshness {
+func (c *Cache) judge(p *Entry, now time.Time) freshness {
 	if c.follow.on() {
 		if c.follow.fresh(p, now) {
 			return fresh
@@ -236,10 +236,10 @@ func (c *Cache) judge(p *Page, now time.Time) freshness {
 	return judge(c.age(p, now), c.options.TTL, c.options.MaxStale)
 }
 
-// Followed is the system and the timeline of the primary whose changes were last
+// Primary is the system and the timeline of the primary whose changes were last
 // proven to be followed, empty = none ever were, and which run of it; empty = that
 // is not proven now.
-func (c *Cache) Followed() (server, run string) {
+func (c *Cache) Primary() (server, run string) {
 	if c.follow == nil {
 		return "", ""
 	}
@@ -250,7 +250,7 @@ func (c *Cache) Followed() (server, run string) {
 }
 
 // age is how long ago the page was last known to equal the database.
-func (c *Cache) age(p *Page, now time.Time) time.Duration {
+func (c *Cache) age(p *Entry, now time.Time) time.Duration {
 	if c.follow.on() {
 		return c.follow.age(p, now)
 	}
@@ -269,7 +269,7 @@ func (c *Cache) Forward(key []byte, pair changefeed.List, fill Fill) (Result, er
 	if ok {
 		return r, nil
 	}
-	return c.join(key, pair, r.Page, fill)
+	return c.join(key, pair, r.Entry, fill)
 }
 
 // recall judges what memory has, if anything. If it is to be served as it is,
@@ -282,17 +282,17 @@ func (c *Cache) recall(held *holder) (r Result, ok bool) {
 	age := c.age(page, now)
 	switch c.judge(page, now) {
 	case fresh: // brought by another request in the meantime
-		return Result{Page: page, Age: age, Source: Memory, Local: true, ByAge: !c.follow.on()}, true
+		return Result{Entry: page, Age: age, Source: Memory, Local: true, ByTTL: !c.follow.on()}, true
 	case stale:
 		paused := int64(now.Sub(c.start)) < held.pausedUntil.Load()
-		return Result{Page: page, Age: age, Source: Memory, Local: true, HadStale: true, Err: errPaused}, paused
+		return Result{Entry: page, Age: age, Source: Memory, Local: true, HadStale: true, Err: errPaused}, paused
 	}
 	return Result{}, false
 }
 
 // standIn serves the stale page in place of the one that why kept from coming,
 // or, where there is none or its time is over, nothing.
-func (c *Cache) standIn(page *Page, from Source, why error) (Result, error) {
+func (c *Cache) standIn(page *Entry, from Source, why error) (Result, error) {
 	if page == nil {
 		return Result{}, why
 	}
@@ -301,7 +301,7 @@ func (c *Cache) standIn(page *Page, from Source, why error) (Result, error) {
 	if c.judge(page, now) == expired {
 		return Result{}, why
 	}
-	return Result{Page: page, Age: age, Source: from, HadStale: true, Err: why}, nil
+	return Result{Entry: page, Age: age, Source: from, HadStale: true, Err: why}, nil
 }
 
 var (
@@ -321,7 +321,7 @@ func (c *Cache) enter() bool {
 }
 
 // store sends the page to Redis.
-func (c *Cache) store(key []byte, p *Page) {
+func (c *Cache) store(key []byte, p *Entry) {
 	c.later(func() { c.redis.set(c.ctx, key, p, c.options.TTL+c.options.MaxStale) })
 }
 

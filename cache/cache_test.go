@@ -32,7 +32,7 @@ func virtual(t *testing.T, test func(t *testing.T, c *Cache)) {
 
 // hangs is a fill that heeds nothing until it is released.
 func hangs(release <-chan struct{}, then Fill) Fill {
-	return Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
+	return Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
 		<-release
 		return then.Primary(ctx, run)
 	}}
@@ -61,7 +61,7 @@ func TestPageIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 		if _, ok := c.hitOf(key, time.Now()); ok {
 			t.Fatal("a hit in an empty cache")
 		}
-		slow := Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
+		slow := Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
 			time.Sleep(300 * time.Millisecond)
 			return brings("one").Primary(ctx, "")
 		}}
@@ -113,7 +113,7 @@ func TestForwardsOfOneKeyAreCollapsed(t *testing.T) {
 					}
 					if errors.Is(err, errOrigin) {
 						failed++
-					} else if err != nil || string(r.Page.Body) != "page" || r.Source != Origin {
+					} else if err != nil || string(r.Entry.Body) != "page" || r.Source != Origin {
 						t.Errorf("%+v, %v", r, err)
 					}
 				})
@@ -160,7 +160,7 @@ func TestFlightThatComesTooLateAsksNobody(t *testing.T) {
 		time.Sleep(ttl)
 		stale, _ := c.recall(c.memory.get(key))
 		forward(t, c, key, fails(errOrigin))
-		r, err = c.join(key, changefeed.List{}, stale.Page, brings("another"))
+		r, err = c.join(key, changefeed.List{}, stale.Entry, brings("another"))
 		want{body: "page", hadStale: true, err: errPaused}.check(t, r, err)
 		checkFills(t, c, 2, 1)
 	})
@@ -191,9 +191,9 @@ func TestWaitIsBounded(t *testing.T) {
 func TestFillHasADeadline(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		began := time.Now()
-		_, err := c.Forward(keyOf("q"), changefeed.List{}, Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
+		_, err := c.Forward(keyOf("q"), changefeed.List{}, Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
 			<-ctx.Done()
-			return Filled{}, fmt.Errorf("query: %w", ctx.Err())
+			return FillResult{}, fmt.Errorf("query: %w", ctx.Err())
 		}})
 		if waited := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || waited != fillTime {
 			t.Fatalf("%v after %v", err, waited)
@@ -234,7 +234,7 @@ func TestStalePageIsServedWhenTheFillHangs(t *testing.T) {
 func TestStaleStandsInForAFailingOrigin(t *testing.T) {
 	for what, failing := range map[string]Fill{
 		"at once": fails(errOrigin),
-		"by panic": Fill{Primary: func(context.Context, string) (Filled, error) {
+		"by panic": Fill{Primary: func(context.Context, string) (FillResult, error) {
 			panic(errOrigin.Error())
 		}},
 	} {
@@ -245,7 +245,7 @@ func TestStaleStandsInForAFailingOrigin(t *testing.T) {
 				for _, age := range []time.Duration{ttl, ttl + fillPause, ttl + maxStale/2, ttl + maxStale - 1} {
 					time.Sleep(age - time.Since(c.start))
 					r, err := c.Forward(key, changefeed.List{}, failing)
-					if err != nil || string(r.Page.Body) != "old" || r.Err == nil || !r.HadStale || r.Source != Memory || r.Age != age {
+					if err != nil || string(r.Entry.Body) != "old" || r.Err == nil || !r.HadStale || r.Source != Memory || r.Age != age {
 						t.Fatalf("at %v: %+v, %v", age, r, err)
 					}
 				}
@@ -278,12 +278,12 @@ func TestStalePageExpiresDuringTheWait(t *testing.T) {
 				forward(t, cache, key, brings("old"))
 				time.Sleep(ttl + maxStale - c.left)
 				began := time.Now()
-				r, err := cache.Forward(key, changefeed.List{}, Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
+				r, err := cache.Forward(key, changefeed.List{}, Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
 					select {
 					case <-time.After(c.fails):
-						return Filled{}, errOrigin
+						return FillResult{}, errOrigin
 					case <-ctx.Done():
-						return Filled{}, ctx.Err()
+						return FillResult{}, ctx.Err()
 					}
 				}})
 				if waited := time.Since(began); waited != c.want {
@@ -338,7 +338,7 @@ func TestOriginIsLeftInPeaceAfterAFailure(t *testing.T) {
 // leader had none.
 func TestOwnStalePageStandsInForAnothersFlight(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
-		held := NewPage([]byte("old"), "next of old", time.Now())
+		held := newEntryAt([]byte("old"), "next of old", time.Now())
 		time.Sleep(ttl)
 		r, err := c.join(keyOf("q"), changefeed.List{}, held, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
@@ -351,7 +351,7 @@ func TestPanicInAFillIsAnErrorForAllWhoWait(t *testing.T) {
 		var all sync.WaitGroup
 		for range 50 {
 			all.Go(func() {
-				_, err := c.Forward(keyOf("q"), changefeed.List{}, hangs(release, Fill{Primary: func(context.Context, string) (Filled, error) {
+				_, err := c.Forward(keyOf("q"), changefeed.List{}, hangs(release, Fill{Primary: func(context.Context, string) (FillResult, error) {
 					panic("nobody expects it")
 				}}))
 				if !errors.Is(err, errPanic) || !strings.Contains(err.Error(), "nobody expects it") || !strings.Contains(err.Error(), "cache_test.go") {

@@ -58,10 +58,10 @@ func TestCloseCutsFlightsOffAtItsDeadline(t *testing.T) {
 		c := open(t, Options{TTL: time.Hour, FillTimeout: time.Hour})
 		failed := make(chan error, 1)
 		go func() {
-			_, err := c.Forward(keyOf("q"), changefeed.List{}, Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
+			_, err := c.Forward(keyOf("q"), changefeed.List{}, Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
 				<-ctx.Done()
 				time.Sleep(time.Second) // it takes a moment to notice
-				return Filled{}, ctx.Err()
+				return FillResult{}, ctx.Err()
 			}})
 			failed <- err
 		}()
@@ -148,8 +148,8 @@ func TestRequestsBesideClose(t *testing.T) {
 							return
 						}
 					}
-					if string(r.Page.Body) != body {
-						t.Errorf("%s instead of %s", r.Page.Body, body)
+					if string(r.Entry.Body) != body {
+						t.Errorf("%s instead of %s", r.Entry.Body, body)
 					}
 					served.Add(1)
 					if n == 10 {

@@ -34,7 +34,7 @@ var errForeign = errors.New("not a page of this key and version")
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // encode writes the page for Redis, where it is to live for life from its proof.
-func (p *Page) encode(key []byte, life time.Duration) []byte {
+func (p *Entry) encode(key []byte, life time.Duration) []byte {
 	b := make([]byte, 0, entryHead+int(p.size(len(key))))
 	b = append(b, entryMagic...)
 	b = append(b, 0, 0, 0, 0)
@@ -60,14 +60,14 @@ func (p *Page) encode(key []byte, life time.Duration) []byte {
 // Redis late looks younger by its delay), and the distance of the wall clocks
 // (which a skewed clock makes too long, or too short by its skew). So a page
 // looks too young only when both are wrong, and then by the smaller error.
-func decode(b, key []byte, remaining time.Duration, now time.Time) (*Page, error) {
+func decode(b, key []byte, remaining time.Duration, now time.Time) (*Entry, error) {
 	if len(b) < entryHead || string(b[:4]) != entryMagic ||
 		binary.BigEndian.Uint32(b[4:]) != crc32.Checksum(b[8:], castagnoli) {
 		return nil, errForeign
 	}
 	life := time.Duration(binary.BigEndian.Uint64(b[8:])) * time.Millisecond
 	proof := time.UnixMilli(int64(binary.BigEndian.Uint64(b[16:])))
-	p := &Page{CRC: binary.BigEndian.Uint32(b[24:]), View: View{LSN: binary.BigEndian.Uint64(b[28:])}}
+	p := &Entry{CRC: binary.BigEndian.Uint32(b[24:]), View: View{LSN: binary.BigEndian.Uint64(b[28:])}}
 	var whose, etag, next, epoch, position, snapshot, run, server, compressed []byte
 	rest := b[entryHead:]
 	for _, part := range []*[]byte{&whose, &etag, &next, &epoch, &position, &snapshot, &run, &server, &p.Body, &compressed} {

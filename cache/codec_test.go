@@ -22,7 +22,7 @@ func TestCodecRoundTrip(t *testing.T) {
 	now := time.Now()
 	for _, body := range [][]byte{nil, []byte("x"), rows(255), rows(256), rows(20_000), noise(20_000)} {
 		for _, next := range []string{"", "cursor"} {
-			p := NewPage(body, next, now.Add(-time.Second))
+			p := newEntryAt(body, next, now.Add(-time.Second))
 			if next != "" { // somebody wanted it compressed
 				p.Deflate()
 			}
@@ -47,7 +47,7 @@ func TestCodecRoundTrip(t *testing.T) {
 
 func TestDecodeRefusesWhatIsNotWhole(t *testing.T) {
 	key, now := keyOf("q"), time.Now()
-	entry := NewPage(rows(300), "cursor", now).encode(key, time.Minute)
+	entry := newEntryAt(rows(300), "cursor", now).encode(key, time.Minute)
 	if _, err := decode(entry, key, time.Minute, now); err != nil {
 		t.Fatal(err)
 	}
@@ -101,8 +101,8 @@ func TestDecodeOfHugeLengthsAllocatesNothing(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	key := keyOf("q")
-	f.Add(NewPage([]byte("body"), "next", time.Now()).encode(key, time.Minute), int64(time.Second), false)
-	f.Add(NewPage(rows(300), "", time.Unix(0, 0)).encode(key, time.Hour), int64(-1), true)
+	f.Add(newEntryAt([]byte("body"), "next", time.Now()).encode(key, time.Minute), int64(time.Second), false)
+	f.Add(newEntryAt(rows(300), "", time.Unix(0, 0)).encode(key, time.Hour), int64(-1), true)
 	f.Add(make([]byte, entryHead), int64(-2), true)
 	f.Add([]byte{}, int64(math.MinInt64), true)
 	f.Fuzz(func(t *testing.T, b []byte, remaining int64, seal bool) {
@@ -146,7 +146,7 @@ const entryLife = 5*time.Minute + 700*time.Microsecond
 func (r read) decodedAge(t testing.TB) time.Duration {
 	t.Helper()
 	born := time.Now()
-	p := NewPage([]byte("body"), "", born.Add(r.writer))
+	p := newEntryAt([]byte("body"), "", born.Add(r.writer))
 	remaining := r.expires
 	if remaining == 0 {
 		// The SET says, in whole milliseconds, what was left when it was sent. Redis

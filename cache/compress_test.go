@@ -25,10 +25,10 @@ func TestAPageIsCompressedForWhoWantsIt(t *testing.T) {
 		forward(t, first, key, c.fill)
 		stored(t, first)
 		elsewhere := forward(t, second, key, fails(errOrigin))
-		if _, is := elsewhere.Page.isDeflated(); elsewhere.Source != Redis || is != c.want {
+		if _, is := elsewhere.Entry.isDeflated(); elsewhere.Source != Redis || is != c.want {
 			t.Errorf("wanted by %s: from %v, compressed: %v", name, elsewhere.Source, is)
 		}
-		if !bytes.Equal(elsewhere.Page.Deflate(), deflate([]byte(body))) {
+		if !bytes.Equal(elsewhere.Entry.Deflate(), deflate([]byte(body))) {
 			t.Errorf("wanted by %s: other blocks", name)
 		}
 	}
@@ -42,10 +42,10 @@ func TestACompressedPagesSuccessorIsCompressed(t *testing.T) {
 			if err != nil || r.Source != Origin {
 				t.Fatalf("%v, %v", r.Source, err)
 			}
-			if _, is := r.Page.isDeflated(); is != compressed {
+			if _, is := r.Entry.isDeflated(); is != compressed {
 				t.Errorf("round %d: compressed: %v", round, is)
 			}
-			r.Page.Deflate()
+			r.Entry.Deflate()
 			time.Sleep(ttl) // it is stale
 		}
 	})
@@ -53,7 +53,7 @@ func TestACompressedPagesSuccessorIsCompressed(t *testing.T) {
 
 // All who ask at once get the same blocks.
 func TestAPageIsCompressedOnce(t *testing.T) {
-	p := NewPage(rows(20_000), "", time.Now())
+	p := newEntryAt(rows(20_000), "", time.Now())
 	var got [8][]byte
 	var all sync.WaitGroup
 	for i := range got {

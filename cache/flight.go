@@ -32,7 +32,7 @@ func (c *Cache) Bypass(key []byte, pair changefeed.List, fill Fill) (Result, err
 	arrived := time.Now()
 	if held := c.memory.get(key); held != nil {
 		if p := held.page.Load(); c.options.Clock.Between(p.Proof, arrived) < c.bypassEvery() {
-			return Result{Page: p, Age: c.age(p, arrived), Source: Memory, Local: true, ByAge: !c.follow.on()}, nil
+			return Result{Entry: p, Age: c.age(p, arrived), Source: Memory, Local: true, ByTTL: !c.follow.on()}, nil
 		}
 	}
 	until := arrived.Add(c.options.FillTimeout)
@@ -44,7 +44,7 @@ func (c *Cache) Bypass(key []byte, pair changefeed.List, fill Fill) (Result, err
 			defer cancel()
 			return c.read(ctx, owned, pair, nil, Origin, Fill{Primary: fill.Primary, Compress: fill.Compress})
 		})
-		if err == nil && arrived.Sub(r.Page.Proof) > c.bypassEvery() {
+		if err == nil && arrived.Sub(r.Entry.Proof) > c.bypassEvery() {
 			continue // a flight that had begun too early
 		}
 		r.Bypassed = true
@@ -67,14 +67,14 @@ func (c *Cache) Stored(key []byte, pair changefeed.List) (Result, error) {
 		return Result{Local: c.redis == nil}, ErrNotStored
 	})
 	if err == nil {
-		r.Age, r.ByAge = c.age(r.Page, time.Now()), !c.follow.on()
+		r.Age, r.ByTTL = c.age(r.Entry, time.Now()), !c.follow.on()
 	}
 	return r, err
 }
 
 // join joins the key's flight, or begins it, and waits for what it brings.
 // held is the stale page the caller could be given instead, or nil.
-func (c *Cache) join(key []byte, pair changefeed.List, held *Page, fill Fill) (Result, error) {
+func (c *Cache) join(key []byte, pair changefeed.List, held *Entry, fill Fill) (Result, error) {
 	if !c.enter() {
 		return Result{}, errClosed
 	}
@@ -89,7 +89,7 @@ func (c *Cache) join(key []byte, pair changefeed.List, held *Page, fill Fill) (R
 	for {
 		l := &lookUp{cache: c, key: owned, pair: pair, fill: fill}
 		r, err := c.await(string(key), owned, held, until, l.near, l.far)
-		if err == nil && r.Err == nil && r.Collapsed && r.Page.begun.Before(arrived) && c.judge(r.Page, time.Now()) != fresh {
+		if err == nil && r.Err == nil && r.Collapsed && r.Entry.begun.Before(arrived) && c.judge(r.Entry, time.Now()) != fresh {
 			continue // read before this request came, by a slow flight, and too old by now
 		}
 		return r, err
@@ -97,7 +97,7 @@ func (c *Cache) join(key []byte, pair changefeed.List, held *Page, fill Fill) (R
 }
 
 // await is one flight's worth of waiting, until then at the most.
-func (c *Cache) await(name string, key []byte, held *Page, until time.Time, near func() (Result, bool), far func() (Result, error)) (Result, error) {
+func (c *Cache) await(name string, key []byte, held *Entry, until time.Time, near func() (Result, bool), far func() (Result, error)) (Result, error) {
 	flight, leads := c.flights.board(name)
 	if leads {
 		c.lead(flight, near, far)
@@ -116,8 +116,8 @@ func (c *Cache) await(name string, key []byte, held *Page, until time.Time, near
 	}
 	r.Collapsed = !leads
 	r.HadStale = r.HadStale || held != nil
-	r.Age = c.age(r.Page, time.Now())
-	r.ByAge = !c.follow.on()
+	r.Age = c.age(r.Entry, time.Now())
+	r.ByTTL = !c.follow.on()
 	return r, nil
 }
 

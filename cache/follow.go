@@ -44,14 +44,14 @@ func (f *following) begin() fillStart {
 // fresh is the serving rule. While nothing is proven, or a change is published
 // and not yet visible, what was read a moment ago is shared: it omits nothing
 // older than that moment.
-func (f *following) fresh(p *Page, now time.Time) bool {
+func (f *following) fresh(p *Entry, now time.Time) bool {
 	if f.trusted(now) {
 		return f.stands(p) || f.revalidate(p) || f.awaited(p) && f.recent(p, now)
 	}
 	return f.recent(p, now)
 }
 
-func (f *following) recent(p *Page, now time.Time) bool {
+func (f *following) recent(p *Entry, now time.Time) bool {
 	return f.clock.Between(p.Proof, now) < f.bound/shareFactor
 }
 
@@ -72,7 +72,7 @@ func (f *following) count(v verdict) {
 
 // accept decides whether a page may be kept; one of the primary that may not
 // is still shared, unless it is foreign.
-func (f *following) accept(start fillStart, p *Page, pair changefeed.List, filled *Filled) verdict {
+func (f *following) accept(start fillStart, p *Entry, pair changefeed.List, filled *FillResult) verdict {
 	p.View = View{Run: filled.Run, Server: filled.Server, LSN: filled.LSN}
 	if !p.View.standby() {
 		var err error
@@ -94,8 +94,8 @@ func (f *following) describe(s *Stats) {
 	s.ProofAge = f.clock.Now() - time.Duration(f.proof.Load())
 	s.Bound = f.bound
 	s.Lag, s.Pairs = f.lag.histogram(), len(f.pairs.known)
-	s.Refused = map[string]uint64{}
+	s.Rejected = map[string]uint64{}
 	for v := kept + 1; v < verdicts; v++ {
-		s.Refused[v.String()] = f.verdicts[v].Load()
+		s.Rejected[v.String()] = f.verdicts[v].Load()
 	}
 }

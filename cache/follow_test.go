@@ -116,19 +116,19 @@ func (b *beater) brings(body string) Fill {
 	b.mu.Lock()
 	b.body = body
 	b.mu.Unlock()
-	return Fill{Primary: func(context.Context, string) (Filled, error) {
+	return Fill{Primary: func(context.Context, string) (FillResult, error) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		body := b.body
-		return Filled{Body: []byte(body), Next: "next of " + body, Snapshot: fmt.Sprintf("%d:%d:", b.xid, b.xid)}, nil
+		return FillResult{Body: []byte(body), Next: "next of " + body, Snapshot: fmt.Sprintf("%d:%d:", b.xid, b.xid)}, nil
 	}}
 }
 
 // replays is what a standby that has replayed everything brings.
-func (b *beater) replays(body string) (Filled, error) {
+func (b *beater) replays(body string) (FillResult, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return Filled{Body: []byte(body), Server: "s/1", LSN: b.xid - 1}, nil
+	return FillResult{Body: []byte(body), Server: "s/1", LSN: b.xid - 1}, nil
 }
 
 // open makes a cache that follows, and what reads for it until the test ends or
@@ -166,13 +166,13 @@ func mode(c *Cache, m Mode) func() bool { return func() bool { return c.Mode() =
 func askFor(t *testing.T, c *Cache, fill Fill) (body string, hit bool) {
 	t.Helper()
 	if r, ok := c.hitOf(keyOf("q"), time.Now()); ok {
-		return string(r.Page.Body), true
+		return string(r.Entry.Body), true
 	}
 	r, err := c.Forward(keyOf("q"), listA, fill)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(r.Page.Body), false
+	return string(r.Entry.Body), false
 }
 
 // A node lives through what may happen to the log, and each time gets its
@@ -230,7 +230,7 @@ func TestFollowing(t *testing.T) {
 	_ = b.log.SetEpoch(t.Context(), "f", "") // Redis lost it, for a while
 	kept("fifth")
 
-	c.CannotFollow(true)
+	c.SetTTLMode(true)
 	if c.Mode() != ModeTTL {
 		t.Error(c.Mode())
 	}
@@ -238,7 +238,7 @@ func TestFollowing(t *testing.T) {
 	if body, hit := askFor(t, c, b.brings("sixth")); !hit || body != "fifth" {
 		t.Errorf("by age: %q, hit %t", body, hit)
 	}
-	c.CannotFollow(false)
+	c.SetTTLMode(false)
 	kept("sixth")
 }
 
@@ -259,7 +259,7 @@ func TestServingWhileFollowing(t *testing.T) {
 				default:
 				}
 				if r, ok := c.hitOf(keyOf("q"), time.Now()); ok {
-					_ = r.Page.Body
+					_ = r.Entry.Body
 					shown.Add(1)
 				} else if _, err := c.Forward(keyOf("q"), listA, b.brings(fmt.Sprint(committed.Load()))); err != nil {
 					t.Error(err)
@@ -311,7 +311,7 @@ func TestAnAnswerOfAnotherServerIsAnError(t *testing.T) {
 	from := func(run string) Fill {
 		fill := b.brings("page of " + run)
 		read := fill.Primary
-		fill.Primary = func(ctx context.Context, known string) (Filled, error) {
+		fill.Primary = func(ctx context.Context, known string) (FillResult, error) {
 			if known != "followed" {
 				t.Errorf("asked of %q", known)
 			}
@@ -321,20 +321,20 @@ func TestAnAnswerOfAnotherServerIsAnError(t *testing.T) {
 		}
 		return fill
 	}
-	says := Fill{Primary: func(context.Context, string) (Filled, error) {
-		return Filled{}, fmt.Errorf("%w: it says so", ErrForeign)
+	says := Fill{Primary: func(context.Context, string) (FillResult, error) {
+		return FillResult{}, fmt.Errorf("%w: it says so", ErrWrongServer)
 	}}
 	refused := func(want uint64) {
 		t.Helper()
-		if n := c.Stats().Refused["foreign"]; n != want {
+		if n := c.Stats().Rejected["foreign"]; n != want {
 			t.Errorf("%d refused, not %d", n, want)
 		}
 	}
 	for i, fill := range []Fill{from("another"), says} {
-		if r, err := c.Forward(keyOf("q"), listA, fill); !errors.Is(err, ErrForeign) {
+		if r, err := c.Forward(keyOf("q"), listA, fill); !errors.Is(err, ErrWrongServer) {
 			t.Errorf("%+v, %v", r, err)
 		}
-		if r, err := c.Bypass(keyOf("q"), listA, fill); !errors.Is(err, ErrForeign) {
+		if r, err := c.Bypass(keyOf("q"), listA, fill); !errors.Is(err, ErrWrongServer) {
 			t.Errorf("%+v, %v", r, err)
 		}
 		refused(uint64(2 * (i + 1)))
@@ -349,16 +349,16 @@ func TestAnAnswerOfAnotherServerIsAnError(t *testing.T) {
 	b.change(listA)
 	eventually(t, "the change is applied", func() bool { return applied(c) > before })
 	r, err := c.Forward(keyOf("q"), listA, from("another"))
-	if err != nil || !errors.Is(r.Err, ErrForeign) || string(r.Page.Body) != "page of followed" {
+	if err != nil || !errors.Is(r.Err, ErrWrongServer) || string(r.Entry.Body) != "page of followed" {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if server, run := c.Followed(); server != "s/1" || run != "followed" {
+	if server, run := c.Primary(); server != "s/1" || run != "followed" {
 		t.Errorf("%s, %s", server, run)
 	}
 	b.quiet(true)
 	b.take("f")
 	eventually(t, "another epoch", mode(c, ModeUntrusted))
-	if server, run := c.Followed(); server != "s/1" || run != "" {
+	if server, run := c.Primary(); server != "s/1" || run != "" {
 		t.Errorf("%s, %s", server, run)
 	}
 }

@@ -16,7 +16,7 @@ func TestMemoryHearsOfHitsBySpots(t *testing.T) {
 	m := openMemory(t, 1<<20)
 	var s Spot
 	now, wanted := time.Now(), keyOf("wanted")
-	m.holds(wanted, NewPage(rows(10_000), "", now))
+	m.holds(wanted, newEntryAt(rows(10_000), "", now))
 	ask := func() bool {
 		h := m.again(&s, wanted, now)
 		if h != nil {
@@ -32,7 +32,7 @@ func TestMemoryHearsOfHitsBySpots(t *testing.T) {
 	for i := range 400 { // of which memory holds a fifth
 		for range 3 {
 			if key := keyOf(fmt.Sprint("other", i)); m.get(key) == nil {
-				m.holds(key, NewPage(rows(10_000), "", now))
+				m.holds(key, newEntryAt(rows(10_000), "", now))
 			}
 		}
 		for range 100 {

@@ -44,7 +44,7 @@ func TestAdoptTakesPagesOfTheFollowedServerAlone(t *testing.T) {
 
 func TestCodecKeepsWhichServerWasRead(t *testing.T) {
 	for _, view := range []View{{}, {Run: "1700000000.123456"}, {Server: "7400000000000000001/2", LSN: 7}} {
-		p := NewPage([]byte("body"), "", time.Now())
+		p := newEntryAt([]byte("body"), "", time.Now())
 		p.View = view
 		q, err := decode(p.encode(keyOf("q"), time.Minute), keyOf("q"), time.Minute, time.Now())
 		if err != nil || q.View.Run != view.Run || q.View.Server != view.Server || q.View.LSN != view.LSN {
@@ -112,7 +112,7 @@ func epochAt(timeline uint32, random string) string {
 // ofRun is a fill of a server that says this run.
 func (b *beater) ofRun(body, run string) Fill {
 	primary := b.brings(body).Primary
-	return Fill{Primary: func(ctx context.Context, of string) (Filled, error) {
+	return Fill{Primary: func(ctx context.Context, of string) (FillResult, error) {
 		f, err := primary(ctx, of)
 		f.Run = run
 		return f, err
@@ -127,7 +127,7 @@ func TestAServerOnAnOldTimelineIsForeign(t *testing.T) {
 	followed := followedAt(ofShop, 1)
 	c, _ := b.open(Options{Followed: followed, TTL: time.Minute, MaxStale: time.Minute, Bound: testBound})
 	eventually(t, "trusted", mode(c, ModeFollowed))
-	refused := func() uint64 { return c.Stats().Refused[foreign.String()] }
+	refused := func() uint64 { return c.Stats().Rejected[foreign.String()] }
 	read := func(query, run string) {
 		t.Helper()
 		_, _ = c.Forward(keyOf(query), listA, b.ofRun("page", run))
@@ -204,7 +204,7 @@ func TestUnprovenPagesOfRedisAreNotShared(t *testing.T) {
 	b, c := followed(t, Options{Redis: client})
 	b.quiet(true)
 	eventually(t, "untrusted", mode(c, ModeUntrusted))
-	p := NewPage([]byte("another node's"), "next of another node's", time.Now())
+	p := newEntryAt([]byte("another node's"), "next of another node's", time.Now())
 	if err := client.Set(t.Context(), inRedis(keyOf("q")), p.encode(keyOf("q"), 2*time.Minute), 2*time.Minute).Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -19,10 +19,10 @@ func TestMemoryKeepsNoPageThatIsTooLarge(t *testing.T) {
 	m := openMemory(t, 16<<20)
 	now := time.Now()
 	for i := range 100 {
-		m.put(keyOf(fmt.Sprint(i)), NewPage(rows(4_000), "", now), time.Hour)
+		m.put(keyOf(fmt.Sprint(i)), newEntryAt(rows(4_000), "", now), time.Hour)
 	}
 	used := m.used()
-	large := NewPage(make([]byte, 1<<20), "", now.Add(1))
+	large := newEntryAt(make([]byte, 1<<20), "", now.Add(1))
 	for _, key := range []string{"1", "new"} {
 		if h := m.put(keyOf(key), large, time.Hour); h.page.Load() != large {
 			t.Errorf("%s: another page is shared", key)
@@ -34,7 +34,7 @@ func TestMemoryKeepsNoPageThatIsTooLarge(t *testing.T) {
 	if now := m.used(); now > used || m.evicted.Load() != 2 {
 		t.Errorf("%d bytes, before %d; %d evicted", now, used, m.evicted.Load())
 	}
-	if p := NewPage([]byte("small"), "", now.Add(2)); m.put(keyOf("1"), p, time.Hour).page.Load() != p || m.get(keyOf("1")) == nil {
+	if p := newEntryAt([]byte("small"), "", now.Add(2)); m.put(keyOf("1"), p, time.Hour).page.Load() != p || m.get(keyOf("1")) == nil {
 		t.Error("a smaller one in its place is not kept")
 	}
 	if m.put(keyOf("1"), large, time.Hour); m.get(keyOf("1")) == nil {
@@ -72,9 +72,9 @@ func TestAValueThatIsTooLongIsNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := sent(t, client)
-	for name, read := range map[string]func() *Page{
-		"a page":            func() *Page { return c.redis.get(t.Context(), key) },
-		"a page of its age": func() *Page { return c.redis.getAged(t.Context(), key) },
+	for name, read := range map[string]func() *Entry{
+		"a page":            func() *Entry { return c.redis.get(t.Context(), key) },
+		"a page of its age": func() *Entry { return c.redis.getAged(t.Context(), key) },
 	} {
 		if p := read(); p != nil {
 			t.Errorf("%s: %d bytes", name, len(p.Body))

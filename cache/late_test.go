@@ -15,10 +15,10 @@ func TestALateJoinerIsNotBroughtAPageThatIsTooOldForIt(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		const slow = ttl + time.Second
 		database := "old"
-		reads := Fill{Primary: func(ctx context.Context, run string) (Filled, error) {
+		reads := Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
 			seen := database
 			time.Sleep(slow)
-			return Filled{Body: []byte(seen)}, nil
+			return FillResult{Body: []byte(seen)}, nil
 		}}
 		first := make(chan Result, 1)
 		go func() {
@@ -31,14 +31,14 @@ func TestALateJoinerIsNotBroughtAPageThatIsTooOldForIt(t *testing.T) {
 		time.Sleep(slow - 100*time.Millisecond)
 		synctest.Wait()
 		database = "new" // committed, and acknowledged
-		late, err := c.Forward(keyOf("q"), changefeed.List{}, Fill{Primary: func(context.Context, string) (Filled, error) {
-			return Filled{Body: []byte(database)}, nil
+		late, err := c.Forward(keyOf("q"), changefeed.List{}, Fill{Primary: func(context.Context, string) (FillResult, error) {
+			return FillResult{Body: []byte(database)}, nil
 		}})
-		if err != nil || string(late.Page.Body) != "new" {
+		if err != nil || string(late.Entry.Body) != "new" {
 			t.Errorf("the late one was brought %v, %v", late, err)
 		}
-		if r := <-first; string(r.Page.Body) != "old" {
-			t.Errorf("the first one was brought %q", r.Page.Body)
+		if r := <-first; string(r.Entry.Body) != "old" {
+			t.Errorf("the first one was brought %q", r.Entry.Body)
 		}
 	})
 }

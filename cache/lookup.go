@@ -15,7 +15,7 @@ type lookUp struct {
 	pair  changefeed.List
 	fill  Fill
 
-	held   *Page // the newest stale page so far, which may stand in; nil = none
+	held   *Entry // the newest stale page so far, which may stand in; nil = none
 	source Source
 	began  time.Time // when Redis was asked first
 }
@@ -28,7 +28,7 @@ func (l *lookUp) near() (Result, bool) {
 	if ok {
 		return r, true
 	}
-	l.held, l.source, l.began = r.Page, Memory, time.Now()
+	l.held, l.source, l.began = r.Entry, Memory, time.Now()
 	p := c.fromRedis(c.ctx, l.key, l.pair, true)
 	if p == nil {
 		return Result{}, false
@@ -60,15 +60,15 @@ func (l *lookUp) far() (Result, error) {
 	r, err := c.read(ctx, l.key, l.pair, l.held, l.source, l.fill)
 	r.Times.Redis = asked
 	came := err == nil && r.Err == nil
-	if c.follow.on() && !(came && (r.Page.stands() || c.ahead.again(l.key, l.pair, r.Page, l.fill))) {
+	if c.follow.on() && !(came && (r.Entry.stands() || c.ahead.again(l.key, l.pair, r.Entry, l.fill))) {
 		c.release(l.key) // storing a page that stands does so itself
 	}
 	return r, err
 }
 
-func (l *lookUp) foundInRedis(p *Page) Result {
+func (l *lookUp) foundInRedis(p *Entry) Result {
 	l.cache.memory.put(l.key, p, l.cache.remaining(p))
-	return Result{Page: p, Source: Redis, Times: &Times{Redis: since(l.began)}}
+	return Result{Entry: p, Source: Redis, Times: &Times{Redis: since(l.began)}}
 }
 
 // whole is near and far in one.
@@ -83,7 +83,7 @@ func (l *lookUp) whole() (Result, error) {
 // the changes known here. How old a page is that stands, its node knows better
 // than Redis; one that does not is asked for again, with its age, where a stale
 // page is of use.
-func (c *Cache) fromRedis(ctx context.Context, key []byte, pair changefeed.List, useStale bool) *Page {
+func (c *Cache) fromRedis(ctx context.Context, key []byte, pair changefeed.List, useStale bool) *Entry {
 	if c.redis == nil {
 		return nil
 	}
@@ -115,7 +115,7 @@ var fleetWaits = [...]time.Duration{3 * time.Millisecond, 5 * time.Millisecond, 
 
 // fromFleet has one node of all that miss a page at once read it. It returns
 // the page that another one read, or nil for the one that is to.
-func (c *Cache) fromFleet(ctx context.Context, key []byte, pair changefeed.List) *Page {
+func (c *Cache) fromFleet(ctx context.Context, key []byte, pair changefeed.List) *Entry {
 	if c.redis == nil || !c.follow.on() {
 		return nil
 	}

@@ -84,14 +84,14 @@ func keyOf(query string) []byte { return AppendKey(nil, [16]byte{1}, []byte(quer
 
 // brings is a fill that succeeds at once.
 func brings(body string) Fill {
-	return Fill{Primary: func(context.Context, string) (Filled, error) {
-		return Filled{Body: []byte(body), Next: "next of " + body}, nil
+	return Fill{Primary: func(context.Context, string) (FillResult, error) {
+		return FillResult{Body: []byte(body), Next: "next of " + body}, nil
 	}}
 }
 
 // fails is a fill that fails at once.
 func fails(err error) Fill {
-	return Fill{Primary: func(context.Context, string) (Filled, error) { return Filled{}, err }}
+	return Fill{Primary: func(context.Context, string) (FillResult, error) { return FillResult{}, err }}
 }
 
 // want is what a Result is to be, its age aside.
@@ -108,11 +108,18 @@ func (w want) check(t testing.TB, r Result, err error) {
 	if err != nil {
 		t.Fatalf("%v, want %+v", err, w)
 	}
-	got := want{string(r.Page.Body), r.Source, r.HadStale, r.Collapsed, r.Err}
+	got := want{string(r.Entry.Body), r.Source, r.HadStale, r.Collapsed, r.Err}
 	if got != w {
 		t.Fatalf("%+v, want %+v", got, w)
 	}
-	if r.Age < 0 || r.Page.Next != "next of "+w.body {
-		t.Fatalf("age %v, next %q", r.Age, r.Page.Next)
+	if r.Age < 0 || r.Entry.Next != "next of "+w.body {
+		t.Fatalf("age %v, next %q", r.Age, r.Entry.Next)
 	}
+}
+
+// newEntryAt is an entry that was read from the primary at a moment.
+func newEntryAt(body []byte, next string, proof time.Time) *Entry {
+	e := NewEntry(body, next)
+	e.Proof, e.begun = proof, proof
+	return e
 }

@@ -37,8 +37,8 @@ type gate struct {
 }
 
 type holder struct {
-	key  []byte               // most lie in room, for a line of memory less to wait for
-	page atomic.Pointer[Page] // never nil once the holder is kept
+	key  []byte                // most lie in room, for a line of memory less to wait for
+	page atomic.Pointer[Entry] // never nil once the holder is kept
 	// until is when the holder is dropped, in nanoseconds (Unix): when the page's
 	// time has ended, or up to a slack later.
 	until atomic.Int64
@@ -168,7 +168,7 @@ func (m *memory) set(key []byte, h *holder) {
 // put keeps the page for as long as it may be served, and returns its holder.
 // A page never replaces one that is newer. Once put has returned, get
 // finds the page, unless there was no room for it, or it is too large to be kept.
-func (m *memory) put(key []byte, p *Page, life time.Duration) *holder {
+func (m *memory) put(key []byte, p *Entry, life time.Duration) *holder {
 	mu := m.turn(key)
 	mu.Lock()
 	defer mu.Unlock()

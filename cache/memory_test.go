@@ -27,7 +27,7 @@ func TestWholeKeyIsCompared(t *testing.T) {
 	ours, theirs := keyOf("ours"), keyOf("theirs")
 	// What a collision of all 128 bits of hash would leave behind.
 	collided := newHolder(theirs)
-	collided.page.Store(NewPage([]byte("theirs"), "", time.Now()))
+	collided.page.Store(newEntryAt([]byte("theirs"), "", time.Now()))
 	m.pages.Set(ours, collided, 1000)
 	m.pages.Wait()
 	if _, there := m.pages.Get(ours); !there {
@@ -36,7 +36,7 @@ func TestWholeKeyIsCompared(t *testing.T) {
 	if h := m.get(ours); h != nil {
 		t.Fatalf("another key's page: %s", h.page.Load().Body)
 	}
-	m.put(ours, NewPage([]byte("ours"), "", time.Now()), time.Hour)
+	m.put(ours, newEntryAt([]byte("ours"), "", time.Now()), time.Hour)
 	if h := m.get(ours); h == nil || string(h.page.Load().Body) != "ours" {
 		t.Fatal("the page is not found in place of the collided one")
 	}
@@ -48,7 +48,7 @@ func TestWholeKeyIsCompared(t *testing.T) {
 func TestPutIsSeenAtOnce(t *testing.T) {
 	m := openMemory(t, 8<<20)
 	for i := range 500 {
-		key, p := keyOf(fmt.Sprint(i)), NewPage([]byte("body"), "", time.Now())
+		key, p := keyOf(fmt.Sprint(i)), newEntryAt([]byte("body"), "", time.Now())
 		kept := m.put(key, p, time.Hour)
 		if h := m.get(key); h != kept || h.page.Load() != p {
 			t.Fatalf("page %d is not found right after put", i)
@@ -67,7 +67,7 @@ func TestOlderNeverReplacesNewer(t *testing.T) {
 		var all sync.WaitGroup
 		for _, proof := range proofs {
 			all.Go(func() {
-				p := NewPage(nil, fmt.Sprint(proof), start.Add(time.Duration(proof)))
+				p := newEntryAt(nil, fmt.Sprint(proof), start.Add(time.Duration(proof)))
 				<-begin
 				kept := m.put(key, p, time.Hour).page.Load()
 				found := m.get(key)
@@ -90,7 +90,7 @@ func TestExpiredEntriesDisappear(t *testing.T) {
 		m := openMemory(t, 8<<20)
 		life := func(i int) time.Duration { return time.Duration(i+1) * time.Second }
 		for i := range 100 {
-			m.put(keyOf(fmt.Sprint(i)), NewPage(rows(1000), "", time.Now()), life(i))
+			m.put(keyOf(fmt.Sprint(i)), newEntryAt(rows(1000), "", time.Now()), life(i))
 		}
 		time.Sleep(50*time.Second + time.Millisecond)
 		for i := range 100 {
@@ -114,8 +114,8 @@ func TestAPageThatReplacesAnotherLivesAsLongAsItMay(t *testing.T) {
 	for _, life := range lives {
 		synctest.Test(t, func(t *testing.T) {
 			m := openMemory(t, 8<<20)
-			m.put(keyOf("q"), NewPage([]byte("body"), "", time.Now()), 80*time.Second)
-			m.put(keyOf("q"), NewPage([]byte("body"), "", time.Now().Add(1)), life)
+			m.put(keyOf("q"), newEntryAt([]byte("body"), "", time.Now()), 80*time.Second)
+			m.put(keyOf("q"), newEntryAt([]byte("body"), "", time.Now().Add(1)), life)
 			time.Sleep(life - time.Millisecond)
 			if m.get(keyOf("q")) == nil {
 				t.Errorf("to live %v, it is gone before", life)
@@ -132,7 +132,7 @@ func TestRenewedEntryLives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := openMemory(t, 8<<20)
 		for range 20 {
-			m.put(keyOf("q"), NewPage([]byte("body"), "", time.Now()), 10*time.Second)
+			m.put(keyOf("q"), newEntryAt([]byte("body"), "", time.Now()), 10*time.Second)
 			time.Sleep(9 * time.Second)
 			if m.get(keyOf("q")) == nil {
 				t.Fatal("gone before its time")
@@ -152,7 +152,7 @@ func TestPagesCostNoMoreThanIsCounted(t *testing.T) {
 	for range putters {
 		all.Go(func() {
 			for range puts {
-				p := &Page{Body: body[:len(body)-rand.IntN(4)*len(body)/(2*slack)], Proof: time.Now(), begun: time.Now()}
+				p := &Entry{Body: body[:len(body)-rand.IntN(4)*len(body)/(2*slack)], Proof: time.Now(), begun: time.Now()}
 				m.put(keyOf(fmt.Sprint(rand.IntN(keys))), p, time.Hour)
 			}
 		})
@@ -185,7 +185,7 @@ func TestPagesCostNoMoreThanIsCounted(t *testing.T) {
 		t.Fatalf("%d pages in the window, %d bytes in ristretto: the test needs both", len(lying), found)
 	}
 	for _, key := range lying {
-		m.put(key, &Page{Body: body[:len(body)-len(body)/(4*slack)], Proof: time.Now(), begun: time.Now()}, time.Hour)
+		m.put(key, &Entry{Body: body[:len(body)-len(body)/(4*slack)], Proof: time.Now(), begun: time.Now()}, time.Hour)
 	}
 	if _, size := inWindow(); size != m.window.used() {
 		t.Errorf("pages of the window take %d bytes, of which it counts %d", size, m.window.used())
@@ -195,19 +195,19 @@ func TestPagesCostNoMoreThanIsCounted(t *testing.T) {
 func TestPageLargerThanTheBudgetDoesNoHarm(t *testing.T) {
 	m := openMemory(t, 1<<20)
 	small, large := keyOf("small"), keyOf("large")
-	m.put(small, NewPage([]byte("small"), "", time.Now()), time.Hour)
-	huge := &Page{Body: make([]byte, 2<<20), Proof: time.Now(), begun: time.Now()}
+	m.put(small, newEntryAt([]byte("small"), "", time.Now()), time.Hour)
+	huge := &Entry{Body: make([]byte, 2<<20), Proof: time.Now(), begun: time.Now()}
 	if kept := m.put(large, huge, time.Hour); kept == nil || kept.page.Load() != huge {
 		t.Error("put does not return the page")
 	}
 	if m.get(large) != nil {
 		t.Error("a page larger than the budget was kept")
 	}
-	m.put(large, NewPage([]byte("fits"), "", time.Now()), time.Hour)
+	m.put(large, newEntryAt([]byte("fits"), "", time.Now()), time.Hour)
 	if h := m.get(large); h == nil || string(h.page.Load().Body) != "fits" {
 		t.Error("its smaller successor was not")
 	}
-	m.put(large, &Page{Body: make([]byte, 2<<20), Proof: time.Now(), begun: time.Now()}, time.Hour)
+	m.put(large, &Entry{Body: make([]byte, 2<<20), Proof: time.Now(), begun: time.Now()}, time.Hour)
 	if m.get(large) != nil || m.used() > 1<<20 {
 		t.Errorf("a page that grew beyond the budget was kept: %d bytes", m.used())
 	}
@@ -226,9 +226,9 @@ func liveHeap() int64 {
 }
 
 // copied is a page with bytes of its own, in both forms.
-func copied(p *Page) *Page {
+func copied(p *Entry) *Entry {
 	deflate := bytes.Clone(p.Deflate())
-	q := &Page{Body: bytes.Clone(p.Body), ETag: p.ETag, Next: strings.Clone(p.Next), CRC: p.CRC, Proof: time.Now()}
+	q := &Entry{Body: bytes.Clone(p.Body), ETag: p.ETag, Next: strings.Clone(p.Next), CRC: p.CRC, Proof: time.Now()}
 	q.deflated.Store(&deflate)
 	return q
 }
@@ -236,8 +236,8 @@ func copied(p *Page) *Page {
 func TestMemoryBudget(t *testing.T) {
 	const budget = 8 << 20
 	next := string(noise(120))
-	tiny := NewPage([]byte(`{"data":[],"page":{"hasMore":false,"nextCursor":null}`), "", time.Now())
-	short, usual, long := NewPage(rows(1500), next, time.Now()), NewPage(rows(18_000), next, time.Now()), NewPage(rows(36_000), next, time.Now())
+	tiny := newEntryAt([]byte(`{"data":[],"page":{"hasMore":false,"nextCursor":null}`), "", time.Now())
+	short, usual, long := newEntryAt(rows(1500), next, time.Now()), newEntryAt(rows(18_000), next, time.Now()), newEntryAt(rows(36_000), next, time.Now())
 	key := func(i int) []byte {
 		return AppendKey(nil, [16]byte{byte(i), byte(i >> 8), byte(i >> 16)}, fmt.Appendf(nil, "search for number %d", i), []byte{50}, nil)
 	}
@@ -245,22 +245,22 @@ func TestMemoryBudget(t *testing.T) {
 		name string
 		puts int // enough to fill the budget several times
 		keys int
-		page func(i int) *Page
+		page func(i int) *Entry
 	}{
-		{"tiny pages", 25_000, 25_000, func(int) *Page { return copied(tiny) }},
-		{"short pages", 10_000, 10_000, func(int) *Page { return copied(short) }},
-		{"usual pages", 2_000, 2_000, func(int) *Page { return copied(usual) }},
-		{"all sizes", 5_000, 5_000, func(i int) *Page { return copied([]*Page{tiny, short, usual, long}[i%4]) }},
-		{"from Redis", 4_000, 4_000, func(i int) *Page {
-			entry := bytes.Clone([]*Page{tiny, short, usual}[i%3].encode(key(i), time.Hour)) // to its length, as read
+		{"tiny pages", 25_000, 25_000, func(int) *Entry { return copied(tiny) }},
+		{"short pages", 10_000, 10_000, func(int) *Entry { return copied(short) }},
+		{"usual pages", 2_000, 2_000, func(int) *Entry { return copied(usual) }},
+		{"all sizes", 5_000, 5_000, func(i int) *Entry { return copied([]*Entry{tiny, short, usual, long}[i%4]) }},
+		{"from Redis", 4_000, 4_000, func(i int) *Entry {
+			entry := bytes.Clone([]*Entry{tiny, short, usual}[i%3].encode(key(i), time.Hour)) // to its length, as read
 			p, err := decode(entry, key(i), time.Hour, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
 			return p
 		}},
-		{"pages that grow", 16_000, 4_000, func(i int) *Page { return copied([]*Page{tiny, tiny, usual, long}[i/4_000]) }},
-		{"pages that grow and shrink", 12_000, 3_000, func(i int) *Page { return copied([]*Page{tiny, usual}[i/3_000%2]) }},
+		{"pages that grow", 16_000, 4_000, func(i int) *Entry { return copied([]*Entry{tiny, tiny, usual, long}[i/4_000]) }},
+		{"pages that grow and shrink", 12_000, 3_000, func(i int) *Entry { return copied([]*Entry{tiny, usual}[i/3_000%2]) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := liveHeap()

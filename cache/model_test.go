@@ -78,7 +78,7 @@ func modelPair(i int) changefeed.List {
 }
 
 type modelPage struct {
-	*Page
+	*Entry
 	saw    uint64 // the last that was visible when it was read
 	readAt time.Time
 
@@ -92,7 +92,7 @@ func (p *modelPage) shows(x *transaction) bool { return p.View.standby() && x.ls
 // copied is the page as it comes out of Redis.
 func (p *modelPage) copied() modelPage {
 	c := *p
-	c.Page = &Page{Proof: p.Proof, View: p.View, Epoch: p.Epoch, Position: p.Position}
+	c.Entry = &Entry{Proof: p.Proof, View: p.View, Epoch: p.Epoch, Position: p.Position}
 	return c
 }
 
@@ -180,7 +180,7 @@ type modelFlight struct {
 	endsAt  time.Time
 	read    bool
 	page    modelPage
-	filled  Filled
+	filled  FillResult
 	standby bool
 }
 
@@ -634,7 +634,7 @@ func (m *model) serve(n *modelNode) {
 
 // request is what Hit, and then fly, do.
 func (m *model) request(n *modelNode, pair int) {
-	if p, ok := n.memory[pair]; ok && n.fresh(p.Page, m.now) {
+	if p, ok := n.memory[pair]; ok && n.fresh(p.Entry, m.now) {
 		m.check(n, pair, p, "memory")
 		m.asked++
 		if p.sequence.Load() != 0 { // else it is but shared for a moment
@@ -649,9 +649,9 @@ func (m *model) request(n *modelNode, pair int) {
 	if p, ok := m.pages[pair]; ok && m.chance(2) {
 		read := p.copied()
 		if n.trusted(m.now) {
-			n.adopt(read.Page, modelPair(pair))
+			n.adopt(read.Entry, modelPair(pair))
 		}
-		if n.fresh(read.Page, m.now) {
+		if n.fresh(read.Entry, m.now) {
 			m.check(n, pair, read, "redis")
 			m.hits++
 			n.memory[pair] = read
@@ -667,7 +667,7 @@ func (m *model) request(n *modelNode, pair int) {
 
 func (m *model) fill(n *modelNode, pair int, standby bool) {
 	f := &modelFlight{start: n.begin(), readAt: m.now.Add(m.upTo(modelFill / 4)), standby: standby}
-	f.filled = Filled{Server: "the primary", LSN: m.replayed} // asked for before the page is
+	f.filled = FillResult{Server: "the primary", LSN: m.replayed} // asked for before the page is
 	if m.chance(8) {
 		f.readAt = m.now.Add(m.upTo(modelFill))
 	}
@@ -685,24 +685,24 @@ func (m *model) fly(n *modelNode, pair int, f *modelFlight) {
 			return
 		}
 		f.read = true
-		f.page = modelPage{Page: &Page{Proof: f.start.at}, saw: m.shown, readAt: m.now}
+		f.page = modelPage{Entry: &Entry{Proof: f.start.at}, saw: m.shown, readAt: m.now}
 		if f.standby {
 			m.readOnStandby(f)
 		} else {
-			f.filled = Filled{Snapshot: m.snapshot()}
+			f.filled = FillResult{Snapshot: m.snapshot()}
 		}
 	}
 	if !f.read || m.now.Before(f.endsAt) {
 		return
 	}
 	delete(n.fills, pair)
-	keep := n.following.accept(f.start, f.page.Page, modelPair(pair), &f.filled) == kept
+	keep := n.following.accept(f.start, f.page.Entry, modelPair(pair), &f.filled) == kept
 	if f.standby && !keep {
 		m.refused++
 		m.fill(n, pair, false)
 		return
 	}
-	if old, ok := n.memory[pair]; !ok || !old.newer(f.page.Page) {
+	if old, ok := n.memory[pair]; !ok || !old.newer(f.page.Entry) {
 		n.memory[pair] = f.page
 	}
 	if keep { // a late one may overwrite a newer one

@@ -131,7 +131,7 @@ func (state *pairState) unsettled() bool {
 }
 
 // shownSince says whether the page shows all that came after the sequence.
-func (state *pairState) shownSince(s uint64, p *Page) bool {
+func (state *pairState) shownSince(s uint64, p *Entry) bool {
 	if s < state.pruned.sequence {
 		return false
 	}
@@ -144,7 +144,7 @@ func (state *pairState) shownSince(s uint64, p *Page) bool {
 }
 
 // shownAfter is the same for a position.
-func (state *pairState) shownAfter(at changefeed.Position, p *Page) bool {
+func (state *pairState) shownAfter(at changefeed.Position, p *Entry) bool {
 	if at.Compare(state.pruned.position) < 0 {
 		return false
 	}
@@ -157,7 +157,7 @@ func (state *pairState) shownAfter(at changefeed.Position, p *Page) bool {
 }
 
 // shown says whether the page shows all that is known.
-func (state *pairState) shown(p *Page) bool {
+func (state *pairState) shown(p *Entry) bool {
 	if p.View.standby() {
 		return p.View.LSN >= state.lastLSN
 	}

@@ -89,17 +89,17 @@ func (t *trackerTest) prove(snapshot string, unsettled ...changefeed.Change) {
 	t.sends(changefeed.Heartbeat{Snapshot: snapshot, Unsettled: unsettled})
 }
 
-func page(t testing.TB, snapshot string) *Page {
+func page(t testing.TB, snapshot string) *Entry {
 	t.Helper()
 	s, err := changefeed.ParseSnapshot(snapshot)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Page{View: View{Snapshot: s}, Proof: time.Now()}
+	return &Entry{View: View{Snapshot: s}, Proof: time.Now()}
 }
 
 // filled is a page that was read at once and kept.
-func (t *trackerTest) filled(snapshot string) *Page {
+func (t *trackerTest) filled(snapshot string) *Entry {
 	t.Helper()
 	p := page(t, snapshot)
 	if t.accept(t.begin(), p, listA) != kept {
@@ -109,7 +109,7 @@ func (t *trackerTest) filled(snapshot string) *Page {
 }
 
 // is checks by which rule the page is served: 1, 2 or none.
-func (t *trackerTest) is(p *Page, rule int) {
+func (t *trackerTest) is(p *Entry, rule int) {
 	t.Helper()
 	got := 0
 	if t.stands(p) {
@@ -464,7 +464,7 @@ func TestStandbys(t *testing.T) {
 				}
 				proven := tt.start.Add(time.Duration(tt.proof.Load()))
 				time.Sleep(testBound / 2)
-				p := &Page{View: View{Server: test.server, LSN: test.lsn}, Proof: time.Now()}
+				p := &Entry{View: View{Server: test.server, LSN: test.lsn}, Proof: time.Now()}
 				if got := tt.accept(tt.begin(), p, listA); got != test.want {
 					t.Fatal(got)
 				}

@@ -66,7 +66,7 @@ func (r *redisTier) name(prefix string, key []byte) (name string, ok bool) {
 // get returns the key's page, or nil when Redis has none, cannot be asked in
 // time, or has something that is not this key's page. Its age is what the wall
 // clocks say: too little, where one is wrong.
-func (r *redisTier) get(ctx context.Context, key []byte) (p *Page) {
+func (r *redisTier) get(ctx context.Context, key []byte) (p *Entry) {
 	name, ok := r.name(redisKeyPrefix, key)
 	if !ok {
 		return nil
@@ -81,7 +81,7 @@ func (r *redisTier) get(ctx context.Context, key []byte) (p *Page) {
 
 // getAged is the same with an age that no clock makes too little. That takes a
 // second command, which costs this node a quarter more.
-func (r *redisTier) getAged(ctx context.Context, key []byte) (p *Page) {
+func (r *redisTier) getAged(ctx context.Context, key []byte) (p *Entry) {
 	name, ok := r.name(redisKeyPrefix, key)
 	if !ok {
 		return nil
@@ -111,7 +111,7 @@ func (r *redisTier) value(ctx context.Context, client redis.Cmdable, name string
 }
 
 // page makes a page of Redis' answer to who asked at now.
-func (r *redisTier) page(key []byte, value *redis.StringCmd, remaining time.Duration, now time.Time) (*Page, error) {
+func (r *redisTier) page(key []byte, value *redis.StringCmd, remaining time.Duration, now time.Time) (*Entry, error) {
 	bytes, err := value.Bytes()
 	switch {
 	case err == nil && len(bytes) == 0:
@@ -134,7 +134,7 @@ func (r *redisTier) page(key []byte, value *redis.StringCmd, remaining time.Dura
 }
 
 // set keeps the page until life after its proof, unless it is too large.
-func (r *redisTier) set(ctx context.Context, key []byte, p *Page, life time.Duration) {
+func (r *redisTier) set(ctx context.Context, key []byte, p *Entry, life time.Duration) {
 	remaining := life - time.Since(p.Proof)
 	name, ok := r.name(redisKeyPrefix, key)
 	if remaining < time.Millisecond || !ok {

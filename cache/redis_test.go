@@ -40,7 +40,7 @@ func checkRedis(t testing.TB, c *Cache, calls, failures, corrupt uint64) {
 // deposit writes a page into Redis as a node would have that read it some time ago.
 func deposit(t testing.TB, client *redis.Client, key []byte, body string, age, life time.Duration) {
 	t.Helper()
-	p := NewPage([]byte(body), "next of "+body, time.Now().Add(-age))
+	p := newEntryAt([]byte(body), "next of "+body, time.Now().Add(-age))
 	if err := client.Set(t.Context(), inRedis(key), p.encode(key, life), life-age).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestMemoryThenRedisThenOrigin(t *testing.T) {
 	if least := time.Since(began); r.Age > least+time.Second {
 		t.Fatalf("age %v, but the query began at most %v ago", r.Age, least)
 	}
-	if hit, ok := second.hitOf(key, time.Now()); !ok || hit.Page.ETag != r.Page.ETag {
+	if hit, ok := second.hitOf(key, time.Now()); !ok || hit.Entry.ETag != r.Entry.ETag {
 		t.Fatal("what came from Redis is not in memory")
 	}
 	checkRedis(t, second, 1, 0, 0)
@@ -92,9 +92,9 @@ func TestAgeCountsFromTheFirstNodesQuery(t *testing.T) {
 		first, second := open(t, options), open(t, options)
 		key := keyOf(fmt.Sprint(round))
 		var began time.Time
-		r := forward(t, first, key, Fill{Primary: func(context.Context, string) (Filled, error) {
+		r := forward(t, first, key, Fill{Primary: func(context.Context, string) (FillResult, error) {
 			began = time.Now() // the proof is from before
-			return Filled{Body: []byte("page"), Next: ""}, nil
+			return FillResult{Body: []byte("page"), Next: ""}, nil
 		}})
 		stored(t, first)
 		for _, c := range []*Cache{first, second} {
@@ -136,13 +136,13 @@ func TestStalePagesOfRedis(t *testing.T) {
 		r, err := c.Forward(key, changefeed.List{}, brings("new"))
 		want{body: "new", source: Origin, hadStale: true}.check(t, r, err)
 		r, err = open(t).Forward(key, changefeed.List{}, fails(errOrigin))
-		if stored(t, c); err != nil || string(r.Page.Body) != "new" && r.Err == nil {
+		if stored(t, c); err != nil || string(r.Entry.Body) != "new" && r.Err == nil {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	})
 	t.Run("replace older ones in memory", func(t *testing.T) {
 		c, key := open(t), keyOf(t.Name())
-		c.memory.put(key, NewPage([]byte("older"), "", time.Now().Add(-20*time.Minute)), time.Hour)
+		c.memory.put(key, newEntryAt([]byte("older"), "", time.Now().Add(-20*time.Minute)), time.Hour)
 		deposit(t, client, key, "old", 10*time.Minute, life)
 		r, err := c.Forward(key, changefeed.List{}, fails(errOrigin))
 		want{body: "old", source: Redis, hadStale: true, err: errOrigin}.check(t, r, err)
@@ -152,7 +152,7 @@ func TestStalePagesOfRedis(t *testing.T) {
 	})
 	t.Run("do not replace newer ones in memory", func(t *testing.T) {
 		c, key := open(t), keyOf(t.Name())
-		c.memory.put(key, NewPage([]byte("old"), "next of old", time.Now().Add(-10*time.Minute)), time.Hour)
+		c.memory.put(key, newEntryAt([]byte("old"), "next of old", time.Now().Add(-10*time.Minute)), time.Hour)
 		deposit(t, client, key, "older", 20*time.Minute, life)
 		r, err := c.Forward(key, changefeed.List{}, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
@@ -187,7 +187,7 @@ func TestPageIsInRedisAsLongAsItMayBeServed(t *testing.T) {
 func TestWhatIsNoPageInRedisIsAMissAndHeals(t *testing.T) {
 	_, client := startRedis(t)
 	key := keyOf("q")
-	entry := NewPage(rows(500), "", time.Now()).encode(key, time.Hour)
+	entry := newEntryAt(rows(500), "", time.Now()).encode(key, time.Hour)
 	flipped, version := bytes.Clone(entry), bytes.Clone(entry)
 	flipped[len(flipped)/2] ^= 1
 	version[3]++
@@ -202,7 +202,7 @@ func TestWhatIsNoPageInRedisIsAMissAndHeals(t *testing.T) {
 		"truncated":       set(entry[:len(entry)-1]),
 		"flipped":         set(flipped),
 		"another version": set(version),
-		"another key":     set(NewPage([]byte("theirs"), "", time.Now()).encode(keyOf("theirs"), time.Hour)),
+		"another key":     set(newEntryAt([]byte("theirs"), "", time.Now()).encode(keyOf("theirs"), time.Hour)),
 		"a list":          func(ctx context.Context, name string) error { return client.LPush(ctx, name, "x").Err() },
 		"a hash":          func(ctx context.Context, name string) error { return client.HSet(ctx, name, "x", "y").Err() },
 	} {
@@ -266,7 +266,7 @@ func TestEntryReplacedWhileItIsRead(t *testing.T) {
 	key := keyOf("q")
 	const life, ahead = 2 * time.Hour, time.Hour
 	write := func(body string, age time.Duration) {
-		p := NewPage([]byte(body), "next of "+body, time.Now().Add(ahead-age))
+		p := newEntryAt([]byte(body), "next of "+body, time.Now().Add(ahead-age))
 		if err := writer.Set(context.Background(), inRedis(key), p.encode(key, life), life-age).Err(); err != nil {
 			t.Error(err)
 		}
@@ -278,7 +278,7 @@ func TestEntryReplacedWhileItIsRead(t *testing.T) {
 	reader.AddHook(between{func() { once.Do(func() { write("new", 0) }) }})
 	c := open(t, Options{Redis: reader, TTL: time.Hour, MaxStale: time.Hour})
 	r := forward(t, c, key, fails(errOrigin))
-	if old := string(r.Page.Body) == "old"; old && r.Age < 10*time.Minute {
+	if old := string(r.Entry.Body) == "old"; old && r.Age < 10*time.Minute {
 		t.Fatalf("an old page that looks %v old", r.Age)
 	}
 }
@@ -293,7 +293,7 @@ func TestFollowedPagesOfRedis(t *testing.T) {
 	write := func(key []byte) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		p := NewPage([]byte("page"), "next of page", time.Now().Add(time.Hour-age))
+		p := newEntryAt([]byte("page"), "next of page", time.Now().Add(time.Hour-age))
 		p.Epoch, p.Position = b.epoch, b.at
 		var err error
 		if p.View.Snapshot, err = changefeed.ParseSnapshot(fmt.Sprintf("%d:%d:", b.xid, b.xid)); err != nil {
@@ -306,7 +306,7 @@ func TestFollowedPagesOfRedis(t *testing.T) {
 	write(keyOf("stands"))
 	r, err := c.Forward(keyOf("stands"), listA, fails(errPanic))
 	want{body: "page", source: Redis}.check(t, r, err)
-	if r.Page.Proof.After(c.follow.provenAt) {
+	if r.Entry.Proof.After(c.follow.provenAt) {
 		t.Error("it looks younger than what is proven")
 	}
 	checkRedis(t, c, 1, 0, 0)
@@ -485,7 +485,7 @@ func TestStoresAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range maxStores + 10 {
-		c.store(keyOf(fmt.Sprint(i)), NewPage([]byte("page"), "", time.Now()))
+		c.store(keyOf(fmt.Sprint(i)), newEntryAt([]byte("page"), "", time.Now()))
 	}
 	if n := c.redis.dropped.Load(); n != 10 {
 		t.Errorf("%d dropped", n)

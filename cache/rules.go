@@ -13,7 +13,7 @@ func (t *tracker) trusted(now time.Time) bool {
 
 // stands says whether nothing has touched what the page shows since it was
 // known to be right. Together with trusted: rule 1, no lock.
-func (t *tracker) stands(p *Page) bool {
+func (t *tracker) stands(p *Entry) bool {
 	s := p.sequence.Load()
 	return s >= t.join.Load() && p.pair != nil && s >= p.pair.last.Load() && s >= p.whole.last.Load()
 }
@@ -21,7 +21,7 @@ func (t *tracker) stands(p *Page) bool {
 // revalidate is rule 2: all that has touched the page's pair since is in the
 // rings, and was seen by the page's own statement. Then the page is as good as
 // new.
-func (t *tracker) revalidate(p *Page) bool {
+func (t *tracker) revalidate(p *Entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := p.sequence.Load()
@@ -37,7 +37,7 @@ func (t *tracker) revalidate(p *Page) bool {
 // or from a standby of it; a page that passes stands here from now on. It equalled the
 // database at the moment of this node's own proof, whatever clocks say of when
 // it was read, and is taken for no younger than that.
-func (t *tracker) adopt(p *Page, pair changefeed.List) bool {
+func (t *tracker) adopt(p *Entry, pair changefeed.List) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.joined || p.Epoch != t.epoch || p.Position.Compare(t.joinedAt) < 0 || t.isForeign(&p.View) {
@@ -107,7 +107,7 @@ func (v verdict) String() string {
 // statement saw every change that is known here and that it might have missed.
 // Of a standby that is every change there ever was; the proof of what it shows
 // is then the node's own, and not the moment it was asked.
-func (t *tracker) accept(start fillStart, p *Page, pair changefeed.List) verdict {
+func (t *tracker) accept(start fillStart, p *Entry, pair changefeed.List) verdict {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	standby := p.View.standby()
@@ -164,14 +164,14 @@ func (t *tracker) primaryRun(now time.Time) string {
 
 // awaited says whether the page was read while a change of its pair was
 // published and not yet visible, and still is not.
-func (t *tracker) awaited(p *Page) bool {
+func (t *tracker) awaited(p *Entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return p.pair != nil && p.sequence.Load() == 0 && (p.pair.unsettled() || p.whole.unsettled())
 }
 
 // age is how long ago the page is known to have equalled the database.
-func (t *tracker) age(p *Page, now time.Time) time.Duration {
+func (t *tracker) age(p *Entry, now time.Time) time.Duration {
 	age := t.clock.Between(p.Proof, now)
 	if t.stands(p) {
 		if proven := t.clock.At(now) - time.Duration(t.proof.Load()); proven >= 0 && proven < age {

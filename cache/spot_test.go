@@ -11,13 +11,13 @@ import (
 )
 
 // holds puts a page that lives for an hour.
-func (m *memory) holds(key []byte, p *Page) *holder { return m.put(key, p, time.Hour) }
+func (m *memory) holds(key []byte, p *Entry) *holder { return m.put(key, p, time.Hour) }
 
 func TestASpotFindsWhatALookUpWould(t *testing.T) {
 	m, now := openMemory(t, 8<<20), time.Now()
 	a, b := keyOf("a"), keyOf("b")
-	m.holds(a, NewPage([]byte("a"), "", now))
-	m.holds(b, NewPage([]byte("b"), "", now))
+	m.holds(a, newEntryAt([]byte("a"), "", now))
+	m.holds(b, newEntryAt([]byte("b"), "", now))
 	var s Spot
 	ask := func(key []byte, at time.Time) string {
 		t.Helper()
@@ -35,7 +35,7 @@ func TestASpotFindsWhatALookUpWould(t *testing.T) {
 	if is := ask(b, now); is != "b" {
 		t.Errorf("another page: %q", is)
 	}
-	m.holds(b, NewPage([]byte("newer"), "", now.Add(time.Second)))
+	m.holds(b, newEntryAt([]byte("newer"), "", now.Add(time.Second)))
 	for range 2 {
 		if is := ask(b, now); is != "newer" {
 			t.Errorf("after it was replaced: %q", is)
@@ -65,7 +65,7 @@ func TestASpotGoesByThePagesTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, key := openMemory(t, 8<<20), keyOf("q")
 		const life = 500 * time.Millisecond
-		m.put(key, NewPage([]byte("body"), "", time.Now()), life)
+		m.put(key, newEntryAt([]byte("body"), "", time.Now()), life)
 		var s Spot
 		if m.again(&s, key, time.Now()) == nil || s.holder.Load() == nil {
 			t.Fatal("not kept")
@@ -111,7 +111,7 @@ func TestNoSpotKeepsAPageThatIsGivenUp(t *testing.T) {
 				}
 				switch {
 				case n%3 == 0:
-					m.holds(key, NewPage(rows(10_000), "", now))
+					m.holds(key, newEntryAt(rows(10_000), "", now))
 				case n%50 == 1:
 					m.pages.Del(key)
 				case n%50 == 2:
@@ -138,7 +138,7 @@ func TestRistrettoHearsMoreOnceItChoosesBetweenPages(t *testing.T) {
 	m := openMemory(t, 1<<20)
 	heard := func() int {
 		key := keyOf("asked often")
-		h, told := m.holds(key, NewPage(make([]byte, 1000), "", time.Now())), 0
+		h, told := m.holds(key, newEntryAt(make([]byte, 1000), "", time.Now())), 0
 		for n := range uint64(10 * tellEarly) {
 			if h.asked.Store(n); m.hears(h) {
 				told++
@@ -150,7 +150,7 @@ func TestRistrettoHearsMoreOnceItChoosesBetweenPages(t *testing.T) {
 		t.Errorf("of %d hits it heard of %d, while there was room", 10*tellEarly, told)
 	}
 	for n := range 100 {
-		m.holds(keyOf(fmt.Sprint(n)), NewPage(make([]byte, 30_000), "", time.Now()))
+		m.holds(keyOf(fmt.Sprint(n)), newEntryAt(make([]byte, 30_000), "", time.Now()))
 	}
 	if told := heard(); told != 10*tellEarly/tellEvery {
 		t.Errorf("of %d hits it heard of %d, when there was not", 10*tellEarly, told)

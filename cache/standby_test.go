@@ -36,12 +36,12 @@ func TestAStandbysPageReplacesOneReadTooEarly(t *testing.T) {
 	})
 	lags := true
 	fill := Fill{
-		Primary: func(context.Context, string) (Filled, error) {
-			return Filled{Body: []byte("old"), Snapshot: "100:100:"}, nil
+		Primary: func(context.Context, string) (FillResult, error) {
+			return FillResult{Body: []byte("old"), Snapshot: "100:100:"}, nil
 		},
-		Standby: func(context.Context, Needed) (Filled, error) {
+		Standby: func(context.Context, Needed) (FillResult, error) {
 			if lags {
-				return Filled{}, errors.New("behind")
+				return FillResult{}, errors.New("behind")
 			}
 			return b.replays("new")
 		},
@@ -72,8 +72,8 @@ func TestNobodyWaitsForFlightAfterFlight(t *testing.T) {
 	all, brought := make(chan struct{}), make(chan uint64)
 	putting := &c.memory.putting[xxhash.Sum64(keyOf("q"))%uint64(len(c.memory.putting))]
 	fill := Fill{
-		Primary: func(context.Context, string) (Filled, error) { return Filled{}, errors.New("not asked") },
-		Standby: func(context.Context, Needed) (Filled, error) {
+		Primary: func(context.Context, string) (FillResult, error) { return FillResult{}, errors.New("not asked") },
+		Standby: func(context.Context, Needed) (FillResult, error) {
 			flights.Add(1)
 			<-all
 			putting.Lock() // nobody is given the page until it has changed
@@ -120,11 +120,11 @@ func TestNobodyWaitsForFlightAfterFlight(t *testing.T) {
 // they can, is on no pair's list.
 func TestAPageOfTheTimeBeforeIsNotReadAhead(t *testing.T) {
 	b, c := unproven(t)
-	c.CannotFollow(true)
+	c.SetTTLMode(true)
 	fill := b.brings("page")
 	askFor(t, c, fill)
 	c.memory.get(keyOf("q")).asked.Add(1 << 20)
-	p := NewPage([]byte("another"), "", time.Now())
-	c.CannotFollow(false) // between its being read and its being kept
+	p := newEntryAt([]byte("another"), "", time.Now())
+	c.SetTTLMode(false) // between its being read and its being kept
 	c.keep(keyOf("q"), listA, p, fill)
 }

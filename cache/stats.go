@@ -20,15 +20,15 @@ type Stats struct {
 	Bound    time.Duration     // --freshness-bound
 	ProofAge time.Duration     // since the moment up to which everything is known to be applied
 	Pairs    int               // whose changes are known
-	Refused  map[string]uint64 // pages read and not kept, by why
+	Rejected map[string]uint64 // pages read and not kept, by why
 	Lag      Histogram         // from commit to applied
 
 	Refreshes, RefreshesDropped uint64 // pages read ahead of their readers; not read for want of room
 	NextPages, NextPagesDropped uint64 // the same of walks
 }
 
-// Refusals are the reasons for not keeping a page: the keys of Stats.Refused.
-func Refusals() (all []string) {
+// Rejections are the reasons for not keeping a page: the keys of Stats.Rejected.
+func Rejections() (all []string) {
 	for v := kept + 1; v < verdicts; v++ {
 		all = append(all, v.String())
 	}
@@ -66,10 +66,10 @@ func (c *Cache) Mode() Mode {
 	return ModeUntrusted
 }
 
-// CannotFollow says that changes cannot be followed, so that pages are judged
+// SetTTLMode says that changes cannot be followed, so that pages are judged
 // by their age, or that they can again. A page goes from the one to the other
 // as if it were new.
-func (c *Cache) CannotFollow(cannot bool) {
+func (c *Cache) SetTTLMode(cannot bool) {
 	if c.follow != nil {
 		c.follow.ttl.Store(cannot)
 	}

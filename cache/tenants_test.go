@@ -43,11 +43,11 @@ func TestNoWorkspaceSeesAnothersPage(t *testing.T) {
 				r, ok := node.hitOf(scratch, time.Now())
 				if !ok {
 					var err error
-					r, err = node.Forward(scratch, changefeed.List{}, Fill{Primary: func(context.Context, string) (Filled, error) {
+					r, err = node.Forward(scratch, changefeed.List{}, Fill{Primary: func(context.Context, string) (FillResult, error) {
 						if failing {
-							return Filled{}, errOrigin
+							return FillResult{}, errOrigin
 						}
-						return Filled{Body: bytes.Clone(answer), Next: hex.EncodeToString(workspace[:])}, nil
+						return FillResult{Body: bytes.Clone(answer), Next: hex.EncodeToString(workspace[:])}, nil
 					}})
 					if err != nil {
 						if !errors.Is(err, errOrigin) {
@@ -57,9 +57,9 @@ func TestNoWorkspaceSeesAnothersPage(t *testing.T) {
 					}
 				}
 				clear(scratch)
-				unzipped, err := goGunzip(gzipMember(r.Page.Body, r.Page.Deflate(), r.Page.CRC, "tail"))
-				if !bytes.Equal(r.Page.Body, answer) || r.Page.Next != hex.EncodeToString(workspace[:]) || err != nil || string(unzipped) != string(answer)+"tail" {
-					t.Errorf("%x asked %q and got, from %v, %.70s", workspace, question, r.Source, r.Page.Body)
+				unzipped, err := goGunzip(gzipMember(r.Entry.Body, r.Entry.Deflate(), r.Entry.CRC, "tail"))
+				if !bytes.Equal(r.Entry.Body, answer) || r.Entry.Next != hex.EncodeToString(workspace[:]) || err != nil || string(unzipped) != string(answer)+"tail" {
+					t.Errorf("%x asked %q and got, from %v, %.70s", workspace, question, r.Source, r.Entry.Body)
 					return
 				}
 				mu.Lock()

@@ -10,22 +10,22 @@ import (
 // nobody has walked of late each page would be a miss; so the page after the
 // one that a walk has reached is read while the client is busy with that one.
 //
-//	answer with a cursor ── first of its page ──► ReadNext ──► ahead's queue ──► worker ──► flight
+//	answer with a cursor ── first of its page ──► PrefetchNext ──► ahead's queue ──► worker ──► flight
 //
 // One page ahead and no more: what is read here leads no further until somebody
 // asks for it, so a client that stops has cost one page. The budget is ahead's,
 // and of its queue walks may fill one half: they can wait, a hot page cannot.
 
-// Leads says, to the first who asks and to nobody else, that the page after
+// ClaimNextPrefetch says, to the first who asks and to nobody else, that the page after
 // this one may be worth reading ahead.
-func (p *Page) Leads() bool {
+func (p *Entry) ClaimNextPrefetch() bool {
 	return p.Next != "" && !p.led.Load() && p.led.CompareAndSwap(false, true)
 }
 
-// ReadNext has the key's page read in the background, unless it is in memory,
+// PrefetchNext has the key's page read in the background, unless it is in memory,
 // on its way there, or too much else is to be read. It keeps neither key nor the
 // caller waiting, and says whether the page is going to be read.
-func (c *Cache) ReadNext(key []byte, pair changefeed.List, fill Fill) (begun bool) {
+func (c *Cache) PrefetchNext(key []byte, pair changefeed.List, fill Fill) (begun bool) {
 	if _, ok := c.recall(c.memory.get(key)); ok || c.flights.flying(key) {
 		return false // to find that out, a worker would have to be woken
 	}

@@ -16,11 +16,11 @@ func TestTheNextPageIsReadBehindTheAnswer(t *testing.T) {
 	}{"followed": {following, b.brings("next")}, "by age": {open(t, Options{TTL: time.Hour}), brings("next")}} {
 		var queries atomic.Int64
 		fill := counted(&queries, by.fill)
-		by.cache.ReadNext(keyOf("2"), listA, fill)
+		by.cache.PrefetchNext(keyOf("2"), listA, fill)
 		eventually(t, name+": it is in memory", func() bool { return by.cache.memory.get(keyOf("2")) != nil })
 		by.cache.ahead.step(keyOf("2"), listA, fill) // what is there is not read again
 		r, err := by.cache.Forward(keyOf("2"), listA, fails(errPanic))
-		if err != nil || string(r.Page.Body) != "next" || r.Source != Memory {
+		if err != nil || string(r.Entry.Body) != "next" || r.Source != Memory {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
 		if s := by.cache.Stats(); s.NextPages != 1 || queries.Load() != 1 {
@@ -31,8 +31,8 @@ func TestTheNextPageIsReadBehindTheAnswer(t *testing.T) {
 
 // Whatever is asked for at once, the page after is asked for by one of them.
 func TestAPageLeadsOnOnce(t *testing.T) {
-	p, last := NewPage([]byte("x"), "next", time.Now()), NewPage([]byte("x"), "", time.Now())
-	if !p.Leads() || p.Leads() || last.Leads() {
+	p, last := newEntryAt([]byte("x"), "next", time.Now()), newEntryAt([]byte("x"), "", time.Now())
+	if !p.ClaimNextPrefetch() || p.ClaimNextPrefetch() || last.ClaimNextPrefetch() {
 		t.Error("a page leads on more than once, or never, or the last one does")
 	}
 }
@@ -43,10 +43,10 @@ func TestAWalkerJoinsTheReadingAhead(t *testing.T) {
 	c := open(t, Options{TTL: time.Hour})
 	var queries atomic.Int64
 	began, release := make(chan struct{}), make(chan struct{})
-	c.ReadNext(keyOf("2"), listA, counted(&queries, Fill{Primary: func(context.Context, string) (Filled, error) {
+	c.PrefetchNext(keyOf("2"), listA, counted(&queries, Fill{Primary: func(context.Context, string) (FillResult, error) {
 		close(began)
 		<-release
-		return Filled{Body: []byte("next")}, nil
+		return FillResult{Body: []byte("next")}, nil
 	}}))
 	<-began
 	answer := make(chan Result)
@@ -55,8 +55,8 @@ func TestAWalkerJoinsTheReadingAhead(t *testing.T) {
 		answer <- r
 	}()
 	close(release)
-	if r := <-answer; string(r.Page.Body) != "next" || queries.Load() != 1 {
-		t.Errorf("%q by %d queries", r.Page.Body, queries.Load())
+	if r := <-answer; string(r.Entry.Body) != "next" || queries.Load() != 1 {
+		t.Errorf("%q by %d queries", r.Entry.Body, queries.Load())
 	}
 }
 
@@ -67,19 +67,19 @@ func TestWhatIsOnItsWayIsNotReadAhead(t *testing.T) {
 	began, release := make(chan struct{}), make(chan struct{})
 	defer close(release)
 	for i := range aheadWorkers {
-		c.ReadNext(keyOf(fmt.Sprint(i)), listA, Fill{Primary: func(context.Context, string) (Filled, error) {
+		c.PrefetchNext(keyOf(fmt.Sprint(i)), listA, Fill{Primary: func(context.Context, string) (FillResult, error) {
 			began <- struct{}{}
 			<-release
-			return Filled{}, nil
+			return FillResult{}, nil
 		}})
 		<-began
 	}
-	c.ReadNext(keyOf("there"), listA, fails(errPanic))
-	c.ReadNext(keyOf("0"), listA, fails(errPanic))
+	c.PrefetchNext(keyOf("there"), listA, fails(errPanic))
+	c.PrefetchNext(keyOf("0"), listA, fails(errPanic))
 	if n := len(c.ahead.queue); n != 0 { // all workers are busy
 		t.Errorf("%d wait", n)
 	}
-	c.ReadNext(keyOf("another"), listA, fails(errPanic))
+	c.PrefetchNext(keyOf("another"), listA, fails(errPanic))
 	if n := len(c.ahead.queue); n != 1 {
 		t.Errorf("%d wait, one is to", n)
 	}
@@ -90,15 +90,15 @@ func TestWalksAreDroppedUnderPressure(t *testing.T) {
 	c := open(t, Options{TTL: time.Hour})
 	release := make(chan struct{})
 	defer close(release)
-	held := Fill{Primary: func(ctx context.Context, _ string) (Filled, error) {
+	held := Fill{Primary: func(ctx context.Context, _ string) (FillResult, error) {
 		select {
 		case <-release:
 		case <-ctx.Done():
 		}
-		return Filled{}, ctx.Err()
+		return FillResult{}, ctx.Err()
 	}}
 	for i := range 4 * aheadQueue {
-		c.ReadNext(keyOf(fmt.Sprint(i)), listA, held)
+		c.PrefetchNext(keyOf(fmt.Sprint(i)), listA, held)
 	}
 	if n, dropped := len(c.ahead.queue), c.Stats().NextPagesDropped; n > aheadQueue/2 || dropped < 3*aheadQueue {
 		t.Errorf("%d wait, %d were dropped", n, dropped)
@@ -108,10 +108,10 @@ func TestWalksAreDroppedUnderPressure(t *testing.T) {
 // A page that cannot be read is nobody's loss until it is asked for.
 func TestAFailedReadingAheadIsForgotten(t *testing.T) {
 	c := open(t, Options{TTL: time.Hour})
-	c.ReadNext(keyOf("2"), listA, fails(errPanic))
+	c.PrefetchNext(keyOf("2"), listA, fails(errPanic))
 	eventually(t, "it failed", func() bool { return c.Stats().FillErrors == 1 })
 	r, err := c.Forward(keyOf("2"), listA, brings("page"))
-	if err != nil || string(r.Page.Body) != "page" || r.Err != nil {
+	if err != nil || string(r.Entry.Body) != "page" || r.Err != nil {
 		t.Errorf("%+v %v", r, err)
 	}
 }

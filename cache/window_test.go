@@ -13,7 +13,7 @@ func crowded(t *testing.T, often int) *memory {
 	m := openMemory(t, 8<<20)
 	n := 0
 	for m.evicted.Load() == 0 {
-		m.put(keyOf(fmt.Sprint("old ", n)), NewPage(rows(18_000), "", time.Now()), time.Hour)
+		m.put(keyOf(fmt.Sprint("old ", n)), newEntryAt(rows(18_000), "", time.Now()), time.Hour)
 		n++
 	}
 	for range often {
@@ -34,7 +34,7 @@ func TestANewPageIsKeptForItsReader(t *testing.T) {
 			if i == 10_000 {
 				t.Fatalf("%d of %d pages were in the window: memory is not as crowded as the test needs", rescued, i)
 			}
-			m.put(keyOf(fmt.Sprint("new ", i)), NewPage(rows(18_000), "", time.Now()), time.Hour)
+			m.put(keyOf(fmt.Sprint("new ", i)), newEntryAt(rows(18_000), "", time.Now()), time.Hour)
 			if i < 5 {
 				continue
 			}
@@ -56,7 +56,7 @@ func TestANewPageIsKeptForItsReader(t *testing.T) {
 func TestAPageOfTheWindowThatIsAskedForMoves(t *testing.T) {
 	m := crowded(t, 20)
 	key := keyOf("new")
-	m.put(key, NewPage(rows(18_000), "", time.Now()), time.Hour)
+	m.put(key, newEntryAt(rows(18_000), "", time.Now()), time.Hour)
 	for range 10_000 { // ristretto hears of 512 at a time, and may miss some
 		if m.get(key) == nil {
 			t.Fatal("it is gone")
@@ -75,7 +75,7 @@ func TestTheWindowHasBounds(t *testing.T) {
 		sized := func(i int, size int64) *holder {
 			h := &holder{key: fmt.Append(nil, i)}
 			h.until.Store(time.Now().Add(time.Minute).UnixNano())
-			p := &Page{}
+			p := &Entry{}
 			p.deflated.Store(&[]byte{})
 			h.page.Store(p)
 			p.Body = make([]byte, size-h.size())
@@ -124,7 +124,7 @@ func TestAPageThatLeftTheWindowIsNotOffered(t *testing.T) {
 	m, key := openMemory(t, 1<<20), keyOf("q")
 	keep := func(key []byte) *holder {
 		h := newHolder(key)
-		h.page.Store(NewPage(rows(1000), "", time.Now()))
+		h.page.Store(newEntryAt(rows(1000), "", time.Now()))
 		h.until.Store(time.Now().Add(time.Hour).UnixNano())
 		m.window.keep(h)
 		return h
@@ -133,7 +133,7 @@ func TestAPageThatLeftTheWindowIsNotOffered(t *testing.T) {
 	for n := 0; m.window.at(key) != nil; n++ {
 		keep(keyOf(fmt.Sprint(n)))
 	}
-	newer := NewPage(rows(1000), "", time.Now().Add(time.Second))
+	newer := newEntryAt(rows(1000), "", time.Now().Add(time.Second))
 	m.put(key, newer, time.Hour)
 	m.offer(key, h)
 	if m.get(key).page.Load() != newer {

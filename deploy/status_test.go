@@ -53,7 +53,7 @@ func load(t *testing.T, n *node) (stop func()) {
 // A metric that is not there would be shown as 0.
 func TestTheStatusPageReadsWhatNodesExport(t *testing.T) {
 	e := export(t)
-	for _, name := range find(t, "../edge/status.html", `"((?:listedge|go|process)_\w+)"`) {
+	for _, name := range find(t, "../edge/admin/status.html", `"((?:listedge|go|process)_\w+)"`) {
 		if len(e.series[name])+len(e.series[name+"_bucket"]) == 0 {
 			t.Errorf("no node exports %s", name)
 		}
@@ -155,7 +155,7 @@ func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 	if err := f.redis.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	page.await(t, is("Degraded", "redis: .*refused.*Limits are kept by this node alone"))
+	page.await(t, is("Degraded", "redis: .*refused.*This node enforces limits alone"))
 	page.await(t, `/Redis does not answer/.test(document.querySelector("#log").textContent)`)
 	page.await(t, beside("limiter", "degraded")+`.startsWith("yes")`)
 	page.picture(t, "status-degraded")

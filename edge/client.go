@@ -3,13 +3,11 @@ package edge
 import (
 	"math"
 	"strconv"
-	"sync/atomic"
 	"unique"
 
 	"listedge/cache"
 	"listedge/limiter"
 	"listedge/origin"
-	"listedge/prefetch"
 )
 
 // client is what a node makes of a key, once, and finds again on each of its
@@ -23,23 +21,7 @@ type client struct {
 	policy          unique.Handle[string] // RateLimit-Policy, which most keys share
 	broken          error                 // its limit cannot be enforced, so nothing is served
 
-	shown atomic.Pointer[shown]
-	spot  cache.Spot     // of its last page
-	trail prefetch.Trail // of its last hit
-}
-
-// prefetch has fetched what a request of the client reads, if it asks for the
-// same page as the last one.
-func (c *client) prefetch() {
-	c.bucket.Prefetch()
-	c.spot.Prefetch()
-	c.trail.Follow()
-}
-
-// leaveTrail is for the next request to follow.
-func (c *client) leaveTrail(hit *cache.Page) {
-	page, pair, body := hit.Places()
-	c.trail.Leave([...]uintptr{page, pair, body, c.bucket.Place()})
+	spot cache.Spot // of its last page
 }
 
 func policyOf(l origin.Limit) (limiter.Policy, error) {

@@ -1,10 +1,15 @@
 package edge
 
 import (
+	"bytes"
 	"crypto/subtle"
+	"errors"
+	"io"
 	"net"
 	"sync"
 	"time"
+
+	"github.com/valyala/fasthttp"
 
 	"listedge/internal/rawconn"
 	"listedge/metrics"
@@ -21,7 +26,6 @@ type conn struct {
 	once     sync.Once
 	lines    lines // that it was sent
 	answer   answer
-	told     told
 	asked    asked
 	exchange exchange
 	counts   *metrics.Stripe
@@ -139,9 +143,102 @@ func (c *conn) hashKey(text []byte) (hash origin.KeyHash, again, ok bool) {
 		return c.keyHash, true, true
 	}
 	place := c.server.keyring.Place(text)
-	c.server.keyring.Prefetch(place)
 	if hash, ok = origin.HashKey(text); ok {
 		c.key, c.keyHash, c.keyPlace = append(c.key[:0], text...), hash, place
 	}
 	return hash, false, ok
 }
+
+// lines checks how the lines of a connection's requests end and begin.
+// fasthttp takes LF for CRLF in most places and waits for a CRLF in others, and
+// it joins folded lines; whatever stands in front may see other requests in the
+// same bytes. RFC 9112 (2.2, 5.2) has both refused.
+//
+// Invariant: every byte that comes is of a head, for bodies are never read. So
+// this needs to know of nothing but lines.
+type lines struct {
+	last     byte // before the present bytes
+	encoding bool // a line may have been a Transfer-Encoding
+}
+
+var errLine = errors.New("a line that ends in LF alone or is folded")
+
+// good returns how many bytes of p are good: all, or those before an LF
+// without CR, or before the blank that folds a line.
+func (l *lines) good(p []byte) int {
+	for i := 0; ; {
+		if l.last == '\n' && i < len(p) {
+			switch p[i] {
+			case ' ', '\t':
+				return i
+			case 't', 'T': // the fourth letter, as far as it is here, tells it from traceparent
+				l.encoding = l.encoding || i+3 >= len(p) || p[i+3]|0x20 == 'n'
+			}
+		}
+		end := bytes.IndexByte(p[i:], '\n')
+		if end < 0 {
+			break
+		}
+		if i += end; i > 0 {
+			l.last = p[i-1]
+		}
+		if l.last != '\r' {
+			return i
+		}
+		l.last = '\n'
+		i++
+	}
+	if len(p) > 0 {
+		l.last = p[len(p)-1]
+	}
+	return len(p)
+}
+
+// lingerTimeout is how long a refused client may go on sending.
+const lingerTimeout = 500 * time.Millisecond
+
+// linger reads and drops what a refused client is still sending. To close a
+// connection with unread bytes resets it, and a reset can overtake the answer.
+func linger(c net.Conn) {
+	half, ok := c.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil || c.SetReadDeadline(time.Now().Add(lingerTimeout)) != nil {
+		return
+	}
+	_, _ = io.CopyN(io.Discard, c, refusedBody)
+}
+
+// A connection keeps fasthttp's buffers while it is idle: what it reads into,
+// what it writes heads into, and the last request. This file has the request
+// dropped where it was large; the sizes of the others are in server.go.
+
+const (
+	// maxHeaders is how many headers a request may have. fasthttp takes 64 bytes
+	// for each, besides its text.
+	maxHeaders = 100
+	// keptRequest is how large a request may be whose buffers serve for the next
+	// one, in bytes. It takes four times as many.
+	keptRequest = 2 << 10
+	// readAtOnce bounds a Read, in bytes. fasthttp parses what the first Read
+	// brought of a head, and then waits for its end: one that never comes keeps the
+	// memory of so many bytes' lines. Most requests are shorter.
+	readAtOnce = 2 << 10
+)
+
+// drop gives the buffers of a large request to the collector, and those that
+// may be much larger than their text. fasthttp fills new ones. To be called when
+// the request has been answered: nothing of it may be used any more.
+func (c *conn) drop(ctx *fasthttp.RequestCtx) {
+	r := &ctx.Request
+	if !c.asked.bulky && c.asked.count <= maxHeaders && len(r.Header.RequestURI())+len(r.Header.RawHeaders()) <= keptRequest {
+		return
+	}
+	ctx.Response.SkipBody = ctx.Response.SkipBody || ctx.IsHead() // which fasthttp asks the request
+	ctx.Request = fasthttp.Request{}
+	c.asked = asked{}
+}
+
+// whole has buffers for answers that must be one piece, as TLS wants them.
+var whole = sync.Pool{New: func() any { return new([]byte) }}
+
+// keptWhole is the largest buffer that is kept for the next answer, in bytes.
+const keptWhole = 128 << 10

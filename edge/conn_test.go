@@ -66,7 +66,7 @@ func TestAPipelineIsAnsweredInStep(t *testing.T) {
 		body := `{"data":["` + strings.Repeat("x", size) + `"]`
 		s, _ := hitServer(t, body)
 		c, r := listening(t, s)
-		etag := cache.NewPage([]byte(body), "", time.Now()).ETag.String()
+		etag := cache.TagOf([]byte(body)).String()
 		steps := []struct {
 			request string
 			status  int

@@ -66,6 +66,9 @@ const documentUnit = 64 << 10
 // serveDocument answers GET and HEAD, if the client's address has not asked for
 // too much without a key.
 func (s *Server) serveDocument(x *exchange, d *document) failure {
+	if x.body {
+		return failure{problem: bodyTooLarge}
+	}
 	notModified := matchesETag(x.asked.noneMatch, d.etag[:])
 	var body []byte
 	compressed := d.gzip != nil && acceptsGzip(x.asked.encoding)

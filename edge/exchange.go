@@ -23,8 +23,8 @@ type exchange struct {
 	began time.Time
 	now   time.Time // began, or when it last passed a step that was timed
 
-	method, path, parameters []byte // as the client wrote them
-	asked                    *asked
+	path, parameters []byte // of the target, as the client sent it
+	asked            *asked
 
 	body    bool   // one was announced
 	last    bool   // its connection ends with it
@@ -36,6 +36,8 @@ type exchange struct {
 	limited bool                     // limits is set
 	query   origin.Query             // once parsed
 	page    cache.Result             // once looked up
+	found   bool                     // page was in memory before a token was taken
+	free    bool                     // no token was
 	ahead   bool                     // the page after it is being read, too
 	outcome metrics.Outcome
 	failed  failure // once answered so
@@ -58,7 +60,7 @@ func begin(ctx *fasthttp.RequestCtx) *exchange {
 	c := ctx.Conn().(*conn)
 	x, arrived := &c.exchange, c.arrival()
 	x.conn, x.began, x.now = c, arrived, arrived
-	x.http, x.method, x.asked = ctx, ctx.Method(), &c.asked
+	x.http, x.asked = ctx, &c.asked
 	x.asked.read(&ctx.Request.Header)
 	return x
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/limiter"
-	"listedge/metrics"
 	"listedge/origin"
 )
 
@@ -34,7 +33,8 @@ func (s *Server) handleExpectation(ctx *fasthttp.RequestCtx) (status int) {
 	return ctx.Response.StatusCode()
 }
 
-// serve is every request's way through the house.
+// serve is the way of every request. The router continues it at list, at a
+// document or at a problem.
 func (s *Server) serve(ctx *fasthttp.RequestCtx, body bool) {
 	x := begin(ctx)
 	x.body, x.last = body, body
@@ -42,21 +42,26 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx, body bool) {
 	defer s.finish(x)
 	s.identify(x)
 	s.noticeProxy(x)
-	if f := s.answer(x); f.problem != nil {
+	if f := s.checkHead(x); f.problem != nil {
 		s.writeProblem(x, f)
+		return
 	}
+	ctx.URI().SetPathBytes(x.path) // which the router reads: fasthttp's own may differ from the one sent
+	s.router.Handler(ctx)
 }
 
-// answer is the pipeline. Each step either goes on or ends the request.
-func (s *Server) answer(x *exchange) (f failure) {
-	if f = s.checkHead(x); f.problem != nil {
-		return f
-	}
-	if f = s.findRoute(x); f.problem != nil || !x.route.Paged() {
-		return f
+// list is the pipeline of a list request. Each step goes on or ends it.
+func (s *Server) list(x *exchange, c origin.Collection) (f failure) {
+	x.query.Collection = c
+	if x.body {
+		return failure{problem: bodyTooLarge}
 	}
 	if f = s.authenticate(x); f.problem != nil {
 		return f
+	}
+	if s.revalidate(x) {
+		s.writePage(x)
+		return failure{}
 	}
 	if f = s.limit(x); f.problem != nil {
 		return f
@@ -85,42 +90,9 @@ func (s *Server) identify(x *exchange) {
 	}
 }
 
-// findRoute looks at path and method. The path is taken as the client wrote
-// it, so that no two spellings of one address can be told apart by a proxy in
-// front and not here.
-func (s *Server) findRoute(x *exchange) failure {
-	var found *document // nil = a list
-	switch string(x.path) {
-	case "/v1/items":
-		x.route, x.query.Collection = metrics.RouteItems, origin.Items
-	case "/v1/contacts":
-		x.route, x.query.Collection = metrics.RouteContacts, origin.Contacts
-	case openAPIPath:
-		x.route, found = metrics.RouteOpenAPI, openAPI()
-	default:
-		if found = s.docs[string(x.path)]; found == nil {
-			if f := s.keyless(x, 1); f.problem != nil {
-				return f
-			}
-			return failure{problem: notFound}
-		}
-		x.route = metrics.RouteDocs
-	}
-	if method := string(x.method); method != fasthttp.MethodGet && method != fasthttp.MethodHead {
-		return failure{problem: wrongMethod}
-	}
-	if x.body {
-		return failure{problem: bodyTooLarge}
-	}
-	if found != nil {
-		return s.serveDocument(x, found)
-	}
-	return failure{}
-}
-
 // limit takes a token from the key's bucket and from its workspace's.
 func (s *Server) limit(x *exchange) failure {
-	x.limits, x.limited = s.limiter.TakeAt(x.now, x.client.bucket, x.client.workspaceBucket), true
+	x.limits, x.limited = s.limiter.Take(x.now, x.client.bucket, x.client.workspaceBucket), true
 	if x.limits.Source == limiter.SourceRedis || x.limits.Source == limiter.SourceLocalFallback || s.timed { // which took its time
 		x.passed(stepLimit)
 	}

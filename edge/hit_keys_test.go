@@ -105,8 +105,8 @@ func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
 		}
 		keys[hash] = origin.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true, Limit: origin.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 	}
-	fill := cache.Fill{Primary: func(context.Context, string) (cache.Filled, error) {
-		return cache.Filled{Body: []byte(`{"data":[],"nextCursor":null`), Snapshot: "100:100:", Run: run}, nil
+	fill := cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) {
+		return cache.FillResult{Body: []byte(`{"data":[],"nextCursor":null`), Snapshot: "100:100:", Run: run}, nil
 	}}
 	var loading sync.WaitGroup
 	const workers = 64 // look-ups and pages are stored in batches

@@ -55,8 +55,8 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	ctx.Request.Header.Set("X-API-Key", string(key))
 
 	q := origin.Query{Workspace: k.Workspace, Limit: 20, Sort: origin.ByName, Type: origin.Goods, Stock: origin.Low}
-	if _, err := pages.Forward(appendPageKey(nil, &q, nil), changefeed.List{}, cache.Fill{Primary: func(context.Context, string) (cache.Filled, error) {
-		return cache.Filled{Body: []byte(body), Next: "next"}, nil
+	if _, err := pages.Forward(appendPageKey(nil, &q, nil), changefeed.List{}, cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) {
+		return cache.FillResult{Body: []byte(body), Next: "next"}, nil
 	}}); err != nil {
 		t.Fatal(err)
 	}

@@ -60,7 +60,6 @@ func (s *Server) authenticate(x *exchange) failure {
 	case client.broken != nil:
 		return failure{problem: internalError, cause: client.broken}
 	}
-	client.prefetch()
 	x.client, x.query.Workspace = client, key.Workspace
 	return failure{}
 }

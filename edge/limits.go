@@ -1,125 +1,58 @@
 package edge
 
 import (
-	"bytes"
 	"strconv"
 	"time"
-	"unique"
 
 	"listedge/limiter"
 )
 
-// shown are a client's limit lines, when they were made, and the stamp of the
-// levels they show; 0 = only of what a single request was shown.
-type shown struct {
-	at    time.Time
-	stamp uint64
-	lines []byte
+// addLimits adds the limit headers of an answer to a client that was limited.
+func (s *Server) addLimits(a *answer, x *exchange) {
+	if x.limited {
+		a.lines = appendLimits(a.lines, x.client, &x.limits)
+	}
 }
 
-// shownFor is how long a request that costs no token is shown the same levels.
-const shownFor = 50 * time.Millisecond
-
-// addLimits tells how the buckets stand. Where there are many requests they
-// share lines that are at most 50 ms old, and so do those that are free:
-// working levels out and rendering them costs 0.3 µs.
-func (s *Server) addLimits(a *answer, x *exchange, free bool) {
-	if !x.limited {
-		return
-	}
-	c, stamp := x.client, uint64(0)
-	if x.limits.Allowed {
-		stamp = s.limiter.Stamp(x.now, c.bucket, c.workspaceBucket)
-	}
-	if stamp == 0 && !free {
-		a.lines = append(a.lines, x.conn.told.of(x)...)
-		return
-	}
-	last := c.shown.Load()
-	if last == nil || last.stamp != stamp || stamp == 0 && x.now.Sub(last.at) > shownFor {
-		last = &shown{x.now, stamp, bytes.Clone(x.conn.told.of(x))}
-		c.shown.Store(last)
-	}
-	a.lines = append(a.lines, last.lines...)
-}
-
-// standing is all that limit lines tell: how a client's buckets stand after a
-// decision.
-type standing struct {
-	policy    unique.Handle[string]
-	of        limiter.Which // what first is the level of
-	first     level
-	also      bool // that of the workspace is told, too
-	workspace level
-	tightest  level // for clients that know of one bucket only
-	burst     int64 // of that bucket
-}
-
-func standingOf(now time.Time, c *client, d *limiter.Decision) standing {
-	if d.Source == limiter.SourceBlocked { // a rate of 0: how the other bucket stands was not asked
-		blocked, burst := level{0, wholeSeconds(d.RetryAfter)}, c.limit
+// appendLimits renders the limit headers of a decision.
+func appendLimits(dst []byte, c *client, d *limiter.Decision) []byte {
+	dst = append(append(append(dst, "RateLimit-Policy: "...), c.policy.Value()...), "\r\nRateLimit: "...)
+	tightest, burst := &d.Key, c.limit // for clients that know of one bucket only
+	switch {
+	case d.Source == limiter.SourceBlocked: // a rate of 0: the other bucket was not looked at
 		if d.Refused == limiter.Workspace {
-			burst = c.workspaceLimit
+			tightest, burst = &d.Workspace, c.workspaceLimit
 		}
-		return standing{policy: c.policy, of: d.Refused, first: blocked, tightest: blocked, burst: burst}
-	}
-	key := levelOf(now, d, limiter.Key, c.bucket)
-	st := standing{policy: c.policy, of: limiter.Key, first: key, tightest: key, burst: c.limit}
-	if c.workspaceBucket != nil {
-		st.also, st.workspace = true, levelOf(now, d, limiter.Workspace, c.workspaceBucket)
-		if st.workspace.remaining < key.remaining || d.Refused == limiter.Workspace {
-			st.tightest, st.burst = st.workspace, c.workspaceLimit
+		dst = appendStatus(dst, d.Refused.String(), tightest)
+	default:
+		dst = appendStatus(dst, "key", &d.Key)
+		if c.workspaceBucket != nil {
+			dst = appendStatus(append(dst, ", "...), "workspace", &d.Workspace)
+			if d.Workspace.Remaining < d.Key.Remaining || d.Refused == limiter.Workspace {
+				tightest, burst = &d.Workspace, c.workspaceLimit
+			}
 		}
 	}
-	return st
-}
-
-func (st *standing) append(dst []byte) []byte {
-	dst = append(append(append(dst, "RateLimit-Policy: "...), st.policy.Value()...), "\r\nRateLimit: "...)
-	dst = appendLevel(dst, st.of.String(), st.first)
-	if st.also {
-		dst = appendLevel(append(dst, ", "...), "workspace", st.workspace)
+	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Limit: "...), burst, 10)
+	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Remaining: "...), tightest.Remaining, 10)
+	full := upToSecond(tightest.FullIn)
+	if tightest.RetryIn > 0 {
+		full = upToSecond(tightest.RetryIn)
 	}
-	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Limit: "...), st.burst, 10)
-	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Remaining: "...), st.tightest.remaining, 10)
-	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Reset: "...), st.tightest.reset, 10)
+	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Reset: "...), full, 10)
 	return append(dst, crlf...)
 }
 
-// told is what a connection told last of a client's limits: buckets that are
-// full but for one token, as those of many clients are, stand alike. None stands
-// as the zero value does, which has no policy.
-type told struct {
-	standing standing
-	lines    []byte
-}
-
-// of returns the lines that tell how the buckets of the exchange's client stand,
-// which are good until the next call.
-func (t *told) of(x *exchange) []byte {
-	if st := standingOf(x.now, x.client, &x.limits); st != t.standing {
-		t.standing, t.lines = st, st.append(t.lines[:0])
-	}
-	return t.lines
-}
-
-// level is a bucket as headers show it: whole tokens, and seconds from now
-// until it is full, or, when it refused, until there is a token.
-type level struct{ remaining, reset int64 }
-
-func levelOf(now time.Time, d *limiter.Decision, which limiter.Which, b *limiter.Bucket) level {
-	if d.Refused == which {
-		return level{0, wholeSeconds(d.RetryAfter)}
-	}
-	l := b.LevelAt(now)
-	return level{l.Remaining, int64((l.Full + time.Second - 1) / time.Second)}
-}
-
-func appendLevel(dst []byte, name string, l level) []byte {
+// appendStatus renders one bucket: the tokens left, and the seconds until there is
+// one more.
+func appendStatus(dst []byte, name string, s *limiter.Status) []byte {
 	dst = append(append(append(dst, '"'), name...), `";r=`...)
-	dst = strconv.AppendInt(dst, l.remaining, 10)
-	return strconv.AppendInt(append(dst, ";t="...), l.reset, 10)
+	dst = strconv.AppendInt(dst, s.Remaining, 10)
+	return strconv.AppendInt(append(dst, ";t="...), upToSecond(s.ResetIn), 10)
 }
+
+// upToSecond rounds up to whole seconds.
+func upToSecond(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 // wholeSeconds rounds up, to at least 1: the unit of Retry-After.
-func wholeSeconds(d time.Duration) int64 { return max(1, int64((d+time.Second-1)/time.Second)) }
+func wholeSeconds(d time.Duration) int64 { return max(1, upToSecond(d)) }

@@ -15,11 +15,9 @@ import (
 func (s *Server) lookUp(x *exchange) failure {
 	x.key = appendPageKey(x.key[:0], &x.query, x.scratch[:0])
 	control := parseCacheControl(x.asked.control)
-	hit := false
-	if !control.noCache {
-		if x.page, hit = s.cache.Hit(&x.client.spot, x.key, x.now); hit {
-			x.client.leaveTrail(x.page.Page)
-		}
+	hit := x.found
+	if !control.noCache && !hit {
+		x.page, hit = s.cache.Hit(&x.client.spot, x.key, x.now)
 		if s.timed {
 			x.passed(stepMemory)
 		}
@@ -33,6 +31,12 @@ func (s *Server) lookUp(x *exchange) failure {
 			return failure{problem: lookUpProblem(err), retry: retrySoon, cause: err}
 		}
 	}
+	s.countLookUp(x)
+	return failure{}
+}
+
+// countLookUp notes where the page came from.
+func (s *Server) countLookUp(x *exchange) {
 	var tier metrics.Tier
 	switch {
 	case x.page.Err != nil:
@@ -45,7 +49,6 @@ func (s *Server) lookUp(x *exchange) failure {
 		tier, x.outcome = metrics.TierOrigin, metrics.OutcomeOrigin
 	}
 	x.conn.counts.LookedUp(tier, x.page.Collapsed)
-	return failure{}
 }
 
 // forward is the way of a page that is not in memory.
@@ -67,15 +70,15 @@ func (s *Server) forward(x *exchange, control cacheControl) (cache.Result, error
 // it, is read, and what changes it. The query is a copy: a fill may outlive the
 // request that began it.
 func (s *Server) fillOf(x *exchange, q origin.Query) (changefeed.List, cache.Fill) {
-	fill := cache.Fill{Compress: acceptsGzip(x.asked.encoding), Primary: func(ctx context.Context, run string) (cache.Filled, error) {
-		page, err := s.origin.FetchFrom(ctx, q, run)
+	fill := cache.Fill{Compress: acceptsGzip(x.asked.encoding), Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
+		page, err := s.origin.Fetch(ctx, q, run)
 		if errors.Is(err, origin.ErrWrongServer) {
-			err = fmt.Errorf("%w: %w", cache.ErrForeign, err)
+			err = fmt.Errorf("%w: %w", cache.ErrWrongServer, err)
 		}
 		return filled(page, err)
 	}}
 	if s.origin.HasStandbys() {
-		fill.Standby = func(ctx context.Context, n cache.Needed) (cache.Filled, error) {
+		fill.Standby = func(ctx context.Context, n cache.Needed) (cache.FillResult, error) {
 			return filled(s.origin.FetchFromStandby(ctx, q, origin.Needed(n)))
 		}
 	}
@@ -90,21 +93,21 @@ func pairOf(q *origin.Query) changefeed.List {
 // came by a cursor, while the database has nothing better to do. It says whether
 // that costs a query.
 func (s *Server) readNext(x *exchange) (begun bool) {
-	if !x.query.After.Set || x.page.Err != nil || !x.page.Page.Leads() || s.origin.Busy() {
+	if !x.query.After.Set || x.page.Err != nil || !x.page.Entry.ClaimNextPrefetch() || s.origin.Busy() {
 		return false
 	}
 	q := x.query
 	var err error
-	if q.After, err = q.ParseCursor([]byte(x.page.Page.Next)); err != nil {
+	if q.After, err = q.ParseCursor([]byte(x.page.Entry.Next)); err != nil {
 		return false // by a version that writes other cursors
 	}
 	pair, fill := s.fillOf(x, q)
-	return s.cache.ReadNext(appendPageKey(nil, &q, nil), pair, fill)
+	return s.cache.PrefetchNext(appendPageKey(nil, &q, nil), pair, fill)
 }
 
-func filled(p origin.Page, err error) (cache.Filled, error) {
-	return cache.Filled{Body: p.Body, Next: p.NextCursor, Snapshot: p.Snapshot, Run: p.Run, Server: p.Server, LSN: p.LSN,
-		Query: cache.Span{Began: p.Asked, Took: p.Took}}, err
+func filled(p origin.Page, err error) (cache.FillResult, error) {
+	return cache.FillResult{Body: p.Body, Next: p.NextCursor, Snapshot: p.Snapshot, Run: p.Incarnation, Server: p.Server, LSN: p.LSN,
+		Query: cache.Span{Began: p.Began, Took: p.Took}}, err
 }
 
 // collections names the origin's collections in the log of changes.

@@ -23,9 +23,11 @@ const noSniff = "X-Content-Type-Options: nosniff\r\n"
 
 // writePage leaves the page that was looked up for the connection to send.
 func (s *Server) writePage(x *exchange) {
-	page, a := x.page.Page, x.conn.newAnswer(fasthttp.StatusOK)
+	page, a := x.page.Entry, x.conn.newAnswer(fasthttp.StatusOK)
 	notModified := matchesETag(x.asked.noneMatch, page.ETag[:])
-	returned := notModified && s.returnToken(x)
+	if notModified && !x.free {
+		s.returnToken(x)
+	}
 
 	a.lines = append(append(append(a.lines, "ETag: "...), page.ETag[:]...), "\r\nAge: "...)
 	a.lines = append(strconv.AppendInt(a.lines, int64(x.page.Age/time.Second), 10), crlf...)
@@ -34,7 +36,7 @@ func (s *Server) writePage(x *exchange) {
 	if page.Next != "" {
 		a.lines = append(appendLink(append(a.lines, "Link: "...), &x.query, page.Next), crlf...)
 	}
-	s.addLimits(a, x, returned)
+	s.addLimits(a, x)
 	s.addTiming(a, x)
 	a.add(headerRequestID, x.id)
 
@@ -68,7 +70,7 @@ var gzipHead = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff} // deflate, no name
 // the tail as a stored block, which is final, and the checksum carried on over
 // it. Nothing is compressed here. (Two members, though legal, are cut off after the
 // first by browsers.)
-func (a *answer) gzip(page *cache.Page, deflate, id []byte) {
+func (a *answer) gzip(page *cache.Entry, deflate, id []byte) {
 	const block = 5
 	a.tail = appendTail(append(a.tail, 1, 0, 0, 0, 0), id) // final, stored, with its length yet to come
 	stored := a.tail[block:]
@@ -90,7 +92,7 @@ func cacheStatus(r *cache.Result) []byte {
 		return statusBypassCollapsed
 	case r.Bypassed:
 		return statusBypass
-	case r.ByAge && r.Source != cache.Origin:
+	case r.ByTTL && r.Source != cache.Origin:
 		return statusByAge
 	case r.Source == cache.Memory:
 		return statusMemory

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"listedge/cache"
 	"listedge/origin"
@@ -17,7 +16,7 @@ func TestGzipIsOneMemberForEveryLength(t *testing.T) {
 	for _, n := range []int{0, 1, 255, 256, 4096, 65_535, 65_536, 200_000} {
 		for _, id := range []string{"a", strings.Repeat("z", 128)} {
 			body := []byte(strings.Repeat(`{"name":"é"},`, n/13+1)[:n])
-			page := cache.NewPage(body, "", time.Now())
+			page := cache.NewEntry(body, "")
 			deflate := page.Deflate()
 			if (deflate == nil) != (n < 256) {
 				t.Fatalf("%d bytes: deflate made: %v", n, deflate != nil)

@@ -64,8 +64,8 @@ func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
 		k := origin.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true, Limit: origin.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 		keys[hash] = k
 		q := origin.Query{Workspace: k.Workspace, Limit: defaultLimit}
-		if _, err := pages.Forward(appendPageKey(nil, &q, nil), changefeed.List{}, cache.Fill{Primary: func(context.Context, string) (cache.Filled, error) {
-			return cache.Filled{Body: []byte(`{"data":["workspace of ` + texts[i] + `"]`)}, nil
+		if _, err := pages.Forward(appendPageKey(nil, &q, nil), changefeed.List{}, cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) {
+			return cache.FillResult{Body: []byte(`{"data":["workspace of ` + texts[i] + `"]`)}, nil
 		}}); err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
+	"listedge/limiter"
 	"listedge/origin"
 )
 
@@ -15,7 +16,7 @@ import (
 // and without a modification date.
 func TestPreconditions(t *testing.T) {
 	const body = `{"data":[]`
-	etag := cache.NewPage([]byte(body), "", time.Now()).ETag.String()
+	etag := cache.TagOf([]byte(body)).String()
 	strong := strings.TrimPrefix(etag, "W/")
 	const past, future = "Thu, 01 Jan 1970 00:00:00 GMT", "Fri, 31 Dec 2100 23:59:59 GMT"
 	s, ctx := hitServer(t, body)
@@ -75,7 +76,7 @@ func TestAPreconditionNeedsAPage(t *testing.T) {
 // What a node answers from its own memory costs no token; a page costs one.
 func TestWhatCostsAToken(t *testing.T) {
 	const body = `{"data":[]`
-	etag := cache.NewPage([]byte(body), "", time.Now()).ETag.String()
+	etag := cache.TagOf([]byte(body)).String()
 	for name, c := range map[string]struct {
 		header, value, target string
 		status                int
@@ -92,20 +93,22 @@ func TestWhatCostsAToken(t *testing.T) {
 	} {
 		s, ctx := hitServer(t, body)
 		hash, _ := origin.HashKey([]byte(aKey))
-		bucket := s.keyring.Known(hash, s.keyring.Place([]byte(aKey)), time.Now()).Value.bucket
+		known := s.keyring.Known(hash, s.keyring.Place([]byte(aKey)), time.Now())
+		bucket := known.Value.bucket
 		policy, err := policyOf(origin.Limit{Set: true, Rate: 0.001, Burst: 100})
 		if err != nil {
 			t.Fatal(err)
 		}
-		bucket.SetPolicy(policy)
+		bucket = s.limiter.Bucket(limiter.KeyBucket(known.Key.Workspace.String(), known.Key.ID.String()), policy)
+		left := func() int64 { return s.limiter.Peek(time.Now(), bucket, nil).Key.Remaining }
 		answerTo(t, s, ctx) // under which it now is
 		ctx.Request.SetRequestURI(c.target)
 		ctx.Request.Header.Set(c.header, c.value)
-		before := bucket.LevelAt(time.Now()).Remaining
+		before := left()
 		if got := answerTo(t, s, ctx); got.status != c.status {
 			t.Errorf("%s: %+v, want %d", name, got, c.status)
 		}
-		if spent := before - bucket.LevelAt(time.Now()).Remaining; (spent == 0) != c.free || spent > 1 {
+		if spent := before - left(); (spent == 0) != c.free || spent > 1 {
 			t.Errorf("%s: cost %d", name, spent)
 		}
 	}

@@ -1,7 +1,8 @@
 package edge
 
 import (
-	"net/http"
+	"context"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -92,6 +93,14 @@ func (e *entry) record() Record {
 	return r
 }
 
+// limitOutcome is the part of a limiter.Decision that the journal keeps.
+type limitOutcome struct {
+	Allowed    bool
+	Refused    limiter.Which
+	Source     limiter.Source
+	RetryAfter time.Duration
+}
+
 func (e *entry) limit() *LimitRecord {
 	l := &LimitRecord{Allowed: e.limits.Allowed, Source: e.limits.Source.String(), RetryAfter: e.limits.RetryAfter.Seconds(), Key: e.keyBucket}
 	if e.limits.Refused != limiter.Neither {
@@ -118,13 +127,63 @@ func (s *Server) Records(id string) []Record {
 	return records
 }
 
-// Explain answers /explain?request-id=…, of the admin listener: an array of
-// Records, 404 where it is empty.
-func (s *Server) Explain(w http.ResponseWriter, r *http.Request) {
-	records := s.Records(r.URL.Query().Get("request-id"))
-	status := http.StatusOK
-	if len(records) == 0 {
-		status = http.StatusNotFound
+// AccessLog is which requests have a line in the log, of those the journal
+// remembers. Failures that are the service's are logged anyway, once a second
+// and kind.
+type AccessLog string
+
+// The access logs.
+const (
+	LogOff     AccessLog = "off"
+	LogErrors  AccessLog = "errors"  // errors, pages that stood in, and slow answers
+	LogSampled AccessLog = "sampled" // these, pages that were not in memory, and a sample of hits
+)
+
+// has says whether requests of the kind are logged.
+func (l AccessLog) has(k kind) bool {
+	return l == LogSampled || l == LogErrors && (k == failed || k == refused)
+}
+
+// keep has a request remembered and, if such are, logged.
+func (s *Server) keep(to *sheet, k kind, e *entry) {
+	to.keep(k, e)
+	if s.accessLog.has(k) {
+		r := e.record()
+		s.logger.LogAttrs(context.Background(), slog.LevelInfo, "request", r.attributes()...)
 	}
-	tell(w, status, records)
+}
+
+// attributes are the record as one line of the log. Times are in seconds.
+func (r *Record) attributes() []slog.Attr {
+	all := []slog.Attr{
+		slog.String("requestId", r.RequestID), slog.String("route", r.Route), slog.Int("status", r.Status), slog.String("outcome", r.Outcome),
+	}
+	if r.KeyID != "" {
+		all = append(all, slog.String("keyId", r.KeyID), slog.String("workspaceId", r.WorkspaceID))
+	}
+	if r.Limit != nil {
+		all = append(all, slog.String("limit", r.Limit.Source), slog.Int64("keyRemaining", r.Limit.Key.Remaining))
+		if r.Limit.Workspace != nil {
+			all = append(all, slog.Int64("workspaceRemaining", r.Limit.Workspace.Remaining))
+		}
+		if r.Limit.RefusedBy != "" {
+			all = append(all, slog.String("refusedBy", r.Limit.RefusedBy), slog.Float64("retryAfter", r.Limit.RetryAfter))
+		}
+	}
+	if r.Page != nil {
+		all = append(all, slog.String("cacheStatus", r.Page.CacheStatus), slog.Float64("proofAge", r.Page.ProofAge))
+	}
+	if r.Cause != "" {
+		all = append(all, slog.String("cause", r.Cause))
+	}
+	all = append(all, slog.Float64("took", r.Took.Total))
+	for _, part := range []struct {
+		name string
+		took float64
+	}{{"keyTook", r.Took.Key}, {"limitTook", r.Took.Limit}, {"waitTook", r.Took.Wait}, {"redisTook", r.Took.Redis}, {"fillTook", r.Took.Fill}, {"queryTook", r.Took.Query}} {
+		if part.took > 0 {
+			all = append(all, slog.Float64(part.name, part.took))
+		}
+	}
+	return all
 }

@@ -5,7 +5,7 @@
 //	               └────────────┴─────────┴─────────┴───────┴────────┴──► problem ──► error
 //
 // The pipeline is handler.go; the longer steps are in files of their own: key.go,
-// limits.go, request.go, lookup.go and page.go. errors.go says what goes wrong.
+// limits.go, request.go, lookup.go and page.go. problem.go says what goes wrong.
 package edge
 
 import (
@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fasthttp/router"
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
@@ -60,7 +61,8 @@ type Server struct {
 	logger  *slog.Logger
 	proxies []netip.Prefix
 
-	docs         map[string]*document // by path; empty = not served
+	router       *router.Router
+	docs         map[string]*document // by path; nil = not served
 	maxConns     int64                // open at once; beyond: 503
 	http         *fasthttp.Server
 	ids          requestIDs
@@ -99,6 +101,7 @@ func New(o Options) *Server {
 	if !o.NoDocs {
 		s.docs = docs()
 	}
+	s.router = s.newRouter()
 	s.keyring = origin.NewKeyring(o.Lookup, s.makeClient, o.Grace, o.Clock)
 	s.http = &fasthttp.Server{
 		Handler:                       s.handle,

@@ -55,7 +55,7 @@ func TestEveryAnswerIsCountedOnce(t *testing.T) {
 	s, ctx, registry := hitServerWith(t, `{"data":[]`)
 	before := scrape(t, registry)
 	answerTo(t, s, ctx)
-	ctx.Request.Header.Set("If-None-Match", cache.NewPage([]byte(`{"data":[]`), "", time.Now()).ETag.String())
+	ctx.Request.Header.Set("If-None-Match", cache.TagOf([]byte(`{"data":[]`)).String())
 	answerTo(t, s, ctx)
 	after := scrape(t, registry)
 	for series, want := range map[string]int{
@@ -104,11 +104,11 @@ func TestAnExchangeIsCleanedBeforeItIsUsedAgain(t *testing.T) {
 	_, ctx, _ := hitServerWith(t, `{"data":[]`)
 	x := begin(ctx)
 	x.client, x.limited, x.id = &client{}, true, []byte("other")
-	x.query.Search, x.page.Page = "other", &cache.Page{}
+	x.query.Search, x.page.Entry = "other", &cache.Entry{}
 	x.end()
 	y := begin(ctx)
 	defer y.end()
-	if y.client != nil || y.limited || len(y.id) > 0 || y.query.Search != "" || y.page.Page != nil || y.outcome != metrics.OutcomeOther {
+	if y.client != nil || y.limited || len(y.id) > 0 || y.query.Search != "" || y.page.Entry != nil || y.outcome != metrics.OutcomeOther {
 		t.Errorf("%+v", y)
 	}
 }
@@ -172,7 +172,7 @@ func TestWorkspaceBucketsAreSharedAndFollowTheLimit(t *testing.T) {
 		t.Error("two keys of a workspace spend from two buckets")
 	}
 	k.WorkspaceLimit.Rate = 6
-	if of() != a || a.Policy().Rate != 6 {
+	if of() != a || a.Policy().Rate != 6_000_000 {
 		t.Error("the bucket does not go on under the new limit")
 	}
 }

@@ -2,14 +2,19 @@ package limiter
 
 import (
 	"context"
-	"net"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
+	"listedge/limiter/lease"
 )
 
 func TestMain(m *testing.M) {
@@ -21,47 +26,52 @@ func TestMain(m *testing.M) {
 // however slow a machine.
 const patient = time.Minute
 
-func splitAddr(t testing.TB, address string) (host, port string) {
-	t.Helper()
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return host, port
-}
-
-var startRedis = redistest.Start
+var (
+	startRedis   = redistest.Start
+	startCluster = redistest.Cluster
+	within       = sandboxtest.Within
+)
 
 // open makes a limiter that is closed before the test's other clean-ups.
 func open(t testing.TB, o Options) *Limiter {
 	t.Helper()
 	l := New(o)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patient)
-		defer cancel()
-		if err := l.Close(ctx); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
+	t.Cleanup(func() { closeLimiter(t, l) })
 	return l
 }
 
-// Take is TakeAt by the limiter's own clock.
-func (l *Limiter) Take(key, workspace *Bucket) Decision { return l.take(l.now(), key, workspace) }
-
-// Level is how the bucket stands now.
-func (b *Bucket) Level() Level {
-	if b == nil || b.owner.clock == nil {
-		return b.LevelAt(time.Now())
+func closeLimiter(t testing.TB, l *Limiter) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patient)
+	defer cancel()
+	if err := l.Close(ctx); err != nil {
+		t.Errorf("close: %v", err)
 	}
-	return b.LevelAt(b.owner.clock())
 }
 
-// counted waits until the node has found so many for a while: one that has not
-// takes a smaller part while Redis is away.
+// take is Take by the limiter's own clock.
+func (l *Limiter) take(key, workspace *Bucket) Decision {
+	if l.clock != nil {
+		return l.Take(l.clock(), key, workspace)
+	}
+	return l.Take(time.Now(), key, workspace)
+}
+
+// left is how many tokens the bucket shows.
+func (l *Limiter) left(b *Bucket) int64 {
+	if l.clock != nil {
+		return l.Peek(l.clock(), b, nil).Key.Remaining
+	}
+	return l.Peek(time.Now(), b, nil).Key.Remaining
+}
+
+// counted waits until the node has found so many for a while.
 func counted(t testing.TB, l *Limiter, nodes int64) {
 	t.Helper()
-	within(t, 2*patient, "the nodes are counted", func() bool { return l.fleet.known.Load() && l.fleet.size.Load() == nodes })
+	within(t, 2*patient, "the nodes are counted", func() bool {
+		f := l.decider.(*leased).fleet()
+		return !f.Cold && f.Nodes == nodes && f.Missing == 0
+	})
 }
 
 func policy(t testing.TB, rate float64, burst int64) Policy {
@@ -76,7 +86,187 @@ func policy(t testing.TB, rate float64, burst int64) Policy {
 // eventually waits for what another goroutine is about to bring.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	sandboxtest.Within(t, patient, what, ok)
+	within(t, patient, what, ok)
 }
 
-var within = sandboxtest.Within
+func takes(t *testing.T, l *Limiter, b *Bucket, n int, want Source) {
+	t.Helper()
+	for range n {
+		if d := l.take(b, nil); !d.Allowed || d.Source != want {
+			t.Fatalf("%+v, want a token from %v", d, want)
+		}
+	}
+}
+
+// smallKey is a bucket of 15, which is not leased from, whose refill (a token in
+// 1,000 s) does not matter; slowKey is one of 200, which is.
+func smallKey(t testing.TB, l *Limiter) *Bucket {
+	return l.Bucket(KeyBucket("w", t.Name()), policy(t, 0.001, 15))
+}
+func slowKey(t testing.TB, l *Limiter) *Bucket {
+	return l.Bucket(KeyBucket("w", t.Name()), policy(t, 0.001, 200))
+}
+
+// mood is what a virtual store does with a visit.
+type mood int32
+
+const (
+	well   mood = iota
+	hung        // no answer, and nothing done
+	late        // done, and answered after the budget
+	lost        // done, and the answer lost
+	broken      // refused at once
+	slow        // done after a third of the budget
+	frozen      // done once it is well again, for those who still wait
+)
+
+var errMoody = errors.New("not today")
+
+// virtual is Redis as the tests want it to be: the buckets' twin in Go, a network
+// and a processor that take their time, and moods.
+type virtual struct {
+	oneWay  time.Duration // of a message
+	perCall time.Duration // one call after the other, as Redis does
+	nodes   int64         // what a heartbeat counts; 0 = those that beat
+
+	mood  atomic.Int32
+	trips atomic.Int64
+	calls atomic.Int64
+	most  atomic.Int64 // calls in one visit
+
+	mu      sync.Mutex // guards all below
+	began   time.Time
+	buckets map[string]*lease.Bucket
+	beats   map[string]time.Time
+	free    time.Time // when it has done what has come
+}
+
+func newVirtual() *virtual {
+	return &virtual{began: time.Now(), buckets: map[string]*lease.Bucket{}, beats: map[string]time.Time{}}
+}
+
+func (v *virtual) now() int64 { return 1_000_000_000 + time.Since(v.began).Microseconds() }
+
+// reach is a message's way to the store and its work there.
+func (v *virtual) reach(ctx context.Context, calls int) error {
+	time.Sleep(v.oneWay)
+	switch mood(v.mood.Load()) {
+	case hung:
+		<-ctx.Done()
+		return ctx.Err()
+	case broken:
+		return errMoody
+	case slow:
+		time.Sleep(DefaultBudget / 3)
+	case frozen:
+		for mood(v.mood.Load()) == frozen {
+			if time.Sleep(time.Millisecond); ctx.Err() != nil {
+				return ctx.Err()
+			}
+		}
+	}
+	v.mu.Lock()
+	if now := time.Now(); v.free.Before(now) {
+		v.free = now
+	}
+	v.free = v.free.Add(time.Duration(calls) * v.perCall)
+	wait := time.Until(v.free)
+	v.mu.Unlock()
+	select {
+	case <-time.After(wait):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (v *virtual) visit(ctx context.Context, calls []*visit) error {
+	v.trips.Add(1)
+	v.calls.Add(int64(len(calls)))
+	v.most.Store(max(v.most.Load(), int64(len(calls))))
+	err := v.reach(ctx, len(calls))
+	if err == nil {
+		v.mu.Lock()
+		for _, c := range calls {
+			v.bucket(c.bucket.key, c.call.Policy).Visit(&c.call, v.now())
+		}
+		v.mu.Unlock()
+		time.Sleep(v.oneWay)
+		switch mood(v.mood.Load()) {
+		case late:
+			time.Sleep(DefaultBudget + time.Millisecond)
+		case lost:
+			err = errMoody
+		}
+	}
+	for _, c := range calls {
+		c.err = err
+	}
+	return err
+}
+
+// bucket returns the bucket of that key. v.mu is held.
+func (v *virtual) bucket(key string, p Policy) *lease.Bucket {
+	b := v.buckets[key]
+	if b == nil {
+		full := lease.Full(p, v.now())
+		b = &full
+		v.buckets[key] = b
+	}
+	return b
+}
+
+func (v *virtual) beat(ctx context.Context, id, state string) (nodes, missing int64, err error) {
+	if err := v.reach(ctx, 1); err != nil {
+		return 0, 0, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch state {
+	case present:
+		v.beats[id] = time.Now()
+	case leaving:
+		delete(v.beats, id)
+	}
+	for id, at := range v.beats {
+		switch age := time.Since(at); {
+		case age >= lease.MemberLife*time.Microsecond:
+			delete(v.beats, id)
+		case age > silentFor:
+			missing++
+		}
+	}
+	return max(v.nodes, int64(len(v.beats))), missing, nil
+}
+
+// left is what the shared bucket contains, what is held not counted.
+func (v *virtual) left(b *Bucket) int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return max(0, v.bucket(b.key, b.Policy()).LevelAt(v.now())) / lease.Token
+}
+
+// inVirtualTime runs f with a limiter on a virtual store in a synctest bubble, once
+// it has counted its fleet.
+func inVirtualTime(t *testing.T, o Options, f func(t *testing.T, l *Limiter, v *virtual)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		v := newVirtual()
+		l := newLimiter(o, v)
+		defer closeLimiter(t, l)
+		time.Sleep(3 * time.Second)
+		f(t, l, v)
+	})
+}
+
+// fleet makes so many limiters on a virtual store, that have counted one another.
+func fleet(t *testing.T, v *virtual, nodes int) []*Limiter {
+	t.Helper()
+	all := make([]*Limiter, nodes)
+	for i := range all {
+		all[i] = newLimiter(Options{NodeID: fmt.Sprint(i)}, v)
+		t.Cleanup(func() { closeLimiter(t, all[i]) })
+	}
+	time.Sleep(3 * time.Second)
+	return all
+}

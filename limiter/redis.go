@@ -7,11 +7,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"slices"
+	"net"
 	"strings"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
+
+	"listedge/limiter/lease"
 )
 
 //go:embed token_bucket.lua
@@ -22,130 +24,109 @@ var tokenBucketDigest = func() string {
 	return hex.EncodeToString(sum[:])
 }()
 
-// redisStats counts what goes to Redis, over all its nodes.
-type redisStats struct{ calls, trips atomic.Uint64 }
-
-// redisStore keeps the buckets in one Redis node, where every node of a fleet
-// finds the same ones. A visit is one pipeline of one script call per bucket.
+// redisStore keeps the buckets in Redis, where every node of a fleet finds the
+// same ones: a pipeline of one script call per bucket. A Cluster's client splits it
+// by node, and sends again what has moved meanwhile: a call that is sent twice
+// debits twice, which never admits too much.
 type redisStore struct {
-	client redis.UniversalClient
-	stats  *redisStats
-	other  func(address string) redis.UniversalClient // of a Cluster: another node; else nil
+	client       redis.UniversalClient
+	calls, trips atomic.Uint64
 }
 
-func newRedisStore(client redis.UniversalClient, stats *redisStats) *redisStore {
-	return &redisStore{client: client, stats: stats}
-}
+func newRedisStore(client redis.UniversalClient) *redisStore { return &redisStore{client: client} }
 
 // visit sends every call by the script's digest. A Redis that has not seen the
-// script (new, restarted, failed over) refuses such a call before it does
-// anything, so those alone are sent again with the whole script. So are those
-// whose slot is just moving, to where this node says that they are.
-func (r *redisStore) visit(ctx context.Context, calls []call) error {
-	for i := range calls {
-		calls[i].err = errUnsent
-	}
-	err := r.send(ctx, r.client, calls, errUnsent)
-	if met(calls, errNoScript) {
-		if err = errors.Join(err, r.send(ctx, r.client, calls, errNoScript)); met(calls, errNoScript) {
-			err = errors.Join(err, errNoScript)
+// script (new, restarted, failed over) refuses such a call before it does anything,
+// so those alone are sent again with the whole script.
+func (r *redisStore) visit(ctx context.Context, calls []*visit) error {
+	r.send(ctx, calls, r.evalSHA)
+	var unknown []*visit
+	for _, v := range calls {
+		if v.err != nil && strings.HasPrefix(v.err.Error(), "NOSCRIPT") {
+			unknown = append(unknown, v)
 		}
 	}
-	for i := range calls {
-		if asks, ok := calls[i].err.(askElsewhere); ok && r.other != nil {
-			err = errors.Join(err, r.send(ctx, r.other(asks.address), calls, asks))
-		}
+	if len(unknown) > 0 {
+		r.send(ctx, unknown, r.eval)
 	}
-	return err
+	var failed error
+	for _, v := range calls {
+		if v.err == nil {
+			return nil
+		}
+		failed = fmt.Errorf("limiter: visit bucket %s: %w", v.bucket.key, v.err)
+	}
+	return failed
 }
 
-func met(calls []call, err error) bool {
-	return slices.ContainsFunc(calls, func(c call) bool { return c.err == err })
+func (r *redisStore) evalSHA(ctx context.Context, pipe redis.Pipeliner, v *visit) *redis.Cmd {
+	return pipe.EvalSha(ctx, tokenBucketDigest, []string{v.bucket.key}, arguments(&v.call)...)
 }
 
-// What a call came to that was not carried out.
-var (
-	errUnsent   = errors.New("limiter: not sent yet")
-	errNoScript = errors.New("limiter: redis has not seen the script")
-)
+func (r *redisStore) eval(ctx context.Context, pipe redis.Pipeliner, v *visit) *redis.Cmd {
+	return pipe.Eval(ctx, tokenBucketScript, []string{v.bucket.key}, arguments(&v.call)...)
+}
 
-// askElsewhere: the slot is moving, and this bucket is at the other node already.
-type askElsewhere struct{ address string }
-
-func (e askElsewhere) Error() string { return "limiter: ask " + e.address }
-
-// send makes one trip with those calls whose err is the one given, and returns
-// why it failed. That calls are elsewhere, or the script unknown, is no failure.
-func (r *redisStore) send(ctx context.Context, to redis.UniversalClient, calls []call, which error) (err error) {
-	pipe := to.Pipeline()
-	sent := make([]*redis.Cmd, len(calls))
-	_, asking := which.(askElsewhere)
-	for i := range calls {
-		c := &calls[i]
-		if c.err != which {
-			continue
-		}
-		keys := []string{c.key}
-		args := []any{c.policy.r, c.policy.p, c.policy.Burst, c.policy.Version, c.life,
-			c.need, c.extra, c.spare, c.from, c.rel0, c.rel1, c.ret, c.debt}
-		if asking {
-			pipe.Do(ctx, "ASKING") // counts for the one command that follows
-		}
-		if which == errUnsent {
-			sent[i] = pipe.EvalSha(ctx, tokenBucketDigest, keys, args...)
-		} else {
-			sent[i] = pipe.Eval(ctx, tokenBucketScript, keys, args...)
-		}
-		r.stats.calls.Add(1)
+func (r *redisStore) send(ctx context.Context, calls []*visit, command func(context.Context, redis.Pipeliner, *visit) *redis.Cmd) {
+	pipe := r.client.Pipeline()
+	answers := make([]*redis.Cmd, len(calls))
+	for i, v := range calls {
+		answers[i] = command(ctx, pipe, v)
 	}
-	r.stats.trips.Add(1)
+	r.trips.Add(1)
+	r.calls.Add(uint64(len(calls)))
 	_, _ = pipe.Exec(ctx) // every command carries its own error
-	for i, cmd := range sent {
-		if cmd == nil {
-			continue
-		}
-		c := &calls[i]
-		c.err = verdictOn(c.read(cmd))
-		switch c.err.(type) {
-		case nil, movedTo, askElsewhere:
-			continue
-		}
-		if c.err != errNoScript {
-			err = fmt.Errorf("limiter: visit bucket %s: %w", c.key, c.err)
-		}
+	for i, v := range calls {
+		v.err = read(&v.call, answers[i])
 	}
-	return err
 }
 
-// verdictOn tells errors that only point elsewhere from failures.
-func verdictOn(err error) error {
-	if err == nil {
-		return nil
-	}
-	text := err.Error()
-	kind, rest, _ := strings.Cut(text, " ")
-	_, address, _ := strings.Cut(rest, " ") // after the slot
-	switch kind {
-	case "NOSCRIPT":
-		return errNoScript
-	case "MOVED":
-		return movedTo{address}
-	case "ASK":
-		return askElsewhere{address}
-	}
-	return err
+// arguments are the script's, in its order.
+func arguments(c *lease.Call) []any {
+	return []any{c.Policy.Rate, c.Policy.Burst, c.Policy.Version, c.Need, c.Hold, c.Extra, c.Arrived, c.Entitled,
+		c.Epoch, c.Rel0, c.Rel1, c.Ret, c.Debt, c.Nodes, c.Missing, c.Node}
 }
 
 // read fills the reply from the script's answer.
-func (c *call) read(cmd *redis.Cmd) error {
-	values, err := cmd.Int64Slice()
+func read(c *lease.Call, answer *redis.Cmd) error {
+	n, err := answer.Int64Slice()
 	if err != nil {
 		return err
 	}
-	if len(values) != 10 {
-		return fmt.Errorf("script answered %d values", len(values))
+	if len(n) != 11 {
+		return fmt.Errorf("script answered %d values", len(n))
 	}
-	c.reply = reply{granted: values[0], leased: values[1], level: values[2], p: values[3], wait: values[4],
-		epoch: values[5], lasts: values[6], held: values[7], version: values[8], now: values[9]}
+	c.Reply = lease.Reply{Granted: n[0], Leased: n[1], Level: n[2], Wait: n[3], Epoch: n[4], Lasts: n[5], Held: n[6],
+		Demand: n[7], Owner: n[8], Version: n[9], Now: n[10]}
 	return nil
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// RedisCommands are what a node sends to Redis for limits, or has its scripts do,
+// on keys of their own among those of buckets: for whoever wants to know whether it
+// may.
+func RedisCommands(own string) [][]any {
+	bucket, nodes := "rl:{"+own+"}:b", "rl:{"+own+"}:members"
+	c := lease.Call{Policy: lease.Policy{Burst: 1, Rate: lease.Token}, Need: 1}
+	return [][]any{
+		{"time"},
+		{"set", bucket, "x", "px", 1000},
+		{"get", bucket},
+		{"del", bucket},
+		append([]any{"eval", tokenBucketScript, 1, bucket}, arguments(&c)...),
+		append([]any{"evalsha", tokenBucketDigest, 1, bucket}, arguments(&c)...),
+		{"eval", beatScript, 1, nodes, "x", present},
+		{"zadd", nodes, 1, "x"},
+		{"pexpire", nodes, 1000},
+		{"zcard", nodes},
+		{"zcount", nodes, 1, "+inf"},
+		{"zrem", nodes, "y"},
+		{"zremrangebyscore", nodes, "-inf", 1},
+		{"del", bucket},
+		{"del", nodes},
+	}
 }

@@ -15,4 +15,5 @@ const (
 	callSpan    = 20_000_000
 	coldFloods  = 200
 	keyLoads    = 1
+	slowLimits  = 2
 )

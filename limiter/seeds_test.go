@@ -14,4 +14,5 @@ const (
 	callSpan    = 60_000_000
 	coldFloods  = 4000
 	keyLoads    = 4
+	slowLimits  = 5
 )

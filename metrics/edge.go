@@ -2,11 +2,10 @@ package metrics
 
 import (
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"listedge/cache"
 )
 
 // latencyBounds: hits take microseconds, fills milliseconds.
@@ -16,9 +15,8 @@ var latencyBounds = [...]time.Duration{
 	100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond, 5 * time.Second,
 }
 
-// stripes: connections take turns at so many sets of counters. One set would be
-// written by all processors at every request, each waiting for the line the
-// other has just had.
+// stripes is how many sets of counters connections are spread over. With one set,
+// all processors would write the same cache lines at every request.
 const stripes = 32
 
 // Edge records requests.
@@ -31,7 +29,7 @@ type Edge struct {
 
 // Stripe counts the requests of some connections.
 type Stripe struct {
-	_         [64]byte                                 // nobody else's line
+	_         [64]byte                                 // a cache line of its own
 	answers   [routes][len(statuses) + 1]atomic.Uint64 // the last: any other status
 	latencies [routes][outcomes]latencies
 	pages     [tiers]atomic.Uint64
@@ -46,7 +44,7 @@ type latencies struct {
 // Stripe returns the counters for another connection.
 func (e *Edge) Stripe() *Stripe { return &e.stripes[e.next.Add(1)%stripes] }
 
-// Answered records one answer, that took so long from its request's arrival.
+// Answered records one response, and the time from the arrival of its request.
 func (s *Stripe) Answered(route Route, outcome Outcome, status int, took time.Duration) {
 	i := slices.Index(statuses[:], status)
 	if i < 0 {
@@ -61,8 +59,8 @@ func (s *Stripe) Answered(route Route, outcome Outcome, status int, took time.Du
 	l.sum.Add(int64(took))
 }
 
-// LookedUp records where a page was found, and whether another request's
-// look-up brought it.
+// LookedUp records where a page was found, and whether the request shared the
+// look-up of another.
 func (s *Stripe) LookedUp(tier Tier, collapsed bool) {
 	s.pages[tier].Add(1)
 	if collapsed {
@@ -73,59 +71,13 @@ func (s *Stripe) LookedUp(tier Tier, collapsed bool) {
 // ConnectionOpened counts a connection and returns how many are open.
 func (e *Edge) ConnectionOpened() int64 { return e.connections.Add(1) }
 
-// ConnectionClosed counts it out again.
+// ConnectionClosed counts a connection that was closed.
 func (e *Edge) ConnectionClosed() { e.connections.Add(-1) }
 
 // LimitConnections records how many may be open.
 func (e *Edge) LimitConnections(n int64) { e.limit.Store(n) }
 
-var (
-	requestsDesc = prometheus.NewDesc("listedge_http_requests_total",
-		"Requests answered, by route and status.", []string{"route", "status"}, nil)
-	secondsDesc = prometheus.NewDesc("listedge_http_request_duration_seconds",
-		"Time from a request's arrival to its answer being ready to send, by route and outcome.", []string{"route", "outcome"}, nil)
-	pagesDesc = prometheus.NewDesc("listedge_cache_requests_total",
-		"Pages looked up, by where they were found; stale ones stood in for a failing origin.", []string{"tier"}, nil)
-	collapsedDesc = prometheus.NewDesc("listedge_cache_collapsed_total",
-		"Pages that another request's look-up brought.", nil, nil)
-	connectionsDesc = prometheus.NewDesc("listedge_http_connections",
-		"Open connections of the public listener.", nil, nil)
-	connectionLimitDesc = prometheus.NewDesc("listedge_http_connections_limit",
-		"Connections of the public listener that may be open at once; above, clients are refused.", nil, nil)
-)
-
-// Describe implements prometheus.Collector.
-func (e *Edge) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{requestsDesc, secondsDesc, pagesDesc, collapsedDesc, connectionsDesc, connectionLimitDesc} {
-		to <- d
-	}
-}
-
-// Collect implements prometheus.Collector: it adds the stripes up.
-func (e *Edge) Collect(to chan<- prometheus.Metric) {
-	counter := func(desc *prometheus.Desc, of func(*Stripe) *atomic.Uint64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(e.sum(of)), labels...)
-	}
-	for route := range routes {
-		for i := range len(statuses) + 1 {
-			status := "other"
-			if i < len(statuses) {
-				status = strconv.Itoa(statuses[i])
-			}
-			counter(requestsDesc, func(s *Stripe) *atomic.Uint64 { return &s.answers[route][i] }, route.String(), status)
-		}
-		for outcome := range outcomes {
-			to <- e.histogram(route, outcome)
-		}
-	}
-	for tier := range tiers {
-		counter(pagesDesc, func(s *Stripe) *atomic.Uint64 { return &s.pages[tier] }, tier.String())
-	}
-	counter(collapsedDesc, func(s *Stripe) *atomic.Uint64 { return &s.collapsed })
-	to <- prometheus.MustNewConstMetric(connectionsDesc, prometheus.GaugeValue, float64(e.connections.Load()))
-	to <- prometheus.MustNewConstMetric(connectionLimitDesc, prometheus.GaugeValue, float64(e.limit.Load()))
-}
-
+// sum adds a counter up over the stripes.
 func (e *Edge) sum(of func(*Stripe) *atomic.Uint64) (n uint64) {
 	for i := range e.stripes {
 		n += of(&e.stripes[i]).Load()
@@ -133,16 +85,18 @@ func (e *Edge) sum(of func(*Stripe) *atomic.Uint64) (n uint64) {
 	return n
 }
 
-func (e *Edge) histogram(route Route, outcome Outcome) prometheus.Metric {
-	n, buckets, sum := uint64(0), map[float64]uint64{}, time.Duration(0)
+// latency is the histogram of a route and an outcome: buckets are cumulative, by
+// their upper bounds in seconds.
+func (e *Edge) latency(route Route, outcome Outcome) (h cache.Histogram) {
+	h.Buckets = map[float64]uint64{}
 	for i := range len(latencyBounds) + 1 {
-		n += e.sum(func(s *Stripe) *atomic.Uint64 { return &s.latencies[route][outcome].counts[i] })
+		h.Count += e.sum(func(s *Stripe) *atomic.Uint64 { return &s.latencies[route][outcome].counts[i] })
 		if i < len(latencyBounds) {
-			buckets[latencyBounds[i].Seconds()] = n
+			h.Buckets[latencyBounds[i].Seconds()] = h.Count
 		}
 	}
 	for i := range e.stripes {
-		sum += time.Duration(e.stripes[i].latencies[route][outcome].sum.Load())
+		h.Sum += time.Duration(e.stripes[i].latencies[route][outcome].sum.Load()).Seconds()
 	}
-	return prometheus.MustNewConstHistogram(secondsDesc, n, sum.Seconds(), buckets, route.String(), outcome.String())
+	return h
 }

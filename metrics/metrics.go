@@ -1,18 +1,29 @@
 // Package metrics gives every number of the service its name, its help text
-// and its labels. What happens per request is recorded here by edge, in plain
-// counters; what the layers count for themselves is collected from their Stats
-// when Prometheus asks.
+// and its labels: all of them are in names.go.
+//
+//	edge ── Stripe: counters per request ──┐
+//	                                       ├── names.go ──► /metrics
+//	cache, limiter, origin, … ── Stats ────┘   (read when Prometheus asks)
 //
 // Labels have fixed, small sets of values: never a workspace, a key or a path.
 package metrics
 
 import (
 	"net/http"
+	"reflect"
 	"runtime"
+	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"listedge/cache"
+	"listedge/internal/changefeed"
+	"listedge/limiter"
+	"listedge/origin"
+	"listedge/origin/follower"
 )
 
 // Route is where a request went.
@@ -27,9 +38,6 @@ const (
 	RouteDocs
 	routes
 )
-
-// Paged says whether the route answers with pages of a list.
-func (r Route) Paged() bool { return r == RouteItems || r == RouteContacts }
 
 func (r Route) String() string {
 	return [...]string{"none", "items", "contacts", "openapi", "docs"}[r]
@@ -79,15 +87,15 @@ type Registry struct {
 	Edge     *Edge
 }
 
-// New makes the registry of a node with what needs no layer to be counted.
+// New makes the registry of a node, with what edge records itself.
 func New(version, revision string) *Registry {
 	r := &Registry{registry: prometheus.NewRegistry(), Edge: &Edge{}}
 	r.registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		buildInfo(version, revision),
+		newCollector(edgeMetrics, func() *Edge { return r.Edge }),
+		newCollector(buildMetrics, func() build { return build{version, revision, runtime.Version()} }),
 	)
-	r.registry.MustRegister(r.Edge)
 	return r
 }
 
@@ -96,10 +104,100 @@ func (r *Registry) Handler() http.Handler {
 	return promhttp.HandlerFor(r.registry, promhttp.HandlerOpts{EnableOpenMetrics: true})
 }
 
-func buildInfo(version, revision string) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name:        "listedge_build_info",
-		Help:        "Always 1; the labels say what is running.",
-		ConstLabels: prometheus.Labels{"version": version, "revision": revision, "goversion": runtime.Version()},
-	}, func() float64 { return 1 })
+// Sources give snapshots of the layers; each is called once per scrape.
+type Sources struct {
+	Cache    func() cache.Stats
+	Limiter  func() limiter.Stats
+	Origin   func() origin.Stats
+	Keyring  func() origin.KeyringStats
+	KeysAway func() bool // look-ups of keys are refused by their breaker
+	Evicts   func() bool // Redis may evict buckets and the log of changes
+	Ready    func() bool
+	Follower func() follower.Stats
+	Feed     func() changefeed.Stats
+}
+
+// Collect registers the layers.
+func (r *Registry) Collect(from Sources) {
+	r.registry.MustRegister(
+		newCollector(cacheMetrics, from.Cache),
+		newCollector(feedMetrics, from.Feed),
+		newCollector(followerMetrics, from.Follower),
+		newCollector(limiterMetrics, from.Limiter),
+		newCollector(originMetrics, from.Origin),
+		newCollector(keyMetrics, from.Keyring),
+		newCollector(nodeMetrics, func() node {
+			return node{ready: from.Ready(), redisMayEvict: from.Evicts(), keyBreakerOpen: from.KeysAway()}
+		}),
+	)
+}
+
+// metric is one name: its help, its labels, and how its series are read from a
+// snapshot of its layer.
+type metric[S any] struct {
+	name, help string
+	labels     []string
+	read       func(snapshot S, set set)
+}
+
+// set is called once for each series, with its value and its labels' values.
+type set func(value any, labels ...string)
+
+// collector collects the metrics of one layer from one snapshot.
+type collector[S any] struct {
+	metrics  []metric[S]
+	descs    []*prometheus.Desc
+	snapshot func() S
+}
+
+func newCollector[S any](metrics []metric[S], snapshot func() S) prometheus.Collector {
+	c := &collector[S]{metrics: metrics, snapshot: snapshot}
+	for _, m := range metrics {
+		c.descs = append(c.descs, prometheus.NewDesc("listedge_"+m.name, m.help, m.labels, nil))
+	}
+	return c
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector[S]) Describe(out chan<- *prometheus.Desc) {
+	for _, desc := range c.descs {
+		out <- desc
+	}
+}
+
+// Collect implements prometheus.Collector. A name that ends in _total is a counter,
+// a histogram is one by its type, all else are gauges.
+func (c *collector[S]) Collect(out chan<- prometheus.Metric) {
+	snapshot := c.snapshot()
+	for i, m := range c.metrics {
+		kind := prometheus.GaugeValue
+		if strings.HasSuffix(m.name, "_total") {
+			kind = prometheus.CounterValue
+		}
+		m.read(snapshot, func(value any, labels ...string) {
+			if h, ok := value.(cache.Histogram); ok {
+				out <- prometheus.MustNewConstHistogram(c.descs[i], h.Count, h.Sum, h.Buckets, labels...)
+				return
+			}
+			out <- prometheus.MustNewConstMetric(c.descs[i], kind, number(value), labels...)
+		})
+	}
+}
+
+// number is a value as Prometheus has it: times in seconds, a condition as 0 or 1.
+func number(value any) float64 {
+	switch v := value.(type) {
+	case time.Duration:
+		return v.Seconds()
+	case bool:
+		if v {
+			return 1
+		}
+		return 0
+	}
+	v := reflect.ValueOf(value)
+	if v.CanUint() {
+		return float64(v.Uint())
+	}
+	return float64(v.Int())
 }

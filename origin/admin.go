@@ -10,7 +10,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"listedge/origin/publication"
+	"listedge/origin/follower"
+	"listedge/origin/postgres"
 )
 
 // Scopes are all a key can have.
@@ -59,7 +60,7 @@ type Admin struct{ conn *pgx.Conn }
 
 // OpenAdmin connects for a command.
 func OpenAdmin(ctx context.Context, url string) (*Admin, error) {
-	conn, err := connectPrimary(ctx, url)
+	conn, err := postgres.ConnectPrimary(ctx, url)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +86,7 @@ func (a *Admin) Purge(ctx context.Context, workspace *uuid.UUID) error {
 		}
 	}
 	var followed bool
-	err := a.conn.QueryRow(ctx, purgeSQL, publication.SlotPrefix, publication.MessagePrefix, publication.Purge(workspace)).Scan(&followed)
+	err := a.conn.QueryRow(ctx, purgeSQL, follower.SlotPrefix, follower.MessagePrefix, follower.PurgeMessage(workspace)).Scan(&followed)
 	if err == nil && !followed {
 		err = errUnfollowed
 	}
@@ -133,7 +134,7 @@ func (a *Admin) CreateKey(ctx context.Context, spec NewKeySpec) (KeyRow, error) 
 	hash, _ := HashKey([]byte(key))
 	row, err := one[KeyRow](ctx, a.conn, "create the key", createKeySQL,
 		spec.Workspace, spec.Name, hash[:], key[:keyVisible], spec.Scopes, limit.Rate, limit.Burst, spec.ExpiresIn)
-	if pgCode(err) == "23503" { // foreign_key_violation
+	if postgres.Code(err) == "23503" { // foreign_key_violation
 		return KeyRow{}, fmt.Errorf("workspace %s: %w", spec.Workspace, ErrNotFound)
 	}
 	if err == nil {
@@ -209,13 +210,13 @@ func (a *Admin) KeyWorks(ctx context.Context, key string) (workspace uuid.UUID, 
 
 // CreateDatabase makes the database unless it is there.
 func CreateDatabase(ctx context.Context, url, name string) error {
-	conn, err := connectPrimary(ctx, url)
+	conn, err := postgres.ConnectPrimary(ctx, url)
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	_, err = conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
-	if err != nil && pgCode(err) != "42P04" { // duplicate_database
+	if err != nil && postgres.Code(err) != "42P04" { // duplicate_database
 		return fmt.Errorf("create database %s: %w", name, err)
 	}
 	return nil

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+
+	"listedge/origin/postgres"
 )
 
 // What the schema takes of each column is what imports take, and no more.
@@ -49,7 +51,7 @@ func TestTheSchemaBoundsARow(t *testing.T) {
 				}
 			}
 			for _, value := range beyond {
-				if err := put(value); pgCode(err) != "23514" || !strings.Contains(err.Error(), column.Name+"_size") { // check_violation
+				if err := put(value); postgres.Code(err) != "23514" || !strings.Contains(err.Error(), column.Name+"_size") { // check_violation
 					t.Errorf("%s.%s: %d bytes: %v", c, column.Name, len(value), err)
 				}
 			}
@@ -62,7 +64,7 @@ func TestTheSchemaBoundsARow(t *testing.T) {
 		"INSERT INTO api_keys (workspace_id, key_hash, key_prefix, scopes) SELECT id, sha256('3'), 'lk_', array_fill('items:read'::text, '{17}') FROM workspaces",
 	} {
 		exec(t, conn, "INSERT INTO workspaces (name) VALUES ('x') ON CONFLICT DO NOTHING")
-		if _, err := conn.Exec(t.Context(), statement); pgCode(err) != "23514" {
+		if _, err := conn.Exec(t.Context(), statement); postgres.Code(err) != "23514" {
 			t.Errorf("%s: %v", statement, err)
 		}
 	}
@@ -105,7 +107,7 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 			var got []string
 			cut := 0
 			for {
-				page, err := o.Fetch(within(t, patience), q)
+				page, err := o.Fetch(within(t, patience), q, "")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -156,7 +158,7 @@ func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 		}
 		follow(t, &q, page.next)
 		for range 5 {
-			_, err := o.Fetch(context.Background(), q)
+			_, err := o.Fetch(context.Background(), q, "")
 			if !errors.Is(err, ErrRowTooLong) || errors.Is(err, ErrUnavailable) {
 				t.Fatal(err)
 			}
@@ -227,7 +229,7 @@ func TestTheBoundsAreForWhatIsWrittenFromNowOn(t *testing.T) {
 		"UPDATE items SET active = false WHERE name = 'Old'",
 		"INSERT INTO contacts (workspace_id, name, address) VALUES (gen_random_uuid(), 'x', repeat('x', 65537))",
 	} {
-		if _, err := conn.Exec(t.Context(), refused); pgCode(err) != "23514" {
+		if _, err := conn.Exec(t.Context(), refused); postgres.Code(err) != "23514" {
 			t.Errorf("%s: %v", refused, err)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"listedge/origin/postgres"
 )
 
 // Lack is something that nodes follow changes by and that could not be made.
@@ -19,7 +21,7 @@ type Lack struct {
 // PublishChanges makes what changes are followed by, but for the slot. It says
 // what it did, as "made the publication", and what it could not make.
 func PublishChanges(ctx context.Context, url string) (done []string, lacks []Lack, err error) {
-	conn, err := connectPrimary(ctx, url)
+	conn, err := postgres.ConnectPrimary(ctx, url)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,8 +1,6 @@
 package origin
 
 import (
-	"fmt"
-
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
@@ -19,6 +17,13 @@ const (
 	Instant             // JSON string, UTC, three decimals
 )
 
+// The schema refuses rows beyond these two bounds (migration 8), as imports do.
+// Rows that are older than that migration may be larger.
+const (
+	MaxText   = 64 << 10 // bytes of a text
+	MaxDigits = 1000     // of a number, before the point and after it: as many as numeric(p, s) can be declared with
+)
+
 // MaxNumber is the largest Number: most clients read JSON numbers as doubles,
 // which hold no larger integers exactly (migration 7).
 const MaxNumber = "9007199254740991"
@@ -31,14 +36,13 @@ type Column struct {
 	Nullable bool
 	Hidden   bool // imported, but never listed
 
-	lead       [leadRoom]byte // what comes before its value in a row's JSON
-	leadLength int
+	prefix string // of its value in a row's JSON
 }
 
 // Columns of both collections, in the order of the API. The one place that
 // knows them: statements, encoding and imports follow.
 var columns = [...][]Column{
-	Items: withLeads([]Column{
+	Items: withPrefixes([]Column{
 		{Field: "id", Name: "id", Kind: UUID},
 		{Field: "name", Name: "name", Kind: Text},
 		{Field: "type", Name: "type", Kind: Text},
@@ -58,7 +62,7 @@ var columns = [...][]Column{
 		{Field: "createdAt", Name: "created_at", Kind: Instant},
 		{Field: "active", Name: "active", Kind: Bool, Hidden: true},
 	}),
-	Contacts: withLeads([]Column{
+	Contacts: withPrefixes([]Column{
 		{Field: "id", Name: "id", Kind: UUID},
 		{Field: "name", Name: "name", Kind: Text},
 		{Field: "email", Name: "email", Kind: Text, Nullable: true},
@@ -72,18 +76,11 @@ var columns = [...][]Column{
 	}),
 }
 
-// leadRoom is what the longest lead takes, and a little more.
-const leadRoom = 32
-
-func withLeads(columns []Column) []Column {
-	open := byte('{')
+func withPrefixes(columns []Column) []Column {
 	for i := range columns {
-		lead := fmt.Sprintf(`%c"%s":`, open, columns[i].Field)
-		if columns[i].leadLength = copy(columns[i].lead[:], lead); columns[i].leadLength < len(lead) {
-			panic("BUG: no room for " + lead)
-		}
-		open = ','
+		columns[i].prefix = `,"` + columns[i].Field + `":`
 	}
+	columns[0].prefix = "{" + columns[0].prefix[1:]
 	return columns
 }
 
@@ -102,11 +99,6 @@ func (k Kind) oid() uint32 {
 		Text: pgtype.TextOID, UUID: pgtype.UUIDOID, Decimal: pgtype.NumericOID,
 		Number: pgtype.NumericOID, Bool: pgtype.BoolOID, Instant: pgtype.TimestamptzOID,
 	}[k]
-}
-
-// is says whether values of that type are sent as those of the kind.
-func (k Kind) is(oid uint32) bool {
-	return oid == k.oid() || k == Text && oid == pgtype.VarcharOID
 }
 
 // format is the wire format pages are read in. Decimals come as text: the

@@ -10,8 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"listedge/origin/hosts"
-	"listedge/origin/publication"
+	"listedge/origin/follower"
+	"listedge/origin/postgres"
 )
 
 // Level says how much a finding matters.
@@ -56,24 +56,24 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	if o.Primary != "" {
 		flag = "--replication-url"
 	}
-	conn, err := connectAdmin(ctx, cmp.Or(o.Primary, url))
-	if pgCode(err) == "42501" { // insufficient_privilege: CONNECT
+	conn, err := postgres.Connect(ctx, cmp.Or(o.Primary, url))
+	if postgres.Code(err) == "42501" { // insufficient_privilege: CONNECT
 		return []Finding{{"postgres", Fail, err.Error(), "GRANT CONNECT ON DATABASE … TO …, as `listedge migrate grants` prints it"}}
 	}
 	if err != nil {
 		return []Finding{{"postgres", Fail, err.Error(), "check " + flag + ", the server and pg_hba.conf"}}
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	ctx, cancel := context.WithTimeout(ctx, 4*pingTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 4*postgres.PingTimeout)
 	defer cancel()
-	rows, err := conn.Query(ctx, factsSQL, publication.SlotPrefix, publication.SlotSuffix(o.Region))
+	rows, err := conn.Query(ctx, factsSQL, follower.SlotPrefix, follower.SlotSuffix(o.Region))
 	if err == nil {
 		var f facts
 		if f, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[facts]); err == nil {
-			var published publication.State
-			if published, err = publication.Look(ctx, conn); err == nil {
+			var published follower.Publication
+			if published, err = follower.ReadPublication(ctx, conn); err == nil {
 				findings := append(judge(f, published, o), judgeSchema(ctx, conn), judgeReading(ctx, url, o.Primary), judgeLocks(ctx, conn))
-				if hosts.Pooled(conn.PgConn()) {
+				if postgres.Pooled(conn.PgConn()) {
 					findings = append(findings, Finding{"following", Warn, "a connection pooler answers at " + flag + ": changes cannot be followed through it; pages live --cache-ttl",
 						"name Postgres itself in --replication-url"})
 				}
@@ -88,7 +88,7 @@ func judgeSchema(ctx context.Context, conn *pgx.Conn) Finding {
 	var version int64
 	err := conn.QueryRow(ctx, schemaVersionSQL).Scan(&version)
 	switch want := wantedVersion(); {
-	case pgCode(err) == "42501": // insufficient_privilege: a node reads what it needs to know it
+	case postgres.Code(err) == "42501": // insufficient_privilege: a node reads what it needs to know it
 		return Finding{"schema", OK, "its version is not for this user to read", ""}
 	case err != nil:
 		return Finding{"schema", Fail, "there is none, or it cannot be read: " + err.Error(), "run `listedge migrate up`"}
@@ -104,12 +104,12 @@ func judgeSchema(ctx context.Context, conn *pgx.Conn) Finding {
 // judgeReading does what a node does: it reads by the statements, and with the
 // settings and connections of one.
 func judgeReading(ctx context.Context, url, primary string) Finding {
-	db, err := Open(ctx, DatabaseOptions{URL: url, Primary: primary, Connections: 1, QueryTimeout: pingTimeout})
+	db, err := postgres.Open(ctx, postgres.Options{URL: url, ReplicationURL: primary, Connections: 1, QueryTimeout: postgres.PingTimeout})
 	if err != nil {
 		return Finding{"reading", Fail, err.Error(), "check --database-url"}
 	}
 	defer func() { _ = db.Close(ctx) }()
-	if what, do, late := db.unreadable(ctx); what != "" {
+	if what, do, late := unreadable(ctx, db); what != "" {
 		if late { // which is no right that is missing
 			return Finding{"reading", Warn, what, "look at locks, and at what keeps the server busy"}
 		}
@@ -118,14 +118,14 @@ func judgeReading(ctx context.Context, url, primary string) Finding {
 	if err := NewKeyStore(db).leadsToPrimary(ctx); err != nil {
 		return Finding{"reading", Fail, err.Error(), "name the primary in --database-url, and standbys in --replica-url"}
 	}
-	if err := db.followsItself(ctx); err != nil {
+	if err := followsItself(ctx, db); err != nil {
 		return Finding{"reading", Fail, err.Error(), "name the server and the database that --database-url leads to"}
 	}
 	text := "items, contacts and API keys, as a node reads them"
-	conn, err := db.keys.Acquire(ctx)
+	conn, err := db.Keys.Pool.Acquire(ctx)
 	if err == nil {
 		defer conn.Release()
-		if hosts.Pooled(conn.Conn().PgConn()) {
+		if postgres.Pooled(conn.Conn().PgConn()) {
 			text += ", through a connection pooler"
 		}
 	}
@@ -199,7 +199,7 @@ func shortened(query string) string {
 
 // judge is what the facts mean. Following changes is worth having and not a
 // must: what only it lacks is a warning.
-func judge(f facts, published publication.State, o DoctorOptions) (findings []Finding) {
+func judge(f facts, published follower.Publication, o DoctorOptions) (findings []Finding) {
 	say := func(subject string, bad bool, level Level, fine, text, do string) {
 		if bad {
 			findings = append(findings, Finding{subject, level, text, do})

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"listedge/origin/postgres"
 )
 
 // muchLag, in bytes of WAL, is what a replica should not be behind by.
@@ -15,19 +17,19 @@ const muchLag = 64 << 20
 // primary.
 func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 	say := func(level Level, text, do string) Finding { return Finding{"replica", level, text, do} }
-	conn, err := connectAdmin(ctx, url)
+	conn, err := postgres.Connect(ctx, url)
 	if err != nil {
 		return say(Warn, err.Error()+"; pages are asked of the primary", "check --replica-url, the server and pg_hba.conf")
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	ctx, cancel := context.WithTimeout(ctx, 4*pingTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 4*postgres.PingTimeout)
 	defer cancel()
 	where := fmt.Sprintf("%s:%d ", conn.Config().Host, conn.Config().Port)
-	var here, there Replayed
+	var here, there postgres.WALPosition
 	var standby, stats bool
 	err = conn.QueryRow(ctx, replicaFactsSQL).Scan(&standby, &stats)
 	if err == nil {
-		_, err = scanReplayed(conn.QueryRow(ctx, replayedSQL), &here)
+		here, err = postgres.ScanWALPosition(conn.QueryRow(ctx, postgres.StandbySQL))
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		switch {
@@ -41,29 +43,21 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 	if err != nil {
 		return say(Warn, where+err.Error(), "let this user read the control functions")
 	}
-	primary, err := connectAdmin(ctx, primaryURL)
+	primary, err := postgres.Connect(ctx, primaryURL)
 	if err == nil {
 		defer primary.Close(context.WithoutCancel(ctx))
-		_, err = scanReplayed(primary.QueryRow(ctx, primarySQL), &there)
+		there, err = postgres.ScanWALPosition(primary.QueryRow(ctx, postgres.PrimarySQL))
 	}
 	lag := int64(there.LSN - here.LSN) // the primary's was read later
 	switch {
 	case err != nil:
 		return say(Warn, where+"cannot be compared with the primary: "+err.Error(), "mend the primary first")
-	case here.Server != there.Server:
-		return say(Warn, where+"follows "+here.Server+", and the primary is "+there.Server+"; it is not used", "let it follow the primary")
+	case here.Timeline != there.Timeline:
+		return say(Warn, where+"follows "+here.Timeline+", and the primary is "+there.Timeline+"; it is not used", "let it follow the primary")
 	case lag < 0:
 		return say(Warn, fmt.Sprintf("%shas replayed %s more than the primary has, whose files were put back; it is not used", where, size(-lag)), "make it anew from the primary (pg_basebackup)")
 	case lag > muchLag:
 		return say(Warn, fmt.Sprintf("%sis %s behind; what it lacks is asked of the primary", where, size(lag)), "find out what holds its replay up")
 	}
 	return say(OK, fmt.Sprintf("%sfollows the primary, %s behind", where, size(lag)), "")
-}
-
-// scanReplayed also says which run of the server it is.
-func scanReplayed(row pgx.Row, r *Replayed) (run string, err error) {
-	var lsn int64
-	err = row.Scan(&r.Server, &lsn, &run)
-	r.LSN = uint64(lsn)
-	return run, err
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/sandbox/sandboxtest"
+
+	"listedge/origin/postgres"
 )
 
 var anyPage = Query{Workspace: ourWorkspace, Limit: 10}
@@ -40,7 +42,7 @@ func lockItems(t testing.TB, url string) (release func()) {
 func TestTheGateBoundsWhatRunsAndWhatWaits(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: 2}))
+	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 2}))
 	release := lockItems(t, url)
 	defer release()
 	const running, waiting = 2, 2 * queueFactor
@@ -49,7 +51,7 @@ func TestTheGateBoundsWhatRunsAndWhatWaits(t *testing.T) {
 		go func() {
 			page := anyPage
 			page.Workspace = uuid.UUID{byte(i % 6)} // one alone may have half the queue
-			_, err := o.Fetch(context.Background(), page)
+			_, err := o.Fetch(context.Background(), page, "")
 			answers <- err
 		}()
 		if i < running { // one of each, so that as many of each wait
@@ -62,7 +64,7 @@ func TestTheGateBoundsWhatRunsAndWhatWaits(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		page := anyPage
 		page.Workspace = uuid.UUID{2} // nobody has more waiting
-		if _, err := o.Fetch(ctx, page); !errors.Is(err, ErrOverloaded) || ctx.Err() != nil {
+		if _, err := o.Fetch(ctx, page, ""); !errors.Is(err, ErrOverloaded) || ctx.Err() != nil {
 			t.Errorf("beyond the queue: %v", err)
 		}
 		cancel()
@@ -84,15 +86,15 @@ func TestTheGateBoundsWhatRunsAndWhatWaits(t *testing.T) {
 func TestWaitingAtTheGateEndsWithTheContext(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: 1}))
+	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 1}))
 	release := lockItems(t, url)
 	defer release()
 	first := make(chan error, 1)
-	go func() { _, err := o.Fetch(context.Background(), anyPage); first <- err }()
+	go func() { _, err := o.Fetch(context.Background(), anyPage, ""); first <- err }()
 	eventually(t, "a full gate", func() bool { return o.Stats().Running == 1 })
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
-	if _, err := o.Fetch(ctx, anyPage); !errors.Is(err, ErrOverloaded) || !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := o.Fetch(ctx, anyPage, ""); !errors.Is(err, ErrOverloaded) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
 	if s := o.Stats(); s.Queued != 0 || s.Overloaded != 1 {
@@ -108,20 +110,20 @@ func TestWaitingAtTheGateEndsWithTheContext(t *testing.T) {
 func TestASlowQueryIsATimeoutAndCutsNobodyOff(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	o := New(openDatabase(t, DatabaseOptions{URL: url, QueryTimeout: 150 * time.Millisecond}))
+	o := New(openDatabase(t, postgres.Options{URL: url, QueryTimeout: 150 * time.Millisecond}))
 	release := lockItems(t, url)
 	defer release()
 	for range 5 {
-		if _, err := o.Fetch(context.Background(), anyPage); !errors.Is(err, ErrTimeout) || errors.Is(err, ErrUnavailable) {
+		if _, err := o.Fetch(context.Background(), anyPage, ""); !errors.Is(err, ErrTimeout) || errors.Is(err, ErrUnavailable) {
 			t.Fatalf("%v", err)
 		}
 	}
 	contacts := Query{Workspace: ourWorkspace, Collection: Contacts, Limit: 10}
-	if _, err := o.Fetch(context.Background(), contacts); err != nil || o.Stats().BreakerOpen {
+	if _, err := o.Fetch(context.Background(), contacts, ""); err != nil || o.Stats().BreakerOpen {
 		t.Errorf("another list: %v, %+v", err, o.Stats())
 	}
 	release()
-	if _, err := o.Fetch(context.Background(), anyPage); err != nil {
+	if _, err := o.Fetch(context.Background(), anyPage, ""); err != nil {
 		t.Error(err)
 	}
 	if s := o.Stats(); s.TimedOut != 5 || s.Failed != 0 || s.Fetched != 2 {
@@ -134,7 +136,7 @@ func TestASlowQueryIsATimeoutAndCutsNobodyOff(t *testing.T) {
 func TestImpatientCallersCutNobodyOff(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	o := New(openDatabase(t, DatabaseOptions{URL: url}))
+	o := New(openDatabase(t, postgres.Options{URL: url}))
 	release := lockItems(t, url)
 	defer release()
 	for n := range 6 {
@@ -143,14 +145,14 @@ func TestImpatientCallersCutNobodyOff(t *testing.T) {
 			ctx, cancel = context.WithCancel(ctx)
 			time.AfterFunc(10*time.Millisecond, cancel)
 		}
-		_, err := o.Fetch(ctx, anyPage)
+		_, err := o.Fetch(ctx, anyPage, "")
 		cancel()
 		if !errors.Is(err, ErrTimeout) || errors.Is(err, ErrUnavailable) || !errors.Is(err, ctx.Err()) {
 			t.Errorf("%v", err)
 		}
 	}
 	contacts := Query{Workspace: ourWorkspace, Collection: Contacts, Limit: 10}
-	if _, err := o.Fetch(context.Background(), contacts); err != nil || o.Stats().BreakerOpen {
+	if _, err := o.Fetch(context.Background(), contacts, ""); err != nil || o.Stats().BreakerOpen {
 		t.Errorf("another list: %v, %+v", err, o.Stats())
 	}
 }
@@ -160,14 +162,14 @@ func TestCancelledFetchesLeakNoConnections(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	insert(t, connect(t, url), Items, awkwardItems(rand.New(rand.NewPCG(14, 15)), ourWorkspace)...)
-	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: 4}))
+	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 4}))
 	random := rand.New(rand.NewPCG(16, 17))
 	var all sync.WaitGroup
 	for range 200 {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(random.IntN(4000))*time.Microsecond)
 		all.Go(func() {
 			defer cancel()
-			_, err := o.Fetch(ctx, Query{Workspace: ourWorkspace, Search: "chai", Limit: 100})
+			_, err := o.Fetch(ctx, Query{Workspace: ourWorkspace, Search: "chai", Limit: 100}, "")
 			if err != nil && !errors.Is(err, ErrOverloaded) && !errors.Is(err, ErrTimeout) {
 				t.Errorf("%v", err)
 			}
@@ -179,7 +181,7 @@ func TestCancelledFetchesLeakNoConnections(t *testing.T) {
 		return s.Running == 0 && s.Queued == 0 && s.Pool.Total == s.Pool.Idle && s.Pool.Total <= 4
 	})
 	for range 4 {
-		if _, err := o.Fetch(within(t, patience), anyPage); err != nil {
+		if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil {
 			t.Errorf("afterwards: %v", err)
 		}
 	}
@@ -189,7 +191,7 @@ func TestCancelledFetchesLeakNoConnections(t *testing.T) {
 		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge'").Scan(&sessions); err != nil {
 			t.Fatal(err)
 		}
-		return sessions <= 4+KeyConnections
+		return sessions <= 4+postgres.KeyConnections
 	})
 }
 
@@ -200,7 +202,7 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 	conn := connect(t, url)
 	insert(t, conn, Items, newItem(ourWorkspace, number(1), "A name"), newItem(ourWorkspace, number(2), "Another"))
 	const connections = 4
-	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: connections}))
+	o := New(openDatabase(t, postgres.Options{URL: url, Connections: connections}))
 	queries := []Query{anyPage, {Workspace: ourWorkspace, Sort: ByName, Limit: 10}, {Workspace: ourWorkspace, Search: "name", Limit: 10}}
 	prepareEverywhere := func() {
 		t.Helper()
@@ -208,9 +210,9 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 			release := lockItems(t, url) // all connections are in use at once
 			errs := make(chan error, connections)
 			for range connections {
-				go func() { _, err := o.Fetch(context.Background(), q); errs <- err }()
+				go func() { _, err := o.Fetch(context.Background(), q, ""); errs <- err }()
 			}
-			eventually(t, "all connections at work", func() bool { return o.primary.pool.Stat().AcquiredConns() == connections })
+			eventually(t, "all connections at work", func() bool { return o.pool.Stat().AcquiredConns() == connections })
 			release()
 			for range connections {
 				if err := <-errs; err != nil {
@@ -228,7 +230,7 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 		exec(t, conn, change)
 		for range 2 * connections {
 			for _, q := range queries {
-				if _, err := o.Fetch(context.Background(), q); err != nil {
+				if _, err := o.Fetch(context.Background(), q, ""); err != nil {
 					t.Fatalf("after %s: %s: %v", change, describe(q), err)
 				}
 			}
@@ -238,7 +240,7 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 	// A change that takes away what the API shows is an error, not a wrong page,
 	// and not one that older pages could bridge.
 	exec(t, conn, "ALTER TABLE items DROP CONSTRAINT items_sku_size, ALTER COLUMN sku TYPE jsonb USING NULL")
-	if _, err := o.Fetch(context.Background(), anyPage); err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrTimeout) {
+	if _, err := o.Fetch(context.Background(), anyPage, ""); err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrTimeout) {
 		t.Errorf("sku is no text: %v", err)
 	}
 	if s := o.Stats(); s.Pool.Idle != s.Pool.Total || s.BreakerOpen {
@@ -251,17 +253,17 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 func TestASchemaChangeCostsNoConnection(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: 1}))
+	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 1}))
 	for _, kind := range []string{"varchar", "text"} {
-		if _, err := o.Fetch(within(t, patience), anyPage); err != nil {
+		if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil {
 			t.Fatal(err)
 		}
 		execOn(t, url, "ALTER TABLE items ALTER COLUMN name TYPE "+kind)
 	}
-	if _, err := o.Fetch(within(t, patience), anyPage); err != nil {
+	if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil {
 		t.Error(err)
 	}
-	if s := o.primary.pool.Stat(); s.NewConnsCount() != 1 || s.AcquireCount() != 3 {
+	if s := o.pool.Stat(); s.NewConnsCount() != 1 || s.AcquireCount() != 3 {
 		t.Errorf("%d connections were made, and %d given out", s.NewConnsCount(), s.AcquireCount())
 	}
 }
@@ -270,7 +272,7 @@ func TestASchemaChangeCostsNoConnection(t *testing.T) {
 func TestTheServerIsToldToStop(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: 1, QueryTimeout: 10 * patience}))
+	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 1, QueryTimeout: 10 * patience}))
 	conn := connect(t, url)
 	waiting := func() (n int) {
 		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge' AND wait_event_type = 'Lock'").Scan(&n); err != nil {
@@ -279,13 +281,13 @@ func TestTheServerIsToldToStop(t *testing.T) {
 		return n
 	}
 	for range 2 { // the second on another connection
-		if _, err := o.Fetch(within(t, patience), anyPage); err != nil { // or preparing the statement would wait
+		if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil { // or preparing the statement would wait
 			t.Fatal(err)
 		}
 		release := lockItems(t, url)
 		ctx, leave := context.WithCancel(t.Context())
 		left := make(chan error, 1)
-		go func() { _, err := o.Fetch(ctx, anyPage); left <- err }()
+		go func() { _, err := o.Fetch(ctx, anyPage, ""); left <- err }()
 		eventually(t, "a query that waits for the lock", func() bool { return waiting() == 1 })
 		leave()
 		if err := <-left; !errors.Is(err, context.Canceled) {
@@ -300,24 +302,24 @@ func TestTheServerIsToldToStop(t *testing.T) {
 func TestABrokenConnectionCostsOneFetch(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: 1}))
-	if _, err := o.Fetch(within(t, patience), anyPage); err != nil { // or preparing the statement would break
+	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 1}))
+	if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil { // or preparing the statement would break
 		t.Fatal(err)
 	}
 	release := lockItems(t, url)
 	defer release()
 	broken := make(chan error, 1)
-	go func() { _, err := o.Fetch(context.Background(), anyPage); broken <- err }()
+	go func() { _, err := o.Fetch(context.Background(), anyPage, ""); broken <- err }()
 	conn := connect(t, url)
 	eventually(t, "a query to end", func() bool {
 		tag, err := conn.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge' AND wait_event_type = 'Lock'")
 		return err == nil && tag.RowsAffected() == 1
 	})
-	if err := <-broken; !errors.Is(err, ErrUnavailable) || pgCode(err) != "57P01" {
+	if err := <-broken; !errors.Is(err, ErrUnavailable) || postgres.Code(err) != "57P01" {
 		t.Errorf("%v", err)
 	}
 	release()
-	if _, err := o.Fetch(within(t, patience), anyPage); err != nil {
+	if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}
 }
@@ -331,17 +333,17 @@ func TestWhatTheServerSaysIsPutIntoOurWords(t *testing.T) {
 		"08006": ErrUnavailable, "58030": ErrUnavailable, "40001": ErrUnavailable, "40P01": ErrUnavailable, "42703": nil, "22012": nil, "XX000": nil,
 	} {
 		_, err := conn.Exec(t.Context(), fmt.Sprintf("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '%s'; END $$", code))
-		got := classify(err)
+		got := postgres.Classify(err)
 		for _, kind := range []error{ErrTimeout, ErrUnavailable, ErrOverloaded} {
 			if errors.Is(got, kind) != (kind == want) {
 				t.Errorf("%s is %v", code, got)
 			}
 		}
-		if pgCode(got) != code {
+		if postgres.Code(got) != code {
 			t.Errorf("%s was lost in %v", code, got)
 		}
 	}
-	if classify(nil) != nil || pgCode(nil) != "" || !errors.Is(classify(errors.New("connection reset")), ErrUnavailable) {
+	if postgres.Classify(nil) != nil || postgres.Code(nil) != "" || !errors.Is(postgres.Classify(errors.New("connection reset")), ErrUnavailable) {
 		t.Error("no error, and one that is not the server's")
 	}
 }
@@ -358,15 +360,15 @@ func TestADatabaseThatDoesNotOpenIsUnavailable(t *testing.T) {
 		"wrong password":   fmt.Sprintf("postgres://postgres:wrong@%s:%d/postgres", wrong.Host, wrong.Port),
 		"nobody listens":   "postgres://postgres@127.0.0.1:1/postgres",
 	} {
-		db := openDatabase(t, DatabaseOptions{URL: url})
-		if _, err := New(db).Fetch(within(t, patience), anyPage); !errors.Is(err, ErrUnavailable) {
+		db := openDatabase(t, postgres.Options{URL: url})
+		if _, err := New(db).Fetch(within(t, patience), anyPage, ""); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := db.Ready(within(t, patience)); err == nil {
+		if err := Ready(within(t, patience), db); err == nil {
 			t.Errorf("%s: ready", name)
 		}
 	}
-	if _, err := Open(context.Background(), DatabaseOptions{URL: "postgres://%zz"}); err == nil {
+	if _, err := postgres.Open(context.Background(), postgres.Options{URL: "postgres://%zz"}); err == nil {
 		t.Error("a malformed URL is no error")
 	}
 }
@@ -375,21 +377,21 @@ func TestADatabaseThatDoesNotOpenIsUnavailable(t *testing.T) {
 // Origin and the key store stay the same throughout.
 func TestAnOriginSurvivesItsServer(t *testing.T) {
 	t.Parallel()
-	postgres := sandboxtest.Postgres(t)
-	url := postgres.URL("listedge")
-	if err := CreateDatabase(within(t, patience), postgres.URL("postgres"), "listedge"); err != nil {
+	pg := sandboxtest.Postgres(t)
+	url := pg.URL("listedge")
+	if err := CreateDatabase(within(t, patience), pg.URL("postgres"), "listedge"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := MigrateUp(within(t, patience), url); err != nil {
 		t.Fatal(err)
 	}
 	const timeout = 250 * time.Millisecond
-	db := openDatabase(t, DatabaseOptions{URL: url, QueryTimeout: timeout, Connections: 4})
+	db := openDatabase(t, postgres.Options{URL: url, QueryTimeout: timeout, Connections: 4})
 	o, keys := New(db), NewKeyStore(db)
 	ask := func() (page, key error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*timeout)
 		defer cancel()
-		_, page = o.Fetch(ctx, anyPage)
+		_, page = o.Fetch(ctx, anyPage, "")
 		_, key = keys.Lookup(ctx, []KeyHash{{}}, "")
 		return page, key
 	}
@@ -399,9 +401,9 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 		name        string
 		away, again func() error
 	}{
-		{"crash", func() error { return postgres.Kill(syscall.SIGQUIT) }, func() error { return postgres.Restart(context.Background()) }},
-		{"hang", postgres.Freeze, postgres.Thaw},
-		{"shutdown", func() error { return postgres.Kill(syscall.SIGINT) }, func() error { return postgres.Restart(context.Background()) }},
+		{"crash", func() error { return pg.Kill(syscall.SIGQUIT) }, func() error { return pg.Restart(context.Background()) }},
+		{"hang", pg.Freeze, pg.Thaw},
+		{"shutdown", func() error { return pg.Kill(syscall.SIGINT) }, func() error { return pg.Restart(context.Background()) }},
 	} {
 		if err := event.away(); err != nil {
 			t.Fatal(event.name, err)
@@ -409,7 +411,7 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 		eventually(t, "both breakers open", func() bool {
 			impatient, cancel := context.WithTimeout(context.Background(), timeout/20)
 			defer cancel()
-			_, _ = o.Fetch(impatient, anyPage) // must not make the server look well
+			_, _ = o.Fetch(impatient, anyPage, "") // must not make the server look well
 			page, key := ask()
 			if page == nil || key == nil || !errors.Is(page, ErrUnavailable) || !errors.Is(key, ErrUnavailable) {
 				t.Fatalf("%s: pages %v, keys %v", event.name, page, key)
@@ -433,7 +435,7 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 			t.Fatal(event.name, err)
 		}
 		eventually(t, "the server's return after a "+event.name, works)
-		if o.Stats().BreakerOpen || keys.BreakerOpen() || db.Ready(within(t, patience)) != nil {
+		if o.Stats().BreakerOpen || keys.BreakerOpen() || Ready(within(t, patience), db) != nil {
 			t.Errorf("%s: %+v", event.name, o.Stats())
 		}
 	}
@@ -442,13 +444,13 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 // Pages are read in sessions that could not change anything if they wanted to.
 func TestSessionsAreReadOnlyAndBounded(t *testing.T) {
 	t.Parallel()
-	db := openDatabase(t, DatabaseOptions{URL: newDatabase(t), QueryTimeout: 1500 * time.Millisecond})
-	if _, err := db.pages.Exec(t.Context(), "DELETE FROM items"); pgCode(err) != "25006" { // read_only_sql_transaction
+	db := openDatabase(t, postgres.Options{URL: newDatabase(t), QueryTimeout: 1500 * time.Millisecond})
+	if _, err := db.Pages.Pool.Exec(t.Context(), "DELETE FROM items"); postgres.Code(err) != "25006" { // read_only_sql_transaction
 		t.Errorf("%v", err)
 	}
 	for setting, want := range map[string]string{"statement_timeout": "1500ms", "timezone": "UTC", "application_name": "listedge", "plan_cache_mode": "force_generic_plan"} {
 		var got string
-		if err := db.pages.QueryRow(t.Context(), "SELECT current_setting($1)", setting).Scan(&got); err != nil || got != want {
+		if err := db.Pages.Pool.QueryRow(t.Context(), "SELECT current_setting($1)", setting).Scan(&got); err != nil || got != want {
 			t.Errorf("%s is %s, want %s: %v", setting, got, want, err)
 		}
 	}

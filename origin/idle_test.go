@@ -10,6 +10,8 @@ import (
 
 	"listedge/internal/rawconn"
 	"listedge/internal/sandbox/sandboxtest"
+
+	"listedge/origin/postgres"
 )
 
 // fillPool opens as many connections as the pool may have, with the page's
@@ -24,7 +26,7 @@ func fillPool(t *testing.T, o *Origin, pool *pgxpool.Pool) {
 				t.Fatal(err)
 			}
 			defer o.close(s)
-			if _, err := o.readOn(within(t, patience), s, &anyPage); err != nil {
+			if _, _, err := o.read(within(t, patience), s, &anyPage); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -45,26 +47,26 @@ func endSessions(t *testing.T, url string) {
 // new ones: nobody finds out by a question that is lost.
 func TestIdleConnectionsThatEndedCostNothing(t *testing.T) {
 	t.Parallel()
-	postgres, url := secured(t)
+	pg, url := secured(t)
 	restart := func(how syscall.Signal) func() error {
 		return func() error {
-			if err := postgres.Kill(how); err != nil {
+			if err := pg.Kill(how); err != nil {
 				return err
 			}
-			return postgres.Restart(context.Background())
+			return pg.Restart(context.Background())
 		}
 	}
 	for _, mode := range []string{"disable", "verify-ca"} {
-		db := openDatabase(t, DatabaseOptions{URL: strings.Replace(url, "sslmode=verify-ca", "sslmode="+mode, 1), Connections: 6})
+		db := openDatabase(t, postgres.Options{URL: strings.Replace(url, "sslmode=verify-ca", "sslmode="+mode, 1), Connections: 6})
 		o, keys := New(db), NewKeyStore(db)
 		for name, event := range map[string]func() error{"ended": func() error { endSessions(t, url); return nil }, "restarted": restart(syscall.SIGINT), "crashed": restart(syscall.SIGQUIT)} {
-			fillPool(t, o, db.pages)
-			fillPool(t, o, db.keys)
+			fillPool(t, o, db.Pages.Pool)
+			fillPool(t, o, db.Keys.Pool)
 			if err := event(); err != nil {
 				t.Fatal(err)
 			}
 			for i := range 2 * 6 {
-				if _, err := o.Fetch(within(t, patience), anyPage); err != nil {
+				if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil {
 					t.Errorf("%s, TLS %s: page %d: %v", name, mode, i, err)
 				}
 				if _, err := keys.Lookup(within(t, patience), []KeyHash{{}}, ""); err != nil {
@@ -81,14 +83,14 @@ func TestIdleConnectionsOfAStandbyThatEndedCostNothing(t *testing.T) {
 	primary := sandboxtest.Postgres(t)
 	url := ownDatabase(t, primary)
 	standby := sandboxtest.Standby(t, primary, nil).URL("listedge")
-	db := openDatabase(t, DatabaseOptions{URL: url, Replicas: []string{standby}, Connections: 6})
+	db := openDatabase(t, postgres.Options{URL: url, Replicas: []string{standby}, Connections: 6})
 	o, server, conn := New(db), identity(t, url), connect(t, url)
 	fetch := func() error {
 		_, err := o.FetchFromStandby(within(t, patience), anyPage, needed(t, conn, server, 0))
 		return err
 	}
 	eventually(t, "a page of the standby", func() bool { return fetch() == nil })
-	fillPool(t, o, db.replicas[0])
+	fillPool(t, o, db.Standbys[0])
 	endSessions(t, standby)
 	for range 2 * 6 {
 		if err := fetch(); err != nil {
@@ -101,29 +103,29 @@ func TestIdleConnectionsOfAStandbyThatEndedCostNothing(t *testing.T) {
 func TestANoticeCostsNoConnection(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	db := openDatabase(t, DatabaseOptions{URL: url, Connections: 2})
+	db := openDatabase(t, postgres.Options{URL: url, Connections: 2})
 	o := New(db)
-	fillPool(t, o, db.pages)
-	if _, err := db.pages.Exec(t.Context(), "LISTEN news"); err != nil {
+	fillPool(t, o, db.Pages.Pool)
+	if _, err := db.Pages.Pool.Exec(t.Context(), "LISTEN news"); err != nil {
 		t.Fatal(err)
 	}
-	s, err := o.open(within(t, patience), db.pages) // that same one: the last is taken first
+	s, err := o.open(within(t, patience), db.Pages.Pool) // that same one: the last is taken first
 	if err != nil {
 		t.Fatal(err)
 	}
-	wire := s.conn.Conn().PgConn().Conn()
+	wire := s.Conn.Conn().PgConn().Conn()
 	o.close(s)
-	made := db.pages.Stat().NewConnsCount()
+	made := db.Pages.Pool.Stat().NewConnsCount()
 	for range 3 {
 		execOn(t, url, "NOTIFY news")
 		eventually(t, "the news", func() bool { return rawconn.Unread(wire) })
 		for range 2 {
-			if _, err := o.Fetch(within(t, patience), anyPage); err != nil {
+			if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil {
 				t.Error(err)
 			}
 		}
-		if rawconn.Unread(wire) || db.pages.Stat().NewConnsCount() != made {
-			t.Errorf("unread: %v, %d connections were made, want %d", rawconn.Unread(wire), db.pages.Stat().NewConnsCount(), made)
+		if rawconn.Unread(wire) || db.Pages.Pool.Stat().NewConnsCount() != made {
+			t.Errorf("unread: %v, %d connections were made, want %d", rawconn.Unread(wire), db.Pages.Pool.Stat().NewConnsCount(), made)
 		}
 	}
 }

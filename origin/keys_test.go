@@ -12,6 +12,8 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/boottime"
+
+	"listedge/origin/postgres"
 )
 
 func TestKeysAreWhatTheContractSays(t *testing.T) {
@@ -146,7 +148,7 @@ func TestVersionsOfALimitGrow(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	admin := openAdmin(t, url)
-	store := NewKeyStore(openDatabase(t, DatabaseOptions{URL: url}))
+	store := NewKeyStore(openDatabase(t, postgres.Options{URL: url}))
 	rate := 5.0
 	w, err := admin.CreateWorkspace(t.Context(), "A workspace", &rate, nil)
 	if err != nil {
@@ -183,15 +185,15 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	admin := openAdmin(t, url)
-	store := NewKeyStore(openDatabase(t, DatabaseOptions{URL: url}))
+	store := NewKeyStore(openDatabase(t, postgres.Options{URL: url}))
 	w, err := admin.CreateWorkspace(t.Context(), "A workspace", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	rate, burst, hour := 2.5, int32(7), time.Hour
-	page, err := openOrigin(t, url).Fetch(t.Context(), anyPage)
-	if err != nil || page.Run == "" {
-		t.Fatal(page.Run, err)
+	page, err := openOrigin(t, url).Fetch(t.Context(), anyPage, "")
+	if err != nil || page.Incarnation == "" {
+		t.Fatal(page.Incarnation, err)
 	}
 	for name, c := range map[string]struct {
 		spec NewKeySpec
@@ -211,7 +213,7 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		got, ok := lookupOne(t, store, made.Key)
-		c.want.ID, c.want.Workspace, c.want.Run = made.ID, w.ID, page.Run
+		c.want.ID, c.want.Workspace, c.want.Run = made.ID, w.ID, page.Incarnation
 		if c.want.ExpiresAt != 0 {
 			c.want.ExpiresAt = made.ExpiresAt.UnixMicro()
 			if in := made.ExpiresAt.Sub(made.CreatedAt); in != hour {
@@ -274,7 +276,7 @@ func TestLookupOfABatch(t *testing.T) {
 			exec(t, conn, "INSERT INTO api_keys (id, workspace_id, key_hash, key_prefix, scopes) VALUES ($1, $2, $3, '', '{items:read}')", number(n), ourWorkspace, hash[:])
 		}
 	}
-	found, err := NewKeyStore(openDatabase(t, DatabaseOptions{URL: url})).Lookup(t.Context(), hashes, "")
+	found, err := NewKeyStore(openDatabase(t, postgres.Options{URL: url})).Lookup(t.Context(), hashes, "")
 	if err != nil || len(found) != lookupBatch/2 {
 		t.Fatalf("%d, %v", len(found), err)
 	}
@@ -299,7 +301,7 @@ func TestARevocationReachesANode(t *testing.T) {
 		t.Fatal(err)
 	}
 	hash, _ := HashKey([]byte(made.Key))
-	ring := NewKeyring(NewKeyStore(openDatabase(t, DatabaseOptions{URL: url})).Lookup, func(k Key, _, made *uuid.UUID) { *made = k.ID }, time.Minute, boottime.New())
+	ring := NewKeyring(NewKeyStore(openDatabase(t, postgres.Options{URL: url})).Lookup, func(k Key, _, made *uuid.UUID) { *made = k.ID }, time.Minute, boottime.New())
 	defer ring.Close()
 	ask := func() Key {
 		key, id, ok := knownTo(ring, hash, time.Now())

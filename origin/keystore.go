@@ -10,44 +10,46 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/sony/gobreaker/v2"
 
-	"listedge/origin/hosts"
+	"listedge/origin/postgres"
 )
 
-// keySettings has a transaction run with the settings of a key's look-up.
-var keySettings = sessionSettings(keyTimeout).Local()
+// keySettings is for transactions behind a pooler.
+var keySettings = postgres.SessionSettings(postgres.KeyTimeout).Local()
+
+var binaryFormat = []int16{pgtype.BinaryFormatCode}
 
 // KeyStore looks keys up in Postgres.
 type KeyStore struct {
-	*upstream
-	breaker *gobreaker.CircuitBreaker[map[KeyHash]Key]
+	db      *postgres.Database
+	breaker postgres.Breaker
 }
 
 // NewKeyStore reads the database's keys.
-func NewKeyStore(db *Database) *KeyStore {
-	return &KeyStore{upstream: db.upstream(db.keys), breaker: newBreaker[map[KeyHash]Key]("keys", primaryRest)}
+func NewKeyStore(db *postgres.Database) *KeyStore {
+	return &KeyStore{db: db, breaker: postgres.NewBreaker("keys", postgres.PrimaryCooldown)}
 }
 
 // Lookup returns those of the keys that exist, in one query, from the primary
-// of which is known which run of it is followed; empty = it is not (fromPrimary).
-// Errors: ErrUnavailable, ErrWrongServer, ErrTimeout.
-func (s *KeyStore) Lookup(ctx context.Context, hashes []KeyHash, run string) (map[KeyHash]Key, error) {
-	found, err := s.breaker.Execute(func() (map[KeyHash]Key, error) {
-		found, err := fromPrimary(ctx, s.upstream, run, func() (map[KeyHash]Key, answerer, error) { return s.lookup(ctx, hashes) })
-		return found, classify(err)
+// (postgres.Primary.Read). Errors: ErrUnavailable, ErrWrongServer, ErrTimeout.
+func (s *KeyStore) Lookup(ctx context.Context, hashes []KeyHash, run string) (found map[KeyHash]Key, err error) {
+	err = s.breaker.Do(func() error {
+		return s.db.Keys.Read(ctx, run, func() (by postgres.Server, err error) {
+			found, by, err = s.lookup(ctx, hashes)
+			return by, err
+		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look up keys: %w", breakerError(err))
+		return nil, fmt.Errorf("look up keys: %w", err)
 	}
 	return found, nil
 }
 
 // Probe is Origin.Probe, for keys, and looks whether the right server is back.
 func (s *KeyStore) Probe(ctx context.Context) {
-	probe(ctx, s.breaker, s.pool)
-	if s.db.refusals.last.Load() != nil {
-		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	s.breaker.Probe(ctx, s.db.Keys.Pool)
+	if s.db.WrongServer() != nil {
+		ctx, cancel := context.WithTimeout(ctx, postgres.PingTimeout)
 		defer cancel()
 		_ = s.leadsToPrimary(ctx) // which notes what it finds
 	}
@@ -55,20 +57,22 @@ func (s *KeyStore) Probe(ctx context.Context) {
 
 // leadsToPrimary returns why what answers is not taken for the primary.
 func (s *KeyStore) leadsToPrimary(ctx context.Context) error {
-	_, err := fromPrimary(ctx, s.upstream, s.db.followed().Run, func() (map[KeyHash]Key, answerer, error) { return s.lookup(ctx, []KeyHash{{}}) })
-	return classify(err)
+	return postgres.Classify(s.db.Keys.Read(ctx, s.db.Followed().Incarnation, func() (postgres.Server, error) {
+		_, by, err := s.lookup(ctx, []KeyHash{{}})
+		return by, err
+	}))
 }
 
 // BreakerOpen says whether look-ups are being refused without asking.
-func (s *KeyStore) BreakerOpen() bool { return s.breaker.State() != gobreaker.StateClosed }
+func (s *KeyStore) BreakerOpen() bool { return !s.breaker.IsClosed() }
 
 // lookup also says who answered, whatever it found.
-func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (found map[KeyHash]Key, by answerer, err error) {
+func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (found map[KeyHash]Key, by postgres.Server, err error) {
 	wanted := make([][]byte, len(hashes))
 	for i := range hashes {
 		wanted[i] = hashes[i][:]
 	}
-	conn, err := s.pool.Acquire(ctx)
+	conn, err := s.db.Keys.Pool.Acquire(ctx)
 	if err != nil {
 		return nil, by, err
 	}
@@ -79,17 +83,17 @@ func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (found map[KeyH
 	}
 	// In one piece, and nothing prepared: see session for what is behind a pooler.
 	question, pg := &pgconn.Batch{}, conn.Conn().PgConn()
-	if hosts.Pooled(pg) {
+	if postgres.Pooled(pg) {
 		question.ExecParams(keySettings, nil, nil, nil, nil)
 	}
 	question.ExecParams(lookupKeysSQL, [][]byte{argument}, []uint32{pgtype.ByteaArrayOID}, binaryFormat, binaryFormat)
 	results := pg.ExecBatch(ctx, question)
 	defer func() { err = cmp.Or(results.Close(), err) }() // which knows what the server refused
-	if hosts.Pooled(pg) && results.NextResult() {
+	if postgres.Pooled(pg) && results.NextResult() {
 		_, _ = results.ResultReader().Close()
 	}
 	if !results.NextResult() {
-		return nil, by, errWire
+		return nil, by, postgres.ErrProtocol
 	}
 	rows := pgx.RowsFromResultReader(conn.Conn().TypeMap(), results.ResultReader())
 	defer rows.Close()
@@ -109,8 +113,7 @@ func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (found map[KeyH
 	ofServer[0] = &server
 	if rows.Next() {
 		err = rows.Scan(ofServer...)
-		by = answererOf(server)
-		by.address = addressOf(conn.Conn())
+		by = postgres.ParseServer(server, conn.Conn())
 	}
 	for err == nil && rows.Next() {
 		if err = rows.Scan(ofKey...); err != nil {
@@ -120,7 +123,7 @@ func (s *KeyStore) lookup(ctx context.Context, hashes []KeyHash) (found map[KeyH
 			return nil, by, errors.New("a key's hash is not a SHA-256")
 		}
 		k := key
-		k.Run = by.Run
+		k.Run = by.Incarnation
 		k.ExpiresAt = expiryOf(expires)
 		k.Limit = LimitOf(rate, burst, DefaultLimit)
 		k.WorkspaceLimit = LimitOf(workspaceRate, workspaceBurst, Limit{})

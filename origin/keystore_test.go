@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"listedge/internal/sandbox/sandboxtest"
+
+	"listedge/origin/postgres"
 )
 
 // After a fail-over a connection may still lead to the old primary, which lives
@@ -27,13 +29,13 @@ func TestAnOldPrimaryThatDoesNotKnowAKeyIsNotBelieved(t *testing.T) {
 	made, err := admin.CreateKey(ctx, NewKeySpec{Workspace: w.ID})
 	must(err)
 	hash, _ := HashKey([]byte(made.Key))
-	page, err := openOrigin(t, nextURL).Fetch(ctx, anyPage)
+	page, err := openOrigin(t, nextURL).Fetch(ctx, anyPage, "")
 	must(err)
 	password, _ := old.User.Password()
 	execOn(t, nextURL, "ALTER USER postgres PASSWORD "+quoted(password)) // one URL leads to both
 
 	network, through := startRelay(t, oldURL, whole)
-	store := NewKeyStore(openDatabase(t, DatabaseOptions{URL: through}))
+	store := NewKeyStore(openDatabase(t, postgres.Options{URL: through}))
 	lookup := func(run string, hashes ...KeyHash) map[KeyHash]Key {
 		t.Helper()
 		found, err := store.Lookup(ctx, hashes, run)
@@ -45,18 +47,18 @@ func TestAnOldPrimaryThatDoesNotKnowAKeyIsNotBelieved(t *testing.T) {
 	if found := lookup("", hash); len(found) != 0 {
 		t.Fatalf("the connection does not lead to the old primary: %+v", found)
 	}
-	if found := lookup(page.Run, KeyHash{1}, hash); len(found) != 1 || found[hash].ID != made.ID || found[hash].Run != page.Run {
+	if found := lookup(page.Incarnation, KeyHash{1}, hash); len(found) != 1 || found[hash].ID != made.ID || found[hash].Run != page.Incarnation {
 		t.Errorf("a valid key, once the new primary is known: %+v", found)
 	}
 
 	// That no key is found does not cost the right server's connection.
-	before := store.pool.Stat().NewConnsCount()
+	before := store.db.Keys.Pool.Stat().NewConnsCount()
 	for range 3 {
-		if found := lookup(page.Run, KeyHash{1}); len(found) != 0 {
+		if found := lookup(page.Incarnation, KeyHash{1}); len(found) != 0 {
 			t.Errorf("%+v", found)
 		}
 	}
-	if anew := store.pool.Stat().NewConnsCount() - before; anew != 0 {
+	if anew := store.db.Keys.Pool.Stat().NewConnsCount() - before; anew != 0 {
 		t.Errorf("%d connections were made anew", anew)
 	}
 }

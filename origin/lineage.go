@@ -42,7 +42,7 @@ type lineage struct {
 }
 
 // errLost: a standby of a lost future.
-var errLost = fmt.Errorf("%w: it has replayed what its primary never wrote, or has lost because its files were put back: make the standby anew", ErrForeign)
+var errLost = fmt.Errorf("%w: it has replayed what its primary never wrote, or has lost because its files were put back: make the standby anew", ErrOtherPrimary)
 
 // judge says why a page from the replay position is not taken, which was looked
 // at no later than at; nil if it is. It returns what is known from now on.
@@ -60,7 +60,7 @@ func (l lineage) judge(position uint64, at time.Time, n *Needed) (lineage, error
 	case l.lost:
 		return l, errLost
 	case l.floor == 0 || position < max(l.floor, n.LSN):
-		return l, ErrBehind
+		return l, ErrLagging
 	}
 	return l, nil
 }

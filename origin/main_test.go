@@ -15,6 +15,8 @@ import (
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
+
+	"listedge/origin/postgres"
 )
 
 // One private Postgres serves the whole binary; it starts with the first test
@@ -85,7 +87,7 @@ func exec(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
 }
 
 // openDatabase opens the pools as a node does.
-func openDatabase(t testing.TB, o DatabaseOptions) *Database {
+func openDatabase(t testing.TB, o postgres.Options) *postgres.Database {
 	t.Helper()
 	if o.Connections == 0 {
 		o.Connections = 2
@@ -93,7 +95,7 @@ func openDatabase(t testing.TB, o DatabaseOptions) *Database {
 	if o.QueryTimeout == 0 {
 		o.QueryTimeout = patience
 	}
-	db, err := Open(context.Background(), o)
+	db, err := postgres.Open(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +105,7 @@ func openDatabase(t testing.TB, o DatabaseOptions) *Database {
 
 func openOrigin(t testing.TB, url string) *Origin {
 	t.Helper()
-	return New(openDatabase(t, DatabaseOptions{URL: url}))
+	return New(openDatabase(t, postgres.Options{URL: url}))
 }
 
 // eventually waits for what something else is about to bring.

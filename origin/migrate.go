@@ -14,7 +14,7 @@ import (
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 
-	"listedge/origin/hosts"
+	"listedge/origin/postgres"
 )
 
 //go:embed migrations/*.sql
@@ -72,11 +72,10 @@ func MigrateStatus(ctx context.Context, url string) (all []Migration, err error)
 }
 
 func withGoose(ctx context.Context, url string, use func(*goose.Provider) error) error {
-	config, err := hosts.Primary(url)
+	config, err := postgres.PrimaryConfig(url)
 	if err != nil {
 		return err
 	}
-	config.ConnectTimeout = connectTimeout
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
 	var server int
@@ -86,7 +85,7 @@ func withGoose(ctx context.Context, url string, use func(*goose.Provider) error)
 		return err
 	}
 	if standby {
-		return hosts.ErrStandby
+		return postgres.ErrStandby
 	}
 	if err := checkServer(server, encoding); err != nil { // before anything is done
 		return err

@@ -12,6 +12,8 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"listedge/internal/sandbox/postgrestest"
+
+	"listedge/origin/postgres"
 )
 
 // emptyDatabase has nothing in it.
@@ -54,8 +56,8 @@ func allVersions() (list []int64) {
 func TestMigratingUpFromNothing(t *testing.T) {
 	t.Parallel()
 	url := emptyDatabase(t)
-	db := openDatabase(t, DatabaseOptions{URL: url})
-	if err := db.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "listedge migrate up") {
+	db := openDatabase(t, postgres.Options{URL: url})
+	if err := Ready(t.Context(), db); err == nil || !strings.Contains(err.Error(), "listedge migrate up") {
 		t.Errorf("ready before there is a schema: %v", err)
 	}
 	before, err := MigrateStatus(t.Context(), url)
@@ -80,12 +82,12 @@ func TestMigratingUpFromNothing(t *testing.T) {
 			t.Errorf("%+v, but %+v was applied", m, applied[i])
 		}
 	}
-	if err := db.Ready(t.Context()); err != nil {
+	if err := Ready(t.Context(), db); err != nil {
 		t.Error(err)
 	}
 	conn := connect(t, url)
 	exec(t, conn, "UPDATE goose_db_version SET is_applied = false WHERE version_id = $1", wantedVersion())
-	if err := db.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("needs %d", wantedVersion())) {
+	if err := Ready(t.Context(), db); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("needs %d", wantedVersion())) {
 		t.Errorf("ready with an older schema: %v", err)
 	}
 	exec(t, conn, "UPDATE goose_db_version SET is_applied = true")
@@ -121,7 +123,7 @@ func TestTenNodesMigrateAtOnce(t *testing.T) {
 	if slices.Sort(done); !slices.Equal(done, allVersions()) {
 		t.Errorf("applied %v", done)
 	}
-	if err := openDatabase(t, DatabaseOptions{URL: url}).Ready(t.Context()); err != nil {
+	if err := Ready(t.Context(), openDatabase(t, postgres.Options{URL: url})); err != nil {
 		t.Error(err)
 	}
 }
@@ -241,7 +243,7 @@ func TestConstraintsRefuseWhatTheAPICannotShow(t *testing.T) {
 		}
 	}
 	for statement, code := range refused {
-		if _, err := conn.Exec(t.Context(), statement); pgCode(err) != code {
+		if _, err := conn.Exec(t.Context(), statement); postgres.Code(err) != code {
 			t.Errorf("%s: %v, want SQLSTATE %s", statement, err, code)
 		}
 	}

@@ -1,15 +1,15 @@
-// Package origin answers list queries from Postgres, and knows everything
-// there is to know about Postgres: schema, statements, keys, imports.
+// Package origin answers list queries from Postgres: the query and its cursor, the
+// statement, the rows' JSON, and which server the page is read from.
 //
-//	Query ──► gate ──► breaker ──► one statement ──► rows appended as JSON ──► Page
-//	          (bounded,   (a dead      (keyset, index       (no Go values
-//	           fair)       server       order, limit+1)      in between)
-//	                       fails fast)
+//	Query ──► fair queue ──► breaker ──► one statement ──► rows appended as JSON ──► Page
+//	          (bounded)      (a failing   (keyset, index    (no Go values
+//	                          server       order, limit+1)   in between)
+//	                          fails fast)
 //
-// The primary and each standby have a gate and a breaker of their own.
+// The primary and each standby have a queue and a breaker of their own.
 //
 // A page is one READ COMMITTED statement whose cost depends on the page's
-// size and not on how deep it lies.
+// size and not on its place in the list.
 package origin
 
 import (
@@ -17,16 +17,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"listedge/origin/postgres"
 )
 
 // Page is one page of a list as the database had it.
@@ -36,82 +35,120 @@ type Page struct {
 	Body       []byte
 	NextCursor string // empty when this is the last page
 	Rows       int
-	Snapshot   string // pg_current_snapshot() of the statement that read it, on the primary
-	answerer          // that server
-	Replayed          // on a standby
 
-	Asked time.Time     // when the server was, also in vain; zero = it was not
-	Took  time.Duration // it, from then on
+	// Of a page from the primary: the statement's pg_current_snapshot(), and when
+	// the server was started.
+	Snapshot, Incarnation string
+	// Of a page from a standby: the primary's system and timeline, and what the
+	// standby had replayed before the statement began.
+	Server string
+	LSN    uint64
+
+	Began time.Time     // when the server was asked, also in vain; zero = it was not
+	Took  time.Duration // from then on
 }
 
-// Replayed is how far a standby is.
-type Replayed struct {
-	Server string // its system and timeline; empty = this is no standby
-	LSN    uint64 // replayed before the statement began
-}
-
-// Errors of Fetch and of key look-ups. All of them pass: the caller may answer
-// with an older page, or ask again later.
+// Errors of Fetch. All but ErrNotAllowed are temporary. postgres/errors.go gives
+// an error its kind.
 var (
-	ErrUnavailable = errors.New("database unavailable")
-	ErrOverloaded  = errors.New("too many queries at once")
-	ErrTimeout     = errors.New("query took too long")
-	// ErrNotAllowed: the role lacks a right. What else it reads it may go on reading.
-	ErrNotAllowed = errors.New("the database does not let this node read")
+	ErrUnavailable = postgres.ErrUnavailable
+	ErrOverloaded  = postgres.ErrOverloaded
+	ErrTimeout     = postgres.ErrTimeout
+	ErrNotAllowed  = postgres.ErrNotAllowed
+	ErrWrongServer = postgres.ErrWrongServer
+	ErrRowTooLong  = postgres.ErrRowTooLong
+
+	// Of FetchFromStandby only.
+	ErrLagging      = postgres.ErrLagging
+	ErrOtherPrimary = postgres.ErrOtherPrimary
 )
 
-// errGivenUp: the caller did not give the server its time; says nothing of it.
-var errGivenUp = fmt.Errorf("%w for its caller", ErrTimeout)
+const (
+	// maxPage, in bytes, is where a page ends before its limit. Its first row may
+	// be larger: a walk gets past every row that can be read. The widest row that
+	// the schema takes is 2 MB of JSON.
+	maxPage = 4 << 20
+	// keepBuffer, in bytes: larger buffers are not kept for the next page.
+	keepBuffer = 1 << 20
+)
+
+// upstream is one Postgres that pages are read from.
+type upstream struct {
+	pool    *pgxpool.Pool
+	queue   *fairQueue
+	breaker postgres.Breaker
+}
+
+func newUpstream(name string, cooldown time.Duration, pool *pgxpool.Pool) upstream {
+	return upstream{pool, newFairQueue(int(pool.Config().MaxConns)), postgres.NewBreaker(name, cooldown)}
+}
+
+// fetch runs a query for a page when it is the workspace's turn, unless the
+// server keeps failing.
+func (u *upstream) fetch(ctx context.Context, q *Query, query func() error) error {
+	began, err := u.queue.enter(ctx, q.Workspace)
+	if err == nil {
+		defer u.queue.leave(q.Workspace, began)
+		err = u.breaker.Do(query)
+	}
+	if err != nil {
+		return fmt.Errorf("fetch %s: %w", q.Collection, err)
+	}
+	return nil
+}
 
 // Origin fetches pages.
 type Origin struct {
-	primary  *source
-	upstream *upstream // its connections
+	upstream
+	primary  *postgres.Primary // its connections
 	standbys []*standby
-	next     atomic.Uint32 // which standby is asked first
+	next     atomic.Uint32 // the standby that is tried first
 	timeout  time.Duration // after which a server itself ends a query
-	settings string        // what has a transaction run with those of pages
-	sessions sync.Pool     // *session: their buffers are used again
+	settings string        // Statement.Settings of pages
+	readers  sync.Pool     // *pageReader: their buffers are used again
 
-	statements sync.Map // shape -> *statement
+	statements sync.Map // shape -> *postgres.Statement
 
 	fetched, failed, timedOut, overloaded atomic.Uint64
 }
 
 // New makes an Origin on the database, which need not be reachable yet.
-func New(db *Database) *Origin {
-	o := &Origin{primary: newSource("pages", db.pages, primaryRest), upstream: db.upstream(db.pages), timeout: db.queryTimeout, settings: sessionSettings(db.queryTimeout).Local(), sessions: sync.Pool{New: func() any { return new(session) }}}
-	for _, pool := range db.replicas {
-		o.standbys = append(o.standbys, newStandby(pool, db.followed))
+func New(db *postgres.Database) *Origin {
+	timeout := db.Options.QueryTimeout
+	o := &Origin{
+		upstream: newUpstream("pages", postgres.PrimaryCooldown, db.Pages.Pool),
+		primary:  db.Pages, timeout: timeout, settings: postgres.SessionSettings(timeout).Local(),
+		readers: sync.Pool{New: func() any { return new(pageReader) }},
+	}
+	for _, pool := range db.Standbys {
+		o.standbys = append(o.standbys, newStandby(pool, db.Followed))
 	}
 	return o
 }
 
-// Fetch reads one page from the primary. It takes at most as long as ctx
-// allows; a query the server itself ends (statement_timeout), or whose ctx ends
-// sooner, is ErrTimeout.
-func (o *Origin) Fetch(ctx context.Context, q Query) (Page, error) {
-	return o.FetchFrom(ctx, q, "")
-}
-
-// FetchFrom is Fetch from the primary of which is known which run of it is
-// followed; empty = it is not (fromPrimary). ErrWrongServer: another one answered.
-func (o *Origin) FetchFrom(ctx context.Context, q Query, run string) (Page, error) {
+// Fetch reads one page from the primary. incarnation is the primary's, as far as
+// it is proven; empty = it is not. ErrWrongServer: another server answered.
+// ErrTimeout: the server ended the query (statement_timeout), or ctx ended first.
+func (o *Origin) Fetch(ctx context.Context, q Query, incarnation string) (page Page, err error) {
 	var began time.Time
 	var took time.Duration
-	page, err := o.primary.serve(ctx, &q, func() (Page, error) {
+	err = o.fetch(ctx, &q, func() error {
 		began = time.Now()
 		defer func() { took = time.Since(began) }()
-		page, err := fromPrimary(ctx, o.upstream, run, func() (Page, answerer, error) { return o.readFrom(ctx, o.primary.pool, &q) })
+		err := o.primary.Read(ctx, incarnation, func() (by postgres.Server, err error) {
+			page, by, err = o.readFrom(ctx, o.pool, &q)
+			return by, err
+		})
 		if err != nil && ctx.Err() != nil && time.Since(began) < o.timeout {
-			return Page{}, fmt.Errorf("%w: %w", errGivenUp, err)
+			return fmt.Errorf("%w: %w", postgres.ErrCanceled, err)
 		}
-		return page, classify(err)
+		return err
 	})
-	page.Asked, page.Took = began, took
+	page.Began, page.Took = began, took
 	switch {
 	case err == nil:
 		o.fetched.Add(1)
+		return page, nil
 	case errors.Is(err, ErrOverloaded):
 		o.overloaded.Add(1)
 	case errors.Is(err, ErrTimeout):
@@ -119,189 +156,151 @@ func (o *Origin) FetchFrom(ctx context.Context, q Query, run string) (Page, erro
 	default:
 		o.failed.Add(1)
 	}
-	return page, err
+	return Page{Began: began, Took: took}, err
 }
 
-// Probe finds out whether servers that were left alone are back, which nobody
+// Check returns which collections cannot be read, and why. It reads them at once,
+// past the queue and the breaker, for a workspace that does not exist, by a
+// statement that uses every function of the schema.
+func (o *Origin) Check(ctx context.Context) error {
+	var errs []error
+	for _, c := range []Collection{Items, Contacts} {
+		q := Query{Collection: c, Sort: ByName, Search: "none", Limit: 1, After: Position{Set: true, Name: "n", ID: uuid.Max}}
+		if _, _, err := o.readFrom(ctx, o.pool, &q); err != nil {
+			errs = append(errs, fmt.Errorf("%s cannot be read: %w", c, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Probe finds out whether servers whose breaker opened are back, which nobody
 // would notice while all pages are in caches. To be called now and then.
 func (o *Origin) Probe(ctx context.Context) {
-	o.primary.probe(ctx)
+	o.breaker.Probe(ctx, o.pool)
 	for _, s := range o.standbys {
 		s.probe(ctx)
 	}
 }
 
-// Busy says whether queries of the primary wait, or would soon: what nobody
-// waits for is better not asked now.
+// Busy says whether queries of the primary wait, or would soon: pages that nobody
+// waits for are better not fetched now.
 func (o *Origin) Busy() bool {
-	running, waiting := o.primary.gate.load()
-	return waiting > 0 || 2*running > o.primary.gate.size
+	running, waiting := o.queue.load()
+	return waiting > 0 || 2*running > o.queue.slots
 }
 
-// readFrom reads the page on a connection of the pool, and says who answered.
-func (o *Origin) readFrom(ctx context.Context, pool *pgxpool.Pool, q *Query) (Page, answerer, error) {
-	s, err := o.open(ctx, pool)
+// readFrom reads the page on a connection of the pool.
+func (o *Origin) readFrom(ctx context.Context, pool *pgxpool.Pool, q *Query) (Page, postgres.Server, error) {
+	r, err := o.open(ctx, pool)
 	if err != nil {
-		return Page{}, answerer{}, err
+		return Page{}, postgres.Server{}, err
 	}
-	defer o.close(s)
-	page, err := o.readOn(ctx, s, q)
-	page.address = addressOf(s.conn.Conn())
-	return page, page.answerer, err
+	defer o.close(r)
+	return o.read(ctx, r, q)
 }
 
-// addressOf is where the connection leads, of the servers that its URL may name.
-func addressOf(conn *pgx.Conn) net.Addr { return conn.PgConn().Conn().RemoteAddr() }
+// pageReader is a session and the buffers of a page that is read on it.
+type pageReader struct {
+	postgres.Session
+	page    []byte // the page's JSON so far
+	lastRow []byte // of the page
+}
 
-// readOn reads the page, over again when the schema changed under the prepared
-// statement, or the server, or a pooler before it, has forgotten it.
-func (o *Origin) readOn(ctx context.Context, s *session, q *Query) (Page, error) {
-	page, err := o.read(ctx, s, q)
-	if s.pooled() { // nothing is prepared there
-		return page, err
+func (o *Origin) open(ctx context.Context, pool *pgxpool.Pool) (*pageReader, error) {
+	r := o.readers.Get().(*pageReader)
+	if err := r.Acquire(ctx, pool); err != nil {
+		o.readers.Put(r)
+		return nil, err
 	}
-	if code := pgCode(err); code == "0A000" || code == "26000" || errors.Is(err, errShape) {
-		shape, _ := shapeOf(q)
-		if err := s.conn.Conn().Deallocate(ctx, o.statement(shape).name); err != nil {
-			s.broken = true // pgx does not read what follows a refusal
-			return Page{}, err
-		}
-		page, err = o.read(ctx, s, q)
+	return r, nil
+}
+
+func (o *Origin) close(r *pageReader) {
+	r.Release()
+	if cap(r.page) > keepBuffer || cap(r.lastRow) > keepBuffer {
+		r.page, r.lastRow = nil, nil
 	}
-	return page, err
+	o.readers.Put(r)
 }
 
 // read runs the page's statement and encodes its rows.
-func (o *Origin) read(ctx context.Context, s *session, q *Query) (Page, error) {
+func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, by postgres.Server, err error) {
 	shape, arguments := shapeOf(q)
-	statement, listed := o.statement(shape), q.Collection.listed()
-	s.page = append(s.page[:0], `{"data":[`...)
-	page, next := Page{}, *q
+	listed := q.Collection.listed()
+	r.page = append(r.page[:0], `{"data":[`...)
 	full, more := false, false
-	err := o.ask(ctx, s, shape, statement, arguments, func(row []byte) error {
-		seen, row, err := cutSeen(row, len(listed))
+	err = r.Query(ctx, o.statement(shape), arguments, func(row []byte) error {
+		readPoint, row, err := cutReadPoint(row, len(listed))
 		if err != nil {
 			return err
 		}
-		if seen != nil {
-			snapshot, server, _ := strings.Cut(string(seen), "@")
-			page.Snapshot, page.answerer = snapshot, answererOf(server)
+		if readPoint != nil {
+			snapshot, server, _ := strings.Cut(string(readPoint), "@")
+			by = postgres.ParseServer(server, r.Conn.Conn())
+			page.Snapshot, page.Incarnation = snapshot, by.Incarnation
 			return nil
 		}
 		if full || page.Rows == q.Limit {
-			more = true // this row only tells so
+			more = true // this row belongs to the next page
 			return nil
 		}
-		before := len(s.page)
+		before := len(r.page)
 		if page.Rows > 0 {
-			s.page = append(s.page, ',')
+			r.page = append(r.page, ',')
 		}
-		if s.page, err = appendRow(s.page, listed, row); err != nil {
+		if r.page, err = appendRow(r.page, listed, row); err != nil {
 			return err
 		}
-		if full = len(s.page) > maxPage; full && page.Rows > 0 {
-			s.page, more = s.page[:before], true // the next page begins with it
+		if full = len(r.page) > maxPage; full && page.Rows > 0 {
+			r.page, more = r.page[:before], true // the next page begins with it
 			return nil
 		}
 		page.Rows++
-		s.end.put(q.Sort, row)
+		r.lastRow = append(r.lastRow[:0], row...)
 		return nil
 	})
-	if _, long := err.(*longRow); long && page.Rows > 0 {
+	if _, long := err.(*postgres.LongRowError); long && page.Rows > 0 {
 		more, err = true, nil // the page ends before it; the next one fails
 	}
 	if err == nil && page.Snapshot == "" {
-		err = fmt.Errorf("%w: it does not say what it shows", errWire)
+		err = fmt.Errorf("%w: without a snapshot", postgres.ErrProtocol)
 	}
 	if err != nil {
-		return Page{}, nameLongRow(q, err)
+		return Page{}, by, nameLongRow(q, err)
 	}
 	if more {
-		next.After = s.end.position(q.Sort)
+		next := *q
+		next.After = positionAfter(r.lastRow, q.Sort)
 		page.NextCursor = string(next.AppendCursor(nil))
-		s.page = append(s.page, `],"page":{"hasMore":true,"nextCursor":"`...)
-		s.page = append(append(s.page, page.NextCursor...), `"}`...)
+		r.page = append(r.page, `],"page":{"hasMore":true,"nextCursor":"`...)
+		r.page = append(append(r.page, page.NextCursor...), `"}`...)
 	} else {
-		s.page = append(s.page, `],"page":{"hasMore":false,"nextCursor":null}`...)
+		r.page = append(r.page, `],"page":{"hasMore":false,"nextCursor":null}`...)
 	}
-	page.Body = bytes.Clone(s.page)
-	return page, nil
+	page.Body = bytes.Clone(r.page)
+	return page, by, nil
 }
 
-// ask asks the statement of the shape.
-func (o *Origin) ask(ctx context.Context, s *session, shape shape, statement *statement, arguments [][]byte, read func(row []byte) error) error {
-	if s.pooled() {
-		return s.askPooled(ctx, o.settings, &pgproto3.Parse{Query: statement.sql, ParameterOIDs: shape.parameters()}, arguments, pageFormats[shape.collection], expected{
-			columns: func(m *pgproto3.RowDescription) error {
-				return checkColumns(shape.collection, len(m.Fields), func(i int) uint32 { return m.Fields[i].DataTypeOID })
-			},
-			rows: read,
-		})
-	}
-	prepared, err := s.conn.Conn().Prepare(ctx, statement.name, statement.sql)
-	if err == nil {
-		err = checkShape(shape.collection, shape, prepared)
-	}
-	if err != nil {
+// nameLongRow names the row of a LongRowError.
+func nameLongRow(q *Query, err error) error {
+	var long *postgres.LongRowError
+	if !errors.As(err, &long) {
 		return err
 	}
-	return s.ask(ctx, statement.name, arguments, pageFormats[shape.collection], read)
+	var id uuid.UUID
+	if _, row, err := cutReadPoint(long.Head, len(q.Collection.listed())); err == nil {
+		v, _, _ := cutValue(row)
+		copy(id[:], v)
+	}
+	return fmt.Errorf("%w: %s of workspace %s, id %s, has %d bytes", ErrRowTooLong, q.Collection, q.Workspace, id, long.Size)
 }
 
-// statement is a page's statement and the name it is prepared under.
-type statement struct{ name, sql string }
-
-func (o *Origin) statement(s shape) *statement {
+func (o *Origin) statement(s shape) *postgres.Statement {
 	if known, ok := o.statements.Load(s); ok {
-		return known.(*statement)
+		return known.(*postgres.Statement)
 	}
-	known, _ := o.statements.LoadOrStore(s, &statement{s.name(), s.sql()})
-	return known.(*statement)
-}
-
-// classify puts what went wrong into the words of this package; nil stays nil.
-func classify(err error) error {
-	var (
-		server  *pgconn.PgError
-		refused *pgconn.ConnectError
-	)
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &refused): // not let in, be it that a password or a database is being replaced
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	case errors.Is(err, errShape), errors.Is(err, ErrRowTooLong), errors.Is(err, ErrUnavailable):
-		return err
-	case errors.As(err, &server):
-		switch server.Code[:2] {
-		case "08", "53", "57", "58": // connection, resources, shutdown and crash, system
-			if server.Code == "57014" { // query_canceled: statement_timeout
-				return fmt.Errorf("%w: %w", ErrTimeout, err)
-			}
-			return fmt.Errorf("%w: %w", ErrUnavailable, err)
-		case "42":
-			if server.Code == "42501" { // insufficient_privilege
-				return fmt.Errorf("%w: %w", ErrNotAllowed, err)
-			}
-		case "25":
-			if server.Code == "25001" { // active_sql_transaction: Settings.Local
-				return fmt.Errorf("behind a connection pooler this role needs default_transaction_isolation = 'read committed': %w", err)
-			}
-		case "40": // serialization, deadlock, a standby's conflict: passes
-			return fmt.Errorf("%w: %w", ErrUnavailable, err)
-		}
-		return err // a defect of ours or of the schema
-	default: // no answer, a broken one, or none in time
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-}
-
-func pgCode(err error) string {
-	var server *pgconn.PgError
-	if errors.As(err, &server) {
-		return server.Code
-	}
-	return ""
+	known, _ := o.statements.LoadOrStore(s, s.statement(o.settings))
+	return known.(*postgres.Statement)
 }
 
 // Stats is a snapshot for metrics.
@@ -309,18 +308,18 @@ type Stats struct {
 	Fetched, Failed, TimedOut, Overloaded uint64
 	Running, Queued                       int
 	BreakerOpen                           bool
-	Pool                                  PoolStats
+	Pool                                  postgres.PoolStats
 	Standbys                              []StandbyStats
 }
 
 // Stats returns the counts since the start and the present state.
 func (o *Origin) Stats() Stats {
-	running, queued := o.primary.gate.load()
+	running, queued := o.queue.load()
 	s := Stats{
 		Fetched: o.fetched.Load(), Failed: o.failed.Load(), TimedOut: o.timedOut.Load(), Overloaded: o.overloaded.Load(),
 		Running: running, Queued: queued,
-		BreakerOpen: o.primary.failing(),
-		Pool:        poolStats(o.primary.pool),
+		BreakerOpen: !o.breaker.IsClosed(),
+		Pool:        postgres.StatsOf(o.pool),
 	}
 	for _, standby := range o.standbys {
 		s.Standbys = append(s.Standbys, standby.stats())

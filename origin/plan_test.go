@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"listedge/origin/postgres"
 )
 
 // How pages are read, told by the server itself: auto_explain reports the plan
@@ -63,7 +65,8 @@ type explained struct {
 func explain(t testing.TB, url string) *explained {
 	t.Helper()
 	e := &explained{plans: make(chan *plan, 16)}
-	config := openDatabase(t, DatabaseOptions{URL: url, Connections: 1}).pages.Config()
+	db := openDatabase(t, postgres.Options{URL: url, Connections: 1})
+	config := db.Pages.Pool.Config()
 	for name, value := range map[string]string{
 		"session_preload_libraries": "auto_explain", "client_min_messages": "log",
 		"auto_explain.log_min_duration": "0", "auto_explain.log_analyze": "on", "auto_explain.log_buffers": "on",
@@ -89,7 +92,8 @@ func explain(t testing.TB, url string) *explained {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	e.origin = New(&Database{pages: pool})
+	db.Pages.Pool = pool
+	e.origin = New(db)
 	return e
 }
 

@@ -15,6 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/sandbox/sandboxtest"
+
+	"listedge/origin/postgres"
 )
 
 // poolModes are all that PgBouncer has.
@@ -32,8 +34,8 @@ func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
 			insert(t, conn, Items, awkwardItems(rand.New(rand.NewPCG(40, 41)), ourWorkspace)...)
 			_, through := sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": mode, "default_pool_size": "12", "server_round_robin": "1"})
 			straight := openOrigin(t, url)
-			db := openDatabase(t, DatabaseOptions{URL: through, Primary: url, Connections: 4})
-			if err := db.Ready(within(t, patience)); err != nil {
+			db := openDatabase(t, postgres.Options{URL: through, ReplicationURL: url, Connections: 4})
+			if err := Ready(within(t, patience), db); err != nil {
 				t.Fatal(err)
 			}
 			o, keys := New(db), NewKeyStore(db)
@@ -42,13 +44,13 @@ func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
 				readers.Go(func() {
 					for range 5 {
 						for _, q := range []Query{anyPage, {Workspace: ourWorkspace, Sort: ByName, Limit: 25}, {Workspace: ourWorkspace, Search: "chai", Limit: 5}, {Workspace: ourWorkspace, Collection: Contacts, Limit: 5}} {
-							want, err := straight.Fetch(within(t, patience), q)
+							want, err := straight.Fetch(within(t, patience), q, "")
 							if err != nil {
 								t.Error(err)
 								return
 							}
-							page, err := o.Fetch(within(t, patience), q)
-							if err != nil || !bytes.Equal(page.Body, want.Body) || page.NextCursor != want.NextCursor || page.Run != want.Run {
+							page, err := o.Fetch(within(t, patience), q, "")
+							if err != nil || !bytes.Equal(page.Body, want.Body) || page.NextCursor != want.NextCursor || page.Incarnation != want.Incarnation {
 								t.Errorf("%s: %.200s instead of %.200s: %v", describe(q), page.Body, want.Body, err)
 								return
 							}
@@ -104,9 +106,9 @@ func TestThePagesOwnSessionHasTheirSettings(t *testing.T) {
 					must(other.Close(t.Context())) // and DISCARD ALL
 				}
 			}
-			o := New(openDatabase(t, DatabaseOptions{URL: through, QueryTimeout: 1500 * time.Millisecond}))
+			o := New(openDatabase(t, postgres.Options{URL: through, QueryTimeout: 1500 * time.Millisecond}))
 			for range 3 {
-				page, err := o.Fetch(within(t, patience), Query{Workspace: ourWorkspace, Collection: Contacts, Limit: 5})
+				page, err := o.Fetch(within(t, patience), Query{Workspace: ourWorkspace, Collection: Contacts, Limit: 5}, "")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -147,18 +149,18 @@ func TestAPageThroughAPoolerIsBounded(t *testing.T) {
 	url := newDatabase(t)
 	conn := connect(t, url)
 	_, through := sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": "transaction"})
-	o := New(openDatabase(t, DatabaseOptions{URL: through, QueryTimeout: 100 * time.Millisecond}))
+	o := New(openDatabase(t, postgres.Options{URL: through, QueryTimeout: 100 * time.Millisecond}))
 	exec(t, conn, "BEGIN; LOCK TABLE items")
-	if _, err := o.Fetch(within(t, patience), anyPage); !errors.Is(err, ErrTimeout) || pgCode(err) != "57014" {
+	if _, err := o.Fetch(within(t, patience), anyPage, ""); !errors.Is(err, ErrTimeout) || postgres.Code(err) != "57014" {
 		t.Errorf("%v, want %v by the server", err, ErrTimeout)
 	}
 	exec(t, conn, "ROLLBACK")
-	eventually(t, "a page again", func() bool { _, err := o.Fetch(within(t, patience), anyPage); return err == nil })
+	eventually(t, "a page again", func() bool { _, err := o.Fetch(within(t, patience), anyPage, ""); return err == nil })
 
 	exec(t, conn, "ALTER DATABASE "+conn.Config().Database+" SET default_transaction_isolation = 'repeatable read'")
 	_, through = sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": "transaction"})
-	o = New(openDatabase(t, DatabaseOptions{URL: through}))
-	if _, err := o.Fetch(within(t, patience), anyPage); err == nil || !strings.Contains(err.Error(), "default_transaction_isolation = 'read committed'") {
+	o = New(openDatabase(t, postgres.Options{URL: through}))
+	if _, err := o.Fetch(within(t, patience), anyPage, ""); err == nil || !strings.Contains(err.Error(), "default_transaction_isolation = 'read committed'") {
 		t.Errorf("%v", err)
 	}
 }
@@ -171,7 +173,7 @@ func TestAStandbyIsTheOneThatSaysHowFarItIs(t *testing.T) {
 	address := ownDatabase(t, primary)
 	one, other := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, primary, nil)
 	pooler, through := sandboxtest.PgBouncer(t, one.URL("listedge"), map[string]string{"pool_mode": "transaction"})
-	o := New(openDatabase(t, DatabaseOptions{URL: address, Replicas: []string{through}}))
+	o := New(openDatabase(t, postgres.Options{URL: address, Replicas: []string{through}}))
 	server, conn := identity(t, address), connect(t, address)
 	eventually(t, "a page of a standby behind a pooler", func() bool {
 		_, err := o.FetchFromStandby(within(t, patience), anyPage, needed(t, conn, server, 1))
@@ -181,11 +183,11 @@ func TestAStandbyIsTheOneThatSaysHowFarItIs(t *testing.T) {
 	session, err := o.open(within(t, patience), s.pool)
 	must(err)
 	defer func() { o.close(session) }()
-	_, run, err := s.replayed(within(t, patience), session.conn)
+	is, err := s.replayed(within(t, patience), session.Conn)
 	must(err)
 	must(pooler.LeadTo(other.Addr()))
 	eventually(t, "a page of the other standby", func() bool {
-		page, err := o.readOn(within(t, patience), session, &anyPage)
+		page, _, err := o.read(within(t, patience), session, &anyPage)
 		if err != nil { // the pooler lets nobody in while it has not reached the other one
 			o.close(session)
 			session, err = o.open(within(t, patience), s.pool)
@@ -194,6 +196,6 @@ func TestAStandbyIsTheOneThatSaysHowFarItIs(t *testing.T) {
 			}
 			return false
 		}
-		return page.Run != run
+		return page.Incarnation != is.Incarnation
 	})
 }

@@ -256,7 +256,7 @@ func idOf(t testing.TB, raw []byte) string {
 // fetch asks for one page.
 func fetch(t testing.TB, o *Origin, q Query) answer {
 	t.Helper()
-	page, err := o.Fetch(context.Background(), q)
+	page, err := o.Fetch(context.Background(), q, "")
 	if err != nil {
 		t.Fatalf("%s: %v", describe(q), err)
 	}

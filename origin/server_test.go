@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"listedge/origin/postgres"
 )
 
 func TestServersThatCannotHaveTheSchema(t *testing.T) {
@@ -52,7 +54,7 @@ func TestADatabaseOfAnotherEncodingIsRefused(t *testing.T) {
 			if err := connect(t, url).QueryRow(t.Context(), "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace").Scan(&tables); err != nil || tables != 0 {
 				t.Errorf("%d tables, %v", tables, err)
 			}
-			if err := openDatabase(t, DatabaseOptions{URL: url}).Ready(t.Context()); err == nil || !strings.HasSuffix(err.Error(), want) {
+			if err := Ready(t.Context(), openDatabase(t, postgres.Options{URL: url})); err == nil || !strings.HasSuffix(err.Error(), want) {
 				t.Errorf("ready: %v", err)
 			}
 			if !slices.ContainsFunc(Diagnose(t.Context(), url, DoctorOptions{}), func(f Finding) bool { return f.Level == Fail && f.Text+": "+f.Do == want }) {

@@ -1,9 +1,12 @@
 package origin
 
-import _ "embed"
+import (
+	_ "embed"
 
-// Every statement of the package is in this file, but a page's, which is
-// rendered in shape.go.
+	"listedge/origin/postgres"
+)
+
+// Statements of keys, workspaces and the doctor.
 
 // schemaVersionSQL reads the table that goose keeps.
 const schemaVersionSQL = `SELECT max(version_id) FROM public.goose_db_version WHERE is_applied`
@@ -41,23 +44,6 @@ const publishedSQL = `
 SELECT coalesce((SELECT concat_ws(' ', pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
 	(SELECT string_agg(prrelid::text, ' ' ORDER BY prrelid) FROM pg_publication_rel WHERE prpubid = p.oid))
 	FROM pg_publication p WHERE pubname = 'listedge'), '')`
-
-// primarySQL names a primary, its timeline, where its WAL ends and which run of
-// the server it is.
-const primarySQL = `
-SELECT system_identifier || '/' || ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int, (pg_current_wal_lsn() - '0/0')::int8, extract(epoch FROM pg_postmaster_start_time())::text
-FROM pg_control_system()`
-
-// replayedSQL tells which server a standby follows, on which timeline, and how
-// far it has replayed, and which run of the server it is; nothing where it is no standby, receives from nobody, or
-// does not let this user see its receiver. That one alone knows the timeline:
-// the control file learns of a new one minutes late, and what a standby has
-// replayed of a rival's would meanwhile be taken for its old primary's. Who
-// never got on a new one, having replayed more of the old, is never told so.
-const replayedSQL = `
-SELECT system_identifier || '/' || r.received_tli, (pg_last_wal_replay_lsn() - '0/0')::int8, extract(epoch FROM pg_postmaster_start_time())::text
-FROM pg_control_system(), pg_stat_wal_receiver r
-WHERE pg_is_in_recovery() AND pg_last_wal_replay_lsn() IS NOT NULL AND r.received_tli IS NOT NULL`
 
 // factsSQL reads facts, for a slot whose name begins with $1 and ends with $2.
 const factsSQL = `
@@ -118,7 +104,7 @@ const replicaFactsSQL = `SELECT pg_is_in_recovery(), pg_has_role(current_user, '
 // those of the keys, has in its first column which server it was, so that an
 // answer without keys names its server, too …
 const lookupKeysSQL = `
-SELECT ` + serverSQL + `, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT ` + postgres.ServerSQL + `, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 UNION ALL
 SELECT NULL, k.key_hash, k.id, k.workspace_id, 'items:read' = ANY(k.scopes), 'contacts:read' = ANY(k.scopes), k.expires_at,
        coalesce(k.revoked_at <= now(), false), coalesce(w.suspended_at <= now(), false),

@@ -11,53 +11,44 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"listedge/origin/hosts"
-)
-
-// Errors of FetchFromStandby, beside those of Fetch.
-var (
-	ErrBehind  = errors.New("the standby has not replayed far enough, or was not looked at before")
-	ErrForeign = errors.New("not a standby of this primary")
+	"listedge/origin/postgres"
 )
 
 const (
-	// standbyPatience is how long a standby may take to say how far it is; a
-	// query of its own follows only then.
-	standbyPatience = 250 * time.Millisecond
-	// standbyBudget is what asking a standby in vain may cost in all. A fill
-	// has as much time left for the primary as if there were no standby. One
-	// that keeps taking longer is left alone: slower than the primary, it is no
-	// help.
-	standbyBudget = 500 * time.Millisecond
-	// behindFor is how long a standby is not asked again for what it did not
-	// have.
-	behindFor = 20 * time.Millisecond
-	// mostLineages bounds the runs of standbys that are remembered at one address.
-	mostLineages = 64
+	// replayTimeout is how long a standby may take to say what it has replayed;
+	// only then it gets a page's query.
+	replayTimeout = 250 * time.Millisecond
+	// standbyTimeout bounds all that a page from standbys may cost. The primary has
+	// as much time left as without standbys. A standby that keeps taking longer
+	// gets no queries: it is slower than the primary.
+	standbyTimeout = 500 * time.Millisecond
+	// replayStatusTTL is how long a standby is not asked again for what it lacked.
+	replayStatusTTL = 20 * time.Millisecond
+	// maxLineages bounds the incarnations that are remembered at one address.
+	maxLineages = 64
 )
 
 // standby is a hot standby that may serve pages.
 type standby struct {
-	*source
+	upstream
 	host     string
-	followed func() Followed
-	last     atomic.Pointer[sighting]
+	followed func() postgres.Followed
+	last     atomic.Pointer[replayStatus]
 
-	refusal  atomic.Pointer[error] // ErrForeign, when it was last asked; nil = it was not refused
+	refusal  atomic.Pointer[error] // the last fetch's ErrOtherPrimary; nil = it was not refused
 	answered atomic.Bool           // a probe, ever
-	failure  atomic.Pointer[error] // why it did not answer the last one that it did not
+	failure  atomic.Pointer[error] // of the last probe that failed
 
 	mu       sync.Mutex
-	lineages map[string]lineage // guarded by mu; by when the standby was started: a pooler may lead to several
+	lineages map[string]lineage // guarded by mu; by incarnation: a pooler may lead to several servers
 
-	fetched, behind, foreign, failed atomic.Uint64
+	fetched, lagging, foreign, failed atomic.Uint64
 }
 
-// sighting is how far a standby was when it was last asked.
-type sighting struct {
-	Replayed
-	run string // when the standby was started
-	at  time.Time
+// replayStatus is what a standby had replayed at a time.
+type replayStatus struct {
+	postgres.WALPosition
+	at time.Time
 }
 
 // StandbyStats are a standby's counts since the start and its present state.
@@ -69,14 +60,17 @@ type StandbyStats struct {
 	Failure                          error // why it last did not answer a probe; nil = it always did
 }
 
-func newStandby(pool *pgxpool.Pool, followed func() Followed) *standby {
+func newStandby(pool *pgxpool.Pool, followed func() postgres.Followed) *standby {
 	config := pool.Config().ConnConfig
-	return &standby{source: newSource("pages of a standby", pool, standbyRest), host: fmt.Sprintf("%s:%d", config.Host, config.Port), lineages: map[string]lineage{}, followed: followed}
+	return &standby{
+		upstream: newUpstream("pages of a standby", postgres.StandbyCooldown, pool),
+		host:     fmt.Sprintf("%s:%d", config.Host, config.Port), lineages: map[string]lineage{}, followed: followed,
+	}
 }
 
 func (s *standby) stats() StandbyStats {
-	stats := StandbyStats{Host: s.host, Fetched: s.fetched.Load(), Behind: s.behind.Load(), Foreign: s.foreign.Load(), Failed: s.failed.Load(),
-		BreakerOpen: s.failing()}
+	stats := StandbyStats{Host: s.host, Fetched: s.fetched.Load(), Behind: s.lagging.Load(), Foreign: s.foreign.Load(), Failed: s.failed.Load(),
+		BreakerOpen: !s.breaker.IsClosed()}
 	if err := s.refusal.Load(); err != nil {
 		stats.Refusal = *err
 	}
@@ -86,15 +80,15 @@ func (s *standby) stats() StandbyStats {
 	return stats
 }
 
-// probe also asks one that has never answered: it may not be there at all. The
-// first answer is a look, so that pages need not wait for one.
+// probe also reads from a standby that has never answered: it may not exist. The
+// first answer fills lineages, so that no page has to wait for one.
 func (s *standby) probe(ctx context.Context) {
-	if s.open() || s.answered.Load() && !s.failing() {
+	if s.breaker.IsOpen() || s.answered.Load() && s.breaker.IsClosed() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	ctx, cancel := context.WithTimeout(ctx, postgres.PingTimeout)
 	defer cancel()
-	_, err := s.breaker.Execute(func() (Page, error) { return Page{}, classify(s.look(ctx)) })
+	err := s.breaker.Do(func() error { return s.look(ctx) })
 	if err == nil {
 		s.answered.Store(true)
 	} else if errors.Is(err, ErrUnavailable) {
@@ -102,21 +96,21 @@ func (s *standby) probe(ctx context.Context) {
 	}
 }
 
-// look keeps how far the standby is, for lineage.judge to compare.
+// look keeps what the standby has replayed, for lineage.judge to compare.
 func (s *standby) look(ctx context.Context) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	replayed, run, err := s.replayed(ctx, conn)
-	if err != nil || run == "" {
+	is, err := s.replayed(ctx, conn)
+	if err != nil || is.Incarnation == "" {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, known := s.lineages[run]; !known {
-		s.lineages[run] = lineage{seen: replayed.LSN, seenAt: time.Now()}
+	if _, known := s.lineages[is.Incarnation]; !known {
+		s.lineages[is.Incarnation] = lineage{seen: is.LSN, seenAt: is.at}
 	}
 	return nil
 }
@@ -125,21 +119,22 @@ func (s *standby) look(ctx context.Context) error {
 func (o *Origin) HasStandbys() bool { return len(o.standbys) > 0 }
 
 // FetchFromStandby reads one page from a standby that follows the primary and
-// has replayed enough of its WAL. They are asked in turn; the next one only where
-// that costs no more waiting. Errors: those of Fetch, ErrBehind, ErrForeign.
+// has replayed enough of its WAL. It tries them in turn, and the next one only if
+// the last one refused without a query. Errors: those of Fetch, ErrLagging,
+// ErrOtherPrimary.
 func (o *Origin) FetchFromStandby(ctx context.Context, q Query, n Needed) (page Page, err error) {
-	ctx, cancel := context.WithTimeout(ctx, standbyBudget)
+	ctx, cancel := context.WithTimeout(ctx, standbyTimeout)
 	defer cancel()
 	first := int(o.next.Add(1) % uint32(len(o.standbys)))
 	for i := range o.standbys {
 		s := o.standbys[(first+i)%len(o.standbys)]
-		if s.open() {
+		if s.breaker.IsOpen() {
 			err = ErrUnavailable
 			continue
 		}
 		page, err = o.fetchFrom(ctx, s, &q, &n)
-		if refused := err; errors.Is(err, ErrForeign) {
-			s.refusal.Store(&refused)
+		if refusal := err; errors.Is(err, ErrOtherPrimary) {
+			s.refusal.Store(&refusal)
 		} else {
 			s.refusal.Store(nil)
 		}
@@ -147,9 +142,9 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q Query, n Needed) (page 
 		case err == nil:
 			s.fetched.Add(1)
 			return page, nil
-		case errors.Is(err, ErrBehind):
-			s.behind.Add(1)
-		case errors.Is(err, ErrForeign):
+		case errors.Is(err, ErrLagging):
+			s.lagging.Add(1)
+		case errors.Is(err, ErrOtherPrimary):
 			s.foreign.Add(1)
 		default:
 			s.failed.Add(1)
@@ -159,88 +154,94 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q Query, n Needed) (page 
 	return Page{}, err
 }
 
-func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed) (Page, error) {
-	if seen := s.last.Load(); seen != nil && time.Since(seen.at) < behindFor {
-		if err := s.serves(seen, n); err != nil {
+func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed) (page Page, err error) {
+	if last := s.last.Load(); last != nil && time.Since(last.at) < replayStatusTTL {
+		if err := s.admit(last, n); err != nil {
 			return Page{}, err
 		}
 	}
-	return s.serve(ctx, q, func() (Page, error) {
-		session, err := o.openSoon(ctx, s.pool)
+	err = s.fetch(ctx, q, func() error {
+		r, err := o.openSoon(ctx, s.pool)
 		if err != nil {
-			return Page{}, err
+			return err
 		}
-		defer o.close(session)
-		replayed, run, err := s.replayed(ctx, session.conn)
+		defer o.close(r)
+		is, err := s.replayed(ctx, r.Conn)
 		if err != nil {
-			return Page{}, err
+			return err
 		}
-		seen := &sighting{replayed, run, time.Now()}
-		s.last.Store(seen)
-		if err := s.serves(seen, n); err != nil {
-			return Page{}, err
+		s.last.Store(is)
+		if err := s.admit(is, n); err != nil {
+			return err
 		}
 		began := time.Now()
-		page, err := o.readOn(ctx, session, q)
-		page.Asked, page.Took = began, time.Since(began)
-		if err != nil && ctx.Err() != nil {
-			return Page{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		var by postgres.Server
+		page, by, err = o.read(ctx, r, q)
+		if err != nil {
+			if ctx.Err() != nil {
+				err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+			}
+			return err
 		}
-		if err == nil && (page.Run != run || !page.Standby) { // a pooler met two servers, or it was promoted
-			return Page{}, ErrForeign
+		if by.Incarnation != is.Incarnation || !by.Standby { // a pooler led to two servers, or it was promoted
+			return ErrOtherPrimary
 		}
-		if database := s.followed().Database; err == nil && database != "" && page.Database != database {
-			return Page{}, fmt.Errorf("%w: it answers from database %s, and not %s", ErrForeign, page.Database, database)
+		if database := s.followed().Database; database != "" && by.Database != database {
+			return fmt.Errorf("%w: it answers from database %s, and not %s", ErrOtherPrimary, by.Database, database)
 		}
-		page.Snapshot, page.Run, page.Replayed = "", "", replayed
-		return page, classify(err)
+		page.Began, page.Took = began, time.Since(began)
+		page.Snapshot, page.Incarnation, page.Server, page.LSN = "", "", is.Timeline, is.LSN
+		return nil
 	})
+	if err != nil {
+		return Page{}, err
+	}
+	return page, nil
 }
 
-// serves says why the standby cannot serve a page as it was seen; nil if it can.
-func (s *standby) serves(seen *sighting, n *Needed) error {
-	switch seen.Server {
+// admit says why a page from the standby would not be taken; nil if it would.
+func (s *standby) admit(is *replayStatus, n *Needed) error {
+	switch is.Timeline {
 	case n.Server:
 	case "":
-		return fmt.Errorf("%w: it is none, receives WAL from nobody, or does not say from whom", ErrForeign)
+		return fmt.Errorf("%w: it is none, receives WAL from nobody, or does not say from whom", ErrOtherPrimary)
 	default:
-		return fmt.Errorf("%w: it follows %s, and the primary is %s (system/timeline)", ErrForeign, seen.Server, n.Server)
+		return fmt.Errorf("%w: it follows %s, and the primary is %s (system/timeline)", ErrOtherPrimary, is.Timeline, n.Server)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known, err := s.lineages[seen.run].judge(seen.LSN, seen.at, n)
-	if len(s.lineages) >= mostLineages {
-		clear(s.lineages) // what is forgotten is looked at anew
+	known, err := s.lineages[is.Incarnation].judge(is.LSN, is.at, n)
+	if len(s.lineages) >= maxLineages {
+		clear(s.lineages) // they are filled again by later answers
 	}
-	s.lineages[seen.run] = known
+	s.lineages[is.Incarnation] = known
 	return err
 }
 
-// openSoon is open with a standby's patience.
-func (o *Origin) openSoon(ctx context.Context, pool *pgxpool.Pool) (*session, error) {
-	ctx, cancel := context.WithTimeout(ctx, standbyPatience)
+// openSoon is open within replayTimeout.
+func (o *Origin) openSoon(ctx context.Context, pool *pgxpool.Pool) (*pageReader, error) {
+	ctx, cancel := context.WithTimeout(ctx, replayTimeout)
 	defer cancel()
-	session, err := o.open(ctx, pool)
+	r, err := o.open(ctx, pool)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	return session, nil
+	return r, nil
 }
 
-// replayed asks how far the standby is: in a statement that is over before the
-// page's begins, whose snapshot would else be the older of the two. A server
-// that was promoted is no standby any more, and one that receives from nobody
-// does not tell whose it is. run is which run of the server said so.
-func (s *standby) replayed(ctx context.Context, conn *pgxpool.Conn) (r Replayed, run string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, standbyPatience)
+// replayed reads what the standby has replayed. The statement ends before the
+// page's begins: otherwise the page's snapshot could be older. All is empty of a
+// server that was promoted, or receives from nobody.
+func (s *standby) replayed(ctx context.Context, conn *pgxpool.Conn) (*replayStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, replayTimeout)
 	defer cancel()
 	mode := pgx.QueryExecModeCacheStatement
-	if hosts.Pooled(conn.Conn().PgConn()) {
+	if postgres.Pooled(conn.Conn().PgConn()) {
 		mode = pgx.QueryExecModeExec
 	}
-	run, err = scanReplayed(conn.QueryRow(ctx, replayedSQL, mode), &r)
+	position, err := postgres.ScanWALPosition(conn.QueryRow(ctx, postgres.StandbySQL, mode))
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return r, "", fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	return r, run, nil
+	return &replayStatus{position, time.Now()}, nil
 }

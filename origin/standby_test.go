@@ -15,6 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"listedge/internal/sandbox/sandboxtest"
+
+	"listedge/origin/postgres"
 )
 
 // identity is what a follower calls the primary: its system and timeline.
@@ -57,7 +59,7 @@ func TestFetchFromStandby(t *testing.T) {
 		t.Fatal(err)
 	}
 	standby, other := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, primary, nil)
-	o := New(openDatabase(t, DatabaseOptions{URL: address, Replicas: []string{standby.URL("listedge"), other.URL("listedge")}}))
+	o := New(openDatabase(t, postgres.Options{URL: address, Replicas: []string{standby.URL("listedge"), other.URL("listedge")}}))
 	db := connect(t, address)
 	workspace := number(1)
 	add := func(name string) (lsn uint64) {
@@ -94,7 +96,7 @@ func TestFetchFromStandby(t *testing.T) {
 
 	one := add("one")
 	fetched(1, one)
-	refused(ErrForeign, "another/1", 0)
+	refused(ErrOtherPrimary, "another/1", 0)
 	if stats := o.Stats().Standbys; stats[0].Refusal == nil && stats[1].Refusal == nil {
 		t.Errorf("%+v", stats)
 	}
@@ -110,8 +112,8 @@ func TestFetchFromStandby(t *testing.T) {
 		})
 	}
 	two := add("two")
-	time.Sleep(behindFor) // what is known of them now is too old to refuse by
-	refused(ErrBehind, server, two)
+	time.Sleep(replayStatusTTL) // what is known of them now is too old to refuse by
+	refused(ErrLagging, server, two)
 	fetched(1, one)
 	for _, s := range []string{standby.URL("postgres"), other.URL("postgres")} {
 		execOn(t, s, "SELECT pg_wal_replay_resume()")
@@ -142,9 +144,9 @@ func TestFetchFromStandby(t *testing.T) {
 	execOn(t, other.URL("postgres"), "SELECT pg_promote()")
 	eventually(t, "the promoted one is refused", func() bool {
 		_, err := fetch(server, two)
-		return errors.Is(err, ErrForeign) || errors.Is(err, ErrUnavailable) && o.Stats().Standbys[1].Refusal != nil
+		return errors.Is(err, ErrOtherPrimary) || errors.Is(err, ErrUnavailable) && o.Stats().Standbys[1].Refusal != nil
 	})
-	time.Sleep(behindFor) // it is asked, and not refused by what is known of it
+	time.Sleep(replayStatusTTL) // it is asked, and not refused by what is known of it
 	before = o.Stats().Standbys[1].Fetched
 	for range 10 {
 		_, _ = fetch(server, two)
@@ -171,17 +173,17 @@ func TestStandbysFollowAFailOver(t *testing.T) {
 		t.Fatal("the same timeline: the test tries nothing")
 	}
 	query, conn := Query{Workspace: number(1), Collection: Items, Limit: 50}, connect(t, next.URL("listedge"))
-	follows := New(openDatabase(t, DatabaseOptions{URL: next.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
+	follows := New(openDatabase(t, postgres.Options{URL: next.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
 	eventually(t, "the standby is on the new timeline", func() bool {
 		_, err := follows.FetchFromStandby(within(t, patience), query, needed(t, conn, second, 1))
 		return err == nil
 	})
-	time.Sleep(behindFor) // as above
-	if _, err := answerOfStandby(t, follows, query, needed(t, conn, first, 1)); !errors.Is(err, ErrForeign) {
+	time.Sleep(replayStatusTTL) // as above
+	if _, err := answerOfStandby(t, follows, query, needed(t, conn, first, 1)); !errors.Is(err, ErrOtherPrimary) {
 		t.Error(err)
 	}
-	lags := New(openDatabase(t, DatabaseOptions{URL: next.URL("listedge"), Replicas: []string{stays.URL("listedge")}}))
-	if _, err := answerOfStandby(t, lags, query, needed(t, conn, second, 1)); !errors.Is(err, ErrForeign) {
+	lags := New(openDatabase(t, postgres.Options{URL: next.URL("listedge"), Replicas: []string{stays.URL("listedge")}}))
+	if _, err := answerOfStandby(t, lags, query, needed(t, conn, second, 1)); !errors.Is(err, ErrOtherPrimary) {
 		t.Errorf("one that stayed on the old timeline: %v", err)
 	}
 }
@@ -217,9 +219,9 @@ func TestAStandbyOfAnotherHistory(t *testing.T) {
 	})
 	var lsn int64
 	must(connect(t, primary.URL("listedge")).QueryRow(t.Context(), "SELECT (pg_current_wal_lsn() - '0/0')::int8").Scan(&lsn))
-	o := New(openDatabase(t, DatabaseOptions{URL: primary.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
+	o := New(openDatabase(t, postgres.Options{URL: primary.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
 	page, err := answerOfStandby(t, o, Query{Workspace: workspace, Collection: Items, Limit: 50}, Needed{Server: first, LSN: uint64(lsn), Primary: uint64(lsn), At: time.Now()})
-	if !errors.Is(err, ErrForeign) {
+	if !errors.Is(err, ErrOtherPrimary) {
 		t.Errorf("%d rows of %s at %d, asked for at least %d: %v\n%.300s", page.Rows, page.Server, page.LSN, lsn, err, page.Body)
 	}
 }
@@ -247,7 +249,7 @@ func TestSeveralServersInOneURL(t *testing.T) {
 	o := openOrigin(t, strings.Replace(primary.URL("listedge"), primary.Addr(), primary.Addr()+","+standby.Addr(), 1))
 	query := Query{Workspace: number(1), Collection: Items, Limit: 50}
 	rows := func() (int, error) {
-		page, err := o.Fetch(within(t, patience), query)
+		page, err := o.Fetch(within(t, patience), query, "")
 		return page.Rows, err
 	}
 	if n, err := rows(); err != nil || n != 0 {
@@ -256,7 +258,7 @@ func TestSeveralServersInOneURL(t *testing.T) {
 	must(primary.Kill(syscall.SIGQUIT))
 	eventually(t, "its connections are gone", func() bool { _, err := rows(); return err != nil })
 	for range 7 { // the first two open the breaker
-		eventually(t, "it is asked again", func() bool { return !o.primary.open() })
+		eventually(t, "it is asked again", func() bool { return !o.breaker.IsOpen() })
 		if n, err := rows(); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%d rows of the standby: %v", n, err)
 		}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"listedge/origin/postgres"
 )
 
 // Whatever happens to its connections, a caller gets its own page, whole, or one
@@ -27,12 +29,12 @@ func TestNoStormMixesPagesUp(t *testing.T) {
 		exec(t, conn, `INSERT INTO items (workspace_id, id, name, type, description, cost_price, avg_cost, selling_price, taxable, track_stock, stock_on_hand, usage_30, active)
 			SELECT $1, gen_random_uuid(), 'Item ' || n || ' of ' || $2::int, 'GOODS', repeat('d', n * $2::int), 1, 1, 1, true, false, 0, 0, true FROM generate_series(1, 60) n`, uuid.UUID{byte(w)}, w)
 	}
-	calm := openDatabase(t, DatabaseOptions{URL: url})
+	calm := openDatabase(t, postgres.Options{URL: url})
 	quiet := New(calm)
 	for w := range workspaces {
 		for _, q := range []Query{{Limit: 100}, {Limit: 7, Sort: ByName}, {Limit: 100, Search: "item"}} {
 			q.Workspace = uuid.UUID{byte(w)}
-			page, err := quiet.Fetch(within(t, patience), q)
+			page, err := quiet.Fetch(within(t, patience), q, "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -43,7 +45,7 @@ func TestNoStormMixesPagesUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, through := startRelay(t, url, func() int { return 1 + rand.IntN(6000) })
-	db := openDatabase(t, DatabaseOptions{URL: through, Connections: 4})
+	db := openDatabase(t, postgres.Options{URL: through, Connections: 4})
 	o := New(db)
 
 	over := make(chan struct{})
@@ -77,13 +79,13 @@ func TestNoStormMixesPagesUp(t *testing.T) {
 				if rand.IntN(2) == 0 {
 					ctx, leave = context.WithTimeout(context.Background(), patience)
 				}
-				page, err := o.Fetch(ctx, q)
+				page, err := o.Fetch(ctx, q, "")
 				switch {
 				case err == nil && string(page.Body)+page.NextCursor != want[q]:
 					t.Errorf("%s: %d rows, %.100s", describe(q), page.Rows, page.Body)
-				case err != nil && !errors.Is(err, ErrTimeout) && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrOverloaded) && pgCode(err) != "0A000":
+				case err != nil && !errors.Is(err, ErrTimeout) && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrOverloaded) && postgres.Code(err) != "0A000":
 					t.Errorf("%s: %v", describe(q), err)
-				case err != nil && strings.Contains(err.Error(), errWire.Error()):
+				case err != nil && strings.Contains(err.Error(), postgres.ErrProtocol.Error()):
 					t.Errorf("%s: %v", describe(q), err)
 				}
 				leave()
@@ -98,7 +100,7 @@ func TestNoStormMixesPagesUp(t *testing.T) {
 		var page Page
 		eventually(t, "fair weather", func() (ok bool) {
 			var err error
-			page, err = o.Fetch(within(t, patience), q)
+			page, err = o.Fetch(within(t, patience), q, "")
 			return err == nil
 		})
 		if string(page.Body)+page.NextCursor != want[q] {

@@ -11,8 +11,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/sandboxtest"
+
+	"listedge/origin/postgres"
 )
 
 // secured starts a server that speaks TLS, and returns its database's URL, by
@@ -31,18 +35,18 @@ func secured(t testing.TB) (*sandbox.Postgres, string) {
 			t.Fatal(err)
 		}
 	}
-	postgres := sandboxtest.PostgresWith(t, map[string]string{"ssl": "on", "ssl_cert_file": cert, "ssl_key_file": key})
-	return postgres, ownDatabase(t, postgres) + "?sslmode=verify-ca&sslrootcert=" + cert
+	pg := sandboxtest.PostgresWith(t, map[string]string{"ssl": "on", "ssl_cert_file": cert, "ssl_key_file": key})
+	return pg, ownDatabase(t, pg) + "?sslmode=verify-ca&sslrootcert=" + cert
 }
 
 // Over TLS all is as without.
 func TestPagesComeOverTLS(t *testing.T) {
 	t.Parallel()
 	_, url := secured(t)
-	conn, r, db, o := longWay(t, url, func() int { return 1 + rand.IntN(whole()) }, DatabaseOptions{Connections: 1, QueryTimeout: 10 * patience})
+	conn, r, db, o := longWay(t, url, func() int { return 1 + rand.IntN(whole()) }, postgres.Options{Connections: 1, QueryTimeout: 10 * patience})
 	fetchWhole := func() {
 		t.Helper()
-		page, err := o.Fetch(within(t, patience), longPage)
+		page, err := o.Fetch(within(t, patience), longPage, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +54,7 @@ func TestPagesComeOverTLS(t *testing.T) {
 	}
 	fetchWhole()
 	var encrypted bool
-	if err := o.primary.pool.QueryRow(t.Context(), "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&encrypted); err != nil || !encrypted {
+	if err := o.pool.QueryRow(t.Context(), "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&encrypted); err != nil || !encrypted {
 		t.Fatalf("encrypted: %v, %v", encrypted, err)
 	}
 	fetchWhole()
@@ -67,7 +71,7 @@ func TestPagesComeOverTLS(t *testing.T) {
 	release := lockItems(t, url)
 	ctx, leave := context.WithCancel(t.Context())
 	answer := make(chan error, 1)
-	go func() { _, err := o.Fetch(ctx, anyPage); answer <- err }()
+	go func() { _, err := o.Fetch(ctx, anyPage, ""); answer <- err }()
 	eventually(t, "a query that waits for the lock", func() bool { return sessionsWhere(t, conn, "wait_event_type = 'Lock'") == 1 })
 	leave()
 	if err := <-answer; !errors.Is(err, context.Canceled) {
@@ -83,26 +87,24 @@ func TestPagesComeOverTLS(t *testing.T) {
 // not filled with connections that were reset.
 func TestAConnectionIsGivenUpInAnOrderlyWay(t *testing.T) {
 	t.Parallel()
-	postgres, url := secured(t)
+	pg, url := secured(t)
 	conn := connect(t, url)
 	for _, mode := range []string{"disable", "verify-ca"} {
 		o := openOrigin(t, strings.Replace(url, "sslmode=verify-ca", "sslmode="+mode, 1))
-		s, err := o.open(within(t, patience), o.primary.pool)
+		s, err := o.open(within(t, patience), o.pool)
 		if err != nil {
 			t.Fatal(err)
 		}
-		pid := s.conn.Conn().PgConn().PID()
-		if _, err := s.conn.Conn().Prepare(t.Context(), "rows", "SELECT repeat('x', 1000) FROM generate_series(1, 1000000)"); err != nil {
-			t.Fatal(err)
-		}
+		pid := s.Conn.Conn().PgConn().PID()
+		rows := &postgres.Statement{Name: "rows", SQL: "SELECT repeat('x', 1000) FROM generate_series(1, 1000000)", Columns: []postgres.Column{{Type: pgtype.TextOID}}, Formats: []int16{0}}
 		ctx, leave := context.WithCancel(t.Context())
-		if err := s.ask(ctx, "rows", nil, []int16{0}, func([]byte) error { leave(); return nil }); !errors.Is(err, context.Canceled) {
+		if err := s.Query(ctx, rows, nil, func([]byte) error { leave(); return nil }); !errors.Is(err, context.Canceled) {
 			t.Errorf("%v", err)
 		}
 		o.close(s)
 		eventually(t, "its end", func() bool { return sessionsWhere(t, conn, fmt.Sprintf("pid = %d", pid)) == 0 })
 	}
-	log, err := os.ReadFile(postgres.LogFile())
+	log, err := os.ReadFile(pg.LogFile())
 	if err != nil {
 		t.Fatal(err)
 	}

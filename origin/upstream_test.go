@@ -6,52 +6,20 @@ import (
 	"testing"
 
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin/hosts"
+	"listedge/origin/postgres"
 )
-
-func TestWhichAnswersAreThePrimarys(t *testing.T) {
-	const followed = "71/3"
-	for _, c := range []struct {
-		name  string
-		known Followed
-		by    answerer
-		taken bool
-	}{
-		{"nothing is known", Followed{}, answerer{Run: "1"}, true},
-		{"nothing is known, a standby", Followed{}, answerer{Run: "1", Standby: true}, false},
-		{"the followed run", Followed{Run: "1", Server: followed}, answerer{Run: "1"}, true},
-		{"the followed run, in recovery", Followed{Run: "1", Server: followed}, answerer{Run: "1", Standby: true}, false},
-		{"another run", Followed{Run: "1", Server: followed}, answerer{Run: "2"}, false},
-		{"another run of a later timeline", Followed{Run: "1", Server: followed}, answerer{Run: "2", server: "71/4"}, false},
-		{"the followed database", Followed{Run: "1", Server: followed, Database: "a"}, answerer{Run: "1", Database: "a"}, true},
-		{"another database of the server", Followed{Run: "1", Server: followed, Database: "a"}, answerer{Run: "1", Database: "b"}, false},
-		{"nothing proven, another database", Followed{Database: "a"}, answerer{Run: "1", Database: "b"}, false},
-		{"nothing proven, a restart", Followed{Server: followed}, answerer{Run: "2", server: "71/3"}, true},
-		{"nothing proven, a later timeline", Followed{Server: followed}, answerer{Run: "2", server: "71/4"}, true},
-		{"nothing proven, a timeline of two digits", Followed{Server: followed}, answerer{Run: "2", server: "71/10"}, true},
-		{"nothing proven, an earlier timeline", Followed{Server: followed}, answerer{Run: "2", server: "71/2"}, false},
-		{"nothing proven, another system", Followed{Server: followed}, answerer{Run: "2", server: "72/1"}, true},
-		{"nothing proven, a standby", Followed{Server: followed}, answerer{Run: "2", server: "71/4", Standby: true}, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if why := c.known.refuses(c.by); (why == "") != c.taken {
-				t.Errorf("%q", why)
-			}
-		})
-	}
-}
 
 // reading is an Origin and a key store that read from one address, be it that
 // they know which server is followed.
 type reading struct {
-	db   *Database
+	db   *postgres.Database
 	o    *Origin
 	keys *KeyStore
 }
 
 func readFrom(t *testing.T, url string, followed string) reading {
-	db := openDatabase(t, DatabaseOptions{URL: url})
-	db.Follows(func() Followed { return Followed{Server: followed} })
+	db := openDatabase(t, postgres.Options{URL: url})
+	db.Follow(func() postgres.Followed { return postgres.Followed{Timeline: followed} })
 	return reading{db, New(db), NewKeyStore(db)}
 }
 
@@ -59,7 +27,7 @@ func readFrom(t *testing.T, url string, followed string) reading {
 func (r reading) ask(t *testing.T, run string) (errs [2]error) {
 	t.Helper()
 	for i, ask := range []func() error{
-		func() error { _, err := r.o.FetchFrom(within(t, patience), anyPage, run); return err },
+		func() error { _, err := r.o.Fetch(within(t, patience), anyPage, run); return err },
 		func() error { _, err := r.keys.Lookup(within(t, patience), []KeyHash{{1}}, run); return err },
 	} {
 		eventually(t, "an answer", func() bool { // a pooler may have to connect first
@@ -97,7 +65,7 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 	address := ownDatabase(t, primary)
 	replica := sandboxtest.Standby(t, primary, nil)
 	standby := replica.URL("listedge")
-	run := pageOf(t, address).Run
+	run := pageOf(t, address).Incarnation
 	through := map[string]string{"direct": standby}
 	for _, mode := range []string{"session", "transaction"} {
 		_, through[mode] = sandboxtest.PgBouncer(t, standby, map[string]string{"pool_mode": mode})
@@ -114,7 +82,7 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 				if r.o.Stats().BreakerOpen || r.keys.BreakerOpen() {
 					t.Error("a breaker is open")
 				}
-				if err := r.db.Ready(within(t, patience)); !errors.Is(err, ErrWrongServer) {
+				if err := Ready(within(t, patience), r.db); !errors.Is(err, ErrWrongServer) {
 					t.Errorf("ready: %v", err)
 				}
 			}
@@ -127,7 +95,7 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 		"the publication":     func() error { _, _, err := PublishChanges(t.Context(), standby); return err },
 		"a database":          func() error { return CreateDatabase(t.Context(), replica.URL("postgres"), "another") },
 	} {
-		if err := run(); !errors.Is(err, hosts.ErrStandby) {
+		if err := run(); !errors.Is(err, postgres.ErrStandby) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -162,7 +130,7 @@ func finding(t *testing.T, subject, pages, changes string) (found Finding) {
 // pageOf is any page of the server.
 func pageOf(t *testing.T, url string) Page {
 	t.Helper()
-	page, err := openOrigin(t, url).Fetch(within(t, patience), anyPage)
+	page, err := openOrigin(t, url).Fetch(within(t, patience), anyPage, "")
 	must(err)
 	return page
 }
@@ -178,7 +146,7 @@ func TestTheSideOfTheEarlierTimelineIsRefused(t *testing.T) {
 	first := identity(t, address)
 	execOn(t, next.URL("postgres"), "SELECT pg_promote()")
 	second := identity(t, next.URL("listedge"))
-	runs := []string{pageOf(t, address).Run, pageOf(t, next.URL("listedge")).Run}
+	runs := []string{pageOf(t, address).Incarnation, pageOf(t, next.URL("listedge")).Incarnation}
 	if f := finding(t, "reading", next.URL("listedge"), address); f.Level != Fail || !strings.Contains(f.Text, "another server") {
 		t.Errorf("changes of the old primary, pages of the new: %+v", f)
 	}
@@ -212,11 +180,11 @@ func TestTheSideOfTheEarlierTimelineIsRefused(t *testing.T) {
 func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
 	t.Parallel()
 	known := make(chan struct{})
-	db := openDatabase(t, DatabaseOptions{URL: newDatabase(t), TimelineKnown: known})
+	db := openDatabase(t, postgres.Options{URL: newDatabase(t), TimelineKnown: known})
 	r := reading{db, New(db), NewKeyStore(db)}
-	page := func() error { _, err := r.o.Fetch(within(t, patience), anyPage); return err }
+	page := func() error { _, err := r.o.Fetch(within(t, patience), anyPage, ""); return err }
 	key := func() error { _, err := r.keys.Lookup(within(t, patience), []KeyHash{{1}}, ""); return err }
-	for _, err := range []error{page(), key(), db.Ready(within(t, patience))} {
+	for _, err := range []error{page(), key(), Ready(within(t, patience), db)} {
 		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "not known yet") {
 			t.Error(err)
 		}
@@ -238,14 +206,14 @@ func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
 func TestTheWrongServerIsNotFloodedWithConnections(t *testing.T) {
 	t.Parallel()
 	r := readFrom(t, newDatabase(t), "")
-	before := r.o.primary.pool.Stat().NewConnsCount()
+	before := r.o.pool.Stat().NewConnsCount()
 	const questions = 50
 	for range questions {
-		if _, err := r.o.FetchFrom(within(t, patience), anyPage, "another"); !errors.Is(err, ErrWrongServer) {
+		if _, err := r.o.Fetch(within(t, patience), anyPage, "another"); !errors.Is(err, ErrWrongServer) {
 			t.Fatal(err)
 		}
 	}
-	if made := r.o.primary.pool.Stat().NewConnsCount() - before; made > questions/2 {
+	if made := r.o.pool.Stat().NewConnsCount() - before; made > questions/2 {
 		t.Errorf("%d connections for %d questions", made, questions)
 	}
 }

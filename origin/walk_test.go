@@ -323,7 +323,7 @@ func TestAnEmptyListIsOneEmptyPage(t *testing.T) {
 	t.Parallel()
 	o := openOrigin(t, newDatabase(t))
 	for _, c := range []Collection{Items, Contacts} {
-		page, err := o.Fetch(within(t, patience), Query{Workspace: emptyWorkspace, Collection: c, Limit: 50})
+		page, err := o.Fetch(within(t, patience), Query{Workspace: emptyWorkspace, Collection: c, Limit: 50}, "")
 		if want := `{"data":[],"page":{"hasMore":false,"nextCursor":null}`; err != nil || string(page.Body) != want {
 			t.Errorf("%s: %s, %v", c, page.Body, err)
 		}
@@ -337,14 +337,14 @@ func TestEqualPagesAreEqualBytes(t *testing.T) {
 	url := newDatabase(t)
 	insert(t, connect(t, url), Items, awkwardItems(rand.New(rand.NewPCG(3, 4)), ourWorkspace)...)
 	q := Query{Workspace: ourWorkspace, Limit: 100, Sort: ByName}
-	first, err := openOrigin(t, url).Fetch(within(t, patience), q)
+	first, err := openOrigin(t, url).Fetch(within(t, patience), q, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	again := openOrigin(t, url)
 	began := time.Now()
 	for range 3 {
-		page, err := again.Fetch(within(t, patience), q)
+		page, err := again.Fetch(within(t, patience), q, "")
 		if err != nil || string(page.Body) != string(first.Body) || page.NextCursor != first.NextCursor {
 			t.Fatalf("another page after %v: %v", time.Since(began), err)
 		}

@@ -14,8 +14,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/sandboxtest"
+
+	"listedge/origin/postgres"
 )
 
 // longPage is that of insertLongItems: of 100 rows it shows as many as a page
@@ -53,10 +57,10 @@ func checkLongPage(t testing.TB, page Page) {
 }
 
 // ownDatabase makes the schema on a server of its own.
-func ownDatabase(t testing.TB, postgres *sandbox.Postgres) string {
+func ownDatabase(t testing.TB, pg *sandbox.Postgres) string {
 	t.Helper()
-	url := postgres.URL("listedge")
-	if err := CreateDatabase(within(t, patience), postgres.URL("postgres"), "listedge"); err != nil {
+	url := pg.URL("listedge")
+	if err := CreateDatabase(within(t, patience), pg.URL("postgres"), "listedge"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := MigrateUp(within(t, patience), url); err != nil {
@@ -78,11 +82,11 @@ func sessionsWhere(t testing.TB, conn *pgx.Conn, condition string) (n int) {
 // atRest says whether all connections of pages are in the pool, none at work,
 // and the server knows of no others. (One that it ended itself it knows no more,
 // the pool still does.)
-func atRest(t testing.TB, o *Origin, db *Database, conn *pgx.Conn) bool {
+func atRest(t testing.TB, o *Origin, db *postgres.Database, conn *pgx.Conn) bool {
 	t.Helper()
 	s := o.Stats()
 	return s.Running == 0 && s.Queued == 0 && s.Pool.Idle == s.Pool.Total && sessionsWhere(t, conn, "state <> 'idle'") == 0 &&
-		sessionsWhere(t, conn, "true") <= s.Pool.Total+int(db.keys.Stat().TotalConns())
+		sessionsWhere(t, conn, "true") <= s.Pool.Total+int(db.Keys.Pool.Stat().TotalConns())
 }
 
 // fetchHeld begins to fetch the long page, and returns when so many bytes of
@@ -91,14 +95,14 @@ func fetchHeld(t testing.TB, ctx context.Context, o *Origin, r *relay, bytes int
 	t.Helper()
 	answer := make(chan error, 1)
 	r.hold(bytes)
-	go func() { _, err := o.Fetch(ctx, longPage); answer <- err }()
+	go func() { _, err := o.Fetch(ctx, longPage, ""); answer <- err }()
 	eventually(t, "the middle of an answer", r.holds)
 	return answer
 }
 
 // longWay is an Origin that reads the long page through a relay, and a
 // connection that leads to its database straight.
-func longWay(t testing.TB, url string, piece func() int, options DatabaseOptions) (conn *pgx.Conn, r *relay, db *Database, o *Origin) {
+func longWay(t testing.TB, url string, piece func() int, options postgres.Options) (conn *pgx.Conn, r *relay, db *postgres.Database, o *Origin) {
 	t.Helper()
 	conn = connect(t, url)
 	insertLongItems(t, conn)
@@ -123,20 +127,20 @@ func TestPagesComeInWhateverPieces(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, through := startRelay(t, url, piece)
-			o := New(openDatabase(t, DatabaseOptions{URL: through, Connections: 1}))
+			o := New(openDatabase(t, postgres.Options{URL: through, Connections: 1}))
 			for _, q := range []Query{anyPage, {Workspace: ourWorkspace, Sort: ByName, Limit: 25}, {Workspace: ourWorkspace, Search: "chai", Limit: 5}, {Workspace: ourWorkspace, Collection: Contacts, Limit: 5}} {
-				want, err := straight.Fetch(within(t, patience), q)
+				want, err := straight.Fetch(within(t, patience), q, "")
 				if err != nil {
 					t.Fatal(err)
 				}
 				for range 3 {
-					page, err := o.Fetch(within(t, patience), q)
+					page, err := o.Fetch(within(t, patience), q, "")
 					if err != nil || !bytes.Equal(page.Body, want.Body) || page.NextCursor != want.NextCursor {
 						t.Fatalf("%s: %.200s instead of %.200s: %v", describe(q), page.Body, want.Body, err)
 					}
 				}
 			}
-			if n := o.primary.pool.Stat().NewConnsCount(); n != 1 {
+			if n := o.pool.Stat().NewConnsCount(); n != 1 {
 				t.Errorf("%d connections were needed", n)
 			}
 		})
@@ -147,9 +151,9 @@ func TestPagesComeInWhateverPieces(t *testing.T) {
 // there, cost a connection, which is made anew.
 func TestAnAnswerThatStopsInTheMiddleIsGivenUp(t *testing.T) {
 	t.Parallel()
-	conn, r, db, o := longWay(t, newDatabase(t), whole, DatabaseOptions{Connections: 2})
+	conn, r, db, o := longWay(t, newDatabase(t), whole, postgres.Options{Connections: 2})
 	for i, arrived := range []int{1, 5, 10_000, 6, 1_000_000} {
-		if page, err := o.Fetch(within(t, patience), longPage); err != nil || page.Rows < 50 {
+		if page, err := o.Fetch(within(t, patience), longPage, ""); err != nil || page.Rows < 50 {
 			t.Fatalf("%d rows, %v", page.Rows, err)
 		}
 		ctx, leave := context.WithCancel(t.Context())
@@ -175,24 +179,24 @@ func TestAnAnswerThatStopsInTheMiddleIsGivenUp(t *testing.T) {
 // connection is as good as before.
 func TestARefusalBehindRowsIsNoPage(t *testing.T) {
 	t.Parallel()
-	conn, r, _, o := longWay(t, newDatabase(t), whole, DatabaseOptions{Connections: 1})
-	if _, err := o.Fetch(within(t, patience), longPage); err != nil { // or preparing the statement would be held
+	conn, r, _, o := longWay(t, newDatabase(t), whole, postgres.Options{Connections: 1})
+	if _, err := o.Fetch(within(t, patience), longPage, ""); err != nil { // or preparing the statement would be held
 		t.Fatal(err)
 	}
 	for range 2 {
 		answer := fetchHeld(t, within(t, patience), o, r, 1_000_000)
 		exec(t, conn, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge' AND state = 'active'")
 		r.free()
-		if err := <-answer; !errors.Is(err, ErrTimeout) || pgCode(err) != "57014" {
+		if err := <-answer; !errors.Is(err, ErrTimeout) || postgres.Code(err) != "57014" {
 			t.Errorf("%v", err)
 		}
-		page, err := o.Fetch(within(t, patience), longPage)
+		page, err := o.Fetch(within(t, patience), longPage, "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		checkLongPage(t, page)
 	}
-	if n := o.primary.pool.Stat().NewConnsCount(); n != 1 {
+	if n := o.pool.Stat().NewConnsCount(); n != 1 {
 		t.Errorf("%d connections were needed", n)
 	}
 }
@@ -212,18 +216,18 @@ func activeSession(t testing.TB, url string) (pid int) {
 // A server that ends amid an answer is unavailable, and what arrived is no page.
 func TestAServerThatEndsAmidAnAnswerIsUnavailable(t *testing.T) {
 	t.Parallel()
-	postgres := sandboxtest.Postgres(t)
-	url := ownDatabase(t, postgres)
-	_, r, _, o := longWay(t, url, whole, DatabaseOptions{Connections: 2})
+	pg := sandboxtest.Postgres(t)
+	url := ownDatabase(t, pg)
+	_, r, _, o := longWay(t, url, whole, postgres.Options{Connections: 2})
 	for name, end := range map[string]func() error{
 		"one session": func() error {
 			execOn(t, url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'listedge' AND state = 'active'")
 			return nil
 		},
-		"a crash": func() error { return postgres.Kill(syscall.SIGQUIT) },
-		"a kill":  func() error { return postgres.Kill(syscall.SIGKILL) },
+		"a crash": func() error { return pg.Kill(syscall.SIGQUIT) },
+		"a kill":  func() error { return pg.Kill(syscall.SIGKILL) },
 	} {
-		eventually(t, "a page", func() bool { _, err := o.Fetch(within(t, patience), longPage); return err == nil })
+		eventually(t, "a page", func() bool { _, err := o.Fetch(within(t, patience), longPage, ""); return err == nil })
 		answer := fetchHeld(t, within(t, patience), o, r, 1_000_000)
 		session := activeSession(t, url)
 		if err := end(); err != nil {
@@ -235,26 +239,26 @@ func TestAServerThatEndsAmidAnAnswerIsUnavailable(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		eventually(t, "rest", func() bool { s := o.Stats(); return s.Running == 0 && s.Pool.Idle == s.Pool.Total })
-		if err := postgres.Restart(context.Background()); err != nil {
+		if err := pg.Restart(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "a page", func() bool { _, err := o.Fetch(within(t, patience), longPage); return err == nil })
+	eventually(t, "a page", func() bool { _, err := o.Fetch(within(t, patience), longPage, ""); return err == nil })
 }
 
 // A server that hangs amid an answer has its time, and no connection for longer;
 // back again, it finds that nobody waits.
 func TestAServerThatHangsAmidAnAnswerKeepsNoConnection(t *testing.T) {
 	t.Parallel()
-	postgres := sandboxtest.Postgres(t)
-	conn, r, db, o := longWay(t, ownDatabase(t, postgres), whole, DatabaseOptions{Connections: 1, QueryTimeout: 10 * patience})
-	if _, err := o.Fetch(within(t, patience), longPage); err != nil {
+	pg := sandboxtest.Postgres(t)
+	conn, r, db, o := longWay(t, ownDatabase(t, pg), whole, postgres.Options{Connections: 1, QueryTimeout: 10 * patience})
+	if _, err := o.Fetch(within(t, patience), longPage, ""); err != nil {
 		t.Fatal(err)
 	}
 	ctx, leave := context.WithTimeout(t.Context(), time.Second)
 	defer leave()
 	answer := fetchHeld(t, ctx, o, r, 10_000)
-	if err := postgres.Freeze(); err != nil {
+	if err := pg.Freeze(); err != nil {
 		t.Fatal(err)
 	}
 	r.free()
@@ -262,10 +266,10 @@ func TestAServerThatHangsAmidAnAnswerKeepsNoConnection(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	eventually(t, "the connection's end", func() bool { return o.Stats().Pool.Total == 0 })
-	if err := postgres.Thaw(); err != nil {
+	if err := pg.Thaw(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a page", func() bool { _, err := o.Fetch(within(t, patience), longPage); return err == nil })
+	eventually(t, "a page", func() bool { _, err := o.Fetch(within(t, patience), longPage, ""); return err == nil })
 	eventually(t, "rest", func() bool { return atRest(t, o, db, conn) })
 }
 
@@ -274,14 +278,14 @@ func TestAServerThatHangsAmidAnAnswerKeepsNoConnection(t *testing.T) {
 func TestAConnectionEndedBetweenQuestionsCostsOneFetch(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: 1}))
+	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 1}))
 	conn := connect(t, url)
 	for range 3 {
-		if _, err := o.Fetch(within(t, patience), anyPage); err != nil {
+		if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil {
 			t.Fatal(err)
 		}
 		exec(t, conn, "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge'")
-		if _, err := o.Fetch(within(t, patience), anyPage); err != nil && (!errors.Is(err, ErrUnavailable) || pgCode(err) != "57P01") {
+		if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil && (!errors.Is(err, ErrUnavailable) || postgres.Code(err) != "57P01") {
 			t.Errorf("%v", err)
 		}
 	}
@@ -293,35 +297,33 @@ func TestRemarksAreNoPartOfAnAnswer(t *testing.T) {
 	url := newDatabase(t)
 	conn := connect(t, url)
 	insert(t, conn, Items, awkwardItems(rand.New(rand.NewPCG(42, 43)), ourWorkspace)...)
-	want, err := openOrigin(t, url).Fetch(within(t, patience), anyPage)
+	want, err := openOrigin(t, url).Fetch(within(t, patience), anyPage, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	exec(t, conn, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_min_messages = debug5', current_database()); END $$")
-	o := New(openDatabase(t, DatabaseOptions{URL: url, Connections: 1}))
+	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 1}))
 	for range 3 {
-		page, err := o.Fetch(within(t, patience), anyPage)
+		page, err := o.Fetch(within(t, patience), anyPage, "")
 		if err != nil || !bytes.Equal(page.Body, want.Body) {
 			t.Errorf("%.200s: %v", page.Body, err)
 		}
 		// Of a setting that changed the server tells before its answer is over.
-		s, err := o.open(within(t, patience), o.primary.pool)
+		s, err := o.open(within(t, patience), o.pool)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.conn.Conn().Prepare(t.Context(), "change", "SELECT set_config('IntervalStyle', $1, false)"); err != nil {
-			t.Fatal(err)
-		}
+		change := &postgres.Statement{Name: "change", SQL: "SELECT set_config('IntervalStyle', $1, false)", Parameters: []uint32{pgtype.TextOID}, Columns: []postgres.Column{{Type: pgtype.TextOID}}, Formats: []int16{0}}
 		for _, style := range []string{"iso_8601", "postgres"} {
 			got := ""
-			err := s.ask(within(t, patience), "change", [][]byte{[]byte(style)}, []int16{0}, func(row []byte) error { got = string(row[6:]); return nil })
-			if err != nil || got != style || s.broken {
-				t.Errorf("%q, broken: %v, %v", got, s.broken, err)
+			err := s.Query(within(t, patience), change, [][]byte{[]byte(style)}, func(row []byte) error { got = string(row[6:]); return nil })
+			if err != nil || got != style {
+				t.Errorf("%q, %v", got, err)
 			}
 		}
 		o.close(s)
 	}
-	if n := o.primary.pool.Stat().NewConnsCount(); n != 1 {
+	if n := o.pool.Stat().NewConnsCount(); n != 1 {
 		t.Errorf("%d connections were needed", n)
 	}
 }
@@ -330,16 +332,16 @@ func TestRemarksAreNoPartOfAnAnswer(t *testing.T) {
 // is told them again.
 func TestForgottenStatementsAreToldAgain(t *testing.T) {
 	t.Parallel()
-	o := New(openDatabase(t, DatabaseOptions{URL: newDatabase(t), Connections: 1}))
+	o := New(openDatabase(t, postgres.Options{URL: newDatabase(t), Connections: 1}))
 	for range 3 {
-		if _, err := o.Fetch(within(t, patience), anyPage); err != nil {
+		if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := o.primary.pool.Exec(t.Context(), "DEALLOCATE ALL", pgx.QueryExecModeSimpleProtocol); err != nil {
+		if _, err := o.pool.Exec(t.Context(), "DEALLOCATE ALL", pgx.QueryExecModeSimpleProtocol); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := o.primary.pool.Stat().NewConnsCount(); n != 1 {
+	if n := o.pool.Stat().NewConnsCount(); n != 1 {
 		t.Errorf("%d connections were needed", n)
 	}
 }

@@ -18,10 +18,10 @@ import (
 )
 
 type benchCommand struct {
-	URL         string        `help:"What to ask for." default:"http://127.0.0.1:8080/v1/items" placeholder:"URL"`
+	URL         string        `help:"What to request." default:"http://127.0.0.1:8080/v1/items" placeholder:"URL"`
 	Key         string        `help:"API key." required:"" placeholder:"KEY"`
 	Duration    time.Duration `help:"How long." default:"5s"`
-	Connections int           `help:"How many at once, each waiting for its answer before it asks again." default:"16"`
+	Connections int           `help:"How many at once; each waits for a response before it sends the next request." default:"16"`
 }
 
 // Validate refuses what cannot work.
@@ -40,17 +40,16 @@ func (c *benchCommand) Validate() error {
 	return nil
 }
 
-// errNoAnswer: there is nothing to tell of.
+// errNoAnswer: there is nothing to report.
 var errNoAnswer = errors.New("no answer came")
 
-// longestAnswer bounds what the histogram tells apart, and how long an answer
-// is waited for.
+// longestAnswer is the timeout of a request, and the end of the histogram.
 const longestAnswer = time.Minute
 
-// answers are what came of a number of requests.
+// answers are the results of a number of requests.
 type answers struct {
 	latencies *hdrhistogram.Histogram // microseconds
-	statuses  map[string]int          // and what was said of the cache
+	statuses  map[string]int          // with Cache-Status
 	refusals  map[string]int          // by status: all but 2xx and 304
 	bytes     int64
 	failures  int
@@ -61,20 +60,20 @@ func newAnswers() *answers {
 	return &answers{latencies: hdrhistogram.New(1, longestAnswer.Microseconds(), 3), statuses: map[string]int{}, refusals: map[string]int{}}
 }
 
-// Run asks for the URL over and over, and draws how long it took.
+// Run requests the URL over and over, and draws the latencies.
 func (c *benchCommand) Run(ctx context.Context, t *terminal) error {
-	asking, stop := context.WithTimeout(ctx, c.Duration)
+	running, stop := context.WithTimeout(ctx, c.Duration)
 	defer stop()
 	client := &http.Client{Timeout: longestAnswer, Transport: &http.Transport{MaxIdleConnsPerHost: c.Connections, MaxConnsPerHost: c.Connections}}
 	defer client.CloseIdleConnections()
 	loads := make([]*answers, c.Connections)
 	began := time.Now()
-	var asked sync.WaitGroup
+	var clients sync.WaitGroup
 	for i := range loads {
 		loads[i] = newAnswers()
-		asked.Go(func() { loads[i].run(asking, client, c.URL, c.Key) })
+		clients.Go(func() { loads[i].run(running, client, c.URL, c.Key) })
 	}
-	asked.Wait()
+	clients.Wait()
 	took := time.Since(began)
 	all := newAnswers()
 	for _, l := range loads {
@@ -90,8 +89,7 @@ func (c *benchCommand) Run(ctx context.Context, t *terminal) error {
 	return all.refused()
 }
 
-// refused is an error where most answers are none to what was asked: then it was
-// refusals that were measured.
+// refused is an error if most responses are refusals: then the latencies are theirs.
 func (l *answers) refused() error {
 	var refused, most int
 	var status, do string
@@ -103,7 +101,7 @@ func (l *answers) refused() error {
 		switch s[:3] {
 		case "401", "403":
 			do = ": give a key that may read this"
-		case "429": // a wrong key has these too
+		case "429": // wrong keys are limited, too
 			do = cmp.Or(do, ": give a key with a higher limit (listedge keys update ID --rate R)")
 		}
 	}
@@ -130,7 +128,7 @@ func (l *answers) run(ctx context.Context, client *http.Client, url, key string)
 			answer.Body.Close()
 		}
 		if err != nil {
-			if ctx.Err() == nil { // else it was cut off by the end
+			if ctx.Err() == nil { // else the time is over
 				l.failures, l.failure = l.failures+1, err
 				time.Sleep(10 * time.Millisecond)
 			}
@@ -163,7 +161,7 @@ func (l *answers) add(o *answers) {
 	}
 }
 
-// draw writes the numbers and a histogram whose bars double in width of time.
+// draw writes the numbers and a histogram; each bar covers twice the time of the one before.
 func (l *answers) draw(w io.Writer, took time.Duration) {
 	total := l.latencies.TotalCount()
 	fmt.Fprintf(w, "%d answers in %s: %.0f a second, %.1f MB a second\n", total, took.Round(time.Millisecond),

@@ -11,15 +11,15 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Completion of the command line: a shell's script is a few lines that ask the
-// program itself, so that what is offered is what this program takes, after an
-// upgrade too. The scripts are printed and nobody's files are written to.
+// Completion of the command line. The script for a shell calls the program itself, so
+// that completions match this version, also after an upgrade. Scripts are printed;
+// no file is changed.
 
 //go:embed completion
 var completionScripts embed.FS
 
 type completionCommand struct {
-	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish: source <(listedge completion bash), or the same with zsh; listedge completion fish | source."`
+	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish. Use: source <(listedge completion bash), the same with zsh, or listedge completion fish | source."`
 }
 
 // Run prints the script for the shell to source.
@@ -31,14 +31,13 @@ func (c *completionCommand) Run(_ context.Context, t *terminal) error {
 	return err
 }
 
-// completeCommand is what the scripts ask.
+// completeCommand is what the scripts call.
 type completeCommand struct {
-	Words []string `arg:"" optional:"" help:"The words behind the program's name up to the cursor; the last is begun, or empty."`
+	Words []string `arg:"" optional:"" help:"The words after the program's name up to the cursor; the last may be incomplete or empty."`
 }
 
-// Run prints what may stand for the last word, a line each: the word, a tab and
-// what it means. Nothing is printed where the program cannot tell, of a file's
-// name for one.
+// Run prints the completions of the last word, one a line: the word, a tab and its
+// meaning. It prints nothing if it does not know them, such as names of files.
 func (c *completeCommand) Run(_ context.Context, t *terminal, k *kong.Kong) error {
 	for _, o := range offers(k.Model.Node, c.Words) {
 		if _, err := fmt.Fprintf(t.out, "%s\t%s\n", o.word, oneLine(o.meaning)); err != nil {
@@ -48,16 +47,16 @@ func (c *completeCommand) Run(_ context.Context, t *terminal, k *kong.Kong) erro
 	return nil
 }
 
-// offer is a word that may be meant, and what it would mean.
+// offer is a completion: a word and its meaning.
 type offer struct{ word, meaning string }
 
-// offers are what may stand for the last of the words.
+// offers are the completions of the last word.
 func offers(node *kong.Node, words []string) (all []offer) {
 	if len(words) == 0 {
 		return nil
 	}
-	var value *kong.Value // which the next word is, by its flag
-	arguments := 0        // of the node, already there
+	var value *kong.Value // of the flag before, which the next word is
+	arguments := 0        // of the command, so far
 	for _, word := range words[:len(words)-1] {
 		switch name, isFlag := strings.CutPrefix(word, "--"); {
 		case value != nil:
@@ -101,8 +100,7 @@ func offers(node *kong.Node, words []string) (all []offer) {
 	return slices.DeleteFunc(all, func(o offer) bool { return !strings.HasPrefix(o.word, last) })
 }
 
-// valuesOf are the values there are, each behind the prefix; none where they
-// are not of a fixed set.
+// valuesOf are the possible values, each with the prefix; none if there is no fixed set.
 func valuesOf(v *kong.Value, prefix string) (all []offer) {
 	names := v.EnumSlice()
 	if _, isLevel := v.Target.Interface().(slog.Level); isLevel {

@@ -18,31 +18,31 @@ import (
 
 	"listedge/edge"
 	"listedge/limiter"
-	"listedge/origin"
+	"listedge/origin/postgres"
 )
 
 // cli is the whole command line. Every flag is also an environment variable:
-// --database-url is LISTEDGE_DATABASE_URL. `dev` hardly drains: nobody's load
-// balancer is looking.
+// --database-url is LISTEDGE_DATABASE_URL. `dev` drains briefly: no load balancer
+// waits for it.
 type cli struct {
-	Dev        devCommand        `cmd:"" set:"drain=300ms" help:"Run on a private Postgres with sample data: the way to try it."`
+	Dev        devCommand        `cmd:"" set:"drain=300ms" help:"Run on a private Postgres with sample data, to try it."`
 	Serve      serveCommand      `cmd:"" set:"drain=3s" help:"Run one edge node."`
 	Migrate    migrateCommand    `cmd:"" help:"Create or update the schema."`
-	Doctor     doctorCommand     `cmd:"" help:"Say what of Postgres, Redis and the nodes is missing, risky or fine."`
+	Doctor     doctorCommand     `cmd:"" help:"Check Postgres, Redis and the nodes, and say what to do."`
 	Workspaces workspacesCommand `cmd:"" help:"Create, list, suspend and resume workspaces."`
 	Keys       keysCommand       `cmd:"" help:"Create, list and revoke API keys."`
-	Purge      purgeCommand      `cmd:"" help:"Have all nodes read their pages anew, of one workspace or of all."`
-	Bench      benchCommand      `cmd:"" help:"Put a short load on a node, and draw how long its answers take."`
-	Ready      readyCommand      `cmd:"" help:"Exit with 0 if a node is ready, as health checks want it."`
-	Explain    explainCommand    `cmd:"" help:"Say of a recent request why it was refused, old or slow."`
+	Purge      purgeCommand      `cmd:"" help:"Make all nodes read the pages of a workspace, or all pages, again."`
+	Bench      benchCommand      `cmd:"" help:"Send requests to a node for some seconds, and print a histogram of latencies."`
+	Ready      readyCommand      `cmd:"" help:"Exit with 0 if a node is ready, for health checks."`
+	Explain    explainCommand    `cmd:"" help:"Say why a recent request was refused, stale or slow."`
 	Import     importCommand     `cmd:"" help:"Load items or contacts from a CSV or JSON Lines file."`
 	Seed       seedCommand       `cmd:"" help:"Load deterministic sample data of any size."`
-	Completion completionCommand `cmd:"" help:"Print a script that has a shell complete commands, flags and their values."`
+	Completion completionCommand `cmd:"" help:"Print a script for a shell, to complete commands, flags and their values."`
 	Help       helpCommand       `cmd:"" help:"Print what a command does, its flags and an example."`
 	Version    versionCommand    `cmd:"" help:"Print version and revision."`
-	Complete   completeCommand   `cmd:"" hidden:"" help:"Print what may stand for the last of some words."`
+	Complete   completeCommand   `cmd:"" hidden:"" help:"Print completions of the last word."`
 
-	Config      configFlag       `help:"Settings of a command, as YAML with the names of its flags; flags and environment count more." placeholder:"FILE"`
+	Config      configFlag       `help:"Settings of a command, as YAML with the names of its flags; flags and environment override it." placeholder:"FILE"`
 	VersionFlag kong.VersionFlag `name:"version" help:"Print version and revision." env:"-"`
 }
 
@@ -62,31 +62,31 @@ func (f *listenFlags) Validate() error {
 
 // databaseFlags say where Postgres is.
 type databaseFlags struct {
-	DatabaseURL string `help:"Postgres, as postgres://user:password@host:port/database. Of several (host:port,host:port) the primary is found." required:"" placeholder:"URL"`
+	DatabaseURL string `help:"Postgres, as postgres://user:password@host:port/database. With several addresses (host:port,host:port) the primary is used." required:"" placeholder:"URL"`
 }
 
-// Validate refuses an empty URL, which would mean whatever libpq's defaults are.
+// Validate refuses an empty URL, which would mean the defaults of libpq.
 func (f *databaseFlags) Validate() error {
 	if f.DatabaseURL == "" {
 		return fmt.Errorf("--database-url must be given, or LISTEDGE_DATABASE_URL")
 	}
-	if err := origin.CheckURL(f.DatabaseURL); err != nil {
+	if err := postgres.CheckURL(f.DatabaseURL); err != nil {
 		return fmt.Errorf("--database-url: %w", err)
 	}
 	return nil
 }
 
-// checkReplicas refuses URLs that are none.
+// checkReplicas refuses malformed URLs.
 func checkReplicas(urls []string) error {
 	for _, url := range urls {
-		if err := origin.CheckURL(url); err != nil {
+		if err := postgres.CheckURL(url); err != nil {
 			return fmt.Errorf("--replica-url: %w", err)
 		}
 	}
 	return nil
 }
 
-// checkRedis refuses a URL that is none.
+// checkRedis refuses a malformed URL; an empty one means no Redis.
 func checkRedis(url string) error {
 	if url == "" {
 		return nil
@@ -97,25 +97,25 @@ func checkRedis(url string) error {
 	return nil
 }
 
-// replicationFlag says where changes are followed.
+// replicationFlag says where changes are followed from.
 type replicationFlag struct {
-	ReplicationURL string `help:"The same database without the connection pooler that --database-url leads to: changes cannot be followed through one. Empty: --database-url." placeholder:"URL"`
+	ReplicationURL string `help:"The same database without a connection pooler, if --database-url leads to one: changes cannot be followed through a pooler. Empty: --database-url." placeholder:"URL"`
 }
 
-// Validate refuses a URL that is none.
+// Validate refuses a malformed URL.
 func (f *replicationFlag) Validate() error {
 	if f.ReplicationURL == "" {
 		return nil
 	}
-	if err := origin.CheckURL(f.ReplicationURL); err != nil {
+	if err := postgres.CheckURL(f.ReplicationURL); err != nil {
 		return fmt.Errorf("--replication-url: %w", err)
 	}
 	return nil
 }
 
-// regionFlag tells fleets apart that share a Postgres.
+// regionFlag names one of several fleets that share a Postgres.
 type regionFlag struct {
-	Region string `help:"Where several fleets share a Postgres, each with a Redis of its own: this one's name. Each follows by a replication slot of its own." placeholder:"NAME"`
+	Region string `help:"Name of this fleet, if several fleets share a Postgres, each with its own Redis. Each has its own replication slot." placeholder:"NAME"`
 }
 
 var regionName = regexp.MustCompile(`^[a-z0-9_]{0,20}$`)
@@ -131,36 +131,36 @@ func (f *regionFlag) Validate() error {
 // longest bounds every duration that is a setting.
 const longest = 30 * 24 * time.Hour
 
-// nodeFlags are the settings of a node that have a user.
+// nodeFlags are the settings of a node.
 type nodeFlags struct {
 	regionFlag
-	RedisURL string `help:"Redis: redis:// or rediss://; several addresses are a Cluster (redis://a:6379,b:6379); redis+sentinel://host:port,host:port/master. Empty: a single node without Redis." placeholder:"URL"`
+	RedisURL string `help:"Redis: redis:// or rediss://; several addresses are a Cluster (redis://a:6379,b:6379); redis+sentinel://host:port,host:port/master. Empty: one node without Redis." placeholder:"URL"`
 
-	ReplicaURL []string `help:"Hot standbys of the same Postgres, as postgres:// URLs, comma-separated: misses are asked of them as long as they have replayed what the page must show." placeholder:"URL"`
+	ReplicaURL []string `help:"Hot standbys of the same Postgres, as postgres:// URLs, comma-separated: they serve misses if they have replayed what the page must show." placeholder:"URL"`
 
 	CacheMemory    byteSize      `help:"Memory for cached pages." default:"256MiB" placeholder:"SIZE"`
-	FreshnessBound time.Duration `help:"No page served as fresh omits a commit that is older; 0 = do not follow changes, let pages live --cache-ttl." default:"500ms"`
-	CacheTTL       time.Duration `help:"How long a page counts as fresh where changes are not followed." default:"2s"`
-	MaxStale       time.Duration `help:"How long after that a page may stand in, marked, while the database fails." default:"5m"`
-	KeyGrace       time.Duration `help:"How long known API keys go on while the database cannot be asked; a revocation may take as long to reach a node that is cut off." default:"5m"`
+	FreshnessBound time.Duration `help:"A page served as fresh omits no commit older than this; 0 = do not follow changes, pages expire after --cache-ttl." default:"500ms"`
+	CacheTTL       time.Duration `help:"How long a page is fresh if changes are not followed." default:"2s"`
+	MaxStale       time.Duration `help:"How long after that a page may be served, marked as stale, while the database fails." default:"5m"`
+	KeyGrace       time.Duration `help:"How long known API keys stay valid while the database does not answer; a revocation may take as long to reach a node that is cut off." default:"5m"`
 
-	LimiterFailureMode limiter.FailureMode `help:"While Redis is away: local (each node decides alone, for its share of the fleet), allow or deny." enum:"local,allow,deny" default:"local" placeholder:"MODE"`
+	LimiterFailureMode limiter.FailureMode `help:"While Redis does not answer: local (each node enforces its share of the limit), allow or deny." enum:"local,allow,deny" default:"local" placeholder:"MODE"`
 
-	DatabaseConnections int           `help:"Page queries at once, to the primary and to each replica; eight times as many may wait." default:"16"`
-	QueryTimeout        time.Duration `help:"The longest a page query may run (statement_timeout)." default:"2s"`
+	DatabaseConnections int           `help:"Concurrent page queries, to the primary and to each replica; eight times as many may wait." default:"16"`
+	QueryTimeout        time.Duration `help:"Longest time for a page query (statement_timeout)." default:"2s"`
 
-	MaxConnections int  `help:"Open connections of the public listener; more are refused with 503. 0 = as many as three quarters of the open files (ulimit -n) and half of the memory beside --cache-memory bear, at 80 KiB each: see docs/SIZING.md." default:"0"`
-	NoDocs         bool `help:"Do not serve /docs, the reference to read and to try; /openapi.json stays."`
+	MaxConnections int  `help:"Open connections of the public listener; more are refused with 503. 0 = what three quarters of the open files (ulimit -n) and half of the memory beside --cache-memory allow, at 80 KiB each: see docs/SIZING.md." default:"0"`
+	NoDocs         bool `help:"Do not serve /docs, the interactive API reference; /openapi.json stays."`
 
-	TrustedProxies []network     `help:"Networks of load balancers whose X-Forwarded-For names the client, as 10.0.0.0/8,fd00::/8." placeholder:"CIDR"`
-	Drain          time.Duration `help:"After SIGTERM, how long the node goes on answering, not ready and closing each connection, before it stops." default:"${drain}"`
+	TrustedProxies []network     `help:"Networks of load balancers whose X-Forwarded-For header names the client, such as 10.0.0.0/8,fd00::/8." placeholder:"CIDR"`
+	Drain          time.Duration `help:"How long the node answers after SIGTERM, not ready and closing each connection, before it stops." default:"${drain}"`
 
 	LogFormat string     `help:"text or json." enum:"text,json" default:"text"`
 	LogLevel  slog.Level `help:"debug (every request), info, warn or error." default:"info" placeholder:"LEVEL"`
 
-	AccessLog edge.AccessLog `help:"Requests that have a line each in the log: off (failures of the service have one, once a second and kind), errors (every error, stale or slow answer) or sampled (these, pages that were not in memory, and some hits)." enum:"off,errors,sampled" default:"off" placeholder:"WHICH"`
+	AccessLog edge.AccessLog `help:"Requests to log: off (only failures of the service, at most one of a kind per second), errors (every error, stale or slow response) or sampled (also misses and some hits)." enum:"off,errors,sampled" default:"off" placeholder:"WHICH"`
 
-	ServerTiming bool `help:"Tell in every answer how long its parts took (Server-Timing)."`
+	ServerTiming bool `help:"Send a Server-Timing header: how long the parts of each response took."`
 }
 
 // Validate refuses settings that cannot work.
@@ -172,11 +172,11 @@ func (f *nodeFlags) Validate() error {
 	case slices.Contains(f.ReplicaURL, ""):
 		return fmt.Errorf("--replica-url must not be empty")
 	case len(f.ReplicaURL) > 0 && f.FreshnessBound == 0:
-		return fmt.Errorf("--replica-url needs --freshness-bound: what a replica lacks is known by following changes")
+		return fmt.Errorf("--replica-url needs --freshness-bound: only a node that follows changes knows what a replica lacks")
 	case f.CacheMemory < 1<<20 || f.CacheMemory > 1<<44:
 		return fmt.Errorf("--cache-memory must be from 1MiB to 16TiB")
 	case f.FreshnessBound != 0 && f.FreshnessBound < 200*time.Millisecond:
-		return fmt.Errorf("--freshness-bound must be 0 or at least 200ms: a proof is up to 150 old")
+		return fmt.Errorf("--freshness-bound must be 0 or at least 200ms: proofs are up to 150ms old")
 	case f.CacheTTL < 0 || f.MaxStale < 0 || f.KeyGrace < 0 || f.Drain < 0:
 		return fmt.Errorf("--cache-ttl, --max-stale, --key-grace and --drain must not be negative")
 	case max(f.CacheTTL, f.MaxStale, f.KeyGrace, f.Drain, f.FreshnessBound) > longest:
@@ -235,9 +235,9 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// defaultDataDir is where `dev` keeps its Postgres: the user's state folder.
-// Root's is the system's, because Postgres runs as another account, which may
-// not enter root's home.
+// defaultDataDir is where `dev` keeps its Postgres: the user's state folder. For root
+// it is the system's, because Postgres then runs as another account, which may not
+// enter root's home.
 func defaultDataDir() string {
 	if os.Geteuid() == 0 {
 		return "/var/lib/listedge"

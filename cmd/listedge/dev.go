@@ -31,10 +31,10 @@ type devCommand struct {
 
 const (
 	devDatabase = "listedge"
-	// devMostNodes have room in the private Postgres' 200 connections, at the 20
-	// that a node takes unless told otherwise.
+	// devMostNodes fit into the 200 connections of the private Postgres, at 20 a
+	// node by default.
 	devMostNodes = 8
-	// devStart bounds starting a server, on a slow laptop too.
+	// devStart bounds starting a server, also on a slow laptop.
 	devStart = 2 * time.Minute
 )
 
@@ -57,7 +57,7 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 	if err != nil {
 		return err
 	}
-	var held ports // one that is taken is told first
+	var held ports // opened first: a port in use is the most frequent mistake
 	defer held.close()
 	if err := held.open(addresses); err != nil {
 		return err
@@ -81,7 +81,7 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 	defer func() { err = errors.Join(err, postgres.Stop()) }()
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	go func() { // ends with Postgres, which the deferred function above sees to
+	go func() { // ends with Postgres, which the deferred function above stops
 		<-postgres.Done()
 		giveUp(errPostgresEnded)
 	}()
@@ -93,7 +93,7 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 	return c.serve(ctx, t, flags, addresses, &held, postgres)
 }
 
-// serve prepares Postgres, and has the nodes serve on it.
+// serve prepares Postgres and runs the nodes on it.
 func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context, addresses []listenFlags, held *ports, postgres *sandbox.Postgres) (err error) {
 	url := postgres.URL(devDatabase)
 	key, workspace, err := c.prepare(ctx, t, postgres)
@@ -126,7 +126,7 @@ func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context
 	return c.fleet(ctx, t, flags, addresses, url, func() { c.welcome(t, addresses, url, key, workspace) })
 }
 
-// ports are those of the nodes' listeners, held until they are served.
+// ports are the listeners of the nodes, held until the nodes serve.
 type ports []net.Listener
 
 func (p *ports) open(addresses []listenFlags) error {
@@ -177,7 +177,7 @@ func nthPort(address string, n int) (string, error) {
 	return net.JoinHostPort(host, strconv.Itoa(number+n)), nil
 }
 
-// prepare makes database, schema, sample data and key where they are missing.
+// prepare makes database, schema, sample data and key, if they are missing.
 func (c *devCommand) prepare(ctx context.Context, t *terminal, postgres *sandbox.Postgres) (key string, workspace uuid.UUID, err error) {
 	if err = origin.CreateDatabase(ctx, postgres.URL("postgres"), devDatabase); err != nil {
 		return "", workspace, err
@@ -207,8 +207,8 @@ func (c *devCommand) prepare(ctx context.Context, t *terminal, postgres *sandbox
 	return key, workspace, err
 }
 
-// key returns the key of earlier runs, kept beside the data for its owner
-// alone, or makes a new one.
+// key returns the key of earlier runs, which a file beside the data has, or makes a
+// new one.
 func (c *devCommand) key(ctx context.Context, admin *origin.Admin, workspace uuid.UUID) (string, uuid.UUID, error) {
 	file := filepath.Join(c.DataDir, "key")
 	if kept, err := os.ReadFile(file); err == nil {
@@ -236,7 +236,7 @@ func (c *devCommand) welcome(t *terminal, addresses []listenFlags, url, key stri
 	fmt.Fprintf(t.out, "\ncurl -i -H 'X-API-Key: %s' 'http://%s/v1/items?limit=5'\n\n", key, reachable(addresses[0].Listen))
 }
 
-// reachable is an address a client can use for a listener's.
+// reachable is an address for clients of a listener.
 func reachable(listen string) string {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil || host != "" && host != "0.0.0.0" && host != "::" {
@@ -245,8 +245,8 @@ func reachable(listen string) string {
 	return net.JoinHostPort("localhost", port)
 }
 
-// lockFolder keeps two `dev` off one folder. The kernel lets go of the lock
-// when the process ends, however it does.
+// lockFolder makes sure that only one `dev` uses a folder. The kernel releases the lock
+// when the process ends.
 func lockFolder(dir string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

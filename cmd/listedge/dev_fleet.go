@@ -16,8 +16,8 @@ import (
 	"listedge/internal/sandbox"
 )
 
-// fleet runs each node as a process of its own, so that one can be stopped or
-// killed and the others watched, and ends them all when ctx does.
+// fleet runs each node as a process, so that one can be stopped or killed while the
+// others go on, and ends them all when ctx does.
 func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context, addresses []listenFlags, url string, ready func()) error {
 	program, err := os.Executable()
 	if err != nil {
@@ -26,13 +26,13 @@ func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context
 	out := &lineWriter{to: t.err}
 	var children []*sandbox.Child
 	var alive sync.WaitGroup
-	patience := c.Drain + 3*stopTimeout // with a node that leaves, before it is killed
+	killAfter := c.Drain + 3*stopTimeout
 	defer func() {
 		for _, child := range children {
 			_ = child.Signal(syscall.SIGTERM)
 		}
 		for _, child := range children {
-			_ = child.End(patience, syscall.SIGTERM, syscall.SIGKILL)
+			_ = child.End(killAfter, syscall.SIGTERM, syscall.SIGKILL)
 		}
 	}()
 	for i, a := range addresses {
@@ -64,11 +64,11 @@ func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context
 	}
 }
 
-// environment hands a node its settings: those of this command that are not
-// its own.
+// environment is that of a node: the settings of this command, without those that
+// only dev has.
 func environment(flags *kong.Context, a listenFlags, url string) []string {
 	env := []string{"LISTEDGE_LISTEN=" + a.Listen, "LISTEDGE_ADMIN_LISTEN=" + a.AdminListen, "LISTEDGE_DATABASE_URL=" + url,
-		"LISTEDGE_REPLICATION_URL=", "LISTEDGE_CONFIG="} // what was in a file is among the settings
+		"LISTEDGE_REPLICATION_URL=", "LISTEDGE_CONFIG="} // the settings include those of the file
 	for _, flag := range settings(flags) {
 		switch flag.Name {
 		case "listen", "admin-listen", "data-dir", "nodes":
@@ -79,7 +79,7 @@ func environment(flags *kong.Context, a listenFlags, url string) []string {
 	return env
 }
 
-// lineWriter lets several writers share one, line by line.
+// lineWriter is a writer that several nodes share, line by line.
 type lineWriter struct {
 	mu sync.Mutex // guards to
 	to io.Writer
@@ -97,19 +97,19 @@ func (w *lineWriter) prefixed(prefix string) io.Writer { return &prefixWriter{w:
 type prefixWriter struct {
 	w      *lineWriter
 	prefix string
-	begun  []byte // a line without its end
+	line   []byte // incomplete
 }
 
 func (p *prefixWriter) Write(b []byte) (int, error) {
-	p.begun = append(p.begun, b...)
+	p.line = append(p.line, b...)
 	for {
-		line, rest, ended := bytes.Cut(p.begun, []byte{'\n'})
+		line, rest, ended := bytes.Cut(p.line, []byte{'\n'})
 		if !ended {
 			return len(b), nil
 		}
 		if _, err := fmt.Fprintf(p.w, "%s%s\n", p.prefix, line); err != nil {
 			return 0, err
 		}
-		p.begun = rest
+		p.line = rest
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"listedge/internal/changefeed"
 	"listedge/origin"
 	"listedge/origin/follower"
+	"listedge/origin/postgres"
 )
 
 type doctorCommand struct {
@@ -87,7 +88,7 @@ func (c *doctorCommand) look(ctx context.Context) ([]origin.Finding, error) {
 	asked.Go(func() {
 		database = origin.Diagnose(ctx, c.DatabaseURL, origin.DoctorOptions{Region: c.Region,
 			Primary:     c.ReplicationURL,
-			Connections: c.DatabaseConnections + origin.KeyConnections + followerConnections,
+			Connections: c.DatabaseConnections + postgres.KeyConnections + followerConnections,
 		})
 	})
 	replicas := make([]origin.Finding, len(c.ReplicaURL))

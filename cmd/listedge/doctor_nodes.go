@@ -1,222 +1,124 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/netip"
-	"net/url"
+	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"listedge/edge"
-	"listedge/metrics"
+	"listedge/cache"
+	"listedge/origin"
 )
 
-// nodeTimeout bounds finding and asking the nodes: /readyz gives each of its
-// checks a second.
-const nodeTimeout = 3 * time.Second
+// mostSkew is by how much clocks may differ before it is told.
+const mostSkew = 2 * time.Second
 
-// mostAnswer bounds what is read of one answer of a node.
-const mostAnswer = 8 << 20
-
-// adminURL is the address of a node's admin listener.
-type adminURL struct{ url.URL }
-
-// UnmarshalText reads http://host:port, or host:port alone.
-func (u *adminURL) UnmarshalText(text []byte) error {
-	address := string(text)
-	if !strings.Contains(address, "://") {
-		address = "http://" + address
-	}
-	parsed, err := url.Parse(address)
-	if err != nil || parsed.Hostname() == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
-		return errors.New("not the http:// or https:// URL of an admin listener")
-	}
-	u.URL = *parsed
-	return nil
+func (n *nodeSeen) seconds(name string) time.Duration {
+	return time.Duration(n.metrics.Sum(name) * float64(time.Second)).Round(time.Millisecond)
 }
 
-// nodeAddress is where one node is asked.
-type nodeAddress struct {
-	url  adminURL
-	name string // for people
-	dial string // host:port to connect to; empty = that of the URL
+func (n *nodeSeen) bound() time.Duration    { return n.seconds("listedge_freshness_bound_seconds") }
+func (n *nodeSeen) proofAge() time.Duration { return n.seconds("listedge_freshness_proof_age_seconds") }
+func (n *nodeSeen) follows() bool           { return n.metrics.Sum("listedge_freshness_follower") == 1 }
+func (n *nodeSeen) in(mode cache.Mode) bool { return n.readiness.Mode == mode.String() }
+
+// nodes is how many there are in its fleet, as the node has counted; 0 = it
+// does not know, or runs without Redis.
+func (n *nodeSeen) nodes() int64 { return int64(n.metrics.Sum("listedge_limiter_nodes")) }
+
+func (n *nodeSeen) withRedis() bool {
+	_, checked := n.readiness.Checks["redis"]
+	return checked
 }
 
-// addresses are those of the nodes that a URL means.
-func (u adminURL) addresses(ctx context.Context) ([]nodeAddress, error) {
-	if _, err := netip.ParseAddr(u.Hostname()); err == nil {
-		return []nodeAddress{{url: u, name: u.Host}}, nil
-	}
-	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
-	if err != nil {
-		return nil, err
-	}
-	several := nodesAmong(found)
-	if len(several) == 0 {
-		return []nodeAddress{{url: u, name: u.Host}}, nil
-	}
-	port := u.Port()
-	if port == "" {
-		port = u.Scheme
-	}
-	var all []nodeAddress
-	for _, address := range several {
-		dial := net.JoinHostPort(address.String(), port)
-		all = append(all, nodeAddress{url: u, name: dial, dial: dial})
-	}
-	return all, nil
+// version is that of the program, with its revision as far as people read it.
+func (n *nodeSeen) version() string {
+	revision := n.metrics.Label("listedge_build_info", "revision")
+	return n.metrics.Label("listedge_build_info", "version") + " (" + revision[:min(len(revision), 10)] + ")"
 }
 
-// nodesAmong are the addresses of a name that stand for a node each; none if
-// the name is that of one node. A node may have an address of either family, so
-// those of one count.
-func nodesAmong(found []netip.Addr) []netip.Addr {
-	var four, six []netip.Addr
-	for _, a := range found {
-		if a = a.Unmap(); a.Is4() {
-			four = append(four, a)
-		} else {
-			six = append(six, a)
+// notesDo says what to do about what /readyz notes.
+var notesDo = map[string]string{
+	"trusted-proxies": "name the network of your load balancers in --trusted-proxies; nothing, if that is none of yours",
+	"shared-redis":    otherFleetsDo,
+}
+
+// judge is what is wrong with one node, or one finding that says how it is.
+func (n *nodeSeen) judge() (findings []origin.Finding) {
+	say := func(level origin.Level, text, do string) {
+		findings = append(findings, origin.Finding{Subject: "node " + n.name, Level: level, Text: text, Do: do})
+	}
+	if n.err != nil {
+		say(origin.Fail, n.err.Error(), "see whether it runs, its log, and whether --node names its admin listener")
+		return findings
+	}
+	switch r := n.readiness; {
+	case r.Draining:
+		say(origin.Warn, "it is leaving: no longer ready, and answers what still comes", "nothing, if it is being replaced")
+	case !r.Ready:
+		say(origin.Fail, "not ready: "+n.complaints(), "mend what it names; `listedge migrate up` if it is the schema")
+	case n.complaints() != "":
+		say(origin.Warn, "ready, and goes on without: "+n.complaints(), "mend what it names")
+	}
+	for _, name := range slices.Sorted(maps.Keys(n.readiness.Notes)) {
+		say(origin.Warn, name+": "+n.readiness.Notes[name], notesDo[name])
+	}
+	switch {
+	case n.bound() == 0: // by its settings
+	case n.in(cache.ModeTTL):
+		say(origin.Warn, "its pages live --cache-ttl, though it is to follow changes", "mend what is said of Postgres, or set --freshness-bound 0")
+	case n.in(cache.ModeUntrusted) && n.readiness.Ready:
+		say(origin.Fail, "it takes no page from a cache: it has no proof that it has seen all changes", "see ListedgeFreshnessUntrusted in the runbook, unless it has just started")
+	case n.in(cache.ModeFollowed) && n.proofAge() > n.bound():
+		say(origin.Warn, fmt.Sprintf("its last proof is %s old, and --freshness-bound %s: its pages are read anew", n.proofAge(), n.bound()), "see ListedgeFollowerLags in the runbook")
+	}
+	for _, left := range []struct{ metric, text, do string }{
+		{"listedge_limiter_breaker_open", "it decides limits without Redis, which kept failing", "see ListedgeLimiterDegraded in the runbook"},
+		{"listedge_origin_breaker_open", "it leaves Postgres alone, which kept failing", "see ListedgeOriginLeftAlone in the runbook"},
+		{"listedge_key_breaker_open", "it looks no key up, because Postgres kept failing", "see ListedgeKeysLeftAlone in the runbook"},
+		{"listedge_origin_replica_breakers_open", "it leaves a replica alone, which kept failing", "look at the replicas with --replica-url"},
+	} {
+		if n.metrics.Sum(left.metric) > 0 {
+			say(origin.Warn, left.text, left.do)
 		}
 	}
-	nodes := four
-	if len(six) > len(four) {
-		nodes = six
-	}
-	if len(nodes) < 2 {
-		return nil
-	}
-	slices.SortFunc(nodes, netip.Addr.Compare)
-	return slices.Compact(nodes)
-}
-
-// nodeSeen is what a node said of itself.
-type nodeSeen struct {
-	name      string
-	err       error // why it said nothing
-	readiness edge.Readiness
-	metrics   metrics.Reading
-	settings  map[string]any // nil = it is of a version that does not tell
-	ahead     time.Duration  // of its clock before this one's, at least
-}
-
-// seeNodes asks all nodes that the URLs mean, in their order, each once.
-func seeNodes(ctx context.Context, urls []adminURL) (all []nodeSeen) {
-	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
-	defer cancel()
-	found, failed := make([][]nodeAddress, len(urls)), make([]error, len(urls))
-	var asked sync.WaitGroup
-	for i, u := range urls {
-		asked.Go(func() { found[i], failed[i] = u.addresses(ctx) })
-	}
-	asked.Wait()
-	known := map[string]bool{}
-	var addresses []nodeAddress
-	for i, err := range failed {
-		if err != nil {
-			all = append(all, nodeSeen{name: urls[i].Host, err: err})
+	if n.ahead.Abs() > mostSkew {
+		direction := "ahead of"
+		if n.ahead < 0 {
+			direction = "behind"
 		}
-		for _, a := range found[i] {
-			if !known[a.name] {
-				known[a.name] = true
-				addresses = append(addresses, a)
-			}
+		say(origin.Warn, fmt.Sprintf("its clock is %s %s the one here", n.ahead.Abs().Round(time.Second), direction), "run a time service on both: keys expire by it")
+	}
+	if len(findings) == 0 {
+		say(origin.OK, n.summary(), "")
+	}
+	return findings
+}
+
+// complaints are the checks of /readyz that fail.
+func (n *nodeSeen) complaints() string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(n.readiness.Checks)) {
+		if what := n.readiness.Checks[name]; what != "ok" {
+			all = append(all, name+": "+what)
 		}
 	}
-	nodes := make([]nodeSeen, len(addresses))
-	for i, a := range addresses {
-		asked.Go(func() { nodes[i] = a.ask(ctx) })
-	}
-	asked.Wait()
-	return append(all, nodes...)
+	return strings.Join(all, "; ")
 }
 
-// ask has the node say everything. The deadline is that of ctx.
-func (a nodeAddress) ask(ctx context.Context) nodeSeen {
-	n := nodeSeen{name: a.name}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	defer transport.CloseIdleConnections()
-	if a.dial != "" {
-		transport.Proxy = nil
-		transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, a.dial)
-		}
+func (n *nodeSeen) summary() string {
+	parts := []string{n.version(), "ready"}
+	if n.bound() == 0 {
+		parts = append(parts, "pages live by age")
+	} else {
+		parts = append(parts, fmt.Sprintf("proof of freshness %s old", n.proofAge()))
 	}
-	client := &http.Client{Transport: transport}
-	n.readiness, n.err = a.readiness(ctx, client)
-	if n.err == nil {
-		sent := time.Now()
-		n.err = a.get(ctx, client, "metrics", func(r *http.Response, body io.Reader) (err error) {
-			if date, err := http.ParseTime(r.Header.Get("Date")); err == nil {
-				n.ahead = ahead(date, sent, time.Now())
-			}
-			n.metrics, err = metrics.Read(body)
-			return err
-		})
+	if n.follows() {
+		parts = append(parts, "the follower")
 	}
-	if n.err == nil {
-		n.err = a.get(ctx, client, "settings", func(r *http.Response, body io.Reader) error {
-			if r.StatusCode == http.StatusNotFound {
-				return nil
-			}
-			return json.NewDecoder(body).Decode(&n.settings)
-		})
+	if !n.withRedis() {
+		return strings.Join(append(parts, "without Redis"), ", ")
 	}
-	if ctx.Err() != nil && n.err != nil {
-		n.err = fmt.Errorf("no answer within %s", nodeTimeout)
-	}
-	return n
-}
-
-// readiness asks the node whether it is ready.
-func (a nodeAddress) readiness(ctx context.Context, client *http.Client) (found edge.Readiness, err error) {
-	err = a.get(ctx, client, "readyz", func(r *http.Response, body io.Reader) error {
-		if r.StatusCode != http.StatusOK && r.StatusCode != http.StatusServiceUnavailable {
-			return errors.New("it tells nothing")
-		}
-		return json.NewDecoder(body).Decode(&found)
-	})
-	return found, err
-}
-
-// get asks the node for one thing.
-func (a nodeAddress) get(ctx context.Context, client *http.Client, path string, read func(*http.Response, io.Reader) error) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url.JoinPath(path).String(), nil)
-	if err != nil {
-		return err
-	}
-	if a.dial != "" && a.url.Scheme == "http" {
-		request.Host = a.dial // an admin listener does not answer to every name
-	}
-	answer, err := client.Do(request)
-	if failure := (*url.Error)(nil); errors.As(err, &failure) {
-		return failure.Err // whom it was to is known
-	}
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode == http.StatusMisdirectedRequest {
-		why, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
-		return errors.New(strings.TrimSpace(string(why)))
-	}
-	if err := read(answer, io.LimitReader(answer.Body, mostAnswer)); err != nil {
-		return fmt.Errorf("/%s is not that of a node (%s): %w", path, answer.Status, err)
-	}
-	return nil
-}
-
-// ahead is by how much a clock that said date, in whole seconds, between sent
-// and received is ahead of the one that these are of, at the least; negative if
-// it is behind.
-func ahead(date, sent, received time.Time) time.Duration {
-	return max(date.Sub(received), 0) + min(date.Add(time.Second).Sub(sent), 0)
+	return strings.Join(append(parts, fmt.Sprintf("one of %d nodes", n.nodes())), ", ")
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -11,7 +12,7 @@ import (
 )
 
 type helpCommand struct {
-	Command []string `arg:"" optional:"" help:"Which one's; all of them if not given."`
+	Command []string `arg:"" optional:"" help:"A command; without one, all are listed."`
 }
 
 // Run prints what --help does.
@@ -34,8 +35,8 @@ func (versionCommand) Run(_ context.Context, t *terminal) error {
 	return err
 }
 
-// examples are command lines of which each command's help shows its own. They
-// take --database-url from the environment.
+// examples are command lines; the help of a command shows its own. They take
+// --database-url from the environment.
 var examples = []string{
 	"dev",
 	"dev --nodes 3",
@@ -66,8 +67,7 @@ var examples = []string{
 	"version",
 }
 
-// addExamples adds examples to the help of commands, and what else cannot be said of
-// one flag.
+// addExamples adds to the help of commands what belongs to no single flag.
 func addExamples(app *kong.Application) {
 	for _, node := range app.Leaves(false) {
 		path := strings.TrimPrefix(node.Path(), app.Name+" ")
@@ -93,5 +93,29 @@ func importHelp() string {
 		}
 		all = append(all, fmt.Sprintf("Columns of %s: %s.", c, strings.Join(names, ", ")))
 	}
-	return strings.Join(all, "\n\n") + "\n\nThe first line of a CSV file names its columns, in any order; id and name are required. Of rows that are there already, columns that are not given stay as they are. Rows are matched by id."
+	return strings.Join(all, "\n\n") + "\n\nThe first line of a CSV file names its columns, in any order; id and name are required. Rows are matched by id. In rows that exist, columns that the file does not have stay as they are."
 }
+
+// version is that of the last release; the CHANGELOG has what came since.
+const version = "0.1.0"
+
+// revision is for builds without the repository, as that of the image:
+// -ldflags "-X main.revision=…".
+var revision string
+
+// builtFrom is the revision of the source.
+func builtFrom() string {
+	if revision != "" {
+		return revision
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				return s.Value
+			}
+		}
+	}
+	return "unknown"
+}
+
+func versionLine() string { return "listedge " + version + " (revision " + builtFrom() + ")" }

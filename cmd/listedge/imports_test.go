@@ -11,53 +11,62 @@ import (
 	"testing"
 )
 
-// Who may import whom, as the README draws it. Test files are free.
+// Who may import whom: the rule that CONTRIBUTING.md draws. Test files are free.
 var (
 	mayImport = map[string][]string{
-		"cmd/listedge":                  {"edge", "cache", "limiter", "origin", "origin/load", "origin/follower", "internal/changefeed", "metrics", "internal/tracing", "internal/rawconn", "internal/sandbox", "internal/redact", "internal/boottime"},
-		"bench":                         {"internal/changefeed", "origin/follower", "edge", "cache", "limiter", "origin", "origin/load", "metrics", "internal/sandbox"},
-		"edge":                          {"cache", "limiter", "origin", "internal/changefeed", "metrics", "internal/tracing", "internal/rawconn", "prefetch", "internal/boottime"},
-		"internal/tracing":              nil,
-		"metrics":                       {"internal/changefeed", "cache", "limiter", "origin", "origin/follower"},
-		"cache":                         {"internal/changefeed", "prefetch", "internal/boottime"},
-		"internal/changefeed":           nil,
-		"origin/follower":               {"internal/changefeed", "origin/publication", "origin/hosts"},
-		"origin/publication":            nil,
-		"origin/hosts":                  {"internal/redact"},
-		"limiter":                       {"prefetch", "internal/boottime"},
-		"origin":                        {"internal/changefeed", "origin/publication", "origin/hosts", "internal/rawconn", "prefetch", "internal/boottime"},
-		"internal/rawconn":              nil,
+		"cmd/listedge": {"edge", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres",
+			"internal/boottime", "internal/changefeed", "internal/rawconn", "internal/redact", "internal/sandbox", "internal/tracing"},
+		"edge":            {"cache", "limiter", "metrics", "origin", "origin/apikey", "internal/boottime", "internal/changefeed", "internal/rawconn", "internal/tracing"},
+		"edge/admin":      {"edge", "metrics", "cache", "internal/changefeed"},
+		"metrics":         {"cache", "limiter", "origin", "origin/apikey", "origin/follower", "internal/changefeed"},
+		"cache":           {"cache/freshness", "prefetch", "internal/boottime", "internal/changefeed"},
+		"cache/freshness": {"internal/boottime", "internal/changefeed"},
+		"limiter":         {"limiter/lease", "prefetch", "internal/boottime"},
+		"limiter/lease":   {"internal/boottime"},
+
+		"origin":          {"origin/follower", "origin/postgres", "prefetch", "internal/boottime", "internal/changefeed", "internal/rawconn"},
+		"origin/postgres": {"internal/rawconn", "internal/redact"},
+		"origin/apikey":   {"origin", "origin/postgres", "internal/boottime", "internal/changefeed"},
+		"origin/admin":    {"origin", "origin/apikey", "origin/postgres", "origin/follower"},
+		"origin/follower": {"origin", "origin/postgres", "internal/changefeed"},
+		"origin/load":     {"origin", "origin/postgres"},
+		"prefetch":        nil,
+
 		"internal/boottime":             nil,
+		"internal/changefeed":           nil,
+		"internal/rawconn":              nil,
 		"internal/redact":               nil,
-		"prefetch":                      nil,
-		"origin/load":                   {"origin", "origin/hosts"},
+		"internal/tracing":              nil,
 		"internal/sandbox":              nil,
 		"internal/sandbox/postgrestest": {"internal/sandbox"},
 		"internal/sandbox/redistest":    {"internal/sandbox", "internal/sandbox/sandboxtest"},
 		"internal/sandbox/sandboxtest":  {"internal/sandbox"},
-		"deploy":                        nil,
-		"deploy/clients":                nil,
+
+		"bench":          {"edge", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres", "internal/changefeed", "internal/sandbox"},
+		"deploy":         nil,
+		"deploy/clients": nil,
 	}
 	// onlyIn names the packages that may know of an outside technology.
 	onlyIn = map[string][]string{
 		"github.com/valyala/fasthttp":         {"edge", "bench"},
+		"github.com/fasthttp/router":          {"edge"},
 		"go.opentelemetry.io":                 {"internal/tracing"},
 		"github.com/prometheus/client_golang": {"metrics"},
 		"github.com/prometheus/common":        {"metrics"},
 		"github.com/dgraph-io/ristretto":      {"cache"},
-		"github.com/jackc/pgx":                {"origin", "origin/load", "origin/follower", "origin/publication", "origin/hosts", "bench", "internal/sandbox/postgrestest"},
-		"github.com/redis/go-redis":           {"cache", "limiter", "internal/changefeed", "cmd/listedge", "bench", "internal/sandbox/redistest"},
+		"github.com/jackc/pgx":                {"origin", "origin/postgres", "origin/apikey", "origin/admin", "origin/load", "origin/follower", "bench", "internal/sandbox/postgrestest"},
+		"github.com/redis/go-redis":           {"cache", "limiter", "limiter/lease", "internal/changefeed", "cmd/listedge", "bench", "internal/sandbox/redistest"},
 		"github.com/alecthomas/kong":          {"cmd/listedge"},
-		"github.com/pressly/goose":            {"origin"},
+		"github.com/pressly/goose":            {"origin", "origin/admin"},
 		"github.com/klauspost/compress":       {"cache"},
 		"github.com/schollz/progressbar":      {"origin/load"},
 		"github.com/swaggest/swgui":           {"edge"},
 		"golang.org/x/sys":                    {"internal/boottime"},
 		"github.com/prometheus/procfs":        {"bench"},
 		"gonum.org/v1/plot":                   {"bench"},
-		"github.com/hashicorp/golang-lru":     {"edge", "origin"},
-		"github.com/sony/gobreaker":           {"cache", "limiter", "origin"},
-		"net/http":                            {"edge", "metrics", "cmd/listedge", "bench", "deploy/clients"},
+		"github.com/hashicorp/golang-lru":     {"edge", "origin", "origin/apikey"},
+		"github.com/sony/gobreaker":           {"cache", "limiter", "limiter/lease", "origin", "origin/postgres", "origin/apikey"},
+		"net/http":                            {"edge", "edge/admin", "metrics", "cmd/listedge", "bench", "deploy/clients"},
 	}
 )
 

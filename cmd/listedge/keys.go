@@ -14,10 +14,10 @@ import (
 )
 
 type keysCommand struct {
-	Create keyCreate `cmd:"" help:"Create a key and print it, the only time it is seen."`
+	Create keyCreate `cmd:"" help:"Create a key and print it, once."`
 	List   keyList   `cmd:"" help:"List the keys of a workspace."`
-	Update keyUpdate `cmd:"" help:"Change the limit of a key, on all nodes and at once."`
-	Revoke keyRevoke `cmd:"" help:"End a key."`
+	Update keyUpdate `cmd:"" help:"Change the limit of a key, on all nodes at once."`
+	Revoke keyRevoke `cmd:"" help:"Revoke a key."`
 }
 
 type keyCreate struct {

@@ -1,12 +1,18 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"unicode/utf8"
 
 	"listedge/internal/sandbox/sandboxtest"
 )
@@ -85,11 +91,11 @@ func TestOutagesAreLoggedOnceEachWay(t *testing.T) {
 	if err := postgres.Kill(syscall.SIGQUIT); err != nil {
 		t.Fatal(err)
 	}
-	within(t, patience, "the outage is logged", requested(logged("Postgres is left alone for pages", "Postgres is left alone for keys")))
+	within(t, patience, "the outage is logged", requested(logged("pages are not read from Postgres", "keys are not read from Postgres")))
 	if err := postgres.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	within(t, patience, "its end is logged", logged("again: pages are asked of Postgres", "again: keys are asked of Postgres"))
+	within(t, patience, "its end is logged", logged("again: pages are read from Postgres", "again: keys are read from Postgres"))
 	if err := redis.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -103,4 +109,110 @@ func TestOutagesAreLoggedOnceEachWay(t *testing.T) {
 func TestANodeThatWaitsForItsDatabaseSaysSo(t *testing.T) {
 	n := launchNode(t, "postgres://127.0.0.1:1/none")
 	within(t, patience, "it says why it is not ready", func() bool { return strings.Contains(n.err.String(), `"msg":"not ready"`) })
+}
+
+// remembers is what the log's endpoint answers.
+func remembers(t *testing.T, h *recentLog) (all []recentEntry) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", "/log", nil))
+	if err := json.Unmarshal(w.Body.Bytes(), &all); err != nil || all == nil {
+		t.Fatalf("%v: %s", err, w.Body)
+	}
+	return all
+}
+
+func TestTheLastWarningsAreRemembered(t *testing.T) {
+	var out bytes.Buffer
+	h := newRecentLog(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelError}))
+	log := slog.New(h)
+	if all := remembers(t, h); len(all) != 0 {
+		t.Errorf("from the start: %v", all)
+	}
+	log.Info("fine")
+	log.Warn("away", "error", errors.New("refused"))
+	log.With("where", "here").WithGroup("g").Error("request failed", "requestId", "chosen-by-client", "status", 503, "error", errors.New("first\n\tsecond\ngoroutine 7 [running]:"))
+	log.Warn("away", "error", errors.New("refused"))
+	log.Warn("away", "error", errors.New("late for rl:{2eb47be5-0a5c-53b0-9f9a-33982776de3a}"), "node", "")
+
+	var got []string
+	for _, e := range remembers(t, h) {
+		got = append(got, fmt.Sprintf("%s %s (%s) %d", e.Level, e.Message, e.Detail, e.Times))
+		if e.First.IsZero() || e.Last.Before(e.First) {
+			t.Errorf("%s: from %s to %s", e.Message, e.First, e.Last)
+		}
+	}
+	want := []string{`WARN away (error="late for rl:{…}" node="") 1`, "WARN away (error=refused) 2", "ERROR request failed (where=here g.status=503 g.error=\"first second\") 1"}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("remembered\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	// The log itself has what it is to have.
+	if said := out.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "requestId=chosen-by-client") {
+		t.Errorf("logged: %s", said)
+	}
+}
+
+func TestWhatIsRememberedIsBounded(t *testing.T) {
+	h := newRecentLog(slog.DiscardHandler)
+	log := slog.New(h)
+	for i := range 3 * recentEntries {
+		log.Warn("warning", "n", i, "text", strings.Repeat("ä", 10_000))
+	}
+	all := remembers(t, h)
+	if len(all) != recentEntries || !strings.HasPrefix(all[0].Detail, fmt.Sprintf("n=%d ", 3*recentEntries-1)) {
+		t.Errorf("%d remembered, the latest %.20s", len(all), all[0].Detail)
+	}
+	for _, e := range all {
+		if len(e.Detail) > recentDetail+len("…") || !utf8.ValidString(e.Detail) {
+			t.Errorf("%d bytes: %q", len(e.Detail), e.Detail)
+		}
+	}
+}
+
+// What each access log has of the same six requests: a miss, a hit, a hit that
+// is not of the sample, a 400, a 401 and a 429.
+func TestTheAccessLogHasAllErrorsAndASample(t *testing.T) {
+	url := database(t)
+	workspace, key := workspaceWithKey(t, url)
+	small := newKeyFor(t, url, workspace, "--rate", "0", "--burst", "1")
+	for which, want := range map[string][]string{
+		"off":     nil,
+		"errors":  {"invalid", "unauthorised", "limited"},
+		"sampled": {"miss", "hit", "invalid", "unauthorised", "limited"},
+	} {
+		n := startNode(t, url, "--access-log", which)
+		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+		for _, r := range []struct{ id, path, key string }{
+			{"miss", "/v1/items?search=Secret", key}, {"hit", "/v1/items?search=Secret", key}, {"unsampled", "/v1/items?search=Secret", key},
+			{"invalid", "/v1/items?cursor=Secret", key}, {"unauthorised", "/v1/items", key + "x"}, {"limited", "/v1/items", small},
+		} {
+			n.get(t, r.path, r.key, "X-Request-Id: "+r.id)
+		}
+		var got []string
+		logged := n.err.String()
+		for line := range strings.Lines(logged) {
+			var e struct {
+				Msg, RequestID, Route, Outcome, KeyID, WorkspaceID, Limit, CacheStatus string
+				Status                                                                 int
+				Took, QueryTook                                                        float64
+			}
+			if err := json.Unmarshal([]byte(line), &e); err != nil || e.Msg != "request" {
+				continue
+			}
+			got = append(got, e.RequestID)
+			if e.Route != "items" || e.Took <= 0 || e.Outcome == "" || e.Status == 0 || e.RequestID != "unauthorised" && (e.KeyID == "" || e.WorkspaceID != workspace || e.Limit == "") {
+				t.Errorf("%s: %s", which, line)
+			}
+			if e.RequestID == "miss" && (e.CacheStatus != "listedge; fwd=uri-miss" || e.QueryTook <= 0) {
+				t.Errorf("%s: %s", which, line)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: logged are %v, want %v", which, got, want)
+		}
+		if strings.Contains(logged, key[9:]) || strings.Contains(logged, small) || strings.Contains(logged, "Secret") {
+			t.Errorf("%s: a key, a search or a cursor is in the log: %s", which, logged)
+		}
+		n.stop()
+	}
 }

@@ -1,7 +1,11 @@
-// Command listedge answers list requests from memory, as fresh as its
-// configuration promises, and falls through to Postgres only when it must.
-// This package wires the others; config.go is the only reader of flags and
-// environment.
+// Command listedge answers list requests from memory, as fresh as the database, and
+// reads Postgres only when it must.
+//
+//	main.go ──► config.go, settings.go: flags, environment, --config ──► one command
+//	                                                                        │
+//	serve.go, dev.go ──► node.go: wires cache, limiter, origin, edge ◄──────┤
+//	workspaces.go, keys.go, data.go ──► origin: commands on the database ◄──┤
+//	doctor*.go, ops.go, bench.go: commands on running nodes ◄───────────────┘
 package main
 
 import (
@@ -37,7 +41,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// terminal is what a command talks through.
+// terminal is the input and the output of a command.
 type terminal struct {
 	in       io.Reader
 	out, err io.Writer
@@ -50,14 +54,14 @@ func (e usageError) Unwrap() error { return e.error }
 
 var errInterrupted = errors.New("interrupted")
 
-// cancelled says whether the error is what cancelling came to: of a statement
-// it may be what the server says.
+// cancelled says whether the error comes from cancelling ctx: from a statement it may
+// be an error of the server.
 func cancelled(err error) bool {
 	var server interface{ SQLState() string }
 	return errors.Is(err, context.Canceled) || errors.As(err, &server) && server.SQLState() == "57014" // query_canceled
 }
 
-// run is the program: tests start it as main does.
+// run is the program; tests call it as main does.
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 	quietRedis()
 	var c cli
@@ -68,10 +72,10 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	parser, exited := newParser(&c, printed, errs)
 	parsed, err := parser.Parse(args)
 	switch {
-	case *exited >= 0: // --help and --version have printed and are done
+	case *exited >= 0: // --help or --version has printed
 		err = nil
 	case err != nil:
-		err = usageError{plainly(err)}
+		err = usageError{clearer(err)}
 	default:
 		parsed.BindTo(ctx, (*context.Context)(nil))
 		parsed.Bind(&terminal{in: in, out: printed, err: errs})
@@ -91,11 +95,11 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	return exitFailed
 }
 
-// noValue matches what the parser says of a flag whose value is missing.
+// noValue matches the parser's error for a flag without a value.
 var noValue = regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "([^"]*)" \(.*\)`)
 
-// plainly says so in plain words.
-func plainly(err error) error {
+// clearer words that error better.
+func clearer(err error) error {
 	switch found := noValue.FindStringSubmatch(err.Error()); {
 	case found == nil:
 		return err
@@ -106,8 +110,8 @@ func plainly(err error) error {
 	}
 }
 
-// inputs are what the user gave, by flags, arguments and environment: an error
-// may quote any of it.
+// inputs are all values that the user gave by flags, arguments and environment: an
+// error may quote any of them, and secrets among them are hidden.
 func inputs(args []string) (all []string) {
 	for _, arg := range args {
 		if _, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(arg, "--") {
@@ -123,7 +127,7 @@ func inputs(args []string) (all []string) {
 	return all
 }
 
-// envPrefix begins the name of each environment variable that is a setting.
+// envPrefix is how the names of our environment variables begin.
 const envPrefix = "LISTEDGE_"
 
 func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *int) {

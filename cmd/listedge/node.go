@@ -16,6 +16,7 @@ import (
 
 	"listedge/cache"
 	"listedge/edge"
+	"listedge/edge/admin"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
 	"listedge/internal/tracing"
@@ -23,6 +24,7 @@ import (
 	"listedge/metrics"
 	"listedge/origin"
 	"listedge/origin/follower"
+	"listedge/origin/postgres"
 )
 
 // node is one edge node, wired and listening.
@@ -30,7 +32,7 @@ type node struct {
 	logger   *slog.Logger
 	drain    time.Duration
 	redis    redisClients
-	database *origin.Database
+	database *postgres.Database
 	cache    *cache.Cache
 	limiter  *limiter.Limiter
 	changes  *changefeed.Redis // the log of changes; nil = they do not go through Redis
@@ -39,27 +41,27 @@ type node struct {
 	server   *edge.Server
 	tracer   *tracing.Tracer    // nil = requests are not traced
 	follower *follower.Follower // nil = changes are not followed
-	health   *edge.Health
+	health   *admin.Health
 	admin    *http.Server
 
 	maxConnections int // of the public listener
 
-	conditions []condition
-	away       redisAway
-	probes     []func(context.Context) // each finds out whether something is back
-	evicts     atomic.Bool             // Redis may evict what must not go
-	neighbours atomic.Pointer[string]  // which other fleets use the Redis; nil = it is not known yet
-	region     string
+	conditions  []condition
+	redisOutage redisOutage
+	probes      []func(context.Context) // each tests whether a failed server is back
+	evicts      atomic.Bool             // Redis may evict what must not be lost
+	fleets      atomic.Pointer[string]  // which other fleets use the Redis; nil = not known yet
+	region      string
 
 	timelineKnown chan struct{}         // closed when answers of the database can be judged (mayJudge)
-	unidentified  atomic.Pointer[error] // why the node could not ask which database it reads; nil = it could, or need not
+	unidentified  atomic.Pointer[error] // why the node could not query the identity of its database; nil = it could, or need not
 
 	public, private net.Listener
 }
 
 const (
-	// fillSlack is what a fill may take beyond its query: waiting for a turn,
-	// a connection, and the way back of a statement_timeout.
+	// fillSlack is what a fill may take beyond its query: the queue, a connection,
+	// and the error of a statement_timeout.
 	fillSlack = time.Second
 	// stopTimeout bounds shutting down after the drain.
 	stopTimeout = 10 * time.Second
@@ -72,8 +74,8 @@ func prefixes(networks []network) (all []netip.Prefix) {
 	return all
 }
 
-// listenBoth opens the listeners of a node, so that a port that is taken is
-// told before anything else is begun.
+// listenBoth opens the listeners of a node, before anything else is started: a port
+// in use is the most frequent mistake.
 func listenBoth(f listenFlags) (public, private net.Listener, err error) {
 	if public, err = net.Listen("tcp", f.Listen); err != nil {
 		return nil, nil, listenError("--listen", err)
@@ -85,7 +87,7 @@ func listenBoth(f listenFlags) (public, private net.Listener, err error) {
 	return public, private, nil
 }
 
-// listenError tells an address that cannot be one from one that is taken.
+// listenError says which flag failed. A malformed address is wrong usage, one in use is not.
 func listenError(flag string, err error) error {
 	err = fmt.Errorf("%s: %w", flag, err)
 	if malformed := (*net.AddrError)(nil); errors.As(err, &malformed) {
@@ -94,16 +96,16 @@ func listenError(flag string, err error) error {
 	return err
 }
 
-// databaseURLs lead to one database: pages may be asked through a pooler, changes
-// are followed at Postgres itself.
+// databaseURLs lead to one database: pages may be read through a pooler, changes
+// are followed without one.
 type databaseURLs struct{ pages, changes string }
 
-// newNode wires a node. Neither Postgres nor Redis need be there yet. settings
-// are what it tells of its own.
+// newNode wires a node. Neither Postgres nor Redis has to run yet. settings are
+// what /settings shows.
 func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings map[string]any, log *recentLog, public, private net.Listener) (n *node, err error) {
 	logger := slog.New(log)
 	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &changefeed.Followed{}, region: f.Region, timelineKnown: make(chan struct{})}
-	defer func(begun *node) { // which a return has forgotten by then
+	defer func(begun *node) { // n is nil by then: the returns set it
 		if err != nil {
 			err = errors.Join(err, begun.closeLayers(ctx))
 		}
@@ -111,18 +113,22 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if n.redis, err = openRedis(f.RedisURL); err != nil {
 		return nil, err
 	}
-	n.database, err = origin.Open(ctx, origin.DatabaseOptions{URL: database.pages, Primary: database.changes, Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout, TimelineKnown: n.timelineKnown})
+	n.database, err = postgres.Open(ctx, postgres.Options{URL: database.pages, ReplicationURL: database.changes, Replicas: f.ReplicaURL, Connections: f.DatabaseConnections, QueryTimeout: f.QueryTimeout, TimelineKnown: n.timelineKnown})
 	if err != nil {
 		return nil, usageError{err}
 	}
 	clock := boottime.New()
-	if err := n.openCache(f, clock); err != nil {
+	n.cache, err = cache.New(cache.Options{
+		Memory: int64(f.CacheMemory), Redis: n.redis.pages, Followed: n.followed, Bound: f.FreshnessBound,
+		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack, Clock: clock,
+	})
+	if err != nil {
 		return nil, err
 	}
-	n.database.Follows(func() origin.Followed {
-		server, run := n.cache.Followed()
+	n.database.Follow(func() postgres.Followed {
+		server, run := n.cache.Primary()
 		identity, _ := n.followed.Identity()
-		return origin.Followed{Run: run, Server: cmp.Or(n.followed.Newest(), server), Database: identity.Name}
+		return postgres.Followed{Incarnation: run, Timeline: cmp.Or(n.followed.Newest(), server), Database: identity.Name}
 	})
 	if f.FreshnessBound > 0 && n.redis.log != nil {
 		n.changes = changefeed.NewRedis(n.redis.log, n.followed)
@@ -147,12 +153,12 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if f.FreshnessBound > 0 {
 		n.followChanges(f, database.changes)
 	}
-	checks := []edge.Check{{Name: "postgres", Run: n.database.Ready, Needed: true}}
+	checks := []admin.Check{{Name: "postgres", Run: func(ctx context.Context) error { return origin.Ready(ctx, n.database) }, Needed: true}}
 	if n.redis.pages != nil {
-		checks = append(checks, edge.Check{Name: "redis", Run: n.checkRedis})
+		checks = append(checks, admin.Check{Name: "redis", Run: n.checkRedis})
 	}
 	if n.follower != nil {
-		checks = append(checks, edge.Check{Name: "timeline", Run: n.checkTimeline, Needed: true})
+		checks = append(checks, admin.Check{Name: "timeline", Run: n.checkTimeline, Needed: true})
 		n.conditions = append(n.conditions, n.timelineCondition())
 	}
 	if n.redis.pages != nil {
@@ -161,7 +167,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if n.identifies() || n.follower != nil {
 		settings["database"] = n.followed
 	}
-	n.health = edge.NewHealth(func() string { return n.cache.Mode().String() },
+	n.health = admin.NewHealth(func() string { return n.cache.Mode().String() },
 		map[string]func() string{"trusted-proxies": n.server.UnnamedProxy, "shared-redis": n.sharedRedis}, checks...)
 	registry.Collect(metrics.Sources{
 		Cache: n.cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats,
@@ -179,12 +185,14 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 			return n.feed.Stats()
 		},
 	})
-	n.admin = &http.Server{Handler: edge.Admin(adminNames(settings), n.health, registry.Handler(), log, n.server.Explain, settings), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second, ErrorLog: slog.NewLogLogger(log, slog.LevelWarn)}
+	n.admin = &http.Server{Handler: admin.Handler(admin.Options{
+		Names: adminNames(settings), Health: n.health, Metrics: registry.Handler(), Log: log, Records: n.server.Records, Settings: settings,
+	}), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second, ErrorLog: slog.NewLogLogger(log, slog.LevelWarn)}
 	return n, nil
 }
 
-// adminNames are the names of the admin listener: that which it is told to listen
-// by, and the machine's.
+// adminNames are the names that the admin listener answers to: the host of
+// --admin-listen, and the machine's.
 func adminNames(settings map[string]any) (names []string) {
 	listen, _ := settings["admin-listen"].(string)
 	if host, _, err := net.SplitHostPort(listen); err == nil && host != "" {
@@ -196,17 +204,8 @@ func adminNames(settings map[string]any) (names []string) {
 	return names
 }
 
-// openCache makes the cache.
-func (n *node) openCache(f nodeFlags, clock *boottime.Clock) (err error) {
-	n.cache, err = cache.New(cache.Options{
-		Memory: int64(f.CacheMemory), Redis: n.redis.pages, Followed: n.followed, Bound: f.FreshnessBound,
-		TTL: f.CacheTTL, MaxStale: f.MaxStale, FillTimeout: f.QueryTimeout + fillSlack, Clock: clock,
-	})
-	return err
-}
-
-// followChanges makes what writes the log of changes, should this node be the
-// follower, and what reads it for pages and keys.
+// followChanges makes the follower, which writes the log of changes while this node
+// holds the slot, and the subscriber, which reads it for pages and keys.
 func (n *node) followChanges(f nodeFlags, databaseURL string) {
 	log := changefeed.Log(changefeed.NewLocal())
 	if n.changes != nil {
@@ -217,29 +216,29 @@ func (n *node) followChanges(f nodeFlags, databaseURL string) {
 		LogKept: f.CacheTTL + f.MaxStale + time.Minute, Silence: n.feed.Silence, Logger: n.logger})
 }
 
-// serve answers until ctx ends, and then leaves in order: not ready, draining,
-// shut down, everything closed.
+// serve answers until ctx ends, and then stops in order: not ready, draining,
+// server shut down, layers closed.
 func (n *node) serve(ctx context.Context) error {
 	failed := make(chan error, 2)
 	go func() { failed <- n.server.Serve(n.public) }()
 	go func() { failed <- n.admin.Serve(n.private) }()
-	running, leave := context.WithCancel(context.Background())
-	var beside sync.WaitGroup
-	beside.Go(func() {
+	running, stop := context.WithCancel(context.Background())
+	var background sync.WaitGroup
+	background.Go(func() {
 		if n.health.Await(running, func(checks map[string]string) { n.logger.Warn("not ready", "checks", checks) }) == nil {
 			n.logger.Info("ready")
 		}
 	})
-	beside.Go(func() { n.watch(running) })
+	background.Go(func() { n.watch(running) })
 	for _, probe := range n.probes {
-		beside.Go(func() { repeat(running, probe) })
+		background.Go(func() { repeat(running, probe) })
 	}
 	if n.follower != nil {
-		beside.Go(func() { n.follower.Run(running) })
-		beside.Go(func() { n.feed.Run(running) })
+		background.Go(func() { n.follower.Run(running) })
+		background.Go(func() { n.feed.Run(running) })
 	}
 	if n.redis.pages != nil {
-		beside.Go(func() { n.identify(running) })
+		background.Go(func() { n.identify(running) })
 	}
 	n.logger.Info("listening", "version", version, "public", n.public.Addr().String(), "admin", n.private.Addr().String(), "maxConnections", n.maxConnections)
 	var err error
@@ -251,8 +250,8 @@ func (n *node) serve(ctx context.Context) error {
 		time.Sleep(n.drain)
 	case err = <-failed:
 	}
-	leave()
-	beside.Wait()
+	stop()
+	background.Wait()
 	err = errors.Join(err, n.close())
 	n.logger.Info("stopped")
 	return err
@@ -264,7 +263,7 @@ func (n *node) close() error {
 	return errors.Join(n.server.Shutdown(ctx), n.closeLayers(ctx), n.admin.Close())
 }
 
-// closeLayers closes what lies beneath the server, as far as it was opened.
+// closeLayers closes the layers below the server, as far as they were opened.
 func (n *node) closeLayers(ctx context.Context) (err error) {
 	if n.cache != nil {
 		err = n.cache.Close(ctx)
@@ -278,13 +277,4 @@ func (n *node) closeLayers(ctx context.Context) (err error) {
 		err = errors.Join(err, n.database.Close(ctx))
 	}
 	return err
-}
-
-// newLog makes the process's log.
-func newLog(t *terminal, f nodeFlags) *recentLog {
-	options := &slog.HandlerOptions{Level: f.LogLevel}
-	if f.LogFormat == "json" {
-		return newRecentLog(slog.NewJSONHandler(t.err, options))
-	}
-	return newRecentLog(slog.NewTextHandler(t.err, options))
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"listedge/edge"
+	"listedge/edge/admin"
 	"listedge/origin"
 )
 
@@ -14,7 +14,7 @@ import (
 // by the doctor, and the node is as ready as before.
 func TestAProxyThatIsNotNamedIsToldOf(t *testing.T) {
 	url := database(t)
-	readiness := func(n *testNode) (r edge.Readiness) {
+	readiness := func(n *testNode) (r admin.Readiness) {
 		t.Helper()
 		answer, err := http.Get(n.admin + "/readyz")
 		if err != nil {

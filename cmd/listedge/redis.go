@@ -18,16 +18,14 @@ import (
 	"listedge/internal/rawconn"
 )
 
-// quietRedis silences the Redis client's own log: its failures are counted and
-// told by those who call it.
+// quietRedis silences the log of the Redis client: callers count and log its failures.
 var quietRedis = sync.OnceFunc(func() { redis.SetLogger(discard{}) })
 
 type discard struct{}
 
 func (discard) Printf(context.Context, string, ...any) {}
 
-// redisClients are apart, so that large pages never stand in the way of small
-// decisions.
+// redisClients are separate pools, so that large pages do not delay small decisions.
 type redisClients struct{ pages, limiter, log redis.UniversalClient }
 
 func (c redisClients) close() {
@@ -52,8 +50,8 @@ func openRedis(text string) (c redisClients, err error) {
 }
 
 func newRedisClient(o redis.UniversalOptions) redis.UniversalClient {
-	// Deadlines are the callers' own; nothing is tried twice (a script that is
-	// charges twice), and nobody waits long for a connection.
+	// Callers have deadlines. Nothing is retried (a script that runs twice charges
+	// twice), and waiting for a connection is short.
 	o.ContextTimeoutEnabled = true
 	o.MaxRetries = -1
 	o.DialerRetries = 1
@@ -62,12 +60,12 @@ func newRedisClient(o redis.UniversalOptions) redis.UniversalClient {
 	o.PoolTimeout = 100 * time.Millisecond
 	o.MinIdleConns = 1
 	o.DisableIdentity = true
-	// RESP2: nothing is pushed. With RESP3 the client takes a record that waits to
-	// be read for a push; under TLS 1.3 that is a session ticket, and the first
-	// command of a connection then waits 50 ms for a push that never comes.
+	// RESP2 has no push messages. With RESP3 the client takes any unread record for a
+	// push. Under TLS 1.3 that is a session ticket, and the first command of a
+	// connection then waits 50 ms for a push that never comes.
 	o.Protocol = 2
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	if o.TLSConfig == nil { // else it is the client that dials
+	if o.TLSConfig == nil { // else the client dials
 		o.Dialer = rawconn.Dialing((&net.Dialer{Timeout: o.DialTimeout, KeepAlive: 5 * time.Minute}).DialContext)
 	}
 	return redis.NewUniversalClient(&o)
@@ -85,11 +83,11 @@ func parseRedisURL(text string) (o redis.UniversalOptions, err error) {
 	rest = strings.ReplaceAll(rest, ","+scheme+"://", ",")
 	authority, path, _ := strings.Cut(rest, "/")
 	if strings.Contains(path, "?") {
-		return o, fmt.Errorf("it takes no parameters behind a question mark")
+		return o, fmt.Errorf("parameters (behind a question mark) are not supported")
 	}
 	if credentials, hosts, found := cutLast(authority, "@"); found {
-		if _, behind, again := strings.Cut(credentials, "@"); again && strings.Contains(behind, ",") { // or all addresses but the last were taken for a password
-			return o, fmt.Errorf("user and password stand once, before the first address; an @ in them is written as %%40, a comma as %%2C")
+		if _, behind, again := strings.Cut(credentials, "@"); again && strings.Contains(behind, ",") { // all addresses but the last would be part of the password
+			return o, fmt.Errorf("give user and password once, before the first address; an @ in them is written as %%40, a comma as %%2C")
 		}
 		authority = hosts
 		user, password, both := strings.Cut(credentials, ":")

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"listedge/edge"
+	"listedge/edge/admin"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin"
@@ -30,7 +30,7 @@ func as(t *testing.T, address, role string) string {
 	return u.String()
 }
 
-func (n *testNode) readiness(t *testing.T) (status int, r edge.Readiness) {
+func (n *testNode) readiness(t *testing.T) (status int, r admin.Readiness) {
 	t.Helper()
 	response, err := http.Get(n.admin + "/readyz")
 	if err != nil {

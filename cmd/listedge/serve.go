@@ -3,12 +3,18 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
+
+	"listedge/internal/tracing"
 )
 
 type serveCommand struct {
@@ -48,8 +54,8 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal, flags *kong.Context
 	return n.serve(ctx)
 }
 
-// answerHangups tells whoever sends SIGHUP, hoping for a reload, that there is
-// none. Without it the signal would end the process.
+// answerHangups logs, on SIGHUP, that settings are not read again. Without it the
+// signal would end the process.
 func answerHangups(logger *slog.Logger) (stop func()) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
@@ -64,5 +70,35 @@ func answerHangups(logger *slog.Logger) (stop func()) {
 		signal.Stop(hangups)
 		close(hangups)
 		<-done
+	}
+}
+
+// traceStop bounds sending the last traces, so that a hung collector does not delay
+// the node's end.
+const traceStop = 2 * time.Second
+
+// openTracer makes a tracer if OpenTelemetry's environment variables name a collector.
+// The library reads the other OTEL_ variables itself.
+func openTracer(ctx context.Context, logger *slog.Logger) (*tracing.Tracer, error) {
+	endpoint := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"))
+	if endpoint == "" || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
+		return nil, nil
+	}
+	if p := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL")); p != "" && p != "http/protobuf" {
+		return nil, usageError{fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL: traces are sent by http/protobuf, not by %s", p)}
+	}
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"} {
+		if u, err := url.Parse(os.Getenv(name)); os.Getenv(name) != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+			return nil, usageError{fmt.Errorf("%s: not an http:// or https:// URL", name)}
+		}
+	}
+	return tracing.New(ctx, version, logger)
+}
+
+func (n *node) closeTracer() {
+	ctx, cancel := context.WithTimeout(context.Background(), traceStop)
+	defer cancel()
+	if err := n.tracer.Close(ctx); err != nil {
+		n.logger.Warn("the last traces were not sent", "error", err)
 	}
 }

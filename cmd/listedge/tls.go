@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// tlsFlags have the public listener speak TLS.
+// tlsFlags are for TLS on the public listener.
 type tlsFlags struct {
 	TLSCert string `name:"tls-cert" help:"Certificate chain of the public listener, PEM; read again when it changes. Empty: plain HTTP, behind a load balancer." type:"path" placeholder:"FILE"`
 	TLSKey  string `name:"tls-key" help:"Its private key, PEM." type:"path" placeholder:"FILE"`
 }
 
-// Validate refuses half a pair.
+// Validate refuses a certificate without a key, or a key without a certificate.
 func (f *tlsFlags) Validate() error {
 	if (f.TLSCert == "") != (f.TLSKey == "") {
 		return fmt.Errorf("--tls-cert and --tls-key belong together")
@@ -36,8 +36,8 @@ func (f *tlsFlags) secure(l net.Listener, logger *slog.Logger) (net.Listener, er
 	return tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: c.present}), nil
 }
 
-// certificate is read again when its files have changed. One that cannot be
-// read leaves the old one in use: renewing is two files, written one by one.
+// certificate is read again when its files have changed. If that fails, the old one
+// stays in use: renewing writes two files, one after the other.
 type certificate struct {
 	files  tlsFlags
 	logger *slog.Logger
@@ -46,11 +46,11 @@ type certificate struct {
 	current *tls.Certificate
 	written [2]time.Time // when the files of current were
 	looked  time.Time
-	told    string // the last complaint
+	failed  string // the last error that was logged
 }
 
-// lookEvery is how often a changed certificate is looked for, at most, while
-// clients connect.
+// lookEvery is the shortest time between two looks at the files, while clients
+// connect.
 const lookEvery = time.Second
 
 func (c *certificate) present(*tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -66,9 +66,9 @@ func (c *certificate) present(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	switch err := c.load(); {
 	case err == nil:
 		c.logger.Info("the certificate was read again", "file", c.files.TLSCert)
-		c.told = ""
-	case err.Error() != c.told:
-		c.told = err.Error()
+		c.failed = ""
+	case err.Error() != c.failed:
+		c.failed = err.Error()
 		c.logger.Error("the certificate cannot be read: the old one stays in use", "error", err)
 	}
 	return c.current, nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"listedge/internal/sandbox/sandboxtest"
@@ -90,13 +91,46 @@ func TestNotModifiedFromMemoryIsFree(t *testing.T) {
 	}
 }
 
+// Where no token is left, many at once are told 304 all the same: they neither wait
+// for a token nor hold one meanwhile.
+func TestNotModifiedFromMemoryNeedsNoToken(t *testing.T) {
+	database := database(t)
+	workspace, _ := workspaceWithKey(t, database)
+	for name, flags := range map[string][]string{"alone": nil, "with Redis": {"--redis-url", sandboxtest.Redis(t).URL()}} {
+		t.Run(name, func(t *testing.T) {
+			key := newKeyFor(t, database, workspace, "--rate", "0.001", "--burst", "1")
+			n := startNode(t, database, append([]string{"--freshness-bound", "0", "--cache-ttl", "1h"}, flags...)...)
+			first := n.get(t, "/v1/items", key)
+			first.page(t)
+			etag := first.Header.Get("ETag")
+			if a := n.get(t, "/v1/items", key); a.StatusCode != 429 {
+				t.Fatalf("%s, and the burst was 1", a.Status)
+			}
+			var all sync.WaitGroup
+			for range 4 {
+				all.Go(func() {
+					for range 10 {
+						if a := n.get(t, "/v1/items", key, "If-None-Match: "+etag); a.StatusCode != 304 {
+							t.Errorf("%s", a.Status)
+						}
+					}
+				})
+			}
+			all.Wait()
+			if a := n.get(t, "/v1/items", key, `If-None-Match: "another"`); a.StatusCode != 429 {
+				t.Errorf("%s for a page that was modified", a.Status)
+			}
+		})
+	}
+}
+
 // A small burst is not leased: each of its requests is a trip to Redis, and
-// costs a token, whatever it is answered with.
+// costs a token, whatever it is answered with: but for a 304, which needs none.
 func TestAnswersFromMemoryCostATokenWhereTheLimitAskedRedis(t *testing.T) {
 	database := database(t)
 	workspace, _ := workspaceWithKey(t, database)
 	n := startNode(t, database, "--freshness-bound", "0", "--cache-ttl", "1h", "--redis-url", sandboxtest.Redis(t).URL())
-	for header, free := range map[string]int{"If-None-Match: *": 304, "If-Match: \"a\"": 412, "Cache-Control: no-cache, only-if-cached": 504} {
+	for header, free := range map[string]int{"If-Match: \"a\"": 412, "Cache-Control: no-cache, only-if-cached": 504} {
 		const burst = 5
 		key := newKeyFor(t, database, workspace, "--rate", "0.001", "--burst", strconv.Itoa(burst))
 		n.get(t, "/v1/items", key).page(t)

@@ -38,7 +38,7 @@ func TestWhatIsUnreachableIsToldOnce(t *testing.T) {
 		"Redis":         {"--redis-url", "redis://127.0.0.1:1", []string{"Redis does not answer", "127.0.0.1:1", "refused"}},
 		"Redis Cluster": {"--redis-url", "redis://127.0.0.1:1,127.0.0.1:2", []string{"Redis does not answer", "refused"}},
 		"Sentinel":      {"--redis-url", "redis+sentinel://127.0.0.1:1/master", []string{"Redis does not answer", "sentinel"}},
-		"replica":       {"--replica-url", "postgres://127.0.0.1:1/listedge", []string{"the replica 127.0.0.1:1 is left alone", "refused"}},
+		"replica":       {"--replica-url", "postgres://127.0.0.1:1/listedge", []string{"the replica 127.0.0.1:1 is not queried", "refused"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -3,10 +3,13 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/google/uuid"
 
 	"listedge/limiter"
 	"listedge/origin"
@@ -15,12 +18,12 @@ import (
 type workspacesCommand struct {
 	Create  workspaceCreate  `cmd:"" help:"Create a workspace."`
 	List    workspaceList    `cmd:"" help:"List workspaces."`
-	Update  workspaceUpdate  `cmd:"" help:"Change the limit of a workspace, on all nodes and at once."`
+	Update  workspaceUpdate  `cmd:"" help:"Change the limit of a workspace, on all nodes at once."`
 	Suspend workspaceSuspend `cmd:"" help:"Refuse all keys of a workspace (403)."`
 	Resume  workspaceResume  `cmd:"" help:"Undo suspend."`
 }
 
-// withAdmin runs a command on a connection of its own.
+// withAdmin runs a command with a connection to the database.
 func withAdmin(ctx context.Context, f databaseFlags, do func(*origin.Admin) error) error {
 	admin, err := origin.OpenAdmin(ctx, f.DatabaseURL)
 	if err != nil {
@@ -43,7 +46,7 @@ func (f *limitFlags) Validate() error {
 	return err
 }
 
-// validName refuses names that are empty or would break a list's lines.
+// validName refuses names that are empty or break the lines of a list.
 func validName(name string) error {
 	if strings.TrimSpace(name) == "" || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
 		return fmt.Errorf("--name must be text without control characters, and not empty")
@@ -66,7 +69,7 @@ func (c *workspaceCreate) Validate() error {
 // Run creates a workspace.
 func (c *workspaceCreate) Run(ctx context.Context, t *terminal) error {
 	if c.Burst != nil && c.Rate == nil {
-		return usageError{fmt.Errorf("--burst needs --rate: without one a workspace has no limit of its own")}
+		return usageError{fmt.Errorf("--burst needs --rate: without a rate a workspace has no limit of its own")}
 	}
 	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
 		w, err := a.CreateWorkspace(ctx, c.Name, c.Rate, c.Burst)
@@ -113,4 +116,53 @@ type workspaceResume struct{ oneFlags }
 // Run resumes a workspace.
 func (c *workspaceResume) Run(ctx context.Context, t *terminal) error {
 	return c.do(ctx, t, "resumed", func(a *origin.Admin) (any, error) { return a.ResumeWorkspace(ctx, c.ID) })
+}
+
+// oneFlags are the flags of a command that changes one workspace or key.
+type oneFlags struct {
+	databaseFlags
+	jsonFlag
+	ID uuid.UUID `arg:"" help:"Its id (of a key: not the key)."`
+}
+
+// do makes the change and prints what was done.
+func (f oneFlags) do(ctx context.Context, t *terminal, done string, change func(*origin.Admin) (any, error)) error {
+	return withAdmin(ctx, f.databaseFlags, func(a *origin.Admin) error {
+		row, err := change(a)
+		if err != nil {
+			return err
+		}
+		return f.print(t, row, func() { fmt.Fprintln(t.out, done, f.ID) })
+	})
+}
+
+// errNothingToUpdate: neither flag was given.
+var errNothingToUpdate = errors.New("nothing to update: give --rate, --burst or both")
+
+// updateFlags change the limit of a workspace or a key.
+type updateFlags struct {
+	oneFlags
+	limitFlags
+}
+
+// Validate is explicit because each of the embedded has one.
+func (f *updateFlags) Validate() error {
+	if f.Rate == nil && f.Burst == nil {
+		return errNothingToUpdate
+	}
+	return cmp.Or(f.databaseFlags.Validate(), f.limitFlags.Validate())
+}
+
+type workspaceUpdate struct{ updateFlags }
+
+// Run changes the workspace's limit.
+func (c *workspaceUpdate) Run(ctx context.Context, t *terminal) error {
+	return c.do(ctx, t, "updated", func(a *origin.Admin) (any, error) { return a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst) })
+}
+
+type keyUpdate struct{ updateFlags }
+
+// Run changes the key's limit.
+func (c *keyUpdate) Run(ctx context.Context, t *terminal) error {
+	return c.do(ctx, t, "updated", func(a *origin.Admin) (any, error) { return a.UpdateKey(ctx, c.ID, c.Rate, c.Burst) })
 }

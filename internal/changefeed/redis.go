@@ -210,3 +210,69 @@ func (r *Redis) Trim(ctx context.Context, epoch string, before Position) (err er
 	}
 	return nil
 }
+
+// RedisCommands are what a node sends to Redis for the log of changes, or has
+// its scripts do, on keys of their own among those of the log: for whoever wants
+// to know whether it may. What follows a "multi" is one transaction.
+func RedisCommands(own string) [][]any {
+	log, hash, epoch, followers := logKey+own, logKey+own+":hash", logKey+own+":epoch", logKey+own+":followers"
+	return [][]any{
+		{"xadd", log, "1-1", entryField, "x"},
+		{"xread", "count", 1, "streams", log, "0"},
+		{"xinfo", "stream", log},
+		{"xtrim", log, "minid", "1-1"},
+		{"set", epoch, "x", "px", 1000},
+		{"get", epoch},
+		{"eval", "return redis.call('GET', KEYS[1])", 1, epoch},
+		{"evalsha", setEpoch.Hash(), 3, epoch, followers, epoch, "x", "x", "x", "x", 1000},
+		{"evalsha", appendEntries.Hash(), 2, log, epoch, own, "", ""},
+		{"info", "server"},
+		{"time"},
+		{"hset", hash, "x", "y"},
+		{"pexpire", hash, 1000},
+		{"hgetall", hash},
+		{"hdel", hash, "x"},
+		{"del", log},
+		{"del", hash},
+		{"del", epoch},
+		{"del", followers},
+	}
+}
+
+// Nodes of versions before heartbeats said After prove by probes: each writes a
+// nonce into a hash every 50 ms, and is sure of what was visible then once a
+// heartbeat names it. So that they go on beside newer nodes, a follower names
+// the nonces that it finds. To be removed in the version after the next.
+
+const (
+	oldProbesKey = keyPrefix + "probes"
+	// probeLife is how long the nonce of a node that is gone is still named.
+	probeLife = time.Minute
+)
+
+// Probes returns the latest nonce of each older node that probed of late.
+func (r *Redis) Probes(ctx context.Context) (probes map[string]uint64, err error) {
+	defer func() { err = r.note("probes", err) }()
+	key, err := r.key("probes")
+	if err != nil {
+		return nil, err
+	}
+	keys := []string{key}
+	if !r.shared.Load() { // else they may be of nodes of another database
+		keys = append(keys, oldProbesKey)
+	}
+	probes = map[string]uint64{}
+	for _, key := range keys {
+		fields, err := r.client.HGetAll(ctx, key).Result()
+		if err != nil {
+			return nil, fmt.Errorf("read probes: %w", err)
+		}
+		nonces, _ := recent(fields, probeLife)
+		for node, text := range nonces {
+			if nonce, err := strconv.ParseUint(text, 10, 64); err == nil {
+				probes[node] = nonce
+			}
+		}
+	}
+	return probes, nil
+}

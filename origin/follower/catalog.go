@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"listedge/internal/changefeed"
-	"listedge/origin/publication"
 )
 
 //go:embed catalog.sql
@@ -52,7 +51,7 @@ type view struct {
 func (p *primary) look(ctx context.Context, known string) (v view, err error) {
 	var lsn string
 	var relations []string
-	if err := p.row(ctx, catalogSQL, known, publication.Name)(&lsn, &v.snapshot, &v.catalog.version, &relations); err != nil {
+	if err := p.row(ctx, catalogSQL, known, PublicationName)(&lsn, &v.snapshot, &v.catalog.version, &relations); err != nil {
 		return v, fmt.Errorf("take a snapshot: %w", err)
 	}
 	if v.at, err = pglogrepl.ParseLSN(lsn); err != nil {
@@ -81,7 +80,7 @@ func (t *term) announceSchemaChange(ctx context.Context, c catalog) (end pglogre
 		return 0, err
 	}
 	var lsn string
-	if err = t.primary.row(ctx, `SELECT pg_logical_emit_message(true, $1, $2)::text`, publication.MessagePrefix, publication.SchemaChanged)(&lsn); err == nil {
+	if err = t.primary.row(ctx, `SELECT pg_logical_emit_message(true, $1, $2)::text`, MessagePrefix, schemaChanged)(&lsn); err == nil {
 		err = t.primary.row(ctx, `SELECT pg_current_wal_insert_lsn()::text`)(&lsn)
 	}
 	if err == nil {

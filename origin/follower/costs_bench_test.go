@@ -14,7 +14,6 @@ import (
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin"
 )
 
 // processorTime is what a process has used of processors, in nanoseconds; Linux only.
@@ -39,7 +38,7 @@ type followed struct {
 
 func startFollowed(b *testing.B, p *sandbox.Postgres, streaming, memory string) *followed {
 	b.Helper()
-	must(postgrestest.Make(b.Context(), p, postgrestest.Template, origin.MigrateUp))
+	must(postgrestest.Make(b.Context(), p, postgrestest.Template, migrateUp))
 	url := p.URL(postgrestest.Copy(b, p, postgrestest.Template))
 	w := &followed{B: b, conn: open(b, url), look: open(b, url), log: changefeed.NewLocal()}
 	w.exec("CREATE TABLE theirs (n int, t text)")

@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"listedge/internal/changefeed"
-	"listedge/origin/publication"
 )
 
 // maxLists bounds a change; above it, whole collections are touched.
@@ -98,7 +97,7 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 			d.touch(relation, nil, false)
 		}
 	case *pglogrepl.LogicalDecodingMessageV2:
-		if m.Transactional && m.Prefix == publication.MessagePrefix {
+		if m.Transactional && m.Prefix == MessagePrefix {
 			d.message(m.Content)
 		}
 	case *pglogrepl.CommitMessage:
@@ -151,10 +150,10 @@ func columnOf(m *pglogrepl.RelationMessage, name string) column {
 
 // message takes one that a purge or a follower wrote.
 func (d *decoder) message(content []byte) {
-	if publication.ByEventTrigger(content) {
+	if byEventTrigger(content) {
 		return
 	}
-	workspace, ok := publication.Purged(content)
+	workspace, ok := purged(content)
 	if !ok {
 		d.change.Whole = everything
 		return

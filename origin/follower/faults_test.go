@@ -11,7 +11,6 @@ import (
 
 	"listedge/internal/changefeed"
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin"
 )
 
 func TestEpochsBeginWhereSomethingMayBeMissed(t *testing.T) {
@@ -42,7 +41,7 @@ func TestEpochsBeginWhereSomethingMayBeMissed(t *testing.T) {
 			for _, sql := range splitSQL(c.sql) {
 				switch {
 				case sql == "MIGRATE":
-					if _, err := origin.MigrateUp(w.ctx(), w.url); err != nil {
+					if _, err := migrateUp(w.ctx(), w.url); err != nil {
 						t.Fatal(err)
 					}
 				default:

@@ -19,7 +19,6 @@ import (
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin"
 )
 
 // One private Postgres serves the whole binary; tests that ill-treat a server
@@ -38,8 +37,13 @@ const patience = 5 * time.Minute
 
 var shared = sandboxtest.Shared{
 	Settings: map[string]string{"max_prepared_transactions": "5", "max_wal_senders": "30"},
-	Prepare:  postgrestest.Prepare(origin.MigrateUp),
+	Prepare:  postgrestest.Prepare(migrateUp),
 }
+
+// MigrateUp is set by schema_test.go.
+var MigrateUp func(ctx context.Context, url string) (any, error)
+
+func migrateUp(ctx context.Context, url string) (any, error) { return MigrateUp(ctx, url) }
 
 func server() *sandbox.Postgres {
 	p, err := shared.Postgres()
@@ -71,7 +75,7 @@ type world struct {
 func newWorld(t *testing.T, p *sandbox.Postgres) *world {
 	t.Helper()
 	w := &world{T: t, postgres: p, log: changefeed.NewLocal(), said: &testLog{t: t}}
-	if err := postgrestest.Make(w.ctx(), p, postgrestest.Template, origin.MigrateUp); err != nil { // of a server that is the test's own
+	if err := postgrestest.Make(w.ctx(), p, postgrestest.Template, migrateUp); err != nil { // of a server that is the test's own
 		t.Fatal(err)
 	}
 	w.name = postgrestest.Copy(t, p, postgrestest.Template)

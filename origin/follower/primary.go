@@ -13,8 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"listedge/internal/changefeed"
-	"listedge/origin/hosts"
-	"listedge/origin/publication"
+	"listedge/origin/postgres"
 )
 
 const applicationName = "listedge follower"
@@ -59,7 +58,7 @@ type primary struct {
 var errPooler = errors.New("a connection pooler answers: name Postgres itself in --replication-url")
 
 func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
-	config, err := hosts.Primary(url)
+	config, err := postgres.PrimaryConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrIncapable, err)
 	}
@@ -82,7 +81,7 @@ func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 		return nil, fmt.Errorf("%w: %w: %w", ErrIncapable, errPooler, err)
 	case err != nil:
 		return nil, fmt.Errorf("connect: %w", err)
-	case hosts.Pooled(p.conn.PgConn()):
+	case postgres.Pooled(p.conn.PgConn()):
 		p.close()
 		return nil, fmt.Errorf("%w: %w", ErrIncapable, errPooler)
 	}
@@ -100,7 +99,7 @@ func (p *primary) identify(ctx context.Context, region string) error {
 	err := p.row(ctx, `SELECT $1 || oid || $2, oid, datname::text, system_identifier::text,
 			CASE WHEN pg_is_in_recovery() THEN '00000000' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END
 		FROM pg_database, pg_control_system() WHERE datname = current_database()`,
-		publication.SlotPrefix, publication.SlotSuffix(region))(&p.slotName, &p.identity.Database, &p.identity.Name, &p.identity.System, (*hexadecimal)(&p.timeline))
+		SlotPrefix, SlotSuffix(region))(&p.slotName, &p.identity.Database, &p.identity.Name, &p.identity.System, (*hexadecimal)(&p.timeline))
 	switch {
 	case code(err) == notAllowed:
 		return fmt.Errorf("%w: the user may not ask which server this is (GRANT EXECUTE ON FUNCTION pg_control_system() TO …): %w", ErrIncapable, err)
@@ -163,7 +162,7 @@ func (p *primary) checkPrerequisites(ctx context.Context) error {
 			UNION ALL SELECT objid, d.xmin::text FROM pg_publication p JOIN pg_depend d ON refclassid = 'pg_publication'::regclass AND refobjid = p.oid
 				WHERE pubname = $1 AND classid = to_regclass('pg_catalog.pg_publication_namespace') -- which is since Postgres 15
 			UNION ALL SELECT oid, 'schema' FROM pg_namespace WHERE nspname = 'public' AND oid <> 2200) x)`, // that every database is made with
-		publication.Name)(&level, &standbys, &standby, &started, &publishing)
+		PublicationName)(&level, &standbys, &standby, &started, &publishing)
 	switch {
 	case err != nil:
 		return fmt.Errorf("look at the primary: %w", err)
@@ -189,7 +188,7 @@ var countsAsStandby = regexp.MustCompile(`(?:^|[\s,(])(?:\*|"\*"|"` + applicatio
 // errIncomplete: rows that pages show are not published. Nothing tells afterwards
 // what was written meanwhile, nor to which tables, so the slot is dropped: an
 // epoch begins with the next one.
-var errIncomplete = fmt.Errorf("%w: the publication %q", ErrIncapable, publication.Name)
+var errIncomplete = fmt.Errorf("%w: the publication %q", ErrIncapable, PublicationName)
 
 // checkPublication looks whether the publication has all that is needed.
 //
@@ -201,7 +200,7 @@ func (p *primary) checkPublication(ctx context.Context) error {
 	var defect, do string
 	for range 3 {
 		asking, cancel := context.WithTimeout(ctx, callTimeout)
-		state, err := publication.Look(asking, p.conn)
+		state, err := ReadPublication(asking, p.conn)
 		cancel()
 		if err != nil {
 			return err
@@ -243,7 +242,7 @@ func (p *primary) replicate(ctx context.Context, streaming string) (*pgconn.PgCo
 	err = p.sameServer(ctx, sender)
 	if err == nil {
 		err = pglogrepl.StartReplication(ctx, sender, p.slotName, 0, pglogrepl.StartReplicationOptions{PluginArgs: []string{
-			"proto_version '2'", "streaming '" + streaming + "'", "publication_names '" + publication.Name + "'", "messages 'true'"}})
+			"proto_version '2'", "streaming '" + streaming + "'", "publication_names '" + PublicationName + "'", "messages 'true'"}})
 	}
 	if err != nil {
 		closeConn(sender)

@@ -25,7 +25,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 
 	"listedge/origin"
-	"listedge/origin/hosts"
+	"listedge/origin/postgres"
 )
 
 // A load may take as long as its data does, so only its ends are bounded: how
@@ -145,7 +145,7 @@ func (in *input) explain(err error) error {
 // cancelled on the server too before the call returns: a load that went on
 // there unseen would block the next try.
 func connect(ctx context.Context, url string) (*pgx.Conn, error) {
-	config, err := hosts.Primary(url)
+	config, err := postgres.PrimaryConfig(url)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
-	if err := hosts.CheckPrimary(ctx, conn); err != nil {
+	if err := postgres.CheckPrimary(ctx, conn); err != nil {
 		disconnect(conn)
 		return nil, err
 	}

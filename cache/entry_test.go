@@ -1,0 +1,168 @@
+package cache
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// gzipMember is what a page of these blocks and this checksum looks like on
+// the wire: the blocks, the tail as a final stored block, the checksum carried
+// on over it.
+func gzipMember(body, blocks []byte, crc uint32, tail string) []byte {
+	b := []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff}
+	b = append(append(b, blocks...), 1)
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(tail)))
+	b = binary.LittleEndian.AppendUint16(b, ^uint16(len(tail)))
+	b = append(b, tail...)
+	b = binary.LittleEndian.AppendUint32(b, crc32.Update(crc, crc32.IEEETable, []byte(tail)))
+	return binary.LittleEndian.AppendUint32(b, uint32(len(body)+len(tail)))
+}
+
+// rows looks like a page of items.
+func rows(n int) []byte {
+	random := rand.New(rand.NewPCG(5, uint64(n)))
+	b := []byte(`{"data":[`)
+	for len(b) < n {
+		b = fmt.Appendf(b, `{"id":"%08x-aaaa-4bbb-8ccc-%012x","name":"Article %d","type":"GOODS","costPrice":"%d.50","taxable":true,"createdAt":"2026-01-02T03:04:05.678Z"},`,
+			random.Uint32(), random.Uint64()>>16, random.IntN(1000), random.IntN(1000))
+	}
+	return b[:n]
+}
+
+// noise cannot be compressed.
+func noise(n int) []byte {
+	b := make([]byte, n)
+	random := rand.NewChaCha8([32]byte{byte(n)})
+	_, _ = random.Read(b)
+	return b
+}
+
+// goGunzip decodes one member and insists that there is nothing behind it.
+func goGunzip(b []byte) ([]byte, error) {
+	in := bytes.NewReader(b)
+	r, err := gzip.NewReader(in)
+	if err != nil {
+		return nil, err
+	}
+	r.Multistream(false)
+	out, err := io.ReadAll(r)
+	if err == nil && in.Len() > 0 {
+		err = fmt.Errorf("%d bytes behind the member", in.Len())
+	}
+	return out, err
+}
+
+// pythonGunzip writes FILE.python for each FILE.gz of a folder.
+const pythonGunzip = `
+import glob, sys, zlib
+for name in glob.glob(sys.argv[1] + "/*.gz"):
+    d = zlib.decompressobj(31)
+    out = d.decompress(open(name, "rb").read()) + d.flush()
+    if not d.eof or d.unused_data:
+        sys.exit(name + ": not exactly one member")
+    open(name[:-3] + ".python", "wb").write(out)
+`
+
+func TestPageIsOneGzipMember(t *testing.T) {
+	const tail = `,"requestId":"k3v9x2m1q0-17"}`
+	dir := t.TempDir()
+	whole := map[string][]byte{}
+	for _, n := range []int{0, 1, 255, 256, 65_535, 65_536, 200_000} {
+		for kind, body := range map[string][]byte{"rows": rows(n), "noise": noise(n)} {
+			p := newEntryAt(body, "", time.Now())
+			for _, tail := range []string{"", tail, strings.Repeat("x", 4096)} {
+				name := fmt.Sprintf("%s-%d-%d", kind, n, len(tail))
+				whole[name] = append(bytes.Clone(body), tail...)
+				// Also of bodies that NewPage does not find worth compressing.
+				member := gzipMember(body, deflate(body), p.CRC, tail)
+				if got, err := goGunzip(member); err != nil || !bytes.Equal(got, whole[name]) {
+					t.Errorf("%s: %d bytes, want %d: %v", name, len(got), len(whole[name]), err)
+				}
+				if err := os.WriteFile(filepath.Join(dir, name+".gz"), member, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d := p.Deflate()
+			if pays := kind == "rows" && n >= compressFrom; pays != (d != nil) {
+				t.Errorf("%d bytes of %s: %d compressed", n, kind, len(d))
+			}
+			if d != nil && !bytes.Equal(d, deflate(body)) {
+				t.Errorf("%d bytes of %s: other blocks", n, kind)
+			}
+		}
+	}
+	decoders := map[string]func(file string) ([]byte, error){}
+	if gunzip, err := exec.LookPath("gzip"); err == nil {
+		decoders["gzip"] = func(file string) ([]byte, error) { return exec.Command(gunzip, "-dc", file+".gz").Output() }
+	}
+	if python, err := exec.LookPath("python3"); err == nil {
+		if out, err := exec.Command(python, "-c", pythonGunzip, dir).CombinedOutput(); err != nil {
+			t.Fatalf("python: %v\n%s", err, out)
+		}
+		decoders["python"] = func(file string) ([]byte, error) { return os.ReadFile(file + ".python") }
+	}
+	for decoder, decode := range decoders {
+		for name, want := range whole {
+			if got, err := decode(filepath.Join(dir, name)); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%s by %s: %d bytes, want %d: %v", name, decoder, len(got), len(want), err)
+			}
+		}
+	}
+}
+
+func TestETagIsOfTheBodyAlone(t *testing.T) {
+	a := newEntryAt([]byte("one body"), "", time.Now())
+	if b := newEntryAt([]byte("one body"), "cursor", time.Now().Add(time.Hour)); a.ETag != b.ETag {
+		t.Errorf("one body, two tags: %s and %s", a.ETag, b.ETag)
+	}
+	if tag := string(a.ETag[:]); !strings.HasPrefix(tag, `W/"`) || !strings.HasSuffix(tag, `"`) || strings.ContainsAny(tag[3:len(tag)-1], "\" \\\x00") {
+		t.Errorf("not a weak entity tag: %s", tag)
+	}
+	seen := map[EntityTag]bool{}
+	for i := range 256 {
+		for _, body := range [][]byte{{byte(i)}, {byte(i), 0}, {0, byte(i)}, bytes.Repeat([]byte{byte(i)}, 1000)} {
+			seen[newEntryAt(body, "", time.Time{}).ETag] = true
+		}
+	}
+	if want := 4*256 - 1; len(seen) != want { // {0, 0} twice
+		t.Errorf("%d tags of %d bodies", len(seen), want)
+	}
+}
+
+// Every answer is written from the same bytes, at the same time.
+func TestPageBearsManyReaders(t *testing.T) {
+	body := rows(20_000)
+	p := newEntryAt(body, "next", time.Now())
+	tag := p.ETag
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			tail := strings.Repeat("t", i)
+			got, err := goGunzip(gzipMember(p.Body, p.Deflate(), p.CRC, tail))
+			if err != nil || string(got) != string(body)+tail {
+				t.Errorf("reader %d: %v", i, err)
+			}
+			if entry := p.encode(keyOf("q"), time.Hour); i == 0 {
+				if q, err := decode(entry, keyOf("q"), time.Hour, time.Now()); err != nil || q.ETag != tag {
+					t.Errorf("reader %d: %v", i, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if newEntryAt(p.Body, "", p.Proof).ETag != tag {
+		t.Error("the page has changed")
+	}
+}

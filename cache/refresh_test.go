@@ -1,0 +1,233 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"weak"
+
+	"listedge/internal/changefeed"
+)
+
+func TestIsHot(t *testing.T) {
+	for _, c := range []struct {
+		asked   uint64
+		elapsed time.Duration
+		want    bool
+	}{{0, 0, false}, {0, time.Hour, false}, {1, time.Millisecond, true}, {1, 250 * time.Millisecond, true}, {1, 251 * time.Millisecond, false},
+		{39, 10 * time.Second, false}, {40, 10 * time.Second, true}} {
+		if got := isHot(c.asked, c.elapsed); got != c.want {
+			t.Errorf("asked %d times in %s: %t", c.asked, c.elapsed, got)
+		}
+	}
+}
+
+// counted counts the queries of a fill.
+func counted(queries *atomic.Int64, fill Fill) Fill {
+	return Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
+		queries.Add(1)
+		return fill.Primary(ctx, run)
+	}}
+}
+
+// following is a cache that follows a beater and trusts it.
+func followed(t *testing.T, o Options) (*beater, *Cache) {
+	b := startBeater(t)
+	o.TTL, o.MaxStale, o.Bound = time.Minute, time.Minute, testBound
+	c, _ := b.open(o)
+	eventually(t, "trusted", mode(c, ModeFollowed))
+	return b, c
+}
+
+// heat has a page asked for until it is on the list of those read ahead.
+func heat(t *testing.T, b *beater, c *Cache, fill Fill) {
+	t.Helper()
+	eventually(t, "a hot page", func() bool {
+		b.change(listA)
+		for range 10 {
+			askFor(t, c, fill)
+		}
+		c.follow.mu.Lock()
+		defer c.follow.mu.Unlock()
+		return len(c.follow.pairs.of(listA).hot) == 1
+	})
+}
+
+func TestAHotPageIsReadAheadOfItsReaders(t *testing.T) {
+	b, c := followed(t, Options{})
+	var queries atomic.Int64
+	fill := counted(&queries, b.brings("old"))
+	heat(t, b, c, fill)
+	eventually(t, "a hit", func() bool { _, hit := askFor(t, c, fill); return hit })
+	before := queries.Load()
+	b.brings("new")
+	b.change(listA)
+	eventually(t, "the page is read, with nobody asking", func() bool {
+		return queries.Load() == before+1 && string(c.memory.get(keyOf("q")).page.Load().Body) == "new"
+	})
+	if body, hit := askFor(t, c, fill); !hit || body != "new" {
+		t.Errorf("%q, hit %t", body, hit)
+	}
+	if n := queries.Load() - before; n != 1 {
+		t.Errorf("%d queries for one change", n)
+	}
+	// It was asked for once since, and is read once more; and then no more.
+	for range 20 {
+		b.change(listA)
+		told := applied(c)
+		eventually(t, "it is told", func() bool { return applied(c) > told })
+	}
+	eventually(t, "idle", func() bool { return len(c.ahead.queue) == 0 })
+	// (Once more, and again where the next change came while it was read.)
+	if n, most := queries.Load()-before, int64(2+len(aheadPauses)); n > most {
+		t.Errorf("%d queries for a page that was asked for once", n)
+	}
+	time.Sleep(coolAfter)
+	eventually(t, "cold", func() bool {
+		b.change(listA)
+		c.follow.mu.Lock()
+		defer c.follow.mu.Unlock()
+		return len(c.follow.pairs.of(listA).hot) == 0
+	})
+}
+
+func TestAPageThatFewAskForIsLeftToThem(t *testing.T) {
+	b, c := followed(t, Options{})
+	var queries atomic.Int64
+	fill := counted(&queries, b.brings("page"))
+	for range 3 {
+		askFor(t, c, fill)
+		time.Sleep(2 * time.Second / hotRate)
+		b.change(listA)
+	}
+	before := applied(c)
+	eventually(t, "all is told", func() bool { return applied(c) > before })
+	if n := c.Stats().Refreshes; n != 0 {
+		t.Errorf("read ahead %d times", n)
+	}
+}
+
+// A change is told before it is visible: the page is read until it shows it.
+func TestAPageReadTooEarlyIsReadAgain(t *testing.T) {
+	_, client := startRedis(t)
+	b, c := followed(t, Options{Redis: client})
+	var queries, early atomic.Int64
+	fill := b.brings("page")
+	fill.Primary = func(ctx context.Context, run string) (FillResult, error) {
+		queries.Add(1)
+		f, err := b.brings("page").Primary(ctx, run)
+		if early.Add(-1) >= 0 { // the last transaction is running still
+			var xmax uint64
+			_, _ = fmt.Sscanf(f.Snapshot, "%d:", &xmax)
+			f.Snapshot = fmt.Sprintf("%d:%d:%d", xmax-1, xmax, xmax-1)
+		}
+		return f, err
+	}
+	b.hold(true)
+	heat(t, b, c, fill)
+	b.hold(false)
+	eventually(t, "a hit", func() bool { _, hit := askFor(t, c, fill); return hit })
+	b.hold(true)
+	before := queries.Load()
+	early.Store(3)
+	b.change(listA)
+	eventually(t, "a page that stands", func() bool { return early.Load() < 0 && c.memory.get(keyOf("q")).page.Load().stands() })
+	if n := queries.Load() - before; n != 4 {
+		t.Errorf("%d queries, of which 3 were too early", n)
+	}
+}
+
+// What does not fit into the budget is left to readers, and nothing waits.
+func TestReadingAheadIsBounded(t *testing.T) {
+	b, c := followed(t, Options{})
+	release := make(chan struct{})
+	fast := b.brings("page")
+	var slow atomic.Bool
+	var running, most atomic.Int64
+	fill := Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
+		n := running.Add(1)
+		defer running.Add(-1)
+		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+		}
+		if slow.Load() {
+			<-release
+		}
+		return fast.Primary(ctx, "")
+	}}
+	const workspaces = aheadQueue + 3*aheadWorkers
+	pair := func(i int) changefeed.List {
+		return changefeed.List{Workspace: [16]byte{9, byte(i), byte(i >> 8)}, Collection: changefeed.Items}
+	}
+	for i := range workspaces {
+		key := keyOf(fmt.Sprint(i))
+		if _, err := c.Forward(key, pair(i), fill); err != nil {
+			t.Fatal(err)
+		}
+		h := c.memory.get(key)
+		c.follow.list(h.page.Load().pair, hotEntry{holder: weak.Make(h), pair: pair(i), fill: fill, queued: new(atomic.Bool)})
+	}
+	slow.Store(true)
+	most.Store(0)
+	var all []changefeed.List
+	for i := range workspaces {
+		c.memory.get(keyOf(fmt.Sprint(i))).asked.Add(1000)
+		all = append(all, pair(i))
+	}
+	b.change(all...)
+	eventually(t, "some are dropped", func() bool { return c.Stats().RefreshesDropped > 0 })
+	eventually(t, "all workers at work", func() bool { return running.Load() == aheadWorkers })
+	var wg sync.WaitGroup
+	wg.Go(func() { askFor(t, c, b.brings("another")) }) // nobody waits behind them
+	wg.Wait()
+	close(release)
+	eventually(t, "idle", func() bool { return len(c.ahead.queue) == 0 && running.Load() == 0 })
+	if n := most.Load(); n > aheadWorkers {
+		t.Errorf("%d queries at once", n)
+	}
+}
+
+// A change that stays invisible for long (its commit waits for a synchronous
+// standby) has the page insisted on once, and not by each reader anew.
+func TestInsistingEnds(t *testing.T) {
+	b, c := followed(t, Options{})
+	var queries atomic.Int64
+	var early atomic.Bool
+	sees := b.brings("page")
+	fill := Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
+		if early.Load() {
+			queries.Add(1)
+			return FillResult{Body: []byte("old"), Snapshot: "100:100:"}, nil
+		}
+		return sees.Primary(ctx, run)
+	}}
+	heat(t, b, c, fill)
+	eventually(t, "a hit", func() bool { _, hit := askFor(t, c, fill); return hit })
+	b.hold(true)
+	early.Store(true)
+	b.change(listA)
+	eventually(t, "the change is known", func() bool {
+		c.follow.mu.Lock()
+		defer c.follow.mu.Unlock()
+		return c.follow.pairs.of(listA).unsettled()
+	})
+	h := c.memory.get(keyOf("q"))
+	const readers = 4
+	for range readers {
+		h.asked.Add(1 << 20)
+		before := queries.Load()
+		eventually(t, "too old to be shared", func() bool { return !c.follow.recent(h.page.Load(), time.Now()) })
+		eventually(t, "a query", func() bool { askFor(t, c, fill); return queries.Load() > before })
+		eventually(t, "nobody insists any more", func() bool {
+			n := queries.Load()
+			time.Sleep(4 * aheadPauses[len(aheadPauses)-1]) // who insists asks sooner
+			return n == queries.Load()
+		})
+	}
+	// Beside the readers', once to read it ahead, and once until it is given up.
+	if n, most := queries.Load(), int64(readers+1+len(aheadPauses)); n > most {
+		t.Errorf("%d queries for %d readers, more than %d", n, readers, most)
+	}
+}

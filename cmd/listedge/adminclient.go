@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"listedge/edge/admin"
+	"listedge/metrics"
+)
+
+// nodeTimeout bounds finding and asking the nodes: /readyz gives each of its
+// checks a second.
+const nodeTimeout = 3 * time.Second
+
+// mostAnswer bounds what is read of one answer of a node.
+const mostAnswer = 8 << 20
+
+// adminURL is the address of a node's admin listener.
+type adminURL struct{ url.URL }
+
+// UnmarshalText reads http://host:port, or host:port alone.
+func (u *adminURL) UnmarshalText(text []byte) error {
+	address := string(text)
+	if !strings.Contains(address, "://") {
+		address = "http://" + address
+	}
+	parsed, err := url.Parse(address)
+	if err != nil || parsed.Hostname() == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
+		return errors.New("not the http:// or https:// URL of an admin listener")
+	}
+	u.URL = *parsed
+	return nil
+}
+
+// nodeAddress is where one node is asked.
+type nodeAddress struct {
+	url  adminURL
+	name string // for people
+	dial string // host:port to connect to; empty = that of the URL
+}
+
+// addresses are those of the nodes that a URL means.
+func (u adminURL) addresses(ctx context.Context) ([]nodeAddress, error) {
+	if _, err := netip.ParseAddr(u.Hostname()); err == nil {
+		return []nodeAddress{{url: u, name: u.Host}}, nil
+	}
+	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
+	if err != nil {
+		return nil, err
+	}
+	several := nodesAmong(found)
+	if len(several) == 0 {
+		return []nodeAddress{{url: u, name: u.Host}}, nil
+	}
+	port := u.Port()
+	if port == "" {
+		port = u.Scheme
+	}
+	var all []nodeAddress
+	for _, address := range several {
+		dial := net.JoinHostPort(address.String(), port)
+		all = append(all, nodeAddress{url: u, name: dial, dial: dial})
+	}
+	return all, nil
+}
+
+// nodesAmong are the addresses of a name that stand for a node each; none if
+// the name is that of one node. A node may have an address of either family, so
+// those of one count.
+func nodesAmong(found []netip.Addr) []netip.Addr {
+	var four, six []netip.Addr
+	for _, a := range found {
+		if a = a.Unmap(); a.Is4() {
+			four = append(four, a)
+		} else {
+			six = append(six, a)
+		}
+	}
+	nodes := four
+	if len(six) > len(four) {
+		nodes = six
+	}
+	if len(nodes) < 2 {
+		return nil
+	}
+	slices.SortFunc(nodes, netip.Addr.Compare)
+	return slices.Compact(nodes)
+}
+
+// nodeSeen is what a node said of itself.
+type nodeSeen struct {
+	name      string
+	err       error // why it said nothing
+	readiness admin.Readiness
+	metrics   metrics.Reading
+	settings  map[string]any // nil = it is of a version that does not tell
+	ahead     time.Duration  // of its clock before this one's, at least
+}
+
+// seeNodes asks all nodes that the URLs mean, in their order, each once.
+func seeNodes(ctx context.Context, urls []adminURL) (all []nodeSeen) {
+	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
+	defer cancel()
+	found, failed := make([][]nodeAddress, len(urls)), make([]error, len(urls))
+	var asked sync.WaitGroup
+	for i, u := range urls {
+		asked.Go(func() { found[i], failed[i] = u.addresses(ctx) })
+	}
+	asked.Wait()
+	known := map[string]bool{}
+	var addresses []nodeAddress
+	for i, err := range failed {
+		if err != nil {
+			all = append(all, nodeSeen{name: urls[i].Host, err: err})
+		}
+		for _, a := range found[i] {
+			if !known[a.name] {
+				known[a.name] = true
+				addresses = append(addresses, a)
+			}
+		}
+	}
+	nodes := make([]nodeSeen, len(addresses))
+	for i, a := range addresses {
+		asked.Go(func() { nodes[i] = a.ask(ctx) })
+	}
+	asked.Wait()
+	return append(all, nodes...)
+}
+
+// ask has the node say everything. The deadline is that of ctx.
+func (a nodeAddress) ask(ctx context.Context) nodeSeen {
+	n := nodeSeen{name: a.name}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	defer transport.CloseIdleConnections()
+	if a.dial != "" {
+		transport.Proxy = nil
+		transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, a.dial)
+		}
+	}
+	client := &http.Client{Transport: transport}
+	n.readiness, n.err = a.readiness(ctx, client)
+	if n.err == nil {
+		sent := time.Now()
+		n.err = a.get(ctx, client, "metrics", func(r *http.Response, body io.Reader) (err error) {
+			if date, err := http.ParseTime(r.Header.Get("Date")); err == nil {
+				n.ahead = ahead(date, sent, time.Now())
+			}
+			n.metrics, err = metrics.Read(body)
+			return err
+		})
+	}
+	if n.err == nil {
+		n.err = a.get(ctx, client, "settings", func(r *http.Response, body io.Reader) error {
+			if r.StatusCode == http.StatusNotFound {
+				return nil
+			}
+			return json.NewDecoder(body).Decode(&n.settings)
+		})
+	}
+	if ctx.Err() != nil && n.err != nil {
+		n.err = fmt.Errorf("no answer within %s", nodeTimeout)
+	}
+	return n
+}
+
+// readiness asks the node whether it is ready.
+func (a nodeAddress) readiness(ctx context.Context, client *http.Client) (found admin.Readiness, err error) {
+	err = a.get(ctx, client, "readyz", func(r *http.Response, body io.Reader) error {
+		if r.StatusCode != http.StatusOK && r.StatusCode != http.StatusServiceUnavailable {
+			return errors.New("it tells nothing")
+		}
+		return json.NewDecoder(body).Decode(&found)
+	})
+	return found, err
+}
+
+// get asks the node for one thing.
+func (a nodeAddress) get(ctx context.Context, client *http.Client, path string, read func(*http.Response, io.Reader) error) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url.JoinPath(path).String(), nil)
+	if err != nil {
+		return err
+	}
+	if a.dial != "" && a.url.Scheme == "http" {
+		request.Host = a.dial // an admin listener does not answer to every name
+	}
+	answer, err := client.Do(request)
+	if failure := (*url.Error)(nil); errors.As(err, &failure) {
+		return failure.Err // whom it was to is known
+	}
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode == http.StatusMisdirectedRequest {
+		why, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
+		return errors.New(strings.TrimSpace(string(why)))
+	}
+	if err := read(answer, io.LimitReader(answer.Body, mostAnswer)); err != nil {
+		return fmt.Errorf("/%s is not that of a node (%s): %w", path, answer.Status, err)
+	}
+	return nil
+}
+
+// ahead is by how much a clock that said date, in whole seconds, between sent
+// and received is ahead of the one that these are of, at the least; negative if
+// it is behind.
+func ahead(date, sent, received time.Time) time.Duration {
+	return max(date.Sub(received), 0) + min(date.Add(time.Second).Sub(sent), 0)
+}

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/origin"
+)
+
+const (
+	watchEvery = 200 * time.Millisecond
+	// followAgain is how long the log of changes must be silent before a node
+	// that cannot follow changes itself stops waiting for one that can.
+	followAgain = 2 * time.Second
+	// evictionEvery is how often Redis is asked for its eviction policy.
+	evictionEvery = time.Minute
+	// outageLinger is how long after an outage failures still count as part of it:
+	// breakers stay open for a moment.
+	outageLinger = 5 * time.Second
+)
+
+// condition is something that holds in normal running. A change is logged once,
+// however many requests notice it.
+type condition struct {
+	holds, broken string       // log messages
+	failure       func() error // why it does not hold; nil = it holds
+}
+
+var errBreakerOpen = errors.New("it failed several times in a row")
+
+// breakerFailure is the failure of a breaker: the last error if it is known.
+func breakerFailure(open bool, last error) error {
+	if !open {
+		return nil
+	}
+	return cmp.Or(last, errBreakerOpen)
+}
+
+// conditionsOf are the conditions of the servers that pages, keys and limits come from.
+func (n *node) conditionsOf(pages *origin.Origin, keys *origin.KeyStore) []condition {
+	all := []condition{
+		{"pages and keys are read from the primary", "pages and keys are not read: the server of --database-url is not the primary", n.database.WrongServer},
+		{"pages are read from Postgres", "pages are not read from Postgres", func() error { return breakerFailure(pages.Stats().BreakerOpen, nil) }},
+		{"keys are read from Postgres", "keys are not read from Postgres", func() error { return breakerFailure(keys.BreakerOpen(), nil) }},
+	}
+	if n.redis.pages != nil {
+		all = append(all, condition{"Redis answers",
+			"Redis does not answer: pages are read from Postgres, this node enforces limits alone and receives no changes",
+			func() error { return n.redisOutage.err }})
+		for _, use := range n.redisUses() {
+			all = append(all, condition{use.holds, use.broken, func() error {
+				if n.redisOutage.err != nil {
+					return nil // the condition above says so
+				}
+				return use.failure()
+			}})
+		}
+	}
+	for i, s := range pages.Stats().Standbys {
+		standby := func() origin.StandbyStats { return pages.Stats().Standbys[i] }
+		all = append(all,
+			condition{"the replica " + s.Host + " is queried", "the replica " + s.Host + " is not queried",
+				func() error { return breakerFailure(standby().BreakerOpen, standby().Failure) }},
+			condition{"the replica " + s.Host + " is a standby of the primary", "the replica " + s.Host + " is not used: it is not a standby of the primary",
+				func() error { return standby().Refusal }})
+	}
+	return all
+}
+
+// redisUse is one of the uses that a node makes of Redis.
+type redisUse struct {
+	name, holds, broken string
+	failure             func() error
+}
+
+func (n *node) redisUses() []redisUse {
+	if n.redis.pages == nil {
+		return nil
+	}
+	uses := []redisUse{
+		{"pages", "pages are stored in Redis", "pages are not stored in Redis", func() error {
+			s := n.cache.Stats()
+			return cmp.Or(s.RedisFailure, breakerFailure(s.RedisBreakerOpen, nil))
+		}},
+		{"limits", "limits are shared through Redis", "this node enforces limits alone", func() error { return n.limiter.Stats().Failure }},
+	}
+	if n.changes != nil {
+		uses = append(uses, redisUse{"changes", "changes go through Redis", "changes do not go through Redis", n.changes.Failure})
+	}
+	return uses
+}
+
+// checkRedis is what /readyz says of Redis: whether it answers, and which uses fail.
+func (n *node) checkRedis(ctx context.Context) error {
+	if err := n.redis.limiter.Ping(ctx).Err(); err != nil {
+		return err
+	}
+	var failing []string
+	for _, use := range n.redisUses() {
+		if err := use.failure(); err != nil {
+			failing = append(failing, use.name+": "+err.Error())
+		}
+	}
+	if len(failing) > 0 {
+		return errors.New(strings.Join(failing, "; "))
+	}
+	return nil
+}
+
+// redisOutage tells a Redis that does not answer from one that refuses some use.
+type redisOutage struct {
+	err error     // why it does not answer; nil = it does
+	at  time.Time // when it last did not
+}
+
+// check pings Redis if some use of it fails.
+func (o *redisOutage) check(ctx context.Context, n *node) {
+	failing := false
+	for _, use := range n.redisUses() {
+		failing = failing || use.failure() != nil
+	}
+	if !failing {
+		o.err = nil
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, watchEvery)
+	defer cancel()
+	if err := n.redis.limiter.Ping(ctx).Err(); err != nil {
+		o.err, o.at = err, time.Now()
+	} else if time.Since(o.at) > outageLinger {
+		o.err = nil
+	}
+}
+
+// watch logs changes of conditions, and lets pages expire by age while nobody can
+// follow changes.
+func (n *node) watch(ctx context.Context) {
+	broken := make([]bool, len(n.conditions))
+	cannotFollow := false
+	var evictionAt, fleetsAt time.Time // when they were last checked
+	repeat(ctx, func(ctx context.Context) {
+		n.redisOutage.check(ctx, n)
+		for i, c := range n.conditions {
+			switch err := c.failure(); {
+			case err != nil && !broken[i]:
+				n.logger.Warn(c.broken, "error", err)
+			case err == nil && broken[i]:
+				n.logger.Info("again: " + c.holds)
+			default:
+				continue
+			}
+			broken[i] = !broken[i]
+		}
+		if n.redis.limiter != nil && time.Since(evictionAt) >= evictionEvery && n.checkEviction(ctx) {
+			evictionAt = time.Now()
+		}
+		if n.changes != nil && time.Since(fleetsAt) >= n.fleetsPause() && n.checkOtherFleets(ctx) {
+			fleetsAt = time.Now()
+		}
+		if n.follower == nil {
+			return
+		}
+		why := n.follower.Incapable()
+		if now := why != nil && n.feed.Silence() > followAgain; now != cannotFollow {
+			cannotFollow = now
+			n.cache.SetTTLMode(now)
+			if now {
+				n.logger.Warn("changes cannot be followed: pages expire after --cache-ttl", "why", why)
+			} else {
+				n.logger.Info("changes are followed again")
+			}
+		}
+	})
+}
+
+// repeat calls f at once, and then every watchEvery until ctx ends.
+func repeat(ctx context.Context, f func(context.Context)) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		f(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// checkEviction warns once if Redis may evict what must not be lost: a bucket that is
+// evicted is full again, and a gap in the log of changes makes every node discard
+// what it knows. It returns false while Redis does not answer.
+func (n *node) checkEviction(ctx context.Context) (answered bool) {
+	ctx, cancel := context.WithTimeout(ctx, watchEvery)
+	defer cancel()
+	text, err := n.redis.limiter.Info(ctx, "memory").Result()
+	if err != nil {
+		return redis.IsPermissionError(err) || redis.HasErrorPrefix(err, "ERR") // it answers, without the policy
+	}
+	policy := parseInfo(text)["maxmemory_policy"]
+	evicts := policy != "noeviction" && policy != ""
+	if n.evicts.Swap(evicts) != evicts && evicts {
+		n.logger.Warn("Redis may evict buckets and the log of changes: set its maxmemory-policy to noeviction", "maxmemory-policy", policy)
+	}
+	return true
+}

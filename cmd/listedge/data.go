@@ -1,0 +1,177 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/google/uuid"
+
+	"listedge/origin"
+	"listedge/origin/follower"
+	"listedge/origin/load"
+)
+
+type migrateCommand struct {
+	Up     migrateUp     `cmd:"" help:"Apply pending migrations. Several may run at once."`
+	Status migrateStatus `cmd:"" help:"List migrations, applied and pending."`
+	Grants migrateGrants `cmd:"" help:"Print the SQL that gives a role the rights of a node; changes nothing."`
+}
+
+type migrateUp struct {
+	databaseFlags
+	replicationFlag
+	regionFlag
+}
+
+// Validate is explicit because each of the embedded has one.
+func (c *migrateUp) Validate() error {
+	return cmp.Or(c.databaseFlags.Validate(), c.replicationFlag.Validate(), c.regionFlag.Validate())
+}
+
+// Run migrates, and makes the publication and the slot as far as the user has the
+// rights. What it cannot make is printed and is not a failure.
+func (c *migrateUp) Run(ctx context.Context, t *terminal) error {
+	url := cmp.Or(c.ReplicationURL, c.DatabaseURL) // a pooler may end the session that holds the lock against other migrations
+	applied, err := origin.MigrateSchema(ctx, url)
+	for _, m := range applied {
+		fmt.Fprintf(t.out, "applied %s\n", m.Name)
+	}
+	if err != nil {
+		return err
+	}
+	done, lacks, err := origin.PublishChanges(ctx, url)
+	if err != nil {
+		return err
+	}
+	for _, d := range done {
+		fmt.Fprintln(t.out, d)
+	}
+	for _, l := range lacks {
+		fmt.Fprintf(t.out, "not made: %s: %s\n", l.What, oneLine(l.Why))
+	}
+	slot, created, err := follower.CreateSlot(ctx, url, c.Region)
+	switch {
+	case err != nil: // nodes make it once they can
+		fmt.Fprintf(t.out, "not made: the slot: %s\n", oneLine(err.Error()))
+	case created:
+		fmt.Fprintf(t.out, "made the slot %s\n", slot)
+	}
+	if len(applied)+len(done) == 0 && !created {
+		fmt.Fprintln(t.out, "nothing to apply")
+	}
+	return nil
+}
+
+type migrateStatus struct {
+	databaseFlags
+	jsonFlag
+}
+
+// Run lists migrations.
+func (c *migrateStatus) Run(ctx context.Context, t *terminal) error {
+	all, err := origin.MigrateStatus(ctx, c.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	return c.print(t, all, func() {
+		for _, m := range all {
+			state := "pending"
+			if !m.AppliedAt.IsZero() {
+				state = "applied " + instant(&m.AppliedAt)
+			}
+			fmt.Fprintf(t.out, "%-32s %s\n", m.Name, state)
+		}
+	})
+}
+
+type migrateGrants struct {
+	Role string `help:"The role of the nodes." required:"" placeholder:"NAME"`
+}
+
+// Run prints the SQL, to be read and piped into psql by an owner.
+func (c *migrateGrants) Run(_ context.Context, t *terminal) error {
+	text, err := origin.Grants(c.Role)
+	if err != nil {
+		return usageError{fmt.Errorf("--role: %w", err)}
+	}
+	_, err = fmt.Fprint(t.out, text)
+	return err
+}
+
+type importCommand struct {
+	databaseFlags
+	Collection string    `arg:"" enum:"items,contacts" help:"items or contacts."`
+	File       string    `arg:"" help:"CSV with a header, or JSON Lines; - reads standard input."`
+	Workspace  uuid.UUID `help:"The workspace of the rows." required:""`
+}
+
+// Run imports all rows of the file, or none.
+func (c *importCommand) Run(ctx context.Context, t *terminal) error {
+	collection := origin.Items
+	if c.Collection == origin.Contacts.String() {
+		collection = origin.Contacts
+	}
+	rows, err := load.Import(ctx, c.DatabaseURL, collection, c.Workspace, c.File, load.NewProgress(t.err))
+	if errors.Is(err, fs.ErrNotExist) {
+		return usageError{err}
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(t.out, "%d %s\n", rows, collection)
+	return nil
+}
+
+type seedCommand struct {
+	databaseFlags
+	Workspaces int   `help:"How many workspaces." default:"1" placeholder:"W"`
+	Items      int   `help:"Items in each." default:"1000" placeholder:"N"`
+	Contacts   int   `help:"Contacts in each." default:"1000" placeholder:"M"`
+	Seed       int64 `help:"The same seed gives the same data." default:"1" placeholder:"S"`
+}
+
+// Run seeds.
+func (c *seedCommand) Run(ctx context.Context, t *terminal) error {
+	if c.Workspaces < 1 || c.Items < 0 || c.Contacts < 0 {
+		return usageError{fmt.Errorf("--workspaces must be at least 1, --items and --contacts at least 0")}
+	}
+	spec := load.SeedSpec{Workspaces: c.Workspaces, Items: c.Items, Contacts: c.Contacts, Seed: c.Seed}
+	workspaces, err := load.Seed(ctx, c.DatabaseURL, spec, load.NewProgress(t.err))
+	for _, w := range workspaces {
+		fmt.Fprintln(t.out, w)
+	}
+	return err
+}
+
+type purgeCommand struct {
+	databaseFlags
+	Workspace *uuid.UUID `help:"This workspace's pages." placeholder:"ID"`
+	All       bool       `help:"The pages of all workspaces."`
+}
+
+// Validate requires a choice: an empty variable must not purge everything.
+func (c *purgeCommand) Validate() error {
+	if (c.Workspace != nil) == c.All {
+		return errors.New("give either --workspace or --all")
+	}
+	return c.databaseFlags.Validate()
+}
+
+// Run invalidates pages on all nodes. The purge travels like any change: in the WAL,
+// to the follower, through the log of changes to every node.
+func (c *purgeCommand) Run(ctx context.Context, t *terminal) error {
+	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
+		if err := a.Purge(ctx, c.Workspace); err != nil {
+			return err
+		}
+		what := "all workspaces"
+		if c.Workspace != nil {
+			what = "workspace " + c.Workspace.String()
+		}
+		fmt.Fprintln(t.out, "purged", what)
+		return nil
+	})
+}

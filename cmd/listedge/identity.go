@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"listedge/internal/changefeed"
+	"listedge/origin"
+)
+
+// Before a node answers, it finds out which database and which timeline its fleet
+// follows. Names in Redis contain the identity of the database, so that two
+// databases never share pages; and an old primary that is still running is
+// recognised by its timeline.
+
+const (
+	// identifyEvery is how often a node that follows no changes queries the
+	// identity of its database; identifySoon, while that fails.
+	identifyEvery   = 5 * time.Second
+	identifySoon    = watchEvery
+	identifyTimeout = time.Second
+	// startPause is the time between two looks at the fleet's timeline at the
+	// start, and startTimeout how long a node tries.
+	startPause   = 50 * time.Millisecond
+	startTimeout = 500 * time.Millisecond
+	// fleetsEvery is how often the follower checks whether other fleets use its
+	// Redis; fleetsRarely, how often the other nodes do, of which there may be
+	// hundreds.
+	fleetsEvery  = 5 * time.Second
+	fleetsRarely = time.Minute
+
+	otherFleetsDo = "give each fleet a Redis of its own"
+)
+
+// identifies says whether the node itself has to query the identity of its database:
+// no follower does, or none can connect.
+func (n *node) identifies() bool {
+	return n.redis.pages != nil && (n.follower == nil || n.followed.Digest() == "" || n.follower.Incapable() != nil)
+}
+
+// findIdentity queries the identity of the database, if no follower does.
+func (n *node) findIdentity(ctx context.Context) error {
+	if !n.identifies() {
+		n.unidentified.Store(nil)
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
+	defer cancel()
+	found, err := n.database.Identity(ctx)
+	switch {
+	case !n.identifies(): // the follower has found it meanwhile
+		return nil
+	case err == nil:
+		n.followed.Found(changefeed.Identity{System: found.System, Database: found.Database, Region: n.region, Name: found.Name}, found.Timeline)
+		n.unidentified.Store(nil)
+	case !errors.Is(err, origin.ErrUnavailable):
+		n.unidentified.Store(&err)
+	}
+	return err
+}
+
+// mayJudge decides whether a starting node knows enough to judge answers of the
+// database: it has read the timeline that the fleet follows, or has tried to for
+// startTimeout since the database first answered.
+//
+// Invariant: no page and no key is read from the database before that. So an
+// answer of an old primary never counts as the primary's (postgres.Followed),
+// unless the node has no right to query the identity, or Redis has not answered
+// for startTimeout. A node serves without Redis; it then knows nothing of the
+// fleet until Redis answers.
+func mayJudge(timelineRead bool, sinceAnswer time.Duration) bool {
+	return timelineRead || sinceAnswer >= startTimeout
+}
+
+// findTimeline reads the timeline that the fleet follows, until answers can be judged.
+func (n *node) findTimeline(ctx context.Context) {
+	var answered time.Time // when the database first did; without an answer it gives no pages either
+	for ctx.Err() == nil {
+		err := n.findIdentity(ctx)
+		if answered.IsZero() && !errors.Is(err, origin.ErrUnavailable) {
+			answered = time.Now()
+		}
+		if read := err == nil && n.readEpoch(ctx); !answered.IsZero() && mayJudge(read, time.Since(answered)) {
+			close(n.timelineKnown)
+			return
+		}
+		sleep(ctx, startPause)
+	}
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// readEpoch reads the epoch of the identity that was found: it names the timeline.
+func (n *node) readEpoch(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	epoch, err := n.changes.Epoch(ctx)
+	if err == nil {
+		n.followed.See(epoch)
+	}
+	return err == nil
+}
+
+// identify finds identity and timeline at the start, and keeps the identity known
+// while no follower does.
+func (n *node) identify(ctx context.Context) {
+	if n.changes != nil {
+		n.findTimeline(ctx)
+	}
+	for ctx.Err() == nil {
+		pause := identifyEvery
+		if n.findIdentity(ctx) != nil || n.followed.OldTimeline() != nil { // the next answer may come from the new primary
+			pause = identifySoon
+		}
+		sleep(ctx, pause)
+	}
+}
+
+// checkTimeline is what /readyz says of the timeline of the database server.
+func (n *node) checkTimeline(context.Context) error {
+	select {
+	case <-n.timelineKnown:
+	default:
+		return errors.New("the timeline that the fleet follows is not known yet")
+	}
+	if old := (*changefeed.TimelineError)(nil); errors.As(n.followed.OldTimeline(), &old) {
+		return fmt.Errorf("%w: %s", old, old.Do())
+	}
+	return nil
+}
+
+func (n *node) identityCondition() condition {
+	return condition{"the node may query which database it reads", "the node may not query which database it reads: pages are not stored in Redis", func() error {
+		if err := n.unidentified.Load(); err != nil {
+			return *err
+		}
+		return nil
+	}}
+}
+
+func (n *node) timelineCondition() condition {
+	return condition{"the database server is on the fleet's timeline", "the database server is on an old timeline: its answers are not served as fresh", func() error {
+		if n.followed.OldTimeline() == nil {
+			return nil
+		}
+		return n.checkTimeline(context.Background())
+	}}
+}
+
+// fleetsPause is the time between two checks for other fleets.
+func (n *node) fleetsPause() time.Duration {
+	if n.follower != nil && n.follower.Stats().Following {
+		return fleetsEvery
+	}
+	return fleetsRarely
+}
+
+// checkOtherFleets notes which other fleets use the Redis, and logs a change. It
+// returns false while that cannot be known.
+func (n *node) checkOtherFleets(ctx context.Context) (known bool) {
+	ctx, cancel := context.WithTimeout(ctx, watchEvery)
+	defer cancel()
+	digest := n.followed.Digest()
+	if digest == "" {
+		return false
+	}
+	followers, err := n.changes.Followers(ctx)
+	if err != nil {
+		return false
+	}
+	text := otherFleets(followers, digest)
+	switch last := n.fleets.Swap(&text); {
+	case last != nil && *last == text, last == nil && text == "":
+	case text == "":
+		n.logger.Info("no other fleet uses this Redis any more")
+	default:
+		n.logger.Warn(text, "do", otherFleetsDo)
+	}
+	return true
+}
+
+// otherFleets names the followers of another identity; empty if there are none.
+func otherFleets(followers map[string]string, digest string) string {
+	delete(followers, digest)
+	if len(followers) == 0 {
+		return ""
+	}
+	return "another fleet uses this Redis, for " + strings.Join(slices.Sorted(maps.Values(followers)), " and ") +
+		": limits of keys with equal ids, the count of nodes and memory are shared"
+}
+
+// sharedRedis is what /readyz notes of other fleets; empty = none is known.
+func (n *node) sharedRedis() string {
+	if text := n.fleets.Load(); text != nil {
+		return *text
+	}
+	return ""
+}

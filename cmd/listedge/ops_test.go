@@ -1,0 +1,84 @@
+package main
+
+import (
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// explained is what `listedge explain` says of a request of the node.
+func explained(t *testing.T, n *testNode, id string) string {
+	t.Helper()
+	return command(t, "explain", "--request-id", id, "--admin", n.admin)
+}
+
+func TestExplainSaysWhyRefusedOldOrSlow(t *testing.T) {
+	postgres, url := privateDatabase(t)
+	workspace, key := workspaceWithKey(t, url)
+	small := newKeyFor(t, url, workspace, "--rate", "0.001", "--burst", "1")
+	execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'Secret')", workspace)
+	n := startNode(t, url)
+	within(t, patience, "followed", func() bool { return n.mode() == "followed" })
+
+	says := func(id string, parts ...string) {
+		t.Helper()
+		said := explained(t, n, id)
+		for _, part := range append(parts, "key ", " of workspace "+workspace) {
+			if !strings.Contains(said, part) {
+				t.Errorf("%s: %q is missing in %s", id, part, said)
+			}
+		}
+		if strings.Contains(said, key) || strings.Contains(said, small) || strings.Contains(said, "Secret") {
+			t.Errorf("%s: a key or a search is told: %s", id, said)
+		}
+	}
+	n.get(t, "/v1/items?search=Secret", key, "X-Request-Id: a-miss").page(t)
+	says("a-miss", "for items got status 200", "neither memory nor Redis had it", "for the query", "rate 100000/s, burst 100000")
+	n.get(t, "/v1/items?search=Secret", key, "X-Request-Id: a-hit").page(t) // the connection's first
+	says("a-hit", "from memory, was fresh", "waited for nothing")
+
+	n.get(t, "/v1/items", small).page(t)
+	if a := n.get(t, "/v1/items", small, "X-Request-Id: one-too-many"); a.StatusCode != 429 {
+		t.Fatal(a.Status)
+	}
+	says("one-too-many", "got status 429", "The key's bucket (rate 0.001/s, burst 1) was empty", "which runs without Redis")
+
+	if err := postgres.Kill(syscall.SIGQUIT); err != nil {
+		t.Fatal(err)
+	}
+	i := 0
+	within(t, patience, "a page stands in", func() bool {
+		i++
+		a := n.get(t, "/v1/items?search=Secret", key, "X-Request-Id: stale-"+strconv.Itoa(i))
+		return strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error")
+	})
+	says("stale-"+strconv.Itoa(i), "The page was stale", "It was served because the database could not be read: ")
+}
+
+func TestExplainOfAnUnknownRequest(t *testing.T) {
+	n := startNode(t, database(t))
+	p := start(t, "explain", "--request-id", "never-seen", "--admin", n.admin)
+	if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), "does not remember a request never-seen") {
+		t.Errorf("exit %d: %s", p.code, p.err.String())
+	}
+}
+
+func TestReadySaysWhatTheNodeSays(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, database(t))
+	if said := command(t, "ready", "--admin", n.admin); said != "ready\n" {
+		t.Error(said)
+	}
+	lost := launchNode(t, "postgres://127.0.0.1:1/none")
+	for admin, want := range map[string]string{
+		lost.admin:           "not ready: postgres: ",
+		"http://127.0.0.1:1": "ask the node: ",
+		n.url:                "ask the node: /readyz is not that of a node",
+	} {
+		p := start(t, "ready", "--admin", admin)
+		if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), want) {
+			t.Errorf("%s: exit %d: %s", admin, p.code, p.err.String())
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
+
+// jsonFlag is for commands whose output programs read.
+type jsonFlag struct {
+	JSON bool `help:"Print one JSON value."`
+}
+
+// print writes v as JSON, or calls people, which writes it for people.
+func (f jsonFlag) print(t *terminal, v any, people func()) error {
+	if !f.JSON {
+		people()
+		return nil
+	}
+	if list := reflect.ValueOf(v); list.Kind() == reflect.Slice && list.Len() == 0 {
+		v = []struct{}{} // [] rather than null
+	}
+	if err := json.NewEncoder(t.out).Encode(v); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	return nil
+}
+
+func instant(at *time.Time) string {
+	if at == nil {
+		return "-"
+	}
+	return at.UTC().Format(time.RFC3339)
+}
+
+// oneSentence is an error of several lines as one sentence, without repetitions: a
+// server that was tried twice may give the same error twice.
+func oneSentence(s string) string {
+	var lines []string
+	for line := range strings.Lines(s) {
+		if line = oneLine(line); line != "" && !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
+}
+
+// checkedWriter keeps the first error of writing: a command whose output is lost
+// has failed.
+type checkedWriter struct {
+	to  io.Writer
+	err error
+}
+
+func (w *checkedWriter) Write(b []byte) (int, error) {
+	n, err := w.to.Write(b)
+	if err != nil && w.err == nil {
+		w.err = fmt.Errorf("write the output: %w", err)
+	}
+	return n, err
+}
+
+// oneLine is the text without line breaks.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"bytes"
+	"log/slog"
+	"math"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"listedge/edge"
+)
+
+func TestTheConnectionLimitLeavesDescriptorsAndMemory(t *testing.T) {
+	const unlimited = math.MaxInt64
+	for _, c := range []struct {
+		name                string
+		wanted              int
+		descriptors, memory int64
+		flags               nodeFlags
+		limit               int
+		warns               bool
+	}{
+		{"nothing limits", 0, unlimited, unlimited, nodeFlags{}, edge.MostConnections, false},
+		{"systemd's 65,536 files", 0, 65_536, unlimited, nodeFlags{DatabaseConnections: 16}, 49_080, false},
+		{"a shell's 1,024 files", 0, 1024, unlimited, nodeFlags{DatabaseConnections: 16}, 696, false},
+		{"a pool as large", 0, 1024, unlimited, nodeFlags{DatabaseConnections: 500, ReplicaURL: []string{"a", "b"}}, 1, false},
+		{"a container of 1 GiB", 0, unlimited, 1 << 30, nodeFlags{CacheMemory: 256 << 20}, 4915, false},
+		{"a container that the cache fills", 0, unlimited, 1 << 30, nodeFlags{CacheMemory: 2 << 30}, 256, false},
+		{"set, memory or not", 20_000, 65_536, 1 << 30, nodeFlags{DatabaseConnections: 16}, 20_000, false},
+		{"set, without descriptors", 20_000, 1024, unlimited, nodeFlags{DatabaseConnections: 16}, 696, true},
+	} {
+		var log bytes.Buffer
+		c.flags.MaxConnections = c.wanted
+		if got := limitConnections(c.flags, c.descriptors, c.memory, slog.New(slog.NewTextHandler(&log, nil))); got != c.limit || strings.Contains(log.String(), "--max-connections") != c.warns {
+			t.Errorf("%s: %d, want %d; log: %s", c.name, got, c.limit, log.String())
+		}
+	}
+	if descriptors, memory := descriptorLimit(), memoryLimit(); descriptors < 20 || memory < 64<<20 || memory > 1<<50 {
+		t.Errorf("this machine has %d descriptors and %d bytes", descriptors, memory)
+	}
+}
+
+func TestGarbageIsOfOneSize(t *testing.T) {
+	const mb = 1 << 20
+	for _, c := range []struct {
+		garbage, live int64
+		percent       int
+	}{
+		{25 * mb, 0, 625}, {25 * mb, 1 * mb, 625}, {25 * mb, 50 * mb, 50}, {25 * mb, 250 * mb, 10}, {25 * mb, 25_000 * mb, 1},
+		{100, 100 * mb, 1}, {1 << 40, 4 * mb, 10_000},
+	} {
+		if got := garbagePercent(c.garbage, c.live); got != c.percent {
+			t.Errorf("%d MB of garbage with %d MB alive: %d %%, want %d", c.garbage/mb, c.live/mb, got, c.percent)
+		}
+	}
+}
+
+// escaping has what it is given on the heap.
+var escaping atomic.Pointer[[64 << 10]byte]
+
+// Much garbage is made, with little and with much alive.
+func TestTheCollectorKeepsThePace(t *testing.T) {
+	const garbage, made = 16 << 20, 512 << 20
+	collections := func(live int) uint32 {
+		kept := make([]byte, live)
+		before := debug.SetGCPercent(100)
+		defer debug.SetGCPercent(before)
+		runtime.GC()
+		defer paceCollector(garbage)()
+		var s runtime.MemStats
+		runtime.ReadMemStats(&s)
+		n := s.NumGC
+		for range made / (64 << 10) {
+			escaping.Store(&[64 << 10]byte{})
+			runtime.Gosched()
+		}
+		runtime.ReadMemStats(&s)
+		runtime.KeepAlive(kept)
+		return s.NumGC - n
+	}
+	for _, live := range []int{1 << 10, 256 << 20} {
+		// As the collector begins early, and what is about it changes with what lives.
+		if n := collections(live); n < made/garbage/4 || n > made/garbage*3 {
+			t.Errorf("with %d MB alive %d collections of %d MB made", live>>20, n, made>>20)
+		} else {
+			t.Logf("with %d MB alive %d collections of %d MB made", live>>20, n, made>>20)
+		}
+	}
+}

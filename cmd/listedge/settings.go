@@ -1,0 +1,223 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"github.com/goccy/go-yaml"
+
+	"listedge/internal/redact"
+)
+
+// configFile is the file of --config: YAML or JSON, with the names of the flags. Flags
+// and environment override it.
+type configFile map[string]any
+
+// configFlag names the file. kong calls it before it resolves the other flags.
+type configFlag string
+
+// BeforeResolve reads the file, if there is one.
+func (configFlag) BeforeResolve(k *kong.Kong, ctx *kong.Context, at *kong.Path) error {
+	path, _ := ctx.FlagValue(at.Flag).(configFlag)
+	command := ctx.Selected()
+	if path == "" || command != nil && command.Hidden { // completion needs no settings
+		return nil
+	}
+	file, err := k.LoadConfig(string(path))
+	if err == nil {
+		ctx.AddResolver(file)
+	}
+	return err
+}
+
+func readConfig(r io.Reader) (kong.Resolver, error) {
+	var c configFile
+	if err := yaml.NewDecoder(r).Decode(&c); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("--config: %s", oneLine(yaml.FormatError(err, false, false)))
+	}
+	return c, nil
+}
+
+// Validate refuses names that no command has: a typing error must not be ignored.
+func (c configFile) Validate(app *kong.Application) error {
+	var known []string
+	for _, flag := range allFlags(app) {
+		known = append(known, flag.Name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c)) {
+		if !slices.Contains(known, name) {
+			return fmt.Errorf("--config: there is no setting %q%s", name, didYouMean(name, known))
+		}
+	}
+	return nil
+}
+
+// Resolve gives a flag the value of the file, unless the environment has one.
+func (c configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+	value, ok := c[flag.Name]
+	if !ok || slices.ContainsFunc(flag.Envs, func(name string) bool { _, set := os.LookupEnv(name); return set }) {
+		return nil, nil
+	}
+	switch value.(type) {
+	case map[string]any, nil:
+		return nil, fmt.Errorf("--config: %s: not a value", flag.Name)
+	}
+	return settingText(value), nil
+}
+
+// settingText writes a setting as a flag takes it.
+func settingText(value any) string {
+	list := reflect.ValueOf(value)
+	if list.Kind() != reflect.Slice {
+		return fmt.Sprint(value)
+	}
+	parts := make([]string, list.Len())
+	for i := range parts {
+		parts[i] = fmt.Sprint(list.Index(i).Interface())
+	}
+	return strings.Join(parts, ",")
+}
+
+// settings are the flags of a command that set something.
+func settings(ctx *kong.Context) []*kong.Flag {
+	return slices.DeleteFunc(ctx.Flags(), func(f *kong.Flag) bool {
+		return f.Target.Type().PkgPath() == "github.com/alecthomas/kong" || slices.Contains([]string{"help", "config", "print-config"}, f.Name)
+	})
+}
+
+// printConfig is a flag that prints the settings in effect, as --config reads them,
+// without secrets.
+type printConfig bool
+
+// AfterApply prints, and ends the program.
+func (printConfig) AfterApply(k *kong.Kong, ctx *kong.Context) error {
+	inEffect := settingsInEffect(ctx)
+	for _, flag := range settings(ctx) { // in their order
+		value, set := inEffect[flag.Name]
+		if !set {
+			continue
+		}
+		text, err := yaml.Marshal(map[string]any{flag.Name: value})
+		if err != nil {
+			return err
+		}
+		fmt.Fprint(k.Stdout, string(text))
+	}
+	k.Exit(exitFine)
+	return nil
+}
+
+// settingsInEffect are the settings that have a value, by the names of their flags,
+// without secrets.
+func settingsInEffect(ctx *kong.Context) map[string]any {
+	all := map[string]any{}
+	for _, flag := range settings(ctx) {
+		if value := ctx.FlagValue(flag); !reflect.ValueOf(value).IsZero() || flag.Default != "" {
+			all[flag.Name] = printable(flag.Name, value)
+		}
+	}
+	return all
+}
+
+// printable is a setting's value as it is shown.
+func printable(name string, value any) any {
+	show := func(s string) string { return s }
+	if strings.HasSuffix(name, "url") {
+		show = redact.URL
+	}
+	switch v := value.(type) {
+	case []string:
+		shown := make([]string, len(v))
+		for i := range v {
+			shown[i] = show(v[i])
+		}
+		return shown
+	case bool, int, []network:
+		return v
+	}
+	return show(fmt.Sprint(value))
+}
+
+// installRoot is read by deploy/install.sh, not by this program.
+const installRoot = envPrefix + "INSTALL_ROOT"
+
+// serviceLinks are the variables that Kubernetes sets in every container for each
+// Service of the namespace, unless enableServiceLinks is false: here for a Service
+// called listedge or listedge-something.
+var serviceLinks = regexp.MustCompile(`^LISTEDGE_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?|PORT=(tcp|udp|sctp)://.*)(=|$)`)
+
+// checkVariables refuses environment variables that no command has: a typing error
+// must not be ignored.
+func checkVariables(app *kong.Kong, ctx *kong.Context) error {
+	if len(settings(ctx)) == 0 { // this command has none
+		return nil
+	}
+	known := []string{installRoot}
+	for _, flag := range allFlags(app.Model) {
+		known = append(known, flag.Envs...)
+	}
+	for _, variable := range slices.Sorted(slices.Values(os.Environ())) {
+		name, _, _ := strings.Cut(variable, "=")
+		switch {
+		case !strings.HasPrefix(name, envPrefix), slices.Contains(known, name), serviceLinks.MatchString(variable):
+		default:
+			return fmt.Errorf("the environment has %s, and there is no such setting%s", name, didYouMean(name, known))
+		}
+	}
+	return nil
+}
+
+// allFlags are the flags of all commands.
+func allFlags(app *kong.Application) (all []*kong.Flag) {
+	_ = kong.Visit(app, func(node kong.Visitable, next kong.Next) error {
+		if flag, ok := node.(*kong.Flag); ok {
+			all = append(all, flag)
+		}
+		return next(nil)
+	})
+	return all
+}
+
+// didYouMean names the known word that is closest to the word, if one is close.
+func didYouMean(word string, known []string) string {
+	best, least := "", len(strings.TrimPrefix(word, envPrefix))/3+1
+	for _, k := range known {
+		if d := distance(word, k); d < least {
+			best, least = k, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf(": did you mean %s?", best)
+}
+
+// distance is the Levenshtein distance: how many characters have to be changed, added
+// or removed to turn one word into the other.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			changed := diagonal
+			if a[i] != b[j] {
+				changed++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(changed, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

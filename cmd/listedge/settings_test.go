@@ -1,0 +1,119 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestConfigFile(t *testing.T) {
+	file := func(text string) string {
+		name := filepath.Join(t.TempDir(), "listedge.yaml")
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	printed := func(args ...string) string {
+		t.Helper()
+		return command(t, append([]string{"serve", "--print-config", "--database-url", "postgres://u:secret@h/d"}, args...)...)
+	}
+	has := func(printed string, lines ...string) {
+		t.Helper()
+		for _, line := range lines {
+			if !strings.Contains("\n"+printed, "\n"+line+"\n") {
+				t.Errorf("%q is missing:\n%s", line, printed)
+			}
+		}
+	}
+	name := file("drain: 5s\nmax-stale: 1m\ncache-memory: 1GiB\nreplica-url: [postgres://u:secret@a/d, postgres://b/d]\ntrusted-proxies:\n  - 10.0.0.0/8\n")
+	t.Setenv("LISTEDGE_MAX_STALE", "2m")
+	t.Setenv("LISTEDGE_KEY_GRACE", "3m")
+	all := printed("--config", name, "--key-grace", "4m", "--redis-url", "redis://:secret@h")
+	has(all, "drain: 5s", "max-stale: 2m0s", "key-grace: 4m0s", `cache-memory: "1073741824"`, "query-timeout: 2s",
+		"database-url: postgres://u:xxxxx@h/d", "redis-url: redis://:xxxxx@h", "- postgres://u:xxxxx@a/d", "- postgres://b/d", "- 10.0.0.0/8")
+	if strings.Contains(all, "secret") || strings.Contains(printed("--config", file(`database-url: "host=h password='secret'"`)), "secret") {
+		t.Error("a secret is printed")
+	}
+	if again := printed("--config", file(all)); again != strings.ReplaceAll(all, "\nkey-grace: 4m0s", "\nkey-grace: 3m0s") {
+		t.Errorf("what is printed is not what is read:\n%s\n%s", all, again)
+	}
+	has(printed("--config", file(`{"drain": "6s"}`)), "drain: 6s")
+	has(printed("--config", file("")), "drain: 3s")
+
+	// The environment may name the file, and the flag counts more.
+	t.Setenv("LISTEDGE_CONFIG", file("drain: 7s"))
+	has(printed(), "drain: 7s", "max-stale: 2m0s")
+	has(printed("--drain", "8s"), "drain: 8s")
+	has(printed("--config", file("max-stale: 1m")), "drain: 3s")
+	missing := filepath.Join(t.TempDir(), "none")
+	t.Setenv("LISTEDGE_CONFIG", missing)
+	p := start(t, "serve", "--database-url", "postgres://h/d")
+	if <-p.ended; p.code != exitUsage || !strings.Contains(p.err.String(), missing) || strings.Count(p.err.String(), "\n") != 1 {
+		t.Errorf("no file: exit %d: %s", p.code, p.err.String())
+	}
+	if words := command(t, "complete", "--", "serv"); !strings.HasPrefix(words, "serve\t") {
+		t.Errorf("completion without the file: %q", words)
+	}
+	t.Setenv("LISTEDGE_CONFIG", "")
+	has(printed(), "drain: 3s")
+
+	for what, text := range map[string]string{"a mistyped name": "drian: 5s", "a wrong value": "drain: soon", "no YAML": "{a", "a map": "drain: {a: 1}", "a value that cannot work": "cache-memory: 1B"} {
+		p := start(t, "serve", "--database-url", "postgres://h/d", "--config", file(text))
+		if <-p.ended; p.code != exitUsage || strings.Count(p.err.String(), "\n") != 1 {
+			t.Errorf("%s: exit %d: %s", what, p.code, p.err.String())
+		}
+	}
+	p = start(t, "serve", "--database-url", "postgres://h/d", "--config", missing)
+	if <-p.ended; p.code != exitUsage {
+		t.Errorf("no file: exit %d: %s", p.code, p.err.String())
+	}
+}
+
+func TestMistypedVariables(t *testing.T) {
+	for name, want := range map[string]string{
+		"LISTEDGE_DATABSE_URL":  "did you mean LISTEDGE_DATABASE_URL?",
+		"LISTEDGE_CACHE_MEMROY": "did you mean LISTEDGE_CACHE_MEMORY?",
+		"LISTEDGE_CONIFG":       "did you mean LISTEDGE_CONFIG?",
+		"LISTEDGE_DRAIN_":       "did you mean LISTEDGE_DRAIN?",
+		"LISTEDGE_DRAINÄ":       "LISTEDGE_DRAIN",
+		"LISTEDGE_":             "no such setting",
+		"LISTEDGE_PORT":         "no such setting", // unless Kubernetes gave it
+		"LISTEDGE_WEATHER":      "LISTEDGE_WEATHER, and there is no such setting\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, "s3cret")
+			for _, args := range [][]string{{"serve", "--database-url", "postgres://h/d", "--print-config"}, {"serve"}, {"workspaces", "list"}, {"purge"}} {
+				p := start(t, args...)
+				if <-p.ended; p.code != exitUsage || strings.Count(p.err.String(), "\n") != 1 || !strings.Contains(p.err.String(), want) || !strings.Contains(p.err.String(), name) {
+					t.Errorf("%v: exit %d: %s", args, p.code, p.err.String())
+				}
+				if strings.Contains(p.err.String(), "s3cret") {
+					t.Errorf("%v: the value is told: %s", args, p.err.String())
+				}
+			}
+			for _, args := range [][]string{{"--help"}, {"serve", "--help"}, {"--version"}, {"complete", "--", "ser"}, {"completion", "bash"}} {
+				if command(t, args...) == "" {
+					t.Errorf("%v prints nothing", args)
+				}
+			}
+		})
+	}
+}
+
+// Settings of other commands, and what others put there, are nobody's mistake.
+func TestVariablesOfOthers(t *testing.T) {
+	for name, value := range map[string]string{
+		"LISTEDGE_EXPIRES_IN": "1h", "LISTEDGE_DATA_DIR": "/tmp", "LISTEDGE_WORKSPACE": "x", "LISTEDGE_ADMIN": "http://h:1", "LISTEDGE_CONFIG": "", "LISTEDGE_INSTALL_ROOT": "/tmp", "LISTEDGEX": "1", "MY_LISTEDGE_X": "1",
+		// As Kubernetes has them for the Services listedge and listedge-admin.
+		"LISTEDGE_SERVICE_HOST": "10.0.0.1", "LISTEDGE_SERVICE_PORT": "80", "LISTEDGE_SERVICE_PORT_HTTP": "80", "LISTEDGE_PORT": "tcp://10.0.0.1:80", "LISTEDGE_PORT_80_TCP": "tcp://10.0.0.1:80",
+		"LISTEDGE_PORT_80_TCP_PROTO": "tcp", "LISTEDGE_PORT_80_TCP_PORT": "80", "LISTEDGE_PORT_80_TCP_ADDR": "10.0.0.1",
+		"LISTEDGE_ADMIN_SERVICE_HOST": "10.0.0.2", "LISTEDGE_ADMIN_SERVICE_PORT": "9090", "LISTEDGE_ADMIN_PORT": "tcp://10.0.0.2:9090", "LISTEDGE_ADMIN_PORT_9090_TCP_ADDR": "10.0.0.2", "LISTEDGE_ADMIN_PORT_9090_TCP": "tcp://10.0.0.2:9090",
+	} {
+		t.Setenv(name, value)
+	}
+	if printed := command(t, "serve", "--database-url", "postgres://h/d", "--print-config"); !strings.Contains(printed, "database-url: postgres://h/d\n") {
+		t.Error(printed)
+	}
+}

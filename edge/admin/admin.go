@@ -1,0 +1,77 @@
+// Package admin is the admin listener of a node: for operators, their probes
+// and Prometheus, never for the public. It has no authentication.
+//
+//	GET /livez  /readyz      health.go: should this node be sent requests?
+//	GET /                    status.go: one node, live, in a browser
+//	GET /metrics  /log       given by the caller
+//	GET /settings            what is in effect, without secrets
+//	GET /explain             explain.go: what happened to a recent request
+//	GET /debug/pprof/        profiles of Go
+//
+// host.go keeps web pages of strangers away from all of it.
+package admin
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/pprof"
+	"strings"
+
+	"listedge/edge"
+)
+
+// Options are what the admin listener shows. All are required but Names.
+type Options struct {
+	Names    []string // host names it answers to, besides those that host.go allows anyway
+	Health   *Health
+	Metrics  http.Handler
+	Log      http.Handler // the node's last warnings and errors
+	Records  func(requestID string) []edge.Record
+	Settings map[string]any
+}
+
+// Handler answers the admin listener.
+func Handler(o Options) http.Handler {
+	mux := http.NewServeMux()
+	checked := &hostCheck{next: mux}
+	for _, name := range o.Names {
+		checked.names = append(checked.names, strings.ToLower(strings.TrimSuffix(name, ".")))
+	}
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		readiness := o.Health.check(r.Context())
+		status := http.StatusOK
+		if !readiness.Ready {
+			status = http.StatusServiceUnavailable
+		}
+		if !checked.accepts(r.Host) {
+			readiness.Checks, readiness.Notes = nil, nil
+		}
+		writeJSON(w, status, readiness)
+	})
+	mux.HandleFunc("GET /settings", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, o.Settings) })
+	mux.Handle("GET /metrics", o.Metrics)
+	mux.Handle("GET /log", o.Log)
+	mux.HandleFunc("GET /explain", func(w http.ResponseWriter, r *http.Request) {
+		records := o.Records(r.URL.Query().Get("request-id"))
+		status := http.StatusOK
+		if len(records) == 0 {
+			status = http.StatusNotFound
+		}
+		writeJSON(w, status, records)
+	})
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", http.NotFound) // flags may contain passwords
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("GET /{$}", serveStatus)
+	return checked
+}
+
+func writeJSON(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body)
+}

@@ -1,0 +1,30 @@
+package admin
+
+import (
+	_ "embed"
+	"net/http"
+
+	"listedge/edge"
+)
+
+// The status page shows one node, live. It is one file without a build step and
+// loads nothing from elsewhere: it must work when nothing else does.
+//
+// It reads /metrics, not an endpoint of its own, so that it shows what Prometheus
+// stores, by the same names. The page computes rates and quantiles from two
+// readings, so that the node keeps no state for it.
+
+//go:embed status.html
+var statusPage []byte
+
+var statusPolicy = edge.PagePolicy(statusPage, "")
+
+func serveStatus(w http.ResponseWriter, _ *http.Request) {
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", statusPolicy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-cache")
+	_, _ = w.Write(statusPage)
+}

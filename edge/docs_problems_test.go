@@ -1,0 +1,216 @@
+package edge
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+
+	"listedge/origin"
+)
+
+// contractCodes is the contract's table of errors: the whole service's
+// vocabulary, and the statuses of each.
+var contractCodes = map[string][]int{
+	"VALIDATION_ERROR": {400}, "UNAUTHORIZED": {401}, "FORBIDDEN": {403}, "NOT_FOUND": {404}, "CONFLICT": {409},
+	"UNPROCESSABLE_ENTITY": {422}, "PLAN_LIMIT_REACHED": {402}, "BOOKS_LOCKED": {423}, "IDEMPOTENCY_CONFLICT": {409},
+	"RATE_LIMITED": {429}, "SERVICE_UNAVAILABLE": {503}, "INTERNAL_ERROR": {500}, "REQUEST_FAILED": {400, 405, 408, 412, 413, 431, 504, 505},
+}
+
+// problems reads every problem there is in this package out of its source, so
+// that one made tomorrow is not forgotten here.
+func problems(t *testing.T) (found []problem) {
+	t.Helper()
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			literal, ok := n.(*ast.CompositeLit)
+			if !ok {
+				return true
+			}
+			if kind, ok := literal.Type.(*ast.Ident); !ok || kind.Name != "problem" || len(literal.Elts) == 0 {
+				return true
+			}
+			if name != "problem.go" {
+				t.Errorf("%s makes a problem: problem.go is the one place", name)
+			}
+			text := func(i int) string { return literal.Elts[i].(*ast.BasicLit).Value }
+			code, _ := strconv.Unquote(text(0))
+			status, _ := strconv.Atoi(text(1))
+			message, _ := strconv.Unquote(text(2))
+			found = append(found, problem{code: code, status: status, message: message})
+			return true
+		})
+	}
+	if len(found) < 10 {
+		t.Fatalf("only %d problems found", len(found))
+	}
+	return found
+}
+
+// errorsOf are the error objects of an answer.
+func errorsOf(r *openapi3.Response) (all []map[string]any) {
+	for _, example := range r.Content.Get("application/json").Examples {
+		all = append(all, example.Value.Value.(map[string]any)["error"].(map[string]any))
+	}
+	return all
+}
+
+// Every error the service can answer with is an example, word for word, where
+// it is answered.
+func TestOpenAPIShowsEveryProblem(t *testing.T) {
+	doc := loadOpenAPI(t)
+	elsewhere := map[int]string{404: "NotFound", 405: "MethodNotAllowed"} // than at an operation
+	for _, p := range problems(t) {
+		if !slices.Contains(contractCodes[p.code], p.status) {
+			t.Errorf("%d %s is not in the contract", p.status, p.code)
+		}
+		var r *openapi3.ResponseRef
+		if name, ok := elsewhere[p.status]; ok {
+			r = doc.Components.Responses[name]
+		} else {
+			r = doc.Paths.Value("/v1/items").Get.Responses.Status(p.status)
+		}
+		if r == nil {
+			t.Errorf("%d %s: no such response", p.status, p.code)
+			continue
+		}
+		if !slices.ContainsFunc(errorsOf(r.Value), func(e map[string]any) bool { return e["code"] == p.code && e["message"] == p.message }) {
+			t.Errorf("%d %s %q: not among the examples", p.status, p.code, p.message)
+		}
+	}
+}
+
+// Nor is there an example of an error that the service does not have.
+func TestOpenAPIShowsOnlyProblems(t *testing.T) {
+	had := map[string]bool{}
+	for _, p := range problems(t) {
+		had[p.code+": "+p.message] = true
+	}
+	for name, r := range loadOpenAPI(t).Components.Responses {
+		media := r.Value.Content.Get("application/json")
+		if media == nil || strings.Contains(media.Schema.Ref, "Page") {
+			continue
+		}
+		for _, e := range errorsOf(r.Value) {
+			if said := fmt.Sprintf("%s: %s", e["code"], e["message"]); !had[said] {
+				t.Errorf("%s: nothing answers %s", name, said)
+			}
+		}
+	}
+}
+
+func TestOpenAPIHasTheContractsCodes(t *testing.T) {
+	doc := loadOpenAPI(t)
+	var codes []string
+	for _, c := range doc.Components.Schemas["ErrorCode"].Value.Enum {
+		codes = append(codes, c.(string))
+	}
+	slices.Sort(codes)
+	if want := slices.Sorted(maps.Keys(contractCodes)); !slices.Equal(codes, want) {
+		t.Errorf("codes %v, want %v", codes, want)
+	}
+
+	// The table for readers is that of the code.
+	want := map[string]bool{}
+	for _, p := range problems(t) {
+		want[fmt.Sprintf("| %d | `%s` |", p.status, p.code)] = true
+	}
+	told := map[string]bool{}
+	for _, row := range regexp.MustCompile("(?m)^\\| \\d+ \\| `[A-Z_]+` \\|").FindAllString(doc.Info.Description, -1) {
+		told[row] = true
+	}
+	if !maps.Equal(told, want) {
+		t.Errorf("the description's table has %v, the code %v", slices.Sorted(maps.Keys(told)), slices.Sorted(maps.Keys(want)))
+	}
+}
+
+// What HTTP itself can come to, and a fault of ours, may end any request.
+func TestOpenAPIAnswersOfTheReference(t *testing.T) {
+	doc := loadOpenAPI(t)
+	want := []string{"200", "304", "400", "408", "413", "429", "431", "500", "503", "505"}
+	for _, path := range []string{openAPIPath, docsPath} {
+		responses := doc.Paths.Value(path).Get.Responses.Map()
+		if got := slices.Sorted(maps.Keys(responses)); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", path, got, want)
+		}
+	}
+}
+
+// What an example of invalid parameters says of each is what is said of it.
+func TestOpenAPIShowsWhatIsSaidOfParameters(t *testing.T) {
+	q, _ := parseText(origin.Items, "sort=name")
+	q.After = origin.Position{Set: true, Name: "Chai", ID: [16]byte{1}}
+	cursor := string(q.AppendCursor(nil))
+	asked := map[string]struct {
+		collection origin.Collection
+		query      string
+	}{
+		"unknownParameter":  {origin.Items, "serach=tea"},
+		"severalParameters": {origin.Items, "limit=0&sort=nam&type=x"},
+		"givenTwice":        {origin.Items, "limit=1&limit=2"},
+		"searchTooLong":     {origin.Items, "search=" + strings.Repeat("a", 121)},
+		"notUTF8":           {origin.Items, "search=%FF"},
+		"notAName":          {origin.Items, "%FF=1"},
+		"malformedCursor":   {origin.Items, "cursor=" + cursor[1:]},
+		"foreignCursor":     {origin.Items, "cursor=" + cursor},
+		"longCursor":        {origin.Items, "cursor=" + strings.Repeat("A", 513)},
+		"stock":             {origin.Items, "stock=x"},
+		"contactType":       {origin.Contacts, "type=x"},
+	}
+	shown := map[string]bool{}
+	for name, example := range loadOpenAPI(t).Components.Responses["BadRequest"].Value.Content.Get("application/json").Examples {
+		given, ok := example.Value.Value.(map[string]any)["error"].(map[string]any)["details"].(map[string]any)
+		if !ok {
+			continue // of an unreadable request
+		}
+		a, ok := asked[name]
+		if !ok {
+			t.Errorf("%s: what is asked for it?", name)
+			continue
+		}
+		_, said := parseText(a.collection, a.query)
+		for parameter, why := range said {
+			shown[why] = true
+			if given[parameter] != why {
+				t.Errorf("%s: of %s it is said %q, the example has %q", name, parameter, why, given[parameter])
+			}
+		}
+		if len(said) != len(given) {
+			t.Errorf("%s: %v is said, the example has %v", name, said, given)
+		}
+	}
+	source, err := os.ReadFile("params.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := regexp.MustCompile(`"((?:must|is|belongs) [^"]+)"`).FindAllStringSubmatch(string(source), -1)
+	if len(texts) < 8 {
+		t.Fatalf("only %d texts found", len(texts))
+	}
+	for _, m := range texts {
+		if !shown[m[1]] {
+			t.Errorf("no example says %q", m[1])
+		}
+	}
+}

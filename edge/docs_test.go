@@ -1,0 +1,481 @@
+package edge
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/valyala/fasthttp/fasthttputil"
+
+	"listedge/cache"
+	"listedge/origin"
+)
+
+func loadOpenAPI(t *testing.T) *openapi3.T {
+	t.Helper()
+	doc, err := openapi3.NewLoader().LoadFromData(openAPI().identity())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+func TestOpenAPIIsValid(t *testing.T) {
+	doc := loadOpenAPI(t)
+	if err := doc.Validate(t.Context(), openapi3.EnableExamplesValidation(), openapi3.EnableMultiError()); err != nil {
+		t.Fatal(err)
+	}
+	if doc.Info.Version != "1.0.0" { // the API's, not the program's
+		t.Errorf("version %s", doc.Info.Version)
+	}
+	if doc.OpenAPI != "3.0.3" || len(doc.Servers) != 1 || doc.Servers[0].URL != "/" {
+		t.Errorf("OpenAPI %s, servers %v", doc.OpenAPI, doc.Servers)
+	}
+	scheme := doc.Components.SecuritySchemes["ApiKey"].Value
+	if scheme.Type != "apiKey" || scheme.In != "header" || scheme.Name != "X-API-Key" {
+		t.Errorf("security scheme %+v", scheme)
+	}
+	for path, item := range doc.Paths.Map() {
+		for method, op := range item.Operations() {
+			if paged := strings.HasPrefix(path, "/v1/"); paged != (op.Security == nil) {
+				t.Errorf("%s %s: a key is needed by the lists and by nothing else", method, path)
+			}
+		}
+	}
+}
+
+// The parameters of each list, in the notation name(rule).
+var documentedParameters = map[string][]string{
+	"/v1/items": {
+		"search(≤120)", "cursor(1≤ ≤512)", "limit(1-100=50)", "sort(createdAt|name=createdAt)",
+		"stock(all|tracked|low=all)", "type(all|goods|services=all)", "If-None-Match()", "Cache-Control(no-cache|only-if-cached)", "X-Request-Id()", "Accept-Encoding()",
+	},
+	"/v1/contacts": {
+		"search(≤120)", "cursor(1≤ ≤512)", "limit(1-100=50)", "sort(createdAt|name=createdAt)",
+		"type(all|customer|supplier=all)", "If-None-Match()", "Cache-Control(no-cache|only-if-cached)", "X-Request-Id()", "Accept-Encoding()",
+	},
+}
+
+func TestOpenAPIParameters(t *testing.T) {
+	doc := loadOpenAPI(t)
+	for path, want := range documentedParameters {
+		// At the operations: some generators pass over those of a path.
+		if n := len(doc.Paths.Value(path).Parameters); n > 0 {
+			t.Errorf("%s: %d parameters stand at the path", path, n)
+		}
+		get, head := doc.Paths.Value(path).Get.Parameters, doc.Paths.Value(path).Head.Parameters
+		if !slices.EqualFunc(get, head, func(a, b *openapi3.ParameterRef) bool { return a.Ref == b.Ref }) {
+			t.Errorf("%s: HEAD has other parameters than GET", path)
+		}
+		var got []string
+		for _, p := range get {
+			s := p.Value.Schema.Value
+			var rule string
+			switch {
+			case s.Type.Is("integer"):
+				rule = number(*s.Min) + "-" + number(*s.Max) + "=" + number(s.Default.(float64))
+			case len(s.Enum) > 0:
+				for _, v := range s.Enum {
+					rule += "|" + v.(string)
+				}
+				rule = rule[1:]
+				if s.Default != nil {
+					rule += "=" + s.Default.(string)
+				}
+			case s.MaxLength != nil:
+				if s.MinLength > 0 {
+					rule = strconv.FormatUint(s.MinLength, 10) + "≤ "
+				}
+				rule += "≤" + strconv.FormatUint(*s.MaxLength, 10)
+			}
+			got = append(got, p.Value.Name+"("+rule+")")
+			if p.Value.Required || p.Value.Description == "" {
+				t.Errorf("%s %s: required, or without a description", path, p.Value.Name)
+			}
+			// Not in the field of that name: /docs would send it unless it is removed.
+			if p.Value.Example != nil || rule == "" && !strings.Contains(p.Value.Description, "Example: ") {
+				t.Errorf("%s %s: no example in its description", path, p.Value.Name)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s\n got %v\nwant %v", path, got, want)
+		}
+	}
+}
+
+// Generators make a type of each component, by its name, whatever kind of
+// component it is; and of a number without a format, one of 32 bits.
+func TestOpenAPIMakesTypes(t *testing.T) {
+	doc := loadOpenAPI(t)
+	for name := range doc.Components.Parameters {
+		for schema, s := range doc.Components.Schemas {
+			for property := range s.Value.Properties {
+				if strings.EqualFold(name, schema) || strings.EqualFold(name, schema+property) {
+					t.Errorf("the parameter %s would be the type of the schema %s, or of its %s", name, schema, property)
+				}
+			}
+		}
+	}
+	if usage := doc.Components.Schemas["Item"].Value.Properties["usage30"].Value; usage.Format != "double" {
+		t.Errorf("usage30 has the format %q", usage.Format)
+	}
+	for name, r := range doc.Components.Responses {
+		media := r.Value.Content.Get("application/json")
+		if media == nil || strings.HasSuffix(media.Schema.Ref, "Page") {
+			continue
+		}
+		// Of the parts of an allOf, some generators keep only one's properties.
+		if e := media.Schema.Value.Properties["error"]; e == nil || e.Value.Properties["code"] == nil || e.Value.Properties["message"] == nil {
+			t.Errorf("%s: a client would not have the error's code and message", name)
+		}
+	}
+}
+
+func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
+
+// The headers of each status. ! = always there.
+var (
+	limitHeaders      = []string{"RateLimit-Policy!", "RateLimit!", "X-RateLimit-Limit!", "X-RateLimit-Remaining!", "X-RateLimit-Reset!"}
+	limitHeadersMaybe = []string{"RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"}
+	pageHeaders       = []string{"ETag!", "Cache-Control!", "Vary!", "Age!", "Cache-Status!", "Link", "X-Request-Id!", "X-Content-Type-Options!", "Server-Timing"}
+	errorHeaders      = []string{"Cache-Control!", "X-Content-Type-Options!", "X-Request-Id!"}
+	keyedErrorHeaders = append(slices.Clone(errorHeaders), "Server-Timing") // of a request that came to its key
+
+	documentedHeaders = map[string][]string{
+		"200": slices.Concat(pageHeaders, limitHeaders, []string{"Content-Encoding"}),
+		"304": slices.Concat(pageHeaders, limitHeaders),
+		"400": slices.Concat(keyedErrorHeaders, limitHeadersMaybe),
+		"401": keyedErrorHeaders,
+		"403": keyedErrorHeaders,
+		"408": errorHeaders,
+		"412": slices.Concat(keyedErrorHeaders, limitHeaders),
+		"413": errorHeaders,
+		"429": slices.Concat(keyedErrorHeaders, limitHeadersMaybe, []string{"Retry-After!"}),
+		"431": errorHeaders,
+		"500": slices.Concat(keyedErrorHeaders, limitHeadersMaybe),
+		"503": slices.Concat(keyedErrorHeaders, limitHeadersMaybe, []string{"Retry-After!"}),
+		"504": slices.Concat(keyedErrorHeaders, limitHeaders),
+		"505": errorHeaders,
+	}
+)
+
+func TestOpenAPIResponses(t *testing.T) {
+	doc := loadOpenAPI(t)
+	for path := range documentedParameters {
+		operations := doc.Paths.Value(path).Operations()
+		if got := slices.Sorted(maps.Keys(operations)); !slices.Equal(got, []string{"GET", "HEAD"}) {
+			t.Errorf("%s: %v", path, got)
+		}
+		for method, op := range operations {
+			responses := op.Responses.Map()
+			if got, want := slices.Sorted(maps.Keys(responses)), slices.Sorted(maps.Keys(documentedHeaders)); !slices.Equal(got, want) {
+				t.Errorf("%s %s: statuses %v, want %v", method, path, got, want)
+			}
+			for status, r := range responses {
+				if got := headersOf(r.Value); !slices.Equal(got, slices.Sorted(slices.Values(documentedHeaders[status]))) {
+					t.Errorf("%s %s %s: headers %v, want %v", method, path, status, got, documentedHeaders[status])
+				}
+				media := r.Value.Content.Get("application/json")
+				if bodied := method == "GET" && status != "304"; bodied != (media != nil) {
+					t.Errorf("%s %s %s: body %v", method, path, status, !bodied)
+				} else if bodied && len(media.Examples) == 0 {
+					t.Errorf("%s %s %s: no example", method, path, status)
+				}
+			}
+		}
+	}
+	if got := headersOf(doc.Components.Responses["MethodNotAllowed"].Value); !slices.Contains(got, "Allow!") {
+		t.Errorf("405: headers %v", got)
+	}
+}
+
+func headersOf(r *openapi3.Response) []string {
+	var names []string
+	for name, h := range r.Headers {
+		if h.Value.Required {
+			name += "!"
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func TestOpenAPIHeaderExamples(t *testing.T) {
+	for name, h := range loadOpenAPI(t).Components.Headers {
+		if h.Value.Example == nil || h.Value.Description == "" {
+			t.Errorf("%s: no example, or no description", name)
+			continue
+		}
+		if err := h.Value.Schema.Value.VisitJSON(h.Value.Example); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// What the parser takes and the pages carry is what the document says.
+func TestOpenAPIAgreesWithTheCode(t *testing.T) {
+	doc := loadOpenAPI(t)
+	for name, accepted := range map[string][]string{
+		"Sort": slices.Sorted(maps.Keys(sorts)), "Stock": slices.Sorted(maps.Keys(stocks)),
+		"ItemTypeFilter": slices.Sorted(maps.Keys(types[origin.Items])), "ContactTypeFilter": slices.Sorted(maps.Keys(types[origin.Contacts])),
+	} {
+		var documented []string
+		for _, v := range doc.Components.Parameters[name].Value.Schema.Value.Enum {
+			documented = append(documented, v.(string))
+		}
+		slices.Sort(documented)
+		if !slices.Equal(documented, accepted) {
+			t.Errorf("%s: %v documented, %v accepted", name, documented, accepted)
+		}
+	}
+
+	header := func(name, value string) {
+		t.Helper()
+		if err := doc.Components.Headers[name].Value.Schema.Value.VisitJSON(value); err != nil {
+			t.Errorf("%s: %s: %v", name, value, err)
+		}
+	}
+	for _, r := range []cache.Result{
+		{Source: cache.Memory}, {Source: cache.Redis}, {Source: cache.Redis, Collapsed: true},
+		{Source: cache.Origin}, {Source: cache.Origin, Collapsed: true}, {Source: cache.Origin, HadStale: true},
+		{Source: cache.Origin, HadStale: true, Collapsed: true}, {Source: cache.Memory, HadStale: true, Err: errors.New("away")},
+	} {
+		header("CacheStatus", string(cacheStatus(&r)))
+	}
+	key := appendPolicy(nil, "key", origin.DefaultLimit)
+	header("RateLimitPolicy", string(key))
+	header("RateLimitPolicy", string(appendPolicy(append(key, ", "...), "workspace", origin.Limit{Set: true, Rate: 0, Burst: 1})))
+	header("Link", string(appendLink(nil, &origin.Query{Collection: origin.Items, Limit: 2, Search: `a<b> "c"`}, "abc")))
+	header("ETag", cache.TagOf([]byte("{")).String())
+
+	for schema, collection := range map[string]origin.Collection{"Item": origin.Items, "Contact": origin.Contacts} {
+		var fields []string
+		for _, c := range collection.Columns() {
+			if c.Hidden {
+				continue
+			}
+			fields = append(fields, c.Field)
+			s := doc.Components.Schemas[schema].Value.Properties[c.Field]
+			if s == nil || s.Value.Nullable != c.Nullable {
+				t.Errorf("%s.%s: missing, or null where it must not be", schema, c.Field)
+			}
+		}
+		if got := doc.Components.Schemas[schema].Value.Required; !slices.Equal(got, fields) {
+			t.Errorf("%s: %v, want %v", schema, got, fields)
+		}
+	}
+}
+
+// The document is strict enough to catch what must not be served.
+func TestOpenAPIRefuses(t *testing.T) {
+	doc := loadOpenAPI(t)
+	example := func(path, name string) string {
+		media := doc.Paths.Value(path).Get.Responses.Status(200).Value.Content.Get("application/json")
+		text, err := json.Marshal(media.Examples[name].Value.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	item, contact := example("/v1/items", "last"), example("/v1/contacts", "last")
+	problem := `{"error":{"code":"VALIDATION_ERROR","message":"m","details":{"limit":"l"}},"requestId":"r"}`
+	for _, c := range []struct{ schema, why, body, old, new string }{
+		{"ItemPage", "a cursor on the last page", item, `"nextCursor":null`, `"nextCursor":"abc"`},
+		{"ItemPage", "no cursor though there is more", item, `"hasMore":false`, `"hasMore":true`},
+		{"ItemPage", "an exponent", item, `"48.00"`, `"4.8e1"`},
+		{"ItemPage", "a leading zero", item, `"48.00"`, `"048.00"`},
+		{"ItemPage", "money as a number", item, `"48.00"`, `48`},
+		{"ItemPage", "an instant without fraction", item, `.678Z`, `Z`},
+		{"ItemPage", "an instant in another zone", item, `.678Z`, `.678+00:00`},
+		{"ItemPage", "an unknown type", item, `"SERVICE"`, `"service"`},
+		{"ItemPage", "an empty name", item, `"Assembly, per hour"`, `""`},
+		{"ItemPage", "an id that is none", item, `"0b8f4a52-`, `"0B8F4A52-`},
+		{"ItemPage", "negative use", item, `17.5`, `-17.5`},
+		{"ItemPage", "a null that may not be", item, `"taxable":true`, `"taxable":null`},
+		{"ItemPage", "a field too many", item, `"taxable":`, `"active":true,"taxable":`},
+		{"ItemPage", "a field too few", item, `"taxable":true,`, ``},
+		{"ItemPage", "a bad request id", item, `"requestId":"`, `"requestId":"-`},
+		{"ContactPage", "a field too many", contact, `"isCustomer":`, `"active":true,"isCustomer":`},
+		{"ContactPage", "a field too few", contact, `"tin":null`, `"x":null`},
+		{"Error", "an unknown code", problem, `VALIDATION_ERROR`, `INVALID`},
+		{"Error", "a field too many", problem, `"message"`, `"status":400,"message"`},
+		{"Error", "no request id", problem, `,"requestId":"r"`, ``},
+		{"Error", "empty details", problem, `{"limit":"l"}`, `{}`},
+	} {
+		schema := doc.Components.Schemas[c.schema].Value
+		for body, ok := range map[string]bool{c.body: true, strings.Replace(c.body, c.old, c.new, 1): false} {
+			var v any
+			if err := json.Unmarshal([]byte(body), &v); err != nil {
+				t.Fatalf("%s: %v in %s", c.why, err, body)
+			}
+			if err := schema.VisitJSON(v); (err == nil) != ok {
+				t.Errorf("%s, %s: valid %v (%v)", c.schema, c.why, err == nil, err)
+			}
+		}
+	}
+
+	// Each status has codes of its own, and a 400 about parameters names them.
+	responses := doc.Paths.Value("/v1/items").Get.Responses
+	for status, code := range map[int]string{
+		400: "NOT_FOUND", 401: "FORBIDDEN", 403: "UNAUTHORIZED", 408: "VALIDATION_ERROR", 413: "CONFLICT",
+		429: "SERVICE_UNAVAILABLE", 431: "INTERNAL_ERROR", 500: "REQUEST_FAILED", 503: "RATE_LIMITED",
+	} {
+		v := map[string]any{"error": map[string]any{"code": code, "message": "m"}, "requestId": "r"}
+		if responses.Status(status).Value.Content.Get("application/json").Schema.Value.VisitJSON(v) == nil {
+			t.Errorf("%d may be %s", status, code)
+		}
+	}
+	v := map[string]any{"error": map[string]any{"code": "VALIDATION_ERROR", "message": "m"}, "requestId": "r"}
+	if responses.Status(400).Value.Content.Get("application/json").Schema.Value.VisitJSON(v) == nil {
+		t.Error("VALIDATION_ERROR may come without details")
+	}
+}
+
+// referenceClient talks to a server.
+func referenceClient(t *testing.T) func(method, path string, header ...string) (*http.Response, []byte) {
+	t.Helper()
+	l := fasthttputil.NewInmemoryListener()
+	s, _ := hitServer(t, `{"data":[]`)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	t.Cleanup(func() {
+		_ = l.Close()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return func(method, path string, header ...string) (*http.Response, []byte) {
+		t.Helper()
+		var c net.Conn
+		c, err := l.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		r, err := http.NewRequestWithContext(t.Context(), method, "http://node"+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(header); i += 2 {
+			r.Header.Set(header[i], header[i+1])
+		}
+		if err = r.Write(c); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.ReadResponse(bufio.NewReader(c), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var body bytes.Buffer
+		if _, err = body.ReadFrom(answer.Body); err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		return answer, body.Bytes()
+	}
+}
+
+func TestServeOpenAPI(t *testing.T) {
+	ask := referenceClient(t)
+	got, body := ask("GET", openAPIPath)
+	if got.StatusCode != 200 || got.Header.Get("Content-Type") != "application/json" || got.Header.Get("Cache-Control") != "public, max-age=300" {
+		t.Errorf("%d %v", got.StatusCode, got.Header)
+	}
+	if !bytes.Equal(body, openAPI().identity()) || bytes.Contains(body, []byte("\n")) {
+		t.Error("not the compact document")
+	}
+	etag := got.Header.Get("ETag")
+	if got, body = ask("GET", openAPIPath, "If-None-Match", `"other", `+etag); got.StatusCode != 304 || len(body) != 0 || got.Header.Get("ETag") != etag {
+		t.Errorf("If-None-Match: %d, %d bytes, %v", got.StatusCode, len(body), got.Header)
+	}
+	if got, _ = ask("GET", openAPIPath, "If-None-Match", `"other"`); got.StatusCode != 200 {
+		t.Errorf("another validator: %d", got.StatusCode)
+	}
+	if got, body = ask("HEAD", openAPIPath); got.StatusCode != 200 || len(body) != 0 || got.ContentLength != int64(len(openAPI().identity())) {
+		t.Errorf("HEAD: %d, %d bytes, length %d", got.StatusCode, len(body), got.ContentLength)
+	}
+}
+
+// asset finds what the page loads.
+var asset = regexp.MustCompile(`(?:src|href|action)\s*=\s*["']?([^"'\s>]+)`)
+
+func TestServeDocs(t *testing.T) {
+	ask := referenceClient(t)
+	for _, index := range []string{"/docs", "/docs/"} {
+		page, html := ask("GET", index)
+		if page.StatusCode != 200 || page.Header.Get("Content-Type") != "text/html; charset=utf-8" || !bytes.Contains(html, []byte(openAPIPath)) {
+			t.Fatalf("%s: %d %v\n%s", index, page.StatusCode, page.Header, html)
+		}
+		if policy := page.Header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; ") || strings.Contains(policy, "unsafe") {
+			t.Errorf("%s: the browser may load from elsewhere: %s", index, policy)
+		}
+		if !bytes.Contains(html, []byte("persistAuthorization: "+docsPersist)) {
+			t.Errorf("%s: a key is stored, or never is", index)
+		}
+		found := asset.FindAllSubmatch(html, -1)
+		if len(found) < 5 {
+			t.Errorf("%s loads only %d things", index, len(found))
+		}
+		base := &url.URL{Scheme: "http", Host: "node", Path: index}
+		for _, f := range found {
+			at, err := base.Parse(string(f[1]))
+			if err != nil || at.Host != "node" || !strings.HasPrefix(at.Path, "/docs/") {
+				t.Errorf("%s loads %s from elsewhere (%v)", index, f[1], err)
+				continue
+			}
+			for _, encoding := range []string{"identity", "gzip"} {
+				got, body := ask("GET", at.Path, "Accept-Encoding", encoding)
+				if got.StatusCode != 200 || len(body) == 0 {
+					t.Errorf("%s (%s): %d, %d bytes", at.Path, encoding, got.StatusCode, len(body))
+				}
+				if kind := got.Header.Get("Content-Type"); strings.HasSuffix(at.Path, ".js") != strings.Contains(kind, "javascript") ||
+					strings.HasSuffix(at.Path, ".css") != strings.Contains(kind, "css") {
+					t.Errorf("%s (%s): %s", at.Path, encoding, kind)
+				}
+			}
+			got, _ := ask("GET", at.Path, "Range", "bytes=0-1", "If-Match", `"other"`)
+			etag := got.Header.Get("ETag")
+			if got.StatusCode != 200 || !strings.HasPrefix(etag, `W/"`) || etag[len(etag)-1] != '"' || got.Header.Get("Vary") == "" && strings.HasSuffix(at.Path, "s") {
+				t.Errorf("%s in part: %d, validator %s", at.Path, got.StatusCode, etag)
+			}
+			if again, body := ask("GET", at.Path, "If-None-Match", etag); again.StatusCode != 304 || len(body) != 0 || again.Header.Get("Cache-Control") == "" {
+				t.Errorf("%s again: %d, %d bytes", at.Path, again.StatusCode, len(body))
+			}
+			if got, body := ask("HEAD", at.Path); got.StatusCode != 200 || len(body) != 0 {
+				t.Errorf("HEAD %s: %d, %d bytes", at.Path, got.StatusCode, len(body))
+			}
+		}
+	}
+	if got, body := ask("HEAD", "/docs"); got.StatusCode != 200 || len(body) != 0 {
+		t.Errorf("HEAD: %d, %d bytes", got.StatusCode, len(body))
+	}
+	for _, nothing := range []string{"/docs/nothing", "/docs/index.html", "/docs/embed.go", "/docs/sub/", "/docs/?proxy=http://elsewhere/"} {
+		got, body := ask("GET", nothing)
+		if proxied := strings.Contains(nothing, "proxy"); proxied && got.StatusCode == 200 && bytes.Contains(body, []byte("swagger-ui")) {
+			continue // the page itself, not elsewhere's
+		}
+		if got.StatusCode != 404 || !bytes.Contains(body, []byte("NOT_FOUND")) || got.Header.Get("Location") != "" {
+			t.Errorf("%s: %d %v %q", nothing, got.StatusCode, got.Header, body)
+		}
+	}
+}
+
+func TestInlineElementsAreNamedByTheirHashes(t *testing.T) {
+	// As openssl dgst -sha256 -binary | base64 has it: the example of CSP 3, and nothing.
+	got := inlineHashes([]byte("<p><script>alert('Hello, world.');</script><script src=x></script><script></script>"), "script")
+	if want := " 'sha256-qznLcsROx4GACP2dm0UCKCzCG+HiZ1guq6ZZDob/Tng=' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

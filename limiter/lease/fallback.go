@@ -1,0 +1,125 @@
+package lease
+
+import "math"
+
+// Fleet is what a node knows of its fleet at a moment.
+type Fleet struct {
+	Nodes   int64 // that share the buckets
+	Missing int64 // of them, those that have sent no heartbeat lately
+	Node    int64 // this one
+	Contact int64 // when its last heartbeat was sent that arrived
+	Cold    bool  // it has not counted the others yet
+	Link    *Link // its way to Redis
+}
+
+// fallback is a node's part of a bucket while Redis cannot be asked: it starts
+// from its part of the level last seen, and its part of the rate refills it once
+// the other nodes hold that back. So all parts together admit what the bucket
+// would have, and a burst more at most.
+//
+// unspent is the level without what was spent here. The difference is what the
+// bucket must debit. It shrinks where unspent is full and level catches up: after
+// an outage of an hour a bucket does not owe the hour's requests, only what is
+// missing from it now.
+//
+// It goes on when Redis answers for a while in between: that many short outages
+// are one to it. What was seen of the bucket since only lowers it.
+//
+// Invariant: 0 <= level <= unspent <= its part of a full bucket.
+type fallback struct {
+	level, unspent int64 // micro-tokens
+	at             int64 // up to here both are refilled
+	seen           int64 // when the bucket's level was seen that bounds them
+}
+
+// share is a node's part of a bucket: so many of so many. Of a burst smaller than
+// the fleet all belongs to the node that owns the bucket. A node that cannot know
+// the owner has its part of the rate and a token.
+func (l *Lease) share(f *Fleet) (parts, of int64) {
+	switch {
+	case l.policy.Burst >= f.Nodes || f.Cold || l.At == never:
+		return 1, max(1, f.Nodes)
+	case l.owner && f.Contact-l.At <= ownerLife*2/3:
+		return 1, 1
+	}
+	return 0, 1
+}
+
+// TakeAlone decides a request without Redis, or returns how long there is no token.
+func (l *Lease) TakeAlone(now int64, f *Fleet) (ok bool, wait int64) {
+	parts, of := l.share(f)
+	if parts == 0 {
+		return false, MissingAfter
+	}
+	a := l.refillAlone(now, f, of)
+	if a.level < Token {
+		return false, int64(math.Ceil(float64(Token-a.level)*1e6*float64(of)/float64(max(1, l.policy.Rate)))) + max(0, f.Contact+MissingAfter-now)
+	}
+	a.level -= Token
+	return true, 0
+}
+
+// AdmitAlone takes a token that there may not be.
+func (l *Lease) AdmitAlone(now int64, f *Fleet) {
+	_, of := l.share(f)
+	a := l.refillAlone(now, f, of)
+	a.level = max(0, a.level-Token)
+}
+
+// refillAlone brings the fallback bucket, one of so many parts, to now.
+func (l *Lease) refillAlone(now int64, f *Fleet, of int64) *fallback {
+	p := &l.policy
+	full := max(Token, p.units()/of)
+	a := l.alone
+	if a == nil {
+		a = &fallback{level: full, unspent: full, at: now, seen: never}
+		if l.At == never && p.Burst < f.Nodes && !f.Cold {
+			a.level, a.unspent = 0, 0
+		}
+		l.alone = a
+	}
+	if now > f.Contact { // the others spend this node's part until they miss it
+		now = max(f.Contact, now-MissingAfter)
+	}
+	if now > a.at {
+		earned := int64(min(float64(full), math.Floor(float64(now-a.at)*float64(p.Rate)/1e6/float64(of))))
+		a.level, a.unspent, a.at = min(full, a.level+earned), min(full, a.unspent+earned), now
+	}
+	if l.At > a.seen {
+		a.seen = l.At
+		excess := max(0, a.level-max(0, l.levelAt(now))/of)
+		a.level -= excess
+		a.unspent -= excess
+	}
+	return a
+}
+
+// refundAlone takes a token back that was spent here, and reports whether one was.
+func (l *Lease) refundAlone() bool {
+	if l.alone == nil || l.alone.unspent-l.alone.level < Token {
+		return false
+	}
+	l.alone.level += Token
+	return true
+}
+
+// Owes reports whether the bucket does not know yet of tokens spent here.
+func (l *Lease) Owes() bool { return l.alone != nil && l.alone.unspent > l.alone.level }
+
+// claim returns the tokens that the bucket must debit, rounded up.
+func (l *Lease) claim() int64 {
+	if !l.Owes() {
+		return 0
+	}
+	tokens := (l.alone.unspent - l.alone.level + Token - 1) / Token
+	l.alone.unspent = l.alone.level
+	return tokens
+}
+
+// unclaim takes back a debt that was not confirmed. (It may have been debited all
+// the same: then it is debited twice, which never admits too much.)
+func (l *Lease) unclaim(tokens int64) {
+	if tokens > 0 && l.alone != nil {
+		l.alone.unspent += tokens * Token
+	}
+}

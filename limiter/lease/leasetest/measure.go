@@ -1,0 +1,89 @@
+package leasetest
+
+import "listedge/limiter/lease"
+
+// Oracle watches the promise: over any span of t seconds at most burst + rate*t
+// requests are admitted. Its unit is a millionth of a micro-token.
+type Oracle struct {
+	Policy   lease.Policy
+	Admitted int64
+	Lowest   int64 // of Admitted less what the rate brought, before any admission
+	begun    bool
+}
+
+const scaled = lease.Token * 1_000_000
+
+// Admit records an admission, and returns by how many tokens the worst span that
+// ends with it exceeds the promise; at most 0 where it does not.
+func (o *Oracle) Admit(now int64) float64 {
+	before := o.Admitted*scaled - now*o.Policy.Rate
+	if !o.begun || before < o.Lowest {
+		o.begun, o.Lowest = true, before
+	}
+	o.Admitted++
+	return float64(before+scaled-o.Lowest-o.Policy.Burst*scaled) / scaled
+}
+
+// Exact is a bucket that every request visits at once.
+type Exact struct {
+	Bucket lease.Bucket
+	Policy lease.Policy
+}
+
+// Take decides one request.
+func (e *Exact) Take(now int64) bool {
+	if e.Bucket.Policy.Burst == 0 {
+		e.Bucket = lease.Full(e.Policy, now)
+	}
+	c := lease.Call{Policy: e.Policy, Need: 1}
+	e.Bucket.Visit(&c, now)
+	return c.Granted == 1
+}
+
+// Result is what a fleet makes of one limit.
+type Result struct {
+	Over   float64 // tokens above the promise, in the worst span
+	Exact  float64 // share of the requests that an exact bucket admits
+	Short  float64 // share of the requests that an exact bucket admits and the fleet does not
+	Share  float64 // admitted, of what an exact bucket admits
+	Alone  float64 // share of the requests that a node admitted by itself
+	Waited float64 // share of the requests that waited
+	Calls  float64 // a request
+	Broken int     // times that a breaker opened
+}
+
+// Measure runs a shape of traffic over the world until span, and compares it with
+// an exact bucket that has the same arrivals.
+func (w *World) Measure(s Shape, span int64) (r Result) {
+	exact, ideal := Exact{Policy: w.Policy}, int64(0)
+	o := Oracle{Policy: w.Policy}
+	admit := w.Admit
+	w.Admit = func(n *Node) {
+		r.Over = max(r.Over, o.Admit(w.Now))
+		admit(n)
+	}
+	w.Traffic(func(w *World) (int64, int64) {
+		if exact.Take(w.Now) {
+			ideal++
+		}
+		return s(w)
+	}, span)
+	w.Run(span + 1_000_000) // the last answers
+	offered := float64(w.Offered)
+	r.Exact = float64(ideal) / offered
+	r.Short = float64(ideal-w.Admitted) / offered
+	r.Share = float64(w.Admitted) / float64(ideal)
+	r.Alone, r.Waited, r.Calls = float64(w.Alone)/offered, float64(w.Waited)/offered, float64(w.Calls)/offered
+	r.Broken = w.Broken
+	return r
+}
+
+// Remaining is what the fleet may still admit: what the bucket contains, and what
+// the nodes hold of it.
+func (w *World) Remaining() int64 {
+	left := w.InFlight + max(0, w.Bucket.LevelAt(w.Now+w.Clock))/lease.Token
+	for _, n := range w.Nodes {
+		left += n.Lease.Holds(n.Now())
+	}
+	return left
+}

@@ -1,0 +1,330 @@
+package leasetest
+
+import (
+	"slices"
+
+	"listedge/limiter/lease"
+)
+
+// Node does with a lease what the limiter and its dispatcher do.
+type Node struct {
+	W       *World
+	ID      int64
+	Policy  lease.Policy // as far as it has read
+	Lease   *lease.Lease
+	Ahead   int64   // of its clock
+	Pace    float64 // of it
+	Stale   int64   // how old a moment it decides by may be
+	Ambush  int64   // it is to be stopped for so long as soon as an answer is on its way
+	Cut     bool    // nothing it sends arrives
+	Shunned bool    // no requests come to it
+
+	dead     bool
+	stopped  bool     // like a process that got SIGSTOP
+	backlog  []func() // what it has missed
+	waiting  []*waiter
+	link     *lease.Link
+	fleet    lease.Fleet
+	counted  int64 // when it last counted the fleet
+	failures int
+	away     bool // the breaker is open
+	owing    bool // it has been, and has not sent all debts yet
+	wanted   bool
+}
+
+// waiter is a request that waits for the bucket.
+type waiter struct{ over bool }
+
+// NewNode makes a node that is a member of the fleet at once.
+func (w *World) NewNode() *Node {
+	n := &Node{W: w, ID: 1 + w.Random.Int64N(1<<50), Policy: w.Policy, Ahead: w.Random.Int64N(1_000_000_000), Pace: 1,
+		link: &lease.Link{Budget: Budget}}
+	n.Lease = lease.New(n.Policy, n.Now())
+	n.fleet = lease.Fleet{Node: n.ID, Contact: n.Now(), Link: n.link}
+	n.fleet.Nodes, n.fleet.Missing = w.beat(n, false)
+	n.counted = n.Now()
+	n.sweep()
+	w.After(w.Random.Int64N(BeatEvery), n.beat)
+	return n
+}
+
+// Now is the node's clock.
+func (n *Node) Now() int64 { return int64(float64(n.W.Now)*n.Pace) + n.Ahead }
+
+// Fleet is what the node knows of its fleet. A count that is old says nothing of
+// who is missing.
+func (n *Node) Fleet() *lease.Fleet {
+	f := n.fleet
+	if n.Now()-n.counted > 2*BeatEvery {
+		f.Missing = f.Nodes - 1
+	}
+	return &f
+}
+
+// do is what happens in the node: later, where it is stopped, and never, where it
+// is dead.
+func (n *Node) do(f func()) {
+	switch {
+	case n.dead:
+	case n.stopped:
+		n.backlog = append(n.backlog, f)
+	default:
+		f()
+	}
+}
+
+// Do has something happen in the node, when it does anything.
+func (n *Node) Do(f func()) { n.do(f) }
+
+// Stop freezes the node for a while. Its clock goes on.
+func (n *Node) Stop(span int64) {
+	n.stopped = true
+	n.W.After(span, func() {
+		n.stopped = false
+		missed := n.backlog
+		n.backlog = nil
+		for _, f := range missed {
+			n.do(f)
+		}
+	})
+}
+
+// SetPolicy has the node read another policy.
+func (n *Node) SetPolicy(p lease.Policy) {
+	n.Policy = p
+	n.Lease.SetPolicy(p)
+	n.want()
+}
+
+// Request is one arrival.
+func (n *Node) Request() {
+	n.W.Offered++
+	n.do(n.decide)
+}
+
+func (n *Node) decide() {
+	moment := n.Now()
+	if n.Stale > 0 {
+		moment -= n.W.Random.Int64N(n.Stale)
+	}
+	v := n.Lease.Take(moment)
+	if n.Lease.Due(moment) {
+		n.want()
+	}
+	switch {
+	case v == lease.Granted:
+		n.admit()
+	case v == lease.Denied:
+		n.W.Asked(n, false)
+	case n.away || n.Lease.Unanswered(n.Now(), n.Fleet()):
+		n.decideAlone()
+	default:
+		n.W.Waited++
+		n.await(new(waiter))
+		n.want()
+	}
+}
+
+// await watches r until it is answered or its wait is over.
+func (n *Node) await(r *waiter) {
+	n.waiting = append(n.waiting, r)
+	n.W.After(n.link.Wait(), func() {
+		n.do(func() {
+			if i := slices.Index(n.waiting, r); i >= 0 {
+				n.waiting = slices.Delete(n.waiting, i, i+1)
+				n.decideAlone()
+			}
+		})
+	})
+}
+
+// serve answers those who wait, as far as the lease can.
+func (n *Node) serve() {
+	for len(n.waiting) > 0 {
+		v := n.Lease.Retry(n.Now())
+		if v == lease.Ask {
+			return
+		}
+		n.waiting = n.waiting[1:]
+		if v == lease.Granted {
+			n.admit()
+		} else {
+			n.W.Asked(n, false)
+		}
+	}
+}
+
+func (n *Node) admit() {
+	n.W.Admitted++
+	n.W.Admit(n)
+	n.W.Asked(n, true)
+}
+
+// Refund gives a token back, as a request does that turned out to cost nothing.
+func (n *Node) Refund() {
+	if travels, urgent := n.Lease.Refund(n.Now(), false); travels && urgent {
+		n.want()
+	}
+}
+
+func (n *Node) decideAlone() {
+	ok := n.W.Mode == FailAllow
+	switch n.W.Mode {
+	case FailLocal:
+		ok, _ = n.Lease.TakeAlone(n.Now(), n.Fleet())
+	case FailAllow:
+		n.Lease.AdmitAlone(n.Now(), n.Fleet())
+	}
+	if ok {
+		n.W.Alone++
+		n.admit()
+	} else {
+		n.W.Asked(n, false)
+	}
+}
+
+func (n *Node) want() {
+	if !n.away && !n.wanted {
+		n.wanted = true
+		n.W.After(0, func() { n.do(n.fly) })
+	}
+}
+
+// fly sends a call, as the dispatcher does.
+func (n *Node) fly() {
+	w, c := n.W, new(lease.Call)
+	if n.away || !n.Lease.Begin(c, int64(len(n.waiting)), n.Now(), n.Fleet(), false) {
+		n.wanted = false
+		n.forsake()
+		return
+	}
+	w.Calls++
+	sent, over := n.Now(), false
+	end := func() {
+		over, n.wanted = true, false
+		n.serve()
+		if len(n.waiting) > 0 || n.Lease.Due(n.Now()) {
+			n.want()
+		}
+	}
+	w.After(FlightTimeout, func() {
+		n.do(func() {
+			if over {
+				return
+			}
+			n.trip()
+			n.Lease.Fail(c, n.Now())
+			over, n.wanted = true, false
+			n.forsake()
+		})
+	})
+	if n.Ambush > 0 {
+		n.Stop(n.Ambush)
+		n.Ambush = 0
+	}
+	if w.Lost() || n.Cut {
+		return
+	}
+	w.After(w.OneWay(), func() {
+		w.arrive(func() {
+			answered := *c
+			if w.Rule != nil {
+				w.Rule(&answered, w.Now+w.Clock)
+			} else {
+				w.Bucket.Visit(&answered, w.Now+w.Clock)
+			}
+			w.Check(&answered)
+			back := w.OneWay()
+			if w.Lost() || n.Cut || n.Now()-sent+back > FlightTimeout {
+				return
+			}
+			w.InFlight += answered.Granted
+			w.After(back, func() {
+				n.do(func() {
+					if over {
+						return
+					}
+					n.failures = 0
+					n.link.Note(n.Now() - sent)
+					n.Lease.Complete(&answered, sent, n.Now(), n.Fleet())
+					end()
+				})
+				w.InFlight -= answered.Granted
+			})
+		})
+	})
+}
+
+// forsake has those who wait decided alone.
+func (n *Node) forsake() {
+	waiting := n.waiting
+	n.waiting = nil
+	for range waiting {
+		n.decideAlone()
+	}
+}
+
+// trip opens the breaker; a heartbeat that arrives closes it.
+func (n *Node) trip() {
+	if !n.away {
+		n.W.Broken++
+		n.away, n.owing = true, true
+	}
+}
+
+// beat sends a heartbeat. A node that was away looks only, until it has sent what
+// it owes: what is withheld for it pays for that.
+func (n *Node) beat() {
+	if n.dead {
+		return
+	}
+	n.W.After(BeatEvery, n.beat)
+	n.do(func() {
+		w, sent := n.W, n.Now()
+		if n.owing && !n.away && !n.Lease.Owes() && !n.Lease.InFlight() {
+			n.owing = false
+		}
+		if w.Lost() || n.Cut {
+			return
+		}
+		look := n.owing
+		w.After(w.OneWay(), func() {
+			w.arrive(func() {
+				nodes, missing := w.beat(n, look)
+				back := w.OneWay()
+				if w.Lost() || n.Cut {
+					return
+				}
+				w.After(back, func() {
+					n.do(func() {
+						if n.Now()-sent > FlightTimeout {
+							return
+						}
+						n.fleet.Nodes, n.fleet.Missing, n.counted = nodes, missing, n.Now()
+						if !look {
+							n.fleet.Contact = sent
+						}
+						if n.away {
+							n.away, n.failures = false, 0
+							n.want()
+						}
+					})
+				})
+			})
+		})
+	})
+}
+
+func (n *Node) sweep() {
+	n.W.After(100_000, func() {
+		if n.dead {
+			return
+		}
+		n.do(func() {
+			if due, _ := n.Lease.Sweep(n.Now(), n.Fleet()); due {
+				n.want()
+			}
+		})
+		n.sweep()
+	})
+}

@@ -1,0 +1,94 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Token is one token in micro-tokens, the unit of every level and rate. A
+// refill rounds down to a micro-token, so that an error is less than a millionth
+// of a token a call, and never in the client's favour.
+const Token = 1_000_000
+
+// maxUnits bounds a full bucket and a rate, in micro-tokens. Sums of two stay
+// below 2^53: the script's doubles and Go's int64 hold the same integers.
+const maxUnits = 1 << 52
+
+// ErrPolicy wraps every reason for which NewPolicy refuses a rate and burst.
+var ErrPolicy = errors.New("limiter: unusable policy")
+
+// Policy is the rate and burst of a bucket. The zero Policy admits nothing, as
+// rate 0 does.
+type Policy struct {
+	Rate  int64 // micro-tokens a second; 0 = blocked
+	Burst int64 // tokens in a full bucket
+
+	// Version orders the policies of one bucket over all nodes (0 to 2^53), so
+	// that a node which has not read a change yet cannot undo it. Where it is 0
+	// or went back with the database, a change takes effect when no node has
+	// used the old policy for 10 to 20 s.
+	Version int64
+}
+
+// NewPolicy makes a policy of a rate in tokens a second and a burst in tokens.
+// A rate that is no whole number of micro-tokens is rounded down, to one at
+// least. Its errors wrap ErrPolicy.
+func NewPolicy(rate float64, burst int64) (Policy, error) {
+	switch {
+	case math.IsNaN(rate) || math.IsInf(rate, 0):
+		return Policy{}, fmt.Errorf("%w: rate %v is not finite", ErrPolicy, rate)
+	case rate < 0:
+		return Policy{}, fmt.Errorf("%w: rate %v is negative", ErrPolicy, rate)
+	case burst < 1:
+		return Policy{}, fmt.Errorf("%w: burst %d is below 1", ErrPolicy, burst)
+	case burst > maxUnits/Token:
+		return Policy{}, fmt.Errorf("%w: burst %d is above %d", ErrPolicy, burst, maxUnits/Token)
+	}
+	p := Policy{Burst: burst}
+	switch {
+	case rate >= maxUnits/Token:
+		p.Rate = maxUnits
+	case IsWhole(rate):
+		p.Rate = int64(math.Round(rate * Token))
+	default:
+		p.Rate = max(1, int64(rate*Token))
+	}
+	return p, nil
+}
+
+// IsWhole reports whether a rate is a whole number of micro-tokens a second, as
+// near as a float can say.
+func IsWhole(rate float64) bool { return math.Round(rate*Token)/Token == rate }
+
+// units of a full bucket.
+func (p *Policy) units() int64 { return p.Burst * Token }
+
+// sameLimits: equal whatever the version.
+func (p *Policy) sameLimits(q *Policy) bool { return p.Rate == q.Rate && p.Burst == q.Burst }
+
+// leased reports whether tokens are leased: of a smaller burst a lease would be
+// most of the bucket, so each request asks for itself.
+func (p *Policy) leased() bool { return p.Burst >= leastLeased }
+
+// earned is what dt microseconds bring, at most a full bucket. The script does
+// the same operations on the same doubles.
+func (p *Policy) earned(dt int64) int64 {
+	return int64(min(float64(p.units()), math.Floor(float64(dt)*float64(p.Rate)/1e6)))
+}
+
+// timeFor is the time in which so many micro-tokens come, rounded up, and at most
+// a century and a half.
+func (p *Policy) timeFor(units int64) int64 {
+	if units <= 0 {
+		return 0
+	}
+	return int64(min(maxUnits, math.Ceil(float64(units)*1e6/float64(p.Rate))))
+}
+
+// demandSpan is the time constant of the fleet's demand, in microseconds: so long
+// that a burst alone is no overload.
+func (p *Policy) demandSpan() int64 { return max(1_000_000, p.timeFor(4*p.units())) }
+
+// capacity is how many thousandths of a token come in a demandSpan.
+func (p *Policy) capacity() float64 { return float64(p.Rate) * float64(p.demandSpan()) / 1e9 }

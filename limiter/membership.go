@@ -1,0 +1,181 @@
+package limiter
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/limiter/lease"
+)
+
+const (
+	fleetKey = "rl:{fleet}:members" // one fleet per Redis database
+
+	beatEvery = 500 * time.Millisecond
+
+	// silentFor is how long after its last heartbeat a node is missing. The others
+	// learn that with their next one: lease.MissingAfter at the latest.
+	silentFor = 1500 * time.Millisecond
+
+	// staleAfter is how old a count may be that says who is missing.
+	staleAfter = 2 * beatEvery
+
+	// coldNodes is the least number of nodes that a node reckons with until it has
+	// counted for a while: the others may have started with it, and Redis may have
+	// died before they were seen, or refuse to be written to.
+	coldNodes = 8
+)
+
+// What a heartbeat says of its node.
+const (
+	present = "present"
+	looking = "looking" // it is back, and owes what it spent without Redis
+	leaving = "leaving"
+)
+
+// beatScript notes when a node (ARGV[1]) lived last, and answers how many nodes
+// there are and how many of them are missing. It writes in any case: a Redis that
+// only reads is away. Members are forgotten a minute after their last heartbeat.
+const beatScript = `
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local function before(span) return string.format('%.0f', now - span) end
+if ARGV[2] == 'present' then
+  redis.call('ZADD', KEYS[1], before(0), ARGV[1])
+elseif ARGV[2] == 'leaving' then
+  redis.call('ZREM', KEYS[1], ARGV[1])
+end
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before(60000000))
+redis.call('PEXPIRE', KEYS[1], 60000)
+return { redis.call('ZCARD', KEYS[1]), redis.call('ZCOUNT', KEYS[1], '-inf', before(1500000)) }
+`
+
+var beat = redis.NewScript(beatScript)
+
+// beat carries the script out.
+func (r *redisStore) beat(ctx context.Context, id, state string) (nodes, missing int64, err error) {
+	n, err := beat.Run(ctx, r.client, []string{fleetKey}, id, state).Int64Slice()
+	if err == nil && len(n) != 2 {
+		err = fmt.Errorf("script answered %d values", len(n))
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("limiter: send a heartbeat: %w", err)
+	}
+	return n[0], n[1], nil
+}
+
+// LiveNodes is how many nodes beat in a Redis, as its own clock has it.
+func LiveNodes(ctx context.Context, client redis.UniversalClient) (int64, error) {
+	now, err := client.Time(ctx).Result()
+	if err != nil {
+		return 0, fmt.Errorf("ask Redis for its time: %w", err)
+	}
+	n, err := client.ZCount(ctx, fleetKey, strconv.FormatInt(now.Add(-2*silentFor).UnixMicro(), 10), "+inf").Result()
+	if err != nil {
+		return 0, fmt.Errorf("count the nodes: %w", err)
+	}
+	return n, nil
+}
+
+// membership knows the nodes that share the buckets: so that each knows its part of
+// them while Redis is away, and holds back the part of those that may be cut off.
+// Its heartbeats find out that Redis is back.
+type membership struct {
+	store store
+	d     *leased
+	id    string
+	node  int64 // id as a number
+
+	fleet  atomic.Pointer[lease.Fleet]
+	nodes  atomic.Int64          // as last counted; 0 = not yet
+	failed atomic.Pointer[error] // why the last heartbeat did, or nil
+
+	// The goroutine's own.
+	counts  [4]int64 // the latest first
+	missing int64
+	counted int64 // when; microseconds
+	contact int64 // when the last heartbeat was sent that arrived as present
+	late    int   // heartbeats in a row
+
+	stop, ended chan struct{}
+	stopped     sync.Once
+}
+
+func newMembership(s store, id string, d *leased) *membership {
+	sum := sha1.Sum([]byte(id))
+	m := &membership{store: s, d: d, id: id, node: int64(binary.BigEndian.Uint64(sum[:])>>13) + 1,
+		contact: d.l.now(), stop: make(chan struct{}), ended: make(chan struct{})}
+	m.publish()
+	return m
+}
+
+func (m *membership) run() {
+	defer close(m.ended)
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	for {
+		state := present
+		if m.d.dispatcher.owes() {
+			state = looking
+		}
+		m.beat(state)
+		select {
+		case <-tick.C:
+		case <-m.stop:
+			m.beat(leaving)
+			return
+		}
+	}
+}
+
+// beat says that this node lives, and counts. A lost one needs no second try: the
+// next one is soon.
+func (m *membership) beat(state string) {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	sent := m.d.l.now()
+	nodes, missing, err := m.store.beat(ctx, m.id, state)
+	if err != nil && isTimeout(err) {
+		m.late++
+	} else {
+		m.late = 0
+	}
+	if m.late != 1 { // a single one that is late says nothing
+		m.failed.Store(&err)
+	}
+	if err == nil && state != leaving {
+		copy(m.counts[1:], m.counts[:])
+		m.counts[0], m.missing, m.counted = nodes, missing, m.d.l.now()
+		if state == present {
+			m.contact = sent
+		}
+	}
+	m.publish()
+	if err == nil && state != leaving {
+		m.d.dispatcher.returned()
+	}
+}
+
+// publish renews what this node knows of its fleet. A Redis that has come back
+// empty counts anew, and the first to ask is alone: so the last few counts are
+// remembered. A count that is old says nothing of who is missing.
+func (m *membership) publish() {
+	f := &lease.Fleet{Nodes: slices.Max(m.counts[:]), Missing: m.missing, Node: m.node, Contact: m.contact, Link: &m.d.link}
+	m.nodes.Store(f.Nodes)
+	if f.Cold = m.counts[len(m.counts)-1] == 0; f.Cold {
+		f.Nodes = max(f.Nodes, coldNodes)
+	} else if m.d.l.now()-m.counted > staleAfter.Microseconds() {
+		f.Missing = f.Nodes - 1
+	}
+	m.fleet.Store(f)
+}
+
+func (m *membership) end() { m.stopped.Do(func() { close(m.stop) }) }

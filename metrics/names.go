@@ -1,0 +1,207 @@
+package metrics
+
+import (
+	"strconv"
+	"sync/atomic"
+
+	"listedge/cache"
+	"listedge/internal/changefeed"
+	"listedge/limiter"
+	"listedge/origin"
+	"listedge/origin/follower"
+)
+
+// Every metric: its name (behind "listedge_"), its help, its labels, and the
+// number of its layer that it shows. Names are part of what operators rely on:
+// dashboards and alerts use them.
+
+// value is a metric without labels.
+func value[S any](name, help string, read func(S) any) metric[S] {
+	return metric[S]{name, help, nil, func(s S, set set) { set(read(s)) }}
+}
+
+// build is what is running.
+type build struct{ version, revision, goversion string }
+
+var buildMetrics = []metric[build]{
+	{"build_info", "Always 1; the labels say what is running.", []string{"version", "revision", "goversion"}, func(b build, set set) {
+		set(1, b.version, b.revision, b.goversion)
+	}},
+}
+
+// node is what the node as a whole knows.
+type node struct{ ready, redisMayEvict, keyBreakerOpen bool }
+
+var nodeMetrics = []metric[node]{
+	value("ready", "1 while /readyz answers 200.", func(n node) any { return n.ready }),
+	value("redis_may_evict", "1 while the maxmemory-policy of Redis lets it evict buckets and the log of changes, as last seen.", func(n node) any { return n.redisMayEvict }),
+	value("key_breaker_open", "1 while keys are not looked up in Postgres, because it failed several times in a row.", func(n node) any { return n.keyBreakerOpen }),
+}
+
+var edgeMetrics = []metric[*Edge]{
+	{"http_requests_total", "Requests answered, by route and status.", []string{"route", "status"}, func(e *Edge, set set) {
+		for route := range routes {
+			for i := range len(statuses) + 1 {
+				status := "other"
+				if i < len(statuses) {
+					status = strconv.Itoa(statuses[i])
+				}
+				set(e.sum(func(s *Stripe) *atomic.Uint64 { return &s.answers[route][i] }), route.String(), status)
+			}
+		}
+	}},
+	{"http_request_duration_seconds", "Time from the arrival of a request until its response is ready to send, by route and outcome.", []string{"route", "outcome"}, func(e *Edge, set set) {
+		for route := range routes {
+			for outcome := range outcomes {
+				set(e.latency(route, outcome), route.String(), outcome.String())
+			}
+		}
+	}},
+	{"cache_requests_total", "Pages looked up, by where they were found; stale ones were served because the origin failed.", []string{"tier"}, func(e *Edge, set set) {
+		for tier := range tiers {
+			set(e.sum(func(s *Stripe) *atomic.Uint64 { return &s.pages[tier] }), tier.String())
+		}
+	}},
+	value("cache_collapsed_total", "Pages that came from the look-up of another request.", func(e *Edge) any {
+		return e.sum(func(s *Stripe) *atomic.Uint64 { return &s.collapsed })
+	}),
+	value("http_connections", "Open connections of the public listener.", func(e *Edge) any { return e.connections.Load() }),
+	value("http_connections_limit", "Connections of the public listener that may be open at once; above, clients are refused.", func(e *Edge) any { return e.limit.Load() }),
+}
+
+var cacheMetrics = []metric[cache.Stats]{
+	value("cache_fills_total", "Pages read from the origin.", func(s cache.Stats) any { return s.Fills }),
+	value("cache_fill_errors_total", "Fills that failed.", func(s cache.Stats) any { return s.FillErrors }),
+	value("cache_evictions_total", "Pages evicted from memory, or too large to be stored there.", func(s cache.Stats) any { return s.Evicted }),
+	value("cache_memory_bytes", "Memory that pages occupy.", func(s cache.Stats) any { return s.MemoryBytes }),
+	value("cache_memory_budget_bytes", "Memory that the cache may use (--cache-memory).", func(s cache.Stats) any { return s.MemoryBudget }),
+	value("cache_redis_calls_total", "Calls to Redis for pages.", func(s cache.Stats) any { return s.RedisCalls }),
+	value("cache_redis_failures_total", "Calls to Redis for pages that failed, timed out, or were not made because the breaker was open or no connection was free.", func(s cache.Stats) any { return s.RedisFailures }),
+	value("cache_redis_corrupt_total", "Values in Redis that were not the page they should have been.", func(s cache.Stats) any { return s.RedisCorrupt }),
+	value("cache_redis_dropped_total", "Pages not stored in Redis, because too many were waiting or they were too large.", func(s cache.Stats) any { return s.RedisDropped }),
+	value("cache_redis_breaker_open", "1 while pages are not looked up in Redis, because it failed several times in a row.", func(s cache.Stats) any { return s.RedisBreakerOpen }),
+	value("cache_refreshes_total", "Pages refreshed ahead: read again after a change, before the next request.", func(s cache.Stats) any { return s.Refreshes }),
+	value("cache_refreshes_dropped_total", "Pages not refreshed ahead, because too many were waiting.", func(s cache.Stats) any { return s.RefreshesDropped }),
+	value("cache_next_pages_total", "Next pages of walks, read ahead.", func(s cache.Stats) any { return s.NextPages }),
+	value("cache_next_pages_dropped_total", "Next pages of walks not read ahead, because too many were waiting.", func(s cache.Stats) any { return s.NextPagesDropped }),
+	{"freshness_mode", "1 for what freshness is based on: followed changes, nothing at the moment (untrusted), or the age of pages (ttl).", []string{"mode"}, func(s cache.Stats, set set) {
+		for mode := range cache.ModeFollowed + 1 {
+			set(s.Mode == mode, mode.String())
+		}
+	}},
+	value("freshness_bound_seconds", "Age of a commit that a fresh page may omit (--freshness-bound); 0 if changes are not followed.", func(s cache.Stats) any { return s.Bound }),
+	value("freshness_proof_age_seconds", "Age of the last proof that all changes have been seen; pages are fresh while it is below --freshness-bound.", func(s cache.Stats) any { return s.ProofAge }),
+	{"freshness_refused_pages_total", "Pages read but not stored, by why: untrusted when the fill began, late, resynced meanwhile, unseen (the snapshot of the primary lacks a known change), behind (the standby lacks it), foreign (another server).", []string{"why"}, func(s cache.Stats, set set) {
+		for _, why := range cache.Rejections() {
+			set(s.Rejected[why], why)
+		}
+	}},
+	value("freshness_commit_to_applied_seconds", "Time from a commit, by the primary's clock, until this node applied it, by its own clock.", func(s cache.Stats) any { return s.Lag }),
+	value("freshness_pairs", "Lists (workspace and collection) whose changes are remembered.", func(s cache.Stats) any { return s.Pairs }),
+}
+
+var feedMetrics = []metric[changefeed.Stats]{
+	{"freshness_epoch_info", "The epoch of the log of changes that this node reads.", []string{"epoch"}, func(s changefeed.Stats, set set) {
+		if s.Epoch != "" {
+			set(1, s.Epoch)
+		}
+	}},
+	value("freshness_entries_total", "Entries of the log of changes applied.", func(s changefeed.Stats) any { return s.Entries }),
+	{"freshness_resyncs_total", "Times this node discarded what it knew of changes and began again, by cause.", []string{"cause"}, func(s changefeed.Stats, set set) {
+		for _, cause := range changefeed.ResetCauses() {
+			set(s.Resets[cause], cause)
+		}
+	}},
+}
+
+var followerMetrics = []metric[follower.Stats]{
+	value("freshness_follower", "1 on the node that holds the replication slot.", func(s follower.Stats) any { return s.Following }),
+	value("freshness_follower_lag_bytes", "WAL of the primary not yet decoded at the last heartbeat, on the follower.", func(s follower.Stats) any { return s.Lag }),
+	value("freshness_follower_lag_seconds", "How long the last heartbeat waited until the WAL before it was decoded, on the follower.", func(s follower.Stats) any { return s.LagTime }),
+	value("freshness_follower_heartbeat_age_seconds", "Time since the follower published a heartbeat.", func(s follower.Stats) any { return s.HeartbeatAge }),
+	value("freshness_retained_wal_bytes", "WAL that the primary keeps for the replication slot, as this node last saw it.", func(s follower.Stats) any { return s.Retained }),
+	value("freshness_commits_total", "Transactions published by this node.", func(s follower.Stats) any { return s.Commits }),
+	value("freshness_terms_total", "Times this node became the follower.", func(s follower.Stats) any { return s.Terms }),
+}
+
+var limiterMetrics = []metric[limiter.Stats]{
+	{"limiter_decisions_total", "Requests admitted or refused, by what decided.", []string{"decision", "source"}, func(s limiter.Stats, set set) {
+		for decision, by := range map[string]limiter.BySource{"allowed": s.Allowed, "refused": s.Refused} {
+			set(by.Unlimited, decision, "unlimited")
+			set(by.Blocked, decision, "blocked")
+			set(by.Memory, decision, "memory")
+			set(by.Redis, decision, "redis")
+			set(by.Lease, decision, "lease")
+			set(by.LocalFallback, decision, "local_fallback")
+		}
+	}},
+	value("limiter_redis_trips_total", "Round trips to Redis for buckets.", func(s limiter.Stats) any { return s.RedisTrips }),
+	value("limiter_redis_calls_total", "Script calls in these trips.", func(s limiter.Stats) any { return s.RedisCalls }),
+	value("limiter_redis_errors_total", "Trips that failed.", func(s limiter.Stats) any { return s.RedisErrors }),
+	value("limiter_redis_timeouts_total", "Trips that took longer than a request waits.", func(s limiter.Stats) any { return s.RedisTimeouts }),
+	value("limiter_leased_tokens_total", "Tokens leased from Redis.", func(s limiter.Stats) any { return s.TokensLeased }),
+	value("limiter_lease_prefetches_total", "Leases requested before the previous one was spent.", func(s limiter.Stats) any { return s.Prefetches }),
+	value("limiter_lease_settles_total", "Calls that returned unused leased tokens.", func(s limiter.Stats) any { return s.Settles }),
+	value("limiter_leases", "Buckets of which this node holds leased tokens.", func(s limiter.Stats) any { return s.Leases }),
+	value("limiter_leased_tokens", "Leased tokens that this node may still spend.", func(s limiter.Stats) any { return s.LeasedHeld }),
+	value("limiter_off_ledger_admissions_total", "Requests admitted while Redis did not answer, and debited later.", func(s limiter.Stats) any { return s.OffLedger }),
+	value("limiter_nodes", "Live nodes of the fleet, by their heartbeats in Redis; 0 without Redis.", func(s limiter.Stats) any { return s.Nodes }),
+	value("limiter_tokens_returned_total", "Tokens returned by requests that cost nothing (304).", func(s limiter.Stats) any { return s.Returned }),
+	value("limiter_returns_dropped_total", "Tokens that could not be returned.", func(s limiter.Stats) any { return s.ReturnsDropped }),
+	value("limiter_debt_settled_total", "Tokens spent while Redis was down and debited since.", func(s limiter.Stats) any { return s.DebtSettled }),
+	value("limiter_owing_buckets", "Buckets with tokens spent here that Redis has not debited yet.", func(s limiter.Stats) any { return s.Owing }),
+	value("limiter_local_buckets", "Buckets in the in-process store (single node).", func(s limiter.Stats) any { return s.Buckets }),
+	value("limiter_degraded_seconds_total", "Time for which this node decided without Redis.", func(s limiter.Stats) any { return s.Degraded }),
+	value("limiter_breaker_open", "1 while this node decides without Redis, because it failed several times in a row.", func(s limiter.Stats) any { return s.Breaker != "" && s.Breaker != "closed" }),
+}
+
+var originMetrics = []metric[origin.Stats]{
+	{"origin_fetches_total", "Pages read from the primary, by outcome; overloaded ones were refused before they reached it.", []string{"outcome"}, func(s origin.Stats, set set) {
+		set(s.Fetched, "ok")
+		set(s.Failed, "failed")
+		set(s.TimedOut, "timeout")
+		set(s.Overloaded, "overloaded")
+	}},
+	{"origin_replica_fetches_total", "Pages requested from standbys, by outcome; all but ok are read from the primary instead.", []string{"outcome"}, func(s origin.Stats, set set) {
+		var sum origin.StandbyStats
+		for _, standby := range s.Standbys {
+			sum.Fetched += standby.Fetched
+			sum.Behind += standby.Behind
+			sum.Foreign += standby.Foreign
+			sum.Failed += standby.Failed
+		}
+		set(sum.Fetched, "ok")
+		set(sum.Behind, "behind")
+		set(sum.Foreign, "foreign")
+		set(sum.Failed, "failed")
+	}},
+	value("origin_replica_breakers_open", "Standbys that are not queried, because they failed several times in a row.", func(s origin.Stats) any {
+		open := 0
+		for _, standby := range s.Standbys {
+			if standby.BreakerOpen {
+				open++
+			}
+		}
+		return open
+	}),
+	value("origin_queries_running", "Page queries in flight.", func(s origin.Stats) any { return s.Running }),
+	value("origin_queries_queued", "Page queries that wait for their turn.", func(s origin.Stats) any { return s.Queued }),
+	value("origin_breaker_open", "1 while pages are not read from Postgres, because it failed several times in a row.", func(s origin.Stats) any { return s.BreakerOpen }),
+	value("origin_connections", "Connections to Postgres for pages.", func(s origin.Stats) any { return s.Pool.Total }),
+	value("origin_connections_idle", "Connections to Postgres for pages that are idle.", func(s origin.Stats) any { return s.Pool.Idle }),
+	value("origin_connections_max", "Connections to Postgres for pages that may be open (--database-connections).", func(s origin.Stats) any { return s.Pool.Max }),
+	value("origin_connections_acquired_total", "Times a connection was taken from the pool.", func(s origin.Stats) any { return s.Pool.Acquired }),
+	value("origin_connections_wait_seconds_total", "Time spent waiting for a connection from the pool.", func(s origin.Stats) any { return s.Pool.Waited }),
+}
+
+var keyMetrics = []metric[origin.KeyringStats]{
+	{"key_lookups_total", "Well-formed keys looked up by requests: known to this node, loaded from Postgres, unknown, known from before while Postgres fails (graced), or failed.", []string{"outcome"}, func(s origin.KeyringStats, set set) {
+		set(s.Hits, "known")
+		set(s.Loaded, "loaded")
+		set(s.Unknown, "unknown")
+		set(s.Graced, "graced")
+		set(s.Failures, "failed")
+	}},
+	value("key_queries_total", "Queries to Postgres for keys, refreshes included.", func(s origin.KeyringStats) any { return s.Queries }),
+	value("keys_known", "Keys that this node knows.", func(s origin.KeyringStats) any { return s.Known }),
+}

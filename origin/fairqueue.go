@@ -1,0 +1,274 @@
+package origin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"listedge/origin/postgres"
+)
+
+const (
+	// queueFactor bounds the queue: with more waiting queries than this for each
+	// slot, waiting would outlast the callers' time limits.
+	queueFactor = 8
+	// recently is how long a tenant counts as active after its last query.
+	recently = time.Second
+)
+
+// fairQueue has a number of slots for queries that run, and a bounded queue of
+// those that wait. It is fair by tenant, that is workspace:
+//
+//   - A free slot goes to the waiting tenant with the least service time, however
+//     many queries it has and however long they take.
+//   - A tenant may fill half of the queue. When the queue is full, the tenant with
+//     most queries in it loses its newest one to a tenant that has fewer.
+//   - A tenant may use half of the slots while others are active. So their queries
+//     find a free slot, and not a server that is busy with one tenant.
+//
+// virtualTime is the service time that the last dispatched tenant had at its
+// dispatch: no waiting tenant had less. A tenant that becomes active starts from
+// it, so idle time earns no credit. virtualTime never decreases, and grows by at
+// least 1/(queueFactor+1) of the time that passes: however many new tenants come,
+// the turn of each waiting query comes.
+type fairQueue struct {
+	slots   int
+	started time.Time // times below are since then
+
+	mu          sync.Mutex // guards all below
+	running     int
+	waiting     int
+	virtualTime time.Duration
+	dispatched  time.Duration         // when a query was dispatched last
+	tenants     map[uuid.UUID]*tenant // idle ones may be missing
+	last        *tenant               // that asked last
+	lastAsked   time.Duration         // when it did
+	sharedUntil time.Duration         // until then more than one tenant is active
+	timer       bool                  // dispatchLater is scheduled
+}
+
+// tenant is a workspace's part of the queue.
+type tenant struct {
+	settled time.Duration // service time of its ended queries, and what activate added
+	running int
+	begins  time.Duration // sum of the starting times of its running queries
+	waiting []*waiter     // oldest first
+}
+
+// waiter is a query that waits for a slot.
+type waiter struct {
+	since   time.Duration
+	decided chan struct{} // closed when began or refused is set
+	began   time.Duration
+	refused bool
+}
+
+// serviceTime is how long the tenant's queries have run, running ones up to now.
+// It is continuous: it does not jump when a query begins or ends.
+func (t *tenant) serviceTime(now time.Duration) time.Duration {
+	return t.settled + time.Duration(t.running)*now - t.begins
+}
+
+// activate raises the service time of a tenant that had no waiting query.
+func (t *tenant) activate(virtualTime, now time.Duration) {
+	t.settled += max(0, virtualTime-t.serviceTime(now))
+}
+
+func (t *tenant) isIdle() bool { return t.running == 0 && len(t.waiting) == 0 }
+
+// before says whether t's oldest waiting query runs before u's.
+func (t *tenant) before(u *tenant, now time.Duration) bool {
+	if a, b := t.serviceTime(now), u.serviceTime(now); a != b {
+		return a < b
+	}
+	return t.waiting[0].since < u.waiting[0].since
+}
+
+func newFairQueue(slots int) *fairQueue {
+	return &fairQueue{slots: slots, started: time.Now(), tenants: map[uuid.UUID]*tenant{}}
+}
+
+func (q *fairQueue) now() time.Duration { return time.Since(q.started) }
+
+// capacity is how many queries may wait.
+func (q *fairQueue) capacity() int { return q.slots * queueFactor }
+
+// enter waits for a slot, and returns when it was taken, for leave. It returns
+// ErrOverloaded when the queue is full, or ctx ends first.
+func (q *fairQueue) enter(ctx context.Context, workspace uuid.UUID) (began time.Duration, err error) {
+	q.mu.Lock()
+	now := q.now()
+	t := q.tenant(workspace, now)
+	if q.running < q.slots && len(t.waiting) == 0 && t.running < q.slotLimit(now) {
+		q.begin(t, now)
+		q.mu.Unlock()
+		return now, nil
+	}
+	if len(t.waiting) >= max(1, q.capacity()/2) || q.waiting >= q.capacity() && !q.evictFor(t) {
+		q.mu.Unlock()
+		return 0, postgres.ErrOverloaded
+	}
+	w := &waiter{since: now, decided: make(chan struct{})}
+	t.waiting = append(t.waiting, w)
+	q.waiting++
+	q.dispatch(now)
+	q.mu.Unlock()
+
+	select {
+	case <-w.decided:
+		if w.refused {
+			return 0, postgres.ErrOverloaded
+		}
+		return w.began, nil
+	case <-ctx.Done():
+		if !q.withdraw(t, w) && !w.refused { // it got a slot in the same moment
+			q.leave(workspace, w.began)
+		}
+		return 0, fmt.Errorf("%w: %w", postgres.ErrOverloaded, ctx.Err())
+	}
+}
+
+// leave frees the slot that was taken at began.
+func (q *fairQueue) leave(workspace uuid.UUID, began time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.now()
+	q.running--
+	t := q.tenants[workspace]
+	t.running--
+	t.begins -= began
+	t.settled += now - began
+	q.dispatch(now)
+}
+
+// load is how many queries run and how many wait.
+func (q *fairQueue) load() (running, waiting int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.running, q.waiting
+}
+
+// tenant returns the tenant of a new query.
+func (q *fairQueue) tenant(workspace uuid.UUID, now time.Duration) *tenant {
+	t := q.tenants[workspace]
+	if t == nil {
+		q.forget()
+		t = &tenant{}
+		q.tenants[workspace] = t
+	}
+	if len(t.waiting) == 0 {
+		t.activate(q.virtualTime, now)
+	}
+	if q.last != t && q.last != nil && now < q.lastAsked+recently {
+		q.sharedUntil = now + recently
+	}
+	q.last, q.lastAsked = t, now
+	return t
+}
+
+// forget removes idle tenants when there are many: those that would start from
+// virtualTime anyway, and all when nobody waits.
+func (q *fairQueue) forget() {
+	if len(q.tenants) > q.slots+q.capacity() {
+		maps.DeleteFunc(q.tenants, func(_ uuid.UUID, t *tenant) bool {
+			return t.isIdle() && (q.waiting == 0 || t.settled <= q.virtualTime)
+		})
+	}
+}
+
+// slotLimit is how many slots one tenant may use.
+func (q *fairQueue) slotLimit(now time.Duration) int {
+	if now < q.sharedUntil {
+		return q.slots - q.slots/2
+	}
+	return q.slots
+}
+
+// begin takes a slot for the tenant.
+func (q *fairQueue) begin(t *tenant, now time.Duration) {
+	q.virtualTime = max(t.serviceTime(now), q.virtualTime+(now-q.dispatched)/(queueFactor+1))
+	q.dispatched = now
+	q.running++
+	t.running++
+	t.begins += now
+}
+
+// evictFor refuses the newest query of the tenant that has most in the queue,
+// unless t will have as many.
+func (q *fairQueue) evictFor(t *tenant) bool {
+	most := t
+	for _, u := range q.tenants {
+		if len(u.waiting) > len(most.waiting) {
+			most = u
+		}
+	}
+	last := len(most.waiting) - 1
+	if last <= len(t.waiting) {
+		return false
+	}
+	w := most.waiting[last]
+	most.waiting = most.waiting[:last]
+	q.waiting--
+	w.refused = true
+	close(w.decided)
+	return true
+}
+
+// withdraw removes a waiting query; false if it waits no more.
+func (q *fairQueue) withdraw(t *tenant, w *waiter) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i := range t.waiting {
+		if t.waiting[i] == w {
+			t.waiting = append(t.waiting[:i:i], t.waiting[i+1:]...)
+			q.waiting--
+			return true
+		}
+	}
+	return false
+}
+
+// dispatch gives free slots to waiting queries. If all waiting tenants are at
+// their slotLimit, it runs again when the limit may rise: until one of their
+// queries ends may take long.
+func (q *fairQueue) dispatch(now time.Duration) {
+	for q.running < q.slots && q.waiting > 0 {
+		t := q.next(now)
+		if t == nil {
+			if !q.timer && q.sharedUntil > now {
+				q.timer = true
+				time.AfterFunc(q.sharedUntil-now, q.dispatchLater)
+			}
+			return
+		}
+		w := t.waiting[0]
+		t.waiting = t.waiting[1:]
+		q.waiting--
+		q.begin(t, now)
+		w.began = now
+		close(w.decided)
+	}
+}
+
+func (q *fairQueue) dispatchLater() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.timer = false
+	q.dispatch(q.now())
+}
+
+// next is the tenant whose oldest waiting query runs next; nil if all waiting
+// tenants are at their slotLimit.
+func (q *fairQueue) next(now time.Duration) (next *tenant) {
+	limit := q.slotLimit(now)
+	for _, t := range q.tenants {
+		if len(t.waiting) > 0 && t.running < limit && (next == nil || t.before(next, now)) {
+			next = t
+		}
+	}
+	return next
+}

@@ -1,0 +1,324 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// demand is what clients of a workspace ask of a gate: each one query after the
+// other.
+type demand struct {
+	workspace func() uuid.UUID // of the next query
+	clients   int
+	takes     func() time.Duration
+	pause     time.Duration // between two queries of a client
+	from      time.Duration // when they come
+
+	had, waited time.Duration // what the queries took in all, and the longest wait for a place
+	served      int
+	refused     int
+}
+
+func always(w byte) func() uuid.UUID { return func() uuid.UUID { return uuid.UUID{w} } }
+
+func random(r *rand.Rand, most time.Duration) func() time.Duration {
+	return func() time.Duration { return 1 + time.Duration(r.Int64N(int64(most))) }
+}
+
+// simulate has the demands meet at a gate in virtual time, and returns how many
+// shares it kept at most. What they have had since one came in last is counted.
+func simulate(t *testing.T, size int, lasts time.Duration, demands ...*demand) (kept int) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		q := newFairQueue(size)
+		var mu sync.Mutex // guards the demands
+		var last time.Duration
+		for _, d := range demands {
+			last = max(last, d.from)
+		}
+		for _, d := range demands {
+			for range d.clients {
+				go func() {
+					for time.Sleep(d.from); q.now() < lasts; time.Sleep(d.pause) {
+						mu.Lock()
+						w, takes, asked := d.workspace(), d.takes(), q.now()
+						mu.Unlock()
+						began, err := q.enter(t.Context(), w)
+						if err != nil {
+							mu.Lock()
+							d.refused++
+							mu.Unlock()
+							time.Sleep(5 * time.Millisecond)
+							continue
+						}
+						time.Sleep(takes)
+						mu.Lock()
+						if began >= last {
+							d.had += takes
+							d.waited = max(d.waited, began-asked)
+							d.served++
+						}
+						q.mu.Lock()
+						kept = max(kept, len(q.tenants))
+						q.mu.Unlock()
+						mu.Unlock()
+						q.leave(w, began)
+					}
+				}()
+			}
+		}
+		time.Sleep(lasts + time.Minute)
+		if running, waiting := q.load(); running != 0 || waiting != 0 {
+			t.Errorf("%d run and %d wait in the end", running, waiting)
+		}
+	})
+	return kept
+}
+
+// Workspaces that always want more have the same time, however long their
+// queries take and however many there are; one that was away has no more.
+func TestTheGateSharesTime(t *testing.T) {
+	for seed := range uint64(12) {
+		r := rand.New(rand.NewPCG(seed, 50))
+		size, longest := 1+r.IntN(8), time.Duration(0)
+		var demands []*demand
+		for w := range 2 + r.IntN(3) {
+			most := time.Duration(1+r.IntN(200)) * 100 * time.Microsecond
+			longest = max(longest, most)
+			d := &demand{workspace: always(byte(w)), clients: size + 1 + r.IntN(size+1), takes: random(r, most)}
+			if w == 0 && seed%2 == 0 {
+				d.from = 3 * time.Second // away so long
+			}
+			demands = append(demands, d)
+		}
+		simulate(t, size, 6*time.Second, demands...)
+		for _, d := range demands[1:] {
+			if diff := (d.had - demands[0].had).Abs(); diff > 2*time.Duration(size)*longest {
+				t.Errorf("seed %d: of %d places one had %v, one %v; no query took more than %v", seed, size, demands[0].had, d.had, longest)
+			}
+		}
+	}
+}
+
+// Who asks for little has the next place, however many others wait; or the one
+// behind it, where somebody had as little.
+func TestTheGateLetsTheQuietInFirst(t *testing.T) {
+	for seed := range uint64(12) {
+		r := rand.New(rand.NewPCG(seed, 51))
+		size := 1 + r.IntN(8)
+		const slowest = 20 * time.Millisecond
+		quiet := &demand{workspace: always(0), clients: 1, takes: random(r, 300*time.Microsecond), pause: 5 * time.Millisecond}
+		demands := []*demand{quiet}
+		for w := range 1 + r.IntN(3) {
+			demands = append(demands, &demand{workspace: always(byte(1 + w)), clients: 2 * size, takes: random(r, slowest)})
+		}
+		simulate(t, size, 3*time.Second, demands...)
+		if quiet.waited > 2*slowest || quiet.served < 100 {
+			t.Errorf("seed %d: one of %d queries waited for %v", seed, quiet.served, quiet.waited)
+		}
+	}
+}
+
+// However many queries others have, who has few of them is not turned away.
+func TestTheGateTurnsAwayWhoHasMost(t *testing.T) {
+	for seed := range uint64(8) {
+		r := rand.New(rand.NewPCG(seed, 53))
+		size := 2 + r.IntN(8)
+		quiet := &demand{workspace: always(0), clients: 2, takes: random(r, time.Millisecond), pause: time.Millisecond}
+		demands := []*demand{quiet}
+		for w := range 2 + r.IntN(3) {
+			demands = append(demands, &demand{workspace: always(byte(1 + w)), clients: size * queueFactor, takes: random(r, 20*time.Millisecond)})
+		}
+		simulate(t, size, 2*time.Second, demands...)
+		refused := 0
+		for _, d := range demands[1:] {
+			refused += d.refused
+		}
+		if quiet.refused > 0 || quiet.served < 100 || refused == 0 {
+			t.Errorf("seed %d: %d queries of the quiet one were refused, %d served; %d of others refused", seed, quiet.refused, quiet.served, refused)
+		}
+	}
+}
+
+// However many come in that have had nothing yet, the turn of each comes; and
+// of those that went not much is kept.
+func TestTheGateStarvesNobody(t *testing.T) {
+	for seed := range uint64(8) {
+		r := rand.New(rand.NewPCG(seed, 52))
+		size := 1 + r.IntN(8)
+		const longest = 20 * time.Millisecond
+		next := uint32(0)
+		newcomers := &demand{clients: 5 * size, takes: random(r, longest), workspace: func() uuid.UUID {
+			next++
+			return uuid.UUID{1, byte(next >> 16), byte(next >> 8), byte(next)}
+		}}
+		regular := &demand{workspace: always(0), clients: 2, takes: random(r, longest)}
+		kept := simulate(t, size, 10*time.Second, newcomers, regular)
+		// The two queries it has had, by the slowest clock, and then who came before.
+		if most := 3 * longest * (queueFactor + 1); regular.waited > most || regular.served < 10 {
+			t.Errorf("seed %d: one of %d queries waited for %v, want %v at most", seed, regular.served, regular.waited, most)
+		}
+		if most := 3 * size * (1 + queueFactor); kept > most {
+			t.Errorf("seed %d: %d places: %d shares were kept, want %d at most", seed, size, kept, most)
+		}
+	}
+}
+
+// visit is a query that is let in.
+func visit(t *testing.T, q *fairQueue, w uuid.UUID, takes time.Duration) (waited time.Duration) {
+	t.Helper()
+	asked := q.now()
+	began, err := q.enter(t.Context(), w)
+	if err != nil {
+		t.Error(err)
+	}
+	time.Sleep(takes)
+	q.leave(w, began)
+	return began - asked
+}
+
+// A workspace has all places as long as nobody else asks; from then on some are
+// free for others, who need not wait.
+func TestNobodyHasAllPlacesWhileOthersAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takes = 10 * time.Millisecond
+		q, greedy := newFairQueue(5), uuid.UUID{1}
+		var over atomic.Bool
+		query := func(w uuid.UUID) (waited time.Duration) { return visit(t, q, w, takes) }
+		for range 10 {
+			go func() {
+				for !over.Load() {
+					query(greedy)
+				}
+			}()
+		}
+		places := func(want int) {
+			t.Helper()
+			time.Sleep(takes + 1)
+			if running, _ := q.load(); running != want {
+				t.Errorf("it has %d places, want %d", running, want)
+			}
+		}
+		places(5)
+		for other := range byte(3) {
+			query(uuid.UUID{2, other})
+			for range 3 { // not all of the places are its at any moment
+				places(3)
+				if waited := query(uuid.UUID{2, other}); waited != 0 {
+					t.Errorf("another waited for %v", waited)
+				}
+			}
+			time.Sleep(recently)
+			places(5)
+		}
+		over.Store(true)
+		time.Sleep(time.Second)
+	})
+}
+
+// Once nobody else has asked for a while, those who wait have all places, and
+// need not wait for one of theirs to be left; who asked long ago is nobody else.
+func TestPlacesAreGivenOnceNobodyElseAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, slow, other := newFairQueue(4), uuid.UUID{1}, uuid.UUID{2}
+		run := func(want int) {
+			t.Helper()
+			synctest.Wait()
+			if running, waiting := q.load(); running != want || waiting != 4-want {
+				t.Errorf("%d run and %d wait, of 4; %d may run", running, waiting, want)
+			}
+		}
+		for _, pause := range []time.Duration{0, time.Hour} {
+			visit(t, q, slow, time.Millisecond)
+			visit(t, q, other, time.Millisecond)
+			time.Sleep(pause)
+			for range 4 {
+				go visit(t, q, slow, time.Minute)
+			}
+			if pause == 0 {
+				run(2)
+				time.Sleep(recently)
+			}
+			run(4)
+			time.Sleep(time.Hour)
+		}
+	})
+}
+
+// One workspace fills what it may; another's query is the next to run.
+func TestOneWorkspaceHasHalfOfTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFairQueue(2)
+		greedy, modest := uuid.UUID{1}, uuid.UUID{2}
+		order := make(chan uuid.UUID, 100)
+		enter := func(w uuid.UUID) {
+			go func() {
+				if began, err := q.enter(context.Background(), w); err == nil {
+					order <- w
+					time.Sleep(time.Second)
+					q.leave(w, began)
+				}
+			}()
+			time.Sleep(time.Millisecond)
+		}
+		for range 2 + 2*queueFactor {
+			enter(greedy)
+		}
+		if running, waiting := q.load(); running != 2 || waiting != queueFactor {
+			t.Fatalf("%d run and %d wait: one workspace may have half of the queue", running, waiting)
+		}
+		if _, err := q.enter(context.Background(), greedy); !errors.Is(err, ErrOverloaded) {
+			t.Fatalf("beyond half of the queue: %v", err)
+		}
+		for range 3 {
+			enter(modest)
+		}
+		time.Sleep(time.Minute)
+		for i := range 2 + queueFactor + 3 {
+			want := greedy
+			if i == 2 || i == 4 || i == 5 { // at 3, each has the place it may have
+				want = modest
+			}
+			if w := <-order; w != want {
+				t.Errorf("turn %d is %v's", i, w)
+			}
+		}
+	})
+}
+
+func TestAQueryThatGivesUpWaitingLeavesNoTrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFairQueue(1)
+		began, err := q.enter(context.Background(), uuid.UUID{1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			if _, err := q.enter(ctx, uuid.UUID{byte(i)}); !errors.Is(err, ErrOverloaded) {
+				t.Error(err)
+			}
+			cancel()
+		}
+		if running, waiting := q.load(); running != 1 || waiting != 0 {
+			t.Errorf("%d run, %d wait", running, waiting)
+		}
+		q.leave(uuid.UUID{1}, began)
+		for _, s := range q.tenants {
+			if !s.isIdle() {
+				t.Errorf("left behind: %+v", s)
+			}
+		}
+		if running, _ := q.load(); running != 0 {
+			t.Error("the place is not free")
+		}
+	})
+}

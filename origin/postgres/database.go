@@ -1,0 +1,145 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Options say how a node uses Postgres.
+type Options struct {
+	URL            string
+	ReplicationURL string        // of the same database, without a pooler, by which changes are followed; empty = URL
+	Replicas       []string      // URLs of hot standbys, which pages are read from where they are fresh enough
+	Connections    int           // for pages, to each server; keys have KeyConnections of their own
+	QueryTimeout   time.Duration // statement_timeout of a page
+	// TimelineKnown is closed when it is known which timeline the fleet follows: no
+	// page and no key is read before. nil = at once.
+	TimelineKnown <-chan struct{}
+}
+
+// Keys have connections of their own, so that a storm of misses never keeps a
+// key from being looked up.
+const (
+	KeyConnections = 2
+	KeyTimeout     = 800 * time.Millisecond // statement_timeout of a key's look-up
+)
+
+// Database holds a node's connections. All of them are read-only.
+type Database struct {
+	Pages, Keys *Primary
+	Standbys    []*pgxpool.Pool // to Options.Replicas
+	Options     Options
+	// SameDatabase: Options.ReplicationURL was found to lead to the same database.
+	SameDatabase atomic.Bool
+
+	pools   []*pgxpool.Pool // all
+	follow  atomic.Pointer[func() Followed]
+	refusal atomic.Pointer[refusal]
+}
+
+// Open makes the pools. An unreachable server is no error here; a malformed URL
+// is.
+func Open(ctx context.Context, o Options) (*Database, error) {
+	db := &Database{Options: o}
+	if err := db.open(ctx); err != nil {
+		for _, pool := range db.pools {
+			pool.Close()
+		}
+		return nil, err
+	}
+	return db, nil
+}
+
+func (db *Database) open(ctx context.Context) error {
+	pool := func(url string, target pgconn.ValidateConnectFunc, connections int, timeout time.Duration) (*pgxpool.Pool, error) {
+		pool, err := openPool(ctx, url, target, connections, SessionSettings(timeout))
+		if err == nil {
+			db.pools = append(db.pools, pool)
+		}
+		return pool, err
+	}
+	o := db.Options
+	pages, err := pool(o.URL, toPrimary, o.Connections, o.QueryTimeout)
+	if err != nil {
+		return err
+	}
+	keys, err := pool(o.URL, toPrimary, KeyConnections, KeyTimeout)
+	if err != nil {
+		return err
+	}
+	db.Pages, db.Keys = &Primary{Pool: pages, db: db}, &Primary{Pool: keys, db: db}
+	for _, url := range o.Replicas {
+		standby, err := pool(url, toStandby, o.Connections, o.QueryTimeout)
+		if err != nil {
+			return fmt.Errorf("replica: %w", err)
+		}
+		db.Standbys = append(db.Standbys, standby)
+	}
+	return nil
+}
+
+// Close ends all connections. It waits for queries under way, but not longer
+// than ctx allows: a hung server keeps its connections for long.
+func (db *Database) Close(ctx context.Context) error {
+	closed := make(chan struct{})
+	go func() { // ends with the last connection, at the latest when the system gives it up
+		defer close(closed)
+		var closing sync.WaitGroup
+		for _, pool := range db.pools {
+			closing.Go(pool.Close)
+		}
+		closing.Wait()
+	}()
+	select {
+	case <-closed:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("close the database's connections: %w", ctx.Err())
+	}
+}
+
+// Follow sets what Followed calls.
+func (db *Database) Follow(followed func() Followed) { db.follow.Store(&followed) }
+
+// Followed is what is known of the primary that the fleet follows.
+func (db *Database) Followed() Followed {
+	if followed := db.follow.Load(); followed != nil {
+		return (*followed)()
+	}
+	return Followed{}
+}
+
+// refusal is why an answer of the primary's address was refused, and when.
+type refusal struct {
+	why error
+	at  time.Time
+}
+
+// refusedFor is how long no answer must have been refused before WrongServer is
+// nil again: one address may lead to several servers in turn.
+const refusedFor = time.Second
+
+// WrongServer is why the answers of the primary's address are refused: another
+// server gives them. nil = they are not.
+func (db *Database) WrongServer() error {
+	if last := db.refusal.Load(); last != nil {
+		return last.why
+	}
+	return nil
+}
+
+// noteAnswer keeps for WrongServer what Primary.Read returned.
+func (db *Database) noteAnswer(err error) {
+	if errors.Is(err, ErrWrongServer) {
+		db.refusal.Store(&refusal{err, time.Now()})
+	} else if last := db.refusal.Load(); err == nil && last != nil && time.Since(last.at) > refusedFor {
+		db.refusal.CompareAndSwap(last, nil)
+	}
+}

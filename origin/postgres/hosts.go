@@ -1,0 +1,115 @@
+// Package postgres connects to Postgres: which of several servers a URL means,
+// pools, breakers, rows read from the wire, and the kinds of errors.
+//
+//	URL ──► hosts ──► pool ──► breaker ──► session ──► rows
+//	                                          └──────► errors, by kind
+//
+// It knows nothing of lists, keys and schemas.
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"listedge/internal/redact"
+)
+
+// Schema is where the tables are, whatever search path a role or a database has.
+const Schema = "public"
+
+var errUnclear = errors.New("neither postgres://user:password@host:port/database nor key=value pairs; a user or a password has @ : / ? % and blanks as %40 %3A %2F %3F %25 %20")
+
+// checkURL returns why a URL cannot be used; nil if it can. err is the driver's
+// error, which quotes the URL: only its reason is kept. A URL that can be read in
+// two ways is refused, although the driver may read it: a part of its password
+// would be the name of a host or a database, and appear in every error.
+func checkURL(url string, err error) error {
+	if !redact.IsClear(url) {
+		return errUnclear
+	}
+	if err == nil {
+		return nil
+	}
+	reason := err.Error()
+	if i := strings.LastIndex(reason, "`: "); i >= 0 {
+		reason = reason[i+len("`: "):]
+	}
+	return fmt.Errorf("%s: %s", redact.URL(url), redact.Text(reason, url))
+}
+
+// PrimaryConfig reads a URL for connections that write, or that follow what is
+// written: of several servers they meet the primary.
+func PrimaryConfig(url string) (*pgx.ConnConfig, error) {
+	config, err := pgx.ParseConfig(url)
+	if err = checkURL(url, err); err != nil {
+		return nil, fmt.Errorf("database URL: %w", err)
+	}
+	prepareConfig(config, toPrimary, Settings{"search_path": Schema})
+	return config, nil
+}
+
+// prepareConfig sets what all connections share. Of several servers target
+// chooses one, unless the URL does (target_session_attrs); a single server is
+// taken for what it is.
+func prepareConfig(c *pgx.ConnConfig, target pgconn.ValidateConnectFunc, settings Settings) {
+	c.ConnectTimeout = ConnectTimeout
+	c.RuntimeParams["application_name"] = "listedge"
+	c.RuntimeParams["timezone"] = "UTC"
+	settings.apply(&c.Config)
+	several := slices.ContainsFunc(c.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.Host != c.Host || f.Port != c.Port })
+	if several && c.ValidateConnect == nil {
+		c.ValidateConnect = target
+	}
+}
+
+// Connect opens one ordinary, writing connection. If the URL names a single
+// server, it may be a standby.
+func Connect(ctx context.Context, url string) (*pgx.Conn, error) {
+	config, err := PrimaryConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may forget what is prepared
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	return conn, nil
+}
+
+// ConnectPrimary is Connect for commands that write, or that show what is to be
+// written. It returns ErrStandby where the server is none.
+func ConnectPrimary(ctx context.Context, url string) (*pgx.Conn, error) {
+	conn, err := Connect(ctx, url)
+	if err == nil {
+		if err = CheckPrimary(ctx, conn); err != nil {
+			_ = conn.Close(context.WithoutCancel(ctx))
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
+
+// ErrStandby: a command reached a server that takes no writes.
+var ErrStandby = errors.New("this server is a standby: name the primary in --database-url")
+
+// CheckPrimary returns ErrStandby where the connection leads to a server in
+// recovery: a URL that names a single server is not checked at connect.
+func CheckPrimary(ctx context.Context, conn *pgx.Conn) error {
+	var standby bool
+	if err := conn.QueryRow(ctx, isStandbySQL, pgx.QueryExecModeExec).Scan(&standby); err != nil {
+		return fmt.Errorf("ask whether it is the primary: %w", err)
+	}
+	if standby {
+		return fmt.Errorf("%s: %w", conn.PgConn().Conn().RemoteAddr(), ErrStandby)
+	}
+	return nil
+}

@@ -1,0 +1,32 @@
+package postgres
+
+// Every statement of the package, but the one that Settings renders.
+
+// ServerSQL is an expression by which an answer names its server and its
+// database: <incarnation>@<standby or primary>@<database>. ParseServer reads it.
+const ServerSQL = `extract(epoch FROM pg_postmaster_start_time())::text || CASE WHEN pg_is_in_recovery() THEN '@standby@' ELSE '@primary@' END || current_database()`
+
+// identitySQL names a database, whichever host leads to it, for as long as its
+// files live. A server in recovery does not know its timeline.
+const identitySQL = `
+SELECT system_identifier::text, CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 END, oid, datname::text
+FROM pg_control_system(), pg_database WHERE datname = current_database()`
+
+// PrimarySQL reads a primary's WALPosition.
+const PrimarySQL = `
+SELECT system_identifier || '/' || ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int, (pg_current_wal_lsn() - '0/0')::int8, extract(epoch FROM pg_postmaster_start_time())::text
+FROM pg_control_system()`
+
+// StandbySQL reads a standby's WALPosition: the server that it follows and what
+// it has replayed. There is no row where the server is no standby, receives from
+// nobody, or hides its receiver from this user. Only the receiver knows the
+// timeline: the control file has a new one minutes later, and meanwhile what a
+// standby replayed of a rival would pass for its old primary's. A standby that
+// replayed more of the old timeline never gets on the new one, and its receiver
+// never names it.
+const StandbySQL = `
+SELECT system_identifier || '/' || r.received_tli, (pg_last_wal_replay_lsn() - '0/0')::int8, extract(epoch FROM pg_postmaster_start_time())::text
+FROM pg_control_system(), pg_stat_wal_receiver r
+WHERE pg_is_in_recovery() AND pg_last_wal_replay_lsn() IS NOT NULL AND r.received_tli IS NOT NULL`
+
+const isStandbySQL = `SELECT pg_is_in_recovery()`
