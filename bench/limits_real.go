@@ -29,23 +29,24 @@ type limitNode func(key string) (allowed bool, err error)
 type openNode func(ctx context.Context, c *redis.Client, l limit) (node limitNode, end func(), err error)
 
 var realDesigns = []struct {
-	name string
-	open openNode
+	name   string
+	settle time.Duration // connections, scripts; listedge: the demand of each key
+	open   openNode
 }{
-	{"listedge", func(ctx context.Context, c *redis.Client, l limit) (limitNode, func(), error) {
+	{"listedge", 2 * time.Second, func(ctx context.Context, c *redis.Client, l limit) (limitNode, func(), error) {
 		policy, err := limiter.NewPolicy(l.rate, int64(l.burst))
 		lim := limiter.New(limiter.Options{Redis: c})
 		return func(key string) (bool, error) {
-			return lim.TakeAt(time.Now(), lim.Bucket(key, policy), nil).Allowed, nil
+			return lim.Take(time.Now(), lim.Bucket(key, policy), nil).Allowed, nil
 		}, func() { _ = lim.Close(ctx) }, err
 	}},
-	{"a trip per request", func(ctx context.Context, c *redis.Client, l limit) (limitNode, func(), error) {
+	{"a trip per request", 300 * time.Millisecond, func(ctx context.Context, c *redis.Client, l limit) (limitNode, func(), error) {
 		return func(key string) (bool, error) {
 			n, err := tokenBucket.Run(ctx, c, []string{key}, l.rate, l.burst).Int()
 			return n == 1, err
 		}, func() {}, nil
 	}},
-	{"redis_rate", func(ctx context.Context, c *redis.Client, l limit) (limitNode, func(), error) {
+	{"redis_rate", 300 * time.Millisecond, func(ctx context.Context, c *redis.Client, l limit) (limitNode, func(), error) {
 		rate := redis_rate.NewLimiter(c)
 		return func(key string) (bool, error) {
 			answer, err := rate.Allow(ctx, key, redis_rate.Limit{Rate: int(l.rate), Burst: l.burst, Period: time.Second})
@@ -81,7 +82,7 @@ func measureRealLimits(ctx context.Context, r *report) error {
 		"load", "design", "requests", "used %", "calls per request", "script's time per call, µs", "Redis' CPU per request, µs", "decision p50 / p99, µs")
 	for _, d := range realDesigns {
 		for _, load := range realLoads {
-			use, err := load.run(ctx, server, d.name, d.open)
+			use, err := load.run(ctx, server, d.name, d.settle, d.open)
 			if err != nil {
 				return fmt.Errorf("%s: %w", d.name, err)
 			}
@@ -102,11 +103,12 @@ type realLoad struct {
 	keys   int
 	times  float64 // of the rate
 	length time.Duration
+	full   bool // the buckets, when the length begins
 }
 
 var realLoads = []realLoad{
-	{"100 keys of 50/s b100 at 80 %", limit{50, 100}, 100, .8, 3 * time.Second},
-	{"a key of 1000/s b1000, flood × 4", limit{1000, 1000}, 1, 4, 2 * time.Second},
+	{"100 keys of 50/s b100 at 80 %", limit{50, 100}, 100, .8, 3 * time.Second, false},
+	{"a key of 1000/s b1000, flood × 4", limit{1000, 1000}, 1, 4, 2 * time.Second, true},
 }
 
 // realUse is what a fleet did, and what Redis did for it.
@@ -119,7 +121,7 @@ type realUse struct {
 }
 
 // run puts the load on a fleet, spread evenly.
-func (load realLoad) run(ctx context.Context, server *sandbox.Redis, name string, open openNode) (use realUse, err error) {
+func (load realLoad) run(ctx context.Context, server *sandbox.Redis, name string, settle time.Duration, open openNode) (use realUse, err error) {
 	var nodes []limitNode
 	for range realNodes {
 		c := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true})
@@ -133,7 +135,11 @@ func (load realLoad) run(ctx context.Context, server *sandbox.Redis, name string
 	}
 	c := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer c.Close()
-	if _, _, err := load.drive(nodes, name+" warm", 300*time.Millisecond); err != nil { // connections, scripts, who else there is
+	warm := name
+	if load.full {
+		warm += " warm"
+	}
+	if _, _, err := load.drive(nodes, warm, settle); err != nil {
 		return use, err
 	}
 	before, err := c.Info(ctx, "all").Result()
