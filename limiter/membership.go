@@ -23,7 +23,7 @@ const (
 
 	// silentFor is how long after its last heartbeat a node is missing. The others
 	// learn that with their next one: lease.MissingAfter at the latest.
-	silentFor = 1500 * time.Millisecond
+	silentFor = 1100 * time.Millisecond
 
 	// staleAfter is how old a count may be that says who is missing.
 	staleAfter = 2 * beatEvery
@@ -55,7 +55,7 @@ elseif ARGV[2] == 'leaving' then
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before(60000000))
 redis.call('PEXPIRE', KEYS[1], 60000)
-return { redis.call('ZCARD', KEYS[1]), redis.call('ZCOUNT', KEYS[1], '-inf', before(1500000)) }
+return { redis.call('ZCARD', KEYS[1]), redis.call('ZCOUNT', KEYS[1], '-inf', before(1100000)) }
 `
 
 var beat = redis.NewScript(beatScript)

@@ -23,7 +23,7 @@
 local FORM, SIZE = '<ddddddddddddd', 104
 local TOKEN, EPOCH, SLACK = 1000000, 10000000, 1000000
 local LEAST = 16 -- smaller bursts are not leased from
-local OWNER_LIFE, MISSING_AFTER, MEMBER_LIFE = 15000000, 2250000, 60000000
+local OWNER_LIFE, MISSING_AFTER, MEMBER_LIFE = 15000000, 1850000, 60000000
 local OVERLOAD, FAIR, SCARCE = 1.125, 1.03125, 4
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 

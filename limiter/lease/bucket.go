@@ -20,7 +20,7 @@ const (
 
 	// MissingAfter is how long after a node's last heartbeat the others hold its
 	// share back, by the latest. Until then it must not refill a fallback bucket.
-	MissingAfter = 2_250_000
+	MissingAfter = 1_850_000
 
 	// MemberLife is how long a node that sends no heartbeats counts as a member of
 	// the fleet whose share is held back.
@@ -125,7 +125,7 @@ func (b *Bucket) Visit(c *Call, now int64) (changed bool) {
 	if b.Owner == c.Node && c.Node != 0 {
 		c.Owner = 1
 	}
-	if stepped || adopted || owned || confirmed && !absent || c.Policy.leased() && c.Arrived > 0 ||
+	if stepped || adopted || owned || confirmed && !absent || b.Policy.leased() && c.Arrived > 0 ||
 		c.Granted+c.Leased+c.Rel0+c.Rel1+c.Ret+c.Debt > 0 {
 		return true
 	}
@@ -313,9 +313,9 @@ const (
 // lasts is how long what is leased now counts as held: this epoch and the next.
 func (b *Bucket) lasts() int64 { return (b.epoch()+2)*Epoch - b.TS - b.Lag }
 
-// untilAbsent is the time after which the bucket is as good as absent: full, and
+// UntilAbsent is the time after which the bucket is as good as absent: full, and
 // nothing held or withheld any more.
-func (b *Bucket) untilAbsent() int64 {
+func (b *Bucket) UntilAbsent() int64 {
 	last := b.Policy.timeFor(b.Policy.units() - b.Level)
 	if b.Held+b.Prev > 0 {
 		last = max(last, b.lasts())
@@ -324,4 +324,9 @@ func (b *Bucket) untilAbsent() int64 {
 		last = max(last, MemberLife)
 	}
 	return last
+}
+
+// Within reports whether the bucket keeps its invariants.
+func (b *Bucket) Within() bool {
+	return b.Level >= -b.floor() && b.Held >= 0 && b.Prev >= 0 && b.Withheld >= 0 && b.Level <= max(0, b.cap()-b.Withheld)
 }

@@ -32,6 +32,9 @@ type fallback struct {
 	seen           int64 // when the bucket's level was seen that bounds them
 }
 
+// aloneAfter is that time for the only node: calls under way may yet be carried out.
+const aloneAfter = 250_000
+
 // share is a node's part of a bucket: so many of so many. Of a burst smaller than
 // the fleet all belongs to the node that owns the bucket. A node that cannot know
 // the owner has its part of the rate and a token.
@@ -53,7 +56,7 @@ func (l *Lease) TakeAlone(now int64, f *Fleet) (ok bool, wait int64) {
 	}
 	a := l.refillAlone(now, f, of)
 	if a.level < Token {
-		return false, int64(math.Ceil(float64(Token-a.level)*1e6*float64(of)/float64(max(1, l.policy.Rate)))) + max(0, f.Contact+MissingAfter-now)
+		return false, int64(math.Ceil(float64(Token-a.level)*1e6*float64(of)/float64(max(1, l.policy.Rate))))
 	}
 	a.level -= Token
 	return true, 0
@@ -78,8 +81,12 @@ func (l *Lease) refillAlone(now int64, f *Fleet, of int64) *fallback {
 		}
 		l.alone = a
 	}
-	if now > f.Contact { // the others spend this node's part until they miss it
-		now = max(f.Contact, now-MissingAfter)
+	pause := int64(MissingAfter) // for so long the others spend this node's part
+	if f.Nodes == 1 {
+		pause = aloneAfter
+	}
+	if now > f.Contact {
+		now = max(f.Contact, now-pause)
 	}
 	if now > a.at {
 		earned := int64(min(float64(full), math.Floor(float64(now-a.at)*float64(p.Rate)/1e6/float64(of))))

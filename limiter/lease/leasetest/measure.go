@@ -13,6 +13,9 @@ type Oracle struct {
 
 const scaled = lease.Token * 1_000_000
 
+// Start begins the first span at now.
+func (o *Oracle) Start(now int64) { o.begun, o.Lowest = true, o.Admitted*scaled-now*o.Policy.Rate }
+
 // Admit records an admission, and returns by how many tokens the worst span that
 // ends with it exceeds the promise; at most 0 where it does not.
 func (o *Oracle) Admit(now int64) float64 {

@@ -14,7 +14,7 @@ const (
 	Budget        = 10_000  // a request waits that long for Redis
 	FlightTimeout = 250_000 // a call without an answer for that long has failed
 	BeatEvery     = 500_000
-	SilentFor     = 1_500_000 // a node without a heartbeat for that long is missing
+	SilentFor     = 1_100_000 // a node without a heartbeat for that long is missing
 	tripAfter     = 3         // failures in a row open the breaker
 )
 

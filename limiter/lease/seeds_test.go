@@ -1,0 +1,14 @@
+//go:build !race
+
+package lease_test
+
+// How much of the simulation a plain run has time for.
+const (
+	stormSeeds  = 150
+	simSeeds    = 12
+	tableSeeds  = 2
+	tableLimits = 5 // of simLimits
+	simSpan     = 12_000_000
+	callSpan    = 60_000_000
+	slowLimits  = 5
+)

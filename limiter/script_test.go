@@ -1,0 +1,225 @@
+package limiter
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/limiter/lease"
+)
+
+// pack and unpack are the state's form in Redis: thirteen little-endian doubles.
+func pack(b lease.Bucket) []byte {
+	var raw []byte
+	for _, n := range []int64{b.Level, b.TS, b.Lag, b.Held, b.Prev, b.Used, b.Demand, b.Withheld, b.Owner, b.OwnerAt, b.Policy.Version, b.Policy.Rate, b.Policy.Burst} {
+		raw = binary.LittleEndian.AppendUint64(raw, math.Float64bits(float64(n)))
+	}
+	return raw
+}
+
+func unpack(t testing.TB, raw []byte) lease.Bucket {
+	t.Helper()
+	if len(raw) != 104 {
+		t.Fatalf("a state of %d bytes", len(raw))
+	}
+	n := make([]int64, 13)
+	for i := range n {
+		f := math.Float64frombits(binary.LittleEndian.Uint64(raw[8*i:]))
+		if n[i] = int64(f); float64(n[i]) != f {
+			t.Fatalf("the state holds %v, not an integer", f)
+		}
+	}
+	return lease.Bucket{Level: n[0], TS: n[1], Lag: n[2], Held: n[3], Prev: n[4], Used: n[5], Demand: n[6], Withheld: n[7],
+		Owner: n[8], OwnerAt: n[9], Policy: Policy{Version: n[10], Rate: n[11], Burst: n[12]}}
+}
+
+// anyPolicy reaches every corner that NewPolicy allows.
+func anyPolicy(random *rand.Rand) Policy {
+	for {
+		p, err := NewPolicy(math.Exp(random.Float64()*44-14), int64(math.Exp(random.Float64()*22)))
+		if err == nil && p.Rate > 0 {
+			p.Version = random.Int64N(4)
+			return p
+		}
+	}
+}
+
+// Every call is made of a random stored bucket (or none, or one of another form),
+// last refilled anywhere between long ago and the future, with tokens out, under a
+// policy that is its own, another, older or newer, by a node that knows of a fleet.
+func TestScriptEqualsModel(t *testing.T) {
+	t.Parallel()
+	_, client := startRedis(t)
+	client = client.WithTimeout(patient) // the pipelines are long
+	ctx := context.Background()
+	random := rand.New(rand.NewPCG(9, 10))
+	sha, err := client.ScriptLoad(ctx, tokenBucketScript).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sha != tokenBucketDigest {
+		t.Fatalf("digest %s, Redis says %s", tokenBucketDigest, sha)
+	}
+	anyTokens := func(p Policy) int64 {
+		switch random.IntN(6) {
+		case 0:
+			return random.Int64N(3)
+		case 1:
+			return random.Int64N(2*p.Burst + 1)
+		case 2:
+			return 1 << 50
+		}
+		return 0
+	}
+	chance := func(n int) bool { return random.IntN(n) == 0 }
+	const rounds, atOnce = 60, 500
+	seen := map[string]int{"granted": 0, "leased": 0, "stepped": 0, "adopted": 0, "pinned": 0, "aged": 0, "released": 0,
+		"owed": 0, "withheld": 0, "merged": 0, "owned": 0, "shared out": 0, "of another form": 0}
+	for round := range rounds {
+		type trial struct {
+			stored *lease.Bucket
+			c      lease.Call
+			answer *redis.Cmd
+			after  *redis.StringCmd
+			ttl    *redis.DurationCmd
+		}
+		trials := make([]trial, atOnce)
+		pipe := client.Pipeline()
+		for i := range trials {
+			x := &trials[i]
+			key := fmt.Sprintf("rl:{model}:b:%d:%d", round, i)
+			p := anyPolicy(random)
+			near := time.Now().UnixMicro() / lease.Epoch
+			x.c = lease.Call{Policy: p, Need: 1, Hold: random.Int64N(2), Extra: anyTokens(p), Arrived: random.Int64N(100), Entitled: random.Int64N(200_000),
+				Epoch: near - random.Int64N(4), Rel0: anyTokens(p), Rel1: anyTokens(p), Ret: anyTokens(p), Debt: anyTokens(p),
+				Nodes: 1 + random.Int64N(20), Node: random.Int64N(3)}
+			if chance(3) {
+				x.c.Missing = random.Int64N(x.c.Nodes)
+			}
+			if chance(3) {
+				x.c.Need = anyTokens(p)
+			}
+			if chance(2) {
+				x.c.Debt, x.c.Rel0, x.c.Rel1 = 0, 0, 0
+			}
+			switch random.IntN(20) {
+			case 0: // absent
+			case 1: // not a bucket as this script knows it: as good as absent
+				seen["of another form"]++
+				pipe.Set(ctx, key, make([]byte, 80), time.Minute)
+			default:
+				own := p
+				own.Version = random.Int64N(4)
+				if chance(2) {
+					own = anyPolicy(random)
+				}
+				past := int64(math.Exp(random.Float64() * 35))
+				switch random.IntN(10) {
+				case 0:
+					past = -random.Int64N(900_000)
+				case 1:
+					past = -2_000_000 - past
+				}
+				b := lease.Bucket{TS: time.Now().UnixMicro() - past, Policy: own, Demand: int64(math.Exp(random.Float64() * 25))}
+				if chance(4) {
+					b.Lag = random.Int64N(100_000_000)
+				}
+				b.Used = (b.TS+b.Lag)/lease.Epoch - random.Int64N(4)
+				if chance(2) {
+					b.Held, b.Prev = random.Int64N(own.Burst/4+1), random.Int64N(own.Burst/4+1)
+				}
+				if chance(2) {
+					b.Owner, b.OwnerAt = 1+random.Int64N(3), b.TS-random.Int64N(20_000_000)
+				}
+				room := (own.Burst - b.Held - b.Prev) * lease.Token
+				if chance(3) {
+					b.Withheld = random.Int64N(room + 1)
+				}
+				b.Level = random.Int64N(room - b.Withheld + 1)
+				if chance(8) {
+					b.Level = -random.Int64N(own.Burst/4*lease.Token + 1)
+				}
+				if chance(4) {
+					b.Level = min(room-b.Withheld, []int64{0, room, lease.Token, lease.Token - 1, room - 1}[random.IntN(5)])
+				}
+				x.stored = &b
+				pipe.Set(ctx, key, pack(b), time.Hour)
+			}
+			x.answer = pipe.EvalSha(ctx, sha, []string{key}, arguments(&x.c)...)
+			x.after = pipe.Get(ctx, key)
+			x.ttl = pipe.PTTL(ctx, key)
+		}
+		if _, err := pipe.Exec(ctx); err != nil && err != redis.Nil {
+			t.Fatal(err)
+		}
+		for i := range trials {
+			x := &trials[i]
+			got, want := x.c, x.c
+			if err := read(&got, x.answer); err != nil {
+				t.Fatal(err)
+			}
+			model := lease.Full(x.c.Policy, got.Now)
+			if x.stored != nil {
+				model = *x.stored
+			}
+			changed := model.Visit(&want, got.Now)
+			if got.Reply != want.Reply {
+				t.Fatalf("call %+v on %+v\nscript %+v\nmodel  %+v", x.c, x.stored, got.Reply, want.Reply)
+			}
+			if !model.Within() {
+				t.Fatalf("call %+v on %+v\nleaves %+v: more than the burst", x.c, x.stored, model)
+			}
+			count := func(what string, yes bool) {
+				if yes {
+					seen[what]++
+				}
+			}
+			count("granted", got.Granted > 0)
+			count("leased", got.Leased > 0)
+			count("owed", got.Level < 0)
+			count("withheld", model.Withheld > 0)
+			count("shared out", got.Granted < min(got.Need, got.Level/lease.Token))
+			count("owned", got.Owner == 1)
+			if x.stored != nil {
+				count("merged", model.Withheld < x.stored.Withheld && x.c.Debt == 0)
+				count("stepped", x.stored.TS-got.Now > 1_000_000)
+				count("adopted", x.stored.Policy != model.Policy)
+				count("pinned", model.Policy.Rate != x.c.Policy.Rate)
+				count("aged", x.stored.Held+x.stored.Prev > 0 && got.Now/lease.Epoch > x.stored.TS/lease.Epoch)
+				count("released", x.stored.Held+x.stored.Prev > got.Reply.Held-got.Leased && got.Now/lease.Epoch == x.stored.TS/lease.Epoch)
+			}
+			if !changed && x.stored == nil {
+				continue // stays absent, or something else
+			}
+			raw, err := x.after.Bytes()
+			if err != nil {
+				t.Fatalf("no state after %+v: %v", x.c, err)
+			}
+			if stored := unpack(t, raw); stored != model {
+				t.Fatalf("call %+v on %+v\nscript leaves %+v\nmodel  leaves %+v", x.c, x.stored, stored, model)
+			}
+			// Expiry: when as good as absent, and a second more (rounded up to milliseconds).
+			if last := model.UntilAbsent(); changed && last < 1e12 {
+				want := time.Duration((last+999)/1000+1000) * time.Millisecond
+				if x.ttl.Val() > want || x.ttl.Val() < want-5*time.Second {
+					t.Fatalf("expires in %v, want %v", x.ttl.Val(), want)
+				}
+			}
+		}
+		if err := client.FlushDB(ctx).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%d calls: %v", rounds*atOnce, seen)
+	for what, n := range seen {
+		if n < 100 {
+			t.Errorf("%s: only %d", what, n)
+		}
+	}
+}
