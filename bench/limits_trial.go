@@ -22,7 +22,11 @@ type fault struct {
 	stopped bool          // it does not answer
 }
 
-const beforeFault = 5 * time.Second
+// warmUp is how long the nodes run before the first request, beforeFault before a fault.
+const (
+	warmUp      = time.Second
+	beforeFault = 5 * time.Second
+)
 
 // outcome is what a design did in a trial.
 type outcome struct {
@@ -63,7 +67,7 @@ func simulate(d design, t trial) outcome {
 			s.stop(t.fault.length.Microseconds())
 		}
 	})
-	t.arrivals(a)
+	s.after(warmUp.Microseconds(), func() { t.arrivals(a) })
 	s.run(t.length.Microseconds())
 	a.ended = true
 	s.run(s.now + time.Second.Microseconds()) // the last ones are answered
