@@ -23,7 +23,7 @@
 local FORM, SIZE = '<ddddddddddddd', 104
 local TOKEN, EPOCH, SLACK = 1000000, 10000000, 1000000
 local LEAST = 16 -- smaller bursts are not leased from
-local OWNER_LIFE, MISSING_AFTER, MEMBER_LIFE = 15000000, 1850000, 60000000
+local OWNER_LIFE, MISSING_AFTER, MEMBER_LIFE = 60000000, 1850000, 60000000
 local OVERLOAD, FAIR, SCARCE = 1.125, 1.03125, 4
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 
@@ -125,10 +125,12 @@ if not stepped then
   end
   granted = min(need, share)
   if granted == need and b >= LEAST then
-    local bound = have + held + prev
-    if 2 * have < b then bound = floor(have / 2) end
-    bound = floor(bound / (2 * nodes + 1))
-    if scarce then bound = share end
+    local bound = floor((have + held + prev) / max(8, 2 * nodes + 1))
+    if scarce then
+      bound = share
+    elseif 2 * have < b then
+      bound = floor(have / (3 * nodes))
+    end
     leased = max(0, min(extra, bound, share - granted, floor(b / 2) - held - prev))
   end
 end

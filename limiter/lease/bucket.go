@@ -16,7 +16,7 @@ const (
 
 	// ownerLife is how long after its last visit a node still owns a bucket whose
 	// burst is smaller than the fleet.
-	ownerLife = 15_000_000
+	ownerLife = 60_000_000
 
 	// MissingAfter is how long after a node's last heartbeat the others hold its
 	// share back, by the latest. Until then it must not refill a fallback bucket.
@@ -291,12 +291,12 @@ func (b *Bucket) grant(c *Call) {
 	c.Granted = min(c.Need, most)
 	if c.Granted == c.Need && burst >= leastLeased {
 		held := b.Held + b.Prev
-		bound := have + held
-		if 2*have < burst {
-			bound = have / 2
-		}
-		if bound /= 2*nodes + 1; scarce {
+		bound := (have + held) / max(leastParts, 2*nodes+1)
+		switch {
+		case scarce:
 			bound = most
+		case 2*have < burst:
+			bound = have / (3 * nodes)
 		}
 		c.Leased = max(0, min(c.Extra, bound, most-c.Granted, burst/2-held))
 	}
@@ -307,6 +307,7 @@ func (b *Bucket) grant(c *Call) {
 const (
 	overloadFrom = 1.125   // of the rate: more demand than noise explains
 	fairShare    = 1.03125 // of the rate is shared out, so that all of it is
+	leastParts   = 8     // of a bucket is leased one at most
 	scarceParts  = 4       // a bucket with less than such a part left is empty
 )
 

@@ -127,9 +127,9 @@ func nextBackoff(before int32, yield int64) int32 {
 	return max(backoffLeast, before)
 }
 
-// mostPause bounds the backoff to the time in which about a seventh of the burst
+// mostPause bounds the backoff to the time in which about a tenth of the burst
 // comes: a burst of requests that ends with the bucket misses what comes in it.
-func (l *Lease) mostPause() int64 { return min(60_000, l.policy.timeFor(l.policy.units()*3/20)) }
+func (l *Lease) mostPause() int64 { return min(40_000, l.policy.timeFor(l.policy.units()/10)) }
 
 // Fail ends a call of which nothing is known. What it carried is gone: to send it
 // again might count it twice. It returns how many tokens were to go back.

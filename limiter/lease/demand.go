@@ -28,6 +28,9 @@ func (d *demand) note(n float32, now int64) {
 // ahead is how many requests a lease is taken for: those of the next second, or a
 // few where a key is sparse.
 func (d *demand) ahead() int64 {
+	if d.recent < 2 {
+		return 0 // it may not come again
+	}
 	return int64(math.Ceil(max(float64(d.recent)/8, math.Sqrt(float64(d.recent)))))
 }
 

@@ -33,7 +33,7 @@ type fallback struct {
 }
 
 // aloneAfter is that time for the only node: calls under way may yet be carried out.
-const aloneAfter = 250_000
+const aloneAfter = 750_000
 
 // share is a node's part of a bucket: so many of so many. Of a burst smaller than
 // the fleet all belongs to the node that owns the bucket. A node that cannot know
@@ -56,7 +56,7 @@ func (l *Lease) TakeAlone(now int64, f *Fleet) (ok bool, wait int64) {
 	}
 	a := l.refillAlone(now, f, of)
 	if a.level < Token {
-		return false, int64(math.Ceil(float64(Token-a.level)*1e6*float64(of)/float64(max(1, l.policy.Rate))))
+		return false, int64(math.Ceil(float64(Token-a.level) * 1e6 * float64(of) / float64(max(1, l.policy.Rate))))
 	}
 	a.level -= Token
 	return true, 0
@@ -73,6 +73,13 @@ func (l *Lease) AdmitAlone(now int64, f *Fleet) {
 func (l *Lease) refillAlone(now int64, f *Fleet, of int64) *fallback {
 	p := &l.policy
 	full := max(Token, p.units()/of)
+	pause := int64(MissingAfter) // for so long the others spend this node's part
+	if f.Nodes == 1 {
+		pause = aloneAfter
+	}
+	if now > f.Contact {
+		now = max(f.Contact, now-pause)
+	}
 	a := l.alone
 	if a == nil {
 		a = &fallback{level: full, unspent: full, at: now, seen: never}
@@ -80,13 +87,6 @@ func (l *Lease) refillAlone(now int64, f *Fleet, of int64) *fallback {
 			a.level, a.unspent = 0, 0
 		}
 		l.alone = a
-	}
-	pause := int64(MissingAfter) // for so long the others spend this node's part
-	if f.Nodes == 1 {
-		pause = aloneAfter
-	}
-	if now > f.Contact {
-		now = max(f.Contact, now-pause)
 	}
 	if now > a.at {
 		earned := int64(min(float64(full), math.Floor(float64(now-a.at)*float64(p.Rate)/1e6/float64(of))))

@@ -6,8 +6,8 @@ package lease_test
 const (
 	stormSeeds  = 150
 	simSeeds    = 12
-	tableSeeds  = 2
-	tableLimits = 5 // of simLimits
+	tableSeeds  = 1
+	tableLimits = 4 // of simLimits
 	simSpan     = 12_000_000
 	callSpan    = 60_000_000
 	slowLimits  = 5

@@ -42,8 +42,8 @@ func (h *hazards) add(g hazards) {
 type storm struct {
 	seed        uint64
 	rule        func(w *World) func(*lease.Call, int64) // the bucket's; nil = the one we have
-	forward     int64                             // what its clock skips once, microseconds
-	unforgiving bool                              // of it
+	forward     int64                                   // what its clock skips once, microseconds
+	unforgiving bool                                    // of it
 }
 
 func (s storm) run(t testing.TB) (v outcome) {

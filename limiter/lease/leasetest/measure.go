@@ -84,7 +84,7 @@ func (w *World) Measure(s Shape, span int64) (r Result) {
 // Remaining is what the fleet may still admit: what the bucket contains, and what
 // the nodes hold of it.
 func (w *World) Remaining() int64 {
-	left := w.InFlight + max(0, w.Bucket.LevelAt(w.Now+w.Clock))/lease.Token
+	left := w.InFlight + w.leasing + max(0, w.Bucket.LevelAt(w.Now+w.Clock))/lease.Token
 	for _, n := range w.Nodes {
 		left += n.Lease.Holds(n.Now())
 	}

@@ -18,6 +18,7 @@ type Node struct {
 	Ambush  int64   // it is to be stopped for so long as soon as an answer is on its way
 	Cut     bool    // nothing it sends arrives
 	Shunned bool    // no requests come to it
+	Cold    bool    // it has not counted the others
 
 	dead     bool
 	stopped  bool     // like a process that got SIGSTOP
@@ -55,7 +56,9 @@ func (n *Node) Now() int64 { return int64(float64(n.W.Now)*n.Pace) + n.Ahead }
 // who is missing.
 func (n *Node) Fleet() *lease.Fleet {
 	f := n.fleet
-	if n.Now()-n.counted > 2*BeatEvery {
+	if n.Cold {
+		f.Cold, f.Nodes = true, max(f.Nodes, 8)
+	} else if n.Now()-n.counted > 2*BeatEvery {
 		f.Missing = f.Nodes - 1
 	}
 	return &f
@@ -239,6 +242,7 @@ func (n *Node) fly() {
 				return
 			}
 			w.InFlight += answered.Granted
+			w.leasing += answered.Leased
 			w.After(back, func() {
 				n.do(func() {
 					if over {
@@ -250,6 +254,7 @@ func (n *Node) fly() {
 					end()
 				})
 				w.InFlight -= answered.Granted
+				w.leasing -= answered.Leased
 			})
 		})
 	})

@@ -75,7 +75,8 @@ type World struct {
 	inbox []func() // what has come to it since
 	beats map[int64]int64
 
-	InFlight int64 // tokens in answers that are on their way
+	InFlight int64 // tokens granted in answers that are on their way
+	leasing  int64 // tokens leased in them
 
 	Offered, Admitted, Calls, Waited, Alone int64
 	Broken                                  int // times that a breaker opened
