@@ -307,7 +307,7 @@ func (b *Bucket) grant(c *Call) {
 const (
 	overloadFrom = 1.125   // of the rate: more demand than noise explains
 	fairShare    = 1.03125 // of the rate is shared out, so that all of it is
-	leastParts   = 8     // of a bucket is leased one at most
+	leastParts   = 8       // of a bucket is leased one at most
 	scarceParts  = 4       // a bucket with less than such a part left is empty
 )
 

@@ -1,0 +1,274 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// This file is about a leased limiter whose Redis is slow, hangs or fails, in virtual
+// time.
+
+// A request waits for a hung Redis no longer than the budget, and none after it does;
+// the heartbeats alone find out that it is back, and what was spent is debited.
+func TestBudgetAndBreakerToTheMillisecond(t *testing.T) {
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
+		key := smallKey(t, l)
+		takes(t, l, key, 1, SourceRedis)
+		v.mood.Store(int32(hung))
+		for i := range 100 {
+			began := time.Now()
+			l.take(key, nil)
+			want := time.Duration(0)
+			if i == 0 {
+				want = DefaultBudget
+			}
+			if spent := time.Since(began); spent != want {
+				t.Fatalf("take %d waited %v, want %v", i, spent, want)
+			}
+		}
+		time.Sleep(2 * callTimeout)
+		if s := l.Stats(); s.Breaker != "open" || s.Failure == nil {
+			t.Fatalf("%+v", s)
+		}
+		calls := v.calls.Load()
+		for range 10_000 {
+			time.Sleep(time.Millisecond)
+			l.take(key, nil)
+		}
+		if more := v.calls.Load() - calls; more != 0 {
+			t.Fatalf("%d visits to a hung store", more)
+		}
+		v.mood.Store(int32(well))
+		time.Sleep(3 * beatEvery)
+		if s := l.Stats(); s.Breaker != "closed" || s.Failure != nil || s.Degraded < 10*time.Second || s.Owing != 0 || s.OffLedger != 14 || s.DebtSettled != 14 {
+			t.Fatalf("%+v", s)
+		}
+		if n := v.left(key); n != 0 {
+			t.Fatalf("%d left of 15, all of which are spent", n)
+		}
+	})
+}
+
+func TestFailureModes(t *testing.T) {
+	for mode, want := range map[FailureMode]int{FailLocal: 15, FailAllow: 40, FailDeny: 0} {
+		t.Run(mode.String(), func(t *testing.T) {
+			inVirtualTime(t, Options{FailureMode: mode}, func(t *testing.T, l *Limiter, v *virtual) {
+				v.mood.Store(int32(broken))
+				key, allowed := smallKey(t, l), 0
+				for range 40 {
+					d := l.take(key, nil)
+					if d.Source != SourceLocalFallback || !d.Allowed && d.RetryAfter <= 0 {
+						t.Fatalf("%+v", d)
+					}
+					if d.Allowed {
+						allowed++
+					}
+				}
+				if allowed != want {
+					t.Fatalf("%d admitted, %d expected", allowed, want)
+				}
+				v.mood.Store(int32(well))
+				time.Sleep(2 * time.Second)
+				if s := l.Stats(); s.Owing != 0 || s.Breaker != "closed" {
+					t.Fatalf("%+v", s)
+				}
+			})
+		})
+	}
+}
+
+// A late answer fails the request, not Redis: its tokens are leased for those who come
+// next, and from then on requests wait as long as two answers take.
+func TestLateAnswersAreUsed(t *testing.T) {
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
+		v.oneWay = 8 * time.Millisecond
+		b := slowKey(t, l)
+		began := time.Now()
+		if d := l.take(b, nil); d.Source != SourceLocalFallback || time.Since(began) != DefaultBudget {
+			t.Fatalf("%+v after %v", d, time.Since(began))
+		}
+		time.Sleep(50 * time.Millisecond)
+		for range 30 {
+			began = time.Now()
+			if d := l.take(b, nil); !d.Allowed || d.Source == SourceLocalFallback || time.Since(began) > 3*v.oneWay {
+				t.Fatalf("%+v after %v", d, time.Since(began))
+			}
+		}
+		if s := l.Stats(); s.Breaker != "closed" || s.Degraded != 0 {
+			t.Fatalf("%+v", s)
+		}
+	})
+}
+
+// No request waits longer than an eighth of a second, however slow Redis is.
+func TestLongestWait(t *testing.T) {
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
+		v.oneWay = 60 * time.Millisecond
+		b := smallKey(t, l)
+		longest := time.Duration(0)
+		for range 50 {
+			began := time.Now()
+			l.take(b, nil)
+			longest = max(longest, time.Since(began))
+			time.Sleep(30 * time.Millisecond)
+		}
+		if longest > 125*time.Millisecond {
+			t.Fatalf("a request waited %v", longest)
+		}
+	})
+}
+
+// A debt whose answer was lost may be debited twice, but no more; tokens that were
+// to go back may be lost, and are counted.
+func TestLostAnswersNeverAdmitTooMuch(t *testing.T) {
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
+		key := smallKey(t, l)
+		allowed := 0
+		for _, m := range []mood{broken, lost, lost, broken, lost, well} {
+			v.mood.Store(int32(m))
+			for range 5 {
+				if l.take(key, nil).Allowed {
+					allowed++
+				}
+				time.Sleep(120 * time.Millisecond)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		if n := v.left(key); allowed > 15 || n > int64(15-allowed) {
+			t.Fatalf("%d admitted of 15, %d left", allowed, n)
+		}
+	})
+}
+
+// Requests that are given back before the bucket hears of them cost it nothing.
+func TestIdleLeasesAreSettled(t *testing.T) {
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
+		b := l.Bucket("idle", policy(t, 0.001, 100))
+		for range 20 {
+			l.take(b, nil)
+			time.Sleep(10 * time.Millisecond)
+		}
+		if s := l.Stats(); s.LeasedHeld == 0 || s.Leases != 1 {
+			t.Fatalf("nothing is leased: %+v", s)
+		}
+		time.Sleep(5 * time.Second)
+		if s := l.Stats(); s.LeasedHeld != 0 || s.Settles == 0 || v.left(b) != 80 {
+			t.Fatalf("%d left of 80: %+v", v.left(b), s)
+		}
+	})
+}
+
+// All that want a call at a moment travel in few pipelines, and both buckets of a
+// request in one.
+func TestOnePipelineAMoment(t *testing.T) {
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
+		v.oneWay = 200 * time.Microsecond
+		p := policy(t, 0.001, 15)
+		if d := l.take(l.Bucket("a", p), l.Bucket("b", p)); !d.Allowed || v.trips.Load() != 1 || v.calls.Load() != 2 {
+			t.Fatalf("%+v: %d trips, %d calls", d, v.trips.Load(), v.calls.Load())
+		}
+		var all sync.WaitGroup
+		for i := range 320 {
+			all.Go(func() { l.take(l.Bucket(KeyBucket("w", string(rune('a'+i))), p), nil) })
+		}
+		all.Wait()
+		if n := v.trips.Load(); n > 25 || v.most.Load() > mostCalls {
+			t.Fatalf("%d trips for 320 buckets, %d calls in one", n, v.most.Load())
+		}
+	})
+}
+
+// Nodes that disagree about a limit for a while, because one has not read a change,
+// neither fill the bucket nor starve each other.
+func TestNodesThatDisagreeDoNotFlap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newVirtual()
+		all := fleet(t, v, 2)
+		older, newer := policy(t, 0.001, 10), policy(t, 0.001, 12)
+		older.Version, newer.Version = 1, 2
+		a, b := all[0].Bucket("k", older), all[1].Bucket("k", newer)
+		allowed := 0
+		for range 20 {
+			if all[0].take(a, nil).Allowed {
+				allowed++
+			}
+			if all[1].take(b, nil).Allowed {
+				allowed++
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if allowed > 12 || allowed < 10 {
+			t.Fatalf("%d admitted of 10 to 12", allowed)
+		}
+	})
+}
+
+// Whole limiters, an outage of every kind, floods: never more than the promise and
+// what one burst may be over.
+func TestNeverOverThroughOutages(t *testing.T) {
+	t.Parallel()
+	for _, m := range []mood{hung, late, lost, broken, slow, frozen} {
+		synctest.Test(t, func(t *testing.T) {
+			v := newVirtual()
+			v.oneWay = 100 * time.Microsecond
+			all := fleet(t, v, 3)
+			p := policy(t, 100, 50)
+			var allowed atomic.Int64
+			began := time.Now()
+			var requests sync.WaitGroup
+			ctx, stop := context.WithTimeout(t.Context(), 12*time.Second)
+			defer stop()
+			for _, l := range all {
+				b := l.Bucket("k", p)
+				requests.Go(func() {
+					for ctx.Err() == nil {
+						if l.take(b, nil).Allowed {
+							allowed.Add(1)
+						}
+						time.Sleep(2 * time.Millisecond)
+					}
+				})
+			}
+			time.Sleep(3 * time.Second)
+			v.mood.Store(int32(m))
+			time.Sleep(4 * time.Second)
+			v.mood.Store(int32(well))
+			requests.Wait()
+			due := 50 + 100*time.Since(began).Seconds()
+			t.Logf("mood %d: %d admitted, %.0f due", m, allowed.Load(), due)
+			if n := float64(allowed.Load()); n > due+5 || n < .6*due {
+				t.Errorf("mood %d: %.0f admitted, %.0f due", m, n, due)
+			}
+		})
+	}
+}
+
+// A suspended machine's leases end.
+func TestALeaseEndsInASleep(t *testing.T) {
+	c := new(clock)
+	_, client := startRedis(t)
+	l := open(t, Options{Redis: client, Budget: patient, Clock: c.now})
+	b := slowKey(t, l)
+	for range 30 {
+		l.take(b, nil)
+	}
+	held := func() int64 {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.lease.Holds(l.now())
+	}
+	if held() == 0 {
+		t.Fatal("nothing is leased")
+	}
+	c.advance(30 * time.Second)
+	if n := held(); n != 0 {
+		t.Fatalf("%d tokens outlive their lease", n)
+	}
+}
+
+var _ = errors.Is

@@ -1,0 +1,236 @@
+package limiter
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// clock is a time that the test advances.
+type clock struct{ at atomic.Int64 }
+
+func (c *clock) now() time.Time          { return time.UnixMicro(1_700_000_000_000_000 + c.at.Load()) }
+func (c *clock) advance(d time.Duration) { c.at.Add(d.Microseconds()) }
+
+// Both deciders make the same decisions: of a node without Redis, and of one that
+// finds its buckets in Redis.
+func TestDeciders(t *testing.T) {
+	t.Run("direct", func(t *testing.T) {
+		c := new(clock)
+		suite(t, open(t, Options{Clock: c.now}), c.advance, SourceMemory)
+	})
+	t.Run("leased", func(t *testing.T) {
+		inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
+			suite(t, l, time.Sleep, SourceRedis)
+		})
+	})
+}
+
+func suite(t *testing.T, l *Limiter, pass func(time.Duration), source Source) {
+	made := 0
+	bucket := func(p Policy) *Bucket {
+		made++
+		return l.Bucket(KeyBucket("suite", fmt.Sprint(made)), p)
+	}
+	slow := policy(t, 0.001, 10) // a token in 1,000 s
+	run := func(name string, f func()) { t.Log(name); f() }
+
+	run("exactly the burst, then a wait", func() {
+		b := bucket(slow)
+		for i := range int64(10) {
+			d := l.take(b, nil)
+			if !d.Allowed || d.Source != source || d.RetryAfter != 0 || !d.Key.Allowed || d.Key.Remaining != 9-i || d.Key.ResetIn <= 0 || d.Key.FullIn < d.Key.ResetIn {
+				t.Fatalf("take %d: %+v", i, d)
+			}
+		}
+		d := l.take(b, nil)
+		if d.Allowed || d.Refused != Key || d.RetryAfter <= 990*time.Second || d.RetryAfter > 1000*time.Second || d.Key.Remaining != 0 || d.Key.RetryIn != d.RetryAfter || d.Key.ResetIn != d.RetryAfter {
+			t.Fatalf("%+v", d)
+		}
+		pass(d.RetryAfter)
+		if d := l.take(b, nil); !d.Allowed {
+			t.Fatalf("after Retry-After: %+v", d)
+		}
+		if d := l.take(b, nil); d.Allowed {
+			t.Fatalf("and once more: %+v", d)
+		}
+	})
+	run("time refills, up to the burst", func() {
+		b := bucket(slow)
+		takes(t, l, b, 10, source)
+		pass(3_000 * time.Second)
+		takes(t, l, b, 3, source)
+		pass(1_000_000 * time.Second)
+		takes(t, l, b, 10, source)
+	})
+	run("both buckets or neither", func() {
+		key, workspace := bucket(slow), bucket(policy(t, 0.001, 3))
+		for range 3 {
+			if d := l.take(key, workspace); !d.Allowed || !d.Key.Allowed || !d.Workspace.Allowed {
+				t.Fatalf("%+v", d)
+			}
+		}
+		for range 5 {
+			if d := l.take(key, workspace); d.Allowed || d.Refused != Workspace || d.Workspace.Remaining != 0 || d.Key.Remaining < 6 || d.Key.RetryIn != 0 {
+				t.Fatalf("%+v", d)
+			}
+		}
+		pass(100 * time.Millisecond)
+		takes(t, l, key, 7, source)
+		if d := l.take(key, workspace); d.Allowed || d.Refused != Workspace && d.Refused != Key || d.RetryAfter < 900*time.Second {
+			t.Fatalf("both empty: %+v", d)
+		}
+	})
+	run("given back, never above the burst", func() {
+		b := bucket(slow)
+		takes(t, l, b, 2, source)
+		l.Return(b, nil)
+		pass(100 * time.Millisecond)
+		takes(t, l, b, 9, source)
+		if d := l.take(b, nil); d.Allowed {
+			t.Fatalf("%+v", d)
+		}
+		full := bucket(slow)
+		takes(t, l, full, 1, source)
+		l.Return(full, nil)
+		l.Return(full, nil)
+		pass(100 * time.Millisecond)
+		takes(t, l, full, 10, source)
+		if d := l.take(full, nil); d.Allowed {
+			t.Fatalf("%+v", d)
+		}
+	})
+	run("a look takes nothing", func() {
+		b := bucket(slow)
+		takes(t, l, b, 4, source)
+		for range 20 {
+			if n := l.left(b); n != 6 {
+				t.Fatalf("%d left", n)
+			}
+		}
+		takes(t, l, b, 6, source)
+	})
+	run("rate 0 and no bucket", func() {
+		blocked := bucket(policy(t, 0, 5))
+		if d := l.take(blocked, bucket(slow)); d.Allowed || d.Source != SourceBlocked || d.Refused != Key || d.RetryAfter != time.Hour {
+			t.Fatalf("%+v", d)
+		}
+		if d := l.take(bucket(slow), blocked); d.Allowed || d.Source != SourceBlocked || d.Refused != Workspace {
+			t.Fatalf("%+v", d)
+		}
+		if d := l.take(nil, nil); !d.Allowed || d.Source != SourceUnlimited {
+			t.Fatalf("%+v", d)
+		}
+	})
+	run("another policy", func() {
+		p := slow
+		p.Version = 1
+		b := l.Bucket("changed", p)
+		takes(t, l, b, 6, source)
+		p.Burst, p.Version = 2, 2
+		if again := l.Bucket("changed", p); again != b || b.Policy() != p {
+			t.Fatal("another bucket")
+		}
+		takes(t, l, b, 2, source)
+		if d := l.take(b, nil); d.Allowed {
+			t.Fatalf("above the new burst: %+v", d)
+		}
+		p.Rate, p.Version = 0, 3
+		l.Bucket("changed", p)
+		if d := l.take(b, nil); d.Source != SourceBlocked {
+			t.Fatalf("%+v", d)
+		}
+	})
+	run("a limit above 16, spent by many at once", func() {
+		b := bucket(policy(t, 0.001, 100))
+		var allowed atomic.Int64
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				for range 10 {
+					if l.take(b, nil).Allowed {
+						allowed.Add(1)
+					}
+				}
+			})
+		}
+		all.Wait()
+		if n := allowed.Load(); n != 100 {
+			t.Fatalf("%d of 100 admitted", n)
+		}
+	})
+}
+
+// An idle handle is evicted, and has its place again when it is used: there are never
+// two that spend.
+func TestAnEvictedHandleComesBack(t *testing.T) {
+	c := new(clock)
+	l := open(t, Options{Clock: c.now, MaxBuckets: 4 * sweepFrom})
+	p := policy(t, 1, 3)
+	first := l.Bucket("first", p)
+	takes(t, l, first, 3, SourceMemory)
+	c.advance(time.Hour)
+	for i := range 3 * sweepFrom {
+		takes(t, l, l.Bucket(fmt.Sprint(i), p), 1, SourceMemory)
+	}
+	if !first.evicted {
+		t.Fatal("an idle handle is kept")
+	}
+	second := l.Bucket("first", p)
+	takes(t, l, second, 2, SourceMemory)
+	takes(t, l, first, 1, SourceMemory)
+	if l.take(first, nil).Allowed || l.take(second, nil).Allowed {
+		t.Fatal("two handles spend from two buckets")
+	}
+	if l.Stats().Buckets > 4*sweepFrom {
+		t.Errorf("%d buckets", l.Stats().Buckets)
+	}
+	for i := range 10 * sweepFrom { // none of them idle
+		takes(t, l, l.Bucket(fmt.Sprint("busy", i), p), 1, SourceMemory)
+	}
+	if n := l.Stats().Buckets; n > 4*sweepFrom || n < sweepFrom {
+		t.Errorf("%d buckets", n)
+	}
+}
+
+// Handles are made for keys that exist; those that nobody takes from cost Redis
+// nothing.
+func TestMadeUpKeysCostNothing(t *testing.T) {
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
+		p := policy(t, 50, 100)
+		for i := range madeUpKeys {
+			l.Bucket("rl:{made up}:b:"+fmt.Sprint(i), p)
+		}
+		if s := l.Stats(); v.calls.Load() != 0 || s.Leases != 0 || s.Owing != 0 {
+			t.Fatalf("%+v", s)
+		}
+	})
+}
+
+func TestCloseLeavesTakeWorking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newVirtual()
+		l := newLimiter(Options{}, v)
+		time.Sleep(3 * time.Second)
+		b := slowKey(t, l)
+		for range 20 {
+			l.take(b, nil)
+		}
+		if err := l.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if n := v.left(b); n != 180 {
+			t.Errorf("%d of 200 left in Redis after 20 were taken and all is given back", n)
+		}
+		if d := l.take(b, nil); d.Source != SourceLocalFallback {
+			t.Errorf("%+v", d)
+		}
+		if err := l.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
