@@ -1,0 +1,503 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/redistest"
+	"listedge/internal/sandbox/sandboxtest"
+)
+
+// Three nodes on a real Redis, in real time: well, stopped, killed, cut off, failed
+// over and in a Cluster. Nothing else runs meanwhile: what a node learns late for want
+// of a processor counts against the promise.
+
+// floodLimits are from 5 a minute to 20,000 a second.
+var floodLimits = []struct {
+	rate  float64
+	burst int64
+}{{5.0 / 60, 5}, {50, 100}, {333, 40}, {1_000, 1_000}, {20_000, 5_000}}
+
+// flood has three nodes ask for every limit as fast as they can, and counts.
+type flood struct {
+	nodes   []*Limiter
+	limits  []Policy
+	allowed []atomic.Int64
+	longest atomic.Int64 // wait in a Take
+	began   time.Time
+	stop    atomic.Bool
+	all     sync.WaitGroup
+}
+
+// startFlood: gap is the pause of each of the askers between two requests.
+func startFlood(t *testing.T, gap time.Duration, client func(node int) redis.UniversalClient, budget time.Duration) *flood {
+	f := &flood{allowed: make([]atomic.Int64, len(floodLimits))}
+	for n := range 3 {
+		f.nodes = append(f.nodes, open(t, Options{Redis: client(n), Budget: budget}))
+	}
+	for _, limit := range floodLimits {
+		f.limits = append(f.limits, policy(t, limit.rate, limit.burst))
+	}
+	for n, node := range f.nodes {
+		counted(t, node, 3)
+		for i := range f.limits { // connections to every Redis node
+			eventually(t, "an answer of Redis", func() bool {
+				return node.take(node.Bucket(KeyBucket(fmt.Sprint("ws", i), fmt.Sprint("warm", n)), policy(t, 1_000, 15)), nil).Source == SourceRedis
+			})
+		}
+	}
+	f.began = time.Now()
+	for _, node := range f.nodes {
+		var buckets []*Bucket
+		for i, p := range f.limits {
+			buckets = append(buckets, node.Bucket(KeyBucket(fmt.Sprint("ws", i), "k"), p))
+		}
+		f.all.Go(func() {
+			for !f.stop.Load() {
+				for i, b := range buckets {
+					began := time.Now()
+					if node.take(b, nil).Allowed {
+						f.allowed[i].Add(1)
+					}
+					f.longest.Store(max(f.longest.Load(), int64(time.Since(began))))
+				}
+				time.Sleep(gap)
+			}
+		})
+	}
+	return f
+}
+
+// end stops the flood and checks that no limit was exceeded by more than what the
+// rate brings during a reply, and bursts more bursts.
+func (f *flood) end(t *testing.T, bursts float64) {
+	t.Helper()
+	f.stop.Store(true)
+	f.all.Wait()
+	span := time.Since(f.began).Seconds()
+	for i, limit := range floodLimits {
+		due, got := float64(limit.burst)+limit.rate*span, float64(f.allowed[i].Load())
+		t.Logf("%8.2f/s burst %4d: %6.0f admitted, %6.0f due in %.2f s", limit.rate, limit.burst, got, due, span)
+		if most := due + limit.rate*DefaultBudget.Seconds() + bursts*float64(limit.burst) + 1; got > most {
+			t.Errorf("%v/s, burst %d: %.0f admitted in %.3f s, at most %.0f", limit.rate, limit.burst, got, span, most)
+		}
+		if limit.rate < 10_000 && got < min(3, due) {
+			t.Errorf("%v/s, burst %d: only %.0f admitted of %.0f", limit.rate, limit.burst, got, due)
+		}
+	}
+}
+
+func (f *flood) eventually(t *testing.T, what string, ok func(s Stats) bool) {
+	t.Helper()
+	eventually(t, what, func() bool {
+		for _, node := range f.nodes {
+			if !ok(node.Stats()) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// leased waits until every node holds tokens, and has gone on like that for a while:
+// what follows befalls a fleet that runs.
+func (f *flood) leased(t *testing.T) {
+	t.Helper()
+	f.eventually(t, "each node has leased", func(s Stats) bool { return s.Allowed.Lease > 0 && s.TokensLeased > 0 })
+	time.Sleep(300 * time.Millisecond)
+}
+
+func (f *flood) breakers(t *testing.T, state string) {
+	t.Helper()
+	f.eventually(t, "the breakers are "+state, func(s Stats) bool { return s.Breaker == state })
+}
+
+func one(client redis.UniversalClient) func(int) redis.UniversalClient {
+	return func(int) redis.UniversalClient { return client }
+}
+
+func TestThreeNodesInAFlood(t *testing.T) {
+	_, client := startRedis(t)
+	f := startFlood(t, 50*time.Microsecond, one(client), patient)
+	time.Sleep(time.Second)
+	f.end(t, 0)
+	if s := f.nodes[0].Stats(); s.Allowed.Lease == 0 || s.OffLedger != 0 || s.TokensLeased == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Nobody waits longer than the budget (and what a busy machine adds), and the nodes'
+// parts add up to the limit.
+func TestRedisStoppedForThreeSeconds(t *testing.T) {
+	server, client := startRedis(t)
+	f := startFlood(t, time.Millisecond, one(client), 0)
+	f.leased(t)
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	f.breakers(t, "open")
+	f.longest.Store(0)
+	time.Sleep(3 * time.Second)
+	if longest := time.Duration(f.longest.Load()); longest > DefaultBudget+100*time.Millisecond {
+		t.Errorf("a Take took %v while the breaker was open", longest)
+	}
+	for _, node := range f.nodes {
+		if s := node.Stats(); s.OffLedger == 0 || s.Degraded < 2*time.Second {
+			t.Errorf("%+v", s)
+		}
+	}
+	if err := server.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	f.breakers(t, "closed")
+	time.Sleep(500 * time.Millisecond) // in which a burst too many would be spent
+	f.end(t, .2)
+	f.eventually(t, "the debts are paid", func(s Stats) bool { return s.Owing == 0 && s.DebtSettled > 0 })
+}
+
+func TestRedisKilledAndRestartedEmpty(t *testing.T) {
+	server, client := startRedis(t)
+	f := startFlood(t, time.Millisecond, one(client), 0)
+	f.leased(t)
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	f.breakers(t, "open")
+	time.Sleep(300 * time.Millisecond) // Redis is away
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.breakers(t, "closed")
+	time.Sleep(700 * time.Millisecond) // in which a burst too many would be spent
+	f.end(t, 1.1)
+}
+
+// link is a network that can be cut.
+type link struct {
+	mu    sync.Mutex // guards all below
+	cut   bool
+	conns []net.Conn
+}
+
+var errCut = errors.New("the network is cut")
+
+func (k *link) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.cut {
+		return nil, errCut
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err == nil {
+		k.conns = append(k.conns, conn)
+	}
+	return conn, err
+}
+
+func (k *link) set(cut bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.cut = cut
+	for _, conn := range k.conns {
+		_ = conn.Close()
+	}
+	k.conns = nil
+}
+
+// One of three nodes loses Redis, of which the others know nothing but that it sends no
+// heartbeats: together they keep to the limit all the same, but for a part of one
+// burst, and the rest has the whole rate again once the node is back.
+func TestOneNodeIsCutOff(t *testing.T) {
+	server, client := startRedis(t)
+	far := new(link)
+	options := redistest.Options(server.Addr())
+	options.Dialer = far.dial
+	cut := redis.NewUniversalClient(options)
+	t.Cleanup(func() { _ = cut.Close() })
+	f := startFlood(t, time.Millisecond, func(node int) redis.UniversalClient {
+		if node == 0 {
+			return cut
+		}
+		return client
+	}, 0)
+	f.leased(t)
+	missing := func() int64 { return f.nodes[1].decider.(*leased).fleet().Missing }
+	far.set(true)
+	eventually(t, "the others miss it", func() bool { return missing() == 1 })
+	time.Sleep(4 * time.Second)
+	if s := f.nodes[0].Stats(); s.Breaker != "open" || s.Failure == nil || s.OffLedger == 0 {
+		t.Errorf("the node that is cut off: %+v", s)
+	}
+	if s := f.nodes[1].Stats(); s.Breaker != "closed" || s.Nodes != 3 {
+		t.Errorf("another: %+v", s)
+	}
+	far.set(false)
+	eventually(t, "the node is back", func() bool {
+		return missing() == 0 && f.nodes[0].Stats().Breaker == "closed" && f.nodes[0].Stats().Owing == 0
+	})
+	time.Sleep(500 * time.Millisecond)
+	f.end(t, .4) // a third, which it may spend before the others miss it
+}
+
+// A replica that was never promoted answers, and still cannot count.
+func TestReadOnlyRedisCountsAsAway(t *testing.T) {
+	t.Parallel()
+	_, client := startRedis(t)
+	l := open(t, Options{Redis: client, Budget: patient})
+	counted(t, l, 1)
+	key := smallKey(t, l)
+	takes(t, l, key, 1, SourceRedis)
+	if err := client.ReplicaOf(t.Context(), "127.0.0.1", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	takes(t, l, key, 1, SourceLocalFallback)
+	eventually(t, "the breaker opens", func() bool {
+		l.take(l.Bucket("another", policy(t, 1000, 15)), nil)
+		return l.Stats().Breaker == "open"
+	})
+	time.Sleep(2 * beatEvery)
+	if s := l.Stats(); s.Breaker != "open" || s.Failure == nil {
+		t.Errorf("%+v", s)
+	}
+	if err := client.ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "Redis' return", func() bool { return l.Stats().Breaker == "closed" && l.Stats().Owing == 0 })
+	eventually(t, "a decision of Redis", func() bool { return l.take(key, nil).Source == SourceRedis })
+}
+
+// startSentinel makes a master, a replica of it and a Sentinel that watches them.
+func startSentinel(t *testing.T) (master *sandbox.Redis, client func(int) redis.UniversalClient) {
+	t.Helper()
+	master, replica := sandboxtest.Redis(t), sandboxtest.Redis(t)
+	host, port, err := net.SplitHostPort(master.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := redistest.Client(t, replica).ReplicaOf(t.Context(), host, port).Err(); err != nil {
+		t.Fatal(err)
+	}
+	sentinel, err := sandbox.StartSentinel(t.Context(), filepath.Join(sandboxtest.Dir(t), "sentinel"), "main", master.Addr(), 300*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sentinel.Stop() })
+	watcher := redis.NewSentinelClient(&redis.Options{Addr: sentinel.Addr()})
+	t.Cleanup(func() { _ = watcher.Close() })
+	within(t, 15*time.Second, "the sentinel knows of the replica", func() bool {
+		replicas, err := watcher.Replicas(t.Context(), "main").Result()
+		return err == nil && len(replicas) == 1 && replicas[0]["master-link-status"] == "ok"
+	})
+	options := redistest.Options()
+	options.MasterName, options.Addrs = "main", []string{sentinel.Addr()}
+	return master, func(int) redis.UniversalClient {
+		client := redis.NewUniversalClient(options)
+		t.Cleanup(func() { _ = client.Close() })
+		return client
+	}
+}
+
+func TestSentinelFailsOver(t *testing.T) {
+	master, client := startSentinel(t)
+	f := startFlood(t, time.Millisecond, client, 0)
+	f.leased(t)
+	if err := master.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	f.breakers(t, "open")
+	f.breakers(t, "closed")
+	before := f.nodes[0].Stats().RedisCalls
+	time.Sleep(500 * time.Millisecond) // in which a burst too many would be spent
+	if f.nodes[0].Stats().RedisCalls == before {
+		t.Error("no call to the new master")
+	}
+	// A burst may be spent by nodes that decide alone, and one more where the replica
+	// had not got the master's last writes.
+	f.end(t, 2.1)
+}
+
+func TestCluster(t *testing.T) {
+	servers, client := startCluster(t)
+	f := startFlood(t, time.Millisecond, one(client), patient)
+	time.Sleep(500 * time.Millisecond)
+	f.end(t, 0)
+
+	// Both buckets of a request travel to their master in one pipeline.
+	l := open(t, Options{Redis: client, Budget: patient})
+	counted(t, l, 4)
+	var keys, workspaces []*Bucket
+	for i := range 60 {
+		workspace := fmt.Sprint("w", i)
+		keys = append(keys, l.Bucket(KeyBucket(workspace, "k"), policy(t, 0.001, 15)))
+		workspaces = append(workspaces, l.Bucket(WorkspaceBucket(workspace), policy(t, 0.001, 15)))
+		if d := l.take(keys[i], workspaces[i]); !d.Allowed || d.Source != SourceRedis || d.Key.Remaining != 14 || d.Workspace.Remaining != 14 {
+			t.Fatalf("%+v", d)
+		}
+	}
+	if s := l.Stats(); s.RedisTrips != 60 || s.RedisCalls != 120 {
+		t.Errorf("%d trips with %d calls for 60 requests of two buckets", s.RedisTrips, s.RedisCalls)
+	}
+
+	// A master dies: its buckets are decided alone, and the others go on as long as
+	// their masters answer.
+	if err := servers[0].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	alone := 0
+	for i := range keys {
+		switch d := l.take(keys[i], workspaces[i]); d.Source {
+		case SourceLocalFallback:
+			alone++
+		case SourceRedis:
+		default:
+			t.Fatalf("%+v", d)
+		}
+	}
+	if alone == 0 {
+		t.Error("no bucket misses its master")
+	}
+	t.Logf("%d of 60 buckets are decided alone without one of three masters", alone)
+}
+
+// A slot moves to another master while its bucket is in use: no failure.
+func TestClusterSlotMoves(t *testing.T) {
+	t.Parallel()
+	servers, client := startCluster(t)
+	l := open(t, Options{Redis: client, Budget: patient})
+	b := l.Bucket(KeyBucket("moving", "k"), policy(t, 0.001, 15))
+	takes(t, l, b, 3, SourceRedis)
+	slot := int(client.ClusterKeySlot(t.Context(), b.key).Val())
+	owner, err := client.MasterForKey(t.Context(), b.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var from, to *redis.Client
+	for _, server := range servers {
+		if server.Addr() == owner.Options().Addr {
+			from = redistest.Client(t, server)
+		} else {
+			to = redistest.Client(t, server)
+		}
+	}
+	setSlot := func(at *redis.Client, how, id string) {
+		t.Helper()
+		if err := at.Do(t.Context(), "CLUSTER", "SETSLOT", slot, how, id).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fromID, toID := from.ClusterMyID(t.Context()).Val(), to.ClusterMyID(t.Context()).Val()
+	setSlot(to, "IMPORTING", fromID)
+	setSlot(from, "MIGRATING", toID)
+	takes(t, l, b, 1, SourceRedis)
+	value, err := from.Dump(t.Context(), b.key).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe := to.Pipeline()
+	pipe.Do(t.Context(), "ASKING")
+	pipe.Restore(t.Context(), b.key, 0, value)
+	if _, err := pipe.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := from.Del(t.Context(), b.key).Err(); err != nil {
+		t.Fatal(err)
+	}
+	takes(t, l, b, 1, SourceRedis)
+	setSlot(to, "NODE", toID)
+	setSlot(from, "NODE", toID)
+	takes(t, l, b, 2, SourceRedis)
+	if s := l.Stats(); s.RedisErrors+s.RedisTimeouts != 0 || s.Breaker != "closed" || s.OffLedger != 0 {
+		t.Fatalf("%+v", s)
+	}
+	if n := l.left(b); n != 8 {
+		t.Fatalf("%d left of 15 after 7", n)
+	}
+}
+
+// A Redis that has not seen the script, and one that has forgotten it, is sent it.
+func TestScriptIsLoadedWhereItIsMissing(t *testing.T) {
+	t.Parallel()
+	_, client := startRedis(t)
+	l := open(t, Options{Redis: client, Budget: patient})
+	counted(t, l, 1)
+	b := smallKey(t, l)
+	takes(t, l, b, 2, SourceRedis)
+	if err := client.ScriptFlush(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	takes(t, l, b, 2, SourceRedis)
+	if s := l.Stats(); s.RedisErrors != 0 || l.left(b) != 11 {
+		t.Fatalf("%+v", s)
+	}
+}
+
+func TestHeartbeats(t *testing.T) {
+	t.Parallel()
+	_, client := startRedis(t)
+	a, b := New(Options{Redis: client, NodeID: "a"}), open(t, Options{Redis: client, NodeID: "b"})
+	counted(t, a, 2)
+	counted(t, b, 2)
+	if n, err := LiveNodes(t.Context(), client); err != nil || n != 2 {
+		t.Errorf("%d live nodes, %v", n, err)
+	}
+	closeLimiter(t, a)
+	counted(t, b, 1) // the one that left is not missing
+	for id, age := range map[string]time.Duration{"crashed": 30 * time.Second, "long gone": 61 * time.Second} {
+		if err := client.ZAdd(t.Context(), fleetKey, redis.Z{Score: float64(time.Now().Add(-age).UnixMicro()), Member: id}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the crashed one is missing", func() bool {
+		f := b.decider.(*leased).fleet()
+		return f.Nodes == 2 && f.Missing == 1
+	})
+	if n := client.ZCard(t.Context(), fleetKey).Val(); n != 2 {
+		t.Errorf("%d members", n)
+	}
+	restarted := open(t, Options{Redis: client, NodeID: "crashed"})
+	counted(t, restarted, 2)
+	counted(t, b, 2)
+}
+
+// Redis comes back empty, and is gone again before all have said that they are there.
+func TestNodesAreRememberedThroughAnEmptyRedis(t *testing.T) {
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
+		v.nodes = 3
+		time.Sleep(3 * time.Second)
+		v.nodes = 0
+		time.Sleep(beatEvery)
+		v.mood.Store(int32(hung))
+		time.Sleep(10 * time.Second)
+		if f := l.decider.(*leased).fleet(); f.Nodes != 3 || f.Missing != 2 || f.Cold {
+			t.Fatalf("%+v", f)
+		}
+	})
+}
+
+// Every command of the list is one that Redis knows, with as many arguments as it
+// takes.
+func TestRedisCommandsAreCarriedOut(t *testing.T) {
+	t.Parallel()
+	_, client := startRedis(t)
+	for _, command := range RedisCommands("own") {
+		if err := client.Do(t.Context(), command...).Err(); err != nil && err != redis.Nil {
+			t.Errorf("%v: %v", command[0], err)
+		}
+	}
+}
+
+func TestKeysOfARequestShareAShard(t *testing.T) {
+	if a, b := KeyBucket("w", "k"), WorkspaceBucket("w"); a != "rl:{w}:b:k" || b != "rl:{w}:b" {
+		t.Errorf("%s and %s", a, b)
+	}
+}
