@@ -5,6 +5,7 @@ FUZZTIME ?= 10s
 SOAK ?= 10m
 SEED ?=
 ONLY ?=
+DRY ?=
 
 # As the image is built; only the race detector needs cgo. One setting for all, so that nothing is compiled twice.
 export CGO_ENABLED = 0
@@ -34,7 +35,7 @@ race: # of `make test`
 	CGO_ENABLED=1 go test -race -p 3 -timeout 15m ./...
 
 plain: # of `make test`
-	go test -run 'Alloc|Hears|NeverOver|HangUnderFlood|TestModel$$|Simulation' ./edge ./cache ./internal/changefeed ./limiter ./origin # which the race detector would falsify, or make ten times as slow
+	go test -run 'Alloc|NeverOver|HangUnderFlood|TestModel$$|Simulation' ./edge ./cache/... ./internal/changefeed ./limiter ./origin # which the race detector would falsify, or make ten times as slow
 	go -C deploy test -timeout 15m . # a module of its own: see its go.mod
 
 check: ## formatting, vet, staticcheck
@@ -55,7 +56,7 @@ bench: ## what it costs, against the bare minimum and others (Linux); writes ben
 soak: ## storms on the limiter, then faults to a fleet in a random order for SOAK (10m); SEED=n repeats one; OLDER=REVISION has that in the fleet
 	@deploy/install.sh
 	go test -tags soak -run Soak -v -timeout 0 ./limiter
-	go test -tags soak -run Soak -v -timeout 0 ./cmd/listedge -soak $(SOAK) $(if $(SEED),-seed $(SEED)) $(if $(OLDER),-older $(OLDER))
+	go test -tags 'soak$(if $(OLDER), older)' -run Soak -v -timeout 0 ./cmd/listedge -soak $(SOAK) $(if $(SEED),-seed $(SEED)) $(if $(OLDER),-older $(OLDER))
 
 # go test fuzzes one function of one package at a time.
 fuzz: ## every fuzz test for FUZZTIME (10s)
@@ -67,9 +68,9 @@ fuzz: ## every fuzz test for FUZZTIME (10s)
 	done
 
 # A test that cannot fail shows nothing: each rule is broken once in a copy, and the tests that are about it must fail.
-mutations: ## break the rules of freshness, keys and limits one at a time, and see their tests fail (an hour). ONLY=regexp picks some
+mutations: ## break the rules of freshness, keys and limits one at a time, and see their tests fail (an hour). ONLY=regexp picks some; DRY=1 checks that all still apply
 	@deploy/install.sh postgres redis
-	go test -tags mutations -run '$(if $(ONLY),$(ONLY),Mutations)' -v -timeout 0 ./cmd/listedge
+	go test -tags mutations -run '$(if $(ONLY),$(ONLY),Mutations)' -v -timeout 0 ./cmd/listedge $(if $(DRY),-dry)
 
 vuln: ## known vulnerabilities in what is used; asks the Go project's database
 	go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...

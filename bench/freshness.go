@@ -21,7 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"listedge/internal/sandbox"
-	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 const (
@@ -171,12 +171,12 @@ func (s *server) page(key string) (status string, body []byte, err error) {
 
 // smallWorkspace is one with one item, and a key.
 func smallWorkspace(ctx context.Context, s *subject) (workspace uuid.UUID, key string, err error) {
-	admin, err := origin.OpenAdmin(ctx, s.url)
+	commands, err := admin.Open(ctx, s.url)
 	if err != nil {
 		return workspace, "", err
 	}
-	defer admin.Close()
-	w, err := admin.CreateWorkspace(ctx, "bench", nil, nil)
+	defer commands.Close()
+	w, err := commands.CreateWorkspace(ctx, "bench", nil, nil)
 	if err != nil {
 		return workspace, "", err
 	}

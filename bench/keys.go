@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // keyCounts are how many keys ask in turn, each of a workspace of its own.
@@ -118,8 +118,8 @@ func (s *subject) makeKeys(ctx context.Context, n int) (keys []string, err error
 	defer conn.Close(context.Background())
 	workspaces, rows := make([][]any, n), make([][]any, n)
 	for i := range n {
-		key := origin.NewKey()
-		hash, ok := origin.HashKey([]byte(key))
+		key := apikey.Generate()
+		hash, ok := apikey.HashOf([]byte(key))
 		if !ok {
 			return nil, fmt.Errorf("BUG: %s is no key", key)
 		}

@@ -26,6 +26,7 @@ import (
 
 	"listedge/internal/sandbox"
 	"listedge/origin"
+	"listedge/origin/admin"
 	"listedge/origin/postgres"
 )
 
@@ -131,11 +132,11 @@ var measures = []measure{
 }
 
 func prepare(ctx context.Context, postgres *sandbox.Postgres, dir string, items int) (*subject, error) {
-	if err := origin.CreateDatabase(ctx, postgres.URL("postgres"), database); err != nil {
+	if err := admin.CreateDatabase(ctx, postgres.URL("postgres"), database); err != nil {
 		return nil, err
 	}
 	s := &subject{url: postgres.URL(database), postgres: postgres, program: filepath.Join(dir, "listedge")}
-	if _, err := origin.MigrateUp(ctx, s.url); err != nil {
+	if _, err := admin.MigrateUp(ctx, s.url); err != nil {
 		return nil, err
 	}
 	if err := s.seed(ctx, items); err != nil {
@@ -164,13 +165,13 @@ func (s *subject) openOrigin(ctx context.Context) (o *origin.Origin, end func(),
 
 // newKey makes a key that no limit holds back.
 func (s *subject) newKey(ctx context.Context, workspace uuid.UUID) (string, error) {
-	admin, err := origin.OpenAdmin(ctx, s.url)
+	conn, err := admin.Open(ctx, s.url)
 	if err != nil {
 		return "", err
 	}
-	defer admin.Close()
+	defer conn.Close()
 	rate, burst := 1e6, int32(1_000_000)
-	key, err := admin.CreateKey(ctx, origin.NewKeySpec{Workspace: workspace, Rate: &rate, Burst: &burst})
+	key, err := conn.CreateKey(ctx, admin.NewKey{Workspace: workspace, Rate: &rate, Burst: &burst})
 	return key.Key, err
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 // walkedPages is how many pages of 50 items are walked.
@@ -56,11 +56,11 @@ func measureRedisHits(ctx context.Context, s *subject, r *report) error {
 		return err
 	}
 	defer bare.end()
-	admin, err := origin.OpenAdmin(ctx, s.url)
+	conn, err := admin.Open(ctx, s.url)
 	if err != nil {
 		return err
 	}
-	defer admin.Close()
+	defer conn.Close()
 
 	bareAsker := bare.client("")
 	write := fmt.Sprintf("/?bytes=%d", page)
@@ -79,7 +79,7 @@ func measureRedisHits(ctx context.Context, s *subject, r *report) error {
 	var cost [len(sides)]time.Duration
 	counted := 0
 	for round := range rounds + 1 { // the first one is not counted
-		if err := admin.Purge(ctx, &s.workspace); err != nil {
+		if err := conn.Purge(ctx, &s.workspace); err != nil {
 			return err
 		}
 		if err := first.readPurged(ctx, reader, paths); err != nil {

@@ -11,21 +11,15 @@ import (
 func TestHitAllocatesNothing(t *testing.T) {
 	c := open(t, Options{TTL: time.Hour})
 	key, missing := keyOf("q"), keyOf("missing")
-	var spot Spot
 	forward(t, c, key, brings("page"))
 	now := time.Now()
 	for what, f := range map[string]func(){
 		"hit": func() {
-			if _, ok := c.hitOf(key, now); !ok {
+			if _, ok := c.Hit(key, now); !ok {
 				t.Error("no hit")
 			}
 		},
-		"hit again": func() {
-			if _, ok := c.Hit(&spot, key, now); !ok {
-				t.Error("no hit")
-			}
-		},
-		"miss": func() { c.hitOf(missing, now) },
+		"miss": func() { c.Hit(missing, now) },
 	} {
 		// Ristretto takes up its counts by the batch: less than one in an access.
 		if n := testing.AllocsPerRun(5_000, f); n != 0 {
@@ -49,25 +43,10 @@ func TestFollowedHitAllocatesNothing(t *testing.T) {
 	b.done.Wait()
 	key, now := keyOf("q"), time.Now()
 	if n := testing.AllocsPerRun(5_000, func() {
-		if _, ok := c.hitOf(key, now); !ok {
+		if _, ok := c.Hit(key, now); !ok {
 			t.Error("no hit")
 		}
 	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-}
-
-// A Set of ristretto's allocates, as does awaiting it.
-func TestAPageThatReplacesOneLikeItTakesNoSet(t *testing.T) {
-	m := openMemory(t, 8<<20)
-	key, body, pages := keyOf("q"), rows(1000), make([]Entry, 1_002) // one to begin with, and one that AllocsPerRun does not count
-	next := func() {
-		p := &pages[0]
-		p.Body, pages = body[:len(body)-len(pages)%10], pages[1:]
-		m.put(key, p, time.Hour)
-	}
-	next()
-	if n := testing.AllocsPerRun(1_000, next); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -58,7 +58,7 @@ func checkFills(t testing.TB, c *Cache, fills, failed uint64) {
 func TestPageIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		key := keyOf("q")
-		if _, ok := c.hitOf(key, time.Now()); ok {
+		if _, ok := c.Hit(key, time.Now()); ok {
 			t.Fatal("a hit in an empty cache")
 		}
 		slow := Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
@@ -71,7 +71,7 @@ func TestPageIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 			t.Fatalf("age %v, but the query began 300 ms ago", r.Age)
 		}
 		time.Sleep(ttl - 300*time.Millisecond - 1)
-		r, ok := c.hitOf(key, time.Now())
+		r, ok := c.Hit(key, time.Now())
 		if want(want{body: "one"}).check(t, r, nil); !ok || r.Age != ttl-1 {
 			t.Fatalf("%v, %v old", ok, r.Age)
 		}
@@ -80,12 +80,12 @@ func TestPageIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 		checkFills(t, c, 1, 0)
 
 		time.Sleep(time.Nanosecond)
-		if _, ok := c.hitOf(key, time.Now()); ok {
+		if _, ok := c.Hit(key, time.Now()); ok {
 			t.Fatal("a hit at the age of ttl")
 		}
 		r, err = c.Forward(key, changefeed.List{}, brings("two"))
 		want{body: "two", source: Origin, hadStale: true}.check(t, r, err)
-		if r, ok := c.hitOf(key, time.Now().Add(-time.Millisecond)); !ok || r.Age != 0 {
+		if r, ok := c.Hit(key, time.Now().Add(-time.Millisecond)); !ok || r.Age != 0 {
 			t.Fatalf("%v: %v old, seen by a request that began before its query", ok, r.Age)
 		}
 		time.Sleep(ttl + maxStale)
@@ -155,12 +155,12 @@ func TestFlightThatComesTooLateAsksNobody(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		key := keyOf("q")
 		forward(t, c, key, brings("page"))
-		r, err := c.join(key, changefeed.List{}, nil, brings("another"))
+		r, err := c.collapse(key, changefeed.List{}, nil, brings("another"))
 		want{body: "page"}.check(t, r, err)
 		time.Sleep(ttl)
-		stale, _ := c.recall(c.memory.get(key))
+		stale, _ := c.checkMemory(c.memory.get(key))
 		forward(t, c, key, fails(errOrigin))
-		r, err = c.join(key, changefeed.List{}, stale.Entry, brings("another"))
+		r, err = c.collapse(key, changefeed.List{}, stale.Entry, brings("another"))
 		want{body: "page", hadStale: true, err: errPaused}.check(t, r, err)
 		checkFills(t, c, 2, 1)
 	})
@@ -209,7 +209,7 @@ func TestStalePageIsServedWhenTheFillHangs(t *testing.T) {
 		began := time.Now()
 		r, err := c.Forward(key, changefeed.List{}, hangs(release, brings("new")))
 		want{body: "old", hadStale: true, err: ErrFillTimeout}.check(t, r, err)
-		if waited := time.Since(began); waited != stalePatience || r.Age != 10*time.Second+stalePatience {
+		if waited := time.Since(began); waited != staleWait || r.Age != 10*time.Second+staleWait {
 			t.Fatalf("after %v, %v old", waited, r.Age)
 		}
 		again := time.Now()
@@ -220,13 +220,13 @@ func TestStalePageIsServedWhenTheFillHangs(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		hit, ok := c.hitOf(key, time.Now())
+		hit, ok := c.Hit(key, time.Now())
 		if !ok {
 			t.Fatal("the fill outlived its request, and its page is not there")
 		}
 		want{body: "new"}.check(t, hit, nil)
-		if hit.Age != stalePatience {
-			t.Fatalf("age %v, but the query began %v ago", hit.Age, stalePatience)
+		if hit.Age != staleWait {
+			t.Fatalf("age %v, but the query began %v ago", hit.Age, staleWait)
 		}
 	})
 }
@@ -243,7 +243,7 @@ func TestStaleStandsInForAFailingOrigin(t *testing.T) {
 				key := keyOf("q")
 				forward(t, c, key, brings("old"))
 				for _, age := range []time.Duration{ttl, ttl + fillPause, ttl + maxStale/2, ttl + maxStale - 1} {
-					time.Sleep(age - time.Since(c.start))
+					time.Sleep(age - c.clock.Now())
 					r, err := c.Forward(key, changefeed.List{}, failing)
 					if err != nil || string(r.Entry.Body) != "old" || r.Err == nil || !r.HadStale || r.Source != Memory || r.Age != age {
 						t.Fatalf("at %v: %+v, %v", age, r, err)
@@ -265,12 +265,12 @@ func TestStalePageExpiresDuringTheWait(t *testing.T) {
 		fails time.Duration // after this time
 		want  time.Duration // how long the wait is
 	}{
-		"before patience ends":           {left: stalePatience / 2, fails: time.Hour, want: fillTime},
-		"the fill fails just before":     {left: stalePatience / 2, fails: stalePatience/2 - 1, want: stalePatience/2 - 1},
-		"the fill fails just then":       {left: stalePatience / 2, fails: stalePatience / 2, want: stalePatience / 2},
-		"patience ends just before":      {left: stalePatience + 1, fails: time.Hour, want: stalePatience},
-		"patience would end just then":   {left: stalePatience, fails: time.Hour, want: fillTime},
-		"the fill fails after that time": {left: stalePatience, fails: stalePatience + 1, want: stalePatience + 1},
+		"before patience ends":           {left: staleWait / 2, fails: time.Hour, want: fillTime},
+		"the fill fails just before":     {left: staleWait / 2, fails: staleWait/2 - 1, want: staleWait/2 - 1},
+		"the fill fails just then":       {left: staleWait / 2, fails: staleWait / 2, want: staleWait / 2},
+		"patience ends just before":      {left: staleWait + 1, fails: time.Hour, want: staleWait},
+		"patience would end just then":   {left: staleWait, fails: time.Hour, want: fillTime},
+		"the fill fails after that time": {left: staleWait, fails: staleWait + 1, want: staleWait + 1},
 	} {
 		t.Run(what, func(t *testing.T) {
 			virtual(t, func(t *testing.T, cache *Cache) {
@@ -338,9 +338,10 @@ func TestOriginIsLeftInPeaceAfterAFailure(t *testing.T) {
 // leader had none.
 func TestOwnStalePageStandsInForAnothersFlight(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
-		held := newEntryAt([]byte("old"), "next of old", time.Now())
+		stale := NewEntry([]byte("old"), "next of old")
+		stale.Proof = c.clock.Now()
 		time.Sleep(ttl)
-		r, err := c.join(keyOf("q"), changefeed.List{}, held, fails(errOrigin))
+		r, err := c.collapse(keyOf("q"), changefeed.List{}, stale, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
 	})
 }
@@ -376,7 +377,7 @@ func TestNothingIsFreshWithoutTTL(t *testing.T) {
 			body := fmt.Sprint(i)
 			r, err := c.Forward(key, changefeed.List{}, brings(body))
 			want{body: body, source: Origin, hadStale: i > 0}.check(t, r, err)
-			if _, ok := c.hitOf(key, time.Now()); ok {
+			if _, ok := c.Hit(key, time.Now()); ok {
 				t.Fatal("a hit")
 			}
 		}
@@ -392,7 +393,7 @@ func TestNothingIsStaleWithoutMaxStale(t *testing.T) {
 		key := keyOf("q")
 		forward(t, c, key, brings("page"))
 		time.Sleep(ttl - 1)
-		if _, ok := c.hitOf(key, time.Now()); !ok {
+		if _, ok := c.Hit(key, time.Now()); !ok {
 			t.Fatal("no hit")
 		}
 		time.Sleep(time.Nanosecond)

@@ -8,96 +8,91 @@ import (
 	"math"
 	"time"
 
+	"listedge/cache/freshness"
 	"listedge/internal/changefeed"
 )
 
-// In Redis a page is
+// In Redis an entry is
 //
-//	magic 4 | CRC-32C of the rest 4 | life ms 8 | proof, wall clock ms 8 | CRC 4 | LSN 8 | key, etag, next, epoch, position, snapshot, run, server, body, deflate, each behind its length
+//	magic 4 | CRC-32C of the rest 4 | life ms 8 | proof, wall clock ms 8 | CRC 4 | LSN 8 | key, etag, next, epoch, position, snapshot, run, server, body, deflate, each after its length
 //
-// deflate is empty where nobody had asked for it when the page was stored.
-// The magic ends in the version: a page of another version is a miss.
+// deflate is empty where no client had asked for it when the entry was stored. The
+// magic ends in the version: an entry of another version is a miss.
 const (
-	entryMagic = "lep\x04"
-	entryHead  = 4 + 4 + 8 + 8 + 4 + 8
+	magic      = "lep\x04"
+	headerSize = 4 + 4 + 8 + 8 + 4 + 8
 )
 
-// redisTick is the unit of Redis' clock, which rounds what remains up.
+// redisTick is the unit of Redis' clock, which rounds the remaining life up.
 const redisTick = time.Millisecond
 
-// untold stands for how long Redis will still keep an entry, where it was not
-// asked.
-const untold = time.Duration(math.MaxInt64)
+// notAsked is the remaining life of an entry if Redis was not asked for it.
+const notAsked = time.Duration(math.MaxInt64)
 
-var errForeign = errors.New("not a page of this key and version")
+var errMalformed = errors.New("not an entry of this key and version")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// encode writes the page for Redis, where it is to live for life from its proof.
-func (p *Entry) encode(key []byte, life time.Duration) []byte {
-	b := make([]byte, 0, entryHead+int(p.size(len(key))))
-	b = append(b, entryMagic...)
+// encode writes the entry. Redis keeps it until life after its proof.
+func (e *Entry) encode(key []byte, life time.Duration, proof time.Time) []byte {
+	b := make([]byte, 0, headerSize+int(e.size(len(key))))
+	b = append(b, magic...)
 	b = append(b, 0, 0, 0, 0)
 	b = binary.BigEndian.AppendUint64(b, uint64((life+time.Millisecond-1)/time.Millisecond))
-	b = binary.BigEndian.AppendUint64(b, uint64(p.Proof.UnixMilli()))
-	b = binary.BigEndian.AppendUint32(b, p.CRC)
-	b = binary.BigEndian.AppendUint64(b, p.View.LSN)
-	compressed, _ := p.isDeflated()
-	for _, part := range [][]byte{key, p.ETag[:], []byte(p.Next), []byte(p.Epoch), []byte(p.Position.String()), []byte(p.View.Snapshot.String()), []byte(p.View.Run), []byte(p.View.Server), p.Body, compressed} {
-		b = binary.AppendUvarint(b, uint64(len(part)))
-		b = append(b, part...)
+	b = binary.BigEndian.AppendUint64(b, uint64(proof.UnixMilli()))
+	b = binary.BigEndian.AppendUint32(b, e.CRC)
+	b = binary.BigEndian.AppendUint64(b, e.ReadPoint.LSN)
+	compressed, _ := e.compressed()
+	for _, field := range [][]byte{key, e.ETag[:], []byte(e.Next), []byte(e.Epoch), []byte(e.Position.String()),
+		[]byte(e.ReadPoint.Snapshot.String()), []byte(e.ReadPoint.Run), []byte(e.ReadPoint.Server), e.Body, compressed} {
+		b = binary.AppendUvarint(b, uint64(len(field)))
+		b = append(b, field...)
 	}
 	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(b[8:], castagnoli))
 	return b
 }
 
-// decode reads what encode wrote; the page keeps b. remaining is the time
-// Redis will still keep the entry, or untold, now the reader's clock before it
-// asked.
+// decode reads what encode wrote, and how old the entry is; the entry keeps b.
+// remaining is how long Redis will still keep it, or notAsked; now is the reader's
+// wall clock before it asked.
 //
-// The age has two lower bounds, and the larger one counts: how much of the
-// life Redis has run down (no clocks are compared, but an entry that reached
-// Redis late looks younger by its delay), and the distance of the wall clocks
-// (which a skewed clock makes too long, or too short by its skew). So a page
-// looks too young only when both are wrong, and then by the smaller error.
-func decode(b, key []byte, remaining time.Duration, now time.Time) (*Entry, error) {
-	if len(b) < entryHead || string(b[:4]) != entryMagic ||
+// The age has two lower bounds, and the larger one counts: how much of the life
+// Redis has counted down (no clocks are compared, but an entry that reached Redis
+// late looks younger by its delay), and the distance of the wall clocks (which a
+// skewed clock makes too long, or too short by its skew). So an entry looks too
+// young only when both are wrong, and then by the smaller error.
+func decode(b, key []byte, remaining time.Duration, now time.Time) (e *Entry, age time.Duration, err error) {
+	if len(b) < headerSize || string(b[:4]) != magic ||
 		binary.BigEndian.Uint32(b[4:]) != crc32.Checksum(b[8:], castagnoli) {
-		return nil, errForeign
+		return nil, 0, errMalformed
 	}
 	life := time.Duration(binary.BigEndian.Uint64(b[8:])) * time.Millisecond
 	proof := time.UnixMilli(int64(binary.BigEndian.Uint64(b[16:])))
-	p := &Entry{CRC: binary.BigEndian.Uint32(b[24:]), View: View{LSN: binary.BigEndian.Uint64(b[28:])}}
-	var whose, etag, next, epoch, position, snapshot, run, server, compressed []byte
-	rest := b[entryHead:]
-	for _, part := range []*[]byte{&whose, &etag, &next, &epoch, &position, &snapshot, &run, &server, &p.Body, &compressed} {
+	e = &Entry{CRC: binary.BigEndian.Uint32(b[24:])}
+	var storedKey, etag, next, epoch, position, snapshot, run, server, compressed []byte
+	rest := b[headerSize:]
+	for _, field := range []*[]byte{&storedKey, &etag, &next, &epoch, &position, &snapshot, &run, &server, &e.Body, &compressed} {
 		n, width := binary.Uvarint(rest)
 		if width <= 0 || n > uint64(len(rest)-width) {
-			return nil, errForeign
+			return nil, 0, errMalformed
 		}
 		rest = rest[width:]
-		*part, rest = rest[:n:n], rest[n:]
+		*field, rest = rest[:n:n], rest[n:]
 	}
-	if len(rest) != 0 || !bytes.Equal(whose, key) {
-		return nil, errForeign
+	if len(rest) != 0 || !bytes.Equal(storedKey, key) || len(etag) != len(e.ETag) {
+		return nil, 0, errMalformed
 	}
 	if len(compressed) > 0 {
-		p.deflated.Store(&compressed)
+		e.deflated.Store(&compressed)
 	}
-	if len(etag) != len(p.ETag) {
-		return nil, errForeign
+	e.ETag = EntityTag(etag)
+	e.Next, e.Epoch = string(next), string(epoch)
+	e.ReadPoint = freshness.ReadPoint{Run: string(run), Server: string(server), LSN: binary.BigEndian.Uint64(b[28:])}
+	if e.Position, err = changefeed.ParsePosition(string(position)); err != nil {
+		return nil, 0, errMalformed
 	}
-	p.ETag = EntityTag(etag)
-	p.Next, p.Epoch, p.View.Run, p.View.Server = string(next), string(epoch), string(run), string(server)
-	var err error
-	if p.Position, err = changefeed.ParsePosition(string(position)); err != nil {
-		return nil, errForeign
+	if e.ReadPoint.Snapshot, err = changefeed.ParseSnapshot(string(snapshot)); err != nil {
+		return nil, 0, errMalformed
 	}
-	if p.View.Snapshot, err = changefeed.ParseSnapshot(string(snapshot)); err != nil {
-		return nil, errForeign
-	}
-	age := max(life-remaining+redisTick, now.Sub(proof), 0)
-	p.Proof = now.Add(-age)
-	p.begun = p.Proof
-	return p, nil
+	return e, max(life-remaining+redisTick, now.Sub(proof), 0), nil
 }

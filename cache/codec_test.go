@@ -9,11 +9,13 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"listedge/cache/freshness"
 )
 
 // sealed makes b pass as far as magic and checksum go.
 func sealed(b []byte) []byte {
-	copy(b, entryMagic)
+	copy(b, magic)
 	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(b[8:], castagnoli))
 	return b
 }
@@ -22,24 +24,24 @@ func TestCodecRoundTrip(t *testing.T) {
 	now := time.Now()
 	for _, body := range [][]byte{nil, []byte("x"), rows(255), rows(256), rows(20_000), noise(20_000)} {
 		for _, next := range []string{"", "cursor"} {
-			p := newEntryAt(body, next, now.Add(-time.Second))
+			p := NewEntry(body, next)
 			if next != "" { // somebody wanted it compressed
 				p.Deflate()
 			}
-			q, err := decode(p.encode(keyOf("q"), time.Minute), keyOf("q"), 59*time.Second, now)
+			q, age, err := decode(p.encode(keyOf("q"), time.Minute, now.Add(-time.Second)), keyOf("q"), 59*time.Second, now)
 			if err != nil {
 				t.Fatal(err)
 			}
-			kept, came := q.isDeflated()
-			if wanted, _ := p.isDeflated(); !bytes.Equal(kept, wanted) || came != (wanted != nil) {
+			kept, came := q.compressed()
+			if wanted, _ := p.compressed(); !bytes.Equal(kept, wanted) || came != (wanted != nil) {
 				t.Fatalf("%d bytes, deflated to %d, came back as %d", len(body), len(wanted), len(kept))
 			}
 			if !bytes.Equal(q.Body, p.Body) || !bytes.Equal(q.Deflate(), p.Deflate()) ||
 				q.CRC != p.CRC || q.ETag != p.ETag || q.Next != p.Next {
 				t.Fatalf("%d bytes came back as another page", len(body))
 			}
-			if off := p.Proof.Sub(q.Proof); off < 0 || off > 2*time.Millisecond {
-				t.Fatalf("proof is off by %v", off)
+			if off := age - time.Second; off < 0 || off > 2*time.Millisecond {
+				t.Fatalf("the age is off by %v", off)
 			}
 		}
 	}
@@ -47,19 +49,19 @@ func TestCodecRoundTrip(t *testing.T) {
 
 func TestDecodeRefusesWhatIsNotWhole(t *testing.T) {
 	key, now := keyOf("q"), time.Now()
-	entry := newEntryAt(rows(300), "cursor", now).encode(key, time.Minute)
-	if _, err := decode(entry, key, time.Minute, now); err != nil {
+	entry := NewEntry(rows(300), "cursor").encode(key, time.Minute, now)
+	if _, _, err := decode(entry, key, time.Minute, now); err != nil {
 		t.Fatal(err)
 	}
 	refused := func(what string, b, key []byte) {
 		t.Helper()
-		if p, err := decode(b, key, time.Minute, now); err != errForeign || p != nil {
+		if p, _, err := decode(b, key, time.Minute, now); err != errMalformed || p != nil {
 			t.Fatalf("%s: %v, %v", what, p, err)
 		}
 	}
 	for n := range entry {
 		refused("truncated", entry[:n:n], key)
-		if n >= entryHead {
+		if n >= headerSize {
 			refused("truncated with a right checksum", sealed(bytes.Clone(entry[:n])), key)
 		}
 	}
@@ -82,49 +84,49 @@ func TestDecodeRefusesWhatIsNotWhole(t *testing.T) {
 func TestDecodeOfHugeLengthsAllocatesNothing(t *testing.T) {
 	key, now := keyOf("q"), time.Now()
 	for _, length := range []uint64{1 << 20, 1 << 31, 1 << 32, 1 << 40, math.MaxInt64, math.MaxInt64 + 1, math.MaxUint64} {
-		b := make([]byte, entryHead)
+		b := make([]byte, headerSize)
 		b = binary.AppendUvarint(b, length)
 		b = sealed(append(b, key...))
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, err := decode(b, key, time.Minute, now)
+		_, _, err := decode(b, key, time.Minute, now)
 		runtime.ReadMemStats(&after)
-		if grown := after.TotalAlloc - before.TotalAlloc; err != errForeign || grown > 64<<10 {
+		if grown := after.TotalAlloc - before.TotalAlloc; err != errMalformed || grown > 64<<10 {
 			t.Errorf("length %d: %v, %d bytes allocated", length, err, grown)
 		}
 	}
-	unending := append(make([]byte, entryHead), bytes.Repeat([]byte{0x80}, 20)...)
-	if _, err := decode(sealed(unending), key, time.Minute, now); err != errForeign {
+	unending := append(make([]byte, headerSize), bytes.Repeat([]byte{0x80}, 20)...)
+	if _, _, err := decode(sealed(unending), key, time.Minute, now); err != errMalformed {
 		t.Errorf("a length without end: %v", err)
 	}
 }
 
 func FuzzDecode(f *testing.F) {
 	key := keyOf("q")
-	f.Add(newEntryAt([]byte("body"), "next", time.Now()).encode(key, time.Minute), int64(time.Second), false)
-	f.Add(newEntryAt(rows(300), "", time.Unix(0, 0)).encode(key, time.Hour), int64(-1), true)
-	f.Add(make([]byte, entryHead), int64(-2), true)
+	f.Add(NewEntry([]byte("body"), "next").encode(key, time.Minute, time.Now()), int64(time.Second), false)
+	f.Add(NewEntry(rows(300), "").encode(key, time.Hour, time.Unix(0, 0)), int64(-1), true)
+	f.Add(make([]byte, headerSize), int64(-2), true)
 	f.Add([]byte{}, int64(math.MinInt64), true)
 	f.Fuzz(func(t *testing.T, b []byte, remaining int64, seal bool) {
-		if seal && len(b) >= entryHead {
+		if seal && len(b) >= headerSize {
 			b = sealed(bytes.Clone(b))
 		}
 		now := time.Now()
-		p, err := decode(b, key, time.Duration(remaining), now)
+		p, age, err := decode(b, key, time.Duration(remaining), now)
 		if err != nil {
-			if p != nil || err != errForeign {
+			if p != nil || err != errMalformed {
 				t.Fatalf("%v, %v", p, err)
 			}
 			return
 		}
-		if p.Proof.After(now) {
-			t.Fatalf("from the future, by %v", p.Proof.Sub(now))
+		if age < 0 {
+			t.Fatalf("from the future, by %v", -age)
 		}
-		compressed, _ := p.isDeflated()
+		compressed, _ := p.compressed()
 		if len(p.Body)+len(compressed)+len(p.ETag)+len(p.Next) > len(b) {
 			t.Fatal("more than there was")
 		}
-		again, err := decode(p.encode(key, time.Minute), key, time.Minute, now)
+		again, _, err := decode(p.encode(key, time.Minute, now), key, time.Minute, now)
 		if err != nil || !bytes.Equal(again.Body, p.Body) || !bytes.Equal(again.Deflate(), p.Deflate()) || again.ETag != p.ETag || again.Next != p.Next {
 			t.Fatalf("does not come back: %v", err)
 		}
@@ -146,7 +148,6 @@ const entryLife = 5*time.Minute + 700*time.Microsecond
 func (r read) decodedAge(t testing.TB) time.Duration {
 	t.Helper()
 	born := time.Now()
-	p := newEntryAt([]byte("body"), "", born.Add(r.writer))
 	remaining := r.expires
 	if remaining == 0 {
 		// The SET says, in whole milliseconds, what was left when it was sent. Redis
@@ -155,11 +156,12 @@ func (r read) decodedAge(t testing.TB) time.Duration {
 		remaining = (remaining + redisTick - 1).Truncate(redisTick)
 	}
 	now := born.Add(r.age + r.reader)
-	q, err := decode(p.encode(keyOf("q"), entryLife), keyOf("q"), remaining, now)
+	entry := NewEntry([]byte("body"), "").encode(keyOf("q"), entryLife, born.Add(r.writer))
+	_, age, err := decode(entry, keyOf("q"), remaining, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return now.Sub(q.Proof)
+	return age
 }
 
 func TestDecodedAge(t *testing.T) {
@@ -189,7 +191,7 @@ func TestDecodedAge(t *testing.T) {
 		if got < c.want || got > c.want+3*time.Millisecond {
 			t.Errorf("%s: age %v, want %v", what, got, c.want)
 		}
-		if c.expires < 0 && judge(got, 0, entryLife) != expired {
+		if c.expires < 0 && freshness.ByAge(got, 0, entryLife) != freshness.Expired {
 			t.Errorf("%s: may be served", what)
 		}
 	}

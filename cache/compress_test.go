@@ -25,7 +25,7 @@ func TestAPageIsCompressedForWhoWantsIt(t *testing.T) {
 		forward(t, first, key, c.fill)
 		stored(t, first)
 		elsewhere := forward(t, second, key, fails(errOrigin))
-		if _, is := elsewhere.Entry.isDeflated(); elsewhere.Source != Redis || is != c.want {
+		if _, is := elsewhere.Entry.compressed(); elsewhere.Source != Redis || is != c.want {
 			t.Errorf("wanted by %s: from %v, compressed: %v", name, elsewhere.Source, is)
 		}
 		if !bytes.Equal(elsewhere.Entry.Deflate(), deflate([]byte(body))) {
@@ -42,7 +42,7 @@ func TestACompressedPagesSuccessorIsCompressed(t *testing.T) {
 			if err != nil || r.Source != Origin {
 				t.Fatalf("%v, %v", r.Source, err)
 			}
-			if _, is := r.Entry.isDeflated(); is != compressed {
+			if _, is := r.Entry.compressed(); is != compressed {
 				t.Errorf("round %d: compressed: %v", round, is)
 			}
 			r.Entry.Deflate()

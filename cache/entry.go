@@ -7,45 +7,34 @@ import (
 	"hash/crc32"
 	"sync"
 	"sync/atomic"
-	"time"
-	"unsafe"
 
 	"github.com/klauspost/compress/flate"
 
-	"listedge/internal/changefeed"
+	"listedge/cache/freshness"
 )
 
-// Entry is one page of a list, ready for the wire but for its last bytes: the
-// request id, which every answer has of its own. Immutable once made but for
-// how it stands and its compressed form, so any number of answers may be
-// written from it at once.
+// Entry is a stored response: one page of a list, ready for the wire except for
+// its last bytes, the request id, which is new in every response.
+//
+// Invariant: an entry is immutable once it is made, except for its validity and
+// its compressed form, which are written atomically. So any number of responses
+// may be written from it at once.
 type Entry struct {
-	// What every hit reads is in the first lines of memory.
-	sequence    atomic.Uint64 // how it stands to the changes this node knows: see tracker; 0 = not to be kept
-	pair, whole *pairState    // what changes it
-	Body        []byte        // JSON up to the request id
-	Next        string        // the cursor of the next page; empty on the last
+	// What every hit reads comes first, so that it is in few lines of memory.
+	Body     []byte // JSON up to the request id
+	Next     string // the cursor of the next page; empty on the last
+	deflated atomic.Pointer[[]byte]
+	CRC      uint32      // CRC-32 (IEEE) of Body, which a gzip trailer continues
+	ETag     EntityTag   // of Body: equal on every node and in every encoding
+	claimed  atomic.Bool // see ClaimNextPrefetch
+	freshness.Validity
 
-	deflated atomic.Pointer[[]byte] // what Deflate returns; nil until it is first asked for
-	ETag     EntityTag              // of Body: equal on every node and in every encoding
-	led      atomic.Bool            // the page after it was read ahead, or was to be
-	CRC      uint32                 // CRC-32 (IEEE) of Body, which a gzip trailer goes on from
+	deflating sync.Mutex // held while the compressed form is made
+}
 
-	// Proof is the latest moment at which the page is known to have equalled
-	// the database: the beginning of the query that read it, if that was the primary's.
-	Proof time.Time
-	// begun is when the reading began: the proof of what the primary showed,
-	// later than that of a standby's page, and not told by Redis.
-	begun time.Time
-
-	// How the page stands to the log of changes; empty where none is followed.
-	View     View // of the statement that read the page
-	Epoch    string
-	Position changefeed.Position // the page showed all changes up to here
-
-	deflating sync.Mutex // held while the deflated form is made
-
-	cost int64 // what ristretto counts it as, in bytes; whose turn it is to put its key guards it
+// NewEntry makes an entry of a response body. The entry keeps body.
+func NewEntry(body []byte, next string) *Entry {
+	return &Entry{Body: body, Next: next, CRC: crc32.ChecksumIEEE(body), ETag: TagOf(body)}
 }
 
 // EntityTag is a weak entity tag (RFC 9110, 8.8.3), the first half of a SHA-256.
@@ -61,12 +50,12 @@ func TagOf(body []byte) (tag EntityTag) {
 	return tag
 }
 
-// compressFrom is the body size, in bytes, below which gzip makes answers longer.
-const compressFrom = 256
+// minCompressed is the body size, in bytes, below which gzip makes responses longer.
+const minCompressed = 256
 
-// compressLevel: what is compressed at a miss must not cost more than the
-// query. Of a page of 50 items level 1 takes a third, for 80 µs; level 6 takes
-// a tenth less, for 290.
+// compressLevel: compressing at a miss must not cost more than the query. Level 1
+// makes a third of a page of 50 items, in 80 µs; level 6 makes a tenth less, in
+// 290 µs.
 const compressLevel = 1
 
 var deflaters = sync.Pool{New: func() any {
@@ -77,37 +66,31 @@ var deflaters = sync.Pool{New: func() any {
 	return w
 }}
 
-// NewEntry makes an entry of a response body. The entry keeps body.
-func NewEntry(body []byte, next string) *Entry {
-	return &Entry{Body: body, Next: next, CRC: crc32.ChecksumIEEE(body), ETag: TagOf(body)}
-}
-
 // Deflate returns the body as deflate blocks, sync-flushed and open-ended; nil
-// where that would not pay. The first who asks has it made, for as much as a
-// query costs; a page that nobody wants compressed is not.
-func (p *Entry) Deflate() []byte {
-	if d := p.deflated.Load(); d != nil {
-		return *d
+// where compressing does not pay. The first caller compresses, which costs as much
+// as a query: an entry that no client wants compressed is not compressed.
+func (e *Entry) Deflate() []byte {
+	if d, ok := e.compressed(); ok {
+		return d
 	}
-	p.deflating.Lock()
-	defer p.deflating.Unlock()
-	if d := p.deflated.Load(); d != nil {
-		return *d
+	e.deflating.Lock()
+	defer e.deflating.Unlock()
+	if d, ok := e.compressed(); ok {
+		return d
 	}
 	var d []byte
-	if len(p.Body) >= compressFrom {
-		if d = deflate(p.Body); len(d) >= len(p.Body) {
+	if len(e.Body) >= minCompressed {
+		if d = deflate(e.Body); len(d) >= len(e.Body) {
 			d = nil
 		}
 	}
-	p.deflated.Store(&d)
+	e.deflated.Store(&d)
 	return d
 }
 
-// isDeflated says whether somebody has asked for the page compressed, and what
-// came of it.
-func (p *Entry) isDeflated() ([]byte, bool) {
-	if d := p.deflated.Load(); d != nil {
+// compressed returns what Deflate returned before; ok is false if it was not called.
+func (e *Entry) compressed() (d []byte, ok bool) {
+	if d := e.deflated.Load(); d != nil {
 		return *d, true
 	}
 	return nil, false
@@ -124,42 +107,24 @@ func deflate(body []byte) []byte {
 	return bytes.Clone(out.Bytes())
 }
 
-// Places are where what a hit reads of the page lies, for who prefetches it.
-func (p *Entry) Places() (page, pair, body uintptr) {
-	return uintptr(unsafe.Pointer(p)), uintptr(unsafe.Pointer(p.pair)), uintptr(unsafe.Pointer(unsafe.SliceData(p.Body)))
+// ClaimNextPrefetch returns true to the first caller, where there is a next page:
+// that caller may have it prefetched.
+func (e *Entry) ClaimNextPrefetch() bool {
+	return e.Next != "" && !e.claimed.Load() && e.claimed.CompareAndSwap(false, true)
 }
 
-// size is what the page occupies, in bytes, all told. A compressed form that
-// nobody has asked for yet may still come: it is counted as usual ones are.
-func (p *Entry) size(key int) int64 {
-	compressed := len(p.Body) / 3
-	if d, ok := p.isDeflated(); ok {
+// entryOverhead is what an entry costs beside its bytes, in bytes: the structs,
+// what the allocator rounds up, ristretto's maps. Measured: 320 to 420 for an
+// entry that was read here, up to 550 for one from Redis, which keeps the value's
+// head. See TestMemoryBudget.
+const entryOverhead = 448
+
+// size is what the entry occupies in memory, in bytes. A compressed form that
+// was not asked for yet may still come: it is counted as usual ones are.
+func (e *Entry) size(key int) int64 {
+	compressed := len(e.Body) / 3
+	if d, ok := e.compressed(); ok {
 		compressed = len(d)
 	}
-	return int64(len(p.Body)+compressed+len(p.ETag)+len(p.Next)+key) + pageOverhead
+	return int64(len(e.Body)+compressed+len(e.ETag)+len(e.Next)+key) + entryOverhead
 }
-
-// stands says whether the page was, at some time, known to show all changes.
-// One that was not is shared for a moment only.
-func (p *Entry) stands() bool { return p.sequence.Load() != 0 }
-
-// lastChange is the sequence of the latest change of what the page shows.
-func (p *Entry) lastChange() uint64 { return max(p.pair.last.Load(), p.whole.last.Load()) }
-
-// newer says whether the page is known to show more than another of the same
-// key: by the log, or, where one of them does not stand in it, by when they
-// were read. (Not by their proofs: a standby's page that stands would lose to
-// one of the primary that was read earlier, and too early to stand.)
-func (p *Entry) newer(than *Entry) bool {
-	a, b := p.sequence.Load(), than.sequence.Load()
-	if a == 0 || b == 0 || a == b {
-		return p.begun.After(than.begun)
-	}
-	return a > b
-}
-
-// pageOverhead is what an entry costs beside its bytes: the structs, the
-// slices' rounding up, the maps of ristretto, which counts 56 of them itself.
-// Measured: 320 to 420 in all for a page read here, and for one from Redis up
-// to 550, since it keeps the entry's head. See TestMemoryBudget.
-const pageOverhead = 448

@@ -81,7 +81,7 @@ func TestPageIsOneGzipMember(t *testing.T) {
 	whole := map[string][]byte{}
 	for _, n := range []int{0, 1, 255, 256, 65_535, 65_536, 200_000} {
 		for kind, body := range map[string][]byte{"rows": rows(n), "noise": noise(n)} {
-			p := newEntryAt(body, "", time.Now())
+			p := NewEntry(body, "")
 			for _, tail := range []string{"", tail, strings.Repeat("x", 4096)} {
 				name := fmt.Sprintf("%s-%d-%d", kind, n, len(tail))
 				whole[name] = append(bytes.Clone(body), tail...)
@@ -95,7 +95,7 @@ func TestPageIsOneGzipMember(t *testing.T) {
 				}
 			}
 			d := p.Deflate()
-			if pays := kind == "rows" && n >= compressFrom; pays != (d != nil) {
+			if pays := kind == "rows" && n >= minCompressed; pays != (d != nil) {
 				t.Errorf("%d bytes of %s: %d compressed", n, kind, len(d))
 			}
 			if d != nil && !bytes.Equal(d, deflate(body)) {
@@ -123,8 +123,8 @@ func TestPageIsOneGzipMember(t *testing.T) {
 }
 
 func TestETagIsOfTheBodyAlone(t *testing.T) {
-	a := newEntryAt([]byte("one body"), "", time.Now())
-	if b := newEntryAt([]byte("one body"), "cursor", time.Now().Add(time.Hour)); a.ETag != b.ETag {
+	a := NewEntry([]byte("one body"), "")
+	if b := NewEntry([]byte("one body"), "cursor"); a.ETag != b.ETag {
 		t.Errorf("one body, two tags: %s and %s", a.ETag, b.ETag)
 	}
 	if tag := string(a.ETag[:]); !strings.HasPrefix(tag, `W/"`) || !strings.HasSuffix(tag, `"`) || strings.ContainsAny(tag[3:len(tag)-1], "\" \\\x00") {
@@ -133,7 +133,7 @@ func TestETagIsOfTheBodyAlone(t *testing.T) {
 	seen := map[EntityTag]bool{}
 	for i := range 256 {
 		for _, body := range [][]byte{{byte(i)}, {byte(i), 0}, {0, byte(i)}, bytes.Repeat([]byte{byte(i)}, 1000)} {
-			seen[newEntryAt(body, "", time.Time{}).ETag] = true
+			seen[NewEntry(body, "").ETag] = true
 		}
 	}
 	if want := 4*256 - 1; len(seen) != want { // {0, 0} twice
@@ -144,7 +144,7 @@ func TestETagIsOfTheBodyAlone(t *testing.T) {
 // Every answer is written from the same bytes, at the same time.
 func TestPageBearsManyReaders(t *testing.T) {
 	body := rows(20_000)
-	p := newEntryAt(body, "next", time.Now())
+	p := NewEntry(body, "next")
 	tag := p.ETag
 	var all sync.WaitGroup
 	for i := range 16 {
@@ -154,15 +154,15 @@ func TestPageBearsManyReaders(t *testing.T) {
 			if err != nil || string(got) != string(body)+tail {
 				t.Errorf("reader %d: %v", i, err)
 			}
-			if entry := p.encode(keyOf("q"), time.Hour); i == 0 {
-				if q, err := decode(entry, keyOf("q"), time.Hour, time.Now()); err != nil || q.ETag != tag {
+			if entry := p.encode(keyOf("q"), time.Hour, time.Now()); i == 0 {
+				if q, _, err := decode(entry, keyOf("q"), time.Hour, time.Now()); err != nil || q.ETag != tag {
 					t.Errorf("reader %d: %v", i, err)
 				}
 			}
 		})
 	}
 	all.Wait()
-	if newEntryAt(p.Body, "", p.Proof).ETag != tag {
+	if NewEntry(p.Body, "").ETag != tag {
 		t.Error("the page has changed")
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -30,6 +29,8 @@ type beater struct {
 	ctx    context.Context // ends with stop
 	stop   context.CancelFunc
 	done   sync.WaitGroup
+
+	applied atomic.Uint64 // see counter
 }
 
 func startBeater(t testing.TB) *beater {
@@ -144,7 +145,7 @@ func openFollowing(t testing.TB, log changefeed.Log, o Options, b *beater) (*Cac
 		o.Followed = followedAt(ofShop, 1)
 	}
 	c := open(t, o)
-	feed := changefeed.NewSubscriber(log, o.Followed, slog.New(slog.DiscardHandler), c.Listener())
+	feed := changefeed.NewSubscriber(log, o.Followed, slog.New(slog.DiscardHandler), c, counter{&b.applied})
 	ctx, stop := context.WithCancel(b.ctx)
 	var done sync.WaitGroup
 	run := func() { feed.Run(ctx) }
@@ -153,19 +154,23 @@ func openFollowing(t testing.TB, log changefeed.Log, o Options, b *beater) (*Cac
 	return c, feed
 }
 
-// applied counts the changes and the proofs that the cache was given.
-func applied(c *Cache) uint64 {
-	c.follow.mu.Lock()
-	defer c.follow.mu.Unlock()
-	return c.follow.sequence
-}
+// counter counts the changes and the proofs that the listeners before it were given.
+type counter struct{ applied *atomic.Uint64 }
+
+func (counter) Reset(string, changefeed.ResetCause) {}
+
+func (c counter) Changed(changefeed.Position, *changefeed.Change) { c.applied.Add(1) }
+
+func (counter) Settled(*changefeed.Change) {}
+
+func (c counter) ValidThrough(changefeed.Proof) { c.applied.Add(1) }
 
 func mode(c *Cache, m Mode) func() bool { return func() bool { return c.Mode() == m } }
 
 // ask returns what a request gets, and whether it was a hit.
 func askFor(t *testing.T, c *Cache, fill Fill) (body string, hit bool) {
 	t.Helper()
-	if r, ok := c.hitOf(keyOf("q"), time.Now()); ok {
+	if r, ok := c.Hit(keyOf("q"), time.Now()); ok {
 		return string(r.Entry.Body), true
 	}
 	r, err := c.Forward(keyOf("q"), listA, fill)
@@ -258,7 +263,7 @@ func TestServingWhileFollowing(t *testing.T) {
 					return
 				default:
 				}
-				if r, ok := c.hitOf(keyOf("q"), time.Now()); ok {
+				if r, ok := c.Hit(keyOf("q"), time.Now()); ok {
 					_ = r.Entry.Body
 					shown.Add(1)
 				} else if _, err := c.Forward(keyOf("q"), listA, b.brings(fmt.Sprint(committed.Load()))); err != nil {
@@ -278,25 +283,6 @@ func TestServingWhileFollowing(t *testing.T) {
 	}
 	close(stop)
 	readers.Wait()
-}
-
-// What a thousand workspaces of which changes are known cost in memory.
-func TestStateOfPairs(t *testing.T) {
-	const workspaces = 20_000
-	for _, ring := range []int{1, 10} {
-		var before, after runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&before)
-		tr := joinedTracker(t, workspaces, ring)
-		runtime.GC()
-		runtime.ReadMemStats(&after)
-		per := float64(after.HeapAlloc-before.HeapAlloc) / workspaces
-		t.Logf("%d changes each: %.0f kB per 1,000 workspaces", ring, per)
-		if limit := float64(512 + 128*ring); per > limit {
-			t.Errorf("%.0f bytes for each workspace, more than %.0f", per, limit)
-		}
-		runtime.KeepAlive(tr)
-	}
 }
 
 // What another server than the followed primary answers is shown to nobody: a
@@ -345,9 +331,9 @@ func TestAnAnswerOfAnotherServerIsAnError(t *testing.T) {
 	if body, hit := askFor(t, c, from("followed")); !hit || body != "page of followed" {
 		t.Errorf("%q, hit %t", body, hit)
 	}
-	before := applied(c)
+	before := b.applied.Load()
 	b.change(listA)
-	eventually(t, "the change is applied", func() bool { return applied(c) > before })
+	eventually(t, "the change is applied", func() bool { return b.applied.Load() > before })
 	r, err := c.Forward(keyOf("q"), listA, from("another"))
 	if err != nil || !errors.Is(r.Err, ErrWrongServer) || string(r.Entry.Body) != "page of followed" {
 		t.Errorf("%+v, %v", r, err)

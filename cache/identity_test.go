@@ -7,48 +7,17 @@ import (
 	"testing"
 	"time"
 
+	"listedge/cache/freshness"
 	"listedge/internal/changefeed"
 )
 
-// A node takes pages from Redis that were read from the server it follows, in
-// its present run, and from standbys of it.
-func TestAdoptTakesPagesOfTheFollowedServerAlone(t *testing.T) {
-	for _, test := range []struct {
-		name string
-		view View
-		want bool
-	}{
-		{"of the run that is followed", View{Run: "now"}, true},
-		{"of an earlier run, or of another server", View{Run: "then"}, false},
-		{"of nobody knows whom", View{}, false},
-		{"of a standby", View{Server: "system/2"}, true},
-		{"of a standby of the old primary", View{Server: "system/1"}, false},
-		{"of a standby that says a run", View{Server: "system/1", Run: "now"}, false},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			virtually(t, func(t *trackerTest) {
-				t.feed.Follow("f")
-				t.entry(changefeed.Entry{TermStart: &changefeed.TermStart{}})
-				t.look()
-				t.sends(changefeed.Heartbeat{Snapshot: "100:100:", Server: "system/2", Run: "now"})
-				p := page(t, "100:100:")
-				test.view.Snapshot = p.View.Snapshot
-				p.View, p.Epoch, p.Position = test.view, "f", t.last
-				if got := t.adopt(p, listA); got != test.want {
-					t.Errorf("adopted: %t", got)
-				}
-			})
-		})
-	}
-}
-
 func TestCodecKeepsWhichServerWasRead(t *testing.T) {
-	for _, view := range []View{{}, {Run: "1700000000.123456"}, {Server: "7400000000000000001/2", LSN: 7}} {
-		p := newEntryAt([]byte("body"), "", time.Now())
-		p.View = view
-		q, err := decode(p.encode(keyOf("q"), time.Minute), keyOf("q"), time.Minute, time.Now())
-		if err != nil || q.View.Run != view.Run || q.View.Server != view.Server || q.View.LSN != view.LSN {
-			t.Errorf("%+v came back as %+v, %v", view, q.View, err)
+	for _, view := range []freshness.ReadPoint{{}, {Run: "1700000000.123456"}, {Server: "7400000000000000001/2", LSN: 7}} {
+		p := NewEntry([]byte("body"), "")
+		p.ReadPoint = view
+		q, _, err := decode(p.encode(keyOf("q"), time.Minute, time.Now()), keyOf("q"), time.Minute, time.Now())
+		if err != nil || q.ReadPoint.Run != view.Run || q.ReadPoint.Server != view.Server || q.ReadPoint.LSN != view.LSN {
+			t.Errorf("%+v came back as %+v, %v", view, q.ReadPoint, err)
 		}
 	}
 }
@@ -127,7 +96,7 @@ func TestAServerOnAnOldTimelineIsForeign(t *testing.T) {
 	followed := followedAt(ofShop, 1)
 	c, _ := b.open(Options{Followed: followed, TTL: time.Minute, MaxStale: time.Minute, Bound: testBound})
 	eventually(t, "trusted", mode(c, ModeFollowed))
-	refused := func() uint64 { return c.Stats().Rejected[foreign.String()] }
+	refused := func() uint64 { return c.Stats().Rejected[freshness.WrongServer.String()] }
 	read := func(query, run string) {
 		t.Helper()
 		_, _ = c.Forward(keyOf(query), listA, b.ofRun("page", run))
@@ -204,8 +173,8 @@ func TestUnprovenPagesOfRedisAreNotShared(t *testing.T) {
 	b, c := followed(t, Options{Redis: client})
 	b.quiet(true)
 	eventually(t, "untrusted", mode(c, ModeUntrusted))
-	p := newEntryAt([]byte("another node's"), "next of another node's", time.Now())
-	if err := client.Set(t.Context(), inRedis(keyOf("q")), p.encode(keyOf("q"), 2*time.Minute), 2*time.Minute).Err(); err != nil {
+	p := NewEntry([]byte("another node's"), "next of another node's")
+	if err := client.Set(t.Context(), inRedis(keyOf("q")), p.encode(keyOf("q"), 2*time.Minute, time.Now()), 2*time.Minute).Err(); err != nil {
 		t.Fatal(err)
 	}
 	r, err := c.Forward(keyOf("q"), listA, b.brings("this node's"))

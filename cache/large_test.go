@@ -24,7 +24,7 @@ func TestMemoryKeepsNoPageThatIsTooLarge(t *testing.T) {
 	used := m.used()
 	large := newEntryAt(make([]byte, 1<<20), "", now.Add(1))
 	for _, key := range []string{"1", "new"} {
-		if h := m.put(keyOf(key), large, time.Hour); h.page.Load() != large {
+		if h := m.put(keyOf(key), large, time.Hour); h.entry.Load() != large {
 			t.Errorf("%s: another page is shared", key)
 		}
 		if m.get(keyOf(key)) != nil {
@@ -34,7 +34,7 @@ func TestMemoryKeepsNoPageThatIsTooLarge(t *testing.T) {
 	if now := m.used(); now > used || m.evicted.Load() != 2 {
 		t.Errorf("%d bytes, before %d; %d evicted", now, used, m.evicted.Load())
 	}
-	if p := newEntryAt([]byte("small"), "", now.Add(2)); m.put(keyOf("1"), p, time.Hour).page.Load() != p || m.get(keyOf("1")) == nil {
+	if p := newEntryAt([]byte("small"), "", now.Add(2)); m.put(keyOf("1"), p, time.Hour).entry.Load() != p || m.get(keyOf("1")) == nil {
 		t.Error("a smaller one in its place is not kept")
 	}
 	if m.put(keyOf("1"), large, time.Hour); m.get(keyOf("1")) == nil {
@@ -45,7 +45,7 @@ func TestMemoryKeepsNoPageThatIsTooLarge(t *testing.T) {
 func TestRedisKeepsNoPageThatIsTooLarge(t *testing.T) {
 	_, client := startRedis(t)
 	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
-	for body, there := range map[int]int64{redisPage / 4: 1, redisPage: 0} {
+	for body, there := range map[int]int64{maxRedisEntry / 4: 1, maxRedisEntry: 0} {
 		key := keyOf(fmt.Sprint(body))
 		if _, err := c.Forward(key, changefeed.List{}, brings(string(make([]byte, body)))); err != nil {
 			t.Fatal(err)
@@ -73,8 +73,8 @@ func TestAValueThatIsTooLongIsNotRead(t *testing.T) {
 	}
 	before := sent(t, client)
 	for name, read := range map[string]func() *Entry{
-		"a page":            func() *Entry { return c.redis.get(t.Context(), key) },
-		"a page of its age": func() *Entry { return c.redis.getAged(t.Context(), key) },
+		"a page":            func() *Entry { return c.redis.get(key) },
+		"a page of its age": func() *Entry { return c.redis.getAged(key) },
 	} {
 		if p := read(); p != nil {
 			t.Errorf("%s: %d bytes", name, len(p.Body))
@@ -89,7 +89,7 @@ func TestAValueThatIsTooLongIsNotRead(t *testing.T) {
 	r, err := c.Forward(key, changefeed.List{}, brings("page"))
 	want{body: "page", source: Origin}.check(t, r, err)
 	stored(t, c)
-	if p := c.redis.get(t.Context(), key); p == nil || !bytes.Equal(p.Body, []byte("page")) {
+	if p := c.redis.get(key); p == nil || !bytes.Equal(p.Body, []byte("page")) {
 		t.Error("the page did not take its place")
 	}
 }

@@ -35,7 +35,7 @@ func TestLocal(t *testing.T) {
 		close(release)
 		both.Wait()
 
-		r, ok := c.hitOf(key, time.Now())
+		r, ok := c.Hit(key, time.Now())
 		is("hit", true, r, nil)
 		if !ok {
 			t.Fatal("no hit")
@@ -72,7 +72,7 @@ func TestAPageFromRedisIsNotLocal(t *testing.T) {
 	if r.Local {
 		t.Error("a page from Redis is local")
 	}
-	if r, ok := c.hitOf(keyOf("q"), time.Now()); !ok || !r.Local {
+	if r, ok := c.Hit(keyOf("q"), time.Now()); !ok || !r.Local {
 		t.Errorf("then from memory: %+v", r)
 	}
 	checkFills(t, c, 0, 0)

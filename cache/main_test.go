@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
 	"listedge/internal/changefeed"
@@ -23,6 +24,14 @@ const patient = time.Minute
 
 var startRedis = redistest.Start
 
+// testBound is the freshness bound of tests.
+const testBound = 500 * time.Millisecond
+
+var (
+	listA = changefeed.List{Workspace: uuid.UUID{1}, Collection: changefeed.Items}
+	listB = changefeed.List{Workspace: uuid.UUID{2}, Collection: changefeed.Items}
+)
+
 // ofShop is what the pages of tests are of.
 var ofShop = changefeed.Identity{System: "7400000000000000001", Database: 16384, Name: "shop"}
 
@@ -33,7 +42,7 @@ func followedAt(identity changefeed.Identity, timeline uint32) *changefeed.Follo
 }
 
 // inRedis is the name of a key's page in Redis.
-func inRedis(key []byte) string { return redisKeyPrefix + ofShop.Digest() + ":" + string(key) }
+func inRedis(key []byte) string { return entryPrefix + ofShop.Digest() + ":" + string(key) }
 
 // open makes a cache that is closed before the test's other clean-ups. What is
 // not given is large or long; Redis may take its time.
@@ -59,11 +68,6 @@ func open(t testing.TB, o Options) *Cache {
 	return c
 }
 
-// hitOf is Hit of a client that has no spot.
-func (c *Cache) hitOf(key []byte, now time.Time) (Result, bool) {
-	return c.hit(c.memory.get(key), now)
-}
-
 func closeCache(t testing.TB, c *Cache) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patient)
@@ -77,6 +81,14 @@ func closeCache(t testing.TB, c *Cache) {
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	sandboxtest.Within(t, patient, what, ok)
+}
+
+// putAged puts an entry into the cache's memory that was read so long ago.
+func putAged(c *Cache, key []byte, body string, age time.Duration) {
+	e := NewEntry([]byte(body), "next of "+body)
+	e.Proof = c.clock.Now() - age
+	e.ReadAt = e.Proof
+	c.memory.put(key, e, time.Hour)
 }
 
 // keyOf is the key of a one-part query of workspace 1.
@@ -117,9 +129,13 @@ func (w want) check(t testing.TB, r Result, err error) {
 	}
 }
 
-// newEntryAt is an entry that was read from the primary at a moment.
+// testsBegan is the zero moment of entries that are in no cache.
+var testsBegan = time.Now()
+
+// newEntryAt is an entry that was read from the primary then.
 func newEntryAt(body []byte, next string, proof time.Time) *Entry {
 	e := NewEntry(body, next)
-	e.Proof, e.begun = proof, proof
+	e.Proof = proof.Sub(testsBegan)
+	e.ReadAt = e.Proof
 	return e
 }

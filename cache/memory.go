@@ -12,84 +12,65 @@ import (
 	"github.com/dgraph-io/ristretto/v2/z"
 )
 
-// memory is the first tier: pages of this process, in a budget of bytes.
+// memory is the first tier: entries in this process, in a budget of bytes.
 //
-// Ristretto knows keys by their hashes alone, takes Sets up later, and of two
-// quick ones may keep the older. Hence the holder: it has the whole key,
-// compared on every hit, and a page that is replaced in place, never by a
-// second Set of another value. And hence put, which is through only when its
-// Set is. A page that replaces one like it needs none, which takes the waking of
-// two goroutines: ristretto goes by what it was told of the one before.
+// Ristretto identifies keys by their hashes alone, applies Sets later, and of two
+// Sets in quick succession may keep the older. Hence the slot.
+//
+// Invariants:
+//   - a slot has the whole key, which is compared on every hit;
+//   - an entry is replaced in its slot, never by a Set of another slot, and only by
+//     a newer one;
+//   - put returns when its Set is applied.
 type memory struct {
-	pages   *ristretto.Cache[[]byte, *holder]
-	window  *window        // of those that ristretto does not keep
-	gates   [64]gate       // get passes any of them, close shuts all: ristretto must not be closed beneath a Get
-	near    sync.Pool      // of them: one that this processor passed last, for its line is there already
-	passed  atomic.Uint32  // how many gates near was given
-	putting [64]sync.Mutex // by the key's hash; puts of one key follow one another
-	evicted atomic.Uint64
-	chose   atomic.Bool // ristretto did, between pages, since there was no room for all
+	ristretto *ristretto.Cache[[]byte, *slot]
+	window    *window        // entries that ristretto rejects or evicts
+	puts      [64]sync.Mutex // by the key's hash: puts of one key are in sequence
+	evicted   atomic.Uint64
+	closing   sync.Once
 }
 
-type gate struct {
-	sync.RWMutex
-	_ [40]byte // up to a cache line, so that gates do not slow each other down
+// slot is the place of a key's entry.
+type slot struct {
+	key       []byte
+	entry     atomic.Pointer[Entry] // never nil once the slot is stored
+	expiresAt atomic.Int64          // when the entry may not be served any more, in nanoseconds (Unix)
+	cost      int64                 // that ristretto counts, in bytes; guarded by the mutex of the key's puts
+
+	pausedUntil atomic.Int64  // a moment; until then a stale entry is served at once, because a fill has failed
+	requests    atomic.Uint64 // for the entry since countedFrom
+	countedFrom atomic.Int64  // a moment
+	retriedFor  atomic.Uint64 // the change for which the entry was last retried until it was visible: its sequence
 }
 
-type holder struct {
-	key  []byte                // most lie in room, for a line of memory less to wait for
-	page atomic.Pointer[Entry] // never nil once the holder is kept
-	// until is when the holder is dropped, in nanoseconds (Unix): when the page's
-	// time has ended, or up to a slack later.
-	until atomic.Int64
-	// pausedUntil is when a failed fill may be tried again, in nanoseconds
-	// since the cache's start. Until then a stale page is served at once.
-	pausedUntil atomic.Int64
-	spot        atomic.Pointer[Spot] // that points to the holder; nil = none
-	insisted    atomic.Uint64        // the change that the page was last read again and again for: its sequence
+func (s *slot) isExpired(now time.Time) bool { return now.UnixNano() >= s.expiresAt.Load() }
 
-	room  [48]byte // what is written at every hit is not in one line with what is read
-	asked atomic.Uint64
-	since atomic.Int64 // when asked began to count, in nanoseconds since the cache's start
-}
+// size is what the slot and its entry occupy, in bytes.
+func (s *slot) size() int64 { return s.entry.Load().size(len(s.key)) }
 
-func newHolder(key []byte) *holder {
-	h := &holder{}
-	h.key = append(h.room[:0], key...)
-	return h
-}
-
-// lives says whether it is not to be dropped yet.
-func (h *holder) lives(now time.Time) bool { return now.UnixNano() < h.until.Load() }
-
-// size is what the page and all around it take, in bytes.
-func (h *holder) size() int64 { return h.page.Load().size(len(h.key)) }
-
-// budgetShare is how much of the memory budget pages may fill. The rest is for
-// what the allocator rounds them up by, an eighth, and for the garbage that
-// replaced pages are until they are collected.
+// budgetShare is the part of the memory budget that entries may fill. The rest is
+// for what the allocator rounds up, an eighth, and for replaced entries that are
+// not collected yet.
 const budgetShare = 0.75
 
-// typicalPage, in bytes, sizes ristretto's frequency counters.
-const typicalPage = 4 << 10
+// typicalEntry, in bytes, sizes ristretto's frequency counters.
+const typicalEntry = 4 << 10
 
 func newMemory(budget int64) (*memory, error) {
 	m := &memory{}
-	m.near.New = func() any { return &m.gates[m.passed.Add(1)%uint32(len(m.gates))] }
 	maxCost := int64(float64(budget) * budgetShare)
 	m.window = newWindow(int64(float64(maxCost)*windowShare), func() { m.evicted.Add(1) })
-	maxCost -= m.window.most
+	maxCost -= m.window.budget
 	var err error
-	m.pages, err = ristretto.NewCache(&ristretto.Config[[]byte, *holder]{
-		NumCounters: max(1000, 10*maxCost/typicalPage),
+	m.ristretto, err = ristretto.NewCache(&ristretto.Config[[]byte, *slot]{
+		NumCounters: max(1000, 10*maxCost/typicalEntry),
 		MaxCost:     maxCost,
 		BufferItems: 512,
 		KeyToHash:   hash,
-		OnExit:      (*holder).leave,
-		OnReject:    func(i *ristretto.Item[*holder]) { m.turnedAway(i.Value) },
-		OnEvict: func(i *ristretto.Item[*holder]) {
-			if i.Expiration.IsZero() && i.Value != nil { // else its time had come, or it was gone before
-				m.turnedAway(i.Value)
+		OnReject:    func(i *ristretto.Item[*slot]) { m.window.add(i.Value) },
+		OnEvict: func(i *ristretto.Item[*slot]) {
+			if i.Expiration.IsZero() && i.Value != nil { // else it has expired, or was deleted before
+				m.window.add(i.Value)
 			}
 		},
 	})
@@ -99,137 +80,95 @@ func newMemory(budget int64) (*memory, error) {
 	return m, nil
 }
 
-// turnedAway keeps for a while what ristretto chose not to.
-func (m *memory) turnedAway(h *holder) {
-	m.chose.Store(true)
-	m.window.keep(h)
-}
-
-// hash is where ristretto puts a key, and what it tells colliding keys by. The
-// former is seeded by the process: clients choose what is searched for, and
+// hash returns what ristretto finds a key by, and what it distinguishes colliding
+// keys by. The first has a random seed: clients choose what is searched for, and
 // must not be able to choose collisions.
 func hash(key []byte) (uint64, uint64) { return z.MemHash(key), xxhash.Sum64(key) }
 
-// get returns the key's holder, or nil. It neither keeps nor changes key.
-func (m *memory) get(key []byte) *holder {
-	if h := m.inRistretto(key); h != nil {
-		return h
+// get returns the key's slot, or nil. It neither keeps nor changes key.
+func (m *memory) get(key []byte) *slot {
+	if s := m.inRistretto(key); s != nil {
+		return s
 	}
-	h, often := m.window.get(key)
+	s, often := m.window.get(key)
 	if often {
-		m.offer(key, h)
+		m.offer(key, s)
 	}
-	return h
+	return s
 }
 
-func (m *memory) inRistretto(key []byte) *holder {
-	g := m.near.Get().(*gate)
-	g.RLock()
-	h, ok := m.pages.Get(key)
-	g.RUnlock()
-	m.near.Put(g)
-	if ok && bytes.Equal(h.key, key) {
-		return h
+func (m *memory) inRistretto(key []byte) *slot {
+	if s, ok := m.ristretto.Get(key); ok && bytes.Equal(s.key, key) {
+		return s
 	}
 	return nil
 }
 
-// offer offers ristretto a page of the window, which it has since heard asked
-// for, unless somebody is putting a newer one.
-func (m *memory) offer(key []byte, h *holder) {
-	mu := m.turn(key)
+// offer offers ristretto a slot of the window once more, unless the key is being
+// put.
+func (m *memory) offer(key []byte, s *slot) {
+	mu := m.putMutex(key)
 	if !mu.TryLock() {
 		return
 	}
 	defer mu.Unlock()
-	if m.window.holds(h) { // else a newer one may be put by now
-		m.set(key, h)
+	if m.window.holds(s) { // else a newer one may have been put
+		m.set(s)
 	}
 }
 
-// turn is whose holder may put the key.
-func (m *memory) turn(key []byte) *sync.Mutex {
-	return &m.putting[xxhash.Sum64(key)%uint64(len(m.putting))]
+func (m *memory) putMutex(key []byte) *sync.Mutex {
+	return &m.puts[xxhash.Sum64(key)%uint64(len(m.puts))]
 }
 
-// set has ristretto keep the page, or else the window. It is through only when
-// that is done.
-func (m *memory) set(key []byte, h *holder) {
-	before := m.window.at(key)
-	cost := h.size()
-	h.page.Load().cost = cost
-	if !m.pages.SetWithTTL(key, h, cost, max(1, time.Until(time.Unix(0, h.until.Load())))) { // too much at once
-		m.window.keep(h)
+// set stores the slot in ristretto, or else in the window.
+func (m *memory) set(s *slot) {
+	before := m.window.find(s.key)
+	s.cost = s.size()
+	if !m.ristretto.SetWithTTL(s.key, s, s.cost, max(1, time.Until(time.Unix(0, s.expiresAt.Load())))) { // too many Sets at once
+		m.window.add(s)
 	}
-	m.pages.Wait()
-	m.window.drop(before) // unless it was turned away again
+	m.ristretto.Wait()
+	m.window.drop(before) // unless ristretto rejected it again
 }
 
-// put keeps the page for as long as it may be served, and returns its holder.
-// A page never replaces one that is newer. Once put has returned, get
-// finds the page, unless there was no room for it, or it is too large to be kept.
-func (m *memory) put(key []byte, p *Entry, life time.Duration) *holder {
-	mu := m.turn(key)
+// put stores the entry for the rest of its life, and returns its slot. Once put has
+// returned, get finds the entry, unless there was no room for it, or it is larger
+// than the window, a sixteenth of all.
+func (m *memory) put(key []byte, e *Entry, life time.Duration) *slot {
+	mu := m.putMutex(key)
 	mu.Lock()
 	defer mu.Unlock()
-	h := m.get(key)
-	if p.size(len(key)) > m.window.most { // a sixteenth of all: the others' room
-		if h != nil && h.page.Load().newer(p) {
-			return h
-		}
-		m.pages.Del(key)
-		m.window.drop(m.window.at(key))
+	s := m.get(key)
+	if s != nil && s.entry.Load().NewerThan(&e.Validity) {
+		return s
+	}
+	tooLarge := e.size(len(key)) > m.window.budget
+	if s == nil || tooLarge {
+		s = &slot{key: bytes.Clone(key)}
+	}
+	s.entry.Store(e)
+	if tooLarge {
+		m.ristretto.Del(key)
+		m.window.drop(m.window.find(key))
 		m.evicted.Add(1)
-		h = newHolder(key)
-		h.page.Store(p)
-		return h
+		return s
 	}
-	if h == nil {
-		h = newHolder(key)
-	} else {
-		old := h.page.Load()
-		if old.newer(p) {
-			return h
-		}
-		p.cost = old.cost
+	s.expiresAt.Store(time.Now().Add(life).UnixNano())
+	if s.size()-s.cost > m.ristretto.RemainingCost() && m.inRistretto(key) == s {
+		m.ristretto.Del(key) // ristretto makes room only for a new key
 	}
-	h.page.Store(p)
-	there := m.inRistretto(key) == h // if it leaves from now on, then with this page
-	if there && h.fits(life) {
-		return h
-	}
-	h.until.Store(time.Now().Add(life + life/slack).UnixNano())
-	if there && h.size()-p.cost > max(0, m.pages.RemainingCost()) {
-		m.pages.Del(key) // only for a new key does ristretto make room
-	}
-	m.set(key, h)
-	return h
+	m.set(s)
+	return s
 }
 
-// slack is the part of its life that a page may be kept for longer, and the
-// part of its cost that one in its place may be smaller by.
-const slack = 8
-
-// fits says whether what ristretto was told holds for the present page, too,
-// which is to be kept for life: nothing ends early, or is larger than it is
-// counted.
-func (h *holder) fits(life time.Duration) bool {
-	page := h.page.Load()
-	spared := page.cost - h.size()
-	longer := time.Until(time.Unix(0, h.until.Load())) - life
-	return spared >= 0 && spared <= page.cost/slack && longer >= 0 && longer <= life/slack
-}
-
+// close must not be called beside get: ristretto's Get panics when it is closed
+// meanwhile.
 func (m *memory) close() {
-	for i := range m.gates {
-		m.gates[i].Lock()
-		defer m.gates[i].Unlock()
-	}
-	m.pages.Close()
-	m.window.close()
+	m.closing.Do(m.ristretto.Close)
 }
 
-// used is the cost of what is kept, in bytes.
+// used is the cost of what is stored, in bytes.
 func (m *memory) used() int64 {
-	return m.pages.MaxCost() - m.pages.RemainingCost() + m.window.used()
+	return m.ristretto.MaxCost() - m.ristretto.RemainingCost() + m.window.used()
 }

@@ -1,249 +1,334 @@
 package cache
 
 import (
-	"cmp"
 	"context"
-	"fmt"
+	"errors"
+	"io"
+	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/sony/gobreaker/v2"
 
+	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
 )
 
-// redisTier is the second tier: pages that other nodes have read, or this one
-// before it was restarted. Whatever Redis does, it costs a request no more
-// than redisBudget, and nothing while the breaker, or no connection, is open.
+// redisTier is the second tier: entries that other nodes have filled, or this one
+// before it was restarted.
 //
-// The names of its keys have the digest of what is followed: fleets of other
-// databases may share the Redis. Until that is known it is empty.
+// Invariants: whatever Redis does, it costs a request no more than redisBudget,
+// and nothing while the breaker is open. The names of keys contain the digest of
+// the database, since fleets of other databases may share the Redis; until the
+// database is known, Redis is not used.
 type redisTier struct {
-	servers  *servers
+	client   redis.UniversalClient
 	followed *changefeed.Followed
+	clock    *boottime.Clock
 	breaker  *gobreaker.CircuitBreaker[any]
 
 	budget, storeBudget time.Duration
 
+	ctx     context.Context // of calls; ends with close
+	stop    context.CancelFunc
+	running sync.WaitGroup // calls
+
 	calls, failures, corrupt, dropped atomic.Uint64
 
-	refused changefeed.Failures // of calls that were made
+	answered atomic.Bool           // Redis has carried out a call
+	last     atomic.Pointer[error] // of the last call that failed
+	refused  changefeed.Failures   // of calls that Redis answered
 }
 
 const (
-	// redisBudget is the longest a request waits for a page from Redis. Local
-	// networks answer in well under a millisecond; Postgres, the other way to
-	// get the page, in a few.
+	// redisBudget is the longest that a request waits for an entry from Redis. Local
+	// networks answer in well under a millisecond; Postgres, the other way to get
+	// the entry, in a few.
 	redisBudget = 20 * time.Millisecond
-	// redisStoreBudget is for storing, for which nobody waits.
+	// redisStoreBudget is for storing, which no request waits for.
 	redisStoreBudget = 250 * time.Millisecond
-	redisKeyPrefix   = "page:"
-	// redisPage, in bytes, is the largest page that is stored. One of several
-	// megabytes takes longer than redisBudget to read, which counts as a failure:
-	// a few such pages would open the breaker for all others.
-	redisPage = 1 << 20
-	// redisEntry, in bytes, is how much of a value is read: more than a page has
-	// that is stored, with all that is stored beside it.
-	redisEntry = 2 * redisPage
+	// redisTimeout bounds a call after its request has stopped waiting: see withinBudget.
+	redisTimeout = time.Second
+	// maxRetries of a call on connections that have ended is above their number.
+	maxRetries = 1000
+	// maxRedisEntry, in bytes, is the largest entry that is stored. One of several
+	// megabytes takes longer than redisBudget to read, which counts as a failure: a
+	// few such entries would open the breaker for all others.
+	maxRedisEntry = 1 << 20
+	// maxRedisValue, in bytes, is how much of a value is read: more than a stored
+	// entry has, with all that is stored beside it.
+	maxRedisValue = 2 * maxRedisEntry
+	// claimLife outlasts a usual query. If a node dies meanwhile, the others wait no
+	// longer than they do anyway.
+	claimLife = 150 * time.Millisecond
+
+	entryPrefix, claimPrefix = "page:", "fill:"
 )
 
-func newRedisTier(client redis.UniversalClient, followed *changefeed.Followed) *redisTier {
-	return &redisTier{servers: openServers(client), followed: followed, budget: redisBudget, storeBudget: redisStoreBudget, breaker: gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
+// newRedisTier makes a tier. It waits a moment for a connection.
+func newRedisTier(client redis.UniversalClient, followed *changefeed.Followed, clock *boottime.Clock) *redisTier {
+	r := &redisTier{client: client, followed: followed, clock: clock, budget: redisBudget, storeBudget: redisStoreBudget}
+	r.breaker = gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
 		Name:        "redis pages",
 		MaxRequests: 1,
 		Timeout:     250 * time.Millisecond, // then one request probes
 		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 3 },
-	})}
+	})
+	r.ctx, r.stop = context.WithCancel(context.Background())
+	_, _ = withinBudget(r, redisTimeout, r.tryRead)
+	return r
 }
 
-// name returns the name of a key in Redis; ok is false while it has none.
+// close ends all calls.
+func (r *redisTier) close() {
+	r.stop()
+	r.running.Wait()
+}
+
+// RedisCommands are the commands that a node sends to Redis for entries, on keys of
+// their own with these names: for finding out whether it has the rights.
+func RedisCommands(own string) [][]any {
+	entry, claim := entryPrefix+own, claimPrefix+own
+	life := claimLife.Milliseconds()
+	return [][]any{
+		{"set", entry, "x", "px", life},
+		{"pttl", entry},
+		{"getrange", entry, 0, maxRedisValue},
+		{"set", claim, 1, "px", life, "nx"},
+		{"del", entry},
+		{"del", claim},
+	}
+}
+
+// name returns the name of a key in Redis; ok is false while the database is not known.
 func (r *redisTier) name(prefix string, key []byte) (name string, ok bool) {
 	digest := r.followed.Digest()
 	return prefix + digest + ":" + string(key), digest != ""
 }
 
-// get returns the key's page, or nil when Redis has none, cannot be asked in
-// time, or has something that is not this key's page. Its age is what the wall
-// clocks say: too little, where one is wrong.
-func (r *redisTier) get(ctx context.Context, key []byte) (p *Entry) {
-	name, ok := r.name(redisKeyPrefix, key)
+// get returns the key's entry, or nil when Redis has none, does not answer in
+// time, or has something that is not this key's entry. The age of the entry is what
+// the wall clocks say: too little, where one is wrong.
+func (r *redisTier) get(key []byte) *Entry {
+	name, ok := r.name(entryPrefix, key)
 	if !ok {
 		return nil
 	}
-	r.do(ctx, "read", r.budget, name, func(ctx context.Context, conn *redis.Conn) (err error) {
+	e, _ := callRedis(r, "read", r.budget, func(ctx context.Context) (*Entry, error) {
 		now := time.Now()
-		p, err = r.page(key, r.value(ctx, conn, name), untold, now)
-		return err
+		return r.entry(key, getValue(ctx, r.client, name), notAsked, now)
 	})
-	return p
+	return e
 }
 
-// getAged is the same with an age that no clock makes too little. That takes a
+// getAged is the same, with an age that no clock makes too little. That takes a
 // second command, which costs this node a quarter more.
-func (r *redisTier) getAged(ctx context.Context, key []byte) (p *Entry) {
-	name, ok := r.name(redisKeyPrefix, key)
+func (r *redisTier) getAged(key []byte) *Entry {
+	name, ok := r.name(entryPrefix, key)
 	if !ok {
 		return nil
 	}
-	r.do(ctx, "read", r.budget, name, func(ctx context.Context, conn *redis.Conn) error {
+	e, _ := callRedis(r, "read", r.budget, func(ctx context.Context) (*Entry, error) {
 		var value *redis.StringCmd
 		var remaining *redis.DurationCmd
 		now := time.Now()
-		_, err := conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		_, err := r.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			// In this order: an entry that is replaced in between looks too old, never too young.
 			remaining = pipe.PTTL(ctx, name)
-			value = r.value(ctx, pipe, name)
+			value = getValue(ctx, pipe, name)
 			return nil
 		})
-		if remaining.Err() == nil { // else it is err
-			p, err = r.page(key, value, remaining.Val(), now)
+		if remaining.Err() != nil {
+			return nil, err
 		}
-		return err
+		return r.entry(key, value, remaining.Val(), now)
 	})
-	return p
+	return e
 }
 
-// value asks for the value of that name, of one that is too long for a page
-// only for the beginning; empty = there is none.
-func (r *redisTier) value(ctx context.Context, client redis.Cmdable, name string) *redis.StringCmd {
-	return client.GetRange(ctx, name, 0, redisEntry)
+// getValue reads a value, or the beginning of one that is too long for an entry;
+// empty = there is none.
+func getValue(ctx context.Context, client redis.Cmdable, name string) *redis.StringCmd {
+	return client.GetRange(ctx, name, 0, maxRedisValue)
 }
 
-// page makes a page of Redis' answer to who asked at now.
-func (r *redisTier) page(key []byte, value *redis.StringCmd, remaining time.Duration, now time.Time) (*Entry, error) {
-	bytes, err := value.Bytes()
+// entry makes an entry of Redis' answer to a call made at now. That Redis answered
+// with anything else is not a failure.
+func (r *redisTier) entry(key []byte, value *redis.StringCmd, remaining time.Duration, now time.Time) (*Entry, error) {
+	b, err := value.Bytes()
 	switch {
-	case err == nil && len(bytes) == 0:
-		return nil, nil
-	case err == nil && len(bytes) > redisEntry:
-		r.corrupt.Add(1)
-		return nil, nil
-	case err == nil:
-	case redis.HasErrorPrefix(err, "WRONGTYPE"): // no failure: Redis answered
-		r.corrupt.Add(1)
-		return nil, nil
-	default:
+	case err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE"):
 		return nil, err
+	case err == nil && len(b) == 0:
+		return nil, nil
+	case err == nil && len(b) <= maxRedisValue:
+		if e, age, err := decode(b, key, remaining, now); err == nil {
+			e.Proof = r.clock.Of(now) - age
+			e.ReadAt = e.Proof
+			return e, nil
+		}
 	}
-	p, err := decode(bytes, key, remaining, now)
-	if err != nil {
-		r.corrupt.Add(1)
-	}
-	return p, nil
+	r.corrupt.Add(1)
+	return nil, nil
 }
 
-// set keeps the page until life after its proof, unless it is too large.
-func (r *redisTier) set(ctx context.Context, key []byte, p *Entry, life time.Duration) {
-	remaining := life - time.Since(p.Proof)
-	name, ok := r.name(redisKeyPrefix, key)
-	if remaining < time.Millisecond || !ok {
+// set stores the entry until life after its proof, unless it is too large, and
+// releases the claim for it.
+func (r *redisTier) set(key []byte, e *Entry, life time.Duration) {
+	age := r.clock.Now() - e.Proof
+	name, ok := r.name(entryPrefix, key)
+	if life-age < time.Millisecond || !ok {
 		return
 	}
-	settled := p.size(len(key)) > redisPage
-	if settled {
+	if e.size(len(key)) > maxRedisEntry {
 		r.dropped.Add(1)
-	} else {
-		r.do(ctx, "store", r.storeBudget, name, func(ctx context.Context, conn *redis.Conn) error {
-			err := conn.Set(ctx, name, p.encode(key, life), remaining).Err()
-			settled = err == nil
-			return err
-		})
+	} else if _, err := callRedis(r, "store", r.storeBudget, func(ctx context.Context) (string, error) {
+		return r.client.Set(ctx, name, e.encode(key, life, time.Now().Add(-age)), life-age).Result()
+	}); err != nil {
+		return
 	}
-	if settled && p.sequence.Load() > 0 {
-		r.release(ctx, key)
+	if e.Admitted() {
+		r.release(key)
 	}
 }
 
-const (
-	claimPrefix = "fill:"
-	// claimLife outlasts a usual query; a node that died meanwhile holds the
-	// others up no longer than they wait anyway.
-	claimLife = 150 * time.Millisecond
-)
+// store sends the entry to Redis.
+func (c *Cache) store(key []byte, e *Entry) {
+	c.goRedis(func() { c.redis.set(key, e, c.options.TTL+c.options.MaxStale) })
+}
 
-// claim says whether this node is the one to read the key's page: it is, too,
-// when Redis cannot tell.
-func (r *redisTier) claim(ctx context.Context, key []byte) bool {
-	mine := true
+// release lets another node fill the entry that this one claimed.
+func (c *Cache) release(key []byte) {
+	if c.following.Load() {
+		c.goRedis(func() { c.redis.release(key) })
+	}
+}
+
+// goRedis makes a call to Redis that no request waits for, unless too many are
+// under way.
+func (c *Cache) goRedis(call func()) {
+	if c.redis == nil {
+		return
+	}
+	select {
+	case c.async <- struct{}{}:
+	default:
+		c.redis.dropped.Add(1)
+		return
+	}
+	c.running.Go(func() {
+		defer func() { <-c.async }()
+		call()
+	})
+}
+
+// claim says whether this node is the one to fill the key's entry. It is, too, when
+// Redis does not answer.
+func (r *redisTier) claim(key []byte) bool {
 	name, ok := r.name(claimPrefix, key)
 	if !ok {
-		return mine
+		return true
 	}
-	r.do(ctx, "claim", r.budget, name, func(ctx context.Context, conn *redis.Conn) error {
-		claimed, err := conn.SetNX(ctx, name, 1, claimLife).Result()
-		mine = claimed || err != nil
-		return err
+	claimed, err := callRedis(r, "claim", r.budget, func(ctx context.Context) (bool, error) {
+		return r.client.SetNX(ctx, name, 1, claimLife).Result()
 	})
-	return mine
+	return claimed || err != nil
 }
 
 // release gives a claim up.
-func (r *redisTier) release(ctx context.Context, key []byte) {
+func (r *redisTier) release(key []byte) {
 	if name, ok := r.name(claimPrefix, key); ok {
-		r.do(ctx, "release", r.storeBudget, name, func(ctx context.Context, conn *redis.Conn) error { return conn.Del(ctx, name).Err() })
+		_, _ = callRedis(r, "release", r.storeBudget, func(ctx context.Context) (int64, error) { return r.client.Del(ctx, name).Result() })
 	}
 }
 
-// probe asks for a sign of life where Redis was left alone long enough: hits
-// never would.
-func (r *redisTier) probe(ctx context.Context) {
-	if r.breaker.State() != gobreaker.StateHalfOpen {
-		return
+// Probe makes a call to a Redis whose breaker waits for one, or that has not
+// answered yet: a cache that has all entries in memory would never make one. To be
+// called regularly.
+func (c *Cache) Probe(context.Context) {
+	r := c.redis
+	if r != nil && (r.breaker.State() == gobreaker.StateHalfOpen || !r.answered.Load()) {
+		_, _ = callRedis(r, "read", r.budget, r.tryRead)
 	}
-	r.guard(func() error {
-		server := r.servers.any()
-		if server == nil {
-			return errNoneOpen
-		}
-		return r.on(ctx, server, r.budget, tryRead)
-	})
 }
 
-// do makes one call, to the server that has the key, within its budget and
-// behind the breaker. That the key is elsewhere by now is no failure.
-func (r *redisTier) do(ctx context.Context, operation string, budget time.Duration, key string, call func(context.Context, *redis.Conn) error) {
-	r.guard(func() error {
-		server, err := r.servers.of(ctx, key)
-		if err == nil {
-			err = r.on(ctx, server, budget, call)
-		}
-		if err != nil && r.servers.elsewhere(err) {
-			return nil
-		}
-		return r.refused.Note(operation, err)
-	})
+// tryRead finds out whether entries could be read.
+func (r *redisTier) tryRead(ctx context.Context) (string, error) {
+	return getValue(ctx, r.client, entryPrefix).Result()
 }
 
-// failure is why pages do not go through Redis, or not both ways; nil if they do.
+// failure is why entries are not read from Redis, or not stored there; nil if they are.
 func (r *redisTier) failure() error {
-	return cmp.Or(r.servers.failure(), r.refused.Latest())
-}
-
-// on makes one call on an open connection to the server.
-func (r *redisTier) on(ctx context.Context, server *connections, budget time.Duration, call func(context.Context, *redis.Conn) error) error {
-	ctx, cancel := context.WithTimeout(ctx, budget)
-	defer cancel()
-	conn, err := server.take(ctx)
-	if err != nil {
-		return err
+	if err := r.last.Load(); err != nil && (r.breaker.State() != gobreaker.StateClosed || !r.answered.Load()) {
+		return *err
 	}
-	err = errPanic // until it has returned
-	defer func() { server.give(conn, err) }()
-	err = call(ctx, conn)
-	return err
+	return r.refused.Latest()
 }
 
-// guard runs what may fail behind the breaker.
-func (r *redisTier) guard(call func() error) {
-	_, err := r.breaker.Execute(func() (any, error) {
+// callRedis makes one call behind the breaker, and waits for it within the budget.
+func callRedis[T any](r *redisTier, operation string, budget time.Duration, call func(context.Context) (T, error)) (v T, err error) {
+	_, err = r.breaker.Execute(func() (any, error) {
 		r.calls.Add(1)
-		if err := call(); err != nil {
-			return nil, fmt.Errorf("redis: %w", err)
-		}
-		return nil, nil
+		v, err = withinBudget(r, budget, call)
+		return nil, r.refused.Note(operation, err)
 	})
 	if err != nil {
 		r.failures.Add(1)
 	}
+	return v, err
+}
+
+// withinBudget makes a call in a goroutine of its own, and waits for it within the budget.
+// The call goes on after that: it may have to open a connection (TCP, TLS, HELLO,
+// AUTH). If that were cut off, the next call would have to begin again.
+func withinBudget[T any](r *redisTier, budget time.Duration, call func(context.Context) (T, error)) (v T, err error) {
+	type answer struct {
+		v   T
+		err error
+	}
+	answers := make(chan answer, 1)
+	r.running.Go(func() {
+		ctx, cancel := context.WithTimeout(r.ctx, max(budget, redisTimeout))
+		defer cancel()
+		v, err := protect(func() (T, error) { return call(ctx) })
+		for n := 0; n < maxRetries && hasEnded(err) && ctx.Err() == nil; n++ {
+			v, err = protect(func() (T, error) { return call(ctx) })
+		}
+		if isElsewhere(err) {
+			err = nil
+		}
+		answers <- answer{v, err}
+	})
+	timer := time.NewTimer(budget)
+	defer timer.Stop()
+	select {
+	case a := <-answers:
+		v, err = a.v, a.err
+	case <-timer.C:
+		err = context.DeadlineExceeded
+	}
+	if err != nil {
+		r.last.Store(&err)
+	} else {
+		r.answered.Store(true)
+	}
+	return v, err
+}
+
+// hasEnded reports whether an open connection has ended. A connection that could not
+// be opened, or a call without an answer, is another error. After a restart of Redis
+// every idle connection has: under TLS the client only sees that when it uses it.
+func hasEnded(err error) bool {
+	broken := (*net.OpError)(nil)
+	return errors.Is(err, io.EOF) || errors.As(err, &broken) && broken.Op != "dial" && !broken.Timeout()
+}
+
+// isElsewhere reports whether a server of a Cluster said that another one has the
+// key, which is no failure.
+func isElsewhere(err error) bool {
+	_, moved := redis.IsMovedError(err)
+	_, moving := redis.IsAskError(err)
+	return moved || moving || redis.IsTryAgainError(err)
 }

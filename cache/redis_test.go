@@ -17,15 +17,15 @@ import (
 // stored waits until no page is on its way to Redis, by taking all places.
 func stored(t testing.TB, c *Cache) {
 	t.Helper()
-	for range cap(c.stores) {
+	for range cap(c.async) {
 		select {
-		case c.stores <- struct{}{}:
+		case c.async <- struct{}{}:
 		case <-time.After(2 * patient):
 			t.Fatal("stores do not end")
 		}
 	}
-	for range cap(c.stores) {
-		<-c.stores
+	for range cap(c.async) {
+		<-c.async
 	}
 }
 
@@ -40,8 +40,8 @@ func checkRedis(t testing.TB, c *Cache, calls, failures, corrupt uint64) {
 // deposit writes a page into Redis as a node would have that read it some time ago.
 func deposit(t testing.TB, client *redis.Client, key []byte, body string, age, life time.Duration) {
 	t.Helper()
-	p := newEntryAt([]byte(body), "next of "+body, time.Now().Add(-age))
-	if err := client.Set(t.Context(), inRedis(key), p.encode(key, life), life-age).Err(); err != nil {
+	e := NewEntry([]byte(body), "next of "+body)
+	if err := client.Set(t.Context(), inRedis(key), e.encode(key, life, time.Now().Add(-age)), life-age).Err(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -58,7 +58,7 @@ func TestMemoryThenRedisThenOrigin(t *testing.T) {
 	checkRedis(t, first, 2, 0, 0) // asked, told
 	checkFills(t, first, 1, 0)
 	for range 3 {
-		hit, ok := first.hitOf(key, time.Now())
+		hit, ok := first.Hit(key, time.Now())
 		if !ok {
 			t.Fatal("not in memory")
 		}
@@ -76,7 +76,7 @@ func TestMemoryThenRedisThenOrigin(t *testing.T) {
 	if least := time.Since(began); r.Age > least+time.Second {
 		t.Fatalf("age %v, but the query began at most %v ago", r.Age, least)
 	}
-	if hit, ok := second.hitOf(key, time.Now()); !ok || hit.Entry.ETag != r.Entry.ETag {
+	if hit, ok := second.Hit(key, time.Now()); !ok || hit.Entry.ETag != r.Entry.ETag {
 		t.Fatal("what came from Redis is not in memory")
 	}
 	checkRedis(t, second, 1, 0, 0)
@@ -104,7 +104,7 @@ func TestAgeCountsFromTheFirstNodesQuery(t *testing.T) {
 				t.Fatalf("age %v, but it is %v old", r.Age, before.Sub(began))
 			}
 			now := time.Now()
-			if hit, ok := c.hitOf(key, now); !ok || hit.Age < now.Sub(began) {
+			if hit, ok := c.Hit(key, now); !ok || hit.Age < now.Sub(began) {
 				t.Fatalf("%v: age %v, but it is %v old", ok, hit.Age, now.Sub(began))
 			}
 			closeCache(t, c) // for the connections that it keeps
@@ -142,17 +142,17 @@ func TestStalePagesOfRedis(t *testing.T) {
 	})
 	t.Run("replace older ones in memory", func(t *testing.T) {
 		c, key := open(t), keyOf(t.Name())
-		c.memory.put(key, newEntryAt([]byte("older"), "", time.Now().Add(-20*time.Minute)), time.Hour)
+		putAged(c, key, "older", 20*time.Minute)
 		deposit(t, client, key, "old", 10*time.Minute, life)
 		r, err := c.Forward(key, changefeed.List{}, fails(errOrigin))
 		want{body: "old", source: Redis, hadStale: true, err: errOrigin}.check(t, r, err)
-		if kept := c.memory.get(key).page.Load(); string(kept.Body) != "old" {
+		if kept := c.memory.get(key).entry.Load(); string(kept.Body) != "old" {
 			t.Fatalf("%s is kept", kept.Body)
 		}
 	})
 	t.Run("do not replace newer ones in memory", func(t *testing.T) {
 		c, key := open(t), keyOf(t.Name())
-		c.memory.put(key, newEntryAt([]byte("old"), "next of old", time.Now().Add(-10*time.Minute)), time.Hour)
+		putAged(c, key, "old", 10*time.Minute)
 		deposit(t, client, key, "older", 20*time.Minute, life)
 		r, err := c.Forward(key, changefeed.List{}, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
@@ -187,7 +187,7 @@ func TestPageIsInRedisAsLongAsItMayBeServed(t *testing.T) {
 func TestWhatIsNoPageInRedisIsAMissAndHeals(t *testing.T) {
 	_, client := startRedis(t)
 	key := keyOf("q")
-	entry := newEntryAt(rows(500), "", time.Now()).encode(key, time.Hour)
+	entry := NewEntry(rows(500), "").encode(key, time.Hour, time.Now())
 	flipped, version := bytes.Clone(entry), bytes.Clone(entry)
 	flipped[len(flipped)/2] ^= 1
 	version[3]++
@@ -202,7 +202,7 @@ func TestWhatIsNoPageInRedisIsAMissAndHeals(t *testing.T) {
 		"truncated":       set(entry[:len(entry)-1]),
 		"flipped":         set(flipped),
 		"another version": set(version),
-		"another key":     set(newEntryAt([]byte("theirs"), "", time.Now()).encode(keyOf("theirs"), time.Hour)),
+		"another key":     set(NewEntry([]byte("theirs"), "").encode(keyOf("theirs"), time.Hour, time.Now())),
 		"a list":          func(ctx context.Context, name string) error { return client.LPush(ctx, name, "x").Err() },
 		"a hash":          func(ctx context.Context, name string) error { return client.HSet(ctx, name, "x", "y").Err() },
 	} {
@@ -266,8 +266,8 @@ func TestEntryReplacedWhileItIsRead(t *testing.T) {
 	key := keyOf("q")
 	const life, ahead = 2 * time.Hour, time.Hour
 	write := func(body string, age time.Duration) {
-		p := newEntryAt([]byte(body), "next of "+body, time.Now().Add(ahead-age))
-		if err := writer.Set(context.Background(), inRedis(key), p.encode(key, life), life-age).Err(); err != nil {
+		e := NewEntry([]byte(body), "next of "+body)
+		if err := writer.Set(context.Background(), inRedis(key), e.encode(key, life, time.Now().Add(ahead-age)), life-age).Err(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -293,27 +293,27 @@ func TestFollowedPagesOfRedis(t *testing.T) {
 	write := func(key []byte) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		p := newEntryAt([]byte("page"), "next of page", time.Now().Add(time.Hour-age))
+		p := NewEntry([]byte("page"), "next of page")
 		p.Epoch, p.Position = b.epoch, b.at
 		var err error
-		if p.View.Snapshot, err = changefeed.ParseSnapshot(fmt.Sprintf("%d:%d:", b.xid, b.xid)); err != nil {
+		if p.ReadPoint.Snapshot, err = changefeed.ParseSnapshot(fmt.Sprintf("%d:%d:", b.xid, b.xid)); err != nil {
 			t.Fatal(err)
 		}
-		if err := client.Set(t.Context(), inRedis(key), p.encode(key, life), life-age).Err(); err != nil {
+		if err := client.Set(t.Context(), inRedis(key), p.encode(key, life, time.Now().Add(time.Hour-age)), life-age).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	write(keyOf("stands"))
 	r, err := c.Forward(keyOf("stands"), listA, fails(errPanic))
 	want{body: "page", source: Redis}.check(t, r, err)
-	if r.Entry.Proof.After(c.follow.provenAt) {
+	if r.Entry.Proof > c.tracker.Stats().Proof {
 		t.Error("it looks younger than what is proven")
 	}
 	checkRedis(t, c, 1, 0, 0)
 
 	write(keyOf("stale"))
 	b.change(listA)
-	eventually(t, "the change", func() bool { _, ok := c.hitOf(keyOf("stands"), time.Now()); return !ok })
+	eventually(t, "the change", func() bool { _, ok := c.Hit(keyOf("stands"), time.Now()); return !ok })
 	r, err = c.Forward(keyOf("stale"), listA, fails(errOrigin))
 	want{body: "page", source: Redis, hadStale: true, err: errOrigin}.check(t, r, err)
 	if r.Age < age {
@@ -388,7 +388,7 @@ func TestRedisAway(t *testing.T) {
 				if waited := time.Since(asked); waited > redisBudget+time.Second {
 					t.Fatalf("a request waited %v", waited)
 				}
-				hit, ok := c.hitOf(keyOf("before"), time.Now())
+				hit, ok := c.Hit(keyOf("before"), time.Now())
 				if !ok {
 					t.Fatal("a page in memory is not served")
 				}
@@ -443,7 +443,7 @@ func TestRedisFlushed(t *testing.T) {
 	if err := client.FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := c.hitOf(keyOf("q"), time.Now()); !ok {
+	if _, ok := c.Hit(keyOf("q"), time.Now()); !ok {
 		t.Fatal("memory went with it")
 	}
 	forget(c)
@@ -484,8 +484,10 @@ func TestStoresAreBounded(t *testing.T) {
 	if err := server.Freeze(); err != nil {
 		t.Fatal(err)
 	}
-	for i := range maxStores + 10 {
-		c.store(keyOf(fmt.Sprint(i)), newEntryAt([]byte("page"), "", time.Now()))
+	for i := range maxAsync + 10 {
+		e := NewEntry([]byte("page"), "")
+		e.Proof = c.clock.Now()
+		c.store(keyOf(fmt.Sprint(i)), e)
 	}
 	if n := c.redis.dropped.Load(); n != 10 {
 		t.Errorf("%d dropped", n)
@@ -494,13 +496,13 @@ func TestStoresAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	stored(t, c)
-	if n, err := client.DBSize(t.Context()).Result(); err != nil || n != maxStores {
+	if n, err := client.DBSize(t.Context()).Result(); err != nil || n != maxAsync {
 		t.Fatalf("%d pages arrived, %v", n, err)
 	}
 }
 
 // forget empties the cache's memory.
 func forget(c *Cache) {
-	c.memory.pages.Clear()
-	c.memory.window = newWindow(c.memory.window.most, c.memory.window.left)
+	c.memory.ristretto.Clear()
+	c.memory.window = newWindow(c.memory.window.budget, c.memory.window.evicted)
 }

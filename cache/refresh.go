@@ -1,7 +1,7 @@
 package cache
 
 import (
-	"context"
+	"bytes"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,212 +11,239 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// ahead reads pages before their next readers ask for them: a page that many
-// ask for, and that a change has just made stale, is fetched once in the
-// background. So a change costs a hot list one query and no reader a wait.
+// refresher fills entries ahead of their requests: hot entries that a change has
+// just made stale, and the next page of a client that walks through a list.
 //
-//	fill ── asked for often ──► remember ──► the pair's list of hot pages
-//	log ── change ──► changed ──► queue ──► worker ── still asked for ──► flight
+//	fill ── requested often ──► remember ──► the list's hot entries
+//	log ──► changed ───────────────────────────┐ queue ──► worker ── still hot ──► flight
+//	response with a cursor ──► PrefetchNext ───┘
 //
-// The budget is the workers: so many queries at once, on top of those that
-// requests cause, and what does not fit into the queue waits for its reader.
-type ahead struct {
-	cache *Cache
-	queue chan func()
-	ended sync.WaitGroup
+// So a change costs a hot entry one query and no request a wait. The workers are
+// the budget: so many queries at once, in addition to those of requests. What does
+// not fit into the queue is left to the next request.
+type refresher struct {
+	cache   *Cache
+	tasks   chan func()
+	workers sync.WaitGroup
 
-	done, dropped         atomic.Uint64
-	nextDone, nextDropped atomic.Uint64
+	mu  sync.Mutex // guards hot
+	hot map[changefeed.List][]*hotEntry
+
+	refreshed, dropped            atomic.Uint64
+	prefetched, prefetchesDropped atomic.Uint64
 }
 
-// hotEntry is a page worth reading ahead. It does not keep the page from being
-// evicted.
+// hotEntry is an entry to be refreshed when its list changes. It does not keep the
+// entry from being evicted.
 type hotEntry struct {
-	holder weak.Pointer[holder]
-	pair   changefeed.List
+	slot   weak.Pointer[slot]
+	list   changefeed.List
 	fill   Fill
-	queued *atomic.Bool // it is on its way already
+	queued atomic.Bool
 }
 
 const (
-	aheadWorkers = 4
-	aheadQueue   = 256
-	// hotRate is how many times a second a page is asked for, at least, to be
-	// read ahead.
+	refreshWorkers = 4
+	refreshQueue   = 256
+	// hotRate is how many requests a second make an entry hot.
 	hotRate = 4
-	// hotPages is how many of a pair's pages are read ahead.
-	hotPages = 16
-	// coolAfter is how long a page may not be asked for before it is no longer
-	// read ahead.
+	// maxHotEntries bounds the entries of a list that are refreshed, and
+	// maxHotLists the lists.
+	maxHotEntries, maxHotLists = 16, 1 << 14
+	// coolAfter is how long an entry may have no request before it is not hot any more.
 	coolAfter = time.Second
 )
 
-// aheadPauses: a change is told before new snapshots see it, mostly by less
-// than a millisecond; one that waits for a synchronous standby is not awaited.
-var aheadPauses = [...]time.Duration{time.Millisecond, 2 * time.Millisecond, 4 * time.Millisecond, 8 * time.Millisecond, 16 * time.Millisecond}
+// visibilityWaits: a change is published before new snapshots see it, mostly by
+// less than a millisecond. One that waits for a synchronous standby is not waited for.
+var visibilityWaits = [...]time.Duration{time.Millisecond, 2 * time.Millisecond, 4 * time.Millisecond, 8 * time.Millisecond, 16 * time.Millisecond}
 
-// isHot says whether a page that was asked for so many times in so long is
-// worth a query of its own. It is never read more often than it is asked for.
-func isHot(asked uint64, elapsed time.Duration) bool {
-	return asked > 0 && float64(asked) >= hotRate*elapsed.Seconds()
+// isHot says whether an entry with so many requests in so long is worth a query of
+// its own. It is never refreshed more often than it is requested.
+func isHot(requests uint64, elapsed time.Duration) bool {
+	return requests > 0 && float64(requests) >= hotRate*elapsed.Seconds()
 }
 
-func startAhead(c *Cache) *ahead {
-	a := &ahead{cache: c, queue: make(chan func(), aheadQueue)}
-	for range aheadWorkers {
-		a.ended.Go(a.work)
+func startRefresher(c *Cache) *refresher {
+	r := &refresher{cache: c, tasks: make(chan func(), refreshQueue), hot: map[changefeed.List][]*hotEntry{}}
+	for range refreshWorkers {
+		r.workers.Go(r.work)
 	}
-	return a
+	return r
 }
 
-// close waits for the workers, which end with the cache's context.
-func (a *ahead) close() { a.ended.Wait() }
-
-// heat is how often the page was asked for since it was last read, and for how
-// long that is.
-func (a *ahead) heat(h *holder) (asked uint64, elapsed time.Duration) {
-	return h.asked.Load(), time.Since(a.cache.start) - time.Duration(h.since.Load())
-}
-
-// remember puts the page on its pair's list if it was hot in the life that now
-// ends, and begins to count anew.
-func (a *ahead) remember(h *holder, pair changefeed.List, p *Entry, fill Fill) {
-	if isHot(a.heat(h)) {
-		a.cache.follow.list(p.pair, hotEntry{holder: weak.Make(h), pair: pair, fill: fill, queued: new(atomic.Bool)})
-	}
-	h.asked.Store(0)
-	h.since.Store(int64(time.Since(a.cache.start)))
-}
-
-// list adds a page to those to be read ahead, in place of what it had there.
-func (t *tracker) list(state *pairState, e hotEntry) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	state.hot = slices.DeleteFunc(state.hot, func(o hotEntry) bool { return o.holder == e.holder || o.holder.Value() == nil })
-	if len(state.hot) == hotPages {
-		state.hot = slices.Delete(state.hot, 0, 1)
-	}
-	state.hot = append(state.hot, e)
-}
-
-// unlist takes it off.
-func (t *tracker) unlist(e hotEntry) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	state := t.pairs.known[e.pair]
-	if state != nil {
-		state.hot = slices.DeleteFunc(state.hot, func(o hotEntry) bool { return o.queued == e.queued })
-	}
-}
-
-// changed is told of each change of a pair, under the tracker's lock.
-func (a *ahead) changed(state *pairState) {
-	for _, e := range state.hot {
-		if !e.queued.CompareAndSwap(false, true) {
-			continue
-		}
-		visit := func() {
-			e.queued.Store(false) // a change from now on is a reason of its own
-			a.visit(e)
-		}
-		if !a.offer(visit) {
-			e.queued.Store(false)
-			a.dropped.Add(1)
-		}
-	}
-}
-
-// again has a hot page, which was read too early for a change, read until it
-// shows it; once for each change, which may stay invisible for long.
-func (a *ahead) again(key []byte, pair changefeed.List, p *Entry, fill Fill) bool {
-	h := a.cache.memory.get(key)
-	if h == nil || !isHot(a.heat(h)) || !a.cache.follow.awaited(p) {
-		return false
-	}
-	if change := p.lastChange(); h.insisted.Swap(change) == change {
-		return false
-	}
-	held := weak.Make(h)
-	offered := a.offer(func() {
-		if h := held.Value(); h != nil {
-			a.insist(h, pair, fill)
-		}
-	})
-	if !offered {
-		a.dropped.Add(1)
-	}
-	return offered
-}
-
-// offer has a worker do it, unless too much waits.
-func (a *ahead) offer(do func()) bool {
-	select {
-	case a.queue <- do:
-		return true
-	default:
-		return false
-	}
-}
-
-func (a *ahead) work() {
+// work runs tasks until the cache's context ends.
+func (r *refresher) work() {
 	for {
 		select {
-		case <-a.cache.ctx.Done():
+		case <-r.cache.ctx.Done():
 			return
-		case do := <-a.queue:
-			if a.cache.enter() {
-				do()
-				a.cache.running.Done()
+		case task := <-r.tasks:
+			if r.cache.enter() {
+				task()
+				r.cache.running.Done()
 			}
 		}
 	}
 }
 
-// visit reads the page if it is still asked for.
-func (a *ahead) visit(e hotEntry) {
-	c, h := a.cache, e.holder.Value()
-	if h == nil {
-		c.follow.unlist(e)
+// enqueue has a worker run the task, unless the queue is full.
+func (r *refresher) enqueue(task func(), dropped *atomic.Uint64) bool {
+	select {
+	case r.tasks <- task:
+		return true
+	default:
+		dropped.Add(1)
+		return false
+	}
+}
+
+// popularity is how many requests the entry had since it was last filled, and how
+// long ago that is.
+func (r *refresher) popularity(s *slot) (requests uint64, elapsed time.Duration) {
+	return s.requests.Load(), r.cache.clock.Now() - time.Duration(s.countedFrom.Load())
+}
+
+// remember notes that a filled entry is to be refreshed if it was hot until now,
+// and resets its count of requests.
+func (r *refresher) remember(s *slot, list changefeed.List, fill Fill) {
+	if isHot(r.popularity(s)) {
+		r.add(&hotEntry{slot: weak.Make(s), list: list, fill: fill})
+	}
+	s.requests.Store(0)
+	s.countedFrom.Store(int64(r.cache.clock.Now()))
+}
+
+// add adds an entry to those of its list, in place of the same slot's.
+func (r *refresher) add(e *hotEntry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	hot, known := r.hot[e.list]
+	if !known && len(r.hot) == maxHotLists {
+		for other := range r.hot { // any: hot lists that nothing changes are there in vain
+			delete(r.hot, other)
+			break
+		}
+	}
+	hot = slices.DeleteFunc(hot, func(o *hotEntry) bool { return o.slot == e.slot || o.slot.Value() == nil })
+	if len(hot) == maxHotEntries {
+		hot = slices.Delete(hot, 0, 1)
+	}
+	r.hot[e.list] = append(hot, e)
+}
+
+func (r *refresher) remove(e *hotEntry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	hot := slices.DeleteFunc(r.hot[e.list], func(o *hotEntry) bool { return o == e })
+	if r.hot[e.list] = hot; len(hot) == 0 {
+		delete(r.hot, e.list)
+	}
+}
+
+// changed refreshes the hot entries of the lists that a transaction changed.
+func (r *refresher) changed(c *changefeed.Change) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, list := range c.Lists {
+		for _, e := range r.hot[list] {
+			if !e.queued.CompareAndSwap(false, true) {
+				continue
+			}
+			task := func() {
+				e.queued.Store(false) // a change from now on is a reason of its own
+				r.refresh(e)
+			}
+			if !r.enqueue(task, &r.dropped) {
+				e.queued.Store(false)
+			}
+		}
+	}
+}
+
+// refresh fills the entry if it is still hot.
+func (r *refresher) refresh(e *hotEntry) {
+	s := e.slot.Value()
+	if s == nil {
+		r.remove(e)
 		return
 	}
-	switch asked, elapsed := a.heat(h); {
-	case isHot(asked, elapsed):
-		a.done.Add(1)
-		a.fly(h.key, e.pair, e.fill)
-	case asked > 0 || elapsed > coolAfter:
-		c.follow.unlist(e)
+	switch requests, elapsed := r.popularity(s); {
+	case isHot(requests, elapsed):
+		r.refreshed.Add(1)
+		r.find(s.key, e.list, e.fill)
+	case requests > 0 || elapsed > coolAfter:
+		r.remove(e)
 	}
 }
 
-// fly joins the page's flight, or begins it. An error is the next reader's to
-// see.
-func (a *ahead) fly(key []byte, pair changefeed.List, fill Fill) {
-	l := &lookUp{cache: a.cache, key: key, pair: pair, fill: fill}
-	_, _ = a.cache.flights.do(string(key), l.whole)
+// find joins the entry's flight, or runs it. An error is left to the next request.
+func (r *refresher) find(key []byte, list changefeed.List, fill Fill) {
+	l := &lookup{Cache: r.cache, key: key, list: list, fill: fill}
+	_, _ = r.cache.flights.do(string(key), l.find)
 }
 
-// insist reads the page, which this node was to read for the fleet and read too
-// early, until it shows the change.
-func (a *ahead) insist(h *holder, pair changefeed.List, fill Fill) {
-	c, key := a.cache, h.key
-	for _, pause := range aheadPauses {
+// retryUntilVisible fills a hot entry, which was read too early for a change, until
+// it shows the change; once for each change, which may stay invisible for long. It
+// returns false if it does not.
+func (r *refresher) retryUntilVisible(key []byte, list changefeed.List, e *Entry, fill Fill) bool {
+	c := r.cache
+	s := c.memory.get(key)
+	if s == nil || !isHot(r.popularity(s)) || !c.tracker.AwaitsVisibility(&e.Validity) {
+		return false
+	}
+	if change := e.LastChange(); s.retriedFor.Swap(change) == change {
+		return false
+	}
+	return r.enqueue(func() { r.retry(s, &lookup{Cache: c, key: key, list: list, fill: fill}) }, &r.dropped)
+}
+
+// retry fills the entry, which this node has claimed, until it is admitted.
+func (r *refresher) retry(s *slot, l *lookup) {
+	c := r.cache
+	defer c.release(l.key)
+	for _, wait := range visibilityWaits {
 		select {
-		case <-a.cache.ctx.Done():
+		case <-c.ctx.Done():
 			return
-		case <-time.After(pause):
+		case <-time.After(wait):
 		}
-		if p := h.page.Load(); p.stands() && c.judge(p, time.Now()) == fresh {
-			break
+		if e := s.entry.Load(); e.Admitted() && c.tracker.IsFresh(&e.Validity, c.clock.Now()) {
+			return
 		}
-		a.done.Add(1)
-		_, err := c.flights.do(string(key), func() (Result, error) {
-			ctx, cancel := context.WithTimeout(c.ctx, c.options.FillTimeout)
-			defer cancel()
-			return c.read(ctx, key, pair, nil, Origin, fill)
-		})
-		if err != nil {
-			break
+		r.refreshed.Add(1)
+		if _, err := c.flights.do(string(l.key), l.fillAnew); err != nil {
+			return
 		}
 	}
-	c.release(key)
+}
+
+// PrefetchNext fills the key's entry in the background: the next page of a client
+// that walks through a list. An entry that is in memory or under way is left out,
+// and so is one for which the queue is half full: next pages can wait, hot entries
+// cannot. No further page is prefetched until this one is requested, so a client
+// that stops has cost one query. It says whether the entry is going to be filled,
+// and does not keep key.
+func (c *Cache) PrefetchNext(key []byte, list changefeed.List, fill Fill) (begun bool) {
+	if !c.enter() {
+		return false
+	}
+	defer c.running.Done()
+	r := c.refresher
+	if _, ok := c.checkMemory(c.memory.get(key)); ok || c.flights.has(key) {
+		return false
+	}
+	if len(r.tasks) >= refreshQueue/2 {
+		r.prefetchesDropped.Add(1)
+		return false
+	}
+	key = bytes.Clone(key)
+	return r.enqueue(func() { r.prefetch(key, list, fill) }, &r.prefetchesDropped)
+}
+
+func (r *refresher) prefetch(key []byte, list changefeed.List, fill Fill) {
+	if _, ok := r.cache.checkMemory(r.cache.memory.get(key)); !ok {
+		r.prefetched.Add(1)
+		r.find(key, list, fill)
+	}
 }

@@ -50,9 +50,9 @@ func heat(t *testing.T, b *beater, c *Cache, fill Fill) {
 		for range 10 {
 			askFor(t, c, fill)
 		}
-		c.follow.mu.Lock()
-		defer c.follow.mu.Unlock()
-		return len(c.follow.pairs.of(listA).hot) == 1
+		c.refresher.mu.Lock()
+		defer c.refresher.mu.Unlock()
+		return len(c.refresher.hot[listA]) == 1
 	})
 }
 
@@ -66,7 +66,7 @@ func TestAHotPageIsReadAheadOfItsReaders(t *testing.T) {
 	b.brings("new")
 	b.change(listA)
 	eventually(t, "the page is read, with nobody asking", func() bool {
-		return queries.Load() == before+1 && string(c.memory.get(keyOf("q")).page.Load().Body) == "new"
+		return queries.Load() == before+1 && string(c.memory.get(keyOf("q")).entry.Load().Body) == "new"
 	})
 	if body, hit := askFor(t, c, fill); !hit || body != "new" {
 		t.Errorf("%q, hit %t", body, hit)
@@ -77,20 +77,20 @@ func TestAHotPageIsReadAheadOfItsReaders(t *testing.T) {
 	// It was asked for once since, and is read once more; and then no more.
 	for range 20 {
 		b.change(listA)
-		told := applied(c)
-		eventually(t, "it is told", func() bool { return applied(c) > told })
+		told := b.applied.Load()
+		eventually(t, "it is told", func() bool { return b.applied.Load() > told })
 	}
-	eventually(t, "idle", func() bool { return len(c.ahead.queue) == 0 })
+	eventually(t, "idle", func() bool { return len(c.refresher.tasks) == 0 })
 	// (Once more, and again where the next change came while it was read.)
-	if n, most := queries.Load()-before, int64(2+len(aheadPauses)); n > most {
+	if n, most := queries.Load()-before, int64(2+len(visibilityWaits)); n > most {
 		t.Errorf("%d queries for a page that was asked for once", n)
 	}
 	time.Sleep(coolAfter)
 	eventually(t, "cold", func() bool {
 		b.change(listA)
-		c.follow.mu.Lock()
-		defer c.follow.mu.Unlock()
-		return len(c.follow.pairs.of(listA).hot) == 0
+		c.refresher.mu.Lock()
+		defer c.refresher.mu.Unlock()
+		return len(c.refresher.hot[listA]) == 0
 	})
 }
 
@@ -103,8 +103,8 @@ func TestAPageThatFewAskForIsLeftToThem(t *testing.T) {
 		time.Sleep(2 * time.Second / hotRate)
 		b.change(listA)
 	}
-	before := applied(c)
-	eventually(t, "all is told", func() bool { return applied(c) > before })
+	before := b.applied.Load()
+	eventually(t, "all is told", func() bool { return b.applied.Load() > before })
 	if n := c.Stats().Refreshes; n != 0 {
 		t.Errorf("read ahead %d times", n)
 	}
@@ -134,7 +134,7 @@ func TestAPageReadTooEarlyIsReadAgain(t *testing.T) {
 	before := queries.Load()
 	early.Store(3)
 	b.change(listA)
-	eventually(t, "a page that stands", func() bool { return early.Load() < 0 && c.memory.get(keyOf("q")).page.Load().stands() })
+	eventually(t, "a page that stands", func() bool { return early.Load() < 0 && c.memory.get(keyOf("q")).entry.Load().Admitted() })
 	if n := queries.Load() - before; n != 4 {
 		t.Errorf("%d queries, of which 3 were too early", n)
 	}
@@ -157,7 +157,7 @@ func TestReadingAheadIsBounded(t *testing.T) {
 		}
 		return fast.Primary(ctx, "")
 	}}
-	const workspaces = aheadQueue + 3*aheadWorkers
+	const workspaces = refreshQueue + 3*refreshWorkers
 	pair := func(i int) changefeed.List {
 		return changefeed.List{Workspace: [16]byte{9, byte(i), byte(i >> 8)}, Collection: changefeed.Items}
 	}
@@ -167,24 +167,24 @@ func TestReadingAheadIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := c.memory.get(key)
-		c.follow.list(h.page.Load().pair, hotEntry{holder: weak.Make(h), pair: pair(i), fill: fill, queued: new(atomic.Bool)})
+		c.refresher.add(&hotEntry{slot: weak.Make(h), list: pair(i), fill: fill})
 	}
 	slow.Store(true)
 	most.Store(0)
 	var all []changefeed.List
 	for i := range workspaces {
-		c.memory.get(keyOf(fmt.Sprint(i))).asked.Add(1000)
+		c.memory.get(keyOf(fmt.Sprint(i))).requests.Add(1000)
 		all = append(all, pair(i))
 	}
 	b.change(all...)
 	eventually(t, "some are dropped", func() bool { return c.Stats().RefreshesDropped > 0 })
-	eventually(t, "all workers at work", func() bool { return running.Load() == aheadWorkers })
+	eventually(t, "all workers at work", func() bool { return running.Load() == refreshWorkers })
 	var wg sync.WaitGroup
 	wg.Go(func() { askFor(t, c, b.brings("another")) }) // nobody waits behind them
 	wg.Wait()
 	close(release)
-	eventually(t, "idle", func() bool { return len(c.ahead.queue) == 0 && running.Load() == 0 })
-	if n := most.Load(); n > aheadWorkers {
+	eventually(t, "idle", func() bool { return len(c.refresher.tasks) == 0 && running.Load() == 0 })
+	if n := most.Load(); n > refreshWorkers {
 		t.Errorf("%d queries at once", n)
 	}
 }
@@ -207,27 +207,24 @@ func TestInsistingEnds(t *testing.T) {
 	eventually(t, "a hit", func() bool { _, hit := askFor(t, c, fill); return hit })
 	b.hold(true)
 	early.Store(true)
+	before := b.applied.Load()
 	b.change(listA)
-	eventually(t, "the change is known", func() bool {
-		c.follow.mu.Lock()
-		defer c.follow.mu.Unlock()
-		return c.follow.pairs.of(listA).unsettled()
-	})
+	eventually(t, "the change is known", func() bool { return b.applied.Load() > before })
 	h := c.memory.get(keyOf("q"))
 	const readers = 4
 	for range readers {
-		h.asked.Add(1 << 20)
+		h.requests.Add(1 << 20)
 		before := queries.Load()
-		eventually(t, "too old to be shared", func() bool { return !c.follow.recent(h.page.Load(), time.Now()) })
+		eventually(t, "too old to be shared", func() bool { return c.clock.Now()-h.entry.Load().Proof >= c.tracker.ShareTime() })
 		eventually(t, "a query", func() bool { askFor(t, c, fill); return queries.Load() > before })
 		eventually(t, "nobody insists any more", func() bool {
 			n := queries.Load()
-			time.Sleep(4 * aheadPauses[len(aheadPauses)-1]) // who insists asks sooner
+			time.Sleep(4 * visibilityWaits[len(visibilityWaits)-1]) // who insists asks sooner
 			return n == queries.Load()
 		})
 	}
 	// Beside the readers', once to read it ahead, and once until it is given up.
-	if n, most := queries.Load(), int64(readers+1+len(aheadPauses)); n > most {
+	if n, most := queries.Load(), int64(readers+1+len(visibilityWaits)); n > most {
 		t.Errorf("%d queries for %d readers, more than %d", n, readers, most)
 	}
 }

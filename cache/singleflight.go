@@ -1,81 +1,133 @@
 package cache
 
 import (
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
+
+	"listedge/cache/freshness"
+	"listedge/internal/changefeed"
 )
 
-// flights are the look-ups under way, each by its name. Of all who ask for one
-// page at once, one leads the look-up and the others wait for what it brings.
+// flights are the look-ups under way, by name. Of all requests for one entry at
+// once, the first looks it up and the others wait for the same result.
+//
+// Invariants: a name has at most one flight; every flight finishes, even if its
+// look-up panics; result and err do not change once done is closed.
 type flights struct {
-	mu sync.Mutex
-	up map[string]*flight // guarded by mu
+	mu     sync.Mutex
+	byName map[string]*flight // guarded by mu
 }
 
-// flight is one look-up. Its result stands once it has landed.
 type flight struct {
 	name   string
-	landed chan struct{} // closed then
-	r      Result
+	done   chan struct{}
+	result Result
 	err    error
 }
 
-// board returns the name's flight. Who leads it must land it, come what may.
-func (f *flights) board(name string) (of *flight, leads bool) {
+// join returns the name's flight. If first is true, the caller must run it.
+func (f *flights) join(name string) (of *flight, first bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if of := f.up[name]; of != nil {
+	if of := f.byName[name]; of != nil {
 		return of, false
 	}
-	of = &flight{name: name, landed: make(chan struct{}), err: errPanic}
-	if f.up == nil {
-		f.up = map[string]*flight{}
+	of = &flight{name: name, done: make(chan struct{})}
+	if f.byName == nil {
+		f.byName = map[string]*flight{}
 	}
-	f.up[name] = of
+	f.byName[name] = of
 	return of, true
 }
 
-// land ends the flight with its result. Who asks from now on begins another.
-func (f *flights) land(of *flight) {
+// run looks up the result of a flight. Whoever joins afterwards gets another flight.
+func (f *flights) run(of *flight, look func() (Result, error)) {
+	of.result, of.err = protect(look)
 	f.mu.Lock()
-	delete(f.up, of.name)
+	delete(f.byName, of.name)
 	f.mu.Unlock()
-	close(of.landed)
+	close(of.done)
 }
 
-// wait waits for the flight to land, and says whether it has; no timer is set
-// for one that its leader has landed already.
-func (f *flight) wait(until time.Time) bool {
-	select {
-	case <-f.landed:
-		return true
-	default:
+// do joins the name's flight, runs it if need be, and returns its result.
+func (f *flights) do(name string, look func() (Result, error)) (Result, error) {
+	of, first := f.join(name)
+	if first {
+		f.run(of, look)
 	}
+	<-of.done
+	return of.result, of.err
+}
+
+// has says whether the name has a flight.
+func (f *flights) has(name []byte) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.byName[string(name)] != nil
+}
+
+// wait waits for the flight's result until then, and says whether it has come.
+func (f *flight) wait(until time.Time) bool {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	select {
-	case <-f.landed:
+	case <-f.done:
 		return true
 	case <-timer.C:
 		return false
 	}
 }
 
-// do leads the name's flight, unless somebody does, and waits for it to land.
-func (f *flights) do(name string, look func() (Result, error)) (Result, error) {
-	of, leads := f.board(name)
-	if leads {
-		defer f.land(of)
-		of.r, of.err = look()
-		return of.r, of.err
+// collapse waits for the key's flight, which it begins if there is none.
+func (c *Cache) collapse(key []byte, list changefeed.List, stale *Entry, fill Fill) (Result, error) {
+	wait := c.options.FillTimeout + redisBudget
+	if stale != nil && c.remaining(stale) > staleWait {
+		wait = min(wait, staleWait)
 	}
-	<-of.landed
-	return of.r, of.err
+	arrived := time.Now()
+	for at := c.clock.At(arrived); ; {
+		l := &lookup{Cache: c, key: key, list: list, fill: fill}
+		r, err := c.await(string(key), key, stale, arrived.Add(wait), l.find)
+		if err == nil && r.Err == nil && r.Collapsed && r.Entry.ReadAt < at && c.judge(r.Entry, c.clock.Now()) != freshness.Fresh {
+			continue // read before this request arrived, by a slow flight, and too old by now
+		}
+		return r, err
+	}
 }
 
-// flying says whether somebody leads the name's flight.
-func (f *flights) flying(name []byte) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.up[string(name)] != nil
+// await waits for the flight of that name until then.
+func (c *Cache) await(name string, key []byte, stale *Entry, until time.Time, look func() (Result, error)) (Result, error) {
+	flight, first := c.flights.join(name)
+	if first {
+		c.running.Go(func() { c.flights.run(flight, look) })
+	}
+	if !flight.wait(until) {
+		if s := c.memory.get(key); s != nil { // one wait in vain is enough
+			c.pause(s)
+		}
+		return c.serveStale(stale, Memory, ErrFillTimeout)
+	}
+	r := flight.result
+	if flight.err != nil {
+		r, err := c.serveStale(stale, Memory, flight.err)
+		r.Times = flight.result.Times
+		return r, err
+	}
+	r.Collapsed = !first
+	r.HadStale = r.HadStale || stale != nil
+	r.Age, r.ByTTL = c.age(r.Entry, c.clock.Now()), !c.following.Load()
+	return r, nil
+}
+
+// protect turns a panic of call into an error: in a goroutine of its own it would
+// end the process.
+func protect[T any](call func() (T, error)) (v T, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v\n%s", errPanic, p, debug.Stack())
+		}
+	}()
+	return call()
 }

@@ -28,7 +28,7 @@ func TestOneLooksForAll(t *testing.T) {
 			}()
 		}
 		synctest.Wait() // all of them wait
-		if _, leads := f.board("another page"); !leads {
+		if _, first := f.join("another page"); !first {
 			t.Error("waits for another page's look-up")
 		}
 		close(release)
@@ -40,44 +40,19 @@ func TestOneLooksForAll(t *testing.T) {
 		if looked != 1 {
 			t.Errorf("%d looked", looked)
 		}
-		if _, leads := f.board("page"); !leads {
+		if _, first := f.join("page"); !first {
 			t.Error("what has landed is still waited for")
 		}
 	})
 }
 
-// A look-up that panics lands: nobody waits for it for ever.
-func TestALookUpThatPanicsLands(t *testing.T) {
-	c := open(t, Options{})
-	for name, look := range map[string]func(){
-		"whole": func() { _, _ = c.flights.do("page", func() (Result, error) { panic("on the way") }) },
-		"near": func() {
-			flight, _ := c.flights.board("page")
-			c.lead(flight, func() (Result, bool) { panic("on the way") }, nil)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var of *flight
-			func() {
-				defer func() {
-					if recover() == nil {
-						t.Error("the panic is lost")
-					}
-				}()
-				defer func() { of = c.flights.up["page"] }()
-				look()
-			}()
-			if of != nil {
-				t.Fatal("it has not landed")
-			}
-			if r, err := c.flights.do("page", func() (Result, error) { return Result{Collapsed: true}, nil }); err != nil || !r.Collapsed {
-				t.Errorf("the next one: %+v, %v", r, err)
-			}
-		})
+// A look-up that panics is an error for all who wait: nobody waits for ever.
+func TestALookUpThatPanicsIsAnError(t *testing.T) {
+	var f flights
+	if _, err := f.do("entry", func() (Result, error) { panic("on the way") }); !errors.Is(err, errPanic) {
+		t.Errorf("the one that panics: %v", err)
 	}
-	flight, _ := c.flights.board("page")
-	c.flights.land(flight) // as a panic would have it
-	if <-flight.landed; !errors.Is(flight.err, errPanic) {
-		t.Errorf("who waited for a panic gets %v", flight.err)
+	if r, err := f.do("entry", func() (Result, error) { return Result{Collapsed: true}, nil }); err != nil || !r.Collapsed {
+		t.Errorf("the next one: %+v, %v", r, err)
 	}
 }

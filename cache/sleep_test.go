@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,79 +10,109 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// A node whose machine sleeps is not run meanwhile, and its monotonic clock
-// stands still: nothing may count as younger for that.
+// sleeper is a cache that follows a log, on a machine that may sleep.
+type sleeper struct {
+	*testing.T
+	*Cache
+	machine *boottime.Machine
+	feed    *changefeed.Subscription
+	last    changefeed.Position
+}
+
+// read is a read of the log that finds its end.
+func (s *sleeper) read() { s.feed.Apply(time.Now(), nil, false) }
+
+// heartbeat proves the moment at which the last read began.
+func (s *sleeper) heartbeat() {
+	s.last.N++
+	s.feed.Apply(time.Now(), []changefeed.Entry{{Position: s.last, Heartbeat: &changefeed.Heartbeat{Snapshot: "100:100:", After: s.last}}}, true)
+}
+
+func (s *sleeper) isTrusted(want bool, when string) {
+	s.Helper()
+	if got := s.Mode() == ModeFollowed; got != want {
+		s.Errorf("%s: trusted %t", when, got)
+	}
+}
+
+// A node whose machine sleeps does not run meanwhile, and its monotonic clock stands
+// still: nothing may count as younger for that.
 func TestAfterASleep(t *testing.T) {
-	// A moment awake is much less than the bound, and than that by which it is shared.
+	// A moment awake is much less than the bound, and than the time in which answers are shared.
 	const asleep, awake = time.Hour, 10 * time.Millisecond
-	on := func(t *testing.T, test func(t *trackerTest, m *boottime.Machine)) {
+	on := func(t *testing.T, test func(s *sleeper)) {
 		synctest.Test(t, func(t *testing.T) {
 			m := boottime.NewMachine()
-			tt := newTrackerTest(t, m.Clock, changefeed.Position{Term: 1})
-			tt.entry(changefeed.Entry{TermStart: &changefeed.TermStart{}})
-			tt.prove("100:100:")
-			test(tt, m)
+			c := open(t, Options{TTL: time.Minute, MaxStale: 10 * time.Hour, Bound: testBound, Clock: m.Clock})
+			s := &sleeper{T: t, Cache: c, machine: m, feed: changefeed.NewSubscription(c), last: changefeed.Position{Term: 1}}
+			s.feed.Follow("e")
+			s.last.N++
+			s.feed.Apply(time.Now(), []changefeed.Entry{{Position: s.last, TermStart: &changefeed.TermStart{}}}, true)
+			s.read()
+			s.heartbeat()
+			s.isTrusted(true, "before")
+			test(s)
 		})
 	}
-	t.Run("what was proven is not trusted, until it is again", func(t *testing.T) {
-		on(t, func(t *trackerTest, m *boottime.Machine) {
-			if !t.trusted(time.Now()) {
-				t.Fatal("not trusted before")
-			}
-			m.Sleep(asleep)
+	fill := Fill{Primary: func(context.Context, string) (FillResult, error) {
+		return FillResult{Body: []byte("body"), Snapshot: "100:100:"}, nil
+	}}
+	t.Run("what was proven is not trusted until it is proven again", func(t *testing.T) {
+		on(t, func(s *sleeper) {
+			s.machine.Sleep(asleep)
 			time.Sleep(awake)
-			if t.trusted(time.Now()) {
-				t.Error("trusted after an hour")
-			}
-			if t.prove("100:100:"); !t.trusted(time.Now()) {
-				t.Error("not trusted after another proof")
-			}
+			s.isTrusted(false, "after an hour")
+			s.read()
+			s.heartbeat()
+			s.isTrusted(true, "after another proof")
 		})
 	})
 	t.Run("a read from before proves nothing afterwards", func(t *testing.T) {
-		on(t, func(t *trackerTest, m *boottime.Machine) {
-			t.look()
-			m.Sleep(asleep)
-			t.trusted(time.Now()) // somebody looks
-			t.sends(changefeed.Heartbeat{Snapshot: "100:100:"})
-			if t.trusted(time.Now()) {
-				t.Error("trusted for a read that began an hour ago")
-			}
+		on(t, func(s *sleeper) {
+			s.read()
+			s.machine.Sleep(asleep)
+			s.isTrusted(false, "afterwards") // by which the clock notices
+			s.heartbeat()
+			s.isTrusted(false, "for a read that began an hour ago")
 		})
 	})
-	t.Run("a page that was read a moment before is not shared", func(t *testing.T) {
-		on(t, func(t *trackerTest, m *boottime.Machine) {
-			f := &following{tracker: t.tracker}
-			p := t.filled("100:100:")
-			if !f.recent(p, time.Now()) || !f.fresh(p, time.Now()) {
-				t.Fatal("not fresh before")
+	t.Run("an answer from a moment before is not shared", func(t *testing.T) {
+		on(t, func(s *sleeper) {
+			if _, err := s.Forward(keyOf("q"), listA, fill); err != nil {
+				s.Fatal(err)
 			}
-			m.Sleep(asleep)
+			if _, hit := s.Hit(keyOf("q"), time.Now()); !hit {
+				s.Fatal("not fresh before")
+			}
+			s.machine.Sleep(asleep)
 			time.Sleep(awake)
-			if now := time.Now(); f.recent(p, now) || f.fresh(p, now) || t.age(p, now) < asleep {
-				t.Errorf("fresh after an hour, and %s old", t.age(p, now))
+			if r, hit := s.Hit(keyOf("q"), time.Now()); hit {
+				s.Errorf("fresh after an hour, and %s old", r.Age)
 			}
 		})
 	})
 	t.Run("steps of the wall clock are no sleep", func(t *testing.T) {
-		on(t, func(t *trackerTest, m *boottime.Machine) {
-			p := t.filled("100:100:")
+		on(t, func(s *sleeper) {
+			if _, err := s.Forward(keyOf("q"), listA, fill); err != nil {
+				s.Fatal(err)
+			}
 			for _, step := range []time.Duration{time.Hour, -2 * time.Hour} {
-				m.Set(step)
+				s.machine.Set(step)
 				time.Sleep(awake)
-				if now := time.Now(); !t.trusted(now) || t.age(p, now) > time.Second {
-					t.Errorf("set by %s: trusted: %t, %s old", step, t.trusted(now), t.age(p, now))
+				s.isTrusted(true, step.String())
+				if r, hit := s.Hit(keyOf("q"), time.Now()); !hit || r.Age > time.Second {
+					s.Errorf("set by %s: hit %t, %s old", step, hit, r.Age)
 				}
 			}
 		})
 	})
-	t.Run("pages go by their age, which counts it", func(t *testing.T) {
+	t.Run("age counts it where changes are not followed", func(t *testing.T) {
 		m := boottime.NewMachine()
 		c := open(t, Options{TTL: time.Minute, MaxStale: 10 * time.Hour, Clock: m.Clock})
 		r, err := c.Forward(keyOf("q"), changefeed.List{}, brings("body"))
 		want{body: "body", source: Origin}.check(t, r, err)
 		m.Sleep(asleep)
-		if r, hit := c.hitOf(keyOf("q"), time.Now()); hit {
+		if r, hit := c.Hit(keyOf("q"), time.Now()); hit {
 			t.Errorf("a hit %s later, with a TTL of a minute", r.Age)
 		}
 	})

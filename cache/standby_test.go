@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
+	"listedge/cache/freshness"
 )
 
 // unproven is a cache that trusts a beater that says no more: its proof stays
@@ -28,18 +28,15 @@ func unproven(t *testing.T) (*beater, *Cache) {
 // standby has in full, though the proof of that one is older.
 func TestAStandbysPageReplacesOneReadTooEarly(t *testing.T) {
 	b, c := unproven(t)
+	before := b.applied.Load()
 	b.change(listA)
-	eventually(t, "the change is known", func() bool {
-		c.follow.mu.Lock()
-		defer c.follow.mu.Unlock()
-		return c.follow.pairs.of(listA).unsettled()
-	})
+	eventually(t, "the change is known", func() bool { return b.applied.Load() > before })
 	lags := true
 	fill := Fill{
 		Primary: func(context.Context, string) (FillResult, error) {
 			return FillResult{Body: []byte("old"), Snapshot: "100:100:"}, nil
 		},
-		Standby: func(context.Context, Needed) (FillResult, error) {
+		Standby: func(context.Context, Requirement) (FillResult, error) {
 			if lags {
 				return FillResult{}, errors.New("behind")
 			}
@@ -48,11 +45,11 @@ func TestAStandbysPageReplacesOneReadTooEarly(t *testing.T) {
 	}
 	read := func() string {
 		t.Helper()
-		if _, err := c.read(t.Context(), keyOf("q"), listA, nil, Origin, fill); err != nil {
+		if _, err := (&lookup{Cache: c, key: keyOf("q"), list: listA, fill: fill}).fillAnew(); err != nil {
 			t.Fatal(err)
 		}
-		p := c.memory.get(keyOf("q")).page.Load()
-		return fmt.Sprintf("%s, stands %t", p.Body, p.stands())
+		p := c.memory.get(keyOf("q")).entry.Load()
+		return fmt.Sprintf("%s, stands %t", p.Body, p.Admitted())
 	}
 	if got := read(); got != "old, stands false" {
 		t.Fatal(got)
@@ -70,23 +67,23 @@ func TestNobodyWaitsForFlightAfterFlight(t *testing.T) {
 	const requests = 30
 	var flights atomic.Int64
 	all, brought := make(chan struct{}), make(chan uint64)
-	putting := &c.memory.putting[xxhash.Sum64(keyOf("q"))%uint64(len(c.memory.putting))]
+	putting := c.memory.putMutex(keyOf("q"))
 	fill := Fill{
 		Primary: func(context.Context, string) (FillResult, error) { return FillResult{}, errors.New("not asked") },
-		Standby: func(context.Context, Needed) (FillResult, error) {
+		Standby: func(context.Context, Requirement) (FillResult, error) {
 			flights.Add(1)
 			<-all
 			putting.Lock() // nobody is given the page until it has changed
-			brought <- c.follow.verdicts[kept].Load()
+			brought <- c.admissions[freshness.Admitted].Load()
 			return b.replays("page")
 		},
 	}
 	changes := func(before uint64) {
 		defer putting.Unlock()
-		eventually(t, "the page is accepted", func() bool { return c.follow.verdicts[kept].Load() > before })
-		told := applied(c)
+		eventually(t, "the page is accepted", func() bool { return c.admissions[freshness.Admitted].Load() > before })
+		told := b.applied.Load()
 		b.change(listA)
-		eventually(t, "its change is told", func() bool { return applied(c) > told })
+		eventually(t, "its change is told", func() bool { return b.applied.Load() > told })
 	}
 	var wg sync.WaitGroup
 	for range requests {
@@ -114,17 +111,4 @@ func TestNobodyWaitsForFlightAfterFlight(t *testing.T) {
 	if n := flights.Load(); n > 4 {
 		t.Errorf("%d flights for %d requests that came at once", n, requests)
 	}
-}
-
-// A page that was read while changes could not be followed, and is kept when
-// they can, is on no pair's list.
-func TestAPageOfTheTimeBeforeIsNotReadAhead(t *testing.T) {
-	b, c := unproven(t)
-	c.SetTTLMode(true)
-	fill := b.brings("page")
-	askFor(t, c, fill)
-	c.memory.get(keyOf("q")).asked.Add(1 << 20)
-	p := newEntryAt([]byte("another"), "", time.Now())
-	c.SetTTLMode(false) // between its being read and its being kept
-	c.keep(keyOf("q"), listA, p, fill)
 }

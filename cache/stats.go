@@ -1,9 +1,13 @@
 package cache
 
 import (
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
+
+	"listedge/cache/freshness"
 )
 
 // Stats is a snapshot for metrics.
@@ -14,23 +18,23 @@ type Stats struct {
 	RedisCalls, RedisFailures  uint64
 	RedisCorrupt, RedisDropped uint64
 	RedisBreakerOpen           bool
-	RedisFailure               error // why pages do not go through Redis, or not both ways; nil = they do
+	RedisFailure               error // why entries are not read from Redis, or not stored there; nil = they are
 
 	Mode     Mode
 	Bound    time.Duration     // --freshness-bound
 	ProofAge time.Duration     // since the moment up to which everything is known to be applied
-	Pairs    int               // whose changes are known
-	Rejected map[string]uint64 // pages read and not kept, by why
+	Lists    int               // whose changes are known
+	Rejected map[string]uint64 // entries that were read and not admitted, by reason
 	Lag      Histogram         // from commit to applied
 
-	Refreshes, RefreshesDropped uint64 // pages read ahead of their readers; not read for want of room
-	NextPages, NextPagesDropped uint64 // the same of walks
+	Refreshes, RefreshesDropped uint64 // entries refreshed ahead of requests; entries not refreshed because the queue was full
+	NextPages, NextPagesDropped uint64 // the same of next pages
 }
 
-// Rejections are the reasons for not keeping a page: the keys of Stats.Rejected.
+// Rejections are the reasons for not admitting an entry: the keys of Stats.Rejected.
 func Rejections() (all []string) {
-	for v := kept + 1; v < verdicts; v++ {
-		all = append(all, v.String())
+	for a := freshness.Admitted + 1; a < freshness.Admissions; a++ {
+		all = append(all, a.String())
 	}
 	return all
 }
@@ -40,37 +44,61 @@ func (c *Cache) Stats() Stats {
 	s := Stats{
 		Fills: c.fills.Load(), FillErrors: c.fillErrors.Load(),
 		Evicted: c.memory.evicted.Load(), MemoryBytes: c.memory.used(), MemoryBudget: c.options.Memory,
+		Refreshes: c.refresher.refreshed.Load(), RefreshesDropped: c.refresher.dropped.Load(),
+		NextPages: c.refresher.prefetched.Load(), NextPagesDropped: c.refresher.prefetchesDropped.Load(),
+		Mode: c.Mode(), Bound: c.options.Bound, Lag: c.lag.histogram(), Rejected: map[string]uint64{},
 	}
 	if r := c.redis; r != nil {
 		s.RedisCalls, s.RedisFailures = r.calls.Load(), r.failures.Load()
 		s.RedisCorrupt, s.RedisDropped = r.corrupt.Load(), r.dropped.Load()
 		s.RedisBreakerOpen, s.RedisFailure = r.breaker.State() != gobreaker.StateClosed, r.failure()
 	}
-	s.Mode = c.Mode()
-	if c.follow != nil {
-		c.follow.describe(&s)
+	if c.options.Bound > 0 {
+		known := c.tracker.Stats()
+		s.ProofAge, s.Lists = c.clock.Now()-known.Proof, known.Lists
 	}
-	s.Refreshes, s.RefreshesDropped = c.ahead.done.Load(), c.ahead.dropped.Load()
-	s.NextPages, s.NextPagesDropped = c.ahead.nextDone.Load(), c.ahead.nextDropped.Load()
+	for a := freshness.Admitted + 1; a < freshness.Admissions; a++ {
+		s.Rejected[a.String()] = c.admissions[a].Load()
+	}
 	return s
 }
 
-// Mode is what the freshness of pages rests on at the moment.
-func (c *Cache) Mode() Mode {
-	switch {
-	case !c.follow.on():
-		return ModeTTL
-	case c.follow.trusted(time.Now()):
-		return ModeFollowed
-	}
-	return ModeUntrusted
+// lagBounds are the upper bounds of the histogram's buckets, in seconds.
+var lagBounds = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10}
+
+// Histogram counts durations, in seconds.
+type Histogram struct {
+	Count   uint64
+	Sum     float64
+	Buckets map[float64]uint64 // how many were at most so long
 }
 
-// SetTTLMode says that changes cannot be followed, so that pages are judged
-// by their age, or that they can again. A page goes from the one to the other
-// as if it were new.
-func (c *Cache) SetTTLMode(cannot bool) {
-	if c.follow != nil {
-		c.follow.ttl.Store(cannot)
+// lag is the time from commits to their being applied here. Nothing else compares
+// the primary's clock with this machine's.
+type lag struct {
+	mu     sync.Mutex // guards all below
+	counts [13]uint64 // by lagBounds, and beyond
+	sum    float64
+}
+
+func (l *lag) observe(committed, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	seconds := max(0, now.Sub(committed).Seconds())
+	i, _ := slices.BinarySearch(lagBounds, seconds)
+	l.counts[i]++
+	l.sum += seconds
+}
+
+func (l *lag) histogram() Histogram {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := Histogram{Sum: l.sum, Buckets: map[float64]uint64{}}
+	for i, n := range l.counts {
+		h.Count += n
+		if i < len(lagBounds) {
+			h.Buckets[lagBounds[i]] = h.Count
+		}
 	}
+	return h
 }

@@ -40,7 +40,7 @@ func TestNoWorkspaceSeesAnothersPage(t *testing.T) {
 				scratch = AppendKey(scratch[:0], workspace, []byte(question), []byte{50}, nil)
 				node := nodes[random.IntN(len(nodes))]
 				failing := random.IntN(40) == 0
-				r, ok := node.hitOf(scratch, time.Now())
+				r, ok := node.Hit(scratch, time.Now())
 				if !ok {
 					var err error
 					r, err = node.Forward(scratch, changefeed.List{}, Fill{Primary: func(context.Context, string) (FillResult, error) {

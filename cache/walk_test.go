@@ -18,7 +18,7 @@ func TestTheNextPageIsReadBehindTheAnswer(t *testing.T) {
 		fill := counted(&queries, by.fill)
 		by.cache.PrefetchNext(keyOf("2"), listA, fill)
 		eventually(t, name+": it is in memory", func() bool { return by.cache.memory.get(keyOf("2")) != nil })
-		by.cache.ahead.step(keyOf("2"), listA, fill) // what is there is not read again
+		by.cache.refresher.prefetch(keyOf("2"), listA, fill) // what is there is not read again
 		r, err := by.cache.Forward(keyOf("2"), listA, fails(errPanic))
 		if err != nil || string(r.Entry.Body) != "next" || r.Source != Memory {
 			t.Errorf("%s: %+v, %v", name, r, err)
@@ -66,7 +66,7 @@ func TestWhatIsOnItsWayIsNotReadAhead(t *testing.T) {
 	forward(t, c, keyOf("there"), brings("page"))
 	began, release := make(chan struct{}), make(chan struct{})
 	defer close(release)
-	for i := range aheadWorkers {
+	for i := range refreshWorkers {
 		c.PrefetchNext(keyOf(fmt.Sprint(i)), listA, Fill{Primary: func(context.Context, string) (FillResult, error) {
 			began <- struct{}{}
 			<-release
@@ -76,11 +76,11 @@ func TestWhatIsOnItsWayIsNotReadAhead(t *testing.T) {
 	}
 	c.PrefetchNext(keyOf("there"), listA, fails(errPanic))
 	c.PrefetchNext(keyOf("0"), listA, fails(errPanic))
-	if n := len(c.ahead.queue); n != 0 { // all workers are busy
+	if n := len(c.refresher.tasks); n != 0 { // all workers are busy
 		t.Errorf("%d wait", n)
 	}
 	c.PrefetchNext(keyOf("another"), listA, fails(errPanic))
-	if n := len(c.ahead.queue); n != 1 {
+	if n := len(c.refresher.tasks); n != 1 {
 		t.Errorf("%d wait, one is to", n)
 	}
 }
@@ -97,10 +97,10 @@ func TestWalksAreDroppedUnderPressure(t *testing.T) {
 		}
 		return FillResult{}, ctx.Err()
 	}}
-	for i := range 4 * aheadQueue {
+	for i := range 4 * refreshQueue {
 		c.PrefetchNext(keyOf(fmt.Sprint(i)), listA, held)
 	}
-	if n, dropped := len(c.ahead.queue), c.Stats().NextPagesDropped; n > aheadQueue/2 || dropped < 3*aheadQueue {
+	if n, dropped := len(c.refresher.tasks), c.Stats().NextPagesDropped; n > refreshQueue/2 || dropped < 3*refreshQueue {
 		t.Errorf("%d wait, %d were dropped", n, dropped)
 	}
 }

@@ -6,118 +6,113 @@ import (
 	"time"
 )
 
-// window keeps pages that ristretto turns away, at once or later, for a while:
-// first in, first out, in bytes of their own. Ristretto keeps what is asked for
-// often, and of a new page nobody can know that; without a window, which the
-// algorithm was described with, a page that was read ahead of its reader is
-// gone when the reader comes, as soon as memory is full.
+// window stores, for a while, entries that ristretto rejects or evicts: first in,
+// first out. Ristretto keeps entries that are often requested. It cannot know that of a
+// new entry. Without a window, which the algorithm (W-TinyLFU) has, an entry that
+// was refreshed ahead of its reader would be gone when the reader comes, as soon as
+// memory is full.
+//
+// Invariant: size is the sum of the elements' sizes, and not above budget.
 type window struct {
-	left func() // told of each page that had to go before its time
+	evicted func() // called for each entry that is dropped before it expires
 
-	mu    sync.Mutex // guards all below
-	most  int64      // bytes
-	pages map[string]*list.Element
-	order list.List // of *windowed, the oldest first
-	bytes int64
+	mu     sync.Mutex // guards all below
+	budget int64      // bytes
+	byKey  map[string]*list.Element
+	order  list.List // of *windowed, the oldest first
+	size   int64     // bytes
 }
 
 type windowed struct {
-	holder *holder
-	size   int64 // bytes
-	found  int   // how often
+	slot *slot
+	size int64 // bytes
+	hits int
 }
 
-// windowShare is which part of what pages may fill the window has.
+// windowShare is the window's part of what entries may fill.
 const windowShare = 1. / 16
 
-// foundOften is how often a page is found in the window before it is offered to
+// offerAfter is how many hits an entry has in the window before it is offered to
 // ristretto once more.
-const foundOften = 2
+const offerAfter = 2
 
-func newWindow(most int64, left func()) *window {
-	return &window{most: most, left: left, pages: map[string]*list.Element{}}
+func newWindow(budget int64, evicted func()) *window {
+	return &window{budget: budget, evicted: evicted, byKey: map[string]*list.Element{}}
 }
 
-// keep keeps the holder's page, unless it is larger than the window.
-func (w *window) keep(h *holder) {
+// add stores the slot, unless it is larger than the window.
+func (w *window) add(s *slot) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.remove(w.pages[string(h.key)])
-	p := &windowed{holder: h, size: h.size()}
-	if p.size > w.most {
-		w.left()
+	w.remove(w.byKey[string(s.key)])
+	size := s.size()
+	if size > w.budget {
+		w.evicted()
 		return
 	}
-	w.pages[string(h.key)] = w.order.PushBack(p)
-	w.bytes += p.size
-	for now := time.Now(); w.bytes > w.most; {
-		if oldest := w.remove(w.order.Front()); oldest.holder.lives(now) {
-			w.left()
+	w.byKey[string(s.key)] = w.order.PushBack(&windowed{slot: s, size: size})
+	w.size += size
+	for now := time.Now(); w.size > w.budget; {
+		oldest := w.order.Front()
+		if !oldest.Value.(*windowed).slot.isExpired(now) {
+			w.evicted()
 		}
+		w.remove(oldest)
 	}
 }
 
-// get returns the key's holder, or nil, and whether this was the time to offer
-// it to ristretto.
-func (w *window) get(key []byte) (h *holder, often bool) {
+// get returns the key's slot, or nil. often says that memory has to offer it to
+// ristretto now.
+func (w *window) get(key []byte) (s *slot, often bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	e := w.pages[string(key)]
+	e := w.byKey[string(key)]
 	if e == nil {
 		return nil, false
 	}
-	p := e.Value.(*windowed)
-	if !p.holder.lives(time.Now()) {
+	v := e.Value.(*windowed)
+	if v.slot.isExpired(time.Now()) {
 		w.remove(e)
 		return nil, false
 	}
-	p.found++
-	return p.holder, p.found == foundOften
+	v.hits++
+	return v.slot, v.hits == offerAfter
 }
 
-// at is the key's present entry, or nil.
-func (w *window) at(key []byte) *list.Element {
+// find returns the key's element, or nil.
+func (w *window) find(key []byte) *list.Element {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.pages[string(key)]
+	return w.byKey[string(key)]
 }
 
-// holds says whether the holder is the one that its key finds.
-func (w *window) holds(h *holder) bool {
-	e := w.at(h.key)
-	return e != nil && e.Value.(*windowed).holder == h
+func (w *window) holds(s *slot) bool {
+	e := w.find(s.key)
+	return e != nil && e.Value.(*windowed).slot == s
 }
 
-// drop forgets that entry, if it is still there.
+// drop removes that element, if it is still there.
 func (w *window) drop(e *list.Element) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.remove(e)
 }
 
-// close empties the window, for good.
-func (w *window) close() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.most, w.bytes = 0, 0
-	w.order.Init()
-	clear(w.pages)
-}
-
 func (w *window) used() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.bytes
+	return w.size
 }
 
-// remove takes an entry out; nil, and one that has been taken out before, is
-// none.
-func (w *window) remove(e *list.Element) *windowed {
-	if e == nil || w.pages[string(e.Value.(*windowed).holder.key)] != e {
-		return nil
+// remove removes an element. Nil, or one that was removed before, is ignored.
+func (w *window) remove(e *list.Element) {
+	if e == nil {
+		return
 	}
-	p := w.order.Remove(e).(*windowed)
-	delete(w.pages, string(p.holder.key))
-	w.bytes -= p.size
-	return p
+	v := e.Value.(*windowed)
+	if w.byKey[string(v.slot.key)] == e {
+		w.order.Remove(e)
+		delete(w.byKey, string(v.slot.key))
+		w.size -= v.size
+	}
 }

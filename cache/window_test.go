@@ -39,7 +39,7 @@ func TestANewPageIsKeptForItsReader(t *testing.T) {
 				continue
 			}
 			key := keyOf(fmt.Sprint("new ", i-5)) // its reader is some pages behind
-			if m.window.at(key) != nil {
+			if m.window.find(key) != nil {
 				rescued++
 			}
 			if m.get(key) == nil {
@@ -61,7 +61,7 @@ func TestAPageOfTheWindowThatIsAskedForMoves(t *testing.T) {
 		if m.get(key) == nil {
 			t.Fatal("it is gone")
 		}
-		if m.window.at(key) == nil {
+		if m.window.find(key) == nil {
 			return
 		}
 	}
@@ -72,17 +72,17 @@ func TestTheWindowHasBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		left := 0
 		w := newWindow(10_000, func() { left++ })
-		sized := func(i int, size int64) *holder {
-			h := &holder{key: fmt.Append(nil, i)}
-			h.until.Store(time.Now().Add(time.Minute).UnixNano())
+		sized := func(i int, size int64) *slot {
+			h := &slot{key: fmt.Append(nil, i)}
+			h.expiresAt.Store(time.Now().Add(time.Minute).UnixNano())
 			p := &Entry{}
 			p.deflated.Store(&[]byte{})
-			h.page.Store(p)
+			h.entry.Store(p)
 			p.Body = make([]byte, size-h.size())
 			return h
 		}
 		for i := range 100 {
-			w.keep(sized(i, 1000))
+			w.add(sized(i, 1000))
 			if w.used() > 10_000 {
 				t.Fatalf("%d bytes of 10,000", w.used())
 			}
@@ -95,12 +95,12 @@ func TestTheWindowHasBounds(t *testing.T) {
 		if left != 90 {
 			t.Errorf("%d are said to have left, want 90", left)
 		}
-		w.keep(sized(99, 11_000)) // grown beyond the window
+		w.add(sized(99, 11_000)) // grown beyond the window
 		if h, _ := w.get([]byte("99")); h != nil || w.used() != 9000 || left != 91 {
 			t.Errorf("a page larger than the window is there; %d bytes", w.used())
 		}
-		before := w.at([]byte("98"))
-		w.keep(sized(98, 500))
+		before := w.find([]byte("98"))
+		w.add(sized(98, 500))
 		w.drop(before)
 		if h, _ := w.get([]byte("98")); h == nil || w.used() != 8500 {
 			t.Errorf("an entry is dropped for the one before it; %d bytes", w.used())
@@ -110,7 +110,7 @@ func TestTheWindowHasBounds(t *testing.T) {
 			t.Error("a page outlived its time")
 		}
 		for i := range 9 {
-			w.keep(sized(i, 1000))
+			w.add(sized(i, 1000))
 		}
 		if left != 91 {
 			t.Errorf("%d left: those whose time had come are counted", left)
@@ -122,21 +122,21 @@ func TestTheWindowHasBounds(t *testing.T) {
 // ristretto any more: a newer one may have been put meanwhile.
 func TestAPageThatLeftTheWindowIsNotOffered(t *testing.T) {
 	m, key := openMemory(t, 1<<20), keyOf("q")
-	keep := func(key []byte) *holder {
-		h := newHolder(key)
-		h.page.Store(newEntryAt(rows(1000), "", time.Now()))
-		h.until.Store(time.Now().Add(time.Hour).UnixNano())
-		m.window.keep(h)
+	keep := func(key []byte) *slot {
+		h := &slot{key: key}
+		h.entry.Store(newEntryAt(rows(1000), "", time.Now()))
+		h.expiresAt.Store(time.Now().Add(time.Hour).UnixNano())
+		m.window.add(h)
 		return h
 	}
 	h := keep(key)
-	for n := 0; m.window.at(key) != nil; n++ {
+	for n := 0; m.window.find(key) != nil; n++ {
 		keep(keyOf(fmt.Sprint(n)))
 	}
 	newer := newEntryAt(rows(1000), "", time.Now().Add(time.Second))
 	m.put(key, newer, time.Hour)
 	m.offer(key, h)
-	if m.get(key).page.Load() != newer {
+	if m.get(key).entry.Load() != newer {
 		t.Error("the older page took the newer one's place")
 	}
 }

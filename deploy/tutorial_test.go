@@ -15,7 +15,7 @@ import (
 
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 // The tutorial, as somebody follows it: its commands one after the other in one
@@ -45,7 +45,7 @@ func TestTutorial(t *testing.T) {
 	commands := strings.Replace(script.String(), "PORT=8080", "PORT="+strconv.Itoa(base), 1)
 
 	postgres := sandboxtest.Postgres(t)
-	if err := origin.CreateDatabase(t.Context(), postgres.URL("postgres"), "listedge"); err != nil {
+	if err := admin.CreateDatabase(t.Context(), postgres.URL("postgres"), "listedge"); err != nil {
 		t.Fatal(err)
 	}
 	// This server has its settings from its command line; one of the reader's own

@@ -5,9 +5,8 @@ import (
 	"strconv"
 	"unique"
 
-	"listedge/cache"
 	"listedge/limiter"
-	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // client is what a node makes of a key, once, and finds again on each of its
@@ -21,10 +20,9 @@ type client struct {
 	policy          unique.Handle[string] // RateLimit-Policy, which most keys share
 	broken          error                 // its limit cannot be enforced, so nothing is served
 
-	spot cache.Spot // of its last page
 }
 
-func policyOf(l origin.Limit) (limiter.Policy, error) {
+func policyOf(l apikey.Limit) (limiter.Policy, error) {
 	p, err := limiter.NewPolicy(l.Rate, l.Burst)
 	p.Version = l.Version
 	return p, err
@@ -33,12 +31,9 @@ func policyOf(l origin.Limit) (limiter.Policy, error) {
 // makeClient makes a client of a key, or of a key that has changed. Its bucket
 // goes on under the new limit, and where it was moved to another workspace, it
 // is that workspace's: what all nodes spend from.
-func (s *Server) makeClient(k origin.Key, before, c *client) {
+func (s *Server) makeClient(k apikey.Key, c *client) {
 	k.Limit, k.WorkspaceLimit = k.Limit.Enforceable(), k.WorkspaceLimit.Enforceable()
 	c.limit, c.workspaceLimit = k.Limit.Burst, k.WorkspaceLimit.Burst
-	if before != nil {
-		before.spot.Clear()
-	}
 	policy, err := policyOf(k.Limit)
 	if err != nil {
 		c.broken = err
@@ -60,7 +55,7 @@ func (s *Server) makeClient(k origin.Key, before, c *client) {
 
 // appendPolicy renders one item of RateLimit-Policy: q tokens in a window of
 // the w seconds in which an empty bucket fills. Rate 0 never does.
-func appendPolicy(dst []byte, name string, l origin.Limit) []byte {
+func appendPolicy(dst []byte, name string, l apikey.Limit) []byte {
 	dst = append(append(append(dst, '"'), name...), `";q=`...)
 	if l.Rate == 0 {
 		return append(dst, '0')

@@ -6,7 +6,6 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"encoding/json"
-	"fmt"
 	"html/template"
 	"io/fs"
 	"mime"
@@ -20,12 +19,11 @@ import (
 	"github.com/swaggest/swgui/v5emb"
 )
 
-// Two things are served to anyone, without a key: /openapi.json, the API's
-// description for programs, written by hand in the file of that name and the
-// yardstick of the tests; and /docs, the same description to read and to try
-// out in a browser, whose scripts and styles are part of the binary. Neither
-// loads anything from elsewhere: people enter API keys there, and a node may
-// have no way out.
+// Two documents need no key: /openapi.json, the description of the API, which
+// the tests check responses against; and /docs, the same for people, to try out in
+// a browser. The scripts and styles of /docs are in the binary: they load nothing
+// from elsewhere, because people enter API keys there and a node may have no way
+// out.
 
 const (
 	openAPIPath = "/openapi.json"
@@ -37,26 +35,17 @@ var openAPISource []byte
 
 var openAPI = sync.OnceValue(func() *document {
 	var compact bytes.Buffer
-	if err := json.Compact(&compact, openAPISource); err != nil {
-		panic(fmt.Sprintf("BUG: openapi.json: %v", err))
-	}
+	must(0, json.Compact(&compact, openAPISource))
 	return newDocument("application/json", compact.Bytes())
 })
 
-// docs are the page and what it loads, by their paths.
+// docs are the page of /docs and the files that it loads, by their paths.
 var docs = sync.OnceValue(func() map[string]*document {
 	page := newDocument("text/html; charset=utf-8", docsPage())
 	page.policy = PagePolicy(page.identity(), " 'self'")
 	all := map[string]*document{docsPath: page, docsPath + "/": page}
-	files, err := fs.ReadDir(static.FS, ".")
-	if err != nil {
-		panic("BUG: " + err.Error())
-	}
-	for _, f := range files {
-		text, err := fs.ReadFile(static.FS, f.Name())
-		if err != nil {
-			panic("BUG: " + err.Error())
-		}
+	for _, f := range must(fs.ReadDir(static.FS, ".")) {
+		text := must(fs.ReadFile(static.FS, f.Name()))
 		name, compressed := strings.CutSuffix(f.Name(), ".gz")
 		newAsset := newDocument
 		if compressed {
@@ -71,10 +60,6 @@ var docs = sync.OnceValue(func() map[string]*document {
 
 // docsPage is the page's HTML.
 func docsPage() []byte {
-	request, err := http.NewRequest(http.MethodGet, docsPath, nil)
-	if err != nil {
-		panic("BUG: " + err.Error())
-	}
 	page := &written{}
 	v5emb.NewHandlerWithConfig(swgui.Config{
 		Title:       "listedge",
@@ -88,63 +73,28 @@ func docsPage() []byte {
 			"persistAuthorization":     docsPersist,
 			"tryItOutEnabled":          "true",
 		},
-	}).ServeHTTP(page, request)
+	}).ServeHTTP(page, must(http.NewRequest(http.MethodGet, docsPath, nil)))
 	return page.Bytes()
 }
 
-// written keeps what a handler answers.
+// written keeps the response of a handler.
 type written struct{ bytes.Buffer }
 
 func (*written) Header() http.Header { return http.Header{} }
 func (*written) WriteHeader(int)     {}
 
-// The page below /docs keeps a key in memory, until it is reloaded or closed: what
-// a browser stores, every script of this address can read for years. Whoever
-// wants it stored ticks a box, and has it forgotten by taking the tick away. (The
-// item "authorized" is Swagger UI's.)
-const (
-	docsHead = template.HTML(`<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
-        .remember-key {
-            display: block;
-            max-width: 1460px;
-            margin: 0 auto;
-            padding: 10px 20px;
-            font: 14px sans-serif;
-            text-align: right;
-        }
-    </style>
-<script>
-	function remembersKey() {
-		return localStorage.getItem("rememberKey") === "yes";
-	}
-	function rememberKey(yes) {
-		window.ui.getConfigs().persistAuthorization = yes;
-		if (yes) {
-			localStorage.setItem("rememberKey", "yes");
-			window.ui.authActions.persistAuthorizationIfNeeded();
-		} else {
-			forgetKey();
-		}
-	}
-	function forgetKey() {
-		localStorage.removeItem("rememberKey");
-		localStorage.removeItem("authorized");
-	}
-	if (!remembersKey()) {
-		forgetKey();
-	}
-</script>`)
-
-	docsTop = template.HTML(`<label class="remember-key"><input type="checkbox" id="remember-key"> Remember the API key in this browser</label>
-<script>
-	const box = document.getElementById("remember-key");
-	box.checked = remembersKey();
-	box.onchange = () => rememberKey(box.checked);
-</script>`)
-
-	docsPersist = "remembersKey()" // Swagger UI's persistAuthorization
+// docs_head.html and docs_top.html: /docs keeps an API key in memory until it is
+// reloaded or closed, because every script of this address can read what a browser
+// stores, for years. A user who wants it stored ticks a box, and unticks it to
+// delete the key. (The item "authorized" is Swagger UI's.)
+var (
+	//go:embed docs_head.html
+	docsHead template.HTML
+	//go:embed docs_top.html
+	docsTop template.HTML
 )
+
+const docsPersist = "remembersKey()" // Swagger UI's persistAuthorization
 
 // PagePolicy is the Content-Security-Policy of a page of this node: the page
 // loads and sends nothing elsewhere, and no other site frames it. files says

@@ -28,7 +28,7 @@ var contractCodes = map[string][]int{
 }
 
 // problems reads every problem there is in this package out of its source, so
-// that one made tomorrow is not forgotten here.
+// that one made tomorrow is not unlogged here.
 func problems(t *testing.T) (found []problem) {
 	t.Helper()
 	files, err := filepath.Glob("*.go")

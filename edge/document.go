@@ -3,7 +3,6 @@ package edge
 import (
 	"bytes"
 	"compress/gzip"
-	"fmt"
 	"io"
 	"sync"
 
@@ -12,26 +11,22 @@ import (
 	"listedge/cache"
 )
 
-// document is what anybody may read without a key. Its bytes are made once and
-// shared by all answers: a client that does not read holds none of its own.
+// document is a response that needs no key. All responses share its bytes, so a
+// slow client holds no memory.
 type document struct {
 	contentType string
 	policy      string // Content-Security-Policy; "" = none
 	etag        cache.EntityTag
 	identity    func() []byte
-	gzip        []byte // nil = none, it would be no shorter
+	gzip        []byte // nil = it would be no shorter
 }
 
 // newDocument makes a document of its text.
 func newDocument(contentType string, text []byte) *document {
 	var compressed bytes.Buffer
 	w := gzip.NewWriter(&compressed)
-	if _, err := w.Write(text); err != nil {
-		panic("BUG: " + err.Error()) // a buffer takes everything
-	}
-	if err := w.Close(); err != nil {
-		panic("BUG: " + err.Error())
-	}
+	must(w.Write(text))
+	must(0, w.Close())
 	d := &document{contentType: contentType, etag: cache.TagOf(text), identity: func() []byte { return text }}
 	if compressed.Len() < len(text) {
 		d.gzip = compressed.Bytes()
@@ -39,39 +34,38 @@ func newDocument(contentType string, text []byte) *document {
 	return d
 }
 
-// newCompressedDocument makes a document of its gzip form. It is inflated when
-// a client first wants it so.
+// newCompressedDocument makes a document of its gzip form, and inflates it when a
+// client first accepts no gzip.
 func newCompressedDocument(contentType string, compressed []byte) *document {
 	return &document{contentType: contentType, etag: cache.TagOf(compressed), gzip: compressed, identity: sync.OnceValue(func() []byte {
-		r, err := gzip.NewReader(bytes.NewReader(compressed))
-		if err != nil {
-			panic(fmt.Sprintf("BUG: %s: %v", contentType, err))
-		}
-		text, err := io.ReadAll(r)
-		if err != nil {
-			panic(fmt.Sprintf("BUG: %s: %v", contentType, err))
-		}
-		return text
+		return must(io.ReadAll(must(gzip.NewReader(bytes.NewReader(compressed)))))
 	})}
 }
 
-// documentCache: long enough to spare a page's reload, short enough for an
-// upgrade to be seen.
+// must returns the value of what cannot fail: it reads and writes what is in the
+// binary.
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return value
+}
+
+// documentCache saves the reload of a page, and lets an upgrade show soon.
 const documentCache = "public, max-age=300"
 
-// documentUnit is how many bytes of a document one token of the client's
-// address buys.
+// documentUnit is how many bytes of a document cost one token of the client's
+// address.
 const documentUnit = 64 << 10
 
-// serveDocument answers GET and HEAD, if the client's address has not asked for
-// too much without a key.
+// serveDocument answers GET and HEAD, within the limit of the client's address.
 func (s *Server) serveDocument(x *exchange, d *document) failure {
-	if x.body {
+	if x.hasBody {
 		return failure{problem: bodyTooLarge}
 	}
-	notModified := matchesETag(x.asked.noneMatch, d.etag[:])
+	notModified := matchesETag(x.headers.noneMatch, d.etag[:])
+	compressed := d.gzip != nil && acceptsGzip(x.headers.encoding)
 	var body []byte
-	compressed := d.gzip != nil && acceptsGzip(x.asked.encoding)
 	switch {
 	case notModified:
 	case compressed:
@@ -79,7 +73,7 @@ func (s *Server) serveDocument(x *exchange, d *document) failure {
 	default:
 		body = d.identity()
 	}
-	if f := s.keyless(x, 1+len(body)/documentUnit); f.problem != nil {
+	if f := s.limitPublic(x, 1+len(body)/documentUnit); f.problem != nil {
 		return f
 	}
 	r := &x.http.Response
@@ -105,10 +99,10 @@ func (s *Server) serveDocument(x *exchange, d *document) failure {
 	return failure{}
 }
 
-// keyless takes tokens from the client's address for an answer that needs no
+// limitPublic takes tokens from the client's address for a response that needs no
 // key.
-func (s *Server) keyless(x *exchange, tokens int) failure {
-	if retry := s.guard.keyless(s.clientAddress(x), tokens); retry > 0 {
+func (s *Server) limitPublic(x *exchange, tokens int) failure {
+	if retry := s.guard.public(s.clientAddress(x), tokens); retry > 0 {
 		return failure{problem: noKeyLimited, retry: retry}
 	}
 	return failure{}

@@ -109,17 +109,17 @@ func TestWhatNeedsNoKeyIsLimited(t *testing.T) {
 		move := stopGuard(s)
 		answers := 0
 		got := askKeyless(t, s, c.method, c.path)
-		for ; got.status == c.status && answers <= keylessBurst; got = askKeyless(t, s, c.method, c.path) {
+		for ; got.status == c.status && answers <= publicBurst; got = askKeyless(t, s, c.method, c.path) {
 			answers++
 		}
-		if answers != keylessBurst/c.tokens {
-			t.Errorf("%s %s: %d answers at once, want %d", c.method, c.path, answers, keylessBurst/c.tokens)
+		if answers != publicBurst/c.tokens {
+			t.Errorf("%s %s: %d answers at once, want %d", c.method, c.path, answers, publicBurst/c.tokens)
 		}
 		retry, err := time.ParseDuration(got.header("Retry-After") + "s")
 		if got.status != 429 || !strings.Contains(got.body, `"RATE_LIMITED"`) || err != nil || retry < time.Second {
 			t.Errorf("%s %s: %+v (%v)", c.method, c.path, got, err)
 		}
-		for range keylessBurst / c.tokens { // what is refused takes nothing
+		for range publicBurst / c.tokens { // what is refused takes nothing
 			askKeyless(t, s, c.method, c.path)
 		}
 		if got := answerTo(t, s, keyed); got.status != 200 {
@@ -155,14 +155,14 @@ func TestBrowsersAndMonitorsAreNotLimited(t *testing.T) {
 func TestWhatNeedsNoKeyIsLimitedByTheClientBehindAProxy(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	stopGuard(s)
-	for range keylessBurst + 1 {
+	for range publicBurst + 1 {
 		askKeyless(t, s, "GET", "/nowhere", "X-Forwarded-For", "192.0.2.1")
 	}
 	if got := askKeyless(t, s, "GET", "/nowhere", "X-Forwarded-For", "192.0.2.2"); got.status != 429 {
 		t.Errorf("a peer that is no proxy chose its address: %d", got.status)
 	}
 	s.proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
-	for range keylessBurst + 1 {
+	for range publicBurst + 1 {
 		askKeyless(t, s, "GET", "/nowhere", "X-Forwarded-For", "192.0.2.1")
 	}
 	for address, want := range map[string]int{"192.0.2.1": 429, "192.0.2.2": 404} {
@@ -175,7 +175,7 @@ func TestWhatNeedsNoKeyIsLimitedByTheClientBehindAProxy(t *testing.T) {
 func TestDocsCanBeTurnedOff(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	off := New(Options{Limiter: s.limiter, Metrics: s.metrics, Logger: s.logger, NoDocs: true})
-	defer off.keyring.Close()
+	defer off.keys.Close()
 	for _, path := range []string{"/docs", "/docs/", theBundle} {
 		if got := askKeyless(t, off, "GET", path); got.status != 404 || !strings.Contains(got.body, `"NOT_FOUND"`) {
 			t.Errorf("%s: %+v", path, got)

@@ -10,75 +10,74 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// guard limits, by client address and in this process, failed authentication
-// and what needs no key, so that a flood of either costs this node little.
+// guard limits failed authentication, and what needs no key, by client address
+// and in this process, so that a flood of either costs this node little.
 //
-// A key that exists is never refused for what others do, who may have the same
-// address: a NAT's, or a proxy's that is not named.
-// What made-up keys cost Postgres is bounded elsewhere: texts that cannot be keys
-// are not looked up, and other look-ups that are in vain are limited for the
-// whole node, and wait for others' where their address has used up its failures
-// (origin.Keyring). So keys that were looked up in vain are counted apart from
-// texts that cannot be keys.
+// It never refuses a valid key for what others do from the same address: a NAT's,
+// or a proxy's that --trusted-proxies does not name. What invalid keys cost
+// Postgres is bounded elsewhere: malformed ones are not looked up, and other
+// failed look-ups are limited for the whole node, and queue behind those of other
+// addresses once their address is exhausted (the key cache). So failed look-ups
+// have a bucket of their own.
 type guard struct {
 	now func() time.Time
 
-	mu        sync.Mutex // guards the making of an offender, and time, which must not go back for its limiters
+	mu        sync.Mutex // guards addresses, and last, because time must not go back for the limiters
 	last      time.Time
-	addresses *lru.Cache[netip.Addr, *offender]
+	addresses *lru.Cache[netip.Addr, *addressLimits]
 }
 
-type offender struct{ malformed, refused, keyless *rate.Limiter }
+type addressLimits struct{ malformed, failed, public *rate.Limiter }
 
 const (
 	failuresPerSecond = 20
 	failureBurst      = 200
 	// A browser takes about 15 tokens to load /docs, and 5 once it has cached it.
-	keylessPerSecond = 20
-	keylessBurst     = 400
-	guardedAddresses = 65_536 // remembered at most, the oldest forgotten first
+	publicPerSecond  = 20
+	publicBurst      = 400
+	guardedAddresses = 65_536 // the least recently used is evicted
 )
 
 func newGuard() *guard {
-	addresses, err := lru.New[netip.Addr, *offender](guardedAddresses)
+	addresses, err := lru.New[netip.Addr, *addressLimits](guardedAddresses)
 	if err != nil {
 		panic("BUG: " + err.Error()) // only for a size below 1
 	}
 	return &guard{now: time.Now, addresses: addresses}
 }
 
-// exhausted says whether so many keys of the address were looked up in vain that
-// the next failure will be refused.
+// exhausted says whether so many look-ups of keys from the address have failed
+// that the next failure will be refused.
 func (g *guard) exhausted(a netip.Addr) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	o, ok := g.addresses.Get(network(a))
-	return ok && untilToken(o.refused, g.moment()) > 0
+	l, ok := g.addresses.Get(network(a))
+	return ok && secondsToToken(l.failed, g.time()) > 0
 }
 
-// fail counts a failure, of a key that was looked up or of a text that cannot
-// be one, and returns 0, or the seconds until the next is answered as such.
+// fail takes a token for a failed authentication, of a key that was looked up or
+// of a malformed one. It returns 0, or the seconds until there is a token.
 func (g *guard) fail(a netip.Addr, lookedUp bool) (retry int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	o := g.offender(a)
-	l, now := o.malformed, g.moment()
+	limits := g.limits(a)
+	l, now := limits.malformed, g.time()
 	if lookedUp {
-		l = o.refused
+		l = limits.failed
 	}
 	if l.AllowN(now, 1) {
 		return 0
 	}
-	return max(1, untilToken(l, now))
+	return max(1, secondsToToken(l, now))
 }
 
-// keyless takes tokens for an answer that needs no key. It returns 0, or the
+// public takes tokens for a response that needs no key. It returns 0, or the
 // seconds until there are as many.
-func (g *guard) keyless(a netip.Addr, tokens int) (retry int64) {
+func (g *guard) public(a netip.Addr, tokens int) (retry int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := g.moment()
-	r := g.offender(a).keyless.ReserveN(now, tokens)
+	now := g.time()
+	r := g.limits(a).public.ReserveN(now, tokens)
 	wait := r.DelayFrom(now)
 	if wait == 0 {
 		return 0
@@ -87,36 +86,32 @@ func (g *guard) keyless(a netip.Addr, tokens int) (retry int64) {
 	return int64(math.Ceil(wait.Seconds()))
 }
 
-// offender is what is known of the address, under mu.
-func (g *guard) offender(a netip.Addr) *offender {
+// limits are those of the address. The caller holds mu.
+func (g *guard) limits(a netip.Addr) *addressLimits {
 	a = network(a)
-	o, ok := g.addresses.Get(a)
+	l, ok := g.addresses.Get(a)
 	if !ok {
-		o = &offender{rate.NewLimiter(failuresPerSecond, failureBurst), rate.NewLimiter(failuresPerSecond, failureBurst), rate.NewLimiter(keylessPerSecond, keylessBurst)}
-		g.addresses.Add(a, o)
+		l = &addressLimits{rate.NewLimiter(failuresPerSecond, failureBurst), rate.NewLimiter(failuresPerSecond, failureBurst), rate.NewLimiter(publicPerSecond, publicBurst)}
+		g.addresses.Add(a, l)
 	}
-	return o
+	return l
 }
 
-// moment is now, and never before what it was: the limiters credit time that
-// goes back twice.
-func (g *guard) moment() time.Time {
+// time is now, and never before what it was: the limiters credit time that goes
+// back twice. The caller holds mu.
+func (g *guard) time() time.Time {
 	if now := g.now(); now.After(g.last) {
 		g.last = now
 	}
 	return g.last
 }
 
-func untilToken(l *rate.Limiter, now time.Time) int64 {
-	missing := 1 - l.TokensAt(now)
-	if missing <= 0 {
-		return 0
-	}
-	return max(1, int64(math.Ceil(missing/failuresPerSecond)))
+func secondsToToken(l *rate.Limiter, now time.Time) int64 {
+	return int64(math.Ceil(max(0, 1-l.TokensAt(now)) / failuresPerSecond))
 }
 
 // network is what one client has: an IPv4 address, or an IPv6 /64, of which it
-// may use any address it likes.
+// may use any address.
 func network(a netip.Addr) netip.Addr {
 	if p, err := a.Prefix(64); err == nil && a.Is6() {
 		return p.Addr()

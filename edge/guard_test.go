@@ -117,8 +117,8 @@ func TestClientAddress(t *testing.T) {
 		for _, f := range c.forwarded {
 			header.Add("X-Forwarded-For", f)
 		}
-		x := &exchange{conn: &conn{Conn: peerWire{peer: net.ParseIP(c.peer)}}, asked: &asked{}}
-		x.asked.read(&header)
+		x := &exchange{conn: &conn{Conn: peerWire{peer: net.ParseIP(c.peer)}}, headers: &requestHeaders{}}
+		x.headers.read(&header)
 		if got := s.clientAddress(x); got != netip.MustParseAddr(c.want) {
 			t.Errorf("%s, %q: %s, want %s", c.peer, c.forwarded, got, c.want)
 		}

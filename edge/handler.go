@@ -2,58 +2,44 @@ package edge
 
 import (
 	"context"
-	"errors"
+	"crypto/rand"
 	"fmt"
 	"log/slog"
-	"net"
 	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
 
+	"listedge/cache"
 	"listedge/limiter"
+	"listedge/metrics"
 	"listedge/origin"
+	"listedge/origin/apikey"
 )
-
-// handle answers a request without a body, as all are that get a page.
-func (s *Server) handle(ctx *fasthttp.RequestCtx) { s.serve(ctx, false) }
-
-// withoutFraming is fasthttp's content length of a request that has neither
-// Content-Length nor Transfer-Encoding.
-const withoutFraming = -2
-
-// handleExpectation answers a request that waits for permission to send its
-// body: no body is read here. A request without a body needs no permission
-// (RFC 9110, 10.1.1) and goes on to handle.
-func (s *Server) handleExpectation(ctx *fasthttp.RequestCtx) (status int) {
-	if h := &ctx.Request.Header; h.ContentLength() == 0 || h.ContentLength() == withoutFraming {
-		return fasthttp.StatusContinue
-	}
-	s.serve(ctx, true)
-	return ctx.Response.StatusCode()
-}
 
 // serve is the way of every request. The router continues it at list, at a
 // document or at a problem.
-func (s *Server) serve(ctx *fasthttp.RequestCtx, body bool) {
+func (s *Server) serve(ctx *fasthttp.RequestCtx, hasBody bool) {
 	x := begin(ctx)
-	x.body, x.last = body, body
-	defer s.leave(x)
+	x.hasBody, x.close = hasBody, hasBody
 	defer s.finish(x)
-	s.identify(x)
-	s.noticeProxy(x)
-	if f := s.checkHead(x); f.problem != nil {
+	s.assignID(x)
+	s.checkProxy(x)
+	if f := s.checkHeaders(x); f.problem != nil {
 		s.writeProblem(x, f)
 		return
 	}
-	ctx.URI().SetPathBytes(x.path) // which the router reads: fasthttp's own may differ from the one sent
+	ctx.URI().SetPathBytes(x.path) // as it was sent; the router reads it, and fasthttp's own may differ
 	s.router.Handler(ctx)
 }
 
 // list is the pipeline of a list request. Each step goes on or ends it.
 func (s *Server) list(x *exchange, c origin.Collection) (f failure) {
 	x.query.Collection = c
-	if x.body {
+	if x.hasBody {
 		return failure{problem: bodyTooLarge}
 	}
 	if f = s.authenticate(x); f.problem != nil {
@@ -75,72 +61,47 @@ func (s *Server) list(x *exchange, c origin.Collection) (f failure) {
 	if f = s.checkMatch(x); f.problem != nil {
 		return f
 	}
-	x.ahead = s.readNext(x)
+	s.prefetchNext(x)
 	s.writePage(x)
 	return failure{}
 }
 
-// identify takes over the client's request id, or makes one.
-func (s *Server) identify(x *exchange) {
-	x.id = x.idSpace[:0]
-	if given := x.asked.id; len(given) == 1 && validRequestID(given[0]) {
-		x.id = append(x.id, given[0]...)
-	} else {
-		x.id = x.conn.appendID(x.id)
-	}
-}
-
-// limit takes a token from the key's bucket and from its workspace's.
-func (s *Server) limit(x *exchange) failure {
-	x.limits, x.limited = s.limiter.Take(x.now, x.client.bucket, x.client.workspaceBucket), true
-	if x.limits.Source == limiter.SourceRedis || x.limits.Source == limiter.SourceLocalFallback || s.timed { // which took its time
-		x.passed(stepLimit)
-	}
-	if x.limits.Allowed {
-		return failure{}
-	}
-	return failure{problem: rateLimited, retry: wholeSeconds(x.limits.RetryAfter)}
-}
-
-// returnToken gives the token back that the exchange has taken, and says
-// whether it did: only where the answer has cost nobody else anything, neither a
-// query nor a trip to Redis, the limit's own included, which one of a burst
-// below 16 takes each time. Those are what a limit protects.
-func (s *Server) returnToken(x *exchange) bool {
-	if !x.page.Local || x.ahead || x.limits.Source == limiter.SourceRedis {
-		return false
-	}
-	s.limiter.Return(x.client.bucket, x.client.workspaceBucket)
-	return true
-}
-
-// parse reads the parameters.
-func (s *Server) parse(x *exchange) failure {
-	if wrong := parseQuery(&x.query, x.parameters, x.scratch[:0]); wrong.details != nil {
-		return failure{problem: invalid, faults: wrong}
-	}
-	return failure{}
-}
-
-// finish records what happened, once, and answers what panicked.
+// finish reports a request, once, and passes its response to fasthttp. After a
+// panic that is an internal error.
 func (s *Server) finish(x *exchange) {
 	if p := recover(); p != nil {
 		x.http.Response.Reset()
 		s.writeProblem(x, failure{problem: internalError, cause: fmt.Errorf("panic: %v\n%s", p, debug.Stack())})
 	}
-	s.record(x)
+	s.report(x)
+	if x.conn.response.pending {
+		x.conn.response.passTo(&x.http.Response)
+	} else { // of a document
+		x.http.Response.Header.Set(headerRequestID, string(x.id))
+	}
+	if x.close || s.draining.Load() {
+		x.conn.response.linger = x.close
+		x.http.SetConnectionClose()
+	}
+	x.conn.dropRequest(x.http)
+	*x = exchange{key: x.key[:0], scratch: x.scratch[:0]}
 }
 
-// record tells metrics, journal and, at debug level, the log of an answer.
-func (s *Server) record(x *exchange) {
-	status, took := x.status(), time.Since(x.began)
+// report passes a request to metrics, traces, the request log and, at debug
+// level, the log.
+func (s *Server) report(x *exchange) {
+	status := x.http.Response.StatusCode()
+	if x.conn.response.pending {
+		status = x.conn.response.status
+	}
+	took := time.Since(x.began)
 	x.now = x.began.Add(took)
-	x.conn.counts.Answered(x.route, x.outcome, status, took)
+	x.conn.stripe.Answered(x.route, x.outcome, status, took)
 	if s.tracer != nil {
 		s.trace(x, status, took)
 	}
-	if k := x.kind(status, took); k != forgotten {
-		s.remember(x, k, status, took)
+	if class := x.class(status, took); class != unlogged {
+		s.logRequest(x, class, status, took)
 	}
 	if s.logger.Enabled(context.Background(), slog.LevelDebug) {
 		s.logger.LogAttrs(context.Background(), slog.LevelDebug, "answered",
@@ -149,39 +110,96 @@ func (s *Server) record(x *exchange) {
 	}
 }
 
-// leave has fasthttp send the answer of a request that it has read.
-func (s *Server) leave(x *exchange) {
-	if x.conn.answer.pending {
-		x.conn.answer.leave(&x.http.Response)
-	} else {
-		x.http.Response.Header.Set(headerRequestID, string(x.id))
-	}
-	if x.last || s.draining.Load() {
-		x.conn.answer.linger = x.last
-		x.http.SetConnectionClose()
-	}
-	x.conn.drop(x.http)
-	x.end()
+// exchange is one request on its way through the pipeline, and what is known of
+// it so far. It belongs to its connection: nothing in it outlives the handler.
+type exchange struct {
+	conn    *conn
+	http    *fasthttp.RequestCtx
+	headers *requestHeaders
+	began   time.Time
+	now     time.Time // began, or when the last timed phase ended
+
+	path, parameters []byte // of the target, as the client sent it
+
+	hasBody  bool   // one was announced
+	close    bool   // the connection ends with this request
+	id       []byte // the request id, in idSpace
+	route    metrics.Route
+	known    *apikey.Entry[client] // its key, valid or not
+	client   *client               // once authenticated
+	decision limiter.Decision      // once limited
+	limited  bool                  // decision is set
+	query    origin.Query          // once parsed
+	result   cache.Result          // once looked up
+	hit      bool                  // result was in memory before a token was taken
+	free     bool                  // no token was taken
+	// nextPrefetched: the next page is being read, which costs a query.
+	nextPrefetched bool
+	outcome        metrics.Outcome
+	failure        failure // once answered with a problem
+	phases         [phases]cache.Span
+
+	idSpace [maxRequestID]byte
+	key     []byte // scratch: the cache key
+	scratch []byte // scratch: decoded parameters, parts of the cache key
 }
 
-// handleUnreadable answers what fasthttp could not read as a request. Of a
-// connection that was broken off, nobody reads an answer and none is counted.
-func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
-	if broken := (*net.OpError)(nil); errors.As(err, &broken) && !broken.Timeout() {
-		ctx.Request = fasthttp.Request{} // the next connection has its own
+// failure is why a request ends with a problem; without a problem it goes on.
+type failure struct {
+	problem *problem
+	params  paramErrors
+	retry   int64 // Retry-After in seconds; 0 = none
+	cause   error // for the log
+}
+
+func begin(ctx *fasthttp.RequestCtx) *exchange {
+	c := ctx.Conn().(*conn)
+	x := &c.exchange
+	x.conn, x.http, x.headers, x.began = c, ctx, &c.headers, time.Now()
+	x.now = x.began
+	x.headers.read(&ctx.Request.Header)
+	return x
+}
+
+const (
+	headerRequestID = "X-Request-Id"
+	maxRequestID    = 128 // bytes of an id that a client chose
+)
+
+// requestIDs makes ids for requests that bring none, of the process's random
+// name, the connection's number and the number of such requests on it.
+type requestIDs struct {
+	process     string
+	connections atomic.Uint64
+}
+
+func newRequestIDs() requestIDs { return requestIDs{process: strings.ToLower(rand.Text()[:10])} }
+
+// prefix begins the ids of one more connection.
+func (g *requestIDs) prefix() []byte {
+	return append(strconv.AppendUint([]byte(g.process+"-"), g.connections.Add(1), 36), '-')
+}
+
+// assignID takes the client's request id, or makes one.
+func (s *Server) assignID(x *exchange) {
+	if sent := x.headers.id; len(sent) == 1 && validRequestID(sent[0]) {
+		x.id = append(x.idSpace[:0], sent[0]...)
 		return
 	}
-	ctx.Response.Reset()
-	ctx.Response.SkipBody = ctx.IsHead()
-	if errors.Is(err, fasthttp.ErrBodyTooLarge) { // as every body is
-		s.serve(ctx, true)
-		return
+	x.conn.requests++
+	x.id = strconv.AppendUint(append(x.idSpace[:0], x.conn.idPrefix...), x.conn.requests, 36)
+}
+
+// validRequestID is ^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$.
+func validRequestID(id []byte) bool {
+	if len(id) == 0 || len(id) > maxRequestID {
+		return false
 	}
-	x := begin(ctx)
-	x.last = true
-	defer s.leave(x)
-	defer s.finish(x)
-	s.identify(x)        // as far as it was read
-	x.asked.bulky = true // of what was read and is no request, nothing tells the size
-	s.writeProblem(x, failure{problem: unreadableProblem(err)})
+	for i, c := range id {
+		alphanumeric := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		if !alphanumeric && (i == 0 || c != '.' && c != '_' && c != ':' && c != '-') {
+			return false
+		}
+	}
+	return true
 }

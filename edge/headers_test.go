@@ -338,11 +338,11 @@ func FuzzLines(f *testing.F) {
 				break
 			}
 		}
-		var l lines
+		var l lineChecker
 		got := len(text)
-		if n := l.good([]byte(text[:cut])); n < cut {
+		if n := l.check([]byte(text[:cut])); n < cut {
 			got = n
-		} else if n := l.good([]byte(text[cut:])); n < len(text)-cut {
+		} else if n := l.check([]byte(text[cut:])); n < len(text)-cut {
 			got = cut + n
 		}
 		if got != want {

@@ -72,7 +72,7 @@ func BenchmarkHit(b *testing.B) {
 
 func BenchmarkHitTimed(b *testing.B) {
 	s, ctx := hitServer(b, `{"data":[`+strings.Repeat(" ", 20_000)+`]`)
-	s.timed, s.serverTiming = true, true
+	s.timePhases, s.serverTiming = true, true
 	benchmarkHit(b, s, ctx)
 }
 
@@ -91,7 +91,7 @@ func BenchmarkHitTraced(b *testing.B) {
 			}
 			defer func() { _ = tracer.Close(context.Background()) }()
 			s, ctx := hitServer(b, `{"data":[`+strings.Repeat(" ", 20_000)+`]`)
-			s.timed, s.tracer = true, tracer
+			s.timePhases, s.tracer = true, tracer
 			benchmarkHit(b, s, ctx)
 		})
 	}

@@ -8,11 +8,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+	"unique"
 
 	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
@@ -21,6 +21,7 @@ import (
 	"listedge/internal/changefeed"
 	"listedge/metrics"
 	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // A hit where so many keys ask in turn, each of a workspace of its own with a
@@ -55,7 +56,7 @@ func BenchmarkHitKeys(b *testing.B) {
 			b.StopTimer()
 			for _, text := range texts[:10] { // all of it from memory
 				ctx.Request.Header.SetBytesV("X-Api-Key", text)
-				if got := answerTo(b, s, ctx); got.header("Cache-Status") != string(statusMemory) {
+				if got := answerTo(b, s, ctx); got.header("Cache-Status") != "listedge; hit; detail=memory" {
 					b.Fatalf("no hit: %+v", got)
 				}
 			}
@@ -80,17 +81,18 @@ func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
 		b.Fatal(err)
 	}
 	const run = "2026-01-01 00:00:00+00"
-	keys := make(map[origin.KeyHash]origin.Key, n)
-	s := serverOf(b, pages, metrics.New("test", "").Edge, func(_ context.Context, hashes []origin.KeyHash, _ string) (map[origin.KeyHash]origin.Key, error) {
-		found := make(map[origin.KeyHash]origin.Key, len(hashes))
+	incarnation := unique.Make(run)
+	keys := make(map[apikey.Hash]apikey.Key, n)
+	s := serverOf(b, pages, metrics.New("test", "").Edge, func(_ context.Context, hashes []apikey.Hash, _ string) (map[apikey.Hash]apikey.Key, error) {
+		found := make(map[apikey.Hash]apikey.Key, len(hashes))
 		for _, h := range hashes {
 			k := keys[h]
-			k.Run = strings.Clone(run) // as a row brings it
+			k.Incarnation = incarnation
 			found[h] = k
 		}
 		return found, nil
 	})
-	for _, l := range []changefeed.Listener{pages.Listener(), s.Keys()} { // as if there were no changes
+	for _, l := range []changefeed.Listener{pages, s.Keys()} { // as if there were no changes
 		l.Reset("e", changefeed.ResetJoin)
 		l.ValidThrough(changefeed.Proof{Moment: time.Now().Add(time.Hour), Server: "s/1", Run: run})
 	}
@@ -98,12 +100,12 @@ func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
 	random := rand.New(rand.NewPCG(1, 2))
 	texts := make([][]byte, n)
 	for i := range n {
-		texts[i] = []byte(origin.NewKey())
-		hash, ok := origin.HashKey(texts[i])
+		texts[i] = []byte(apikey.Generate())
+		hash, ok := apikey.HashOf(texts[i])
 		if !ok {
 			b.Fatalf("BUG: %s is no key", texts[i])
 		}
-		keys[hash] = origin.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true, Limit: origin.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
+		keys[hash] = apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true, Limit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 	}
 	fill := cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) {
 		return cache.FillResult{Body: []byte(`{"data":[],"nextCursor":null`), Snapshot: "100:100:", Run: run}, nil
@@ -113,8 +115,7 @@ func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
 	for w := range workers {
 		loading.Go(func() {
 			for i := w; i < n; i += workers {
-				hash, _ := origin.HashKey(texts[i])
-				known, err := s.keyring.Load(b.Context(), hash)
+				known, err := s.keys.Authenticate(b.Context(), texts[i], func() bool { return false })
 				if err != nil {
 					b.Error(err)
 					return

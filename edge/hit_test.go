@@ -19,6 +19,7 @@ import (
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // aKey is well-formed; no database knows it.
@@ -36,7 +37,7 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	t.Helper()
 	registry := metrics.New("test", "")
 	key := []byte(aKey)
-	hash, ok := origin.HashKey(key)
+	hash, ok := apikey.HashOf(key)
 	if !ok {
 		t.Fatal("the test's key has a wrong checksum")
 	}
@@ -44,10 +45,10 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := origin.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true, Contacts: true,
-		Limit: origin.Limit{Set: true, Rate: 1e6, Burst: 1e6}, WorkspaceLimit: origin.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
-	s := serverOf(t, pages, registry.Edge, func(context.Context, []origin.KeyHash, string) (map[origin.KeyHash]origin.Key, error) {
-		return map[origin.KeyHash]origin.Key{hash: k}, nil
+	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true, Contacts: true,
+		Limit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}, WorkspaceLimit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
+	s := serverOf(t, pages, registry.Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
+		return map[apikey.Hash]apikey.Key{hash: k}, nil
 	})
 	ctx := &fasthttp.RequestCtx{}
 	ctx.Init2(newConn(&wire{}, s), nil, false)
@@ -60,14 +61,14 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	}}); err != nil {
 		t.Fatal(err)
 	}
-	if first := answerTo(t, s, ctx); first.header("Cache-Status") != string(statusByAge) {
+	if first := answerTo(t, s, ctx); first.header("Cache-Status") != "listedge; hit; detail=ttl" {
 		t.Fatalf("no hit: %+v", first)
 	}
 	return s, ctx, registry
 }
 
 // serverOf answers from the pages, with buckets of its own, until the test ends.
-func serverOf(t testing.TB, pages *cache.Cache, counts *metrics.Edge, keys origin.KeyLookup) *Server {
+func serverOf(t testing.TB, pages *cache.Cache, counts *metrics.Edge, keys apikey.Lookup) *Server {
 	t.Helper()
 	limits := limiter.New(limiter.Options{})
 	s := New(Options{Cache: pages, Limiter: limits, Metrics: counts, Logger: slog.New(slog.DiscardHandler), Grace: time.Hour, Lookup: keys})

@@ -3,59 +3,43 @@ package edge
 import (
 	"context"
 	"errors"
-	"time"
 
 	"listedge/internal/changefeed"
-	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
-// loadTimeout bounds how long a request waits to learn whether its key exists.
-const loadTimeout = 1500 * time.Millisecond
-
-// authenticate finds out whose request it is. A text that cannot be a key ends
-// here; a key this node does not know is looked up, behind those of others where
-// the client's address has been wrong too often of late. It is not refused for
-// that: behind one address there may be many clients.
+// authenticate finds out whose request it is. A text that cannot be a key is
+// refused at once. A key that is not in memory is looked up, after those of
+// other clients if this client's address has sent too many unknown keys. It is
+// not refused for that: one address may be that of many clients.
 func (s *Server) authenticate(x *exchange) failure {
-	if len(x.asked.key) != 1 || len(x.asked.key[0]) == 0 {
+	if len(x.headers.key) != 1 || len(x.headers.key[0]) == 0 {
 		return s.unauthorised(x, keyMissing)
 	}
-	c := x.conn
-	hash, again, ok := c.hashKey(x.asked.key[0])
-	if !ok {
+	lookedUp := false
+	entry, err := s.keys.Authenticate(context.Background(), x.headers.key[0], func() (suspect bool) {
+		lookedUp = true
+		return s.guard.exhausted(s.clientAddress(x))
+	})
+	if lookedUp || s.timePhases {
+		x.endPhase(phaseKey)
+	}
+	switch {
+	case errors.Is(err, apikey.ErrMalformed):
 		return s.unauthorised(x, keyMalformed)
+	case errors.Is(err, apikey.ErrUnknown):
+		return s.unauthorised(x, keyRefused)
+	case err != nil:
+		return failure{problem: keysDown, retry: retrySoon, cause: err}
 	}
-	if !again || !s.keyring.StillKnown(c.known, x.now) {
-		c.known = s.keyring.Known(hash, c.keyPlace, x.now)
-	}
-	if c.known == nil {
-		load := s.keyring.Load
-		if s.guard.exhausted(s.clientAddress(x)) {
-			load = s.keyring.LoadSuspect
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
-		defer cancel()
-		var err error
-		c.known, err = load(ctx, hash)
-		x.passed(stepKey)
-		switch {
-		case errors.Is(err, origin.ErrUnknownKey):
-			return s.unauthorised(x, keyRefused)
-		case err != nil:
-			return failure{problem: keysAway, retry: retrySoon, cause: err}
-		}
-	}
-	if s.timed {
-		x.passed(stepKey)
-	}
-	x.known = c.known
-	key, client := &c.known.Key, &c.known.Value
+	x.known = entry
+	key, client := &entry.Key, &entry.Value
 	switch {
 	case !key.Valid(x.now):
 		return s.unauthorised(x, keyRefused)
 	case key.Suspended:
 		return failure{problem: suspended}
-	case !key.May(x.query.Collection):
+	case !key.May(collections[x.query.Collection]):
 		return failure{problem: scopeMissing}
 	case client.broken != nil:
 		return failure{problem: internalError, cause: client.broken}
@@ -65,7 +49,7 @@ func (s *Server) authenticate(x *exchange) failure {
 }
 
 // Keys has to be given the changes in the database.
-func (s *Server) Keys() changefeed.Listener { return s.keyring }
+func (s *Server) Keys() changefeed.Listener { return s.keys }
 
 // unauthorised counts the failure against the client's address, and says so
 // once there were too many.

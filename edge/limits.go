@@ -7,10 +7,33 @@ import (
 	"listedge/limiter"
 )
 
+// limit takes a token from the key's bucket and from its workspace's.
+func (s *Server) limit(x *exchange) failure {
+	x.decision, x.limited = s.limiter.Take(x.now, x.client.bucket, x.client.workspaceBucket), true
+	if x.decision.Source == limiter.SourceRedis || x.decision.Source == limiter.SourceLocalFallback || s.timePhases { // which may have waited
+		x.endPhase(phaseLimit)
+	}
+	if x.decision.Allowed {
+		return failure{}
+	}
+	return failure{problem: rateLimited, retry: wholeSeconds(x.decision.RetryAfter)}
+}
+
+// returnToken gives the token back, and says whether it did: only if the response
+// has cost neither a query nor a call to Redis, not even for the limit itself,
+// which a burst below 16 costs each time. Those costs are what a limit is for.
+func (s *Server) returnToken(x *exchange) bool {
+	if !x.result.Local || x.nextPrefetched || x.decision.Source == limiter.SourceRedis {
+		return false
+	}
+	s.limiter.Return(x.client.bucket, x.client.workspaceBucket)
+	return true
+}
+
 // addLimits adds the limit headers of an answer to a client that was limited.
-func (s *Server) addLimits(a *answer, x *exchange) {
+func (s *Server) addLimits(r *response, x *exchange) {
 	if x.limited {
-		a.lines = appendLimits(a.lines, x.client, &x.limits)
+		r.lines = appendLimits(r.lines, x.client, &x.decision)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/limiter"
-	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // The limit headers of a decision: one item for each bucket, and for clients that
@@ -45,18 +45,18 @@ func TestLimitHeaders(t *testing.T) {
 // same bucket as one that did not.
 func TestAKeyHasOneBucketOnAllNodes(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
-	k := origin.Key{ID: uuid.New(), Workspace: uuid.New(), Limit: origin.Limit{Set: true, Rate: 1, Burst: 10, Version: 5},
-		WorkspaceLimit: origin.Limit{Set: true, Rate: 2, Burst: 20, Version: 7}}
+	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Limit: apikey.Limit{Set: true, Rate: 1, Burst: 10, Version: 5},
+		WorkspaceLimit: apikey.Limit{Set: true, Rate: 2, Burst: 20, Version: 7}}
 	var before, changed, moved, unknown client
-	s.makeClient(k, nil, &before)
+	s.makeClient(k, &before)
 	k.Limit.Burst, k.Limit.Version = 11, 6
-	s.makeClient(k, &before, &changed)
+	s.makeClient(k, &changed)
 	if changed.bucket != before.bucket || changed.workspaceBucket != before.workspaceBucket || changed.bucket.Policy().Burst != 11 {
 		t.Error("a changed limit has another bucket")
 	}
 	k.Workspace = uuid.New()
-	s.makeClient(k, &changed, &moved)
-	s.makeClient(k, nil, &unknown)
+	s.makeClient(k, &moved)
+	s.makeClient(k, &unknown)
 	if moved.bucket != unknown.bucket || moved.bucket == changed.bucket || moved.workspaceBucket == changed.workspaceBucket {
 		t.Error("a moved key has two buckets, or its old workspace's")
 	}
@@ -74,9 +74,9 @@ func TestEveryLimitOfARowCanBeEnforced(t *testing.T) {
 	cut := 0
 	for _, rate := range rates {
 		for _, burst := range []int32{1, 2, 3, 1000, 1_000_000, math.MaxInt32} {
-			l := origin.LimitOf(&rate, &burst, origin.DefaultLimit)
+			l := apikey.LimitOf(&rate, &burst, apikey.DefaultLimit)
 			var c client
-			if s.makeClient(origin.Key{ID: uuid.New(), Limit: l, WorkspaceLimit: l}, nil, &c); c.broken != nil {
+			if s.makeClient(apikey.Key{ID: uuid.New(), Limit: l, WorkspaceLimit: l}, &c); c.broken != nil {
 				t.Fatalf("%g/s, %d at once: %v", rate, burst, c.broken)
 			}
 			for _, p := range []limiter.Policy{c.bucket.Policy(), c.workspaceBucket.Policy()} {

@@ -15,16 +15,15 @@ import (
 )
 
 const (
-	// A failed Accept is tried again after acceptRetry, and after twice as long
-	// each time it fails again, up to acceptRetryMax. Descriptors that have run
-	// out come back when any client leaves.
+	// Backoff of a failed Accept. A shortage of descriptors ends when any client
+	// disconnects.
 	acceptRetry    = 5 * time.Millisecond
 	acceptRetryMax = time.Second
 
-	// maxRefusals is how many refused clients are sent an answer at once. More
-	// are cut off, because each takes a descriptor.
+	// maxRefusals is how many refused clients get a response at once. More are
+	// disconnected at once, because each takes a descriptor.
 	maxRefusals = 64
-	// refusalTimeout bounds a refusal: handshake, answer and closing.
+	// refusalTimeout bounds a refusal: handshake, response and closing.
 	refusalTimeout = 5 * time.Second
 )
 
@@ -50,14 +49,13 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		counts := l.server.metrics
-		if counts.ConnectionOpened() <= l.server.maxConns {
+		if l.server.metrics.ConnectionOpened() <= l.server.maxConns {
 			return newConn(c, l.server), nil
 		}
-		counts.ConnectionClosed()
-		if tell, alike := tooManyConns.log.tell(time.Now(), false); tell {
+		l.server.metrics.ConnectionClosed()
+		if allowed, suppressed := tooManyConns.log.allow(time.Now()); allowed {
 			l.server.logger.LogAttrs(context.Background(), slog.LevelError, "connection refused: too many are open",
-				slog.Int64("limit", l.server.maxConns), slog.Uint64("alike", alike))
+				slog.Int64("limit", l.server.maxConns), slog.Uint64("suppressed", suppressed))
 		}
 		select {
 		case l.refusals <- struct{}{}:
@@ -71,9 +69,8 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// accept tries until there is a connection, or an error that is not the
-// system's: the listener is closed. It logs a failure unless the one before was less than two retries ago: then it belongs to
-// the same shortage.
+// accept retries until there is a connection, or an error that is not the
+// system's: the listener is closed. It logs the first failure of a shortage.
 func (l *limitedListener) accept() (net.Conn, error) {
 	for wait := acceptRetry; ; wait = min(2*wait, acceptRetryMax) {
 		c, err := l.Listener.Accept()
@@ -81,7 +78,7 @@ func (l *limitedListener) accept() (net.Conn, error) {
 			return c, err
 		}
 		if time.Since(l.failed) > 2*acceptRetryMax {
-			l.server.logger.LogAttrs(context.Background(), slog.LevelError, "connections cannot be accepted: trying again until they can", slog.Any("error", err))
+			l.server.logger.LogAttrs(context.Background(), slog.LevelError, "cannot accept connections: retrying", slog.Any("error", err))
 		}
 		time.Sleep(wait)
 		l.failed = time.Now()
@@ -92,20 +89,21 @@ func (l *limitedListener) accept() (net.Conn, error) {
 func (s *Server) refuseConnection(c net.Conn) {
 	defer c.Close()
 	began := time.Now()
-	_ = c.SetDeadline(began.Add(refusalTimeout)) // of the handshake too, which reads
+	_ = c.SetDeadline(began.Add(refusalTimeout)) // also of reads, for the handshake
 	id := append(s.ids.prefix(), '0')
-	body := problemBody(nil, tooManyConns, &faults{}, id)
-	answer := "HTTP/1.1 " + strconv.Itoa(tooManyConns.status) + " " + fasthttp.StatusMessage(tooManyConns.status) +
+	body := problemBody(tooManyConns, &paramErrors{}, id)
+	response := "HTTP/1.1 " + strconv.Itoa(tooManyConns.status) + " " + fasthttp.StatusMessage(tooManyConns.status) +
 		"\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n" + noSniff +
 		"Connection: close\r\nRetry-After: " + strconv.Itoa(retrySoon) + "\r\nX-Request-Id: " + string(id) +
 		"\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
-	_, err := c.Write(append([]byte(answer), body...))
+	_, err := c.Write(append([]byte(response), body...))
 
 	took := time.Since(began)
 	s.metrics.Stripe().Answered(metrics.RouteNone, metrics.OutcomeError, tooManyConns.status, took)
-	e := entry{began: began, took: took, status: tooManyConns.status, outcome: metrics.OutcomeError, problem: tooManyConns}
+	e := logEntry{Record: Record{Time: began.UTC().Round(0), Route: metrics.RouteNone.String(), Status: tooManyConns.status,
+		Outcome: metrics.OutcomeError.String(), Message: tooManyConns.message, Took: TimesRecord{Total: took.Seconds()}}}
 	e.setID(id)
-	s.keep(s.journal.sheet(), failed, &e)
+	s.addToLog(s.log.shard(), failed, &e)
 	if err == nil {
 		linger(c)
 	}

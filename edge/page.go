@@ -13,52 +13,52 @@ import (
 	"listedge/origin"
 )
 
-// What every page says of itself: each caches it for itself alone and asks
-// before it uses it again.
+// pageLines are headers of every page: a client may store it for itself, and must
+// revalidate it before each use.
 const pageLines = "Cache-Control: private, no-cache\r\nVary: X-API-Key, Accept-Encoding\r\n" + noSniff
 
-// noSniff keeps browsers from taking what a client sent, and an answer repeats,
-// for anything but JSON.
+// noSniff makes browsers treat a response, which may contain what a client sent,
+// as JSON only.
 const noSniff = "X-Content-Type-Options: nosniff\r\n"
 
-// writePage leaves the page that was looked up for the connection to send.
+// writePage makes the response of the page that was looked up.
 func (s *Server) writePage(x *exchange) {
-	page, a := x.page.Entry, x.conn.newAnswer(fasthttp.StatusOK)
-	notModified := matchesETag(x.asked.noneMatch, page.ETag[:])
+	page, r := x.result.Entry, x.conn.newResponse(fasthttp.StatusOK)
+	notModified := matchesETag(x.headers.noneMatch, page.ETag[:])
 	if notModified && !x.free {
 		s.returnToken(x)
 	}
 
-	a.lines = append(append(append(a.lines, "ETag: "...), page.ETag[:]...), "\r\nAge: "...)
-	a.lines = append(strconv.AppendInt(a.lines, int64(x.page.Age/time.Second), 10), crlf...)
-	a.lines = append(a.lines, pageLines...)
-	a.add("Cache-Status", cacheStatus(&x.page))
+	r.lines = append(append(append(r.lines, "ETag: "...), page.ETag[:]...), "\r\nAge: "...)
+	r.lines = append(strconv.AppendInt(r.lines, int64(x.result.Age/time.Second), 10), crlf...)
+	r.lines = append(r.lines, pageLines...)
+	r.lines = append(append(append(r.lines, "Cache-Status: "...), cacheStatus(&x.result)...), crlf...)
 	if page.Next != "" {
-		a.lines = append(appendLink(append(a.lines, "Link: "...), &x.query, page.Next), crlf...)
+		r.lines = append(appendLink(append(r.lines, "Link: "...), &x.query, page.Next), crlf...)
 	}
-	s.addLimits(a, x)
-	s.addTiming(a, x)
-	a.add(headerRequestID, x.id)
+	s.addLimits(r, x)
+	s.addTiming(r, x)
+	r.add(headerRequestID, x.id)
 
 	var deflate []byte
-	if !notModified && acceptsGzip(x.asked.encoding) {
+	if !notModified && acceptsGzip(x.headers.encoding) {
 		deflate = page.Deflate()
 	}
 	switch {
 	case notModified:
-		a.status = fasthttp.StatusNotModified
+		r.status = fasthttp.StatusNotModified
 		x.outcome = metrics.OutcomeNotModified
 	case deflate != nil:
-		a.lines = append(a.lines, "Content-Encoding: gzip\r\n"...)
-		a.gzip(page, deflate, x.id)
+		r.lines = append(r.lines, "Content-Encoding: gzip\r\n"...)
+		r.setGzip(page, deflate, x.id)
 	default:
-		a.tail = appendTail(a.tail, x.id)
-		a.body(page.Body, a.tail)
+		r.tail = appendTail(r.tail, x.id)
+		r.setBody(page.Body, r.tail)
 	}
 }
 
-// appendTail appends what makes a page's body whole: its request id, which
-// needs no escaping.
+// appendTail appends the end of a page's body: the request id, which needs no
+// escaping.
 func appendTail(dst, id []byte) []byte {
 	dst = append(dst, `,"requestId":"`...)
 	return append(append(dst, id...), `"}`...)
@@ -66,66 +66,51 @@ func appendTail(dst, id []byte) []byte {
 
 var gzipHead = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff} // deflate, no name, no time, unknown system
 
-// gzip makes the body one gzip member: the page's deflate blocks as they are,
-// the tail as a stored block, which is final, and the checksum carried on over
-// it. Nothing is compressed here. (Two members, though legal, are cut off after the
-// first by browsers.)
-func (a *answer) gzip(page *cache.Entry, deflate, id []byte) {
+// setGzip makes the body one gzip member: the entry's deflate blocks, the tail as
+// a stored block, which is final, and the checksum continued over it. Nothing is
+// compressed here. (Two members would be valid, but browsers read only the first.)
+func (r *response) setGzip(page *cache.Entry, deflate, id []byte) {
 	const block = 5
-	a.tail = appendTail(append(a.tail, 1, 0, 0, 0, 0), id) // final, stored, with its length yet to come
-	stored := a.tail[block:]
+	r.tail = appendTail(append(r.tail, 1, 0, 0, 0, 0), id) // final, stored; its length follows below
+	stored := r.tail[block:]
 	n := uint16(len(stored)) // a request id has at most 128 bytes
-	binary.LittleEndian.PutUint16(a.tail[1:], n)
-	binary.LittleEndian.PutUint16(a.tail[3:], ^n)
-	a.tail = binary.LittleEndian.AppendUint32(a.tail, crc32.Update(page.CRC, crc32.IEEETable, stored))
-	a.tail = binary.LittleEndian.AppendUint32(a.tail, uint32(len(page.Body)+len(stored)))
-	a.body(gzipHead, deflate, a.tail)
+	binary.LittleEndian.PutUint16(r.tail[1:], n)
+	binary.LittleEndian.PutUint16(r.tail[3:], ^n)
+	r.tail = binary.LittleEndian.AppendUint32(r.tail, crc32.Update(page.CRC, crc32.IEEETable, stored))
+	r.tail = binary.LittleEndian.AppendUint32(r.tail, uint32(len(page.Body)+len(stored)))
+	r.setBody(gzipHead, deflate, r.tail)
 }
 
-// cacheStatus renders RFC 9211: whether this node's caches had the page, and
-// if not, why it was fetched.
-func cacheStatus(r *cache.Result) []byte {
+// cacheStatus is Cache-Status (RFC 9211): whether the caches had the page, and if
+// not, why it was read.
+func cacheStatus(r *cache.Result) string {
 	switch {
 	case r.Err != nil:
-		return statusStaleIfError
+		return "listedge; fwd=stale; detail=stale-if-error"
 	case r.Bypassed && r.Collapsed:
-		return statusBypassCollapsed
+		return "listedge; fwd=bypass; collapsed"
 	case r.Bypassed:
-		return statusBypass
+		return "listedge; fwd=bypass"
 	case r.ByTTL && r.Source != cache.Origin:
-		return statusByAge
+		return "listedge; hit; detail=ttl"
 	case r.Source == cache.Memory:
-		return statusMemory
+		return "listedge; hit; detail=memory"
 	case r.Source == cache.Redis && r.Collapsed:
-		return statusRedisCollapsed
+		return "listedge; hit; collapsed; detail=redis"
 	case r.Source == cache.Redis:
-		return statusRedis
+		return "listedge; hit; detail=redis"
 	case r.HadStale && r.Collapsed:
-		return statusStaleCollapsed
+		return "listedge; fwd=stale; collapsed"
 	case r.HadStale:
-		return statusStale
+		return "listedge; fwd=stale"
 	case r.Collapsed:
-		return statusMissCollapsed
+		return "listedge; fwd=uri-miss; collapsed"
 	}
-	return statusMiss
+	return "listedge; fwd=uri-miss"
 }
 
-var (
-	statusBypass          = []byte("listedge; fwd=bypass")
-	statusBypassCollapsed = []byte("listedge; fwd=bypass; collapsed")
-	statusByAge           = []byte("listedge; hit; detail=ttl")
-	statusMemory          = []byte("listedge; hit; detail=memory")
-	statusRedis           = []byte("listedge; hit; detail=redis")
-	statusRedisCollapsed  = []byte("listedge; hit; collapsed; detail=redis")
-	statusMiss            = []byte("listedge; fwd=uri-miss")
-	statusMissCollapsed   = []byte("listedge; fwd=uri-miss; collapsed")
-	statusStale           = []byte("listedge; fwd=stale")
-	statusStaleCollapsed  = []byte("listedge; fwd=stale; collapsed")
-	statusStaleIfError    = []byte("listedge; fwd=stale; detail=stale-if-error")
-)
-
-// appendLink appends the address of the next page, with the parameters that
-// are not at their default.
+// appendLink appends the address of the next page, with the parameters that have
+// not their defaults.
 func appendLink(dst []byte, q *origin.Query, next string) []byte {
 	dst = append(append(append(dst, "</v1/"...), q.Collection.String()...), '?')
 	if q.Limit != defaultLimit {

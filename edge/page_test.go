@@ -24,8 +24,8 @@ func TestGzipIsOneMemberForEveryLength(t *testing.T) {
 			if deflate == nil {
 				continue
 			}
-			var a answer
-			a.gzip(page, deflate, []byte(id))
+			var a response
+			a.setGzip(page, deflate, []byte(id))
 			tail := appendTail(nil, []byte(id))
 			r, err := gzip.NewReader(bytes.NewReader(slices.Concat(a.pieces[:]...)))
 			if err != nil {
@@ -172,15 +172,16 @@ func TestRequestIDs(t *testing.T) {
 			t.Errorf("%q: want %v", id, want)
 		}
 	}
-	g := newRequestIDs()
+	s := &Server{ids: newRequestIDs()}
 	seen := map[string]bool{}
-	connections := []*conn{{idPrefix: g.prefix()}, {idPrefix: g.prefix()}}
+	connections := []*conn{{idPrefix: s.ids.prefix()}, {idPrefix: s.ids.prefix()}}
 	for i := range 1000 {
-		id := string(connections[i%2].appendID(nil))
-		if !validRequestID([]byte(id)) || seen[id] {
+		x := &exchange{conn: connections[i%2], headers: &requestHeaders{}}
+		s.assignID(x)
+		if id := string(x.id); !validRequestID(x.id) || seen[id] {
 			t.Fatalf("made %q", id)
 		}
-		seen[id] = true
+		seen[string(x.id)] = true
 	}
 }
 

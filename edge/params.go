@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/url"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -16,48 +18,48 @@ const (
 	maxSearch    = 120 // code points, after trimming
 )
 
-// The values of the enumerated parameters, by collection.
+// parameter is one that a collection has.
+type parameter struct {
+	bit   uint8
+	parse func(q *origin.Query, value []byte) (why string) // why it is invalid; nil = it is parsed after all others
+}
+
+const cursorBit = 1
+
 var (
-	sorts  = map[string]origin.Sort{"createdAt": origin.ByCreatedAt, "name": origin.ByName}
-	stocks = map[string]origin.Stock{"all": origin.AnyStock, "tracked": origin.Tracked, "low": origin.Low}
-	types  = [...]map[string]origin.Type{
-		origin.Items:    {"all": origin.AnyType, "goods": origin.Goods, "services": origin.Services},
-		origin.Contacts: {"all": origin.AnyType, "customer": origin.Customers, "supplier": origin.Suppliers},
+	paramCursor = parameter{cursorBit, nil}
+	paramLimit  = parameter{2, parseLimit}
+	paramSearch = parameter{4, parseSearch}
+	paramSort   = parameter{8, oneOf(func(q *origin.Query) *origin.Sort { return &q.Sort },
+		map[string]origin.Sort{"createdAt": origin.ByCreatedAt, "name": origin.ByName}, "must be createdAt or name")}
+	paramStock = parameter{16, oneOf(func(q *origin.Query) *origin.Stock { return &q.Stock },
+		map[string]origin.Stock{"all": origin.AnyStock, "tracked": origin.Tracked, "low": origin.Low}, "must be all, tracked or low")}
+	paramItemType = parameter{32, oneOf(func(q *origin.Query) *origin.Type { return &q.Type },
+		map[string]origin.Type{"all": origin.AnyType, "goods": origin.Goods, "services": origin.Services}, "must be all, goods or services")}
+	paramContactType = parameter{32, oneOf(func(q *origin.Query) *origin.Type { return &q.Type },
+		map[string]origin.Type{"all": origin.AnyType, "customer": origin.Customers, "supplier": origin.Suppliers}, "must be all, customer or supplier")}
+
+	parameters = [...]map[string]parameter{
+		origin.Items:    {"cursor": paramCursor, "limit": paramLimit, "search": paramSearch, "sort": paramSort, "stock": paramStock, "type": paramItemType},
+		origin.Contacts: {"cursor": paramCursor, "limit": paramLimit, "search": paramSearch, "sort": paramSort, "type": paramContactType},
 	}
 )
 
-// parameter is one of a request's parameters, decoded; given at most once.
-type parameter struct {
-	value []byte
-	given bool
-}
-
-// parameters are all that a request can have.
-type parameters struct{ search, cursor, limit, sort, stock, typ parameter }
-
-// named is the collection's parameter of that name; nil = it has none.
-func (p *parameters) named(name []byte, c origin.Collection) *parameter {
-	switch string(name) {
-	case "search":
-		return &p.search
-	case "cursor":
-		return &p.cursor
-	case "limit":
-		return &p.limit
-	case "sort":
-		return &p.sort
-	case "type":
-		return &p.typ
-	case "stock":
-		if c == origin.Items {
-			return &p.stock
-		}
+// parse reads the parameters of a request.
+func (s *Server) parse(x *exchange) failure {
+	if errs := parseQuery(&x.query, x.parameters); errs.details != nil {
+		return failure{problem: invalid, params: errs}
 	}
-	return nil
+	return failure{}
 }
 
-// read takes the query string apart. A value that cannot be decoded is left out.
-func (p *parameters) read(query, scratch []byte, c origin.Collection, wrong *faults) {
+// parseQuery reads the query string into q, whose collection is set. It is strict:
+// a client that mistypes a filter must not get everything. It reports all errors
+// at once, and q keeps none of the given bytes. The reference is openapi.json.
+func parseQuery(q *origin.Query, query []byte) (errs paramErrors) {
+	q.Limit = defaultLimit
+	var given uint8 // bits
+	var cursor []byte
 	for len(query) > 0 {
 		var pair []byte
 		pair, query, _ = bytes.Cut(query, []byte{'&'})
@@ -65,210 +67,144 @@ func (p *parameters) read(query, scratch []byte, c origin.Collection, wrong *fau
 			continue
 		}
 		rawName, rawValue, _ := bytes.Cut(pair, []byte{'='})
-		var name, value []byte
-		var nameOK, valueOK bool
-		name, scratch, nameOK = unescape(rawName, scratch)
-		value, scratch, valueOK = unescape(rawValue, scratch)
-		switch one := p.named(name, c); {
+		name, nameOK := unescape(rawName)
+		value, valueOK := unescape(rawValue)
+		p, known := parameters[q.Collection][string(name)]
+		switch {
 		case !nameOK:
-			wrong.blameUnknown(rawName, "is not a parameter's name")
-		case one == nil:
-			wrong.blameUnknown(name, "is not a parameter of this collection")
-		case one.given:
-			wrong.blame(string(name), "is given twice")
+			errs.addUnknown(rawName, "is not a parameter's name")
+		case !known:
+			errs.addUnknown(name, "is not a parameter of this collection")
+		case given&p.bit != 0:
+			errs.add(string(name), "is given twice")
 		case !valueOK:
-			wrong.blame(string(name), "is not percent-encoded UTF-8 without NUL")
-			one.given = true
+			errs.add(string(name), "is not percent-encoded UTF-8 without NUL")
+		case p.bit == cursorBit:
+			cursor = value
 		default:
-			one.value, one.given = value, true
+			if why := p.parse(q, value); why != "" {
+				errs.add(string(name), why)
+			}
 		}
+		given |= p.bit
+	}
+	if given&cursorBit != 0 && !errs.has("cursor") {
+		if why := parseCursor(q, cursor, errs.details == nil); why != "" {
+			errs.add("cursor", why)
+		}
+	}
+	return errs
+}
+
+// oneOf parses a parameter that has one of a few values.
+func oneOf[T any](field func(*origin.Query) *T, values map[string]T, why string) func(*origin.Query, []byte) string {
+	return func(q *origin.Query, value []byte) string {
+		v, ok := values[string(value)]
+		if !ok {
+			return why
+		}
+		*field(q) = v
+		return ""
 	}
 }
 
-// parseQuery reads the query string into q, whose collection is set, strictly:
-// an integration that mistypes a filter must not be sent everything. All that
-// is wrong is told at once. scratch is for decoding; q keeps none of the bytes
-// it is given. The reference is openapi.json.
-func parseQuery(q *origin.Query, query, scratch []byte) (wrong faults) {
-	var p parameters
-	p.read(query, scratch, q.Collection, &wrong)
-	q.Limit = defaultLimit
-	if p.limit.given && !wrong.has("limit") {
-		var ok bool
-		if q.Limit, ok = parseLimit(p.limit.value); !ok {
-			wrong.blame("limit", "must be an integer from 1 to 100")
-		}
+// parseLimit reads 1 to 100, without sign or leading zeros.
+func parseLimit(q *origin.Query, value []byte) (why string) {
+	n, err := strconv.ParseUint(string(value), 10, 8)
+	if err != nil || value[0] == '0' || n > origin.MaxLimit {
+		return "must be an integer from 1 to 100"
 	}
-	if p.sort.given && !wrong.has("sort") {
-		var ok bool
-		if q.Sort, ok = sorts[string(p.sort.value)]; !ok {
-			wrong.blame("sort", "must be createdAt or name")
-		}
-	}
-	if p.stock.given && !wrong.has("stock") {
-		var ok bool
-		if q.Stock, ok = stocks[string(p.stock.value)]; !ok {
-			wrong.blame("stock", "must be all, tracked or low")
-		}
-	}
-	if p.typ.given && !wrong.has("type") {
-		var ok bool
-		if q.Type, ok = types[q.Collection][string(p.typ.value)]; !ok {
-			wrong.blame("type", [...]string{origin.Items: "must be all, goods or services", origin.Contacts: "must be all, customer or supplier"}[q.Collection])
-		}
-	}
-	if p.search.given && !wrong.has("search") {
-		if term := bytes.TrimFunc(p.search.value, unicode.IsSpace); utf8.RuneCount(term) > maxSearch {
-			wrong.blame("search", "must have at most 120 characters")
-		} else {
-			q.Search = string(term)
-		}
-	}
-	if p.cursor.given && !wrong.has("cursor") {
-		if why := parseCursor(q, p.cursor.value, wrong.details == nil); why != "" {
-			wrong.blame("cursor", why)
-		}
-	}
-	return wrong
+	q.Limit = int(n)
+	return ""
 }
 
-// parseCursor needs the other parameters in q. Where one of them is at fault
-// (scoped false), the cursor cannot be told to be another list's.
+func parseSearch(q *origin.Query, value []byte) (why string) {
+	term := bytes.TrimFunc(value, unicode.IsSpace)
+	if utf8.RuneCount(term) > maxSearch {
+		return "must have at most 120 characters"
+	}
+	q.Search = string(term)
+	return ""
+}
+
+// parseCursor needs the other parameters in q. If one of them is invalid (scoped
+// is false), the cursor may belong to another list or not.
 func parseCursor(q *origin.Query, text []byte, scoped bool) (why string) {
 	after, err := q.ParseCursor(text)
 	switch {
 	case err == nil:
 		q.After = after
 		return ""
+	case errors.Is(err, origin.ErrCursorForeign) && !scoped:
+		return ""
 	case errors.Is(err, origin.ErrCursorForeign):
-		if !scoped {
-			return ""
-		}
-		return "belongs to a list with another collection, sort, search or filter; walk on with the parameters it came with"
+		return "belongs to a list with another collection, sort, search or filter; use the parameters that it came with"
 	case len(text) > origin.MaxCursor:
 		return "must have at most 512 characters"
 	}
-	return "is malformed; use nextCursor as it was given"
+	return "is malformed; use nextCursor unchanged"
 }
 
-// parseLimit reads 1 to 100 in the one way it is written.
-func parseLimit(text []byte) (n int, ok bool) {
-	if len(text) == 0 || len(text) > 3 || text[0] == '0' {
-		return defaultLimit, false
-	}
-	for _, c := range text {
-		if c < '0' || c > '9' {
-			return defaultLimit, false
+// unescape decodes a part of a query string. It refuses what is not
+// percent-encoded UTF-8 without NUL.
+func unescape(raw []byte) (decoded []byte, ok bool) {
+	decoded = raw
+	if bytes.IndexByte(raw, '%') >= 0 || bytes.IndexByte(raw, '+') >= 0 {
+		text, err := url.QueryUnescape(string(raw))
+		if err != nil {
+			return nil, false
 		}
-		n = n*10 + int(c-'0')
+		decoded = []byte(text)
 	}
-	return n, n <= origin.MaxLimit
+	return decoded, utf8.Valid(decoded) && bytes.IndexByte(decoded, 0) < 0
 }
 
-// unescape decodes a part of a query string into scratch and returns the rest
-// of scratch. It refuses what is not percent-encoded UTF-8 without NUL.
-func unescape(raw, scratch []byte) (decoded, rest []byte, ok bool) {
-	if isPlain(raw) {
-		return raw, scratch, true
-	}
-	out := scratch[len(scratch):]
-	for i := 0; i < len(raw); i++ {
-		c := raw[i]
-		switch c {
-		case '+':
-			c = ' '
-		case '%':
-			if i+2 >= len(raw) {
-				return nil, scratch, false
-			}
-			high, low := unhex(raw[i+1]), unhex(raw[i+2])
-			if high > 15 || low > 15 {
-				return nil, scratch, false
-			}
-			c = high<<4 | low
-			i += 2
-		}
-		if c == 0 {
-			return nil, scratch, false
-		}
-		out = append(out, c)
-	}
-	if !utf8.Valid(out) {
-		return nil, scratch, false
-	}
-	return out, out[len(out):], true
-}
-
-// isPlain says whether the text is written as it is meant, as nearly all are.
-func isPlain(raw []byte) bool {
-	for _, c := range raw {
-		if c == '+' || c == '%' || c == 0 || c >= utf8.RuneSelf {
-			return false
-		}
-	}
-	return true
-}
-
-func unhex(c byte) byte {
-	switch {
-	case '0' <= c && c <= '9':
-		return c - '0'
-	case 'a' <= c && c <= 'f':
-		return c - 'a' + 10
-	case 'A' <= c && c <= 'F':
-		return c - 'A' + 10
-	}
-	return 255
-}
-
-// details tells, for each parameter at fault, what is wrong with it.
+// details says, for each invalid parameter, what is wrong with it.
 type details map[string]string
 
-// faults are the parameters at fault. Those that the collection has, six at
-// most, are all in details. Of unknown ones only the first are, with the
-// beginnings of their names: an answer is bounded, however many a client sends.
-type faults struct {
+// paramErrors are the invalid parameters. Those that the collection has, six at
+// most, are all in details. Of unknown ones only the first are, with the beginnings
+// of their names, so that a response is bounded however much a client sends.
+type paramErrors struct {
 	details details
 	unknown int // in details
-	unnamed int // unknown ones that are not in details, as often as they are given
+	omitted int // unknown ones that are not in details, as often as they are given
 }
 
 const (
-	maxFaults  = 16            // in details
-	maxUnknown = maxFaults - 6 // of these
-	maxName    = 64            // bytes of an unknown parameter's name
+	maxDetails = 16
+	maxUnknown = maxDetails - 6 // of these
+	maxName    = 64             // bytes of an unknown parameter's name
 )
 
-func (f *faults) has(name string) bool { return f.details[name] != "" }
+func (e *paramErrors) has(name string) bool { return e.details[name] != "" }
 
-// blame tells what is wrong with a parameter, unless that has been told already.
-func (f *faults) blame(name, why string) {
-	if f.details == nil {
-		f.details = details{}
+// add notes what is wrong with a parameter.
+func (e *paramErrors) add(name, why string) {
+	if e.details == nil {
+		e.details = details{}
 	}
-	if !f.has(name) {
-		f.details[name] = why
-	}
+	e.details[name] = why
 }
 
-// blameUnknown tells what is wrong with a name that no parameter has. Bytes that
-// are not UTF-8 are replaced.
-func (f *faults) blameUnknown(sent []byte, why string) {
+// addUnknown notes a name that no parameter has. Bytes that are not UTF-8 are
+// replaced.
+func (e *paramErrors) addUnknown(sent []byte, why string) {
 	name := clip(strings.ToValidUTF8(strings.ReplaceAll(string(sent[:min(len(sent), 2*maxName)]), "\x00", "%00"), "\uFFFD"), maxName)
 	switch {
-	case f.has(name):
-	case f.unknown == maxUnknown:
-		f.unnamed++
+	case e.has(name):
+	case e.unknown == maxUnknown:
+		e.omitted++
 	default:
-		f.blame(name, why)
-		f.unknown++
+		e.add(name, why)
+		e.unknown++
 	}
 }
 
 // message is the problem's, with the number of parameters that details lacks.
-func (f *faults) message(p *problem) string {
-	if f.unnamed == 0 {
+func (e *paramErrors) message(p *problem) string {
+	if e.omitted == 0 {
 		return p.message
 	}
-	return fmt.Sprintf("%s Beside those in details, %d more are unknown.", p.message, f.unnamed)
+	return fmt.Sprintf("%s Beside those in details, %d more are unknown.", p.message, e.omitted)
 }

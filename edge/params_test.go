@@ -15,7 +15,7 @@ import (
 
 func parseText(c origin.Collection, query string) (origin.Query, details) {
 	q := origin.Query{Collection: c}
-	wrong := parseQuery(&q, []byte(query), make([]byte, 0, 64))
+	wrong := parseQuery(&q, []byte(query))
 	return q, wrong.details
 }
 
@@ -228,12 +228,12 @@ func TestFaultsAreNamedUpToABound(t *testing.T) {
 	const own = "&search=%00&cursor=x&limit=0&sort=x&stock=x&type=x"
 	for _, c := range []struct {
 		name, query    string
-		named, unnamed int
+		named, omitted int
 	}{
 		{"few", "a&b" + own, 8, 0},
-		{"as many as are named", unknownParameters(maxUnknown) + own, maxFaults, 0},
-		{"one more", unknownParameters(maxUnknown+1) + own, maxFaults, 1},
-		{"far more", unknownParameters(2500) + own, maxFaults, 2500 - maxUnknown},
+		{"as many as are named", unknownParameters(maxUnknown) + own, maxDetails, 0},
+		{"one more", unknownParameters(maxUnknown+1) + own, maxDetails, 1},
+		{"far more", unknownParameters(2500) + own, maxDetails, 2500 - maxUnknown},
 		{"named ones again", unknownParameters(maxUnknown) + unknownParameters(maxUnknown), maxUnknown, 0},
 		{"long names", "a" + strings.Repeat("x", 5000) + "&b" + strings.Repeat("%01", 2000) + "&c" + strings.Repeat("%ff", 2000), 3, 0},
 		{"long names that begin alike", strings.Repeat("&"+strings.Repeat("x", 100), 50), 1, 0},
@@ -261,8 +261,8 @@ func TestFaultsAreNamedUpToABound(t *testing.T) {
 				}
 			}
 			want := invalid.message
-			if c.unnamed > 0 {
-				want += fmt.Sprintf(" Beside those in details, %d more are unknown.", c.unnamed)
+			if c.omitted > 0 {
+				want += fmt.Sprintf(" Beside those in details, %d more are unknown.", c.omitted)
 			}
 			if body.Error.Message != want {
 				t.Errorf("%q, want %q", body.Error.Message, want)

@@ -16,6 +16,7 @@ import (
 	"listedge/internal/changefeed"
 	"listedge/metrics"
 	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 // spoken is the client's half of a conversation: a Read gets one chunk of it.
@@ -57,11 +58,11 @@ func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, texts := map[origin.KeyHash]origin.Key{}, [2]string{}
+	keys, texts := map[apikey.Hash]apikey.Key{}, [2]string{}
 	for i := range texts {
-		texts[i] = origin.NewKey()
-		hash, _ := origin.HashKey([]byte(texts[i]))
-		k := origin.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true, Limit: origin.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
+		texts[i] = apikey.Generate()
+		hash, _ := apikey.HashOf([]byte(texts[i]))
+		k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Items: true, Limit: apikey.Limit{Set: true, Rate: 1e6, Burst: 1e6}}
 		keys[hash] = k
 		q := origin.Query{Workspace: k.Workspace, Limit: defaultLimit}
 		if _, err := pages.Forward(appendPageKey(nil, &q, nil), changefeed.List{}, cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) {
@@ -70,7 +71,7 @@ func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := serverOf(t, pages, metrics.New("test", "").Edge, func(context.Context, []origin.KeyHash, string) (map[origin.KeyHash]origin.Key, error) {
+	s := serverOf(t, pages, metrics.New("test", "").Edge, func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
 		return keys, nil
 	})
 	of := func(key int) []byte {

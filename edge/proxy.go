@@ -9,19 +9,23 @@ import (
 	"time"
 )
 
-// clientAddress is the connection's peer, or, when that is a trusted proxy,
-// the last address in X-Forwarded-For that is not one.
+// clientAddress is the connection's peer, or, if that is a trusted proxy, the
+// last address in X-Forwarded-For that is not one.
 func (s *Server) clientAddress(x *exchange) netip.Addr {
 	peer := x.conn.peer()
 	if !s.trusted(peer) {
 		return peer
 	}
-	lines := x.asked.forwarded
+	lines := x.headers.forwarded
 	for i := len(lines) - 1; i >= 0; i-- {
 		for rest := lines[i]; len(rest) > 0; {
 			var last []byte
-			rest, last = cutLast(rest)
-			address, err := netip.ParseAddr(string(last))
+			if comma := bytes.LastIndexByte(rest, ','); comma >= 0 {
+				rest, last = rest[:comma], rest[comma+1:]
+			} else {
+				rest, last = nil, rest
+			}
+			address, err := netip.ParseAddr(string(bytes.TrimSpace(last)))
 			if err != nil {
 				return peer
 			}
@@ -50,22 +54,13 @@ func (s *Server) trusted(a netip.Addr) bool {
 	return false
 }
 
-// cutLast cuts a comma-separated list before its last element.
-func cutLast(list []byte) (rest, last []byte) {
-	if i := bytes.LastIndexByte(list, ','); i >= 0 {
-		return list[:i], bytes.TrimSpace(list[i+1:])
-	}
-	return nil, bytes.TrimSpace(list)
-}
-
-// unnamedProxy notices connections that say whom they forward for, from
-// addresses that are not among the trusted proxies. Most likely a load balancer
-// was forgotten there; then all of its clients have one address here, and share
-// what is limited by address. It may also be anybody who makes the header up, so
-// it is a thing to look at and no failure.
-type unnamedProxy struct {
-	told atomic.Bool
-	last atomic.Pointer[sighting]
+// untrustedProxy notices requests that were forwarded by an address that is not
+// a trusted proxy. Most likely a load balancer is missing in --trusted-proxies;
+// then all its clients have one address here and share what is limited by
+// address. But anybody may send the header, so this is a note and no failure.
+type untrustedProxy struct {
+	logged atomic.Bool
+	last   atomic.Pointer[sighting]
 }
 
 type sighting struct {
@@ -74,34 +69,32 @@ type sighting struct {
 }
 
 const (
-	// lookAgain is how often a connection is looked at.
-	lookAgain = time.Minute
-	// unnamedFor is how long after the last one it is still told.
-	unnamedFor = time.Hour
+	proxyCheckInterval = time.Minute // of each connection
+	proxyNoteTime      = time.Hour   // after the last sighting
 )
 
-// noticeProxy looks who forwards a request.
-func (s *Server) noticeProxy(x *exchange) {
+// checkProxy notes who forwarded a request.
+func (s *Server) checkProxy(x *exchange) {
 	c := x.conn
-	if !x.asked.forwardedFor || x.now.Sub(c.proxySeen) < lookAgain {
+	if !x.headers.isForwarded || x.now.Sub(c.proxyChecked) < proxyCheckInterval {
 		return
 	}
-	c.proxySeen = x.now
+	c.proxyChecked = x.now
 	peer := c.peer()
 	if s.trusted(peer) {
 		return
 	}
-	s.unnamed.last.Store(&sighting{x.now, peer})
-	if !s.unnamed.told.Swap(true) {
-		s.logger.Warn("clients are told apart by the address of a proxy: it sends X-Forwarded-For or Forwarded, and --trusted-proxies does not name it", "proxy", peer.String())
+	s.untrusted.last.Store(&sighting{x.now, peer})
+	if !s.untrusted.logged.Swap(true) {
+		s.logger.Warn("all clients of a proxy count as one address: it sends X-Forwarded-For or Forwarded, and --trusted-proxies does not name it", "proxy", peer.String())
 	}
 }
 
-// UnnamedProxy says who forwards requests and is not a trusted proxy; empty =
-// nobody of late.
-func (s *Server) UnnamedProxy() string {
-	seen := s.unnamed.last.Load()
-	if seen == nil || time.Since(seen.at) > unnamedFor {
+// UntrustedProxy says which address forwards requests without being a trusted
+// proxy; empty = none of late.
+func (s *Server) UntrustedProxy() string {
+	seen := s.untrusted.last.Load()
+	if seen == nil || time.Since(seen.at) > proxyNoteTime {
 		return ""
 	}
 	return fmt.Sprintf("%s sends X-Forwarded-For or Forwarded, and is not named in --trusted-proxies: all clients behind it count as one address", seen.peer)

@@ -1,17 +1,14 @@
 package edge
 
 import (
-	"context"
 	"log/slog"
-	"slices"
 	"time"
 
-	"listedge/limiter"
-	"listedge/origin"
+	"github.com/google/uuid"
 )
 
-// Record is what a node remembers of a request, as it tells it: no key, no
-// search term and no cursor is in it. Times are in seconds.
+// Record is a request in the request log: without API key, search term and
+// cursor. Times are in seconds.
 type Record struct {
 	RequestID string    `json:"requestId"`
 	Time      time.Time `json:"time"` // of its arrival
@@ -19,28 +16,28 @@ type Record struct {
 	Status    int       `json:"status"`
 	Outcome   string    `json:"outcome"`
 
-	Message string `json:"message,omitempty"` // what the client was told, of an error
-	Cause   string `json:"cause,omitempty"`   // of an error, or of a page that stood in
+	Message string `json:"message,omitempty"` // to the client, of an error
+	Cause   string `json:"cause,omitempty"`   // of an error, or of a stale page
 
-	KeyID       string `json:"keyId,omitempty"`
-	WorkspaceID string `json:"workspaceId,omitempty"`
+	KeyID       uuid.UUID `json:"keyId,omitzero"`
+	WorkspaceID uuid.UUID `json:"workspaceId,omitzero"`
 
-	Limit *LimitRecord `json:"limit,omitempty"` // nil = it did not come to that
-	Page  *PageRecord  `json:"page,omitempty"`  // nil = there was none
-	Took  TimesRecord  `json:"took"`
+	Limit LimitRecord `json:"limit,omitzero"` // zero = it was not decided
+	Page  PageRecord  `json:"page,omitzero"`  // zero = none was found
+	Took  TimesRecord `json:"took"`
 }
 
-// LimitRecord is what the limiter said.
+// LimitRecord is the limiter's decision.
 type LimitRecord struct {
-	Allowed    bool          `json:"allowed"`
-	Source     string        `json:"source"`               // who decided, as limiter.Source has it
-	RefusedBy  string        `json:"refusedBy,omitempty"`  // key or workspace
-	RetryAfter float64       `json:"retryAfter,omitempty"` // seconds
-	Key        BucketRecord  `json:"key"`
-	Workspace  *BucketRecord `json:"workspace,omitempty"` // nil = it has none
+	Allowed    bool         `json:"allowed"`
+	Source     string       `json:"source"`               // a limiter.Source
+	RefusedBy  string       `json:"refusedBy,omitempty"`  // key or workspace
+	RetryAfter float64      `json:"retryAfter,omitempty"` // seconds
+	Key        BucketRecord `json:"key"`
+	Workspace  BucketRecord `json:"workspace,omitzero"` // zero = none
 }
 
-// BucketRecord is a bucket and what was left in it after the decision.
+// BucketRecord is a bucket after the decision. Its burst is at least 1.
 type BucketRecord struct {
 	Rate      float64 `json:"rate"` // tokens a second
 	Burst     int64   `json:"burst"`
@@ -51,12 +48,11 @@ type BucketRecord struct {
 type PageRecord struct {
 	Tier        string  `json:"tier"` // memory, redis or origin
 	CacheStatus string  `json:"cacheStatus"`
-	ProofAge    float64 `json:"proofAge"` // seconds since it was known to equal the database
+	ProofAge    float64 `json:"proofAge"` // seconds since it was last known to equal the database
 }
 
-// TimesRecord is where the time went; 0 = nowhere, or too little to be timed.
-// Fill is a part of Wait, and Query of Fill, unless another request's flight
-// had begun before.
+// TimesRecord says where the time went; 0 = not spent, or not timed. Fill is a
+// part of Wait, and Query of Fill, unless another request began the fill.
 type TimesRecord struct {
 	Total  float64 `json:"total"`
 	Key    float64 `json:"key"`
@@ -66,91 +62,22 @@ type TimesRecord struct {
 	Redis  float64 `json:"redis"`
 	Fill   float64 `json:"fill"`
 	Query  float64 `json:"query"`
-	Shared bool    `json:"shared"` // redis, fill and query are another request's, which this one waited for
+	Shared bool    `json:"shared"` // another request began the fill
 }
 
-func (e *entry) record() Record {
-	r := Record{
-		RequestID: string(e.id[:e.idSize]), Time: e.began.UTC().Round(0), Route: e.route.String(), Status: e.status, Outcome: e.outcome.String(), Cause: e.cause,
-		Took: TimesRecord{
-			Total: e.took.Seconds(), Key: e.steps[stepKey].Seconds(), Limit: e.steps[stepLimit].Seconds(),
-			Memory: e.steps[stepMemory].Seconds(), Wait: e.steps[stepForward].Seconds(),
-			Redis: e.redis.Seconds(), Fill: e.fill.Seconds(), Query: e.query.Seconds(), Shared: e.shared,
-		},
-	}
-	if e.problem != nil {
-		r.Message = e.problem.message
-	}
-	if e.known {
-		r.KeyID, r.WorkspaceID = e.key.String(), e.workspace.String()
-	}
-	if e.limited {
-		r.Limit = e.limit()
-	}
-	if e.looked {
-		r.Page = &PageRecord{Tier: e.tier.String(), CacheStatus: string(e.cacheStatus), ProofAge: e.age.Seconds()}
-	}
-	return r
-}
-
-// limitOutcome is the part of a limiter.Decision that the journal keeps.
-type limitOutcome struct {
-	Allowed    bool
-	Refused    limiter.Which
-	Source     limiter.Source
-	RetryAfter time.Duration
-}
-
-func (e *entry) limit() *LimitRecord {
-	l := &LimitRecord{Allowed: e.limits.Allowed, Source: e.limits.Source.String(), RetryAfter: e.limits.RetryAfter.Seconds(), Key: e.keyBucket}
-	if e.limits.Refused != limiter.Neither {
-		l.RefusedBy = e.limits.Refused.String()
-	}
-	if e.hasWorkspaceBucket {
-		w := e.workspaceBucket
-		l.Workspace = &w
-	}
-	return l
-}
-
-func bucketRecord(l origin.Limit, left int64) BucketRecord {
-	return BucketRecord{l.Rate, l.Burst, left}
-}
-
-// Records are what is remembered of the requests of that id, newest first.
-func (s *Server) Records(id string) []Record {
-	records := []Record{}
-	for _, e := range s.journal.find(id) {
-		records = append(records, e.record())
-	}
-	slices.SortFunc(records, func(a, b Record) int { return b.Time.Compare(a.Time) })
-	return records
-}
-
-// AccessLog is which requests have a line in the log, of those the journal
-// remembers. Failures that are the service's are logged anyway, once a second
-// and kind.
+// AccessLog is which classes of the request log also have a line in the log.
+// Failures of the service have one anyway, once a second and kind.
 type AccessLog string
 
 // The access logs.
 const (
 	LogOff     AccessLog = "off"
-	LogErrors  AccessLog = "errors"  // errors, pages that stood in, and slow answers
-	LogSampled AccessLog = "sampled" // these, pages that were not in memory, and a sample of hits
+	LogErrors  AccessLog = "errors"  // errors, stale pages and slow responses
+	LogSampled AccessLog = "sampled" // these, misses and a sample of hits
 )
 
-// has says whether requests of the kind are logged.
-func (l AccessLog) has(k kind) bool {
-	return l == LogSampled || l == LogErrors && (k == failed || k == refused)
-}
-
-// keep has a request remembered and, if such are, logged.
-func (s *Server) keep(to *sheet, k kind, e *entry) {
-	to.keep(k, e)
-	if s.accessLog.has(k) {
-		r := e.record()
-		s.logger.LogAttrs(context.Background(), slog.LevelInfo, "request", r.attributes()...)
-	}
+func (l AccessLog) has(class logClass) bool {
+	return l == LogSampled || l == LogErrors && (class == failed || class == refused)
 }
 
 // attributes are the record as one line of the log. Times are in seconds.
@@ -158,19 +85,19 @@ func (r *Record) attributes() []slog.Attr {
 	all := []slog.Attr{
 		slog.String("requestId", r.RequestID), slog.String("route", r.Route), slog.Int("status", r.Status), slog.String("outcome", r.Outcome),
 	}
-	if r.KeyID != "" {
-		all = append(all, slog.String("keyId", r.KeyID), slog.String("workspaceId", r.WorkspaceID))
+	if r.KeyID != uuid.Nil {
+		all = append(all, slog.String("keyId", r.KeyID.String()), slog.String("workspaceId", r.WorkspaceID.String()))
 	}
-	if r.Limit != nil {
+	if r.Limit.Source != "" {
 		all = append(all, slog.String("limit", r.Limit.Source), slog.Int64("keyRemaining", r.Limit.Key.Remaining))
-		if r.Limit.Workspace != nil {
+		if r.Limit.Workspace.Burst > 0 {
 			all = append(all, slog.Int64("workspaceRemaining", r.Limit.Workspace.Remaining))
 		}
 		if r.Limit.RefusedBy != "" {
 			all = append(all, slog.String("refusedBy", r.Limit.RefusedBy), slog.Float64("retryAfter", r.Limit.RetryAfter))
 		}
 	}
-	if r.Page != nil {
+	if r.Page.Tier != "" {
 		all = append(all, slog.String("cacheStatus", r.Page.CacheStatus), slog.Float64("proofAge", r.Page.ProofAge))
 	}
 	if r.Cause != "" {

@@ -2,149 +2,147 @@ package edge
 
 import (
 	"cmp"
+	"context"
+	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
-
-	"listedge/cache"
-	"listedge/metrics"
+	"listedge/limiter"
 )
 
-// journal remembers the last requests that somebody may ask about, in at most
-// journalBytes:
+// requestLog keeps the last requests that somebody may ask about, in at most
+// requestLogBytes:
 //
-//	connection ──► its sheet ──► a ring for each kind ──► entry
+//	connection ──► its shard ──► a ring for each class ──► entry
 //
-// Kinds have rings of their own, so that a flood of one, of 429s say, leaves
-// the others be. Connections take turns at the sheets, so that processors
-// seldom meet there.
-type journal struct {
-	sheets [16]sheet
+// Each class has rings of its own, so that a flood of one, of 429s for example,
+// evicts no other. Connections take shards in turn, so that processors rarely
+// contend for one.
+type requestLog struct {
+	shards [16]logShard
 	next   atomic.Uint32
 }
 
-// kind is why a request is remembered.
-type kind uint8
+// logClass is why a request is logged.
+type logClass uint8
 
 const (
-	failed    kind = iota // 5xx, a page that stood in, a slow answer
-	refused               // any other error
-	forwarded             // a page that was not in memory
-	sampled               // one of many hits
-	kinds
-	forgotten
+	failed  logClass = iota // 5xx, a stale page, a slow response
+	refused                 // any other error
+	missed                  // a page that was not in memory
+	sampled                 // one of many hits
+	logClasses
+	unlogged
 )
 
 const (
-	// slowFrom is how long an answer takes that is remembered whatever it is.
-	slowFrom = 100 * time.Millisecond
-	// hitsPerEntry: of so many hits on a connection the first is remembered.
-	hitsPerEntry = 64
-	// entriesPerRing × 16 sheets × 4 kinds is what the journal holds.
-	entriesPerRing = 64
-	// maxCause is how much of an error's text is remembered, in bytes.
-	maxCause = 1 << 10
-	// journalBytes bounds all of it: entries of less than 500 bytes each, which
-	// only hold pointers to what is static, and the causes of failures.
-	journalBytes = 3 << 20
+	slowFrom       = 100 * time.Millisecond // a response that takes longer is logged as failed
+	hitsPerSample  = 64                     // of a connection; the first of them is logged
+	entriesPerRing = 64                     // × 16 shards × 4 classes are all entries
+	maxCause       = 1 << 10                // bytes of an error's text
+	// requestLogBytes bounds everything: entries of less than 500 bytes each, whose
+	// pointers lead to static data only, and the causes of failures.
+	requestLogBytes = 3 << 20
 )
 
-type sheet struct {
+type logShard struct {
 	mu    sync.Mutex // guards rings
-	rings [kinds]ring
+	rings [logClasses]ring
 }
 
 type ring struct {
-	entries [entriesPerRing]entry
-	n       uint64 // kept so far
+	entries [entriesPerRing]logEntry
+	n       uint64 // entries added so far
 }
 
-// entry is an exchange as it is remembered. What the client sent is not in it,
-// but for the request id: nothing in it can grow, and it keeps alive neither a
-// page nor what the keyring has forgotten.
-type entry struct {
+// logEntry is a record with its request id in place: it has a fixed size, and all
+// its texts are static but the cause.
+type logEntry struct {
+	Record
 	id     [maxRequestID]byte
 	idSize uint8
-
-	route   metrics.Route
-	outcome metrics.Outcome
-	status  int
-	began   time.Time
-	took    time.Duration
-	problem *problem // nil = none
-	cause   string   // at most maxCause
-
-	known          bool // key and workspace are set
-	key, workspace uuid.UUID
-
-	limited                    bool // limits and buckets are set
-	limits                     limitOutcome
-	keyBucket, workspaceBucket BucketRecord
-	hasWorkspaceBucket         bool
-
-	looked             bool // tier, cacheStatus and age are set
-	tier               cache.Source
-	cacheStatus        []byte // static
-	age                time.Duration
-	shared             bool
-	steps              [steps]time.Duration
-	redis, fill, query time.Duration
 }
 
-func (e *entry) setID(id []byte) { e.idSize = uint8(copy(e.id[:], id)) }
+func (e *logEntry) setID(id []byte) { e.idSize = uint8(copy(e.id[:], id)) }
 
-// kind decides whether the exchange is remembered. An answer that is neither
-// page nor error, of the documentation, counts as a hit.
-func (x *exchange) kind(status int, took time.Duration) kind {
+// record is the entry's, for which its request id is copied.
+func (e *logEntry) record() Record {
+	r := e.Record
+	r.RequestID = string(e.id[:e.idSize])
+	return r
+}
+
+// class decides whether the exchange is logged. A document counts as a hit.
+func (x *exchange) class(status int, took time.Duration) logClass {
 	switch {
-	case x.failed.problem.ours() || x.page.Err != nil || took >= slowFrom:
+	case x.failure.problem.isOurs() || x.result.Err != nil || took >= slowFrom:
 		return failed
 	case status >= 400:
 		return refused
-	case !x.steps[stepForward].Began.IsZero():
-		return forwarded
+	case !x.phases[phaseForward].Began.IsZero():
+		return missed
 	}
-	c := x.conn
-	if c.hits++; c.hits%hitsPerEntry == 1 {
+	if x.conn.hits++; x.conn.hits%hitsPerSample == 1 {
 		return sampled
 	}
-	return forgotten
+	return unlogged
 }
 
-// remember keeps what there is to know of an exchange.
-func (s *Server) remember(x *exchange, k kind, status int, took time.Duration) {
-	flight := flightOf(&x.page)
-	e := entry{route: x.route, outcome: x.outcome, status: status, began: x.began, took: took, problem: x.failed.problem,
-		shared: x.page.Collapsed, redis: flight.Redis.Took, fill: flight.Fill.Took, query: flight.Query.Took}
+// logRequest adds an exchange to the request log.
+func (s *Server) logRequest(x *exchange, class logClass, status int, took time.Duration) {
+	fill := fillTimes(&x.result)
+	e := logEntry{Record: Record{Time: x.began.UTC().Round(0), Route: x.route.String(), Status: status, Outcome: x.outcome.String(), Took: TimesRecord{
+		Total: took.Seconds(), Key: x.phases[phaseKey].Took.Seconds(), Limit: x.phases[phaseLimit].Took.Seconds(),
+		Memory: x.phases[phaseMemory].Took.Seconds(), Wait: x.phases[phaseForward].Took.Seconds(),
+		Redis: fill.Redis.Took.Seconds(), Fill: fill.Fill.Took.Seconds(), Query: fill.Query.Took.Seconds(), Shared: x.result.Collapsed,
+	}}}
 	e.setID(x.id)
-	for i := range x.steps {
-		e.steps[i] = x.steps[i].Took
+	if x.failure.problem != nil {
+		e.Message = x.failure.problem.message
 	}
-	if cause := cmp.Or(x.failed.cause, x.page.Err); cause != nil && k == failed {
-		e.cause = clip(cause.Error(), maxCause)
+	if cause := cmp.Or(x.failure.cause, x.result.Err); cause != nil && class == failed {
+		e.Cause = clip(cause.Error(), maxCause)
 	}
 	if x.known != nil {
-		key := &x.known.Key
-		e.known, e.key, e.workspace = true, key.ID, key.Workspace
-		if x.limited {
-			e.limited, e.limits = true, limitOutcome{x.limits.Allowed, x.limits.Refused, x.limits.Source, x.limits.RetryAfter}
-			e.keyBucket = bucketRecord(key.Limit, x.limits.Key.Remaining)
-			if e.hasWorkspaceBucket = key.WorkspaceLimit.Set; e.hasWorkspaceBucket {
-				e.workspaceBucket = bucketRecord(key.WorkspaceLimit, x.limits.Workspace.Remaining)
-			}
-		}
+		e.KeyID, e.WorkspaceID = x.known.Key.ID, x.known.Key.Workspace
 	}
-	if x.page.Entry != nil {
-		e.looked, e.tier, e.cacheStatus, e.age = true, x.page.Source, cacheStatus(&x.page), x.page.Age
+	if x.limited {
+		e.Limit = x.limitRecord()
 	}
-	s.keep(x.conn.sheet, k, &e)
+	if x.result.Entry != nil {
+		e.Page = PageRecord{Tier: x.result.Source.String(), CacheStatus: cacheStatus(&x.result), ProofAge: x.result.Age.Seconds()}
+	}
+	s.addToLog(x.conn.log, class, &e)
+}
+
+func (x *exchange) limitRecord() LimitRecord {
+	d, key := &x.decision, &x.known.Key
+	l := LimitRecord{Allowed: d.Allowed, Source: d.Source.String(), RetryAfter: d.RetryAfter.Seconds(),
+		Key: BucketRecord{key.Limit.Rate, key.Limit.Burst, d.Key.Remaining}}
+	if d.Refused != limiter.Neither {
+		l.RefusedBy = d.Refused.String()
+	}
+	if key.WorkspaceLimit.Set {
+		l.Workspace = BucketRecord{key.WorkspaceLimit.Rate, key.WorkspaceLimit.Burst, d.Workspace.Remaining}
+	}
+	return l
+}
+
+// addToLog adds the entry to the request log, and to the access log if that has
+// its class.
+func (s *Server) addToLog(to *logShard, class logClass, e *logEntry) {
+	to.add(class, e)
+	if s.accessLog.has(class) {
+		r := e.record()
+		s.logger.LogAttrs(context.Background(), slog.LevelInfo, "request", r.attributes()...)
+	}
 }
 
 // clip returns the text up to that many bytes, and a sign if that is not all. It
-// keeps no more than that alive.
+// keeps no more in memory.
 func clip(text string, most int) string {
 	if len(text) <= most {
 		return strings.Clone(text)
@@ -152,36 +150,38 @@ func clip(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// sheet returns the one for another connection.
-func (j *journal) sheet() *sheet { return &j.sheets[j.next.Add(1)%uint32(len(j.sheets))] }
+// shard returns the one for another connection.
+func (l *requestLog) shard() *logShard { return &l.shards[l.next.Add(1)%uint32(len(l.shards))] }
 
-func (s *sheet) keep(k kind, e *entry) {
+func (s *logShard) add(class logClass, e *logEntry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := &s.rings[k]
+	r := &s.rings[class]
 	r.entries[r.n%entriesPerRing] = *e
 	r.n++
 }
 
-// find returns the entries of the requests of that id: several clients, or one
-// that tries again, may have chosen the same.
-func (j *journal) find(id string) (found []entry) {
-	for i := range j.sheets {
-		found = j.sheets[i].find(id, found)
+// Records are the logged requests of that id, the newest first. There may be
+// several: clients choose ids.
+func (s *Server) Records(id string) []Record {
+	records := []Record{}
+	for i := range s.log.shards {
+		records = s.log.shards[i].find(id, records)
 	}
-	return found
+	slices.SortFunc(records, func(a, b Record) int { return b.Time.Compare(a.Time) })
+	return records
 }
 
-func (s *sheet) find(id string, found []entry) []entry {
+func (s *logShard) find(id string, records []Record) []Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for k := range s.rings {
-		r := &s.rings[k]
+	for class := range s.rings {
+		r := &s.rings[class]
 		for i := range r.entries[:min(r.n, entriesPerRing)] {
 			if e := &r.entries[i]; string(e.id[:e.idSize]) == id {
-				found = append(found, *e)
+				records = append(records, e.record())
 			}
 		}
 	}
-	return found
+	return records
 }

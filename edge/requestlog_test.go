@@ -1,35 +1,42 @@
 package edge
 
 import (
+	"errors"
 	"fmt"
+	"reflect"
+	"strings"
 	"testing"
+	"time"
+	"unsafe"
 
-	"listedge/metrics"
+	"github.com/google/uuid"
+
+	"listedge/cache"
 )
 
-func TestTheJournalRemembersTheFirstOfManyHits(t *testing.T) {
+func TestTheRequestLogHasASampleOfHits(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	ctx.Conn().(*conn).hits = 0
-	for i := range 2 * hitsPerEntry {
+	for i := range 2 * hitsPerSample {
 		ctx.Request.Header.Set("X-Request-Id", fmt.Sprint("hit-", i))
 		answerTo(t, s, ctx)
 	}
-	for i := range 2 * hitsPerEntry {
+	for i := range 2 * hitsPerSample {
 		found := s.Records(fmt.Sprint("hit-", i))
-		if want := i%hitsPerEntry == 0; want != (len(found) == 1) {
+		if want := i%hitsPerSample == 0; want != (len(found) == 1) {
 			t.Errorf("hit %d: %+v", i, found)
 		}
 	}
 	got := s.Records("hit-0")[0]
-	if got.Status != 200 || got.Outcome != "memory" || got.Page.CacheStatus != string(statusByAge) || got.Page.ProofAge <= 0 || got.Took.Total <= 0 ||
-		got.KeyID == "" || got.WorkspaceID == "" || !got.Limit.Allowed || got.Limit.Source != "memory" || got.Limit.Workspace == nil ||
+	if got.Status != 200 || got.Outcome != "memory" || got.Page.CacheStatus != "listedge; hit; detail=ttl" || got.Page.ProofAge <= 0 || got.Took.Total <= 0 ||
+		got.KeyID == uuid.Nil || got.WorkspaceID == uuid.Nil || !got.Limit.Allowed || got.Limit.Source != "memory" || got.Limit.Workspace.Burst == 0 ||
 		got.Limit.Key.Burst != 1e6 || got.Limit.Key.Remaining < 1e6-1000 {
 		t.Errorf("%+v %+v %+v", got, got.Limit, got.Page)
 	}
 }
 
-// Every error is remembered, and so many of one kind leave the others be.
-func TestAFloodOfRefusalsLeavesFailuresInTheJournal(t *testing.T) {
+// Every error is logged, and many of one class evict no other.
+func TestAFloodOfRefusalsEvictsNoFailures(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	pages := s.cache
 	s.cache = nil // a defect
@@ -45,24 +52,88 @@ func TestAFloodOfRefusalsLeavesFailuresInTheJournal(t *testing.T) {
 		}
 	}
 	if found := s.Records("wrong-0"); len(found) != 0 {
-		t.Errorf("the journal has no bound: %+v", found)
+		t.Errorf("the request log has no bound: %+v", found)
 	}
 	if found := s.Records("broken"); len(found) != 1 || found[0].Status != 500 || found[0].Cause == "" {
 		t.Errorf("%+v", found)
 	}
 }
 
-func TestASlowHitIsRemembered(t *testing.T) {
+func TestASlowHitIsLogged(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	x := begin(ctx)
-	defer x.end()
-	s.identify(x)
-	x.route, x.outcome = metrics.RouteItems, metrics.OutcomeMemory
-	x.conn.hits = 1 // the next is not of the sample
-	if k := x.kind(200, slowFrom-1); k != forgotten {
-		t.Errorf("a quick one: %d", k)
+	s.assignID(x)
+	x.conn.hits = 1 // the next is not in the sample
+	if class := x.class(200, slowFrom-1); class != unlogged {
+		t.Errorf("a quick one: %d", class)
 	}
-	if k := x.kind(200, slowFrom); k != failed {
-		t.Errorf("a slow one: %d", k)
+	if class := x.class(200, slowFrom); class != failed {
+		t.Errorf("a slow one: %d", class)
 	}
+}
+
+// Whatever clients send and whatever fails, the request log stays within its
+// bound: entries have a fixed size and static texts, but for the causes of
+// failures, which are clipped.
+func TestTheRequestLogIsBounded(t *testing.T) {
+	t.Run("fields", func(t *testing.T) {
+		if !fixedSize(reflect.TypeFor[logEntry]()) {
+			t.Error("an entry may keep memory that is not its own")
+		}
+	})
+	t.Run("all", func(t *testing.T) {
+		causes := len(requestLog{}.shards) * entriesPerRing * (maxCause + len("…"))
+		if all := int(unsafe.Sizeof(requestLog{})) + causes; all > requestLogBytes {
+			t.Errorf("%d bytes, more than %d", all, requestLogBytes)
+		}
+	})
+	long := errors.New(strings.Repeat("c", 20<<10))
+	for name, fail := range map[string]func(x *exchange){
+		"cause of a problem": func(x *exchange) { x.failure = failure{problem: originDown, cause: long} },
+		"cause of a stale page": func(x *exchange) {
+			x.result = cache.Result{Entry: cache.NewEntry(make([]byte, 20<<10), ""), Source: cache.Memory, Err: long}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, ctx := hitServer(t, `{"data":[]`)
+			x := begin(ctx)
+			s.assignID(x)
+			fail(x)
+			s.logRequest(x, failed, 503, time.Second)
+			if found := s.Records(string(x.id)); len(found) != 1 || len(found[0].Cause) != maxCause+len("…") {
+				t.Errorf("%+v", found)
+			}
+		})
+	}
+}
+
+// fixedSize says whether a value of the type keeps nothing else in memory but
+// texts: all are static but the cause. The pointer in a time is to static data.
+func fixedSize(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Array:
+		return fixedSize(t.Elem())
+	case reflect.Struct:
+		if t == reflect.TypeFor[time.Time]() {
+			return true
+		}
+		for _, f := range reflect.VisibleFields(t) {
+			if !fixedSize(f.Type) {
+				return false
+			}
+		}
+		return true
+	case reflect.Pointer, reflect.Slice, reflect.Map, reflect.Interface, reflect.Func, reflect.Chan, reflect.UnsafePointer:
+		return false
+	}
+	return true
+}
+
+// unknownParameters are n that no collection has.
+func unknownParameters(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "&u%d", i)
+	}
+	return b.String()
 }

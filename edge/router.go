@@ -49,7 +49,7 @@ func (s *Server) serveDocs(x *exchange) failure {
 		return failure{problem: wrongMethod}
 	}
 	x.route = metrics.RouteNone
-	if f := s.keyless(x, 1); f.problem != nil {
+	if f := s.limitPublic(x, 1); f.problem != nil {
 		return f
 	}
 	return failure{problem: notFound}

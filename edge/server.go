@@ -1,16 +1,22 @@
-// Package edge is the HTTP side of listedge: it turns requests into calls on
-// keyring, limiter, cache and origin, and what they return into answers.
+// Package edge is the public HTTP side of listedge. It turns requests into calls
+// of key cache, limiter, cache and origin, and their results into responses.
 //
-//	request ──► identify ► route ► authenticate ► limit ► parse ► look up ► write ──► page
-//	               └────────────┴─────────┴─────────┴───────┴────────┴──► problem ──► error
+//	request ─► headers ─► route ─► key ─► limit ─► parameters ─► look up ─► response
+//	              └─────────┴───────┴───────┴──────────┴────────────┴─────► problem
 //
-// The pipeline is handler.go; the longer steps are in files of their own: key.go,
-// limits.go, request.go, lookup.go and page.go. problem.go says what goes wrong.
+// The pipeline is in handler.go, and the routes are in router.go. Each step has a
+// file: headers.go, key.go, limits.go, params.go, lookup.go, page.go. problem.go
+// has all errors.
+//
+// fasthttp reads requests (conn.go) and writes responses (response.go). Every
+// connection has one exchange, which its requests use in turn, so that a hit
+// allocates nothing.
 package edge
 
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -27,27 +33,28 @@ import (
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
-// Options are what a Server works with; all up to Logger are required.
+// Options are what a Server works with. All up to Logger are required.
 type Options struct {
 	Cache   *cache.Cache
 	Limiter *limiter.Limiter
 	Origin  *origin.Origin
-	Lookup  origin.KeyLookup
-	Grace   time.Duration // known keys without Postgres
+	Lookup  apikey.Lookup
+	Grace   time.Duration // how long keys are valid in memory without Postgres
 	Metrics *metrics.Edge
 	Logger  *slog.Logger
-	Proxies []netip.Prefix // whose X-Forwarded-For is believed
+	Proxies []netip.Prefix // trusted: their X-Forwarded-For counts
 
-	Clock *boottime.Clock // tells how old what is known of a key is; nil = one of the server's own
+	Clock *boottime.Clock // of the age of keys in memory; nil = one of its own
 
-	MaxConnections int  // open at once; above: 503; 0 = MostConnections
+	MaxConnections int  // more get 503; 0 = MostConnections
 	NoDocs         bool // /docs is 404
 
 	AccessLog    AccessLog
-	ServerTiming bool            // every answer tells how long its parts took
-	Tracer       *tracing.Tracer // nil = nobody is told of requests
+	ServerTiming bool            // every response has the header of that name
+	Tracer       *tracing.Tracer // nil = none
 }
 
 // Server answers the public listener.
@@ -55,7 +62,7 @@ type Server struct {
 	cache   *cache.Cache
 	limiter *limiter.Limiter
 	origin  *origin.Origin
-	keyring *origin.Keyring[client]
+	keys    *apikey.Cache[client]
 	guard   *guard
 	metrics *metrics.Edge
 	logger  *slog.Logger
@@ -63,26 +70,26 @@ type Server struct {
 
 	router       *router.Router
 	docs         map[string]*document // by path; nil = not served
-	maxConns     int64                // open at once; beyond: 503
+	maxConns     int64                // more get 503
 	http         *fasthttp.Server
 	ids          requestIDs
-	journal      journal
+	log          requestLog
 	accessLog    AccessLog
 	serverTiming bool
 	tracer       *tracing.Tracer // nil = none
-	timed        bool            // every step of every request
+	timePhases   bool            // all of them
 	draining     atomic.Bool
-	unnamed      unnamedProxy
+	untrusted    untrustedProxy
 }
 
 // Timeouts and sizes of the public listener.
 const (
-	readTimeout  = 5 * time.Second  // a request that drips in is given up
-	writeTimeout = 10 * time.Second // so is a client that does not read
-	idleTimeout  = 75 * time.Second // above the usual 60 s of load balancers, so that they close first
-	readBuffer   = 16 << 10         // the largest request header, in bytes; above: 431
-	writeBuffer  = 4 << 10          // more than an answer's head; pages do not go through it
-	refusedBody  = 64 << 10         // dropped, to refuse its method rather than its size
+	readTimeout  = 5 * time.Second  // of a whole request
+	writeTimeout = 10 * time.Second // of a whole response
+	idleTimeout  = 75 * time.Second // above the usual 60 s of load balancers, which then close first
+	readBuffer   = 16 << 10         // the largest headers of a request, in bytes; larger ones get 431
+	writeBuffer  = 4 << 10          // more than a response's headers; bodies bypass it
+	refusedBody  = 64 << 10         // bytes of a body that is read and dropped, so that its method is refused first
 )
 
 // MostConnections is the largest number of connections that a server takes.
@@ -96,13 +103,13 @@ func New(o Options) *Server {
 	s := &Server{
 		cache: o.Cache, limiter: o.Limiter, origin: o.Origin,
 		guard: newGuard(), maxConns: int64(cmp.Or(o.MaxConnections, MostConnections)), metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
-		ids: newRequestIDs(), accessLog: o.AccessLog, serverTiming: o.ServerTiming, tracer: o.Tracer, timed: o.ServerTiming || o.Tracer != nil,
+		ids: newRequestIDs(), accessLog: o.AccessLog, serverTiming: o.ServerTiming, tracer: o.Tracer, timePhases: o.ServerTiming || o.Tracer != nil,
 	}
 	if !o.NoDocs {
 		s.docs = docs()
 	}
 	s.router = s.newRouter()
-	s.keyring = origin.NewKeyring(o.Lookup, s.makeClient, o.Grace, o.Clock)
+	s.keys = apikey.NewCache(o.Lookup, s.makeClient, o.Grace, o.Clock)
 	s.http = &fasthttp.Server{
 		Handler:                       s.handle,
 		ErrorHandler:                  s.handleUnreadable,
@@ -115,7 +122,7 @@ func New(o Options) *Server {
 		ReadBufferSize:                readBuffer,
 		WriteBufferSize:               writeBuffer,
 		MaxRequestBodySize:            1,
-		Concurrency:                   2 * MostConnections, // the listener refuses first, with a proper answer
+		Concurrency:                   2 * MostConnections, // the listener refuses first, with a problem
 		CloseOnShutdown:               true,
 		NoDefaultServerHeader:         true,
 		NoDefaultContentType:          true,
@@ -127,7 +134,7 @@ func New(o Options) *Server {
 	return s
 }
 
-// Serve answers connections of the listener until Shutdown.
+// Serve serves the connections of the listener until Shutdown.
 func (s *Server) Serve(l net.Listener) error {
 	if err := s.http.Serve(s.limitConnections(l)); err != nil {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
@@ -135,27 +142,63 @@ func (s *Server) Serve(l net.Listener) error {
 	return nil
 }
 
-// Drain has every answer from now on close its connection, so that clients
-// open their next one elsewhere. Shutdown after all had time for an answer.
+// Drain makes every response close its connection, so that clients open their next
+// one elsewhere. Call Shutdown when all had time to.
 func (s *Server) Drain() { s.draining.Store(true) }
 
-// Shutdown closes the listener and idle connections, waits for answers under
-// way until ctx ends, and stops looking up keys.
+// Shutdown closes the listener and idle connections, waits for requests in
+// flight until ctx ends, and stops looking up keys.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
 	err := s.http.ShutdownWithContext(ctx)
-	s.keyring.Close()
+	s.keys.Close()
 	if err != nil {
 		return fmt.Errorf("shut down: %w", err)
 	}
 	return nil
 }
 
-// KeyringStats is what the node knows of keys.
-func (s *Server) KeyringStats() origin.KeyringStats { return s.keyring.Stats() }
+// KeyStats are the key cache's numbers.
+func (s *Server) KeyStats() apikey.Stats { return s.keys.Stats() }
 
-// refuseBody has fasthttp read no body. It refuses one that is announced larger
-// than MaxRequestBodySize without waiting for it, and handleUnreadable answers.
+// handle answers a request without a body.
+func (s *Server) handle(ctx *fasthttp.RequestCtx) { s.serve(ctx, false) }
+
+// handleExpectation answers a request that waits for permission to send its body:
+// no body is read here. A request without a body needs no permission (RFC 9110,
+// 10.1.1) and continues at handle.
+func (s *Server) handleExpectation(ctx *fasthttp.RequestCtx) (status int) {
+	const unframed = -2 // neither Content-Length nor Transfer-Encoding
+	if n := ctx.Request.Header.ContentLength(); n == 0 || n == unframed {
+		return fasthttp.StatusContinue
+	}
+	s.serve(ctx, true)
+	return ctx.Response.StatusCode()
+}
+
+// handleUnreadable answers what fasthttp could not read as a request. A broken
+// connection gets no response and is not counted.
+func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
+	if broken := (*net.OpError)(nil); errors.As(err, &broken) && !broken.Timeout() {
+		ctx.Request = fasthttp.Request{} // the next connection has its own
+		return
+	}
+	ctx.Response.Reset()
+	ctx.Response.SkipBody = ctx.IsHead()
+	if errors.Is(err, fasthttp.ErrBodyTooLarge) { // as every body is
+		s.serve(ctx, true)
+		return
+	}
+	x := begin(ctx)
+	x.close = true
+	defer s.finish(x)
+	s.assignID(x)            // from as much as was read
+	x.headers.expands = true // nothing says how large the buffers are
+	s.writeProblem(x, failure{problem: unreadableProblem(err)})
+}
+
+// refuseBody prevents fasthttp from reading a body: it refuses one that is
+// announced larger than MaxRequestBodySize at once, by handleUnreadable.
 func refuseBody(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	if n := h.ContentLength(); n == 1 || n == -1 { // chunked
 		h.SetContentLength(2)
@@ -163,8 +206,8 @@ func refuseBody(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	return c
 }
 
-// silent: fasthttp logs what clients do wrong, which they are told, and by
-// doing so would let them fill the log.
+// silent drops fasthttp's log of clients' errors: clients could fill the log, and
+// get a response anyway.
 type silent struct{}
 
 func (silent) Printf(string, ...any) {}

@@ -17,7 +17,7 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/limiter"
 	"listedge/metrics"
-	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 func TestMain(m *testing.M) {
@@ -101,31 +101,30 @@ func TestAPanicIsAnInternalError(t *testing.T) {
 
 // What one request leaves behind must not reach the next.
 func TestAnExchangeIsCleanedBeforeItIsUsedAgain(t *testing.T) {
-	_, ctx, _ := hitServerWith(t, `{"data":[]`)
+	s, ctx, _ := hitServerWith(t, `{"data":[]`)
 	x := begin(ctx)
 	x.client, x.limited, x.id = &client{}, true, []byte("other")
-	x.query.Search, x.page.Entry = "other", &cache.Entry{}
-	x.end()
+	x.query.Search, x.result.Entry = "other", &cache.Entry{}
+	s.finish(x)
 	y := begin(ctx)
-	defer y.end()
-	if y.client != nil || y.limited || len(y.id) > 0 || y.query.Search != "" || y.page.Entry != nil || y.outcome != metrics.OutcomeOther {
+	if y.client != nil || y.limited || len(y.id) > 0 || y.query.Search != "" || y.result.Entry != nil || y.outcome != metrics.OutcomeOther {
 		t.Errorf("%+v", y)
 	}
 }
 
 // Of the reasons to refuse a key, one that is not valid comes first.
 func TestARevokedKeyIsUnauthorisedWhateverItsScopes(t *testing.T) {
-	hash, _ := origin.HashKey([]byte(aKey))
-	for name, k := range map[string]origin.Key{
+	hash, _ := apikey.HashOf([]byte(aKey))
+	for name, k := range map[string]apikey.Key{
 		"revoked, no scope":            {Revoked: true},
 		"revoked, suspended workspace": {Revoked: true, Suspended: true, Items: true},
 		"expired, no scope":            {ExpiresAt: 1},
 	} {
-		k.Limit = origin.DefaultLimit
+		k.Limit = apikey.DefaultLimit
 		limits := limiter.New(limiter.Options{})
 		s := New(Options{Limiter: limits, Metrics: metrics.New("test", "").Edge, Logger: slog.New(slog.DiscardHandler), Grace: time.Hour,
-			Lookup: func(context.Context, []origin.KeyHash, string) (map[origin.KeyHash]origin.Key, error) {
-				return map[origin.KeyHash]origin.Key{hash: k}, nil
+			Lookup: func(context.Context, []apikey.Hash, string) (map[apikey.Hash]apikey.Key, error) {
+				return map[apikey.Hash]apikey.Key{hash: k}, nil
 			}})
 		ctx := &fasthttp.RequestCtx{}
 		ctx.Init2(newConn(&wire{}, s), nil, false)
@@ -139,32 +138,29 @@ func TestARevokedKeyIsUnauthorisedWhateverItsScopes(t *testing.T) {
 	}
 }
 
-// An outage makes every request fail alike; the log tells of it once a second.
+// An outage makes every request fail; one of them is logged a second.
 func TestOutagesDoNotFillTheLog(t *testing.T) {
-	var l logged
+	var l throttle
 	now := time.Now()
-	told := 0
+	logged := 0
 	for range 1000 {
-		if tell, _ := l.tell(now, false); tell {
-			told++
+		if allowed, _ := l.allow(now); allowed {
+			logged++
 		}
 	}
-	tell, alike := l.tell(now.Add(time.Second), false)
-	if told != 1 || !tell || alike != 999 {
-		t.Errorf("told %d times, then %v of %d alike", told, tell, alike)
-	}
-	if tell, _ := l.tell(now.Add(time.Second), true); !tell {
-		t.Error("what must always be told was not")
+	allowed, suppressed := l.allow(now.Add(time.Second))
+	if logged != 1 || !allowed || suppressed != 999 {
+		t.Errorf("logged %d times, then %v with %d suppressed", logged, allowed, suppressed)
 	}
 }
 
 func TestWorkspaceBucketsAreSharedAndFollowTheLimit(t *testing.T) {
 	s, _, _ := hitServerWith(t, `{"data":[]`)
-	k := origin.Key{Workspace: uuid.New(), Limit: origin.DefaultLimit, WorkspaceLimit: origin.Limit{Set: true, Rate: 5, Burst: 10}}
+	k := apikey.Key{Workspace: uuid.New(), Limit: apikey.DefaultLimit, WorkspaceLimit: apikey.Limit{Set: true, Rate: 5, Burst: 10}}
 	of := func() *limiter.Bucket {
 		k.ID = uuid.New()
 		var c client
-		s.makeClient(k, nil, &c)
+		s.makeClient(k, &c)
 		return c.workspaceBucket
 	}
 	a := of()
@@ -177,20 +173,28 @@ func TestWorkspaceBucketsAreSharedAndFollowTheLimit(t *testing.T) {
 	}
 }
 
+// keyOf authenticates aKey as a request does.
+func keyOf(t *testing.T, s *Server) (entry *apikey.Entry[client], lookedUp bool) {
+	t.Helper()
+	entry, err := s.keys.Authenticate(t.Context(), []byte(aKey), func() bool { lookedUp = true; return false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entry, lookedUp
+}
+
 func TestKeysChangedHasThemLookedUpAgain(t *testing.T) {
 	s, ctx, _ := hitServerWith(t, `{"data":[]`)
-	hash, _ := origin.HashKey([]byte(aKey))
-	place := s.keyring.Place([]byte(aKey))
-	k := s.keyring.Known(hash, place, time.Now())
-	if k == nil {
+	k, lookedUp := keyOf(t, s)
+	if lookedUp {
 		t.Fatal("the key is not known")
 	}
 	s.Keys().Settled(&changefeed.Change{Lists: []changefeed.List{{Workspace: uuid.New(), Collection: changefeed.Keys}, {Workspace: k.Key.Workspace, Collection: changefeed.Items}}})
-	if s.keyring.Known(hash, place, time.Now()) == nil {
+	if _, lookedUp = keyOf(t, s); lookedUp {
 		t.Error("another workspace's keys, and this one's items, do not concern it")
 	}
 	s.Keys().Settled(&changefeed.Change{Lists: []changefeed.List{{Workspace: k.Key.Workspace, Collection: changefeed.Keys}}})
-	if s.keyring.Known(hash, place, time.Now()) != nil {
+	if _, lookedUp = keyOf(t, s); !lookedUp {
 		t.Error("the key still opens without a look-up")
 	}
 	if got := answerTo(t, s, ctx); got.status != 200 {

@@ -8,16 +8,17 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unique"
 
 	"github.com/google/uuid"
 
 	"listedge/cache"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
-	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
-// A node whose machine slept: its cache and its keyring, on one clock and one log.
+// A node whose machine slept: its pages and its keys, on one clock and one log.
 func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 	for name, happens := range map[string]func(m *boottime.Machine){
 		"nothing":            func(*boottime.Machine) {},
@@ -37,12 +38,12 @@ func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 				}
 				defer c.Close(context.Background())
 				var queries atomic.Int64
-				hash := origin.KeyHash{1}
-				ring := origin.NewKeyring(func(_ context.Context, hashes []origin.KeyHash, _ string) (map[origin.KeyHash]origin.Key, error) {
+				hash, _ := apikey.HashOf([]byte(aKey))
+				keys := apikey.NewCache(func(_ context.Context, hashes []apikey.Hash, _ string) (map[apikey.Hash]apikey.Key, error) {
 					queries.Add(1)
-					return map[origin.KeyHash]origin.Key{hash: {ID: uuid.UUID{1}, Workspace: uuid.UUID{2}, Items: true, Run: "r"}}, nil
-				}, func(_ origin.Key, _, _ *client) {}, time.Minute, m.Clock)
-				defer ring.Close()
+					return map[apikey.Hash]apikey.Key{hash: {ID: uuid.UUID{1}, Workspace: uuid.UUID{2}, Items: true, Incarnation: unique.Make("r")}}, nil
+				}, func(apikey.Key, *client) {}, time.Minute, m.Clock)
+				defer keys.Close()
 				ctx, stop := context.WithCancel(t.Context())
 				defer stop()
 				at := changefeed.Position{Term: 1}
@@ -51,7 +52,7 @@ func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 				_ = log.SetEpoch(ctx, "", "e")
 				var beats sync.WaitGroup
 				beats.Go(func() {
-					changefeed.NewSubscriber(log, &changefeed.Followed{}, slog.Default(), c.Listener(), ring).Run(ctx)
+					changefeed.NewSubscriber(log, &changefeed.Followed{}, slog.Default(), c, keys).Run(ctx)
 				})
 				defer func() { stop(); beats.Wait() }()
 				beats.Go(func() {
@@ -68,9 +69,7 @@ func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 						if c.Mode() == cache.ModeFollowed {
 							trusted++
 						}
-						if ring.Known(hash, 1, time.Now()) == nil {
-							_, _ = ring.Load(ctx, hash)
-						}
+						_, _ = keys.Authenticate(ctx, []byte(aKey), func() bool { return false })
 						n++
 					}
 					if asked := queries.Load() - q; what != "before" && (trusted < n*9/10 || asked > 3) {

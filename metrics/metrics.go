@@ -23,13 +23,14 @@ import (
 	"listedge/internal/changefeed"
 	"listedge/limiter"
 	"listedge/origin"
+	"listedge/origin/apikey"
 	"listedge/origin/follower"
 )
 
-// Route is where a request went.
+// Route is the operation of a request.
 type Route uint8
 
-// The routes; RouteNone is a request that went nowhere.
+// The routes; RouteNone is a request without a route.
 const (
 	RouteNone Route = iota
 	RouteItems
@@ -46,8 +47,8 @@ func (r Route) String() string {
 // Outcome is how a request ended.
 type Outcome uint8
 
-// The outcomes; OutcomeOther is an answer that is no page, of the
-// documentation for one.
+// The outcomes; OutcomeOther is a response that is no page, such as the
+// documentation.
 const (
 	OutcomeOther Outcome = iota
 	OutcomeMemory
@@ -67,7 +68,7 @@ func (o Outcome) String() string {
 // Tier is where a page was found.
 type Tier uint8
 
-// The tiers; TierStale is a page that stood in for a failing origin.
+// The tiers; TierStale is a page that was served because the origin failed.
 const (
 	TierMemory Tier = iota
 	TierRedis
@@ -78,7 +79,7 @@ const (
 
 func (t Tier) String() string { return [...]string{"memory", "redis", "origin", "stale"}[t] }
 
-// statuses are all the server can answer with.
+// statuses are all that the server answers with.
 var statuses = [...]int{200, 304, 400, 401, 403, 404, 405, 408, 413, 429, 431, 500, 503}
 
 // Registry is a node's metrics.
@@ -109,7 +110,7 @@ type Sources struct {
 	Cache    func() cache.Stats
 	Limiter  func() limiter.Stats
 	Origin   func() origin.Stats
-	Keyring  func() origin.KeyringStats
+	Keyring  func() apikey.Stats
 	KeysAway func() bool // look-ups of keys are refused by their breaker
 	Evicts   func() bool // Redis may evict buckets and the log of changes
 	Ready    func() bool

@@ -8,6 +8,7 @@ import (
 	"listedge/internal/changefeed"
 	"listedge/limiter"
 	"listedge/origin"
+	"listedge/origin/apikey"
 	"listedge/origin/follower"
 )
 
@@ -97,7 +98,7 @@ var cacheMetrics = []metric[cache.Stats]{
 		}
 	}},
 	value("freshness_commit_to_applied_seconds", "Time from a commit, by the primary's clock, until this node applied it, by its own clock.", func(s cache.Stats) any { return s.Lag }),
-	value("freshness_pairs", "Lists (workspace and collection) whose changes are remembered.", func(s cache.Stats) any { return s.Pairs }),
+	value("freshness_pairs", "Lists (workspace and collection) whose changes are remembered.", func(s cache.Stats) any { return s.Lists }),
 }
 
 var feedMetrics = []metric[changefeed.Stats]{
@@ -194,14 +195,14 @@ var originMetrics = []metric[origin.Stats]{
 	value("origin_connections_wait_seconds_total", "Time spent waiting for a connection from the pool.", func(s origin.Stats) any { return s.Pool.Waited }),
 }
 
-var keyMetrics = []metric[origin.KeyringStats]{
-	{"key_lookups_total", "Well-formed keys looked up by requests: known to this node, loaded from Postgres, unknown, known from before while Postgres fails (graced), or failed.", []string{"outcome"}, func(s origin.KeyringStats, set set) {
+var keyMetrics = []metric[apikey.Stats]{
+	{"key_lookups_total", "Well-formed keys looked up by requests: known to this node, loaded from Postgres, unknown, known from before while Postgres fails (graced), or failed.", []string{"outcome"}, func(s apikey.Stats, set set) {
 		set(s.Hits, "known")
 		set(s.Loaded, "loaded")
 		set(s.Unknown, "unknown")
 		set(s.Graced, "graced")
 		set(s.Failures, "failed")
 	}},
-	value("key_queries_total", "Queries to Postgres for keys, refreshes included.", func(s origin.KeyringStats) any { return s.Queries }),
-	value("keys_known", "Keys that this node knows.", func(s origin.KeyringStats) any { return s.Known }),
+	value("key_queries_total", "Queries to Postgres for keys, refreshes included.", func(s apikey.Stats) any { return s.Queries }),
+	value("keys_known", "Keys that this node knows.", func(s apikey.Stats) any { return s.Known }),
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Reading is what a node's /metrics said at one moment, by name.
+// Reading is a node's /metrics at one moment, by name.
 type Reading map[string]*dto.MetricFamily
 
 // Read reads what Handler writes.
@@ -30,8 +30,8 @@ func (r Reading) Sum(name string) (sum float64) {
 	return sum
 }
 
-// Label is a label's value in the series of the name that is 1; empty if there
-// is none: what info metrics and states tell.
+// Label is a label's value in the series of the name that is 1, as info metrics and
+// modes have it; empty if there is none.
 func (r Reading) Label(name, label string) string {
 	for _, m := range r[name].GetMetric() {
 		for _, l := range m.GetLabel() {

@@ -57,7 +57,7 @@ func (c *churn) change() error {
 	}
 }
 
-// Every third row is left alone; the others come and go. Names and moments are
+// Every third row never changes; the others come and go. Names and moments are
 // few, so that most neighbours are ties and only their ids order them.
 func TestAWalkUnderChangesSeesWhatStayedExactlyOnce(t *testing.T) {
 	t.Parallel()
@@ -110,8 +110,8 @@ func TestAWalkUnderChangesSeesWhatStayedExactlyOnce(t *testing.T) {
 	t.Logf("%d changes", c.changes.Load())
 }
 
-// The row that a cursor stands on is deleted, renamed or made another's before
-// the cursor is used: the walk goes on behind the place where it stood.
+// The row of a cursor is deleted, renamed or made another's before
+// the cursor is used: the walk goes on behind its old position.
 func TestACursorOutlivesItsRow(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
@@ -140,7 +140,7 @@ func TestACursorOutlivesItsRow(t *testing.T) {
 	}
 }
 
-// What comes into a list behind the reader's place is seen, what comes before
+// What comes into a list behind the reader's position is seen, what comes before
 // it is not; neither moves anything else.
 func TestRowsInsertedDuringAWalk(t *testing.T) {
 	t.Parallel()

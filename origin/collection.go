@@ -1,8 +1,6 @@
 package origin
 
-import (
-	"github.com/jackc/pgx/v5/pgtype"
-)
+import "github.com/jackc/pgx/v5/pgtype"
 
 // Kind is how a column's values look: in Postgres, in JSON and in files.
 type Kind uint8
@@ -39,8 +37,8 @@ type Column struct {
 	prefix string // of its value in a row's JSON
 }
 
-// Columns of both collections, in the order of the API. The one place that
-// knows them: statements, encoding and imports follow.
+// Columns of both collections, in the order of the API. Statements, encoding and
+// imports follow this table.
 var columns = [...][]Column{
 	Items: withPrefixes([]Column{
 		{Field: "id", Name: "id", Kind: UUID},

@@ -13,8 +13,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Position is a place between two rows of a list: right behind the row with
-// this sort key and id, whether or not that row still exists.
+// Position is between two rows of a list: right behind the row with this sort key
+// and id, whether or not that row still exists.
 type Position struct {
 	Set       bool
 	CreatedAt int64  // microseconds since 1970, when ordered by it
@@ -22,8 +22,8 @@ type Position struct {
 	ID        uuid.UUID
 }
 
-// AppendPosition appends the position in the form cursors carry it, nothing
-// for the start. Injective for one sort.
+// AppendPosition appends the position as a cursor has it; nothing for the start.
+// Injective for one sort.
 func (q *Query) AppendPosition(dst []byte) []byte {
 	if !q.After.Set {
 		return dst
@@ -54,14 +54,14 @@ func parsePosition(sort Sort, b []byte) (p Position, ok bool) {
 	return p, p.CreatedAt >= minCreatedAt && p.CreatedAt < maxCreatedAt
 }
 
-// A cursor is a Position in a text that clients hand back unread:
+// A cursor is a Position as text, which clients send back unchanged:
 //
 //	base64url( checksum 4 | version 1 | scope 8 | id 16 | created_at 8 or name key ≤ 320 )
 //
-// checksum (CRC-32C of what follows) tells a damaged cursor from one of
-// another walk; scope (a hash of collection, order, filters and search) tells
-// the walk. Nothing is secret in it and nothing needs to be: the workspace
-// comes from the key alone. It needs no state on any node and never expires.
+// checksum (CRC-32C of what follows) detects a damaged cursor. scope (a hash of
+// collection, order, filters and search) detects a cursor of another list. It
+// holds no secret and needs none: the workspace comes from the key alone. It needs
+// no state on any node and never expires.
 
 // MaxCursor is the longest cursor, in characters.
 const MaxCursor = 512

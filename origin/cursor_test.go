@@ -86,7 +86,7 @@ func TestNameKeyIsTheTwinOfTheSchemas(t *testing.T) {
 	}
 }
 
-func TestACursorOfAnotherListIsToldApart(t *testing.T) {
+func TestACursorOfAnotherListIsForeign(t *testing.T) {
 	all := lists()
 	for i, from := range all {
 		from.After = positions(from.Sort)[0]

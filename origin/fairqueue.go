@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -222,14 +223,13 @@ func (q *fairQueue) evictFor(t *tenant) bool {
 func (q *fairQueue) withdraw(t *tenant, w *waiter) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for i := range t.waiting {
-		if t.waiting[i] == w {
-			t.waiting = append(t.waiting[:i:i], t.waiting[i+1:]...)
-			q.waiting--
-			return true
-		}
+	i := slices.Index(t.waiting, w)
+	if i < 0 {
+		return false
 	}
-	return false
+	t.waiting = slices.Delete(t.waiting, i, i+1)
+	q.waiting--
+	return true
 }
 
 // dispatch gives free slots to waiting queries. If all waiting tenants are at

@@ -13,18 +13,17 @@ import (
 	"github.com/google/uuid"
 )
 
-// demand is what clients of a workspace ask of a gate: each one query after the
-// other.
+// demand is clients of a tenant, each of which sends one query after the other.
 type demand struct {
-	workspace func() uuid.UUID // of the next query
-	clients   int
-	takes     func() time.Duration
-	pause     time.Duration // between two queries of a client
-	from      time.Duration // when they come
+	tenant  func() uuid.UUID // of the next query
+	clients int
+	takes   func() time.Duration
+	pause   time.Duration // between two queries of a client
+	from    time.Duration // when the first queries come
 
-	had, waited time.Duration // what the queries took in all, and the longest wait for a place
-	served      int
-	refused     int
+	serviceTime, waited time.Duration // of all queries, and the longest wait for a slot
+	served              int
+	refused             int
 }
 
 func always(w byte) func() uuid.UUID { return func() uuid.UUID { return uuid.UUID{w} } }
@@ -33,8 +32,8 @@ func random(r *rand.Rand, most time.Duration) func() time.Duration {
 	return func() time.Duration { return 1 + time.Duration(r.Int64N(int64(most))) }
 }
 
-// simulate has the demands meet at a gate in virtual time, and returns how many
-// shares it kept at most. What they have had since one came in last is counted.
+// simulate runs the demands against a queue in fake time, and returns how many
+// tenants the queue knew at most. Service time counts from the last demand's start.
 func simulate(t *testing.T, size int, lasts time.Duration, demands ...*demand) (kept int) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -49,7 +48,7 @@ func simulate(t *testing.T, size int, lasts time.Duration, demands ...*demand) (
 				go func() {
 					for time.Sleep(d.from); q.now() < lasts; time.Sleep(d.pause) {
 						mu.Lock()
-						w, takes, asked := d.workspace(), d.takes(), q.now()
+						w, takes, asked := d.tenant(), d.takes(), q.now()
 						mu.Unlock()
 						began, err := q.enter(t.Context(), w)
 						if err != nil {
@@ -62,7 +61,7 @@ func simulate(t *testing.T, size int, lasts time.Duration, demands ...*demand) (
 						time.Sleep(takes)
 						mu.Lock()
 						if began >= last {
-							d.had += takes
+							d.serviceTime += takes
 							d.waited = max(d.waited, began-asked)
 							d.served++
 						}
@@ -83,9 +82,9 @@ func simulate(t *testing.T, size int, lasts time.Duration, demands ...*demand) (
 	return kept
 }
 
-// Workspaces that always want more have the same time, however long their
-// queries take and however many there are; one that was away has no more.
-func TestTheGateSharesTime(t *testing.T) {
+// Tenants that always want more get the same service time, however long their
+// queries take and however many there are. One that was inactive gets no more.
+func TestFairQueueSharesServiceTime(t *testing.T) {
 	for seed := range uint64(12) {
 		r := rand.New(rand.NewPCG(seed, 50))
 		size, longest := 1+r.IntN(8), time.Duration(0)
@@ -93,7 +92,7 @@ func TestTheGateSharesTime(t *testing.T) {
 		for w := range 2 + r.IntN(3) {
 			most := time.Duration(1+r.IntN(200)) * 100 * time.Microsecond
 			longest = max(longest, most)
-			d := &demand{workspace: always(byte(w)), clients: size + 1 + r.IntN(size+1), takes: random(r, most)}
+			d := &demand{tenant: always(byte(w)), clients: size + 1 + r.IntN(size+1), takes: random(r, most)}
 			if w == 0 && seed%2 == 0 {
 				d.from = 3 * time.Second // away so long
 			}
@@ -101,24 +100,24 @@ func TestTheGateSharesTime(t *testing.T) {
 		}
 		simulate(t, size, 6*time.Second, demands...)
 		for _, d := range demands[1:] {
-			if diff := (d.had - demands[0].had).Abs(); diff > 2*time.Duration(size)*longest {
-				t.Errorf("seed %d: of %d places one had %v, one %v; no query took more than %v", seed, size, demands[0].had, d.had, longest)
+			if diff := (d.serviceTime - demands[0].serviceTime).Abs(); diff > 2*time.Duration(size)*longest {
+				t.Errorf("seed %d: of %d slots one tenant had %v, one %v; no query took more than %v", seed, size, demands[0].serviceTime, d.serviceTime, longest)
 			}
 		}
 	}
 }
 
-// Who asks for little has the next place, however many others wait; or the one
-// behind it, where somebody had as little.
-func TestTheGateLetsTheQuietInFirst(t *testing.T) {
+// A tenant that wants little gets the next slot, however many queries of others
+// wait; or the second, if another tenant had as little.
+func TestFairQueuePrefersQuietTenants(t *testing.T) {
 	for seed := range uint64(12) {
 		r := rand.New(rand.NewPCG(seed, 51))
 		size := 1 + r.IntN(8)
 		const slowest = 20 * time.Millisecond
-		quiet := &demand{workspace: always(0), clients: 1, takes: random(r, 300*time.Microsecond), pause: 5 * time.Millisecond}
+		quiet := &demand{tenant: always(0), clients: 1, takes: random(r, 300*time.Microsecond), pause: 5 * time.Millisecond}
 		demands := []*demand{quiet}
 		for w := range 1 + r.IntN(3) {
-			demands = append(demands, &demand{workspace: always(byte(1 + w)), clients: 2 * size, takes: random(r, slowest)})
+			demands = append(demands, &demand{tenant: always(byte(1 + w)), clients: 2 * size, takes: random(r, slowest)})
 		}
 		simulate(t, size, 3*time.Second, demands...)
 		if quiet.waited > 2*slowest || quiet.served < 100 {
@@ -127,15 +126,15 @@ func TestTheGateLetsTheQuietInFirst(t *testing.T) {
 	}
 }
 
-// However many queries others have, who has few of them is not turned away.
-func TestTheGateTurnsAwayWhoHasMost(t *testing.T) {
+// A tenant with few queries is never refused, however many others have.
+func TestFairQueueRefusesTheTenantWithMost(t *testing.T) {
 	for seed := range uint64(8) {
 		r := rand.New(rand.NewPCG(seed, 53))
 		size := 2 + r.IntN(8)
-		quiet := &demand{workspace: always(0), clients: 2, takes: random(r, time.Millisecond), pause: time.Millisecond}
+		quiet := &demand{tenant: always(0), clients: 2, takes: random(r, time.Millisecond), pause: time.Millisecond}
 		demands := []*demand{quiet}
 		for w := range 2 + r.IntN(3) {
-			demands = append(demands, &demand{workspace: always(byte(1 + w)), clients: size * queueFactor, takes: random(r, 20*time.Millisecond)})
+			demands = append(demands, &demand{tenant: always(byte(1 + w)), clients: size * queueFactor, takes: random(r, 20*time.Millisecond)})
 		}
 		simulate(t, size, 2*time.Second, demands...)
 		refused := 0
@@ -148,32 +147,32 @@ func TestTheGateTurnsAwayWhoHasMost(t *testing.T) {
 	}
 }
 
-// However many come in that have had nothing yet, the turn of each comes; and
-// of those that went not much is kept.
-func TestTheGateStarvesNobody(t *testing.T) {
+// However many new tenants come, the turn of each query comes; and the queue
+// remembers few of the tenants that went.
+func TestFairQueueStarvesNoTenant(t *testing.T) {
 	for seed := range uint64(8) {
 		r := rand.New(rand.NewPCG(seed, 52))
 		size := 1 + r.IntN(8)
 		const longest = 20 * time.Millisecond
 		next := uint32(0)
-		newcomers := &demand{clients: 5 * size, takes: random(r, longest), workspace: func() uuid.UUID {
+		newcomers := &demand{clients: 5 * size, takes: random(r, longest), tenant: func() uuid.UUID {
 			next++
 			return uuid.UUID{1, byte(next >> 16), byte(next >> 8), byte(next)}
 		}}
-		regular := &demand{workspace: always(0), clients: 2, takes: random(r, longest)}
+		regular := &demand{tenant: always(0), clients: 2, takes: random(r, longest)}
 		kept := simulate(t, size, 10*time.Second, newcomers, regular)
-		// The two queries it has had, by the slowest clock, and then who came before.
+		// Its two earlier queries, at the slowest virtual time, and then those that came before.
 		if most := 3 * longest * (queueFactor + 1); regular.waited > most || regular.served < 10 {
 			t.Errorf("seed %d: one of %d queries waited for %v, want %v at most", seed, regular.served, regular.waited, most)
 		}
 		if most := 3 * size * (1 + queueFactor); kept > most {
-			t.Errorf("seed %d: %d places: %d shares were kept, want %d at most", seed, size, kept, most)
+			t.Errorf("seed %d: %d slots: %d tenants were known, want %d at most", seed, size, kept, most)
 		}
 	}
 }
 
-// visit is a query that is let in.
-func visit(t *testing.T, q *fairQueue, w uuid.UUID, takes time.Duration) (waited time.Duration) {
+// run is a query that is not refused.
+func run(t *testing.T, q *fairQueue, w uuid.UUID, takes time.Duration) (waited time.Duration) {
 	t.Helper()
 	asked := q.now()
 	began, err := q.enter(t.Context(), w)
@@ -185,14 +184,14 @@ func visit(t *testing.T, q *fairQueue, w uuid.UUID, takes time.Duration) (waited
 	return began - asked
 }
 
-// A workspace has all places as long as nobody else asks; from then on some are
-// free for others, who need not wait.
-func TestNobodyHasAllPlacesWhileOthersAsk(t *testing.T) {
+// A tenant uses all slots while it is alone. From then on some stay free for
+// others, whose queries do not wait.
+func TestFairQueueKeepsSlotsForOtherActiveTenants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = 10 * time.Millisecond
 		q, greedy := newFairQueue(5), uuid.UUID{1}
 		var over atomic.Bool
-		query := func(w uuid.UUID) (waited time.Duration) { return visit(t, q, w, takes) }
+		query := func(w uuid.UUID) (waited time.Duration) { return run(t, q, w, takes) }
 		for range 10 {
 			go func() {
 				for !over.Load() {
@@ -200,36 +199,36 @@ func TestNobodyHasAllPlacesWhileOthersAsk(t *testing.T) {
 				}
 			}()
 		}
-		places := func(want int) {
+		slots := func(want int) {
 			t.Helper()
 			time.Sleep(takes + 1)
 			if running, _ := q.load(); running != want {
-				t.Errorf("it has %d places, want %d", running, want)
+				t.Errorf("it has %d slots, want %d", running, want)
 			}
 		}
-		places(5)
+		slots(5)
 		for other := range byte(3) {
 			query(uuid.UUID{2, other})
-			for range 3 { // not all of the places are its at any moment
-				places(3)
+			for range 3 { // it has fewer than all slots at any moment
+				slots(3)
 				if waited := query(uuid.UUID{2, other}); waited != 0 {
-					t.Errorf("another waited for %v", waited)
+					t.Errorf("another tenant waited for %v", waited)
 				}
 			}
 			time.Sleep(recently)
-			places(5)
+			slots(5)
 		}
 		over.Store(true)
 		time.Sleep(time.Second)
 	})
 }
 
-// Once nobody else has asked for a while, those who wait have all places, and
-// need not wait for one of theirs to be left; who asked long ago is nobody else.
-func TestPlacesAreGivenOnceNobodyElseAsks(t *testing.T) {
+// Once no other tenant was active for a while, waiting queries get all slots
+// without waiting for one of their own to end.
+func TestFairQueueGivesAllSlotsOnceOthersAreInactive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, slow, other := newFairQueue(4), uuid.UUID{1}, uuid.UUID{2}
-		run := func(want int) {
+		runs := func(want int) {
 			t.Helper()
 			synctest.Wait()
 			if running, waiting := q.load(); running != want || waiting != 4-want {
@@ -237,24 +236,24 @@ func TestPlacesAreGivenOnceNobodyElseAsks(t *testing.T) {
 			}
 		}
 		for _, pause := range []time.Duration{0, time.Hour} {
-			visit(t, q, slow, time.Millisecond)
-			visit(t, q, other, time.Millisecond)
+			run(t, q, slow, time.Millisecond)
+			run(t, q, other, time.Millisecond)
 			time.Sleep(pause)
 			for range 4 {
-				go visit(t, q, slow, time.Minute)
+				go run(t, q, slow, time.Minute)
 			}
 			if pause == 0 {
-				run(2)
+				runs(2)
 				time.Sleep(recently)
 			}
-			run(4)
+			runs(4)
 			time.Sleep(time.Hour)
 		}
 	})
 }
 
-// One workspace fills what it may; another's query is the next to run.
-func TestOneWorkspaceHasHalfOfTheQueue(t *testing.T) {
+// One tenant fills half of the queue; another's query is the next to run.
+func TestFairQueueGivesOneTenantHalfOfTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFairQueue(2)
 		greedy, modest := uuid.UUID{1}, uuid.UUID{2}
@@ -273,7 +272,7 @@ func TestOneWorkspaceHasHalfOfTheQueue(t *testing.T) {
 			enter(greedy)
 		}
 		if running, waiting := q.load(); running != 2 || waiting != queueFactor {
-			t.Fatalf("%d run and %d wait: one workspace may have half of the queue", running, waiting)
+			t.Fatalf("%d run and %d wait: one tenant may have half of the queue", running, waiting)
 		}
 		if _, err := q.enter(context.Background(), greedy); !errors.Is(err, ErrOverloaded) {
 			t.Fatalf("beyond half of the queue: %v", err)
@@ -284,7 +283,7 @@ func TestOneWorkspaceHasHalfOfTheQueue(t *testing.T) {
 		time.Sleep(time.Minute)
 		for i := range 2 + queueFactor + 3 {
 			want := greedy
-			if i == 2 || i == 4 || i == 5 { // at 3, each has the place it may have
+			if i == 2 || i == 4 || i == 5 { // at 3, each tenant has the slot that it may have
 				want = modest
 			}
 			if w := <-order; w != want {
@@ -294,7 +293,7 @@ func TestOneWorkspaceHasHalfOfTheQueue(t *testing.T) {
 	})
 }
 
-func TestAQueryThatGivesUpWaitingLeavesNoTrace(t *testing.T) {
+func TestFairQueueForgetsACancelledQuery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFairQueue(1)
 		began, err := q.enter(context.Background(), uuid.UUID{1})
@@ -318,7 +317,7 @@ func TestAQueryThatGivesUpWaitingLeavesNoTrace(t *testing.T) {
 			}
 		}
 		if running, _ := q.load(); running != 0 {
-			t.Error("the place is not free")
+			t.Error("the slot is not free")
 		}
 	})
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/sandbox/sandboxtest"
-
+	"listedge/origin/admin"
+	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
 
@@ -39,7 +40,7 @@ func lockItems(t testing.TB, url string) (release func()) {
 
 // As many queries run as there are connections, a bounded number waits, and
 // the rest is refused at once.
-func TestTheGateBoundsWhatRunsAndWhatWaits(t *testing.T) {
+func TestQueriesThatRunAndWaitAreBounded(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 2}))
@@ -58,7 +59,7 @@ func TestTheGateBoundsWhatRunsAndWhatWaits(t *testing.T) {
 			eventually(t, "a query at work", func() bool { return o.Stats().Running == i+1 })
 		}
 	}
-	eventually(t, "a full gate", func() bool { s := o.Stats(); return s.Running == running && s.Queued == waiting })
+	eventually(t, "a full queue", func() bool { s := o.Stats(); return s.Running == running && s.Queued == waiting })
 
 	for range 3 {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -83,7 +84,7 @@ func TestTheGateBoundsWhatRunsAndWhatWaits(t *testing.T) {
 	}
 }
 
-func TestWaitingAtTheGateEndsWithTheContext(t *testing.T) {
+func TestWaitingForASlotEndsWithTheContext(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 1}))
@@ -91,7 +92,7 @@ func TestWaitingAtTheGateEndsWithTheContext(t *testing.T) {
 	defer release()
 	first := make(chan error, 1)
 	go func() { _, err := o.Fetch(context.Background(), anyPage, ""); first <- err }()
-	eventually(t, "a full gate", func() bool { return o.Stats().Running == 1 })
+	eventually(t, "a full queue", func() bool { return o.Stats().Running == 1 })
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
 	if _, err := o.Fetch(ctx, anyPage, ""); !errors.Is(err, ErrOverloaded) || !errors.Is(err, context.DeadlineExceeded) {
@@ -107,7 +108,7 @@ func TestWaitingAtTheGateEndsWithTheContext(t *testing.T) {
 }
 
 // A query that the server ends is slow, and says nothing against the server.
-func TestASlowQueryIsATimeoutAndCutsNobodyOff(t *testing.T) {
+func TestASlowQueryIsATimeoutAndOpensNoBreaker(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	o := New(openDatabase(t, postgres.Options{URL: url, QueryTimeout: 150 * time.Millisecond}))
@@ -133,7 +134,7 @@ func TestASlowQueryIsATimeoutAndCutsNobodyOff(t *testing.T) {
 
 // Callers that give up, be it that they waited in the queue for most of their
 // time, say nothing against the server either.
-func TestImpatientCallersCutNobodyOff(t *testing.T) {
+func TestCancelledCallersOpenNoBreaker(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	o := New(openDatabase(t, postgres.Options{URL: url}))
@@ -157,7 +158,7 @@ func TestImpatientCallersCutNobodyOff(t *testing.T) {
 	}
 }
 
-// Connections of callers that went away are given up or given back, not lost.
+// Connections of cancelled callers are closed or returned to the pool, not lost.
 func TestCancelledFetchesLeakNoConnections(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
@@ -269,7 +270,7 @@ func TestASchemaChangeCostsNoConnection(t *testing.T) {
 }
 
 // Nobody waits at the server for a page whose caller has gone.
-func TestTheServerIsToldToStop(t *testing.T) {
+func TestACancelledQueryIsCancelledAtTheServer(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 1, QueryTimeout: 10 * patience}))
@@ -298,7 +299,7 @@ func TestTheServerIsToldToStop(t *testing.T) {
 	}
 }
 
-// A connection that ended amid an answer is not asked again.
+// A connection that was closed during an answer is not used again.
 func TestABrokenConnectionCostsOneFetch(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
@@ -324,7 +325,7 @@ func TestABrokenConnectionCostsOneFetch(t *testing.T) {
 	}
 }
 
-func TestWhatTheServerSaysIsPutIntoOurWords(t *testing.T) {
+func TestErrorsOfTheServerGetAKind(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := connect(t, url)
@@ -349,7 +350,7 @@ func TestWhatTheServerSaysIsPutIntoOurWords(t *testing.T) {
 }
 
 // A server that does not let us in is away, whatever reason it gives.
-func TestADatabaseThatDoesNotOpenIsUnavailable(t *testing.T) {
+func TestADatabaseThatRefusesConnectionsIsUnavailable(t *testing.T) {
 	t.Parallel()
 	wrong, err := pgx.ParseConfig(server().URL("postgres"))
 	if err != nil {
@@ -364,7 +365,7 @@ func TestADatabaseThatDoesNotOpenIsUnavailable(t *testing.T) {
 		if _, err := New(db).Fetch(within(t, patience), anyPage, ""); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := Ready(within(t, patience), db); err == nil {
+		if err := admin.NewReadiness(db, New(db)).Ready(within(t, patience)); err == nil {
 			t.Errorf("%s: ready", name)
 		}
 	}
@@ -379,20 +380,20 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 	t.Parallel()
 	pg := sandboxtest.Postgres(t)
 	url := pg.URL("listedge")
-	if err := CreateDatabase(within(t, patience), pg.URL("postgres"), "listedge"); err != nil {
+	if err := admin.CreateDatabase(within(t, patience), pg.URL("postgres"), "listedge"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := MigrateUp(within(t, patience), url); err != nil {
+	if _, err := admin.MigrateUp(within(t, patience), url); err != nil {
 		t.Fatal(err)
 	}
 	const timeout = 250 * time.Millisecond
 	db := openDatabase(t, postgres.Options{URL: url, QueryTimeout: timeout, Connections: 4})
-	o, keys := New(db), NewKeyStore(db)
+	o, keys := New(db), apikey.NewStore(db)
 	ask := func() (page, key error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*timeout)
 		defer cancel()
 		_, page = o.Fetch(ctx, anyPage, "")
-		_, key = keys.Lookup(ctx, []KeyHash{{}}, "")
+		_, key = keys.Lookup(ctx, []apikey.Hash{{}}, "")
 		return page, key
 	}
 	works := func() bool { page, key := ask(); return page == nil && key == nil }
@@ -409,9 +410,9 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 			t.Fatal(event.name, err)
 		}
 		eventually(t, "both breakers open", func() bool {
-			impatient, cancel := context.WithTimeout(context.Background(), timeout/20)
+			cancelled, cancel := context.WithTimeout(context.Background(), timeout/20)
 			defer cancel()
-			_, _ = o.Fetch(impatient, anyPage, "") // must not make the server look well
+			_, _ = o.Fetch(cancelled, anyPage, "") // must not count as a success
 			page, key := ask()
 			if page == nil || key == nil || !errors.Is(page, ErrUnavailable) || !errors.Is(key, ErrUnavailable) {
 				t.Fatalf("%s: pages %v, keys %v", event.name, page, key)
@@ -429,13 +430,13 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 			}
 		}
 		if quick < 15 {
-			t.Errorf("%s: only %d of 20 were told at once", event.name, quick)
+			t.Errorf("%s: only %d of 20 failed at once", event.name, quick)
 		}
 		if err := event.again(); err != nil {
 			t.Fatal(event.name, err)
 		}
 		eventually(t, "the server's return after a "+event.name, works)
-		if o.Stats().BreakerOpen || keys.BreakerOpen() || Ready(within(t, patience), db) != nil {
+		if o.Stats().BreakerOpen || keys.BreakerOpen() || admin.NewReadiness(db, New(db)).Ready(within(t, patience)) != nil {
 			t.Errorf("%s: %+v", event.name, o.Stats())
 		}
 	}

@@ -10,10 +10,11 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"listedge/origin/admin"
 )
 
 // The index of grams may only ever narrow down what a comparison of every row
-// finds: the server is asked for the same rows without any index.
+// finds: the server selects the same rows without any index.
 
 // letters are what random texts are made of: few, so that terms are found
 // again and again, with all that folds, escapes, separates or combines.
@@ -57,7 +58,7 @@ func TestTheIndexFindsWhatComparingEveryRowFinds(t *testing.T) {
 	}
 	for locale, template := range locales {
 		url := copyDatabase(t, template)
-		if _, err := MigrateUp(t.Context(), url); err != nil {
+		if _, err := admin.MigrateUp(t.Context(), url); err != nil {
 			t.Fatal(err)
 		}
 		conn := connect(t, url)

@@ -10,7 +10,7 @@ import (
 
 	"listedge/internal/rawconn"
 	"listedge/internal/sandbox/sandboxtest"
-
+	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
 
@@ -43,9 +43,9 @@ func endSessions(t *testing.T, url string) {
 	_ = conn.Close(context.Background())
 }
 
-// A server that comes back, and one that ended single connections, is asked on
-// new ones: nobody finds out by a question that is lost.
-func TestIdleConnectionsThatEndedCostNothing(t *testing.T) {
+// After a server restarts, or closes single connections, queries use new ones: no
+// query fails to find that out.
+func TestClosedIdleConnectionsCostNoFetch(t *testing.T) {
 	t.Parallel()
 	pg, url := secured(t)
 	restart := func(how syscall.Signal) func() error {
@@ -58,7 +58,7 @@ func TestIdleConnectionsThatEndedCostNothing(t *testing.T) {
 	}
 	for _, mode := range []string{"disable", "verify-ca"} {
 		db := openDatabase(t, postgres.Options{URL: strings.Replace(url, "sslmode=verify-ca", "sslmode="+mode, 1), Connections: 6})
-		o, keys := New(db), NewKeyStore(db)
+		o, keys := New(db), apikey.NewStore(db)
 		for name, event := range map[string]func() error{"ended": func() error { endSessions(t, url); return nil }, "restarted": restart(syscall.SIGINT), "crashed": restart(syscall.SIGQUIT)} {
 			fillPool(t, o, db.Pages.Pool)
 			fillPool(t, o, db.Keys.Pool)
@@ -69,7 +69,7 @@ func TestIdleConnectionsThatEndedCostNothing(t *testing.T) {
 				if _, err := o.Fetch(within(t, patience), anyPage, ""); err != nil {
 					t.Errorf("%s, TLS %s: page %d: %v", name, mode, i, err)
 				}
-				if _, err := keys.Lookup(within(t, patience), []KeyHash{{}}, ""); err != nil {
+				if _, err := keys.Lookup(within(t, patience), []apikey.Hash{{}}, ""); err != nil {
 					t.Errorf("%s, TLS %s: key %d: %v", name, mode, i, err)
 				}
 			}
@@ -77,8 +77,8 @@ func TestIdleConnectionsThatEndedCostNothing(t *testing.T) {
 	}
 }
 
-// So with a standby, which would else be left alone for a while.
-func TestIdleConnectionsOfAStandbyThatEndedCostNothing(t *testing.T) {
+// The same for a standby, whose breaker would open otherwise.
+func TestClosedIdleConnectionsOfAStandbyCostNoFetch(t *testing.T) {
 	t.Parallel()
 	primary := sandboxtest.Postgres(t)
 	url := ownDatabase(t, primary)
@@ -99,7 +99,7 @@ func TestIdleConnectionsOfAStandbyThatEndedCostNothing(t *testing.T) {
 	}
 }
 
-// What a server says on its own account is heard, and costs no connection.
+// A notice that the server sends unasked is read, and costs no connection.
 func TestANoticeCostsNoConnection(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)

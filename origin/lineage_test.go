@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"listedge/origin/postgres"
 )
 
 // look is a position of a standby that a page is wanted from, at a moment, while
@@ -21,36 +23,36 @@ func TestLineage(t *testing.T) {
 	const lsn = 50 // that pages need
 	t.Run("looked at before a page is wanted", func(t *testing.T) {
 		now := time.Now()
-		for primary, want := range map[uint64]error{100: nil, 99: ErrOtherPrimary} {
+		for primary, want := range map[uint64]error{100: nil, 99: postgres.ErrOtherPrimary} {
 			l, err := lineage{seen: 100, seenAt: now}.judge(100, now.Add(2), &Needed{Run: "a", LSN: lsn, Primary: primary, At: now.Add(1)})
-			if !errors.Is(err, want) || l.run != "a" {
+			if !errors.Is(err, want) || l.primary != "a" {
 				t.Errorf("%v, want %v: %+v", err, want, l)
 			}
 		}
 	})
 	for name, looks := range map[string][]look{
 		"not taken before the primary was seen at a later moment": {
-			{100, 10, "a", 100, 9, ErrLagging}, {100, 12, "a", 100, 9, ErrLagging}, {101, 13, "a", 100, 10, nil},
+			{100, 10, "a", 100, 9, postgres.ErrLagging}, {100, 12, "a", 100, 9, postgres.ErrLagging}, {101, 13, "a", 100, 10, nil},
 		},
 		"ahead of what was known of the primary, as it is while that writes": {
-			{105, 10, "a", 100, 9, ErrLagging}, {130, 20, "a", 120, 15, nil},
+			{105, 10, "a", 100, 9, postgres.ErrLagging}, {130, 20, "a", 120, 15, nil},
 		},
 		"taken from where the primary was": {
-			{100, 10, "a", 90, 9, ErrLagging}, {105, 20, "a", 120, 15, ErrLagging}, {119, 21, "a", 130, 18, ErrLagging}, {120, 22, "a", 130, 18, nil},
+			{100, 10, "a", 90, 9, postgres.ErrLagging}, {105, 20, "a", 120, 15, postgres.ErrLagging}, {119, 21, "a", 130, 18, postgres.ErrLagging}, {120, 22, "a", 130, 18, nil},
 		},
-		"behind what the page needs": {{40, 10, "a", 40, 9, ErrLagging}, {45, 20, "a", 45, 11, ErrLagging}, {50, 30, "a", 50, 21, nil}},
+		"behind what the page needs": {{40, 10, "a", 40, 9, postgres.ErrLagging}, {45, 20, "a", 45, 11, postgres.ErrLagging}, {50, 30, "a", 50, 21, nil}},
 		"a lost future": {
-			{100, 10, "a", 60, 9, ErrLagging}, {100, 20, "a", 60, 15, ErrOtherPrimary}, {100, 30, "a", 200, 25, ErrOtherPrimary}, {300, 40, "a", 300, 35, ErrOtherPrimary},
+			{100, 10, "a", 60, 9, postgres.ErrLagging}, {100, 20, "a", 60, 15, postgres.ErrOtherPrimary}, {100, 30, "a", 200, 25, postgres.ErrOtherPrimary}, {300, 40, "a", 300, 35, postgres.ErrOtherPrimary},
 		},
 		"a lost future, seen before and after": {
-			{100, 10, "a", 100, 9, ErrLagging}, {100, 20, "a", 100, 15, nil}, // the primary is put back to 60
-			{100, 30, "b", 60, 29, ErrLagging}, {100, 40, "b", 70, 35, ErrOtherPrimary}, {100, 50, "c", 200, 45, ErrOtherPrimary},
+			{100, 10, "a", 100, 9, postgres.ErrLagging}, {100, 20, "a", 100, 15, nil}, // the primary is put back to 60
+			{100, 30, "b", 60, 29, postgres.ErrLagging}, {100, 40, "b", 70, 35, postgres.ErrOtherPrimary}, {100, 50, "c", 200, 45, postgres.ErrOtherPrimary},
 		},
 		"a lost future that the primary has overtaken unseen": {
-			{100, 10, "a", 110, 9, ErrLagging}, {100, 20, "a", 120, 15, ErrLagging}, {100, 30, "a", 130, 25, ErrLagging},
+			{100, 10, "a", 110, 9, postgres.ErrLagging}, {100, 20, "a", 120, 15, postgres.ErrLagging}, {100, 30, "a", 130, 25, postgres.ErrLagging},
 		},
 		"the primary's next run": {
-			{100, 10, "a", 100, 9, ErrLagging}, {100, 20, "a", 100, 15, nil}, {100, 30, "b", 100, 29, ErrLagging}, {101, 40, "b", 101, 35, nil},
+			{100, 10, "a", 100, 9, postgres.ErrLagging}, {100, 20, "a", 100, 15, nil}, {100, 30, "b", 100, 29, postgres.ErrLagging}, {101, 40, "b", 101, 35, nil},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
-
+	"listedge/origin/admin"
 	"listedge/origin/postgres"
 )
 
@@ -40,7 +40,7 @@ var shared = sandboxtest.Shared{
 		"autovacuum": "off", "synchronous_commit": "off", "wal_level": "minimal", "max_wal_senders": "0",
 		"shared_buffers": "256MB", "maintenance_work_mem": "256MB", "max_wal_size": "4GB",
 	},
-	Prepare: postgrestest.Prepare(MigrateUp),
+	Prepare: postgrestest.Prepare(admin.MigrateUp),
 }
 
 func server() *sandbox.Postgres {

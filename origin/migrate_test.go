@@ -2,17 +2,20 @@ package origin
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 
 	"listedge/internal/sandbox/postgrestest"
-
+	"listedge/origin/admin"
 	"listedge/origin/postgres"
 )
 
@@ -38,11 +41,32 @@ func schemaOf(t testing.TB, url string) string {
 	return strings.Join(lines, "\n")
 }
 
-func versions(migrations []Migration) (list []int64) {
+func versions(migrations []admin.Migration) (list []int64) {
 	for _, m := range migrations {
 		list = append(list, m.Version)
 	}
 	return list
+}
+
+// withGoose uses the migrations apart from the code under test.
+func withGoose(ctx context.Context, url string, use func(*goose.Provider) error) error {
+	db, err := sql.Open("pgx", url)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	p, err := goose.NewProvider(goose.DialectPostgres, db, os.DirFS("admin/migrations"), goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return err
+	}
+	return use(p)
+}
+
+// wantedVersion is the number of migrations.
+func wantedVersion() int64 {
+	files, err := os.ReadDir("admin/migrations")
+	must(err)
+	return int64(len(files))
 }
 
 // allVersions are 1, 2, 3 … up to the newest.
@@ -57,10 +81,10 @@ func TestMigratingUpFromNothing(t *testing.T) {
 	t.Parallel()
 	url := emptyDatabase(t)
 	db := openDatabase(t, postgres.Options{URL: url})
-	if err := Ready(t.Context(), db); err == nil || !strings.Contains(err.Error(), "listedge migrate up") {
+	if err := admin.NewReadiness(db, New(db)).Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "listedge migrate up") {
 		t.Errorf("ready before there is a schema: %v", err)
 	}
-	before, err := MigrateStatus(t.Context(), url)
+	before, err := admin.MigrateStatus(t.Context(), url)
 	if err != nil || !slices.Equal(versions(before), allVersions()) {
 		t.Fatalf("%+v, %v", before, err)
 	}
@@ -69,11 +93,11 @@ func TestMigratingUpFromNothing(t *testing.T) {
 			t.Errorf("%+v", m)
 		}
 	}
-	applied, err := MigrateUp(t.Context(), url)
+	applied, err := admin.MigrateUp(t.Context(), url)
 	if err != nil || !slices.Equal(versions(applied), allVersions()) {
 		t.Fatalf("%+v, %v", applied, err)
 	}
-	after, err := MigrateStatus(t.Context(), url)
+	after, err := admin.MigrateStatus(t.Context(), url)
 	if err != nil || !slices.Equal(versions(after), allVersions()) {
 		t.Fatalf("%+v, %v", after, err)
 	}
@@ -82,17 +106,17 @@ func TestMigratingUpFromNothing(t *testing.T) {
 			t.Errorf("%+v, but %+v was applied", m, applied[i])
 		}
 	}
-	if err := Ready(t.Context(), db); err != nil {
+	if err := admin.NewReadiness(db, New(db)).Ready(t.Context()); err != nil {
 		t.Error(err)
 	}
 	conn := connect(t, url)
 	exec(t, conn, "UPDATE goose_db_version SET is_applied = false WHERE version_id = $1", wantedVersion())
-	if err := Ready(t.Context(), db); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("needs %d", wantedVersion())) {
+	if err := admin.NewReadiness(db, New(db)).Ready(t.Context()); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("needs %d", wantedVersion())) {
 		t.Errorf("ready with an older schema: %v", err)
 	}
 	exec(t, conn, "UPDATE goose_db_version SET is_applied = true")
 	schema := schemaOf(t, url)
-	if again, err := MigrateUp(t.Context(), url); err != nil || len(again) != 0 || schemaOf(t, url) != schema {
+	if again, err := admin.MigrateUp(t.Context(), url); err != nil || len(again) != 0 || schemaOf(t, url) != schema {
 		t.Errorf("twice: %+v, %v", again, err)
 	}
 	if schema != schemaOf(t, server().URL(postgrestest.Template)) && !t.Failed() {
@@ -110,7 +134,7 @@ func TestTenNodesMigrateAtOnce(t *testing.T) {
 	)
 	for range 10 {
 		all.Go(func() {
-			applied, err := MigrateUp(t.Context(), url)
+			applied, err := admin.MigrateUp(t.Context(), url)
 			if err != nil {
 				t.Error(err)
 			}
@@ -123,7 +147,8 @@ func TestTenNodesMigrateAtOnce(t *testing.T) {
 	if slices.Sort(done); !slices.Equal(done, allVersions()) {
 		t.Errorf("applied %v", done)
 	}
-	if err := Ready(t.Context(), openDatabase(t, postgres.Options{URL: url})); err != nil {
+	db := openDatabase(t, postgres.Options{URL: url})
+	if err := admin.NewReadiness(db, New(db)).Ready(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -131,11 +156,11 @@ func TestTenNodesMigrateAtOnce(t *testing.T) {
 func TestMigratingGoesBackDown(t *testing.T) {
 	t.Parallel()
 	url := emptyDatabase(t)
-	if _, err := MigrateUp(t.Context(), url); err != nil {
+	if _, err := admin.MigrateUp(t.Context(), url); err != nil {
 		t.Fatal(err)
 	}
 	schema := schemaOf(t, url)
-	status, err := MigrateStatus(t.Context(), url)
+	status, err := admin.MigrateStatus(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +170,7 @@ func TestMigratingGoesBackDown(t *testing.T) {
 	if left := strings.TrimSpace(schemaOf(t, url)); strings.Contains(left, "items") || strings.Contains(left, "contacts") {
 		t.Errorf("left: %s", left)
 	}
-	if applied, err := MigrateUp(t.Context(), url); err != nil || len(applied) != len(status) || schemaOf(t, url) != schema {
+	if applied, err := admin.MigrateUp(t.Context(), url); err != nil || len(applied) != len(status) || schemaOf(t, url) != schema {
 		t.Errorf("down and up again: %+v, %v", applied, err)
 	}
 }
@@ -163,7 +188,7 @@ func TestAMigrationKeepsNobodyFromWritingAndMayBeInterrupted(t *testing.T) {
 	exec(t, slow, "BEGIN; "+write) // which a new index waits for
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupted := make(chan error, 1)
-	go func() { _, err := MigrateUp(ctx, url); interrupted <- err }()
+	go func() { _, err := admin.MigrateUp(ctx, url); interrupted <- err }()
 	eventually(t, "an index under way", func() (begun bool) {
 		if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_index WHERE NOT indisvalid)").Scan(&begun); err != nil {
 			t.Fatal(err)
@@ -176,7 +201,7 @@ func TestAMigrationKeepsNobodyFromWritingAndMayBeInterrupted(t *testing.T) {
 		t.Error("interrupted, and says nothing of it")
 	}
 	exec(t, slow, "COMMIT")
-	if _, err := MigrateUp(t.Context(), url); err != nil {
+	if _, err := admin.MigrateUp(t.Context(), url); err != nil {
 		t.Fatal(err)
 	}
 	if schemaOf(t, url) != schemaOf(t, server().URL(postgrestest.Template)) {

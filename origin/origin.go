@@ -17,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,16 +37,16 @@ type Page struct {
 	NextCursor string // empty when this is the last page
 	Rows       int
 
-	// Of a page from the primary: the statement's pg_current_snapshot(), and when
-	// the server was started.
+	// Of a page from the primary: the statement's pg_current_snapshot(), and the
+	// server's incarnation: when it was started.
 	Snapshot, Incarnation string
 	// Of a page from a standby: the primary's system and timeline, and what the
 	// standby had replayed before the statement began.
 	Server string
 	LSN    uint64
 
-	Began time.Time     // when the server was asked, also in vain; zero = it was not
-	Took  time.Duration // from then on
+	Began time.Time     // of the query, also of one that failed; zero = none was sent
+	Took  time.Duration // the query
 }
 
 // Errors of Fetch. All but ErrNotAllowed are temporary. postgres/errors.go gives
@@ -56,11 +57,6 @@ var (
 	ErrTimeout     = postgres.ErrTimeout
 	ErrNotAllowed  = postgres.ErrNotAllowed
 	ErrWrongServer = postgres.ErrWrongServer
-	ErrRowTooLong  = postgres.ErrRowTooLong
-
-	// Of FetchFromStandby only.
-	ErrLagging      = postgres.ErrLagging
-	ErrOtherPrimary = postgres.ErrOtherPrimary
 )
 
 const (
@@ -104,7 +100,6 @@ type Origin struct {
 	standbys []*standby
 	next     atomic.Uint32 // the standby that is tried first
 	timeout  time.Duration // after which a server itself ends a query
-	settings string        // Statement.Settings of pages
 	readers  sync.Pool     // *pageReader: their buffers are used again
 
 	statements sync.Map // shape -> *postgres.Statement
@@ -114,10 +109,9 @@ type Origin struct {
 
 // New makes an Origin on the database, which need not be reachable yet.
 func New(db *postgres.Database) *Origin {
-	timeout := db.Options.QueryTimeout
 	o := &Origin{
 		upstream: newUpstream("pages", postgres.PrimaryCooldown, db.Pages.Pool),
-		primary:  db.Pages, timeout: timeout, settings: postgres.SessionSettings(timeout).Local(),
+		primary:  db.Pages, timeout: db.Options.QueryTimeout,
 		readers: sync.Pool{New: func() any { return new(pageReader) }},
 	}
 	for _, pool := range db.Standbys {
@@ -134,12 +128,12 @@ func (o *Origin) Fetch(ctx context.Context, q Query, incarnation string) (page P
 	var took time.Duration
 	err = o.fetch(ctx, &q, func() error {
 		began = time.Now()
-		defer func() { took = time.Since(began) }()
 		err := o.primary.Read(ctx, incarnation, func() (by postgres.Server, err error) {
 			page, by, err = o.readFrom(ctx, o.pool, &q)
 			return by, err
 		})
-		if err != nil && ctx.Err() != nil && time.Since(began) < o.timeout {
+		took = time.Since(began)
+		if err != nil && ctx.Err() != nil && took < o.timeout {
 			return fmt.Errorf("%w: %w", postgres.ErrCanceled, err)
 		}
 		return err
@@ -167,14 +161,18 @@ func (o *Origin) Check(ctx context.Context) error {
 	for _, c := range []Collection{Items, Contacts} {
 		q := Query{Collection: c, Sort: ByName, Search: "none", Limit: 1, After: Position{Set: true, Name: "n", ID: uuid.Max}}
 		if _, _, err := o.readFrom(ctx, o.pool, &q); err != nil {
-			errs = append(errs, fmt.Errorf("%s cannot be read: %w", c, err))
+			errs = append(errs, fmt.Errorf("%s cannot be read: %w", c, postgres.Classify(err)))
 		}
+	}
+	late := func(err error) bool { return errors.Is(err, postgres.ErrTimeout) }
+	if slices.ContainsFunc(errs, func(err error) bool { return !late(err) }) { // the other error is the cause to report
+		errs = slices.DeleteFunc(errs, late)
 	}
 	return errors.Join(errs...)
 }
 
-// Probe finds out whether servers whose breaker opened are back, which nobody
-// would notice while all pages are in caches. To be called now and then.
+// Probe pings servers whose breaker opened: while all pages come from caches no
+// query finds out that they are back. It is called every second or so.
 func (o *Origin) Probe(ctx context.Context) {
 	o.breaker.Probe(ctx, o.pool)
 	for _, s := range o.standbys {
@@ -182,8 +180,8 @@ func (o *Origin) Probe(ctx context.Context) {
 	}
 }
 
-// Busy says whether queries of the primary wait, or would soon: pages that nobody
-// waits for are better not fetched now.
+// Busy says whether queries of the primary wait, or would soon: no page should be
+// fetched in advance now.
 func (o *Origin) Busy() bool {
 	running, waiting := o.queue.load()
 	return waiting > 0 || 2*running > o.queue.slots
@@ -292,14 +290,14 @@ func nameLongRow(q *Query, err error) error {
 		v, _, _ := cutValue(row)
 		copy(id[:], v)
 	}
-	return fmt.Errorf("%w: %s of workspace %s, id %s, has %d bytes", ErrRowTooLong, q.Collection, q.Workspace, id, long.Size)
+	return fmt.Errorf("%w: %s of workspace %s, id %s, has %d bytes", postgres.ErrRowTooLong, q.Collection, q.Workspace, id, long.Size)
 }
 
 func (o *Origin) statement(s shape) *postgres.Statement {
 	if known, ok := o.statements.Load(s); ok {
 		return known.(*postgres.Statement)
 	}
-	known, _ := o.statements.LoadOrStore(s, s.statement(o.settings))
+	known, _ := o.statements.LoadOrStore(s, s.statement(postgres.SessionSettings(o.timeout)))
 	return known.(*postgres.Statement)
 }
 

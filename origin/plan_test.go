@@ -15,7 +15,7 @@ import (
 	"listedge/origin/postgres"
 )
 
-// How pages are read, told by the server itself: auto_explain reports the plan
+// How pages are read, by the server's own account: auto_explain reports the plan
 // and the cost of every statement that Fetch sends, in the sessions that a
 // node opens. Nothing is explained that was not run, or run otherwise.
 

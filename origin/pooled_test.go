@@ -15,7 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/sandbox/sandboxtest"
-
+	"listedge/origin/admin"
+	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
 
@@ -35,10 +36,10 @@ func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
 			_, through := sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": mode, "default_pool_size": "12", "server_round_robin": "1"})
 			straight := openOrigin(t, url)
 			db := openDatabase(t, postgres.Options{URL: through, ReplicationURL: url, Connections: 4})
-			if err := Ready(within(t, patience), db); err != nil {
+			if err := admin.NewReadiness(db, New(db)).Ready(within(t, patience)); err != nil {
 				t.Fatal(err)
 			}
-			o, keys := New(db), NewKeyStore(db)
+			o, keys := New(db), apikey.NewStore(db)
 			var readers sync.WaitGroup
 			for range 4 {
 				readers.Go(func() {
@@ -55,7 +56,7 @@ func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
 								return
 							}
 						}
-						if found, err := keys.Lookup(within(t, patience), []KeyHash{{1}}, ""); err != nil || len(found) != 0 {
+						if found, err := keys.Lookup(within(t, patience), []apikey.Hash{{1}}, ""); err != nil || len(found) != 0 {
 							t.Errorf("%v, %v", found, err)
 						}
 					}
@@ -87,7 +88,7 @@ func showSettings(t *testing.T, conn *pgx.Conn) {
 		ourWorkspace, number(1), strings.Join(shown, ", ")))
 }
 
-func TestThePagesOwnSessionHasTheirSettings(t *testing.T) {
+func TestPagesRunWithTheirSettings(t *testing.T) {
 	t.Parallel()
 	for _, mode := range append([]string{"no pooler"}, poolModes...) {
 		t.Run(mode, func(t *testing.T) {
@@ -167,7 +168,7 @@ func TestAPageThroughAPoolerIsBounded(t *testing.T) {
 
 // Two servers may take turns behind a pooler. What one of them has replayed says
 // nothing of the other's page.
-func TestAStandbyIsTheOneThatSaysHowFarItIs(t *testing.T) {
+func TestReplayStatusIsOfTheServerThatGivesThePage(t *testing.T) {
 	t.Parallel()
 	primary := sandboxtest.Postgres(t)
 	address := ownDatabase(t, primary)

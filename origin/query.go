@@ -45,8 +45,8 @@ const (
 	Suppliers
 )
 
-// Query is one page asked for: which rows, in which order, after which
-// position, how many. It is a value; equal queries are the same page.
+// Query names one page: which rows, in which order, after which position, how
+// many. It is a value; equal queries name the same page.
 type Query struct {
 	Workspace  uuid.UUID
 	Collection Collection
@@ -61,9 +61,8 @@ type Query struct {
 // MaxLimit is the largest page, in rows.
 const MaxLimit = 100
 
-// AppendScope appends what a walk is over: collection, order, filters and
-// search, that is everything but the workspace, the limit and the position.
-// Injective: four bytes of fixed place, then the search to the end.
+// AppendScope appends what names the list within its workspace: collection, order,
+// filters and search. Injective: four bytes, then the search to the end.
 func (q *Query) AppendScope(dst []byte) []byte {
 	dst = append(dst, byte(q.Collection), byte(q.Sort), byte(q.Stock), byte(q.Type))
 	return append(dst, q.Search...)

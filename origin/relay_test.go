@@ -8,7 +8,7 @@ import (
 )
 
 // relay is the network between an Origin and its server. It carries bytes in
-// pieces of its own, and stops in the middle of an answer where it is told to.
+// pieces of its own, and stops in the middle of an answer on demand.
 type relay struct {
 	listener net.Listener
 	piece    func() int // how many bytes at most are carried at once

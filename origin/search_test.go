@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What a term finds, case by case. Each is asked of one row whose name is the
+// What a term finds, case by case. Each is searched for in one row whose name is the
 // text, in both collections.
 func TestSearchFindsSubstringsWhateverTheirCase(t *testing.T) {
 	t.Parallel()
@@ -89,7 +89,7 @@ func TestSearchLooksIntoEachFieldOfItsListAndNoOther(t *testing.T) {
 		{Items, "in the name", 1}, {Items, "in the sku", 1}, {Items, "in the description", 1}, {Items, "IN THE", 1}, {Items, "name", 2},
 		{Items, "in the unit", 0}, {Items, "in the path", 0}, {Items, "GOODS", 0}, {Items, number(1).String(), 0},
 		{Contacts, "in the name", 1}, {Contacts, "in the email", 1}, {Contacts, "in the phone", 1}, {Contacts, "in the tin", 1}, {Contacts, "in the address", 0},
-		// A term that runs from the end of one field into the next, whatever stands between.
+		// A term that runs from the end of one field into the next, whatever is between.
 		{Items, "namein the", 0}, {Items, "name in the", 0}, {Items, "name\nin the sku", 0}, {Items, "e\ni", 0}, {Items, "sku\nin", 0}, {Items, "u\ni", 0},
 		{Contacts, "name\nin the email", 0}, {Contacts, "email\nin", 0}, {Contacts, "phone\nin the tin", 0}, {Contacts, "\n", 0}, {Items, "\n", 0},
 	} {
@@ -153,7 +153,7 @@ func TestSearchFindsTheSameByTheWalkAndByTheIndex(t *testing.T) {
 
 // The index knows three characters in a row; without them in the term it would
 // be read from end to end.
-func TestTermsWithoutAGramAreNotAskedOfTheIndex(t *testing.T) {
+func TestTermsWithoutAGramDoNotUseTheIndex(t *testing.T) {
 	for term, want := range map[string]searchPlan{
 		"": noSearch, "a": walkSearch, "ab": walkSearch, "a b c": walkSearch, "ab cd": walkSearch, "ab\ncd": walkSearch, "茶茶": walkSearch, "é": walkSearch,
 		"abc": indexedSearch, "a bcd": indexedSearch, "12a": indexedSearch, "中国茶": indexedSearch, "%%%": indexedSearch, "чай": indexedSearch, "😀😀😀": indexedSearch,

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// replayTimeout is how long a standby may take to say what it has replayed;
-	// only then it gets a page's query.
+	// replayTimeout is how long a standby may take to connect and to say what it has
+	// replayed; only then it gets a page's query.
 	replayTimeout = 250 * time.Millisecond
 	// standbyTimeout bounds all that a page from standbys may cost. The primary has
 	// as much time left as without standbys. A standby that keeps taking longer
@@ -122,7 +122,7 @@ func (o *Origin) HasStandbys() bool { return len(o.standbys) > 0 }
 // has replayed enough of its WAL. It tries them in turn, and the next one only if
 // the last one refused without a query. Errors: those of Fetch, ErrLagging,
 // ErrOtherPrimary.
-func (o *Origin) FetchFromStandby(ctx context.Context, q Query, n Needed) (page Page, err error) {
+func (o *Origin) FetchFromStandby(ctx context.Context, q Query, n Needed) (_ Page, err error) {
 	ctx, cancel := context.WithTimeout(ctx, standbyTimeout)
 	defer cancel()
 	first := int(o.next.Add(1) % uint32(len(o.standbys)))
@@ -132,23 +132,23 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q Query, n Needed) (page 
 			err = ErrUnavailable
 			continue
 		}
-		page, err = o.fetchFrom(ctx, s, &q, &n)
-		if refusal := err; errors.Is(err, ErrOtherPrimary) {
-			s.refusal.Store(&refusal)
-		} else {
-			s.refusal.Store(nil)
-		}
+		page, failure := o.fetchFrom(ctx, s, &q, &n)
+		err = failure
+		var refusal *error
 		switch {
 		case err == nil:
 			s.fetched.Add(1)
-			return page, nil
-		case errors.Is(err, ErrLagging):
+		case errors.Is(err, postgres.ErrLagging):
 			s.lagging.Add(1)
-		case errors.Is(err, ErrOtherPrimary):
+		case errors.Is(err, postgres.ErrOtherPrimary):
 			s.foreign.Add(1)
+			refusal = &failure
 		default:
 			s.failed.Add(1)
-			return Page{}, err
+		}
+		s.refusal.Store(refusal)
+		if !errors.Is(err, postgres.ErrLagging) && !errors.Is(err, postgres.ErrOtherPrimary) {
+			return page, err
 		}
 	}
 	return Page{}, err
@@ -161,12 +161,14 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed)
 		}
 	}
 	err = s.fetch(ctx, q, func() error {
-		r, err := o.openSoon(ctx, s.pool)
+		soon, cancel := context.WithTimeout(ctx, replayTimeout)
+		defer cancel()
+		r, err := o.open(soon, s.pool)
 		if err != nil {
-			return err
+			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		defer o.close(r)
-		is, err := s.replayed(ctx, r.Conn)
+		is, err := s.replayed(soon, r.Conn)
 		if err != nil {
 			return err
 		}
@@ -184,10 +186,10 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed)
 			return err
 		}
 		if by.Incarnation != is.Incarnation || !by.Standby { // a pooler led to two servers, or it was promoted
-			return ErrOtherPrimary
+			return postgres.ErrOtherPrimary
 		}
 		if database := s.followed().Database; database != "" && by.Database != database {
-			return fmt.Errorf("%w: it answers from database %s, and not %s", ErrOtherPrimary, by.Database, database)
+			return fmt.Errorf("%w: it answers from database %s, and not %s", postgres.ErrOtherPrimary, by.Database, database)
 		}
 		page.Began, page.Took = began, time.Since(began)
 		page.Snapshot, page.Incarnation, page.Server, page.LSN = "", "", is.Timeline, is.LSN
@@ -204,9 +206,9 @@ func (s *standby) admit(is *replayStatus, n *Needed) error {
 	switch is.Timeline {
 	case n.Server:
 	case "":
-		return fmt.Errorf("%w: it is none, receives WAL from nobody, or does not say from whom", ErrOtherPrimary)
+		return fmt.Errorf("%w: it is none, receives WAL from nobody, or does not say from whom", postgres.ErrOtherPrimary)
 	default:
-		return fmt.Errorf("%w: it follows %s, and the primary is %s (system/timeline)", ErrOtherPrimary, is.Timeline, n.Server)
+		return fmt.Errorf("%w: it follows %s, and the primary is %s (system/timeline)", postgres.ErrOtherPrimary, is.Timeline, n.Server)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,23 +220,10 @@ func (s *standby) admit(is *replayStatus, n *Needed) error {
 	return err
 }
 
-// openSoon is open within replayTimeout.
-func (o *Origin) openSoon(ctx context.Context, pool *pgxpool.Pool) (*pageReader, error) {
-	ctx, cancel := context.WithTimeout(ctx, replayTimeout)
-	defer cancel()
-	r, err := o.open(ctx, pool)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	return r, nil
-}
-
 // replayed reads what the standby has replayed. The statement ends before the
 // page's begins: otherwise the page's snapshot could be older. All is empty of a
 // server that was promoted, or receives from nobody.
 func (s *standby) replayed(ctx context.Context, conn *pgxpool.Conn) (*replayStatus, error) {
-	ctx, cancel := context.WithTimeout(ctx, replayTimeout)
-	defer cancel()
 	mode := pgx.QueryExecModeCacheStatement
 	if postgres.Pooled(conn.Conn().PgConn()) {
 		mode = pgx.QueryExecModeExec

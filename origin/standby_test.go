@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"listedge/internal/sandbox/sandboxtest"
-
+	"listedge/origin/admin"
 	"listedge/origin/postgres"
 )
 
@@ -54,8 +54,8 @@ func needed(t *testing.T, primary *pgx.Conn, server string, lsn uint64) Needed {
 func TestFetchFromStandby(t *testing.T) {
 	primary := sandboxtest.Postgres(t)
 	address := primary.URL("listedge")
-	must(CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
-	if _, err := MigrateUp(t.Context(), address); err != nil {
+	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
+	if _, err := admin.MigrateUp(t.Context(), address); err != nil {
 		t.Fatal(err)
 	}
 	standby, other := sandboxtest.Standby(t, primary, nil), sandboxtest.Standby(t, primary, nil)
@@ -96,13 +96,13 @@ func TestFetchFromStandby(t *testing.T) {
 
 	one := add("one")
 	fetched(1, one)
-	refused(ErrOtherPrimary, "another/1", 0)
+	refused(postgres.ErrOtherPrimary, "another/1", 0)
 	if stats := o.Stats().Standbys; stats[0].Refusal == nil && stats[1].Refusal == nil {
 		t.Errorf("%+v", stats)
 	}
 	fetched(1, one)
 
-	// Replay stands still: what came since is refused, what was there is not.
+	// Replay is paused: a page that needs later WAL is refused, others are not.
 	for _, s := range []string{standby.URL("postgres"), other.URL("postgres")} {
 		execOn(t, s, "SELECT pg_wal_replay_pause()")
 		eventually(t, "paused", func() bool {
@@ -113,16 +113,16 @@ func TestFetchFromStandby(t *testing.T) {
 	}
 	two := add("two")
 	time.Sleep(replayStatusTTL) // what is known of them now is too old to refuse by
-	refused(ErrLagging, server, two)
+	refused(postgres.ErrLagging, server, two)
 	fetched(1, one)
 	for _, s := range []string{standby.URL("postgres"), other.URL("postgres")} {
 		execOn(t, s, "SELECT pg_wal_replay_resume()")
 	}
 	fetched(2, two)
 
-	// One that hangs is passed over, soon without being asked.
+	// A standby that hangs is skipped, and soon gets no queries.
 	must(standby.Freeze())
-	eventually(t, "the hung one is left alone", func() bool {
+	eventually(t, "the hung one's breaker opens", func() bool {
 		_, _ = fetch(server, two)
 		return o.Stats().Standbys[0].BreakerOpen
 	})
@@ -131,10 +131,10 @@ func TestFetchFromStandby(t *testing.T) {
 		fetched(2, two)
 	}
 	if failed := o.Stats().Standbys[0].Failed - before; failed > 1 { // a probe
-		t.Errorf("the hung one was asked %d times", failed)
+		t.Errorf("the hung one got %d queries", failed)
 	}
 	must(standby.Thaw())
-	eventually(t, "it is asked again", func() bool {
+	eventually(t, "it gets queries again", func() bool {
 		_, _ = fetch(server, two)
 		return !o.Stats().Standbys[0].BreakerOpen
 	})
@@ -144,9 +144,9 @@ func TestFetchFromStandby(t *testing.T) {
 	execOn(t, other.URL("postgres"), "SELECT pg_promote()")
 	eventually(t, "the promoted one is refused", func() bool {
 		_, err := fetch(server, two)
-		return errors.Is(err, ErrOtherPrimary) || errors.Is(err, ErrUnavailable) && o.Stats().Standbys[1].Refusal != nil
+		return errors.Is(err, postgres.ErrOtherPrimary) || errors.Is(err, ErrUnavailable) && o.Stats().Standbys[1].Refusal != nil
 	})
-	time.Sleep(replayStatusTTL) // it is asked, and not refused by what is known of it
+	time.Sleep(replayStatusTTL) // so that it gets a query, and is not refused by what is known of it
 	before = o.Stats().Standbys[1].Fetched
 	for range 10 {
 		_, _ = fetch(server, two)
@@ -157,10 +157,10 @@ func TestFetchFromStandby(t *testing.T) {
 }
 
 // A standby follows its primary onto a new timeline, and is then one of that.
-func TestStandbysFollowAFailOver(t *testing.T) {
+func TestStandbysAfterAFailOver(t *testing.T) {
 	primary := sandboxtest.PostgresWith(t, map[string]string{"full_page_writes": "on"}) // or no standby can be made of a standby
-	must(CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
-	if _, err := MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
+	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
+	if _, err := admin.MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
 		t.Fatal(err)
 	}
 	first := identity(t, primary.URL("listedge"))
@@ -179,21 +179,21 @@ func TestStandbysFollowAFailOver(t *testing.T) {
 		return err == nil
 	})
 	time.Sleep(replayStatusTTL) // as above
-	if _, err := answerOfStandby(t, follows, query, needed(t, conn, first, 1)); !errors.Is(err, ErrOtherPrimary) {
+	if _, err := answerOfStandby(t, follows, query, needed(t, conn, first, 1)); !errors.Is(err, postgres.ErrOtherPrimary) {
 		t.Error(err)
 	}
 	lags := New(openDatabase(t, postgres.Options{URL: next.URL("listedge"), Replicas: []string{stays.URL("listedge")}}))
-	if _, err := answerOfStandby(t, lags, query, needed(t, conn, second, 1)); !errors.Is(err, ErrOtherPrimary) {
+	if _, err := answerOfStandby(t, lags, query, needed(t, conn, second, 1)); !errors.Is(err, postgres.ErrOtherPrimary) {
 		t.Errorf("one that stayed on the old timeline: %v", err)
 	}
 }
 
 // A standby that has followed another server onto a timeline of its own, and
 // receives from nobody now, is not taken for one of the first.
-func TestAStandbyOfAnotherHistory(t *testing.T) {
+func TestAStandbyOfAnotherTimelineIsRefused(t *testing.T) {
 	primary := sandboxtest.PostgresWith(t, map[string]string{"full_page_writes": "on"}) // or no standby can be made of a standby
-	must(CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
-	if _, err := MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
+	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
+	if _, err := admin.MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
 		t.Fatal(err)
 	}
 	first := identity(t, primary.URL("listedge"))
@@ -221,8 +221,8 @@ func TestAStandbyOfAnotherHistory(t *testing.T) {
 	must(connect(t, primary.URL("listedge")).QueryRow(t.Context(), "SELECT (pg_current_wal_lsn() - '0/0')::int8").Scan(&lsn))
 	o := New(openDatabase(t, postgres.Options{URL: primary.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
 	page, err := answerOfStandby(t, o, Query{Workspace: workspace, Collection: Items, Limit: 50}, Needed{Server: first, LSN: uint64(lsn), Primary: uint64(lsn), At: time.Now()})
-	if !errors.Is(err, ErrOtherPrimary) {
-		t.Errorf("%d rows of %s at %d, asked for at least %d: %v\n%.300s", page.Rows, page.Server, page.LSN, lsn, err, page.Body)
+	if !errors.Is(err, postgres.ErrOtherPrimary) {
+		t.Errorf("%d rows of %s at %d, want at least %d: %v\n%.300s", page.Rows, page.Server, page.LSN, lsn, err, page.Body)
 	}
 }
 
@@ -241,8 +241,8 @@ func answerOfStandby(t *testing.T, o *Origin, q Query, n Needed) (page Page, err
 // stands in for it in no case: its pages would be taken for the primary's.
 func TestSeveralServersInOneURL(t *testing.T) {
 	primary := sandboxtest.Postgres(t)
-	must(CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
-	if _, err := MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
+	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
+	if _, err := admin.MigrateUp(t.Context(), primary.URL("listedge")); err != nil {
 		t.Fatal(err)
 	}
 	standby := sandboxtest.Standby(t, primary, map[string]string{"recovery_min_apply_delay": "1h"})
@@ -258,7 +258,7 @@ func TestSeveralServersInOneURL(t *testing.T) {
 	must(primary.Kill(syscall.SIGQUIT))
 	eventually(t, "its connections are gone", func() bool { _, err := rows(); return err != nil })
 	for range 7 { // the first two open the breaker
-		eventually(t, "it is asked again", func() bool { return !o.breaker.IsOpen() })
+		eventually(t, "it gets queries again", func() bool { return !o.breaker.IsOpen() })
 		if n, err := rows(); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%d rows of the standby: %v", n, err)
 		}

@@ -10,11 +10,14 @@ import (
 	"listedge/origin/postgres"
 )
 
-// searchGlance and searchWalk are how many rows of a list a search looks at in
-// list order before it turns to the index of grams. A term that many rows match
-// fills its page at a glance; one of which a glance holds a searchHint-th of
-// the page fills it, likely, from the walk; one that few rows match is found by
-// the index. None of it depends on what the planner believes.
+// An indexed search takes the first of three ways that fills its page. None of
+// them depends on the planner's estimates.
+//
+//  1. Glance: the first searchGlance rows in list order. It is enough for a term
+//     that many rows match.
+//  2. Walk: the first searchWalk rows, if the glance found a searchHint-th of the
+//     page.
+//  3. The index of grams, for a term that few rows match.
 const (
 	searchGlance = 500
 	searchWalk   = 2000
@@ -26,12 +29,12 @@ type searchPlan uint8
 
 const (
 	noSearch      searchPlan = iota
-	walkSearch               // the term has no gram: look at every row in list order
-	indexedSearch            // glance, walk up to searchWalk rows, then the index of grams
+	walkSearch               // the term has no gram: compare every row in list order
+	indexedSearch            // glance, walk, index
 )
 
-// shape is what a page's statement depends on; there are some two hundred, and
-// each connection prepares those it meets.
+// shape is what a page's statement depends on. There are some two hundred; a
+// connection prepares those that it needs.
 type shape struct {
 	collection Collection
 	sort       Sort
@@ -41,15 +44,15 @@ type shape struct {
 	after      bool
 }
 
-// statement makes the shape's statement; settings are Statement.Settings.
-func (s shape) statement(settings string) *postgres.Statement {
+// statement makes the shape's statement; settings are those of the sessions.
+func (s shape) statement(settings postgres.Settings) *postgres.Statement {
 	q := &postgres.Statement{
 		Name:       fmt.Sprintf("page_%d_%d_%d_%d_%d_%t", s.collection, s.sort, s.stock, s.typ, s.search, s.after),
 		SQL:        s.sql(),
 		Parameters: []uint32{pgtype.UUIDOID, pgtype.Int8OID},
 		Columns:    []postgres.Column{{Name: "snapshot", Type: pgtype.TextOID}},
 		Formats:    []int16{pgtype.TextFormatCode},
-		Settings:   settings,
+		Settings:   settings.Local(),
 	}
 	for range s.search { // a pattern, and the term of the index
 		q.Parameters = append(q.Parameters, pgtype.TextOID)
@@ -64,14 +67,14 @@ func (s shape) statement(settings string) *postgres.Statement {
 	return q
 }
 
-// shapeOf also returns the statement's arguments in the binary format:
-// workspace, rows wanted, then the search pattern, the term whose grams are
-// looked up, and the position, where the shape has them.
+// shapeOf also returns the statement's arguments in the binary format: workspace,
+// number of rows, and, where the shape has them, the search pattern, the term for
+// the index, and the position.
 func shapeOf(q *Query) (shape, [][]byte) {
 	s := shape{collection: q.Collection, sort: q.Sort, stock: q.Stock, typ: q.Type, after: q.After.Set}
 	args := make([][]byte, 2, 6)
 	args[0] = q.Workspace[:]
-	args[1] = binary.BigEndian.AppendUint64(nil, uint64(q.Limit+1)) // one more tells whether there is more
+	args[1] = binary.BigEndian.AppendUint64(nil, uint64(q.Limit+1)) // one more than the page has, to know whether there is a next page
 	if q.Search != "" {
 		s.search = walkSearch
 		args = append(args, []byte(likePattern(q.Search)))
@@ -117,15 +120,14 @@ var (
 	}
 )
 
-// sql renders the page's one statement. A row of its own, before those of the
-// page, has in its first column, which is NULL in all others, the snapshot that
-// the statement works with: what a page shows cannot be told from when it was read.
+// sql renders the statement. Its first row has the read point in the first column,
+// which is NULL in all others: the time of a read does not say what it shows.
 //
-// The innermost LIMIT is a literal so that a generic plan, which does not know
-// its parameters, still knows that few rows are wanted and takes the list's
-// index; the outer one is the page's. An index scan is lazy, so no more rows
-// than the page's are read. Grams are looked up behind an OFFSET 0, with no
-// other condition beside them that another index could be thought cheaper for.
+// The innermost LIMIT is a literal so that a generic plan, which does not know its
+// parameters, still knows that few rows are wanted and takes the list's index; the
+// outer one is the page's. An index scan is lazy, so no more rows than the page's
+// are read. OFFSET 0 keeps other conditions away from the index of grams: for one
+// of them the planner could choose another index.
 func (s shape) sql() string {
 	var list []string
 	for _, c := range s.collection.listed() {
@@ -134,12 +136,11 @@ func (s shape) sql() string {
 	next := 2
 	parameter := func() string { next++; return fmt.Sprintf("$%d", next) }
 
-	rows := "workspace_id = $1 AND active" + stockConditions[s.stock] + typeConditions[s.typ]
-	text, match := "", ""
+	var text, match, grams string
 	if s.search != noSearch {
 		fields := searchedColumns[s.collection]
 		text = fmt.Sprintf("search_text(%s)", strings.Join(fields[:], ", "))
-		// A subquery has it folded once, not for every row: generic plans know no parameter's value.
+		// The subquery folds it once, and not for every row: a generic plan does not know the parameter's value.
 		pattern := "(SELECT search_fold(" + parameter() + "::text))"
 		var exact []string
 		for _, f := range fields {
@@ -147,29 +148,22 @@ func (s shape) sql() string {
 				exact = append(exact, fmt.Sprintf("search_fold(%s) LIKE %s", f, pattern))
 			}
 		}
-		match = text + " LIKE " + pattern + " AND (" + strings.Join(exact, " OR ") + ")"
+		match = " AND " + text + " LIKE " + pattern + " AND (" + strings.Join(exact, " OR ") + ")"
 	}
-	grams := ""
 	if s.search == indexedSearch {
-		grams = fmt.Sprintf("search_grams(workspace_id, %s) @> (SELECT search_grams($1, search_fold(%s::text)))", text, parameter())
+		grams = fmt.Sprintf(" AND search_grams(workspace_id, %s) @> (SELECT search_grams($1, search_fold(%s::text)))", text, parameter())
 	}
 	order := orders[s.sort]
+	rows := "workspace_id = $1 AND active" + stockConditions[s.stock] + typeConditions[s.typ]
 	if s.after {
 		rows += " AND " + fmt.Sprintf(order.after, parameter(), parameter())
 	}
 	table, columns := postgres.Schema+"."+s.collection.String(), strings.Join(list, ", ")
 
-	var page, with string
-	switch s.search {
-	case noSearch:
-		page = fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) list LIMIT $2",
-			columns, table, rows, order.order, MaxLimit+1)
-	case walkSearch:
-		page = fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s AND %s ORDER BY %s LIMIT %d) list LIMIT $2",
-			columns, table, rows, match, order.order, MaxLimit+1)
-	case indexedSearch:
+	with, page := "", fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) list LIMIT $2", columns, table, rows+match, order.order, MaxLimit+1)
+	if s.search == indexedSearch {
 		first := func(n int) string {
-			return fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) walk WHERE %s", columns, table, rows, order.order, n, match)
+			return fmt.Sprintf("SELECT %s FROM (SELECT * FROM %s WHERE %s ORDER BY %s LIMIT %d) walk WHERE true%s", columns, table, rows, order.order, n, match)
 		}
 		const glanced, walked = "(SELECT count(*) FROM glanced)", "(SELECT count(*) FROM walked)"
 		with = fmt.Sprintf(`WITH glanced AS MATERIALIZED (%s LIMIT $2),
@@ -180,7 +174,7 @@ UNION ALL
 SELECT %[1]s FROM walked WHERE %[8]s = $2
 UNION ALL
 SELECT %[1]s FROM (
-	SELECT * FROM (SELECT * FROM %[2]s WHERE active AND %[6]s OFFSET 0) found WHERE %[3]s AND %[5]s ORDER BY %[4]s LIMIT $2) sorted
+	SELECT * FROM (SELECT * FROM %[2]s WHERE active%[6]s OFFSET 0) found WHERE %[3]s%[5]s ORDER BY %[4]s LIMIT $2) sorted
 WHERE %[7]s < $2 AND %[8]s < $2`, columns, table, rows, order.order, match, grams, glanced, walked)
 	}
 	return with + readPointSQL + strings.Repeat(", NULL", len(list)) + " UNION ALL SELECT NULL, page.* FROM (" + page + ") page"
@@ -189,9 +183,9 @@ WHERE %[7]s < $2 AND %[8]s < $2`, columns, table, rows, order.order, match, gram
 // readPointSQL selects a page's read point: its snapshot, and which server answers.
 const readPointSQL = `SELECT pg_current_snapshot()::text || '@' || ` + postgres.ServerSQL
 
-// hasGram says whether the index of grams can narrow the term down: whether it
-// holds three characters in a row that are neither a blank nor a line feed.
-// Folded, it then does too: a character becomes one or more, none a blank.
+// hasGram says whether the index of grams can narrow the term down: whether it has
+// three characters in a row that are neither a blank nor a line feed. Folding keeps
+// that so: a character becomes one or more, and none becomes a blank.
 func hasGram(term string) bool {
 	run := 0
 	for _, r := range term {

@@ -17,7 +17,7 @@ import (
 
 // Whatever happens to its connections, a caller gets its own page, whole, or one
 // of the errors that pass; and when it is over, all is as before.
-func TestNoStormMixesPagesUp(t *testing.T) {
+func TestNoPageIsMixedUpUnderLoad(t *testing.T) {
 	t.Parallel()
 	const workspaces, callers, each = 8, 8, 40
 	url := newDatabase(t)

@@ -15,7 +15,6 @@ import (
 
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/sandboxtest"
-
 	"listedge/origin/postgres"
 )
 
@@ -83,9 +82,9 @@ func TestPagesComeOverTLS(t *testing.T) {
 	eventually(t, "rest", func() bool { return atRest(t, o, db, conn) })
 }
 
-// The server hears of it in an orderly way: its log, and that of a pooler, is
-// not filled with connections that were reset.
-func TestAConnectionIsGivenUpInAnOrderlyWay(t *testing.T) {
+// An aborted connection is closed by protocol: the server's log, and a pooler's, has
+// no connection that was reset.
+func TestAnAbortedConnectionClosesCleanly(t *testing.T) {
 	t.Parallel()
 	pg, url := secured(t)
 	conn := connect(t, url)

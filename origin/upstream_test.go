@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/admin"
+	"listedge/origin/apikey"
 	"listedge/origin/postgres"
 )
 
@@ -14,13 +16,13 @@ import (
 type reading struct {
 	db   *postgres.Database
 	o    *Origin
-	keys *KeyStore
+	keys *apikey.Store
 }
 
 func readFrom(t *testing.T, url string, followed string) reading {
 	db := openDatabase(t, postgres.Options{URL: url})
 	db.Follow(func() postgres.Followed { return postgres.Followed{Timeline: followed} })
-	return reading{db, New(db), NewKeyStore(db)}
+	return reading{db, New(db), apikey.NewStore(db)}
 }
 
 // ask returns what a page and a key come to, where that run is followed.
@@ -28,7 +30,7 @@ func (r reading) ask(t *testing.T, run string) (errs [2]error) {
 	t.Helper()
 	for i, ask := range []func() error{
 		func() error { _, err := r.o.Fetch(within(t, patience), anyPage, run); return err },
-		func() error { _, err := r.keys.Lookup(within(t, patience), []KeyHash{{1}}, run); return err },
+		func() error { _, err := r.keys.Lookup(within(t, patience), []apikey.Hash{{1}}, run); return err },
 	} {
 		eventually(t, "an answer", func() bool { // a pooler may have to connect first
 			errs[i] = ask()
@@ -74,7 +76,7 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, followed := range []string{"", identity(t, address)} {
 				r := readFrom(t, url, followed)
-				for range 5 { // the breakers stay closed: the right server would be asked at once
+				for range 5 { // the breakers stay closed: the right server would get queries at once
 					for _, run := range []string{"", run} {
 						r.refused(t, run, "is a standby")
 					}
@@ -82,18 +84,18 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 				if r.o.Stats().BreakerOpen || r.keys.BreakerOpen() {
 					t.Error("a breaker is open")
 				}
-				if err := Ready(within(t, patience), r.db); !errors.Is(err, ErrWrongServer) {
+				if err := admin.NewReadiness(r.db, New(r.db)).Ready(within(t, patience)); !errors.Is(err, ErrWrongServer) {
 					t.Errorf("ready: %v", err)
 				}
 			}
 		})
 	}
 	for name, run := range map[string]func() error{
-		"keys and workspaces": func() error { _, err := OpenAdmin(t.Context(), standby); return err },
-		"migrate up":          func() error { _, err := MigrateUp(t.Context(), standby); return err },
-		"migrate status":      func() error { _, err := MigrateStatus(t.Context(), standby); return err },
-		"the publication":     func() error { _, _, err := PublishChanges(t.Context(), standby); return err },
-		"a database":          func() error { return CreateDatabase(t.Context(), replica.URL("postgres"), "another") },
+		"keys and workspaces": func() error { _, err := admin.Open(t.Context(), standby); return err },
+		"migrate up":          func() error { _, err := admin.MigrateUp(t.Context(), standby); return err },
+		"migrate status":      func() error { _, err := admin.MigrateStatus(t.Context(), standby); return err },
+		"the publication":     func() error { _, _, err := admin.MakePublication(t.Context(), standby); return err },
+		"a database":          func() error { return admin.CreateDatabase(t.Context(), replica.URL("postgres"), "another") },
 	} {
 		if err := run(); !errors.Is(err, postgres.ErrStandby) {
 			t.Errorf("%s: %v", name, err)
@@ -101,14 +103,14 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		pages, changes, subject, says string
-		level                         Level
+		level                         admin.Level
 	}{
-		"the primary":                    {address, "", "primary", "the primary", OK},
-		"a standby":                      {standby, "", "primary", "a standby", Fail},
-		"a standby, read from":           {standby, "", "reading", "is a standby", Fail},
-		"changes of another, read from":  {standby, address, "reading", "is a standby", Fail},
-		"changes of a standby":           {address, standby, "primary", "cannot be followed", Warn},
-		"changes of a standby, compared": {address, standby, "reading", "another server", Fail},
+		"the primary":                    {address, "", "primary", "the primary", admin.OK},
+		"a standby":                      {standby, "", "primary", "a standby", admin.Fail},
+		"a standby, read from":           {standby, "", "reading", "is a standby", admin.Fail},
+		"changes of another, read from":  {standby, address, "reading", "is a standby", admin.Fail},
+		"changes of a standby":           {address, standby, "primary", "cannot be followed", admin.Warn},
+		"changes of a standby, compared": {address, standby, "reading", "another server", admin.Fail},
 	} {
 		if f := finding(t, c.subject, c.pages, c.changes); f.Level != c.level || !strings.Contains(f.Text, c.says) {
 			t.Errorf("%s: %+v", name, f)
@@ -117,9 +119,9 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 }
 
 // finding is what the doctor says of the subject.
-func finding(t *testing.T, subject, pages, changes string) (found Finding) {
+func finding(t *testing.T, subject, pages, changes string) (found admin.Finding) {
 	t.Helper()
-	for _, f := range Diagnose(t.Context(), pages, DoctorOptions{Primary: changes}) {
+	for _, f := range admin.Diagnose(t.Context(), pages, admin.DoctorOptions{ReplicationURL: changes, Pages: func(db *postgres.Database) admin.Reader { return New(db) }}) {
 		if f.Subject == subject {
 			found = f
 		}
@@ -138,7 +140,7 @@ func pageOf(t *testing.T, url string) Page {
 // After a fail-over the old primary lives on. While the new one's run is proven,
 // nothing that the old one says is taken; nor later, for its timeline has ended.
 // The new one is taken whatever was followed before.
-func TestTheSideOfTheEarlierTimelineIsRefused(t *testing.T) {
+func TestAnEarlierTimelineIsRefused(t *testing.T) {
 	t.Parallel()
 	old := sandboxtest.Postgres(t)
 	address := ownDatabase(t, old)
@@ -147,7 +149,7 @@ func TestTheSideOfTheEarlierTimelineIsRefused(t *testing.T) {
 	execOn(t, next.URL("postgres"), "SELECT pg_promote()")
 	second := identity(t, next.URL("listedge"))
 	runs := []string{pageOf(t, address).Incarnation, pageOf(t, next.URL("listedge")).Incarnation}
-	if f := finding(t, "reading", next.URL("listedge"), address); f.Level != Fail || !strings.Contains(f.Text, "another server") {
+	if f := finding(t, "reading", next.URL("listedge"), address); f.Level != admin.Fail || !strings.Contains(f.Text, "another server") {
 		t.Errorf("changes of the old primary, pages of the new: %+v", f)
 	}
 	pooler, pooled := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": "transaction"})
@@ -176,15 +178,15 @@ func TestTheSideOfTheEarlierTimelineIsRefused(t *testing.T) {
 	}
 }
 
-// Until answers can be judged nothing is asked; what waits is answered then.
+// Until the timeline is known no query is sent; those that wait are answered then.
 func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
 	t.Parallel()
 	known := make(chan struct{})
 	db := openDatabase(t, postgres.Options{URL: newDatabase(t), TimelineKnown: known})
-	r := reading{db, New(db), NewKeyStore(db)}
+	r := reading{db, New(db), apikey.NewStore(db)}
 	page := func() error { _, err := r.o.Fetch(within(t, patience), anyPage, ""); return err }
-	key := func() error { _, err := r.keys.Lookup(within(t, patience), []KeyHash{{1}}, ""); return err }
-	for _, err := range []error{page(), key(), Ready(within(t, patience), db)} {
+	key := func() error { _, err := r.keys.Lookup(within(t, patience), []apikey.Hash{{1}}, ""); return err }
+	for _, err := range []error{page(), key(), admin.NewReadiness(db, New(db)).Ready(within(t, patience))} {
 		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "not known yet") {
 			t.Error(err)
 		}
@@ -201,19 +203,19 @@ func TestNothingIsReadBeforeTheTimelineIsKnown(t *testing.T) {
 	r.taken(t, "")
 }
 
-// While an address leads to the wrong server, questions do not each make a
+// While an address leads to the wrong server, not each query makes a
 // connection.
-func TestTheWrongServerIsNotFloodedWithConnections(t *testing.T) {
+func TestTheWrongServerGetsFewConnections(t *testing.T) {
 	t.Parallel()
 	r := readFrom(t, newDatabase(t), "")
 	before := r.o.pool.Stat().NewConnsCount()
-	const questions = 50
-	for range questions {
+	const queries = 50
+	for range queries {
 		if _, err := r.o.Fetch(within(t, patience), anyPage, "another"); !errors.Is(err, ErrWrongServer) {
 			t.Fatal(err)
 		}
 	}
-	if made := r.o.pool.Stat().NewConnsCount() - before; made > questions/2 {
-		t.Errorf("%d connections for %d questions", made, questions)
+	if made := r.o.pool.Stat().NewConnsCount() - before; made > queries/2 {
+		t.Errorf("%d connections for %d queries", made, queries)
 	}
 }

@@ -286,7 +286,7 @@ func (ref *reference) compare(t testing.TB, o *Origin, q Query, want []*row) (pa
 }
 
 // An order by another implementation of the Unicode Collation Algorithm. Its
-// tables are older, so it is asked about letters that both know.
+// tables are older, so it is used with letters that both know.
 func TestNamesAreInTheOrderOfTheUnicodeCollationAlgorithm(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)

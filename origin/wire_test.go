@@ -18,7 +18,7 @@ import (
 
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/sandboxtest"
-
+	"listedge/origin/admin"
 	"listedge/origin/postgres"
 )
 
@@ -60,10 +60,10 @@ func checkLongPage(t testing.TB, page Page) {
 func ownDatabase(t testing.TB, pg *sandbox.Postgres) string {
 	t.Helper()
 	url := pg.URL("listedge")
-	if err := CreateDatabase(within(t, patience), pg.URL("postgres"), "listedge"); err != nil {
+	if err := admin.CreateDatabase(within(t, patience), pg.URL("postgres"), "listedge"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := MigrateUp(within(t, patience), url); err != nil {
+	if _, err := admin.MigrateUp(within(t, patience), url); err != nil {
 		t.Fatal(err)
 	}
 	return url
@@ -112,7 +112,7 @@ func longWay(t testing.TB, url string, piece func() int, options postgres.Option
 }
 
 // However the network cuts what is said, the pages are the same.
-func TestPagesComeInWhateverPieces(t *testing.T) {
+func TestAPageIsTheSameHoweverTheNetworkSplitsIt(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := connect(t, url)
@@ -149,7 +149,7 @@ func TestPagesComeInWhateverPieces(t *testing.T) {
 
 // A caller that leaves amid an answer, and a network or server that stops
 // there, cost a connection, which is made anew.
-func TestAnAnswerThatStopsInTheMiddleIsGivenUp(t *testing.T) {
+func TestAnAnswerThatStopsInTheMiddleIsCancelled(t *testing.T) {
 	t.Parallel()
 	conn, r, db, o := longWay(t, newDatabase(t), whole, postgres.Options{Connections: 2})
 	for i, arrived := range []int{1, 5, 10_000, 6, 1_000_000} {
@@ -177,7 +177,7 @@ func TestAnAnswerThatStopsInTheMiddleIsGivenUp(t *testing.T) {
 
 // A query that is ended between its rows is an error, and no short page; the
 // connection is as good as before.
-func TestARefusalBehindRowsIsNoPage(t *testing.T) {
+func TestAnErrorAfterRowsIsNoPage(t *testing.T) {
 	t.Parallel()
 	conn, r, _, o := longWay(t, newDatabase(t), whole, postgres.Options{Connections: 1})
 	if _, err := o.Fetch(within(t, patience), longPage, ""); err != nil { // or preparing the statement would be held
@@ -214,7 +214,7 @@ func activeSession(t testing.TB, url string) (pid int) {
 }
 
 // A server that ends amid an answer is unavailable, and what arrived is no page.
-func TestAServerThatEndsAmidAnAnswerIsUnavailable(t *testing.T) {
+func TestAServerThatStopsDuringAnAnswerIsUnavailable(t *testing.T) {
 	t.Parallel()
 	pg := sandboxtest.Postgres(t)
 	url := ownDatabase(t, pg)
@@ -248,7 +248,7 @@ func TestAServerThatEndsAmidAnAnswerIsUnavailable(t *testing.T) {
 
 // A server that hangs amid an answer has its time, and no connection for longer;
 // back again, it finds that nobody waits.
-func TestAServerThatHangsAmidAnAnswerKeepsNoConnection(t *testing.T) {
+func TestAServerThatHangsDuringAnAnswerKeepsNoConnection(t *testing.T) {
 	t.Parallel()
 	pg := sandboxtest.Postgres(t)
 	conn, r, db, o := longWay(t, ownDatabase(t, pg), whole, postgres.Options{Connections: 1, QueryTimeout: 10 * patience})
@@ -273,9 +273,9 @@ func TestAServerThatHangsAmidAnAnswerKeepsNoConnection(t *testing.T) {
 	eventually(t, "rest", func() bool { return atRest(t, o, db, conn) })
 }
 
-// A connection that the server ended between two questions costs one fetch at
-// most, even where it is asked too soon for the pool to look after it.
-func TestAConnectionEndedBetweenQuestionsCostsOneFetch(t *testing.T) {
+// A connection that the server closed between two queries costs one fetch at most,
+// even where the next query comes too soon for the pool to notice.
+func TestAConnectionClosedBetweenQueriesCostsOneFetch(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	o := New(openDatabase(t, postgres.Options{URL: url, Connections: 1}))
@@ -292,7 +292,7 @@ func TestAConnectionEndedBetweenQuestionsCostsOneFetch(t *testing.T) {
 }
 
 // What the server has to say beside the answer changes nothing.
-func TestRemarksAreNoPartOfAnAnswer(t *testing.T) {
+func TestNoticesChangeNoAnswer(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := connect(t, url)
@@ -328,9 +328,9 @@ func TestRemarksAreNoPartOfAnAnswer(t *testing.T) {
 	}
 }
 
-// A server, or a pooler before it, that has forgotten a connection's statements
-// is told them again.
-func TestForgottenStatementsAreToldAgain(t *testing.T) {
+// A server, or a pooler before it, forgets a connection's statements. They are
+// prepared again.
+func TestForgottenStatementsArePreparedAgain(t *testing.T) {
 	t.Parallel()
 	o := New(openDatabase(t, postgres.Options{URL: newDatabase(t), Connections: 1}))
 	for range 3 {

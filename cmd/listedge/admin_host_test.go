@@ -63,8 +63,8 @@ func TestTheAdminListenerAnswersOnlyToNamesThatNoStrangerHas(t *testing.T) {
 		}
 		// Health checks send what they like. Why something is wrong is not for them.
 		status, body := ask("/readyz", host)
-		var told map[string]any
-		if err := json.Unmarshal([]byte(body), &told); err != nil || status != 200 || told["ready"] != true || told["checks"] != nil {
+		var shown map[string]any
+		if err := json.Unmarshal([]byte(body), &shown); err != nil || status != 200 || shown["ready"] != true || shown["checks"] != nil {
 			t.Errorf("/readyz of %s: %d %s", host, status, body)
 		}
 		if status, _ := ask("/livez", host); status != 200 {
@@ -76,7 +76,7 @@ func TestTheAdminListenerAnswersOnlyToNamesThatNoStrangerHas(t *testing.T) {
 	}
 }
 
-// The name that it is told to listen by is its own, and no other.
+// It answers to the host of --admin-listen, and to no other name.
 func TestTheAdminListenerAnswersToTheNameThatItListensBy(t *testing.T) {
 	names := adminNames(map[string]any{"admin-listen": "edge1.shop.example:9090"})
 	if len(names) != 2 || names[0] != "edge1.shop.example" {

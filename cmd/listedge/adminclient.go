@@ -19,11 +19,11 @@ import (
 	"listedge/metrics"
 )
 
-// nodeTimeout bounds finding and asking the nodes: /readyz gives each of its
+// nodeTimeout bounds resolving names and reading nodes: /readyz gives each of its
 // checks a second.
 const nodeTimeout = 3 * time.Second
 
-// mostAnswer bounds what is read of one answer of a node.
+// mostAnswer bounds one response of a node, in bytes.
 const mostAnswer = 8 << 20
 
 // adminURL is the address of a node's admin listener.
@@ -43,14 +43,14 @@ func (u *adminURL) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// nodeAddress is where one node is asked.
+// nodeAddress is the address of one node.
 type nodeAddress struct {
 	url  adminURL
 	name string // for people
 	dial string // host:port to connect to; empty = that of the URL
 }
 
-// addresses are those of the nodes that a URL means.
+// addresses are those of the nodes that the URL means.
 func (u adminURL) addresses(ctx context.Context) ([]nodeAddress, error) {
 	if _, err := netip.ParseAddr(u.Hostname()); err == nil {
 		return []nodeAddress{{url: u, name: u.Host}}, nil
@@ -75,9 +75,9 @@ func (u adminURL) addresses(ctx context.Context) ([]nodeAddress, error) {
 	return all, nil
 }
 
-// nodesAmong are the addresses of a name that stand for a node each; none if
-// the name is that of one node. A node may have an address of either family, so
-// those of one count.
+// nodesAmong are the addresses of a name that has one for each node; none if the name
+// is that of one node. A node may have an address of both families: the family with
+// more addresses counts.
 func nodesAmong(found []netip.Addr) []netip.Addr {
 	var four, six []netip.Addr
 	for _, a := range found {
@@ -98,31 +98,31 @@ func nodesAmong(found []netip.Addr) []netip.Addr {
 	return slices.Compact(nodes)
 }
 
-// nodeSeen is what a node said of itself.
-type nodeSeen struct {
+// nodeState is what a node says of itself.
+type nodeState struct {
 	name      string
-	err       error // why it said nothing
+	err       error // why it gave no answer
 	readiness admin.Readiness
 	metrics   metrics.Reading
-	settings  map[string]any // nil = it is of a version that does not tell
+	settings  map[string]any // nil = its version does not have /settings
 	ahead     time.Duration  // of its clock before this one's, at least
 }
 
-// seeNodes asks all nodes that the URLs mean, in their order, each once.
-func seeNodes(ctx context.Context, urls []adminURL) (all []nodeSeen) {
+// readNodes reads the state of all nodes that the URLs mean, in their order, each once.
+func readNodes(ctx context.Context, urls []adminURL) (all []nodeState) {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
 	found, failed := make([][]nodeAddress, len(urls)), make([]error, len(urls))
-	var asked sync.WaitGroup
+	var calls sync.WaitGroup
 	for i, u := range urls {
-		asked.Go(func() { found[i], failed[i] = u.addresses(ctx) })
+		calls.Go(func() { found[i], failed[i] = u.addresses(ctx) })
 	}
-	asked.Wait()
+	calls.Wait()
 	known := map[string]bool{}
 	var addresses []nodeAddress
 	for i, err := range failed {
 		if err != nil {
-			all = append(all, nodeSeen{name: urls[i].Host, err: err})
+			all = append(all, nodeState{name: urls[i].Host, err: err})
 		}
 		for _, a := range found[i] {
 			if !known[a.name] {
@@ -131,17 +131,17 @@ func seeNodes(ctx context.Context, urls []adminURL) (all []nodeSeen) {
 			}
 		}
 	}
-	nodes := make([]nodeSeen, len(addresses))
+	nodes := make([]nodeState, len(addresses))
 	for i, a := range addresses {
-		asked.Go(func() { nodes[i] = a.ask(ctx) })
+		calls.Go(func() { nodes[i] = a.read(ctx) })
 	}
-	asked.Wait()
+	calls.Wait()
 	return append(all, nodes...)
 }
 
-// ask has the node say everything. The deadline is that of ctx.
-func (a nodeAddress) ask(ctx context.Context) nodeSeen {
-	n := nodeSeen{name: a.name}
+// read reads everything, until the deadline of ctx.
+func (a nodeAddress) read(ctx context.Context) (n nodeState) {
+	n.name = a.name
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	defer transport.CloseIdleConnections()
 	if a.dial != "" {
@@ -151,8 +151,7 @@ func (a nodeAddress) ask(ctx context.Context) nodeSeen {
 		}
 	}
 	client := &http.Client{Transport: transport}
-	n.readiness, n.err = a.readiness(ctx, client)
-	if n.err == nil {
+	if n.readiness, n.err = a.readiness(ctx, client); n.err == nil {
 		sent := time.Now()
 		n.err = a.get(ctx, client, "metrics", func(r *http.Response, body io.Reader) (err error) {
 			if date, err := http.ParseTime(r.Header.Get("Date")); err == nil {
@@ -176,47 +175,49 @@ func (a nodeAddress) ask(ctx context.Context) nodeSeen {
 	return n
 }
 
-// readiness asks the node whether it is ready.
+// readiness reads /readyz.
 func (a nodeAddress) readiness(ctx context.Context, client *http.Client) (found admin.Readiness, err error) {
 	err = a.get(ctx, client, "readyz", func(r *http.Response, body io.Reader) error {
 		if r.StatusCode != http.StatusOK && r.StatusCode != http.StatusServiceUnavailable {
-			return errors.New("it tells nothing")
+			return errors.New("unexpected status")
 		}
 		return json.NewDecoder(body).Decode(&found)
 	})
 	return found, err
 }
 
-// get asks the node for one thing.
+// get requests a path, which may have a query, and gives the response to read.
 func (a nodeAddress) get(ctx context.Context, client *http.Client, path string, read func(*http.Response, io.Reader) error) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url.JoinPath(path).String(), nil)
+	path, query, _ := strings.Cut(path, "?")
+	u := a.url.JoinPath(path)
+	u.RawQuery = query
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
 		return err
 	}
 	if a.dial != "" && a.url.Scheme == "http" {
 		request.Host = a.dial // an admin listener does not answer to every name
 	}
-	answer, err := client.Do(request)
+	response, err := client.Do(request)
 	if failure := (*url.Error)(nil); errors.As(err, &failure) {
-		return failure.Err // whom it was to is known
+		return failure.Err // without the URL
 	}
 	if err != nil {
 		return err
 	}
-	defer answer.Body.Close()
-	if answer.StatusCode == http.StatusMisdirectedRequest {
-		why, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
+	defer response.Body.Close()
+	if response.StatusCode == http.StatusMisdirectedRequest {
+		why, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
 		return errors.New(strings.TrimSpace(string(why)))
 	}
-	if err := read(answer, io.LimitReader(answer.Body, mostAnswer)); err != nil {
-		return fmt.Errorf("/%s is not that of a node (%s): %w", path, answer.Status, err)
+	if err := read(response, io.LimitReader(response.Body, mostAnswer)); err != nil {
+		return fmt.Errorf("/%s is not that of a node (%s): %w", path, response.Status, err)
 	}
 	return nil
 }
 
-// ahead is by how much a clock that said date, in whole seconds, between sent
-// and received is ahead of the one that these are of, at the least; negative if
-// it is behind.
+// ahead is how far a clock is ahead of this one, at least, if it showed date, in whole
+// seconds, between sent and received; negative if it is behind.
 func ahead(date, sent, received time.Time) time.Duration {
 	return max(date.Sub(received), 0) + min(date.Add(time.Second).Sub(sent), 0)
 }

@@ -41,7 +41,7 @@ func TestColdNodesWithoutRedisShareALimit(t *testing.T) {
 	if admitted == 0 || admitted > burst {
 		t.Fatalf("%d of a burst of %d admitted", admitted, burst)
 	}
-	// Redis comes: the nodes learn of it and of one another, and tell it what they spent.
+	// Redis starts: the nodes find it and one another, and debit what they spent.
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}

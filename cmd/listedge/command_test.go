@@ -13,7 +13,7 @@ import (
 	"listedge/origin"
 )
 
-func TestWrongUsageIsToldInOneLineWithStatusTwo(t *testing.T) {
+func TestWrongUsageIsOneLineAndStatusTwo(t *testing.T) {
 	t.Parallel()
 	url := database(t)
 	missing := filepath.Join(t.TempDir(), "missing.csv")
@@ -48,6 +48,7 @@ func TestWrongUsageIsToldInOneLineWithStatusTwo(t *testing.T) {
 		"workspaces create --name x --burst 5 --database-url " + url:                    "--rate",
 		"workspaces create --name x --rate=-1 --database-url " + url:                    "negative",
 		"workspaces create --name x --rate=NaN --database-url " + url:                   "finite",
+		"workspaces create --name x --rate=0.0000005 --database-url " + url:             "six decimals",
 		"workspaces suspend nobody --database-url " + url:                               "UUID",
 		"keys create --database-url " + url:                                             "--workspace",
 		"keys update " + id + " --database-url " + url:                                  "nothing to update",
@@ -82,7 +83,7 @@ func TestWrongUsageIsToldInOneLineWithStatusTwo(t *testing.T) {
 	}
 }
 
-func TestFailuresAreToldInOneLineWithStatusOne(t *testing.T) {
+func TestFailuresAreOneLineAndStatusOne(t *testing.T) {
 	t.Parallel()
 	url := database(t)
 	const id = "00000000-0000-0000-0000-000000000001"
@@ -301,7 +302,7 @@ func TestRedisURLs(t *testing.T) {
 	}
 	for _, secret := range []string{"user:s3cret@host", "redis://user:s3cret@host:x", "redis://:s3cret@host/x", "other://:s3cret@host"} {
 		if _, err := parseRedisURL(secret); err == nil || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("a password is told: %v", err)
+			t.Errorf("a password is shown: %v", err)
 		}
 	}
 }
@@ -341,7 +342,7 @@ func TestOutputThatIsLostIsAFailure(t *testing.T) {
 	}
 }
 
-func TestAnInterruptIsToldAsOne(t *testing.T) {
+func TestAnInterruptIsReportedAsOne(t *testing.T) {
 	t.Parallel()
 	url := database(t)
 	workspace, _ := workspaceWithKey(t, url)

@@ -19,7 +19,7 @@ func words(t *testing.T, line ...string) (all []string) {
 	return all
 }
 
-func TestWhatMayStandForTheLastWord(t *testing.T) {
+func TestCompletionsOfTheLastWord(t *testing.T) {
 	for line, want := range map[string]string{
 		"ser":                                 "serve",
 		"serve --log-":                        "--log-format --log-level",

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"listedge/origin"
+	"listedge/origin/apikey"
 )
 
 const (
@@ -42,7 +43,7 @@ func breakerFailure(open bool, last error) error {
 }
 
 // conditionsOf are the conditions of the servers that pages, keys and limits come from.
-func (n *node) conditionsOf(pages *origin.Origin, keys *origin.KeyStore) []condition {
+func (n *node) conditionsOf(pages *origin.Origin, keys *apikey.Store) []condition {
 	all := []condition{
 		{"pages and keys are read from the primary", "pages and keys are not read: the server of --database-url is not the primary", n.database.WrongServer},
 		{"pages are read from Postgres", "pages are not read from Postgres", func() error { return breakerFailure(pages.Stats().BreakerOpen, nil) }},

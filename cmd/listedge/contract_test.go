@@ -75,7 +75,7 @@ func TestAuthentication(t *testing.T) {
 		}
 	}
 	if len(refusals) != 1 {
-		t.Errorf("unknown, revoked and expired are told apart: %v", refusals)
+		t.Errorf("unknown, revoked and expired differ: %v", refusals)
 	}
 
 	command(t, "workspaces", "resume", suspended, "--database-url", url)
@@ -239,7 +239,7 @@ func TestParametersAreRefusedBeforeAnythingIsTouched(t *testing.T) {
 		}
 	}
 	if fills := n.metric(t, "listedge_cache_fills_total"); fills != 0 {
-		t.Errorf("%v pages were asked of the origin", fills)
+		t.Errorf("%v pages were read from the origin", fills)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/origin"
+	"listedge/origin/admin"
 	"listedge/origin/follower"
 	"listedge/origin/load"
 )
@@ -35,22 +36,22 @@ func (c *migrateUp) Validate() error {
 // rights. What it cannot make is printed and is not a failure.
 func (c *migrateUp) Run(ctx context.Context, t *terminal) error {
 	url := cmp.Or(c.ReplicationURL, c.DatabaseURL) // a pooler may end the session that holds the lock against other migrations
-	applied, err := origin.MigrateSchema(ctx, url)
+	applied, err := admin.MigrateSchema(ctx, url)
 	for _, m := range applied {
 		fmt.Fprintf(t.out, "applied %s\n", m.Name)
 	}
 	if err != nil {
 		return err
 	}
-	done, lacks, err := origin.PublishChanges(ctx, url)
+	done, refused, err := admin.MakePublication(ctx, url)
 	if err != nil {
 		return err
 	}
-	for _, d := range done {
-		fmt.Fprintln(t.out, d)
+	if done != "" {
+		fmt.Fprintln(t.out, done)
 	}
-	for _, l := range lacks {
-		fmt.Fprintf(t.out, "not made: %s: %s\n", l.What, oneLine(l.Why))
+	if refused != "" {
+		fmt.Fprintf(t.out, "not made: the publication: %s\n", oneLine(refused))
 	}
 	slot, created, err := follower.CreateSlot(ctx, url, c.Region)
 	switch {
@@ -59,7 +60,7 @@ func (c *migrateUp) Run(ctx context.Context, t *terminal) error {
 	case created:
 		fmt.Fprintf(t.out, "made the slot %s\n", slot)
 	}
-	if len(applied)+len(done) == 0 && !created {
+	if len(applied) == 0 && done == "" && !created {
 		fmt.Fprintln(t.out, "nothing to apply")
 	}
 	return nil
@@ -72,7 +73,7 @@ type migrateStatus struct {
 
 // Run lists migrations.
 func (c *migrateStatus) Run(ctx context.Context, t *terminal) error {
-	all, err := origin.MigrateStatus(ctx, c.DatabaseURL)
+	all, err := admin.MigrateStatus(ctx, c.DatabaseURL)
 	if err != nil {
 		return err
 	}
@@ -93,7 +94,7 @@ type migrateGrants struct {
 
 // Run prints the SQL, to be read and piped into psql by an owner.
 func (c *migrateGrants) Run(_ context.Context, t *terminal) error {
-	text, err := origin.Grants(c.Role)
+	text, err := admin.Grants(c.Role)
 	if err != nil {
 		return usageError{fmt.Errorf("--role: %w", err)}
 	}
@@ -163,7 +164,7 @@ func (c *purgeCommand) Validate() error {
 // Run invalidates pages on all nodes. The purge travels like any change: in the WAL,
 // to the follower, through the log of changes to every node.
 func (c *purgeCommand) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
+	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
 		if err := a.Purge(ctx, c.Workspace); err != nil {
 			return err
 		}

@@ -80,7 +80,7 @@ func TestClientsDoNotTakeTheLastDescriptors(t *testing.T) {
 		t.Errorf("the limit is %d; /settings: %v (%v)", limit, settings, err)
 	}
 	if !strings.Contains(log.String(), "--max-connections") || !strings.Contains(log.String(), `"maxConnections":`+strconv.Itoa(limit)) {
-		t.Errorf("the log does not tell the limit: %s", log.String())
+		t.Errorf("the log does not have the limit: %s", log.String())
 	}
 	kept, err := net.Dial("tcp", strings.TrimPrefix(n.url, "http://"))
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/sandbox"
-	"listedge/origin"
+	"listedge/origin/admin"
 	"listedge/origin/load"
 )
 
@@ -179,19 +179,19 @@ func nthPort(address string, n int) (string, error) {
 
 // prepare makes database, schema, sample data and key, if they are missing.
 func (c *devCommand) prepare(ctx context.Context, t *terminal, postgres *sandbox.Postgres) (key string, workspace uuid.UUID, err error) {
-	if err = origin.CreateDatabase(ctx, postgres.URL("postgres"), devDatabase); err != nil {
+	if err = admin.CreateDatabase(ctx, postgres.URL("postgres"), devDatabase); err != nil {
 		return "", workspace, err
 	}
 	url := postgres.URL(devDatabase)
-	if _, err = origin.MigrateUp(ctx, url); err != nil {
+	if _, err = admin.MigrateUp(ctx, url); err != nil {
 		return "", workspace, err
 	}
-	admin, err := origin.OpenAdmin(ctx, url)
+	conn, err := admin.Open(ctx, url)
 	if err != nil {
 		return "", workspace, err
 	}
-	defer admin.Close()
-	workspaces, err := admin.Workspaces(ctx)
+	defer conn.Close()
+	workspaces, err := conn.Workspaces(ctx)
 	if err != nil {
 		return "", workspace, err
 	}
@@ -199,26 +199,26 @@ func (c *devCommand) prepare(ctx context.Context, t *terminal, postgres *sandbox
 		if _, err = load.Seed(ctx, url, devSeed, load.NewProgress(t.err)); err != nil {
 			return "", workspace, err
 		}
-		if workspaces, err = admin.Workspaces(ctx); err != nil {
+		if workspaces, err = conn.Workspaces(ctx); err != nil {
 			return "", workspace, err
 		}
 	}
-	key, workspace, err = c.key(ctx, admin, workspaces[0].ID)
+	key, workspace, err = c.key(ctx, conn, workspaces[0].ID)
 	return key, workspace, err
 }
 
 // key returns the key of earlier runs, which a file beside the data has, or makes a
 // new one.
-func (c *devCommand) key(ctx context.Context, admin *origin.Admin, workspace uuid.UUID) (string, uuid.UUID, error) {
+func (c *devCommand) key(ctx context.Context, conn *admin.Conn, workspace uuid.UUID) (string, uuid.UUID, error) {
 	file := filepath.Join(c.DataDir, "key")
 	if kept, err := os.ReadFile(file); err == nil {
-		if owner, ok, err := admin.KeyWorks(ctx, string(kept)); err != nil {
+		if owner, ok, err := conn.KeyWorks(ctx, string(kept)); err != nil {
 			return "", workspace, err
 		} else if ok {
 			return string(kept), owner, nil
 		}
 	}
-	made, err := admin.CreateKey(ctx, origin.NewKeySpec{Workspace: workspace, Name: "dev"})
+	made, err := conn.CreateKey(ctx, admin.NewKey{Workspace: workspace, Name: "dev"})
 	if err != nil {
 		return "", workspace, err
 	}

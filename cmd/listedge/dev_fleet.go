@@ -37,7 +37,7 @@ func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context
 	}()
 	for i, a := range addresses {
 		command := exec.Command(program, "serve")
-		command.Env = append(os.Environ(), environment(flags, a, url)...)
+		command.Env = environment(flags, a, url)
 		prefix := fmt.Sprintf("node %d | ", i+1)
 		command.Stdout, command.Stderr = out.prefixed(prefix), out.prefixed(prefix)
 		child, err := sandbox.StartChild(command)
@@ -62,21 +62,6 @@ func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context
 	case <-ended:
 		return errors.New("all nodes have ended")
 	}
-}
-
-// environment is that of a node: the settings of this command, without those that
-// only dev has.
-func environment(flags *kong.Context, a listenFlags, url string) []string {
-	env := []string{"LISTEDGE_LISTEN=" + a.Listen, "LISTEDGE_ADMIN_LISTEN=" + a.AdminListen, "LISTEDGE_DATABASE_URL=" + url,
-		"LISTEDGE_REPLICATION_URL=", "LISTEDGE_CONFIG="} // the settings include those of the file
-	for _, flag := range settings(flags) {
-		switch flag.Name {
-		case "listen", "admin-listen", "data-dir", "nodes":
-		default:
-			env = append(env, flag.Envs[0]+"="+settingText(flag.Target.Interface()))
-		}
-	}
-	return env
 }
 
 // lineWriter is a writer that several nodes share, line by line.

@@ -126,7 +126,7 @@ func TestDevFromNothingToAWalkAndBack(t *testing.T) {
 	}
 	p.stop()
 
-	// A folder of another Postgres version is told, and left as it is.
+	// A folder of another Postgres version is an error, and stays as it is.
 	if err := os.WriteFile(filepath.Join(dir, "cluster", "PG_VERSION"), []byte("9\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -10,29 +10,38 @@ import (
 
 	"listedge/internal/changefeed"
 	"listedge/origin"
+	"listedge/origin/admin"
 	"listedge/origin/follower"
 	"listedge/origin/postgres"
 )
+
+// The doctor checks every server and node at once, and reports findings: what is
+// fine, risky or broken, and what to do.
+//
+//	admin.Diagnose ── Postgres, replicas ─┐
+//	doctor_redis.go ── Redis ──────────────┼─► findings, in this order
+//	doctor_nodes.go ── each node ──────────┤
+//	doctor_fleet.go ── all nodes together ─┘
 
 type doctorCommand struct {
 	databaseFlags
 	replicationFlag
 	regionFlag
 	jsonFlag
-	RedisURL            string     `help:"Redis, as for serve; empty: none is looked at." placeholder:"URL"`
+	RedisURL            string     `help:"Redis, as for serve; empty: not checked." placeholder:"URL"`
 	ReplicaURL          []string   `help:"Hot standbys, as for serve." placeholder:"URL"`
-	Node                []adminURL `help:"Admin listeners of the nodes, as http://10.0.0.7:9090, comma-separated; a name with several addresses means all of them. Empty: no node is looked at." placeholder:"URL"`
-	DatabaseConnections int        `help:"What serve is given." default:"16"`
+	Node                []adminURL `help:"Admin listeners of the nodes, such as http://10.0.0.7:9090, comma-separated; a name with several addresses means all of them. Empty: nodes are not checked." placeholder:"URL"`
+	DatabaseConnections int        `help:"As for serve." default:"16"`
 }
 
-// followerConnections are beside those of the pools: to ask and to replicate.
+// followerConnections are the follower's, beside those of the pools.
 const followerConnections = 2
 
 var errFindings = errors.New("something fails; see above")
 
 // Validate is explicit because each of the embedded has one.
 func (c *doctorCommand) Validate() error {
-	if c.Node != nil && len(c.Node) == 0 { // not the wish to look at none
+	if c.Node != nil && len(c.Node) == 0 { // an empty variable, not the wish to check no node
 		return errors.New("--node must not be empty")
 	}
 	if c.DatabaseConnections < 1 {
@@ -41,9 +50,9 @@ func (c *doctorCommand) Validate() error {
 	return cmp.Or(c.databaseFlags.Validate(), c.replicationFlag.Validate(), c.regionFlag.Validate(), checkReplicas(c.ReplicaURL), checkRedis(c.RedisURL))
 }
 
-// Run looks at everything and says what it found.
+// Run checks everything and prints the findings.
 func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
-	findings, err := c.look(ctx)
+	findings, err := c.examine(ctx)
 	if err != nil {
 		return err
 	}
@@ -56,55 +65,67 @@ func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
 			fmt.Fprintln(t.out, line)
 		}
 	})
-	if err == nil && slices.ContainsFunc(findings, func(f origin.Finding) bool { return f.Level == origin.Fail }) {
+	if err == nil && slices.ContainsFunc(findings, func(f admin.Finding) bool { return f.Level == admin.Fail }) {
 		err = errFindings
 	}
 	return err
 }
 
-// followed is what a fleet would follow here; nothing is known if Postgres does
-// not say, which is a finding of its own.
-func (c *doctorCommand) followed(ctx context.Context) *changefeed.Followed {
-	f := &changefeed.Followed{}
-	if identity, timeline, err := follower.Identify(ctx, cmp.Or(c.ReplicationURL, c.DatabaseURL), c.Region); err == nil {
-		f.Found(identity, timeline)
-	}
-	return f
-}
-
-// look asks all servers and nodes at once: together they take as long as the
+// examine checks all servers and nodes at once: together they take as long as the
 // slowest, and each has a deadline.
-func (c *doctorCommand) look(ctx context.Context) ([]origin.Finding, error) {
-	var asked sync.WaitGroup
-	var database, redis []origin.Finding
-	var inRedis *redisSeen
+func (c *doctorCommand) examine(ctx context.Context) ([]admin.Finding, error) {
+	var checks sync.WaitGroup
+	var database []admin.Finding
+	var redis report
+	var inRedis *redisState
+	direct := cmp.Or(c.ReplicationURL, c.DatabaseURL)
 	if c.RedisURL != "" {
 		o, err := parseRedisURL(c.RedisURL)
 		if err != nil {
 			return nil, usageError{fmt.Errorf("--redis-url: %w", err)}
 		}
-		asked.Go(func() { redis, inRedis = diagnoseRedis(ctx, o, c.followed(ctx)) })
-	}
-	asked.Go(func() {
-		database = origin.Diagnose(ctx, c.DatabaseURL, origin.DoctorOptions{Region: c.Region,
-			Primary:     c.ReplicationURL,
-			Connections: c.DatabaseConnections + postgres.KeyConnections + followerConnections,
+		checks.Go(func() {
+			followed := &changefeed.Followed{} // unknown if Postgres does not answer, which is another finding
+			if identity, timeline, err := follower.Identify(ctx, direct, c.Region); err == nil {
+				followed.Found(identity, timeline)
+			}
+			inRedis = redis.checkRedis(ctx, o, followed)
 		})
+	}
+	checks.Go(func() {
+		database = admin.Diagnose(ctx, c.DatabaseURL, admin.DoctorOptions{Region: c.Region, ReplicationURL: c.ReplicationURL,
+			Pages:       func(db *postgres.Database) admin.Reader { return origin.New(db) },
+			Connections: c.DatabaseConnections + postgres.KeyConnections + followerConnections})
 	})
-	replicas := make([]origin.Finding, len(c.ReplicaURL))
+	replicas := make([]admin.Finding, len(c.ReplicaURL))
 	for i, url := range c.ReplicaURL {
-		asked.Go(func() { replicas[i] = origin.DiagnoseReplica(ctx, url, cmp.Or(c.ReplicationURL, c.DatabaseURL)) })
+		checks.Go(func() { replicas[i] = admin.DiagnoseReplica(ctx, url, direct) })
 	}
-	var nodes []nodeSeen
-	asked.Go(func() { nodes = seeNodes(ctx, c.Node) })
-	asked.Wait()
-	findings := slices.Concat(database, replicas, redis)
-	for _, n := range nodes {
-		findings = append(findings, n.judge()...)
+	var nodes []nodeState
+	checks.Go(func() { nodes = readNodes(ctx, c.Node) })
+	checks.Wait()
+	all := report(slices.Concat(database, replicas, redis))
+	for i := range nodes {
+		all.checkNode(&nodes[i])
 	}
-	findings = append(findings, judgeFleet(nodes, surroundings{region: c.Region, redis: inRedis, database: database})...)
-	for i := range findings { // what a server says may take several
-		findings[i].Text = oneSentence(findings[i].Text)
+	all.checkFleet(nodes, environs{region: c.Region, redis: inRedis, database: database})
+	for i := range all { // an error of a server may have several lines
+		all[i].Text = oneSentence(all[i].Text)
 	}
-	return findings, nil
+	return all, nil
+}
+
+// report collects findings.
+type report []admin.Finding
+
+func (r *report) ok(subject, text string) {
+	*r = append(*r, admin.Finding{Subject: subject, Level: admin.OK, Text: text})
+}
+
+func (r *report) warn(subject, text, do string) {
+	*r = append(*r, admin.Finding{Subject: subject, Level: admin.Warn, Text: text, Do: do})
+}
+
+func (r *report) fail(subject, text, do string) {
+	*r = append(*r, admin.Finding{Subject: subject, Level: admin.Fail, Text: text, Do: do})
 }

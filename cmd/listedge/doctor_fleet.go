@@ -7,85 +7,81 @@ import (
 	"strings"
 
 	"listedge/cache"
-	"listedge/origin"
+	"listedge/origin/admin"
 )
 
-// surroundings are what the doctor sees beside the nodes.
-type surroundings struct {
+// environs are what the doctor knows beside the nodes.
+type environs struct {
 	region   string
-	redis    *redisSeen // nil = it was not looked at
-	database []origin.Finding
+	redis    *redisState // nil = it was not checked
+	database []admin.Finding
 }
 
-// followed says whether somebody holds the slot of the region in the database.
-func (s surroundings) followed() bool {
-	return slices.ContainsFunc(s.database, func(f origin.Finding) bool { return f.Subject == "slot" && f.Level == origin.OK })
+// hasFollower says whether a node holds the slot of the region in the database.
+func (e environs) hasFollower() bool {
+	return slices.ContainsFunc(e.database, func(f admin.Finding) bool { return f.Subject == "slot" && f.Level == admin.OK })
 }
 
-// sameSettings must be the same on all nodes: which one answers is chance. The
-// region is judged for itself.
+// sameSettings must be the same on all nodes: any of them may answer a request. The
+// region is checked separately.
 var sameSettings = []string{"database-url", "replication-url", "redis-url", "freshness-bound", "cache-ttl", "max-stale", "key-grace", "limiter-failure-mode", "trusted-proxies"}
 
-// judgeFleet is what the nodes that answer are together.
-func judgeFleet(all []nodeSeen, around surroundings) (findings []origin.Finding) {
-	nodes := slices.DeleteFunc(slices.Clone(all), func(n nodeSeen) bool { return n.err != nil })
+// checkFleet reports whether the nodes that answer form one fleet.
+func (r *report) checkFleet(all []nodeState, around environs) {
+	nodes := slices.DeleteFunc(slices.Clone(all), func(n nodeState) bool { return n.err != nil })
 	if len(nodes) == 0 {
-		return nil // whatever there is has been said
+		return // each has a finding
 	}
-	findings = append(findings, agree(nodes, "version", origin.Warn, (*nodeSeen).version, "finish the upgrade"))
-	findings = append(findings, judgeSettings(nodes, around)...)
-	return append(findings, judgeFollowing(nodes, around), judgeLog(nodes, around), judgeCount(nodes, around))
+	if text, same := byNode(nodes, (*nodeState).version); same {
+		r.ok("fleet version", text)
+	} else {
+		r.warn("fleet version", text, "finish the upgrade")
+	}
+	r.checkSettings(nodes, around)
+	r.checkFollower(nodes, around)
+	r.checkLog(nodes, around)
+	r.checkSize(nodes, around)
 }
 
-// agree finds whether something is the same on all nodes.
-func agree(nodes []nodeSeen, what string, level origin.Level, of func(*nodeSeen) string, do string) origin.Finding {
-	text, same := byNode(nodes, of)
-	if same {
-		return origin.Finding{Subject: "fleet " + what, Level: origin.OK, Text: text}
-	}
-	return origin.Finding{Subject: "fleet " + what, Level: level, Text: text, Do: do}
-}
-
-// byNode says what the nodes say, as "x on a, b; y on c", what most say first,
-// and whether all say the same.
-func byNode(nodes []nodeSeen, of func(*nodeSeen) string) (text string, same bool) {
+// byNode says which nodes have which value, as "x on a, b; y on c", the most frequent
+// first, and whether it is the same on all.
+func byNode(nodes []nodeState, value func(*nodeState) string) (text string, same bool) {
 	type group struct {
-		said string
-		by   []string
+		value string
+		nodes []string
 	}
 	var groups []group
 	for i := range nodes {
-		said := of(&nodes[i])
-		at := slices.IndexFunc(groups, func(g group) bool { return g.said == said })
+		v := value(&nodes[i])
+		at := slices.IndexFunc(groups, func(g group) bool { return g.value == v })
 		if at < 0 {
 			at = len(groups)
-			groups = append(groups, group{said: said})
+			groups = append(groups, group{value: v})
 		}
-		groups[at].by = append(groups[at].by, nodes[i].name)
+		groups[at].nodes = append(groups[at].nodes, nodes[i].name)
 	}
 	if len(groups) == 1 {
-		return groups[0].said + " on all", true
+		return groups[0].value + " on all", true
 	}
-	slices.SortStableFunc(groups, func(a, b group) int { return cmp.Compare(len(b.by), len(a.by)) })
+	slices.SortStableFunc(groups, func(a, b group) int { return cmp.Compare(len(b.nodes), len(a.nodes)) })
 	var parts []string
 	for _, g := range groups {
-		parts = append(parts, g.said+" on "+strings.Join(g.by, ", "))
+		parts = append(parts, g.value+" on "+strings.Join(g.nodes, ", "))
 	}
 	return strings.Join(parts, "; "), false
 }
 
-func judgeSettings(nodes []nodeSeen, around surroundings) (findings []origin.Finding) {
-	silent := len(nodes)
-	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n nodeSeen) bool { return n.settings == nil })
-	if silent -= len(nodes); silent > 0 {
-		findings = append(findings, origin.Finding{Subject: "fleet settings", Level: origin.Warn,
-			Text: fmt.Sprintf("%d of the nodes do not tell theirs", silent), Do: "use a program of this version there, to have them compared"})
+func (r *report) checkSettings(all []nodeState, around environs) {
+	nodes := slices.DeleteFunc(slices.Clone(all), func(n nodeState) bool { return n.settings == nil })
+	unknown := len(all) - len(nodes)
+	if unknown > 0 {
+		r.warn("fleet settings", fmt.Sprintf("%d of the nodes do not tell theirs", unknown), "run this version there, so that they can be compared")
 	}
 	if len(nodes) == 0 {
-		return findings
+		return
 	}
-	setting := func(name string) func(*nodeSeen) string {
-		return func(n *nodeSeen) string {
+	setting := func(name string) func(*nodeState) string {
+		return func(n *nodeState) string {
 			if value, set := n.settings[name]; set {
 				return settingText(value)
 			}
@@ -95,43 +91,36 @@ func judgeSettings(nodes []nodeSeen, around surroundings) (findings []origin.Fin
 	text, same := byNode(nodes, setting("region"))
 	switch here := cmp.Or(around.region, "none"); {
 	case !same:
-		findings = append(findings, origin.Finding{Subject: "fleet region", Level: origin.Fail, Text: text,
-			Do: "ask one region at a time; nodes that share a Redis must be of one"})
+		r.fail("fleet region", text, "check one region at a time; nodes that share a Redis must have the same region")
 	case setting("region")(&nodes[0]) != here:
-		findings = append(findings, origin.Finding{Subject: "fleet region", Level: origin.Warn, Text: text + ", and the slot above is that of " + here,
-			Do: "give the doctor the nodes' --region"})
+		r.warn("fleet region", text+", and the slot above is that of "+here, "give the doctor the nodes' --region")
 	default:
-		findings = append(findings, origin.Finding{Subject: "fleet region", Level: origin.OK, Text: text})
+		r.ok("fleet region", text)
 	}
-	saying := slices.DeleteFunc(slices.Clone(nodes), func(n nodeSeen) bool { return n.settings["database"] == nil }) // others are of the version before
-	if text, same := byNode(saying, setting("database")); len(saying) > 0 && !same {                                 // whatever URL leads there
-		findings = append(findings, origin.Finding{Subject: "fleet database", Level: origin.Fail, Text: text,
-			Do: "give all nodes the same --database-url, or each database's nodes a Redis of their own; ask again, if a node has just started"})
+	named := slices.DeleteFunc(slices.Clone(nodes), func(n nodeState) bool { return n.settings["database"] == nil }) // older versions do not name it
+	if text, same := byNode(named, setting("database")); len(named) > 0 && !same {                                   // whatever their URLs
+		r.fail("fleet database", text, "give all nodes the same --database-url, or give the nodes of each database a Redis of their own; check again if a node has just started")
 	}
 	differ := false
 	for _, name := range sameSettings {
 		if text, same := byNode(nodes, setting(name)); !same {
 			differ = true
-			findings = append(findings, origin.Finding{Subject: "fleet " + name, Level: origin.Warn, Text: text, Do: "give all nodes the same --" + name})
+			r.warn("fleet "+name, text, "give all nodes the same --"+name)
 		}
 	}
-	if !differ && silent == 0 {
-		findings = append(findings, origin.Finding{Subject: "fleet settings", Level: origin.OK, Text: "the same on all, where they must be"})
+	if !differ && unknown == 0 {
+		r.ok("fleet settings", "the same on all, where they must be")
 	}
-	return findings
 }
 
-// judgeFollowing finds whether one of the nodes, and only one, follows changes
-// for all that are to know of them.
-func judgeFollowing(nodes []nodeSeen, around surroundings) origin.Finding {
-	say := func(level origin.Level, text, do string) origin.Finding {
-		return origin.Finding{Subject: "fleet follower", Level: level, Text: text, Do: do}
-	}
-	var following, wanting []string
-	modes := map[string]int{}
+// checkFollower reports whether exactly one node follows changes for all.
+func (r *report) checkFollower(nodes []nodeState, around environs) {
+	const subject = "fleet follower"
+	var following []string
+	followsAny, modes := 0, map[string]int{} // of nodes that are to follow changes
 	for i := range nodes {
 		if n := &nodes[i]; n.bound() > 0 {
-			wanting = append(wanting, n.name)
+			followsAny++
 			modes[n.readiness.Mode]++
 			if n.follows() {
 				following = append(following, n.name)
@@ -139,75 +128,70 @@ func judgeFollowing(nodes []nodeSeen, around surroundings) origin.Finding {
 		}
 	}
 	switch {
-	case len(wanting) == 0:
-		return say(origin.OK, "none, as all nodes are told (--freshness-bound 0)", "")
+	case followsAny == 0:
+		r.ok(subject, "none, by their settings (--freshness-bound 0)")
 	case len(following) > 1:
-		return say(origin.Fail, strings.Join(following, " and ")+" follow, each for a fleet of its own", "give all nodes the same --database-url, --region and --redis-url; ask regions one at a time")
-	case len(following) == 1 && !around.followed():
-		return say(origin.Fail, following[0]+" follows, but not in the database and the region that are looked at here", "give the doctor the nodes' --database-url and --region")
+		r.fail(subject, strings.Join(following, " and ")+" follow, each for a fleet of its own", "give all nodes the same --database-url, --region and --redis-url; check regions one at a time")
+	case len(following) == 1 && !around.hasFollower():
+		r.fail(subject, following[0]+" follows, but not in the database and the region that are checked here", "give the doctor the nodes' --database-url and --region")
 	case len(following) == 1:
-		return say(origin.OK, following[0]+" follows for all", "")
-	case modes[cache.ModeFollowed.String()] == len(wanting):
-		return say(origin.Warn, "none of these, and yet changes reach them: another node follows", "name all nodes with --node")
-	case modes[cache.ModeTTL.String()] == len(wanting):
-		return say(origin.Warn, "none can follow: pages live --cache-ttl", "mend what is said of Postgres")
+		r.ok(subject, following[0]+" follows for all")
+	case modes[cache.ModeFollowed.String()] == followsAny:
+		r.warn(subject, "none of these, and yet they receive changes: another node follows", "name all nodes with --node")
+	case modes[cache.ModeTTL.String()] == followsAny:
+		r.warn(subject, "none can follow: pages expire after --cache-ttl", "fix the findings on Postgres")
+	default:
+		r.fail(subject, "no node follows changes", "see ListedgeNoFollower in the runbook, unless one has just ended: another takes its place within seconds")
 	}
-	return say(origin.Fail, "no node follows changes", "see ListedgeNoFollower in the runbook, unless one has just ended: another takes its place within seconds")
 }
 
-// judgeLog finds whether the nodes that know of changes read them from one log.
-func judgeLog(nodes []nodeSeen, around surroundings) origin.Finding {
-	epoch := func(n *nodeSeen) string { return n.metrics.Label("listedge_freshness_epoch_info", "epoch") }
-	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n nodeSeen) bool { return epoch(&n) == "" })
-	say := func(level origin.Level, text, do string) origin.Finding {
-		return origin.Finding{Subject: "fleet log of changes", Level: level, Text: text, Do: do}
-	}
+// checkLog reports whether the nodes read the same log of changes.
+func (r *report) checkLog(nodes []nodeState, around environs) {
+	const subject = "fleet log of changes"
+	epoch := func(n *nodeState) string { return n.metrics.Label("listedge_freshness_epoch_info", "epoch") }
+	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n nodeState) bool { return epoch(&n) == "" })
 	if len(nodes) == 0 {
-		return say(origin.OK, "none is read", "")
+		r.ok(subject, "none is read")
+		return
 	}
 	text, same := byNode(nodes, epoch)
 	switch {
 	case !same:
-		return say(origin.Fail, "they do not read one log: epoch "+text, "ask again, if Postgres has just restarted; else give all nodes the same --redis-url")
+		r.fail(subject, "they do not read one log: epoch "+text, "check again if Postgres has just restarted; else give all nodes the same --redis-url")
 	case around.redis != nil && around.redis.isKnown && nodes[0].withRedis() && around.redis.epoch != epoch(&nodes[0]):
-		return say(origin.Fail, fmt.Sprintf("epoch %s; the Redis that is looked at here has %s", text, cmp.Or(around.redis.epoch, "none")),
-			"give the doctor the nodes' --redis-url; ask again, if Postgres has just restarted")
+		r.fail(subject, fmt.Sprintf("epoch %s; the Redis that is checked here has %s", text, cmp.Or(around.redis.epoch, "none")),
+			"give the doctor the nodes' --redis-url; check again if Postgres has just restarted")
+	default:
+		r.ok(subject, "epoch "+text)
 	}
-	return say(origin.OK, "epoch "+text, "")
 }
 
-// judgeCount finds whether the nodes that were asked are those that share the
-// limits.
-func judgeCount(nodes []nodeSeen, around surroundings) origin.Finding {
-	say := func(level origin.Level, text, do string) origin.Finding {
-		return origin.Finding{Subject: "fleet size", Level: level, Text: text, Do: do}
-	}
+// checkSize reports whether the nodes that answered are those that share the limits.
+func (r *report) checkSize(nodes []nodeState, around environs) {
+	const subject = "fleet size"
 	var alone []string
 	for _, n := range nodes {
 		if !n.withRedis() {
 			alone = append(alone, n.name)
 		}
 	}
-	switch {
-	case len(alone) > 0 && len(nodes) == 1:
-		return say(origin.OK, "one node, without Redis", "")
-	case len(alone) > 0:
-		return say(origin.Fail, strings.Join(alone, ", ")+" without Redis: each admits a whole limit of its own", "give all nodes the same --redis-url")
-	}
-	const moment = "a node that has ended is counted for some seconds"
-	text, same := byNode(nodes, func(n *nodeSeen) string { return fmt.Sprint(n.nodes()) })
-	if !same {
-		return say(origin.Warn, "counted differently: "+text, "ask again; if it stays, give all nodes the same --redis-url")
-	}
-	counted, by := nodes[0].nodes(), "they count"
+	text, same := byNode(nodes, func(n *nodeState) string { return fmt.Sprint(n.fleetSize()) })
+	counted, by, answered := nodes[0].fleetSize(), "they count", int64(len(nodes))
 	if around.redis != nil {
 		counted, by = around.redis.nodes, "Redis counts"
 	}
-	switch asked := int64(len(nodes)); {
-	case counted < asked:
-		return say(origin.Fail, fmt.Sprintf("%d answered, and %s %d", asked, by, counted), "give the doctor the nodes' --redis-url, and all nodes the same")
-	case counted > asked:
-		return say(origin.Warn, fmt.Sprintf("%d answered, and %s %d", asked, by, counted), "name all nodes with --node; "+moment)
+	switch {
+	case len(alone) > 0 && len(nodes) == 1:
+		r.ok(subject, "one node, without Redis")
+	case len(alone) > 0:
+		r.fail(subject, strings.Join(alone, ", ")+" without Redis: each admits a whole limit of its own", "give all nodes the same --redis-url")
+	case !same:
+		r.warn(subject, "counted differently: "+text, "check again; if it stays, give all nodes the same --redis-url")
+	case counted < answered:
+		r.fail(subject, fmt.Sprintf("%d answered, and %s %d", answered, by, counted), "give the doctor the nodes' --redis-url, and all nodes the same")
+	case counted > answered:
+		r.warn(subject, fmt.Sprintf("%d answered, and %s %d", answered, by, counted), "name all nodes with --node; a node that has ended is counted for some seconds")
+	default:
+		r.ok(subject, fmt.Sprintf("%d, which share the limits", counted))
 	}
-	return say(origin.OK, fmt.Sprintf("%d, which share the limits", counted), "")
 }

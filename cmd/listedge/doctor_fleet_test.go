@@ -19,22 +19,22 @@ import (
 	"time"
 
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 // subject is what the doctor calls a node.
 func (n *testNode) subject() string { return "node " + strings.TrimPrefix(n.admin, "http://") }
 
 // has looks for a finding of several on a subject.
-func has(findings []origin.Finding, subject string, level origin.Level, text string) bool {
-	return slices.ContainsFunc(findings, func(f origin.Finding) bool {
+func has(findings []admin.Finding, subject string, level admin.Level, text string) bool {
+	return slices.ContainsFunc(findings, func(f admin.Finding) bool {
 		return f.Subject == subject && f.Level == level && strings.Contains(f.Text+f.Do, text)
 	})
 }
 
 // says waits until the doctor finds all that is wanted: nodes count each other
 // and take turns within seconds. Text of what is wanted is part of what is said.
-func says(t *testing.T, args []string, code int, wanted ...origin.Finding) {
+func says(t *testing.T, args []string, code int, wanted ...admin.Finding) {
 	t.Helper()
 	last, found := "", false
 	defer func() {
@@ -45,10 +45,10 @@ func says(t *testing.T, args []string, code int, wanted ...origin.Finding) {
 	within(t, patience, "the doctor says so", func() bool {
 		p := start(t, append([]string{"doctor", "--json"}, args...)...)
 		<-p.ended
-		var findings []origin.Finding
+		var findings []admin.Finding
 		last = p.out.String() + p.err.String()
 		found = json.Unmarshal([]byte(p.out.String()), &findings) == nil && p.code == code &&
-			!slices.ContainsFunc(wanted, func(w origin.Finding) bool { return !has(findings, w.Subject, w.Level, w.Text) })
+			!slices.ContainsFunc(wanted, func(w admin.Finding) bool { return !has(findings, w.Subject, w.Level, w.Text) })
 		return found
 	})
 }
@@ -66,14 +66,14 @@ func TestDoctorOfAFleet(t *testing.T) {
 	}
 	here := []string{"--database-url", address, "--redis-url", redis.URL()}
 	all := append(slices.Clone(here), "--node", strings.Join(admins[:2], ","), "--node", strings.TrimPrefix(admins[2], "http://"), "--node", admins[0])
-	says(t, all, exitFine, origin.Finding{Subject: "fleet size", Level: origin.OK, Text: "3, which share the limits"})
+	says(t, all, exitFine, admin.Finding{Subject: "fleet size", Level: admin.OK, Text: "3, which share the limits"})
 	findings := examine(t, exitFine, all...)
 	followers := 0
 	for _, n := range nodes {
-		if !has(findings, n.subject(), origin.OK, version+" (") || !has(findings, n.subject(), origin.OK, "one of 3 nodes") {
+		if !has(findings, n.subject(), admin.OK, version+" (") || !has(findings, n.subject(), admin.OK, "one of 3 nodes") {
 			t.Errorf("%s: %+v", n.subject(), findings)
 		}
-		if has(findings, n.subject(), origin.OK, "the follower") {
+		if has(findings, n.subject(), admin.OK, "the follower") {
 			followers++
 		}
 	}
@@ -81,31 +81,31 @@ func TestDoctorOfAFleet(t *testing.T) {
 		t.Errorf("%d followers: %+v", followers, findings)
 	}
 	for _, f := range findings {
-		if f.Level != origin.OK && f.Subject != "maxmemory" {
+		if f.Level != admin.OK && f.Subject != "maxmemory" {
 			t.Errorf("%+v", f)
 		}
 	}
-	if by := doctor(t, exitFine, here...); by["fleet size"].Text != "" || by["redis"].Level != origin.OK {
+	if by := doctor(t, exitFine, here...); by["fleet size"].Text != "" || by["redis"].Level != admin.OK {
 		t.Errorf("without --node: %+v", by)
 	}
 
 	// Not all, another Redis than the nodes', another region.
 	bystander := nodes[slices.IndexFunc(nodes, func(n *testNode) bool { return n.metric(t, "listedge_freshness_follower") == 0 })]
 	by := doctor(t, exitFine, append(slices.Clone(here), "--node", bystander.admin)...)
-	expect(t, by, "fleet follower", origin.Warn, "name all nodes")
-	expect(t, by, "fleet size", origin.Warn, "1 answered, and Redis counts 3")
+	expect(t, by, "fleet follower", admin.Warn, "name all nodes")
+	expect(t, by, "fleet size", admin.Warn, "1 answered, and Redis counts 3")
 	by = doctor(t, exitFailed, append(slices.Clone(all), "--redis-url", sandboxtest.Redis(t).URL())...)
-	expect(t, by, "fleet log of changes", origin.Fail, "has none")
-	expect(t, by, "fleet size", origin.Fail, "Redis counts 0")
+	expect(t, by, "fleet log of changes", admin.Fail, "has none")
+	expect(t, by, "fleet size", admin.Fail, "Redis counts 0")
 	by = doctor(t, exitFailed, append(slices.Clone(all), "--region", "elsewhere")...)
-	expect(t, by, "fleet region", origin.Warn, "elsewhere")
-	expect(t, by, "fleet follower", origin.Fail, "not in the database and the region")
+	expect(t, by, "fleet region", admin.Warn, "elsewhere")
+	expect(t, by, "fleet follower", admin.Fail, "not in the database and the region")
 
 	// What is nobody's admin listener.
 	by = doctor(t, exitFailed, append(slices.Clone(here), "--node", nodes[0].url, "--node", "127.0.0.1:1", "--node", "http://nobody.invalid:9090")...)
-	expect(t, by, "node "+strings.TrimPrefix(nodes[0].url, "http://"), origin.Fail, "not that of a node")
-	expect(t, by, "node 127.0.0.1:1", origin.Fail, "refused")
-	expect(t, by, "node nobody.invalid:9090", origin.Fail, "nobody.invalid")
+	expect(t, by, "node "+strings.TrimPrefix(nodes[0].url, "http://"), admin.Fail, "not that of a node")
+	expect(t, by, "node 127.0.0.1:1", admin.Fail, "refused")
+	expect(t, by, "node nobody.invalid:9090", admin.Fail, "nobody.invalid")
 	for _, wrong := range []string{"ftp://a", "http://", "http://a b", ""} {
 		p := start(t, append([]string{"doctor", "--node=" + wrong}, here...)...)
 		if <-p.ended; p.code != exitUsage || !strings.Contains(p.err.String(), "--node") {
@@ -117,19 +117,19 @@ func TestDoctorOfAFleet(t *testing.T) {
 	other := startNode(t, address, "--redis-url", redis.URL(), "--cache-ttl", "3s", "--freshness-bound", "0")
 	name := func(n *testNode) string { return strings.TrimPrefix(n.admin, "http://") }
 	says(t, append(slices.Clone(all), "--node", other.admin), exitFine,
-		origin.Finding{Subject: "fleet cache-ttl", Level: origin.Warn, Text: "2s on " + name(nodes[0])},
-		origin.Finding{Subject: "fleet cache-ttl", Level: origin.Warn, Text: "; 3s on " + name(other)},
-		origin.Finding{Subject: "fleet freshness-bound", Level: origin.Warn, Text: "; 0s on " + name(other)},
-		origin.Finding{Subject: other.subject(), Level: origin.OK, Text: "pages live by age"})
+		admin.Finding{Subject: "fleet cache-ttl", Level: admin.Warn, Text: "2s on " + name(nodes[0])},
+		admin.Finding{Subject: "fleet cache-ttl", Level: admin.Warn, Text: "; 3s on " + name(other)},
+		admin.Finding{Subject: "fleet freshness-bound", Level: admin.Warn, Text: "; 0s on " + name(other)},
+		admin.Finding{Subject: other.subject(), Level: admin.OK, Text: "pages expire by age"})
 	alone := startNode(t, address)
 	by = doctor(t, exitFailed, append(slices.Clone(all), "--node", alone.admin)...)
-	expect(t, by, "fleet size", origin.Fail, "without Redis")
+	expect(t, by, "fleet size", admin.Fail, "without Redis")
 
 	// One that leaves.
 	leaving := startNode(t, address, "--redis-url", redis.URL(), "--drain", "5s")
 	within(t, patience, "followed", func() bool { return leaving.mode() == "followed" })
 	leaving.cancel()
-	says(t, append(slices.Clone(here), "--node", leaving.admin), exitFine, origin.Finding{Subject: leaving.subject(), Level: origin.Warn, Text: "it is leaving"})
+	says(t, append(slices.Clone(here), "--node", leaving.admin), exitFine, admin.Finding{Subject: leaving.subject(), Level: admin.Warn, Text: "it is draining"})
 }
 
 func TestDoctorOfTwoRegionsMixed(t *testing.T) {
@@ -142,10 +142,10 @@ func TestDoctorOfTwoRegionsMixed(t *testing.T) {
 		args = append(args, "--node", n.admin)
 	}
 	by := doctor(t, exitFailed, args...)
-	expect(t, by, "fleet region", origin.Fail, "east on ")
-	expect(t, by, "fleet follower", origin.Fail, "each for a fleet of its own")
-	expect(t, by, "fleet log of changes", origin.Fail, "do not read one log")
-	expect(t, by, "fleet redis-url", origin.Warn, "; redis://")
+	expect(t, by, "fleet region", admin.Fail, "east on ")
+	expect(t, by, "fleet follower", admin.Fail, "each for a fleet of its own")
+	expect(t, by, "fleet log of changes", admin.Fail, "do not read one log")
+	expect(t, by, "fleet redis-url", admin.Warn, "; redis://")
 }
 
 func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
@@ -159,9 +159,9 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 	hung.stopped = true
 	args := []string{"--database-url", f.url, "--node", hung.admin, "--node", other.admin}
 	says(t, args, exitFailed,
-		origin.Finding{Subject: hung.subject(), Level: origin.Fail, Text: "no answer within " + nodeTimeout.String()},
-		origin.Finding{Subject: other.subject(), Level: origin.OK, Text: "the follower"},
-		origin.Finding{Subject: "fleet follower", Level: origin.OK, Text: strings.TrimPrefix(other.admin, "http://")})
+		admin.Finding{Subject: hung.subject(), Level: admin.Fail, Text: "no answer within " + nodeTimeout.String()},
+		admin.Finding{Subject: other.subject(), Level: admin.OK, Text: "the follower"},
+		admin.Finding{Subject: "fleet follower", Level: admin.OK, Text: strings.TrimPrefix(other.admin, "http://")})
 
 	other.toRedis.lose(true)
 	args = []string{"--database-url", f.url, "--node", other.admin}
@@ -170,26 +170,26 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 		return other.metric(t, "listedge_limiter_breaker_open") == 1
 	})
 	says(t, args, exitFailed,
-		origin.Finding{Subject: other.subject(), Level: origin.Fail, Text: "takes no page from a cache"},
-		origin.Finding{Subject: other.subject(), Level: origin.Warn, Text: "goes on without: redis"},
-		origin.Finding{Subject: "fleet follower", Level: origin.Fail, Text: "no node follows"})
+		admin.Finding{Subject: other.subject(), Level: admin.Fail, Text: "serves no page from a cache"},
+		admin.Finding{Subject: other.subject(), Level: admin.Warn, Text: "although a check fails: redis"},
+		admin.Finding{Subject: "fleet follower", Level: admin.Fail, Text: "no node follows"})
 	within(t, patience, "the doctor says that the limiter leaves Redis alone", func() bool {
 		_, _ = other.try("GET", "/v1/items", key)
-		return has(examine(t, exitFailed, args...), other.subject(), origin.Warn, "limits without Redis")
+		return has(examine(t, exitFailed, args...), other.subject(), admin.Warn, "limits without Redis")
 	})
 
 	_, old := privateDatabaseWith(t, map[string]string{"wal_level": "replica"})
 	n := startNode(t, old)
 	says(t, []string{"--database-url", old, "--node", n.admin}, exitFine,
-		origin.Finding{Subject: n.subject(), Level: origin.Warn, Text: "live --cache-ttl"},
-		origin.Finding{Subject: "fleet follower", Level: origin.Warn, Text: "none can follow"})
+		admin.Finding{Subject: n.subject(), Level: admin.Warn, Text: "expire after --cache-ttl"},
+		admin.Finding{Subject: "fleet follower", Level: admin.Warn, Text: "none can follow"})
 	lost := launchNode(t, "postgres://127.0.0.1:1/none")
 	by := doctor(t, exitFailed, "--database-url", old, "--node", lost.admin)
-	expect(t, by, lost.subject(), origin.Fail, "not ready: postgres: ")
+	expect(t, by, lost.subject(), admin.Fail, "not ready: postgres: ")
 }
 
-// A node whose words are changed on their way: of another version, with another
-// clock, too old to tell its settings.
+// A node whose answers are changed on their way: of another version, with another
+// clock, too old to have /settings.
 func TestDoctorOfNodesThatDiffer(t *testing.T) {
 	t.Parallel()
 	address := database(t)
@@ -220,11 +220,11 @@ func TestDoctorOfNodesThatDiffer(t *testing.T) {
 	}))
 	defer between.Close()
 	findings := examine(t, exitFailed, "--database-url", address, "--node", n.admin, "--node", between.URL)
-	for _, want := range []origin.Finding{
-		{Subject: "node " + strings.TrimPrefix(between.URL, "http://"), Level: origin.Warn, Text: "behind the one here"},
-		{Subject: "fleet version", Level: origin.Warn, Text: "0.0.9 ("},
-		{Subject: "fleet settings", Level: origin.Warn, Text: "1 of the nodes do not tell"},
-		{Subject: n.subject(), Level: origin.OK, Text: "without Redis"},
+	for _, want := range []admin.Finding{
+		{Subject: "node " + strings.TrimPrefix(between.URL, "http://"), Level: admin.Warn, Text: "behind the one here"},
+		{Subject: "fleet version", Level: admin.Warn, Text: "0.0.9 ("},
+		{Subject: "fleet settings", Level: admin.Warn, Text: "1 of the nodes do not tell"},
+		{Subject: n.subject(), Level: admin.OK, Text: "without Redis"},
 	} {
 		if !has(findings, want.Subject, want.Level, want.Text) {
 			t.Errorf("%+v is missing: %+v", want, findings)
@@ -232,7 +232,7 @@ func TestDoctorOfNodesThatDiffer(t *testing.T) {
 	}
 }
 
-func TestSettingsAreToldWithoutSecrets(t *testing.T) {
+func TestSettingsAreShownWithoutSecrets(t *testing.T) {
 	n := startNode(t, strings.Replace(database(t), "?", "?application_name=a&", 1), "--redis-url", "redis://:se#cret@127.0.0.1:1", "--freshness-bound", "700ms")
 	r, err := http.Get(n.admin + "/settings")
 	if err != nil {
@@ -244,7 +244,7 @@ func TestSettingsAreToldWithoutSecrets(t *testing.T) {
 		t.Errorf("%s: %s (%v)", r.Status, text, err)
 	}
 	if strings.Contains(string(text), "cret") {
-		t.Errorf("a secret is told: %s", text)
+		t.Errorf("a secret is shown: %s", text)
 	}
 }
 
@@ -295,7 +295,7 @@ func TestTheRunbookHasWhatTheDoctorNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	named := 0
-	for _, file := range []string{"doctor_node.go", "doctor_fleet.go"} {
+	for _, file := range []string{"doctor_nodes.go", "doctor_fleet.go"} {
 		source, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -19,144 +19,170 @@ import (
 	"listedge/cache"
 	"listedge/internal/changefeed"
 	"listedge/limiter"
-	"listedge/origin"
 )
 
-// redisTimeout bounds the whole look at Redis.
+// redisTimeout bounds all checks of Redis.
 const redisTimeout = 5 * time.Second
 
-// redisSeen is what a Redis holds of a fleet.
-type redisSeen struct {
+// redisState is what a Redis has of a fleet.
+type redisState struct {
 	isKnown bool   // which database the fleet follows
 	epoch   string // of its log of changes; empty = there is none, or it is not known
-	nodes   int64  // that beat in it
+	nodes   int64  // that send heartbeats
 }
 
-// seeRedis looks at what the nodes keep in the Redis; nil if it does not say.
-func seeRedis(ctx context.Context, client redis.UniversalClient, followed *changefeed.Followed) (seen *redisSeen, findings []origin.Finding) {
-	log, seen := changefeed.NewRedis(client, followed), &redisSeen{isKnown: followed.Digest() != ""}
-	followers, err := log.Followers(ctx)
-	if err != nil {
-		return nil, nil
-	}
-	if seen.isKnown {
-		if seen.epoch, err = log.Epoch(ctx); err != nil {
-			return nil, nil
-		}
-		followed.See(seen.epoch)
-		if text := otherFleets(followers, followed.Digest()); text != "" {
-			findings = append(findings, origin.Finding{Subject: "redis fleets", Level: origin.Warn, Text: text, Do: otherFleetsDo})
-		}
-	}
-	if old := (*changefeed.TimelineError)(nil); errors.As(followed.OldTimeline(), &old) {
-		findings = append(findings, origin.Finding{Subject: "timeline", Level: origin.Fail, Text: old.Error(), Do: old.Do()})
-	}
-	if seen.nodes, err = limiter.LiveNodes(ctx, client); err != nil {
-		return nil, findings
-	}
-	return seen, findings
-}
-
-// diagnoseRedis looks at the server that would be written to, and at what is in
-// it of the fleet that follows the database.
-func diagnoseRedis(ctx context.Context, o redis.UniversalOptions, followed *changefeed.Followed) (findings []origin.Finding, seen *redisSeen) {
+// checkRedis checks the server that nodes write to, and reads what it has of the fleet
+// that follows the database; nil if it does not say.
+func (r *report) checkRedis(ctx context.Context, o redis.UniversalOptions, followed *changefeed.Followed) *redisState {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
 	client := newRedisClient(o)
 	defer client.Close()
-	say := func(level origin.Level, subject, text, do string) {
-		findings = append(findings, origin.Finding{Subject: subject, Level: level, Text: text, Do: do})
-	}
 	if err := client.Ping(ctx).Err(); err != nil {
-		return []origin.Finding{judgeUnreachable(err, o)}, nil
+		r.redisUnreachable(err, o)
+		return nil
 	}
 	const pings = 5
 	began := time.Now()
 	for range pings {
 		_ = client.Ping(ctx).Err()
 	}
-	say(origin.OK, "redis", fmt.Sprintf("reachable, a PING takes %s", (time.Since(began)/pings).Round(time.Microsecond)), "")
-	seen, found := seeRedis(ctx, client, followed)
-	findings = append(append(findings, judgeRights(ctx, client)...), found...)
+	r.ok("redis", fmt.Sprintf("reachable, a PING takes %s", (time.Since(began)/pings).Round(time.Microsecond)))
+	var fleet report
+	state := fleet.readRedis(ctx, client, followed)
+	own := "doctor-" + rand.Text() // keys that no node uses
+	r.checkRights(ctx, client, "redis pages", "~page:* ~fill:*", cache.RedisCommands(own))
+	r.checkRights(ctx, client, "redis limits", "~rl:*", limiter.RedisCommands(own))
+	r.checkRights(ctx, client, "redis changes", "~{listedge}:*", changefeed.RedisCommands(own))
+	*r = append(*r, fleet...)
 	text, err := client.Info(ctx).Result()
 	if err != nil {
-		say(origin.Warn, "redis settings", "the user may not run INFO: "+err.Error(), "allow INFO, to have them looked at")
-		return findings, seen
+		r.warn("redis settings", "the user may not run INFO: "+err.Error(), "allow INFO, so that settings can be checked")
+		return state
 	}
-	return append(findings, judgeRedis(parseInfo(text), o)...), seen
+	r.checkRedisInfo(parseInfo(text), o)
+	return state
 }
 
-// judgeUnreachable is why there is no answer, and what to do about it.
-func judgeUnreachable(err error, o redis.UniversalOptions) origin.Finding {
-	f := origin.Finding{Subject: "redis", Level: origin.Fail, Text: err.Error(), Do: "check --redis-url, its password and the server"}
+// readRedis reads what the nodes have in Redis.
+func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, followed *changefeed.Followed) *redisState {
+	log, state := changefeed.NewRedis(client, followed), &redisState{isKnown: followed.Digest() != ""}
+	followers, err := log.Followers(ctx)
+	if err != nil {
+		return nil
+	}
+	if state.isKnown {
+		if state.epoch, err = log.Epoch(ctx); err != nil {
+			return nil
+		}
+		followed.See(state.epoch)
+		if text := otherFleets(followers, followed.Digest()); text != "" {
+			r.warn("redis fleets", text, otherFleetsDo)
+		}
+	}
+	if old := (*changefeed.TimelineError)(nil); errors.As(followed.OldTimeline(), &old) {
+		r.fail("timeline", old.Error(), old.Do())
+	}
+	if state.nodes, err = limiter.LiveNodes(ctx, client); err != nil {
+		return nil
+	}
+	return state
+}
+
+// redisUnreachable says why there is no answer, and what to do.
+func (r *report) redisUnreachable(err error, o redis.UniversalOptions) {
+	text, do := err.Error(), "check --redis-url, its password and the server"
 	switch {
-	case o.MasterName != "" && strings.Contains(err.Error(), redis.Nil.Error()):
-		f.Text, f.Do = fmt.Sprintf("the Sentinels know no master %q", o.MasterName), "name it in --redis-url as they do"
+	case o.MasterName != "" && strings.Contains(text, redis.Nil.Error()):
+		text, do = fmt.Sprintf("the Sentinels know no master %q", o.MasterName), "use their name for the master in --redis-url"
 	case o.TLSConfig == nil && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF)):
-		f.Do = "use rediss:// if that port speaks TLS, and check the server"
+		do = "use rediss:// if that port speaks TLS, and check the server"
 	case o.TLSConfig != nil && errors.Is(err, context.DeadlineExceeded):
-		f.Text, f.Do = "no answer to the TLS handshake: "+f.Text, "use redis:// if that port does not speak TLS, and check the server"
+		text, do = "no answer to the TLS handshake: "+text, "use redis:// if that port does not speak TLS, and check the server"
 	}
-	return f
+	r.fail("redis", text, do)
 }
 
-// judgeRedis is what INFO means.
-func judgeRedis(info map[string]string, o redis.UniversalOptions) (findings []origin.Finding) {
-	say := func(level origin.Level, subject, text, do string) {
-		findings = append(findings, origin.Finding{Subject: subject, Level: level, Text: text, Do: do})
-	}
+// checkRedisInfo judges what INFO says.
+func (r *report) checkRedisInfo(info map[string]string, o redis.UniversalOptions) {
 	version := info["redis_version"]
 	switch valkey := info["valkey_version"]; {
 	case !since62(version):
-		say(origin.Fail, "redis version", version+" is too old", "use Redis 6.2 or later")
+		r.fail("redis version", version+" is too old", "use Redis 6.2 or later")
 	case valkey != "":
-		say(origin.OK, "redis version", "Valkey "+valkey+", as Redis "+version, "")
+		r.ok("redis version", "Valkey "+valkey+", as Redis "+version)
 	default:
-		say(origin.OK, "redis version", version, "")
+		r.ok("redis version", version)
 	}
-	mode := redisMode(info)
+	// Valkey has another name for the mode; both say whether it is a Cluster.
+	mode := cmp.Or(info["redis_mode"], info["server_mode"], "standalone")
+	if info["cluster_enabled"] == "1" {
+		mode = "cluster"
+	}
 	switch {
 	case mode == "cluster" && len(o.Addrs) < 2:
-		say(origin.Fail, "redis mode", "this is a Cluster, and the URL names one address", "name several of its nodes: redis://a:6379,b:6379")
+		r.fail("redis mode", "this is a Cluster, and the URL names one address", "name several of its nodes: redis://a:6379,b:6379")
 	case mode != "cluster" && len(o.Addrs) > 1 && o.MasterName == "":
-		say(origin.Fail, "redis mode", "several addresses are named, and this is no Cluster", "name one address, or use redis+sentinel://")
+		r.fail("redis mode", "several addresses are named, and this is no Cluster", "name one address, or use redis+sentinel://")
 	case mode == "sentinel":
-		say(origin.Fail, "redis mode", "this is a Sentinel, which holds no data", "use redis+sentinel://…/master")
+		r.fail("redis mode", "this is a Sentinel, which holds no data", "use redis+sentinel://…/master")
 	default:
-		say(origin.OK, "redis mode", mode, "")
+		r.ok("redis mode", mode)
 	}
 	if info["role"] == "slave" && mode != "cluster" {
-		say(origin.Fail, "redis role", "a replica, which cannot be written to", "name the master, or use redis+sentinel://")
+		r.fail("redis role", "a replica, which refuses writes", "name the master, or use redis+sentinel://")
 	} else {
-		say(origin.OK, "redis role", "can be written to", "")
+		r.ok("redis role", "accepts writes")
 	}
 	switch policy := info["maxmemory_policy"]; {
 	case strings.HasPrefix(policy, "volatile-"):
-		say(origin.Warn, "maxmemory-policy", policy+": buckets and the log of changes expire too, and so may be evicted", "give Redis so much memory that nothing is evicted")
+		r.warn("maxmemory-policy", policy+": buckets and the log of changes expire, and so may be evicted", "set maxmemory-policy to noeviction, or give Redis so much memory that nothing is evicted")
 	case policy != "noeviction" && policy != "":
-		say(origin.Warn, "maxmemory-policy", policy+": buckets and the log of changes may be evicted", "set maxmemory-policy to noeviction")
+		r.warn("maxmemory-policy", policy+": buckets and the log of changes may be evicted", "set maxmemory-policy to noeviction")
 	default:
-		say(origin.OK, "maxmemory-policy", policy, "")
+		r.ok("maxmemory-policy", policy)
 	}
 	if info["maxmemory"] == "0" {
-		say(origin.Warn, "maxmemory", "not set: pages may take all memory of the machine", "set maxmemory")
+		r.warn("maxmemory", "not set: pages may take all memory of the machine", "set maxmemory")
 	} else {
-		say(origin.OK, "maxmemory", info["maxmemory_human"], "")
+		r.ok("maxmemory", info["maxmemory_human"])
 	}
-	return findings
 }
 
-// redisMode is standalone, sentinel or cluster. Valkey names it otherwise, and
-// both say apart whether it is a Cluster.
-func redisMode(info map[string]string) string {
-	if info["cluster_enabled"] == "1" {
-		return "cluster"
+// checkRights sends the commands of one use of Redis, and reports what is refused: for
+// lack of a right or of memory. keys is the right to the keys of this use.
+func (r *report) checkRights(ctx context.Context, client redis.UniversalClient, subject, keys string, commands [][]any) {
+	var lacking []string
+	var refused error
+	for _, command := range commands {
+		err := client.Do(ctx, command...).Err()
+		switch {
+		case err == nil, errors.Is(err, redis.Nil), redis.HasErrorPrefix(err, "NOSCRIPT"):
+		case redis.IsPermissionError(err):
+			right := keys
+			if _, named, ok := strings.Cut(err.Error(), "run the '"); ok {
+				name, _, _ := strings.Cut(named, "'")
+				right = "+" + name
+			}
+			if !slices.Contains(lacking, right) {
+				lacking = append(lacking, right)
+			}
+		case refused == nil:
+			refused = err
+		}
 	}
-	return cmp.Or(info["redis_mode"], info["server_mode"], "standalone")
+	switch {
+	case len(lacking) > 0:
+		r.fail(subject, "the user lacks "+strings.Join(lacking, " "), "ACL SETUSER with all rights that docs/SECURITY.md lists")
+	case refused != nil:
+		r.fail(subject, "refused: "+refused.Error(), "fix what Redis says; if it is full, give it memory")
+	default:
+		r.ok(subject, "all that a node does is allowed")
+	}
 }
 
-// since62 says whether a server of the version knows XTRIM MINID, by which the
-// log of changes is kept short.
+// since62 says whether a server of the version has XTRIM MINID, which keeps the log of
+// changes short.
 func since62(version string) bool {
 	first, rest, _ := strings.Cut(version, ".")
 	second, _, _ := strings.Cut(rest, ".")
@@ -175,61 +201,4 @@ func parseInfo(text string) map[string]string {
 		}
 	}
 	return info
-}
-
-// judgeRights does what a node does, on keys of its own, and finds what Redis
-// refuses: for want of a right, of memory, or whatever it says.
-func judgeRights(ctx context.Context, client redis.UniversalClient) (findings []origin.Finding) {
-	own := "doctor-" + rand.Text()
-	for _, part := range []struct {
-		name, keys string
-		commands   [][]any
-	}{
-		{"pages", "~page:* ~fill:*", cache.RedisCommands(own)},
-		{"limits", "~rl:*", limiter.RedisCommands(own)},
-		{"changes", "~{listedge}:*", changefeed.RedisCommands(own)},
-	} {
-		findings = append(findings, judgePart(ctx, client, "redis "+part.name, part.keys, part.commands))
-	}
-	return findings
-}
-
-// judgePart sends the commands of one part. keys is the right to its keys.
-func judgePart(ctx context.Context, client redis.UniversalClient, subject, keys string, commands [][]any) origin.Finding {
-	var lacking []string
-	var refused error
-	for _, command := range commands {
-		err := send(ctx, client, command)
-		switch {
-		case err == nil, errors.Is(err, redis.Nil), redis.HasErrorPrefix(err, "NOSCRIPT"):
-		case redis.IsPermissionError(err):
-			right := keys
-			if _, named, ok := strings.Cut(err.Error(), "run the '"); ok {
-				name, _, _ := strings.Cut(named, "'")
-				right = "+" + name
-			}
-			if !slices.Contains(lacking, right) {
-				lacking = append(lacking, right)
-			}
-		case refused == nil:
-			refused = err
-		}
-	}
-	switch {
-	case len(lacking) > 0:
-		return origin.Finding{Subject: subject, Level: origin.Fail, Text: "the user lacks " + strings.Join(lacking, " "),
-			Do: "ACL SETUSER with all rights that docs/SECURITY.md lists"}
-	case refused != nil:
-		return origin.Finding{Subject: subject, Level: origin.Fail, Text: "refused: " + refused.Error(), Do: "mend what Redis says; give it memory if it is full"}
-	}
-	return origin.Finding{Subject: subject, Level: origin.OK, Text: "all that a node does is allowed"}
-}
-
-// send sends one command, or those of a transaction.
-func send(ctx context.Context, client redis.UniversalClient, command []any) error {
-	if command[0] != "multi" {
-		return client.Do(ctx, command...).Err()
-	}
-	_, err := client.TxPipelined(ctx, func(pipe redis.Pipeliner) error { return pipe.Do(ctx, command[1:]...).Err() })
-	return err
 }

@@ -17,11 +17,11 @@ import (
 
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 // examine runs the command and returns its findings.
-func examine(t *testing.T, wantCode int, args ...string) (findings []origin.Finding) {
+func examine(t *testing.T, wantCode int, args ...string) (findings []admin.Finding) {
 	t.Helper()
 	p := start(t, append([]string{"doctor", "--json"}, args...)...)
 	<-p.ended
@@ -29,7 +29,7 @@ func examine(t *testing.T, wantCode int, args ...string) (findings []origin.Find
 		t.Fatalf("exit %d, want %d: %s%s (%v)", p.code, wantCode, p.out.String(), p.err.String(), err)
 	}
 	for _, f := range findings {
-		if f.Text == "" || (f.Level == origin.OK) != (f.Do == "") {
+		if f.Text == "" || (f.Level == admin.OK) != (f.Do == "") {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -37,16 +37,16 @@ func examine(t *testing.T, wantCode int, args ...string) (findings []origin.Find
 }
 
 // doctor runs the command and returns its findings by subject.
-func doctor(t *testing.T, wantCode int, args ...string) map[string]origin.Finding {
+func doctor(t *testing.T, wantCode int, args ...string) map[string]admin.Finding {
 	t.Helper()
-	by := map[string]origin.Finding{}
+	by := map[string]admin.Finding{}
 	for _, f := range examine(t, wantCode, args...) {
 		by[f.Subject] = f
 	}
 	return by
 }
 
-func expect(t *testing.T, by map[string]origin.Finding, subject string, level origin.Level, text string) {
+func expect(t *testing.T, by map[string]admin.Finding, subject string, level admin.Level, text string) {
 	t.Helper()
 	if f := by[subject]; f.Level != level || !strings.Contains(f.Text+f.Do, text) {
 		t.Errorf("%s: %+v, want %s, %q", subject, f, level, text)
@@ -61,7 +61,7 @@ func TestDoctorOnGoodServers(t *testing.T) {
 		t.Error(printed)
 	}
 	by := doctor(t, exitFine, "--database-url", address, "--redis-url", r.URL())
-	expect(t, by, "slot", origin.Warn, "nobody follows it")
+	expect(t, by, "slot", admin.Warn, "nobody follows it")
 	for _, again := range []struct{ undo, want string }{
 		{"SELECT", "nothing to apply\n"},
 		{"DROP PUBLICATION listedge", "made the publication\n"},
@@ -75,24 +75,24 @@ func TestDoctorOnGoodServers(t *testing.T) {
 	startNode(t, address)
 	within(t, patience, "the slot is followed", func() bool {
 		by = doctor(t, exitFine, "--database-url", address, "--redis-url", r.URL())
-		return by["slot"].Level == origin.OK
+		return by["slot"].Level == admin.OK
 	})
 	for subject, f := range by {
-		if f.Level != origin.OK && subject != "maxmemory" {
+		if f.Level != admin.OK && subject != "maxmemory" {
 			t.Errorf("%+v", f)
 		}
 	}
-	expect(t, by, "maxmemory", origin.Warn, "not set")
+	expect(t, by, "maxmemory", admin.Warn, "not set")
 	if printed := command(t, "doctor", "--database-url", address); strings.Count(printed, "\n") < 18 || !strings.Contains(printed, "ok    wal_level") {
 		t.Error(printed)
 	}
 }
 
-// A lock that keeps pages from being read is told, and who holds it.
+// The doctor reports a lock that blocks page queries, and who holds it.
 func TestDoctorOfLocks(t *testing.T) {
 	t.Parallel()
 	address := database(t)
-	expect(t, doctor(t, exitFine, "--database-url", address), "locks", origin.OK, "nobody")
+	expect(t, doctor(t, exitFine, "--database-url", address), "locks", admin.OK, "no statement waits")
 	holder := connect(t, address)
 	if _, err := holder.Exec(t.Context(), "BEGIN; LOCK TABLE items,\n\tapi_keys IN ACCESS EXCLUSIVE MODE"); err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestDoctorOfLocks(t *testing.T) {
 			"pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
 		within(t, patience, what, func() bool {
 			f := doctor(t, exitFine, "--database-url", address)["locks"]
-			return f.Level == origin.Warn && !slices.ContainsFunc(wanted, func(w string) bool { return !strings.Contains(f.Text+f.Do, w) })
+			return f.Level == admin.Warn && !slices.ContainsFunc(wanted, func(w string) bool { return !strings.Contains(f.Text+f.Do, w) })
 		})
 	}
 	says("nobody waits", "items cannot be read", "api_keys cannot be read")
@@ -120,7 +120,7 @@ func TestDoctorOfLocks(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	expect(t, doctor(t, exitFine, "--database-url", address), "locks", origin.OK, "nobody")
+	expect(t, doctor(t, exitFine, "--database-url", address), "locks", admin.OK, "no statement waits")
 
 	// Readers queue behind a schema change, and that behind a long transaction.
 	if _, err := holder.Exec(t.Context(), "BEGIN; SELECT FROM contacts"); err != nil {
@@ -131,7 +131,7 @@ func TestDoctorOfLocks(t *testing.T) {
 		_, err := changer.Exec(context.Background(), "ALTER TABLE contacts ADD COLUMN more text")
 		ended <- err
 	}()
-	within(t, patience, "the first of a queue is told", func() bool {
+	within(t, patience, "the first of a queue is reported", func() bool {
 		f := doctor(t, exitFine, "--database-url", address)["locks"]
 		return strings.Contains(f.Text, "contacts: a lock") && strings.Contains(f.Do, "pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
 	})
@@ -149,24 +149,25 @@ func TestDoctorOfAnotherICU(t *testing.T) {
 	_, address := privateDatabase(t)
 	command(t, "migrate", "up", "--database-url", address)
 	execute(t, address, "UPDATE pg_collation SET collversion = '0' WHERE collname = 'name_order'")
-	expect(t, doctor(t, exitFailed, "--database-url", address), "collations", origin.Fail, "REINDEX TABLE CONCURRENTLY")
+	expect(t, doctor(t, exitFailed, "--database-url", address), "collations", admin.Fail, "REINDEX TABLE CONCURRENTLY")
 	for _, advised := range []string{"REINDEX TABLE CONCURRENTLY items", "REINDEX TABLE CONCURRENTLY contacts",
 		"ALTER COLLATION name_order REFRESH VERSION", `ALTER COLLATION "und-x-icu" REFRESH VERSION`} {
 		execute(t, address, advised)
 	}
-	expect(t, doctor(t, exitFine, "--database-url", address), "collations", origin.OK, "ICU")
+	expect(t, doctor(t, exitFine, "--database-url", address), "collations", admin.OK, "ICU")
 }
 
-// Rows that lists show and that nobody tells of: what the doctor advises is a command.
+// Rows that lists show although no change of them is published: the doctor says which
+// command to run.
 func TestDoctorOfATableThatInherits(t *testing.T) {
 	t.Parallel()
 	_, address := privateDatabase(t)
 	command(t, "migrate", "up", "--database-url", address)
 	execute(t, address, `CREATE TABLE "A child" () INHERITS (items)`)
 	by := doctor(t, exitFine, "--database-url", address)
-	expect(t, by, "publication", origin.Warn, `the rows of "A child", which`)
+	expect(t, by, "publication", admin.Warn, `the rows of "A child", which`)
 	execute(t, address, by["publication"].Do)
-	expect(t, doctor(t, exitFine, "--database-url", address), "publication", origin.OK, "")
+	expect(t, doctor(t, exitFine, "--database-url", address), "publication", admin.OK, "")
 }
 
 func TestDoctorAndMigrateOnBadServers(t *testing.T) {
@@ -176,16 +177,16 @@ func TestDoctorAndMigrateOnBadServers(t *testing.T) {
 		"synchronous_standby_names": "*"})
 	execute(t, p.URL("postgres"), "CREATE DATABASE bad TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
 	by := doctor(t, exitFailed, "--database-url", p.URL("bad"))
-	for subject, level := range map[string]origin.Level{
-		"version": origin.OK, "primary": origin.OK, "wal_level": origin.Warn, "max_replication_slots": origin.Warn, "max_wal_senders": origin.Warn,
-		"max_slot_wal_keep_size": origin.Warn, "publication": origin.Warn, "slot": origin.Warn,
-		"schema": origin.Fail, "extensions": origin.Fail, "encoding": origin.Fail, "max_connections": origin.Warn,
-		"synchronous_standby_names": origin.Warn, "right to replicate": origin.OK,
+	for subject, level := range map[string]admin.Level{
+		"version": admin.OK, "primary": admin.OK, "wal_level": admin.Warn, "max_replication_slots": admin.Warn, "max_wal_senders": admin.Warn,
+		"max_slot_wal_keep_size": admin.Warn, "publication": admin.Warn, "slot": admin.Warn,
+		"schema": admin.Fail, "extensions": admin.Fail, "encoding": admin.Fail, "max_connections": admin.Warn,
+		"synchronous_standby_names": admin.Warn, "right to replicate": admin.OK,
 	} {
 		expect(t, by, subject, level, "")
 	}
 
-	// An owner who is no superuser gets the schema, and is told of the rest.
+	// An owner who is no superuser gets the schema, and a message about the rest.
 	execute(t, p.URL("postgres"), "CREATE ROLE owner LOGIN PASSWORD 'p'")
 	execute(t, p.URL("postgres"), "CREATE DATABASE owned TEMPLATE template0 OWNER owner")
 	u, err := url.Parse(p.URL("owned"))
@@ -200,14 +201,14 @@ func TestDoctorAndMigrateOnBadServers(t *testing.T) {
 		}
 	}
 	by = doctor(t, exitFine, "--database-url", u.String())
-	expect(t, by, "right to replicate", origin.Warn, "REPLICATION")
-	expect(t, by, "publication", origin.OK, "")
-	expect(t, by, "ownership", origin.OK, "")
+	expect(t, by, "right to replicate", admin.Warn, "REPLICATION")
+	expect(t, by, "publication", admin.OK, "")
+	expect(t, by, "ownership", admin.OK, "")
 	if again := command(t, "migrate", "up", "--database-url", u.String()); !strings.Contains(again, "nothing to apply") || !strings.Contains(again, "not made: the slot") {
 		t.Error(again)
 	}
 	by = doctor(t, exitFailed, "--database-url", "postgres://127.0.0.1:1/none")
-	expect(t, by, "postgres", origin.Fail, "127.0.0.1")
+	expect(t, by, "postgres", admin.Fail, "127.0.0.1")
 }
 
 func TestDoctorOfReplicas(t *testing.T) {
@@ -219,12 +220,12 @@ func TestDoctorOfReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	of := func(p *sandbox.Postgres) string { return p.URL(u.Path[1:]) }
-	look := func(replica string) origin.Finding {
+	look := func(replica string) admin.Finding {
 		t.Helper()
 		return doctor(t, exitFine, "--database-url", address, "--replica-url", replica)["replica"]
 	}
-	within(t, patience, "a good standby", func() bool { return look(of(standby)).Level == origin.OK })
-	if f := look(address); f.Level != origin.Warn || !strings.Contains(f.Text, "no standby") {
+	within(t, patience, "a good standby", func() bool { return look(of(standby)).Level == admin.OK })
+	if f := look(address); f.Level != admin.Warn || !strings.Contains(f.Text, "no standby") {
 		t.Errorf("the primary itself: %+v", f)
 	}
 	execute(t, address, "CREATE ROLE unprivileged LOGIN PASSWORD 'x'")
@@ -235,23 +236,24 @@ func TestDoctorOfReplicas(t *testing.T) {
 	reader.User = url.UserPassword("unprivileged", "x")
 	within(t, patience, "a role without the right to statistics", func() bool {
 		f := look(reader.String())
-		return f.Level == origin.Warn && strings.Contains(f.Text, "not used") && strings.Contains(f.Do, "pg_read_all_stats")
+		return f.Level == admin.Warn && strings.Contains(f.Text, "not used") && strings.Contains(f.Do, "pg_read_all_stats")
 	})
-	if f := look("postgres://127.0.0.1:1/none"); f.Level != origin.Warn {
+	if f := look("postgres://127.0.0.1:1/none"); f.Level != admin.Warn {
 		t.Errorf("nobody: %+v", f)
 	}
 	other := sandboxtest.Standby(t, sandboxtest.Postgres(t), nil)
-	if f := look(other.URL("postgres")); f.Level != origin.Warn || !strings.Contains(f.Text, "not used") {
+	if f := look(other.URL("postgres")); f.Level != admin.Warn || !strings.Contains(f.Text, "not used") {
 		t.Errorf("another's standby: %+v", f)
 	}
 }
 
 func TestVersionsOfRedis(t *testing.T) {
 	t.Parallel()
-	for version, want := range map[string]origin.Level{
-		"": origin.Fail, "5.0.14": origin.Fail, "6.0.16": origin.Fail, "6.2.0": origin.OK, "7.0.15": origin.OK, "10.0.0": origin.OK,
+	for version, want := range map[string]admin.Level{
+		"": admin.Fail, "5.0.14": admin.Fail, "6.0.16": admin.Fail, "6.2.0": admin.OK, "7.0.15": admin.OK, "10.0.0": admin.OK,
 	} {
-		if f := judgeRedis(map[string]string{"redis_version": version}, redis.UniversalOptions{}); !has(f, "redis version", want, version) {
+		var f report
+		if f.checkRedisInfo(map[string]string{"redis_version": version}, redis.UniversalOptions{}); !has(f, "redis version", want, version) {
 			t.Errorf("%s: %+v, want %s", version, f, want)
 		}
 	}
@@ -265,34 +267,35 @@ func TestDoctorOfValkey(t *testing.T) {
 	for _, c := range []struct {
 		name, info string
 		o          redis.UniversalOptions
-		level      origin.Level
+		level      admin.Level
 		text       string
 	}{
-		{"a Cluster", "server_mode:cluster\r\nrole:master\r\n# Cluster\r\ncluster_enabled:1\r\n", several, origin.OK, "cluster"},
-		{"a Cluster by one address", "server_mode:cluster\r\ncluster_enabled:1\r\n", one, origin.Fail, "names one address"},
-		{"a Cluster that does not say its mode", "cluster_enabled:1\r\n", several, origin.OK, "cluster"},
-		{"a replica in a Cluster", "role:slave\r\ncluster_enabled:1\r\n", several, origin.OK, "cluster"},
-		{"alone", "server_mode:standalone\r\ncluster_enabled:0\r\n", one, origin.OK, "standalone"},
-		{"alone, and does not say", "cluster_enabled:0\r\n", one, origin.OK, "standalone"},
-		{"alone by several addresses", "cluster_enabled:0\r\n", several, origin.Fail, "no Cluster"},
-		{"a Sentinel", "server_mode:sentinel\r\n", one, origin.Fail, "Sentinel"},
+		{"a Cluster", "server_mode:cluster\r\nrole:master\r\n# Cluster\r\ncluster_enabled:1\r\n", several, admin.OK, "cluster"},
+		{"a Cluster by one address", "server_mode:cluster\r\ncluster_enabled:1\r\n", one, admin.Fail, "names one address"},
+		{"a Cluster that does not say its mode", "cluster_enabled:1\r\n", several, admin.OK, "cluster"},
+		{"a replica in a Cluster", "role:slave\r\ncluster_enabled:1\r\n", several, admin.OK, "cluster"},
+		{"alone", "server_mode:standalone\r\ncluster_enabled:0\r\n", one, admin.OK, "standalone"},
+		{"alone, and does not say", "cluster_enabled:0\r\n", one, admin.OK, "standalone"},
+		{"alone by several addresses", "cluster_enabled:0\r\n", several, admin.Fail, "no Cluster"},
+		{"a Sentinel", "server_mode:sentinel\r\n", one, admin.Fail, "Sentinel"},
 	} {
-		found := judgeRedis(parseInfo("# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\n"+c.info), c.o)
-		if !has(found, "redis mode", c.level, c.text) || !has(found, "redis version", origin.OK, "Valkey 8.0.1") || !has(found, "redis role", origin.OK, "") {
+		var found report
+		found.checkRedisInfo(parseInfo("# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\n"+c.info), c.o)
+		if !has(found, "redis mode", c.level, c.text) || !has(found, "redis version", admin.OK, "Valkey 8.0.1") || !has(found, "redis role", admin.OK, "") {
 			t.Errorf("%s: %+v", c.name, found)
 		}
 	}
 }
 
 // What is wrong on the way to Redis is said so that one can act on it.
-func TestDoctorOfTheWayToRedis(t *testing.T) {
+func TestDoctorOfTheConnectionToRedis(t *testing.T) {
 	t.Parallel()
 	address := database(t)
 	r, overTLS, _ := tlsRedis(t, "TLSv1.3")
 	secured := sandboxtest.Redis(t)
-	admin := redis.NewClient(&redis.Options{Addr: secured.Addr()})
-	defer admin.Close()
-	if err := admin.ConfigSet(t.Context(), "requirepass", "secret").Err(); err != nil {
+	client := redis.NewClient(&redis.Options{Addr: secured.Addr()})
+	defer client.Close()
+	if err := client.ConfigSet(t.Context(), "requirepass", "secret").Err(); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -314,7 +317,7 @@ func TestDoctorOfTheWayToRedis(t *testing.T) {
 		within(t, patience, url+": "+wanted, func() bool { // on a busy machine the doctor may not wait long enough for it
 			found := doctor(t, exitFailed, "--database-url", address, "--redis-url", url)["redis"]
 			t.Log(url, found.Text)
-			return found.Level == origin.Fail && strings.Contains(found.Text+found.Do, wanted)
+			return found.Level == admin.Fail && strings.Contains(found.Text+found.Do, wanted)
 		})
 	}
 }
@@ -336,16 +339,16 @@ func TestDoctorOfRedis(t *testing.T) {
 		return r.URL()
 	}
 	by := doctor(t, exitFine, "--database-url", address, "--redis-url", launch("--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"))
-	expect(t, by, "maxmemory-policy", origin.Warn, "evicted")
-	expect(t, by, "maxmemory", origin.OK, "64")
+	expect(t, by, "maxmemory-policy", admin.Warn, "evicted")
+	expect(t, by, "maxmemory", admin.OK, "64")
 	by = doctor(t, exitFine, "--database-url", address, "--redis-url", launch("--maxmemory-policy", "volatile-ttl"))
-	expect(t, by, "maxmemory-policy", origin.Warn, "evicted")
+	expect(t, by, "maxmemory-policy", admin.Warn, "evicted")
 	by = doctor(t, exitFailed, "--database-url", address, "--redis-url", launch("--replicaof", host+" "+port))
-	expect(t, by, "redis role", origin.Fail, "replica")
+	expect(t, by, "redis role", admin.Fail, "replica")
 	by = doctor(t, exitFailed, "--database-url", address, "--redis-url", launch("--cluster-enabled", "yes"))
-	expect(t, by, "redis mode", origin.Fail, "Cluster")
+	expect(t, by, "redis mode", admin.Fail, "Cluster")
 	by = doctor(t, exitFailed, "--database-url", address, "--redis-url", "redis://127.0.0.1:1")
-	expect(t, by, "redis", origin.Fail, "127.0.0.1:1")
+	expect(t, by, "redis", admin.Fail, "127.0.0.1:1")
 	var said strings.Builder // the client's own log would go to the process's standard error
 	process := exec.Command(os.Args[0], "doctor", "--database-url", address, "--redis-url", "redis://127.0.0.1:1")
 	process.Env, process.Stderr = append(os.Environ(), beListedge+"=1"), &said

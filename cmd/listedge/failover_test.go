@@ -59,7 +59,7 @@ func TestTheOldPrimaryLivesOn(t *testing.T) {
 }
 
 // The primary dies, its standby takes over, and the URL names both: nothing has
-// to be told to the node.
+// to reach the node.
 func TestTheStandbyInTheURLTakesOver(t *testing.T) {
 	old, address := privateDatabase(t)
 	next := sandboxtest.Standby(t, old, nil)

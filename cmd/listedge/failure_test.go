@@ -77,7 +77,7 @@ func TestRedisHangingDyingAndComingBackEmpty(t *testing.T) {
 	}
 }
 
-func TestPostgresCrashedIsStoodInForAndSaysSo(t *testing.T) {
+func TestStalePagesAreServedAndMarkedWhilePostgresIsDown(t *testing.T) {
 	t.Parallel()
 	postgres, url := privateDatabase(t)
 	workspace, key := workspaceWithKey(t, url)

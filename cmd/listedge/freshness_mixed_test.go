@@ -10,7 +10,7 @@ import (
 
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 // What nodes show whose Redis is also used by nodes on another server or
@@ -99,7 +99,7 @@ func TestAnOldPrimaryDoesNotReachNodesOnTheNewOne(t *testing.T) {
 		t.Errorf("the node on the new primary says %q", said)
 	}
 	says(t, []string{"--database-url", address, "--redis-url", redis.URL()}, exitFailed,
-		origin.Finding{Subject: "timeline", Level: origin.Fail, Text: why})
+		admin.Finding{Subject: "timeline", Level: admin.Fail, Text: why})
 
 	// A node that starts there learns which timeline the fleet follows before it
 	// takes an answer: also one whose follower cannot connect, or does so late.
@@ -172,6 +172,6 @@ func TestTwoDatabasesShareARedis(t *testing.T) {
 	}
 	nodes := []string{"--node", strings.TrimPrefix(one.admin, "http://") + "," + strings.TrimPrefix(other.admin, "http://")}
 	says(t, append(nodes, "--database-url", address, "--redis-url", redis.URL()), exitFailed,
-		origin.Finding{Subject: "redis fleets", Level: origin.Warn, Text: "another fleet"},
-		origin.Finding{Subject: "fleet database", Level: origin.Fail})
+		admin.Finding{Subject: "redis fleets", Level: admin.Warn, Text: "another fleet"},
+		admin.Finding{Subject: "fleet database", Level: admin.Fail})
 }

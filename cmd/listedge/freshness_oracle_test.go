@@ -33,7 +33,7 @@ type oracle struct {
 	histories []*history
 
 	forms  []form       // the ways to write
-	others atomic.Int64 // answers to lists that hardly anybody asks for
+	others atomic.Int64 // answers to rarely requested lists
 
 	mu      sync.Mutex // guards all below
 	worst   time.Duration
@@ -58,7 +58,7 @@ type query struct {
 	a, z bool // the workspace's first row, and its last
 }
 
-// rare is a query for which hardly anybody asked before: a standby may have
+// rare is a query that was rarely requested before: a standby may have
 // caught up.
 func (h *history) rare(limit int) query {
 	all := 2 + h.fillers

@@ -88,7 +88,7 @@ const keyPromise = time.Second
 func cluster(p *sandbox.Postgres) string { return filepath.Join(filepath.Dir(p.LogFile()), "cluster") }
 
 // The primary's files are put back to what they were, and its standby is not
-// made anew: it shows commits that the primary has lost.
+// made again: it shows commits that the primary has lost.
 func TestFreshnessOfAStandbyOfALostFuture(t *testing.T) {
 	t.Parallel()
 	primary, address := privateDatabase(t)
@@ -142,7 +142,7 @@ func TestFreshnessOfAStandbyOfALostFuture(t *testing.T) {
 	files(copied, cluster(primary))
 	resyncs := n.metric(t, "listedge_freshness_resyncs_total", `cause="epoch"`)
 	start()
-	within(t, patience, "followed anew", func() bool {
+	within(t, patience, "followed again", func() bool {
 		return n.metric(t, "listedge_freshness_resyncs_total", `cause="epoch"`) > resyncs && n.mode() == "followed"
 	})
 	asked := 0

@@ -4,7 +4,7 @@ package main
 
 import "testing"
 
-// TestFreshnessInShort is the faults that tell a wrong rule from a right one
+// TestFreshnessInShort plays the faults that distinguish a wrong rule from a right one
 // soonest: mutations_test.go runs it.
 func TestFreshnessInShort(t *testing.T) {
 	f := startFleet(t, 2)

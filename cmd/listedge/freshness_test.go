@@ -37,9 +37,9 @@ func (o *oracle) standbyWasTried(t *testing.T) {
 	o.fleet.awaitFollowed(t)
 	for _, outcome := range []string{"ok", "behind"} {
 		n := o.fleet.sum(t, "listedge_origin_replica_fetches_total", `outcome="`+outcome+`"`)
-		t.Logf("asked of the standby, %s: %v", outcome, n)
+		t.Logf("queries to the standby, %s: %v", outcome, n)
 		if n == 0 {
-			t.Error("the standby was hardly tried")
+			t.Error("the standby was rarely queried")
 		}
 	}
 }

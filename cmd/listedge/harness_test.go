@@ -23,7 +23,7 @@ import (
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 // The tests of this package use the program as its users do: they start it
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 }
 
 // The server that tests share, as long as they do it no harm.
-var shared = sandboxtest.Shared{Prepare: postgrestest.Prepare(origin.MigrateUp)}
+var shared = sandboxtest.Shared{Prepare: postgrestest.Prepare(admin.MigrateUp)}
 
 // database returns the URL of a migrated, empty database of the test's own.
 func database(t *testing.T) string {
@@ -55,7 +55,7 @@ func database(t *testing.T) string {
 	return p.URL(postgrestest.Copy(t, p, postgrestest.Template))
 }
 
-// privateDatabase is on a Postgres that the test may ill-treat.
+// privateDatabase is on a Postgres that the test may break.
 func privateDatabase(t *testing.T) (*sandbox.Postgres, string) {
 	t.Helper()
 	return privateDatabaseWith(t, nil)
@@ -64,7 +64,7 @@ func privateDatabase(t *testing.T) (*sandbox.Postgres, string) {
 func privateDatabaseWith(t *testing.T, settings map[string]string) (*sandbox.Postgres, string) {
 	t.Helper()
 	p := sandboxtest.PostgresWith(t, settings)
-	if err := postgrestest.Make(t.Context(), p, "listedge", origin.MigrateUp); err != nil {
+	if err := postgrestest.Make(t.Context(), p, "listedge", admin.MigrateUp); err != nil {
 		t.Fatal(err)
 	}
 	return p, p.URL("listedge")
@@ -427,17 +427,17 @@ func problemConforms(a *answer) error {
 // the commands that do so: under the race detector each of them takes 0.1 s.
 func workspaceWithKey(t *testing.T, databaseURL string) (workspace, key string) {
 	t.Helper()
-	admin, err := origin.OpenAdmin(t.Context(), databaseURL)
+	conn, err := admin.Open(t.Context(), databaseURL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer admin.Close()
-	made, err := admin.CreateWorkspace(t.Context(), t.Name(), nil, nil)
+	defer conn.Close()
+	made, err := conn.CreateWorkspace(t.Context(), t.Name(), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	rate, burst := 100_000.0, int32(100_000)
-	k, err := admin.CreateKey(t.Context(), origin.NewKeySpec{Workspace: made.ID, Rate: &rate, Burst: &burst})
+	k, err := conn.CreateKey(t.Context(), admin.NewKey{Workspace: made.ID, Rate: &rate, Burst: &burst})
 	if err != nil {
 		t.Fatal(err)
 	}

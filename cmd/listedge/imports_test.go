@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -16,19 +17,20 @@ var (
 	mayImport = map[string][]string{
 		"cmd/listedge": {"edge", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres",
 			"internal/boottime", "internal/changefeed", "internal/rawconn", "internal/redact", "internal/sandbox", "internal/tracing"},
-		"edge":            {"cache", "limiter", "metrics", "origin", "origin/apikey", "internal/boottime", "internal/changefeed", "internal/rawconn", "internal/tracing"},
-		"edge/admin":      {"edge", "metrics", "cache", "internal/changefeed"},
-		"metrics":         {"cache", "limiter", "origin", "origin/apikey", "origin/follower", "internal/changefeed"},
-		"cache":           {"cache/freshness", "prefetch", "internal/boottime", "internal/changefeed"},
-		"cache/freshness": {"internal/boottime", "internal/changefeed"},
-		"limiter":         {"limiter/lease", "prefetch", "internal/boottime"},
-		"limiter/lease":   {"internal/boottime"},
+		"edge":                    {"cache", "limiter", "metrics", "origin", "origin/apikey", "internal/boottime", "internal/changefeed", "internal/rawconn", "internal/tracing"},
+		"edge/admin":              {"edge", "metrics", "cache", "internal/changefeed"},
+		"metrics":                 {"cache", "limiter", "origin", "origin/apikey", "origin/follower", "internal/changefeed"},
+		"cache":                   {"cache/freshness", "prefetch", "internal/boottime", "internal/changefeed"},
+		"cache/freshness":         {"internal/boottime", "internal/changefeed"},
+		"limiter":                 {"limiter/lease", "internal/boottime"},
+		"limiter/lease":           {},
+		"limiter/lease/leasetest": {"limiter/lease"},
 
-		"origin":          {"origin/follower", "origin/postgres", "prefetch", "internal/boottime", "internal/changefeed", "internal/rawconn"},
+		"origin":          {"origin/postgres"},
 		"origin/postgres": {"internal/rawconn", "internal/redact"},
-		"origin/apikey":   {"origin", "origin/postgres", "internal/boottime", "internal/changefeed"},
-		"origin/admin":    {"origin", "origin/apikey", "origin/postgres", "origin/follower"},
-		"origin/follower": {"origin", "origin/postgres", "internal/changefeed"},
+		"origin/apikey":   {"origin/postgres", "internal/boottime", "internal/changefeed"},
+		"origin/admin":    {"origin/apikey", "origin/follower", "origin/postgres"},
+		"origin/follower": {"origin/postgres", "internal/changefeed"},
 		"origin/load":     {"origin", "origin/postgres"},
 		"prefetch":        nil,
 
@@ -55,17 +57,17 @@ var (
 		"github.com/prometheus/common":        {"metrics"},
 		"github.com/dgraph-io/ristretto":      {"cache"},
 		"github.com/jackc/pgx":                {"origin", "origin/postgres", "origin/apikey", "origin/admin", "origin/load", "origin/follower", "bench", "internal/sandbox/postgrestest"},
-		"github.com/redis/go-redis":           {"cache", "limiter", "limiter/lease", "internal/changefeed", "cmd/listedge", "bench", "internal/sandbox/redistest"},
+		"github.com/redis/go-redis":           {"cache", "limiter", "internal/changefeed", "cmd/listedge", "bench", "internal/sandbox/redistest"},
 		"github.com/alecthomas/kong":          {"cmd/listedge"},
-		"github.com/pressly/goose":            {"origin", "origin/admin"},
+		"github.com/pressly/goose":            {"origin/admin"},
 		"github.com/klauspost/compress":       {"cache"},
 		"github.com/schollz/progressbar":      {"origin/load"},
 		"github.com/swaggest/swgui":           {"edge"},
 		"golang.org/x/sys":                    {"internal/boottime"},
 		"github.com/prometheus/procfs":        {"bench"},
 		"gonum.org/v1/plot":                   {"bench"},
-		"github.com/hashicorp/golang-lru":     {"edge", "origin", "origin/apikey"},
-		"github.com/sony/gobreaker":           {"cache", "limiter", "limiter/lease", "origin", "origin/postgres", "origin/apikey"},
+		"github.com/hashicorp/golang-lru":     {"edge", "origin/apikey"},
+		"github.com/sony/gobreaker":           {"cache", "origin/postgres"},
 		"net/http":                            {"edge", "edge/admin", "metrics", "cmd/listedge", "bench", "deploy/clients"},
 	}
 )
@@ -108,4 +110,46 @@ func TestImportRules(t *testing.T) {
 	if err != nil || checked < 50 {
 		t.Errorf("%d files checked, %v", checked, err)
 	}
+}
+
+// sources calls f for each Go file of the product and of its tests, with its path from
+// the root.
+func sources(t *testing.T, f func(name, text string)) {
+	t.Helper()
+	root := filepath.Join("..", "..")
+	err := filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(file, ".go") {
+			return err
+		}
+		relative, err := filepath.Rel(root, file)
+		if err != nil {
+			return err
+		}
+		f(filepath.ToSlash(relative), contents(t, relative))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOnlySettingsReadTheEnvironment(t *testing.T) {
+	mayRead := []string{"cmd/listedge/config.go", "cmd/listedge/settings.go", "internal/sandbox/binaries.go"}
+	reads := regexp.MustCompile(`os\.(Getenv|LookupEnv|Environ)\(`)
+	sources(t, func(name, text string) {
+		if !strings.HasSuffix(name, "_test.go") && !strings.HasPrefix(name, "bench/") && !strings.HasPrefix(name, "deploy/") && !slices.Contains(mayRead, name) && reads.MatchString(text) {
+			t.Errorf("%s reads the environment: let cmd/listedge/settings.go do it", name)
+		}
+	})
+}
+
+// A skipped test shows nothing. A test that needs something that is not always there
+// has a build tag.
+func TestNoTestIsSkipped(t *testing.T) {
+	skips := regexp.MustCompile(`\b[tb]\.(Skip|SkipNow|Skipf)\(`)
+	sources(t, func(name, text string) {
+		if name != "cmd/listedge/imports_test.go" && skips.MatchString(text) {
+			t.Errorf("%s skips a test: use a build tag", name)
+		}
+	})
 }

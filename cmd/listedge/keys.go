@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 type keysCommand struct {
@@ -49,8 +49,8 @@ func (c *keyCreate) Run(ctx context.Context, t *terminal) error {
 	}
 	slices.Sort(c.Scopes)
 	c.Scopes = slices.Compact(c.Scopes)
-	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
-		k, err := a.CreateKey(ctx, origin.NewKeySpec{
+	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
+		k, err := a.CreateKey(ctx, admin.NewKey{
 			Workspace: c.Workspace, Name: c.Name, Scopes: c.Scopes, Rate: c.Rate, Burst: c.Burst, ExpiresIn: c.ExpiresIn,
 		})
 		if err != nil {
@@ -68,7 +68,7 @@ type keyList struct {
 
 // Run lists keys.
 func (c *keyList) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
+	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
 		list, err := a.Keys(ctx, c.Workspace)
 		if err == nil && len(list) == 0 {
 			err = a.WorkspaceExists(ctx, c.Workspace)
@@ -95,5 +95,5 @@ type keyRevoke struct{ oneFlags }
 
 // Run revokes a key.
 func (c *keyRevoke) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "revoked", func(a *origin.Admin) (any, error) { return a.RevokeKey(ctx, c.ID) })
+	return c.do(ctx, t, "revoked", func(a *admin.Conn) (any, error) { return a.RevokeKey(ctx, c.ID) })
 }

@@ -4,31 +4,32 @@ package main
 
 import "testing"
 
-// The rules by which keys are believed, broken one at a time:
+// The rules of the key cache, broken one at a time:
 //
 //	make mutations ONLY=TestKeyMutations
 func TestKeyMutations(t *testing.T) {
 	const (
-		told, refresh = "origin/keyring_told.go", "origin/keyring_refresh.go"
-		storm         = "TestNoAnswerReliesOnAKeyThatWasChangedLongAgo"
+		keys, invalidation, store = "origin/apikey/cache.go", "origin/apikey/invalidation.go", "origin/apikey/store.go"
+		storm                     = "TestNoAnswerReliesOnAKeyThatWasChangedLongAgo"
 	)
 	caught(t, []mutation{
-		{"not doubted when it is visible", []edit{{told, "func (r *Keyring[T]) Changed(_ changefeed.Position, c *changefeed.Change) { r.Settled(c) }", "func (r *Keyring[T]) Changed(_ changefeed.Position, c *changefeed.Change) { r.changed(c) }\n\nfunc (r *Keyring[T]) Settled(*changefeed.Change) {}"}, {told, "func (r *Keyring[T]) Settled(c *changefeed.Change) {\n", "func (r *Keyring[T]) changed(c *changefeed.Change) {\n"}}, "./edge", storm},
-		{"a gap is overlooked", gapsIgnored, "./edge", storm},
-		{"proven until now", []edit{{told, "until: r.clock.Of(p.Moment)", "until: r.clock.Now()"}}, "./edge", storm},
-		{"proven since the moment", []edit{{told, "since: r.clock.Now(), until", "since: r.clock.Of(p.Moment), until"}}, "./origin", "TestAProofIsOfKeysLookedUpWithin"},
-		{"proven across a reset", []edit{{told, "\tr.told.proof.Store(nil)\n", ""}}, "./edge", storm},
-		{"proven before the proof", []edit{{told, "p != nil && lookedUp > p.since", "p != nil"}}, "./origin", "TestAProofIsOfKeysLookedUpWithin"},
-		{"proven of any server", []edit{{told, " && (p.run == \"\" || p.run == run)", ""}}, "./origin", "TestAProofIsOfOneServer"},
-		{"nothing is doubted", []edit{{told, "doubtful = at <= time.Duration(k.doubted.Load())", "_ = k.doubted.Load()"}}, "./edge", storm},
-		{"a look-up under way is not told", []edit{{told, "if last := t.last.Load(); last >= int64(at) {", "if last := t.last.Load(); false && last >= int64(at) {"}}, "./origin", "TestAChangeIsToldToTheLookupUnderWay"},
-		{"what is forgotten is relied on", []edit{{refresh, "\t\tr.supersede(k)\n\t\tr.size", "\t\tr.size"}}, "./origin", "TestAForgottenKeyIsNotReliedOn"},
-		{"what is forgotten is found", []edit{{"origin/keyring.go", "\tr.near.Load().drop(k)\n", ""}}, "./origin", "TestNearKeysAreThoseOfTheShards"},
-		{"put near when the shard may have changed", []edit{{"origin/keyring.go", "\tdefer s.mu.RUnlock()\n\tk := s.at(hash)\n", "\tk := s.at(hash)\n\ts.mu.RUnlock()\n\truntime.Gosched()\n"}, {"origin/keyring.go", "\t\"sync\"\n", "\t\"runtime\"\n\t\"sync\"\n"}}, "./origin", "TestNearKeysAreThoseOfTheShards"},
-		{"its place is forgotten", []edit{{"origin/keyring.go", "\t\tk.place.Store(uint64(place))\n", ""}}, "./origin", "TestNearKeysGrowWithTheKeys"},
-		{"a place is taken for a hash", []edit{{"origin/keyring_near.go", "k != nil && k.hash == hash {", "k != nil {"}}, "./origin", "TestNearKeysAreThoseOfTheShards"},
-		{"a schedule is not looked at", []edit{{told, "!doubtful && !k.Key.Scheduled &&", "!doubtful &&"}}, "./origin", "TestAScheduledKeyIsAskedFor"},
-		{"connections to an old primary are kept", []edit{{"origin/keystore.go", "fromPrimary(ctx, s.upstream, run, func() (map[KeyHash]Key, answerer, error) { return s.lookup(ctx, hashes) })", "fromPrimary(ctx, s.upstream, \"\", func() (map[KeyHash]Key, answerer, error) { return s.lookup(ctx, hashes) })"}}, "./origin", "TestTheSideOfTheEarlierTimelineIsRefused"},
-		{"an answer without keys is anybody's", []edit{{"origin/keystore.go", "{ return s.lookup(ctx, hashes) }", "{\n\tfound, by, err := s.lookup(ctx, hashes)\n\tif len(found) == 0 {\n\t\tby.Run = run\n\t}\n\treturn found, by, err\n}"}}, "./origin", "TestAnOldPrimaryThatDoesNotKnowAKeyIsNotBelieved"},
+		{"not invalidated when a change settles", []edit{
+			{invalidation, "(_ changefeed.Position, change *changefeed.Change) { c.Settled(change) }", "(_ changefeed.Position, change *changefeed.Change) { c.apply(change) }\n\nfunc (c *Cache[T]) Settled(*changefeed.Change) {}"},
+			{invalidation, "func (c *Cache[T]) Settled(change *changefeed.Change) {\n", "func (c *Cache[T]) apply(change *changefeed.Change) {\n"}}, "./origin/apikey", storm},
+		{"a gap is overlooked", gapsIgnored, "./origin/apikey", storm},
+		{"proven until now", []edit{{invalidation, "until: c.clock.Of(p.Moment)", "until: c.clock.Now()"}}, "./origin/apikey", storm},
+		{"proven since the moment", []edit{{invalidation, "\tsince := c.clock.Now()\n", "\tsince := c.clock.Of(p.Moment)\n"}}, "./origin/apikey", "TestAProofCoversLookupsAfterItsBeginning"},
+		{"proven across a reset", []edit{{invalidation, "\tc.proof.Store(nil)\n", ""}}, "./origin/apikey", storm},
+		{"proven before the proof", []edit{{invalidation, "p != nil && lookedUp > p.since", "p != nil"}}, "./origin/apikey", "TestAProofCoversLookupsAfterItsBeginning"},
+		{"proven of any server", []edit{{invalidation, " && (p.incarnation == anyIncarnation || p.incarnation == incarnation)", ""}}, "./origin/apikey", "TestAProofCoversOneServer"},
+		{"an old proof names the server", []edit{{invalidation, "if p != nil && now-p.until < maxAge {", "if p != nil {"}}, "./origin/apikey", "TestAnOldProofNamesNoServer"},
+		{"nothing is invalidated", []edit{{invalidation, "changed = at <= time.Duration(e.invalidatedAt.Load())", "_ = e.invalidatedAt.Load()"}}, "./origin/apikey", storm},
+		{"a look-up in flight is not invalidated", []edit{{keys, "} else if s.changedAt >= began {", "} else if false {"}}, "./origin/apikey", "TestAChangeInvalidatesALookupInFlight"},
+		{"a late answer replaces a newer one", []edit{{keys, "case before != nil && time.Duration(before.validatedAt.Load()) > began:", "case false:"}}, "./origin/apikey", "TestALateAnswerDoesNotOverruleANewerOne"},
+		{"an entry is found by its old rows", []edit{{keys, "\tc.evict(s, before)\n\ts.entries[hash] = e\n", "\ts.entries[hash] = e\n"}}, "./origin/apikey", "TestAChangedKeyIsAttachedAgain"},
+		{"an evicted entry stays in its rows", []edit{{keys, "if s.rows[id] = others; len(others) == 0 {", "if len(others) < 0 {"}}, "./origin/apikey", "TestAnIdleEntryIsEvictedWithItsRows"},
+		{"a schedule is not looked up", []edit{{invalidation, "!changed && !e.Key.Scheduled &&", "!changed &&"}}, "./origin/apikey", "TestAScheduledKeyIsLookedUp"},
+		{"connections to an old primary are kept", []edit{{store, "s.db.Keys.Read(ctx, incarnation, ", "s.db.Keys.Read(ctx, \"\", "}}, "./origin", "TestAnEarlierTimelineIsRefused"},
+		{"an answer without keys is anybody's", []edit{{store, "\t\tfound, by, err = s.query(ctx, hashes)\n", "\t\tif found, by, err = s.query(ctx, hashes); len(found) == 0 {\n\t\t\tby.Incarnation = incarnation\n\t\t}\n"}}, "./origin", "TestAnOldPrimaryThatDoesNotKnowAKeyIsNotBelieved"},
 	})
 }

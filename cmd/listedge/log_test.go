@@ -122,7 +122,7 @@ func remembers(t *testing.T, h *recentLog) (all []recentEntry) {
 	return all
 }
 
-func TestTheLastWarningsAreRemembered(t *testing.T) {
+func TestTheLatestWarningsAreKept(t *testing.T) {
 	var out bytes.Buffer
 	h := newRecentLog(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelError}))
 	log := slog.New(h)
@@ -152,7 +152,7 @@ func TestTheLastWarningsAreRemembered(t *testing.T) {
 	}
 }
 
-func TestWhatIsRememberedIsBounded(t *testing.T) {
+func TestKeptWarningsAreBounded(t *testing.T) {
 	h := newRecentLog(slog.DiscardHandler)
 	log := slog.New(h)
 	for i := range 3 * recentEntries {

@@ -110,26 +110,6 @@ func clearer(err error) error {
 	}
 }
 
-// inputs are all values that the user gave by flags, arguments and environment: an
-// error may quote any of them, and secrets among them are hidden.
-func inputs(args []string) (all []string) {
-	for _, arg := range args {
-		if _, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(arg, "--") {
-			arg = value
-		}
-		all = append(all, arg)
-	}
-	for _, variable := range os.Environ() {
-		if name, value, _ := strings.Cut(variable, "="); strings.HasPrefix(name, envPrefix) {
-			all = append(all, value)
-		}
-	}
-	return all
-}
-
-// envPrefix is how the names of our environment variables begin.
-const envPrefix = "LISTEDGE_"
-
 func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *int) {
 	code := -1
 	parser = kong.Must(c,

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,21 +15,22 @@ import (
 	"time"
 )
 
-// A test that never fails shows nothing. Here the rules of freshness are
-// broken one at a time, in a copy of this repository, and the tests that are
-// about them must fail:
+// A test that never fails shows nothing. Here the rules of freshness are broken one
+// at a time, in a copy of this repository, and their tests must fail:
 //
 //	make mutations ONLY=TestMutations
+//	make mutations DRY=1    checks in a second that every edit still applies
+
+var dry = flag.Bool("dry", false, "only check that the texts to replace and the tests exist")
 
 // edit replaces the one occurrence of a text in a file.
 type edit struct{ file, old, new string }
 
 const (
-	pairs   = "cache/pairs.go"
-	rules   = "cache/rules.go"
-	tracker = "cache/tracker.go"
+	versions = "cache/freshness/versions.go"
+	rules    = "cache/freshness/rules.go"
 
-	upstream  = "origin/upstream.go"
+	primary   = "origin/postgres/primary.go"
 	lineage   = "origin/lineage.go"
 	heartbeat = "origin/follower/heartbeat.go"
 
@@ -37,24 +39,23 @@ const (
 )
 
 var (
-	noCheckAtFill  = []edit{{rules, "\tif !state.shown(p) || !whole.shown(p) {", "\tif false {"}}
+	noCheckAtFill  = []edit{{rules, "\tif !version.seenBy(r) || !collection.seenBy(r) {", "\tif false {"}}
 	settledAtOnce  = []edit{{subscription, "settled := snapshot.Sees(c.XID)", "settled := snapshot.Sees(c.XID) || true"}}
-	prunedAtOnce   = edit{pairs, "now-e.settledAt > fill", "now-e.settledAt >= 0"}
+	prunedAtOnce   = edit{versions, "now-c.settledAt > fillTimeout", "now-c.settledAt >= 0"}
 	generationBump = []edit{
-		{rules, "\tjoin uint64\n\tok ", "\tjoin uint64\n\tgeneration uint64\n\tok "},
-		{rules, "return fillStart{at: now, join: t.join.Load()", "t.mu.Lock()\n\tdefer t.mu.Unlock()\n\treturn fillStart{generation: t.sequence, at: now, join: t.join.Load()"},
-		{rules, "\tif !state.shown(p) || !whole.shown(p) {", "\tif state.last.Load() > start.generation || whole.last.Load() > start.generation {"},
-		{pairs, "e.sequence > s && !p.View.shows(e) {", "e.sequence > s {"},
-		{pairs, "e.position.Compare(at) > 0 && !p.View.shows(e) {", "e.position.Compare(at) > 0 {"},
+		{rules, "\tjoin    uint64\n\ttrusted ", "\tjoin uint64\n\tgeneration uint64\n\ttrusted "},
+		{rules, "return FillStart{at: readAt, join: t.join.Load()", "t.mu.Lock()\n\tdefer t.mu.Unlock()\n\treturn FillStart{generation: t.sequence, at: readAt, join: t.join.Load()"},
+		{rules, "\tif !version.seenBy(r) || !collection.seenBy(r) {", "\tif version.last.Load() > start.generation || collection.last.Load() > start.generation {"},
+		{versions, "ofInterest(c) && !r.sees(c) {", "ofInterest(c) {"},
 	}
 	// The page's statement comes first, and with time to spare, as it may where
-	// one statement tells both.
+	// one statement reads both.
 	sameStatement = []edit{
-		{"origin/standby.go", "\t\treplayed, run, err := s.replayed(ctx, session.conn)\n", "\t\tpage, readErr := o.readOn(ctx, session, q)\n\t\ttime.Sleep(20 * time.Millisecond)\n\t\treplayed, run, err := s.replayed(ctx, session.conn)\n"},
-		{"origin/standby.go", "\t\tpage, err := o.readOn(ctx, session, q)\n", "\t\terr = readErr\n"},
+		{"origin/standby.go", "\t\tis, err := s.replayed(soon, r.Conn)\n", "\t\tread, readBy, readErr := o.read(ctx, r, q)\n\t\ttime.Sleep(20 * time.Millisecond)\n\t\tis, err := s.replayed(soon, r.Conn)\n"},
+		{"origin/standby.go", "\t\tpage, by, err = o.read(ctx, r, q)\n", "\t\tpage, by, err = read, readBy, readErr\n"},
 	}
-	ofItself      = []edit{{heartbeat, "\tt.queue(changefeed.Entry{Heartbeat: h})\n", "\tt.queue(changefeed.Entry{Heartbeat: h})\n\th.After = t.waiting[len(t.waiting)-1].Position\n"}}
-	notedLate     = []edit{{heartbeat, "\th.Unsettled = t.confirmation.settle(&snapshot)\n", "\th.Unsettled = t.confirmation.settle(&snapshot)\n\th.After = t.last\n"}}
+	ofItself      = []edit{{heartbeat, "\tt.enqueue(changefeed.Entry{Heartbeat: h})\n", "\tt.enqueue(changefeed.Entry{Heartbeat: h})\n\th.After = t.waiting[len(t.waiting)-1].Position\n"}}
+	notedLate     = []edit{{heartbeat, "\th.Unsettled = withoutManyLists(t.confirmation.settle(t.snapshot))\n", "\th.Unsettled = withoutManyLists(t.confirmation.settle(t.snapshot))\n\th.After = t.last\n"}}
 	atOrAfter     = []edit{{subscription, "after.Compare(reads[n].end) > 0", "after.Compare(reads[n].end) >= 0"}}
 	cutProves     = []edit{{subscription, "if !cut && s.begun {", "if s.begun {"}}
 	anyHeartbeat  = []edit{{subscription, "moment, rest, ok := proves(s.reads, after)", "moment, rest, ok := time.Now(), s.reads, true"}}
@@ -65,8 +66,8 @@ var (
 	anyBarrier    = []edit{{subscription, "\ts.position = e.Position\n", "\ts.position, s.barrier = e.Position, e.Position\n"}}
 	flushPosition = []edit{{"origin/follower/catalog.sql", "pg_current_wal_insert_lsn()::text", "pg_current_wal_flush_lsn()::text"}}
 	anySnapshot   = []edit{
-		{pairs, "func (v *View) standby() bool { return v.Server != \"\" }", "func (v *View) standby() bool { return false }"},
-		{"origin/standby.go", "page.Snapshot, page.Run, page.Replayed = \"\", \"\", replayed", "page.Replayed = replayed"},
+		{versions, "func (r *ReadPoint) OnStandby() bool { return r.Server != \"\" }", "func (r *ReadPoint) OnStandby() bool { return false }"},
+		{"origin/standby.go", "page.Snapshot, page.Incarnation, page.Server, page.LSN = \"\", \"\", is.Timeline, is.LSN", "page.Server, page.LSN = is.Timeline, is.LSN"},
 		{"origin/lineage.go", "position < max(l.floor, n.LSN)", "position < l.floor"},
 	}
 )
@@ -83,10 +84,10 @@ func TestMutations(t *testing.T) {
 		// By the oracle, on real servers.
 		{"no check at fill", noCheckAtFill, "./cmd/listedge", "TestFreshnessInShort"},
 		{"no unsettled changes", append([]edit{
-			{"origin/follower/heartbeat.go", "h.Unsettled = t.confirmation.settle(&snapshot)", "t.confirmation.settle(&snapshot)"}, prunedAtOnce,
+			{heartbeat, "h.Unsettled = withoutManyLists(t.confirmation.settle(t.snapshot))", "t.confirmation.settle(t.snapshot)"}, prunedAtOnce,
 		}, settledAtOnce...), "./cmd/listedge", "TestFreshnessInShort"},
 		{"generation bump", generationBump, "./cmd/listedge", "TestFreshnessInShort"},
-		{"served although untrusted", []edit{{rules, "return int64(t.clock.At(now)) < t.trustedUntil.Load()", "return t.trustedUntil.Load() > 0"}}, "./cmd/listedge", "TestFreshnessInShort"},
+		{"served although untrusted", []edit{{rules, "return int64(now) < t.trustedUntil.Load()", "return t.trustedUntil.Load() > 0"}}, "./cmd/listedge", "TestFreshnessInShort"},
 		{"no epoch for a crash", []edit{{"origin/follower/term.go", " || is.Run != next.Run:", " || is.Run != next.Run && false:"}}, "./cmd/listedge", "TestFreshnessOfLostCommits"},
 		{"the snapshot rule on the standby", anySnapshot, "./cmd/listedge", "TestFreshnessInShort"},
 		{"the LSN in the page's own statement", sameStatement, "./cmd/listedge", "TestFreshnessInShort"},
@@ -99,34 +100,34 @@ func TestMutations(t *testing.T) {
 		{"the flush position for the insert position", flushPosition, "./origin/follower", "TestAHeartbeatProvesWhatWasVisible"},
 
 		// By the model, in virtual time.
-		{"no check at fill", noCheckAtFill, "./cache", "TestModel"},
-		{"generation bump", generationBump, "./cache", "TestModel"},
-		{"settled at once", settledAtOnce, "./cache", "TestModel"},
-		{"no unsettled at join", noneAtJoin, "./cache", "TestModel"},
-		{"ring pruned at once", []edit{prunedAtOnce}, "./cache", "TestModel"},
-		{"rule 2 ignores what was pruned", []edit{{pairs, "if s < state.pruned.sequence {", "if false {"}}, "./cache", "TestModel"},
-		{"rule 2 ignores whole collections", []edit{{rules, " || !p.whole.shownSince(s, p)", ""}}, "./cache", "TestModel"},
-		{"rule 1 ignores whole collections", []edit{{rules, " && s >= p.whole.last.Load()", ""}}, "./cache", "TestModel"},
-		{"a page from Redis from before the join", []edit{{rules, " || p.Position.Compare(t.joinedAt) < 0", ""}}, "./cache", "TestModel"},
-		{"a page from Redis that may not know what was pruned", []edit{{pairs, "if at.Compare(state.pruned.position) < 0 {", "if false {"}}, "./cache", "TestModel"},
-		{"forgotten pairs leave no mark", []edit{{pairs, "\t\tp.others.rise(last)\n", ""}}, "./cache", "TestModel"},
-		{"pages of forgotten pairs stand", []edit{{pairs, "\t\tstate.last.Store(math.MaxUint64)\n\t\tstate.pruned.sequence = math.MaxUint64\n", "\t\t_ = uint64(math.MaxUint64)\n"}}, "./cache", "TestModel"},
-		{"any heartbeat is a proof", anyHeartbeat, "./cache", "TestModel"},
-		{"a read that saw the entry at After proves", atOrAfter, "./cache", "TestModel"},
-		{"a read that was cut proves", cutProves, "./cache", "TestModel"},
-		{"fills may take long", []edit{{rules, "\tcase time.Since(start.at) > t.fill:\n\t\treturn late\n", ""}}, "./cache", "TestModel"},
-		{"fills begun without trust", []edit{{rules, "case !start.ok:", "case !start.ok && false:"}}, "./cache", "TestModel"},
-		{"fills across a resync", []edit{{rules, "\tcase start.join != t.join.Load():\n\t\treturn resynced\n", ""}}, "./cache", "TestModel"},
-		{"gaps ignored", gapsIgnored, "./cache", "TestModel"},
-		{"an open transaction hides all after it", []edit{{"internal/changefeed/snapshot.go", "return !running", "return !running && false"}}, "./cache", "TestModel"},
-		{"the snapshot rule on the standby", anySnapshot, "./cache", "TestModel"},
-		{"a standby behind the pair's last change", []edit{{pairs, "return p.View.LSN >= state.lastLSN", "return true"}}, "./cache", "TestModel"},
-		{"a standby behind where the node joined", []edit{{rules, "p.View.LSN < t.joinLSN || ", ""}}, "./cache", "TestModel"},
-		{"a standby's page proven by when it was asked", []edit{{rules, "\tif standby {\n\t\tp.Proof = t.provenAt\n\t}\n", ""}}, "./cache", "TestStandbys"},
-		{"a page from Redis as young as clocks say", []edit{{rules, "t.provenAt.Before(p.Proof)", "false"}}, "./cache", "TestAnAdoptedPageIsNoYoungerThanTheProof"},
-		{"a machine that sleeps does not age", []edit{{rules, "t.clock.At(now)) <", "now.Sub(t.start)) <"}}, "./cache", "TestAfterASleep"},
-		{"a read from before a sleep", []edit{{tracker, "t.clock.Of(p.Moment)", "t.clock.At(p.Moment)"}}, "./cache", "TestAfterASleep"},
-		{"a standby of another server", []edit{{rules, "\tcase standby && p.View.Server != t.server:\n\t\treturn foreign\n", ""}}, "./cache", "TestStandbys"},
+		{"no check at fill", noCheckAtFill, "./cache/freshness", "TestModel"},
+		{"generation bump", generationBump, "./cache/freshness", "TestModel"},
+		{"settled at once", settledAtOnce, "./cache/freshness", "TestModel"},
+		{"no unsettled at join", noneAtJoin, "./cache/freshness", "TestModel"},
+		{"changes dropped at once", []edit{prunedAtOnce}, "./cache/freshness", "TestModel"},
+		{"rule 2 ignores what was pruned", []edit{{versions, "sequence >= v.dropped.sequence && ", ""}}, "./cache/freshness", "TestModel"},
+		{"rule 2 ignores whole collections", []edit{{rules, " || !v.collection.seenSince(s, &v.ReadPoint)", ""}}, "./cache/freshness", "TestModel"},
+		{"rule 1 ignores whole collections", []edit{{rules, " && s >= v.collection.last.Load()", ""}}, "./cache/freshness", "TestModel"},
+		{"a page from Redis from before the join", []edit{{rules, " || v.Position.Compare(t.joinedAt) < 0", ""}}, "./cache/freshness", "TestModel"},
+		{"a page from Redis that may not know what was pruned", []edit{{versions, "position.Compare(v.dropped.position) >= 0 && ", ""}}, "./cache/freshness", "TestModel"},
+		{"forgotten lists leave no position", []edit{{versions, "\t\tl.others.raise(last)\n", ""}}, "./cache/freshness", "TestModel"},
+		{"entries of forgotten lists are current", []edit{{versions, "\t\tv.last.Store(math.MaxUint64)\n\t\tv.dropped.sequence = math.MaxUint64\n", "\t\t_ = uint64(math.MaxUint64)\n"}}, "./cache/freshness", "TestModel"},
+		{"any heartbeat is a proof", anyHeartbeat, "./cache/freshness", "TestModel"},
+		{"a read that saw the entry at After proves", atOrAfter, "./cache/freshness", "TestModel"},
+		{"a read that was cut proves", cutProves, "./cache/freshness", "TestModel"},
+		{"fills may take long", []edit{{rules, "\tcase now-start.at > t.fillTimeout:\n\t\treturn Late\n", ""}}, "./cache/freshness", "TestModel"},
+		{"fills begun without trust", []edit{{rules, "case !start.trusted:", "case !start.trusted && false:"}}, "./cache/freshness", "TestRules"},
+		{"fills across a resync", []edit{{rules, "\tcase start.join != t.join.Load():\n\t\treturn Resynced\n", ""}}, "./cache/freshness", "TestModel"},
+		{"gaps ignored", gapsIgnored, "./cache/freshness", "TestModel"},
+		{"an open transaction hides all after it", []edit{{"internal/changefeed/snapshot.go", "return !running", "return !running && false"}}, "./cache/freshness", "TestModel"},
+		{"the snapshot rule on the standby", anySnapshot, "./cache/freshness", "TestModel"},
+		{"a standby behind the list's last change", []edit{{versions, "return r.LSN >= v.lastLSN", "return true"}}, "./cache/freshness", "TestModel"},
+		{"a standby behind where the node joined", []edit{{rules, "r.LSN < t.joinLSN || ", ""}}, "./cache/freshness", "TestModel"},
+		{"a standby's page proven by when it was asked", []edit{{rules, "\tif standby {\n\t\tv.Proof = time.Duration(t.proof.Load())\n\t}\n", ""}}, "./cache/freshness", "TestStandbys"},
+		{"a page from Redis as young as clocks say", []edit{{rules, "v.Proof = min(v.Proof, v.ReadAt)", "_ = v.Proof"}}, "./cache/freshness", "TestAValidatedEntryIsNoYoungerThanTheProof"},
+		{"a machine that sleeps does not age", []edit{{"cache/cache.go", "s.entry.Load(), c.clock.At(now)", "s.entry.Load(), c.clock.Of(now)"}}, "./cache", "TestAfterASleep"},
+		{"a read from before a sleep", []edit{{"cache/changes.go", "c.clock.Of(p.Moment)", "c.clock.At(p.Moment)"}}, "./cache", "TestAfterASleep"},
+		{"a standby of another server", []edit{{rules, "\tcase standby && r.Server != t.last.Server:\n\t\treturn WrongServer\n", ""}}, "./cache/freshness", "TestStandbys"},
 
 		// By the simulation of the protocol.
 		{"any heartbeat is a proof", anyHeartbeat, "./internal/changefeed", "TestSimulation"},
@@ -144,29 +145,29 @@ func TestMutations(t *testing.T) {
 		{"another run of the primary is overlooked", []edit{{subscription, "s.proven && e.Heartbeat.Run != s.run:", "s.proven && false:"}}, "./internal/changefeed", "TestSubscription"},
 
 		// By what a subscriber does with a log.
-		{"a read begins when it returned", []edit{{subscriber, "\tbegan := time.Now() // before the command is sent: Subscription\n", ""}, {subscriber, "\ts.apply(began, entries, cut)\n", "\ts.apply(time.Now(), entries, cut)\n"}}, "./internal/changefeed", "TestARecordedReadBeganBeforeItWasSent"},
+		{"a read begins when it returned", []edit{{subscriber, "\tbegan := time.Now() // before the command is sent: Subscription\n", ""}, {subscriber, "if s.apply(began, entries, cut);", "if s.apply(time.Now(), entries, cut);"}}, "./internal/changefeed", "TestARecordedReadBeganBeforeItWasSent"},
 		{"a session goes on with another reader", []edit{{subscriber, "\ts.subscription.NewSession(reader.Server())\n", ""}}, "./internal/changefeed", "TestAFailedReadEndsTheSession"},
 		{"a heartbeat of another server proves", []edit{{subscription, "h.LogServer != \"\" && h.LogServer != s.server", "false"}}, "./internal/changefeed", "TestSubscription"},
 		{"a misled subscriber reads on", []edit{{subscriber, "s.subscription.Misled()", "false"}}, "./internal/changefeed", "TestAMisled"},
 		{"a heartbeat comes after entries of another server", []edit{{"internal/changefeed/redis_entries.go", "h.After.Compare(w.first) < 0", "false"}}, "./internal/changefeed", "TestHeartbeatsName"},
 		{"an old epoch is written to", []edit{{"internal/changefeed/redis_entries.go", "present and present ~= ARGV[1]", "false"}}, "./internal/changefeed", "TestLogs"},
-		{"a second attempt counts", []edit{{"origin/follower/publish.go", "attempts == 1", "true"}}, "./origin/follower", "TestAHeartbeatDoesNotComeAfter"},
-		{"an open transaction is judged by the new catalog", []edit{{"origin/follower/decode.go", "append(slices.Collect(maps.Values(d.streamed)), d.openTransaction)", "slices.Collect(maps.Values(d.streamed))"}}, "./origin/follower", "TestAnOpenTransaction"},
+		{"a second attempt counts", []edit{{"origin/follower/publish.go", "attempts == 1", "true"}}, "./origin/follower", "TestAHeartbeatDoesNotComeAfterADoubtfulEntry"},
+		{"an open transaction is judged by the new catalog", []edit{{"origin/follower/decode.go", "append(slices.Collect(maps.Values(d.streamed)), d.openTransaction)", "slices.Collect(maps.Values(d.streamed))"}}, "./origin/follower", "TestAnOpenTransactionIsJudgedByBothCatalogs"},
 		{"heartbeats say all of what waits", []edit{{"origin/follower/heartbeat.go", "if lists <= maxLists {", "if true {"}}, "./origin/follower", "TestHeartbeatsStaySmall"},
 		{"no read is cut", []edit{{"internal/changefeed/redis_entries.go", "len(entries) >= readBatch, nil", "false, nil"}}, "./internal/changefeed", "TestLogs"},
 
 		// Of servers that are not the primary, or not its standby.
-		{"a standby's answer is the primary's", []edit{{upstream, "case by.Standby:", "case by.Standby && false:"}}, "./origin", "TestAStandbyIsNotThePrimary"},
-		{"the second answer is the primary's", []edit{{upstream, "err == nil {\n\t\t\terr = u.check(ctx, f, by)", "err == nil {\n\t\t\t_ = by"}}, "./origin", "TestTheSideOfTheEarlierTimelineIsRefused"},
-		{"any timeline is the primary's", []edit{{upstream, "before < after", "before < after && false"}}, "./origin", "TestTheSideOfTheEarlierTimelineIsRefused"},
-		{"each question makes connections", []edit{{upstream, "now-last > int64(primaryRest) && ", ""}}, "./origin", "TestTheWrongServerIsNotFloodedWithConnections"},
-		{"answers are taken before they can be judged", []edit{{upstream, "if err := u.awaitTimeline(ctx); err != nil {", "if err := u.awaitTimeline(ctx); err != nil && false {"}}, "./origin", "TestNothingIsReadBeforeTheTimelineIsKnown"},
+		{"a standby's answer is the primary's", []edit{{primary, "case by.Standby:", "case by.Standby && false:"}}, "./origin", "TestAStandbyIsNotThePrimary"},
+		{"the second answer is the primary's", []edit{{primary, "err == nil {\n\t\t\terr = p.check(ctx, f, by)", "err == nil {\n\t\t\t_ = by"}}, "./origin", "TestAnEarlierTimelineIsRefused"},
+		{"any timeline is the primary's", []edit{{primary, "before < after", "before < after && false"}}, "./origin", "TestAnEarlierTimelineIsRefused"},
+		{"each query makes connections", []edit{{primary, "now-last > int64(PrimaryCooldown) && ", ""}}, "./origin", "TestTheWrongServerGetsFewConnections"},
+		{"answers are taken before they can be judged", []edit{{primary, "if err := p.awaitTimeline(ctx); err != nil {", "if err := p.awaitTimeline(ctx); err != nil && false {"}}, "./origin", "TestNothingIsReadBeforeTheTimelineIsKnown"},
 		{"a node answers before it has looked", []edit{{"cmd/listedge/node.go", ", TimelineKnown: n.timelineKnown", ""}}, "./cmd/listedge", "TestANodeThatHasNotLookedYet"},
 		{"a node is ready before it has looked", []edit{{"cmd/listedge/identity.go", "return errors.New(\"the timeline that the fleet follows is not known yet\")", ""}}, "./cmd/listedge", "TestANodeThatHasNotLookedYet"},
 		{"a node that starts knows of no newer timeline", []edit{{"cmd/listedge/node.go", "cmp.Or(n.followed.Newest(), server)", "cmp.Or(server)"}}, "./cmd/listedge", "TestAnOldPrimaryDoesNotReachNodesOnTheNewOne"},
-		{"the wrong server's page is shared", []edit{{"cache/fill.go", "if v == foreign {", "if false {"}}, "./cache", "TestAnAnswerOfAnotherServerIsAnError"},
-		{"a key that was changed goes on at the wrong server", []edit{{"origin/keyring.go", " && !(doubtful && r.wrongServer.Load())", " && (!doubtful || true)"}}, "./origin", "TestTheWrongServerRevivesNoKey"},
-		{"a standby of a lost future", []edit{{lineage, "l.lost = true", "_ = l.lost"}, {lineage, "l.floor == 0 || position < max(l.floor, n.LSN)", "position < n.LSN"}}, "./cmd/listedge", "TestFreshnessOfAStandbyOfALostFuture"},
+		{"the wrong server's page is shared", []edit{{"cache/fill.go", "admission == freshness.WrongServer {", "admission == freshness.Admissions {"}}, "./cache", "TestAnAnswerOfAnotherServerIsAnError"},
+		{"a changed key is used although the wrong server answers", []edit{{"origin/apikey/cache.go", " && !(changed && c.wrongServer.Load())", " && (!changed || true)"}}, "./origin/apikey", "TestTheWrongServerRevivesNoKey"},
+		{"a standby of a lost future", []edit{{lineage, "l.lost = l.lost || n.Primary < l.seen", "_ = l.lost"}, {lineage, "l.floor == 0 || position < max(l.floor, n.LSN)", "position < n.LSN"}}, "./cmd/listedge", "TestFreshnessOfAStandbyOfALostFuture"},
 		{"a lost future is forgotten", []edit{{lineage, "lost: l.lost}", "lost: false}"}}, "./origin", "TestLineage"},
 		{"a lost future that was overtaken", []edit{{lineage, "max(l.floor, n.LSN)", "n.LSN"}}, "./origin", "TestLineage"},
 	})
@@ -174,9 +175,16 @@ func TestMutations(t *testing.T) {
 
 // caught applies the mutations one at a time and expects their tests to fail.
 func caught(t *testing.T, mutations []mutation) {
-	root := copyOfRepository(t)
+	root := ""
+	if !*dry {
+		root = copyOfRepository(t)
+	}
 	for _, m := range mutations {
 		t.Run(m.pkg+" "+m.name, func(t *testing.T) {
+			if *dry {
+				applies(t, m)
+				return
+			}
 			for _, e := range m.edits {
 				defer mutate(t, filepath.Join(root, e.file), e)()
 			}
@@ -198,11 +206,22 @@ func caught(t *testing.T, mutations []mutation) {
 	}
 }
 
-// said is a line that a test said, and where.
+// applies checks that each text to replace occurs once, and that the test exists.
+func applies(t *testing.T, m mutation) {
+	for _, e := range m.edits {
+		if n := strings.Count(contents(t, e.file), e.old); n != 1 {
+			t.Errorf("%q occurs %d times in %s", e.old, n, e.file)
+		}
+	}
+	if name, _, _ := strings.Cut(m.run, "/"); !declares(t, filepath.Join("..", "..", m.pkg), regexp.MustCompile(`^\w*`).FindString(name)) {
+		t.Errorf("no test is called %s in %s", name, m.pkg)
+	}
+}
+
+// said is a line that a test printed, and where.
 var said = regexp.MustCompile(`(?m)^ +(\w+_test\.go):(\d+): .*$`)
 
-// why is the first complaint of the tests in the folder: whatever they said at a
-// place where nothing is merely logged.
+// why is the first error that the tests in the folder printed.
 func why(folder, out string) string {
 	for _, m := range said.FindAllStringSubmatch(out, -1) {
 		source, err := os.ReadFile(filepath.Join(folder, m[1]))

@@ -23,6 +23,8 @@ import (
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
+	originadmin "listedge/origin/admin"
+	"listedge/origin/apikey"
 	"listedge/origin/follower"
 	"listedge/origin/postgres"
 )
@@ -107,7 +109,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &changefeed.Followed{}, region: f.Region, timelineKnown: make(chan struct{})}
 	defer func(begun *node) { // n is nil by then: the returns set it
 		if err != nil {
-			err = errors.Join(err, begun.closeLayers(ctx))
+			err = errors.Join(err, begun.closeLayers(ctx, true))
 		}
 	}(n)
 	if n.redis, err = openRedis(f.RedisURL); err != nil {
@@ -136,7 +138,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 		close(n.timelineKnown) // no fleet follows another timeline
 	}
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, FailureMode: f.LimiterFailureMode, Boottime: clock})
-	pages, keys := origin.New(n.database), origin.NewKeyStore(n.database)
+	pages, keys := origin.New(n.database), apikey.NewStore(n.database)
 	n.conditions = n.conditionsOf(pages, keys)
 	n.probes = []func(context.Context){n.cache.Probe, pages.Probe, keys.Probe}
 	if n.tracer, err = openTracer(ctx, logger); err != nil {
@@ -153,7 +155,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if f.FreshnessBound > 0 {
 		n.followChanges(f, database.changes)
 	}
-	checks := []admin.Check{{Name: "postgres", Run: func(ctx context.Context) error { return origin.Ready(ctx, n.database) }, Needed: true}}
+	checks := []admin.Check{{Name: "postgres", Run: originadmin.NewReadiness(n.database, pages).Ready, Needed: true}}
 	if n.redis.pages != nil {
 		checks = append(checks, admin.Check{Name: "redis", Run: n.checkRedis})
 	}
@@ -168,10 +170,10 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 		settings["database"] = n.followed
 	}
 	n.health = admin.NewHealth(func() string { return n.cache.Mode().String() },
-		map[string]func() string{"trusted-proxies": n.server.UnnamedProxy, "shared-redis": n.sharedRedis}, checks...)
+		map[string]func() string{"trusted-proxies": n.server.UntrustedProxy, "shared-redis": n.sharedRedis}, checks...)
 	registry.Collect(metrics.Sources{
 		Cache: n.cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats,
-		Keyring: n.server.KeyringStats, KeysAway: keys.BreakerOpen, Evicts: n.evicts.Load, Ready: n.health.Ready,
+		Keyring: n.server.KeyStats, KeysAway: keys.BreakerOpen, Evicts: n.evicts.Load, Ready: n.health.Ready,
 		Follower: func() follower.Stats {
 			if n.follower == nil {
 				return follower.Stats{}
@@ -211,7 +213,7 @@ func (n *node) followChanges(f nodeFlags, databaseURL string) {
 	if n.changes != nil {
 		log = n.changes
 	}
-	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.cache.Listener(), n.server.Keys())
+	n.feed = changefeed.NewSubscriber(log, n.followed, n.logger, n.cache, n.server.Keys())
 	n.follower = follower.New(follower.Options{DatabaseURL: databaseURL, Region: f.Region, Log: log, Followed: n.followed,
 		LogKept: f.CacheTTL + f.MaxStale + time.Minute, Silence: n.feed.Silence, Logger: n.logger})
 }
@@ -260,12 +262,14 @@ func (n *node) serve(ctx context.Context) error {
 func (n *node) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	return errors.Join(n.server.Shutdown(ctx), n.closeLayers(ctx), n.admin.Close())
+	err := n.server.Shutdown(ctx)
+	return errors.Join(err, n.closeLayers(ctx, err == nil), n.admin.Close())
 }
 
-// closeLayers closes the layers below the server, as far as they were opened.
-func (n *node) closeLayers(ctx context.Context) (err error) {
-	if n.cache != nil {
+// closeLayers closes the layers below the server, as far as they were opened. The
+// cache closes only when all requests have ended: they read it until then.
+func (n *node) closeLayers(ctx context.Context, requestsEnded bool) (err error) {
+	if n.cache != nil && requestsEnded {
 		err = n.cache.Close(ctx)
 	}
 	if n.limiter != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,33 +35,20 @@ const explainTimeout = 10 * time.Second
 func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
-	u := c.Admin.JoinPath("explain")
-	u.RawQuery = url.Values{"request-id": {c.RequestID}}.Encode()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		return err
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if failure := (*url.Error)(nil); errors.As(err, &failure) {
-		err = failure.Err // whom it was to is known
-	}
-	if err != nil {
-		return fmt.Errorf("ask the node: %w", err)
-	}
-	defer answer.Body.Close()
 	var records []edge.Record
-	switch answer.StatusCode {
-	case http.StatusNotFound:
-		return fmt.Errorf("this node does not remember a request %s: another node answered it, it is too old, or it was a hit, of which only a sample is kept", c.RequestID)
-	case http.StatusOK:
-	case http.StatusMisdirectedRequest:
-		why, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
-		return fmt.Errorf("ask the node: %s", bytes.TrimSpace(why))
-	default:
-		return fmt.Errorf("ask the node: %s", answer.Status)
-	}
-	if err := json.NewDecoder(answer.Body).Decode(&records); err != nil {
+	notFound := false
+	path := "explain?" + url.Values{"request-id": {c.RequestID}}.Encode()
+	err := nodeAddress{url: c.Admin}.get(ctx, http.DefaultClient, path, func(r *http.Response, body io.Reader) error {
+		if notFound = r.StatusCode == http.StatusNotFound; notFound {
+			return nil
+		}
+		return json.NewDecoder(body).Decode(&records)
+	})
+	switch {
+	case err != nil:
 		return fmt.Errorf("ask the node: %w", err)
+	case notFound:
+		return fmt.Errorf("this node does not remember a request %s: another node answered it, it is too old, or it was a hit, of which only a sample is kept", c.RequestID)
 	}
 	return c.print(t, records, func() {
 		for i := range records {
@@ -84,7 +70,7 @@ type readyCommand struct {
 func (c *readyCommand) Run(ctx context.Context, t *terminal) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	var n nodeSeen
+	n := nodeState{}
 	n.readiness, n.err = nodeAddress{url: c.Admin}.readiness(ctx, http.DefaultClient)
 	switch {
 	case n.err != nil:
@@ -92,7 +78,7 @@ func (c *readyCommand) Run(ctx context.Context, t *terminal) error {
 	case n.readiness.Draining:
 		return errors.New("not ready: draining")
 	case !n.readiness.Ready:
-		return fmt.Errorf("not ready: %s", n.complaints())
+		return fmt.Errorf("not ready: %s", n.failingChecks())
 	}
 	fmt.Fprintln(t.out, "ready")
 	return nil

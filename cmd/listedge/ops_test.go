@@ -13,7 +13,7 @@ func explained(t *testing.T, n *testNode, id string) string {
 	return command(t, "explain", "--request-id", id, "--admin", n.admin)
 }
 
-func TestExplainSaysWhyRefusedOldOrSlow(t *testing.T) {
+func TestExplainSaysWhyRefusedStaleOrSlow(t *testing.T) {
 	postgres, url := privateDatabase(t)
 	workspace, key := workspaceWithKey(t, url)
 	small := newKeyFor(t, url, workspace, "--rate", "0.001", "--burst", "1")
@@ -30,7 +30,7 @@ func TestExplainSaysWhyRefusedOldOrSlow(t *testing.T) {
 			}
 		}
 		if strings.Contains(said, key) || strings.Contains(said, small) || strings.Contains(said, "Secret") {
-			t.Errorf("%s: a key or a search is told: %s", id, said)
+			t.Errorf("%s: a key or a search is shown: %s", id, said)
 		}
 	}
 	n.get(t, "/v1/items?search=Secret", key, "X-Request-Id: a-miss").page(t)
@@ -48,7 +48,7 @@ func TestExplainSaysWhyRefusedOldOrSlow(t *testing.T) {
 		t.Fatal(err)
 	}
 	i := 0
-	within(t, patience, "a page stands in", func() bool {
+	within(t, patience, "a stale page is served", func() bool {
 		i++
 		a := n.get(t, "/v1/items?search=Secret", key, "X-Request-Id: stale-"+strconv.Itoa(i))
 		return strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error")

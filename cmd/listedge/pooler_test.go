@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 // Pages and keys come through a pooler, whether it gives a client a session or
@@ -26,12 +26,12 @@ func TestANodeReadsThroughAPooler(t *testing.T) {
 			n.serves(t, address)
 
 			by := doctor(t, exitFine, "--database-url", pooled, "--replication-url", direct, "--node", n.admin)
-			expect(t, by, "reading", origin.OK, "through a connection pooler")
-			if f, told := by["following"]; told {
+			expect(t, by, "reading", admin.OK, "through a connection pooler")
+			if f, found := by["following"]; found {
 				t.Errorf("%+v", f)
 			}
 			for subject, f := range by {
-				if f.Level != origin.OK && subject != "slot" {
+				if f.Level != admin.OK && subject != "slot" {
 					t.Errorf("%s: %+v", subject, f)
 				}
 			}
@@ -44,7 +44,7 @@ func TestANodeReadsThroughAPooler(t *testing.T) {
 
 			// Again and again, as what one run prepares must not be in the way of the next.
 			for range 3 {
-				expect(t, doctor(t, exitFine, "--database-url", pooled), "following", origin.Warn, "--replication-url")
+				expect(t, doctor(t, exitFine, "--database-url", pooled), "following", admin.Warn, "--replication-url")
 			}
 			n = startNode(t, pooled)
 			within(t, soon, "pages live --cache-ttl", func() bool { _, r := n.readiness(t); return r.Mode == "ttl" })
@@ -60,9 +60,9 @@ func TestANodeReadsThroughAPooler(t *testing.T) {
 func TestAReplicationURLThatLeadsElsewhereIsRefused(t *testing.T) {
 	t.Parallel()
 	address, other := database(t), database(t)
-	expect(t, doctor(t, exitFailed, "--database-url", address, "--replication-url", other), "reading", origin.Fail, "another server or database")
+	expect(t, doctor(t, exitFailed, "--database-url", address, "--replication-url", other), "reading", admin.Fail, "another server or database")
 	n := launchNode(t, address, "--replication-url", other)
-	within(t, soon, "it is told", func() bool {
+	within(t, soon, "it is reported", func() bool {
 		status, r := n.readiness(t)
 		return status == http.StatusServiceUnavailable && (strings.Contains(r.Checks["postgres"], "another server or database") || strings.Contains(r.Checks["postgres"], "is database "))
 	})

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// nodeProcess is a serving node in a process of its own.
+// nodeProcess is a serving node as a separate process.
 type nodeProcess struct {
 	*testNode
 	toRedis *relay // nil = none is between them

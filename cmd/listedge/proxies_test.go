@@ -7,12 +7,12 @@ import (
 	"testing"
 
 	"listedge/edge/admin"
-	"listedge/origin"
+	originadmin "listedge/origin/admin"
 )
 
-// A load balancer that nobody named is told of, by the log once, by /readyz and
+// A load balancer that is not in --trusted-proxies is reported, by the log once, by /readyz and
 // by the doctor, and the node is as ready as before.
-func TestAProxyThatIsNotNamedIsToldOf(t *testing.T) {
+func TestAProxyThatIsNotTrustedIsReported(t *testing.T) {
 	url := database(t)
 	readiness := func(n *testNode) (r admin.Readiness) {
 		t.Helper()
@@ -28,7 +28,7 @@ func TestAProxyThatIsNotNamedIsToldOf(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, trusted, header string
-		told                  bool
+		reported              bool
 	}{
 		{"none is named", "", "X-Forwarded-For: 198.51.100.7", true},
 		{"another is named", "10.0.0.0/8", "X-Forwarded-For: 10.0.0.1", true},
@@ -45,18 +45,18 @@ func TestAProxyThatIsNotNamedIsToldOf(t *testing.T) {
 				n.get(t, "/v1/items", "", c.header, "Connection: close")
 			}
 			want := 0
-			if c.told {
+			if c.reported {
 				want = 1
 			}
 			if got := strings.Count(n.err.String(), "--trusted-proxies does not name it"); got != want {
-				t.Errorf("told %d times in the log: %s", got, n.err.String())
+				t.Errorf("reported %d times in the log: %s", got, n.err.String())
 			}
 			r := readiness(n)
-			if told := strings.Contains(r.Notes["trusted-proxies"], "127.0.0.1 sends"); told != c.told || !r.Ready {
+			if reported := strings.Contains(r.Notes["trusted-proxies"], "127.0.0.1 sends"); reported != c.reported || !r.Ready {
 				t.Errorf("%+v", r)
 			}
-			if c.told {
-				says(t, []string{"--database-url", url, "--node", n.admin}, exitFine, origin.Finding{Subject: n.subject(), Level: origin.Warn, Text: "is not named in --trusted-proxies"})
+			if c.reported {
+				says(t, []string{"--database-url", url, "--node", n.admin}, exitFine, originadmin.Finding{Subject: n.subject(), Level: originadmin.Warn, Text: "is not named in --trusted-proxies"})
 			}
 		})
 	}

@@ -189,7 +189,7 @@ func TestNodesShareWhatIsInRedis(t *testing.T) {
 	}
 }
 
-// A password that is wrong at first is mended while the nodes run.
+// A wrong password is corrected while the nodes run.
 func TestNodesShareOnceTheirPasswordIsRight(t *testing.T) {
 	t.Parallel()
 	r := redisWith(t, "--user", "admin", "on", "nopass", "~*", "&*", "+@all")

@@ -11,7 +11,7 @@ import (
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 // documentedUser is the line of docs/SECURITY.md that makes the nodes' user.
@@ -35,21 +35,21 @@ func documentedUser(t *testing.T) (line []any) {
 }
 
 // withUser starts a Redis with that user, and returns the URL of its nodes.
-func withUser(t *testing.T, line []any) (server *sandbox.Redis, admin *redis.Client, url string) {
+func withUser(t *testing.T, line []any) (server *sandbox.Redis, client *redis.Client, url string) {
 	t.Helper()
 	server = sandboxtest.Redis(t)
-	admin = redis.NewClient(&redis.Options{Addr: server.Addr()})
-	t.Cleanup(func() { _ = admin.Close() })
-	if err := admin.Do(t.Context(), line...).Err(); err != nil {
+	client = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	t.Cleanup(func() { _ = client.Close() })
+	if err := client.Do(t.Context(), line...).Err(); err != nil {
 		t.Fatal(err)
 	}
-	return server, admin, "redis://" + line[2].(string) + ":PASSWORD@" + server.Addr()
+	return server, client, "redis://" + line[2].(string) + ":PASSWORD@" + server.Addr()
 }
 
 // refusals are what Redis refused for want of a right.
-func refusals(t *testing.T, admin *redis.Client) string {
+func refusals(t *testing.T, client *redis.Client) string {
 	t.Helper()
-	log, err := admin.Do(t.Context(), "ACL", "LOG").Result()
+	log, err := client.Do(t.Context(), "ACL", "LOG").Result()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,10 +63,10 @@ func refusals(t *testing.T, admin *redis.Client) string {
 // found whole.
 func TestARedisUserWithTheDocumentedRightsIsEnough(t *testing.T) {
 	t.Parallel()
-	_, admin, url := withUser(t, documentedUser(t))
+	_, client, url := withUser(t, documentedUser(t))
 	p := startPair(t, nil, url)
 	p.awaitFollowed(t)
-	p.awaitShared(t, admin, true)
+	p.awaitShared(t, client, true)
 	p.checkRest(t)
 	for _, n := range p.nodes {
 		if said := n.check(t, "redis"); said != "ok" {
@@ -75,17 +75,17 @@ func TestARedisUserWithTheDocumentedRightsIsEnough(t *testing.T) {
 	}
 	by := doctor(t, exitFine, "--database-url", p.database, "--redis-url", url)
 	for _, subject := range []string{"redis", "redis pages", "redis limits", "redis changes", "redis version", "redis mode"} {
-		expect(t, by, subject, origin.OK, "")
+		expect(t, by, subject, admin.OK, "")
 	}
 	for _, n := range p.nodes {
 		if code := n.stopProcess(t); code != exitFine {
 			t.Errorf("exit %d", code)
 		}
 	}
-	if said := refusals(t, admin); said != "" {
+	if said := refusals(t, client); said != "" {
 		t.Errorf("Redis refused: %s", said)
 	}
-	for _, key := range admin.Keys(t.Context(), "*doctor*").Val() {
+	for _, key := range client.Keys(t.Context(), "*doctor*").Val() {
 		t.Errorf("the doctor has left %q", key)
 	}
 }
@@ -104,7 +104,7 @@ func TestDoctorNamesTheRightThatARedisUserLacks(t *testing.T) {
 			_, _, url := withUser(t, append(append([]any{}, line[:i]...), line[i+1:]...))
 			found := false
 			for _, f := range examine(t, exitFailed, "--database-url", address, "--redis-url", url) {
-				found = found || f.Level != origin.OK && strings.HasPrefix(f.Subject, "redis") &&
+				found = found || f.Level != admin.OK && strings.HasPrefix(f.Subject, "redis") &&
 					(strings.Contains(f.Text, name) || strings.Contains(f.Text, "'"+name[1:]+"'") || strings.Contains(f.Text, strings.ToUpper(name[1:])))
 			}
 			if !found {
@@ -115,16 +115,16 @@ func TestDoctorNamesTheRightThatARedisUserLacks(t *testing.T) {
 }
 
 // A user who may do nothing but PING is no user for a node, whatever PING says.
-func TestReadyzTellsWhatRedisRefuses(t *testing.T) {
+func TestReadyzNamesWhatRedisRefuses(t *testing.T) {
 	t.Parallel()
 	address := database(t)
-	_, admin, url := withUser(t, []any{"ACL", "SETUSER", "weak", "on", ">PASSWORD", "~*", "-@all", "+ping"})
+	_, client, url := withUser(t, []any{"ACL", "SETUSER", "weak", "on", ">PASSWORD", "~*", "-@all", "+ping"})
 	by := doctor(t, exitFailed, "--database-url", address, "--redis-url", url)
 	for _, subject := range []string{"redis pages", "redis limits", "redis changes"} {
-		expect(t, by, subject, origin.Fail, "lacks")
+		expect(t, by, subject, admin.Fail, "lacks")
 	}
 	n := startNode(t, address, "--redis-url", url)
-	tells := func(wanted ...string) func() bool {
+	reports := func(wanted ...string) func() bool {
 		return func() bool {
 			said := n.check(t, "redis")
 			for _, w := range wanted {
@@ -135,18 +135,18 @@ func TestReadyzTellsWhatRedisRefuses(t *testing.T) {
 			return true
 		}
 	}
-	within(t, patience, "all three are told", tells("pages: NOPERM", "limits: NOPERM", "changes: ", "NOPERM"))
-	if err := admin.Do(t.Context(), "ACL", "SETUSER", "weak", "+@all").Err(); err != nil {
+	within(t, patience, "all three are reported", reports("pages: NOPERM", "limits: NOPERM", "changes: ", "NOPERM"))
+	if err := client.Do(t.Context(), "ACL", "SETUSER", "weak", "+@all").Err(); err != nil {
 		t.Fatal(err)
 	}
 	within(t, patience, "all is well", func() bool { return n.check(t, "redis") == "ok" && n.mode() == "followed" })
-	if err := admin.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+	if err := client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, patience, "a full Redis is told", tells("limits: OOM", "changes: ", "OOM"))
+	within(t, patience, "a full Redis is reported", reports("limits: OOM", "changes: ", "OOM"))
 	by = doctor(t, exitFailed, "--database-url", address, "--redis-url", url)
 	for _, subject := range []string{"redis pages", "redis limits", "redis changes"} {
-		expect(t, by, subject, origin.Fail, "OOM")
+		expect(t, by, subject, admin.Fail, "OOM")
 	}
 }
 
@@ -155,14 +155,14 @@ func TestARedisUserOfAClusterWithTheDocumentedRightsIsEnough(t *testing.T) {
 	t.Parallel()
 	servers, _ := redistest.Cluster(t)
 	line := append(documentedUser(t), "+cluster|slots", "+command", "+asking")
-	var admins []*redis.Client
+	var clients []*redis.Client
 	var addresses []string
 	for _, server := range servers {
-		admin := redistest.Client(t, server)
-		if err := admin.Do(t.Context(), line...).Err(); err != nil {
+		client := redistest.Client(t, server)
+		if err := client.Do(t.Context(), line...).Err(); err != nil {
 			t.Fatal(err)
 		}
-		admins, addresses = append(admins, admin), append(addresses, server.Addr())
+		clients, addresses = append(clients, client), append(addresses, server.Addr())
 	}
 	address := database(t)
 	_, key := workspaceWithKey(t, address)
@@ -175,11 +175,11 @@ func TestARedisUserOfAClusterWithTheDocumentedRightsIsEnough(t *testing.T) {
 	within(t, patience, "all is well", func() bool { return n.check(t, "redis") == "ok" })
 	by := doctor(t, exitFine, "--database-url", address, "--redis-url", url)
 	for _, subject := range []string{"redis", "redis pages", "redis limits", "redis changes", "redis mode"} {
-		expect(t, by, subject, origin.OK, "")
+		expect(t, by, subject, admin.OK, "")
 	}
 	n.stop()
-	for _, admin := range admins {
-		if said := refusals(t, admin); said != "" {
+	for _, client := range clients {
+		if said := refusals(t, client); said != "" {
 			t.Errorf("Redis refused: %s", said)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // relay is the network between a node and a server: it carries bytes, until it
-// is told to lose them.
+// drops them when a test wants it.
 type relay struct {
 	listener net.Listener
 
@@ -34,7 +34,8 @@ func startRelay(t testing.TB, to string) *relay {
 
 func (r *relay) addr() string { return r.listener.Addr().String() }
 
-// lose has everything hang, or go on, as when packets are lost: nobody is told.
+// lose makes every connection hang, or go on, as when packets are lost: neither side gets
+// an error.
 func (r *relay) lose(cut bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

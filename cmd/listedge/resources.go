@@ -3,7 +3,6 @@ package main
 import (
 	"log/slog"
 	"math"
-	"os"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
@@ -96,7 +95,7 @@ func garbagePercent(garbage, live int64) int {
 // paceCollector keeps garbage at that size until stop, which restores the percentage
 // of before. GOGC overrides it.
 func paceCollector(garbage int64) (stop func()) {
-	if os.Getenv("GOGC") != "" {
+	if collectorPaceIsSet() {
 		return func() {}
 	}
 	var stopped atomic.Bool

@@ -13,7 +13,7 @@ import (
 	"listedge/edge/admin"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
-	"listedge/origin"
+	originadmin "listedge/origin/admin"
 )
 
 // soon is for what must come, on a busy machine too.
@@ -78,7 +78,7 @@ func (n *testNode) serves(t *testing.T, writer string) {
 	})
 }
 
-// docsGrants is the SQL that docs/SECURITY.md tells to run for the role listedge_node.
+// docsGrants is the SQL that docs/SECURITY.md has for the role listedge_node.
 func docsGrants(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "SECURITY.md"))
@@ -125,10 +125,10 @@ func TestANodeRunsOnTheRightsThatTheDocsName(t *testing.T) {
 		n := startNode(t, as(t, address, role))
 		n.serves(t, address)
 		within(t, soon, "the slot is followed", func() bool {
-			return doctor(t, exitFine, "--database-url", as(t, address, role))["slot"].Level == origin.OK
+			return doctor(t, exitFine, "--database-url", as(t, address, role))["slot"].Level == originadmin.OK
 		})
 		for subject, f := range doctor(t, exitFine, "--database-url", as(t, address, role), "--node", n.admin) {
-			if f.Level != origin.OK {
+			if f.Level != originadmin.OK {
 				t.Errorf("%s: %+v", subject, f)
 			}
 		}
@@ -143,19 +143,19 @@ func TestANodeRunsAsAnOwnerWhoIsNoSuperuser(t *testing.T) {
 	execute(t, p.URL("postgres"), "CREATE ROLE owner LOGIN REPLICATION PASSWORD 'p'")
 	execute(t, p.URL("postgres"), "CREATE DATABASE owned OWNER owner")
 	address := as(t, p.URL("owned"), "owner")
-	if err := postgrestest.Make(t.Context(), p, "owned", origin.MigrateUp); err != nil {
+	if err := postgrestest.Make(t.Context(), p, "owned", originadmin.MigrateUp); err != nil {
 		t.Fatal(err)
 	}
 	command(t, "migrate", "up", "--database-url", address)
 	startNode(t, address).serves(t, address)
-	expect(t, doctor(t, exitFine, "--database-url", address), "reading", origin.OK, "")
+	expect(t, doctor(t, exitFine, "--database-url", address), "reading", originadmin.OK, "")
 }
 
-// What a role may not read is said by doctor and /readyz, with what mends it, and
+// What a role may not read is reported by doctor and /readyz, with what to do, and
 // keeps nothing else from being read.
 func TestARightThatIsLackingIsNamed(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ takes, told, mends string }{
+	for name, c := range map[string]struct{ takes, text, do string }{
 		"a table":            {"REVOKE SELECT ON contacts FROM ROLENAME", "contacts cannot be read", "GRANT SELECT ON public.contacts TO ROLENAME"},
 		"a column":           {"REVOKE SELECT ON contacts FROM ROLENAME; GRANT SELECT (workspace_id, id, name) ON contacts TO ROLENAME", "contacts cannot be read", "GRANT SELECT ON public.contacts TO ROLENAME"},
 		"keys":               {"REVOKE SELECT ON api_keys FROM ROLENAME", "API keys cannot be read", "GRANT SELECT ON public.api_keys TO ROLENAME"},
@@ -186,28 +186,28 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 
 			execute(t, address, named(c.takes))
 			f := doctor(t, exitFailed, "--database-url", reader)["reading"]
-			if f.Level != origin.Fail || !strings.Contains(f.Text, c.told) || f.Do != named(c.mends) {
+			if f.Level != originadmin.Fail || !strings.Contains(f.Text, c.text) || f.Do != named(c.do) {
 				t.Errorf("%+v", f)
 			}
 			late := launchNode(t, reader)
 			for who, n := range map[string]*testNode{"running": n, "started": late} {
-				within(t, soon, who+": the lack is told", func() bool {
+				within(t, soon, who+": the missing right is reported", func() bool {
 					status, r := n.readiness(t)
 					return status == map[string]int{"running": 200, "started": 503}[who] &&
-						strings.Contains(r.Checks["postgres"], c.told) && strings.Contains(r.Checks["postgres"], named(c.mends))
+						strings.Contains(r.Checks["postgres"], c.text) && strings.Contains(r.Checks["postgres"], named(c.do))
 				})
 			}
-			if strings.HasPrefix(c.told, "contacts") {
+			if strings.HasPrefix(c.text, "contacts") {
 				within(t, soon, "the others are read", func() bool { return n.get(t, "/v1/items?limit=2", key).StatusCode == http.StatusOK })
 			}
-			if !strings.HasPrefix(c.told, "API keys") && name != "a function" {
+			if !strings.HasPrefix(c.text, "API keys") && name != "a function" {
 				a := n.get(t, "/v1/contacts?limit=7", key)
 				if p := a.problem(t); a.StatusCode != http.StatusServiceUnavailable || p.Error.Code != "SERVICE_UNAVAILABLE" || a.Header.Get("Retry-After") == "" {
 					t.Errorf("%s: %s", a.Status, a.body)
 				}
 			}
 			execute(t, address, f.Do)
-			expect(t, doctor(t, exitFine, "--database-url", reader), "reading", origin.OK, "")
+			expect(t, doctor(t, exitFine, "--database-url", reader), "reading", originadmin.OK, "")
 			within(t, soon, "rows that may be read again", func() bool {
 				a := late.get(t, "/v1/contacts?limit=8", key)
 				return a.StatusCode == http.StatusOK && len(a.page(t).Data) == 1
@@ -224,9 +224,9 @@ func TestARightThatIsLackingIsNamed(t *testing.T) {
 		}
 		role := "node_of_" + u.Path[1:]
 		execute(t, address, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD 'p'; REVOKE CONNECT ON DATABASE %s FROM PUBLIC", role, u.Path[1:]))
-		expect(t, doctor(t, exitFailed, "--database-url", as(t, address, role)), "postgres", origin.Fail, "GRANT CONNECT ON DATABASE")
+		expect(t, doctor(t, exitFailed, "--database-url", as(t, address, role)), "postgres", originadmin.Fail, "GRANT CONNECT ON DATABASE")
 		n := launchNode(t, as(t, address, role))
-		within(t, soon, "it is told", func() bool {
+		within(t, soon, "it is reported", func() bool {
 			_, r := n.readiness(t)
 			return strings.Contains(r.Checks["postgres"], "permission denied for database")
 		})

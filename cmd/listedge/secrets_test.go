@@ -20,8 +20,8 @@ import (
 )
 
 // Nothing that the real program writes has a password in it: settings, errors,
-// logs, what the admin listener tells and what commands ask and find.
-func TestNoPasswordIsTold(t *testing.T) {
+// logs, what the admin listener shows and what commands print.
+func TestNoPasswordIsShown(t *testing.T) {
 	t.Parallel()
 	const secret = "s3cr!t"
 	for what, c := range map[string]struct {
@@ -76,14 +76,14 @@ func TestNoPasswordIsTold(t *testing.T) {
 				t.Errorf("exit %d (%v): %q, want %q", p.ProcessState.ExitCode(), err, said, c.want)
 			}
 			if all := out.String() + errs.String(); strings.Contains(all, secret) || strings.Contains(all, "cr!t") {
-				t.Errorf("the password is told: %s", all)
+				t.Errorf("the password is shown: %s", all)
 			}
 		})
 	}
 }
 
-// A node that reaches nobody complains of everything, and tells no password.
-func TestANodeTellsNoPassword(t *testing.T) {
+// A node that reaches no server logs every failure, and no password.
+func TestANodeShowsNoPassword(t *testing.T) {
 	t.Parallel()
 	const secret = "s3cr!t"
 	for what, c := range map[string]struct{ database, redis string }{
@@ -102,7 +102,7 @@ func TestANodeTellsNoPassword(t *testing.T) {
 				return strings.Contains(errs.String(), "not ready") && strings.Contains(errs.String(), "following changes was interrupted")
 			})
 			admin := "http://" + regexp.MustCompile(`admin=(\S+)`).FindStringSubmatch(errs.String())[1]
-			told := ""
+			shown := ""
 			for _, path := range []string{"/settings", "/readyz", "/log", "/metrics", "/", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2"} {
 				r, err := http.Get(admin + path)
 				if err != nil {
@@ -113,7 +113,7 @@ func TestANodeTellsNoPassword(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				told += fmt.Sprintf("%s: %s\n", path, body)
+				shown += fmt.Sprintf("%s: %s\n", path, body)
 			}
 			doctor := start(t, "doctor", "--database-url", c.database, "--redis-url", c.redis, "--node", admin)
 			<-doctor.ended
@@ -126,11 +126,11 @@ func TestANodeTellsNoPassword(t *testing.T) {
 			if err := p.Wait(); err != nil {
 				t.Error(err)
 			}
-			told += out.String() + errs.String() + doctor.out.String() + doctor.err.String()
-			for line := range strings.Lines(told) {
+			shown += out.String() + errs.String() + doctor.out.String() + doctor.err.String()
+			for line := range strings.Lines(shown) {
 				for _, secret := range []string{secret, "s3cr%21t", `s3cr\!t`} {
 					if strings.Contains(line, secret) {
-						t.Errorf("the password is told: %s", line)
+						t.Errorf("the password is shown: %s", line)
 					}
 				}
 			}
@@ -160,14 +160,14 @@ func FuzzSettings(f *testing.F) {
 				var out, errs strings.Builder
 				parser, _ := newParser(&c, &out, &errs)
 				parsed, err := parser.Parse([]string{"serve", "--database-url", database, "--redis-url", redis, "--replica-url", kong.JoinEscaped([]string{database}, ',')})
-				told := ""
+				shown := ""
 				if err == nil {
-					told = fmt.Sprint(settingsInEffect(parsed))
+					shown = fmt.Sprint(settingsInEffect(parsed))
 				} else {
-					told = redact.Text(err.Error(), database, redis)
+					shown = redact.Text(err.Error(), database, redis)
 				}
-				if strings.Contains(told, secret) || strings.Contains(told, escaped) {
-					t.Errorf("%q, %q: %s", database, redis, told)
+				if strings.Contains(shown, secret) || strings.Contains(shown, escaped) {
+					t.Errorf("%q, %q: %s", database, redis, shown)
 				}
 			}
 		}

@@ -3,12 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
-	"net/url"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
@@ -77,20 +74,10 @@ func answerHangups(logger *slog.Logger) (stop func()) {
 // the node's end.
 const traceStop = 2 * time.Second
 
-// openTracer makes a tracer if OpenTelemetry's environment variables name a collector.
-// The library reads the other OTEL_ variables itself.
+// openTracer makes a tracer if the environment names a collector.
 func openTracer(ctx context.Context, logger *slog.Logger) (*tracing.Tracer, error) {
-	endpoint := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"))
-	if endpoint == "" || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
-		return nil, nil
-	}
-	if p := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL")); p != "" && p != "http/protobuf" {
-		return nil, usageError{fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL: traces are sent by http/protobuf, not by %s", p)}
-	}
-	for _, name := range []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"} {
-		if u, err := url.Parse(os.Getenv(name)); os.Getenv(name) != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
-			return nil, usageError{fmt.Errorf("%s: not an http:// or https:// URL", name)}
-		}
+	if enabled, err := tracingEnabled(); !enabled || err != nil {
+		return nil, err
 	}
 	return tracing.New(ctx, version, logger)
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net/url"
 	"os"
 	"reflect"
 	"regexp"
@@ -145,6 +147,62 @@ func printable(name string, value any) any {
 	}
 	return show(fmt.Sprint(value))
 }
+
+// envPrefix is how the names of our environment variables begin.
+const envPrefix = "LISTEDGE_"
+
+// inputs are all values that the user gave by flags, arguments and environment: an
+// error may quote any of them, and secrets among them are hidden.
+func inputs(args []string) (all []string) {
+	for _, arg := range args {
+		if _, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(arg, "--") {
+			arg = value
+		}
+		all = append(all, arg)
+	}
+	for _, variable := range os.Environ() {
+		if name, value, _ := strings.Cut(variable, "="); strings.HasPrefix(name, envPrefix) {
+			all = append(all, value)
+		}
+	}
+	return all
+}
+
+// environment is that of a node: the settings of this command, without those that
+// only dev has.
+func environment(flags *kong.Context, a listenFlags, url string) []string {
+	env := append(os.Environ(), "LISTEDGE_LISTEN="+a.Listen, "LISTEDGE_ADMIN_LISTEN="+a.AdminListen, "LISTEDGE_DATABASE_URL="+url,
+		"LISTEDGE_REPLICATION_URL=", "LISTEDGE_CONFIG=") // the settings include those of the file
+	for _, flag := range settings(flags) {
+		switch flag.Name {
+		case "listen", "admin-listen", "data-dir", "nodes":
+		default:
+			env = append(env, flag.Envs[0]+"="+settingText(flag.Target.Interface()))
+		}
+	}
+	return env
+}
+
+// tracingEnabled says whether OpenTelemetry's environment variables name a collector. The
+// library reads the other OTEL_ variables itself.
+func tracingEnabled() (bool, error) {
+	const traces, all = "OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"
+	if os.Getenv(traces+"ENDPOINT") == "" && os.Getenv(all+"ENDPOINT") == "" || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
+		return false, nil
+	}
+	if p := cmp.Or(os.Getenv(traces+"PROTOCOL"), os.Getenv(all+"PROTOCOL")); p != "" && p != "http/protobuf" {
+		return false, usageError{fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL: traces are sent by http/protobuf, not by %s", p)}
+	}
+	for _, name := range []string{traces + "ENDPOINT", all + "ENDPOINT"} {
+		if u, err := url.Parse(os.Getenv(name)); os.Getenv(name) != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+			return false, usageError{fmt.Errorf("%s: not an http:// or https:// URL", name)}
+		}
+	}
+	return true, nil
+}
+
+// collectorPaceIsSet says whether the operator has set the pace of Go's collector.
+func collectorPaceIsSet() bool { return os.Getenv("GOGC") != "" }
 
 // installRoot is read by deploy/install.sh, not by this program.
 const installRoot = envPrefix + "INSTALL_ROOT"

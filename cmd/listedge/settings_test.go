@@ -90,7 +90,7 @@ func TestMistypedVariables(t *testing.T) {
 					t.Errorf("%v: exit %d: %s", args, p.code, p.err.String())
 				}
 				if strings.Contains(p.err.String(), "s3cret") {
-					t.Errorf("%v: the value is told: %s", args, p.err.String())
+					t.Errorf("%v: the value is shown: %s", args, p.err.String())
 				}
 			}
 			for _, args := range [][]string{{"--help"}, {"serve", "--help"}, {"--version"}, {"complete", "--", "ser"}, {"completion", "bash"}} {

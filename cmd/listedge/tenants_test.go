@@ -10,7 +10,7 @@ import (
 )
 
 // Two workspaces hold rows with the same ids. Neither must ever see the
-// other's, from whichever tier a page comes and whoever asks at the same time.
+// other's, from any tier and with any requests at the same time.
 func TestWorkspacesNeverSeeEachOther(t *testing.T) {
 	t.Parallel()
 	url := database(t)

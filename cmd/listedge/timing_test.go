@@ -9,7 +9,7 @@ import (
 
 var durations = regexp.MustCompile(`;dur=[0-9]+\.[0-9]{3}`)
 
-func TestServerTimingTellsTheParts(t *testing.T) {
+func TestServerTimingHasTheParts(t *testing.T) {
 	url := database(t)
 	workspace, key := workspaceWithKey(t, url)
 	blocked := newKeyFor(t, url, workspace, "--rate", "0", "--burst", "1")

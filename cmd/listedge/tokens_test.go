@@ -60,7 +60,7 @@ func TestEveryQueryCostsAToken(t *testing.T) {
 			}{
 				{"pages not in memory", others, []string{"If-None-Match: *"}, tokens},
 				{"pages that If-Match refuses", others, []string{"If-Match: \"a\""}, tokens},
-				{"a page read anew", same, []string{"If-None-Match: *", "Cache-Control: no-cache"}, tokens},
+				{"a page read again", same, []string{"If-None-Match: *", "Cache-Control: no-cache"}, tokens},
 				{"a walk, of which pages are read ahead", walk, []string{"If-None-Match: *"}, tokens + 1},
 			} {
 				key := newKeyFor(t, database, workspaces[0].ID, "--rate", "0.001", "--burst", fmt.Sprint(tokens))

@@ -133,7 +133,7 @@ func TestARequestIsOneTrace(t *testing.T) {
 	}
 }
 
-// Who says that a request be sampled, or that it not be, is only heard with a
+// The sampling decision of a sender is followed only with a
 // key, or as a proxy of ours. Anybody else's requests are for the node's own
 // sampler to choose.
 func TestOnlyThoseWhoAreTrustedDecideWhatIsSampled(t *testing.T) {

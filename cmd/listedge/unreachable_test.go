@@ -28,12 +28,12 @@ func complaints(t *testing.T, log string) (all []string) {
 	return all
 }
 
-// What cannot be reached at the start is told in one line, with its cause, before
+// A server that cannot be reached at the start is logged in one line, with its cause, before
 // anybody has asked for a page; requests add none.
-func TestWhatIsUnreachableIsToldOnce(t *testing.T) {
+func TestUnreachableServersAreLoggedOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		flag, url string
-		told      []string // parts of the one line
+		logged    []string // parts of the one line
 	}{
 		"Redis":         {"--redis-url", "redis://127.0.0.1:1", []string{"Redis does not answer", "127.0.0.1:1", "refused"}},
 		"Redis Cluster": {"--redis-url", "redis://127.0.0.1:1,127.0.0.1:2", []string{"Redis does not answer", "refused"}},
@@ -46,7 +46,7 @@ func TestWhatIsUnreachableIsToldOnce(t *testing.T) {
 			workspace, key := workspaceWithKey(t, url)
 			n := startNodeProcess(t, nil, "--database-url", url, c.flag, c.url, "--cache-ttl", "1ms", "--max-stale", "0s")
 			n.awaitReady(t)
-			within(t, patience, "it is told", func() bool { return len(complaints(t, n.log.String())) > 0 })
+			within(t, patience, "it is reported", func() bool { return len(complaints(t, n.log.String())) > 0 })
 			for range 100 { // over 3 s, in which all that fails fails more than once
 				time.Sleep(30 * time.Millisecond)
 				execute(t, url, "INSERT INTO items (workspace_id, name) VALUES ($1, 'one more')", workspace)
@@ -54,17 +54,17 @@ func TestWhatIsUnreachableIsToldOnce(t *testing.T) {
 					t.Fatalf("%s: %s", a.Status, a.body)
 				}
 			}
-			told := complaints(t, n.log.String())
-			if len(told) != 1 || slices.ContainsFunc(c.told, func(part string) bool { return !strings.Contains(told[0], part) }) {
-				t.Errorf("%d lines:\n%s", len(told), strings.Join(told, "\n"))
+			logged := complaints(t, n.log.String())
+			if len(logged) != 1 || slices.ContainsFunc(c.logged, func(part string) bool { return !strings.Contains(logged[0], part) }) {
+				t.Errorf("%d lines:\n%s", len(logged), strings.Join(logged, "\n"))
 			}
 		})
 	}
 }
 
-// A Redis that dies or hangs, and comes back, is told in one line each, also
+// A Redis that dies or hangs, and comes back, is logged in one line each, also
 // where nobody asks for a page.
-func TestARedisThatDiesIsToldOnceEachWay(t *testing.T) {
+func TestARedisOutageIsLoggedOnceEachWay(t *testing.T) {
 	for name, fault := range map[string]struct{ begin, end func(*sandbox.Redis) error }{
 		"dies":  {(*sandbox.Redis).Kill, func(r *sandbox.Redis) error { return r.Restart(context.Background()) }},
 		"hangs": {(*sandbox.Redis).Freeze, (*sandbox.Redis).Thaw},
@@ -93,18 +93,18 @@ func toldOnceEachWay(t *testing.T, begin, end func(*sandbox.Redis) error, asked 
 	if err := begin(r); err != nil {
 		t.Fatal(err)
 	}
-	within(t, patience, "it is told", func() bool {
+	within(t, patience, "it is reported", func() bool {
 		get(n)
 		return strings.Contains(n.log.String(), "Redis does not answer")
 	})
 	if err := end(r); err != nil {
 		t.Fatal(err)
 	}
-	within(t, patience, "its end is told", func() bool {
+	within(t, patience, "its end is logged", func() bool {
 		get(n)
 		return strings.Contains(n.log.String(), "again: Redis answers") && n.check(t, "redis") == "ok" && n.mode() == "followed"
 	})
-	if told := complaints(t, n.log.String()); len(told) != 1 {
-		t.Errorf("%d lines:\n%s", len(told), strings.Join(told, "\n"))
+	if logged := complaints(t, n.log.String()); len(logged) != 1 {
+		t.Errorf("%d lines:\n%s", len(logged), strings.Join(logged, "\n"))
 	}
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/limiter"
-	"listedge/origin"
+	"listedge/origin/admin"
+	"listedge/origin/apikey"
 )
 
 type workspacesCommand struct {
@@ -24,13 +25,13 @@ type workspacesCommand struct {
 }
 
 // withAdmin runs a command with a connection to the database.
-func withAdmin(ctx context.Context, f databaseFlags, do func(*origin.Admin) error) error {
-	admin, err := origin.OpenAdmin(ctx, f.DatabaseURL)
+func withAdmin(ctx context.Context, f databaseFlags, do func(*admin.Conn) error) error {
+	conn, err := admin.Open(ctx, f.DatabaseURL)
 	if err != nil {
 		return err
 	}
-	defer admin.Close()
-	return do(admin)
+	defer conn.Close()
+	return do(conn)
 }
 
 // limitFlags are a token bucket.
@@ -41,9 +42,14 @@ type limitFlags struct {
 
 // Validate refuses what the limiter could not enforce.
 func (f *limitFlags) Validate() error {
-	l := origin.LimitOf(f.Rate, f.Burst, origin.DefaultLimit)
-	_, err := limiter.NewPolicy(l.Rate, l.Burst)
-	return err
+	l := apikey.LimitOf(f.Rate, f.Burst, apikey.DefaultLimit)
+	if _, err := limiter.NewPolicy(l.Rate, l.Burst); err != nil {
+		return err
+	}
+	if !limiter.IsWholeRate(l.Rate) {
+		return fmt.Errorf("--rate: %v has more than six decimals", l.Rate)
+	}
+	return nil
 }
 
 // validName refuses names that are empty or break the lines of a list.
@@ -71,7 +77,7 @@ func (c *workspaceCreate) Run(ctx context.Context, t *terminal) error {
 	if c.Burst != nil && c.Rate == nil {
 		return usageError{fmt.Errorf("--burst needs --rate: without a rate a workspace has no limit of its own")}
 	}
-	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
+	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
 		w, err := a.CreateWorkspace(ctx, c.Name, c.Rate, c.Burst)
 		if err != nil {
 			return err
@@ -87,7 +93,7 @@ type workspaceList struct {
 
 // Run lists workspaces.
 func (c *workspaceList) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.databaseFlags, func(a *origin.Admin) error {
+	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
 		list, err := a.Workspaces(ctx)
 		if err != nil {
 			return err
@@ -108,14 +114,14 @@ type workspaceSuspend struct{ oneFlags }
 
 // Run suspends a workspace.
 func (c *workspaceSuspend) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "suspended", func(a *origin.Admin) (any, error) { return a.SuspendWorkspace(ctx, c.ID) })
+	return c.do(ctx, t, "suspended", func(a *admin.Conn) (any, error) { return a.SuspendWorkspace(ctx, c.ID) })
 }
 
 type workspaceResume struct{ oneFlags }
 
 // Run resumes a workspace.
 func (c *workspaceResume) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "resumed", func(a *origin.Admin) (any, error) { return a.ResumeWorkspace(ctx, c.ID) })
+	return c.do(ctx, t, "resumed", func(a *admin.Conn) (any, error) { return a.ResumeWorkspace(ctx, c.ID) })
 }
 
 // oneFlags are the flags of a command that changes one workspace or key.
@@ -126,8 +132,8 @@ type oneFlags struct {
 }
 
 // do makes the change and prints what was done.
-func (f oneFlags) do(ctx context.Context, t *terminal, done string, change func(*origin.Admin) (any, error)) error {
-	return withAdmin(ctx, f.databaseFlags, func(a *origin.Admin) error {
+func (f oneFlags) do(ctx context.Context, t *terminal, done string, change func(*admin.Conn) (any, error)) error {
+	return withAdmin(ctx, f.databaseFlags, func(a *admin.Conn) error {
 		row, err := change(a)
 		if err != nil {
 			return err
@@ -157,12 +163,12 @@ type workspaceUpdate struct{ updateFlags }
 
 // Run changes the workspace's limit.
 func (c *workspaceUpdate) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "updated", func(a *origin.Admin) (any, error) { return a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst) })
+	return c.do(ctx, t, "updated", func(a *admin.Conn) (any, error) { return a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst) })
 }
 
 type keyUpdate struct{ updateFlags }
 
 // Run changes the key's limit.
 func (c *keyUpdate) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "updated", func(a *origin.Admin) (any, error) { return a.UpdateKey(ctx, c.ID, c.Rate, c.Burst) })
+	return c.do(ctx, t, "updated", func(a *admin.Conn) (any, error) { return a.UpdateKey(ctx, c.ID, c.Rate, c.Burst) })
 }

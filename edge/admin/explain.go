@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"listedge/edge"
 )
 
@@ -14,8 +16,8 @@ import (
 // old as it was, and where its time went.
 func Sentences(r *edge.Record) []string {
 	client := "without a valid key"
-	if r.KeyID != "" {
-		client = "of key " + r.KeyID + " of workspace " + r.WorkspaceID
+	if r.KeyID != uuid.Nil {
+		client = "of key " + r.KeyID.String() + " of workspace " + r.WorkspaceID.String()
 	}
 	all := []string{fmt.Sprintf("At %s a request %s for %s got status %d after %s.", r.Time.Format("2006-01-02T15:04:05.000Z"), client,
 		r.Route, r.Status, span(r.Took.Total))}
@@ -25,7 +27,7 @@ func Sentences(r *edge.Record) []string {
 			all = append(all, "The cause was: "+oneLine(r.Cause)+".")
 		}
 	}
-	all = append(all, explainLimit(r.Limit)...)
+	all = append(all, explainLimit(&r.Limit)...)
 	all = append(all, explainPage(r)...)
 	return append(all, explainTime(&r.Took))
 }
@@ -40,27 +42,27 @@ var limitSources = map[string]string{
 }
 
 func explainLimit(l *edge.LimitRecord) []string {
-	if l == nil {
+	if l.Source == "" {
 		return nil
 	}
 	name, bucket := "key", &l.Key
-	if l.RefusedBy == "workspace" && l.Workspace != nil {
-		name, bucket = "workspace", l.Workspace
+	if l.RefusedBy == "workspace" {
+		name, bucket = "workspace", &l.Workspace
 	}
 	described := fmt.Sprintf("The %s's bucket (rate %v/s, burst %d)", name, bucket.Rate, bucket.Burst)
 	if !l.Allowed {
 		return []string{fmt.Sprintf("%s was empty, with a retry after %s; %s.", described, span(l.RetryAfter), limitSources[l.Source])}
 	}
 	all := []string{fmt.Sprintf("%s had %d tokens left; %s.", described, bucket.Remaining, limitSources[l.Source])}
-	if w := l.Workspace; w != nil {
+	if w := l.Workspace; w.Burst > 0 {
 		all = append(all, fmt.Sprintf("The workspace's bucket (rate %v/s, burst %d) had %d tokens left.", w.Rate, w.Burst, w.Remaining))
 	}
 	return all
 }
 
 func explainPage(r *edge.Record) []string {
-	p := r.Page
-	if p == nil {
+	p := &r.Page
+	if p.Tier == "" {
 		return nil
 	}
 	age := span(p.ProofAge)

@@ -5,15 +5,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"listedge/edge"
 )
 
 // A record, and what must be said of it.
 func TestSentences(t *testing.T) {
+	key, workspace := uuid.UUID{1}, uuid.UUID{2}
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)
-	limits := func(change func(*edge.LimitRecord)) *edge.LimitRecord {
-		l := &edge.LimitRecord{Allowed: true, Source: "lease", Key: edge.BucketRecord{Rate: 50, Burst: 100, Remaining: 42}}
-		change(l)
+	limits := func(change func(*edge.LimitRecord)) edge.LimitRecord {
+		l := edge.LimitRecord{Allowed: true, Source: "lease", Key: edge.BucketRecord{Rate: 50, Burst: 100, Remaining: 42}}
+		change(&l)
 		return l
 	}
 	for _, c := range []struct {
@@ -21,20 +24,20 @@ func TestSentences(t *testing.T) {
 		record edge.Record
 		want   string
 	}{
-		{"a hit", edge.Record{Route: "items", Status: 200, KeyID: "k", WorkspaceID: "w",
-			Limit: limits(func(l *edge.LimitRecord) { l.Workspace = &edge.BucketRecord{Rate: 500, Burst: 1000, Remaining: 900} }),
-			Page:  &edge.PageRecord{Tier: "memory", CacheStatus: "listedge; hit; detail=memory", ProofAge: 0.0123}, Took: edge.TimesRecord{Total: 0.00000312}},
-			`At 2026-01-02T03:04:05.678Z a request of key k of workspace w for items got status 200 after 3.12µs.
+		{"a hit", edge.Record{Route: "items", Status: 200, KeyID: key, WorkspaceID: workspace,
+			Limit: limits(func(l *edge.LimitRecord) { l.Workspace = edge.BucketRecord{Rate: 500, Burst: 1000, Remaining: 900} }),
+			Page:  edge.PageRecord{Tier: "memory", CacheStatus: "listedge; hit; detail=memory", ProofAge: 0.0123}, Took: edge.TimesRecord{Total: 0.00000312}},
+			`At 2026-01-02T03:04:05.678Z a request of key 01000000-0000-0000-0000-000000000000 of workspace 02000000-0000-0000-0000-000000000000 for items got status 200 after 3.12µs.
 The key's bucket (rate 50/s, burst 100) had 42 tokens left; decided at once, from the tokens that this node has leased from Redis.
 The workspace's bucket (rate 500/s, burst 1000) had 900 tokens left.
 The page, from memory, was fresh: it equalled the database 12.3ms before.
 It waited for nothing.`},
-		{"refused by its workspace's bucket", edge.Record{Route: "items", Status: 429, KeyID: "k", WorkspaceID: "w", Message: "Too many requests.",
+		{"refused by its workspace's bucket", edge.Record{Route: "items", Status: 429, KeyID: key, WorkspaceID: workspace, Message: "Too many requests.",
 			Limit: limits(func(l *edge.LimitRecord) {
-				*l = edge.LimitRecord{Source: "redis", RefusedBy: "workspace", RetryAfter: 0.5, Key: l.Key, Workspace: &edge.BucketRecord{Rate: 2, Burst: 4, Remaining: 0}}
+				*l = edge.LimitRecord{Source: "redis", RefusedBy: "workspace", RetryAfter: 0.5, Key: l.Key, Workspace: edge.BucketRecord{Rate: 2, Burst: 4, Remaining: 0}}
 			}),
 			Took: edge.TimesRecord{Total: 0.001, Limit: 0.0009}},
-			`At 2026-01-02T03:04:05.678Z a request of key k of workspace w for items got status 429 after 1ms.
+			`At 2026-01-02T03:04:05.678Z a request of key 01000000-0000-0000-0000-000000000000 of workspace 02000000-0000-0000-0000-000000000000 for items got status 429 after 1ms.
 The error message was: Too many requests.
 The workspace's bucket (rate 2/s, burst 4) was empty, with a retry after 500ms; decided by Redis, and the request waited for it.
 Of its 1ms it took 900µs to decide the limit.`},
@@ -46,22 +49,22 @@ Of its 1ms it took 900µs to decide the limit.`},
 The error message was: Too many requests.
 The key's bucket (rate 50/s, burst 100) was empty, with a retry after 2s; decided by this node alone, because Redis was down or late.
 It waited for nothing.`},
-		{"served stale", edge.Record{Route: "contacts", Status: 200, KeyID: "k", WorkspaceID: "w", Cause: "database\nunavailable",
-			Page: &edge.PageRecord{Tier: "memory", CacheStatus: "listedge; fwd=stale; detail=stale-if-error", ProofAge: 61.5},
+		{"served stale", edge.Record{Route: "contacts", Status: 200, KeyID: key, WorkspaceID: workspace, Cause: "database\nunavailable",
+			Page: edge.PageRecord{Tier: "memory", CacheStatus: "listedge; fwd=stale; detail=stale-if-error", ProofAge: 61.5},
 			Took: edge.TimesRecord{Total: 1.2, Wait: 1.1, Redis: 0.1, Fill: 1, Query: 0.2}},
-			`At 2026-01-02T03:04:05.678Z a request of key k of workspace w for contacts got status 200 after 1.2s.
+			`At 2026-01-02T03:04:05.678Z a request of key 01000000-0000-0000-0000-000000000000 of workspace 02000000-0000-0000-0000-000000000000 for contacts got status 200 after 1.2s.
 The page was stale: it last equalled the database 1m1.5s before. It was served because the database could not be read: database unavailable.
 Of its 1.2s it took 800ms to wait in the queue and for a connection to the database, 200ms for the query, 100ms for Redis.`},
-		{"by age", edge.Record{Route: "items", Status: 200, Page: &edge.PageRecord{Tier: "redis", CacheStatus: "listedge; hit; detail=ttl", ProofAge: 1.5}},
+		{"by age", edge.Record{Route: "items", Status: 200, Page: edge.PageRecord{Tier: "redis", CacheStatus: "listedge; hit; detail=ttl", ProofAge: 1.5}},
 			`At 2026-01-02T03:04:05.678Z a request without a valid key for items got status 200 after 0s.
 The page, from redis, was read 1.5s before: this node does not follow changes, so pages count as fresh for --cache-ttl.
 It waited for nothing.`},
-		{"another's fill", edge.Record{Route: "items", Status: 200, Page: &edge.PageRecord{Tier: "origin", CacheStatus: "listedge; fwd=uri-miss; collapsed", ProofAge: 0},
+		{"another's fill", edge.Record{Route: "items", Status: 200, Page: edge.PageRecord{Tier: "origin", CacheStatus: "listedge; fwd=uri-miss; collapsed", ProofAge: 0},
 			Took: edge.TimesRecord{Total: 0.3, Key: 0.1, Wait: 0.19, Redis: 0.01, Fill: 0.5, Query: 0.4, Shared: true}},
 			`At 2026-01-02T03:04:05.678Z a request without a valid key for items got status 200 after 300ms.
 The page was read from the database: neither memory nor Redis had it.
 Of its 300ms it took 190ms to wait for a fill that another request had begun (its query: 400ms), 100ms to look up the key.`},
-		{"changed", edge.Record{Route: "items", Status: 200, Page: &edge.PageRecord{Tier: "origin", CacheStatus: "listedge; fwd=stale", ProofAge: 0}},
+		{"changed", edge.Record{Route: "items", Status: 200, Page: edge.PageRecord{Tier: "origin", CacheStatus: "listedge; fwd=stale", ProofAge: 0}},
 			`At 2026-01-02T03:04:05.678Z a request without a valid key for items got status 200 after 0s.
 The page was read from the database: the one in memory or Redis was invalidated or not known to be fresh.
 It waited for nothing.`},

@@ -1,14 +1,14 @@
-// Package boottime measures how long ago something was, time in which the machine
-// slept included. Go's monotonic clock stands still during a suspend
-// (CLOCK_MONOTONIC on Linux, mach_absolute_time on macOS): by it, a proof that
-// is good for half a second would be good for all of a night.
+// Package boottime measures elapsed time including the time in which the machine was
+// suspended. Go's monotonic clock stops during a suspend (CLOCK_MONOTONIC on Linux,
+// mach_absolute_time on macOS): by it, a proof that is valid for half a second
+// would be valid all night.
 //
 //	wall clock       ────────────┐   ┌──────── moves on during a suspend; may be set
 //	monotonic clock  ────────────┴───┴──────── does not; cannot be set
 //	boot clock       ───────────────────────── moves on, cannot be set; a system call
 //
-// time.Now reads the first two at once. As long as they run alike, nothing else
-// is read. Once they differ, the boot clock says how much of it was sleep.
+// time.Now reads the first two at once. While they advance equally, nothing else is
+// read. Once they differ, the boot clock says how much of the difference was sleep.
 package boottime
 
 import (
@@ -113,7 +113,7 @@ func (c *Clock) look() *look {
 	l := &look{at: awake, offset: c.read(now) - awake, asleep: was.asleep}
 	if ahead, ok := c.aheadOf(); ok {
 		l.asleep = max(was.asleep, ahead-c.drift)
-	} else { // nothing tells sleep from setting the clock
+	} else { // sleep cannot be distinguished from a clock that was set
 		l.asleep += (l.offset - was.offset).Abs()
 	}
 	c.last.Store(l)

@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Failures remembers which operations Redis refused of late and has not carried
-// out since: for want of a right or of memory, say. The zero value has none.
+// Failures are the operations that Redis refused recently and has not executed since: for
+// lack of a right or of memory, say. The zero value has none.
 type Failures struct {
 	mu sync.Mutex // guards of
 	of map[string]failure
@@ -20,11 +20,11 @@ type failure struct {
 	at  time.Time
 }
 
-// failureLife is how long an operation that nobody tries again counts as failing.
+// failureLife is how long an operation counts as failing if it is not tried again.
 const failureLife = 10 * time.Second
 
-// Note remembers what an operation came to, and returns it. That there was no
-// answer says nothing.
+// Note records the result of an operation, and returns it. A missing answer is not
+// recorded.
 func (f *Failures) Note(operation string, err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -41,7 +41,7 @@ func (f *Failures) Note(operation string, err error) error {
 	return err
 }
 
-// Latest is why an operation was refused last; nil if all are carried out.
+// Latest is the latest refusal; nil if all operations are executed.
 func (f *Failures) Latest() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

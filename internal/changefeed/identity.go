@@ -17,10 +17,10 @@ type Identity struct {
 	System   string // the system identifier of pg_control_system()
 	Database uint32 // oid
 	Region   string // empty = the only one
-	Name     string // of the database: for people, no part of what tells two apart
+	Name     string // of the database: for people, not part of the identity
 }
 
-// Digest is the identity in twelve letters and digits: part of names of keys.
+// Digest is the identity as twelve letters and digits, for names of keys.
 func (i Identity) Digest() string {
 	return Digest(fmt.Sprintf("%s/%d/%s", i.System, i.Database, i.Region))
 }
@@ -36,14 +36,14 @@ func (i Identity) database() string {
 	return fmt.Sprintf("database %s (oid %d of Postgres %s)", i.Name, i.Database, i.System)
 }
 
-// Digest makes a short word, without dots, of a text.
+// Digest is a short hash of a text, without dots.
 func Digest(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:6])
 }
 
-// EpochName is the name of an epoch: no two epochs have the same. All but the
-// timeline are words without dots.
+// EpochName is the unique name of an epoch. All parts but the timeline are words without
+// dots.
 type EpochName struct {
 	Identity  string // the digest of what is followed
 	Timeline  uint32 // of the primary: a promoted standby's is higher than that of the primary it replaces
@@ -83,10 +83,10 @@ func compareTimelines(a, b string) int {
 // EpochKey is the key of Redis that names the present epoch of an identity.
 func EpochKey(digest string) string { return keyPrefix + digest + ":epoch" }
 
-// Followed is what a node knows of the database that its fleet follows: its
-// identity, the timeline of the server that the node itself is connected to,
-// and the newest timeline that the fleet has followed. Until the server has
-// answered, nothing is known. Safe for use by several goroutines.
+// Followed is what a node knows of the database that its fleet follows: its identity,
+// the timeline of the server that the node is connected to, and the newest timeline
+// that the fleet has followed. Nothing is known until the server has answered. Safe
+// for use by several goroutines.
 //
 // Invariant: a node reads no log of a timeline older than either of the two.
 type Followed struct {
@@ -97,8 +97,8 @@ type Followed struct {
 	newest   uint32 // of the epochs of this identity that this node has seen
 }
 
-// Found notes what a connection to the server has found. The timeline is 0
-// where the server does not know it: in recovery.
+// Found records the identity and the timeline of the server. The timeline is 0 if the
+// server is in recovery and does not know it.
 func (f *Followed) Found(identity Identity, timeline uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -130,9 +130,9 @@ func (f *Followed) MarshalText() ([]byte, error) {
 	return []byte("not known yet"), nil
 }
 
-// See notes that the log names this epoch as the present one, and says whether
-// its log may be read: it is one of what is followed, and of no older timeline.
-// Names of another form are of any identity and of no timeline.
+// See records the present epoch, and says whether its log may be read: it must be of
+// this identity, and of no older timeline. Names of another form belong to any
+// identity and to no timeline.
 func (f *Followed) See(epoch string) (readable bool) {
 	n, ok := ParseEpoch(epoch)
 	if !ok {
@@ -158,10 +158,10 @@ func (e *TimelineError) Error() string {
 	return fmt.Sprintf("the database server is on timeline %d; the fleet follows timeline %d", e.Server, e.Fleet)
 }
 
-// Do is what an operator can do about it.
+// Do is what an operator can do.
 func (e *TimelineError) Do() string {
-	return "lead the node to the new primary; where a copy of the server has taken over, a restored backup say, give its nodes a Redis of their own; " +
-		"to go back to the older timeline for good, stop all nodes, delete " + e.Key + " in Redis, and start them"
+	return "connect the node to the new primary; if a copy of the server has taken over, such as a restored backup, give its nodes a Redis of their own; " +
+		"to return to the older timeline for good, stop all nodes, delete " + e.Key + " in Redis, and start them"
 }
 
 // OldTimeline says that the node's server is on an older timeline than the
@@ -175,8 +175,8 @@ func (f *Followed) OldTimeline() error {
 	return &TimelineError{Server: f.timeline, Fleet: f.newest, Key: EpochKey(f.digest)}
 }
 
-// Newest is the newest timeline that the fleet has followed, and of which system,
-// as system/timeline; empty = none is known.
+// Newest is the newest timeline that the fleet has followed, as system/timeline;
+// empty = none is known.
 func (f *Followed) Newest() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

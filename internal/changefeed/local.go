@@ -12,7 +12,7 @@ import (
 type Local struct {
 	mu    sync.Mutex // guards all below
 	epoch string
-	logs  map[string]*localLog // by epoch: the present one and what is about to be it
+	logs  map[string]*localLog // by epoch: the present one and the next
 	grown chan struct{}        // closed when an entry is added
 }
 
@@ -33,7 +33,7 @@ func (l *Local) Epoch(context.Context) (string, error) {
 	return l.epoch, nil
 }
 
-// SetEpoch implements Log. The entries of all other epochs are forgotten.
+// SetEpoch implements Log. It removes the entries of all other epochs.
 func (l *Local) SetEpoch(_ context.Context, from, to string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

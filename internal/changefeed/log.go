@@ -6,10 +6,10 @@
 //	                                                                       │
 //	     pages, API keys ◄── Listener ◄── Subscription ◄── Subscriber ◄────┘
 //
-// An entry's position is <term>-<n>: the term is the take-over it was written
-// in, n counts 1, 2, 3 … without gaps. A log refuses a position that is not
-// above its last, which fences a follower that has lost its slot and does not
-// know. A new epoch is a new log: nothing of the old one holds any more.
+// An entry's position is <term>-<n>. A term begins when a node takes over the slot; n
+// counts 1, 2, 3 … without gaps. A log refuses a position that is not above its last:
+// this fences a follower that has lost its slot and does not know. A new epoch is a
+// new log: nothing of the old one is valid any more.
 package changefeed
 
 import (
@@ -49,8 +49,8 @@ func ParsePosition(s string) (p Position, err error) {
 	return p, nil
 }
 
-// Collection is what a change is about: the two lists, and the rows that say
-// who may read them.
+// Collection is what a change touches: the two lists, and the rows that say who may
+// read them.
 type Collection uint8
 
 // The collections.
@@ -61,8 +61,8 @@ const (
 	Collections
 )
 
-// List is a workspace's part of a collection: what a change touches, and what
-// a page depends on. Of Keys, a part is a row: the ID is the key's, or the
+// List is the items, or the contacts, of one workspace: what a change touches, and what
+// a page depends on. Of Keys, a list is one row: the ID is the key's or the
 // workspace's.
 type List struct {
 	Workspace  uuid.UUID
@@ -73,7 +73,7 @@ type List struct {
 type Change struct {
 	XID         uint64 `json:"x"`           // 64 bits wide: with its wrap-around count
 	LSN         uint64 `json:"l"`           // the end of its commit record
-	CommittedAt int64  `json:"a,omitempty"` // microseconds since 1970 by the primary's clock, or that of the server it was replicated from; 0 = not told
+	CommittedAt int64  `json:"a,omitempty"` // microseconds since 1970 by the clock of the primary, or of the server it was replicated from; 0 = not known
 	Lists       []List `json:"p,omitempty"`
 	Whole       uint8  `json:"w,omitempty"` // a bit for each collection touched as a whole
 }
@@ -81,12 +81,12 @@ type Change struct {
 // Touches says whether the collection is touched as a whole.
 func (c *Change) Touches(collection Collection) bool { return c.Whole&(1<<collection) != 0 }
 
-// NeverAfter is before all entries, and not zero: a heartbeat after it proves nothing.
+// NeverAfter is before all entries, and not zero: with it a heartbeat proves nothing.
 var NeverAfter = Position{N: 1}
 
 // TermStart begins a term: another follower holds the slot.
 type TermStart struct {
-	Previous Position `json:"p"` // the last entry before it; its reader must have been there
+	Previous Position `json:"p"` // the last entry before it; a reader that was elsewhere has a gap
 }
 
 // Heartbeat carries the database's own view of its commits. A follower sends one
@@ -112,13 +112,13 @@ type Entry struct {
 	Heartbeat *Heartbeat `json:"h,omitempty"`
 }
 
-// Unknown says that the entry is none of the three: of a kind that came with a
-// newer version, or damaged. A reader has missed what it said.
+// Undecodable says that the entry is none of the three: of a newer version, or damaged.
+// A reader has missed what it said.
 func (e *Entry) Undecodable() bool {
 	return e.TermStart == nil && e.Change == nil && e.Heartbeat == nil
 }
 
-// Follows says whether nothing lies between the position and the entry.
+// Follows says whether there is no entry between the position and this one.
 func (e *Entry) Follows(p Position) bool {
 	if e.Position.Term == p.Term {
 		return e.Position.N == p.N+1
@@ -129,11 +129,10 @@ func (e *Entry) Follows(p Position) bool {
 // ErrFenced: the log has entries at or above the position.
 var ErrFenced = errors.New("position is not above the log's last")
 
-// ErrSuperseded: the present epoch is neither the one that was to be followed
-// nor the one that was to follow.
+// ErrSuperseded: the present epoch is neither the expected one nor the new one.
 var ErrSuperseded = errors.New("another epoch has begun")
 
-// Error is that of a log that cannot be reached, or refuses something.
+// Error is an error of a log that cannot be reached, or refuses an operation.
 type Error struct{ Err error }
 
 func (e *Error) Error() string { return e.Err.Error() }
@@ -141,37 +140,37 @@ func (e *Error) Error() string { return e.Err.Error() }
 // Unwrap is for errors.Is and errors.As.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Log is where entries are kept: in Redis for a fleet, in process for a single
-// node. Implementations pass one suite.
+// Log stores entries: in Redis for a fleet, in process for a single node.
+// Implementations pass one suite.
 type Log interface {
 	// Epoch names the present epoch; empty when there is none.
 	Epoch(ctx context.Context) (string, error)
-	// SetEpoch lets an epoch follow the one that was read before (empty: none,
-	// or it was lost); where it is the present one already, nothing is done.
-	// Errors: ErrSuperseded; any other leaves open whether it was done, and
-	// may be tried again.
+	// SetEpoch replaces the epoch that was read before (empty: there was none, or it
+	// was lost). If to is the present one already, nothing is done.
+	// Errors: ErrSuperseded; after any other it is not known whether it was done, and
+	// it may be tried again.
 	SetEpoch(ctx context.Context, from, to string) error
-	// Append adds entries, in ascending order, without another's between them.
-	// Errors: ErrFenced, when one was refused; ErrSuperseded, when another
-	// epoch is named and none of them starts a term; any other leaves open how
-	// many are there. Last tells: those up to it are, if they are of its term.
+	// Append adds entries, in ascending order, without entries of others between them.
+	// Errors: ErrFenced, if one was refused; ErrSuperseded, if another epoch is
+	// present and none of them starts a term. After any other error it is not known
+	// how many were added: those up to Last are, if they are of its term.
 	Append(ctx context.Context, epoch string, entries ...Entry) error
 	// Last is the position of the newest entry ever appended.
 	Last(ctx context.Context, epoch string) (Position, error)
 	// Reader opens a reader, which its user closes.
 	Reader(ctx context.Context) (Reader, error)
-	// Trim forgets the entries before the position.
+	// Trim removes the entries before the position.
 	Trim(ctx context.Context, epoch string, before Position) error
 }
 
-// Reader reads logs from one server. When an answer fails to come, all later
-// reads fail: another Reader may meet another server, and nothing is known of
-// when that one got its entries. Not safe for use by several goroutines.
+// Reader reads logs from one server. After a read that got no answer, all later reads
+// fail: a new Reader may be connected to another server, and it is not known when
+// that one received its entries. Not safe for use by several goroutines.
 type Reader interface {
-	// Read returns the entries after the position, oldest first, waiting up
-	// to wait for the first; none is no error. One that cannot be decoded is
-	// Undecodable and has its position, so that the reader can go on behind it.
-	// cut says that the log may have had more of them.
+	// Read returns the entries after the position, oldest first. It waits up to wait
+	// for the first; none is no error. An entry that cannot be decoded is Undecodable
+	// and has its position, so that the reader can continue after it. cut says that
+	// the log may have had more of them.
 	Read(ctx context.Context, epoch string, after Position, wait time.Duration) (entries []Entry, cut bool, err error)
 	// Server names the server that answers; empty = there is one only.
 	Server() string

@@ -13,16 +13,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Redis is the log of a fleet. All its keys share a hash tag, so that in a
-// Cluster they are on one node; none of them may be evicted.
+// Redis is the log of a fleet. All its keys share a hash tag, so that they are on one
+// node of a Cluster. None of them may be evicted.
 //
 //	{listedge}:<identity>:epoch   names the present epoch
 //	{listedge}:log:<epoch>        entries
 //	{listedge}:followers          which identities are followed at the moment
 //
-// Until the identity is known nothing is read and nothing is written. Nodes of
-// before identities were part of names read the epoch without one: for them the
-// follower names it there too, unless the Redis is also used for another identity.
+// Nothing is read or written until the identity is known. Nodes of version 0.1.0 read
+// the epoch without the identity in its name: for them the follower writes it there,
+// too, unless the Redis is also used for another identity.
 type Redis struct {
 	client   redis.UniversalClient
 	followed *Followed
@@ -40,23 +40,23 @@ const (
 	logKey       = keyPrefix + "log:"
 	entryField   = "e"
 
-	// followerLife is how long a follower counts as alive after it last named
-	// its epoch, which it does every second.
+	// followerLife is how long a follower counts as alive after it last set its
+	// epoch, which it does every second.
 	followerLife = 10 * time.Second
 
-	// logLife outlasts the log's last entry: what an epoch leaves behind goes
-	// away by itself.
+	// logLife is the expiry of a log after its last entry: old epochs remove
+	// themselves.
 	logLife = time.Hour
 )
 
-// NewRedis uses the client, which should be one of its own: reading blocks.
+// NewRedis uses the client, which nothing else should use: reading blocks.
 func NewRedis(client redis.UniversalClient, followed *Followed) *Redis {
 	return &Redis{client: client, followed: followed}
 }
 
 var errUnknown = errors.New("it is not known yet which database is followed")
 
-// key is one of those that have the identity in their names.
+// key is the name of a key with the identity in it.
 func (r *Redis) key(name string) (string, error) {
 	digest := r.followed.Digest()
 	if digest == "" {
@@ -68,7 +68,7 @@ func (r *Redis) key(name string) (string, error) {
 // Failure is why the log cannot be used, or not wholly; nil if it can.
 func (r *Redis) Failure() error { return r.failures.Latest() }
 
-// note remembers what an operation came to, and marks it as the log's.
+// note records the result of an operation, and marks an error as the log's.
 func (r *Redis) note(operation string, err error) error {
 	if err == nil || errors.Is(err, ErrFenced) || errors.Is(err, ErrSuperseded) || errors.As(err, new(*TimelineError)) {
 		_ = r.failures.Note(operation, nil)
@@ -94,10 +94,10 @@ func (r *Redis) Epoch(ctx context.Context) (epoch string, err error) {
 	return epoch, nil
 }
 
-// setEpoch compares and sets in one step: a node may be stopped anywhere. It
-// enters who is accepted among the followers, by Redis' own clock, and returns
-// how many others there are. -1: superseded; -2: of an older timeline than the
-// epoch that is returned behind it.
+// setEpoch compares and sets in one step, because a node may stop anywhere. It enters an
+// accepted follower among the followers, by the clock of Redis, and returns how many
+// others there are. -1: superseded; -2: of an older timeline than the epoch that
+// is returned after it.
 var setEpoch = redis.NewScript(`
 local function parse(epoch)
 	local identity, timeline = string.match(epoch, '^([^.]*)%.(%d+)%.[^.]*%.[^.]*%.[^.]*$')
@@ -157,8 +157,8 @@ func (r *Redis) SetEpoch(ctx context.Context, from, to string) (err error) {
 	return nil
 }
 
-// Followers are the identities that are followed at the moment, by their
-// digests. Whose follower is gone is known by those that are not.
+// Followers are the identities that have a follower at the moment, by their digests. A
+// follower is gone if others have been seen much later.
 func (r *Redis) Followers(ctx context.Context) (followers map[string]string, err error) {
 	defer func() { err = r.note("followers", err) }()
 	fields, err := r.client.HGetAll(ctx, followersKey).Result()
@@ -169,8 +169,8 @@ func (r *Redis) Followers(ctx context.Context) (followers map[string]string, err
 	return followers, nil
 }
 
-// recent reads fields of "<text> <milliseconds>". Those are gone that were
-// written more than life before the latest.
+// recent reads fields of "<text> <milliseconds>". Fields that were written more than
+// life before the latest are gone.
 func recent(fields map[string]string, life time.Duration) (texts map[string]string, gone []string) {
 	texts = make(map[string]string, len(fields))
 	came, latest := make(map[string]int64, len(fields)), int64(0)
@@ -189,7 +189,7 @@ func recent(fields map[string]string, life time.Duration) (texts map[string]stri
 	return texts, gone
 }
 
-// Last implements Log. A trimmed stream still knows its last ID.
+// Last implements Log. A trimmed stream keeps its last ID.
 func (r *Redis) Last(ctx context.Context, epoch string) (last Position, err error) {
 	defer func() { err = r.note("last", err) }()
 	info, err := r.client.XInfoStream(ctx, logKey+epoch).Result()
@@ -211,9 +211,8 @@ func (r *Redis) Trim(ctx context.Context, epoch string, before Position) (err er
 	return nil
 }
 
-// RedisCommands are what a node sends to Redis for the log of changes, or has
-// its scripts do, on keys of their own among those of the log: for whoever wants
-// to know whether it may. What follows a "multi" is one transaction.
+// RedisCommands are the commands that a node uses for the log of changes, also within
+// scripts, on keys of their own: to check the rights of a user.
 func RedisCommands(own string) [][]any {
 	log, hash, epoch, followers := logKey+own, logKey+own+":hash", logKey+own+":epoch", logKey+own+":followers"
 	return [][]any{
@@ -239,18 +238,18 @@ func RedisCommands(own string) [][]any {
 	}
 }
 
-// Nodes of versions before heartbeats said After prove by probes: each writes a
-// nonce into a hash every 50 ms, and is sure of what was visible then once a
-// heartbeat names it. So that they go on beside newer nodes, a follower names
-// the nonces that it finds. To be removed in the version after the next.
+// Nodes of version 0.1.0 prove freshness by probes: each writes a nonce into a hash
+// every 50 ms, and has a proof for that moment once a heartbeat names the nonce. For
+// them the follower names the nonces that it finds. To be removed in the version
+// after the next.
 
 const (
 	oldProbesKey = keyPrefix + "probes"
-	// probeLife is how long the nonce of a node that is gone is still named.
+	// probeLife is how long the nonce of a node that is gone is published.
 	probeLife = time.Minute
 )
 
-// Probes returns the latest nonce of each older node that probed of late.
+// Probes returns the latest nonce of each old node that probed recently.
 func (r *Redis) Probes(ctx context.Context) (probes map[string]uint64, err error) {
 	defer func() { err = r.note("probes", err) }()
 	key, err := r.key("probes")
@@ -258,7 +257,7 @@ func (r *Redis) Probes(ctx context.Context) (probes map[string]uint64, err error
 		return nil, err
 	}
 	keys := []string{key}
-	if !r.shared.Load() { // else they may be of nodes of another database
+	if !r.shared.Load() { // else they may belong to another database
 		keys = append(keys, oldProbesKey)
 	}
 	probes = map[string]uint64{}

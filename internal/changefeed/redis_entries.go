@@ -11,13 +11,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// How entries get into Redis and out of it: each way by a connection of its own, of
-// which is known to which server it leads.
+// Entries are written and read by one connection each, so that it is known which server
+// answers.
 
-// appendEntries adds entries to the log in one step, unless another epoch than its
-// own is named: whoever follows that one has replaced this follower. (The start of
-// a term is written before its epoch is named.) XADD refuses an ID that is not
-// above the last; the entries behind it may be.
+// appendEntries adds entries to the log in one step, unless another epoch is present:
+// then another follower has replaced this one. (The start of a term is written before
+// its epoch is set.) XADD refuses an ID that is not above the last; later entries
+// may still be accepted.
 var appendEntries = redis.NewScript(`
 local present = redis.call('GET', KEYS[2])
 if ARGV[2] == '' and present and present ~= ARGV[1] then
@@ -38,16 +38,16 @@ if ARGV[3] ~= '' then
 end
 return {fenced and 0 or 1}`)
 
-// writer is a connection that entries are appended by.
+// writer is the connection for appending entries.
 type writer struct {
 	conn   *redis.Conn
-	server string   // that it leads to
+	server string   // that answers on it
 	first  Position // that the server acknowledged
 }
 
-// Append implements Log. It names in each heartbeat the server that it is
-// appended by, and the entry at After must have been, too: so a reader knows
-// whether its server is the one that had the entry first (Subscription).
+// Append implements Log. Each heartbeat names the server that appends it, and the entry
+// at After must have been appended by the same: so a reader knows whether its server
+// was the first to have that entry (Subscription).
 func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) (err error) {
 	defer func() { err = r.note("append", err) }()
 	r.writing.Lock()
@@ -120,8 +120,8 @@ func (w *writer) append(ctx context.Context, digest, epoch string, entries []Ent
 	return nil
 }
 
-// connect opens a connection of its own to the server that has the log, and asks
-// which one it is: a run of one process of Redis.
+// connect opens a connection to the server that has the log, and reads its run_id: one
+// run of one process of Redis.
 func (r *Redis) connect(ctx context.Context) (conn *redis.Conn, server string, err error) {
 	var client *redis.Client
 	switch c := r.client.(type) {
@@ -139,20 +139,20 @@ func (r *Redis) connect(ctx context.Context) (conn *redis.Conn, server string, e
 	if err != nil {
 		_ = conn.Close()
 		r.forgetServers(ctx)
-		return nil, "", fmt.Errorf("ask which server has the log: %w", err)
+		return nil, "", fmt.Errorf("identify the server of the log: %w", err)
 	}
 	return conn, info["Server"]["run_id"], nil
 }
 
-// forgetServers has a Cluster's servers looked up again.
+// forgetServers makes the client look up the servers of a Cluster again.
 func (r *Redis) forgetServers(ctx context.Context) {
 	if c, ok := r.client.(*redis.ClusterClient); ok {
 		c.ReloadState(ctx)
 	}
 }
 
-// keepsAlive says whether the log's life is extended with the entry: a term's
-// first, and now and then another, which is soon enough.
+// keepsAlive says whether the expiry of the log is extended with the entry: with the
+// first of a term and then with each hundredth.
 func keepsAlive(e Entry) bool { return e.Position.N%100 == 1 }
 
 // readBatch bounds what one Read returns, in entries.
@@ -168,7 +168,7 @@ func (r *Redis) Reader(ctx context.Context) (reader Reader, err error) {
 	return &redisReader{log: r, conn: conn, server: server}, nil
 }
 
-// redisReader has one connection, which it never replaces.
+// redisReader has one connection and never reconnects.
 type redisReader struct {
 	log    *Redis
 	conn   *redis.Conn
@@ -213,7 +213,7 @@ func (r *redisReader) Read(ctx context.Context, epoch string, after Position, wa
 	return entries, len(entries) >= readBatch, nil
 }
 
-// decode reads the body of an entry; what it cannot read is Undecodable.
+// decode reads the body of an entry. If it cannot, the entry is Undecodable.
 func decode(at Position, body string) (e Entry) {
 	if json.Unmarshal([]byte(body), &e) != nil {
 		e = Entry{}

@@ -10,7 +10,7 @@ import (
 // Snapshot is a pg_current_snapshot(): which transactions a statement saw.
 type Snapshot struct {
 	Xmin, Xmax uint64   // below Xmin all are over; from Xmax on none had begun
-	Running    []uint64 // those between that were not over, ascending
+	Running    []uint64 // the others that were not over, ascending
 }
 
 // ParseSnapshot reads xmin:xmax:xip,xip,…

@@ -16,9 +16,9 @@ const (
 	readTimeout = 500 * time.Millisecond
 	// readBackoff is the pause after an error, or while there is no epoch.
 	readBackoff = 20 * time.Millisecond
-	// epochEvery is how often the epoch's name is looked at while heartbeats
-	// arrive. Without them it is after each read. (Nothing is appended to the log
-	// of an old epoch, so nothing is proven by it for longer than before.)
+	// epochEvery is how often the present epoch is read while heartbeats arrive.
+	// Without them it is read after each read of the log. (Nothing is appended to
+	// the log of an old epoch, so an old epoch proves nothing new.)
 	epochEvery = time.Second
 )
 
@@ -29,9 +29,9 @@ type Subscriber struct {
 	logger   *slog.Logger
 
 	subscription *Subscription // of Run's goroutine
-	looked       time.Time     // when the epoch's name was read; likewise
+	looked       time.Time     // when the present epoch was read; likewise
 
-	start     time.Time    // heartbeat is a distance from it
+	start     time.Time    // heartbeat counts from it
 	heartbeat atomic.Int64 // when one was last read, in nanoseconds
 
 	mu    sync.Mutex // guards stats
@@ -71,7 +71,7 @@ func (s *Subscriber) Silence() time.Duration {
 // Run reads until ctx ends.
 func (s *Subscriber) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		_ = s.readFromOneServer(ctx) // whoever uses the log says why it fails
+		_ = s.readFromOneServer(ctx) // the log reports its failures itself (Redis.Failure)
 		s.pause(ctx)
 	}
 }
@@ -81,7 +81,7 @@ var (
 	errMisled  = errors.New("another server has the log now")
 )
 
-// readFromOneServer reads until a call to the log fails, or another server has it.
+// readFromOneServer reads until a call to the log fails, or another server has the log.
 func (s *Subscriber) readFromOneServer(ctx context.Context) error {
 	s.looked = time.Time{}
 	reader, err := s.log.Reader(ctx)
@@ -117,7 +117,7 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 		}
 	}
 	epoch, after := s.subscription.Next()
-	if epoch != "" && !s.followed.See(epoch) { // it is not, or no longer, of what this node's server is
+	if epoch != "" && !s.followed.See(epoch) { // of another database, or of an older timeline
 		s.follow("")
 		epoch = ""
 	}
@@ -139,8 +139,8 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 	return nil
 }
 
-// lookAtEpoch follows the present epoch. One that the log has lost goes on until
-// another is named.
+// lookAtEpoch follows the present epoch. If the log has lost it, the old one is followed
+// until there is another.
 func (s *Subscriber) lookAtEpoch(ctx context.Context) error {
 	present, err := s.log.Epoch(ctx)
 	if err != nil {
@@ -178,6 +178,6 @@ func (s *Subscriber) apply(began time.Time, entries []Entry, cut bool) {
 	s.stats.Entries += uint64(len(entries))
 	for _, cause := range causes {
 		s.stats.Resets[cause.String()]++
-		s.logger.Warn("a gap in the log of changes, or an entry that this version cannot read: beginning anew", "after", after.String(), "cause", cause.String())
+		s.logger.Warn("a gap in the log of changes, or an entry that this version cannot read: all pages are read again", "after", after.String(), "cause", cause.String())
 	}
 }

@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// Listener keeps something equal to the database by what is read of the log.
-// One goroutine calls its methods, in the order of the log. They must not
-// block: reading waits for them.
+// Listener keeps something equal to the database, by the entries of the log. One
+// goroutine calls its methods, in the order of the log. They must not block: reading
+// waits for them.
 type Listener interface {
-	// Reset: changes may have been missed, so nothing is valid that was read
-	// from the database before. Another epoch's log is read from now on, or
-	// the same from a later position; empty = none.
+	// Reset: changes may have been missed, so nothing that was read from the database
+	// before is valid. From now on the log of another epoch is read, or the same from
+	// a later position; empty = none.
 	Reset(epoch string, cause ResetCause)
 	// Changed: a transaction was published. Statements may not see it yet.
 	Changed(at Position, c *Change)
 	// Settled: a transaction that was published is visible to all statements
 	// that begin from now on.
 	Settled(c *Change)
-	// ValidThrough: all transactions that were visible at a moment have been
-	// published and given to Changed, and to Settled since they are visible.
+	// ValidThrough: Changed and Settled have been called for all transactions that
+	// were visible at a moment.
 	ValidThrough(p Proof)
 }
 
-// Proof is what a heartbeat proved of the changes that this node has applied.
+// Proof is what a heartbeat proves of the changes that this node has applied.
 type Proof struct {
 	Moment time.Time // every transaction that was visible then has been applied
 	At     Position  // of the heartbeat
@@ -33,7 +33,7 @@ type Proof struct {
 	LSN    uint64    // where its WAL ended at the moment, or later
 }
 
-// ResetCause is why what was read so far does not count any more.
+// ResetCause is why what was read so far is not valid any more.
 type ResetCause uint8
 
 // The causes.
@@ -55,13 +55,13 @@ func ResetCauses() (all []string) {
 	return all
 }
 
-// Subscription is what one node knows of the log it reads: its place in it, the
-// transactions that are not visible yet, and the reads that may prove
-// something. It has no I/O and no clock: a Subscriber runs it, and models do.
+// Subscription is the state of one node's reading: its position in the log, the
+// transactions that are not visible yet, and the reads that may prove something. It has
+// no I/O and no clock: a Subscriber runs it, and so do simulations.
 //
 // Invariants:
-//   - listeners have been given every entry of the epoch's log from First up to
-//     the position, in order and without a gap, or a Reset since;
+//   - listeners have received every entry of the epoch's log from First up to the
+//     position, in order and without a gap, or a Reset since;
 //   - unsettled has every change given to Changed since the last Reset that the
 //     snapshot of no heartbeat has seen.
 //
@@ -80,7 +80,7 @@ func ResetCauses() (all []string) {
 //     together, all answered by one server (Reader), and only heartbeats prove that
 //     name this server.
 //   - An entry of the epoch has been read. Then the entry at After is read as
-//     well, or there is a gap. Where none has, a server that has lost its entries
+//     well, or there is a gap. Before that, a server that has lost its entries
 //     looks like one that never had them.
 type Subscription struct {
 	listeners []Listener
@@ -104,15 +104,15 @@ type read struct {
 	end   Position
 }
 
-// mostReads bounds what is remembered between two heartbeats.
+// mostReads bounds the reads that are kept between two heartbeats.
 const mostReads = 1024
 
-// NewSubscription begins without an epoch. Listeners know nothing yet.
+// NewSubscription begins without an epoch.
 func NewSubscription(listeners ...Listener) *Subscription {
 	return &Subscription{listeners: listeners}
 }
 
-// Follow begins with another epoch; empty = there is none that may be read.
+// Follow begins to read another epoch; empty = none may be read.
 func (s *Subscription) Follow(epoch string) (cause ResetCause) {
 	cause = ResetEpoch
 	if s.epoch == "" {
@@ -131,13 +131,13 @@ func (s *Subscription) NewSession(server string) {
 	s.server, s.misled, s.reads = server, false, nil
 }
 
-// Misled says that the session's server is not the one that the log is written by.
+// Misled says that the follower writes the log by another server than the session's.
 func (s *Subscription) Misled() bool { return s.misled }
 
-// Apply takes what a read brought that began at a moment: the entries after the
-// position. cut says that there may have been more of them. It returns why the
-// subscription had to be reset, if it had: with the entry that could not be
-// applied, for what is missing before it will not come.
+// Apply applies the result of a read that began at a moment: the entries after the
+// position. cut says that there may have been more of them. It returns the causes of
+// resets: an entry that cannot be applied resets at once, because what is missing
+// before it will not come.
 func (s *Subscription) Apply(began time.Time, entries []Entry, cut bool) (causes []ResetCause) {
 	for i := range entries {
 		if cause, ok := s.apply(&entries[i]); !ok {
@@ -150,13 +150,13 @@ func (s *Subscription) Apply(began time.Time, entries []Entry, cut bool) (causes
 	return causes
 }
 
-// remember adds a read. Of those that saw the same end the last proves most.
+// remember adds a read. Of several that saw the same end, the last proves most.
 func remember(reads []read, r read) []read {
 	if n := len(reads); n > 0 && reads[n-1].end == r.end {
 		reads[n-1] = r
 		return reads
 	}
-	if len(reads) == mostReads { // every second one: what is proven is a little older
+	if len(reads) == mostReads { // keep every second one: proofs are a little older
 		for i := range mostReads / 2 {
 			reads[i] = reads[2*i]
 		}
@@ -165,9 +165,9 @@ func remember(reads []read, r read) []read {
 	return append(reads, r)
 }
 
-// proves returns the moment that a heartbeat proves by these reads, if any:
-// when the last began that was answered before the entry at after was in the
-// log. rest are those that a later heartbeat may prove.
+// proves returns the moment that a heartbeat proves by these reads, if any: the
+// beginning of the last read that was answered before the entry at after was in the
+// log. rest are the reads that a later heartbeat may prove.
 func proves(reads []read, after Position) (moment time.Time, rest []read, ok bool) {
 	n := 0
 	for n < len(reads) && after.Compare(reads[n].end) > 0 {
@@ -194,7 +194,7 @@ func (s *Subscription) apply(e *Entry) (cause ResetCause, ok bool) {
 		cause, ok = ResetUndecodable, false
 	case s.begun && !e.Follows(s.position):
 		cause, ok = ResetGap, false
-	case e.Heartbeat != nil && s.proven && e.Heartbeat.Run != s.run: // the epoch should have been another: what happened between is not known
+	case e.Heartbeat != nil && s.proven && e.Heartbeat.Run != s.run: // the server restarted without a new epoch: what happened meanwhile is not known
 		cause, ok = ResetEpoch, false
 	}
 	if !ok {
@@ -223,7 +223,7 @@ func (s *Subscription) changed(c *Change) {
 	}
 }
 
-// heartbeat settles what its snapshot sees, and then proves what it can.
+// heartbeat settles the changes that its snapshot sees, and then proves what it can.
 func (s *Subscription) heartbeat(h *Heartbeat) {
 	snapshot, err := ParseSnapshot(h.Snapshot)
 	if err != nil {
@@ -239,7 +239,7 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 		return settled
 	})
 	after := h.After
-	if after == (Position{}) { // of a version that does not say: it, too, sends one heartbeat at a time
+	if after == (Position{}) { // from version 0.1.0, which also sends one heartbeat at a time
 		after = s.barrier
 	}
 	if s.misled = h.LogServer != "" && h.LogServer != s.server; s.misled {
@@ -259,8 +259,8 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 	}
 }
 
-// join takes the transactions that are not visible yet and may have been
-// published before the first entry that was read.
+// join adds the transactions that are not visible yet and may have been published
+// before the first entry that was read.
 func (s *Subscription) join(unsettled []Change) {
 	for i := range unsettled {
 		c := &unsettled[i]

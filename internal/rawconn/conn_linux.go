@@ -10,19 +10,19 @@ import (
 	"unsafe"
 )
 
-// Conn is a TCP connection that is read and written by calls which Go's
-// scheduler is not told of: that takes a quarter off a hit, and as much off a
-// miss. A call that it is told of may sleep for all it knows: it has its monitor
-// look every 20 µs whether the processor should do something else meanwhile, and
-// the caller may have to get the processor back.
+// Conn is a TCP connection that is read and written by raw system calls, without the
+// scheduler's bookkeeping: this saves a quarter of the CPU time of a hit, and of a
+// miss. For an ordinary system call, which may block, Go's monitor checks every
+// 20 µs whether to give the processor to another goroutine, and the caller may have
+// to get it back.
 //
-// These calls never sleep. They take what is there, or find nothing; waiting is
-// left to net, with its deadlines and with what Close does to who waits. And
-// they are short: until one returns, its processor does nothing else and a
-// garbage collection waits for it, as for any loop over as many bytes.
+// These calls never block: they read what is there, or nothing. Waiting stays with net,
+// with its deadlines and with Close. And they are short: until one returns, its
+// processor does nothing else and a garbage collection waits for it, as for any loop
+// over as many bytes.
 //
-// Like any net.Conn it may be closed meanwhile. One goroutine at a time reads,
-// and one writes.
+// Like any net.Conn, it may be closed by another goroutine. At most one goroutine
+// reads, and one writes.
 type Conn struct {
 	*net.TCPConn
 	raw           syscall.RawConn
@@ -37,14 +37,14 @@ type Conn struct {
 	sent    int // bytes
 }
 
-// atOnce is how much is read or written by such a call, in bytes: 20 µs at
-// most, the receiver's share included where it is on the same machine.
+// atOnce is the most bytes that one call reads or writes: 20 µs at most, including the
+// receiver's share if it is on the same machine.
 const atOnce = 64 << 10
 
-// New takes the connection over.
+// New takes over the connection.
 func New(tcp *net.TCPConn) *Conn {
 	c := &Conn{TCPConn: tcp}
-	c.raw, _ = tcp.SyscallConn() // fails for no connection at all
+	c.raw, _ = tcp.SyscallConn() // fails only for a nil connection
 	c.receive, c.send = c.receiveNow, c.sendNow
 	c.message.Iov = &c.vector[0]
 	return c
@@ -54,7 +54,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	c.in = p[:min(len(p), atOnce)]
 	err := c.raw.Read(c.receive)
 	switch {
-	case err != nil: // closed, or too late
+	case err != nil: // closed, or past the deadline
 		return 0, err
 	case c.failed != 0:
 		return 0, &net.OpError{Op: "read", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError("recvfrom", c.failed)}
@@ -64,8 +64,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return c.received, nil
 }
 
-// receiveNow reads what has come. If that is nothing, it is called again when
-// there is something.
+// receiveNow reads what has arrived. If that is nothing, RawConn calls it again when
+// something has.
 func (c *Conn) receiveNow(fd uintptr) (done bool) {
 	n, _, errno := syscall.RawSyscall6(syscall.SYS_RECVFROM, fd,
 		uintptr(unsafe.Pointer(unsafe.SliceData(c.in))), uintptr(len(c.in)), syscall.MSG_DONTWAIT, 0, 0)
@@ -73,7 +73,7 @@ func (c *Conn) receiveNow(fd uintptr) (done bool) {
 	return errno != syscall.EAGAIN
 }
 
-// SyscallConn is net's, which makes a new one each time.
+// SyscallConn returns one RawConn for all calls; net's makes a new one each time.
 func (c *Conn) SyscallConn() (syscall.RawConn, error) { return c.raw, nil }
 
 // unread says whether a read would find anything.
@@ -92,7 +92,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return sent + n, err
 }
 
-// WriteBuffers writes the pieces by one call, and uses them up.
+// WriteBuffers writes the pieces by one call, and consumes them.
 func (c *Conn) WriteBuffers(pieces *net.Buffers) error {
 	sent, err := c.writeNow(*pieces...)
 	if err != nil {
@@ -105,8 +105,8 @@ func (c *Conn) WriteBuffers(pieces *net.Buffers) error {
 	return err
 }
 
-// writeNow writes of the pieces, as far as there is room for them, what the
-// kernel takes, and returns how many bytes those are: none of more than atOnce.
+// writeNow writes what the kernel accepts of the first pieces, and returns how many
+// bytes that is: 0 if they are more than atOnce.
 func (c *Conn) writeNow(pieces ...[]byte) (sent int, err error) {
 	c.sent = 0
 	n, size := min(len(pieces), len(c.vector)), 0
@@ -118,12 +118,12 @@ func (c *Conn) writeNow(pieces ...[]byte) (sent int, err error) {
 		c.message.Iovlen = uint64(n)
 		err = c.raw.Write(c.send)
 	}
-	c.vector = [len(c.vector)]syscall.Iovec{} // an idle connection keeps no page
+	c.vector = [len(c.vector)]syscall.Iovec{} // an idle connection must not keep a page alive
 	return c.sent, err
 }
 
-// sendNow writes what the kernel takes. Why it takes no more, or what is wrong
-// with the connection, whoever writes the rest will learn.
+// sendNow writes what the kernel accepts. It drops an error: writing the rest returns
+// the same.
 func (c *Conn) sendNow(fd uintptr) (done bool) {
 	n, _, errno := syscall.RawSyscall(syscall.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&c.message)), syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL)
 	if c.sent = int(n); errno != 0 {

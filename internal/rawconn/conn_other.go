@@ -10,10 +10,10 @@ import (
 // Conn is a TCP connection as net has it; see conn_linux.go.
 type Conn struct{ *net.TCPConn }
 
-// New takes the connection over.
+// New takes over the connection.
 func New(tcp *net.TCPConn) *Conn { return &Conn{tcp} }
 
-// WriteBuffers writes the pieces, and uses them up.
+// WriteBuffers writes the pieces, and consumes them.
 func (c *Conn) WriteBuffers(pieces *net.Buffers) error {
 	_, err := pieces.WriteTo(c.TCPConn)
 	return err

@@ -1,5 +1,6 @@
-// Package rawconn has TCP connections that are cheaper to read and to write than
-// net's, on Linux: those of clients, of Postgres and of Redis.
+// Package rawconn has TCP connections that are cheaper to read and write than net's, on
+// Linux: those of clients, of Postgres and of Redis. It is the only package that
+// uses unsafe.
 package rawconn
 
 import (
@@ -9,10 +10,10 @@ import (
 	"syscall"
 )
 
-// Dial is how a connection is made: net.Dialer.DialContext, for one.
+// Dial makes a connection, as net.Dialer.DialContext does.
 type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Dialing makes the TCP connections of dial such ones; others stay as they are.
+// Dialing turns the TCP connections of dial into Conns; others stay as they are.
 func Dialing(dial Dial) Dial {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := dial(ctx, network, address)
@@ -23,9 +24,9 @@ func Dialing(dial Dial) Dial {
 	}
 }
 
-// Unread says whether there is something to be read from a connection, be it
-// that it has ended; it neither takes it nor waits for it. With TLS that goes by
-// what arrives enciphered.
+// Unread says whether a read would return at once, with data or with the end of the
+// connection. It does not wait, and leaves the data. With TLS it looks at the
+// encrypted bytes.
 func Unread(c net.Conn) (found bool) {
 	if secured, ok := c.(*tls.Conn); ok {
 		c = secured.NetConn()

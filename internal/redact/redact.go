@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// Mask stands for what is hidden.
+// Mask replaces what is hidden.
 const Mask = "xxxxx"
 
-// URL returns what is public of a connection string: a URL of Postgres, Redis
-// or HTTP, or Postgres's key=value pairs.
+// URL returns the public parts of a connection string: a URL of Postgres, Redis or
+// HTTP, or key=value pairs of Postgres.
 //
 // Invariant: the result is built, never cut out of the input. It consists of the
 // scheme, the user's name, the hosts, their ports, the database (or Sentinel's
 // master) and the parameters in publicKeys, each as the driver reads it, and of
-// Mask. An input that can be read in two ways shows nothing: its result is Mask.
+// Mask. The result for an ambiguous input is Mask alone.
 func URL(s string) string {
 	if p, ok := parse(s); ok && p.public != "" {
 		return p.public
@@ -30,9 +30,8 @@ func URL(s string) string {
 	return Mask
 }
 
-// IsClear says whether it is clear which part of the string is what. Where it
-// is not, a driver may take a piece of a password for a host or a database,
-// and name it in its errors.
+// IsClear says whether a connection string is unambiguous. If it is not, a driver may
+// take a part of a password for a host or a database, and name it in its errors.
 func IsClear(s string) bool {
 	_, ok := parse(s)
 	return ok
@@ -54,8 +53,8 @@ func Text(text string, inputs ...string) string {
 	return text
 }
 
-// shortest is how long a secret is, in bytes, to be looked for in a text: a
-// shorter one is in every other word.
+// shortest is the length of the shortest secret that is replaced in a text, in bytes:
+// shorter ones occur in every other word.
 const shortest = 4
 
 // replace also finds the secret as %q writes it.
@@ -67,7 +66,7 @@ func replace(text, secret, with string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(text, secret, with), quoted[1:len(quoted)-1], with)
 }
 
-// parts are what a connection string consists of.
+// parts are the parts of a connection string.
 type parts struct {
 	public string
 	hidden []string // the secrets, as written and as read
@@ -75,7 +74,7 @@ type parts struct {
 
 func (p *parts) hide(secrets ...string) { p.hidden = append(p.hidden, secrets...) }
 
-// publicKeys are Postgres's parameters that are no secret.
+// publicKeys are the parameters of Postgres that are no secret.
 var publicKeys = []string{"host", "port", "user", "dbname", "database", "sslmode", "sslrootcert", "target_session_attrs"}
 
 const host = `(\[[0-9A-Za-z:.%]+\]|[\pL\pN._%-]*)(:[0-9]*)?`
@@ -89,7 +88,7 @@ var (
 	mislaid = regexp.MustCompile(`(^|@)[^:@?,]*(:[0-9]*)?(,[^:@?,]*(:[0-9]*)?)*\?`)
 )
 
-// parse returns false where the parts are not certain.
+// parse returns false for an ambiguous string.
 func parse(s string) (p parts, ok bool) {
 	scheme, rest, _ := strings.Cut(s, "://")
 	switch scheme {
@@ -110,7 +109,7 @@ func parseURL(scheme, rest string, indexAt func(string, byte) int) (p parts, ok 
 		credentials := rest[:at]
 		rest = rest[at+1:]
 		user, password, both := strings.Cut(credentials, ":")
-		if !both && strings.HasPrefix(scheme, "redis") { // what stands alone is the password
+		if !both && strings.HasPrefix(scheme, "redis") { // a single part is the password
 			user, password, both = "", user, true
 		}
 		name, err := url.PathUnescape(user)

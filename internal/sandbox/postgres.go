@@ -44,7 +44,7 @@ type Postgres struct {
 	process  *Child
 }
 
-// ErrDataFolder: the folder cannot be used for a server, for the reason told.
+// ErrDataFolder: the folder cannot be used for a server.
 var ErrDataFolder = errors.New("data folder")
 
 // StartPostgres starts a server on o.Dir and returns when it takes connections.

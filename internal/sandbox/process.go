@@ -83,7 +83,7 @@ func (p *Child) Pid() int { return p.cmd.Process.Pid }
 // Done is closed once the child has ended.
 func (p *Child) Done() <-chan struct{} { return p.done }
 
-// State tells how the child ended, once it has.
+// State says how the child ended, once it has.
 func (p *Child) State() string { return p.cmd.ProcessState.String() }
 
 func (p *Child) exited() bool {

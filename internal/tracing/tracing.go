@@ -1,10 +1,10 @@
-// Package tracing tells an OpenTelemetry collector of requests, once they have
-// been answered: a request notes when its steps began and how long they took,
-// which costs it a few readings of the clock, and knows nothing of spans.
+// Package tracing sends traces of requests to an OpenTelemetry collector, once they have
+// been answered. A request notes when its steps began and how long they took, which
+// costs it a few readings of the clock; spans are made afterwards.
 //
 //	request ──► Request{steps} ──► spans ──► queue (bounded; full = dropped) ──► collector, OTLP over HTTP
 //
-// Nobody waits for the collector but Close.
+// Only Close waits for the collector.
 package tracing
 
 import (
@@ -34,7 +34,7 @@ type Tracer struct {
 	tracer   trace.Tracer
 }
 
-// Request is one that was answered and is to be told of.
+// Request is the trace of one request.
 type Request struct {
 	Took       time.Duration
 	Status     int
@@ -52,16 +52,16 @@ type Step struct {
 	Name   string
 	Began  time.Time // zero = the request did not take it
 	Took   time.Duration
-	Within int // index of the step it is a part of, which comes before it; -1 = of none
+	Within int // index of the step that contains it, which comes before it; -1 = none
 }
 
 // Text and Bool are attributes of a request.
 func Text(name, value string) attribute.KeyValue      { return attribute.String(name, value) }
 func Bool(name string, value bool) attribute.KeyValue { return attribute.Bool(name, value) }
 
-// New makes a tracer that is configured by OpenTelemetry's own environment
-// variables: where to send to, with which headers, what to sample, how much to
-// queue. version is the service's.
+// New makes a tracer. OpenTelemetry's environment variables configure it: where to
+// send to, with which headers, what to sample, how much to queue. version is the
+// service's.
 func New(ctx context.Context, version string, logger *slog.Logger) (*Tracer, error) {
 	described, err := resource.New(ctx,
 		resource.WithAttributes(attribute.String("service.name", "listedge"), attribute.String("service.version", version)),
@@ -75,7 +75,7 @@ func New(ctx context.Context, version string, logger *slog.Logger) (*Tracer, err
 		return nil, fmt.Errorf("trace exporter: %w", err)
 	}
 	p := sdk.NewTracerProvider(sdk.WithResource(described), sdk.WithIDGenerator(ids{}),
-		sdk.WithBatcher(&telling{SpanExporter: exporter, logger: logger}))
+		sdk.WithBatcher(&loggingExporter{SpanExporter: exporter, logger: logger}))
 	return &Tracer{p, p.Tracer("listedge")}, nil
 }
 
@@ -90,22 +90,22 @@ func (t *Tracer) Close(ctx context.Context) error {
 	return nil
 }
 
-// Caller is the trace that a request says it is part of, by its headers
-// traceparent and tracestate (W3C); empty or malformed = of none.
+// Caller is the trace that a request belongs to by its headers traceparent and
+// tracestate (W3C); empty or malformed = none.
 type Caller struct {
 	Parent, State []byte
 	// Trusted: the request becomes part of the caller's trace, and is sampled as
-	// the caller says. Else it begins a trace of its own with a link to the
-	// caller's, and the sampler decides as if there was no caller: not even the
-	// caller's trace id may be taken over, since samplers go by it.
+	// the caller says. Otherwise it begins a trace of its own with a link to the
+	// caller's, and the sampler decides as if there was no caller. Not even the
+	// caller's trace id is used, because samplers decide by it.
 	Trusted bool
 }
 
-// maxState is how long a tracestate may be, in bytes: as much as W3C has
-// everybody pass on. Spans keep it, so a longer one is left out.
+// maxState is the longest tracestate that is used, in bytes: what W3C requires
+// everybody to pass on. Spans keep it in memory.
 const maxState = 512
 
-// Request returns one that began then, or nil where it is not of the sample.
+// Request starts the trace of a request that began then; nil if it is not sampled.
 func (t *Tracer) Request(name string, began time.Time, caller Caller) *Request {
 	ctx := context.Background()
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(began)}
@@ -128,8 +128,8 @@ func (t *Tracer) Request(name string, began time.Time, caller Caller) *Request {
 	return &Request{tracer: t.tracer, ctx: ctx, root: root, began: began}
 }
 
-// Send queues the request's spans, or drops them where the queue is full. It
-// does not wait.
+// Send queues the request's spans, or drops them if the queue is full. It does not
+// wait.
 func (r *Request) Send() {
 	r.root.SetAttributes(r.Attributes...)
 	r.root.SetAttributes(attribute.Int("http.response.status_code", r.Status))
@@ -153,7 +153,7 @@ func (r *Request) Send() {
 	r.root.End(trace.WithTimestamp(r.began.Add(r.Took)))
 }
 
-// ids makes random ids without a lock that all requests would meet at.
+// ids makes random ids without a shared lock.
 type ids struct{}
 
 func (g ids) NewIDs(ctx context.Context) (t trace.TraceID, s trace.SpanID) {
@@ -171,8 +171,8 @@ func (ids) NewSpanID(context.Context, trace.TraceID) (s trace.SpanID) {
 	return s
 }
 
-// complaints logs what the library says of itself, without the values that it
-// quotes: headers and URLs hold secrets.
+// complaints logs the library's own errors, without the values that they quote:
+// headers and URLs hold secrets.
 type complaints struct{ logger *slog.Logger }
 
 func (complaints) Init(logr.RuntimeInfo)            {}
@@ -181,25 +181,24 @@ func (complaints) Info(int, string, ...any)         {}
 func (c complaints) WithValues(...any) logr.LogSink { return c }
 func (c complaints) WithName(string) logr.LogSink   { return c }
 
-// Error is what logr calls for an error. What it is about is not told.
+// Error is what logr calls for an error.
 func (c complaints) Error(_ error, message string, _ ...any) {
 	c.logger.Warn("a setting of tracing (OTEL_…) cannot be used", "what", message)
 }
 
-// telling is an exporter that logs once that its collector fails, and once that
-// it is back.
-type telling struct {
+// loggingExporter logs once when its collector fails, and once when it answers again.
+type loggingExporter struct {
 	sdk.SpanExporter
 	logger *slog.Logger
 	failed atomic.Bool
 }
 
-// ExportSpans hands the spans on. That they could not be sent ends here.
-func (t *telling) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
+// ExportSpans sends the spans. An error is only logged.
+func (t *loggingExporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 	err := t.SpanExporter.ExportSpans(ctx, spans)
 	if failed := err != nil; t.failed.Swap(failed) != failed {
 		if failed {
-			t.logger.Warn("traces are dropped: the collector does not take them", "error", err)
+			t.logger.Warn("traces are dropped: the collector does not accept them", "error", err)
 		} else {
 			t.logger.Info("again: traces are sent")
 		}

@@ -32,7 +32,7 @@ func TestHeartbeatsWaitForAHugeTransaction(t *testing.T) {
 		}
 		return nil
 	}
-	f := w.followWith(withMemory(w.url, "2GB"), log, uneasy)
+	f := w.followWith(withMemory(w.url, "2GB"), log, silent)
 	followed.Store(f.Follower)
 	w.awaitFollowing(f)
 	w.followWith(w.url, w.log, always) // a candidate that would end a holder without signs of life

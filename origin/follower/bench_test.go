@@ -62,7 +62,7 @@ func BenchmarkBacklog(b *testing.B) {
 	// The slot is not confirmed in so short a time: each term begins with all of them.
 	followed := &changefeed.Followed{}
 	run := func(log changefeed.Log, commits uint64) float64 {
-		f := New(Options{DatabaseURL: url, Log: log, Followed: followed, LogKept: time.Minute, Silence: uneasy, Logger: slog.New(slog.DiscardHandler)})
+		f := New(Options{DatabaseURL: url, Log: log, Followed: followed, LogKept: time.Minute, Silence: silent, Logger: slog.New(slog.DiscardHandler)})
 		ctx, stop := context.WithCancel(b.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); f.Run(ctx) }()

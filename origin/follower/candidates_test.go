@@ -25,7 +25,7 @@ func TestAFleetAsksThePrimaryForLittle(t *testing.T) {
 	}
 	w.eventually("all have looked", func() bool {
 		for _, f := range all {
-			if f.looks.Load() == 0 {
+			if f.polls.Load() == 0 {
 				return false
 			}
 		}

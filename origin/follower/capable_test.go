@@ -67,7 +67,7 @@ func TestWhatIsLackingIsToldAndNoticedWhenMended(t *testing.T) {
 			if c.breaks != "" {
 				w.exec(c.breaks)
 			}
-			f := w.followWith(address, w.log, uneasy)
+			f := w.followWith(address, w.log, silent)
 			w.incapable(f, c.why)
 			w.exec(strings.ReplaceAll(c.mends, "ROLENAME", role))
 			w.awaitFollowing(f)
@@ -205,30 +205,29 @@ func TestConfirmation(t *testing.T) {
 		}
 	}
 	expect("nothing published", time.Hour, 50)
-	c.publishedUpTo(100, now)
-	c.publishedUpTo(200, now.Add(time.Second))
+	c.marks = append(c.marks, mark{now, 100})
+	c.marks = append(c.marks, mark{now.Add(time.Second), 200})
 	expect("too young", confirmAfter, 50)
 	expect("the first", confirmAfter+time.Millisecond, 100)
-	c.publishing(commit{change: changefeed.Change{XID: 7, LSN: 160}, start: 150})
+	c.unsettled = append(c.unsettled, commit{change: changefeed.Change{XID: 7, LSN: 160}, start: 150})
 	expect("short of the commit record", confirmAfter+2*time.Second, 150)
 	expect("for as long as it takes", time.Hour, 150)
 	running := changefeed.Snapshot{Xmin: 7, Xmax: 9, Running: []uint64{7}}
-	if left := c.settle(&running); len(left) != 1 {
+	if left := c.settle(running); len(left) != 1 {
 		t.Errorf("%+v", left)
 	}
 	expect("still running", time.Hour, 150)
-	if left := c.settle(&changefeed.Snapshot{Xmin: 8, Xmax: 9}); len(left) != 0 {
+	if left := c.settle(changefeed.Snapshot{Xmin: 8, Xmax: 9}); len(left) != 0 {
 		t.Errorf("%+v", left)
 	}
 	expect("settled", time.Hour, 200)
-	c.publishedUpTo(180, now)
+	c.marks = append(c.marks, mark{now, 180})
 	expect("never backwards", time.Hour, 200)
 }
 
 func TestRetention(t *testing.T) {
 	now := time.Now()
-	var r retention
-	r.add(now, changefeed.Position{Term: 5})
+	r := retention{{now, changefeed.Position{Term: 5}}}
 	at := func(after time.Duration, n uint64) string {
 		before, ok := r.trim(now.Add(after), time.Minute, changefeed.Position{Term: 5, N: n})
 		if !ok {
@@ -273,7 +272,7 @@ func TestThePrimaryIsFollowedWhereverTheURLNamesIt(t *testing.T) {
 	primary := sandboxtest.Postgres(t)
 	w := newWorld(t, primary)
 	standby := sandboxtest.Standby(t, primary, nil)
-	f := w.followWith(strings.Replace(w.url, primary.Addr(), standby.Addr()+","+primary.Addr(), 1), w.log, uneasy)
+	f := w.followWith(strings.Replace(w.url, primary.Addr(), standby.Addr()+","+primary.Addr(), 1), w.log, silent)
 	w.awaitFollowing(f)
 	if err := f.Incapable(); err != nil {
 		t.Error(err)

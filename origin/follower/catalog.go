@@ -14,23 +14,22 @@ import (
 //go:embed catalog.sql
 var catalogSQL string
 
-// catalog is what the database's catalog says, to one snapshot, of what pages
-// are read from.
+// catalog is what one snapshot of the database's catalog says about the relations
+// that pages are read from.
 //
-// ALTER TABLE, ATTACH PARTITION and their like change what pages show, and are
-// not in the stream of changes. So the statement that takes a heartbeat's
-// snapshot reads the catalog's version. If it is another than before, the
-// follower writes a message into the WAL that touches everything, and sends the
-// heartbeat behind it. The rule of the heartbeats holds then: everything that
-// the snapshot sees has been published. It needs no event trigger, which only a
-// superuser may make.
+// DDL such as ALTER TABLE and ATTACH PARTITION changes pages and is not in the
+// stream of changes. So the statement that takes a heartbeat's snapshot reads
+// the catalog's version. If the version has changed, the follower writes a
+// message into the WAL that touches everything, and publishes the heartbeat
+// after it. So the rule of heartbeats holds: everything that the snapshot sees
+// has been published. No event trigger is needed, which only a superuser can make.
 //
-// The same rule tells which relations to decode. Between two looks either the
-// catalog stays the same, and so do the relations that pages are read from, or
-// the message makes every page stale that was read before the later one. So a
-// change of a relation that the catalog does not list is on no page that stays,
-// if the later look sees it. One that it does not see yet (its commit waits for
-// a standby) may be of a relation that was attached before it: see unlisted.
+// The catalog also decides which relations are decoded. Between two views either
+// the catalog has not changed, and so pages are read from the same relations; or
+// the message makes every page stale that was read before the later view. So if
+// the later view sees a change of a relation that the catalog does not list, no
+// valid page shows it. If it does not see it yet (the commit waits for a
+// standby), the relation may have been attached before the view: see unlisted.
 //
 // One case is missed: a table with rows that is attached and detached (or made
 // to inherit, and dropped) in two transactions, both between two heartbeats.
@@ -43,12 +42,12 @@ type catalog struct {
 type view struct {
 	at       pglogrepl.LSN // the end of the WAL, read after the snapshot was taken
 	snapshot string
-	catalog  catalog // without collections if it has the known version
+	catalog  catalog // without collections if the version is the known one
 }
 
-// look takes a snapshot. The position comes after the snapshot, in the same
-// statement: what the snapshot sees had its commit record inserted before.
-func (p *primary) look(ctx context.Context, known string) (v view, err error) {
+// readView takes a snapshot, then the position, in one statement: the commit
+// records of everything that the snapshot sees are before the position.
+func (p *primary) readView(ctx context.Context, known string) (v view, err error) {
 	var lsn string
 	var relations []string
 	if err := p.row(ctx, catalogSQL, known, PublicationName)(&lsn, &v.snapshot, &v.catalog.version, &relations); err != nil {
@@ -73,10 +72,10 @@ func (p *primary) look(ctx context.Context, known string) (v view, err error) {
 
 var collectionOf = map[string]changefeed.Collection{"items": changefeed.Items, "contacts": changefeed.Contacts, "api_keys": changefeed.Keys, "workspaces": changefeed.Keys}
 
-// announceSchemaChange writes the message that touches everything, if changes can
-// still be followed, and returns an end of the WAL behind its commit.
+// announceSchemaChange writes the message that touches everything, if the
+// prerequisites still hold, and returns an end of the WAL after its commit.
 func (t *term) announceSchemaChange(ctx context.Context, c catalog) (end pglogrepl.LSN, err error) {
-	if err := t.checkGround(ctx); err != nil {
+	if err := t.checkPrerequisites(ctx); err != nil {
 		return 0, err
 	}
 	var lsn string
@@ -93,11 +92,11 @@ func (t *term) announceSchemaChange(ctx context.Context, c catalog) (end pglogre
 	return end, nil
 }
 
-// unlisted are commits that changed a relation the catalog did not list, and that
-// no look has seen yet.
+// unlisted are commits that changed a relation that the catalog did not list, and
+// that no view has seen yet.
 type unlisted struct {
 	commits []commit
-	seen    changefeed.Snapshot // of the last look; the zero snapshot sees nothing
+	seen    changefeed.Snapshot // of the last view; the zero snapshot sees nothing
 }
 
 func (u *unlisted) add(c commit) {
@@ -106,9 +105,9 @@ func (u *unlisted) add(c commit) {
 	}
 }
 
-// look drops the commits that the snapshot sees and returns those that it does
-// not see: if the catalog has changed, each of them may touch anything.
-func (u *unlisted) look(snapshot changefeed.Snapshot) []commit {
+// settle drops the commits that the snapshot sees and returns the others: if the
+// catalog has changed, each of them may touch anything.
+func (u *unlisted) settle(snapshot changefeed.Snapshot) []commit {
 	u.seen = snapshot
 	u.commits = slices.DeleteFunc(u.commits, func(c commit) bool { return snapshot.Sees(c.change.XID) })
 	return u.commits

@@ -100,7 +100,7 @@ func TestAChangeOfTheSchemaBetweenTwoTerms(t *testing.T) {
 		{"another's table", "CREATE TABLE another (a int)", w.log, ""},
 		{"a follower of an earlier version", "SELECT 1", ofBefore{w.log}, all},
 	} {
-		f := w.followWith(w.url, c.before, uneasy)
+		f := w.followWith(w.url, c.before, silent)
 		w.awaitFollowing(f)
 		w.heartbeat()
 		f.stop()
@@ -163,7 +163,7 @@ func TestNobodyFollowsWhileAPartitionIsUnlogged(t *testing.T) {
 				t.Errorf("%s: a heartbeat sees it", c.begins)
 			}
 		}
-		late := w.followWith(w.url, w.log, uneasy) // who was not there
+		late := w.followWith(w.url, w.log, silent) // who was not there
 		w.incapable(late, "ALTER TABLE "+c.name+" SET LOGGED")
 		late.stop()
 		w.exec(c.ends)
@@ -204,13 +204,13 @@ func BenchmarkLook(b *testing.B) {
 			p, err := connectPrimary(b.Context(), url, "")
 			must(err)
 			defer p.close()
-			v, err := p.look(b.Context(), "")
+			v, err := p.readView(b.Context(), "")
 			must(err)
 			if known := len(v.catalog.collections); known != 4+partitions {
 				b.Fatal(known)
 			}
 			for b.Loop() {
-				_, err := p.look(b.Context(), v.catalog.version)
+				_, err := p.readView(b.Context(), v.catalog.version)
 				must(err)
 			}
 		})

@@ -3,6 +3,7 @@ package follower
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -10,26 +11,26 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// confirmAfter is how long a published entry may still be lost with Redis;
-// until then the slot keeps what it was made of.
+// confirmAfter is how long Redis may lose a published entry. Until then the slot
+// retains the WAL that the entry was decoded from.
 const confirmAfter = 3 * time.Second
 
 // commit is a decoded transaction.
 type commit struct {
 	change   changefeed.Change
-	start    pglogrepl.LSN // of its commit record: a slot confirmed beyond it never sends it again
+	start    pglogrepl.LSN // of its commit record: a slot confirmed beyond it does not send it again
 	unlisted bool          // it also changed a relation that the catalog did not list
 }
 
 // touches says whether there is anything to publish.
 func (c *commit) touches() bool { return len(c.change.Lists) > 0 || c.change.Whole != 0 }
 
-// confirmation decides what the slot need not keep any more: what was
-// published confirmAfter ago, short of every change that no snapshot has seen.
+// confirmation decides up to where the slot need not retain WAL: everything that
+// was published confirmAfter ago, but no change that no snapshot has seen.
 type confirmation struct {
-	confirmed pglogrepl.LSN // what the slot has been told, or will be next
-	safe      pglogrepl.LSN // published long enough ago
-	marks     []mark        // published since; oldest first
+	confirmed pglogrepl.LSN // sent to the slot, or to be sent next
+	safe      pglogrepl.LSN // published confirmAfter ago
+	marks     []mark        // published since, oldest first
 	unsettled []commit      // in the order of their commit records
 }
 
@@ -39,27 +40,16 @@ type mark struct {
 	lsn pglogrepl.LSN
 }
 
-func (c *confirmation) publishing(done commit) { c.unsettled = append(c.unsettled, done) }
-
-func (c *confirmation) publishedUpTo(lsn pglogrepl.LSN, at time.Time) {
-	c.marks = append(c.marks, mark{at, lsn})
-}
-
-// settle drops what the snapshot sees and returns what it does not see yet.
-func (c *confirmation) settle(snapshot *changefeed.Snapshot) (unsettled []changefeed.Change) {
-	kept := c.unsettled[:0]
+// settle drops the changes that the snapshot sees and returns the others.
+func (c *confirmation) settle(snapshot changefeed.Snapshot) (unsettled []changefeed.Change) {
+	c.unsettled = slices.DeleteFunc(c.unsettled, func(u commit) bool { return snapshot.Sees(u.change.XID) })
 	for _, u := range c.unsettled {
-		if !snapshot.Sees(u.change.XID) {
-			kept = append(kept, u)
-			unsettled = append(unsettled, u.change)
-		}
+		unsettled = append(unsettled, u.change)
 	}
-	clear(c.unsettled[len(kept):])
-	c.unsettled = kept
 	return unsettled
 }
 
-// upTo is what the slot may be told now.
+// upTo is the LSN that the slot may be confirmed up to now.
 func (c *confirmation) upTo(now time.Time) pglogrepl.LSN {
 	for len(c.marks) > 0 && now.Sub(c.marks[0].at) > confirmAfter {
 		c.safe = c.marks[0].lsn
@@ -73,8 +63,8 @@ func (c *confirmation) upTo(now time.Time) pglogrepl.LSN {
 	return c.confirmed
 }
 
-// reply tells the walsender how far this node is, and may ask it the same.
-func (t *term) reply(_ context.Context, ask bool) error {
+// reply confirms to the walsender, and may ask it for a reply.
+func (t *term) reply(ask bool) error {
 	t.replied = time.Now()
 	confirmed := t.confirmation.upTo(t.replied)
 	err := pglogrepl.SendStandbyStatusUpdate(context.Background(), t.sender, pglogrepl.StandbyStatusUpdate{

@@ -1,3 +1,5 @@
+//go:build linux
+
 package follower
 
 import (
@@ -16,11 +18,11 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// processorTime is what a process has used of processors, in nanoseconds; Linux only.
+// processorTime is the CPU time that a process has used, in nanoseconds.
 func processorTime(b *testing.B, pid uint32) (ns float64) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
 	if err != nil {
-		b.Skip(err)
+		b.Fatal(err)
 	}
 	if _, err := fmt.Sscan(string(text), &ns); err != nil {
 		b.Fatal(err)
@@ -42,7 +44,7 @@ func startFollowed(b *testing.B, p *sandbox.Postgres, streaming, memory string) 
 	url := p.URL(postgrestest.Copy(b, p, postgrestest.Template))
 	w := &followed{B: b, conn: open(b, url), look: open(b, url), log: changefeed.NewLocal()}
 	w.exec("CREATE TABLE theirs (n int, t text)")
-	w.f = New(Options{DatabaseURL: withMemory(url, memory), Log: w.log, LogKept: time.Minute, Silence: uneasy, Logger: slog.New(slog.DiscardHandler)})
+	w.f = New(Options{DatabaseURL: withMemory(url, memory), Log: w.log, LogKept: time.Minute, Silence: silent, Logger: slog.New(slog.DiscardHandler)})
 	w.f.streaming = streaming
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -12,35 +12,33 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// maxLists bounds a change; above it, whole collections are touched.
+// maxLists bounds the lists of a change. A change of more touches whole collections.
 const maxLists = 1000
 
 const everything = 1<<changefeed.Collections - 1
 
-// table is what the stream says of a relation: where rows have their workspace,
-// or, where they are of changefeed.Keys, the ID of the key or workspace.
+// table says which columns of a relation are the workspace and the id.
 type table struct{ workspace, id column }
 
 type column struct {
-	at  int  // -1 = it is not sent
-	key bool // an update that changes it sends the row as it was, too
+	at  int  // -1 = not published
+	key bool // an update that changes it also sends the old row
 }
 
 // decoder turns the messages of pgoutput, protocol 2, into changes.
 //
-// A transaction that outgrows decodingMemory is streamed: its rows come in
-// segments while it is still written, between those of other transactions, and
-// its end comes as a message of its own. What it touches is published when it
-// commits and is dropped when it aborts. A subtransaction that aborts has been
-// counted by then: too much is touched, which is safe.
+// A transaction larger than decodingMemory is streamed: its rows come in segments
+// while it is still being written, between those of other transactions, and its
+// end comes as a message of its own. It is published when it commits and dropped
+// when it aborts. Rows of an aborted subtransaction count: too much is safe.
 type decoder struct {
 	collections map[uint32]uint8 // catalog.collections
-	tables      map[uint32]table // as the last committed description has them
+	tables      map[uint32]table // by the last committed description of each relation
 	reference   uint64           // a recent transaction id, 64 bits wide
 
-	*openTransaction                             // the one that the next rows belong to
+	*openTransaction                             // of the next rows
 	streaming        bool                        // inside a segment
-	streamed         map[uint32]*openTransaction // those that have not ended, by the id of the top-level transaction
+	streamed         map[uint32]*openTransaction // unfinished ones, by the id of the top-level transaction
 }
 
 func newDecoder() decoder {
@@ -49,19 +47,19 @@ func newDecoder() decoder {
 	return d
 }
 
-// openTransaction is what the rows decoded so far touch. Its size is bounded by maxLists.
+// openTransaction has the lists that the rows decoded so far touch, at most maxLists.
 type openTransaction struct {
 	change   changefeed.Change
 	seen     map[changefeed.List]struct{}
 	unlisted bool             // it also changed a relation that the catalog does not list
-	tables   map[uint32]table // the descriptions that its rows go by
+	tables   map[uint32]table // the relations' descriptions as the transaction sees them
 }
 
 func (d *decoder) begin(xid uint32, tables map[uint32]table) *openTransaction {
 	return &openTransaction{change: changefeed.Change{XID: widen(xid, d.reference)}, seen: map[changefeed.List]struct{}{}, tables: tables}
 }
 
-// next takes one message; done is a transaction that it ended.
+// next decodes one message; done is the transaction that it commits, if any.
 func (d *decoder) next(data []byte) (done *commit, err error) {
 	message, err := pglogrepl.ParseV2(data, d.streaming)
 	if err != nil {
@@ -72,7 +70,7 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 		d.openTransaction = d.begin(m.Xid, d.tables)
 	case *pglogrepl.StreamStartMessageV2:
 		if m.FirstSegment == 1 {
-			// Another transaction does not see how this one alters a table.
+			// Other transactions do not see how this one alters a table.
 			d.streamed[m.Xid] = d.begin(m.Xid, map[uint32]table{})
 		}
 		if d.openTransaction = d.streamed[m.Xid]; d.openTransaction == nil {
@@ -87,7 +85,7 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 		d.touch(m.RelationID, m.Tuple, false)
 	case *pglogrepl.UpdateMessageV2:
 		d.touch(m.RelationID, m.NewTuple, m.OldTuple == nil)
-		if m.OldTuple != nil { // the key changed: a move between workspaces touches both
+		if m.OldTuple != nil { // a move between workspaces touches both
 			d.touch(m.RelationID, m.OldTuple, false)
 		}
 	case *pglogrepl.DeleteMessageV2:
@@ -107,7 +105,7 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 			return nil, fmt.Errorf("decode: nothing of transaction %d was sent before its commit", m.Xid)
 		}
 		delete(d.streamed, m.Xid)
-		maps.Copy(d.tables, d.openTransaction.tables) // they are not sent again
+		maps.Copy(d.tables, d.openTransaction.tables) // the descriptions are not sent again
 		return d.commit(m.CommitLSN, m.TransactionEndLSN, m.CommitTime), nil
 	case *pglogrepl.StreamAbortMessageV2:
 		if m.SubXid == m.Xid {
@@ -117,7 +115,7 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 	return nil, nil
 }
 
-// commit ends the present transaction; nil where it touches nothing.
+// commit ends the open transaction; nil if it touches nothing.
 func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 	c := d.change
 	c.LSN, c.CommittedAt = uint64(end), at.UnixMicro()
@@ -129,9 +127,9 @@ func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 	return done
 }
 
-// use decodes by another catalog from now on. Rows of open transactions were
-// judged by the one before it, which may have listed their relations otherwise:
-// what such a transaction touches is not known any more.
+// use sets the catalog. Rows of open transactions were decoded by the previous
+// one, which may have listed their relations differently: such a transaction may
+// touch anything.
 func (d *decoder) use(collections map[uint32]uint8) {
 	d.collections = collections
 	for _, t := range append(slices.Collect(maps.Values(d.streamed)), d.openTransaction) {
@@ -141,14 +139,14 @@ func (d *decoder) use(collections map[uint32]uint8) {
 	}
 }
 
-// columnOf finds a column in the description of a relation. The description comes
+// columnOf finds a column in a relation's description. The description comes
 // before the relation's first change, and again after ALTER TABLE.
 func columnOf(m *pglogrepl.RelationMessage, name string) column {
 	at := slices.IndexFunc(m.Columns, func(c *pglogrepl.RelationMessageColumn) bool { return c.Name == name })
 	return column{at: at, key: at >= 0 && m.Columns[at].Flags&1 != 0}
 }
 
-// message takes one that a purge or a follower wrote.
+// message decodes a message that a purge or a follower wrote.
 func (d *decoder) message(content []byte) {
 	if byEventTrigger(content) {
 		return
@@ -163,10 +161,9 @@ func (d *decoder) message(content []byte) {
 	}
 }
 
-// touch adds the lists that a row is or was in. alone says that the row is what an
-// update made of another one, which is not sent: that one has the same key. Where
-// the workspace is not known, everything that the table holds is touched: too
-// much is safe, too little is not.
+// touch adds the lists that a row is or was in. alone says that an update sent the
+// new row only, so the old one has the same key. If the workspace is not known,
+// the whole collection is touched: too much is safe, too little is not.
 func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData, alone bool) {
 	t, known := d.openTransaction.tables[relation]
 	d.unlisted = d.unlisted || d.collections[relation] == 0
@@ -175,7 +172,7 @@ func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData, alone bool) {
 			continue
 		}
 		c := t.workspace
-		if collection == changefeed.Keys { // a key is named itself: it may have been moved between workspaces
+		if collection == changefeed.Keys { // the row's own id: a key may have been moved between workspaces
 			c = t.id
 		}
 		workspace, ok := valueOf(c, row)
@@ -187,16 +184,16 @@ func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData, alone bool) {
 	}
 }
 
-func (d *decoder) add(pair changefeed.List) {
-	if _, known := d.seen[pair]; known {
+func (d *decoder) add(list changefeed.List) {
+	if _, known := d.seen[list]; known {
 		return
 	}
 	if len(d.change.Lists) == maxLists {
-		d.change.Whole |= 1 << pair.Collection
+		d.change.Whole |= 1 << list.Collection
 		return
 	}
-	d.seen[pair] = struct{}{}
-	d.change.Lists = append(d.change.Lists, pair)
+	d.seen[list] = struct{}{}
+	d.change.Lists = append(d.change.Lists, list)
 }
 
 func valueOf(c column, row *pglogrepl.TupleData) (value uuid.UUID, ok bool) {
@@ -211,8 +208,8 @@ func valueOf(c column, row *pglogrepl.TupleData) (value uuid.UUID, ok bool) {
 	return value, err == nil
 }
 
-// widen gives a 32-bit transaction id of the stream the 64 bits it has in the
-// database, from a reference less than 2^31 transactions away.
+// widen returns the 64 bits of a 32-bit transaction id, which is less than 2^31
+// transactions away from the reference.
 func widen(xid uint32, reference uint64) uint64 {
 	return reference + uint64(int64(int32(xid-uint32(reference))))
 }

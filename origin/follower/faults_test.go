@@ -75,7 +75,7 @@ func TestACrashIsNoticedWithoutTheRightToStatistics(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sandboxtest.Postgres(t))
 	_, address := w.role("REPLICATION")
-	w.awaitFollowing(w.followWith(address, w.log, uneasy))
+	w.awaitFollowing(w.followWith(address, w.log, silent))
 	w.heartbeat()
 	before := w.epoch
 	must(syscall.Kill(int(w.db.PgConn().PID()), syscall.SIGKILL))
@@ -172,7 +172,7 @@ func TestServersThatFail(t *testing.T) {
 	t.Run("a commit that hangs, of a partition that was attached since the last look", func(t *testing.T) {
 		w := newWorld(t, p)
 		w.exec(partitioned + "CREATE TABLE elsewhere (LIKE items INCLUDING ALL); ALTER TABLE items DETACH PARTITION items_1; SET synchronous_commit = local")
-		seldom := w.follower(w.url, w.log, uneasy)
+		seldom := w.follower(w.url, w.log, silent)
 		seldom.period = 2 * time.Second
 		f := w.run(seldom)
 		w.awaitFollowing(f)

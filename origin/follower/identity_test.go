@@ -14,7 +14,7 @@ import (
 // followAs has a node follow that says what it finds.
 func (w *world) followAs(followed *changefeed.Followed) running {
 	w.Helper()
-	return w.run(New(Options{DatabaseURL: w.url, Log: w.log, Followed: followed, LogKept: time.Minute, Silence: uneasy,
+	return w.run(New(Options{DatabaseURL: w.url, Log: w.log, Followed: followed, LogKept: time.Minute, Silence: silent,
 		Logger: slog.New(slog.NewTextHandler(w.said, nil))}))
 }
 
@@ -50,12 +50,12 @@ func TestAServerOnAnOldTimelineIsNotFollowed(t *testing.T) {
 	w.awaitFree()
 	terms := first.Stats().Terms
 	followed.See(name.String()) // as the node's reader of the log does
-	looks := first.looks.Load()
+	looks := first.polls.Load()
 	w.eventually("it has found a timeline that is old", func() bool { return followed.OldTimeline() != nil })
 	second := w.followAs(&changefeed.Followed{}) // it finds out by the log
-	w.eventually("the second has looked", func() bool { return second.looks.Load() > 2 })
-	if first.Stats().Terms != terms || second.Stats().Terms != 0 || first.looks.Load() > looks+2 {
-		t.Errorf("%+v, %+v, %d looks", first.Stats(), second.Stats(), first.looks.Load()-looks)
+	w.eventually("the second has looked", func() bool { return second.polls.Load() > 2 })
+	if first.Stats().Terms != terms || second.Stats().Terms != 0 || first.polls.Load() > looks+2 {
+		t.Errorf("%+v, %+v, %d looks", first.Stats(), second.Stats(), first.polls.Load()-looks)
 	}
 	if present, _ := w.log.Epoch(w.ctx()); present != name.String() {
 		t.Errorf("the epoch is %s", present)

@@ -81,7 +81,7 @@ func TestAnAmbiguousAppendIsNotDuplicated(t *testing.T) {
 		}
 		return context.DeadlineExceeded
 	}
-	f := w.followWith(w.url, doubtful, uneasy)
+	f := w.followWith(w.url, doubtful, silent)
 	w.awaitFollowing(f)
 	expect := func(from, to int) {
 		t.Helper()
@@ -104,7 +104,7 @@ func TestAnAmbiguousAppendIsNotDuplicated(t *testing.T) {
 	for n := few; n < all; n++ { // which come at once
 		insert(n)
 	}
-	f = w.followWith(w.url, doubtful, uneasy)
+	f = w.followWith(w.url, doubtful, silent)
 	w.awaitFollowingFrom(f)
 	again := int(w.change().Lists[0].Workspace[15]) // what was not confirmed yet
 	if again > few {
@@ -121,7 +121,7 @@ func TestALogThatIsAwayLosesNoChange(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
 	log := &faultyLog{Log: w.log}
-	f := w.followWith(w.url, log, uneasy)
+	f := w.followWith(w.url, log, silent)
 	w.awaitFollowing(f)
 	w.heartbeat()
 	epoch := w.epoch
@@ -129,7 +129,7 @@ func TestALogThatIsAwayLosesNoChange(t *testing.T) {
 	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
 	began := time.Now()
 	w.eventually("giving up", func() bool { return !f.Following() })
-	if took := time.Since(began); took < logPatience/2 || took > 4*time.Second {
+	if took := time.Since(began); took < publishTimeout/2 || took > 4*time.Second {
 		t.Errorf("gave up after %s", took)
 	}
 	w.awaitFree()

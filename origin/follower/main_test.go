@@ -124,11 +124,11 @@ type running struct {
 }
 
 // Following says whether the follower holds the slot.
-func (f *Follower) Following() bool { return f.following.Load() }
+func (f *Follower) Following() bool { return f.Stats().Following }
 
 func (w *world) follow() running {
 	w.Helper()
-	return w.followWith(w.url, w.log, uneasy)
+	return w.followWith(w.url, w.log, silent)
 }
 
 func (w *world) followWith(url string, log changefeed.Log, silence func() time.Duration) running {

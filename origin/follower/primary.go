@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"time"
 
@@ -30,14 +29,12 @@ const (
 	protocolRefused = "08P01"
 )
 
-// decodingMemory is the setting that bounds what a walsender keeps in memory of
-// open transactions. Above it, the walsender decodes the largest one as far as it
-// is written, and sends its rows. So at most that much is left to decode when a
-// transaction commits, of whatever tables; no heartbeat can be published before
-// that is done.
+// decodingMemory is the setting that bounds the open transactions in a walsender's
+// memory. Above it, the walsender decodes and sends the rows of the largest one.
+// So at most that much is left to decode at a commit, which delays heartbeats.
 const decodingMemory = "logical_decoding_work_mem"
 
-// senderTimeout has Postgres let go of a follower that does not answer.
+// senderTimeout is after how long Postgres ends a follower that does not reply.
 const senderTimeout = 2 * time.Second
 
 // primary is an ordinary connection to it, and what was found there.
@@ -47,14 +44,14 @@ type primary struct {
 	slotName  string
 	identity  changefeed.Identity
 	timeline  uint32 // 0 = it is in recovery
-	system    string // which server, which timeline
-	started   string // when it was, as pages are told, too
-	run       string // which run of it
-	published string // which state of the publication
+	system    string // its system identifier and timeline
+	started   string // when it was, as the answers to pages say it, too
+	run       string // names this run of it (checkPrerequisites)
+	published string // names this state of the publication
 }
 
-// errPooler: it has no replication connections, and what is asked of it twice may
-// be asked of two sessions.
+// errPooler: a pooler has no replication connections, and two statements may run
+// in two sessions.
 var errPooler = errors.New("a connection pooler answers: name Postgres itself in --replication-url")
 
 func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
@@ -67,10 +64,10 @@ func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 		"application_name":              applicationName,
 		"statement_timeout":             "0",
 		"default_transaction_read_only": "off",
-		"default_transaction_isolation": "read committed", // each look is a new one
-		"synchronous_commit":            "local",          // of flush: a standby's answer is not what it waits for
+		"default_transaction_isolation": "read committed", // a snapshot for each statement
+		"synchronous_commit":            "local",          // flush does not wait for a standby
 		"plan_cache_mode":               "force_generic_plan",
-		"jit":                           "off", // it takes longer than a look at the catalog of many partitions
+		"jit":                           "off", // compiling takes longer than reading the catalog of many partitions
 	} {
 		config.RuntimeParams[name] = value
 	}
@@ -92,8 +89,8 @@ func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 	return p, nil
 }
 
-// identify finds what is followed here. (The control file of a server that was
-// just promoted has its old timeline, the name of its WAL file the new one.)
+// identify reads what is followed here. The timeline comes from the name of the
+// WAL file: right after a promotion the control file has the old one.
 func (p *primary) identify(ctx context.Context, region string) error {
 	p.identity.Region = region
 	err := p.row(ctx, `SELECT $1 || oid || $2, oid, datname::text, system_identifier::text,
@@ -109,7 +106,7 @@ func (p *primary) identify(ctx context.Context, region string) error {
 	return nil
 }
 
-// hexadecimal scans the digits of a number.
+// hexadecimal scans a number's digits.
 type hexadecimal uint32
 
 // Scan implements sql.Scanner.
@@ -119,7 +116,7 @@ func (h *hexadecimal) Scan(digits any) error {
 	return err
 }
 
-// row asks for one row within callTimeout.
+// row queries one row within callTimeout.
 func (p *primary) row(ctx context.Context, sql string, args ...any) func(into ...any) error {
 	return func(into ...any) error {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -130,7 +127,7 @@ func (p *primary) row(ctx context.Context, sql string, args ...any) func(into ..
 
 func (p *primary) close() { closeConn(p.conn.PgConn()) }
 
-// closeConn says good-bye and waits, in vain for callTimeout at most.
+// closeConn ends the session and waits for that, at most callTimeout.
 func closeConn(conn *pgconn.PgConn) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
@@ -140,81 +137,6 @@ func closeConn(conn *pgconn.PgConn) {
 	case <-conn.CleanupDone():
 	case <-ctx.Done():
 	}
-}
-
-// checkPrerequisites looks whether changes can be followed here, and reads what names
-// this run of the server: a crash, after which transaction ids are used again,
-// a fail-over and a restore give another name, and so does a publication that
-// was changed, or another schema public, because what was written meanwhile may
-// never be told. When the
-// checkpointer was started only pg_read_all_stats lets a user see. All may see
-// when statistics began, which a crash discards.
-func (p *primary) checkPrerequisites(ctx context.Context) error {
-	var level, standbys, publishing string
-	var standby bool
-	var started *string
-	err := p.row(ctx, `SELECT current_setting('wal_level'), current_setting('synchronous_standby_names'), pg_is_in_recovery(),
-		coalesce((SELECT extract(epoch FROM max(backend_start))::text FROM pg_stat_activity WHERE backend_type = 'checkpointer'),
-			(SELECT concat(extract(epoch FROM pg_postmaster_start_time()), '/', extract(epoch FROM stats_reset)) FROM pg_stat_bgwriter WHERE stats_reset IS NOT NULL)),
-		(SELECT coalesce(string_agg(concat_ws('/', x.oid, x.xmin), ' ' ORDER BY x.oid), '') FROM (
-			SELECT oid, xmin::text FROM pg_publication WHERE pubname = $1
-			UNION ALL SELECT r.oid, r.xmin::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = prpubid WHERE pubname = $1
-			UNION ALL SELECT objid, d.xmin::text FROM pg_publication p JOIN pg_depend d ON refclassid = 'pg_publication'::regclass AND refobjid = p.oid
-				WHERE pubname = $1 AND classid = to_regclass('pg_catalog.pg_publication_namespace') -- which is since Postgres 15
-			UNION ALL SELECT oid, 'schema' FROM pg_namespace WHERE nspname = 'public' AND oid <> 2200) x)`, // that every database is made with
-		PublicationName)(&level, &standbys, &standby, &started, &publishing)
-	switch {
-	case err != nil:
-		return fmt.Errorf("look at the primary: %w", err)
-	case standby:
-		return fmt.Errorf("%w: the database URL leads to a standby, not to the primary", ErrIncapable)
-	case level != "logical":
-		return fmt.Errorf("%w: wal_level is %s, not logical", ErrIncapable, level)
-	case started == nil:
-		return fmt.Errorf("%w: the server does not tell this user when its statistics began (GRANT pg_read_all_stats)", ErrIncapable)
-	}
-	if countsAsStandby.MatchString(standbys) {
-		// It confirms seconds late, and writers would wait for it.
-		return fmt.Errorf("%w: synchronous_standby_names is %s, which makes the follower a standby that commits wait for (name the standbys)", ErrIncapable, standbys)
-	}
-	p.run, p.published = *started, publishing
-	return p.checkPublication(ctx)
-}
-
-// countsAsStandby matches a synchronous_standby_names that includes a walsender
-// of any name, or of ours.
-var countsAsStandby = regexp.MustCompile(`(?:^|[\s,(])(?:\*|"\*"|"` + applicationName + `")(?:[\s,)]|$)`)
-
-// errIncomplete: rows that pages show are not published. Nothing tells afterwards
-// what was written meanwhile, nor to which tables, so the slot is dropped: an
-// epoch begins with the next one.
-var errIncomplete = fmt.Errorf("%w: the publication %q", ErrIncapable, PublicationName)
-
-// checkPublication looks whether the publication has all that is needed.
-//
-// A defect is believed if it is still there a moment later: the look reads some
-// rows by the statement's snapshot and some as they are, so a partition that is
-// committed in between seems to be lacking. No harm lies in the second look: what
-// was written while the publication was another one shows in published.
-func (p *primary) checkPublication(ctx context.Context) error {
-	var defect, do string
-	for range 3 {
-		asking, cancel := context.WithTimeout(ctx, callTimeout)
-		state, err := ReadPublication(asking, p.conn)
-		cancel()
-		if err != nil {
-			return err
-		}
-		if defect, do = state.Defect(); defect == "" {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-	return fmt.Errorf("%w %s: %s", errIncomplete, defect, do)
 }
 
 // replicate takes the slot; nil when another node holds it.
@@ -254,8 +176,8 @@ func (p *primary) replicate(ctx context.Context, streaming string) (*pgconn.PgCo
 	return sender, nil
 }
 
-// sameServer: a URL may name several hosts, and two connections meet two of
-// them, of which one may be on its way to be replaced by the other.
+// sameServer returns an error if the two connections lead to two servers: a URL may
+// name several hosts, and one of them may be replacing the other.
 func (p *primary) sameServer(ctx context.Context, sender *pgconn.PgConn) error {
 	const started = `SELECT extract(epoch FROM pg_postmaster_start_time())::text`
 	var here string
@@ -267,7 +189,7 @@ func (p *primary) sameServer(ctx context.Context, sender *pgconn.PgConn) error {
 		return err
 	}
 	if len(results) != 1 || len(results[0].Rows) != 1 || string(results[0].Rows[0][0]) != here {
-		return errors.New("two connections met two servers")
+		return errors.New("two connections lead to two servers")
 	}
 	system, err := pglogrepl.IdentifySystem(ctx, sender)
 	if err != nil {
@@ -278,8 +200,8 @@ func (p *primary) sameServer(ctx context.Context, sender *pgconn.PgConn) error {
 	return nil
 }
 
-// end ends the connection of a follower that has stalled. Without the right
-// to, senderTimeout ends it a little later.
+// end ends the connection of a follower that has stalled. If this user may not,
+// senderTimeout ends it a little later.
 func (p *primary) end(ctx context.Context, pid int32) {
 	var ended bool
 	_ = p.row(ctx, `SELECT pg_terminate_backend($1)`, pid)(&ended)

@@ -60,7 +60,7 @@ func TestAHeartbeatProvesWhatWasVisible(t *testing.T) {
 				t.Fatal(err)
 			}
 			log := &writingLog{Log: w.log, writer: writer}
-			f := w.followWith(w.url, log, uneasy)
+			f := w.followWith(w.url, log, silent)
 			w.awaitFollowing(f)
 			published := map[string]bool{}
 			from, proven := -1, 0 // rows of before the log was read here are not known
@@ -109,7 +109,7 @@ func TestAHeartbeatDoesNotComeAfterADoubtfulEntry(t *testing.T) {
 		tried[last] = true
 		return errAway
 	}
-	f := w.followWith(w.url, log, uneasy)
+	f := w.followWith(w.url, log, silent)
 	w.awaitFollowing(f)
 	for range 5 {
 		if h := w.heartbeat(); h.After != (changefeed.Position{N: 1}) {

@@ -1,27 +1,25 @@
-// Package publication knows what changes are followed by: how the publication
-// and the slot are called, and whether the publication tells all that nodes
-// need to know. Who follows it and who diagnoses a server ask the same.
 package follower
 
 import (
 	"context"
 	_ "embed"
 	"fmt"
+	"strings"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
-// PublicationName is that of the publication, which `migrate up` makes.
-const PublicationName = "listedge"
+// PublicationName names the publication, which `migrate up` makes. SlotPrefix
+// begins a slot's name. Then come the database's oid, because all databases of a
+// server share the names of slots, and SlotSuffix.
+const (
+	PublicationName = "listedge"
+	SlotPrefix      = "listedge_"
+)
 
-// SlotPrefix begins a slot's name; the database's oid follows, because slots
-// belong to a database but share one space of names with those of all others,
-// and then what SlotSuffix says.
-const SlotPrefix = "listedge_"
-
-// SlotSuffix ends the name of a region's slot: regions that share a database,
-// and each have a log of changes of their own, each follow by a slot of their
-// own. The region that has no name needs none.
+// SlotSuffix ends the name of a region's slot. Regions that share a database have
+// a log and a slot each. It is empty for the region without a name.
 func SlotSuffix(region string) string {
 	if region == "" {
 		return ""
@@ -29,33 +27,31 @@ func SlotSuffix(region string) string {
 	return "_" + region
 }
 
-// state is what of it there is, one row.
-//
 //go:embed publication.sql
 var publicationSQL string
 
-// Publication is what of the publication there is. Lists of tables are for people.
+// Publication is the state of the publication. Lists of tables are for people.
 type Publication struct {
 	There    bool
-	Whole    bool   // inserts, updates, deletes and truncates, of each partition
-	Lacks    string // tables of which it tells not all rows, or not the columns that name their workspace
-	Nameless string // tables whose updates and deletes do not name the workspace that a row was in
+	Whole    bool   // it has inserts, updates, deletes and truncates, of each partition
+	Lacks    string // tables without all rows, or without the columns that name their workspace
+	Nameless string // tables whose updates and deletes do not name a row's old workspace
 	Unlogged string // tables, or partitions, whose rows are not in the WAL
-	Log      string // the commands by which they are
-	Heirs    string // tables that inherit from one of ours: their rows are read with its own, and not told
-	Disown   string // the commands by which they do no more
+	Log      string // commands that log them
+	Heirs    string // tables that inherit from one of ours: pages show their rows, the publication does not
+	Disown   string // commands that end the inheritance
 }
 
-// ReadPublication asks the server that conn is connected to.
+// ReadPublication reads the state of the publication.
 func ReadPublication(ctx context.Context, conn *pgx.Conn) (s Publication, err error) {
 	if err = conn.QueryRow(ctx, publicationSQL, PublicationName).Scan(&s.There, &s.Whole, &s.Lacks, &s.Nameless, &s.Unlogged, &s.Log, &s.Heirs, &s.Disown); err != nil {
-		return s, fmt.Errorf("look at the publication: %w", err)
+		return s, fmt.Errorf("read the publication: %w", err)
 	}
 	return s, nil
 }
 
-// Defect says what is wrong, to be read behind "the publication", and what to
-// do about it; empty if nothing is.
+// Defect says what is wrong, to be read after "the publication", and what to do
+// about it; empty = nothing is.
 func (s Publication) Defect() (defect, do string) {
 	switch {
 	case !s.There:
@@ -63,13 +59,49 @@ func (s Publication) Defect() (defect, do string) {
 	case s.Lacks != "":
 		return "lacks " + s.Lacks + ", or their key columns, or some of their rows", "run `listedge migrate up`"
 	case !s.Whole:
-		return "does not tell inserts, updates, deletes and truncates of each partition", "run `listedge migrate up`"
+		return "lacks inserts, updates, deletes or truncates of some partition", "run `listedge migrate up`"
 	case s.Nameless != "":
-		return "does not tell which workspace a row of " + s.Nameless + " was moved from", "ALTER TABLE … REPLICA IDENTITY DEFAULT, with the primary key (workspace_id, id)"
+		return "does not say which workspace a row of " + s.Nameless + " was moved from", "ALTER TABLE … REPLICA IDENTITY DEFAULT, with the primary key (workspace_id, id)"
 	case s.Unlogged != "":
 		return "lacks the rows of " + s.Unlogged + ", which Postgres does not write to its WAL (UNLOGGED)", s.Log
 	case s.Heirs != "":
-		return "does not tell the rows of " + s.Heirs + ", which are read as those of the table that is inherited from", s.Disown
+		return "lacks the rows of " + s.Heirs + ", which pages show with those of the table that is inherited from", s.Disown
 	}
 	return "", ""
+}
+
+// MessagePrefix marks messages in the WAL for the follower. An unknown message
+// touches everything.
+const MessagePrefix = "listedge"
+
+// schemaChanged is the message of a follower that has found the catalog changed. It
+// touches everything.
+const schemaChanged = "schema"
+
+// byEventTrigger says whether an event trigger of an earlier version wrote the
+// message: the tag of a command, as "ALTER TABLE", for all DDL in the database.
+// Followers of this version read the catalog instead.
+func byEventTrigger(message []byte) bool {
+	return len(message) > 0 && 'A' <= message[0] && message[0] <= 'Z'
+}
+
+const purge = "purge "
+
+// PurgeMessage is the message that touches all pages of a workspace; nil = of all
+// workspaces.
+func PurgeMessage(workspace *uuid.UUID) string {
+	if workspace == nil {
+		return purge
+	}
+	return purge + workspace.String()
+}
+
+// purged is the workspace that a message names; false = it touches everything.
+func purged(message []byte) (uuid.UUID, bool) {
+	named, ok := strings.CutPrefix(string(message), purge)
+	if !ok {
+		return uuid.UUID{}, false
+	}
+	workspace, err := uuid.Parse(named)
+	return workspace, err == nil
 }

@@ -10,19 +10,18 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// logPatience is how long the log may fail before the term is given up.
-const logPatience = time.Second
+// publishTimeout is how long the log may fail before the term ends.
+const publishTimeout = time.Second
 
 const (
-	// batchEntries and batchWait bound what is published at once, while more
-	// arrives than is published: a commit waits for others that are here
-	// already, and no longer.
+	// A commit waits only for others that have arrived already. batchEntries and
+	// batchWait bound the batch where they arrive faster than they are published.
 	batchEntries = 500
 	batchWait    = time.Millisecond
 )
 
-// queue puts the entry behind those that wait to be published.
-func (t *term) queue(e changefeed.Entry) {
+// enqueue appends the entry to those that wait to be published.
+func (t *term) enqueue(e changefeed.Entry) {
 	if len(t.waiting) == 0 {
 		t.waitingSince = time.Now()
 	}
@@ -30,23 +29,24 @@ func (t *term) queue(e changefeed.Entry) {
 	t.waiting = append(t.waiting, e)
 }
 
-// due says whether to publish before more is received.
+// due says whether to publish before receiving more.
 func (t *term) due(now time.Time) bool {
 	return len(t.waiting) > 0 && (t.sender.Frontend().ReadBufferLen() == 0 ||
 		len(t.waiting) >= batchEntries || now.Sub(t.waitingSince) > batchWait)
 }
 
-// publish appends what waits, in order. An error leaves open how many of the
-// entries are there: the log's last position tells. What was appended by a second
-// attempt counts for no heartbeat's After: the first may have brought it to a
-// server that another has replaced since, where nodes read it earlier or later.
+// publish appends the waiting entries to the log, in order. After an error it
+// reads the log's last position to learn how many of them were appended. Entries
+// of a second attempt count for no heartbeat's After: the first attempt may have
+// appended them on a server that was replaced since, where nodes read them at
+// another time.
 func (t *term) publish(ctx context.Context) error {
 	attempts := 0
-	for deadline := time.Now().Add(logPatience); len(t.waiting) > 0; {
-		err := t.append(ctx, t.waiting)
+	for deadline := time.Now().Add(publishTimeout); len(t.waiting) > 0; {
+		err := bounded(ctx, func(ctx context.Context) error { return t.options.Log.Append(ctx, t.epoch, t.waiting...) })
 		attempts++
 		if err == nil {
-			if t.shift(len(t.waiting)); attempts == 1 {
+			if t.published(len(t.waiting)); attempts == 1 {
 				t.acknowledged = t.last
 			}
 			return nil
@@ -54,14 +54,14 @@ func (t *term) publish(ctx context.Context) error {
 		if errors.Is(err, changefeed.ErrSuperseded) {
 			return fmt.Errorf("publish: %w", err)
 		}
-		last, lastErr := t.logLast(ctx)
+		last, lastErr := t.logEnd(ctx)
 		switch {
 		case lastErr != nil:
 			err = errors.Join(err, lastErr)
 		case last.Compare(t.waiting[len(t.waiting)-1].Position) > 0:
 			return fmt.Errorf("publish: %w", changefeed.ErrFenced)
-		case last.Compare(t.last) > 0: // of this term, then: so many are there
-			t.shift(int(last.N - t.last.N))
+		case last.Compare(t.last) > 0: // of this term
+			t.published(int(last.N - t.last.N))
 			continue
 		}
 		if ctx.Err() != nil || time.Now().After(deadline) {
@@ -75,60 +75,50 @@ func (t *term) publish(ctx context.Context) error {
 	return nil
 }
 
-// shift drops the first n of those that wait: they are published.
-func (t *term) shift(n int) {
-	for _, e := range t.waiting[:n] {
-		if e.Change != nil {
-			t.commits.Add(1)
+// published removes the first n of the waiting entries.
+func (t *term) published(n int) {
+	t.update(func() {
+		for _, e := range t.waiting[:n] {
+			if e.Change != nil {
+				t.stats.Commits++
+			}
 		}
-	}
+	})
 	t.last.N += uint64(n)
 	t.waiting = slices.Delete(t.waiting, 0, n)
 }
 
-func (t *term) append(ctx context.Context, entries []changefeed.Entry) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return t.options.Log.Append(ctx, t.epoch, entries...)
-}
-
-func (t *term) logLast(ctx context.Context) (changefeed.Position, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return t.options.Log.Last(ctx, t.epoch)
-}
-
-// retention knows when entries were published, to let the log forget them.
-type retention struct{ marks []published }
-
-type published struct {
-	at time.Time
-	n  changefeed.Position
+func (t *term) logEnd(ctx context.Context) (changefeed.Position, error) {
+	return call(ctx, func(ctx context.Context) (changefeed.Position, error) { return t.options.Log.Last(ctx, t.epoch) })
 }
 
 const (
-	// logEntries bounds the log where much is written: nodes that are further
-	// behind begin anew.
+	// logEntries bounds the log where much is written: nodes further behind resync.
 	logEntries = 200_000
 	trimEvery  = 10 * time.Second
 )
 
-func (r *retention) add(at time.Time, n changefeed.Position) {
-	r.marks = append(r.marks, published{at, n})
+// retention remembers when entries were published, to trim the log.
+type retention []publishedAt
+
+type publishedAt struct {
+	at time.Time
+	n  changefeed.Position
 }
 
-// trim returns the position before which all is older than kept, or more than
-// logEntries ago; every trimEvery.
+// trim returns, every trimEvery, the position before which all entries are older
+// than kept, or more than logEntries from the end.
 func (r *retention) trim(now time.Time, kept time.Duration, last changefeed.Position) (before changefeed.Position, ok bool) {
-	if len(r.marks) > 0 && now.Sub(r.marks[len(r.marks)-1].at) < trimEvery {
+	marks := *r
+	if len(marks) > 0 && now.Sub(marks[len(marks)-1].at) < trimEvery {
 		return before, false
 	}
-	r.add(now, last)
-	old := slices.IndexFunc(r.marks, func(p published) bool { return now.Sub(p.at) <= kept })
-	if old > 0 { // the newest of those that are older
-		before, ok = r.marks[old-1].n, true
-		r.marks = slices.Delete(r.marks, 0, old-1)
+	marks = append(marks, publishedAt{now, last})
+	if young := slices.IndexFunc(marks, func(p publishedAt) bool { return now.Sub(p.at) <= kept }); young > 0 {
+		before, ok = marks[young-1].n, true
+		marks = slices.Delete(marks, 0, young-1)
 	}
+	*r = marks
 	if last.N > logEntries {
 		if most := (changefeed.Position{Term: last.Term, N: last.N - logEntries}); most.Compare(before) > 0 {
 			before, ok = most, true

@@ -18,30 +18,30 @@ import (
 var createSlotSQL string
 
 const (
-	// idleInterval is the least time between two looks of a candidate at the slot
-	// while heartbeats arrive. The many nodes of a fleet are to cost the primary nothing.
+	// idleInterval is the least time between two polls of the slot by a waiting node
+	// while heartbeats arrive: a large fleet must cost the primary nothing.
 	idleInterval = 10 * time.Second
-	// silenceThreshold is how long no heartbeat must have come for a candidate to
-	// look at once: five of them.
+	// silenceThreshold is how long no heartbeat must have come before a waiting node
+	// polls at once: five periods.
 	silenceThreshold = 5 * heartbeatEvery
-	// pollFirst and pollLast bound the time between two looks from then on. It
-	// grows with the silence: the slot is taken within a moment of the holder's
-	// end, and a fleet without heartbeats does not flood the primary.
+	// pollFirst and pollLast bound the time between two polls from then on. It grows
+	// with the silence: the slot is taken soon after the holder's end, and a fleet
+	// without heartbeats does not flood the primary.
 	pollFirst = 20 * time.Millisecond
 	pollLast  = 250 * time.Millisecond
 	// stalledAfter is how long a holder may answer neither Postgres nor the log.
 	stalledAfter = 500 * time.Millisecond
-	// createTimeout bounds making a slot for one who waits for it. A slot waits
-	// for every write transaction that is open, three times over.
+	// createTimeout bounds making a slot for a command. A slot waits three times for
+	// all open write transactions.
 	createTimeout = 10 * time.Second
-	// createPatience is that of a node, which has time, and would begin from
-	// the start again: where long transactions overlap, in vain.
-	createPatience = 10 * time.Minute
+	// createByNodeTimeout is longer: a node that gave up would begin again, and never
+	// succeed where long transactions overlap.
+	createByNodeTimeout = 10 * time.Minute
 )
 
-// waitPoll waits until it is time to look at the slot again: when heartbeats have
+// waitPoll waits until it is time to poll the slot again: when heartbeats have
 // stopped for silenceThreshold, when the node's server turns out to be an old
-// primary, or after idleInterval. Jitter keeps nodes from looking at the same moment.
+// primary, or after idleInterval. Jitter keeps nodes from polling together.
 func (f *Follower) waitPoll(ctx context.Context) error {
 	idleUntil := time.Now().Add(idleInterval + rand.N(idleInterval/5))
 	for {
@@ -74,12 +74,12 @@ const (
 	slotLost // WAL it needed is gone
 )
 
-// slot is one look at it.
+// slot is its state when it was polled.
 type slot struct {
 	state    slotState
 	holder   int32  // pid; 0 = nobody
-	replied  string // when the holder last answered Postgres, by its own clock; empty = never
-	waits    bool   // Postgres has nothing for the holder, or waits for it to take what it has
+	replied  string // when the holder last replied to Postgres, by its own clock; empty = never
+	waits    bool   // Postgres has nothing to send, or waits for the holder to receive it
 	retained uint64 // bytes of WAL
 }
 
@@ -94,7 +94,7 @@ func (p *primary) slot(ctx context.Context) (s slot, err error) {
 	case errors.Is(err, pgx.ErrNoRows):
 		return slot{state: slotMissing}, nil
 	case err != nil:
-		return s, fmt.Errorf("look at the slot: %w", err)
+		return s, fmt.Errorf("poll the slot: %w", err)
 	case lost:
 		s.state = slotLost
 	case s.holder != 0:
@@ -147,8 +147,8 @@ func (p *primary) dropSlot(ctx context.Context) error {
 	return nil
 }
 
-// Identify says what would be followed, and on which timeline the server is: 0
-// where it is in recovery.
+// Identify returns what would be followed, and the server's timeline; 0 = it is in
+// recovery.
 func Identify(ctx context.Context, databaseURL, region string) (identity changefeed.Identity, timeline uint32, err error) {
 	p, err := connectPrimary(ctx, databaseURL, region)
 	if err != nil {
@@ -158,8 +158,8 @@ func Identify(ctx context.Context, databaseURL, region string) (identity changef
 	return p.identity, p.timeline, nil
 }
 
-// CreateSlot makes the database's slot for a region, if it can be had and is not there.
-// Errors: ErrIncapable, with the reason.
+// CreateSlot makes the database's slot for a region unless it exists.
+// Errors: ErrIncapable.
 func CreateSlot(ctx context.Context, databaseURL, region string) (name string, created bool, err error) {
 	p, err := connectPrimary(ctx, databaseURL, region)
 	if err != nil {
@@ -176,18 +176,17 @@ func CreateSlot(ctx context.Context, databaseURL, region string) (name string, c
 	return p.slotName, created, err
 }
 
-// holder is what a candidate sees of the one that holds the slot.
+// holder is what a waiting node sees of the node that holds the slot.
 type holder struct {
 	pid     int32
 	replied string
 	last    changefeed.Position // of the log
 }
 
-// holder looks for signs of life. None is looked for, and ok is false, while
-// heartbeats arrive; while the log does not answer, which is no fault of the
-// holder; for one that is still making the slot or its connection; and while
-// Postgres is busy decoding: as long as the holder takes all it is sent, its
-// answers are looked at once in senderTimeout/2 only.
+// holder reads the holder's signs of life. ok is false while none are expected:
+// while heartbeats arrive; while the log does not answer; while the holder makes
+// the slot or its connection; and while Postgres is busy decoding, when it reads
+// replies only every senderTimeout/2.
 func (f *Follower) holder(ctx context.Context, s slot) (h holder, ok bool) {
 	if s.replied == "" || !s.waits || f.options.Silence() <= stalledAfter {
 		return h, false
@@ -202,14 +201,14 @@ func (f *Follower) holder(ctx context.Context, s slot) (h holder, ok bool) {
 	return h, err == nil
 }
 
-// watch tells a holder that is busy (with a huge transaction, say: it answers
-// Postgres while it has nothing to publish) from one that is frozen or cut off.
+// watch detects a holder that is frozen or cut off. A busy one, say in a huge
+// transaction, publishes nothing but still replies to Postgres.
 type watch struct {
 	seen  holder
 	since time.Time
 }
 
-// stalled says, once, that nothing has changed for stalledAfter.
+// stalled says, once every stalledAfter, that nothing has changed for so long.
 func (w *watch) stalled(now time.Time, h holder, ok bool) bool {
 	switch {
 	case !ok:

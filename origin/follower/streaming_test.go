@@ -60,7 +60,7 @@ func (w *world) quiet() {
 func TestALargeTransactionIsPublishedAtItsCommit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
-	w.awaitFollowing(w.followWith(withMemory(w.url, smallMemory), w.log, uneasy))
+	w.awaitFollowing(w.followWith(withMemory(w.url, smallMemory), w.log, silent))
 	items := func(n int) string { return rows("items", n) }
 	for _, c := range []struct {
 		name string
@@ -115,7 +115,7 @@ func TestALargeTransactionIsPublishedAtItsCommit(t *testing.T) {
 func TestLargeTransactionsAreInterleaved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
-	w.awaitFollowing(w.followWith(withMemory(w.url, smallMemory), w.log, uneasy))
+	w.awaitFollowing(w.followWith(withMemory(w.url, smallMemory), w.log, silent))
 	var open []transaction
 	for range 3 {
 		open = append(open, w.begin("SELECT"))
@@ -152,7 +152,7 @@ func TestALargeTransactionOutlivesItsFollower(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, server())
 			url := withMemory(w.url, smallMemory)
-			first := w.followWith(url, w.log, uneasy)
+			first := w.followWith(url, w.log, silent)
 			w.awaitFollowing(first)
 			tx := w.begin("SELECT")
 			w.write(tx, rows("items", 1))
@@ -160,7 +160,7 @@ func TestALargeTransactionOutlivesItsFollower(t *testing.T) {
 			w.awaitFree()
 			must2(tx.Exec(w.ctx(), ids(rows("items", 2)))) // while nobody follows
 			epoch := w.epoch
-			w.awaitFollowingFrom(w.followWith(url, w.log, uneasy))
+			w.awaitFollowingFrom(w.followWith(url, w.log, silent))
 			w.write(tx, rows("items", 3))
 			must2(tx.Exec(w.ctx(), end))
 			w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($9, 'marker')"))

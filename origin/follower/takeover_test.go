@@ -21,9 +21,9 @@ func (w *world) awaitFree() {
 	})
 }
 
-// uneasy is that no heartbeat came of late, but not for so long that the holder
+// silent is that no heartbeat came of late, but not for so long that the holder
 // is suspected.
-func uneasy() time.Duration { return silenceThreshold + time.Millisecond }
+func silent() time.Duration { return silenceThreshold + time.Millisecond }
 
 func always() time.Duration { return time.Hour }
 
@@ -43,7 +43,7 @@ func TestAFrozenFollowerIsOvertakenAndFenced(t *testing.T) {
 		}
 		return nil
 	}
-	first := w.followWith(w.url, slow, uneasy)
+	first := w.followWith(w.url, slow, silent)
 	w.awaitFollowing(first)
 	w.heartbeat()
 	epoch := w.epoch
@@ -98,7 +98,7 @@ func TestAnOvertakenFollowerNamesNoEpoch(t *testing.T) {
 				}
 			}
 			stop.Store(!lost)
-			first := w.followWith(w.url, log, uneasy)
+			first := w.followWith(w.url, log, silent)
 			if lost {
 				w.awaitFollowing(first)
 				w.heartbeat()
@@ -170,10 +170,10 @@ func TestTheNextFollowsAtOnce(t *testing.T) {
 // has to answer within stalledAfter: no other test keeps it from that.)
 func TestAHealthyHolderIsLeftAlone(t *testing.T) {
 	w := newWorld(t, server())
-	silent := &faultyLog{Log: w.log}
-	holder := w.followWith(withMemory(w.url, "2GB"), w.log, uneasy) // which decodes it at its commit
+	cut := &faultyLog{Log: w.log}
+	holder := w.followWith(withMemory(w.url, "2GB"), w.log, silent) // which decodes it at its commit
 	w.awaitFollowing(holder)
-	w.followWith(w.url, silent, always) // reads the log, hears nothing
+	w.followWith(w.url, cut, always) // reads the log, hears nothing
 	away := &faultyLog{Log: w.log}
 	away.away.Store(true)
 	w.followWith(w.url, away, always)
@@ -191,12 +191,12 @@ func TestAHealthyHolderIsLeftAlone(t *testing.T) {
 func TestAHolderWithAnotherLogIsNotDisturbed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
-	holder := w.followWith(w.url, w.log, uneasy)
+	holder := w.followWith(w.url, w.log, silent)
 	w.awaitFollowing(holder)
 	began := time.Now()
 	candidate := w.followWith(w.url, changefeed.NewLocal(), func() time.Duration { return time.Since(began) })
-	looks := candidate.looks.Load()
-	for beats := 0; beats < 40 || candidate.looks.Load() < looks+20 || time.Since(began) < 4*stalledAfter; beats++ {
+	looks := candidate.polls.Load()
+	for beats := 0; beats < 40 || candidate.polls.Load() < looks+20 || time.Since(began) < 4*stalledAfter; beats++ {
 		w.heartbeat()
 	}
 	if s := holder.Stats(); !s.Following || s.Terms != 1 || w.said.has("ending its connection") {

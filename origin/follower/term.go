@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// upkeepEvery is how often a term looks whether its ground still holds.
+	// upkeepEvery is how often a term checks its prerequisites.
 	upkeepEvery = time.Second
-	// replyEvery is how often Postgres hears of this node at least, which is
-	// also how other nodes know that it lives.
+	// replyEvery is the longest time between two replies to Postgres. Other nodes
+	// see by them that the follower lives.
 	replyEvery = 100 * time.Millisecond
 )
 
-// term is one take-over: what a follower knows from taking the slot to losing it.
+// term is the state of a follower from taking the slot to losing it.
 type term struct {
 	*Follower
 	primary *primary
@@ -33,18 +33,19 @@ type term struct {
 
 	unlisted unlisted
 
-	last         changefeed.Position // of the newest entry published
+	last         changefeed.Position // of the newest published entry
 	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; never zero
-	waiting      []changefeed.Entry  // to be published behind it
-	waitingSince time.Time           // the first of them
+	waiting      []changefeed.Entry  // to be published after it
+	waitingSince time.Time           // of the first of them
 
 	decoded      pglogrepl.LSN // everything up to here has been received
 	confirmation confirmation
 	kept         retention
-	pending      *changefeed.Heartbeat // waits until decoded that far
-	asked        time.Time             // when pending was prepared
-	flushed      bool                  // WAL was made to be flushed for pending
-	replied      time.Time             // when Postgres last heard of this node
+	pending      *changefeed.Heartbeat // waits until its LSN has been decoded
+	snapshot     changefeed.Snapshot   // pending's
+	preparedAt   time.Time             // pending was
+	flushed      bool                  // WAL was flushed for pending
+	replied      time.Time             // to Postgres, last
 	olderNodes   bool                  // nodes of an older version may probe
 }
 
@@ -52,12 +53,12 @@ func newTerm(f *Follower, p *primary) *term {
 	return &term{Follower: f, primary: p, decoder: newDecoder(), acknowledged: changefeed.NeverAfter}
 }
 
-// errRepublished: what was committed before the publication was changed may
-// not have been told, and not be visible yet. Only a new slot awaits that.
+// errRepublished: commits from before the publication was changed may be neither
+// published nor visible yet. Only a new slot waits for them.
 var errRepublished = errors.New("the publication was changed")
 
-// take begins a term: in the present epoch if nothing can have been missed in
-// it, else in a new one. The slot is fresh if it was just made.
+// take begins a term: in the present epoch if no change of it can have been
+// missed, else in a new one. The slot is fresh if it was just made.
 func (t *term) take(ctx context.Context, present string, fresh bool) error {
 	var xid, confirmed string
 	err := t.primary.row(ctx, `SELECT pg_current_xact_id()::text, confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1`,
@@ -78,32 +79,32 @@ func (t *term) take(ctx context.Context, present string, fresh bool) error {
 	}
 	t.epoch = present
 	var previous changefeed.Position
-	goesOn := false
+	continues := false
 	switch is, ok := changefeed.ParseEpoch(present); {
 	case !ok || is.Identity != next.Identity || is.Run != next.Run:
 	case is.Published == next.Published:
-		if previous, goesOn, err = t.continues(ctx); err != nil {
+		if previous, continues, err = t.continues(ctx); err != nil {
 			return err
 		}
 	case !fresh:
 		return errRepublished
 	}
-	if !goesOn {
+	if !continues {
 		t.epoch, previous = next.String(), changefeed.Position{}
 	}
 	t.last = changefeed.Position{Term: t.decoder.reference}
-	t.queue(changefeed.Entry{TermStart: &changefeed.TermStart{Previous: previous}})
+	t.enqueue(changefeed.Entry{TermStart: &changefeed.TermStart{Previous: previous}})
 	if err := t.publish(ctx); err != nil {
 		return err
 	}
-	t.kept.add(time.Now(), t.last)
-	return t.nameEpoch(ctx, present)
+	t.kept = retention{{time.Now(), t.last}}
+	return t.setEpoch(ctx, present)
 }
 
-// continues says whether the log of the present epoch reaches as far as the
-// slot was confirmed, so that what the slot still sends follows it without a
-// hole. It does not when the slot was made anew or advanced by another hand,
-// or when the log lost its end.
+// continues says whether the log of the present epoch reaches up to the LSN that
+// the slot was confirmed to, so that the slot's next changes follow without a gap.
+// It does not if the slot is new, if somebody advanced it, or if the log lost its
+// end.
 func (t *term) continues(ctx context.Context) (last changefeed.Position, yes bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -115,9 +116,9 @@ func (t *term) continues(ctx context.Context) (last changefeed.Position, yes boo
 		return last, false, err
 	}
 	defer reader.Close()
-	const atOnce, terms = 200, 20 // the last entries tell; a few terms may have published nothing but their take
+	const batch, terms = 200, 20 // the last entries suffice; some terms may have published only their start
 	for at, n := last, 0; n < terms && at != (changefeed.Position{}); n++ {
-		from := changefeed.Position{Term: at.Term, N: at.N - min(at.N, atOnce)}
+		from := changefeed.Position{Term: at.Term, N: at.N - min(at.N, batch)}
 		entries, _, err := reader.Read(ctx, t.epoch, from, time.Millisecond)
 		if err != nil {
 			return last, false, err
@@ -136,7 +137,7 @@ func (t *term) continues(ctx context.Context) (last changefeed.Position, yes boo
 			}
 		}
 		if newest != 0 {
-			if version != t.version { // the catalog was changed since, or pages go by an older one
+			if version != t.version { // then the first heartbeat announces a change of the schema
 				t.version = ""
 			}
 			return last, t.confirmation.confirmed <= newest, nil
@@ -145,26 +146,18 @@ func (t *term) continues(ctx context.Context) (last changefeed.Position, yes boo
 	return last, false, nil
 }
 
-func (t *term) logEpoch(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return t.options.Log.Epoch(ctx)
+// setEpoch replaces the epoch that was present before the slot was taken, or none
+// if the log has lost it since. A follower that was overtaken, wherever it was
+// stopped, finds another epoch and fails: the next follower read the present epoch
+// later.
+func (t *term) setEpoch(ctx context.Context, from string) error {
+	return bounded(ctx, func(ctx context.Context) error { return t.options.Log.SetEpoch(ctx, from, t.epoch) })
 }
 
-// nameEpoch lets the term's epoch follow the one that was present before the
-// slot was taken, or none, should the log have lost it since. A follower that
-// was overtaken, wherever it was stopped, finds another one and calls no node
-// back: whoever overtook it read the present epoch later.
-func (t *term) nameEpoch(ctx context.Context, from string) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return t.options.Log.SetEpoch(ctx, from, t.epoch)
-}
-
-// loop receives, publishes and beats until something fails.
+// loop receives and publishes changes and heartbeats until something fails.
 func (t *term) loop(ctx context.Context) error {
 	now := time.Now()
-	beat, ask, upkeep := now, now, now.Add(upkeepEvery)
+	heartbeat, ask, upkeep := now, now, now.Add(upkeepEvery)
 	t.replied, t.olderNodes = now, true
 	for ctx.Err() == nil {
 		now = time.Now()
@@ -173,8 +166,8 @@ func (t *term) loop(ctx context.Context) error {
 				return err
 			}
 		}
-		if t.pending == nil && !now.Before(beat) {
-			beat, ask = now.Add(t.period), now
+		if t.pending == nil && !now.Before(heartbeat) {
+			heartbeat, ask = now.Add(t.period), now
 			if err := t.prepareHeartbeat(ctx); err != nil {
 				return err
 			}
@@ -184,14 +177,14 @@ func (t *term) loop(ctx context.Context) error {
 				return err
 			}
 		}
-		if t.pending != nil && !t.flushed && now.Sub(t.asked) > flushAfter {
+		if t.pending != nil && !t.flushed && now.Sub(t.preparedAt) > flushAfter {
 			if err := t.flush(ctx); err != nil {
 				return err
 			}
 		}
 		if t.pending != nil && !now.Before(ask) || now.Sub(t.replied) >= replyEvery {
 			ask = now.Add(askEvery)
-			if err := t.reply(ctx, t.pending != nil); err != nil {
+			if err := t.reply(t.pending != nil); err != nil {
 				return err
 			}
 		}
@@ -201,7 +194,7 @@ func (t *term) loop(ctx context.Context) error {
 				return err
 			}
 		}
-		wake := beat
+		wake := heartbeat
 		if t.pending != nil {
 			wake = ask
 		}
@@ -214,8 +207,8 @@ func (t *term) loop(ctx context.Context) error {
 
 // receive handles one message, or none until wake.
 func (t *term) receive(ctx context.Context, wake time.Time) error {
-	// A context with a deadline costs as much as a row, of which a transaction
-	// may have many: that ctx has ended is noticed at wake.
+	// A context with a deadline for each row would double a row's cost. The end of
+	// ctx is noticed at wake.
 	err := t.sender.Conn().SetReadDeadline(wake)
 	var message pgproto3.BackendMessage
 	if err == nil {
@@ -250,7 +243,7 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 		}
 		t.decoded = max(t.decoded, k.ServerWALEnd)
 		if k.ReplyRequested {
-			return t.reply(ctx, false)
+			return t.reply(false)
 		}
 	case pglogrepl.XLogDataByteID:
 		x, err := pglogrepl.ParseXLogData(data[1:])
@@ -271,12 +264,13 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 }
 
 func (t *term) publishChange(c commit) {
-	t.confirmation.publishing(c)
-	t.queue(changefeed.Entry{Change: &c.change})
+	t.confirmation.unsettled = append(t.confirmation.unsettled, c)
+	t.enqueue(changefeed.Entry{Change: &c.change})
 }
 
-// checkGround looks whether the ground of the term still holds.
-func (t *term) checkGround(ctx context.Context) error {
+// checkPrerequisites says whether the term may go on: the prerequisites hold, for
+// the same run of the server and the same publication.
+func (t *term) checkPrerequisites(ctx context.Context) error {
 	run, published := t.primary.run, t.primary.published
 	if err := t.primary.checkPrerequisites(ctx); err != nil {
 		return err
@@ -287,24 +281,22 @@ func (t *term) checkGround(ctx context.Context) error {
 	return nil
 }
 
-// upkeep does, every now and then, what a term needs to go on.
+// upkeep is what a term does every upkeepEvery.
 func (t *term) upkeep(ctx context.Context) error {
-	if err := t.checkGround(ctx); err != nil {
+	if err := t.checkPrerequisites(ctx); err != nil {
 		return err
 	}
 	s, err := t.primary.slot(ctx)
 	if err != nil {
 		return err
 	}
-	t.retained.Store(s.retained)
+	t.update(func() { t.stats.Retained = s.retained })
 	t.olderNodes = true
-	if err := t.nameEpoch(ctx, ""); errors.Is(err, changefeed.ErrSuperseded) || errors.As(err, new(*changefeed.TimelineError)) {
+	if err := t.setEpoch(ctx, ""); errors.Is(err, changefeed.ErrSuperseded) || errors.As(err, new(*changefeed.TimelineError)) {
 		return err
 	}
 	if before, ok := t.kept.trim(time.Now(), t.options.LogKept, t.last); ok {
-		ctx, cancel := context.WithTimeout(ctx, callTimeout)
-		defer cancel()
-		_ = t.options.Log.Trim(ctx, t.epoch, before) // the next time, if not now
+		_ = bounded(ctx, func(ctx context.Context) error { return t.options.Log.Trim(ctx, t.epoch, before) }) // else the next time
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 // Both are run once: go test -run '^$' -bench . -benchtime 1x ./origin/load
@@ -25,7 +26,7 @@ func durable(b *testing.B) string {
 	}
 	b.Cleanup(func() { _ = p.Stop() })
 	url := p.URL("postgres")
-	if _, err := origin.MigrateUp(b.Context(), url); err != nil {
+	if _, err := admin.MigrateUp(b.Context(), url); err != nil {
 		b.Fatal(err)
 	}
 	return url

@@ -36,6 +36,9 @@ const (
 	cancelTimeout  = 5 * time.Second
 )
 
+// ErrNotFound: there is no such workspace.
+var ErrNotFound = errors.New("not found")
+
 // Import reads a file of CSV or JSON Lines (path, or "-" for standard input)
 // into the collection of the workspace and returns the number of rows in it.
 // Rows are matched by id: new ones are inserted, others get the file's values.
@@ -43,7 +46,7 @@ const (
 // is left as it is, or is the table's default in a new row; an empty CSV cell,
 // quoted or not, is null. Rows that already are what the file says are not
 // written. Any error leaves the tables as they were; *RowError says where in
-// the file it is, origin.ErrNotFound that there is no such workspace. The
+// the file it is, ErrNotFound that there is no such workspace. The
 // progress may be nil.
 func Import(ctx context.Context, databaseURL string, c origin.Collection, workspace uuid.UUID, file string, p *Progress) (rows int64, err error) {
 	caller := ctx
@@ -65,7 +68,7 @@ func Import(ctx context.Context, databaseURL string, c origin.Collection, worksp
 		return 0, fmt.Errorf("look for the workspace: %w", err)
 	}
 	if !there {
-		return 0, fmt.Errorf("workspace %s: %w", workspace, origin.ErrNotFound)
+		return 0, fmt.Errorf("workspace %s: %w", workspace, ErrNotFound)
 	}
 
 	reader, err := in.rows(c)

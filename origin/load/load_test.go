@@ -19,13 +19,14 @@ import (
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin"
+	"listedge/origin/admin"
 )
 
 // What the package promises about a database, on one server, each promise in a
 // database of its own.
 func TestPostgres(t *testing.T) {
 	server := sandboxtest.Postgres(t)
-	if err := postgrestest.Make(t.Context(), server, postgrestest.Template, origin.MigrateUp); err != nil {
+	if err := postgrestest.Make(t.Context(), server, postgrestest.Template, admin.MigrateUp); err != nil {
 		t.Fatal(err)
 	}
 	for _, promise := range []struct {
@@ -292,7 +293,7 @@ func scaleIsAChange(t *testing.T, db database) {
 
 func workspaceMustExist(t *testing.T, db database) {
 	file := write(t, "a.csv", "id,name\n"+id1+",Chai\n")
-	if _, err := Import(t.Context(), db.URL, origin.Items, uuid.New(), file, nil); !errors.Is(err, origin.ErrNotFound) {
+	if _, err := Import(t.Context(), db.URL, origin.Items, uuid.New(), file, nil); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -142,4 +143,21 @@ func (db *Database) noteAnswer(err error) {
 	} else if last := db.refusal.Load(); err == nil && last != nil && time.Since(last.at) > refusedFor {
 		db.refusal.CompareAndSwap(last, nil)
 	}
+}
+
+// Identity names the database that pages are read from.
+type Identity struct {
+	System   string // the system identifier of the server
+	Timeline uint32 // of the server; 0 = it is in recovery
+	Database uint32 // oid
+	Name     string // of the database
+}
+
+// Identity reads it from any server that answers. A server that refuses is
+// neither ErrUnavailable nor ErrTimeout.
+func (db *Database) Identity(ctx context.Context) (i Identity, err error) {
+	if err = db.Keys.Pool.QueryRow(ctx, identitySQL, pgx.QueryExecModeExec).Scan(&i.System, &i.Timeline, &i.Database, &i.Name); err != nil {
+		return Identity{}, fmt.Errorf("identify the database: %w", Classify(err))
+	}
+	return i, nil
 }

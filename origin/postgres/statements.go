@@ -1,5 +1,7 @@
 package postgres
 
+import "github.com/jackc/pgx/v5"
+
 // Every statement of the package, but the one that Settings renders.
 
 // ServerSQL is an expression by which an answer names its server and its
@@ -11,6 +13,21 @@ const ServerSQL = `extract(epoch FROM pg_postmaster_start_time())::text || CASE 
 const identitySQL = `
 SELECT system_identifier::text, CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 END, oid, datname::text
 FROM pg_control_system(), pg_database WHERE datname = current_database()`
+
+// WALPosition is how far a server is: PrimarySQL and StandbySQL read it.
+type WALPosition struct {
+	Timeline    string // the primary's system and timeline
+	LSN         uint64 // where the primary's WAL ends, or what the standby has replayed
+	Incarnation string // of the server itself
+}
+
+// ScanWALPosition reads a row of PrimarySQL or StandbySQL.
+func ScanWALPosition(row pgx.Row) (p WALPosition, err error) {
+	var lsn int64
+	err = row.Scan(&p.Timeline, &lsn, &p.Incarnation)
+	p.LSN = uint64(lsn)
+	return p, err
+}
 
 // PrimarySQL reads a primary's WALPosition.
 const PrimarySQL = `

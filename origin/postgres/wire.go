@@ -134,6 +134,7 @@ func abort(conn *pgxpool.Conn) {
 		wire := pg.Conn()
 		deadline, _ := ctx.Deadline()
 		_ = wire.SetDeadline(deadline)
+		terminate, _ := (&pgproto3.Terminate{}).Encode(nil)
 		if _, err := wire.Write(terminate); err == nil {
 			_, _ = io.Copy(io.Discard, wire)
 		}
@@ -147,58 +148,50 @@ func abort(conn *pgxpool.Conn) {
 // usable. A statement is prepared again if the schema changed under it, or the
 // server forgot it.
 func (s *Session) Query(ctx context.Context, q *Statement, arguments [][]byte, row func([]byte) error) error {
+	bind := &pgproto3.Bind{ParameterFormatCodes: binaryFormat, Parameters: arguments, ResultFormatCodes: q.Formats}
 	if Pooled(s.Conn.Conn().PgConn()) {
-		return s.queryUnprepared(ctx, q, arguments, row)
+		return s.exchange(ctx, answer{skip: 1, columns: q.check, row: row},
+			&pgproto3.Parse{Query: q.Settings}, &pgproto3.Bind{}, &pgproto3.Execute{},
+			&pgproto3.Parse{Query: q.SQL, ParameterOIDs: q.Parameters}, bind, &pgproto3.Describe{ObjectType: 'P'})
 	}
+	bind.PreparedStatement = q.Name
 	rows := 0
-	counted := func(r []byte) error { rows++; return row(r) }
-	err := s.queryPrepared(ctx, q, arguments, counted)
+	a := answer{row: func(r []byte) error { rows++; return row(r) }}
+	err := s.prepare(ctx, q)
+	if err == nil {
+		err = s.exchange(ctx, a, bind)
+	}
 	if code := Code(err); rows == 0 && (code == "0A000" || code == "26000" || errors.Is(err, ErrSchema)) {
-		if err := s.Conn.Conn().Deallocate(ctx, q.Name); err != nil {
-			s.broken = true // pgx does not read what follows a refusal
-			return err
+		if err = s.Conn.Conn().Deallocate(ctx, q.Name); err != nil {
+			s.broken = true // pgx does not read what follows an error
+		} else if err = s.prepare(ctx, q); err == nil {
+			err = s.exchange(ctx, a, bind)
 		}
-		err = s.queryPrepared(ctx, q, arguments, row)
 	}
 	return err
 }
 
-func (s *Session) queryPrepared(ctx context.Context, q *Statement, arguments [][]byte, row func([]byte) error) error {
+// prepare prepares the statement, unless it is, and returns ErrSchema if the
+// server's arguments or columns are others.
+func (s *Session) prepare(ctx context.Context, q *Statement) error {
 	prepared, err := s.Conn.Conn().Prepare(ctx, q.Name, q.SQL)
-	if err == nil && !slices.Equal(prepared.ParamOIDs, q.Parameters) {
-		err = fmt.Errorf("%w: arguments of the types %d instead of %d", ErrSchema, prepared.ParamOIDs, q.Parameters)
-	}
-	if err == nil {
-		err = q.check(prepared.Fields)
-	}
 	if err != nil {
 		return err
 	}
-	s.request, err = (&pgproto3.Bind{PreparedStatement: q.Name, ParameterFormatCodes: binaryFormat, Parameters: arguments, ResultFormatCodes: q.Formats}).Encode(s.request[:0])
-	if err != nil {
-		return err
+	if !slices.Equal(prepared.ParamOIDs, q.Parameters) {
+		return fmt.Errorf("%w: arguments of the types %d instead of %d", ErrSchema, prepared.ParamOIDs, q.Parameters)
 	}
-	return s.exchange(ctx, answer{row: row})
+	return q.check(prepared.Fields)
 }
 
-func (s *Session) queryUnprepared(ctx context.Context, q *Statement, arguments [][]byte, row func([]byte) error) error {
-	request := s.request[:0]
-	for _, m := range []pgproto3.FrontendMessage{
-		&pgproto3.Parse{Query: q.Settings}, &pgproto3.Bind{}, &pgproto3.Execute{},
-		&pgproto3.Parse{Query: q.SQL, ParameterOIDs: q.Parameters},
-		&pgproto3.Bind{ParameterFormatCodes: binaryFormat, Parameters: arguments, ResultFormatCodes: q.Formats}, &pgproto3.Describe{ObjectType: 'P'},
-	} {
-		var err error
-		if request, err = m.Encode(request); err != nil {
+// exchange sends the request, with Execute and Sync behind it, and reads the answer.
+func (s *Session) exchange(ctx context.Context, a answer, request ...pgproto3.FrontendMessage) (err error) {
+	s.request = s.request[:0]
+	for _, m := range append(request, &pgproto3.Execute{}, &pgproto3.Sync{}) { // Execute: all rows
+		if s.request, err = m.Encode(s.request); err != nil {
 			return err
 		}
 	}
-	s.request = request
-	return s.exchange(ctx, answer{skip: 1, columns: q.check, row: row})
-}
-
-// exchange writes the request and reads the answer.
-func (s *Session) exchange(ctx context.Context, a answer) (err error) {
 	pg := s.Conn.Conn().PgConn()
 	if err := cmp.Or(ctx.Err(), pg.SyncConn(ctx)); err != nil {
 		return err
@@ -214,7 +207,6 @@ func (s *Session) exchange(ctx context.Context, a answer) (err error) {
 			}
 		}()
 	}
-	s.request = append(s.request, executeAndSync...)
 	if _, err = s.wire.Write(s.request); err == nil {
 		err = s.readAnswer(a)
 	}
@@ -224,18 +216,7 @@ func (s *Session) exchange(ctx context.Context, a answer) (err error) {
 	return err
 }
 
-var (
-	binaryFormat   = []int16{pgtype.BinaryFormatCode}
-	executeAndSync = func() []byte {
-		b, _ := (&pgproto3.Execute{}).Encode(nil) // all rows
-		b, _ = (&pgproto3.Sync{}).Encode(b)
-		return b
-	}()
-	terminate = func() []byte {
-		b, _ := (&pgproto3.Terminate{}).Encode(nil)
-		return b
-	}()
-)
+var binaryFormat = []int16{pgtype.BinaryFormatCode}
 
 // answer is what readAnswer does with an answer.
 type answer struct {

@@ -50,7 +50,7 @@ func readSent(sent []byte, piece func() int) (rows []string, s *Session, err err
 }
 
 // However an answer is cut into pieces, its rows are the same.
-func TestAnAnswerIsReadInWhateverPiecesItComes(t *testing.T) {
+func TestAnAnswerIsTheSameHoweverItIsSplit(t *testing.T) {
 	random := rand.New(rand.NewPCG(30, 31))
 	for range 300 {
 		answer := message(t, &pgproto3.BindComplete{})
@@ -72,9 +72,9 @@ func TestAnAnswerIsReadInWhateverPiecesItComes(t *testing.T) {
 	}
 }
 
-// What is no answer, or not the whole of one, is an error, after which nothing
-// more is asked on the connection; the server's refusal is one as well, but an answer.
-func TestWhatIsNoAnswerBreaksTheSession(t *testing.T) {
+// An incomplete answer is an error, after which the connection is not used. The
+// server's own error is an answer.
+func TestAnIncompleteAnswerBreaksTheSession(t *testing.T) {
 	bound := message(t, &pgproto3.BindComplete{})
 	row := message(t, &pgproto3.DataRow{Values: [][]byte{[]byte("value")}})
 	refused := message(t, &pgproto3.ErrorResponse{Severity: "ERROR", Code: "57014", Message: "too slow"})
@@ -86,23 +86,23 @@ func TestWhatIsNoAnswerBreaksTheSession(t *testing.T) {
 		fails  bool
 		broken bool
 	}{
-		"an answer":               {sent: [][]byte{bound, row, complete, ready}},
-		"the end of another":      {sent: [][]byte{ready}, fails: true, broken: true},
-		"rows without an end":     {sent: [][]byte{bound, row, ready}, fails: true, broken: true},
-		"a refusal":               {sent: [][]byte{refused, ready}, code: "57014", fails: true},
-		"a refusal behind a row":  {sent: [][]byte{bound, row, refused, ready}, code: "57014", fails: true},
-		"the end":                 {fails: true, broken: true},
-		"no end":                  {sent: [][]byte{bound, row}, fails: true, broken: true},
-		"half a row":              {sent: [][]byte{bound, row[:len(row)-1]}, fails: true, broken: true},
-		"the last words":          {sent: [][]byte{bound, row, refused}, code: "57014", fails: true, broken: true},
-		"the last words, said":    {sent: [][]byte{bound, row, message(t, &pgproto3.ErrorResponse{Severity: "FATAL", Code: "57P01"}), ready}, code: "57P01", fails: true, broken: true},
-		"a transaction":           {sent: [][]byte{bound, complete, message(t, &pgproto3.ReadyForQuery{TxStatus: 'T'})}, broken: true},
-		"words behind the answer": {sent: [][]byte{bound, complete, ready, refused}, broken: true},
-		"no length":               {sent: [][]byte{{'D', 0, 0, 0, 3}, ready}, fails: true, broken: true},
-		"too long":                {sent: [][]byte{{'D', 0xff, 0xff, 0xff, 0xff}, ready}, fails: true, broken: true},
-		"another protocol":        {sent: [][]byte{[]byte("HTTP/1.1 400 Bad Request\r\n\r\n")}, fails: true, broken: true},
-		"an unreadable refusal":   {sent: [][]byte{{'E', 0, 0, 0, 5, 'M'}, ready}, fails: true, broken: true},
-		"what was never asked":    {sent: [][]byte{message(t, &pgproto3.CopyInResponse{}), ready}, fails: true, broken: true},
+		"an answer":              {sent: [][]byte{bound, row, complete, ready}},
+		"the end of another":     {sent: [][]byte{ready}, fails: true, broken: true},
+		"rows without an end":    {sent: [][]byte{bound, row, ready}, fails: true, broken: true},
+		"a refusal":              {sent: [][]byte{refused, ready}, code: "57014", fails: true},
+		"a refusal behind a row": {sent: [][]byte{bound, row, refused, ready}, code: "57014", fails: true},
+		"the end":                {fails: true, broken: true},
+		"no end":                 {sent: [][]byte{bound, row}, fails: true, broken: true},
+		"half a row":             {sent: [][]byte{bound, row[:len(row)-1]}, fails: true, broken: true},
+		"a fatal error, cut":     {sent: [][]byte{bound, row, refused}, code: "57014", fails: true, broken: true},
+		"a fatal error":          {sent: [][]byte{bound, row, message(t, &pgproto3.ErrorResponse{Severity: "FATAL", Code: "57P01"}), ready}, code: "57P01", fails: true, broken: true},
+		"a transaction":          {sent: [][]byte{bound, complete, message(t, &pgproto3.ReadyForQuery{TxStatus: 'T'})}, broken: true},
+		"more behind the answer": {sent: [][]byte{bound, complete, ready, refused}, broken: true},
+		"no length":              {sent: [][]byte{{'D', 0, 0, 0, 3}, ready}, fails: true, broken: true},
+		"too long":               {sent: [][]byte{{'D', 0xff, 0xff, 0xff, 0xff}, ready}, fails: true, broken: true},
+		"another protocol":       {sent: [][]byte{[]byte("HTTP/1.1 400 Bad Request\r\n\r\n")}, fails: true, broken: true},
+		"an unreadable refusal":  {sent: [][]byte{{'E', 0, 0, 0, 5, 'M'}, ready}, fails: true, broken: true},
+		"an unexpected message":  {sent: [][]byte{message(t, &pgproto3.CopyInResponse{}), ready}, fails: true, broken: true},
 	} {
 		_, s, err := readSent(slices.Concat(c.sent...), func() int { return 1 << 20 })
 		if s.broken != c.broken || (err != nil) != c.fails || Code(err) != c.code {

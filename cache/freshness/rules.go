@@ -1,0 +1,257 @@
+package freshness
+
+import (
+	"sync/atomic"
+	"time"
+
+	"listedge/internal/changefeed"
+)
+
+// Validity is the evidence that one entry is fresh. It is set while the entry is
+// filled, or validated from Redis, and only sequence changes afterwards.
+type Validity struct {
+	sequence         atomic.Uint64 // of the latest change or proof that the entry is known to show; 0 = it may not be stored
+	list, collection *listVersion  // what changes it
+
+	// Proof is the latest moment at which the entry is known to have equalled the
+	// database: on the primary, when its statement was about to begin.
+	Proof time.Duration
+	// ReadAt is when reading began. It orders entries of one key that the log does not.
+	ReadAt time.Duration
+
+	ReadPoint ReadPoint
+	Epoch     string              // of the log; empty = changes were not followed
+	Position  changefeed.Position // the entry shows all changes up to here
+}
+
+// Admitted says whether the entry was, at some time, known to show all changes.
+// One that was not is shared for a moment only.
+func (v *Validity) Admitted() bool { return v.sequence.Load() != 0 }
+
+// LastChange is the sequence of the latest change of what the entry shows.
+func (v *Validity) LastChange() uint64 { return max(v.list.last.Load(), v.collection.last.Load()) }
+
+// NewerThan says whether the entry is known to show more than another of the
+// same key: by the log, or, where one of them was not admitted, by when they were
+// read. (Not by their proofs: an admitted entry of a standby would lose to one
+// that was read from the primary earlier, and too early to be admitted.)
+func (v *Validity) NewerThan(o *Validity) bool {
+	a, b := v.sequence.Load(), o.sequence.Load()
+	if a == 0 || b == 0 || a == b {
+		return v.ReadAt > o.ReadAt
+	}
+	return a > b
+}
+
+// State says how an entry may be served.
+type State uint8
+
+// The states. An entry only ever gets worse with age.
+const (
+	Fresh   State = iota // serve it
+	Stale                // ask the origin; serve it only if that fails, and say so
+	Expired              // never serve it
+)
+
+// ByAge is the serving rule where changes are not followed: nothing older than
+// ttl is fresh, and nothing older than ttl + maxStale is served.
+func ByAge(age, ttl, maxStale time.Duration) State {
+	switch {
+	case age < ttl:
+		return Fresh
+	case age < ttl+maxStale:
+		return Stale
+	}
+	return Expired
+}
+
+// shareFactor: what was read less than bound/shareFactor ago may be shared.
+const shareFactor = 4
+
+// ShareTime is how long the answer to one query may be shared by all requests:
+// it omits nothing that is older.
+func (t *Tracker) ShareTime() time.Duration { return t.bound / shareFactor }
+
+// Trusted says whether every change that was visible bound ago has been applied.
+func (t *Tracker) Trusted(now time.Duration) bool { return int64(now) < t.trustedUntil.Load() }
+
+// IsFresh is the serving rule. Rule 1: nothing has changed since the entry was
+// known to be right. Rule 2: its statement saw what has. Else, while nothing is
+// proven, or a change is published and not yet visible, what was read a moment
+// ago is shared.
+func (t *Tracker) IsFresh(v *Validity, now time.Duration) bool {
+	recent := now-v.Proof < t.ShareTime()
+	if !t.Trusted(now) {
+		return recent
+	}
+	return t.isCurrent(v) || t.revalidate(v) || recent && t.AwaitsVisibility(v)
+}
+
+// isCurrent is rule 1. It takes no lock.
+func (t *Tracker) isCurrent(v *Validity) bool {
+	s := v.sequence.Load()
+	return s >= t.join.Load() && v.list != nil && s >= v.list.last.Load() && s >= v.collection.last.Load()
+}
+
+// revalidate is rule 2. An entry that passes is as good as new.
+func (t *Tracker) revalidate(v *Validity) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := v.sequence.Load()
+	if s < t.join.Load() || v.list == nil || !v.list.seenSince(s, &v.ReadPoint) || !v.collection.seenSince(s, &v.ReadPoint) {
+		return false
+	}
+	v.sequence.Store(t.sequence)
+	return true
+}
+
+// Age is how long ago the entry is known to have equalled the database.
+func (t *Tracker) Age(v *Validity, now time.Duration) time.Duration {
+	age := now - v.Proof
+	if t.isCurrent(v) {
+		if proven := now - time.Duration(t.proof.Load()); proven >= 0 {
+			age = min(age, proven)
+		}
+	}
+	return max(0, age)
+}
+
+// AwaitsVisibility says whether the entry was read while a change of its list
+// was published and not yet visible, and still is not.
+func (t *Tracker) AwaitsVisibility(v *Validity) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return v.list != nil && !v.Admitted() && (v.list.hasUnsettled() || v.collection.hasUnsettled())
+}
+
+// ValidateFromRedis is rule 2 for an entry that another node stored in Redis,
+// with its position in the log. It must have been read from the
+// server that is followed here, or from a standby of it. An entry that passes is
+// current here. It equalled the database at the moment of this node's proof,
+// whatever the clocks say of when it was read, and is taken for no younger than
+// that.
+func (t *Tracker) ValidateFromRedis(v *Validity, list changefeed.List, now time.Duration) bool {
+	if !t.Trusted(now) {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if v.Epoch != t.epoch || v.Position.Compare(t.joinedAt) < 0 || t.isOfWrongServer(&v.ReadPoint) {
+		return false
+	}
+	version, collection := t.lists.of(list), t.collections[list.Collection]
+	if !version.seenAfter(v.Position, &v.ReadPoint) || !collection.seenAfter(v.Position, &v.ReadPoint) {
+		return false
+	}
+	v.list, v.collection = version, collection
+	v.sequence.Store(t.sequence)
+	v.ReadAt = time.Duration(t.proof.Load()) // it shows no less; else an entry that this node read later and may not store would replace it
+	v.Proof = min(v.Proof, v.ReadAt)
+	return true
+}
+
+// isOfWrongServer says whether a statement ran neither on the primary that is
+// followed, in its present run, nor on a standby of it.
+func (t *Tracker) isOfWrongServer(r *ReadPoint) bool {
+	if r.OnStandby() {
+		return r.Server != t.last.Server
+	}
+	return r.Run != t.last.Run
+}
+
+// FillStart is the state of the tracker when a fill began.
+type FillStart struct {
+	at      time.Duration
+	join    uint64
+	trusted bool
+}
+
+// Begin is called before an entry is read. readAt is now, and never later than
+// that.
+func (t *Tracker) Begin(readAt, now time.Duration) FillStart {
+	return FillStart{at: readAt, join: t.join.Load(), trusted: t.Trusted(now)}
+}
+
+// Admission says whether an entry that was just read may be stored, and if not,
+// why.
+type Admission uint8
+
+// The admissions.
+const (
+	Admitted    Admission = iota
+	Untrusted             // nothing was proven when the fill began
+	Late                  // it took longer than a fill may
+	Resynced              // the node was reset meanwhile
+	NotVisible            // a change is known that the statement's snapshot does not see
+	Lagging               // a change is known that the standby had not replayed
+	WrongServer           // not this primary, or not a standby of it
+	Admissions
+)
+
+// String is the name that the metrics use.
+func (a Admission) String() string {
+	return [...]string{"kept", "untrusted", "late", "resynced", "unseen", "behind", "foreign"}[a]
+}
+
+// Admit decides whether an entry that was just read may be stored: whether its
+// statement saw every change that is known here and that it might have missed.
+// On a standby that is every change there ever was; the entry is then proven by
+// the node's own proof, and not by when the standby was asked.
+func (t *Tracker) Admit(start FillStart, v *Validity, list changefeed.List, now time.Duration) Admission {
+	onOldTimeline := t.database.OldTimeline() != nil
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := &v.ReadPoint
+	standby := r.OnStandby()
+	switch {
+	case onOldTimeline && (!t.joined || t.isOfWrongServer(r)):
+		return WrongServer
+	case !standby && t.last.Run != "" && r.Run != t.last.Run && t.Trusted(now):
+		return WrongServer // whatever was known when the fill began
+	case !start.trusted:
+		return Untrusted // and the list is not remembered: while nothing is proven, none is forgotten
+	}
+	version, collection := t.lists.of(list), t.collections[list.Collection]
+	switch {
+	case start.join != t.join.Load():
+		return Resynced
+	case now-start.at > t.fillTimeout:
+		return Late
+	case standby && r.Server != t.last.Server:
+		return WrongServer
+	case standby && (r.LSN < t.joinLSN || !version.seenBy(r) || !collection.seenBy(r)):
+		return Lagging
+	}
+	v.list, v.collection = version, collection
+	if !version.seenBy(r) || !collection.seenBy(r) {
+		return NotVisible
+	}
+	if standby {
+		v.Proof = time.Duration(t.proof.Load())
+	}
+	v.Epoch, v.Position = t.epoch, t.position
+	v.sequence.Store(t.sequence)
+	return Admitted
+}
+
+// Requirement is what a standby must have replayed for its entry to be admitted,
+// and what is known of its primary.
+type Requirement struct {
+	Server  string    // the primary's system and timeline
+	Run     string    // when it was started, by its own clock
+	LSN     uint64    // replayed at least up to here
+	Primary uint64    // where the primary's WAL ended
+	At      time.Time // then, or later
+}
+
+// Require returns what a standby must have replayed for its entry of the list to
+// be admitted; ok is false where none would be.
+func (t *Tracker) Require(list changefeed.List, now time.Duration) (r Requirement, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.last.Server == "" || !t.Trusted(now) {
+		return Requirement{}, false
+	}
+	return Requirement{Server: t.last.Server, Run: t.last.Run, Primary: t.last.LSN, At: t.provenAt,
+		LSN: max(t.joinLSN, t.lists.of(list).lastLSN, t.collections[list.Collection].lastLSN)}, true
+}

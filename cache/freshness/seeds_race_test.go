@@ -1,0 +1,7 @@
+//go:build race
+
+package freshness
+
+// modelSeeds is small where each step costs ten times as much.
+// `make test` runs the model plainly as well.
+const modelSeeds = 3

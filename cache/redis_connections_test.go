@@ -1,0 +1,279 @@
+package cache
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/internal/sandbox/redistest"
+)
+
+// wayTo is an address by which connections lead to another, as carry has their
+// bytes go.
+func wayTo(t *testing.T, to string, carry func(near, far net.Conn)) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", to)
+			if err != nil {
+				near.Close()
+				continue
+			}
+			go carry(near, far)
+		}
+	}()
+	return l.Addr().String()
+}
+
+// slowToOpen is a way to a server on which the first answer of each connection
+// takes longer than a page may.
+func slowToOpen(t *testing.T, to string) (address string) {
+	t.Helper()
+	return wayTo(t, to, func(near, far net.Conn) {
+		defer near.Close()
+		go func() { _, _ = io.Copy(far, near); far.Close() }()
+		first := make([]byte, 1)
+		if _, err := io.ReadFull(far, first); err != nil {
+			return
+		}
+		time.Sleep(3 * redisBudget)
+		if _, err := near.Write(first); err == nil {
+			_, _ = io.Copy(near, far)
+		}
+	})
+}
+
+// Opening a connection takes longer than the budget. Entries come from Redis all the
+// same: a connection that a request has given up on is opened for the next one.
+func TestConnectionsThatOpenSlowlyAreUsed(t *testing.T) {
+	server, direct := startRedis(t)
+	client := redis.NewClient(redistest.Options(slowToOpen(t, server.Addr())).Simple())
+	defer client.Close()
+	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+	c.redis.budget = redisBudget
+	if n := client.PoolStats().IdleConns; n == 0 {
+		t.Fatal("no connection is open when the cache is")
+	}
+	again := func(what string) {
+		t.Helper()
+		i := 0
+		eventually(t, what, func() bool { // a busy machine may miss the budget now and then
+			i++
+			key := keyOf(what + fmt.Sprint(i))
+			deposit(t, direct, key, "page", 0, time.Hour)
+			return forward(t, c, key, brings("another")).Source == Redis
+		})
+	}
+	again("a page from Redis")
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again("a page from Redis after its restart")
+	closeCache(t, c) // before its client
+}
+
+// A Redis that accepts connections and never answers costs a request its budget, and
+// nothing once the breaker is open.
+func TestARedisThatNeverAnswers(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client := redis.NewClient(redistest.Options(l.Addr().String()).Simple())
+	defer client.Close()
+	c := open(t, Options{Redis: client, TTL: time.Hour})
+	c.redis.budget = redisBudget
+	for i := range 10 {
+		began := time.Now()
+		forward(t, c, keyOf(fmt.Sprint(i)), brings("page"))
+		if waited := time.Since(began); waited > time.Minute {
+			t.Errorf("waited %s", waited)
+		}
+	}
+	if s := c.Stats(); !s.RedisBreakerOpen || s.RedisFailure == nil {
+		t.Errorf("breaker open: %t, failure: %v", s.RedisBreakerOpen, s.RedisFailure)
+	}
+	closeCache(t, c)
+}
+
+// The client finds the server of a Cluster that has an entry, also after it has moved.
+func TestPagesOfACluster(t *testing.T) {
+	servers, client := redistest.Cluster(t)
+	options := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
+	first, second := open(t, options), open(t, options)
+	shares := func(what string) bool {
+		forward(t, first, keyOf(what), brings("page"))
+		stored(t, first)
+		return forward(t, second, keyOf(what), brings("another")).Source == Redis
+	}
+	for i := range 30 {
+		if !shares(fmt.Sprint("q", i)) {
+			t.Fatalf("page %d did not come from Redis", i)
+		}
+	}
+	for i, server := range servers {
+		if n, err := redistest.Client(t, server).DBSize(t.Context()).Result(); err != nil || n == 0 {
+			t.Errorf("server %d has %d pages, %v", i, n, err)
+		}
+	}
+
+	// All slots of the first go to the second.
+	ids := make([]string, len(servers))
+	for i, server := range servers {
+		ids[i] = redistest.Client(t, server).Do(t.Context(), "CLUSTER", "MYID").String()
+		ids[i] = ids[i][strings.LastIndex(ids[i], " ")+1:]
+	}
+	emptied := redistest.Client(t, servers[0])
+	if err := emptied.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := redistest.Client(t, servers[1]).Do(t.Context(), "CLUSTER", "BUMPEPOCH").Err(); err != nil { // so that its word counts most
+		t.Fatal(err)
+	}
+	for _, server := range []int{1, 2, 0} {
+		c := redistest.Client(t, servers[server])
+		if _, err := c.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
+			for slot := range 16384 / 3 {
+				pipe.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "NODE", ids[1])
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	i := 0
+	inRow := 0
+	eventually(t, "thirty pages in a row by way of Redis", func() bool {
+		i++
+		if inRow++; !shares(fmt.Sprint("moved", i)) {
+			inRow = 0
+		}
+		return inRow == 30
+	})
+	if s := second.Stats(); s.RedisFailures != 0 {
+		t.Errorf("%d calls failed", s.RedisFailures)
+	}
+}
+
+// opaque is a connection of which nobody can see that it has ended, as nobody
+// can of one with TLS.
+type opaque struct{ net.Conn }
+
+// However many connections a restart of Redis has ended, entries come from it as soon
+// as it is back: one call tries them all.
+func TestConnectionsThatHaveEnded(t *testing.T) {
+	server, direct := startRedis(t)
+	o := redistest.Options(server.Addr())
+	const many = 400 // more than probes of a breaker in a minute
+	o.PoolSize = many + 10
+	o.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return opaque{conn}, nil
+	}
+	client := redis.NewClient(o.Simple())
+	defer client.Close()
+	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range many {
+		all.Go(func() { _ = client.Get(t.Context(), "some").Err() })
+	}
+	eventually(t, "many are open", func() bool { return client.PoolStats().TotalConns >= many })
+	if err := server.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	all.Wait()
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	key := keyOf("q")
+	eventually(t, "an entry comes from Redis", func() bool {
+		deposit(t, direct, key, "page", 0, time.Hour)
+		return c.redis.get(key) != nil
+	})
+}
+
+// movedToItself is a way to a server which, while moved, answers each command
+// with MOVED and its own address, as a Cluster behind a name or NAT may.
+func movedToItself(t *testing.T, to string, moved *atomic.Bool) (address string) {
+	t.Helper()
+	command := func(in *bufio.Reader) (text string, err error) {
+		line, err := in.ReadString('\n')
+		words, _ := strconv.Atoi(strings.Trim(line, "*\r\n"))
+		for text = line; words > 0 && err == nil; words-- {
+			if line, err = in.ReadString('\n'); err != nil {
+				break
+			}
+			size, _ := strconv.Atoi(strings.Trim(line, "$\r\n"))
+			word := make([]byte, size+2)
+			_, err = io.ReadFull(in, word)
+			text += line + string(word)
+		}
+		return text, err
+	}
+	return wayTo(t, to, func(near, far net.Conn) {
+		defer far.Close()
+		go func() { _, _ = io.Copy(near, far); near.Close() }()
+		for in := bufio.NewReader(near); ; {
+			text, err := command(in)
+			if err != nil {
+				return
+			}
+			if moved.Load() {
+				fmt.Fprintf(near, "-MOVED 1 %s\r\n", near.LocalAddr())
+			} else {
+				_, _ = io.WriteString(far, text)
+			}
+		}
+	})
+}
+
+// A server that answers MOVED with its own address, for a while, is used again.
+func TestAServerThatMovesToItself(t *testing.T) {
+	server, direct := startRedis(t)
+	var moved atomic.Bool
+	client := redis.NewClient(redistest.Options(movedToItself(t, server.Addr(), &moved)).Simple())
+	defer client.Close()
+	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
+	n := 0
+	fromRedis := func() bool {
+		n++
+		key := keyOf(fmt.Sprint(n))
+		deposit(t, direct, key, "page", 0, time.Hour)
+		return forward(t, c, key, brings("another")).Source == Redis
+	}
+	eventually(t, "a page comes from Redis", fromRedis)
+	moved.Store(true)
+	for range 20 {
+		if fromRedis() {
+			t.Error("a page of a server that has moved")
+		}
+	}
+	moved.Store(false)
+	eventually(t, "a page comes from Redis again", fromRedis)
+}

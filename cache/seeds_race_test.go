@@ -1,7 +1,0 @@
-//go:build race
-
-package cache
-
-// modelSeeds is small where each step costs ten times as much.
-// `make test` runs the model plainly as well.
-const modelSeeds = 3

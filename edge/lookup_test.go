@@ -1,0 +1,113 @@
+package edge
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"listedge/cache"
+	"listedge/limiter"
+	"listedge/origin/apikey"
+)
+
+// Preconditions in the order of RFC 9110, 13.2.2, on a page with a weak ETag
+// and without a modification date.
+func TestPreconditions(t *testing.T) {
+	const body = `{"data":[]`
+	etag := cache.TagOf([]byte(body)).String()
+	strong := strings.TrimPrefix(etag, "W/")
+	const past, future = "Thu, 01 Jan 1970 00:00:00 GMT", "Fri, 31 Dec 2100 23:59:59 GMT"
+	s, ctx := hitServer(t, body)
+	for name, c := range map[string]struct {
+		headers []string // names and values
+		status  int
+	}{
+		"no precondition":                    {nil, 200},
+		"If-Match: *":                        {[]string{"If-Match", "*"}, 200},
+		"If-Match: *, with blanks":           {[]string{"If-Match", " * "}, 200},
+		"its own weak tag matches no tag":    {[]string{"If-Match", etag}, 412},
+		"its own tag, sent as strong":        {[]string{"If-Match", strong}, 412},
+		"another tag":                        {[]string{"If-Match", `"other"`}, 412},
+		"a list":                             {[]string{"If-Match", `"a", ` + etag}, 412},
+		"* is no member of a list":           {[]string{"If-Match", `*, "a"`}, 412},
+		"* twice":                            {[]string{"If-Match", "*", "If-Match", "*"}, 412},
+		"nothing":                            {[]string{"If-Match", ""}, 412},
+		"no tag":                             {[]string{"If-Match", "other"}, 412},
+		"If-Match fails first":               {[]string{"If-None-Match", etag, "If-Match", etag}, 412},
+		"If-Match is met, then not modified": {[]string{"If-Match", "*", "If-None-Match", etag}, 304},
+		"If-Match is met, then modified":     {[]string{"If-Match", "*", "If-None-Match", `"other"`}, 200},
+		"unmodified since, always ignored":   {[]string{"If-Unmodified-Since", past}, 200},
+		"modified since, always ignored":     {[]string{"If-Modified-Since", future}, 200},
+		"ignored beside a tag":               {[]string{"If-Modified-Since", past, "If-None-Match", etag}, 304},
+	} {
+		for _, method := range []string{"GET", "HEAD"} {
+			request := &fasthttp.RequestCtx{}
+			request.Init2(newConn(&wire{}, s), nil, false)
+			ctx.Request.CopyTo(&request.Request)
+			request.Request.Header.SetMethod(method)
+			for i := 0; i < len(c.headers); i += 2 {
+				request.Request.Header.Add(c.headers[i], c.headers[i+1])
+			}
+			got := answerTo(t, s, request)
+			if got.status != c.status {
+				t.Errorf("%s, %s: %+v, want %d", name, method, got, c.status)
+			}
+			if c.status == 412 && method == "GET" && !strings.Contains(got.body, etagMismatch.code) {
+				t.Errorf("%s: %+v", name, got)
+			}
+		}
+	}
+}
+
+// A request without a page is answered as if it had no precondition.
+func TestAPreconditionNeedsAPage(t *testing.T) {
+	s, ctx := hitServer(t, `{"data":[]`)
+	ctx.Request.Header.Set("If-Match", `"other"`)
+	for target, want := range map[string]int{"/v1/items?limit=0": 400, "/nowhere": 404} {
+		ctx.Request.SetRequestURI(target)
+		if got := answerTo(t, s, ctx); got.status != want {
+			t.Errorf("%s: %+v", target, got)
+		}
+	}
+}
+
+// What a node answers from its own memory costs no token; a page costs one.
+func TestWhatCostsAToken(t *testing.T) {
+	const body = `{"data":[]`
+	etag := cache.TagOf([]byte(body)).String()
+	for name, c := range map[string]struct {
+		header, value, target string
+		status                int
+		free                  bool
+	}{
+		"page":                     {"Accept", "*/*", theTarget, 200, false},
+		"not modified":             {"If-None-Match", etag, theTarget, 304, true},
+		"not modified, any":        {"If-None-Match", "*", theTarget, 304, true},
+		"etagMismatch":             {"If-Match", etag, theTarget, 412, true},
+		"not stored":               {"Cache-Control", "only-if-cached", "/v1/items", 504, true},
+		"not stored and not to be": {"Cache-Control", "no-cache, only-if-cached", theTarget, 504, true},
+		"stored":                   {"Cache-Control", "only-if-cached", theTarget, 200, false},
+		"wrong parameter":          {"Accept", "*/*", "/v1/items?limit=0", 400, false},
+	} {
+		s, ctx := hitServer(t, body)
+		entry, _ := keyOf(t, s)
+		policy, err := policyOf(apikey.Limit{Set: true, Rate: 0.001, Burst: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		bucket := s.limiter.Bucket(limiter.KeyBucket(entry.Key.Workspace.String(), entry.Key.ID.String()), policy)
+		left := func() int64 { return s.limiter.Peek(time.Now(), bucket, nil).Key.Remaining }
+		answerTo(t, s, ctx) // under which it now is
+		ctx.Request.SetRequestURI(c.target)
+		ctx.Request.Header.Set(c.header, c.value)
+		before := left()
+		if got := answerTo(t, s, ctx); got.status != c.status {
+			t.Errorf("%s: %+v, want %d", name, got, c.status)
+		}
+		if spent := before - left(); (spent == 0) != c.free || spent > 1 {
+			t.Errorf("%s: cost %d", name, spent)
+		}
+	}
+}

@@ -1,0 +1,237 @@
+package admin
+
+import (
+	"encoding/hex"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/apikey"
+)
+
+func openAdmin(t testing.TB, url string) *Conn {
+	t.Helper()
+	admin, err := Open(within(t, patience), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(admin.Close)
+	return admin
+}
+
+func TestWorkspacesAreCreatedSuspendedAndResumed(t *testing.T) {
+	t.Parallel()
+	admin := openAdmin(t, newDatabase(t))
+	if all, err := admin.Workspaces(t.Context()); err != nil || len(all) != 0 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	rate, burst := 12.5, int32(40)
+	plain, err := admin.CreateWorkspace(t.Context(), "Plain", nil, nil)
+	if err != nil || plain.Name != "Plain" || plain.ID == uuid.Nil || plain.SuspendedAt != nil || plain.RatePerSecond != nil || plain.Burst != nil || plain.CreatedAt.IsZero() {
+		t.Fatalf("%+v, %v", plain, err)
+	}
+	limited, err := admin.CreateWorkspace(t.Context(), "Plain", &rate, &burst) // names need not be different
+	if err != nil || limited.ID == plain.ID || *limited.RatePerSecond != rate || *limited.Burst != burst {
+		t.Fatalf("%+v, %v", limited, err)
+	}
+	first, err := admin.SuspendWorkspace(t.Context(), plain.ID)
+	if err != nil || first.SuspendedAt == nil {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	again, err := admin.SuspendWorkspace(t.Context(), plain.ID)
+	if err != nil || !again.SuspendedAt.Equal(*first.SuspendedAt) {
+		t.Errorf("suspended twice: %v and %v, %v", first.SuspendedAt, again.SuspendedAt, err)
+	}
+	all, err := admin.Workspaces(t.Context())
+	if err != nil || len(all) != 2 || all[0].ID != plain.ID || all[0].SuspendedAt == nil || all[1].ID != limited.ID || all[1].SuspendedAt != nil {
+		t.Errorf("%+v, %v", all, err)
+	}
+	for range 2 {
+		if resumed, err := admin.ResumeWorkspace(t.Context(), plain.ID); err != nil || resumed.SuspendedAt != nil {
+			t.Errorf("%+v, %v", resumed, err)
+		}
+	}
+	negative, none := -1.0, int32(0)
+	if _, err := admin.CreateWorkspace(t.Context(), "", nil, nil); err == nil {
+		t.Error("a workspace without a name")
+	}
+	if _, err := admin.CreateWorkspace(t.Context(), "x", &negative, nil); err == nil {
+		t.Error("a negative rate")
+	}
+	if _, err := admin.CreateWorkspace(t.Context(), "x", &rate, &none); err == nil {
+		t.Error("a bucket without room")
+	}
+}
+
+func TestKeysAreCreatedListedAndRevoked(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	admin := openAdmin(t, url)
+	w, err := admin.CreateWorkspace(t.Context(), "w", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := admin.CreateWorkspace(t.Context(), "other", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	day := 24 * time.Hour
+	first, err := admin.CreateKey(t.Context(), NewKey{Workspace: w.ID, Name: "first"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(first.Scopes, Scopes) || *first.RatePerSecond != 50 || *first.Burst != 100 || first.ExpiresAt != nil || first.RevokedAt != nil ||
+		first.Name != "first" || first.WorkspaceID != w.ID || len(first.Prefix) != apikey.VisiblePrefix || !strings.HasPrefix(first.Key, first.Prefix) {
+		t.Errorf("%+v", first)
+	}
+	second, err := admin.CreateKey(t.Context(), NewKey{Workspace: w.ID, Scopes: []string{"items:read"}, ExpiresIn: &day})
+	if err != nil || !slices.Equal(second.Scopes, []string{"items:read"}) || !second.ExpiresAt.After(time.Now()) || second.Key == first.Key {
+		t.Errorf("%+v, %v", second, err)
+	}
+	if _, err := admin.CreateKey(t.Context(), NewKey{Workspace: other.ID}); err != nil {
+		t.Fatal(err)
+	}
+
+	// A key is seen once: neither the list nor the table has it.
+	list, err := admin.Keys(t.Context(), w.ID)
+	if err != nil || len(list) != 2 || list[0].ID != first.ID || list[1].ID != second.ID || list[0].Key+list[1].Key != "" {
+		t.Errorf("%+v, %v", list, err)
+	}
+	var dump string
+	if err := connect(t, url).QueryRow(t.Context(), "SELECT string_agg(k::text, ' ') FROM api_keys k").Scan(&dump); err != nil {
+		t.Fatal(err)
+	}
+	if secret := first.Key[apikey.VisiblePrefix:]; strings.Contains(dump, secret) || strings.Contains(dump, hex.EncodeToString([]byte(secret))) {
+		t.Error("the key is in the table")
+	}
+
+	revoked, err := admin.RevokeKey(t.Context(), first.ID)
+	if err != nil || revoked.RevokedAt == nil || revoked.ID != first.ID || revoked.Key != "" {
+		t.Fatalf("%+v, %v", revoked, err)
+	}
+	again, err := admin.RevokeKey(t.Context(), first.ID)
+	if err != nil || !again.RevokedAt.Equal(*revoked.RevokedAt) {
+		t.Errorf("revoked twice: %v and %v, %v", revoked.RevokedAt, again.RevokedAt, err)
+	}
+	if list, err := admin.Keys(t.Context(), w.ID); err != nil || len(list) != 2 || list[0].RevokedAt == nil || list[1].RevokedAt != nil {
+		t.Errorf("%+v, %v", list, err)
+	}
+	// Another system's way to say never.
+	exec(t, connect(t, url), "UPDATE api_keys SET expires_at = 'infinity'")
+	if list, err := admin.Keys(t.Context(), w.ID); err != nil || len(list) != 2 || list[1].ExpiresAt != nil {
+		t.Errorf("%+v, %v", list, err)
+	}
+	// One that was to end later ends now.
+	exec(t, connect(t, url), "UPDATE api_keys SET revoked_at = now() + interval '1 day' WHERE id = $1", second.ID)
+	if now, err := admin.RevokeKey(t.Context(), second.ID); err != nil || now.RevokedAt.After(time.Now().Add(time.Minute)) {
+		t.Errorf("%+v, %v", now, err)
+	}
+}
+
+func TestCommandsRefuseWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+	admin := openAdmin(t, newDatabase(t))
+	nobody := uuid.New()
+	if _, err := admin.SuspendWorkspace(t.Context(), nobody); !errors.Is(err, ErrNotFound) {
+		t.Errorf("suspend: %v", err)
+	}
+	if _, err := admin.ResumeWorkspace(t.Context(), nobody); !errors.Is(err, ErrNotFound) {
+		t.Errorf("resume: %v", err)
+	}
+	if _, err := admin.RevokeKey(t.Context(), nobody); !errors.Is(err, ErrNotFound) {
+		t.Errorf("revoke: %v", err)
+	}
+	if made, err := admin.CreateKey(t.Context(), NewKey{Workspace: nobody}); !errors.Is(err, ErrNotFound) || made.Key != "" {
+		t.Errorf("create: %+v, %v", made, err)
+	}
+	if list, err := admin.Keys(t.Context(), nobody); err != nil || len(list) != 0 {
+		t.Errorf("list: %v, %v", list, err)
+	}
+	w, err := admin.CreateWorkspace(t.Context(), "w", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	negative, none := -1.0, int32(0)
+	for name, spec := range map[string]NewKey{
+		"scope": {Scopes: []string{"items:read", "items:write"}}, "empty scope": {Scopes: []string{""}}, "rate": {Rate: &negative}, "burst": {Burst: &none},
+	} {
+		spec.Workspace = w.ID
+		if made, err := admin.CreateKey(t.Context(), spec); err == nil || made.Key != "" {
+			t.Errorf("%s: %+v, %v", name, made, err)
+		}
+	}
+	if list, err := admin.Keys(t.Context(), w.ID); err != nil || len(list) != 0 {
+		t.Errorf("refused, and made: %v, %v", list, err)
+	}
+}
+
+func TestKeyWorksSaysWhetherAKeyOpensAnything(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	admin, conn := openAdmin(t, url), connect(t, url)
+	w, err := admin.CreateWorkspace(t.Context(), "w", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hour := time.Hour
+	made, err := admin.CreateKey(t.Context(), NewKey{Workspace: w.ID, ExpiresIn: &hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		change string
+		works  bool
+	}{
+		{"SELECT 1", true}, {"UPDATE api_keys SET expires_at = now() - interval '1 second'", false}, {"UPDATE api_keys SET expires_at = NULL", true},
+		{"UPDATE api_keys SET revoked_at = now() + interval '1 hour'", true}, {"UPDATE api_keys SET revoked_at = now()", false},
+		{"UPDATE api_keys SET revoked_at = NULL", true}, {"DELETE FROM api_keys", false},
+	} {
+		exec(t, conn, c.change)
+		workspace, works, err := admin.KeyWorks(t.Context(), made.Key)
+		if err != nil || works != c.works || works && workspace != w.ID {
+			t.Errorf("%s: %v, %v, %v", c.change, workspace, works, err)
+		}
+	}
+	for _, text := range []string{"", "lk_", apikey.Generate(), made.Key + "0"} {
+		if _, works, err := admin.KeyWorks(t.Context(), text); err != nil || works {
+			t.Errorf("%q: %v, %v", text, works, err)
+		}
+	}
+}
+
+func TestCommandsSayWhatTheDatabaseIs(t *testing.T) {
+	t.Parallel()
+	if _, err := Open(t.Context(), "postgres://postgres@127.0.0.1:1/x"); err == nil {
+		t.Error("connected to nobody")
+	}
+	if _, err := Open(t.Context(), "postgres://%zz"); err == nil {
+		t.Error("a malformed URL")
+	}
+	name := `an "odd" name`
+	for range 2 { // the second finds it there
+		if err := CreateDatabase(t.Context(), postgresServer().URL("postgres"), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	execOn(t, postgresServer().URL("postgres"), `DROP DATABASE "an ""odd"" name"`)
+}
+
+// A standby may come first in the URL: where nothing can be written.
+func TestCommandsFindThePrimaryOfSeveralServers(t *testing.T) {
+	t.Parallel()
+	primary := sandboxtest.Postgres(t)
+	must(CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))
+	standby := sandboxtest.Standby(t, primary, nil)
+	url := strings.Replace(primary.URL("listedge"), primary.Addr(), standby.Addr()+","+primary.Addr(), 1)
+	if _, err := MigrateUp(within(t, patience), url); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openAdmin(t, url).CreateWorkspace(t.Context(), "W", nil, nil); err != nil {
+		t.Error(err)
+	}
+}

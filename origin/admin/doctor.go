@@ -1,0 +1,321 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"listedge/origin/follower"
+	"listedge/origin/postgres"
+)
+
+// Level says how much a finding matters.
+type Level string
+
+// The levels.
+const (
+	OK   Level = "ok"
+	Warn Level = "warn" // works, with the risk or loss that the text names
+	Fail Level = "fail" // does not work
+)
+
+// Finding is the result of one check.
+type Finding struct {
+	Subject string `json:"subject"`
+	Level   Level  `json:"level"`
+	Text    string `json:"text"`
+	Do      string `json:"do,omitempty"` // what to do about it
+}
+
+// DoctorOptions say what to expect.
+type DoctorOptions struct {
+	Region         string                          // whose slot is checked
+	Connections    int                             // that one node uses at most
+	ReplicationURL string                          // as in postgres.Options
+	Pages          func(*postgres.Database) Reader // as a node reads them
+}
+
+// factsSQL reads facts, for a slot whose name begins with $1 and ends with $2.
+const factsSQL = `
+WITH me AS (SELECT * FROM pg_roles WHERE rolname = current_user),
+slot AS (SELECT * FROM pg_replication_slots WHERE slot_name = $1 || (SELECT oid FROM pg_database WHERE datname = current_database()) || $2)
+SELECT current_setting('server_version_num')::int AS version, current_setting('server_version') AS version_text,
+	current_setting('wal_level') AS wal_level, pg_encoding_to_char(d.encoding) AS encoding,
+	current_setting('synchronous_standby_names') AS standbys, current_setting('max_slot_wal_keep_size') AS keep_size,
+	coalesce((SELECT wal_status FROM slot), '') AS status, pg_is_in_recovery() AS standby,
+	me.rolsuper AS superuser, me.rolsuper OR me.rolreplication AS replication,
+	coalesce((SELECT bool_and(pg_has_role(current_user, relowner, 'USAGE')) FROM pg_class WHERE oid IN (to_regclass('items'), to_regclass('contacts'), to_regclass('api_keys'), to_regclass('workspaces'))), false) AS owner,
+	EXISTS (SELECT FROM slot WHERE active) AS active, coalesce((SELECT wal_status = 'lost' FROM slot), false) AS lost,
+	EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm') AS trigram, EXISTS (SELECT FROM pg_extension WHERE extname = 'btree_gin') AS gin,
+	EXISTS (SELECT FROM pg_collation WHERE collname = 'und-x-icu') AS icu,
+	EXISTS (SELECT FROM pg_collation WHERE collname IN ('und-x-icu', 'name_order') AND collversion <> pg_collation_actual_version(oid)) AS other_icu,
+	EXISTS (SELECT FROM slot) AS slot,
+	current_setting('max_replication_slots')::int AS slots, (SELECT count(*) FROM pg_replication_slots)::int AS slots_used,
+	current_setting('max_wal_senders')::int AS senders, (SELECT count(*) FROM pg_stat_replication)::int AS senders_used,
+	current_setting('max_connections')::int AS connections,
+	(SELECT sum(numbackends) FROM pg_stat_database)::int AS used,
+	coalesce((SELECT greatest(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0) FROM slot), 0)::bigint AS retained
+FROM pg_database d, me WHERE d.datname = current_database()`
+
+// facts are what the server says about itself: one row of factsSQL.
+type facts struct {
+	Version                                                     int
+	VersionText, WALLevel, Encoding, Standbys, KeepSize, Status string
+	Standby, Superuser, Replication, Owner                      bool
+	Active, Lost, Trigram, GIN, ICU, OtherICU                   bool
+	Slot                                                        bool
+	Slots, SlotsUsed, Senders, SendersUsed, Connections, Used   int
+	Retained                                                    int64
+}
+
+// Diagnose checks the server. That it cannot be reached is a finding, too.
+func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
+	flag := "--database-url"
+	if o.ReplicationURL != "" {
+		flag = "--replication-url"
+	}
+	conn, err := postgres.Connect(ctx, cmp.Or(o.ReplicationURL, url))
+	if postgres.Code(err) == "42501" { // insufficient_privilege: CONNECT
+		return []Finding{{"postgres", Fail, err.Error(), "GRANT CONNECT ON DATABASE … TO …, as `listedge migrate grants` prints it"}}
+	}
+	if err != nil {
+		return []Finding{{"postgres", Fail, err.Error(), "check " + flag + ", the server and pg_hba.conf"}}
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	ctx, cancel := context.WithTimeout(ctx, 4*postgres.PingTimeout)
+	defer cancel()
+	var f facts
+	var publication follower.Publication
+	rows, err := conn.Query(ctx, factsSQL, follower.SlotPrefix, follower.SlotSuffix(o.Region))
+	if err == nil {
+		f, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[facts])
+	}
+	if err == nil {
+		publication, err = follower.ReadPublication(ctx, conn)
+	}
+	if err != nil {
+		return []Finding{{"postgres", Fail, err.Error(), "let this user read the system catalogs"}}
+	}
+	findings := append(judge(f, publication, o), judgeSchema(ctx, conn), judgeReading(ctx, url, o), judgeLocks(ctx, conn))
+	if postgres.Pooled(conn.PgConn()) {
+		findings = append(findings, Finding{"following", Warn, "a connection pooler answers at " + flag + ": changes cannot be followed through it; pages live for --cache-ttl",
+			"name Postgres itself in --replication-url"})
+	}
+	return findings
+}
+
+func judgeSchema(ctx context.Context, conn *pgx.Conn) Finding {
+	version, known, err := schemaVersion(ctx, conn)
+	switch want := wantedVersion(); {
+	case err != nil:
+		return Finding{"schema", Fail, "its version cannot be read: " + err.Error(), "run `listedge migrate up`"}
+	case !known: // a node needs no right to it
+		return Finding{"schema", OK, "this user may not read its version", ""}
+	case version == 0:
+		return Finding{"schema", Fail, "there is none", "run `listedge migrate up`"}
+	case version < want:
+		return Finding{"schema", Fail, fmt.Sprintf("version %d, this program needs %d", version, want), "run `listedge migrate up`"}
+	case version > want:
+		return Finding{"schema", Warn, fmt.Sprintf("version %d, this program knows %d", version, want), "use the newer program"}
+	}
+	return Finding{"schema", OK, fmt.Sprintf("version %d", version), ""}
+}
+
+// judgeReading reads as a node does: by its statements, settings and connections.
+func judgeReading(ctx context.Context, url string, o DoctorOptions) Finding {
+	fail := func(err error, do string) Finding { return Finding{"reading", Fail, err.Error(), do} }
+	db, err := postgres.Open(ctx, postgres.Options{URL: url, ReplicationURL: o.ReplicationURL, Connections: 1, QueryTimeout: postgres.PingTimeout})
+	if err != nil {
+		return fail(err, "check --database-url")
+	}
+	defer func() { _ = db.Close(ctx) }()
+	r := NewReadiness(db, o.Pages(db))
+	if err := r.read(ctx); err != nil {
+		u := (*unreadable)(nil)
+		switch _ = errors.As(err, &u); {
+		case errors.Is(err, postgres.ErrTimeout):
+			return Finding{"reading", Warn, err.Error(), "look for locks, and for what keeps the server busy"}
+		case errors.Is(err, postgres.ErrWrongServer):
+			return fail(err, "name the primary in --database-url, and standbys in --replica-url")
+		}
+		return fail(u.error, cmp.Or(u.do, "check --database-url, and the log of the server that answers there"))
+	}
+	if err := r.checkReplicationURL(ctx); err != nil {
+		return fail(err, "name the server and the database that --database-url leads to")
+	}
+	text := "items, contacts and API keys, as a node reads them"
+	conn, err := db.Keys.Pool.Acquire(ctx)
+	if err == nil {
+		defer conn.Release()
+		if postgres.Pooled(conn.Conn().PgConn()) {
+			text += ", through a connection pooler"
+		}
+	}
+	return Finding{"reading", OK, text, ""}
+}
+
+// lockedSQL has a row for each table that statements wait for longer than an
+// instant (waiting, and for how many seconds the first of them), or that
+// somebody has kept from readers for over a second while nobody asked; with who
+// holds it, as far as that is known (holder 0 = a prepared transaction). Indexes
+// and partitions count as their table. It reads what is never locked: of the
+// tables, no more than the name.
+const lockedSQL = `
+WITH RECURSIVE tables (oid, name) AS (
+	SELECT to_regclass(n)::oid, n FROM unnest('{items,contacts,api_keys,workspaces}'::text[]) n
+	UNION ALL SELECT inhrelid, name FROM tables JOIN pg_inherits ON inhparent = oid
+),
+relations AS (SELECT * FROM tables UNION ALL SELECT indexrelid, name FROM tables JOIN pg_index ON indrelid = oid),
+locks AS (
+	SELECT name, pid, granted, mode, waitstart FROM pg_locks l JOIN relations r ON r.oid = l.relation
+	WHERE locktype = 'relation' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+),
+waits AS (
+	SELECT DISTINCT ON (name) name, pid, waitstart, count(*) OVER (PARTITION BY name)::int AS waiting
+	FROM locks WHERE NOT granted AND waitstart < clock_timestamp() - interval '100 ms' ORDER BY name, waitstart
+),
+held AS (
+	SELECT w.name, w.waiting, w.waitstart AS since, h.pid
+	FROM waits w LEFT JOIN LATERAL (SELECT pid FROM unnest(pg_blocking_pids(w.pid)) pid ORDER BY cardinality(pg_blocking_pids(pid)) LIMIT 1) h ON true
+	UNION ALL
+	(SELECT DISTINCT ON (name) name, 0, xact_start, l.pid FROM locks l JOIN pg_stat_activity a USING (pid)
+	WHERE granted AND mode = 'AccessExclusiveLock' AND xact_start < clock_timestamp() - interval '1 s' AND name NOT IN (SELECT name FROM waits))
+)
+SELECT name, waiting, coalesce(extract(epoch FROM clock_timestamp() - since), 0)::float8 AS seconds, pid AS holder, coalesce(state, '') AS state, coalesce(query, '') AS query
+FROM held LEFT JOIN pg_stat_activity USING (pid) ORDER BY seconds DESC`
+
+// locked is a row of lockedSQL: a table that a lock blocks.
+type locked struct {
+	Name    string
+	Waiting int
+	Seconds float64
+	Holder  *int32 // nil = it has just released the lock
+	State   string
+	Query   string
+}
+
+// judgeLocks finds locks that block pages or writers.
+func judgeLocks(ctx context.Context, conn *pgx.Conn) Finding {
+	rows, err := conn.Query(ctx, lockedSQL)
+	var all []locked
+	if err == nil {
+		all, err = pgx.CollectRows(rows, pgx.RowToStructByName[locked])
+	}
+	if err != nil {
+		return Finding{"locks", Warn, "cannot be read: " + err.Error(), "let this user read the system catalogs"}
+	}
+	if len(all) == 0 {
+		return Finding{"locks", OK, "no statement waits for one on the four tables", ""}
+	}
+	var texts, ends []string
+	for _, l := range all {
+		text, end := l.text()
+		texts = append(texts, text)
+		if end != "" && !slices.Contains(ends, end) {
+			ends = append(ends, end)
+		}
+	}
+	do := "run the doctor again"
+	if len(ends) > 0 {
+		do = "let the holder finish, or end it: " + strings.Join(ends, "; ")
+	}
+	return Finding{"locks", Warn, strings.Join(texts, "; "), do}
+}
+
+// text says who waits for whom, and which statement ends the holder.
+func (l locked) text() (text, end string) {
+	took := time.Duration(l.Seconds * float64(time.Second)).Round(100 * time.Millisecond)
+	holder := "a session that has ended"
+	switch {
+	case l.Holder == nil:
+	case *l.Holder == 0:
+		holder, end = "a prepared transaction", "COMMIT PREPARED or ROLLBACK PREPARED each transaction in pg_prepared_xacts"
+	default:
+		holder, end = fmt.Sprintf("process %d (%s: %s)", *l.Holder, cmp.Or(l.State, "of another user"), shortened(l.Query)), fmt.Sprintf("SELECT pg_terminate_backend(%d)", *l.Holder)
+	}
+	if l.Waiting == 0 {
+		return fmt.Sprintf("%s cannot be read: locked by %s, whose transaction began %s ago", l.Name, holder, took), end
+	}
+	return fmt.Sprintf("%s: a lock that %s holds keeps %d waiting, the first for %s", l.Name, holder, l.Waiting, took), end
+}
+
+// shortened is the beginning of a statement, which says most of what it does.
+func shortened(query string) string {
+	const most = 100
+	query = strings.Join(strings.Fields(query), " ")
+	if runes := []rune(query); len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	return query
+}
+
+// judge says what the facts mean. A node works without following changes, so
+// what only that needs is a warning.
+func judge(f facts, publication follower.Publication, o DoctorOptions) (findings []Finding) {
+	say := func(subject string, bad bool, level Level, fine, text, do string) {
+		if bad {
+			findings = append(findings, Finding{subject, level, text, do})
+		} else {
+			findings = append(findings, Finding{subject, OK, fine, ""})
+		}
+	}
+	const ttl = "; pages live for --cache-ttl"
+	s := server{version: f.Version, encoding: f.Encoding}
+	old, newer := s.tooOld()
+	say("version", old != "", Fail, f.VersionText, old, newer)
+	if o.ReplicationURL == "" {
+		say("primary", f.Standby, Fail, "this is the primary", "this is a standby: nodes take neither pages nor keys from it", "name the primary in --database-url, and standbys in --replica-url")
+	} else {
+		say("primary", f.Standby, Warn, "this is the primary", "this is a standby: changes cannot be followed here"+ttl, "name the primary in --replication-url")
+	}
+	say("wal_level", f.WALLevel != "logical", Warn, "logical", f.WALLevel+": changes cannot be followed"+ttl, "set wal_level = logical and restart Postgres")
+	say("max_replication_slots", !f.Slot && f.SlotsUsed+2 > f.Slots, Warn, fmt.Sprintf("%d of %d used", f.SlotsUsed, f.Slots),
+		fmt.Sprintf("%d of %d used: following changes takes one, and two while it is made%s", f.SlotsUsed, f.Slots, ttl), "raise it and restart Postgres, or drop a slot that nobody needs")
+	say("max_wal_senders", !f.Active && f.SendersUsed >= f.Senders, Warn, fmt.Sprintf("%d of %d used", f.SendersUsed, f.Senders),
+		fmt.Sprintf("all %d used, none is left to follow changes%s", f.Senders, ttl), "raise it and restart Postgres")
+	say("max_slot_wal_keep_size", f.KeepSize == "-1", Warn, f.KeepSize, "not set: while no node follows, the slot may fill the primary's disk", "set max_slot_wal_keep_size to what the disk can spare, and reload")
+	say("right to replicate", !f.Replication, Warn, "held", "the user has no REPLICATION"+ttl, "ALTER ROLE … REPLICATION")
+	owner := "this user does not own the tables, and nodes need not; only the owner can run `listedge migrate up`"
+	if f.Owner || f.Superuser {
+		owner = "the user owns the tables"
+	}
+	say("ownership", false, OK, owner, "", "")
+	defect, do := publication.Defect()
+	say("publication", defect != "", Warn, "all four tables", "it "+defect+ttl, do)
+	switch {
+	case f.Lost:
+		say("slot", true, Warn, "", "it fell behind max_slot_wal_keep_size and is lost", "nothing: the next follower makes it anew; raise max_slot_wal_keep_size if it happens often")
+	case f.Slot && !f.Active:
+		say("slot", true, Warn, "", fmt.Sprintf("nobody follows it, and it retains %s of WAL", size(f.Retained)), "start a node; drop the slot only where no node will ever run again")
+	default:
+		say("slot", !f.Slot, Warn, fmt.Sprintf("followed, retains %s of WAL", size(f.Retained)), "there is none", "nothing: a node makes it if it may, and so does `listedge migrate up`")
+	}
+	say("extensions", !f.Trigram || !f.GIN, Fail, "pg_trgm and btree_gin", "pg_trgm or btree_gin is missing: the schema cannot be made", "run `listedge migrate up`; install postgresql-contrib if it is refused")
+	if f.OtherICU {
+		say("collations", true, Fail, "", "ICU is another version than the indexes were built with: lists ordered by name, and searches, may lack rows",
+			`REINDEX TABLE CONCURRENTLY items, and contacts; then ALTER COLLATION name_order REFRESH VERSION, and "und-x-icu"`)
+	} else {
+		say("collations", !f.ICU, Fail, "ICU", "this Postgres was built without ICU: names cannot be ordered", "use a build with ICU, as all packaged ones are")
+	}
+	other, utf8 := s.notUTF8()
+	say("encoding", other != "", Fail, f.Encoding, other, utf8)
+	nodes := (f.Connections - f.Used) / max(o.Connections, 1)
+	say("max_connections", nodes < 2, Warn, fmt.Sprintf("%d, of which %d are used: room for %d more nodes", f.Connections, f.Used, nodes),
+		fmt.Sprintf("%d, of which %d are used, and a node uses up to %d", f.Connections, f.Used, o.Connections), "raise it, or lower --database-connections")
+	say("synchronous_standby_names", strings.Contains(f.Standbys, "*"), Warn, "'"+f.Standbys+"'", "'"+f.Standbys+"' counts a follower as a standby that commits wait for"+ttl, "name the standbys instead of *")
+	return findings
+}
+
+func size(bytes int64) string {
+	const mebibyte = 1 << 20
+	if bytes < 10*mebibyte {
+		return fmt.Sprintf("%d KiB", bytes/1024)
+	}
+	return fmt.Sprintf("%d MiB", bytes/mebibyte)
+}

@@ -1,0 +1,117 @@
+package admin
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+
+	"listedge/origin/postgres"
+)
+
+//go:embed migrations/*.sql
+var migrationFiles embed.FS
+
+// Migration is one numbered change of the schema.
+type Migration struct {
+	Version   int64     `json:"version"`
+	Name      string    `json:"name"`
+	AppliedAt time.Time `json:"appliedAt,omitzero"` // zero = pending
+}
+
+// MigrateUp applies pending migrations, and makes the publication if the user may.
+func MigrateUp(ctx context.Context, url string) (applied []Migration, err error) {
+	if applied, err = MigrateSchema(ctx, url); err != nil {
+		return applied, err
+	}
+	if _, _, err = MakePublication(ctx, url); err != nil {
+		return applied, fmt.Errorf("migrate up: %w", err)
+	}
+	return applied, nil
+}
+
+// MigrateSchema applies pending migrations and returns them. Several nodes may
+// call it at once: an advisory lock lets one work, and the others find nothing
+// left to do.
+func MigrateSchema(ctx context.Context, url string) (applied []Migration, err error) {
+	err = withGoose(ctx, url, func(p *goose.Provider) error {
+		results, err := p.Up(ctx)
+		for _, r := range results {
+			applied = append(applied, Migration{Version: r.Source.Version, Name: path.Base(r.Source.Path), AppliedAt: time.Now()})
+		}
+		return err
+	})
+	if err != nil {
+		return applied, fmt.Errorf("migrate up: %w", err)
+	}
+	return applied, nil
+}
+
+// MigrateStatus lists all migrations, applied or pending.
+func MigrateStatus(ctx context.Context, url string) (all []Migration, err error) {
+	err = withGoose(ctx, url, func(p *goose.Provider) error {
+		statuses, err := p.Status(ctx)
+		for _, s := range statuses {
+			all = append(all, Migration{Version: s.Source.Version, Name: path.Base(s.Source.Path), AppliedAt: s.AppliedAt})
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("migrate status: %w", err)
+	}
+	return all, nil
+}
+
+func withGoose(ctx context.Context, url string, use func(*goose.Provider) error) error {
+	config, err := postgres.PrimaryConfig(url)
+	if err != nil {
+		return err
+	}
+	db := stdlib.OpenDB(*config)
+	defer db.Close()
+	var s server
+	if err := db.QueryRowContext(ctx, serverSQL).Scan(&s.version, &s.encoding, &s.standby); err != nil {
+		return err
+	}
+	if s.standby {
+		return postgres.ErrStandby
+	}
+	if err := s.check(); err != nil {
+		return err
+	}
+	files, err := fs.Sub(migrationFiles, "migrations")
+	if err != nil {
+		return err
+	}
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300)) // a try every second
+	if err != nil {
+		return err
+	}
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithSessionLocker(locker), goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return err
+	}
+	return use(provider)
+}
+
+// wantedVersion is the newest embedded migration.
+func wantedVersion() (newest int64) {
+	files, _ := fs.ReadDir(migrationFiles, "migrations")
+	for _, f := range files {
+		number, _, _ := strings.Cut(f.Name(), "_")
+		n, err := strconv.ParseInt(number, 10, 64)
+		if err != nil {
+			panic("BUG: migration " + f.Name() + " has no number")
+		}
+		newest = max(newest, n)
+	}
+	return newest
+}

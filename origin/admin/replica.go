@@ -1,0 +1,60 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"listedge/origin/postgres"
+)
+
+// maxLag, in bytes of WAL, is how far behind a replica may be without a warning.
+const maxLag = 64 << 20
+
+// DiagnoseReplica says whether a server can serve pages as a replica of the primary.
+func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
+	say := func(level Level, text, do string) Finding { return Finding{"replica", level, text, do} }
+	conn, err := postgres.Connect(ctx, url)
+	if err != nil {
+		return say(Warn, err.Error()+"; pages are read from the primary", "check --replica-url, the server and pg_hba.conf")
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	ctx, cancel := context.WithTimeout(ctx, 4*postgres.PingTimeout)
+	defer cancel()
+	where := fmt.Sprintf("%s:%d ", conn.Config().Host, conn.Config().Port)
+	var standby, stats bool
+	var here, there postgres.WALPosition
+	err = conn.QueryRow(ctx, `SELECT pg_is_in_recovery(), pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`).Scan(&standby, &stats)
+	if err == nil {
+		here, err = postgres.ScanWALPosition(conn.QueryRow(ctx, postgres.StandbySQL))
+	}
+	switch none := errors.Is(err, pgx.ErrNoRows); {
+	case none && !standby:
+		return say(Warn, where+"is no standby; it is not used", "name hot standbys of the primary in --replica-url")
+	case none && !stats:
+		return say(Warn, where+"does not let this user see what it follows; it is not used", "GRANT pg_read_all_stats TO …")
+	case none:
+		return say(Warn, where+"receives WAL from nobody at the moment; it is not used", "see its log and primary_conninfo")
+	case err != nil:
+		return say(Warn, where+err.Error(), "let this user read the control functions")
+	}
+	primary, err := postgres.Connect(ctx, primaryURL)
+	if err == nil {
+		defer primary.Close(context.WithoutCancel(ctx))
+		there, err = postgres.ScanWALPosition(primary.QueryRow(ctx, postgres.PrimarySQL))
+	}
+	lag := int64(there.LSN - here.LSN) // the primary's was read later
+	switch {
+	case err != nil:
+		return say(Warn, where+"cannot be compared with the primary: "+err.Error(), "mend the primary first")
+	case here.Timeline != there.Timeline:
+		return say(Warn, where+"follows "+here.Timeline+", and the primary is "+there.Timeline+"; it is not used", "let it follow the primary")
+	case lag < 0:
+		return say(Warn, fmt.Sprintf("%shas replayed %s more than the primary has, whose files were put back; it is not used", where, size(-lag)), "make it anew from the primary (pg_basebackup)")
+	case lag > maxLag:
+		return say(Warn, fmt.Sprintf("%sis %s behind; newer pages are read from the primary", where, size(lag)), "find out what delays its replay")
+	}
+	return say(OK, fmt.Sprintf("%sfollows the primary, %s behind", where, size(lag)), "")
+}

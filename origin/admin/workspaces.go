@@ -1,0 +1,150 @@
+// Package admin does what the command lines do to a database: it changes
+// workspaces and keys, migrates the schema, makes the publication, and says
+// whether nodes can work with the server.
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"listedge/origin/follower"
+	"listedge/origin/postgres"
+)
+
+// ErrNotFound: no workspace or key has that id.
+var ErrNotFound = errors.New("not found")
+
+// Conn is a command's connection to the primary.
+type Conn struct{ conn *pgx.Conn }
+
+// Open connects for a command.
+func Open(ctx context.Context, url string) (*Conn, error) {
+	conn, err := postgres.ConnectPrimary(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{conn}, nil
+}
+
+// Close ends the connection.
+func (c *Conn) Close() { _ = c.conn.Close(context.Background()) }
+
+// Workspace is a workspace as the commands show it.
+type Workspace struct {
+	ID            uuid.UUID  `json:"id"`
+	Name          string     `json:"name"`
+	SuspendedAt   *time.Time `json:"suspendedAt"`
+	RatePerSecond *float64   `json:"ratePerSecond"`
+	Burst         *int32     `json:"burst"`
+	CreatedAt     time.Time  `json:"createdAt"`
+}
+
+const workspaceColumns = `id, name, suspended_at, rate_per_second, burst, created_at`
+
+// CreateWorkspace makes a workspace; a nil rate gives it no limit.
+func (c *Conn) CreateWorkspace(ctx context.Context, name string, rate *float64, burst *int32) (Workspace, error) {
+	return one[Workspace](ctx, c.conn, "create the workspace",
+		`INSERT INTO workspaces (name, rate_per_second, burst) VALUES ($1, $2, $3) RETURNING `+workspaceColumns, name, rate, burst)
+}
+
+// Workspaces lists all workspaces, oldest first.
+func (c *Conn) Workspaces(ctx context.Context) ([]Workspace, error) {
+	return all[Workspace](ctx, c.conn, "list workspaces", `SELECT `+workspaceColumns+` FROM workspaces ORDER BY created_at, id`)
+}
+
+// UpdateWorkspace changes the limit; nil leaves a value as it was.
+func (c *Conn) UpdateWorkspace(ctx context.Context, id uuid.UUID, rate *float64, burst *int32) (Workspace, error) {
+	return one[Workspace](ctx, c.conn, "update workspace "+id.String(),
+		`UPDATE workspaces SET rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst) WHERE id = $1 RETURNING `+workspaceColumns, id, rate, burst)
+}
+
+// SuspendWorkspace makes all keys of the workspace answer 403.
+func (c *Conn) SuspendWorkspace(ctx context.Context, id uuid.UUID) (Workspace, error) {
+	return one[Workspace](ctx, c.conn, "suspend workspace "+id.String(),
+		`UPDATE workspaces SET suspended_at = coalesce(suspended_at, now()) WHERE id = $1 RETURNING `+workspaceColumns, id)
+}
+
+// ResumeWorkspace undoes SuspendWorkspace.
+func (c *Conn) ResumeWorkspace(ctx context.Context, id uuid.UUID) (Workspace, error) {
+	return one[Workspace](ctx, c.conn, "resume workspace "+id.String(),
+		`UPDATE workspaces SET suspended_at = NULL WHERE id = $1 RETURNING `+workspaceColumns, id)
+}
+
+// WorkspaceExists returns ErrNotFound if it does not.
+func (c *Conn) WorkspaceExists(ctx context.Context, id uuid.UUID) error {
+	var exists bool
+	if err := c.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workspaces WHERE id = $1)`, id).Scan(&exists); err != nil {
+		return fmt.Errorf("look for the workspace: %w", err)
+	}
+	if !exists {
+		return fmt.Errorf("workspace %s: %w", id, ErrNotFound)
+	}
+	return nil
+}
+
+// purgeSQL writes a message into the WAL and says whether a follower reads it.
+const purgeSQL = `
+SELECT pg_logical_emit_message(true, $2, $3) IS NOT NULL
+	AND EXISTS (SELECT FROM pg_replication_slots s JOIN pg_database d ON d.datname = current_database() WHERE active AND slot_name ~ ('^' || $1 || d.oid || '(_|$)'))`
+
+var errNotFollowed = errors.New("nobody follows changes: pages live for --cache-ttl, and a purge would reach no node")
+
+// Purge makes all nodes read the workspace's pages again; nil = the pages of all workspaces.
+func (c *Conn) Purge(ctx context.Context, workspace *uuid.UUID) error {
+	if workspace != nil {
+		if err := c.WorkspaceExists(ctx, *workspace); err != nil {
+			return err
+		}
+	}
+	var followed bool
+	err := c.conn.QueryRow(ctx, purgeSQL, follower.SlotPrefix, follower.MessagePrefix, follower.PurgeMessage(workspace)).Scan(&followed)
+	if err == nil && !followed {
+		err = errNotFollowed
+	}
+	if err != nil {
+		return fmt.Errorf("purge: %w", err)
+	}
+	return nil
+}
+
+// CreateDatabase makes the database unless it exists.
+func CreateDatabase(ctx context.Context, url, name string) error {
+	conn, err := postgres.ConnectPrimary(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	_, err = conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
+	if err != nil && postgres.Code(err) != "42P04" { // duplicate_database
+		return fmt.Errorf("create database %s: %w", name, err)
+	}
+	return nil
+}
+
+// one is all for a statement that returns one row, or none if there is no such id.
+func one[T any](ctx context.Context, conn *pgx.Conn, doing, sql string, args ...any) (row T, err error) {
+	rows, err := all[T](ctx, conn, doing, sql, args...)
+	if err == nil && len(rows) == 0 {
+		err = fmt.Errorf("%s: %w", doing, ErrNotFound)
+	}
+	if err != nil {
+		return row, err
+	}
+	return rows[0], nil
+}
+
+func all[T any](ctx context.Context, conn *pgx.Conn, doing, sql string, args ...any) ([]T, error) {
+	rows, err := conn.Query(ctx, sql, args...)
+	if err == nil {
+		var list []T
+		if list, err = pgx.CollectRows(rows, pgx.RowToStructByNameLax[T]); err == nil {
+			return list, nil
+		}
+	}
+	return nil, fmt.Errorf("%s: %w", doing, err)
+}

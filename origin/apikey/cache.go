@@ -1,0 +1,402 @@
+// Package apikey authenticates requests: it reads the API keys in Postgres and
+// keeps those in use in memory.
+//
+//	request ──► Authenticate ──► entry in memory, valid ────────────────► Entry
+//	                   │ else
+//	                   └──► lookups ── one query for many keys ──► Store ──► Entry
+//
+//	log of changes ──► Changed, Settled ── invalidate the entries of a changed row
+//	               └─► ValidThrough ────── proves that all other entries are valid
+//
+// An entry is valid for maxAge after its look-up, and longer while the log
+// proves that its rows have not changed. Where nobody follows the changes, the
+// entries in use are looked up again every refreshEvery. So a revocation
+// reaches every node within maxAge, in either mode.
+package apikey
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/time/rate"
+
+	"listedge/internal/boottime"
+	"listedge/origin/postgres"
+)
+
+// ErrMalformed: the text cannot be a key. ErrUnknown: there is no such key.
+var (
+	ErrMalformed = errors.New("malformed key")
+	ErrUnknown   = errors.New("unknown key")
+)
+
+const (
+	// maxAge: while Postgres answers in time, no request relies on an entry that
+	// was last known to be right longer ago.
+	maxAge = time.Second
+	// refreshEvery is how often the entries in use are looked up where changes are
+	// not followed. It is far enough below maxAge that requests do not wait.
+	refreshEvery = maxAge * 2 / 5
+	// reviewEvery is how often they are looked up where changes are followed.
+	// Nothing relies on it; it bounds how long an unknown mistake lasts.
+	reviewEvery = 2 * time.Minute
+	reviewScan  = 2 * time.Second // between two scans for entries to review; a scan reviews lookupBatch at most
+
+	// requestTimeout bounds how long a request waits for Postgres.
+	requestTimeout = 1500 * time.Millisecond
+	// recentTimeout bounds it for a key that was right within recentAge: then the
+	// request uses the old entry. An older one may have been revoked minutes ago,
+	// and the request waits as long as it can.
+	recentTimeout = 200 * time.Millisecond
+	recentAge     = 5 * maxAge
+	// waitPause is how long no request waits for a recent key after one did in vain.
+	waitPause = time.Second
+	// lookupTimeout is below recentAge, so that a hung server opens the breaker before that.
+	lookupTimeout = time.Second
+
+	unknownTTL = 10 * time.Second // of "there is no such key"
+	maxUnknown = 16_384           // of those, remembered
+	idleTTL    = 10 * time.Minute // of an entry that no request uses
+)
+
+// Lookup returns those of the keys that exist. incarnation names the run of the
+// primary that must answer; empty = any (Store.Lookup).
+type Lookup func(ctx context.Context, hashes []Hash, incarnation string) (map[Hash]Key, error)
+
+// Cache holds the keys that this node has seen. Each entry has a T that the
+// caller makes of the key once.
+//
+// Invariant: Authenticate returns an entry that was right less than maxAge ago,
+// or that was looked up after the call began, or that was right less than
+// recentAge ago while Postgres is slow, or less than grace ago while Postgres
+// cannot be reached.
+type Cache[T any] struct {
+	lookup Lookup
+	attach func(k Key, value *T)
+	grace  time.Duration
+	clock  *boottime.Clock
+
+	shards  [64]shard[T]
+	size    atomic.Int64 // entries in all shards
+	unknown *lru.Cache[Hash, time.Time]
+
+	proof       atomic.Pointer[proof] // nil = nothing is proven
+	wrongServer atomic.Bool           // a server other than the primary answered last
+	noWaitUntil atomic.Int64          // until then requests do not wait for recent keys
+
+	mu      sync.Mutex
+	queue   lookupQueue   // guarded by mu
+	running bool          // the goroutine that looks up runs; guarded by mu
+	closed  bool          // guarded by mu
+	pace    *rate.Limiter // of queries that ask for unknown keys
+
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+	done sync.WaitGroup
+
+	hits, loaded, queries, unknowns, failures, graced atomic.Uint64
+}
+
+// shard is the part of the entries whose hashes begin alike.
+type shard[T any] struct {
+	mu        sync.RWMutex
+	entries   map[Hash]*Entry[T]
+	rows      map[uuid.UUID][]*Entry[T] // by the id of the key's row and of its workspace's
+	changedAt time.Duration             // when a change of any key was last applied
+}
+
+// Entry is a key as this node knows it. Key and Value do not change: a changed
+// key gets another entry.
+type Entry[T any] struct {
+	// Moments of the cache's clock; written under the shard's lock.
+	validatedAt   atomic.Int64 // as of when the entry is known to be right, the log aside
+	invalidatedAt atomic.Int64 // when a change of its rows was last applied
+
+	used  atomic.Bool // by a request since the last scan
+	Key   Key
+	Value T
+
+	hash     Hash
+	lookedUp time.Duration // when the last look-up that it was right began; guarded by the shard's lock
+	lastUsed time.Duration // as of the last scan; the refresher's
+}
+
+// never is a moment before all others, also after a subtraction.
+const never = time.Duration(math.MinInt64 / 2)
+
+// NewCache starts a cache. attach makes the value of a new or changed key.
+// grace bounds how long known keys are accepted while Postgres cannot be reached.
+func NewCache[T any](lookup Lookup, attach func(k Key, value *T), grace time.Duration, clock *boottime.Clock) *Cache[T] {
+	unknown, err := lru.New[Hash, time.Time](maxUnknown)
+	if err != nil {
+		panic("BUG: " + err.Error()) // only for a size below 1
+	}
+	c := &Cache[T]{lookup: lookup, attach: attach, grace: grace, clock: clock, unknown: unknown,
+		queue: lookupQueue{calls: map[Hash]*lookupCall{}}, pace: rate.NewLimiter(unknownQueriesPerSecond, unknownQueryBurst)}
+	for i := range c.shards {
+		c.shards[i] = shard[T]{entries: map[Hash]*Entry[T]{}, rows: map[uuid.UUID][]*Entry[T]{}, changedAt: never}
+	}
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	c.done.Go(c.refresh)
+	return c
+}
+
+// Close ends look-ups in flight and waits for them.
+func (c *Cache[T]) Close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.stop()
+	c.done.Wait()
+}
+
+// Authenticate returns the entry of the key with this text. Where memory has no
+// valid one, it calls suspect and waits for a look-up. suspect says whether the
+// client has sent too many unknown keys: then a key that is new to this node
+// waits behind those of other clients.
+// Errors: ErrMalformed, ErrUnknown, or postgres.ErrUnavailable and its kinds.
+func (c *Cache[T]) Authenticate(ctx context.Context, text []byte, suspect func() bool) (*Entry[T], error) {
+	hash, ok := HashOf(text)
+	if !ok {
+		return nil, ErrMalformed
+	}
+	if e := c.valid(hash); e != nil {
+		return e, nil
+	}
+	priority := ordinaryKey
+	if suspect() {
+		priority = suspectKey
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return c.load(ctx, hash, priority)
+}
+
+// valid returns the key's entry if a request may rely on it without a look-up, else nil.
+func (c *Cache[T]) valid(hash Hash) *Entry[T] {
+	e := c.find(hash)
+	if e == nil {
+		return nil
+	}
+	if at, changed := c.validAt(e); changed || c.clock.Now()-at > maxAge {
+		return nil
+	}
+	if !e.used.Load() { // most do not write to memory that other processors read
+		e.used.Store(true)
+	}
+	c.hits.Add(1)
+	return e
+}
+
+// load looks the key up and waits, at most until ctx ends.
+func (c *Cache[T]) load(ctx context.Context, hash Hash, priority lookupPriority) (*Entry[T], error) {
+	before, waiting := c.find(hash), ctx
+	if before == nil {
+		if until, ok := c.unknown.Get(hash); ok && time.Now().Before(until) {
+			c.unknowns.Add(1)
+			return nil, ErrUnknown
+		}
+	} else {
+		priority = knownKey
+		before.used.Store(true) // an outage may outlast idleTTL
+		if c.usable(before, min(recentAge, c.grace)) {
+			if c.clock.Now() < time.Duration(c.noWaitUntil.Load()) {
+				c.graced.Add(1)
+				return before, nil
+			}
+			var cancel context.CancelFunc
+			waiting, cancel = context.WithTimeout(ctx, recentTimeout)
+			defer cancel()
+		}
+	}
+	err := c.await(waiting, hash, priority)
+	e := c.find(hash)
+	switch {
+	case err == nil && e != nil:
+		e.used.Store(true)
+		c.loaded.Add(1)
+		return e, nil
+	case err == nil || errors.Is(err, ErrUnknown):
+		c.unknowns.Add(1)
+		return nil, ErrUnknown
+	case before != nil && c.usable(before, c.grace):
+		// A client that left, and a full queue, say nothing of Postgres.
+		if !errors.Is(ctx.Err(), context.Canceled) && !errors.Is(err, postgres.ErrOverloaded) {
+			c.noWaitUntil.Store(int64(c.clock.Now() + waitPause))
+		}
+		c.graced.Add(1)
+		return before, nil
+	}
+	c.failures.Add(1)
+	return nil, err
+}
+
+// usable says whether a request may use the entry without a look-up because it
+// was right less than age ago. A changed key is not usable while another server
+// answers for the primary: Postgres is up then, and may have revoked the key.
+func (c *Cache[T]) usable(e *Entry[T], age time.Duration) bool {
+	at, changed := c.validAt(e)
+	return c.clock.Now()-at < age && !(changed && c.wrongServer.Load())
+}
+
+func (c *Cache[T]) shard(hash Hash) *shard[T] { return &c.shards[hash[0]%uint8(len(c.shards))] }
+
+func (c *Cache[T]) find(hash Hash) *Entry[T] {
+	s := c.shard(hash)
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.entries[hash]
+}
+
+// update looks the keys up in one query and stores what it found.
+func (c *Cache[T]) update(hashes []Hash) error {
+	ctx, cancel := context.WithTimeout(c.ctx, lookupTimeout)
+	defer cancel()
+	began := time.Now()
+	c.queries.Add(1)
+	found, err := c.lookup(ctx, hashes, c.proof.Load().incarnationAt(c.clock.Now()))
+	if err != nil {
+		if errors.Is(err, postgres.ErrWrongServer) {
+			c.wrongServer.Store(true)
+		}
+		return err
+	}
+	c.wrongServer.Store(false)
+	for _, hash := range hashes {
+		key, exists := found[hash]
+		if c.store(hash, key, exists, c.clock.Of(began)) {
+			c.unknown.Remove(hash)
+		} else {
+			c.unknown.Add(hash, began.Add(unknownTTL))
+		}
+	}
+	return nil
+}
+
+// store keeps what a look-up found that began at that moment, unless a later one
+// has answered before. It says whether the key is known now.
+func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) (known bool) {
+	s := c.shard(hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.entries[hash]
+	switch {
+	case before != nil && time.Duration(before.validatedAt.Load()) > began:
+		return true
+	case !exists:
+		c.evict(s, before)
+		return false
+	case before != nil && before.Key == key:
+		before.validatedAt.Store(int64(began))
+		before.lookedUp = began
+		return true
+	}
+	e := &Entry[T]{Key: key, hash: hash, lookedUp: began, lastUsed: began}
+	e.validatedAt.Store(int64(began))
+	e.used.Store(true)
+	e.invalidatedAt.Store(int64(never))
+	if before != nil {
+		e.invalidatedAt.Store(before.invalidatedAt.Load())
+	} else if s.changedAt >= began { // maybe by a change of this key, which rows did not have yet
+		e.invalidatedAt.Store(int64(s.changedAt))
+	}
+	c.attach(key, &e.Value)
+	c.evict(s, before)
+	s.entries[hash] = e
+	for _, id := range e.rows() {
+		s.rows[id] = append(s.rows[id], e)
+	}
+	c.size.Add(1)
+	return true
+}
+
+// evict removes an entry; nil = none. The shard is locked.
+func (c *Cache[T]) evict(s *shard[T], e *Entry[T]) {
+	if e == nil {
+		return
+	}
+	delete(s.entries, e.hash)
+	c.size.Add(-1)
+	for _, id := range e.rows() {
+		others := slices.DeleteFunc(s.rows[id], func(other *Entry[T]) bool { return other == e })
+		if s.rows[id] = others; len(others) == 0 {
+			delete(s.rows, id)
+		}
+	}
+}
+
+// rows are the ids of the rows that the entry depends on.
+func (e *Entry[T]) rows() [2]uuid.UUID { return [...]uuid.UUID{e.Key.ID, e.Key.Workspace} }
+
+// refresh looks the entries in use up again before they are too old.
+func (c *Cache[T]) refresh() {
+	tick := time.NewTicker(refreshEvery)
+	defer tick.Stop()
+	var reviewAt time.Duration
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := c.clock.Now()
+		var due []Hash
+		if !c.proof.Load().recent(now) {
+			due = c.scan(now, 0)
+		} else if now >= reviewAt {
+			reviewAt = now + reviewScan
+			due = c.scan(now, reviewEvery)
+			due = due[:min(len(due), lookupBatch)]
+		}
+		for batch := range slices.Chunk(due, lookupBatch) {
+			if c.update(batch) != nil {
+				break // requests use what is known, within grace
+			}
+		}
+	}
+}
+
+// scan evicts idle entries and returns those whose last look-up is age old and
+// that a request has used since.
+func (c *Cache[T]) scan(now, age time.Duration) (due []Hash) {
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.mu.Lock()
+		for hash, e := range s.entries {
+			if e.used.Swap(false) {
+				e.lastUsed = now
+			}
+			if now-e.lastUsed > idleTTL {
+				c.evict(s, e)
+			} else if e.lastUsed > e.lookedUp && now-e.lookedUp >= age {
+				due = append(due, hash)
+			}
+		}
+		s.mu.Unlock()
+	}
+	return due
+}
+
+// Stats is a snapshot for metrics.
+type Stats struct {
+	Hits     uint64 // requests answered from memory
+	Loaded   uint64 // requests answered after a look-up
+	Queries  uint64 // to Postgres
+	Unknown  uint64 // requests with a key that does not exist
+	Failures uint64 // requests that could not be answered
+	Graced   uint64 // requests answered by an old entry because Postgres did not answer
+	Known    int    // entries
+}
+
+// Stats returns the counts since the start and the present size.
+func (c *Cache[T]) Stats() Stats {
+	return Stats{Hits: c.hits.Load(), Loaded: c.loaded.Load(), Queries: c.queries.Load(),
+		Unknown: c.unknowns.Load(), Failures: c.failures.Load(), Graced: c.graced.Load(), Known: int(c.size.Load())}
+}

@@ -1,0 +1,617 @@
+package apikey
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"listedge/internal/boottime"
+	"listedge/origin/postgres"
+)
+
+// keyTable is the table of keys as a cache's look-ups see it, in virtual time.
+type keyTable struct {
+	mu      sync.Mutex
+	keys    map[Hash]Key
+	queries [][]Hash
+	runs    []string      // the incarnation that each query wants
+	delay   time.Duration // between a query's snapshot and its answer
+	hung    bool          // no answers
+	err     error         // instead of answers
+}
+
+func newKeyTable(keys int) *keyTable {
+	table := &keyTable{keys: map[Hash]Key{}}
+	for n := range keys {
+		table.keys[hashNumber(n)] = Key{ID: number(n), Workspace: number(1 << 20), Items: true, Limit: DefaultLimit}
+	}
+	return table
+}
+
+// textNumber is the text of the nth key.
+func textNumber(n int) []byte {
+	random := fmt.Appendf(nil, "%0*d", keyRandom, n)
+	sum := keyChecksum(random)
+	return slices.Concat([]byte(keyPrefix), random, sum[:])
+}
+
+func hashNumber(n int) Hash {
+	hash, ok := HashOf(textNumber(n))
+	if !ok {
+		panic("BUG: not a key: " + string(textNumber(n)))
+	}
+	return hash
+}
+
+// number is the id of the nth row.
+func number(n int) uuid.UUID { return uuid.MustParse(fmt.Sprintf("00000000-0000-4000-8000-%012x", n)) }
+
+func (s *keyTable) lookup(ctx context.Context, hashes []Hash, run string) (map[Hash]Key, error) {
+	s.mu.Lock()
+	s.queries, s.runs = append(s.queries, hashes), append(s.runs, run)
+	found := map[Hash]Key{}
+	for _, hash := range hashes {
+		if key, ok := s.keys[hash]; ok {
+			found[hash] = key
+		}
+	}
+	delay, hung, err := s.delay, s.hung, s.err
+	s.mu.Unlock()
+	if hung {
+		<-ctx.Done()
+		return nil, errors.Join(postgres.ErrUnavailable, ctx.Err())
+	}
+	if err != nil {
+		return nil, err
+	}
+	time.Sleep(delay)
+	return found, nil
+}
+
+func (s *keyTable) change(do func(*keyTable)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	do(s)
+}
+
+func (s *keyTable) set(n int, edit func(*Key)) {
+	s.change(func(s *keyTable) {
+		key := s.keys[hashNumber(n)]
+		edit(&key)
+		s.keys[hashNumber(n)] = key
+	})
+}
+
+func (s *keyTable) asked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queries)
+}
+
+// ring is a cache whose values are the numbers of the attach calls that made them.
+type ring struct {
+	*Cache[int64]
+	attached atomic.Int64
+	server   string // which is followed
+}
+
+// known is what a request that needs no look-up gets.
+func (r *ring) known(n int) (key Key, value int64, ok bool) {
+	if e := r.valid(hashNumber(n)); e != nil {
+		return e.Key, e.Value, true
+	}
+	return key, value, false
+}
+
+func (r *ring) loadOrdinary(ctx context.Context, hash Hash) (*Entry[int64], error) {
+	return r.load(ctx, hash, ordinaryKey)
+}
+
+func (r *ring) loadSuspect(ctx context.Context, hash Hash) (*Entry[int64], error) {
+	return r.load(ctx, hash, suspectKey)
+}
+
+func loadFrom[T any](ctx context.Context, r interface {
+	load(context.Context, Hash, lookupPriority) (*Entry[T], error)
+}, hash Hash) (key Key, value T, err error) {
+	e, err := r.load(ctx, hash, ordinaryKey)
+	if err != nil {
+		return key, value, err
+	}
+	return e.Key, e.Value, nil
+}
+
+func within(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// inRing runs a test in virtual time.
+func inRing(t *testing.T, table *keyTable, grace time.Duration, test func(t *testing.T, r *ring)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &ring{}
+		r.Cache = NewCache(table.lookup, func(_ Key, value *int64) { *value = r.attached.Add(1) }, grace, boottime.New())
+		defer r.Close()
+		test(t, r)
+	})
+}
+
+// use is what a request does with its key.
+func (r *ring) use(n int) (Key, error) {
+	e, err := r.Authenticate(context.Background(), textNumber(n), func() bool { return false })
+	if err != nil {
+		return Key{}, err
+	}
+	return e.Key, nil
+}
+
+func TestAKeyInUseNeverWaits(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		if _, _, ok := r.known(0); ok || r.find(hashNumber(0)) != nil {
+			t.Fatal("known before it was asked for")
+		}
+		key, value, err := loadFrom(t.Context(), r, hashNumber(0))
+		if err != nil || key.ID != number(0) || value != 1 || r.find(hashNumber(0)) == nil {
+			t.Fatalf("%+v, %d, %v", key, value, err)
+		}
+		for range 600 { // a minute
+			time.Sleep(100 * time.Millisecond)
+			if again, value, ok := r.known(0); !ok || again != key || value != 1 {
+				t.Fatalf("%+v, %d, %v", again, value, ok)
+			}
+		}
+		synctest.Wait() // a refresh may be due at this very moment
+		if n := table.asked(); n > int(time.Minute/refreshEvery)+1 || r.attached.Load() != 1 {
+			t.Errorf("%d queries, attached %d times", n, r.attached.Load())
+		}
+		if s := r.Stats(); s.Hits != 600 || s.Loaded != 1 || s.Known != 1 || s.Queries != uint64(table.asked()) || s.Graced+s.Failures+s.Unknown != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// Whatever the pace of its requests, no answer relies on a look-up older than
+// maxAge while Postgres can be asked.
+func TestARevocationIsSeenWithinKeyFresh(t *testing.T) {
+	for _, pace := range []time.Duration{time.Millisecond, 70 * time.Millisecond, 399 * time.Millisecond, 401 * time.Millisecond, 990 * time.Millisecond, 1500 * time.Millisecond, time.Minute} {
+		for _, delay := range []time.Duration{0, 30 * time.Millisecond} {
+			table := newKeyTable(1)
+			table.delay = delay
+			inRing(t, table, 5*time.Minute, func(t *testing.T, r *ring) {
+				random := rand.New(rand.NewPCG(uint64(pace), 1))
+				for began := time.Now(); time.Since(began) < 5*time.Second+3*pace; time.Sleep(pace) {
+					if key, err := r.use(0); err != nil || key.Revoked {
+						t.Fatalf("pace %v: %+v, %v", pace, key, err)
+					}
+				}
+				time.Sleep(time.Duration(random.Int64N(int64(pace))))
+				table.set(0, func(k *Key) { k.Revoked = true })
+				for revoked := time.Now(); time.Since(revoked) < 3*time.Second+3*pace; time.Sleep(pace) {
+					key, err := r.use(0)
+					if err != nil || !key.Revoked && time.Since(revoked) > maxAge {
+						t.Fatalf("pace %v: %+v, %v, %v after the revocation", pace, key, err, time.Since(revoked))
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestAChangedKeyIsAttachedAgain(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		for n := range int64(5) {
+			table.set(0, func(k *Key) { k.Limit.Burst = 100 + n })
+			for range 30 {
+				time.Sleep(50 * time.Millisecond)
+				if _, err := r.use(0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			key, value, ok := r.known(0)
+			if !ok || key.Limit.Burst != 100+n || value != n+1 || r.attached.Load() != n+1 {
+				t.Errorf("%+v, %d of %d, %v", key, value, r.attached.Load(), ok)
+			}
+		}
+		h := hashNumber(0)
+		if n := len(r.shard(h).rows[number(0)]); n != 1 || r.Stats().Known != 1 {
+			t.Errorf("%d entries of the key's row, %d in all", n, r.Stats().Known)
+		}
+		table.change(func(s *keyTable) { clear(s.keys) })
+		time.Sleep(2 * maxAge)
+		if _, err := r.use(0); !errors.Is(err, ErrUnknown) || r.find(hashNumber(0)) != nil {
+			t.Errorf("deleted: %v", err)
+		}
+	})
+}
+
+func TestAnUnknownKeyIsRemembered(t *testing.T) {
+	table := newKeyTable(0)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		for range 3 {
+			before := table.asked()
+			for range 100 {
+				if _, err := r.use(7); !errors.Is(err, ErrUnknown) || r.find(hashNumber(7)) != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := table.asked() - before; n != 1 {
+				t.Errorf("%d queries", n)
+			}
+			time.Sleep(unknownTTL)
+		}
+		table.set(7, func(k *Key) { k.ID = number(7) }) // created at last
+		if key, err := r.use(7); err != nil || key.ID != number(7) {
+			t.Errorf("%+v, %v", key, err)
+		}
+		if s := r.Stats(); s.Unknown != 300 || s.Failures != 0 || s.Known != 1 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// A flood of made-up keys takes bounded room and leaves known keys alone.
+func TestUnknownKeysTakeBoundedRoom(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		if _, err := r.use(0); err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for batch := range 5 {
+			for n := range 5000 {
+				all.Go(func() {
+					if _, err := r.use(1 + 5000*batch + n); !errors.Is(err, ErrUnknown) {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+		}
+		if n := r.unknown.Len(); n != maxUnknown {
+			t.Errorf("%d remembered", n)
+		}
+		if _, _, ok := r.known(0); !ok || r.Stats().Known != 1 {
+			t.Errorf("%+v", r.Stats())
+		}
+	})
+}
+
+func TestLookupsAreCollapsed(t *testing.T) {
+	for _, c := range []struct{ requests, keys, queries int }{
+		{1000, 1, 2},     // one for the first, one for all that came while it was under way
+		{1000, 1000, 2},  //
+		{5000, 5000, 6},  // no query is for more than lookupBatch
+		{5000, 10, 2},    //
+		{1, 1, 1},        //
+		{9000, 4500, 10}, // each key twice
+	} {
+		table := newKeyTable(c.keys)
+		table.delay = 5 * time.Millisecond
+		inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+			var all sync.WaitGroup
+			for n := range c.requests {
+				all.Go(func() {
+					if key, err := r.use(n % c.keys); err != nil || key.ID != number(n%c.keys) {
+						t.Errorf("%+v, %v", key, err)
+					}
+				})
+			}
+			all.Wait()
+			if n := table.asked(); n > c.queries || r.attached.Load() != int64(c.keys) {
+				t.Errorf("%d requests for %d keys: %d queries, attached %d times", c.requests, c.keys, n, r.attached.Load())
+			}
+			for _, query := range table.queries {
+				if len(query) > lookupBatch {
+					t.Errorf("%d keys in one query", len(query))
+				}
+			}
+		})
+	}
+}
+
+func TestTheBacklogIsBounded(t *testing.T) {
+	table := newKeyTable(0)
+	table.hung = true
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		load := func(n int) {
+			all.Go(func() {
+				if _, _, err := loadFrom(ctx, r, hashNumber(n)); !errors.Is(err, postgres.ErrUnavailable) {
+					t.Error(err)
+				}
+			})
+		}
+		load(0)
+		synctest.Wait() // it is being asked for
+		for n := range lookupBacklog {
+			load(1 + n)
+		}
+		synctest.Wait()
+		if _, _, err := loadFrom(ctx, r, hashNumber(1<<40)); !errors.Is(err, postgres.ErrOverloaded) {
+			t.Errorf("beyond the backlog: %v", err)
+		}
+		if _, _, err := loadFrom(within(t, time.Millisecond), r, hashNumber(1)); !errors.Is(err, postgres.ErrUnavailable) {
+			t.Errorf("for a key that waits already: %v", err)
+		}
+		cancel()
+		all.Wait()
+	})
+}
+
+// Postgres is away and says so: known keys go on, up to the grace; a key that
+// is not known is never taken for one that does not exist.
+func TestKnownKeysGoOnWithinGraceAndNotBeyond(t *testing.T) {
+	const grace = 30 * time.Second
+	table := newKeyTable(1)
+	inRing(t, table, grace, func(t *testing.T, r *ring) {
+		if _, err := r.use(0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.use(99); !errors.Is(err, ErrUnknown) {
+			t.Fatal(err)
+		}
+		table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
+		looked := time.Now()
+		for time.Sleep(time.Millisecond); time.Since(looked) < grace+10*time.Second; time.Sleep(100 * time.Millisecond) {
+			key, err := r.use(0)
+			switch age := time.Since(looked); {
+			case age < grace && (err != nil || key.ID != number(0)):
+				t.Fatalf("after %v: %+v, %v", age, key, err)
+			case age > grace && !errors.Is(err, postgres.ErrUnavailable):
+				t.Fatalf("after %v: %+v, %v", age, key, err)
+			}
+			if _, err := r.use(55); !errors.Is(err, postgres.ErrUnavailable) || errors.Is(err, ErrUnknown) {
+				t.Fatalf("a key not known here: %v", err)
+			}
+		}
+		if _, err := r.use(99); !errors.Is(err, postgres.ErrUnavailable) {
+			t.Errorf("unknown more than %v ago: %v", unknownTTL, err)
+		}
+		table.change(func(s *keyTable) { s.err = nil })
+		if _, err := r.use(0); err != nil {
+			t.Errorf("after the return: %v", err)
+		}
+		if s := r.Stats(); s.Graced == 0 || s.Failures == 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// An outage that the grace covers may last longer than unused keys are kept:
+// a key in use is not an unused one.
+func TestKeysInUseAreNotForgottenDuringAnOutage(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, 10*idleTTL, func(t *testing.T, r *ring) {
+		if _, err := r.use(0); err != nil {
+			t.Fatal(err)
+		}
+		table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
+		for began := time.Now(); time.Since(began) < 3*idleTTL; time.Sleep(5 * time.Second) {
+			if _, err := r.use(0); err != nil {
+				t.Fatalf("after %v: %v", time.Since(began), err)
+			}
+		}
+	})
+}
+
+// Postgres hangs: each wait is bounded, and after one in vain nobody waits.
+func TestAHungServerCostsOneShortWait(t *testing.T) {
+	table := newKeyTable(50)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		for n := range 50 {
+			if _, err := r.use(n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * maxAge)
+		table.change(func(s *keyTable) { s.hung = true })
+		for range 3 {
+			began := time.Now()
+			var all sync.WaitGroup
+			for n := range 50 {
+				all.Go(func() {
+					if key, err := r.use(n); err != nil || key.ID != number(n) {
+						t.Errorf("%+v, %v", key, err)
+					}
+				})
+			}
+			all.Wait()
+			if waited := time.Since(began); waited > recentTimeout {
+				t.Errorf("waited %v", waited)
+			}
+			began = time.Now()
+			for n := range 50 {
+				if _, err := r.use(n); err != nil {
+					t.Error(err)
+				}
+			}
+			if waited := time.Since(began); waited != 0 {
+				t.Errorf("waited %v after a wait in vain", waited)
+			}
+			time.Sleep(waitPause)
+		}
+		// A key not known here waits as long as its request allows, and no longer.
+		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		if _, _, err := loadFrom(ctx, r, hashNumber(99)); !errors.Is(err, postgres.ErrUnavailable) || time.Since(began) > 1500*time.Millisecond {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		table.change(func(s *keyTable) { s.hung = false })
+		table.set(3, func(k *Key) { k.Revoked = true })
+		time.Sleep(lookupTimeout + waitPause)
+		if key, err := r.use(3); err != nil || !key.Revoked {
+			t.Errorf("after the return: %+v, %v", key, err)
+		}
+	})
+}
+
+// A client that hangs up does not make the others go without look-ups.
+func TestACancelledRequestPausesNobody(t *testing.T) {
+	table := newKeyTable(2)
+	inRing(t, table, time.Hour, func(t *testing.T, r *ring) {
+		for n := range 2 {
+			if _, err := r.use(n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		table.set(1, func(k *Key) { k.Revoked = true })
+		table.change(func(s *keyTable) { s.delay = 50 * time.Millisecond })
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Millisecond, cancel)
+		_, _, _ = loadFrom(ctx, r, hashNumber(0))
+		if key, err := r.use(1); err != nil || !key.Revoked {
+			t.Errorf("a key revoked a minute ago: %+v, %v", key, err)
+		}
+	})
+}
+
+// Two look-ups of a key may be under way at once, the refresher's and a
+// request's: the one that began later is right, whichever ends first.
+func TestALateAnswerDoesNotOverruleANewerOne(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		if _, err := r.use(0); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(refreshEvery * 3 / 2)
+		table.change(func(s *keyTable) { s.delay = refreshEvery })
+		before := table.asked()
+		var slow sync.WaitGroup
+		slow.Go(func() { _, _, _ = loadFrom(context.Background(), r, hashNumber(0)) })
+		synctest.Wait()
+		if table.asked() != before+1 {
+			t.Fatalf("%d queries", table.asked()-before)
+		}
+		table.set(0, func(k *Key) { k.Revoked = true })
+		table.change(func(s *keyTable) { s.delay = 0 })
+		time.Sleep(refreshEvery * 3 / 4) // the refresher has asked meanwhile
+		for range 20 {                   // and the request is told late
+			if key, err := r.use(0); err != nil || !key.Revoked {
+				t.Fatalf("revoked, and then not: %+v, %v", key, err)
+			}
+			time.Sleep(refreshEvery / 10)
+		}
+		slow.Wait()
+	})
+}
+
+func TestUnusedKeysAreForgotten(t *testing.T) {
+	table := newKeyTable(100)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		for n := range 100 {
+			if _, err := r.use(n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(idleTTL / 2)
+		if s := r.Stats(); s.Known != 100 || s.Queries > 100+2 {
+			t.Errorf("%+v: unused keys are looked up", s)
+		}
+		if _, err := r.use(42); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(idleTTL/2 + 2*time.Second)
+		if s := r.Stats(); s.Known != 1 || r.find(hashNumber(42)) == nil {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestCloseWaitsForLookups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := newKeyTable(1)
+		var ended atomic.Bool
+		slow := func(ctx context.Context, hashes []Hash, run string) (map[Hash]Key, error) {
+			found, err := table.lookup(ctx, hashes, run)
+			if len(hashes) == 1 && hashes[0] == hashNumber(7) {
+				<-ctx.Done()
+				time.Sleep(time.Second) // takes its time to come back even so
+				ended.Store(true)
+				return nil, ctx.Err()
+			}
+			return found, err
+		}
+		r := NewCache(slow, func(k Key, value *uuid.UUID) { *value = k.ID }, time.Minute, boottime.New())
+		if _, _, err := loadFrom(t.Context(), r, hashNumber(0)); err != nil {
+			t.Fatal(err)
+		}
+		answer := make(chan error, 1)
+		go func() { _, _, err := loadFrom(context.Background(), r, hashNumber(7)); answer <- err }()
+		synctest.Wait()
+		r.Close()
+		if !ended.Load() {
+			t.Error("Close did not wait")
+		}
+		if err := <-answer; err == nil || errors.Is(err, ErrUnknown) {
+			t.Errorf("the look-up under way: %v", err)
+		}
+		if _, _, err := loadFrom(t.Context(), r, hashNumber(8)); !errors.Is(err, postgres.ErrUnavailable) {
+			t.Errorf("after Close: %v", err)
+		}
+		if _, id, err := loadFrom(t.Context(), r, hashNumber(0)); err != nil || id != number(0) {
+			t.Errorf("known before Close: %v, %v", id, err)
+		}
+		r.Close() // twice is once
+	})
+}
+
+// Real goroutines, for the race detector: requests, changes and failures at once.
+func TestConcurrentRequestsChangesAndFailures(t *testing.T) {
+	t.Parallel()
+	const keys, hands, requests = 40, 8, 3000
+	table := newKeyTable(keys)
+	r := NewCache(table.lookup, func(k Key, value *string) { *value = k.ID.String() + fmt.Sprint(k.Limit.Burst) }, time.Minute, boottime.New())
+	defer r.Close()
+	var all sync.WaitGroup
+	for hand := range hands {
+		all.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(hand), 2))
+			for range requests {
+				n := random.IntN(keys + 5)
+				e := r.valid(hashNumber(n))
+				if e == nil || random.IntN(20) == 0 {
+					var err error
+					if e, err = r.load(t.Context(), hashNumber(n), ordinaryKey); err != nil {
+						if n < keys && errors.Is(err, ErrUnknown) || n >= keys && !errors.Is(err, ErrUnknown) && !errors.Is(err, postgres.ErrUnavailable) {
+							t.Errorf("key %d: %v", n, err)
+						}
+						continue
+					}
+				}
+				if n >= keys || e.Key.ID != number(n) || e.Value != e.Key.ID.String()+fmt.Sprint(e.Key.Limit.Burst) {
+					t.Errorf("key %d: %+v", n, e)
+				}
+				switch random.IntN(50) {
+				case 0:
+					table.set(random.IntN(keys), func(k *Key) { k.Limit.Burst++ })
+				case 1:
+					table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
+				case 2, 3:
+					table.change(func(s *keyTable) { s.err = nil })
+				case 4:
+					r.scan(r.clock.Now(), 0)
+				case 5:
+					_ = r.Stats()
+				}
+			}
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,287 @@
+package apikey
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+	"unique"
+
+	"github.com/google/uuid"
+
+	"listedge/internal/changefeed"
+	"listedge/origin/postgres"
+)
+
+// prove proves all changes up to a moment, on the server that was started at run.
+func (r *ring) prove(until time.Time, run string) {
+	if run != r.server {
+		r.Reset("", changefeed.ResetEpoch)
+	}
+	r.server = run
+	r.ValidThrough(changefeed.Proof{Moment: until, Run: run})
+}
+
+// join has changes proven from now on.
+func (r *ring) join() {
+	r.prove(time.Now(), r.server)
+	time.Sleep(time.Nanosecond)
+}
+
+// provenFor lets time pass while everything is proven, all along.
+func (r *ring) provenFor(d time.Duration, meanwhile func()) {
+	for began := time.Now(); time.Since(began) < d; time.Sleep(50 * time.Millisecond) {
+		r.prove(time.Now().Add(-20*time.Millisecond), r.server)
+		meanwhile()
+	}
+}
+
+// changed is a change of rows of keys and workspaces.
+func (r *ring) changed(ids ...uuid.UUID) {
+	c := &changefeed.Change{Lists: []changefeed.List{{Workspace: number(9000), Collection: changefeed.Items}}}
+	for _, id := range ids {
+		c.Lists = append(c.Lists, changefeed.List{Workspace: id, Collection: changefeed.Keys})
+	}
+	r.Cache.Changed(changefeed.Position{}, c)
+}
+
+func (r *ring) allChanged() { r.Settled(&changefeed.Change{Whole: 1 << changefeed.Keys}) }
+
+func (r *ring) isKnown(n int) bool {
+	_, _, ok := r.known(n)
+	return ok
+}
+
+func TestWhereChangesAreFollowedKeysAreHardlyEverLookedUp(t *testing.T) {
+	table := newKeyTable(100)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		r.join()
+		for n := range 100 {
+			table.set(n, func(k *Key) { k.Workspace = number(1000 + n) })
+			if _, err := r.use(n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		asked := table.asked()
+		n, began := 0, time.Now()
+		r.provenFor(2*reviewEvery, func() { // each key every 5 seconds
+			if n++; !r.isKnown(n % 100) {
+				t.Fatalf("a request waits after %v", time.Since(began))
+			}
+		})
+		if asked = table.asked() - asked; asked < 1 || asked > 5 {
+			t.Errorf("%d queries in %v, in which each key is reviewed at least once", asked, 2*reviewEvery)
+		}
+		for n, concerns := range []func(Key) []uuid.UUID{
+			func(k Key) []uuid.UUID { return []uuid.UUID{number(5000), k.ID} },
+			func(k Key) []uuid.UUID { return []uuid.UUID{k.Workspace} },
+			nil,
+		} {
+			table.set(n, func(k *Key) { k.Revoked, k.Workspace = true, number(4000) })
+			kept := r.find(hashNumber(n))
+			if r.changed(number(6000)); !r.isKnown(n) {
+				t.Error("what concerns another has it looked up")
+			}
+			if concerns == nil {
+				r.allChanged()
+			} else {
+				r.changed(concerns(kept.Key)...)
+			}
+			if r.isKnown(n) {
+				t.Error("relied on although it was changed")
+			}
+			time.Sleep(time.Nanosecond)
+			if key, err := r.use(n); err != nil || !key.Revoked || !r.isKnown(n) {
+				t.Errorf("%+v, %v", key, err)
+			}
+			time.Sleep(time.Nanosecond)
+			if r.changed(number(4000)); r.isKnown(n) {
+				t.Error("not found by the workspace that it was moved to")
+			}
+		}
+	})
+}
+
+// A change may have come before since, so the proof does not cover it.
+func TestAProofCoversLookupsAfterItsBeginning(t *testing.T) {
+	table := newKeyTable(2)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		moment := time.Now()
+		time.Sleep(time.Nanosecond)
+		_, _ = r.use(0)
+		time.Sleep(time.Nanosecond)
+		r.prove(moment, r.server) // what was published before it was read, and visible by now, is not known
+		time.Sleep(time.Nanosecond)
+		_, _ = r.use(1)
+		r.provenFor(maxAge+time.Millisecond, func() {})
+		if r.isKnown(0) || !r.isKnown(1) {
+			t.Errorf("looked up before %v, after %v", r.isKnown(0), r.isKnown(1))
+		}
+		r.Reset("e", changefeed.ResetGap)
+		r.provenFor(maxAge+100*time.Millisecond, func() {})
+		if r.isKnown(1) {
+			t.Error("known as of a look-up that another proof was about")
+		}
+	})
+}
+
+// A change applied while a new key is looked up invalidates what the look-up finds.
+func TestAChangeInvalidatesALookupInFlight(t *testing.T) {
+	table := newKeyTable(2)
+	table.delay = 20 * time.Millisecond
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		r.join()
+		for n := range 2 {
+			time.Sleep(time.Nanosecond)
+			time.AfterFunc(time.Duration(1+30*n)*time.Millisecond, func() { r.changed(number(n)) })
+			_, _ = r.use(n)
+			r.prove(time.Now(), "")
+			if known := r.isKnown(n); known != (n == 1) { // the other one's change comes afterwards
+				t.Errorf("key %d: %v", n, known)
+			}
+		}
+	})
+}
+
+// A follower of the new primary proves nothing about answers of the old one, which may still run.
+func TestAProofCoversOneServer(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		r.join()
+		for round, c := range []struct {
+			answered, proven string
+			known            bool
+		}{{"old", "old", true}, {"old", "new", false}, {"new", "new", true}, {"new", "", true}} {
+			r.prove(time.Now().Add(-time.Millisecond), c.proven)
+			table.set(0, func(k *Key) { k.Incarnation = unique.Make(c.answered) })
+			r.allChanged()
+			time.Sleep(time.Nanosecond)
+			if _, err := r.use(0); err != nil {
+				t.Fatal(err)
+			}
+			if asked := table.asked(); table.runs[asked-1] != c.proven {
+				t.Errorf("round %d: a look-up wants %q, and %q is proven", round, table.runs[asked-1], c.proven)
+			}
+			r.provenFor(maxAge+time.Millisecond, func() {})
+			if known := r.isKnown(0); known != c.known {
+				t.Errorf("round %d: %v, answered by %q, proven of %q", round, known, c.answered, c.proven)
+			}
+		}
+		r.prove(time.Now(), "new")
+		r.provenFor(100*time.Millisecond, func() {})
+		if r.prove(time.Now(), "newer"); !r.isKnown(0) {
+			t.Error("it was right moments ago")
+		}
+	})
+}
+
+func TestAScheduledKeyIsLookedUp(t *testing.T) {
+	table := newKeyTable(1)
+	table.set(0, func(k *Key) { k.Scheduled = true })
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		r.join()
+		_, _ = r.use(0)
+		r.provenFor(maxAge+time.Millisecond, func() {})
+		if r.isKnown(0) {
+			t.Error("no change says when its time has come")
+		}
+	})
+}
+
+func TestAnIdleEntryIsEvictedWithItsRows(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		r.join()
+		_, _ = r.use(0)
+		r.provenFor(idleTTL+2*reviewEvery, func() {})
+		if s := r.shard(hashNumber(0)); r.find(hashNumber(0)) != nil || len(s.rows) != 0 || r.Stats().Known != 0 {
+			t.Errorf("entries %v, rows %v, %d counted", s.entries, s.rows, r.Stats().Known)
+		}
+	})
+}
+
+// The grace counts from the last proof, however long ago the key was looked up.
+func TestTheGraceBeginsWithTheLastProof(t *testing.T) {
+	const grace = 30 * time.Second
+	for name, end := range map[string]func(*ring){"no more proof": func(*ring) {}, "reset": func(r *ring) { r.Reset("", changefeed.ResetGap) }} {
+		t.Run(name, func(t *testing.T) {
+			table := newKeyTable(1)
+			inRing(t, table, grace, func(t *testing.T, r *ring) {
+				r.join()
+				_, _ = r.use(0)
+				r.provenFor(reviewEvery/2, func() { r.isKnown(0) })
+				proven := r.proof.Load().until
+				end(r)
+				table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
+				for r.clock.Now() < proven+grace+10*time.Second {
+					_, err := r.use(0)
+					if age := r.clock.Now() - proven; (err == nil) != (age < grace) {
+						t.Fatalf("after %v: %v", age, err)
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+			})
+		})
+	}
+}
+
+// Another server answers for the primary. A key that it does not have is not
+// unknown. Entries are used within the grace, except those that were changed.
+func TestTheWrongServerRevivesNoKey(t *testing.T) {
+	table := newKeyTable(3)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		r.join()
+		for n := range 2 {
+			_, _ = r.use(n)
+		}
+		r.provenFor(100*time.Millisecond, func() {})
+		for name, wrong := range map[string]error{"at once": postgres.ErrWrongServer, "or not in time": errors.Join(postgres.ErrUnavailable, context.DeadlineExceeded)} {
+			table.change(func(s *keyTable) { s.err = postgres.ErrWrongServer })
+			_, _ = r.use(2)
+			table.change(func(s *keyTable) { s.err = wrong })
+			r.changed(number(0))
+			for range 20 {
+				r.provenFor(50*time.Millisecond, func() {})
+				if _, err := r.use(0); !errors.Is(err, postgres.ErrUnavailable) {
+					t.Fatalf("%s: a key that was changed: %v", name, err)
+				}
+				if _, err := r.use(1); err != nil {
+					t.Errorf("%s: a key that was not: %v", name, err)
+				}
+				if _, err := r.use(2); !errors.Is(err, postgres.ErrUnavailable) || errors.Is(err, ErrUnknown) {
+					t.Errorf("%s: a key that only the primary knows: %v", name, err)
+				}
+			}
+		}
+		table.change(func(s *keyTable) { s.err = nil })
+		for n := range 3 {
+			if _, err := r.use(n); err != nil {
+				t.Error(err)
+			}
+		}
+		table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable }) // away, as it may always be
+		r.changed(number(0))
+		if _, err := r.use(0); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A proof older than maxAge does not say which incarnation is the primary's.
+func TestAnOldProofNamesNoServer(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		r.prove(time.Now(), "old")
+		for _, want := range []string{"old", ""} {
+			r.allChanged()
+			time.Sleep(time.Nanosecond)
+			_, _ = r.use(0)
+			table.change(func(s *keyTable) {
+				if last := s.runs[len(s.runs)-1]; last != want {
+					t.Errorf("the look-up wants %q, not %q", last, want)
+				}
+			})
+			time.Sleep(maxAge)
+		}
+	})
+}

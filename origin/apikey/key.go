@@ -1,0 +1,153 @@
+package apikey
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"hash/crc32"
+	"math"
+	"time"
+	"unique"
+
+	"github.com/google/uuid"
+
+	"listedge/internal/changefeed"
+)
+
+// An API key is
+//
+//	lk_ | 34 random base-62 characters | 6 base-62 characters: CRC-32 (IEEE) of the 34
+//
+// The checksum rejects mistyped and invented keys without a look-up; 202 random
+// bits make the others unguessable. The database stores only the SHA-256.
+const (
+	keyPrefix = "lk_"
+	keyRandom = 34
+	keySum    = 6
+	keyLength = len(keyPrefix) + keyRandom + keySum
+	// VisiblePrefix is how many characters of a key are stored and listed, to tell keys apart.
+	VisiblePrefix = len(keyPrefix) + 6
+
+	base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+)
+
+// Hash is the SHA-256 of a key. The database, the cache and logs know keys by it.
+type Hash [sha256.Size]byte
+
+// HashOf returns the hash of a well-formed key; ok is false for a text that
+// cannot be a key. It does not allocate.
+func HashOf(key []byte) (hash Hash, ok bool) {
+	if len(key) != keyLength || string(key[:len(keyPrefix)]) != keyPrefix {
+		return Hash{}, false
+	}
+	random, sum := key[len(keyPrefix):keyLength-keySum], key[keyLength-keySum:]
+	ok = true
+	for _, c := range random { // no branch depends on the key's characters
+		ok = ok && isBase62[c]
+	}
+	if want := keyChecksum(random); !ok || string(sum) != string(want[:]) {
+		return Hash{}, false
+	}
+	return sha256.Sum256(key), true
+}
+
+// Generate makes a well-formed key from the system's random numbers. It does not
+// store it.
+func Generate() string {
+	key := append(make([]byte, 0, keyLength), keyPrefix...)
+	var b [1]byte
+	for len(key) < len(keyPrefix)+keyRandom {
+		_, _ = rand.Read(b[:])           // never fails
+		if int(b[0]) < 256/len62*len62 { // else the first characters would be likelier
+			key = append(key, base62[int(b[0])%len62])
+		}
+	}
+	sum := keyChecksum(key[len(keyPrefix):])
+	return string(append(key, sum[:]...))
+}
+
+const len62 = len(base62)
+
+func keyChecksum(random []byte) (sum [keySum]byte) {
+	n := crc32.ChecksumIEEE(random)
+	for i := keySum - 1; i >= 0; i-- {
+		sum[i] = base62[n%uint32(len62)]
+		n /= uint32(len62)
+	}
+	return sum
+}
+
+var isBase62 = func() (is [256]bool) {
+	for _, c := range base62 {
+		is[c] = true
+	}
+	return is
+}()
+
+// Limit is a token bucket as the tables have it.
+type Limit struct {
+	Set   bool // false = no bucket
+	Rate  float64
+	Burst int64
+	// Version is the transaction that last wrote the limit's row. Nodes that read
+	// the row at different times agree on the limit with the higher version.
+	Version int64
+}
+
+// DefaultLimit is the limit of a key whose row has none.
+var DefaultLimit = Limit{Set: true, Rate: 50, Burst: 100}
+
+// LimitOf reads the two columns, or flags. Without a rate the limit is missing;
+// without a burst it is twice the rate.
+func LimitOf(rate *float64, burst *int32, missing Limit) Limit {
+	if rate == nil {
+		if burst != nil && missing.Set {
+			missing.Burst = int64(*burst)
+		}
+		return missing
+	}
+	l := Limit{Set: true, Rate: *rate, Burst: int64(min(max(1, 2**rate), math.MaxInt32))} // the column's bound
+	if burst != nil {
+		l.Burst = int64(*burst)
+	}
+	return l
+}
+
+// century is in seconds.
+const century = 100 * 365 * 24 * 3600
+
+// Enforceable is the limit as a bucket can hold it: one that would take longer
+// than a century to fill has the burst that a century fills, and one that gets no
+// token in all that time is blocked. It never admits more than the limit does.
+func (l Limit) Enforceable() Limit {
+	switch most := l.Rate * century; {
+	case most < 1:
+		l.Rate = 0
+	case most < float64(l.Burst):
+		l.Burst = int64(most)
+	}
+	return l
+}
+
+// Key is what a node knows of an API key. Comparable: equal keys behave alike.
+type Key struct {
+	Workspace, ID  uuid.UUID
+	Items          bool // scope items:read
+	Contacts       bool // scope contacts:read
+	Revoked        bool
+	Suspended      bool                  // its workspace is
+	Scheduled      bool                  // it will be revoked, or its workspace suspended, at a moment that no change announces
+	Incarnation    unique.Handle[string] // when the server that it was read from was started, by its own clock
+	ExpiresAt      int64                 // microseconds since 1970; 0 = never
+	Limit          Limit
+	WorkspaceLimit Limit
+}
+
+// May says whether the key has the scope of the collection.
+func (k *Key) May(c changefeed.Collection) bool {
+	return c == changefeed.Items && k.Items || c == changefeed.Contacts && k.Contacts
+}
+
+// Valid says whether the key is neither revoked nor expired at that moment.
+func (k *Key) Valid(now time.Time) bool {
+	return !k.Revoked && (k.ExpiresAt == 0 || now.UnixMicro() < k.ExpiresAt)
+}

@@ -1,0 +1,108 @@
+package apikey
+
+import (
+	"crypto/sha256"
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestKeysAreWhatTheContractSays(t *testing.T) {
+	const keys = 62 * 200
+	seen, count := map[string]bool{}, map[byte]int{}
+	for range keys {
+		key := Generate()
+		hash, ok := HashOf([]byte(key))
+		if !ok || hash != sha256.Sum256([]byte(key)) {
+			t.Fatalf("%s: %x, %v", key, hash, ok)
+		}
+		if len(key) != 43 || !strings.HasPrefix(key, "lk_") || strings.Trim(key[3:], base62) != "" || seen[key] {
+			t.Fatalf("%s", key)
+		}
+		seen[key] = true
+		for i := range keyRandom {
+			count[key[3+i]]++
+		}
+	}
+	for i := range len(base62) { // 6,800 of each are expected; 400 off is almost five standard deviations
+		if n := count[base62[i]]; n < 6400 || n > 7200 {
+			t.Errorf("%c comes %d times in %d keys", base62[i], n, keys)
+		}
+	}
+}
+
+// The checksum ends every slip of the pen before any look-up.
+func TestAMistypedKeyIsNoKey(t *testing.T) {
+	for range 20 {
+		key := Generate()
+		refused := func(mistyped string) {
+			t.Helper()
+			if _, ok := HashOf([]byte(mistyped)); ok && mistyped != key {
+				t.Errorf("%q instead of %s", mistyped, key)
+			}
+		}
+		for i := range key {
+			for c := range 256 {
+				refused(key[:i] + string([]byte{byte(c)}) + key[i+1:])
+			}
+			refused(key[:i])
+			refused(key[i:])
+			refused(key[:i] + key[i+1:])
+			refused(key[:i] + "0" + key[i:])
+			if i > 0 {
+				refused(key[:i-1] + key[i:i+1] + key[i-1:i] + key[i+1:]) // neighbours swapped
+			}
+		}
+		for _, wrong := range []string{"", "lk_", key + "0", key + " ", " " + key, key + "\n", "\x00" + key[1:], strings.ToUpper(key), strings.ToLower(key), "Bearer " + key} {
+			refused(wrong)
+		}
+	}
+}
+
+// A key written down once: what is stored depends on none of this changing.
+func TestTheFormOfKeysDoesNotChange(t *testing.T) {
+	random := strings.Repeat("0", keyRandom)
+	sum := keyChecksum([]byte(random))
+	if string(sum[:]) != "0iqUEf" {
+		t.Errorf("the checksum of %s is %s", random, sum)
+	}
+	if _, ok := HashOf([]byte("lk_" + random + string(sum[:]))); !ok {
+		t.Error("a key of zeros is a key")
+	}
+}
+
+func TestAKeyIsValidUntilItIsRevokedOrExpires(t *testing.T) {
+	now := time.UnixMicro(1_000_000)
+	for _, c := range []struct {
+		key   Key
+		valid bool
+	}{
+		{Key{}, true}, {Key{Suspended: true}, true}, {Key{Revoked: true}, false}, {Key{Revoked: true, ExpiresAt: 2_000_000}, false},
+		{Key{ExpiresAt: 1_000_001}, true}, {Key{ExpiresAt: 1_000_000}, false}, {Key{ExpiresAt: 1}, false}, {Key{ExpiresAt: -1}, false},
+	} {
+		if c.key.Valid(now) != c.valid {
+			t.Errorf("%+v", c.key)
+		}
+	}
+}
+
+func TestLimitsOfRows(t *testing.T) {
+	rate, burst := func(f float64) *float64 { return &f }, func(n int32) *int32 { return &n }
+	for _, c := range []struct {
+		rate    *float64
+		burst   *int32
+		missing Limit
+		want    Limit
+	}{
+		{nil, nil, DefaultLimit, Limit{Set: true, Rate: 50, Burst: 100}}, {nil, burst(7), DefaultLimit, Limit{Set: true, Rate: 50, Burst: 7}},
+		{rate(10), nil, DefaultLimit, Limit{Set: true, Rate: 10, Burst: 20}}, {rate(10), burst(3), DefaultLimit, Limit{Set: true, Rate: 10, Burst: 3}},
+		{rate(0.1), nil, DefaultLimit, Limit{Set: true, Rate: 0.1, Burst: 1}}, {rate(0), nil, DefaultLimit, Limit{Set: true, Rate: 0, Burst: 1}},
+		{rate(1e300), nil, DefaultLimit, Limit{Set: true, Rate: 1e300, Burst: math.MaxInt32}},
+		{nil, nil, Limit{}, Limit{}}, {nil, burst(7), Limit{}, Limit{}}, {rate(2.5), burst(9), Limit{}, Limit{Set: true, Rate: 2.5, Burst: 9}},
+	} {
+		if got := LimitOf(c.rate, c.burst, c.missing); got != c.want {
+			t.Errorf("%+v, want %+v", got, c.want)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package apikey
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// flood looks up so many invented keys in each millisecond until stopped.
+func (r *ring) flood(t *testing.T, perTick int, load func(context.Context, Hash) (*Entry[int64], error)) (stop func()) {
+	var all sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	all.Go(func() {
+		for n := 1 << 32; ctx.Err() == nil; {
+			for range perTick {
+				n++
+				hash := hashNumber(n)
+				all.Go(func() {
+					if _, err := load(ctx, hash); !errors.Is(err, ErrUnknown) && ctx.Err() == nil {
+						t.Error(err)
+					}
+				})
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
+	return func() { cancel(); all.Wait() }
+}
+
+// Ten thousand invented keys a second with right checksums: Postgres gets no
+// more than the stated number of queries, and a key that exists is found soon.
+func TestAFloodOfUnknownKeysIsBoundedAndLocksNobodyOut(t *testing.T) {
+	const good = 50
+	table := newKeyTable(good + 1)
+	table.delay = 3 * time.Millisecond
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		if _, err := r.use(good); err != nil {
+			t.Fatal(err)
+		}
+		stop := r.flood(t, 10, r.loadSuspect)
+		began := time.Now()
+		time.Sleep(5 * time.Second)
+		for n := range good {
+			load := r.loadOrdinary
+			if n%2 == 0 {
+				load = r.loadSuspect
+			}
+			asked := time.Now()
+			if k, err := load(t.Context(), hashNumber(n)); err != nil || k.Key.ID != number(n) {
+				t.Errorf("key %d: %v", n, err)
+			}
+			if took := time.Since(asked); took > 50*time.Millisecond {
+				t.Errorf("key %d after %s", n, took)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		span := time.Since(began).Seconds()
+		stop()
+		bound := unknownQueryBurst + int(unknownQueriesPerSecond*span) + int(span/refreshEvery.Seconds()) + 2
+		if n := table.asked(); n > bound {
+			t.Errorf("%d queries in %.1f s, more than %d", n, span, bound)
+		}
+	})
+}
+
+// Backlogs are full throughout: each priority has its share.
+func TestTheLastOfAFullBacklogIsAskedForInTime(t *testing.T) {
+	table := newKeyTable(1)
+	table.delay = 3 * time.Millisecond
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		_ = r.pace.AllowN(time.Now(), unknownQueryBurst) // what a flood has used up
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		next := 1 << 32
+		refill := func() {
+			for p := range priorities {
+				r.mu.Lock()
+				missing := lookupBacklog - len(r.queue.queued[p])
+				r.mu.Unlock()
+				if p == suspectKey {
+					missing-- // the last place is for the key that exists
+				}
+				for range missing {
+					next++
+					hash := hashNumber(next)
+					all.Go(func() { _ = r.await(ctx, hash, p) })
+				}
+			}
+		}
+		refill()
+		synctest.Wait()
+		began, done := time.Now(), make(chan struct{})
+		go func() {
+			defer close(done)
+			if _, err := r.loadSuspect(t.Context(), hashNumber(0)); err != nil {
+				t.Error(err)
+			}
+		}()
+		for synctest.Wait(); ; {
+			select {
+			case <-done:
+				if took := time.Since(began); took > time.Second {
+					t.Errorf("after %s", took)
+				}
+				cancel()
+				all.Wait()
+				return
+			case <-time.After(10 * time.Millisecond):
+				refill()
+			}
+		}
+	})
+}
+
+func TestAQueryHasAShareForEachPriority(t *testing.T) {
+	for _, c := range []struct{ waiting, taken [priorities]int }{
+		{[priorities]int{0, 0, 0}, [priorities]int{0, 0, 0}},
+		{[priorities]int{0, 0, 2000}, [priorities]int{0, 0, 1000}},
+		{[priorities]int{2000, 2000, 2000}, [priorities]int{500, 250, 250}},
+		{[priorities]int{2000, 0, 10}, [priorities]int{990, 0, 10}},
+		{[priorities]int{10, 2000, 2000}, [priorities]int{10, 740, 250}},
+		{[priorities]int{10, 20, 30}, [priorities]int{10, 20, 30}},
+	} {
+		q, n := lookupQueue{calls: map[Hash]*lookupCall{}}, 0
+		of := map[*lookupCall]lookupPriority{}
+		for p, waiting := range c.waiting {
+			for range waiting {
+				n++
+				of[q.join(hashNumber(n), lookupPriority(p))] = lookupPriority(p)
+			}
+		}
+		var taken [priorities]int
+		_, calls := q.next()
+		for _, call := range calls {
+			taken[of[call]]++
+		}
+		if taken != c.taken || len(q.calls) != n-taken[knownKey]-taken[ordinaryKey]-taken[suspectKey] {
+			t.Errorf("of %v: %v, want %v; %d stay", c.waiting, taken, c.taken, len(q.calls))
+		}
+	}
+}

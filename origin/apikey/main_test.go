@@ -1,0 +1,92 @@
+package apikey_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/goleak"
+
+	"listedge/internal/sandbox/postgrestest"
+	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/admin"
+	"listedge/origin/apikey"
+	"listedge/origin/postgres"
+)
+
+// Tests that need Postgres are external: they make keys by package admin, which
+// imports this one.
+
+var shared = sandboxtest.Shared{
+	Settings: map[string]string{"synchronous_commit": "off"},
+	Prepare:  postgrestest.Prepare(admin.MigrateUp),
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	must(shared.Stop())
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// patience is a limit for what a test waits for.
+const patience = 5 * time.Minute
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func within(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// newDatabase makes a database with the schema and returns its URL.
+func newDatabase(t testing.TB) string {
+	t.Helper()
+	server, err := shared.Postgres()
+	must(err)
+	return server.URL(postgrestest.Copy(t, server, postgrestest.Template))
+}
+
+// newStore reads keys as a node does.
+func newStore(t testing.TB, url string) *apikey.Store {
+	t.Helper()
+	return apikey.NewStore(openPools(t, url))
+}
+
+func openPools(t testing.TB, url string) *postgres.Database {
+	t.Helper()
+	db, err := postgres.Open(context.Background(), postgres.Options{URL: url, Connections: 1, QueryTimeout: patience})
+	must(err)
+	t.Cleanup(func() { _ = db.Close(context.Background()) })
+	return db
+}
+
+func openAdmin(t testing.TB, url string) *admin.Conn {
+	t.Helper()
+	conn, err := admin.Open(within(t, patience), url)
+	must(err)
+	t.Cleanup(conn.Close)
+	return conn
+}
+
+// incarnationOf is when the server was started, as an answer says it.
+func incarnationOf(t testing.TB, url string) (incarnation string) {
+	t.Helper()
+	must(postgrestest.Connect(t, url).QueryRow(within(t, patience), "SELECT extract(epoch FROM pg_postmaster_start_time())::text").Scan(&incarnation))
+	return incarnation
+}
+
+// number is the id of the nth row.
+func number(n int) uuid.UUID { return uuid.MustParse(fmt.Sprintf("00000000-0000-4000-8000-%012x", n)) }

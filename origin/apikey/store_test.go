@@ -1,0 +1,219 @@
+package apikey_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"testing"
+	"time"
+	"unique"
+
+	"github.com/google/uuid"
+
+	"listedge/internal/boottime"
+	"listedge/internal/sandbox/postgrestest"
+	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/admin"
+	"listedge/origin/apikey"
+)
+
+// lookupOne asks for one key among others that do not exist.
+func lookupOne(t testing.TB, s *apikey.Store, key string) (apikey.Key, bool) {
+	t.Helper()
+	hash, ok := apikey.HashOf([]byte(key))
+	if !ok {
+		t.Fatalf("%q is no key", key)
+	}
+	found, err := s.Lookup(within(t, patience), []apikey.Hash{{1}, hash, {2}}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, ok := found[hash]
+	if len(found) > 1 || len(found) == 1 != ok {
+		t.Fatalf("%+v", found)
+	}
+	if ok && (k.Limit.Version == 0 || k.WorkspaceLimit.Set != (k.WorkspaceLimit.Version != 0)) {
+		t.Errorf("a limit without a version: %+v", k)
+	}
+	k.Limit.Version, k.WorkspaceLimit.Version = 0, 0 // which the tests cannot know
+	return k, ok
+}
+
+// A limit that is written again is newer, whatever it says.
+func TestVersionsOfALimitGrow(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := openAdmin(t, url)
+	store := newStore(t, url)
+	rate := 5.0
+	w, err := conn.CreateWorkspace(t.Context(), "A workspace", &rate, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := conn.CreateKey(t.Context(), admin.NewKey{Workspace: w.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hash, _ := apikey.HashOf([]byte(made.Key))
+	versions := func() (key, workspace int64) {
+		found, err := store.Lookup(t.Context(), []apikey.Hash{hash}, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found[hash].Limit.Version, found[hash].WorkspaceLimit.Version
+	}
+	key, workspace := versions()
+	if _, err := conn.UpdateKey(t.Context(), made.ID, &rate, nil); err != nil {
+		t.Fatal(err)
+	}
+	if k, w := versions(); k <= key || w != workspace {
+		t.Errorf("versions %d and %d, before %d and %d", k, w, key, workspace)
+	}
+	if _, err := conn.UpdateWorkspace(t.Context(), w.ID, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, w := versions(); w <= workspace {
+		t.Errorf("the workspace's version stays %d", w)
+	}
+}
+
+func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := openAdmin(t, url)
+	store := newStore(t, url)
+	w, err := conn.CreateWorkspace(t.Context(), "A workspace", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rate, burst, hour := 2.5, int32(7), time.Hour
+	incarnation := unique.Make(incarnationOf(t, url))
+	for name, c := range map[string]struct {
+		spec admin.NewKey
+		want apikey.Key
+	}{
+		"plain":       {admin.NewKey{}, apikey.Key{Items: true, Contacts: true, Limit: apikey.DefaultLimit}},
+		"items only":  {admin.NewKey{Scopes: []string{"items:read"}}, apikey.Key{Items: true, Limit: apikey.DefaultLimit}},
+		"contacts":    {admin.NewKey{Scopes: []string{"contacts:read"}}, apikey.Key{Contacts: true, Limit: apikey.DefaultLimit}},
+		"own limit":   {admin.NewKey{Rate: &rate, Burst: &burst}, apikey.Key{Items: true, Contacts: true, Limit: apikey.Limit{Set: true, Rate: 2.5, Burst: 7}}},
+		"rate alone":  {admin.NewKey{Rate: &rate}, apikey.Key{Items: true, Contacts: true, Limit: apikey.Limit{Set: true, Rate: 2.5, Burst: 5}}},
+		"burst alone": {admin.NewKey{Burst: &burst}, apikey.Key{Items: true, Contacts: true, Limit: apikey.Limit{Set: true, Rate: 50, Burst: 7}}},
+		"expiring":    {admin.NewKey{ExpiresIn: &hour}, apikey.Key{Items: true, Contacts: true, Limit: apikey.DefaultLimit, ExpiresAt: 1}},
+	} {
+		c.spec.Workspace, c.spec.Name = w.ID, name
+		made, err := conn.CreateKey(t.Context(), c.spec)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		got, ok := lookupOne(t, store, made.Key)
+		c.want.ID, c.want.Workspace, c.want.Incarnation = made.ID, w.ID, incarnation
+		if c.want.ExpiresAt != 0 {
+			c.want.ExpiresAt = made.ExpiresAt.UnixMicro()
+			if in := made.ExpiresAt.Sub(made.CreatedAt); in != hour {
+				t.Errorf("expires in %v", in)
+			}
+		}
+		if !ok || got != c.want || !got.Valid(time.Now()) {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+
+	// Rows that other systems wrote: nothing but what is required.
+	exec := func(sql string, args ...any) { t.Helper(); postgrestest.Exec(t, url, sql, args...) }
+	key := apikey.Generate()
+	hash, _ := apikey.HashOf([]byte(key))
+	exec("INSERT INTO api_keys (workspace_id, key_hash, key_prefix, scopes) VALUES ($1, $2, 'lk_', '{}')", w.ID, hash[:])
+	got, ok := lookupOne(t, store, key)
+	if !ok || got.Limit != apikey.DefaultLimit || got.WorkspaceLimit.Set || got.Items || got.Contacts || got.ExpiresAt != 0 {
+		t.Errorf("%+v", got)
+	}
+	for _, c := range []struct {
+		change string
+		is     func(apikey.Key) bool
+	}{
+		{"UPDATE workspaces SET rate_per_second = 500", func(k apikey.Key) bool { return k.WorkspaceLimit == apikey.Limit{Set: true, Rate: 500, Burst: 1000} }},
+		{"UPDATE workspaces SET burst = 5", func(k apikey.Key) bool { return k.WorkspaceLimit == apikey.Limit{Set: true, Rate: 500, Burst: 5} }},
+		{"UPDATE workspaces SET rate_per_second = NULL", func(k apikey.Key) bool { return !k.WorkspaceLimit.Set }},
+		{"UPDATE workspaces SET suspended_at = now() + interval '1 hour'", func(k apikey.Key) bool { return !k.Suspended && k.Scheduled }},
+		{"UPDATE workspaces SET suspended_at = now()", func(k apikey.Key) bool { return k.Suspended && !k.Scheduled && k.Valid(time.Now()) }},
+		{"UPDATE workspaces SET suspended_at = NULL", func(k apikey.Key) bool { return !k.Suspended }},
+		{"UPDATE api_keys SET revoked_at = now() + interval '1 hour'", func(k apikey.Key) bool { return !k.Revoked && k.Scheduled }},
+		{"UPDATE api_keys SET revoked_at = now()", func(k apikey.Key) bool { return k.Revoked && !k.Scheduled }},
+		{"UPDATE api_keys SET revoked_at = NULL, expires_at = now() - interval '1 second'", func(k apikey.Key) bool { return !k.Revoked && !k.Valid(time.Now()) }},
+		{"UPDATE api_keys SET expires_at = 'infinity'", func(k apikey.Key) bool { return k.Valid(time.Now()) }},
+		{"UPDATE api_keys SET expires_at = '-infinity'", func(k apikey.Key) bool { return !k.Valid(time.Now()) }},
+		{"UPDATE api_keys SET expires_at = '1970-01-01Z'", func(k apikey.Key) bool { return !k.Valid(time.Now()) }},
+	} {
+		exec(c.change)
+		if got, ok := lookupOne(t, store, key); !ok || !c.is(got) {
+			t.Errorf("%s: %+v, %v", c.change, got, ok)
+		}
+	}
+	exec("DELETE FROM workspaces") // and its keys with it
+	if got, ok := lookupOne(t, store, key); ok {
+		t.Errorf("%+v", got)
+	}
+}
+
+// One query finds a whole batch, and only those that exist.
+func TestLookupOfABatch(t *testing.T) {
+	t.Parallel()
+	const batch = 1000
+	workspace := number(1 << 20)
+	url := newDatabase(t)
+	postgrestest.Exec(t, url, "INSERT INTO workspaces (id, name) VALUES ($1, 'w')", workspace)
+	var hashes []apikey.Hash
+	for n := range batch {
+		hash := apikey.Hash(sha256.Sum256([]byte{byte(n), byte(n >> 8)}))
+		hashes = append(hashes, hash)
+		if n%2 == 0 {
+			postgrestest.Exec(t, url, "INSERT INTO api_keys (id, workspace_id, key_hash, key_prefix, scopes) VALUES ($1, $2, $3, '', '{items:read}')", number(n), workspace, hash[:])
+		}
+	}
+	found, err := newStore(t, url).Lookup(t.Context(), hashes, "")
+	if err != nil || len(found) != batch/2 {
+		t.Fatalf("%d, %v", len(found), err)
+	}
+	for n, hash := range hashes {
+		if key, ok := found[hash]; ok != (n%2 == 0) || ok && (key.ID != number(n) || !key.Items || key.Contacts) {
+			t.Errorf("%d: %+v", n, key)
+		}
+	}
+}
+
+// The same through all of it: command, table, look-up, memory.
+func TestARevocationReachesANode(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := openAdmin(t, url)
+	w, err := conn.CreateWorkspace(t.Context(), "w", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := conn.CreateKey(t.Context(), admin.NewKey{Workspace: w.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := apikey.NewCache(newStore(t, url).Lookup, func(k apikey.Key, value *uuid.UUID) { *value = k.ID }, time.Minute, boottime.New())
+	defer keys.Close()
+	ask := func() apikey.Key {
+		e, err := keys.Authenticate(context.Background(), []byte(made.Key), func() bool { return false })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Value != made.ID || e.Key.ID != made.ID || e.Key.Workspace != w.ID {
+			t.Fatalf("%+v", e.Key)
+		}
+		return e.Key
+	}
+	if ask().Revoked {
+		t.Fatal("revoked to begin with")
+	}
+	if _, err := keys.Authenticate(t.Context(), []byte(apikey.Generate()), func() bool { return false }); !errors.Is(err, apikey.ErrUnknown) {
+		t.Errorf("%v", err)
+	}
+	if _, err := conn.RevokeKey(t.Context(), made.ID); err != nil {
+		t.Fatal(err)
+	}
+	sandboxtest.Within(t, patience, "the revocation", func() bool { return ask().Revoked })
+}

@@ -1,0 +1,80 @@
+package follower
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"time"
+)
+
+// checkPrerequisites says whether changes can be followed here, and reads run and
+// published. A crash, after which transaction ids are used again, a fail-over and a
+// restore change run. A changed publication, and another schema public, change
+// published: changes written meanwhile may never be sent.
+//
+// run is the checkpointer's start, which a user sees with pg_read_all_stats, or
+// when statistics began: a crash discards them.
+func (p *primary) checkPrerequisites(ctx context.Context) error {
+	var level, standbys, publishing string
+	var standby bool
+	var started *string
+	err := p.row(ctx, `SELECT current_setting('wal_level'), current_setting('synchronous_standby_names'), pg_is_in_recovery(),
+		coalesce((SELECT extract(epoch FROM max(backend_start))::text FROM pg_stat_activity WHERE backend_type = 'checkpointer'),
+			(SELECT concat(extract(epoch FROM pg_postmaster_start_time()), '/', extract(epoch FROM stats_reset)) FROM pg_stat_bgwriter WHERE stats_reset IS NOT NULL)),
+		(SELECT coalesce(string_agg(concat_ws('/', x.oid, x.xmin), ' ' ORDER BY x.oid), '') FROM (
+			SELECT oid, xmin::text FROM pg_publication WHERE pubname = $1
+			UNION ALL SELECT r.oid, r.xmin::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = prpubid WHERE pubname = $1
+			UNION ALL SELECT objid, d.xmin::text FROM pg_publication p JOIN pg_depend d ON refclassid = 'pg_publication'::regclass AND refobjid = p.oid
+				WHERE pubname = $1 AND classid = to_regclass('pg_catalog.pg_publication_namespace') -- which is since Postgres 15
+			UNION ALL SELECT oid, 'schema' FROM pg_namespace WHERE nspname = 'public' AND oid <> 2200) x)`, // that every database is made with
+		PublicationName)(&level, &standbys, &standby, &started, &publishing)
+	switch {
+	case err != nil:
+		return fmt.Errorf("check the prerequisites: %w", err)
+	case standby:
+		return fmt.Errorf("%w: the database URL leads to a standby, not to the primary", ErrIncapable)
+	case level != "logical":
+		return fmt.Errorf("%w: wal_level is %s, not logical", ErrIncapable, level)
+	case started == nil:
+		return fmt.Errorf("%w: the server does not tell this user when its statistics began (GRANT pg_read_all_stats)", ErrIncapable)
+	}
+	if countsAsStandby.MatchString(standbys) {
+		// Writers would wait for it, and it confirms seconds late.
+		return fmt.Errorf("%w: synchronous_standby_names is %s, which makes the follower a standby that commits wait for (name the standbys)", ErrIncapable, standbys)
+	}
+	p.run, p.published = *started, publishing
+	return p.checkPublication(ctx)
+}
+
+// countsAsStandby matches a synchronous_standby_names that includes a walsender
+// of any name, or of ours.
+var countsAsStandby = regexp.MustCompile(`(?:^|[\s,(])(?:\*|"\*"|"` + applicationName + `")(?:[\s,)]|$)`)
+
+// errIncomplete: the publication lacks rows that pages show. Changes written
+// meanwhile are lost, so the slot is dropped, and the next one begins a new epoch.
+var errIncomplete = fmt.Errorf("%w: the publication %q", ErrIncapable, PublicationName)
+
+// checkPublication returns errIncomplete if the publication has a defect.
+//
+// It reads three times before it believes a defect: the statement reads some rows
+// by its snapshot and others as they are, so a partition that is committed
+// meanwhile seems to be missing. That is safe: published shows that the
+// publication was another one in between.
+func (p *primary) checkPublication(ctx context.Context) error {
+	var defect, do string
+	for range 3 {
+		publication, err := call(ctx, func(ctx context.Context) (Publication, error) { return ReadPublication(ctx, p.conn) })
+		if err != nil {
+			return err
+		}
+		if defect, do = publication.Defect(); defect == "" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("%w %s: %s", errIncomplete, defect, do)
+}
