@@ -8,6 +8,7 @@ replace listedge => ../
 require listedge v0.0.0
 
 require (
+	github.com/go-redis/redis_rate/v10 v10.0.1
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/prometheus/procfs v0.23.0

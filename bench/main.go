@@ -87,22 +87,22 @@ func run(ctx context.Context, o options) error {
 	if err := os.Chmod(dir, 0o755); err != nil { // Postgres runs as another account than root
 		return err
 	}
-	postgres, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: filepath.Join(dir, "postgres"), Disposable: true,
-		Settings: map[string]string{"track_activity_query_size": "16kB"}}) // statements are read back whole
-	if err != nil {
-		return err
-	}
-	defer func() { _ = postgres.Stop() }()
-	s, err := prepare(ctx, postgres, dir, o.items)
-	if err != nil {
-		return err
+	chosen := slices.DeleteFunc(slices.Clone(measures), func(m measure) bool { return len(o.only) > 0 && !slices.Contains(o.only, m.name) })
+	s, r := new(subject), new(report)
+	if slices.ContainsFunc(chosen, func(m measure) bool { return !m.noData }) {
+		postgres, err := sandbox.StartPostgres(ctx, sandbox.PostgresOptions{Dir: filepath.Join(dir, "postgres"), Disposable: true,
+			Settings: map[string]string{"track_activity_query_size": "16kB"}}) // statements are read back whole
+		if err != nil {
+			return err
+		}
+		defer func() { _ = postgres.Stop() }()
+		if s, err = prepare(ctx, postgres, dir, o.items); err != nil {
+			return err
+		}
+		r.bin = postgres.Bin()
 	}
 	var failed error // of a measure; the others go on
-	r := &report{bin: postgres.Bin()}
-	for _, m := range measures {
-		if len(o.only) > 0 && !slices.Contains(o.only, m.name) {
-			continue
-		}
+	for _, m := range chosen {
 		fmt.Fprintln(os.Stderr, "bench:", m.name)
 		r.begin(m.name)
 		if err := m.run(ctx, s, r); err != nil {
@@ -116,14 +116,19 @@ func run(ctx context.Context, o options) error {
 	return errors.Join(failed, r.write(ctx, o.output))
 }
 
+// measure is a group of figures.
+type measure struct {
+	name   string
+	run    func(context.Context, *subject, *report) error
+	noData bool // it needs no Postgres
+}
+
 // measures in the order of the table; arguments name those that are wanted.
-var measures = []struct {
-	name string
-	run  func(context.Context, *subject, *report) error
-}{
-	{"hits", measureHits}, {"opponents", measureOpponents}, {"latency", measureLatency}, {"redis", measureRedisHits},
-	{"misses", measureMisses}, {"service", measureService}, {"depth", measureDepth}, {"growth", measureGrowth},
-	{"keys", measureKeys}, {"fleet", measureFleet}, {"noisy", measureNoisy}, {"memory", measureMemory}, {"freshness", measureFreshness},
+var measures = []measure{
+	{"hits", measureHits, false}, {"opponents", measureOpponents, false}, {"latency", measureLatency, false}, {"redis", measureRedisHits, false},
+	{"misses", measureMisses, false}, {"service", measureService, false}, {"depth", measureDepth, false}, {"growth", measureGrowth, false},
+	{"keys", measureKeys, false}, {"fleet", measureFleet, false}, {"noisy", measureNoisy, false}, {"memory", measureMemory, false},
+	{"freshness", measureFreshness, false}, {"limits", measureLimits, true},
 }
 
 func prepare(ctx context.Context, postgres *sandbox.Postgres, dir string, items int) (*subject, error) {

@@ -18,11 +18,18 @@ import (
 
 // report is what the measures found.
 type report struct {
-	bin   string // where Postgres' programs are
-	group string
-	rows  []row
-	plots []plotted // in the order they were begun
-	left  []string
+	bin    string // where Postgres' programs are
+	group  string
+	rows   []row
+	tables []*table
+	plots  []plotted // in the order they were begun
+	left   []string
+}
+
+// table is figures of several sides that have no ratio.
+type table struct {
+	group, title string
+	rows         [][]string // the first one is the head
 }
 
 // row is a line of the table: a ratio, or figures that have none.
@@ -73,6 +80,15 @@ func (r *report) figure(what, ours, against string) {
 	r.rows = append(r.rows, row{group: r.group, what: what, ours: ours, against: against})
 }
 
+// table begins a table of that title.
+func (r *report) table(title string, head ...string) *table {
+	t := &table{group: r.group, title: title, rows: [][]string{head}}
+	r.tables = append(r.tables, t)
+	return t
+}
+
+func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+
 // leaveOut notes what could not be measured, and why.
 func (r *report) leaveOut(what string) {
 	r.left = append(r.left, what)
@@ -117,6 +133,12 @@ func (r *report) print(to io.Writer) error {
 	for _, l := range r.left {
 		fmt.Fprintf(table, "left out: %s\t\t\t\t\n", l)
 	}
+	for _, t := range r.tables {
+		fmt.Fprintf(table, "\n%s\n", t.title)
+		for _, cells := range t.rows {
+			fmt.Fprintln(table, strings.Join(cells, "\t"))
+		}
+	}
 	return table.Flush()
 }
 
@@ -126,13 +148,14 @@ func (r *report) write(ctx context.Context, file string) error {
 	fmt.Fprintf(&b, "# What listedge costs\n\nWritten by `make bench` on %s; every ratio is of two sides that took turns in one run. "+
 		"Absolute times are this machine's. A goal that was missed says so.\n\n", time.Now().UTC().Format(time.DateOnly))
 	fmt.Fprintf(&b, "## Machine and versions\n\n```\n%s```\n\n## Figures\n", strings.Join(machine(r.bin), "\n")+"\n")
-	group := ""
-	for _, l := range r.rows {
-		if l.group != group {
-			group = l.group
-			fmt.Fprintf(&b, "\n### %s\n\n`make bench ONLY=%s`\n\n| what | ours | against | ratio | goal |\n|---|---|---|---|---|\n", group, group)
+	for i, l := range r.rows {
+		if i == 0 || l.group != r.rows[i-1].group {
+			fmt.Fprintf(&b, "\n### %s\n\n`make bench ONLY=%s`\n\n| what | ours | against | ratio | goal |\n|---|---|---|---|---|\n", l.group, l.group)
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", l.what, l.ours, l.against, l.ratio, l.goal)
+		if i == len(r.rows)-1 || r.rows[i+1].group != l.group {
+			r.writeTables(&b, l.group)
+		}
 	}
 	if len(r.left) > 0 {
 		fmt.Fprintf(&b, "\n### Left out\n\n* %s\n", strings.Join(r.left, "\n* "))
@@ -151,6 +174,22 @@ func (r *report) write(ctx context.Context, file string) error {
 		return err
 	}
 	return os.WriteFile(file, b.Bytes(), 0o644)
+}
+
+// writeTables writes a group's tables, below its rows.
+func (r *report) writeTables(to io.Writer, group string) {
+	for _, t := range r.tables {
+		if t.group != group {
+			continue
+		}
+		fmt.Fprintf(to, "\n%s\n\n", t.title)
+		for i, cells := range t.rows {
+			fmt.Fprintf(to, "| %s |\n", strings.Join(cells, " | "))
+			if i == 0 {
+				fmt.Fprintln(to, strings.Repeat("|---", len(cells))+"|")
+			}
+		}
+	}
 }
 
 // machine tells what the figures were taken on.

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes sure that what the project runs on is on this machine, and installs what is not:
+# Installs what the project needs to run and to be tested, if it is missing:
 #
 #   deploy/install.sh [postgres] [redis] [pgbouncer] [cc] [prometheus] [haproxy] [curl] [systemd] [chromium] [node]        without arguments: all of them
 #
@@ -14,11 +14,10 @@
 # chromium:   Chromium or Chrome (tests of the status page and of /docs)
 # node:       Node.js and npm (tests of clients that are generated from /openapi.json)
 #
-# Only by name, for measuring (`make bench`): wrk, which makes the load, and nginx (with Lua) and varnish, against
-# which it measures.
+# Only if named, for `make bench`: wrk, which makes the load, and nginx (with Lua) and varnish, to compare with.
 #
-# It asks nothing, starts no service and makes no database cluster: `listedge dev` and the tests run private
-# servers of their own, and a second one on the usual port would only be in somebody's way.
+# It is not interactive, starts no service and creates no database cluster: `listedge dev` and the tests run
+# private servers.
 # LISTEDGE_INSTALL_ROOT is put before every absolute path; the script's own test uses it.
 set -eu
 
@@ -32,8 +31,8 @@ fail() {
 	exit 1
 }
 
-# server_in DIR: the Postgres whose programs are in DIR is one that can be used. Each system keeps the extensions
-# of a server in another place, but always at the same distance from its programs.
+# server_in DIR: succeeds if the Postgres in DIR can be used. Systems keep the extensions of a server in different
+# places, but always at the same relative path from its programs.
 server_in() {
 	[ -x "$1/initdb" ] && [ -x "$1/postgres" ] || return 1
 	major=$("$1/postgres" --version 2>/dev/null) || return 1 # postgres (PostgreSQL) 16.3 (Debian 16.3-1)
@@ -91,7 +90,7 @@ have_wrk() { program wrk; }
 have_nginx() { program nginx && [ -e "$root/usr/lib/nginx/modules/ngx_http_lua_module.so" ]; }
 have_varnish() { program varnishd; }
 
-# needs WHAT: the words for a person who has to install it by hand
+# needs WHAT: says how to install it by hand
 needs() {
 	case $1 in
 	postgres) echo 'PostgreSQL 14 or later with its contrib extensions pg_trgm and btree_gin' ;;
@@ -105,7 +104,7 @@ needs() {
 	esac
 }
 
-# try COMMAND...: its output is shown only when nothing else helped
+# try COMMAND...: shows the output only if it fails
 try() { "$@" >"$log" 2>&1 </dev/null; }
 
 cleanup() {
@@ -114,7 +113,7 @@ cleanup() {
 	[ -z "$log" ] || rm -f "$log"
 }
 
-# place PATH MODE TEXT: a file for the time of the installation. One that somebody else put there is left alone;
+# place PATH MODE TEXT: a file for the time of the installation. An existing file is not changed;
 # one that a killed run left behind is taken over, and so removed in the end.
 place() {
 	if [ -e "$1" ] && ! grep -q 'deploy/install.sh' "$1"; then return 0; fi
@@ -141,7 +140,7 @@ with_apt() {
 		esac
 	done
 	say "apt-get install$packages"
-	# Debian's packages start their servers and make a cluster unless told otherwise.
+	# Debian's packages start their servers and create a cluster by default.
 	place "$root/usr/sbin/policy-rc.d" 755 '#!/bin/sh
 # made by deploy/install.sh, which removes it when it ends
 exit 101'
@@ -149,7 +148,7 @@ exit 101'
 create_main_cluster = false'
 	# needrestart, on Ubuntu, would restart services that have nothing to do with this.
 	export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1
-	# A new machine holds the lock for some minutes while it brings itself up to date.
+	# A new machine holds the lock for some minutes while it updates itself.
 	# shellcheck disable=SC2086
 	set -- apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 $packages
 	if ! try "$@"; then
@@ -242,7 +241,7 @@ else
 	fail "missing: $wanted; install it by hand, as this system has neither apt-get nor dnf"
 fi
 
-# The whole script goes on as root, not each command: what it places, it has to remove as well.
+# The whole script runs as root, not each command: it has to remove the files that it placed.
 if [ "$with" != with_brew ] && [ "$(id -u)" -ne 0 ]; then
 	sudo -n true 2>/dev/null || fail "missing: $wanted; run: sudo sh $0$missing"
 	# shellcheck disable=SC2086

@@ -105,17 +105,17 @@ func (r *Registry) Handler() http.Handler {
 	return promhttp.HandlerFor(r.registry, promhttp.HandlerOpts{EnableOpenMetrics: true})
 }
 
-// Sources give snapshots of the layers; each is called once per scrape.
+// Sources give snapshots of the layers; each is called once per scrape. Without
+// Follower and Feed, their metrics are zero.
 type Sources struct {
 	Cache    func() cache.Stats
 	Limiter  func() limiter.Stats
 	Origin   func() origin.Stats
-	Keyring  func() apikey.Stats
-	KeysAway func() bool // look-ups of keys are refused by their breaker
-	Evicts   func() bool // Redis may evict buckets and the log of changes
-	Ready    func() bool
+	Keys     func() apikey.Stats
 	Follower func() follower.Stats
 	Feed     func() changefeed.Stats
+
+	KeyBreakerOpen, RedisMayEvict, Ready func() bool
 }
 
 // Collect registers the layers.
@@ -126,9 +126,9 @@ func (r *Registry) Collect(from Sources) {
 		newCollector(followerMetrics, from.Follower),
 		newCollector(limiterMetrics, from.Limiter),
 		newCollector(originMetrics, from.Origin),
-		newCollector(keyMetrics, from.Keyring),
+		newCollector(keyMetrics, from.Keys),
 		newCollector(nodeMetrics, func() node {
-			return node{ready: from.Ready(), redisMayEvict: from.Evicts(), keyBreakerOpen: from.KeysAway()}
+			return node{ready: from.Ready(), redisMayEvict: from.RedisMayEvict(), keyBreakerOpen: from.KeyBreakerOpen()}
 		}),
 	)
 }
@@ -152,6 +152,9 @@ type collector[S any] struct {
 }
 
 func newCollector[S any](metrics []metric[S], snapshot func() S) prometheus.Collector {
+	if snapshot == nil {
+		snapshot = func() (zero S) { return zero }
+	}
 	c := &collector[S]{metrics: metrics, snapshot: snapshot}
 	for _, m := range metrics {
 		c.descs = append(c.descs, prometheus.NewDesc("listedge_"+m.name, m.help, m.labels, nil))

@@ -20,7 +20,7 @@ var (
 		"edge":                    {"cache", "limiter", "metrics", "origin", "origin/apikey", "internal/boottime", "internal/changefeed", "internal/rawconn", "internal/tracing"},
 		"edge/admin":              {"edge", "metrics", "cache", "internal/changefeed"},
 		"metrics":                 {"cache", "limiter", "origin", "origin/apikey", "origin/follower", "internal/changefeed"},
-		"cache":                   {"cache/freshness", "prefetch", "internal/boottime", "internal/changefeed"},
+		"cache":                   {"cache/freshness", "internal/boottime", "internal/changefeed"},
 		"cache/freshness":         {"internal/boottime", "internal/changefeed"},
 		"limiter":                 {"limiter/lease", "internal/boottime"},
 		"limiter/lease":           {},
@@ -32,7 +32,6 @@ var (
 		"origin/admin":    {"origin/apikey", "origin/follower", "origin/postgres"},
 		"origin/follower": {"origin/postgres", "internal/changefeed"},
 		"origin/load":     {"origin", "origin/postgres"},
-		"prefetch":        nil,
 
 		"internal/boottime":             nil,
 		"internal/changefeed":           nil,

@@ -139,13 +139,10 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	}
 	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, FailureMode: f.LimiterFailureMode, Boottime: clock})
 	pages, keys := origin.New(n.database), apikey.NewStore(n.database)
-	n.conditions = n.conditionsOf(pages, keys)
-	n.probes = []func(context.Context){n.cache.Probe, pages.Probe, keys.Probe}
 	if n.tracer, err = openTracer(ctx, logger); err != nil {
 		return nil, err
 	}
 	n.maxConnections = limitConnections(f, descriptorLimit(), memoryLimit(), logger)
-	settings["max-connections"] = n.maxConnections
 	registry := metrics.New(version, builtFrom())
 	n.server = edge.New(edge.Options{
 		Cache: n.cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace, Clock: clock,
@@ -155,42 +152,40 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	if f.FreshnessBound > 0 {
 		n.followChanges(f, database.changes)
 	}
+	n.openAdmin(pages, keys, registry, settings, log)
+	return n, nil
+}
+
+// openAdmin makes what operators see of the node: health, metrics, settings, and the
+// conditions that it logs.
+func (n *node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *metrics.Registry, settings map[string]any, log *recentLog) {
+	n.conditions = n.conditionsOf(pages, keys)
+	n.probes = []func(context.Context){n.cache.Probe, pages.Probe, keys.Probe}
 	checks := []admin.Check{{Name: "postgres", Run: originadmin.NewReadiness(n.database, pages).Ready, Needed: true}}
+	sources := metrics.Sources{
+		Cache: n.cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats, Keys: n.server.KeyStats,
+		KeyBreakerOpen: keys.BreakerOpen, RedisMayEvict: n.evicts.Load,
+	}
 	if n.redis.pages != nil {
 		checks = append(checks, admin.Check{Name: "redis", Run: n.checkRedis})
+		n.conditions = append(n.conditions, n.identityCondition())
 	}
 	if n.follower != nil {
 		checks = append(checks, admin.Check{Name: "timeline", Run: n.checkTimeline, Needed: true})
 		n.conditions = append(n.conditions, n.timelineCondition())
-	}
-	if n.redis.pages != nil {
-		n.conditions = append(n.conditions, n.identityCondition())
+		sources.Follower, sources.Feed = n.follower.Stats, n.feed.Stats
 	}
 	if n.identifies() || n.follower != nil {
 		settings["database"] = n.followed
 	}
+	settings["max-connections"] = n.maxConnections
 	n.health = admin.NewHealth(func() string { return n.cache.Mode().String() },
 		map[string]func() string{"trusted-proxies": n.server.UntrustedProxy, "shared-redis": n.sharedRedis}, checks...)
-	registry.Collect(metrics.Sources{
-		Cache: n.cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats,
-		Keyring: n.server.KeyStats, KeysAway: keys.BreakerOpen, Evicts: n.evicts.Load, Ready: n.health.Ready,
-		Follower: func() follower.Stats {
-			if n.follower == nil {
-				return follower.Stats{}
-			}
-			return n.follower.Stats()
-		},
-		Feed: func() changefeed.Stats {
-			if n.feed == nil {
-				return changefeed.Stats{}
-			}
-			return n.feed.Stats()
-		},
-	})
+	sources.Ready = n.health.Ready
+	registry.Collect(sources)
 	n.admin = &http.Server{Handler: admin.Handler(admin.Options{
 		Names: adminNames(settings), Health: n.health, Metrics: registry.Handler(), Log: log, Records: n.server.Records, Settings: settings,
 	}), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second, ErrorLog: slog.NewLogLogger(log, slog.LevelWarn)}
-	return n, nil
 }
 
 // adminNames are the names that the admin listener answers to: the host of
