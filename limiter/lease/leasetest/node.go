@@ -34,7 +34,7 @@ type Node struct {
 }
 
 // waiter is a request that waits for the bucket.
-type waiter struct{ over bool }
+type waiter struct{ _ byte }
 
 // NewNode makes a node that is a member of the fleet at once.
 func (w *World) NewNode() *Node {
