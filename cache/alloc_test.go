@@ -33,7 +33,7 @@ func TestHitAllocatesNothing(t *testing.T) {
 }
 
 func TestFollowedHitAllocatesNothing(t *testing.T) {
-	b := startBeater(t)
+	b := startFollower(t)
 	c, _ := b.open(Options{TTL: time.Hour, MaxStale: time.Hour, Bound: time.Hour})
 	eventually(t, "trusted", mode(c, ModeFollowed))
 	if _, err := c.Forward(keyOf("q"), listA, b.brings("page")); err != nil {

@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"listedge/internal/changefeed"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"listedge/internal/changefeed"
 )
 
 // Everything here is one node without Redis, in virtual time: what takes time
@@ -55,7 +56,7 @@ func checkFills(t testing.TB, c *Cache, fills, failed uint64) {
 	}
 }
 
-func TestPageIsServedFromMemoryWhileItIsFresh(t *testing.T) {
+func TestAnEntryIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		key := keyOf("q")
 		if _, ok := c.Hit(key, time.Now()); ok {
@@ -149,9 +150,9 @@ func TestForwardsOfDifferentKeysAreNotCollapsed(t *testing.T) {
 	})
 }
 
-// A flight that begins right after another has landed (its caller had looked
+// A flight that begins right after another has finished (its caller had looked
 // before) has nothing left to do.
-func TestFlightThatComesTooLateAsksNobody(t *testing.T) {
+func TestAFlightBehindAnotherFindsTheEntryInMemory(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		key := keyOf("q")
 		forward(t, c, key, brings("page"))
@@ -201,7 +202,7 @@ func TestFillHasADeadline(t *testing.T) {
 	})
 }
 
-func TestStalePageIsServedWhenTheFillHangs(t *testing.T) {
+func TestAStaleEntryIsServedWhenTheFillHangs(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		key, release := keyOf("q"), make(chan struct{})
 		forward(t, c, key, brings("old"))
@@ -231,7 +232,7 @@ func TestStalePageIsServedWhenTheFillHangs(t *testing.T) {
 	})
 }
 
-func TestStaleStandsInForAFailingOrigin(t *testing.T) {
+func TestAStaleEntryIsServedWhenTheOriginFails(t *testing.T) {
 	for what, failing := range map[string]Fill{
 		"at once": fails(errOrigin),
 		"by panic": Fill{Primary: func(context.Context, string) (FillResult, error) {
@@ -259,7 +260,7 @@ func TestStaleStandsInForAFailingOrigin(t *testing.T) {
 }
 
 // Its time may also end while its requester waits.
-func TestStalePageExpiresDuringTheWait(t *testing.T) {
+func TestAStaleEntryExpiresDuringTheWait(t *testing.T) {
 	for what, c := range map[string]struct {
 		left  time.Duration // at the beginning of the wait
 		fails time.Duration // after this time
@@ -300,7 +301,7 @@ func TestStalePageExpiresDuringTheWait(t *testing.T) {
 	}
 }
 
-func TestOriginIsLeftInPeaceAfterAFailure(t *testing.T) {
+func TestNoFillBeginsForAWhileAfterAFailure(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		key := keyOf("q")
 		forward(t, c, key, brings("old"))
@@ -336,7 +337,7 @@ func TestOriginIsLeftInPeaceAfterAFailure(t *testing.T) {
 
 // Whoever has a stale page in hand is not given the error of a flight whose
 // leader had none.
-func TestOwnStalePageStandsInForAnothersFlight(t *testing.T) {
+func TestAStaleEntryIsServedWhenAnotherRequestsFlightFails(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		stale := NewEntry([]byte("old"), "next of old")
 		stale.Proof = c.clock.Now()
@@ -346,7 +347,7 @@ func TestOwnStalePageStandsInForAnothersFlight(t *testing.T) {
 	})
 }
 
-func TestPanicInAFillIsAnErrorForAllWhoWait(t *testing.T) {
+func TestAPanicInAFillIsAnErrorForAllRequests(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		release := make(chan struct{})
 		var all sync.WaitGroup
@@ -403,7 +404,7 @@ func TestNothingIsStaleWithoutMaxStale(t *testing.T) {
 	})
 }
 
-func TestNothingIsKeptWithoutEither(t *testing.T) {
+func TestNothingIsStoredWithoutEither(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t, Options{TTL: 0, MaxStale: 0})
 		for i := range 3 {
@@ -436,4 +437,72 @@ func TestKeyIsNotKept(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Local is what a limit goes by: an answer that cost nobody but this node.
+func TestLocal(t *testing.T) {
+	virtual(t, func(t *testing.T, c *Cache) {
+		key := keyOf("q")
+		is := func(what string, want bool, r Result, err error) {
+			t.Helper()
+			if err != nil || r.Local != want {
+				t.Errorf("%s: local %v, %v", what, r.Local, err)
+			}
+		}
+		if r, err := c.Stored(key, changefeed.List{}); !errors.Is(err, ErrNotStored) || !r.Local {
+			t.Errorf("nothing stored: %+v, %v", r, err)
+		}
+		release := make(chan struct{})
+		var both sync.WaitGroup
+		for range 2 {
+			both.Go(func() {
+				r, err := c.Forward(key, changefeed.List{}, hangs(release, brings("page")))
+				is("miss, alone or collapsed", false, r, err)
+			})
+		}
+		synctest.Wait()
+		close(release)
+		both.Wait()
+
+		r, ok := c.Hit(key, time.Now())
+		is("hit", true, r, nil)
+		if !ok {
+			t.Fatal("no hit")
+		}
+		r, err := c.Forward(key, changefeed.List{}, brings("other"))
+		is("brought by another in the meantime", true, r, err)
+		r, err = c.Stored(key, changefeed.List{})
+		is("stored", true, r, err)
+		r, err = c.Bypass(key, changefeed.List{}, brings("other"))
+		is("bypass, shared", true, r, err)
+		time.Sleep(ttl / 2)
+		r, err = c.Bypass(key, changefeed.List{}, brings("other"))
+		is("bypass", false, r, err)
+
+		time.Sleep(ttl)
+		r, err = c.Forward(key, changefeed.List{}, fails(errOrigin))
+		is("stale, after a query that failed", false, r, err)
+		r, err = c.Forward(key, changefeed.List{}, fails(errOrigin))
+		is("stale, and no query is tried", true, r, err)
+		checkFills(t, c, 3, 1)
+	})
+}
+
+func TestAnEntryFromRedisIsNotLocal(t *testing.T) {
+	_, client := startRedis(t)
+	options := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
+	c := open(t, options)
+	if r, err := c.Stored(keyOf("q"), changefeed.List{}); !errors.Is(err, ErrNotStored) || r.Local {
+		t.Errorf("asked Redis in vain: %+v, %v", r, err)
+	}
+	deposit(t, client, keyOf("q"), "page", 0, time.Hour)
+	r, err := c.Stored(keyOf("q"), changefeed.List{})
+	want{body: "page", source: Redis}.check(t, r, err)
+	if r.Local {
+		t.Error("a page from Redis is local")
+	}
+	if r, ok := c.Hit(keyOf("q"), time.Now()); !ok || !r.Local {
+		t.Errorf("then from memory: %+v", r)
+	}
+	checkFills(t, c, 0, 0)
 }

@@ -17,11 +17,11 @@ import (
 func TestCloseWaitsForFlights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t, Options{TTL: time.Hour, FillTimeout: fillTime})
-		release, landed := make(chan struct{}), make(chan Result, 1)
+		release, finished := make(chan struct{}), make(chan Result, 1)
 		go func() {
 			r, err := c.Forward(keyOf("q"), changefeed.List{}, hangs(release, brings("page")))
 			want{body: "page", source: Origin}.check(t, r, err)
-			landed <- r
+			finished <- r
 		}()
 		synctest.Wait()
 		closed := make(chan error)
@@ -29,7 +29,7 @@ func TestCloseWaitsForFlights(t *testing.T) {
 		synctest.Wait()
 		select {
 		case err := <-closed:
-			t.Fatalf("closed before the flight had landed: %v", err)
+			t.Fatalf("closed before the flight had finished: %v", err)
 		default:
 		}
 		if r, err := c.Forward(keyOf("r"), changefeed.List{}, brings("another")); !errors.Is(err, context.Canceled) {
@@ -39,7 +39,7 @@ func TestCloseWaitsForFlights(t *testing.T) {
 		if err := <-closed; err != nil {
 			t.Fatal(err)
 		}
-		<-landed
+		<-finished
 		for range 3 {
 			if r, err := c.Forward(keyOf("q"), changefeed.List{}, brings("another")); !errors.Is(err, context.Canceled) {
 				t.Fatalf("%+v, %v", r, err)
@@ -79,7 +79,7 @@ func TestCloseCutsFlightsOffAtItsDeadline(t *testing.T) {
 }
 
 // A flight whose request has given up is waited for all the same.
-func TestCloseWaitsForFlightsThatNobodyElseWaitsFor(t *testing.T) {
+func TestCloseWaitsForFlightsWithoutARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t, Options{TTL: time.Hour, FillTimeout: fillTime})
 		release := make(chan struct{})

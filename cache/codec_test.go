@@ -47,7 +47,7 @@ func TestCodecRoundTrip(t *testing.T) {
 	}
 }
 
-func TestDecodeRefusesWhatIsNotWhole(t *testing.T) {
+func TestDecodeRefusesDamagedEntries(t *testing.T) {
 	key, now := keyOf("q"), time.Now()
 	entry := NewEntry(rows(300), "cursor").encode(key, time.Minute, now)
 	if _, _, err := decode(entry, key, time.Minute, now); err != nil {

@@ -54,6 +54,10 @@ type Times struct {
 }
 
 // lookup finds an entry that is not fresh in memory: locally, or remotely by a fill.
+//
+// Invariants: a fill has its own deadline, whatever request began it; where changes
+// are followed, only an admitted entry goes to Redis; the answer of a wrong server,
+// or of a standby that lags, is not served.
 type lookup struct {
 	*Cache
 	key  []byte

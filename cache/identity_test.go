@@ -24,7 +24,7 @@ func TestCodecKeepsWhichServerWasRead(t *testing.T) {
 
 // Whatever shares a Redis, a node finds there pages of its own database alone:
 // by age, too, where nothing else tells databases apart.
-func TestPagesOfAnotherDatabaseAreNotFound(t *testing.T) {
+func TestEntriesOfAnotherDatabaseAreNotFound(t *testing.T) {
 	_, client := startRedis(t)
 	byAge := func(identity changefeed.Identity) *Cache {
 		return open(t, Options{Redis: client, Followed: followedAt(identity, 1), TTL: time.Minute, MaxStale: time.Minute})
@@ -79,7 +79,7 @@ func epochAt(timeline uint32, random string) string {
 }
 
 // ofRun is a fill of a server that says this run.
-func (b *beater) ofRun(body, run string) Fill {
+func (b *fakeFollower) ofRun(body, run string) Fill {
 	primary := b.brings(body).Primary
 	return Fill{Primary: func(ctx context.Context, of string) (FillResult, error) {
 		f, err := primary(ctx, of)
@@ -90,9 +90,9 @@ func (b *beater) ofRun(body, run string) Fill {
 
 // A node whose server is on an older timeline than the fleet follows keeps
 // nothing that it reads there, whether there is proof or not.
-func TestAServerOnAnOldTimelineIsForeign(t *testing.T) {
-	b := startBeater(t)
-	b.take(epochAt(2, "a"))
+func TestAServerOnAnOldTimelineIsTheWrongServer(t *testing.T) {
+	b := startFollower(t)
+	b.beginTerm(epochAt(2, "a"))
 	followed := followedAt(ofShop, 1)
 	c, _ := b.open(Options{Followed: followed, TTL: time.Minute, MaxStale: time.Minute, Bound: testBound})
 	eventually(t, "trusted", mode(c, ModeFollowed))
@@ -105,7 +105,7 @@ func TestAServerOnAnOldTimelineIsForeign(t *testing.T) {
 	if n := refused(); n != 1 {
 		t.Errorf("refused with proof: %d", n)
 	}
-	b.quiet(true)
+	b.beSilent(true)
 	eventually(t, "untrusted", mode(c, ModeUntrusted))
 	read("r", "old primary's")
 	if n := refused(); n != 2 {
@@ -138,8 +138,8 @@ func (m *misled) Epoch(ctx context.Context) (string, error) {
 // A node follows no epoch of an older timeline than the newest it has followed:
 // Redis may lose the epoch's name, and the old primary's follower name its own.
 func TestAnOldTimelineIsNotFollowedAgain(t *testing.T) {
-	b := startBeater(t)
-	b.take(epochAt(2, "a"))
+	b := startFollower(t)
+	b.beginTerm(epochAt(2, "a"))
 	log := &misled{Log: b.log}
 	c, feed := openFollowing(t, log, Options{Followed: followedAt(ofShop, 0), TTL: time.Minute, MaxStale: time.Minute, Bound: testBound}, b)
 	eventually(t, "trusted", mode(c, ModeFollowed))
@@ -155,23 +155,23 @@ func TestAnOldTimelineIsNotFollowedAgain(t *testing.T) {
 // A node whose own server was promoted leaves the epoch of the timeline before,
 // which somebody may keep alive, and waits for the new one.
 func TestANodeOfANewPrimaryLeavesTheOldTimeline(t *testing.T) {
-	b := startBeater(t)
-	b.take(epochAt(1, "a"))
+	b := startFollower(t)
+	b.beginTerm(epochAt(1, "a"))
 	followed := followedAt(ofShop, 1)
 	c, _ := b.open(Options{Followed: followed, TTL: time.Minute, MaxStale: time.Minute, Bound: patient})
 	eventually(t, "trusted", mode(c, ModeFollowed))
 	followed.Found(ofShop, 2)
 	eventually(t, "untrusted", mode(c, ModeUntrusted))
-	b.take(epochAt(2, "b"))
+	b.beginTerm(epochAt(2, "b"))
 	eventually(t, "trusted", mode(c, ModeFollowed))
 }
 
 // While nothing is proven, what another node has read a moment ago is shared by
 // nobody else: which server it read is not known.
-func TestUnprovenPagesOfRedisAreNotShared(t *testing.T) {
+func TestUnprovenEntriesOfRedisAreNotShared(t *testing.T) {
 	_, client := startRedis(t)
 	b, c := followed(t, Options{Redis: client})
-	b.quiet(true)
+	b.beSilent(true)
 	eventually(t, "untrusted", mode(c, ModeUntrusted))
 	p := NewEntry([]byte("another node's"), "next of another node's")
 	if err := client.Set(t.Context(), inRedis(keyOf("q")), p.encode(keyOf("q"), 2*time.Minute, time.Now()), 2*time.Minute).Err(); err != nil {

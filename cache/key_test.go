@@ -61,7 +61,7 @@ func FuzzAppendKey(f *testing.F) {
 
 // Neighbours: bytes that change places between parts, with the workspace and
 // with the lengths themselves, are where encodings fail.
-func TestKeysOfNeighboursDiffer(t *testing.T) {
+func TestSimilarKeysDiffer(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	seen := map[string]string{}
 	for range 3_000 {

@@ -112,7 +112,7 @@ func (m *memory) offer(key []byte, s *slot) {
 		return
 	}
 	defer mu.Unlock()
-	if m.window.holds(s) { // else a newer one may have been put
+	if e := m.window.find(key); e != nil && e.Value.(*windowed).slot == s { // else a newer one may have been put
 		m.set(s)
 	}
 }

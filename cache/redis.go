@@ -1,8 +1,10 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -51,8 +53,6 @@ const (
 	redisStoreBudget = 250 * time.Millisecond
 	// redisTimeout bounds a call after its request has stopped waiting: see withinBudget.
 	redisTimeout = time.Second
-	// maxRetries of a call on connections that have ended is above their number.
-	maxRetries = 1000
 	// maxRedisEntry, in bytes, is the largest entry that is stored. One of several
 	// megabytes takes longer than redisBudget to read, which counts as a failure: a
 	// few such entries would open the breaker for all others.
@@ -66,6 +66,8 @@ const (
 
 	entryPrefix, claimPrefix = "page:", "fill:"
 )
+
+var errNoAnswer = fmt.Errorf("no answer in time: %w", context.DeadlineExceeded)
 
 // newRedisTier makes a tier. It waits a moment for a connection.
 func newRedisTier(client redis.UniversalClient, followed *changefeed.Followed, clock *boottime.Clock) *redisTier {
@@ -269,15 +271,17 @@ func (r *redisTier) failure() error {
 
 // callRedis makes one call behind the breaker, and waits for it within the budget.
 func callRedis[T any](r *redisTier, operation string, budget time.Duration, call func(context.Context) (T, error)) (v T, err error) {
-	_, err = r.breaker.Execute(func() (any, error) {
+	_, failure := r.breaker.Execute(func() (any, error) {
 		r.calls.Add(1)
-		v, err = withinBudget(r, budget, call)
+		if v, err = withinBudget(r, budget, call); isElsewhere(err) {
+			return nil, nil
+		}
 		return nil, r.refused.Note(operation, err)
 	})
-	if err != nil {
+	if failure != nil {
 		r.failures.Add(1)
 	}
-	return v, err
+	return v, cmp.Or(err, failure)
 }
 
 // withinBudget makes a call in a goroutine of its own, and waits for it within the budget.
@@ -293,11 +297,10 @@ func withinBudget[T any](r *redisTier, budget time.Duration, call func(context.C
 		ctx, cancel := context.WithTimeout(r.ctx, max(budget, redisTimeout))
 		defer cancel()
 		v, err := protect(func() (T, error) { return call(ctx) })
-		for n := 0; n < maxRetries && hasEnded(err) && ctx.Err() == nil; n++ {
-			v, err = protect(func() (T, error) { return call(ctx) })
-		}
-		if isElsewhere(err) {
-			err = nil
+		if hasEnded(err) {
+			for idle := r.idleConnections(); idle > 0 && hasEnded(err) && ctx.Err() == nil; idle-- {
+				v, err = protect(func() (T, error) { return call(ctx) })
+			}
 		}
 		answers <- answer{v, err}
 	})
@@ -307,7 +310,7 @@ func withinBudget[T any](r *redisTier, budget time.Duration, call func(context.C
 	case a := <-answers:
 		v, err = a.v, a.err
 	case <-timer.C:
-		err = context.DeadlineExceeded
+		err = errNoAnswer
 	}
 	if err != nil {
 		r.last.Store(&err)
@@ -315,6 +318,14 @@ func withinBudget[T any](r *redisTier, budget time.Duration, call func(context.C
 		r.answered.Store(true)
 	}
 	return v, err
+}
+
+func (r *redisTier) idleConnections() (n uint32) {
+	stats := r.client.PoolStats()
+	if n = stats.IdleConns; stats.PipelineStats != nil {
+		n += stats.PipelineStats.IdleConns
+	}
+	return n
 }
 
 // hasEnded reports whether an open connection has ended. A connection that could not

@@ -20,7 +20,7 @@ import (
 
 // wayTo is an address by which connections lead to another, as carry has their
 // bytes go.
-func wayTo(t *testing.T, to string, carry func(near, far net.Conn)) (address string) {
+func wayTo(t *testing.T, to string, carry func(client, server net.Conn)) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -29,16 +29,16 @@ func wayTo(t *testing.T, to string, carry func(near, far net.Conn)) (address str
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
-			near, err := l.Accept()
+			client, err := l.Accept()
 			if err != nil {
 				return
 			}
-			far, err := net.Dial("tcp", to)
+			server, err := net.Dial("tcp", to)
 			if err != nil {
-				near.Close()
+				client.Close()
 				continue
 			}
-			go carry(near, far)
+			go carry(client, server)
 		}
 	}()
 	return l.Addr().String()
@@ -48,16 +48,16 @@ func wayTo(t *testing.T, to string, carry func(near, far net.Conn)) (address str
 // takes longer than a page may.
 func slowToOpen(t *testing.T, to string) (address string) {
 	t.Helper()
-	return wayTo(t, to, func(near, far net.Conn) {
-		defer near.Close()
-		go func() { _, _ = io.Copy(far, near); far.Close() }()
+	return wayTo(t, to, func(client, server net.Conn) {
+		defer client.Close()
+		go func() { _, _ = io.Copy(server, client); server.Close() }()
 		first := make([]byte, 1)
-		if _, err := io.ReadFull(far, first); err != nil {
+		if _, err := io.ReadFull(server, first); err != nil {
 			return
 		}
 		time.Sleep(3 * redisBudget)
-		if _, err := near.Write(first); err == nil {
-			_, _ = io.Copy(near, far)
+		if _, err := client.Write(first); err == nil {
+			_, _ = io.Copy(client, server)
 		}
 	})
 }
@@ -117,7 +117,7 @@ func TestARedisThatNeverAnswers(t *testing.T) {
 }
 
 // The client finds the server of a Cluster that has an entry, also after it has moved.
-func TestPagesOfACluster(t *testing.T) {
+func TestEntriesOfACluster(t *testing.T) {
 	servers, client := redistest.Cluster(t)
 	options := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
 	first, second := open(t, options), open(t, options)
@@ -236,18 +236,18 @@ func movedToItself(t *testing.T, to string, moved *atomic.Bool) (address string)
 		}
 		return text, err
 	}
-	return wayTo(t, to, func(near, far net.Conn) {
-		defer far.Close()
-		go func() { _, _ = io.Copy(near, far); near.Close() }()
-		for in := bufio.NewReader(near); ; {
+	return wayTo(t, to, func(client, server net.Conn) {
+		defer server.Close()
+		go func() { _, _ = io.Copy(client, server); client.Close() }()
+		for in := bufio.NewReader(client); ; {
 			text, err := command(in)
 			if err != nil {
 				return
 			}
 			if moved.Load() {
-				fmt.Fprintf(near, "-MOVED 1 %s\r\n", near.LocalAddr())
+				fmt.Fprintf(client, "-MOVED 1 %s\r\n", client.LocalAddr())
 			} else {
-				_, _ = io.WriteString(far, text)
+				_, _ = io.WriteString(server, text)
 			}
 		}
 	})

@@ -55,7 +55,7 @@ func TestMemoryThenRedisThenOrigin(t *testing.T) {
 	began := time.Now()
 	r, err := first.Forward(key, changefeed.List{}, brings("page"))
 	want{body: "page", source: Origin}.check(t, r, err)
-	checkRedis(t, first, 2, 0, 0) // asked, told
+	checkRedis(t, first, 2, 0, 0) // read, stored
 	checkFills(t, first, 1, 0)
 	for range 3 {
 		hit, ok := first.Hit(key, time.Now())
@@ -112,7 +112,7 @@ func TestAgeCountsFromTheFirstNodesQuery(t *testing.T) {
 	}
 }
 
-func TestStalePagesOfRedis(t *testing.T) {
+func TestStaleEntriesOfRedis(t *testing.T) {
 	_, client := startRedis(t)
 	open := func(t *testing.T) *Cache {
 		return open(t, Options{Redis: client, TTL: time.Minute, MaxStale: time.Hour})
@@ -167,7 +167,7 @@ func TestStalePagesOfRedis(t *testing.T) {
 }
 
 // What is in Redis for longer than it may be is served no longer, though.
-func TestPageIsInRedisAsLongAsItMayBeServed(t *testing.T) {
+func TestAnEntryIsInRedisAsLongAsItMayBeServed(t *testing.T) {
 	_, client := startRedis(t)
 	c := open(t, Options{Redis: client, TTL: time.Minute, MaxStale: time.Hour})
 	forward(t, c, keyOf("q"), brings("page"))
@@ -184,7 +184,7 @@ func TestPageIsInRedisAsLongAsItMayBeServed(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoPageInRedisIsAMissAndHeals(t *testing.T) {
+func TestAValueInRedisThatIsNoEntryIsAMissAndHeals(t *testing.T) {
 	_, client := startRedis(t)
 	key := keyOf("q")
 	entry := NewEntry(rows(500), "").encode(key, time.Hour, time.Now())
@@ -283,10 +283,10 @@ func TestEntryReplacedWhileItIsRead(t *testing.T) {
 	}
 }
 
-// Where changes are followed, how old a page is that stands is told by the
+// Where changes are followed, the age of a valid entry comes from the
 // node's proof; of one that does not, Redis is asked. The clocks are of no help:
 // the writer's is an hour ahead.
-func TestFollowedPagesOfRedis(t *testing.T) {
+func TestEntriesOfRedisAreValidatedByChanges(t *testing.T) {
 	_, client := startRedis(t)
 	b, c := followed(t, Options{Redis: client})
 	const life, age = 2 * time.Minute, 30 * time.Second // TTL and MaxStale
@@ -303,8 +303,8 @@ func TestFollowedPagesOfRedis(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(keyOf("stands"))
-	r, err := c.Forward(keyOf("stands"), listA, fails(errPanic))
+	write(keyOf("valid"))
+	r, err := c.Forward(keyOf("valid"), listA, fails(errPanic))
 	want{body: "page", source: Redis}.check(t, r, err)
 	if r.Entry.Proof > c.tracker.Stats().Proof {
 		t.Error("it looks younger than what is proven")
@@ -313,7 +313,7 @@ func TestFollowedPagesOfRedis(t *testing.T) {
 
 	write(keyOf("stale"))
 	b.change(listA)
-	eventually(t, "the change", func() bool { _, ok := c.Hit(keyOf("stands"), time.Now()); return !ok })
+	eventually(t, "the change", func() bool { _, ok := c.Hit(keyOf("valid"), time.Now()); return !ok })
 	r, err = c.Forward(keyOf("stale"), listA, fails(errOrigin))
 	want{body: "page", source: Redis, hadStale: true, err: errOrigin}.check(t, r, err)
 	if r.Age < age {
@@ -324,20 +324,20 @@ func TestFollowedPagesOfRedis(t *testing.T) {
 
 // A page that was read while nothing was proven is not fresh once something is. It
 // must not keep the page that another node has put into Redis out of memory.
-func TestAPageOfRedisReplacesOneThatMayNotBeKept(t *testing.T) {
+func TestAnEntryOfRedisReplacesOneThatWasNotAdmitted(t *testing.T) {
 	_, client := startRedis(t)
-	b := startBeater(t)
+	b := startFollower(t)
 	o := Options{Redis: client, TTL: time.Minute, MaxStale: time.Minute, Bound: testBound}
 	c, _ := b.open(o)
 	other, _ := b.open(o)
 	eventually(t, "followed", func() bool { return c.Mode() == ModeFollowed && other.Mode() == ModeFollowed })
-	eventually(t, "the other's hit", func() bool { _, hit := askFor(t, other, b.brings("body")); return hit })
-	b.quiet(true)
+	eventually(t, "the other's hit", func() bool { _, hit := request(t, other, b.brings("body")); return hit })
+	b.beSilent(true)
 	eventually(t, "untrusted", mode(c, ModeUntrusted))
-	askFor(t, c, b.brings("body"))
-	b.quiet(false)
+	request(t, c, b.brings("body"))
+	b.beSilent(false)
 	eventually(t, "followed again", mode(c, ModeFollowed))
-	eventually(t, "a hit from memory", func() bool { _, hit := askFor(t, c, fails(errPanic)); return hit })
+	eventually(t, "a hit from memory", func() bool { _, hit := request(t, c, fails(errPanic)); return hit })
 }
 
 // outage is a way for Redis to be away.

@@ -33,22 +33,22 @@ func counted(queries *atomic.Int64, fill Fill) Fill {
 	}}
 }
 
-// following is a cache that follows a beater and trusts it.
-func followed(t *testing.T, o Options) (*beater, *Cache) {
-	b := startBeater(t)
+// following is a cache that follows a fakeFollower and trusts it.
+func followed(t *testing.T, o Options) (*fakeFollower, *Cache) {
+	b := startFollower(t)
 	o.TTL, o.MaxStale, o.Bound = time.Minute, time.Minute, testBound
 	c, _ := b.open(o)
 	eventually(t, "trusted", mode(c, ModeFollowed))
 	return b, c
 }
 
-// heat has a page asked for until it is on the list of those read ahead.
-func heat(t *testing.T, b *beater, c *Cache, fill Fill) {
+// makeHot requests an entry until it is refreshed with its list.
+func makeHot(t *testing.T, b *fakeFollower, c *Cache, fill Fill) {
 	t.Helper()
-	eventually(t, "a hot page", func() bool {
+	eventually(t, "a hot entry", func() bool {
 		b.change(listA)
 		for range 10 {
-			askFor(t, c, fill)
+			request(t, c, fill)
 		}
 		c.refresher.mu.Lock()
 		defer c.refresher.mu.Unlock()
@@ -56,19 +56,19 @@ func heat(t *testing.T, b *beater, c *Cache, fill Fill) {
 	})
 }
 
-func TestAHotPageIsReadAheadOfItsReaders(t *testing.T) {
+func TestAHotEntryIsRefreshedAheadOfRequests(t *testing.T) {
 	b, c := followed(t, Options{})
 	var queries atomic.Int64
 	fill := counted(&queries, b.brings("old"))
-	heat(t, b, c, fill)
-	eventually(t, "a hit", func() bool { _, hit := askFor(t, c, fill); return hit })
+	makeHot(t, b, c, fill)
+	eventually(t, "a hit", func() bool { _, hit := request(t, c, fill); return hit })
 	before := queries.Load()
 	b.brings("new")
 	b.change(listA)
 	eventually(t, "the page is read, with nobody asking", func() bool {
 		return queries.Load() == before+1 && string(c.memory.get(keyOf("q")).entry.Load().Body) == "new"
 	})
-	if body, hit := askFor(t, c, fill); !hit || body != "new" {
+	if body, hit := request(t, c, fill); !hit || body != "new" {
 		t.Errorf("%q, hit %t", body, hit)
 	}
 	if n := queries.Load() - before; n != 1 {
@@ -77,8 +77,8 @@ func TestAHotPageIsReadAheadOfItsReaders(t *testing.T) {
 	// It was asked for once since, and is read once more; and then no more.
 	for range 20 {
 		b.change(listA)
-		told := b.applied.Load()
-		eventually(t, "it is told", func() bool { return b.applied.Load() > told })
+		before := b.applied.Load()
+		eventually(t, "it is applied", func() bool { return b.applied.Load() > before })
 	}
 	eventually(t, "idle", func() bool { return len(c.refresher.tasks) == 0 })
 	// (Once more, and again where the next change came while it was read.)
@@ -94,24 +94,24 @@ func TestAHotPageIsReadAheadOfItsReaders(t *testing.T) {
 	})
 }
 
-func TestAPageThatFewAskForIsLeftToThem(t *testing.T) {
+func TestAnEntryThatIsNotHotIsNotRefreshed(t *testing.T) {
 	b, c := followed(t, Options{})
 	var queries atomic.Int64
 	fill := counted(&queries, b.brings("page"))
 	for range 3 {
-		askFor(t, c, fill)
+		request(t, c, fill)
 		time.Sleep(2 * time.Second / hotRate)
 		b.change(listA)
 	}
 	before := b.applied.Load()
-	eventually(t, "all is told", func() bool { return b.applied.Load() > before })
+	eventually(t, "all is applied", func() bool { return b.applied.Load() > before })
 	if n := c.Stats().Refreshes; n != 0 {
-		t.Errorf("read ahead %d times", n)
+		t.Errorf("refreshed %d times", n)
 	}
 }
 
-// A change is told before it is visible: the page is read until it shows it.
-func TestAPageReadTooEarlyIsReadAgain(t *testing.T) {
+// A change is published before it is visible: the entry is read until it shows it.
+func TestAHotEntryIsRetriedUntilItsChangeIsVisible(t *testing.T) {
 	_, client := startRedis(t)
 	b, c := followed(t, Options{Redis: client})
 	var queries, early atomic.Int64
@@ -126,22 +126,22 @@ func TestAPageReadTooEarlyIsReadAgain(t *testing.T) {
 		}
 		return f, err
 	}
-	b.hold(true)
-	heat(t, b, c, fill)
-	b.hold(false)
-	eventually(t, "a hit", func() bool { _, hit := askFor(t, c, fill); return hit })
-	b.hold(true)
+	b.holdBack(true)
+	makeHot(t, b, c, fill)
+	b.holdBack(false)
+	eventually(t, "a hit", func() bool { _, hit := request(t, c, fill); return hit })
+	b.holdBack(true)
 	before := queries.Load()
 	early.Store(3)
 	b.change(listA)
-	eventually(t, "a page that stands", func() bool { return early.Load() < 0 && c.memory.get(keyOf("q")).entry.Load().Admitted() })
+	eventually(t, "an admitted entry", func() bool { return early.Load() < 0 && c.memory.get(keyOf("q")).entry.Load().Admitted() })
 	if n := queries.Load() - before; n != 4 {
 		t.Errorf("%d queries, of which 3 were too early", n)
 	}
 }
 
 // What does not fit into the budget is left to readers, and nothing waits.
-func TestReadingAheadIsBounded(t *testing.T) {
+func TestRefreshingIsBounded(t *testing.T) {
 	b, c := followed(t, Options{})
 	release := make(chan struct{})
 	fast := b.brings("page")
@@ -158,29 +158,29 @@ func TestReadingAheadIsBounded(t *testing.T) {
 		return fast.Primary(ctx, "")
 	}}
 	const workspaces = refreshQueue + 3*refreshWorkers
-	pair := func(i int) changefeed.List {
+	list := func(i int) changefeed.List {
 		return changefeed.List{Workspace: [16]byte{9, byte(i), byte(i >> 8)}, Collection: changefeed.Items}
 	}
 	for i := range workspaces {
 		key := keyOf(fmt.Sprint(i))
-		if _, err := c.Forward(key, pair(i), fill); err != nil {
+		if _, err := c.Forward(key, list(i), fill); err != nil {
 			t.Fatal(err)
 		}
 		h := c.memory.get(key)
-		c.refresher.add(&hotEntry{slot: weak.Make(h), list: pair(i), fill: fill})
+		c.refresher.add(&hotEntry{slot: weak.Make(h), list: list(i), fill: fill})
 	}
 	slow.Store(true)
 	most.Store(0)
 	var all []changefeed.List
 	for i := range workspaces {
 		c.memory.get(keyOf(fmt.Sprint(i))).requests.Add(1000)
-		all = append(all, pair(i))
+		all = append(all, list(i))
 	}
 	b.change(all...)
 	eventually(t, "some are dropped", func() bool { return c.Stats().RefreshesDropped > 0 })
 	eventually(t, "all workers at work", func() bool { return running.Load() == refreshWorkers })
 	var wg sync.WaitGroup
-	wg.Go(func() { askFor(t, c, b.brings("another")) }) // nobody waits behind them
+	wg.Go(func() { request(t, c, b.brings("another")) }) // nobody waits behind them
 	wg.Wait()
 	close(release)
 	eventually(t, "idle", func() bool { return len(c.refresher.tasks) == 0 && running.Load() == 0 })
@@ -191,7 +191,7 @@ func TestReadingAheadIsBounded(t *testing.T) {
 
 // A change that stays invisible for long (its commit waits for a synchronous
 // standby) has the page insisted on once, and not by each reader anew.
-func TestInsistingEnds(t *testing.T) {
+func TestRetryingEnds(t *testing.T) {
 	b, c := followed(t, Options{})
 	var queries atomic.Int64
 	var early atomic.Bool
@@ -203,9 +203,9 @@ func TestInsistingEnds(t *testing.T) {
 		}
 		return sees.Primary(ctx, run)
 	}}
-	heat(t, b, c, fill)
-	eventually(t, "a hit", func() bool { _, hit := askFor(t, c, fill); return hit })
-	b.hold(true)
+	makeHot(t, b, c, fill)
+	eventually(t, "a hit", func() bool { _, hit := request(t, c, fill); return hit })
+	b.holdBack(true)
 	early.Store(true)
 	before := b.applied.Load()
 	b.change(listA)
@@ -216,15 +216,123 @@ func TestInsistingEnds(t *testing.T) {
 		h.requests.Add(1 << 20)
 		before := queries.Load()
 		eventually(t, "too old to be shared", func() bool { return c.clock.Now()-h.entry.Load().Proof >= c.tracker.ShareTime() })
-		eventually(t, "a query", func() bool { askFor(t, c, fill); return queries.Load() > before })
-		eventually(t, "nobody insists any more", func() bool {
+		eventually(t, "a query", func() bool { request(t, c, fill); return queries.Load() > before })
+		eventually(t, "no retry any more", func() bool {
 			n := queries.Load()
-			time.Sleep(4 * visibilityWaits[len(visibilityWaits)-1]) // who insists asks sooner
+			time.Sleep(4 * visibilityWaits[len(visibilityWaits)-1]) // a retry comes sooner
 			return n == queries.Load()
 		})
 	}
 	// Beside the readers', once to read it ahead, and once until it is given up.
 	if n, most := queries.Load(), int64(readers+1+len(visibilityWaits)); n > most {
 		t.Errorf("%d queries for %d readers, more than %d", n, readers, most)
+	}
+}
+
+func TestTheNextPageIsPrefetched(t *testing.T) {
+	b, following := followed(t, Options{})
+	for name, by := range map[string]struct {
+		cache *Cache
+		fill  Fill
+	}{"followed": {following, b.brings("next")}, "by age": {open(t, Options{TTL: time.Hour}), brings("next")}} {
+		var queries atomic.Int64
+		fill := counted(&queries, by.fill)
+		by.cache.PrefetchNext(keyOf("2"), listA, fill)
+		eventually(t, name+": it is in memory", func() bool { return by.cache.memory.get(keyOf("2")) != nil })
+		by.cache.refresher.prefetch(keyOf("2"), listA, fill) // what is there is not read again
+		r, err := by.cache.Forward(keyOf("2"), listA, fails(errPanic))
+		if err != nil || string(r.Entry.Body) != "next" || r.Source != Memory {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+		if s := by.cache.Stats(); s.NextPages != 1 || queries.Load() != 1 {
+			t.Errorf("%s: %d pages by %d queries", name, s.NextPages, queries.Load())
+		}
+	}
+}
+
+// Whatever is asked for at once, the page after is asked for by one of them.
+func TestTheNextPageIsClaimedOnce(t *testing.T) {
+	p, last := newEntryAt([]byte("x"), "next", time.Now()), newEntryAt([]byte("x"), "", time.Now())
+	if !p.ClaimNextPrefetch() || p.ClaimNextPrefetch() || last.ClaimNextPrefetch() {
+		t.Error("the next page is claimed more than once, or never, or there is none")
+	}
+}
+
+// A walker is served by the flight that was to read its page ahead, and one
+// whose page is late asks the database no second time.
+func TestARequestJoinsThePrefetch(t *testing.T) {
+	c := open(t, Options{TTL: time.Hour})
+	var queries atomic.Int64
+	began, release := make(chan struct{}), make(chan struct{})
+	c.PrefetchNext(keyOf("2"), listA, counted(&queries, Fill{Primary: func(context.Context, string) (FillResult, error) {
+		close(began)
+		<-release
+		return FillResult{Body: []byte("next")}, nil
+	}}))
+	<-began
+	answer := make(chan Result)
+	go func() {
+		r, _ := c.Forward(keyOf("2"), listA, counted(&queries, brings("another")))
+		answer <- r
+	}()
+	close(release)
+	if r := <-answer; string(r.Entry.Body) != "next" || queries.Load() != 1 {
+		t.Errorf("%q by %d queries", r.Entry.Body, queries.Load())
+	}
+}
+
+// No worker is woken for a page that somebody reads already, or has read.
+func TestAnEntryUnderWayIsNotPrefetched(t *testing.T) {
+	c := open(t, Options{TTL: time.Hour})
+	forward(t, c, keyOf("there"), brings("page"))
+	began, release := make(chan struct{}), make(chan struct{})
+	defer close(release)
+	for i := range refreshWorkers {
+		c.PrefetchNext(keyOf(fmt.Sprint(i)), listA, Fill{Primary: func(context.Context, string) (FillResult, error) {
+			began <- struct{}{}
+			<-release
+			return FillResult{}, nil
+		}})
+		<-began
+	}
+	c.PrefetchNext(keyOf("there"), listA, fails(errPanic))
+	c.PrefetchNext(keyOf("0"), listA, fails(errPanic))
+	if n := len(c.refresher.tasks); n != 0 { // all workers are busy
+		t.Errorf("%d wait", n)
+	}
+	c.PrefetchNext(keyOf("another"), listA, fails(errPanic))
+	if n := len(c.refresher.tasks); n != 1 {
+		t.Errorf("%d wait, one is to", n)
+	}
+}
+
+// Walks leave half of the queue to hot pages, and never wait.
+func TestPrefetchesLeaveHalfOfTheQueue(t *testing.T) {
+	c := open(t, Options{TTL: time.Hour})
+	release := make(chan struct{})
+	defer close(release)
+	held := Fill{Primary: func(ctx context.Context, _ string) (FillResult, error) {
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return FillResult{}, ctx.Err()
+	}}
+	for i := range 4 * refreshQueue {
+		c.PrefetchNext(keyOf(fmt.Sprint(i)), listA, held)
+	}
+	if n, dropped := len(c.refresher.tasks), c.Stats().NextPagesDropped; n > refreshQueue/2 || dropped < 3*refreshQueue {
+		t.Errorf("%d wait, %d were dropped", n, dropped)
+	}
+}
+
+// A page that cannot be read is nobody's loss until it is asked for.
+func TestAFailedPrefetchIsForgotten(t *testing.T) {
+	c := open(t, Options{TTL: time.Hour})
+	c.PrefetchNext(keyOf("2"), listA, fails(errPanic))
+	eventually(t, "it failed", func() bool { return c.Stats().FillErrors == 1 })
+	r, err := c.Forward(keyOf("2"), listA, brings("page"))
+	if err != nil || string(r.Entry.Body) != "page" || r.Err != nil {
+		t.Errorf("%+v %v", r, err)
 	}
 }

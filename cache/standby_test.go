@@ -14,19 +14,19 @@ import (
 	"listedge/cache/freshness"
 )
 
-// unproven is a cache that trusts a beater that says no more: its proof stays
+// unproven is a cache that trusts a fakeFollower that says no more: its proof stays
 // behind all that is read from now on.
-func unproven(t *testing.T) (*beater, *Cache) {
-	b := startBeater(t)
+func unproven(t *testing.T) (*fakeFollower, *Cache) {
+	b := startFollower(t)
 	c, _ := b.open(Options{TTL: time.Minute, MaxStale: time.Minute, Bound: patient})
 	eventually(t, "trusted", mode(c, ModeFollowed))
-	b.quiet(true)
+	b.beSilent(true)
 	return b, c
 }
 
 // A page of the primary that was read too early gives way to one that a
 // standby has in full, though the proof of that one is older.
-func TestAStandbysPageReplacesOneReadTooEarly(t *testing.T) {
+func TestAStandbysEntryReplacesOneReadTooEarly(t *testing.T) {
 	b, c := unproven(t)
 	before := b.applied.Load()
 	b.change(listA)
@@ -49,20 +49,20 @@ func TestAStandbysPageReplacesOneReadTooEarly(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := c.memory.get(keyOf("q")).entry.Load()
-		return fmt.Sprintf("%s, stands %t", p.Body, p.Admitted())
+		return fmt.Sprintf("%s, admitted %t", p.Body, p.Admitted())
 	}
-	if got := read(); got != "old, stands false" {
+	if got := read(); got != "old, admitted false" {
 		t.Fatal(got)
 	}
 	lags = false
-	if got := read(); got != "new, stands true" {
+	if got := read(); got != "new, admitted true" {
 		t.Error(got)
 	}
 }
 
 // Requests that wait for one flight wait for the next at most, however old the
 // proof of a standby's page is, and however often the list changes.
-func TestNobodyWaitsForFlightAfterFlight(t *testing.T) {
+func TestARequestWaitsForTwoFlightsAtMost(t *testing.T) {
 	b, c := unproven(t)
 	const requests = 30
 	var flights atomic.Int64
@@ -81,9 +81,9 @@ func TestNobodyWaitsForFlightAfterFlight(t *testing.T) {
 	changes := func(before uint64) {
 		defer putting.Unlock()
 		eventually(t, "the page is accepted", func() bool { return c.admissions[freshness.Admitted].Load() > before })
-		told := b.applied.Load()
+		known := b.applied.Load()
 		b.change(listA)
-		eventually(t, "its change is told", func() bool { return b.applied.Load() > told })
+		eventually(t, "its change is applied", func() bool { return b.applied.Load() > known })
 	}
 	var wg sync.WaitGroup
 	for range requests {

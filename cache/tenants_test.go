@@ -17,7 +17,7 @@ import (
 // Redis, with little memory, pages that hardly stay fresh and an origin that
 // fails now and then. Each answer says whose it is and what was asked, in every
 // encoding. Keys are scratch that is overwritten at once.
-func TestNoWorkspaceSeesAnothersPage(t *testing.T) {
+func TestNoWorkspaceGetsAnothersEntry(t *testing.T) {
 	_, client := startRedis(t)
 	options := Options{Memory: 1 << 20, Redis: client, TTL: 30 * time.Millisecond, MaxStale: time.Minute}
 	nodes := []*Cache{open(t, options), open(t, options)}

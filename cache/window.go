@@ -86,11 +86,6 @@ func (w *window) find(key []byte) *list.Element {
 	return w.byKey[string(key)]
 }
 
-func (w *window) holds(s *slot) bool {
-	e := w.find(s.key)
-	return e != nil && e.Value.(*windowed).slot == s
-}
-
 // drop removes that element, if it is still there.
 func (w *window) drop(e *list.Element) {
 	w.mu.Lock()

@@ -24,10 +24,10 @@ func crowded(t *testing.T, often int) *memory {
 	return m
 }
 
-// A page that was read ahead is there when its reader comes, though memory is
+// An entry that was refreshed is there when its request comes, though memory is
 // full: of pages that many ask for, so that it is turned away, or of some like
 // it, so that it may be the next to go.
-func TestANewPageIsKeptForItsReader(t *testing.T) {
+func TestANewEntryStaysUntilItsFirstRequest(t *testing.T) {
 	for _, often := range []int{20, 0} {
 		m, rescued := crowded(t, often), 0
 		for i := 0; rescued < 20; i++ {
@@ -53,7 +53,7 @@ func TestANewPageIsKeptForItsReader(t *testing.T) {
 }
 
 // Who is asked for in the window again and again moves out of it.
-func TestAPageOfTheWindowThatIsAskedForMoves(t *testing.T) {
+func TestAnEntryOfTheWindowThatIsRequestedMovesOut(t *testing.T) {
 	m := crowded(t, 20)
 	key := keyOf("new")
 	m.put(key, newEntryAt(rows(18_000), "", time.Now()), time.Hour)
@@ -68,7 +68,7 @@ func TestAPageOfTheWindowThatIsAskedForMoves(t *testing.T) {
 	t.Error("it is still in the window")
 }
 
-func TestTheWindowHasBounds(t *testing.T) {
+func TestTheWindowIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		left := 0
 		w := newWindow(10_000, func() { left++ })
@@ -120,7 +120,7 @@ func TestTheWindowHasBounds(t *testing.T) {
 
 // A page that was found in the window, and has left it since, is not offered to
 // ristretto any more: a newer one may have been put meanwhile.
-func TestAPageThatLeftTheWindowIsNotOffered(t *testing.T) {
+func TestAnEntryThatLeftTheWindowIsNotOffered(t *testing.T) {
 	m, key := openMemory(t, 1<<20), keyOf("q")
 	keep := func(key []byte) *slot {
 		h := &slot{key: key}

@@ -8,7 +8,7 @@ import (
 )
 
 // A request has at most 100 header lines.
-func TestTooManyHeadersAreRefused(t *testing.T) {
+func TestTooManyHeaders(t *testing.T) {
 	for _, c := range []struct {
 		name, method, rest string
 		status             int
@@ -39,7 +39,7 @@ func TestTooManyHeadersAreRefused(t *testing.T) {
 
 // A request whose buffers are dropped is answered like any other, and so is the
 // one after it.
-func TestALargeRequestIsFollowedByAnother(t *testing.T) {
+func TestRequestsAfterALargeOne(t *testing.T) {
 	for name, large := range map[string]string{
 		"header":  thePage + headerLines(90, 160),
 		"cookies": thePage + "Cookie: a=b\r\n",

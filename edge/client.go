@@ -10,16 +10,15 @@ import (
 	"listedge/origin/apikey"
 )
 
-// client is what a node makes of a key, once, and finds again on each of its
-// requests: the buckets it spends from and the part of its headers that never
-// changes.
+// client is what a node makes of a key once, for all its requests: its buckets, and
+// the part of its headers that does not change.
 type client struct {
 	bucket          *limiter.Bucket
 	workspaceBucket *limiter.Bucket // nil = none
 	limit           int64           // burst of the key
 	workspaceLimit  int64
 	policy          unique.Handle[string] // RateLimit-Policy, which most keys share
-	broken          error                 // its limit cannot be enforced, so nothing is served
+	broken          error                 // its limit cannot be enforced, so its requests are refused
 
 	shown atomic.Pointer[shown]
 }
@@ -30,9 +29,9 @@ func policyOf(l apikey.Limit) (limiter.Policy, error) {
 	return p, err
 }
 
-// makeClient makes a client of a key, or of a key that has changed. Its bucket
-// goes on under the new limit, and where it was moved to another workspace, it
-// is that workspace's: what all nodes spend from.
+// makeClient makes the client of a new or changed key. The bucket of a changed key
+// keeps its level and gets the new limit. A key that was moved to another workspace
+// gets that workspace's bucket.
 func (s *Server) makeClient(k apikey.Key, c *client) {
 	k.Limit, k.WorkspaceLimit = k.Limit.Enforceable(), k.WorkspaceLimit.Enforceable()
 	c.limit, c.workspaceLimit = k.Limit.Burst, k.WorkspaceLimit.Burst
@@ -55,8 +54,8 @@ func (s *Server) makeClient(k apikey.Key, c *client) {
 	c.policy = unique.Make(string(lines))
 }
 
-// appendPolicy renders one item of RateLimit-Policy: q tokens in a window of
-// the w seconds in which an empty bucket fills. Rate 0 never does.
+// appendPolicy renders an item of RateLimit-Policy: q tokens in a window of the w
+// seconds that an empty bucket takes to fill. With rate 0 it never does.
 func appendPolicy(dst []byte, name string, l apikey.Limit) []byte {
 	dst = append(append(append(dst, '"'), name...), `";q=`...)
 	if l.Rate == 0 {

@@ -60,7 +60,7 @@ func readAnswer(t *testing.T, r *bufio.Reader, method string) answered {
 
 // Whatever an answer's size and way onto the wire, the connection goes on in
 // step: each request of a pipeline gets its own answer, whole.
-func TestAPipelineIsAnsweredInStep(t *testing.T) {
+func TestPipelinedResponsesMatchTheirRequests(t *testing.T) {
 	for _, size := range []int{10, 5 << 10, writeBuffer - 200, writeBuffer + 1, 1 << 20} {
 		body := `{"data":["` + strings.Repeat("x", size) + `"]`
 		s, _ := hitServer(t, body)
@@ -103,7 +103,7 @@ func TestAPipelineIsAnsweredInStep(t *testing.T) {
 
 // Answers of fasthttp's own making may have filled its buffer to any point when
 // a page's head comes, so that the head comes in parts.
-func TestAHeadInPartsIsPutTogether(t *testing.T) {
+func TestHeadersInPartsAreJoined(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	for room := range 1200 {
 		sent := ctx.Conn().(*conn).Conn.(*wire)
@@ -125,7 +125,7 @@ func TestAHeadInPartsIsPutTogether(t *testing.T) {
 }
 
 // An answer that fasthttp never comes to write leaves nothing behind.
-func TestADroppedAnswerIsNotSent(t *testing.T) {
+func TestADroppedResponseIsNotSent(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	s.handle(ctx)
 	ctx.Response.Reset()
@@ -138,7 +138,7 @@ func TestADroppedAnswerIsNotSent(t *testing.T) {
 	}
 }
 
-func TestAnOldClientIsAnsweredAndLeft(t *testing.T) {
+func TestHTTP10ClosesTheConnection(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	c, r := listening(t, s)
 	_, _ = io.WriteString(c, strings.Replace(thePage, "HTTP/1.1", "HTTP/1.0", 1)+"\r\n")
@@ -151,7 +151,7 @@ func TestAnOldClientIsAnsweredAndLeft(t *testing.T) {
 }
 
 // A client that does not read its answer is given up, though it was a page.
-func TestAnAnswerThatIsNotReadEndsTheConnection(t *testing.T) {
+func TestAFailedWriteEndsTheConnection(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	broken := newConn(brokenWire{&wire{}}, s)
 	request := &fasthttp.RequestCtx{}
@@ -159,7 +159,7 @@ func TestAnAnswerThatIsNotReadEndsTheConnection(t *testing.T) {
 	ctx.Request.CopyTo(&request.Request)
 	s.handle(request)
 	if err := request.Response.Write(bufio.NewWriterSize(broken, writeBuffer)); err == nil {
-		t.Error("the failed write is not told")
+		t.Error("the failed write is not reported")
 	}
 	if broken.response.pending {
 		t.Error("the answer is still to be sent")
@@ -188,9 +188,9 @@ func (w *deadlineWire) SetWriteDeadline(t time.Time) error {
 
 func (w *deadlineWire) Read([]byte) (int, error) { return 0, io.EOF }
 
-// A deadline strikes when it was asked for, or up to a second later, whatever
-// was asked for before; and one that moves with every request is seldom set.
-func TestDeadlinesStrikeNeverTooSoonAndSoonEnough(t *testing.T) {
+// A deadline expires when it was set to, or up to a second later, whatever it was
+// before. One that moves with every request is seldom set.
+func TestDeadlinesExpireOnTime(t *testing.T) {
 	w := &deadlineWire{}
 	c := &conn{Conn: w}
 	start := time.Now()
@@ -208,11 +208,11 @@ func TestDeadlinesStrikeNeverTooSoonAndSoonEnough(t *testing.T) {
 			want = now.Add(readTimeout)
 		}
 		if late := w.read[len(w.read)-1].Sub(want); late < 0 || late > deadlineSlack {
-			t.Fatalf("request %d: a Read's deadline is %v after the one asked for", i, late)
+			t.Fatalf("request %d: a Read's deadline is %v late", i, late)
 		}
 		_ = c.SetWriteDeadline(now.Add(writeTimeout))
 		if late := w.write[len(w.write)-1].Sub(now.Add(writeTimeout)); late < 0 || late > deadlineSlack {
-			t.Fatalf("request %d: a write's deadline is %v after the one asked for", i, late)
+			t.Fatalf("request %d: a write's deadline is %v late", i, late)
 		}
 	}
 	if len(w.read) > 10 || len(w.write) > 5 {
@@ -222,7 +222,7 @@ func TestDeadlinesStrikeNeverTooSoonAndSoonEnough(t *testing.T) {
 	_ = c.SetReadDeadline(time.Time{})
 	_, _ = c.Read(nil)
 	if !w.write[len(w.write)-1].IsZero() || !w.read[len(w.read)-1].IsZero() {
-		t.Error("no deadline was asked for, and there is one")
+		t.Error("a deadline was not removed")
 	}
 }
 

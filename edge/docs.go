@@ -22,8 +22,8 @@ import (
 // Two documents need no key: /openapi.json, the description of the API, which
 // the tests check responses against; and /docs, the same for people, to try out in
 // a browser. The scripts and styles of /docs are in the binary: they load nothing
-// from elsewhere, because people enter API keys there and a node may have no way
-// out.
+// from elsewhere, because people enter API keys there and a node may have no
+// Internet access.
 
 const (
 	openAPIPath = "/openapi.json"

@@ -136,17 +136,17 @@ func TestOpenAPIHasTheContractsCodes(t *testing.T) {
 	for _, p := range problems(t) {
 		want[fmt.Sprintf("| %d | `%s` |", p.status, p.code)] = true
 	}
-	told := map[string]bool{}
+	documented := map[string]bool{}
 	for _, row := range regexp.MustCompile("(?m)^\\| \\d+ \\| `[A-Z_]+` \\|").FindAllString(doc.Info.Description, -1) {
-		told[row] = true
+		documented[row] = true
 	}
-	if !maps.Equal(told, want) {
-		t.Errorf("the description's table has %v, the code %v", slices.Sorted(maps.Keys(told)), slices.Sorted(maps.Keys(want)))
+	if !maps.Equal(documented, want) {
+		t.Errorf("the description's table has %v, the code %v", slices.Sorted(maps.Keys(documented)), slices.Sorted(maps.Keys(want)))
 	}
 }
 
 // What HTTP itself can come to, and a fault of ours, may end any request.
-func TestOpenAPIAnswersOfTheReference(t *testing.T) {
+func TestOpenAPIResponsesOfTheDocs(t *testing.T) {
 	doc := loadOpenAPI(t)
 	want := []string{"200", "304", "400", "408", "413", "429", "431", "500", "503", "505"}
 	for _, path := range []string{openAPIPath, docsPath} {
@@ -158,11 +158,11 @@ func TestOpenAPIAnswersOfTheReference(t *testing.T) {
 }
 
 // What an example of invalid parameters says of each is what is said of it.
-func TestOpenAPIShowsWhatIsSaidOfParameters(t *testing.T) {
+func TestOpenAPIHasAllDetailsOfParameters(t *testing.T) {
 	q, _ := parseText(origin.Items, "sort=name")
 	q.After = origin.Position{Set: true, Name: "Chai", ID: [16]byte{1}}
 	cursor := string(q.AppendCursor(nil))
-	asked := map[string]struct {
+	requests := map[string]struct {
 		collection origin.Collection
 		query      string
 	}{
@@ -178,20 +178,20 @@ func TestOpenAPIShowsWhatIsSaidOfParameters(t *testing.T) {
 		"stock":             {origin.Items, "stock=x"},
 		"contactType":       {origin.Contacts, "type=x"},
 	}
-	shown := map[string]bool{}
+	documented := map[string]bool{}
 	for name, example := range loadOpenAPI(t).Components.Responses["BadRequest"].Value.Content.Get("application/json").Examples {
 		given, ok := example.Value.Value.(map[string]any)["error"].(map[string]any)["details"].(map[string]any)
 		if !ok {
 			continue // of an unreadable request
 		}
-		a, ok := asked[name]
+		a, ok := requests[name]
 		if !ok {
-			t.Errorf("%s: what is asked for it?", name)
+			t.Errorf("%s: the test has no request for this example", name)
 			continue
 		}
 		_, said := parseText(a.collection, a.query)
 		for parameter, why := range said {
-			shown[why] = true
+			documented[why] = true
 			if given[parameter] != why {
 				t.Errorf("%s: of %s it is said %q, the example has %q", name, parameter, why, given[parameter])
 			}
@@ -209,8 +209,8 @@ func TestOpenAPIShowsWhatIsSaidOfParameters(t *testing.T) {
 		t.Fatalf("only %d texts found", len(texts))
 	}
 	for _, m := range texts {
-		if !shown[m[1]] {
-			t.Errorf("no example says %q", m[1])
+		if !documented[m[1]] {
+			t.Errorf("no example has %q", m[1])
 		}
 	}
 }

@@ -60,7 +60,7 @@ func TestADocumentIsServedInTwoForms(t *testing.T) {
 }
 
 // A document is neither inflated nor copied for a request.
-func TestADocumentCostsAnAnswerNoMemory(t *testing.T) {
+func TestResponsesShareADocumentsBytes(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	c := newConn(&discarding{}, s)
 	ctx := &fasthttp.RequestCtx{}
@@ -95,7 +95,7 @@ type discarding struct{ wire }
 func (*discarding) Write(p []byte) (int, error) { return len(p), nil }
 
 // What needs no key is limited by address, all of it together.
-func TestWhatNeedsNoKeyIsLimited(t *testing.T) {
+func TestPublicResponsesAreLimited(t *testing.T) {
 	for _, c := range []struct {
 		method, path string
 		tokens       int
@@ -152,7 +152,7 @@ func TestBrowsersAndMonitorsAreNotLimited(t *testing.T) {
 }
 
 // Behind a load balancer that is named, each client has a budget of its own.
-func TestWhatNeedsNoKeyIsLimitedByTheClientBehindAProxy(t *testing.T) {
+func TestPublicResponsesAreLimitedByClientBehindAProxy(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	stopGuard(s)
 	for range publicBurst + 1 {

@@ -55,7 +55,7 @@ func TestMalformedKeysDoNotDelayLookUps(t *testing.T) {
 	}
 }
 
-func TestGuardGivesNothingForTimeThatGoesBack(t *testing.T) {
+func TestGuardIgnoresTimeThatGoesBack(t *testing.T) {
 	g, start := newGuard(), time.Now()
 	now := start
 	g.now = func() time.Time { return now }
@@ -72,7 +72,7 @@ func TestGuardGivesNothingForTimeThatGoesBack(t *testing.T) {
 	}
 }
 
-func TestGuardTakesAnIPv6NetworkForOneClient(t *testing.T) {
+func TestGuardCountsAnIPv6NetworkAsOneClient(t *testing.T) {
 	g := newGuard()
 	first, second := netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::ffff:2")
 	other := netip.MustParseAddr("2001:db8:0:1::1")
@@ -84,7 +84,7 @@ func TestGuardTakesAnIPv6NetworkForOneClient(t *testing.T) {
 	}
 }
 
-func TestGuardForgetsTheOldestAddresses(t *testing.T) {
+func TestGuardEvictsTheLeastRecentlyUsedAddresses(t *testing.T) {
 	g := newGuard()
 	for i := range guardedAddresses + 1000 {
 		g.fail(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), false)
@@ -102,7 +102,7 @@ func TestClientAddress(t *testing.T) {
 		want      string
 	}{
 		{"192.0.2.1", nil, "192.0.2.1"},
-		{"192.0.2.1", []string{"198.51.100.7"}, "192.0.2.1"}, // not a proxy: not believed
+		{"192.0.2.1", []string{"198.51.100.7"}, "192.0.2.1"}, // not a trusted proxy
 		{"10.0.0.1", nil, "10.0.0.1"},
 		{"10.0.0.1", []string{"198.51.100.7"}, "198.51.100.7"},
 		{"::ffff:10.0.0.1", []string{"198.51.100.7"}, "198.51.100.7"},

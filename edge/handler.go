@@ -20,8 +20,8 @@ import (
 	"listedge/origin/apikey"
 )
 
-// serve is the way of every request. The router continues it at list, at a
-// document or at a problem.
+// serve handles every request. The router continues at list, at a document or at
+// a problem.
 func (s *Server) serve(ctx *fasthttp.RequestCtx, hasBody bool) {
 	x := begin(ctx)
 	x.hasBody, x.close = hasBody, hasBody

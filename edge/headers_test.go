@@ -191,7 +191,7 @@ func served(t *testing.T, s *Server, secure *tls.Config) (dial func(testing.TB) 
 
 // What is not plainly valid gets one answer, at once (after the read timeout it
 // would be a 408), and its connection is closed.
-func TestRequestsThatAreNotPlainlyValid(t *testing.T) {
+func TestInvalidRequestsAreRefused(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
 	secure.Close()
@@ -218,7 +218,7 @@ func TestRequestsThatAreNotPlainlyValid(t *testing.T) {
 }
 
 // So it is wherever the client's bytes are cut into segments.
-func TestRequestsThatAreNotPlainlyValidInTwoSegments(t *testing.T) {
+func TestInvalidRequestsInTwoSegmentsAreRefused(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	for _, c := range refusals {
 		t.Run(c.name, func(t *testing.T) {
@@ -242,7 +242,7 @@ func TestRequestsThatAreNotPlainlyValidInTwoSegments(t *testing.T) {
 
 // What is valid and merely seldom is answered as ever, and the connection
 // stays open.
-func TestRequestsThatAreValidAndSeldom(t *testing.T) {
+func TestUnusualButValidRequests(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	conn := served(t, s, nil)(t)
 	defer conn.Close()
@@ -304,7 +304,7 @@ func TestAnExpectationWithoutABody(t *testing.T) {
 
 // A client that is still sending when it is refused gets its answer: the
 // connection is not reset.
-func TestARefusalReachesAClientThatIsSending(t *testing.T) {
+func TestARefusalReachesASendingClient(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	dial := served(t, s, nil)
 	for range 20 {

@@ -111,8 +111,8 @@ func answerTo(t testing.TB, s *Server, ctx *fasthttp.RequestCtx) answered {
 	w := ctx.Conn().(*conn).Conn.(*wire)
 	w.written = w.written[:0]
 	serveInto(t, s, ctx, bufio.NewWriterSize(ctx.Conn(), writeBuffer))
-	asked := &http.Request{Method: string(ctx.Method())}
-	r, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(w.written)), asked)
+	request := &http.Request{Method: string(ctx.Method())}
+	r, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(w.written)), request)
 	if err != nil {
 		t.Fatalf("%v: %q", err, w.written)
 	}

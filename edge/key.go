@@ -48,11 +48,11 @@ func (s *Server) authenticate(x *exchange) failure {
 	return failure{}
 }
 
-// Keys has to be given the changes in the database.
+// Keys is the listener by which changes invalidate keys.
 func (s *Server) Keys() changefeed.Listener { return s.keys }
 
-// unauthorised counts the failure against the client's address, and says so
-// once there were too many.
+// unauthorised counts the failure against the client's address. After too many it
+// returns 429.
 func (s *Server) unauthorised(x *exchange, p *problem) failure {
 	lookedUp := p == keyRefused
 	if retry := s.guard.fail(s.clientAddress(x), lookedUp); retry > 0 {

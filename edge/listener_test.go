@@ -112,7 +112,7 @@ func (at *limited) open(t *testing.T) int {
 	return value(t, scrape(t, at.registry), "listedge_http_connections")
 }
 
-func TestConnectionsBeyondTheLimitAreRefusedInTheContractsWords(t *testing.T) {
+func TestConnectionsBeyondTheLimitGetAProblem(t *testing.T) {
 	for name, overTLS := range map[string]bool{"plain": false, "TLS": true} {
 		t.Run(name, func(t *testing.T) {
 			at := serveLimited(t, 2, overTLS)
@@ -131,7 +131,7 @@ func TestConnectionsBeyondTheLimitAreRefusedInTheContractsWords(t *testing.T) {
 				t.Errorf("%d refusals counted", n)
 			}
 			if limit := value(t, scrape(t, at.registry), "listedge_http_connections_limit"); limit != 2 {
-				t.Errorf("the limit is shown as %d", limit)
+				t.Errorf("the limit is reported as %d", limit)
 			}
 			first.Close()
 			eventually(t, "the closed connection no longer counts", func() bool { return at.open(t) <= 1 })
@@ -144,7 +144,7 @@ func TestConnectionsBeyondTheLimitAreRefusedInTheContractsWords(t *testing.T) {
 
 // A client that is refused and says nothing holds its connection for a while,
 // as one of a bounded number, and nobody else's.
-func TestSilentClientsThatAreRefusedDoNotStay(t *testing.T) {
+func TestRefusedSilentClientsAreDisconnected(t *testing.T) {
 	for name, overTLS := range map[string]bool{"plain": false, "TLS": true} {
 		t.Run(name, func(t *testing.T) {
 			const limit = 3
@@ -183,7 +183,7 @@ func TestSilentClientsThatAreRefusedDoNotStay(t *testing.T) {
 	}
 }
 
-// failingListener fails as often as it is told, then accepts, and so on.
+// failingListener fails a given number of times, then accepts, and so on.
 type failingListener struct {
 	net.Listener
 	failures []int // before each connection

@@ -83,7 +83,7 @@ func TestMemoryOfAConnection(t *testing.T) {
 }
 
 // A client that leaves does not leave its buffers to the next.
-func TestAConnectionInheritsNoMemory(t *testing.T) {
+func TestAConnectionReusesNoLargeBuffers(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	dial := served(t, s, nil)
 	var all []net.Conn

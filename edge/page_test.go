@@ -139,7 +139,7 @@ func TestAcceptEncoding(t *testing.T) {
 	}
 }
 
-func TestLinkLeadsToTheNextPage(t *testing.T) {
+func TestLinkToTheNextPage(t *testing.T) {
 	q, wrong := parseText(origin.Items, `limit=7&sort=name&stock=low&type=goods&search=a%26b>%22;c+%C3%A9`)
 	if wrong != nil {
 		t.Fatal(wrong)
@@ -200,7 +200,7 @@ func FuzzRequestID(f *testing.F) {
 }
 
 // What a client sent, and an answer repeats, is never taken for anything but JSON.
-func TestNoAnswerIsSniffed(t *testing.T) {
+func TestEveryResponseHasNosniff(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	etag := answerTo(t, s, ctx).header("ETag")
 	for _, c := range []struct {

@@ -19,7 +19,7 @@ func parseText(c origin.Collection, query string) (origin.Query, details) {
 	return q, wrong.details
 }
 
-func TestParametersAreReadAsTheContractSays(t *testing.T) {
+func TestValidParameters(t *testing.T) {
 	long := strings.Repeat("é", 120)
 	plain := origin.Query{Limit: 50}
 	with := func(change func(*origin.Query)) origin.Query { q := plain; change(&q); return q }
@@ -55,7 +55,7 @@ func TestParametersAreReadAsTheContractSays(t *testing.T) {
 	}
 }
 
-func TestWrongParametersAreAllToldAtOnce(t *testing.T) {
+func TestAllInvalidParametersAreReported(t *testing.T) {
 	for _, c := range []struct {
 		collection origin.Collection
 		query      string
@@ -105,12 +105,12 @@ func TestWrongParametersAreAllToldAtOnce(t *testing.T) {
 		}
 		slices.Sort(got)
 		if !slices.Equal(got, c.want) {
-			t.Errorf("%s %q: blames %q, want %q", c.collection, c.query, got, c.want)
+			t.Errorf("%s %q: reports %q, want %q", c.collection, c.query, got, c.want)
 		}
 	}
 }
 
-func TestForeignAndMalformedCursorsAreToldApart(t *testing.T) {
+func TestForeignAndMalformedCursors(t *testing.T) {
 	q, _ := parseText(origin.Items, "search=tea&sort=name")
 	q.After = origin.Position{Set: true, Name: "Chai", ID: [16]byte{1}}
 	cursor := string(q.AppendCursor(nil))
@@ -123,11 +123,11 @@ func TestForeignAndMalformedCursorsAreToldApart(t *testing.T) {
 	texts := []string{foreign["cursor"], malformed["cursor"], tooLong["cursor"]}
 	slices.Sort(texts)
 	if texts[0] == "" || len(slices.Compact(texts)) != 3 {
-		t.Errorf("not told apart: %q", texts)
+		t.Errorf("the same text: %q", texts)
 	}
-	// Of a cursor whose list cannot be told, nothing wrong is said.
+	// A cursor whose list is unknown is not reported.
 	if _, wrong := parseText(origin.Items, "search=tea&sort=nam&cursor="+cursor); len(wrong) != 1 || wrong["sort"] == "" {
-		t.Errorf("blames %v, want only sort", wrong)
+		t.Errorf("reports %v, want only sort", wrong)
 	}
 }
 
@@ -177,7 +177,7 @@ func FuzzParseQuery(f *testing.F) {
 	})
 }
 
-// The page key must tell any two requests of any two workspaces apart. Equal
+// The page key must differ for any two requests of any two workspaces. Equal
 // keys mean: equal workspace and equal query.
 func FuzzPageKey(f *testing.F) {
 	f.Add([]byte{1}, "limit=5&search=a", []byte{1}, "limit=5&search=ab", true, true)
@@ -223,7 +223,7 @@ func FuzzPageKey(f *testing.F) {
 
 // An answer is bounded, however many parameters are at fault and however long
 // their names are: those that exist are named, some of the others, and a number.
-func TestFaultsAreNamedUpToABound(t *testing.T) {
+func TestReportedParametersAreBounded(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	const own = "&search=%00&cursor=x&limit=0&sort=x&stock=x&type=x"
 	for _, c := range []struct {

@@ -118,7 +118,7 @@ func TestADrainingNodeClosesConnections(t *testing.T) {
 		}
 	}}
 	converse(s, w)
-	if all, told := bytes.Count(w.written, []byte("HTTP/1.1 200")), bytes.Count(w.written, []byte("Connection: close")); all != 2 || told != 1 {
-		t.Errorf("%d answers, %d of them say that the connection closes", all, told)
+	if all, closing := bytes.Count(w.written, []byte("HTTP/1.1 200")), bytes.Count(w.written, []byte("Connection: close")); all != 2 || closing != 1 {
+		t.Errorf("%d responses, %d of them close the connection", all, closing)
 	}
 }

@@ -31,7 +31,7 @@ func (p *problem) isOurs() bool { return p != nil && p.log != nil }
 
 var (
 	badRequest      = &problem{"REQUEST_FAILED", 400, "The request could not be read.", nil}
-	wrongMethod     = &problem{"REQUEST_FAILED", 405, "Only GET and HEAD are answered here.", nil}
+	wrongMethod     = &problem{"REQUEST_FAILED", 405, "Only GET and HEAD are supported here.", nil}
 	tooSlow         = &problem{"REQUEST_FAILED", 408, "The request took too long to arrive.", nil}
 	etagMismatch    = &problem{"REQUEST_FAILED", 412, "The page does not match If-Match; only * does.", nil}
 	bodyTooLarge    = &problem{"REQUEST_FAILED", 413, "A list request has no body.", nil}
@@ -52,9 +52,9 @@ var (
 	originBusy      = &problem{"SERVICE_UNAVAILABLE", 503, "Too many queries are waiting; try again shortly.", &throttle{}}
 	originSlow      = &problem{"SERVICE_UNAVAILABLE", 503, "The query took too long; try again or narrow it.", &throttle{}}
 	tooManyConns    = &problem{"SERVICE_UNAVAILABLE", 503, "Too many connections.", &throttle{}}
-	notStored       = &problem{"REQUEST_FAILED", 504, "No stored page will do, and only-if-cached forbids to ask the database.", nil}
-	wrongVersion    = &problem{"REQUEST_FAILED", 505, "This is not answered in that version of HTTP; use HTTP/1.1.", nil}
-	internalError   = &problem{"INTERNAL_ERROR", 500, "Something went wrong here; the request id tells us where to look.", &throttle{}}
+	notStored       = &problem{"REQUEST_FAILED", 504, "No usable page is stored, and only-if-cached forbids reading the database.", nil}
+	wrongVersion    = &problem{"REQUEST_FAILED", 505, "This version of HTTP is not supported; use HTTP/1.1.", nil}
+	internalError   = &problem{"INTERNAL_ERROR", 500, "Something went wrong on our side; the request id helps us to find it.", &throttle{}}
 )
 
 // writeProblem answers with a problem, and logs it if it is the service's.

@@ -14,25 +14,25 @@ import (
 func (s *Server) newRouter() *router.Router {
 	r := router.New()
 	r.RedirectTrailingSlash, r.RedirectFixedPath = false, false
-	r.HandleMethodNotAllowed, r.HandleOPTIONS = false, false // ANY answers 405 as the contract wants it
-	get := func(path string, route metrics.Route, answer func(*exchange) failure) {
-		r.GET(path, s.answerWith(route, answer))
-		r.HEAD(path, s.answerWith(route, answer))
-		r.ANY(path, s.answerWith(route, func(*exchange) failure { return failure{problem: wrongMethod} }))
+	r.HandleMethodNotAllowed, r.HandleOPTIONS = false, false // ANY does: 405 with a problem
+	get := func(path string, route metrics.Route, serve func(*exchange) failure) {
+		r.GET(path, s.handler(route, serve))
+		r.HEAD(path, s.handler(route, serve))
+		r.ANY(path, s.handler(route, func(*exchange) failure { return failure{problem: wrongMethod} }))
 	}
 	get("/v1/items", metrics.RouteItems, func(x *exchange) failure { return s.list(x, origin.Items) })
 	get("/v1/contacts", metrics.RouteContacts, func(x *exchange) failure { return s.list(x, origin.Contacts) })
 	get(openAPIPath, metrics.RouteOpenAPI, func(x *exchange) failure { return s.serveDocument(x, openAPI()) })
-	r.NotFound = s.answerWith(metrics.RouteDocs, s.serveDocs)
+	r.NotFound = s.handler(metrics.RouteDocs, s.serveDocs)
 	return r
 }
 
-// answerWith makes a handler of an answer, which ends in a response or fails.
-func (s *Server) answerWith(route metrics.Route, answer func(*exchange) failure) fasthttp.RequestHandler {
+// handler makes a handler of a function that writes the response or fails.
+func (s *Server) handler(route metrics.Route, serve func(*exchange) failure) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
 		x := &ctx.Conn().(*conn).exchange
 		x.route = route
-		if f := answer(x); f.problem != nil {
+		if f := serve(x); f.problem != nil {
 			s.writeProblem(x, f)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 // A client that ends its half together with a request gets its answer, and the
 // end: nobody waits for more of it.
-func TestARequestAndTheEndInOneGo(t *testing.T) {
+func TestARequestThatEndsItsConnection(t *testing.T) {
 	for before := range 3 { // requests
 		s, _ := hitServer(t, `{"data":[]`)
 		c, r := listening(t, s)
@@ -33,8 +33,8 @@ func TestARequestAndTheEndInOneGo(t *testing.T) {
 }
 
 // However a client's requests are cut into segments, and whether or not it
-// waits for answers between: each is answered, in turn.
-func TestRequestsInAnySegmentsAreAnswered(t *testing.T) {
+// waits for answers between: each is received, in turn.
+func TestRequestsInAnySegments(t *testing.T) {
 	body := `{"data":["` + strings.Repeat("x", 9000) + `"]`
 	s, _ := hitServer(t, body)
 	c, r := listening(t, s)
@@ -42,11 +42,11 @@ func TestRequestsInAnySegmentsAreAnswered(t *testing.T) {
 		t.Fatal(err)
 	}
 	random := rand.New(rand.NewPCG(1, 3))
-	for asked, answered := 0, 0; asked < 2000; {
+	for sent, received := 0, 0; sent < 2000; {
 		var segments []byte
 		for range 1 + random.IntN(3)*random.IntN(3) {
 			segments = append(segments, thePage+"\r\n"...)
-			asked++
+			sent++
 		}
 		for len(segments) > 0 {
 			n := len(segments)
@@ -57,11 +57,11 @@ func TestRequestsInAnySegmentsAreAnswered(t *testing.T) {
 			segments = segments[n:]
 		}
 		if random.IntN(4) > 0 {
-			for ; answered < asked; answered++ {
+			for ; received < sent; received++ {
 				got := readAnswer(t, r, "GET")
 				id := got.header("X-Request-Id")
-				if !strings.HasSuffix(id, "-"+strconv.FormatInt(int64(answered+1), 36)) || got.body != body+`,"requestId":"`+id+`"}` {
-					t.Fatalf("answer %d: %+v", answered, got)
+				if !strings.HasSuffix(id, "-"+strconv.FormatInt(int64(received+1), 36)) || got.body != body+`,"requestId":"`+id+`"}` {
+					t.Fatalf("answer %d: %+v", received, got)
 				}
 			}
 		}

@@ -51,7 +51,7 @@ func (r *recorder) Header() http.Header         { return r.header }
 func (r *recorder) Write(b []byte) (int, error) { return r.body.Write(b) }
 func (r *recorder) WriteHeader(int)             {}
 
-func TestEveryAnswerIsCountedOnce(t *testing.T) {
+func TestEveryResponseIsCountedOnce(t *testing.T) {
 	s, ctx, registry := hitServerWith(t, `{"data":[]`)
 	before := scrape(t, registry)
 	answerTo(t, s, ctx)
@@ -100,7 +100,7 @@ func TestAPanicIsAnInternalError(t *testing.T) {
 }
 
 // What one request leaves behind must not reach the next.
-func TestAnExchangeIsCleanedBeforeItIsUsedAgain(t *testing.T) {
+func TestAnExchangeKeepsNothingOfTheLastRequest(t *testing.T) {
 	s, ctx, _ := hitServerWith(t, `{"data":[]`)
 	x := begin(ctx)
 	x.client, x.limited, x.id = &client{}, true, []byte("other")
@@ -183,7 +183,7 @@ func keyOf(t *testing.T, s *Server) (entry *apikey.Entry[client], lookedUp bool)
 	return entry, lookedUp
 }
 
-func TestKeysChangedHasThemLookedUpAgain(t *testing.T) {
+func TestAChangedKeyIsLookedUpAgain(t *testing.T) {
 	s, ctx, _ := hitServerWith(t, `{"data":[]`)
 	k, lookedUp := keyOf(t, s)
 	if lookedUp {

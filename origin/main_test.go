@@ -49,7 +49,7 @@ func server() *sandbox.Postgres {
 	return p
 }
 
-// must is for the server all tests stand on: without it there is no test to fail.
+// must is for the server that all tests need: without it there is no test to fail.
 func must(err error) {
 	if err != nil {
 		panic(err)

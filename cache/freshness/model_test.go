@@ -203,13 +203,13 @@ type model struct {
 	replaysAt                               time.Time // when it goes on
 
 	// followers and the log
-	holder    *modelFollower // of the slot
+	slot      *modelFollower // of the slot
 	followers []*modelFollower
 	takenAt   time.Time // the slot is, not before
 	needEpoch bool      // nothing that was known holds any more
 	epochs    int
 	confirmed uint64   // LSN
-	unknown   []uint64 // running when the slot was made; nothing is told before they are over
+	unknown   []uint64 // running when the slot was made; nothing is published before they are over
 	server    *modelServer
 	late      []func()
 	entries   map[int]modelEntry // Redis
@@ -385,14 +385,14 @@ func (m *model) crash() {
 
 // --- followers
 
-// take begins a term, and an epoch if one is needed.
+// beginTerm begins a term, and an epoch if one is needed.
 func (m *model) take() {
-	if m.holder != nil || m.now.Before(m.takenAt) || m.now.Before(m.cannotBefore) {
+	if m.slot != nil || m.now.Before(m.takenAt) || m.now.Before(m.cannotBefore) {
 		return
 	}
 	m.confirmed = min(m.confirmed, m.flushed)
 	f := &modelFollower{server: m.server, epoch: m.server.epoch, term: m.nextXID, decoded: m.confirmed, older: m.chance(4)}
-	m.holder, m.followers = f, append(m.followers, f)
+	m.slot, m.followers = f, append(m.followers, f)
 	m.nextXID++
 	m.completed = max(m.completed, f.term)
 	var previous changefeed.Position
@@ -416,8 +416,8 @@ func (f *modelFollower) goesOn() bool {
 // end ends a follower. What it has sent may still happen.
 func (m *model) end(f *modelFollower) {
 	f.ended = true
-	if m.holder == f {
-		m.holder = nil
+	if m.slot == f {
+		m.slot = nil
 	}
 	if f.sent > 0 && !f.happened && m.chance(2) {
 		entries := slices.Clone(f.waiting[:f.sent])
@@ -471,14 +471,14 @@ func (m *model) followOn(f *modelFollower) {
 		}
 		return
 	}
-	for m.holder == f && f.decoded < m.flushed && !m.chance(3) {
+	for m.slot == f && f.decoded < m.flushed && !m.chance(3) {
 		x := m.wal[f.decoded]
 		f.decoded++
 		f.unsettled = append(f.unsettled, x)
 		c := x.change()
 		f.queue(changefeed.Entry{Change: &c})
 	}
-	if m.holder == f && len(m.unknown) > 0 { // a slot is not made before these are over
+	if m.slot == f && len(m.unknown) > 0 { // a slot is not made before these are over
 		if slices.ContainsFunc(m.running, func(x *transaction) bool { return slices.Contains(m.unknown, x.xid) }) {
 			f.sent = len(f.waiting)
 			return
@@ -517,7 +517,7 @@ func (m *model) beat(f *modelFollower) {
 	}
 	f.queue(changefeed.Entry{Heartbeat: f.pending})
 	f.sent, f.pending = len(f.waiting), nil
-	if f.confirms = append(f.confirms, to); len(f.confirms) > 10 && m.holder == f { // a while ago
+	if f.confirms = append(f.confirms, to); len(f.confirms) > 10 && m.slot == f { // a while ago
 		m.confirmed = max(m.confirmed, min(to, f.confirms[0]))
 		f.confirms = f.confirms[1:]
 	}
@@ -528,16 +528,16 @@ func (m *model) accidents() {
 	switch log := m.server.log(m.server.epoch); {
 	case m.chance(3000):
 		m.crash()
-	case m.chance(1500) && m.holder != nil: // the follower dies
-		m.end(m.holder)
+	case m.chance(1500) && m.slot != nil: // the follower dies
+		m.end(m.slot)
 		m.takenAt = m.now.Add(m.upTo(2 * modelBound))
-	case m.chance(1500) && m.holder != nil: // it is slow
-		m.holder.pausedTo = m.now.Add(m.upTo(2 * modelBound))
-	case m.chance(3000) && m.holder != nil: // it is slow, and overtaken
-		m.holder.pausedTo = m.now.Add(m.upTo(2 * modelBound))
-		m.holder, m.takenAt = nil, m.now.Add(m.upTo(modelBound))
-	case m.chance(4000) && m.holder != nil: // the slot is lost
-		m.end(m.holder)
+	case m.chance(1500) && m.slot != nil: // it is slow
+		m.slot.pausedTo = m.now.Add(m.upTo(2 * modelBound))
+	case m.chance(3000) && m.slot != nil: // it is slow, and overtaken
+		m.slot.pausedTo = m.now.Add(m.upTo(2 * modelBound))
+		m.slot, m.takenAt = nil, m.now.Add(m.upTo(modelBound))
+	case m.chance(4000) && m.slot != nil: // the slot is lost
+		m.end(m.slot)
 		m.takenAt, m.confirmed = m.now.Add(m.upTo(modelBound)), m.flushed
 		for _, x := range m.running {
 			m.unknown = append(m.unknown, x.xid)
@@ -627,7 +627,7 @@ func (m *model) serve(n *modelNode) {
 	}
 	for range 2 {
 		list := m.r.IntN(modelLists)
-		if list == modelLists-1 && !m.chance(100) { // asked for so rarely that rings are pruned in between
+		if list == modelLists-1 && !m.chance(100) { // requested so rarely that changes are dropped in between
 			continue
 		}
 		m.request(n, list)

@@ -95,9 +95,9 @@ func (t *trackerTest) entry(e changefeed.Entry) {
 	}
 }
 
-func (t *trackerTest) changed(xid uint64, pairs ...changefeed.List) {
+func (t *trackerTest) changed(xid uint64, lists ...changefeed.List) {
 	t.Helper()
-	t.entry(changefeed.Entry{Change: &changefeed.Change{XID: xid, Lists: pairs}})
+	t.entry(changefeed.Entry{Change: &changefeed.Change{XID: xid, Lists: lists}})
 }
 
 func (t *trackerTest) beat(snapshot string) {
@@ -199,14 +199,14 @@ func TestRules(t *testing.T) {
 			t.entry(changefeed.Entry{Change: &changefeed.Change{XID: 101, Whole: 1 << changefeed.Contacts}})
 			t.is(p, 1)
 		}},
-		{"a change that left the ring", func(t *trackerTest) {
+		{"a change that was dropped", func(t *trackerTest) {
 			p := t.filled("100:102:")
 			t.changed(100, listA)
 			t.prove("101:101:")
 			time.Sleep(testFill + 1)
 			t.prove("101:101:")
 			if n := len(t.changing); n != 0 {
-				t.Fatalf("%d rings", n)
+				t.Fatalf("%d lists with recent changes", n)
 			}
 			t.is(p, 0) // nobody knows any more what it was
 		}},
@@ -218,12 +218,12 @@ func TestRules(t *testing.T) {
 			time.Sleep(testFill)
 			t.prove("101:101:")
 			if n := len(t.lists.of(listA).recent); n != 1 {
-				t.Fatalf("%d in the ring", n)
+				t.Fatalf("%d recent changes", n)
 			}
 			time.Sleep(time.Nanosecond)
 			t.prove("101:101:")
 			if n := len(t.lists.of(listA).recent); n != 0 {
-				t.Fatalf("%d in the ring", n)
+				t.Fatalf("%d recent changes", n)
 			}
 		}},
 		{"a fill that took too long", func(t *trackerTest) {
@@ -369,7 +369,7 @@ func TestRules(t *testing.T) {
 			t.changed(100, changefeed.List{Workspace: uuid.UUID{1}, Collection: changefeed.Keys})
 			t.entry(changefeed.Entry{Change: &changefeed.Change{XID: 101, Whole: 1 << changefeed.Keys}})
 			if !t.isCurrent(p) || len(t.lists.known) != 1 {
-				t.Fatalf("stands: %v, %d pairs", t.isCurrent(p), len(t.lists.known))
+				t.Fatalf("current: %v, %d lists", t.isCurrent(p), len(t.lists.known))
 			}
 		}},
 		{"age", func(t *trackerTest) {
@@ -422,14 +422,14 @@ func TestValidateFromRedis(t *testing.T) {
 				if test.want {
 					tt.is(p, 1)
 				}
-				// What has left the ring may be what a page did not see.
+				// A dropped change may be one that an entry did not see.
 				tt.beat("102:102:")
 				time.Sleep(testFill + 1)
 				tt.prove("102:102:")
 				q := tt.read(test.snapshot)
 				q.Epoch, q.Position = test.epoch, test.position
 				if got := tt.validate(q, listA); got != (test.want && test.position.N != 2) {
-					t.Fatalf("after the ring was pruned: %t", got)
+					t.Fatalf("after the change was dropped: %t", got)
 				}
 			})
 		})
@@ -453,8 +453,8 @@ func TestValidateFromRedis(t *testing.T) {
 // What a standby must have replayed for its page to be kept, and as of when
 // the page is then known to be right.
 func TestStandbys(t *testing.T) {
-	change := func(lsn uint64, whole bool, pairs ...changefeed.List) changefeed.Entry {
-		c := &changefeed.Change{XID: lsn, LSN: lsn, Lists: pairs}
+	change := func(lsn uint64, whole bool, lists ...changefeed.List) changefeed.Entry {
+		c := &changefeed.Change{XID: lsn, LSN: lsn, Lists: lists}
 		if whole {
 			c.Whole = 1 << changefeed.Items
 		}
@@ -470,11 +470,11 @@ func TestStandbys(t *testing.T) {
 		{"as far as where this node joined", nil, "s/1", 50, Admitted},
 		{"not that far", nil, "s/1", 49, Lagging},
 		{"another timeline", nil, "s/2", 1000, WrongServer},
-		{"as far as the pair's last change", func(t *trackerTest) { t.entry(change(60, false, listA)) }, "s/1", 60, Admitted},
+		{"as far as the list's last change", func(t *trackerTest) { t.entry(change(60, false, listA)) }, "s/1", 60, Admitted},
 		{"not that far", func(t *trackerTest) { t.entry(change(60, false, listA)) }, "s/1", 59, Lagging},
-		{"another pair's change", func(t *trackerTest) { t.entry(change(60, false, listB)) }, "s/1", 50, Admitted},
+		{"another list's change", func(t *trackerTest) { t.entry(change(60, false, listB)) }, "s/1", 50, Admitted},
 		{"not as far as the collection's last change", func(t *trackerTest) { t.entry(change(60, true)) }, "s/1", 59, Lagging},
-		{"not as far as one that left the ring", func(t *trackerTest) {
+		{"not as far as one that was dropped", func(t *trackerTest) {
 			t.entry(change(60, false, listA))
 			t.beat("100:100:")
 			time.Sleep(testFill + 1)
@@ -514,7 +514,7 @@ func TestStandbys(t *testing.T) {
 					t.Errorf("proven %s before what is known", proven-p.Proof)
 				}
 				tt.is(p, 1)
-				tt.entry(change(test.lsn, false, listA)) // told late
+				tt.entry(change(test.lsn, false, listA)) // published late
 				tt.is(p, 2)
 				tt.entry(change(test.lsn+1, false, listA))
 				tt.is(p, 0)
@@ -523,7 +523,7 @@ func TestStandbys(t *testing.T) {
 	}
 }
 
-// Pages of a pair that is forgotten are read anew; what comes from Redis or a
+// Pages of a list that is forgotten are read anew; what comes from Redis or a
 // fill must be younger than what was forgotten.
 func TestForgottenLists(t *testing.T) {
 	virtually(t, func(t *trackerTest) {
@@ -551,7 +551,7 @@ func TestForgottenLists(t *testing.T) {
 			r := t.read("100:100:")
 			r.Epoch, r.Position = "e", at
 			if got := t.validate(r, listA); got != want {
-				t.Errorf("adopted from %s: %t", at, got)
+				t.Errorf("valid from %s: %t", at, got)
 			}
 		}
 		r := t.read("102:102:")
@@ -622,7 +622,7 @@ func TestValidateBeforeProof(t *testing.T) {
 	p := tr.read("5:5:")
 	p.Epoch, p.Position = "e", changefeed.Position{Term: 1, N: 5}
 	if tr.validate(p, listA) {
-		t.Fatal("adopted")
+		t.Fatal("valid")
 	}
 }
 
@@ -697,21 +697,21 @@ func TestReadingRemembersNoListsWhileUntrusted(t *testing.T) {
 		time.Sleep(2 * testBound)
 		before := len(t.lists.known)
 		for i := range 1000 {
-			pair := changefeed.List{Workspace: uuid.UUID{7, byte(i), byte(i >> 8)}, Collection: changefeed.Items}
-			if _, ok := t.Require(pair, t.now()); ok {
+			list := changefeed.List{Workspace: uuid.UUID{7, byte(i), byte(i >> 8)}, Collection: changefeed.Items}
+			if _, ok := t.Require(list, t.now()); ok {
 				t.Fatal("trusted")
 			}
-			if v := t.admit(t.read("100:100:"), pair); v != Untrusted {
+			if v := t.admit(t.read("100:100:"), list); v != Untrusted {
 				t.Fatal(v)
 			}
 		}
 		if n := len(t.lists.known); n != before {
-			t.Errorf("%d pairs known, not %d", n, before)
+			t.Errorf("%d lists known, not %d", n, before)
 		}
 	})
 }
 
-// Pairs whose changes lie equally far back are not all forgotten at once.
+// Lists whose changes lie equally far back are not all forgotten at once.
 func TestForgettingLeavesHalf(t *testing.T) {
 	virtually(t, func(t *trackerTest) {
 		t.maxLists = 1000

@@ -55,7 +55,7 @@ var (
 		{"origin/standby.go", "\t\tpage, by, err = o.read(ctx, r, q)\n", "\t\tpage, by, err = read, readBy, readErr\n"},
 	}
 	ofItself      = []edit{{heartbeat, "\tt.enqueue(changefeed.Entry{Heartbeat: h})\n", "\tt.enqueue(changefeed.Entry{Heartbeat: h})\n\th.After = t.waiting[len(t.waiting)-1].Position\n"}}
-	notedLate     = []edit{{heartbeat, "\th.Unsettled = withoutManyLists(t.confirmation.settle(t.snapshot))\n", "\th.Unsettled = withoutManyLists(t.confirmation.settle(t.snapshot))\n\th.After = t.last\n"}}
+	notedLate     = []edit{{heartbeat, "\th.Unsettled = withoutManyLists(t.unsettled.settle(t.snapshot))\n", "\th.Unsettled = withoutManyLists(t.unsettled.settle(t.snapshot))\n\th.After = t.last\n"}}
 	atOrAfter     = []edit{{subscription, "after.Compare(reads[n].end) > 0", "after.Compare(reads[n].end) >= 0"}}
 	cutProves     = []edit{{subscription, "if !cut && s.begun {", "if s.begun {"}}
 	anyHeartbeat  = []edit{{subscription, "moment, rest, ok := proves(s.reads, after)", "moment, rest, ok := time.Now(), s.reads, true"}}
@@ -84,7 +84,7 @@ func TestMutations(t *testing.T) {
 		// By the oracle, on real servers.
 		{"no check at fill", noCheckAtFill, "./cmd/listedge", "TestFreshnessInShort"},
 		{"no unsettled changes", append([]edit{
-			{heartbeat, "h.Unsettled = withoutManyLists(t.confirmation.settle(t.snapshot))", "t.confirmation.settle(t.snapshot)"}, prunedAtOnce,
+			{heartbeat, "h.Unsettled = withoutManyLists(t.unsettled.settle(t.snapshot))", "t.unsettled.settle(t.snapshot)"}, prunedAtOnce,
 		}, settledAtOnce...), "./cmd/listedge", "TestFreshnessInShort"},
 		{"generation bump", generationBump, "./cmd/listedge", "TestFreshnessInShort"},
 		{"served although untrusted", []edit{{rules, "return int64(now) < t.trustedUntil.Load()", "return t.trustedUntil.Load() > 0"}}, "./cmd/listedge", "TestFreshnessInShort"},

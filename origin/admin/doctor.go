@@ -48,7 +48,7 @@ slot AS (SELECT * FROM pg_replication_slots WHERE slot_name = $1 || (SELECT oid 
 SELECT current_setting('server_version_num')::int AS version, current_setting('server_version') AS version_text,
 	current_setting('wal_level') AS wal_level, pg_encoding_to_char(d.encoding) AS encoding,
 	current_setting('synchronous_standby_names') AS standbys, current_setting('max_slot_wal_keep_size') AS keep_size,
-	coalesce((SELECT wal_status FROM slot), '') AS status, pg_is_in_recovery() AS standby,
+	pg_is_in_recovery() AS standby,
 	me.rolsuper AS superuser, me.rolsuper OR me.rolreplication AS replication,
 	coalesce((SELECT bool_and(pg_has_role(current_user, relowner, 'USAGE')) FROM pg_class WHERE oid IN (to_regclass('items'), to_regclass('contacts'), to_regclass('api_keys'), to_regclass('workspaces'))), false) AS owner,
 	EXISTS (SELECT FROM slot WHERE active) AS active, coalesce((SELECT wal_status = 'lost' FROM slot), false) AS lost,
@@ -65,13 +65,13 @@ FROM pg_database d, me WHERE d.datname = current_database()`
 
 // facts are what the server says about itself: one row of factsSQL.
 type facts struct {
-	Version                                                     int
-	VersionText, WALLevel, Encoding, Standbys, KeepSize, Status string
-	Standby, Superuser, Replication, Owner                      bool
-	Active, Lost, Trigram, GIN, ICU, OtherICU                   bool
-	Slot                                                        bool
-	Slots, SlotsUsed, Senders, SendersUsed, Connections, Used   int
-	Retained                                                    int64
+	Version                                                   int
+	VersionText, WALLevel, Encoding, Standbys, KeepSize       string
+	Standby, Superuser, Replication, Owner                    bool
+	Active, Lost, Trigram, GIN, ICU, OtherICU                 bool
+	Slot                                                      bool
+	Slots, SlotsUsed, Senders, SendersUsed, Connections, Used int
+	Retained                                                  int64
 }
 
 // Diagnose checks the server. That it cannot be reached is a finding, too.
@@ -136,15 +136,13 @@ func judgeReading(ctx context.Context, url string, o DoctorOptions) Finding {
 	}
 	defer func() { _ = db.Close(ctx) }()
 	r := NewReadiness(db, o.Pages(db))
-	if err := r.read(ctx); err != nil {
-		u := (*unreadable)(nil)
-		switch _ = errors.As(err, &u); {
-		case errors.Is(err, postgres.ErrTimeout):
-			return Finding{"reading", Warn, err.Error(), "look for locks, and for what keeps the server busy"}
-		case errors.Is(err, postgres.ErrWrongServer):
-			return fail(err, "name the primary in --database-url, and standbys in --replica-url")
-		}
-		return fail(u.error, cmp.Or(u.do, "check --database-url, and the log of the server that answers there"))
+	switch do, err := r.read(ctx); {
+	case errors.Is(err, postgres.ErrTimeout):
+		return Finding{"reading", Warn, err.Error(), "look for locks, and for what keeps the server busy"}
+	case errors.Is(err, postgres.ErrWrongServer):
+		return fail(err, "name the primary in --database-url, and standbys in --replica-url")
+	case err != nil:
+		return fail(err, cmp.Or(do, "check --database-url, and the log of the server that answers there"))
 	}
 	if err := r.checkReplicationURL(ctx); err != nil {
 		return fail(err, "name the server and the database that --database-url leads to")
@@ -160,12 +158,11 @@ func judgeReading(ctx context.Context, url string, o DoctorOptions) Finding {
 	return Finding{"reading", OK, text, ""}
 }
 
-// lockedSQL has a row for each table that statements wait for longer than an
-// instant (waiting, and for how many seconds the first of them), or that
-// somebody has kept from readers for over a second while nobody asked; with who
-// holds it, as far as that is known (holder 0 = a prepared transaction). Indexes
-// and partitions count as their table. It reads what is never locked: of the
-// tables, no more than the name.
+// lockedSQL returns a row for each table that statements wait for (how many, and
+// for how many seconds the first), or that a transaction has locked against readers
+// for over a second; with the lock's holder, if known (0 = a prepared transaction).
+// Indexes and partitions count as their table. It reads only catalogs that are never
+// locked.
 const lockedSQL = `
 WITH RECURSIVE tables (oid, name) AS (
 	SELECT to_regclass(n)::oid, n FROM unnest('{items,contacts,api_keys,workspaces}'::text[]) n

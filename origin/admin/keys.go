@@ -46,6 +46,9 @@ type NewKey struct {
 
 // CreateKey makes a key and returns it with its text, which is stored nowhere.
 func (c *Conn) CreateKey(ctx context.Context, k NewKey) (Key, error) {
+	if err := checkRate(k.Rate); err != nil {
+		return Key{}, err
+	}
 	if len(k.Scopes) == 0 {
 		k.Scopes = Scopes
 	}
@@ -77,6 +80,9 @@ func (c *Conn) Keys(ctx context.Context, workspace uuid.UUID) ([]Key, error) {
 
 // UpdateKey changes the limit; nil leaves a value as it was.
 func (c *Conn) UpdateKey(ctx context.Context, id uuid.UUID, rate *float64, burst *int32) (Key, error) {
+	if err := checkRate(rate); err != nil {
+		return Key{}, err
+	}
 	return one[Key](ctx, c.conn, "update key "+id.String(),
 		`UPDATE api_keys SET rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst) WHERE id = $1 RETURNING `+keyColumns, id, rate, burst)
 }

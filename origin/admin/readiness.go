@@ -48,7 +48,10 @@ func (r *Readiness) Ready(ctx context.Context) error {
 		}
 		return fmt.Errorf("schema is at version %d, this program needs %d: run `listedge migrate up`", have, want)
 	}
-	if err := r.read(ctx); err != nil {
+	if do, err := r.read(ctx); err != nil {
+		if do != "" {
+			err = fmt.Errorf("%w: %s", err, do)
+		}
 		return err
 	}
 	return r.checkReplicationURL(ctx)
@@ -72,43 +75,22 @@ func schemaVersion(ctx context.Context, db querier) (version int64, known bool, 
 	return version, true, err
 }
 
-// unreadable is why a node cannot read, and what to do about it where that is known.
-type unreadable struct {
-	error
-	do string
-}
-
-func (u *unreadable) Error() string {
-	if u.do == "" {
-		return u.error.Error()
-	}
-	return u.error.Error() + ": " + u.do
-}
-
-func (u *unreadable) Unwrap() error { return u.error }
-
-// read tries all readers. A reader that fails otherwise than by a timeout decides.
-func (r *Readiness) read(ctx context.Context) error {
-	var failed error
+// read tries all readers. It returns why one failed, and what to do about that if
+// it is known. An error that is no timeout wins.
+func (r *Readiness) read(ctx context.Context) (do string, failed error) {
 	for _, reader := range r.readers {
 		if err := reader.Check(ctx); err != nil && (failed == nil || errors.Is(failed, postgres.ErrTimeout)) {
 			failed = err
 		}
 	}
-	if failed == nil {
-		return nil
+	switch code := postgres.Code(failed); {
+	case code == "42501": // insufficient_privilege
+		return r.missingRights(ctx), failed
+	case code == "42P01", code == "42703", code == "42883", code == "42704", // undefined table, column, function, object
+		errors.Is(failed, postgres.ErrSchema):
+		return "run `listedge migrate up`", failed
 	}
-	u := &unreadable{error: failed}
-	switch postgres.Code(failed) {
-	case "42501": // insufficient_privilege
-		u.do = r.missingRights(ctx)
-	case "42P01", "42703", "42883", "42704": // undefined table, column, function, object
-		u.do = "run `listedge migrate up`"
-	}
-	if u.do == "" && errors.Is(failed, postgres.ErrSchema) {
-		u.do = "run `listedge migrate up`"
-	}
-	return u
+	return "", failed
 }
 
 // missingRightsSQL returns a command for each right that this user lacks to read

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -48,6 +49,9 @@ const workspaceColumns = `id, name, suspended_at, rate_per_second, burst, create
 
 // CreateWorkspace makes a workspace; a nil rate gives it no limit.
 func (c *Conn) CreateWorkspace(ctx context.Context, name string, rate *float64, burst *int32) (Workspace, error) {
+	if err := checkRate(rate); err != nil {
+		return Workspace{}, err
+	}
 	return one[Workspace](ctx, c.conn, "create the workspace",
 		`INSERT INTO workspaces (name, rate_per_second, burst) VALUES ($1, $2, $3) RETURNING `+workspaceColumns, name, rate, burst)
 }
@@ -59,8 +63,20 @@ func (c *Conn) Workspaces(ctx context.Context) ([]Workspace, error) {
 
 // UpdateWorkspace changes the limit; nil leaves a value as it was.
 func (c *Conn) UpdateWorkspace(ctx context.Context, id uuid.UUID, rate *float64, burst *int32) (Workspace, error) {
+	if err := checkRate(rate); err != nil {
+		return Workspace{}, err
+	}
 	return one[Workspace](ctx, c.conn, "update workspace "+id.String(),
 		`UPDATE workspaces SET rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst) WHERE id = $1 RETURNING `+workspaceColumns, id, rate, burst)
+}
+
+// checkRate refuses a rate that buckets would round: they count in micro-tokens.
+func checkRate(rate *float64) error {
+	const micro = 1e6
+	if rate != nil && math.Round(*rate*micro)/micro != *rate {
+		return fmt.Errorf("rate %v: more than six decimals", *rate)
+	}
+	return nil
 }
 
 // SuspendWorkspace makes all keys of the workspace answer 403.

@@ -93,7 +93,7 @@ type Cache[T any] struct {
 
 	mu      sync.Mutex
 	queue   lookupQueue   // guarded by mu
-	running bool          // the goroutine that looks up runs; guarded by mu
+	running bool          // runLookups does; guarded by mu
 	closed  bool          // guarded by mu
 	pace    *rate.Limiter // of queries that ask for unknown keys
 
@@ -116,7 +116,7 @@ type shard[T any] struct {
 // key gets another entry.
 type Entry[T any] struct {
 	// Moments of the cache's clock; written under the shard's lock.
-	validatedAt   atomic.Int64 // as of when the entry is known to be right, the log aside
+	validatedAt   atomic.Int64 // as of when the entry was right by its look-up, or by a proof before a reset
 	invalidatedAt atomic.Int64 // when a change of its rows was last applied
 
 	used  atomic.Bool // by a request since the last scan
@@ -124,7 +124,7 @@ type Entry[T any] struct {
 	Value T
 
 	hash     Hash
-	lookedUp time.Duration // when the last look-up that it was right began; guarded by the shard's lock
+	lookedUp time.Duration // when the latest look-up that confirmed it began; guarded by the shard's lock
 	lastUsed time.Duration // as of the last scan; the refresher's
 }
 
@@ -253,68 +253,6 @@ func (c *Cache[T]) find(hash Hash) *Entry[T] {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.entries[hash]
-}
-
-// update looks the keys up in one query and stores what it found.
-func (c *Cache[T]) update(hashes []Hash) error {
-	ctx, cancel := context.WithTimeout(c.ctx, lookupTimeout)
-	defer cancel()
-	began := time.Now()
-	c.queries.Add(1)
-	found, err := c.lookup(ctx, hashes, c.proof.Load().incarnationAt(c.clock.Now()))
-	if err != nil {
-		if errors.Is(err, postgres.ErrWrongServer) {
-			c.wrongServer.Store(true)
-		}
-		return err
-	}
-	c.wrongServer.Store(false)
-	for _, hash := range hashes {
-		key, exists := found[hash]
-		if c.store(hash, key, exists, c.clock.Of(began)) {
-			c.unknown.Remove(hash)
-		} else {
-			c.unknown.Add(hash, began.Add(unknownTTL))
-		}
-	}
-	return nil
-}
-
-// store keeps what a look-up found that began at that moment, unless a later one
-// has answered before. It says whether the key is known now.
-func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) (known bool) {
-	s := c.shard(hash)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before := s.entries[hash]
-	switch {
-	case before != nil && time.Duration(before.validatedAt.Load()) > began:
-		return true
-	case !exists:
-		c.evict(s, before)
-		return false
-	case before != nil && before.Key == key:
-		before.validatedAt.Store(int64(began))
-		before.lookedUp = began
-		return true
-	}
-	e := &Entry[T]{Key: key, hash: hash, lookedUp: began, lastUsed: began}
-	e.validatedAt.Store(int64(began))
-	e.used.Store(true)
-	e.invalidatedAt.Store(int64(never))
-	if before != nil {
-		e.invalidatedAt.Store(before.invalidatedAt.Load())
-	} else if s.changedAt >= began { // maybe by a change of this key, which rows did not have yet
-		e.invalidatedAt.Store(int64(s.changedAt))
-	}
-	c.attach(key, &e.Value)
-	c.evict(s, before)
-	s.entries[hash] = e
-	for _, id := range e.rows() {
-		s.rows[id] = append(s.rows[id], e)
-	}
-	c.size.Add(1)
-	return true
 }
 
 // evict removes an entry; nil = none. The shard is locked.

@@ -143,6 +143,51 @@ func TestAChangeInvalidatesALookupInFlight(t *testing.T) {
 	})
 }
 
+// A look-up after a change was published, and before it is visible, finds the old row.
+func TestALookupBeforeAChangeIsVisibleIsInvalidated(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		r.join()
+		change := &changefeed.Change{Lists: []changefeed.List{{Workspace: number(0), Collection: changefeed.Keys}}}
+		r.Changed(changefeed.Position{}, change)
+		time.Sleep(time.Nanosecond)
+		if _, err := r.use(0); err != nil || !r.isKnown(0) {
+			t.Fatal(err)
+		}
+		table.set(0, func(k *Key) { k.Revoked = true })
+		time.Sleep(time.Nanosecond)
+		r.Settled(change)
+		r.prove(time.Now(), "")
+		if r.isKnown(0) {
+			t.Error("the old row is believed")
+		}
+		if key, err := r.use(0); err != nil || !key.Revoked {
+			t.Errorf("%+v, %v", key, err)
+		}
+	})
+}
+
+// A proof is of a moment before it arrives: an entry is too old maxAge after that.
+func TestAProofIsAsOldAsItsMoment(t *testing.T) {
+	table := newKeyTable(1)
+	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
+		r.join()
+		_, _ = r.use(0)
+		table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable }) // the entry is not refreshed
+		time.Sleep(maxAge / 2)
+		const late = maxAge / 4
+		r.prove(time.Now().Add(-late), "")
+		for _, c := range []struct {
+			after time.Duration
+			known bool
+		}{{maxAge - late, true}, {time.Millisecond, false}} {
+			if time.Sleep(c.after); r.isKnown(0) != c.known {
+				t.Errorf("%v later: %v", c.after, !c.known)
+			}
+		}
+	})
+}
+
 // A follower of the new primary proves nothing about answers of the old one, which may still run.
 func TestAProofCoversOneServer(t *testing.T) {
 	table := newKeyTable(1)

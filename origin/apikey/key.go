@@ -129,15 +129,17 @@ func (l Limit) Enforceable() Limit {
 }
 
 // Key is what a node knows of an API key. Comparable: equal keys behave alike.
+// What each request reads comes first, in one line of memory.
 type Key struct {
-	Workspace, ID  uuid.UUID
+	Workspace      uuid.UUID
 	Items          bool // scope items:read
 	Contacts       bool // scope contacts:read
 	Revoked        bool
 	Suspended      bool                  // its workspace is
 	Scheduled      bool                  // it will be revoked, or its workspace suspended, at a moment that no change announces
-	Incarnation    unique.Handle[string] // when the server that it was read from was started, by its own clock
 	ExpiresAt      int64                 // microseconds since 1970; 0 = never
+	Incarnation    unique.Handle[string] // when the server that it was read from was started, by its own clock
+	ID             uuid.UUID
 	Limit          Limit
 	WorkspaceLimit Limit
 }

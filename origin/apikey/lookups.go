@@ -3,6 +3,7 @@ package apikey
 import (
 	"context"
 	"errors"
+	"time"
 
 	"listedge/origin/postgres"
 )
@@ -122,4 +123,66 @@ func (c *Cache[T]) runLookups() {
 			_ = c.pace.Wait(c.ctx) // which ends with Close, and then look-ups fail at once
 		}
 	}
+}
+
+// update looks the keys up in one query and stores what it found.
+func (c *Cache[T]) update(hashes []Hash) error {
+	ctx, cancel := context.WithTimeout(c.ctx, lookupTimeout)
+	defer cancel()
+	began := time.Now()
+	c.queries.Add(1)
+	found, err := c.lookup(ctx, hashes, c.proof.Load().incarnationAt(c.clock.Now()))
+	if err != nil {
+		if errors.Is(err, postgres.ErrWrongServer) {
+			c.wrongServer.Store(true)
+		}
+		return err
+	}
+	c.wrongServer.Store(false)
+	for _, hash := range hashes {
+		key, exists := found[hash]
+		if c.store(hash, key, exists, c.clock.Of(began)) {
+			c.unknown.Remove(hash)
+		} else {
+			c.unknown.Add(hash, began.Add(unknownTTL))
+		}
+	}
+	return nil
+}
+
+// store keeps what a look-up found that began at that moment, unless a later one
+// has answered before. It says whether the key is known now.
+func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) (known bool) {
+	s := c.shard(hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.entries[hash]
+	switch {
+	case before != nil && time.Duration(before.validatedAt.Load()) > began:
+		return true
+	case !exists:
+		c.evict(s, before)
+		return false
+	case before != nil && before.Key == key:
+		before.validatedAt.Store(int64(began))
+		before.lookedUp = began
+		return true
+	}
+	e := &Entry[T]{Key: key, hash: hash, lookedUp: began, lastUsed: began}
+	e.validatedAt.Store(int64(began))
+	e.used.Store(true)
+	e.invalidatedAt.Store(int64(never))
+	if before != nil {
+		e.invalidatedAt.Store(before.invalidatedAt.Load())
+	} else if s.changedAt >= began { // maybe by a change of this key, which rows did not have yet
+		e.invalidatedAt.Store(int64(s.changedAt))
+	}
+	c.attach(key, &e.Value)
+	c.evict(s, before)
+	s.entries[hash] = e
+	for _, id := range e.rows() {
+		s.rows[id] = append(s.rows[id], e)
+	}
+	c.size.Add(1)
+	return true
 }

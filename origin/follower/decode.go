@@ -59,6 +59,16 @@ func (d *decoder) begin(xid uint32, tables map[uint32]table) *openTransaction {
 	return &openTransaction{change: changefeed.Change{XID: widen(xid, d.reference)}, seen: map[changefeed.List]struct{}{}, tables: tables}
 }
 
+// commit is a decoded transaction.
+type commit struct {
+	change   changefeed.Change
+	start    pglogrepl.LSN // of its commit record: a slot confirmed beyond it does not send it again
+	unlisted bool          // it also changed a relation that the catalog did not list
+}
+
+// touches says whether there is anything to publish.
+func (c *commit) touches() bool { return len(c.change.Lists) > 0 || c.change.Whole != 0 }
+
 // next decodes one message; done is the transaction that it commits, if any.
 func (d *decoder) next(data []byte) (done *commit, err error) {
 	message, err := pglogrepl.ParseV2(data, d.streaming)

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"listedge/internal/changefeed"
+	"listedge/origin/postgres"
 )
 
 const (
@@ -227,7 +228,7 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 		f.options.Logger.Info("following changes", "epoch", t.epoch, "term", t.last.Term)
 		err = t.loop(ctx)
 	}
-	if code(err) == undefinedObject {
+	if postgres.Code(err) == undefinedObject {
 		// A change was written while the publication was missing. In the WAL that
 		// the slot has to decode it is missing for ever.
 		if defect := p.checkPrerequisites(ctx); defect != nil {

@@ -3,6 +3,7 @@ package follower
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -84,7 +85,7 @@ func (t *term) flush(ctx context.Context) error {
 func (t *term) sendHeartbeat(ctx context.Context) error {
 	h, waited := t.pending, time.Since(t.preparedAt)
 	t.pending = nil
-	h.Unsettled = withoutManyLists(t.confirmation.settle(t.snapshot))
+	h.Unsettled = withoutManyLists(t.unsettled.settle(t.snapshot))
 	t.decoder.reference = t.snapshot.Xmax
 	t.enqueue(changefeed.Entry{Heartbeat: h})
 	if err := t.publish(ctx); err != nil {
@@ -94,6 +95,19 @@ func (t *term) sendHeartbeat(ctx context.Context) error {
 	t.update(func() { t.stats.LagTime, t.heartbeat = waited, now })
 	t.confirmation.marks = append(t.confirmation.marks, mark{now, pglogrepl.LSN(h.LSN)})
 	return nil
+}
+
+// unsettled are published changes that no snapshot has seen yet, in the order of
+// their commit records.
+type unsettled []commit
+
+// settle drops the changes that the snapshot sees and returns the others.
+func (u *unsettled) settle(snapshot changefeed.Snapshot) (changes []changefeed.Change) {
+	*u = slices.DeleteFunc(*u, func(c commit) bool { return snapshot.Sees(c.change.XID) })
+	for _, c := range *u {
+		changes = append(changes, c.change)
+	}
+	return changes
 }
 
 // withoutManyLists bounds the unsettled changes of a heartbeat: each heartbeat

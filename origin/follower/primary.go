@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -74,7 +73,7 @@ func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 	p := &primary{config: config}
 	p.conn, err = pgx.ConnectConfig(ctx, config)
 	switch {
-	case code(err) == protocolRefused: // startup parameters
+	case postgres.Code(err) == protocolRefused: // startup parameters
 		return nil, fmt.Errorf("%w: %w: %w", ErrIncapable, errPooler, err)
 	case err != nil:
 		return nil, fmt.Errorf("connect: %w", err)
@@ -94,26 +93,16 @@ func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 func (p *primary) identify(ctx context.Context, region string) error {
 	p.identity.Region = region
 	err := p.row(ctx, `SELECT $1 || oid || $2, oid, datname::text, system_identifier::text,
-			CASE WHEN pg_is_in_recovery() THEN '00000000' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END
+			CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 END
 		FROM pg_database, pg_control_system() WHERE datname = current_database()`,
-		SlotPrefix, SlotSuffix(region))(&p.slotName, &p.identity.Database, &p.identity.Name, &p.identity.System, (*hexadecimal)(&p.timeline))
+		SlotPrefix, SlotSuffix(region))(&p.slotName, &p.identity.Database, &p.identity.Name, &p.identity.System, &p.timeline)
 	switch {
-	case code(err) == notAllowed:
+	case postgres.Code(err) == notAllowed:
 		return fmt.Errorf("%w: the user may not ask which server this is (GRANT EXECUTE ON FUNCTION pg_control_system() TO …): %w", ErrIncapable, err)
 	case err != nil:
 		return fmt.Errorf("identify the database: %w", err)
 	}
 	return nil
-}
-
-// hexadecimal scans a number's digits.
-type hexadecimal uint32
-
-// Scan implements sql.Scanner.
-func (h *hexadecimal) Scan(digits any) error {
-	n, err := strconv.ParseUint(fmt.Sprint(digits), 16, 32)
-	*h = hexadecimal(n)
-	return err
 }
 
 // row queries one row within callTimeout.
@@ -151,7 +140,7 @@ func (p *primary) replicate(ctx context.Context, streaming string) (*pgconn.PgCo
 	}
 	sender, err := pgconn.ConnectConfig(ctx, config)
 	if err != nil {
-		switch code(err) {
+		switch postgres.Code(err) {
 		case notAllowed, notLetIn:
 			return nil, fmt.Errorf("%w: the user may not replicate (ALTER ROLE … REPLICATION): %w", ErrIncapable, err)
 		case protocolRefused:
@@ -168,7 +157,7 @@ func (p *primary) replicate(ctx context.Context, streaming string) (*pgconn.PgCo
 	}
 	if err != nil {
 		closeConn(sender)
-		if code(err) == objectInUse {
+		if postgres.Code(err) == objectInUse {
 			return nil, nil
 		}
 		return nil, fmt.Errorf("start replication: %w", err)
@@ -205,12 +194,4 @@ func (p *primary) sameServer(ctx context.Context, sender *pgconn.PgConn) error {
 func (p *primary) end(ctx context.Context, pid int32) {
 	var ended bool
 	_ = p.row(ctx, `SELECT pg_terminate_backend($1)`, pid)(&ended)
-}
-
-func code(err error) string {
-	var server *pgconn.PgError
-	if errors.As(err, &server) {
-		return server.Code
-	}
-	return ""
 }

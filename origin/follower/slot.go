@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/internal/changefeed"
+	"listedge/origin/postgres"
 )
 
 //go:embed slot.sql
@@ -110,7 +111,7 @@ func (p *primary) createSlot(ctx context.Context, timeout time.Duration) (create
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	_, err = p.conn.Exec(ctx, strings.ReplaceAll(createSlotSQL, "NAME", p.slotName))
-	switch code(err) {
+	switch postgres.Code(err) {
 	case "":
 	case duplicateObject: // made by another node, or about to be
 		return false, nil
@@ -138,10 +139,10 @@ func (p *primary) dropSlot(ctx context.Context) error {
 		return err
 	}
 	err := drop()
-	for ends := time.Now().Add(callTimeout / 2); code(err) == objectInUse && time.Now().Before(ends); err = drop() {
+	for ends := time.Now().Add(callTimeout / 2); postgres.Code(err) == objectInUse && time.Now().Before(ends); err = drop() {
 		time.Sleep(askEvery)
 	}
-	if c := code(err); err != nil && c != undefinedObject && c != objectInUse { // other nodes see what this one sees
+	if c := postgres.Code(err); err != nil && c != undefinedObject && c != objectInUse { // other nodes see what this one sees
 		return fmt.Errorf("drop the slot: %w", err)
 	}
 	return nil

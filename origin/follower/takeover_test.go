@@ -168,7 +168,7 @@ func TestTheNextFollowsAtOnce(t *testing.T) {
 // A candidate that reads no heartbeats may itself be what is cut off, and a
 // holder may be busy with a huge transaction: it lives as long as it answers. (It
 // has to answer within stalledAfter: no other test keeps it from that.)
-func TestAHealthyHolderIsLeftAlone(t *testing.T) {
+func TestABusyHolderIsNotEnded(t *testing.T) {
 	w := newWorld(t, server())
 	cut := &faultyLog{Log: w.log}
 	holder := w.followWith(withMemory(w.url, "2GB"), w.log, silent) // which decodes it at its commit

@@ -40,6 +40,7 @@ type term struct {
 
 	decoded      pglogrepl.LSN // everything up to here has been received
 	confirmation confirmation
+	unsettled    unsettled
 	kept         retention
 	pending      *changefeed.Heartbeat // waits until its LSN has been decoded
 	snapshot     changefeed.Snapshot   // pending's
@@ -264,7 +265,7 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 }
 
 func (t *term) publishChange(c commit) {
-	t.confirmation.unsettled = append(t.confirmation.unsettled, c)
+	t.unsettled = append(t.unsettled, c)
 	t.enqueue(changefeed.Entry{Change: &c.change})
 }
 

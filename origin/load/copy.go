@@ -13,11 +13,11 @@ import (
 	"listedge/origin"
 )
 
-// Rows go to the server in COPY's text form: it is the form the values have
-// already, and the server's own parsers read them, numeric scale and all.
+// Rows go to the server in COPY's text form: files have the values in that form,
+// and the server's parsers keep the scale of numbers.
 
-// copyRows sends the rows that appendRow appends one by one, until io.EOF. When
-// the server ends the copy before that, interrupt makes a waiting source give up.
+// copyRows sends the rows that appendRow appends one by one, until io.EOF. If the
+// server ends the copy earlier, interrupt ends a source that waits.
 func copyRows(ctx context.Context, tx pgx.Tx, sql string, appendRow func([]byte) ([]byte, error), interrupt func()) error {
 	source := &copySource{ctx: ctx, appendRow: appendRow}
 	_, err := tx.Conn().PgConn().CopyFrom(ctx, source, sql)
@@ -35,7 +35,7 @@ func copyRows(ctx context.Context, tx pgx.Tx, sql string, appendRow func([]byte)
 	case cancelled != nil:
 		return cancelled
 	case source.err != nil && !errors.Is(source.err, io.EOF) && !errors.Is(source.err, context.Canceled):
-		return source.err // what the server says is only that the copy ended
+		return source.err // the server's error says only that the copy ended
 	}
 	return err
 }
@@ -52,7 +52,7 @@ type copySource struct {
 	closed bool
 }
 
-// errStopped is what the server is told, and logs, instead of what is in a file.
+// errStopped is what the server logs; it must not contain what is in a file.
 var errStopped = errors.New("the rows could not be read to their end")
 
 func (s *copySource) Read(p []byte) (n int, err error) {
@@ -82,12 +82,12 @@ func (s *copySource) fill() {
 		s.buf, s.err = s.appendRow(s.buf)
 	}
 	if s.err != nil && !errors.Is(s.err, io.EOF) {
-		s.buf = s.buf[:0] // what is not going to count need not travel
+		s.buf = s.buf[:0] // it will be rolled back
 	}
 }
 
-// appendText appends a text as COPY wants it. The bytes it escapes are never
-// part of a character of several bytes.
+// appendText appends a text in COPY's form. The bytes that it escapes are never
+// part of a longer character.
 func appendText(dst, text []byte) []byte {
 	plain := 0 // text[plain:i] needs no escape
 	for i, c := range text {
@@ -111,8 +111,8 @@ func appendText(dst, text []byte) []byte {
 
 const copyNull = `\N`
 
-// batch checks the rows of a file and turns them into those of the temporary
-// table: which columns are given, then all columns, those not given as null.
+// batch checks the rows of a file and renders them as rows of the temporary table:
+// the set of columns given, then all columns, null where not given.
 type batch struct {
 	columns []origin.Column
 	lines   *lines // whose reader reads
@@ -121,8 +121,8 @@ type batch struct {
 	row     row
 
 	count int64
-	given map[uint32]struct{}    // sets of columns that rows give
-	ids   map[uuid.UUID]struct{} // all of them so far
+	given map[uint32]struct{}    // the sets of columns that rows give
+	ids   map[uuid.UUID]struct{} // of all rows so far
 }
 
 func newBatch(c origin.Collection, l *lines, reader rowReader, step func(rows int64)) *batch {

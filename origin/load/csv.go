@@ -57,14 +57,13 @@ func (r *csvReader) next(row *row) error {
 	return nil
 }
 
-// records reads CSV as RFC 4180 has it. Unlike the standard library's reader
-// it keeps a quoted \r\n as it is.
+// records reads CSV by RFC 4180. Unlike encoding/csv, it keeps a quoted \r\n.
 type records struct {
 	lines *lines
-	raw   []byte // the line under way, with its end
-	line  []byte // the same without
+	raw   []byte // the current line, with its end
+	line  []byte // without its end
 	at    int    // the next byte of it
-	buf   []byte // the text of the record's cells, one after the other
+	buf   []byte // the texts of the record's cells
 	cells []csvCell
 }
 
@@ -86,7 +85,7 @@ func (r *records) errorHere(reason string) error {
 	return r.lines.errorAt(r.lines.number, r.at+1, "", reason)
 }
 
-// record reads the next record into cells; blank lines are none.
+// record reads the next record into cells. It skips blank lines.
 func (r *records) record() error {
 	r.line = nil
 	for len(r.line) == 0 {
@@ -131,7 +130,7 @@ func (r *records) plain() error {
 	return nil
 }
 
-// quoted reads a cell up to the quote that ends it, lines further down perhaps.
+// quoted reads a cell up to the quote that ends it, perhaps on a later line.
 func (r *records) quoted() error {
 	line, column := r.lines.number, r.at+1
 	r.at++
@@ -152,7 +151,7 @@ func (r *records) quoted() error {
 		r.buf = append(r.buf, r.raw[r.at:r.at+quote]...)
 		r.at += quote + 1
 		switch {
-		case r.at < len(r.line) && r.line[r.at] == '"': // two are one, within
+		case r.at < len(r.line) && r.line[r.at] == '"': // two quotes are one
 			r.buf = append(r.buf, '"')
 			r.at++
 		case r.at < len(r.line) && r.line[r.at] != ',':

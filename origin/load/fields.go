@@ -6,7 +6,7 @@ import (
 	"listedge/origin"
 )
 
-// fields finds columns by the names files use. Sets of columns are bits, by
+// fields finds columns by their names in files. A set of columns is a bit mask, by
 // the column's place in its collection.
 type fields struct {
 	columns []origin.Column
@@ -33,7 +33,7 @@ func (f *fields) find(name []byte, given uint32) (column int, reason string) {
 	return column, ""
 }
 
-// missing returns what a row cannot do without, empty when it is given.
+// missing returns a required column that is not given; empty = there is none.
 func (f *fields) missing(given uint32) string {
 	for i, column := range f.columns {
 		if (column.Name == "id" || column.Name == "name") && given&(1<<i) == 0 {

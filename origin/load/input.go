@@ -14,20 +14,20 @@ import (
 	"listedge/origin"
 )
 
-// cell is what a row has for one column.
+// cell is a row's value of one column.
 type cell struct {
 	given, null  bool
 	text         []byte // valid until the next row
 	line, column int
 }
 
-// row has a cell for each of the collection's columns, and where it begins.
+// row has a cell for each of the collection's columns, and the place where it begins.
 type row struct {
 	cells        []cell
 	line, column int
 }
 
-// reset makes the row one that gives nothing.
+// reset empties the row.
 func (r *row) reset(columns, line, column int) {
 	if r.cells == nil {
 		r.cells = make([]cell, columns)
@@ -68,7 +68,7 @@ func openInput(ctx context.Context, path string) (*input, error) {
 		return nil, fmt.Errorf("read %s: %w", in.name, errors.New("is a directory"))
 	case err == nil && info.Mode().Type() == fs.FileMode(0):
 		in.size = info.Size()
-	default: // a pipe or a terminal may be silent for ever
+	default: // a pipe or a terminal may never send anything
 		source = interruptible(ctx, file)
 	}
 	in.buf = bufio.NewReaderSize(source, 64<<10)
@@ -76,7 +76,7 @@ func openInput(ctx context.Context, path string) (*input, error) {
 	return in, nil
 }
 
-// rows reads the header, where the format has one, and then the rows.
+// rows returns the reader of the file's format. It reads the header of CSV.
 func (in *input) rows(c origin.Collection) (rowReader, error) {
 	json := false
 	switch strings.ToLower(filepath.Ext(in.name)) {
@@ -92,8 +92,8 @@ func (in *input) rows(c origin.Collection) (rowReader, error) {
 	return newCSVReader(in.lines, c)
 }
 
-// beginsWithObject looks for the first byte that is not blank, as far as the
-// buffer reaches.
+// beginsWithObject says whether the first byte that is not blank is a brace. It
+// looks no further than the buffer.
 func (in *input) beginsWithObject() bool {
 	for n := 1; ; n++ {
 		start, err := in.buf.Peek(n)
@@ -110,7 +110,7 @@ func (in *input) beginsWithObject() bool {
 	}
 }
 
-// interrupted reads from a source that cannot be told to stop waiting.
+// interrupted reads from a source whose reads cannot be cancelled.
 type interrupted struct {
 	ctx  context.Context
 	want chan []byte
@@ -122,8 +122,8 @@ type readResult struct {
 	err  error
 }
 
-// interruptible returns a reader that gives up when the context ends. The read
-// under way then stays behind: nothing ends it but its source, or the process.
+// interruptible returns a reader that ends with the context. A read in flight then
+// goes on until its source, or the process, ends.
 func interruptible(ctx context.Context, source io.Reader) io.Reader {
 	r := &interrupted{ctx: ctx, want: make(chan []byte), got: make(chan readResult, 1)}
 	go func() {
@@ -142,7 +142,7 @@ func interruptible(ctx context.Context, source io.Reader) io.Reader {
 
 func (r *interrupted) Read(p []byte) (int, error) {
 	select {
-	case r.want <- make([]byte, len(p)): // of its own: p is the caller's again after an interrupt
+	case r.want <- make([]byte, len(p)): // not p, which is the caller's after an interrupt
 	case <-r.ctx.Done():
 		return 0, r.ctx.Err()
 	}

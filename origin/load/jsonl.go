@@ -11,12 +11,12 @@ import (
 	"listedge/origin"
 )
 
-// jsonReader reads JSON Lines: one object per line, each with the keys it has.
+// jsonReader reads JSON Lines: one object per line, which may lack keys.
 type jsonReader struct {
 	lines   *lines
 	columns []origin.Column
 	fields  *fields
-	line    []byte // under way: one valid JSON value
+	line    []byte // the current one, a valid JSON value
 	at      int    // the next byte of it
 	buf     []byte // texts that had escapes
 }
@@ -37,7 +37,7 @@ func (r *jsonReader) next(row *row) error {
 		}
 		r.line = bytes.TrimRight(raw, " \t\r\n")
 	}
-	// Once the line is known to be JSON, the walk below cannot lose its way.
+	// The code below relies on a valid JSON value.
 	var syntax *json.SyntaxError
 	if err := json.Unmarshal(r.line, new(json.RawMessage)); errors.As(err, &syntax) {
 		return r.errorAt(max(0, int(syntax.Offset)-1), "", syntax.Error())
@@ -62,7 +62,7 @@ func (r *jsonReader) next(row *row) error {
 	return nil
 }
 
-// members reads what follows the object's brace.
+// members reads the object after its brace.
 func (r *jsonReader) members(row *row) (given uint32, err error) {
 	for {
 		if r.skip(); r.line[r.at] == '}' {
@@ -91,7 +91,7 @@ func (r *jsonReader) members(row *row) (given uint32, err error) {
 	}
 }
 
-// value reads a value, which must have the JSON type that the API gives it.
+// value reads a value. It must have the JSON type that the API gives the column.
 func (r *jsonReader) value(c *origin.Column) (v cell, err error) {
 	v = cell{given: true, line: r.lines.number, column: r.at + 1}
 	wanted := aString
@@ -122,7 +122,7 @@ func (r *jsonReader) value(c *origin.Column) (v cell, err error) {
 	return v, err
 }
 
-// What a JSON value is, as told to people.
+// The kinds of JSON values, as errors name them.
 const (
 	anObject = "an object"
 	anArray  = "an array"
@@ -155,9 +155,8 @@ func (r *jsonReader) skip() {
 	}
 }
 
-// string reads a string; the field is whose value it is. Escapes are undone
-// here because the standard library turns half a surrogate pair into U+FFFD,
-// which would change the text without a word.
+// string reads the string value of a field. It undoes escapes itself, because
+// encoding/json silently turns half a surrogate pair into U+FFFD.
 func (r *jsonReader) string(field string) ([]byte, error) {
 	r.at++ // the quote
 	rest := r.line[r.at:]
@@ -195,7 +194,7 @@ func (r *jsonReader) string(field string) ([]byte, error) {
 
 var unescaped = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
-// unicode reads the character at \u, written as one escape or as two.
+// unicode reads the character at \u, which is one escape or two.
 func (r *jsonReader) unicode() (char rune, size int) {
 	unit := func(at int) rune {
 		if at+6 > len(r.line) || r.line[at] != '\\' || r.line[at+1] != 'u' {

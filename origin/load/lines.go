@@ -26,7 +26,7 @@ func (e *RowError) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s: %s", e.File, e.Line, e.Column, e.Field, e.Reason)
 }
 
-// quote shows a value in a reason, the beginning of it when it is long.
+// quote is a value in a reason: its beginning, if it is long.
 func quote(text []byte) string {
 	short := shorten(text)
 	if len(short) < len(text) {
@@ -35,7 +35,7 @@ func quote(text []byte) string {
 	return strconv.Quote(short)
 }
 
-// printable is a name from a file in a message, which stays one line.
+// printable is a name from a file in a message of one line.
 func printable(name []byte) string {
 	quoted := quote(name)
 	if bare := quoted[1 : len(quoted)-1]; bare == string(name) && bare != "" {
@@ -57,14 +57,14 @@ func shorten(text []byte) string {
 	return string(text[:end])
 }
 
-// A file that is no text at all, or whose quote is never closed, must not be
+// Limits for files that are no text, or that lack a closing quote: they must not be
 // read into memory whole.
 const (
 	maxRecord = 4 << 20 // bytes of a row: twice what the widest that can be shown takes
 	maxCells  = 1000    // of a CSV row: each takes ten times the comma that makes it
 )
 
-// lines reads a file line by line, text that Postgres takes and nothing else.
+// lines reads a file line by line. It refuses text that Postgres does not take.
 type lines struct {
 	file   string
 	in     *bufio.Reader
@@ -122,16 +122,14 @@ const (
 	tooMany = "a row of more than 1,000 cells"
 )
 
-// validPrefix is how many bytes come before the first that is not UTF-8.
-func validPrefix(b []byte) (n int) {
-	for n < len(b) {
-		r, size := utf8.DecodeRune(b[n:])
-		if r == utf8.RuneError && size == 1 {
-			break
+// validPrefix is how many bytes precede the first one that is not UTF-8.
+func validPrefix(b []byte) int {
+	for n, r := range string(b) {
+		if r == utf8.RuneError && !bytes.HasPrefix(b[n:], []byte("\ufffd")) {
+			return n
 		}
-		n += size
 	}
-	return n
+	return len(b)
 }
 
 // content is a line without its end.

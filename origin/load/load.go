@@ -1,20 +1,19 @@
-// Package load fills the tables from outside: files that people have (Import)
-// and sample data of any size (Seed).
+// Package load fills the tables: from files (Import) and with sample data of any
+// size (Seed).
 //
 //	file > lines > csv | jsonl > value > COPY > temporary table > upsert
 //	words, seed                        > COPY > items, contacts
 //
-// Nothing reaches the database unchecked: each value is held against what its
-// column takes while it is read, so that a bad one is told with file, line and
-// column instead of a server's message about row 81,302. All rows of an import
-// are one transaction, and rows stream: memory grows by sixteen bytes or so
-// per row, for the ids, whatever the size of the file.
+// Each value is checked against its column while it is read, so that an error
+// names file, line and column. All rows of an import are one transaction, and
+// rows stream: memory grows by sixteen bytes or so per row, for the ids.
 package load
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"time"
@@ -28,13 +27,9 @@ import (
 	"listedge/origin/postgres"
 )
 
-// A load may take as long as its data does, so only its ends are bounded: how
-// long to wait for a connection, and for the server to confirm that it gave up
-// what was cancelled. Statements in between end with the context.
-const (
-	connectTimeout = 2 * time.Second
-	cancelTimeout  = 5 * time.Second
-)
+// A load takes as long as its data needs. Only connecting is bounded, and waiting
+// for the server to confirm a cancelled statement.
+const cancelTimeout = 5 * time.Second
 
 // ErrNotFound: there is no such workspace.
 var ErrNotFound = errors.New("not found")
@@ -46,9 +41,12 @@ var ErrNotFound = errors.New("not found")
 // is left as it is, or is the table's default in a new row; an empty CSV cell,
 // quoted or not, is null. Rows that already are what the file says are not
 // written. Any error leaves the tables as they were; *RowError says where in
-// the file it is, ErrNotFound that there is no such workspace. The
-// progress may be nil.
+// the file it is, ErrNotFound that there is no such workspace.
+// p may be nil.
 func Import(ctx context.Context, databaseURL string, c origin.Collection, workspace uuid.UUID, file string, p *Progress) (rows int64, err error) {
+	if p == nil {
+		p = NewProgress(io.Discard)
+	}
 	caller := ctx
 	ctx, interrupt := context.WithCancel(caller)
 	defer interrupt()
@@ -99,11 +97,12 @@ func Import(ctx context.Context, databaseURL string, c origin.Collection, worksp
 	return batch.count, nil
 }
 
-// writePages is how much of the temporary table is written between two looks
-// at the progress: some ten thousand rows.
+// writePages of the temporary table are written by one statement, after which the
+// progress is shown: some ten thousand rows.
 const writePages = 500
 
-// writeTable takes over the temporary table and returns how many rows that changed.
+// writeTable merges the temporary table into the collection and returns how many
+// rows it changed.
 func writeTable(ctx context.Context, tx pgx.Tx, c origin.Collection, workspace uuid.UUID, b *batch, p *Progress) (changed int64, err error) {
 	p.phase("comparing", 0, rowsUnit)
 	if _, err := tx.Exec(ctx, analyzeImportSQL); err != nil {
@@ -136,7 +135,7 @@ func writeTable(ctx context.Context, tx pgx.Tx, c origin.Collection, workspace u
 	return changed, nil
 }
 
-// explain says what could not be imported, unless the error tells by itself.
+// explain adds which file could not be imported, unless the error says it.
 func (in *input) explain(err error) error {
 	if row := (*RowError)(nil); errors.As(err, &row) {
 		return err
@@ -144,17 +143,14 @@ func (in *input) explain(err error) error {
 	return fmt.Errorf("import %s: %w", in.name, err)
 }
 
-// connect opens one ordinary, writing connection. A cancelled statement is
-// cancelled on the server too before the call returns: a load that went on
-// there unseen would block the next try.
+// connect opens an ordinary, writing connection. A cancelled statement is
+// cancelled on the server before the call returns: otherwise it would block the
+// next try.
 func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	config, err := postgres.PrimaryConfig(url)
 	if err != nil {
 		return nil, err
 	}
-	config.ConnectTimeout = connectTimeout
-	config.RuntimeParams["application_name"] = "listedge"
-	config.RuntimeParams["timezone"] = "UTC"
 	config.BuildContextWatcherHandler = func(c *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: c, DeadlineDelay: cancelTimeout}
 	}
@@ -176,7 +172,7 @@ func disconnect(conn *pgx.Conn) {
 }
 
 // transact runs do in a transaction with the settings of a load. Unlike pgx's
-// own it rolls back after the context has ended too, and waits for that.
+// own, it also rolls back, and waits for that, after the context has ended.
 func transact(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
 	tx, err := conn.Begin(ctx)
 	if err != nil {

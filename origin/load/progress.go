@@ -10,7 +10,7 @@ import (
 	"golang.org/x/term"
 )
 
-// linesEvery is how often a load tells where it is when it is not on a terminal.
+// linesEvery is how often a load writes a line where there is no terminal.
 const linesEvery = 5 * time.Second
 
 // unit is what the share of a load that is done is counted in.
@@ -21,9 +21,8 @@ const (
 	bytesUnit unit = "bytes"
 )
 
-// Progress shows how a load goes, one load at a time: a bar on a terminal, a
-// line every few seconds elsewhere, a last line with the rate. A nil Progress
-// shows nothing.
+// Progress shows how a load goes, one load at a time: a bar on a terminal, a line
+// every few seconds elsewhere, and a last line with the rate.
 type Progress struct {
 	out      io.Writer
 	terminal bool
@@ -48,20 +47,14 @@ func NewProgress(out io.Writer) *Progress {
 	return p
 }
 
-// begin starts a load, whose first phase has no name.
+// begin starts a load. Its first phase has no name.
 func (p *Progress) begin(what string, total int64, u unit) {
-	if p == nil {
-		return
-	}
 	p.what, p.start = what, p.now()
 	p.measure(what, total, u)
 }
 
-// phase goes on to something else within the load.
+// phase begins another phase of the load.
 func (p *Progress) phase(doing string, total int64, u unit) {
-	if p == nil {
-		return
-	}
 	p.abandon()
 	p.measure(p.what+": "+doing, total, u)
 }
@@ -91,24 +84,21 @@ func (p *Progress) measure(label string, total int64, u unit) {
 	)
 }
 
-// stepRows is how many rows pass between two looks at the clock.
+// stepRows is how many rows pass between two readings of the clock.
 const stepRows = 256
 
-// step tells of each row read so far, and how much of the total that is.
+// step is called for each row: rows have been read, and done of the total.
 func (p *Progress) step(rows, done int64) {
-	if p != nil && rows%stepRows == 0 {
+	if rows%stepRows == 0 {
 		p.show(rows, done)
 	}
 }
 
 // show is step for many rows at once.
 func (p *Progress) show(rows, done int64) {
-	if p == nil {
-		return
-	}
 	if p.bar != nil {
 		if p.total > 0 {
-			done = min(done, p.total-1) // a full bar is one that has ended
+			done = min(done, p.total-1) // the library ends a full bar
 		}
 		_ = p.bar.Set64(done)
 		return
@@ -125,11 +115,8 @@ func (p *Progress) show(rows, done int64) {
 	fmt.Fprintf(p.out, "%s: %s%s\n", p.label, rate(rows, now.Sub(p.began)), share)
 }
 
-// end tells how it went; the note may be empty.
+// end writes the last line; the note may be empty.
 func (p *Progress) end(rows int64, note string) {
-	if p == nil {
-		return
-	}
 	p.abandon()
 	if note != "" {
 		note = "; " + note
@@ -137,9 +124,9 @@ func (p *Progress) end(rows int64, note string) {
 	fmt.Fprintf(p.out, "%s: %s%s\n", p.what, rate(rows, p.now().Sub(p.start)), note)
 }
 
-// abandon takes the bar away, if there still is one.
+// abandon removes the bar, if there is one.
 func (p *Progress) abandon() {
-	if p == nil || p.bar == nil {
+	if p.bar == nil {
 		return
 	}
 	_ = p.bar.Exit()

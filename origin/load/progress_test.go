@@ -57,12 +57,6 @@ func TestProgressOnATerminal(t *testing.T) {
 }
 
 func TestProgressOfNothing(t *testing.T) {
-	var none *Progress
-	none.begin("items", 1, rowsUnit)
-	none.step(stepRows, 1)
-	none.phase("x", 1, rowsUnit)
-	none.end(1, "")
-	none.abandon()
 	var out strings.Builder
 	p := NewProgress(&out)
 	p.begin("items", 0, rowsUnit)

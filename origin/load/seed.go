@@ -18,8 +18,8 @@ import (
 	"listedge/origin"
 )
 
-// SeedSpec says how much sample data there is to be. Equal specs are equal
-// data to the last byte, ids included, in every database and at any time.
+// SeedSpec says how much sample data to make. Equal specs make equal data to the
+// last byte, ids included, in every database and at any time.
 type SeedSpec struct {
 	Workspaces int
 	Items      int // per workspace
@@ -27,20 +27,22 @@ type SeedSpec struct {
 	Seed       int64
 }
 
-// The time sample rows were made in.
+// The range of created_at.
 var (
 	seedFrom  = time.Date(2019, 1, 1, 0, 0, 0, 0, time.UTC)
 	seedUntil = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// seedSpace is the namespace of the ids of sample workspaces; theirs are those
-// of their rows.
+// seedSpace is the namespace of the ids of sample workspaces. A workspace's id is
+// the namespace of its rows' ids.
 var seedSpace = uuid.NewSHA1(uuid.NameSpaceURL, []byte("listedge:seed"))
 
-// Seed makes workspaces with sample data, each in a transaction of its own, and
-// returns their ids. It refuses, before it changes anything, when one of them
-// is there already. The progress may be nil.
+// Seed makes workspaces with sample data, each in its own transaction, and returns
+// their ids. It changes nothing if one of them exists. p may be nil.
 func Seed(ctx context.Context, databaseURL string, spec SeedSpec, p *Progress) (workspaces []uuid.UUID, err error) {
+	if p == nil {
+		p = NewProgress(io.Discard)
+	}
 	if spec.Workspaces < 1 || spec.Items < 0 || spec.Contacts < 0 {
 		return nil, errors.New("seed: wants one workspace or more, and no negative numbers")
 	}
@@ -74,7 +76,7 @@ func Seed(ctx context.Context, databaseURL string, spec SeedSpec, p *Progress) (
 		}
 	}
 	p.phase("analyzing", 0, rowsUnit)
-	if err := settle(ctx, conn); err != nil {
+	if _, err := conn.Exec(ctx, analyzeSQL); err != nil { // so that the planner knows the new rows
 		return workspaces, fmt.Errorf("seed: %w", err)
 	}
 	p.end(each*int64(spec.Workspaces), "")
@@ -83,12 +85,6 @@ func Seed(ctx context.Context, databaseURL string, spec SeedSpec, p *Progress) (
 
 func errSeeded(workspace uuid.UUID) error {
 	return fmt.Errorf("workspace %s is already there; choose another --seed", workspace)
-}
-
-// settle brings what the planner believes up to date with what was loaded.
-func settle(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, analyzeSQL)
-	return err
 }
 
 func seedWorkspace(ctx context.Context, tx pgx.Tx, spec SeedSpec, n int, id uuid.UUID, before int64, p *Progress) error {
@@ -123,25 +119,24 @@ func seedWorkspace(ctx context.Context, tx pgx.Tx, spec SeedSpec, n int, id uuid
 	return nil
 }
 
-// seedID derives an id from what makes it different from all others.
+// seedID derives an id from its namespace, kind, seed and number.
 func seedID(space uuid.UUID, kind string, seed uint64, n int) uuid.UUID {
 	name := binary.BigEndian.AppendUint64([]byte(kind), seed)
 	return uuid.NewSHA1(space, binary.BigEndian.AppendUint64(name, uint64(n)))
 }
 
-// sample makes the rows of one collection of one workspace, one after the
-// other. Numbers are integers throughout: floating point may differ between
-// processors.
+// sample makes the rows of one collection of one workspace. It uses integers only:
+// floating point may differ between processors.
 type sample struct {
 	collection origin.Collection
 	workspace  uuid.UUID
 	contacts   int
 	random     *rand.Rand
-	next       int // the row to be made
+	next       int // number of the next row
 
-	values  map[string][]byte // of the row under way, by column; absent = null
-	name    string            // of the last row
-	created time.Time         // likewise
+	values  map[string][]byte // of the current row, by column; absent = null
+	name    string            // of the previous row
+	created time.Time         // of the previous row
 }
 
 func newSample(spec SeedSpec, n int, workspace uuid.UUID, c origin.Collection) *sample {
@@ -150,12 +145,12 @@ func newSample(spec SeedSpec, n int, workspace uuid.UUID, c origin.Collection) *
 		random: rand.New(rand.NewPCG(uint64(spec.Seed), stream)), values: map[string][]byte{}}
 }
 
-// oneIn is true once in n times.
+// oneIn is true with probability 1/n.
 func (s *sample) oneIn(n int) bool { return s.random.IntN(n) == 0 }
 
 func (s *sample) one(of []string) string { return of[s.random.IntN(len(of))] }
 
-// suppliers are every fourth contact, so that items can find one.
+// suppliers: every fourth contact is one, so that items can refer to it.
 const suppliers = 4
 
 func (s *sample) appendRow(dst []byte) []byte {

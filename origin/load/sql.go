@@ -16,8 +16,8 @@ const loadSettingsSQL = `SET LOCAL statement_timeout = 0`
 
 const workspaceExistsSQL = `SELECT EXISTS (SELECT FROM workspaces WHERE id = $1)`
 
-// importTable holds the rows of a file in the types of the collection's
-// columns, none of them required.
+// importTable holds the rows of a file, in the types of the collection's columns.
+// All may be null.
 const importTable = "pg_temp.listedge_import"
 
 func createImportTableSQL(c origin.Collection) string {
@@ -29,14 +29,14 @@ func copyImportSQL(c origin.Collection) string {
 	return fmt.Sprintf("COPY %s (given, %s) FROM STDIN", importTable, names("", c.Columns()))
 }
 
-// analyzeImportSQL lets the planner know how many rows came.
+// analyzeImportSQL tells the planner how many rows there are.
 const analyzeImportSQL = "ANALYZE " + importTable
 
-// dropSameSQL takes out, of the rows that give this set of columns, those the
-// table has already. It is a statement of its own, not a condition of the
-// upsert: on its update it would lock and so write every such row, and in its
-// select the planner could take an empty table for one that stays empty while
-// a million rows go into it. $1 is the workspace, $2 the set.
+// dropSameSQL deletes, of the rows that give this set of columns, those that the
+// table has already. It is no condition of the upsert: a condition of the update
+// would lock, and so write, every such row; in the select the planner could take
+// the table for an empty one while a million rows go into it. $1 is the workspace,
+// $2 the set.
 func dropSameSQL(c origin.Collection, given uint32) string {
 	var same []string
 	for _, column := range columnsOf(c, given) {
@@ -53,9 +53,8 @@ func dropSameSQL(c origin.Collection, given uint32) string {
 // importPagesSQL is the size of the temporary table.
 const importPagesSQL = `SELECT pg_relation_size('` + importTable + `') / current_setting('block_size')::int`
 
-// upsertSQL writes the rows that give this set of columns and lie in a range
-// of pages. $1 is the workspace, $2 the set, $3 the first page, $4 that behind
-// the last.
+// upsertSQL writes the rows that give this set of columns, of a range of pages. $1
+// is the workspace, $2 the set, $3 the first page, $4 the page after the last.
 func upsertSQL(c origin.Collection, given uint32) string {
 	columns := columnsOf(c, given)
 	var set []string

@@ -3,6 +3,7 @@ package load
 import (
 	"bytes"
 	"fmt"
+	"regexp"
 	"time"
 
 	"github.com/google/uuid"
@@ -10,8 +11,8 @@ import (
 	"listedge/origin"
 )
 
-// appendValue appends the value as it goes to the server, or says why the
-// column does not take it.
+// appendValue appends the value in COPY's form, or returns why the column does not
+// take it.
 func appendValue(dst []byte, c *origin.Column, text []byte) ([]byte, string) {
 	reason := ""
 	switch c.Kind {
@@ -56,7 +57,7 @@ func appendValue(dst []byte, c *origin.Column, text []byte) ([]byte, string) {
 	return append(dst, text...), reason
 }
 
-// parseUUID takes the form with hyphens and no other, in either case.
+// parseUUID accepts only the form with hyphens, in either case.
 func parseUUID(text []byte) (uuid.UUID, bool) {
 	if len(text) != 36 {
 		return uuid.UUID{}, false
@@ -65,8 +66,8 @@ func parseUUID(text []byte) (uuid.UUID, bool) {
 	return id, err == nil
 }
 
-// checkDecimal says what keeps the text from being a decimal number as the API
-// shows it, that is -?(0|[1-9][0-9]*)(\.[0-9]+)?, that the schema takes.
+// checkDecimal returns why the text is no decimal number of the API, which is
+// -?(0|[1-9][0-9]*)(\.[0-9]+)?, or none that the schema takes.
 func checkDecimal(text []byte) string {
 	whole, fraction, point := bytes.Cut(bytes.TrimPrefix(text, []byte{'-'}), []byte{'.'})
 	switch {
@@ -80,7 +81,7 @@ func checkDecimal(text []byte) string {
 	return ""
 }
 
-// exceeds says whether a decimal number is above a whole one, which is positive.
+// exceeds says whether a decimal number is above a positive whole one.
 func exceeds(text []byte, most string) bool {
 	whole, fraction, _ := bytes.Cut(text, []byte{'.'})
 	switch {
@@ -94,7 +95,7 @@ func exceeds(text []byte, most string) bool {
 	return string(whole) > most
 }
 
-// allDigits also wants at least one.
+// allDigits says whether the text is one digit or more.
 func allDigits(text []byte) bool {
 	for _, c := range text {
 		if c < '0' || c > '9' {
@@ -104,77 +105,28 @@ func allDigits(text []byte) bool {
 	return len(text) > 0
 }
 
-// parseInstant reads RFC 3339, of which the API shows UTC and milliseconds: a
-// finer instant could not be shown and is refused, not rounded. It is stricter
-// than time.Parse, which lets commas and single digits pass.
-func parseInstant(text []byte) (t time.Time, reason string) {
-	const shape = "0000-00-00T00:00:00"
-	bad := "not an instant (RFC 3339): " + quote(text)
-	if len(text) < len(shape)+1 {
-		return t, bad
-	}
-	for i, want := range []byte(shape) {
-		if got := text[i]; want == '0' && (got < '0' || got > '9') || want == 'T' && got != 'T' && got != 't' ||
-			want != '0' && want != 'T' && got != want {
-			return t, bad
-		}
-	}
-	two := func(at int) int { return int(text[at]-'0')*10 + int(text[at+1]-'0') }
-	year, month, day := two(0)*100+two(2), time.Month(two(5)), two(8)
-	hour, minute, second := two(11), two(14), two(17)
+// instant is RFC 3339. It is stricter than time.Parse, which accepts commas and
+// single digits.
+var instant = regexp.MustCompile(`^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d{1,3}(\d*))?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)$`)
 
-	rest, milliseconds := text[len(shape):], 0
-	if rest[0] == '.' {
-		digits := 1
-		for digits < len(rest) && rest[digits] >= '0' && rest[digits] <= '9' {
-			digits++
-		}
-		fraction := rest[1:digits]
-		rest = rest[digits:]
-		if len(fraction) == 0 {
-			return t, bad
-		}
-		for i := range 3 {
-			milliseconds *= 10
-			if i < len(fraction) {
-				milliseconds += int(fraction[i] - '0')
-			}
-		}
-		if len(fraction) > 3 && bytes.ContainsAny(fraction[3:], "123456789") {
-			return t, "finer than a millisecond: " + quote(text)
-		}
-	}
-	zone, ok := parseZone(rest)
-	if !ok || hour > 23 || minute > 59 || second > 59 {
-		return t, bad
-	}
-	t = time.Date(year, month, day, hour, minute, second, milliseconds*1e6, time.UTC)
-	if t.Month() != month || t.Day() != day { // as 30 February
-		return t, bad
-	}
-	if t = t.Add(-zone); t.Year() < 1 || t.Year() > 9999 {
+// parseInstant reads an instant of at most milliseconds: the API could not show a
+// finer one, so it is refused and not rounded.
+func parseInstant(text []byte) (t time.Time, reason string) {
+	parts := instant.FindSubmatch(text)
+	t, err := time.Parse(time.RFC3339, string(bytes.ToUpper(text)))
+	t = t.UTC()
+	switch {
+	case parts == nil || err != nil: // as 30 February
+		return t, "not an instant (RFC 3339): " + quote(text)
+	case bytes.ContainsAny(parts[1], "123456789"):
+		return t, "finer than a millisecond: " + quote(text)
+	case t.Year() < 1 || t.Year() > 9999:
 		return t, "outside the years 0001 to 9999: " + quote(text)
 	}
 	return t, ""
 }
 
-// parseZone reads Z or ±hh:mm.
-func parseZone(text []byte) (zone time.Duration, ok bool) {
-	if len(text) == 1 && (text[0] == 'Z' || text[0] == 'z') {
-		return 0, true
-	}
-	if len(text) != 6 || text[0] != '+' && text[0] != '-' || text[3] != ':' || !allDigits(text[1:3]) || !allDigits(text[4:]) {
-		return 0, false
-	}
-	hours, minutes := int(text[1]-'0')*10+int(text[2]-'0'), int(text[4]-'0')*10+int(text[5]-'0')
-	zone = time.Duration(hours)*time.Hour + time.Duration(minutes)*time.Minute
-	if text[0] == '-' {
-		zone = -zone
-	}
-	return zone, hours < 24 && minutes < 60
-}
-
-// appendInstant appends the form every DateStyle of the server reads alike.
+// appendInstant appends a form that does not depend on the server's DateStyle.
 func appendInstant(dst []byte, t time.Time) []byte {
 	return t.AppendFormat(dst, "2006-01-02T15:04:05.000Z")
 }

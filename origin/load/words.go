@@ -1,7 +1,7 @@
 package load
 
-// words are what sample data of one language is made of. Adjectives agree with
-// all nouns of their list.
+// words of one language, to make sample data of. Adjectives agree with all nouns of
+// their list.
 type words struct {
 	share      int // of a hundred
 	after      bool

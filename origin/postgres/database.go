@@ -37,8 +37,6 @@ type Database struct {
 	Pages, Keys *Primary
 	Standbys    []*pgxpool.Pool // to Options.Replicas
 	Options     Options
-	// SameDatabase: Options.ReplicationURL was found to lead to the same database.
-	SameDatabase atomic.Bool
 
 	pools   []*pgxpool.Pool // all
 	follow  atomic.Pointer[func() Followed]

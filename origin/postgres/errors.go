@@ -7,6 +7,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
+// ErrStandby: a command reached a server that takes no writes.
+var ErrStandby = errors.New("this server is a standby: name the primary in --database-url")
+
 // kind is what a caller distinguishes errors by.
 type kind string
 

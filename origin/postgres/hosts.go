@@ -98,9 +98,6 @@ func ConnectPrimary(ctx context.Context, url string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// ErrStandby: a command reached a server that takes no writes.
-var ErrStandby = errors.New("this server is a standby: name the primary in --database-url")
-
 // CheckPrimary returns ErrStandby where the connection leads to a server in
 // recovery: a URL that names a single server is not checked at connect.
 func CheckPrimary(ctx context.Context, conn *pgx.Conn) error {

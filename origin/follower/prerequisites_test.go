@@ -38,7 +38,7 @@ func (w *world) incapable(f running, why string) {
 }
 
 // Every lack is told in plain words, and what is mended is noticed.
-func TestWhatIsLackingIsToldAndNoticedWhenMended(t *testing.T) {
+func TestAMissingPrerequisiteIsReportedUntilItIsMended(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		role, breaks, mends, why string
@@ -84,7 +84,7 @@ func TestWhatIsLackingIsToldAndNoticedWhenMended(t *testing.T) {
 	}
 }
 
-func TestASettingThatIsLackingIsTold(t *testing.T) {
+func TestAMissingSettingIsReported(t *testing.T) {
 	t.Parallel()
 	settings := map[string]string{"wal_level": "replica", "max_replication_slots": "2", "max_wal_senders": "1"}
 	p := sandboxtest.PostgresWith(t, settings)
@@ -196,11 +196,11 @@ func TestAnIdleDatabaseRetainsNothing(t *testing.T) {
 
 func TestConfirmation(t *testing.T) {
 	now := time.Now()
-	var c confirmation
-	c.confirmed = 50
+	c := confirmation{confirmed: 50}
+	var u unsettled
 	expect := func(what string, after time.Duration, want pglogrepl.LSN) {
 		t.Helper()
-		if got := c.upTo(now.Add(after)); got != want {
+		if got := c.upTo(now.Add(after), u); got != want {
 			t.Errorf("%s: %d, want %d", what, got, want)
 		}
 	}
@@ -209,15 +209,15 @@ func TestConfirmation(t *testing.T) {
 	c.marks = append(c.marks, mark{now.Add(time.Second), 200})
 	expect("too young", confirmAfter, 50)
 	expect("the first", confirmAfter+time.Millisecond, 100)
-	c.unsettled = append(c.unsettled, commit{change: changefeed.Change{XID: 7, LSN: 160}, start: 150})
+	u = append(u, commit{change: changefeed.Change{XID: 7, LSN: 160}, start: 150})
 	expect("short of the commit record", confirmAfter+2*time.Second, 150)
 	expect("for as long as it takes", time.Hour, 150)
 	running := changefeed.Snapshot{Xmin: 7, Xmax: 9, Running: []uint64{7}}
-	if left := c.settle(running); len(left) != 1 {
+	if left := u.settle(running); len(left) != 1 {
 		t.Errorf("%+v", left)
 	}
 	expect("still running", time.Hour, 150)
-	if left := c.settle(changefeed.Snapshot{Xmin: 8, Xmax: 9}); len(left) != 0 {
+	if left := u.settle(changefeed.Snapshot{Xmin: 8, Xmax: 9}); len(left) != 0 {
 		t.Errorf("%+v", left)
 	}
 	expect("settled", time.Hour, 200)

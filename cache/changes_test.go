@@ -13,9 +13,9 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// beater is a follower of nothing: it writes heartbeats, and changes on demand.
+// fakeFollower is a follower of nothing: it writes heartbeats, and changes on demand.
 // The LSN of a transaction is its id.
-type beater struct {
+type fakeFollower struct {
 	t      testing.TB
 	log    *changefeed.Local
 	mu     sync.Mutex // guards all below
@@ -33,10 +33,10 @@ type beater struct {
 	applied atomic.Uint64 // see counter
 }
 
-func startBeater(t testing.TB) *beater {
+func startFollower(t testing.TB) *fakeFollower {
 	ctx, stop := context.WithCancel(context.Background())
-	b := &beater{t: t, log: changefeed.NewLocal(), xid: 100, ctx: ctx, stop: stop}
-	b.take("e")
+	b := &fakeFollower{t: t, log: changefeed.NewLocal(), xid: 100, ctx: ctx, stop: stop}
+	b.beginTerm("e")
 	b.done.Go(func() {
 		for ctx.Err() == nil {
 			b.mu.Lock()
@@ -58,7 +58,7 @@ func startBeater(t testing.TB) *beater {
 	return b
 }
 
-func (b *beater) append(e changefeed.Entry) {
+func (b *fakeFollower) append(e changefeed.Entry) {
 	b.at.N++
 	e.Position = b.at
 	if err := b.log.Append(context.Background(), b.epoch, e); err != nil {
@@ -66,7 +66,7 @@ func (b *beater) append(e changefeed.Entry) {
 	}
 }
 
-func (b *beater) take(epoch string) {
+func (b *fakeFollower) beginTerm(epoch string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	previous, _ := b.log.Last(context.Background(), epoch)
@@ -78,34 +78,34 @@ func (b *beater) take(epoch string) {
 }
 
 // change is a transaction that is visible at once.
-func (b *beater) change(pairs ...changefeed.List) {
+func (b *fakeFollower) change(lists ...changefeed.List) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.append(changefeed.Entry{Change: &changefeed.Change{XID: b.xid, LSN: b.xid, Lists: pairs}})
+	b.append(changefeed.Entry{Change: &changefeed.Change{XID: b.xid, LSN: b.xid, Lists: lists}})
 	b.xid++
 }
 
 // skip leaves a gap.
-func (b *beater) skip() {
+func (b *fakeFollower) skip() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.at.N += 10
 }
 
 // unknown is an entry of a kind that only a newer version knows.
-func (b *beater) unknown() {
+func (b *fakeFollower) undecodable() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.append(changefeed.Entry{})
 }
 
-func (b *beater) quiet(silent bool) {
+func (b *fakeFollower) beSilent(silent bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.silent = silent
 }
 
-func (b *beater) hold(held bool) {
+func (b *fakeFollower) holdBack(held bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.held = held
@@ -113,7 +113,7 @@ func (b *beater) hold(held bool) {
 
 // brings is a fill whose statement sees all transactions up to now; from now
 // on, that is this body.
-func (b *beater) brings(body string) Fill {
+func (b *fakeFollower) brings(body string) Fill {
 	b.mu.Lock()
 	b.body = body
 	b.mu.Unlock()
@@ -126,20 +126,20 @@ func (b *beater) brings(body string) Fill {
 }
 
 // replays is what a standby that has replayed everything brings.
-func (b *beater) replays(body string) (FillResult, error) {
+func (b *fakeFollower) replays(body string) (FillResult, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return FillResult{Body: []byte(body), Server: "s/1", LSN: b.xid - 1}, nil
 }
 
 // open makes a cache that follows, and what reads for it until the test ends or
-// the beater is stopped.
-func (b *beater) open(o Options) (*Cache, *changefeed.Subscriber) {
+// the fakeFollower is stopped.
+func (b *fakeFollower) open(o Options) (*Cache, *changefeed.Subscriber) {
 	b.t.Helper()
 	return openFollowing(b.t, b.log, o, b)
 }
 
-func openFollowing(t testing.TB, log changefeed.Log, o Options, b *beater) (*Cache, *changefeed.Subscriber) {
+func openFollowing(t testing.TB, log changefeed.Log, o Options, b *fakeFollower) (*Cache, *changefeed.Subscriber) {
 	t.Helper()
 	if o.Followed == nil {
 		o.Followed = followedAt(ofShop, 1)
@@ -167,8 +167,8 @@ func (c counter) ValidThrough(changefeed.Proof) { c.applied.Add(1) }
 
 func mode(c *Cache, m Mode) func() bool { return func() bool { return c.Mode() == m } }
 
-// ask returns what a request gets, and whether it was a hit.
-func askFor(t *testing.T, c *Cache, fill Fill) (body string, hit bool) {
+// request returns what a request gets, and whether it was a hit.
+func request(t *testing.T, c *Cache, fill Fill) (body string, hit bool) {
 	t.Helper()
 	if r, ok := c.Hit(keyOf("q"), time.Now()); ok {
 		return string(r.Entry.Body), true
@@ -183,13 +183,13 @@ func askFor(t *testing.T, c *Cache, fill Fill) (body string, hit bool) {
 // A node lives through what may happen to the log, and each time gets its
 // trust back by itself.
 func TestFollowing(t *testing.T) {
-	b := startBeater(t)
+	b := startFollower(t)
 	c, feed := b.open(Options{TTL: time.Minute, MaxStale: time.Minute, Bound: testBound})
 	resyncs := func(cause string) uint64 { return feed.Stats().Resets[cause] }
 	kept := func(body string) { // from its first fill in trust on, a page is a hit
 		t.Helper()
 		eventually(t, "trusted", mode(c, ModeFollowed))
-		eventually(t, "a hit on "+body, func() bool { got, hit := askFor(t, c, b.brings(body)); return hit && got == body })
+		eventually(t, "a hit on "+body, func() bool { got, hit := request(t, c, b.brings(body)); return hit && got == body })
 	}
 	kept("first")
 
@@ -205,30 +205,30 @@ func TestFollowing(t *testing.T) {
 		t.Errorf("one gap was met %d times", n)
 	}
 
-	b.unknown() // and the entry after it in the same term
+	b.undecodable() // and the entry after it in the same term
 	eventually(t, "an entry that cannot be decoded", func() bool { return resyncs("undecodable") == 1 })
 	kept("of another version")
 	if n, gaps := resyncs("undecodable"), resyncs("gap"); n != 1 || gaps != 1 {
 		t.Errorf("met %d times, %d gaps", n, gaps)
 	}
 
-	b.quiet(true)
+	b.beSilent(true)
 	began := time.Now()
 	eventually(t, "untrusted", mode(c, ModeUntrusted))
 	if took := time.Since(began); took > testBound+patient/10 {
 		t.Errorf("trusted for %s without a heartbeat", took)
 	}
-	eventually(t, "no hit", func() bool { got, hit := askFor(t, c, b.brings("fourth")); return !hit && got == "fourth" })
-	b.quiet(false)
+	eventually(t, "no hit", func() bool { got, hit := request(t, c, b.brings("fourth")); return !hit && got == "fourth" })
+	b.beSilent(false)
 	kept("fourth")
 
-	b.take("e") // another follower, the same epoch
+	b.beginTerm("e") // another follower, the same epoch
 	kept("fourth")
 	if n := resyncs("gap"); n != 1 {
 		t.Errorf("a take-over left a gap (%d)", n)
 	}
 
-	b.take("f")
+	b.beginTerm("f")
 	eventually(t, "another epoch", func() bool { return resyncs("epoch") == 1 })
 	kept("fifth")
 
@@ -240,7 +240,7 @@ func TestFollowing(t *testing.T) {
 		t.Error(c.Mode())
 	}
 	b.change(listA)
-	if body, hit := askFor(t, c, b.brings("sixth")); !hit || body != "fifth" {
+	if body, hit := request(t, c, b.brings("sixth")); !hit || body != "fifth" {
 		t.Errorf("by age: %q, hit %t", body, hit)
 	}
 	c.SetTTLMode(false)
@@ -249,7 +249,7 @@ func TestFollowing(t *testing.T) {
 
 // Pages are served while entries are applied and the log begins anew.
 func TestServingWhileFollowing(t *testing.T) {
-	b := startBeater(t)
+	b := startFollower(t)
 	c, _ := b.open(Options{TTL: time.Minute, MaxStale: time.Minute, Bound: testBound})
 	eventually(t, "trusted", mode(c, ModeFollowed))
 	var shown, committed atomic.Int64
@@ -286,9 +286,9 @@ func TestServingWhileFollowing(t *testing.T) {
 }
 
 // What another server than the followed primary answers is shown to nobody: a
-// page that is there stands in, marked, or the request fails.
+// stale entry is served, marked, or the request fails.
 func TestAnAnswerOfAnotherServerIsAnError(t *testing.T) {
-	b := startBeater(t)
+	b := startFollower(t)
 	b.mu.Lock()
 	b.run = "followed"
 	b.mu.Unlock()
@@ -325,10 +325,10 @@ func TestAnAnswerOfAnotherServerIsAnError(t *testing.T) {
 		}
 		refused(uint64(2 * (i + 1)))
 	}
-	if _, hit := askFor(t, c, from("followed")); hit {
+	if _, hit := request(t, c, from("followed")); hit {
 		t.Error("a refused page was kept")
 	}
-	if body, hit := askFor(t, c, from("followed")); !hit || body != "page of followed" {
+	if body, hit := request(t, c, from("followed")); !hit || body != "page of followed" {
 		t.Errorf("%q, hit %t", body, hit)
 	}
 	before := b.applied.Load()
@@ -341,8 +341,8 @@ func TestAnAnswerOfAnotherServerIsAnError(t *testing.T) {
 	if server, run := c.Primary(); server != "s/1" || run != "followed" {
 		t.Errorf("%s, %s", server, run)
 	}
-	b.quiet(true)
-	b.take("f")
+	b.beSilent(true)
+	b.beginTerm("f")
 	eventually(t, "another epoch", mode(c, ModeUntrusted))
 	if server, run := c.Primary(); server != "s/1" || run != "" {
 		t.Errorf("%s, %s", server, run)
