@@ -27,6 +27,7 @@ func (s *Server) returnToken(x *exchange) bool {
 		return false
 	}
 	s.limiter.Return(x.client.bucket, x.client.workspaceBucket)
+	x.decision = s.limiter.Peek(x.now, x.client.bucket, x.client.workspaceBucket)
 	return true
 }
 

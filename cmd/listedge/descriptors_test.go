@@ -139,7 +139,7 @@ func TestANodeOutlivesRunningOutOfDescriptors(t *testing.T) {
 		default:
 		}
 		held = append(held, hold(t, n.admin, 1), hold(t, n.url, 1))
-		return strings.Contains(log.String(), "connections cannot be accepted")
+		return strings.Contains(log.String(), "cannot accept connections")
 	})
 	for _, release := range held {
 		release()

@@ -66,7 +66,7 @@ func TestFreshnessOfANodeLedToAStandby(t *testing.T) {
 	if n := led.metric(t, "listedge_freshness_refused_pages_total", `why="foreign"`); n == 0 {
 		t.Error("no page was refused: the test shows nothing")
 	}
-	if n := strings.Count(led.log.String(), "it is not the primary"); n != 1 {
+	if n := strings.Count(led.log.String(), "the server of --database-url is not the primary"); n != 1 {
 		t.Errorf("the log says it %d times:\n%s", n, led.log.String())
 	}
 	if said := led.check(t, "postgres"); !strings.Contains(said, "is a standby") {

@@ -126,7 +126,7 @@ func TestReadyzNamesWhatRedisRefuses(t *testing.T) {
 	n := startNode(t, address, "--redis-url", url)
 	reports := func(wanted ...string) func() bool {
 		return func() bool {
-			said := n.check(t, "redis")
+			said := n.check(t, "redis"); t.Log(said)
 			for _, w := range wanted {
 				if !strings.Contains(said, w) {
 					return false
