@@ -24,7 +24,8 @@ func TestManySparseKeysOnABusyRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 37))
 		v := newVirtual()
-		v.oneWay, v.perCall = 100*time.Microsecond, 32*time.Microsecond
+		v.oneWay.Store(int64(100 * time.Microsecond))
+		v.perCall = 32 * time.Microsecond
 		all := fleet(t, v, nodes)
 		p := policy(t, 50, 100)
 		buckets := make([][nodes]*Bucket, keys)

@@ -125,7 +125,7 @@ var errMoody = errors.New("not today")
 // virtual is Redis as the tests want it to be: the buckets' twin in Go, a network
 // and a processor that take their time, and moods.
 type virtual struct {
-	oneWay  time.Duration // of a message
+	oneWay  atomic.Int64  // nanoseconds of a message's way
 	perCall time.Duration // one call after the other, as Redis does
 	nodes   int64         // what a heartbeat counts; 0 = those that beat
 
@@ -149,7 +149,7 @@ func (v *virtual) now() int64 { return 1_000_000_000 + time.Since(v.began).Micro
 
 // reach is a message's way to the store and its work there.
 func (v *virtual) reach(ctx context.Context, calls int) error {
-	time.Sleep(v.oneWay)
+	time.Sleep(time.Duration(v.oneWay.Load()))
 	switch mood(v.mood.Load()) {
 	case hung:
 		<-ctx.Done()
@@ -172,12 +172,8 @@ func (v *virtual) reach(ctx context.Context, calls int) error {
 	v.free = v.free.Add(time.Duration(calls) * v.perCall)
 	wait := time.Until(v.free)
 	v.mu.Unlock()
-	select {
-	case <-time.After(wait):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	time.Sleep(wait)
+	return ctx.Err()
 }
 
 func (v *virtual) visit(ctx context.Context, calls []*visit) error {
@@ -191,7 +187,7 @@ func (v *virtual) visit(ctx context.Context, calls []*visit) error {
 			v.bucket(c.bucket.key, c.call.Policy).Visit(&c.call, v.now())
 		}
 		v.mu.Unlock()
-		time.Sleep(v.oneWay)
+		time.Sleep(time.Duration(v.oneWay.Load()))
 		switch mood(v.mood.Load()) {
 		case late:
 			time.Sleep(DefaultBudget + time.Millisecond)
@@ -237,6 +233,13 @@ func (v *virtual) beat(ctx context.Context, id, state string) (nodes, missing in
 		}
 	}
 	return max(v.nodes, int64(len(v.beats))), missing, nil
+}
+
+// count makes heartbeats count so many nodes; 0 = those that beat.
+func (v *virtual) count(nodes int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.nodes = nodes
 }
 
 // left is what the shared bucket contains, what is held not counted.

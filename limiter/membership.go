@@ -67,7 +67,7 @@ func (r *redisStore) beat(ctx context.Context, id, state string) (nodes, missing
 		err = fmt.Errorf("script answered %d values", len(n))
 	}
 	if err != nil {
-		return 0, 0, fmt.Errorf("limiter: send a heartbeat: %w", err)
+		return 0, 0, fmt.Errorf("send a heartbeat: %w", err)
 	}
 	return n[0], n[1], nil
 }

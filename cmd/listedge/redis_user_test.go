@@ -126,7 +126,7 @@ func TestReadyzNamesWhatRedisRefuses(t *testing.T) {
 	n := startNode(t, address, "--redis-url", url)
 	reports := func(wanted ...string) func() bool {
 		return func() bool {
-			said := n.check(t, "redis"); t.Log(said)
+			said := n.check(t, "redis")
 			for _, w := range wanted {
 				if !strings.Contains(said, w) {
 					return false
@@ -135,7 +135,7 @@ func TestReadyzNamesWhatRedisRefuses(t *testing.T) {
 			return true
 		}
 	}
-	within(t, patience, "all three are reported", reports("pages: NOPERM", "limits: NOPERM", "changes: ", "NOPERM"))
+	within(t, patience, "all three are reported", reports("pages: NOPERM", "limits: send a heartbeat: NOPERM", "changes: ", "NOPERM"))
 	if err := client.Do(t.Context(), "ACL", "SETUSER", "weak", "+@all").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestReadyzNamesWhatRedisRefuses(t *testing.T) {
 	if err := client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, patience, "a full Redis is reported", reports("limits: OOM", "changes: ", "OOM"))
+	within(t, patience, "a full Redis is reported", reports("limits: send a heartbeat: OOM", "changes: ", "OOM"))
 	by = doctor(t, exitFailed, "--database-url", address, "--redis-url", url)
 	for _, subject := range []string{"redis pages", "redis limits", "redis changes"} {
 		expect(t, by, subject, admin.Fail, "OOM")
