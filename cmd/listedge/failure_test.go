@@ -41,6 +41,11 @@ func TestRedisHangingDyingAndComingBackEmpty(t *testing.T) {
 		for i := range 30 {
 			began := time.Now()
 			a := n.get(t, "/v1/items?limit="+strconv.Itoa(1+i), key)
+			for deadline := began.Add(patience); a.StatusCode == 429 && time.Now().Before(deadline); { // calls under way may yet take the tokens
+				time.Sleep(10 * time.Millisecond)
+				began = time.Now()
+				a = n.get(t, "/v1/items?limit="+strconv.Itoa(1+i), key)
+			}
 			if a.StatusCode != 200 || len(a.page(t).Data) != 1+i {
 				t.Fatalf("%s: %s %s", what, a.Status, a.body)
 			}
@@ -60,7 +65,7 @@ func TestRedisHangingDyingAndComingBackEmpty(t *testing.T) {
 		if err := fault.break_(); err != nil {
 			t.Fatal(err)
 		}
-		within(t, patience, "the limiter leaves Redis alone", func() bool {
+		within(t, patience, "the limiter decides without Redis", func() bool {
 			serve("Redis " + fault.name)
 			return n.metric(t, "listedge_limiter_breaker_open") == 1
 		})
