@@ -17,7 +17,8 @@ import (
 func (s *Server) lookUp(x *exchange) failure {
 	x.key = appendPageKey(x.key[:0], &x.query, x.scratch[:0])
 	control := parseCacheControl(x.headers.control)
-	hit := x.hit
+	waited := x.decision.Source == limiter.SourceRedis || x.decision.Source == limiter.SourceLocalFallback
+	hit := x.hit && !waited // what was fresh before the limit waited may be stale by now
 	if !control.noCache && !hit {
 		x.result, hit = s.cache.Hit(x.key, x.now)
 		if s.timePhases {

@@ -81,7 +81,7 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 	}
 	// Who may decide that a request is traced: a client within the limit of its key,
 	// or a trusted proxy. Anybody else could have every request traced.
-	trusted := x.decision.Allowed || s.trusted(x.conn.peer())
+	trusted := x.decision.Allowed && !x.free || s.trusted(x.conn.peer())
 	r := s.tracer.Request(name, x.began, tracing.Caller{Parent: single(x.headers.traceParent), State: single(x.headers.traceState), Trusted: trusted})
 	if r == nil {
 		return

@@ -272,3 +272,23 @@ func TestALeaseEndsInASleep(t *testing.T) {
 }
 
 var _ = errors.Is
+
+// One failed call is an answer, too: the next one goes to Redis, whatever the failure
+// mode, also where no bucket has a lease to fetch or a debt to send.
+func TestARequestAfterAFailedCallAsksRedis(t *testing.T) {
+	for _, mode := range []FailureMode{FailLocal, FailAllow, FailDeny} {
+		t.Run(mode.String(), func(t *testing.T) {
+			inVirtualTime(t, Options{FailureMode: mode}, func(t *testing.T, l *Limiter, v *virtual) {
+				b := l.Bucket("small", policy(t, 1, 15))
+				l.take(b, nil)
+				v.mood.Store(int32(broken))
+				l.take(b, nil)
+				v.mood.Store(int32(well))
+				time.Sleep(time.Second)
+				if d := l.take(b, nil); !d.Allowed || d.Source != SourceRedis {
+					t.Errorf("%+v", d)
+				}
+			})
+		})
+	}
+}

@@ -265,6 +265,9 @@ func (q *dispatcher) answered(err error, sent int64) {
 			q.away.Store(true)
 			q.owing.Store(true)
 		}
+		if q.flying == 0 { // an error is an answer: the next call may go at once
+			q.silence.Store(math.MaxInt64)
+		}
 		return
 	}
 	q.failures = 0

@@ -152,6 +152,7 @@ func (m *membership) beat(state string) {
 		m.failed.Store(&err)
 	}
 	if err == nil && state != leaving {
+		m.d.link.Note(m.d.l.now() - sent) // so the first requests know what a round trip takes
 		copy(m.counts[1:], m.counts[:])
 		m.counts[0], m.missing, m.counted = nodes, missing, m.d.l.now()
 		if state == present {

@@ -26,8 +26,9 @@ var tokenBucketDigest = func() string {
 
 // redisStore keeps the buckets in Redis, where every node of a fleet finds the
 // same ones: a pipeline of one script call per bucket. A Cluster's client splits it
-// by node, and sends again what has moved meanwhile: a call that is sent twice
-// debits twice, which never admits too much.
+// by node, and sends again what has moved, or what a broken connection has not
+// answered. A call that is carried out twice debits twice, and gives back twice:
+// at most what one pipeline gave back is then admitted too much.
 type redisStore struct {
 	client       redis.UniversalClient
 	calls, trips atomic.Uint64

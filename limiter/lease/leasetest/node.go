@@ -305,6 +305,7 @@ func (n *Node) beat() {
 						if n.Now()-sent > FlightTimeout {
 							return
 						}
+						n.link.Note(n.Now() - sent)
 						n.fleet.Nodes, n.fleet.Missing, n.counted = nodes, missing, n.Now()
 						if !look {
 							n.fleet.Contact = sent
