@@ -292,3 +292,32 @@ func TestARequestAfterAFailedCallAsksRedis(t *testing.T) {
 		})
 	}
 }
+
+// A Cluster that has lost the shard of the members still has the buckets of others: the
+// nodes go by their last count, and withhold nothing of them.
+func TestLimitsHoldWithoutTheShardOfTheMembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newVirtual()
+		all := fleet(t, v, 4)
+		buckets := make([]*Bucket, len(all))
+		for i, l := range all {
+			buckets[i] = l.Bucket("shared", policy(t, 200, 100))
+		}
+		admitted := func(span time.Duration) (n int) {
+			for end := time.Now().Add(span); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+				for i, l := range all {
+					if l.take(buckets[i], nil).Allowed {
+						n++
+					}
+				}
+			}
+			return n
+		}
+		admitted(2 * time.Second)
+		v.deafToBeats.Store(true)
+		admitted(3 * time.Second)
+		if n := admitted(5 * time.Second); n < 900 || n > 1100 {
+			t.Errorf("%d admitted in 5 s of 200/s", n)
+		}
+	})
+}

@@ -129,10 +129,11 @@ type virtual struct {
 	perCall time.Duration // one call after the other, as Redis does
 	nodes   int64         // what a heartbeat counts; 0 = those that beat
 
-	mood  atomic.Int32
-	trips atomic.Int64
-	calls atomic.Int64
-	most  atomic.Int64 // calls in one visit
+	mood        atomic.Int32
+	deafToBeats atomic.Bool // heartbeats fail, and calls get through
+	trips       atomic.Int64
+	calls       atomic.Int64
+	most        atomic.Int64 // calls in one visit
 
 	mu      sync.Mutex // guards all below
 	began   time.Time
@@ -215,6 +216,9 @@ func (v *virtual) bucket(key string, p Policy) *lease.Bucket {
 func (v *virtual) beat(ctx context.Context, id, state string) (nodes, missing int64, err error) {
 	if err := v.reach(ctx, 1); err != nil {
 		return 0, 0, err
+	}
+	if v.deafToBeats.Load() {
+		return 0, 0, errMoody
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
