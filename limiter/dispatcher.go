@@ -54,12 +54,13 @@ type dispatcher struct {
 	failures int                  // in a row
 	degraded outage
 
-	silence atomic.Int64 // since when an answer is waited for and none has come; MaxInt64 = none is
-	wake    chan struct{}
-	stop    chan struct{}
-	stopped sync.Once
-	ended   chan struct{}
-	flights sync.WaitGroup
+	silence    atomic.Int64 // since when an answer is waited for and none has come; MaxInt64 = none is
+	answeredAt atomic.Int64 // when a call was last carried out
+	wake       chan struct{}
+	stop       chan struct{}
+	stopped    sync.Once
+	ended      chan struct{}
+	flights    sync.WaitGroup
 
 	// The dispatcher's goroutine's own.
 	departed time.Time   // the last pipeline did
@@ -271,6 +272,7 @@ func (q *dispatcher) answered(err error, sent int64) {
 		return
 	}
 	q.failures = 0
+	q.answeredAt.Store(now)
 	q.d.link.Note(late)
 	if late > q.d.link.Budget {
 		q.l.counts.timeouts.Add(1)

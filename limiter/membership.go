@@ -167,7 +167,7 @@ func (m *membership) beat(state string) {
 
 // publish renews what this node knows of its fleet. A Redis that has come back
 // empty counts anew, and the first to ask is alone: so the last few counts are
-// remembered. A count from before an outage says nothing of who is missing after it.
+// remembered. A count that is old says nothing of who is missing.
 // While calls get through (a Cluster has lost the shard of the members alone) the
 // last count stays: otherwise every node would withhold the parts of all others.
 func (m *membership) publish() {
@@ -175,7 +175,7 @@ func (m *membership) publish() {
 	m.nodes.Store(f.Nodes)
 	if f.Cold = m.counts[len(m.counts)-1] == 0; f.Cold {
 		f.Nodes = max(f.Nodes, coldNodes)
-	} else if m.d.dispatcher.away.Load() && m.d.l.now()-m.counted > staleAfter.Microseconds() {
+	} else if m.d.l.now()-max(m.counted, m.d.dispatcher.answeredAt.Load()) > staleAfter.Microseconds() {
 		f.Missing = f.Nodes - 1
 	}
 	m.fleet.Store(f)
