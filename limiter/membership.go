@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,7 +45,11 @@ const (
 // beatScript notes when a node (ARGV[1]) lived last, and answers how many nodes
 // there are and how many of them are missing. It writes in any case: a Redis that
 // only reads is away. Members are forgotten a minute after their last heartbeat.
-const beatScript = `
+// Spans are microseconds.
+var beatScript = strings.NewReplacer(
+	"MEMBER_LIFE", strconv.FormatInt(lease.MemberLife, 10),
+	"SILENT_FOR", strconv.FormatInt(silentFor.Microseconds(), 10),
+).Replace(`
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local function before(span) return string.format('%.0f', now - span) end
@@ -53,10 +58,10 @@ if ARGV[2] == 'present' then
 elseif ARGV[2] == 'leaving' then
   redis.call('ZREM', KEYS[1], ARGV[1])
 end
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before(60000000))
-redis.call('PEXPIRE', KEYS[1], 60000)
-return { redis.call('ZCARD', KEYS[1]), redis.call('ZCOUNT', KEYS[1], '-inf', before(1100000)) }
-`
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before(MEMBER_LIFE))
+redis.call('PEXPIRE', KEYS[1], MEMBER_LIFE / 1000)
+return { redis.call('ZCARD', KEYS[1]), redis.call('ZCOUNT', KEYS[1], '-inf', before(SILENT_FOR)) }
+`)
 
 var beat = redis.NewScript(beatScript)
 

@@ -50,7 +50,7 @@ type Bucket struct {
 	Policy Policy
 }
 
-// Call is one visit to one bucket: what is asked of it and its answer.
+// Call is one visit to one bucket: the request to the script and its reply.
 type Call struct {
 	Policy Policy // the caller's
 
