@@ -75,7 +75,17 @@ type Change struct {
 	LSN         uint64 `json:"l"`           // the end of its commit record
 	CommittedAt int64  `json:"a,omitempty"` // microseconds since 1970 by the clock of the primary, or of the server it was replicated from; 0 = not known
 	Lists       []List `json:"p,omitempty"`
+	Rows        []Rows `json:"r,omitempty"` // of each of Lists; those beyond the end are nil
+	NameOrder   uint32 `json:"n,omitempty"` // the alphabet of the rows' name keys; 0 = none
 	Whole       uint8  `json:"w,omitempty"` // a bit for each collection touched as a whole
+}
+
+// RowsOf returns the rows of Lists[i] that changed; nil = any may have.
+func (c *Change) RowsOf(i int) Rows {
+	if i < len(c.Rows) {
+		return c.Rows[i]
+	}
+	return nil
 }
 
 // Touches says whether the collection is touched as a whole.

@@ -1,0 +1,134 @@
+package freshness
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"listedge/internal/changefeed"
+)
+
+// Extent is the part of a list that a page shows: the first L rows behind the position
+// After, in the list's order, among the rows that match the list's filter and search.
+// The page's statement returned one row more, if there is one: End is that row's
+// position, else the end of the list.
+//
+// Lemma. A transaction leaves the page as it is if for every row that it changed
+// (a) the row is none of those that the statement returned, by id, and
+// (b) its new version, if there is one, does not match the filter and the search, or
+// its position is outside (After, End].
+// Proof: the matching rows in (After, End] were exactly those that were returned.
+// By (a) none of them changed or left, by (b) none came in. It composes: of several
+// transactions that a statement did not see, each by itself satisfies (a) and (b),
+// and the last version of each row is one of those that were checked.
+//
+// So only the id and the new version of a row are needed.
+type Extent struct {
+	Order    Order
+	Filter   changefeed.RowFlags // that the list's rows have
+	Searched bool                // the rows also match a search
+	After    Bound
+	End      Bound
+	Tags     []uint32 // of the ids of the rows that the statement returned, in the list's order
+
+	NameOrder uint32 // the alphabet of the bounds' name keys
+}
+
+// Order is the order of a list.
+type Order uint8
+
+// The orders.
+const (
+	ByCreatedAt Order = iota // newest first, then by id, the greatest first
+	ByName                   // A to Z, then by id, the least first
+)
+
+// Bound is a position in a list: that of a row, or one end of the list.
+type Bound struct {
+	Kind      BoundKind
+	CreatedAt int64  // microseconds since 1970, in the list by createdAt
+	NameKey   string // changefeed.Row.NameKey, in the list by name
+	ID        uuid.UUID
+}
+
+// BoundKind says what is known of a bound.
+type BoundKind uint8
+
+// The kinds.
+const (
+	Unknown BoundKind = iota // it may be anywhere
+	Open                     // the start of the list, or its end
+	At                       // the position of a row
+)
+
+// Tag is a row's id in four bytes. Two rows may have the same: a page is then read
+// again in vain.
+func Tag(id uuid.UUID) uint32 {
+	word := func(i int) uint32 { return binary.BigEndian.Uint32(id[i:]) }
+	return word(0) ^ word(4) ^ word(8) ^ word(12)
+}
+
+// Concern says whether, and why, a changed row may have changed a page.
+type Concern uint8
+
+// The concerns. All but the first say that the page has to be read again; those from
+// AnyRow on that it could not be decided.
+const (
+	Unconcerned Concern = iota
+	ShowsRow            // the page shows the row, or showed it
+	RowEntered          // the row is listed where the page is
+	AnyRow              // the transaction does not name its rows
+	NoExtent            // it is not known what the page shows
+	NameUnknown         // the row's place in the list by name is not known
+	SearchedRow         // the row is listed where the page is, if the search finds it
+	TooManyRows         // more changes than are worth comparing
+	Forgotten           // the change is not remembered
+	Concerns
+)
+
+// String is the name that the metrics use.
+func (c Concern) String() string {
+	return [...]string{"none", "shown", "entered", "any-row", "no-extent", "name", "search", "many", "forgotten"}[c]
+}
+
+// concern decides whether the page has to be read again because of a row.
+func (e *Extent) concern(row *changefeed.Row, nameOrder uint32) Concern {
+	switch {
+	case e == nil:
+		return NoExtent
+	case slices.Contains(e.Tags, Tag(row.ID)):
+		return ShowsRow
+	case row.Flags&(changefeed.RowGone|changefeed.RowSame) != 0 || row.Flags&e.Filter != e.Filter:
+		return Unconcerned
+	}
+	after, known := e.compare(row, &e.After, nameOrder, 1)
+	end, endKnown := e.compare(row, &e.End, nameOrder, -1)
+	switch {
+	case known && after <= 0 || endKnown && end > 0:
+		return Unconcerned
+	case !known || !endKnown:
+		return NameUnknown
+	case e.Searched:
+		return SearchedRow
+	}
+	return RowEntered
+}
+
+// compare is negative, zero or positive as the row is before, at or behind the bound,
+// and open where the bound is an end of the list. ok is false if that is not known.
+func (e *Extent) compare(row *changefeed.Row, b *Bound, nameOrder uint32, open int) (order int, ok bool) {
+	switch {
+	case b.Kind == Open:
+		return open, true
+	case b.Kind != At:
+		return 0, false
+	case e.Order == ByCreatedAt:
+		return cmp.Or(-cmp.Compare(row.CreatedAt, b.CreatedAt), -bytes.Compare(row.ID[:], b.ID[:])), true
+	case row.NameKey == "" || b.NameKey == "" || nameOrder == 0 || nameOrder != e.NameOrder:
+		return 0, false
+	}
+	return cmp.Or(cmp.Compare(row.NameKey, b.NameKey), bytes.Compare(row.ID[:], b.ID[:])), true
+}
