@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func readNameOrder(t testing.TB, url string) NameOrder {
+func nameOrderOf(t testing.TB, url string) NameOrder {
 	t.Helper()
 	order, err := ReadNameOrder(within(t, patience), connect(t, url))
 	if err != nil {
@@ -56,7 +56,7 @@ func asciiNames(random *rand.Rand, n int) (names []string) {
 func TestKeysOfNamesCompareAsTheDatabaseDoes(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	order := readNameOrder(t, url)
+	order := nameOrderOf(t, url)
 	conn := connect(t, url)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -118,7 +118,7 @@ func TestKeysOfNamesCompareAsTheDatabaseDoes(t *testing.T) {
 
 func TestOnlyNamesInASCIIHaveKeys(t *testing.T) {
 	t.Parallel()
-	order := readNameOrder(t, newDatabase(t))
+	order := nameOrderOf(t, newDatabase(t))
 	if order.Digest == 0 {
 		t.Error("no digest")
 	}
@@ -181,5 +181,42 @@ func TestPairsShowWhatSingleCharactersHide(t *testing.T) {
 			t.Errorf("%s: %t, %v", locale, known, err)
 		}
 		exec(t, conn, "DROP COLLATION other")
+	}
+}
+
+// Pages do not wait for the order of names, nor for one that is not the schema's.
+func TestPagesByNameCarryTheOrderOfNames(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	insert(t, conn, Items, newItem(ourWorkspace, number(1), "Name"))
+	o := openOrigin(t, url)
+	names := func() *NameOrder {
+		t.Helper()
+		page, err := o.Fetch(within(t, patience), Query{Workspace: ourWorkspace, Sort: ByName, Limit: 1}, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return page.Shown.Names
+	}
+	if names() != nil {
+		t.Error("the first page waited for it")
+	}
+	o.Probe(within(t, patience))
+	order := nameOrderOf(t, url)
+	if known := names(); known == nil || *known != order {
+		t.Errorf("%v instead of %v", known, order)
+	}
+	if page, err := o.Fetch(within(t, patience), Query{Workspace: ourWorkspace, Limit: 1}, ""); err != nil || page.Shown.Names != nil {
+		t.Errorf("in the list by createdAt: %v, %v", page.Shown, err)
+	}
+
+	exec(t, conn, "UPDATE pg_collation SET collversion = '0' WHERE collname = 'name_order'")
+	other := openOrigin(t, url)
+	other.names.wanted.Store(true)
+	other.Probe(within(t, patience))
+	o = other
+	if names() != nil || o.names.known.Load() == nil || o.names.wanted.Load() {
+		t.Error("of another ICU")
 	}
 }
