@@ -20,6 +20,7 @@ type Validity struct {
 	ReadAt time.Duration
 
 	ReadPoint ReadPoint
+	Extent    *Extent             // what the entry shows of the list; nil = not known: every change concerns it
 	Epoch     string              // of the log; empty = changes were not followed
 	Position  changefeed.Position // the entry shows all changes up to here
 }
