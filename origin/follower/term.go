@@ -34,6 +34,7 @@ type term struct {
 	unlisted unlisted
 
 	published *published // rows, by what lists go by
+	names     *nameReader
 
 	last         changefeed.Position // of the newest published entry
 	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; never zero
@@ -162,8 +163,11 @@ func (t *term) loop(ctx context.Context) error {
 	now := time.Now()
 	heartbeat, ask, upkeep := now, now, now.Add(upkeepEvery)
 	t.replied, t.olderNodes = now, true
+	t.readNames(ctx)
+	defer t.stopNames()
 	for ctx.Err() == nil {
 		now = time.Now()
+		t.takeNames()
 		if t.due(now) {
 			if err := t.publish(ctx); err != nil {
 				return err
