@@ -225,7 +225,7 @@ func (o *Origin) close(r *pageReader) {
 func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, by postgres.Server, err error) {
 	shape, arguments := shapeOf(q)
 	listed := q.Collection.listed()
-	r.page = append(r.page[:0], `{"data":[`...)
+	r.page = append(r.page[:0], pageHead...)
 	full, more := false, false
 	err = r.Query(ctx, o.statement(shape), arguments, func(row []byte) error {
 		readPoint, row, err := cutReadPoint(row, len(listed))
@@ -270,11 +270,8 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 		next := *q
 		next.After = positionAfter(r.lastRow, q.Sort)
 		page.NextCursor = string(next.AppendCursor(nil))
-		r.page = append(r.page, `],"page":{"hasMore":true,"nextCursor":"`...)
-		r.page = append(append(r.page, page.NextCursor...), `"}`...)
-	} else {
-		r.page = append(r.page, `],"page":{"hasMore":false,"nextCursor":null}`...)
 	}
+	r.page = appendPageEnd(r.page, page.NextCursor)
 	page.Body = bytes.Clone(r.page)
 	return page, by, nil
 }
