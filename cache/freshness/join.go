@@ -86,7 +86,7 @@ func (j *Join) More() bool { return j.Extent.End.Kind == At }
 // Add adds what the page shows of the entry; false = the entry does not continue it.
 func (j *Join) Add(v *Validity, rows Listed) bool {
 	e, n := v.Extent, rows.Len()
-	if j.Complete || len(j.Parts) == MaxParts || e == nil || !e.isOf(&j.Extent) || !e.reaches(n) || !e.contains(&j.at) {
+	if j.Complete || len(j.Parts) == MaxParts || e == nil || !e.isOf(&j.Extent) || !e.reaches(n) || !e.begins(&j.at) {
 		return false
 	}
 	known := true
@@ -110,7 +110,7 @@ func (j *Join) Add(v *Validity, rows Listed) bool {
 		p.shown.Tags = e.Tags[from : p.To+1]
 	case end.Kind == Open || n-from == j.missing: // it is the one at the entry's end, or there is none
 		p.shown.Tags = e.Tags[from:]
-	case from == n: // nothing but the row at the entry's end
+	case from == n: // nothing, or nothing but the row at the entry's end
 		return false
 	default:
 		end, complete = position(n-1), false
@@ -141,20 +141,13 @@ func (e *Extent) reaches(rows int) bool {
 	return false
 }
 
-// contains says whether the position is in [After, End): the row behind it is one of
-// the extent's, if there is one.
-func (e *Extent) contains(b *Bound) bool {
+// begins says whether the extent begins at the position, or before.
+func (e *Extent) begins(b *Bound) bool {
 	if b.Kind == Open { // the start of the list
 		return e.After.Kind == Open
 	}
-	after, known := e.order(b, &e.After)
-	end, endKnown := 0, true
-	if e.End.Kind == Open {
-		end = -1
-	} else {
-		end, endKnown = e.order(b, &e.End)
-	}
-	return known && endKnown && after >= 0 && end < 0
+	order, ok := e.order(b, &e.After)
+	return ok && order >= 0
 }
 
 // order is negative, zero or positive as the position a is before, at or behind b, of
@@ -166,4 +159,45 @@ func (e *Extent) order(a, b *Bound) (order int, ok bool) {
 	return e.compare(&changefeed.Row{ID: a.ID, CreatedAt: a.CreatedAt, NameKey: a.NameKey}, b, e.NameOrder, 1)
 }
 
-var _ = time.Duration(0)
+// Join gives a complete page its validity, if it equals the database. Else stale is the
+// first of the parts that do not, or -1 if nothing is proven at the moment.
+func (t *Tracker) Join(v *Validity, j *Join, now time.Duration) (stale int, ok bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if !t.Trusted(now) || !j.Complete {
+		return -1, false
+	}
+	first := j.Parts[0].Validity
+	v.Proof, v.ReadAt = first.Proof, first.ReadAt
+	for i, p := range j.Parts {
+		if !t.showsAll(&p) || p.list != first.list || p.collection != first.collection {
+			return i, false
+		}
+		v.Proof, v.ReadAt = min(v.Proof, p.Proof), min(v.ReadAt, p.ReadAt)
+	}
+	v.list, v.collection = first.list, first.collection
+	v.Extent = &j.Extent
+	v.Epoch, v.Position = t.epoch, t.position
+	v.sequence.Store(t.sequence)
+	return 0, true
+}
+
+// showsAll says whether the part equals what the transactions known here have left of
+// its extent. That its entry does as a whole is noted, so that each transaction is
+// compared once.
+func (t *Tracker) showsAll(p *Part) bool {
+	s := p.sequence.Load()
+	if s == 0 || s < t.join.Load() || p.readBy > time.Duration(t.proof.Load()) {
+		return false
+	}
+	if t.isCurrent(p.Validity) || p.invalidation.Load() == nil && t.showsNewer(p.Validity) {
+		return true
+	}
+	part := Validity{ReadPoint: p.ReadPoint, Extent: &p.shown}
+	for _, v := range []*listVersion{p.list, p.collection} {
+		if concern, _ := v.compareSince(s, &part); concern != Unconcerned {
+			return false
+		}
+	}
+	return true
+}
