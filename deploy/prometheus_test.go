@@ -100,7 +100,9 @@ func TestOneOutageOfRedisIsOneAlert(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A busy machine may miss the objective of latency, too.
-	besides := func(names []string) []string { return slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, "ListedgeErrorBudget") }) }
+	besides := func(names []string) []string {
+		return slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, "ListedgeErrorBudget") })
+	}
 	within(t, patience, "the alerts end", func() bool { return len(besides(p.firing(t))) == 0 })
 	if names := besides(a.notifications()); !slices.Equal(names, []string{"ListedgeRedisDown"}) {
 		t.Errorf("somebody was told of %v", names)
