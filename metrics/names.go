@@ -3,6 +3,7 @@ package metrics
 import (
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"listedge/cache"
 	"listedge/internal/changefeed"
@@ -31,12 +32,36 @@ var buildMetrics = []metric[build]{
 }
 
 // node is what the node as a whole knows.
-type node struct{ ready, redisMayEvict, keyBreakerOpen bool }
+type node struct {
+	ready, redisMayEvict, keyBreakerOpen bool
+	dependencies                         []Dependency
+	certificateExpiry                    time.Time
+}
 
 var nodeMetrics = []metric[node]{
 	value("ready", "1 while /readyz answers 200.", func(n node) any { return n.ready }),
 	value("redis_may_evict", "1 while the maxmemory-policy of Redis lets it evict buckets and the log of changes, as last seen.", func(n node) any { return n.redisMayEvict }),
 	value("key_breaker_open", "1 while keys are not looked up in Postgres, because it failed several times in a row.", func(n node) any { return n.keyBreakerOpen }),
+	{"postgres_up", "1 while the server answers a check every second: the primary, and each replica by its address. A server that is not what it should be counts as down.", []string{"server"}, func(n node, set set) {
+		for _, d := range n.dependencies {
+			if d.Kind == Postgres {
+				set(d.Up, d.Server)
+			}
+		}
+	}},
+	{"redis_up", "1 while Redis answers a ping every second; absent without Redis.", nil, func(n node, set set) {
+		for _, d := range n.dependencies {
+			if d.Kind == Redis {
+				set(d.Up)
+			}
+		}
+	}},
+	value("tls_certificate_expiry_seconds", "When the first certificate in the chain of the public listener expires, in seconds since 1970; 0 without TLS.", func(n node) any {
+		if n.certificateExpiry.IsZero() {
+			return 0
+		}
+		return n.certificateExpiry.Unix()
+	}),
 }
 
 var edgeMetrics = []metric[*Edge]{
