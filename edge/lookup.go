@@ -68,8 +68,9 @@ func (s *Server) revalidate(x *exchange) bool {
 	return true
 }
 
-// countLookUp notes where the page came from.
+// countLookUp notes that the page is served, and where it came from.
 func (s *Server) countLookUp(x *exchange) {
+	x.result.CountRequest()
 	var tier metrics.Tier
 	switch {
 	case x.result.Err != nil:

@@ -123,6 +123,13 @@ var cacheMetrics = []metric[cache.Stats]{
 		}
 	}},
 	value("freshness_commit_to_applied_seconds", "Time from a commit, by the primary's clock, until this node applied it, by its own clock.", func(s cache.Stats) any { return s.Lag }),
+	value("invalidation_changes_total", "Changes of lists applied; a transaction counts once for each list.", func(s cache.Stats) any { return s.Changes }),
+	{"invalidation_pages_total", "Pages compared with the changes of their lists since, by outcome: kept, or invalidated because a row is shown or entered, or because that cannot be decided: any-row (a change does not name its rows), no-extent (it is not known what the page shows), name, search, many (too many rows changed), forgotten (the changes are not remembered).", []string{"outcome"}, func(s cache.Stats, set set) {
+		for _, outcome := range cache.Comparisons() {
+			set(s.Compared[outcome], outcome)
+		}
+	}},
+	value("invalidation_ring_bytes", "Memory that remembered changes occupy.", func(s cache.Stats) any { return s.RingBytes }),
 	value("freshness_pairs", "Lists (workspace and collection) whose changes are remembered.", func(s cache.Stats) any { return s.Lists }),
 }
 
