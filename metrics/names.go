@@ -108,6 +108,7 @@ var cacheMetrics = []metric[cache.Stats]{
 	value("cache_redis_breaker_open", "1 while pages are not looked up in Redis, because it failed several times in a row.", func(s cache.Stats) any { return s.RedisBreakerOpen }),
 	value("cache_refreshes_total", "Pages refreshed ahead: read again after a change, before the next request.", func(s cache.Stats) any { return s.Refreshes }),
 	value("cache_refreshes_dropped_total", "Pages not refreshed ahead, because too many were waiting.", func(s cache.Stats) any { return s.RefreshesDropped }),
+	value("joined_pages_total", "Pages joined of pages in memory that cover them; they count as found in memory.", func(s cache.Stats) any { return s.Joined }),
 	value("cache_next_pages_total", "Next pages of walks, read ahead.", func(s cache.Stats) any { return s.NextPages }),
 	value("cache_next_pages_dropped_total", "Next pages of walks not read ahead, because too many were waiting.", func(s cache.Stats) any { return s.NextPagesDropped }),
 	{"freshness_mode", "1 for what freshness is based on: followed changes, nothing at the moment (untrusted), or the age of pages (ttl).", []string{"mode"}, func(s cache.Stats, set set) {
