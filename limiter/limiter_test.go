@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"listedge/limiter/lease"
 )
 
 // clock is a time that the test advances.
@@ -231,6 +233,89 @@ func TestCloseLeavesTakeWorking(t *testing.T) {
 		}
 		if err := l.Close(context.Background()); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+// Many buckets are given back one pipeline after the other, as Redis can do them.
+func TestCloseGivesManyLeasesBack(t *testing.T) {
+	const buckets, held = 3_000, 20
+	for name, c := range map[string]struct {
+		within time.Duration // of Close
+		all    bool
+	}{"in time": {time.Minute, true}, "in part, those of the most tokens first": {200 * time.Millisecond, false}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				v := newVirtual()
+				l := newLimiter(Options{}, v)
+				time.Sleep(3 * time.Second)
+				p := policy(t, 0.001, 200)
+				all := make([]*Bucket, buckets)
+				for i := range all {
+					all[i] = l.Bucket(fmt.Sprint(i), p)
+					tokens := int64(held)
+					if i%10 == 0 {
+						tokens = 2 * held
+					}
+					b := all[i]
+					b.mu.Lock()
+					var call lease.Call
+					for range 2 * tokens { // as if so many requests had come
+						b.lease.Take(l.now())
+					}
+					now := l.now()
+					b.lease.Begin(&call, 0, now, fleetOf(l), false)
+					call.Extra = tokens
+					v.mu.Lock()
+					v.bucket(b.key, p).Visit(&call, v.now())
+					v.mu.Unlock()
+					b.lease.Complete(&call, now, now, fleetOf(l))
+					l.decider.(*leased).track(b)
+					if n := b.lease.Holds(now); n != min(tokens, 25) {
+						t.Fatalf("%d held", n)
+					}
+					b.mu.Unlock()
+				}
+				v.perCall = 200 * time.Microsecond // more for all than a call may take
+				ctx, cancel := context.WithTimeout(t.Context(), c.within)
+				defer cancel()
+				err := l.Close(ctx)
+				time.Sleep(time.Second)
+				v.mu.Lock()
+				defer v.mu.Unlock()
+				var kept [2]int // of many tokens, of fewer
+				for i, b := range all {
+					if v.bucket(b.key, p).Held > 0 {
+						kept[min(1, i%10)]++
+					}
+				}
+				if c.all && (err != nil || kept != [2]int{}) || !c.all && (err == nil || kept[0] > 0 || kept[1] == 0) || l.Stats().ReturnsDropped > 0 {
+					t.Errorf("%v; not given back: %d of many tokens, %d of fewer; %d tokens lost", err, kept[0], kept[1], l.Stats().ReturnsDropped)
+				}
+			})
+		})
+	}
+}
+
+// A heartbeat that arrives after Close opens no way to Redis.
+func TestCloseIsForGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newVirtual()
+		l := newLimiter(Options{}, v)
+		time.Sleep(3 * time.Second)
+		b := smallKey(t, l)
+		takes(t, l, b, 1, SourceRedis)
+		v.mood.Store(int32(hung))
+		l.take(b, nil)
+		time.Sleep(2 * beatEvery)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_ = l.Close(ctx)
+		v.mood.Store(int32(well))
+		time.Sleep(2 * beatEvery)
+		calls := v.calls.Load()
+		if d := l.take(b, nil); d.Source != SourceLocalFallback || v.calls.Load() != calls {
+			t.Errorf("%+v, %d calls", d, v.calls.Load()-calls)
 		}
 	})
 }
