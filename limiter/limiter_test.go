@@ -12,27 +12,20 @@ import (
 	"listedge/limiter/lease"
 )
 
-// clock is a time that the test advances.
-type clock struct{ at atomic.Int64 }
-
-func (c *clock) now() time.Time          { return time.UnixMicro(1_700_000_000_000_000 + c.at.Load()) }
-func (c *clock) advance(d time.Duration) { c.at.Add(d.Microseconds()) }
-
 // Both deciders make the same decisions: of a node without Redis, and of one that
 // finds its buckets in Redis.
 func TestDeciders(t *testing.T) {
 	t.Run("direct", func(t *testing.T) {
-		c := new(clock)
-		suite(t, open(t, Options{Clock: c.now}), c.advance, SourceMemory)
+		synctest.Test(t, func(t *testing.T) { suite(t, open(t, Options{}), SourceMemory) })
 	})
 	t.Run("leased", func(t *testing.T) {
 		inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
-			suite(t, l, time.Sleep, SourceRedis)
+			suite(t, l, SourceRedis)
 		})
 	})
 }
 
-func suite(t *testing.T, l *Limiter, pass func(time.Duration), source Source) {
+func suite(t *testing.T, l *Limiter, source Source) {
 	made := 0
 	bucket := func(p Policy) *Bucket {
 		made++
@@ -53,7 +46,7 @@ func suite(t *testing.T, l *Limiter, pass func(time.Duration), source Source) {
 		if d.Allowed || d.Refused != Key || d.RetryAfter <= 990*time.Second || d.RetryAfter > 1000*time.Second || d.Key.Remaining != 0 || d.Key.RetryIn != d.RetryAfter || d.Key.ResetIn != d.RetryAfter {
 			t.Fatalf("%+v", d)
 		}
-		pass(d.RetryAfter)
+		time.Sleep(d.RetryAfter)
 		if d := l.take(b, nil); !d.Allowed {
 			t.Fatalf("after Retry-After: %+v", d)
 		}
@@ -64,9 +57,9 @@ func suite(t *testing.T, l *Limiter, pass func(time.Duration), source Source) {
 	run("time refills, up to the burst", func() {
 		b := bucket(slow)
 		takes(t, l, b, 10, source)
-		pass(3_000 * time.Second)
+		time.Sleep(3_000 * time.Second)
 		takes(t, l, b, 3, source)
-		pass(1_000_000 * time.Second)
+		time.Sleep(1_000_000 * time.Second)
 		takes(t, l, b, 10, source)
 	})
 	run("both buckets or neither", func() {
@@ -81,7 +74,7 @@ func suite(t *testing.T, l *Limiter, pass func(time.Duration), source Source) {
 				t.Fatalf("%+v", d)
 			}
 		}
-		pass(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
 		takes(t, l, key, 7, source)
 		if d := l.take(key, workspace); d.Allowed || d.Refused != Workspace && d.Refused != Key || d.RetryAfter < 900*time.Second {
 			t.Fatalf("both empty: %+v", d)
@@ -91,7 +84,7 @@ func suite(t *testing.T, l *Limiter, pass func(time.Duration), source Source) {
 		b := bucket(slow)
 		takes(t, l, b, 2, source)
 		l.Return(b, nil)
-		pass(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
 		takes(t, l, b, 9, source)
 		if d := l.take(b, nil); d.Allowed {
 			t.Fatalf("%+v", d)
@@ -100,7 +93,7 @@ func suite(t *testing.T, l *Limiter, pass func(time.Duration), source Source) {
 		takes(t, l, full, 1, source)
 		l.Return(full, nil)
 		l.Return(full, nil)
-		pass(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
 		takes(t, l, full, 10, source)
 		if d := l.take(full, nil); d.Allowed {
 			t.Fatalf("%+v", d)
@@ -170,33 +163,34 @@ func suite(t *testing.T, l *Limiter, pass func(time.Duration), source Source) {
 // An idle handle is evicted, and has its place again when it is used: there are never
 // two that spend.
 func TestAnEvictedHandleComesBack(t *testing.T) {
-	c := new(clock)
-	l := open(t, Options{Clock: c.now, MaxBuckets: 4 * sweepFrom})
-	p := policy(t, 1, 3)
-	first := l.Bucket("first", p)
-	takes(t, l, first, 3, SourceMemory)
-	c.advance(time.Hour)
-	for i := range 3 * sweepFrom {
-		takes(t, l, l.Bucket(fmt.Sprint(i), p), 1, SourceMemory)
-	}
-	if !first.evicted {
-		t.Fatal("an idle handle is kept")
-	}
-	second := l.Bucket("first", p)
-	takes(t, l, second, 2, SourceMemory)
-	takes(t, l, first, 1, SourceMemory)
-	if l.take(first, nil).Allowed || l.take(second, nil).Allowed {
-		t.Fatal("two handles spend from two buckets")
-	}
-	if l.Stats().Buckets > 4*sweepFrom {
-		t.Errorf("%d buckets", l.Stats().Buckets)
-	}
-	for i := range 10 * sweepFrom { // none of them idle
-		takes(t, l, l.Bucket(fmt.Sprint("busy", i), p), 1, SourceMemory)
-	}
-	if n := l.Stats().Buckets; n > 4*sweepFrom || n < sweepFrom {
-		t.Errorf("%d buckets", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		l := open(t, Options{MaxBuckets: 4 * sweepFrom})
+		p := policy(t, 1, 3)
+		first := l.Bucket("first", p)
+		takes(t, l, first, 3, SourceMemory)
+		time.Sleep(time.Hour)
+		for i := range 3 * sweepFrom {
+			takes(t, l, l.Bucket(fmt.Sprint(i), p), 1, SourceMemory)
+		}
+		if !first.evicted {
+			t.Fatal("an idle handle is kept")
+		}
+		second := l.Bucket("first", p)
+		takes(t, l, second, 2, SourceMemory)
+		takes(t, l, first, 1, SourceMemory)
+		if l.take(first, nil).Allowed || l.take(second, nil).Allowed {
+			t.Fatal("two handles spend from two buckets")
+		}
+		if l.Stats().Buckets > 4*sweepFrom {
+			t.Errorf("%d buckets", l.Stats().Buckets)
+		}
+		for i := range 10 * sweepFrom { // none of them idle
+			takes(t, l, l.Bucket(fmt.Sprint("busy", i), p), 1, SourceMemory)
+		}
+		if n := l.Stats().Buckets; n > 4*sweepFrom || n < sweepFrom {
+			t.Errorf("%d buckets", n)
+		}
+	})
 }
 
 // Handles are made for keys that exist; those that nobody takes from cost Redis

@@ -50,19 +50,13 @@ func closeLimiter(t testing.TB, l *Limiter) {
 	}
 }
 
-// take is Take by the limiter's own clock.
+// take is Take now.
 func (l *Limiter) take(key, workspace *Bucket) Decision {
-	if l.clock != nil {
-		return l.Take(l.clock(), key, workspace)
-	}
 	return l.Take(time.Now(), key, workspace)
 }
 
 // left is how many tokens the bucket shows.
 func (l *Limiter) left(b *Bucket) int64 {
-	if l.clock != nil {
-		return l.Peek(l.clock(), b, nil).Key.Remaining
-	}
 	return l.Peek(time.Now(), b, nil).Key.Remaining
 }
 
