@@ -10,30 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cespare/xxhash/v2"
-	"github.com/google/uuid"
 )
-
-// Position is between two rows of a list: right behind the row with this sort key
-// and id, whether or not that row still exists.
-type Position struct {
-	Set       bool
-	CreatedAt int64  // microseconds since 1970, when ordered by it
-	Name      string // the ordering part of the name (nameKey), when ordered by it
-	ID        uuid.UUID
-}
-
-// AppendPosition appends the position as a cursor has it; nothing for the start.
-// Injective for one sort.
-func (q *Query) AppendPosition(dst []byte) []byte {
-	if !q.After.Set {
-		return dst
-	}
-	dst = append(dst, q.After.ID[:]...)
-	if q.Sort == ByName {
-		return append(dst, q.After.Name...)
-	}
-	return binary.BigEndian.AppendUint64(dst, uint64(q.After.CreatedAt))
-}
 
 // parsePosition reads what AppendPosition wrote for a query of this sort.
 func parsePosition(sort Sort, b []byte) (p Position, ok bool) {
