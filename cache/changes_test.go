@@ -85,6 +85,15 @@ func (b *fakeFollower) change(lists ...changefeed.List) {
 	b.xid++
 }
 
+// changeRows is one that names the rows of a list.
+func (b *fakeFollower) changeRows(list changefeed.List, rows ...changefeed.Row) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.append(changefeed.Entry{Change: &changefeed.Change{XID: b.xid, LSN: b.xid, CommittedAt: time.Now().UnixMicro(),
+		Lists: []changefeed.List{list}, Rows: []changefeed.Rows{rows}}})
+	b.xid++
+}
+
 // skip leaves a gap.
 func (b *fakeFollower) skip() {
 	b.mu.Lock()

@@ -34,6 +34,8 @@ type FillResult struct {
 	Server   string // from a standby: system and timeline it follows
 	LSN      uint64 // and what it had replayed before the statement began
 	Query    Span   // when the server was asked, also in vain
+
+	Extent *freshness.Extent // what the page shows of the list; nil = not known; the cache keeps it
 }
 
 // Span is a stretch of time; zero = there was none.
@@ -281,7 +283,7 @@ func (l *lookup) read(times *Times, call func() (FillResult, error)) (*Entry, fr
 	if !l.following.Load() {
 		return e, freshness.Admitted, nil
 	}
-	e.ReadPoint = freshness.ReadPoint{Run: f.Run, Server: f.Server, LSN: f.LSN}
+	e.ReadPoint, e.Extent = freshness.ReadPoint{Run: f.Run, Server: f.Server, LSN: f.LSN}, f.Extent
 	admission := freshness.NotVisible
 	if !e.ReadPoint.OnStandby() {
 		e.ReadPoint.Snapshot, err = changefeed.ParseSnapshot(f.Snapshot)

@@ -33,11 +33,12 @@ func (s *Server) fillOf(x *exchange, q origin.Query) (changefeed.List, cache.Fil
 		if errors.Is(err, origin.ErrWrongServer) {
 			err = fmt.Errorf("%w: %w", cache.ErrWrongServer, err)
 		}
-		return fillResult(page, err)
+		return fillResult(&q, page, err)
 	}}
 	if s.origin.HasStandbys() {
 		fill.Standby = func(ctx context.Context, n cache.Requirement) (cache.FillResult, error) {
-			return fillResult(s.origin.FetchFromStandby(ctx, q, origin.Needed(n)))
+			page, err := s.origin.FetchFromStandby(ctx, q, origin.Needed(n))
+			return fillResult(&q, page, err)
 		}
 	}
 	return listOf(&q), fill
@@ -65,7 +66,7 @@ func (s *Server) prefetchNext(x *exchange) {
 	x.nextPrefetched = s.cache.PrefetchNext(appendPageKey(nil, &q, nil), list, fill)
 }
 
-func fillResult(p origin.Page, err error) (cache.FillResult, error) {
-	return cache.FillResult{Body: p.Body, Next: p.NextCursor, Snapshot: p.Snapshot, Run: p.Incarnation, Server: p.Server, LSN: p.LSN,
+func fillResult(q *origin.Query, p origin.Page, err error) (cache.FillResult, error) {
+	return cache.FillResult{Body: p.Body, Next: p.NextCursor, Snapshot: p.Snapshot, Run: p.Incarnation, Server: p.Server, LSN: p.LSN, Extent: extentOf(q, p.Shown),
 		Query: cache.Span{Began: p.Began, Took: p.Took}}, err
 }

@@ -62,6 +62,9 @@ func (s *Server) revalidate(x *exchange) bool {
 		x.query = q
 		return false
 	}
+	if s.timePhases {
+		x.endPhase(phaseMemory)
+	}
 	s.countLookUp(x)
 	x.free, x.limited, x.decision = true, true, decision
 	return true

@@ -18,25 +18,25 @@ type Decision struct {
 
 // Status is the state of one bucket after a decision.
 type Status struct {
-	Allowed   bool
-	Remaining int64         // tokens that may be had; never more than that
+	Remaining int64         // tokens that may be had
 	RetryIn   time.Duration // when refused: the time until there may be a token
 	ResetIn   time.Duration // the time until there is one token more; 0 when the bucket is full
 	FullIn    time.Duration // the time until the bucket is full
 }
 
-// show sets what headers show of a bucket.
+// show sets all but RetryIn.
 func (s *Status) show(of lease.Status) {
 	s.Remaining, s.ResetIn, s.FullIn = of.Remaining, micros(of.Next), micros(of.Full)
 }
 
-// refuse notes that one of the buckets has no token for wait microseconds.
-func (d *Decision) refuse(which Which, wait int64) {
+// refuse notes that a bucket has no token for so many microseconds. The decision
+// names the bucket with the longer wait.
+func (d *Decision) refuse(which Which, retryIn int64) {
 	s := &d.Key
 	if which == Workspace {
 		s = &d.Workspace
 	}
-	retry := micros(max(1, wait))
+	retry := micros(max(1, retryIn))
 	*s = Status{RetryIn: retry, ResetIn: retry, FullIn: max(s.FullIn, retry)}
 	d.Allowed = false
 	if retry > d.RetryAfter {
@@ -78,8 +78,8 @@ func (s Source) String() string {
 	return [...]string{"unlimited", "blocked", "memory", "redis", "lease", "local-fallback"}[s]
 }
 
-// blockedRetry answers a rate of 0, where no time is right: long enough to quiet
-// a client, short enough that it notices when the rate is raised.
+// blockedRetry is the time that a client with a rate of 0 is given: long enough to
+// quiet it, short enough that it notices when the rate is raised.
 const blockedRetry = time.Hour
 
 func micros(n int64) time.Duration {

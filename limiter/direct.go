@@ -29,10 +29,10 @@ func (d *direct) decide(now int64, key, workspace *Bucket, cost int64) Decision 
 	key, workspace = d.l.buckets.lockBoth(key, workspace)
 	defer unlock(key, workspace)
 	if key != nil {
-		d.look(&r, Key, key, now, cost)
+		d.check(&r, Key, key, now, cost)
 	}
 	if workspace != nil {
-		d.look(&r, Workspace, workspace, now, cost)
+		d.check(&r, Workspace, workspace, now, cost)
 	}
 	if !r.Allowed {
 		cost = 0 // a token of both, or of neither
@@ -46,8 +46,8 @@ func (d *direct) decide(now int64, key, workspace *Bucket, cost int64) Decision 
 	return r
 }
 
-// look refuses where the bucket has not so many tokens.
-func (d *direct) look(r *Decision, which Which, b *Bucket, now, cost int64) {
+// check refuses where the bucket has not so many tokens.
+func (d *direct) check(r *Decision, which Which, b *Bucket, now, cost int64) {
 	p := b.lease.Policy()
 	b.lease.Refill(&p, now)
 	if b.lease.Level < cost*lease.Token {
@@ -59,7 +59,6 @@ func (d *direct) look(r *Decision, which Which, b *Bucket, now, cost int64) {
 func (d *direct) spend(s *Status, b *Bucket, cost int64) {
 	p := b.lease.Policy()
 	b.lease.Level -= cost * lease.Token
-	s.Allowed = true
 	s.show(lease.StatusOf(&p, b.lease.Level))
 }
 

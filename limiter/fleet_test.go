@@ -131,7 +131,7 @@ func TestThreeNodesInAFlood(t *testing.T) {
 	f := startFlood(t, 50*time.Microsecond, one(client), patient)
 	time.Sleep(time.Second)
 	f.end(t, 0)
-	if s := f.nodes[0].Stats(); s.Allowed.Lease == 0 || s.OffLedger != 0 || s.TokensLeased == 0 {
+	if s := f.nodes[0].Stats(); s.Allowed.Lease == 0 || s.FallbackAdmitted != 0 || s.TokensLeased == 0 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -152,7 +152,7 @@ func TestRedisStoppedForThreeSeconds(t *testing.T) {
 		t.Errorf("a Take took %v while the breaker was open", longest)
 	}
 	for _, node := range f.nodes {
-		if s := node.Stats(); s.OffLedger == 0 || s.Degraded < 2*time.Second {
+		if s := node.Stats(); s.FallbackAdmitted == 0 || s.Degraded < 2*time.Second {
 			t.Errorf("%+v", s)
 		}
 	}
@@ -162,7 +162,7 @@ func TestRedisStoppedForThreeSeconds(t *testing.T) {
 	f.breakers(t, "closed")
 	time.Sleep(500 * time.Millisecond) // in which a burst too many would be spent
 	f.end(t, .2)
-	f.eventually(t, "the debts are paid", func(s Stats) bool { return s.Owing == 0 && s.DebtSettled > 0 })
+	f.eventually(t, "the debts are paid", func(s Stats) bool { return s.Owing == 0 && s.DebtPaid > 0 })
 }
 
 func TestRedisKilledAndRestartedEmpty(t *testing.T) {
@@ -231,11 +231,11 @@ func TestOneNodeIsCutOff(t *testing.T) {
 		return client
 	}, 0)
 	f.leased(t)
-	missing := func() int64 { return f.nodes[1].decider.(*leased).fleet().Missing }
+	missing := func() int64 { return fleetOf(f.nodes[1]).Missing }
 	far.set(true)
 	eventually(t, "the others miss it", func() bool { return missing() == 1 })
 	time.Sleep(4 * time.Second)
-	if s := f.nodes[0].Stats(); s.Breaker != "open" || s.Failure == nil || s.OffLedger == 0 {
+	if s := f.nodes[0].Stats(); s.Breaker != "open" || s.Failure == nil || s.FallbackAdmitted == 0 {
 		t.Errorf("the node that is cut off: %+v", s)
 	}
 	if s := f.nodes[1].Stats(); s.Breaker != "closed" || s.Nodes != 3 {
@@ -416,7 +416,7 @@ func TestClusterSlotMoves(t *testing.T) {
 	setSlot(to, "NODE", toID)
 	setSlot(from, "NODE", toID)
 	takes(t, l, b, 2, SourceRedis)
-	if s := l.Stats(); s.RedisErrors+s.RedisTimeouts != 0 || s.Breaker != "closed" || s.OffLedger != 0 {
+	if s := l.Stats(); s.RedisErrors+s.RedisTimeouts != 0 || s.Breaker != "closed" || s.FallbackAdmitted != 0 {
 		t.Fatalf("%+v", s)
 	}
 	if n := l.left(b); n != 8 && n != 7 { // a call that a broken connection has sent twice debits twice
@@ -453,15 +453,15 @@ func TestHeartbeats(t *testing.T) {
 	closeLimiter(t, a)
 	counted(t, b, 1) // the one that left is not missing
 	for id, age := range map[string]time.Duration{"crashed": 30 * time.Second, "long gone": 61 * time.Second} {
-		if err := client.ZAdd(t.Context(), fleetKey, redis.Z{Score: float64(time.Now().Add(-age).UnixMicro()), Member: id}).Err(); err != nil {
+		if err := client.ZAdd(t.Context(), membersKey(0), redis.Z{Score: float64(time.Now().Add(-age).UnixMicro()), Member: id}).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	eventually(t, "the crashed one is missing", func() bool {
-		f := b.decider.(*leased).fleet()
+		f := fleetOf(b)
 		return f.Nodes == 2 && f.Missing == 1
 	})
-	if n := client.ZCard(t.Context(), fleetKey).Val(); n != 2 {
+	if n := client.ZCard(t.Context(), membersKey(0)).Val(); n != 2 {
 		t.Errorf("%d members", n)
 	}
 	restarted := open(t, Options{Redis: client, NodeID: "crashed"})
@@ -478,7 +478,7 @@ func TestNodesAreRememberedThroughAnEmptyRedis(t *testing.T) {
 		time.Sleep(beatEvery)
 		v.mood.Store(int32(hung))
 		time.Sleep(10 * time.Second)
-		if f := l.decider.(*leased).fleet(); f.Nodes != 3 || f.Missing != 2 || f.Cold {
+		if f := fleetOf(l); f.Nodes != 3 || f.Missing != 2 || f.Cold {
 			t.Fatalf("%+v", f)
 		}
 	})

@@ -7,21 +7,21 @@
 //	    └── leased ── the buckets are in Redis; the node leases tokens from them
 //	          ├─ a token is held ──────────────────> admitted
 //	          ├─ there is known to be none yet ────> refused
-//	          └─ wait ── dispatcher ═══════════════> Redis (script), many buckets a
+//	          └─ wait ── shard ════════════════════> Redis (script), many buckets a
 //	                        │                         pipeline
-//	                        └─ late, or Redis away: this node's part of the bucket,
-//	                           rate/N and burst/N ──> a debt, on Redis' return
+//	                        └─ late, or down: fallback to this node's part of the
+//	                           bucket, rate/N and burst/N ──> a debt, sent later
 //
-// What is leased counts in the bucket (level + held <= burst), which is what keeps
-// the promise. A request never touches Redis, and waits for those that do no
-// longer than a small budget, or two of Redis' round trips where that is longer.
+// What is leased counts in the bucket (level + held <= burst). That keeps the
+// promise. A request waits for an answer of Redis no longer than a small budget, or
+// two of Redis' round trips where that is longer.
 //
 // The nodes of a fleet know one another by heartbeats in Redis. While some of them
-// send none, the others hold back their part of each rate, because those may be
-// spending it by themselves: so part of a fleet that is cut off admits no more than
-// one burst in all above the promise.
+// send none, the others withhold their part of each rate: the missing nodes may be
+// spending it without Redis. So when part of a fleet is cut off, the whole fleet
+// admits at most one burst above the promise.
 //
-// What the promise does not cover, each as small as could be known:
+// What the promise does not cover:
 //
 //   - Redis loses a bucket (eviction, a flush, fail-over to a replica that lags):
 //     it comes back full, one burst more. Its clock steps forward: what that says
@@ -61,9 +61,9 @@ func NewPolicy(rate float64, burst int64) (Policy, error) { return lease.NewPoli
 // one that is not is rounded down.
 func IsWholeRate(rate float64) bool { return lease.IsWhole(rate) }
 
-// DefaultBudget is what a request waits for Redis: several round trips within a
-// data centre, and less than anyone notices. It is two of them where Redis answers
-// in more than half of it, and an eighth of a second at most.
+// DefaultBudget is how long a request waits for Redis: several round trips within a
+// data centre. Where two round trips take longer, it waits for those, but never
+// more than 125 ms.
 const DefaultBudget = 10 * time.Millisecond
 
 const defaultMaxBuckets = 1 << 20
@@ -94,8 +94,8 @@ func (m FailureMode) String() string { return [...]string{"local", "allow", "den
 // Options of a Limiter. The zero value is a working single node.
 type Options struct {
 	// Redis is nil for a single node. Single servers, Sentinel and Cluster will
-	// do. A client of its own is best, with ContextTimeoutEnabled and MaxRetries
-	// -1: a retried script debits twice. The limiter does not close it.
+	// do. A client of its own is best, with ContextTimeoutEnabled. The limiter does
+	// not close it.
 	Redis redis.UniversalClient
 
 	FailureMode FailureMode
@@ -250,7 +250,7 @@ func (l *Limiter) Close(ctx context.Context) error { return l.decider.close(ctx)
 type counts struct {
 	decisions [2][sources]atomic.Uint64 // refused, allowed
 
-	errors, timeouts, returned, dropped, debts, leased, prefetches, settles, alone atomic.Uint64
+	errors, timeouts, returned, dropped, debts, leased, prefetches, settles, fallback atomic.Uint64
 }
 
 func (c *counts) add(d *Decision) {

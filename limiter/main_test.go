@@ -15,6 +15,7 @@ import (
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/limiter/lease"
+	"listedge/limiter/lease/leasetest"
 )
 
 func TestMain(m *testing.M) {
@@ -69,10 +70,13 @@ func (l *Limiter) left(b *Bucket) int64 {
 func counted(t testing.TB, l *Limiter, nodes int64) {
 	t.Helper()
 	within(t, 2*patient, "the nodes are counted", func() bool {
-		f := l.decider.(*leased).fleet()
+		f := fleetOf(l)
 		return !f.Cold && f.Nodes == nodes && f.Missing == 0
 	})
 }
+
+// fleetOf is what a node knows of the fleet.
+func fleetOf(l *Limiter) *lease.Fleet { return l.decider.(*leased).shardOf(0).fleet() }
 
 func policy(t testing.TB, rate float64, burst int64) Policy {
 	t.Helper()
@@ -137,13 +141,13 @@ type virtual struct {
 
 	mu      sync.Mutex // guards all below
 	began   time.Time
-	buckets map[string]*lease.Bucket
+	buckets map[string]*leasetest.Bucket
 	beats   map[string]time.Time
 	free    time.Time // when it has done what has come
 }
 
 func newVirtual() *virtual {
-	return &virtual{began: time.Now(), buckets: map[string]*lease.Bucket{}, beats: map[string]time.Time{}}
+	return &virtual{began: time.Now(), buckets: map[string]*leasetest.Bucket{}, beats: map[string]time.Time{}}
 }
 
 func (v *virtual) now() int64 { return 1_000_000_000 + time.Since(v.began).Microseconds() }
@@ -203,17 +207,19 @@ func (v *virtual) visit(ctx context.Context, calls []*visit) error {
 }
 
 // bucket returns the bucket of that key. v.mu is held.
-func (v *virtual) bucket(key string, p Policy) *lease.Bucket {
+func (v *virtual) bucket(key string, p Policy) *leasetest.Bucket {
 	b := v.buckets[key]
 	if b == nil {
-		full := lease.Full(p, v.now())
+		full := leasetest.Full(p, v.now())
 		b = &full
 		v.buckets[key] = b
 	}
 	return b
 }
 
-func (v *virtual) beat(ctx context.Context, id, state string) (nodes, missing int64, err error) {
+func (v *virtual) shardOf(string) uint8 { return 0 }
+
+func (v *virtual) beat(ctx context.Context, _ int, id, state string) (nodes, missing int64, err error) {
 	if err := v.reach(ctx, 1); err != nil {
 		return 0, 0, err
 	}

@@ -33,6 +33,8 @@ type term struct {
 
 	unlisted unlisted
 
+	published *published // rows, by what lists go by
+
 	last         changefeed.Position // of the newest published entry
 	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; never zero
 	waiting      []changefeed.Entry  // to be published after it
@@ -51,7 +53,7 @@ type term struct {
 }
 
 func newTerm(f *Follower, p *primary) *term {
-	return &term{Follower: f, primary: p, decoder: newDecoder(), acknowledged: changefeed.NeverAfter}
+	return &term{Follower: f, primary: p, decoder: newDecoder(), published: newPublished(maxVersions), acknowledged: changefeed.NeverAfter}
 }
 
 // errRepublished: commits from before the publication was changed may be neither
@@ -264,9 +266,14 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 	return nil
 }
 
+// publishChange publishes a commit with its rows. Heartbeats repeat it without them
+// while it is unsettled: only joining nodes read that, and heartbeats stay small.
 func (t *term) publishChange(c commit) {
+	named := c
+	t.published.name(&named)
+	t.enqueue(changefeed.Entry{Change: &named.change})
+	c.change.NameOrder, c.named = 0, nil
 	t.unsettled = append(t.unsettled, c)
-	t.enqueue(changefeed.Entry{Change: &c.change})
 }
 
 // checkPrerequisites says whether the term may go on: the prerequisites hold, for
@@ -279,7 +286,19 @@ func (t *term) checkPrerequisites(ctx context.Context) error {
 	if t.primary.run != run || t.primary.published != published {
 		return errors.New("the server was restarted, or the publication changed")
 	}
+	t.nameRows()
 	return nil
+}
+
+// nameRows has changes name their rows where the publication permits it. An index that
+// is dropped is noticed a second late: by then, one transaction could have changed two
+// rows of the same id.
+func (t *term) nameRows() {
+	coarse := t.primary.publication.coarse()
+	if why, do := t.primary.publication.Coarse(); why != "" && coarse != t.decoder.coarse {
+		t.options.Logger.Warn("the publication "+why, "do", do)
+	}
+	t.decoder.coarse = coarse
 }
 
 // upkeep is what a term does every upkeepEvery.
