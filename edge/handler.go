@@ -32,6 +32,10 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx, hasBody bool) {
 		s.writeProblem(x, f)
 		return
 	}
+	if len(x.path) > s.longestPath { // to normalise it would cost more than all that is known of it
+		s.router.NotFound(ctx)
+		return
+	}
 	ctx.URI().SetPathBytes(x.path) // as it was sent; the router reads it, and fasthttp's own may differ
 	s.router.Handler(ctx)
 }

@@ -60,13 +60,17 @@ func (s *Server) revalidate(x *exchange) bool {
 		x.query = q
 		return false
 	}
+	if s.timePhases {
+		x.endPhase(phaseMemory)
+	}
 	s.countLookUp(x)
 	x.free, x.limited, x.decision = true, true, decision
 	return true
 }
 
-// countLookUp notes where the page came from.
+// countLookUp notes that the page is served, and where it came from.
 func (s *Server) countLookUp(x *exchange) {
+	x.result.CountRequest()
 	var tier metrics.Tier
 	switch {
 	case x.result.Err != nil:
@@ -87,7 +91,7 @@ func (s *Server) forward(x *exchange, control cacheControl) (cache.Result, error
 		if control.noCache { // no page can be both
 			return cache.Result{Local: true}, cache.ErrNotStored
 		}
-		return s.cache.Stored(x.key, listOf(&x.query))
+		return s.cache.Stored(x.key, listOf(&x.query), s.placeOf(&x.query))
 	}
 	list, fill := s.fillOf(x, x.query)
 	if control.noCache {
@@ -104,11 +108,13 @@ func (s *Server) fillOf(x *exchange, q origin.Query) (changefeed.List, cache.Fil
 		if errors.Is(err, origin.ErrWrongServer) {
 			err = fmt.Errorf("%w: %w", cache.ErrWrongServer, err)
 		}
-		return fillResult(page, err)
+		return fillResult(&q, page, err)
 	}}
+	fill.Place = s.placeOf(&q)
 	if s.origin.HasStandbys() {
 		fill.Standby = func(ctx context.Context, n cache.Requirement) (cache.FillResult, error) {
-			return fillResult(s.origin.FetchFromStandby(ctx, q, origin.Needed(n)))
+			page, err := s.origin.FetchFromStandby(ctx, q, origin.Needed(n))
+			return fillResult(&q, page, err)
 		}
 	}
 	return listOf(&q), fill
@@ -145,8 +151,8 @@ func (s *Server) prefetchNext(x *exchange) {
 	x.nextPrefetched = s.cache.PrefetchNext(appendPageKey(nil, &q, nil), list, fill)
 }
 
-func fillResult(p origin.Page, err error) (cache.FillResult, error) {
-	return cache.FillResult{Body: p.Body, Next: p.NextCursor, Snapshot: p.Snapshot, Run: p.Incarnation, Server: p.Server, LSN: p.LSN,
+func fillResult(q *origin.Query, p origin.Page, err error) (cache.FillResult, error) {
+	return cache.FillResult{Body: p.Body, Next: p.NextCursor, Snapshot: p.Snapshot, Run: p.Incarnation, Server: p.Server, LSN: p.LSN, Extent: extentOf(q, p.Shown),
 		Query: cache.Span{Began: p.Began, Took: p.Took}}, err
 }
 

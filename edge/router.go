@@ -16,6 +16,7 @@ func (s *Server) newRouter() *router.Router {
 	r.RedirectTrailingSlash, r.RedirectFixedPath = false, false
 	r.HandleMethodNotAllowed, r.HandleOPTIONS = false, false // ANY does: 405 with a problem
 	get := func(path string, route metrics.Route, serve func(*exchange) failure) {
+		s.longestPath = max(s.longestPath, len(path))
 		r.GET(path, s.handler(route, serve))
 		r.HEAD(path, s.handler(route, serve))
 		r.ANY(path, s.handler(route, func(*exchange) failure { return failure{problem: wrongMethod} }))
@@ -23,6 +24,9 @@ func (s *Server) newRouter() *router.Router {
 	get("/v1/items", metrics.RouteItems, func(x *exchange) failure { return s.list(x, origin.Items) })
 	get("/v1/contacts", metrics.RouteContacts, func(x *exchange) failure { return s.list(x, origin.Contacts) })
 	get(openAPIPath, metrics.RouteOpenAPI, func(x *exchange) failure { return s.serveDocument(x, openAPI()) })
+	for path := range s.docs {
+		s.longestPath = max(s.longestPath, len(path))
+	}
 	r.NotFound = s.handler(metrics.RouteDocs, s.serveDocs)
 	return r
 }

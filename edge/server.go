@@ -69,6 +69,7 @@ type Server struct {
 	proxies []netip.Prefix
 
 	router       *router.Router
+	longestPath  int                  // bytes of the longest that may be found
 	docs         map[string]*document // by path; nil = not served
 	maxConns     int64                // more get 503
 	http         *fasthttp.Server
