@@ -36,10 +36,7 @@ type Page struct {
 	Body       []byte
 	NextCursor string // empty when this is the last page
 	Rows       int
-	// Starts is where each row begins in Body, and one element more: row i is
-	// Body[Starts[i]:Starts[i+1]-1], and a comma or the array's end is behind it.
-	Starts []uint32
-	Shown  *Shown // nil = not known
+	Shown      *Shown // nil = not known
 
 	// Of a page from the primary: the statement's pg_current_snapshot(), and the
 	// server's incarnation: when it was started.
@@ -211,7 +208,6 @@ type pageReader struct {
 	names   *knownNames
 	page    []byte // the page's JSON so far
 	lastRow []byte // of the page
-	starts  []uint32
 	showing showing
 }
 
@@ -237,8 +233,7 @@ func (o *Origin) close(r *pageReader) {
 func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, by postgres.Server, err error) {
 	shape, arguments := shapeOf(q)
 	listed := q.Collection.listed()
-	r.page = append(r.page[:0], `{"data":[`...)
-	r.starts = append(r.starts[:0], uint32(len(r.page)))
+	r.page = append(r.page[:0], pageHead...)
 	r.showing = showing{ids: r.showing.ids[:0]}
 	full, more := false, false
 	err = r.Query(ctx, o.statement(shape), arguments, func(row []byte) error {
@@ -272,7 +267,6 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 			return nil
 		}
 		page.Rows++
-		r.starts = append(r.starts, uint32(len(r.page)+1))
 		r.showing.add(row)
 		r.lastRow = append(r.lastRow[:0], row...)
 		return nil
@@ -291,12 +285,9 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 		next := *q
 		next.After = positionAfter(r.lastRow, q.Sort)
 		page.NextCursor = string(next.AppendCursor(nil))
-		r.page = append(r.page, `],"page":{"hasMore":true,"nextCursor":"`...)
-		r.page = append(append(r.page, page.NextCursor...), `"}`...)
-	} else {
-		r.page = append(r.page, `],"page":{"hasMore":false,"nextCursor":null}`...)
 	}
-	page.Body, page.Starts = bytes.Clone(r.page), slices.Clone(r.starts)
+	r.page = appendPageEnd(r.page, page.NextCursor)
+	page.Body = bytes.Clone(r.page)
 	page.Shown = r.showing.shown()
 	if page.Shown != nil && q.Sort == ByName {
 		page.Shown.Names = r.names.of(by)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"listedge/origin"
+	"listedge/origin/postgres"
 )
 
 const (
@@ -23,14 +23,14 @@ const (
 // that heartbeats do not wait for it. Until it is known, and where it cannot be read,
 // changes name rows without keys of their names.
 type nameReader struct {
-	found  chan origin.NameOrder // gets one, or none
+	found  chan postgres.NameOrder // gets one, or none
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
 func (p *primary) readNames(ctx context.Context, logger *slog.Logger) *nameReader {
 	ctx, cancel := context.WithCancel(ctx)
-	r := &nameReader{found: make(chan origin.NameOrder, 1), cancel: cancel, done: make(chan struct{})}
+	r := &nameReader{found: make(chan postgres.NameOrder, 1), cancel: cancel, done: make(chan struct{})}
 	config := p.config.Copy()
 	config.ConnectTimeout = namesTimeout
 	go func() {
@@ -44,7 +44,7 @@ func (p *primary) readNames(ctx context.Context, logger *slog.Logger) *nameReade
 			if ctx.Err() == nil && !logged {
 				logger.Warn("changes of lists by name are not told apart: the order of names cannot be read", "error", err)
 			}
-			if errors.Is(err, origin.ErrNameOrder) { // a change of the schema has it read again
+			if errors.Is(err, postgres.ErrNameOrder) { // a change of the schema has it read again
 				return
 			}
 			select {
@@ -56,15 +56,15 @@ func (p *primary) readNames(ctx context.Context, logger *slog.Logger) *nameReade
 	return r
 }
 
-func readNames(ctx context.Context, config *pgx.ConnConfig) (origin.NameOrder, error) {
+func readNames(ctx context.Context, config *pgx.ConnConfig) (postgres.NameOrder, error) {
 	ctx, cancel := context.WithTimeout(ctx, namesTimeout)
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return origin.NameOrder{}, err
+		return postgres.NameOrder{}, err
 	}
 	defer closeConn(conn.PgConn())
-	return origin.ReadNameOrder(ctx, conn)
+	return postgres.ReadNameOrder(ctx, conn)
 }
 
 // stop ends the reading and waits for that.
@@ -76,7 +76,7 @@ func (r *nameReader) stop() {
 // readNames begins to read the order of names, which is not known until then.
 func (t *term) readNames(ctx context.Context) {
 	t.stopNames()
-	t.decoder.names = origin.NameOrder{}
+	t.decoder.names = postgres.NameOrder{}
 	t.names = t.primary.readNames(ctx, t.options.Logger)
 }
 
