@@ -5,3 +5,5 @@ package freshness
 // modelSeeds is small where each step costs ten times as much.
 // `make test` runs the model plainly as well.
 const modelSeeds = 3
+
+const lemmaWhole, lemmaShare = 1, 211
