@@ -4,7 +4,10 @@
 //	Hit ──► memory ── fresh ────────────────────────────────────► response
 //	Forward    │ not fresh
 //	           ▼  one flight per key and node; all other requests wait for it
-//	        single-flight ──► redis ── fresh ──► memory ─────────► response
+//	        single-flight ──► join ── of fresh entries in memory ► response
+//	                            │ not covered
+//	                            ▼
+//	                          redis ── fresh ──► memory ─────────► response
 //	                            │ not fresh
 //	                            ▼
 //	                          fill ── entry ──► memory, redis ───► response
@@ -81,6 +84,7 @@ type Result struct {
 	HadStale  bool  // there was an entry, too old to be served
 	Bypassed  bool  // the tiers were not asked
 	ByTTL     bool  // changes are not followed: the entry is fresh by its age alone
+	Joined    bool  // of entries in memory
 	Collapsed bool  // another request's flight found the entry
 	Err       error // why a stale entry is served; nil for a fresh one
 
@@ -111,6 +115,7 @@ type Cache struct {
 	tracker   *freshness.Tracker
 	following atomic.Bool // entries are judged by changes, and not by their age
 	refresher *refresher
+	joiner    joiner
 
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
@@ -337,13 +342,13 @@ func (c *Cache) Bypass(key []byte, list changefeed.List, fill Fill) (Result, err
 }
 
 // Stored returns the key's entry if memory or Redis has one that is fresh, else
-// ErrNotStored. It never asks the origin.
-func (c *Cache) Stored(key []byte, list changefeed.List) (Result, error) {
+// ErrNotStored. It never asks the origin. The place is for joining it; nil = it is not.
+func (c *Cache) Stored(key []byte, list changefeed.List, place *Place) (Result, error) {
 	if !c.enter() {
 		return Result{}, errClosed
 	}
 	defer c.running.Done()
-	l := &lookup{Cache: c, key: bytes.Clone(key), list: list}
+	l := &lookup{Cache: c, key: bytes.Clone(key), list: list, fill: Fill{Place: place}}
 	r, err := c.flights.do(string(key)+" stored", func() (Result, error) {
 		if r, ok := l.fillLocal(); ok {
 			return r, nil

@@ -20,6 +20,8 @@ type Fill struct {
 	// Compress says that the client wants the response compressed. Other nodes then
 	// get the entry in both forms.
 	Compress bool
+	// Place is for joining the page of entries in memory; nil = it is not joined.
+	Place *Place
 }
 
 // Requirement is what a standby must have replayed.
@@ -89,13 +91,16 @@ func (l *lookup) fillAnew() (Result, error) {
 }
 
 // fillLocal looks in memory once more, for another flight may have finished since
-// the request looked, and then in Redis.
+// the request looked, then joins the entry of others there, and then looks in Redis.
 func (l *lookup) fillLocal() (Result, bool) {
 	r, ok := l.checkMemory(l.memory.get(l.key))
 	if ok {
 		return r, true
 	}
 	l.stale, l.source, l.began = r.Entry, Memory, time.Now()
+	if e := l.join(l.fill.Place); e != nil {
+		return Result{Entry: e, Source: Memory, Local: true, Joined: true}, true
+	}
 	e := l.fromRedis(true)
 	if e == nil {
 		return Result{}, false
@@ -137,7 +142,7 @@ func (l *lookup) fillRemote() (Result, error) {
 }
 
 func (l *lookup) foundInRedis(e *Entry) Result {
-	l.memory.put(l.key, e, l.remaining(e))
+	l.joiner.add(l.fill.Place, l.memory.put(l.key, e, l.remaining(e)))
 	return Result{Entry: e, Source: Redis, Times: &Times{Redis: since(l.began)}}
 }
 
@@ -234,6 +239,7 @@ func (l *lookup) fromOrigin(ctx context.Context) (r Result, err error) {
 	}
 	s := l.memory.put(l.key, e, l.remaining(e))
 	if e.Admitted() {
+		l.joiner.add(l.fill.Place, s)
 		l.refresher.remember(s, l.list, l.fill)
 	}
 	if e.Admitted() || !l.following.Load() { // else it is shared for a moment only

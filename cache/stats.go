@@ -31,6 +31,7 @@ type Stats struct {
 	Lag                    Histogram         // from commit to applied
 
 	Refreshes, RefreshesDropped uint64 // entries refreshed ahead of requests; entries not refreshed because the queue was full
+	Joined                      uint64 // pages that were joined of entries in memory
 	NextPages, NextPagesDropped uint64 // the same of next pages
 }
 
@@ -57,6 +58,7 @@ func (c *Cache) Stats() Stats {
 		Fills: c.fills.Load(), FillErrors: c.fillErrors.Load(),
 		Evicted: c.memory.evicted.Load(), MemoryBytes: c.memory.used(), MemoryBudget: c.options.Memory,
 		Refreshes: c.refresher.refreshed.Load(), RefreshesDropped: c.refresher.dropped.Load(),
+		Joined:    c.joiner.joined.Load(),
 		NextPages: c.refresher.prefetched.Load(), NextPagesDropped: c.refresher.prefetchesDropped.Load(),
 		Mode: c.Mode(), Bound: c.options.Bound, Lag: c.lag.histogram(), Rejected: map[string]uint64{}, Compared: map[string]uint64{},
 	}

@@ -14,7 +14,8 @@ type Validity struct {
 	sequence         atomic.Uint64 // of the latest change or proof that the entry is known to show; 0 = it may not be stored
 	list, collection *listVersion  // what changes it
 	invalidation     atomic.Pointer[Invalidation]
-	missed           uint64 // sequence of the change that an entry which was NotVisible should show
+	missed           uint64        // sequence of the change that an entry which was NotVisible should show
+	readBy           time.Duration // a moment: reading had ended
 
 	// Proof is the latest moment at which the entry is known to have equalled the
 	// database: on the primary, when its statement was about to begin.
@@ -110,6 +111,11 @@ func (t *Tracker) revalidate(v *Validity) bool {
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
+	return t.showsNewer(v)
+}
+
+// showsNewer is revalidate under the lock.
+func (t *Tracker) showsNewer(v *Validity) bool {
 	s := v.sequence.Load()
 	if s < t.join.Load() {
 		return false
@@ -175,7 +181,7 @@ func (t *Tracker) ValidateFromRedis(v *Validity, list changefeed.List, now time.
 		v.invalidation.Store(c.invalidation(concern))
 		return false
 	}
-	v.list, v.collection = version, collection
+	v.list, v.collection, v.readBy = version, collection, now
 	v.sequence.Store(t.sequence)
 	v.ReadAt = time.Duration(t.proof.Load()) // it shows no less; else an entry that this node read later and may not store would replace it
 	v.Proof = min(v.Proof, v.ReadAt)
@@ -279,7 +285,7 @@ func (t *Tracker) Admit(start FillStart, v *Validity, list changefeed.List, now 
 	if concern != Unconcerned && standby {
 		return Lagging
 	}
-	v.list, v.collection = version, collection
+	v.list, v.collection, v.readBy = version, collection, now
 	if concern != Unconcerned {
 		v.missed = c.sequence
 		return NotVisible
