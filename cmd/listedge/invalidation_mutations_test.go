@@ -19,7 +19,7 @@ func TestInvalidationMutations(t *testing.T) {
 	caught(t, []mutation{
 		// By trying out all small lists.
 		{"rows behind the last one do not enter a page that reaches the end", []edit{{extent, "\t\treturn open, true\n", "\t\treturn 1, true\n"}}, freshness, "TestLemma"},
-		{"a page ends at the place of its last row", []edit{{extent, "endKnown && end > 0:", "endKnown && end >= -1 && e.End.Kind == At:"}}, freshness, "TestLemma"},
+		{"a page has no place before the row behind it", []edit{{extent, "endKnown && end > 0:", "endKnown && end >= -1 && e.End.Kind == At:"}}, freshness, "TestLemma"},
 		{"the row behind the page is not known", []edit{{extent, "return slices.Contains(e.Tags, tag)", "return slices.Contains(e.Tags[:max(0, len(e.Tags)-1)], tag)"}}, freshness, "TestLemma"},
 		{"a row that the page shows does not concern it", []edit{{extent, "\tcase e.shows(r.tag):\n\t\treturn ShowsRow\n", ""}}, freshness, "TestLemma"},
 		{"a tag that is looked for in the wrong place", []edit{{extent, "e.seen[tag%tagBits/64]&(1<<(tag%64)) == 0", "e.seen[tag%tagBits/64]&(2<<(tag%64)) == 0"}}, freshness, "TestLemma"},
