@@ -350,7 +350,7 @@ func (c *Cache) Stored(key []byte, list changefeed.List, place *Place) (Result, 
 	defer c.running.Done()
 	l := &lookup{Cache: c, key: bytes.Clone(key), list: list, fill: Fill{Place: place}}
 	r, err := c.flights.do(string(key)+" stored", func() (Result, error) {
-		if r, ok := l.fillLocal(); ok {
+		if r, ok := l.findStored(); ok {
 			return r, nil
 		}
 		return Result{Local: c.redis == nil}, ErrNotStored
