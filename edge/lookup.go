@@ -68,8 +68,9 @@ func (s *Server) revalidate(x *exchange) bool {
 	return true
 }
 
-// countLookUp notes where the page came from.
+// countLookUp notes that the page is served, and where it came from.
 func (s *Server) countLookUp(x *exchange) {
+	x.result.CountRequest()
 	var tier metrics.Tier
 	switch {
 	case x.result.Err != nil:
@@ -90,7 +91,7 @@ func (s *Server) forward(x *exchange, control cacheControl) (cache.Result, error
 		if control.noCache { // no page can be both
 			return cache.Result{Local: true}, cache.ErrNotStored
 		}
-		return s.cache.Stored(x.key, listOf(&x.query))
+		return s.cache.Stored(x.key, listOf(&x.query), s.placeOf(&x.query))
 	}
 	list, fill := s.fillOf(x, x.query)
 	if control.noCache {
@@ -109,6 +110,7 @@ func (s *Server) fillOf(x *exchange, q origin.Query) (changefeed.List, cache.Fil
 		}
 		return fillResult(&q, page, err)
 	}}
+	fill.Place = s.placeOf(&q)
 	if s.origin.HasStandbys() {
 		fill.Standby = func(ctx context.Context, n cache.Requirement) (cache.FillResult, error) {
 			page, err := s.origin.FetchFromStandby(ctx, q, origin.Needed(n))

@@ -93,6 +93,8 @@ func cacheStatus(r *cache.Result) string {
 		return "listedge; fwd=bypass"
 	case r.ByTTL && r.Source != cache.Origin:
 		return "listedge; hit; detail=ttl"
+	case r.Joined: // of pages in memory
+		return "listedge; hit; detail=joined"
 	case r.Source == cache.Memory:
 		return "listedge; hit; detail=memory"
 	case r.Source == cache.Redis && r.Collapsed:

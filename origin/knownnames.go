@@ -61,3 +61,17 @@ func (u *upstream) readNames(ctx context.Context) {
 	u.names.known.Store(known)
 	u.names.wanted.Store(false)
 }
+
+// NameOrder is the order of names of a server that pages come from; nil if it is not
+// known of any.
+func (o *Origin) NameOrder() *NameOrder {
+	if known := o.names.known.Load(); known != nil && known.order != nil {
+		return known.order
+	}
+	for _, s := range o.standbys {
+		if known := s.names.known.Load(); known != nil && known.order != nil {
+			return known.order
+		}
+	}
+	return nil
+}
