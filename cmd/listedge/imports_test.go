@@ -30,7 +30,7 @@ var (
 		"origin/postgres": {"internal/rawconn", "internal/redact"},
 		"origin/apikey":   {"origin/postgres", "internal/boottime", "internal/changefeed"},
 		"origin/admin":    {"origin/apikey", "origin/follower", "origin/postgres"},
-		"origin/follower": {"origin", "origin/postgres", "internal/changefeed"},
+		"origin/follower": {"origin/postgres", "internal/changefeed"},
 		"origin/load":     {"origin", "origin/postgres"},
 
 		"internal/boottime":             nil,
