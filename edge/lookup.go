@@ -133,9 +133,10 @@ func (s *Server) checkMatch(x *exchange) failure {
 }
 
 // prefetchNext reads the next page in the background, of a client that reads page
-// after page by cursors, unless the database is busy.
+// after page by cursors, unless the database is busy. Behind a page that was joined the
+// next one mostly can be, too: then it costs no query, and is not read ahead.
 func (s *Server) prefetchNext(x *exchange) {
-	if !x.query.After.Set || x.result.Err != nil || !x.result.Entry.ClaimNextPrefetch() || s.origin.Busy() {
+	if !x.query.After.Set || x.result.Joined || x.result.Err != nil || !x.result.Entry.ClaimNextPrefetch() || s.origin.Busy() {
 		return
 	}
 	q := x.query
