@@ -27,6 +27,7 @@ type Entry struct {
 	CRC      uint32      // CRC-32 (IEEE) of Body, which a gzip trailer continues
 	ETag     EntityTag   // of Body: equal on every node and in every encoding
 	claimed  atomic.Bool // see ClaimNextPrefetch
+	joined   bool        // of other entries: it is fresh by changes only
 	freshness.Validity
 
 	deflating sync.Mutex // held while the compressed form is made
