@@ -3,6 +3,7 @@ package metrics
 import (
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"listedge/cache"
 	"listedge/internal/changefeed"
@@ -31,12 +32,36 @@ var buildMetrics = []metric[build]{
 }
 
 // node is what the node as a whole knows.
-type node struct{ ready, redisMayEvict, keyBreakerOpen bool }
+type node struct {
+	ready, redisMayEvict, keyBreakerOpen bool
+	dependencies                         []Dependency
+	certificateExpiry                    time.Time
+}
 
 var nodeMetrics = []metric[node]{
 	value("ready", "1 while /readyz answers 200.", func(n node) any { return n.ready }),
 	value("redis_may_evict", "1 while the maxmemory-policy of Redis lets it evict buckets and the log of changes, as last seen.", func(n node) any { return n.redisMayEvict }),
 	value("key_breaker_open", "1 while keys are not looked up in Postgres, because it failed several times in a row.", func(n node) any { return n.keyBreakerOpen }),
+	{"postgres_up", "1 while the server answers a check every second: the primary, and each replica by its address. A server that is not what it should be counts as down.", []string{"server"}, func(n node, set set) {
+		for _, d := range n.dependencies {
+			if d.Kind == Postgres {
+				set(d.Up, d.Server)
+			}
+		}
+	}},
+	{"redis_up", "1 while Redis answers a ping every second; absent without Redis.", nil, func(n node, set set) {
+		for _, d := range n.dependencies {
+			if d.Kind == Redis {
+				set(d.Up)
+			}
+		}
+	}},
+	value("tls_certificate_expiry_seconds", "When the first certificate in the chain of the public listener expires, in seconds since 1970; 0 without TLS.", func(n node) any {
+		if n.certificateExpiry.IsZero() {
+			return 0
+		}
+		return n.certificateExpiry.Unix()
+	}),
 }
 
 var edgeMetrics = []metric[*Edge]{
@@ -99,6 +124,13 @@ var cacheMetrics = []metric[cache.Stats]{
 		}
 	}},
 	value("freshness_commit_to_applied_seconds", "Time from a commit, by the primary's clock, until this node applied it, by its own clock.", func(s cache.Stats) any { return s.Lag }),
+	value("invalidation_changes_total", "Changes of lists applied; a transaction counts once for each list.", func(s cache.Stats) any { return s.Changes }),
+	{"invalidation_pages_total", "Pages compared with the changes of their lists since, by outcome: kept, or invalidated because a row is shown or entered, or because that cannot be decided: any-row (a change does not name its rows), no-extent (it is not known what the page shows), name, search, many (too many rows changed), forgotten (the changes are not remembered).", []string{"outcome"}, func(s cache.Stats, set set) {
+		for _, outcome := range cache.Comparisons() {
+			set(s.Compared[outcome], outcome)
+		}
+	}},
+	value("invalidation_ring_bytes", "Memory that remembered changes occupy.", func(s cache.Stats) any { return s.RingBytes }),
 	value("freshness_pairs", "Lists (workspace and collection) whose changes are remembered.", func(s cache.Stats) any { return s.Lists }),
 }
 
@@ -146,11 +178,11 @@ var limiterMetrics = []metric[limiter.Stats]{
 	value("limiter_lease_settles_total", "Calls that returned unused leased tokens.", func(s limiter.Stats) any { return s.Settles }),
 	value("limiter_leases", "Buckets of which this node holds leased tokens.", func(s limiter.Stats) any { return s.Leases }),
 	value("limiter_leased_tokens", "Leased tokens that this node may still spend.", func(s limiter.Stats) any { return s.LeasedHeld }),
-	value("limiter_off_ledger_admissions_total", "Requests admitted while Redis did not answer, and debited later.", func(s limiter.Stats) any { return s.OffLedger }),
+	value("limiter_off_ledger_admissions_total", "Requests admitted while Redis did not answer, and debited later.", func(s limiter.Stats) any { return s.FallbackAdmitted }),
 	value("limiter_nodes", "Live nodes of the fleet, by their heartbeats in Redis; 0 without Redis.", func(s limiter.Stats) any { return s.Nodes }),
 	value("limiter_tokens_returned_total", "Tokens returned by requests that cost nothing (304).", func(s limiter.Stats) any { return s.Returned }),
 	value("limiter_returns_dropped_total", "Tokens that could not be returned.", func(s limiter.Stats) any { return s.ReturnsDropped }),
-	value("limiter_debt_settled_total", "Tokens spent while Redis was down and debited since.", func(s limiter.Stats) any { return s.DebtSettled }),
+	value("limiter_debt_settled_total", "Tokens spent while Redis was down and debited since.", func(s limiter.Stats) any { return s.DebtPaid }),
 	value("limiter_owing_buckets", "Buckets with tokens spent here that Redis has not debited yet.", func(s limiter.Stats) any { return s.Owing }),
 	value("limiter_local_buckets", "Buckets in the in-process store (single node).", func(s limiter.Stats) any { return s.Buckets }),
 	value("limiter_degraded_seconds_total", "Time for which this node decided without Redis.", func(s limiter.Stats) any { return s.Degraded }),

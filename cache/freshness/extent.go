@@ -54,6 +54,15 @@ func (e *Extent) index() {
 	}
 }
 
+// Size is what the extent occupies in memory, in bytes.
+func (e *Extent) Size() int {
+	if e == nil {
+		return 0
+	}
+	const fixed = 144 + tagBits/8
+	return fixed + 4*len(e.Tags) + len(e.After.NameKey) + len(e.End.NameKey)
+}
+
 // shows says whether the statement returned a row with that tag.
 func (e *Extent) shows(tag uint32) bool {
 	if e.seen != nil && e.seen[tag%tagBits/64]&(1<<(tag%64)) == 0 {

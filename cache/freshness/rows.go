@@ -35,13 +35,17 @@ func pack(all changefeed.Rows) rows {
 		}
 		b = binary.BigEndian.AppendUint64(b, uint64(row.CreatedAt))
 		b = append(b, row.ID[:]...)
-		key := row.NameKey
-		if len(key) > math.MaxUint8 {
-			key = "" // this name has none
-		}
-		b = append(append(b, byte(len(key))), key...)
+		b = appendNameKey(b, row.NameKey)
 	}
 	return rows(b)
+}
+
+// appendNameKey appends the key after its length 1. A key that is too long is not known.
+func appendNameKey(b []byte, key string) []byte {
+	if len(key) > math.MaxUint8 {
+		key = ""
+	}
+	return append(append(b, byte(len(key))), key...)
 }
 
 // unplaced: of these rows the id says all.

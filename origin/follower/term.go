@@ -54,7 +54,7 @@ type term struct {
 }
 
 func newTerm(f *Follower, p *primary) *term {
-	return &term{Follower: f, primary: p, decoder: newDecoder(), published: newPublished(maxVersions), acknowledged: changefeed.NeverAfter}
+	return &term{Follower: f, primary: p, decoder: newDecoder(), published: newPublished(maxVersions, maxForgotten), acknowledged: changefeed.NeverAfter}
 }
 
 // errRepublished: commits from before the publication was changed may be neither

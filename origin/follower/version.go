@@ -15,7 +15,7 @@ import (
 // version is a row as a transaction left it.
 type version struct {
 	row  changefeed.Row
-	hash uint64 // of the list and all that the list goes by: position, filters, searched fields; 0 = not known
+	hash uint64 // of the list and all that the list goes by: position, filters, searched fields; 0 = it is Gone, or that is not known
 }
 
 // listedColumn is a column that lists go by.
