@@ -133,5 +133,9 @@ func (e *Entry) size(key int) int64 {
 	if d, ok := e.compressed(); ok {
 		compressed = len(d)
 	}
-	return int64(len(e.Body)+compressed+len(e.ETag)+len(e.Next)+key+e.Extent.Size()) + entryOverhead
+	size := int64(len(e.Body)+compressed+len(e.ETag)+len(e.Next)+key+e.Extent.Size()) + entryOverhead
+	if e.Extent != nil {
+		size += indexedSize
+	}
+	return size
 }

@@ -55,6 +55,9 @@ const (
 	// storing them all fills memory with copies (402 MB where 120 do) and takes longer.
 	// But a page that many ask for is to be a hit.
 	joinedOften = 4
+	// indexedSize is what the index needs for an entry, in bytes: its key, the tree, the
+	// weak pointer and the clean-up.
+	indexedSize = 288
 	// joinedPages are so many that are counted, at 8 bytes each.
 	joinedPages = 1 << 14
 )
