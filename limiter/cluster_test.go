@@ -136,7 +136,7 @@ type shards struct {
 }
 
 func (s *shards) shardOf(key string) uint8 {
-	if key == "second" {
+	if key == "second" || key == membersKey(1) {
 		return 1
 	}
 	return 0

@@ -172,6 +172,9 @@ func (m *membership) beat(state string) {
 	m.publish()
 	if arrived {
 		m.shard.recovered()
+		if m.fleet.Load().Cold {
+			d.findShards()
+		}
 	}
 }
 

@@ -170,12 +170,9 @@ func (n *Node) Refund() {
 }
 
 func (n *Node) decideByFallback() {
-	ok := n.W.Mode == FailAllow
-	switch n.W.Mode {
-	case FailLocal:
-		ok, _ = n.Lease.TakeFallback(n.Now(), n.Fleet())
-	case FailAllow:
-		n.Lease.AdmitFallback(n.Now(), n.Fleet())
+	ok := false
+	if n.W.Mode != FailDeny {
+		ok, _ = n.Lease.TakeFallback(n.Now(), n.Fleet(), n.W.Mode == FailAllow)
 	}
 	if ok {
 		n.W.Fallback++
