@@ -7,7 +7,7 @@ type Fleet struct {
 	Nodes   int64 // that share the buckets
 	Missing int64 // of them, those that have sent no heartbeat lately
 	Node    int64 // this one
-	Contact int64 // when its last heartbeat was sent that arrived
+	Contact int64 // when its last heartbeat was sent that may have said that it is present
 	Cold    bool  // it has not counted the others yet
 	Link    *Link // its way to Redis
 }
@@ -65,9 +65,9 @@ func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
 	p := &l.Policy
 	full := max(Token, p.Units()/parts)
 	switch {
-	case f.Nodes == 1: // all of the rate is this node's, and a call under way may bring what has come since it was sent
-		if l.inFlight {
-			now = min(now, l.since)
+	case f.Nodes == 1: // no other spends this node's part, but a call in flight may
+		if l.inFlight && l.At != never {
+			now = min(now, l.At)
 		}
 	case now > f.Contact: // until the others withhold this node's part, they spend it
 		now = max(f.Contact, now-MissingAfter)
