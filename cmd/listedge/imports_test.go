@@ -40,7 +40,7 @@ var (
 		"internal/redact":                nil,
 		"internal/tracing":               nil,
 		"internal/sandbox":               nil,
-		"internal/sandbox/postgrestest":  {"internal/sandbox"},
+		"internal/sandbox/postgrestest":  {"internal/sandbox", "internal/sandbox/sandboxtest"},
 		"internal/sandbox/redistest":     {"internal/sandbox", "internal/sandbox/sandboxtest"},
 		"internal/sandbox/sandboxtest":   {"internal/sandbox"},
 
