@@ -84,9 +84,12 @@ bin/tools: deploy/release/go.mod
 	go -C deploy/release build -o ../../bin/tools/ tool
 	@touch $@
 
+# goreleaser takes commit and date only from a repository that has a remote.
 release-snapshot: bin/tools ## all of a release from what is here, in bin/release, and its tests: the package is installed and starts
 	./bin/tools/goreleaser check
-	VERSION=$$(sed -n 's/^var version = "\(.*\)"$$/\1/p' cmd/listedge/help.go) ./bin/tools/goreleaser release --snapshot --clean --skip=publish,announce
+	VERSION=$$(sed -n 's/^var version = "\(.*\)"$$/\1/p' cmd/listedge/help.go) \
+	GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=remote.origin.url GIT_CONFIG_VALUE_0=https://github.com/listedge/listedge \
+	./bin/tools/goreleaser release --snapshot --clean --skip=publish,announce
 	go -C deploy test -tags release -run Release -timeout 15m .
 
 clean: ## remove what make made

@@ -34,7 +34,13 @@ type Entry struct {
 
 // NewEntry makes an entry of a response body. The entry keeps body.
 func NewEntry(body []byte, next string) *Entry {
-	return &Entry{Body: body, Next: next, CRC: crc32.ChecksumIEEE(body), ETag: TagOf(body)}
+	e := new(Entry)
+	e.set(body, next)
+	return e
+}
+
+func (e *Entry) set(body []byte, next string) {
+	e.Body, e.Next, e.CRC, e.ETag = body, next, crc32.ChecksumIEEE(body), TagOf(body)
 }
 
 // EntityTag is a weak entity tag (RFC 9110, 8.8.3), the first half of a SHA-256.

@@ -28,9 +28,16 @@ var (
 func export(t *testing.T) exported {
 	t.Helper()
 	readExported.Do(func() {
-		f := startFleet(t, 2)
+		f := startServers(t)
+		// A replica that is none, for its series: the primary.
+		f.env = append(f.env, "LISTEDGE_REPLICA_URL="+f.postgres.URL("postgres"))
 		e := exported{kind: map[string]dto.MetricType{}, series: map[string][]labels.Labels{}}
-		for _, n := range f.nodes {
+		for _, n := range []*node{f.add(t), f.add(t)} {
+			n.awaitMode(t, "followed")
+			within(t, patience, "every dependency has been checked", func() bool {
+				_, text, err := get("http://"+n.admin+"/metrics", "")
+				return err == nil && bytes.Count(text, []byte("\nlistedge_postgres_up{")) == 2 && bytes.Contains(text, []byte("\nlistedge_redis_up "))
+			})
 			for _, path := range []string{"/v1/items", "/v1/items", "/v1/contacts?limit=5", "/v1/items?limit=0"} {
 				if _, _, err := get("http://"+n.public+path, f.key); err != nil {
 					t.Fatal(err)

@@ -127,7 +127,7 @@ func TestTheImagesProgramNeedsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if said := listedge(t, nil, "--version"); !regexp.MustCompile(`^listedge `+regexp.QuoteMeta(versionInSource(t))+` \(revision ` + revision + `\)$`).MatchString(said) {
+	if said := listedge(t, nil, "--version"); !regexp.MustCompile(`^listedge ` + regexp.QuoteMeta(versionInSource(t)) + ` \(revision ` + revision + `\)$`).MatchString(said) {
 		t.Errorf("--version says %q", said)
 	}
 	info, err := buildinfo.ReadFile(path)

@@ -18,6 +18,7 @@ const rulesFile = "prometheus/rules/listedge.yml"
 
 type rule struct {
 	Record, Alert, Expr, For string
+	KeepFiringFor            string `json:"keep_firing_for"`
 	Labels, Annotations      map[string]string
 }
 

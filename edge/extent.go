@@ -4,6 +4,7 @@ import (
 	"listedge/cache/freshness"
 	"listedge/internal/changefeed"
 	"listedge/origin"
+	"listedge/origin/postgres"
 )
 
 // What a page's query and rows are to the log of changes.
@@ -21,23 +22,28 @@ func extentOf(q *origin.Query, shown *origin.Shown) *freshness.Extent {
 	if shown == nil {
 		return nil
 	}
-	var names origin.NameOrder
-	if shown.Names != nil {
-		names = *shown.Names
-	}
-	bound := func(p *origin.Position) freshness.Bound {
-		if !p.Set {
-			return freshness.Bound{Kind: freshness.Open}
-		}
-		key, _ := names.Key(p.Name)
-		return freshness.Bound{Kind: freshness.At, CreatedAt: p.CreatedAt, NameKey: key, ID: p.ID}
-	}
 	e := &freshness.Extent{
 		Order: extentOrders[q.Sort], Filter: stockFlags[q.Stock] | typeFlags[q.Type], Searched: q.Search != "",
-		After: bound(&q.After), End: bound(&shown.End), Tags: make([]uint32, len(shown.IDs)), NameOrder: names.Digest,
+		After: boundOf(&q.After, shown.Names), End: boundOf(&shown.End, shown.Names), Tags: make([]uint32, len(shown.IDs)),
+	}
+	if shown.Names != nil {
+		e.NameOrder = shown.Names.Digest
 	}
 	for i, id := range shown.IDs {
 		e.Tags[i] = freshness.Tag(id)
 	}
 	return e
+}
+
+// boundOf is a position, or an end of the list; names is nil where their order is not
+// known.
+func boundOf(p *origin.Position, names *postgres.NameOrder) freshness.Bound {
+	if !p.Set {
+		return freshness.Bound{Kind: freshness.Open}
+	}
+	b := freshness.Bound{Kind: freshness.At, CreatedAt: p.CreatedAt, ID: p.ID}
+	if names != nil {
+		b.NameKey, _ = names.Key(p.Name)
+	}
+	return b
 }

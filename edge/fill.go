@@ -16,7 +16,7 @@ func (s *Server) forward(x *exchange, control cacheControl) (cache.Result, error
 		if control.noCache { // no page can be both
 			return cache.Result{Local: true}, cache.ErrNotStored
 		}
-		return s.cache.Stored(x.key, listOf(&x.query))
+		return s.cache.Stored(x.key, listOf(&x.query), s.placeOf(&x.query))
 	}
 	list, fill := s.fillOf(x, x.query)
 	if control.noCache {
@@ -35,6 +35,7 @@ func (s *Server) fillOf(x *exchange, q origin.Query) (changefeed.List, cache.Fil
 		}
 		return fillResult(&q, page, err)
 	}}
+	fill.Place = s.placeOf(&q)
 	if s.origin.HasStandbys() {
 		fill.Standby = func(ctx context.Context, n cache.Requirement) (cache.FillResult, error) {
 			page, err := s.origin.FetchFromStandby(ctx, q, origin.Needed(n))

@@ -70,8 +70,9 @@ func (s *Server) revalidate(x *exchange) bool {
 	return true
 }
 
-// countLookUp notes where the page came from.
+// countLookUp notes that the page is served, and where it came from.
 func (s *Server) countLookUp(x *exchange) {
+	x.result.CountRequest()
 	var tier metrics.Tier
 	switch {
 	case x.result.Err != nil:
@@ -188,6 +189,8 @@ func cacheStatus(r *cache.Result) string {
 		return "listedge; fwd=bypass"
 	case r.ByTTL && r.Source != cache.Origin:
 		return "listedge; hit; detail=ttl"
+	case r.Joined: // of pages in memory
+		return "listedge; hit; detail=joined"
 	case r.Source == cache.Memory:
 		return "listedge; hit; detail=memory"
 	case r.Source == cache.Redis && r.Collapsed:

@@ -49,6 +49,17 @@ type PageRecord struct {
 	Tier        string  `json:"tier"` // memory, redis or origin
 	CacheStatus string  `json:"cacheStatus"`
 	ProofAge    float64 `json:"proofAge"` // seconds since it was last known to equal the database
+
+	Invalidation InvalidationRecord `json:"invalidation,omitzero"` // of the page, if it is stale, or of the one it replaced; zero = it is not known
+}
+
+// InvalidationRecord is which change made a page stale.
+type InvalidationRecord struct {
+	Concern     string `json:"concern"`               // why: shown, entered, any-row, no-extent, name, search, many or forgotten
+	Transaction uint64 `json:"transaction,omitempty"` // 0 = it is not known
+	CommittedAt int64  `json:"committedAt,omitempty"` // microseconds since 1970 by the clock of the primary; 0 = not known
+	Term        uint64 `json:"term,omitempty"`        // of its position in the log of changes
+	N           uint64 `json:"n,omitempty"`           // likewise
 }
 
 // TimesRecord says where the time went; 0 = not spent, or not timed. Fill is a

@@ -42,8 +42,8 @@ const (
 	slowFrom       = 100 * time.Millisecond // a response that takes longer is logged as failed
 	hitsPerSample  = 64                     // of a connection; the first of them is logged
 	entriesPerRing = 64                     // × 16 shards × 4 classes are all entries
-	maxCause       = 1 << 10                // bytes of an error's text
-	// requestLogBytes bounds everything: entries of less than 500 bytes each, whose
+	maxCause       = 900                    // bytes of an error's text
+	// requestLogBytes bounds everything: entries of less than 540 bytes each, whose
 	// pointers lead to static data only, and the causes of failures.
 	requestLogBytes = 3 << 20
 )
@@ -98,6 +98,9 @@ func (s *Server) logRequest(x *exchange, class logClass, status int, took time.D
 	}
 	if x.result.Entry != nil {
 		e.Page = PageRecord{Tier: x.result.Source.String(), CacheStatus: cacheStatus(&x.result), ProofAge: x.result.Age.Seconds()}
+		if i := x.result.Invalidation; i != nil {
+			e.Page.Invalidation = InvalidationRecord{Concern: i.Concern.String(), Transaction: i.XID, Term: i.Position.Term, N: i.Position.N, CommittedAt: i.CommittedAt}
+		}
 	}
 	s.addToLog(x.conn.log, class, &e)
 }

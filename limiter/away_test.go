@@ -2,12 +2,13 @@ package limiter
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"listedge/internal/boottime"
 )
 
 // This file is about a leased limiter whose Redis is slow, hangs or fails, in virtual
@@ -250,28 +251,24 @@ func TestNeverOverThroughOutages(t *testing.T) {
 
 // A suspended machine's leases end.
 func TestALeaseEndsInASleep(t *testing.T) {
-	c := new(clock)
-	_, client := startRedis(t)
-	l := open(t, Options{Redis: client, Budget: patient, Clock: c.now})
-	b := slowKey(t, l)
-	for range 30 {
-		l.take(b, nil)
-	}
-	held := func() int64 {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return b.lease.Holds(l.now())
-	}
-	if held() == 0 {
-		t.Fatal("nothing is leased")
-	}
-	c.advance(30 * time.Second)
-	if n := held(); n != 0 {
-		t.Fatalf("%d tokens outlive their lease", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		machine := boottime.NewMachine()
+		l := newLimiter(Options{Clock: machine.Clock}, newVirtual())
+		defer closeLimiter(t, l)
+		time.Sleep(3 * time.Second)
+		b := slowKey(t, l)
+		for range 30 {
+			l.take(b, nil)
+		}
+		if s := l.Stats(); s.LeasedHeld == 0 {
+			t.Fatal("nothing is leased")
+		}
+		machine.Sleep(30 * time.Second)
+		if s := l.Stats(); s.LeasedHeld != 0 {
+			t.Fatalf("%d tokens outlive their lease", s.LeasedHeld)
+		}
+	})
 }
-
-var _ = errors.Is
 
 // One failed call is an answer, too: the next one goes to Redis, whatever the failure
 // mode, also where no bucket has a lease to fetch or a debt to send.

@@ -27,8 +27,7 @@ type leased struct {
 	id     string
 
 	closed  atomic.Bool
-	running sync.WaitGroup // heartbeats
-	sending sync.WaitGroup // pipelines
+	running sync.WaitGroup // heartbeats, and what ends them
 	shards  [maxShards]atomic.Pointer[shard]
 
 	mu     sync.Mutex           // guards all below; taken after a bucket's
@@ -111,14 +110,15 @@ type part struct {
 type answer struct {
 	outcome lease.Outcome
 	status  lease.Status
-	retry   int64 // Denied: microseconds until there is a token
 }
 
-// answerNow has the lease decide a request that was counted. b.mu is held.
-func (b *Bucket) answerNow(now int64) answer {
-	a := answer{outcome: b.lease.Retry(now)}
-	a.status, a.retry = b.lease.Status(now, false), b.lease.RetryIn(now)
-	return a
+// answerOf is the answer of a lease's outcome. b.mu is held.
+func (b *Bucket) answerOf(o lease.Outcome, now int64) answer {
+	s := b.lease.Status(now, false)
+	if o == lease.Denied {
+		s = s.Refused(b.lease.RetryIn(now))
+	}
+	return answer{o, s}
 }
 
 func (d *leased) decide(now int64, key, workspace *Bucket, cost int64) Decision {
@@ -147,19 +147,20 @@ func (d *leased) decidePart(p *part, now, cost int64, refused bool) {
 	b := d.l.buckets.lock(p.bucket)
 	defer b.mu.Unlock()
 	p.bucket = b
-	switch {
-	case cost == 0:
+	if cost == 0 {
 		p.untaken, p.status = true, b.lease.Status(now, d.shardOf(b.shard).down.Load())
 		return
+	}
+	switch {
 	case !refused:
 		p.outcome = b.lease.Take(now)
-		d.fetchIfDue(b, now)
 	case b.lease.Denies(now):
 		p.outcome = lease.Denied
 	default:
 		p.untaken = true
 	}
-	p.status, p.retry = b.lease.Status(now, false), b.lease.RetryIn(now)
+	p.answer = b.answerOf(p.outcome, now)
+	d.fetchIfDue(b, now)
 }
 
 // conclude makes the decision of two outcomes, and gives a token back that the
@@ -167,17 +168,12 @@ func (d *leased) decidePart(p *part, now, cost int64, refused bool) {
 func (d *leased) conclude(r *Decision, parts *[2]part, now int64) {
 	refused := parts[0].outcome == lease.Denied || parts[1].outcome == lease.Denied
 	for i := range parts {
-		p, s := &parts[i], &r.Key
-		if i == 1 {
-			s = &r.Workspace
-		}
+		p := &parts[i]
 		if p.bucket == nil {
 			continue
 		}
-		s.show(p.status)
-		if p.outcome == lease.Denied {
-			r.refuse(Which(i+1), p.retry)
-		} else if refused && p.outcome == lease.Granted && !p.untaken {
+		r.add(Which(i+1), p.status)
+		if refused && p.outcome == lease.Granted && !p.untaken {
 			if p.fallback {
 				d.l.counts.fallback.Add(^uint64(0))
 			}
@@ -264,7 +260,7 @@ func (d *leased) enter(p *part, call *[]*Bucket) *shard {
 	defer b.mu.Unlock()
 	p.bucket = b
 	now, s := d.l.now(), d.shardOf(b.shard)
-	if p.answer = b.answerNow(now); p.outcome != lease.NeedRemote || s.unreachable() || b.lease.Unanswered(now, s.fleet()) {
+	if p.answer = b.answerOf(b.lease.Retry(now), now); p.outcome != lease.NeedRemote || s.unreachable() || b.lease.Unanswered(now, s.fleet()) {
 		return nil
 	}
 	p.answers = make(chan answer, 1)
@@ -311,7 +307,7 @@ func (b *Bucket) leave(w chan answer) bool {
 // decided without Redis. b.mu is held.
 func (b *Bucket) answer(now int64, all bool) {
 	for b.waiting() > 0 {
-		a := b.answerNow(now)
+		a := b.answerOf(b.lease.Retry(now), now)
 		if a.outcome == lease.NeedRemote && !all {
 			return
 		}
@@ -326,21 +322,20 @@ func (d *leased) decideFallback(p *part, now int64) {
 	b := d.l.buckets.lock(p.bucket)
 	defer b.mu.Unlock()
 	p.bucket, p.fallback = b, true
-	fleet, ok := d.shardOf(b.shard).fleet(), d.mode == FailAllow
+	fleet, ok, retry := d.shardOf(b.shard).fleet(), d.mode == FailAllow, beatEvery.Microseconds()
 	switch d.mode {
 	case FailLocal:
-		ok, p.retry = b.lease.TakeFallback(now, fleet)
+		ok, retry = b.lease.TakeFallback(now, fleet)
 	case FailAllow:
 		b.lease.AdmitFallback(now, fleet)
-	case FailDeny:
-		p.retry = beatEvery.Microseconds()
 	}
-	p.status = b.lease.Status(now, true)
-	if p.outcome = lease.Denied; ok {
-		p.outcome = lease.Granted
-		d.l.counts.fallback.Add(1)
-		d.track(b)
+	p.outcome, p.status = lease.Granted, b.lease.Status(now, true)
+	if !ok {
+		p.outcome, p.status = lease.Denied, p.status.Refused(retry)
+		return
 	}
+	d.l.counts.fallback.Add(1)
+	d.track(b)
 }
 
 // track has the bucket looked at by the sweeps. b.mu is held.
@@ -397,52 +392,31 @@ func (d *leased) sweep() {
 	}
 }
 
-// stop has no more calls, sweeps and shards begin. It reports whether it was called before.
-func (d *leased) stop() (before bool) {
+// close has no more calls, sweeps and shards begin, gives back what this node holds,
+// the most tokens first, and leaves the fleet. Where ctx ends first, what is in
+// flight ends by its own timeout.
+func (d *leased) close(ctx context.Context) error {
 	d.mu.Lock()
-	before = d.closed.Swap(true)
+	before := d.closed.Swap(true)
 	d.sweeps.Stop()
 	d.mu.Unlock()
-	d.eachShard(func(s *shard) {
-		s.mu.Lock() // who began a pipeline without knowing has begun it
-		defer s.mu.Unlock()
-	})
-	return before
-}
-
-func (d *leased) eachShard(do func(s *shard)) {
-	for i := range d.shards {
-		if s := d.shards[i].Load(); s != nil {
-			do(s)
-		}
-	}
-}
-
-// close gives back what this node holds, and then leaves the fleet. Where ctx ends
-// first, what is in flight ends by its own timeout.
-func (d *leased) close(ctx context.Context) error {
-	if d.stop() {
+	if before {
 		return nil
 	}
+	buckets, held := map[*shard][]*Bucket{}, map[*Bucket]int64{}
+	for _, b := range d.tracked() {
+		b.mu.Lock()
+		s := d.shardOf(b.shard)
+		buckets[s], held[b] = append(buckets[s], b), b.lease.Holds(d.l.now())
+		b.mu.Unlock()
+	}
+	d.eachShard(func(s *shard) {
+		slices.SortFunc(buckets[s], func(a, b *Bucket) int { return cmp.Compare(held[b], held[a]) })
+		d.running.Go(func() { s.close(ctx, buckets[s]) })
+	})
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		d.sending.Wait()
-		held := map[*shard][]*Bucket{}
-		tokens := map[*Bucket]int64{}
-		for _, b := range d.tracked() {
-			b.mu.Lock()
-			s := d.shardOf(b.shard)
-			held[s], tokens[b] = append(held[s], b), b.lease.Holds(d.l.now())
-			b.mu.Unlock()
-		}
-		var all sync.WaitGroup
-		for s, buckets := range held {
-			slices.SortFunc(buckets, func(a, b *Bucket) int { return cmp.Compare(tokens[b], tokens[a]) })
-			all.Go(func() { s.giveBack(ctx, buckets) })
-		}
-		all.Wait()
-		d.eachShard(func(s *shard) { close(s.members.stop) })
 		d.running.Wait()
 	}()
 	select {
@@ -450,5 +424,13 @@ func (d *leased) close(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+func (d *leased) eachShard(do func(s *shard)) {
+	for i := range d.shards {
+		if s := d.shards[i].Load(); s != nil {
+			do(s)
+		}
 	}
 }

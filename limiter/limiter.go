@@ -101,10 +101,9 @@ type Options struct {
 	FailureMode FailureMode
 	NodeID      string // of this node among the fleet's; empty = made up
 
-	Budget     time.Duration    // the longest a Take waits for a Redis that is not slow; 0 = DefaultBudget
-	MaxBuckets int              // bound of the buckets known to this node; 0 = about a million
-	Clock      func() time.Time // of this node; nil = time.Now (Redis goes by its own)
-	Boottime   *boottime.Clock  // measures time where Clock is nil; nil = one of the limiter's own
+	Budget     time.Duration   // the longest a Take waits for a Redis that is not slow; 0 = DefaultBudget
+	MaxBuckets int             // bound of the buckets known to this node; 0 = about a million
+	Clock      *boottime.Clock // of this node; nil = one of the limiter's own (Redis goes by its own)
 }
 
 // decider is where a Limiter's buckets are: direct or leased.
@@ -123,9 +122,7 @@ type Limiter struct {
 	decider decider
 	buckets registry
 	counts  counts
-	clock   func() time.Time // nil = Go's own
-	boot    *boottime.Clock  // then
-	start   time.Time
+	clock   *boottime.Clock
 }
 
 // New makes a limiter. It makes no call to Redis: a node starts while Redis is down.
@@ -138,11 +135,9 @@ func New(o Options) *Limiter {
 
 // newLimiter makes one whose buckets are in a store, or in this process.
 func newLimiter(o Options, s store) *Limiter {
-	l := &Limiter{clock: o.Clock, boot: o.Boottime}
-	if l.clock != nil {
-		l.start = l.clock()
-	} else if l.boot == nil {
-		l.boot = boottime.New()
+	l := &Limiter{clock: o.Clock}
+	if l.clock == nil {
+		l.clock = boottime.New()
 	}
 	if o.MaxBuckets <= 0 {
 		o.MaxBuckets = defaultMaxBuckets
@@ -159,20 +154,7 @@ func newLimiter(o Options, s store) *Limiter {
 
 // now is this node's time in microseconds. It does not follow a step of the wall
 // clock, and counts what the machine sleeps: leases end meanwhile.
-func (l *Limiter) now() int64 {
-	if l.clock == nil {
-		return l.since(time.Now())
-	}
-	return l.since(l.clock())
-}
-
-// since is now, of a reading of the same clock.
-func (l *Limiter) since(t time.Time) int64 {
-	if l.boot != nil {
-		return int64(l.boot.At(t) / time.Microsecond)
-	}
-	return int64(t.Sub(l.start) / time.Microsecond)
-}
+func (l *Limiter) now() int64 { return l.clock.Now().Microseconds() }
 
 // Bucket returns the handle on the bucket of that key, under policy p: see
 // KeyBucket and WorkspaceBucket for the keys. Another policy is in force from the
@@ -216,14 +198,21 @@ func (l *Limiter) decide(now time.Time, key, workspace *Bucket, cost int64) (d D
 	}
 	switch {
 	case key != nil && key.blocked.Load():
-		d.block(Key)
+		d = blocked(Key)
 	case workspace != nil && workspace.blocked.Load():
-		d.block(Workspace)
+		d = blocked(Workspace)
 	case key == nil && workspace == nil:
 		d = Decision{Allowed: true, Source: SourceUnlimited}
 	default:
-		d = l.decider.decide(l.since(now), key, workspace, cost)
+		d = l.decider.decide(l.clock.At(now).Microseconds(), key, workspace, cost)
 	}
+	return d
+}
+
+// blocked refuses a request of which a bucket has rate 0.
+func blocked(which Which) Decision {
+	d := Decision{Source: SourceBlocked}
+	d.add(which, Status{}.Refused(blockedRetry.Microseconds()))
 	return d
 }
 

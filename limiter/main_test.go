@@ -50,19 +50,13 @@ func closeLimiter(t testing.TB, l *Limiter) {
 	}
 }
 
-// take is Take by the limiter's own clock.
+// take is Take now.
 func (l *Limiter) take(key, workspace *Bucket) Decision {
-	if l.clock != nil {
-		return l.Take(l.clock(), key, workspace)
-	}
 	return l.Take(time.Now(), key, workspace)
 }
 
 // left is how many tokens the bucket shows.
 func (l *Limiter) left(b *Bucket) int64 {
-	if l.clock != nil {
-		return l.Peek(l.clock(), b, nil).Key.Remaining
-	}
 	return l.Peek(time.Now(), b, nil).Key.Remaining
 }
 
@@ -142,12 +136,12 @@ type virtual struct {
 	mu      sync.Mutex // guards all below
 	began   time.Time
 	buckets map[string]*leasetest.Bucket
-	beats   map[string]time.Time
-	free    time.Time // when it has done what has come
+	beats   map[int]map[string]time.Time // by shard
+	free    time.Time                    // when it has done what has come
 }
 
 func newVirtual() *virtual {
-	return &virtual{began: time.Now(), buckets: map[string]*leasetest.Bucket{}, beats: map[string]time.Time{}}
+	return &virtual{began: time.Now(), buckets: map[string]*leasetest.Bucket{}, beats: map[int]map[string]time.Time{}}
 }
 
 func (v *virtual) now() int64 { return 1_000_000_000 + time.Since(v.began).Microseconds() }
@@ -219,7 +213,7 @@ func (v *virtual) bucket(key string, p Policy) *leasetest.Bucket {
 
 func (v *virtual) shardOf(string) uint8 { return 0 }
 
-func (v *virtual) beat(ctx context.Context, _ int, id, state string) (nodes, missing int64, err error) {
+func (v *virtual) beat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error) {
 	if err := v.reach(ctx, 1); err != nil {
 		return 0, 0, err
 	}
@@ -228,21 +222,26 @@ func (v *virtual) beat(ctx context.Context, _ int, id, state string) (nodes, mis
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	beats := v.beats[shard]
+	if beats == nil {
+		beats = map[string]time.Time{}
+		v.beats[shard] = beats
+	}
 	switch state {
 	case present:
-		v.beats[id] = time.Now()
+		beats[id] = time.Now()
 	case leaving:
-		delete(v.beats, id)
+		delete(beats, id)
 	}
-	for id, at := range v.beats {
+	for id, at := range beats {
 		switch age := time.Since(at); {
 		case age >= lease.MemberLife*time.Microsecond:
-			delete(v.beats, id)
+			delete(beats, id)
 		case age > silentFor:
 			missing++
 		}
 	}
-	return max(v.nodes, int64(len(v.beats))), missing, nil
+	return max(v.nodes, int64(len(beats))), missing, nil
 }
 
 // count makes heartbeats count so many nodes; 0 = those that beat.

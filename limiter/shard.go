@@ -51,8 +51,10 @@ type shard struct {
 	inFlight int         // pipelines
 	sentAt   time.Time   // the last pipeline
 	wake     *time.Timer // sends the next
+	idle     sync.Cond   // nothing is in flight
 	failures int         // in a row
 	outage   outage
+	closing  context.Context // while what is held goes back; nil = it does not
 }
 
 // outage adds up the time for which a shard was down.
@@ -67,6 +69,7 @@ func newShard(d *leased, index int) *shard {
 	s.waitingSince.Store(math.MaxInt64)
 	s.wake = time.AfterFunc(time.Hour, s.sendNext)
 	s.wake.Stop()
+	s.idle.L = &s.mu
 	s.members = newMembership(s, index)
 	d.running.Go(s.members.run)
 	return s
@@ -104,10 +107,10 @@ func (s *shard) startSend() {
 	if len(s.queue) == 0 {
 		return
 	}
+	if s.inFlight >= maxPipelines {
+		return
+	}
 	if s.inFlight > 0 && !s.refuses() {
-		if s.inFlight >= maxPipelines {
-			return
-		}
 		if wait := batchWait - time.Since(s.sentAt); wait > 0 && len(s.queue) < maxCalls {
 			s.wake.Reset(wait)
 			return
@@ -115,11 +118,7 @@ func (s *shard) startSend() {
 	}
 	s.inFlight++
 	s.sentAt = time.Now()
-	if s.d.closed.Load() { // it only answers those who wait
-		go s.send()
-		return
-	}
-	s.d.sending.Go(s.send)
+	go s.send()
 }
 
 // send takes the next of the queue to Redis.
@@ -128,36 +127,30 @@ func (s *shard) send() {
 	n := min(len(s.queue), maxCalls)
 	batch := slices.Clone(s.queue[:n])
 	s.queue = slices.Delete(s.queue, 0, n)
+	all := s.closing != nil && s.closing.Err() == nil && !s.down.Load()
 	s.startSend()
 	s.mu.Unlock()
-	s.visit(batch, false)
-}
-
-// visit takes a batch of wanted buckets to Redis. all: what they hold goes back.
-func (s *shard) visit(batch []*Bucket, all bool) {
 	now := s.d.l.now()
-	calls := s.begin(batch, now, all)
-	var err error
-	if len(calls) > 0 {
+	if calls := s.begin(batch, now, all); len(calls) > 0 {
 		s.waitingSince.CompareAndSwap(math.MaxInt64, now)
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
-		err = s.d.store.visit(ctx, calls)
-		cancel()
-		s.noteAnswer(err, now)
+		defer cancel()
+		s.noteAnswer(s.d.store.visit(ctx, calls), now)
+		for _, v := range calls {
+			s.complete(v, now)
+		}
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.inFlight--; s.inFlight == 0 { // an error is an answer, too: the next call may go at once
 		s.waitingSince.Store(math.MaxInt64)
+		s.idle.Broadcast()
 	}
 	s.startSend()
-	s.mu.Unlock()
-	for _, v := range calls {
-		s.complete(v, now)
-	}
 }
 
-// begin makes the calls of a batch. Requests that wait for a bucket of which there
-// is none are answered.
+// begin makes the calls of a batch; all: what the buckets hold goes back. Requests
+// that wait for a bucket of which there is none are answered.
 func (s *shard) begin(batch []*Bucket, now int64, all bool) []*visit {
 	calls := make([]*visit, 0, len(batch))
 	for _, b := range batch {
@@ -252,27 +245,20 @@ func (s *shard) owesDebts() bool {
 	return s.hasDebts.Load()
 }
 
-// giveBack has the buckets visited for the last time, some pipelines at once and
-// those first that hold most, until ctx ends or the shard is down.
-func (s *shard) giveBack(ctx context.Context, buckets []*Bucket) {
-	var senders sync.WaitGroup
-	batches := make(chan []*Bucket)
-	for range maxPipelines {
-		senders.Go(func() {
-			for batch := range batches {
-				s.mu.Lock()
-				s.inFlight++
-				s.mu.Unlock()
-				s.visit(batch, true)
-			}
-		})
-	}
-	for batch := range slices.Chunk(buckets, maxCalls) {
-		if ctx.Err() != nil || s.down.Load() {
-			break
+// close has the buckets visited for the last time and gives back what they hold, until
+// ctx ends or the shard is down. Then it leaves the fleet.
+func (s *shard) close(ctx context.Context, buckets []*Bucket) {
+	drained := func() {
+		for s.inFlight > 0 || len(s.queue) > 0 {
+			s.idle.Wait()
 		}
-		batches <- batch
 	}
-	close(batches)
-	senders.Wait()
+	s.mu.Lock()
+	drained()
+	s.closing = ctx
+	s.queue = buckets
+	s.startSend()
+	drained()
+	s.mu.Unlock()
+	close(s.members.stop)
 }

@@ -90,7 +90,7 @@ func (s *shard) stats(all *Stats, now int64) {
 		all.Breaker, all.Failure = "open", s.outage.last
 		degraded += now - s.outage.since
 	}
-	all.Degraded = max(all.Degraded, micros(degraded))
+	all.Degraded = max(all.Degraded, time.Duration(degraded)*time.Microsecond)
 	if err := s.members.failed.Load(); err != nil && *err != nil {
 		all.Failure = *err
 	}

@@ -116,6 +116,25 @@ type Sources struct {
 	Feed     func() changefeed.Stats
 
 	KeyBreakerOpen, RedisMayEvict, Ready func() bool
+
+	Dependencies      func() []Dependency // those that have been checked
+	CertificateExpiry func() time.Time    // of the public listener; zero = it has no certificate
+}
+
+// DependencyKind is what a dependency is.
+type DependencyKind uint8
+
+// The kinds of dependencies.
+const (
+	Postgres DependencyKind = iota + 1
+	Redis
+)
+
+// Dependency is a server that the node needs.
+type Dependency struct {
+	Kind   DependencyKind
+	Server string // of Postgres: primary, or the address of a replica
+	Up     bool   // it answers
 }
 
 // Collect registers the layers.
@@ -128,7 +147,8 @@ func (r *Registry) Collect(from Sources) {
 		newCollector(originMetrics, from.Origin),
 		newCollector(keyMetrics, from.Keys),
 		newCollector(nodeMetrics, func() node {
-			return node{ready: from.Ready(), redisMayEvict: from.RedisMayEvict(), keyBreakerOpen: from.KeyBreakerOpen()}
+			return node{ready: from.Ready(), redisMayEvict: from.RedisMayEvict(), keyBreakerOpen: from.KeyBreakerOpen(),
+				dependencies: from.Dependencies(), certificateExpiry: from.CertificateExpiry()}
 		}),
 	)
 }

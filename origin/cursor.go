@@ -9,6 +9,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"listedge/origin/postgres"
+
 	"github.com/cespare/xxhash/v2"
 )
 
@@ -42,10 +44,6 @@ func parsePosition(sort Sort, b []byte) (p Position, ok bool) {
 
 // MaxCursor is the longest cursor, in characters.
 const MaxCursor = 512
-
-// nameKeyLength is how many characters of a name order it: what fits into a
-// cursor when every one of them takes four bytes. name_key in the schema is its twin.
-const nameKeyLength = 80
 
 // The years a createdAt can show, 0001 to 9999, in microseconds since 1970.
 const (
@@ -111,7 +109,7 @@ func (q *Query) scopeHash() uint64 {
 func nameKey(name string) string {
 	n := 0
 	for i := range name {
-		if n == nameKeyLength {
+		if n == postgres.NameKeyLength {
 			return name[:i]
 		}
 		n++

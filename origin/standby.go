@@ -115,6 +115,19 @@ func (s *standby) look(ctx context.Context) error {
 	return nil
 }
 
+// CheckStandby is why no page is read from the standby of that index in
+// Stats().Standbys; nil = it answers.
+func (o *Origin) CheckStandby(ctx context.Context, i int) error {
+	s := o.standbys[i]
+	if err := s.pool.Ping(ctx); err != nil {
+		return postgres.Classify(err)
+	}
+	if refusal := s.refusal.Load(); refusal != nil {
+		return *refusal
+	}
+	return nil
+}
+
 // HasStandbys says whether there are standbys to fetch from.
 func (o *Origin) HasStandbys() bool { return len(o.standbys) > 0 }
 

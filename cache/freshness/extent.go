@@ -199,3 +199,32 @@ func (e *Extent) compare(r *changefeed.Row, b *Bound, nameOrder uint32, open int
 	}
 	return cmp.Or(cmp.Compare(r.NameKey, b.NameKey), bytes.Compare(r.ID[:], b.ID[:])), true
 }
+
+// CanJoin says whether pages can be joined of the extent's: whether its bounds are known.
+func (e *Extent) CanJoin() bool {
+	return e.CanBegin() && (e.End.Kind == Open || e.End.Kind == At)
+}
+
+// CanBegin says the same of the position that it begins at.
+func (e *Extent) CanBegin() bool {
+	if e.Order == ByName && e.NameOrder == 0 {
+		return false
+	}
+	return e.After.Kind == Open || e.After.Kind == At && (e.Order == ByCreatedAt || e.After.NameKey != "")
+}
+
+// AppendKey appends what compares as bytes as the position does with others of the
+// order, of which the start of the list is the first.
+func (b *Bound) AppendKey(dst []byte, order Order) []byte {
+	switch {
+	case b.Kind != At:
+		return append(dst, 0)
+	case order == ByName: // a name key has no zero bytes
+		return append(append(append(append(dst, 1), b.NameKey...), 0), b.ID[:]...)
+	}
+	dst = binary.BigEndian.AppendUint64(append(dst, 1), ^(uint64(b.CreatedAt) ^ 1<<63))
+	for _, c := range b.ID {
+		dst = append(dst, ^c)
+	}
+	return dst
+}

@@ -81,17 +81,14 @@ type Invalidation struct {
 	Concern     Concern
 	XID         uint64              // the transaction, 64 bits wide; 0 = it is not known
 	Position    changefeed.Position // and its place in the log
-	CommittedAt time.Time           // and its time, by the clock of the primary; zero = not known
+	CommittedAt int64               // and its time, as in changefeed.Change
 }
 
 // invalidation names the change that concerns an entry; nil = it is not known.
 func (c *change) invalidation(concern Concern) *Invalidation {
 	i := &Invalidation{Concern: concern}
 	if c != nil {
-		i.XID, i.Position = c.xid, c.position
-		if c.committedAt != 0 {
-			i.CommittedAt = time.UnixMicro(c.committedAt)
-		}
+		i.XID, i.Position, i.CommittedAt = c.xid, c.position, c.committedAt
 	}
 	return i
 }

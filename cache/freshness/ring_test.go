@@ -83,7 +83,7 @@ func TestConcerns(t *testing.T) {
 				} else {
 					t.is(v, rule)
 					t.invalidated(v, test.want, 100)
-					if i := v.Invalidation(); i.Position != t.last || !i.CommittedAt.Equal(time.Unix(100, 0)) {
+					if i := v.Invalidation(); i.Position != t.last || i.CommittedAt != 100e6 {
 						t.Errorf("%+v", i)
 					}
 				}

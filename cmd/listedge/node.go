@@ -44,6 +44,7 @@ type node struct {
 	tracer   *tracing.Tracer    // nil = requests are not traced
 	follower *follower.Follower // nil = changes are not followed
 	health   *admin.Health
+	watched  *admin.Watch // what the node depends on
 	admin    *http.Server
 
 	maxConnections int // of the public listener
@@ -137,7 +138,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	} else {
 		close(n.timelineKnown) // no fleet follows another timeline
 	}
-	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, FailureMode: f.LimiterFailureMode, Boottime: clock})
+	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, FailureMode: f.LimiterFailureMode, Clock: clock})
 	pages, keys := origin.New(n.database), apikey.NewStore(n.database)
 	if n.tracer, err = openTracer(ctx, logger); err != nil {
 		return nil, err
@@ -179,6 +180,14 @@ func (n *node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 		settings["database"] = n.followed
 	}
 	settings["max-connections"] = n.maxConnections
+	dependencies := n.dependenciesOf(pages)
+	checked := make([]admin.Dependency, len(dependencies))
+	for i, d := range dependencies {
+		checked[i] = d.Dependency
+	}
+	n.watched = admin.NewWatch(checked...)
+	sources.Dependencies = func() []metrics.Dependency { return dependencyMetrics(dependencies, n.watched) }
+	sources.CertificateExpiry = func() time.Time { return certificateExpiry(n.public) }
 	n.health = admin.NewHealth(func() string { return n.cache.Mode().String() },
 		map[string]func() string{"trusted-proxies": n.server.UntrustedProxy, "shared-redis": n.sharedRedis}, checks...)
 	sources.Ready = n.health.Ready
@@ -227,6 +236,7 @@ func (n *node) serve(ctx context.Context) error {
 		}
 	})
 	background.Go(func() { n.watch(running) })
+	background.Go(func() { n.watched.Run(running) })
 	for _, probe := range n.probes {
 		background.Go(func() { repeat(running, probe) })
 	}

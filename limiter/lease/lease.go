@@ -11,7 +11,10 @@
 // most burst + rate*t requests are admitted, counted when they are admitted.
 package lease
 
-import "math"
+import (
+	"math"
+	"time"
+)
 
 // Outcome is what a lease says to a request.
 type Outcome uint8
@@ -79,13 +82,6 @@ func (v *View) Refill(p *Policy, now int64) {
 	}
 }
 
-// New makes a lease that holds nothing.
-func New(p Policy, now int64) *Lease {
-	l := new(Lease)
-	l.Init(p, now)
-	return l
-}
-
 // Init makes the zero Lease one that holds nothing.
 func (l *Lease) Init(p Policy, now int64) {
 	l.policy, l.demand.at, l.takenAt = p, now, now
@@ -138,7 +134,7 @@ func (l *Lease) Due(now int64) bool {
 func (l *Lease) Denies(now int64) bool { return now < l.deny && l.Holds(now) == 0 }
 
 // RetryIn is how long Take refuses.
-func (l *Lease) RetryIn(now int64) int64 { return max(1, l.deny-now) }
+func (l *Lease) RetryIn(now int64) int64 { return l.deny - now }
 
 // Unanswered reports whether a request should not wait for the bucket: the call in
 // flight has taken longer than anybody waits, or the last one failed a moment ago.
@@ -193,14 +189,15 @@ func (l *Lease) levelAt(now int64) int64 {
 	return v.Level
 }
 
-// Status is what headers show of a bucket. Times are microseconds.
+// Status is what a response shows of a bucket.
 type Status struct {
-	Remaining int64 // tokens that may be had at this node
-	Next      int64 // until there is one more; 0 when the bucket is full
-	Full      int64 // until the bucket is full
+	Remaining int64         // tokens that may be had at this node
+	RetryIn   time.Duration // when refused: the time until there may be a token
+	ResetIn   time.Duration // the time until there is one token more; 0 when the bucket is full
+	FullIn    time.Duration // the time until the bucket is full
 }
 
-// Status at now. What other nodes may have taken since the bucket was seen is not
+// Status at now, of a request that is not refused. What other nodes may have taken since the bucket was seen is not
 // shown: twice what they take as a rule, and more the older the view is. fallback:
 // this node decides without Redis.
 func (l *Lease) Status(now int64, fallback bool) Status {
@@ -227,11 +224,19 @@ func StatusOf(p *Policy, level int64) Status {
 	level = max(0, min(p.Units(), level))
 	s := Status{Remaining: level / Token}
 	if p.Rate > 0 && level < p.Units() {
-		s.Next = p.TimeFor(Token - level%Token)
-		s.Full = p.TimeFor(p.Units() - level)
+		s.ResetIn = micros(p.TimeFor(Token - level%Token))
+		s.FullIn = micros(p.TimeFor(p.Units() - level))
 	}
 	return s
 }
+
+// Refused is the status where there is no token for so many microseconds.
+func (s Status) Refused(retryIn int64) Status {
+	retry := micros(max(1, retryIn))
+	return Status{RetryIn: retry, ResetIn: retry, FullIn: max(s.FullIn, retry)}
+}
+
+func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
 // Forgettable reports whether the lease is as good as a new one.
 func (l *Lease) Forgettable(now int64) bool {

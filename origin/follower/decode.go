@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"listedge/internal/changefeed"
+	"listedge/origin/postgres"
 )
 
 const everything = 1<<changefeed.Collections - 1
@@ -35,7 +36,7 @@ type column struct {
 type decoder struct {
 	collections map[uint32]uint8 // catalog.collections
 	coarse      uint8            // a bit for each collection whose rows are not named
-	names       nameOrder
+	names       postgres.NameOrder
 	seed        maphash.Seed     // of version.hash
 	tables      map[uint32]table // by the last committed description of each relation
 	reference   uint64           // a recent transaction id, 64 bits wide
@@ -129,7 +130,7 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 	t := d.openTransaction
 	done := &commit{start: start, unlisted: t.unlisted,
-		change: changefeed.Change{XID: t.xid, LSN: uint64(end), CommittedAt: at.UnixMicro(), Whole: t.whole, NameOrder: d.names.digest()}}
+		change: changefeed.Change{XID: t.xid, LSN: uint64(end), CommittedAt: at.UnixMicro(), Whole: t.whole, NameOrder: d.names.Digest}}
 	for i, l := range t.lists {
 		if !done.change.Touches(l.Collection) {
 			done.change.Lists, done.named = append(done.change.Lists, l), append(done.named, t.named[i])

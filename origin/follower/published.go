@@ -11,7 +11,7 @@ import (
 const (
 	// maxVersions bounds the remembered versions: some 40 MB.
 	maxVersions = 1 << 20
-	// maxForgotten bounds the lists that were forgotten each by itself.
+	// maxForgotten bounds the lists of which is known when each was forgotten.
 	maxForgotten = 1 << 14
 )
 
@@ -35,14 +35,15 @@ type published struct {
 	seed       maphash.Seed
 	young, old map[uuid.UUID]uint64 // by the row's id: of its last version, the hash with the list's number
 	half       int                  // of the rows remembered: old is dropped when young has so many
+	most       int                  // of lists
 
 	number      uint64                         // the last one given
 	collections [changefeed.Collections]uint64 // when each was last forgotten
-	lists       map[changefeed.List]uint64     // when each was, since then or before
+	lists       map[changefeed.List]uint64     // when each was last forgotten by itself; if it is not here, its collection was since
 }
 
-func newPublished(rows int) *published {
-	return &published{seed: maphash.MakeSeed(), young: map[uuid.UUID]uint64{}, half: max(1, rows/2), lists: map[changefeed.List]uint64{}}
+func newPublished(rows, lists int) *published {
+	return &published{seed: maphash.MakeSeed(), young: map[uuid.UUID]uint64{}, half: max(1, rows/2), most: lists, lists: map[changefeed.List]uint64{}}
 }
 
 // name adds the rows to a change that is about to be published.
@@ -80,7 +81,7 @@ func (p *published) name(c *commit) {
 // next remembers a version and returns its row, Same if it is listed as the one before.
 func (p *published) next(list changefeed.List, v *version) changefeed.Row {
 	row := v.row
-	if row.Flags&changefeed.RowGone != 0 || v.hash == 0 {
+	if v.hash == 0 {
 		p.forget(row.ID)
 		return row
 	}
@@ -114,7 +115,7 @@ func (p *published) forget(id uuid.UUID) {
 }
 
 func (p *published) forgetList(list changefeed.List) {
-	if len(p.lists) >= maxForgotten {
+	if len(p.lists) >= p.most {
 		clear(p.lists)
 		for collection := range changefeed.Collections {
 			p.forgetCollection(collection)

@@ -34,6 +34,7 @@ type term struct {
 	unlisted unlisted
 
 	published *published // rows, by what lists go by
+	names     *nameReader
 
 	last         changefeed.Position // of the newest published entry
 	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; never zero
@@ -53,7 +54,7 @@ type term struct {
 }
 
 func newTerm(f *Follower, p *primary) *term {
-	return &term{Follower: f, primary: p, decoder: newDecoder(), published: newPublished(maxVersions), acknowledged: changefeed.NeverAfter}
+	return &term{Follower: f, primary: p, decoder: newDecoder(), published: newPublished(maxVersions, maxForgotten), acknowledged: changefeed.NeverAfter}
 }
 
 // errRepublished: commits from before the publication was changed may be neither
@@ -162,8 +163,11 @@ func (t *term) loop(ctx context.Context) error {
 	now := time.Now()
 	heartbeat, ask, upkeep := now, now, now.Add(upkeepEvery)
 	t.replied, t.olderNodes = now, true
+	t.readNames(ctx)
+	defer t.stopNames()
 	for ctx.Err() == nil {
 		now = time.Now()
+		t.takeNames()
 		if t.due(now) {
 			if err := t.publish(ctx); err != nil {
 				return err

@@ -15,7 +15,7 @@ import (
 // version is a row as a transaction left it.
 type version struct {
 	row  changefeed.Row
-	hash uint64 // of the list and all that the list goes by: position, filters, searched fields; 0 = not known
+	hash uint64 // of the list and all that the list goes by: position, filters, searched fields; 0 = it is Gone, or that is not known
 }
 
 // listedColumn is a column that lists go by.
@@ -106,7 +106,7 @@ func (d *decoder) version(list changefeed.List, t *table, row *pglogrepl.TupleDa
 	}
 	v.row.Flags, v.row.CreatedAt = f.flags(list.Collection), f.time(atCreatedAt)
 	if c := f.columns[f.at[atName]]; c.DataType == pglogrepl.TupleDataTypeText {
-		v.row.NameKey = d.names.key(string(c.Data))
+		v.row.NameKey, _ = d.names.Key(string(c.Data))
 	}
 	v.hash = f.hash(d.seed, list, &v.row)
 	return v, !f.unknown

@@ -38,8 +38,8 @@ type waiter struct{ _ byte }
 // NewNode makes a node that is a member of the fleet at once.
 func (w *World) NewNode() *Node {
 	n := &Node{W: w, ID: 1 + w.Random.Int64N(1<<50), Policy: w.Policy, Ahead: w.Random.Int64N(1_000_000_000), Pace: 1,
-		link: &lease.Link{Budget: Budget}}
-	n.Lease = lease.New(n.Policy, n.Now())
+		Lease: new(lease.Lease), link: &lease.Link{Budget: Budget}}
+	n.Lease.Init(n.Policy, n.Now())
 	n.fleet = lease.Fleet{Node: n.ID, Contact: n.Now(), Link: n.link}
 	n.fleet.Nodes, n.fleet.Missing = w.beat(n, false)
 	n.counted = n.Now()
