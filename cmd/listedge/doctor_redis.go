@@ -86,6 +86,11 @@ func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, fo
 	if state.nodes, err = limiter.LiveNodes(ctx, client); err != nil {
 		return nil
 	}
+	entries, err := readRoster(ctx, client)
+	if err != nil {
+		return nil
+	}
+	r.checkRoster(entries, state.nodes)
 	return state
 }
 
