@@ -4,6 +4,7 @@ import (
 	"listedge/cache"
 	"listedge/cache/freshness"
 	"listedge/origin"
+	"listedge/origin/postgres"
 )
 
 // placeOf says where the query's page is in its list, so that it can be joined of
@@ -20,7 +21,7 @@ func (s *Server) placeOf(q *origin.Query) *cache.Place {
 // pageRows implements cache.Rows.
 type pageRows struct {
 	query origin.Query
-	names *origin.NameOrder // nil = not known, or not needed
+	names *postgres.NameOrder // nil = not known, or not needed
 }
 
 func (r *pageRows) Starts(starts []uint32, body []byte) []uint32 {

@@ -76,21 +76,6 @@ type TimesRecord struct {
 	Shared bool    `json:"shared"` // another request began the fill
 }
 
-// AccessLog is which classes of the request log also have a line in the log.
-// Failures of the service have one anyway, once a second and kind.
-type AccessLog string
-
-// The access logs.
-const (
-	LogOff     AccessLog = "off"
-	LogErrors  AccessLog = "errors"  // errors, stale pages and slow responses
-	LogSampled AccessLog = "sampled" // these, misses and a sample of hits
-)
-
-func (l AccessLog) has(class logClass) bool {
-	return l == LogSampled || l == LogErrors && (class == failed || class == refused)
-}
-
 // attributes are the record as one line of the log. Times are in seconds.
 func (r *Record) attributes() []slog.Attr {
 	all := []slog.Attr{

@@ -75,22 +75,6 @@ func (e *logEntry) record() Record {
 	return r
 }
 
-// class decides whether the exchange is logged. A document counts as a hit.
-func (x *exchange) class(status int, took time.Duration) logClass {
-	switch {
-	case x.failure.problem.isOurs() || x.result.Err != nil || took >= slowFrom:
-		return failed
-	case status >= 400:
-		return refused
-	case !x.phases[phaseForward].Began.IsZero():
-		return missed
-	}
-	if x.conn.hits++; x.conn.hits%hitsPerSample == 1 {
-		return sampled
-	}
-	return unlogged
-}
-
 // logRequest adds an exchange to the request log.
 func (s *Server) logRequest(x *exchange, class logClass, status int, took time.Duration) {
 	fill := fillTimes(&x.result)
@@ -132,6 +116,21 @@ func (x *exchange) limitRecord() LimitRecord {
 		l.Workspace = BucketRecord{key.WorkspaceLimit.Rate, key.WorkspaceLimit.Burst, d.Workspace.Remaining}
 	}
 	return l
+}
+
+// AccessLog is which classes of the request log also have a line in the log.
+// Failures of the service have one anyway, once a second and kind.
+type AccessLog string
+
+// The access logs.
+const (
+	LogOff     AccessLog = "off"
+	LogErrors  AccessLog = "errors"  // errors, stale pages and slow responses
+	LogSampled AccessLog = "sampled" // these, misses and a sample of hits
+)
+
+func (l AccessLog) has(class logClass) bool {
+	return l == LogSampled || l == LogErrors && (class == failed || class == refused)
 }
 
 // addToLog adds the entry to the request log, and to the access log if that has

@@ -22,12 +22,12 @@ type knownNames struct {
 
 type serverNames struct {
 	incarnation string
-	order       *NameOrder // nil = it is not the schema's
-	until       time.Time  // of nil
+	order       *postgres.NameOrder // nil = it is not the schema's
+	until       time.Time           // of nil
 }
 
 // of returns the server's order; nil if it is not known.
-func (n *knownNames) of(by postgres.Server) *NameOrder {
+func (n *knownNames) of(by postgres.Server) *postgres.NameOrder {
 	known := n.known.Load()
 	if known == nil || known.incarnation != by.Incarnation || known.order == nil && time.Now().After(known.until) {
 		n.wanted.Store(true)
@@ -48,12 +48,12 @@ func (u *upstream) readNames(ctx context.Context) {
 		return
 	}
 	defer conn.Release()
-	order, by, err := readNameOrder(ctx, conn.Conn())
+	order, by, err := postgres.ReadServerNameOrder(ctx, conn.Conn())
 	known := &serverNames{incarnation: by.Incarnation}
 	switch {
 	case err == nil:
 		known.order = &order
-	case errors.Is(err, ErrNameOrder):
+	case errors.Is(err, postgres.ErrNameOrder):
 		known.until = time.Now().Add(otherOrderTTL)
 	default:
 		return
@@ -64,7 +64,7 @@ func (u *upstream) readNames(ctx context.Context) {
 
 // NameOrder is the order of names of a server that pages come from; nil if it is not
 // known of any.
-func (o *Origin) NameOrder() *NameOrder {
+func (o *Origin) NameOrder() *postgres.NameOrder {
 	if known := o.names.known.Load(); known != nil && known.order != nil {
 		return known.order
 	}

@@ -5,14 +5,17 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"listedge/origin/postgres"
 )
 
-func nameOrderOf(t testing.TB, url string) NameOrder {
+func nameOrderOf(t testing.TB, url string) postgres.NameOrder {
 	t.Helper()
-	order, err := ReadNameOrder(within(t, patience), connect(t, url))
+	order, err := postgres.ReadNameOrder(within(t, patience), connect(t, url))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,7 +26,7 @@ func nameOrderOf(t testing.TB, url string) NameOrder {
 // first 80 characters.
 func asciiNames(random *rand.Rand, n int) (names []string) {
 	alphabets := []string{"aAbB", "aA 1", "-_ .", "lLjJnNdDzZ", "cChHlL", "09 -", `"'` + "`^~", ""}
-	for c := byte(firstPrintable); c <= lastPrintable; c++ {
+	for c := byte(' '); c <= '~'; c++ {
 		alphabets[len(alphabets)-1] += string(c)
 	}
 	char := func(alphabet string) byte { return alphabet[random.IntN(len(alphabet))] }
@@ -35,7 +38,7 @@ func asciiNames(random *rand.Rand, n int) (names []string) {
 			name = name[:random.IntN(len(name)+1)]
 		}
 		if random.IntN(4) == 0 {
-			for len(name) < nameKeyLength-2+random.IntN(3) {
+			for len(name) < postgres.NameKeyLength-2+random.IntN(3) {
 				name = append(name, 'x')
 			}
 		}
@@ -63,7 +66,7 @@ func TestKeysOfNamesCompareAsTheDatabaseDoes(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	names := asciiNames(random, 4000)
 	for _, first := range []byte{'a', 'A', ' ', '-', '0'} { // each character beside each other one
-		for c := byte(firstPrintable); c <= lastPrintable; c++ {
+		for c := byte(' '); c <= '~'; c++ {
 			names = append(names, string([]byte{first, c}), string([]byte{c}), string([]byte{c, c, first}))
 		}
 	}
@@ -122,7 +125,7 @@ func TestOnlyNamesInASCIIHaveKeys(t *testing.T) {
 	if order.Digest == 0 {
 		t.Error("no digest")
 	}
-	x := strings.Repeat("x", nameKeyLength)
+	x := strings.Repeat("x", postgres.NameKeyLength)
 	for _, name := range []string{"", "é", "e\u0301", "a\u00adb", "tab\t", "\x7f", "\x01", "\u200b", "茶", x[1:] + "é", "é" + x} {
 		if key, ok := order.Key(name); ok || key != "" {
 			t.Errorf("%q has the key %q", name, key)
@@ -134,7 +137,7 @@ func TestOnlyNamesInASCIIHaveKeys(t *testing.T) {
 			t.Errorf("%q: %q, %t", name, key, ok)
 		}
 	}
-	var none NameOrder
+	var none postgres.NameOrder
 	if key, ok := none.Key("a"); ok || key != "" {
 		t.Errorf("without an order: %q", key)
 	}
@@ -157,8 +160,8 @@ func TestAnotherOrderOfNamesIsRefused(t *testing.T) {
 		url := newDatabase(t)
 		execOn(t, url, "DROP COLLATION name_order CASCADE;"+change)
 		conn := connect(t, url)
-		order, err := ReadNameOrder(within(t, patience), conn)
-		if err == nil || order.Digest != 0 || (change != "") != errors.Is(err, ErrNameOrder) {
+		order, err := postgres.ReadNameOrder(within(t, patience), conn)
+		if err == nil || order.Digest != 0 || (change != "") != errors.Is(err, postgres.ErrNameOrder) {
 			t.Errorf("%s: %v, %v", name, order.Digest, err)
 		}
 	}
@@ -168,6 +171,10 @@ func TestAnotherOrderOfNamesIsRefused(t *testing.T) {
 func TestPairsShowWhatSingleCharactersHide(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, newDatabase(t))
+	statement, err := os.ReadFile("postgres/nameorder.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for locale, want := range map[string]bool{
 		"und-u-ks-level2": true, "en-u-ks-level2": true,
 		"und": false, "hu-u-ks-level2": false, "cs-u-ks-level2": false, "es-u-co-trad-ks-level2": false,
@@ -176,7 +183,7 @@ func TestPairsShowWhatSingleCharactersHide(t *testing.T) {
 		var known bool
 		exec(t, conn, "CREATE COLLATION other (provider = icu, locale = '"+locale+"', deterministic = false)")
 		// as if the migrations had made it
-		sql := strings.NewReplacer("public.name_order", "public.other", "'und-u-ks-level2'", quoted(locale)).Replace(nameOrderSQL)
+		sql := strings.NewReplacer("public.name_order", "public.other", "'und-u-ks-level2'", quoted(locale)).Replace(string(statement))
 		if err := conn.QueryRow(context.Background(), sql).Scan(&known, nil); err != nil || known != want {
 			t.Errorf("%s: %t, %v", locale, known, err)
 		}
@@ -191,7 +198,7 @@ func TestPagesByNameCarryTheOrderOfNames(t *testing.T) {
 	conn := connect(t, url)
 	insert(t, conn, Items, newItem(ourWorkspace, number(1), "Name"))
 	o := openOrigin(t, url)
-	names := func() *NameOrder {
+	names := func() *postgres.NameOrder {
 		t.Helper()
 		page, err := o.Fetch(within(t, patience), Query{Workspace: ourWorkspace, Sort: ByName, Limit: 1}, "")
 		if err != nil {

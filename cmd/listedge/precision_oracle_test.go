@@ -268,7 +268,7 @@ func (o *pageOracle) compareOn(t *testing.T, node int, n pageNode, q origin.Quer
 	r, ok := n.cache.Hit(keyOf(&q), now)
 	if !ok {
 		var err error
-		if r, err = n.cache.Stored(keyOf(&q), list); err != nil {
+		if r, err = n.cache.Stored(keyOf(&q), list, nil); err != nil {
 			return
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"listedge/internal/changefeed"
-	"listedge/origin"
+	"listedge/origin/postgres"
 )
 
 const everything = 1<<changefeed.Collections - 1
@@ -36,7 +36,7 @@ type column struct {
 type decoder struct {
 	collections map[uint32]uint8 // catalog.collections
 	coarse      uint8            // a bit for each collection whose rows are not named
-	names       origin.NameOrder
+	names       postgres.NameOrder
 	seed        maphash.Seed     // of version.hash
 	tables      map[uint32]table // by the last committed description of each relation
 	reference   uint64           // a recent transaction id, 64 bits wide

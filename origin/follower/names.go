@@ -5,9 +5,9 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"listedge/origin/postgres"
 
-	"listedge/origin"
+	"github.com/jackc/pgx/v5"
 )
 
 // namesTimeout bounds reading the order of names: on a busy server it takes many times
@@ -18,14 +18,14 @@ const namesTimeout = 30 * time.Second
 // that heartbeats do not wait for it. Until it is known, and where it cannot be read,
 // changes name rows without keys of their names.
 type nameReader struct {
-	found  chan origin.NameOrder // gets one, or none
+	found  chan postgres.NameOrder // gets one, or none
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
 func (p *primary) readNames(ctx context.Context, logger *slog.Logger) *nameReader {
 	ctx, cancel := context.WithTimeout(ctx, namesTimeout)
-	r := &nameReader{found: make(chan origin.NameOrder, 1), cancel: cancel, done: make(chan struct{})}
+	r := &nameReader{found: make(chan postgres.NameOrder, 1), cancel: cancel, done: make(chan struct{})}
 	config := p.config.Copy()
 	go func() {
 		defer close(r.done)
@@ -40,13 +40,13 @@ func (p *primary) readNames(ctx context.Context, logger *slog.Logger) *nameReade
 	return r
 }
 
-func readNames(ctx context.Context, config *pgx.ConnConfig) (origin.NameOrder, error) {
+func readNames(ctx context.Context, config *pgx.ConnConfig) (postgres.NameOrder, error) {
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return origin.NameOrder{}, err
+		return postgres.NameOrder{}, err
 	}
 	defer closeConn(conn.PgConn())
-	return origin.ReadNameOrder(ctx, conn)
+	return postgres.ReadNameOrder(ctx, conn)
 }
 
 // stop ends the reading and waits for that.
@@ -58,7 +58,7 @@ func (r *nameReader) stop() {
 // readNames begins to read the order of names, which is not known until then.
 func (t *term) readNames(ctx context.Context) {
 	t.stopNames()
-	t.decoder.names = origin.NameOrder{}
+	t.decoder.names = postgres.NameOrder{}
 	t.names = t.primary.readNames(ctx, t.options.Logger)
 }
 

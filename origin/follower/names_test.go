@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"listedge/internal/changefeed"
-	"listedge/origin"
+	"listedge/origin/postgres"
 )
 
 func TestRowsHaveTheKeysOfTheirNames(t *testing.T) {
@@ -27,7 +27,7 @@ func TestRowsHaveTheKeysOfTheirNames(t *testing.T) {
 		_, order := row("UPDATE items SET name = name || 'b'")
 		return order != 0
 	})
-	order, err := origin.ReadNameOrder(w.ctx(), w.db)
+	order, err := postgres.ReadNameOrder(w.ctx(), w.db)
 	must(err)
 	for name, keyed := range map[string]bool{"x": true, "Chai 5, 'Masala'": true, strings.Repeat("Ab ", 40): true, strings.Repeat("a", 80) + "é": true,
 		"Café": false, strings.Repeat("a", 79) + "é": false, "a\tb": false} {

@@ -1,4 +1,4 @@
-package origin
+package postgres
 
 import (
 	"context"
@@ -8,9 +8,11 @@ import (
 	"hash/crc32"
 
 	"github.com/jackc/pgx/v5"
-
-	"listedge/origin/postgres"
 )
+
+// NameKeyLength is how many characters of a name order it: what fits into a cursor
+// when every one of them takes four bytes. name_key in the schema is its twin.
+const NameKeyLength = 80
 
 // NameOrder is the order of lists by name, as far as it can be known outside the
 // database: the ranks of the printable ASCII characters, of which upper and lower
@@ -41,27 +43,27 @@ const firstPrintable, lastPrintable = ' ', '~'
 // ReadNameOrder reads the order from the database, which takes the server some 15 ms.
 // Errors: ErrNameOrder, those of the connection.
 func ReadNameOrder(ctx context.Context, conn *pgx.Conn) (NameOrder, error) {
-	o, _, err := readNameOrder(ctx, conn)
+	o, _, err := ReadServerNameOrder(ctx, conn)
 	return o, err
 }
 
-// readNameOrder also returns which server answered, unless the connection failed.
-func readNameOrder(ctx context.Context, conn *pgx.Conn) (o NameOrder, by postgres.Server, err error) {
+// ReadServerNameOrder also returns which server answered, unless the connection failed.
+func ReadServerNameOrder(ctx context.Context, conn *pgx.Conn) (o NameOrder, by Server, err error) {
 	var known bool
 	var ranks []int32
 	var server string
-	sql := "SELECT names.*, " + postgres.ServerSQL + " FROM (" + nameOrderSQL + ") names"
+	sql := "SELECT names.*, " + ServerSQL + " FROM (" + nameOrderSQL + ") names"
 	if err := conn.QueryRow(ctx, sql, pgx.QueryExecModeExec).Scan(&known, &ranks, &server); err != nil { // a pooler may forget what is prepared
 		return o, by, fmt.Errorf("read the order of names: %w", err)
 	}
-	by = postgres.ParseServer(server, conn)
+	by = ParseServer(server, conn)
 	if !known || len(ranks) != lastPrintable-firstPrintable+1 {
 		return o, by, ErrNameOrder
 	}
 	for i, rank := range ranks {
 		o.ranks[firstPrintable+i] = byte(rank)
 	}
-	o.Digest = max(1, crc32.Checksum(o.ranks[:], castagnoli))
+	o.Digest = max(1, crc32.ChecksumIEEE(o.ranks[:]))
 	return o, by, nil
 }
 
@@ -69,8 +71,8 @@ func readNameOrder(ctx context.Context, conn *pgx.Conn) (o NameOrder, by postgre
 // in the list by name, and are equal where the rows' ids order them. ok is false, and
 // the key empty, of a name that has none.
 func (o *NameOrder) Key(name string) (key string, ok bool) {
-	var ranks [nameKeyLength]byte
-	name = name[:min(len(name), nameKeyLength)] // if these bytes are ASCII they are the characters that name_key keeps
+	var ranks [NameKeyLength]byte
+	name = name[:min(len(name), NameKeyLength)] // if these bytes are ASCII they are the characters that name_key keeps
 	for i := range len(name) {
 		c := name[i]
 		if c >= byte(len(o.ranks)) || o.ranks[c] == 0 {
