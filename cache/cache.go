@@ -30,6 +30,7 @@ import (
 	"listedge/cache/freshness"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
+	"listedge/internal/histogram"
 )
 
 // Options configure a Cache. All durations but Bound are required.
@@ -106,7 +107,7 @@ type Cache struct {
 
 	fills, fillErrors atomic.Uint64
 	admissions        [freshness.Admissions]atomic.Uint64
-	lag               lag
+	lag               histogram.Histogram
 }
 
 const (

@@ -73,10 +73,11 @@ type upstream struct {
 	pool    *pgxpool.Pool
 	queue   *fairQueue
 	breaker postgres.Breaker
+	took    latencies
 }
 
 func newUpstream(name string, cooldown time.Duration, pool *pgxpool.Pool) upstream {
-	return upstream{pool, newFairQueue(int(pool.Config().MaxConns)), postgres.NewBreaker(name, cooldown)}
+	return upstream{pool: pool, queue: newFairQueue(int(pool.Config().MaxConns)), breaker: postgres.NewBreaker(name, cooldown)}
 }
 
 // fetch runs a query for a page when it is the workspace's turn, unless the
@@ -136,6 +137,7 @@ func (o *Origin) Fetch(ctx context.Context, q Query, incarnation string) (page P
 		if err != nil && ctx.Err() != nil && took < o.timeout {
 			return fmt.Errorf("%w: %w", postgres.ErrCanceled, err)
 		}
+		o.took.observe(postgres.Classify(err), took)
 		return err
 	})
 	page.Began, page.Took = began, took
@@ -308,6 +310,7 @@ type Stats struct {
 	BreakerOpen                           bool
 	Pool                                  postgres.PoolStats
 	Standbys                              []StandbyStats
+	Latencies                             []Latency
 }
 
 // Stats returns the counts since the start and the present state.
@@ -318,9 +321,11 @@ func (o *Origin) Stats() Stats {
 		Running: running, Queued: queued,
 		BreakerOpen: !o.breaker.IsClosed(),
 		Pool:        postgres.StatsOf(o.pool),
+		Latencies:   o.took.stats("primary"),
 	}
 	for _, standby := range o.standbys {
 		s.Standbys = append(s.Standbys, standby.stats())
+		s.Latencies = append(s.Latencies, standby.took.stats(standby.host)...)
 	}
 	return s
 }
