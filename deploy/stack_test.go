@@ -61,7 +61,7 @@ func TestTheStackAgreesOnItsPorts(t *testing.T) {
 
 func TestTheImageIsBuiltWithTheModulesGo(t *testing.T) {
 	module := find(t, "../go.mod", `(?m)^go (\d+\.\d+)`)[0]
-	if image := find(t, "Dockerfile", `FROM \S+ golang:(\S+)`)[0]; !strings.HasPrefix(image, module) {
+	if image := find(t, "Dockerfile", `BUILD_IMAGE=golang:(\S+)`)[0]; !strings.HasPrefix(image, module) {
 		t.Errorf("the image is built with Go %s, the module asks for %s", image, module)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"listedge/cache"
 	"listedge/limiter"
 )
 
@@ -16,6 +17,7 @@ func (s *Server) limit(x *exchange) failure {
 	if x.decision.Allowed {
 		return failure{}
 	}
+	x.result = cache.Result{} // a page that revalidate found is not served
 	return failure{problem: rateLimited, retry: wholeSeconds(x.decision.RetryAfter)}
 }
 

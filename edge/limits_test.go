@@ -24,13 +24,13 @@ func TestLimitHeaders(t *testing.T) {
 		d    limiter.Decision
 		want string
 	}{
-		"allowed": {alone, limiter.Decision{Allowed: true, Key: limiter.Status{Allowed: true, Remaining: 99, ResetIn: second(.02), FullIn: second(1.2)}},
+		"allowed": {alone, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 99, ResetIn: second(.02), FullIn: second(1.2)}},
 			"RateLimit: \"key\";r=99;t=1\r\nX-RateLimit-Limit: 100\r\nX-RateLimit-Remaining: 99\r\nX-RateLimit-Reset: 2\r\n"},
-		"full": {alone, limiter.Decision{Allowed: true, Key: limiter.Status{Allowed: true, Remaining: 100}},
+		"full": {alone, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 100}},
 			"RateLimit: \"key\";r=100;t=0\r\nX-RateLimit-Limit: 100\r\nX-RateLimit-Remaining: 100\r\nX-RateLimit-Reset: 0\r\n"},
-		"the workspace has fewer": {c, limiter.Decision{Allowed: true, Key: limiter.Status{Allowed: true, Remaining: 99, ResetIn: 1}, Workspace: limiter.Status{Allowed: true, Remaining: 7, ResetIn: second(2), FullIn: second(30)}},
+		"the workspace has fewer": {c, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 99, ResetIn: 1}, Workspace: limiter.Status{Remaining: 7, ResetIn: second(2), FullIn: second(30)}},
 			"RateLimit: \"key\";r=99;t=1, \"workspace\";r=7;t=2\r\nX-RateLimit-Limit: 500\r\nX-RateLimit-Remaining: 7\r\nX-RateLimit-Reset: 30\r\n"},
-		"refused": {c, limiter.Decision{Refused: limiter.Key, RetryAfter: second(1.5), Key: limiter.Status{RetryIn: second(1.5), ResetIn: second(1.5), FullIn: second(60)}, Workspace: limiter.Status{Allowed: true, Remaining: 7, ResetIn: second(2), FullIn: second(30)}},
+		"refused": {c, limiter.Decision{Refused: limiter.Key, RetryAfter: second(1.5), Key: limiter.Status{RetryIn: second(1.5), ResetIn: second(1.5), FullIn: second(60)}, Workspace: limiter.Status{Remaining: 7, ResetIn: second(2), FullIn: second(30)}},
 			"RateLimit: \"key\";r=0;t=2, \"workspace\";r=7;t=2\r\nX-RateLimit-Limit: 100\r\nX-RateLimit-Remaining: 0\r\nX-RateLimit-Reset: 2\r\n"},
 		"blocked": {c, limiter.Decision{Refused: limiter.Workspace, Source: limiter.SourceBlocked, RetryAfter: time.Hour, Workspace: limiter.Status{RetryIn: time.Hour, ResetIn: time.Hour}},
 			"RateLimit: \"workspace\";r=0;t=3600\r\nX-RateLimit-Limit: 500\r\nX-RateLimit-Remaining: 0\r\nX-RateLimit-Reset: 3600\r\n"},

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/cache"
+	"listedge/limiter"
 )
 
 func TestTheRequestLogHasASampleOfHits(t *testing.T) {
@@ -56,6 +57,21 @@ func TestAFloodOfRefusalsEvictsNoFailures(t *testing.T) {
 	}
 	if found := s.Records("broken"); len(found) != 1 || found[0].Status != 500 || found[0].Cause == "" {
 		t.Errorf("%+v", found)
+	}
+}
+
+// A refused request was not served the page that it asked to revalidate.
+func TestARefusalIsLoggedWithoutAPage(t *testing.T) {
+	s, ctx := hitServer(t, `{"data":[]`)
+	entry, _ := keyOf(t, s)
+	s.limiter.Bucket(limiter.KeyBucket(entry.Key.Workspace.String(), entry.Key.ID.String()), limiter.Policy{Burst: 1})
+	ctx.Request.Header.Set("X-Request-Id", "refused")
+	ctx.Request.Header.Set("If-None-Match", "*")
+	if got := answerTo(t, s, ctx); got.status != 429 {
+		t.Fatalf("%+v", got)
+	}
+	if got := s.Records("refused")[0]; got.Page != (PageRecord{}) {
+		t.Errorf("%+v", got.Page)
 	}
 }
 

@@ -44,6 +44,7 @@ func TestRoutes(t *testing.T) {
 		{"POST of docs", "POST", "/docs/", 405, "REQUEST_FAILED"},
 		{"no such document", "GET", "/docs/nothing", 404, "NOT_FOUND"},
 		{"POST of no such document", "POST", "/docs/nothing", 404, "NOT_FOUND"},
+		{"longer than any path", "GET", "/docs/" + strings.Repeat("a/../", 3_000), 404, "NOT_FOUND"},
 		{"document in two steps", "GET", "/docs//", 404, "NOT_FOUND"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

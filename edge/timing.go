@@ -54,11 +54,8 @@ func (x *exchange) timings() [6]timing {
 	}
 }
 
-// addTiming adds Server-Timing of W3C, in milliseconds, if it is on.
-func (s *Server) addTiming(r *response, x *exchange) {
-	if !s.serverTiming {
-		return
-	}
+// addTiming adds Server-Timing of W3C, in milliseconds.
+func addTiming(r *response, x *exchange) {
 	begin := "Server-Timing: "
 	for _, t := range x.timings() {
 		if t.span.Began.IsZero() {

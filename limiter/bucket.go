@@ -13,13 +13,13 @@ type Bucket struct {
 	key     string
 	blocked atomic.Bool // its rate is 0
 
-	listed bool // in the dispatcher's active list, whose mu guards it
-
-	evicted bool // another handle may have its place; as all below, mu guards it
-	wanted  bool // on its way to the dispatcher, or in flight
+	shard   uint8 // where its calls go; as all below, mu guards it
+	tracked bool  // the sweeps look at it
+	wanted  bool  // queued for a call, or in flight
+	evicted bool  // another handle may have its place
 
 	mu      sync.Mutex
-	waiters *queue // nil where there are none
+	waiters *waiters // nil where there are none
 	lease   lease.Lease
 }
 

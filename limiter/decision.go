@@ -17,37 +17,18 @@ type Decision struct {
 }
 
 // Status is the state of one bucket after a decision.
-type Status struct {
-	Allowed   bool
-	Remaining int64         // tokens that may be had; never more than that
-	RetryIn   time.Duration // when refused: the time until there may be a token
-	ResetIn   time.Duration // the time until there is one token more; 0 when the bucket is full
-	FullIn    time.Duration // the time until the bucket is full
-}
+type Status = lease.Status
 
-// show sets what headers show of a bucket.
-func (s *Status) show(of lease.Status) {
-	s.Remaining, s.ResetIn, s.FullIn = of.Remaining, micros(of.Next), micros(of.Full)
-}
-
-// refuse notes that one of the buckets has no token for wait microseconds.
-func (d *Decision) refuse(which Which, wait int64) {
-	s := &d.Key
-	if which == Workspace {
-		s = &d.Workspace
+// add adds what became of the request at one bucket.
+func (d *Decision) add(which Which, s Status) {
+	if which == Key {
+		d.Key = s
+	} else {
+		d.Workspace = s
 	}
-	retry := micros(max(1, wait))
-	*s = Status{RetryIn: retry, ResetIn: retry, FullIn: max(s.FullIn, retry)}
-	d.Allowed = false
-	if retry > d.RetryAfter {
-		d.RetryAfter, d.Refused = retry, which
+	if s.RetryIn > d.RetryAfter {
+		d.Allowed, d.RetryAfter, d.Refused = false, s.RetryIn, which
 	}
-}
-
-// block refuses a request whose bucket has rate 0.
-func (d *Decision) block(which Which) {
-	d.Source = SourceBlocked
-	d.refuse(which, blockedRetry.Microseconds())
 }
 
 // Which names a bucket of a request.
@@ -78,15 +59,6 @@ func (s Source) String() string {
 	return [...]string{"unlimited", "blocked", "memory", "redis", "lease", "local-fallback"}[s]
 }
 
-// blockedRetry answers a rate of 0, where no time is right: long enough to quiet
-// a client, short enough that it notices when the rate is raised.
+// blockedRetry is the time that a client with a rate of 0 is given: long enough to
+// quiet it, short enough that it notices when the rate is raised.
 const blockedRetry = time.Hour
-
-func micros(n int64) time.Duration {
-	if n > int64(maxMicros) {
-		n = int64(maxMicros)
-	}
-	return time.Duration(n) * time.Microsecond
-}
-
-const maxMicros = (1<<63 - 1) / time.Microsecond

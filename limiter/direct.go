@@ -28,39 +28,29 @@ func (d *direct) decide(now int64, key, workspace *Bucket, cost int64) Decision 
 	r := Decision{Allowed: true, Source: SourceMemory}
 	key, workspace = d.l.buckets.lockBoth(key, workspace)
 	defer unlock(key, workspace)
-	if key != nil {
-		d.look(&r, Key, key, now, cost)
+	buckets, refused := [2]*Bucket{key, workspace}, [2]bool{}
+	for i, b := range buckets {
+		if b != nil {
+			p := b.lease.Policy()
+			b.lease.Refill(&p, now)
+			refused[i] = b.lease.Level < cost*lease.Token
+		}
 	}
-	if workspace != nil {
-		d.look(&r, Workspace, workspace, now, cost)
-	}
-	if !r.Allowed {
-		cost = 0 // a token of both, or of neither
-	}
-	if key != nil && r.Key.RetryIn == 0 {
-		d.spend(&r.Key, key, cost)
-	}
-	if workspace != nil && r.Workspace.RetryIn == 0 {
-		d.spend(&r.Workspace, workspace, cost)
+	for i, b := range buckets {
+		if b == nil {
+			continue
+		}
+		p := b.lease.Policy()
+		if !refused[0] && !refused[1] { // a token of both, or of neither
+			b.lease.Level -= cost * lease.Token
+		}
+		s := lease.StatusOf(&p, b.lease.Level)
+		if refused[i] {
+			s = s.Refused(p.TimeFor(cost*lease.Token - b.lease.Level))
+		}
+		r.add(Which(i+1), s)
 	}
 	return r
-}
-
-// look refuses where the bucket has not so many tokens.
-func (d *direct) look(r *Decision, which Which, b *Bucket, now, cost int64) {
-	p := b.lease.Policy()
-	b.lease.Refill(&p, now)
-	if b.lease.Level < cost*lease.Token {
-		s := lease.StatusOf(&p, b.lease.Level)
-		r.refuse(which, s.Next)
-	}
-}
-
-func (d *direct) spend(s *Status, b *Bucket, cost int64) {
-	p := b.lease.Policy()
-	b.lease.Level -= cost * lease.Token
-	s.Allowed = true
-	s.show(lease.StatusOf(&p, b.lease.Level))
 }
 
 func (d *direct) refund(b *Bucket, now int64) {

@@ -1,39 +1,77 @@
 package limiter
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"listedge/limiter/lease"
 )
 
+const (
+	sweepEvery = 100 * time.Millisecond // buckets that hold something are looked at
+
+	// maxSwept calls are begun by a sweep, so that requests do not wait for what can.
+	maxSwept = 64
+)
+
 // leased decides by tokens that are leased from Redis.
 type leased struct {
-	l          *Limiter
-	mode       FailureMode
-	link       lease.Link
-	membership *membership
-	dispatcher *dispatcher
-	trips      sync.Pool // *trip
+	l      *Limiter
+	store  store
+	mode   FailureMode
+	budget int64 // a request waits for Redis so long at least: microseconds
+	id     string
+
+	closed  atomic.Bool
+	running sync.WaitGroup // heartbeats, and what ends them
+	shards  [maxShards]atomic.Pointer[shard]
+
+	mu     sync.Mutex           // guards all below; taken after a bucket's
+	active map[*Bucket]struct{} // that hold something or have a debt
+	sweeps *time.Timer          // runs while there are any
 }
 
 func newLeased(l *Limiter, o Options, s store) *leased {
-	d := &leased{l: l, mode: o.FailureMode}
 	if o.Budget <= 0 {
 		o.Budget = DefaultBudget
 	}
-	d.link.Budget = o.Budget.Microseconds()
-	d.trips.New = func() any { return newTrip() }
-	d.dispatcher = newDispatcher(l, d, s)
-	d.membership = newMembership(s, o.NodeID, d)
-	go d.dispatcher.run()
-	go d.membership.run()
+	d := &leased{l: l, store: s, mode: o.FailureMode, budget: o.Budget.Microseconds(), id: o.NodeID, active: make(map[*Bucket]struct{})}
+	d.sweeps = time.AfterFunc(time.Hour, d.sweep)
+	d.sweeps.Stop()
+	d.shardOf(0)
 	return d
 }
 
-func (d *leased) open(*Bucket, int64) {}
+// shardOf returns the shard of that index. The first one always exists.
+func (d *leased) shardOf(index uint8) *shard {
+	if s := d.shards[index].Load(); s != nil {
+		return s
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed.Load() {
+		return d.shards[0].Load()
+	}
+	s := d.shards[index].Load()
+	if s == nil {
+		s = newShard(d, int(index))
+		d.shards[index].Store(s)
+	}
+	return s
+}
+
+// locate finds the shard of a bucket: its slot may have moved. b.mu is held, but
+// where the bucket is new.
+func (d *leased) locate(b *Bucket) *shard {
+	b.shard = d.store.shardOf(b.key)
+	return d.shardOf(b.shard)
+}
+
+func (d *leased) open(b *Bucket, _ int64) { d.locate(b) }
 
 func (d *leased) idle(b *Bucket) bool {
 	return b.waiters == nil && !b.wanted && b.lease.Forgettable(d.l.now())
@@ -41,110 +79,106 @@ func (d *leased) idle(b *Bucket) bool {
 
 func (d *leased) setPolicy(b *Bucket, p Policy) {
 	b.lease.SetPolicy(p)
-	d.callIfDue(b, d.l.now())
+	d.fetchIfDue(b, d.l.now())
 }
 
-// callIfDue queues a call that nobody waits for. b.mu is held.
-func (d *leased) callIfDue(b *Bucket, now int64) {
-	if !b.wanted && b.lease.Due(now) && !d.dispatcher.away.Load() {
-		b.wanted = true
+// want marks a bucket for a call. The caller enqueues it. b.mu is held, as below.
+func (d *leased) want(b *Bucket) *shard {
+	b.wanted = true
+	d.track(b)
+	return d.locate(b)
+}
+
+// fetchIfDue queues a call that nobody waits for.
+func (d *leased) fetchIfDue(b *Bucket, now int64) {
+	if !b.wanted && b.lease.Due(now) && !d.shardOf(b.shard).refuses() {
 		d.l.counts.prefetches.Add(1)
-		d.dispatcher.enqueue(b)
+		d.want(b).enqueue(b)
 	}
+}
+
+// part is one of a request's two buckets. Its outcome is Granted where there is none.
+type part struct {
+	bucket *Bucket
+	answer
+	answers  chan answer // where the request waits for the bucket
+	fallback bool        // this node decided without Redis
+	untaken  bool        // no token was taken
+}
+
+// answer is what becomes of a request at one bucket.
+type answer struct {
+	outcome lease.Outcome
+	status  lease.Status
+}
+
+// answerOf is the answer of a lease's outcome. b.mu is held.
+func (b *Bucket) answerOf(o lease.Outcome, now int64) answer {
+	s := b.lease.Status(now, false)
+	if o == lease.Denied {
+		s = s.Refused(b.lease.RetryIn(now))
+	}
+	return answer{o, s}
 }
 
 func (d *leased) decide(now int64, key, workspace *Bucket, cost int64) Decision {
+	parts := [2]part{{bucket: key}, {bucket: workspace}}
+	needRemote := false
+	for i := range parts {
+		p := &parts[i]
+		if p.outcome = lease.Granted; p.bucket != nil {
+			d.decidePart(p, now, cost, parts[0].outcome == lease.Denied)
+		}
+		needRemote = needRemote || p.outcome == lease.NeedRemote
+	}
 	r := Decision{Allowed: true, Source: SourceLease}
-	legs := [2]leg{{bucket: key, verdict: lease.Granted}, {bucket: workspace, verdict: lease.Granted}}
-	for i := range legs {
-		g := &legs[i]
-		switch {
-		case g.bucket == nil:
-		case cost == 0:
-			d.peek(g, now)
-		case i == 1 && legs[0].verdict == lease.Denied:
-			d.check(g, now)
-		default:
-			d.take(g, now)
-		}
+	if needRemote && parts[0].outcome != lease.Denied && parts[1].outcome != lease.Denied {
+		r.Source = d.decideRemote(&parts)
+		now = d.l.now()
 	}
-	if legs[0].verdict != lease.Denied && legs[1].verdict != lease.Denied {
-		for i := range legs {
-			if legs[i].verdict == lease.Ask {
-				return d.wait(&legs)
-			}
-		}
-	}
-	d.conclude(&r, &legs, now)
+	d.conclude(&r, &parts, now)
 	return r
 }
 
-// leg is one bucket of a request; verdict Granted where there is no bucket.
-type leg struct {
-	bucket  *Bucket
-	verdict lease.Verdict
-	status  lease.Status
-	retry   int64  // refused: microseconds until there is a token
-	waiter  waiter // in the bucket's queue, where queued
-	queued  bool
-	alone   bool // this node decided alone
-	untaken bool // no token was taken
-}
-
-// take is the fast path: a lease that has a token, or one that knows there is none.
-func (d *leased) take(g *leg, now int64) {
-	b := d.l.buckets.lock(g.bucket)
+// decidePart is the fast path: a lease that has a token, or one that knows there is
+// none. refused: the request is anyway, so that no token is taken. A request of no
+// cost is not refused.
+func (d *leased) decidePart(p *part, now, cost int64, refused bool) {
+	b := d.l.buckets.lock(p.bucket)
 	defer b.mu.Unlock()
-	g.bucket = b
-	if g.verdict = b.lease.Take(now); g.verdict == lease.Denied {
-		g.retry = b.lease.RetryIn(now)
+	p.bucket = b
+	if cost == 0 {
+		p.untaken, p.status = true, b.lease.Status(now, d.shardOf(b.shard).down.Load())
+		return
 	}
-	g.status = b.lease.Status(now, false)
-	d.callIfDue(b, now)
-}
-
-// check refuses what Take would, and takes nothing.
-func (d *leased) check(g *leg, now int64) {
-	b := d.l.buckets.lock(g.bucket)
-	defer b.mu.Unlock()
-	g.untaken, g.status = true, b.lease.Status(now, false)
-	if b.lease.Denies(now) {
-		g.verdict, g.retry = lease.Denied, b.lease.RetryIn(now)
+	switch {
+	case !refused:
+		p.outcome = b.lease.Take(now)
+	case b.lease.Denies(now):
+		p.outcome = lease.Denied
+	default:
+		p.untaken = true
 	}
+	p.answer = b.answerOf(p.outcome, now)
+	d.fetchIfDue(b, now)
 }
 
-// peek looks, and refuses nothing.
-func (d *leased) peek(g *leg, now int64) {
-	b := d.l.buckets.lock(g.bucket)
-	defer b.mu.Unlock()
-	g.status = b.lease.Status(now, d.dispatcher.away.Load())
-}
-
-// conclude makes the decision of two verdicts, and gives a token back that the
+// conclude makes the decision of two outcomes, and gives a token back that the
 // other bucket's refusal made useless.
-func (d *leased) conclude(r *Decision, legs *[2]leg, now int64) {
-	refused := legs[0].verdict == lease.Denied || legs[1].verdict == lease.Denied
-	for i := range legs {
-		g := &legs[i]
-		s := &r.Key
-		if i == 1 {
-			s = &r.Workspace
+func (d *leased) conclude(r *Decision, parts *[2]part, now int64) {
+	refused := parts[0].outcome == lease.Denied || parts[1].outcome == lease.Denied
+	for i := range parts {
+		p := &parts[i]
+		if p.bucket == nil {
+			continue
 		}
-		switch {
-		case g.bucket == nil:
-			continue
-		case g.verdict == lease.Denied:
-			s.show(g.status)
-			r.refuse(Which(i+1), g.retry)
-			continue
-		case refused && g.verdict == lease.Granted && !g.untaken:
-			if g.alone {
-				d.l.counts.alone.Add(^uint64(0))
+		r.add(Which(i+1), p.status)
+		if refused && p.outcome == lease.Granted && !p.untaken {
+			if p.fallback {
+				d.l.counts.fallback.Add(^uint64(0))
 			}
-			d.giveBack(g.bucket, now, g.alone)
+			d.giveBack(p.bucket, now, p.fallback)
 		}
-		s.Allowed = true
-		s.show(g.status)
 	}
 }
 
@@ -152,222 +186,251 @@ func (d *leased) refund(b *Bucket, now int64) { d.giveBack(b, now, false) }
 
 // giveBack takes a token back into the lease, or sends it to the bucket: at once
 // where the bucket is small, else with what goes there next.
-func (d *leased) giveBack(b *Bucket, now int64, alone bool) {
+func (d *leased) giveBack(b *Bucket, now int64, fallback bool) {
 	b = d.l.buckets.lock(b)
 	defer b.mu.Unlock()
-	travels, urgent := b.lease.Refund(now, alone)
-	switch {
-	case !travels:
-	case urgent && !b.wanted && !d.dispatcher.away.Load():
-		b.wanted = true
-		d.dispatcher.enqueue(b)
-	default:
-		d.dispatcher.watch(b)
+	if !b.lease.Refund(now, fallback) {
+		return
+	}
+	if p := b.lease.Policy(); !p.Leased() && !b.wanted && !d.shardOf(b.shard).refuses() {
+		d.want(b).enqueue(b)
+	} else {
+		d.track(b)
 	}
 }
 
-// queue is the requests that wait for a bucket, whose mu guards it.
-type queue struct{ waiters []*waiter }
-
-// waiter is a request's place in a queue.
-type waiter struct {
-	done    chan struct{} // of its request; room for both its waiters
-	decided bool
-	verdict lease.Verdict // Ask: this node must decide alone
-	status  lease.Status
-	retry   int64
-}
-
-// trip is a request that no lease could answer.
-type trip struct {
-	legs  [2]leg
-	done  chan struct{}
-	timer *time.Timer
-}
-
-func newTrip() *trip {
-	t := &trip{done: make(chan struct{}, 2), timer: time.NewTimer(time.Hour)}
-	t.timer.Stop()
-	return t
-}
-
-// wait brings both legs, of which neither was refused, to a verdict.
-func (d *leased) wait(legs *[2]leg) Decision {
-	t := d.trips.Get().(*trip)
-	t.legs = *legs
-	defer func() {
-		t.legs = [2]leg{}
-		d.trips.Put(t)
-	}()
-	r := Decision{Allowed: true, Source: SourceLease}
-	if d.ask(t) {
-		r.Source = SourceRedis
+// decideRemote brings both parts, of which none was refused, to an outcome: by Redis,
+// or by this node where that does not answer in time.
+func (d *leased) decideRemote(parts *[2]part) (by Source) {
+	by = SourceLease
+	if d.wait(parts) {
+		by = SourceRedis
 	}
 	now := d.l.now()
-	for i := range t.legs {
-		if t.legs[i].verdict == lease.Ask && t.legs[1-i].verdict != lease.Denied {
-			d.decideAlone(&t.legs[i], now)
-			r.Source = SourceLocalFallback
+	for i := range parts {
+		if p := &parts[i]; p.outcome == lease.NeedRemote && parts[1-i].outcome != lease.Denied {
+			d.decideFallback(p, now)
+			by = SourceLocalFallback
 		}
 	}
-	for i := range t.legs {
-		if t.legs[i].verdict == lease.Ask { // it does not matter any more
-			t.legs[i].verdict, t.legs[i].untaken = lease.Granted, true
-		}
-	}
-	d.conclude(&r, &t.legs, now)
-	return r
+	return by
 }
 
-// ask waits in the queues of both buckets, no longer than the link says, and
-// reports whether it waited.
-func (d *leased) ask(t *trip) bool {
-	pending := 0
+// wait has both parts wait for their buckets, no longer than the shard's link says,
+// and reports whether any did.
+func (d *leased) wait(parts *[2]part) bool {
+	var s *shard // of both: see KeyBucket
 	call := make([]*Bucket, 0, 2)
-	for i := range t.legs {
-		g := &t.legs[i]
-		if g.verdict != lease.Ask || d.dispatcher.silent() {
+	for i := range parts {
+		if p := &parts[i]; p.outcome == lease.NeedRemote {
+			if to := d.enter(p, &call); to != nil {
+				s = to
+			}
+		}
+	}
+	if s == nil {
+		return false
+	}
+	if len(call) > 0 {
+		s.enqueue(call...)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(s.link.Wait())*time.Microsecond)
+	defer cancel()
+	for i := range parts {
+		p := &parts[i]
+		if p.answers == nil {
 			continue
 		}
-		g.waiter = waiter{done: t.done}
-		if g.queued = d.enter(g, &call); g.queued {
-			pending++
-		}
-	}
-	d.dispatcher.enqueue(call...)
-	if pending == 0 {
-		return false
-	}
-	t.timer.Reset(time.Duration(d.link.Wait()) * time.Microsecond)
-	for over := false; pending > 0 && !over; {
 		select {
-		case <-t.done:
-			pending--
-		case <-t.timer.C:
-			over = true
+		case p.answer = <-p.answers:
+		case <-ctx.Done():
+			if !p.bucket.leave(p.answers) {
+				p.answer = <-p.answers // at the very moment the wait was over
+			}
 		}
-	}
-	t.timer.Stop()
-	for i := range t.legs {
-		if g := &t.legs[i]; g.queued && !leave(g) {
-			pending--
-		}
-	}
-	for ; pending > 0; pending-- { // answered at the very moment the wait was over
-		<-t.done
 	}
 	return true
 }
 
-// enter tries once more, and where there is nothing, queues the leg: unless an
-// answer has taken longer than anybody waits. call gains the bucket where no call
-// of it is on its way.
-func (d *leased) enter(g *leg, call *[]*Bucket) (queued bool) {
-	b := d.l.buckets.lock(g.bucket)
+// enter tries once more, and where there is nothing, has the part wait, and returns
+// for which shard: unless an answer has taken longer than anybody waits. call gains
+// the bucket where no call of it is on its way.
+func (d *leased) enter(p *part, call *[]*Bucket) *shard {
+	b := d.l.buckets.lock(p.bucket)
 	defer b.mu.Unlock()
-	g.bucket = b
-	now := d.l.now()
-	g.verdict = b.lease.Retry(now)
-	g.status, g.retry = b.lease.Status(now, false), b.lease.RetryIn(now)
-	if g.verdict != lease.Ask || b.lease.Unanswered(now, d.fleet()) {
-		return false
+	p.bucket = b
+	now, s := d.l.now(), d.shardOf(b.shard)
+	if p.answer = b.answerOf(b.lease.Retry(now), now); p.outcome != lease.NeedRemote || s.unreachable() || b.lease.Unanswered(now, s.fleet()) {
+		return nil
 	}
+	p.answers = make(chan answer, 1)
 	if b.waiters == nil {
-		b.waiters = new(queue)
+		b.waiters = new(waiters)
 	}
-	b.waiters.waiters = append(b.waiters.waiters, &g.waiter)
+	b.waiters.all = append(b.waiters.all, p.answers)
 	if !b.wanted {
-		b.wanted = true
+		s = d.want(b)
 		*call = append(*call, b)
 	}
-	return true
+	return s
 }
 
-// leave ends the leg's wait and reports whether it was decided.
-func leave(g *leg) bool {
-	b := g.bucket
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	w := &g.waiter
-	if w.decided {
-		g.verdict, g.status, g.retry = w.verdict, w.status, w.retry
-		return true
-	}
-	b.waiters.waiters = slices.DeleteFunc(b.waiters.waiters, func(other *waiter) bool { return other == w })
-	if len(b.waiters.waiters) == 0 {
-		b.waiters = nil
-	}
-	return false
-}
+// waiters are the requests that wait for a bucket, whose mu guards them.
+type waiters struct{ all []chan answer }
 
-// waiting is how many requests wait for the bucket. b.mu is held, as below.
+// waiting is how many requests wait for the bucket. b.mu is held.
 func (b *Bucket) waiting() int64 {
 	if b.waiters == nil {
 		return 0
 	}
-	return int64(len(b.waiters.waiters))
+	return int64(len(b.waiters.all))
 }
 
-// serve answers those who wait, as far as the lease can; all: the others are to be
-// decided alone.
-func (b *Bucket) serve(now int64, all bool) {
+// leave ends a request's wait. It reports false where it has got its answer.
+func (b *Bucket) leave(w chan answer) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.waiters == nil {
-		return
+		return false
 	}
-	served := 0
-	for _, w := range b.waiters.waiters {
-		v := b.lease.Retry(now)
-		if v == lease.Ask && !all {
-			break
-		}
-		w.decided, w.verdict, w.status, w.retry = true, v, b.lease.Status(now, false), b.lease.RetryIn(now)
-		w.done <- struct{}{}
-		served++
+	i := slices.Index(b.waiters.all, w)
+	if i < 0 {
+		return false
 	}
-	b.waiters.waiters = slices.Delete(b.waiters.waiters, 0, served)
-	if len(b.waiters.waiters) == 0 {
+	if b.waiters.all = slices.Delete(b.waiters.all, i, i+1); len(b.waiters.all) == 0 {
 		b.waiters = nil
 	}
+	return true
 }
 
-// decideAlone is what becomes of a request that Redis cannot be asked about.
-func (d *leased) decideAlone(g *leg, now int64) {
-	b := d.l.buckets.lock(g.bucket)
+// answer answers those who wait, as far as the lease can; all: the others are to be
+// decided without Redis. b.mu is held.
+func (b *Bucket) answer(now int64, all bool) {
+	for b.waiting() > 0 {
+		a := b.answerOf(b.lease.Retry(now), now)
+		if a.outcome == lease.NeedRemote && !all {
+			return
+		}
+		b.waiters.all[0] <- a
+		b.waiters.all = b.waiters.all[1:]
+	}
+	b.waiters = nil
+}
+
+// decideFallback is what becomes of a request that Redis cannot be asked about.
+func (d *leased) decideFallback(p *part, now int64) {
+	b := d.l.buckets.lock(p.bucket)
 	defer b.mu.Unlock()
-	g.bucket, g.alone = b, true
-	ok := d.mode == FailAllow
+	p.bucket, p.fallback = b, true
+	fleet, ok, retry := d.shardOf(b.shard).fleet(), d.mode == FailAllow, beatEvery.Microseconds()
 	switch d.mode {
 	case FailLocal:
-		ok, g.retry = b.lease.TakeAlone(now, d.fleet())
+		ok, retry = b.lease.TakeFallback(now, fleet)
 	case FailAllow:
-		b.lease.AdmitAlone(now, d.fleet())
-	case FailDeny:
-		g.retry = beatEvery.Microseconds()
+		b.lease.AdmitFallback(now, fleet)
 	}
-	g.status = b.lease.Status(now, true)
-	if g.verdict = lease.Denied; ok {
-		g.verdict = lease.Granted
-		d.l.counts.alone.Add(1)
-		d.dispatcher.watch(b)
+	p.outcome, p.status = lease.Granted, b.lease.Status(now, true)
+	if !ok {
+		p.outcome, p.status = lease.Denied, p.status.Refused(retry)
+		return
+	}
+	d.l.counts.fallback.Add(1)
+	d.track(b)
+}
+
+// track has the bucket looked at by the sweeps. b.mu is held.
+func (d *leased) track(b *Bucket) {
+	if b.tracked {
+		return
+	}
+	b.tracked = true
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.active) == 0 && !d.closed.Load() {
+		d.sweeps.Reset(sweepEvery)
+	}
+	d.active[b] = struct{}{}
+}
+
+// tracked are the buckets that hold something or have a debt.
+func (d *leased) tracked() []*Bucket {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := make([]*Bucket, 0, len(d.active))
+	for b := range d.active {
+		all = append(all, b)
+	}
+	return all
+}
+
+// sweep looks at the tracked buckets: what is idle goes back, and debts are sent.
+func (d *leased) sweep() {
+	now, begun := d.l.now(), 0
+	for _, b := range d.tracked() {
+		b.mu.Lock()
+		s := d.shardOf(b.shard)
+		due, active := b.lease.Sweep(now, s.fleet())
+		if due && !b.wanted && begun < maxSwept && !s.refuses() {
+			d.want(b).enqueue(b)
+			begun++
+		}
+		if !active && !b.wanted {
+			b.tracked = false
+			d.mu.Lock()
+			delete(d.active, b)
+			d.mu.Unlock()
+		}
+		b.mu.Unlock()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case len(d.active) == 0:
+		d.active = make(map[*Bucket]struct{}) // the memory of many is not kept for none
+	case !d.closed.Load():
+		d.sweeps.Reset(sweepEvery)
 	}
 }
 
-// fleet is what this node knows of it.
-func (d *leased) fleet() *lease.Fleet { return d.membership.fleet.Load() }
-
+// close has no more calls, sweeps and shards begin, gives back what this node holds,
+// the most tokens first, and leaves the fleet. Where ctx ends first, what is in
+// flight ends by its own timeout.
 func (d *leased) close(ctx context.Context) error {
-	d.dispatcher.end()
+	d.mu.Lock()
+	before := d.closed.Swap(true)
+	d.sweeps.Stop()
+	d.mu.Unlock()
+	if before {
+		return nil
+	}
+	buckets, held := map[*shard][]*Bucket{}, map[*Bucket]int64{}
+	for _, b := range d.tracked() {
+		b.mu.Lock()
+		s := d.shardOf(b.shard)
+		buckets[s], held[b] = append(buckets[s], b), b.lease.Holds(d.l.now())
+		b.mu.Unlock()
+	}
+	d.eachShard(func(s *shard) {
+		slices.SortFunc(buckets[s], func(a, b *Bucket) int { return cmp.Compare(held[b], held[a]) })
+		d.running.Go(func() { s.close(ctx, buckets[s]) })
+	})
 	ended := make(chan struct{})
-	go func() { // ends with the last call, at most a few callTimeouts later
+	go func() {
 		defer close(ended)
-		<-d.dispatcher.ended
-		d.membership.end()
-		<-d.membership.ended
+		d.running.Wait()
 	}()
 	select {
 	case <-ended:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+func (d *leased) eachShard(do func(s *shard)) {
+	for i := range d.shards {
+		if s := d.shards[i].Load(); s != nil {
+			do(s)
+		}
 	}
 }

@@ -7,21 +7,21 @@
 //	    └── leased ── the buckets are in Redis; the node leases tokens from them
 //	          ├─ a token is held ──────────────────> admitted
 //	          ├─ there is known to be none yet ────> refused
-//	          └─ wait ── dispatcher ═══════════════> Redis (script), many buckets a
+//	          └─ wait ── shard ════════════════════> Redis (script), many buckets a
 //	                        │                         pipeline
-//	                        └─ late, or Redis away: this node's part of the bucket,
-//	                           rate/N and burst/N ──> a debt, on Redis' return
+//	                        └─ late, or down: fallback to this node's part of the
+//	                           bucket, rate/N and burst/N ──> a debt, sent later
 //
-// What is leased counts in the bucket (level + held <= burst), which is what keeps
-// the promise. A request never touches Redis, and waits for those that do no
-// longer than a small budget, or two of Redis' round trips where that is longer.
+// What is leased counts in the bucket (level + held <= burst). That keeps the
+// promise. A request waits for an answer of Redis no longer than a small budget, or
+// two of Redis' round trips where that is longer.
 //
 // The nodes of a fleet know one another by heartbeats in Redis. While some of them
-// send none, the others hold back their part of each rate, because those may be
-// spending it by themselves: so part of a fleet that is cut off admits no more than
-// one burst in all above the promise.
+// send none, the others withhold their part of each rate: the missing nodes may be
+// spending it without Redis. So when part of a fleet is cut off, the whole fleet
+// admits at most one burst above the promise.
 //
-// What the promise does not cover, each as small as could be known:
+// What the promise does not cover:
 //
 //   - Redis loses a bucket (eviction, a flush, fail-over to a replica that lags):
 //     it comes back full, one burst more. Its clock steps forward: what that says
@@ -61,9 +61,9 @@ func NewPolicy(rate float64, burst int64) (Policy, error) { return lease.NewPoli
 // one that is not is rounded down.
 func IsWholeRate(rate float64) bool { return lease.IsWhole(rate) }
 
-// DefaultBudget is what a request waits for Redis: several round trips within a
-// data centre, and less than anyone notices. It is two of them where Redis answers
-// in more than half of it, and an eighth of a second at most.
+// DefaultBudget is how long a request waits for Redis: several round trips within a
+// data centre. Where two round trips take longer, it waits for those, but never
+// more than 125 ms.
 const DefaultBudget = 10 * time.Millisecond
 
 const defaultMaxBuckets = 1 << 20
@@ -94,17 +94,16 @@ func (m FailureMode) String() string { return [...]string{"local", "allow", "den
 // Options of a Limiter. The zero value is a working single node.
 type Options struct {
 	// Redis is nil for a single node. Single servers, Sentinel and Cluster will
-	// do. A client of its own is best, with ContextTimeoutEnabled and MaxRetries
-	// -1: a retried script debits twice. The limiter does not close it.
+	// do. A client of its own is best, with ContextTimeoutEnabled. The limiter does
+	// not close it.
 	Redis redis.UniversalClient
 
 	FailureMode FailureMode
 	NodeID      string // of this node among the fleet's; empty = made up
 
-	Budget     time.Duration    // the longest a Take waits for a Redis that is not slow; 0 = DefaultBudget
-	MaxBuckets int              // bound of the buckets known to this node; 0 = about a million
-	Clock      func() time.Time // of this node; nil = time.Now (Redis goes by its own)
-	Boottime   *boottime.Clock  // measures time where Clock is nil; nil = one of the limiter's own
+	Budget     time.Duration   // the longest a Take waits for a Redis that is not slow; 0 = DefaultBudget
+	MaxBuckets int             // bound of the buckets known to this node; 0 = about a million
+	Clock      *boottime.Clock // of this node; nil = one of the limiter's own (Redis goes by its own)
 }
 
 // decider is where a Limiter's buckets are: direct or leased.
@@ -123,9 +122,7 @@ type Limiter struct {
 	decider decider
 	buckets registry
 	counts  counts
-	clock   func() time.Time // nil = Go's own
-	boot    *boottime.Clock  // then
-	start   time.Time
+	clock   *boottime.Clock
 }
 
 // New makes a limiter. It makes no call to Redis: a node starts while Redis is down.
@@ -138,11 +135,9 @@ func New(o Options) *Limiter {
 
 // newLimiter makes one whose buckets are in a store, or in this process.
 func newLimiter(o Options, s store) *Limiter {
-	l := &Limiter{clock: o.Clock, boot: o.Boottime}
-	if l.clock != nil {
-		l.start = l.clock()
-	} else if l.boot == nil {
-		l.boot = boottime.New()
+	l := &Limiter{clock: o.Clock}
+	if l.clock == nil {
+		l.clock = boottime.New()
 	}
 	if o.MaxBuckets <= 0 {
 		o.MaxBuckets = defaultMaxBuckets
@@ -159,20 +154,7 @@ func newLimiter(o Options, s store) *Limiter {
 
 // now is this node's time in microseconds. It does not follow a step of the wall
 // clock, and counts what the machine sleeps: leases end meanwhile.
-func (l *Limiter) now() int64 {
-	if l.clock == nil {
-		return l.since(time.Now())
-	}
-	return l.since(l.clock())
-}
-
-// since is now, of a reading of the same clock.
-func (l *Limiter) since(t time.Time) int64 {
-	if l.boot != nil {
-		return int64(l.boot.At(t) / time.Microsecond)
-	}
-	return int64(t.Sub(l.start) / time.Microsecond)
-}
+func (l *Limiter) now() int64 { return l.clock.Now().Microseconds() }
 
 // Bucket returns the handle on the bucket of that key, under policy p: see
 // KeyBucket and WorkspaceBucket for the keys. Another policy is in force from the
@@ -216,14 +198,21 @@ func (l *Limiter) decide(now time.Time, key, workspace *Bucket, cost int64) (d D
 	}
 	switch {
 	case key != nil && key.blocked.Load():
-		d.block(Key)
+		d = blocked(Key)
 	case workspace != nil && workspace.blocked.Load():
-		d.block(Workspace)
+		d = blocked(Workspace)
 	case key == nil && workspace == nil:
 		d = Decision{Allowed: true, Source: SourceUnlimited}
 	default:
-		d = l.decider.decide(l.since(now), key, workspace, cost)
+		d = l.decider.decide(l.clock.At(now).Microseconds(), key, workspace, cost)
 	}
+	return d
+}
+
+// blocked refuses a request of which a bucket has rate 0.
+func blocked(which Which) Decision {
+	d := Decision{Source: SourceBlocked}
+	d.add(which, Status{}.Refused(blockedRetry.Microseconds()))
 	return d
 }
 
@@ -250,7 +239,7 @@ func (l *Limiter) Close(ctx context.Context) error { return l.decider.close(ctx)
 type counts struct {
 	decisions [2][sources]atomic.Uint64 // refused, allowed
 
-	errors, timeouts, returned, dropped, debts, leased, prefetches, settles, alone atomic.Uint64
+	errors, timeouts, returned, dropped, debts, leased, prefetches, settles, fallback atomic.Uint64
 }
 
 func (c *counts) add(d *Decision) {

@@ -8,29 +8,24 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"listedge/limiter/lease"
 )
-
-// clock is a time that the test advances.
-type clock struct{ at atomic.Int64 }
-
-func (c *clock) now() time.Time          { return time.UnixMicro(1_700_000_000_000_000 + c.at.Load()) }
-func (c *clock) advance(d time.Duration) { c.at.Add(d.Microseconds()) }
 
 // Both deciders make the same decisions: of a node without Redis, and of one that
 // finds its buckets in Redis.
 func TestDeciders(t *testing.T) {
 	t.Run("direct", func(t *testing.T) {
-		c := new(clock)
-		suite(t, open(t, Options{Clock: c.now}), c.advance, SourceMemory)
+		synctest.Test(t, func(t *testing.T) { suite(t, open(t, Options{}), SourceMemory) })
 	})
 	t.Run("leased", func(t *testing.T) {
 		inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
-			suite(t, l, time.Sleep, SourceRedis)
+			suite(t, l, SourceRedis)
 		})
 	})
 }
 
-func suite(t *testing.T, l *Limiter, pass func(time.Duration), source Source) {
+func suite(t *testing.T, l *Limiter, source Source) {
 	made := 0
 	bucket := func(p Policy) *Bucket {
 		made++
@@ -43,7 +38,7 @@ func suite(t *testing.T, l *Limiter, pass func(time.Duration), source Source) {
 		b := bucket(slow)
 		for i := range int64(10) {
 			d := l.take(b, nil)
-			if !d.Allowed || d.Source != source || d.RetryAfter != 0 || !d.Key.Allowed || d.Key.Remaining != 9-i || d.Key.ResetIn <= 0 || d.Key.FullIn < d.Key.ResetIn {
+			if !d.Allowed || d.Source != source || d.RetryAfter != 0 || d.Key.Remaining != 9-i || d.Key.ResetIn <= 0 || d.Key.FullIn < d.Key.ResetIn {
 				t.Fatalf("take %d: %+v", i, d)
 			}
 		}
@@ -51,7 +46,7 @@ func suite(t *testing.T, l *Limiter, pass func(time.Duration), source Source) {
 		if d.Allowed || d.Refused != Key || d.RetryAfter <= 990*time.Second || d.RetryAfter > 1000*time.Second || d.Key.Remaining != 0 || d.Key.RetryIn != d.RetryAfter || d.Key.ResetIn != d.RetryAfter {
 			t.Fatalf("%+v", d)
 		}
-		pass(d.RetryAfter)
+		time.Sleep(d.RetryAfter)
 		if d := l.take(b, nil); !d.Allowed {
 			t.Fatalf("after Retry-After: %+v", d)
 		}
@@ -62,15 +57,15 @@ func suite(t *testing.T, l *Limiter, pass func(time.Duration), source Source) {
 	run("time refills, up to the burst", func() {
 		b := bucket(slow)
 		takes(t, l, b, 10, source)
-		pass(3_000 * time.Second)
+		time.Sleep(3_000 * time.Second)
 		takes(t, l, b, 3, source)
-		pass(1_000_000 * time.Second)
+		time.Sleep(1_000_000 * time.Second)
 		takes(t, l, b, 10, source)
 	})
 	run("both buckets or neither", func() {
 		key, workspace := bucket(slow), bucket(policy(t, 0.001, 3))
 		for range 3 {
-			if d := l.take(key, workspace); !d.Allowed || !d.Key.Allowed || !d.Workspace.Allowed {
+			if d := l.take(key, workspace); !d.Allowed {
 				t.Fatalf("%+v", d)
 			}
 		}
@@ -79,7 +74,7 @@ func suite(t *testing.T, l *Limiter, pass func(time.Duration), source Source) {
 				t.Fatalf("%+v", d)
 			}
 		}
-		pass(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
 		takes(t, l, key, 7, source)
 		if d := l.take(key, workspace); d.Allowed || d.Refused != Workspace && d.Refused != Key || d.RetryAfter < 900*time.Second {
 			t.Fatalf("both empty: %+v", d)
@@ -89,7 +84,7 @@ func suite(t *testing.T, l *Limiter, pass func(time.Duration), source Source) {
 		b := bucket(slow)
 		takes(t, l, b, 2, source)
 		l.Return(b, nil)
-		pass(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
 		takes(t, l, b, 9, source)
 		if d := l.take(b, nil); d.Allowed {
 			t.Fatalf("%+v", d)
@@ -98,7 +93,7 @@ func suite(t *testing.T, l *Limiter, pass func(time.Duration), source Source) {
 		takes(t, l, full, 1, source)
 		l.Return(full, nil)
 		l.Return(full, nil)
-		pass(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
 		takes(t, l, full, 10, source)
 		if d := l.take(full, nil); d.Allowed {
 			t.Fatalf("%+v", d)
@@ -168,33 +163,34 @@ func suite(t *testing.T, l *Limiter, pass func(time.Duration), source Source) {
 // An idle handle is evicted, and has its place again when it is used: there are never
 // two that spend.
 func TestAnEvictedHandleComesBack(t *testing.T) {
-	c := new(clock)
-	l := open(t, Options{Clock: c.now, MaxBuckets: 4 * sweepFrom})
-	p := policy(t, 1, 3)
-	first := l.Bucket("first", p)
-	takes(t, l, first, 3, SourceMemory)
-	c.advance(time.Hour)
-	for i := range 3 * sweepFrom {
-		takes(t, l, l.Bucket(fmt.Sprint(i), p), 1, SourceMemory)
-	}
-	if !first.evicted {
-		t.Fatal("an idle handle is kept")
-	}
-	second := l.Bucket("first", p)
-	takes(t, l, second, 2, SourceMemory)
-	takes(t, l, first, 1, SourceMemory)
-	if l.take(first, nil).Allowed || l.take(second, nil).Allowed {
-		t.Fatal("two handles spend from two buckets")
-	}
-	if l.Stats().Buckets > 4*sweepFrom {
-		t.Errorf("%d buckets", l.Stats().Buckets)
-	}
-	for i := range 10 * sweepFrom { // none of them idle
-		takes(t, l, l.Bucket(fmt.Sprint("busy", i), p), 1, SourceMemory)
-	}
-	if n := l.Stats().Buckets; n > 4*sweepFrom || n < sweepFrom {
-		t.Errorf("%d buckets", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		l := open(t, Options{MaxBuckets: 4 * sweepFrom})
+		p := policy(t, 1, 3)
+		first := l.Bucket("first", p)
+		takes(t, l, first, 3, SourceMemory)
+		time.Sleep(time.Hour)
+		for i := range 3 * sweepFrom {
+			takes(t, l, l.Bucket(fmt.Sprint(i), p), 1, SourceMemory)
+		}
+		if !first.evicted {
+			t.Fatal("an idle handle is kept")
+		}
+		second := l.Bucket("first", p)
+		takes(t, l, second, 2, SourceMemory)
+		takes(t, l, first, 1, SourceMemory)
+		if l.take(first, nil).Allowed || l.take(second, nil).Allowed {
+			t.Fatal("two handles spend from two buckets")
+		}
+		if l.Stats().Buckets > 4*sweepFrom {
+			t.Errorf("%d buckets", l.Stats().Buckets)
+		}
+		for i := range 10 * sweepFrom { // none of them idle
+			takes(t, l, l.Bucket(fmt.Sprint("busy", i), p), 1, SourceMemory)
+		}
+		if n := l.Stats().Buckets; n > 4*sweepFrom || n < sweepFrom {
+			t.Errorf("%d buckets", n)
+		}
+	})
 }
 
 // Handles are made for keys that exist; those that nobody takes from cost Redis
@@ -231,6 +227,89 @@ func TestCloseLeavesTakeWorking(t *testing.T) {
 		}
 		if err := l.Close(context.Background()); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+// Many buckets are given back one pipeline after the other, as Redis can do them.
+func TestCloseGivesManyLeasesBack(t *testing.T) {
+	const buckets, held = 3_000, 20
+	for name, c := range map[string]struct {
+		within time.Duration // of Close
+		all    bool
+	}{"in time": {time.Minute, true}, "in part, those of the most tokens first": {200 * time.Millisecond, false}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				v := newVirtual()
+				l := newLimiter(Options{}, v)
+				time.Sleep(3 * time.Second)
+				p := policy(t, 0.001, 200)
+				all := make([]*Bucket, buckets)
+				for i := range all {
+					all[i] = l.Bucket(fmt.Sprint(i), p)
+					tokens := int64(held)
+					if i%10 == 0 {
+						tokens = 2 * held
+					}
+					b := all[i]
+					b.mu.Lock()
+					var call lease.Call
+					for range 2 * tokens { // as if so many requests had come
+						b.lease.Take(l.now())
+					}
+					now := l.now()
+					b.lease.Begin(&call, 0, now, fleetOf(l), false)
+					call.Extra = tokens
+					v.mu.Lock()
+					v.bucket(b.key, p).Visit(&call, v.now())
+					v.mu.Unlock()
+					b.lease.Complete(&call, now, now, fleetOf(l))
+					l.decider.(*leased).track(b)
+					if n := b.lease.Holds(now); n != min(tokens, 25) {
+						t.Fatalf("%d held", n)
+					}
+					b.mu.Unlock()
+				}
+				v.perCall = 200 * time.Microsecond // more for all than a call may take
+				ctx, cancel := context.WithTimeout(t.Context(), c.within)
+				defer cancel()
+				err := l.Close(ctx)
+				time.Sleep(time.Second)
+				v.mu.Lock()
+				defer v.mu.Unlock()
+				var kept [2]int // of many tokens, of fewer
+				for i, b := range all {
+					if v.bucket(b.key, p).Held > 0 {
+						kept[min(1, i%10)]++
+					}
+				}
+				if c.all && (err != nil || kept != [2]int{}) || !c.all && (err == nil || kept[0] > 0 || kept[1] == 0) || l.Stats().ReturnsDropped > 0 {
+					t.Errorf("%v; not given back: %d of many tokens, %d of fewer; %d tokens lost", err, kept[0], kept[1], l.Stats().ReturnsDropped)
+				}
+			})
+		})
+	}
+}
+
+// A heartbeat that arrives after Close opens no way to Redis.
+func TestCloseIsForGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newVirtual()
+		l := newLimiter(Options{}, v)
+		time.Sleep(3 * time.Second)
+		b := smallKey(t, l)
+		takes(t, l, b, 1, SourceRedis)
+		v.mood.Store(int32(hung))
+		l.take(b, nil)
+		time.Sleep(2 * beatEvery)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_ = l.Close(ctx)
+		v.mood.Store(int32(well))
+		time.Sleep(2 * beatEvery)
+		calls := v.calls.Load()
+		if d := l.take(b, nil); d.Source != SourceLocalFallback || v.calls.Load() != calls {
+			t.Errorf("%+v, %d calls", d, v.calls.Load()-calls)
 		}
 	})
 }

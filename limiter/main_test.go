@@ -15,6 +15,7 @@ import (
 	"listedge/internal/sandbox/redistest"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/limiter/lease"
+	"listedge/limiter/lease/leasetest"
 )
 
 func TestMain(m *testing.M) {
@@ -49,19 +50,13 @@ func closeLimiter(t testing.TB, l *Limiter) {
 	}
 }
 
-// take is Take by the limiter's own clock.
+// take is Take now.
 func (l *Limiter) take(key, workspace *Bucket) Decision {
-	if l.clock != nil {
-		return l.Take(l.clock(), key, workspace)
-	}
 	return l.Take(time.Now(), key, workspace)
 }
 
 // left is how many tokens the bucket shows.
 func (l *Limiter) left(b *Bucket) int64 {
-	if l.clock != nil {
-		return l.Peek(l.clock(), b, nil).Key.Remaining
-	}
 	return l.Peek(time.Now(), b, nil).Key.Remaining
 }
 
@@ -69,10 +64,13 @@ func (l *Limiter) left(b *Bucket) int64 {
 func counted(t testing.TB, l *Limiter, nodes int64) {
 	t.Helper()
 	within(t, 2*patient, "the nodes are counted", func() bool {
-		f := l.decider.(*leased).fleet()
+		f := fleetOf(l)
 		return !f.Cold && f.Nodes == nodes && f.Missing == 0
 	})
 }
+
+// fleetOf is what a node knows of the fleet.
+func fleetOf(l *Limiter) *lease.Fleet { return l.decider.(*leased).shardOf(0).fleet() }
 
 func policy(t testing.TB, rate float64, burst int64) Policy {
 	t.Helper()
@@ -137,13 +135,13 @@ type virtual struct {
 
 	mu      sync.Mutex // guards all below
 	began   time.Time
-	buckets map[string]*lease.Bucket
-	beats   map[string]time.Time
-	free    time.Time // when it has done what has come
+	buckets map[string]*leasetest.Bucket
+	beats   map[int]map[string]time.Time // by shard
+	free    time.Time                    // when it has done what has come
 }
 
 func newVirtual() *virtual {
-	return &virtual{began: time.Now(), buckets: map[string]*lease.Bucket{}, beats: map[string]time.Time{}}
+	return &virtual{began: time.Now(), buckets: map[string]*leasetest.Bucket{}, beats: map[int]map[string]time.Time{}}
 }
 
 func (v *virtual) now() int64 { return 1_000_000_000 + time.Since(v.began).Microseconds() }
@@ -203,17 +201,19 @@ func (v *virtual) visit(ctx context.Context, calls []*visit) error {
 }
 
 // bucket returns the bucket of that key. v.mu is held.
-func (v *virtual) bucket(key string, p Policy) *lease.Bucket {
+func (v *virtual) bucket(key string, p Policy) *leasetest.Bucket {
 	b := v.buckets[key]
 	if b == nil {
-		full := lease.Full(p, v.now())
+		full := leasetest.Full(p, v.now())
 		b = &full
 		v.buckets[key] = b
 	}
 	return b
 }
 
-func (v *virtual) beat(ctx context.Context, id, state string) (nodes, missing int64, err error) {
+func (v *virtual) shardOf(string) uint8 { return 0 }
+
+func (v *virtual) beat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error) {
 	if err := v.reach(ctx, 1); err != nil {
 		return 0, 0, err
 	}
@@ -222,21 +222,26 @@ func (v *virtual) beat(ctx context.Context, id, state string) (nodes, missing in
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	beats := v.beats[shard]
+	if beats == nil {
+		beats = map[string]time.Time{}
+		v.beats[shard] = beats
+	}
 	switch state {
 	case present:
-		v.beats[id] = time.Now()
+		beats[id] = time.Now()
 	case leaving:
-		delete(v.beats, id)
+		delete(beats, id)
 	}
-	for id, at := range v.beats {
+	for id, at := range beats {
 		switch age := time.Since(at); {
 		case age >= lease.MemberLife*time.Microsecond:
-			delete(v.beats, id)
+			delete(beats, id)
 		case age > silentFor:
 			missing++
 		}
 	}
-	return max(v.nodes, int64(len(v.beats))), missing, nil
+	return max(v.nodes, int64(len(beats))), missing, nil
 }
 
 // count makes heartbeats count so many nodes; 0 = those that beat.

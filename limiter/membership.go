@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,8 +17,6 @@ import (
 )
 
 const (
-	fleetKey = "rl:{fleet}:members" // one fleet per Redis database
-
 	beatEvery = 500 * time.Millisecond
 
 	// silentFor is how long after its last heartbeat a node is missing. The others
@@ -37,10 +34,19 @@ const (
 
 // What a heartbeat says of its node.
 const (
-	present = "present"
-	looking = "looking" // it is back, and owes what it spent without Redis
-	leaving = "leaving"
+	present    = "present"
+	recovering = "recovering" // it is back, and has unsent debts of the time without Redis
+	leaving    = "leaving"
 )
+
+// membersKey is where the nodes that share a shard's buckets beat. There is one fleet
+// in a Redis database.
+func membersKey(shard int) string {
+	if shard == 0 {
+		return "rl:{fleet}:members"
+	}
+	return "rl:{fleet" + strconv.Itoa(shard) + "}:members"
+}
 
 // beatScript notes when a node (ARGV[1]) lived last, and answers how many nodes
 // there are and how many of them are missing. It writes in any case: a Redis that
@@ -66,8 +72,9 @@ return { redis.call('ZCARD', KEYS[1]), redis.call('ZCOUNT', KEYS[1], '-inf', bef
 var beat = redis.NewScript(beatScript)
 
 // beat carries the script out.
-func (r *redisStore) beat(ctx context.Context, id, state string) (nodes, missing int64, err error) {
-	n, err := beat.Run(ctx, r.client, []string{fleetKey}, id, state).Int64Slice()
+func (r *redisStore) beat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error) {
+	n, err := beat.Run(ctx, r.client, []string{membersKey(shard)}, id, state).Int64Slice()
+	r.answered.CompareAndSwap(false, err == nil)
 	if err == nil && len(n) != 2 {
 		err = fmt.Errorf("script answered %d values", len(n))
 	}
@@ -83,53 +90,48 @@ func LiveNodes(ctx context.Context, client redis.UniversalClient) (int64, error)
 	if err != nil {
 		return 0, fmt.Errorf("ask Redis for its time: %w", err)
 	}
-	n, err := client.ZCount(ctx, fleetKey, strconv.FormatInt(now.Add(-2*silentFor).UnixMicro(), 10), "+inf").Result()
+	n, err := client.ZCount(ctx, membersKey(0), strconv.FormatInt(now.Add(-2*silentFor).UnixMicro(), 10), "+inf").Result()
 	if err != nil {
 		return 0, fmt.Errorf("count the nodes: %w", err)
 	}
 	return n, nil
 }
 
-// membership knows the nodes that share the buckets: so that each knows its part of
-// them while Redis is away, and holds back the part of those that may be cut off.
-// Its heartbeats find out that Redis is back.
+// membership knows the nodes that share a shard's buckets: so that each knows its
+// part of them while the shard is down, and withholds the part of those that may be
+// cut off. Its heartbeats find out that the shard is back.
 type membership struct {
-	store store
-	d     *leased
-	id    string
-	node  int64 // id as a number
+	shard *shard
+	index int
+	node  int64 // this one's id as a number
 
 	fleet  atomic.Pointer[lease.Fleet]
 	nodes  atomic.Int64          // as last counted; 0 = not yet
 	failed atomic.Pointer[error] // why the last heartbeat did, or nil
+	stop   chan struct{}
 
 	// The goroutine's own.
-	counts  [4]int64 // the latest first
-	missing int64
-	counted int64 // when; microseconds
-	contact int64 // when the last heartbeat was sent that arrived as present
-	late    int   // heartbeats in a row
-
-	stop, ended chan struct{}
-	stopped     sync.Once
+	counts   [4]int64 // the latest first
+	missing  int64
+	counted  int64 // when; microseconds
+	contact  int64 // when the last heartbeat was sent that arrived as present
+	timeouts int   // heartbeats in a row
 }
 
-func newMembership(s store, id string, d *leased) *membership {
-	sum := sha1.Sum([]byte(id))
-	m := &membership{store: s, d: d, id: id, node: int64(binary.BigEndian.Uint64(sum[:])>>13) + 1,
-		contact: d.l.now(), stop: make(chan struct{}), ended: make(chan struct{})}
+func newMembership(s *shard, index int) *membership {
+	sum := sha1.Sum([]byte(s.d.id))
+	m := &membership{shard: s, index: index, node: int64(binary.BigEndian.Uint64(sum[:])>>13) + 1, contact: s.d.l.now(), stop: make(chan struct{})}
 	m.publish()
 	return m
 }
 
 func (m *membership) run() {
-	defer close(m.ended)
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
 	for {
 		state := present
-		if m.d.dispatcher.owes() {
-			state = looking
+		if m.shard.owesDebts() {
+			state = recovering
 		}
 		m.beat(state)
 		select {
@@ -144,46 +146,46 @@ func (m *membership) run() {
 // beat says that this node lives, and counts. A lost one needs no second try: the
 // next one is soon.
 func (m *membership) beat(state string) {
+	d := m.shard.d
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	sent := m.d.l.now()
-	nodes, missing, err := m.store.beat(ctx, m.id, state)
+	sent := d.l.now()
+	nodes, missing, err := d.store.beat(ctx, m.index, d.id, state)
 	if err != nil && isTimeout(err) {
-		m.late++
+		m.timeouts++
 	} else {
-		m.late = 0
+		m.timeouts = 0
 	}
-	if m.late != 1 { // a single one that is late says nothing
+	if m.timeouts != 1 { // a single one says nothing
 		m.failed.Store(&err)
 	}
-	if err == nil && state != leaving {
-		m.d.link.Note(m.d.l.now() - sent) // so the first requests know what a round trip takes
+	arrived := err == nil && state != leaving
+	if arrived {
+		m.counted = d.l.now()
+		m.shard.link.Note(m.counted - sent) // so the first requests know what a round trip takes
 		copy(m.counts[1:], m.counts[:])
-		m.counts[0], m.missing, m.counted = nodes, missing, m.d.l.now()
+		m.counts[0], m.missing = nodes, missing
 		if state == present {
 			m.contact = sent
 		}
 	}
 	m.publish()
-	if err == nil && state != leaving {
-		m.d.dispatcher.returned()
+	if arrived {
+		m.shard.recovered()
 	}
 }
 
 // publish renews what this node knows of its fleet. A Redis that has come back
 // empty counts anew, and the first to ask is alone: so the last few counts are
-// remembered. A count that is old says nothing of who is missing.
-// While calls get through (a Cluster has lost the shard of the members alone) the
-// last count stays: otherwise every node would withhold the parts of all others.
+// remembered. A count that is old says nothing of who is missing; but while calls are
+// answered, the last one stays: otherwise every node would withhold the parts of all.
 func (m *membership) publish() {
-	f := &lease.Fleet{Nodes: slices.Max(m.counts[:]), Missing: m.missing, Node: m.node, Contact: m.contact, Link: &m.d.link}
+	f := &lease.Fleet{Nodes: slices.Max(m.counts[:]), Missing: m.missing, Node: m.node, Contact: m.contact, Link: &m.shard.link}
 	m.nodes.Store(f.Nodes)
 	if f.Cold = m.counts[len(m.counts)-1] == 0; f.Cold {
 		f.Nodes = max(f.Nodes, coldNodes)
-	} else if m.d.l.now()-max(m.counted, m.d.dispatcher.answeredAt.Load()) > staleAfter.Microseconds() {
+	} else if m.shard.d.l.now()-max(m.counted, m.shard.answeredAt.Load()) > staleAfter.Microseconds() {
 		f.Missing = f.Nodes - 1
 	}
 	m.fleet.Store(f)
 }
-
-func (m *membership) end() { m.stopped.Do(func() { close(m.stop) }) }

@@ -24,23 +24,73 @@ var tokenBucketDigest = func() string {
 	return hex.EncodeToString(sum[:])
 }()
 
+// store is where buckets live.
+type store interface {
+	// shardOf returns which shard has a key. It does not wait.
+	shardOf(key string) uint8
+
+	// visit carries out the calls, each atomic in its own bucket and at most once, and
+	// fills in their replies. A call whose err is not nil afterwards was carried out or
+	// not, nobody knows. The error it returns is that of a pipeline in which none was.
+	visit(ctx context.Context, calls []*visit) error
+
+	// beat sends a heartbeat of a node to a shard, and returns how many nodes there
+	// are and how many of them are missing.
+	beat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error)
+}
+
+// visit is one call to one bucket.
+type visit struct {
+	bucket *Bucket
+	call   lease.Call
+	err    error
+}
+
 // redisStore keeps the buckets in Redis, where every node of a fleet finds the
 // same ones: a pipeline of one script call per bucket. A Cluster's client splits it
-// by node, and sends again what has moved, or what a broken connection has not
-// answered. A call that is carried out twice debits twice, and gives back twice:
-// at most what one pipeline gave back is then admitted too much.
+// by master, and sends again what has moved.
 type redisStore struct {
 	client       redis.UniversalClient
 	calls, trips atomic.Uint64
+	answered     atomic.Bool // so a Cluster's client knows the masters
 }
 
 func newRedisStore(client redis.UniversalClient) *redisStore { return &redisStore{client: client} }
+
+// maxShards bounds the shards: the masters of a Cluster that have their own. The
+// buckets of others are in the first one.
+const maxShards = 256
+
+// shardOf numbers the masters of a Cluster: by the first members' key that is on the
+// same one. So the nodes of a fleet beat where their buckets are, and a replica that
+// takes over from its master is the same shard.
+func (r *redisStore) shardOf(key string) uint8 {
+	cluster, ok := r.client.(*redis.ClusterClient)
+	if !ok || !r.answered.Load() {
+		return 0
+	}
+	master := masterOf(cluster, key)
+	for i := range maxShards {
+		if masterOf(cluster, membersKey(i)) == master {
+			return uint8(i)
+		}
+	}
+	return 0
+}
+
+func masterOf(c *redis.ClusterClient, key string) string {
+	master, err := c.MasterForKey(context.Background(), key)
+	if err != nil {
+		return ""
+	}
+	return master.Options().Addr
+}
 
 // visit sends every call by the script's digest. A Redis that has not seen the
 // script (new, restarted, failed over) refuses such a call before it does anything,
 // so those alone are sent again with the whole script.
 func (r *redisStore) visit(ctx context.Context, calls []*visit) error {
-	r.send(ctx, calls, r.evalSHA)
+	r.send(ctx, calls, "evalsha", tokenBucketDigest)
 	var unknown []*visit
 	for _, v := range calls {
 		if v.err != nil && strings.HasPrefix(v.err.Error(), "NOSCRIPT") {
@@ -48,7 +98,7 @@ func (r *redisStore) visit(ctx context.Context, calls []*visit) error {
 		}
 	}
 	if len(unknown) > 0 {
-		r.send(ctx, unknown, r.eval)
+		r.send(ctx, unknown, "eval", tokenBucketScript)
 	}
 	var failed error
 	for _, v := range calls {
@@ -60,27 +110,29 @@ func (r *redisStore) visit(ctx context.Context, calls []*visit) error {
 	return failed
 }
 
-func (r *redisStore) evalSHA(ctx context.Context, pipe redis.Pipeliner, v *visit) *redis.Cmd {
-	return pipe.EvalSha(ctx, tokenBucketDigest, []string{v.bucket.key}, arguments(&v.call)...)
-}
-
-func (r *redisStore) eval(ctx context.Context, pipe redis.Pipeliner, v *visit) *redis.Cmd {
-	return pipe.Eval(ctx, tokenBucketScript, []string{v.bucket.key}, arguments(&v.call)...)
-}
-
-func (r *redisStore) send(ctx context.Context, calls []*visit, command func(context.Context, redis.Pipeliner, *visit) *redis.Cmd) {
+func (r *redisStore) send(ctx context.Context, calls []*visit, eval, script string) {
 	pipe := r.client.Pipeline()
 	answers := make([]*redis.Cmd, len(calls))
 	for i, v := range calls {
-		answers[i] = command(ctx, pipe, v)
+		answers[i] = redis.NewCmd(ctx, append([]any{eval, script, 1, v.bucket.key}, arguments(&v.call)...)...)
+		_ = pipe.Process(ctx, once{answers[i]})
 	}
 	r.trips.Add(1)
 	r.calls.Add(uint64(len(calls)))
 	_, _ = pipe.Exec(ctx) // every command carries its own error
 	for i, v := range calls {
-		v.err = read(&v.call, answers[i])
+		if v.err = read(&v.call, answers[i]); v.err == nil {
+			r.answered.Store(true)
+		}
 	}
 }
+
+// once is a command that the client does not repeat: a connection that breaks may
+// have carried it out, and tokens would be given back twice. A Cluster's client
+// repeats a whole pipeline otherwise, whatever its number of retries.
+type once struct{ *redis.Cmd }
+
+func (once) NoRetry() bool { return true }
 
 // arguments are the script's, in its order.
 func arguments(c *lease.Call) []any {
@@ -94,11 +146,11 @@ func read(c *lease.Call, answer *redis.Cmd) error {
 	if err != nil {
 		return err
 	}
-	if len(n) != 11 {
+	if len(n) != 9 {
 		return fmt.Errorf("script answered %d values", len(n))
 	}
 	c.Reply = lease.Reply{Granted: n[0], Leased: n[1], Level: n[2], Wait: n[3], Epoch: n[4], Lasts: n[5], Held: n[6],
-		Demand: n[7], Owner: n[8], Version: n[9], Now: n[10]}
+		Demand: n[7], Owner: n[8]}
 	return nil
 }
 

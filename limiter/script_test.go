@@ -6,16 +6,18 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"listedge/limiter/lease"
+	"listedge/limiter/lease/leasetest"
 )
 
 // pack and unpack are the state's form in Redis: thirteen little-endian doubles.
-func pack(b lease.Bucket) []byte {
+func pack(b leasetest.Bucket) []byte {
 	var raw []byte
 	for _, n := range []int64{b.Level, b.TS, b.Lag, b.Held, b.Prev, b.Used, b.Demand, b.Withheld, b.Owner, b.OwnerAt, b.Policy.Version, b.Policy.Rate, b.Policy.Burst} {
 		raw = binary.LittleEndian.AppendUint64(raw, math.Float64bits(float64(n)))
@@ -23,7 +25,7 @@ func pack(b lease.Bucket) []byte {
 	return raw
 }
 
-func unpack(t testing.TB, raw []byte) lease.Bucket {
+func unpack(t testing.TB, raw []byte) leasetest.Bucket {
 	t.Helper()
 	if len(raw) != 104 {
 		t.Fatalf("a state of %d bytes", len(raw))
@@ -35,7 +37,7 @@ func unpack(t testing.TB, raw []byte) lease.Bucket {
 			t.Fatalf("the state holds %v, not an integer", f)
 		}
 	}
-	return lease.Bucket{Level: n[0], TS: n[1], Lag: n[2], Held: n[3], Prev: n[4], Used: n[5], Demand: n[6], Withheld: n[7],
+	return leasetest.Bucket{Level: n[0], TS: n[1], Lag: n[2], Held: n[3], Prev: n[4], Used: n[5], Demand: n[6], Withheld: n[7],
 		Owner: n[8], OwnerAt: n[9], Policy: Policy{Version: n[10], Rate: n[11], Burst: n[12]}}
 }
 
@@ -59,12 +61,13 @@ func TestScriptEqualsModel(t *testing.T) {
 	client = client.WithTimeout(patient) // the pipelines are long
 	ctx := context.Background()
 	random := rand.New(rand.NewPCG(9, 10))
-	sha, err := client.ScriptLoad(ctx, tokenBucketScript).Result()
-	if err != nil {
-		t.Fatal(err)
+	if sha, err := client.ScriptLoad(ctx, tokenBucketScript).Result(); err != nil || sha != tokenBucketDigest {
+		t.Fatalf("digest %s, Redis says %s, %v", tokenBucketDigest, sha, err)
 	}
-	if sha != tokenBucketDigest {
-		t.Fatalf("digest %s, Redis says %s", tokenBucketDigest, sha)
+	timed := strings.Replace(tokenBucketScript, "redis.call('TIME')", "{ARGV[17], ARGV[18]}", 1) // at a time of the test's choice
+	sha, err := client.ScriptLoad(ctx, timed).Result()
+	if err != nil || sha == tokenBucketDigest {
+		t.Fatal("the script does not ask for the time in this way", err)
 	}
 	anyTokens := func(p Policy) int64 {
 		switch random.IntN(6) {
@@ -83,8 +86,9 @@ func TestScriptEqualsModel(t *testing.T) {
 		"owed": 0, "withheld": 0, "merged": 0, "owned": 0, "shared out": 0, "of another form": 0}
 	for round := range rounds {
 		type trial struct {
-			stored *lease.Bucket
+			stored *leasetest.Bucket
 			c      lease.Call
+			now    int64
 			answer *redis.Cmd
 			after  *redis.StringCmd
 			ttl    *redis.DurationCmd
@@ -126,7 +130,7 @@ func TestScriptEqualsModel(t *testing.T) {
 				case 1:
 					past = -2_000_000 - past
 				}
-				b := lease.Bucket{TS: time.Now().UnixMicro() - past, Policy: own, Demand: int64(math.Exp(random.Float64() * 25))}
+				b := leasetest.Bucket{TS: time.Now().UnixMicro() - past, Policy: own, Demand: int64(math.Exp(random.Float64() * 25))}
 				if chance(4) {
 					b.Lag = random.Int64N(100_000_000)
 				}
@@ -151,7 +155,8 @@ func TestScriptEqualsModel(t *testing.T) {
 				x.stored = &b
 				pipe.Set(ctx, key, pack(b), time.Hour)
 			}
-			x.answer = pipe.EvalSha(ctx, sha, []string{key}, arguments(&x.c)...)
+			x.now = time.Now().UnixMicro()
+			x.answer = pipe.EvalSha(ctx, sha, []string{key}, append(arguments(&x.c), x.now/1e6, x.now%1e6)...)
 			x.after = pipe.Get(ctx, key)
 			x.ttl = pipe.PTTL(ctx, key)
 		}
@@ -164,11 +169,11 @@ func TestScriptEqualsModel(t *testing.T) {
 			if err := read(&got, x.answer); err != nil {
 				t.Fatal(err)
 			}
-			model := lease.Full(x.c.Policy, got.Now)
+			model := leasetest.Full(x.c.Policy, x.now)
 			if x.stored != nil {
 				model = *x.stored
 			}
-			changed := model.Visit(&want, got.Now)
+			changed := model.Visit(&want, x.now)
 			if got.Reply != want.Reply {
 				t.Fatalf("call %+v on %+v\nscript %+v\nmodel  %+v", x.c, x.stored, got.Reply, want.Reply)
 			}
@@ -188,11 +193,11 @@ func TestScriptEqualsModel(t *testing.T) {
 			count("owned", got.Owner == 1)
 			if x.stored != nil {
 				count("merged", model.Withheld < x.stored.Withheld && x.c.Debt == 0)
-				count("stepped", x.stored.TS-got.Now > 1_000_000)
+				count("stepped", x.stored.TS-x.now > 1_000_000)
 				count("adopted", x.stored.Policy != model.Policy)
 				count("pinned", model.Policy.Rate != x.c.Policy.Rate)
-				count("aged", x.stored.Held+x.stored.Prev > 0 && got.Now/lease.Epoch > x.stored.TS/lease.Epoch)
-				count("released", x.stored.Held+x.stored.Prev > got.Reply.Held-got.Leased && got.Now/lease.Epoch == x.stored.TS/lease.Epoch)
+				count("aged", x.stored.Held+x.stored.Prev > 0 && x.now/lease.Epoch > x.stored.TS/lease.Epoch)
+				count("released", x.stored.Held+x.stored.Prev > got.Reply.Held-got.Leased && x.now/lease.Epoch == x.stored.TS/lease.Epoch)
 			}
 			if !changed && x.stored == nil {
 				continue // stays absent, or something else

@@ -16,17 +16,17 @@ type Stats struct {
 	Degraded time.Duration // for which it was open
 	Failure  error         // why limits are not kept in Redis; nil = they are
 
-	Leases       int    // buckets of which this node holds tokens
-	LeasedHeld   int64  // these tokens
-	TokensLeased uint64 // ever
-	Prefetches   uint64 // calls made before the last lease was spent
-	Settles      uint64 // calls that gave leased tokens back
-	OffLedger    uint64 // requests admitted that no bucket knew of at that time
-	Nodes        int64  // in the fleet, as last counted; 0 = not known, or no Redis
+	Leases           int    // buckets of which this node holds tokens
+	LeasedHeld       int64  // these tokens
+	TokensLeased     uint64 // ever
+	Prefetches       uint64 // calls made before the last lease was spent
+	Settles          uint64 // calls that gave idle tokens back
+	FallbackAdmitted uint64 // requests admitted by the fallback
+	Nodes            int64  // in the fleet, as last counted; 0 = not known, or no Redis
 
 	Returned       uint64 // tokens given back
 	ReturnsDropped uint64 // tokens that were to go back, and may not have arrived
-	DebtSettled    uint64 // tokens spent locally and debited in Redis since
+	DebtPaid       uint64 // tokens spent by the fallback and debited in Redis since
 	Owing          int    // buckets that still have such tokens
 	Buckets        int    // in this process, without Redis
 }
@@ -44,47 +44,54 @@ func (c *counts) bySource(result int) BySource {
 func (l *Limiter) Stats() Stats {
 	c := &l.counts
 	s := Stats{
-		Refused:        c.bySource(0),
-		Allowed:        c.bySource(1),
-		RedisErrors:    c.errors.Load(),
-		RedisTimeouts:  c.timeouts.Load(),
-		TokensLeased:   c.leased.Load(),
-		Prefetches:     c.prefetches.Load(),
-		Settles:        c.settles.Load(),
-		OffLedger:      c.alone.Load(),
-		Returned:       c.returned.Load(),
-		ReturnsDropped: c.dropped.Load(),
-		DebtSettled:    c.debts.Load(),
+		Refused:          c.bySource(0),
+		Allowed:          c.bySource(1),
+		RedisErrors:      c.errors.Load(),
+		RedisTimeouts:    c.timeouts.Load(),
+		TokensLeased:     c.leased.Load(),
+		Prefetches:       c.prefetches.Load(),
+		Settles:          c.settles.Load(),
+		FallbackAdmitted: c.fallback.Load(),
+		Returned:         c.returned.Load(),
+		ReturnsDropped:   c.dropped.Load(),
+		DebtPaid:         c.debts.Load(),
 	}
 	l.decider.stats(&s)
 	return s
 }
 
 func (d *leased) stats(s *Stats) {
-	now, q := d.l.now(), d.dispatcher
-	for _, b := range q.watched() {
+	now := d.l.now()
+	for _, b := range d.tracked() {
 		b.mu.Lock()
 		if held := b.lease.Holds(now); held > 0 {
 			s.Leases++
 			s.LeasedHeld += held
 		}
-		if b.lease.Owes() {
+		if b.lease.HasDebt() {
 			s.Owing++
 		}
 		b.mu.Unlock()
 	}
-	if r, ok := q.store.(*redisStore); ok {
+	if r, ok := d.store.(*redisStore); ok {
 		s.RedisTrips, s.RedisCalls = r.trips.Load(), r.calls.Load()
 	}
-	s.Nodes = d.membership.nodes.Load()
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	s.Breaker, s.Degraded = "closed", micros(q.degraded.past)
-	if q.away.Load() {
-		s.Breaker, s.Degraded = "open", micros(q.degraded.past+now-q.degraded.since)
-		s.Failure = q.degraded.last
+	s.Breaker = "closed"
+	d.eachShard(func(k *shard) { k.stats(s, now) })
+}
+
+// stats adds a shard's: of a Cluster the worst counts.
+func (s *shard) stats(all *Stats, now int64) {
+	all.Nodes = max(all.Nodes, s.members.nodes.Load())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	degraded := s.outage.past
+	if s.down.Load() {
+		all.Breaker, all.Failure = "open", s.outage.last
+		degraded += now - s.outage.since
 	}
-	if err := d.membership.failed.Load(); err != nil && *err != nil {
-		s.Failure = *err
+	all.Degraded = max(all.Degraded, time.Duration(degraded)*time.Microsecond)
+	if err := s.members.failed.Load(); err != nil && *err != nil {
+		all.Failure = *err
 	}
 }

@@ -1,6 +1,6 @@
 -- A token bucket that can be leased from: one key, one call, exact integers.
--- lease/bucket.go is the same rule in Go, with the reasons; a test holds the two
--- equal, state included.
+-- lease/leasetest/bucket.go is the same rule in Go, with the reasons; a test holds
+-- the two equal, state included.
 --
 -- KEYS[1]  the bucket. Absent (or of another form) = full, nothing held.
 -- ARGV     rate burst version     the caller's policy; a rate is micro-tokens a second
@@ -12,7 +12,7 @@
 --          nodes missing node     of the fleet; those that may be cut off; the caller
 -- Returns  granted (of need), leased, level (micro-tokens), microseconds to the next
 --          token, epoch, microseconds for which what is leased now counts, tokens held
---          by all, demand, 1 if the caller owns the bucket, version in force, time
+--          by all, demand, 1 if the caller owns the bucket
 --
 -- Invariant: level + withheld + (held + prev) * TOKEN <= burst * TOKEN.
 -- Time is Redis' own, never a caller's: a late packet or a fast clock would refill
@@ -155,4 +155,4 @@ end
 
 local owns = 0
 if owner == node and node ~= 0 then owns = 1 end
-return { granted, leased, level, wait, epoch, lasts, held + prev, demand, owns, v, now }
+return { granted, leased, level, wait, epoch, lasts, held + prev, demand, owns }

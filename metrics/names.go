@@ -114,6 +114,7 @@ var cacheMetrics = []metric[cache.Stats]{
 	value("cache_redis_breaker_open", "1 while pages are not looked up in Redis, because it failed several times in a row.", func(s cache.Stats) any { return s.RedisBreakerOpen }),
 	value("cache_refreshes_total", "Pages refreshed ahead: read again after a change, before the next request.", func(s cache.Stats) any { return s.Refreshes }),
 	value("cache_refreshes_dropped_total", "Pages not refreshed ahead, because too many were waiting.", func(s cache.Stats) any { return s.RefreshesDropped }),
+	value("joined_pages_total", "Pages joined of pages in memory that cover them; they count as found in memory.", func(s cache.Stats) any { return s.Joined }),
 	value("cache_next_pages_total", "Next pages of walks, read ahead.", func(s cache.Stats) any { return s.NextPages }),
 	value("cache_next_pages_dropped_total", "Next pages of walks not read ahead, because too many were waiting.", func(s cache.Stats) any { return s.NextPagesDropped }),
 	{"freshness_mode", "1 for what freshness is based on: followed changes, nothing at the moment (untrusted), or the age of pages (ttl).", []string{"mode"}, func(s cache.Stats, set set) {
@@ -129,6 +130,13 @@ var cacheMetrics = []metric[cache.Stats]{
 		}
 	}},
 	value("freshness_commit_to_applied_seconds", "Time from a commit, by the primary's clock, until this node applied it, by its own clock.", func(s cache.Stats) any { return timings{Snapshot: s.Lag, bounds: lagBounds} }),
+	value("invalidation_changes_total", "Changes of lists applied; a transaction counts once for each list.", func(s cache.Stats) any { return s.Changes }),
+	{"invalidation_pages_total", "Pages compared with the changes of their lists since, by outcome: kept, or invalidated because a row is shown or entered, or because that cannot be decided: any-row (a change does not name its rows), no-extent (it is not known what the page shows), name, search, many (too many rows changed), forgotten (the changes are not remembered).", []string{"outcome"}, func(s cache.Stats, set set) {
+		for _, outcome := range cache.Comparisons() {
+			set(s.Compared[outcome], outcome)
+		}
+	}},
+	value("invalidation_ring_bytes", "Memory that remembered changes occupy.", func(s cache.Stats) any { return s.RingBytes }),
 	value("freshness_pairs", "Lists (workspace and collection) whose changes are remembered.", func(s cache.Stats) any { return s.Lists }),
 }
 
@@ -176,11 +184,11 @@ var limiterMetrics = []metric[limiter.Stats]{
 	value("limiter_lease_settles_total", "Calls that returned unused leased tokens.", func(s limiter.Stats) any { return s.Settles }),
 	value("limiter_leases", "Buckets of which this node holds leased tokens.", func(s limiter.Stats) any { return s.Leases }),
 	value("limiter_leased_tokens", "Leased tokens that this node may still spend.", func(s limiter.Stats) any { return s.LeasedHeld }),
-	value("limiter_off_ledger_admissions_total", "Requests admitted while Redis did not answer, and debited later.", func(s limiter.Stats) any { return s.OffLedger }),
+	value("limiter_off_ledger_admissions_total", "Requests admitted while Redis did not answer, and debited later.", func(s limiter.Stats) any { return s.FallbackAdmitted }),
 	value("limiter_nodes", "Live nodes of the fleet, by their heartbeats in Redis; 0 without Redis.", func(s limiter.Stats) any { return s.Nodes }),
 	value("limiter_tokens_returned_total", "Tokens returned by requests that cost nothing (304).", func(s limiter.Stats) any { return s.Returned }),
 	value("limiter_returns_dropped_total", "Tokens that could not be returned.", func(s limiter.Stats) any { return s.ReturnsDropped }),
-	value("limiter_debt_settled_total", "Tokens spent while Redis was down and debited since.", func(s limiter.Stats) any { return s.DebtSettled }),
+	value("limiter_debt_settled_total", "Tokens spent while Redis was down and debited since.", func(s limiter.Stats) any { return s.DebtPaid }),
 	value("limiter_owing_buckets", "Buckets with tokens spent here that Redis has not debited yet.", func(s limiter.Stats) any { return s.Owing }),
 	value("limiter_local_buckets", "Buckets in the in-process store (single node).", func(s limiter.Stats) any { return s.Buckets }),
 	value("limiter_degraded_seconds_total", "Time for which this node decided without Redis.", func(s limiter.Stats) any { return s.Degraded }),

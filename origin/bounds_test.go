@@ -106,7 +106,7 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 		for _, limit := range [][]int{ByCreatedAt: {100, 1}, ByName: {100, 7}}[sort] {
 			q := Query{Workspace: ourWorkspace, Sort: sort, Limit: limit}
 			var got []string
-			cut := 0
+			cut, last := 0, ""
 			for {
 				page, err := o.Fetch(within(t, patience), q, "")
 				if err != nil {
@@ -125,6 +125,10 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 				for _, row := range rows {
 					got = append(got, string(row[:len(uuid.Nil.String())]))
 				}
+				if first := got[len(got)-len(rows)]; last != "" && last != first {
+					t.Errorf("%s: the page before shows up to %s, and this one begins with %s", describe(q), last, first)
+				}
+				last = page.Shown.IDs[len(page.Shown.IDs)-1].String()
 				if page.NextCursor == "" {
 					break
 				}
@@ -156,6 +160,9 @@ func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 		page := fetch(t, o, q)
 		if len(page.rows) != 1 || page.next == "" {
 			t.Fatalf("the page before it: %d rows", len(page.rows))
+		}
+		if page.shown != nil {
+			t.Errorf("it says that it shows %+v: where the row is has not been read", page.shown)
 		}
 		follow(t, &q, page.next)
 		for range 5 {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pressly/goose/v3"
+
 	"listedge/origin/admin"
 )
 

@@ -176,7 +176,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed)
 	err = s.fetch(ctx, q, func() error {
 		soon, cancel := context.WithTimeout(ctx, replayTimeout)
 		defer cancel()
-		r, err := o.open(soon, s.pool)
+		r, err := o.open(soon, &s.upstream)
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}

@@ -2,4 +2,7 @@
 
 package freshness
 
-const modelSeeds = 100
+const (
+	modelSeeds = 100
+	joinSeeds  = 100
+)

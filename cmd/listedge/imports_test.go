@@ -17,7 +17,7 @@ var (
 	mayImport = map[string][]string{
 		"cmd/listedge": {"edge", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres",
 			"internal/boottime", "internal/changefeed", "internal/rawconn", "internal/redact", "internal/sandbox", "internal/tracing"},
-		"edge":                    {"cache", "limiter", "metrics", "origin", "origin/apikey", "internal/boottime", "internal/changefeed", "internal/rawconn", "internal/tracing"},
+		"edge":                    {"cache", "cache/freshness", "limiter", "metrics", "origin", "origin/apikey", "internal/boottime", "internal/changefeed", "internal/rawconn", "internal/tracing"},
 		"edge/admin":              {"edge", "metrics", "cache", "internal/changefeed"},
 		"metrics":                 {"cache", "limiter", "origin", "origin/apikey", "origin/follower", "internal/changefeed", "internal/histogram"},
 		"cache":                   {"cache/freshness", "internal/boottime", "internal/changefeed", "internal/histogram"},
@@ -30,7 +30,7 @@ var (
 		"origin/postgres": {"internal/rawconn", "internal/redact"},
 		"origin/apikey":   {"origin/postgres", "internal/boottime", "internal/changefeed"},
 		"origin/admin":    {"origin/apikey", "origin/follower", "origin/postgres"},
-		"origin/follower": {"origin/postgres", "internal/changefeed"},
+		"origin/follower": {"origin", "origin/postgres", "internal/changefeed"},
 		"origin/load":     {"origin", "origin/postgres"},
 
 		"internal/boottime":             nil,

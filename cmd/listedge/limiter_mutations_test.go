@@ -45,7 +45,7 @@ func TestLimiterMutations(t *testing.T) {
 		lease("debts are forgotten", "TestHangUnderFlood", "fallback.go", "tokens := (l.alone.unspent - l.alone.level + Token - 1) / Token", "tokens := int64(0)"),
 		node("every node thinks it is the only one", "TestNodesAreRememberedThroughAnEmptyRedis", "membership.go", "Nodes: slices.Max(m.counts[:])", "Nodes: min(1, slices.Max(m.counts[:]))"),
 		node("an empty Redis makes the fleet one node", "TestNodesAreRememberedThroughAnEmptyRedis", "membership.go", "Nodes: slices.Max(m.counts[:])", "Nodes: slices.Max(m.counts[:1])"),
-		node("nodes that are gone are counted", "TestHeartbeats", "membership.go", "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before(60000000))", ""),
+		node("nodes that are gone are counted", "TestHeartbeats", "membership.go", "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before(MEMBER_LIFE))", ""),
 		node("the breaker never opens", "TestBudgetAndBreakerToTheMillisecond", "dispatcher.go", "q.away.Store(true)\n\t\t\tq.owing", "q.owing"),
 
 		// Handles, pipelines, the Cluster.

@@ -138,7 +138,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	} else {
 		close(n.timelineKnown) // no fleet follows another timeline
 	}
-	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, FailureMode: f.LimiterFailureMode, Boottime: clock})
+	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, FailureMode: f.LimiterFailureMode, Clock: clock})
 	pages, keys := origin.New(n.database), apikey.NewStore(n.database)
 	if n.tracer, err = openTracer(ctx, logger); err != nil {
 		return nil, err

@@ -27,6 +27,9 @@ func TestServerTimingHasTheParts(t *testing.T) {
 			t.Errorf("%s: Server-Timing %s, want %s", c.what, a.Header.Get("Server-Timing"), c.want)
 		}
 	}
+	if a := n.get(t, "/v1/items", key, "If-None-Match: *"); a.StatusCode != 304 || durations.ReplaceAllString(a.Header.Get("Server-Timing"), "") != "key, memory" {
+		t.Errorf("not modified: %d, Server-Timing %s", a.StatusCode, a.Header.Get("Server-Timing"))
+	}
 	if a := startNode(t, url).get(t, "/v1/items", key); a.Header.Values("Server-Timing") != nil {
 		t.Errorf("off: %v", a.Header)
 	}

@@ -1,6 +1,91 @@
 package lease
 
-import "math"
+import (
+	"math"
+	"sync/atomic"
+)
+
+// What a node and the script agree on. Times are microseconds.
+const (
+	// Epoch is how long what is leased counts as held, at least; at most twice.
+	Epoch = 10_000_000
+
+	// OwnerLife is how long after its last visit a node still owns a bucket whose
+	// burst is smaller than the fleet.
+	OwnerLife = 60_000_000
+
+	// MissingAfter is how long after a node's last heartbeat the others hold its
+	// share back, by the latest. Until then it must not refill a fallback bucket.
+	MissingAfter = 1_850_000
+
+	// MemberLife is how long a node that sends no heartbeats counts as a member of
+	// the fleet whose share is held back.
+	MemberLife = 60_000_000
+
+	OverloadFrom = 1.125   // of the rate: more demand than noise explains
+	FairShare    = 1.03125 // of the rate is shared out, so that all of it is
+)
+
+// Call is one visit to one bucket: the request to the script and its reply.
+type Call struct {
+	Policy Policy // the caller's
+
+	Need  int64 // tokens to admit at once, as many as there are
+	Hold  int64 // 1: what is granted counts as held as well, for the answer takes long
+	Extra int64 // tokens to lease on top, if Need was met
+
+	Arrived  int64 // requests at this node since its last report
+	Entitled int64 // thousandths of a request: those for which it has had no token
+
+	Epoch, Rel0, Rel1 int64 // no longer held, of those leased in Epoch, and in the one before
+
+	Ret  int64 // tokens to give back
+	Debt int64 // tokens spent without Redis, to be debited
+
+	Nodes, Missing int64 // of the fleet, and of them those that may be cut off
+	Node           int64 // the caller
+
+	Reply
+}
+
+// Reply is the state of a bucket after a visit.
+type Reply struct {
+	Granted int64 // of Need
+	Leased  int64 // of Extra
+	Level   int64 // micro-tokens
+	Wait    int64 // microseconds until there is a token; 0 when there is one
+	Epoch   int64
+	Lasts   int64 // microseconds for which what is leased now counts as held
+	Held    int64 // tokens that nodes hold, this one included
+	Demand  int64 // of the whole fleet
+	Owner   int64 // 1: the caller is the owner
+}
+
+// mostWait bounds what a request waits for a slow Redis, and how old an answer
+// may be that admits a request of a bucket that is not leased from.
+const mostWait = 125_000
+
+// Link is how long Redis takes to answer, as last measured. What a request waits
+// for it, how far ahead leases are taken and whether tokens are granted or leased
+// follow from it. It rises at once and falls slowly.
+type Link struct {
+	Budget int64 // a request waits that long at least
+	recent atomic.Int64
+}
+
+// Note takes a measurement.
+func (k *Link) Note(took int64) {
+	recent := k.recent.Load()
+	k.recent.Store(max(took, recent-(recent-took)/8))
+}
+
+// Wait is how long a request waits for an answer: two round trips, since the one
+// under way may have left without it.
+func (k *Link) Wait() int64 { return max(k.Budget, min(2*k.recent.Load(), mostWait)) }
+
+// slow reports whether answers come so late that what the rate brings meanwhile
+// counts: tokens are then leased, not granted.
+func (k *Link) slow() bool { return k.Wait() > k.Budget }
 
 const (
 	// An empty bucket is not visited until its next token; where many nodes wait
@@ -22,10 +107,10 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 	l.trim(now)
 	all = all || l.closed || waiting == 0 && l.idle(now)
 	*c = Call{Policy: l.policy, Need: waiting, Ret: int64(l.ret), Nodes: f.Nodes, Missing: f.Missing, Node: f.Node}
-	l.ledger.settle(c, all)
-	c.Debt = l.claim()
-	if l.policy.leased() {
-		span := float32(l.policy.demandSpan())
+	l.report(c, all)
+	c.Debt = l.takeDebt()
+	if l.policy.Leased() {
+		span := float32(l.policy.DemandSpan())
 		l.own = l.own*span/(span+float32(max(0, now-l.demand.at))) + float32(l.arrived)
 		l.demand.note(float32(l.arrived), now)
 		l.unmet = min(l.unmet, l.demand.recent) + float32(l.arrived)
@@ -58,44 +143,34 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 	if c.Hold == 1 {
 		leased += c.Granted
 	} else {
-		l.loose, l.looseEnd = int32(c.Granted), sent+l.fresh(f)
+		l.granted, l.grantedUntil = int32(c.Granted), sent+mostWait
+		if l.policy.Leased() { // else all tokens are granted, however slow Redis is
+			l.grantedUntil = sent + f.Link.Budget
+		}
 	}
 	if leased > 0 || l.cur+l.prev > 0 {
-		l.enter(leased, &c.Reply, sent)
+		l.add(leased, &c.Reply, sent)
 	}
-	l.see(c, now)
+	// now is later than the bucket's own time of the answer, and so the view shows
+	// less than has come since.
+	l.View = View{Level: c.Level, At: now, held: int32(min(c.Reply.Held, math.MaxInt32)), shared: c.Nodes > 1}
+	l.owner = c.Owner == 1
+	l.compareDemand(c)
 	l.low = 0
-	if l.policy.leased() {
+	if l.policy.Leased() {
 		l.low = int32(min(l.demand.lowWater(f.Link.recent.Load()), c.Leased))
 	}
 	l.setDeny(c, now)
 }
 
-// fresh is how long after a call was sent its tokens may admit requests. Of a
-// bucket that is not leased from all tokens are granted, however slow Redis is.
-func (l *Lease) fresh(f *Fleet) int64 {
-	if !l.policy.leased() {
-		return mostWait
-	}
-	return f.Link.Budget
-}
-
-// see remembers the state of the bucket; now is later than its own time of the
-// answer, and so shows less than has come since.
-func (l *Lease) see(c *Call, now int64) {
-	l.View = View{Level: c.Level, At: now, held: int32(min(c.Reply.Held, math.MaxInt32)), shared: c.Nodes > 1}
-	l.owner = c.Owner == 1
-	l.weigh(c)
-}
-
-// weigh compares the fleet's demand with this node's: how much the other nodes take,
-// and for how many of this node's requests it has had tokens.
-func (l *Lease) weigh(c *Call) {
-	fleet, capacity := float32(c.Demand)/1000, float32(l.policy.capacity()/1000)
+// compareDemand compares the fleet's demand with this node's: how much the other
+// nodes take, and for how many of this node's requests it has had tokens.
+func (l *Lease) compareDemand(c *Call) {
+	fleet, capacity := float32(c.Demand)/1000, float32(l.policy.Capacity()/1000)
 	others := max(0, fleet-l.own)
 	l.others = others / max(1, l.own)
-	l.rate = others / float32(l.policy.demandSpan())
-	if l.unmet = max(0, l.unmet-float32(c.Granted+c.Leased)*fleet/capacity/fairShare); fleet <= capacity*overloadFrom {
+	l.rate = others / float32(l.policy.DemandSpan())
+	if l.unmet = max(0, l.unmet-float32(c.Granted+c.Leased)*fleet/capacity/FairShare); fleet <= capacity*OverloadFrom {
 		l.unmet = 0
 	}
 }
@@ -107,9 +182,11 @@ func (l *Lease) setDeny(c *Call, now int64) {
 		return
 	}
 	pause := max(1, c.Wait)
-	if l.policy.leased() {
+	if l.policy.Leased() {
 		l.backoff = nextBackoff(l.backoff, c.Granted+c.Leased)
-		pause = max(pause, min(int64(l.backoff), l.mostPause()))
+		// A burst of requests that ends with the bucket misses what comes in the
+		// pause: so that is a tenth of the burst at most.
+		pause = max(pause, min(int64(l.backoff), 40_000, l.policy.TimeFor(l.policy.Units()/10)))
 	}
 	l.deny = now + pause
 }
@@ -127,15 +204,11 @@ func nextBackoff(before int32, yield int64) int32 {
 	return max(backoffLeast, before)
 }
 
-// mostPause bounds the backoff to the time in which about a tenth of the burst
-// comes: a burst of requests that ends with the bucket misses what comes in it.
-func (l *Lease) mostPause() int64 { return min(40_000, l.policy.timeFor(l.policy.units()/10)) }
-
 // Fail ends a call of which nothing is known. What it carried is gone: to send it
 // again might count it twice. It returns how many tokens were to go back.
 func (l *Lease) Fail(c *Call, now int64) (dropped int64) {
 	l.inFlight, l.since = false, now
-	l.unclaim(c.Debt)
+	l.restoreDebt(c.Debt)
 	return c.Ret
 }
 
@@ -143,18 +216,18 @@ func (l *Lease) Fail(c *Call, now int64) (dropped int64) {
 func (l *Lease) InFlight() bool { return l.inFlight }
 
 // idle reports whether no request has come for longer than the demand lets expect.
-func (l *Lease) idle(now int64) bool { return now-l.takenAt >= l.demand.patience() }
+func (l *Lease) idle(now int64) bool { return now-l.takenAt >= l.demand.idleAfter() }
 
 // Sweep looks at a lease now and then. due: a call should be sent, because the
-// lease is idle or owes something. active: it should be looked at again.
+// lease is idle or has a debt. active: it should be looked at again.
 func (l *Lease) Sweep(now int64, f *Fleet) (due, active bool) {
 	l.trim(now)
 	held := l.cur+l.prev > 0
-	if l.alone != nil && !l.inFlight {
-		if _, of := l.share(f); l.refillAlone(now, f, of).level >= max(Token, l.policy.units()/of) {
-			l.alone = nil // the next one would be no other
+	if l.fallback != nil && !l.inFlight {
+		if _, of := l.share(f); l.refillFallback(now, f, of).level >= max(Token, l.policy.Units()/of) {
+			l.fallback = nil // the next one would be no other
 		}
 	}
-	due = l.Owes() || l.ret > 0 || held && (l.closed || l.idle(now))
-	return due && !l.inFlight, held || l.alone != nil || l.ret > 0 || l.inFlight
+	due = l.HasDebt() || l.ret > 0 || held && (l.closed || l.idle(now))
+	return due && !l.inFlight, held || l.fallback != nil || l.ret > 0 || l.inFlight
 }

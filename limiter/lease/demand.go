@@ -4,7 +4,7 @@ import "math"
 
 const (
 	prefetchAhead = 2_000   // how soon a lease is empty when the next is fetched (microseconds)
-	idleLeast     = 100_000 // an idle lease is settled after this at the earliest,
+	idleLeast     = 100_000 // an idle lease is given back after this at the earliest,
 	idleMost      = Epoch   // and a sparse key's not before this
 )
 
@@ -39,8 +39,8 @@ func (d *demand) lowWater(roundTrip int64) int64 {
 	return int64(math.Ceil(float64(d.recent) * float64(prefetchAhead+roundTrip) / Epoch))
 }
 
-// patience is how long a lease may lie unused: a few times what usually passes
+// idleAfter is how long a lease may lie unused: a few times what usually passes
 // between two requests.
-func (d *demand) patience() int64 {
+func (d *demand) idleAfter() int64 {
 	return int64(max(idleLeast, min(idleMost, 4*Epoch/max(1, d.recent))))
 }

@@ -22,8 +22,8 @@ type Fleet struct {
 // an outage of an hour a bucket does not owe the hour's requests, only what is
 // missing from it now.
 //
-// It goes on when Redis answers for a while in between: that many short outages
-// are one to it. What was seen of the bucket since only lowers it.
+// It outlives short returns of Redis, so that many short outages admit no more than
+// one long outage. What is seen of the bucket in between can only lower it.
 //
 // Invariant: 0 <= level <= unspent <= its part of a full bucket.
 type fallback struct {
@@ -32,9 +32,6 @@ type fallback struct {
 	seen           int64 // when the bucket's level was seen that bounds them
 }
 
-// aloneAfter is that time for the only node: calls under way may yet be carried out.
-const aloneAfter = 750_000
-
 // share is a node's part of a bucket: so many of so many. Of a burst smaller than
 // the fleet all belongs to the node that owns the bucket. A node that cannot know
 // the owner has its part of the rate and a token.
@@ -42,19 +39,19 @@ func (l *Lease) share(f *Fleet) (parts, of int64) {
 	switch {
 	case l.policy.Burst >= f.Nodes || f.Cold || l.At == never:
 		return 1, max(1, f.Nodes)
-	case l.owner && f.Contact-l.At <= ownerLife*2/3:
+	case l.owner && f.Contact-l.At <= OwnerLife*2/3:
 		return 1, 1
 	}
 	return 0, 1
 }
 
-// TakeAlone decides a request without Redis, or returns how long there is no token.
-func (l *Lease) TakeAlone(now int64, f *Fleet) (ok bool, wait int64) {
+// TakeFallback decides a request without Redis, or returns how long there is no token.
+func (l *Lease) TakeFallback(now int64, f *Fleet) (ok bool, wait int64) {
 	parts, of := l.share(f)
 	if parts == 0 {
 		return false, MissingAfter
 	}
-	a := l.refillAlone(now, f, of)
+	a := l.refillFallback(now, f, of)
 	if a.level < Token {
 		return false, int64(math.Ceil(float64(Token-a.level) * 1e6 * float64(of) / float64(max(1, l.policy.Rate))))
 	}
@@ -62,31 +59,32 @@ func (l *Lease) TakeAlone(now int64, f *Fleet) (ok bool, wait int64) {
 	return true, 0
 }
 
-// AdmitAlone takes a token that there may not be.
-func (l *Lease) AdmitAlone(now int64, f *Fleet) {
+// AdmitFallback takes a token that there may not be.
+func (l *Lease) AdmitFallback(now int64, f *Fleet) {
 	_, of := l.share(f)
-	a := l.refillAlone(now, f, of)
+	a := l.refillFallback(now, f, of)
 	a.level = max(0, a.level-Token)
 }
 
-// refillAlone brings the fallback bucket, one of so many parts, to now.
-func (l *Lease) refillAlone(now int64, f *Fleet, of int64) *fallback {
+// refillFallback brings the fallback bucket, one of so many parts, to now.
+func (l *Lease) refillFallback(now int64, f *Fleet, of int64) *fallback {
 	p := &l.policy
-	full := max(Token, p.units()/of)
-	pause := int64(MissingAfter) // for so long the others spend this node's part
-	if f.Nodes == 1 {
-		pause = aloneAfter
+	full := max(Token, p.Units()/of)
+	switch {
+	case f.Nodes == 1: // all of the rate is this node's, and a call under way may bring what has come since it was sent
+		if l.inFlight {
+			now = min(now, l.since)
+		}
+	case now > f.Contact: // until the others withhold this node's part, they spend it
+		now = max(f.Contact, now-MissingAfter)
 	}
-	if now > f.Contact {
-		now = max(f.Contact, now-pause)
-	}
-	a := l.alone
+	a := l.fallback
 	if a == nil {
 		a = &fallback{level: full, unspent: full, at: now, seen: never}
 		if l.At == never && p.Burst < f.Nodes && !f.Cold {
 			a.level, a.unspent = 0, 0
 		}
-		l.alone = a
+		l.fallback = a
 	}
 	if now > a.at {
 		earned := int64(min(float64(full), math.Floor(float64(now-a.at)*float64(p.Rate)/1e6/float64(of))))
@@ -101,32 +99,32 @@ func (l *Lease) refillAlone(now int64, f *Fleet, of int64) *fallback {
 	return a
 }
 
-// refundAlone takes a token back that was spent here, and reports whether one was.
-func (l *Lease) refundAlone() bool {
-	if l.alone == nil || l.alone.unspent-l.alone.level < Token {
+// refundFallback takes a token back that was spent here, and reports whether one was.
+func (l *Lease) refundFallback() bool {
+	if l.fallback == nil || l.fallback.unspent-l.fallback.level < Token {
 		return false
 	}
-	l.alone.level += Token
+	l.fallback.level += Token
 	return true
 }
 
-// Owes reports whether the bucket does not know yet of tokens spent here.
-func (l *Lease) Owes() bool { return l.alone != nil && l.alone.unspent > l.alone.level }
+// HasDebt reports whether the bucket does not know yet of tokens spent here.
+func (l *Lease) HasDebt() bool { return l.fallback != nil && l.fallback.unspent > l.fallback.level }
 
-// claim returns the tokens that the bucket must debit, rounded up.
-func (l *Lease) claim() int64 {
-	if !l.Owes() {
+// takeDebt returns the tokens that the bucket must debit, rounded up.
+func (l *Lease) takeDebt() int64 {
+	if !l.HasDebt() {
 		return 0
 	}
-	tokens := (l.alone.unspent - l.alone.level + Token - 1) / Token
-	l.alone.unspent = l.alone.level
+	tokens := (l.fallback.unspent - l.fallback.level + Token - 1) / Token
+	l.fallback.unspent = l.fallback.level
 	return tokens
 }
 
-// unclaim takes back a debt that was not confirmed. (It may have been debited all
+// restoreDebt takes back a debt that was not confirmed. (It may have been debited all
 // the same: then it is debited twice, which never admits too much.)
-func (l *Lease) unclaim(tokens int64) {
-	if tokens > 0 && l.alone != nil {
-		l.alone.unspent += tokens * Token
+func (l *Lease) restoreDebt(tokens int64) {
+	if tokens > 0 && l.fallback != nil {
+		l.fallback.unspent += tokens * Token
 	}
 }

@@ -32,7 +32,7 @@ var cutOff = map[string]func(w *World, k int){
 	"killed": func(w *World, k int) {
 		for _, n := range w.Nodes[:k] {
 			w.After(10e6, func() {
-				n.Shunned = true
+				n.NoTraffic = true
 				n.Stop(1000e6)
 			})
 		}
@@ -258,7 +258,8 @@ func TestLeaseEndsBeforeItAges(t *testing.T) {
 	p := policy(t, 50, 100)
 	f := &lease.Fleet{Nodes: 1, Link: &lease.Link{Budget: Budget}}
 	for start := int64(1); start < 2*lease.Epoch; start += 999_983 {
-		b, l := lease.Full(p, start), lease.New(p, start)
+		b, l := Full(p, start), new(lease.Lease)
+		l.Init(p, start)
 		for range 5 { // comes often enough to be leased for
 			var c lease.Call
 			l.Take(start)

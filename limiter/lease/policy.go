@@ -61,34 +61,33 @@ func NewPolicy(rate float64, burst int64) (Policy, error) {
 // near as a float can say.
 func IsWhole(rate float64) bool { return math.Round(rate*Token)/Token == rate }
 
-// units of a full bucket.
-func (p *Policy) units() int64 { return p.Burst * Token }
+// Units of a full bucket.
+func (p *Policy) Units() int64 { return p.Burst * Token }
 
-// sameLimits: equal whatever the version.
-func (p *Policy) sameLimits(q *Policy) bool { return p.Rate == q.Rate && p.Burst == q.Burst }
-
-// leased reports whether tokens are leased: of a smaller burst a lease would be
+// Leased reports whether tokens are leased: of a smaller burst a lease would be
 // most of the bucket, so each request asks for itself.
-func (p *Policy) leased() bool { return p.Burst >= leastLeased }
+func (p *Policy) Leased() bool { return p.Burst >= leastLeased }
 
-// earned is what dt microseconds bring, at most a full bucket. The script does
+const leastLeased = 16
+
+// Earned is what dt microseconds bring, at most a full bucket. The script does
 // the same operations on the same doubles.
-func (p *Policy) earned(dt int64) int64 {
-	return int64(min(float64(p.units()), math.Floor(float64(dt)*float64(p.Rate)/1e6)))
+func (p *Policy) Earned(dt int64) int64 {
+	return int64(min(float64(p.Units()), math.Floor(float64(dt)*float64(p.Rate)/1e6)))
 }
 
-// timeFor is the time in which so many micro-tokens come, rounded up, and at most
+// TimeFor is the time in which so many micro-tokens come, rounded up, and at most
 // a century and a half.
-func (p *Policy) timeFor(units int64) int64 {
+func (p *Policy) TimeFor(units int64) int64 {
 	if units <= 0 {
 		return 0
 	}
 	return int64(min(maxUnits, math.Ceil(float64(units)*1e6/float64(p.Rate))))
 }
 
-// demandSpan is the time constant of the fleet's demand, in microseconds: so long
+// DemandSpan is the time constant of the fleet's demand, in microseconds: so long
 // that a burst alone is no overload.
-func (p *Policy) demandSpan() int64 { return max(1_000_000, p.timeFor(4*p.units())) }
+func (p *Policy) DemandSpan() int64 { return max(1_000_000, p.TimeFor(4*p.Units())) }
 
-// capacity is how many thousandths of a token come in a demandSpan.
-func (p *Policy) capacity() float64 { return float64(p.Rate) * float64(p.demandSpan()) / 1e9 }
+// Capacity is how many thousandths of a token come in a demandSpan.
+func (p *Policy) Capacity() float64 { return float64(p.Rate) * float64(p.DemandSpan()) / 1e9 }

@@ -159,7 +159,7 @@ func TestHangUnderFlood(t *testing.T) {
 				w := New(t, 5, p, nodes)
 				w.After(4_000_000, func() { w.Hang(hang) })
 				r := w.Measure(Steady(10), 10_000_000)
-				line += fmt.Sprintf(" |%5d ms %5.1f over, %5d alone, share %.3f", hang/1000, r.Over, w.Alone, r.Share)
+				line += fmt.Sprintf(" |%5d ms %5.1f over, %5d alone, share %.3f", hang/1000, r.Over, w.Fallback, r.Share)
 				if r.Over > float64(p.Burst)/25+float64(nodes) {
 					t.Errorf("%v/s, burst %d, %d nodes, a hang of %d ms: %.1f tokens too many", limit.rate, limit.burst, nodes, hang/1000, r.Over)
 				}

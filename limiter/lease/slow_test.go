@@ -31,7 +31,7 @@ func TestLimitsHoldOnASlowRedis(t *testing.T) {
 					even := far(t, 3, p, nodes, ms*1000).Measure(traffic.even, span)
 					flood := far(t, 3, p, nodes, ms*1000).Measure(traffic.flood, span)
 					over := max(even.Over, flood.Over) / float64(p.Burst)
-					line += fmt.Sprintf(" |%3d ms %5.2f %6.2f %% %6.1f %% %5.2f %5.2f %5.2f", ms, over, 100*even.Short, 100*flood.Share, even.Calls, even.Waited, even.Alone+flood.Alone)
+					line += fmt.Sprintf(" |%3d ms %5.2f %6.2f %% %6.1f %% %5.2f %5.2f %5.2f", ms, over, 100*even.Short, 100*flood.Share, even.Calls, even.Waited, even.Fallback+flood.Fallback)
 					if over > .2 || even.Short > .006 || flood.Share < .97 || flood.Share > 1.01 || even.Broken+flood.Broken > 0 {
 						t.Errorf("%v/s burst %d, %d nodes, %s, %d ms: even %+v, flood %+v", limit.rate, limit.burst, nodes, traffic.name, ms, even, flood)
 					}

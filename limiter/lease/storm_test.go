@@ -133,12 +133,12 @@ func (s storm) run(t testing.TB) (v outcome) {
 				w.Clock -= w.Random.Int64N(900_000)
 			case 6:
 				v.tried.stops++
-				w.Nodes[node].Ambush = w.Random.Int64N(15_000_000)
+				w.Nodes[node].StopInFlight = w.Random.Int64N(15_000_000)
 			case 8: // out of the network and out of the load balancer, and back for a flood
 				v.tried.cuts++
 				n := w.Nodes[node]
-				n.Cut, n.Shunned = true, true
-				w.After(5_000_000+w.Random.Int64N(20_000_000), func() { n.Shunned = false })
+				n.Cut, n.NoTraffic = true, true
+				w.After(5_000_000+w.Random.Int64N(20_000_000), func() { n.NoTraffic = false })
 				w.After(5_000_000+w.Random.Int64N(25_000_000), func() { n.Cut = false })
 			case 7:
 				if seed%2 == 0 {
@@ -281,7 +281,7 @@ func dormant(t testing.TB, seed uint64) (over int, worst int64) {
 			case 0:
 				n.Cut = true
 			case 1:
-				n.Ambush = busy + quiet - w.Now - w.Random.Int64N(1_000_000)
+				n.StopInFlight = busy + quiet - w.Now - w.Random.Int64N(1_000_000)
 			case 2:
 				w.After(w.Random.Int64N(quiet), func() { n.Cut = true })
 			}

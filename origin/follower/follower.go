@@ -207,6 +207,7 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 	}
 	t := newTerm(f, p)
 	t.use(v.catalog)
+	t.nameRows()
 	present, err := call(ctx, f.options.Log.Epoch) // a node without the log leaves the slot to others
 	if err != nil {
 		return err

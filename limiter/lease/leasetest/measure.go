@@ -29,14 +29,14 @@ func (o *Oracle) Admit(now int64) float64 {
 
 // Exact is a bucket that every request visits at once.
 type Exact struct {
-	Bucket lease.Bucket
+	Bucket Bucket
 	Policy lease.Policy
 }
 
 // Take decides one request.
 func (e *Exact) Take(now int64) bool {
 	if e.Bucket.Policy.Burst == 0 {
-		e.Bucket = lease.Full(e.Policy, now)
+		e.Bucket = Full(e.Policy, now)
 	}
 	c := lease.Call{Policy: e.Policy, Need: 1}
 	e.Bucket.Visit(&c, now)
@@ -45,14 +45,14 @@ func (e *Exact) Take(now int64) bool {
 
 // Result is what a fleet makes of one limit.
 type Result struct {
-	Over   float64 // tokens above the promise, in the worst span
-	Exact  float64 // share of the requests that an exact bucket admits
-	Short  float64 // share of the requests that an exact bucket admits and the fleet does not
-	Share  float64 // admitted, of what an exact bucket admits
-	Alone  float64 // share of the requests that a node admitted by itself
-	Waited float64 // share of the requests that waited
-	Calls  float64 // a request
-	Broken int     // times that a breaker opened
+	Over     float64 // tokens above the promise, in the worst span
+	Exact    float64 // share of the requests that an exact bucket admits
+	Short    float64 // share of the requests that an exact bucket admits and the fleet does not
+	Share    float64 // admitted, of what an exact bucket admits
+	Fallback float64 // share of the requests that a node admitted by itself
+	Waited   float64 // share of the requests that waited
+	Calls    float64 // a request
+	Broken   int     // times that a breaker opened
 }
 
 // Measure runs a shape of traffic over the world until span, and compares it with
@@ -76,7 +76,7 @@ func (w *World) Measure(s Shape, span int64) (r Result) {
 	r.Exact = float64(ideal) / offered
 	r.Short = float64(ideal-w.Admitted) / offered
 	r.Share = float64(w.Admitted) / float64(ideal)
-	r.Alone, r.Waited, r.Calls = float64(w.Alone)/offered, float64(w.Waited)/offered, float64(w.Calls)/offered
+	r.Fallback, r.Waited, r.Calls = float64(w.Fallback)/offered, float64(w.Waited)/offered, float64(w.Calls)/offered
 	r.Broken = w.Broken
 	return r
 }

@@ -8,17 +8,17 @@ import (
 
 // Node does with a lease what the limiter and its dispatcher do.
 type Node struct {
-	W       *World
-	ID      int64
-	Policy  lease.Policy // as far as it has read
-	Lease   *lease.Lease
-	Ahead   int64   // of its clock
-	Pace    float64 // of it
-	Stale   int64   // how old a moment it decides by may be
-	Ambush  int64   // it is to be stopped for so long as soon as an answer is on its way
-	Cut     bool    // nothing it sends arrives
-	Shunned bool    // no requests come to it
-	Cold    bool    // it has not counted the others
+	W            *World
+	ID           int64
+	Policy       lease.Policy // as far as it has read
+	Lease        *lease.Lease
+	Ahead        int64   // of its clock
+	Pace         float64 // of it
+	Stale        int64   // how old a moment it decides by may be
+	StopInFlight int64   // its next call stops it for so long, with the answer on its way
+	Cut          bool    // nothing it sends arrives
+	NoTraffic    bool    // no requests come to it
+	Cold         bool    // it has not counted the others
 
 	dead     bool
 	stopped  bool     // like a process that got SIGSTOP
@@ -27,9 +27,8 @@ type Node struct {
 	link     *lease.Link
 	fleet    lease.Fleet
 	counted  int64 // when it last counted the fleet
-	failures int
-	away     bool // the breaker is open
-	owing    bool // it has been, and has not sent all debts yet
+	away     bool  // the breaker is open
+	hasDebts bool  // it has been, and has not sent all debts yet
 	wanted   bool
 }
 
@@ -39,8 +38,8 @@ type waiter struct{ _ byte }
 // NewNode makes a node that is a member of the fleet at once.
 func (w *World) NewNode() *Node {
 	n := &Node{W: w, ID: 1 + w.Random.Int64N(1<<50), Policy: w.Policy, Ahead: w.Random.Int64N(1_000_000_000), Pace: 1,
-		link: &lease.Link{Budget: Budget}}
-	n.Lease = lease.New(n.Policy, n.Now())
+		Lease: new(lease.Lease), link: &lease.Link{Budget: Budget}}
+	n.Lease.Init(n.Policy, n.Now())
 	n.fleet = lease.Fleet{Node: n.ID, Contact: n.Now(), Link: n.link}
 	n.fleet.Nodes, n.fleet.Missing = w.beat(n, false)
 	n.counted = n.Now()
@@ -120,7 +119,7 @@ func (n *Node) decide() {
 	case v == lease.Denied:
 		n.W.Asked(n, false)
 	case n.away || n.Lease.Unanswered(n.Now(), n.Fleet()):
-		n.decideAlone()
+		n.decideByFallback()
 	default:
 		n.W.Waited++
 		n.await(new(waiter))
@@ -135,7 +134,7 @@ func (n *Node) await(r *waiter) {
 		n.do(func() {
 			if i := slices.Index(n.waiting, r); i >= 0 {
 				n.waiting = slices.Delete(n.waiting, i, i+1)
-				n.decideAlone()
+				n.decideByFallback()
 			}
 		})
 	})
@@ -145,7 +144,7 @@ func (n *Node) await(r *waiter) {
 func (n *Node) serve() {
 	for len(n.waiting) > 0 {
 		v := n.Lease.Retry(n.Now())
-		if v == lease.Ask {
+		if v == lease.NeedRemote {
 			return
 		}
 		n.waiting = n.waiting[1:]
@@ -165,21 +164,21 @@ func (n *Node) admit() {
 
 // Refund gives a token back, as a request does that turned out to cost nothing.
 func (n *Node) Refund() {
-	if travels, urgent := n.Lease.Refund(n.Now(), false); travels && urgent {
+	if n.Lease.Refund(n.Now(), false) && !n.Policy.Leased() {
 		n.want()
 	}
 }
 
-func (n *Node) decideAlone() {
+func (n *Node) decideByFallback() {
 	ok := n.W.Mode == FailAllow
 	switch n.W.Mode {
 	case FailLocal:
-		ok, _ = n.Lease.TakeAlone(n.Now(), n.Fleet())
+		ok, _ = n.Lease.TakeFallback(n.Now(), n.Fleet())
 	case FailAllow:
-		n.Lease.AdmitAlone(n.Now(), n.Fleet())
+		n.Lease.AdmitFallback(n.Now(), n.Fleet())
 	}
 	if ok {
-		n.W.Alone++
+		n.W.Fallback++
 		n.admit()
 	} else {
 		n.W.Asked(n, false)
@@ -189,16 +188,16 @@ func (n *Node) decideAlone() {
 func (n *Node) want() {
 	if !n.away && !n.wanted {
 		n.wanted = true
-		n.W.After(0, func() { n.do(n.fly) })
+		n.W.After(0, func() { n.do(n.send) })
 	}
 }
 
-// fly sends a call, as the dispatcher does.
-func (n *Node) fly() {
+// send sends a call, as the dispatcher does.
+func (n *Node) send() {
 	w, c := n.W, new(lease.Call)
 	if n.away || !n.Lease.Begin(c, int64(len(n.waiting)), n.Now(), n.Fleet(), false) {
 		n.wanted = false
-		n.forsake()
+		n.failWaiters()
 		return
 	}
 	w.Calls++
@@ -210,20 +209,20 @@ func (n *Node) fly() {
 			n.want()
 		}
 	}
-	w.After(FlightTimeout, func() {
+	w.After(CallTimeout, func() {
 		n.do(func() {
 			if over {
 				return
 			}
-			n.trip()
+			n.noteFailure()
 			n.Lease.Fail(c, n.Now())
 			over, n.wanted = true, false
-			n.forsake()
+			n.failWaiters()
 		})
 	})
-	if n.Ambush > 0 {
-		n.Stop(n.Ambush)
-		n.Ambush = 0
+	if n.StopInFlight > 0 {
+		n.Stop(n.StopInFlight)
+		n.StopInFlight = 0
 	}
 	if w.Lost() || n.Cut {
 		return
@@ -238,7 +237,7 @@ func (n *Node) fly() {
 			}
 			w.Check(&answered)
 			back := w.OneWay()
-			if w.Lost() || n.Cut || n.Now()-sent+back > FlightTimeout {
+			if w.Lost() || n.Cut || n.Now()-sent+back > CallTimeout {
 				return
 			}
 			w.InFlight += answered.Granted
@@ -248,7 +247,6 @@ func (n *Node) fly() {
 					if over {
 						return
 					}
-					n.failures = 0
 					n.link.Note(n.Now() - sent)
 					n.Lease.Complete(&answered, sent, n.Now(), n.Fleet())
 					end()
@@ -260,25 +258,25 @@ func (n *Node) fly() {
 	})
 }
 
-// forsake has those who wait decided alone.
-func (n *Node) forsake() {
+// failWaiters has those who wait decided alone.
+func (n *Node) failWaiters() {
 	waiting := n.waiting
 	n.waiting = nil
 	for range waiting {
-		n.decideAlone()
+		n.decideByFallback()
 	}
 }
 
-// trip opens the breaker; a heartbeat that arrives closes it.
-func (n *Node) trip() {
+// noteFailure opens the breaker; a heartbeat that arrives closes it.
+func (n *Node) noteFailure() {
 	if !n.away {
 		n.W.Broken++
-		n.away, n.owing = true, true
+		n.away, n.hasDebts = true, true
 	}
 }
 
-// beat sends a heartbeat. A node that was away looks only, until it has sent what
-// it owes: what is withheld for it pays for that.
+// beat sends a heartbeat. A node that was away only counts, until it has sent its
+// debts: what is withheld for it pays them.
 func (n *Node) beat() {
 	if n.dead {
 		return
@@ -286,32 +284,32 @@ func (n *Node) beat() {
 	n.W.After(BeatEvery, n.beat)
 	n.do(func() {
 		w, sent := n.W, n.Now()
-		if n.owing && !n.away && !n.Lease.Owes() && !n.Lease.InFlight() {
-			n.owing = false
+		if n.hasDebts && !n.away && !n.Lease.HasDebt() && !n.Lease.InFlight() {
+			n.hasDebts = false
 		}
 		if w.Lost() || n.Cut {
 			return
 		}
-		look := n.owing
+		recovering := n.hasDebts
 		w.After(w.OneWay(), func() {
 			w.arrive(func() {
-				nodes, missing := w.beat(n, look)
+				nodes, missing := w.beat(n, recovering)
 				back := w.OneWay()
 				if w.Lost() || n.Cut {
 					return
 				}
 				w.After(back, func() {
 					n.do(func() {
-						if n.Now()-sent > FlightTimeout {
+						if n.Now()-sent > CallTimeout {
 							return
 						}
 						n.link.Note(n.Now() - sent)
 						n.fleet.Nodes, n.fleet.Missing, n.counted = nodes, missing, n.Now()
-						if !look {
+						if !recovering {
 							n.fleet.Contact = sent
 						}
 						if n.away {
-							n.away, n.failures = false, 0
+							n.away = false
 							n.want()
 						}
 					})

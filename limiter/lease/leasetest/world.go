@@ -11,11 +11,10 @@ import (
 )
 
 const (
-	Budget        = 10_000  // a request waits that long for Redis
-	FlightTimeout = 250_000 // a call without an answer for that long has failed
-	BeatEvery     = 500_000
-	SilentFor     = 1_100_000 // a node without a heartbeat for that long is missing
-	tripAfter     = 3         // failures in a row open the breaker
+	Budget      = 10_000  // a request waits that long for Redis
+	CallTimeout = 250_000 // a call without an answer for that long has failed
+	BeatEvery   = 500_000
+	SilentFor   = 1_100_000 // a node without a heartbeat for that long is missing
 )
 
 // Failer is what the world fails a test by; *testing.T is one.
@@ -61,7 +60,7 @@ type World struct {
 
 	Policy lease.Policy
 	Mode   FailureMode
-	Bucket lease.Bucket
+	Bucket Bucket
 	Clock  int64                    // the bucket's, ahead of Now
 	OneWay func() int64             // delay of a message
 	Lost   func() bool              // whether it does not arrive
@@ -78,15 +77,15 @@ type World struct {
 	InFlight int64 // tokens granted in answers that are on their way
 	leasing  int64 // tokens leased in them
 
-	Offered, Admitted, Calls, Waited, Alone int64
-	Broken                                  int // times that a breaker opened
+	Offered, Admitted, Calls, Waited, Fallback int64
+	Broken                                     int // times that a breaker opened
 }
 
 // New makes a world of so many nodes that know one another. t may be nil.
 func New(t Failer, seed uint64, p lease.Policy, nodes int) *World {
 	w := &World{t: t, Random: rand.New(rand.NewPCG(seed, 23)), Policy: p, beats: map[int64]int64{}}
 	w.Clock = 1_000_000_000_000_000 + w.Random.Int64N(lease.Epoch)
-	w.Bucket = lease.Full(p, w.Clock)
+	w.Bucket = Full(p, w.Clock)
 	w.OneWay = func() int64 { return 40 + w.Random.Int64N(60) }
 	w.Lost = func() bool { return false }
 	w.Admit, w.Check, w.Asked = func(*Node) {}, func(*lease.Call) {}, func(*Node, bool) {}
@@ -135,10 +134,10 @@ func (w *World) arrive(do func()) {
 	do()
 }
 
-// beat is the heartbeat script: it notes that a node lives, or only looks, and
+// beat is the heartbeat script: it notes that a node lives, or only counts, and
 // counts the nodes, and those that are missing.
-func (w *World) beat(n *Node, look bool) (nodes, missing int64) {
-	if !look {
+func (w *World) beat(n *Node, debts bool) (nodes, missing int64) {
+	if !debts {
 		w.beats[n.ID] = w.Now
 	}
 	for id, at := range w.beats {
@@ -168,7 +167,7 @@ func (w *World) Traffic(s Shape, end int64) {
 			return
 		}
 		gap, node := s(w)
-		if w.Nodes[node].Shunned {
+		if w.Nodes[node].NoTraffic {
 			node = w.AnyNode()
 		}
 		w.Nodes[node].Request()

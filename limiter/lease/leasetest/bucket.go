@@ -1,34 +1,24 @@
-package lease
+package leasetest
 
-import "math"
+import (
+	"math"
+
+	"listedge/limiter/lease"
+)
 
 const (
-	// Epoch is how long what is leased counts as held, at least; at most twice
-	// (microseconds).
-	Epoch = 10_000_000
-
 	// clockSlack: a clock this far behind the bucket's is taken for jitter
 	// between readings, not for a step.
 	clockSlack = 1_000_000
 
-	// leastLeased is the smallest burst that is leased from.
-	leastLeased = 16
-
-	// ownerLife is how long after its last visit a node still owns a bucket whose
-	// burst is smaller than the fleet.
-	ownerLife = 60_000_000
-
-	// MissingAfter is how long after a node's last heartbeat the others hold its
-	// share back, by the latest. Until then it must not refill a fallback bucket.
-	MissingAfter = 1_850_000
-
-	// MemberLife is how long a node that sends no heartbeats counts as a member of
-	// the fleet whose share is held back.
-	MemberLife = 60_000_000
+	maxArrived  = 1_000_000_000 // of a report, so that doubles hold the demand
+	leastParts  = 8             // of a bucket is leased one at most
+	scarceParts = 4             // a bucket with less than such a part left is empty
 )
 
-// Bucket is a shared token bucket. This file is its whole arithmetic: pure, the
-// twin of token_bucket.lua. A test holds the two equal, state included.
+// Bucket is a shared token bucket. This file is the arithmetic of
+// token_bucket.lua in Go, for tests and simulations. A test holds the two equal,
+// state included.
 //
 // Invariants: Level + Withheld + (Held+Prev)*Token <= Burst*Token (but for a
 // burst that was made smaller than what is held: then Level is not above 0 until
@@ -42,54 +32,17 @@ type Bucket struct {
 	Held     int64 // tokens leased in the epoch of TS and not yet reported spent
 	Prev     int64 // the same of the epoch before; older ones count no more
 	Used     int64 // epoch in which a node last used the policy in force
-	Demand   int64 // thousandths of a request: those of the last demandSpan, decaying
+	Demand   int64 // thousandths of a request: those of the last Policy.DemandSpan, decaying
 	Withheld int64 // micro-tokens: what came for nodes that are missing and may spend it
 	Owner    int64 // of a burst smaller than the fleet: the node that may spend without Redis; 0 = none
 	OwnerAt  int64 // when it was here last
 
-	Policy Policy
-}
-
-// Call is one visit to one bucket: the request to the script and its reply.
-type Call struct {
-	Policy Policy // the caller's
-
-	Need  int64 // tokens to admit at once, as many as there are
-	Hold  int64 // 1: what is granted counts as held as well, for the answer takes long
-	Extra int64 // tokens to lease on top, if Need was met
-
-	Arrived  int64 // requests at this node since its last report
-	Entitled int64 // thousandths of a request: those for which it has had no token
-
-	Epoch, Rel0, Rel1 int64 // no longer held, of those leased in Epoch, and in the one before
-
-	Ret  int64 // tokens to give back
-	Debt int64 // tokens spent without Redis, to be debited
-
-	Nodes, Missing int64 // of the fleet, and of them those that may be cut off
-	Node           int64 // the caller
-
-	Reply
-}
-
-// Reply tells the state of a bucket after a visit.
-type Reply struct {
-	Granted int64 // of Need
-	Leased  int64 // of Extra
-	Level   int64 // micro-tokens
-	Wait    int64 // microseconds until there is a token; 0 when there is one
-	Epoch   int64
-	Lasts   int64 // microseconds for which what is leased now counts as held
-	Held    int64 // tokens that nodes hold, this one included
-	Demand  int64 // of the whole fleet
-	Owner   int64 // 1: the caller is the owner
-	Version int64 // of the policy in force
-	Now     int64 // the store's time of the visit, microseconds
+	Policy lease.Policy
 }
 
 // Full is what an absent bucket stands for.
-func Full(p Policy, now int64) Bucket {
-	return Bucket{Level: p.units(), TS: now, Used: -1, Policy: p}
+func Full(p lease.Policy, now int64) Bucket {
+	return Bucket{Level: p.Units(), TS: now, Used: -1, Policy: p}
 }
 
 // Visit carries out c at time now and reports whether the bucket must be stored.
@@ -98,14 +51,14 @@ func Full(p Policy, now int64) Bucket {
 // The order matters: time that has passed counts under the policy it passed
 // under; releases make room for what is given back, which cannot lift the bucket
 // over its burst; a debit comes before the grant, or tokens would be spent twice.
-func (b *Bucket) Visit(c *Call, now int64) (changed bool) {
+func (b *Bucket) Visit(c *lease.Call, now int64) (changed bool) {
 	before, absent := *b, b.Used < 0
 	missing, nodes := b.absentees(c, now)
 	stepped := !b.refill(now, missing, nodes)
 	b.merge(missing, nodes)
-	adopted := b.adopt(&c.Policy)
+	replaced := b.replacePolicy(&c.Policy)
 	epoch := b.epoch()
-	confirmed := c.Policy.sameLimits(&b.Policy) && b.Used != epoch
+	confirmed := sameLimits(&c.Policy, &b.Policy) && b.Used != epoch
 	if confirmed {
 		b.Used = epoch
 	}
@@ -114,18 +67,18 @@ func (b *Bucket) Visit(c *Call, now int64) (changed bool) {
 	b.release(c, epoch)
 	b.giveBack(min(c.Ret, b.Policy.Burst))
 	b.debit(min(c.Debt, b.Policy.Burst))
-	c.Reply = Reply{Epoch: epoch, Lasts: b.lasts(), Version: b.Policy.Version, Now: now, Demand: b.Demand}
+	c.Reply = lease.Reply{Epoch: epoch, Lasts: b.lasts(), Demand: b.Demand}
 	if !stepped {
 		b.grant(c)
 	}
 	c.Level, c.Reply.Held = b.Level, b.Held+b.Prev
-	if b.Level < Token {
-		c.Wait = b.Policy.timeFor(Token - b.Level)
+	if b.Level < lease.Token {
+		c.Wait = b.Policy.TimeFor(lease.Token - b.Level)
 	}
 	if b.Owner == c.Node && c.Node != 0 {
 		c.Owner = 1
 	}
-	if stepped || adopted || owned || confirmed && !absent || b.Policy.leased() && c.Arrived > 0 ||
+	if stepped || replaced || owned || confirmed && !absent || b.Policy.Leased() && c.Arrived > 0 ||
 		c.Granted+c.Leased+c.Rel0+c.Rel1+c.Ret+c.Debt > 0 {
 		return true
 	}
@@ -133,16 +86,14 @@ func (b *Bucket) Visit(c *Call, now int64) (changed bool) {
 	return false
 }
 
-const maxArrived = 1_000_000_000 // of a report, so that doubles hold the demand
-
 // absentees returns how many of how many parts of the refill are withheld. Where
 // the burst is smaller than the fleet, all of it belongs to the owner.
-func (b *Bucket) absentees(c *Call, now int64) (missing, nodes int64) {
+func (b *Bucket) absentees(c *lease.Call, now int64) (missing, nodes int64) {
 	nodes = max(1, c.Nodes)
 	switch {
 	case b.Policy.Burst >= nodes:
 		return c.Missing, nodes
-	case c.Missing == 0 || b.Owner == 0 || b.Owner == c.Node || now-b.OwnerAt <= MissingAfter:
+	case c.Missing == 0 || b.Owner == 0 || b.Owner == c.Node || now-b.OwnerAt <= lease.MissingAfter:
 		return 0, nodes
 	}
 	return nodes, nodes
@@ -161,10 +112,10 @@ func (b *Bucket) refill(now, missing, nodes int64) bool {
 		}
 		return true
 	}
-	span := float64(b.Policy.demandSpan())
+	span := float64(b.Policy.DemandSpan())
 	b.Demand = int64(math.Floor(float64(b.Demand) * span / (span + float64(now-b.TS))))
 	for b.Held+b.Prev > 0 {
-		edge := b.TS + Epoch - (b.TS+b.Lag)%Epoch
+		edge := b.TS + lease.Epoch - (b.TS+b.Lag)%lease.Epoch
 		if edge > now {
 			break
 		}
@@ -186,7 +137,7 @@ func (b Bucket) LevelAt(now int64) int64 {
 // grow adds dt microseconds of refill, of which the missing nodes' part is
 // withheld: they may be spending it.
 func (b *Bucket) grow(dt, missing, nodes int64) {
-	earned := b.Policy.earned(dt)
+	earned := b.Policy.Earned(dt)
 	withheld := part(earned, missing, nodes)
 	b.Level = max(b.Level, min(b.cap()-b.Withheld, b.Level+earned-withheld))
 	b.Withheld = max(b.Withheld, min(b.Withheld+withheld, b.mostWithheld(missing, nodes), b.cap()-b.Level))
@@ -208,22 +159,25 @@ func part(units, parts, of int64) int64 {
 
 // mostWithheld is the missing nodes' part of a full bucket.
 func (b *Bucket) mostWithheld(missing, nodes int64) int64 {
-	return part(b.Policy.units(), missing, nodes)
+	return part(b.Policy.Units(), missing, nodes)
 }
 
+// sameLimits: equal whatever the version.
+func sameLimits(p, q *lease.Policy) bool { return p.Rate == q.Rate && p.Burst == q.Burst }
+
 // cap is the most the bucket may contain while nodes hold tokens of it.
-func (b *Bucket) cap() int64 { return max(0, b.Policy.Burst-b.Held-b.Prev) * Token }
+func (b *Bucket) cap() int64 { return max(0, b.Policy.Burst-b.Held-b.Prev) * lease.Token }
 
 // epoch is a count of Epochs since the clock's beginning.
-func (b *Bucket) epoch() int64 { return (b.TS + b.Lag) / Epoch }
+func (b *Bucket) epoch() int64 { return (b.TS + b.Lag) / lease.Epoch }
 
-// adopt puts the caller's policy in force where it is the newer one, and reports
+// replacePolicy puts the caller's policy in force where it is the newer one, and reports
 // whether it did. Any other stays out until no node has used the one in force for
 // an epoch: nodes that disagree cannot pull the bucket to and fro, and versions
 // that begin anew, as those of a restored database do, are not ignored for ever.
 // What is above the new burst is gone; what is missing comes by the new rate.
-func (b *Bucket) adopt(p *Policy) bool {
-	if p.Version <= b.Policy.Version && (p.sameLimits(&b.Policy) || b.epoch()-b.Used <= 1) {
+func (b *Bucket) replacePolicy(p *lease.Policy) bool {
+	if p.Version <= b.Policy.Version && (sameLimits(p, &b.Policy) || b.epoch()-b.Used <= 1) {
 		return false
 	}
 	b.Policy = *p
@@ -235,19 +189,19 @@ func (b *Bucket) adopt(p *Policy) bool {
 // own makes the caller the owner of a bucket whose burst is smaller than the
 // fleet, where there is none or it has not come for long and all nodes are
 // present, so that it knows by its own clock that it is the owner no longer.
-func (b *Bucket) own(c *Call) bool {
+func (b *Bucket) own(c *lease.Call) bool {
 	if b.Policy.Burst >= c.Nodes || c.Node == 0 ||
-		b.Owner == c.Node && b.TS-b.OwnerAt <= MissingAfter/2 ||
-		b.Owner != 0 && b.Owner != c.Node && (c.Missing > 0 || b.TS-b.OwnerAt <= ownerLife) {
+		b.Owner == c.Node && b.TS-b.OwnerAt <= lease.MissingAfter/2 ||
+		b.Owner != 0 && b.Owner != c.Node && (c.Missing > 0 || b.TS-b.OwnerAt <= lease.OwnerLife) {
 		return false
 	}
 	b.Owner, b.OwnerAt = c.Node, b.TS
 	return true
 }
 
-// release strikes off what is no longer held. Epochs that ended in the meantime
-// have struck it off themselves.
-func (b *Bucket) release(c *Call, epoch int64) {
+// release subtracts what is no longer held. Epochs that ended in the meantime have
+// subtracted it themselves.
+func (b *Bucket) release(c *lease.Call, epoch int64) {
 	switch c.Epoch {
 	case epoch:
 		b.Held = max(0, b.Held-c.Rel0)
@@ -259,37 +213,37 @@ func (b *Bucket) release(c *Call, epoch int64) {
 
 // giveBack returns tokens, never above the burst.
 func (b *Bucket) giveBack(tokens int64) {
-	b.Level = max(b.Level, min(b.cap()-b.Withheld, b.Level+tokens*Token))
+	b.Level = max(b.Level, min(b.cap()-b.Withheld, b.Level+tokens*lease.Token))
 }
 
 // debit removes tokens that were spent elsewhere, from what was withheld for
 // that first, and those that are not there as well.
 func (b *Bucket) debit(tokens int64) {
-	paid := min(tokens*Token, b.Withheld)
+	paid := min(tokens*lease.Token, b.Withheld)
 	b.Withheld -= paid
-	b.Level = max(min(b.Level, -b.floor()), b.Level-tokens*Token+paid)
+	b.Level = max(min(b.Level, -b.floor()), b.Level-tokens*lease.Token+paid)
 }
 
 // floor is how much may be owed: what is debited twice, because its answer was
 // lost, is missing.
-func (b *Bucket) floor() int64 { return b.Policy.Burst / 4 * Token }
+func (b *Bucket) floor() int64 { return b.Policy.Burst / 4 * lease.Token }
 
 // grant admits what is needed, and leases where that leaves enough: half of the
 // burst is out at most. A bucket that is not being drained leases to each node
 // up to half of its part of what is left, and one that is, a quarter: else leases
 // taken amid a burst refuse its rest. In an empty one, each node gets as many
 // tokens as its share of all requests is: they have the same chance on each.
-func (b *Bucket) grant(c *Call) {
+func (b *Bucket) grant(c *lease.Call) {
 	burst, nodes := b.Policy.Burst, max(1, c.Nodes)
-	have := max(0, b.Level) / Token
-	most, capacity := have, b.Policy.capacity()
-	scarce := have*scarceParts < burst && float64(b.Demand) > capacity*overloadFrom
-	if scarce && nodes > 1 && burst >= leastLeased {
-		share := float64(c.Entitled) * capacity * fairShare / float64(b.Demand) / 1000
+	have := max(0, b.Level) / lease.Token
+	most, capacity := have, b.Policy.Capacity()
+	scarce := have*scarceParts < burst && float64(b.Demand) > capacity*lease.OverloadFrom
+	if scarce && nodes > 1 && b.Policy.Leased() {
+		share := float64(c.Entitled) * capacity * lease.FairShare / float64(b.Demand) / 1000
 		most = min(have, int64(math.Floor(share)))
 	}
 	c.Granted = min(c.Need, most)
-	if c.Granted == c.Need && burst >= leastLeased {
+	if c.Granted == c.Need && b.Policy.Leased() {
 		held := b.Held + b.Prev
 		bound := (have + held) / max(leastParts, 2*nodes+1)
 		switch {
@@ -300,29 +254,22 @@ func (b *Bucket) grant(c *Call) {
 		}
 		c.Leased = max(0, min(c.Extra, bound, most-c.Granted, burst/2-held))
 	}
-	b.Level -= (c.Granted + c.Leased) * Token
+	b.Level -= (c.Granted + c.Leased) * lease.Token
 	b.Held += c.Leased + c.Hold*c.Granted
 }
 
-const (
-	overloadFrom = 1.125   // of the rate: more demand than noise explains
-	fairShare    = 1.03125 // of the rate is shared out, so that all of it is
-	leastParts   = 8       // of a bucket is leased one at most
-	scarceParts  = 4       // a bucket with less than such a part left is empty
-)
-
 // lasts is how long what is leased now counts as held: this epoch and the next.
-func (b *Bucket) lasts() int64 { return (b.epoch()+2)*Epoch - b.TS - b.Lag }
+func (b *Bucket) lasts() int64 { return (b.epoch()+2)*lease.Epoch - b.TS - b.Lag }
 
 // UntilAbsent is the time after which the bucket is as good as absent: full, and
 // nothing held or withheld any more.
 func (b *Bucket) UntilAbsent() int64 {
-	last := b.Policy.timeFor(b.Policy.units() - b.Level)
+	last := b.Policy.TimeFor(b.Policy.Units() - b.Level)
 	if b.Held+b.Prev > 0 {
 		last = max(last, b.lasts())
 	}
 	if b.Owner != 0 || b.Withheld > 0 {
-		last = max(last, MemberLife)
+		last = max(last, lease.MemberLife)
 	}
 	return last
 }

@@ -1,0 +1,304 @@
+package limiter
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"listedge/internal/sandbox/redistest"
+)
+
+// Limits on a Redis Cluster: each master is a shard of its own.
+
+// One master hangs: requests for its buckets wait once, and are then decided without
+// it. Those for the buckets of other masters notice nothing.
+func TestAHungShardCostsOthersNothing(t *testing.T) {
+	servers, client := startCluster(t)
+	l := open(t, Options{Redis: client, Budget: patient})
+	counted(t, l, 1)
+	var hanging, healthy []*Bucket
+	for i := range 60 {
+		b := l.Bucket(KeyBucket(fmt.Sprint("w", i), "k"), policy(t, 1_000_000, 15))
+		takes(t, l, b, 1, SourceRedis)
+		if masterOf(client, b.key) == servers[0].Addr() {
+			hanging = append(hanging, b)
+		} else {
+			healthy = append(healthy, b)
+		}
+	}
+	if len(hanging) == 0 || len(healthy) == 0 {
+		t.Fatal("all buckets are on one master")
+	}
+	if err := servers[0].Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	var stop atomic.Bool
+	var requests sync.WaitGroup
+	count := func(of []*Bucket, all, fallback *atomic.Int64) {
+		requests.Go(func() {
+			for i := 0; !stop.Load(); i++ {
+				if all.Add(1); l.take(of[i%len(of)], nil).Source == SourceLocalFallback {
+					fallback.Add(1)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	var askedHanging, fallbackHanging, askedHealthy, fallbackHealthy atomic.Int64
+	for range 4 {
+		count(hanging, &askedHanging, &fallbackHanging)
+		count(healthy, &askedHealthy, &fallbackHealthy)
+	}
+	eventually(t, "many requests without the shard that hangs", func() bool { return fallbackHanging.Load() > 500 && askedHealthy.Load() > 500 })
+	stop.Store(true)
+	requests.Wait()
+	t.Logf("decided without Redis: %d of %d on the shard that hangs, %d of %d on others", fallbackHanging.Load(), askedHanging.Load(), fallbackHealthy.Load(), askedHealthy.Load())
+	if fallbackHealthy.Load() > askedHealthy.Load()/50 {
+		t.Error("more than one in fifty of those on healthy shards")
+	}
+	if s := l.Stats(); s.Breaker != "open" || s.Failure == nil {
+		t.Errorf("nothing says that a shard is down: %+v", s)
+	}
+	if err := servers[0].Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the shard is back", func() bool { s := l.Stats(); return s.Breaker == "closed" && s.Owing == 0 })
+	eventually(t, "a decision of Redis", func() bool { return l.take(hanging[0], nil).Source == SourceRedis })
+}
+
+// lossy is a connection that breaks when the answer to a call of a bucket is there.
+type lossy struct {
+	net.Conn
+	bucket *Bucket
+	lose   *atomic.Bool
+	sent   bool
+}
+
+func (c *lossy) Write(p []byte) (int, error) {
+	c.sent = c.sent || bytes.Contains(p, []byte(c.bucket.key))
+	return c.Conn.Write(p)
+}
+
+func (c *lossy) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.sent && err == nil && c.lose.CompareAndSwap(true, false) {
+		_ = c.Conn.Close()
+		return 0, io.EOF
+	}
+	return n, err
+}
+
+// A connection that breaks has carried out what was sent, or not. Nothing is sent
+// again, or a token would be given back twice.
+func TestACallIsCarriedOutOnceAtMost(t *testing.T) {
+	t.Parallel()
+	servers, _ := startCluster(t)
+	options := redistest.Options(servers[0].Addr(), servers[1].Addr(), servers[2].Addr())
+	b, lose := &Bucket{key: KeyBucket("broken", "k")}, new(atomic.Bool)
+	options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		return &lossy{Conn: conn, bucket: b, lose: lose}, err
+	}
+	client := redis.NewClusterClient(options.Cluster())
+	t.Cleanup(func() { _ = client.Close() })
+	l := open(t, Options{Redis: client, Budget: patient})
+	counted(t, l, 1)
+	key := l.Bucket(b.key, policy(t, 0.001, 15))
+	takes(t, l, key, 5, SourceRedis)
+	for range 3 {
+		lose.Store(true)
+		l.Return(key, nil)
+		eventually(t, "the answer is lost", func() bool { return !lose.Load() })
+		time.Sleep(150 * time.Millisecond) // so long a bucket is not asked after a failure
+		takes(t, l, key, 1, SourceRedis)
+	}
+	if n := l.left(key); n != 10 {
+		t.Errorf("%d of 15 left after 5 were taken, and 3 given back and taken again", n)
+	}
+	if s := l.Stats(); s.ReturnsDropped != 3 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// shards is a virtual store of two shards, of which a node may lose the second.
+type shards struct {
+	*virtual
+	cut atomic.Bool
+}
+
+func (s *shards) shardOf(key string) uint8 {
+	if key == "second" {
+		return 1
+	}
+	return 0
+}
+
+func (s *shards) visit(ctx context.Context, calls []*visit) error {
+	if s.cut.Load() && calls[0].bucket.key == "second" {
+		for _, c := range calls {
+			c.err = errMoody
+		}
+		return errMoody
+	}
+	return s.virtual.visit(ctx, calls)
+}
+
+func (s *shards) beat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error) {
+	if s.cut.Load() && shard == 1 {
+		return 0, 0, errMoody
+	}
+	return s.virtual.beat(ctx, shard, id, state)
+}
+
+// One of three nodes loses one of two shards: the others withhold its part of the
+// buckets there, and of no other.
+func TestOneNodeLosesOneShard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newVirtual()
+		var nodes []*Limiter
+		var buckets [2][]*Bucket
+		lost := &shards{virtual: v}
+		for i := range 3 {
+			store := &shards{virtual: v}
+			if i == 0 {
+				store = lost
+			}
+			l := newLimiter(Options{NodeID: fmt.Sprint(i)}, store)
+			t.Cleanup(func() { closeLimiter(t, l) })
+			nodes = append(nodes, l)
+			for shard, key := range []string{"first", "second"} {
+				buckets[shard] = append(buckets[shard], l.Bucket(key, policy(t, 100, 100)))
+			}
+		}
+		time.Sleep(3 * time.Second)
+		lost.cut.Store(true)
+		var admitted [2]int
+		began := time.Now()
+		for time.Since(began) < 20*time.Second {
+			for shard := range admitted {
+				for i, l := range nodes {
+					if d := l.take(buckets[shard][i], nil); d.Allowed {
+						admitted[shard]++
+					} else if shard == 0 && d.Source == SourceLocalFallback {
+						t.Fatalf("the healthy shard: %+v", d)
+					}
+				}
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		t.Logf("%d admitted on the healthy shard, %d on the other, of 2100", admitted[0], admitted[1])
+		if admitted[0] < 2060 || admitted[0] > 2101 || admitted[1] < 1800 || admitted[1] > 2140 {
+			t.Error("2100 are due, and a part of a burst more where a node is cut off")
+		}
+		if s := nodes[0].Stats(); s.Breaker != "open" {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestCluster(t *testing.T) {
+	servers, client := startCluster(t)
+	f := startFlood(t, time.Millisecond, one(client), patient)
+	time.Sleep(500 * time.Millisecond)
+	f.end(t, 0)
+
+	// Both buckets of a request travel to their master in one pipeline.
+	l := open(t, Options{Redis: client, Budget: patient})
+	counted(t, l, 4)
+	var keys, workspaces []*Bucket
+	for i := range 60 {
+		workspace := fmt.Sprint("w", i)
+		keys = append(keys, l.Bucket(KeyBucket(workspace, "k"), policy(t, 0.001, 15)))
+		workspaces = append(workspaces, l.Bucket(WorkspaceBucket(workspace), policy(t, 0.001, 15)))
+		if d := l.take(keys[i], workspaces[i]); !d.Allowed || d.Source != SourceRedis || d.Key.Remaining != 14 || d.Workspace.Remaining != 14 {
+			t.Fatalf("%+v", d)
+		}
+	}
+	if s := l.Stats(); s.RedisTrips != 60 || s.RedisCalls != 120 {
+		t.Errorf("%d trips with %d calls for 60 requests of two buckets", s.RedisTrips, s.RedisCalls)
+	}
+
+	// A master dies: its buckets are decided alone, and the others go on as long as
+	// their masters answer.
+	if err := servers[0].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	alone := 0
+	for i := range keys {
+		switch d := l.take(keys[i], workspaces[i]); d.Source {
+		case SourceLocalFallback:
+			alone++
+		case SourceRedis:
+		default:
+			t.Fatalf("%+v", d)
+		}
+	}
+	if alone == 0 {
+		t.Error("no bucket misses its master")
+	}
+	t.Logf("%d of 60 buckets are decided alone without one of three masters", alone)
+}
+
+// A slot moves to another master while its bucket is in use: no failure.
+func TestClusterSlotMoves(t *testing.T) {
+	t.Parallel()
+	servers, client := startCluster(t)
+	l := open(t, Options{Redis: client, Budget: patient})
+	b := l.Bucket(KeyBucket("moving", "k"), policy(t, 0.001, 15))
+	takes(t, l, b, 3, SourceRedis)
+	slot := int(client.ClusterKeySlot(t.Context(), b.key).Val())
+	owner, err := client.MasterForKey(t.Context(), b.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var from, to *redis.Client
+	for _, server := range servers {
+		if server.Addr() == owner.Options().Addr {
+			from = redistest.Client(t, server)
+		} else {
+			to = redistest.Client(t, server)
+		}
+	}
+	setSlot := func(at *redis.Client, how, id string) {
+		t.Helper()
+		if err := at.Do(t.Context(), "CLUSTER", "SETSLOT", slot, how, id).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fromID, toID := from.ClusterMyID(t.Context()).Val(), to.ClusterMyID(t.Context()).Val()
+	setSlot(to, "IMPORTING", fromID)
+	setSlot(from, "MIGRATING", toID)
+	takes(t, l, b, 1, SourceRedis)
+	value, err := from.Dump(t.Context(), b.key).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe := to.Pipeline()
+	pipe.Do(t.Context(), "ASKING")
+	pipe.Restore(t.Context(), b.key, 0, value)
+	if _, err := pipe.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := from.Del(t.Context(), b.key).Err(); err != nil {
+		t.Fatal(err)
+	}
+	takes(t, l, b, 1, SourceRedis)
+	setSlot(to, "NODE", toID)
+	setSlot(from, "NODE", toID)
+	takes(t, l, b, 2, SourceRedis)
+	if s := l.Stats(); s.RedisErrors+s.RedisTimeouts != 0 || s.Breaker != "closed" || s.FallbackAdmitted != 0 {
+		t.Fatalf("%+v", s)
+	}
+	if n := l.left(b); n != 8 {
+		t.Fatalf("%d left of 15 after 7", n)
+	}
+}
