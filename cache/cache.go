@@ -34,6 +34,7 @@ import (
 	"listedge/cache/freshness"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
+	"listedge/internal/histogram"
 )
 
 // Options configure a Cache. All durations but Bound are required.
@@ -126,7 +127,7 @@ type Cache struct {
 
 	fills, fillErrors atomic.Uint64
 	admissions        [freshness.Admissions]atomic.Uint64
-	lag               lag
+	lag               histogram.Histogram
 }
 
 const (
