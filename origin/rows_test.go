@@ -17,6 +17,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"listedge/origin/postgres"
 )
 
 // The reference: rows as the API describes them, made, filtered, searched and
@@ -307,7 +309,12 @@ func idOf(t testing.TB, raw []byte) string {
 // fetch asks for one page.
 func fetch(t testing.TB, o *Origin, q Query) answer {
 	t.Helper()
-	page, err := o.Fetch(context.Background(), q, "")
+	var page Page
+	var err error
+	eventually(t, "a connection, which may take longer than a node waits", func() bool {
+		page, err = o.Fetch(context.Background(), q, "")
+		return !errors.Is(err, postgres.ErrUnavailable)
+	})
 	if err != nil {
 		t.Fatalf("%s: %v", describe(q), err)
 	}
