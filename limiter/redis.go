@@ -55,8 +55,6 @@ type redisStore struct {
 	answered     atomic.Bool // so a Cluster's client knows the masters
 }
 
-func newRedisStore(client redis.UniversalClient) *redisStore { return &redisStore{client: client} }
-
 // maxShards bounds the shards: the masters of a Cluster that have their own. The
 // buckets of others are in the first one.
 const maxShards = 256
