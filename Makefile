@@ -12,10 +12,10 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test race plain check bench soak fuzz mutations vuln image clean
+.PHONY: help run build test race plain check bench soak fuzz mutations vuln image release-snapshot clean
 
 help: ## list what there is to make
-	@sed -n -E 's/^([a-z]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
+	@sed -n -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-23s %s\n", $$1, $$2 }'
 
 # exec, so that Ctrl-C is listedge's to handle and its exit status is the one that counts.
 run: ## try it: Postgres, sample data, a key and a node. ARGS="--nodes 3" for a fleet
@@ -37,6 +37,7 @@ race: # of `make test`
 plain: # of `make test`
 	go test ./limiter/lease # one goroutine in virtual time: the race detector finds nothing there, and is ten times as slow
 	go test -run 'Alloc|TestModel$$|Simulation' ./edge ./cache/... ./internal/changefeed ./limiter ./origin/... # which the race detector would falsify
+	go test -run EveryCachedPage ./cmd/listedge # which it would slow down: more is compared in its time
 	go -C deploy test -timeout 15m . # a module of its own: see its go.mod
 
 check: ## formatting, vet, staticcheck
@@ -54,10 +55,10 @@ bench: ## what it costs, against the bare minimum and others (Linux); writes ben
 	go -C bench build -o ../bin/bench . # a module of its own: see its go.mod
 	./bin/bench $(if $(ONLY),,-o bench/report.md) $(ONLY)
 
-soak: ## storms on the limiter, then faults to a fleet in a random order for SOAK (10m); SEED=n repeats one; OLDER=REVISION has that in the fleet
+soak: ## storms on the limiter, faults to a fleet in a random order for SOAK (10m), and each cached page compared for as long; SEED=n repeats one; OLDER=REVISION has that in the fleet. ONLY=regexp picks some
 	@deploy/install.sh
-	go test -tags soak -run Soak -v -timeout 0 ./limiter
-	go test -tags 'soak$(if $(OLDER), older)' -run Soak -v -timeout 0 ./cmd/listedge -soak $(SOAK) $(if $(SEED),-seed $(SEED)) $(if $(OLDER),-older $(OLDER))
+	go test -tags soak -run '$(if $(ONLY),$(ONLY),Soak)' -v -timeout 0 ./limiter
+	go test -tags 'soak$(if $(OLDER), older)' -run '$(if $(ONLY),$(ONLY),Soak)' -v -timeout 0 ./cmd/listedge -soak $(SOAK) $(if $(SEED),-seed $(SEED)) $(if $(OLDER),-older $(OLDER))
 
 # go test fuzzes one function of one package at a time.
 fuzz: ## every fuzz test for FUZZTIME (10s)
@@ -78,6 +79,19 @@ vuln: ## known vulnerabilities in what is used; asks the Go project's database
 
 image: ## the container image, listedge:latest
 	docker build -f deploy/Dockerfile --build-arg REVISION=$$(git rev-parse HEAD) -t listedge .
+
+# The tools are compiled once, which takes minutes.
+bin/tools: deploy/release/go.mod
+	go -C deploy/release build -o ../../bin/tools/ tool
+	@touch $@
+
+# goreleaser takes commit and date only from a repository that has a remote.
+release-snapshot: bin/tools ## all of a release from what is here, in bin/release, and its tests: the package is installed and starts
+	./bin/tools/goreleaser check
+	VERSION=$$(sed -n 's/^var version = "\(.*\)"$$/\1/p' cmd/listedge/help.go) \
+	GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=remote.origin.url GIT_CONFIG_VALUE_0=https://github.com/listedge/listedge \
+	./bin/tools/goreleaser release --snapshot --clean --skip=publish,announce
+	go -C deploy test -tags release -run Release -timeout 15m .
 
 clean: ## remove what make made
 	rm -rf bin

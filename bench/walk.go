@@ -45,25 +45,34 @@ func (c *client) get(path, encoding string) (body []byte, status string, err err
 // walk follows nextCursor from the first page on and returns the addresses of
 // the pages it saw, at most n.
 func (c *client) walk(ctx context.Context, n int) (paths []string, err error) {
+	err = c.follow(ctx, n, func(path string, _ []byte, _ string) { paths = append(paths, path) })
+	return paths, err
+}
+
+// follow calls visit with each page of a walk, at most n.
+func (c *client) follow(ctx context.Context, n int, visit func(path string, body []byte, status string)) error {
 	path := itemsPath(pageSize)
-	for len(paths) < n && ctx.Err() == nil {
-		body, _, err := c.get(path, "identity")
-		if err != nil {
-			return nil, err
+	for range n {
+		if ctx.Err() != nil {
+			break
 		}
-		paths = append(paths, path)
+		body, status, err := c.get(path, "identity")
+		if err != nil {
+			return err
+		}
+		visit(path, body, status)
 		var page struct {
 			Page struct{ NextCursor string }
 		}
 		if err := json.Unmarshal(body, &page); err != nil {
-			return nil, err
+			return err
 		}
 		if page.Page.NextCursor == "" {
 			break
 		}
 		path = itemsPath(pageSize) + "&cursor=" + page.Page.NextCursor
 	}
-	return paths, ctx.Err()
+	return ctx.Err()
 }
 
 // getAll reads the pages over eight connections and counts the answers by

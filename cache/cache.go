@@ -4,7 +4,10 @@
 //	Hit ──► memory ── fresh ────────────────────────────────────► response
 //	Forward    │ not fresh
 //	           ▼  one flight per key and node; all other requests wait for it
-//	        single-flight ──► redis ── fresh ──► memory ─────────► response
+//	        single-flight ──► join ── of fresh entries in memory ► response
+//	                            │ not covered
+//	                            ▼
+//	                          redis ── fresh ──► memory ─────────► response
 //	                            │ not fresh
 //	                            ▼
 //	                          fill ── entry ──► memory, redis ───► response
@@ -18,6 +21,7 @@ package cache
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +34,7 @@ import (
 	"listedge/cache/freshness"
 	"listedge/internal/boottime"
 	"listedge/internal/changefeed"
+	"listedge/internal/histogram"
 )
 
 // Options configure a Cache. All durations but Bound are required.
@@ -80,10 +85,25 @@ type Result struct {
 	HadStale  bool  // there was an entry, too old to be served
 	Bypassed  bool  // the tiers were not asked
 	ByTTL     bool  // changes are not followed: the entry is fresh by its age alone
+	Joined    bool  // of entries in memory
 	Collapsed bool  // another request's flight found the entry
 	Err       error // why a stale entry is served; nil for a fresh one
 
+	// Invalidation is why the entry that is stale, or that this one replaced, is not
+	// current any more; nil = there was none, or it is not known.
+	Invalidation *freshness.Invalidation
+
 	Times *Times // of the flight, also of one that failed; nil = there was none
+
+	slot *slot // whose requests CountRequest counts; nil = they were counted
+}
+
+// replaces notes that there was an entry, too old to be served, or nil.
+func (r *Result) replaces(stale *Entry) {
+	if stale != nil {
+		r.HadStale = true
+		r.Invalidation = cmp.Or(r.Invalidation, stale.Invalidation())
+	}
 }
 
 // Cache is the two tiers, and the single-flight in front of them.
@@ -96,6 +116,7 @@ type Cache struct {
 	tracker   *freshness.Tracker
 	following atomic.Bool // entries are judged by changes, and not by their age
 	refresher *refresher
+	joiner    joiner
 
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
@@ -106,7 +127,7 @@ type Cache struct {
 
 	fills, fillErrors atomic.Uint64
 	admissions        [freshness.Admissions]atomic.Uint64
-	lag               lag
+	lag               histogram.Histogram
 }
 
 const (
@@ -180,7 +201,7 @@ func (c *Cache) enter() bool {
 }
 
 // Hit returns the key's entry if it is fresh in memory. It allocates nothing and
-// does not keep key.
+// does not keep key. Its caller calls CountRequest if it serves the result.
 func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
 	s := c.memory.get(key)
 	if s == nil {
@@ -190,8 +211,17 @@ func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
 	if c.judge(e, at) != freshness.Fresh {
 		return Result{}, false
 	}
-	s.requests.Add(1)
-	return c.inMemory(e, at), true
+	r := c.inMemory(e, at)
+	r.slot = s
+	return r, true
+}
+
+// CountRequest counts a request that is served a result of Hit: entries are refreshed
+// ahead if they are often requested. A request that the limiter refuses is not counted.
+func (r *Result) CountRequest() {
+	if r.slot != nil {
+		r.slot.requests.Add(1)
+	}
 }
 
 func (c *Cache) inMemory(e *Entry, now time.Duration) Result {
@@ -200,11 +230,13 @@ func (c *Cache) inMemory(e *Entry, now time.Duration) Result {
 
 // judge says how the entry may be served.
 func (c *Cache) judge(e *Entry, now time.Duration) freshness.State {
-	ttl, life := c.options.TTL, c.options.TTL+c.options.MaxStale
+	ttl, life := c.options.TTL, c.life()
 	if c.following.Load() {
 		if c.tracker.IsFresh(&e.Validity, now) {
 			return freshness.Fresh
 		}
+		ttl = 0
+	} else if e.joined {
 		ttl = 0
 	}
 	return freshness.ByAge(c.age(e, now), ttl, life-ttl)
@@ -218,9 +250,12 @@ func (c *Cache) age(e *Entry, now time.Duration) time.Duration {
 	return max(0, now-e.Proof)
 }
 
+// life is how long an entry may be served in any way, after it equalled the database.
+func (c *Cache) life() time.Duration { return c.options.TTL + c.options.MaxStale }
+
 // remaining is how long an entry may still be served in any way.
 func (c *Cache) remaining(e *Entry) time.Duration {
-	return max(c.options.TTL+c.options.MaxStale-(c.clock.Now()-e.Proof), time.Millisecond)
+	return max(c.life()-(c.clock.Now()-e.Proof), time.Millisecond)
 }
 
 // checkMemory judges the entry in memory. If ok is true, it is served as it is; else
@@ -235,7 +270,7 @@ func (c *Cache) checkMemory(s *slot) (r Result, ok bool) {
 		return c.inMemory(e, now), true
 	case freshness.Stale:
 		r = c.inMemory(e, now)
-		r.HadStale, r.ByTTL, r.Err = true, false, errPaused
+		r.HadStale, r.ByTTL, r.Err, r.Invalidation = true, false, errPaused, e.Invalidation()
 		return r, int64(now) < s.pausedUntil.Load()
 	}
 	return Result{}, false
@@ -251,7 +286,7 @@ func (c *Cache) serveStale(e *Entry, from Source, err error) (Result, error) {
 	if c.judge(e, now) == freshness.Expired {
 		return Result{}, err
 	}
-	return Result{Entry: e, Age: c.age(e, now), Source: from, HadStale: true, Err: err}, nil
+	return Result{Entry: e, Age: c.age(e, now), Source: from, HadStale: true, Err: err, Invalidation: e.Invalidation()}, nil
 }
 
 // pause has the slot's entry, while it is stale, served at once for a while.
@@ -313,15 +348,15 @@ func (c *Cache) Bypass(key []byte, list changefeed.List, fill Fill) (Result, err
 }
 
 // Stored returns the key's entry if memory or Redis has one that is fresh, else
-// ErrNotStored. It never asks the origin.
-func (c *Cache) Stored(key []byte, list changefeed.List) (Result, error) {
+// ErrNotStored. It never asks the origin. The place is for joining it; nil = it is not.
+func (c *Cache) Stored(key []byte, list changefeed.List, place *Place) (Result, error) {
 	if !c.enter() {
 		return Result{}, errClosed
 	}
 	defer c.running.Done()
-	l := &lookup{Cache: c, key: bytes.Clone(key), list: list}
+	l := &lookup{Cache: c, key: bytes.Clone(key), list: list, fill: Fill{Place: place}}
 	r, err := c.flights.do(string(key)+" stored", func() (Result, error) {
-		if r, ok := l.fillLocal(); ok {
+		if r, ok := l.findStored(); ok {
 			return r, nil
 		}
 		return Result{Local: c.redis == nil}, ErrNotStored

@@ -449,7 +449,7 @@ func TestLocal(t *testing.T) {
 				t.Errorf("%s: local %v, %v", what, r.Local, err)
 			}
 		}
-		if r, err := c.Stored(key, changefeed.List{}); !errors.Is(err, ErrNotStored) || !r.Local {
+		if r, err := c.Stored(key, changefeed.List{}, nil); !errors.Is(err, ErrNotStored) || !r.Local {
 			t.Errorf("nothing stored: %+v, %v", r, err)
 		}
 		release := make(chan struct{})
@@ -471,7 +471,7 @@ func TestLocal(t *testing.T) {
 		}
 		r, err := c.Forward(key, changefeed.List{}, brings("other"))
 		is("brought by another in the meantime", true, r, err)
-		r, err = c.Stored(key, changefeed.List{})
+		r, err = c.Stored(key, changefeed.List{}, nil)
 		is("stored", true, r, err)
 		r, err = c.Bypass(key, changefeed.List{}, brings("other"))
 		is("bypass, shared", true, r, err)
@@ -492,11 +492,11 @@ func TestAnEntryFromRedisIsNotLocal(t *testing.T) {
 	_, client := startRedis(t)
 	options := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
 	c := open(t, options)
-	if r, err := c.Stored(keyOf("q"), changefeed.List{}); !errors.Is(err, ErrNotStored) || r.Local {
+	if r, err := c.Stored(keyOf("q"), changefeed.List{}, nil); !errors.Is(err, ErrNotStored) || r.Local {
 		t.Errorf("asked Redis in vain: %+v, %v", r, err)
 	}
 	deposit(t, client, keyOf("q"), "page", 0, time.Hour)
-	r, err := c.Stored(keyOf("q"), changefeed.List{})
+	r, err := c.Stored(keyOf("q"), changefeed.List{}, nil)
 	want{body: "page", source: Redis}.check(t, r, err)
 	if r.Local {
 		t.Error("a page from Redis is local")

@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
+	"listedge/cache/freshness"
 	"listedge/internal/changefeed"
 )
 
@@ -82,6 +85,15 @@ func (b *fakeFollower) change(lists ...changefeed.List) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.append(changefeed.Entry{Change: &changefeed.Change{XID: b.xid, LSN: b.xid, Lists: lists}})
+	b.xid++
+}
+
+// changeRows is one that names the rows of a list.
+func (b *fakeFollower) changeRows(list changefeed.List, rows ...changefeed.Row) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.append(changefeed.Entry{Change: &changefeed.Change{XID: b.xid, LSN: b.xid, CommittedAt: time.Now().UnixMicro(),
+		Lists: []changefeed.List{list}, Rows: []changefeed.Rows{rows}}})
 	b.xid++
 }
 
@@ -171,6 +183,7 @@ func mode(c *Cache, m Mode) func() bool { return func() bool { return c.Mode() =
 func request(t *testing.T, c *Cache, fill Fill) (body string, hit bool) {
 	t.Helper()
 	if r, ok := c.Hit(keyOf("q"), time.Now()); ok {
+		r.CountRequest()
 		return string(r.Entry.Body), true
 	}
 	r, err := c.Forward(keyOf("q"), listA, fill)
@@ -245,6 +258,45 @@ func TestFollowing(t *testing.T) {
 	}
 	c.SetTTLMode(false)
 	kept("sixth")
+}
+
+// A result says which change made the page stale that it replaced, or that is served
+// because the fill failed.
+func TestAResultNamesTheChange(t *testing.T) {
+	b := startFollower(t)
+	c, _ := b.open(Options{TTL: time.Minute, MaxStale: time.Minute, Bound: patient})
+	eventually(t, "trusted", mode(c, ModeFollowed))
+	shown := uuid.UUID{7}
+	fill := b.brings("page")
+	read := fill.Primary
+	fill.Primary = func(ctx context.Context, run string) (FillResult, error) {
+		f, err := read(ctx, run)
+		f.Extent = &freshness.Extent{Tags: []uint32{freshness.Tag(shown)}}
+		return f, err
+	}
+	if r, err := c.Forward(keyOf("q"), listA, fill); err != nil || r.Invalidation != nil {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	for i, test := range []struct {
+		name string
+		fill Fill
+	}{{"replaced", fill}, {"served stale", fails(errOrigin)}} {
+		t.Run(test.name, func(t *testing.T) {
+			began := time.Now()
+			b.changeRows(listA, changefeed.Row{ID: shown, Flags: changefeed.RowSame})
+			eventually(t, "the change is applied", func() bool { return c.Stats().Changes == uint64(i+1) })
+			b.mu.Lock()
+			xid := b.xid - 1
+			b.mu.Unlock()
+			r, err := c.Forward(keyOf("q"), listA, test.fill)
+			if i := r.Invalidation; err != nil || !r.HadStale || i == nil || i.Concern != freshness.ShowsRow || i.XID != xid || i.Position.N == 0 || i.CommittedAt < began.UnixMicro() {
+				t.Errorf("%+v, %+v, %v", r, r.Invalidation, err)
+			}
+		})
+	}
+	if s := c.Stats(); s.Compared["shown"] == 0 || s.Changes != 2 || s.RingChanges != 2 || s.RingBytes == 0 {
+		t.Errorf("%+v", s)
+	}
 }
 
 // Pages are served while entries are applied and the log begins anew.

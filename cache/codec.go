@@ -14,13 +14,15 @@ import (
 
 // In Redis an entry is
 //
-//	magic 4 | CRC-32C of the rest 4 | life ms 8 | proof, wall clock ms 8 | CRC 4 | LSN 8 | key, etag, next, epoch, position, snapshot, run, server, body, deflate, each after its length
+//	magic 4 | CRC-32C of the rest 4 | life ms 8 | proof, wall clock ms 8 | CRC 4 | LSN 8 | key, etag, next, epoch, position, snapshot, run, server, body, deflate, extent, each after its length
 //
-// deflate is empty where no client had asked for it when the entry was stored. The
-// magic ends in the version: an entry of another version is a miss.
+// deflate is empty where no client had asked for it when the entry was stored, extent
+// where it is not known what the page shows. The magic ends in the version. An entry of
+// the version before has no extent; one of any other version is a miss.
 const (
-	magic      = "lep\x04"
-	headerSize = 4 + 4 + 8 + 8 + 4 + 8
+	magic         = "lep\x05"
+	withoutExtent = "lep\x04"
+	headerSize    = 4 + 4 + 8 + 8 + 4 + 8
 )
 
 // redisTick is the unit of Redis' clock, which rounds the remaining life up.
@@ -43,8 +45,12 @@ func (e *Entry) encode(key []byte, life time.Duration, proof time.Time) []byte {
 	b = binary.BigEndian.AppendUint32(b, e.CRC)
 	b = binary.BigEndian.AppendUint64(b, e.ReadPoint.LSN)
 	compressed, _ := e.compressed()
+	var extent []byte
+	if e.Extent != nil {
+		extent = e.Extent.Append(nil)
+	}
 	for _, field := range [][]byte{key, e.ETag[:], []byte(e.Next), []byte(e.Epoch), []byte(e.Position.String()),
-		[]byte(e.ReadPoint.Snapshot.String()), []byte(e.ReadPoint.Run), []byte(e.ReadPoint.Server), e.Body, compressed} {
+		[]byte(e.ReadPoint.Snapshot.String()), []byte(e.ReadPoint.Run), []byte(e.ReadPoint.Server), e.Body, compressed, extent} {
 		b = binary.AppendUvarint(b, uint64(len(field)))
 		b = append(b, field...)
 	}
@@ -62,16 +68,20 @@ func (e *Entry) encode(key []byte, life time.Duration, proof time.Time) []byte {
 // skewed clock makes too long, or too short by its skew). So an entry looks too
 // young only when both are wrong, and then by the smaller error.
 func decode(b, key []byte, remaining time.Duration, now time.Time) (e *Entry, age time.Duration, err error) {
-	if len(b) < headerSize || string(b[:4]) != magic ||
+	if len(b) < headerSize || string(b[:4]) != magic && string(b[:4]) != withoutExtent ||
 		binary.BigEndian.Uint32(b[4:]) != crc32.Checksum(b[8:], castagnoli) {
 		return nil, 0, errMalformed
 	}
 	life := time.Duration(binary.BigEndian.Uint64(b[8:])) * time.Millisecond
 	proof := time.UnixMilli(int64(binary.BigEndian.Uint64(b[16:])))
 	e = &Entry{CRC: binary.BigEndian.Uint32(b[24:])}
-	var storedKey, etag, next, epoch, position, snapshot, run, server, compressed []byte
+	var storedKey, etag, next, epoch, position, snapshot, run, server, compressed, extent []byte
 	rest := b[headerSize:]
-	for _, field := range []*[]byte{&storedKey, &etag, &next, &epoch, &position, &snapshot, &run, &server, &e.Body, &compressed} {
+	fields := []*[]byte{&storedKey, &etag, &next, &epoch, &position, &snapshot, &run, &server, &e.Body, &compressed, &extent}
+	if string(b[:4]) == withoutExtent {
+		fields = fields[:len(fields)-1]
+	}
+	for _, field := range fields {
 		n, width := binary.Uvarint(rest)
 		if width <= 0 || n > uint64(len(rest)-width) {
 			return nil, 0, errMalformed
@@ -93,6 +103,11 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (e *Entry, ag
 	}
 	if e.ReadPoint.Snapshot, err = changefeed.ParseSnapshot(string(snapshot)); err != nil {
 		return nil, 0, errMalformed
+	}
+	if len(extent) > 0 {
+		if e.Extent, err = freshness.ParseExtent(extent); err != nil {
+			return nil, 0, errMalformed
+		}
 	}
 	return e, max(life-remaining+redisTick, now.Sub(proof), 0), nil
 }

@@ -3,14 +3,20 @@ package cache
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"hash/crc32"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"listedge/cache/freshness"
+	"listedge/internal/changefeed"
 )
 
 // sealed makes b pass as far as magic and checksum go.
@@ -47,9 +53,60 @@ func TestCodecRoundTrip(t *testing.T) {
 	}
 }
 
+// extents are of all shapes.
+func extents() map[string]*freshness.Extent {
+	at := func(key string) freshness.Bound {
+		return freshness.Bound{Kind: freshness.At, CreatedAt: -1, NameKey: key, ID: uuid.UUID{1, 2, 3}}
+	}
+	open := freshness.Bound{Kind: freshness.Open}
+	return map[string]*freshness.Extent{
+		"a whole list":          {After: open, End: open, Tags: []uint32{1, math.MaxUint32}},
+		"an empty list":         {After: open, End: open, Tags: []uint32{}},
+		"a page by name":        {Order: freshness.ByName, NameOrder: math.MaxUint32, After: at("key"), End: at(""), Tags: make([]uint32, 101)},
+		"a page of a search":    {Filter: changefeed.RowLow | changefeed.RowGoods, Searched: true, After: at(""), End: open, Tags: []uint32{7}},
+		"a place nobody knows":  {Order: freshness.ByName, Filter: math.MaxUint8, After: open, Tags: []uint32{7}},
+		"the longest of keys":   {Order: freshness.ByName, After: at(strings.Repeat("x", 255)), End: at(""), Tags: []uint32{}},
+		"neither end is known":  {Tags: []uint32{7}},
+		"one before everything": {After: open, End: freshness.Bound{Kind: freshness.At, CreatedAt: math.MinInt64}, Tags: []uint32{}},
+	}
+}
+
+func TestCodecKeepsTheExtent(t *testing.T) {
+	key, now := keyOf("q"), time.Now()
+	for name, extent := range extents() {
+		p := NewEntry(rows(300), "cursor")
+		p.Extent = extent
+		encoded := p.encode(key, time.Minute, now)
+		q, _, err := decode(encoded, key, time.Minute, now)
+		if err != nil || !reflect.DeepEqual(q.Extent, extent) {
+			t.Errorf("%s: %+v, %v", name, q, err)
+		}
+	}
+	p := NewEntry(rows(300), "cursor")
+	p.Extent = &freshness.Extent{After: freshness.Bound{Kind: freshness.At, NameKey: strings.Repeat("x", 256)}}
+	if q, _, err := decode(p.encode(key, time.Minute, now), key, time.Minute, now); err != nil || q.Extent.After.NameKey != "" {
+		t.Errorf("a key that is too long: %+v, %v", q, err)
+	}
+}
+
+// What the version before has stored is still read. It does not say what it shows.
+func TestDecodeReadsTheVersionBefore(t *testing.T) {
+	key, now := keyOf("q"), time.Now()
+	b := NewEntry(rows(300), "cursor").encode(key, time.Minute, now)
+	b = b[:len(b)-1] // the length of no extent
+	copy(b, withoutExtent)
+	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(b[8:], castagnoli))
+	q, _, err := decode(b, key, time.Minute, now)
+	if err != nil || !bytes.Equal(q.Body, rows(300)) || q.Extent != nil {
+		t.Errorf("%+v, %v", q, err)
+	}
+}
+
 func TestDecodeRefusesDamagedEntries(t *testing.T) {
 	key, now := keyOf("q"), time.Now()
-	entry := NewEntry(rows(300), "cursor").encode(key, time.Minute, now)
+	page := NewEntry(rows(300), "cursor")
+	page.Extent = &freshness.Extent{Order: freshness.ByName, After: freshness.Bound{Kind: freshness.At, NameKey: "key"}, End: freshness.Bound{Kind: freshness.At}, Tags: []uint32{1}}
+	entry := page.encode(key, time.Minute, now)
 	if _, _, err := decode(entry, key, time.Minute, now); err != nil {
 		t.Fatal(err)
 	}
@@ -69,6 +126,12 @@ func TestDecodeRefusesDamagedEntries(t *testing.T) {
 		flipped := bytes.Clone(entry)
 		flipped[bit/8] ^= 1 << (bit % 8)
 		refused("bit flipped", flipped, key)
+	}
+	extent := len(page.Extent.Append(nil))
+	for at, wrong := range map[int]byte{0: 2, 2: 2, 7: 3, 7 + 1 + 8 + 16: 255, extent - 5: 255} { // order, searched, kinds and lengths of bounds
+		damaged := bytes.Clone(entry)
+		damaged[len(entry)-extent+at] = wrong
+		refused(fmt.Sprint("extent with a wrong byte at ", at), sealed(damaged), key)
 	}
 	refused("longer", append(bytes.Clone(entry), 0), key)
 	refused("longer with a right checksum", sealed(append(bytes.Clone(entry), 0)), key)
@@ -105,6 +168,11 @@ func FuzzDecode(f *testing.F) {
 	key := keyOf("q")
 	f.Add(NewEntry([]byte("body"), "next").encode(key, time.Minute, time.Now()), int64(time.Second), false)
 	f.Add(NewEntry(rows(300), "").encode(key, time.Hour, time.Unix(0, 0)), int64(-1), true)
+	for _, extent := range extents() {
+		p := NewEntry([]byte("body"), "next")
+		p.Extent = extent
+		f.Add(p.encode(key, time.Minute, time.Now()), int64(time.Second), true)
+	}
 	f.Add(make([]byte, headerSize), int64(-2), true)
 	f.Add([]byte{}, int64(math.MinInt64), true)
 	f.Fuzz(func(t *testing.T, b []byte, remaining int64, seal bool) {
@@ -123,11 +191,12 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("from the future, by %v", -age)
 		}
 		compressed, _ := p.compressed()
-		if len(p.Body)+len(compressed)+len(p.ETag)+len(p.Next) > len(b) {
+		if len(p.Body)+len(compressed)+len(p.ETag)+len(p.Next) > len(b) || p.Extent != nil && len(p.Extent.Append(nil)) > len(b) {
 			t.Fatal("more than there was")
 		}
 		again, _, err := decode(p.encode(key, time.Minute, now), key, time.Minute, now)
-		if err != nil || !bytes.Equal(again.Body, p.Body) || !bytes.Equal(again.Deflate(), p.Deflate()) || again.ETag != p.ETag || again.Next != p.Next {
+		if err != nil || !bytes.Equal(again.Body, p.Body) || !bytes.Equal(again.Deflate(), p.Deflate()) || again.ETag != p.ETag || again.Next != p.Next ||
+			!reflect.DeepEqual(again.Extent, p.Extent) {
 			t.Fatalf("does not come back: %v", err)
 		}
 	})

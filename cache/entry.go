@@ -27,6 +27,7 @@ type Entry struct {
 	CRC      uint32      // CRC-32 (IEEE) of Body, which a gzip trailer continues
 	ETag     EntityTag   // of Body: equal on every node and in every encoding
 	claimed  atomic.Bool // see ClaimNextPrefetch
+	joined   bool        // of other entries: it is fresh by changes only
 	freshness.Validity
 
 	deflating sync.Mutex // held while the compressed form is made
@@ -34,7 +35,13 @@ type Entry struct {
 
 // NewEntry makes an entry of a response body. The entry keeps body.
 func NewEntry(body []byte, next string) *Entry {
-	return &Entry{Body: body, Next: next, CRC: crc32.ChecksumIEEE(body), ETag: TagOf(body)}
+	e := new(Entry)
+	e.set(body, next)
+	return e
+}
+
+func (e *Entry) set(body []byte, next string) {
+	e.Body, e.Next, e.CRC, e.ETag = body, next, crc32.ChecksumIEEE(body), TagOf(body)
 }
 
 // EntityTag is a weak entity tag (RFC 9110, 8.8.3), the first half of a SHA-256.
@@ -114,10 +121,10 @@ func (e *Entry) ClaimNextPrefetch() bool {
 }
 
 // entryOverhead is what an entry costs beside its bytes, in bytes: the structs,
-// what the allocator rounds up, ristretto's maps. Measured: 320 to 420 for an
-// entry that was read here, up to 550 for one from Redis, which keeps the value's
+// what the allocator rounds up, ristretto's maps. Measured: 350 to 450 for an
+// entry that was read here, up to 580 for one from Redis, which keeps the value's
 // head. See TestMemoryBudget.
-const entryOverhead = 448
+const entryOverhead = 480
 
 // size is what the entry occupies in memory, in bytes. A compressed form that
 // was not asked for yet may still come: it is counted as usual ones are.
@@ -126,5 +133,9 @@ func (e *Entry) size(key int) int64 {
 	if d, ok := e.compressed(); ok {
 		compressed = len(d)
 	}
-	return int64(len(e.Body)+compressed+len(e.ETag)+len(e.Next)+key) + entryOverhead
+	size := int64(len(e.Body)+compressed+len(e.ETag)+len(e.Next)+key+e.Extent.Size()) + entryOverhead
+	if e.Extent != nil {
+		size += indexedSize
+	}
+	return size
 }

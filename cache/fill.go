@@ -20,6 +20,8 @@ type Fill struct {
 	// Compress says that the client wants the response compressed. Other nodes then
 	// get the entry in both forms.
 	Compress bool
+	// Place is for joining the page of entries in memory; nil = it is not joined.
+	Place *Place
 }
 
 // Requirement is what a standby must have replayed.
@@ -34,6 +36,8 @@ type FillResult struct {
 	Server   string // from a standby: system and timeline it follows
 	LSN      uint64 // and what it had replayed before the statement began
 	Query    Span   // when the server was asked, also in vain
+
+	Extent *freshness.Extent // what the page shows of the list; nil = not known; the cache keeps it
 }
 
 // Span is a stretch of time; zero = there was none.
@@ -53,7 +57,7 @@ type Times struct {
 	Query Span // of that, the server's part
 }
 
-// lookup finds an entry that is not fresh in memory: locally, or remotely by a fill.
+// lookup finds an entry that is not fresh in memory: in the tiers, or by a fill.
 //
 // Invariants: a fill has its own deadline, whatever request began it; where changes
 // are followed, only an admitted entry goes to Redis; the answer of a wrong server,
@@ -67,14 +71,16 @@ type lookup struct {
 	stale  *Entry // the newest stale entry so far, which may be served if the fill fails; nil = none
 	source Source // where it was found
 	began  time.Time
+
+	redisErr error // of the last call to Redis for the entry: it is not asked again
 }
 
 // find looks in the tiers and then fills the entry.
 func (l *lookup) find() (Result, error) {
-	if r, ok := l.fillLocal(); ok {
+	if r, ok := l.findStored(); ok {
 		return r, nil
 	}
-	return l.fillRemote()
+	return l.fillOnceInFleet()
 }
 
 // fillAnew reads the entry from the origin, whatever the tiers have.
@@ -84,14 +90,17 @@ func (l *lookup) fillAnew() (Result, error) {
 	return l.fromOrigin(ctx)
 }
 
-// fillLocal looks in memory once more, for another flight may have finished since
-// the request looked, and then in Redis.
-func (l *lookup) fillLocal() (Result, bool) {
+// findStored looks in memory once more, for another flight may have finished since
+// the request looked, then joins the entry of others there, and then looks in Redis.
+func (l *lookup) findStored() (Result, bool) {
 	r, ok := l.checkMemory(l.memory.get(l.key))
 	if ok {
 		return r, true
 	}
 	l.stale, l.source, l.began = r.Entry, Memory, time.Now()
+	if e := l.fromMemory(); e != nil {
+		return Result{Entry: e, Source: Memory, Local: true, Joined: true}, true
+	}
 	e := l.fromRedis(true)
 	if e == nil {
 		return Result{}, false
@@ -107,9 +116,9 @@ func (l *lookup) fillLocal() (Result, bool) {
 	return Result{}, false
 }
 
-// fillRemote waits for another node that may be filling the entry, and then asks
+// fillOnceInFleet waits for another node that may be filling the entry, and then asks
 // the origin.
-func (l *lookup) fillRemote() (Result, error) {
+func (l *lookup) fillOnceInFleet() (Result, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, l.options.FillTimeout)
 	defer cancel()
 	if e := l.fromFleet(ctx); e != nil {
@@ -133,15 +142,16 @@ func (l *lookup) fillRemote() (Result, error) {
 }
 
 func (l *lookup) foundInRedis(e *Entry) Result {
-	l.memory.put(l.key, e, l.remaining(e))
+	l.joiner.add(l.fill.Place, l.memory.put(l.key, e, l.remaining(e)))
 	return Result{Entry: e, Source: Redis, Times: &Times{Redis: since(l.began)}}
 }
 
 // fromRedis returns the key's entry in Redis, validated by the changes known here.
 // An entry that is valid takes its age from this node's proof. One that is not is
-// read again with the age that Redis knows, if a stale entry is of use.
-func (l *lookup) fromRedis(useStale bool) *Entry {
-	if l.redis == nil {
+// read again with the age that Redis knows, if a stale entry is of use. Where Redis has
+// not answered, it is not asked again: each call may take redisBudget.
+func (l *lookup) fromRedis(useStale bool) (e *Entry) {
+	if l.redis == nil || l.redisErr != nil {
 		return nil
 	}
 	following := l.following.Load()
@@ -149,14 +159,14 @@ func (l *lookup) fromRedis(useStale bool) *Entry {
 		return following && l.tracker.ValidateFromRedis(&e.Validity, l.list, l.clock.Now())
 	}
 	if following && l.tracker.Trusted(l.clock.Now()) {
-		if e := l.redis.get(l.key); e == nil || validate(e) {
+		if e, l.redisErr = l.redis.get(l.key); e == nil || validate(e) {
 			return e
 		}
 		if !useStale {
 			return nil
 		}
 	}
-	e := l.redis.getAged(l.key)
+	e, l.redisErr = l.redis.getAged(l.key)
 	if e == nil || validate(e) { // it may have been replaced
 		return e
 	}
@@ -171,12 +181,16 @@ func (l *lookup) fromRedis(useStale bool) *Entry {
 var fleetWaits = [...]time.Duration{3 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond}
 
 // fromFleet lets one node of all that miss an entry at once fill it. It returns the
-// entry that another node filled, or nil if this node has to fill it.
+// entry that another node filled, or nil if this node has to fill it, which it has as
+// soon as Redis does not answer.
 func (l *lookup) fromFleet(ctx context.Context) *Entry {
-	if l.redis == nil || !l.following.Load() {
+	if l.redis == nil || l.redisErr != nil || !l.following.Load() {
 		return nil
 	}
-	claimed := l.redis.claim(l.key)
+	var claimed bool
+	if claimed, l.redisErr = l.redis.claim(l.key); l.redisErr != nil {
+		return nil
+	}
 	for _, wait := range fleetWaits {
 		// The node that has the claim looks once more, too: the one before may just have released it.
 		if e := l.fromRedis(false); e != nil && l.judge(e, l.clock.Now()) == freshness.Fresh {
@@ -185,7 +199,7 @@ func (l *lookup) fromFleet(ctx context.Context) *Entry {
 			}
 			return e
 		}
-		if claimed {
+		if claimed || l.redisErr != nil {
 			break
 		}
 		select {
@@ -225,12 +239,15 @@ func (l *lookup) fromOrigin(ctx context.Context) (r Result, err error) {
 	}
 	s := l.memory.put(l.key, e, l.remaining(e))
 	if e.Admitted() {
+		l.joiner.add(l.fill.Place, s)
 		l.refresher.remember(s, l.list, l.fill)
 	}
 	if e.Admitted() || !l.following.Load() { // else it is shared for a moment only
 		l.store(l.key, e)
 	}
-	return Result{Entry: e, Source: Origin, HadStale: l.stale != nil}, nil
+	r = Result{Entry: e, Source: Origin}
+	r.replaces(l.stale)
+	return r, nil
 }
 
 func (l *lookup) fromPrimary(ctx context.Context, times *Times) (*Entry, error) {
@@ -281,7 +298,7 @@ func (l *lookup) read(times *Times, call func() (FillResult, error)) (*Entry, fr
 	if !l.following.Load() {
 		return e, freshness.Admitted, nil
 	}
-	e.ReadPoint = freshness.ReadPoint{Run: f.Run, Server: f.Server, LSN: f.LSN}
+	e.ReadPoint, e.Extent = freshness.ReadPoint{Run: f.Run, Server: f.Server, LSN: f.LSN}, f.Extent
 	admission := freshness.NotVisible
 	if !e.ReadPoint.OnStandby() {
 		e.ReadPoint.Snapshot, err = changefeed.ParseSnapshot(f.Snapshot)

@@ -67,6 +67,8 @@ const (
 	entryPrefix, claimPrefix = "page:", "fill:"
 )
 
+var errNoDatabase = errors.New("the database is not known")
+
 var errNoAnswer = fmt.Errorf("no answer in time: %w", context.DeadlineExceeded)
 
 // newRedisTier makes a tier. It waits a moment for a connection.
@@ -110,29 +112,28 @@ func (r *redisTier) name(prefix string, key []byte) (name string, ok bool) {
 	return prefix + digest + ":" + string(key), digest != ""
 }
 
-// get returns the key's entry, or nil when Redis has none, does not answer in
-// time, or has something that is not this key's entry. The age of the entry is what
-// the wall clocks say: too little, where one is wrong.
-func (r *redisTier) get(key []byte) *Entry {
+// get returns the key's entry, or nil when Redis has none, or has something that is not
+// this key's entry. The age of the entry is what the wall clocks say: too little, where
+// one is wrong. An error says that Redis did not answer in time.
+func (r *redisTier) get(key []byte) (*Entry, error) {
 	name, ok := r.name(entryPrefix, key)
 	if !ok {
-		return nil
+		return nil, errNoDatabase
 	}
-	e, _ := callRedis(r, "read", r.budget, func(ctx context.Context) (*Entry, error) {
+	return callRedis(r, "read", r.budget, func(ctx context.Context) (*Entry, error) {
 		now := time.Now()
 		return r.entry(key, getValue(ctx, r.client, name), notAsked, now)
 	})
-	return e
 }
 
 // getAged is the same, with an age that no clock makes too little. That takes a
 // second command, which costs this node a quarter more.
-func (r *redisTier) getAged(key []byte) *Entry {
+func (r *redisTier) getAged(key []byte) (*Entry, error) {
 	name, ok := r.name(entryPrefix, key)
 	if !ok {
-		return nil
+		return nil, errNoDatabase
 	}
-	e, _ := callRedis(r, "read", r.budget, func(ctx context.Context) (*Entry, error) {
+	return callRedis(r, "read", r.budget, func(ctx context.Context) (*Entry, error) {
 		var value *redis.StringCmd
 		var remaining *redis.DurationCmd
 		now := time.Now()
@@ -147,7 +148,6 @@ func (r *redisTier) getAged(key []byte) *Entry {
 		}
 		return r.entry(key, value, remaining.Val(), now)
 	})
-	return e
 }
 
 // getValue reads a value, or the beginning of one that is too long for an entry;
@@ -198,7 +198,7 @@ func (r *redisTier) set(key []byte, e *Entry, life time.Duration) {
 
 // store sends the entry to Redis.
 func (c *Cache) store(key []byte, e *Entry) {
-	c.goRedis(func() { c.redis.set(key, e, c.options.TTL+c.options.MaxStale) })
+	c.goRedis(func() { c.redis.set(key, e, c.life()) })
 }
 
 // release lets another node fill the entry that this one claimed.
@@ -226,17 +226,15 @@ func (c *Cache) goRedis(call func()) {
 	})
 }
 
-// claim says whether this node is the one to fill the key's entry. It is, too, when
-// Redis does not answer.
-func (r *redisTier) claim(key []byte) bool {
+// claim says whether this node is the one to fill the key's entry.
+func (r *redisTier) claim(key []byte) (bool, error) {
 	name, ok := r.name(claimPrefix, key)
 	if !ok {
-		return true
+		return false, errNoDatabase
 	}
-	claimed, err := callRedis(r, "claim", r.budget, func(ctx context.Context) (bool, error) {
+	return callRedis(r, "claim", r.budget, func(ctx context.Context) (bool, error) {
 		return r.client.SetNX(ctx, name, 1, claimLife).Result()
 	})
-	return claimed || err != nil
 }
 
 // release gives a claim up.

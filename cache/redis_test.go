@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"listedge/internal/changefeed"
 	"net"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -471,6 +473,59 @@ func TestRedisNeverAnswersAtAll(t *testing.T) {
 		}
 	}
 	closeCache(t, c) // before its client
+}
+
+// hung is a Redis of which one command gets no answer.
+type hung struct {
+	command string
+	calls   atomic.Int64 // of all commands that a request waits for
+}
+
+func (h *hung) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *hung) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (h *hung) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, c redis.Cmder) error {
+		name := c.Name()
+		if name == "set" && !slices.Contains(c.Args(), any("nx")) || name == "del" { // that nobody waits for
+			return next(ctx, c)
+		}
+		h.calls.Add(1)
+		if name == h.command {
+			return errNoAnswer
+		}
+		return next(ctx, c)
+	}
+}
+
+// A miss of a node that follows changes looks in Redis, claims the entry, and looks once
+// more. It waits in vain once: a call without an answer is the last one.
+func TestAMissWaitsOnceForARedisThatHangs(t *testing.T) {
+	for _, test := range []struct {
+		name, command string
+		calls         int64
+	}{
+		{"it answers", "", 3},
+		{"no look answered", "getrange", 1},
+		{"no claim answered", "set", 2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, client := startRedis(t)
+			b := startFollower(t)
+			c, _ := b.open(Options{Redis: client, TTL: time.Minute, MaxStale: time.Minute, Bound: patient})
+			eventually(t, "trusted", mode(c, ModeFollowed))
+			h := &hung{command: test.command}
+			client.AddHook(h)
+			r, err := c.Forward(keyOf("q"), listA, b.brings("page"))
+			want{body: "page", source: Origin}.check(t, r, err)
+			if n := h.calls.Load(); n != test.calls {
+				t.Errorf("%d calls, not %d", n, test.calls)
+			}
+		})
+	}
 }
 
 // More pages than can be on their way are not stored, and nobody waits for them.

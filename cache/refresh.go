@@ -8,6 +8,7 @@ import (
 	"time"
 	"weak"
 
+	"listedge/cache/freshness"
 	"listedge/internal/changefeed"
 )
 
@@ -15,7 +16,7 @@ import (
 // just made stale, and the next page of a client that walks through a list.
 //
 //	fill ── requested often ──► remember ──► the list's hot entries
-//	log ──► changed ───────────────────────────┐ queue ──► worker ── still hot ──► flight
+//	log ──► changed ── concerns the page ──────┐ queue ──► worker ── still hot ──► flight
 //	response with a cursor ──► PrefetchNext ───┘
 //
 // So a change costs a hot entry one query and no request a wait. The workers are
@@ -141,13 +142,13 @@ func (r *refresher) remove(e *hotEntry) {
 	}
 }
 
-// changed refreshes the hot entries of the lists that a transaction changed.
+// changed refreshes the hot entries that a transaction concerns.
 func (r *refresher) changed(c *changefeed.Change) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, list := range c.Lists {
+	for i, list := range c.Lists {
 		for _, e := range r.hot[list] {
-			if !e.queued.CompareAndSwap(false, true) {
+			if !e.isConcernedBy(c.RowsOf(i), c.NameOrder) || !e.queued.CompareAndSwap(false, true) {
 				continue
 			}
 			task := func() {
@@ -159,6 +160,12 @@ func (r *refresher) changed(c *changefeed.Change) {
 			}
 		}
 	}
+}
+
+// isConcernedBy says whether the page may have changed with these rows.
+func (e *hotEntry) isConcernedBy(rows changefeed.Rows, nameOrder uint32) bool {
+	s := e.slot.Value()
+	return s == nil || s.entry.Load().Extent.Concern(rows, nameOrder) != freshness.Unconcerned
 }
 
 // refresh fills the entry if it is still hot.
@@ -192,7 +199,7 @@ func (r *refresher) retryUntilVisible(key []byte, list changefeed.List, e *Entry
 	if s == nil || !isHot(r.popularity(s)) || !c.tracker.AwaitsVisibility(&e.Validity) {
 		return false
 	}
-	if change := e.LastChange(); s.retriedFor.Swap(change) == change {
+	if change := e.Missed(); s.retriedFor.Swap(change) == change {
 		return false
 	}
 	return r.enqueue(func() { r.retry(s, &lookup{Cache: c, key: key, list: list, fill: fill}) }, &r.dropped)
@@ -231,6 +238,9 @@ func (c *Cache) PrefetchNext(key []byte, list changefeed.List, fill Fill) (begun
 	defer c.running.Done()
 	r := c.refresher
 	if _, ok := c.checkMemory(c.memory.get(key)); ok || c.flights.has(key) {
+		return false
+	}
+	if _, _, ok := c.canJoin(fill.Place, new(freshness.Validity)); ok { // which costs no query
 		return false
 	}
 	if len(r.tasks) >= refreshQueue/2 {

@@ -9,6 +9,9 @@ import (
 	"time"
 	"weak"
 
+	"github.com/google/uuid"
+
+	"listedge/cache/freshness"
 	"listedge/internal/changefeed"
 )
 
@@ -92,6 +95,49 @@ func TestAHotEntryIsRefreshedAheadOfRequests(t *testing.T) {
 		defer c.refresher.mu.Unlock()
 		return len(c.refresher.hot[listA]) == 0
 	})
+}
+
+// A change of a row that a hot page does not show costs no query, and the page stays a
+// hit. A page that does not say what it shows is read again.
+func TestOnlyPagesThatAChangeConcernsAreRefreshed(t *testing.T) {
+	b := startFollower(t)
+	c, _ := b.open(Options{TTL: time.Minute, MaxStale: time.Minute, Bound: patient})
+	eventually(t, "trusted", mode(c, ModeFollowed))
+	shown, other := uuid.UUID{1}, uuid.UUID{2}
+	var queries atomic.Int64
+	read := b.brings("page").Primary
+	var extent atomic.Pointer[freshness.Extent]
+	fill := counted(&queries, Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
+		f, err := read(ctx, run)
+		f.Extent = extent.Load()
+		return f, err
+	}})
+	hit := func() (hit bool) { _, hit = request(t, c, fill); return hit }
+	extent.Store(&freshness.Extent{Tags: []uint32{freshness.Tag(shown)}, After: freshness.Bound{Kind: freshness.Open}, End: freshness.Bound{Kind: freshness.Open}})
+	makeHot(t, b, c, fill)
+	eventually(t, "a hit on a page with its extent", func() bool {
+		return hit() && c.memory.get(keyOf("q")).entry.Load().Extent != nil
+	})
+	eventually(t, "idle", func() bool { return len(c.refresher.tasks) == 0 })
+	before, refreshes := queries.Load(), c.Stats().Refreshes
+	for range 20 {
+		changes := c.Stats().Changes
+		b.changeRows(listA, changefeed.Row{ID: other, Flags: changefeed.RowSame})
+		eventually(t, "it is applied", func() bool { return c.Stats().Changes > changes })
+		if !hit() {
+			t.Error("no hit after a change of a row that the page does not show")
+		}
+	}
+	if n, m := queries.Load()-before, c.Stats().Refreshes-refreshes; n != 0 || m != 0 {
+		t.Errorf("%d queries, %d refreshes", n, m)
+	}
+	extent.Store(nil)
+	b.changeRows(listA, changefeed.Row{ID: shown, Flags: changefeed.RowSame})
+	eventually(t, "it is read ahead", func() bool { return queries.Load() > before && c.memory.get(keyOf("q")).entry.Load().Extent == nil })
+	eventually(t, "a hit", hit)
+	before = queries.Load()
+	b.changeRows(listA, changefeed.Row{ID: other, Flags: changefeed.RowSame})
+	eventually(t, "without its extent it is read again", func() bool { return queries.Load() > before })
 }
 
 func TestAnEntryThatIsNotHotIsNotRefreshed(t *testing.T) {

@@ -116,7 +116,7 @@ func (c *Cache) await(name string, key []byte, stale *Entry, until time.Time, lo
 		return r, err
 	}
 	r.Collapsed = !first
-	r.HadStale = r.HadStale || stale != nil
+	r.replaces(stale)
 	r.Age, r.ByTTL = c.age(r.Entry, c.clock.Now()), !c.following.Load()
 	return r, nil
 }

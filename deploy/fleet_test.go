@@ -125,11 +125,25 @@ type fleet struct {
 // node is a process at addresses that it keeps when it is started again.
 type node struct {
 	fleet         *fleet
-	public, admin string // host:port
+	env           []string // its own
+	public, admin string   // host:port
 	process       *sandbox.Child
 }
 
 func startFleet(t *testing.T, size int) *fleet {
+	t.Helper()
+	f := startServers(t)
+	for range size {
+		f.add(t)
+	}
+	for _, n := range f.nodes {
+		n.awaitMode(t, "followed")
+	}
+	return f
+}
+
+// startServers is a fleet without nodes.
+func startServers(t *testing.T) *fleet {
 	t.Helper()
 	f := &fleet{postgres: sandboxtest.Postgres(t), redis: sandboxtest.Redis(t)}
 	f.env = []string{"LISTEDGE_DATABASE_URL=" + f.postgres.URL("postgres")}
@@ -141,15 +155,22 @@ func startFleet(t *testing.T, size int) *fleet {
 	}
 	f.key = listedge(t, f.env, "keys", "create", "--workspace", workspaces[0].ID, "--rate", "100000", "--burst", "100000")
 	f.env = append(f.env, "LISTEDGE_REDIS_URL="+f.redis.URL())
-	for range size {
-		n := &node{fleet: f, public: "127.0.0.1:" + freePort(t), admin: "127.0.0.1:" + freePort(t)}
-		f.nodes = append(f.nodes, n)
-		n.start(t)
-	}
-	for _, n := range f.nodes {
-		n.awaitMode(t, "followed")
-	}
 	return f
+}
+
+// add starts one more node, with more settings.
+func (f *fleet) add(t *testing.T, env ...string) *node {
+	t.Helper()
+	return f.addAt(t, "127.0.0.1:"+freePort(t), "127.0.0.1:"+freePort(t), env...)
+}
+
+// addAt starts one more node at addresses of one's choice.
+func (f *fleet) addAt(t *testing.T, public, admin string, env ...string) *node {
+	t.Helper()
+	n := &node{fleet: f, env: env, public: public, admin: admin}
+	f.nodes = append(f.nodes, n)
+	n.start(t)
+	return n
 }
 
 func (n *node) start(t *testing.T) {
@@ -159,7 +180,7 @@ func (n *node) start(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(path, "serve", "--listen", n.public, "--admin-listen", n.admin)
-	cmd.Env = append(os.Environ(), n.fleet.env...)
+	cmd.Env = append(append(os.Environ(), n.fleet.env...), n.env...)
 	n.process = startProgram(t, cmd)
 }
 

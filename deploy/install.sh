@@ -1,13 +1,14 @@
 #!/bin/sh
 # Installs what the project needs to run and to be tested, if it is missing:
 #
-#   deploy/install.sh [postgres] [redis] [pgbouncer] [cc] [prometheus] [haproxy] [curl] [systemd] [chromium] [node]        without arguments: all of them
+#   deploy/install.sh [postgres] [redis] [pgbouncer] [cc] [prometheus] [alertmanager] [haproxy] [curl] [systemd] [chromium] [node]        without arguments: all of them
 #
 # postgres:   the server programs, 14 or later, with the extensions pg_trgm and btree_gin (`listedge dev`, tests)
 # redis:      redis-server or valkey-server (more than one node, tests)
 # pgbouncer:  tests of reading through a connection pooler
 # cc:         a C compiler, which Go's race detector needs on Linux (tests)
 # prometheus: prometheus and promtool (tests of rules and alerts)
+# alertmanager: with amtool (tests of which alerts are kept back)
 # haproxy:    tests of replacing nodes behind it
 # curl:       tests of the runbook's commands
 # systemd:    systemd-analyze, on Linux (tests of the unit)
@@ -69,6 +70,7 @@ program() {
 
 have_redis() { program redis-server || program valkey-server; }
 have_prometheus() { program prometheus && program promtool; }
+have_alertmanager() { { program alertmanager || program prometheus-alertmanager; } && program amtool; }
 have_pgbouncer() { program pgbouncer; }
 have_haproxy() { program haproxy; }
 have_curl() { program curl; }
@@ -97,6 +99,7 @@ needs() {
 	redis) echo 'redis-server or valkey-server' ;;
 	cc) echo 'gcc with the C library headers' ;;
 	prometheus) echo 'prometheus with promtool' ;;
+	alertmanager) echo 'Alertmanager with amtool' ;;
 	chromium) echo 'Chromium or Chrome' ;;
 	node) echo 'Node.js with npm' ;;
 	nginx) echo 'nginx with its Lua module' ;;
@@ -134,6 +137,7 @@ with_apt() {
 			if grep -q '^ID=ubuntu' "$root/etc/os-release" 2>/dev/null; then what=chromium-browser; fi
 			packages="$packages $what"
 			;;
+		alertmanager) packages="$packages prometheus-alertmanager" ;;
 		node) packages="$packages nodejs npm" ;;
 		nginx) packages="$packages nginx-light libnginx-mod-http-lua" ;;
 		*) packages="$packages $what" ;;
@@ -162,7 +166,7 @@ create_main_cluster = false'
 	# policy-rc.d keeps a server from starting now; this keeps it from starting with the machine.
 	command -v systemctl >/dev/null || return 0
 	for package in $packages; do
-		case $package in redis-server | pgbouncer | prometheus | haproxy | nginx-light | varnish)
+		case $package in redis-server | pgbouncer | prometheus | prometheus-alertmanager | haproxy | nginx-light | varnish)
 			if [ "$package" = nginx-light ]; then package=nginx; fi
 			systemctl disable "$package" >/dev/null 2>&1 || :
 			;;
@@ -189,6 +193,10 @@ with_dnf() {
 			say 'dnf install prometheus and promtool, from whatever package has them'
 			try dnf install -y -q /usr/bin/prometheus /usr/bin/promtool || return 1
 			;;
+		alertmanager)
+			say 'dnf install alertmanager and amtool, from whatever package has them'
+			try dnf install -y -q /usr/bin/alertmanager /usr/bin/amtool || return 1
+			;;
 		node)
 			say 'dnf install node and npm, from whatever package has them'
 			try dnf install -y -q /usr/bin/node /usr/bin/npm || return 1
@@ -212,12 +220,12 @@ with_brew() {
 	done
 }
 
-[ $# -gt 0 ] || set -- postgres redis pgbouncer cc prometheus haproxy curl systemd chromium node
+[ $# -gt 0 ] || set -- postgres redis pgbouncer cc prometheus alertmanager haproxy curl systemd chromium node
 missing=
 wanted=
 for what in "$@"; do
-	case $what in postgres | redis | pgbouncer | cc | prometheus | haproxy | curl | systemd | chromium | node | wrk | nginx | varnish) ;; *)
-		printf 'install: %s is none of postgres, redis, pgbouncer, cc, prometheus, haproxy, curl, systemd, chromium, node, wrk, nginx, varnish\n' "$what" >&2
+	case $what in postgres | redis | pgbouncer | cc | prometheus | alertmanager | haproxy | curl | systemd | chromium | node | wrk | nginx | varnish) ;; *)
+		printf 'install: %s is none of postgres, redis, pgbouncer, cc, prometheus, alertmanager, haproxy, curl, systemd, chromium, node, wrk, nginx, varnish\n' "$what" >&2
 		exit 2
 		;;
 	esac

@@ -106,6 +106,8 @@ func (m *machine) debian() {
 	m.file(m.shelf+"/gcc/usr/bin/gcc", "")
 	m.file(m.shelf+"/prometheus/usr/local/bin/prometheus", "")
 	m.file(m.shelf+"/prometheus/usr/local/bin/promtool", "")
+	m.file(m.shelf+"/prometheus-alertmanager/usr/local/bin/prometheus-alertmanager", "")
+	m.file(m.shelf+"/prometheus-alertmanager/usr/local/bin/amtool", "")
 	m.file(m.shelf+"/pgbouncer/usr/sbin/pgbouncer", "")
 	m.file(m.shelf+"/haproxy/usr/sbin/haproxy", "")
 	m.file(m.shelf+"/curl/usr/local/bin/curl", "")
@@ -221,11 +223,11 @@ func TestDebianInstallsAllInOneGoAndStartsNothing(t *testing.T) {
 	m := newMachine(t, "Linux")
 	m.debian()
 	want := []string{
-		"apt-get install -y --no-install-recommends DPkg::Lock::Timeout=300 postgresql redis-server pgbouncer gcc libc6-dev prometheus haproxy curl systemd chromium nodejs npm",
-		guardedService, guardedCluster, "systemctl disable redis-server", "systemctl disable pgbouncer", "systemctl disable prometheus", "systemctl disable haproxy",
+		"apt-get install -y --no-install-recommends DPkg::Lock::Timeout=300 postgresql redis-server pgbouncer gcc libc6-dev prometheus prometheus-alertmanager haproxy curl systemd chromium nodejs npm",
+		guardedService, guardedCluster, "systemctl disable redis-server", "systemctl disable pgbouncer", "systemctl disable prometheus", "systemctl disable prometheus-alertmanager", "systemctl disable haproxy",
 	}
 	said := m.mustInstall(nil, want...)
-	if said != "install: apt-get install postgresql redis-server pgbouncer gcc libc6-dev prometheus haproxy curl systemd chromium nodejs npm\n" {
+	if said != "install: apt-get install postgresql redis-server pgbouncer gcc libc6-dev prometheus prometheus-alertmanager haproxy curl systemd chromium nodejs npm\n" {
 		t.Errorf("said %q, want a line about what was done", said)
 	}
 	m.bare()
@@ -339,13 +341,13 @@ func TestFedora(t *testing.T) {
 	m.file(m.shelf+"/chromium/usr/local/bin/chromium-browser", "")
 	m.file(m.bin+"/curl", "")
 	m.file(m.bin+"/systemd-analyze", "")
-	for _, name := range []string{"prometheus", "promtool", "node", "npm"} { // dnf finds a package by a file that it has
+	for _, name := range []string{"prometheus", "promtool", "alertmanager", "amtool", "node", "npm"} { // dnf finds a package by a file that it has
 		m.file(m.shelf+"/usr/bin/"+name+"/usr/local/bin/"+name, "")
 	}
 	m.command("dnf", `for arg in "$@"; do [ "$arg" != redis ] || exit 1; done
 `+deliver)
 	want := []string{"dnf install -y postgresql-server postgresql-contrib", "dnf install -y redis", "dnf install -y valkey", "dnf install -y pgbouncer",
-		"dnf install -y /usr/bin/prometheus /usr/bin/promtool", "dnf install -y haproxy", "dnf install -y chromium",
+		"dnf install -y /usr/bin/prometheus /usr/bin/promtool", "dnf install -y /usr/bin/alertmanager /usr/bin/amtool", "dnf install -y haproxy", "dnf install -y chromium",
 		"dnf install -y /usr/bin/node /usr/bin/npm"}
 	m.mustInstall(nil, want...)
 	if said := m.mustInstall(nil, want...); said != "" {
@@ -357,7 +359,7 @@ func TestMacOS(t *testing.T) {
 	m := newMachine(t, "Darwin")
 	m.uid = "501"
 	m.postgres(m.shelf+"/postgresql@17", "/opt/homebrew/opt/postgresql@17/bin", "/opt/homebrew/opt/postgresql@17/share/postgresql", "17.2 (Homebrew)", "pg_trgm", "btree_gin")
-	for name, programs := range map[string][]string{"redis": {"redis-server"}, "pgbouncer": {"pgbouncer"}, "prometheus": {"prometheus", "promtool"}, "haproxy": {"haproxy"}, "node": {"node", "npm"}} {
+	for name, programs := range map[string][]string{"redis": {"redis-server"}, "pgbouncer": {"pgbouncer"}, "prometheus": {"prometheus", "promtool"}, "alertmanager": {"alertmanager", "amtool"}, "haproxy": {"haproxy"}, "node": {"node", "npm"}} {
 		for _, program := range programs {
 			m.file(m.shelf+"/"+name+"/opt/homebrew/bin/"+program, "")
 		}
@@ -365,7 +367,7 @@ func TestMacOS(t *testing.T) {
 	m.file(m.shelf+"/google-chrome/Applications/Google Chrome.app/Contents/MacOS/Google Chrome", "")
 	m.file(m.bin+"/curl", "")
 	m.command("brew", deliver)
-	m.mustInstall(nil, "brew install postgresql@17", "brew install redis", "brew install pgbouncer", "brew install prometheus", "brew install haproxy", "brew install google-chrome", "brew install node")
+	m.mustInstall(nil, "brew install postgresql@17", "brew install redis", "brew install pgbouncer", "brew install prometheus", "brew install alertmanager", "brew install haproxy", "brew install google-chrome", "brew install node")
 }
 
 func TestMacOSFindsHomebrewWhichIsNotOnPath(t *testing.T) {
@@ -382,7 +384,7 @@ func TestMacOSFindsHomebrewWhichIsNotOnPath(t *testing.T) {
 }
 
 func TestWithoutAPackageManagerItSaysWhatIsNeeded(t *testing.T) {
-	all := []string{"PostgreSQL 14", "pg_trgm", "btree_gin", "redis-server or valkey-server", "pgbouncer", "prometheus with promtool", "haproxy", "curl", "Chromium or Chrome", "Node.js with npm"}
+	all := []string{"PostgreSQL 14", "pg_trgm", "btree_gin", "redis-server or valkey-server", "pgbouncer", "prometheus with promtool", "Alertmanager with amtool", "haproxy", "curl", "Chromium or Chrome", "Node.js with npm"}
 	newMachine(t, "Linux").mustRefuse(nil, 1, append(all, "gcc", "systemd"))
 	newMachine(t, "FreeBSD").mustRefuse(nil, 1, append(all, "gcc", "systemd"))
 	newMachine(t, "Darwin").mustRefuse(nil, 1, append(all, "Homebrew"))

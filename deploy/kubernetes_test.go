@@ -15,91 +15,12 @@ import (
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	apps "k8s.io/api/apps/v1"
 	autoscaling "k8s.io/api/autoscaling/v2"
-	batch "k8s.io/api/batch/v1"
 	core "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
-	policy "k8s.io/api/policy/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
-	"sigs.k8s.io/yaml"
 )
-
-// cluster is what an overlay would make, by kind and then by name.
-type cluster struct {
-	deployments map[string]*apps.Deployment
-	jobs        map[string]*batch.Job
-	services    map[string]*core.Service
-	accounts    map[string]*core.ServiceAccount
-	configs     map[string]*core.ConfigMap
-	spaces      map[string]*core.Namespace
-	scalers     map[string]*autoscaling.HorizontalPodAutoscaler
-	budgets     map[string]*policy.PodDisruptionBudget
-	networks    map[string]*networking.NetworkPolicy
-	monitors    map[string]*monitoring.ServiceMonitor
-	rules       map[string]*monitoring.PrometheusRule
-}
-
-// decode reads an object strictly into the type of its kind.
-func decode[T any](text []byte, name string, into *map[string]*T) error {
-	object := new(T)
-	if *into == nil {
-		*into = map[string]*T{}
-	}
-	if (*into)[name] != nil {
-		return fmt.Errorf("there are two")
-	}
-	(*into)[name] = object
-	return yaml.UnmarshalStrict(text, object)
-}
-
-// build runs kustomize and decodes what it made.
-func build(t *testing.T, folder string) *cluster {
-	t.Helper()
-	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &cluster{}
-	for _, r := range made.Resources() {
-		text, err := r.AsYAML()
-		if err != nil {
-			t.Fatal(err)
-		}
-		switch kind, name := r.GetApiVersion()+" "+r.GetKind(), r.GetName(); kind {
-		case "apps/v1 Deployment":
-			err = decode(text, name, &c.deployments)
-		case "batch/v1 Job":
-			err = decode(text, name, &c.jobs)
-		case "v1 Service":
-			err = decode(text, name, &c.services)
-		case "v1 ServiceAccount":
-			err = decode(text, name, &c.accounts)
-		case "v1 ConfigMap":
-			err = decode(text, name, &c.configs)
-		case "v1 Namespace":
-			err = decode(text, name, &c.spaces)
-		case "autoscaling/v2 HorizontalPodAutoscaler":
-			err = decode(text, name, &c.scalers)
-		case "policy/v1 PodDisruptionBudget":
-			err = decode(text, name, &c.budgets)
-		case "networking.k8s.io/v1 NetworkPolicy":
-			err = decode(text, name, &c.networks)
-		case "monitoring.coreos.com/v1 ServiceMonitor":
-			err = decode(text, name, &c.monitors)
-		case "monitoring.coreos.com/v1 PrometheusRule":
-			err = decode(text, name, &c.rules)
-		default:
-			err = fmt.Errorf("of a kind that the test does not know")
-		}
-		if err != nil {
-			t.Errorf("%s %s: %v", r.GetKind(), r.GetName(), err)
-		}
-	}
-	return c
-}
 
 func TestKubernetesObjectsFitTogether(t *testing.T) {
 	folders, err := filepath.Glob("kubernetes/overlays/*")
@@ -108,30 +29,31 @@ func TestKubernetesObjectsFitTogether(t *testing.T) {
 	}
 	for _, folder := range append(folders, "kubernetes/base") {
 		t.Run(filepath.Base(folder), func(t *testing.T) {
-			c := build(t, folder)
-			node := c.deployments["listedge"]
-			if node == nil {
-				t.Fatal("no node is deployed")
-			}
-			c.checkSelectors(t, node)
-			c.checkNode(t, node)
-			for _, job := range c.jobs {
-				checkPod(t, c, job.Name, &job.Spec.Template)
-			}
-			c.checkMonitor(t)
-			c.checkScaler(t)
+			build(t, folder).fits(t)
 		})
 	}
+}
+
+// fits looks at everything that has to agree.
+func (c *cluster) fits(t *testing.T) {
+	t.Helper()
+	node := c.deployments["listedge"]
+	if node == nil {
+		t.Fatal("no node is deployed")
+	}
+	c.checkSelectors(t, node)
+	c.checkNode(t, node)
+	for _, job := range c.jobs {
+		checkPod(t, c, job.Name, &job.Spec.Template)
+	}
+	c.checkMonitor(t)
+	c.checkScaler(t)
 }
 
 // A node does not start until it is told which network its proxies are in, and
 // says where to set it; an overlay can, also to none.
 func TestKubernetesTrustedProxiesAreRequired(t *testing.T) {
 	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
-	base, err := filepath.Abs("kubernetes/base")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,18 +67,11 @@ func TestKubernetesTrustedProxiesAreRequired(t *testing.T) {
 		{"LISTEDGE_TRUSTED_PROXIES=", 0, ""},
 	} {
 		t.Run(c.set, func(t *testing.T) {
-			folder := t.TempDir()
-			from, err := filepath.Rel(folder, base)
-			if err != nil {
-				t.Fatal(err)
-			}
-			overlay := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [" + from + "]\n"
+			var literals []string
 			if c.set != "" {
-				overlay += "configMapGenerator: [{name: listedge, behavior: merge, literals: ['" + c.set + "']}]\n"
+				literals = append(literals, c.set)
 			}
-			if err := os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			folder := overlayOf(t, "kubernetes/base", literals...)
 			made := build(t, folder)
 			cmd := exec.Command(path, "serve", "--print-config", "--database-url", "postgres://127.0.0.1:1/none")
 			cmd.Env = os.Environ()
@@ -171,6 +86,31 @@ func TestKubernetesTrustedProxiesAreRequired(t *testing.T) {
 			}
 		})
 	}
+}
+
+// overlayOf is a folder with an overlay of one's own that changes settings.
+func overlayOf(t *testing.T, base string, literals ...string) (folder string) {
+	t.Helper()
+	folder = t.TempDir()
+	base, err := filepath.Abs(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := filepath.Rel(folder, base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [" + from + "]\n"
+	if strings.Contains(base, "/overlays/") {
+		overlay += "namespace: listedge\n"
+	}
+	if len(literals) > 0 {
+		overlay += "configMapGenerator: [{name: listedge, behavior: merge, literals: ['" + strings.Join(literals, "', '") + "']}]\n"
+	}
+	if err := os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return folder
 }
 
 // selects says whether a selector finds pods with these labels. An empty one
@@ -223,6 +163,13 @@ func (c *cluster) checkSelectors(t *testing.T, node *apps.Deployment) {
 	for name, n := range c.networks {
 		if !selects(t, &n.Spec.PodSelector, pods) {
 			t.Errorf("network policy %s is not for the nodes", name)
+		}
+		for _, port := range []int32{5432, 6379, 26379, 4318} { // Postgres, Redis, Sentinel, OTLP over HTTP
+			if !slices.ContainsFunc(n.Spec.Egress, func(e networking.NetworkPolicyEgressRule) bool {
+				return len(e.To) == 0 && slices.ContainsFunc(e.Ports, func(p networking.NetworkPolicyPort) bool { return p.Port.IntVal == port })
+			}) {
+				t.Errorf("network policy %s lets nobody out to port %d", name, port)
+			}
 		}
 		for _, rule := range n.Spec.Ingress {
 			for _, p := range rule.Ports {
@@ -326,6 +273,8 @@ func checkPod(t *testing.T, c *cluster, name string, template *core.PodTemplateS
 		t.Errorf("%s may make every system call", name)
 	case !no(pod.AutomountServiceAccountToken):
 		t.Errorf("%s is given a token that it does not need", name)
+	case container.ImagePullPolicy != core.PullIfNotPresent:
+		t.Errorf("%s is pulled %s: an image that kind has loaded cannot be", name, container.ImagePullPolicy)
 	case container.Resources.Limits.Memory().IsZero() || container.Resources.Requests.Cpu().IsZero():
 		t.Errorf("%s has no resources", name)
 	}
@@ -446,7 +395,10 @@ func checkAdapter(t *testing.T, metric string) {
 	t.Errorf("the adapter makes no %s", metric)
 }
 
-const operatorRulesFile = "kubernetes/overlays/with-prometheus-operator/rules.yaml"
+const (
+	operatorRulesFile = "kubernetes/overlays/with-prometheus-operator/rules.yaml"
+	operatorRunbook   = "http://listedge-admin.listedge.svc:9090/runbook"
+)
 
 // The operator wants the same rules in an object of its own.
 func TestTheOperatorsRulesAreTheRules(t *testing.T) {
@@ -460,6 +412,8 @@ func TestTheOperatorsRulesAreTheRules(t *testing.T) {
 	if !found {
 		t.Fatal("the rules have no groups")
 	}
+	// Its Prometheus serves no files: the nodes do.
+	groups = strings.ReplaceAll(groups, "{{ $externalURL }}/user/runbook.html", operatorRunbook)
 	for line := range strings.Lines("groups:\n" + groups) {
 		if line != "\n" {
 			line = "  " + line

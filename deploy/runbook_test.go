@@ -19,8 +19,8 @@ func TestEveryAlertHasItsSectionInTheRunbook(t *testing.T) {
 			continue
 		}
 		alerts = append(alerts, r.Alert)
-		if want := "deploy/RUNBOOK.md#" + strings.ToLower(r.Alert); r.Annotations["runbook"] != want {
-			t.Errorf("%s sends people to %s, want %s", r.Alert, r.Annotations["runbook"], want)
+		if want := "{{ $externalURL }}/user/runbook.html#" + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
+			t.Errorf("%s sends people to %s, want %s", r.Alert, r.Annotations["runbook_url"], want)
 		}
 	}
 	if sections := find(t, "RUNBOOK.md", `(?m)^## (Listedge\w+)$`); !slices.Equal(sections, alerts) {

@@ -69,7 +69,7 @@ func TestSystemdAcceptsTheUnit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := write(t, "listedge.service", replaced(t, unitFile, "/usr/local/bin/listedge serve", path+" serve"))
+	file := write(t, "listedge.service", replaced(t, unitFile, "ExecStart=listedge serve", "ExecStart="+path+" serve"))
 	for _, args := range [][]string{{"verify", file}, {"security", "--offline=true", "--threshold=" + worstExposure, file}} {
 		said, err := exec.Command(tool(t, "systemd-analyze"), args...).CombinedOutput()
 		if err != nil || (args[0] == "verify" && len(said) > 0) { // of what it does not know it only warns

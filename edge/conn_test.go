@@ -226,7 +226,7 @@ func TestDeadlinesExpireOnTime(t *testing.T) {
 	}
 }
 
-// response.go relies on how fasthttp writes a body stream, so a new version must
+// The response relies on how fasthttp writes a body stream, so a new version must
 // be read first: Server.serveConn, Response.Write and writeBodyStream.
 func TestFasthttpsVersion(t *testing.T) {
 	const read = "v1.77.0"
@@ -235,6 +235,6 @@ func TestFasthttpsVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Contains(list, []byte("\tgithub.com/valyala/fasthttp "+read+"\n")) {
-		t.Errorf("response.go was written for fasthttp %s: read the new version, then change this test", read)
+		t.Errorf("the response in conn.go was written for fasthttp %s: read the new version, then change this test", read)
 	}
 }

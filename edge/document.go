@@ -9,6 +9,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
+	"listedge/metrics"
 )
 
 // document is a response that needs no key. All responses share its bytes, so a
@@ -57,6 +58,23 @@ const documentCache = "public, max-age=300"
 // documentUnit is how many bytes of a document cost one token of the client's
 // address.
 const documentUnit = 64 << 10
+
+// serveDocs answers every other path: /docs, what is below it, or 404. The router
+// cannot have both /docs and /docs/, so it has neither.
+func (s *Server) serveDocs(x *exchange) failure {
+	d := s.docs[string(x.path)]
+	switch {
+	case d != nil && (x.http.IsGet() || x.http.IsHead()):
+		return s.serveDocument(x, d)
+	case d != nil:
+		return failure{problem: wrongMethod}
+	}
+	x.route = metrics.RouteNone
+	if f := s.limitPublic(x, 1); f.problem != nil {
+		return f
+	}
+	return failure{problem: notFound}
+}
 
 // serveDocument answers GET and HEAD, within the limit of the client's address.
 func (s *Server) serveDocument(x *exchange, d *document) failure {

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fasthttp/router"
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
@@ -20,6 +21,52 @@ import (
 	"listedge/origin/apikey"
 )
 
+// newRouter makes the table of addresses. A path matches only as the client sent
+// it: nothing is cleaned, redirected or compared without case, so that a proxy
+// in front and this node never disagree on what a target means.
+func (s *Server) newRouter() *router.Router {
+	r := router.New()
+	r.RedirectTrailingSlash, r.RedirectFixedPath = false, false
+	r.HandleMethodNotAllowed, r.HandleOPTIONS = false, false // ANY does: 405 with a problem
+	get := func(path string, route metrics.Route, serve func(*exchange) failure) {
+		s.longestPath = max(s.longestPath, len(path))
+		r.GET(path, s.handler(route, serve))
+		r.HEAD(path, s.handler(route, serve))
+		r.ANY(path, s.handler(route, func(*exchange) failure { return failure{problem: wrongMethod} }))
+	}
+	get("/v1/items", metrics.RouteItems, func(x *exchange) failure { return s.list(x, origin.Items) })
+	get("/v1/contacts", metrics.RouteContacts, func(x *exchange) failure { return s.list(x, origin.Contacts) })
+	get(openAPIPath, metrics.RouteOpenAPI, func(x *exchange) failure { return s.serveDocument(x, openAPI()) })
+	for path := range s.docs {
+		s.longestPath = max(s.longestPath, len(path))
+	}
+	r.NotFound = s.handler(metrics.RouteDocs, s.serveDocs)
+	return r
+}
+
+// handler makes a handler of a function that writes the response or fails.
+func (s *Server) handler(route metrics.Route, serve func(*exchange) failure) fasthttp.RequestHandler {
+	return func(ctx *fasthttp.RequestCtx) {
+		x := &ctx.Conn().(*conn).exchange
+		x.route = route
+		if f := serve(x); f.problem != nil {
+			s.writeProblem(x, f)
+		}
+	}
+}
+
+// handle answers a request without a body.
+func (s *Server) handle(ctx *fasthttp.RequestCtx) { s.serve(ctx, false) }
+
+// refuseBody prevents fasthttp from reading a body: it refuses one that is
+// announced larger than MaxRequestBodySize at once, by handleUnreadable.
+func refuseBody(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
+	if n := h.ContentLength(); n == 1 || n == -1 { // chunked
+		h.SetContentLength(2)
+	}
+	return c
+}
+
 // serve handles every request. The router continues at list, at a document or at
 // a problem.
 func (s *Server) serve(ctx *fasthttp.RequestCtx, hasBody bool) {
@@ -27,7 +74,9 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx, hasBody bool) {
 	x.hasBody, x.close = hasBody, hasBody
 	defer s.finish(x)
 	s.assignID(x)
-	s.checkProxy(x)
+	if x.headers.isForwarded {
+		s.checkProxy(x)
+	}
 	if f := s.checkHeaders(x); f.problem != nil {
 		s.writeProblem(x, f)
 		return
@@ -65,7 +114,9 @@ func (s *Server) list(x *exchange, c origin.Collection) (f failure) {
 	if f = s.checkMatch(x); f.problem != nil {
 		return f
 	}
-	s.prefetchNext(x)
+	if x.query.After.Set {
+		s.prefetchNext(x)
+	}
 	s.writePage(x)
 	return failure{}
 }
@@ -112,6 +163,22 @@ func (s *Server) report(x *exchange) {
 			slog.String("requestId", string(x.id)), slog.String("route", x.route.String()),
 			slog.Int("status", status), slog.String("outcome", x.outcome.String()))
 	}
+}
+
+// class decides whether the exchange is logged. A document counts as a hit.
+func (x *exchange) class(status int, took time.Duration) logClass {
+	switch {
+	case x.failure.problem != nil && x.failure.problem.isOurs(), x.result.Err != nil, took >= slowFrom:
+		return failed
+	case status >= 400:
+		return refused
+	case !x.phases[phaseForward].Began.IsZero():
+		return missed
+	}
+	if x.conn.hits++; x.conn.hits%hitsPerSample == 1 {
+		return sampled
+	}
+	return unlogged
 }
 
 // exchange is one request on its way through the pipeline, and what is known of

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"bytes"
 	"encoding/binary"
 	"hash/crc32"
 	"strconv"
@@ -9,9 +10,102 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"listedge/cache"
+	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
 )
+
+// lookUp finds the page: in memory, or by a fill.
+func (s *Server) lookUp(x *exchange) failure {
+	x.key = appendPageKey(x.key[:0], &x.query, x.scratch[:0])
+	control := parseCacheControl(x.headers.control)
+	waited := x.decision.Source == limiter.SourceRedis || x.decision.Source == limiter.SourceLocalFallback
+	hit := x.hit && !waited // what was fresh before the limit waited may be stale by now
+	if !control.noCache && !hit {
+		x.result, hit = s.cache.Hit(x.key, x.now)
+		if s.timePhases {
+			x.endPhase(phaseMemory)
+		}
+	}
+	if !hit {
+		var err error
+		x.result, err = s.forward(x, control)
+		x.endPhase(phaseForward)
+		if err != nil {
+			s.returnToken(x)
+			return failure{problem: lookUpProblem(err), retry: retrySoon, cause: err}
+		}
+	}
+	s.countLookUp(x)
+	return failure{}
+}
+
+// revalidate finds out whether memory answers 304, which costs no token: before one is
+// taken, so that many such requests at once do not refuse one another. A request with
+// a cursor may cost a query for the page after, and a rate of 0 admits nothing.
+func (s *Server) revalidate(x *exchange) bool {
+	if len(x.headers.noneMatch) == 0 || len(x.headers.match) > 0 || parseCacheControl(x.headers.control).noCache {
+		return false
+	}
+	q := x.query
+	if s.parse(x).problem != nil || x.query.After.Set {
+		x.query = q
+		return false
+	}
+	x.key = appendPageKey(x.key[:0], &x.query, x.scratch[:0])
+	x.result, x.hit = s.cache.Hit(x.key, x.now)
+	decision := limiter.Decision{}
+	if x.hit && x.result.Local && matchesETag(x.headers.noneMatch, x.result.Entry.ETag[:]) {
+		decision = s.limiter.Peek(x.now, x.client.bucket, x.client.workspaceBucket)
+	}
+	if !decision.Allowed {
+		x.query = q
+		return false
+	}
+	if s.timePhases {
+		x.endPhase(phaseMemory)
+	}
+	s.countLookUp(x)
+	x.free, x.limited, x.decision = true, true, decision
+	return true
+}
+
+// countLookUp notes that the page is served, and where it came from.
+func (s *Server) countLookUp(x *exchange) {
+	x.result.CountRequest()
+	var tier metrics.Tier
+	switch {
+	case x.result.Err != nil:
+		tier, x.outcome = metrics.TierStale, metrics.OutcomeStale
+	case x.result.Source == cache.Memory:
+		tier, x.outcome = metrics.TierMemory, metrics.OutcomeMemory
+	case x.result.Source == cache.Redis:
+		tier, x.outcome = metrics.TierRedis, metrics.OutcomeRedis
+	default:
+		tier, x.outcome = metrics.TierOrigin, metrics.OutcomeOrigin
+	}
+	x.conn.stripe.LookedUp(tier, x.result.Collapsed)
+}
+
+// checkMatch is If-Match (RFC 9110, 13.1.1), which compares strongly: the weak
+// ETag of a page matches no tag, so only * matches, and it matches every page. It
+// comes before If-None-Match. If-Unmodified-Since and If-Modified-Since must be
+// ignored (13.1.4, 13.1.3), because a page has no modification date.
+func (s *Server) checkMatch(x *exchange) failure {
+	if lines := x.headers.match; len(lines) == 0 || len(lines) == 1 && string(bytes.TrimSpace(lines[0])) == "*" {
+		return failure{}
+	}
+	s.returnToken(x)
+	return failure{problem: etagMismatch}
+}
+
+// appendPageKey appends the cache key of a query's page: everything the page
+// depends on, and nothing else. scratch is for its parts.
+func appendPageKey(dst []byte, q *origin.Query, scratch []byte) []byte {
+	scope := q.AppendScope(scratch)
+	limit := append(scope[len(scope):], byte(q.Limit))
+	return cache.AppendKey(dst, q.Workspace, scope, limit, q.AppendPosition(limit[len(limit):]))
+}
 
 // pageLines are headers of every page: a client may store it for itself, and must
 // revalidate it before each use.
@@ -37,7 +131,9 @@ func (s *Server) writePage(x *exchange) {
 		r.lines = append(appendLink(append(r.lines, "Link: "...), &x.query, page.Next), crlf...)
 	}
 	s.addLimits(r, x)
-	s.addTiming(r, x)
+	if s.serverTiming {
+		addTiming(r, x)
+	}
 	r.add(headerRequestID, x.id)
 
 	var deflate []byte
@@ -93,6 +189,8 @@ func cacheStatus(r *cache.Result) string {
 		return "listedge; fwd=bypass"
 	case r.ByTTL && r.Source != cache.Origin:
 		return "listedge; hit; detail=ttl"
+	case r.Joined: // of pages in memory
+		return "listedge; hit; detail=joined"
 	case r.Source == cache.Memory:
 		return "listedge; hit; detail=memory"
 	case r.Source == cache.Redis && r.Collapsed:

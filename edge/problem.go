@@ -27,7 +27,7 @@ type problem struct {
 	log     *throttle // of errors that are the service's and are logged; nil = the client's
 }
 
-func (p *problem) isOurs() bool { return p != nil && p.log != nil }
+func (p *problem) isOurs() bool { return p.log != nil }
 
 var (
 	badRequest      = &problem{"REQUEST_FAILED", 400, "The request could not be read.", nil}
@@ -69,7 +69,9 @@ func (s *Server) writeProblem(x *exchange, f failure) {
 		r.lines = append(r.lines, "Allow: GET, HEAD\r\n"...)
 	}
 	s.addLimits(r, x)
-	s.addTiming(r, x)
+	if s.serverTiming {
+		addTiming(r, x)
+	}
 	r.add(headerRequestID, x.id)
 	r.setBody(problemBody(f.problem, &f.params, x.id))
 	x.outcome, x.failure = metrics.OutcomeError, f

@@ -73,10 +73,10 @@ const (
 	proxyNoteTime      = time.Hour   // after the last sighting
 )
 
-// checkProxy notes who forwarded a request.
+// checkProxy notes who forwarded a request that says it was.
 func (s *Server) checkProxy(x *exchange) {
 	c := x.conn
-	if !x.headers.isForwarded || x.now.Sub(c.proxyChecked) < proxyCheckInterval {
+	if x.now.Sub(c.proxyChecked) < proxyCheckInterval {
 		return
 	}
 	c.proxyChecked = x.now

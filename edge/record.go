@@ -49,6 +49,17 @@ type PageRecord struct {
 	Tier        string  `json:"tier"` // memory, redis or origin
 	CacheStatus string  `json:"cacheStatus"`
 	ProofAge    float64 `json:"proofAge"` // seconds since it was last known to equal the database
+
+	Invalidation InvalidationRecord `json:"invalidation,omitzero"` // of the page, if it is stale, or of the one it replaced; zero = it is not known
+}
+
+// InvalidationRecord is which change made a page stale.
+type InvalidationRecord struct {
+	Concern     string `json:"concern"`               // why: shown, entered, any-row, no-extent, name, search, many or forgotten
+	Transaction uint64 `json:"transaction,omitempty"` // 0 = it is not known
+	CommittedAt int64  `json:"committedAt,omitempty"` // microseconds since 1970 by the clock of the primary; 0 = not known
+	Term        uint64 `json:"term,omitempty"`        // of its position in the log of changes
+	N           uint64 `json:"n,omitempty"`           // likewise
 }
 
 // TimesRecord says where the time went; 0 = not spent, or not timed. Fill is a
@@ -63,21 +74,6 @@ type TimesRecord struct {
 	Fill   float64 `json:"fill"`
 	Query  float64 `json:"query"`
 	Shared bool    `json:"shared"` // another request began the fill
-}
-
-// AccessLog is which classes of the request log also have a line in the log.
-// Failures of the service have one anyway, once a second and kind.
-type AccessLog string
-
-// The access logs.
-const (
-	LogOff     AccessLog = "off"
-	LogErrors  AccessLog = "errors"  // errors, stale pages and slow responses
-	LogSampled AccessLog = "sampled" // these, misses and a sample of hits
-)
-
-func (l AccessLog) has(class logClass) bool {
-	return l == LogSampled || l == LogErrors && (class == failed || class == refused)
 }
 
 // attributes are the record as one line of the log. Times are in seconds.

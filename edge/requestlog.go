@@ -42,8 +42,8 @@ const (
 	slowFrom       = 100 * time.Millisecond // a response that takes longer is logged as failed
 	hitsPerSample  = 64                     // of a connection; the first of them is logged
 	entriesPerRing = 64                     // × 16 shards × 4 classes are all entries
-	maxCause       = 1 << 10                // bytes of an error's text
-	// requestLogBytes bounds everything: entries of less than 500 bytes each, whose
+	maxCause       = 900                    // bytes of an error's text
+	// requestLogBytes bounds everything: entries of less than 540 bytes each, whose
 	// pointers lead to static data only, and the causes of failures.
 	requestLogBytes = 3 << 20
 )
@@ -75,22 +75,6 @@ func (e *logEntry) record() Record {
 	return r
 }
 
-// class decides whether the exchange is logged. A document counts as a hit.
-func (x *exchange) class(status int, took time.Duration) logClass {
-	switch {
-	case x.failure.problem.isOurs() || x.result.Err != nil || took >= slowFrom:
-		return failed
-	case status >= 400:
-		return refused
-	case !x.phases[phaseForward].Began.IsZero():
-		return missed
-	}
-	if x.conn.hits++; x.conn.hits%hitsPerSample == 1 {
-		return sampled
-	}
-	return unlogged
-}
-
 // logRequest adds an exchange to the request log.
 func (s *Server) logRequest(x *exchange, class logClass, status int, took time.Duration) {
 	fill := fillTimes(&x.result)
@@ -114,6 +98,9 @@ func (s *Server) logRequest(x *exchange, class logClass, status int, took time.D
 	}
 	if x.result.Entry != nil {
 		e.Page = PageRecord{Tier: x.result.Source.String(), CacheStatus: cacheStatus(&x.result), ProofAge: x.result.Age.Seconds()}
+		if i := x.result.Invalidation; i != nil {
+			e.Page.Invalidation = InvalidationRecord{Concern: i.Concern.String(), Transaction: i.XID, Term: i.Position.Term, N: i.Position.N, CommittedAt: i.CommittedAt}
+		}
 	}
 	s.addToLog(x.conn.log, class, &e)
 }
@@ -129,6 +116,20 @@ func (x *exchange) limitRecord() LimitRecord {
 		l.Workspace = BucketRecord{key.WorkspaceLimit.Rate, key.WorkspaceLimit.Burst, d.Workspace.Remaining}
 	}
 	return l
+}
+
+// AccessLog is which classes of the request log also have a line in the log.
+// Failures of the service have one anyway, once a second and kind.
+type AccessLog string
+
+// The access logs; any other value is none.
+const (
+	LogErrors  AccessLog = "errors"  // errors, stale pages and slow responses
+	LogSampled AccessLog = "sampled" // these, misses and a sample of hits
+)
+
+func (l AccessLog) has(class logClass) bool {
+	return l == LogSampled || l == LogErrors && (class == failed || class == refused)
 }
 
 // addToLog adds the entry to the request log, and to the access log if that has

@@ -4,11 +4,11 @@
 //	request ─► headers ─► route ─► key ─► limit ─► parameters ─► look up ─► response
 //	              └─────────┴───────┴───────┴──────────┴────────────┴─────► problem
 //
-// The pipeline is in handler.go, and the routes are in router.go. Each step has a
-// file: headers.go, key.go, limits.go, params.go, lookup.go, page.go. problem.go
+// Routes and pipeline are in handler.go. Each step has a file: headers.go, auth.go,
+// limits.go, params.go, page.go, and fill.go for what is not in memory. problem.go
 // has all errors.
 //
-// fasthttp reads requests (conn.go) and writes responses (response.go). Every
+// fasthttp reads requests from, and writes responses to, our connections (conn.go). Every
 // connection has one exchange, which its requests use in turn, so that a hit
 // allocates nothing.
 package edge
@@ -162,9 +162,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // KeyStats are the key cache's numbers.
 func (s *Server) KeyStats() apikey.Stats { return s.keys.Stats() }
 
-// handle answers a request without a body.
-func (s *Server) handle(ctx *fasthttp.RequestCtx) { s.serve(ctx, false) }
-
 // handleExpectation answers a request that waits for permission to send its body:
 // no body is read here. A request without a body needs no permission (RFC 9110,
 // 10.1.1) and continues at handle.
@@ -196,15 +193,6 @@ func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	s.assignID(x)            // from as much as was read
 	x.headers.expands = true // nothing says how large the buffers are
 	s.writeProblem(x, failure{problem: unreadableProblem(err)})
-}
-
-// refuseBody prevents fasthttp from reading a body: it refuses one that is
-// announced larger than MaxRequestBodySize at once, by handleUnreadable.
-func refuseBody(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
-	if n := h.ContentLength(); n == 1 || n == -1 { // chunked
-		h.SetContentLength(2)
-	}
-	return c
 }
 
 // silent drops fasthttp's log of clients' errors: clients could fill the log, and

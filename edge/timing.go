@@ -54,11 +54,8 @@ func (x *exchange) timings() [6]timing {
 	}
 }
 
-// addTiming adds Server-Timing of W3C, in milliseconds, if it is on.
-func (s *Server) addTiming(r *response, x *exchange) {
-	if !s.serverTiming {
-		return
-	}
+// addTiming adds Server-Timing of W3C, in milliseconds.
+func addTiming(r *response, x *exchange) {
 	begin := "Server-Timing: "
 	for _, t := range x.timings() {
 		if t.span.Began.IsZero() {
@@ -86,6 +83,7 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 	if r == nil {
 		return
 	}
+	s.metrics.Traced(x.route, x.outcome, took, r.ID())
 	r.Took, r.Status = took, status
 	for _, t := range x.timings() {
 		r.Steps = append(r.Steps, tracing.Step{Name: t.name, Began: t.span.Began, Took: t.span.Took, Within: t.within})

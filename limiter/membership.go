@@ -40,15 +40,6 @@ const (
 	leaving    = "leaving"
 )
 
-// membersKey is where the nodes that share a shard's buckets beat. There is one fleet
-// in a Redis database.
-func membersKey(shard int) string {
-	if shard == 0 {
-		return "rl:{fleet}:members"
-	}
-	return "rl:{fleet" + strconv.Itoa(shard) + "}:members"
-}
-
 // beatScript notes when a node (ARGV[1]) lived last, and answers how many nodes
 // there are and how many of them are missing. It writes in any case: a Redis that
 // only reads is away. Members are forgotten a minute after their last heartbeat.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -74,6 +75,15 @@ func (r *redisStore) shardOf(key string) uint8 {
 		}
 	}
 	return 0
+}
+
+// membersKey is where the nodes that share a shard's buckets beat. There is one fleet
+// in a Redis database.
+func membersKey(shard int) string {
+	if shard == 0 {
+		return "rl:{fleet}:members"
+	}
+	return "rl:{fleet" + strconv.Itoa(shard) + "}:members"
 }
 
 func masterOf(c *redis.ClusterClient, key string) string {

@@ -44,6 +44,9 @@ func (r Route) String() string {
 	return [...]string{"none", "items", "contacts", "openapi", "docs"}[r]
 }
 
+// isList says whether the route answers with pages.
+func (r Route) isList() bool { return r == RouteItems || r == RouteContacts }
+
 // Outcome is how a request ended.
 type Outcome uint8
 
@@ -65,6 +68,9 @@ func (o Outcome) String() string {
 	return [...]string{"other", "memory", "redis", "origin", "stale", "not_modified", "limited", "error"}[o]
 }
 
+// isPage says whether the response was a page, or told the client that it has the page.
+func (o Outcome) isPage() bool { return o >= OutcomeMemory && o <= OutcomeNotModified }
+
 // Tier is where a page was found.
 type Tier uint8
 
@@ -80,7 +86,7 @@ const (
 func (t Tier) String() string { return [...]string{"memory", "redis", "origin", "stale"}[t] }
 
 // statuses are all that the server answers with.
-var statuses = [...]int{200, 304, 400, 401, 403, 404, 405, 408, 413, 429, 431, 500, 503}
+var statuses = [...]int{200, 304, 400, 401, 403, 404, 405, 408, 412, 413, 429, 431, 500, 503, 504, 505}
 
 // Registry is a node's metrics.
 type Registry struct {
@@ -116,6 +122,25 @@ type Sources struct {
 	Feed     func() changefeed.Stats
 
 	KeyBreakerOpen, RedisMayEvict, Ready func() bool
+
+	Dependencies      func() []Dependency // those that have been checked
+	CertificateExpiry func() time.Time    // of the public listener; zero = it has no certificate
+}
+
+// DependencyKind is what a dependency is.
+type DependencyKind uint8
+
+// The kinds of dependencies.
+const (
+	Postgres DependencyKind = iota + 1
+	Redis
+)
+
+// Dependency is a server that the node needs.
+type Dependency struct {
+	Kind   DependencyKind
+	Server string // of Postgres: primary, or the address of a replica
+	Up     bool   // it answers
 }
 
 // Collect registers the layers.
@@ -128,7 +153,8 @@ func (r *Registry) Collect(from Sources) {
 		newCollector(originMetrics, from.Origin),
 		newCollector(keyMetrics, from.Keys),
 		newCollector(nodeMetrics, func() node {
-			return node{ready: from.Ready(), redisMayEvict: from.RedisMayEvict(), keyBreakerOpen: from.KeyBreakerOpen()}
+			return node{ready: from.Ready(), redisMayEvict: from.RedisMayEvict(), keyBreakerOpen: from.KeyBreakerOpen(),
+				dependencies: from.Dependencies(), certificateExpiry: from.CertificateExpiry()}
 		}),
 	)
 }
@@ -148,6 +174,7 @@ type set func(value any, labels ...string)
 type collector[S any] struct {
 	metrics  []metric[S]
 	descs    []*prometheus.Desc
+	started  time.Time
 	snapshot func() S
 }
 
@@ -155,7 +182,7 @@ func newCollector[S any](metrics []metric[S], snapshot func() S) prometheus.Coll
 	if snapshot == nil {
 		snapshot = func() (zero S) { return zero }
 	}
-	c := &collector[S]{metrics: metrics, snapshot: snapshot}
+	c := &collector[S]{metrics: metrics, snapshot: snapshot, started: time.Now()}
 	for _, m := range metrics {
 		c.descs = append(c.descs, prometheus.NewDesc("listedge_"+m.name, m.help, m.labels, nil))
 	}
@@ -179,8 +206,8 @@ func (c *collector[S]) Collect(out chan<- prometheus.Metric) {
 			kind = prometheus.CounterValue
 		}
 		m.read(snapshot, func(value any, labels ...string) {
-			if h, ok := value.(cache.Histogram); ok {
-				out <- prometheus.MustNewConstHistogram(c.descs[i], h.Count, h.Sum, h.Buckets, labels...)
+			if h, ok := value.(timings); ok {
+				out <- &histogramMetric{c.descs[i], labels, c.started, h}
 				return
 			}
 			out <- prometheus.MustNewConstMetric(c.descs[i], kind, number(value), labels...)

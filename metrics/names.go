@@ -3,6 +3,7 @@ package metrics
 import (
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"listedge/cache"
 	"listedge/internal/changefeed"
@@ -31,15 +32,41 @@ var buildMetrics = []metric[build]{
 }
 
 // node is what the node as a whole knows.
-type node struct{ ready, redisMayEvict, keyBreakerOpen bool }
+type node struct {
+	ready, redisMayEvict, keyBreakerOpen bool
+	dependencies                         []Dependency
+	certificateExpiry                    time.Time
+}
 
 var nodeMetrics = []metric[node]{
 	value("ready", "1 while /readyz answers 200.", func(n node) any { return n.ready }),
 	value("redis_may_evict", "1 while the maxmemory-policy of Redis lets it evict buckets and the log of changes, as last seen.", func(n node) any { return n.redisMayEvict }),
 	value("key_breaker_open", "1 while keys are not looked up in Postgres, because it failed several times in a row.", func(n node) any { return n.keyBreakerOpen }),
+	{"postgres_up", "1 while the server answers a check every second: the primary, and each replica by its address. A server that is not what it should be counts as down.", []string{"server"}, func(n node, set set) {
+		for _, d := range n.dependencies {
+			if d.Kind == Postgres {
+				set(d.Up, d.Server)
+			}
+		}
+	}},
+	{"redis_up", "1 while Redis answers a ping every second; absent without Redis.", nil, func(n node, set set) {
+		for _, d := range n.dependencies {
+			if d.Kind == Redis {
+				set(d.Up)
+			}
+		}
+	}},
+	value("tls_certificate_expiry_seconds", "When the first certificate in the chain of the public listener expires, in seconds since 1970; 0 without TLS.", func(n node) any {
+		if n.certificateExpiry.IsZero() {
+			return 0
+		}
+		return n.certificateExpiry.Unix()
+	}),
 }
 
 var edgeMetrics = []metric[*Edge]{
+	// Series of lists exist from the start, so that the first response of a kind is an
+	// increase; those of other routes, of which most can never be, from their first response.
 	{"http_requests_total", "Requests answered, by route and status.", []string{"route", "status"}, func(e *Edge, set set) {
 		for route := range routes {
 			for i := range len(statuses) + 1 {
@@ -47,14 +74,18 @@ var edgeMetrics = []metric[*Edge]{
 				if i < len(statuses) {
 					status = strconv.Itoa(statuses[i])
 				}
-				set(e.sum(func(s *Stripe) *atomic.Uint64 { return &s.answers[route][i] }), route.String(), status)
+				if n := e.sum(func(s *Stripe) *atomic.Uint64 { return &s.answers[route][i] }); n > 0 || route.isList() {
+					set(n, route.String(), status)
+				}
 			}
 		}
 	}},
 	{"http_request_duration_seconds", "Time from the arrival of a request until its response is ready to send, by route and outcome.", []string{"route", "outcome"}, func(e *Edge, set set) {
 		for route := range routes {
 			for outcome := range outcomes {
-				set(e.latency(route, outcome), route.String(), outcome.String())
+				if h := e.Latency(route, outcome); h.Count > 0 || route.isList() && outcome.isPage() {
+					set(timings{h, requestBounds, &e.exemplars[route][outcome]}, route.String(), outcome.String())
+				}
 			}
 		}
 	}},
@@ -83,6 +114,7 @@ var cacheMetrics = []metric[cache.Stats]{
 	value("cache_redis_breaker_open", "1 while pages are not looked up in Redis, because it failed several times in a row.", func(s cache.Stats) any { return s.RedisBreakerOpen }),
 	value("cache_refreshes_total", "Pages refreshed ahead: read again after a change, before the next request.", func(s cache.Stats) any { return s.Refreshes }),
 	value("cache_refreshes_dropped_total", "Pages not refreshed ahead, because too many were waiting.", func(s cache.Stats) any { return s.RefreshesDropped }),
+	value("joined_pages_total", "Pages joined of pages in memory that cover them; they count as found in memory.", func(s cache.Stats) any { return s.Joined }),
 	value("cache_next_pages_total", "Next pages of walks, read ahead.", func(s cache.Stats) any { return s.NextPages }),
 	value("cache_next_pages_dropped_total", "Next pages of walks not read ahead, because too many were waiting.", func(s cache.Stats) any { return s.NextPagesDropped }),
 	{"freshness_mode", "1 for what freshness is based on: followed changes, nothing at the moment (untrusted), or the age of pages (ttl).", []string{"mode"}, func(s cache.Stats, set set) {
@@ -97,7 +129,14 @@ var cacheMetrics = []metric[cache.Stats]{
 			set(s.Rejected[why], why)
 		}
 	}},
-	value("freshness_commit_to_applied_seconds", "Time from a commit, by the primary's clock, until this node applied it, by its own clock.", func(s cache.Stats) any { return s.Lag }),
+	value("freshness_commit_to_applied_seconds", "Time from a commit, by the primary's clock, until this node applied it, by its own clock.", func(s cache.Stats) any { return timings{Snapshot: s.Lag, bounds: lagBounds} }),
+	value("invalidation_changes_total", "Changes of lists applied; a transaction counts once for each list.", func(s cache.Stats) any { return s.Changes }),
+	{"invalidation_pages_total", "Pages compared with the changes of their lists since, by outcome: kept, or invalidated because a row is shown or entered, or because that cannot be decided: any-row (a change does not name its rows), no-extent (it is not known what the page shows), name, search, many (too many rows changed), forgotten (the changes are not remembered).", []string{"outcome"}, func(s cache.Stats, set set) {
+		for _, outcome := range cache.Comparisons() {
+			set(s.Compared[outcome], outcome)
+		}
+	}},
+	value("invalidation_ring_bytes", "Memory that remembered changes occupy.", func(s cache.Stats) any { return s.RingBytes }),
 	value("freshness_pairs", "Lists (workspace and collection) whose changes are remembered.", func(s cache.Stats) any { return s.Lists }),
 }
 
@@ -185,6 +224,11 @@ var originMetrics = []metric[origin.Stats]{
 		}
 		return open
 	}),
+	{"origin_query_duration_seconds", "Time that queries for pages took, from asking for a connection to the last row, by the server (primary, or the address of a replica) and outcome.", []string{"server", "outcome"}, func(s origin.Stats, set set) {
+		for _, l := range s.Latencies {
+			set(timings{Snapshot: l.Took, bounds: queryBounds}, l.Server, l.Outcome)
+		}
+	}},
 	value("origin_queries_running", "Page queries in flight.", func(s origin.Stats) any { return s.Running }),
 	value("origin_queries_queued", "Page queries that wait for their turn.", func(s origin.Stats) any { return s.Queued }),
 	value("origin_breaker_open", "1 while pages are not read from Postgres, because it failed several times in a row.", func(s origin.Stats) any { return s.BreakerOpen }),

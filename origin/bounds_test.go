@@ -106,7 +106,7 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 		for _, limit := range [][]int{ByCreatedAt: {100, 1}, ByName: {100, 7}}[sort] {
 			q := Query{Workspace: ourWorkspace, Sort: sort, Limit: limit}
 			var got []string
-			cut := 0
+			cut, last := 0, ""
 			for {
 				page, err := o.Fetch(within(t, patience), q, "")
 				if err != nil {
@@ -125,6 +125,10 @@ func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 				for _, row := range rows {
 					got = append(got, string(row[:len(uuid.Nil.String())]))
 				}
+				if first := got[len(got)-len(rows)]; last != "" && last != first {
+					t.Errorf("%s: the page before shows up to %s, and this one begins with %s", describe(q), last, first)
+				}
+				last = page.Shown.IDs[len(page.Shown.IDs)-1].String()
 				if page.NextCursor == "" {
 					break
 				}
@@ -157,6 +161,9 @@ func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 		if len(page.rows) != 1 || page.next == "" {
 			t.Fatalf("the page before it: %d rows", len(page.rows))
 		}
+		if page.shown != nil {
+			t.Errorf("it says that it shows %+v: where the row is has not been read", page.shown)
+		}
 		follow(t, &q, page.next)
 		for range 5 {
 			_, err := o.Fetch(context.Background(), q, "")
@@ -172,6 +179,23 @@ func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 	}
 	if s := o.Stats(); s.BreakerOpen || s.Failed != 10 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// No writer's name or description is too long for an index, whatever is in it.
+func TestIndexesRefuseNoWriter(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	exec(t, conn, `INSERT INTO items (workspace_id, name, sku, description)
+		SELECT $1, t, t, t FROM (SELECT string_agg(chr(65536 + (n * 7919) % 65536), '') t FROM generate_series(1, 16384) n) long`, ourWorkspace)
+	exec(t, conn, `INSERT INTO contacts (workspace_id, name, email, phone, tin)
+		SELECT $1, t, t, t, t FROM (SELECT string_agg(md5(n::text), '') t FROM generate_series(1, 2048) n) long`, ourWorkspace)
+	o := openOrigin(t, url)
+	for _, q := range []Query{{}, {Sort: ByName}, {Collection: Contacts, Sort: ByName, Search: "c4ca4238a0b9"}} {
+		if q.Workspace, q.Limit = ourWorkspace, 1; len(fetch(t, o, q).rows) != 1 {
+			t.Errorf("%s", describe(q))
+		}
 	}
 }
 

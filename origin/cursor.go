@@ -9,31 +9,10 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"listedge/origin/postgres"
+
 	"github.com/cespare/xxhash/v2"
-	"github.com/google/uuid"
 )
-
-// Position is between two rows of a list: right behind the row with this sort key
-// and id, whether or not that row still exists.
-type Position struct {
-	Set       bool
-	CreatedAt int64  // microseconds since 1970, when ordered by it
-	Name      string // the ordering part of the name (nameKey), when ordered by it
-	ID        uuid.UUID
-}
-
-// AppendPosition appends the position as a cursor has it; nothing for the start.
-// Injective for one sort.
-func (q *Query) AppendPosition(dst []byte) []byte {
-	if !q.After.Set {
-		return dst
-	}
-	dst = append(dst, q.After.ID[:]...)
-	if q.Sort == ByName {
-		return append(dst, q.After.Name...)
-	}
-	return binary.BigEndian.AppendUint64(dst, uint64(q.After.CreatedAt))
-}
 
 // parsePosition reads what AppendPosition wrote for a query of this sort.
 func parsePosition(sort Sort, b []byte) (p Position, ok bool) {
@@ -65,10 +44,6 @@ func parsePosition(sort Sort, b []byte) (p Position, ok bool) {
 
 // MaxCursor is the longest cursor, in characters.
 const MaxCursor = 512
-
-// nameKeyLength is how many characters of a name order it: what fits into a
-// cursor when every one of them takes four bytes. name_key in the schema is its twin.
-const nameKeyLength = 80
 
 // The years a createdAt can show, 0001 to 9999, in microseconds since 1970.
 const (
@@ -134,7 +109,7 @@ func (q *Query) scopeHash() uint64 {
 func nameKey(name string) string {
 	n := 0
 	for i := range name {
-		if n == nameKeyLength {
+		if n == postgres.NameKeyLength {
 			return name[:i]
 		}
 		n++

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"listedge/origin/postgres"
+
 	"github.com/google/uuid"
 )
 
@@ -40,7 +42,7 @@ func positions(sort Sort) (list []Position) {
 		for _, name := range append(slices.Clone(awkwardNames), longNames()...) {
 			list = append(list, Position{Set: true, ID: uuid.New(), Name: nameKey(name)})
 		}
-		return append(list, Position{Set: true, Name: strings.Repeat("\U0010FFFF", nameKeyLength)}, Position{Set: true, ID: uuid.Max, Name: "a"})
+		return append(list, Position{Set: true, Name: strings.Repeat("\U0010FFFF", postgres.NameKeyLength)}, Position{Set: true, ID: uuid.Max, Name: "a"})
 	}
 	for _, at := range []int64{minCreatedAt, maxCreatedAt - 1, 0, -1, 1, postgresEpoch, time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC).UnixMicro()} {
 		list = append(list, Position{Set: true, ID: uuid.New(), CreatedAt: at}, Position{Set: true, CreatedAt: at}, Position{Set: true, ID: uuid.Max, CreatedAt: at})
@@ -69,7 +71,7 @@ func TestACursorIsItsPosition(t *testing.T) {
 func TestTheLongestCursorFits(t *testing.T) {
 	q := Query{Sort: ByName, Search: strings.Repeat("\U0010FFFF", 120)}
 	q.After = Position{Set: true, ID: uuid.Max, Name: nameKey(strings.Repeat("\U0010FFFF", 300))}
-	if n := len(q.AppendCursor(nil)); n > MaxCursor || n < 4*nameKeyLength {
+	if n := len(q.AppendCursor(nil)); n > MaxCursor || n < 4*postgres.NameKeyLength {
 		t.Errorf("%d characters", n)
 	}
 }
@@ -169,7 +171,7 @@ func TestACursorHoldsNothingImpossible(t *testing.T) {
 		"before the year 1": {byTime, cursorVersion, at(minCreatedAt - 1)}, "the year 10000": {byTime, cursorVersion, at(maxCreatedAt)}, "infinity": {byTime, cursorVersion, at(1<<63 - 1)},
 		"no name": {byName, cursorVersion, []byte(id)}, "not UTF-8": {byName, cursorVersion, []byte(id + "\xff")}, "half a character": {byName, cursorVersion, []byte(id + "茶"[:2])},
 		"NUL": {byName, cursorVersion, []byte(id + "a\x00b")}, "a surrogate": {byName, cursorVersion, []byte(id + "\xed\xa0\x80")},
-		"81 characters": {byName, cursorVersion, []byte(id + strings.Repeat("x", nameKeyLength+1))},
+		"81 characters": {byName, cursorVersion, []byte(id + strings.Repeat("x", postgres.NameKeyLength+1))},
 	} {
 		if p, err := c.query.ParseCursor(forge(c.query, c.version, c.position)); !errors.Is(err, ErrCursorMalformed) {
 			t.Errorf("%s: %+v, %v", name, p, err)

@@ -67,7 +67,11 @@ func randomRow(random *rand.Rand, columns []Column) (s sample) {
 			for i := range runes {
 				runes[i] = []rune("abcdefgh ijkl\"\\\x00\x1f\n\té茶😀")[random.IntN(20)]
 			}
-			v, says = []byte(string(runes)), string(runes)
+			text := string(runes)
+			if random.IntN(8) == 0 { // what the parts of a page look like
+				text += []string{`{"id":"`, `],"page":{"`, `","name":"`, `{`, `]`, `\`}[random.IntN(6)]
+			}
+			v, says = []byte(text), text
 		case UUID:
 			id := uuid.UUID(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, random.Uint64()), random.Uint64()))
 			v, says = id[:], id

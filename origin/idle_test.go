@@ -21,7 +21,7 @@ func fillPool(t *testing.T, o *Origin, pool *pgxpool.Pool) {
 	size := int(pool.Config().MaxConns)
 	func() {
 		for range size {
-			s, err := o.open(within(t, patience), pool)
+			s, err := o.open(within(t, patience), &upstream{pool: pool, names: &knownNames{}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -109,7 +109,7 @@ func TestANoticeCostsNoConnection(t *testing.T) {
 	if _, err := db.Pages.Pool.Exec(t.Context(), "LISTEN news"); err != nil {
 		t.Fatal(err)
 	}
-	s, err := o.open(within(t, patience), db.Pages.Pool) // that same one: the last is taken first
+	s, err := o.open(within(t, patience), &o.upstream) // that same one: the last is taken first
 	if err != nil {
 		t.Fatal(err)
 	}

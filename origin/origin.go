@@ -36,6 +36,7 @@ type Page struct {
 	Body       []byte
 	NextCursor string // empty when this is the last page
 	Rows       int
+	Shown      *Shown // nil = not known
 
 	// Of a page from the primary: the statement's pg_current_snapshot(), and the
 	// server's incarnation: when it was started.
@@ -73,10 +74,12 @@ type upstream struct {
 	pool    *pgxpool.Pool
 	queue   *fairQueue
 	breaker postgres.Breaker
+	names   *knownNames
+	took    latencies
 }
 
 func newUpstream(name string, cooldown time.Duration, pool *pgxpool.Pool) upstream {
-	return upstream{pool, newFairQueue(int(pool.Config().MaxConns)), postgres.NewBreaker(name, cooldown)}
+	return upstream{pool: pool, queue: newFairQueue(int(pool.Config().MaxConns)), breaker: postgres.NewBreaker(name, cooldown), names: &knownNames{}}
 }
 
 // fetch runs a query for a page when it is the workspace's turn, unless the
@@ -129,13 +132,14 @@ func (o *Origin) Fetch(ctx context.Context, q Query, incarnation string) (page P
 	err = o.fetch(ctx, &q, func() error {
 		began = time.Now()
 		err := o.primary.Read(ctx, incarnation, func() (by postgres.Server, err error) {
-			page, by, err = o.readFrom(ctx, o.pool, &q)
+			page, by, err = o.readPage(ctx, &q)
 			return by, err
 		})
 		took = time.Since(began)
 		if err != nil && ctx.Err() != nil && took < o.timeout {
 			return fmt.Errorf("%w: %w", postgres.ErrCanceled, err)
 		}
+		o.took.observe(postgres.Classify(err), took)
 		return err
 	})
 	page.Began, page.Took = began, took
@@ -160,7 +164,7 @@ func (o *Origin) Check(ctx context.Context) error {
 	var errs []error
 	for _, c := range []Collection{Items, Contacts} {
 		q := Query{Collection: c, Sort: ByName, Search: "none", Limit: 1, After: Position{Set: true, Name: "n", ID: uuid.Max}}
-		if _, _, err := o.readFrom(ctx, o.pool, &q); err != nil {
+		if _, _, err := o.readPage(ctx, &q); err != nil {
 			errs = append(errs, fmt.Errorf("%s cannot be read: %w", c, postgres.Classify(err)))
 		}
 	}
@@ -172,11 +176,14 @@ func (o *Origin) Check(ctx context.Context) error {
 }
 
 // Probe pings servers whose breaker opened: while all pages come from caches no
-// query finds out that they are back. It is called every second or so.
+// query finds out that they are back. It also reads the order of names of servers that
+// pages by name come from. It is called every second or so.
 func (o *Origin) Probe(ctx context.Context) {
 	o.breaker.Probe(ctx, o.pool)
+	o.readNames(ctx)
 	for _, s := range o.standbys {
 		s.probe(ctx)
+		s.readNames(ctx)
 	}
 }
 
@@ -187,9 +194,9 @@ func (o *Origin) Busy() bool {
 	return waiting > 0 || 2*running > o.queue.slots
 }
 
-// readFrom reads the page on a connection of the pool.
-func (o *Origin) readFrom(ctx context.Context, pool *pgxpool.Pool, q *Query) (Page, postgres.Server, error) {
-	r, err := o.open(ctx, pool)
+// readPage reads the page from the primary.
+func (o *Origin) readPage(ctx context.Context, q *Query) (Page, postgres.Server, error) {
+	r, err := o.open(ctx, &o.upstream)
 	if err != nil {
 		return Page{}, postgres.Server{}, err
 	}
@@ -200,13 +207,16 @@ func (o *Origin) readFrom(ctx context.Context, pool *pgxpool.Pool, q *Query) (Pa
 // pageReader is a session and the buffers of a page that is read on it.
 type pageReader struct {
 	postgres.Session
+	names   *knownNames
 	page    []byte // the page's JSON so far
 	lastRow []byte // of the page
+	showing showing
 }
 
-func (o *Origin) open(ctx context.Context, pool *pgxpool.Pool) (*pageReader, error) {
+func (o *Origin) open(ctx context.Context, u *upstream) (*pageReader, error) {
 	r := o.readers.Get().(*pageReader)
-	if err := r.Acquire(ctx, pool); err != nil {
+	r.names = u.names
+	if err := r.Acquire(ctx, u.pool); err != nil {
 		o.readers.Put(r)
 		return nil, err
 	}
@@ -225,7 +235,8 @@ func (o *Origin) close(r *pageReader) {
 func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, by postgres.Server, err error) {
 	shape, arguments := shapeOf(q)
 	listed := q.Collection.listed()
-	r.page = append(r.page[:0], `{"data":[`...)
+	r.page = append(r.page[:0], pageHead...)
+	r.showing = showing{ids: r.showing.ids[:0]}
 	full, more := false, false
 	err = r.Query(ctx, o.statement(shape), arguments, func(row []byte) error {
 		readPoint, row, err := cutReadPoint(row, len(listed))
@@ -239,6 +250,9 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 			return nil
 		}
 		if full || page.Rows == q.Limit {
+			if !more {
+				r.showing.endBefore(row, q.Sort)
+			}
 			more = true // this row belongs to the next page
 			return nil
 		}
@@ -250,15 +264,18 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 			return err
 		}
 		if full = len(r.page) > maxPage; full && page.Rows > 0 {
+			r.showing.endBefore(row, q.Sort)
 			r.page, more = r.page[:before], true // the next page begins with it
 			return nil
 		}
 		page.Rows++
+		r.showing.add(row)
 		r.lastRow = append(r.lastRow[:0], row...)
 		return nil
 	})
 	if _, long := err.(*postgres.LongRowError); long && page.Rows > 0 {
 		more, err = true, nil // the page ends before it; the next one fails
+		r.showing.unknown = true
 	}
 	if err == nil && page.Snapshot == "" {
 		err = fmt.Errorf("%w: without a snapshot", postgres.ErrProtocol)
@@ -270,12 +287,13 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 		next := *q
 		next.After = positionAfter(r.lastRow, q.Sort)
 		page.NextCursor = string(next.AppendCursor(nil))
-		r.page = append(r.page, `],"page":{"hasMore":true,"nextCursor":"`...)
-		r.page = append(append(r.page, page.NextCursor...), `"}`...)
-	} else {
-		r.page = append(r.page, `],"page":{"hasMore":false,"nextCursor":null}`...)
 	}
+	r.page = appendPageEnd(r.page, page.NextCursor)
 	page.Body = bytes.Clone(r.page)
+	page.Shown = r.showing.shown()
+	if page.Shown != nil && q.Sort == ByName {
+		page.Shown.Names = r.names.of(by)
+	}
 	return page, by, nil
 }
 
@@ -308,6 +326,7 @@ type Stats struct {
 	BreakerOpen                           bool
 	Pool                                  postgres.PoolStats
 	Standbys                              []StandbyStats
+	Latencies                             []Latency
 }
 
 // Stats returns the counts since the start and the present state.
@@ -318,9 +337,11 @@ func (o *Origin) Stats() Stats {
 		Running: running, Queued: queued,
 		BreakerOpen: !o.breaker.IsClosed(),
 		Pool:        postgres.StatsOf(o.pool),
+		Latencies:   o.took.stats("primary"),
 	}
 	for _, standby := range o.standbys {
 		s.Standbys = append(s.Standbys, standby.stats())
+		s.Latencies = append(s.Latencies, standby.took.stats(standby.host)...)
 	}
 	return s
 }

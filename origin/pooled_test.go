@@ -181,7 +181,7 @@ func TestReplayStatusIsOfTheServerThatGivesThePage(t *testing.T) {
 		return err == nil
 	})
 	s := o.standbys[0]
-	session, err := o.open(within(t, patience), s.pool)
+	session, err := o.open(within(t, patience), &s.upstream)
 	must(err)
 	defer func() { o.close(session) }()
 	is, err := s.replayed(within(t, patience), session.Conn)
@@ -191,8 +191,8 @@ func TestReplayStatusIsOfTheServerThatGivesThePage(t *testing.T) {
 		page, _, err := o.read(within(t, patience), session, &anyPage)
 		if err != nil { // the pooler lets nobody in while it has not reached the other one
 			o.close(session)
-			session, err = o.open(within(t, patience), s.pool)
-			for ; err != nil; session, err = o.open(within(t, patience), s.pool) {
+			session, err = o.open(within(t, patience), &s.upstream)
+			for ; err != nil; session, err = o.open(within(t, patience), &s.upstream) {
 				time.Sleep(10 * time.Millisecond)
 			}
 			return false

@@ -1,6 +1,10 @@
 package origin
 
-import "github.com/google/uuid"
+import (
+	"encoding/binary"
+
+	"github.com/google/uuid"
+)
 
 // Collection is one of the two lists.
 type Collection uint8
@@ -66,4 +70,26 @@ const MaxLimit = 100
 func (q *Query) AppendScope(dst []byte) []byte {
 	dst = append(dst, byte(q.Collection), byte(q.Sort), byte(q.Stock), byte(q.Type))
 	return append(dst, q.Search...)
+}
+
+// Position is between two rows of a list: right behind the row with this sort key
+// and id, whether or not that row still exists.
+type Position struct {
+	Set       bool
+	CreatedAt int64  // microseconds since 1970, when ordered by it
+	Name      string // the ordering part of the name (nameKey), when ordered by it
+	ID        uuid.UUID
+}
+
+// AppendPosition appends the position as a cursor has it; nothing for the start.
+// Injective for one sort.
+func (q *Query) AppendPosition(dst []byte) []byte {
+	if !q.After.Set {
+		return dst
+	}
+	dst = append(dst, q.After.ID[:]...)
+	if q.Sort == ByName {
+		return append(dst, q.After.Name...)
+	}
+	return binary.BigEndian.AppendUint64(dst, uint64(q.After.CreatedAt))
 }

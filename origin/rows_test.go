@@ -11,11 +11,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"listedge/origin/postgres"
 )
 
 // The reference: rows as the API describes them, made, filtered, searched and
@@ -179,8 +182,9 @@ func found(r *row, term string) bool {
 
 // answer is a page as a client reads it.
 type answer struct {
-	rows []json.RawMessage
-	next string
+	rows  []json.RawMessage
+	next  string
+	shown *Shown
 }
 
 // decodePage reads a page, which must be exactly what the API promises.
@@ -218,7 +222,56 @@ func decodePage(t testing.TB, page Page) answer {
 	if len(page.NextCursor) > MaxCursor {
 		t.Fatalf("a cursor of %d characters", len(page.NextCursor))
 	}
-	return answer{rows: *body.Data, next: page.NextCursor}
+	checkShown(t, page, *body.Data)
+	return answer{rows: *body.Data, next: page.NextCursor, shown: page.Shown}
+}
+
+// checkShown compares what the page says of its rows with the rows.
+func checkShown(t testing.TB, page Page, rows []json.RawMessage) {
+	t.Helper()
+	starts := AppendRows(nil, page.Body)
+	if len(starts) != len(rows)+1 {
+		t.Fatalf("%d starts of %d rows", len(starts), len(rows))
+	}
+	for i, raw := range rows {
+		if got := page.Body[starts[i] : starts[i+1]-1]; !bytes.Equal(got, raw) {
+			t.Fatalf("row %d is %.200s instead of %.200s", i, got, raw)
+		}
+	}
+	if page.Shown == nil {
+		return
+	}
+	more := 0
+	if page.NextCursor != "" {
+		more = 1
+	}
+	if len(page.Shown.IDs) != len(rows)+more || page.Shown.End.Set != (more == 1) {
+		t.Fatalf("%d ids and the end %v of %d rows, and %d behind them", len(page.Shown.IDs), page.Shown.End, len(rows), more)
+	}
+	for i, raw := range rows {
+		if page.Shown.IDs[i].String() != idOf(t, raw) {
+			t.Fatalf("row %d is %s instead of %s", i, page.Shown.IDs[i], idOf(t, raw))
+		}
+	}
+}
+
+// checkEnd compares the end of what a page shows with the row behind the page.
+func checkEnd(t testing.TB, q Query, shown *Shown, r *row) {
+	t.Helper()
+	want := Position{Set: true, ID: uuid.MustParse(r.id())}
+	if q.Sort == ByName {
+		name := []rune(r.text("name"))
+		want.Name = string(name[:min(80, len(name))])
+	} else {
+		at, err := time.Parse(time.RFC3339, r.text("createdAt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want.CreatedAt = at.UnixMicro()
+	}
+	if shown == nil || shown.End != want || shown.IDs[len(shown.IDs)-1] != want.ID {
+		t.Fatalf("%s: the page shows %+v, and the row behind it is %+v", describe(q), shown, want)
+	}
 }
 
 // decodeRow reads one row: its fields in their order, each once.
@@ -256,7 +309,12 @@ func idOf(t testing.TB, raw []byte) string {
 // fetch asks for one page.
 func fetch(t testing.TB, o *Origin, q Query) answer {
 	t.Helper()
-	page, err := o.Fetch(context.Background(), q, "")
+	var page Page
+	var err error
+	eventually(t, "a connection, which may take longer than a node waits", func() bool {
+		page, err = o.Fetch(context.Background(), q, "")
+		return !errors.Is(err, postgres.ErrUnavailable)
+	})
 	if err != nil {
 		t.Fatalf("%s: %v", describe(q), err)
 	}

@@ -115,6 +115,19 @@ func (s *standby) look(ctx context.Context) error {
 	return nil
 }
 
+// CheckStandby is why no page is read from the standby of that index in
+// Stats().Standbys; nil = it answers.
+func (o *Origin) CheckStandby(ctx context.Context, i int) error {
+	s := o.standbys[i]
+	if err := s.pool.Ping(ctx); err != nil {
+		return postgres.Classify(err)
+	}
+	if refusal := s.refusal.Load(); refusal != nil {
+		return *refusal
+	}
+	return nil
+}
+
 // HasStandbys says whether there are standbys to fetch from.
 func (o *Origin) HasStandbys() bool { return len(o.standbys) > 0 }
 
@@ -163,7 +176,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed)
 	err = s.fetch(ctx, q, func() error {
 		soon, cancel := context.WithTimeout(ctx, replayTimeout)
 		defer cancel()
-		r, err := o.open(soon, s.pool)
+		r, err := o.open(soon, &s.upstream)
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
@@ -179,6 +192,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed)
 		began := time.Now()
 		var by postgres.Server
 		page, by, err = o.read(ctx, r, q)
+		s.took.observe(postgres.Classify(err), time.Since(began))
 		if err != nil {
 			if ctx.Err() != nil {
 				err = fmt.Errorf("%w: %w", ErrUnavailable, err)

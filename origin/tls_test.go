@@ -90,7 +90,7 @@ func TestAnAbortedConnectionClosesCleanly(t *testing.T) {
 	conn := connect(t, url)
 	for _, mode := range []string{"disable", "verify-ca"} {
 		o := openOrigin(t, strings.Replace(url, "sslmode=verify-ca", "sslmode="+mode, 1))
-		s, err := o.open(within(t, patience), o.pool)
+		s, err := o.open(within(t, patience), &o.upstream)
 		if err != nil {
 			t.Fatal(err)
 		}

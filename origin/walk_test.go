@@ -281,6 +281,7 @@ func (ref *reference) compare(t testing.TB, o *Origin, q Query, want []*row) (pa
 		if page.next == "" {
 			return pages
 		}
+		checkEnd(t, q, page.shown, want[n])
 		follow(t, &q, page.next)
 	}
 }

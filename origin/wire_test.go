@@ -309,7 +309,7 @@ func TestNoticesChangeNoAnswer(t *testing.T) {
 			t.Errorf("%.200s: %v", page.Body, err)
 		}
 		// Of a setting that changed the server tells before its answer is over.
-		s, err := o.open(within(t, patience), o.pool)
+		s, err := o.open(within(t, patience), &o.upstream)
 		if err != nil {
 			t.Fatal(err)
 		}

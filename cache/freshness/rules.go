@@ -8,10 +8,14 @@ import (
 )
 
 // Validity is the evidence that one entry is fresh. It is set while the entry is
-// filled, or validated from Redis, and only sequence changes afterwards.
+// filled, or validated from Redis, and only sequence and invalidation change
+// afterwards.
 type Validity struct {
 	sequence         atomic.Uint64 // of the latest change or proof that the entry is known to show; 0 = it may not be stored
 	list, collection *listVersion  // what changes it
+	invalidation     atomic.Pointer[Invalidation]
+	missed           uint64        // sequence of the change that an entry which was NotVisible should show
+	readBy           time.Duration // a moment: reading had ended
 
 	// Proof is the latest moment at which the entry is known to have equalled the
 	// database: on the primary, when its statement was about to begin.
@@ -20,6 +24,7 @@ type Validity struct {
 	ReadAt time.Duration
 
 	ReadPoint ReadPoint
+	Extent    *Extent             // what the entry shows of the list; nil = not known: every change concerns it
 	Epoch     string              // of the log; empty = changes were not followed
 	Position  changefeed.Position // the entry shows all changes up to here
 }
@@ -28,8 +33,13 @@ type Validity struct {
 // One that was not is shared for a moment only.
 func (v *Validity) Admitted() bool { return v.sequence.Load() != 0 }
 
-// LastChange is the sequence of the latest change of what the entry shows.
-func (v *Validity) LastChange() uint64 { return max(v.list.last.Load(), v.collection.last.Load()) }
+// Missed is the sequence of the change for which the entry was not admitted, because
+// its statement did not see it; 0 = there was none.
+func (v *Validity) Missed() uint64 { return v.missed }
+
+// Invalidation is why the entry is not current any more, and never will be; nil = it
+// was not found to be so yet, or nothing is proven any more.
+func (v *Validity) Invalidation() *Invalidation { return v.invalidation.Load() }
 
 // NewerThan says whether the entry is known to show more than another of the
 // same key: by the log, or, where one of them was not admitted, by when they were
@@ -76,9 +86,9 @@ func (t *Tracker) ShareTime() time.Duration { return t.bound / shareFactor }
 func (t *Tracker) Trusted(now time.Duration) bool { return int64(now) < t.trustedUntil.Load() }
 
 // IsFresh is the serving rule. Rule 1: nothing has changed since the entry was
-// known to be right. Rule 2: its statement saw what has. Else, while nothing is
-// proven, or a change is published and not yet visible, what was read a moment
-// ago is shared.
+// known to be right. Rule 2: its statement saw what has, or it does not concern the
+// page. Else, while nothing is proven, or a change is published and not yet visible,
+// what was read a moment ago is shared.
 func (t *Tracker) IsFresh(v *Validity, now time.Duration) bool {
 	recent := now-v.Proof < t.ShareTime()
 	if !t.Trusted(now) {
@@ -93,12 +103,30 @@ func (t *Tracker) isCurrent(v *Validity) bool {
 	return s >= t.join.Load() && v.list != nil && s >= v.list.last.Load() && s >= v.collection.last.Load()
 }
 
-// revalidate is rule 2. An entry that passes is as good as new.
+// revalidate is rule 2. An entry that passes is as good as new. One that does not
+// never will.
 func (t *Tracker) revalidate(v *Validity) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	if v.list == nil || v.invalidation.Load() != nil {
+		return false
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.showsNewer(v)
+}
+
+// showsNewer is revalidate under the lock.
+func (t *Tracker) showsNewer(v *Validity) bool {
 	s := v.sequence.Load()
-	if s < t.join.Load() || v.list == nil || !v.list.seenSince(s, &v.ReadPoint) || !v.collection.seenSince(s, &v.ReadPoint) {
+	if s < t.join.Load() {
+		return false
+	}
+	concern, c := v.list.compareSince(s, v)
+	if concern == Unconcerned {
+		concern, c = v.collection.compareSince(s, v)
+	}
+	t.compared[concern].Add(1)
+	if concern != Unconcerned {
+		v.invalidation.Store(c.invalidation(concern))
 		return false
 	}
 	v.sequence.Store(t.sequence)
@@ -119,9 +147,12 @@ func (t *Tracker) Age(v *Validity, now time.Duration) time.Duration {
 // AwaitsVisibility says whether the entry was read while a change of its list
 // was published and not yet visible, and still is not.
 func (t *Tracker) AwaitsVisibility(v *Validity) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return v.list != nil && !v.Admitted() && (v.list.hasUnsettled() || v.collection.hasUnsettled())
+	if v.list == nil || v.Admitted() {
+		return false
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return v.list.hasUnsettled() || v.collection.hasUnsettled()
 }
 
 // ValidateFromRedis is rule 2 for an entry that another node stored in Redis,
@@ -134,20 +165,42 @@ func (t *Tracker) ValidateFromRedis(v *Validity, list changefeed.List, now time.
 	if !t.Trusted(now) {
 		return false
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	v.Extent.index()
+	version := t.lockFor(list)
+	defer t.mu.RUnlock()
 	if v.Epoch != t.epoch || v.Position.Compare(t.joinedAt) < 0 || t.isOfWrongServer(&v.ReadPoint) {
 		return false
 	}
-	version, collection := t.lists.of(list), t.collections[list.Collection]
-	if !version.seenAfter(v.Position, &v.ReadPoint) || !collection.seenAfter(v.Position, &v.ReadPoint) {
+	collection := t.collections[list.Collection]
+	concern, c := version.compareAfter(v.Position, v)
+	if concern == Unconcerned {
+		concern, c = collection.compareAfter(v.Position, v)
+	}
+	t.compared[concern].Add(1)
+	if concern != Unconcerned {
+		v.invalidation.Store(c.invalidation(concern))
 		return false
 	}
-	v.list, v.collection = version, collection
+	v.list, v.collection, v.readBy = version, collection, now
 	v.sequence.Store(t.sequence)
 	v.ReadAt = time.Duration(t.proof.Load()) // it shows no less; else an entry that this node read later and may not store would replace it
 	v.Proof = min(v.Proof, v.ReadAt)
 	return true
+}
+
+// lockFor locks the tracker for reading, and returns the list's version, which is
+// remembered from then on.
+func (t *Tracker) lockFor(list changefeed.List) *listVersion {
+	for {
+		t.mu.RLock()
+		if v := t.lists.known[list]; v != nil {
+			return v
+		}
+		t.mu.RUnlock()
+		t.mu.Lock()
+		t.lists.of(list)
+		t.mu.Unlock()
+	}
 }
 
 // isOfWrongServer says whether a statement ran neither on the primary that is
@@ -194,36 +247,47 @@ func (a Admission) String() string {
 }
 
 // Admit decides whether an entry that was just read may be stored: whether its
-// statement saw every change that is known here and that it might have missed.
-// On a standby that is every change there ever was; the entry is then proven by
-// the node's own proof, and not by when the standby was asked.
+// statement saw every change that is known here, that it might have missed and that
+// concerns its page. On a standby that is every change there ever was; the entry is
+// then proven by the node's own proof, and not by when the standby was asked.
 func (t *Tracker) Admit(start FillStart, v *Validity, list changefeed.List, now time.Duration) Admission {
-	onOldTimeline := t.database.OldTimeline() != nil
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	v.Extent.index()
+	var version *listVersion
+	if start.trusted {
+		version = t.lockFor(list)
+	} else { // the list is not remembered: while nothing is proven, none is forgotten
+		t.mu.RLock()
+	}
+	defer t.mu.RUnlock()
 	r := &v.ReadPoint
 	standby := r.OnStandby()
 	switch {
-	case onOldTimeline && (!t.joined || t.isOfWrongServer(r)):
+	case t.database.OldTimeline() != nil && (!t.joined || t.isOfWrongServer(r)):
 		return WrongServer
 	case !standby && t.last.Run != "" && r.Run != t.last.Run && t.Trusted(now):
 		return WrongServer // whatever was known when the fill began
 	case !start.trusted:
-		return Untrusted // and the list is not remembered: while nothing is proven, none is forgotten
-	}
-	version, collection := t.lists.of(list), t.collections[list.Collection]
-	switch {
+		return Untrusted
 	case start.join != t.join.Load():
 		return Resynced
 	case now-start.at > t.fillTimeout:
 		return Late
 	case standby && r.Server != t.last.Server:
 		return WrongServer
-	case standby && (r.LSN < t.joinLSN || !version.seenBy(r) || !collection.seenBy(r)):
+	case standby && r.LSN < t.joinLSN:
 		return Lagging
 	}
-	v.list, v.collection = version, collection
-	if !version.seenBy(r) || !collection.seenBy(r) {
+	collection := t.collections[list.Collection]
+	concern, c := version.compareRecent(v)
+	if concern == Unconcerned {
+		concern, c = collection.compareRecent(v)
+	}
+	if concern != Unconcerned && standby {
+		return Lagging
+	}
+	v.list, v.collection, v.readBy = version, collection, now
+	if concern != Unconcerned {
+		v.missed = c.sequence
 		return NotVisible
 	}
 	if standby {
@@ -247,11 +311,11 @@ type Requirement struct {
 // Require returns what a standby must have replayed for its entry of the list to
 // be admitted; ok is false where none would be.
 func (t *Tracker) Require(list changefeed.List, now time.Duration) (r Requirement, ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.mu.RLock()
+	defer t.mu.RUnlock()
 	if t.last.Server == "" || !t.Trusted(now) {
 		return Requirement{}, false
 	}
 	return Requirement{Server: t.last.Server, Run: t.last.Run, Primary: t.last.LSN, At: t.provenAt,
-		LSN: max(t.joinLSN, t.lists.of(list).lastLSN, t.collections[list.Collection].lastLSN)}, true
+		LSN: max(t.joinLSN, t.lists.lastLSN(list), t.collections[list.Collection].lastLSN)}, true
 }

@@ -2,6 +2,11 @@
 
 package freshness
 
-// modelSeeds is small where each step costs ten times as much.
-// `make test` runs the model plainly as well.
-const modelSeeds = 3
+// These are small where each step costs ten times as much.
+// `make test` runs the models plainly as well.
+const (
+	modelSeeds = 3
+	joinSeeds  = 10
+)
+
+const lemmaWhole, lemmaShare = 0, 503

@@ -3,6 +3,7 @@ package freshness
 import (
 	"math"
 	"slices"
+	"sort"
 	"sync/atomic"
 	"time"
 
@@ -12,9 +13,10 @@ import (
 // What is known of the changes of each list.
 //
 // Invariants:
-//   - recent holds every change that the statement of a fill which may still be
+//   - changes has every change of the list that came after dropped, and ascends by
+//     each of the three measures;
+//   - recent has every change that the statement of a fill which may still be
 //     stored might not see;
-//   - no change that left recent came after dropped;
 //   - no change of a list that is not in known came after others.
 
 // logPosition is a place in the log, in its three measures.
@@ -36,81 +38,109 @@ func (p *logPosition) raise(to logPosition) {
 // collection.
 type listVersion struct {
 	last    atomic.Uint64 // sequence of the last change
-	lastLSN uint64        // and its LSN
-	recent  []change
+	lastLSN uint64        // the highest LSN of a change
+	changes []*change     // the oldest first
+	recent  []*change     // that a fill may miss: not visible yet, or not for long
 	dropped logPosition
 }
 
-// change is one committed transaction.
-type change struct {
-	logPosition
-	xid       uint64
-	settled   bool          // every statement that begins now sees it
-	settledAt time.Duration // since when
+// maxRows is how many changed rows an entry is compared with, which takes 20 to 30 ns
+// each. Beyond that the page is read: a query costs more CPU time.
+const maxRows = 4000
+
+func (v *listVersion) add(c *change) {
+	v.lastLSN = max(v.lastLSN, c.lsn)
+	c.lsn = v.lastLSN // a new follower publishes once more what the old one may not have
+	c.list = v
+	v.changes, v.recent = append(v.changes, c), append(v.recent, c)
+	v.last.Store(c.sequence)
 }
 
-func (v *listVersion) add(xid uint64, at logPosition) {
-	v.lastLSN = max(v.lastLSN, at.lsn)
-	v.recent = append(v.recent, change{logPosition: at, xid: xid})
-	v.last.Store(at.sequence)
+// dropOldest drops the oldest change.
+func (v *listVersion) dropOldest() {
+	v.dropped.raise(v.changes[0].logPosition)
+	v.changes[0] = nil
+	v.changes = v.changes[1:]
 }
 
 // settle notes that a change is visible since now.
 func (v *listVersion) settle(xid uint64, now time.Duration) {
 	for i := len(v.recent) - 1; i >= 0; i-- { // most are among the last
-		if c := &v.recent[i]; c.xid == xid && !c.settled {
-			c.settled, c.settledAt = true, now
+		if c := v.recent[i]; c.xid == xid && c.settledAt == notYet {
+			c.settledAt = now
 			return
 		}
 	}
 }
 
-// prune drops the changes that every fill which may still be stored has seen. It
-// returns whether any are left.
+// prune forgets which changes are recent, of those that every fill which may
+// still be stored has seen. It returns whether any are left.
 func (v *listVersion) prune(now, fillTimeout time.Duration) bool {
-	v.recent = slices.DeleteFunc(v.recent, func(c change) bool {
-		seenByAll := c.settled && now-c.settledAt > fillTimeout
-		if seenByAll {
-			v.dropped.raise(c.logPosition)
-		}
-		return seenByAll
+	v.recent = slices.DeleteFunc(v.recent, func(c *change) bool {
+		return now-c.settledAt > fillTimeout
 	})
 	return len(v.recent) > 0
 }
 
 // hasUnsettled says whether a change is published and not known to be visible.
 func (v *listVersion) hasUnsettled() bool {
-	return slices.ContainsFunc(v.recent, func(c change) bool { return !c.settled })
+	return slices.ContainsFunc(v.recent, func(c *change) bool { return c.settledAt == notYet })
 }
 
-// seenSince says whether the statement saw all changes after a sequence.
-func (v *listVersion) seenSince(sequence uint64, r *ReadPoint) bool {
-	return sequence >= v.dropped.sequence && v.sees(r, func(c *change) bool { return c.sequence > sequence })
-}
-
-// seenAfter says whether the statement saw all changes after a position of the log.
-func (v *listVersion) seenAfter(position changefeed.Position, r *ReadPoint) bool {
-	return position.Compare(v.dropped.position) >= 0 && v.sees(r, func(c *change) bool { return c.position.Compare(position) > 0 })
-}
-
-// seenBy says whether the statement saw all changes that are known. A fill that
-// may be stored began too late to miss those that left recent on the primary; a
-// standby may not have replayed them.
-func (v *listVersion) seenBy(r *ReadPoint) bool {
-	if r.OnStandby() {
-		return r.LSN >= v.lastLSN
+// compareSince decides whether the entry's page is as it was, although the list has
+// changed since a sequence. Else it returns the change that concerns the page.
+func (v *listVersion) compareSince(sequence uint64, e *Validity) (Concern, *change) {
+	if sequence < v.dropped.sequence {
+		return Forgotten, nil
 	}
-	return v.sees(r, func(*change) bool { return true })
+	return compare(v.from(func(c *change) bool { return c.sequence > sequence }), e, maxRows)
 }
 
-// sees says whether the statement saw the recent changes that are of interest.
-func (v *listVersion) sees(r *ReadPoint, ofInterest func(*change) bool) bool {
-	for i := range v.recent {
-		if c := &v.recent[i]; ofInterest(c) && !r.sees(c) {
-			return false
+// compareAfter is the same of changes after a position of the log.
+func (v *listVersion) compareAfter(position changefeed.Position, e *Validity) (Concern, *change) {
+	if position.Compare(v.dropped.position) < 0 {
+		return Forgotten, nil
+	}
+	return compare(v.from(func(c *change) bool { return c.position.Compare(position) > 0 }), e, maxRows)
+}
+
+// compareRecent is the same of all changes that the entry's statement may have
+// missed. A fill that may be stored began too late to miss others on the primary; a
+// standby may not have replayed them.
+func (v *listVersion) compareRecent(e *Validity) (Concern, *change) {
+	if !e.ReadPoint.OnStandby() {
+		return compare(v.recent, e, math.MaxInt)
+	}
+	if e.ReadPoint.LSN < v.dropped.lsn {
+		return Forgotten, nil
+	}
+	return compare(v.from(func(c *change) bool { return c.lsn > e.ReadPoint.LSN }), e, maxRows)
+}
+
+// from returns the changes from the first one that is newer.
+func (v *listVersion) from(isNewer func(*change) bool) []*change {
+	return v.changes[sort.Search(len(v.changes), func(i int) bool { return isNewer(v.changes[i]) }):]
+}
+
+// compare returns the first change that the entry's statement did not see and that
+// concerns its page.
+func compare(newer []*change, e *Validity, maxRows int) (Concern, *change) {
+	if len(newer) > maxRows {
+		return TooManyRows, nil
+	}
+	rows := 0
+	for _, c := range newer {
+		if e.ReadPoint.sees(c) {
+			continue
+		}
+		if rows += int(c.rowCount); rows > maxRows {
+			return TooManyRows, nil
+		}
+		if concern := e.Extent.concernOf(c.rows, c.nameOrder); concern != Unconcerned {
+			return concern, c
 		}
 	}
-	return true
+	return Unconcerned, nil
 }
 
 // ReadPoint is how much of the database a statement saw. On the primary that is
@@ -139,7 +169,11 @@ func (r *ReadPoint) sees(c *change) bool {
 type lists struct {
 	known  map[changefeed.List]*listVersion
 	others logPosition
+	ring   ring
 }
+
+// forgotten is after all changes.
+var forgotten = logPosition{math.MaxUint64, changefeed.Position{Term: math.MaxUint64}, math.MaxUint64}
 
 // maxLists bounds the lists that are remembered, at some 200 bytes each.
 const maxLists = 1 << 17
@@ -153,6 +187,14 @@ func (l *lists) of(list changefeed.List) *listVersion {
 		l.known[list] = v
 	}
 	return v
+}
+
+// lastLSN is the highest LSN of a change of the list.
+func (l *lists) lastLSN(list changefeed.List) uint64 {
+	if v := l.known[list]; v != nil {
+		return v.lastLSN
+	}
+	return l.others.lsn
 }
 
 // forget makes room when more than limit lists are known: it forgets the half
@@ -177,11 +219,16 @@ func (l *lists) forget(limit int) {
 		if len(v.recent) > 0 || v.last.Load() > median {
 			continue
 		}
+		for len(v.changes) > 0 {
+			c := v.changes[0]
+			v.dropOldest()
+			l.ring.release(c)
+		}
 		last := v.dropped
 		last.lsn = v.lastLSN
 		l.others.raise(last)
 		v.last.Store(math.MaxUint64)
-		v.dropped.sequence = math.MaxUint64
+		v.dropped = forgotten
 		delete(l.known, list)
 	}
 }

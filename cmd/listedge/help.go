@@ -96,8 +96,9 @@ func importHelp() string {
 	return strings.Join(all, "\n\n") + "\n\nThe first line of a CSV file names its columns, in any order; id and name are required. Rows are matched by id. In rows that exist, columns that the file does not have stay as they are."
 }
 
-// version is that of the last release; the CHANGELOG has what came since.
-const version = "0.1.0"
+// version is that of the next release, until one is built:
+// -ldflags "-X main.version=…".
+var version = "0.2.0-dev"
 
 // revision is for builds without the repository, as that of the image:
 // -ldflags "-X main.revision=…".

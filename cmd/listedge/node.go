@@ -44,6 +44,7 @@ type node struct {
 	tracer   *tracing.Tracer    // nil = requests are not traced
 	follower *follower.Follower // nil = changes are not followed
 	health   *admin.Health
+	watched  *admin.Watch // what the node depends on
 	admin    *http.Server
 
 	maxConnections int // of the public listener
@@ -179,6 +180,14 @@ func (n *node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 		settings["database"] = n.followed
 	}
 	settings["max-connections"] = n.maxConnections
+	dependencies := n.dependenciesOf(pages)
+	checked := make([]admin.Dependency, len(dependencies))
+	for i, d := range dependencies {
+		checked[i] = d.Dependency
+	}
+	n.watched = admin.NewWatch(checked...)
+	sources.Dependencies = func() []metrics.Dependency { return dependencyMetrics(dependencies, n.watched) }
+	sources.CertificateExpiry = func() time.Time { return certificateExpiry(n.public) }
 	n.health = admin.NewHealth(func() string { return n.cache.Mode().String() },
 		map[string]func() string{"trusted-proxies": n.server.UntrustedProxy, "shared-redis": n.sharedRedis}, checks...)
 	sources.Ready = n.health.Ready
@@ -227,6 +236,7 @@ func (n *node) serve(ctx context.Context) error {
 		}
 	})
 	background.Go(func() { n.watch(running) })
+	background.Go(func() { n.watched.Run(running) })
 	for _, probe := range n.probes {
 		background.Go(func() { repeat(running, probe) })
 	}
@@ -236,6 +246,7 @@ func (n *node) serve(ctx context.Context) error {
 	}
 	if n.redis.pages != nil {
 		background.Go(func() { n.identify(running) })
+		background.Go(func() { n.enroll(running) })
 	}
 	n.logger.Info("listening", "version", version, "public", n.public.Addr().String(), "admin", n.private.Addr().String(), "maxConnections", n.maxConnections)
 	var err error

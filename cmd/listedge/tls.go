@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net"
@@ -33,7 +34,22 @@ func (f *tlsFlags) secure(l net.Listener, logger *slog.Logger) (net.Listener, er
 	if err := c.load(); err != nil {
 		return nil, usageError{fmt.Errorf("--tls-cert, --tls-key: %w", err)}
 	}
-	return tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: c.present}), nil
+	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: c.present}
+	return &tlsListener{tls.NewListener(l, config), c}, nil
+}
+
+// tlsListener is a listener that presents a certificate.
+type tlsListener struct {
+	net.Listener
+	certificate *certificate
+}
+
+// certificateExpiry is when the certificate of the listener expires; zero = it has none.
+func certificateExpiry(l net.Listener) time.Time {
+	if secured, ok := l.(*tlsListener); ok {
+		return secured.certificate.expiry()
+	}
+	return time.Time{}
 }
 
 // certificate is read again when its files have changed. If that fails, the old one
@@ -56,12 +72,33 @@ const lookEvery = time.Second
 func (c *certificate) present(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.refresh()
+	return c.current, nil
+}
+
+// expiry is when the first certificate of the chain expires. It looks at the files,
+// too: without clients nobody else would notice a renewal.
+func (c *certificate) expiry() (first time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refresh()
+	for _, der := range c.current.Certificate {
+		parsed, err := x509.ParseCertificate(der)
+		if err == nil && (first.IsZero() || parsed.NotAfter.Before(first)) {
+			first = parsed.NotAfter
+		}
+	}
+	return first
+}
+
+// refresh reads the files again if they have changed. The caller holds mu.
+func (c *certificate) refresh() {
 	if time.Since(c.looked) < lookEvery {
-		return c.current, nil
+		return
 	}
 	c.looked = time.Now()
 	if written, err := c.stat(); err == nil && written == c.written {
-		return c.current, nil
+		return
 	}
 	switch err := c.load(); {
 	case err == nil:
@@ -71,7 +108,6 @@ func (c *certificate) present(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		c.failed = err.Error()
 		c.logger.Error("the certificate cannot be read: the old one stays in use", "error", err)
 	}
-	return c.current, nil
 }
 
 func (c *certificate) load() error {

@@ -42,6 +42,13 @@ func TestTLS(t *testing.T) {
 	}
 	sandboxtest.Certificate(t, "second", f.TLSCert, f.TLSKey)
 	within(t, patience, "the new certificate", func() bool { name, _, err := ask(&tls.Config{}); return err == nil && name == "second" })
+	chain, err := tls.LoadX509KeyPair(f.TLSCert, f.TLSKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shown := n.metric(t, "listedge_tls_certificate_expiry_seconds"); shown != float64(chain.Leaf.NotAfter.Unix()) {
+		t.Errorf("the metric says that the certificate expires at %v, it does at %s", shown, chain.Leaf.NotAfter)
+	}
 	if err := os.WriteFile(f.TLSKey, []byte("half written"), 0o600); err != nil {
 		t.Fatal(err)
 	}

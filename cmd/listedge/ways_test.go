@@ -1,52 +1,195 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // The four ways of CONTRIBUTING.md are how somebody new reads the code. Each is a
-// table of files; each file exists and is named once, and the way is short.
+// table of files. The test does each thing many times on a real node that counts its
+// statements, and compares: a table names the files that run each time, and no other.
 func TestWaysThroughTheCode(t *testing.T) {
+	ran := recordWays(t)
+	hit, miss := of(wayOf(t, "A hit", 15)...), of(wayOf(t, "A miss", 29)...)
 	for _, way := range []struct {
 		name string
-		most int // files
+		most int                    // files
+		part func(file string) bool // the way is described by these alone
 	}{
-		{"A hit", 15},
-		{"A limit decision", 9},
-		{"A change", 10},
-		{"A miss", 25},
+		{"A hit", 15, without(of("limiter/"), all)},
+		{"A limit decision", 9, of("limiter/", "edge/limits.go")},
+		{"A change", 23, without(hit, without(miss, of("origin/follower/", "internal/changefeed/", "cache/", "origin/apikey/")))},
+		{"A miss", 29, without(hit, without(of("limiter/", "internal/changefeed/"), all))},
 	} {
 		t.Run(way.name, func(t *testing.T) {
-			_, section, ok := strings.Cut(contents(t, "CONTRIBUTING.md"), "\n### "+way.name+"\n")
-			if !ok {
-				t.Fatalf("CONTRIBUTING.md has no section %q", "### "+way.name)
-			}
-			section = regexp.MustCompile(`(?m)^##`).Split(section, 2)[0]
-			if want := fmt.Sprintf("\nAt most %d files.\n", way.most); !strings.Contains(section, want) {
-				t.Errorf("the section does not say %q", strings.TrimSpace(want))
-			}
-			seen := map[string]bool{}
-			for _, row := range regexp.MustCompile("(?m)^\\| `([^`]*)` \\|(.*)\\|$").FindAllStringSubmatch(section, -1) {
-				file, what := row[1], strings.TrimSpace(row[2])
-				switch {
-				case seen[file]:
-					t.Errorf("%s is named twice", file)
-				case !exists(file):
-					t.Errorf("%s does not exist: name the file that took over its part, or remove the row", file)
-				case what == "":
-					t.Errorf("%s: say what happens there", file)
+			named := wayOf(t, way.name, way.most)
+			for _, file := range slices.Sorted(maps.Keys(ran[way.name])) {
+				eachTime := ran[way.name][file] >= times/2
+				if eachTime && way.part(file) && !leftOut(file) && !slices.Contains(named, file) {
+					t.Errorf("%s runs each time, and is not named", file)
 				}
-				seen[file] = true
 			}
-			if rows := strings.Count(section, "\n| `"); rows != len(seen) {
-				t.Errorf("%d rows begin with a file, %d can be read: a row is | `file` | what happens |", rows, len(seen))
-			}
-			if len(seen) < 2 || len(seen) > way.most {
-				t.Errorf("%d files are named; a way has 2 to %d", len(seen), way.most)
+			for _, file := range named {
+				if strings.HasSuffix(file, ".go") && ran[way.name][file] < times/100 {
+					t.Errorf("%s is named, and does not run", file)
+				}
 			}
 		})
 	}
+}
+
+// leftOut are the files that no way names: what wires, counts, tells the time and
+// moves bytes.
+var leftOut = of("cmd/", "metrics/", "cache/stats.go", "limiter/stats.go", "internal/changefeed/failures.go", "internal/boottime/", "internal/rawconn/", "internal/redact/", "internal/sandbox/", "internal/tracing/")
+
+func of(prefixes ...string) func(file string) bool {
+	return func(file string) bool {
+		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(file, p) })
+	}
+}
+
+func all(string) bool { return true }
+
+func without(these, of func(string) bool) func(string) bool {
+	return func(file string) bool { return of(file) && !these(file) }
+}
+
+// wayOf reads the table of a way.
+func wayOf(t *testing.T, name string, most int) (named []string) {
+	t.Helper()
+	_, section, ok := strings.Cut(contents(t, "CONTRIBUTING.md"), "\n### "+name+"\n")
+	if !ok {
+		t.Fatalf("CONTRIBUTING.md has no section %q", "### "+name)
+	}
+	section = regexp.MustCompile(`(?m)^##`).Split(section, 2)[0]
+	if want := fmt.Sprintf("\nAt most %d files", most); !strings.Contains(section, want) {
+		t.Errorf("the section does not say %q", strings.TrimSpace(want))
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]*)` \\|(.*)\\|$").FindAllStringSubmatch(section, -1) {
+		file, what := row[1], strings.TrimSpace(row[2])
+		switch {
+		case slices.Contains(named, file):
+			t.Errorf("%s is named twice", file)
+		case !exists(file):
+			t.Errorf("%s does not exist: name the file that took over its part, or remove the row", file)
+		case what == "":
+			t.Errorf("%s: say what happens there", file)
+		}
+		named = append(named, file)
+	}
+	if rows := strings.Count(section, "\n| `"); rows != len(named) {
+		t.Errorf("%d rows begin with a file, %d can be read: a row is | `file` | what happens |", rows, len(named))
+	}
+	if len(named) < 2 || len(named) > most {
+		t.Errorf("%d files are named; a way has 2 to %d", len(named), most)
+	}
+	return named
+}
+
+// times is how often each thing is done: far more often than what a node does by
+// itself meanwhile.
+const times = 1000
+
+// recordWays returns how often the statements of each file ran, those most that ran
+// most, while each thing was done.
+func recordWays(t *testing.T) map[string]map[string]float64 {
+	program := buildCounted(t)
+	database, redis := database(t), sandboxtest.Redis(t).Addr()
+	workspace, leased := workspaceWithKey(t, database)
+	asking := newKeyFor(t, database, workspace, "--rate", "100000", "--burst", "10") // too small for a lease: Redis decides each time
+	execute(t, database, `INSERT INTO items (workspace_id, id, name, type) VALUES ($1, gen_random_uuid(), 'a', 'GOODS')`, workspace)
+
+	var n *nodeProcess
+	get := func(path, key string) *answer {
+		t.Helper()
+		a, err := n.try(http.MethodGet, path, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	// until requests the path until so many responses have that in Cache-Status.
+	until := func(count int, path func() string, key, status string) {
+		for seen := 0; seen < count; {
+			if a := get(path(), key); strings.Contains(a.Header.Get("Cache-Status"), status) {
+				seen++
+			}
+		}
+	}
+	list, searches := func() string { return "/v1/items" }, 0
+	ran := map[string]map[string]float64{}
+	for _, way := range []struct {
+		name string
+		do   func()
+	}{
+		{"A hit", func() { until(times, list, leased, "detail=memory") }},
+		{"A limit decision", func() { until(times, list, asking, "detail=memory") }},
+		{"A miss", func() {
+			until(times, func() string { searches++; return fmt.Sprintf("/v1/items?search=%d", searches) }, leased, "fwd=uri-miss")
+		}},
+		{"A change", func() {
+			execute(t, database, fmt.Sprintf(`DO $$ BEGIN FOR n IN 1..%d LOOP
+	UPDATE items SET name = 'change ' || n WHERE workspace_id = '%s';
+	UPDATE api_keys SET name = 'change ' || n WHERE workspace_id = '%[2]s';
+	COMMIT;
+END LOOP; END $$`, times, workspace))
+			last := fmt.Sprintf(`"change %d"`, times)
+			within(t, patience, "the last change", func() bool { return bytes.Contains(get(list(), leased).body, []byte(last)) })
+		}},
+	} {
+		counters := t.TempDir()
+		n = startNodeProgram(t, program, []string{"GOCOVERDIR=" + counters}, "--database-url", database, "--redis-url", "redis://"+redis)
+		n.awaitReady(t)
+		until(1, list, leased, "detail=memory")
+		way.do()
+		if code := n.stopProcess(t); code != exitFine {
+			t.Fatalf("exit %d: %s", code, n.log)
+		}
+		ran[way.name] = readCounters(t, counters)
+	}
+	return ran
+}
+
+// buildCounted compiles the program so that it counts its statements. It writes the
+// counters when it ends.
+func buildCounted(t *testing.T) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), "listedge")
+	build := exec.Command("go", "build", "-cover", "-covermode=atomic", "-o", program,
+		"-coverpkg=.,listedge/edge,listedge/cache/...,listedge/limiter/...,listedge/metrics,listedge/origin/...,listedge/internal/...", ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
+}
+
+// readCounters returns, for each file, how often its statement ran that ran most.
+func readCounters(t *testing.T, dir string) map[string]float64 {
+	t.Helper()
+	out, err := exec.Command("go", "tool", "covdata", "textfmt", "-i", dir, "-o", "/dev/stdout").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	ran := map[string]float64{}
+	for _, block := range regexp.MustCompile(`(?m)^listedge/(.*):\S+ \d+ (\d+)$`).FindAllStringSubmatch(string(out), -1) {
+		n, err := strconv.ParseFloat(block[2], 64)
+		if err != nil {
+			t.Fatal(block)
+		}
+		ran[block[1]] = max(ran[block[1]], n)
+	}
+	return ran
 }

@@ -3,6 +3,7 @@
 //
 //	GET /livez  /readyz      health.go: should this node be sent requests?
 //	GET /                    status.go: one node, live, in a browser
+//	GET /runbook             what to do about each alert
 //	GET /metrics  /log       given by the caller
 //	GET /settings            what is in effect, without secrets
 //	GET /explain             explain.go: what happened to a recent request
@@ -66,6 +67,7 @@ func Handler(o Options) http.Handler {
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("GET /{$}", serveStatus)
+	mux.HandleFunc("GET /runbook", serveRunbook)
 	return checked
 }
 

@@ -65,20 +65,49 @@ func explainPage(r *edge.Record) []string {
 	if p.Tier == "" {
 		return nil
 	}
-	age := span(p.ProofAge)
+	age, invalidated := span(p.ProofAge), explainInvalidation(&p.Invalidation)
 	switch {
 	case strings.Contains(p.CacheStatus, "stale-if-error"):
-		return []string{fmt.Sprintf("The page was stale: it last equalled the database %s before. It was served because the database could not be read: %s.", age, oneLine(r.Cause))}
+		all := []string{fmt.Sprintf("The page was stale: it last equalled the database %s before. It was served because the database could not be read: %s.", age, oneLine(r.Cause))}
+		if invalidated != "" {
+			all = append(all, "It was "+invalidated+".")
+		}
+		return all
 	case strings.Contains(p.CacheStatus, "detail=ttl"):
 		return []string{fmt.Sprintf("The page, from %s, was read %s before: this node does not follow changes, so pages count as fresh for --cache-ttl.", p.Tier, age)}
 	case p.Tier != "origin":
 		return []string{fmt.Sprintf("The page, from %s, was fresh: it equalled the database %s before.", p.Tier, age)}
 	case strings.Contains(p.CacheStatus, "fwd=bypass"):
 		return []string{"The page was read from the database because the client sent Cache-Control: no-cache."}
+	case strings.Contains(p.CacheStatus, "fwd=stale") && invalidated != "":
+		return []string{"The page was read from the database: the one in memory or Redis was " + invalidated + "."}
 	case strings.Contains(p.CacheStatus, "fwd=stale"):
 		return []string{"The page was read from the database: the one in memory or Redis was invalidated or not known to be fresh."}
 	}
 	return []string{"The page was read from the database: neither memory nor Redis had it."}
+}
+
+var concerns = map[string]string{
+	"shown":     "which changed a row that it shows, or the row behind these",
+	"entered":   "which changed a row that is listed where the page is",
+	"any-row":   "of which it is not known which rows it changed",
+	"no-extent": "and it is not known which rows the page shows",
+	"name":      "which changed a row whose place in the list by name is not known",
+	"search":    "which changed a row that is listed where the page is, if the search finds it",
+	"many":      "not compared with the rows that have changed since, because they are too many",
+	"forgotten": "older than the changes of its list that this node remembers",
+}
+
+// explainInvalidation says which change made the page stale; empty = it is not known.
+func explainInvalidation(i *edge.InvalidationRecord) string {
+	if i.Transaction == 0 {
+		return concerns[i.Concern]
+	}
+	at := ""
+	if i.CommittedAt != 0 {
+		at = " at " + time.UnixMicro(i.CommittedAt).UTC().Format("15:04:05.000Z")
+	}
+	return fmt.Sprintf("invalidated by transaction %d%s (position %d-%d), %s", i.Transaction, at, i.Term, i.N, concerns[i.Concern])
 }
 
 // explainTime lists the parts of the request's time, the longest first, down to

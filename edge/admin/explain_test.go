@@ -68,6 +68,22 @@ Of its 300ms it took 190ms to wait for a fill that another request had begun (it
 			`At 2026-01-02T03:04:05.678Z a request without a valid key for items got status 200 after 0s.
 The page was read from the database: the one in memory or Redis was invalidated or not known to be fresh.
 It waited for nothing.`},
+		{"changed by a known transaction", edge.Record{Route: "items", Status: 200, Page: edge.PageRecord{Tier: "origin", CacheStatus: "listedge; fwd=stale",
+			Invalidation: edge.InvalidationRecord{Concern: "shown", Transaction: 777, Term: 5, N: 12, CommittedAt: at.UnixMicro() - 1_554_999}}},
+			`At 2026-01-02T03:04:05.678Z a request without a valid key for items got status 200 after 0s.
+The page was read from the database: the one in memory or Redis was invalidated by transaction 777 at 03:04:04.123Z (position 5-12), which changed a row that it shows, or the row behind these.
+It waited for nothing.`},
+		{"older than what is remembered", edge.Record{Route: "items", Status: 200, Page: edge.PageRecord{Tier: "origin", CacheStatus: "listedge; fwd=stale",
+			Invalidation: edge.InvalidationRecord{Concern: "forgotten"}}},
+			`At 2026-01-02T03:04:05.678Z a request without a valid key for items got status 200 after 0s.
+The page was read from the database: the one in memory or Redis was older than the changes of its list that this node remembers.
+It waited for nothing.`},
+		{"served stale, changed by a transaction of unknown time", edge.Record{Route: "items", Status: 200, Cause: "dial", Page: edge.PageRecord{Tier: "memory", CacheStatus: "listedge; fwd=stale; detail=stale-if-error",
+			Invalidation: edge.InvalidationRecord{Concern: "any-row", Transaction: 777, Term: 5, N: 12}}},
+			`At 2026-01-02T03:04:05.678Z a request without a valid key for items got status 200 after 0s.
+The page was stale: it last equalled the database 0s before. It was served because the database could not be read: dial.
+It was invalidated by transaction 777 (position 5-12), of which it is not known which rows it changed.
+It waited for nothing.`},
 		{"failed", edge.Record{Route: "items", Status: 503, Message: "The database cannot be reached.", Cause: "dial"},
 			`At 2026-01-02T03:04:05.678Z a request without a valid key for items got status 503 after 0s.
 The error message was: The database cannot be reached.

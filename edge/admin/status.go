@@ -19,12 +19,4 @@ var statusPage []byte
 
 var statusPolicy = edge.PagePolicy(statusPage, "")
 
-func serveStatus(w http.ResponseWriter, _ *http.Request) {
-	h := w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", statusPolicy)
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer")
-	h.Set("Cache-Control", "no-cache")
-	_, _ = w.Write(statusPage)
-}
+func serveStatus(w http.ResponseWriter, _ *http.Request) { servePage(w, statusPage, statusPolicy) }

@@ -284,7 +284,12 @@ func judge(f facts, publication follower.Publication, o DoctorOptions) (findings
 	}
 	say("ownership", false, OK, owner, "", "")
 	defect, do := publication.Defect()
-	say("publication", defect != "", Warn, "all four tables", "it "+defect+ttl, do)
+	if defect != "" {
+		defect += ttl
+	} else {
+		defect, do = publication.Coarse()
+	}
+	say("publication", defect != "", Warn, "all four tables", "it "+defect, do)
 	switch {
 	case f.Lost:
 		say("slot", true, Warn, "", "it fell behind max_slot_wal_keep_size and is lost", "nothing: the next follower makes it anew; raise max_slot_wal_keep_size if it happens often")

@@ -12,8 +12,8 @@ import (
 	"listedge/origin/postgres"
 )
 
-// publicationSQL makes the publication, or adds what it lacks. Postgres 15 and
-// later publish only the listed columns, older ones whole rows.
+// publicationSQL makes the publication, or adds what it lacks. Of API keys and
+// workspaces, Postgres 15 and later publish only the ids, older ones whole rows.
 //
 //go:embed publication.sql
 var publicationSQL string
@@ -21,7 +21,7 @@ var publicationSQL string
 // publishedSQL is a text of what publicationSQL makes; empty = there is no publication.
 const publishedSQL = `
 SELECT coalesce((SELECT concat_ws(' ', pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
-	(SELECT string_agg(prrelid::text, ' ' ORDER BY prrelid) FROM pg_publication_rel WHERE prpubid = p.oid))
+	(SELECT string_agg(concat(prrelid, to_jsonb(r) -> 'prattrs'), ' ' ORDER BY prrelid) FROM pg_publication_rel r WHERE prpubid = p.oid))
 	FROM pg_publication p WHERE pubname = 'listedge'), '')`
 
 // MakePublication makes or mends the publication that nodes follow changes by. It

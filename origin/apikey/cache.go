@@ -22,6 +22,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -193,6 +194,24 @@ func (c *Cache[T]) valid(hash Hash) *Entry[T] {
 	}
 	c.hits.Add(1)
 	return e
+}
+
+// validAt is the moment as of which the entry is known to be right, and whether
+// a change was applied since. It reads the proof first: a change invalidates
+// the entry before a later moment is proven.
+func (c *Cache[T]) validAt(e *Entry[T]) (at time.Duration, changed bool) {
+	p := c.proof.Load()
+	at = time.Duration(e.validatedAt.Load())
+	changed = at <= time.Duration(e.invalidatedAt.Load())
+	if !changed && !e.Key.Scheduled && p.covers(at, e.Key.Incarnation) {
+		at = max(at, p.until)
+	}
+	return at, changed
+}
+
+// covers says whether the proof is about a look-up of that moment and server.
+func (p *proof) covers(lookedUp time.Duration, incarnation unique.Handle[string]) bool {
+	return p != nil && lookedUp > p.since && (p.incarnation == anyIncarnation || p.incarnation == incarnation)
 }
 
 // load looks the key up and waits, at most until ctx ends.

@@ -28,11 +28,6 @@ type proof struct {
 
 var anyIncarnation = unique.Make("")
 
-// covers says whether the proof is about a look-up of that moment and server.
-func (p *proof) covers(lookedUp time.Duration, incarnation unique.Handle[string]) bool {
-	return p != nil && lookedUp > p.since && (p.incarnation == anyIncarnation || p.incarnation == incarnation)
-}
-
 // recent says whether no entry in use is too old before the next refresh.
 func (p *proof) recent(now time.Duration) bool { return p != nil && now-p.until <= refreshEvery }
 
@@ -43,19 +38,6 @@ func (p *proof) incarnationAt(now time.Duration) string {
 		return p.incarnation.Value()
 	}
 	return ""
-}
-
-// validAt is the moment as of which the entry is known to be right, and whether
-// a change was applied since. It reads the proof first: a change invalidates
-// the entry before a later moment is proven.
-func (c *Cache[T]) validAt(e *Entry[T]) (at time.Duration, changed bool) {
-	p := c.proof.Load()
-	at = time.Duration(e.validatedAt.Load())
-	changed = at <= time.Duration(e.invalidatedAt.Load())
-	if !changed && !e.Key.Scheduled && p.covers(at, e.Key.Incarnation) {
-		at = max(at, p.until)
-	}
-	return at, changed
 }
 
 // invalidate has the key looked up before a request relies on it. While that

@@ -89,6 +89,7 @@ func (t *term) announceSchemaChange(ctx context.Context, c catalog) (end pglogre
 		return 0, fmt.Errorf("announce a change of the schema: %w", err)
 	}
 	t.use(c)
+	t.readNames(ctx)
 	return end, nil
 }
 

@@ -2,6 +2,7 @@ package follower
 
 import (
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"time"
@@ -10,15 +11,16 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"listedge/internal/changefeed"
+	"listedge/origin/postgres"
 )
-
-// maxLists bounds the lists of a change. A change of more touches whole collections.
-const maxLists = 1000
 
 const everything = 1<<changefeed.Collections - 1
 
-// table says which columns of a relation are the workspace and the id.
-type table struct{ workspace, id column }
+// table says where the columns of a relation are.
+type table struct {
+	workspace, id column
+	listed        [changefeed.Collections][]int // that lists of a collection go by (listedColumns); nil = not all are published as they are expected
+}
 
 type column struct {
 	at  int  // -1 = not published
@@ -33,6 +35,9 @@ type column struct {
 // when it aborts. Rows of an aborted subtransaction count: too much is safe.
 type decoder struct {
 	collections map[uint32]uint8 // catalog.collections
+	coarse      uint8            // a bit for each collection whose rows are not named
+	names       postgres.NameOrder
+	seed        maphash.Seed     // of version.hash
 	tables      map[uint32]table // by the last committed description of each relation
 	reference   uint64           // a recent transaction id, 64 bits wide
 
@@ -42,28 +47,21 @@ type decoder struct {
 }
 
 func newDecoder() decoder {
-	d := decoder{tables: map[uint32]table{}, streamed: map[uint32]*openTransaction{}}
+	d := decoder{seed: maphash.MakeSeed(), tables: map[uint32]table{}, streamed: map[uint32]*openTransaction{}}
 	d.openTransaction = d.begin(0, d.tables)
 	return d
 }
 
-// openTransaction has the lists that the rows decoded so far touch, at most maxLists.
-type openTransaction struct {
-	change   changefeed.Change
-	seen     map[changefeed.List]struct{}
-	unlisted bool             // it also changed a relation that the catalog does not list
-	tables   map[uint32]table // the relations' descriptions as the transaction sees them
-}
-
 func (d *decoder) begin(xid uint32, tables map[uint32]table) *openTransaction {
-	return &openTransaction{change: changefeed.Change{XID: widen(xid, d.reference)}, seen: map[changefeed.List]struct{}{}, tables: tables}
+	return &openTransaction{xid: widen(xid, d.reference), index: map[changefeed.List]int{}, tables: tables}
 }
 
 // commit is a decoded transaction.
 type commit struct {
-	change   changefeed.Change
-	start    pglogrepl.LSN // of its commit record: a slot confirmed beyond it does not send it again
-	unlisted bool          // it also changed a relation that the catalog did not list
+	change   changefeed.Change // without Rows: published.name adds them
+	named    [][]version       // the rows of each of change.Lists; nil = it may have changed any row
+	start    pglogrepl.LSN     // of its commit record: a slot confirmed beyond it does not send it again
+	unlisted bool              // it also changed a relation that the catalog did not list
 }
 
 // touches says whether there is anything to publish.
@@ -82,6 +80,7 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 		if m.FirstSegment == 1 {
 			// Other transactions do not see how this one alters a table.
 			d.streamed[m.Xid] = d.begin(m.Xid, map[uint32]table{})
+			d.streamed[m.Xid].nameless = true
 		}
 		if d.openTransaction = d.streamed[m.Xid]; d.openTransaction == nil {
 			return nil, fmt.Errorf("decode: the first segment of transaction %d is missing", m.Xid)
@@ -90,19 +89,21 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 	case *pglogrepl.StreamStopMessageV2:
 		d.streaming = false
 	case *pglogrepl.RelationMessageV2:
-		d.openTransaction.tables[m.RelationID] = table{workspace: columnOf(&m.RelationMessage, "workspace_id"), id: columnOf(&m.RelationMessage, "id")}
+		d.openTransaction.tables[m.RelationID] = tableOf(&m.RelationMessage)
 	case *pglogrepl.InsertMessageV2:
-		d.touch(m.RelationID, m.Tuple, false)
+		d.touch(m.RelationID, m.Tuple, newRow)
 	case *pglogrepl.UpdateMessageV2:
-		d.touch(m.RelationID, m.NewTuple, m.OldTuple == nil)
-		if m.OldTuple != nil { // a move between workspaces touches both
-			d.touch(m.RelationID, m.OldTuple, false)
+		if m.OldTuple == nil {
+			d.touch(m.RelationID, m.NewTuple, newRowOfSameKey)
+			break
 		}
+		d.touch(m.RelationID, m.OldTuple, oldRow) // a move between workspaces touches both
+		d.touch(m.RelationID, m.NewTuple, newRow)
 	case *pglogrepl.DeleteMessageV2:
-		d.touch(m.RelationID, m.OldTuple, false)
+		d.touch(m.RelationID, m.OldTuple, oldRow)
 	case *pglogrepl.TruncateMessageV2:
 		for _, relation := range m.RelationIDs {
-			d.touch(relation, nil, false)
+			d.touch(relation, nil, oldRow)
 		}
 	case *pglogrepl.LogicalDecodingMessageV2:
 		if m.Transactional && m.Prefix == MessagePrefix {
@@ -127,10 +128,14 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 
 // commit ends the open transaction; nil if it touches nothing.
 func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
-	c := d.change
-	c.LSN, c.CommittedAt = uint64(end), at.UnixMicro()
-	c.Lists = slices.DeleteFunc(c.Lists, func(p changefeed.List) bool { return c.Touches(p.Collection) })
-	done := &commit{change: c, start: start, unlisted: d.unlisted}
+	t := d.openTransaction
+	done := &commit{start: start, unlisted: t.unlisted,
+		change: changefeed.Change{XID: t.xid, LSN: uint64(end), CommittedAt: at.UnixMicro(), Whole: t.whole, NameOrder: d.names.Digest}}
+	for i, l := range t.lists {
+		if !done.change.Touches(l.Collection) {
+			done.change.Lists, done.named = append(done.change.Lists, l), append(done.named, t.named[i])
+		}
+	}
 	if !done.touches() && !done.unlisted {
 		return nil
 	}
@@ -143,14 +148,22 @@ func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 func (d *decoder) use(collections map[uint32]uint8) {
 	d.collections = collections
 	for _, t := range append(slices.Collect(maps.Values(d.streamed)), d.openTransaction) {
-		if t.unlisted || len(t.change.Lists) > 0 || t.change.Whole != 0 {
-			t.change.Whole = everything
+		if t.unlisted || len(t.lists) > 0 || t.whole != 0 {
+			t.whole = everything
 		}
 	}
 }
 
-// columnOf finds a column in a relation's description. The description comes
-// before the relation's first change, and again after ALTER TABLE.
+// tableOf reads a relation's description. It comes before the relation's first
+// change, and again after ALTER TABLE and where the publication was changed.
+func tableOf(m *pglogrepl.RelationMessage) table {
+	t := table{workspace: columnOf(m, "workspace_id"), id: columnOf(m, "id")}
+	for collection := range changefeed.Collections {
+		t.listed[collection] = positionsOf(m, listedColumns[collection])
+	}
+	return t
+}
+
 func columnOf(m *pglogrepl.RelationMessage, name string) column {
 	at := slices.IndexFunc(m.Columns, func(c *pglogrepl.RelationMessageColumn) bool { return c.Name == name })
 	return column{at: at, key: at >= 0 && m.Columns[at].Flags&1 != 0}
@@ -163,22 +176,31 @@ func (d *decoder) message(content []byte) {
 	}
 	workspace, ok := purged(content)
 	if !ok {
-		d.change.Whole = everything
+		d.whole = everything
 		return
 	}
 	for collection := range changefeed.Collections {
-		d.add(changefeed.List{Workspace: workspace, Collection: collection})
+		d.add(changefeed.List{Workspace: workspace, Collection: collection}, nil)
 	}
 }
 
-// touch adds the lists that a row is or was in. alone says that an update sent the
-// new row only, so the old one has the same key. If the workspace is not known,
-// the whole collection is touched: too much is safe, too little is not.
-func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData, alone bool) {
+// tuple says what a row of a message is.
+type tuple int
+
+const (
+	oldRow          tuple = iota // as it was before; a part of it
+	newRow                       // as it is now
+	newRowOfSameKey              // the update did not change its replica identity, and sent no old row
+)
+
+// touch adds the lists that a row is or was in, and names the row. If the
+// workspace is not known, the whole collection is touched: too much is safe, too
+// little is not.
+func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData, is tuple) {
 	t, known := d.openTransaction.tables[relation]
 	d.unlisted = d.unlisted || d.collections[relation] == 0
 	for collection := range changefeed.Collections {
-		if d.collections[relation]&(1<<collection) == 0 || d.change.Touches(collection) {
+		if d.collections[relation]&(1<<collection) == 0 || d.whole&(1<<collection) != 0 {
 			continue
 		}
 		c := t.workspace
@@ -186,24 +208,20 @@ func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData, alone bool) {
 			c = t.id
 		}
 		workspace, ok := valueOf(c, row)
-		if known && ok && (c.key || !alone) {
-			d.add(changefeed.List{Workspace: workspace, Collection: collection})
+		if !known || !ok || is == newRowOfSameKey && !c.key {
+			d.whole |= 1 << collection
+			continue
+		}
+		list := changefeed.List{Workspace: workspace, Collection: collection}
+		if d.anyRow(list) { // it need not be read
+			continue
+		}
+		if v, ok := d.version(list, &t, row, is); ok {
+			d.add(list, &v)
 		} else {
-			d.change.Whole |= 1 << collection
+			d.add(list, nil)
 		}
 	}
-}
-
-func (d *decoder) add(list changefeed.List) {
-	if _, known := d.seen[list]; known {
-		return
-	}
-	if len(d.change.Lists) == maxLists {
-		d.change.Whole |= 1 << list.Collection
-		return
-	}
-	d.seen[list] = struct{}{}
-	d.change.Lists = append(d.change.Lists, list)
 }
 
 func valueOf(c column, row *pglogrepl.TupleData) (value uuid.UUID, ok bool) {

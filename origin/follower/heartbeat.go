@@ -41,7 +41,7 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 	unseen := t.unlisted.settle(snapshot)
 	if v.catalog.version != t.version {
 		for _, c := range unseen {
-			c.change.Lists, c.change.Whole = nil, everything
+			c.change.Lists, c.change.Whole, c.named = nil, everything, nil
 			t.publishChange(c)
 		}
 		if v.at, err = t.announceSchemaChange(ctx, v.catalog); err != nil {

@@ -68,6 +68,7 @@ func (p *primary) checkPublication(ctx context.Context) error {
 			return err
 		}
 		if defect, do = publication.Defect(); defect == "" {
+			p.publication = publication
 			return nil
 		}
 		select {

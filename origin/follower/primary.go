@@ -38,15 +38,16 @@ const senderTimeout = 2 * time.Second
 
 // primary is an ordinary connection to it, and what was found there.
 type primary struct {
-	conn      *pgx.Conn
-	config    *pgx.ConnConfig
-	slotName  string
-	identity  changefeed.Identity
-	timeline  uint32 // 0 = it is in recovery
-	system    string // its system identifier and timeline
-	started   string // when it was, as the answers to pages say it, too
-	run       string // names this run of it (checkPrerequisites)
-	published string // names this state of the publication
+	conn        *pgx.Conn
+	config      *pgx.ConnConfig
+	slotName    string
+	identity    changefeed.Identity
+	timeline    uint32 // 0 = it is in recovery
+	system      string // its system identifier and timeline
+	started     string // when it was, as the answers to pages say it, too
+	run         string // names this run of it (checkPrerequisites)
+	published   string // names this state of the publication
+	publication Publication
 }
 
 // errPooler: a pooler has no replication connections, and two statements may run
@@ -134,6 +135,9 @@ func (p *primary) replicate(ctx context.Context, streaming string) (*pgconn.PgCo
 	defer cancel()
 	config := p.config.Config.Copy()
 	config.RuntimeParams["replication"] = "database"
+	config.RuntimeParams["client_encoding"] = "UTF8" // rows come as texts: whatever the database or the role prefers
+	config.RuntimeParams["datestyle"] = "ISO"
+	config.RuntimeParams["timezone"] = "UTC"
 	config.RuntimeParams["wal_sender_timeout"] = fmt.Sprint(senderTimeout.Milliseconds())
 	if config.RuntimeParams[decodingMemory] == "" { // the URL may name another one
 		config.RuntimeParams[decodingMemory] = "4MB"

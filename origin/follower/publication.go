@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -40,11 +41,15 @@ type Publication struct {
 	Log      string // commands that log them
 	Heirs    string // tables that inherit from one of ours: pages show their rows, the publication does not
 	Disown   string // commands that end the inheritance
+
+	Narrow    []string // tables without all columns that lists go by
+	Ambiguous []string // tables where the workspace and the id may name several rows, or an update does not name the row as it was
 }
 
 // ReadPublication reads the state of the publication.
 func ReadPublication(ctx context.Context, conn *pgx.Conn) (s Publication, err error) {
-	if err = conn.QueryRow(ctx, publicationSQL, PublicationName).Scan(&s.There, &s.Whole, &s.Lacks, &s.Nameless, &s.Unlogged, &s.Log, &s.Heirs, &s.Disown); err != nil {
+	if err = conn.QueryRow(ctx, publicationSQL, PublicationName).Scan(&s.There, &s.Whole, &s.Lacks, &s.Nameless, &s.Unlogged, &s.Log, &s.Heirs, &s.Disown,
+		&s.Narrow, &s.Ambiguous); err != nil {
 		return s, fmt.Errorf("read the publication: %w", err)
 	}
 	return s, nil
@@ -68,6 +73,28 @@ func (s Publication) Defect() (defect, do string) {
 		return "lacks the rows of " + s.Heirs + ", which pages show with those of the table that is inherited from", s.Disown
 	}
 	return "", ""
+}
+
+// Coarse says why changes do not name their rows, to be read after "the publication",
+// and what to do about it; empty = they do.
+func (s Publication) Coarse() (coarse, do string) {
+	const so = ": every change makes all pages of the list stale"
+	switch {
+	case len(s.Narrow) > 0:
+		return "lacks columns of " + strings.Join(s.Narrow, " and ") + " that lists go by" + so, "run `listedge migrate up`"
+	case len(s.Ambiguous) > 0:
+		return "does not say which row of " + strings.Join(s.Ambiguous, " and ") + " was changed" + so,
+			"make (workspace_id, id) the primary key, and ALTER TABLE … REPLICA IDENTITY DEFAULT"
+	}
+	return "", ""
+}
+
+// coarse has a bit for each collection whose rows changes do not name.
+func (s Publication) coarse() (collections uint8) {
+	for _, table := range slices.Concat(s.Narrow, s.Ambiguous) {
+		collections |= 1 << collectionOf[table]
+	}
+	return collections
 }
 
 // MessagePrefix marks messages in the WAL for the follower. An unknown message

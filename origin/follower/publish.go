@@ -46,7 +46,7 @@ func (t *term) publish(ctx context.Context) error {
 		err := bounded(ctx, func(ctx context.Context) error { return t.options.Log.Append(ctx, t.epoch, t.waiting...) })
 		attempts++
 		if err == nil {
-			if t.published(len(t.waiting)); attempts == 1 {
+			if t.appended(len(t.waiting)); attempts == 1 {
 				t.acknowledged = t.last
 			}
 			return nil
@@ -61,7 +61,7 @@ func (t *term) publish(ctx context.Context) error {
 		case last.Compare(t.waiting[len(t.waiting)-1].Position) > 0:
 			return fmt.Errorf("publish: %w", changefeed.ErrFenced)
 		case last.Compare(t.last) > 0: // of this term
-			t.published(int(last.N - t.last.N))
+			t.appended(int(last.N - t.last.N))
 			continue
 		}
 		if ctx.Err() != nil || time.Now().After(deadline) {
@@ -75,8 +75,8 @@ func (t *term) publish(ctx context.Context) error {
 	return nil
 }
 
-// published removes the first n of the waiting entries.
-func (t *term) published(n int) {
+// appended removes the first n of the waiting entries.
+func (t *term) appended(n int) {
 	t.update(func() {
 		for _, e := range t.waiting[:n] {
 			if e.Change != nil {

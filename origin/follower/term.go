@@ -33,6 +33,9 @@ type term struct {
 
 	unlisted unlisted
 
+	published *published // rows, by what lists go by
+	names     *nameReader
+
 	last         changefeed.Position // of the newest published entry
 	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; never zero
 	waiting      []changefeed.Entry  // to be published after it
@@ -51,7 +54,7 @@ type term struct {
 }
 
 func newTerm(f *Follower, p *primary) *term {
-	return &term{Follower: f, primary: p, decoder: newDecoder(), acknowledged: changefeed.NeverAfter}
+	return &term{Follower: f, primary: p, decoder: newDecoder(), published: newPublished(maxVersions, maxForgotten), acknowledged: changefeed.NeverAfter}
 }
 
 // errRepublished: commits from before the publication was changed may be neither
@@ -160,8 +163,11 @@ func (t *term) loop(ctx context.Context) error {
 	now := time.Now()
 	heartbeat, ask, upkeep := now, now, now.Add(upkeepEvery)
 	t.replied, t.olderNodes = now, true
+	t.readNames(ctx)
+	defer t.stopNames()
 	for ctx.Err() == nil {
 		now = time.Now()
+		t.takeNames()
 		if t.due(now) {
 			if err := t.publish(ctx); err != nil {
 				return err
@@ -264,9 +270,14 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 	return nil
 }
 
+// publishChange publishes a commit with its rows. Heartbeats repeat it without them
+// while it is unsettled: only joining nodes read that, and heartbeats stay small.
 func (t *term) publishChange(c commit) {
+	named := c
+	t.published.name(&named)
+	t.enqueue(changefeed.Entry{Change: &named.change})
+	c.change.NameOrder, c.named = 0, nil
 	t.unsettled = append(t.unsettled, c)
-	t.enqueue(changefeed.Entry{Change: &c.change})
 }
 
 // checkPrerequisites says whether the term may go on: the prerequisites hold, for
@@ -279,7 +290,19 @@ func (t *term) checkPrerequisites(ctx context.Context) error {
 	if t.primary.run != run || t.primary.published != published {
 		return errors.New("the server was restarted, or the publication changed")
 	}
+	t.nameRows()
 	return nil
+}
+
+// nameRows has changes name their rows where the publication permits it. An index that
+// is dropped is noticed a second late: by then, one transaction could have changed two
+// rows of the same id.
+func (t *term) nameRows() {
+	coarse := t.primary.publication.coarse()
+	if why, do := t.primary.publication.Coarse(); why != "" && coarse != t.decoder.coarse {
+		t.options.Logger.Warn("the publication "+why, "do", do)
+	}
+	t.decoder.coarse = coarse
 }
 
 // upkeep is what a term does every upkeepEvery.

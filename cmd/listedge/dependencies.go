@@ -1,0 +1,70 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"listedge/cache"
+	"listedge/edge/admin"
+	"listedge/metrics"
+	"listedge/origin"
+)
+
+// dependency is a server, or the follower, as metrics and the status page know it.
+type dependency struct {
+	admin.Dependency
+	metric metrics.Dependency // without Up; zero = it has metrics of its own
+}
+
+// dependenciesOf are checked every second, whatever requests do.
+func (n *node) dependenciesOf(pages *origin.Origin) []dependency {
+	all := []dependency{{admin.Dependency{Name: "Postgres", Runbook: "ListedgePostgresDown", Check: n.pingPrimary},
+		metrics.Dependency{Kind: metrics.Postgres, Server: "primary"}}}
+	if n.redis.pages != nil {
+		ping := func(ctx context.Context) error { return n.redis.limiter.Ping(ctx).Err() }
+		all = append(all, dependency{admin.Dependency{Name: "Redis", Runbook: "ListedgeRedisDown", Check: ping}, metrics.Dependency{Kind: metrics.Redis}})
+	}
+	if n.follower != nil {
+		all = append(all, dependency{Dependency: admin.Dependency{Name: "Follower", Runbook: "ListedgeNoFollower", Check: n.checkFollower}})
+	}
+	for i, s := range pages.Stats().Standbys {
+		check := func(ctx context.Context) error { return pages.CheckStandby(ctx, i) }
+		all = append(all, dependency{admin.Dependency{Name: "Replica " + s.Host, Runbook: "ListedgeReplicaFails", Check: check},
+			metrics.Dependency{Kind: metrics.Postgres, Server: s.Host}})
+	}
+	return all
+}
+
+// pingPrimary is nil if the primary answers. It uses the connections of keys: those of
+// pages may all be busy.
+func (n *node) pingPrimary(ctx context.Context) error {
+	return cmp.Or(n.database.Keys.Pool.Ping(ctx), n.database.WrongServer())
+}
+
+// checkFollower is nil while heartbeats of some follower arrive.
+func (n *node) checkFollower(context.Context) error {
+	if n.cache.Mode() == cache.ModeFollowed {
+		return nil
+	}
+	if why := n.follower.Incapable(); why != nil {
+		return fmt.Errorf("changes cannot be followed: %w", why)
+	}
+	if silence := n.feed.Silence(); silence > followAgain {
+		return fmt.Errorf("no heartbeat of a follower for %s", silence.Round(time.Second))
+	}
+	return errors.New("heartbeats are late")
+}
+
+// dependencyMetrics are the dependencies that have been checked.
+func dependencyMetrics(all []dependency, watch *admin.Watch) (known []metrics.Dependency) {
+	for i, s := range watch.States() {
+		if m := all[i].metric; s.Checked && m != (metrics.Dependency{}) {
+			m.Up = s.Up
+			known = append(known, m)
+		}
+	}
+	return known
+}

@@ -1,0 +1,313 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"listedge/cache"
+	"listedge/internal/changefeed"
+	"listedge/origin"
+	"listedge/origin/postgres"
+)
+
+// The oracle of precise invalidation. Writers change rows in all the ways there are,
+// and readers have nodes fill their caches meanwhile. Then the writers pause, and as
+// soon as a node has proven that it knows all that was written, each page that its
+// cache calls fresh must be the page that is read anew, byte by byte.
+type pageOracle struct {
+	workspaces []pageWorkspace
+	url        string
+	nodes      []pageNode
+	random     *rand.Rand
+	reference  *origin.Origin
+
+	queries    []origin.Query
+	compared   map[string]int                            // by where the page was
+	kept       map[origin.Collection]map[origin.Sort]int // pages that were right although their statement had not seen a change
+	keptBy     map[string]int                            // the same by the kind of change
+	ofStandbys int
+	wrong      int
+
+	mu      sync.Mutex // guards all below
+	commits map[changefeed.List][]commit
+	kinds   map[string]int
+}
+
+type pageWorkspace struct {
+	id    uuid.UUID
+	key   string
+	rows  int  // of each list, more or less: in a short one each change is near to all pages
+	ascii bool // all names are
+}
+
+// pageNode is a node, as its tests' process sees it, and as clients do.
+type pageNode struct {
+	*node
+	client *testNode
+}
+
+const (
+	pageQueries = 160
+	pageWriters = 2
+	pageReaders = 4
+	// rememberedCommits of each list: which of them a page has not seen is of interest.
+	rememberedCommits = 64
+)
+
+func newPageOracle(t *testing.T, seed uint64, url string) *pageOracle {
+	t.Helper()
+	o := &pageOracle{url: url, random: rand.New(rand.NewPCG(seed, 0)),
+		commits: map[changefeed.List][]commit{}, kinds: map[string]int{}, keptBy: map[string]int{}, compared: map[string]int{},
+		kept: map[origin.Collection]map[origin.Sort]int{origin.Items: {}, origin.Contacts: {}}}
+	db, err := postgres.Open(t.Context(), postgres.Options{URL: url, Connections: pageReaders, QueryTimeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close(context.Background()) })
+	o.reference = origin.New(db)
+	for i := range 4 {
+		workspace, key := workspaceWithKey(t, url)
+		o.workspaces = append(o.workspaces, pageWorkspace{uuid.MustParse(workspace), key, []int{200, 7}[i/2], i%2 == 0})
+	}
+	w := &pageWriter{conn: connect(t, url), random: o.random, oracle: o}
+	for _, workspace := range o.workspaces {
+		for c := range changefeed.Collection(2) {
+			err := pgx.BeginFunc(t.Context(), w.conn, func(tx pgx.Tx) error {
+				for range workspace.rows {
+					if err := w.insert(t.Context(), tx, changefeed.List{Workspace: workspace.id, Collection: c}, randomID(o.random)); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	o.newQueries(pageQueries)
+	return o
+}
+
+// start wires and starts one node more.
+func (o *pageOracle) start(t *testing.T, flags ...string) {
+	t.Helper()
+	var c cli
+	parser, _ := newParser(&c, io.Discard, io.Discard)
+	args := append([]string{"serve", "--database-url", o.url, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--drain", "0s"}, flags...)
+	if _, err := parser.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	public, private, err := listenBoth(c.Serve.listenFlags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := newNode(t.Context(), c.Serve.nodeFlags, databaseURLs{o.url, o.url}, map[string]any{}, newRecentLog(slog.DiscardHandler), public, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- n.serve(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	client := &testNode{url: "http://" + public.Addr().String(), admin: "http://" + private.Addr().String()}
+	within(t, patience, "changes are followed", func() bool { return client.mode() == "followed" })
+	o.nodes = append(o.nodes, pageNode{n, client})
+}
+
+// newQueries forgets some of the queries and has others in their place: pages of other
+// lists, and those behind the pages that are known.
+func (o *pageOracle) newQueries(n int) {
+	o.random.Shuffle(len(o.queries), func(i, j int) { o.queries[i], o.queries[j] = o.queries[j], o.queries[i] })
+	o.queries = o.queries[min(len(o.queries), max(0, len(o.queries)+n-pageQueries)):]
+	for range n {
+		o.queries = append(o.queries, randomQuery(o.random, o.workspaces[len(o.workspaces)-1-o.random.IntN(6)%4].id)) // more often a short list
+	}
+}
+
+func (o *pageOracle) committed(list changefeed.List, c commit) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := append(o.commits[list], c)
+	o.commits[list] = all[max(0, len(all)-rememberedCommits):]
+	o.kinds[c.kind]++
+}
+
+// run writes, reads and compares until d is over and each kind of page was seen.
+func (o *pageOracle) run(t *testing.T, d time.Duration) {
+	var writers []*pageWriter
+	for range pageWriters {
+		writers = append(writers, &pageWriter{conn: connect(t, o.url), random: rand.New(rand.NewPCG(o.random.Uint64(), 0)), oracle: o})
+	}
+	rounds := 0
+	for ends := time.Now().Add(d); !t.Failed() && (time.Now().Before(ends) || rounds < 3); rounds++ {
+		o.write(t, writers)
+		o.compare(t, time.Now())
+	}
+	transactions := 0
+	for _, n := range o.kinds {
+		transactions += n
+	}
+	t.Logf("%d rounds, %d changes of lists %v; pages compared: %v, of which the standby's %d", rounds, transactions, o.kinds, o.compared, o.ofStandbys)
+	t.Logf("pages kept although their statement had not seen a change: %v; by change %v", o.kept, o.keptBy)
+	for c, kept := range o.kept {
+		for _, sort := range []origin.Sort{origin.ByCreatedAt, origin.ByName} {
+			if kept[sort] == 0 {
+				t.Errorf("no page of %s, sort=%d was kept: nothing was shown of them", c, sort)
+			}
+		}
+	}
+}
+
+// write has the writers write and the readers read, and returns when nobody writes.
+func (o *pageOracle) write(t *testing.T, writers []*pageWriter) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	read := func(n pageNode, q *origin.Query) {
+		if _, err := n.client.try("GET", addressOf(q), o.workspace(q.Workspace).key); err != nil {
+			t.Error(err)
+		}
+	}
+	for i, q := range o.queries { // so that most pages are there when something changes
+		n := o.nodes[i%len(o.nodes)]
+		if _, ok := n.cache.Hit(keyOf(&q), time.Now()); !ok {
+			read(n, &q)
+		}
+	}
+	reading, stop := context.WithCancel(ctx)
+	var writing, readers sync.WaitGroup
+	for _, w := range writers {
+		steps := w.random.IntN(4)
+		writing.Go(func() {
+			for range steps {
+				switch err := w.step(ctx); postgres.Code(err) {
+				case "40P01", "55P03": // two were in each other's way
+				default:
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	for i := range pageReaders {
+		random := rand.New(rand.NewPCG(o.random.Uint64(), 0))
+		readers.Go(func() {
+			for reading.Err() == nil {
+				q := pick(random, o.queries)
+				read(o.nodes[i%len(o.nodes)], &q)
+			}
+		})
+	}
+	writing.Wait()
+	stop()
+	readers.Wait()
+}
+
+func (o *pageOracle) workspace(id uuid.UUID) *pageWorkspace {
+	return &o.workspaces[slices.IndexFunc(o.workspaces, func(w pageWorkspace) bool { return w.id == id })]
+}
+
+// compare reads pages anew while nobody writes, and compares. It leaves out some: a
+// page that is not looked at must compose what happens until it is.
+func (o *pageOracle) compare(t *testing.T, quiet time.Time) {
+	chosen := slices.DeleteFunc(slices.Clone(o.queries), func(origin.Query) bool { return o.random.IntN(3) == 0 })
+	anew := make([]origin.Page, len(chosen))
+	var next atomic.Int64
+	var reading sync.WaitGroup
+	for range pageReaders {
+		reading.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(chosen); i = int(next.Add(1)) - 1 {
+				var err error
+				if anew[i], err = o.reference.Fetch(t.Context(), chosen[i], ""); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	reading.Wait()
+	for i, n := range o.nodes {
+		within(t, patience, fmt.Sprintf("node %d knows all that was written", i), func() bool { return n.cache.Stats().ProofAge < time.Since(quiet) })
+		for j, q := range chosen {
+			o.compareOn(t, i, n, q, anew[j], quiet)
+		}
+	}
+	o.newQueries(pageQueries / 16)
+	for range pageQueries / 16 { // what a walk asks for
+		i := o.random.IntN(len(chosen))
+		q := chosen[i]
+		var err error
+		if q.After, err = q.ParseCursor([]byte(anew[i].NextCursor)); err == nil {
+			o.queries[o.random.IntN(len(o.queries))] = q
+		}
+	}
+}
+
+// compareOn compares what a node's cache has of the query with the page.
+func (o *pageOracle) compareOn(t *testing.T, node int, n pageNode, q origin.Query, page origin.Page, quiet time.Time) {
+	now := time.Now()
+	list := changefeed.List{Workspace: q.Workspace, Collection: changefeed.Collection(q.Collection)}
+	r, ok := n.cache.Hit(keyOf(&q), now)
+	if !ok {
+		var err error
+		if r, err = n.cache.Stored(keyOf(&q), list, nil); err != nil {
+			return
+		}
+	}
+	if r.Err != nil || r.Age >= time.Since(quiet) { // it does not claim to show all that was written
+		return
+	}
+	o.compared[r.Source.String()]++
+	if r.Entry.ReadPoint.OnStandby() {
+		o.ofStandbys++
+	}
+	unseen := unseenBy(r.Entry, o.commits[list])
+	if len(unseen) > 0 {
+		o.kept[q.Collection][q.Sort]++
+	}
+	for _, kind := range unseen {
+		o.keptBy[kind]++
+	}
+	if bytes.Equal(r.Entry.Body, page.Body) {
+		return
+	}
+	if o.wrong++; o.wrong < 4 {
+		t.Errorf("node %d, %s: %s\nis in %s as\n%s\nand in the database\n%s\nchanges that the page's statement has not seen: %v; extent %+v",
+			node, addressOf(&q), describeQuery(&q), r.Source, r.Entry.Body, page.Body, unseen, r.Entry.Extent)
+	}
+}
+
+// unseenBy are the kinds of changes that the entry's statement had not seen.
+func unseenBy(e *cache.Entry, commits []commit) []string {
+	kinds := map[string]bool{}
+	for _, c := range commits {
+		if e.ReadPoint.OnStandby() && c.lsn > e.ReadPoint.LSN || !e.ReadPoint.OnStandby() && !e.ReadPoint.Snapshot.Sees(c.xid) {
+			kinds[c.kind] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(kinds))
+}
+
+func describeQuery(q *origin.Query) string {
+	return strings.TrimSpace(fmt.Sprintf("%+v", *q))
+}

@@ -1,0 +1,169 @@
+package deploy_test
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+const alertmanagerFile = "alertmanager/alertmanager.yml"
+
+// alertmanagerConfig is what the tests read of it.
+type alertmanagerConfig struct {
+	Route     map[string]any
+	Receivers []struct{ Name string }
+	Inhibit   []struct {
+		Source []string `json:"source_matchers"`
+		Target []string `json:"target_matchers"`
+		Equal  []string
+	} `json:"inhibit_rules"`
+}
+
+// named are the alerts that a matcher of alertname is about.
+func named(t *testing.T, matcher string) (names []string) {
+	t.Helper()
+	m := regexp.MustCompile(`^alertname (?:= (\w+)|=~ "Listedge\(([\w|]+)\)")$`).FindStringSubmatch(matcher)
+	if m == nil {
+		t.Fatalf("matcher %q is of no form that the test knows", matcher)
+	}
+	if m[1] != "" {
+		return []string{m[1]}
+	}
+	for name := range strings.SplitSeq(m[2], "|") {
+		names = append(names, "Listedge"+name)
+	}
+	return names
+}
+
+// Each rule is about alerts that exist and share the labels by which it compares; a page
+// is kept back by a page alone; and no two alerts keep each other back.
+func TestCausesKeepBackWhatFollowsFromThem(t *testing.T) {
+	if said, err := exec.Command(tool(t, "amtool"), "check-config", alertmanagerFile).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, said)
+	}
+	e := exportWithRules(t)
+	labels, severity := map[string]map[string]bool{}, map[string]string{}
+	for _, r := range rules(t) {
+		if r.Alert != "" {
+			labels[r.Alert], _ = e.judge(r.Expr)
+			severity[r.Alert] = r.Labels["severity"]
+		}
+	}
+	var config alertmanagerConfig
+	mustRead(t, alertmanagerFile, &config)
+	keptBackBy := map[string][]string{}
+	for _, rule := range config.Inhibit {
+		for _, source := range named(t, rule.Source[0]) {
+			for _, target := range named(t, rule.Target[0]) {
+				keptBackBy[target] = append(keptBackBy[target], source)
+				if severity[source] != "page" || severity[target] == "" {
+					t.Errorf("%s (%s) keeps back %s (%s)", source, severity[source], target, severity[target])
+				}
+				for _, label := range rule.Equal {
+					if !labels[source][label] || !labels[target][label] {
+						t.Errorf("%s and %s do not both have a label %s", source, target, label)
+					}
+				}
+			}
+		}
+	}
+	var follow func(alert string, path []string)
+	follow = func(alert string, path []string) {
+		if slices.Contains(path, alert) {
+			t.Fatalf("alerts keep each other back: %v", append(path, alert))
+		}
+		for _, source := range keptBackBy[alert] {
+			follow(source, append(path, alert))
+		}
+	}
+	for _, alert := range slices.Sorted(maps.Keys(keptBackBy)) {
+		follow(alert, nil)
+	}
+	for severity, receiver := range map[string]string{"page": "pages", "ticket": "tickets"} {
+		said, err := exec.Command(tool(t, "amtool"), "config", "routes", "test", "--config.file="+alertmanagerFile, "severity="+severity).Output()
+		if err != nil || strings.TrimSpace(string(said)) != receiver {
+			t.Errorf("%s goes to %s (%v)", severity, said, err)
+		}
+	}
+}
+
+// alertmanager is a real one with the configuration of the stack, whose notifications
+// the test receives.
+type alertmanager struct {
+	url string
+
+	mu       sync.Mutex // guards notified
+	notified []string   // names of alerts, each time
+}
+
+func startAlertmanager(t *testing.T) *alertmanager {
+	t.Helper()
+	a := &alertmanager{url: "127.0.0.1:" + freePort(t)}
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		var sent struct {
+			Status      string
+			GroupLabels map[string]string
+		}
+		if err := json.NewDecoder(r.Body).Decode(&sent); err == nil && sent.Status == "firing" {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.notified = append(a.notified, sent.GroupLabels["alertname"])
+		}
+	}))
+	t.Cleanup(receiver.Close)
+	webhook := "\n    webhook_configs: [{url: '" + receiver.URL + "'}]"
+	config := write(t, "alertmanager.yml", replaced(t, alertmanagerFile,
+		"- name: pages", "- name: pages"+webhook, "- name: tickets", "- name: tickets"+webhook,
+		"group_wait: 20s", "group_wait: 10s", "group_interval: 1m", "group_interval: 1s"))
+	name := "alertmanager"
+	if _, err := exec.LookPath(name); err != nil { // Debian's
+		name = "prometheus-alertmanager"
+	}
+	startProgram(t, exec.Command(tool(t, name), "--config.file="+config, "--storage.path="+t.TempDir(), "--web.listen-address="+a.url, "--cluster.listen-address="))
+	within(t, patience, "Alertmanager is ready", func() bool {
+		status, _, err := get("http://"+a.url+"/-/ready", "")
+		return err == nil && status == http.StatusOK
+	})
+	return a
+}
+
+// state lists the alerts that it would notify of, and those that it keeps back.
+func (a *alertmanager) state(t *testing.T) (active, keptBack []string) {
+	t.Helper()
+	var alerts []struct {
+		Labels map[string]string
+		Status struct{ State string }
+	}
+	_, body, err := get("http://"+a.url+"/api/v2/alerts", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(body, &alerts); err != nil {
+		t.Fatalf("%v: %s", err, body)
+	}
+	for _, alert := range alerts {
+		if name := alert.Labels["alertname"]; alert.Status.State == "suppressed" {
+			keptBack = append(keptBack, name)
+		} else {
+			active = append(active, name)
+		}
+	}
+	slices.Sort(active)
+	slices.Sort(keptBack)
+	return slices.Compact(active), slices.Compact(keptBack)
+}
+
+// notifications are the names of the alerts that somebody was told of.
+func (a *alertmanager) notifications() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	names := slices.Sorted(slices.Values(a.notified))
+	return slices.Compact(names)
+}

@@ -1,0 +1,104 @@
+package deploy_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// release is what .goreleaser.yaml says, as far as it is about files of ours.
+// release_test.go looks at what it makes.
+type release struct {
+	Builds []struct {
+		Main    string
+		Ldflags []string
+	}
+	NFPMs []struct {
+		BinDir   string `json:"bindir"`
+		Contents []struct{ Src, Dst, Type string }
+		Scripts  map[string]string
+	} `json:"nfpms"`
+}
+
+func readRelease(t *testing.T) (r release) {
+	t.Helper()
+	if err := yaml.Unmarshal([]byte(replaced(t, "../.goreleaser.yaml")), &r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestThePackageHasWhatTheUnitNeeds(t *testing.T) {
+	r := readRelease(t)
+	placed := map[string]string{}
+	for _, c := range r.NFPMs[0].Contents {
+		placed[c.Dst] = c.Type
+		if _, err := os.Stat(filepath.Join("..", c.Src)); err != nil {
+			t.Error(err)
+		}
+	}
+	u := unit(t)
+	if settings := u["EnvironmentFile"][0]; placed[settings] != "config|noreplace" {
+		t.Errorf("the unit reads %s, and the package has %v", settings, placed)
+	}
+	// A bare name is looked up by systemd, in /usr/local/bin and in /usr/bin.
+	if program := strings.Fields(u["ExecStart"][0])[0]; program != "listedge" || r.NFPMs[0].BinDir != "/usr/bin" {
+		t.Errorf("the unit starts %s, the package has it in %s", program, r.NFPMs[0].BinDir)
+	}
+	for _, variable := range []string{"version", "revision"} {
+		find(t, "../cmd/listedge/help.go", `(?m)^(var `+variable+`) `)
+		if !strings.Contains(r.Builds[0].Ldflags[0], "-X main."+variable+"=") {
+			t.Errorf("the program is not told its %s", variable)
+		}
+	}
+}
+
+// What a package does when it comes, is renewed and goes, as dpkg and rpm call it.
+func TestThePackagesScripts(t *testing.T) {
+	r := readRelease(t)
+	for _, c := range []struct {
+		script, args, did string
+	}{
+		{"postinstall", "configure", "daemon-reload"},
+		{"postinstall", "configure 0.1.0", "daemon-reload try-restart listedge.service"},
+		{"postinstall", "1", "daemon-reload"},
+		{"postinstall", "2", "daemon-reload try-restart listedge.service"},
+		{"preremove", "upgrade 0.3.0", ""},
+		{"preremove", "1", ""},
+		{"preremove", "remove", "disable --now listedge.service"},
+		{"preremove", "0", "disable --now listedge.service"},
+		{"postremove", "purge", "daemon-reload"},
+		{"postremove", "upgrade 0.3.0", ""},
+		{"postremove", "1", ""},
+	} {
+		for _, systemd := range []bool{true, false} {
+			root := t.TempDir()
+			tools := filepath.Join(root, "tools")
+			folders := []string{tools}
+			if systemd {
+				folders = append(folders, filepath.Join(root, "run/systemd/system"))
+			} else {
+				c.did = ""
+			}
+			for _, folder := range folders {
+				if err := os.MkdirAll(folder, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.WriteFile(filepath.Join(tools, "systemctl"), []byte("#!/bin/sh\necho \"$@\" >&2\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command("/bin/sh", append([]string{filepath.Join("..", r.NFPMs[0].Scripts[c.script])}, strings.Fields(c.args)...)...)
+			cmd.Env = []string{"PATH=" + tools + ":" + os.Getenv("PATH"), "DPKG_ROOT=" + root}
+			var did strings.Builder
+			cmd.Stderr = &did
+			if err := cmd.Run(); err != nil || strings.Join(strings.Fields(did.String()), " ") != c.did {
+				t.Errorf("%s %s, with systemd %v: did %q (%v), want %q", c.script, c.args, systemd, did.String(), err, c.did)
+			}
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package edge
+
+import (
+	"listedge/cache/freshness"
+	"listedge/internal/changefeed"
+	"listedge/origin"
+	"listedge/origin/postgres"
+)
+
+// What a page's query and rows are to the log of changes.
+var (
+	extentOrders = [...]freshness.Order{origin.ByCreatedAt: freshness.ByCreatedAt, origin.ByName: freshness.ByName}
+	stockFlags   = [...]changefeed.RowFlags{origin.AnyStock: 0, origin.Tracked: changefeed.RowTracked, origin.Low: changefeed.RowTracked | changefeed.RowLow}
+	typeFlags    = [...]changefeed.RowFlags{origin.AnyType: 0, origin.Goods: changefeed.RowGoods, origin.Services: changefeed.RowService,
+		origin.Customers: changefeed.RowCustomer, origin.Suppliers: changefeed.RowSupplier}
+)
+
+// extentOf is what the page of the query shows; nil where that is not known. It
+// depends on each field of the query that says which rows are on the page: see
+// TestEachFieldOfAQueryIsHandled.
+func extentOf(q *origin.Query, shown *origin.Shown) *freshness.Extent {
+	if shown == nil {
+		return nil
+	}
+	e := &freshness.Extent{
+		Order: extentOrders[q.Sort], Filter: stockFlags[q.Stock] | typeFlags[q.Type], Searched: q.Search != "",
+		After: boundOf(&q.After, shown.Names), End: boundOf(&shown.End, shown.Names), Tags: make([]uint32, len(shown.IDs)),
+	}
+	if shown.Names != nil {
+		e.NameOrder = shown.Names.Digest
+	}
+	for i, id := range shown.IDs {
+		e.Tags[i] = freshness.Tag(id)
+	}
+	return e
+}
+
+// boundOf is a position, or an end of the list; names is nil where their order is not
+// known.
+func boundOf(p *origin.Position, names *postgres.NameOrder) freshness.Bound {
+	if !p.Set {
+		return freshness.Bound{Kind: freshness.Open}
+	}
+	b := freshness.Bound{Kind: freshness.At, CreatedAt: p.CreatedAt, ID: p.ID}
+	if names != nil {
+		b.NameKey, _ = names.Key(p.Name)
+	}
+	return b
+}

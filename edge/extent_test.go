@@ -1,0 +1,115 @@
+package edge
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"listedge/cache/freshness"
+	"listedge/internal/changefeed"
+	"listedge/origin"
+)
+
+// queryFields has, for each field of a query, another value than base has, and what
+// must differ with it: the page's key always. A field that is not here is one that
+// nobody has thought of.
+var queryFields = map[string]struct {
+	change func(q *origin.Query)
+	extent bool // which changes concern the page
+	link   bool // the address of the next page, which has its own cursor
+}{
+	"Workspace":  {func(q *origin.Query) { q.Workspace[0]++ }, false, false},                    // changes name it, keys imply it
+	"Collection": {func(q *origin.Query) { q.Collection = origin.Contacts }, false, true},       // changes name it
+	"Limit":      {func(q *origin.Query) { q.Limit++ }, false, true},                            // the rows tell it
+	"After":      {func(q *origin.Query) { q.After = origin.Position{Set: true} }, true, false}, // the next page has another
+	"Sort":       {func(q *origin.Query) { q.Sort = origin.ByName }, true, true},
+	"Stock":      {func(q *origin.Query) { q.Stock = origin.Low }, true, true},
+	"Type":       {func(q *origin.Query) { q.Type = origin.Goods }, true, true},
+	"Search":     {func(q *origin.Query) { q.Search = "a" }, true, true},
+}
+
+func TestEachFieldOfAQueryIsHandled(t *testing.T) {
+	base := origin.Query{Limit: 10}
+	shown := &origin.Shown{IDs: []uuid.UUID{{1}, {2}}, End: origin.Position{Set: true, CreatedAt: 5, Name: "n", ID: uuid.UUID{2}}}
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[origin.Query]()) {
+		is, known := queryFields[field.Name]
+		if !known {
+			t.Errorf("%s: say here what depends on it, and handle it in extentOf, Query.AppendScope or AppendPosition, and appendLink", field.Name)
+			continue
+		}
+		q := base
+		is.change(&q)
+		if reflect.ValueOf(q).FieldByIndex(field.Index).Equal(reflect.ValueOf(base).FieldByIndex(field.Index)) {
+			t.Errorf("%s: not changed", field.Name)
+		}
+		if string(appendPageKey(nil, &q, nil)) == string(appendPageKey(nil, &base, nil)) {
+			t.Errorf("%s: two pages have one key", field.Name)
+		}
+		if reflect.DeepEqual(extentOf(&q, shown), extentOf(&base, shown)) == is.extent {
+			t.Errorf("%s: the extents differ: %t", field.Name, !is.extent)
+		}
+		if (string(appendLink(nil, &q, "n")) == string(appendLink(nil, &base, "n"))) == is.link {
+			t.Errorf("%s: the addresses of the next page differ: %t", field.Name, !is.link)
+		}
+	}
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[origin.Position]()) {
+		p := origin.Position{Set: true, CreatedAt: 1, Name: "n", ID: uuid.UUID{1}}
+		switch field.Name {
+		case "Set", "CreatedAt", "Name", "ID":
+		default:
+			t.Errorf("%s of a position: handle it in extentOf and in AppendPosition, and say so here: %+v", field.Name, p)
+		}
+	}
+}
+
+// The extents of all shapes of queries, by the words of the API.
+func TestExtentsOfAllQueries(t *testing.T) {
+	id, endID, afterID := uuid.UUID{1}, uuid.UUID{2}, uuid.UUID{3}
+	stocks := map[origin.Stock]changefeed.RowFlags{origin.AnyStock: 0, origin.Tracked: changefeed.RowTracked, origin.Low: changefeed.RowLow | changefeed.RowTracked}
+	types := map[origin.Type]changefeed.RowFlags{origin.AnyType: 0, origin.Goods: changefeed.RowGoods, origin.Services: changefeed.RowService,
+		origin.Customers: changefeed.RowCustomer, origin.Suppliers: changefeed.RowSupplier}
+	if len(stocks) != len(stockFlags) || len(types) != len(typeFlags) {
+		t.Fatal("a filter is missing here")
+	}
+	tests := 0
+	for stock, stockFlags := range stocks {
+		for typ, typeFlags := range types {
+			for _, search := range []string{"", "x"} {
+				for _, after := range []bool{false, true} {
+					for _, end := range []bool{false, true} {
+						for _, sort := range []origin.Sort{origin.ByCreatedAt, origin.ByName} {
+							tests++
+							q := origin.Query{Sort: sort, Stock: stock, Type: typ, Search: search, Limit: 2}
+							shown := &origin.Shown{IDs: []uuid.UUID{id}}
+							want := freshness.Extent{Order: freshness.ByCreatedAt, Filter: stockFlags | typeFlags, Searched: search != "",
+								After: freshness.Bound{Kind: freshness.Open}, End: freshness.Bound{Kind: freshness.Open}, Tags: []uint32{freshness.Tag(id)}}
+							at, name := int64(7), ""
+							if sort == origin.ByName {
+								want.Order, at, name = freshness.ByName, 0, "é"
+							}
+							if after {
+								q.After = origin.Position{Set: true, CreatedAt: at, Name: name, ID: afterID}
+								want.After = freshness.Bound{Kind: freshness.At, CreatedAt: at, ID: afterID}
+							}
+							if end {
+								shown.IDs = append(shown.IDs, endID)
+								shown.End = origin.Position{Set: true, CreatedAt: at, Name: name, ID: endID}
+								want.End, want.Tags = freshness.Bound{Kind: freshness.At, CreatedAt: at, ID: endID}, append(want.Tags, freshness.Tag(endID))
+							}
+							if got := extentOf(&q, shown); !reflect.DeepEqual(*got, want) {
+								t.Errorf("%+v: %+v instead of %+v", q, *got, want)
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	if tests != 3*5*16 {
+		t.Errorf("%d tests", tests)
+	}
+	if extentOf(&origin.Query{}, nil) != nil {
+		t.Error("a page that does not say what it shows has an extent")
+	}
+}

@@ -1,0 +1,74 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"listedge/cache"
+	"listedge/internal/changefeed"
+	"listedge/origin"
+)
+
+// forward finds a page that is not in memory.
+func (s *Server) forward(x *exchange, control cacheControl) (cache.Result, error) {
+	if control.onlyIfCached {
+		if control.noCache { // no page can be both
+			return cache.Result{Local: true}, cache.ErrNotStored
+		}
+		return s.cache.Stored(x.key, listOf(&x.query), s.placeOf(&x.query))
+	}
+	list, fill := s.fillOf(x, x.query)
+	if control.noCache {
+		return s.cache.Bypass(x.key, list, fill)
+	}
+	return s.cache.Forward(x.key, list, fill)
+}
+
+// fillOf says how the page of a query is read, and which list it is of. The query
+// is a copy: a fill may outlive the request that began it.
+func (s *Server) fillOf(x *exchange, q origin.Query) (changefeed.List, cache.Fill) {
+	fill := cache.Fill{Compress: acceptsGzip(x.headers.encoding), Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
+		page, err := s.origin.Fetch(ctx, q, run)
+		if errors.Is(err, origin.ErrWrongServer) {
+			err = fmt.Errorf("%w: %w", cache.ErrWrongServer, err)
+		}
+		return fillResult(&q, page, err)
+	}}
+	fill.Place = s.placeOf(&q)
+	if s.origin.HasStandbys() {
+		fill.Standby = func(ctx context.Context, n cache.Requirement) (cache.FillResult, error) {
+			page, err := s.origin.FetchFromStandby(ctx, q, origin.Needed(n))
+			return fillResult(&q, page, err)
+		}
+	}
+	return listOf(&q), fill
+}
+
+func listOf(q *origin.Query) changefeed.List {
+	return changefeed.List{Workspace: q.Workspace, Collection: collections[q.Collection]}
+}
+
+// collections names the origin's collections in the log of changes.
+var collections = [...]changefeed.Collection{origin.Items: changefeed.Items, origin.Contacts: changefeed.Contacts}
+
+// prefetchNext reads the next page in the background, of a client that reads page
+// after page by cursors, unless the database is busy. Behind a page that was joined the
+// next one mostly can be, too: then it costs no query, and is not read ahead.
+func (s *Server) prefetchNext(x *exchange) {
+	if x.result.Joined || x.result.Err != nil || !x.result.Entry.ClaimNextPrefetch() || s.origin.Busy() {
+		return
+	}
+	q := x.query
+	var err error
+	if q.After, err = q.ParseCursor([]byte(x.result.Entry.Next)); err != nil {
+		return // the page is of a version that writes other cursors
+	}
+	list, fill := s.fillOf(x, q)
+	x.nextPrefetched = s.cache.PrefetchNext(appendPageKey(nil, &q, nil), list, fill)
+}
+
+func fillResult(q *origin.Query, p origin.Page, err error) (cache.FillResult, error) {
+	return cache.FillResult{Body: p.Body, Next: p.NextCursor, Snapshot: p.Snapshot, Run: p.Incarnation, Server: p.Server, LSN: p.LSN, Extent: extentOf(q, p.Shown),
+		Query: cache.Span{Began: p.Began, Took: p.Took}}, err
+}

@@ -1,0 +1,224 @@
+package follower
+
+import (
+	"strings"
+	"testing"
+
+	"listedge/internal/changefeed"
+	"listedge/origin/postgres"
+)
+
+// narrow is the publication as earlier versions made it.
+const narrow = "ALTER PUBLICATION listedge SET TABLE items (workspace_id, id), contacts (workspace_id, id), api_keys (id, workspace_id), workspaces (id)"
+
+func (w *world) coarse() string {
+	w.Helper()
+	p, err := ReadPublication(w.ctx(), w.db)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if defect, _ := p.Defect(); defect != "" {
+		w.Fatal(defect)
+	}
+	coarse, _ := p.Coarse()
+	return coarse
+}
+
+func (w *world) migrate() {
+	w.Helper()
+	if _, err := MigrateUp(w.ctx(), w.url); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// awaitNewEpoch goes on behind what earlier epochs told.
+func (w *world) awaitNewEpoch(f running) {
+	w.Helper()
+	before := w.epoch
+	w.eventually("a new epoch", func() bool { e, _ := w.log.Epoch(w.ctx()); return e != before })
+	w.awaitFollowing(f)
+	w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($9, 'marker')"))
+	w.told = w.await("the marker", func(e changefeed.Entry) bool { return e.Change != nil && touched(*e.Change) == "contacts:9" }).Change.LSN
+}
+
+// Until `migrate up` has published more columns, changes name no rows; with the rows
+// of deletes it would be the same.
+func TestAPublicationOfAnEarlierVersionIsMended(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	w.exec(narrow)
+	if is := w.coarse(); !strings.Contains(is, "lacks columns of contacts and items ") {
+		t.Error(is)
+	}
+	f := w.follow()
+	w.awaitFollowing(f)
+	w.exec(rowsSQL(item + "($1, #1, 'a', '2020-01-01Z'); INSERT INTO contacts (workspace_id, name) VALUES ($1, 'x')"))
+	w.named("before", "contacts:1[any] items:1[any]")
+	w.exec("DELETE FROM contacts")
+	w.named("a delete before", "contacts:1[any]")
+	if !w.said.has("lacks columns of contacts and items") {
+		t.Error("it does not say so")
+	}
+	w.migrate()
+	if is := w.coarse(); is != "" {
+		t.Error(is)
+	}
+	w.awaitNewEpoch(f)
+	w.exec("UPDATE items SET track_stock = true")
+	w.named("after", "items:1[1 tracked goods @0s]")
+	if is := w.text("SELECT string_agg(coalesce(array_length(prattrs::int2[], 1), 0)::text, ' ' ORDER BY prrelid::regclass::text) FROM pg_publication_rel WHERE prrelid::regclass::text IN ('items', 'contacts', 'api_keys', 'workspaces')"); is != "2 0 0 1" {
+		t.Errorf("%s columns are listed of api_keys, contacts, items and workspaces", is)
+	}
+	epoch := w.epoch
+	w.migrate() // which has nothing to do
+	w.exec("UPDATE items SET track_stock = false")
+	w.named("and again", "items:1[1 goods @0s]")
+	if w.epoch != epoch {
+		t.Error("a new epoch")
+	}
+}
+
+// With the whole row as its replica identity, Postgres refuses updates and deletes of
+// a table of which some columns are published.
+func TestReplicaIdentityFull(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	w.exec(narrow)
+	w.exec("ALTER TABLE items REPLICA IDENTITY FULL; ALTER TABLE workspaces REPLICA IDENTITY FULL")
+	w.exec(rowsSQL(item + "($1, #1, 'a', '2020-01-01Z'); INSERT INTO workspaces (id, name) VALUES ($1, 'a')"))
+	if _, err := w.db.Exec(w.ctx(), "UPDATE items SET track_stock = true"); postgres.Code(err) != "42P10" {
+		t.Errorf("an update beside a list of columns: %v", err)
+	}
+	w.migrate()
+	f := w.follow()
+	w.awaitFollowing(f)
+	for _, c := range []struct{ sql, want string }{
+		{"UPDATE workspaces SET name = 'b'", "keys:1[any]"},
+		{"UPDATE items SET track_stock = true", "items:1[1 tracked goods @0s]"},
+		{"UPDATE items SET unit = 'kg'", "items:1[1 same tracked goods]"},
+		{"UPDATE items SET workspace_id = $2, active = false", "items:1[1 gone] items:2[1 gone]"},
+		{"UPDATE items SET workspace_id = $1, active = true", "items:1[1 tracked goods @0s] items:2[1 gone]"},
+		{"UPDATE items SET id = #2", "items:1[1 gone, 2 tracked goods @0s]"},
+		{"DELETE FROM items", "items:1[2 gone]"},
+		{"ALTER TABLE contacts REPLICA IDENTITY FULL", all},
+		{"INSERT INTO contacts (workspace_id, id, name, created_at) VALUES ($1, #3, 'c', '2020-01-01Z')", "contacts:1[3 @0s]"},
+		{"UPDATE contacts SET is_customer = true", "contacts:1[3 customer @0s]"},
+	} {
+		w.exec(rowsSQL(c.sql))
+		w.named(c.sql, c.want)
+	}
+}
+
+// Rows are named only where the workspace and the id name one.
+func TestRowsThatTheirIDDoesNotName(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ sql, coarse string }{
+		"a key that has more columns":     {"ALTER TABLE items DROP CONSTRAINT items_pkey; ALTER TABLE items ADD PRIMARY KEY (workspace_id, id, name)", "items"},
+		"no key":                          {"ALTER TABLE contacts DROP CONSTRAINT contacts_pkey; ALTER TABLE contacts REPLICA IDENTITY FULL", "contacts"},
+		"a key of some rows":              {"ALTER TABLE contacts DROP CONSTRAINT contacts_pkey; CREATE UNIQUE INDEX ON contacts (workspace_id, id) WHERE active; ALTER TABLE contacts REPLICA IDENTITY FULL", "contacts"},
+		"a key that waits for the commit": {"ALTER TABLE contacts DROP CONSTRAINT contacts_pkey; ALTER TABLE contacts ADD UNIQUE (workspace_id, id) DEFERRABLE; ALTER TABLE contacts REPLICA IDENTITY FULL", "contacts"},
+		"an identity without the id":      {"CREATE UNIQUE INDEX one ON items (workspace_id, name); ALTER TABLE items REPLICA IDENTITY USING INDEX one", "items"},
+		"partitions of any time": {`ALTER TABLE items RENAME TO items_old; CREATE TABLE items (LIKE items_old INCLUDING DEFAULTS, PRIMARY KEY (workspace_id, id, created_at)) PARTITION BY RANGE (created_at);
+			CREATE TABLE items_0 PARTITION OF items DEFAULT; ALTER PUBLICATION listedge ADD TABLE items; ALTER PUBLICATION listedge DROP TABLE items_old`, "items"},
+		"a key of the id alone, beside the primary key": {"CREATE UNIQUE INDEX one ON items (id)", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, server())
+			w.exec(c.sql)
+			is := w.coarse()
+			if c.coarse == "" && is != "" || c.coarse != "" && !strings.Contains(is, "which row of "+c.coarse+" was") {
+				t.Errorf("%q, want %q", is, c.coarse)
+			}
+			w.awaitFollowing(w.follow())
+			items, contacts := "1 goods @0s", "2 @0s"
+			switch c.coarse {
+			case "items":
+				items = "any"
+			case "contacts":
+				contacts = "any"
+			}
+			w.exec(rowsSQL(item + "($1, #1, 'a', '2020-01-01Z'); INSERT INTO contacts (workspace_id, id, name, created_at) VALUES ($1, #2, 'c', '2020-01-01Z')"))
+			w.named("insert", "contacts:1["+contacts+"] items:1["+items+"]")
+		})
+	}
+}
+
+func TestRowsOfPartitions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	w.exec(partitioned)
+	w.awaitFollowing(w.follow())
+	for n := 1; ; n++ { // two workspaces of two partitions
+		w.exec("BEGIN; " + rowsSQL(item) + "('" + number(1).String() + "', gen_random_uuid(), 'a', now()), ('" + number(n).String() + "', gen_random_uuid(), 'a', now())")
+		apart := w.text("SELECT count(DISTINCT tableoid)::text FROM items") == "2"
+		w.exec("ROLLBACK")
+		if apart {
+			break
+		}
+		if n == 5 {
+			t.Fatal("all workspaces are in one partition")
+		}
+	}
+	for _, c := range []struct{ sql, want string }{
+		{item + "($1, #1, 'a', '2020-01-01Z')", "items:1[1 goods @0s]"},
+		{"UPDATE items SET workspace_id = $2", "items:1[1 gone] items:2[1 goods @0s]"},
+		{"UPDATE items SET workspace_id = $3", "items:2[1 gone] items:3[1 goods @0s]"},
+		{"UPDATE items SET workspace_id = $4", "items:3[1 gone] items:4[1 goods @0s]"},
+		{"UPDATE items SET workspace_id = $5", "items:4[1 gone] items:5[1 goods @0s]"},
+		{"UPDATE items SET unit = 'kg'", "items:5[1 same goods]"},
+		{"DELETE FROM items", "items:5[1 gone]"},
+	} {
+		w.exec(rowsSQL(c.sql))
+		w.named(c.sql, c.want)
+	}
+}
+
+// Large values are stored apart, and an update that leaves one as it is does not send it.
+func TestRowsWithLargeValues(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	w.exec("ALTER TABLE items ALTER name SET STORAGE EXTERNAL, ALTER description SET STORAGE EXTERNAL, ALTER image_path SET STORAGE EXTERNAL")
+	w.awaitFollowing(w.follow())
+	for _, c := range []struct{ name, sql, want string }{
+		{"insert", item + "($1, #1, 'a', '2020-01-01Z')", "items:1[1 goods @0s]"},
+		{"a large value that no list goes by", "UPDATE items SET image_path = repeat('x', 10000)", "items:1[1 same goods]"},
+		{"beside it", "UPDATE items SET stock_on_hand = 1", "items:1[1 same goods]"},
+		{"a large description", "UPDATE items SET description = repeat('x', 10000)", "items:1[1 goods @0s]"},
+		{"stock, and the description is not sent", "UPDATE items SET stock_on_hand = 2", "items:1[1 goods @0s]"},
+		{"and again", "UPDATE items SET stock_on_hand = 3", "items:1[1 goods @0s]"},
+		{"the same description, sent again", "UPDATE items SET description = repeat('x', 10000)", "items:1[1 goods @0s]"},
+		{"and again", "UPDATE items SET description = repeat('x', 10000)", "items:1[1 same goods]"},
+		{"a small one", "UPDATE items SET description = 'x'", "items:1[1 goods @0s]"},
+		{"stock", "UPDATE items SET stock_on_hand = 4", "items:1[1 same goods]"},
+		{"a large name", "UPDATE items SET name = repeat('x', 10000)", "items:1[1 goods @0s]"},
+		{"stock, and the name is not sent", "UPDATE items SET stock_on_hand = 5", "items:1[1 goods @0s]"},
+	} {
+		w.exec(rowsSQL(c.sql))
+		w.named(c.name, c.want)
+	}
+	w.exec("ALTER TABLE items ALTER stock_on_hand SET STORAGE EXTERNAL")
+	w.named("a change of the schema", all)
+	huge := "9" + strings.Repeat("1234567890", 800)
+	w.exec("ALTER TABLE items DROP CONSTRAINT items_stock_on_hand_size")
+	w.named("a change of the schema", all)
+	w.exec("UPDATE items SET name = 'a', track_stock = true, reorder_point = 5, stock_on_hand = " + huge)
+	w.named("a large number", "items:1[1 tracked goods @0s]")
+	w.exec("UPDATE items SET reorder_point = 6")
+	w.named("the number is not sent", "items:1[any]")
+	w.exec("UPDATE items SET track_stock = false")
+	w.named("it does not matter", "items:1[1 goods @0s]")
+}
+
+// An update that leaves the replica identity as it is does not send the row as it was.
+// If the identity lacks the id, that may be another row's.
+func TestAnUpdateThatDoesNotNameTheRowAsItWas(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	w.exec("CREATE UNIQUE INDEX one ON items (workspace_id, sku); ALTER TABLE items ALTER sku SET NOT NULL; ALTER TABLE items REPLICA IDENTITY USING INDEX one")
+	w.awaitFollowing(w.follow())
+	for _, sql := range []string{"INSERT INTO items (workspace_id, id, name, sku) VALUES ($1, #1, 'a', 'a')", "UPDATE items SET id = #2", "UPDATE items SET sku = 'b'", "DELETE FROM items"} {
+		w.exec(rowsSQL(sql))
+		w.named(sql, "items:1[any]")
+	}
+}
