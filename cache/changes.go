@@ -17,7 +17,7 @@ func (c *Cache) Reset(epoch string, _ changefeed.ResetCause) { c.tracker.Reset(e
 func (c *Cache) Changed(at changefeed.Position, change *changefeed.Change) {
 	joined := c.tracker.Changed(at, change)
 	if change.CommittedAt != 0 && joined { // else it may have been in the log for long
-		c.lag.observe(time.UnixMicro(change.CommittedAt), time.Now())
+		c.lag.Observe(max(0, time.Since(time.UnixMicro(change.CommittedAt)))) // nothing else compares the two clocks
 	}
 	c.refresher.changed(change)
 }

@@ -1,13 +1,12 @@
 package cache
 
 import (
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
 
 	"listedge/cache/freshness"
+	"listedge/internal/histogram"
 )
 
 // Stats is a snapshot for metrics.
@@ -21,14 +20,14 @@ type Stats struct {
 	RedisFailure               error // why entries are not read from Redis, or not stored there; nil = they are
 
 	Mode                   Mode
-	Bound                  time.Duration     // --freshness-bound
-	ProofAge               time.Duration     // since the moment up to which everything is known to be applied
-	Lists                  int               // whose changes are known
-	Changes                uint64            // of lists
-	Compared               map[string]uint64 // entries that were compared with the changes of their lists since: kept, or not current any more, and why
-	RingBytes, RingChanges int               // changes that are remembered, and the memory that they occupy
-	Rejected               map[string]uint64 // entries that were read and not admitted, by reason
-	Lag                    Histogram         // from commit to applied
+	Bound                  time.Duration      // --freshness-bound
+	ProofAge               time.Duration      // since the moment up to which everything is known to be applied
+	Lists                  int                // whose changes are known
+	Changes                uint64             // of lists
+	Compared               map[string]uint64  // entries that were compared with the changes of their lists since: kept, or not current any more, and why
+	RingBytes, RingChanges int                // changes that are remembered, and the memory that they occupy
+	Rejected               map[string]uint64  // entries that were read and not admitted, by reason
+	Lag                    histogram.Snapshot // from a commit, by the primary's clock, until it was applied here, by this machine's
 
 	Refreshes, RefreshesDropped uint64 // entries refreshed ahead of requests; entries not refreshed because the queue was full
 	Joined                      uint64 // pages that were joined of entries in memory
@@ -60,8 +59,9 @@ func (c *Cache) Stats() Stats {
 		Refreshes: c.refresher.refreshed.Load(), RefreshesDropped: c.refresher.dropped.Load(),
 		Joined:    c.joiner.joined.Load(),
 		NextPages: c.refresher.prefetched.Load(), NextPagesDropped: c.refresher.prefetchesDropped.Load(),
-		Mode: c.Mode(), Bound: c.options.Bound, Lag: c.lag.histogram(), Rejected: map[string]uint64{}, Compared: map[string]uint64{},
+		Mode: c.Mode(), Bound: c.options.Bound, Rejected: map[string]uint64{}, Compared: map[string]uint64{},
 	}
+	s.Lag.Add(&c.lag)
 	if r := c.redis; r != nil {
 		s.RedisCalls, s.RedisFailures = r.calls.Load(), r.failures.Load()
 		s.RedisCorrupt, s.RedisDropped = r.corrupt.Load(), r.dropped.Load()
@@ -79,44 +79,4 @@ func (c *Cache) Stats() Stats {
 		s.Rejected[a.String()] = c.admissions[a].Load()
 	}
 	return s
-}
-
-// lagBounds are the upper bounds of the histogram's buckets, in seconds.
-var lagBounds = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10}
-
-// Histogram counts durations, in seconds.
-type Histogram struct {
-	Count   uint64
-	Sum     float64
-	Buckets map[float64]uint64 // how many were at most so long
-}
-
-// lag is the time from commits to their being applied here. Nothing else compares
-// the primary's clock with this machine's.
-type lag struct {
-	mu     sync.Mutex // guards all below
-	counts [13]uint64 // by lagBounds, and beyond
-	sum    float64
-}
-
-func (l *lag) observe(committed, now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	seconds := max(0, now.Sub(committed).Seconds())
-	i, _ := slices.BinarySearch(lagBounds, seconds)
-	l.counts[i]++
-	l.sum += seconds
-}
-
-func (l *lag) histogram() Histogram {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	h := Histogram{Sum: l.sum, Buckets: map[float64]uint64{}}
-	for i, n := range l.counts {
-		h.Count += n
-		if i < len(lagBounds) {
-			h.Buckets[lagBounds[i]] = h.Count
-		}
-	}
-	return h
 }

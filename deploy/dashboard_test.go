@@ -47,6 +47,12 @@ func (p panel) draw(id, x, y, w, h int) object {
 		if p.kind == "table" {
 			target["instant"], target["format"] = true, "table"
 		}
+		if p.kind == "heatmap" {
+			target["format"] = "heatmap"
+		}
+		if strings.Contains(q.expr, "histogram_quantile") && p.kind == "timeseries" {
+			target["exemplar"] = true // dots that lead to traces
+		}
 		targets = append(targets, target)
 	}
 	field := object{"unit": p.unit, "thresholds": object{"mode": "absolute", "steps": p.thresholds()}, "color": object{"mode": "palette-classic"}}
@@ -79,11 +85,36 @@ func (p panel) draw(id, x, y, w, h int) object {
 		field["mappings"] = []object{{"type": "value", "options": states}}
 		options = object{"showValue": "auto", "mergeValues": true, "legend": object{"displayMode": "list", "placement": "bottom", "showLegend": false}}
 	}
-	return object{"id": id, "type": p.kind, "title": p.title, "description": p.about, "datasource": source, "targets": targets,
-		"gridPos": object{"x": x, "y": y, "w": w, "h": h}, "fieldConfig": object{"defaults": field, "overrides": []object{}}, "options": options}
+	overrides, transformations := []object{}, []object{}
+	switch p.kind {
+	case "heatmap":
+		field["custom"] = object{"hideFrom": object{"legend": false, "tooltip": false, "viz": false}, "scaleDistribution": object{"type": "linear"}}
+		options = object{"calculate": false, "cellGap": 0, "color": object{"mode": "scheme", "scheme": "Turbo", "exponent": 0.5, "steps": 64},
+			"yAxis": object{"unit": p.unit, "axisPlacement": "left"}, "rowsFrame": object{"layout": "auto"}, "tooltip": object{"mode": "single", "yHistogram": true}, "legend": object{"show": true}}
+	case "table":
+		if len(p.queries) < 2 {
+			break
+		}
+		// One line for each instance, with the results of the queries as its columns.
+		names := object{}
+		for i, q := range p.queries {
+			names["Value #"+string(rune('A'+i))] = q.legend
+			if unit := columnUnits[q.legend]; unit != "" {
+				overrides = append(overrides, object{"matcher": object{"id": "byName", "options": q.legend}, "properties": []object{{"id": "unit", "value": unit}}})
+			}
+		}
+		transformations = []object{{"id": "merge", "options": object{}}, {"id": "organize", "options": object{"excludeByName": object{"Time": true, "Value #A": true}, "renameByName": names}}}
+	}
+	drawn := object{"id": id, "type": p.kind, "title": p.title, "description": p.about, "datasource": source, "targets": targets,
+		"gridPos": object{"x": x, "y": y, "w": w, "h": h}, "fieldConfig": object{"defaults": field, "overrides": overrides}, "options": options}
+	if len(transformations) > 0 {
+		drawn["transformations"] = transformations
+	}
+	return drawn
 }
 
-// layOut puts the rows below each other: numbers six to a line, the rest three.
+// layOut puts the rows below each other: numbers eight to a line, the rest three, and a
+// table of several columns two thirds of one.
 func layOut(rows []row) (panels []object) {
 	id, y := 0, 0
 	next := func() int { id++; return id }
@@ -93,8 +124,11 @@ func layOut(rows []row) (panels []object) {
 		x, height := 0, 0
 		for _, p := range r.panels {
 			w, h := 8, 8
-			if p.kind == "stat" {
-				w, h = 4, 4
+			switch {
+			case p.kind == "stat":
+				w, h = 3, 4
+			case p.kind == "table" && len(p.queries) > 1:
+				w = 16
 			}
 			if x+w > 24 || (height != 0 && h != height) {
 				x, y = 0, y+height

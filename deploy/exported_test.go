@@ -16,7 +16,9 @@ import (
 // Prometheus would store it.
 type exported struct {
 	kind   map[string]dto.MetricType // by name of the series
+	native map[string]bool           // names of native histograms
 	series map[string][]labels.Labels
+	lines  int // series of the node that has most
 }
 
 var (
@@ -31,22 +33,25 @@ func export(t *testing.T) exported {
 		f := startServers(t)
 		// A replica that is none, for its series: the primary.
 		f.env = append(f.env, "LISTEDGE_REPLICA_URL="+f.postgres.URL("postgres"))
-		e := exported{kind: map[string]dto.MetricType{}, series: map[string][]labels.Labels{}}
+		e := &exported{kind: map[string]dto.MetricType{}, native: map[string]bool{}, series: map[string][]labels.Labels{}}
 		for _, n := range []*node{f.add(t), f.add(t)} {
 			n.awaitMode(t, "followed")
 			within(t, patience, "every dependency has been checked", func() bool {
 				_, text, err := get("http://"+n.admin+"/metrics", "")
 				return err == nil && bytes.Count(text, []byte("\nlistedge_postgres_up{")) == 2 && bytes.Contains(text, []byte("\nlistedge_redis_up "))
 			})
-			for _, path := range []string{"/v1/items", "/v1/items", "/v1/contacts?limit=5", "/v1/items?limit=0"} {
-				if _, _, err := get("http://"+n.public+path, f.key); err != nil {
-					t.Fatal(err)
+			for _, path := range []string{"/v1/items", "/v1/items", "/v1/contacts?limit=5", "/v1/items?limit=0", "/v1/none", "/docs", "/docs/none", "/openapi.json", "/"} {
+				for _, key := range []string{f.key, "none", ""} {
+					if _, _, err := get("http://"+n.public+path, key); err != nil {
+						t.Fatal(err)
+					}
 				}
 			}
 			_, text, err := get("http://"+n.admin+"/metrics", "")
 			if err != nil {
 				t.Fatal(err)
 			}
+			e.lines = max(e.lines, bytes.Count(text, []byte("\n"))-bytes.Count(text, []byte("\n#"))-1) // the first is a comment
 			parser := expfmt.NewTextParser(model.UTF8Validation)
 			families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
 			if err != nil {
@@ -61,7 +66,7 @@ func export(t *testing.T) exported {
 		// What Prometheus itself adds.
 		e.put("up", dto.MetricType_GAUGE, labels.FromStrings("job", "listedge", "instance", "x"))
 		e.put("ALERTS", dto.MetricType_GAUGE, labels.FromStrings("job", "listedge", "instance", "x", "alertname", "ListedgeX", "alertstate", "firing", "severity", "page"))
-		found = e
+		found = *e
 	})
 	if len(found.series) == 0 {
 		t.Fatal("nothing was exported")
@@ -77,6 +82,8 @@ func (e exported) add(name, instance string, kind dto.MetricType, m *dto.Metric)
 	}
 	switch kind {
 	case dto.MetricType_HISTOGRAM:
+		e.put(name, dto.MetricType_COUNTER, b.Labels()) // where native histograms are stored
+		e.native[name] = true
 		for _, bucket := range m.Histogram.Bucket {
 			b.Set("le", strings.TrimSuffix(model.SampleValue(bucket.GetUpperBound()).String(), ".0"))
 			e.put(name+"_bucket", dto.MetricType_COUNTER, b.Labels())
@@ -99,4 +106,14 @@ func (e exported) add(name, instance string, kind dto.MetricType, m *dto.Metric)
 func (e exported) put(name string, kind dto.MetricType, l labels.Labels) {
 	e.kind[name] = kind
 	e.series[name] = append(e.series[name], l)
+}
+
+// What the nodes of TestANodeHasAtMost400Series, in package metrics, pretend to have,
+// these have.
+func TestARealNodeHasAtMost400Series(t *testing.T) {
+	if n := export(t).lines; n > 400 || n < 200 {
+		t.Errorf("%d series", n)
+	} else {
+		t.Logf("%d series", n)
+	}
 }

@@ -1,9 +1,17 @@
 package deploy_test
 
+import (
+	"fmt"
+	"strings"
+)
+
 // The dashboard, in the order in which somebody looks during an incident: what
 // do clients get, what is firing, and then each part that could be the reason.
 // A title is a question or a noun; about says what to make of the answer. To
 // add a panel, add it here and run `go test -run Dashboard -update`.
+//
+// Latencies are native histograms if Prometheus stores them, and else the few classic
+// buckets: `A or B` is A if there is any of it.
 //
 // Every selector is limited to {job="$job", instance=~"$instance"}, which
 // `~` stands for; `%` is the same without the instance, for what only the
@@ -16,7 +24,7 @@ type query struct {
 
 type panel struct {
 	title, about string
-	kind         string // a Grafana panel: stat, timeseries, state-timeline, table
+	kind         string // a Grafana panel: stat, timeseries, state-timeline, heatmap, table
 	unit         string // a Grafana unit
 	steps        []step // green below the first; none = no colours
 	most         float64
@@ -49,6 +57,27 @@ const (
 	brought = pages + `, outcome=~"memory|redis|origin|stale|not_modified"`
 )
 
+const duration, queryDuration = "listedge_http_request_duration_seconds", "listedge_origin_query_duration_seconds"
+
+// quantile is that of a histogram, by the labels; selector is what follows a name.
+func quantile(q, histogram, selector string, by ...string) string {
+	native, grouping := fmt.Sprintf("rate(%s%s[$__rate_interval])", histogram, selector), ""
+	if len(by) > 0 {
+		grouping = fmt.Sprintf(" by (%s)", strings.Join(by, ", "))
+	}
+	classic := fmt.Sprintf("rate(%s_bucket%s[$__rate_interval])", histogram, selector)
+	return fmt.Sprintf("histogram_quantile(%s, sum%s (%s)) or histogram_quantile(%s, sum by (%s) (%s))",
+		q, grouping, native, q, strings.Join(append([]string{"le"}, by...), ", "), classic)
+}
+
+// heatmap is all of a histogram's buckets.
+func heatmap(histogram, selector string) string {
+	return fmt.Sprintf("sum (rate(%s%s[$__rate_interval])) or on () sum by (le) (rate(%s_bucket%s[$__rate_interval]))", histogram, selector, histogram, selector)
+}
+
+// columnUnits are those of the columns of tables, by their names.
+var columnUnits = map[string]string{"requests": "reqps", "refused (429)": "percentunit", "failed (5xx)": "percentunit", "hits": "percentunit", "p99": "s", "proof age": "s", "connections": "percentunit"}
+
 var dashboard = []row{
 	{"What do clients get?", []panel{
 		{"Nodes that answer", "Nodes that a scrape reaches, and those that call themselves ready. Fewer than were started: ListedgeNodeDown.", "stat", "short", lowIsBad(1, 2), 0,
@@ -58,9 +87,13 @@ var dashboard = []row{
 		{"Failed requests", "Share of the requests for pages answered 500 or 503. The objective is below 0.1 %.", "stat", "percentunit", warnAt(0.001, 0.01), 0,
 			[]query{{`sum(rate(listedge_http_requests_total{~, ` + pages + `, status=~"500|503"}[$__rate_interval])) / sum(rate(listedge_http_requests_total{~, ` + pages + `}[$__rate_interval]))`, "failed"}}},
 		{"Slowest of a hundred pages", "99th percentile of the time until a page is ready to send. The objective is below 100 ms.", "stat", "s", warnAt(0.05, 0.1), 0,
-			[]query{{`histogram_quantile(0.99, sum by (le) (rate(listedge_http_request_duration_seconds_bucket{~, ` + brought + `}[$__rate_interval])))`, "p99"}}},
+			[]query{{quantile("0.99", duration, `{~, `+brought+`}`), "p99"}}},
 		{"Pages from memory or Redis", "Share of look-ups that did not need Postgres.", "stat", "percentunit", lowIsBad(0.5, 0.8), 1,
 			[]query{{`sum(rate(listedge_cache_requests_total{~, tier=~"memory|redis"}[$__rate_interval])) / sum(rate(listedge_cache_requests_total{~}[$__rate_interval]))`, "hits"}}},
+		{"Refused by a limit", "Share of the requests for pages answered 429: a client is above the rate of its key or workspace.", "stat", "percentunit", warnAt(0.05, 0.25), 0,
+			[]query{{`sum(rate(listedge_http_requests_total{~, ` + pages + `, status="429"}[$__rate_interval])) / sum(rate(listedge_http_requests_total{~, ` + pages + `}[$__rate_interval]))`, "refused"}}},
+		{"Stale pages", "Share of the look-ups served from a cache because Postgres failed, and marked.", "stat", "percentunit", warnAt(0.001, 0.01), 0,
+			[]query{{`sum(rate(listedge_cache_requests_total{~, tier="stale"}[$__rate_interval])) / sum(rate(listedge_cache_requests_total{~}[$__rate_interval]))`, "stale"}}},
 		{"Nodes that prove their pages", "Nodes whose pages follow the database within --freshness-bound. The others read each page from Postgres (untrusted) or let pages expire (ttl).", "stat", "short", lowIsBad(1, 2), 0,
 			[]query{{`sum(listedge_freshness_mode{%, mode="followed"})`, "followed"}}},
 		{"Do Postgres and Redis answer?", "Whether each server answers every node, as they check every second. ListedgePostgresDown and ListedgeRedisDown: no node has an answer.", "state-timeline", "short",
@@ -70,6 +103,23 @@ var dashboard = []row{
 			[]query{{`max by (alertname, severity, instance) (ALERTS{job="$job", alertname=~"Listedge.*", alertstate="firing"})`, ""}}},
 		{"How fast do the budgets burn?", "Bad events over the last hour, as a multiple of what the 30-day budget allows. At 14.4 an alert pages; 1 uses the budget up exactly.", "timeseries", "short", warnAt(1, 14.4), 0,
 			[]query{{`listedge:slo_errors:ratio_rate1h{job="$job"} / on (slo) group_left listedge:slo_budget:ratio`, "{{slo}}"}}},
+	}},
+	{"Fleet", []panel{
+		{"Every node", "One line for each: what it runs, what it does, and how fresh it is. One that differs from the others is the one to look at: its status page is at / of its admin listener.", "table", "short", nil, 0,
+			[]query{{`max by (instance, version) (listedge_build_info{~})`, "running"},
+				{`sum by (instance) (rate(listedge_http_requests_total{~}[$__rate_interval]))`, "requests"},
+				{`sum by (instance) (rate(listedge_http_requests_total{~, status="429"}[$__rate_interval])) / sum by (instance) (rate(listedge_http_requests_total{~}[$__rate_interval]))`, "refused (429)"},
+				{`sum by (instance) (rate(listedge_http_requests_total{~, status=~"500|503"}[$__rate_interval])) / sum by (instance) (rate(listedge_http_requests_total{~}[$__rate_interval]))`, "failed (5xx)"},
+				{`sum by (instance) (rate(listedge_cache_requests_total{~, tier=~"memory|redis"}[$__rate_interval])) / sum by (instance) (rate(listedge_cache_requests_total{~}[$__rate_interval]))`, "hits"},
+				{quantile("0.99", duration, `{~, `+brought+`}`, "instance"), "p99"},
+				{`max by (instance) (listedge_freshness_proof_age_seconds{~})`, "proof age"},
+				{`max by (instance) (listedge_freshness_follower{~})`, "follower"},
+				{`max by (instance) (listedge_http_connections{~} / listedge_http_connections_limit{~})`, "connections"}}},
+		{"Which nodes answer?", "A scrape reaches the node, and it calls itself ready.", "state-timeline", "short",
+			[]step{{0, "red", "down"}, {1, "orange", "not ready"}, {2, "green", "ready"}}, 0,
+			[]query{{`max by (instance) (up{%}) + on (instance) (max by (instance) (listedge_ready{%}) or max by (instance) (up{%}))`, "{{instance}}"}}},
+		{"How many run which version?", "More than one only while nodes are being replaced.", "timeseries", "short", nil, 0,
+			[]query{{`count by (version) (listedge_build_info{%})`, "{{version}}"}}},
 	}},
 	{"Traffic and errors", []panel{
 		{"Answers by status", "429: a limit works. Many 401: a client uses an old key. 503: clients retry later.", "timeseries", "reqps", nil, 0,
@@ -84,12 +134,14 @@ var dashboard = []row{
 			[]query{{`listedge_http_connections{~}`, "{{instance}}"}, {`listedge_http_connections_limit{~}`, "{{instance}} limit"}}},
 	}},
 	{"Latency", []panel{
+		{"How are latencies spread?", "Pages by the time until they are ready to send. Two bands are hits and misses; a third above them waits for something. Fine where Prometheus stores native histograms, in four steps where it does not.", "heatmap", "s", nil, 0,
+			[]query{{heatmap(duration, `{~, `+brought+`}`), ""}}},
 		{"Where does the time go?", "99th percentile by outcome. Slow origin and quick memory: Postgres. All slow: the node's processor.", "timeseries", "s", warnAt(0.05, 0.1), 0,
-			[]query{{`histogram_quantile(0.99, sum by (le, outcome) (rate(listedge_http_request_duration_seconds_bucket{~, ` + pages + `}[$__rate_interval])))`, "{{outcome}}"}}},
+			[]query{{quantile("0.99", duration, `{~, `+pages+`}`, "outcome"), "{{outcome}}"}}},
 		{"Usual time", "Median by outcome.", "timeseries", "s", nil, 0,
-			[]query{{`histogram_quantile(0.5, sum by (le, outcome) (rate(listedge_http_request_duration_seconds_bucket{~, ` + pages + `}[$__rate_interval])))`, "{{outcome}}"}}},
+			[]query{{quantile("0.5", duration, `{~, `+pages+`}`, "outcome"), "{{outcome}}"}}},
 		{"Is one node slow?", "99th percentile by node.", "timeseries", "s", warnAt(0.05, 0.1), 0,
-			[]query{{`histogram_quantile(0.99, sum by (le, instance) (rate(listedge_http_request_duration_seconds_bucket{~, ` + brought + `}[$__rate_interval])))`, "{{instance}}"}}},
+			[]query{{quantile("0.99", duration, `{~, `+brought+`}`, "instance"), "{{instance}}"}}},
 	}},
 	{"Cache", []panel{
 		{"Where do pages come from?", "Look-ups per second by tier. stale pages were served because the database failed.", "timeseries", "reqps", nil, 0,
@@ -103,6 +155,12 @@ var dashboard = []row{
 		{"Refreshing ahead", "Hot pages read again right after a change, next pages of walks, and those not read because too many were waiting.", "timeseries", "ops", nil, 0,
 			[]query{{`sum(rate(listedge_cache_refreshes_total{~}[$__rate_interval]))`, "refreshed"}, {`sum(rate(listedge_cache_refreshes_dropped_total{~}[$__rate_interval]))`, "dropped"},
 				{`sum(rate(listedge_cache_next_pages_total{~}[$__rate_interval]))`, "next pages of walks"}, {`sum(rate(listedge_cache_next_pages_dropped_total{~}[$__rate_interval]))`, "of these dropped"}}},
+		{"What do changes do to pages?", "Pages compared with the changes of their lists since, by outcome: kept, or invalidated and why. Many any-row or forgotten: changes do not name their rows, or are too many to be remembered.", "timeseries", "ops", nil, 0,
+			[]query{{`sum by (outcome) (rate(listedge_invalidation_pages_total{~}[$__rate_interval]))`, "{{outcome}}"}, {`sum(rate(listedge_invalidation_changes_total{~}[$__rate_interval]))`, "changes of lists"}}},
+		{"Memory of remembered changes", "By node.", "timeseries", "bytes", nil, 0,
+			[]query{{`listedge_invalidation_ring_bytes{~}`, "{{instance}}"}}},
+		{"Pages joined of others", "Pages that were made of pages in memory, without a query.", "timeseries", "ops", nil, 0,
+			[]query{{`sum by (instance) (rate(listedge_joined_pages_total{~}[$__rate_interval]))`, "{{instance}}"}}},
 		{"Evictions", "Pages evicted from memory, or too large to be stored, per second.", "timeseries", "ops", nil, 0,
 			[]query{{`sum by (instance) (rate(listedge_cache_evictions_total{~}[$__rate_interval]))`, "{{instance}}"}}},
 		{"Does Redis answer for pages?", "Calls for pages, those that failed or timed out, corrupt values, and pages not stored because too many were waiting.", "timeseries", "ops", nil, 0,
@@ -116,8 +174,8 @@ var dashboard = []row{
 		{"How old is the last proof?", "Age of the last proof that every change was seen. Above --freshness-bound no page is served from a cache as fresh.", "timeseries", "s", warnAt(0.25, 0.5), 0,
 			[]query{{`listedge_freshness_proof_age_seconds{~}`, "{{instance}}"}, {`max(listedge_freshness_bound_seconds{~})`, "bound"}}},
 		{"How soon is a commit known?", "From the commit, by the primary's clock, until a node applied it, by its own clock. Clocks that differ show here.", "timeseries", "s", warnAt(0.1, 0.5), 0,
-			[]query{{`histogram_quantile(0.5, sum by (le) (rate(listedge_freshness_commit_to_applied_seconds_bucket{~}[$__rate_interval])))`, "half of them"},
-				{`histogram_quantile(0.99, sum by (le) (rate(listedge_freshness_commit_to_applied_seconds_bucket{~}[$__rate_interval])))`, "99 of 100"},
+			[]query{{quantile("0.5", "listedge_freshness_commit_to_applied_seconds", `{~}`), "half of them"},
+				{quantile("0.99", "listedge_freshness_commit_to_applied_seconds", `{~}`), "99 of 100"},
 				{`sum(rate(listedge_freshness_commit_to_applied_seconds_sum{~}[$__rate_interval])) / sum(rate(listedge_freshness_commit_to_applied_seconds_count{~}[$__rate_interval]))`, "on average"}}},
 		{"Why are pages not stored?", "Pages read whose freshness could not be proven. unseen: read before a change was visible. behind: a replica lags. foreign: a connection, or a replica, of another server. untrusted, late, resynced: nothing could be proven meanwhile.", "timeseries", "ops", nil, 0,
 			[]query{{`sum by (why) (rate(listedge_freshness_refused_pages_total{~}[$__rate_interval]))`, "{{why}}"}}},
@@ -164,6 +222,10 @@ var dashboard = []row{
 	{"Postgres", []panel{
 		{"Page queries", "By outcome; overloaded ones were refused before they reached Postgres.", "timeseries", "reqps", nil, 0,
 			[]query{{`sum by (outcome) (rate(listedge_origin_fetches_total{~}[$__rate_interval]))`, "{{outcome}}"}}},
+		{"How long do queries take?", "99th percentile by server and outcome, with the time to get a connection. The time in the queue of the node is not in it.", "timeseries", "s", warnAt(0.1, 1), 0,
+			[]query{{quantile("0.99", queryDuration, `{~}`, "server", "outcome"), "{{server}} {{outcome}}"}}},
+		{"How long does a query take on average?", "By server.", "timeseries", "s", nil, 0,
+			[]query{{`sum by (server) (rate(listedge_origin_query_duration_seconds_sum{~}[$__rate_interval])) / sum by (server) (rate(listedge_origin_query_duration_seconds_count{~}[$__rate_interval]))`, "{{server}}"}}},
 		{"Do replicas take the misses?", "By outcome; all but ok were read from the primary instead. behind is normal right after a change.", "timeseries", "reqps", nil, 0,
 			[]query{{`sum by (outcome) (rate(listedge_origin_replica_fetches_total{~}[$__rate_interval]))`, "{{outcome}}"}}},
 		{"Replicas not queried", "By node: replicas that failed several times in a row.", "timeseries", "short", warnAt(0.5, 1), 0,

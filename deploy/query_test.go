@@ -187,7 +187,7 @@ func (e exported) called(x *parser.Call) map[string]bool {
 	}
 	switch x.Func.Name {
 	case "histogram_quantile":
-		if !all["le"] {
+		if !all["le"] && !e.isNative(x.Args[1]) {
 			wrong("there is no le in %s", x.Args[1])
 		}
 		delete(all, "le")
@@ -195,6 +195,18 @@ func (e exported) called(x *parser.Call) map[string]bool {
 		return map[string]bool{}
 	}
 	return all
+}
+
+// isNative says whether an expression is made of native histograms.
+func (e exported) isNative(expr parser.Expr) bool {
+	native := true
+	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
+		if s, ok := n.(*parser.VectorSelector); ok {
+			native = native && e.native[s.Name]
+		}
+		return nil
+	})
+	return native
 }
 
 func sorted(set map[string]bool) (names []string) {

@@ -8,8 +8,11 @@ import (
 )
 
 // placeOf says where the query's page is in its list, so that it can be joined of
-// others.
+// others; nil where changes are not followed, and none is.
 func (s *Server) placeOf(q *origin.Query) *cache.Place {
+	if s.cache.Mode() == cache.ModeTTL {
+		return nil
+	}
 	r := &pageRows{query: *q}
 	if q.Sort == origin.ByName {
 		r.names = s.origin.NameOrder()

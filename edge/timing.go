@@ -83,6 +83,7 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 	if r == nil {
 		return
 	}
+	s.metrics.Traced(x.route, x.outcome, took, r.ID())
 	r.Took, r.Status = took, status
 	for _, t := range x.timings() {
 		r.Steps = append(r.Steps, tracing.Step{Name: t.name, Began: t.span.Began, Took: t.span.Took, Within: t.within})

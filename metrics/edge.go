@@ -5,15 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"listedge/cache"
+	"listedge/internal/histogram"
 )
-
-// latencyBounds: hits take microseconds, fills milliseconds.
-var latencyBounds = [...]time.Duration{
-	25 * time.Microsecond, 50 * time.Microsecond, 100 * time.Microsecond, 250 * time.Microsecond, 500 * time.Microsecond,
-	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond,
-	100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond, 5 * time.Second,
-}
 
 // stripes is how many sets of counters connections are spread over. With one set,
 // all processors would write the same cache lines at every request.
@@ -25,20 +18,16 @@ type Edge struct {
 	next        atomic.Uint32
 	connections atomic.Int64
 	limit       atomic.Int64
+	exemplars   [routes][outcomes]exemplars
 }
 
 // Stripe counts the requests of some connections.
 type Stripe struct {
 	_         [64]byte                                 // a cache line of its own
 	answers   [routes][len(statuses) + 1]atomic.Uint64 // the last: any other status
-	latencies [routes][outcomes]latencies
+	latencies [routes][outcomes]histogram.Histogram
 	pages     [tiers]atomic.Uint64
 	collapsed atomic.Uint64
-}
-
-type latencies struct {
-	counts [len(latencyBounds) + 1]atomic.Uint64 // the last: longer than all bounds
-	sum    atomic.Int64                          // nanoseconds
 }
 
 // Stripe returns the counters for another connection.
@@ -51,12 +40,7 @@ func (s *Stripe) Answered(route Route, outcome Outcome, status int, took time.Du
 		i = len(statuses)
 	}
 	s.answers[route][i].Add(1)
-	l, bound := &s.latencies[route][outcome], 0
-	for bound < len(latencyBounds) && took > latencyBounds[bound] {
-		bound++
-	}
-	l.counts[bound].Add(1)
-	l.sum.Add(int64(took))
+	s.latencies[route][outcome].Observe(took)
 }
 
 // LookedUp records where a page was found, and whether the request shared the
@@ -85,18 +69,10 @@ func (e *Edge) sum(of func(*Stripe) *atomic.Uint64) (n uint64) {
 	return n
 }
 
-// latency is the histogram of a route and an outcome: buckets are cumulative, by
-// their upper bounds in seconds.
-func (e *Edge) latency(route Route, outcome Outcome) (h cache.Histogram) {
-	h.Buckets = map[float64]uint64{}
-	for i := range len(latencyBounds) + 1 {
-		h.Count += e.sum(func(s *Stripe) *atomic.Uint64 { return &s.latencies[route][outcome].counts[i] })
-		if i < len(latencyBounds) {
-			h.Buckets[latencyBounds[i].Seconds()] = h.Count
-		}
-	}
+// Latency adds up the histograms of a route and an outcome.
+func (e *Edge) Latency(route Route, outcome Outcome) (s histogram.Snapshot) {
 	for i := range e.stripes {
-		h.Sum += time.Duration(e.stripes[i].latencies[route][outcome].sum.Load()).Seconds()
+		s.Add(&e.stripes[i].latencies[route][outcome])
 	}
-	return h
+	return s
 }

@@ -44,6 +44,9 @@ func (r Route) String() string {
 	return [...]string{"none", "items", "contacts", "openapi", "docs"}[r]
 }
 
+// isList says whether the route answers with pages.
+func (r Route) isList() bool { return r == RouteItems || r == RouteContacts }
+
 // Outcome is how a request ended.
 type Outcome uint8
 
@@ -64,6 +67,9 @@ const (
 func (o Outcome) String() string {
 	return [...]string{"other", "memory", "redis", "origin", "stale", "not_modified", "limited", "error"}[o]
 }
+
+// isPage says whether the response was a page, or told the client that it has the page.
+func (o Outcome) isPage() bool { return o >= OutcomeMemory && o <= OutcomeNotModified }
 
 // Tier is where a page was found.
 type Tier uint8
@@ -168,6 +174,7 @@ type set func(value any, labels ...string)
 type collector[S any] struct {
 	metrics  []metric[S]
 	descs    []*prometheus.Desc
+	started  time.Time
 	snapshot func() S
 }
 
@@ -175,7 +182,7 @@ func newCollector[S any](metrics []metric[S], snapshot func() S) prometheus.Coll
 	if snapshot == nil {
 		snapshot = func() (zero S) { return zero }
 	}
-	c := &collector[S]{metrics: metrics, snapshot: snapshot}
+	c := &collector[S]{metrics: metrics, snapshot: snapshot, started: time.Now()}
 	for _, m := range metrics {
 		c.descs = append(c.descs, prometheus.NewDesc("listedge_"+m.name, m.help, m.labels, nil))
 	}
@@ -199,8 +206,8 @@ func (c *collector[S]) Collect(out chan<- prometheus.Metric) {
 			kind = prometheus.CounterValue
 		}
 		m.read(snapshot, func(value any, labels ...string) {
-			if h, ok := value.(cache.Histogram); ok {
-				out <- prometheus.MustNewConstHistogram(c.descs[i], h.Count, h.Sum, h.Buckets, labels...)
+			if h, ok := value.(timings); ok {
+				out <- &histogramMetric{c.descs[i], labels, c.started, h}
 				return
 			}
 			out <- prometheus.MustNewConstMetric(c.descs[i], kind, number(value), labels...)

@@ -65,6 +65,8 @@ var nodeMetrics = []metric[node]{
 }
 
 var edgeMetrics = []metric[*Edge]{
+	// Series of lists exist from the start, so that the first response of a kind is an
+	// increase; those of other routes, of which most can never be, from their first response.
 	{"http_requests_total", "Requests answered, by route and status.", []string{"route", "status"}, func(e *Edge, set set) {
 		for route := range routes {
 			for i := range len(statuses) + 1 {
@@ -72,14 +74,18 @@ var edgeMetrics = []metric[*Edge]{
 				if i < len(statuses) {
 					status = strconv.Itoa(statuses[i])
 				}
-				set(e.sum(func(s *Stripe) *atomic.Uint64 { return &s.answers[route][i] }), route.String(), status)
+				if n := e.sum(func(s *Stripe) *atomic.Uint64 { return &s.answers[route][i] }); n > 0 || route.isList() {
+					set(n, route.String(), status)
+				}
 			}
 		}
 	}},
 	{"http_request_duration_seconds", "Time from the arrival of a request until its response is ready to send, by route and outcome.", []string{"route", "outcome"}, func(e *Edge, set set) {
 		for route := range routes {
 			for outcome := range outcomes {
-				set(e.latency(route, outcome), route.String(), outcome.String())
+				if h := e.Latency(route, outcome); h.Count > 0 || route.isList() && outcome.isPage() {
+					set(timings{h, requestBounds, &e.exemplars[route][outcome]}, route.String(), outcome.String())
+				}
 			}
 		}
 	}},
@@ -123,7 +129,7 @@ var cacheMetrics = []metric[cache.Stats]{
 			set(s.Rejected[why], why)
 		}
 	}},
-	value("freshness_commit_to_applied_seconds", "Time from a commit, by the primary's clock, until this node applied it, by its own clock.", func(s cache.Stats) any { return s.Lag }),
+	value("freshness_commit_to_applied_seconds", "Time from a commit, by the primary's clock, until this node applied it, by its own clock.", func(s cache.Stats) any { return timings{Snapshot: s.Lag, bounds: lagBounds} }),
 	value("invalidation_changes_total", "Changes of lists applied; a transaction counts once for each list.", func(s cache.Stats) any { return s.Changes }),
 	{"invalidation_pages_total", "Pages compared with the changes of their lists since, by outcome: kept, or invalidated because a row is shown or entered, or because that cannot be decided: any-row (a change does not name its rows), no-extent (it is not known what the page shows), name, search, many (too many rows changed), forgotten (the changes are not remembered).", []string{"outcome"}, func(s cache.Stats, set set) {
 		for _, outcome := range cache.Comparisons() {
@@ -218,6 +224,11 @@ var originMetrics = []metric[origin.Stats]{
 		}
 		return open
 	}),
+	{"origin_query_duration_seconds", "Time that queries for pages took, from asking for a connection to the last row, by the server (primary, or the address of a replica) and outcome.", []string{"server", "outcome"}, func(s origin.Stats, set set) {
+		for _, l := range s.Latencies {
+			set(timings{Snapshot: l.Took, bounds: queryBounds}, l.Server, l.Outcome)
+		}
+	}},
 	value("origin_queries_running", "Page queries in flight.", func(s origin.Stats) any { return s.Running }),
 	value("origin_queries_queued", "Page queries that wait for their turn.", func(s origin.Stats) any { return s.Queued }),
 	value("origin_breaker_open", "1 while pages are not read from Postgres, because it failed several times in a row.", func(s origin.Stats) any { return s.BreakerOpen }),

@@ -75,10 +75,11 @@ type upstream struct {
 	queue   *fairQueue
 	breaker postgres.Breaker
 	names   *knownNames
+	took    latencies
 }
 
 func newUpstream(name string, cooldown time.Duration, pool *pgxpool.Pool) upstream {
-	return upstream{pool, newFairQueue(int(pool.Config().MaxConns)), postgres.NewBreaker(name, cooldown), &knownNames{}}
+	return upstream{pool: pool, queue: newFairQueue(int(pool.Config().MaxConns)), breaker: postgres.NewBreaker(name, cooldown), names: &knownNames{}}
 }
 
 // fetch runs a query for a page when it is the workspace's turn, unless the
@@ -138,6 +139,7 @@ func (o *Origin) Fetch(ctx context.Context, q Query, run string) (page Page, err
 		if err != nil && ctx.Err() != nil && took < o.timeout {
 			return fmt.Errorf("%w: %w", postgres.ErrCanceled, err)
 		}
+		o.took.observe(postgres.Classify(err), took)
 		return err
 	})
 	page.Began, page.Took = began, took
@@ -324,6 +326,7 @@ type Stats struct {
 	BreakerOpen                           bool
 	Pool                                  postgres.PoolStats
 	Standbys                              []StandbyStats
+	Latencies                             []Latency
 }
 
 // Stats returns the counts since the start and the present state.
@@ -334,9 +337,11 @@ func (o *Origin) Stats() Stats {
 		Running: running, Queued: queued,
 		BreakerOpen: !o.breaker.IsClosed(),
 		Pool:        postgres.StatsOf(o.pool),
+		Latencies:   o.took.stats("primary"),
 	}
 	for _, standby := range o.standbys {
 		s.Standbys = append(s.Standbys, standby.stats())
+		s.Latencies = append(s.Latencies, standby.took.stats(standby.host)...)
 	}
 	return s
 }

@@ -192,6 +192,7 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed)
 		began := time.Now()
 		var by postgres.Server
 		page, by, err = o.read(ctx, r, q)
+		s.took.observe(postgres.Classify(err), time.Since(began))
 		if err != nil {
 			if ctx.Err() != nil {
 				err = fmt.Errorf("%w: %w", ErrUnavailable, err)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"listedge/internal/changefeed"
 )
 
@@ -205,5 +207,48 @@ func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
 	d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items, laterOID: 1 << changefeed.Items})
 	if done := next(commitAt(100)); done == nil || !done.touches() {
 		t.Errorf("%+v: its rows are published by nobody", done)
+	}
+}
+
+// An update that sends no old row has left the replica identity as it was: if that
+// lacks the id, the id may have been another one.
+func TestAnUpdateNamesARowIfItsIDIsInTheKey(t *testing.T) {
+	for name, c := range map[string]struct {
+		key  []string
+		want string
+	}{
+		"the id is":     {[]string{"workspace_id", "id"}, "items:1[2 goods @0s]"},
+		"the id is not": {[]string{"workspace_id", "sku"}, "items:1[any]"},
+		"nothing is":    {nil, "whole:items"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			columns := append([]listedColumn{{"workspace_id", pgtype.UUIDOID}, {"id", pgtype.UUIDOID}}, listedColumns[changefeed.Items]...)
+			values := map[string]string{"workspace_id": number(1).String(), "id": number(2).String(), "active": "t", "created_at": "2020-01-01 00:00:00+00",
+				"name": "a", "sku": "a", "type": "GOODS", "track_stock": "f", "stock_on_hand": "0"}
+			relation := message('R', itemsOID, "public", "items", byte('d'), uint16(len(columns)))
+			row := message('U', itemsOID, byte('N'), uint16(len(columns)))
+			for _, column := range columns {
+				flags := byte(0)
+				if slices.Contains(c.key, column.name) {
+					flags = 1
+				}
+				relation = append(relation, message(flags, column.name, column.oid, uint32(0))...)
+				if value, ok := values[column.name]; ok {
+					row = append(row, message('t', uint32(len(value)), []byte(value))...)
+				} else {
+					row = append(row, 'n')
+				}
+			}
+			d := newDecoder()
+			d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items})
+			var done *commit
+			for _, m := range [][]byte{begin(7), relation, row, commitAt(90)} {
+				done = must2(d.next(m))
+			}
+			newPublished(1, 1).name(done)
+			if is := named(done.change); is != c.want {
+				t.Errorf("%s, want %s", is, c.want)
+			}
+		})
 	}
 }

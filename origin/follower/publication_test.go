@@ -209,3 +209,16 @@ func TestRowsWithLargeValues(t *testing.T) {
 	w.exec("UPDATE items SET track_stock = false")
 	w.named("it does not matter", "items:1[1 goods @0s]")
 }
+
+// An update that leaves the replica identity as it is does not send the row as it was.
+// If the identity lacks the id, that may be another row's.
+func TestAnUpdateThatDoesNotNameTheRowAsItWas(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	w.exec("CREATE UNIQUE INDEX one ON items (workspace_id, sku); ALTER TABLE items ALTER sku SET NOT NULL; ALTER TABLE items REPLICA IDENTITY USING INDEX one")
+	w.awaitFollowing(w.follow())
+	for _, sql := range []string{"INSERT INTO items (workspace_id, id, name, sku) VALUES ($1, #1, 'a', 'a')", "UPDATE items SET id = #2", "UPDATE items SET sku = 'b'", "DELETE FROM items"} {
+		w.exec(rowsSQL(sql))
+		w.named(sql, "items:1[any]")
+	}
+}

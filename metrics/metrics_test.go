@@ -1,0 +1,170 @@
+package metrics_test
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+
+	"listedge/cache"
+	"listedge/internal/changefeed"
+	"listedge/limiter"
+	"listedge/metrics"
+	"listedge/origin"
+	"listedge/origin/apikey"
+	"listedge/origin/follower"
+)
+
+// registry is that of a node with two replicas, which nobody has asked for anything.
+func registry() *metrics.Registry {
+	r := metrics.New("1.0.0", "0123456789")
+	yes := func() bool { return true }
+	r.Collect(metrics.Sources{
+		Cache:   func() cache.Stats { return cache.Stats{Rejected: map[string]uint64{}} },
+		Limiter: func() limiter.Stats { return limiter.Stats{} },
+		Origin: func() origin.Stats {
+			s := origin.Stats{}
+			for _, server := range []string{"primary", "10.0.0.8:5432", "10.0.0.9:5432"} {
+				for _, outcome := range []string{"ok", "timeout", "failed"} {
+					s.Latencies = append(s.Latencies, origin.Latency{Server: server, Outcome: outcome})
+				}
+			}
+			return s
+		},
+		Keys: func() apikey.Stats { return apikey.Stats{} }, Follower: func() follower.Stats { return follower.Stats{} },
+		Feed:           func() changefeed.Stats { return changefeed.Stats{Epoch: "1", Resets: map[string]uint64{}} },
+		KeyBreakerOpen: yes, RedisMayEvict: yes, Ready: yes, CertificateExpiry: time.Now,
+		Dependencies: func() []metrics.Dependency {
+			return []metrics.Dependency{{Kind: metrics.Redis}, {Kind: metrics.Postgres, Server: "primary"}, {Kind: metrics.Postgres, Server: "10.0.0.8:5432"}, {Kind: metrics.Postgres, Server: "10.0.0.9:5432"}}
+		},
+	})
+	return r
+}
+
+// scraped is /metrics in a format that the scraper accepts.
+func scraped(t *testing.T, r *metrics.Registry, accept string) *httptest.ResponseRecorder {
+	t.Helper()
+	q := httptest.NewRequest("GET", "/metrics", nil)
+	q.Header.Set("Accept", accept)
+	w := httptest.NewRecorder()
+	r.Handler().ServeHTTP(w, q)
+	return w
+}
+
+const protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+
+// everything is what may happen to requests, by route.
+var everything = []struct {
+	route    metrics.Route
+	outcomes []metrics.Outcome
+	statuses []int
+}{
+	{metrics.RouteItems, []metrics.Outcome{metrics.OutcomeMemory, metrics.OutcomeRedis, metrics.OutcomeOrigin, metrics.OutcomeStale, metrics.OutcomeNotModified, metrics.OutcomeLimited, metrics.OutcomeError},
+		[]int{200, 304, 400, 401, 403, 412, 413, 429, 500, 503, 504}},
+	{metrics.RouteContacts, []metrics.Outcome{metrics.OutcomeMemory, metrics.OutcomeRedis, metrics.OutcomeOrigin, metrics.OutcomeStale, metrics.OutcomeNotModified, metrics.OutcomeLimited, metrics.OutcomeError},
+		[]int{200, 304, 400, 401, 403, 412, 413, 429, 500, 503, 504}},
+	{metrics.RouteNone, []metrics.Outcome{metrics.OutcomeLimited, metrics.OutcomeError}, []int{400, 404, 405, 408, 413, 429, 431, 500, 503, 505}},
+	{metrics.RouteOpenAPI, []metrics.Outcome{metrics.OutcomeOther, metrics.OutcomeLimited}, []int{200, 304, 413, 429}},
+	{metrics.RouteDocs, []metrics.Outcome{metrics.OutcomeOther, metrics.OutcomeLimited}, []int{200, 304, 413, 429}},
+}
+
+// A fleet of a hundred nodes is 40,000 series. Whoever needs more for a metric takes them
+// from another.
+func TestANodeHasAtMost400Series(t *testing.T) {
+	r := registry()
+	stripe := r.Edge.Stripe()
+	for _, e := range everything {
+		for _, outcome := range e.outcomes {
+			for _, status := range e.statuses {
+				for took := time.Microsecond; took < time.Minute; took *= 3 {
+					stripe.Answered(e.route, outcome, status, took)
+				}
+			}
+		}
+	}
+	lines := 0
+	for line := range strings.Lines(scraped(t, r, "text/plain").Body.String()) {
+		if !strings.HasPrefix(line, "#") {
+			lines++
+		}
+	}
+	if t.Logf("%d series", lines); lines > 400 || lines < 200 {
+		t.Errorf("%d series", lines)
+	}
+}
+
+// find is the histogram of hits of items.
+func find(t *testing.T, w *httptest.ResponseRecorder) *dto.Histogram {
+	t.Helper()
+	decoder := expfmt.NewDecoder(w.Body, expfmt.ResponseFormat(w.Header()))
+	for {
+		var family dto.MetricFamily
+		if err := decoder.Decode(&family); err != nil {
+			t.Fatalf("no histogram of hits: %v", err)
+		}
+		if family.GetName() != "listedge_http_request_duration_seconds" {
+			continue
+		}
+		for _, m := range family.Metric {
+			if m.Label[0].GetValue() == "memory" && m.Label[1].GetValue() == "items" {
+				return m.Histogram
+			}
+		}
+	}
+}
+
+func TestLatencies(t *testing.T) {
+	r := registry()
+	for range 3 { // of several connections
+		r.Edge.Stripe().Answered(metrics.RouteItems, metrics.OutcomeMemory, 200, 30*time.Microsecond)
+	}
+	r.Edge.Stripe().Answered(metrics.RouteItems, metrics.OutcomeMemory, 200, 20*time.Millisecond)
+	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+	r.Edge.Traced(metrics.RouteItems, metrics.OutcomeMemory, 20*time.Millisecond, trace)
+
+	h := find(t, scraped(t, r, protobuf))
+	t.Run("protobuf has native buckets", func(t *testing.T) {
+		if h.GetSchema() != 2 || h.GetSampleCount() != 4 || len(h.PositiveSpan) != 2 || len(h.PositiveDelta) != 2 || h.PositiveDelta[0] != 3 || h.GetCreatedTimestamp() == nil {
+			t.Errorf("%v", h)
+		}
+		if len(h.Exemplars) != 1 || h.Exemplars[0].Label[0].GetValue() != trace {
+			t.Errorf("exemplars %v", h.Exemplars)
+		}
+	})
+	t.Run("and classic ones", func(t *testing.T) {
+		var counts []uint64
+		for _, b := range h.Bucket {
+			counts = append(counts, b.GetCumulativeCount())
+		}
+		if len(counts) != 3 || counts[0] != 3 || counts[1] != 3 || counts[2] != 4 {
+			t.Errorf("counts %v", counts)
+		}
+	})
+	t.Run("OpenMetrics has exemplars", func(t *testing.T) {
+		text := scraped(t, r, "application/openmetrics-text;version=1.0.0").Body.String()
+		want := `listedge_http_request_duration_seconds_bucket{outcome="memory",route="items",le="0.1"} 4 # {trace_id="` + trace + `"} 0.02`
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s", want)
+		}
+	})
+	t.Run("an exemplar beyond all bounds", func(t *testing.T) {
+		r.Edge.Stripe().Answered(metrics.RouteItems, metrics.OutcomeMemory, 200, 20*time.Second)
+		r.Edge.Traced(metrics.RouteItems, metrics.OutcomeMemory, 20*time.Second, trace)
+		h := find(t, scraped(t, r, protobuf))
+		if last := h.Bucket[len(h.Bucket)-1]; len(h.Bucket) != 4 || last.GetCumulativeCount() != 5 || last.GetExemplar().GetValue() != 20 {
+			t.Errorf("%v", h.Bucket)
+		}
+	})
+}
+
+func TestCountingAllocatesNothing(t *testing.T) {
+	stripe := registry().Edge.Stripe()
+	if n := testing.AllocsPerRun(1000, func() {
+		stripe.Answered(metrics.RouteItems, metrics.OutcomeMemory, 200, 30*time.Microsecond)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
