@@ -105,10 +105,10 @@ func TestTheStatusPageIsLive(t *testing.T) {
 		}
 	}
 	if mute := evaluate[[]string](t, page, mute); len(mute) > 0 {
-		t.Errorf("a screen reader is not told what is in %q", mute)
+		t.Errorf("no text for screen readers in %q", mute)
 	}
 
-	// Paused, by the keyboard, it stands still; then it goes on.
+	// Paused, by the keyboard, it does not change; then it goes on.
 	page.do(t, chromedp.Focus("#pause"), chromedp.KeyEvent("\r"))
 	page.await(t, `document.querySelector("#pause").getAttribute("aria-pressed") === "true"`)
 	page.await(t, `!asking`)

@@ -131,7 +131,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	n.database.Follow(func() postgres.Followed {
 		server, run := n.cache.Primary()
 		identity, _ := n.followed.Identity()
-		return postgres.Followed{Incarnation: run, Timeline: cmp.Or(n.followed.Newest(), server), Database: identity.Name}
+		return postgres.Followed{Run: run, Timeline: cmp.Or(n.followed.Newest(), server), Database: identity.Name}
 	})
 	if f.FreshnessBound > 0 && n.redis.log != nil {
 		n.changes = changefeed.NewRedis(n.redis.log, n.followed)
