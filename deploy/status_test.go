@@ -112,6 +112,10 @@ func TestTheStatusPageIsLive(t *testing.T) {
 		t.Errorf("a screen reader is not told what is in %q", mute)
 	}
 
+	// A node that ends takes itself out of the fleet.
+	f.nodes[1].stop(t)
+	page.await(t, `document.querySelectorAll("#fleet li").length === 1`)
+
 	// Paused, by the keyboard, it stands still; then it goes on.
 	page.do(t, chromedp.Focus("#pause"), chromedp.KeyEvent("\r"))
 	page.await(t, `document.querySelector("#pause").getAttribute("aria-pressed") === "true"`)
