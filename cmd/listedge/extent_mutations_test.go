@@ -17,7 +17,7 @@ func TestExtentMutations(t *testing.T) {
 	caught(t, []mutation{
 		{"the row behind the page is forgotten", []edit{{shown, "\ts.add(row)\n\ts.end = ", "\ts.end = "}}, "./origin", lists},
 		{"the page's end is forgotten", []edit{{shown, "IDs: slices.Clone(s.ids), End: s.end", "IDs: slices.Clone(s.ids)"}}, "./origin", lists},
-		{"ids are those of the next page read", []edit{{shown, "IDs: slices.Clone(s.ids)", "IDs: s.ids"}}, "./origin", "TestPagesKeepWhatTheyShow"},
+		{"ids are those of the next page read", []edit{{shown, "IDs: slices.Clone(s.ids)", "IDs: slices.Clip(s.ids)"}}, "./origin", "TestPagesKeepWhatTheyShow"},
 		{"a page ends before a row that was not read", []edit{{"origin/origin.go", "\t\tr.showing.unknown = true\n", ""}}, "./origin", "TestARowThatIsTooLongIsNotRead"},
 
 		{"names are compared as bytes", []edit{{names, "ranks[i] = o.ranks[c]", "ranks[i] = c"}}, "./origin", keys},
