@@ -187,6 +187,8 @@ func TestRowsWithLargeValues(t *testing.T) {
 		{"a large description", "UPDATE items SET description = repeat('x', 10000)", "items:1[1 goods @0s]"},
 		{"stock, and the description is not sent", "UPDATE items SET stock_on_hand = 2", "items:1[1 goods @0s]"},
 		{"and again", "UPDATE items SET stock_on_hand = 3", "items:1[1 goods @0s]"},
+		{"another one, and then stock", "BEGIN; UPDATE items SET description = repeat('y', 10000); UPDATE items SET stock_on_hand = 2; COMMIT", "items:1[1 goods @0s]"},
+		{"and back", "BEGIN; UPDATE items SET description = repeat('x', 10000); UPDATE items SET stock_on_hand = 3; COMMIT", "items:1[1 goods @0s]"},
 		{"the same description, sent again", "UPDATE items SET description = repeat('x', 10000)", "items:1[1 goods @0s]"},
 		{"and again", "UPDATE items SET description = repeat('x', 10000)", "items:1[1 same goods]"},
 		{"a small one", "UPDATE items SET description = 'x'", "items:1[1 goods @0s]"},
