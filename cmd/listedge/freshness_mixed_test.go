@@ -119,15 +119,15 @@ func TestAnOldPrimaryDoesNotReachNodesOnTheNewOne(t *testing.T) {
 	} {
 		t.Run("a node starts: "+name, func(t *testing.T) {
 			n := launchNode(t, start[0], append(start[1:], "--redis-url", redis.URL())...)
-			asked := 0
-			within(t, patience, "it says why, and was asked often enough", func() bool {
+			requests := 0
+			within(t, patience, "it says why, after enough requests", func() bool {
 				for _, key := range []string{revoked, o.histories[1].key} {
 					if a, err := n.try("GET", "/v1/items?limit=50", key); err != nil || a.StatusCode != 503 || a.Header.Get("Retry-After") == "" {
-						t.Fatalf("answer %d: %s (%v)", asked, describe(a), err)
+						t.Fatalf("answer %d: %s (%v)", requests, describe(a), err)
 					}
-					asked++
+					requests++
 				}
-				return asked > 30 && strings.Contains(n.check(t, "timeline"), why)
+				return requests > 30 && strings.Contains(n.check(t, "timeline"), why)
 			})
 			if status, r := n.readiness(t); status != 503 || r.Ready {
 				t.Errorf("ready: %+v", r)

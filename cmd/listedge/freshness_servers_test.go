@@ -43,42 +43,42 @@ func TestFreshnessOfANodeLedToAStandby(t *testing.T) {
 		within(t, patience, "the first node follows, and not the second", func() bool { return f.nodes[0].metric(t, "listedge_freshness_follower") == 1 })
 	}
 	f.awaitFollowed(t)
-	led := f.nodes[1]
+	misrouted := f.nodes[1]
 	for _, key := range []string{revoked, o.histories[0].key, o.histories[1].key, o.histories[2].key} { // the fourth is not known to the node
-		if a := led.get(t, "/v1/items?limit=7", key); a.StatusCode != 200 {
+		if a := misrouted.get(t, "/v1/items?limit=7", key); a.StatusCode != 200 {
 			t.Fatal(a.Status)
 		}
 	}
 	name.redirect(f.standby.Addr())
 	name.sever()
-	o.run(t, "a node led to a standby", 3*time.Second, func() {
+	o.run(t, "a node routed to a standby", 3*time.Second, func() {
 		time.Sleep(time.Second)
 		execute(t, f.url, "UPDATE api_keys SET revoked_at = now() WHERE key_prefix = $1", revoked[:9])
 		time.Sleep(keyPromise)
 		for range 40 {
-			if a, err := led.try("GET", "/v1/items?limit=7", revoked); err != nil || a.StatusCode != 401 && a.StatusCode != 503 {
+			if a, err := misrouted.try("GET", "/v1/items?limit=7", revoked); err != nil || a.StatusCode != 401 && a.StatusCode != 503 {
 				t.Errorf("a revoked key still works: %v", err)
 				break
 			}
 			time.Sleep(20 * time.Millisecond)
 		}
 	})
-	if n := led.metric(t, "listedge_freshness_refused_pages_total", `why="foreign"`); n == 0 {
+	if n := misrouted.metric(t, "listedge_freshness_refused_pages_total", `why="foreign"`); n == 0 {
 		t.Error("no page was refused: the test shows nothing")
 	}
-	if n := strings.Count(led.log.String(), "the server of --database-url is not the primary"); n != 1 {
-		t.Errorf("the log says it %d times:\n%s", n, led.log.String())
+	if n := strings.Count(misrouted.log.String(), "the server of --database-url is not the primary"); n != 1 {
+		t.Errorf("the log says it %d times:\n%s", n, misrouted.log.String())
 	}
-	if said := led.check(t, "postgres"); !strings.Contains(said, "is a standby") {
+	if said := misrouted.check(t, "postgres"); !strings.Contains(said, "is a standby") {
 		t.Errorf("/readyz: %s", said)
 	}
 	name.redirect(f.postgres.Addr())
 	name.sever()
 	within(t, patience, "pages of the primary again", func() bool {
-		a, err := led.try("GET", "/v1/items?limit=9", o.histories[0].key)
+		a, err := misrouted.try("GET", "/v1/items?limit=9", o.histories[0].key)
 		return err == nil && a.StatusCode == 200 && !strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error")
 	})
-	within(t, patience, "all is well", func() bool { return led.check(t, "postgres") == "ok" })
+	within(t, patience, "all is well", func() bool { return misrouted.check(t, "postgres") == "ok" })
 }
 
 // keyPromise is how long a revocation may take to reach a node.
@@ -145,16 +145,16 @@ func TestFreshnessOfAStandbyOfALostFuture(t *testing.T) {
 	within(t, patience, "followed again", func() bool {
 		return n.metric(t, "listedge_freshness_resyncs_total", `cause="epoch"`) > resyncs && n.mode() == "followed"
 	})
-	asked := 0
+	requests := 0
 	within(t, patience, "enough answers to judge by", func() bool {
 		body, fresh := ask()
 		if fresh {
-			asked++
+			requests++
 		}
 		if fresh && strings.Contains(body, "lost") {
-			t.Fatalf("the %dth answer is of the lost history (limit %d; %v of the standby)", asked, limit, served())
+			t.Fatalf("the %dth answer is of the lost history (limit %d; %v of the standby)", requests, limit, served())
 		}
-		return asked == 200
+		return requests == 200
 	})
 }
 
@@ -171,9 +171,9 @@ func TestAPoolerThatLeadsToAnotherDatabase(t *testing.T) {
 	execute(t, p.URL("copied"), "UPDATE items SET name = 'of the copy'")
 	pooler, pooled := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": "transaction"})
 	redis := sandboxtest.Redis(t)
-	led := startNode(t, pooled, "--replication-url", address, "--redis-url", redis.URL())
+	misrouted := startNode(t, pooled, "--replication-url", address, "--redis-url", redis.URL())
 	right := startNode(t, address, "--redis-url", redis.URL())
-	for _, n := range []*testNode{led, right} {
+	for _, n := range []*testNode{misrouted, right} {
 		within(t, patience, "followed", func() bool { return n.mode() == "followed" })
 		if a := n.get(t, "/v1/items?limit=1", key); !strings.Contains(string(a.body), "original") {
 			t.Fatal(string(a.body))
@@ -183,11 +183,11 @@ func TestAPoolerThatLeadsToAnotherDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	within(t, patience, "the node says why", func() bool {
-		_, _ = led.try("GET", "/v1/contacts?limit=1", key)
-		return strings.Contains(led.check(t, "postgres"), "is database copied, and not listedge")
+		_, _ = misrouted.try("GET", "/v1/contacts?limit=1", key)
+		return strings.Contains(misrouted.check(t, "postgres"), "is database copied, and not listedge")
 	})
 	for limit := 2; limit <= 20; limit++ {
-		for _, n := range []*testNode{led, right} {
+		for _, n := range []*testNode{misrouted, right} {
 			a := n.get(t, fmt.Sprintf("/v1/items?limit=%d", limit), key)
 			if strings.Contains(string(a.body), "of the copy") {
 				t.Fatalf("a page of the copy: %d %s", a.StatusCode, a.Header.Get("Cache-Status"))

@@ -91,7 +91,7 @@ func (s *keyTable) set(n int, edit func(*Key)) {
 	})
 }
 
-func (s *keyTable) asked() int {
+func (s *keyTable) queryCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.queries)
@@ -174,10 +174,10 @@ func TestAKeyInUseNeverWaits(t *testing.T) {
 			}
 		}
 		synctest.Wait() // a refresh may be due at this very moment
-		if n := table.asked(); n > int(time.Minute/refreshEvery)+1 || r.attached.Load() != 1 {
+		if n := table.queryCount(); n > int(time.Minute/refreshEvery)+1 || r.attached.Load() != 1 {
 			t.Errorf("%d queries, attached %d times", n, r.attached.Load())
 		}
-		if s := r.Stats(); s.Hits != 600 || s.Loaded != 1 || s.Known != 1 || s.Queries != uint64(table.asked()) || s.Graced+s.Failures+s.Unknown != 0 {
+		if s := r.Stats(); s.Hits != 600 || s.Loaded != 1 || s.Known != 1 || s.Queries != uint64(table.queryCount()) || s.Graced+s.Failures+s.Unknown != 0 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -242,13 +242,13 @@ func TestAnUnknownKeyIsRemembered(t *testing.T) {
 	table := newKeyTable(0)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
 		for range 3 {
-			before := table.asked()
+			before := table.queryCount()
 			for range 100 {
 				if _, err := r.use(7); !errors.Is(err, ErrUnknown) || r.find(hashNumber(7)) != nil {
 					t.Fatal(err)
 				}
 			}
-			if n := table.asked() - before; n != 1 {
+			if n := table.queryCount() - before; n != 1 {
 				t.Errorf("%d queries", n)
 			}
 			time.Sleep(unknownTTL)
@@ -311,7 +311,7 @@ func TestLookupsAreCollapsed(t *testing.T) {
 				})
 			}
 			all.Wait()
-			if n := table.asked(); n > c.queries || r.attached.Load() != int64(c.keys) {
+			if n := table.queryCount(); n > c.queries || r.attached.Load() != int64(c.keys) {
 				t.Errorf("%d requests for %d keys: %d queries, attached %d times", c.requests, c.keys, n, r.attached.Load())
 			}
 			for _, query := range table.queries {
@@ -492,12 +492,12 @@ func TestALateAnswerDoesNotOverruleANewerOne(t *testing.T) {
 		}
 		time.Sleep(refreshEvery * 3 / 2)
 		table.change(func(s *keyTable) { s.delay = refreshEvery })
-		before := table.asked()
+		before := table.queryCount()
 		var slow sync.WaitGroup
 		slow.Go(func() { _, _, _ = loadFrom(context.Background(), r, hashNumber(0)) })
 		synctest.Wait()
-		if table.asked() != before+1 {
-			t.Fatalf("%d queries", table.asked()-before)
+		if table.queryCount() != before+1 {
+			t.Fatalf("%d queries", table.queryCount()-before)
 		}
 		table.set(0, func(k *Key) { k.Revoked = true })
 		table.change(func(s *keyTable) { s.delay = 0 })

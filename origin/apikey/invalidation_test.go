@@ -62,14 +62,14 @@ func TestWhereChangesAreFollowedKeysAreHardlyEverLookedUp(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		asked := table.asked()
+		asked := table.queryCount()
 		n, began := 0, time.Now()
 		r.provenFor(2*reviewEvery, func() { // each key every 5 seconds
 			if n++; !r.isKnown(n % 100) {
 				t.Fatalf("a request waits after %v", time.Since(began))
 			}
 		})
-		if asked = table.asked() - asked; asked < 1 || asked > 5 {
+		if asked = table.queryCount() - asked; asked < 1 || asked > 5 {
 			t.Errorf("%d queries in %v, in which each key is reviewed at least once", asked, 2*reviewEvery)
 		}
 		for n, concerns := range []func(Key) []uuid.UUID{
@@ -204,7 +204,7 @@ func TestAProofCoversOneServer(t *testing.T) {
 			if _, err := r.use(0); err != nil {
 				t.Fatal(err)
 			}
-			if asked := table.asked(); table.runs[asked-1] != c.proven {
+			if asked := table.queryCount(); table.runs[asked-1] != c.proven {
 				t.Errorf("round %d: a look-up wants %q, and %q is proven", round, table.runs[asked-1], c.proven)
 			}
 			r.provenFor(maxAge+time.Millisecond, func() {})

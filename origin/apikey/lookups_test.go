@@ -60,7 +60,7 @@ func TestAFloodOfUnknownKeysIsBoundedAndLocksNobodyOut(t *testing.T) {
 		span := time.Since(began).Seconds()
 		stop()
 		bound := unknownQueryBurst + int(unknownQueriesPerSecond*span) + int(span/refreshEvery.Seconds()) + 2
-		if n := table.asked(); n > bound {
+		if n := table.queryCount(); n > bound {
 			t.Errorf("%d queries in %.1f s, more than %d", n, span, bound)
 		}
 	})
