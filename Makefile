@@ -12,7 +12,7 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test race plain check bench soak fuzz mutations vuln image release-snapshot clean
+.PHONY: help run build test race plain check bench soak fuzz mutations vuln image release-snapshot lines clean
 
 help: ## list what there is to make
 	@sed -n -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-23s %s\n", $$1, $$2 }'
@@ -92,6 +92,11 @@ release-snapshot: bin/tools ## all of a release from what is here, in bin/releas
 	GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=remote.origin.url GIT_CONFIG_VALUE_0=https://github.com/listedge/listedge \
 	./bin/tools/goreleaser release --snapshot --clean --skip=publish,announce
 	go -C deploy test -tags release -run Release -timeout 15m .
+
+lines: ## lines of product code by package, without blank lines, comments and tests
+	@for d in edge origin cache limiter cmd metrics internal; do \
+		printf '%6d %s\n' "$$(find $$d -name '*.go' ! -name '*_test.go' ! -path '*test/*' -exec cat {} + | grep -vcE '^[[:space:]]*(//.*)?$$')" $$d; \
+	done
 
 clean: ## remove what make made
 	rm -rf bin

@@ -80,3 +80,6 @@ func (c *Cache) Stats() Stats {
 	}
 	return s
 }
+
+// ProofAge is the time since the moment up to which everything is known to be applied.
+func (c *Cache) ProofAge() time.Duration { return c.clock.Now() - c.tracker.Stats().Proof }

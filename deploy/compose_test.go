@@ -90,7 +90,7 @@ func TestTheStackTakesAnImage(t *testing.T) {
 	}
 }
 
-// defaultDrain is that of a node which is told nothing.
+// defaultDrain is that of a node that is started without --drain.
 func defaultDrain(t *testing.T) time.Duration {
 	t.Helper()
 	drain, err := time.ParseDuration(find(t, "../cmd/listedge/config.go", `Serve +serveCommand .*set:"drain=(\w+)"`)[0])

@@ -25,7 +25,14 @@ func TestTheReferenceAnswers(t *testing.T) {
 		t.Helper()
 		page.await(t, fmt.Sprintf(`JSON.stringify({...localStorage}).includes(%q) === %v`, f.key, want))
 	}
-	page.do(t, chromedp.Navigate("http://"+n.public+"/docs"))
+	page.do(t, chromedp.Navigate("http://"+n.public+"/docs"), chromedp.WaitVisible(".opblock"))
+	for scheme, dark := range map[string]bool{"dark": true, "light": false} {
+		page.resize(t, 1280, scheme)
+		// The operations are on the first screen, and the page is as dark as its reader's others.
+		page.await(t, `[...document.querySelectorAll(".opblock")].every(e => e.getBoundingClientRect().bottom < innerHeight)`)
+		page.await(t, fmt.Sprintf(`/^invert/.test(getComputedStyle(document.querySelector(".swagger-container")).filter) === %v`, dark))
+		page.picture(t, "docs-"+scheme)
+	}
 	enter()
 	stored(false)
 	page.do(t, chromedp.Reload())

@@ -42,7 +42,7 @@ var program = sync.OnceValues(func() (string, error) {
 	return filepath.Join(dir, "listedge"), nil
 })
 
-// revision is what the program is told it is built from.
+// revision is what the program was built from.
 const revision = "0123456789abcdef0123456789abcdef01234567"
 
 // versionInSource is that of a program which nobody gave another.

@@ -50,7 +50,7 @@ func (c *cluster) fits(t *testing.T) {
 	c.checkScaler(t)
 }
 
-// A node does not start until it is told which network its proxies are in, and
+// A node does not start without the network that its proxies are in, and
 // says where to set it; an overlay can, also to none.
 func TestKubernetesTrustedProxiesAreRequired(t *testing.T) {
 	path, err := program()
@@ -195,7 +195,7 @@ func portOf(node *apps.Deployment, port intstr.IntOrString) int32 {
 	return 0
 }
 
-// checkNode looks at what a node is told, asked and given time for.
+// checkNode checks a node's environment, probes and times.
 func (c *cluster) checkNode(t *testing.T, node *apps.Deployment) {
 	t.Helper()
 	settings := checkPod(t, c, "node", &node.Spec.Template)

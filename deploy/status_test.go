@@ -75,19 +75,23 @@ func TestTheStatusPageIsLive(t *testing.T) {
 	stop := load(t, n)
 	defer stop()
 	for name, expression := range map[string]string{
-		"requests":          aboveFive(big("traffic")),
-		"hit ratio":         `parseFloat(` + big("hits") + `) > 50`,
-		"from memory":       `parseFloat(` + beside("hits", "memory") + `) > 50`,
-		"p50":               `/^[1-9].* (µs|ms)$/.test(` + big("latency") + `)`,
-		"p50 from memory":   `/^[1-9].* (µs|ms) · [1-9].* (µs|ms|s)$/.test(` + beside("latency", "memory") + `)`,
-		"mode":              big("freshness") + ` === "Followed"`,
-		"epoch":             `/\w+\.\w+\.\w+/.test(` + beside("freshness", "epoch") + `)`,
-		"decisions":         aboveFive(big("limiter")),
-		"calls per request": `/^[0-9.]+$/.test(` + beside("limiter", "Redis calls/request") + `)`,
-		"nodes":             beside("limiter", "nodes in the fleet") + ` === "2"`,
-		"cached":            `parseFloat(` + big("memory") + `) > 0`,
-		"keys":              big("keys") + ` === "1"`,
-		"a curve":           `document.querySelector("#traffic path.first").getAttribute("d").split("L").length > 3`,
+		"requests":            aboveFive(big("traffic")),
+		"hit ratio":           `parseFloat(` + big("hits") + `) > 50`,
+		"from memory":         `parseFloat(` + beside("hits", "memory") + `) > 50`,
+		"p50":                 `/^[1-9].* (µs|ms)$/.test(` + big("latency") + `)`,
+		"p50 from memory":     `/^[1-9].* (µs|ms) · [1-9].* (µs|ms|s)$/.test(` + beside("latency", "memory") + `)`,
+		"mode":                big("freshness") + ` === "Followed"`,
+		"epoch":               `/\w+\.\w+\.\w+/.test(` + beside("freshness", "epoch") + `)`,
+		"decisions":           aboveFive(big("limiter")),
+		"calls per request":   `/^[0-9.]+$/.test(` + beside("limiter", "Redis calls/request") + `)`,
+		"nodes":               beside("limiter", "nodes in the fleet") + ` === "2"`,
+		"cached":              `parseFloat(` + big("memory") + `) > 0`,
+		"keys":                big("keys") + ` === "1"`,
+		"both nodes":          `document.querySelectorAll("#fleet li").length === 2 && /this node/.test(document.querySelector("#fleet").textContent)`,
+		"the busiest key":     `/^\S+… /.test(document.querySelector("#busiest b").textContent) && /\d \/s/.test(document.querySelector("#busiest li").textContent)`,
+		"lights":              `[...document.querySelectorAll("#lights .good")].map(l => l.textContent).join() === "Postgres up,Redis up,Follower up"`,
+		"a curve of refusals": `document.querySelector("#refused path.first").getAttribute("d").startsWith("M")`,
+		"a curve":             `document.querySelector("#traffic path.first").getAttribute("d").split("L").length > 3`,
 	} {
 		t.Log(name)
 		page.await(t, expression)
@@ -105,8 +109,12 @@ func TestTheStatusPageIsLive(t *testing.T) {
 		}
 	}
 	if mute := evaluate[[]string](t, page, mute); len(mute) > 0 {
-		t.Errorf("a screen reader is not told what is in %q", mute)
+		t.Errorf("no text for screen readers in %q", mute)
 	}
+
+	// A node that ends takes itself out of the fleet.
+	f.nodes[1].stop(t)
+	page.await(t, `document.querySelectorAll("#fleet li").length === 1`)
 
 	// Paused, by the keyboard, it stands still; then it goes on.
 	page.do(t, chromedp.Focus("#pause"), chromedp.KeyEvent("\r"))
@@ -155,7 +163,9 @@ func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 	if err := f.redis.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	page.await(t, is("Degraded", "redis: .*refused.*This node enforces limits alone"))
+	page.await(t, is("Degraded", `^Redis is down since \d\d:\d\d: connection refused.*This node enforces limits alone`))
+	page.await(t, `/Redis down since/.test(document.querySelector("#lights .bad").textContent)`)
+	page.await(t, `document.querySelector("#problems a").getAttribute("href") === "/runbook#listedgeredisdown"`)
 	page.await(t, `/Redis does not answer/.test(document.querySelector("#log").textContent)`)
 	page.await(t, beside("limiter", "degraded")+`.startsWith("yes")`)
 	page.picture(t, "status-degraded")
@@ -167,7 +177,7 @@ func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 	if err := f.postgres.Kill(syscall.SIGQUIT); err != nil {
 		t.Fatal(err)
 	}
-	page.await(t, is("Degraded", "postgres: "))
+	page.await(t, is("Degraded", "Postgres is down since .*: "))
 	page.await(t, big("freshness")+` === "Untrusted"`)
 	if status, _, err := get("http://"+n.public+"/v1/items?limit=99", f.key); err != nil || status != http.StatusServiceUnavailable {
 		t.Errorf("%d, %v", status, err)

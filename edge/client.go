@@ -18,7 +18,6 @@ type client struct {
 	workspaceLimit  int64
 	policy          unique.Handle[string] // RateLimit-Policy, which most keys share
 	broken          error                 // its limit cannot be enforced, so its requests are refused
-
 }
 
 func policyOf(l apikey.Limit) (limiter.Policy, error) {

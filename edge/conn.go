@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
@@ -32,6 +33,7 @@ type conn struct {
 	hits     uint64 // responses that were neither errors nor misses
 	idPrefix []byte // of the ids of its requests that bring none
 	requests uint64 // these
+	sample   uint64 // requests, from a random number: see countKey
 
 	proxyChecked time.Time // by checkProxy
 
@@ -40,7 +42,7 @@ type conn struct {
 }
 
 func newConn(c net.Conn, s *Server) *conn {
-	made := &conn{Conn: c, server: s, stripe: s.metrics.Stripe(), idPrefix: s.ids.prefix(), log: s.log.shard()}
+	made := &conn{Conn: c, server: s, stripe: s.metrics.Stripe(), idPrefix: s.ids.prefix(), log: s.log.shard(), sample: rand.Uint64N(busiestSample)}
 	if plain, ok := c.(*net.TCPConn); ok {
 		made.socket = rawconn.New(plain)
 		made.Conn = made.socket

@@ -21,7 +21,7 @@ var queryFields = map[string]struct {
 }{
 	"Workspace":  {func(q *origin.Query) { q.Workspace[0]++ }, false, false},                    // changes name it, keys imply it
 	"Collection": {func(q *origin.Query) { q.Collection = origin.Contacts }, false, true},       // changes name it
-	"Limit":      {func(q *origin.Query) { q.Limit++ }, false, true},                            // the rows tell it
+	"Limit":      {func(q *origin.Query) { q.Limit++ }, false, true},                            // the rows show it
 	"After":      {func(q *origin.Query) { q.After = origin.Position{Set: true} }, true, false}, // the next page has another
 	"Sort":       {func(q *origin.Query) { q.Sort = origin.ByName }, true, true},
 	"Stock":      {func(q *origin.Query) { q.Stock = origin.Low }, true, true},

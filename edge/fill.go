@@ -69,6 +69,6 @@ func (s *Server) prefetchNext(x *exchange) {
 }
 
 func fillResult(q *origin.Query, p origin.Page, err error) (cache.FillResult, error) {
-	return cache.FillResult{Body: p.Body, Next: p.NextCursor, Snapshot: p.Snapshot, Run: p.Incarnation, Server: p.Server, LSN: p.LSN, Extent: extentOf(q, p.Shown),
+	return cache.FillResult{Body: p.Body, Next: p.NextCursor, Snapshot: p.Snapshot, Run: p.Run, Server: p.Timeline, LSN: p.LSN, Extent: extentOf(q, p.Shown),
 		Query: cache.Span{Began: p.Began, Took: p.Took}}, err
 }

@@ -152,6 +152,7 @@ func (s *Server) report(x *exchange) {
 	took := time.Since(x.began)
 	x.now = x.began.Add(took)
 	x.conn.stripe.Answered(x.route, x.outcome, status, took)
+	s.countKey(x, status)
 	if s.tracer != nil {
 		s.trace(x, status, took)
 	}

@@ -81,13 +81,13 @@ func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
 		b.Fatal(err)
 	}
 	const run = "2026-01-01 00:00:00+00"
-	incarnation := unique.Make(run)
+	runHandle := unique.Make(run)
 	keys := make(map[apikey.Hash]apikey.Key, n)
 	s := serverOf(b, pages, metrics.New("test", "").Edge, func(_ context.Context, hashes []apikey.Hash, _ string) (map[apikey.Hash]apikey.Key, error) {
 		found := make(map[apikey.Hash]apikey.Key, len(hashes))
 		for _, h := range hashes {
 			k := keys[h]
-			k.Incarnation = incarnation
+			k.Run = runHandle
 			found[h] = k
 		}
 		return found, nil

@@ -4,7 +4,6 @@ import (
 	"listedge/cache"
 	"listedge/cache/freshness"
 	"listedge/origin"
-	"listedge/origin/postgres"
 )
 
 // placeOf says where the query's page is in its list, so that it can be joined of
@@ -24,7 +23,7 @@ func (s *Server) placeOf(q *origin.Query) *cache.Place {
 // pageRows implements cache.Rows.
 type pageRows struct {
 	query origin.Query
-	names *postgres.NameOrder // nil = not known, or not needed
+	names *origin.NameOrder // nil = not known, or not needed
 }
 
 func (r *pageRows) Starts(starts []uint32, body []byte) []uint32 {

@@ -60,17 +60,18 @@ func (s *Server) trusted(a netip.Addr) bool {
 // address. But anybody may send the header, so this is a note and no failure.
 type untrustedProxy struct {
 	logged atomic.Bool
-	last   atomic.Pointer[sighting]
+	last   atomic.Pointer[forwarder]
 }
 
-type sighting struct {
+// forwarder is an address that forwarded a request.
+type forwarder struct {
 	at   time.Time
 	peer netip.Addr
 }
 
 const (
 	proxyCheckInterval = time.Minute // of each connection
-	proxyNoteTime      = time.Hour   // after the last sighting
+	proxyNoteTime      = time.Hour   // after it was last seen
 )
 
 // checkProxy notes who forwarded a request that says it was.
@@ -84,7 +85,7 @@ func (s *Server) checkProxy(x *exchange) {
 	if s.trusted(peer) {
 		return
 	}
-	s.untrusted.last.Store(&sighting{x.now, peer})
+	s.untrusted.last.Store(&forwarder{x.now, peer})
 	if !s.untrusted.logged.Swap(true) {
 		s.logger.Warn("all clients of a proxy count as one address: it sends X-Forwarded-For or Forwarded, and --trusted-proxies does not name it", "proxy", peer.String())
 	}

@@ -81,6 +81,7 @@ type Server struct {
 	timePhases   bool            // all of them
 	draining     atomic.Bool
 	untrusted    untrustedProxy
+	busiest      busiest
 }
 
 // Timeouts and sizes of the public listener.

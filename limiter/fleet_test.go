@@ -377,7 +377,7 @@ func TestNodesAreRememberedThroughAnEmptyRedis(t *testing.T) {
 		v.count(3)
 		time.Sleep(3 * time.Second)
 		v.count(0)
-		time.Sleep(beatEvery)
+		time.Sleep(3 * beatEvery / 2) // a heartbeat or two
 		v.mood.Store(int32(hung))
 		time.Sleep(10 * time.Second)
 		if f := fleetOf(l); f.Nodes != 3 || f.Missing != 2 || f.Cold {

@@ -30,7 +30,7 @@
 //     before the others hold it back: k of N nodes k/N of a burst in all.
 //   - A cut that lasts longer than a minute: the others take the nodes cut off for
 //     gone, and these go on with their part of the rate, because Redis may as well
-//     be away for all: (1 + k/N) of the rate. FailDeny is for who does not want that.
+//     be away for all: (1 + k/N) of the rate. FailDeny avoids that.
 //   - A node that has not counted the fleet yet reckons with eight at least.
 //   - A token given back (304) counts again from then on.
 package limiter
@@ -129,7 +129,7 @@ func New(o Options) *Limiter {
 	if o.Redis == nil {
 		return newLimiter(o, nil)
 	}
-	return newLimiter(o, newRedisStore(o.Redis))
+	return newLimiter(o, &redisStore{client: o.Redis})
 }
 
 // newLimiter makes one whose buckets are in a store, or in this process.
@@ -209,22 +209,76 @@ func blocked(which Which) Decision {
 // Return gives the tokens of a Take back, for a request that turned out to cost
 // nothing. It never waits for Redis and never fills a bucket above its burst.
 func (l *Limiter) Return(key, workspace *Bucket) {
-	if workspace == key {
-		workspace = nil
-	}
 	now := l.now()
-	for _, b := range [...]*Bucket{key, workspace} {
-		if b != nil && !b.blocked.Load() {
+	for i, b := range [...]*Bucket{key, workspace} {
+		if b != nil && !b.blocked.Load() && (i == 0 || b != key) {
 			l.counts.returned.Add(1)
 			l.decider.refund(b, now, false)
 		}
 	}
 }
 
-// Close waits for the calls under way, gives back what this node holds, sends what
-// it owes, and ends the limiter's goroutines. Where ctx ends first they end by
-// their own timeouts. A Take after Close is decided by this node alone.
+// Close waits for the calls in flight, gives back what this node holds, sends its
+// debts, and ends the limiter's goroutines. Where ctx ends first they end by their
+// own timeouts. A Take after Close is decided by the fallback.
 func (l *Limiter) Close(ctx context.Context) error { return l.decider.close(ctx) }
+
+// Decision is the answer to one Take: all that a response needs of it.
+type Decision struct {
+	Allowed    bool
+	Refused    Which         // the bucket that refused; of two, the one with the longer wait
+	Source     Source        // who decided
+	RetryAfter time.Duration // when refused: the time until there may be a token, never 0
+	Key        Status
+	Workspace  Status // zero where there is no such bucket
+}
+
+// Status is the state of one bucket after a decision.
+type Status = lease.Status
+
+// add adds what became of the request at one bucket.
+func (d *Decision) add(which Which, s Status) {
+	if which == Key {
+		d.Key = s
+	} else {
+		d.Workspace = s
+	}
+	if s.RetryIn > d.RetryAfter {
+		d.Allowed, d.RetryAfter, d.Refused = false, s.RetryIn, which
+	}
+}
+
+// Which names a bucket of a request.
+type Which uint8
+
+const (
+	Neither Which = iota
+	Key
+	Workspace
+)
+
+func (w Which) String() string { return [...]string{"neither", "key", "workspace"}[w] }
+
+// Source tells where a decision was made.
+type Source uint8
+
+const (
+	SourceUnlimited     Source = iota // there is no bucket
+	SourceBlocked                     // rate 0
+	SourceMemory                      // the bucket itself: no Redis is configured
+	SourceRedis                       // Redis, which the request waited for
+	SourceLease                       // tokens leased from Redis, or its word that there are none yet
+	SourceLocalFallback               // this node's part of the bucket: Redis did not answer in time
+	sources
+)
+
+func (s Source) String() string {
+	return [...]string{"unlimited", "blocked", "memory", "redis", "lease", "local-fallback"}[s]
+}
+
+// blockedRetry is the time that a client with a rate of 0 is given: long enough to
+// quiet it, short enough that it notices when the rate is raised.
+const blockedRetry = time.Hour
 
 type counts struct {
 	decisions [2][sources]atomic.Uint64 // refused, allowed

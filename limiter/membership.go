@@ -2,9 +2,8 @@ package limiter
 
 import (
 	"context"
-	"crypto/sha1"
-	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,15 +39,6 @@ const (
 	recovering = "recovering"
 	leaving    = "leaving"
 )
-
-// membersKey is where the nodes that share a shard's buckets beat. There is one fleet
-// in a Redis database.
-func membersKey(shard int) string {
-	if shard == 0 {
-		return "rl:{fleet}:members"
-	}
-	return "rl:{fleet" + strconv.Itoa(shard) + "}:members"
-}
 
 // beatScript notes when a node (ARGV[1]) lived last, and answers how many nodes
 // there are and how many of them are missing. It writes in any case: a Redis that
@@ -105,7 +95,7 @@ func LiveNodes(ctx context.Context, client redis.UniversalClient) (int64, error)
 type membership struct {
 	shard *shard
 	index int
-	node  int64 // this one's id as a number
+	node  int64 // this one, as buckets know it
 
 	fleet  atomic.Pointer[lease.Fleet]
 	nodes  atomic.Int64          // as last counted; 0 = not yet
@@ -122,8 +112,7 @@ type membership struct {
 }
 
 func newMembership(s *shard, index int) *membership {
-	sum := sha1.Sum([]byte(s.d.id))
-	m := &membership{shard: s, index: index, node: int64(binary.BigEndian.Uint64(sum[:])>>13) + 1, contact: s.d.l.now(), stop: make(chan struct{})}
+	m := &membership{shard: s, index: index, node: 1 + rand.Int64N(1<<50), contact: s.d.l.now(), stop: make(chan struct{})}
 	m.publish()
 	return m
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -55,8 +56,6 @@ type redisStore struct {
 	answered     atomic.Bool // so a Cluster's client knows the masters
 }
 
-func newRedisStore(client redis.UniversalClient) *redisStore { return &redisStore{client: client} }
-
 // maxShards bounds the shards: the masters of a Cluster that have their own. The
 // buckets of others are in the first one.
 const maxShards = 256
@@ -76,6 +75,15 @@ func (r *redisStore) shardOf(key string) uint8 {
 		}
 	}
 	return 0
+}
+
+// membersKey is where the nodes that share a shard's buckets beat. There is one fleet
+// in a Redis database.
+func membersKey(shard int) string {
+	if shard == 0 {
+		return "rl:{fleet}:members"
+	}
+	return "rl:{fleet" + strconv.Itoa(shard) + "}:members"
 }
 
 func masterOf(c *redis.ClusterClient, key string) string {

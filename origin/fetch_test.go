@@ -444,7 +444,7 @@ func TestAnOriginSurvivesItsServer(t *testing.T) {
 		}
 		eventually(t, "the server's return after a "+event.name, works)
 		eventually(t, "the order of names", names)
-		if now := o.names.known.Load().incarnation; event.name != "hang" && now == before {
+		if now := o.names.known.Load().run; event.name != "hang" && now == before {
 			t.Errorf("%s: the order of names of the server started %s", event.name, now)
 		} else {
 			before = now

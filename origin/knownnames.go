@@ -21,15 +21,15 @@ type knownNames struct {
 }
 
 type serverNames struct {
-	incarnation string
-	order       *postgres.NameOrder // nil = it is not the schema's
-	until       time.Time           // of nil
+	run   string
+	order *postgres.NameOrder // nil = it is not the schema's
+	until time.Time           // of nil
 }
 
 // of returns the server's order; nil if it is not known.
 func (n *knownNames) of(by postgres.Server) *postgres.NameOrder {
 	known := n.known.Load()
-	if known == nil || known.incarnation != by.Incarnation || known.order == nil && time.Now().After(known.until) {
+	if known == nil || known.run != by.Run || known.order == nil && time.Now().After(known.until) {
 		n.wanted.Store(true)
 		return nil
 	}
@@ -49,7 +49,7 @@ func (u *upstream) readNames(ctx context.Context) {
 	}
 	defer conn.Release()
 	order, by, err := postgres.ReadServerNameOrder(ctx, conn.Conn())
-	known := &serverNames{incarnation: by.Incarnation}
+	known := &serverNames{run: by.Run}
 	switch {
 	case err == nil:
 		known.order = &order

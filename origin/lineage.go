@@ -10,14 +10,14 @@ import (
 // Needed is what a page from a standby must show, and what is known of its primary.
 type Needed struct {
 	Server  string    // the primary's system and timeline
-	Run     string    // its incarnation
+	Run     string    // since it was started
 	LSN     uint64    // the page shows all up to here
 	Primary uint64    // where the primary's WAL ended
 	At      time.Time // then, or later
 }
 
-// lineage is what is known of one incarnation of a standby: whether it has
-// replayed what its primary has written.
+// lineage is what is known of one run of a standby: whether all that it has
+// replayed is its primary's.
 //
 // If the files of a primary are put back to an earlier state, a standby that was
 // not made anew has replayed commits that its primary has lost: up to r0, beyond
@@ -25,22 +25,22 @@ type Needed struct {
 // receive WAL.
 //
 // Invariant: a page is taken only if the replay position is at least floor. floor
-// is an LSN of the same incarnation of the primary, read after the standby was
-// first seen, and not below what the standby had replayed then.
+// is an LSN of the same run of the primary, read after the standby was first
+// seen, and not below what the standby had replayed then.
 //
 // Why that is enough: the position stays r0 until the primary's WAL has grown
 // beyond it. An LSN of the primary that is read later than the position, and is
-// below it, shows a lost future, for no standby is ahead of its primary: this
-// incarnation of the standby is refused for good. If the primary was beyond r0
-// before the standby was first seen, floor is beyond r0, too. To get there the
+// below it, shows that the primary has lost commits, for no standby is ahead of its
+// primary: this run of the standby is refused for good. If the primary was beyond
+// r0 before the standby was first seen, floor is beyond r0, too. To get there the
 // standby replays the primary's own records from r0 on, and Postgres stops at the
 // first one: it does not name the standby's last record as its predecessor.
 type lineage struct {
-	primary string    // its incarnation; empty = no page was wanted yet
+	primary string    // its run; empty = no page was wanted yet
 	seen    uint64    // the replay position when the standby was first seen
 	seenAt  time.Time // then, or earlier
 	floor   uint64    // 0 = not known yet
-	lost    bool      // it is of a lost future
+	lost    bool      // it has commits that its primary has lost
 }
 
 var errLostFuture = fmt.Errorf("%w: it has replayed what its primary never wrote, or has lost because its files were put back: make the standby anew", postgres.ErrOtherPrimary)

@@ -51,14 +51,14 @@ func TestAnOldPrimaryThatDoesNotKnowAKeyIsNotBelieved(t *testing.T) {
 	if found := lookup("", hash); len(found) != 0 {
 		t.Fatalf("the connection does not lead to the old primary: %+v", found)
 	}
-	if found := lookup(page.Incarnation, apikey.Hash{1}, hash); len(found) != 1 || found[hash].ID != made.ID || found[hash].Incarnation.Value() != page.Incarnation {
+	if found := lookup(page.Run, apikey.Hash{1}, hash); len(found) != 1 || found[hash].ID != made.ID || found[hash].Run.Value() != page.Run {
 		t.Errorf("a valid key, once the new primary is known: %+v", found)
 	}
 
 	// That no key is found does not cost the right server's connection.
 	before := db.Keys.Pool.Stat().NewConnsCount()
 	for range 3 {
-		if found := lookup(page.Incarnation, apikey.Hash{1}); len(found) != 0 {
+		if found := lookup(page.Run, apikey.Hash{1}); len(found) != 0 {
 			t.Errorf("%+v", found)
 		}
 	}

@@ -39,12 +39,12 @@ type Page struct {
 	Shown      *Shown // nil = not known
 
 	// Of a page from the primary: the statement's pg_current_snapshot(), and the
-	// server's incarnation: when it was started.
-	Snapshot, Incarnation string
+	// server's run: the time of its start.
+	Snapshot, Run string
 	// Of a page from a standby: the primary's system and timeline, and what the
 	// standby had replayed before the statement began.
-	Server string
-	LSN    uint64
+	Timeline string
+	LSN      uint64
 
 	Began time.Time     // of the query, also of one that failed; zero = none was sent
 	Took  time.Duration // the query
@@ -123,15 +123,15 @@ func New(db *postgres.Database) *Origin {
 	return o
 }
 
-// Fetch reads one page from the primary. incarnation is the primary's, as far as
+// Fetch reads one page from the primary. run is the primary's, as far as
 // it is proven; empty = it is not. ErrWrongServer: another server answered.
 // ErrTimeout: the server ended the query (statement_timeout), or ctx ended first.
-func (o *Origin) Fetch(ctx context.Context, q Query, incarnation string) (page Page, err error) {
+func (o *Origin) Fetch(ctx context.Context, q Query, run string) (page Page, err error) {
 	var began time.Time
 	var took time.Duration
 	err = o.fetch(ctx, &q, func() error {
 		began = time.Now()
-		err := o.primary.Read(ctx, incarnation, func() (by postgres.Server, err error) {
+		err := o.primary.Read(ctx, run, func() (by postgres.Server, err error) {
 			page, by, err = o.readPage(ctx, &q)
 			return by, err
 		})
@@ -246,7 +246,7 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 		if readPoint != nil {
 			snapshot, server, _ := strings.Cut(string(readPoint), "@")
 			by = postgres.ParseServer(server, r.Conn.Conn())
-			page.Snapshot, page.Incarnation = snapshot, by.Incarnation
+			page.Snapshot, page.Run = snapshot, by.Run
 			return nil
 		}
 		if full || page.Rows == q.Limit {

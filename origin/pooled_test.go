@@ -51,7 +51,7 @@ func TestPagesAndKeysAreTheSameThroughAPooler(t *testing.T) {
 								return
 							}
 							page, err := o.Fetch(within(t, patience), q, "")
-							if err != nil || !bytes.Equal(page.Body, want.Body) || page.NextCursor != want.NextCursor || page.Incarnation != want.Incarnation {
+							if err != nil || !bytes.Equal(page.Body, want.Body) || page.NextCursor != want.NextCursor || page.Run != want.Run {
 								t.Errorf("%s: %.200s instead of %.200s: %v", describe(q), page.Body, want.Body, err)
 								return
 							}
@@ -197,6 +197,6 @@ func TestReplayStatusIsOfTheServerThatGivesThePage(t *testing.T) {
 			}
 			return false
 		}
-		return page.Incarnation != is.Incarnation
+		return page.Run != is.Run
 	})
 }

@@ -357,3 +357,29 @@ func walk(t testing.TB, o *Origin, q Query, between func(ids []string)) (ids []s
 		}
 	}
 }
+
+// Pages are read into buffers that the next page is read into.
+func TestPagesKeepWhatTheyShow(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	for n := range 6 {
+		insert(t, conn, Items, newItem(ourWorkspace, number(n), "Name"))
+	}
+	o := openOrigin(t, url)
+	q := Query{Workspace: ourWorkspace, Sort: ByName, Limit: 2}
+	var pages []Page
+	for range 3 {
+		page, err := o.Fetch(within(t, patience), q, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, page)
+		if page.NextCursor != "" {
+			follow(t, &q, page.NextCursor)
+		}
+	}
+	for _, page := range pages {
+		decodePage(t, page)
+	}
+}

@@ -24,7 +24,7 @@ const (
 	standbyTimeout = 500 * time.Millisecond
 	// replayStatusTTL is how long a standby is not asked again for what it lacked.
 	replayStatusTTL = 20 * time.Millisecond
-	// maxLineages bounds the incarnations that are remembered at one address.
+	// maxLineages bounds the runs that are remembered at one address.
 	maxLineages = 64
 )
 
@@ -40,9 +40,9 @@ type standby struct {
 	failure  atomic.Pointer[error] // of the last probe that failed
 
 	mu       sync.Mutex
-	lineages map[string]lineage // guarded by mu; by incarnation: a pooler may lead to several servers
+	lineages map[string]lineage // guarded by mu; by run: a pooler may lead to several servers
 
-	fetched, lagging, foreign, failed atomic.Uint64
+	fetched, behind, foreign, failed atomic.Uint64
 }
 
 // replayStatus is what a standby had replayed at a time.
@@ -69,7 +69,7 @@ func newStandby(pool *pgxpool.Pool, followed func() postgres.Followed) *standby 
 }
 
 func (s *standby) stats() StandbyStats {
-	stats := StandbyStats{Host: s.host, Fetched: s.fetched.Load(), Behind: s.lagging.Load(), Foreign: s.foreign.Load(), Failed: s.failed.Load(),
+	stats := StandbyStats{Host: s.host, Fetched: s.fetched.Load(), Behind: s.behind.Load(), Foreign: s.foreign.Load(), Failed: s.failed.Load(),
 		BreakerOpen: !s.breaker.IsClosed()}
 	if err := s.refusal.Load(); err != nil {
 		stats.Refusal = *err
@@ -104,13 +104,13 @@ func (s *standby) look(ctx context.Context) error {
 	}
 	defer conn.Release()
 	is, err := s.replayed(ctx, conn)
-	if err != nil || is.Incarnation == "" {
+	if err != nil || is.Run == "" {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, known := s.lineages[is.Incarnation]; !known {
-		s.lineages[is.Incarnation] = lineage{seen: is.LSN, seenAt: is.at}
+	if _, known := s.lineages[is.Run]; !known {
+		s.lineages[is.Run] = lineage{seen: is.LSN, seenAt: is.at}
 	}
 	return nil
 }
@@ -152,7 +152,7 @@ func (o *Origin) FetchFromStandby(ctx context.Context, q Query, n Needed) (_ Pag
 		case err == nil:
 			s.fetched.Add(1)
 		case errors.Is(err, postgres.ErrLagging):
-			s.lagging.Add(1)
+			s.behind.Add(1)
 		case errors.Is(err, postgres.ErrOtherPrimary):
 			s.foreign.Add(1)
 			refusal = &failure
@@ -199,14 +199,14 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed)
 			}
 			return err
 		}
-		if by.Incarnation != is.Incarnation || !by.Standby { // a pooler led to two servers, or it was promoted
+		if by.Run != is.Run || !by.Standby { // a pooler led to two servers, or it was promoted
 			return postgres.ErrOtherPrimary
 		}
 		if database := s.followed().Database; database != "" && by.Database != database {
 			return fmt.Errorf("%w: it answers from database %s, and not %s", postgres.ErrOtherPrimary, by.Database, database)
 		}
 		page.Began, page.Took = began, time.Since(began)
-		page.Snapshot, page.Incarnation, page.Server, page.LSN = "", "", is.Timeline, is.LSN
+		page.Snapshot, page.Run, page.Timeline, page.LSN = "", "", is.Timeline, is.LSN
 		return nil
 	})
 	if err != nil {
@@ -226,11 +226,11 @@ func (s *standby) admit(is *replayStatus, n *Needed) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known, err := s.lineages[is.Incarnation].judge(is.LSN, is.at, n)
+	known, err := s.lineages[is.Run].judge(is.LSN, is.at, n)
 	if len(s.lineages) >= maxLineages {
 		clear(s.lineages) // they are filled again by later answers
 	}
-	s.lineages[is.Incarnation] = known
+	s.lineages[is.Run] = known
 	return err
 }
 

@@ -81,8 +81,8 @@ func TestFetchFromStandby(t *testing.T) {
 			if err != nil {
 				return false
 			}
-			if page.Rows != rows || page.Server != server || page.LSN < lsn || page.Snapshot != "" {
-				t.Fatalf("%d rows of %s at %d, %q; want %d rows of %s at %d", page.Rows, page.Server, page.LSN, page.Snapshot, rows, server, lsn)
+			if page.Rows != rows || page.Timeline != server || page.LSN < lsn || page.Snapshot != "" {
+				t.Fatalf("%d rows of %s at %d, %q; want %d rows of %s at %d", page.Rows, page.Timeline, page.LSN, page.Snapshot, rows, server, lsn)
 			}
 			return true
 		})
@@ -229,7 +229,7 @@ func TestAStandbyOfAnotherTimelineIsRefused(t *testing.T) {
 	o := New(openDatabase(t, postgres.Options{URL: primary.URL("listedge"), Replicas: []string{cascades.URL("listedge")}}))
 	page, err := answerOfStandby(t, o, Query{Workspace: workspace, Collection: Items, Limit: 50}, Needed{Server: first, LSN: uint64(lsn), Primary: uint64(lsn), At: time.Now()})
 	if !errors.Is(err, postgres.ErrOtherPrimary) {
-		t.Errorf("%d rows of %s at %d, want at least %d: %v\n%.300s", page.Rows, page.Server, page.LSN, lsn, err, page.Body)
+		t.Errorf("%d rows of %s at %d, want at least %d: %v\n%.300s", page.Rows, page.Timeline, page.LSN, lsn, err, page.Body)
 	}
 }
 
@@ -245,7 +245,7 @@ func answerOfStandby(t *testing.T, o *Origin, q Query, n Needed) (page Page, err
 }
 
 // Where the database's URL names several servers, the one that is no primary
-// stands in for it in no case: its pages would be taken for the primary's.
+// never replaces it: its pages would be taken for the primary's.
 func TestSeveralServersInOneURL(t *testing.T) {
 	primary := sandboxtest.Postgres(t)
 	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))

@@ -67,7 +67,7 @@ func TestAStandbyIsNotThePrimary(t *testing.T) {
 	address := ownDatabase(t, primary)
 	replica := sandboxtest.Standby(t, primary, nil)
 	standby := replica.URL("listedge")
-	run := pageOf(t, address).Incarnation
+	run := pageOf(t, address).Run
 	through := map[string]string{"direct": standby}
 	for _, mode := range []string{"session", "transaction"} {
 		_, through[mode] = sandboxtest.PgBouncer(t, standby, map[string]string{"pool_mode": mode})
@@ -148,7 +148,7 @@ func TestAnEarlierTimelineIsRefused(t *testing.T) {
 	first := identity(t, address)
 	execOn(t, next.URL("postgres"), "SELECT pg_promote()")
 	second := identity(t, next.URL("listedge"))
-	runs := []string{pageOf(t, address).Incarnation, pageOf(t, next.URL("listedge")).Incarnation}
+	runs := []string{pageOf(t, address).Run, pageOf(t, next.URL("listedge")).Run}
 	if f := finding(t, "reading", next.URL("listedge"), address); f.Level != admin.Fail || !strings.Contains(f.Text, "another server") {
 		t.Errorf("changes of the old primary, pages of the new: %+v", f)
 	}

@@ -9,4 +9,4 @@ const (
 	joinSeeds  = 10
 )
 
-const lemmaWhole, lemmaShare = 0, 503
+const lemmaWhole, lemmaShare, lemmaPages = 0, 101, 7

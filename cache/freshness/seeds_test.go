@@ -8,5 +8,6 @@ const (
 )
 
 // Of lists of up to lemmaWhole rows all pairs of changes are tried, and of larger ones
-// one of lemmaShare. It is a prime, so that every change meets many others.
-const lemmaWhole, lemmaShare = 3, 7
+// one of lemmaShare; one of lemmaPages pages. They are primes, so that each change meets
+// many others.
+const lemmaWhole, lemmaShare, lemmaPages = 3, 7, 1

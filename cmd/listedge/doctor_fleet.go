@@ -75,7 +75,7 @@ func (r *report) checkSettings(all []nodeState, around environs) {
 	nodes := slices.DeleteFunc(slices.Clone(all), func(n nodeState) bool { return n.settings == nil })
 	unknown := len(all) - len(nodes)
 	if unknown > 0 {
-		r.warn("fleet settings", fmt.Sprintf("%d of the nodes do not tell theirs", unknown), "run this version there, so that they can be compared")
+		r.warn("fleet settings", fmt.Sprintf("%d of the nodes do not report theirs", unknown), "run this version there, so that they can be compared")
 	}
 	if len(nodes) == 0 {
 		return

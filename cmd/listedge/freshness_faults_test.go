@@ -18,7 +18,7 @@ type fault struct {
 	loses   bool    // commits that were acknowledged, if Postgres crashes meanwhile
 }
 
-// Faults are those of FRESHNESS.md, and some more: those of Postgres, and those
+// Faults are those of Postgres, and those
 // of Redis and of nodes, which need no standby. Each kind has a fleet, and the two
 // are played at once. Hit rates are above 90 % on a machine at rest, some 40 % on
 // one that is busy, for it reads less between two changes, and 0 % by a rule that

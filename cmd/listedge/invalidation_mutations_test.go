@@ -41,7 +41,7 @@ func TestInvalidationMutations(t *testing.T) {
 		{"the ring has no end", []edit{{ring, "r.bytes > r.budget && ", "r.bytes < 0 && "}}, freshness, "TestTheOldestChangesAreDropped"},
 		{"the changes of a forgotten list are counted", []edit{{ring, "\tr.bytes -= len(c.rows)\n", ""}}, freshness, "TestForgettingAListForgetsItsChanges"},
 		{"any number of rows is compared", []edit{{versions, "rows > maxRows {", "rows < 0 {"}}, freshness, "TestTooManyRowsAreNotCompared"},
-		{"the page of any change is read ahead", []edit{{"cache/refresh.go", "!e.isConcernedBy(c.RowsOf(i), c.NameOrder) || ", ""}}, "./cache", "TestOnlyPagesThatAChangeConcernsAreRefreshed"},
+		{"the page of any change is read ahead", []edit{{"cache/refresh.go", "!e.isConcernedBy(c.RowsOf(i), c.NameOrder) || ", "i < 0 || "}}, "./cache", "TestOnlyPagesThatAChangeConcernsAreRefreshed"},
 		{"what Redis keeps has no extent", []edit{{"cache/codec.go", "\tif e.Extent != nil {", "\tif false {"}}, "./cache", "TestCodecKeepsTheExtent"},
 
 		// Of requests.

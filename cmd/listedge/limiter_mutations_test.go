@@ -16,42 +16,52 @@ func TestLimiterMutations(t *testing.T) {
 	}
 	caught(t, []mutation{
 		// level + held <= burst, and who spends what until when.
-		lease("what is held does not count", "TestNeverOverAtSpending", "bucket.go", "return max(0, b.Policy.Burst-b.Held-b.Prev) * Token", "return b.Policy.units()"),
+		lease("what is held does not count", "TestNeverOverAtSpending", "leasetest/bucket.go", "return max(0, b.Policy.Burst-b.Held-b.Prev) * lease.Token", "return b.Policy.Units()"),
 		node("what is held does not count, in the script", "TestScriptEqualsModel", "token_bucket.lua", "return max(0, b - held - prev) * TOKEN", "return b * TOKEN"),
-		lease("the epoch before does not count", "TestNeverOverAtTheEdgesOfEpochs", "bucket.go", "b.Prev, b.Held = b.Held, 0", "b.Prev, b.Held = 0, 0"),
-		lease("a lease outlives what the bucket counts", "TestNeverOverAtTheEdgesOfEpochs", "ledger.go", "g.end = sent + r.Lasts - leaseSlack", "g.end = sent + r.Lasts + Epoch"),
-		lease("a lease ends when the bucket forgets it", "TestLeaseEndsBeforeItAges", "ledger.go", "g.end = sent + r.Lasts - leaseSlack", "g.end = sent + r.Lasts"),
-		lease("released twice", "TestNeverOverAtTheEdgesOfEpochs", "ledger.go", "int64(g.epoch), int64(used-rel1), int64(rel1)", "int64(g.epoch), int64(used-rel1+used/8), int64(rel1)"),
-		lease("what a slow Redis grants is not held", "TestNeverOverAtSpending", "bucket.go", "b.Held += c.Leased + c.Hold*c.Granted", "b.Held += c.Leased"),
-		lease("a slow Redis is waited for no longer", "TestLimitsHoldOnASlowRedis", "lease.go", "return max(k.Budget, min(2*k.recent.Load(), mostWait))", "return k.Budget"),
-		lease("a clock that steps back refills", "TestNeverOverAtSpending", "bucket.go", "\t\t\tb.Lag += b.TS - now\n", "\t\t\tb.grow(b.TS-now, missing, nodes)\n\t\t\tb.Lag += b.TS - now\n"),
+		lease("the epoch before does not count", "TestNeverOverAtTheEdgesOfEpochs", "leasetest/bucket.go", "b.Prev, b.Held = b.Held, 0", "b.Prev, b.Held = 0, 0"),
+		lease("a lease outlives what the bucket counts", "TestNeverOverAtTheEdgesOfEpochs", "lease.go", "g.end = sent + r.Lasts - leaseSlack", "g.end = sent + r.Lasts + Epoch"),
+		lease("a lease ends when the bucket forgets it", "TestLeaseEndsBeforeItAges", "lease.go", "g.end = sent + r.Lasts - leaseSlack", "g.end = sent + r.Lasts"),
+		lease("released twice", "TestNeverOverAtTheEdgesOfEpochs", "lease.go", "int64(g.epoch), int64(used-rel1), int64(rel1)", "int64(g.epoch), int64(used-rel1+used/8), int64(rel1)"),
+		lease("what a slow Redis grants is not held", "TestWhatComesLateCountsAsHeld", "leasetest/bucket.go", "b.Held += c.Leased + c.Hold*c.Granted", "b.Held += c.Leased"),
+		lease("a slow Redis is waited for no longer", "TestLimitsHoldOnASlowRedis", "call.go", "return max(k.Budget, min(2*k.recent.Load(), mostWait))", "return k.Budget"),
+		lease("a clock that steps back refills", "TestNeverOverAtSpending", "leasetest/bucket.go", "\t\t\tb.Lag += b.TS - now\n", "\t\t\tb.grow(b.TS-now, missing, nodes)\n\t\t\tb.Lag += b.TS - now\n"),
 
 		// The deny cache.
 		lease("no deny cache", "TestFloodOnFiveAMinute", "call.go", "l.deny = now + pause", "l.deny = 0"),
 		lease("denied for longer than there is no token", "TestSmallBurstsAreAsPerRequest", "call.go", "l.deny = now + pause", "l.deny = now + 2*pause"),
-		lease("denied only to the next token", "TestRequestsHardlyEverAskRedis", "call.go", "pause = max(pause, min(int64(l.backoff), l.mostPause()))", ""),
+		lease("denied only to the next token", "TestRequestsHardlyEverAskRedis", "call.go", "pause = max(pause, min(int64(l.backoff), 40_000, l.Policy.TimeFor(l.Policy.Units()/10)))", ""),
 
 		// Leases and demand.
-		lease("leases amid a burst", "TestAWholeBurstAtOnce", "bucket.go", "bound = have / (3 * nodes)", "bound = have"),
-		lease("a lease is all there is", "TestAWholeBurstAtOnce", "bucket.go", "(have + held) / max(leastParts, 2*nodes+1)", "have + held"),
-		lease("first come, first served", "TestFairness", "bucket.go", "most = min(have, int64(math.Floor(share)))", "_ = share"),
+		lease("leases amid a burst", "TestAWholeBurstAtOnce", "leasetest/bucket.go", "bound = have / (3 * nodes)", "bound = have"),
+		lease("a lease is all there is", "TestAWholeBurstAtOnce", "leasetest/bucket.go", "(have + held) / max(leastParts, 2*nodes+1)", "have + held"),
+		lease("first come, first served", "TestFairness", "leasetest/bucket.go", "most = min(have, int64(math.Floor(share)))", "_ = share"),
 		lease("others take nothing", "TestWhatIsShownMayBeHad", "lease.go", "taken := 2 * max(", "taken := 0 * max("),
 
 		// Without Redis.
-		lease("the share of missing nodes is not held back", "TestPartOfTheFleetIsCutOff", "bucket.go", "\t\treturn c.Missing, nodes\n", "\t\treturn 0, nodes\n"),
-		lease("a node refills at once", "TestPartOfTheFleetIsCutOff", "fallback.go", "now = max(f.Contact, now-pause)", "_ = pause"),
-		lease("a part is not a part", "TestPartOfTheFleetIsCutOff", "fallback.go", "return 1, max(1, f.Nodes)", "return 1, 1"),
-		lease("every node owns a small bucket", "TestSmallBurstsWhileRedisIsAway", "fallback.go", "\treturn 0, 1\n", "\treturn 1, 1\n"),
-		lease("debts are forgotten", "TestHangUnderFlood", "fallback.go", "tokens := (l.alone.unspent - l.alone.level + Token - 1) / Token", "tokens := int64(0)"),
+		lease("the share of missing nodes is not held back", "TestPartOfTheFleetIsCutOff", "leasetest/bucket.go", "\t\treturn c.Missing, nodes\n", "\t\treturn 0, nodes\n"),
+		lease("a node refills at once", "TestPartOfTheFleetIsCutOff", "fallback.go", "now = max(f.Contact, now-MissingAfter)", "_ = MissingAfter"),
+		lease("a part is not a part", "TestPartOfTheFleetIsCutOff", "fallback.go", "return max(1, f.Nodes)", "return 1"),
+		lease("every node owns a small bucket", "TestSmallBurstsWhileRedisIsAway", "fallback.go", "\treturn 0\n}", "\treturn 1\n}"),
+		lease("debts are forgotten", "TestHangUnderFlood", "fallback.go", "tokens := (l.fallback.unspent - l.fallback.level + Token - 1) / Token", "tokens := int64(0)"),
 		node("every node thinks it is the only one", "TestNodesAreRememberedThroughAnEmptyRedis", "membership.go", "Nodes: slices.Max(m.counts[:])", "Nodes: min(1, slices.Max(m.counts[:]))"),
 		node("an empty Redis makes the fleet one node", "TestNodesAreRememberedThroughAnEmptyRedis", "membership.go", "Nodes: slices.Max(m.counts[:])", "Nodes: slices.Max(m.counts[:1])"),
 		node("nodes that are gone are counted", "TestHeartbeats", "membership.go", "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before(MEMBER_LIFE))", ""),
-		node("the breaker never opens", "TestBudgetAndBreakerToTheMillisecond", "dispatcher.go", "q.away.Store(true)\n\t\t\tq.owing", "q.owing"),
+		node("the breaker never opens", "TestBudgetAndBreakerToTheMillisecond", "shard.go", "\t\ts.down.Store(true)\n", ""),
 
-		// Handles, pipelines, the Cluster.
-		node("an evicted handle goes on", "TestAnEvictedHandleComesBack", "bucket.go", "evicted = evicted || (*b).evicted", "evicted = false"),
-		node("two buckets, two trips", "TestOnePipelineAMoment", "leased.go", "\td.dispatcher.enqueue(call...)\n", "\tfor _, b := range call {\n\t\td.dispatcher.enqueue(b)\n\t\ttime.Sleep(time.Millisecond)\n\t}\n"),
-		node("requests wait for ever", "TestLongestWait", "leased.go", "t.timer.Reset(time.Duration(d.link.Wait()) * time.Microsecond)", "t.timer.Reset(time.Minute)"),
-		node("the script is sent once", "TestScriptIsLoadedWhereItIsMissing", "redis.go", "r.send(ctx, unknown, r.eval)", ""),
+		lease("a lone node spends what a call in flight may bring", "TestHangUnderFlood", "fallback.go", "if l.inFlight && l.At != never {", "if false {"),
+		node("contact is an answered heartbeat", "TestOneNodeLosesOneShard", "membership.go", "\t\tm.contact = sent\n\t\tm.publish()\n", "\t\tdefer func(before bool) {\n\t\t\tif !m.unanswered {\n\t\t\t\tm.contact = sent\n\t\t\t}\n\t\t}(m.unanswered)\n"),
+		lease("present without answers", "TestOneFaultAtATime", "leasetest/node.go", "return !n.hasDebts && !n.unanswered &&", "return !n.hasDebts &&"),
+
+		// Handles, pipelines, the Cluster, Close.
+		node("an evicted handle goes on", "TestAnEvictedHandleComesBack", "bucket.go", "evicted = evicted || b.evicted", "evicted = false"),
+		node("two buckets, two trips", "TestOnePipelineAMoment", "leased.go", "\t\ts.enqueue(call...)\n", "\t\tfor _, b := range call {\n\t\t\ts.enqueue(b)\n\t\t\ttime.Sleep(time.Millisecond)\n\t\t}\n"),
+		node("requests wait for ever", "TestLongestWait", "leased.go", "time.Duration(s.link.Wait())*time.Microsecond", "time.Minute"),
+		node("the script is sent once", "TestScriptIsLoadedWhereItIsMissing", "redis.go", "r.send(ctx, unknown, \"eval\", tokenBucketScript)", ""),
+		node("a call is sent again", "TestACallIsCarriedOutOnceAtMost", "redis.go", "NoRetry() bool { return true }", "NoRetry() bool { return false }"),
+		node("all masters are one shard", "TestAHungShardCostsOthersNothing", "redis.go", "return uint8(i)", "return 0"),
+		node("a node beats where it is asked for", "TestOneNodeLosesOneShard", "leased.go", "int(index) == i", "false"),
+		node("all go back at once", "TestCloseGivesManyLeasesBack", "shard.go", "if s.inFlight >= maxPipelines {", "if false {"),
+		node("the fewest tokens go back first", "TestCloseGivesManyLeasesBack", "leased.go", "cmp.Compare(held[b], held[a])", "cmp.Compare(held[a], held[b])"),
+		node("a heartbeat opens the way after Close", "TestCloseIsForGood", "shard.go", "return s.down.Load() || s.d.closed.Load()", "return s.down.Load()"),
 	})
 }

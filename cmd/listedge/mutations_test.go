@@ -69,7 +69,7 @@ var (
 	flushPosition = []edit{{"origin/follower/catalog.sql", "pg_current_wal_insert_lsn()::text", "pg_current_wal_flush_lsn()::text"}}
 	anySnapshot   = []edit{
 		{versions, "func (r *ReadPoint) OnStandby() bool { return r.Server != \"\" }", "func (r *ReadPoint) OnStandby() bool { return false }"},
-		{"origin/standby.go", "page.Snapshot, page.Incarnation, page.Server, page.LSN = \"\", \"\", is.Timeline, is.LSN", "page.Server, page.LSN = is.Timeline, is.LSN"},
+		{"origin/standby.go", "page.Snapshot, page.Run, page.Timeline, page.LSN = \"\", \"\", is.Timeline, is.LSN", "page.Timeline, page.LSN = is.Timeline, is.LSN"},
 		{"origin/lineage.go", "position < max(l.floor, n.LSN)", "position < l.floor"},
 	}
 )

@@ -45,6 +45,9 @@ type node struct {
 	follower *follower.Follower // nil = changes are not followed
 	health   *admin.Health
 	watched  *admin.Watch // what the node depends on
+	history  *admin.History
+	metrics  *metrics.Registry
+	started  time.Time
 	admin    *http.Server
 
 	maxConnections int // of the public listener
@@ -107,7 +110,7 @@ type databaseURLs struct{ pages, changes string }
 // what /settings shows.
 func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings map[string]any, log *recentLog, public, private net.Listener) (n *node, err error) {
 	logger := slog.New(log)
-	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &changefeed.Followed{}, region: f.Region, timelineKnown: make(chan struct{})}
+	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &changefeed.Followed{}, region: f.Region, timelineKnown: make(chan struct{}), started: time.Now()}
 	defer func(begun *node) { // n is nil by then: the returns set it
 		if err != nil {
 			err = errors.Join(err, begun.closeLayers(ctx, true))
@@ -131,7 +134,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	n.database.Follow(func() postgres.Followed {
 		server, run := n.cache.Primary()
 		identity, _ := n.followed.Identity()
-		return postgres.Followed{Incarnation: run, Timeline: cmp.Or(n.followed.Newest(), server), Database: identity.Name}
+		return postgres.Followed{Run: run, Timeline: cmp.Or(n.followed.Newest(), server), Database: identity.Name}
 	})
 	if f.FreshnessBound > 0 && n.redis.log != nil {
 		n.changes = changefeed.NewRedis(n.redis.log, n.followed)
@@ -145,6 +148,7 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 	}
 	n.maxConnections = limitConnections(f, descriptorLimit(), memoryLimit(), logger)
 	registry := metrics.New(version, builtFrom())
+	n.metrics = registry
 	n.server = edge.New(edge.Options{
 		Cache: n.cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace, Clock: clock,
 		Metrics: registry.Edge, Logger: logger, Proxies: prefixes(f.TrustedProxies), MaxConnections: n.maxConnections, NoDocs: f.NoDocs,
@@ -186,6 +190,12 @@ func (n *node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 		checked[i] = d.Dependency
 	}
 	n.watched = admin.NewWatch(checked...)
+	n.history = admin.NewHistory(n.reading)
+	state := admin.StateSources{Watch: n.watched, History: n.history, Self: n.state,
+		Keys: func(ctx context.Context) []admin.KeyState { return n.busiestKeys(ctx, keys) }}
+	if n.redis.pages != nil {
+		state.Fleet = n.fleet
+	}
 	sources.Dependencies = func() []metrics.Dependency { return dependencyMetrics(dependencies, n.watched) }
 	sources.CertificateExpiry = func() time.Time { return certificateExpiry(n.public) }
 	n.health = admin.NewHealth(func() string { return n.cache.Mode().String() },
@@ -193,7 +203,7 @@ func (n *node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 	sources.Ready = n.health.Ready
 	registry.Collect(sources)
 	n.admin = &http.Server{Handler: admin.Handler(admin.Options{
-		Names: adminNames(settings), Health: n.health, Metrics: registry.Handler(), Log: log, Records: n.server.Records, Settings: settings,
+		Names: adminNames(settings), Health: n.health, Metrics: registry.Handler(), Log: log, Records: n.server.Records, Settings: settings, State: state,
 	}), ReadTimeout: 10 * time.Second, IdleTimeout: 75 * time.Second, ErrorLog: slog.NewLogLogger(log, slog.LevelWarn)}
 }
 
@@ -237,6 +247,7 @@ func (n *node) serve(ctx context.Context) error {
 	})
 	background.Go(func() { n.watch(running) })
 	background.Go(func() { n.watched.Run(running) })
+	background.Go(func() { n.history.Run(running) })
 	for _, probe := range n.probes {
 		background.Go(func() { repeat(running, probe) })
 	}

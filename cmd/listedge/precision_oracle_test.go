@@ -169,6 +169,9 @@ func (o *pageOracle) run(t *testing.T, d time.Duration) {
 	}
 	t.Logf("%d rounds, %d changes of lists %v; pages compared: %v, of which the standby's %d", rounds, transactions, o.kinds, o.compared, o.ofStandbys)
 	t.Logf("pages kept although their statement had not seen a change: %v; by change %v", o.kept, o.keptBy)
+	for i, n := range o.nodes {
+		t.Logf("node %d compared pages with newer changes: %v", i, n.cache.Stats().Compared)
+	}
 	for c, kept := range o.kept {
 		for _, sort := range []origin.Sort{origin.ByCreatedAt, origin.ByName} {
 			if kept[sort] == 0 {

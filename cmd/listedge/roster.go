@@ -6,17 +6,18 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"net"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	edgeadmin "listedge/edge/admin"
 )
 
-// The roster is a hash in Redis in which each node of a fleet writes its version. So the
-// doctor sees an upgrade that is not finished without being told where the nodes are.
+// The roster is a hash in Redis in which each node writes a short state of itself. So the
+// status page of any one shows the fleet, and the doctor sees an upgrade that is not
+// finished without being told where the nodes are.
 
 const (
 	rosterKey   = "{listedge}:nodes"
@@ -28,17 +29,9 @@ const (
 	rosterTimeout = 250 * time.Millisecond
 )
 
-// rosterEntry is what a node writes.
-type rosterEntry struct {
-	Node     string `json:"node"` // host:port, for people: the machine's name and the port of the admin listener
-	Version  string `json:"version"`
-	Revision string `json:"revision"`
-	Seen     int64  `json:"seen"` // milliseconds of Redis' clock
-}
-
 // versionText is as nodeState's, so that both read the same.
-func (e rosterEntry) versionText() string {
-	return e.Version + " (" + e.Revision[:min(len(e.Revision), 10)] + ")"
+func versionText(s *edgeadmin.NodeState) string {
+	return s.Version + " (" + s.Revision[:min(len(s.Revision), 10)] + ")"
 }
 
 // enroll writes this node's entry again and again until ctx ends, and then removes it.
@@ -46,15 +39,10 @@ func (e rosterEntry) versionText() string {
 // missing entry harms nothing.
 func (n *node) enroll(ctx context.Context) {
 	own := rand.Text()
-	host, _ := os.Hostname()
-	entry := rosterEntry{Version: version, Revision: builtFrom(), Node: host}
-	if _, port, err := net.SplitHostPort(n.private.Addr().String()); err == nil {
-		entry.Node = net.JoinHostPort(host, port)
-	}
 	tick := time.NewTicker(rosterEvery)
 	defer tick.Stop()
 	for {
-		writeRoster(ctx, n.redis.log, own, entry)
+		writeRoster(ctx, n.redis.log, own, n.state())
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -68,7 +56,7 @@ func (n *node) enroll(ctx context.Context) {
 
 // writeRoster writes an entry and removes those of nodes that ended without removing
 // theirs.
-func writeRoster(ctx context.Context, client redis.UniversalClient, own string, entry rosterEntry) {
+func writeRoster(ctx context.Context, client redis.UniversalClient, own string, entry edgeadmin.NodeState) {
 	ctx, cancel := context.WithTimeout(ctx, rosterTimeout)
 	defer cancel()
 	now, err := client.Time(ctx).Result()
@@ -85,7 +73,7 @@ func writeRoster(ctx context.Context, client redis.UniversalClient, own string, 
 		return
 	}
 	for field, text := range all {
-		var other rosterEntry
+		var other edgeadmin.NodeState
 		if json.Unmarshal([]byte(text), &other) != nil || now.Sub(time.UnixMilli(other.Seen)) > rosterLife {
 			_ = client.HDel(ctx, rosterKey, field).Err()
 		}
@@ -93,37 +81,37 @@ func writeRoster(ctx context.Context, client redis.UniversalClient, own string, 
 }
 
 // readRoster returns the entries of the nodes that run, by their names.
-func readRoster(ctx context.Context, client redis.UniversalClient) ([]rosterEntry, error) {
+func readRoster(ctx context.Context, client redis.UniversalClient) ([]edgeadmin.NodeState, error) {
 	now, err := client.Time(ctx).Result()
 	if err != nil {
 		return nil, fmt.Errorf("ask Redis for its time: %w", err)
 	}
 	all, err := client.HGetAll(ctx, rosterKey).Result()
 	if err != nil {
-		return nil, fmt.Errorf("read the nodes' versions: %w", err)
+		return nil, fmt.Errorf("read the states of the nodes: %w", err)
 	}
-	var entries []rosterEntry
+	var entries []edgeadmin.NodeState
 	for _, text := range all {
-		var e rosterEntry
+		var e edgeadmin.NodeState
 		if json.Unmarshal([]byte(text), &e) == nil && now.Sub(time.UnixMilli(e.Seen)) <= rosterSilence {
 			entries = append(entries, e)
 		}
 	}
-	slices.SortFunc(entries, func(a, b rosterEntry) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(entries, func(a, b edgeadmin.NodeState) int { return cmp.Compare(a.Name, b.Name) })
 	return entries, nil
 }
 
 // checkRoster reports which versions the nodes have that use a Redis; counted is how
 // many they are by their heartbeats.
-func (r *report) checkRoster(entries []rosterEntry, counted int64) {
+func (r *report) checkRoster(entries []edgeadmin.NodeState, counted int64) {
 	const subject, do = "redis nodes", "finish the upgrade: docs/UPGRADING.md"
 	on, versions := map[string][]string{}, []string{}
 	for _, e := range entries {
-		text := e.versionText()
+		text := versionText(&e)
 		if on[text] == nil {
 			versions = append(versions, text)
 		}
-		on[text] = append(on[text], e.Node)
+		on[text] = append(on[text], e.Name)
 	}
 	slices.SortStableFunc(versions, func(a, b string) int { return cmp.Compare(len(on[b]), len(on[a])) }) // the most frequent first
 	var parts []string

@@ -23,7 +23,7 @@ func TestRowMutations(t *testing.T) {
 		{"what is not tracked is low", []edit{{version, "if f.bool(atTrackStock) {", "if f.bool(atTrackStock) || true {"}}, pkg, rows},
 		{"any time is read", []edit{{version, "f.unknown = f.unknown || err != nil", "f.unknown = f.unknown || err != nil && text == \"\""}}, pkg, rows},
 		{"a value that is not sent is NULL", []edit{{version, "\t\tf.unknown = true\n", ""}}, pkg, "TestRowsWithLargeValues"},
-		{"a searched field that is not sent is the one before", []edit{{version, "\t\t\treturn 0\n", "\t\t\tcontinue\n"}}, pkg, random},
+		{"a searched field that is not sent is the one before", []edit{{version, "\t\t\treturn 0\n", "\t\t\tcontinue\n"}}, pkg, "TestRowsWithLargeValues"},
 		{"the hash lacks the description", []edit{{version, "{atName, atSKU, atDescription}", "{atName, atSKU}"}}, pkg, random},
 		{"the hash lacks flags", []edit{{version, "\th.WriteByte(byte(row.Flags))\n", ""}}, pkg, random},
 		{"a column of another type", []edit{{version, " && of.DataType == c.oid", ""}}, pkg, rows},
@@ -32,7 +32,7 @@ func TestRowMutations(t *testing.T) {
 		{"the old row is not named", []edit{{decode, "\t\td.touch(m.RelationID, m.OldTuple, oldRow) // a move between workspaces touches both\n", ""}}, pkg, rows},
 		{"the first version is named", []edit{{transaction, "\t\trows[at] = *v // a later version\n", ""}, {transaction, "); at >= 0 {", ") >= 0; at {"}}, pkg, rows},
 		{"a list of many rows names some", []edit{{transaction, "\tif t.rows++; len(rows) == maxRows || t.rows > maxRowsInAll {\n\t\tt.named[i] = nil\n\t\treturn\n\t}\n", "\tif len(rows) == maxRows {\n\t\treturn\n\t}\n"}}, pkg, rows},
-		{"rows of a streamed transaction are named", []edit{{transaction, "v == nil || t.nameless", "v == nil"}}, pkg, "TestALargeTransactionIsPublishedAtItsCommit"},
+		{"rows of a streamed transaction are named", []edit{{transaction, "v == nil || t.nameless", "v == nil"}}, pkg, "TestAStreamedTransactionNamesNoRows"},
 		{"heartbeats name rows", []edit{{"origin/follower/term.go", "\tt.unsettled = append(t.unsettled, c)\n", "\tt.unsettled = append(t.unsettled, named)\n"}}, pkg, "TestHeartbeatsNameNoRows"},
 
 		{"the same although it was gone between", []edit{{published, "\t\tp.forget(row.ID)\n", ""}}, pkg, model},

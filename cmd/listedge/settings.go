@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agnivade/levenshtein"
 	"github.com/alecthomas/kong"
 	"github.com/goccy/go-yaml"
 
@@ -248,7 +249,7 @@ func allFlags(app *kong.Application) (all []*kong.Flag) {
 func didYouMean(word string, known []string) string {
 	best, least := "", len(strings.TrimPrefix(word, envPrefix))/3+1
 	for _, k := range known {
-		if d := distance(word, k); d < least {
+		if d := levenshtein.ComputeDistance(word, k); d < least {
 			best, least = k, d
 		}
 	}
@@ -256,26 +257,4 @@ func didYouMean(word string, known []string) string {
 		return ""
 	}
 	return fmt.Sprintf(": did you mean %s?", best)
-}
-
-// distance is the Levenshtein distance: how many characters have to be changed, added
-// or removed to turn one word into the other.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			changed := diagonal
-			if a[i] != b[j] {
-				changed++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(changed, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

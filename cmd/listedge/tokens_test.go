@@ -91,7 +91,7 @@ func TestNotModifiedFromMemoryIsFree(t *testing.T) {
 	}
 }
 
-// Where no token is left, many at once are told 304 all the same: they neither wait
+// Where no token is left, many at once get 304 all the same: they neither wait
 // for a token nor hold one meanwhile.
 func TestNotModifiedFromMemoryNeedsNoToken(t *testing.T) {
 	database := database(t)
@@ -124,7 +124,7 @@ func TestNotModifiedFromMemoryNeedsNoToken(t *testing.T) {
 	}
 }
 
-// A small burst is not leased: each of its requests is a trip to Redis, and
+// A small burst is not leased: each of its requests is a call to Redis, and
 // costs a token, whatever it is answered with: but for a 304, which needs none.
 func TestAnswersFromMemoryCostATokenWhereTheLimitAskedRedis(t *testing.T) {
 	database := database(t)
@@ -145,7 +145,7 @@ func TestAnswersFromMemoryCostATokenWhereTheLimitAskedRedis(t *testing.T) {
 }
 
 // only-if-cached gets what memory or Redis has and never asks Postgres; the
-// trip to Redis costs a token.
+// call to Redis costs a token.
 func TestOnlyIfCached(t *testing.T) {
 	database := database(t)
 	workspace, _ := workspaceWithKey(t, database)

@@ -3,6 +3,7 @@
 //
 //	GET /livez  /readyz      health.go: should this node be sent requests?
 //	GET /                    status.go: one node, live, in a browser
+//	GET /state               state.go: what the status page shows beside the metrics
 //	GET /runbook             what to do about each alert
 //	GET /metrics  /log       given by the caller
 //	GET /settings            what is in effect, without secrets
@@ -29,6 +30,7 @@ type Options struct {
 	Log      http.Handler // the node's last warnings and errors
 	Records  func(requestID string) []edge.Record
 	Settings map[string]any
+	State    StateSources
 }
 
 // Handler answers the admin listener.
@@ -68,6 +70,7 @@ func Handler(o Options) http.Handler {
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("GET /{$}", serveStatus)
 	mux.HandleFunc("GET /runbook", serveRunbook)
+	mux.HandleFunc("GET /state", o.State.serve)
 	return checked
 }
 

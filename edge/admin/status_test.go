@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Whatever found its way into the page would not be run, and could not tell
+// Whatever found its way into the page would not be run, and could not send
 // anyone.
 func TestTheStatusPagesPolicy(t *testing.T) {
 	w := httptest.NewRecorder()

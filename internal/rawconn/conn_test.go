@@ -40,8 +40,8 @@ func tcpPair(t testing.TB) (near, far *net.TCPConn) {
 	return near, far
 }
 
-// told is what an error is to those who are told of it.
-func told(err error) string {
+// kindOf is the kind of an error, for callers.
+func kindOf(err error) string {
 	var known []string
 	for _, k := range []error{io.EOF, os.ErrDeadlineExceeded, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
 		if errors.Is(err, k) {
@@ -108,7 +108,7 @@ func TestASocketIsReadLikeAConnection(t *testing.T) {
 				n, err = r.Read(buffer)
 				got = append(got, buffer[:n]...)
 			}
-			if got := strconv.Quote(string(got)) + " " + told(err); got != c.want {
+			if got := strconv.Quote(string(got)) + " " + kindOf(err); got != c.want {
 				t.Errorf("%s, a socket of ours: %v: %s, want %s (%v)", c.name, ours, got, c.want, err)
 			}
 		}
@@ -183,7 +183,7 @@ func TestWhatASocketWritesArrives(t *testing.T) {
 	}
 }
 
-// Who does not read, or is gone, is told of by a write as net does.
+// A write to a client that does not read, or is gone, fails as one of net does.
 func TestAWriteThatFailsSaysWhy(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -207,7 +207,7 @@ func TestAWriteThatFailsSaysWhy(t *testing.T) {
 			for err == nil {
 				err = write(s)
 			}
-			if got := told(err); got != c.want {
+			if got := kindOf(err); got != c.want {
 				t.Errorf("%s, %s: %s, want %s (%v)", c.name, how, got, c.want, err)
 			}
 		}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What lies there is told of, and stays there; nothing is told of an open
+// Unread bytes are reported, and stay; nothing is reported of an open
 // connection on which nothing has come.
 func TestWhatIsUnreadIsToldAndLeft(t *testing.T) {
 	for _, c := range []struct {
@@ -51,6 +51,6 @@ func TestWhatIsUnreadIsToldAndLeft(t *testing.T) {
 	defer pipe.Close()
 	defer other.Close()
 	if Unread(pipe) {
-		t.Error("of a connection that does not tell")
+		t.Error("unread bytes of a connection that cannot know")
 	}
 }

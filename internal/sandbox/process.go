@@ -121,8 +121,8 @@ func (p *Child) signalTree(s syscall.Signal) error {
 	return nil
 }
 
-// End asks with each signal in turn and waits up to patience after each.
-func (p *Child) End(patience time.Duration, signals ...syscall.Signal) error {
+// End sends the signals one after the other and waits up to timeout after each.
+func (p *Child) End(timeout time.Duration, signals ...syscall.Signal) error {
 	for _, s := range signals {
 		if err := p.Signal(s); err != nil {
 			return err
@@ -130,7 +130,7 @@ func (p *Child) End(patience time.Duration, signals ...syscall.Signal) error {
 		select {
 		case <-p.done:
 			return nil
-		case <-time.After(patience):
+		case <-time.After(timeout):
 		}
 	}
 	return fmt.Errorf("process %d does not end", p.Pid())

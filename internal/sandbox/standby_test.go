@@ -142,7 +142,7 @@ func TestAStandbyLagsAsItIsTold(t *testing.T) {
 	}
 	b, err := os.ReadFile(filepath.Join(s.cluster(), "postgresql.auto.conf"))
 	if err != nil || strings.Contains(string(b), primary.password) {
-		t.Errorf("the password stands in the configuration, or %v", err)
+		t.Errorf("the password is in the configuration, or %v", err)
 	}
 }
 

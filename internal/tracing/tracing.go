@@ -9,11 +9,9 @@ package tracing
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -74,7 +72,7 @@ func New(ctx context.Context, version string, logger *slog.Logger) (*Tracer, err
 	if err != nil {
 		return nil, fmt.Errorf("trace exporter: %w", err)
 	}
-	p := sdk.NewTracerProvider(sdk.WithResource(described), sdk.WithIDGenerator(ids{}),
+	p := sdk.NewTracerProvider(sdk.WithResource(described),
 		sdk.WithBatcher(&loggingExporter{SpanExporter: exporter, logger: logger}))
 	return &Tracer{p, p.Tracer("listedge")}, nil
 }
@@ -154,24 +152,6 @@ func (r *Request) Send() {
 		span.End(trace.WithTimestamp(s.Began.Add(s.Took)))
 	}
 	r.root.End(trace.WithTimestamp(r.began.Add(r.Took)))
-}
-
-// ids makes random ids without a shared lock.
-type ids struct{}
-
-func (g ids) NewIDs(ctx context.Context) (t trace.TraceID, s trace.SpanID) {
-	for !t.IsValid() {
-		binary.LittleEndian.PutUint64(t[:8], rand.Uint64())
-		binary.LittleEndian.PutUint64(t[8:], rand.Uint64())
-	}
-	return t, g.NewSpanID(ctx, t)
-}
-
-func (ids) NewSpanID(context.Context, trace.TraceID) (s trace.SpanID) {
-	for !s.IsValid() {
-		binary.LittleEndian.PutUint64(s[:], rand.Uint64())
-	}
-	return s
 }
 
 // complaints logs the library's own errors, without the values that they quote:

@@ -108,7 +108,9 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 	all = all || l.closed || waiting == 0 && l.idle(now)
 	*c = Call{Policy: l.Policy, Need: waiting, Ret: int64(l.ret), Nodes: f.Nodes, Missing: f.Missing, Node: f.Node}
 	l.report(c, all)
-	c.Debt = l.takeDebt()
+	if l.HasDebt() {
+		c.Debt = l.takeDebt()
+	}
 	if l.Policy.Leased() {
 		span := float32(l.Policy.DemandSpan())
 		l.own = l.own*span/(span+float32(max(0, now-l.demand.at))) + float32(l.arrived)

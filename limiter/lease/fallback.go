@@ -93,23 +93,18 @@ func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
 	return a
 }
 
-// refundFallback takes a token back that was spent here, and reports whether one was.
+// refundFallback takes a token back that was spent here, and reports whether one was:
+// there is a debt.
 func (l *Lease) refundFallback() bool {
-	if l.fallback == nil || l.fallback.unspent-l.fallback.level < Token {
+	if l.fallback.unspent-l.fallback.level < Token {
 		return false
 	}
 	l.fallback.level += Token
 	return true
 }
 
-// HasDebt reports whether the bucket does not know yet of tokens spent here.
-func (l *Lease) HasDebt() bool { return l.fallback != nil && l.fallback.unspent > l.fallback.level }
-
 // takeDebt returns the tokens that the bucket must debit, rounded up.
 func (l *Lease) takeDebt() int64 {
-	if !l.HasDebt() {
-		return 0
-	}
 	tokens := (l.fallback.unspent - l.fallback.level + Token - 1) / Token
 	l.fallback.unspent = l.fallback.level
 	return tokens

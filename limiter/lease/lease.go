@@ -165,7 +165,7 @@ func (l *Lease) Refund(now int64, fallback bool) (remote bool) {
 		l.balance++
 		return false
 	}
-	if l.refundFallback() {
+	if l.HasDebt() && l.refundFallback() {
 		return false
 	}
 	l.ret++
@@ -232,6 +232,9 @@ func (s Status) Refused(retryIn int64) Status {
 }
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+// HasDebt reports whether the bucket does not know yet of tokens spent here.
+func (l *Lease) HasDebt() bool { return l.fallback != nil && l.fallback.unspent > l.fallback.level }
 
 // Forgettable reports whether the lease is as good as a new one.
 func (l *Lease) Forgettable(now int64) bool {

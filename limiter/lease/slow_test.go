@@ -41,3 +41,31 @@ func TestLimitsHoldOnASlowRedis(t *testing.T) {
 		}
 	}
 }
+
+// What a slow Redis grants to requests that have stopped waiting is kept for the next.
+// Until then it counts as held, and the bucket does not fill up beside it.
+func TestWhatComesLateCountsAsHeld(t *testing.T) {
+	t.Parallel()
+	w := New(t, 1, policy(t, 1_000, 100), 1)
+	w.Mode = FailDeny
+	w.OneWay = func() int64 { return 100_000 }
+	o, over := Oracle{Policy: w.Policy}, 0.0
+	w.Admit = func(*Node) { over = max(over, o.Admit(w.Now)) }
+	request := w.Nodes[0].Request
+	w.After(0, request) // Redis is known to be slow from then on
+	w.After(1_000_000, request)
+	for range 60 { // they wait for the next call, but not so long as that takes
+		w.After(1_100_000, request)
+	}
+	w.Run(1_600_000)
+	held := w.Nodes[0].Lease.Holds(w.Nodes[0].Now())
+	w.OneWay = func() int64 { return 100 }
+	for range 300 {
+		w.After(0, request)
+	}
+	w.Run(1_700_000)
+	t.Logf("%d held, %d admitted, %.1f over", held, w.Admitted, over)
+	if held < 20 || over > 1 {
+		t.Errorf("%d tokens that came late are held; %.1f admitted above the promise", held, over)
+	}
+}

@@ -67,9 +67,9 @@ const (
 	idleTTL    = 10 * time.Minute // of an entry that no request uses
 )
 
-// Lookup returns those of the keys that exist. incarnation names the run of the
+// Lookup returns those of the keys that exist. run is that of the
 // primary that must answer; empty = any (Store.Lookup).
-type Lookup func(ctx context.Context, hashes []Hash, incarnation string) (map[Hash]Key, error)
+type Lookup func(ctx context.Context, hashes []Hash, run string) (map[Hash]Key, error)
 
 // Cache holds the keys that this node has seen. Each entry has a T that the
 // caller makes of the key once.
@@ -203,15 +203,15 @@ func (c *Cache[T]) validAt(e *Entry[T]) (at time.Duration, changed bool) {
 	p := c.proof.Load()
 	at = time.Duration(e.validatedAt.Load())
 	changed = at <= time.Duration(e.invalidatedAt.Load())
-	if !changed && !e.Key.Scheduled && p.covers(at, e.Key.Incarnation) {
+	if !changed && !e.Key.Scheduled && p.covers(at, e.Key.Run) {
 		at = max(at, p.until)
 	}
 	return at, changed
 }
 
 // covers says whether the proof is about a look-up of that moment and server.
-func (p *proof) covers(lookedUp time.Duration, incarnation unique.Handle[string]) bool {
-	return p != nil && lookedUp > p.since && (p.incarnation == anyIncarnation || p.incarnation == incarnation)
+func (p *proof) covers(lookedUp time.Duration, run unique.Handle[string]) bool {
+	return p != nil && lookedUp > p.since && (p.run == anyRun || p.run == run)
 }
 
 // load looks the key up and waits, at most until ctx ends.

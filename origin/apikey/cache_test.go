@@ -23,7 +23,7 @@ type keyTable struct {
 	mu      sync.Mutex
 	keys    map[Hash]Key
 	queries [][]Hash
-	runs    []string      // the incarnation that each query wants
+	runs    []string      // the run that each query wants
 	delay   time.Duration // between a query's snapshot and its answer
 	hung    bool          // no answers
 	err     error         // instead of answers
@@ -502,7 +502,7 @@ func TestALateAnswerDoesNotOverruleANewerOne(t *testing.T) {
 		table.set(0, func(k *Key) { k.Revoked = true })
 		table.change(func(s *keyTable) { s.delay = 0 })
 		time.Sleep(refreshEvery * 3 / 4) // the refresher has asked meanwhile
-		for range 20 {                   // and the request is told late
+		for range 20 {                   // and the request notices late
 			if key, err := r.use(0); err != nil || !key.Revoked {
 				t.Fatalf("revoked, and then not: %+v, %v", key, err)
 			}

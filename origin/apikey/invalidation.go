@@ -23,19 +23,19 @@ import (
 // its look-up only.
 type proof struct {
 	since, until time.Duration
-	incarnation  unique.Handle[string] // when the server was started; empty = a follower of an older version does not say
+	run          unique.Handle[string] // when the server was started; empty = a follower of an older version does not say
 }
 
-var anyIncarnation = unique.Make("")
+var anyRun = unique.Make("")
 
 // recent says whether no entry in use is too old before the next refresh.
 func (p *proof) recent(now time.Duration) bool { return p != nil && now-p.until <= refreshEvery }
 
-// incarnationAt is the run of the primary that is followed, while that is
+// runAt is the run of the primary that is followed, while that is
 // proven. An older proof must not refuse the answers of a restarted primary.
-func (p *proof) incarnationAt(now time.Duration) string {
+func (p *proof) runAt(now time.Duration) string {
 	if p != nil && now-p.until < maxAge {
-		return p.incarnation.Value()
+		return p.run.Value()
 	}
 	return ""
 }
@@ -89,7 +89,7 @@ func (c *Cache[T]) ValidThrough(p changefeed.Proof) {
 	if before := c.proof.Load(); before != nil {
 		since = before.since
 	}
-	c.proof.Store(&proof{since: since, until: c.clock.Of(p.Moment), incarnation: unique.Make(p.Run)})
+	c.proof.Store(&proof{since: since, until: c.clock.Of(p.Moment), run: unique.Make(p.Run)})
 }
 
 // Reset implements changefeed.Listener. Each entry stays right as of the moment

@@ -198,7 +198,7 @@ func TestAProofCoversOneServer(t *testing.T) {
 			known            bool
 		}{{"old", "old", true}, {"old", "new", false}, {"new", "new", true}, {"new", "", true}} {
 			r.prove(time.Now().Add(-time.Millisecond), c.proven)
-			table.set(0, func(k *Key) { k.Incarnation = unique.Make(c.answered) })
+			table.set(0, func(k *Key) { k.Run = unique.Make(c.answered) })
 			r.allChanged()
 			time.Sleep(time.Nanosecond)
 			if _, err := r.use(0); err != nil {
@@ -312,7 +312,7 @@ func TestTheWrongServerRevivesNoKey(t *testing.T) {
 	})
 }
 
-// A proof older than maxAge does not say which incarnation is the primary's.
+// A proof older than maxAge does not say which run is the primary's.
 func TestAnOldProofNamesNoServer(t *testing.T) {
 	table := newKeyTable(1)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {

@@ -131,7 +131,7 @@ func (c *Cache[T]) update(hashes []Hash) error {
 	defer cancel()
 	began := time.Now()
 	c.queries.Add(1)
-	found, err := c.lookup(ctx, hashes, c.proof.Load().incarnationAt(c.clock.Now()))
+	found, err := c.lookup(ctx, hashes, c.proof.Load().runAt(c.clock.Now()))
 	if err != nil {
 		if errors.Is(err, postgres.ErrWrongServer) {
 			c.wrongServer.Store(true)

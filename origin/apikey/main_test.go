@@ -60,11 +60,11 @@ func openAdmin(t testing.TB, url string) *admin.Conn {
 	return conn
 }
 
-// incarnationOf is when the server was started, as an answer says it.
-func incarnationOf(t testing.TB, url string) (incarnation string) {
+// runOf is when the server was started, as an answer says it.
+func runOf(t testing.TB, url string) (run string) {
 	t.Helper()
-	must(postgrestest.Connect(t, url).QueryRow(within(t, patience), "SELECT extract(epoch FROM pg_postmaster_start_time())::text").Scan(&incarnation))
-	return incarnation
+	must(postgrestest.Connect(t, url).QueryRow(within(t, patience), "SELECT extract(epoch FROM pg_postmaster_start_time())::text").Scan(&run))
+	return run
 }
 
 // number is the id of the nth row.

@@ -11,7 +11,7 @@ import (
 // A key that was revoked while the node's machine slept is not let in when it
 // wakes: neither by its last look-up nor by the last proof.
 func TestAKeyIsLookedUpAfterASleep(t *testing.T) {
-	for name, proven := range map[string]bool{"looked up again and again": false, "while changes are told": true} {
+	for name, proven := range map[string]bool{"looked up again and again": false, "while changes are followed": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				table, m := newKeyTable(1), boottimetest.NewMachine()

@@ -43,10 +43,10 @@ func NewStore(db *postgres.Database) *Store {
 }
 
 // Lookup returns those of the keys that exist, in one query, from the primary.
-// incarnation is the primary's, as far as it is proven (postgres.Primary.Read).
+// run is the primary's, as far as it is proven (postgres.Primary.Read).
 // Errors: ErrUnavailable, ErrWrongServer, ErrTimeout of package postgres.
-func (s *Store) Lookup(ctx context.Context, hashes []Hash, incarnation string) (found map[Hash]Key, err error) {
-	if err = s.breaker.Do(func() error { found, err = s.read(ctx, hashes, incarnation); return err }); err != nil {
+func (s *Store) Lookup(ctx context.Context, hashes []Hash, run string) (found map[Hash]Key, err error) {
+	if err = s.breaker.Do(func() error { found, err = s.read(ctx, hashes, run); return err }); err != nil {
 		return nil, fmt.Errorf("look up keys: %w", err)
 	}
 	return found, nil
@@ -55,7 +55,7 @@ func (s *Store) Lookup(ctx context.Context, hashes []Hash, incarnation string) (
 // Check looks a key up that nobody has, and returns why the keys cannot be read
 // from the primary.
 func (s *Store) Check(ctx context.Context) error {
-	if _, err := s.read(ctx, []Hash{{}}, s.db.Followed().Incarnation); err != nil {
+	if _, err := s.read(ctx, []Hash{{}}, s.db.Followed().Run); err != nil {
 		return fmt.Errorf("API keys cannot be read: %w", postgres.Classify(err))
 	}
 	return nil
@@ -75,8 +75,8 @@ func (s *Store) Probe(ctx context.Context) {
 // BreakerOpen says whether look-ups are refused without a query.
 func (s *Store) BreakerOpen() bool { return !s.breaker.IsClosed() }
 
-func (s *Store) read(ctx context.Context, hashes []Hash, incarnation string) (found map[Hash]Key, err error) {
-	err = s.db.Keys.Read(ctx, incarnation, func() (by postgres.Server, err error) {
+func (s *Store) read(ctx context.Context, hashes []Hash, run string) (found map[Hash]Key, err error) {
+	err = s.db.Keys.Read(ctx, run, func() (by postgres.Server, err error) {
 		found, by, err = s.query(ctx, hashes)
 		return by, err
 	})
@@ -121,15 +121,15 @@ func (s *Store) query(ctx context.Context, hashes []Hash) (found map[Hash]Key, b
 	if !results.NextResult() {
 		return nil, by, postgres.ErrProtocol
 	}
-	found, err = readKeys(pgx.RowsFromResultReader(conn.Conn().TypeMap(), results.ResultReader()), by.Incarnation)
+	found, err = readKeys(pgx.RowsFromResultReader(conn.Conn().TypeMap(), results.ResultReader()), by.Run)
 	return found, by, err
 }
 
 // readKeys reads the rows of lookupSQL.
-func readKeys(rows pgx.Rows, incarnation string) (map[Hash]Key, error) {
+func readKeys(rows pgx.Rows, run string) (map[Hash]Key, error) {
 	var (
 		found                     = map[Hash]Key{}
-		from                      = unique.Make(incarnation)
+		from                      = unique.Make(run)
 		key                       Key
 		hash                      []byte
 		expires                   pgtype.Timestamptz
@@ -142,7 +142,7 @@ func readKeys(rows pgx.Rows, incarnation string) (map[Hash]Key, error) {
 		if len(hash) != len(Hash{}) {
 			return errors.New("a key's hash is not a SHA-256")
 		}
-		key.Incarnation = from
+		key.Run = from
 		key.ExpiresAt = expiryOf(expires)
 		key.Limit = LimitOf(rate, burst, DefaultLimit)
 		key.WorkspaceLimit = LimitOf(workspaceRate, workspaceBurst, Limit{})

@@ -87,7 +87,7 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	rate, burst, hour := 2.5, int32(7), time.Hour
-	incarnation := unique.Make(incarnationOf(t, url))
+	run := unique.Make(runOf(t, url))
 	for name, c := range map[string]struct {
 		spec admin.NewKey
 		want apikey.Key
@@ -106,7 +106,7 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		got, ok := lookupOne(t, store, made.Key)
-		c.want.ID, c.want.Workspace, c.want.Incarnation = made.ID, w.ID, incarnation
+		c.want.ID, c.want.Workspace, c.want.Run = made.ID, w.ID, run
 		if c.want.ExpiresAt != 0 {
 			c.want.ExpiresAt = made.ExpiresAt.UnixMicro()
 			if in := made.ExpiresAt.Sub(made.CreatedAt); in != hour {

@@ -85,6 +85,6 @@ func writeSampleItems(t testing.TB, file string, rows int) {
 
 func writeSampleItem(w io.Writer, n int) {
 	fmt.Fprintf(w, "%s,\"%s %s, no. %d\",SKU-%06d,%s,%d.%02d,%d,%d,t,2025-01-%02dT%02d:00:00Z\n",
-		seedID(seedSpace, "test", 0, n), languages[n%2].adjectives[n%7], languages[n%2].nouns[n%9], n%1000, n,
+		seedID(seedSpace, "test", 0, n), words().Languages[n%2].Adjectives[n%7], words().Languages[n%2].Nouns[n%9], n%1000, n,
 		"Sold singly or by the case", n%500, n%100, n%50, n%300, 1+n%28, n%24)
 }

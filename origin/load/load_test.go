@@ -39,7 +39,7 @@ func TestPostgres(t *testing.T) {
 		{"import: objects of different keys", objectsOfDifferentKeys},
 		{"import: what is the same already is not written", sameRowsAreNotWritten},
 		{"import: a change of scale is a change", scaleIsAChange},
-		{"import: bad files are told by line and column and change nothing", badFilesChangeNothing},
+		{"import: bad files are refused with line and column, and change nothing", badFilesChangeNothing},
 		{"import: a bad row at the very end of a large file leaves nothing", lateErrorLeavesNothing},
 		{"import: a cancelled context leaves nothing", cancelLeavesNothing},
 		{"import: a silent pipe is given up", silentPipeIsGivenUp},

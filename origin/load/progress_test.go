@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// told runs a load of 10 s and 10,000 rows, told of every 10 ms.
-func told(terminal bool, total int64, u unit) string {
+// shown runs a load of 10 s and 10,000 rows with a step every 10 ms.
+func shown(terminal bool, total int64, u unit) string {
 	var out strings.Builder
 	p := NewProgress(&out)
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -35,17 +35,17 @@ items: writing: 6400 rows in 5.0 s, 1280 rows/s (50 %)
 items: writing: 12800 rows in 10.0 s, 1280 rows/s (100 %)
 items: 12800 rows in 22.8 s, 561 rows/s; 7 new or changed
 `
-	if got := told(false, 128_000, bytesUnit); got != want {
+	if got := shown(false, 128_000, bytesUnit); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if got := told(false, 0, bytesUnit); got != strings.NewReplacer(" (40 %)", "", " (80 %)", "").Replace(want) {
+	if got := shown(false, 0, bytesUnit); got != strings.NewReplacer(" (40 %)", "", " (80 %)", "").Replace(want) {
 		t.Errorf("of a size not known:\n%s", got)
 	}
 }
 
 func TestProgressOnATerminal(t *testing.T) {
 	for _, total := range []int64{0, 128_000} {
-		got := told(true, total, rowsUnit)
+		got := shown(true, total, rowsUnit)
 		bars, last, _ := strings.Cut(got, "items: 12800 rows in")
 		if !strings.Contains(bars, "\r") || !strings.Contains(bars, "items: writing") || strings.Contains(bars, "\n") || last != " 22.8 s, 561 rows/s; 7 new or changed\n" {
 			t.Errorf("total %d: %q", total, got)

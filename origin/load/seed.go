@@ -199,10 +199,11 @@ func (s *sample) setDecimal(column string, n int64, scale int) {
 	s.set(column, sign+digits)
 }
 
-func (s *sample) language() *words {
+func (s *sample) language() *language {
 	at := s.random.IntN(100)
+	languages := words().Languages
 	for i := range languages {
-		if at -= languages[i].share; at < 0 {
+		if at -= languages[i].Share; at < 0 {
 			return &languages[i]
 		}
 	}
@@ -211,14 +212,14 @@ func (s *sample) language() *words {
 
 func (s *sample) item() {
 	w := s.language()
-	noun, adjective := s.one(w.nouns), s.one(w.adjectives)
-	product := adjective + w.joint + noun
-	if w.after {
-		product = noun + w.joint + adjective
+	noun, adjective := s.one(w.Nouns), s.one(w.Adjectives)
+	product := adjective + w.Joint + noun
+	if w.After {
+		product = noun + w.Joint + adjective
 	}
-	product += s.one(variants)
+	product += s.one(words().Variants)
 	if s.oneIn(60) {
-		product += " " + s.one(emoji)
+		product += " " + s.one(words().Emoji)
 	}
 	if s.next == 0 || !s.oneIn(25) { // else of the same name as the row before
 		s.name = product
@@ -231,10 +232,10 @@ func (s *sample) item() {
 		s.set("sku", fmt.Sprintf("%c%c-%06d", 'A'+s.random.IntN(26), 'A'+s.random.IntN(26), s.random.IntN(1_000_000)))
 	}
 	if !s.oneIn(3) {
-		s.set("description", strings.ReplaceAll(s.one(w.sentences), "%s", s.name))
+		s.set("description", strings.ReplaceAll(s.one(w.Sentences), "%s", s.name))
 	}
 	if !service && !s.oneIn(6) {
-		s.set("unit", s.one(w.units))
+		s.set("unit", s.one(w.Units))
 	}
 	if s.oneIn(3) {
 		s.set("image_path", fmt.Sprintf("/images/%02x/%06x.jpg", s.random.IntN(256), s.random.IntN(1<<24)))
@@ -291,14 +292,14 @@ func (s *sample) stock(service bool) {
 
 func (s *sample) contact() {
 	w := s.language()
-	family := s.one(w.family)
-	name := strings.ReplaceAll(s.one(w.firms), "%s", family)
-	if person := s.one(w.given); s.oneIn(2) {
+	family := s.one(w.Family)
+	name := strings.ReplaceAll(s.one(w.Firms), "%s", family)
+	if person := s.one(w.Given); s.oneIn(2) {
 		switch {
-		case w.familyLast:
+		case w.FamilyLast:
 			name = person + " " + family
 		default:
-			name = family + w.joint + person
+			name = family + w.Joint + person
 		}
 	}
 	if s.next == 0 || !s.oneIn(25) { // else of the same name as the row before
@@ -309,7 +310,7 @@ func (s *sample) contact() {
 		s.set("email", fmt.Sprintf("%s%d@example.%s", s.one([]string{"info", "sales", "orders", "office", "hello", "köln"}), s.random.IntN(100_000), s.one([]string{"com", "org", "net"})))
 	}
 	if !s.oneIn(4) {
-		phone := []byte(w.phone)
+		phone := []byte(w.Phone)
 		for i, c := range phone {
 			if c == '#' {
 				phone[i] = byte('0' + s.random.IntN(10))
@@ -318,7 +319,7 @@ func (s *sample) contact() {
 		s.values["phone"] = phone
 	}
 	if !s.oneIn(3) {
-		s.set("address", fmt.Sprintf("%s %d, %s", s.one(w.streets), 1+s.random.IntN(200), s.one(w.cities)))
+		s.set("address", fmt.Sprintf("%s %d, %s", s.one(w.Streets), 1+s.random.IntN(200), s.one(w.Cities)))
 	}
 	if !s.oneIn(2) {
 		s.set("tin", fmt.Sprintf("%c%c%09d", 'A'+s.random.IntN(26), 'A'+s.random.IntN(26), s.random.IntN(1_000_000_000)))

@@ -33,8 +33,8 @@ func TestSampleIsTheSameForEver(t *testing.T) {
 
 func TestSharesOfLanguages(t *testing.T) {
 	sum := 0
-	for _, w := range languages {
-		sum += w.share
+	for _, w := range words().Languages {
+		sum += w.Share
 	}
 	if sum != 100 {
 		t.Error(sum)

@@ -15,25 +15,25 @@ import (
 
 // Server is the server that gave an answer, as the answer itself names it.
 type Server struct {
-	Incarnation string // when it was started, by its own clock
-	Standby     bool   // it was in recovery
-	Database    string // its name
-	address     net.Addr
-	timeline    string // its system and timeline; empty = not read
+	Run      string // when it was started, by its own clock
+	Standby  bool   // it was in recovery
+	Database string // its name
+	address  net.Addr
+	timeline string // its system and timeline; empty = not read
 }
 
 // ParseServer reads what ServerSQL rendered on the connection.
 func ParseServer(text string, conn *pgx.Conn) Server {
-	incarnation, rest, _ := strings.Cut(text, "@")
+	run, rest, _ := strings.Cut(text, "@")
 	role, database, _ := strings.Cut(rest, "@")
-	return Server{Incarnation: incarnation, Standby: role == "standby", Database: database, address: conn.PgConn().Conn().RemoteAddr()}
+	return Server{Run: run, Standby: role == "standby", Database: database, address: conn.PgConn().Conn().RemoteAddr()}
 }
 
 // Followed is what is known of the primary that the fleet follows.
 type Followed struct {
-	Incarnation string // empty = not proven at the moment
-	Timeline    string // its system and newest timeline; empty = the fleet never followed any
-	Database    string // its name; empty = not known
+	Run      string // empty = not proven at the moment
+	Timeline string // its system and newest timeline; empty = the fleet never followed any
+	Database string // its name; empty = not known
 }
 
 // refuses says why an answer is not taken for the primary's; empty = it is.
@@ -42,7 +42,7 @@ type Followed struct {
 //   - from no server in recovery: its snapshot does not show what it lacks;
 //   - from no other database than the fleet's, which a pooler may lead to on the
 //     same server;
-//   - from the followed incarnation, while that is proven: any other may be an
+//   - from the followed run, while that is proven: any other may be an
 //     old primary that still runs;
 //   - never from an earlier timeline of the system that was followed last: a
 //     promotion has ended it. A later start of the followed timeline, a later
@@ -56,8 +56,8 @@ func (f Followed) refuses(by Server) string {
 		return fmt.Sprintf("%s is a standby", by.address)
 	case f.Database != "" && by.Database != f.Database:
 		return fmt.Sprintf("%s is database %s, and not %s", by.address, by.Database, f.Database)
-	case f.Incarnation != "" && by.Incarnation != f.Incarnation:
-		return fmt.Sprintf("%s, started %s, is not the server that is followed: %s, started %s", by.address, startOf(by.Incarnation), f.Timeline, startOf(f.Incarnation))
+	case f.Run != "" && by.Run != f.Run:
+		return fmt.Sprintf("%s, started %s, is not the server that is followed: %s, started %s", by.address, startOf(by.Run), f.Timeline, startOf(f.Run))
 	case f.needsTimeline() && earlier(by.timeline, f.Timeline):
 		return fmt.Sprintf("%s is %s (system/timeline), which a promotion has ended: %s was followed since", by.address, by.timeline, f.Timeline)
 	}
@@ -65,7 +65,7 @@ func (f Followed) refuses(by Server) string {
 }
 
 // needsTimeline says whether refuses depends on the server's timeline.
-func (f Followed) needsTimeline() bool { return f.Incarnation == "" && f.Timeline != "" }
+func (f Followed) needsTimeline() bool { return f.Run == "" && f.Timeline != "" }
 
 // earlier says whether a is an earlier timeline of the same system as b.
 func earlier(a, b string) bool {
@@ -76,11 +76,11 @@ func earlier(a, b string) bool {
 	return system == otherSystem && err == nil && otherErr == nil && before < after
 }
 
-// startOf is an incarnation as people read it.
-func startOf(incarnation string) string {
-	seconds, err := strconv.ParseFloat(incarnation, 64)
+// startOf is a run as people read it.
+func startOf(run string) string {
+	seconds, err := strconv.ParseFloat(run, 64)
 	if err != nil {
-		return incarnation
+		return run
 	}
 	return time.UnixMilli(int64(1000 * seconds)).UTC().Format("2006-01-02T15:04:05.000Z")
 }
@@ -95,18 +95,18 @@ type Primary struct {
 }
 
 // Read reads from the primary. read reads by connections of the pool, and returns
-// which server answered. incarnation is the primary's, as far as it is proven;
+// which server answered. run is the primary's, as far as it is proven;
 // empty = it is not.
 //
 // After a fail-over connections may still lead to the old primary, which does not
 // know that it is none. An answer that is refused is read once more, on new
 // connections.
-func (p *Primary) Read(ctx context.Context, incarnation string, read func() (Server, error)) error {
+func (p *Primary) Read(ctx context.Context, run string, read func() (Server, error)) error {
 	if err := p.awaitTimeline(ctx); err != nil {
 		return err
 	}
 	f := p.db.Followed()
-	f.Incarnation = incarnation
+	f.Run = run
 	by, err := read()
 	if err == nil && p.check(ctx, f, by) != nil {
 		p.resetPool()
@@ -146,15 +146,15 @@ func (p *Primary) awaitTimeline(ctx context.Context) error {
 func (p *Primary) check(ctx context.Context, f Followed, by Server) error {
 	if f.needsTimeline() && !by.Standby {
 		checked := p.checked.Load()
-		if checked == nil || checked.Incarnation != by.Incarnation {
+		if checked == nil || checked.Run != by.Run {
 			position, err := ScanWALPosition(p.Pool.QueryRow(ctx, PrimarySQL, pgx.QueryExecModeExec))
 			if err != nil {
 				return fmt.Errorf("%w: read the server's timeline: %w", ErrUnavailable, err)
 			}
-			checked = &Server{Incarnation: position.Incarnation, timeline: position.Timeline}
+			checked = &Server{Run: position.Run, timeline: position.Timeline}
 			p.checked.Store(checked)
 		}
-		if checked.Incarnation != by.Incarnation { // two servers answer in turn
+		if checked.Run != by.Run { // two servers answer in turn
 			return fmt.Errorf("%w: %s leads to several", ErrWrongServer, by.address)
 		}
 		by.timeline = checked.timeline

@@ -5,7 +5,7 @@ import "github.com/jackc/pgx/v5"
 // Every statement of the package, but the one that Settings renders.
 
 // ServerSQL is an expression by which an answer names its server and its
-// database: <incarnation>@<standby or primary>@<database>. ParseServer reads it.
+// database: <run>@<standby or primary>@<database>. ParseServer reads it.
 const ServerSQL = `extract(epoch FROM pg_postmaster_start_time())::text || CASE WHEN pg_is_in_recovery() THEN '@standby@' ELSE '@primary@' END || current_database()`
 
 // identitySQL names a database, whichever host leads to it, for as long as its
@@ -16,15 +16,15 @@ FROM pg_control_system(), pg_database WHERE datname = current_database()`
 
 // WALPosition is how far a server is: PrimarySQL and StandbySQL read it.
 type WALPosition struct {
-	Timeline    string // the primary's system and timeline
-	LSN         uint64 // where the primary's WAL ends, or what the standby has replayed
-	Incarnation string // of the server itself
+	Timeline string // the primary's system and timeline
+	LSN      uint64 // where the primary's WAL ends, or what the standby has replayed
+	Run      string // of the server itself
 }
 
 // ScanWALPosition reads a row of PrimarySQL or StandbySQL.
 func ScanWALPosition(row pgx.Row) (p WALPosition, err error) {
 	var lsn int64
-	err = row.Scan(&p.Timeline, &lsn, &p.Incarnation)
+	err = row.Scan(&p.Timeline, &lsn, &p.Run)
 	p.LSN = uint64(lsn)
 	return p, err
 }

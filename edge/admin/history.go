@@ -1,0 +1,138 @@
+package admin
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"listedge/internal/histogram"
+	"listedge/metrics"
+)
+
+const (
+	// historyInterval is between two points of the history, and what a point is about.
+	historyInterval = 5 * time.Second
+	historyPoints   = 720 // an hour
+)
+
+// Reading is what a point of the history is made of.
+type Reading struct {
+	metrics.Totals
+	ProofAge time.Duration // negative = changes are not followed
+}
+
+// Point is one interval of the history.
+type Point struct {
+	N        uint64   `json:"n"` // its number since the start
+	At       int64    `json:"at"`
+	Requests float64  `json:"requests"` // a second, as the two below
+	Refused  float64  `json:"refused"`
+	Failed   float64  `json:"failed"`
+	Hits     *float64 `json:"hits"`  // share of pages from memory or Redis; null = there were no pages
+	P50      *float64 `json:"p50"`   // seconds; null = there were no pages
+	P99      *float64 `json:"p99"`   // likewise
+	Proof    *float64 `json:"proof"` // age of the last proof in seconds; null = changes are not followed
+}
+
+// Quantiles are those of one outcome in the last interval, in seconds.
+type Quantiles struct {
+	P50 float64 `json:"p50"`
+	P99 float64 `json:"p99"`
+}
+
+// History keeps an hour of what a node did, in a ring of fixed size.
+type History struct {
+	read func() Reading
+
+	mu        sync.Mutex // guards all below
+	ring      [historyPoints]Point
+	n         uint64 // points so far
+	quantiles map[string]Quantiles
+}
+
+// NewHistory makes an empty one. read is called every few seconds.
+func NewHistory(read func() Reading) *History { return &History{read: read} }
+
+// Run adds a point per interval until ctx ends.
+func (h *History) Run(ctx context.Context) {
+	before, at := h.read(), time.Now()
+	tick := time.NewTicker(historyInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		after, now := h.read(), time.Now()
+		h.add(&before, &after, now.Sub(at), now)
+		before, at = after, now
+	}
+}
+
+func (h *History) add(before, after *Reading, took time.Duration, now time.Time) {
+	seconds := took.Seconds()
+	p := Point{At: now.Unix(), Requests: float64(after.Requests-before.Requests) / seconds,
+		Refused: float64(after.Refused-before.Refused) / seconds, Failed: float64(after.Failed-before.Failed) / seconds}
+	var pages, hits uint64
+	for tier, n := range after.Pages {
+		n -= before.Pages[tier]
+		pages += n
+		if metrics.Tier(tier) == metrics.TierMemory || metrics.Tier(tier) == metrics.TierRedis {
+			hits += n
+		}
+	}
+	if pages > 0 {
+		p.Hits = new(float64(hits) / float64(pages))
+	}
+	var all histogram.Snapshot
+	quantiles := map[string]Quantiles{}
+	for outcome := range after.Latencies {
+		s := after.Latencies[outcome].Since(&before.Latencies[outcome])
+		if s.Count > 0 {
+			quantiles[metrics.Outcome(outcome).String()] = quantilesOf(&s)
+			all.Merge(&s)
+		}
+	}
+	if all.Count > 0 {
+		q := quantilesOf(&all)
+		p.P50, p.P99 = &q.P50, &q.P99
+		quantiles["all"] = q
+	}
+	if after.ProofAge >= 0 {
+		p.Proof = new(after.ProofAge.Seconds())
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.n++
+	p.N = h.n
+	h.ring[h.n%historyPoints], h.quantiles = p, quantiles
+}
+
+func quantilesOf(s *histogram.Snapshot) Quantiles {
+	return Quantiles{s.Quantile(.5).Seconds(), s.Quantile(.99).Seconds()}
+}
+
+// After returns the points whose number is larger, the oldest first.
+func (h *History) After(n uint64) (points []Point) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n > h.n { // of the node before its restart
+		n = 0
+	}
+	if h.n > historyPoints {
+		n = max(n, h.n-historyPoints)
+	}
+	points = make([]Point, 0, h.n-n)
+	for n++; n <= h.n; n++ {
+		points = append(points, h.ring[n%historyPoints])
+	}
+	return points
+}
+
+// Latest is the last point and the quantiles of its outcomes.
+func (h *History) Latest() (Point, map[string]Quantiles) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ring[h.n%historyPoints], h.quantiles
+}
