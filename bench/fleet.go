@@ -167,7 +167,7 @@ func (f *followingFleet) startHAProxy(dir string) (*server, error) {
 	file := filepath.Join(dir, "haproxy.cfg")
 	return startServer("haproxy", func(address, admin string) []string {
 		changes := strings.NewReplacer("bind :8080\n", "bind "+address+"\n", "bind :8404\n", "bind "+admin+"\n", " check port 9090 ", " check ",
-			"    server node1 node1:8080\n", servers.String(), "    server node2 node2:8080\n", "", "    server node3 node3:8080\n", "")
+			" resolvers docker resolve-prefer ipv4 init-addr none", "", "    server-template node 12 node:8080\n", servers.String())
 		if err := os.WriteFile(file, []byte(changes.Replace(string(text))), 0o644); err != nil {
 			return []string{"-v"} // and so ends
 		}

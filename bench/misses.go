@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"listedge/origin"
+	"listedge/origin/postgres"
 )
 
 // nodeGCPercent is what a node with the default budget and few pages gives its
@@ -50,7 +51,7 @@ func measureMisses(ctx context.Context, s *subject, r *report) error {
 		return err
 	}
 	var statement string // as the server has heard it
-	if err := conn.QueryRow(ctx, "SELECT query FROM pg_stat_activity WHERE application_name = 'listedge' AND datname = current_database() AND query LIKE '%FROM items%'").Scan(&statement); err != nil {
+	if err := conn.QueryRow(ctx, "SELECT query FROM pg_stat_activity WHERE application_name = 'listedge' AND datname = current_database() AND query LIKE $1", "%FROM "+postgres.Schema+".items%").Scan(&statement); err != nil {
 		return fmt.Errorf("the statement of a page: %w", err)
 	}
 	var list []string

@@ -98,9 +98,12 @@ func measureWalks(ctx context.Context, s *subject, r *report) error {
 		}
 	})
 	by := map[string]int{}
-	for err == nil && writing.Err() == nil {
-		err = walker.follow(ctx, deepPage, func(_ string, _ []byte, status string) { by[status]++ })
-	}
+	used, err := node.spent(func() (err error) {
+		for err == nil && writing.Err() == nil {
+			err = walker.follow(ctx, deepPage, func(_ string, _ []byte, status string) { by[status]++ })
+		}
+		return err
+	})
 	writer.Wait()
 	if err = errors.Join(err, failed); err != nil {
 		return err
@@ -113,7 +116,7 @@ func measureWalks(ctx context.Context, s *subject, r *report) error {
 	}
 	r.figure(fmt.Sprintf("%d pages walked again and again, %d new rows at the head in %s: pages without a query", deepPage, rows, walksTime),
 		fmt.Sprintf("%.2f %% of %d", 100*(1-float64(asked)/float64(pages)), pages), "≥ 95 %")
-	r.figure("of these, joined", shareOf(by, "joined"), "")
+	r.figure("of these, joined; CPU per page, µs", fmt.Sprintf("%s; %.0f", shareOf(by, "joined"), micros(used, pages)), "")
 	different, err := s.compareWalk(ctx, node)
 	if err != nil {
 		return err

@@ -230,11 +230,13 @@ func (c *Cache) inMemory(e *Entry, now time.Duration) Result {
 
 // judge says how the entry may be served.
 func (c *Cache) judge(e *Entry, now time.Duration) freshness.State {
-	ttl, life := c.options.TTL, c.options.TTL+c.options.MaxStale
+	ttl, life := c.options.TTL, c.life()
 	if c.following.Load() {
 		if c.tracker.IsFresh(&e.Validity, now) {
 			return freshness.Fresh
 		}
+		ttl = 0
+	} else if e.joined {
 		ttl = 0
 	}
 	return freshness.ByAge(c.age(e, now), ttl, life-ttl)
@@ -248,9 +250,12 @@ func (c *Cache) age(e *Entry, now time.Duration) time.Duration {
 	return max(0, now-e.Proof)
 }
 
+// life is how long an entry may be served in any way, after it equalled the database.
+func (c *Cache) life() time.Duration { return c.options.TTL + c.options.MaxStale }
+
 // remaining is how long an entry may still be served in any way.
 func (c *Cache) remaining(e *Entry) time.Duration {
-	return max(c.options.TTL+c.options.MaxStale-(c.clock.Now()-e.Proof), time.Millisecond)
+	return max(c.life()-(c.clock.Now()-e.Proof), time.Millisecond)
 }
 
 // checkMemory judges the entry in memory. If ok is true, it is served as it is; else
@@ -351,7 +356,7 @@ func (c *Cache) Stored(key []byte, list changefeed.List, place *Place) (Result, 
 	defer c.running.Done()
 	l := &lookup{Cache: c, key: bytes.Clone(key), list: list, fill: Fill{Place: place}}
 	r, err := c.flights.do(string(key)+" stored", func() (Result, error) {
-		if r, ok := l.fillLocal(); ok {
+		if r, ok := l.findStored(); ok {
 			return r, nil
 		}
 		return Result{Local: c.redis == nil}, ErrNotStored

@@ -27,6 +27,7 @@ type Entry struct {
 	CRC      uint32      // CRC-32 (IEEE) of Body, which a gzip trailer continues
 	ETag     EntityTag   // of Body: equal on every node and in every encoding
 	claimed  atomic.Bool // see ClaimNextPrefetch
+	joined   bool        // of other entries: it is fresh by changes only
 	freshness.Validity
 
 	deflating sync.Mutex // held while the compressed form is made
@@ -132,5 +133,9 @@ func (e *Entry) size(key int) int64 {
 	if d, ok := e.compressed(); ok {
 		compressed = len(d)
 	}
-	return int64(len(e.Body)+compressed+len(e.ETag)+len(e.Next)+key+e.Extent.Size()) + entryOverhead
+	size := int64(len(e.Body)+compressed+len(e.ETag)+len(e.Next)+key+e.Extent.Size()) + entryOverhead
+	if e.Extent != nil {
+		size += indexedSize
+	}
+	return size
 }

@@ -57,7 +57,7 @@ type Times struct {
 	Query Span // of that, the server's part
 }
 
-// lookup finds an entry that is not fresh in memory: locally, or remotely by a fill.
+// lookup finds an entry that is not fresh in memory: in the tiers, or by a fill.
 //
 // Invariants: a fill has its own deadline, whatever request began it; where changes
 // are followed, only an admitted entry goes to Redis; the answer of a wrong server,
@@ -77,10 +77,10 @@ type lookup struct {
 
 // find looks in the tiers and then fills the entry.
 func (l *lookup) find() (Result, error) {
-	if r, ok := l.fillLocal(); ok {
+	if r, ok := l.findStored(); ok {
 		return r, nil
 	}
-	return l.fillRemote()
+	return l.fillOnceInFleet()
 }
 
 // fillAnew reads the entry from the origin, whatever the tiers have.
@@ -90,15 +90,15 @@ func (l *lookup) fillAnew() (Result, error) {
 	return l.fromOrigin(ctx)
 }
 
-// fillLocal looks in memory once more, for another flight may have finished since
+// findStored looks in memory once more, for another flight may have finished since
 // the request looked, then joins the entry of others there, and then looks in Redis.
-func (l *lookup) fillLocal() (Result, bool) {
+func (l *lookup) findStored() (Result, bool) {
 	r, ok := l.checkMemory(l.memory.get(l.key))
 	if ok {
 		return r, true
 	}
 	l.stale, l.source, l.began = r.Entry, Memory, time.Now()
-	if e := l.join(l.fill.Place); e != nil {
+	if e := l.fromMemory(); e != nil {
 		return Result{Entry: e, Source: Memory, Local: true, Joined: true}, true
 	}
 	e := l.fromRedis(true)
@@ -116,9 +116,9 @@ func (l *lookup) fillLocal() (Result, bool) {
 	return Result{}, false
 }
 
-// fillRemote waits for another node that may be filling the entry, and then asks
+// fillOnceInFleet waits for another node that may be filling the entry, and then asks
 // the origin.
-func (l *lookup) fillRemote() (Result, error) {
+func (l *lookup) fillOnceInFleet() (Result, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, l.options.FillTimeout)
 	defer cancel()
 	if e := l.fromFleet(ctx); e != nil {

@@ -50,6 +50,16 @@ const (
 	// joinTries is how often a part that is stale is left for another one. Then the page
 	// is read: what is tried in vain must cost little beside a query.
 	joinTries = 3
+	// joinedOften is how often a page is joined before it is stored. It has no row that
+	// is not in memory already; and of a list that changes, each walk has other pages:
+	// storing them all fills memory with copies (402 MB where 120 do) and takes longer.
+	// But a page that many ask for is to be a hit.
+	joinedOften = 4
+	// indexedSize is what the index needs for an entry, in bytes: its key, the tree, the
+	// weak pointer and the clean-up.
+	indexedSize = 288
+	// joinedPages are so many that are counted, at 8 bytes each.
+	joinedPages = 1 << 14
 )
 
 // joiner finds the entries of a list by where they begin.
@@ -57,7 +67,8 @@ const (
 // Invariant: slots has no more elements than there are slots that the collector has not
 // freed. An evicted slot is of use until then.
 type joiner struct {
-	joined atomic.Uint64 // pages
+	joined atomic.Uint64              // pages
+	counts [joinedPages]atomic.Uint64 // of pages joined of late: the hash of a key, its last byte the count
 
 	mu    sync.RWMutex // guards slots
 	slots btree.Map[string, weak.Pointer[slot]]
@@ -125,8 +136,8 @@ func (x *joiner) before(p *Place, at *freshness.Bound, slots []*slot) []*slot {
 
 // listed are the rows of an entry.
 type listed struct {
+	slot   *slot
 	entry  *Entry
-	key    []byte
 	rows   Rows
 	starts []uint32
 }
@@ -165,7 +176,7 @@ func (x *joiner) cover(p *Place, stale []*Entry) (*freshness.Join, []*listed) {
 			if slices.Contains(stale, e) {
 				continue
 			}
-			l := &listed{entry: e, key: s.key, rows: p.Rows, starts: p.Rows.Starts(make([]uint32, 0, p.Limit+2), e.Body)}
+			l := &listed{slot: s, entry: e, rows: p.Rows, starts: p.Rows.Starts(make([]uint32, 0, p.Limit+2), e.Body)}
 			if added = j.Add(&e.Validity, l); added {
 				parts = append(parts, l)
 				break
@@ -201,9 +212,32 @@ func (c *Cache) canJoin(p *Place, v *freshness.Validity) (j *freshness.Join, par
 	return nil, nil, false
 }
 
+// isOften counts a page that was joined, and says whether that was often. Another page
+// may take its place.
+func (x *joiner) isOften(key []byte) bool {
+	h, _ := hash(key)
+	count := &x.counts[h%joinedPages]
+	n := uint64(1)
+	if was := count.Load(); was>>8 == h>>8 {
+		n = min(was&(1<<8-1)+1, joinedOften)
+	}
+	count.Store(h&^(1<<8-1) | n)
+	return n == joinedOften
+}
+
+// fromMemory joins the entry of others in memory, and stores it if there is a stale one
+// in its place, or it is asked for often.
+func (l *lookup) fromMemory() *Entry {
+	e := l.join(l.fill.Place)
+	if e != nil && (l.memory.get(l.key) != nil || l.joiner.isOften(l.key)) {
+		l.joiner.add(l.fill.Place, l.memory.put(l.key, e, l.life()))
+	}
+	return e
+}
+
 // join makes the page's entry of others; nil if they do not cover it.
 func (c *Cache) join(p *Place) *Entry {
-	e := new(Entry)
+	e := &Entry{joined: true}
 	j, parts, ok := c.canJoin(p, &e.Validity)
 	if !ok {
 		return nil
@@ -211,7 +245,7 @@ func (c *Cache) join(p *Place) *Entry {
 	rows := make([][]byte, len(parts))
 	for i, part := range parts {
 		rows[i] = part.between(j.Parts[i].From, j.Parts[i].To)
-		c.memory.get(part.key) // that it is of use is reason to keep it
+		c.memory.keep(part.slot, c.life())
 	}
 	body, next, ok := p.Rows.Join(rows, j.More())
 	if !ok {

@@ -162,6 +162,24 @@ func (m *memory) put(key []byte, e *Entry, life time.Duration) *slot {
 	return s
 }
 
+// keep notes that the slot's entry is of use, and stores it for one more life if half of
+// it is over.
+func (m *memory) keep(s *slot, life time.Duration) {
+	now := time.Now()
+	if m.get(s.key) != s || s.expiresAt.Load()-now.UnixNano() > int64(life/2) {
+		return
+	}
+	mu := m.putMutex(s.key)
+	if !mu.TryLock() { // it is being replaced
+		return
+	}
+	defer mu.Unlock()
+	if m.get(s.key) == s {
+		s.expiresAt.Store(now.Add(life).UnixNano())
+		m.set(s)
+	}
+}
+
 // close must not be called beside get: ristretto's Get panics when it is closed
 // meanwhile.
 func (m *memory) close() {

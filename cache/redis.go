@@ -198,7 +198,7 @@ func (r *redisTier) set(key []byte, e *Entry, life time.Duration) {
 
 // store sends the entry to Redis.
 func (c *Cache) store(key []byte, e *Entry) {
-	c.goRedis(func() { c.redis.set(key, e, c.options.TTL+c.options.MaxStale) })
+	c.goRedis(func() { c.redis.set(key, e, c.life()) })
 }
 
 // release lets another node fill the entry that this one claimed.

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"listedge/internal/boottime"
+	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
 )
 
@@ -14,7 +14,7 @@ import (
 type sleeper struct {
 	*testing.T
 	*Cache
-	machine *boottime.Machine
+	machine *boottimetest.Machine
 	feed    *changefeed.Subscription
 	last    changefeed.Position
 }
@@ -42,7 +42,7 @@ func TestAfterASleep(t *testing.T) {
 	const asleep, awake = time.Hour, 10 * time.Millisecond
 	on := func(t *testing.T, test func(s *sleeper)) {
 		synctest.Test(t, func(t *testing.T) {
-			m := boottime.NewMachine()
+			m := boottimetest.NewMachine()
 			c := open(t, Options{TTL: time.Minute, MaxStale: 10 * time.Hour, Bound: testBound, Clock: m.Clock})
 			s := &sleeper{T: t, Cache: c, machine: m, feed: changefeed.NewSubscription(c), last: changefeed.Position{Term: 1}}
 			s.feed.Follow("e")
@@ -107,7 +107,7 @@ func TestAfterASleep(t *testing.T) {
 		})
 	})
 	t.Run("age counts it where changes are not followed", func(t *testing.T) {
-		m := boottime.NewMachine()
+		m := boottimetest.NewMachine()
 		c := open(t, Options{TTL: time.Minute, MaxStale: 10 * time.Hour, Clock: m.Clock})
 		r, err := c.Forward(keyOf("q"), changefeed.List{}, brings("body"))
 		want{body: "body", source: Origin}.check(t, r, err)

@@ -45,7 +45,10 @@ func TestTheStackIsValid(t *testing.T) {
 		}
 		command := slices.Clone([]string(service.Command))
 		if len(command) == 0 {
-			nodes++
+			nodes += service.GetScale()
+			if service.ContainerName != "" || service.Hostname != "" || len(service.Ports) > 0 {
+				t.Errorf("%s cannot be scaled: it has a name or a port that only one can have", name)
+			}
 			command = find(t, "Dockerfile", `CMD \["(\w+)"\]`)
 			if grace := time.Duration(*service.StopGracePeriod); grace < defaultDrain(t)+stopTimeout(t)+5*time.Second {
 				t.Errorf("%s has %s to stop", name, grace)
@@ -68,6 +71,22 @@ func TestTheStackIsValid(t *testing.T) {
 	}
 	if nodes != 3 {
 		t.Errorf("%d nodes", nodes)
+	}
+}
+
+// An image that was built before is named once, by its digest.
+func TestTheStackTakesAnImage(t *testing.T) {
+	const image = "registry.example/listedge@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	s, ours := stack(t, "LISTEDGE_IMAGE="+image), 0
+	for _, service := range s.Services {
+		if service.Build != nil {
+			if ours++; service.Image != image {
+				t.Errorf("%s has image %s", service.Name, service.Image)
+			}
+		}
+	}
+	if ours != 3 {
+		t.Errorf("%d services of ours", ours)
 	}
 }
 

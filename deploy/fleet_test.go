@@ -161,7 +161,13 @@ func startServers(t *testing.T) *fleet {
 // add starts one more node, with more settings.
 func (f *fleet) add(t *testing.T, env ...string) *node {
 	t.Helper()
-	n := &node{fleet: f, env: env, public: "127.0.0.1:" + freePort(t), admin: "127.0.0.1:" + freePort(t)}
+	return f.addAt(t, "127.0.0.1:"+freePort(t), "127.0.0.1:"+freePort(t), env...)
+}
+
+// addAt starts one more node at addresses of one's choice.
+func (f *fleet) addAt(t *testing.T, public, admin string, env ...string) *node {
+	t.Helper()
+	n := &node{fleet: f, env: env, public: public, admin: admin}
 	f.nodes = append(f.nodes, n)
 	n.start(t)
 	return n

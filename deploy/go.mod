@@ -19,6 +19,7 @@ require (
 	github.com/sassoftware/go-rpmutils v0.4.0
 	github.com/yuin/goldmark v1.8.7
 	helm.sh/helm/v3 v3.22.0
+	golang.org/x/net v0.61.0
 	k8s.io/api v0.37.0
 	k8s.io/apimachinery v0.37.0
 	listedge v0.0.0
@@ -93,7 +94,6 @@ require (
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	go.yaml.in/yaml/v4 v4.0.0-rc.4 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
-	golang.org/x/net v0.61.0 // indirect
 	golang.org/x/oauth2 v0.37.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/term v0.47.0 // indirect

@@ -2,10 +2,12 @@ package deploy_test
 
 import (
 	"encoding/csv"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,20 +49,48 @@ func write(t *testing.T, name, text string) (path string) {
 // asking on connections that they keep. Nobody may notice.
 func TestNoRequestIsLostWhileNodesAreReplaced(t *testing.T) {
 	t.Parallel()
-	f := startFleet(t, 3)
+	f, names := startServers(t), startNames(t)
 	public, stats := freePort(t), freePort(t)
-	changes := []string{"bind :8080", "bind 127.0.0.1:" + public, "bind :8404", "bind 127.0.0.1:" + stats, " check port 9090 ", " check "}
-	for i, n := range f.nodes {
-		name := "node" + strconv.Itoa(i+1)
-		_, admin, _ := strings.Cut(n.admin, ":")
-		changes = append(changes, "server "+name+" "+name+":8080", "server "+name+" "+n.public+" port "+admin)
+	served, asked := freePort(t), freePort(t)
+	add := func() { // at an address of its own and the ports that all have, as a container
+		host := "127.0.0." + strconv.Itoa(len(f.nodes)+1)
+		f.addAt(t, host+":"+served, host+":"+asked).awaitMode(t, "followed")
+		names.add(host)
+	}
+	changes := []string{"bind :8080", "bind 127.0.0.1:" + public, "bind :8404", "bind 127.0.0.1:" + stats}
+	if runtime.GOOS == "linux" {
+		for range 3 {
+			add()
+		}
+		changes = append(changes, "127.0.0.11:53", names.address, "node:8080", "node:"+served, " check port 9090 ", " check port "+asked+" ")
+	} else { // only Linux has more addresses than 127.0.0.1 without being told
+		var servers strings.Builder
+		for i := range 3 {
+			n := f.add(t)
+			n.awaitMode(t, "followed")
+			_, admin, _ := strings.Cut(n.admin, ":")
+			fmt.Fprintf(&servers, "    server node%d %s port %s\n", i+1, n.public, admin)
+		}
+		changes = append(changes, " check port 9090 ", " check ", " resolvers docker resolve-prefer ipv4 init-addr none", "", "    server-template node 12 node:8080\n", servers.String())
 	}
 	config := write(t, "haproxy.cfg", replaced(t, "haproxy/haproxy.cfg", changes...))
 	startProgram(t, exec.Command(tool(t, "haproxy"), "-db", "-f", config))
-	up := func(want ...string) func() bool {
-		return func() bool { return slices.Equal(ofServers(stats, "status"), want) }
+	up := func(down ...*node) func() bool {
+		return func() bool {
+			state := ofServers(stats, "status")
+			for _, n := range f.nodes {
+				want := "UP"
+				if slices.Contains(down, n) {
+					want = "DOWN"
+				}
+				if state[n.public] != want {
+					return false
+				}
+			}
+			return len(state) == len(f.nodes)
+		}
 	}
-	within(t, patience, "all nodes up", up("UP", "UP", "UP"))
+	within(t, patience, "all nodes up", up())
 	check := slices.Clone([]string(stack(t).Services["haproxy"].HealthCheck.Test[1:]))
 	for i := range check {
 		check[i] = strings.ReplaceAll(check[i], "8404", stats)
@@ -92,36 +122,47 @@ func TestNoRequestIsLostWhileNodesAreReplaced(t *testing.T) {
 			}
 		})
 	}
-	all := []string{"UP", "UP", "UP"}
-	for i, n := range f.nodes {
+	for _, n := range f.nodes {
 		before := answered.Load()
 		if how := n.stop(t); how != "exit status 0" {
 			t.Errorf("the node ended with %s", how)
 		}
-		gone := slices.Clone(all)
-		gone[i] = "DOWN"
-		within(t, patience, "the node is out", up(gone...))
+		within(t, patience, "the node is out", up(n))
 		n.start(t)
-		within(t, patience, "the node is back", up(all...))
+		within(t, patience, "the node is back", up())
 		if answered.Load() == before {
 			t.Error("no request was answered meanwhile")
 		}
+	}
+	if runtime.GOOS == "linux" { // `docker compose up --scale node=4`, and back
+		add()
+		within(t, patience, "the fourth node gets requests", func() bool {
+			return up()() && !slices.Contains([]string{"", "0"}, ofServers(stats, "stot")[f.nodes[3].public])
+		})
+		if how := f.nodes[3].stop(t); how != "exit status 0" {
+			t.Errorf("the node ended with %s", how)
+		}
+		names.remove("127.0.0.4")
+		f.nodes = f.nodes[:3]
+		within(t, patience, "the fourth node has lost its place", up())
 	}
 	close(stop)
 	clients.Wait()
 	again := ofServers(stats, "wretr")
 	t.Logf("%d requests answered, %d lost; sent again by HAProxy, per node: %v", answered.Load(), lost.Load(), again)
-	if !slices.Equal(again, []string{"0", "0", "0"}) {
-		t.Error("HAProxy had to send requests again: nodes leave before it knows")
+	for _, times := range again {
+		if times != "0" {
+			t.Error("HAProxy had to send requests again: nodes leave before it knows")
+		}
 	}
 	if lost.Load() > 0 {
 		t.Errorf("%d requests lost of %d", lost.Load(), answered.Load()+lost.Load())
 	}
 }
 
-// ofServers is a column of HAProxy's statistics for each node: `status` is UP,
-// DOWN or on the way (UP 1/2).
-func ofServers(port, column string) (values []string) {
+// ofServers is a column of HAProxy's statistics for each node, by its address:
+// `status` is UP, DOWN or on the way (UP 1/2). Places without an address are left out.
+func ofServers(port, column string) map[string]string {
 	status, body, err := get("http://127.0.0.1:"+port+"/;csv", "")
 	if err != nil || status != http.StatusOK {
 		return nil
@@ -130,10 +171,11 @@ func ofServers(port, column string) (values []string) {
 	if err != nil || len(rows) == 0 {
 		return nil
 	}
-	proxy, server, at := slices.Index(rows[0], "pxname"), slices.Index(rows[0], "svname"), slices.Index(rows[0], column)
+	of := func(row []string, name string) string { return row[slices.Index(rows[0], name)] }
+	values := map[string]string{}
 	for _, row := range rows[1:] {
-		if row[proxy] == "nodes" && row[server] != "BACKEND" {
-			values = append(values, row[at])
+		if of(row, "pxname") == "nodes" && of(row, "svname") != "BACKEND" && !strings.HasPrefix(of(row, "status"), "MAINT") {
+			values[of(row, "addr")] = of(row, column)
 		}
 	}
 	return values

@@ -111,6 +111,11 @@ networkPolicy: {egress: [{to: [{ipBlock: {cidr: 10.0.0.0/8}}]}]}
 func TestHelmLintAcceptsTheChart(t *testing.T) {
 	log.SetOutput(io.Discard)
 	defer log.SetOutput(os.Stderr)
+	for _, field := range []string{"version", "appVersion"} {
+		if is, want := find(t, "helm/Chart.yaml", `(?m)^`+field+`: (.*)$`)[0], versionInSource(t); is != want {
+			t.Errorf("the chart's %s is %s, the program's version %s", field, is, want)
+		}
+	}
 	for name, values := range map[string]map[string]any{
 		"none":       nil, // as `helm lint deploy/helm`
 		"least":      chartValues(t, leastValues),

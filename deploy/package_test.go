@@ -72,6 +72,8 @@ func TestThePackagesScripts(t *testing.T) {
 		{"preremove", "remove", "disable --now listedge.service"},
 		{"preremove", "0", "disable --now listedge.service"},
 		{"postremove", "purge", "daemon-reload"},
+		{"postremove", "upgrade 0.3.0", ""},
+		{"postremove", "1", ""},
 	} {
 		for _, systemd := range []bool{true, false} {
 			root := t.TempDir()

@@ -16,6 +16,16 @@ import (
 // and the addresses of this machine.
 type prometheus struct{ url string }
 
+// prometheusNodes is how it finds the nodes of the stack. Here it has no name that
+// leads to them: it asks the resolver of the machine.
+const prometheusNodes = `    dns_sd_configs:
+      # Docker answers with the addresses of all nodes.
+      - names: [node]
+        type: A
+        port: 9090
+        refresh_interval: 5s
+`
+
 func startPrometheus(t *testing.T, f *fleet, a *alertmanager, features ...string) *prometheus {
 	t.Helper()
 	// Causes outlast their consequences by seconds instead of minutes.
@@ -28,7 +38,7 @@ func startPrometheus(t *testing.T, f *fleet, a *alertmanager, features ...string
 	config := write(t, "prometheus.yml", replaced(t, "prometheus/prometheus.yml",
 		"\n    always_scrape_classic_histograms: true", "", // which older versions do not know
 		"rules/*.yml", rules, "'alertmanager:9093'", "'"+a.url+"'",
-		"'node1:9090', 'node2:9090', 'node3:9090'", strings.Join(targets, ", "),
+		prometheusNodes, "    static_configs: [{targets: ["+strings.Join(targets, ", ")+"]}]\n",
 		`'([^:]+):\d+'`, "'(.+)'", // ports tell the nodes of this machine apart
 		"['localhost:9090']", "['"+p.url+"']", "['haproxy:8404']", "[]",
 		"scrape_interval: 5s", "scrape_interval: 1s", "evaluation_interval: 5s", "evaluation_interval: 1s", "scrape_timeout: 4s", "scrape_timeout: 1s"))

@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -29,12 +30,18 @@ func find(t *testing.T, file, pattern string) []string {
 // A node that one of the three files does not know would get no requests, or
 // would not be watched.
 func TestTheStackAgreesOnItsNodes(t *testing.T) {
-	nodes := find(t, "compose.yaml", `(?m)^  (node\d+):`)
-	if got := find(t, "haproxy/haproxy.cfg", `(?m)^    server \S+ (\S+):8080$`); !slices.Equal(got, nodes) {
+	nodes := find(t, "compose.yaml", `(?m)^  (\w+): \{<<: \*node,`)
+	if got := find(t, "haproxy/haproxy.cfg", `(?m)^    server-template \S+ \d+ (\S+):8080$`); !slices.Equal(got, nodes) {
 		t.Errorf("HAProxy sends to %v, compose starts %v", got, nodes)
 	}
-	if got := find(t, "prometheus/prometheus.yml", `'(node\d+):`); !slices.Equal(got, nodes) {
+	if got := find(t, "prometheus/prometheus.yml", `names: \[(.*)\]`); !slices.Equal(got, nodes) {
 		t.Errorf("Prometheus watches %v, compose starts %v", got, nodes)
+	}
+	places, connections := 0, 0
+	_, err1 := fmt.Sscan(find(t, "haproxy/haproxy.cfg", `server-template node (\d+)`)[0], &places)
+	_, err2 := fmt.Sscan(find(t, "compose.yaml", `-cmax_connections=(\d+)`)[0], &connections)
+	if err1 != nil || err2 != nil || places*20 > connections*9/10 { // as `listedge dev` reckons
+		t.Errorf("%d nodes on %d connections of Postgres (%v %v)", places, connections, err1, err2)
 	}
 }
 
@@ -42,7 +49,7 @@ func TestTheStackAgreesOnItsPorts(t *testing.T) {
 	admin := find(t, "Dockerfile", `LISTEDGE_ADMIN_LISTEN=\S+:(\d+)`)[0]
 	for file, pattern := range map[string]string{
 		"haproxy/haproxy.cfg":       `check port (\d+)`,
-		"prometheus/prometheus.yml": `'node\d+:(\d+)'`,
+		"prometheus/prometheus.yml": `names: \[node\]\s+type: A\s+port: (\d+)`,
 	} {
 		for _, got := range find(t, file, pattern) {
 			if got != admin {

@@ -4,7 +4,6 @@ import (
 	"listedge/cache/freshness"
 	"listedge/internal/changefeed"
 	"listedge/origin"
-	"listedge/origin/postgres"
 )
 
 // What a page's query and rows are to the log of changes.
@@ -37,7 +36,7 @@ func extentOf(q *origin.Query, shown *origin.Shown) *freshness.Extent {
 
 // boundOf is a position, or an end of the list; names is nil where their order is not
 // known.
-func boundOf(p *origin.Position, names *postgres.NameOrder) freshness.Bound {
+func boundOf(p *origin.Position, names *origin.NameOrder) freshness.Bound {
 	if !p.Set {
 		return freshness.Bound{Kind: freshness.Open}
 	}

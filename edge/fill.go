@@ -53,9 +53,10 @@ func listOf(q *origin.Query) changefeed.List {
 var collections = [...]changefeed.Collection{origin.Items: changefeed.Items, origin.Contacts: changefeed.Contacts}
 
 // prefetchNext reads the next page in the background, of a client that reads page
-// after page by cursors, unless the database is busy.
+// after page by cursors, unless the database is busy. Behind a page that was joined the
+// next one mostly can be, too: then it costs no query, and is not read ahead.
 func (s *Server) prefetchNext(x *exchange) {
-	if x.result.Err != nil || !x.result.Entry.ClaimNextPrefetch() || s.origin.Busy() {
+	if x.result.Joined || x.result.Err != nil || !x.result.Entry.ClaimNextPrefetch() || s.origin.Busy() {
 		return
 	}
 	q := x.query

@@ -4,12 +4,14 @@ import (
 	"listedge/cache"
 	"listedge/cache/freshness"
 	"listedge/origin"
-	"listedge/origin/postgres"
 )
 
 // placeOf says where the query's page is in its list, so that it can be joined of
-// others.
+// others; nil where changes are not followed, and none is.
 func (s *Server) placeOf(q *origin.Query) *cache.Place {
+	if s.cache.Mode() == cache.ModeTTL {
+		return nil
+	}
 	r := &pageRows{query: *q}
 	if q.Sort == origin.ByName {
 		r.names = s.origin.NameOrder()
@@ -21,7 +23,7 @@ func (s *Server) placeOf(q *origin.Query) *cache.Place {
 // pageRows implements cache.Rows.
 type pageRows struct {
 	query origin.Query
-	names *postgres.NameOrder // nil = not known, or not needed
+	names *origin.NameOrder // nil = not known, or not needed
 }
 
 func (r *pageRows) Starts(starts []uint32, body []byte) []uint32 {

@@ -122,9 +122,8 @@ func (x *exchange) limitRecord() LimitRecord {
 // Failures of the service have one anyway, once a second and kind.
 type AccessLog string
 
-// The access logs.
+// The access logs; any other value is none.
 const (
-	LogOff     AccessLog = "off"
 	LogErrors  AccessLog = "errors"  // errors, stale pages and slow responses
 	LogSampled AccessLog = "sampled" // these, misses and a sample of hits
 )

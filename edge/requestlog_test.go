@@ -12,6 +12,8 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/cache"
+	"listedge/cache/freshness"
+	"listedge/internal/changefeed"
 	"listedge/limiter"
 )
 
@@ -72,6 +74,20 @@ func TestARefusalIsLoggedWithoutAPage(t *testing.T) {
 	}
 	if got := s.Records("refused")[0]; got.Page != (PageRecord{}) {
 		t.Errorf("%+v", got.Page)
+	}
+}
+
+// A page that replaced a stale one says which change made that one stale.
+func TestTheRequestLogSaysWhichChangeMadeAPageStale(t *testing.T) {
+	s, ctx := hitServer(t, `{"data":[]`)
+	x := begin(ctx)
+	s.assignID(x)
+	x.result = cache.Result{Entry: cache.NewEntry(nil, ""), Source: cache.Origin, HadStale: true, Invalidation: &freshness.Invalidation{
+		Concern: freshness.RowEntered, XID: 777, Position: changefeed.Position{Term: 5, N: 12}, CommittedAt: 1e6}}
+	s.logRequest(x, missed, 200, time.Millisecond)
+	want := InvalidationRecord{Concern: "entered", Transaction: 777, Term: 5, N: 12, CommittedAt: 1e6}
+	if found := s.Records(string(x.id)); len(found) != 1 || found[0].Page.Invalidation != want {
+		t.Errorf("%+v", found)
 	}
 }
 

@@ -13,23 +13,23 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/cache"
-	"listedge/internal/boottime"
+	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
 	"listedge/origin/apikey"
 )
 
 // A node whose machine slept: its pages and its keys, on one clock and one log.
 func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
-	for name, happens := range map[string]func(m *boottime.Machine){
-		"nothing":            func(*boottime.Machine) {},
-		"a sleep of 10 s":    func(m *boottime.Machine) { m.Sleep(10 * time.Second) },
-		"a sleep of 200 ms":  func(m *boottime.Machine) { m.Sleep(200 * time.Millisecond) },
-		"clock set by 1 h":   func(m *boottime.Machine) { m.Set(time.Hour) },
-		"set, no boot clock": func(m *boottime.Machine) { m.NoBootClock = true; m.Set(10 * time.Second) },
+	for name, happens := range map[string]func(m *boottimetest.Machine){
+		"nothing":            func(*boottimetest.Machine) {},
+		"a sleep of 10 s":    func(m *boottimetest.Machine) { m.Sleep(10 * time.Second) },
+		"a sleep of 200 ms":  func(m *boottimetest.Machine) { m.Sleep(200 * time.Millisecond) },
+		"clock set by 1 h":   func(m *boottimetest.Machine) { m.Set(time.Hour) },
+		"set, no boot clock": func(m *boottimetest.Machine) { m.NoBootClock = true; m.Set(10 * time.Second) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := boottime.NewMachine()
+				m := boottimetest.NewMachine()
 				log := changefeed.NewLocal()
 				c, err := cache.New(cache.Options{Memory: 1 << 20, TTL: time.Minute, MaxStale: time.Minute, FillTimeout: time.Second, Clock: m.Clock,
 					Bound: 500 * time.Millisecond})

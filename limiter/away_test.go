@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"listedge/internal/boottime"
+	"listedge/internal/boottime/boottimetest"
 )
 
 // This file is about a leased limiter whose Redis is slow, hangs or fails, in virtual
@@ -252,7 +252,7 @@ func TestNeverOverThroughOutages(t *testing.T) {
 // A suspended machine's leases end.
 func TestALeaseEndsInASleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		machine := boottime.NewMachine()
+		machine := boottimetest.NewMachine()
 		l := newLimiter(Options{Clock: machine.Clock}, newVirtual())
 		defer closeLimiter(t, l)
 		time.Sleep(3 * time.Second)

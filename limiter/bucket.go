@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -34,7 +35,64 @@ func WorkspaceBucket(workspace string) string { return "rl:{" + workspace + "}:b
 func (b *Bucket) Policy() lease.Policy {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.lease.Policy()
+	return b.lease.Policy
+}
+
+// answer is what becomes of a request at one bucket.
+type answer struct {
+	outcome lease.Outcome
+	status  lease.Status
+}
+
+// answerOf is the answer of a lease's outcome. b.mu is held.
+func (b *Bucket) answerOf(o lease.Outcome, now int64) answer {
+	s := b.lease.Status(now, false)
+	if o == lease.Denied {
+		s = s.Refused(b.lease.RetryIn(now))
+	}
+	return answer{o, s}
+}
+
+// waiters are the requests that wait for a bucket, whose mu guards them.
+type waiters struct{ all []chan answer }
+
+// waiting is how many requests wait for the bucket. b.mu is held.
+func (b *Bucket) waiting() int64 {
+	if b.waiters == nil {
+		return 0
+	}
+	return int64(len(b.waiters.all))
+}
+
+// leave ends a request's wait. It reports false where it has got its answer.
+func (b *Bucket) leave(w chan answer) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.waiters == nil {
+		return false
+	}
+	i := slices.Index(b.waiters.all, w)
+	if i < 0 {
+		return false
+	}
+	if b.waiters.all = slices.Delete(b.waiters.all, i, i+1); len(b.waiters.all) == 0 {
+		b.waiters = nil
+	}
+	return true
+}
+
+// answer answers those who wait, as far as the lease can; all: the others are to be
+// decided without Redis. b.mu is held.
+func (b *Bucket) answer(now int64, all bool) {
+	for b.waiting() > 0 {
+		a := b.answerOf(b.lease.Retry(now), now)
+		if a.outcome == lease.NeedRemote && !all {
+			return
+		}
+		b.waiters.all[0] <- a
+		b.waiters.all = b.waiters.all[1:]
+	}
+	b.waiters = nil
 }
 
 // registry has one handle to each bucket: two would each take a node's part of it
@@ -64,12 +122,9 @@ func (r *registry) get(key string, make func() *Bucket) *Bucket {
 	return b
 }
 
-// lock locks b, or the handle that has its place.
+// lock locks a bucket, or the handle that has its place.
 func (r *registry) lock(b *Bucket) *Bucket {
-	for b.mu.Lock(); b.evicted; b.mu.Lock() {
-		b.mu.Unlock()
-		b = r.revive(b)
-	}
+	b, _ = r.lockBoth(b, nil)
 	return b
 }
 
@@ -78,21 +133,17 @@ func (r *registry) lock(b *Bucket) *Bucket {
 func (r *registry) lockBoth(key, workspace *Bucket) (*Bucket, *Bucket) {
 	for {
 		evicted := false
-		for _, b := range [...]**Bucket{&key, &workspace} {
-			if *b != nil {
-				(*b).mu.Lock()
-				evicted = evicted || (*b).evicted
+		for _, b := range [...]*Bucket{key, workspace} {
+			if b != nil {
+				b.mu.Lock()
+				evicted = evicted || b.evicted
 			}
 		}
 		if !evicted {
 			return key, workspace
 		}
 		unlock(key, workspace)
-		for _, b := range [...]**Bucket{&key, &workspace} {
-			if *b != nil {
-				*b = r.revive(*b)
-			}
-		}
+		key, workspace = r.revive(key), r.revive(workspace)
 	}
 }
 
@@ -106,6 +157,9 @@ func unlock(buckets ...*Bucket) {
 
 // revive returns the handle that has the place of b: b itself where there is none.
 func (r *registry) revive(b *Bucket) *Bucket {
+	if b == nil {
+		return nil
+	}
 	return r.get(b.key, func() *Bucket {
 		b.mu.Lock()
 		defer b.mu.Unlock()

@@ -132,77 +132,111 @@ func TestACallIsCarriedOutOnceAtMost(t *testing.T) {
 // shards is a virtual store of two shards, of which a node may lose the second.
 type shards struct {
 	*virtual
-	cut atomic.Bool
+	loses atomic.Int32
 }
 
+// What a node loses of a shard.
+const (
+	nothing int32 = iota
+	answers       // of what arrives
+	messages
+)
+
 func (s *shards) shardOf(key string) uint8 {
-	if key == "second" {
+	if key == "second" || key == membersKey(1) {
 		return 1
 	}
 	return 0
 }
 
-func (s *shards) visit(ctx context.Context, calls []*visit) error {
-	if s.cut.Load() && calls[0].bucket.key == "second" {
-		for _, c := range calls {
-			c.err = errMoody
-		}
-		return errMoody
+func (s *shards) visit(ctx context.Context, calls []*visit) (err error) {
+	loses := s.loses.Load()
+	if calls[0].bucket.key != "second" || loses == nothing {
+		return s.virtual.visit(ctx, calls)
 	}
-	return s.virtual.visit(ctx, calls)
+	if loses == answers {
+		_ = s.virtual.visit(ctx, calls)
+	}
+	for _, c := range calls {
+		c.err = errMoody
+	}
+	return errMoody
 }
 
 func (s *shards) beat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error) {
-	if s.cut.Load() && shard == 1 {
-		return 0, 0, errMoody
+	loses := s.loses.Load()
+	if shard == 0 || loses != messages {
+		nodes, missing, err = s.virtual.beat(ctx, shard, id, state)
 	}
-	return s.virtual.beat(ctx, shard, id, state)
+	if shard == 1 && loses != nothing {
+		err = errMoody
+	}
+	return nodes, missing, err
 }
 
-// One of three nodes loses one of two shards: the others withhold its part of the
-// buckets there, and of no other.
+// One of three nodes loses one of two shards, or all that this answers: the others
+// withhold its part of the buckets there, and of no other.
 func TestOneNodeLosesOneShard(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		v := newVirtual()
-		var nodes []*Limiter
-		var buckets [2][]*Bucket
-		lost := &shards{virtual: v}
-		for i := range 3 {
-			store := &shards{virtual: v}
-			if i == 0 {
-				store = lost
-			}
-			l := newLimiter(Options{NodeID: fmt.Sprint(i)}, store)
-			t.Cleanup(func() { closeLimiter(t, l) })
-			nodes = append(nodes, l)
-			for shard, key := range []string{"first", "second"} {
-				buckets[shard] = append(buckets[shard], l.Bucket(key, policy(t, 100, 100)))
-			}
+	for name, c := range map[string]struct {
+		loses int32
+		quiet time.Duration // for so long the node has no requests
+	}{"messages": {messages, 0}, "answers": {answers, 0}, "answers, which it notices late": {answers, 5 * time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { loseAShard(t, c.loses, c.quiet) })
+		})
+	}
+}
+
+func loseAShard(t *testing.T, loses int32, quiet time.Duration) {
+	v := newVirtual()
+	var nodes []*Limiter
+	var buckets [2][]*Bucket
+	lost := &shards{virtual: v}
+	for i := range 3 {
+		store := &shards{virtual: v}
+		if i == 0 {
+			store = lost
 		}
-		time.Sleep(3 * time.Second)
-		lost.cut.Store(true)
-		var admitted [2]int
-		began := time.Now()
-		for time.Since(began) < 20*time.Second {
-			for shard := range admitted {
-				for i, l := range nodes {
-					if d := l.take(buckets[shard][i], nil); d.Allowed {
-						admitted[shard]++
-					} else if shard == 0 && d.Source == SourceLocalFallback {
-						t.Fatalf("the healthy shard: %+v", d)
+		l := newLimiter(Options{NodeID: fmt.Sprint(i)}, store)
+		t.Cleanup(func() { closeLimiter(t, l) })
+		nodes = append(nodes, l)
+		for shard, key := range []string{"first", "second"} {
+			buckets[shard] = append(buckets[shard], l.Bucket(key, policy(t, 100, 100)))
+		}
+	}
+	time.Sleep(3 * time.Second)
+	lost.loses.Store(loses)
+	var admitted [2]int
+	byLost := 0 // of those
+	began := time.Now()
+	for time.Since(began) < 20*time.Second {
+		for shard := range admitted {
+			for i, l := range nodes {
+				if i == 0 && time.Since(began) < quiet {
+					continue
+				}
+				if d := l.take(buckets[shard][i], nil); d.Allowed {
+					admitted[shard]++
+					if shard == 1 && i == 0 {
+						byLost++
 					}
+				} else if shard == 0 && d.Source == SourceLocalFallback {
+					t.Fatalf("the healthy shard: %+v", d)
 				}
 			}
-			time.Sleep(5 * time.Millisecond)
 		}
-		t.Logf("%d admitted on the healthy shard, %d on the other, of 2100", admitted[0], admitted[1])
-		if admitted[0] < 2060 || admitted[0] > 2101 || admitted[1] < 1800 || admitted[1] > 2140 {
-			t.Error("2100 are due, and a part of a burst more where a node is cut off")
-		}
-		if s := nodes[0].Stats(); s.Breaker != "open" {
-			t.Errorf("%+v", s)
-		}
-	})
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Logf("%d admitted on the healthy shard, %d on the other, of 2100; of these %d by the node that lost it", admitted[0], admitted[1], byLost)
+	if byLost < 400 {
+		t.Error("a third of the rate is its part")
+	}
+	if admitted[0] < 2060 || admitted[0] > 2101 || admitted[1] < 1800 || admitted[1] > 2140 {
+		t.Error("2100 are due, and a part of a burst more where a node is cut off")
+	}
+	if s := nodes[0].Stats(); s.Breaker != "open" {
+		t.Errorf("%+v", s)
+	}
 }
 
 func TestCluster(t *testing.T) {

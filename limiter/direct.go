@@ -13,15 +13,13 @@ type direct struct {
 }
 
 func (d *direct) open(b *Bucket, now int64) {
-	p := b.lease.Policy()
-	b.lease.View = lease.View{Level: p.Burst * lease.Token, At: now}
+	b.lease.View = lease.View{Level: b.lease.Policy.Units(), At: now}
 }
 
 // idle: a full bucket is as good as a new one.
 func (d *direct) idle(b *Bucket) bool {
-	p := b.lease.Policy()
-	b.lease.Refill(&p, d.l.now())
-	return b.lease.Level >= p.Burst*lease.Token
+	b.lease.Refill(&b.lease.Policy, d.l.now())
+	return b.lease.Level >= b.lease.Policy.Units()
 }
 
 func (d *direct) decide(now int64, key, workspace *Bucket, cost int64) Decision {
@@ -31,8 +29,7 @@ func (d *direct) decide(now int64, key, workspace *Bucket, cost int64) Decision 
 	buckets, refused := [2]*Bucket{key, workspace}, [2]bool{}
 	for i, b := range buckets {
 		if b != nil {
-			p := b.lease.Policy()
-			b.lease.Refill(&p, now)
+			b.lease.Refill(&b.lease.Policy, now)
 			refused[i] = b.lease.Level < cost*lease.Token
 		}
 	}
@@ -40,30 +37,27 @@ func (d *direct) decide(now int64, key, workspace *Bucket, cost int64) Decision 
 		if b == nil {
 			continue
 		}
-		p := b.lease.Policy()
 		if !refused[0] && !refused[1] { // a token of both, or of neither
 			b.lease.Level -= cost * lease.Token
 		}
-		s := lease.StatusOf(&p, b.lease.Level)
+		s := lease.StatusOf(&b.lease.Policy, b.lease.Level)
 		if refused[i] {
-			s = s.Refused(p.TimeFor(cost*lease.Token - b.lease.Level))
+			s = s.Refused(b.lease.Policy.TimeFor(cost*lease.Token - b.lease.Level))
 		}
 		r.add(Which(i+1), s)
 	}
 	return r
 }
 
-func (d *direct) refund(b *Bucket, now int64) {
+func (d *direct) refund(b *Bucket, _ int64, _ bool) {
 	b = d.l.buckets.lock(b)
 	defer b.mu.Unlock()
-	p := b.lease.Policy()
-	b.lease.Level = min(b.lease.Level+lease.Token, p.Burst*lease.Token)
+	b.lease.Level = min(b.lease.Level+lease.Token, b.lease.Policy.Units())
 }
 
 // setPolicy counts the time that has passed under the policy it passed under.
 func (d *direct) setPolicy(b *Bucket, p lease.Policy) {
-	before := b.lease.Policy()
-	b.lease.Refill(&before, d.l.now())
+	b.lease.Refill(&b.lease.Policy, d.l.now())
 	b.lease.SetPolicy(p)
 }
 

@@ -3,6 +3,7 @@ package limiter
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -36,10 +37,8 @@ type leased struct {
 }
 
 func newLeased(l *Limiter, o Options, s store) *leased {
-	if o.Budget <= 0 {
-		o.Budget = DefaultBudget
-	}
-	d := &leased{l: l, store: s, mode: o.FailureMode, budget: o.Budget.Microseconds(), id: o.NodeID, active: make(map[*Bucket]struct{})}
+	d := &leased{l: l, store: s, mode: o.FailureMode, budget: cmp.Or(o.Budget, DefaultBudget).Microseconds(),
+		id: cmp.Or(o.NodeID, rand.Text()), active: make(map[*Bucket]struct{})}
 	d.sweeps = time.AfterFunc(time.Hour, d.sweep)
 	d.sweeps.Stop()
 	d.shardOf(0)
@@ -64,14 +63,17 @@ func (d *leased) shardOf(index uint8) *shard {
 	return s
 }
 
-// locate finds the shard of a bucket: its slot may have moved. b.mu is held, but
-// where the bucket is new.
-func (d *leased) locate(b *Bucket) *shard {
-	b.shard = d.store.shardOf(b.key)
-	return d.shardOf(b.shard)
+// findShards has this node beat at all masters of a Cluster: before it needs their
+// buckets, so that the others know it there.
+func (d *leased) findShards() {
+	for i := range maxShards {
+		if index := d.store.shardOf(membersKey(i)); int(index) == i {
+			d.shardOf(index)
+		}
+	}
 }
 
-func (d *leased) open(b *Bucket, _ int64) { d.locate(b) }
+func (d *leased) open(b *Bucket, _ int64) { b.shard = d.store.shardOf(b.key) }
 
 func (d *leased) idle(b *Bucket) bool {
 	return b.waiters == nil && !b.wanted && b.lease.Forgettable(d.l.now())
@@ -82,11 +84,12 @@ func (d *leased) setPolicy(b *Bucket, p Policy) {
 	d.fetchIfDue(b, d.l.now())
 }
 
-// want marks a bucket for a call. The caller enqueues it. b.mu is held, as below.
+// want marks a bucket for a call. The caller enqueues it at its shard: the slot may
+// have moved. b.mu is held, as below.
 func (d *leased) want(b *Bucket) *shard {
-	b.wanted = true
+	b.wanted, b.shard = true, d.store.shardOf(b.key)
 	d.track(b)
-	return d.locate(b)
+	return d.shardOf(b.shard)
 }
 
 // fetchIfDue queues a call that nobody waits for.
@@ -104,21 +107,6 @@ type part struct {
 	answers  chan answer // where the request waits for the bucket
 	fallback bool        // this node decided without Redis
 	untaken  bool        // no token was taken
-}
-
-// answer is what becomes of a request at one bucket.
-type answer struct {
-	outcome lease.Outcome
-	status  lease.Status
-}
-
-// answerOf is the answer of a lease's outcome. b.mu is held.
-func (b *Bucket) answerOf(o lease.Outcome, now int64) answer {
-	s := b.lease.Status(now, false)
-	if o == lease.Denied {
-		s = s.Refused(b.lease.RetryIn(now))
-	}
-	return answer{o, s}
 }
 
 func (d *leased) decide(now int64, key, workspace *Bucket, cost int64) Decision {
@@ -174,25 +162,22 @@ func (d *leased) conclude(r *Decision, parts *[2]part, now int64) {
 		}
 		r.add(Which(i+1), p.status)
 		if refused && p.outcome == lease.Granted && !p.untaken {
-			if p.fallback {
-				d.l.counts.fallback.Add(^uint64(0))
-			}
-			d.giveBack(p.bucket, now, p.fallback)
+			d.refund(p.bucket, now, p.fallback)
+		} else if !refused && p.fallback {
+			d.l.counts.fallback.Add(1)
 		}
 	}
 }
 
-func (d *leased) refund(b *Bucket, now int64) { d.giveBack(b, now, false) }
-
-// giveBack takes a token back into the lease, or sends it to the bucket: at once
+// refund takes a token back into the lease, or sends it to the bucket: at once
 // where the bucket is small, else with what goes there next.
-func (d *leased) giveBack(b *Bucket, now int64, fallback bool) {
+func (d *leased) refund(b *Bucket, now int64, fallback bool) {
 	b = d.l.buckets.lock(b)
 	defer b.mu.Unlock()
 	if !b.lease.Refund(now, fallback) {
 		return
 	}
-	if p := b.lease.Policy(); !p.Leased() && !b.wanted && !d.shardOf(b.shard).refuses() {
+	if !b.lease.Policy.Leased() && !b.wanted && !d.shardOf(b.shard).refuses() {
 		d.want(b).enqueue(b)
 	} else {
 		d.track(b)
@@ -275,66 +260,20 @@ func (d *leased) enter(p *part, call *[]*Bucket) *shard {
 	return s
 }
 
-// waiters are the requests that wait for a bucket, whose mu guards them.
-type waiters struct{ all []chan answer }
-
-// waiting is how many requests wait for the bucket. b.mu is held.
-func (b *Bucket) waiting() int64 {
-	if b.waiters == nil {
-		return 0
-	}
-	return int64(len(b.waiters.all))
-}
-
-// leave ends a request's wait. It reports false where it has got its answer.
-func (b *Bucket) leave(w chan answer) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.waiters == nil {
-		return false
-	}
-	i := slices.Index(b.waiters.all, w)
-	if i < 0 {
-		return false
-	}
-	if b.waiters.all = slices.Delete(b.waiters.all, i, i+1); len(b.waiters.all) == 0 {
-		b.waiters = nil
-	}
-	return true
-}
-
-// answer answers those who wait, as far as the lease can; all: the others are to be
-// decided without Redis. b.mu is held.
-func (b *Bucket) answer(now int64, all bool) {
-	for b.waiting() > 0 {
-		a := b.answerOf(b.lease.Retry(now), now)
-		if a.outcome == lease.NeedRemote && !all {
-			return
-		}
-		b.waiters.all[0] <- a
-		b.waiters.all = b.waiters.all[1:]
-	}
-	b.waiters = nil
-}
-
 // decideFallback is what becomes of a request that Redis cannot be asked about.
 func (d *leased) decideFallback(p *part, now int64) {
 	b := d.l.buckets.lock(p.bucket)
 	defer b.mu.Unlock()
 	p.bucket, p.fallback = b, true
-	fleet, ok, retry := d.shardOf(b.shard).fleet(), d.mode == FailAllow, beatEvery.Microseconds()
-	switch d.mode {
-	case FailLocal:
-		ok, retry = b.lease.TakeFallback(now, fleet)
-	case FailAllow:
-		b.lease.AdmitFallback(now, fleet)
+	ok, retry := false, beatEvery.Microseconds()
+	if d.mode != FailDeny {
+		ok, retry = b.lease.TakeFallback(now, d.shardOf(b.shard).fleet(), d.mode == FailAllow)
 	}
 	p.outcome, p.status = lease.Granted, b.lease.Status(now, true)
 	if !ok {
 		p.outcome, p.status = lease.Denied, p.status.Refused(retry)
 		return
 	}
-	d.l.counts.fallback.Add(1)
 	d.track(b)
 }
 

@@ -36,9 +36,10 @@
 package limiter
 
 import (
+	"cmp"
 	"context"
-	"crypto/rand"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -50,9 +51,6 @@ import (
 
 // Policy is the rate and burst of a bucket.
 type Policy = lease.Policy
-
-// ErrPolicy wraps every reason for which NewPolicy refuses a rate and burst.
-var ErrPolicy = lease.ErrPolicy
 
 // NewPolicy makes a policy of a rate in tokens a second and a burst in tokens.
 func NewPolicy(rate float64, burst int64) (Policy, error) { return lease.NewPolicy(rate, burst) }
@@ -80,16 +78,17 @@ const (
 
 // UnmarshalText reads local, allow or deny.
 func (m *FailureMode) UnmarshalText(text []byte) error {
-	for mode, name := range [...]string{"local", "allow", "deny"} {
-		if name == string(text) {
-			*m = FailureMode(mode)
-			return nil
-		}
+	mode := slices.Index(failureModes[:], string(text))
+	if mode < 0 {
+		return fmt.Errorf("%q is not local, allow or deny", text)
 	}
-	return fmt.Errorf("%q is not local, allow or deny", text)
+	*m = FailureMode(mode)
+	return nil
 }
 
-func (m FailureMode) String() string { return [...]string{"local", "allow", "deny"}[m] }
+func (m FailureMode) String() string { return failureModes[m] }
+
+var failureModes = [...]string{"local", "allow", "deny"}
 
 // Options of a Limiter. The zero value is a working single node.
 type Options struct {
@@ -110,7 +109,7 @@ type Options struct {
 type decider interface {
 	open(b *Bucket, now int64)
 	decide(now int64, key, workspace *Bucket, cost int64) Decision // cost 0: nothing is taken
-	refund(b *Bucket, now int64)
+	refund(b *Bucket, now int64, fallback bool)
 	setPolicy(b *Bucket, p Policy) // b.mu is held
 	idle(b *Bucket) bool           // b.mu is held
 	stats(s *Stats)
@@ -135,17 +134,8 @@ func New(o Options) *Limiter {
 
 // newLimiter makes one whose buckets are in a store, or in this process.
 func newLimiter(o Options, s store) *Limiter {
-	l := &Limiter{clock: o.Clock}
-	if l.clock == nil {
-		l.clock = boottime.New()
-	}
-	if o.MaxBuckets <= 0 {
-		o.MaxBuckets = defaultMaxBuckets
-	}
-	l.buckets = registry{idle: func(b *Bucket) bool { return l.decider.idle(b) }, buckets: make(map[string]*Bucket), most: o.MaxBuckets, sweepAt: sweepFrom}
-	if o.NodeID == "" {
-		o.NodeID = rand.Text()
-	}
+	l := &Limiter{clock: cmp.Or(o.Clock, boottime.New())}
+	l.buckets = registry{idle: func(b *Bucket) bool { return l.decider.idle(b) }, buckets: make(map[string]*Bucket), most: cmp.Or(o.MaxBuckets, defaultMaxBuckets), sweepAt: sweepFrom}
 	if l.decider = (&direct{l}); s != nil {
 		l.decider = newLeased(l, o, s)
 	}
@@ -169,7 +159,7 @@ func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 	})
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.lease.Policy() != p {
+	if b.lease.Policy != p {
 		l.decider.setPolicy(b, p)
 		b.blocked.Store(p.Rate == 0)
 	}
@@ -226,7 +216,7 @@ func (l *Limiter) Return(key, workspace *Bucket) {
 	for _, b := range [...]*Bucket{key, workspace} {
 		if b != nil && !b.blocked.Load() {
 			l.counts.returned.Add(1)
-			l.decider.refund(b, now)
+			l.decider.refund(b, now, false)
 		}
 	}
 }

@@ -34,8 +34,10 @@ const (
 
 // What a heartbeat says of its node.
 const (
-	present    = "present"
-	recovering = "recovering" // it is back, and has unsent debts of the time without Redis
+	present = "present"
+	// It gets no answers, or has not sent all debts of that time: what the others
+	// withhold for it stays withheld.
+	recovering = "recovering"
 	leaving    = "leaving"
 )
 
@@ -111,11 +113,12 @@ type membership struct {
 	stop   chan struct{}
 
 	// The goroutine's own.
-	counts   [4]int64 // the latest first
-	missing  int64
-	counted  int64 // when; microseconds
-	contact  int64 // when the last heartbeat was sent that arrived as present
-	timeouts int   // heartbeats in a row
+	counts     [4]int64 // the latest first
+	missing    int64
+	counted    int64 // when; microseconds
+	contact    int64 // when the last heartbeat was sent that says present
+	unanswered bool  // the last heartbeat is
+	timeouts   int   // heartbeats in a row
 }
 
 func newMembership(s *shard, index int) *membership {
@@ -129,11 +132,11 @@ func (m *membership) run() {
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
 	for {
-		state := present
-		if m.shard.owesDebts() {
-			state = recovering
-		}
+		state := m.state()
 		m.beat(state)
+		if state == recovering && m.state() == present {
+			m.beat(present)
+		}
 		select {
 		case <-tick.C:
 		case <-m.stop:
@@ -143,6 +146,16 @@ func (m *membership) run() {
 	}
 }
 
+// state is what the next heartbeat says. One that is not answered may have arrived:
+// if it says present, the others spend this node's part of the rate from then on. So
+// that is said only once without an answer.
+func (m *membership) state() string {
+	if m.unanswered || m.shard.unreachable() || m.shard.owesDebts() {
+		return recovering
+	}
+	return present
+}
+
 // beat says that this node lives, and counts. A lost one needs no second try: the
 // next one is soon.
 func (m *membership) beat(state string) {
@@ -150,6 +163,10 @@ func (m *membership) beat(state string) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	sent := d.l.now()
+	if state == present {
+		m.contact = sent
+		m.publish()
+	}
 	nodes, missing, err := d.store.beat(ctx, m.index, d.id, state)
 	if err != nil && isTimeout(err) {
 		m.timeouts++
@@ -159,19 +176,20 @@ func (m *membership) beat(state string) {
 	if m.timeouts != 1 { // a single one says nothing
 		m.failed.Store(&err)
 	}
+	m.unanswered = err != nil
 	arrived := err == nil && state != leaving
 	if arrived {
 		m.counted = d.l.now()
 		m.shard.link.Note(m.counted - sent) // so the first requests know what a round trip takes
 		copy(m.counts[1:], m.counts[:])
 		m.counts[0], m.missing = nodes, missing
-		if state == present {
-			m.contact = sent
-		}
 	}
 	m.publish()
 	if arrived {
 		m.shard.recovered()
+		if m.fleet.Load().Cold {
+			d.findShards()
+		}
 	}
 }
 

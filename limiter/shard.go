@@ -48,26 +48,22 @@ type shard struct {
 
 	mu       sync.Mutex // guards all below; taken after a bucket's
 	queue    []*Bucket
-	inFlight int         // pipelines
-	sentAt   time.Time   // the last pipeline
-	wake     *time.Timer // sends the next
-	idle     sync.Cond   // nothing is in flight
-	failures int         // in a row
-	outage   outage
+	inFlight int             // pipelines
+	sentAt   time.Time       // the last pipeline
+	wake     *time.Timer     // sends the next
+	idle     sync.Cond       // nothing is in flight
+	failures int             // in a row
+	downAt   int64           // when it went down last; microseconds
+	downFor  int64           // in all, the present time not counted
+	failure  error           // the last
 	closing  context.Context // while what is held goes back; nil = it does not
-}
-
-// outage adds up the time for which a shard was down.
-type outage struct {
-	since, past int64 // microseconds
-	last        error // why it last failed
 }
 
 // newShard makes the shard of that index in the store, and begins its heartbeats.
 func newShard(d *leased, index int) *shard {
 	s := &shard{d: d, link: lease.Link{Budget: d.budget}}
 	s.waitingSince.Store(math.MaxInt64)
-	s.wake = time.AfterFunc(time.Hour, s.sendNext)
+	s.wake = time.AfterFunc(time.Hour, func() { s.enqueue() })
 	s.wake.Stop()
 	s.idle.L = &s.mu
 	s.members = newMembership(s, index)
@@ -87,17 +83,11 @@ func (s *shard) unreachable() bool {
 // refuses reports whether no calls are begun.
 func (s *shard) refuses() bool { return s.down.Load() || s.d.closed.Load() }
 
-// enqueue has the buckets visited, in one pipeline. The caller has set wanted.
+// enqueue has the buckets visited, in one pipeline. The caller has called want.
 func (s *shard) enqueue(buckets ...*Bucket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queue = append(s.queue, buckets...)
-	s.startSend()
-}
-
-func (s *shard) sendNext() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.startSend()
 }
 
@@ -191,9 +181,9 @@ func (s *shard) noteAnswer(err error, sent int64) {
 	} else {
 		c.errors.Add(1)
 	}
-	s.outage.last = err
+	s.failure = err
 	if s.failures++; (s.failures >= maxFailures || late >= callTimeout.Microseconds()) && !s.down.Load() {
-		s.outage.since = now
+		s.downAt = now
 		s.down.Store(true)
 		s.hasDebts.Store(true)
 	}
@@ -226,7 +216,7 @@ func (s *shard) recovered() {
 	if !s.down.Load() {
 		return
 	}
-	s.outage.past += s.d.l.now() - s.outage.since
+	s.downFor += s.d.l.now() - s.downAt
 	s.failures = 0
 	s.down.Store(false)
 	s.startSend()

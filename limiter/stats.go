@@ -85,10 +85,10 @@ func (s *shard) stats(all *Stats, now int64) {
 	all.Nodes = max(all.Nodes, s.members.nodes.Load())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	degraded := s.outage.past
+	degraded := s.downFor
 	if s.down.Load() {
-		all.Breaker, all.Failure = "open", s.outage.last
-		degraded += now - s.outage.since
+		all.Breaker, all.Failure = "open", s.failure
+		degraded += now - s.downAt
 	}
 	all.Degraded = max(all.Degraded, time.Duration(degraded)*time.Microsecond)
 	if err := s.members.failed.Load(); err != nil && *err != nil {

@@ -86,7 +86,7 @@ const (
 func (t Tier) String() string { return [...]string{"memory", "redis", "origin", "stale"}[t] }
 
 // statuses are all that the server answers with.
-var statuses = [...]int{200, 304, 400, 401, 403, 404, 405, 408, 413, 429, 431, 500, 503}
+var statuses = [...]int{200, 304, 400, 401, 403, 404, 405, 408, 412, 413, 429, 431, 500, 503, 504, 505}
 
 // Registry is a node's metrics.
 type Registry struct {

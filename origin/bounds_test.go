@@ -182,6 +182,23 @@ func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 	}
 }
 
+// No writer's name or description is too long for an index, whatever is in it.
+func TestIndexesRefuseNoWriter(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	exec(t, conn, `INSERT INTO items (workspace_id, name, sku, description)
+		SELECT $1, t, t, t FROM (SELECT string_agg(chr(65536 + (n * 7919) % 65536), '') t FROM generate_series(1, 16384) n) long`, ourWorkspace)
+	exec(t, conn, `INSERT INTO contacts (workspace_id, name, email, phone, tin)
+		SELECT $1, t, t, t, t FROM (SELECT string_agg(md5(n::text), '') t FROM generate_series(1, 2048) n) long`, ourWorkspace)
+	o := openOrigin(t, url)
+	for _, q := range []Query{{}, {Sort: ByName}, {Collection: Contacts, Sort: ByName, Search: "c4ca4238a0b9"}} {
+		if q.Workspace, q.Limit = ourWorkspace, 1; len(fetch(t, o, q).rows) != 1 {
+			t.Errorf("%s", describe(q))
+		}
+	}
+}
+
 // The migration leaves rows that are there, whatever they hold, and goes back;
 // a table in partitions has it, too.
 func TestBoundsApplyToNewRowsOnly(t *testing.T) {

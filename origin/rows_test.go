@@ -17,6 +17,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"listedge/origin/postgres"
 )
 
 // The reference: rows as the API describes them, made, filtered, searched and
@@ -307,7 +309,12 @@ func idOf(t testing.TB, raw []byte) string {
 // fetch asks for one page.
 func fetch(t testing.TB, o *Origin, q Query) answer {
 	t.Helper()
-	page, err := o.Fetch(context.Background(), q, "")
+	var page Page
+	var err error
+	eventually(t, "a connection, which may take longer than a node waits", func() bool {
+		page, err = o.Fetch(context.Background(), q, "")
+		return !errors.Is(err, postgres.ErrUnavailable)
+	})
 	if err != nil {
 		t.Fatalf("%s: %v", describe(q), err)
 	}
@@ -348,5 +355,31 @@ func walk(t testing.TB, o *Origin, q Query, between func(ids []string)) (ids []s
 		if follow(t, &q, page.next); q.After == before {
 			t.Fatalf("%s: the cursor leads to the page it came from", describe(q))
 		}
+	}
+}
+
+// Pages are read into buffers that the next page is read into.
+func TestPagesKeepWhatTheyShow(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	for n := range 6 {
+		insert(t, conn, Items, newItem(ourWorkspace, number(n), "Name"))
+	}
+	o := openOrigin(t, url)
+	q := Query{Workspace: ourWorkspace, Sort: ByName, Limit: 2}
+	var pages []Page
+	for range 3 {
+		page, err := o.Fetch(within(t, patience), q, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, page)
+		if page.NextCursor != "" {
+			follow(t, &q, page.NextCursor)
+		}
+	}
+	for _, page := range pages {
+		decodePage(t, page)
 	}
 }

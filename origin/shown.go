@@ -4,17 +4,20 @@ import (
 	"encoding/binary"
 	"slices"
 
-	"listedge/origin/postgres"
-
 	"github.com/google/uuid"
+
+	"listedge/origin/postgres"
 )
+
+// NameOrder is the order of lists by name: packages that show pages know of no Postgres.
+type NameOrder = postgres.NameOrder
 
 // Shown is the part of a list that a page shows, from the query's position on: by it
 // one can tell which changes of rows leave the page as it is.
 type Shown struct {
-	IDs   []uuid.UUID         // of the page's rows, and of the first row behind them if there is one
-	End   Position            // right behind that one; not Set = the list ends with the page
-	Names *postgres.NameOrder // of the server that the page is from, if the list is by name; nil = not known
+	IDs   []uuid.UUID // of the page's rows, and of the first row behind them if there is one
+	End   Position    // right behind that one; not Set = the list ends with the page
+	Names *NameOrder  // of the server that the page is from, if the list is by name; nil = not known
 }
 
 // showing is what a page shows while it is read.

@@ -176,7 +176,8 @@ func (t *Tracker) Join(v *Validity, j *Join, now time.Duration) (stale int, ok b
 		v.Proof, v.ReadAt = min(v.Proof, p.Proof), min(v.ReadAt, p.ReadAt)
 	}
 	v.list, v.collection = first.list, first.collection
-	v.Extent = &j.Extent
+	extent := j.Extent // by itself: j refers to all parts
+	v.Extent = &extent
 	v.Epoch, v.Position = t.epoch, t.position
 	v.sequence.Store(t.sequence)
 	return 0, true

@@ -33,8 +33,11 @@ import (
 // the old one has, without the latest entries. Nodes go on reading the old one,
 // to which nothing is added, for a while.
 //
+// A transaction names its rows, mostly. Most pages show three rows of their list, and
+// have an extent.
+//
 // The assertion: a page that the serving rule calls fresh omits no commit that
-// had been visible for longer than the bound.
+// changes it and that had been visible for longer than the bound.
 
 const (
 	modelBound = 100 * time.Millisecond
@@ -46,9 +49,10 @@ const (
 
 type transaction struct {
 	xid       uint64
-	lists     []int // which lists it changes
-	whole     bool  // all of them
-	over      bool  // no longer running: visible, aborted, or gone in a crash
+	lists     []int             // which lists it changes
+	rows      []changefeed.Rows // and which rows of each; nil = any
+	whole     bool              // all of them
+	over      bool              // no longer running: visible, aborted, or gone in a crash
 	lsn       uint64
 	visible   uint64 // the order of becoming so; 0 = not
 	visibleAt time.Time
@@ -59,15 +63,47 @@ type transaction struct {
 	async     bool // visible without waiting for the flush
 }
 
-func (x *transaction) touches(list int) bool { return x.whole || slices.Contains(x.lists, list) }
+// changes says whether a page of the list is another one by the transaction. A page with
+// an extent shows rows 1 to 3 and has the places from 200 to 100.
+func (x *transaction) changes(list int, extent bool) bool {
+	if x.whole {
+		return true
+	}
+	for i, of := range x.lists {
+		if of == list && (!extent || x.rows[i] == nil || slices.ContainsFunc(x.rows[i], func(r changefeed.Row) bool {
+			return r.ID == rowID(1) || r.ID == rowID(2) || r.ID == rowID(3) || r.Flags == 0 && 100 <= r.CreatedAt && r.CreatedAt <= 200
+		})) {
+			return true
+		}
+	}
+	return false
+}
+
+// someRows are what a transaction changes in a list: a few rows, mostly none that a page shows.
+func (m *model) someRows() (rows changefeed.Rows) {
+	if m.chance(4) {
+		return nil
+	}
+	for range 1 + m.r.IntN(2) {
+		switch id := 1 + m.r.IntN(12); m.r.IntN(3) {
+		case 0:
+			rows = append(rows, gone(id))
+		case 1:
+			rows = append(rows, same(id))
+		default:
+			rows = append(rows, createdAt(id, []int64{50, 99, 150, 202, 250, 300}[m.r.IntN(6)]))
+		}
+	}
+	return rows
+}
 
 func (x *transaction) change() changefeed.Change {
 	c := changefeed.Change{XID: x.xid, LSN: x.lsn}
 	if x.whole {
 		c.Whole = 1 << changefeed.Items
 	}
-	for _, p := range x.lists {
-		c.Lists = append(c.Lists, modelList(p))
+	for i, p := range x.lists {
+		c.Lists, c.Rows = append(c.Lists, modelList(p)), append(c.Rows, x.rows[i])
 	}
 	return c
 }
@@ -93,7 +129,7 @@ func (e *modelEntry) shows(x *transaction) bool {
 // copied is the entry as it comes out of Redis.
 func (e *modelEntry) copied() modelEntry {
 	c := *e
-	c.Validity = &Validity{Proof: e.Proof, ReadAt: e.Proof, ReadPoint: e.ReadPoint, Epoch: e.Epoch, Position: e.Position}
+	c.Validity = &Validity{Proof: e.Proof, ReadAt: e.Proof, ReadPoint: e.ReadPoint, Extent: e.Extent, Epoch: e.Epoch, Position: e.Position}
 	return c
 }
 
@@ -241,6 +277,10 @@ func (m *model) newNode() *modelNode {
 	if m.chance(2) {
 		l.maxLists = modelLists / 2
 	}
+	if m.chance(2) {
+		l.ringBudget = 10 * changeSize
+		l.Tracker.Reset("")
+	}
 	return &modelNode{
 		listener:     l,
 		subscription: changefeed.NewSubscription(l),
@@ -280,9 +320,10 @@ func (m *model) database() {
 		m.nextXID++
 		for range 1 + m.r.IntN(2) {
 			x.lists = append(x.lists, min(m.r.IntN(modelLists), m.r.IntN(modelLists))) // some are quiet
+			x.rows = append(x.rows, m.someRows())
 		}
 		if m.chance(40) {
-			x.lists, x.whole = nil, true
+			x.lists, x.rows, x.whole = nil, nil, true
 		}
 		if m.chance(100) || m.open && m.chance(20) {
 			x.commitAt = m.now.Add(2 * time.Second)
@@ -693,6 +734,9 @@ func (m *model) proceed(n *modelNode, list int, f *modelFillUnderWay) {
 			f.seen = ReadPoint{Snapshot: parse(m.t, m.snapshot())}
 		}
 		f.entry.ReadPoint = f.seen
+		if !m.chance(4) {
+			f.entry.Extent = shows(1, 2, 3)
+		}
 	}
 	if !f.read || m.now.Before(f.endsAt) {
 		return
@@ -738,13 +782,13 @@ func (m *model) check(n *modelNode, list int, p modelEntry, from string) {
 		}
 	}
 	for _, x := range omitted {
-		if !x.lost && x.touches(list) && x.visibleAt.Before(since) {
+		if !x.lost && x.changes(list, p.Extent != nil) && x.visibleAt.Before(since) {
 			m.wrong = fmt.Sprintf("seed %d: %s shows, from its %s, list %d without transaction %d, visible for %s (%+v)",
 				m.seed, n.name, from, list, x.xid, m.now.Sub(x.visibleAt), p.ReadPoint)
 		}
 	}
 	for _, x := range m.lost {
-		if !p.ReadPoint.OnStandby() && x.visible <= p.saw && x.touches(list) && !p.readAt.After(x.lostAt) && x.lostAt.Before(since) {
+		if !p.ReadPoint.OnStandby() && x.visible <= p.saw && x.changes(list, false) && !p.readAt.After(x.lostAt) && x.lostAt.Before(since) {
 			m.wrong = fmt.Sprintf("seed %d: %s shows, from its %s, list %d with transaction %d, lost in a crash %s ago",
 				m.seed, n.name, from, list, x.xid, m.now.Sub(x.lostAt))
 		}
@@ -772,15 +816,26 @@ func TestModel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const seeds, steps = modelSeeds, 4000
 			var hits, asked, fromStandby, refused int
+			var compared [Concerns]uint64
 			for seed := range uint64(seeds) {
 				m := runModel(t, seed, steps, open)
 				if m.wrong != "" {
 					t.Fatal(m.wrong)
 				}
 				hits, asked, fromStandby, refused = hits+m.hits, asked+m.asked, fromStandby+m.fromStandby, refused+m.refused
+				for _, n := range m.nodes {
+					for c, count := range n.Stats().Compared {
+						compared[c] += count
+					}
+				}
 			}
 			share := float64(hits) / float64(asked)
-			t.Logf("hits: %.1f %%; pages of the standby: %d kept, %d refused", 100*share, fromStandby, refused)
+			t.Logf("hits: %.1f %%; pages of the standby: %d kept, %d refused; compared with changes: %v", 100*share, fromStandby, refused, compared)
+			for _, c := range []Concern{Unconcerned, ShowsRow, RowEntered, AnyRow, NoExtent, Forgotten} {
+				if compared[c] == 0 {
+					t.Errorf("no page: %s", c)
+				}
+			}
 			if seeds >= 50 && share < 0.35 { // of a few seeds it may be anything
 				t.Error("too few hits")
 			}

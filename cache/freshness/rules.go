@@ -13,9 +13,6 @@ import (
 type Validity struct {
 	sequence         atomic.Uint64 // of the latest change or proof that the entry is known to show; 0 = it may not be stored
 	list, collection *listVersion  // what changes it
-	invalidation     atomic.Pointer[Invalidation]
-	missed           uint64        // sequence of the change that an entry which was NotVisible should show
-	readBy           time.Duration // a moment: reading had ended
 
 	// Proof is the latest moment at which the entry is known to have equalled the
 	// database: on the primary, when its statement was about to begin.
@@ -27,6 +24,12 @@ type Validity struct {
 	Extent    *Extent             // what the entry shows of the list; nil = not known: every change concerns it
 	Epoch     string              // of the log; empty = changes were not followed
 	Position  changefeed.Position // the entry shows all changes up to here
+
+	// A hit by rule 1 needs none of these.
+
+	readBy       time.Duration // a moment: reading had ended
+	missed       uint64        // sequence of the change that an entry which was NotVisible should show
+	invalidation atomic.Pointer[Invalidation]
 }
 
 // Admitted says whether the entry was, at some time, known to show all changes.

@@ -8,3 +8,5 @@ const (
 	modelSeeds = 3
 	joinSeeds  = 10
 )
+
+const lemmaWhole, lemmaShare, lemmaPages = 0, 101, 7

@@ -2,13 +2,28 @@
 // It receives every change in the order of the log, and proofs: a proof says that
 // the node has applied all changes that were visible at a moment. An entry is fresh
 // if the last proof is young enough and the entry's statement saw every change of its
-// list. docs/DECISIONS.md has the reasoning.
+// list, or those that it did not see do not concern its page. docs/DECISIONS.md has the
+// reasoning.
 //
 //	log ──► Changed, Settled, ValidThrough, Reset ──► Tracker: changes of each list, proof
 //	                                                     │
 //	fill ──► Begin … Admit ──────────────────────────────┤ may the entry be stored?
 //	memory ──► IsFresh, Age ─────────────────────────────┤ may it be served?
 //	redis ──► ValidateFromRedis ─────────────────────────┘ is another node's entry current here?
+//
+// Each time an entry is asked about, it is compared with the changes that are newer
+// than what it is known to show, so a change costs the same however many pages there
+// are:
+//
+//	changes of the list   ──┬────┬─────┬────┬────┬──►  sequence
+//	                        │    │     │    │    │
+//	entry: its sequence ─────────┘     does its statement see them, or do their rows
+//	                                   not concern its extent? Then its sequence rises.
+//
+//	extent: the rows behind After up to End, which match the filter and the search
+//
+//	the list   ───────[═══════════════════════]──────
+//	                After   rows 1 … L, L+1 = End
 //
 // The package has no I/O, no goroutine and no clock. A moment is a distance from
 // the start of the node's boot clock, and is passed in.

@@ -230,6 +230,9 @@ func (c *devCommand) key(ctx context.Context, conn *admin.Conn, workspace uuid.U
 
 func (c *devCommand) welcome(t *terminal, addresses []listenFlags, url, key string, workspace uuid.UUID) {
 	fmt.Fprintf(t.out, "\nworkspace  %s\nkey        %s\ndatabase   %s\n", workspace, key, url)
+	if c.RedisURL != "" {
+		fmt.Fprintf(t.out, "redis      %s\n", c.RedisURL)
+	}
 	for _, a := range addresses {
 		fmt.Fprintf(t.out, "node       http://%s  (reference: /docs, admin: http://%s)\n", reachable(a.Listen), reachable(a.AdminListen))
 	}

@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 )
@@ -229,6 +231,39 @@ func TestDoctorOfNodesThatDiffer(t *testing.T) {
 		if !has(findings, want.Subject, want.Level, want.Text) {
 			t.Errorf("%+v is missing: %+v", want, findings)
 		}
+	}
+}
+
+// Without being told where the nodes are, the doctor sees their versions in Redis.
+func TestDoctorTellsMixedVersionsApart(t *testing.T) {
+	t.Parallel()
+	address, server := database(t), sandboxtest.Redis(t)
+	n := startNode(t, address, "--redis-url", server.URL())
+	port := n.admin[strings.LastIndex(n.admin, ":"):]
+	here := []string{"--database-url", address, "--redis-url", server.URL()}
+	says(t, here, exitFine, admin.Finding{Subject: "redis nodes", Level: admin.OK, Text: port})
+	o, err := parseRedisURL(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := newRedisClient(o)
+	defer client.Close()
+	writeRoster(t.Context(), client, "other", rosterEntry{Node: "other:9090", Version: "0.3.0", Revision: "0123456789abcdef"}, true)
+	by := doctor(t, exitFine, here...)
+	expect(t, by, "redis nodes", admin.Warn, "0.3.0 (0123456789) on other:9090")
+	expect(t, by, "redis nodes", admin.Warn, version+" (")
+	client.HDel(t.Context(), rosterKey, "other")
+	// Nodes of 0.1.0 beat, and write no version.
+	now := client.Time(t.Context()).Val()
+	client.ZAdd(t.Context(), "rl:{fleet}:members", redis.Z{Score: float64(now.Add(time.Hour).UnixMicro()), Member: "old"})
+	expect(t, doctor(t, exitFine, here...), "redis nodes", admin.Warn, "1 without a version: older than 0.2.0")
+	client.ZRem(t.Context(), "rl:{fleet}:members", "old")
+	// What a node wrote that was killed long ago goes away.
+	client.HSet(t.Context(), rosterKey, "killed", `{"node":"killed:9090","version":"0.2.0","seen":1}`)
+	within(t, patience, "the others remove it", func() bool { return !client.HExists(t.Context(), rosterKey, "killed").Val() })
+	n.stop()
+	if left := client.HGetAll(t.Context(), rosterKey).Val(); len(left) > 0 {
+		t.Errorf("a node that has ended is still there: %v", left)
 	}
 }
 

@@ -86,6 +86,9 @@ func (r *report) readRedis(ctx context.Context, client redis.UniversalClient, fo
 	if state.nodes, err = limiter.LiveNodes(ctx, client); err != nil {
 		return nil
 	}
+	if entries, err := readRoster(ctx, client); err == nil { // else a right is missing, which is another finding
+		r.checkRoster(entries, state.nodes)
+	}
 	return state
 }
 

@@ -170,6 +170,21 @@ func TestDoctorOfATableThatInherits(t *testing.T) {
 	expect(t, doctor(t, exitFine, "--database-url", address), "publication", admin.OK, "")
 }
 
+// A publication of an earlier version has too few columns for changes to name rows.
+func TestDoctorOfAPublicationOfAnEarlierVersion(t *testing.T) {
+	t.Parallel()
+	_, address := privateDatabase(t)
+	command(t, "migrate", "up", "--database-url", address)
+	execute(t, address, "ALTER PUBLICATION listedge SET TABLE items (workspace_id, id), contacts, api_keys (id, workspace_id), workspaces (id)")
+	expect(t, doctor(t, exitFine, "--database-url", address), "publication", admin.Warn, "it lacks columns of items that lists go by: every change makes all pages of the list stale")
+	if printed := command(t, "migrate", "up", "--database-url", address); printed != "mended the publication\n" {
+		t.Error(printed)
+	}
+	expect(t, doctor(t, exitFine, "--database-url", address), "publication", admin.OK, "")
+	execute(t, address, "ALTER TABLE contacts DROP CONSTRAINT contacts_pkey; ALTER TABLE contacts ADD PRIMARY KEY (workspace_id, id, created_at)")
+	expect(t, doctor(t, exitFine, "--database-url", address), "publication", admin.Warn, "does not say which row of contacts was changed")
+}
+
 func TestDoctorAndMigrateOnBadServers(t *testing.T) {
 	t.Parallel()
 	p := sandboxtest.PostgresWith(t, map[string]string{

@@ -36,17 +36,19 @@ const (
 
 	subscription = "internal/changefeed/subscription.go"
 	subscriber   = "internal/changefeed/subscriber.go"
+
+	notVisible = "\tif concern != Unconcerned {\n\t\tv.missed = c.sequence\n" // of Admit
 )
 
 var (
-	noCheckAtFill  = []edit{{rules, "\tif !version.seenBy(r) || !collection.seenBy(r) {", "\tif false {"}}
+	noCheckAtFill  = []edit{{rules, notVisible, "\tif false {\n\t\tv.missed = c.sequence\n"}}
 	settledAtOnce  = []edit{{subscription, "settled := snapshot.Sees(c.XID)", "settled := snapshot.Sees(c.XID) || true"}}
 	prunedAtOnce   = edit{versions, "now-c.settledAt > fillTimeout", "now-c.settledAt >= 0"}
 	generationBump = []edit{
 		{rules, "\tjoin    uint64\n\ttrusted ", "\tjoin uint64\n\tgeneration uint64\n\ttrusted "},
 		{rules, "return FillStart{at: readAt, join: t.join.Load()", "t.mu.Lock()\n\tdefer t.mu.Unlock()\n\treturn FillStart{generation: t.sequence, at: readAt, join: t.join.Load()"},
-		{rules, "\tif !version.seenBy(r) || !collection.seenBy(r) {", "\tif version.last.Load() > start.generation || collection.last.Load() > start.generation {"},
-		{versions, "ofInterest(c) && !r.sees(c) {", "ofInterest(c) {"},
+		{rules, notVisible, "\tif _ = c; version.last.Load() > start.generation || collection.last.Load() > start.generation {\n"},
+		{versions, "if e.ReadPoint.sees(c) {", "if false {"},
 	}
 	// The page's statement comes first, and with time to spare, as it may where
 	// one statement reads both.
@@ -105,24 +107,25 @@ func TestMutations(t *testing.T) {
 		{"settled at once", settledAtOnce, "./cache/freshness", "TestModel"},
 		{"no unsettled at join", noneAtJoin, "./cache/freshness", "TestModel"},
 		{"changes dropped at once", []edit{prunedAtOnce}, "./cache/freshness", "TestModel"},
-		{"rule 2 ignores what was pruned", []edit{{versions, "sequence >= v.dropped.sequence && ", ""}}, "./cache/freshness", "TestModel"},
-		{"rule 2 ignores whole collections", []edit{{rules, " || !v.collection.seenSince(s, &v.ReadPoint)", ""}}, "./cache/freshness", "TestModel"},
+		{"rule 2 ignores what was pruned", []edit{{versions, "\tif sequence < v.dropped.sequence {\n\t\treturn Forgotten, nil\n\t}\n", ""}}, "./cache/freshness", "TestModel"},
+		{"rule 2 ignores whole collections", []edit{{rules, "\t\tconcern, c = v.collection.compareSince(s, v)\n", ""}}, "./cache/freshness", "TestModel"},
 		{"rule 1 ignores whole collections", []edit{{rules, " && s >= v.collection.last.Load()", ""}}, "./cache/freshness", "TestModel"},
 		{"a page from Redis from before the join", []edit{{rules, " || v.Position.Compare(t.joinedAt) < 0", ""}}, "./cache/freshness", "TestModel"},
-		{"a page from Redis that may not know what was pruned", []edit{{versions, "position.Compare(v.dropped.position) >= 0 && ", ""}}, "./cache/freshness", "TestModel"},
+		{"a page from Redis that may not know what was pruned", []edit{{versions, "\tif position.Compare(v.dropped.position) < 0 {\n\t\treturn Forgotten, nil\n\t}\n", ""}}, "./cache/freshness", "TestModel"},
 		{"forgotten lists leave no position", []edit{{versions, "\t\tl.others.raise(last)\n", ""}}, "./cache/freshness", "TestModel"},
-		{"entries of forgotten lists are current", []edit{{versions, "\t\tv.last.Store(math.MaxUint64)\n\t\tv.dropped.sequence = math.MaxUint64\n", "\t\t_ = uint64(math.MaxUint64)\n"}}, "./cache/freshness", "TestModel"},
+		{"entries of forgotten lists are current", []edit{{versions, "\t\tv.last.Store(math.MaxUint64)\n\t\tv.dropped = forgotten\n", ""}}, "./cache/freshness", "TestModel"},
 		{"any heartbeat is a proof", anyHeartbeat, "./cache/freshness", "TestModel"},
 		{"a read that saw the entry at After proves", atOrAfter, "./cache/freshness", "TestModel"},
 		{"a read that was cut proves", cutProves, "./cache/freshness", "TestModel"},
 		{"fills may take long", []edit{{rules, "\tcase now-start.at > t.fillTimeout:\n\t\treturn Late\n", ""}}, "./cache/freshness", "TestModel"},
-		{"fills begun without trust", []edit{{rules, "case !start.trusted:", "case !start.trusted && false:"}}, "./cache/freshness", "TestRules"},
+		{"fills begun without trust", []edit{{rules, "case !start.trusted:", "case !start.trusted && false:"}, {rules, "\tif start.trusted {", "\tif true {"}, {rules, "\t} else { // the list is not remembered: while nothing is proven, none is forgotten\n\t\tt.mu.RLock()\n", ""}}, "./cache/freshness", "TestRules"},
 		{"fills across a resync", []edit{{rules, "\tcase start.join != t.join.Load():\n\t\treturn Resynced\n", ""}}, "./cache/freshness", "TestModel"},
 		{"gaps ignored", gapsIgnored, "./cache/freshness", "TestModel"},
 		{"an open transaction hides all after it", []edit{{"internal/changefeed/snapshot.go", "return !running", "return !running && false"}}, "./cache/freshness", "TestModel"},
 		{"the snapshot rule on the standby", anySnapshot, "./cache/freshness", "TestModel"},
-		{"a standby behind the list's last change", []edit{{versions, "return r.LSN >= v.lastLSN", "return true"}}, "./cache/freshness", "TestModel"},
-		{"a standby behind where the node joined", []edit{{rules, "r.LSN < t.joinLSN || ", ""}}, "./cache/freshness", "TestModel"},
+		{"a standby behind the list's last change", []edit{{versions, "return c.lsn > e.ReadPoint.LSN })", "return false })"}}, "./cache/freshness", "TestModel"},
+		{"a standby behind a change that was dropped", []edit{{versions, "\tif e.ReadPoint.LSN < v.dropped.lsn {\n\t\treturn Forgotten, nil\n\t}\n", ""}}, "./cache/freshness", "TestModel"},
+		{"a standby behind where the node joined", []edit{{rules, "\tcase standby && r.LSN < t.joinLSN:\n\t\treturn Lagging\n", ""}}, "./cache/freshness", "TestModel"},
 		{"a standby's page proven by when it was asked", []edit{{rules, "\tif standby {\n\t\tv.Proof = time.Duration(t.proof.Load())\n\t}\n", ""}}, "./cache/freshness", "TestStandbys"},
 		{"a page from Redis as young as clocks say", []edit{{rules, "v.Proof = min(v.Proof, v.ReadAt)", "_ = v.Proof"}}, "./cache/freshness", "TestAValidatedEntryIsNoYoungerThanTheProof"},
 		{"a machine that sleeps does not age", []edit{{"cache/cache.go", "s.entry.Load(), c.clock.At(now)", "s.entry.Load(), c.clock.Of(now)"}}, "./cache", "TestAfterASleep"},

@@ -257,7 +257,7 @@ func (n *node) serve(ctx context.Context) error {
 	}
 	if n.redis.pages != nil {
 		background.Go(func() { n.identify(running) })
-		background.Go(func() { n.publishState(running) })
+		background.Go(func() { n.enroll(running) })
 	}
 	n.logger.Info("listening", "version", version, "public", n.public.Addr().String(), "admin", n.private.Addr().String(), "maxConnections", n.maxConnections)
 	var err error

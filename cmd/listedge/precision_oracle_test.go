@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,28 +29,29 @@ import (
 // soon as a node has proven that it knows all that was written, each page that its
 // cache calls fresh must be the page that is read anew, byte by byte.
 type pageOracle struct {
-	rows       int // of each list, more or less
 	workspaces []pageWorkspace
 	url        string
 	nodes      []pageNode
 	random     *rand.Rand
 	reference  *origin.Origin
 
-	queries []origin.Query
-
-	mu         sync.Mutex // guards all below
-	commits    map[changefeed.List][]commit
-	kinds      map[string]int
+	queries    []origin.Query
+	compared   map[string]int                            // by where the page was
 	kept       map[origin.Collection]map[origin.Sort]int // pages that were right although their statement had not seen a change
 	keptBy     map[string]int                            // the same by the kind of change
-	compared   map[string]int                            // by where the page was
 	ofStandbys int
 	wrong      int
+
+	mu      sync.Mutex // guards all below
+	commits map[changefeed.List][]commit
+	kinds   map[string]int
 }
 
 type pageWorkspace struct {
-	id  uuid.UUID
-	key string
+	id    uuid.UUID
+	key   string
+	rows  int  // of each list, more or less: in a short one each change is near to all pages
+	ascii bool // all names are
 }
 
 // pageNode is a node, as its tests' process sees it, and as clients do.
@@ -68,7 +70,7 @@ const (
 
 func newPageOracle(t *testing.T, seed uint64, url string) *pageOracle {
 	t.Helper()
-	o := &pageOracle{rows: 300, url: url, random: rand.New(rand.NewPCG(seed, 0)),
+	o := &pageOracle{url: url, random: rand.New(rand.NewPCG(seed, 0)),
 		commits: map[changefeed.List][]commit{}, kinds: map[string]int{}, keptBy: map[string]int{}, compared: map[string]int{},
 		kept: map[origin.Collection]map[origin.Sort]int{origin.Items: {}, origin.Contacts: {}}}
 	db, err := postgres.Open(t.Context(), postgres.Options{URL: url, Connections: pageReaders, QueryTimeout: patience})
@@ -77,15 +79,15 @@ func newPageOracle(t *testing.T, seed uint64, url string) *pageOracle {
 	}
 	t.Cleanup(func() { _ = db.Close(context.Background()) })
 	o.reference = origin.New(db)
-	for range 2 {
+	for i := range 4 {
 		workspace, key := workspaceWithKey(t, url)
-		o.workspaces = append(o.workspaces, pageWorkspace{uuid.MustParse(workspace), key})
+		o.workspaces = append(o.workspaces, pageWorkspace{uuid.MustParse(workspace), key, []int{200, 7}[i/2], i%2 == 0})
 	}
 	w := &pageWriter{conn: connect(t, url), random: o.random, oracle: o}
 	for _, workspace := range o.workspaces {
 		for c := range changefeed.Collection(2) {
 			err := pgx.BeginFunc(t.Context(), w.conn, func(tx pgx.Tx) error {
-				for range o.rows {
+				for range workspace.rows {
 					if err := w.insert(t.Context(), tx, changefeed.List{Workspace: workspace.id, Collection: c}, randomID(o.random)); err != nil {
 						return err
 					}
@@ -138,7 +140,7 @@ func (o *pageOracle) newQueries(n int) {
 	o.random.Shuffle(len(o.queries), func(i, j int) { o.queries[i], o.queries[j] = o.queries[j], o.queries[i] })
 	o.queries = o.queries[min(len(o.queries), max(0, len(o.queries)+n-pageQueries)):]
 	for range n {
-		o.queries = append(o.queries, randomQuery(o.random, pick(o.random, o.workspaces).id))
+		o.queries = append(o.queries, randomQuery(o.random, o.workspaces[len(o.workspaces)-1-o.random.IntN(6)%4].id)) // more often a short list
 	}
 }
 
@@ -167,6 +169,9 @@ func (o *pageOracle) run(t *testing.T, d time.Duration) {
 	}
 	t.Logf("%d rounds, %d changes of lists %v; pages compared: %v, of which the standby's %d", rounds, transactions, o.kinds, o.compared, o.ofStandbys)
 	t.Logf("pages kept although their statement had not seen a change: %v; by change %v", o.kept, o.keptBy)
+	for i, n := range o.nodes {
+		t.Logf("node %d compared pages with newer changes: %v", i, n.cache.Stats().Compared)
+	}
 	for c, kept := range o.kept {
 		for _, sort := range []origin.Sort{origin.ByCreatedAt, origin.ByName} {
 			if kept[sort] == 0 {
@@ -180,10 +185,21 @@ func (o *pageOracle) run(t *testing.T, d time.Duration) {
 func (o *pageOracle) write(t *testing.T, writers []*pageWriter) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+	read := func(n pageNode, q *origin.Query) {
+		if _, err := n.client.try("GET", addressOf(q), o.workspace(q.Workspace).key); err != nil {
+			t.Error(err)
+		}
+	}
+	for i, q := range o.queries { // so that most pages are there when something changes
+		n := o.nodes[i%len(o.nodes)]
+		if _, ok := n.cache.Hit(keyOf(&q), time.Now()); !ok {
+			read(n, &q)
+		}
+	}
 	reading, stop := context.WithCancel(ctx)
 	var writing, readers sync.WaitGroup
 	for _, w := range writers {
-		steps := w.random.IntN(8)
+		steps := w.random.IntN(4)
 		writing.Go(func() {
 			for range steps {
 				switch err := w.step(ctx); postgres.Code(err) {
@@ -200,12 +216,9 @@ func (o *pageOracle) write(t *testing.T, writers []*pageWriter) {
 	for i := range pageReaders {
 		random := rand.New(rand.NewPCG(o.random.Uint64(), 0))
 		readers.Go(func() {
-			for n := 0; n < 20 || reading.Err() == nil; n++ {
+			for reading.Err() == nil {
 				q := pick(random, o.queries)
-				if _, err := o.nodes[i%len(o.nodes)].client.try("GET", addressOf(&q), o.keyOfWorkspace(q.Workspace)); err != nil {
-					t.Error(err)
-					return
-				}
+				read(o.nodes[i%len(o.nodes)], &q)
 			}
 		})
 	}
@@ -214,50 +227,42 @@ func (o *pageOracle) write(t *testing.T, writers []*pageWriter) {
 	readers.Wait()
 }
 
-func (o *pageOracle) keyOfWorkspace(id uuid.UUID) string {
-	i := slices.IndexFunc(o.workspaces, func(w pageWorkspace) bool { return w.id == id })
-	return o.workspaces[i].key
+func (o *pageOracle) workspace(id uuid.UUID) *pageWorkspace {
+	return &o.workspaces[slices.IndexFunc(o.workspaces, func(w pageWorkspace) bool { return w.id == id })]
 }
 
 // compare reads pages anew while nobody writes, and compares. It leaves out some: a
 // page that is not looked at must compose what happens until it is.
 func (o *pageOracle) compare(t *testing.T, quiet time.Time) {
-	for i, n := range o.nodes {
-		within(t, patience, fmt.Sprintf("node %d knows all that was written", i), func() bool { return n.cache.Stats().ProofAge < time.Since(quiet) })
-	}
-	next := make(chan origin.Query)
-	var comparing sync.WaitGroup
-	var followed []origin.Query
+	chosen := slices.DeleteFunc(slices.Clone(o.queries), func(origin.Query) bool { return o.random.IntN(3) == 0 })
+	anew := make([]origin.Page, len(chosen))
+	var next atomic.Int64
+	var reading sync.WaitGroup
 	for range pageReaders {
-		comparing.Go(func() {
-			for q := range next {
-				page, err := o.reference.Fetch(t.Context(), q, "")
-				if err != nil {
+		reading.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(chosen); i = int(next.Add(1)) - 1 {
+				var err error
+				if anew[i], err = o.reference.Fetch(t.Context(), chosen[i], ""); err != nil {
 					t.Error(err)
-					continue
-				}
-				for i, n := range o.nodes {
-					o.compareOn(t, i, n, q, page, quiet)
-				}
-				if behind, err := q.ParseCursor([]byte(page.NextCursor)); err == nil {
-					q.After = behind
-					o.mu.Lock()
-					followed = append(followed, q)
-					o.mu.Unlock()
 				}
 			}
 		})
 	}
-	for _, q := range o.queries {
-		if o.random.IntN(2) == 0 {
-			next <- q
+	reading.Wait()
+	for i, n := range o.nodes {
+		within(t, patience, fmt.Sprintf("node %d knows all that was written", i), func() bool { return n.cache.Stats().ProofAge < time.Since(quiet) })
+		for j, q := range chosen {
+			o.compareOn(t, i, n, q, anew[j], quiet)
 		}
 	}
-	close(next)
-	comparing.Wait()
 	o.newQueries(pageQueries / 16)
-	for range min(len(followed), pageQueries/8) {
-		o.queries[o.random.IntN(len(o.queries))] = pick(o.random, followed)
+	for range pageQueries / 16 { // what a walk asks for
+		i := o.random.IntN(len(chosen))
+		q := chosen[i]
+		var err error
+		if q.After, err = q.ParseCursor([]byte(anew[i].NextCursor)); err == nil {
+			o.queries[o.random.IntN(len(o.queries))] = q
+		}
 	}
 }
 
@@ -275,8 +280,6 @@ func (o *pageOracle) compareOn(t *testing.T, node int, n pageNode, q origin.Quer
 	if r.Err != nil || r.Age >= time.Since(quiet) { // it does not claim to show all that was written
 		return
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	o.compared[r.Source.String()]++
 	if r.Entry.ReadPoint.OnStandby() {
 		o.ofStandbys++

@@ -19,7 +19,7 @@ var (
 	itemTypes    = []origin.Type{origin.AnyType, origin.AnyType, origin.Goods, origin.Services}
 	contactTypes = []origin.Type{origin.AnyType, origin.AnyType, origin.Customers, origin.Suppliers}
 	searches     = []string{"", "", "", "", "a", "ab", "abc", "b1", "äb", "чай"}
-	limits       = []int{1, 2, 3, 5, 8, 20, 50, 100}
+	limits       = []int{1, 1, 2, 3, 3, 5, 8, 20, 50, 100}
 )
 
 // randomQuery is the first page of any list, or a page from any position on.

@@ -11,7 +11,7 @@ import (
 // TestEveryCachedPageEqualsOneReadAnew is the oracle of what a change leaves as it is,
 // for a few seconds of each kind of fleet; `make soak` has it go on.
 func TestEveryCachedPageEqualsOneReadAnew(t *testing.T) {
-	comparePages(t, uint64(time.Now().UnixNano()), 7*time.Second)
+	comparePages(t, uint64(time.Now().UnixNano()), pagesFor)
 }
 
 // comparePages compares for so long on each kind of fleet, one after the other.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +23,7 @@ type commit struct {
 	kind     string
 }
 
-// pageWriter writes to two workspaces.
+// pageWriter writes to all workspaces.
 type pageWriter struct {
 	conn   *pgx.Conn
 	random *rand.Rand
@@ -125,7 +126,7 @@ func (w *pageWriter) some(ctx context.Context, tx pgx.Tx, l changefeed.List, n i
 func (w *pageWriter) few() int { return 1 + max(0, w.random.IntN(6)-3) }
 
 func (w *pageWriter) insert(ctx context.Context, tx pgx.Tx, l changefeed.List, id uuid.UUID) error {
-	columns, values := w.row(origin.Collection(l.Collection), l.Workspace == w.oracle.workspaces[0].id)
+	columns, values := w.row(origin.Collection(l.Collection), w.oracle.workspace(l.Workspace).ascii)
 	columns, values = append(columns, "id", "workspace_id"), append(values, id, l.Workspace)
 	var parameters []string
 	for i := range columns {
@@ -148,7 +149,7 @@ func (w *pageWriter) remove(ctx context.Context, tx pgx.Tx, l changefeed.List) e
 func (w *pageWriter) update(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
 	ids, err := w.some(ctx, tx, l, w.few())
 	for _, id := range ids {
-		columns, values := w.row(origin.Collection(l.Collection), l.Workspace == w.oracle.workspaces[0].id)
+		columns, values := w.row(origin.Collection(l.Collection), w.oracle.workspace(l.Workspace).ascii)
 		from := w.random.IntN(len(columns))
 		to := from + 1 + w.random.IntN(2)*w.random.IntN(len(columns)-from)
 		if err := w.set(ctx, tx, l, id, columns[from:to], values[from:to]); err != nil {
@@ -186,7 +187,7 @@ func (w *pageWriter) stock(ctx context.Context, tx pgx.Tx, l changefeed.List) er
 func (w *pageWriter) rename(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
 	ids, err := w.some(ctx, tx, l, w.few())
 	for _, id := range ids {
-		name := randomName(w.random, l.Workspace == w.oracle.workspaces[0].id)
+		name := randomName(w.random, w.oracle.workspace(l.Workspace).ascii)
 		if err := w.set(ctx, tx, l, id, []string{"name"}, []any{name}); err != nil {
 			return err
 		}
@@ -241,25 +242,20 @@ func (w *pageWriter) anotherID(ctx context.Context, tx pgx.Tx, l changefeed.List
 	return err
 }
 
-// otherWorkspace is the one that rows move to.
-func (w *pageWriter) otherList(l changefeed.List) changefeed.List {
-	other := l
-	for _, workspace := range w.oracle.workspaces {
-		if workspace.id != l.Workspace {
-			other.Workspace = workspace.id
-		}
-	}
-	return other
-}
-
+// move has rows leave their workspace for the one beside it.
 func (w *pageWriter) move(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
 	ids, err := w.some(ctx, tx, l, w.few())
 	for _, id := range ids {
-		if err := w.set(ctx, tx, l, id, []string{"workspace_id"}, []any{w.otherList(l).Workspace}); err != nil {
+		if err := w.set(ctx, tx, l, id, []string{"workspace_id"}, []any{w.beside(l).Workspace}); err != nil {
 			return err
 		}
 	}
 	return err
+}
+
+func (w *pageWriter) beside(l changefeed.List) changefeed.List {
+	i := slices.IndexFunc(w.oracle.workspaces, func(of pageWorkspace) bool { return of.id == l.Workspace })
+	return changefeed.List{Workspace: w.oracle.workspaces[i^1].id, Collection: l.Collection}
 }
 
 // savepoint takes something back.
@@ -298,7 +294,7 @@ func (w *pageWriter) long(ctx context.Context, tx pgx.Tx, l changefeed.List) err
 
 func (w *pageWriter) copyIn(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
 	var rows [][]any
-	for range 1 + w.random.IntN(80) {
+	for range 1 + w.random.IntN(w.oracle.workspace(l.Workspace).rows*2/5) {
 		rows = append(rows, []any{randomID(w.random), l.Workspace, randomName(w.random, true), randomTime(w.random)})
 	}
 	_, err := tx.CopyFrom(ctx, pgx.Identifier{table(l)}, []string{"id", "workspace_id", "name", "created_at"}, pgx.CopyFromRows(rows))
@@ -348,9 +344,10 @@ func (w *pageWriter) step(ctx context.Context) error {
 		if err := tx.QueryRow(ctx, "SELECT count(*) FROM "+table(list)+" WHERE workspace_id = $1", list.Workspace).Scan(&rows); err != nil {
 			return err
 		}
-		if rows > w.oracle.rows*5/4 {
+		switch usual := w.oracle.workspace(list.Workspace).rows; {
+		case rows > usual*5/4:
 			way = "delete"
-		} else if rows < w.oracle.rows*3/4 {
+		case rows < usual*3/4:
 			way = "copy"
 		}
 		c.kind = way
@@ -368,7 +365,7 @@ func (w *pageWriter) step(ctx context.Context) error {
 	}
 	w.oracle.committed(list, c)
 	if way == "move" {
-		w.oracle.committed(w.otherList(list), c)
+		w.oracle.committed(w.beside(list), c)
 	}
 	return nil
 }

@@ -15,7 +15,6 @@ type NodeState struct {
 	Version  string    `json:"version"`
 	Revision string    `json:"revision"`
 	Started  time.Time `json:"started"`
-	At       time.Time `json:"at"` // when it said so, by its own clock
 	Ready    bool      `json:"ready"`
 	Mode     string    `json:"mode"`
 	Follower bool      `json:"follower"`

@@ -81,14 +81,11 @@ func (c *Clock) Of(then time.Time) time.Duration {
 	return awake + l.asleep
 }
 
-// Between is how long before now a reading was taken, at least.
-func (c *Clock) Between(then, now time.Time) time.Duration {
-	at := c.At(now) // first: it may look
-	return at - c.Of(then)
-}
-
 // Since is how long ago a reading was taken, at least.
-func (c *Clock) Since(then time.Time) time.Duration { return c.Between(then, time.Now()) }
+func (c *Clock) Since(then time.Time) time.Duration {
+	now := c.Now() // first: it may look
+	return now - c.Of(then)
+}
 
 // read is the wall clock's part of a reading.
 func (c *Clock) read(t time.Time) time.Duration {

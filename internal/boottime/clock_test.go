@@ -7,37 +7,38 @@ import (
 	"time"
 
 	"listedge/internal/boottime"
+	"listedge/internal/boottime/boottimetest"
 )
 
 // A second passes awake before and after what happens.
 func TestWhatIsMeasured(t *testing.T) {
 	for _, c := range []struct {
 		name        string
-		happens     func(m *boottime.Machine)
+		happens     func(m *boottimetest.Machine)
 		want        time.Duration // at the end, since before it happened
 		atLeast     bool          // it may be more
 		noBootClock bool
 	}{
-		{"nothing", func(*boottime.Machine) {}, 2 * time.Second, false, false},
-		{"a sleep", func(m *boottime.Machine) { m.Sleep(time.Hour) }, time.Hour + 2*time.Second, false, false},
-		{"a short sleep", func(m *boottime.Machine) { m.Sleep(2 * time.Millisecond) }, 2*time.Second + 2*time.Millisecond, false, false},
-		{"many sleeps that are each overlooked", func(m *boottime.Machine) {
+		{"nothing", func(*boottimetest.Machine) {}, 2 * time.Second, false, false},
+		{"a sleep", func(m *boottimetest.Machine) { m.Sleep(time.Hour) }, time.Hour + 2*time.Second, false, false},
+		{"a short sleep", func(m *boottimetest.Machine) { m.Sleep(2 * time.Millisecond) }, 2*time.Second + 2*time.Millisecond, false, false},
+		{"many sleeps that are each overlooked", func(m *boottimetest.Machine) {
 			for range 100 {
 				m.Sleep(500 * time.Microsecond)
 				m.Now()
 			}
 		}, 2*time.Second + 49*time.Millisecond, true, false},
-		{"the wall clock is set forward", func(m *boottime.Machine) { m.Set(time.Hour) }, 2 * time.Second, false, false},
-		{"the wall clock is set back", func(m *boottime.Machine) { m.Set(-time.Hour) }, 2 * time.Second, false, false},
-		{"a sleep, and set back by more", func(m *boottime.Machine) { m.Sleep(time.Hour); m.Set(-2 * time.Hour) }, time.Hour + 2*time.Second, false, false},
-		{"a sleep, a look, and set back by as much", func(m *boottime.Machine) { m.Sleep(time.Hour); m.Now(); m.Set(-time.Hour) }, time.Hour + 2*time.Second, false, false},
-		{"set back, a look, and a sleep of as much", func(m *boottime.Machine) { m.Set(-time.Hour); m.Now(); m.Sleep(time.Hour) }, time.Hour + 2*time.Second, false, false},
-		{"a sleep without a boot clock", func(m *boottime.Machine) { m.Sleep(time.Hour) }, time.Hour + 2*time.Second, false, true},
-		{"set back without a boot clock", func(m *boottime.Machine) { m.Set(-time.Hour) }, 2 * time.Second, true, true},
+		{"the wall clock is set forward", func(m *boottimetest.Machine) { m.Set(time.Hour) }, 2 * time.Second, false, false},
+		{"the wall clock is set back", func(m *boottimetest.Machine) { m.Set(-time.Hour) }, 2 * time.Second, false, false},
+		{"a sleep, and set back by more", func(m *boottimetest.Machine) { m.Sleep(time.Hour); m.Set(-2 * time.Hour) }, time.Hour + 2*time.Second, false, false},
+		{"a sleep, a look, and set back by as much", func(m *boottimetest.Machine) { m.Sleep(time.Hour); m.Now(); m.Set(-time.Hour) }, time.Hour + 2*time.Second, false, false},
+		{"set back, a look, and a sleep of as much", func(m *boottimetest.Machine) { m.Set(-time.Hour); m.Now(); m.Sleep(time.Hour) }, time.Hour + 2*time.Second, false, false},
+		{"a sleep without a boot clock", func(m *boottimetest.Machine) { m.Sleep(time.Hour) }, time.Hour + 2*time.Second, false, true},
+		{"set back without a boot clock", func(m *boottimetest.Machine) { m.Set(-time.Hour) }, 2 * time.Second, true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := boottime.NewMachine()
+				m := boottimetest.NewMachine()
 				m.NoBootClock = c.noBootClock
 				before, then := m.Now(), time.Now()
 				time.Sleep(time.Second)
@@ -58,15 +59,15 @@ func TestWhatIsMeasured(t *testing.T) {
 // Of what was read before a sleep nothing later makes a moment behind it: not
 // another reading that is looked at first, and no step of the wall clock.
 func TestAReadingIsNeverTakenForALaterOne(t *testing.T) {
-	for name, also := range map[string]func(*boottime.Machine){
-		"nobody looked":                 func(*boottime.Machine) {},
-		"another reading was looked at": func(m *boottime.Machine) { m.Now() },
-		"and the wall clock was set":    func(m *boottime.Machine) { m.Now(); m.Set(time.Minute); m.Now() },
-		"and slept again":               func(m *boottime.Machine) { m.Now(); m.Sleep(time.Minute) },
+	for name, also := range map[string]func(*boottimetest.Machine){
+		"nobody looked":                 func(*boottimetest.Machine) {},
+		"another reading was looked at": func(m *boottimetest.Machine) { m.Now() },
+		"and the wall clock was set":    func(m *boottimetest.Machine) { m.Now(); m.Set(time.Minute); m.Now() },
+		"and slept again":               func(m *boottimetest.Machine) { m.Now(); m.Sleep(time.Minute) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := boottime.NewMachine()
+				m := boottimetest.NewMachine()
 				m.Sleep(time.Hour)
 				m.Now()
 				then := time.Now()
@@ -85,7 +86,7 @@ func TestAReadingIsNeverTakenForALaterOne(t *testing.T) {
 
 // Readers that race with a sleep see it as soon as they read a clock behind it.
 func TestManyReaders(t *testing.T) {
-	m := boottime.NewMachine()
+	m := boottimetest.NewMachine()
 	for range 50 {
 		before := m.Now()
 		m.Sleep(time.Hour)

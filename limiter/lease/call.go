@@ -101,16 +101,16 @@ const (
 // there is none to send. all: everything held goes back. Complete or Fail must
 // follow.
 func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
-	if l.inFlight || l.policy.Rate == 0 {
+	if l.inFlight || l.Policy.Rate == 0 {
 		return false
 	}
 	l.trim(now)
 	all = all || l.closed || waiting == 0 && l.idle(now)
-	*c = Call{Policy: l.policy, Need: waiting, Ret: int64(l.ret), Nodes: f.Nodes, Missing: f.Missing, Node: f.Node}
+	*c = Call{Policy: l.Policy, Need: waiting, Ret: int64(l.ret), Nodes: f.Nodes, Missing: f.Missing, Node: f.Node}
 	l.report(c, all)
 	c.Debt = l.takeDebt()
-	if l.policy.Leased() {
-		span := float32(l.policy.DemandSpan())
+	if l.Policy.Leased() {
+		span := float32(l.Policy.DemandSpan())
 		l.own = l.own*span/(span+float32(max(0, now-l.demand.at))) + float32(l.arrived)
 		l.demand.note(float32(l.arrived), now)
 		l.unmet = min(l.unmet, l.demand.recent) + float32(l.arrived)
@@ -144,7 +144,7 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 		leased += c.Granted
 	} else {
 		l.granted, l.grantedUntil = int32(c.Granted), sent+mostWait
-		if l.policy.Leased() { // else all tokens are granted, however slow Redis is
+		if l.Policy.Leased() { // else all tokens are granted, however slow Redis is
 			l.grantedUntil = sent + f.Link.Budget
 		}
 	}
@@ -157,7 +157,7 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 	l.owner = c.Owner == 1
 	l.compareDemand(c)
 	l.low = 0
-	if l.policy.Leased() {
+	if l.Policy.Leased() {
 		l.low = int32(min(l.demand.lowWater(f.Link.recent.Load()), c.Leased))
 	}
 	l.setDeny(c, now)
@@ -166,10 +166,10 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 // compareDemand compares the fleet's demand with this node's: how much the other
 // nodes take, and for how many of this node's requests it has had tokens.
 func (l *Lease) compareDemand(c *Call) {
-	fleet, capacity := float32(c.Demand)/1000, float32(l.policy.Capacity()/1000)
+	fleet, capacity := float32(c.Demand)/1000, float32(l.Policy.Capacity()/1000)
 	others := max(0, fleet-l.own)
 	l.others = others / max(1, l.own)
-	l.rate = others / float32(l.policy.DemandSpan())
+	l.rate = others / float32(l.Policy.DemandSpan())
 	if l.unmet = max(0, l.unmet-float32(c.Granted+c.Leased)*fleet/capacity/FairShare); fleet <= capacity*OverloadFrom {
 		l.unmet = 0
 	}
@@ -182,26 +182,20 @@ func (l *Lease) setDeny(c *Call, now int64) {
 		return
 	}
 	pause := max(1, c.Wait)
-	if l.policy.Leased() {
-		l.backoff = nextBackoff(l.backoff, c.Granted+c.Leased)
+	if l.Policy.Leased() {
+		// The more nodes share what comes, the less a call yields, and the rarer they call.
+		switch yield := c.Granted + c.Leased; {
+		case yield < 32:
+			l.backoff *= 2
+		case yield > 128:
+			l.backoff /= 2
+		}
+		l.backoff = max(backoffLeast, min(backoffMost, l.backoff))
 		// A burst of requests that ends with the bucket misses what comes in the
 		// pause: so that is a tenth of the burst at most.
-		pause = max(pause, min(int64(l.backoff), 40_000, l.policy.TimeFor(l.policy.Units()/10)))
+		pause = max(pause, min(int64(l.backoff), 40_000, l.Policy.TimeFor(l.Policy.Units()/10)))
 	}
 	l.deny = now + pause
-}
-
-// nextBackoff is how long an exhausted bucket is not visited after a call that
-// yielded tokens, given how long it was before: the more nodes share what comes,
-// the less a call yields, and the rarer they visit.
-func nextBackoff(before int32, yield int64) int32 {
-	switch {
-	case yield < 32:
-		return min(backoffMost, max(backoffLeast, 2*before))
-	case yield > 128:
-		return max(backoffLeast, before/2)
-	}
-	return max(backoffLeast, before)
 }
 
 // Fail ends a call of which nothing is known. What it carried is gone: to send it
@@ -224,7 +218,7 @@ func (l *Lease) Sweep(now int64, f *Fleet) (due, active bool) {
 	l.trim(now)
 	held := l.cur+l.prev > 0
 	if l.fallback != nil && !l.inFlight {
-		if _, of := l.share(f); l.refillFallback(now, f, of).level >= max(Token, l.policy.Units()/of) {
+		if parts := max(1, l.parts(f)); l.refillFallback(now, f, parts).level >= max(Token, l.Policy.Units()/parts) {
 			l.fallback = nil // the next one would be no other
 		}
 	}

@@ -7,7 +7,7 @@ type Fleet struct {
 	Nodes   int64 // that share the buckets
 	Missing int64 // of them, those that have sent no heartbeat lately
 	Node    int64 // this one
-	Contact int64 // when its last heartbeat was sent that arrived
+	Contact int64 // when its last heartbeat was sent that may have said that it is present
 	Cold    bool  // it has not counted the others yet
 	Link    *Link // its way to Redis
 }
@@ -32,48 +32,42 @@ type fallback struct {
 	seen           int64 // when the bucket's level was seen that bounds them
 }
 
-// share is a node's part of a bucket: so many of so many. Of a burst smaller than
-// the fleet all belongs to the node that owns the bucket. A node that cannot know
-// the owner has its part of the rate and a token.
-func (l *Lease) share(f *Fleet) (parts, of int64) {
+// parts is into how many parts the bucket is divided, of which one is this node's; 0:
+// it has none. A burst smaller than the fleet belongs to the node that owns the
+// bucket. A node that cannot know the owner has its part of the rate and a token.
+func (l *Lease) parts(f *Fleet) int64 {
 	switch {
-	case l.policy.Burst >= f.Nodes || f.Cold || l.At == never:
-		return 1, max(1, f.Nodes)
+	case l.Policy.Burst >= f.Nodes || f.Cold || l.At == never:
+		return max(1, f.Nodes)
 	case l.owner && f.Contact-l.At <= OwnerLife*2/3:
-		return 1, 1
+		return 1
 	}
-	return 0, 1
+	return 0
 }
 
 // TakeFallback decides a request without Redis, or returns how long there is no token.
-func (l *Lease) TakeFallback(now int64, f *Fleet) (ok bool, wait int64) {
-	parts, of := l.share(f)
-	if parts == 0 {
+// admit: it is admitted, even if there is none.
+func (l *Lease) TakeFallback(now int64, f *Fleet, admit bool) (ok bool, wait int64) {
+	parts := l.parts(f)
+	if parts == 0 && !admit {
 		return false, MissingAfter
 	}
-	a := l.refillFallback(now, f, of)
-	if a.level < Token {
-		return false, int64(math.Ceil(float64(Token-a.level) * 1e6 * float64(of) / float64(max(1, l.policy.Rate))))
+	a := l.refillFallback(now, f, max(1, parts))
+	if a.level < Token && !admit {
+		return false, int64(math.Ceil(float64(Token-a.level) * 1e6 * float64(parts) / float64(max(1, l.Policy.Rate))))
 	}
-	a.level -= Token
+	a.level = max(0, a.level-Token)
 	return true, 0
 }
 
-// AdmitFallback takes a token that there may not be.
-func (l *Lease) AdmitFallback(now int64, f *Fleet) {
-	_, of := l.share(f)
-	a := l.refillFallback(now, f, of)
-	a.level = max(0, a.level-Token)
-}
-
 // refillFallback brings the fallback bucket, one of so many parts, to now.
-func (l *Lease) refillFallback(now int64, f *Fleet, of int64) *fallback {
-	p := &l.policy
-	full := max(Token, p.Units()/of)
+func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
+	p := &l.Policy
+	full := max(Token, p.Units()/parts)
 	switch {
-	case f.Nodes == 1: // all of the rate is this node's, and a call under way may bring what has come since it was sent
-		if l.inFlight {
-			now = min(now, l.since)
+	case f.Nodes == 1: // no other spends this node's part, but a call in flight may
+		if l.inFlight && l.At != never {
+			now = min(now, l.At)
 		}
 	case now > f.Contact: // until the others withhold this node's part, they spend it
 		now = max(f.Contact, now-MissingAfter)
@@ -87,12 +81,12 @@ func (l *Lease) refillFallback(now int64, f *Fleet, of int64) *fallback {
 		l.fallback = a
 	}
 	if now > a.at {
-		earned := int64(min(float64(full), math.Floor(float64(now-a.at)*float64(p.Rate)/1e6/float64(of))))
+		earned := int64(min(float64(full), math.Floor(float64(now-a.at)*float64(p.Rate)/1e6/float64(parts))))
 		a.level, a.unspent, a.at = min(full, a.level+earned), min(full, a.unspent+earned), now
 	}
 	if l.At > a.seen {
 		a.seen = l.At
-		excess := max(0, a.level-max(0, l.levelAt(now))/of)
+		excess := max(0, a.level-max(0, l.levelAt(now))/parts)
 		a.level -= excess
 		a.unspent -= excess
 	}

@@ -38,8 +38,8 @@ const never = math.MinInt64 / 2
 //
 // Invariant: at most one call is in flight.
 type Lease struct {
-	policy Policy
-	View   // the bucket as it was last seen
+	Policy Policy // in force at this node: see SetPolicy
+	View          // the bucket as it was last seen
 	ledger
 
 	grantedUntil int64 // until when granted may be spent
@@ -84,16 +84,13 @@ func (v *View) Refill(p *Policy, now int64) {
 
 // Init makes the zero Lease one that holds nothing.
 func (l *Lease) Init(p Policy, now int64) {
-	l.policy, l.demand.at, l.takenAt = p, now, now
+	l.Policy, l.demand.at, l.takenAt = p, now, now
 	l.At, l.since = never, never
 }
 
-// Policy in force at this node.
-func (l *Lease) Policy() Policy { return l.policy }
-
 // SetPolicy puts another policy in force: what is held goes back first.
 func (l *Lease) SetPolicy(p Policy) {
-	l.policy = p
+	l.Policy = p
 	l.closed = l.cur+l.prev > 0
 	l.granted, l.deny, l.low = 0, 0, 0
 	l.Level = min(l.Level, p.Units())
@@ -164,13 +161,11 @@ func (l *Lease) Holds(now int64) int64 {
 // reports whether the token has to go to the bucket with the next call.
 func (l *Lease) Refund(now int64, fallback bool) (remote bool) {
 	l.trim(now)
-	switch {
-	case fallback && l.refundFallback():
-		return false
-	case !fallback && !l.closed && l.balance < l.cur+l.prev:
+	if !fallback && !l.closed && l.balance < l.cur+l.prev {
 		l.balance++
 		return false
-	case l.refundFallback():
+	}
+	if l.refundFallback() {
 		return false
 	}
 	l.ret++
@@ -182,10 +177,10 @@ func (l *Lease) Refund(now int64, fallback bool) (remote bool) {
 // was seen. One never seen is full, as an absent one is.
 func (l *Lease) levelAt(now int64) int64 {
 	if l.At == never {
-		return l.policy.Units()
+		return l.Policy.Units()
 	}
 	v := l.View
-	v.Refill(&l.policy, now)
+	v.Refill(&l.Policy, now)
 	return v.Level
 }
 
@@ -206,14 +201,14 @@ func (l *Lease) Status(now int64, fallback bool) Status {
 	case fallback && l.fallback != nil:
 		level = l.fallback.level
 	case l.At == never:
-		level = l.policy.Units()
+		level = l.Policy.Units()
 	case l.shared && age > 0:
 		taken := 2 * max(float64(l.arrived)*float64(l.others), age*float64(l.rate))
 		level += int64(max(0, float64(l.levelAt(now))-taken*Token) * viewLife / (viewLife + age))
 	default:
 		level += l.levelAt(now)
 	}
-	return StatusOf(&l.policy, level)
+	return StatusOf(&l.Policy, level)
 }
 
 // viewLife is the age at which half of a level that was seen is shown.

@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"errors"
 	"fmt"
 	"math"
 )
@@ -14,9 +13,6 @@ const Token = 1_000_000
 // maxUnits bounds a full bucket and a rate, in micro-tokens. Sums of two stay
 // below 2^53: the script's doubles and Go's int64 hold the same integers.
 const maxUnits = 1 << 52
-
-// ErrPolicy wraps every reason for which NewPolicy refuses a rate and burst.
-var ErrPolicy = errors.New("limiter: unusable policy")
 
 // Policy is the rate and burst of a bucket. The zero Policy admits nothing, as
 // rate 0 does.
@@ -33,17 +29,17 @@ type Policy struct {
 
 // NewPolicy makes a policy of a rate in tokens a second and a burst in tokens.
 // A rate that is no whole number of micro-tokens is rounded down, to one at
-// least. Its errors wrap ErrPolicy.
+// least.
 func NewPolicy(rate float64, burst int64) (Policy, error) {
 	switch {
 	case math.IsNaN(rate) || math.IsInf(rate, 0):
-		return Policy{}, fmt.Errorf("%w: rate %v is not finite", ErrPolicy, rate)
+		return Policy{}, fmt.Errorf("limiter: rate %v is not finite", rate)
 	case rate < 0:
-		return Policy{}, fmt.Errorf("%w: rate %v is negative", ErrPolicy, rate)
+		return Policy{}, fmt.Errorf("limiter: rate %v is negative", rate)
 	case burst < 1:
-		return Policy{}, fmt.Errorf("%w: burst %d is below 1", ErrPolicy, burst)
+		return Policy{}, fmt.Errorf("limiter: burst %d is below 1", burst)
 	case burst > maxUnits/Token:
-		return Policy{}, fmt.Errorf("%w: burst %d is above %d", ErrPolicy, burst, maxUnits/Token)
+		return Policy{}, fmt.Errorf("limiter: burst %d is above %d", burst, maxUnits/Token)
 	}
 	p := Policy{Burst: burst}
 	switch {

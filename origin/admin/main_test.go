@@ -2,15 +2,9 @@ package admin
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"go.uber.org/goleak"
-
-	"listedge/internal/sandbox"
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
 
@@ -18,70 +12,22 @@ import (
 	"listedge/origin/postgres"
 )
 
-// One private Postgres serves the whole binary; it starts with the first test
-// that wants a database. Tests that kill or freeze a server start their own.
-func TestMain(m *testing.M) {
-	code := m.Run()
-	must(shared.Stop())
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
-		code = 1
-	}
-	os.Exit(code)
-}
+var shared = postgrestest.Shared{Shared: sandboxtest.Shared{Settings: postgrestest.Fast, Prepare: postgrestest.Prepare(MigrateUp)}}
+
+func TestMain(m *testing.M) { shared.Main(m) }
 
 // patience is for what a test waits for and expects to come.
 const patience = 5 * time.Minute
 
-// shared has no autovacuum, so that tests say when statistics are taken.
-var shared = sandboxtest.Shared{
-	Settings: map[string]string{
-		"autovacuum": "off", "synchronous_commit": "off", "wal_level": "minimal", "max_wal_senders": "0",
-		"shared_buffers": "256MB", "maintenance_work_mem": "256MB", "max_wal_size": "4GB",
-	},
-	Prepare: postgrestest.Prepare(MigrateUp),
-}
+var (
+	postgresServer                = shared.Server
+	newDatabase, copyDatabase     = shared.New, shared.CopyOf
+	connect, execOn, exec, within = postgrestest.Connect, postgrestest.Exec, postgrestest.ExecOn, postgrestest.Within
+)
 
-func postgresServer() *sandbox.Postgres {
-	p, err := shared.Postgres()
-	must(err)
-	return p
-}
-
-// must is for the server all tests stand on: without it there is no test to fail.
 func must(err error) {
 	if err != nil {
 		panic(err)
-	}
-}
-
-// newDatabase makes a database with the schema and returns its URL.
-func newDatabase(t testing.TB) string {
-	t.Helper()
-	return copyDatabase(t, postgrestest.Template)
-}
-
-func copyDatabase(t testing.TB, template string) string {
-	t.Helper()
-	name := postgrestest.Copy(t, postgresServer(), template)
-	t.Cleanup(func() { execOn(t, postgresServer().URL("postgres"), "DROP DATABASE "+name+" WITH (FORCE)") })
-	return postgresServer().URL(name)
-}
-
-func within(t testing.TB, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-var connect, execOn = postgrestest.Connect, postgrestest.Exec
-
-// exec runs statements apart from the code under test.
-func exec(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
-	t.Helper()
-	if _, err := conn.Exec(context.Background(), sql, args...); err != nil {
-		t.Fatalf("%v\n%.300s", err, sql)
 	}
 }
 
@@ -106,3 +52,9 @@ func openDatabase(t testing.TB, o postgres.Options) *postgres.Database {
 func pages(db *postgres.Database) Reader { return origin.New(db) }
 
 func readiness(db *postgres.Database) *Readiness { return NewReadiness(db, pages(db)) }
+
+// eventually waits for what something else is about to bring.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	sandboxtest.Within(t, patience, what, ok)
+}

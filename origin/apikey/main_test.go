@@ -3,12 +3,10 @@ package apikey_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"go.uber.org/goleak"
 
 	"listedge/internal/sandbox/postgrestest"
 	"listedge/internal/sandbox/sandboxtest"
@@ -20,20 +18,12 @@ import (
 // Tests that need Postgres are external: they make keys by package admin, which
 // imports this one.
 
-var shared = sandboxtest.Shared{
+var shared = postgrestest.Shared{Shared: sandboxtest.Shared{
 	Settings: map[string]string{"synchronous_commit": "off"},
 	Prepare:  postgrestest.Prepare(admin.MigrateUp),
-}
+}}
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	must(shared.Stop())
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { shared.Main(m) }
 
 // patience is a limit for what a test waits for.
 const patience = 5 * time.Minute
@@ -44,20 +34,9 @@ func must(err error) {
 	}
 }
 
-func within(t testing.TB, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
+var within = postgrestest.Within
 
-// newDatabase makes a database with the schema and returns its URL.
-func newDatabase(t testing.TB) string {
-	t.Helper()
-	server, err := shared.Postgres()
-	must(err)
-	return server.URL(postgrestest.Copy(t, server, postgrestest.Template))
-}
+var newDatabase = shared.New
 
 // newStore reads keys as a node does.
 func newStore(t testing.TB, url string) *apikey.Store {

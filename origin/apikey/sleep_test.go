@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"listedge/internal/boottime"
+	"listedge/internal/boottime/boottimetest"
 )
 
 // A key that was revoked while the node's machine slept is not let in when it
@@ -14,7 +14,7 @@ func TestAKeyIsLookedUpAfterASleep(t *testing.T) {
 	for name, proven := range map[string]bool{"looked up again and again": false, "while changes are told": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				table, m := newKeyTable(1), boottime.NewMachine()
+				table, m := newKeyTable(1), boottimetest.NewMachine()
 				r := &ring{Cache: NewCache(table.lookup, func(Key, *int64) {}, time.Minute, m.Clock)}
 				defer r.Close()
 				r.join()

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"listedge/internal/changefeed"
 )
 
@@ -205,5 +207,74 @@ func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
 	d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items, laterOID: 1 << changefeed.Items})
 	if done := next(commitAt(100)); done == nil || !done.touches() {
 		t.Errorf("%+v: its rows are published by nobody", done)
+	}
+}
+
+// itemMessages describe items with such a replica identity, and update item 2 of
+// workspace 1.
+func itemMessages(key ...string) (relation, update []byte) {
+	columns := append([]listedColumn{{"workspace_id", pgtype.UUIDOID}, {"id", pgtype.UUIDOID}}, listedColumns[changefeed.Items]...)
+	values := map[string]string{"workspace_id": number(1).String(), "id": number(2).String(), "active": "t", "created_at": "2020-01-01 00:00:00+00",
+		"name": "a", "sku": "a", "type": "GOODS", "track_stock": "f", "stock_on_hand": "0"}
+	relation = message('R', itemsOID, "public", "items", byte('d'), uint16(len(columns)))
+	update = message('U', itemsOID, byte('N'), uint16(len(columns)))
+	for _, c := range columns {
+		flags := byte(0)
+		if slices.Contains(key, c.name) {
+			flags = 1
+		}
+		relation = append(relation, message(flags, c.name, c.oid, uint32(0))...)
+		if value, ok := values[c.name]; ok {
+			update = append(update, message('t', uint32(len(value)), []byte(value))...)
+		} else {
+			update = append(update, 'n')
+		}
+	}
+	return relation, update
+}
+
+func namedOf(t *testing.T, messages ...[]byte) string {
+	t.Helper()
+	d := newDecoder()
+	d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items})
+	for _, m := range messages {
+		done, err := d.next(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if done != nil {
+			newPublished(1, 1).name(done)
+			return named(done.change)
+		}
+	}
+	return ""
+}
+
+// An update that sends no old row has left the replica identity as it was: if that
+// lacks the id, the id may have been another one.
+func TestAnUpdateNamesARowIfItsIDIsInTheKey(t *testing.T) {
+	for name, c := range map[string]struct {
+		key  []string
+		want string
+	}{
+		"the id is":     {[]string{"workspace_id", "id"}, "items:1[2 goods @0s]"},
+		"the id is not": {[]string{"workspace_id", "sku"}, "items:1[any]"},
+		"nothing is":    {nil, "whole:items"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			relation, update := itemMessages(c.key...)
+			if is := namedOf(t, begin(7), relation, update, commitAt(90)); is != c.want {
+				t.Errorf("%s, want %s", is, c.want)
+			}
+		})
+	}
+}
+
+// Rows of subtransactions that aborted are among those of a streamed transaction: none
+// is surely its last version.
+func TestAStreamedTransactionNamesNoRows(t *testing.T) {
+	relation, update := itemMessages("workspace_id", "id")
+	if is := namedOf(t, segment(7, 1), inSegment(7, relation), inSegment(8, update), segmentEnd(), streamAbort(7, 8), streamCommit(7, 90)); is != "items:1[any]" {
+		t.Error(is)
 	}
 }

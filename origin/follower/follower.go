@@ -11,6 +11,11 @@
 // A change is therefore unsettled until a snapshot of the primary sees it. A
 // heartbeat carries such a snapshot, and proves that everything visible when it
 // was taken has been published before the heartbeat.
+//
+// A change names the lists that it touches and, of each list, the rows: as far as it is
+// surely known, each row's id and what orders and filters of its last version go by.
+// A list without rows may have had any of them changed. Too much is safe, too little is
+// not: a page that no named row concerns stays.
 package follower
 
 import (

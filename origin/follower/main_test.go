@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/goleak"
 
 	"listedge/internal/changefeed"
 	"listedge/internal/sandbox"
@@ -21,35 +19,22 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// One private Postgres serves the whole binary; tests that ill-treat a server
-// start their own. Every test has a database, and so a slot, of its own.
-func TestMain(m *testing.M) {
-	code := m.Run()
-	must(shared.Stop())
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-const patience = 5 * time.Minute
-
-var shared = sandboxtest.Shared{
+// Every test has a database, and so a slot, of its own.
+var shared = postgrestest.Shared{Shared: sandboxtest.Shared{
 	Settings: map[string]string{"max_prepared_transactions": "5", "max_wal_senders": "30"},
 	Prepare:  postgrestest.Prepare(migrateUp),
-}
+}}
+
+func TestMain(m *testing.M) { shared.Main(m) }
+
+const patience = 5 * time.Minute
 
 // MigrateUp is set by schema_test.go.
 var MigrateUp func(ctx context.Context, url string) (any, error)
 
 func migrateUp(ctx context.Context, url string) (any, error) { return MigrateUp(ctx, url) }
 
-func server() *sandbox.Postgres {
-	p, err := shared.Postgres()
-	must(err)
-	return p
-}
+var server = shared.Server
 
 func must(err error) {
 	if err != nil {

@@ -2,17 +2,22 @@ package follower
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
-	"listedge/origin/postgres"
-
 	"github.com/jackc/pgx/v5"
+
+	"listedge/origin/postgres"
 )
 
-// namesTimeout bounds reading the order of names: on a busy server it takes many times
-// its 50 ms, and nothing waits for it.
-const namesTimeout = 30 * time.Second
+const (
+	// namesTimeout bounds reading the order of names: on a busy server it takes many
+	// times its 50 ms, and nothing waits for it.
+	namesTimeout = 30 * time.Second
+	// namesEvery is the pause after it could not be read.
+	namesEvery = 5 * time.Second
+)
 
 // nameReader reads the order of names beside a term, by a connection of its own, so
 // that heartbeats do not wait for it. Until it is known, and where it cannot be read,
@@ -24,23 +29,36 @@ type nameReader struct {
 }
 
 func (p *primary) readNames(ctx context.Context, logger *slog.Logger) *nameReader {
-	ctx, cancel := context.WithTimeout(ctx, namesTimeout)
+	ctx, cancel := context.WithCancel(ctx)
 	r := &nameReader{found: make(chan postgres.NameOrder, 1), cancel: cancel, done: make(chan struct{})}
 	config := p.config.Copy()
+	config.ConnectTimeout = namesTimeout
 	go func() {
 		defer close(r.done)
-		order, err := readNames(ctx, config)
-		switch {
-		case err == nil:
-			r.found <- order
-		case ctx.Err() == nil:
-			logger.Warn("lists by name are invalidated coarsely: the order of names cannot be read", "error", err)
+		for logged := false; ctx.Err() == nil; logged = true {
+			order, err := readNames(ctx, config)
+			if err == nil {
+				r.found <- order
+				return
+			}
+			if ctx.Err() == nil && !logged {
+				logger.Warn("changes of lists by name are not told apart: the order of names cannot be read", "error", err)
+			}
+			if errors.Is(err, postgres.ErrNameOrder) { // a change of the schema has it read again
+				return
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(namesEvery):
+			}
 		}
 	}()
 	return r
 }
 
 func readNames(ctx context.Context, config *pgx.ConnConfig) (postgres.NameOrder, error) {
+	ctx, cancel := context.WithTimeout(ctx, namesTimeout)
+	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return postgres.NameOrder{}, err

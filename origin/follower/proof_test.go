@@ -143,3 +143,19 @@ func TestHeartbeatsStaySmall(t *testing.T) {
 		}
 	}
 }
+
+// A change that hangs is repeated by each heartbeat without its rows: only nodes that
+// join read it there.
+func TestHeartbeatsNameNoRows(t *testing.T) {
+	t.Parallel()
+	term := newTerm(New(Options{}), nil)
+	list := changefeed.List{Workspace: number(1)}
+	term.publishChange(commit{change: changefeed.Change{XID: 7, Lists: []changefeed.List{list}, NameOrder: 5},
+		named: [][]version{{{row: changefeed.Row{ID: number(2), NameKey: "x"}}}}})
+	if c := term.waiting[0].Change; len(c.RowsOf(0)) != 1 || c.NameOrder != 5 {
+		t.Errorf("published: %+v", c)
+	}
+	if c := term.unsettled.settle(changefeed.Snapshot{})[0]; c.Lists[0] != list || c.Rows != nil || c.NameOrder != 0 {
+		t.Errorf("in a heartbeat: %+v", c)
+	}
+}

@@ -187,6 +187,8 @@ func TestRowsWithLargeValues(t *testing.T) {
 		{"a large description", "UPDATE items SET description = repeat('x', 10000)", "items:1[1 goods @0s]"},
 		{"stock, and the description is not sent", "UPDATE items SET stock_on_hand = 2", "items:1[1 goods @0s]"},
 		{"and again", "UPDATE items SET stock_on_hand = 3", "items:1[1 goods @0s]"},
+		{"another one, and then stock", "BEGIN; UPDATE items SET description = repeat('y', 10000); UPDATE items SET stock_on_hand = 2; COMMIT", "items:1[1 goods @0s]"},
+		{"and back", "BEGIN; UPDATE items SET description = repeat('x', 10000); UPDATE items SET stock_on_hand = 3; COMMIT", "items:1[1 goods @0s]"},
 		{"the same description, sent again", "UPDATE items SET description = repeat('x', 10000)", "items:1[1 goods @0s]"},
 		{"and again", "UPDATE items SET description = repeat('x', 10000)", "items:1[1 same goods]"},
 		{"a small one", "UPDATE items SET description = 'x'", "items:1[1 goods @0s]"},
@@ -208,4 +210,17 @@ func TestRowsWithLargeValues(t *testing.T) {
 	w.named("the number is not sent", "items:1[any]")
 	w.exec("UPDATE items SET track_stock = false")
 	w.named("it does not matter", "items:1[1 goods @0s]")
+}
+
+// An update that leaves the replica identity as it is does not send the row as it was.
+// If the identity lacks the id, that may be another row's.
+func TestAnUpdateThatDoesNotNameTheRowAsItWas(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, server())
+	w.exec("CREATE UNIQUE INDEX one ON items (workspace_id, sku); ALTER TABLE items ALTER sku SET NOT NULL; ALTER TABLE items REPLICA IDENTITY USING INDEX one")
+	w.awaitFollowing(w.follow())
+	for _, sql := range []string{"INSERT INTO items (workspace_id, id, name, sku) VALUES ($1, #1, 'a', 'a')", "UPDATE items SET id = #2", "UPDATE items SET sku = 'b'", "DELETE FROM items"} {
+		w.exec(rowsSQL(sql))
+		w.named(sql, "items:1[any]")
+	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// maxVersions bounds the remembered versions: some 40 MB.
+	// maxVersions bounds the remembered versions: they take up to 53 MiB.
 	maxVersions = 1 << 20
 	// maxForgotten bounds the lists of which is known when each was forgotten.
 	maxForgotten = 1 << 14

@@ -26,6 +26,8 @@ type model struct {
 	rows      map[listedRow]uint64 // by what its list goes by
 	published *published
 	decoder   decoder
+	ids       int
+	nameless  int // one of so many rows is not named
 	same      int
 }
 
@@ -35,7 +37,7 @@ func (m *model) list() changefeed.List {
 
 // write changes one row in the open transaction.
 func (m *model) write() {
-	r := listedRow{m.list(), number(100 + m.random.IntN(4))}
+	r := listedRow{m.list(), number(100 + m.random.IntN(m.ids))}
 	to := func(r listedRow, by uint64) { // 0 = gone
 		v := version{row: changefeed.Row{ID: r.id, CreatedAt: int64(by), Flags: changefeed.RowGoods}, hash: by}
 		if by == 0 {
@@ -48,7 +50,7 @@ func (m *model) write() {
 				v.hash = 0
 			}
 		}
-		if m.random.IntN(30) == 0 {
+		if m.random.IntN(m.nameless) == 0 {
 			m.decoder.add(r.list, nil)
 		} else {
 			m.decoder.add(r.list, &v)
@@ -114,7 +116,8 @@ func TestARowIsTheSameOnlyWhereItWas(t *testing.T) {
 	same := 0
 	for run := range uint64(200) {
 		m := &model{T: t, random: rand.New(rand.NewPCG(seed, run)), rows: map[listedRow]uint64{}, decoder: newDecoder()}
-		m.published = newPublished(2+m.random.IntN(12), 1+m.random.IntN(6))
+		m.published = newPublished(2+m.random.IntN(40), 1+m.random.IntN(6))
+		m.ids, m.nameless = 2+m.random.IntN(12), 3+m.random.IntN(40)
 		for range 300 {
 			before := maps.Clone(m.rows)
 			for range 1 + m.random.IntN(3) {

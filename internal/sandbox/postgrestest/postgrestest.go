@@ -7,14 +7,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/goleak"
 
 	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // Template is the database with the schema and nothing in it.
@@ -36,6 +39,66 @@ func Make[T any](ctx context.Context, p *sandbox.Postgres, name string, migrate 
 // Prepare makes the template: of a sandboxtest.Shared.
 func Prepare[T any](migrate func(ctx context.Context, url string) (T, error)) func(context.Context, *sandbox.Postgres) error {
 	return func(ctx context.Context, p *sandbox.Postgres) error { return Make(ctx, p, Template, migrate) }
+}
+
+// Shared is one private Postgres for all tests of a binary. It starts with the first
+// test that wants a database, and Main ends it. Tests that kill or freeze a server
+// start their own.
+type Shared struct{ sandboxtest.Shared }
+
+// Fast are settings of a server that neither archives nor replicates. Statistics are
+// taken when a test says so.
+var Fast = map[string]string{
+	"autovacuum": "off", "synchronous_commit": "off", "wal_level": "minimal", "max_wal_senders": "0",
+	"shared_buffers": "256MB", "maintenance_work_mem": "256MB", "max_wal_size": "4GB",
+}
+
+// Main runs the tests of a binary, and fails if they leave goroutines.
+func (s *Shared) Main(m *testing.M) {
+	code := m.Run()
+	must(s.Stop())
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// Server is the server.
+func (s *Shared) Server() *sandbox.Postgres {
+	p, err := s.Postgres()
+	must(err)
+	return p
+}
+
+// must is for the server that all tests need: without it there is no test to fail.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// New makes a database with the schema and returns its URL. It is dropped when the
+// test ends.
+func (s *Shared) New(t testing.TB) (url string) {
+	t.Helper()
+	return s.CopyOf(t, Template)
+}
+
+// CopyOf is New with another template.
+func (s *Shared) CopyOf(t testing.TB, template string) (url string) {
+	t.Helper()
+	name := Copy(t, s.Server(), template)
+	t.Cleanup(func() { Exec(t, s.Server().URL("postgres"), "DROP DATABASE "+name+" WITH (FORCE)") })
+	return s.Server().URL(name)
+}
+
+// Within is a context that ends after d, or with the test.
+func Within(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 var copies atomic.Int64 // each has its number in its name
@@ -72,6 +135,14 @@ func Exec(t testing.TB, url, sql string, args ...any) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := run(ctx, url, sql, args...); err != nil {
+		t.Fatalf("%v\n%.300s", err, sql)
+	}
+}
+
+// ExecOn runs a statement on the connection.
+func ExecOn(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
+	t.Helper()
+	if _, err := conn.Exec(context.Background(), sql, args...); err != nil {
 		t.Fatalf("%v\n%.300s", err, sql)
 	}
 }

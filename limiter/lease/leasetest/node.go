@@ -17,19 +17,21 @@ type Node struct {
 	Stale        int64   // how old a moment it decides by may be
 	StopInFlight int64   // its next call stops it for so long, with the answer on its way
 	Cut          bool    // nothing it sends arrives
+	Deaf         bool    // no answer arrives at it
 	NoTraffic    bool    // no requests come to it
 	Cold         bool    // it has not counted the others
 
-	dead     bool
-	stopped  bool     // like a process that got SIGSTOP
-	backlog  []func() // what it has missed
-	waiting  []*waiter
-	link     *lease.Link
-	fleet    lease.Fleet
-	counted  int64 // when it last counted the fleet
-	away     bool  // the breaker is open
-	hasDebts bool  // it has been, and has not sent all debts yet
-	wanted   bool
+	dead       bool
+	stopped    bool     // like a process that got SIGSTOP
+	backlog    []func() // what it has missed
+	waiting    []*waiter
+	link       *lease.Link
+	fleet      lease.Fleet
+	counted    int64 // when it last counted the fleet
+	away       bool  // the breaker is open
+	hasDebts   bool  // it has been, and has not sent all debts yet
+	unanswered bool  // its last heartbeat is
+	wanted     bool
 }
 
 // waiter is a request that waits for the bucket.
@@ -41,7 +43,7 @@ func (w *World) NewNode() *Node {
 		Lease: new(lease.Lease), link: &lease.Link{Budget: Budget}}
 	n.Lease.Init(n.Policy, n.Now())
 	n.fleet = lease.Fleet{Node: n.ID, Contact: n.Now(), Link: n.link}
-	n.fleet.Nodes, n.fleet.Missing = w.beat(n, false)
+	n.fleet.Nodes, n.fleet.Missing = w.beat(n, true)
 	n.counted = n.Now()
 	n.sweep()
 	w.After(w.Random.Int64N(BeatEvery), n.beat)
@@ -170,12 +172,9 @@ func (n *Node) Refund() {
 }
 
 func (n *Node) decideByFallback() {
-	ok := n.W.Mode == FailAllow
-	switch n.W.Mode {
-	case FailLocal:
-		ok, _ = n.Lease.TakeFallback(n.Now(), n.Fleet())
-	case FailAllow:
-		n.Lease.AdmitFallback(n.Now(), n.Fleet())
+	ok := false
+	if n.W.Mode != FailDeny {
+		ok, _ = n.Lease.TakeFallback(n.Now(), n.Fleet(), n.W.Mode == FailAllow)
 	}
 	if ok {
 		n.W.Fallback++
@@ -237,7 +236,7 @@ func (n *Node) send() {
 			}
 			w.Check(&answered)
 			back := w.OneWay()
-			if w.Lost() || n.Cut || n.Now()-sent+back > CallTimeout {
+			if w.Lost() || n.Cut || n.Deaf || n.Now()-sent+back > CallTimeout {
 				return
 			}
 			w.InFlight += answered.Granted
@@ -275,44 +274,53 @@ func (n *Node) noteFailure() {
 	}
 }
 
-// beat sends a heartbeat. A node that was away only counts, until it has sent its
-// debts: what is withheld for it pays them.
 func (n *Node) beat() {
-	if n.dead {
+	if !n.dead {
+		n.W.After(BeatEvery, n.beat)
+		n.do(n.sendBeat)
+	}
+}
+
+// present reports whether the next heartbeat may say that the node is: not while it
+// has no answer or debts to send, for then what is withheld for it pays them.
+func (n *Node) present() bool {
+	if n.hasDebts && !n.away && !n.Lease.HasDebt() && !n.Lease.InFlight() {
+		n.hasDebts = false
+	}
+	return !n.hasDebts && !n.unanswered && !n.Lease.Unanswered(n.Now(), n.Fleet())
+}
+
+// sendBeat sends a heartbeat.
+func (n *Node) sendBeat() {
+	w, sent, present := n.W, n.Now(), n.present()
+	if n.unanswered = true; present {
+		n.fleet.Contact = sent
+	}
+	if w.Lost() || n.Cut {
 		return
 	}
-	n.W.After(BeatEvery, n.beat)
-	n.do(func() {
-		w, sent := n.W, n.Now()
-		if n.hasDebts && !n.away && !n.Lease.HasDebt() && !n.Lease.InFlight() {
-			n.hasDebts = false
-		}
-		if w.Lost() || n.Cut {
-			return
-		}
-		recovering := n.hasDebts
-		w.After(w.OneWay(), func() {
-			w.arrive(func() {
-				nodes, missing := w.beat(n, recovering)
-				back := w.OneWay()
-				if w.Lost() || n.Cut {
-					return
-				}
-				w.After(back, func() {
-					n.do(func() {
-						if n.Now()-sent > CallTimeout {
-							return
-						}
-						n.link.Note(n.Now() - sent)
-						n.fleet.Nodes, n.fleet.Missing, n.counted = nodes, missing, n.Now()
-						if !recovering {
-							n.fleet.Contact = sent
-						}
-						if n.away {
-							n.away = false
-							n.want()
-						}
-					})
+	w.After(w.OneWay(), func() {
+		w.arrive(func() {
+			nodes, missing := w.beat(n, present)
+			back := w.OneWay()
+			if w.Lost() || n.Cut || n.Deaf {
+				return
+			}
+			w.After(back, func() {
+				n.do(func() {
+					if n.Now()-sent > CallTimeout {
+						return
+					}
+					n.link.Note(n.Now() - sent)
+					n.unanswered = false
+					n.fleet.Nodes, n.fleet.Missing, n.counted = nodes, missing, n.Now()
+					if n.away {
+						n.away = false
+						n.want()
+					}
+					if !present && n.present() {
+						n.sendBeat()
+					}
 				})
 			})
 		})

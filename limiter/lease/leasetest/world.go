@@ -136,8 +136,8 @@ func (w *World) arrive(do func()) {
 
 // beat is the heartbeat script: it notes that a node lives, or only counts, and
 // counts the nodes, and those that are missing.
-func (w *World) beat(n *Node, debts bool) (nodes, missing int64) {
-	if !debts {
+func (w *World) beat(n *Node, present bool) (nodes, missing int64) {
+	if present {
 		w.beats[n.ID] = w.Now
 	}
 	for id, at := range w.beats {

@@ -1,14 +1,17 @@
-package boottime
+// Package boottimetest suspends a machine, for tests.
+package boottimetest
 
 import (
 	"sync"
 	"time"
+
+	"listedge/internal/boottime"
 )
 
 // Machine is one that a test puts to sleep, and whose wall clock it sets. Only
 // its Clock shows that.
 type Machine struct {
-	*Clock
+	*boottime.Clock
 	NoBootClock bool // it has none
 
 	mu    sync.Mutex // guards steps
@@ -24,7 +27,7 @@ type step struct {
 // NewMachine starts one.
 func NewMachine() *Machine {
 	m := &Machine{}
-	m.Clock = With(m.wall, m.boot)
+	m.Clock = boottime.With(m.wall, m.boot)
 	return m
 }
 

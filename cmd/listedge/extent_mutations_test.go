@@ -1,0 +1,36 @@
+//go:build mutations
+
+package main
+
+import "testing"
+
+// What a page says of the rows that it shows, made wrong in one way at a time:
+//
+//	make mutations ONLY=TestExtentMutations
+func TestExtentMutations(t *testing.T) {
+	const (
+		shown, names, sql, extent = "origin/shown.go", "origin/postgres/nameorder.go", "origin/postgres/nameorder.sql", "edge/extent.go"
+
+		lists, keys, queries = "TestEveryListIsWhatTheReferenceSays", "TestKeysOfNamesCompareAsTheDatabaseDoes", "TestExtentsOfAllQueries"
+		oracle               = "TestEveryCachedPageEqualsOneReadAnew"
+	)
+	caught(t, []mutation{
+		{"the row behind the page is forgotten", []edit{{shown, "\ts.add(row)\n\ts.end = ", "\ts.end = "}}, "./origin", lists},
+		{"the page's end is forgotten", []edit{{shown, "IDs: slices.Clone(s.ids), End: s.end", "IDs: slices.Clone(s.ids)"}}, "./origin", lists},
+		{"ids are those of the next page read", []edit{{shown, "IDs: slices.Clone(s.ids)", "IDs: s.ids"}}, "./origin", "TestPagesKeepWhatTheyShow"},
+		{"a page ends before a row that was not read", []edit{{"origin/origin.go", "\t\tr.showing.unknown = true\n", ""}}, "./origin", "TestARowThatIsTooLongIsNotRead"},
+
+		{"names are compared as bytes", []edit{{names, "ranks[i] = o.ranks[c]", "ranks[i] = c"}}, "./origin", keys},
+		{"the whole name is compared", []edit{{names, "name = name[:min(len(name), NameKeyLength)]", "name = name[:min(len(name), NameKeyLength-1)]"}}, "./origin", keys},
+		{"any order of names is the schema's", []edit{{sql, "collprovider = 'i' AND NOT collisdeterministic", "collprovider = 'i'"}, {sql, "\n        AND (SELECT bool_and(rank = expected) FROM pair)", ""}}, "./origin", "TestAnotherOrderOfNamesIsRefused"},
+		{"pairs of characters are not compared", []edit{{sql, "\n        AND (SELECT bool_and(rank = expected) FROM pair)", ""}}, "./origin", "TestPairsShowWhatSingleCharactersHide"},
+		{"the order of another run of the server", []edit{{"origin/knownnames.go", "known.incarnation != by.Incarnation || ", ""}}, "./origin", "TestAnOriginSurvivesItsServer"},
+
+		{"a search is none", []edit{{extent, "Searched: q.Search != \"\"", "Searched: false"}}, "./edge", queries},
+		{"a filter is forgotten", []edit{{extent, "stockFlags[q.Stock] | typeFlags[q.Type]", "stockFlags[q.Stock]"}}, "./edge", queries},
+
+		// By the oracle, on real servers.
+		{"goods are services", []edit{{extent, "origin.Goods: changefeed.RowGoods", "origin.Goods: changefeed.RowService"}}, "./cmd/listedge", oracle},
+		{"a row that comes in does not concern the page", []edit{{"cache/freshness/extent.go", "\treturn RowEntered\n", "\treturn Unconcerned\n"}}, "./cmd/listedge", oracle},
+	})
+}
