@@ -20,7 +20,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	edgeadmin "listedge/edge/admin"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 )
@@ -226,7 +225,7 @@ func TestDoctorOfNodesThatDiffer(t *testing.T) {
 	for _, want := range []admin.Finding{
 		{Subject: "node " + strings.TrimPrefix(between.URL, "http://"), Level: admin.Warn, Text: "behind the one here"},
 		{Subject: "fleet version", Level: admin.Warn, Text: "0.0.9 ("},
-		{Subject: "fleet settings", Level: admin.Warn, Text: "1 of the nodes do not report"},
+		{Subject: "fleet settings", Level: admin.Warn, Text: "1 of the nodes do not tell"},
 		{Subject: n.subject(), Level: admin.OK, Text: "without Redis"},
 	} {
 		if !has(findings, want.Subject, want.Level, want.Text) {
@@ -249,7 +248,7 @@ func TestDoctorTellsMixedVersionsApart(t *testing.T) {
 	}
 	client := newRedisClient(o)
 	defer client.Close()
-	writeRoster(t.Context(), client, "other", edgeadmin.NodeState{Name: "other:9090", Version: "0.3.0", Revision: "0123456789abcdef"})
+	writeRoster(t.Context(), client, "other", rosterEntry{Node: "other:9090", Version: "0.3.0", Revision: "0123456789abcdef"}, true)
 	by := doctor(t, exitFine, here...)
 	expect(t, by, "redis nodes", admin.Warn, "0.3.0 (0123456789) on other:9090")
 	expect(t, by, "redis nodes", admin.Warn, version+" (")
@@ -260,7 +259,7 @@ func TestDoctorTellsMixedVersionsApart(t *testing.T) {
 	expect(t, doctor(t, exitFine, here...), "redis nodes", admin.Warn, "1 without a version: older than 0.2.0")
 	client.ZRem(t.Context(), "rl:{fleet}:members", "old")
 	// What a node wrote that was killed long ago goes away.
-	client.HSet(t.Context(), rosterKey, "killed", `{"name":"killed:9090","version":"0.2.0","seen":1}`)
+	client.HSet(t.Context(), rosterKey, "killed", `{"node":"killed:9090","version":"0.2.0","seen":1}`)
 	within(t, patience, "the others remove it", func() bool { return !client.HExists(t.Context(), rosterKey, "killed").Val() })
 	n.stop()
 	if left := client.HGetAll(t.Context(), rosterKey).Val(); len(left) > 0 {

@@ -2,9 +2,6 @@ package main
 
 import (
 	"context"
-	"net"
-	"os"
-	"slices"
 
 	"github.com/google/uuid"
 
@@ -16,19 +13,9 @@ import (
 // shownKeys is how many of the busiest keys the status page lists.
 const shownKeys = 10
 
-// nodeName tells nodes of one machine apart by their admin ports.
-func (n *node) nodeName() string {
-	machine, err := os.Hostname()
-	if err != nil {
-		machine = "node"
-	}
-	_, port, _ := net.SplitHostPort(n.private.Addr().String())
-	return machine + ":" + port
-}
-
 // state is what this node says of itself.
 func (n *node) state() admin.NodeState {
-	s := admin.NodeState{Name: n.nodeName(), Version: version, Revision: builtFrom(), Started: n.started, Database: n.followed.Digest(),
+	s := admin.NodeState{Name: n.name(), Version: version, Revision: builtFrom(), Started: n.started,
 		Ready: n.health.Ready(), Mode: n.cache.Mode().String(), Down: []string{}}
 	s.Last, _ = n.history.Latest()
 	s.Follower = n.follower != nil && n.follower.Stats().Following
@@ -49,14 +36,19 @@ func (n *node) reading() admin.Reading {
 	return r
 }
 
-// fleet reads the states of all nodes of this database.
+// fleet is what the nodes of the same database wrote last, for the status page: it alone
+// reads it, while it is open.
 func (n *node) fleet(ctx context.Context) (all []admin.NodeState) {
-	all, err := readRoster(ctx, n.redis.log)
+	entries, err := readRoster(ctx, n.redis.log)
 	if err != nil {
-		return nil // that Redis is away is shown elsewhere on the page
+		return nil
 	}
-	digest := n.followed.Digest()
-	return slices.DeleteFunc(all, func(s admin.NodeState) bool { return s.Database != digest })
+	for _, e := range entries {
+		if e.State != nil && e.Fleet == n.followed.Digest() {
+			all = append(all, *e.State)
+		}
+	}
+	return all
 }
 
 // busiestKeys are the keys with the most requests, with their names if Postgres tells

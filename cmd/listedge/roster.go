@@ -6,18 +6,20 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"net"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	edgeadmin "listedge/edge/admin"
+	"listedge/edge/admin"
 )
 
-// The roster is a hash in Redis in which each node writes a short state of itself. So the
-// status page of any one shows the fleet, and the doctor sees an upgrade that is not
-// finished without being told where the nodes are.
+// The roster is a hash in Redis in which each node of a fleet writes its version and a
+// short state. So the doctor sees an upgrade that is not finished without being told where
+// the nodes are, and the status page of any node shows all of them.
 
 const (
 	rosterKey   = "{listedge}:nodes"
@@ -27,11 +29,25 @@ const (
 	rosterSilence = 3 * rosterEvery
 	rosterLife    = time.Minute
 	rosterTimeout = 250 * time.Millisecond
+	// rosterCleanup is how many writes lie between two looks of a node for entries to
+	// remove: each reads the whole roster.
+	rosterCleanup = 4
 )
 
+// rosterEntry is what a node writes.
+type rosterEntry struct {
+	Node     string `json:"node"` // host:port, for people: the machine's name and the port of the admin listener
+	Version  string `json:"version"`
+	Revision string `json:"revision"`
+	Seen     int64  `json:"seen"` // milliseconds of Redis' clock
+
+	Fleet string           `json:"fleet,omitempty"` // the identity of the database whose changes it follows, as a digest
+	State *admin.NodeState `json:"state,omitempty"` // for status pages
+}
+
 // versionText is as nodeState's, so that both read the same.
-func versionText(s *edgeadmin.NodeState) string {
-	return s.Version + " (" + s.Revision[:min(len(s.Revision), 10)] + ")"
+func (e rosterEntry) versionText() string {
+	return e.Version + " (" + e.Revision[:min(len(e.Revision), 10)] + ")"
 }
 
 // enroll writes this node's entry again and again until ctx ends, and then removes it.
@@ -39,10 +55,12 @@ func versionText(s *edgeadmin.NodeState) string {
 // missing entry harms nothing.
 func (n *node) enroll(ctx context.Context) {
 	own := rand.Text()
+	entry := rosterEntry{Version: version, Revision: builtFrom(), Node: n.name()}
 	tick := time.NewTicker(rosterEvery)
 	defer tick.Stop()
-	for {
-		writeRoster(ctx, n.redis.log, own, n.state())
+	for writes := 0; ; writes++ {
+		entry.Fleet, entry.State = n.followed.Digest(), new(n.state())
+		writeRoster(ctx, n.redis.log, own, entry, writes%rosterCleanup == 0)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -54,9 +72,18 @@ func (n *node) enroll(ctx context.Context) {
 	}
 }
 
-// writeRoster writes an entry and removes those of nodes that ended without removing
-// theirs.
-func writeRoster(ctx context.Context, client redis.UniversalClient, own string, entry edgeadmin.NodeState) {
+// name tells nodes of one machine apart by the ports of their admin listeners.
+func (n *node) name() string {
+	host, _ := os.Hostname()
+	if _, port, err := net.SplitHostPort(n.private.Addr().String()); err == nil {
+		return net.JoinHostPort(host, port)
+	}
+	return host
+}
+
+// writeRoster writes an entry, and removes on request those of nodes that ended without
+// removing theirs.
+func writeRoster(ctx context.Context, client redis.UniversalClient, own string, entry rosterEntry, cleanup bool) {
 	ctx, cancel := context.WithTimeout(ctx, rosterTimeout)
 	defer cancel()
 	now, err := client.Time(ctx).Result()
@@ -65,7 +92,7 @@ func writeRoster(ctx context.Context, client redis.UniversalClient, own string, 
 	}
 	entry.Seen = now.UnixMilli()
 	text, err := json.Marshal(entry)
-	if err != nil || client.HSet(ctx, rosterKey, own, text).Err() != nil || client.PExpire(ctx, rosterKey, rosterLife).Err() != nil {
+	if err != nil || client.HSet(ctx, rosterKey, own, text).Err() != nil || client.PExpire(ctx, rosterKey, rosterLife).Err() != nil || !cleanup {
 		return
 	}
 	all, err := client.HGetAll(ctx, rosterKey).Result()
@@ -73,7 +100,7 @@ func writeRoster(ctx context.Context, client redis.UniversalClient, own string, 
 		return
 	}
 	for field, text := range all {
-		var other edgeadmin.NodeState
+		var other rosterEntry
 		if json.Unmarshal([]byte(text), &other) != nil || now.Sub(time.UnixMilli(other.Seen)) > rosterLife {
 			_ = client.HDel(ctx, rosterKey, field).Err()
 		}
@@ -81,37 +108,37 @@ func writeRoster(ctx context.Context, client redis.UniversalClient, own string, 
 }
 
 // readRoster returns the entries of the nodes that run, by their names.
-func readRoster(ctx context.Context, client redis.UniversalClient) ([]edgeadmin.NodeState, error) {
+func readRoster(ctx context.Context, client redis.UniversalClient) ([]rosterEntry, error) {
 	now, err := client.Time(ctx).Result()
 	if err != nil {
 		return nil, fmt.Errorf("ask Redis for its time: %w", err)
 	}
 	all, err := client.HGetAll(ctx, rosterKey).Result()
 	if err != nil {
-		return nil, fmt.Errorf("read the states of the nodes: %w", err)
+		return nil, fmt.Errorf("read the nodes' versions: %w", err)
 	}
-	var entries []edgeadmin.NodeState
+	var entries []rosterEntry
 	for _, text := range all {
-		var e edgeadmin.NodeState
+		var e rosterEntry
 		if json.Unmarshal([]byte(text), &e) == nil && now.Sub(time.UnixMilli(e.Seen)) <= rosterSilence {
 			entries = append(entries, e)
 		}
 	}
-	slices.SortFunc(entries, func(a, b edgeadmin.NodeState) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(entries, func(a, b rosterEntry) int { return cmp.Compare(a.Node, b.Node) })
 	return entries, nil
 }
 
 // checkRoster reports which versions the nodes have that use a Redis; counted is how
 // many they are by their heartbeats.
-func (r *report) checkRoster(entries []edgeadmin.NodeState, counted int64) {
+func (r *report) checkRoster(entries []rosterEntry, counted int64) {
 	const subject, do = "redis nodes", "finish the upgrade: docs/UPGRADING.md"
 	on, versions := map[string][]string{}, []string{}
 	for _, e := range entries {
-		text := versionText(&e)
+		text := e.versionText()
 		if on[text] == nil {
 			versions = append(versions, text)
 		}
-		on[text] = append(on[text], e.Name)
+		on[text] = append(on[text], e.Node)
 	}
 	slices.SortStableFunc(versions, func(a, b string) int { return cmp.Compare(len(on[b]), len(on[a])) }) // the most frequent first
 	var parts []string

@@ -15,8 +15,6 @@ type NodeState struct {
 	Version  string    `json:"version"`
 	Revision string    `json:"revision"`
 	Started  time.Time `json:"started"`
-	Database string    `json:"database"` // a digest of which one it reads
-	Seen     int64     `json:"seen"`     // when it wrote this, in milliseconds of Redis' clock
 	Ready    bool      `json:"ready"`
 	Mode     string    `json:"mode"`
 	Follower bool      `json:"follower"`
