@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"listedge/cache/freshness"
 	"listedge/internal/changefeed"
 )
 
@@ -263,6 +264,11 @@ func TestMemoryBudget(t *testing.T) {
 		{"tiny pages", 25_000, 25_000, func(int) *Entry { return copied(tiny) }},
 		{"short pages", 10_000, 10_000, func(int) *Entry { return copied(short) }},
 		{"usual pages", 2_000, 2_000, func(int) *Entry { return copied(usual) }},
+		{"short pages that say what they show", 10_000, 10_000, func(int) *Entry {
+			p := copied(short)
+			p.Extent = &freshness.Extent{End: freshness.Bound{Kind: freshness.At, NameKey: string(noise(80))}, Tags: make([]uint32, 101)}
+			return p
+		}},
 		{"all sizes", 5_000, 5_000, func(i int) *Entry { return copied([]*Entry{tiny, short, usual, long}[i%4]) }},
 		{"from Redis", 4_000, 4_000, func(i int) *Entry {
 			entry := bytes.Clone([]*Entry{tiny, short, usual}[i%3].encode(key(i), time.Hour, time.Now())) // to its length, as read

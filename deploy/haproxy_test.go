@@ -54,7 +54,7 @@ func TestNoRequestIsLostWhileNodesAreReplaced(t *testing.T) {
 	served, asked := freePort(t), freePort(t)
 	add := func() { // at an address of its own and the ports that all have, as a container
 		host := "127.0.0." + strconv.Itoa(len(f.nodes)+1)
-		f.addAt(t, host+":"+served, host+":"+asked).awaitMode(t, "followed")
+		f.addAt(t, host+":"+served, host+":"+asked)
 		names.add(host)
 	}
 	changes := []string{"bind :8080", "bind 127.0.0.1:" + public, "bind :8404", "bind 127.0.0.1:" + stats}
@@ -62,16 +62,18 @@ func TestNoRequestIsLostWhileNodesAreReplaced(t *testing.T) {
 		for range 3 {
 			add()
 		}
-		changes = append(changes, "127.0.0.11:53", names.address, "node:8080", "node:"+served, " check port 9090 ", " check port "+asked+" ")
+		changes = append(changes, "127.0.0.11:53", names.address, "hold obsolete 10s", "hold obsolete 1s", "node:8080", "node:"+served, " check port 9090 ", " check port "+asked+" ")
 	} else { // only Linux has more addresses than 127.0.0.1 without being told
 		var servers strings.Builder
 		for i := range 3 {
 			n := f.add(t)
-			n.awaitMode(t, "followed")
 			_, admin, _ := strings.Cut(n.admin, ":")
 			fmt.Fprintf(&servers, "    server node%d %s port %s\n", i+1, n.public, admin)
 		}
 		changes = append(changes, " check port 9090 ", " check ", " resolvers docker resolve-prefer ipv4 init-addr none", "", "    server-template node 12 node:8080\n", servers.String())
+	}
+	for _, n := range f.nodes {
+		n.awaitMode(t, "followed")
 	}
 	config := write(t, "haproxy.cfg", replaced(t, "haproxy/haproxy.cfg", changes...))
 	startProgram(t, exec.Command(tool(t, "haproxy"), "-db", "-f", config))

@@ -299,14 +299,20 @@ func TestCloseIsForGood(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		b := smallKey(t, l)
 		takes(t, l, b, 1, SourceRedis)
-		v.mood.Store(int32(hung))
+		v.mood.Store(int32(frozen))
 		l.take(b, nil)
 		time.Sleep(2 * beatEvery)
+		if s := l.Stats(); s.Breaker != "open" {
+			t.Fatalf("%+v", s)
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		_ = l.Close(ctx)
-		v.mood.Store(int32(well))
-		time.Sleep(2 * beatEvery)
+		v.mood.Store(int32(well)) // the heartbeat in flight is answered
+		time.Sleep(callTimeout / 2)
+		if s := l.Stats(); s.Breaker != "closed" {
+			t.Fatalf("%+v", s)
+		}
 		calls := v.calls.Load()
 		if d := l.take(b, nil); d.Source != SourceLocalFallback || v.calls.Load() != calls {
 			t.Errorf("%+v, %d calls", d, v.calls.Load()-calls)

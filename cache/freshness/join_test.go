@@ -432,3 +432,32 @@ func TestAJoinedPageIsTheOneReadAnew(t *testing.T) {
 		t.Error("too few to be a test")
 	}
 }
+
+// Keys of positions compare as bytes as the positions do in the list.
+func TestKeysOfPositions(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	times := []int64{-1 << 62, -1, 0, 1, 255, 256, 1 << 62}
+	names := []string{"a", "ab", "a\x01", "b", "aa"}
+	for _, order := range []Order{ByCreatedAt, ByName} {
+		position := func() Bound {
+			b := Bound{Kind: At, ID: uuid.UUID{15: byte(random.IntN(3)), 0: byte(random.IntN(2) * 255)}}
+			if order == ByName {
+				b.NameKey = names[random.IntN(len(names))]
+			} else {
+				b.CreatedAt = times[random.IntN(len(times))]
+			}
+			return b
+		}
+		start := Bound{Kind: Open}
+		for range 3000 {
+			a, b := position(), position()
+			keyA, keyB := string(a.AppendKey(nil, order)), string(b.AppendKey(nil, order))
+			if got, want := cmp.Compare(keyA, keyB), joinOrder(order, a, b); got != want {
+				t.Fatalf("%+v to %+v: %d instead of %d", a, b, got, want)
+			}
+			if key := string(start.AppendKey(nil, order)); key >= keyA {
+				t.Fatalf("%+v is not behind the start", a)
+			}
+		}
+	}
+}

@@ -49,8 +49,11 @@ func TestLimiterMutations(t *testing.T) {
 		node("the breaker never opens", "TestBudgetAndBreakerToTheMillisecond", "shard.go", "\t\ts.down.Store(true)\n", ""),
 
 		lease("a lone node spends what a call in flight may bring", "TestHangUnderFlood", "fallback.go", "if l.inFlight && l.At != never {", "if false {"),
-		node("contact is an answered heartbeat", "TestOneNodeLosesOneShard", "membership.go", "\t\tm.contact = sent\n\t\tm.publish()\n", "\t\tdefer func(before bool) {\n\t\t\tif !m.unanswered {\n\t\t\t\tm.contact = sent\n\t\t\t}\n\t\t}(m.unanswered)\n"),
-		lease("present without answers", "TestOneFaultAtATime", "leasetest/node.go", "return !n.hasDebts && !n.unanswered &&", "return !n.hasDebts &&"),
+		{"contact is an answered heartbeat", []edit{
+			{"limiter/membership.go", "\t\tm.contact = sent\n\t\tm.publish()\n", "\t\tm.publish()\n"},
+			{"limiter/membership.go", "\tif arrived {\n\t\tm.counted", "\tif arrived && state == present {\n\t\tm.contact = sent\n\t}\n\tif arrived {\n\t\tm.counted"},
+			{"limiter/membership.go", "if m.unanswered || m.shard.unreachable() || m", "if m"},
+		}, "./limiter", "TestOneNodeLosesOneShard"},
 
 		// Handles, pipelines, the Cluster, Close.
 		node("an evicted handle goes on", "TestAnEvictedHandleComesBack", "bucket.go", "evicted = evicted || b.evicted", "evicted = false"),

@@ -37,10 +37,8 @@ func comparePages(t *testing.T, seed uint64, d time.Duration) {
 		for range 2 {
 			o.start(t, "--redis-url", redis, "--replica-url", standby.URL("listedge"))
 		}
+		o.standby = true
 		o.run(t, d)
-		if o.ofStandbys == 0 {
-			t.Error("no page of the standby was compared")
-		}
 	})
 }
 

@@ -160,10 +160,14 @@ func TestHangUnderFlood(t *testing.T) {
 				w.After(4_000_000, func() { w.Hang(hang) })
 				r := w.Measure(Steady(10), 10_000_000)
 				line += fmt.Sprintf(" |%5d ms %5.1f over, %5d alone, share %.3f", hang/1000, r.Over, w.Fallback, r.Share)
-				if r.Over > float64(p.Burst)/25+float64(nodes) {
+				most, least := float64(p.Burst)/25+float64(nodes), .75
+				if nodes == 1 { // nobody else spends its part: it does not pause
+					most, least = 1, .9
+				}
+				if r.Over > most {
 					t.Errorf("%v/s, burst %d, %d nodes, a hang of %d ms: %.1f tokens too many", limit.rate, limit.burst, nodes, hang/1000, r.Over)
 				}
-				if r.Share < .75 {
+				if r.Share < least {
 					t.Errorf("%v/s, burst %d, %d nodes, a hang of %d ms: %.3f of exact admitted", limit.rate, limit.burst, nodes, hang/1000, r.Share)
 				}
 			}

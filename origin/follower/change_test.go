@@ -211,7 +211,9 @@ func TestPartitionsAreTheirTable(t *testing.T) {
 		w.exec(ids(c.sql))
 		for want := range strings.SplitSeq(c.want, ", ") {
 			is := touched(w.newChange())
-			for is == "contacts:9" {
+			// A look that comes between the rows and the commit of the transaction before, which made
+			// their partition, has that touch everything, and the message besides.
+			for is == "contacts:9" || is == all && strings.HasPrefix(c.sql, "UPDATE items SET name") {
 				is = touched(w.newChange())
 			}
 			if is != want {

@@ -59,19 +59,21 @@ func TestAPublicationOfAnEarlierVersionIsMended(t *testing.T) {
 	if !w.said.has("lacks columns of contacts and items") {
 		t.Error("it does not say so")
 	}
-	w.migrate()
+	writer := w.begin(rowsSQL("INSERT INTO items (workspace_id, id, name) VALUES ($2, #2, 'b')"))
+	w.migrate() // which waits for no writer
 	if is := w.coarse(); is != "" {
 		t.Error(is)
 	}
+	must2(writer.Exec(w.ctx(), "COMMIT"))
 	w.awaitNewEpoch(f)
-	w.exec("UPDATE items SET track_stock = true")
+	w.exec(rowsSQL("UPDATE items SET track_stock = true WHERE id = #1"))
 	w.named("after", "items:1[1 tracked goods @0s]")
 	if is := w.text("SELECT string_agg(coalesce(array_length(prattrs::int2[], 1), 0)::text, ' ' ORDER BY prrelid::regclass::text) FROM pg_publication_rel WHERE prrelid::regclass::text IN ('items', 'contacts', 'api_keys', 'workspaces')"); is != "2 0 0 1" {
 		t.Errorf("%s columns are listed of api_keys, contacts, items and workspaces", is)
 	}
 	epoch := w.epoch
 	w.migrate() // which has nothing to do
-	w.exec("UPDATE items SET track_stock = false")
+	w.exec(rowsSQL("UPDATE items SET track_stock = false WHERE id = #1"))
 	w.named("and again", "items:1[1 goods @0s]")
 	if w.epoch != epoch {
 		t.Error("a new epoch")
