@@ -121,11 +121,3 @@ func (b *busiest) list(most int, now time.Time) []KeyUse {
 
 // BusiestKeys are the keys with the most requests, at most that many.
 func (s *Server) BusiestKeys(most int) []KeyUse { return s.busiest.list(most, time.Now()) }
-
-// countKey counts the request of a valid key, if it is the connection's turn.
-func (s *Server) countKey(x *exchange, status int) {
-	if x.conn.sample++; x.conn.sample%busiestSample != 0 || x.client == nil {
-		return
-	}
-	s.busiest.count(x.known.Key.ID, x.known.Key.Workspace, status == 429, x.now)
-}

@@ -33,7 +33,7 @@ type conn struct {
 	hits     uint64 // responses that were neither errors nor misses
 	idPrefix []byte // of the ids of its requests that bring none
 	requests uint64 // these
-	sample   uint64 // requests, from a random number: see countKey
+	sample   uint64 // requests, from a random number: see busiest
 
 	proxyChecked time.Time // by checkProxy
 

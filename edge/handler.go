@@ -152,7 +152,9 @@ func (s *Server) report(x *exchange) {
 	took := time.Since(x.began)
 	x.now = x.began.Add(took)
 	x.conn.stripe.Answered(x.route, x.outcome, status, took)
-	s.countKey(x, status)
+	if x.conn.sample++; x.conn.sample%busiestSample == 0 && x.client != nil {
+		s.busiest.count(x.known.Key.ID, x.known.Key.Workspace, status == 429, x.now)
+	}
 	if s.tracer != nil {
 		s.trace(x, status, took)
 	}
