@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"listedge/internal/sandbox/redistest"
+	"listedge/limiter/lease"
 )
 
 // Limits on a Redis Cluster: each master is a shard of its own.
