@@ -225,7 +225,7 @@ func TestDoctorOfNodesThatDiffer(t *testing.T) {
 	for _, want := range []admin.Finding{
 		{Subject: "node " + strings.TrimPrefix(between.URL, "http://"), Level: admin.Warn, Text: "behind the one here"},
 		{Subject: "fleet version", Level: admin.Warn, Text: "0.0.9 ("},
-		{Subject: "fleet settings", Level: admin.Warn, Text: "1 of the nodes do not tell"},
+		{Subject: "fleet settings", Level: admin.Warn, Text: "1 of the nodes do not report"},
 		{Subject: n.subject(), Level: admin.OK, Text: "without Redis"},
 	} {
 		if !has(findings, want.Subject, want.Level, want.Text) {

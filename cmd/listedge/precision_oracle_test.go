@@ -311,6 +311,9 @@ func (o *pageOracle) compareOn(t *testing.T, node int, n pageNode, q origin.Quer
 // unseenBy are the kinds of changes that the entry's statement had not seen.
 func unseenBy(e *cache.Entry, commits []commit) []string {
 	kinds := map[string]bool{}
+	if !e.ReadPoint.OnStandby() && e.ReadPoint.Run == "" { // it was joined of others, and no statement read it
+		return nil
+	}
 	for _, c := range commits {
 		if e.ReadPoint.OnStandby() && c.lsn > e.ReadPoint.LSN || !e.ReadPoint.OnStandby() && !e.ReadPoint.Snapshot.Sees(c.xid) {
 			kinds[c.kind] = true
