@@ -355,14 +355,21 @@ func (c *Cache) Stored(key []byte, list changefeed.List, place *Place) (Result, 
 	}
 	defer c.running.Done()
 	l := &lookup{Cache: c, key: bytes.Clone(key), list: list, fill: Fill{Place: place}}
-	r, err := c.flights.do(string(key)+" stored", func() (Result, error) {
-		if r, ok := l.findStored(); ok {
-			return r, nil
+	for {
+		r, err := c.flights.do(string(key)+" stored", func() (Result, error) {
+			if r, ok := l.findStored(); ok {
+				return r, nil
+			}
+			return Result{Local: c.redis == nil}, ErrNotStored
+		})
+		if err != nil {
+			return r, err
 		}
-		return Result{Local: c.redis == nil}, ErrNotStored
-	})
-	if err == nil {
-		r.Age, r.ByTTL = c.age(r.Entry, c.clock.Now()), !c.following.Load()
+		now := c.clock.Now()
+		if r.Err == nil && c.judge(r.Entry, now) != freshness.Fresh {
+			continue // found before this request arrived, by a slow flight, and too old by now
+		}
+		r.Age, r.ByTTL = c.age(r.Entry, now), !c.following.Load()
+		return r, nil
 	}
-	return r, err
 }

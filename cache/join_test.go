@@ -355,6 +355,31 @@ func TestStoredIsJoined(t *testing.T) {
 	})
 }
 
+// A request for a stored page shares no look-up that found the page too long ago.
+func TestStoredSharesNothingTooOld(t *testing.T) {
+	n, b, c := startNumbers(t, Options{})
+	key, fill := n.page(b, 35, 6, nil)
+	name := string(key) + " stored"
+	var old Result
+	eventually(t, "joined", func() (ok bool) {
+		var err error
+		old, err = c.Stored(key, listA, fill.Place)
+		return err == nil
+	})
+	n.change(b, nil, 32)
+	f, _ := c.flights.join(name) // of a process that was paused until now
+	f.result = old
+	close(f.done)
+	time.AfterFunc(20*time.Millisecond, func() {
+		c.flights.mu.Lock()
+		defer c.flights.mu.Unlock()
+		delete(c.flights.byName, name)
+	})
+	if r, err := c.Stored(key, listA, fill.Place); err == nil {
+		t.Errorf("it shows what is gone: %s", r.Entry.Body)
+	}
+}
+
 // Walkers and a writer at once: no page lacks a number that was there throughout, and
 // none has one that was not there before it was asked for.
 func TestJoiningBesideChanges(t *testing.T) {

@@ -2,6 +2,7 @@ package origin
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math/rand/v2"
 	"testing"
 
@@ -94,6 +95,26 @@ func TestALargePageIsNotJoined(t *testing.T) {
 	}{{maxPage - len(pageHead) - len(row) - 1, true}, {maxPage - len(pageHead) - len(row), false}} {
 		if _, ok := q.Join([][]byte{bytes.Repeat([]byte{' '}, c.size), row}, true); ok != c.ok {
 			t.Errorf("%d bytes: %t", c.size, ok)
+		}
+	}
+}
+
+// The text of a row has milliseconds: where there is more, nothing is joined by it.
+func TestAPageWithMicrosecondsIsNotJoined(t *testing.T) {
+	row := randomRow(rand.New(rand.NewPCG(37, 38)), Items.listed()).sent
+	created := row[len(row)-8:]
+	at := binary.BigEndian.Uint64(created)
+	for _, c := range []struct {
+		more uint64 // microseconds
+		sort Sort
+		ok   bool
+	}{{0, ByCreatedAt, true}, {1, ByCreatedAt, false}, {1, ByName, true}} {
+		binary.BigEndian.PutUint64(created, at+c.more)
+		var s showing
+		s.add(row, c.sort)
+		s.endBefore(row, c.sort)
+		if ok := s.shown() != nil; ok != c.ok {
+			t.Errorf("%d µs, order %d: %t", c.more, c.sort, ok)
 		}
 	}
 }

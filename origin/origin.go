@@ -269,7 +269,7 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 			return nil
 		}
 		page.Rows++
-		r.showing.add(row)
+		r.showing.add(row, q.Sort)
 		r.lastRow = append(r.lastRow[:0], row...)
 		return nil
 	})

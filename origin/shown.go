@@ -27,8 +27,15 @@ type showing struct {
 	unknown bool
 }
 
-// add notes one of the page's rows, which is encoded already.
-func (s *showing) add(row []byte) {
+// add notes one of the page's rows, which is encoded already. Its text does not say all
+// of a created_at that has microseconds, as one has whose column's type was changed: such
+// a page must not be joined by its text (PositionAfterRow).
+func (s *showing) add(row []byte, sort Sort) {
+	s.addID(row)
+	s.unknown = s.unknown || sort == ByCreatedAt && positionAfter(row, sort).CreatedAt%1000 != 0
+}
+
+func (s *showing) addID(row []byte) {
 	id, _, _ := cutValue(row)
 	s.ids = append(s.ids, uuid.UUID(id))
 }
@@ -41,9 +48,9 @@ func (s *showing) endBefore(row []byte, sort Sort) {
 		s.unknown = true
 		return
 	}
-	s.add(row)
+	s.addID(row)
 	s.end = positionAfter(row, sort)
-	s.unknown = sort == ByCreatedAt && (s.end.CreatedAt < minCreatedAt || s.end.CreatedAt >= maxCreatedAt)
+	s.unknown = s.unknown || sort == ByCreatedAt && (s.end.CreatedAt < minCreatedAt || s.end.CreatedAt >= maxCreatedAt)
 }
 
 // shown returns what the page shows; nil if that is not known.

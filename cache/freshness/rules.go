@@ -273,7 +273,7 @@ func (t *Tracker) Admit(start FillStart, v *Validity, list changefeed.List, now 
 		return Untrusted
 	case start.join != t.join.Load():
 		return Resynced
-	case now-start.at > t.fillTimeout:
+	case max(now, t.pruned)-start.at > t.fillTimeout: // the caller may have been paused since it looked at the clock
 		return Late
 	case standby && r.Server != t.last.Server:
 		return WrongServer

@@ -74,6 +74,7 @@ type Tracker struct {
 	position    changefeed.Position // likewise
 	last        changefeed.Proof    // since the last reset; zero = none
 	provenAt    time.Time           // the moment of proof, as it was read
+	pruned      time.Duration       // the last moment by which changes were judged to be recent no more
 	lastServer  string              // of the last proof ever
 	lists       lists
 	collections [changefeed.Collections]*listVersion // changes of a collection as a whole
@@ -156,6 +157,7 @@ func (t *Tracker) Settled(c *changefeed.Change, now time.Duration) {
 func (t *Tracker) ValidThrough(p changefeed.Proof, moment, now time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.pruned = max(t.pruned, now)
 	for v := range t.changing {
 		if !v.prune(now, t.fillTimeout) {
 			delete(t.changing, v)

@@ -695,6 +695,21 @@ func BenchmarkIsFresh(b *testing.B) {
 	}
 }
 
+// Between a caller's look at the clock and its call a process may be paused for longer
+// than a fill may take. By then the changes that the fill missed are not recent any more.
+func TestAPausedFillIsLate(t *testing.T) {
+	virtually(t, func(t *trackerTest) {
+		start, v, now := t.begin(), t.read("100:100:"), t.now()
+		t.changed(100, listA)
+		t.prove("101:101:")
+		time.Sleep(testFill + time.Millisecond)
+		t.prove("101:101:")
+		if a := t.Admit(start, v, listA, now); a != Late {
+			t.Errorf("%s: its statement did not see the change", a)
+		}
+	})
+}
+
 // While nothing is proven nothing is forgotten either: so nothing may be
 // remembered of what is only read.
 func TestReadingRemembersNoListsWhileUntrusted(t *testing.T) {

@@ -15,10 +15,11 @@ func TestExtentMutations(t *testing.T) {
 		oracle               = "TestEveryCachedPageEqualsOneReadAnew"
 	)
 	caught(t, []mutation{
-		{"the row behind the page is forgotten", []edit{{shown, "\ts.add(row)\n\ts.end = ", "\ts.end = "}}, "./origin", lists},
+		{"the row behind the page is forgotten", []edit{{shown, "\ts.addID(row)\n\ts.end = ", "\ts.end = "}}, "./origin", lists},
 		{"the page's end is forgotten", []edit{{shown, "IDs: slices.Clone(s.ids), End: s.end", "IDs: slices.Clone(s.ids)"}}, "./origin", lists},
 		{"ids are those of the next page read", []edit{{shown, "IDs: slices.Clone(s.ids)", "IDs: slices.Clip(s.ids)"}}, "./origin", "TestPagesKeepWhatTheyShow"},
 		{"a page ends before a row that was not read", []edit{{"origin/origin.go", "\t\tr.showing.unknown = true\n", ""}}, "./origin", "TestARowThatIsTooLongIsNotRead"},
+		{"pages with microseconds are joined", []edit{{shown, "CreatedAt%1000 != 0", "CreatedAt < 0 && false"}}, "./origin", "TestAPageWithMicrosecondsIsNotJoined"},
 
 		{"names are compared as bytes", []edit{{names, "ranks[i] = o.ranks[c]", "ranks[i] = c"}}, "./origin", keys},
 		{"the whole name is compared", []edit{{names, "name = name[:min(len(name), NameKeyLength)]", "name = name[:min(len(name), NameKeyLength-1)]"}}, "./origin", keys},
