@@ -28,8 +28,8 @@ const (
 // redisTick is the unit of Redis' clock, which rounds the remaining life up.
 const redisTick = time.Millisecond
 
-// notAsked is the remaining life of an entry if Redis was not asked for it.
-const notAsked = time.Duration(math.MaxInt64)
+// remainingUnknown is the remaining life of an entry for which no PTTL was sent.
+const remainingUnknown = time.Duration(math.MaxInt64)
 
 var errMalformed = errors.New("not an entry of this key and version")
 
@@ -59,8 +59,8 @@ func (e *Entry) encode(key []byte, life time.Duration, proof time.Time) []byte {
 }
 
 // decode reads what encode wrote, and how old the entry is; the entry keeps b.
-// remaining is how long Redis will still keep it, or notAsked; now is the reader's
-// wall clock before it asked.
+// remaining is how long Redis will still keep it, or remainingUnknown. now is the
+// reader's wall clock before it sent the command.
 //
 // The age has two lower bounds, and the larger one counts: how much of the life
 // Redis has counted down (no clocks are compared, but an entry that reached Redis

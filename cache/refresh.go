@@ -240,7 +240,7 @@ func (c *Cache) PrefetchNext(key []byte, list changefeed.List, fill Fill) (begun
 	if _, ok := c.checkMemory(c.memory.get(key)); ok || c.flights.has(key) {
 		return false
 	}
-	if _, _, ok := c.canJoin(fill.Place, new(freshness.Validity)); ok { // which costs no query
+	if _, _, ok := c.findParts(fill.Place, new(freshness.Validity)); ok { // which costs no query
 		return false
 	}
 	if len(r.tasks) >= refreshQueue/2 {

@@ -153,7 +153,7 @@ func (s *Server) report(x *exchange) {
 	x.now = x.began.Add(took)
 	x.conn.stripe.Answered(x.route, x.outcome, status, took)
 	if x.conn.sample++; x.conn.sample%busiestSample == 0 && x.client != nil {
-		s.busiest.count(x.known.Key.ID, x.known.Key.Workspace, status == 429, x.now)
+		s.busiest.count(x.keyEntry.Key.ID, x.keyEntry.Key.Workspace, status == 429, x.now)
 	}
 	if s.tracer != nil {
 		s.trace(x, status, took)
@@ -199,7 +199,7 @@ type exchange struct {
 	close    bool   // the connection ends with this request
 	id       []byte // the request id, in idSpace
 	route    metrics.Route
-	known    *apikey.Entry[client] // its key, valid or not
+	keyEntry *apikey.Entry[client] // its key, valid or not; nil before the look-up
 	client   *client               // once authenticated
 	decision limiter.Decision      // once limited
 	limited  bool                  // decision is set

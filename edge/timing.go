@@ -90,8 +90,8 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 	}
 	r.Attributes = append(r.Attributes, tracing.Text("http.route", x.route.String()),
 		tracing.Text("listedge.request_id", string(x.id)), tracing.Text("listedge.outcome", x.outcome.String()))
-	if x.known != nil {
-		r.Attributes = append(r.Attributes, tracing.Text("listedge.key_id", x.known.Key.ID.String()), tracing.Text("listedge.workspace_id", x.known.Key.Workspace.String()))
+	if x.keyEntry != nil {
+		r.Attributes = append(r.Attributes, tracing.Text("listedge.key_id", x.keyEntry.Key.ID.String()), tracing.Text("listedge.workspace_id", x.keyEntry.Key.Workspace.String()))
 	}
 	if x.limited {
 		r.Attributes = append(r.Attributes, tracing.Text("listedge.limit_source", x.decision.Source.String()))
