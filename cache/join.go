@@ -252,7 +252,7 @@ func (c *Cache) join(p *Place) *Entry {
 	rows := make([][]byte, len(parts))
 	for i, part := range parts {
 		rows[i] = part.between(j.Parts[i].From, j.Parts[i].To)
-		c.memory.keep(part.slot, c.life())
+		c.memory.extendLife(part.slot, c.life())
 	}
 	body, next, ok := p.Rows.Join(rows, j.More())
 	if !ok {
