@@ -16,7 +16,7 @@
 //	                          the newest stale entry, marked; else the error
 //
 // A flight outlives the request that began it: it has its own deadline, and Close
-// waits for it. What is fresh is decided by cache/freshness.
+// waits for it. Package cache/freshness decides which entries are fresh.
 package cache
 
 import (
@@ -41,10 +41,10 @@ import (
 type Options struct {
 	Memory      int64                 // budget in bytes
 	Redis       redis.UniversalClient // nil = no second tier
-	Followed    *changefeed.Followed  // the database, as far as it is known; nil = it never is
+	Followed    *changefeed.Followed  // the followed database; nil = it is never known
 	TTL         time.Duration         // how long an entry is fresh where changes are not followed
 	Bound       time.Duration         // no entry served as fresh omits a commit older than this; 0 = changes are not followed
-	MaxStale    time.Duration         // how long after that it may be served if the origin fails
+	MaxStale    time.Duration         // how long a stale entry may be served if the origin fails
 	FillTimeout time.Duration         // how long a fill may take
 	Clock       *boottime.Clock       // measures the age of entries and proofs; nil = one of the cache's own
 }
@@ -52,7 +52,7 @@ type Options struct {
 // ErrFillTimeout: the fill did not end in time, and there was no stale entry.
 var ErrFillTimeout = errors.New("no page in time")
 
-// ErrNotStored: no tier has the entry, and the origin was not to be asked.
+// ErrNotStored: no tier has the entry, and the caller did not want a read from the origin.
 var ErrNotStored = errors.New("the page is not stored")
 
 // ErrWrongServer: another server than the followed primary answered.
@@ -81,24 +81,24 @@ type Result struct {
 	Entry     *Entry
 	Age       time.Duration // since the entry was last known to equal the database
 	Source    Source
-	Local     bool  // neither Redis nor the origin was asked, by this request or the flight it waited for
-	HadStale  bool  // there was an entry, too old to be served
-	Bypassed  bool  // the tiers were not asked
+	Local     bool  // the flight, or the request without one, used neither Redis nor the origin
+	HadStale  bool  // there was an entry, but it was stale
+	Bypassed  bool  // the request bypassed the tiers
 	ByTTL     bool  // changes are not followed: the entry is fresh by its age alone
-	Joined    bool  // of entries in memory
+	Joined    bool  // the entry was joined from other entries in memory
 	Collapsed bool  // another request's flight found the entry
 	Err       error // why a stale entry is served; nil for a fresh one
 
-	// Invalidation is why the entry that is stale, or that this one replaced, is not
-	// current any more; nil = there was none, or it is not known.
+	// Invalidation is why the stale entry, which is served or was replaced, is not
+	// current any more; nil = there was none, or the reason is not known.
 	Invalidation *freshness.Invalidation
 
-	Times *Times // of the flight, also of one that failed; nil = there was none
+	Times *Times // of the flight, also of a failed one; nil = there was no flight
 
-	slot *slot // whose requests CountRequest counts; nil = they were counted
+	slot *slot // CountRequest counts the request here; nil = it was counted
 }
 
-// replaces notes that there was an entry, too old to be served, or nil.
+// replaces notes the stale entry that the result replaces; nil = there was none.
 func (r *Result) replaces(stale *Entry) {
 	if stale != nil {
 		r.HadStale = true
@@ -114,16 +114,16 @@ type Cache struct {
 	redis     *redisTier // nil = none
 	flights   flights
 	tracker   *freshness.Tracker
-	following atomic.Bool // entries are judged by changes, and not by their age
+	following atomic.Bool // changes, and not the age of entries, decide what is fresh
 	refresher *refresher
 	joiner    joiner
 
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
-	mu      sync.Mutex // guards closed against a call that is about to be counted
+	mu      sync.Mutex // guards closed, and orders enter's running.Add before Close's Wait
 	closed  bool
 	running sync.WaitGroup // calls, flights, and asynchronous calls to Redis
-	async   chan struct{}  // one element for each of the latter
+	async   chan struct{}  // one element for each asynchronous call to Redis
 
 	fills, fillErrors atomic.Uint64
 	admissions        [freshness.Admissions]atomic.Uint64
@@ -134,16 +134,16 @@ const (
 	// staleWait is how long a request that could be served a stale entry waits for
 	// a fresh one.
 	staleWait = time.Second
-	// fillPause is how long an entry whose fill failed, or was waited for in vain,
-	// is served stale before another request waits for it.
+	// fillPause is how long a stale entry is served at once after its fill failed or
+	// took longer than staleWait. Then a request waits for a fill again.
 	fillPause = time.Second
-	// maxAsync bounds asynchronous calls to Redis. Entries beyond it are not stored
-	// there: Redis is then the bottleneck, and one entry is worth little.
+	// maxAsync bounds asynchronous calls to Redis. Calls beyond it are dropped: Redis
+	// is then the bottleneck, and storing one more entry there gains little.
 	maxAsync = 64
 )
 
-// New makes an empty cache. It waits a moment for connections to Redis, so that
-// these are open before the first request, and goes on without them.
+// New makes an empty cache. It waits up to redisTimeout for a connection to Redis, so
+// that the first request finds one open. Without a connection it returns all the same.
 func New(o Options) (*Cache, error) {
 	m, err := newMemory(o.Memory)
 	if err != nil {
@@ -211,20 +211,22 @@ func (c *Cache) Hit(key []byte, now time.Time) (Result, bool) {
 	if c.judge(e, at) != freshness.Fresh {
 		return Result{}, false
 	}
-	r := c.inMemory(e, at)
+	r := c.memoryResult(e, at)
 	r.slot = s
 	return r, true
 }
 
-// CountRequest counts a request that is served a result of Hit: entries are refreshed
-// ahead if they are often requested. A request that the limiter refuses is not counted.
+// CountRequest counts a request that is answered with a result of Hit. Entries that are
+// requested often are refreshed ahead. The caller does not count a request that the
+// limiter refuses.
 func (r *Result) CountRequest() {
 	if r.slot != nil {
 		r.slot.requests.Add(1)
 	}
 }
 
-func (c *Cache) inMemory(e *Entry, now time.Duration) Result {
+// memoryResult is the result for an entry that was found in memory.
+func (c *Cache) memoryResult(e *Entry, now time.Duration) Result {
 	return Result{Entry: e, Age: c.age(e, now), Source: Memory, Local: true, ByTTL: !c.following.Load()}
 }
 
@@ -250,16 +252,17 @@ func (c *Cache) age(e *Entry, now time.Duration) time.Duration {
 	return max(0, now-e.Proof)
 }
 
-// life is how long an entry may be served in any way, after it equalled the database.
+// life is how long an entry may be served, fresh or stale, after it equalled the database.
 func (c *Cache) life() time.Duration { return c.options.TTL + c.options.MaxStale }
 
-// remaining is how long an entry may still be served in any way.
+// remaining is how much of its life an entry has left.
 func (c *Cache) remaining(e *Entry) time.Duration {
 	return max(c.life()-(c.clock.Now()-e.Proof), time.Millisecond)
 }
 
-// checkMemory judges the entry in memory. If ok is true, it is served as it is; else
-// the result has the stale entry that may be served if the fill fails, or none.
+// checkMemory judges the entry in memory. If ok is true, the result is served: the entry
+// is fresh, or it is stale and its fills are paused. Otherwise the result has the stale
+// entry that may be served if the fill fails, or no entry.
 func (c *Cache) checkMemory(s *slot) (r Result, ok bool) {
 	if s == nil {
 		return Result{}, false
@@ -267,17 +270,17 @@ func (c *Cache) checkMemory(s *slot) (r Result, ok bool) {
 	e, now := s.entry.Load(), c.clock.Now()
 	switch c.judge(e, now) {
 	case freshness.Fresh: // found by another request meanwhile
-		return c.inMemory(e, now), true
+		return c.memoryResult(e, now), true
 	case freshness.Stale:
-		r = c.inMemory(e, now)
+		r = c.memoryResult(e, now)
 		r.HadStale, r.ByTTL, r.Err, r.Invalidation = true, false, errPaused, e.Invalidation()
 		return r, int64(now) < s.pausedUntil.Load()
 	}
 	return Result{}, false
 }
 
-// serveStale serves the stale entry because of err. Where there is none, or it has
-// expired, it returns err.
+// serveStale returns the stale entry as the result, with err as the reason. It returns
+// err itself if there is no stale entry or the entry has expired.
 func (c *Cache) serveStale(e *Entry, from Source, err error) (Result, error) {
 	if e == nil {
 		return Result{}, err
@@ -289,7 +292,8 @@ func (c *Cache) serveStale(e *Entry, from Source, err error) (Result, error) {
 	return Result{Entry: e, Age: c.age(e, now), Source: from, HadStale: true, Err: err, Invalidation: e.Invalidation()}, nil
 }
 
-// pause has the slot's entry, while it is stale, served at once for a while.
+// pause pauses fills of the slot's entry for fillPause: requests get the stale entry at
+// once.
 func (c *Cache) pause(s *slot) { s.pausedUntil.Store(int64(c.clock.Now() + fillPause)) }
 
 // Forward finds the entry of a key that Hit did not have. It does not keep key. The
@@ -310,10 +314,10 @@ func (c *Cache) Forward(key []byte, list changefeed.List, fill Fill) (Result, er
 	return c.collapse(bytes.Clone(key), list, r.Entry, fill)
 }
 
-// bypassEvery is how often an entry is read again for requests that bypass the
-// tiers. Those in between share the last answer. Where changes are followed it is
-// as long as answers are shared anyway.
-func (c *Cache) bypassEvery() time.Duration {
+// bypassInterval is the shortest time between two reads of an entry for requests that
+// bypass the tiers. Requests in between share the last answer. If changes are
+// followed, it is the time for which answers that are not admitted are shared.
+func (c *Cache) bypassInterval() time.Duration {
 	if c.options.Bound > 0 {
 		return c.tracker.ShareTime()
 	}
@@ -321,7 +325,7 @@ func (c *Cache) bypassEvery() time.Duration {
 }
 
 // Bypass returns an entry that was read from the primary after the request
-// arrived, or less than bypassEvery before.
+// arrived, or less than bypassInterval before.
 func (c *Cache) Bypass(key []byte, list changefeed.List, fill Fill) (Result, error) {
 	if !c.enter() {
 		return Result{}, errClosed
@@ -330,25 +334,26 @@ func (c *Cache) Bypass(key []byte, list changefeed.List, fill Fill) (Result, err
 	arrived := time.Now()
 	at := c.clock.At(arrived)
 	if s := c.memory.get(key); s != nil {
-		if e := s.entry.Load(); at-e.Proof < c.bypassEvery() {
-			return c.inMemory(e, at), nil
+		if e := s.entry.Load(); at-e.Proof < c.bypassInterval() {
+			return c.memoryResult(e, at), nil
 		}
 	}
 	key, fill.Standby = bytes.Clone(key), nil
 	for {
 		l := &lookup{Cache: c, key: key, list: list, fill: fill}
-		// Collapsed apart from look-ups that the tiers may answer.
+		// The flight has another name than that of Forward, which the tiers may answer.
 		r, err := c.await(string(key)+" bypass", key, nil, arrived.Add(c.options.FillTimeout), l.fillAnew)
-		if err == nil && at-r.Entry.Proof > c.bypassEvery() {
-			continue // a flight that had begun too early
+		if err == nil && at-r.Entry.Proof > c.bypassInterval() {
+			continue // the flight began too long before the request
 		}
 		r.Bypassed = true
 		return r, err
 	}
 }
 
-// Stored returns the key's entry if memory or Redis has one that is fresh, else
-// ErrNotStored. It never asks the origin. The place is for joining it; nil = it is not.
+// Stored returns the key's entry if memory or Redis has a fresh one, else ErrNotStored.
+// It never reads from the origin. With a place, the entry may be joined from others in
+// memory; nil = it is not joined.
 func (c *Cache) Stored(key []byte, list changefeed.List, place *Place) (Result, error) {
 	if !c.enter() {
 		return Result{}, errClosed

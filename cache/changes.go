@@ -16,7 +16,7 @@ func (c *Cache) Reset(epoch string, _ changefeed.ResetCause) { c.tracker.Reset(e
 // Changed implements changefeed.Listener.
 func (c *Cache) Changed(at changefeed.Position, change *changefeed.Change) {
 	joined := c.tracker.Changed(at, change)
-	if change.CommittedAt != 0 && joined { // else it may have been in the log for long
+	if change.CommittedAt != 0 && joined { // otherwise it may have been in the log for long
 		c.lag.Observe(max(0, time.Since(time.UnixMicro(change.CommittedAt)))) // nothing else compares the two clocks
 	}
 	c.refresher.changed(change)
@@ -30,19 +30,19 @@ func (c *Cache) ValidThrough(p changefeed.Proof) {
 	c.tracker.ValidThrough(p, c.clock.Of(p.Moment), c.clock.Now())
 }
 
-// Mode is what the freshness of entries is judged by.
+// Mode is how the freshness of entries is judged.
 type Mode uint8
 
 // The modes.
 const (
 	ModeTTL       Mode = iota // by their age: changes cannot be followed
-	ModeUntrusted             // by changes, but nothing is proven at the moment
+	ModeUntrusted             // by changes, but there is no proof that is young enough
 	ModeFollowed              // by changes
 )
 
 func (m Mode) String() string { return [...]string{"ttl", "untrusted", "followed"}[m] }
 
-// Mode returns the present mode.
+// Mode returns the current mode.
 func (c *Cache) Mode() Mode {
 	switch {
 	case !c.following.Load():
@@ -58,9 +58,9 @@ func (c *Cache) Mode() Mode {
 // in one mode is not fresh by the changes of the other.
 func (c *Cache) SetTTLMode(on bool) { c.following.Store(!on && c.options.Bound > 0) }
 
-// Primary is the system and the timeline of the primary whose changes were last
-// proven to be followed, empty = none ever were, and when it was started; empty =
-// that is not proven now.
+// Primary returns the primary of the last proof. server is its system and timeline;
+// empty = there was no proof yet. run is when it was started; empty = the last proof is
+// too old.
 func (c *Cache) Primary() (server, run string) {
 	server, run = c.tracker.Primary(c.clock.Now())
 	if !c.following.Load() {

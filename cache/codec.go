@@ -16,9 +16,10 @@ import (
 //
 //	magic 4 | CRC-32C of the rest 4 | life ms 8 | proof, wall clock ms 8 | CRC 4 | LSN 8 | key, etag, next, epoch, position, snapshot, run, server, body, deflate, extent, each after its length
 //
-// deflate is empty where no client had asked for it when the entry was stored, extent
-// where it is not known what the page shows. The magic ends in the version. An entry of
-// the version before has no extent; one of any other version is a miss.
+// deflate is empty if no client had wanted the compressed form before the entry was
+// stored. extent is empty if it is not known which rows the page shows. The magic ends
+// in the version. An entry of the previous version has no extent. An entry of any other
+// version is a miss.
 const (
 	magic         = "lep\x05"
 	withoutExtent = "lep\x04"
@@ -28,8 +29,8 @@ const (
 // redisTick is the unit of Redis' clock, which rounds the remaining life up.
 const redisTick = time.Millisecond
 
-// notAsked is the remaining life of an entry if Redis was not asked for it.
-const notAsked = time.Duration(math.MaxInt64)
+// remainingUnknown is the remaining life of an entry for which no PTTL was sent.
+const remainingUnknown = time.Duration(math.MaxInt64)
 
 var errMalformed = errors.New("not an entry of this key and version")
 
@@ -58,15 +59,15 @@ func (e *Entry) encode(key []byte, life time.Duration, proof time.Time) []byte {
 	return b
 }
 
-// decode reads what encode wrote, and how old the entry is; the entry keeps b.
-// remaining is how long Redis will still keep it, or notAsked; now is the reader's
-// wall clock before it asked.
+// decode reads what encode wrote, and returns the entry and its age. The entry keeps b.
+// remaining is how long Redis will still keep it, or remainingUnknown. now is the
+// reader's wall clock before it sent the command.
 //
-// The age has two lower bounds, and the larger one counts: how much of the life
-// Redis has counted down (no clocks are compared, but an entry that reached Redis
-// late looks younger by its delay), and the distance of the wall clocks (which a
-// skewed clock makes too long, or too short by its skew). So an entry looks too
-// young only when both are wrong, and then by the smaller error.
+// The age is the larger of two estimates. The first is the part of the life that Redis
+// has counted down: it compares no clocks, but is too small by the delay with which the
+// entry reached Redis. The second is the difference of the wall clocks: it is wrong by
+// their skew. So the age is too small only if both estimates are, and then by the
+// smaller error.
 func decode(b, key []byte, remaining time.Duration, now time.Time) (e *Entry, age time.Duration, err error) {
 	if len(b) < headerSize || string(b[:4]) != magic && string(b[:4]) != withoutExtent ||
 		binary.BigEndian.Uint32(b[4:]) != crc32.Checksum(b[8:], castagnoli) {

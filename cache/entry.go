@@ -20,14 +20,14 @@ import (
 // its compressed form, which are written atomically. So any number of responses
 // may be written from it at once.
 type Entry struct {
-	// What every hit reads comes first, so that it is in few lines of memory.
+	// The fields that every hit reads come first, so that they are in few cache lines.
 	Body     []byte // JSON up to the request id
 	Next     string // the cursor of the next page; empty on the last
 	deflated atomic.Pointer[[]byte]
 	CRC      uint32      // CRC-32 (IEEE) of Body, which a gzip trailer continues
 	ETag     EntityTag   // of Body: equal on every node and in every encoding
 	claimed  atomic.Bool // see ClaimNextPrefetch
-	joined   bool        // of other entries: it is fresh by changes only
+	joined   bool        // joined from other entries: it is never fresh by its age
 	freshness.Validity
 
 	deflating sync.Mutex // held while the compressed form is made
@@ -60,9 +60,9 @@ func TagOf(body []byte) (tag EntityTag) {
 // minCompressed is the body size, in bytes, below which gzip makes responses longer.
 const minCompressed = 256
 
-// compressLevel: compressing at a miss must not cost more than the query. Level 1
-// makes a third of a page of 50 items, in 80 µs; level 6 makes a tenth less, in
-// 290 µs.
+// compressLevel is chosen so that compressing does not cost more than the query. Level 1
+// reduces a page of 50 items to a third, in 80 µs. The result of level 6 is a tenth
+// smaller, but takes 290 µs.
 const compressLevel = 1
 
 var deflaters = sync.Pool{New: func() any {
@@ -73,9 +73,10 @@ var deflaters = sync.Pool{New: func() any {
 	return w
 }}
 
-// Deflate returns the body as deflate blocks, sync-flushed and open-ended; nil
-// where compressing does not pay. The first caller compresses, which costs as much
-// as a query: an entry that no client wants compressed is not compressed.
+// Deflate returns the body as deflate blocks, sync-flushed and without a final block. It
+// returns nil if compressing does not make the body shorter. The first caller compresses,
+// which costs as much as a query, so that entries are compressed only when a client wants
+// it.
 func (e *Entry) Deflate() []byte {
 	if d, ok := e.compressed(); ok {
 		return d
@@ -114,20 +115,20 @@ func deflate(body []byte) []byte {
 	return bytes.Clone(out.Bytes())
 }
 
-// ClaimNextPrefetch returns true to the first caller, where there is a next page:
-// that caller may have it prefetched.
+// ClaimNextPrefetch returns true to the first caller if there is a next page. That caller
+// may prefetch it.
 func (e *Entry) ClaimNextPrefetch() bool {
 	return e.Next != "" && !e.claimed.Load() && e.claimed.CompareAndSwap(false, true)
 }
 
-// entryOverhead is what an entry costs beside its bytes, in bytes: the structs,
-// what the allocator rounds up, ristretto's maps. Measured: 350 to 450 for an
-// entry that was read here, up to 580 for one from Redis, which keeps the value's
-// head. See TestMemoryBudget.
+// entryOverhead is the memory of an entry without its contents, in bytes: the structs,
+// the rounding of the allocator, and ristretto's maps. Measured: 350 to 450 for an entry
+// that was read from the origin, and up to 580 for one from Redis, which keeps the
+// header of the value. See TestMemoryBudget.
 const entryOverhead = 480
 
-// size is what the entry occupies in memory, in bytes. A compressed form that
-// was not asked for yet may still come: it is counted as usual ones are.
+// size returns the memory of the entry, in bytes. If the entry is not compressed yet, it
+// counts a compressed form of the usual size, because a client may still want it.
 func (e *Entry) size(key int) int64 {
 	compressed := len(e.Body) / 3
 	if d, ok := e.compressed(); ok {

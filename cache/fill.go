@@ -98,7 +98,7 @@ func (l *lookup) findStored() (Result, bool) {
 		return r, true
 	}
 	l.stale, l.source, l.began = r.Entry, Memory, time.Now()
-	if e := l.fromMemory(); e != nil {
+	if e := l.joinFromMemory(); e != nil {
 		return Result{Entry: e, Source: Memory, Local: true, Joined: true}, true
 	}
 	e := l.fromRedis(true)

@@ -252,7 +252,7 @@ func TestAPageThatIsJoinedOftenIsStored(t *testing.T) {
 		}
 		return s != nil
 	})
-	if joins != joinedOften || c.Stats().Joined != joinedOften {
+	if joins != joinsBeforeStore || c.Stats().Joined != joinsBeforeStore {
 		t.Errorf("after %d joins, of %d", joins, c.Stats().Joined)
 	}
 	n.change(b, []int{50}) // not of this page

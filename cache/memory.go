@@ -14,8 +14,9 @@ import (
 
 // memory is the first tier: entries in this process, in a budget of bytes.
 //
-// Ristretto identifies keys by their hashes alone, applies Sets later, and of two
-// Sets in quick succession may keep the older. Hence the slot.
+// Ristretto identifies keys by their hashes alone and applies Sets later. Of two Sets
+// in quick succession it may keep the older. For these reasons it stores slots, which
+// have the key and a replaceable entry.
 //
 // Invariants:
 //   - a slot has the whole key, which is compared on every hit;
@@ -30,17 +31,17 @@ type memory struct {
 	closing   sync.Once
 }
 
-// slot is the place of a key's entry.
+// slot has a key and its current entry. Moments are those of boottime.Clock.
 type slot struct {
 	key       []byte
 	entry     atomic.Pointer[Entry] // never nil once the slot is stored
-	expiresAt atomic.Int64          // when the entry may not be served any more, in nanoseconds (Unix)
-	cost      int64                 // that ristretto counts, in bytes; guarded by the mutex of the key's puts
+	expiresAt atomic.Int64          // the end of the entry's life, in nanoseconds (Unix)
+	cost      int64                 // the bytes that ristretto counts; guarded by the mutex of the key's puts
 
-	pausedUntil atomic.Int64  // a moment; until then a stale entry is served at once, because a fill has failed
+	pausedUntil atomic.Int64  // until this moment a stale entry is served at once, because a fill has failed
 	requests    atomic.Uint64 // for the entry since countedFrom
-	countedFrom atomic.Int64  // a moment
-	retriedFor  atomic.Uint64 // the change for which the entry was last retried until it was visible: its sequence
+	countedFrom atomic.Int64  // the moment when requests was last reset
+	retriedFor  atomic.Uint64 // the sequence of the last change for which retryUntilVisible was called
 }
 
 func (s *slot) isExpired(now time.Time) bool { return now.UnixNano() >= s.expiresAt.Load() }
@@ -49,11 +50,12 @@ func (s *slot) isExpired(now time.Time) bool { return now.UnixNano() >= s.expire
 func (s *slot) size() int64 { return s.entry.Load().size(len(s.key)) }
 
 // budgetShare is the part of the memory budget that entries may fill. The rest is
-// for what the allocator rounds up, an eighth, and for replaced entries that are
-// not collected yet.
+// for the rounding of the allocator, an eighth, and for replaced entries that the
+// garbage collector has not freed yet.
 const budgetShare = 0.75
 
-// typicalEntry, in bytes, sizes ristretto's frequency counters.
+// typicalEntry is the size of an entry, in bytes, for which ristretto's frequency
+// counters are dimensioned.
 const typicalEntry = 4 << 10
 
 func newMemory(budget int64) (*memory, error) {
@@ -69,7 +71,7 @@ func newMemory(budget int64) (*memory, error) {
 		KeyToHash:   hash,
 		OnReject:    func(i *ristretto.Item[*slot]) { m.window.add(i.Value) },
 		OnEvict: func(i *ristretto.Item[*slot]) {
-			if i.Expiration.IsZero() && i.Value != nil { // else it has expired, or was deleted before
+			if i.Expiration.IsZero() && i.Value != nil { // otherwise it has expired or was deleted
 				m.window.add(i.Value)
 			}
 		},
@@ -80,9 +82,9 @@ func newMemory(budget int64) (*memory, error) {
 	return m, nil
 }
 
-// hash returns what ristretto finds a key by, and what it distinguishes colliding
-// keys by. The first has a random seed: clients choose what is searched for, and
-// must not be able to choose collisions.
+// hash returns the hash by which ristretto finds a key, and the one by which it
+// distinguishes keys whose first hashes collide. The first has a random seed, so that
+// clients, who choose search terms, cannot choose collisions.
 func hash(key []byte) (uint64, uint64) { return z.MemHash(key), xxhash.Sum64(key) }
 
 // get returns the key's slot, or nil. It neither keeps nor changes key.
@@ -104,8 +106,8 @@ func (m *memory) inRistretto(key []byte) *slot {
 	return nil
 }
 
-// offer offers ristretto a slot of the window once more, unless the key is being
-// put.
+// offer offers a slot of the window to ristretto again. It does nothing if put runs for
+// the key.
 func (m *memory) offer(key []byte, s *slot) {
 	mu := m.putMutex(key)
 	if !mu.TryLock() {
@@ -132,9 +134,9 @@ func (m *memory) set(s *slot) {
 	m.window.drop(before) // unless ristretto rejected it again
 }
 
-// put stores the entry for the rest of its life, and returns its slot. Once put has
-// returned, get finds the entry, unless there was no room for it, or it is larger
-// than the window, a sixteenth of all.
+// put stores the entry for the rest of its life, and returns its slot. It does not
+// replace a newer entry. After put, get finds the entry, except if there was no room for
+// it or if it is larger than the window (windowShare).
 func (m *memory) put(key []byte, e *Entry, life time.Duration) *slot {
 	mu := m.putMutex(key)
 	mu.Lock()
@@ -162,9 +164,9 @@ func (m *memory) put(key []byte, e *Entry, life time.Duration) *slot {
 	return s
 }
 
-// keep notes that the slot's entry is of use, and stores it for one more life if half of
-// it is over.
-func (m *memory) keep(s *slot, life time.Duration) {
+// extendLife begins a new life of the slot's entry, which was just used for a joined
+// page. It does nothing before half of the present life is over.
+func (m *memory) extendLife(s *slot, life time.Duration) {
 	now := time.Now()
 	if m.get(s.key) != s || s.expiresAt.Load()-now.UnixNano() > int64(life/2) {
 		return
@@ -180,13 +182,13 @@ func (m *memory) keep(s *slot, life time.Duration) {
 	}
 }
 
-// close must not be called beside get: ristretto's Get panics when it is closed
-// meanwhile.
+// close must not be called concurrently with get, because ristretto's Get panics if the
+// cache is closed meanwhile.
 func (m *memory) close() {
 	m.closing.Do(m.ristretto.Close)
 }
 
-// used is the cost of what is stored, in bytes.
+// used is the size of all stored entries, in bytes.
 func (m *memory) used() int64 {
 	return m.ristretto.MaxCost() - m.ristretto.RemainingCost() + m.window.used()
 }

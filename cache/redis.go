@@ -18,13 +18,14 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// redisTier is the second tier: entries that other nodes have filled, or this one
-// before it was restarted.
+// redisTier is the second tier: entries that other nodes have filled, or this node
+// before a restart.
 //
-// Invariants: whatever Redis does, it costs a request no more than redisBudget,
-// and nothing while the breaker is open. The names of keys contain the digest of
-// the database, since fleets of other databases may share the Redis; until the
-// database is known, Redis is not used.
+// Invariants:
+//   - a call makes a request wait for at most redisBudget, and not at all while the
+//     breaker is open;
+//   - the names of keys contain the digest of the database, because fleets of other
+//     databases may share the Redis. Until the database is known, Redis is not used.
 type redisTier struct {
 	client   redis.UniversalClient
 	followed *changefeed.Followed
@@ -39,29 +40,29 @@ type redisTier struct {
 
 	calls, failures, corrupt, dropped atomic.Uint64
 
-	answered atomic.Bool           // Redis has carried out a call
-	last     atomic.Pointer[error] // of the last call that failed
-	refused  changefeed.Failures   // of calls that Redis answered
+	answered  atomic.Bool           // a call has succeeded
+	lastError atomic.Pointer[error] // of the last call that failed
+	refused   changefeed.Failures   // errors that Redis answered with
 }
 
 const (
-	// redisBudget is the longest that a request waits for an entry from Redis. Local
-	// networks answer in well under a millisecond; Postgres, the other way to get
-	// the entry, in a few.
+	// redisBudget is the longest that a request waits for a call to Redis. A Redis in
+	// the local network answers in well under a millisecond. The alternative, a query
+	// to Postgres, takes a few.
 	redisBudget = 20 * time.Millisecond
 	// redisStoreBudget is for storing, which no request waits for.
 	redisStoreBudget = 250 * time.Millisecond
 	// redisTimeout bounds a call after its request has stopped waiting: see withinBudget.
 	redisTimeout = time.Second
-	// maxRedisEntry, in bytes, is the largest entry that is stored. One of several
-	// megabytes takes longer than redisBudget to read, which counts as a failure: a
+	// maxRedisEntry is the largest entry that is stored, in bytes. To read an entry of
+	// several megabytes takes longer than redisBudget, which counts as a failure: a
 	// few such entries would open the breaker for all others.
 	maxRedisEntry = 1 << 20
-	// maxRedisValue, in bytes, is how much of a value is read: more than a stored
-	// entry has, with all that is stored beside it.
+	// maxRedisValue is how much of a value is read, in bytes. It is more than a stored
+	// entry needs, with its metadata.
 	maxRedisValue = 2 * maxRedisEntry
-	// claimLife outlasts a usual query. If a node dies meanwhile, the others wait no
-	// longer than they do anyway.
+	// claimLife is longer than a usual query. If the node with the claim dies, the
+	// claim does not delay other nodes: these wait for the sum of fleetWaits at most.
 	claimLife = 150 * time.Millisecond
 
 	entryPrefix, claimPrefix = "page:", "fill:"
@@ -71,7 +72,7 @@ var errNoDatabase = errors.New("the database is not known")
 
 var errNoAnswer = fmt.Errorf("no answer in time: %w", context.DeadlineExceeded)
 
-// newRedisTier makes a tier. It waits a moment for a connection.
+// newRedisTier makes a tier. It waits up to redisTimeout for a connection.
 func newRedisTier(client redis.UniversalClient, followed *changefeed.Followed, clock *boottime.Clock) *redisTier {
 	r := &redisTier{client: client, followed: followed, clock: clock, budget: redisBudget, storeBudget: redisStoreBudget}
 	r.breaker = gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
@@ -91,10 +92,11 @@ func (r *redisTier) close() {
 	r.running.Wait()
 }
 
-// RedisCommands are the commands that a node sends to Redis for entries, on keys of
-// their own with these names: for finding out whether it has the rights.
-func RedisCommands(own string) [][]any {
-	entry, claim := entryPrefix+own, claimPrefix+own
+// RedisCommands returns the commands that a node sends to Redis for entries, so that a
+// caller can find out whether Redis permits them. They use keys that end in name, which
+// no entry uses.
+func RedisCommands(name string) [][]any {
+	entry, claim := entryPrefix+name, claimPrefix+name
 	life := claimLife.Milliseconds()
 	return [][]any{
 		{"set", entry, "x", "px", life},
@@ -112,9 +114,10 @@ func (r *redisTier) name(prefix string, key []byte) (name string, ok bool) {
 	return prefix + digest + ":" + string(key), digest != ""
 }
 
-// get returns the key's entry, or nil when Redis has none, or has something that is not
-// this key's entry. The age of the entry is what the wall clocks say: too little, where
-// one is wrong. An error says that Redis did not answer in time.
+// get returns the key's entry. It returns nil if Redis has no value, or a value that is
+// not this key's entry. The age of the entry is the difference of two wall clocks, so it
+// may be too small if one of them is wrong. An error says that Redis did not answer in
+// time.
 func (r *redisTier) get(key []byte) (*Entry, error) {
 	name, ok := r.name(entryPrefix, key)
 	if !ok {
@@ -122,12 +125,13 @@ func (r *redisTier) get(key []byte) (*Entry, error) {
 	}
 	return callRedis(r, "read", r.budget, func(ctx context.Context) (*Entry, error) {
 		now := time.Now()
-		return r.entry(key, getValue(ctx, r.client, name), notAsked, now)
+		return r.entry(key, getValue(ctx, r.client, name), remainingUnknown, now)
 	})
 }
 
-// getAged is the same, with an age that no clock makes too little. That takes a
-// second command, which costs this node a quarter more.
+// getAged is get with an age that also uses the remaining life in Redis, so that one
+// wrong wall clock does not make it too small: see decode. The second command costs
+// this node a quarter more.
 func (r *redisTier) getAged(key []byte) (*Entry, error) {
 	name, ok := r.name(entryPrefix, key)
 	if !ok {
@@ -150,14 +154,14 @@ func (r *redisTier) getAged(key []byte) (*Entry, error) {
 	})
 }
 
-// getValue reads a value, or the beginning of one that is too long for an entry;
-// empty = there is none.
+// getValue reads a value, or the beginning of a value that is too long for an entry.
+// Empty = there is no value.
 func getValue(ctx context.Context, client redis.Cmdable, name string) *redis.StringCmd {
 	return client.GetRange(ctx, name, 0, maxRedisValue)
 }
 
-// entry makes an entry of Redis' answer to a call made at now. That Redis answered
-// with anything else is not a failure.
+// entry makes an entry from Redis' answer to a call made at now. An answer that is not
+// an entry is counted as corrupt and is a miss, not an error.
 func (r *redisTier) entry(key []byte, value *redis.StringCmd, remaining time.Duration, now time.Time) (*Entry, error) {
 	b, err := value.Bytes()
 	switch {
@@ -208,8 +212,8 @@ func (c *Cache) release(key []byte) {
 	}
 }
 
-// goRedis makes a call to Redis that no request waits for, unless too many are
-// under way.
+// goRedis makes a call to Redis in the background. It drops the call if maxAsync calls
+// are in flight.
 func (c *Cache) goRedis(call func()) {
 	if c.redis == nil {
 		return
@@ -226,7 +230,8 @@ func (c *Cache) goRedis(call func()) {
 	})
 }
 
-// claim says whether this node is the one to fill the key's entry.
+// claim tries to claim the fill of the key's entry for this node. It returns false if
+// another node has claimed it.
 func (r *redisTier) claim(key []byte) (bool, error) {
 	name, ok := r.name(claimPrefix, key)
 	if !ok {
@@ -244,9 +249,9 @@ func (r *redisTier) release(key []byte) {
 	}
 }
 
-// Probe makes a call to a Redis whose breaker waits for one, or that has not
-// answered yet: a cache that has all entries in memory would never make one. To be
-// called regularly.
+// Probe is to be called regularly. It makes a call to Redis if the breaker is half-open
+// or no call has succeeded yet. Without it, a cache that has all entries in memory would
+// never find out that Redis is available again.
 func (c *Cache) Probe(context.Context) {
 	r := c.redis
 	if r != nil && (r.breaker.State() == gobreaker.StateHalfOpen || !r.answered.Load()) {
@@ -254,14 +259,14 @@ func (c *Cache) Probe(context.Context) {
 	}
 }
 
-// tryRead finds out whether entries could be read.
+// tryRead makes the same call as a read of an entry, to see whether it succeeds.
 func (r *redisTier) tryRead(ctx context.Context) (string, error) {
 	return getValue(ctx, r.client, entryPrefix).Result()
 }
 
-// failure is why entries are not read from Redis, or not stored there; nil if they are.
+// failure returns why entries are not read from Redis or not stored there; nil = they are.
 func (r *redisTier) failure() error {
-	if err := r.last.Load(); err != nil && (r.breaker.State() != gobreaker.StateClosed || !r.answered.Load()) {
+	if err := r.lastError.Load(); err != nil && (r.breaker.State() != gobreaker.StateClosed || !r.answered.Load()) {
 		return *err
 	}
 	return r.refused.Latest()
@@ -271,7 +276,7 @@ func (r *redisTier) failure() error {
 func callRedis[T any](r *redisTier, operation string, budget time.Duration, call func(context.Context) (T, error)) (v T, err error) {
 	_, failure := r.breaker.Execute(func() (any, error) {
 		r.calls.Add(1)
-		if v, err = withinBudget(r, budget, call); isElsewhere(err) {
+		if v, err = withinBudget(r, budget, call); isRedirect(err) {
 			return nil, nil
 		}
 		return nil, r.refused.Note(operation, err)
@@ -282,9 +287,9 @@ func callRedis[T any](r *redisTier, operation string, budget time.Duration, call
 	return v, cmp.Or(err, failure)
 }
 
-// withinBudget makes a call in a goroutine of its own, and waits for it within the budget.
-// The call goes on after that: it may have to open a connection (TCP, TLS, HELLO,
-// AUTH). If that were cut off, the next call would have to begin again.
+// withinBudget makes a call in its own goroutine, and waits for it within the budget.
+// After the budget the call continues: it may have to open a connection (TCP, TLS,
+// HELLO, AUTH). If it were cancelled, the next call would have to open one again.
 func withinBudget[T any](r *redisTier, budget time.Duration, call func(context.Context) (T, error)) (v T, err error) {
 	type answer struct {
 		v   T
@@ -311,7 +316,7 @@ func withinBudget[T any](r *redisTier, budget time.Duration, call func(context.C
 		err = errNoAnswer
 	}
 	if err != nil {
-		r.last.Store(&err)
+		r.lastError.Store(&err)
 	} else {
 		r.answered.Store(true)
 	}
@@ -326,17 +331,17 @@ func (r *redisTier) idleConnections() (n uint32) {
 	return n
 }
 
-// hasEnded reports whether an open connection has ended. A connection that could not
-// be opened, or a call without an answer, is another error. After a restart of Redis
-// every idle connection has: under TLS the client only sees that when it uses it.
+// hasEnded reports whether the error is the end of an open connection, and not a failure
+// to open one or a timeout. After a restart of Redis all idle connections have ended.
+// Under TLS the client notices that only when it uses the connection.
 func hasEnded(err error) bool {
 	broken := (*net.OpError)(nil)
 	return errors.Is(err, io.EOF) || errors.As(err, &broken) && broken.Op != "dial" && !broken.Timeout()
 }
 
-// isElsewhere reports whether a server of a Cluster said that another one has the
-// key, which is no failure.
-func isElsewhere(err error) bool {
+// isRedirect reports whether a server of a Redis Cluster answered that another server
+// has the key. The breaker does not count that as a failure.
+func isRedirect(err error) bool {
 	_, moved := redis.IsMovedError(err)
 	_, moving := redis.IsAskError(err)
 	return moved || moving || redis.IsTryAgainError(err)

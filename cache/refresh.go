@@ -19,9 +19,9 @@ import (
 //	log ──► changed ── concerns the page ──────┐ queue ──► worker ── still hot ──► flight
 //	response with a cursor ──► PrefetchNext ───┘
 //
-// So a change costs a hot entry one query and no request a wait. The workers are
-// the budget: so many queries at once, in addition to those of requests. What does
-// not fit into the queue is left to the next request.
+// After a change each hot entry costs one query, and no request waits for it. The number
+// of workers bounds the queries of the refresher. An entry that does not fit into the
+// queue is filled by its next request.
 type refresher struct {
 	cache   *Cache
 	tasks   chan func()
@@ -46,21 +46,24 @@ type hotEntry struct {
 const (
 	refreshWorkers = 4
 	refreshQueue   = 256
-	// hotRate is how many requests a second make an entry hot.
+	// hotRate is the number of requests a second from which on an entry is hot.
 	hotRate = 4
-	// maxHotEntries bounds the entries of a list that are refreshed, and
-	// maxHotLists the lists.
+	// maxHotEntries bounds the hot entries of a list, and maxHotLists the lists that
+	// have hot entries.
 	maxHotEntries, maxHotLists = 16, 1 << 14
-	// coolAfter is how long an entry may have no request before it is not hot any more.
+	// coolAfter is how long a hot entry may have no request. Then it is forgotten.
 	coolAfter = time.Second
 )
 
-// visibilityWaits: a change is published before new snapshots see it, mostly by
-// less than a millisecond. One that waits for a synchronous standby is not waited for.
+// visibilityWaits are the pauses between the retries of a fill that did not see a
+// change. A change is published before new snapshots see it, mostly by less than a
+// millisecond. A commit that waits for a synchronous standby takes longer than all
+// retries.
 var visibilityWaits = [...]time.Duration{time.Millisecond, 2 * time.Millisecond, 4 * time.Millisecond, 8 * time.Millisecond, 16 * time.Millisecond}
 
-// isHot says whether an entry with so many requests in so long is worth a query of
-// its own. It is never refreshed more often than it is requested.
+// isHot reports whether an entry that had so many requests in the elapsed time is worth
+// a query ahead of its next request. An entry without a request since its last fill is
+// not, so it is never refreshed more often than it is requested.
 func isHot(requests uint64, elapsed time.Duration) bool {
 	return requests > 0 && float64(requests) >= hotRate*elapsed.Seconds()
 }
@@ -88,7 +91,8 @@ func (r *refresher) work() {
 	}
 }
 
-// enqueue has a worker run the task, unless the queue is full.
+// enqueue puts the task into the workers' queue. If the queue is full, it counts the task
+// as dropped and returns false.
 func (r *refresher) enqueue(task func(), dropped *atomic.Uint64) bool {
 	select {
 	case r.tasks <- task:
@@ -105,8 +109,8 @@ func (r *refresher) popularity(s *slot) (requests uint64, elapsed time.Duration)
 	return s.requests.Load(), r.cache.clock.Now() - time.Duration(s.countedFrom.Load())
 }
 
-// remember notes that a filled entry is to be refreshed if it was hot until now,
-// and resets its count of requests.
+// remember adds a filled entry to the hot entries if it was hot since its last fill, and
+// resets its count of requests.
 func (r *refresher) remember(s *slot, list changefeed.List, fill Fill) {
 	if isHot(r.popularity(s)) {
 		r.add(&hotEntry{slot: weak.Make(s), list: list, fill: fill})
@@ -115,13 +119,13 @@ func (r *refresher) remember(s *slot, list changefeed.List, fill Fill) {
 	s.countedFrom.Store(int64(r.cache.clock.Now()))
 }
 
-// add adds an entry to those of its list, in place of the same slot's.
+// add adds an entry to the hot entries of its list. It replaces one of the same slot.
 func (r *refresher) add(e *hotEntry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	hot, known := r.hot[e.list]
 	if !known && len(r.hot) == maxHotLists {
-		for other := range r.hot { // any: hot lists that nothing changes are there in vain
+		for other := range r.hot { // any list: a list that does not change needs no refresh
 			delete(r.hot, other)
 			break
 		}
@@ -152,7 +156,7 @@ func (r *refresher) changed(c *changefeed.Change) {
 				continue
 			}
 			task := func() {
-				e.queued.Store(false) // a change from now on is a reason of its own
+				e.queued.Store(false) // a later change queues the entry again
 				r.refresh(e)
 			}
 			if !r.enqueue(task, &r.dropped) {
@@ -162,7 +166,7 @@ func (r *refresher) changed(c *changefeed.Change) {
 	}
 }
 
-// isConcernedBy says whether the page may have changed with these rows.
+// isConcernedBy reports whether a change of these rows may have changed the page.
 func (e *hotEntry) isConcernedBy(rows changefeed.Rows, nameOrder uint32) bool {
 	s := e.slot.Value()
 	return s == nil || s.entry.Load().Extent.Concern(rows, nameOrder) != freshness.Unconcerned
@@ -184,15 +188,16 @@ func (r *refresher) refresh(e *hotEntry) {
 	}
 }
 
-// find joins the entry's flight, or runs it. An error is left to the next request.
+// find waits for the entry's flight, or runs one. It ignores an error: the next request
+// tries again and reports it.
 func (r *refresher) find(key []byte, list changefeed.List, fill Fill) {
 	l := &lookup{Cache: r.cache, key: key, list: list, fill: fill}
 	_, _ = r.cache.flights.do(string(key), l.find)
 }
 
-// retryUntilVisible fills a hot entry, which was read too early for a change, until
-// it shows the change; once for each change, which may stay invisible for long. It
-// returns false if it does not.
+// retryUntilVisible queues retries for a hot entry that was read before a change became
+// visible. It does so once for each change, because a change may stay invisible for
+// long. It returns false if it queued nothing.
 func (r *refresher) retryUntilVisible(key []byte, list changefeed.List, e *Entry, fill Fill) bool {
 	c := r.cache
 	s := c.memory.get(key)
@@ -226,11 +231,11 @@ func (r *refresher) retry(s *slot, l *lookup) {
 }
 
 // PrefetchNext fills the key's entry in the background: the next page of a client
-// that walks through a list. An entry that is in memory or under way is left out,
-// and so is one for which the queue is half full: next pages can wait, hot entries
-// cannot. No further page is prefetched until this one is requested, so a client
-// that stops has cost one query. It says whether the entry is going to be filled,
-// and does not keep key.
+// that walks through a list. It does nothing if the entry is fresh in memory, has a
+// flight, or can be joined. It does nothing while the queue is half full, because hot
+// entries are more urgent. The page after it is prefetched only when this one is
+// requested, so a client that stops has cost one query. It returns true if the entry is
+// going to be filled, and does not keep key.
 func (c *Cache) PrefetchNext(key []byte, list changefeed.List, fill Fill) (begun bool) {
 	if !c.enter() {
 		return false
@@ -240,7 +245,7 @@ func (c *Cache) PrefetchNext(key []byte, list changefeed.List, fill Fill) (begun
 	if _, ok := c.checkMemory(c.memory.get(key)); ok || c.flights.has(key) {
 		return false
 	}
-	if _, _, ok := c.canJoin(fill.Place, new(freshness.Validity)); ok { // which costs no query
+	if _, _, ok := c.findParts(fill.Place, new(freshness.Validity)); ok { // joining costs no query
 		return false
 	}
 	if len(r.tasks) >= refreshQueue/2 {

@@ -10,8 +10,8 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// flights are the look-ups under way, by name. Of all requests for one entry at
-// once, the first looks it up and the others wait for the same result.
+// flights are the look-ups in flight, by name. Of concurrent requests for one entry the
+// first runs the look-up, and the others wait for the same result.
 //
 // Invariants: a name has at most one flight; every flight finishes, even if its
 // look-up panics; result and err do not change once done is closed.
@@ -42,7 +42,7 @@ func (f *flights) join(name string) (of *flight, first bool) {
 	return of, true
 }
 
-// run looks up the result of a flight. Whoever joins afterwards gets another flight.
+// run looks up the result of a flight. A later join gets a new flight.
 func (f *flights) run(of *flight, look func() (Result, error)) {
 	of.result, of.err = protect(look)
 	f.mu.Lock()
@@ -51,7 +51,8 @@ func (f *flights) run(of *flight, look func() (Result, error)) {
 	close(of.done)
 }
 
-// do joins the name's flight, runs it if need be, and returns its result.
+// do joins the name's flight and returns its result. It runs the flight if it is the
+// first to join.
 func (f *flights) do(name string, look func() (Result, error)) (Result, error) {
 	of, first := f.join(name)
 	if first {
@@ -61,14 +62,14 @@ func (f *flights) do(name string, look func() (Result, error)) (Result, error) {
 	return of.result, of.err
 }
 
-// has says whether the name has a flight.
+// has reports whether the name has a flight.
 func (f *flights) has(name []byte) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.byName[string(name)] != nil
 }
 
-// wait waits for the flight's result until then, and says whether it has come.
+// wait waits for the flight's result until that time, and reports whether there is one.
 func (f *flight) wait(until time.Time) bool {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
@@ -80,7 +81,7 @@ func (f *flight) wait(until time.Time) bool {
 	}
 }
 
-// collapse waits for the key's flight, which it begins if there is none.
+// collapse waits for the key's flight. It begins one if there is none.
 func (c *Cache) collapse(key []byte, list changefeed.List, stale *Entry, fill Fill) (Result, error) {
 	wait := c.options.FillTimeout + redisBudget
 	if stale != nil && c.remaining(stale) > staleWait {
@@ -91,20 +92,21 @@ func (c *Cache) collapse(key []byte, list changefeed.List, stale *Entry, fill Fi
 		l := &lookup{Cache: c, key: key, list: list, fill: fill}
 		r, err := c.await(string(key), key, stale, arrived.Add(wait), l.find)
 		if err == nil && r.Err == nil && r.Collapsed && r.Entry.ReadAt < at && c.judge(r.Entry, c.clock.Now()) != freshness.Fresh {
-			continue // read before this request arrived, by a slow flight, and too old by now
+			continue // a slow flight read the entry before this request arrived, and it is not fresh any more
 		}
 		return r, err
 	}
 }
 
-// await waits for the flight of that name until then.
+// await waits for the flight of that name until that time. If there is no result, or an
+// error, it serves the stale entry.
 func (c *Cache) await(name string, key []byte, stale *Entry, until time.Time, look func() (Result, error)) (Result, error) {
 	flight, first := c.flights.join(name)
 	if first {
 		c.running.Go(func() { c.flights.run(flight, look) })
 	}
 	if !flight.wait(until) {
-		if s := c.memory.get(key); s != nil { // one wait in vain is enough
+		if s := c.memory.get(key); s != nil { // so that the next request does not wait as long
 			c.pause(s)
 		}
 		return c.serveStale(stale, Memory, ErrFillTimeout)
@@ -121,8 +123,8 @@ func (c *Cache) await(name string, key []byte, stale *Entry, until time.Time, lo
 	return r, nil
 }
 
-// protect turns a panic of call into an error: in a goroutine of its own it would
-// end the process.
+// protect turns a panic of call into an error. In a goroutine without a recover a panic
+// would end the process.
 func protect[T any](call func() (T, error)) (v T, err error) {
 	defer func() {
 		if p := recover(); p != nil {

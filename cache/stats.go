@@ -17,21 +17,21 @@ type Stats struct {
 	RedisCalls, RedisFailures  uint64
 	RedisCorrupt, RedisDropped uint64
 	RedisBreakerOpen           bool
-	RedisFailure               error // why entries are not read from Redis, or not stored there; nil = they are
+	RedisFailure               error // why entries are not read from Redis or not stored there; nil = they are
 
 	Mode                   Mode
 	Bound                  time.Duration      // --freshness-bound
-	ProofAge               time.Duration      // since the moment up to which everything is known to be applied
-	Lists                  int                // whose changes are known
-	Changes                uint64             // of lists
-	Compared               map[string]uint64  // entries that were compared with the changes of their lists since: kept, or not current any more, and why
-	RingBytes, RingChanges int                // changes that are remembered, and the memory that they occupy
+	ProofAge               time.Duration      // since the moment of the last proof: all changes before it are applied
+	Lists                  int                // lists whose changes are known
+	Changes                uint64             // changes of lists that were applied
+	Compared               map[string]uint64  // comparisons of entries with later changes, by outcome: kept, or why the entry is not current
+	RingBytes, RingChanges int                // the memory of the remembered changes, and their number
 	Rejected               map[string]uint64  // entries that were read and not admitted, by reason
-	Lag                    histogram.Snapshot // from a commit, by the primary's clock, until it was applied here, by this machine's
+	Lag                    histogram.Snapshot // from a commit, by the primary's clock, until it was applied here, by this machine's clock
 
-	Refreshes, RefreshesDropped uint64 // entries refreshed ahead of requests; entries not refreshed because the queue was full
-	Joined                      uint64 // pages that were joined of entries in memory
-	NextPages, NextPagesDropped uint64 // the same of next pages
+	Refreshes, RefreshesDropped uint64 // hot entries refreshed ahead of requests; those not refreshed because the queue was full
+	Joined                      uint64 // pages that were joined from entries in memory
+	NextPages, NextPagesDropped uint64 // next pages prefetched; those not prefetched because the queue was half full
 }
 
 // Rejections are the reasons for not admitting an entry: the keys of Stats.Rejected.
@@ -51,7 +51,7 @@ func Comparisons() (all []string) {
 	return all
 }
 
-// Stats returns the counts since the start and the present state.
+// Stats returns the counts since the start and the current state.
 func (c *Cache) Stats() Stats {
 	s := Stats{
 		Fills: c.fills.Load(), FillErrors: c.fillErrors.Load(),
@@ -81,5 +81,6 @@ func (c *Cache) Stats() Stats {
 	return s
 }
 
-// ProofAge is the time since the moment up to which everything is known to be applied.
+// ProofAge returns the time since the moment of the last proof: all changes before it are
+// applied.
 func (c *Cache) ProofAge() time.Duration { return c.clock.Now() - c.tracker.Stats().Proof }

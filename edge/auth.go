@@ -8,10 +8,10 @@ import (
 	"listedge/origin/apikey"
 )
 
-// authenticate finds out whose request it is. A text that cannot be a key is
-// refused at once. A key that is not in memory is looked up, after those of
-// other clients if this client's address has sent too many unknown keys. It is
-// not refused for that: one address may be that of many clients.
+// authenticate finds the API key of the request and checks it. A malformed key is
+// refused at once. A key that is not in memory is looked up in the database. If the
+// client's address has sent too many unknown keys, its look-ups wait for those of
+// other addresses. They are not refused, because many clients may share an address.
 func (s *Server) authenticate(x *exchange) failure {
 	if len(x.headers.key) != 1 || len(x.headers.key[0]) == 0 {
 		return s.unauthorised(x, keyMissing)
@@ -32,7 +32,7 @@ func (s *Server) authenticate(x *exchange) failure {
 	case err != nil:
 		return failure{problem: keysDown, retry: retrySoon, cause: err}
 	}
-	x.known = entry
+	x.keyEntry = entry
 	key, client := &entry.Key, &entry.Value
 	switch {
 	case !key.Valid(x.now):
@@ -48,11 +48,11 @@ func (s *Server) authenticate(x *exchange) failure {
 	return failure{}
 }
 
-// Keys is the listener by which changes invalidate keys.
+// Keys returns the listener that invalidates keys when they change.
 func (s *Server) Keys() changefeed.Listener { return s.keys }
 
-// unauthorised counts the failure against the client's address. After too many it
-// returns 429.
+// unauthorised counts the failure for the client's address. After too many failures it
+// returns a 429 instead of the problem.
 func (s *Server) unauthorised(x *exchange, p *problem) failure {
 	lookedUp := p == keyRefused
 	if retry := s.guard.fail(s.clientAddress(x), lookedUp); retry > 0 {

@@ -10,22 +10,22 @@ import (
 )
 
 // busiest finds the keys with the most requests, in bounded memory, by the
-// space-saving algorithm (Metwally and others, 2005): a key that has no counter takes
-// the smallest one and goes on counting from there. So every key with more than
-// 1/busiestKeys of the requests has a counter, and none is counted too low.
+// space-saving algorithm (Metwally and others, 2005). If all counters are in use, a new
+// key takes over the smallest counter with its count. So every key with more than
+// 1/busiestKeys of the requests has a counter, and no count is too low.
 //
-// One request of busiestSample of a connection is counted, for all of them: a request
-// waits for the lock so much less often.
+// One of busiestSample requests on a connection is counted, as busiestSample requests.
+// So requests contend less for the mutex.
 type busiest struct {
-	mu   sync.Mutex // guards all below
-	now  window
-	last window // the one before
+	mu      sync.Mutex // guards the fields below
+	current window
+	last    window // the one before current
 }
 
 const (
 	busiestKeys   = 128
 	busiestSample = 16
-	busiestWindow = time.Minute // and then counting begins again; the last window is kept
+	busiestWindow = time.Minute // after it, counting begins again in a new window
 )
 
 type window struct {
@@ -38,23 +38,23 @@ type keyCount struct {
 	requests, refused uint64
 }
 
-// KeyUse is how much a key is used, by this node's requests of the last one or two
+// KeyUse is the rate at which a key is used on this node, over the last one or two
 // minutes.
 type KeyUse struct {
 	Key, Workspace    uuid.UUID
-	Requests, Refused float64 // a second; refused: 429
+	Requests, Refused float64 // per second; refused = answered with a 429
 }
 
-// count counts a request of the key, in place of busiestSample.
+// count counts a sampled request of the key as busiestSample requests.
 func (b *busiest) count(key, workspace uuid.UUID, refused bool, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.turn(now)
-	c := b.now.counts[key]
+	b.rotate(now)
+	c := b.current.counts[key]
 	if c == nil {
-		c = b.now.take()
+		c = b.current.newCounter()
 		c.workspace, c.refused = workspace, 0
-		b.now.counts[key] = c
+		b.current.counts[key] = c
 	}
 	c.requests += busiestSample
 	if refused {
@@ -62,20 +62,21 @@ func (b *busiest) count(key, workspace uuid.UUID, refused bool, now time.Time) {
 	}
 }
 
-// turn begins a new window if the present one is over.
-func (b *busiest) turn(now time.Time) {
-	if now.Sub(b.now.began) < busiestWindow {
+// rotate begins a new window if the current one is over.
+func (b *busiest) rotate(now time.Time) {
+	if now.Sub(b.current.began) < busiestWindow {
 		return
 	}
-	b.last = b.now
-	if now.Sub(b.last.began) >= 2*busiestWindow { // nobody asked for long
+	b.last = b.current
+	if now.Sub(b.last.began) >= 2*busiestWindow { // there was no request for at least a window
 		b.last = window{began: now}
 	}
-	b.now = window{now, map[uuid.UUID]*keyCount{}}
+	b.current = window{now, map[uuid.UUID]*keyCount{}}
 }
 
-// take returns a counter for another key: a new one, or the smallest with its count.
-func (w *window) take() *keyCount {
+// newCounter returns a counter for a new key. If all are in use, it takes the smallest
+// counter, with its count, from its key.
+func (w *window) newCounter() *keyCount {
 	if len(w.counts) < busiestKeys {
 		return &keyCount{}
 	}
@@ -90,17 +91,17 @@ func (w *window) take() *keyCount {
 	return found
 }
 
-// list returns the keys with the most requests, at most that many.
-func (b *busiest) list(most int, now time.Time) []KeyUse {
+// list returns the limit keys with the most requests.
+func (b *busiest) list(limit int, now time.Time) []KeyUse {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.turn(now)
-	seconds := max(1, now.Sub(b.now.began).Seconds())
+	b.rotate(now)
+	seconds := max(1, now.Sub(b.current.began).Seconds())
 	if b.last.counts != nil {
 		seconds = now.Sub(b.last.began).Seconds()
 	}
 	sums := map[uuid.UUID]*KeyUse{}
-	for _, w := range []window{b.last, b.now} {
+	for _, w := range []window{b.last, b.current} {
 		for key, c := range w.counts {
 			if sums[key] == nil {
 				sums[key] = &KeyUse{Key: key, Workspace: c.workspace}
@@ -116,8 +117,8 @@ func (b *busiest) list(most int, now time.Time) []KeyUse {
 	slices.SortFunc(all, func(a, b KeyUse) int {
 		return cmp.Or(cmp.Compare(b.Requests, a.Requests), slices.Compare(a.Key[:], b.Key[:]))
 	})
-	return all[:min(most, len(all))]
+	return all[:min(limit, len(all))]
 }
 
-// BusiestKeys are the keys with the most requests, at most that many.
-func (s *Server) BusiestKeys(most int) []KeyUse { return s.busiest.list(most, time.Now()) }
+// BusiestKeys returns the limit keys with the most requests.
+func (s *Server) BusiestKeys(limit int) []KeyUse { return s.busiest.list(limit, time.Now()) }

@@ -12,14 +12,14 @@ import (
 	"listedge/metrics"
 )
 
-// document is a response that needs no key. All responses share its bytes, so a
-// slow client holds no memory.
+// document is a page of the documentation, which needs no key. All responses share its
+// bytes, so a response to a slow client takes no memory.
 type document struct {
 	contentType string
 	policy      string // Content-Security-Policy; "" = none
 	etag        cache.EntityTag
 	identity    func() []byte
-	gzip        []byte // nil = it would be no shorter
+	gzip        []byte // nil = the gzip form is not shorter
 }
 
 // newDocument makes a document of its text.
@@ -43,7 +43,7 @@ func newCompressedDocument(contentType string, compressed []byte) *document {
 	})}
 }
 
-// must returns the value of what cannot fail: it reads and writes what is in the
+// must returns the value of a call that cannot fail, because it uses only data of the
 // binary.
 func must[T any](value T, err error) T {
 	if err != nil {
@@ -52,15 +52,16 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// documentCache saves the reload of a page, and lets an upgrade show soon.
+// documentCache lets browsers reuse a document for five minutes. It is short, so that
+// clients soon see the documents of a new version.
 const documentCache = "public, max-age=300"
 
 // documentUnit is how many bytes of a document cost one token of the client's
 // address.
 const documentUnit = 64 << 10
 
-// serveDocs answers every other path: /docs, what is below it, or 404. The router
-// cannot have both /docs and /docs/, so it has neither.
+// serveDocs answers every path that has no route: /docs and paths below it, or with 404.
+// The router cannot have both /docs and /docs/, so it has neither.
 func (s *Server) serveDocs(x *exchange) failure {
 	d := s.docs[string(x.path)]
 	switch {

@@ -6,7 +6,7 @@ import (
 	"listedge/origin"
 )
 
-// What a page's query and rows are to the log of changes.
+// The orders and filters of queries, as the log of changes and cache/freshness name them.
 var (
 	extentOrders = [...]freshness.Order{origin.ByCreatedAt: freshness.ByCreatedAt, origin.ByName: freshness.ByName}
 	stockFlags   = [...]changefeed.RowFlags{origin.AnyStock: 0, origin.Tracked: changefeed.RowTracked, origin.Low: changefeed.RowTracked | changefeed.RowLow}
@@ -14,9 +14,8 @@ var (
 		origin.Customers: changefeed.RowCustomer, origin.Suppliers: changefeed.RowSupplier}
 )
 
-// extentOf is what the page of the query shows; nil where that is not known. It
-// depends on each field of the query that says which rows are on the page: see
-// TestEachFieldOfAQueryIsHandled.
+// extentOf returns which rows of the list the page shows; nil = not known. It depends on
+// each field of the query that selects or orders rows: see TestEachFieldOfAQueryIsHandled.
 func extentOf(q *origin.Query, shown *origin.Shown) *freshness.Extent {
 	if shown == nil {
 		return nil
@@ -34,8 +33,8 @@ func extentOf(q *origin.Query, shown *origin.Shown) *freshness.Extent {
 	return e
 }
 
-// boundOf is a position, or an end of the list; names is nil where their order is not
-// known.
+// boundOf converts a position of the origin; one that is not set is an end of the list.
+// names is nil if the order of names is not known.
 func boundOf(p *origin.Position, names *origin.NameOrder) freshness.Bound {
 	if !p.Set {
 		return freshness.Bound{Kind: freshness.Open}

@@ -13,7 +13,7 @@ import (
 // forward finds a page that is not in memory.
 func (s *Server) forward(x *exchange, control cacheControl) (cache.Result, error) {
 	if control.onlyIfCached {
-		if control.noCache { // no page can be both
+		if control.noCache { // no stored page may be returned, and the origin may not be read
 			return cache.Result{Local: true}, cache.ErrNotStored
 		}
 		return s.cache.Stored(x.key, listOf(&x.query), s.placeOf(&x.query))
@@ -25,8 +25,8 @@ func (s *Server) forward(x *exchange, control cacheControl) (cache.Result, error
 	return s.cache.Forward(x.key, list, fill)
 }
 
-// fillOf says how the page of a query is read, and which list it is of. The query
-// is a copy: a fill may outlive the request that began it.
+// fillOf returns the list of a query, and how its page is read. The query is a copy,
+// because a fill may outlive the request that began it.
 func (s *Server) fillOf(x *exchange, q origin.Query) (changefeed.List, cache.Fill) {
 	fill := cache.Fill{Compress: acceptsGzip(x.headers.encoding), Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
 		page, err := s.origin.Fetch(ctx, q, run)
@@ -52,9 +52,9 @@ func listOf(q *origin.Query) changefeed.List {
 // collections names the origin's collections in the log of changes.
 var collections = [...]changefeed.Collection{origin.Items: changefeed.Items, origin.Contacts: changefeed.Contacts}
 
-// prefetchNext reads the next page in the background, of a client that reads page
-// after page by cursors, unless the database is busy. Behind a page that was joined the
-// next one mostly can be, too: then it costs no query, and is not read ahead.
+// prefetchNext reads the next page in the background for a client that follows cursors,
+// unless the database is busy. It reads nothing after a joined page: the next page can
+// mostly be joined, too, and then costs no query.
 func (s *Server) prefetchNext(x *exchange) {
 	if x.result.Joined || x.result.Err != nil || !x.result.Entry.ClaimNextPrefetch() || s.origin.Busy() {
 		return
@@ -62,7 +62,7 @@ func (s *Server) prefetchNext(x *exchange) {
 	q := x.query
 	var err error
 	if q.After, err = q.ParseCursor([]byte(x.result.Entry.Next)); err != nil {
-		return // the page is of a version that writes other cursors
+		return // another version of the program, with other cursors, has made the page
 	}
 	list, fill := s.fillOf(x, q)
 	x.nextPrefetched = s.cache.PrefetchNext(appendPageKey(nil, &q, nil), list, fill)

@@ -10,29 +10,32 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// guard limits failed authentication, and what needs no key, by client address
-// and in this process, so that a flood of either costs this node little.
+// guard limits failed authentication and requests that need no key, for each client
+// address on this node. So a flood of either costs the node little.
 //
-// It never refuses a valid key for what others do from the same address: a NAT's,
-// or a proxy's that --trusted-proxies does not name. What invalid keys cost
-// Postgres is bounded elsewhere: malformed ones are not looked up, and other
-// failed look-ups are limited for the whole node, and queue behind those of other
-// addresses once their address is exhausted (the key cache). So failed look-ups
-// have a bucket of their own.
+// It never refuses a valid key. Many clients may share an address, that of a NAT or of a
+// proxy that --trusted-proxies does not name.
+//
+// It does not bound the load of invalid keys on Postgres, which the key cache does:
+// malformed keys are not looked up, the look-ups of unknown keys are limited for the
+// whole node, and those of an exhausted address wait for those of other addresses. For
+// that, failed look-ups have a separate bucket.
 type guard struct {
 	now func() time.Time
 
-	mu        sync.Mutex // guards addresses, and last, because time must not go back for the limiters
-	last      time.Time
+	mu        sync.Mutex // guards last and addresses
+	last      time.Time  // the latest time that the limiters have seen
 	addresses *lru.Cache[netip.Addr, *addressLimits]
 }
 
+// addressLimits are the buckets of an address: for missing and malformed keys, for keys
+// that were looked up and refused, and for responses that need no key.
 type addressLimits struct{ malformed, failed, public *rate.Limiter }
 
 const (
 	failuresPerSecond = 20
 	failureBurst      = 200
-	// A browser takes about 15 tokens to load /docs, and 5 once it has cached it.
+	// A browser takes about 15 tokens to load /docs, and 5 if it has /docs in its cache.
 	publicPerSecond  = 20
 	publicBurst      = 400
 	guardedAddresses = 65_536 // the least recently used is evicted
@@ -46,8 +49,7 @@ func newGuard() *guard {
 	return &guard{now: time.Now, addresses: addresses}
 }
 
-// exhausted says whether so many look-ups of keys from the address have failed
-// that the next failure will be refused.
+// exhausted reports whether the address has no token left for a failed look-up.
 func (g *guard) exhausted(a netip.Addr) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -55,8 +57,9 @@ func (g *guard) exhausted(a netip.Addr) bool {
 	return ok && secondsToToken(l.failed, g.time()) > 0
 }
 
-// fail takes a token for a failed authentication, of a key that was looked up or
-// of a malformed one. It returns 0, or the seconds until there is a token.
+// fail takes a token for a failed authentication. lookedUp says that the key was looked
+// up, and was not missing or malformed. It returns 0, or the seconds until there is a
+// token.
 func (g *guard) fail(a netip.Addr, lookedUp bool) (retry int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -86,7 +89,7 @@ func (g *guard) public(a netip.Addr, tokens int) (retry int64) {
 	return int64(math.Ceil(wait.Seconds()))
 }
 
-// limits are those of the address. The caller holds mu.
+// limits returns the buckets of the address. The caller holds mu.
 func (g *guard) limits(a netip.Addr) *addressLimits {
 	a = network(a)
 	l, ok := g.addresses.Get(a)
@@ -97,8 +100,8 @@ func (g *guard) limits(a netip.Addr) *addressLimits {
 	return l
 }
 
-// time is now, and never before what it was: the limiters credit time that goes
-// back twice. The caller holds mu.
+// time returns the current time, but never an earlier time than before: if time went
+// back, the limiters would refill tokens for the same period twice. The caller holds mu.
 func (g *guard) time() time.Time {
 	if now := g.now(); now.After(g.last) {
 		g.last = now
@@ -110,8 +113,8 @@ func secondsToToken(l *rate.Limiter, now time.Time) int64 {
 	return int64(math.Ceil(max(0, 1-l.TokensAt(now)) / failuresPerSecond))
 }
 
-// network is what one client has: an IPv4 address, or an IPv6 /64, of which it
-// may use any address.
+// network returns the network that identifies a client: an IPv4 address, or an IPv6 /64,
+// because an IPv6 client may use any address of its /64.
 func network(a netip.Addr) netip.Addr {
 	if p, err := a.Prefix(64); err == nil && a.Is6() {
 		return p.Addr()

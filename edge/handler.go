@@ -21,9 +21,9 @@ import (
 	"listedge/origin/apikey"
 )
 
-// newRouter makes the table of addresses. A path matches only as the client sent
-// it: nothing is cleaned, redirected or compared without case, so that a proxy
-// in front and this node never disagree on what a target means.
+// newRouter makes the router. A path must match exactly as the client sent it: nothing
+// is cleaned, redirected or compared without case. So a proxy in front and this node
+// never disagree on what a target means.
 func (s *Server) newRouter() *router.Router {
 	r := router.New()
 	r.RedirectTrailingSlash, r.RedirectFixedPath = false, false
@@ -58,8 +58,9 @@ func (s *Server) handler(route metrics.Route, serve func(*exchange) failure) fas
 // handle answers a request without a body.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) { s.serve(ctx, false) }
 
-// refuseBody prevents fasthttp from reading a body: it refuses one that is
-// announced larger than MaxRequestBodySize at once, by handleUnreadable.
+// refuseBody prevents fasthttp from reading a body. fasthttp calls handleUnreadable at
+// once if the announced length is above MaxRequestBodySize, which is 1. So lengths that
+// it would accept are replaced by 2.
 func refuseBody(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	if n := h.ContentLength(); n == 1 || n == -1 { // chunked
 		h.SetContentLength(2)
@@ -81,15 +82,15 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx, hasBody bool) {
 		s.writeProblem(x, f)
 		return
 	}
-	if len(x.path) > s.longestPath { // to normalise it would cost more than all that is known of it
+	if len(x.path) > s.longestPath { // no route has it, and fasthttp would spend time to normalise it
 		s.router.NotFound(ctx)
 		return
 	}
-	ctx.URI().SetPathBytes(x.path) // as it was sent; the router reads it, and fasthttp's own may differ
+	ctx.URI().SetPathBytes(x.path) // the router reads it here, where fasthttp's own parser may have changed it
 	s.router.Handler(ctx)
 }
 
-// list is the pipeline of a list request. Each step goes on or ends it.
+// list is the pipeline of a list request. A step that fails ends it.
 func (s *Server) list(x *exchange, c origin.Collection) (f failure) {
 	x.query.Collection = c
 	if x.hasBody {
@@ -121,8 +122,8 @@ func (s *Server) list(x *exchange, c origin.Collection) (f failure) {
 	return failure{}
 }
 
-// finish reports a request, once, and passes its response to fasthttp. After a
-// panic that is an internal error.
+// finish reports a request, once, and passes its response to fasthttp. After a panic
+// the response is an internal error.
 func (s *Server) finish(x *exchange) {
 	if p := recover(); p != nil {
 		x.http.Response.Reset()
@@ -131,7 +132,7 @@ func (s *Server) finish(x *exchange) {
 	s.report(x)
 	if x.conn.response.pending {
 		x.conn.response.passTo(&x.http.Response)
-	} else { // of a document
+	} else { // a document, which fasthttp writes
 		x.http.Response.Header.Set(headerRequestID, string(x.id))
 	}
 	if x.close || s.draining.Load() {
@@ -153,7 +154,7 @@ func (s *Server) report(x *exchange) {
 	x.now = x.began.Add(took)
 	x.conn.stripe.Answered(x.route, x.outcome, status, took)
 	if x.conn.sample++; x.conn.sample%busiestSample == 0 && x.client != nil {
-		s.busiest.count(x.known.Key.ID, x.known.Key.Workspace, status == 429, x.now)
+		s.busiest.count(x.keyEntry.Key.ID, x.keyEntry.Key.Workspace, status == 429, x.now)
 	}
 	if s.tracer != nil {
 		s.trace(x, status, took)
@@ -168,7 +169,8 @@ func (s *Server) report(x *exchange) {
 	}
 }
 
-// class decides whether the exchange is logged. A document counts as a hit.
+// class returns the class in which the exchange is logged, or unlogged. A document counts
+// as a hit.
 func (x *exchange) class(status int, took time.Duration) logClass {
 	switch {
 	case x.failure.problem != nil && x.failure.problem.isOurs(), x.result.Err != nil, took >= slowFrom:
@@ -184,8 +186,8 @@ func (x *exchange) class(status int, took time.Duration) logClass {
 	return unlogged
 }
 
-// exchange is one request on its way through the pipeline, and what is known of
-// it so far. It belongs to its connection: nothing in it outlives the handler.
+// exchange is one request and its state in the pipeline. The connection owns it and uses
+// it again: nothing in it outlives the handler.
 type exchange struct {
 	conn    *conn
 	http    *fasthttp.RequestCtx
@@ -195,11 +197,11 @@ type exchange struct {
 
 	path, parameters []byte // of the target, as the client sent it
 
-	hasBody  bool   // one was announced
+	hasBody  bool   // the request announced a body
 	close    bool   // the connection ends with this request
 	id       []byte // the request id, in idSpace
 	route    metrics.Route
-	known    *apikey.Entry[client] // its key, valid or not
+	keyEntry *apikey.Entry[client] // its key, valid or not; nil before the look-up
 	client   *client               // once authenticated
 	decision limiter.Decision      // once limited
 	limited  bool                  // decision is set
@@ -218,7 +220,7 @@ type exchange struct {
 	scratch []byte // scratch: decoded parameters, parts of the cache key
 }
 
-// failure is why a request ends with a problem; without a problem it goes on.
+// failure is why a request ends with a problem. If problem is nil, there is no failure.
 type failure struct {
 	problem *problem
 	params  paramErrors
@@ -240,8 +242,9 @@ const (
 	maxRequestID    = 128 // bytes of an id that a client chose
 )
 
-// requestIDs makes ids for requests that bring none, of the process's random
-// name, the connection's number and the number of such requests on it.
+// requestIDs makes ids for requests without one:
+//
+//	random name of the process - number of the connection - number of such requests on it
 type requestIDs struct {
 	process     string
 	connections atomic.Uint64
@@ -249,12 +252,12 @@ type requestIDs struct {
 
 func newRequestIDs() requestIDs { return requestIDs{process: strings.ToLower(rand.Text()[:10])} }
 
-// prefix begins the ids of one more connection.
+// prefix returns the beginning of the ids of a new connection.
 func (g *requestIDs) prefix() []byte {
 	return append(strconv.AppendUint([]byte(g.process+"-"), g.connections.Add(1), 36), '-')
 }
 
-// assignID takes the client's request id, or makes one.
+// assignID uses the client's request id if there is one valid id, or makes one.
 func (s *Server) assignID(x *exchange) {
 	if sent := x.headers.id; len(sent) == 1 && validRequestID(sent[0]) {
 		x.id = append(x.idSpace[:0], sent[0]...)
@@ -264,7 +267,7 @@ func (s *Server) assignID(x *exchange) {
 	x.id = strconv.AppendUint(append(x.idSpace[:0], x.conn.idPrefix...), x.conn.requests, 36)
 }
 
-// validRequestID is ^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$.
+// validRequestID reports whether id matches ^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$.
 func validRequestID(id []byte) bool {
 	if len(id) == 0 || len(id) > maxRequestID {
 		return false

@@ -6,49 +6,49 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// requestHeaders are the headers of a request that matter here, one value per
-// line, as they were sent. They are valid as long as the request. One pass over
-// all headers costs what fasthttp's PeekAll costs for one of them.
+// requestHeaders are the headers of a request that this service reads, one value per
+// line, as they were sent. They are valid as long as the request. They are read in one
+// pass over all headers, which costs as much as one PeekAll of fasthttp.
 type requestHeaders struct {
 	key, id, match, noneMatch, encoding, control, forwarded, traceParent, traceState [][]byte
 
 	count       int  // of headers
-	expands     bool // fasthttp makes more of one than its length
-	spaceInName bool // fasthttp allows it
+	expands     bool // a header for which fasthttp may allocate more memory than its length
+	spaceInName bool // a header's name has a space, which fasthttp allows
 	isForwarded bool // X-Forwarded-For or Forwarded is present
 }
 
-func (a *requestHeaders) read(h *fasthttp.RequestHeader) {
-	*a = requestHeaders{key: a.key[:0], id: a.id[:0], match: a.match[:0], noneMatch: a.noneMatch[:0], encoding: a.encoding[:0],
-		control: a.control[:0], forwarded: a.forwarded[:0], traceParent: a.traceParent[:0], traceState: a.traceState[:0]}
+func (r *requestHeaders) read(h *fasthttp.RequestHeader) {
+	*r = requestHeaders{key: r.key[:0], id: r.id[:0], match: r.match[:0], noneMatch: r.noneMatch[:0], encoding: r.encoding[:0],
+		control: r.control[:0], forwarded: r.forwarded[:0], traceParent: r.traceParent[:0], traceState: r.traceState[:0]}
 	for name, value := range h.All() {
-		a.count++
+		r.count++
 		switch string(name) { // as fasthttp normalises them
 		case "X-Api-Key":
-			a.key = append(a.key, value)
+			r.key = append(r.key, value)
 		case "X-Request-Id":
-			a.id = append(a.id, value)
+			r.id = append(r.id, value)
 		case "If-Match":
-			a.match = append(a.match, value)
+			r.match = append(r.match, value)
 		case "If-None-Match":
-			a.noneMatch = append(a.noneMatch, value)
+			r.noneMatch = append(r.noneMatch, value)
 		case "Accept-Encoding":
-			a.encoding = append(a.encoding, value)
+			r.encoding = append(r.encoding, value)
 		case "Cache-Control":
-			a.control = append(a.control, value)
+			r.control = append(r.control, value)
 		case "X-Forwarded-For":
-			a.forwarded = append(a.forwarded, value)
-			a.isForwarded = true
-		case "Forwarded": // only as a sign of a proxy
-			a.isForwarded = true
+			r.forwarded = append(r.forwarded, value)
+			r.isForwarded = true
+		case "Forwarded": // its value is not read
+			r.isForwarded = true
 		case "Traceparent":
-			a.traceParent = append(a.traceParent, value)
+			r.traceParent = append(r.traceParent, value)
 		case "Tracestate":
-			a.traceState = append(a.traceState, value)
+			r.traceState = append(r.traceState, value)
 		case "Cookie", "Trailer":
-			a.expands = true
+			r.expands = true
 		default:
-			a.spaceInName = a.spaceInName || bytes.IndexByte(name, ' ') >= 0
+			r.spaceInName = r.spaceInName || bytes.IndexByte(name, ' ') >= 0
 		}
 	}
 }
@@ -74,13 +74,13 @@ func (s *Server) checkHeaders(x *exchange) failure {
 	default:
 		return failure{}
 	}
-	x.close = true // it is not certain where the next request begins
+	x.close = true // because it is not certain where the next request begins
 	return failure{problem: p}
 }
 
-// splitTarget splits a request's target at its question mark, and takes scheme
-// and authority off an absolute one (RFC 9112, 3.2). fasthttp's own parser would
-// drop what follows a number sign, and resolve dot segments.
+// splitTarget splits a request's target at its question mark, and removes scheme and
+// authority from an absolute target (RFC 9112, 3.2). It replaces fasthttp's parser,
+// which drops the text behind a number sign and resolves dot segments.
 func splitTarget(target []byte) (path, parameters []byte, ok bool) {
 	for _, c := range target { // fasthttp allows no control characters
 		if c >= 0x80 || c == '#' {
@@ -106,8 +106,8 @@ func splitTarget(target []byte) (path, parameters []byte, ok bool) {
 	return path, parameters, true
 }
 
-// isHost says whether the text has only characters of a host and a port (RFC
-// 3986, 3.2.2), so no @ of userinfo.
+// isHost reports whether the text has only characters of a host and a port (RFC 3986,
+// 3.2.2). An @, which ends userinfo, is none of them.
 func isHost(text []byte) bool {
 	for _, c := range text {
 		if !hostBytes[c] {
@@ -141,9 +141,9 @@ func validFraming(h *fasthttp.RequestHeader) bool {
 	return !encoded || !sized
 }
 
-// acceptsGzip reads Accept-Encoding (RFC 9110, 12.5.3): gzip is acceptable, and
-// identity is not preferred to it. A coding that is not named has the weight of
-// *. Identity without a weight is acceptable and not preferred.
+// acceptsGzip reads Accept-Encoding (RFC 9110, 12.5.3). It reports whether gzip is
+// acceptable and identity is not preferred to it. A coding that is not named has the
+// weight of *. Identity without a weight is acceptable and not preferred.
 func acceptsGzip(lines [][]byte) bool {
 	gzip, identity, others := -1, -1, -1 // thousandths; -1 = not named
 	for _, line := range lines {
@@ -170,8 +170,8 @@ func acceptsGzip(lines [][]byte) bool {
 	return gzip > 0 && gzip >= identity
 }
 
-// weight is the q of an item's parameters, in thousandths: 0 or 1, and up to
-// three decimals. An absent or invalid one is 1.
+// weight returns the q of an item's parameters, in thousandths. A q is 0 or 1, with up
+// to three decimals. An absent or invalid q is 1.
 func weight(parameters []byte) int {
 	for len(parameters) > 0 {
 		var p []byte
@@ -199,8 +199,8 @@ func weight(parameters []byte) int {
 	return 1000
 }
 
-// matchesETag is If-None-Match (RFC 9110, 13.1.2): a list of entity tags,
-// compared weakly, or *.
+// matchesETag evaluates If-None-Match (RFC 9110, 13.1.2), which is a list of entity tags,
+// compared weakly, or *. It reports whether the tag is in the list.
 func matchesETag(lines [][]byte, etag []byte) bool {
 	opaque := etag[len("W/"):]
 	for _, line := range lines {
@@ -214,7 +214,7 @@ func matchesETag(lines [][]byte, etag []byte) bool {
 			}
 			line = bytes.TrimPrefix(line, []byte("W/"))
 			if len(line) == 0 || line[0] != '"' {
-				break // not a list of entity tags: the rest means nothing
+				break // not a list of entity tags: the rest of the line is ignored
 			}
 			end := bytes.IndexByte(line[1:], '"')
 			if end < 0 {

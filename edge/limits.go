@@ -11,7 +11,7 @@ import (
 // limit takes a token from the key's bucket and from its workspace's.
 func (s *Server) limit(x *exchange) failure {
 	x.decision, x.limited = s.limiter.Take(x.now, x.client.bucket, x.client.workspaceBucket), true
-	if x.decision.Source == limiter.SourceRedis || x.decision.Source == limiter.SourceLocalFallback || s.timePhases { // which may have waited
+	if x.decision.Source == limiter.SourceRedis || x.decision.Source == limiter.SourceLocalFallback || s.timePhases { // the decision may have waited for Redis
 		x.endPhase(phaseLimit)
 	}
 	if x.decision.Allowed {
@@ -21,9 +21,10 @@ func (s *Server) limit(x *exchange) failure {
 	return failure{problem: rateLimited, retry: wholeSeconds(x.decision.RetryAfter)}
 }
 
-// returnToken gives the token back, and says whether it did: only if the response
-// has cost neither a query nor a call to Redis, not even for the limit itself,
-// which a burst below 16 costs each time. Those costs are what a limit is for.
+// returnToken returns the tokens of a request to their buckets, and reports whether it did.
+// It does so only if the response has cost neither a query nor a call to Redis, because a limit
+// exists to bound these costs. The limit's own call to Redis counts, too: with a burst
+// below 16 each request makes one.
 func (s *Server) returnToken(x *exchange) bool {
 	if !x.result.Local || x.nextPrefetched || x.decision.Source == limiter.SourceRedis {
 		return false
@@ -33,7 +34,7 @@ func (s *Server) returnToken(x *exchange) bool {
 	return true
 }
 
-// addLimits adds the limit headers of an answer to a client that was limited.
+// addLimits adds the limit headers to a response if the limiter has made a decision.
 func (s *Server) addLimits(r *response, x *exchange) {
 	if x.limited {
 		r.lines = appendLimits(r.lines, x.client, &x.decision)
@@ -43,9 +44,9 @@ func (s *Server) addLimits(r *response, x *exchange) {
 // appendLimits renders the limit headers of a decision.
 func appendLimits(dst []byte, c *client, d *limiter.Decision) []byte {
 	dst = append(append(append(dst, "RateLimit-Policy: "...), c.policy.Value()...), "\r\nRateLimit: "...)
-	tightest, burst := &d.Key, c.limit // for clients that know of one bucket only
+	tightest, burst := &d.Key, c.limit // the bucket that the X-RateLimit headers describe
 	switch {
-	case d.Source == limiter.SourceBlocked: // a rate of 0: the other bucket was not looked at
+	case d.Source == limiter.SourceBlocked: // a rate of 0: the other bucket has no status
 		if d.Refused == limiter.Workspace {
 			tightest, burst = &d.Workspace, c.workspaceLimit
 		}

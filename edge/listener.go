@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// Backoff of a failed Accept. A shortage of descriptors ends when any client
-	// disconnects.
+	// Backoff after a failed Accept. Accept fails while there are no free file
+	// descriptors, which ends when any client disconnects.
 	acceptRetry    = 5 * time.Millisecond
 	acceptRetryMax = time.Second
 
-	// maxRefusals is how many refused clients get a response at once. More are
-	// disconnected at once, because each takes a descriptor.
+	// maxRefusals bounds the refused connections that are open to send a response.
+	// Further connections are closed without one, because each needs a descriptor.
 	maxRefusals = 64
 	// refusalTimeout bounds a refusal: handshake, response and closing.
 	refusalTimeout = 5 * time.Second
 )
 
-// limitedListener accepts up to maxConns connections and refuses more with the
-// contract's 503. (fasthttp would refuse them in plain text.) It returns an
-// error only when it is closed, because fasthttp stops serving at any error.
+// limitedListener accepts up to maxConns connections. It answers further ones with a 503
+// whose body is a problem; fasthttp would answer in plain text. It returns an error only
+// when it is closed, because fasthttp stops serving at any error.
 type limitedListener struct {
 	net.Listener
 	server   *Server
@@ -69,8 +69,8 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// accept retries until there is a connection, or an error that is not the
-// system's: the listener is closed. It logs the first failure of a shortage.
+// accept retries until there is a connection, or an error that is no syscall.Errno, which
+// means that the listener is closed. It logs the first failure of a shortage.
 func (l *limitedListener) accept() (net.Conn, error) {
 	for wait := acceptRetry; ; wait = min(2*wait, acceptRetryMax) {
 		c, err := l.Listener.Accept()

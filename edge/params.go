@@ -18,10 +18,12 @@ const (
 	maxSearch    = 120 // code points, after trimming
 )
 
-// parameter is one that a collection has.
+// parameter is a query parameter of a collection.
 type parameter struct {
-	bit   uint8
-	parse func(q *origin.Query, value []byte) (why string) // why it is invalid; nil = it is parsed after all others
+	bit uint8 // distinguishes the collection's parameters in a set
+	// parse reads the value into q. It returns why the value is invalid, or an empty
+	// text. nil = the cursor, which is parsed after all others.
+	parse func(q *origin.Query, value []byte) (why string)
 }
 
 const cursorBit = 1
@@ -58,7 +60,7 @@ func (s *Server) parse(x *exchange) failure {
 // at once, and q keeps none of the given bytes. The reference is openapi.json.
 func parseQuery(q *origin.Query, query []byte) (errs paramErrors) {
 	q.Limit = defaultLimit
-	var given uint8 // bits
+	var given uint8 // the bits of the parameters so far
 	var cursor []byte
 	for len(query) > 0 {
 		var pair []byte
@@ -127,8 +129,8 @@ func parseSearch(q *origin.Query, value []byte) (why string) {
 	return ""
 }
 
-// parseCursor needs the other parameters in q. If one of them is invalid (scoped
-// is false), the cursor may belong to another list or not.
+// parseCursor reads a cursor, which must belong to the list of the other parameters in
+// q. If one of them is invalid (scoped is false), it does not check that.
 func parseCursor(q *origin.Query, text []byte, scoped bool) (why string) {
 	after, err := q.ParseCursor(text)
 	switch {
@@ -145,8 +147,8 @@ func parseCursor(q *origin.Query, text []byte, scoped bool) (why string) {
 	return "is malformed; use nextCursor unchanged"
 }
 
-// unescape decodes a part of a query string. It refuses what is not
-// percent-encoded UTF-8 without NUL.
+// unescape decodes a part of a query string. ok is false if it is not percent-encoded
+// UTF-8 without NUL.
 func unescape(raw []byte) (decoded []byte, ok bool) {
 	decoded = raw
 	if bytes.IndexByte(raw, '%') >= 0 || bytes.IndexByte(raw, '+') >= 0 {
@@ -162,18 +164,18 @@ func unescape(raw []byte) (decoded []byte, ok bool) {
 // details says, for each invalid parameter, what is wrong with it.
 type details map[string]string
 
-// paramErrors are the invalid parameters. Those that the collection has, six at
-// most, are all in details. Of unknown ones only the first are, with the beginnings
-// of their names, so that a response is bounded however much a client sends.
+// paramErrors are the invalid parameters. details has all invalid parameters of the
+// collection, at most six. It has only the first unknown parameters, with the beginnings
+// of their names. So the size of a response is bounded, whatever a client sends.
 type paramErrors struct {
 	details details
-	unknown int // in details
-	omitted int // unknown ones that are not in details, as often as they are given
+	unknown int // number of unknown parameters in details
+	omitted int // number of unknown parameters that are not in details, with repetitions
 }
 
 const (
 	maxDetails = 16
-	maxUnknown = maxDetails - 6 // of these
+	maxUnknown = maxDetails - 6 // unknown parameters in details
 	maxName    = 64             // bytes of an unknown parameter's name
 )
 
@@ -187,8 +189,8 @@ func (e *paramErrors) add(name, why string) {
 	e.details[name] = why
 }
 
-// addUnknown notes a name that no parameter has. Bytes that are not UTF-8 are
-// replaced.
+// addUnknown notes an unknown parameter. It replaces bytes of the name that are not
+// UTF-8.
 func (e *paramErrors) addUnknown(sent []byte, why string) {
 	name := clip(strings.ToValidUTF8(strings.ReplaceAll(string(sent[:min(len(sent), 2*maxName)]), "\x00", "%00"), "\uFFFD"), maxName)
 	switch {
@@ -201,7 +203,7 @@ func (e *paramErrors) addUnknown(sent []byte, why string) {
 	}
 }
 
-// message is the problem's, with the number of parameters that details lacks.
+// message returns the problem's message, with the number of omitted parameters.
 func (e *paramErrors) message(p *problem) string {
 	if e.omitted == 0 {
 		return p.message

@@ -18,15 +18,16 @@ import (
 	"listedge/origin"
 )
 
-// problem is a kind of error response. This file is the one place where an error
-// gets its code, its status and its message.
+// problem is a kind of error response. Only this file gives errors their code, status
+// and message.
 type problem struct {
 	code    string
 	status  int
 	message string
-	log     *throttle // of errors that are the service's and are logged; nil = the client's
+	log     *throttle // for failures of the service, which are logged; nil = an error of the client
 }
 
+// isOurs reports whether the problem is a failure of the service, not of the client.
 func (p *problem) isOurs() bool { return p.log != nil }
 
 var (
@@ -57,7 +58,7 @@ var (
 	internalError   = &problem{"INTERNAL_ERROR", 500, "Something went wrong on our side; the request id helps us to find it.", &throttle{}}
 )
 
-// writeProblem answers with a problem, and logs it if it is the service's.
+// writeProblem answers with a problem, and logs it if it is a failure of the service.
 func (s *Server) writeProblem(x *exchange, f failure) {
 	r := x.conn.newResponse(f.problem.status)
 	r.lines = append(r.lines, "Cache-Control: no-store\r\n"+noSniff...)
@@ -87,7 +88,7 @@ func (s *Server) writeProblem(x *exchange, f failure) {
 	}
 }
 
-// problemBody is the body of an error response.
+// problemBody returns the body of an error response.
 func problemBody(p *problem, errs *paramErrors, id []byte) []byte {
 	type inner struct {
 		Code    string  `json:"code"`
@@ -106,15 +107,15 @@ func problemBody(p *problem, errs *paramErrors, id []byte) []byte {
 	return bytes.TrimSuffix(out.Bytes(), []byte{'\n'})
 }
 
-// throttle lets one message a second into the log, so that an outage, which
-// every request meets, does not fill it.
+// throttle allows one log message a second, so that an outage, in which every request
+// fails, does not fill the log.
 type throttle struct {
 	second     atomic.Int64
 	suppressed atomic.Uint64
 }
 
-// allow says whether to log now, and how many messages were suppressed since the
-// last one.
+// allow reports whether to log now, and how many messages were suppressed since the last
+// one.
 func (t *throttle) allow(now time.Time) (allowed bool, suppressed uint64) {
 	second := t.second.Load()
 	if now.Unix() == second || !t.second.CompareAndSwap(second, now.Unix()) {
@@ -124,11 +125,11 @@ func (t *throttle) allow(now time.Time) (allowed bool, suppressed uint64) {
 	return true, t.suppressed.Swap(0)
 }
 
-// retrySoon, in seconds, is the Retry-After of a 503: a service that is down is
-// tried again after about a second.
+// retrySoon is the Retry-After of a 503, in seconds: the node tries a server that is
+// down again after about a second.
 const retrySoon = 1
 
-// lookUpProblem is what the client gets for a failed look-up of a page.
+// lookUpProblem returns the problem for a failed look-up of a page.
 func lookUpProblem(err error) *problem {
 	switch {
 	case errors.Is(err, cache.ErrNotStored):
@@ -139,14 +140,13 @@ func lookUpProblem(err error) *problem {
 		return originSlow
 	case errors.Is(err, origin.ErrUnavailable), errors.Is(err, cache.ErrWrongServer), errors.Is(err, context.Canceled):
 		return originDown
-	case errors.Is(err, origin.ErrNotAllowed): // a grant is missing: an outage to the client
+	case errors.Is(err, origin.ErrNotAllowed): // a grant is missing; for the client it is an outage
 		return originClosed
 	}
 	return internalError
 }
 
-// unreadableProblem is what the client gets for a request that fasthttp could not
-// read.
+// unreadableProblem returns the problem for a request that fasthttp could not read.
 func unreadableProblem(err error) *problem {
 	var small *fasthttp.ErrSmallBuffer
 	var network net.Error

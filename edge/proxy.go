@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// clientAddress is the connection's peer, or, if that is a trusted proxy, the
-// last address in X-Forwarded-For that is not one.
+// clientAddress returns the connection's peer. If the peer is a trusted proxy, it returns
+// the last address in X-Forwarded-For that is not a trusted proxy.
 func (s *Server) clientAddress(x *exchange) netip.Addr {
 	peer := x.conn.peer()
 	if !s.trusted(peer) {
@@ -54,10 +54,10 @@ func (s *Server) trusted(a netip.Addr) bool {
 	return false
 }
 
-// untrustedProxy notices requests that were forwarded by an address that is not
-// a trusted proxy. Most likely a load balancer is missing in --trusted-proxies;
-// then all its clients have one address here and share what is limited by
-// address. But anybody may send the header, so this is a note and no failure.
+// untrustedProxy remembers that an address forwarded requests although it is not a
+// trusted proxy. Most likely it is a load balancer that is missing in --trusted-proxies.
+// Then all its clients have one address here and share the limits by address. It is a
+// note and not a failure, because any client may send the header.
 type untrustedProxy struct {
 	logged atomic.Bool
 	last   atomic.Pointer[forwarder]
@@ -70,11 +70,11 @@ type forwarder struct {
 }
 
 const (
-	proxyCheckInterval = time.Minute // of each connection
-	proxyNoteTime      = time.Hour   // after it was last seen
+	proxyCheckInterval = time.Minute // between checks on one connection
+	proxyNoteTime      = time.Hour   // how long the note remains after the last such request
 )
 
-// checkProxy notes who forwarded a request that says it was.
+// checkProxy notes the peer that sent a forwarded request if it is not a trusted proxy.
 func (s *Server) checkProxy(x *exchange) {
 	c := x.conn
 	if x.now.Sub(c.proxyChecked) < proxyCheckInterval {
@@ -91,8 +91,8 @@ func (s *Server) checkProxy(x *exchange) {
 	}
 }
 
-// UntrustedProxy says which address forwards requests without being a trusted
-// proxy; empty = none of late.
+// UntrustedProxy says which address has recently forwarded requests without being a
+// trusted proxy; empty = none.
 func (s *Server) UntrustedProxy() string {
 	seen := s.untrusted.last.Load()
 	if seen == nil || time.Since(seen.at) > proxyNoteTime {

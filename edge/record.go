@@ -7,8 +7,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Record is a request in the request log: without API key, search term and
-// cursor. Times are in seconds.
+// Record is a request in the request log. It contains no API key, search term or cursor.
+// Times are in seconds.
 type Record struct {
 	RequestID string    `json:"requestId"`
 	Time      time.Time `json:"time"` // of its arrival
@@ -16,14 +16,14 @@ type Record struct {
 	Status    int       `json:"status"`
 	Outcome   string    `json:"outcome"`
 
-	Message string `json:"message,omitempty"` // to the client, of an error
-	Cause   string `json:"cause,omitempty"`   // of an error, or of a stale page
+	Message string `json:"message,omitempty"` // the error message that the client got
+	Cause   string `json:"cause,omitempty"`   // why there was an error or a stale page
 
 	KeyID       uuid.UUID `json:"keyId,omitzero"`
 	WorkspaceID uuid.UUID `json:"workspaceId,omitzero"`
 
-	Limit LimitRecord `json:"limit,omitzero"` // zero = it was not decided
-	Page  PageRecord  `json:"page,omitzero"`  // zero = none was found
+	Limit LimitRecord `json:"limit,omitzero"` // zero = the limiter was not called
+	Page  PageRecord  `json:"page,omitzero"`  // zero = there was no page
 	Took  TimesRecord `json:"took"`
 }
 
@@ -34,7 +34,7 @@ type LimitRecord struct {
 	RefusedBy  string       `json:"refusedBy,omitempty"`  // key or workspace
 	RetryAfter float64      `json:"retryAfter,omitempty"` // seconds
 	Key        BucketRecord `json:"key"`
-	Workspace  BucketRecord `json:"workspace,omitzero"` // zero = none
+	Workspace  BucketRecord `json:"workspace,omitzero"` // zero = the workspace has no limit
 }
 
 // BucketRecord is a bucket after the decision. Its burst is at least 1.
@@ -50,33 +50,33 @@ type PageRecord struct {
 	CacheStatus string  `json:"cacheStatus"`
 	ProofAge    float64 `json:"proofAge"` // seconds since it was last known to equal the database
 
-	Invalidation InvalidationRecord `json:"invalidation,omitzero"` // of the page, if it is stale, or of the one it replaced; zero = it is not known
+	Invalidation InvalidationRecord `json:"invalidation,omitzero"` // of the stale page that was served or replaced; zero = not known
 }
 
-// InvalidationRecord is which change made a page stale.
+// InvalidationRecord says which change made a page stale.
 type InvalidationRecord struct {
-	Concern     string `json:"concern"`               // why: shown, entered, any-row, no-extent, name, search, many or forgotten
-	Transaction uint64 `json:"transaction,omitempty"` // 0 = it is not known
+	Concern     string `json:"concern"`               // why the change concerns the page: a freshness.Concern
+	Transaction uint64 `json:"transaction,omitempty"` // 0 = not known
 	CommittedAt int64  `json:"committedAt,omitempty"` // microseconds since 1970 by the clock of the primary; 0 = not known
-	Term        uint64 `json:"term,omitempty"`        // of its position in the log of changes
-	N           uint64 `json:"n,omitempty"`           // likewise
+	Term        uint64 `json:"term,omitempty"`        // of the change's position in the log
+	N           uint64 `json:"n,omitempty"`           // of the change's position in the log
 }
 
-// TimesRecord says where the time went; 0 = not spent, or not timed. Fill is a
-// part of Wait, and Query of Fill, unless another request began the fill.
+// TimesRecord says how long the phases of a request took; 0 = no time, or not timed. Fill
+// is a part of Wait, and Query is a part of Fill, unless another request began the fill.
 type TimesRecord struct {
 	Total  float64 `json:"total"`
 	Key    float64 `json:"key"`
 	Limit  float64 `json:"limit"`
 	Memory float64 `json:"memory"`
-	Wait   float64 `json:"wait"` // for the page, once it was not in memory
+	Wait   float64 `json:"wait"` // for a page that was not in memory
 	Redis  float64 `json:"redis"`
 	Fill   float64 `json:"fill"`
 	Query  float64 `json:"query"`
 	Shared bool    `json:"shared"` // another request began the fill
 }
 
-// attributes are the record as one line of the log. Times are in seconds.
+// attributes returns the attributes of the record's line in the log. Times are in seconds.
 func (r *Record) attributes() []slog.Attr {
 	all := []slog.Attr{
 		slog.String("requestId", r.RequestID), slog.String("route", r.Route), slog.Int("status", r.Status), slog.String("outcome", r.Outcome),

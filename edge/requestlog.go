@@ -13,14 +13,14 @@ import (
 	"listedge/limiter"
 )
 
-// requestLog keeps the last requests that somebody may ask about, in at most
-// requestLogBytes:
+// requestLog keeps the latest requests of each class, so that an operator can look one
+// up by its id. It occupies at most requestLogBytes:
 //
 //	connection ──► its shard ──► a ring for each class ──► entry
 //
-// Each class has rings of its own, so that a flood of one, of 429s for example,
-// evicts no other. Connections take shards in turn, so that processors rarely
-// contend for one.
+// Each class has its own ring, so that a flood of one class, for example of 429s,
+// does not evict entries of another. Connections are spread over the shards in turn,
+// so that processors rarely contend for a shard's mutex.
 type requestLog struct {
 	shards [16]logShard
 	next   atomic.Uint32
@@ -40,11 +40,11 @@ const (
 
 const (
 	slowFrom       = 100 * time.Millisecond // a response that takes longer is logged as failed
-	hitsPerSample  = 64                     // of a connection; the first of them is logged
-	entriesPerRing = 64                     // × 16 shards × 4 classes are all entries
+	hitsPerSample  = 64                     // on a connection; the first of them is logged
+	entriesPerRing = 64                     // × 16 shards × 4 classes = 4096 entries
 	maxCause       = 900                    // bytes of an error's text
-	// requestLogBytes bounds everything: entries of less than 540 bytes each, whose
-	// pointers lead to static data only, and the causes of failures.
+	// requestLogBytes bounds the memory of the log: entries of less than 540 bytes
+	// each, and the causes of failures. All other texts are static.
 	requestLogBytes = 3 << 20
 )
 
@@ -58,8 +58,8 @@ type ring struct {
 	n       uint64 // entries added so far
 }
 
-// logEntry is a record with its request id in place: it has a fixed size, and all
-// its texts are static but the cause.
+// logEntry is a record whose request id is stored in the entry, so that an entry has a
+// fixed size. Its texts are static, except for the cause.
 type logEntry struct {
 	Record
 	id     [maxRequestID]byte
@@ -68,7 +68,7 @@ type logEntry struct {
 
 func (e *logEntry) setID(id []byte) { e.idSize = uint8(copy(e.id[:], id)) }
 
-// record is the entry's, for which its request id is copied.
+// record returns the entry's record with a copy of the request id.
 func (e *logEntry) record() Record {
 	r := e.Record
 	r.RequestID = string(e.id[:e.idSize])
@@ -90,8 +90,8 @@ func (s *Server) logRequest(x *exchange, class logClass, status int, took time.D
 	if cause := cmp.Or(x.failure.cause, x.result.Err); cause != nil && class == failed {
 		e.Cause = clip(cause.Error(), maxCause)
 	}
-	if x.known != nil {
-		e.KeyID, e.WorkspaceID = x.known.Key.ID, x.known.Key.Workspace
+	if x.keyEntry != nil {
+		e.KeyID, e.WorkspaceID = x.keyEntry.Key.ID, x.keyEntry.Key.Workspace
 	}
 	if x.limited {
 		e.Limit = x.limitRecord()
@@ -106,7 +106,7 @@ func (s *Server) logRequest(x *exchange, class logClass, status int, took time.D
 }
 
 func (x *exchange) limitRecord() LimitRecord {
-	d, key := &x.decision, &x.known.Key
+	d, key := &x.decision, &x.keyEntry.Key
 	l := LimitRecord{Allowed: d.Allowed, Source: d.Source.String(), RetryAfter: d.RetryAfter.Seconds(),
 		Key: BucketRecord{key.Limit.Rate, key.Limit.Burst, d.Key.Remaining}}
 	if d.Refused != limiter.Neither {
@@ -118,8 +118,8 @@ func (x *exchange) limitRecord() LimitRecord {
 	return l
 }
 
-// AccessLog is which classes of the request log also have a line in the log.
-// Failures of the service have one anyway, once a second and kind.
+// AccessLog says which classes of requests are also written to the log as lines.
+// Failures of the service are always written, one a second of each kind.
 type AccessLog string
 
 // The access logs; any other value is none.
@@ -132,8 +132,8 @@ func (l AccessLog) has(class logClass) bool {
 	return l == LogSampled || l == LogErrors && (class == failed || class == refused)
 }
 
-// addToLog adds the entry to the request log, and to the access log if that has
-// its class.
+// addToLog adds the entry to the request log, and writes a line if the access log
+// includes its class.
 func (s *Server) addToLog(to *logShard, class logClass, e *logEntry) {
 	to.add(class, e)
 	if s.accessLog.has(class) {
@@ -142,16 +142,16 @@ func (s *Server) addToLog(to *logShard, class logClass, e *logEntry) {
 	}
 }
 
-// clip returns the text up to that many bytes, and a sign if that is not all. It
-// keeps no more in memory.
-func clip(text string, most int) string {
-	if len(text) <= most {
+// clip returns a copy of the text's first limit bytes, with an ellipsis if it is
+// longer. A copy does not keep the whole text in memory.
+func clip(text string, limit int) string {
+	if len(text) <= limit {
 		return strings.Clone(text)
 	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
+	return strings.ToValidUTF8(text[:limit], "") + "…"
 }
 
-// shard returns the one for another connection.
+// shard returns the shard for a new connection.
 func (l *requestLog) shard() *logShard { return &l.shards[l.next.Add(1)%uint32(len(l.shards))] }
 
 func (s *logShard) add(class logClass, e *logEntry) {
@@ -162,8 +162,8 @@ func (s *logShard) add(class logClass, e *logEntry) {
 	r.n++
 }
 
-// Records are the logged requests of that id, the newest first. There may be
-// several: clients choose ids.
+// Records returns the logged requests with that id, the newest first. Several requests
+// may have one id, because clients choose ids.
 func (s *Server) Records(id string) []Record {
 	records := []Record{}
 	for i := range s.log.shards {

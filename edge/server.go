@@ -5,8 +5,8 @@
 //	              └─────────┴───────┴───────┴──────────┴────────────┴─────► problem
 //
 // Routes and pipeline are in handler.go. Each step has a file: headers.go, auth.go,
-// limits.go, params.go, page.go, and fill.go for what is not in memory. problem.go
-// has all errors.
+// limits.go, params.go, page.go, and fill.go for pages that are not in memory.
+// problem.go has all errors.
 //
 // fasthttp reads requests from, and writes responses to, our connections (conn.go). Every
 // connection has one exchange, which its requests use in turn, so that a hit
@@ -36,7 +36,7 @@ import (
 	"listedge/origin/apikey"
 )
 
-// Options are what a Server works with. All up to Logger are required.
+// Options are the parts and settings of a Server. The fields up to Logger are required.
 type Options struct {
 	Cache   *cache.Cache
 	Limiter *limiter.Limiter
@@ -45,11 +45,11 @@ type Options struct {
 	Grace   time.Duration // how long keys are valid in memory without Postgres
 	Metrics *metrics.Edge
 	Logger  *slog.Logger
-	Proxies []netip.Prefix // trusted: their X-Forwarded-For counts
+	Proxies []netip.Prefix // trusted proxies, whose X-Forwarded-For is used
 
-	Clock *boottime.Clock // of the age of keys in memory; nil = one of its own
+	Clock *boottime.Clock // measures the age of keys in memory; nil = one of the server's own
 
-	MaxConnections int  // more get 503; 0 = MostConnections
+	MaxConnections int  // further connections get a 503; 0 = MostConnections
 	NoDocs         bool // /docs is 404
 
 	AccessLog    AccessLog
@@ -69,16 +69,16 @@ type Server struct {
 	proxies []netip.Prefix
 
 	router       *router.Router
-	longestPath  int                  // bytes of the longest that may be found
+	longestPath  int                  // of all routes and documents, in bytes
 	docs         map[string]*document // by path; nil = not served
-	maxConns     int64                // more get 503
+	maxConns     int64                // further connections get a 503
 	http         *fasthttp.Server
 	ids          requestIDs
 	log          requestLog
 	accessLog    AccessLog
 	serverTiming bool
 	tracer       *tracing.Tracer // nil = none
-	timePhases   bool            // all of them
+	timePhases   bool            // time all phases; else only those that may have waited
 	draining     atomic.Bool
 	untrusted    untrustedProxy
 	busiest      busiest
@@ -89,9 +89,9 @@ const (
 	readTimeout  = 5 * time.Second  // of a whole request
 	writeTimeout = 10 * time.Second // of a whole response
 	idleTimeout  = 75 * time.Second // above the usual 60 s of load balancers, which then close first
-	readBuffer   = 16 << 10         // the largest headers of a request, in bytes; larger ones get 431
-	writeBuffer  = 4 << 10          // more than a response's headers; bodies bypass it
-	refusedBody  = 64 << 10         // bytes of a body that is read and dropped, so that its method is refused first
+	readBuffer   = 16 << 10         // the largest headers of a request, in bytes; larger ones get a 431
+	writeBuffer  = 4 << 10          // in bytes, more than a response's headers; bodies bypass it
+	refusedBody  = 64 << 10         // the largest body, in bytes, that passes checkHeaders; conn drops as many bytes when it lingers
 )
 
 // MostConnections is the largest number of connections that a server takes.
@@ -145,7 +145,7 @@ func (s *Server) Serve(l net.Listener) error {
 }
 
 // Drain makes every response close its connection, so that clients open their next
-// one elsewhere. Call Shutdown when all had time to.
+// connection to another node. Shutdown is called after clients had time to do so.
 func (s *Server) Drain() { s.draining.Store(true) }
 
 // Shutdown closes the listener and idle connections, waits for requests in
@@ -184,20 +184,20 @@ func (s *Server) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	}
 	ctx.Response.Reset()
 	ctx.Response.SkipBody = ctx.IsHead()
-	if errors.Is(err, fasthttp.ErrBodyTooLarge) { // as every body is
+	if errors.Is(err, fasthttp.ErrBodyTooLarge) { // the error for any body: see refuseBody
 		s.serve(ctx, true)
 		return
 	}
 	x := begin(ctx)
 	x.close = true
 	defer s.finish(x)
-	s.assignID(x)            // from as much as was read
-	x.headers.expands = true // nothing says how large the buffers are
+	s.assignID(x)            // from the headers that were read
+	x.headers.expands = true // the size of the buffers is not known
 	s.writeProblem(x, failure{problem: unreadableProblem(err)})
 }
 
-// silent drops fasthttp's log of clients' errors: clients could fill the log, and
-// get a response anyway.
+// silent drops fasthttp's log of clients' errors. Clients could fill the log, and they
+// get the error as a response.
 type silent struct{}
 
 func (silent) Printf(string, ...any) {}

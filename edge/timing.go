@@ -8,7 +8,7 @@ import (
 	"listedge/internal/tracing"
 )
 
-// phase is a part of a request that is timed by itself.
+// phase is a part of the pipeline that is timed separately.
 type phase uint8
 
 const (
@@ -19,9 +19,9 @@ const (
 	phases
 )
 
-// endPhase notes that a phase ends now. It began when the one before it ended.
-// Phases that may have waited are always timed; the others only for Server-Timing
-// and traces, because reading the clock would take longer than most of them.
+// endPhase ends a phase. The phase began when the one before it ended. Phases that may
+// have waited are always timed. The others are timed only for Server-Timing and traces,
+// because reading the clock takes longer than most of them.
 func (x *exchange) endPhase(p phase) {
 	span, now := &x.phases[p], time.Now()
 	if span.Began.IsZero() {
@@ -30,7 +30,7 @@ func (x *exchange) endPhase(p phase) {
 	span.Took, x.now = now.Sub(span.Began), now
 }
 
-// fillTimes are the parts of the fill that the request waited for, if any.
+// fillTimes returns the times of the flight that the request waited for; zero = none.
 func fillTimes(r *cache.Result) cache.Times {
 	if r.Times == nil {
 		return cache.Times{}
@@ -44,8 +44,8 @@ type timing struct {
 	within int // index of the timing that this is a part of; -1 = none
 }
 
-// timings are all phases and the parts of the fill; those that did not happen
-// have no beginning.
+// timings returns all phases and the parts of the flight. Those that did not happen have
+// a zero Began.
 func (x *exchange) timings() [6]timing {
 	fill := fillTimes(&x.result)
 	return [...]timing{
@@ -54,7 +54,7 @@ func (x *exchange) timings() [6]timing {
 	}
 }
 
-// addTiming adds Server-Timing of W3C, in milliseconds.
+// addTiming adds the header Server-Timing (W3C), in milliseconds.
 func addTiming(r *response, x *exchange) {
 	begin := "Server-Timing: "
 	for _, t := range x.timings() {
@@ -70,14 +70,15 @@ func addTiming(r *response, x *exchange) {
 	}
 }
 
-// trace sends a span to the collector: without API key, search term and cursor.
+// trace sends a span to the collector. It contains no API key, search term or cursor.
 func (s *Server) trace(x *exchange, status int, took time.Duration) {
-	name := "HTTP" // any other method is the client's invention
+	name := "HTTP" // for methods other than GET and HEAD, which clients may make up
 	if x.http.IsGet() || x.http.IsHead() {
 		name = string(x.http.Method()) + " " + x.route.String()
 	}
-	// Who may decide that a request is traced: a client within the limit of its key,
-	// or a trusted proxy. Anybody else could have every request traced.
+	// The sampling decision in traceparent counts only from a client within the limit
+	// of its key, or from a trusted proxy. Any other client could have all its requests
+	// traced.
 	trusted := x.decision.Allowed && !x.free || s.trusted(x.conn.peer())
 	r := s.tracer.Request(name, x.began, tracing.Caller{Parent: single(x.headers.traceParent), State: single(x.headers.traceState), Trusted: trusted})
 	if r == nil {
@@ -90,8 +91,8 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 	}
 	r.Attributes = append(r.Attributes, tracing.Text("http.route", x.route.String()),
 		tracing.Text("listedge.request_id", string(x.id)), tracing.Text("listedge.outcome", x.outcome.String()))
-	if x.known != nil {
-		r.Attributes = append(r.Attributes, tracing.Text("listedge.key_id", x.known.Key.ID.String()), tracing.Text("listedge.workspace_id", x.known.Key.Workspace.String()))
+	if x.keyEntry != nil {
+		r.Attributes = append(r.Attributes, tracing.Text("listedge.key_id", x.keyEntry.Key.ID.String()), tracing.Text("listedge.workspace_id", x.keyEntry.Key.Workspace.String()))
 	}
 	if x.limited {
 		r.Attributes = append(r.Attributes, tracing.Text("listedge.limit_source", x.decision.Source.String()))
@@ -102,7 +103,8 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 	r.Send()
 }
 
-// single is the value of a header that was sent once; two contradict each other.
+// single returns the value of a header that was sent once. It returns nil if the header
+// was sent several times, because the values may differ.
 func single(lines [][]byte) []byte {
 	if len(lines) == 1 {
 		return lines[0]

@@ -23,14 +23,14 @@ type Edge struct {
 
 // Stripe counts the requests of some connections.
 type Stripe struct {
-	_         [64]byte                                 // a cache line of its own
-	answers   [routes][len(statuses) + 1]atomic.Uint64 // the last: any other status
+	_         [64]byte                                 // keeps stripes in separate cache lines
+	answers   [routes][len(statuses) + 1]atomic.Uint64 // by status; the last element counts all others
 	latencies [routes][outcomes]histogram.Histogram
 	pages     [tiers]atomic.Uint64
 	collapsed atomic.Uint64
 }
 
-// Stripe returns the counters for another connection.
+// Stripe returns the counters for a new connection.
 func (e *Edge) Stripe() *Stripe { return &e.stripes[e.next.Add(1)%stripes] }
 
 // Answered records one response, and the time from the arrival of its request.
@@ -58,10 +58,10 @@ func (e *Edge) ConnectionOpened() int64 { return e.connections.Add(1) }
 // ConnectionClosed counts a connection that was closed.
 func (e *Edge) ConnectionClosed() { e.connections.Add(-1) }
 
-// LimitConnections records how many may be open.
+// LimitConnections records how many connections may be open.
 func (e *Edge) LimitConnections(n int64) { e.limit.Store(n) }
 
-// sum adds a counter up over the stripes.
+// sum returns the sum of a counter over the stripes.
 func (e *Edge) sum(of func(*Stripe) *atomic.Uint64) (n uint64) {
 	for i := range e.stripes {
 		n += of(&e.stripes[i]).Load()

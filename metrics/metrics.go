@@ -3,7 +3,7 @@
 //
 //	edge ── Stripe: counters per request ──┐
 //	                                       ├── names.go ──► /metrics
-//	cache, limiter, origin, … ── Stats ────┘   (read when Prometheus asks)
+//	cache, limiter, origin, … ── Stats ────┘   (read at each scrape)
 //
 // Labels have fixed, small sets of values: never a workspace, a key or a path.
 package metrics
@@ -44,13 +44,13 @@ func (r Route) String() string {
 	return [...]string{"none", "items", "contacts", "openapi", "docs"}[r]
 }
 
-// isList says whether the route answers with pages.
+// isList reports whether the route's responses are pages.
 func (r Route) isList() bool { return r == RouteItems || r == RouteContacts }
 
 // Outcome is how a request ended.
 type Outcome uint8
 
-// The outcomes; OutcomeOther is a response that is no page, such as the
+// The outcomes; OutcomeOther is a response that is not a page, such as the
 // documentation.
 const (
 	OutcomeOther Outcome = iota
@@ -68,7 +68,7 @@ func (o Outcome) String() string {
 	return [...]string{"other", "memory", "redis", "origin", "stale", "not_modified", "limited", "error"}[o]
 }
 
-// isPage says whether the response was a page, or told the client that it has the page.
+// isPage reports whether the response was a page, or a 304.
 func (o Outcome) isPage() bool { return o >= OutcomeMemory && o <= OutcomeNotModified }
 
 // Tier is where a page was found.
@@ -85,7 +85,7 @@ const (
 
 func (t Tier) String() string { return [...]string{"memory", "redis", "origin", "stale"}[t] }
 
-// statuses are all that the server answers with.
+// statuses are all statuses that the server answers with.
 var statuses = [...]int{200, 304, 400, 401, 403, 404, 405, 408, 412, 413, 429, 431, 500, 503, 504, 505}
 
 // Registry is a node's metrics.
@@ -94,7 +94,8 @@ type Registry struct {
 	Edge     *Edge
 }
 
-// New makes the registry of a node, with what edge records itself.
+// New makes the registry of a node, with the metrics of edge and the build. Collect adds
+// those of the other layers.
 func New(version, revision string) *Registry {
 	r := &Registry{registry: prometheus.NewRegistry(), Edge: &Edge{}}
 	r.registry.MustRegister(
@@ -106,7 +107,7 @@ func New(version, revision string) *Registry {
 	return r
 }
 
-// Handler serves the metrics in the format the scraper asks for.
+// Handler serves the metrics in the format that the scraper accepts.
 func (r *Registry) Handler() http.Handler {
 	return promhttp.HandlerFor(r.registry, promhttp.HandlerOpts{EnableOpenMetrics: true})
 }
@@ -196,8 +197,8 @@ func (c *collector[S]) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. A name that ends in _total is a counter,
-// a histogram is one by its type, all else are gauges.
+// Collect implements prometheus.Collector. A metric is a histogram if its value is
+// timings, a counter if its name ends in _total, and a gauge otherwise.
 func (c *collector[S]) Collect(out chan<- prometheus.Metric) {
 	snapshot := c.snapshot()
 	for i, m := range c.metrics {
@@ -215,7 +216,7 @@ func (c *collector[S]) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// number is a value as Prometheus has it: times in seconds, a condition as 0 or 1.
+// number converts a value for Prometheus: a time to seconds, a condition to 0 or 1.
 func number(value any) float64 {
 	switch v := value.(type) {
 	case time.Duration:

@@ -22,7 +22,7 @@ func Read(from io.Reader) (Reading, error) {
 	return families, nil
 }
 
-// Sum adds the series of the name up, gauges and counters; 0 if there are none.
+// Sum returns the sum of the name's series, gauges and counters; 0 if there are none.
 func (r Reading) Sum(name string) (sum float64) {
 	for _, m := range r[name].GetMetric() {
 		sum += m.GetGauge().GetValue() + m.GetCounter().GetValue()
@@ -30,8 +30,8 @@ func (r Reading) Sum(name string) (sum float64) {
 	return sum
 }
 
-// Label is a label's value in the series of the name that is 1, as info metrics and
-// modes have it; empty if there is none.
+// Label returns a label's value in the name's series whose value is 1, which is the form
+// of info metrics and of modes; empty = there is none.
 func (r Reading) Label(name, label string) string {
 	for _, m := range r[name].GetMetric() {
 		for _, l := range m.GetLabel() {

@@ -6,14 +6,14 @@ import (
 	"listedge/internal/histogram"
 )
 
-// Totals are what the status page shows of requests, since the start.
+// Totals are the numbers of requests since the start that the status page shows.
 type Totals struct {
-	Requests, Refused, Failed uint64 // all; answered 429; answered 500 or 503
+	Requests, Refused, Failed uint64 // all; answered with 429; answered with 500 or 503
 	Pages                     [tiers]uint64
 	Latencies                 [outcomes]histogram.Snapshot // of lists, by outcome
 }
 
-// Totals adds the counters up.
+// Totals sums up the counters.
 func (e *Edge) Totals() (t Totals) {
 	for route := range routes {
 		for i := range len(statuses) + 1 {

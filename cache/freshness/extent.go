@@ -13,37 +13,38 @@ import (
 
 // Extent is the part of a list that a page shows: the first L rows behind the position
 // After, in the list's order, among the rows that match the list's filter and search.
-// The page's statement returned one row more, if there is one: End is that row's
-// position, else the end of the list.
+// The page's statement also returns the next row, if there is one. End is the position
+// of that row, else the end of the list.
 //
-// Lemma. A transaction leaves the page as it is if for every row that it changed
-// (a) the row is none of those that the statement returned, by id, and
-// (b) its new version, if there is one, does not match the filter and the search, or
-// its position is outside (After, End].
-// Proof: the matching rows in (After, End] were exactly those that were returned.
-// By (a) none of them changed or left, by (b) none came in. It composes: of several
-// transactions that a statement did not see, each by itself satisfies (a) and (b),
-// and the last version of each row is one of those that were checked.
+// Lemma. A transaction does not change the page if for every row that it changed
+// (a) the statement did not return a row with that id, and
+// (b) the row's new version, if there is one, does not match the filter and the search,
+// or its position is outside (After, End].
+// Proof: before, the matching rows in (After, End] were exactly the returned ones.
+// By (a) none of these was changed or removed. By (b) no row was added. The lemma holds
+// for several transactions that the statement did not see if each of them satisfies (a)
+// and (b), because the last version of each row is one of those that were checked.
 //
-// So only the id and the new version of a row are needed.
+// So the decision needs only the id and the new version of each changed row.
 type Extent struct {
 	Order    Order
-	Filter   changefeed.RowFlags // that the list's rows have
+	Filter   changefeed.RowFlags // all rows of the list have these flags
 	Searched bool                // the rows also match a search
 	After    Bound
 	End      Bound
 	Tags     []uint32 // of the ids of the rows that the statement returned, in the list's order
 
-	NameOrder uint32 // the alphabet of the bounds' name keys
+	NameOrder uint32 // identifies the order of names in which the bounds' name keys compare
 
-	// seen has a bit for each tag, of about 1 in 10 for a page of 100 rows: most rows
-	// are found not to be shown without a look at Tags. nil = not made.
+	// seen is a filter with one bit for each tag. A page of 100 rows sets about one bit
+	// in ten, so for most rows that the page does not show Tags is not searched. nil =
+	// not made.
 	seen *[tagBits / 64]uint64
 }
 
 const tagBits = 1024
 
-// index makes seen. The extent is not to be changed afterwards.
+// index makes seen. The extent must not be changed afterwards.
 func (e *Extent) index() {
 	if e == nil || e.seen != nil {
 		return
@@ -54,7 +55,7 @@ func (e *Extent) index() {
 	}
 }
 
-// Size is what the extent occupies in memory, in bytes.
+// Size returns the memory that the extent occupies, in bytes.
 func (e *Extent) Size() int {
 	if e == nil {
 		return 0
@@ -63,7 +64,7 @@ func (e *Extent) Size() int {
 	return fixed + 4*len(e.Tags) + len(e.After.NameKey) + len(e.End.NameKey)
 }
 
-// shows says whether the statement returned a row with that tag.
+// shows reports whether the statement returned a row with that tag.
 func (e *Extent) shows(tag uint32) bool {
 	if e.seen != nil && e.seen[tag%tagBits/64]&(1<<(tag%64)) == 0 {
 		return false
@@ -98,8 +99,8 @@ const (
 	At                       // the position of a row
 )
 
-// Tag is a row's id in four bytes. Two rows may have the same: a page is then read
-// again in vain.
+// Tag is a hash of a row's id in four bytes. If two rows have the same tag, a page may be
+// read again although it has not changed.
 func Tag(id uuid.UUID) uint32 {
 	word := func(i int) uint32 { return binary.BigEndian.Uint32(id[i:]) }
 	return word(0) ^ word(4) ^ word(8) ^ word(12)
@@ -108,22 +109,22 @@ func Tag(id uuid.UUID) uint32 {
 // Concern says whether, and why, a changed row may have changed a page.
 type Concern uint8
 
-// The concerns. All but the first say that the page has to be read again; those from
-// AnyRow on that it could not be decided.
+// The concerns. With all but the first the page has to be read again. From AnyRow on the
+// reason is that it cannot be decided whether the page has changed.
 const (
 	Unconcerned Concern = iota
-	ShowsRow            // the page shows the row, or showed it
-	RowEntered          // the row is listed where the page is
+	ShowsRow            // the page's statement returned the row
+	RowEntered          // the row now belongs on the page
 	AnyRow              // the transaction does not name its rows
-	NoExtent            // it is not known what the page shows
+	NoExtent            // it is not known which rows the page shows
 	NameUnknown         // the row's place in the list by name is not known
-	SearchedRow         // the row is listed where the page is, if the search finds it
-	TooManyRows         // more changes than are worth comparing
-	Forgotten           // the change is not remembered
+	SearchedRow         // the row now belongs on the page if it matches the search
+	TooManyRows         // there are more changes than are worth comparing
+	Forgotten           // the tracker does not remember the change any more
 	Concerns
 )
 
-// String is the name that the metrics use.
+// String returns the name that the metrics use.
 func (c Concern) String() string {
 	return [...]string{"kept", "shown", "entered", "any-row", "no-extent", "name", "search", "many", "forgotten"}[c]
 }
@@ -145,7 +146,7 @@ func (e *Extent) Concern(changed changefeed.Rows, nameOrder uint32) Concern {
 	return Unconcerned
 }
 
-// concernOf is the same of rows that are packed.
+// concernOf is Concern for packed rows.
 func (e *Extent) concernOf(changed rows, nameOrder uint32) Concern {
 	switch {
 	case e == nil:
@@ -163,7 +164,7 @@ func (e *Extent) concernOf(changed rows, nameOrder uint32) Concern {
 	return Unconcerned
 }
 
-// concern decides it of one row.
+// concern decides by one row.
 func (e *Extent) concern(r *row, nameOrder uint32) Concern {
 	switch {
 	case e.shows(r.tag):
@@ -184,8 +185,9 @@ func (e *Extent) concern(r *row, nameOrder uint32) Concern {
 	return RowEntered
 }
 
-// compare is negative, zero or positive as the row is before, at or behind the bound,
-// and open where the bound is an end of the list. ok is false if that is not known.
+// compare returns a negative number, zero or a positive number if the row is before, at
+// or behind the bound. For an end of the list it returns open. ok is false if the order
+// is not known.
 func (e *Extent) compare(r *changefeed.Row, b *Bound, nameOrder uint32, open int) (order int, ok bool) {
 	switch {
 	case b.Kind == Open:
@@ -200,12 +202,14 @@ func (e *Extent) compare(r *changefeed.Row, b *Bound, nameOrder uint32, open int
 	return cmp.Or(cmp.Compare(r.NameKey, b.NameKey), bytes.Compare(r.ID[:], b.ID[:])), true
 }
 
-// CanJoin says whether pages can be joined of the extent's: whether its bounds are known.
+// CanJoin reports whether other pages can be joined from the extent's page: both bounds
+// must be known.
 func (e *Extent) CanJoin() bool {
 	return e.CanBegin() && (e.End.Kind == Open || e.End.Kind == At)
 }
 
-// CanBegin says the same of the position that it begins at.
+// CanBegin reports whether a page can be joined that begins at After: that bound must be
+// known.
 func (e *Extent) CanBegin() bool {
 	if e.Order == ByName && e.NameOrder == 0 {
 		return false
@@ -213,8 +217,8 @@ func (e *Extent) CanBegin() bool {
 	return e.After.Kind == Open || e.After.Kind == At && (e.Order == ByCreatedAt || e.After.NameKey != "")
 }
 
-// AppendKey appends what compares as bytes as the position does with others of the
-// order, of which the start of the list is the first.
+// AppendKey appends an encoding of the bound. Compared as bytes, encodings have the same
+// order as the positions. The start of the list is first.
 func (b *Bound) AppendKey(dst []byte, order Order) []byte {
 	switch {
 	case b.Kind != At:

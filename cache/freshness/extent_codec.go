@@ -11,9 +11,12 @@ import (
 
 var errExtent = errors.New("not an extent")
 
-// Append appends the extent's encoding: order 1, filter 1, searched 1, name order 4,
-// the bounds, and the tags, 4 each. A bound is its kind 1 and, if it is a position,
-// created_at 8, id 16, length of the name key 1, name key.
+// Append appends the extent's encoding. Numbers are sizes in bytes:
+//
+//	order 1 | filter 1 | searched 1 | name order 4 | After | End | tags, 4 each
+//
+// A bound is its kind 1. If it is a position, there follow created_at 8, id 16, the
+// length of the name key 1, and the name key.
 func (e *Extent) Append(b []byte) []byte {
 	searched := byte(0)
 	if e.Searched {

@@ -49,7 +49,7 @@ const MaxParts = 4
 // Listed are the rows of an entry's body.
 type Listed interface {
 	Len() int
-	// Position is that of a row, in the list's order; Unknown, if it cannot be told.
+	// Position returns a row's position in the list, or Unknown.
 	Position(i int) Bound
 }
 
@@ -57,7 +57,7 @@ type Listed interface {
 type Part struct {
 	*Validity
 	From, To int    // rows of the entry's body
-	shown    Extent // of those rows, and in the last part of the row behind them
+	shown    Extent // of those rows; in the last part also of the row behind the page
 }
 
 // Join is a page that is being joined, part by part.
@@ -66,24 +66,24 @@ type Join struct {
 	Parts    []Part
 	Complete bool
 
-	at      Bound // the parts reach to here
-	missing int   // rows
+	at      Bound // the end of the last part so far
+	missing int   // the number of missing rows
 }
 
-// NewJoin begins a page of so many rows. The extent names the list, and where the
-// page begins.
+// NewJoin begins a page of so many rows. The extent gives the list and the beginning of
+// the page.
 func NewJoin(of Extent, rows int) *Join {
 	of.End, of.Tags = Bound{}, make([]uint32, 0, rows+1)
 	return &Join{Extent: of, at: of.After, missing: rows}
 }
 
-// At is where the next part has to begin, or before.
+// At returns the position at which, or before which, the next part has to begin.
 func (j *Join) At() Bound { return j.at }
 
-// More says whether there are rows behind the page, which is complete.
+// More reports whether there are rows behind a complete page.
 func (j *Join) More() bool { return j.Extent.End.Kind == At }
 
-// Add adds what the page shows of the entry; false = the entry does not continue it.
+// Add adds the rows of the entry that continue the page; false = there are none.
 func (j *Join) Add(v *Validity, rows Listed) bool {
 	e, n := v.Extent, rows.Len()
 	if j.Complete || len(j.Parts) == MaxParts || e == nil || !e.isOf(&j.Extent) || !e.reaches(n) || !e.begins(&j.at) {
@@ -125,12 +125,12 @@ func (j *Join) Add(v *Validity, rows Listed) bool {
 	return true
 }
 
-// isOf says whether both are extents of one list, so that their bounds compare.
+// isOf reports whether both are extents of one list, so that their bounds can be compared.
 func (e *Extent) isOf(o *Extent) bool {
 	return e.Order == o.Order && e.Filter == o.Filter && e.Searched == o.Searched && e.NameOrder == o.NameOrder
 }
 
-// reaches says whether the tags are those of so many rows, and of the one at End.
+// reaches reports whether the extent has tags of so many rows, and of the row at End.
 func (e *Extent) reaches(rows int) bool {
 	switch e.End.Kind {
 	case Open:
@@ -141,7 +141,7 @@ func (e *Extent) reaches(rows int) bool {
 	return false
 }
 
-// begins says whether the extent begins at the position, or before.
+// begins reports whether the extent begins at the position or before it.
 func (e *Extent) begins(b *Bound) bool {
 	if b.Kind == Open { // the start of the list
 		return e.After.Kind == Open
@@ -150,8 +150,9 @@ func (e *Extent) begins(b *Bound) bool {
 	return ok && order >= 0
 }
 
-// order is negative, zero or positive as the position a is before, at or behind b, of
-// which an open one is the start of the list. ok is false if that is not known.
+// order returns a negative number, zero or a positive number if position a is before, at
+// or behind b. If b is open, it is the start of the list. ok is false if the order is not
+// known.
 func (e *Extent) order(a, b *Bound) (order int, ok bool) {
 	if b.Kind == Open {
 		return 1, true
@@ -159,8 +160,8 @@ func (e *Extent) order(a, b *Bound) (order int, ok bool) {
 	return e.compare(&changefeed.Row{ID: a.ID, CreatedAt: a.CreatedAt, NameKey: a.NameKey}, b, e.NameOrder, 1)
 }
 
-// Join gives a complete page its validity, if it equals the database. Else stale is the
-// first of the parts that do not, or -1 if nothing is proven at the moment.
+// Join sets the validity of a complete page if the page equals the database. Otherwise
+// stale is the first part that does not, or -1 if no proof is young enough.
 func (t *Tracker) Join(v *Validity, j *Join, now time.Duration) (stale int, ok bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -176,16 +177,16 @@ func (t *Tracker) Join(v *Validity, j *Join, now time.Duration) (stale int, ok b
 		v.Proof, v.ReadAt = min(v.Proof, p.Proof), min(v.ReadAt, p.ReadAt)
 	}
 	v.list, v.collection = first.list, first.collection
-	extent := j.Extent // by itself: j refers to all parts
+	extent := j.Extent // a copy, so that the page does not keep j and all parts in memory
 	v.Extent = &extent
 	v.Epoch, v.Position = t.epoch, t.position
 	v.sequence.Store(t.sequence)
 	return 0, true
 }
 
-// showsAll says whether the part equals what the transactions known here have left of
-// its extent. That its entry does as a whole is noted, so that each transaction is
-// compared once.
+// showsAll reports whether no known transaction that the part's statement did not see
+// concerns the part. If none concerns the whole entry either, the entry's sequence is
+// raised, so that each transaction is compared once.
 func (t *Tracker) showsAll(p *Part) bool {
 	s := p.sequence.Load()
 	if s == 0 || s < t.join.Load() || p.readBy > time.Duration(t.proof.Load()) {

@@ -7,17 +7,18 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// ring has the changes of all lists, the oldest first, in a budget. A change that does
-// not fit any more is dropped: entries that are older than it are not current any more.
+// ring has the changes of all lists, the oldest first, in a budget. If a new change does
+// not fit, the oldest changes are dropped. Entries that are older than a dropped change
+// of their list are not current any more.
 //
 // Invariant: bytes is the sum of the sizes of the changes from oldest to newest.
 type ring struct {
-	budget, bytes  int // bytes is what the changes occupy
+	budget, bytes  int
 	changes        int
 	oldest, newest *change
 }
 
-// ringBudget, in bytes, is for about 130,000 changes of one row.
+// ringBudget is the budget in bytes: about 130,000 changes of one row.
 const ringBudget = 16 << 20
 
 // change is what one committed transaction changed in one list.
@@ -30,20 +31,20 @@ type change struct {
 	nameOrder   uint32
 	rows        rows
 
-	list *listVersion // that has it among its changes; nil = none any more
-	next *change      // in the ring
+	list *listVersion // the list whose changes include it; nil = the list has dropped it
+	next *change      // the next newer change in the ring
 }
 
 const notYet = time.Duration(math.MaxInt64)
 
-// changeSize is what a change occupies beside its rows, in bytes: the struct, the
-// pointer of its list's slice, and what append and the allocator round up. See
+// changeSize is the memory of a change without its rows, in bytes: the struct, the
+// pointer in its list's slice, and the rounding of append and the allocator. See
 // TestMemoryOfTheRing.
 const changeSize = 128
 
 func (c *change) size() int { return changeSize + len(c.rows) }
 
-// add adds a change, and drops the oldest ones that do not fit any more.
+// add adds a change, and drops the oldest changes until all fit into the budget.
 func (r *ring) add(c *change) {
 	if r.newest == nil {
 		r.oldest = c
@@ -69,8 +70,8 @@ func (r *ring) dropOldest() {
 	r.oldest, c.next = c.next, nil
 }
 
-// release takes the rows of a change that its list has dropped. Fills that may not
-// have seen it are judged as if it had changed any row.
+// release frees the rows of a change that its list has dropped. For a fill that may not
+// have seen the change, it counts as a change of any row.
 func (r *ring) release(c *change) {
 	r.bytes -= len(c.rows)
 	c.rows, c.list = "", nil
@@ -79,12 +80,13 @@ func (r *ring) release(c *change) {
 // Invalidation is why an entry is not current any more.
 type Invalidation struct {
 	Concern     Concern
-	XID         uint64              // the transaction, 64 bits wide; 0 = it is not known
-	Position    changefeed.Position // and its place in the log
-	CommittedAt int64               // and its time, as in changefeed.Change
+	XID         uint64              // the transaction's id, 64 bits wide; 0 = not known
+	Position    changefeed.Position // the transaction's position in the log
+	CommittedAt int64               // changefeed.Change.CommittedAt
 }
 
-// invalidation names the change that concerns an entry; nil = it is not known.
+// invalidation makes an Invalidation of the change that concerns an entry; nil = the
+// change is not known.
 func (c *change) invalidation(concern Concern) *Invalidation {
 	i := &Invalidation{Concern: concern}
 	if c != nil {

@@ -11,9 +11,8 @@
 //	memory ──► IsFresh, Age ─────────────────────────────┤ may it be served?
 //	redis ──► ValidateFromRedis ─────────────────────────┘ is another node's entry current here?
 //
-// Each time an entry is asked about, it is compared with the changes that are newer
-// than what it is known to show, so a change costs the same however many pages there
-// are:
+// Each time an entry is judged, it is compared with the changes that are newer than its
+// sequence. So the cost of applying a change does not depend on the number of pages:
 //
 //	changes of the list   ──┬────┬─────┬────┬────┬──►  sequence
 //	                        │    │     │    │    │
@@ -47,43 +46,42 @@ import (
 //   - every commit that was visible before trustedUntil − bound has been applied;
 //   - an entry with sequence s equals what the database showed once change s had
 //     been applied, or later;
-//   - everything committed before the first entry of the log that was read lies
-//     below joinLSN, except what the first proof calls unsettled.
+//   - every commit from before the first entry of the log that was read has an LSN
+//     below joinLSN, except those that the first proof names as unsettled.
 type Tracker struct {
-	bound       time.Duration // how long a proof is good for
+	bound       time.Duration // how long a proof is trusted
 	fillTimeout time.Duration // a fill that takes longer is not stored
 	maxLists    int
 	ringBudget  int // bytes
 	database    *changefeed.Followed
 
-	trustedUntil atomic.Int64  // a moment
-	proof        atomic.Int64  // the moment that the last proof is about
-	join         atomic.Uint64 // sequence since which this node knows all changes
+	trustedUntil atomic.Int64  // the moment at which the last proof becomes too old
+	proof        atomic.Int64  // the moment of the last proof
+	join         atomic.Uint64 // the sequence from which on this node knows all changes
 
-	compared [Concerns]atomic.Uint64 // entries whose list had changed since, by outcome
+	compared [Concerns]atomic.Uint64 // comparisons of entries with newer changes, by outcome
 
-	// mu guards all below, and the list versions. The log locks it for writing, which
-	// takes less than a microsecond a change; requests lock it for reading, for as long
-	// as they compare an entry with up to maxRows rows.
+	// mu guards the fields below, and the list versions. The log locks it for writing,
+	// which takes less than a microsecond a change. Requests lock it for reading while
+	// they compare an entry with up to maxRows rows.
 	mu          sync.RWMutex
 	epoch       string
-	joined      bool                // something was proven since the last reset
+	joined      bool                // there was a proof since the last reset
 	joinedAt    changefeed.Position // of the first entry of the epoch's log that was read
-	joinLSN     uint64              // of the first proof
-	sequence    uint64              // of the last change or proof; never goes back
-	position    changefeed.Position // likewise
-	last        changefeed.Proof    // since the last reset; zero = none
-	provenAt    time.Time           // the moment of proof, as it was read
-	pruned      time.Duration       // the last moment by which changes were judged to be recent no more
-	lastServer  string              // of the last proof ever
+	joinLSN     uint64              // of the first proof since the last reset
+	sequence    uint64              // of the last change, proof or reset; never decreases
+	position    changefeed.Position // of the last change or proof
+	last        changefeed.Proof    // the last proof since the last reset; zero = none
+	provenAt    time.Time           // the moment of the last proof, as a time.Time
+	pruned      time.Duration       // the latest moment at which changes stopped being recent
+	lastServer  string              // of the last proof, also before a reset
 	lists       lists
 	collections [changefeed.Collections]*listVersion // changes of a collection as a whole
-	changing    map[*listVersion]struct{}            // those with recent changes
-	changed     uint64                               // changes of lists ever
+	changing    map[*listVersion]struct{}            // list versions with recent changes
+	changed     uint64                               // changes of lists since the start
 }
 
-// NewTracker makes a tracker that trusts nothing yet. The database is the one
-// that the changes are of.
+// NewTracker makes a tracker without a proof. database is the followed database.
 func NewTracker(bound, fillTimeout time.Duration, database *changefeed.Followed) *Tracker {
 	t := &Tracker{bound: bound, fillTimeout: fillTimeout, maxLists: maxLists, ringBudget: ringBudget, database: database}
 	t.Reset("")
@@ -106,9 +104,8 @@ func (t *Tracker) Reset(epoch string) {
 	}
 }
 
-// Changed adds a transaction to what is known of the lists it changed. joined
-// says whether it was read while it was new: before the first proof it may have
-// been in the log for long.
+// Changed adds a transaction to the changes of each list that it changed. joined is false
+// before the first proof: then the transaction may have been in the log for long.
 func (t *Tracker) Changed(at changefeed.Position, c *changefeed.Change) (joined bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,7 +124,7 @@ func (t *Tracker) Changed(at changefeed.Position, c *changefeed.Change) (joined 
 	return t.joined
 }
 
-// add adds a transaction to one of the versions that it changes.
+// add adds a transaction to the changes of one list or collection.
 func (t *Tracker) add(v *listVersion, c *changefeed.Change, rows changefeed.Rows) {
 	added := &change{logPosition: logPosition{t.sequence, t.position, c.LSN}, xid: c.XID, committedAt: c.CommittedAt,
 		settledAt: notYet, rowCount: uint32(len(rows)), nameOrder: c.NameOrder, rows: pack(rows)}
@@ -137,7 +134,7 @@ func (t *Tracker) add(v *listVersion, c *changefeed.Change, rows changefeed.Rows
 	t.changed++
 }
 
-// Settled notes that a transaction is visible since now.
+// Settled notes that a transaction is visible from now on.
 func (t *Tracker) Settled(c *changefeed.Change, now time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -153,7 +150,7 @@ func (t *Tracker) Settled(c *changefeed.Change, now time.Duration) {
 	}
 }
 
-// ValidThrough takes a proof, which is about a moment before now.
+// ValidThrough notes a proof. moment is the proof's, on the clock of now.
 func (t *Tracker) ValidThrough(p changefeed.Proof, moment, now time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -177,8 +174,8 @@ func (t *Tracker) ValidThrough(p changefeed.Proof, moment, now time.Duration) {
 	t.trustedUntil.Store(t.proof.Load() + int64(t.bound))
 }
 
-// Primary is the system and timeline of the last server that anything was proven
-// of, and when that server was started. An empty run: that is not proven now.
+// Primary returns the primary of the last proof. server is its system and timeline. run
+// is when it was started; empty = the last proof is too old.
 func (t *Tracker) Primary(now time.Duration) (server, run string) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -190,15 +187,15 @@ func (t *Tracker) Primary(now time.Duration) (server, run string) {
 
 // Stats are a tracker's numbers.
 type Stats struct {
-	Proof       time.Duration    // the moment up to which everything is known to be applied
-	Lists       int              // that changed recently
-	Changes     uint64           // of lists: a transaction counts once for each list that it changed
-	Compared    [Concerns]uint64 // entries that were compared with the newer changes of their lists, by outcome
-	RingChanges int              // changes that are remembered
-	RingBytes   int              // and the memory that they occupy
+	Proof       time.Duration    // the moment of the last proof
+	Lists       int              // lists that changed recently
+	Changes     uint64           // a transaction counts once for each list that it changed
+	Compared    [Concerns]uint64 // comparisons of entries with newer changes, by outcome
+	RingChanges int              // the number of remembered changes
+	RingBytes   int              // the memory that they occupy
 }
 
-// Stats returns the present numbers.
+// Stats returns the current numbers.
 func (t *Tracker) Stats() Stats {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -10,16 +10,16 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// What is known of the changes of each list.
+// The changes of each list.
 //
 // Invariants:
-//   - changes has every change of the list that came after dropped, and ascends by
+//   - listVersion.changes has every change of the list after dropped, and ascends by
 //     each of the three measures;
-//   - recent has every change that the statement of a fill which may still be
-//     stored might not see;
-//   - no change of a list that is not in known came after others.
+//   - listVersion.recent has every change that a running fill might not have seen, if
+//     the fill can still be stored;
+//   - if a list is not in lists.known, its last change is not after lists.others.
 
-// logPosition is a place in the log, in its three measures.
+// logPosition is a position in the log, in three measures.
 type logPosition struct {
 	sequence uint64 // the tracker's own number
 	position changefeed.Position
@@ -34,18 +34,17 @@ func (p *logPosition) raise(to logPosition) {
 	}
 }
 
-// listVersion holds what is known about changes of one list, or of a whole
-// collection.
+// listVersion has the known changes of one list, or of a whole collection.
 type listVersion struct {
 	last    atomic.Uint64 // sequence of the last change
 	lastLSN uint64        // the highest LSN of a change
 	changes []*change     // the oldest first
-	recent  []*change     // that a fill may miss: not visible yet, or not for long
-	dropped logPosition
+	recent  []*change     // changes that a running fill may not have seen
+	dropped logPosition   // changes up to here may be missing in changes
 }
 
-// maxRows is how many changed rows an entry is compared with, which takes 20 to 30 ns
-// each. Beyond that the page is read: a query costs more CPU time.
+// maxRows bounds the changed rows with which an entry is compared, at 20 to 30 ns each.
+// If there are more, the page is read again.
 const maxRows = 4000
 
 func (v *listVersion) add(c *change) {
@@ -63,9 +62,9 @@ func (v *listVersion) dropOldest() {
 	v.changes = v.changes[1:]
 }
 
-// settle notes that a change is visible since now.
+// settle notes that a change is visible from now on.
 func (v *listVersion) settle(xid uint64, now time.Duration) {
-	for i := len(v.recent) - 1; i >= 0; i-- { // most are among the last
+	for i := len(v.recent) - 1; i >= 0; i-- { // from the end, because most are among the last
 		if c := v.recent[i]; c.xid == xid && c.settledAt == notYet {
 			c.settledAt = now
 			return
@@ -73,8 +72,8 @@ func (v *listVersion) settle(xid uint64, now time.Duration) {
 	}
 }
 
-// prune forgets which changes are recent, of those that every fill which may
-// still be stored has seen. It returns whether any are left.
+// prune removes a change from recent if every running fill that can still be stored has
+// seen it. It reports whether any are left.
 func (v *listVersion) prune(now, fillTimeout time.Duration) bool {
 	v.recent = slices.DeleteFunc(v.recent, func(c *change) bool {
 		return now-c.settledAt > fillTimeout
@@ -82,13 +81,13 @@ func (v *listVersion) prune(now, fillTimeout time.Duration) bool {
 	return len(v.recent) > 0
 }
 
-// hasUnsettled says whether a change is published and not known to be visible.
+// hasUnsettled reports whether a change is published and not known to be visible.
 func (v *listVersion) hasUnsettled() bool {
 	return slices.ContainsFunc(v.recent, func(c *change) bool { return c.settledAt == notYet })
 }
 
-// compareSince decides whether the entry's page is as it was, although the list has
-// changed since a sequence. Else it returns the change that concerns the page.
+// compareSince decides whether the changes after a sequence concern the entry's page. It
+// returns the first one that does.
 func (v *listVersion) compareSince(sequence uint64, e *Validity) (Concern, *change) {
 	if sequence < v.dropped.sequence {
 		return Forgotten, nil
@@ -96,7 +95,7 @@ func (v *listVersion) compareSince(sequence uint64, e *Validity) (Concern, *chan
 	return compare(v.from(func(c *change) bool { return c.sequence > sequence }), e, maxRows)
 }
 
-// compareAfter is the same of changes after a position of the log.
+// compareAfter is compareSince for the changes after a position of the log.
 func (v *listVersion) compareAfter(position changefeed.Position, e *Validity) (Concern, *change) {
 	if position.Compare(v.dropped.position) < 0 {
 		return Forgotten, nil
@@ -104,9 +103,9 @@ func (v *listVersion) compareAfter(position changefeed.Position, e *Validity) (C
 	return compare(v.from(func(c *change) bool { return c.position.Compare(position) > 0 }), e, maxRows)
 }
 
-// compareRecent is the same of all changes that the entry's statement may have
-// missed. A fill that may be stored began too late to miss others on the primary; a
-// standby may not have replayed them.
+// compareRecent is compareSince for all changes that the entry's statement may not have
+// seen. On the primary these are the recent ones, because a fill that can be stored began
+// after all others were visible. A standby may not have replayed older changes.
 func (v *listVersion) compareRecent(e *Validity) (Concern, *change) {
 	if !e.ReadPoint.OnStandby() {
 		return compare(v.recent, e, math.MaxInt)
@@ -117,7 +116,7 @@ func (v *listVersion) compareRecent(e *Validity) (Concern, *change) {
 	return compare(v.from(func(c *change) bool { return c.lsn > e.ReadPoint.LSN }), e, maxRows)
 }
 
-// from returns the changes from the first one that is newer.
+// from returns the changes from the first one on for which isNewer is true.
 func (v *listVersion) from(isNewer func(*change) bool) []*change {
 	return v.changes[sort.Search(len(v.changes), func(i int) bool { return isNewer(v.changes[i]) }):]
 }
@@ -143,19 +142,18 @@ func compare(newer []*change, e *Validity, maxRows int) (Concern, *change) {
 	return Unconcerned, nil
 }
 
-// ReadPoint is how much of the database a statement saw. On the primary that is
-// what its snapshot sees: commits become visible in another order than they are
-// in the WAL, so an LSN does not say it. On a standby it is what had been replayed
-// before the statement began: a standby's snapshot does not name the transactions
-// that are running.
+// ReadPoint says which transactions a statement saw. On the primary it is the snapshot.
+// An LSN is not enough there, because commits become visible in another order than they
+// are in the WAL. On a standby it is the LSN that had been replayed before the statement
+// began, because a standby's snapshot does not name the running transactions.
 type ReadPoint struct {
 	Snapshot changefeed.Snapshot
-	Run      string // of the primary: when it was started
-	Server   string // of a standby: system and timeline it follows; empty = read from the primary
-	LSN      uint64 // and what it had replayed
+	Run      string // on the primary: when it was started
+	Server   string // on a standby: the system and timeline that it follows; empty = read from the primary
+	LSN      uint64 // on a standby: up to here it had replayed
 }
 
-// OnStandby says whether the statement ran on a standby.
+// OnStandby reports whether the statement ran on a standby.
 func (r *ReadPoint) OnStandby() bool { return r.Server != "" }
 
 func (r *ReadPoint) sees(c *change) bool {
@@ -168,7 +166,7 @@ func (r *ReadPoint) sees(c *change) bool {
 // lists are the lists that changed recently.
 type lists struct {
 	known  map[changefeed.List]*listVersion
-	others logPosition
+	others logPosition // the last change of all lists that are not in known
 	ring   ring
 }
 
@@ -178,7 +176,7 @@ var forgotten = logPosition{math.MaxUint64, changefeed.Position{Term: math.MaxUi
 // maxLists bounds the lists that are remembered, at some 200 bytes each.
 const maxLists = 1 << 17
 
-// of returns the list's version, which is remembered from then on.
+// of returns the list's version. It adds one if the list is not known.
 func (l *lists) of(list changefeed.List) *listVersion {
 	v := l.known[list]
 	if v == nil {
@@ -189,7 +187,7 @@ func (l *lists) of(list changefeed.List) *listVersion {
 	return v
 }
 
-// lastLSN is the highest LSN of a change of the list.
+// lastLSN returns an LSN that is not below that of any change of the list.
 func (l *lists) lastLSN(list changefeed.List) uint64 {
 	if v := l.known[list]; v != nil {
 		return v.lastLSN
@@ -197,8 +195,8 @@ func (l *lists) lastLSN(list changefeed.List) uint64 {
 	return l.others.lsn
 }
 
-// forget makes room when more than limit lists are known: it forgets the half
-// that changed the longest ago, except lists with recent changes. Entries of a
+// forget makes room if more than limit lists are known. It forgets about half of them,
+// those that changed the longest ago, except lists with recent changes. Entries of a
 // forgotten list are not current any more.
 func (l *lists) forget(limit int) {
 	if len(l.known) <= limit {

@@ -19,12 +19,12 @@ import (
 	"listedge/metrics"
 )
 
-// nodeTimeout bounds resolving names and reading nodes: /readyz gives each of its
-// checks a second.
+// nodeTimeout bounds resolving names and reading nodes. It is longer than a second,
+// which is the timeout of each check of /readyz.
 const nodeTimeout = 3 * time.Second
 
-// mostAnswer bounds one response of a node, in bytes.
-const mostAnswer = 8 << 20
+// maxNodeResponse bounds one response of a node, in bytes.
+const maxNodeResponse = 8 << 20
 
 // adminURL is the address of a node's admin listener.
 type adminURL struct{ url.URL }
@@ -46,11 +46,11 @@ func (u *adminURL) UnmarshalText(text []byte) error {
 // nodeAddress is the address of one node.
 type nodeAddress struct {
 	url  adminURL
-	name string // for people
+	name string // for the output
 	dial string // host:port to connect to; empty = that of the URL
 }
 
-// addresses are those of the nodes that the URL means.
+// addresses resolves the URL's host and returns the addresses of its nodes.
 func (u adminURL) addresses(ctx context.Context) ([]nodeAddress, error) {
 	if _, err := netip.ParseAddr(u.Hostname()); err == nil {
 		return []nodeAddress{{url: u, name: u.Host}}, nil
@@ -59,7 +59,7 @@ func (u adminURL) addresses(ctx context.Context) ([]nodeAddress, error) {
 	if err != nil {
 		return nil, err
 	}
-	several := nodesAmong(found)
+	several := nodeAddresses(found)
 	if len(several) == 0 {
 		return []nodeAddress{{url: u, name: u.Host}}, nil
 	}
@@ -75,10 +75,10 @@ func (u adminURL) addresses(ctx context.Context) ([]nodeAddress, error) {
 	return all, nil
 }
 
-// nodesAmong are the addresses of a name that has one for each node; none if the name
-// is that of one node. A node may have an address of both families: the family with
-// more addresses counts.
-func nodesAmong(found []netip.Addr) []netip.Addr {
+// nodeAddresses returns one address for each node, out of all addresses of a name. It
+// returns none if the name is that of one node. A node may have an IPv4 and an IPv6
+// address, so it uses only the family with more addresses.
+func nodeAddresses(found []netip.Addr) []netip.Addr {
 	var four, six []netip.Addr
 	for _, a := range found {
 		if a = a.Unmap(); a.Is4() {
@@ -98,17 +98,17 @@ func nodesAmong(found []netip.Addr) []netip.Addr {
 	return slices.Compact(nodes)
 }
 
-// nodeState is what a node says of itself.
+// nodeState is what the admin listener of a node returns.
 type nodeState struct {
 	name      string
-	err       error // why it gave no answer
+	err       error // why the node could not be read
 	readiness admin.Readiness
 	metrics   metrics.Reading
 	settings  map[string]any // nil = its version does not have /settings
-	ahead     time.Duration  // of its clock before this one's, at least
+	ahead     time.Duration  // how far the node's clock is ahead of ours, at least: see ahead
 }
 
-// readNodes reads the state of all nodes that the URLs mean, in their order, each once.
+// readNodes reads the state of all nodes of the URLs, in their order, each node once.
 func readNodes(ctx context.Context, urls []adminURL) (all []nodeState) {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
@@ -139,7 +139,7 @@ func readNodes(ctx context.Context, urls []adminURL) (all []nodeState) {
 	return append(all, nodes...)
 }
 
-// read reads everything, until the deadline of ctx.
+// read reads readiness, metrics and settings, until the deadline of ctx.
 func (a nodeAddress) read(ctx context.Context) (n nodeState) {
 	n.name = a.name
 	transport := http.DefaultTransport.(*http.Transport).Clone()
@@ -186,7 +186,7 @@ func (a nodeAddress) readiness(ctx context.Context, client *http.Client) (found 
 	return found, err
 }
 
-// get requests a path, which may have a query, and gives the response to read.
+// get requests a path, which may have a query, and passes the response to the function.
 func (a nodeAddress) get(ctx context.Context, client *http.Client, path string, read func(*http.Response, io.Reader) error) error {
 	path, query, _ := strings.Cut(path, "?")
 	u := a.url.JoinPath(path)
@@ -196,7 +196,7 @@ func (a nodeAddress) get(ctx context.Context, client *http.Client, path string, 
 		return err
 	}
 	if a.dial != "" && a.url.Scheme == "http" {
-		request.Host = a.dial // an admin listener does not answer to every name
+		request.Host = a.dial // an admin listener refuses unknown host names
 	}
 	response, err := client.Do(request)
 	if failure := (*url.Error)(nil); errors.As(err, &failure) {
@@ -210,14 +210,15 @@ func (a nodeAddress) get(ctx context.Context, client *http.Client, path string, 
 		why, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
 		return errors.New(strings.TrimSpace(string(why)))
 	}
-	if err := read(response, io.LimitReader(response.Body, mostAnswer)); err != nil {
+	if err := read(response, io.LimitReader(response.Body, maxNodeResponse)); err != nil {
 		return fmt.Errorf("/%s is not that of a node (%s): %w", path, response.Status, err)
 	}
 	return nil
 }
 
-// ahead is how far a clock is ahead of this one, at least, if it showed date, in whole
-// seconds, between sent and received; negative if it is behind.
+// ahead returns the least distance by which another clock is ahead of ours; negative if
+// it is behind, 0 if it may be right. The other clock showed date, which is rounded down
+// to a second, at some moment between sent and received.
 func ahead(date, sent, received time.Time) time.Duration {
 	return max(date.Sub(received), 0) + min(date.Add(time.Second).Sub(sent), 0)
 }

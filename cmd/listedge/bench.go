@@ -40,11 +40,11 @@ func (c *benchCommand) Validate() error {
 	return nil
 }
 
-// errNoAnswer: there is nothing to report.
+// errNoAnswer: no request was answered, so there are no latencies to report.
 var errNoAnswer = errors.New("no answer came")
 
-// longestAnswer is the timeout of a request, and the end of the histogram.
-const longestAnswer = time.Minute
+// requestTimeout is the timeout of a request, and the largest value of the histogram.
+const requestTimeout = time.Minute
 
 // answers are the results of a number of requests.
 type answers struct {
@@ -57,14 +57,14 @@ type answers struct {
 }
 
 func newAnswers() *answers {
-	return &answers{latencies: hdrhistogram.New(1, longestAnswer.Microseconds(), 3), statuses: map[string]int{}, refusals: map[string]int{}}
+	return &answers{latencies: hdrhistogram.New(1, requestTimeout.Microseconds(), 3), statuses: map[string]int{}, refusals: map[string]int{}}
 }
 
-// Run requests the URL over and over, and draws the latencies.
+// Run requests the URL repeatedly for the duration, and prints the latencies.
 func (c *benchCommand) Run(ctx context.Context, t *terminal) error {
 	running, stop := context.WithTimeout(ctx, c.Duration)
 	defer stop()
-	client := &http.Client{Timeout: longestAnswer, Transport: &http.Transport{MaxIdleConnsPerHost: c.Connections, MaxConnsPerHost: c.Connections}}
+	client := &http.Client{Timeout: requestTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: c.Connections, MaxConnsPerHost: c.Connections}}
 	defer client.CloseIdleConnections()
 	loads := make([]*answers, c.Connections)
 	began := time.Now()
@@ -89,7 +89,8 @@ func (c *benchCommand) Run(ctx context.Context, t *terminal) error {
 	return all.refused()
 }
 
-// refused is an error if most responses are refusals: then the latencies are theirs.
+// refused returns an error if most responses are refusals, because the latencies are
+// then not those of pages.
 func (l *answers) refused() error {
 	var refused, most int
 	var status, do string
@@ -128,7 +129,7 @@ func (l *answers) run(ctx context.Context, client *http.Client, url, key string)
 			answer.Body.Close()
 		}
 		if err != nil {
-			if ctx.Err() == nil { // else the time is over
+			if ctx.Err() == nil { // otherwise the end of the run has cancelled the request
 				l.failures, l.failure = l.failures+1, err
 				time.Sleep(10 * time.Millisecond)
 			}

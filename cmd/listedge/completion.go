@@ -37,25 +37,24 @@ type completeCommand struct {
 }
 
 // Run prints the completions of the last word, one a line: the word, a tab and its
-// meaning. It prints nothing if it does not know them, such as names of files.
+// meaning. It prints nothing where any text may follow, such as the name of a file.
 func (c *completeCommand) Run(_ context.Context, t *terminal, k *kong.Kong) error {
-	for _, o := range offers(k.Model.Node, c.Words) {
-		if _, err := fmt.Fprintf(t.out, "%s\t%s\n", o.word, oneLine(o.meaning)); err != nil {
+	for _, candidate := range completions(k.Model.Node, c.Words) {
+		if _, err := fmt.Fprintf(t.out, "%s\t%s\n", candidate.word, oneLine(candidate.meaning)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// offer is a completion: a word and its meaning.
-type offer struct{ word, meaning string }
+type completion struct{ word, meaning string }
 
-// offers are the completions of the last word.
-func offers(node *kong.Node, words []string) (all []offer) {
+// completions returns the completions of the last word.
+func completions(node *kong.Node, words []string) (all []completion) {
 	if len(words) == 0 {
 		return nil
 	}
-	var value *kong.Value // of the flag before, which the next word is
+	var value *kong.Value // of the flag before; the next word is this value
 	arguments := 0        // of the command, so far
 	for _, word := range words[:len(words)-1] {
 		switch name, isFlag := strings.CutPrefix(word, "--"); {
@@ -85,30 +84,30 @@ func offers(node *kong.Node, words []string) (all []offer) {
 	case strings.HasPrefix(last, "-"):
 		for _, group := range node.AllFlags(true) {
 			for _, flag := range group {
-				all = append(all, offer{"--" + flag.Name, flag.Help})
+				all = append(all, completion{"--" + flag.Name, flag.Help})
 			}
 		}
 	case len(node.Children) > 0:
 		for _, child := range node.Children {
 			if !child.Hidden {
-				all = append(all, offer{child.Name, child.Help})
+				all = append(all, completion{child.Name, child.Help})
 			}
 		}
 	case arguments < len(node.Positional):
 		all = valuesOf(node.Positional[arguments], "")
 	}
-	return slices.DeleteFunc(all, func(o offer) bool { return !strings.HasPrefix(o.word, last) })
+	return slices.DeleteFunc(all, func(c completion) bool { return !strings.HasPrefix(c.word, last) })
 }
 
-// valuesOf are the possible values, each with the prefix; none if there is no fixed set.
-func valuesOf(v *kong.Value, prefix string) (all []offer) {
+// valuesOf returns the possible values, each behind the prefix; none if any text is a value.
+func valuesOf(v *kong.Value, prefix string) (all []completion) {
 	names := v.EnumSlice()
 	if _, isLevel := v.Target.Interface().(slog.Level); isLevel {
 		names = []string{"debug", "info", "warn", "error"}
 	}
 	for _, name := range names {
 		if name != "" {
-			all = append(all, offer{prefix + name, ""})
+			all = append(all, completion{prefix + name, ""})
 		}
 	}
 	return all

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// words are what the first column of the offers has.
+// words are the first column of the completions.
 func words(t *testing.T, line ...string) (all []string) {
 	t.Helper()
 	for offer := range strings.Lines(command(t, append([]string{"complete", "--"}, line...)...)) {

@@ -22,8 +22,8 @@ import (
 )
 
 // cli is the whole command line. Every flag is also an environment variable:
-// --database-url is LISTEDGE_DATABASE_URL. `dev` drains briefly: no load balancer
-// waits for it.
+// --database-url is LISTEDGE_DATABASE_URL. The drain of `dev` is short, because no load
+// balancer has to notice it.
 type cli struct {
 	Dev        devCommand        `cmd:"" set:"drain=300ms" help:"Run on a private Postgres with sample data, to try it."`
 	Serve      serveCommand      `cmd:"" set:"drain=3s" help:"Run one edge node."`
@@ -97,7 +97,7 @@ func checkRedis(url string) error {
 	return nil
 }
 
-// replicationFlag says where changes are followed from.
+// replicationFlag is the database whose changes are followed.
 type replicationFlag struct {
 	ReplicationURL string `help:"The same database without a connection pooler, if --database-url leads to one: changes cannot be followed through a pooler. Empty: --database-url." placeholder:"URL"`
 }
@@ -128,8 +128,8 @@ func (f *regionFlag) Validate() error {
 	return nil
 }
 
-// longest bounds every duration that is a setting.
-const longest = 30 * 24 * time.Hour
+// maxDuration bounds every duration that is a setting.
+const maxDuration = 30 * 24 * time.Hour
 
 // nodeFlags are the settings of a node.
 type nodeFlags struct {
@@ -179,7 +179,7 @@ func (f *nodeFlags) Validate() error {
 		return fmt.Errorf("--freshness-bound must be 0 or at least 200ms: proofs are up to 150ms old")
 	case f.CacheTTL < 0 || f.MaxStale < 0 || f.KeyGrace < 0 || f.Drain < 0:
 		return fmt.Errorf("--cache-ttl, --max-stale, --key-grace and --drain must not be negative")
-	case max(f.CacheTTL, f.MaxStale, f.KeyGrace, f.Drain, f.FreshnessBound) > longest:
+	case max(f.CacheTTL, f.MaxStale, f.KeyGrace, f.Drain, f.FreshnessBound) > maxDuration:
 		return fmt.Errorf("--freshness-bound, --cache-ttl, --max-stale, --key-grace and --drain must be at most 30 days (720h)")
 	case f.DatabaseConnections < 1 || f.DatabaseConnections > 10_000:
 		return fmt.Errorf("--database-connections must be from 1 to 10000")
@@ -235,9 +235,9 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// defaultDataDir is where `dev` keeps its Postgres: the user's state folder. For root
-// it is the system's, because Postgres then runs as another account, which may not
-// enter root's home.
+// defaultDataDir returns where `dev` keeps its Postgres: a folder in the user's state
+// folder. For root it is in /var/lib, because Postgres then runs as another account,
+// which may not read root's home.
 func defaultDataDir() string {
 	if os.Geteuid() == 0 {
 		return "/var/lib/listedge"

@@ -32,8 +32,8 @@ func (c *migrateUp) Validate() error {
 	return cmp.Or(c.databaseFlags.Validate(), c.replicationFlag.Validate(), c.regionFlag.Validate())
 }
 
-// Run migrates, and makes the publication and the slot as far as the user has the
-// rights. What it cannot make is printed and is not a failure.
+// Run migrates. It also makes the publication and the slot if the user has the rights;
+// without the rights it prints what it could not make, and does not fail.
 func (c *migrateUp) Run(ctx context.Context, t *terminal) error {
 	url := cmp.Or(c.ReplicationURL, c.DatabaseURL) // a pooler may end the session that holds the lock against other migrations
 	applied, err := admin.MigrateSchema(ctx, url)
@@ -134,7 +134,7 @@ type seedCommand struct {
 	Seed       int64 `help:"The same seed gives the same data." default:"1" placeholder:"S"`
 }
 
-// Run seeds.
+// Run creates workspaces with sample data and prints their ids.
 func (c *seedCommand) Run(ctx context.Context, t *terminal) error {
 	if c.Workspaces < 1 || c.Items < 0 || c.Contacts < 0 {
 		return usageError{fmt.Errorf("--workspaces must be at least 1, --items and --contacts at least 0")}
@@ -161,8 +161,8 @@ func (c *purgeCommand) Validate() error {
 	return c.databaseFlags.Validate()
 }
 
-// Run invalidates pages on all nodes. The purge travels like any change: in the WAL,
-// to the follower, through the log of changes to every node.
+// Run invalidates pages on all nodes. A purge is published like a change: the follower
+// reads it from the WAL and writes it to the log of changes, which every node reads.
 func (c *purgeCommand) Run(ctx context.Context, t *terminal) error {
 	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
 		if err := a.Purge(ctx, c.Workspace); err != nil {

@@ -16,10 +16,11 @@ import (
 // dependency is a server, or the follower, as metrics and the status page know it.
 type dependency struct {
 	admin.Dependency
-	metric metrics.Dependency // without Up; zero = it has metrics of its own
+	metric metrics.Dependency // without Up; zero = other metrics describe it
 }
 
-// dependenciesOf are checked every second, whatever requests do.
+// dependenciesOf returns the dependencies of a node. They are checked every second,
+// independently of requests.
 func (n *node) dependenciesOf(pages *origin.Origin) []dependency {
 	all := []dependency{{admin.Dependency{Name: "Postgres", Runbook: "ListedgePostgresDown", Check: n.pingPrimary},
 		metrics.Dependency{Kind: metrics.Postgres, Server: "primary"}}}
@@ -38,13 +39,13 @@ func (n *node) dependenciesOf(pages *origin.Origin) []dependency {
 	return all
 }
 
-// pingPrimary is nil if the primary answers. It uses the connections of keys: those of
-// pages may all be busy.
+// pingPrimary returns nil if the primary answers. It uses the connections for keys,
+// because those for pages may all be busy.
 func (n *node) pingPrimary(ctx context.Context) error {
 	return cmp.Or(n.database.Keys.Pool.Ping(ctx), n.database.WrongServer())
 }
 
-// checkFollower is nil while heartbeats of some follower arrive.
+// checkFollower returns nil while heartbeats of a follower arrive in time.
 func (n *node) checkFollower(context.Context) error {
 	if n.cache.Mode() == cache.ModeFollowed {
 		return nil
@@ -58,7 +59,7 @@ func (n *node) checkFollower(context.Context) error {
 	return errors.New("heartbeats are late")
 }
 
-// dependencyMetrics are the dependencies that have been checked.
+// dependencyMetrics returns the metrics of the dependencies that have been checked.
 func dependencyMetrics(all []dependency, watch *admin.Watch) (known []metrics.Dependency) {
 	for i, s := range watch.States() {
 		if m := all[i].metric; s.Checked && m != (metrics.Dependency{}) {

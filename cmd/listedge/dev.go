@@ -31,14 +31,14 @@ type devCommand struct {
 
 const (
 	devDatabase = "listedge"
-	// devMostNodes fit into the 200 connections of the private Postgres, at 20 a
-	// node by default.
-	devMostNodes = 8
-	// devStart bounds starting a server, also on a slow laptop.
-	devStart = 2 * time.Minute
+	// maxDevNodes is how many nodes fit into the 200 connections of the private
+	// Postgres, if each opens 20, the default.
+	maxDevNodes = 8
+	// devStartTimeout bounds starting a server, also on a slow laptop.
+	devStartTimeout = 2 * time.Minute
 )
 
-// What `dev` seeds: a few thousand rows in two workspaces.
+// devSeed is the sample data: a few thousand rows in two workspaces.
 var devSeed = load.SeedSpec{Workspaces: 2, Items: 3000, Contacts: 1500, Seed: 1}
 
 var errPostgresEnded = errors.New("the private Postgres has ended")
@@ -48,10 +48,10 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 	if c.Nodes < 1 {
 		return usageError{fmt.Errorf("--nodes must be at least 1")}
 	}
-	if c.Nodes > devMostNodes {
-		return usageError{fmt.Errorf("--nodes must be at most %d: each is a process, and the private Postgres has connections for so many", devMostNodes)}
+	if c.Nodes > maxDevNodes {
+		return usageError{fmt.Errorf("--nodes must be at most %d: each is a process, and the private Postgres has connections for so many", maxDevNodes)}
 	}
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal is gone
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal was closed
 	defer stop()
 	addresses, err := c.addresses()
 	if err != nil {
@@ -72,7 +72,7 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 	defer unlock()
 
 	fmt.Fprintf(t.err, "Postgres in %s …\n", c.DataDir)
-	startCtx, cancel := context.WithTimeout(ctx, devStart)
+	startCtx, cancel := context.WithTimeout(ctx, devStartTimeout)
 	defer cancel()
 	postgres, err := sandbox.StartPostgres(startCtx, sandbox.PostgresOptions{Dir: c.DataDir})
 	if err != nil {
@@ -113,7 +113,7 @@ func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context
 		return n.serve(ctx)
 	}
 	if c.RedisURL == "" {
-		startCtx, cancel := context.WithTimeout(ctx, devStart)
+		startCtx, cancel := context.WithTimeout(ctx, devStartTimeout)
 		defer cancel()
 		var redis *sandbox.Redis
 		if redis, err = sandbox.StartRedis(startCtx, sandbox.RedisOptions{Dir: filepath.Join(c.DataDir, "redis")}); err != nil {
@@ -239,7 +239,7 @@ func (c *devCommand) welcome(t *terminal, addresses []listenFlags, url, key stri
 	fmt.Fprintf(t.out, "\ncurl -i -H 'X-API-Key: %s' 'http://%s/v1/items?limit=5'\n\n", key, reachable(addresses[0].Listen))
 }
 
-// reachable is an address for clients of a listener.
+// reachable returns the address at which clients of this machine reach a listener.
 func reachable(listen string) string {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil || host != "" && host != "0.0.0.0" && host != "::" {

@@ -34,14 +34,15 @@ type doctorCommand struct {
 	DatabaseConnections int        `help:"As for serve." default:"16"`
 }
 
-// followerConnections are the follower's, beside those of the pools.
+// followerConnections is the number of connections of the follower, which are not in the
+// pools.
 const followerConnections = 2
 
 var errFindings = errors.New("something fails; see above")
 
 // Validate is explicit because each of the embedded has one.
 func (c *doctorCommand) Validate() error {
-	if c.Node != nil && len(c.Node) == 0 { // an empty variable, not the wish to check no node
+	if c.Node != nil && len(c.Node) == 0 { // an environment variable that is empty by mistake
 		return errors.New("--node must not be empty")
 	}
 	if c.DatabaseConnections < 1 {
@@ -71,8 +72,7 @@ func (c *doctorCommand) Run(ctx context.Context, t *terminal) error {
 	return err
 }
 
-// examine checks all servers and nodes at once: together they take as long as the
-// slowest, and each has a deadline.
+// examine checks all servers and nodes concurrently. Each check has a deadline.
 func (c *doctorCommand) examine(ctx context.Context) ([]admin.Finding, error) {
 	var checks sync.WaitGroup
 	var database []admin.Finding

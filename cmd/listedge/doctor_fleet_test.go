@@ -314,7 +314,7 @@ func TestWhichAddressesOfANameAreNodes(t *testing.T) {
 			addresses = append(addresses, netip.MustParseAddr(a))
 		}
 		var names []string
-		for _, a := range nodesAmong(addresses) {
+		for _, a := range nodeAddresses(addresses) {
 			names = append(names, a.String())
 		}
 		if got := strings.Join(names, " "); got != want {

@@ -13,7 +13,7 @@ import (
 // shownKeys is how many of the busiest keys the status page lists.
 const shownKeys = 10
 
-// state is what this node says of itself.
+// state returns the state of this node for the status pages of all nodes.
 func (n *node) state() admin.NodeState {
 	s := admin.NodeState{Name: n.name(), Version: version, Revision: builtFrom(), Started: n.started,
 		Ready: n.health.Ready(), Mode: n.cache.Mode().String(), Down: []string{}}
@@ -27,7 +27,7 @@ func (n *node) state() admin.NodeState {
 	return s
 }
 
-// reading is what a point of the history is made of.
+// reading returns the numbers from which a point of the history is made.
 func (n *node) reading() admin.Reading {
 	r := admin.Reading{Totals: n.metrics.Edge.Totals(), ProofAge: -1}
 	if n.cache.Mode() != cache.ModeTTL {
@@ -36,8 +36,8 @@ func (n *node) reading() admin.Reading {
 	return r
 }
 
-// fleet is what the nodes of the same database wrote last, for the status page: it alone
-// reads it, while it is open.
+// fleet returns the states that the nodes of the same database wrote last. Only an open
+// status page calls it.
 func (n *node) fleet(ctx context.Context) (all []admin.NodeState) {
 	entries, err := readRoster(ctx, n.redis.log)
 	if err != nil {
@@ -51,8 +51,8 @@ func (n *node) fleet(ctx context.Context) (all []admin.NodeState) {
 	return all
 }
 
-// busiestKeys are the keys with the most requests, with their names if Postgres tells
-// them.
+// busiestKeys returns the keys with the most requests. They have names if Postgres
+// answers.
 func (n *node) busiestKeys(ctx context.Context, keys *apikey.Store) []admin.KeyState {
 	uses := n.server.BusiestKeys(shownKeys)
 	ids := make([]uuid.UUID, len(uses))

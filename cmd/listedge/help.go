@@ -35,8 +35,8 @@ func (versionCommand) Run(_ context.Context, t *terminal) error {
 	return err
 }
 
-// examples are command lines; the help of a command shows its own. They take
-// --database-url from the environment.
+// examples are command lines. The help of a command shows those that begin with its
+// name. They take --database-url from the environment.
 var examples = []string{
 	"dev",
 	"dev --nodes 3",
@@ -67,7 +67,8 @@ var examples = []string{
 	"version",
 }
 
-// addExamples adds to the help of commands what belongs to no single flag.
+// addExamples adds the examples to the help of each command, and the columns to that of
+// import.
 func addExamples(app *kong.Application) {
 	for _, node := range app.Leaves(false) {
 		path := strings.TrimPrefix(node.Path(), app.Name+" ")
@@ -83,7 +84,7 @@ func addExamples(app *kong.Application) {
 	}
 }
 
-// importHelp names the columns of a file.
+// importHelp returns the columns of the files that import reads.
 func importHelp() string {
 	var all []string
 	for _, c := range []origin.Collection{origin.Items, origin.Contacts} {
@@ -96,15 +97,15 @@ func importHelp() string {
 	return strings.Join(all, "\n\n") + "\n\nThe first line of a CSV file names its columns, in any order; id and name are required. Rows are matched by id. In rows that exist, columns that the file does not have stay as they are."
 }
 
-// version is that of the next release, until one is built:
+// version is the next release's with -dev, unless the build of a release sets it by
 // -ldflags "-X main.version=…".
 var version = "0.2.0-dev"
 
-// revision is for builds without the repository, as that of the image:
+// revision is set by builds without the repository, such as that of the image, by
 // -ldflags "-X main.revision=…".
 var revision string
 
-// builtFrom is the revision of the source.
+// builtFrom returns the revision of the source.
 func builtFrom() string {
 	if revision != "" {
 		return revision

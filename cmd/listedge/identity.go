@@ -24,8 +24,8 @@ const (
 	identifyEvery   = 5 * time.Second
 	identifySoon    = watchEvery
 	identifyTimeout = time.Second
-	// startPause is the time between two looks at the fleet's timeline at the
-	// start, and startTimeout how long a node tries.
+	// startPause is the time between two reads of the fleet's timeline at the start,
+	// and startTimeout is how long a starting node tries to read it.
 	startPause   = 50 * time.Millisecond
 	startTimeout = 500 * time.Millisecond
 	// fleetsEvery is how often the follower checks whether other fleets use its
@@ -37,8 +37,8 @@ const (
 	otherFleetsDo = "give each fleet a Redis of its own"
 )
 
-// identifies says whether the node itself has to query the identity of its database:
-// no follower does, or none can connect.
+// identifies reports whether the node itself has to query the identity of its database,
+// because no follower does or none can connect.
 func (n *node) identifies() bool {
 	return n.redis.pages != nil && (n.follower == nil || n.followed.Digest() == "" || n.follower.Incapable() != nil)
 }
@@ -64,22 +64,22 @@ func (n *node) findIdentity(ctx context.Context) error {
 	return err
 }
 
-// mayJudge decides whether a starting node knows enough to judge answers of the
-// database: it has read the timeline that the fleet follows, or has tried to for
-// startTimeout since the database first answered.
+// mayJudge decides whether a starting node may judge answers of the database. It may if
+// it has read the timeline that the fleet follows, or if it has tried to for startTimeout
+// since the database first answered.
 //
-// Invariant: no page and no key is read from the database before that. So an
-// answer of an old primary never counts as the primary's (postgres.Followed),
-// unless the node has no right to query the identity, or Redis has not answered
-// for startTimeout. A node serves without Redis; it then knows nothing of the
-// fleet until Redis answers.
+// Invariant: before that, no page and no key is read from the database. So an answer of
+// an old primary is never taken for the primary's (postgres.Followed). There are two
+// exceptions: the node has no right to query the identity, or Redis has not answered for
+// startTimeout. A node also serves without Redis, but it knows the timeline of the fleet
+// only when Redis answers.
 func mayJudge(timelineRead bool, sinceAnswer time.Duration) bool {
 	return timelineRead || sinceAnswer >= startTimeout
 }
 
 // findTimeline reads the timeline that the fleet follows, until answers can be judged.
 func (n *node) findTimeline(ctx context.Context) {
-	var answered time.Time // when the database first did; without an answer it gives no pages either
+	var answered time.Time // when the database first answered; before, it returns no pages either
 	for ctx.Err() == nil {
 		err := n.findIdentity(ctx)
 		if answered.IsZero() && !errors.Is(err, origin.ErrUnavailable) {
@@ -101,7 +101,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// readEpoch reads the epoch of the identity that was found: it names the timeline.
+// readEpoch reads the epoch of the database, which contains the timeline.
 func (n *node) readEpoch(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -127,7 +127,7 @@ func (n *node) identify(ctx context.Context) {
 	}
 }
 
-// checkTimeline is what /readyz says of the timeline of the database server.
+// checkTimeline is the check of /readyz for the timeline of the database server.
 func (n *node) checkTimeline(context.Context) error {
 	select {
 	case <-n.timelineKnown:
@@ -166,8 +166,8 @@ func (n *node) fleetsPause() time.Duration {
 	return fleetsRarely
 }
 
-// checkOtherFleets notes which other fleets use the Redis, and logs a change. It
-// returns false while that cannot be known.
+// checkOtherFleets notes which other fleets use the Redis, and logs a change. It returns
+// false if it could not find out.
 func (n *node) checkOtherFleets(ctx context.Context) (known bool) {
 	ctx, cancel := context.WithTimeout(ctx, watchEvery)
 	defer cancel()
@@ -200,7 +200,7 @@ func otherFleets(followers map[string]string, digest string) string {
 		": limits of keys with equal ids, the count of nodes and memory are shared"
 }
 
-// sharedRedis is what /readyz notes of other fleets; empty = none is known.
+// sharedRedis returns the note of /readyz about other fleets; empty = none is known.
 func (n *node) sharedRedis() string {
 	if text := n.fleets.Load(); text != nil {
 		return *text

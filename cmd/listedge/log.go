@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	recentEntries = 50  // different warnings and errors kept; the one seen longest ago is dropped first
-	recentDetail  = 400 // bytes kept of the attributes of one
+	maxRecentEntries = 50  // different warnings and errors; the one that last occurred longest ago is dropped first
+	maxRecentDetail  = 400 // bytes of an entry's attributes
 )
 
-// recentEntry is a warning or an error of the log, with all repetitions: one outage
-// does not push everything else out.
+// recentEntry is a warning or an error of the log. Repetitions are counted in one
+// entry, so that one outage does not push everything else out.
 type recentEntry struct {
 	First   time.Time `json:"first"`
 	Last    time.Time `json:"last"`
@@ -30,16 +30,16 @@ type recentEntry struct {
 	Detail  string    `json:"detail"` // the attributes, as in a text log
 }
 
-// recentLog passes a log on and keeps its latest warnings and errors for the status
-// page: they are what an operator wants to see first.
+// recentLog is a log handler that passes records to the next one and keeps the latest
+// warnings and errors for the status page.
 type recentLog struct {
-	next   slog.Handler
-	text   slog.Handler // writes attributes into the memory's buffer
-	memory *logMemory
+	next slog.Handler
+	text slog.Handler // formats attributes into kept.buffer
+	kept *keptEntries // shared by all handlers that With has derived
 }
 
-type logMemory struct {
-	mu      sync.Mutex // guards all of it
+type keptEntries struct {
+	mu      sync.Mutex // guards the fields below
 	buffer  bytes.Buffer
 	entries []recentEntry // the latest last
 }
@@ -54,16 +54,16 @@ func newLog(t *terminal, f nodeFlags) *recentLog {
 }
 
 func newRecentLog(next slog.Handler) *recentLog {
-	m := &logMemory{}
-	return &recentLog{next, slog.NewTextHandler(&m.buffer, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: keptAttribute}), m}
+	kept := &keptEntries{}
+	return &recentLog{next, slog.NewTextHandler(&kept.buffer, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: redactAttribute}), kept}
 }
 
 // identifier is the id of a workspace, a key or a row.
 var identifier = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
-// keptAttribute is what is kept of an attribute: nothing that recentEntry has a field
-// for, no request id (the client may have chosen it), no id of a tenant, no stack.
-func keptAttribute(_ []string, a slog.Attr) slog.Attr {
+// redactAttribute drops attributes for which recentEntry has a field, and request ids,
+// which clients may have chosen. It removes ids of tenants and stacks from texts.
+func redactAttribute(_ []string, a slog.Attr) slog.Attr {
 	switch a.Key {
 	case slog.TimeKey, slog.LevelKey, slog.MessageKey, "requestId", "alike":
 		return slog.Attr{}
@@ -76,7 +76,7 @@ func keptAttribute(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// Enabled is true for warnings and errors, even if the log itself is quieter.
+// Enabled is true for warnings and errors, even if the next handler omits them.
 func (h *recentLog) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= slog.LevelWarn || h.next.Enabled(ctx, level)
 }
@@ -94,39 +94,39 @@ func (h *recentLog) Handle(ctx context.Context, r slog.Record) error {
 
 // WithAttrs is a logger's With.
 func (h *recentLog) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &recentLog{h.next.WithAttrs(attrs), h.text.WithAttrs(attrs), h.memory}
+	return &recentLog{h.next.WithAttrs(attrs), h.text.WithAttrs(attrs), h.kept}
 }
 
 // WithGroup is a logger's WithGroup.
 func (h *recentLog) WithGroup(name string) slog.Handler {
-	return &recentLog{h.next.WithGroup(name), h.text.WithGroup(name), h.memory}
+	return &recentLog{h.next.WithGroup(name), h.text.WithGroup(name), h.kept}
 }
 
 func (h *recentLog) keep(ctx context.Context, r slog.Record) {
-	m := h.memory
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.buffer.Reset()
+	kept := h.kept
+	kept.mu.Lock()
+	defer kept.mu.Unlock()
+	kept.buffer.Reset()
 	_ = h.text.Handle(ctx, r) // writing to a buffer does not fail
-	e := recentEntry{First: r.Time, Last: r.Time, Times: 1, Level: r.Level.String(), Message: r.Message, Detail: strings.TrimSpace(m.buffer.String())}
-	if len(e.Detail) > recentDetail {
-		e.Detail = strings.ToValidUTF8(e.Detail[:recentDetail], "") + "…"
+	e := recentEntry{First: r.Time, Last: r.Time, Times: 1, Level: r.Level.String(), Message: r.Message, Detail: strings.TrimSpace(kept.buffer.String())}
+	if len(e.Detail) > maxRecentDetail {
+		e.Detail = strings.ToValidUTF8(e.Detail[:maxRecentDetail], "") + "…"
 	}
 	repeats := func(o recentEntry) bool { return o.Level == e.Level && o.Message == e.Message && o.Detail == e.Detail }
-	if i := slices.IndexFunc(m.entries, repeats); i >= 0 {
-		e.First, e.Times = m.entries[i].First, m.entries[i].Times+1
-		m.entries = slices.Delete(m.entries, i, i+1)
+	if i := slices.IndexFunc(kept.entries, repeats); i >= 0 {
+		e.First, e.Times = kept.entries[i].First, kept.entries[i].Times+1
+		kept.entries = slices.Delete(kept.entries, i, i+1)
 	}
-	if m.entries = append(m.entries, e); len(m.entries) > recentEntries {
-		m.entries = slices.Delete(m.entries, 0, 1)
+	if kept.entries = append(kept.entries, e); len(kept.entries) > maxRecentEntries {
+		kept.entries = slices.Delete(kept.entries, 0, 1)
 	}
 }
 
-// ServeHTTP answers with what is kept, the latest first.
+// ServeHTTP answers with the kept entries, the latest first.
 func (h *recentLog) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	h.memory.mu.Lock()
-	latest := append([]recentEntry{}, h.memory.entries...)
-	h.memory.mu.Unlock()
+	h.kept.mu.Lock()
+	latest := append([]recentEntry{}, h.kept.entries...)
+	h.kept.mu.Unlock()
 	slices.Reverse(latest)
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")

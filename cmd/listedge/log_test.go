@@ -155,15 +155,15 @@ func TestTheLatestWarningsAreKept(t *testing.T) {
 func TestKeptWarningsAreBounded(t *testing.T) {
 	h := newRecentLog(slog.DiscardHandler)
 	log := slog.New(h)
-	for i := range 3 * recentEntries {
+	for i := range 3 * maxRecentEntries {
 		log.Warn("warning", "n", i, "text", strings.Repeat("ä", 10_000))
 	}
 	all := remembers(t, h)
-	if len(all) != recentEntries || !strings.HasPrefix(all[0].Detail, fmt.Sprintf("n=%d ", 3*recentEntries-1)) {
+	if len(all) != maxRecentEntries || !strings.HasPrefix(all[0].Detail, fmt.Sprintf("n=%d ", 3*maxRecentEntries-1)) {
 		t.Errorf("%d remembered, the latest %.20s", len(all), all[0].Detail)
 	}
 	for _, e := range all {
-		if len(e.Detail) > recentDetail+len("…") || !utf8.ValidString(e.Detail) {
+		if len(e.Detail) > maxRecentDetail+len("…") || !utf8.ValidString(e.Detail) {
 			t.Errorf("%d bytes: %q", len(e.Detail), e.Detail)
 		}
 	}

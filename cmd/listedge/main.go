@@ -54,8 +54,8 @@ func (e usageError) Unwrap() error { return e.error }
 
 var errInterrupted = errors.New("interrupted")
 
-// cancelled says whether the error comes from cancelling ctx: from a statement it may
-// be an error of the server.
+// cancelled reports whether the error comes from cancelling ctx. The error of a
+// cancelled statement may come from the server.
 func cancelled(err error) bool {
 	var server interface{ SQLState() string }
 	return errors.Is(err, context.Canceled) || errors.As(err, &server) && server.SQLState() == "57014" // query_canceled
@@ -75,7 +75,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	case *exited >= 0: // --help or --version has printed
 		err = nil
 	case err != nil:
-		err = usageError{clearer(err)}
+		err = usageError{rewordParserError(err)}
 	default:
 		parsed.BindTo(ctx, (*context.Context)(nil))
 		parsed.Bind(&terminal{in: in, out: printed, err: errs})
@@ -98,8 +98,9 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 // noValue matches the parser's error for a flag without a value.
 var noValue = regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "([^"]*)" \(.*\)`)
 
-// clearer words that error better.
-func clearer(err error) error {
+// rewordParserError makes the parser's error for a flag without a value easier to
+// understand. It returns other errors as they are.
+func rewordParserError(err error) error {
 	switch found := noValue.FindStringSubmatch(err.Error()); {
 	case found == nil:
 		return err

@@ -31,7 +31,7 @@ func (c *explainCommand) Validate() error {
 // explainTimeout bounds the whole command.
 const explainTimeout = 10 * time.Second
 
-// Run asks the node why the request was refused, stale or slow.
+// Run reads the request's records from the node and prints them as sentences.
 func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()

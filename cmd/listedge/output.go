@@ -15,10 +15,10 @@ type jsonFlag struct {
 	JSON bool `help:"Print one JSON value."`
 }
 
-// print writes v as JSON, or calls people, which writes it for people.
-func (f jsonFlag) print(t *terminal, v any, people func()) error {
+// print writes v as JSON with --json, and otherwise calls printText.
+func (f jsonFlag) print(t *terminal, v any, printText func()) error {
 	if !f.JSON {
-		people()
+		printText()
 		return nil
 	}
 	if list := reflect.ValueOf(v); list.Kind() == reflect.Slice && list.Len() == 0 {
@@ -37,7 +37,7 @@ func instant(at *time.Time) string {
 	return at.UTC().Format(time.RFC3339)
 }
 
-// oneSentence is an error of several lines as one sentence, without repetitions: a
+// oneSentence joins the lines of an error to one line. It omits repeated lines, because a
 // server that was tried twice may give the same error twice.
 func oneSentence(s string) string {
 	var lines []string
@@ -64,5 +64,5 @@ func (w *checkedWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// oneLine is the text without line breaks.
+// oneLine replaces line breaks and other white space by single spaces.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

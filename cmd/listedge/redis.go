@@ -36,8 +36,8 @@ func (c redisClients) close() {
 	}
 }
 
-// openRedis makes clients for the URL; the empty one gives none. Connections
-// are made when needed, so only a malformed URL is an error.
+// openRedis makes clients for the URL; an empty URL makes none. Only a malformed URL is
+// an error, because connections are opened when they are needed.
 func openRedis(text string) (c redisClients, err error) {
 	if text == "" {
 		return c, nil
@@ -50,8 +50,8 @@ func openRedis(text string) (c redisClients, err error) {
 }
 
 func newRedisClient(o redis.UniversalOptions) redis.UniversalClient {
-	// Callers have deadlines. Nothing is retried (a script that runs twice charges
-	// twice), and waiting for a connection is short.
+	// Callers have deadlines. The client retries nothing, because a script that runs
+	// twice charges a bucket twice. It waits only briefly for a free connection.
 	o.ContextTimeoutEnabled = true
 	o.MaxRetries = -1
 	o.DialerRetries = 1
@@ -65,7 +65,7 @@ func newRedisClient(o redis.UniversalOptions) redis.UniversalClient {
 	// connection then waits 50 ms for a push that never comes.
 	o.Protocol = 2
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	if o.TLSConfig == nil { // else the client dials
+	if o.TLSConfig == nil { // with TLS the client dials itself
 		o.Dialer = rawconn.Dialing((&net.Dialer{Timeout: o.DialTimeout, KeepAlive: 5 * time.Minute}).DialContext)
 	}
 	return redis.NewUniversalClient(&o)
@@ -131,7 +131,7 @@ func parseRedisURL(text string) (o redis.UniversalOptions, err error) {
 			return o, fmt.Errorf("the database is not a number")
 		}
 		if len(o.Addrs) > 1 && o.MasterName == "" {
-			return o, fmt.Errorf("a Cluster has no databases but 0")
+			return o, fmt.Errorf("a Cluster has only database 0")
 		}
 	}
 	return o, nil

@@ -46,14 +46,14 @@ func (c *serveCommand) Run(ctx context.Context, t *terminal, flags *kong.Context
 		private.Close()
 		return err
 	}
-	defer answerHangups(logger)()
+	defer ignoreHangups(logger)()
 	defer paceCollector(int64(garbageShare * float64(c.CacheMemory)))()
 	return n.serve(ctx)
 }
 
-// answerHangups logs, on SIGHUP, that settings are not read again. Without it the
-// signal would end the process.
-func answerHangups(logger *slog.Logger) (stop func()) {
+// ignoreHangups makes the process ignore SIGHUP, which would end it, and logs that
+// settings are not read again.
+func ignoreHangups(logger *slog.Logger) (stop func()) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	done := make(chan struct{})
@@ -70,9 +70,9 @@ func answerHangups(logger *slog.Logger) (stop func()) {
 	}
 }
 
-// traceStop bounds sending the last traces, so that a hung collector does not delay
-// the node's end.
-const traceStop = 2 * time.Second
+// traceCloseTimeout bounds sending the last traces, so that a hung collector does not
+// delay the end of the process.
+const traceCloseTimeout = 2 * time.Second
 
 // openTracer makes a tracer if the environment names a collector.
 func openTracer(ctx context.Context, logger *slog.Logger) (*tracing.Tracer, error) {
@@ -83,7 +83,7 @@ func openTracer(ctx context.Context, logger *slog.Logger) (*tracing.Tracer, erro
 }
 
 func (n *node) closeTracer() {
-	ctx, cancel := context.WithTimeout(context.Background(), traceStop)
+	ctx, cancel := context.WithTimeout(context.Background(), traceCloseTimeout)
 	defer cancel()
 	if err := n.tracer.Close(ctx); err != nil {
 		n.logger.Warn("the last traces were not sent", "error", err)

@@ -76,7 +76,7 @@ func (c configFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any
 	return settingText(value), nil
 }
 
-// settingText writes a setting as a flag takes it.
+// settingText formats a setting as the value of a flag.
 func settingText(value any) string {
 	list := reflect.ValueOf(value)
 	if list.Kind() != reflect.Slice {
@@ -89,7 +89,7 @@ func settingText(value any) string {
 	return strings.Join(parts, ",")
 }
 
-// settings are the flags of a command that set something.
+// settings returns the flags of a command without help, config, print-config and version.
 func settings(ctx *kong.Context) []*kong.Flag {
 	return slices.DeleteFunc(ctx.Flags(), func(f *kong.Flag) bool {
 		return f.Target.Type().PkgPath() == "github.com/alecthomas/kong" || slices.Contains([]string{"help", "config", "print-config"}, f.Name)
@@ -100,7 +100,7 @@ func settings(ctx *kong.Context) []*kong.Flag {
 // without secrets.
 type printConfig bool
 
-// AfterApply prints, and ends the program.
+// AfterApply prints the settings and ends the program.
 func (printConfig) AfterApply(k *kong.Kong, ctx *kong.Context) error {
 	inEffect := settingsInEffect(ctx)
 	for _, flag := range settings(ctx) { // in their order
@@ -118,8 +118,8 @@ func (printConfig) AfterApply(k *kong.Kong, ctx *kong.Context) error {
 	return nil
 }
 
-// settingsInEffect are the settings that have a value, by the names of their flags,
-// without secrets.
+// settingsInEffect returns the settings that have a value, without secrets, by the names
+// of their flags.
 func settingsInEffect(ctx *kong.Context) map[string]any {
 	all := map[string]any{}
 	for _, flag := range settings(ctx) {
@@ -130,7 +130,7 @@ func settingsInEffect(ctx *kong.Context) map[string]any {
 	return all
 }
 
-// printable is a setting's value as it is shown.
+// printable returns a setting's value without secrets.
 func printable(name string, value any) any {
 	show := func(s string) string { return s }
 	if strings.HasSuffix(name, "url") {
@@ -152,8 +152,8 @@ func printable(name string, value any) any {
 // envPrefix is how the names of our environment variables begin.
 const envPrefix = "LISTEDGE_"
 
-// inputs are all values that the user gave by flags, arguments and environment: an
-// error may quote any of them, and secrets among them are hidden.
+// inputs returns all values that the user gave by flags, arguments and environment. An
+// error may quote any of them; the caller hides secrets in them.
 func inputs(args []string) (all []string) {
 	for _, arg := range args {
 		if _, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(arg, "--") {
@@ -169,8 +169,8 @@ func inputs(args []string) (all []string) {
 	return all
 }
 
-// environment is that of a node: the settings of this command, without those that
-// only dev has.
+// environment returns the environment for the process of a node that dev starts: the
+// settings of this command, without those that only dev has.
 func environment(flags *kong.Context, a listenFlags, url string) []string {
 	env := append(os.Environ(), "LISTEDGE_LISTEN="+a.Listen, "LISTEDGE_ADMIN_LISTEN="+a.AdminListen, "LISTEDGE_DATABASE_URL="+url,
 		"LISTEDGE_REPLICATION_URL=", "LISTEDGE_CONFIG=") // the settings include those of the file
@@ -202,15 +202,16 @@ func tracingEnabled() (bool, error) {
 	return true, nil
 }
 
-// collectorPaceIsSet says whether the operator has set the pace of Go's collector.
+// collectorPaceIsSet reports whether the operator has set GOGC, the pace of Go's garbage
+// collector.
 func collectorPaceIsSet() bool { return os.Getenv("GOGC") != "" }
 
 // installRoot is read by deploy/install.sh, not by this program.
 const installRoot = envPrefix + "INSTALL_ROOT"
 
-// serviceLinks are the variables that Kubernetes sets in every container for each
-// Service of the namespace, unless enableServiceLinks is false: here for a Service
-// called listedge or listedge-something.
+// serviceLinks matches variables that Kubernetes sets in every container for a Service
+// called listedge or listedge-something in the namespace, unless enableServiceLinks is
+// false.
 var serviceLinks = regexp.MustCompile(`^LISTEDGE_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?|PORT=(tcp|udp|sctp)://.*)(=|$)`)
 
 // checkVariables refuses environment variables that no command has: a typing error

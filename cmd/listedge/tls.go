@@ -52,22 +52,22 @@ func certificateExpiry(l net.Listener) time.Time {
 	return time.Time{}
 }
 
-// certificate is read again when its files have changed. If that fails, the old one
-// stays in use: renewing writes two files, one after the other.
+// certificate is a certificate that is read again when its files have changed. If that
+// fails, the old one stays in use. Reason: a renewal writes two files, one after the
+// other, and in between they do not match.
 type certificate struct {
 	files  tlsFlags
 	logger *slog.Logger
 
-	mu      sync.Mutex // guards all below
-	current *tls.Certificate
-	written [2]time.Time // when the files of current were
-	looked  time.Time
-	failed  string // the last error that was logged
+	mu       sync.Mutex // guards the fields below
+	current  *tls.Certificate
+	modified [2]time.Time // modification times of the files of current
+	checked  time.Time    // when the files were last checked
+	logged   string       // the last error that was logged; empty = none since the last success
 }
 
-// lookEvery is the shortest time between two looks at the files, while clients
-// connect.
-const lookEvery = time.Second
+// checkInterval is the shortest time between two checks of the files.
+const checkInterval = time.Second
 
 func (c *certificate) present(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
@@ -76,8 +76,8 @@ func (c *certificate) present(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.current, nil
 }
 
-// expiry is when the first certificate of the chain expires. It looks at the files,
-// too: without clients nobody else would notice a renewal.
+// expiry returns when the first certificate of the chain expires. It checks the files,
+// too: without clients nothing else would notice a renewal.
 func (c *certificate) expiry() (first time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,25 +93,25 @@ func (c *certificate) expiry() (first time.Time) {
 
 // refresh reads the files again if they have changed. The caller holds mu.
 func (c *certificate) refresh() {
-	if time.Since(c.looked) < lookEvery {
+	if time.Since(c.checked) < checkInterval {
 		return
 	}
-	c.looked = time.Now()
-	if written, err := c.stat(); err == nil && written == c.written {
+	c.checked = time.Now()
+	if modified, err := c.stat(); err == nil && modified == c.modified {
 		return
 	}
 	switch err := c.load(); {
 	case err == nil:
 		c.logger.Info("the certificate was read again", "file", c.files.TLSCert)
-		c.failed = ""
-	case err.Error() != c.failed:
-		c.failed = err.Error()
+		c.logged = ""
+	case err.Error() != c.logged:
+		c.logged = err.Error()
 		c.logger.Error("the certificate cannot be read: the old one stays in use", "error", err)
 	}
 }
 
 func (c *certificate) load() error {
-	written, err := c.stat()
+	modified, err := c.stat()
 	if err != nil {
 		return err
 	}
@@ -119,17 +119,18 @@ func (c *certificate) load() error {
 	if err != nil {
 		return err
 	}
-	c.current, c.written = &pair, written
+	c.current, c.modified = &pair, modified
 	return nil
 }
 
-func (c *certificate) stat() (written [2]time.Time, err error) {
+// stat returns the modification times of the files.
+func (c *certificate) stat() (modified [2]time.Time, err error) {
 	for i, file := range []string{c.files.TLSCert, c.files.TLSKey} {
 		info, err := os.Stat(file)
 		if err != nil {
-			return written, err
+			return modified, err
 		}
-		written[i] = info.ModTime()
+		modified[i] = info.ModTime()
 	}
-	return written, nil
+	return modified, nil
 }

@@ -24,7 +24,7 @@ type workspacesCommand struct {
 	Resume  workspaceResume  `cmd:"" help:"Undo suspend."`
 }
 
-// withAdmin runs a command with a connection to the database.
+// withAdmin calls do with a connection to the database.
 func withAdmin(ctx context.Context, f databaseFlags, do func(*admin.Conn) error) error {
 	conn, err := admin.Open(ctx, f.DatabaseURL)
 	if err != nil {
@@ -34,7 +34,7 @@ func withAdmin(ctx context.Context, f databaseFlags, do func(*admin.Conn) error)
 	return do(conn)
 }
 
-// limitFlags are a token bucket.
+// limitFlags set the rate and the burst of a token bucket.
 type limitFlags struct {
 	Rate  *float64 `help:"Requests per second." placeholder:"R"`
 	Burst *int32   `help:"Requests at once; twice the rate if not given." placeholder:"B"`
@@ -52,7 +52,8 @@ func (f *limitFlags) Validate() error {
 	return nil
 }
 
-// validName refuses names that are empty or break the lines of a list.
+// validName refuses names that are empty or contain line breaks, which would break the
+// output of list.
 func validName(name string) error {
 	if strings.TrimSpace(name) == "" || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
 		return fmt.Errorf("--name must be text without control characters, and not empty")
@@ -131,7 +132,8 @@ type oneFlags struct {
 	ID uuid.UUID `arg:"" help:"Its id (of a key: not the key)."`
 }
 
-// do makes the change and prints what was done.
+// do makes the change and prints the changed row, or without --json the word done and
+// the id.
 func (f oneFlags) do(ctx context.Context, t *terminal, done string, change func(*admin.Conn) (any, error)) error {
 	return withAdmin(ctx, f.databaseFlags, func(a *admin.Conn) error {
 		row, err := change(a)

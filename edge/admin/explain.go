@@ -12,8 +12,8 @@ import (
 	"listedge/edge"
 )
 
-// Sentences explain a recent request: its status and why, why its page was as
-// old as it was, and where its time went.
+// Sentences explains a recent request: its status with the reason, the age of its page
+// with the reason, and how its time was spent.
 func Sentences(r *edge.Record) []string {
 	client := "without a valid key"
 	if r.KeyID != uuid.Nil {
@@ -32,6 +32,7 @@ func Sentences(r *edge.Record) []string {
 	return append(all, explainTime(&r.Took))
 }
 
+// limitSources describe limiter.Source by its name.
 var limitSources = map[string]string{
 	"unlimited":      "there is no bucket",
 	"blocked":        "a rate of 0 allows no request",
@@ -87,13 +88,15 @@ func explainPage(r *edge.Record) []string {
 	return []string{"The page was read from the database: neither memory nor Redis had it."}
 }
 
+// concerns describe freshness.Concern by its name. They complete the sentence "the page
+// was invalidated by transaction N, …"; the last two complete "the page was …".
 var concerns = map[string]string{
-	"shown":     "which changed a row that it shows, or the row behind these",
-	"entered":   "which changed a row that is listed where the page is",
-	"any-row":   "of which it is not known which rows it changed",
+	"shown":     "which changed a row on the page, or the first row after it",
+	"entered":   "which changed a row that now belongs on the page",
+	"any-row":   "whose changed rows are not known",
 	"no-extent": "and it is not known which rows the page shows",
 	"name":      "which changed a row whose place in the list by name is not known",
-	"search":    "which changed a row that is listed where the page is, if the search finds it",
+	"search":    "which changed a row that now belongs on the page if it matches the search",
 	"many":      "not compared with the rows that have changed since, because they are too many",
 	"forgotten": "older than the changes of its list that this node remembers",
 }
@@ -110,8 +113,8 @@ func explainInvalidation(i *edge.InvalidationRecord) string {
 	return fmt.Sprintf("invalidated by transaction %d%s (position %d-%d), %s", i.Transaction, at, i.Term, i.N, concerns[i.Concern])
 }
 
-// explainTime lists the parts of the request's time, the longest first, down to
-// a twentieth of the total. Parts do not overlap.
+// explainTime lists the parts of the request's time that took a twentieth of the total
+// or more, the longest first. Parts do not overlap.
 func explainTime(t *edge.TimesRecord) string {
 	type part struct {
 		what string

@@ -71,7 +71,7 @@ It waited for nothing.`},
 		{"changed by a known transaction", edge.Record{Route: "items", Status: 200, Page: edge.PageRecord{Tier: "origin", CacheStatus: "listedge; fwd=stale",
 			Invalidation: edge.InvalidationRecord{Concern: "shown", Transaction: 777, Term: 5, N: 12, CommittedAt: at.UnixMicro() - 1_554_999}}},
 			`At 2026-01-02T03:04:05.678Z a request without a valid key for items got status 200 after 0s.
-The page was read from the database: the one in memory or Redis was invalidated by transaction 777 at 03:04:04.123Z (position 5-12), which changed a row that it shows, or the row behind these.
+The page was read from the database: the one in memory or Redis was invalidated by transaction 777 at 03:04:04.123Z (position 5-12), which changed a row on the page, or the first row after it.
 It waited for nothing.`},
 		{"older than what is remembered", edge.Record{Route: "items", Status: 200, Page: edge.PageRecord{Tier: "origin", CacheStatus: "listedge; fwd=stale",
 			Invalidation: edge.InvalidationRecord{Concern: "forgotten"}}},
@@ -82,7 +82,7 @@ It waited for nothing.`},
 			Invalidation: edge.InvalidationRecord{Concern: "any-row", Transaction: 777, Term: 5, N: 12}}},
 			`At 2026-01-02T03:04:05.678Z a request without a valid key for items got status 200 after 0s.
 The page was stale: it last equalled the database 0s before. It was served because the database could not be read: dial.
-It was invalidated by transaction 777 (position 5-12), of which it is not known which rows it changed.
+It was invalidated by transaction 777 (position 5-12), whose changed rows are not known.
 It waited for nothing.`},
 		{"failed", edge.Record{Route: "items", Status: 503, Message: "The database cannot be reached.", Cause: "dial"},
 			`At 2026-01-02T03:04:05.678Z a request without a valid key for items got status 503 after 0s.

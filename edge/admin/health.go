@@ -12,9 +12,9 @@ import (
 type Check struct {
 	Name string
 	Run  func(context.Context) error
-	// Needed: the node is not ready before this check has passed once. Later
-	// failures are reported and change nothing: every node would see them, and a
-	// fleet that serves what it has is better than one that is out of rotation.
+	// Needed: the node becomes ready only after all needed checks have passed at once.
+	// A later failure is reported, but the node stays ready: every node would see the
+	// failure, and a fleet that serves its stored pages is better than no fleet.
 	Needed bool
 }
 
@@ -23,13 +23,13 @@ type Health struct {
 	checks   []Check
 	notes    map[string]func() string
 	mode     func() string
-	started  atomic.Bool // every needed check has passed once
+	started  atomic.Bool // all needed checks have passed, in one run
 	draining atomic.Bool
 }
 
-// NewHealth makes the health of a node that is not ready yet. mode is how pages
-// are kept fresh. notes are what an operator should look at, by name, however
-// ready the node is; an empty text = nothing.
+// NewHealth makes the health of a node that is not ready yet. mode returns how pages
+// are kept fresh. notes return, by name, texts for an operator that do not affect
+// readiness; an empty text = there is nothing to look at.
 func NewHealth(mode func() string, notes map[string]func() string, checks ...Check) *Health {
 	return &Health{mode: mode, notes: notes, checks: checks}
 }
@@ -74,7 +74,7 @@ func (h *Health) check(ctx context.Context) Readiness {
 	return r
 }
 
-// Ready is what /readyz found last.
+// Ready reports whether the node is ready, by the results of the last checks.
 func (h *Health) Ready() bool { return h.started.Load() && !h.draining.Load() }
 
 // Await runs the checks until the node is ready or ctx ends. It calls waiting
@@ -100,7 +100,7 @@ func (h *Health) Await(ctx context.Context, waiting func(checks map[string]strin
 	}
 }
 
-// Drain makes the node not ready for good.
+// Drain makes the node permanently not ready: it is about to stop.
 func (h *Health) Drain() { h.draining.Store(true) }
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

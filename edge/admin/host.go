@@ -9,27 +9,28 @@ import (
 	"strings"
 )
 
-// hostCheck prevents DNS rebinding: a stranger's web page whose name resolves to
-// this node has the same origin as the node in the browser of an operator, and
-// could read everything here. The browser sends that name as Host, and the page
-// cannot change it. So a request is answered only for these hosts:
+// hostCheck prevents DNS rebinding. In the attack the name of a foreign web page
+// resolves to this node. For the browser of an operator the page then has the same
+// origin as the node, so it could read everything here. The browser sends that name as
+// Host, and the page cannot change it. So only requests with these hosts are answered:
 //
-//   - IP addresses, which do not resolve. Kubernetes' probes, Prometheus in it and
-//     most load balancers send them. So is an empty Host, which no browser sends.
+//   - IP addresses, which are not resolved. Probes of Kubernetes, Prometheus in
+//     Kubernetes and most load balancers send them;
+//   - an empty Host, which no browser sends;
 //   - localhost, the host of --admin-listen and the machine's own name;
-//   - names that no stranger can register: of one label, as in Compose, and below
-//     .localhost, .svc, .cluster.local and .internal.
+//   - names that an attacker cannot register: names of one label, as in Compose, and
+//     names below .localhost, .svc, .cluster.local and .internal.
 //
-// Other names get 421, except at /livez, and at /readyz without its reasons:
-// health checks send any Host and must not fail because of it.
+// Other names get a 421, except at /livez and /readyz, because health checks may send any
+// Host. For those names /readyz does not say its reasons.
 type hostCheck struct {
-	names []string // also answered, in lower case
+	names []string // further accepted names, in lower case
 	next  http.Handler
 }
 
 var privateSuffixes = []string{".localhost", ".svc", ".cluster.local", ".internal"}
 
-// accepts says whether a request with this Host is answered.
+// accepts reports whether requests with this Host are answered.
 func (h *hostCheck) accepts(host string) bool {
 	name := host
 	if withoutPort, _, err := net.SplitHostPort(host); err == nil {

@@ -7,8 +7,8 @@ import (
 	"listedge/edge"
 )
 
-// The runbook is deploy/RUNBOOK.md as a page, so that whoever looks at a node has
-// it at hand: a test of deploy makes the file.
+// The runbook is deploy/RUNBOOK.md as a web page, so that an operator can open it on the
+// node. A test of deploy makes runbook.html.
 
 //go:embed runbook.html
 var runbookPage []byte

@@ -9,41 +9,42 @@ import (
 	"time"
 )
 
-// NodeState is what a node tells the others of itself, for their status pages.
+// NodeState is the state of a node that it publishes for the status pages of the others.
 type NodeState struct {
-	Name     string    `json:"name"` // of the machine, and the port of the admin listener
+	Name     string    `json:"name"` // the machine's name and the port of the admin listener
 	Version  string    `json:"version"`
 	Revision string    `json:"revision"`
 	Started  time.Time `json:"started"`
 	Ready    bool      `json:"ready"`
 	Mode     string    `json:"mode"`
 	Follower bool      `json:"follower"`
-	Down     []string  `json:"down"` // names of its dependencies that are
+	Down     []string  `json:"down"` // names of the dependencies that are down
 	Last     Point     `json:"last"`
 }
 
-// KeyState is how much a key is used on this node.
+// KeyState is the rate at which a key is used on this node.
 type KeyState struct {
 	ID        string  `json:"id"`
-	Prefix    string  `json:"prefix"` // empty: the names could not be read
+	Prefix    string  `json:"prefix"` // empty = prefix and name could not be read
 	Name      string  `json:"name"`
 	Workspace string  `json:"workspace"`
-	Requests  float64 `json:"requests"` // a second, over the last one or two minutes
-	Refused   float64 `json:"refused"`
+	Requests  float64 `json:"requests"` // per second, over the last one or two minutes
+	Refused   float64 `json:"refused"`  // likewise
 }
 
 // State is what the status page shows beside the metrics.
 type State struct {
 	Now          time.Time            `json:"now"`
-	Self         string               `json:"self"` // its name in Fleet
+	Self         string               `json:"self"` // this node's name in Fleet
 	Dependencies []DependencyState    `json:"dependencies"`
-	Latencies    map[string]Quantiles `json:"latencies"` // by outcome, and of all
+	Latencies    map[string]Quantiles `json:"latencies"` // by outcome, and for all requests
 	Keys         []KeyState           `json:"keys"`
-	Fleet        []NodeState          `json:"fleet"` // with this node; all that are known
+	Fleet        []NodeState          `json:"fleet"` // all known nodes, with this one
 	History      []Point              `json:"history"`
 }
 
-// StateSources are what State is made of. Only Fleet and Keys ask other servers; they have stateTimeout.
+// StateSources are the functions that State is made from. Only Fleet and Keys call other
+// servers; their contexts end after stateTimeout.
 type StateSources struct {
 	Watch   *Watch
 	History *History
@@ -52,7 +53,7 @@ type StateSources struct {
 	Keys    func(context.Context) []KeyState
 }
 
-// stateTimeout bounds what the page waits for when Redis or Postgres hang.
+// stateTimeout bounds how long the page waits for Redis and Postgres.
 const stateTimeout = 500 * time.Millisecond
 
 // serve answers with the state; after is the number of the last point that the page

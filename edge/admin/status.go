@@ -10,9 +10,9 @@ import (
 // The status page shows one node, live. It is one file without a build step and
 // loads nothing from elsewhere: it must work when nothing else does.
 //
-// It reads /metrics, not an endpoint of its own, so that it shows what Prometheus
-// stores, by the same names. The page computes rates and quantiles from two
-// readings, so that the node keeps no state for it.
+// The page reads /metrics, so that it shows the numbers that Prometheus stores, by the
+// same names. It computes rates and quantiles from two readings, so that the node keeps
+// no state for it.
 
 //go:embed status.html
 var statusPage []byte

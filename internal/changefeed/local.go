@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// Local is the log of a single node, in its process.
+// Local is the log of a single node without Redis. It is in the memory of the process.
 type Local struct {
-	mu    sync.Mutex // guards all below
+	mu    sync.Mutex // guards the fields below
 	epoch string
-	logs  map[string]*localLog // by epoch: the present one and the next
-	grown chan struct{}        // closed when an entry is added
+	logs  map[string]*localLog // by epoch: the current one and the next
+	grown chan struct{}        // closed and replaced when entries are added
 }
 
 type localLog struct {
@@ -26,7 +26,7 @@ func NewLocal() *Local {
 	return &Local{logs: map[string]*localLog{}, grown: make(chan struct{})}
 }
 
-// Epoch implements Log, as all methods do; none of them fails but by ctx.
+// Epoch implements Log.
 func (l *Local) Epoch(context.Context) (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,6 +119,8 @@ func (r *localReader) Read(ctx context.Context, epoch string, after Position, wa
 	}
 }
 
+// since returns the epoch's entries behind a position, and the channel that is closed
+// when entries are added.
 func (l *Local) since(epoch string, after Position) ([]Entry, chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

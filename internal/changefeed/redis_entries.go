@@ -11,13 +11,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Entries are written and read by one connection each, so that it is known which server
-// answers.
+// One connection writes entries, and each reader has one connection. So it is known which
+// server answers: a connection never changes its server.
 
-// appendEntries adds entries to the log in one step, unless another epoch is present:
-// then another follower has replaced this one. (The start of a term is written before
-// its epoch is set.) XADD refuses an ID that is not above the last; later entries
-// may still be accepted.
+// appendEntries adds entries to the log in one step. It adds nothing if the log has
+// another epoch, because then another follower has replaced this one. (The start of a
+// term is written before its epoch is set.) XADD refuses an ID that is not above the
+// last; later entries may still be accepted.
 var appendEntries = redis.NewScript(`
 local present = redis.call('GET', KEYS[2])
 if ARGV[2] == '' and present and present ~= ARGV[1] then
@@ -41,13 +41,13 @@ return {fenced and 0 or 1}`)
 // writer is the connection for appending entries.
 type writer struct {
 	conn   *redis.Conn
-	server string   // that answers on it
-	first  Position // that the server acknowledged
+	server string   // the run_id of the server on the connection
+	first  Position // the first that the server has acknowledged
 }
 
-// Append implements Log. Each heartbeat names the server that appends it, and the entry
-// at After must have been appended by the same: so a reader knows whether its server
-// was the first to have that entry (Subscription).
+// Append implements Log. Each heartbeat names the server that appends it. The entry at
+// After must have been appended by the same server, else After is set to NeverAfter. So
+// a reader knows whether its server was the first to have that entry (Subscription).
 func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) (err error) {
 	defer func() { err = r.note("append", err) }()
 	r.writing.Lock()
@@ -90,7 +90,7 @@ func (w *writer) append(ctx context.Context, digest, epoch string, entries []Ent
 		if e.TermStart != nil {
 			termStarts = "1"
 		}
-		if keepsAlive(e) {
+		if extendsExpiry(e) {
 			life = strconv.FormatInt(logLife.Milliseconds(), 10)
 		}
 		if e.Heartbeat != nil {
@@ -120,8 +120,8 @@ func (w *writer) append(ctx context.Context, digest, epoch string, entries []Ent
 	return nil
 }
 
-// connect opens a connection to the server that has the log, and reads its run_id: one
-// run of one process of Redis.
+// connect opens a connection to the server that has the log, and reads its run_id, which
+// identifies one run of one Redis process.
 func (r *Redis) connect(ctx context.Context) (conn *redis.Conn, server string, err error) {
 	var client *redis.Client
 	switch c := r.client.(type) {
@@ -151,9 +151,9 @@ func (r *Redis) forgetServers(ctx context.Context) {
 	}
 }
 
-// keepsAlive says whether the expiry of the log is extended with the entry: with the
-// first of a term and then with each hundredth.
-func keepsAlive(e Entry) bool { return e.Position.N%100 == 1 }
+// extendsExpiry reports whether the expiry of the log is extended together with the
+// entry: the first entry of a term and then each hundredth.
+func extendsExpiry(e Entry) bool { return e.Position.N%100 == 1 }
 
 // readBatch bounds what one Read returns, in entries.
 const readBatch = 1000

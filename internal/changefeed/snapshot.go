@@ -9,8 +9,8 @@ import (
 
 // Snapshot is a pg_current_snapshot(): which transactions a statement saw.
 type Snapshot struct {
-	Xmin, Xmax uint64   // below Xmin all are over; from Xmax on none had begun
-	Running    []uint64 // the others that were not over, ascending
+	Xmin, Xmax uint64   // all transactions below Xmin had ended; none from Xmax on had begun
+	Running    []uint64 // those in between that had not ended, ascending
 }
 
 // ParseSnapshot reads xmin:xmax:xip,xip,…

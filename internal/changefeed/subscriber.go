@@ -16,23 +16,23 @@ const (
 	readTimeout = 500 * time.Millisecond
 	// readBackoff is the pause after an error, or while there is no epoch.
 	readBackoff = 20 * time.Millisecond
-	// epochEvery is how often the present epoch is read while heartbeats arrive.
-	// Without them it is read after each read of the log. (Nothing is appended to
-	// the log of an old epoch, so an old epoch proves nothing new.)
-	epochEvery = time.Second
+	// epochInterval is how often the current epoch is read while the log has entries.
+	// After a read of the log without entries the epoch is read at once: nothing is
+	// appended to the log of an old epoch, so there may be a new epoch.
+	epochInterval = time.Second
 )
 
-// Subscriber reads the log of the present epoch for its listeners.
+// Subscriber reads the log of the current epoch for its listeners.
 type Subscriber struct {
 	log      Log
 	followed *Followed
 	logger   *slog.Logger
 
-	subscription *Subscription // of Run's goroutine
-	looked       time.Time     // when the present epoch was read; likewise
+	subscription *Subscription // used by Run's goroutine only
+	epochRead    time.Time     // when the current epoch was last read; used by Run's goroutine only
 
-	start     time.Time    // heartbeat counts from it
-	heartbeat atomic.Int64 // when one was last read, in nanoseconds
+	start     time.Time
+	heartbeat atomic.Int64 // when a heartbeat was last read, in nanoseconds since start
 
 	mu    sync.Mutex // guards stats
 	stats Stats
@@ -45,13 +45,14 @@ type Stats struct {
 	Resets  map[string]uint64 // by cause
 }
 
-// NewSubscriber makes one that Run starts. Followed says which logs may be read.
+// NewSubscriber makes a subscriber, which Run starts. followed decides which logs may be
+// read.
 func NewSubscriber(log Log, followed *Followed, logger *slog.Logger, listeners ...Listener) *Subscriber {
 	return &Subscriber{log: log, followed: followed, logger: logger, subscription: NewSubscription(listeners...), start: time.Now(),
 		stats: Stats{Resets: map[string]uint64{}}}
 }
 
-// Stats returns the counts since the start and the present epoch.
+// Stats returns the counts since the start and the current epoch.
 func (s *Subscriber) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +64,7 @@ func (s *Subscriber) Stats() Stats {
 	return stats
 }
 
-// Silence is how long no heartbeat has been read.
+// Silence returns how long no heartbeat has been read.
 func (s *Subscriber) Silence() time.Duration {
 	return time.Since(s.start) - time.Duration(s.heartbeat.Load())
 }
@@ -83,7 +84,7 @@ var (
 
 // readFromOneServer reads until a call to the log fails, or another server has the log.
 func (s *Subscriber) readFromOneServer(ctx context.Context) error {
-	s.looked = time.Time{}
+	s.epochRead = time.Time{}
 	reader, err := s.log.Reader(ctx)
 	if err != nil {
 		return err
@@ -111,8 +112,8 @@ func (s *Subscriber) pause(ctx context.Context) {
 func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if time.Since(s.looked) > epochEvery {
-		if err := s.lookAtEpoch(ctx); err != nil {
+	if time.Since(s.epochRead) > epochInterval {
+		if err := s.readEpoch(ctx); err != nil {
 			return err
 		}
 	}
@@ -122,7 +123,7 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 		epoch = ""
 	}
 	if epoch == "" {
-		s.looked = time.Time{}
+		s.epochRead = time.Time{}
 		return errNoEpoch
 	}
 	began := time.Now() // before the command is sent: Subscription
@@ -134,28 +135,27 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 		return errMisled
 	}
 	if len(entries) == 0 {
-		s.looked = time.Time{}
+		s.epochRead = time.Time{}
 	}
 	return nil
 }
 
-// lookAtEpoch follows the present epoch. If the log has lost it, the old one is followed
-// until there is another.
-func (s *Subscriber) lookAtEpoch(ctx context.Context) error {
-	present, err := s.log.Epoch(ctx)
+// readEpoch reads and follows the current epoch. If the log has lost its epoch, the old
+// one is followed until there is another.
+func (s *Subscriber) readEpoch(ctx context.Context) error {
+	current, err := s.log.Epoch(ctx)
 	if err != nil {
 		return err
 	}
-	s.looked = time.Now()
-	if present != "" && s.followed.See(present) {
-		s.follow(present)
+	s.epochRead = time.Now()
+	if current != "" && s.followed.See(current) {
+		s.follow(current)
 	}
 	return nil
 }
 
 func (s *Subscriber) follow(epoch string) {
-	was, _ := s.subscription.Next()
-	if was == epoch {
+	if before, _ := s.subscription.Next(); before == epoch {
 		return
 	}
 	cause := s.subscription.Follow(epoch)

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Listener keeps something equal to the database, by the entries of the log. One
-// goroutine calls its methods, in the order of the log. They must not block: reading
-// waits for them.
+// Listener keeps something equal to the database, such as a cache, by the entries of the
+// log. One goroutine calls its methods, in the order of the log. They must not block,
+// because the log is not read meanwhile.
 type Listener interface {
 	// Reset: changes may have been missed, so nothing that was read from the database
-	// before is valid. From now on the log of another epoch is read, or the same from
-	// a later position; empty = none.
+	// before is valid. From now on the log of this epoch is read: another epoch than
+	// before, or the same from a later position. Empty = no log is read.
 	Reset(epoch string, cause ResetCause)
 	// Changed: a transaction was published. Statements may not see it yet.
 	Changed(at Position, c *Change)
@@ -19,21 +19,21 @@ type Listener interface {
 	// that begin from now on.
 	Settled(c *Change)
 	// ValidThrough: Changed and Settled have been called for all transactions that
-	// were visible at a moment.
+	// were visible at the moment of the proof.
 	ValidThrough(p Proof)
 }
 
-// Proof is what a heartbeat proves of the changes that this node has applied.
+// Proof says, by a heartbeat, which changes this node has applied.
 type Proof struct {
-	Moment time.Time // every transaction that was visible then has been applied
+	Moment time.Time // every transaction that was visible at this moment has been applied
 	At     Position  // of the heartbeat
 	First  Position  // of the first entry that was read since the last Reset
 	Server string    // the primary: its system and timeline
-	Run    string    // and when it was started, by its own clock
-	LSN    uint64    // where its WAL ended at the moment, or later
+	Run    string    // when the primary was started, by its own clock
+	LSN    uint64    // the end of its WAL at the moment, or a later one
 }
 
-// ResetCause is why what was read so far is not valid any more.
+// ResetCause is why the data that was read so far is not valid any more.
 type ResetCause uint8
 
 // The causes.
@@ -41,13 +41,13 @@ const (
 	ResetJoin        ResetCause = iota // an epoch is known, for the first time or again
 	ResetEpoch                         // another epoch
 	ResetGap                           // an entry is missing
-	ResetUndecodable                   // an entry is of a kind that only newer versions know, or damaged
+	ResetUndecodable                   // an entry is damaged, or of a kind that only newer versions know
 	resetCauses
 )
 
 func (c ResetCause) String() string { return [...]string{"join", "epoch", "gap", "undecodable"}[c] }
 
-// ResetCauses are the texts of all causes.
+// ResetCauses returns the texts of all causes.
 func ResetCauses() (all []string) {
 	for c := range resetCauses {
 		all = append(all, c.String())
@@ -55,9 +55,9 @@ func ResetCauses() (all []string) {
 	return all
 }
 
-// Subscription is the state of one node's reading: its position in the log, the
-// transactions that are not visible yet, and the reads that may prove something. It has
-// no I/O and no clock: a Subscriber runs it, and so do simulations.
+// Subscription is the state of one node that reads the log: its position, the
+// transactions that are not visible yet, and the reads by which a heartbeat may be a
+// proof. It has no I/O and no clock. A Subscriber runs it; tests run it in simulations.
 //
 // Invariants:
 //   - listeners have received every entry of the epoch's log from First up to the
@@ -65,54 +65,54 @@ func ResetCauses() (all []string) {
 //   - unsettled has every change given to Changed since the last Reset that the
 //     snapshot of no heartbeat has seen.
 //
-// Why a proof is one. The follower takes a heartbeat's snapshot after the entry
-// at After has been acknowledged, and publishes before the heartbeat what the
-// snapshot sees, or names it unsettled in the heartbeat. A read that began at t
-// and saw the log end before After was answered before that entry was in the
-// log. So the snapshot was taken after t and sees everything that was visible at
-// t: it has been applied here when the heartbeat has been. No two clocks are
-// compared, and a process that is paused anywhere makes a proof older only.
-// For that, two conditions must hold, and reads for which they do not are not
-// remembered:
-//   - The server that answered is the one by which the entry at After was
-//     appended: another may get it later (a replica, or a master that has become
-//     one), or may have had it long before. So only reads of one session count
-//     together, all answered by one server (Reader), and only heartbeats prove that
-//     name this server.
-//   - An entry of the epoch has been read. Then the entry at After is read as
-//     well, or there is a gap. Before that, a server that has lost its entries
-//     looks like one that never had them.
+// Why a proof is right. The follower takes a heartbeat's snapshot after the entry at
+// After has been acknowledged. Before the heartbeat it publishes all transactions that
+// the snapshot sees, or it names them as unsettled in the heartbeat. Let a read begin at
+// t and see the log end before After: then it was answered before the entry at After was
+// in the log. So the snapshot was taken after t, and it sees every transaction that was
+// visible at t. All of these have been applied here when the heartbeat has been applied.
+// No two clocks are compared. If a process is paused, proofs only become older.
+//
+// Two conditions must hold. Reads for which they do not hold are not remembered.
+//   - The server that answered the read is the server that appended the entry at
+//     After. Another server may get the entry later (a replica, or a master that has
+//     become one), or may have had it long before. So reads count only within a
+//     session, in which one server answers all of them (Reader). And a heartbeat is a
+//     proof only if it names this server.
+//   - An entry of the epoch has been read. Then the entry at After is read as well, or
+//     there is a gap. Before that, a server that has lost its entries cannot be
+//     distinguished from one that never had them.
 type Subscription struct {
 	listeners []Listener
 
 	epoch     string
-	begun     bool     // an entry of it has been read since the last Reset
-	first     Position // that entry's
+	begun     bool     // an entry of the epoch has been read since the last Reset
+	first     Position // of the first entry that was read since the last Reset
 	position  Position // of the last entry that was applied
-	barrier   Position // of the last heartbeat or start of the present term; zero = not known
-	proven    bool     // since the last Reset
-	run       string   // that was proven
-	server    string   // that answers the reads at present
-	misled    bool     // the last heartbeat was not appended by it
-	reads     []read   // that may prove something: both fields ascend
-	unsettled []Change
+	barrier   Position // of the last heartbeat or term start in the current term; zero = not known
+	proven    bool     // there was a proof since the last Reset
+	run       string   // the primary's run in the first of these proofs
+	server    string   // answers the reads of this session
+	misled    bool     // another server appended the last heartbeat
+	reads     []read   // reads by which a heartbeat may be a proof; both fields ascend
+	unsettled []Change // see the invariants
 }
 
-// read is one look at the log: it began at a moment and saw the log end here.
+// read is one read of the log: when it began, and where it saw the log end.
 type read struct {
 	began time.Time
 	end   Position
 }
 
-// mostReads bounds the reads that are kept between two heartbeats.
-const mostReads = 1024
+// maxReads bounds the reads that are kept between two heartbeats.
+const maxReads = 1024
 
-// NewSubscription begins without an epoch.
+// NewSubscription makes a subscription without an epoch.
 func NewSubscription(listeners ...Listener) *Subscription {
 	return &Subscription{listeners: listeners}
 }
 
-// Follow begins to read another epoch; empty = none may be read.
+// Follow begins to read another epoch; empty = no log may be read.
 func (s *Subscription) Follow(epoch string) (cause ResetCause) {
 	cause = ResetEpoch
 	if s.epoch == "" {
@@ -123,21 +123,23 @@ func (s *Subscription) Follow(epoch string) (cause ResetCause) {
 	return cause
 }
 
-// Next is what to read: the entries of the epoch's log after the position.
+// Next returns what to read: the entries of the epoch's log after the position.
 func (s *Subscription) Next() (epoch string, after Position) { return s.epoch, s.position }
 
-// NewSession says which server answers the reads from now on; empty = there is one only.
+// NewSession begins a session in which the server answers all reads; empty = there is
+// only one server.
 func (s *Subscription) NewSession(server string) {
 	s.server, s.misled, s.reads = server, false, nil
 }
 
-// Misled says that the follower writes the log by another server than the session's.
+// Misled reports whether the follower writes the log to another server than the one from
+// which this session reads.
 func (s *Subscription) Misled() bool { return s.misled }
 
-// Apply applies the result of a read that began at a moment: the entries after the
-// position. cut says that there may have been more of them. It returns the causes of
-// resets: an entry that cannot be applied resets at once, because what is missing
-// before it will not come.
+// Apply applies the result of a read: the entries after the position. began is when the
+// read began. cut says that the log may have had more entries. Apply returns the causes
+// of resets. An entry that cannot be applied causes a reset at once, because the missing
+// entries before it will not come.
 func (s *Subscription) Apply(began time.Time, entries []Entry, cut bool) (causes []ResetCause) {
 	for i := range entries {
 		if cause, ok := s.apply(&entries[i]); !ok {
@@ -150,24 +152,25 @@ func (s *Subscription) Apply(began time.Time, entries []Entry, cut bool) (causes
 	return causes
 }
 
-// remember adds a read. Of several that saw the same end, the last proves most.
+// remember adds a read. Of several reads that saw the same end only the last is kept,
+// because it gives the newest proof.
 func remember(reads []read, r read) []read {
 	if n := len(reads); n > 0 && reads[n-1].end == r.end {
 		reads[n-1] = r
 		return reads
 	}
-	if len(reads) == mostReads { // keep every second one: proofs are a little older
-		for i := range mostReads / 2 {
+	if len(reads) == maxReads { // keep every second read: proofs become a little older
+		for i := range maxReads / 2 {
 			reads[i] = reads[2*i]
 		}
-		reads = reads[:mostReads/2]
+		reads = reads[:maxReads/2]
 	}
 	return append(reads, r)
 }
 
-// proves returns the moment that a heartbeat proves by these reads, if any: the
+// proves returns the moment of the proof that a heartbeat gives by these reads: the
 // beginning of the last read that was answered before the entry at after was in the
-// log. rest are the reads that a later heartbeat may prove.
+// log. ok is false if there is no such read. rest are the reads for later heartbeats.
 func proves(reads []read, after Position) (moment time.Time, rest []read, ok bool) {
 	n := 0
 	for n < len(reads) && after.Compare(reads[n].end) > 0 {
@@ -194,7 +197,7 @@ func (s *Subscription) apply(e *Entry) (cause ResetCause, ok bool) {
 		cause, ok = ResetUndecodable, false
 	case s.begun && !e.Follows(s.position):
 		cause, ok = ResetGap, false
-	case e.Heartbeat != nil && s.proven && e.Heartbeat.Run != s.run: // the server restarted without a new epoch: what happened meanwhile is not known
+	case e.Heartbeat != nil && s.proven && e.Heartbeat.Run != s.run: // the server restarted without a new epoch: changes may be missing
 		cause, ok = ResetEpoch, false
 	}
 	if !ok {
@@ -223,11 +226,12 @@ func (s *Subscription) changed(c *Change) {
 	}
 }
 
-// heartbeat settles the changes that its snapshot sees, and then proves what it can.
+// heartbeat settles the changes that its snapshot sees. Then it calls ValidThrough if the
+// heartbeat is a proof.
 func (s *Subscription) heartbeat(h *Heartbeat) {
 	snapshot, err := ParseSnapshot(h.Snapshot)
 	if err != nil {
-		return // it proves nothing
+		return // it is no proof
 	}
 	s.unsettled = slices.DeleteFunc(s.unsettled, func(c Change) bool {
 		settled := snapshot.Sees(c.XID)
@@ -239,7 +243,7 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 		return settled
 	})
 	after := h.After
-	if after == (Position{}) { // from version 0.1.0, which also sends one heartbeat at a time
+	if after == (Position{}) { // a follower of version 0.1.0, which sends one heartbeat at a time
 		after = s.barrier
 	}
 	if s.misled = h.LogServer != "" && h.LogServer != s.server; s.misled {
@@ -259,7 +263,7 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 	}
 }
 
-// join adds the transactions that are not visible yet and may have been published
+// join adds the unsettled transactions of the first proof: they may have been published
 // before the first entry that was read.
 func (s *Subscription) join(unsettled []Change) {
 	for i := range unsettled {

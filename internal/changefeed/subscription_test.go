@@ -163,10 +163,10 @@ func TestProofSaysWhatItIsOf(t *testing.T) {
 // latest of them count.
 func TestReadsAreBounded(t *testing.T) {
 	var all []read
-	for n := range uint64(10 * mostReads) {
+	for n := range uint64(10 * maxReads) {
 		all = remember(all, read{began: time.Unix(int64(n), 0), end: at(1, n/2)})
 	}
-	if len(all) > mostReads || all[len(all)-1].began.Unix() != 10*mostReads-1 {
+	if len(all) > maxReads || all[len(all)-1].began.Unix() != 10*maxReads-1 {
 		t.Errorf("%d reads, the last of %s", len(all), all[len(all)-1].began)
 	}
 	for i := 1; i < len(all); i++ {
