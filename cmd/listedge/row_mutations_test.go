@@ -32,7 +32,7 @@ func TestRowMutations(t *testing.T) {
 		{"the old row is not named", []edit{{decode, "\t\td.touch(m.RelationID, m.OldTuple, oldRow) // a move between workspaces touches both\n", ""}}, pkg, rows},
 		{"the first version is named", []edit{{transaction, "\t\trows[at] = *v // a later version\n", ""}, {transaction, "); at >= 0 {", ") >= 0; at {"}}, pkg, rows},
 		{"a list of many rows names some", []edit{{transaction, "\tif t.rows++; len(rows) == maxRows || t.rows > maxRowsInAll {\n\t\tt.named[i] = nil\n\t\treturn\n\t}\n", "\tif len(rows) == maxRows {\n\t\treturn\n\t}\n"}}, pkg, rows},
-		{"rows of a streamed transaction are named", []edit{{transaction, "v == nil || t.nameless", "v == nil"}}, pkg, "TestAStreamedTransactionNamesNoRows"},
+		{"rows of a streamed transaction are named", []edit{{transaction, "v == nil || t.rowsUnknown", "v == nil"}}, pkg, "TestAStreamedTransactionNamesNoRows"},
 		{"heartbeats name rows", []edit{{"origin/follower/term.go", "\tt.unsettled = append(t.unsettled, c)\n", "\tt.unsettled = append(t.unsettled, named)\n"}}, pkg, "TestHeartbeatsNameNoRows"},
 
 		{"the same although it was gone between", []edit{{published, "\t\tp.forget(row.ID)\n", ""}}, pkg, model},

@@ -211,7 +211,7 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 		return err
 	}
 	t := newTerm(f, p)
-	t.use(v.catalog)
+	t.setCatalog(v.catalog)
 	t.nameRows()
 	present, err := call(ctx, f.options.Log.Epoch) // a node without the log leaves the slot to others
 	if err != nil {

@@ -41,7 +41,7 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 	unseen := t.unlisted.settle(snapshot)
 	if v.catalog.version != t.version {
 		for _, c := range unseen {
-			c.change.Lists, c.change.Whole, c.named = nil, everything, nil
+			c.change.Lists, c.change.Whole, c.named = nil, allCollections, nil
 			t.publishChange(c)
 		}
 		if v.at, err = t.announceSchemaChange(ctx, v.catalog); err != nil {
@@ -93,7 +93,7 @@ func (t *term) sendHeartbeat(ctx context.Context) error {
 	}
 	now := time.Now()
 	t.update(func() { t.stats.LagTime, t.heartbeat = waited, now })
-	t.confirmation.marks = append(t.confirmation.marks, mark{now, pglogrepl.LSN(h.LSN)})
+	t.confirmation.recent = append(t.confirmation.recent, publishedTo{now, pglogrepl.LSN(h.LSN)})
 	return nil
 }
 

@@ -127,9 +127,9 @@ func TestARowIsTheSameOnlyWhereItWas(t *testing.T) {
 			case 0:
 				m.decoder.whole |= 1 << m.random.IntN(2)
 			case 1:
-				m.decoder.whole = everything
+				m.decoder.whole = allCollections
 			case 2:
-				m.decoder.nameless = true // a streamed one
+				m.decoder.rowsUnknown = true // a streamed one
 				m.decoder.named = slices.Repeat([][]version{nil}, len(m.decoder.named))
 			case 3: // a purge
 				for collection := range changefeed.Collections {
