@@ -114,11 +114,11 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 	if l.Policy.Leased() {
 		span := float32(l.Policy.DemandSpan())
 		l.own = l.own*span/(span+float32(max(0, now-l.demand.at))) + float32(l.arrived)
-		l.demand.note(float32(l.arrived), now)
+		l.demand.record(float32(l.arrived), now)
 		l.unmet = min(l.unmet, l.demand.recent) + float32(l.arrived)
 		c.Arrived, c.Entitled, l.arrived = int64(l.arrived), int64(l.unmet*1000), 0
 		if !all {
-			c.Extra = max(0, min(l.demand.ahead()-waiting-int64(l.balance), mostHeld-waiting-int64(l.cur+l.prev)))
+			c.Extra = max(0, min(l.demand.expected()-waiting-int64(l.balance), mostHeld-waiting-int64(l.cur+l.prev)))
 		}
 		if f.Link.slow() {
 			c.Hold = 1
