@@ -76,7 +76,7 @@ func (d *leased) findShards() {
 func (d *leased) open(b *Bucket, _ int64) { b.shard = d.store.shardOf(b.key) }
 
 func (d *leased) idle(b *Bucket) bool {
-	return b.waiters == nil && !b.wanted && b.lease.Forgettable(d.l.now())
+	return b.waiters == nil && !b.pending && b.lease.Forgettable(d.l.now())
 }
 
 func (d *leased) setPolicy(b *Bucket, p Policy) {
@@ -87,14 +87,14 @@ func (d *leased) setPolicy(b *Bucket, p Policy) {
 // want marks a bucket for a call. The caller enqueues it at its shard: the slot may
 // have moved. b.mu is held, as below.
 func (d *leased) want(b *Bucket) *shard {
-	b.wanted, b.shard = true, d.store.shardOf(b.key)
+	b.pending, b.shard = true, d.store.shardOf(b.key)
 	d.track(b)
 	return d.shardOf(b.shard)
 }
 
 // fetchIfDue queues a call that nobody waits for.
 func (d *leased) fetchIfDue(b *Bucket, now int64) {
-	if !b.wanted && b.lease.Due(now) && !d.shardOf(b.shard).refuses() {
+	if !b.pending && b.lease.Due(now) && !d.shardOf(b.shard).refuses() {
 		d.l.counts.prefetches.Add(1)
 		d.want(b).enqueue(b)
 	}
@@ -177,7 +177,7 @@ func (d *leased) refund(b *Bucket, now int64, fallback bool) {
 	if !b.lease.Refund(now, fallback) {
 		return
 	}
-	if !b.lease.Policy.Leased() && !b.wanted && !d.shardOf(b.shard).refuses() {
+	if !b.lease.Policy.Leased() && !b.pending && !d.shardOf(b.shard).refuses() {
 		d.want(b).enqueue(b)
 	} else {
 		d.track(b)
@@ -253,7 +253,7 @@ func (d *leased) enter(p *part, call *[]*Bucket) *shard {
 		b.waiters = new(waiters)
 	}
 	b.waiters.all = append(b.waiters.all, p.answers)
-	if !b.wanted {
+	if !b.pending {
 		s = d.want(b)
 		*call = append(*call, b)
 	}
@@ -309,11 +309,11 @@ func (d *leased) sweep() {
 		b.mu.Lock()
 		s := d.shardOf(b.shard)
 		due, active := b.lease.Sweep(now, s.fleet())
-		if due && !b.wanted && begun < maxSwept && !s.refuses() {
+		if due && !b.pending && begun < maxSwept && !s.refuses() {
 			d.want(b).enqueue(b)
 			begun++
 		}
-		if !active && !b.wanted {
+		if !active && !b.pending {
 			b.tracked = false
 			d.mu.Lock()
 			delete(d.active, b)

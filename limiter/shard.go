@@ -152,7 +152,7 @@ func (s *shard) begin(batch []*Bucket, now int64, all bool) []*visit {
 				s.d.l.counts.settles.Add(1)
 			}
 		} else {
-			b.wanted = false
+			b.pending = false
 			b.answer(now, true)
 		}
 		b.mu.Unlock()
@@ -171,7 +171,7 @@ func (s *shard) noteAnswer(err error, sent int64) {
 		s.failures = 0
 		s.waitingSince.Store(now)
 		s.answeredAt.Store(now)
-		if s.link.Note(late); late > s.link.Budget {
+		if s.link.Record(late); late > s.link.Budget {
 			c.timeouts.Add(1)
 		}
 		return
@@ -203,7 +203,7 @@ func (s *shard) complete(v *visit, sent int64) {
 		s.d.l.counts.debts.Add(uint64(c.Debt))
 	}
 	b.answer(now, v.err != nil)
-	b.wanted = false
+	b.pending = false
 	if b.waiting() > 0 || v.err == nil && b.lease.Due(now) {
 		s.d.want(b).enqueue(b)
 	}

@@ -27,7 +27,7 @@ func TestRowMutations(t *testing.T) {
 		{"the hash lacks the description", []edit{{version, "{atName, atSKU, atDescription}", "{atName, atSKU}"}}, pkg, random},
 		{"the hash lacks flags", []edit{{version, "\th.WriteByte(byte(row.Flags))\n", ""}}, pkg, random},
 		{"a column of another type", []edit{{version, " && of.DataType == c.oid", ""}}, pkg, rows},
-		{"an id that an update may have changed", []edit{{version, "!ok || is == newRowOfSameKey && !t.id.key", "!ok"}}, pkg, "TestAnUpdateNamesARowIfItsIDIsInTheKey"},
+		{"an id that an update may have changed", []edit{{version, "!ok || which == newRowOfSameKey && !t.id.key", "!ok"}}, pkg, "TestAnUpdateNamesARowIfItsIDIsInTheKey"},
 		{"rows that their id does not name", []edit{{"origin/follower/publication.go", "slices.Concat(s.Narrow, s.Ambiguous)", "slices.Concat(s.Narrow)"}}, pkg, "TestRowsThatTheirIDDoesNotName"},
 		{"the old row is not named", []edit{{decode, "\t\td.touch(m.RelationID, m.OldTuple, oldRow) // a move between workspaces touches both\n", ""}}, pkg, rows},
 		{"the first version is named", []edit{{transaction, "\t\trows[at] = *v // a later version\n", ""}, {transaction, "); at >= 0 {", ") >= 0; at {"}}, pkg, rows},

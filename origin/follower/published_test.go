@@ -103,7 +103,7 @@ func (m *model) commit(before map[listedRow]uint64) {
 			}
 		}
 	}
-	if len(m.published.young) > m.published.half || len(m.published.old) > m.published.half || len(m.published.lists) > m.published.most {
+	if len(m.published.young) > m.published.half || len(m.published.old) > m.published.half || len(m.published.lists) > m.published.maxLists {
 		m.Fatalf("%d and %d rows, %d lists", len(m.published.young), len(m.published.old), len(m.published.lists))
 	}
 }
