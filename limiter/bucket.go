@@ -14,37 +14,37 @@ type Bucket struct {
 	key     string
 	blocked atomic.Bool // its rate is 0
 
-	shard   uint8 // where its calls go; as all below, mu guards it
+	shard   uint8 // of Redis, which has the bucket; guarded by mu, as are all fields below
 	tracked bool  // the sweeps look at it
-	wanted  bool  // queued for a call, or in flight
-	evicted bool  // another handle may have its place
+	pending bool  // queued for a call, or the call is in flight
+	evicted bool  // another handle may be registered for its key
 
 	mu      sync.Mutex
-	waiters *waiters // nil where there are none
+	waiters *waiters // nil = none
 	lease   lease.Lease
 }
 
 // KeyBucket names the bucket of an API key. The braces are a Redis Cluster hash
-// tag: the buckets of one request lie on one shard.
+// tag: both buckets of a request are on one shard.
 func KeyBucket(workspace, key string) string { return "rl:{" + workspace + "}:b:" + key }
 
 // WorkspaceBucket names the bucket that all keys of a workspace share.
 func WorkspaceBucket(workspace string) string { return "rl:{" + workspace + "}:b" }
 
-// Policy in force at this node.
+// Policy returns the policy that is in force at this node.
 func (b *Bucket) Policy() lease.Policy {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.lease.Policy
 }
 
-// answer is what becomes of a request at one bucket.
+// answer is the result of a request at one bucket.
 type answer struct {
 	outcome lease.Outcome
 	status  lease.Status
 }
 
-// answerOf is the answer of a lease's outcome. b.mu is held.
+// answerOf makes the answer for a lease's outcome. b.mu is held.
 func (b *Bucket) answerOf(o lease.Outcome, now int64) answer {
 	s := b.lease.Status(now, false)
 	if o == lease.Denied {
@@ -53,7 +53,7 @@ func (b *Bucket) answerOf(o lease.Outcome, now int64) answer {
 	return answer{o, s}
 }
 
-// waiters are the requests that wait for a bucket, whose mu guards them.
+// waiters are the requests that wait for a bucket. The bucket's mu guards them.
 type waiters struct{ all []chan answer }
 
 // waiting is how many requests wait for the bucket. b.mu is held.
@@ -64,7 +64,7 @@ func (b *Bucket) waiting() int64 {
 	return int64(len(b.waiters.all))
 }
 
-// leave ends a request's wait. It reports false where it has got its answer.
+// leave ends a request's wait. It reports false if the request has been answered.
 func (b *Bucket) leave(w chan answer) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -81,8 +81,8 @@ func (b *Bucket) leave(w chan answer) bool {
 	return true
 }
 
-// answer answers those who wait, as far as the lease can; all: the others are to be
-// decided without Redis. b.mu is held.
+// answer answers the waiting requests that the lease can decide. With all, it also
+// answers the others, with NeedRemote: they are then decided without Redis. b.mu is held.
 func (b *Bucket) answer(now int64, all bool) {
 	for b.waiting() > 0 {
 		a := b.answerOf(b.lease.Retry(now), now)
@@ -95,21 +95,21 @@ func (b *Bucket) answer(now int64, all bool) {
 	b.waiters = nil
 }
 
-// registry has one handle to each bucket: two would each take a node's part of it
-// while Redis is away. A handle whose bucket is idle is evicted, and is registered
-// anew when it is used again.
+// registry holds one handle for each bucket. With two handles, each would spend the
+// node's part of the bucket while Redis is unreachable. The registry evicts a handle
+// whose bucket is idle. The handle is registered again when it is used again.
 type registry struct {
-	idle func(b *Bucket) bool // with b.mu held: it is as good as a new one
-	most int
+	idle       func(b *Bucket) bool // reports whether a new bucket would be the same; called with b.mu held
+	maxBuckets int
 
 	mu      sync.Mutex // guards all below; taken before a bucket's
 	buckets map[string]*Bucket
-	sweepAt int // size at which to evict the idle ones, so that sweeping costs O(1) a new bucket
+	sweepAt int // number of buckets at which to evict the idle ones; it keeps the cost of sweeping at O(1) for each new bucket
 }
 
 const sweepFrom = 1024
 
-// get returns the handle to the bucket of that key, or registers what make makes.
+// get returns the key's handle. If there is none, it registers the one that make returns.
 func (r *registry) get(key string, make func() *Bucket) *Bucket {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -122,14 +122,15 @@ func (r *registry) get(key string, make func() *Bucket) *Bucket {
 	return b
 }
 
-// lock locks a bucket, or the handle that has its place.
+// lock locks the bucket. If the handle was evicted, it locks and returns the one that is
+// registered for its key.
 func (r *registry) lock(b *Bucket) *Bucket {
 	b, _ = r.lockBoth(b, nil)
 	return b
 }
 
-// lockBoth is lock for two buckets, in this order always: no two requests wait for
-// one another. Either may be nil.
+// lockBoth is lock for two buckets. Either may be nil. It always locks the key's bucket
+// first, so two requests cannot deadlock.
 func (r *registry) lockBoth(key, workspace *Bucket) (*Bucket, *Bucket) {
 	for {
 		evicted := false
@@ -143,7 +144,7 @@ func (r *registry) lockBoth(key, workspace *Bucket) (*Bucket, *Bucket) {
 			return key, workspace
 		}
 		unlock(key, workspace)
-		key, workspace = r.revive(key), r.revive(workspace)
+		key, workspace = r.registered(key), r.registered(workspace)
 	}
 }
 
@@ -155,8 +156,9 @@ func unlock(buckets ...*Bucket) {
 	}
 }
 
-// revive returns the handle that has the place of b: b itself where there is none.
-func (r *registry) revive(b *Bucket) *Bucket {
+// registered returns the handle that is registered for the key of b. If there is none,
+// it registers b.
+func (r *registry) registered(b *Bucket) *Bucket {
 	if b == nil {
 		return nil
 	}
@@ -168,18 +170,18 @@ func (r *registry) revive(b *Bucket) *Bucket {
 	})
 }
 
-// makeRoom for another bucket evicts others where there are many: the idle ones,
-// and where all are in use, some of these. Those come back full: as in Redis, a
-// lost bucket costs at most one burst.
+// makeRoom evicts buckets if there are many. It evicts the idle ones first, and then as
+// many others as are too many. A bucket that is evicted while in use is full when it is
+// used again. As in Redis, each lost bucket admits at most one burst too many.
 func (r *registry) makeRoom() {
-	if len(r.buckets) < min(r.sweepAt, r.most) {
+	if len(r.buckets) < min(r.sweepAt, r.maxBuckets) {
 		return
 	}
 	for key, b := range r.buckets {
 		r.evict(key, b, false)
 	}
 	for key, b := range r.buckets {
-		if len(r.buckets) < r.most-r.most/16 {
+		if len(r.buckets) < r.maxBuckets-r.maxBuckets/16 {
 			break
 		}
 		r.evict(key, b, true)

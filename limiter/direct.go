@@ -6,8 +6,8 @@ import (
 	"listedge/limiter/lease"
 )
 
-// direct decides without Redis: the buckets are in this process, and a request
-// takes its tokens from there.
+// direct is the decider without Redis: the buckets are in this process. A request
+// takes its tokens from them.
 type direct struct {
 	l *Limiter
 }
@@ -16,7 +16,7 @@ func (d *direct) open(b *Bucket, now int64) {
 	b.lease.View = lease.View{Level: b.lease.Policy.Units(), At: now}
 }
 
-// idle: a full bucket is as good as a new one.
+// idle reports whether the bucket is full: a new one would be the same.
 func (d *direct) idle(b *Bucket) bool {
 	b.lease.Refill(&b.lease.Policy, d.l.now())
 	return b.lease.Level >= b.lease.Policy.Units()
@@ -37,7 +37,7 @@ func (d *direct) decide(now int64, key, workspace *Bucket, cost int64) Decision 
 		if b == nil {
 			continue
 		}
-		if !refused[0] && !refused[1] { // a token of both, or of neither
+		if !refused[0] && !refused[1] { // take from both buckets or from none
 			b.lease.Level -= cost * lease.Token
 		}
 		s := lease.StatusOf(&b.lease.Policy, b.lease.Level)
@@ -55,7 +55,7 @@ func (d *direct) refund(b *Bucket, _ int64, _ bool) {
 	b.lease.Level = min(b.lease.Level+lease.Token, b.lease.Policy.Units())
 }
 
-// setPolicy counts the time that has passed under the policy it passed under.
+// setPolicy refills the bucket at the old rate up to now, then sets the new policy.
 func (d *direct) setPolicy(b *Bucket, p lease.Policy) {
 	b.lease.Refill(&b.lease.Policy, d.l.now())
 	b.lease.SetPolicy(p)

@@ -63,8 +63,8 @@ func (d *leased) shardOf(index uint8) *shard {
 	return s
 }
 
-// findShards has this node beat at all masters of a Cluster: before it needs their
-// buckets, so that the others know it there.
+// findShards begins heartbeats at all masters of a Cluster. It does so before this node
+// needs their buckets, so that the other nodes count it there.
 func (d *leased) findShards() {
 	for i := range maxShards {
 		if index := d.store.shardOf(membersKey(i)); int(index) == i {
@@ -76,7 +76,7 @@ func (d *leased) findShards() {
 func (d *leased) open(b *Bucket, _ int64) { b.shard = d.store.shardOf(b.key) }
 
 func (d *leased) idle(b *Bucket) bool {
-	return b.waiters == nil && !b.wanted && b.lease.Forgettable(d.l.now())
+	return b.waiters == nil && !b.pending && b.lease.Forgettable(d.l.now())
 }
 
 func (d *leased) setPolicy(b *Bucket, p Policy) {
@@ -84,27 +84,29 @@ func (d *leased) setPolicy(b *Bucket, p Policy) {
 	d.fetchIfDue(b, d.l.now())
 }
 
-// want marks a bucket for a call. The caller enqueues it at its shard: the slot may
-// have moved. b.mu is held, as below.
-func (d *leased) want(b *Bucket) *shard {
-	b.wanted, b.shard = true, d.store.shardOf(b.key)
+// markPending marks a bucket for a call and returns its shard, where the caller
+// enqueues it. It looks the shard up, because the Cluster may have moved the slot.
+// b.mu is held, as below.
+func (d *leased) markPending(b *Bucket) *shard {
+	b.pending, b.shard = true, d.store.shardOf(b.key)
 	d.track(b)
 	return d.shardOf(b.shard)
 }
 
-// fetchIfDue queues a call that nobody waits for.
+// fetchIfDue queues a call for which no request waits, if one is due.
 func (d *leased) fetchIfDue(b *Bucket, now int64) {
-	if !b.wanted && b.lease.Due(now) && !d.shardOf(b.shard).refuses() {
+	if !b.pending && b.lease.Due(now) && !d.shardOf(b.shard).refuses() {
 		d.l.counts.prefetches.Add(1)
-		d.want(b).enqueue(b)
+		d.markPending(b).enqueue(b)
 	}
 }
 
-// part is one of a request's two buckets. Its outcome is Granted where there is none.
+// part is one of a request's two buckets. If there is no such bucket, its outcome is
+// Granted.
 type part struct {
 	bucket *Bucket
 	answer
-	answers  chan answer // where the request waits for the bucket
+	answers  chan answer // the request waits here for the bucket's answer
 	fallback bool        // this node decided without Redis
 	untaken  bool        // no token was taken
 }
@@ -177,8 +179,8 @@ func (d *leased) refund(b *Bucket, now int64, fallback bool) {
 	if !b.lease.Refund(now, fallback) {
 		return
 	}
-	if !b.lease.Policy.Leased() && !b.wanted && !d.shardOf(b.shard).refuses() {
-		d.want(b).enqueue(b)
+	if !b.lease.Policy.Leased() && !b.pending && !d.shardOf(b.shard).refuses() {
+		d.markPending(b).enqueue(b)
 	} else {
 		d.track(b)
 	}
@@ -253,8 +255,8 @@ func (d *leased) enter(p *part, call *[]*Bucket) *shard {
 		b.waiters = new(waiters)
 	}
 	b.waiters.all = append(b.waiters.all, p.answers)
-	if !b.wanted {
-		s = d.want(b)
+	if !b.pending {
+		s = d.markPending(b)
 		*call = append(*call, b)
 	}
 	return s
@@ -309,11 +311,11 @@ func (d *leased) sweep() {
 		b.mu.Lock()
 		s := d.shardOf(b.shard)
 		due, active := b.lease.Sweep(now, s.fleet())
-		if due && !b.wanted && begun < maxSwept && !s.refuses() {
-			d.want(b).enqueue(b)
+		if due && !b.pending && begun < maxSwept && !s.refuses() {
+			d.markPending(b).enqueue(b)
 			begun++
 		}
-		if !active && !b.wanted {
+		if !active && !b.pending {
 			b.tracked = false
 			d.mu.Lock()
 			delete(d.active, b)

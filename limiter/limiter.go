@@ -12,9 +12,9 @@
 //	                        └─ late, or down: fallback to this node's part of the
 //	                           bucket, rate/N and burst/N ──> a debt, sent later
 //
-// What is leased counts in the bucket (level + held <= burst). That keeps the
-// promise. A request waits for an answer of Redis no longer than a small budget, or
-// two of Redis' round trips where that is longer.
+// Leased tokens still count in the bucket (level + held <= burst). That keeps the
+// promise. A request waits for Redis for at most a small budget, or for two of Redis'
+// round trips if that is longer.
 //
 // The nodes of a fleet know one another by heartbeats in Redis. While some of them
 // send none, the others withhold their part of each rate: the missing nodes may be
@@ -23,16 +23,19 @@
 //
 // What the promise does not cover:
 //
-//   - Redis loses a bucket (eviction, a flush, fail-over to a replica that lags):
-//     it comes back full, one burst more. Its clock steps forward: what that says
-//     the rate has brought, at most one burst, and what nodes held, at most half.
+//   - Redis loses a bucket (eviction, a flush, fail-over to a replica that lags). The
+//     bucket is full when it comes back: one burst more.
+//   - Redis' clock steps forward. The bucket is refilled for that time, by at most one
+//     burst, and the tokens that nodes held, at most half a burst, no longer count.
 //   - A node that loses Redis may spend its part of the level last seen at once,
-//     before the others hold it back: k of N nodes k/N of a burst in all.
-//   - A cut that lasts longer than a minute: the others take the nodes cut off for
-//     gone, and these go on with their part of the rate, because Redis may as well
-//     be away for all: (1 + k/N) of the rate. FailDeny avoids that.
-//   - A node that has not counted the fleet yet reckons with eight at least.
-//   - A token given back (304) counts again from then on.
+//     before the others withhold that part. If k of N nodes lose Redis, that is k/N of
+//     a burst in all.
+//   - Some nodes lose Redis for more than a minute. The others take them for gone and
+//     use the whole rate. But the nodes that lost Redis go on with their part of the
+//     rate, because they cannot know that others reach Redis: (1 + k/N) of the rate.
+//     FailDeny avoids that.
+//   - A node that has not counted the fleet yet assumes at least eight nodes.
+//   - A token that is given back (304) can be taken again from then on.
 package limiter
 
 import (
@@ -55,24 +58,24 @@ type Policy = lease.Policy
 // NewPolicy makes a policy of a rate in tokens a second and a burst in tokens.
 func NewPolicy(rate float64, burst int64) (Policy, error) { return lease.NewPolicy(rate, burst) }
 
-// IsWholeRate reports whether a rate is a whole number of micro-tokens a second:
-// one that is not is rounded down.
+// IsWholeRate reports whether a rate is a whole number of micro-tokens a second.
+// NewPolicy rounds other rates down.
 func IsWholeRate(rate float64) bool { return lease.IsWhole(rate) }
 
 // DefaultBudget is how long a request waits for Redis: several round trips within a
-// data centre. Where two round trips take longer, it waits for those, but never
-// more than 125 ms.
+// data centre. If two round trips take longer, a request waits for two, but never more
+// than 125 ms.
 const DefaultBudget = 10 * time.Millisecond
 
 const defaultMaxBuckets = 1 << 20
 
-// FailureMode is what happens to requests while Redis cannot be asked and no
-// leased token is left.
+// FailureMode is how requests are decided while Redis is unreachable and no leased
+// token is left.
 type FailureMode uint8
 
 const (
 	FailLocal FailureMode = iota // this node's part of the bucket decides
-	FailAllow                    // all are admitted, and debited later
+	FailAllow                    // all are admitted; Redis debits them later
 	FailDeny                     // all are refused
 )
 
@@ -92,20 +95,21 @@ var failureModes = [...]string{"local", "allow", "deny"}
 
 // Options of a Limiter. The zero value is a working single node.
 type Options struct {
-	// Redis is nil for a single node. Single servers, Sentinel and Cluster will
-	// do. A client of its own is best, with ContextTimeoutEnabled. The limiter does
-	// not close it.
+	// Redis is nil for a single node. The client may lead to a single server, Sentinel
+	// or Cluster. It should be used by the limiter only, with ContextTimeoutEnabled. The
+	// limiter does not close it.
 	Redis redis.UniversalClient
 
 	FailureMode FailureMode
-	NodeID      string // of this node among the fleet's; empty = made up
+	NodeID      string // unique in the fleet; empty = random
 
 	Budget     time.Duration   // the longest a Take waits for a Redis that is not slow; 0 = DefaultBudget
-	MaxBuckets int             // bound of the buckets known to this node; 0 = about a million
-	Clock      *boottime.Clock // of this node; nil = one of the limiter's own (Redis goes by its own)
+	MaxBuckets int             // most buckets that this node keeps in memory; 0 = about a million
+	Clock      *boottime.Clock // of this node; nil = a new one (the script uses Redis' own clock)
 }
 
-// decider is where a Limiter's buckets are: direct or leased.
+// decider decides requests: direct by buckets in this process, leased by buckets in
+// Redis.
 type decider interface {
 	open(b *Bucket, now int64)
 	decide(now int64, key, workspace *Bucket, cost int64) Decision // cost 0: nothing is taken
@@ -132,23 +136,23 @@ func New(o Options) *Limiter {
 	return newLimiter(o, &redisStore{client: o.Redis})
 }
 
-// newLimiter makes one whose buckets are in a store, or in this process.
+// newLimiter makes a limiter whose buckets are in the store, or in this process if s is
+// nil.
 func newLimiter(o Options, s store) *Limiter {
 	l := &Limiter{clock: cmp.Or(o.Clock, boottime.New())}
-	l.buckets = registry{idle: func(b *Bucket) bool { return l.decider.idle(b) }, buckets: make(map[string]*Bucket), most: cmp.Or(o.MaxBuckets, defaultMaxBuckets), sweepAt: sweepFrom}
+	l.buckets = registry{idle: func(b *Bucket) bool { return l.decider.idle(b) }, buckets: make(map[string]*Bucket), maxBuckets: cmp.Or(o.MaxBuckets, defaultMaxBuckets), sweepAt: sweepFrom}
 	if l.decider = (&direct{l}); s != nil {
 		l.decider = newLeased(l, o, s)
 	}
 	return l
 }
 
-// now is this node's time in microseconds. It does not follow a step of the wall
-// clock, and counts what the machine sleeps: leases end meanwhile.
+// now is this node's time in microseconds. Steps of the wall clock do not change it. It
+// goes on while the machine sleeps, so that leases end meanwhile.
 func (l *Limiter) now() int64 { return l.clock.Now().Microseconds() }
 
-// Bucket returns the handle on the bucket of that key, under policy p: see
-// KeyBucket and WorkspaceBucket for the keys. Another policy is in force from the
-// next Take on.
+// Bucket returns the handle on the bucket of that key (KeyBucket, WorkspaceBucket) and
+// sets its policy to p. The policy is in force from the next Take on.
 func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 	b := l.buckets.get(key, func() *Bucket {
 		b, now := &Bucket{key: key}, l.now()
@@ -176,8 +180,8 @@ func (l *Limiter) Take(now time.Time, key, workspace *Bucket) Decision {
 	return d
 }
 
-// Peek is a Take that takes nothing and refuses only what a rate of 0 does: for an
-// answer that costs nothing.
+// Peek is Take without taking a token, for an answer that costs nothing. Only a rate of
+// 0 refuses it.
 func (l *Limiter) Peek(now time.Time, key, workspace *Bucket) Decision {
 	return l.decide(now, key, workspace, 0)
 }
@@ -199,7 +203,7 @@ func (l *Limiter) decide(now time.Time, key, workspace *Bucket, cost int64) (d D
 	return d
 }
 
-// blocked refuses a request of which a bucket has rate 0.
+// blocked refuses a request because a bucket has rate 0.
 func blocked(which Which) Decision {
 	d := Decision{Source: SourceBlocked}
 	d.add(which, Status{}.Refused(blockedRetry.Microseconds()))
@@ -219,15 +223,15 @@ func (l *Limiter) Return(key, workspace *Bucket) {
 }
 
 // Close waits for the calls in flight, gives back what this node holds, sends its
-// debts, and ends the limiter's goroutines. Where ctx ends first they end by their
-// own timeouts. A Take after Close is decided by the fallback.
+// debts, and ends the limiter's goroutines. If ctx ends first, Close returns, and the
+// goroutines end at their own timeouts. A Take after Close is decided by the fallback.
 func (l *Limiter) Close(ctx context.Context) error { return l.decider.close(ctx) }
 
-// Decision is the answer to one Take: all that a response needs of it.
+// Decision is the answer to one Take. It has all that a response needs.
 type Decision struct {
 	Allowed    bool
 	Refused    Which         // the bucket that refused; of two, the one with the longer wait
-	Source     Source        // who decided
+	Source     Source        // where it was decided
 	RetryAfter time.Duration // when refused: the time until there may be a token, never 0
 	Key        Status
 	Workspace  Status // zero where there is no such bucket
@@ -236,7 +240,7 @@ type Decision struct {
 // Status is the state of one bucket after a decision.
 type Status = lease.Status
 
-// add adds what became of the request at one bucket.
+// add adds the status of one bucket.
 func (d *Decision) add(which Which, s Status) {
 	if which == Key {
 		d.Key = s
@@ -267,7 +271,7 @@ const (
 	SourceBlocked                     // rate 0
 	SourceMemory                      // the bucket itself: no Redis is configured
 	SourceRedis                       // Redis, which the request waited for
-	SourceLease                       // tokens leased from Redis, or its word that there are none yet
+	SourceLease                       // leased tokens, or Redis' earlier answer that there are none yet
 	SourceLocalFallback               // this node's part of the bucket: Redis did not answer in time
 	sources
 )
@@ -276,8 +280,8 @@ func (s Source) String() string {
 	return [...]string{"unlimited", "blocked", "memory", "redis", "lease", "local-fallback"}[s]
 }
 
-// blockedRetry is the time that a client with a rate of 0 is given: long enough to
-// quiet it, short enough that it notices when the rate is raised.
+// blockedRetry is the Retry-After of a client with rate 0. It is long enough that the
+// client seldom asks, and short enough that it notices when the rate is raised.
 const blockedRetry = time.Hour
 
 type counts struct {

@@ -169,7 +169,7 @@ func (m *membership) beat(state string) {
 	arrived := err == nil && state != leaving
 	if arrived {
 		m.counted = d.l.now()
-		m.shard.link.Note(m.counted - sent) // so the first requests know what a round trip takes
+		m.shard.link.Record(m.counted - sent) // so the first requests know what a round trip takes
 		copy(m.counts[1:], m.counts[:])
 		m.counts[0], m.missing = nodes, missing
 	}

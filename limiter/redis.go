@@ -25,14 +25,14 @@ var tokenBucketDigest = func() string {
 	return hex.EncodeToString(sum[:])
 }()
 
-// store is where buckets live.
+// store has the buckets.
 type store interface {
 	// shardOf returns which shard has a key. It does not wait.
 	shardOf(key string) uint8
 
-	// visit carries out the calls, each atomic in its own bucket and at most once, and
-	// fills in their replies. A call whose err is not nil afterwards was carried out or
-	// not, nobody knows. The error it returns is that of a pipeline in which none was.
+	// visit executes the calls and fills in their replies. Each call is atomic in its
+	// bucket and is executed at most once. If a call's err is not nil afterwards, it is
+	// unknown whether it was executed. visit returns an error if no call was answered.
 	visit(ctx context.Context, calls []*visit) error
 
 	// beat sends a heartbeat of a node to a shard, and returns how many nodes there
@@ -47,22 +47,23 @@ type visit struct {
 	err    error
 }
 
-// redisStore keeps the buckets in Redis, where every node of a fleet finds the
-// same ones: a pipeline of one script call per bucket. A Cluster's client splits it
-// by master, and sends again what has moved.
+// redisStore keeps the buckets in Redis, so that all nodes of a fleet share them. It
+// sends one script call for each bucket, in a pipeline. A Cluster's client splits the
+// pipeline by master, and repeats calls for slots that have moved.
 type redisStore struct {
 	client       redis.UniversalClient
 	calls, trips atomic.Uint64
-	answered     atomic.Bool // so a Cluster's client knows the masters
+	answered     atomic.Bool // a call was answered, so a Cluster's client knows the masters
 }
 
-// maxShards bounds the shards: the masters of a Cluster that have their own. The
-// buckets of others are in the first one.
+// maxShards bounds the shards. In a Cluster each master has a shard; the masters above
+// this number share the first one.
 const maxShards = 256
 
-// shardOf numbers the masters of a Cluster: by the first members' key that is on the
-// same one. So the nodes of a fleet beat where their buckets are, and a replica that
-// takes over from its master is the same shard.
+// shardOf returns the number of the Cluster master that has the key. The number of a
+// master is the smallest i for which the master has membersKey(i). So nodes send their
+// heartbeats to the masters that have their buckets, and a replica that replaces its
+// master is the same shard.
 func (r *redisStore) shardOf(key string) uint8 {
 	cluster, ok := r.client.(*redis.ClusterClient)
 	if !ok || !r.answered.Load() {
@@ -77,8 +78,8 @@ func (r *redisStore) shardOf(key string) uint8 {
 	return 0
 }
 
-// membersKey is where the nodes that share a shard's buckets beat. There is one fleet
-// in a Redis database.
+// membersKey is the key of the heartbeats of the nodes that share a shard's buckets.
+// There is one fleet in a Redis database.
 func membersKey(shard int) string {
 	if shard == 0 {
 		return "rl:{fleet}:members"
@@ -94,9 +95,9 @@ func masterOf(c *redis.ClusterClient, key string) string {
 	return master.Options().Addr
 }
 
-// visit sends every call by the script's digest. A Redis that has not seen the
-// script (new, restarted, failed over) refuses such a call before it does anything,
-// so those alone are sent again with the whole script.
+// visit sends every call with the script's digest. A Redis that does not have the script
+// (after a start or a failover) refuses the call without executing anything. Only those
+// calls are sent again, with the whole script.
 func (r *redisStore) visit(ctx context.Context, calls []*visit) error {
 	r.send(ctx, calls, "evalsha", tokenBucketDigest)
 	var unknown []*visit
@@ -135,9 +136,9 @@ func (r *redisStore) send(ctx context.Context, calls []*visit, eval, script stri
 	}
 }
 
-// once is a command that the client does not repeat: a connection that breaks may
-// have carried it out, and tokens would be given back twice. A Cluster's client
-// repeats a whole pipeline otherwise, whatever its number of retries.
+// once is a command that the client does not retry. If a connection breaks, the server
+// may have executed the command, and a retry would give tokens back twice. Without
+// NoRetry a Cluster's client repeats a whole pipeline even if it is set to no retries.
 type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
@@ -167,9 +168,9 @@ func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// RedisCommands are what a node sends to Redis for limits, or has its scripts do,
-// on keys of their own among those of buckets: for whoever wants to know whether it
-// may.
+// RedisCommands returns the commands that a node sends to Redis for limits, and those
+// that its scripts execute. They use keys that no bucket has. A caller runs them to
+// check that the Redis user is permitted to.
 func RedisCommands(own string) [][]any {
 	bucket, nodes := "rl:{"+own+"}:b", "rl:{"+own+"}:members"
 	c := lease.Call{Policy: lease.Policy{Burst: 1, Rate: lease.Token}, Need: 1}

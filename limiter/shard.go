@@ -11,28 +11,30 @@ import (
 	"listedge/limiter/lease"
 )
 
-// The times of the remote call and its failure policy.
+// The bounds of calls to Redis, and when a shard counts as down.
 const (
-	// callTimeout ends a visit to Redis: a silence that long is a failure of
-	// Redis, and a shorter one only of the requests that waited.
+	// callTimeout ends a pipeline without an answer and takes the shard down at once. A
+	// request waits for less than that, so a shorter delay affects only the requests
+	// that wait.
 	callTimeout = 250 * time.Millisecond
 
-	// maxFailures failed pipelines in a row, or a callTimeout of silence, and a shard
-	// is down: nobody waits for it until a heartbeat arrives.
+	// A shard is down after maxFailures failed pipelines in a row, or after one that got
+	// no answer within callTimeout. No request waits for it until a heartbeat is
+	// answered.
 	maxFailures = 3
 
-	// maxCalls are in a pipeline, which takes a millisecond of Redis, and
-	// maxPipelines are in flight. While one is, the next is sent when it is full, or
-	// so long after the one before.
+	// A pipeline has at most maxCalls, which take Redis about a millisecond. At most
+	// maxPipelines are in flight. While one is in flight, the next is sent when it is
+	// full, or batchWait after the one before.
 	maxCalls     = 32
 	maxPipelines = 8
 	batchWait    = time.Millisecond
 )
 
-// shard is one server that has buckets: the only one, or a master of a Cluster. It
-// sends the calls and knows whether the server is down. Buckets that want a call at
-// a moment travel in one pipeline; what comes meanwhile takes the next. So one
-// server that hangs costs the buckets of others nothing.
+// shard is one Redis server that has buckets: the only one, or a master of a Cluster.
+// It sends the calls of its buckets in pipelines and knows whether the server is down.
+// Calls that are queued while a pipeline is in flight go into the next one. Each server
+// has its own shard, so a server that hangs does not delay the buckets of others.
 //
 //	enqueue ──> queue ──> Begin ══ store.visit ══> Complete, or Fail
 type shard struct {
@@ -41,22 +43,22 @@ type shard struct {
 	members *membership
 
 	down     atomic.Bool
-	hasDebts atomic.Bool // it was down, and debts of that time may be unsent
+	hasDebts atomic.Bool // it was down, and some debts of that time may not have been sent
 
-	waitingSince atomic.Int64 // for an answer, and none has come; MaxInt64 = for none
-	answeredAt   atomic.Int64 // when a call was last carried out
+	waitingSince atomic.Int64 // since when there is no answer to a call in flight; MaxInt64 = no call is in flight
+	answeredAt   atomic.Int64 // when a pipeline was last answered
 
 	mu       sync.Mutex // guards all below; taken after a bucket's
 	queue    []*Bucket
-	inFlight int             // pipelines
-	sentAt   time.Time       // the last pipeline
-	wake     *time.Timer     // sends the next
-	idle     sync.Cond       // nothing is in flight
-	failures int             // in a row
-	downAt   int64           // when it went down last; microseconds
-	downFor  int64           // in all, the present time not counted
-	failure  error           // the last
-	closing  context.Context // while what is held goes back; nil = it does not
+	inFlight int             // pipelines in flight
+	sentAt   time.Time       // when the last pipeline was sent
+	wake     *time.Timer     // sends the next pipeline
+	idle     sync.Cond       // signalled when no pipeline is in flight
+	failures int             // failed pipelines in a row
+	downAt   int64           // when it last went down, in microseconds
+	downFor  int64           // microseconds for which it was down in all, without a present outage
+	failure  error           // the last error
+	closing  context.Context // of close, while held tokens are given back; nil before
 }
 
 // newShard makes the shard of that index in the store, and begins its heartbeats.
@@ -71,19 +73,19 @@ func newShard(d *leased, index int) *shard {
 	return s
 }
 
-// fleet is what this node knows of those that share the buckets.
+// fleet is what this node knows about the nodes that share the buckets.
 func (s *shard) fleet() *lease.Fleet { return s.members.fleet.Load() }
 
-// unreachable reports whether nobody should wait for the shard: it is down, or has
+// unreachable reports whether no request should wait for the shard: it is down, or has
 // not answered for longer than a request waits.
 func (s *shard) unreachable() bool {
 	return s.refuses() || s.d.l.now()-s.waitingSince.Load() >= s.link.Wait()
 }
 
-// refuses reports whether no calls are begun.
+// refuses reports whether no new calls are made: the shard is down or closed.
 func (s *shard) refuses() bool { return s.down.Load() || s.d.closed.Load() }
 
-// enqueue has the buckets visited, in one pipeline. The caller has called want.
+// enqueue queues calls to the buckets. The caller has called markPending for each.
 func (s *shard) enqueue(buckets ...*Bucket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,8 +93,8 @@ func (s *shard) enqueue(buckets ...*Bucket) {
 	s.startSend()
 }
 
-// startSend sends what is queued, if it should go now: else it goes when an answer
-// comes, or when it is time. s.mu is held.
+// startSend sends the next pipeline if it is due. Otherwise the next answer or wake
+// sends it. s.mu is held.
 func (s *shard) startSend() {
 	if len(s.queue) == 0 {
 		return
@@ -111,7 +113,7 @@ func (s *shard) startSend() {
 	go s.send()
 }
 
-// send takes the next of the queue to Redis.
+// send sends one pipeline with the calls that are first in the queue.
 func (s *shard) send() {
 	s.mu.Lock()
 	n := min(len(s.queue), maxCalls)
@@ -125,7 +127,7 @@ func (s *shard) send() {
 		s.waitingSince.CompareAndSwap(math.MaxInt64, now)
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 		defer cancel()
-		s.noteAnswer(s.d.store.visit(ctx, calls), now)
+		s.recordAnswer(s.d.store.visit(ctx, calls), now)
 		for _, v := range calls {
 			s.complete(v, now)
 		}
@@ -139,8 +141,8 @@ func (s *shard) send() {
 	s.startSend()
 }
 
-// begin makes the calls of a batch; all: what the buckets hold goes back. Requests
-// that wait for a bucket of which there is none are answered.
+// begin makes the calls of a batch. With all, they give back the tokens that are held.
+// If a bucket needs no call, its waiting requests are answered.
 func (s *shard) begin(batch []*Bucket, now int64, all bool) []*visit {
 	calls := make([]*visit, 0, len(batch))
 	for _, b := range batch {
@@ -152,7 +154,7 @@ func (s *shard) begin(batch []*Bucket, now int64, all bool) []*visit {
 				s.d.l.counts.settles.Add(1)
 			}
 		} else {
-			b.wanted = false
+			b.pending = false
 			b.answer(now, true)
 		}
 		b.mu.Unlock()
@@ -160,9 +162,9 @@ func (s *shard) begin(batch []*Bucket, now int64, all bool) []*visit {
 	return calls
 }
 
-// noteAnswer notes what an answer to a pipeline says of the server, or that there
-// was none. err: no call of it was carried out.
-func (s *shard) noteAnswer(err error, sent int64) {
+// recordAnswer records the answer to a pipeline and takes the shard down if need be.
+// err != nil: no call of the pipeline was answered.
+func (s *shard) recordAnswer(err error, sent int64) {
 	now, c := s.d.l.now(), &s.d.l.counts
 	late := now - sent
 	s.mu.Lock()
@@ -171,7 +173,7 @@ func (s *shard) noteAnswer(err error, sent int64) {
 		s.failures = 0
 		s.waitingSince.Store(now)
 		s.answeredAt.Store(now)
-		if s.link.Note(late); late > s.link.Budget {
+		if s.link.Record(late); late > s.link.Budget {
 			c.timeouts.Add(1)
 		}
 		return
@@ -189,7 +191,7 @@ func (s *shard) noteAnswer(err error, sent int64) {
 	}
 }
 
-// complete hands an answer to the lease, and then to those who wait.
+// complete applies an answer to the lease, and then answers the waiting requests.
 func (s *shard) complete(v *visit, sent int64) {
 	b, c := v.bucket, &v.call
 	now := s.d.l.now()
@@ -203,13 +205,13 @@ func (s *shard) complete(v *visit, sent int64) {
 		s.d.l.counts.debts.Add(uint64(c.Debt))
 	}
 	b.answer(now, v.err != nil)
-	b.wanted = false
+	b.pending = false
 	if b.waiting() > 0 || v.err == nil && b.lease.Due(now) {
-		s.d.want(b).enqueue(b)
+		s.d.markPending(b).enqueue(b)
 	}
 }
 
-// recovered notes that a heartbeat has arrived.
+// recovered takes the shard up again, after a heartbeat was answered.
 func (s *shard) recovered() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,8 +224,9 @@ func (s *shard) recovered() {
 	s.startSend()
 }
 
-// owesDebts reports whether debts of an outage are unsent: until then this node does
-// not count as present, so that what others withhold for it pays for them.
+// owesDebts reports whether debts of an outage have not been sent yet. Meanwhile this
+// node does not report itself present, so that the others go on withholding its part.
+// The debts are paid from that part.
 func (s *shard) owesDebts() bool {
 	if s.hasDebts.Load() && !s.down.Load() && !slices.ContainsFunc(s.d.tracked(), func(b *Bucket) bool {
 		b.mu.Lock()
@@ -235,8 +238,8 @@ func (s *shard) owesDebts() bool {
 	return s.hasDebts.Load()
 }
 
-// close has the buckets visited for the last time and gives back what they hold, until
-// ctx ends or the shard is down. Then it leaves the fleet.
+// close calls each bucket for the last time and gives back the tokens that are held. It
+// stops giving back when ctx ends or the shard is down. Then the node leaves the fleet.
 func (s *shard) close(ctx context.Context, buckets []*Bucket) {
 	drained := func() {
 		for s.inFlight > 0 || len(s.queue) > 0 {

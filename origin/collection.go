@@ -2,10 +2,11 @@ package origin
 
 import "github.com/jackc/pgx/v5/pgtype"
 
-// Kind is how a column's values look: in Postgres, in JSON and in files.
+// Kind is a column's type. It decides the column's type in Postgres and the form of
+// its values in JSON and in import files.
 type Kind uint8
 
-// The kinds.
+// The kinds, and their form in JSON.
 const (
 	Text    Kind = iota // JSON string
 	UUID                // JSON string
@@ -15,15 +16,15 @@ const (
 	Instant             // JSON string, UTC, three decimals
 )
 
-// The schema refuses rows beyond these two bounds (migration 8), as imports do.
-// Rows that are older than that migration may be larger.
+// The schema (since migration 8) and imports refuse values above these two bounds.
+// Rows from before that migration may exceed them.
 const (
 	MaxText   = 64 << 10 // bytes of a text
-	MaxDigits = 1000     // of a number, before the point and after it: as many as numeric(p, s) can be declared with
+	MaxDigits = 1000     // digits of a number before the decimal point, and as many after it: the limit of numeric(p, s)
 )
 
-// MaxNumber is the largest Number: most clients read JSON numbers as doubles,
-// which hold no larger integers exactly (migration 7).
+// MaxNumber is the largest Number (migration 7). Most clients read JSON numbers as
+// doubles, and a double does not hold larger integers exactly.
 const MaxNumber = "9007199254740991"
 
 // Column is one field of a row.
@@ -34,11 +35,11 @@ type Column struct {
 	Nullable bool
 	Hidden   bool // imported, but never listed
 
-	prefix string // of its value in a row's JSON
+	prefix string // precedes the value in a row's JSON: `,"field":`
 }
 
-// Columns of both collections, in the order of the API. Statements, encoding and
-// imports follow this table.
+// columns are the columns of both collections, in the order of the API.
+// Statements, encoding and imports are derived from this table.
 var columns = [...][]Column{
 	Items: withPrefixes([]Column{
 		{Field: "id", Name: "id", Kind: UUID},
@@ -74,6 +75,7 @@ var columns = [...][]Column{
 	}),
 }
 
+// withPrefixes sets the prefix of each column. That of the first begins with a brace.
 func withPrefixes(columns []Column) []Column {
 	for i := range columns {
 		columns[i].prefix = `,"` + columns[i].Field + `":`
@@ -99,8 +101,8 @@ func (k Kind) oid() uint32 {
 	}[k]
 }
 
-// format is the wire format pages are read in. Decimals come as text: the
-// server's own digits, already what the API shows.
+// format is the wire format that rows are read in. Decimals are read as text,
+// because the API shows the digits as the server writes them.
 func (k Kind) format() int16 {
 	if k == Decimal || k == Number {
 		return pgtype.TextFormatCode

@@ -10,43 +10,47 @@ import (
 	"listedge/origin/postgres"
 )
 
-// Rows become JSON here without becoming Go values in between: each value is
-// appended to the page from the bytes Postgres sent.
+// This file encodes rows as JSON without Go values in between: it appends each value
+// to the page from the bytes that Postgres sent.
 
 // postgresEpoch is 2000-01-01 in microseconds since 1970; timestamps count from it.
 const postgresEpoch = 946684800_000000
 
-// A row is the number of its values, in two bytes, and the values: each is its
-// length in four bytes, and as many bytes. The length of NULL is -1.
+// A row is the body of a DataRow message: two bytes with the number of values, then
+// the values. A value is four bytes with its length, then its bytes. NULL has the
+// length -1 and no bytes.
 
-var errRow = fmt.Errorf("%w: a row", postgres.ErrProtocol)
+var errMalformedRow = fmt.Errorf("%w: a malformed row", postgres.ErrProtocol)
 
-// cutReadPoint cuts the first value off a row that has so many more: the page's
-// read point in the first row, NULL in all others.
-func cutReadPoint(row []byte, more int) (readPoint, rest []byte, err error) {
-	if len(row) < 2 || int(binary.BigEndian.Uint16(row)) != 1+more {
-		return nil, nil, errRow
+// cutReadPoint splits a row into its first value, the read point, and the values of
+// its columns. Only the first row of a page has a read point; in the others it is
+// NULL. It returns an error unless the row has 1+columns values.
+func cutReadPoint(row []byte, columns int) (readPoint, rest []byte, err error) {
+	if len(row) < 2 || int(binary.BigEndian.Uint16(row)) != 1+columns {
+		return nil, nil, errMalformedRow
 	}
 	return cutValue(row[2:])
 }
 
-// cutValue cuts the first value off a row; that of NULL is nil.
+// cutValue splits a row's values into the first one and the rest. NULL gives a nil
+// value.
 func cutValue(row []byte) (value, rest []byte, err error) {
 	if len(row) < 4 {
-		return nil, nil, errRow
+		return nil, nil, errMalformedRow
 	}
 	n := binary.BigEndian.Uint32(row)
 	if row = row[4:]; n == 1<<32-1 {
 		return nil, row, nil
 	}
 	if uint64(n) > uint64(len(row)) {
-		return nil, nil, errRow
+		return nil, nil, errMalformedRow
 	}
 	return row[:n], row[n:], nil
 }
 
-// positionAfter is the position right behind a row. In both collections a row's
-// columns begin with id and name and end with created_at, none of them NULL.
+// positionAfter returns the position directly after a row. It relies on the order of
+// columns: in both collections the listed ones begin with id and name and end with
+// created_at. None of the three is NULL.
 func positionAfter(row []byte, sort Sort) Position {
 	p := Position{Set: true}
 	id, rest, _ := cutValue(row)
@@ -76,7 +80,7 @@ func appendRow(dst []byte, columns []Column, row []byte) ([]byte, error) {
 		}
 	}
 	if len(row) > 0 {
-		return dst, errRow
+		return dst, errMalformedRow
 	}
 	return append(dst, '}'), nil
 }
@@ -105,10 +109,11 @@ func appendValue(dst []byte, kind Kind, v []byte) ([]byte, error) {
 			}
 		}
 	}
-	return dst, errRow
+	return dst, errMalformedRow
 }
 
-// appendText appends the inside of a JSON string. Postgres sends valid UTF-8 only.
+// appendText appends s, escaped for a JSON string, without the quotes. Postgres sends
+// valid UTF-8 only.
 func appendText(dst, s []byte) []byte {
 	const digits = "0123456789abcdef"
 	start := 0

@@ -9,24 +9,24 @@ import (
 	"listedge/origin/postgres"
 )
 
-// otherOrderTTL is how long a server whose order of names is not the schema's is not
-// asked again: somebody may repair that.
+// otherOrderTTL is how long it is believed that a server sorts names otherwise than the
+// schema. After that its order is read again, because somebody may have repaired it.
 const otherOrderTTL = time.Minute
 
-// knownNames is the order of names of the server that pages by name come from. Pages
-// do not wait for it: the first ones do without.
+// knownNames remembers how the server sorts names. Pages do not wait until the order has
+// been read: the first pages by name do without it.
 type knownNames struct {
 	known  atomic.Pointer[serverNames]
-	wanted atomic.Bool // a page by name came from a server that is not the known one
+	wanted atomic.Bool // a page by name came from a server whose order is not known
 }
 
 type serverNames struct {
 	run   string
-	order *postgres.NameOrder // nil = it is not the schema's
-	until time.Time           // of nil
+	order *postgres.NameOrder // nil = the server does not sort names as the schema does
+	until time.Time           // when a nil order is no longer believed
 }
 
-// of returns the server's order; nil if it is not known.
+// of returns the order of names of that server; nil if it is not known.
 func (n *knownNames) of(by postgres.Server) *postgres.NameOrder {
 	known := n.known.Load()
 	if known == nil || known.run != by.Run || known.order == nil && time.Now().After(known.until) {
@@ -36,7 +36,7 @@ func (n *knownNames) of(by postgres.Server) *postgres.NameOrder {
 	return known.order
 }
 
-// readNames reads the order of names if it is wanted. If that fails it stays wanted.
+// readNames reads the order of names if it is wanted. After a failure it stays wanted.
 func (u *upstream) readNames(ctx context.Context) {
 	if !u.names.wanted.Load() || !u.breaker.IsClosed() {
 		return
@@ -62,8 +62,8 @@ func (u *upstream) readNames(ctx context.Context) {
 	u.names.wanted.Store(false)
 }
 
-// NameOrder is the order of names of a server that pages come from; nil if it is not
-// known of any.
+// NameOrder returns the order of names of the first server for which it is known; nil
+// if it is known for none.
 func (o *Origin) NameOrder() *postgres.NameOrder {
 	if known := o.names.known.Load(); known != nil && known.order != nil {
 		return known.order

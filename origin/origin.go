@@ -38,16 +38,16 @@ type Page struct {
 	Rows       int
 	Shown      *Shown // nil = not known
 
-	// Of a page from the primary: the statement's pg_current_snapshot(), and the
-	// server's run: the time of its start.
+	// For a page from the primary: the statement's pg_current_snapshot(), and the run
+	// of the server, which is the time of its start.
 	Snapshot, Run string
-	// Of a page from a standby: the primary's system and timeline, and what the
-	// standby had replayed before the statement began.
+	// For a page from a standby: the primary's system and timeline, and the LSN up to
+	// which the standby had replayed before the statement began.
 	Timeline string
 	LSN      uint64
 
-	Began time.Time     // of the query, also of one that failed; zero = none was sent
-	Took  time.Duration // the query
+	Began time.Time     // when the query was sent, also if it failed; zero = none was sent
+	Took  time.Duration // how long the query took
 }
 
 // Errors of Fetch. All but ErrNotAllowed are temporary. postgres/errors.go gives
@@ -61,11 +61,11 @@ var (
 )
 
 const (
-	// maxPage, in bytes, is where a page ends before its limit. Its first row may
-	// be larger: a walk gets past every row that can be read. The widest row that
-	// the schema takes is 2 MB of JSON.
+	// maxPage bounds a page in bytes: a page that reaches it ends before its limit. The
+	// first row may be larger, so that a walk gets past every row that can be read. The
+	// widest row that the schema permits is 2 MB of JSON.
 	maxPage = 4 << 20
-	// keepBuffer, in bytes: larger buffers are not kept for the next page.
+	// keepBuffer bounds the buffers that are kept for the next page, in bytes.
 	keepBuffer = 1 << 20
 )
 
@@ -82,8 +82,8 @@ func newUpstream(name string, cooldown time.Duration, pool *pgxpool.Pool) upstre
 	return upstream{pool: pool, queue: newFairQueue(int(pool.Config().MaxConns)), breaker: postgres.NewBreaker(name, cooldown), names: &knownNames{}}
 }
 
-// fetch runs a query for a page when it is the workspace's turn, unless the
-// server keeps failing.
+// fetch waits for the workspace's turn in the queue and runs a query. It fails without
+// a query while the breaker is open.
 func (u *upstream) fetch(ctx context.Context, q *Query, query func() error) error {
 	began, err := u.queue.enter(ctx, q.Workspace)
 	if err == nil {
@@ -99,18 +99,18 @@ func (u *upstream) fetch(ctx context.Context, q *Query, query func() error) erro
 // Origin fetches pages.
 type Origin struct {
 	upstream
-	primary  *postgres.Primary // its connections
+	primary  *postgres.Primary // checks that the primary has answered
 	standbys []*standby
 	next     atomic.Uint32 // the standby that is tried first
-	timeout  time.Duration // after which a server itself ends a query
-	readers  sync.Pool     // *pageReader: their buffers are used again
+	timeout  time.Duration // statement_timeout: the server ends a query after it
+	readers  sync.Pool     // *pageReader, for their buffers
 
 	statements sync.Map // shape -> *postgres.Statement
 
 	fetched, failed, timedOut, overloaded atomic.Uint64
 }
 
-// New makes an Origin on the database, which need not be reachable yet.
+// New makes an Origin that reads from db. The servers need not be reachable yet.
 func New(db *postgres.Database) *Origin {
 	o := &Origin{
 		upstream: newUpstream("pages", postgres.PrimaryCooldown, db.Pages.Pool),
@@ -123,9 +123,10 @@ func New(db *postgres.Database) *Origin {
 	return o
 }
 
-// Fetch reads one page from the primary. run is the primary's, as far as
-// it is proven; empty = it is not. ErrWrongServer: another server answered.
-// ErrTimeout: the server ended the query (statement_timeout), or ctx ended first.
+// Fetch reads one page from the primary. run is the run of the primary that is known
+// from a proof; empty = there is none, and any server that is a primary may answer.
+// ErrWrongServer: another server answered. ErrTimeout: the server ended the query
+// (statement_timeout), or ctx ended first.
 func (o *Origin) Fetch(ctx context.Context, q Query, run string) (page Page, err error) {
 	var began time.Time
 	var took time.Duration
@@ -157,9 +158,9 @@ func (o *Origin) Fetch(ctx context.Context, q Query, run string) (page Page, err
 	return Page{Began: began, Took: took}, err
 }
 
-// Check returns which collections cannot be read, and why. It reads them at once,
-// past the queue and the breaker, for a workspace that does not exist, by a
-// statement that uses every function of the schema.
+// Check returns which collections cannot be read, and why. It reads them without the
+// queue and the breaker, for a workspace that does not exist. Its statement uses every
+// function of the schema.
 func (o *Origin) Check(ctx context.Context) error {
 	var errs []error
 	for _, c := range []Collection{Items, Contacts} {
@@ -175,9 +176,9 @@ func (o *Origin) Check(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Probe pings servers whose breaker opened: while all pages come from caches no
-// query finds out that they are back. It also reads the order of names of servers that
-// pages by name come from. It is called every second or so.
+// Probe pings the servers whose breaker is open: while all pages are served from caches,
+// no query would notice that a server is back. It also reads how the servers sort names,
+// if pages by name need that. It is called about every second.
 func (o *Origin) Probe(ctx context.Context) {
 	o.breaker.Probe(ctx, o.pool)
 	o.readNames(ctx)
@@ -187,8 +188,8 @@ func (o *Origin) Probe(ctx context.Context) {
 	}
 }
 
-// Busy says whether queries of the primary wait, or would soon: no page should be
-// fetched in advance now.
+// Busy says whether queries wait for the primary or soon would. Then no page should be
+// fetched in advance.
 func (o *Origin) Busy() bool {
 	running, waiting := o.queue.load()
 	return waiting > 0 || 2*running > o.queue.slots
@@ -204,12 +205,12 @@ func (o *Origin) readPage(ctx context.Context, q *Query) (Page, postgres.Server,
 	return o.read(ctx, r, q)
 }
 
-// pageReader is a session and the buffers of a page that is read on it.
+// pageReader is a session with the buffers of the page that is read on it.
 type pageReader struct {
 	postgres.Session
 	names   *knownNames
 	page    []byte // the page's JSON so far
-	lastRow []byte // of the page
+	lastRow []byte // the page's last row so far
 	showing showing
 }
 
@@ -274,7 +275,7 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 		return nil
 	})
 	if _, long := err.(*postgres.LongRowError); long && page.Rows > 0 {
-		more, err = true, nil // the page ends before it; the next one fails
+		more, err = true, nil // the page ends before the long row, and the next page fails
 		r.showing.unknown = true
 	}
 	if err == nil && page.Snapshot == "" {
@@ -297,7 +298,7 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 	return page, by, nil
 }
 
-// nameLongRow names the row of a LongRowError.
+// nameLongRow turns a LongRowError into an error that names the row.
 func nameLongRow(q *Query, err error) error {
 	var long *postgres.LongRowError
 	if !errors.As(err, &long) {

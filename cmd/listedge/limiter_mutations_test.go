@@ -23,7 +23,7 @@ func TestLimiterMutations(t *testing.T) {
 		lease("a lease ends when the bucket forgets it", "TestLeaseEndsBeforeItAges", "lease.go", "g.end = sent + r.Lasts - leaseSlack", "g.end = sent + r.Lasts"),
 		lease("released twice", "TestNeverOverAtTheEdgesOfEpochs", "lease.go", "int64(g.epoch), int64(used-rel1), int64(rel1)", "int64(g.epoch), int64(used-rel1+used/8), int64(rel1)"),
 		lease("what a slow Redis grants is not held", "TestWhatComesLateCountsAsHeld", "leasetest/bucket.go", "b.Held += c.Leased + c.Hold*c.Granted", "b.Held += c.Leased"),
-		lease("a slow Redis is waited for no longer", "TestLimitsHoldOnASlowRedis", "call.go", "return max(k.Budget, min(2*k.recent.Load(), mostWait))", "return k.Budget"),
+		lease("a slow Redis is waited for no longer", "TestLimitsHoldOnASlowRedis", "call.go", "return max(k.Budget, min(2*k.recent.Load(), maxWait))", "return k.Budget"),
 		lease("a clock that steps back refills", "TestNeverOverAtSpending", "leasetest/bucket.go", "\t\t\tb.Lag += b.TS - now\n", "\t\t\tb.grow(b.TS-now, missing, nodes)\n\t\t\tb.Lag += b.TS - now\n"),
 
 		// The deny cache.
@@ -33,7 +33,7 @@ func TestLimiterMutations(t *testing.T) {
 
 		// Leases and demand.
 		lease("leases amid a burst", "TestAWholeBurstAtOnce", "leasetest/bucket.go", "bound = have / (3 * nodes)", "bound = have"),
-		lease("a lease is all there is", "TestAWholeBurstAtOnce", "leasetest/bucket.go", "(have + held) / max(leastParts, 2*nodes+1)", "have + held"),
+		lease("a lease is all there is", "TestAWholeBurstAtOnce", "leasetest/bucket.go", "(have + held) / max(minParts, 2*nodes+1)", "have + held"),
 		lease("first come, first served", "TestFairness", "leasetest/bucket.go", "most = min(have, int64(math.Floor(share)))", "_ = share"),
 		lease("others take nothing", "TestWhatIsShownMayBeHad", "lease.go", "taken := 2 * max(", "taken := 0 * max("),
 

@@ -1,6 +1,6 @@
-// Package rawconn has TCP connections that are cheaper to read and write than net's, on
-// Linux: those of clients, of Postgres and of Redis. It is the only package that
-// uses unsafe.
+// Package rawconn wraps TCP connections so that reads and writes cost less than net's.
+// It does so on Linux only. The connections to clients, Postgres and Redis use it. It is
+// the only package that imports unsafe.
 package rawconn
 
 import (
@@ -10,10 +10,11 @@ import (
 	"syscall"
 )
 
-// Dial makes a connection, as net.Dialer.DialContext does.
+// Dial opens a connection, as net.Dialer.DialContext does.
 type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Dialing turns the TCP connections of dial into Conns; others stay as they are.
+// Dialing returns a Dial that wraps the TCP connections of dial (New). Other connections
+// stay as they are.
 func Dialing(dial Dial) Dial {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := dial(ctx, network, address)
@@ -24,20 +25,19 @@ func Dialing(dial Dial) Dial {
 	}
 }
 
-// Unread says whether a read would return at once, with data or with the end of the
-// connection. It does not wait, and leaves the data. With TLS it looks at the
-// encrypted bytes.
+// Unread says whether a read would return at once, with data or because the connection
+// has ended. It neither waits nor consumes data. With TLS it looks for encrypted bytes.
 func Unread(c net.Conn) (found bool) {
 	if secured, ok := c.(*tls.Conn); ok {
 		c = secured.NetConn()
 	}
-	open, ok := c.(syscall.Conn)
+	withSocket, ok := c.(syscall.Conn)
 	if !ok {
 		return false
 	}
-	raw, err := open.SyscallConn()
+	raw, err := withSocket.SyscallConn()
 	if err == nil {
 		err = raw.Control(func(fd uintptr) { found = unread(fd) })
 	}
-	return found || err != nil // closed on this side
+	return found || err != nil // an error means that this side has closed the connection
 }

@@ -11,12 +11,12 @@ import (
 	"strconv"
 )
 
-// ErrNoBinaries: the server's programs are not on this machine.
+// ErrNoBinaries: the server's programs were not found on this machine.
 var ErrNoBinaries = errors.New("not installed (deploy/install.sh installs it)")
 
-// postgresHomes are the folders, beside PATH, in which systems put Postgres:
-// Debian, Fedora, Homebrew on both processors, Postgres.app.
-var postgresHomes = []string{
+// postgresFolders are where Postgres' programs are installed, besides the folders of
+// PATH: by Debian, Fedora, Homebrew (on Apple and Intel processors) and Postgres.app.
+var postgresFolders = []string{
 	"/usr/lib/postgresql/*/bin",
 	"/usr/pgsql-*/bin",
 	"/opt/homebrew/opt/postgresql@*/bin",
@@ -26,27 +26,27 @@ var postgresHomes = []string{
 	"/Applications/Postgres.app/Contents/Versions/*/bin",
 }
 
-// oldestPostgres is the first version whose logical decoding and contrib
-// extensions are what the product needs.
+// oldestPostgres is the first major version that has the logical decoding and the
+// extensions which listedge needs.
 const oldestPostgres = 14
 
 var versionPattern = regexp.MustCompile(`PostgreSQL\) (\d+)`)
 
-// findPostgres returns the folder of initdb and postgres of the wanted major
-// version, or of the newest one when want is 0.
+// findPostgres returns the folder that contains initdb and postgres of the wanted major
+// version, or of the newest one if want is 0.
 func findPostgres(want int) (bin string, major int, err error) {
-	homes := filepath.SplitList(os.Getenv("PATH"))
-	for _, pattern := range postgresHomes {
+	folders := filepath.SplitList(os.Getenv("PATH"))
+	for _, pattern := range postgresFolders {
 		found, _ := filepath.Glob(pattern)
-		homes = append(homes, found...)
+		folders = append(folders, found...)
 	}
 	versions := map[int]string{}
-	for _, home := range homes {
-		server := filepath.Join(home, "postgres")
-		if real, err := filepath.EvalSymlinks(server); err == nil { // PATH may have links to some of the programs
-			server, home = real, filepath.Dir(real)
+	for _, folder := range folders {
+		server := filepath.Join(folder, "postgres")
+		if real, err := filepath.EvalSymlinks(server); err == nil { // PATH may have links to only some of the programs
+			server, folder = real, filepath.Dir(real)
 		}
-		if !executable(server) || !executable(filepath.Join(home, "initdb")) {
+		if !executable(server) || !executable(filepath.Join(folder, "initdb")) {
 			continue
 		}
 		out, err := exec.Command(server, "--version").Output()
@@ -59,40 +59,41 @@ func findPostgres(want int) (bin string, major int, err error) {
 		}
 		n, _ := strconv.Atoi(string(m[1]))
 		if _, seen := versions[n]; !seen && n >= oldestPostgres {
-			versions[n] = home
+			versions[n] = folder
 		}
 	}
 	if len(versions) == 0 {
 		return "", 0, fmt.Errorf("PostgreSQL %d or newer: %w", oldestPostgres, ErrNoBinaries)
 	}
-	var have []int
+	var installed []int
 	for n := range versions {
-		have = append(have, n)
+		installed = append(installed, n)
 	}
-	sort.Sort(sort.Reverse(sort.IntSlice(have)))
+	sort.Sort(sort.Reverse(sort.IntSlice(installed)))
 	if want == 0 {
-		want = have[0]
+		want = installed[0]
 	}
 	if versions[want] == "" {
-		return "", 0, fmt.Errorf("PostgreSQL %d: %w; this machine has %v", want, ErrNoBinaries, have)
+		return "", 0, fmt.Errorf("PostgreSQL %d: %w; this machine has %v", want, ErrNoBinaries, installed)
 	}
 	return versions[want], want, nil
 }
 
-// findRedis returns the path of a Redis server. Valkey, which replaced Redis
-// in newer distributions, speaks the same protocol and scripts.
+// findRedis returns the path of a Redis server, or of a Valkey server, which newer
+// distributions have in its place. Valkey has the same protocol and runs the same
+// scripts.
 func findRedis() (string, error) {
 	return findServer("a Redis server", "redis-server", "valkey-server")
 }
 
-// findServer returns the path of the first of the programs that is there.
+// findServer returns the path of the first of these programs that is installed.
 func findServer(what string, names ...string) (string, error) {
 	for _, name := range names {
 		if path, err := exec.LookPath(name); err == nil {
 			return path, nil
 		}
-		for _, home := range []string{"/usr/bin", "/usr/sbin", "/opt/homebrew/bin", "/usr/local/bin"} {
-			if path := filepath.Join(home, name); executable(path) {
+		for _, folder := range []string{"/usr/bin", "/usr/sbin", "/opt/homebrew/bin", "/usr/local/bin"} {
+			if path := filepath.Join(folder, name); executable(path) {
 				return path, nil
 			}
 		}

@@ -2,6 +2,6 @@ package sandbox
 
 import "syscall"
 
-// dieWithParent has the kernel interrupt the child when its parent dies: for
-// Postgres SIGINT is a fast shutdown, for Redis a plain one.
+// dieWithParent makes the kernel send SIGINT to the child when its parent ends. At
+// SIGINT Postgres makes a fast shutdown, and Redis an ordinary one.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGINT }

@@ -28,7 +28,7 @@ type Redis struct {
 }
 
 // StartRedis starts a server and returns when it answers PING.
-// Errors: ErrNoBinaries, or what the server itself said.
+// Errors: ErrNoBinaries, ErrDataFolder, or the end of the server's log.
 func StartRedis(ctx context.Context, o RedisOptions) (*Redis, error) {
 	r := &Redis{options: o}
 	var err error
@@ -93,10 +93,10 @@ func (r *Redis) Addr() string { return loopback(r.port) }
 // URL is the connection string.
 func (r *Redis) URL() string { return "redis://" + r.Addr() }
 
-// Pid is that of the server.
+// Pid is the server's process id.
 func (r *Redis) Pid() int { return r.process.Pid() }
 
-// Stop shuts the server down, by force if need be.
+// Stop shuts the server down. It kills the server if that takes too long.
 func (r *Redis) Stop() error {
 	if r.process == nil || r.process.exited() {
 		return nil
@@ -108,7 +108,7 @@ func (r *Redis) Stop() error {
 // Kill ends the server at once (SIGKILL).
 func (r *Redis) Kill() error { return r.process.End(5*time.Second, syscall.SIGKILL) }
 
-// Freeze stops the server in its tracks (SIGSTOP): connections stay, answers do not come.
+// Freeze pauses the server (SIGSTOP): connections stay open, and nothing is answered.
 func (r *Redis) Freeze() error { return r.process.Signal(syscall.SIGSTOP) }
 
 // Thaw undoes Freeze.

@@ -1,14 +1,14 @@
-// Package sandbox starts private Postgres and Redis servers: `listedge dev`
-// runs on one, and the tests of every package run on them, so that what is
-// tested is what is deployed.
+// Package sandbox starts private Postgres and Redis servers. `listedge dev` uses
+// them, and so do the tests of every package: tests run against real servers, not
+// against imitations.
 //
 //	        ┌ folder of its own ┐
 //	start ──┤ free port, 127.0.0.1 ├── URL ── Freeze, Kill, Restart ── Stop (by pid)
 //	        └ password of its own ┘
 //
-// A server started here never outlives its parent on Linux, whatever ends the
-// parent: the kernel signals it (PR_SET_PDEATHSIG). Nothing is shared with
-// servers the machine may already be running.
+// On Linux a server never outlives the process that started it: the kernel signals
+// it when that process ends for any reason (PR_SET_PDEATHSIG). A private server
+// shares nothing with other servers on the machine.
 package sandbox
 
 import (
@@ -17,8 +17,8 @@ import (
 	"strconv"
 )
 
-// freePort asks the kernel for a TCP port of 127.0.0.1 that nobody listens on.
-// Another process may take it before the server does; callers try again.
+// freePort returns a TCP port of 127.0.0.1 that no process listens on. Another
+// process may take it before the server does, so callers try again.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

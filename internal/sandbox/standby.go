@@ -7,13 +7,12 @@ import (
 	"path/filepath"
 )
 
-// StartStandby copies the running server into dir, which must not have one
-// yet, and starts a hot standby there that streams from it: read-only, the same
-// databases and password, a port of its own. Settings are laid over those of
-// the primary ("recovery_min_apply_delay": "2s" makes it lag). Replication
-// slots are not copied, and none is made on the primary: what Stop leaves is
-// the folder. (One that is to stay away for long needs a primary with
-// wal_keep_size.)
+// StartStandby copies the running server into dir and starts a hot standby there that
+// streams from it. dir must not contain a server. The standby has the same databases
+// and password, and another port. Its settings are the primary's, overridden by
+// settings ("recovery_min_apply_delay": "2s" makes it lag). Replication slots are not
+// copied, and the standby uses none: after Stop only the folder is left. A standby that
+// is stopped for long needs wal_keep_size on the primary.
 func (p *Postgres) StartStandby(ctx context.Context, dir string, settings map[string]string) (*Postgres, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -36,12 +35,12 @@ func (p *Postgres) StartStandby(ctx context.Context, dir string, settings map[st
 	return s, nil
 }
 
-// copyFrom makes the cluster from that of a running primary, to be its standby.
+// copyFrom makes the standby's data folder from a base backup of the running primary.
 func (p *Postgres) copyFrom(ctx context.Context, primary *Postgres) error {
 	if err := p.writeSecret(p.passwordFile(), p.password); err != nil {
 		return err
 	}
-	// As a file, so that no list of processes shows it.
+	// The password is in a file, so that no list of processes shows it.
 	passFile := filepath.Join(p.options.Dir, "pgpass")
 	if err := p.writeSecret(passFile, fmt.Sprintf("127.0.0.1:%d:*:postgres:%s\n", primary.port, p.password)); err != nil {
 		return err

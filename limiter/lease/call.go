@@ -5,100 +5,103 @@ import (
 	"sync/atomic"
 )
 
-// What a node and the script agree on. Times are microseconds.
+// These constants are the same in the script. Times are microseconds.
 const (
-	// Epoch is how long what is leased counts as held, at least; at most twice.
+	// Epoch is the least time for which the bucket counts a lease as held. It counts a
+	// lease in the epoch of the lease and in the next: for at most two Epochs.
 	Epoch = 10_000_000
 
-	// OwnerLife is how long after its last visit a node still owns a bucket whose
+	// OwnerLife is for how long after its last call a node still owns a bucket whose
 	// burst is smaller than the fleet.
 	OwnerLife = 60_000_000
 
-	// MissingAfter is how long after a node's last heartbeat the others hold its
-	// share back, by the latest. Until then it must not refill a fallback bucket.
+	// MissingAfter is the time after a node's last heartbeat by which the others
+	// withhold its part of the rate. Until then it must not refill a fallback bucket.
 	MissingAfter = 1_850_000
 
-	// MemberLife is how long a node that sends no heartbeats counts as a member of
-	// the fleet whose share is held back.
+	// MemberLife is for how long a node that sends no heartbeats counts as a member of
+	// the fleet, whose part is withheld.
 	MemberLife = 60_000_000
 
-	OverloadFrom = 1.125   // of the rate: more demand than noise explains
-	FairShare    = 1.03125 // of the rate is shared out, so that all of it is
+	OverloadFrom = 1.125   // demand above this multiple of the rate is overload, and not noise
+	FairShare    = 1.03125 // this multiple of the rate is divided among the nodes, so that none of the rate is left over
 )
 
-// Call is one visit to one bucket: the request to the script and its reply.
+// Call is one call of the script for one bucket: its arguments and its reply.
 type Call struct {
 	Policy Policy // the caller's
 
-	Need  int64 // tokens to admit at once, as many as there are
-	Hold  int64 // 1: what is granted counts as held as well, for the answer takes long
-	Extra int64 // tokens to lease on top, if Need was met
+	Need  int64 // tokens for waiting requests; the bucket grants as many of them as it has
+	Hold  int64 // 1 = granted tokens count as held, too, because the answer takes long
+	Extra int64 // further tokens to lease, if all of Need is granted
 
 	Arrived  int64 // requests at this node since its last report
-	Entitled int64 // thousandths of a request: those for which it has had no token
+	Entitled int64 // requests at this node that have had no token, in thousandths
 
-	Epoch, Rel0, Rel1 int64 // no longer held, of those leased in Epoch, and in the one before
+	// Of the tokens leased in Epoch, Rel0 are no longer held; of those leased in the
+	// epoch before, Rel1.
+	Epoch, Rel0, Rel1 int64
 
 	Ret  int64 // tokens to give back
 	Debt int64 // tokens spent without Redis, to be debited
 
-	Nodes, Missing int64 // of the fleet, and of them those that may be cut off
-	Node           int64 // the caller
+	Nodes, Missing int64 // nodes of the fleet; those of them that have sent no heartbeat lately
+	Node           int64 // the caller's id
 
 	Reply
 }
 
-// Reply is the state of a bucket after a visit.
+// Reply is the script's answer: what it gave, and the state of the bucket.
 type Reply struct {
 	Granted int64 // of Need
 	Leased  int64 // of Extra
 	Level   int64 // micro-tokens
 	Wait    int64 // microseconds until there is a token; 0 when there is one
 	Epoch   int64
-	Lasts   int64 // microseconds for which what is leased now counts as held
+	Lasts   int64 // microseconds for which a lease of now counts as held
 	Held    int64 // tokens that nodes hold, this one included
-	Demand  int64 // of the whole fleet
-	Owner   int64 // 1: the caller is the owner
+	Demand  int64 // of the whole fleet, in thousandths of a request: see Bucket.Demand
+	Owner   int64 // 1 = the caller is the owner
 }
 
-// mostWait bounds what a request waits for a slow Redis, and how old an answer
-// may be that admits a request of a bucket that is not leased from.
-const mostWait = 125_000
+// maxWait bounds how long a request waits for a slow Redis, in microseconds. It also
+// bounds the age of an answer that admits requests if the bucket is not leased from.
+const maxWait = 125_000
 
-// Link is how long Redis takes to answer, as last measured. What a request waits
-// for it, how far ahead leases are taken and whether tokens are granted or leased
-// follow from it. It rises at once and falls slowly.
+// Link measures how long Redis takes to answer, in microseconds. From this follow how
+// long a request waits, how early a lease is fetched, and whether tokens are granted or
+// leased. The measure rises at once and falls slowly.
 type Link struct {
-	Budget int64 // a request waits that long at least
+	Budget int64 // a request waits at least this long
 	recent atomic.Int64
 }
 
-// Note takes a measurement.
-func (k *Link) Note(took int64) {
+// Record adds a measurement.
+func (k *Link) Record(took int64) {
 	recent := k.recent.Load()
 	k.recent.Store(max(took, recent-(recent-took)/8))
 }
 
-// Wait is how long a request waits for an answer: two round trips, since the one
-// under way may have left without it.
-func (k *Link) Wait() int64 { return max(k.Budget, min(2*k.recent.Load(), mostWait)) }
+// Wait is how long a request waits for an answer: two round trips, because the call in
+// flight may not include the request.
+func (k *Link) Wait() int64 { return max(k.Budget, min(2*k.recent.Load(), maxWait)) }
 
-// slow reports whether answers come so late that what the rate brings meanwhile
-// counts: tokens are then leased, not granted.
+// slow reports whether an answer takes longer than Budget. Then tokens for waiting
+// requests are leased and not granted, so that a late answer is of use.
 func (k *Link) slow() bool { return k.Wait() > k.Budget }
 
 const (
-	// An empty bucket is not visited until its next token; where many nodes wait
-	// for it, longer. Refusing only to the next token would cost a call per token
-	// in a flood.
-	backoffLeast, backoffMost = 10_000, 100_000 // microseconds
+	// A node makes no call to an empty bucket before it has a token again. If many
+	// nodes share the bucket, the pause is longer, within these bounds. Otherwise a
+	// flood of requests would cost a call for each token.
+	minBackoff, maxBackoff = 10_000, 100_000 // microseconds
 
-	// mostHeld bounds what a node holds of one bucket, in tokens.
-	mostHeld = 1 << 30
+	// maxHeld bounds the tokens that a node holds of one bucket.
+	maxHeld = 1 << 30
 )
 
-// Begin makes the next call, with so many requests waiting for it, or reports that
-// there is none to send. all: everything held goes back. Complete or Fail must
+// Begin fills in the next call, for so many waiting requests. It reports false if no
+// call is needed. With all, the call gives back all held tokens. Complete or Fail must
 // follow.
 func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 	if l.inFlight || l.Policy.Rate == 0 {
@@ -114,11 +117,11 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 	if l.Policy.Leased() {
 		span := float32(l.Policy.DemandSpan())
 		l.own = l.own*span/(span+float32(max(0, now-l.demand.at))) + float32(l.arrived)
-		l.demand.note(float32(l.arrived), now)
+		l.demand.record(float32(l.arrived), now)
 		l.unmet = min(l.unmet, l.demand.recent) + float32(l.arrived)
 		c.Arrived, c.Entitled, l.arrived = int64(l.arrived), int64(l.unmet*1000), 0
 		if !all {
-			c.Extra = max(0, min(l.demand.ahead()-waiting-int64(l.balance), mostHeld-waiting-int64(l.cur+l.prev)))
+			c.Extra = max(0, min(l.demand.expected()-waiting-int64(l.balance), maxHeld-waiting-int64(l.cur+l.prev)))
 		}
 		if f.Link.slow() {
 			c.Hold = 1
@@ -131,13 +134,13 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 	return true
 }
 
-// Complete takes the bucket's answer to a call that was sent at sent. Those who
-// waited Retry then.
+// Complete applies the bucket's answer to a call that was sent at sent. The caller then
+// calls Retry for the waiting requests.
 //
-// What is leased may be spent until the lease ends, however late the answer is: it
-// counts as held. What is granted is for now, so that it is spent when the bucket
-// counts it: where the answer is late it is dropped. To give it back would be one
-// token too many where the bucket has filled up since.
+// Leased tokens may be spent until the lease ends, even if the answer is late, because
+// the bucket counts them as held. Granted tokens must be spent at once, because the
+// bucket counts them as spent when it answers. If the answer is late, they are dropped.
+// They are not given back: if the bucket has filled up since, that would add tokens.
 func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 	l.inFlight, l.since = false, never
 	l.trim(now)
@@ -145,28 +148,28 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 	if c.Hold == 1 {
 		leased += c.Granted
 	} else {
-		l.granted, l.grantedUntil = int32(c.Granted), sent+mostWait
-		if l.Policy.Leased() { // else all tokens are granted, however slow Redis is
+		l.granted, l.grantedUntil = int32(c.Granted), sent+maxWait
+		if l.Policy.Leased() { // otherwise tokens are always granted, even if Redis is slow
 			l.grantedUntil = sent + f.Link.Budget
 		}
 	}
 	if leased > 0 || l.cur+l.prev > 0 {
 		l.add(leased, &c.Reply, sent)
 	}
-	// now is later than the bucket's own time of the answer, and so the view shows
-	// less than has come since.
+	// The bucket answered before now. So the view's level is too low by what the rate
+	// has added since, never too high.
 	l.View = View{Level: c.Level, At: now, held: int32(min(c.Reply.Held, math.MaxInt32)), shared: c.Nodes > 1}
 	l.owner = c.Owner == 1
 	l.compareDemand(c)
-	l.low = 0
+	l.lowWater = 0
 	if l.Policy.Leased() {
-		l.low = int32(min(l.demand.lowWater(f.Link.recent.Load()), c.Leased))
+		l.lowWater = int32(min(l.demand.lowWater(f.Link.recent.Load()), c.Leased))
 	}
 	l.setDeny(c, now)
 }
 
-// compareDemand compares the fleet's demand with this node's: how much the other
-// nodes take, and for how many of this node's requests it has had tokens.
+// compareDemand compares the fleet's demand with this node's. It sets how much the other
+// nodes take, and for how many of its requests this node has had no tokens.
 func (l *Lease) compareDemand(c *Call) {
 	fleet, capacity := float32(c.Demand)/1000, float32(l.Policy.Capacity()/1000)
 	others := max(0, fleet-l.own)
@@ -177,7 +180,7 @@ func (l *Lease) compareDemand(c *Call) {
 	}
 }
 
-// setDeny decides until when requests are refused without asking.
+// setDeny decides until when requests are refused without a call.
 func (l *Lease) setDeny(c *Call, now int64) {
 	l.deny = 0
 	if l.ret > 0 || c.Level >= Token && c.Granted == c.Need {
@@ -185,43 +188,45 @@ func (l *Lease) setDeny(c *Call, now int64) {
 	}
 	pause := max(1, c.Wait)
 	if l.Policy.Leased() {
-		// The more nodes share what comes, the less a call yields, and the rarer they call.
+		// The more nodes share the rate, the fewer tokens a call brings. Then pauses get longer.
 		switch yield := c.Granted + c.Leased; {
 		case yield < 32:
 			l.backoff *= 2
 		case yield > 128:
 			l.backoff /= 2
 		}
-		l.backoff = max(backoffLeast, min(backoffMost, l.backoff))
-		// A burst of requests that ends with the bucket misses what comes in the
-		// pause: so that is a tenth of the burst at most.
+		l.backoff = max(minBackoff, min(maxBackoff, l.backoff))
+		// A burst of requests may end during the pause and so miss the tokens that the
+		// rate adds in it. So the pause is at most the time of a tenth of the bucket.
 		pause = max(pause, min(int64(l.backoff), 40_000, l.Policy.TimeFor(l.Policy.Units()/10)))
 	}
 	l.deny = now + pause
 }
 
-// Fail ends a call of which nothing is known. What it carried is gone: to send it
-// again might count it twice. It returns how many tokens were to go back.
+// Fail ends a call whose result is unknown. The tokens that it was to give back are
+// lost, because a second call might give them back twice. Fail returns their number.
+// The debt is kept (restoreDebt).
 func (l *Lease) Fail(c *Call, now int64) (dropped int64) {
 	l.inFlight, l.since = false, now
 	l.restoreDebt(c.Debt)
 	return c.Ret
 }
 
-// InFlight reports whether a call is.
+// InFlight reports whether a call is in flight.
 func (l *Lease) InFlight() bool { return l.inFlight }
 
-// idle reports whether no request has come for longer than the demand lets expect.
+// idle reports whether no request has come for longer than the demand's idleAfter.
 func (l *Lease) idle(now int64) bool { return now-l.takenAt >= l.demand.idleAfter() }
 
-// Sweep looks at a lease now and then. due: a call should be sent, because the
-// lease is idle or has a debt. active: it should be looked at again.
+// Sweep checks a lease and is called periodically. due: a call should be sent, because
+// the lease is idle, or has a debt or tokens to give back. active: Sweep must be called
+// again.
 func (l *Lease) Sweep(now int64, f *Fleet) (due, active bool) {
 	l.trim(now)
 	held := l.cur+l.prev > 0
 	if l.fallback != nil && !l.inFlight {
 		if parts := max(1, l.parts(f)); l.refillFallback(now, f, parts).level >= max(Token, l.Policy.Units()/parts) {
-			l.fallback = nil // the next one would be no other
+			l.fallback = nil // a new one would be the same
 		}
 	}
 	due = l.HasDebt() || l.ret > 0 || held && (l.closed || l.idle(now))

@@ -3,19 +3,20 @@ package lease
 import "math"
 
 const (
-	prefetchAhead = 2_000   // how soon a lease is empty when the next is fetched (microseconds)
-	idleLeast     = 100_000 // an idle lease is given back after this at the earliest,
-	idleMost      = Epoch   // and a sparse key's not before this
+	// All in microseconds.
+	prefetchAhead = 2_000   // the next lease is fetched this long before the present one is spent
+	minIdle       = 100_000 // an idle lease of a busy key is given back after this time,
+	maxIdle       = Epoch   // and one of a key with few requests after this time
 )
 
-// demand is how many requests a lease expects: as many as in the last Epoch.
+// demand estimates the requests to come: as many as in the last Epoch.
 type demand struct {
-	at     int64   // of the last note
+	at     int64   // when record was last called
 	recent float32 // requests in one Epoch
 }
 
-// note counts n requests since the last note, in a window that slides.
-func (d *demand) note(n float32, now int64) {
+// record counts n requests since the last call, in a sliding window of one Epoch.
+func (d *demand) record(n float32, now int64) {
 	dt := max(0, now-d.at)
 	d.at = max(d.at, now)
 	if dt >= Epoch {
@@ -25,22 +26,22 @@ func (d *demand) note(n float32, now int64) {
 	d.recent = n + d.recent*(1-float32(dt)/Epoch)
 }
 
-// ahead is how many requests a lease is taken for: those of the next second, or a
-// few where a key is sparse.
-func (d *demand) ahead() int64 {
+// expected is how many requests to lease tokens for: those of the next 1.25 s, but at
+// least the square root of recent. It is 0 for less than two requests in an Epoch.
+func (d *demand) expected() int64 {
 	if d.recent < 2 {
-		return 0 // it may not come again
+		return 0 // there may be no further request
 	}
 	return int64(math.Ceil(max(float64(d.recent)/8, math.Sqrt(float64(d.recent)))))
 }
 
-// lowWater is what is spent while the next lease is fetched.
+// lowWater is how many tokens are spent while the next lease is fetched.
 func (d *demand) lowWater(roundTrip int64) int64 {
 	return int64(math.Ceil(float64(d.recent) * float64(prefetchAhead+roundTrip) / Epoch))
 }
 
-// idleAfter is how long a lease may lie unused: a few times what usually passes
-// between two requests.
+// idleAfter is how long a lease may be unused before it is given back: four times the
+// mean time between two requests, within minIdle and maxIdle.
 func (d *demand) idleAfter() int64 {
-	return int64(max(idleLeast, min(idleMost, 4*Epoch/max(1, d.recent))))
+	return int64(max(minIdle, min(maxIdle, 4*Epoch/max(1, d.recent))))
 }

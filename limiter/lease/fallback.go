@@ -2,39 +2,41 @@ package lease
 
 import "math"
 
-// Fleet is what a node knows of its fleet at a moment.
+// Fleet is what a node knows about its fleet at one moment.
 type Fleet struct {
 	Nodes   int64 // that share the buckets
 	Missing int64 // of them, those that have sent no heartbeat lately
 	Node    int64 // this one
-	Contact int64 // when its last heartbeat was sent that may have said that it is present
-	Cold    bool  // it has not counted the others yet
-	Link    *Link // its way to Redis
+	Contact int64 // when this node last sent a heartbeat that may have reported it present
+	Cold    bool  // this node has not counted the others yet
+	Link    *Link // how long Redis takes to answer it
 }
 
-// fallback is a node's part of a bucket while Redis cannot be asked: it starts
-// from its part of the level last seen, and its part of the rate refills it once
-// the other nodes hold that back. So all parts together admit what the bucket
-// would have, and a burst more at most.
+// fallback is a node's part of a bucket while Redis is unreachable. It begins with the
+// node's part of the last known level. The node's part of the rate refills it as soon as
+// the other nodes withhold that part. So all nodes together admit what the bucket would
+// have admitted, and at most one burst more.
 //
-// unspent is the level without what was spent here. The difference is what the
-// bucket must debit. It shrinks where unspent is full and level catches up: after
-// an outage of an hour a bucket does not owe the hour's requests, only what is
-// missing from it now.
+// unspent is what level would be if no tokens had been spent here. The difference is the
+// debt: what the bucket must debit. The debt shrinks while unspent is full and level is
+// refilled. So after an outage of an hour the debt is what is missing from the bucket
+// now, and not all requests of that hour.
 //
-// It outlives short returns of Redis, so that many short outages admit no more than
-// one long outage. What is seen of the bucket in between can only lower it.
+// A fallback is kept when Redis returns for a short time, so that many short outages
+// admit no more than one long outage. A level that Redis reports in between can only
+// lower it.
 //
 // Invariant: 0 <= level <= unspent <= its part of a full bucket.
 type fallback struct {
 	level, unspent int64 // micro-tokens
-	at             int64 // up to here both are refilled
-	seen           int64 // when the bucket's level was seen that bounds them
+	at             int64 // both are refilled up to this time
+	seen           int64 // the time of the newest bucket level that was applied to them
 }
 
-// parts is into how many parts the bucket is divided, of which one is this node's; 0:
-// it has none. A burst smaller than the fleet belongs to the node that owns the
-// bucket. A node that cannot know the owner has its part of the rate and a token.
+// parts is the number of parts into which the bucket is divided; one of them is this
+// node's. 0 = this node has no part. If the burst is smaller than the fleet, the whole
+// bucket belongs to its owner. A node that cannot know the owner has its part of the
+// rate and room for one token.
 func (l *Lease) parts(f *Fleet) int64 {
 	switch {
 	case l.Policy.Burst >= f.Nodes || f.Cold || l.At == never:
@@ -45,8 +47,8 @@ func (l *Lease) parts(f *Fleet) int64 {
 	return 0
 }
 
-// TakeFallback decides a request without Redis, or returns how long there is no token.
-// admit: it is admitted, even if there is none.
+// TakeFallback decides a request without Redis. If it refuses, it returns how long there
+// will be no token. With admit, it admits the request even without a token.
 func (l *Lease) TakeFallback(now int64, f *Fleet, admit bool) (ok bool, wait int64) {
 	parts := l.parts(f)
 	if parts == 0 && !admit {
@@ -60,16 +62,17 @@ func (l *Lease) TakeFallback(now int64, f *Fleet, admit bool) (ok bool, wait int
 	return true, 0
 }
 
-// refillFallback brings the fallback bucket, one of so many parts, to now.
+// refillFallback refills the fallback up to now, and makes it if there is none. It is
+// one of so many parts of the bucket.
 func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
 	p := &l.Policy
 	full := max(Token, p.Units()/parts)
 	switch {
-	case f.Nodes == 1: // no other spends this node's part, but a call in flight may
+	case f.Nodes == 1: // no other node spends this node's part, but a call in flight may bring tokens
 		if l.inFlight && l.At != never {
 			now = min(now, l.At)
 		}
-	case now > f.Contact: // until the others withhold this node's part, they spend it
+	case now > f.Contact: // until the others withhold this node's part, they may spend it
 		now = max(f.Contact, now-MissingAfter)
 	}
 	a := l.fallback
@@ -93,8 +96,8 @@ func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
 	return a
 }
 
-// refundFallback takes a token back that was spent here, and reports whether one was:
-// there is a debt.
+// refundFallback puts a token back that was spent here. It reports whether there was
+// one: a debt of a token.
 func (l *Lease) refundFallback() bool {
 	if l.fallback.unspent-l.fallback.level < Token {
 		return false
@@ -110,8 +113,8 @@ func (l *Lease) takeDebt() int64 {
 	return tokens
 }
 
-// restoreDebt takes back a debt that was not confirmed. (It may have been debited all
-// the same: then it is debited twice, which never admits too much.)
+// restoreDebt restores a debt after a call that failed. The bucket may have debited it:
+// then it is debited twice, which never admits too much.
 func (l *Lease) restoreDebt(tokens int64) {
 	if tokens > 0 && l.fallback != nil {
 		l.fallback.unspent += tokens * Token

@@ -35,7 +35,7 @@ func TestOneFaultAtATime(t *testing.T) {
 			n.Deaf = true
 			w.After(10e6, func() { n.Deaf = false })
 		}},
-		{"a node's clock leaps by 5 s", .05, 8e6, func(w *World) { any(w).Ahead += 5e6 }},
+		{"a node's clock leaps by 5 s", .05, 8e6, func(w *World) { any(w).ClockOffset += 5e6 }},
 		{"a third of the messages is lost for 3 s", .4, 8e6, func(w *World) {
 			w.Lost = func() bool { return w.Random.IntN(3) == 0 }
 			w.After(3e6, func() { w.Lost = func() bool { return false } })

@@ -178,7 +178,7 @@ func TestFairness(t *testing.T) {
 				w := New(t, 9, p, nodes)
 				asked, admitted := map[*Node]float64{}, map[*Node]float64{}
 				span := int64(max(40e6, 4_000e6/limit.rate))
-				w.Asked = func(n *Node, ok bool) {
+				w.Decided = func(n *Node, ok bool) {
 					if w.Now < span/4 { // the burst is spent
 						return
 					}
@@ -231,7 +231,7 @@ func TestWhatIsShownMayBeHad(t *testing.T) {
 				{"bursty", Bursty, false}, {"moving", Moving, true}, {"waking", Waking, false}} {
 				w := New(t, 9, p, nodes)
 				worst, low, shown, over := 0.0, 0.0, 0, 0
-				w.Asked = func(n *Node, ok bool) {
+				w.Decided = func(n *Node, ok bool) {
 					if !ok {
 						return
 					}

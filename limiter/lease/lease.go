@@ -1,14 +1,15 @@
-// Package lease is what a node does with a token bucket that a fleet shares. It
-// is pure: no I/O, no clock, no lock. Times are microseconds and passed in.
+// Package lease is a node's part of a token bucket that a fleet shares. The node leases
+// tokens from the bucket and spends them without asking it. The package is pure: no I/O,
+// no clock, no lock. Times are microseconds and passed in.
 //
-//	lease.go     a node's part of the bucket: Take, and what headers show
-//	call.go      a visit to the bucket: Begin, then Complete or Fail
-//	demand.go    how many tokens it asks for
-//	fallback.go  what it decides while the bucket cannot be asked
+//	lease.go     a node's part of the bucket: Take, and the status for headers
+//	call.go      a call to the bucket: Begin, then Complete or Fail
+//	demand.go    how many tokens a call asks for
+//	fallback.go  how requests are decided while the bucket is unreachable
 //
-// The bucket itself is token_bucket.lua. What is leased counts in it until it is
-// reported spent or ages (level + held <= burst). So over any span of t seconds at
-// most burst + rate*t requests are admitted, counted when they are admitted.
+// The bucket itself is token_bucket.lua. It counts leased tokens as held until a node
+// reports them spent or they age out, and level + held <= burst. So over any span of t
+// seconds at most burst + rate*t requests are admitted, counted when they are admitted.
 package lease
 
 import (
@@ -16,20 +17,20 @@ import (
 	"time"
 )
 
-// Outcome is what a lease says to a request.
+// Outcome is how a lease decides a request.
 type Outcome uint8
 
 const (
 	NeedRemote Outcome = iota // the shared bucket decides: wait for it
 	Granted                   // admitted
-	Denied                    // there is known to be no token yet
+	Denied                    // refused: the bucket has no token before a known time
 )
 
-// never is before every time.
+// never is a time before all others.
 const never = math.MinInt64 / 2
 
-// Lease is one node's part of one bucket: what it holds and what it knows of the
-// rest.
+// Lease is one node's part of one bucket: the tokens that the node holds, and what it
+// knows of the bucket.
 //
 //	Take ── balance ────────────────────────────────> Granted
 //	  ├─ deny ──────────────────────────────────────> Denied
@@ -39,38 +40,38 @@ const never = math.MinInt64 / 2
 // Invariant: at most one call is in flight.
 type Lease struct {
 	Policy Policy // in force at this node: see SetPolicy
-	View          // the bucket as it was last seen
-	ledger
+	View          // the bucket as of the last answer
+	ledger        // the tokens that this node holds
 
-	grantedUntil int64 // until when granted may be spent
+	grantedUntil int64 // granted may be spent before this time
 	deny         int64 // before this time there is no token
-	takenAt      int64 // the last Take
+	takenAt      int64 // when Take was last called
 	since        int64 // when the call in flight was begun, or the last one failed
 
 	demand demand
-	others float32 // requests at other nodes for each one here
-	rate   float32 // and in a microsecond
-	own    float32 // requests of the last demand span, decaying
-	unmet  float32 // those that had no token yet: see Call.Entitled
+	others float32 // requests at other nodes for each one at this node
+	rate   float32 // requests at other nodes in a microsecond
+	own    float32 // requests at this node in the last demand span, decaying
+	unmet  float32 // requests at this node that had no token yet: see Call.Entitled
 
-	granted int32 // tokens granted to those who waited
-	ret     int32 // tokens to give back that are in no ledger
-	arrived int32 // requests since the last call
-	low     int32 // a balance below it starts a call
-	backoff int32 // how long an empty bucket was not visited
+	granted  int32 // tokens granted to waiting requests
+	ret      int32 // tokens to give back that are not in the ledger
+	arrived  int32 // requests since the last call
+	lowWater int32 // a balance below it starts a call
+	backoff  int32 // pause before the next call to an empty bucket, in microseconds
 
 	inFlight bool
-	closed   bool      // what is held goes back, for the policy is another one
-	owner    bool      // of the bucket, when it was last seen
-	fallback *fallback // not nil while tokens were spent that the bucket does not know of
+	closed   bool      // all held tokens go back, because the policy has changed
+	owner    bool      // this node was the bucket's owner as of the last answer
+	fallback *fallback // not nil = tokens may have been spent that the bucket does not know of
 }
 
-// View is a bucket as it is seen: so many micro-tokens at that time, which rise to
-// room. Without Redis, it is the bucket itself.
+// View is a bucket as this node knows it: it contained Level micro-tokens at the time
+// At. Refill adds to them up to burst - held. Without Redis, View is the bucket itself.
 type View struct {
 	Level, At int64
 	held      int32 // tokens that nodes hold
-	shared    bool  // there are other nodes
+	shared    bool  // the fleet has other nodes
 }
 
 // Refill brings the view to now.
@@ -82,17 +83,17 @@ func (v *View) Refill(p *Policy, now int64) {
 	}
 }
 
-// Init makes the zero Lease one that holds nothing.
+// Init initializes a zero Lease. It holds no tokens.
 func (l *Lease) Init(p Policy, now int64) {
 	l.Policy, l.demand.at, l.takenAt = p, now, now
 	l.At, l.since = never, never
 }
 
-// SetPolicy puts another policy in force: what is held goes back first.
+// SetPolicy sets another policy. The next call gives back the tokens that are held.
 func (l *Lease) SetPolicy(p Policy) {
 	l.Policy = p
 	l.closed = l.cur+l.prev > 0
-	l.granted, l.deny, l.low = 0, 0, 0
+	l.granted, l.deny, l.lowWater = 0, 0, 0
 	l.Level = min(l.Level, p.Units())
 }
 
@@ -103,7 +104,7 @@ func (l *Lease) Take(now int64) Outcome {
 	return l.Retry(now)
 }
 
-// Retry is Take for a request that has been counted.
+// Retry is Take for a request that Take has counted already.
 func (l *Lease) Retry(now int64) Outcome {
 	switch {
 	case l.closed:
@@ -122,15 +123,15 @@ func (l *Lease) Retry(now int64) Outcome {
 	return NeedRemote
 }
 
-// Due reports whether a call should be sent although nobody waits for it.
+// Due reports whether a call should be sent although no request waits for it.
 func (l *Lease) Due(now int64) bool {
-	return !l.inFlight && (l.closed || l.balance < l.low && now >= l.deny)
+	return !l.inFlight && (l.closed || l.balance < l.lowWater && now >= l.deny)
 }
 
 // Denies reports whether Take would refuse.
 func (l *Lease) Denies(now int64) bool { return now < l.deny && l.Holds(now) == 0 }
 
-// RetryIn is how long Take refuses.
+// RetryIn is for how long Take will refuse.
 func (l *Lease) RetryIn(now int64) int64 { return l.deny - now }
 
 // Unanswered reports whether a request should not wait for the bucket: the call in
@@ -142,10 +143,10 @@ func (l *Lease) Unanswered(now int64, f *Fleet) bool {
 	return now-l.since < failedFor
 }
 
-// failedFor is how long a bucket is not asked after a call of it failed.
+// failedFor is for how long requests do not wait for a bucket after a call to it failed.
 const failedFor = 100_000
 
-// Holds is how many tokens may be spent without asking.
+// Holds is how many tokens may be spent without a call.
 func (l *Lease) Holds(now int64) int64 {
 	if l.closed {
 		return 0
@@ -173,8 +174,8 @@ func (l *Lease) Refund(now int64, fallback bool) (remote bool) {
 	return true
 }
 
-// levelAt is what the bucket contains at now, if no other node took any since it
-// was seen. One never seen is full, as an absent one is.
+// levelAt is the bucket's level at now, if no other node has taken tokens since the last
+// answer. Before the first answer the bucket counts as full, as an absent bucket is.
 func (l *Lease) levelAt(now int64) int64 {
 	if l.At == never {
 		return l.Policy.Units()
@@ -184,17 +185,17 @@ func (l *Lease) levelAt(now int64) int64 {
 	return v.Level
 }
 
-// Status is what a response shows of a bucket.
+// Status is what a response says about a bucket.
 type Status struct {
-	Remaining int64         // tokens that may be had at this node
+	Remaining int64         // tokens that this node can give out
 	RetryIn   time.Duration // when refused: the time until there may be a token
-	ResetIn   time.Duration // the time until there is one token more; 0 when the bucket is full
+	ResetIn   time.Duration // the time until there is one more token; 0 when the bucket is full
 	FullIn    time.Duration // the time until the bucket is full
 }
 
-// Status at now, of a request that is not refused. What other nodes may have taken since the bucket was seen is not
-// shown: twice what they take as a rule, and more the older the view is. fallback:
-// this node decides without Redis.
+// Status returns the status at now for a request that is not refused. It subtracts what
+// other nodes may have taken since the last answer: twice what they usually take, and
+// more the older that answer is. fallback says that this node decides without Redis.
 func (l *Lease) Status(now int64, fallback bool) Status {
 	level := (l.Holds(now) + int64(l.ret)) * Token
 	switch age := float64(now - l.At); {
@@ -211,10 +212,10 @@ func (l *Lease) Status(now int64, fallback bool) Status {
 	return StatusOf(&l.Policy, level)
 }
 
-// viewLife is the age at which half of a level that was seen is shown.
+// viewLife is the age at which half of a known level is shown, in microseconds.
 const viewLife = 2_000_000
 
-// StatusOf a bucket that contains so many micro-tokens.
+// StatusOf returns the status of a bucket that contains level micro-tokens.
 func StatusOf(p *Policy, level int64) Status {
 	level = max(0, min(p.Units(), level))
 	s := Status{Remaining: level / Token}
@@ -225,7 +226,8 @@ func StatusOf(p *Policy, level int64) Status {
 	return s
 }
 
-// Refused is the status where there is no token for so many microseconds.
+// Refused returns the status for a request that is refused: there is no token for
+// retryIn microseconds.
 func (s Status) Refused(retryIn int64) Status {
 	retry := micros(max(1, retryIn))
 	return Status{RetryIn: retry, ResetIn: retry, FullIn: max(s.FullIn, retry)}
@@ -233,34 +235,35 @@ func (s Status) Refused(retryIn int64) Status {
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// HasDebt reports whether the bucket does not know yet of tokens spent here.
+// HasDebt reports whether tokens were spent here that the bucket has not debited yet.
 func (l *Lease) HasDebt() bool { return l.fallback != nil && l.fallback.unspent > l.fallback.level }
 
-// Forgettable reports whether the lease is as good as a new one.
+// Forgettable reports whether a new lease would be the same.
 func (l *Lease) Forgettable(now int64) bool {
 	l.trim(now)
 	return l.cur+l.prev+l.ret == 0 && l.fallback == nil && !l.inFlight && now >= l.deny && now-l.takenAt >= Epoch
 }
 
-// ledger is what the bucket holds for this node, by epoch.
+// ledger counts the tokens that the bucket holds for this node, by epoch.
 //
 // Invariants, once trimmed: 0 <= balance <= cur + prev; cur and prev are at most
 // what the bucket holds for this node, of those epochs; a token of the balance is
 // dropped before its epoch ages out in the bucket.
 type ledger struct {
-	epoch     int32 // of cur, as the bucket counts them
-	cur, prev int32 // tokens leased in it, and in the one before, spent ones included
-	balance   int32 // those that may still be spent; the oldest are spent first
-	end       int64 // when those of cur must be spent; those of prev an Epoch before
+	epoch     int32 // the bucket's number of cur's epoch
+	cur, prev int32 // tokens leased in that epoch and in the one before, including spent ones
+	balance   int32 // of these, the tokens not yet spent; the oldest are spent first
+	end       int64 // cur may be spent before this time, and prev until one Epoch earlier
 }
 
-// leaseSlack is how long before a lease ages in the bucket its node stops
-// spending it. It covers a clock that runs a hundredth slower than Redis', the
-// wait of a request that holds one token while it waits for another, and a moment
-// read a while before it is acted upon (see Limiter.Take).
+// leaseSlack is the time between the moment when a node stops spending a lease and the
+// moment when the bucket no longer counts it, in microseconds. It covers three errors:
+// a clock that runs one percent slower than Redis', a request that holds one token while
+// it waits for another, and a time that was read a while before it is used (see
+// Limiter.Take).
 const leaseSlack = 400_000
 
-// trim drops what may be spent no longer.
+// trim drops the tokens that may no longer be spent.
 func (g *ledger) trim(now int64) {
 	if g.prev > 0 && now >= g.end-Epoch {
 		g.prev, g.balance = 0, min(g.balance, g.cur)
@@ -270,10 +273,10 @@ func (g *ledger) trim(now int64) {
 	}
 }
 
-// add adds tokens that were leased by a call sent at sent: their epoch and the
-// next one end later than that in the bucket, which was visited after. A bucket
-// that jumps to another epoch is another one, or has forgotten what was leased
-// longer ago: the ledger is dropped.
+// add adds tokens that a call leased. Their end is counted from the time when the call
+// was sent. The bucket counts it from a later time, so it holds the tokens longer. If
+// the epoch is neither the ledger's nor the next, the bucket was lost, or no longer
+// counts the older leases: the ledger drops its tokens.
 func (g *ledger) add(tokens int64, r *Reply, sent int64) {
 	switch epoch := int32(r.Epoch); epoch {
 	case g.epoch:
@@ -288,8 +291,8 @@ func (g *ledger) add(tokens int64, r *Reply, sent int64) {
 	g.end = sent + r.Lasts - leaseSlack
 }
 
-// report moves what was spent, and with all the balance as well, into the call
-// that tells the bucket that it is held no longer.
+// report moves the spent tokens from the ledger into the call, so that the bucket no
+// longer counts them as held. With all, it gives back the unspent tokens, too.
 func (g *ledger) report(c *Call, all bool) {
 	used := g.cur + g.prev - g.balance
 	if all {

@@ -5,13 +5,13 @@ import (
 	"math"
 )
 
-// Token is one token in micro-tokens, the unit of every level and rate. A
-// refill rounds down to a micro-token, so that an error is less than a millionth
-// of a token a call, and never in the client's favour.
+// Token is one token in micro-tokens, the unit of every level and rate. A refill
+// rounds down to a micro-token. So an error is less than a millionth of a token in each
+// call, and never admits more.
 const Token = 1_000_000
 
-// maxUnits bounds a full bucket and a rate, in micro-tokens. Sums of two stay
-// below 2^53: the script's doubles and Go's int64 hold the same integers.
+// maxUnits bounds a full bucket and a rate, in micro-tokens. The sum of two such values
+// is at most 2^53, so the script's doubles hold it exactly, as Go's int64 does.
 const maxUnits = 1 << 52
 
 // Policy is the rate and burst of a bucket. The zero Policy admits nothing, as
@@ -20,16 +20,16 @@ type Policy struct {
 	Rate  int64 // micro-tokens a second; 0 = blocked
 	Burst int64 // tokens in a full bucket
 
-	// Version orders the policies of one bucket over all nodes (0 to 2^53), so
-	// that a node which has not read a change yet cannot undo it. Where it is 0
-	// or went back with the database, a change takes effect when no node has
-	// used the old policy for 10 to 20 s.
+	// Version orders the policies of one bucket over all nodes (0 to 2^53). So a node
+	// that has not read a change yet cannot undo it. If the new policy's version is not
+	// higher (0, or the database was restored), the change takes effect when no node
+	// has used the old policy for 10 to 20 s.
 	Version int64
 }
 
 // NewPolicy makes a policy of a rate in tokens a second and a burst in tokens.
-// A rate that is no whole number of micro-tokens is rounded down, to one at
-// least.
+// A rate that is not a whole number of micro-tokens is rounded down, but not below
+// one micro-token.
 func NewPolicy(rate float64, burst int64) (Policy, error) {
 	switch {
 	case math.IsNaN(rate) || math.IsInf(rate, 0):
@@ -53,27 +53,27 @@ func NewPolicy(rate float64, burst int64) (Policy, error) {
 	return p, nil
 }
 
-// IsWhole reports whether a rate is a whole number of micro-tokens a second, as
-// near as a float can say.
+// IsWhole reports whether a rate is a whole number of micro-tokens a second, to the
+// precision of a float.
 func IsWhole(rate float64) bool { return math.Round(rate*Token)/Token == rate }
 
-// Units of a full bucket.
+// Units returns the micro-tokens of a full bucket.
 func (p *Policy) Units() int64 { return p.Burst * Token }
 
-// Leased reports whether tokens are leased: of a smaller burst a lease would be
-// most of the bucket, so each request asks for itself.
-func (p *Policy) Leased() bool { return p.Burst >= leastLeased }
+// Leased reports whether nodes lease tokens. A lease of a small burst would be most of
+// the bucket, so there each request asks Redis.
+func (p *Policy) Leased() bool { return p.Burst >= minLeasedBurst }
 
-const leastLeased = 16
+const minLeasedBurst = 16
 
-// Earned is what dt microseconds bring, at most a full bucket. The script does
-// the same operations on the same doubles.
+// Earned returns the micro-tokens that the rate adds in dt microseconds, at most a full
+// bucket. The script does the same operations on the same doubles.
 func (p *Policy) Earned(dt int64) int64 {
 	return int64(min(float64(p.Units()), math.Floor(float64(dt)*float64(p.Rate)/1e6)))
 }
 
-// TimeFor is the time in which so many micro-tokens come, rounded up, and at most
-// a century and a half.
+// TimeFor returns the microseconds in which the rate adds so many micro-tokens, rounded
+// up, and at most maxUnits (142 years).
 func (p *Policy) TimeFor(units int64) int64 {
 	if units <= 0 {
 		return 0
@@ -81,9 +81,9 @@ func (p *Policy) TimeFor(units int64) int64 {
 	return int64(min(maxUnits, math.Ceil(float64(units)*1e6/float64(p.Rate))))
 }
 
-// DemandSpan is the time constant of the fleet's demand, in microseconds: so long
-// that a burst alone is no overload.
+// DemandSpan is the time constant of the fleet's demand, in microseconds. It is long
+// enough that one burst alone does not count as overload.
 func (p *Policy) DemandSpan() int64 { return max(1_000_000, p.TimeFor(4*p.Units())) }
 
-// Capacity is how many thousandths of a token come in a demandSpan.
+// Capacity is how many thousandths of a token the rate adds in a DemandSpan.
 func (p *Policy) Capacity() float64 { return float64(p.Rate) * float64(p.DemandSpan()) / 1e9 }

@@ -179,9 +179,9 @@ func (s storm) run(t testing.TB) (v outcome) {
 
 // character makes a node unlike the others.
 func character(w *World, n *Node) {
-	n.Pace = .99 + w.Random.Float64()/50
-	n.Ahead += int64(float64(w.Now) * (1 - n.Pace))
-	n.Stale = []int64{0, 100_000}[w.Random.IntN(2)]
+	n.ClockRate = .99 + w.Random.Float64()/50
+	n.ClockOffset += int64(float64(w.Now) * (1 - n.ClockRate))
+	n.MaxTimeAge = []int64{0, 100_000}[w.Random.IntN(2)]
 }
 
 // regimes is the oracle of a storm: what is admitted, plan by plan.

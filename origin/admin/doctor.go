@@ -33,10 +33,10 @@ type Finding struct {
 	Do      string `json:"do,omitempty"` // what to do about it
 }
 
-// DoctorOptions say what to expect.
+// DoctorOptions say how a node is configured.
 type DoctorOptions struct {
 	Region         string                          // whose slot is checked
-	Connections    int                             // that one node uses at most
+	Connections    int                             // the most that one node uses
 	ReplicationURL string                          // as in postgres.Options
 	Pages          func(*postgres.Database) Reader // as a node reads them
 }
@@ -74,7 +74,7 @@ type facts struct {
 	Retained                                                  int64
 }
 
-// Diagnose checks the server. That it cannot be reached is a finding, too.
+// Diagnose checks the server. If it cannot be reached, that is a finding, too.
 func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	flag := "--database-url"
 	if o.ReplicationURL != "" {
@@ -127,7 +127,7 @@ func judgeSchema(ctx context.Context, conn *pgx.Conn) Finding {
 	return Finding{"schema", OK, fmt.Sprintf("version %d", version), ""}
 }
 
-// judgeReading reads as a node does: by its statements, settings and connections.
+// judgeReading checks reading with a node's own statements, settings and connections.
 func judgeReading(ctx context.Context, url string, o DoctorOptions) Finding {
 	fail := func(err error, do string) Finding { return Finding{"reading", Fail, err.Error(), do} }
 	db, err := postgres.Open(ctx, postgres.Options{URL: url, ReplicationURL: o.ReplicationURL, Connections: 1, QueryTimeout: postgres.PingTimeout})
@@ -242,7 +242,7 @@ func (l locked) text() (text, end string) {
 	return fmt.Sprintf("%s: a lock that %s holds keeps %d waiting, the first for %s", l.Name, holder, l.Waiting, took), end
 }
 
-// shortened is the beginning of a statement, which says most of what it does.
+// shortened returns the beginning of a statement.
 func shortened(query string) string {
 	const most = 100
 	query = strings.Join(strings.Fields(query), " ")
@@ -252,8 +252,8 @@ func shortened(query string) string {
 	return query
 }
 
-// judge says what the facts mean. A node works without following changes, so
-// what only that needs is a warning.
+// judge turns the facts into findings. A node works without following changes, so what
+// is missing only for following is a warning.
 func judge(f facts, publication follower.Publication, o DoctorOptions) (findings []Finding) {
 	say := func(subject string, bad bool, level Level, fine, text, do string) {
 		if bad {

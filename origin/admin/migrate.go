@@ -27,7 +27,8 @@ type Migration struct {
 	AppliedAt time.Time `json:"appliedAt,omitzero"` // zero = pending
 }
 
-// MigrateUp applies pending migrations, and makes the publication if the user may.
+// MigrateUp applies pending migrations, and makes the publication if the user has the
+// right to.
 func MigrateUp(ctx context.Context, url string) (applied []Migration, err error) {
 	if applied, err = MigrateSchema(ctx, url); err != nil {
 		return applied, err
@@ -38,9 +39,8 @@ func MigrateUp(ctx context.Context, url string) (applied []Migration, err error)
 	return applied, nil
 }
 
-// MigrateSchema applies pending migrations and returns them. Several nodes may
-// call it at once: an advisory lock lets one work, and the others find nothing
-// left to do.
+// MigrateSchema applies pending migrations and returns them. Several nodes may call it at
+// once: an advisory lock admits one at a time, and the others then find nothing pending.
 func MigrateSchema(ctx context.Context, url string) (applied []Migration, err error) {
 	err = withGoose(ctx, url, func(p *goose.Provider) error {
 		results, err := p.Up(ctx)
@@ -91,7 +91,7 @@ func withGoose(ctx context.Context, url string, use func(*goose.Provider) error)
 	if err != nil {
 		return err
 	}
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300)) // a try every second
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300)) // a try every second, for five minutes
 	if err != nil {
 		return err
 	}

@@ -13,8 +13,8 @@ import (
 	"listedge/origin/postgres"
 )
 
-// Reader is what a node reads pages, or keys, by. Check reads nothing that exists,
-// by the node's own statements and connections.
+// Reader reads pages or keys for a node. Check tests it with the node's own statements
+// and connections, and reads rows that do not exist.
 type Reader interface {
 	Check(ctx context.Context) error
 }
@@ -23,10 +23,11 @@ type Reader interface {
 type Readiness struct {
 	db           *postgres.Database
 	readers      []Reader
-	sameDatabase atomic.Bool // the replication URL leads to it; that does not change
+	sameDatabase atomic.Bool // the replication URL leads to the same database; once true, it stays so
 }
 
-// NewReadiness is for a node that reads keys and, by pages, items and contacts.
+// NewReadiness returns the Readiness of a node that reads keys from db, and items and
+// contacts with pages.
 func NewReadiness(db *postgres.Database, pages Reader) *Readiness {
 	return &Readiness{db: db, readers: []Reader{pages, apikey.NewStore(db)}}
 }
@@ -62,8 +63,8 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// schemaVersion reads the version that goose keeps; 0 = never migrated. A node
-// needs no right to read it: then it is not known.
+// schemaVersion reads the version that goose keeps; 0 = never migrated. known is false
+// if the user lacks the right to read it, which a node does not need.
 func schemaVersion(ctx context.Context, db querier) (version int64, known bool, err error) {
 	err = db.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM public.goose_db_version WHERE is_applied`, pgx.QueryExecModeExec).Scan(&version)
 	switch postgres.Code(err) {
@@ -75,8 +76,8 @@ func schemaVersion(ctx context.Context, db querier) (version int64, known bool, 
 	return version, true, err
 }
 
-// read tries all readers. It returns why one failed, and what to do about that if
-// it is known. An error that is no timeout wins.
+// read checks all readers. It returns the error of one that failed, and what to do about
+// it, if known. If several failed, it prefers an error that is not a timeout.
 func (r *Readiness) read(ctx context.Context) (do string, failed error) {
 	for _, reader := range r.readers {
 		if err := reader.Check(ctx); err != nil && (failed == nil || errors.Is(failed, postgres.ErrTimeout)) {
@@ -107,8 +108,8 @@ UNION ALL
 SELECT DISTINCT format('ALTER ROLE %I BYPASSRLS', current_user) FROM pg_class
 WHERE relnamespace = 'public'::regnamespace AND relname IN ('items', 'contacts', 'api_keys', 'workspaces') AND row_security_active(oid)`
 
-// missingRights are the commands that give this role what it lacks; empty = it
-// lacks nothing, or the server does not say.
+// missingRights returns the commands that grant the rights that this role lacks. It is
+// empty if none are missing or they cannot be read.
 func (r *Readiness) missingRights(ctx context.Context) string {
 	rows, err := r.db.Keys.Pool.Query(ctx, missingRightsSQL, pgx.QueryExecModeExec)
 	if err != nil {
@@ -118,16 +119,17 @@ func (r *Readiness) missingRights(ctx context.Context) string {
 	return strings.Join(commands, "; ")
 }
 
-// errOtherDatabase: nodes that follow another database's changes would never drop a page.
+// errOtherDatabase: a node that follows the changes of another database would never
+// invalidate a page.
 var errOtherDatabase = errors.New("--replication-url leads to another server or database than --database-url")
 
-// databaseIdentitySQL differs between databases and servers, also between an old
-// primary that still runs and the new one.
+// databaseIdentitySQL returns a text that identifies the database and the server. It also
+// differs between an old primary that still runs and the new one.
 const databaseIdentitySQL = `
 SELECT system_identifier || '/' || oid || '/' || extract(epoch FROM pg_postmaster_start_time()) || '/' || pg_is_in_recovery() FROM pg_control_system(), pg_database WHERE datname = current_database()`
 
-// checkReplicationURL looks whether changes are followed in the database that
-// pages are read from, until that has been seen once.
+// checkReplicationURL returns an error if the replication URL leads to another database
+// than pages are read from. After its first success it does not check again.
 func (r *Readiness) checkReplicationURL(ctx context.Context) error {
 	o := r.db.Options
 	if o.ReplicationURL == "" || o.ReplicationURL == o.URL || r.sameDatabase.Load() {

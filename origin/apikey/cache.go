@@ -92,11 +92,11 @@ type Cache[T any] struct {
 	wrongServer atomic.Bool           // a server other than the primary answered last
 	noWaitUntil atomic.Int64          // until then requests do not wait for recent keys
 
-	mu      sync.Mutex
-	queue   lookupQueue   // guarded by mu
-	running bool          // runLookups does; guarded by mu
-	closed  bool          // guarded by mu
-	pace    *rate.Limiter // of queries that ask for unknown keys
+	mu             sync.Mutex
+	queue          lookupQueue   // guarded by mu
+	running        bool          // runLookups does; guarded by mu
+	closed         bool          // guarded by mu
+	unknownLimiter *rate.Limiter // of queries that ask for unknown keys
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
@@ -140,7 +140,7 @@ func NewCache[T any](lookup Lookup, attach func(k Key, value *T), grace time.Dur
 		panic("BUG: " + err.Error()) // only for a size below 1
 	}
 	c := &Cache[T]{lookup: lookup, attach: attach, grace: grace, clock: clock, unknown: unknown,
-		queue: lookupQueue{calls: map[Hash]*lookupCall{}}, pace: rate.NewLimiter(unknownQueriesPerSecond, unknownQueryBurst)}
+		queue: lookupQueue{calls: map[Hash]*lookupCall{}}, unknownLimiter: rate.NewLimiter(unknownQueriesPerSecond, unknownQueryBurst)}
 	for i := range c.shards {
 		c.shards[i] = shard[T]{entries: map[Hash]*Entry[T]{}, rows: map[uuid.UUID][]*Entry[T]{}, changedAt: never}
 	}

@@ -183,26 +183,26 @@ func TestAKeyInUseNeverWaits(t *testing.T) {
 	})
 }
 
-// Whatever the pace of its requests, no answer relies on a look-up older than
+// Whatever the unknownLimiter of its requests, no answer relies on a look-up older than
 // maxAge while Postgres can be asked.
 func TestARevocationIsSeenWithinKeyFresh(t *testing.T) {
-	for _, pace := range []time.Duration{time.Millisecond, 70 * time.Millisecond, 399 * time.Millisecond, 401 * time.Millisecond, 990 * time.Millisecond, 1500 * time.Millisecond, time.Minute} {
+	for _, unknownLimiter := range []time.Duration{time.Millisecond, 70 * time.Millisecond, 399 * time.Millisecond, 401 * time.Millisecond, 990 * time.Millisecond, 1500 * time.Millisecond, time.Minute} {
 		for _, delay := range []time.Duration{0, 30 * time.Millisecond} {
 			table := newKeyTable(1)
 			table.delay = delay
 			inRing(t, table, 5*time.Minute, func(t *testing.T, r *ring) {
-				random := rand.New(rand.NewPCG(uint64(pace), 1))
-				for began := time.Now(); time.Since(began) < 5*time.Second+3*pace; time.Sleep(pace) {
+				random := rand.New(rand.NewPCG(uint64(unknownLimiter), 1))
+				for began := time.Now(); time.Since(began) < 5*time.Second+3*unknownLimiter; time.Sleep(unknownLimiter) {
 					if key, err := r.use(0); err != nil || key.Revoked {
-						t.Fatalf("pace %v: %+v, %v", pace, key, err)
+						t.Fatalf("unknownLimiter %v: %+v, %v", unknownLimiter, key, err)
 					}
 				}
-				time.Sleep(time.Duration(random.Int64N(int64(pace))))
+				time.Sleep(time.Duration(random.Int64N(int64(unknownLimiter))))
 				table.set(0, func(k *Key) { k.Revoked = true })
-				for revoked := time.Now(); time.Since(revoked) < 3*time.Second+3*pace; time.Sleep(pace) {
+				for revoked := time.Now(); time.Since(revoked) < 3*time.Second+3*unknownLimiter; time.Sleep(unknownLimiter) {
 					key, err := r.use(0)
 					if err != nil || !key.Revoked && time.Since(revoked) > maxAge {
-						t.Fatalf("pace %v: %+v, %v, %v after the revocation", pace, key, err, time.Since(revoked))
+						t.Fatalf("unknownLimiter %v: %+v, %v, %v after the revocation", unknownLimiter, key, err, time.Since(revoked))
 					}
 				}
 			})

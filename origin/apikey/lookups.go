@@ -8,36 +8,37 @@ import (
 	"listedge/origin/postgres"
 )
 
-// Bounds of what requests with keys that are not in memory cost Postgres. A node
-// has one query in flight at a time. A query that finds all its keys costs an
-// index look-up for each. Queries for unknown keys, which anybody can cause, are
-// limited: within t seconds a node makes at most
-// unknownQueryBurst + unknownQueriesPerSecond·t of them.
+// These constants bound the load on Postgres from keys that are not in memory. A
+// node has one query in flight at a time. A query costs one index look-up for each
+// key. Anybody can send unknown keys, so the rate of queries that meet one is
+// limited: a node makes at most unknownQueryBurst + unknownQueriesPerSecond·t of
+// them within t seconds.
 const (
 	lookupBatch             = 1000   // keys in one query
-	lookupBacklog           = 10_000 // keys of one priority that wait; beyond: ErrOverloaded
+	lookupBacklog           = 10_000 // waiting keys of one priority; further ones fail with ErrOverloaded
 	unknownQueriesPerSecond = 50
 	unknownQueryBurst       = 50
-	// lookupShare of each query is reserved for each priority that waits: the last
-	// key of a full backlog is looked up after 40 queries, 0.8 s.
+	// lookupShare is how many keys of a query are reserved for each priority that
+	// has keys waiting. So the last key of a full backlog is looked up after 40
+	// queries, 0.8 s.
 	lookupShare = lookupBatch / 4
 )
 
-// lookupPriority orders the keys that wait. Keys of one priority are looked up
-// in the order in which they came.
+// lookupPriority orders the waiting keys. Keys of one priority are looked up
+// first in, first out.
 type lookupPriority uint8
 
 const (
 	knownKey    lookupPriority = iota // has an entry
 	ordinaryKey                       // new to this node
 	suspectKey                        // new, from a client that sent too many unknown keys
-	priorities
+	lookupPriorities
 )
 
-// lookupQueue holds the keys that wait to be looked up, each once.
+// lookupQueue holds the keys that wait for a look-up. It holds each key once.
 type lookupQueue struct {
 	calls  map[Hash]*lookupCall
-	queued [priorities][]Hash
+	queued [lookupPriorities][]Hash
 }
 
 type lookupCall struct {
@@ -45,7 +46,8 @@ type lookupCall struct {
 	err  error
 }
 
-// join returns the key's call, a new one if there is none; nil = the backlog is full.
+// join returns the key's waiting call, or adds one. It returns nil if the backlog
+// is full.
 func (q *lookupQueue) join(hash Hash, p lookupPriority) *lookupCall {
 	call := q.calls[hash]
 	if call == nil && len(q.queued[p]) < lookupBacklog {
@@ -75,7 +77,8 @@ func (q *lookupQueue) next() (batch []Hash, calls []*lookupCall) {
 	return batch, calls
 }
 
-// await returns when the key has been looked up, with others that wait.
+// await queues the key and waits until it has been looked up. One query looks up
+// many waiting keys.
 func (c *Cache[T]) await(ctx context.Context, hash Hash, p lookupPriority) error {
 	c.mu.Lock()
 	if c.closed {
@@ -120,12 +123,12 @@ func (c *Cache[T]) runLookups() {
 			close(call.done)
 		}
 		if unknown {
-			_ = c.pace.Wait(c.ctx) // which ends with Close, and then look-ups fail at once
+			_ = c.unknownLimiter.Wait(c.ctx) // Close ends c.ctx, and then look-ups fail at once
 		}
 	}
 }
 
-// update looks the keys up in one query and stores what it found.
+// update looks the keys up in one query and stores the result.
 func (c *Cache[T]) update(hashes []Hash) error {
 	ctx, cancel := context.WithTimeout(c.ctx, lookupTimeout)
 	defer cancel()
@@ -150,8 +153,9 @@ func (c *Cache[T]) update(hashes []Hash) error {
 	return nil
 }
 
-// store keeps what a look-up found that began at that moment, unless a later one
-// has answered before. It says whether the key is known now.
+// store keeps the result of a look-up, unless a look-up that began later has
+// already stored its own. began is when this look-up began. known says whether
+// the key has an entry now.
 func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) (known bool) {
 	s := c.shard(hash)
 	s.mu.Lock()
@@ -174,7 +178,7 @@ func (c *Cache[T]) store(hash Hash, key Key, exists bool, began time.Duration) (
 	e.invalidatedAt.Store(int64(never))
 	if before != nil {
 		e.invalidatedAt.Store(before.invalidatedAt.Load())
-	} else if s.changedAt >= began { // maybe by a change of this key, which rows did not have yet
+	} else if s.changedAt >= began { // the change may have been of this key, which was not in s.rows yet
 		e.invalidatedAt.Store(int64(s.changedAt))
 	}
 	c.attach(key, &e.Value)

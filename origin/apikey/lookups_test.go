@@ -71,12 +71,12 @@ func TestTheLastOfAFullBacklogIsAskedForInTime(t *testing.T) {
 	table := newKeyTable(1)
 	table.delay = 3 * time.Millisecond
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
-		_ = r.pace.AllowN(time.Now(), unknownQueryBurst) // what a flood has used up
+		_ = r.unknownLimiter.AllowN(time.Now(), unknownQueryBurst) // what a flood has used up
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		next := 1 << 32
 		refill := func() {
-			for p := range priorities {
+			for p := range lookupPriorities {
 				r.mu.Lock()
 				missing := lookupBacklog - len(r.queue.queued[p])
 				r.mu.Unlock()
@@ -116,13 +116,13 @@ func TestTheLastOfAFullBacklogIsAskedForInTime(t *testing.T) {
 }
 
 func TestAQueryHasAShareForEachPriority(t *testing.T) {
-	for _, c := range []struct{ waiting, taken [priorities]int }{
-		{[priorities]int{0, 0, 0}, [priorities]int{0, 0, 0}},
-		{[priorities]int{0, 0, 2000}, [priorities]int{0, 0, 1000}},
-		{[priorities]int{2000, 2000, 2000}, [priorities]int{500, 250, 250}},
-		{[priorities]int{2000, 0, 10}, [priorities]int{990, 0, 10}},
-		{[priorities]int{10, 2000, 2000}, [priorities]int{10, 740, 250}},
-		{[priorities]int{10, 20, 30}, [priorities]int{10, 20, 30}},
+	for _, c := range []struct{ waiting, taken [lookupPriorities]int }{
+		{[lookupPriorities]int{0, 0, 0}, [lookupPriorities]int{0, 0, 0}},
+		{[lookupPriorities]int{0, 0, 2000}, [lookupPriorities]int{0, 0, 1000}},
+		{[lookupPriorities]int{2000, 2000, 2000}, [lookupPriorities]int{500, 250, 250}},
+		{[lookupPriorities]int{2000, 0, 10}, [lookupPriorities]int{990, 0, 10}},
+		{[lookupPriorities]int{10, 2000, 2000}, [lookupPriorities]int{10, 740, 250}},
+		{[lookupPriorities]int{10, 20, 30}, [lookupPriorities]int{10, 20, 30}},
 	} {
 		q, n := lookupQueue{calls: map[Hash]*lookupCall{}}, 0
 		of := map[*lookupCall]lookupPriority{}
@@ -132,7 +132,7 @@ func TestAQueryHasAShareForEachPriority(t *testing.T) {
 				of[q.join(hashNumber(n), lookupPriority(p))] = lookupPriority(p)
 			}
 		}
-		var taken [priorities]int
+		var taken [lookupPriorities]int
 		_, calls := q.next()
 		for _, call := range calls {
 			taken[of[call]]++

@@ -150,10 +150,10 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 				all.Go(func() { d.publish(ctx) })
 				all.Go(func() { reader.Run(ctx) })
 				for n := range keys { // dense or sparse
-					pace := []time.Duration{3 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second}[n%3]
+					unknownLimiter := []time.Duration{3 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second}[n%3]
 					text, hash := textNumber(n), hashNumber(n)
 					all.Go(func() {
-						for ; ctx.Err() == nil; time.Sleep(d.pause(2 * pace)) {
+						for ; ctx.Err() == nil; time.Sleep(d.pause(2 * unknownLimiter)) {
 							now := time.Now()
 							e, err := ring.Authenticate(ctx, text, func() bool { return false })
 							if err != nil {

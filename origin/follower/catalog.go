@@ -88,7 +88,7 @@ func (t *term) announceSchemaChange(ctx context.Context, c catalog) (end pglogre
 	if err != nil {
 		return 0, fmt.Errorf("announce a change of the schema: %w", err)
 	}
-	t.use(c)
+	t.setCatalog(c)
 	t.readNames(ctx)
 	return end, nil
 }
@@ -114,7 +114,7 @@ func (u *unlisted) settle(snapshot changefeed.Snapshot) []commit {
 	return u.commits
 }
 
-func (t *term) use(c catalog) {
+func (t *term) setCatalog(c catalog) {
 	t.version = c.version
-	t.decoder.use(c.collections)
+	t.decoder.setCatalog(c.collections)
 }

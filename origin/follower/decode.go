@@ -14,34 +14,36 @@ import (
 	"listedge/origin/postgres"
 )
 
-const everything = 1<<changefeed.Collections - 1
+// allCollections has the bit of every collection.
+const allCollections = 1<<changefeed.Collections - 1
 
 // table says where the columns of a relation are.
 type table struct {
 	workspace, id column
-	listed        [changefeed.Collections][]int // that lists of a collection go by (listedColumns); nil = not all are published as they are expected
+	listed        [changefeed.Collections][]int // by collection: where its listedColumns are; nil = some are not published, or of another type
 }
 
 type column struct {
 	at  int  // -1 = not published
-	key bool // an update that changes it also sends the old row
+	key bool // part of the replica identity: an update that changes it also sends the old row
 }
 
 // decoder turns the messages of pgoutput, protocol 2, into changes.
 //
-// A transaction larger than decodingMemory is streamed: its rows come in segments
-// while it is still being written, between those of other transactions, and its
-// end comes as a message of its own. It is published when it commits and dropped
-// when it aborts. Rows of an aborted subtransaction count: too much is safe.
+// A transaction larger than decodingMemory is streamed: its rows are sent in segments
+// before it commits, between those of other transactions. A message of its own says
+// that it has committed or aborted. It is published when it commits and dropped when
+// it aborts. Rows of an aborted subtransaction are published, too: an invalidation too
+// many is safe.
 type decoder struct {
 	collections map[uint32]uint8 // catalog.collections
-	coarse      uint8            // a bit for each collection whose rows are not named
+	coarse      uint8            // a bit for each collection whose changes name no rows (Publication.Coarse)
 	names       postgres.NameOrder
 	seed        maphash.Seed     // of version.hash
-	tables      map[uint32]table // by the last committed description of each relation
-	reference   uint64           // a recent transaction id, 64 bits wide
+	tables      map[uint32]table // by relation: its last committed description
+	reference   uint64           // a recent transaction id of 64 bits, for widen
 
-	*openTransaction                             // of the next rows
+	*openTransaction                             // the one that the next rows belong to
 	streaming        bool                        // inside a segment
 	streamed         map[uint32]*openTransaction // unfinished ones, by the id of the top-level transaction
 }
@@ -59,15 +61,15 @@ func (d *decoder) begin(xid uint32, tables map[uint32]table) *openTransaction {
 // commit is a decoded transaction.
 type commit struct {
 	change   changefeed.Change // without Rows: published.name adds them
-	named    [][]version       // the rows of each of change.Lists; nil = it may have changed any row
-	start    pglogrepl.LSN     // of its commit record: a slot confirmed beyond it does not send it again
+	named    [][]version       // by list of change.Lists: its changed rows; nil = any row may have changed
+	start    pglogrepl.LSN     // of its commit record; a slot that is confirmed beyond it does not send it again
 	unlisted bool              // it also changed a relation that the catalog did not list
 }
 
-// touches says whether there is anything to publish.
+// touches says whether the change has anything to publish.
 func (c *commit) touches() bool { return len(c.change.Lists) > 0 || c.change.Whole != 0 }
 
-// next decodes one message; done is the transaction that it commits, if any.
+// next decodes one message. done is the transaction that the message commits, or nil.
 func (d *decoder) next(data []byte) (done *commit, err error) {
 	message, err := pglogrepl.ParseV2(data, d.streaming)
 	if err != nil {
@@ -78,9 +80,9 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 		d.openTransaction = d.begin(m.Xid, d.tables)
 	case *pglogrepl.StreamStartMessageV2:
 		if m.FirstSegment == 1 {
-			// Other transactions do not see how this one alters a table.
+			// A description that this transaction sends is not valid for others before it commits.
 			d.streamed[m.Xid] = d.begin(m.Xid, map[uint32]table{})
-			d.streamed[m.Xid].nameless = true
+			d.streamed[m.Xid].rowsUnknown = true
 		}
 		if d.openTransaction = d.streamed[m.Xid]; d.openTransaction == nil {
 			return nil, fmt.Errorf("decode: the first segment of transaction %d is missing", m.Xid)
@@ -116,7 +118,7 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 			return nil, fmt.Errorf("decode: nothing of transaction %d was sent before its commit", m.Xid)
 		}
 		delete(d.streamed, m.Xid)
-		maps.Copy(d.tables, d.openTransaction.tables) // the descriptions are not sent again
+		maps.Copy(d.tables, d.openTransaction.tables) // Postgres does not send these descriptions again
 		return d.commit(m.CommitLSN, m.TransactionEndLSN, m.CommitTime), nil
 	case *pglogrepl.StreamAbortMessageV2:
 		if m.SubXid == m.Xid {
@@ -126,7 +128,7 @@ func (d *decoder) next(data []byte) (done *commit, err error) {
 	return nil, nil
 }
 
-// commit ends the open transaction; nil if it touches nothing.
+// commit ends the open transaction. It returns nil if the transaction touches nothing.
 func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 	t := d.openTransaction
 	done := &commit{start: start, unlisted: t.unlisted,
@@ -142,20 +144,20 @@ func (d *decoder) commit(start, end pglogrepl.LSN, at time.Time) *commit {
 	return done
 }
 
-// use sets the catalog. Rows of open transactions were decoded by the previous
-// one, which may have listed their relations differently: such a transaction may
-// touch anything.
-func (d *decoder) use(collections map[uint32]uint8) {
+// setCatalog sets the catalog. The rows of open transactions were decoded with the
+// previous one, which may have assigned their relations to other collections. So an
+// open transaction that has changed any row touches all collections.
+func (d *decoder) setCatalog(collections map[uint32]uint8) {
 	d.collections = collections
 	for _, t := range append(slices.Collect(maps.Values(d.streamed)), d.openTransaction) {
 		if t.unlisted || len(t.lists) > 0 || t.whole != 0 {
-			t.whole = everything
+			t.whole = allCollections
 		}
 	}
 }
 
-// tableOf reads a relation's description. It comes before the relation's first
-// change, and again after ALTER TABLE and where the publication was changed.
+// tableOf reads a relation's description. Postgres sends it before the relation's
+// first change, and again after ALTER TABLE or a change of the publication.
 func tableOf(m *pglogrepl.RelationMessage) table {
 	t := table{workspace: columnOf(m, "workspace_id"), id: columnOf(m, "id")}
 	for collection := range changefeed.Collections {
@@ -169,14 +171,14 @@ func columnOf(m *pglogrepl.RelationMessage, name string) column {
 	return column{at: at, key: at >= 0 && m.Columns[at].Flags&1 != 0}
 }
 
-// message decodes a message that a purge or a follower wrote.
+// message decodes a WAL message that a purge or a follower wrote.
 func (d *decoder) message(content []byte) {
 	if byEventTrigger(content) {
 		return
 	}
 	workspace, ok := purged(content)
 	if !ok {
-		d.whole = everything
+		d.whole = allCollections
 		return
 	}
 	for collection := range changefeed.Collections {
@@ -184,19 +186,19 @@ func (d *decoder) message(content []byte) {
 	}
 }
 
-// tuple says what a row of a message is.
+// tuple says which version of a row a message has.
 type tuple int
 
 const (
-	oldRow          tuple = iota // as it was before; a part of it
-	newRow                       // as it is now
-	newRowOfSameKey              // the update did not change its replica identity, and sent no old row
+	oldRow          tuple = iota // before the change; perhaps only its replica identity
+	newRow                       // after the change
+	newRowOfSameKey              // after an update that did not change the replica identity, so that no old row was sent
 )
 
-// touch adds the lists that a row is or was in, and names the row. If the
-// workspace is not known, the whole collection is touched: too much is safe, too
-// little is not.
-func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData, is tuple) {
+// touch adds the lists that the row is or was in, and names the row. If the row's
+// workspace is not known, it touches the whole collection: to invalidate too much is
+// safe, to invalidate too little is not.
+func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData, which tuple) {
 	t, known := d.openTransaction.tables[relation]
 	d.unlisted = d.unlisted || d.collections[relation] == 0
 	for collection := range changefeed.Collections {
@@ -204,19 +206,19 @@ func (d *decoder) touch(relation uint32, row *pglogrepl.TupleData, is tuple) {
 			continue
 		}
 		c := t.workspace
-		if collection == changefeed.Keys { // the row's own id: a key may have been moved between workspaces
+		if collection == changefeed.Keys { // a key is found by its id or its workspace's; it may have moved between workspaces, so the id is used
 			c = t.id
 		}
 		workspace, ok := valueOf(c, row)
-		if !known || !ok || is == newRowOfSameKey && !c.key {
+		if !known || !ok || which == newRowOfSameKey && !c.key {
 			d.whole |= 1 << collection
 			continue
 		}
 		list := changefeed.List{Workspace: workspace, Collection: collection}
-		if d.anyRow(list) { // it need not be read
+		if d.anyRow(list) { // a further row adds nothing
 			continue
 		}
-		if v, ok := d.version(list, &t, row, is); ok {
+		if v, ok := d.version(list, &t, row, which); ok {
 			d.add(list, &v)
 		} else {
 			d.add(list, nil)
@@ -236,7 +238,7 @@ func valueOf(c column, row *pglogrepl.TupleData) (value uuid.UUID, ok bool) {
 	return value, err == nil
 }
 
-// widen returns the 64 bits of a 32-bit transaction id, which is less than 2^31
+// widen extends a 32-bit transaction id to 64 bits. The id must be less than 2^31
 // transactions away from the reference.
 func widen(xid uint32, reference uint64) uint64 {
 	return reference + uint64(int64(int32(xid-uint32(reference))))

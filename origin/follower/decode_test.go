@@ -124,12 +124,12 @@ func TestStreamedTransactionsAreDecoded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDecoder()
-			d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items, contactsOID: 1 << changefeed.Contacts})
+			d.setCatalog(map[uint32]uint8{itemsOID: 1 << changefeed.Items, contactsOID: 1 << changefeed.Contacts})
 			var got []string
 		messages:
 			for _, m := range slices.Concat(c.messages...) {
 				if m == nil {
-					d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items, laterOID: 1 << changefeed.Contacts})
+					d.setCatalog(map[uint32]uint8{itemsOID: 1 << changefeed.Items, laterOID: 1 << changefeed.Contacts})
 					continue
 				}
 				done, err := d.next(m)
@@ -165,7 +165,7 @@ func describe(c *commit) string {
 // However many rows a transaction has, what is remembered of it is bounded.
 func TestAStreamedTransactionIsBounded(t *testing.T) {
 	d := newDecoder()
-	d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items, contactsOID: 1 << changefeed.Contacts})
+	d.setCatalog(map[uint32]uint8{itemsOID: 1 << changefeed.Items, contactsOID: 1 << changefeed.Contacts})
 	d.reference = 5<<32 + 3 // the id is of before the wrap
 	xid := uint32(1<<32 - 2)
 	must2(d.next(segment(xid, 1)))
@@ -192,7 +192,7 @@ func TestAStreamedTransactionIsBounded(t *testing.T) {
 // catalog before, and is on pages by the new one.
 func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
 	d := newDecoder()
-	d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items})
+	d.setCatalog(map[uint32]uint8{itemsOID: 1 << changefeed.Items})
 	next := func(message []byte) *commit {
 		t.Helper()
 		done, err := d.next(message)
@@ -204,7 +204,7 @@ func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
 	next(begin(7))
 	next(relation(laterOID, "workspace_id", "id"))
 	next(insert(laterOID, 1))
-	d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items, laterOID: 1 << changefeed.Items})
+	d.setCatalog(map[uint32]uint8{itemsOID: 1 << changefeed.Items, laterOID: 1 << changefeed.Items})
 	if done := next(commitAt(100)); done == nil || !done.touches() {
 		t.Errorf("%+v: its rows are published by nobody", done)
 	}
@@ -236,7 +236,7 @@ func itemMessages(key ...string) (relation, update []byte) {
 func namedOf(t *testing.T, messages ...[]byte) string {
 	t.Helper()
 	d := newDecoder()
-	d.use(map[uint32]uint8{itemsOID: 1 << changefeed.Items})
+	d.setCatalog(map[uint32]uint8{itemsOID: 1 << changefeed.Items})
 	for _, m := range messages {
 		done, err := d.next(m)
 		if err != nil {

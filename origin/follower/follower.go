@@ -62,7 +62,7 @@ type Follower struct {
 	polls     atomic.Uint64 // of a slot that another node may hold; for tests
 
 	mu        sync.Mutex
-	stats     Stats     // but HeartbeatAge; guarded by mu
+	stats     Stats     // except HeartbeatAge; guarded by mu
 	heartbeat time.Time // when one was last published; guarded by mu
 	incapable error     // ErrIncapable, with the reason; guarded by mu
 }
@@ -183,7 +183,7 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 			f.update(func() { f.incapable = nil }) // another node follows
 			if h, known := f.holder(ctx, s); w.stalled(time.Now(), h, known) {
 				f.options.Logger.Warn("the follower answers neither Postgres nor the log: ending its connection", "pid", s.holder)
-				p.end(ctx, s.holder)
+				p.terminate(ctx, s.holder)
 			}
 		}
 		if err != nil {
@@ -211,7 +211,7 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 		return err
 	}
 	t := newTerm(f, p)
-	t.use(v.catalog)
+	t.setCatalog(v.catalog)
 	t.nameRows()
 	present, err := call(ctx, f.options.Log.Epoch) // a node without the log leaves the slot to others
 	if err != nil {
@@ -225,7 +225,7 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 	}
 	defer closeConn(t.sender)
 	f.options.Followed.Found(p.identity, p.timeline) // as the walsender knows it
-	err = t.take(ctx, present, fresh)
+	err = t.begin(ctx, present, fresh)
 	if err == nil {
 		f.update(func() {
 			f.stats.Terms++
@@ -240,7 +240,7 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 		if defect := p.checkPrerequisites(ctx); defect != nil {
 			err = defect
 		}
-	} else if !errors.Is(err, errRepublished) && !errors.Is(err, errIncomplete) {
+	} else if !errors.Is(err, errPublicationChanged) && !errors.Is(err, errIncomplete) {
 		return err
 	}
 	closeConn(t.sender)

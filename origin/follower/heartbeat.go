@@ -12,21 +12,23 @@ import (
 )
 
 const (
-	// heartbeatEvery decides how old proofs get: a heartbeat proves what was
-	// visible three periods ago. So an undisturbed proof is at most four periods
-	// old, less than a third of the default freshness bound.
+	// heartbeatEvery is the period of heartbeats. A heartbeat proves what was visible
+	// three periods ago. Until the next one comes, that proof gets four periods old:
+	// less than a third of the default freshness bound.
 	heartbeatEvery = 33 * time.Millisecond
-	// askEvery is how often the walsender is asked for its position while a
-	// heartbeat waits for it.
-	askEvery = 3 * time.Millisecond
-	// flushAfter is how long a heartbeat waits before it has WAL flushed.
+	// pollPause is the pause between two tries of what takes milliseconds. While a
+	// heartbeat waits for the walsender's position, it is the pause between requests
+	// for that position.
+	pollPause = 3 * time.Millisecond
+	// flushAfter is how long a heartbeat waits before the follower makes the primary
+	// flush its WAL.
 	flushAfter = 10 * time.Millisecond
 )
 
-// prepareHeartbeat reads the last acknowledged position FIRST and takes the
-// snapshot then: what is visible when a node sees the log end before that
-// position, the snapshot sees. If the catalog has changed, the heartbeat comes
-// after the message that says so.
+// prepareHeartbeat takes the snapshot of the next heartbeat. It reads the last
+// acknowledged position of the log FIRST, as the heartbeat's After. So if a node saw
+// the log end before After, the snapshot sees all that was visible at that moment.
+// If the catalog has changed, the heartbeat's LSN is after the message about it.
 func (t *term) prepareHeartbeat(ctx context.Context) error {
 	after := t.acknowledged
 	nonces := t.probes(ctx)
@@ -41,7 +43,7 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 	unseen := t.unlisted.settle(snapshot)
 	if v.catalog.version != t.version {
 		for _, c := range unseen {
-			c.change.Lists, c.change.Whole, c.named = nil, everything, nil
+			c.change.Lists, c.change.Whole, c.named = nil, allCollections, nil
 			t.publishChange(c)
 		}
 		if v.at, err = t.announceSchemaChange(ctx, v.catalog); err != nil {
@@ -55,8 +57,8 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 	return nil
 }
 
-// probes reads the nonces of nodes of older versions, while there are any. It
-// ignores errors: publishing notices when the log cannot be reached.
+// probes reads the nonces of nodes of older versions, while there are such nodes. It
+// ignores errors: to publish fails, too, if the log cannot be reached.
 func (t *term) probes(ctx context.Context) map[string]uint64 {
 	log, ok := t.options.Log.(*changefeed.Redis)
 	if !ok || !t.olderNodes {
@@ -67,11 +69,11 @@ func (t *term) probes(ctx context.Context) map[string]uint64 {
 	return nonces
 }
 
-// flush makes the primary flush its WAL: the walsender sends only flushed WAL.
-// Records that no commit waits for (of an open transaction, of pruning) may
-// otherwise stay unflushed for seconds. flush also writes a record. That moves an
-// insert position just after a page header, where no record ends, and which the
-// walsender would never report.
+// flush makes the primary flush its WAL, because the walsender sends only flushed
+// WAL. Otherwise records that no commit waits for (of an open transaction, or of
+// pruning) may stay unflushed for seconds. flush does so by writing a record. The
+// record also helps if the insert position is just after a page header: no record
+// ends there, so the walsender would never report that position.
 func (t *term) flush(ctx context.Context) error {
 	t.flushed = true
 	var lsn string
@@ -81,7 +83,8 @@ func (t *term) flush(ctx context.Context) error {
 	return nil
 }
 
-// sendHeartbeat publishes the pending heartbeat, after everything up to its LSN.
+// sendHeartbeat publishes the pending heartbeat. All changes up to its LSN have been
+// published or are published with it, before it.
 func (t *term) sendHeartbeat(ctx context.Context) error {
 	h, waited := t.pending, time.Since(t.preparedAt)
 	t.pending = nil
@@ -93,12 +96,12 @@ func (t *term) sendHeartbeat(ctx context.Context) error {
 	}
 	now := time.Now()
 	t.update(func() { t.stats.LagTime, t.heartbeat = waited, now })
-	t.confirmation.marks = append(t.confirmation.marks, mark{now, pglogrepl.LSN(h.LSN)})
+	t.confirmation.recent = append(t.confirmation.recent, publishedTo{now, pglogrepl.LSN(h.LSN)})
 	return nil
 }
 
-// unsettled are published changes that no snapshot has seen yet, in the order of
-// their commit records.
+// unsettled are the published changes that no heartbeat's snapshot has seen yet, in
+// the order of their commit records.
 type unsettled []commit
 
 // settle drops the changes that the snapshot sees and returns the others.
@@ -110,9 +113,9 @@ func (u *unsettled) settle(snapshot changefeed.Snapshot) (changes []changefeed.C
 	return changes
 }
 
-// withoutManyLists bounds the unsettled changes of a heartbeat: each heartbeat
-// repeats them, and only joining nodes need them. With more than maxLists lists in
-// all, each change touches whole collections instead: too much is safe.
+// withoutManyLists bounds the size of a heartbeat: each one repeats the unsettled
+// changes, and only joining nodes need them. If they have more than maxLists lists in
+// all, each change touches whole collections instead. To invalidate too much is safe.
 func withoutManyLists(changes []changefeed.Change) []changefeed.Change {
 	lists := 0
 	for _, c := range changes {

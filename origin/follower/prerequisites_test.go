@@ -200,13 +200,13 @@ func TestConfirmation(t *testing.T) {
 	var u unsettled
 	expect := func(what string, after time.Duration, want pglogrepl.LSN) {
 		t.Helper()
-		if got := c.upTo(now.Add(after), u); got != want {
+		if got := c.advance(now.Add(after), u); got != want {
 			t.Errorf("%s: %d, want %d", what, got, want)
 		}
 	}
 	expect("nothing published", time.Hour, 50)
-	c.marks = append(c.marks, mark{now, 100})
-	c.marks = append(c.marks, mark{now.Add(time.Second), 200})
+	c.recent = append(c.recent, publishedTo{now, 100})
+	c.recent = append(c.recent, publishedTo{now.Add(time.Second), 200})
 	expect("too young", confirmAfter, 50)
 	expect("the first", confirmAfter+time.Millisecond, 100)
 	u = append(u, commit{change: changefeed.Change{XID: 7, LSN: 160}, start: 150})
@@ -221,7 +221,7 @@ func TestConfirmation(t *testing.T) {
 		t.Errorf("%+v", left)
 	}
 	expect("settled", time.Hour, 200)
-	c.marks = append(c.marks, mark{now, 180})
+	c.recent = append(c.recent, publishedTo{now, 180})
 	expect("never backwards", time.Hour, 200)
 }
 

@@ -16,27 +16,29 @@ import (
 
 const applicationName = "listedge follower"
 
-// SQLSTATEs that have a meaning here.
+// The SQLSTATEs that the follower handles, by their names in Postgres' manual.
 const (
-	notAllowed      = "42501"
-	notLetIn        = "28000"
-	undefinedObject = "42704"
-	duplicateObject = "42710"
-	objectInUse     = "55006"
-	noSlotFree      = "53400"
-	noSenderFree    = "53300"
-	protocolRefused = "08P01"
+	insufficientPrivilege      = "42501"
+	invalidAuthorization       = "28000"
+	undefinedObject            = "42704"
+	duplicateObject            = "42710"
+	objectInUse                = "55006"
+	configurationLimitExceeded = "53400"
+	tooManyConnections         = "53300"
+	protocolViolation          = "08P01"
 )
 
-// decodingMemory is the setting that bounds the open transactions in a walsender's
-// memory. Above it, the walsender decodes and sends the rows of the largest one.
-// So at most that much is left to decode at a commit, which delays heartbeats.
+// decodingMemory is the setting that bounds how much of the open transactions a
+// walsender keeps in memory. Above the bound, the walsender decodes and sends the rows
+// of the largest one. So at most that much is left to decode when a transaction
+// commits. A low bound keeps heartbeats from waiting for a large commit.
 const decodingMemory = "logical_decoding_work_mem"
 
-// senderTimeout is after how long Postgres ends a follower that does not reply.
+// senderTimeout is how long Postgres waits for a reply of the follower before it ends
+// the connection.
 const senderTimeout = 2 * time.Second
 
-// primary is an ordinary connection to it, and what was found there.
+// primary is an ordinary connection to the primary, and what was read there.
 type primary struct {
 	conn        *pgx.Conn
 	config      *pgx.ConnConfig
@@ -44,14 +46,14 @@ type primary struct {
 	identity    changefeed.Identity
 	timeline    uint32 // 0 = it is in recovery
 	system      string // its system identifier and timeline
-	started     string // when it was, as the answers to pages say it, too
-	run         string // names this run of it (checkPrerequisites)
-	published   string // names this state of the publication
+	started     string // when the server was started, as the run of postgres.ServerSQL has it
+	run         string // identifies this run of the server (checkPrerequisites)
+	published   string // identifies the publication's definition
 	publication Publication
 }
 
-// errPooler: a pooler has no replication connections, and two statements may run
-// in two sessions.
+// errPooler: behind a pooler nothing can be followed. It has no replication
+// connections, and two statements may run in two sessions.
 var errPooler = errors.New("a connection pooler answers: name Postgres itself in --replication-url")
 
 func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
@@ -74,7 +76,7 @@ func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 	p := &primary{config: config}
 	p.conn, err = pgx.ConnectConfig(ctx, config)
 	switch {
-	case postgres.Code(err) == protocolRefused: // startup parameters
+	case postgres.Code(err) == protocolViolation: // startup parameters
 		return nil, fmt.Errorf("%w: %w: %w", ErrIncapable, errPooler, err)
 	case err != nil:
 		return nil, fmt.Errorf("connect: %w", err)
@@ -89,8 +91,8 @@ func connectPrimary(ctx context.Context, url, region string) (*primary, error) {
 	return p, nil
 }
 
-// identify reads what is followed here. The timeline comes from the name of the
-// WAL file: right after a promotion the control file has the old one.
+// identify reads which server and database this is. The timeline is read from the name
+// of the WAL file: right after a promotion the control file still has the old one.
 func (p *primary) identify(ctx context.Context, region string) error {
 	p.identity.Region = region
 	err := p.row(ctx, `SELECT $1 || oid || $2, oid, datname::text, system_identifier::text,
@@ -98,7 +100,7 @@ func (p *primary) identify(ctx context.Context, region string) error {
 		FROM pg_database, pg_control_system() WHERE datname = current_database()`,
 		SlotPrefix, SlotSuffix(region))(&p.slotName, &p.identity.Database, &p.identity.Name, &p.identity.System, &p.timeline)
 	switch {
-	case postgres.Code(err) == notAllowed:
+	case postgres.Code(err) == insufficientPrivilege:
 		return fmt.Errorf("%w: the user may not ask which server this is (GRANT EXECUTE ON FUNCTION pg_control_system() TO …): %w", ErrIncapable, err)
 	case err != nil:
 		return fmt.Errorf("identify the database: %w", err)
@@ -106,7 +108,7 @@ func (p *primary) identify(ctx context.Context, region string) error {
 	return nil
 }
 
-// row queries one row within callTimeout.
+// row returns a function that runs the query within callTimeout and scans its one row.
 func (p *primary) row(ctx context.Context, sql string, args ...any) func(into ...any) error {
 	return func(into ...any) error {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -117,7 +119,7 @@ func (p *primary) row(ctx context.Context, sql string, args ...any) func(into ..
 
 func (p *primary) close() { closeConn(p.conn.PgConn()) }
 
-// closeConn ends the session and waits for that, at most callTimeout.
+// closeConn ends the session and waits until it has ended, for at most callTimeout.
 func closeConn(conn *pgconn.PgConn) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
@@ -129,27 +131,28 @@ func closeConn(conn *pgconn.PgConn) {
 	}
 }
 
-// replicate takes the slot; nil when another node holds it.
+// replicate opens a replication connection and starts streaming from the slot, which
+// takes the slot. It returns nil if another node holds the slot.
 func (p *primary) replicate(ctx context.Context, streaming string) (*pgconn.PgConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*callTimeout)
 	defer cancel()
 	config := p.config.Config.Copy()
 	config.RuntimeParams["replication"] = "database"
-	config.RuntimeParams["client_encoding"] = "UTF8" // rows come as texts: whatever the database or the role prefers
+	config.RuntimeParams["client_encoding"] = "UTF8" // rows are sent as text; these settings override those of the database and the role
 	config.RuntimeParams["datestyle"] = "ISO"
 	config.RuntimeParams["timezone"] = "UTC"
 	config.RuntimeParams["wal_sender_timeout"] = fmt.Sprint(senderTimeout.Milliseconds())
-	if config.RuntimeParams[decodingMemory] == "" { // the URL may name another one
+	if config.RuntimeParams[decodingMemory] == "" { // the URL may set it
 		config.RuntimeParams[decodingMemory] = "4MB"
 	}
 	sender, err := pgconn.ConnectConfig(ctx, config)
 	if err != nil {
 		switch postgres.Code(err) {
-		case notAllowed, notLetIn:
+		case insufficientPrivilege, invalidAuthorization:
 			return nil, fmt.Errorf("%w: the user may not replicate (ALTER ROLE … REPLICATION): %w", ErrIncapable, err)
-		case protocolRefused:
+		case protocolViolation:
 			return nil, fmt.Errorf("%w: %w: %w", ErrIncapable, errPooler, err)
-		case noSenderFree:
+		case tooManyConnections:
 			return nil, fmt.Errorf("%w: max_connections or max_wal_senders are used up: %w", ErrIncapable, err)
 		}
 		return nil, fmt.Errorf("connect for replication: %w", err)
@@ -193,9 +196,9 @@ func (p *primary) sameServer(ctx context.Context, sender *pgconn.PgConn) error {
 	return nil
 }
 
-// end ends the connection of a follower that has stalled. If this user may not,
-// senderTimeout ends it a little later.
-func (p *primary) end(ctx context.Context, pid int32) {
+// terminate ends the connection of a follower that has stalled. If this user lacks the
+// right to, Postgres ends it after senderTimeout.
+func (p *primary) terminate(ctx context.Context, pid int32) {
 	var ended bool
 	_ = p.row(ctx, `SELECT pg_terminate_backend($1)`, pid)(&ended)
 }

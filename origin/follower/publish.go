@@ -14,8 +14,9 @@ import (
 const publishTimeout = time.Second
 
 const (
-	// A commit waits only for others that have arrived already. batchEntries and
-	// batchWait bound the batch where they arrive faster than they are published.
+	// A batch has the commits that have already arrived: no commit waits for a later
+	// one. batchEntries and batchWait bound the batch if commits arrive faster than
+	// they are published.
 	batchEntries = 500
 	batchWait    = time.Millisecond
 )
@@ -29,17 +30,18 @@ func (t *term) enqueue(e changefeed.Entry) {
 	t.waiting = append(t.waiting, e)
 }
 
-// due says whether to publish before receiving more.
+// due says whether to publish before the next message is received.
 func (t *term) due(now time.Time) bool {
 	return len(t.waiting) > 0 && (t.sender.Frontend().ReadBufferLen() == 0 ||
 		len(t.waiting) >= batchEntries || now.Sub(t.waitingSince) > batchWait)
 }
 
 // publish appends the waiting entries to the log, in order. After an error it
-// reads the log's last position to learn how many of them were appended. Entries
-// of a second attempt count for no heartbeat's After: the first attempt may have
-// appended them on a server that was replaced since, where nodes read them at
-// another time.
+// reads the log's last position to learn how many of them were appended.
+//
+// Entries of a second attempt are not acknowledged: no heartbeat's After names them.
+// The first attempt may have appended them to a Redis that was replaced since, and
+// nodes may have read them there earlier.
 func (t *term) publish(ctx context.Context) error {
 	attempts := 0
 	for deadline := time.Now().Add(publishTimeout); len(t.waiting) > 0; {
@@ -60,7 +62,7 @@ func (t *term) publish(ctx context.Context) error {
 			err = errors.Join(err, lastErr)
 		case last.Compare(t.waiting[len(t.waiting)-1].Position) > 0:
 			return fmt.Errorf("publish: %w", changefeed.ErrFenced)
-		case last.Compare(t.last) > 0: // of this term
+		case last.Compare(t.last) > 0: // some of the waiting entries were appended
 			t.appended(int(last.N - t.last.N))
 			continue
 		}
@@ -69,7 +71,7 @@ func (t *term) publish(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(askEvery):
+		case <-time.After(pollPause):
 		}
 	}
 	return nil
@@ -93,35 +95,38 @@ func (t *term) logEnd(ctx context.Context) (changefeed.Position, error) {
 }
 
 const (
-	// logEntries bounds the log where much is written: nodes further behind resync.
+	// logEntries bounds the log when many changes are written. A node that is further
+	// behind resyncs.
 	logEntries = 200_000
 	trimEvery  = 10 * time.Second
 )
 
-// retention remembers when entries were published, to trim the log.
+// retention remembers when entries were published, oldest first, to trim the log.
 type retention []publishedAt
 
+// publishedAt says that the entry at the position was the last one at that time.
 type publishedAt struct {
-	at time.Time
-	n  changefeed.Position
+	at       time.Time
+	position changefeed.Position
 }
 
-// trim returns, every trimEvery, the position before which all entries are older
-// than kept, or more than logEntries from the end.
+// trim returns a position before which entries can be removed from the log: they are
+// older than kept, or more than logEntries from the end. ok is false if there are none,
+// or if trim did its work less than trimEvery ago.
 func (r *retention) trim(now time.Time, kept time.Duration, last changefeed.Position) (before changefeed.Position, ok bool) {
-	marks := *r
-	if len(marks) > 0 && now.Sub(marks[len(marks)-1].at) < trimEvery {
+	times := *r
+	if len(times) > 0 && now.Sub(times[len(times)-1].at) < trimEvery {
 		return before, false
 	}
-	marks = append(marks, publishedAt{now, last})
-	if young := slices.IndexFunc(marks, func(p publishedAt) bool { return now.Sub(p.at) <= kept }); young > 0 {
-		before, ok = marks[young-1].n, true
-		marks = slices.Delete(marks, 0, young-1)
+	times = append(times, publishedAt{now, last})
+	if young := slices.IndexFunc(times, func(p publishedAt) bool { return now.Sub(p.at) <= kept }); young > 0 {
+		before, ok = times[young-1].position, true
+		times = slices.Delete(times, 0, young-1)
 	}
-	*r = marks
+	*r = times
 	if last.N > logEntries {
-		if most := (changefeed.Position{Term: last.Term, N: last.N - logEntries}); most.Compare(before) > 0 {
-			before, ok = most, true
+		if oldest := (changefeed.Position{Term: last.Term, N: last.N - logEntries}); oldest.Compare(before) > 0 {
+			before, ok = oldest, true
 		}
 	}
 	return before, ok

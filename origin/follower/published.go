@@ -11,39 +11,39 @@ import (
 const (
 	// maxVersions bounds the remembered versions: they take up to 53 MiB.
 	maxVersions = 1 << 20
-	// maxForgotten bounds the lists of which is known when each was forgotten.
+	// maxForgotten bounds the lists for which published has a number of their own.
 	maxForgotten = 1 << 14
 )
 
-// published remembers by what lists go in the version of a row that was published
-// last. A row is marked Same if its new version is listed just so.
+// published remembers the hash of the last published version of each row
+// (version.hash). If a row's new version has the same hash, the row is published as
+// Same.
 //
-// Same says that every list has the row where the version that the log named before
-// had it. A node relies on the log having named each version since. So:
+// Same promises that every list has the row at the position of the version that the log
+// named before. A node relies on the log having named every version in between. So:
 //
-//   - A row is remembered only while no published change may have changed it that
-//     does not name it: a list whose rows are not named, and a collection touched as a
-//     whole, are forgotten.
-//   - A row that is Gone is forgotten, and so is one of which not all is known that
-//     lists go by.
-//   - Changes come in the order of their commits, each of them, once, as it is published:
-//     none that aborted, none twice. The memory is the term's and begins empty.
+//   - A row is remembered only while every change that may have changed it names it.
+//     If a change does not name the rows of a list, that list's rows are forgotten. If
+//     it touches a whole collection, that collection's rows are.
+//   - A row that is Gone is forgotten, and so is one whose hash is not known.
+//   - Committed changes arrive here in the order of their commits, each exactly once,
+//     when they are published. The memory belongs to one term and begins empty.
 //
-// Forgetting is always right. A list is forgotten by a number that is part of what is
-// remembered of its rows: no row of an earlier number is found equal any more.
+// To forget a row is always safe. A list is forgotten by giving it a new number. The
+// number is part of the hash that is remembered, so no earlier hash is found equal.
 type published struct {
 	seed       maphash.Seed
-	young, old map[uuid.UUID]uint64 // by the row's id: of its last version, the hash with the list's number
-	half       int                  // of the rows remembered: old is dropped when young has so many
-	most       int                  // of lists
+	young, old map[uuid.UUID]uint64 // by the row's id: the hash of its last version and the list's number
+	half       int                  // most rows in young; when it is full, it replaces old
+	maxLists   int                  // most entries in lists
 
 	number      uint64                         // the last one given
 	collections [changefeed.Collections]uint64 // when each was last forgotten
-	lists       map[changefeed.List]uint64     // when each was last forgotten by itself; if it is not here, its collection was since
+	lists       map[changefeed.List]uint64     // when each was last forgotten by itself; absent = its collection was forgotten since
 }
 
 func newPublished(rows, lists int) *published {
-	return &published{seed: maphash.MakeSeed(), young: map[uuid.UUID]uint64{}, half: max(1, rows/2), most: lists, lists: map[changefeed.List]uint64{}}
+	return &published{seed: maphash.MakeSeed(), young: map[uuid.UUID]uint64{}, half: max(1, rows/2), maxLists: lists, lists: map[changefeed.List]uint64{}}
 }
 
 // name adds the rows to a change that is about to be published.
@@ -78,7 +78,8 @@ func (p *published) name(c *commit) {
 	}
 }
 
-// next remembers a version and returns its row, Same if it is listed as the one before.
+// next remembers a version and returns its row. The row is Same if no list has it at
+// another position than the version before.
 func (p *published) next(list changefeed.List, v *version) changefeed.Row {
 	row := v.row
 	if v.hash == 0 {
@@ -94,7 +95,7 @@ func (p *published) next(list changefeed.List, v *version) changefeed.Row {
 	return row
 }
 
-// last is what is remembered of a row; 0 = nothing.
+// last returns the hash that is remembered of a row; 0 = none.
 func (p *published) last(id uuid.UUID) uint64 {
 	if hash, ok := p.young[id]; ok {
 		return hash
@@ -115,7 +116,7 @@ func (p *published) forget(id uuid.UUID) {
 }
 
 func (p *published) forgetList(list changefeed.List) {
-	if len(p.lists) >= p.most {
+	if len(p.lists) >= p.maxLists {
 		clear(p.lists)
 		for collection := range changefeed.Collections {
 			p.forgetCollection(collection)

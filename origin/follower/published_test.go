@@ -103,7 +103,7 @@ func (m *model) commit(before map[listedRow]uint64) {
 			}
 		}
 	}
-	if len(m.published.young) > m.published.half || len(m.published.old) > m.published.half || len(m.published.lists) > m.published.most {
+	if len(m.published.young) > m.published.half || len(m.published.old) > m.published.half || len(m.published.lists) > m.published.maxLists {
 		m.Fatalf("%d and %d rows, %d lists", len(m.published.young), len(m.published.old), len(m.published.lists))
 	}
 }
@@ -127,9 +127,9 @@ func TestARowIsTheSameOnlyWhereItWas(t *testing.T) {
 			case 0:
 				m.decoder.whole |= 1 << m.random.IntN(2)
 			case 1:
-				m.decoder.whole = everything
+				m.decoder.whole = allCollections
 			case 2:
-				m.decoder.nameless = true // a streamed one
+				m.decoder.rowsUnknown = true // a streamed one
 				m.decoder.named = slices.Repeat([][]version{nil}, len(m.decoder.named))
 			case 3: // a purge
 				for collection := range changefeed.Collections {

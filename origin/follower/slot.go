@@ -115,9 +115,9 @@ func (p *primary) createSlot(ctx context.Context, timeout time.Duration) (create
 	case "":
 	case duplicateObject: // made by another node, or about to be
 		return false, nil
-	case notAllowed:
+	case insufficientPrivilege:
 		return false, fmt.Errorf("%w: the user may not make a slot (ALTER ROLE … REPLICATION): %w", ErrIncapable, err)
-	case noSlotFree:
+	case configurationLimitExceeded:
 		return false, fmt.Errorf("%w: max_replication_slots are used up (making the slot takes two for a moment): %w", ErrIncapable, err)
 	}
 	if err != nil {
@@ -140,7 +140,7 @@ func (p *primary) dropSlot(ctx context.Context) error {
 	}
 	err := drop()
 	for ends := time.Now().Add(callTimeout / 2); postgres.Code(err) == objectInUse && time.Now().Before(ends); err = drop() {
-		time.Sleep(askEvery)
+		time.Sleep(pollPause)
 	}
 	if c := postgres.Code(err); err != nil && c != undefinedObject && c != objectInUse { // other nodes see what this one sees
 		return fmt.Errorf("drop the slot: %w", err)

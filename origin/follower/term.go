@@ -17,23 +17,23 @@ import (
 const (
 	// upkeepEvery is how often a term checks its prerequisites.
 	upkeepEvery = time.Second
-	// replyEvery is the longest time between two replies to Postgres. Other nodes
-	// see by them that the follower lives.
+	// replyEvery is the longest time between two replies to Postgres. Postgres shows
+	// the time of the last one, and other nodes take an old one for a stalled follower.
 	replyEvery = 100 * time.Millisecond
 )
 
-// term is the state of a follower from taking the slot to losing it.
+// term is the state of a follower while it holds the slot.
 type term struct {
 	*Follower
 	primary *primary
 	sender  *pgconn.PgConn // the replication connection
 	decoder decoder
 	epoch   string
-	version string // of the catalog that changes are decoded by
+	version string // of the catalog that changes are decoded with
 
 	unlisted unlisted
 
-	published *published // rows, by what lists go by
+	published *published // the last published version of each row
 	names     *nameReader
 
 	last         changefeed.Position // of the newest published entry
@@ -44,26 +44,28 @@ type term struct {
 	decoded      pglogrepl.LSN // everything up to here has been received
 	confirmation confirmation
 	unsettled    unsettled
-	kept         retention
+	retention    retention
 	pending      *changefeed.Heartbeat // waits until its LSN has been decoded
 	snapshot     changefeed.Snapshot   // pending's
-	preparedAt   time.Time             // pending was
+	preparedAt   time.Time             // when pending was prepared
 	flushed      bool                  // WAL was flushed for pending
-	replied      time.Time             // to Postgres, last
-	olderNodes   bool                  // nodes of an older version may probe
+	replied      time.Time             // when Postgres was last sent a reply
+	olderNodes   bool                  // there may be nodes of an older version, which send probes
 }
 
 func newTerm(f *Follower, p *primary) *term {
 	return &term{Follower: f, primary: p, decoder: newDecoder(), published: newPublished(maxVersions, maxForgotten), acknowledged: changefeed.NeverAfter}
 }
 
-// errRepublished: commits from before the publication was changed may be neither
-// published nor visible yet. Only a new slot waits for them.
-var errRepublished = errors.New("the publication was changed")
+// errPublicationChanged: some commits from before the change of the publication may
+// still be invisible, and this slot would not publish them. Only the making of a new
+// slot waits until they are visible.
+var errPublicationChanged = errors.New("the publication was changed")
 
-// take begins a term: in the present epoch if no change of it can have been
-// missed, else in a new one. The slot is fresh if it was just made.
-func (t *term) take(ctx context.Context, present string, fresh bool) error {
+// begin publishes the start of the term. The term continues the present epoch if it is
+// certain that no change is missing between the epoch's last entry and the next change
+// of the slot. Otherwise it begins a new epoch. fresh says that the slot was just made.
+func (t *term) begin(ctx context.Context, present string, fresh bool) error {
 	var xid, confirmed string
 	err := t.primary.row(ctx, `SELECT pg_current_xact_id()::text, confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1`,
 		t.primary.slotName)(&xid, &confirmed)
@@ -91,7 +93,7 @@ func (t *term) take(ctx context.Context, present string, fresh bool) error {
 			return err
 		}
 	case !fresh:
-		return errRepublished
+		return errPublicationChanged
 	}
 	if !continues {
 		t.epoch, previous = next.String(), changefeed.Position{}
@@ -101,14 +103,14 @@ func (t *term) take(ctx context.Context, present string, fresh bool) error {
 	if err := t.publish(ctx); err != nil {
 		return err
 	}
-	t.kept = retention{{time.Now(), t.last}}
+	t.retention = retention{{time.Now(), t.last}}
 	return t.setEpoch(ctx, present)
 }
 
 // continues says whether the log of the present epoch reaches up to the LSN that
 // the slot was confirmed to, so that the slot's next changes follow without a gap.
-// It does not if the slot is new, if somebody advanced it, or if the log lost its
-// end.
+// It does not if the slot is new, if somebody advanced the slot, or if the log lost
+// its last entries.
 func (t *term) continues(ctx context.Context) (last changefeed.Position, yes bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -141,7 +143,7 @@ func (t *term) continues(ctx context.Context) (last changefeed.Position, yes boo
 			}
 		}
 		if newest != 0 {
-			if version != t.version { // then the first heartbeat announces a change of the schema
+			if version != t.version { // makes the first heartbeat announce a change of the schema
 				t.version = ""
 			}
 			return last, t.confirmation.confirmed <= newest, nil
@@ -150,10 +152,10 @@ func (t *term) continues(ctx context.Context) (last changefeed.Position, yes boo
 	return last, false, nil
 }
 
-// setEpoch replaces the epoch that was present before the slot was taken, or none
-// if the log has lost it since. A follower that was overtaken, wherever it was
-// stopped, finds another epoch and fails: the next follower read the present epoch
-// later.
+// setEpoch names the term's epoch in the log. It fails unless the log still names the
+// epoch from, which was read before the slot was taken, or names none because Redis
+// has lost it. A stalled follower that another one has replaced finds another epoch
+// there and fails, at whatever line it stalled.
 func (t *term) setEpoch(ctx context.Context, from string) error {
 	return bounded(ctx, func(ctx context.Context) error { return t.options.Log.SetEpoch(ctx, from, t.epoch) })
 }
@@ -190,7 +192,7 @@ func (t *term) loop(ctx context.Context) error {
 			}
 		}
 		if t.pending != nil && !now.Before(ask) || now.Sub(t.replied) >= replyEvery {
-			ask = now.Add(askEvery)
+			ask = now.Add(pollPause)
 			if err := t.reply(t.pending != nil); err != nil {
 				return err
 			}
@@ -214,8 +216,8 @@ func (t *term) loop(ctx context.Context) error {
 
 // receive handles one message, or none until wake.
 func (t *term) receive(ctx context.Context, wake time.Time) error {
-	// A context with a deadline for each row would double a row's cost. The end of
-	// ctx is noticed at wake.
+	// A read deadline costs half as much for each row as a context with a deadline
+	// would. The end of ctx is noticed at wake.
 	err := t.sender.Conn().SetReadDeadline(wake)
 	var message pgproto3.BackendMessage
 	if err == nil {
@@ -270,8 +272,9 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 	return nil
 }
 
-// publishChange publishes a commit with its rows. Heartbeats repeat it without them
-// while it is unsettled: only joining nodes read that, and heartbeats stay small.
+// publishChange publishes a commit with its named rows. While the commit is unsettled,
+// heartbeats repeat it without the rows: only joining nodes read the repetition, and
+// heartbeats stay small.
 func (t *term) publishChange(c commit) {
 	named := c
 	t.published.name(&named)
@@ -294,9 +297,9 @@ func (t *term) checkPrerequisites(ctx context.Context) error {
 	return nil
 }
 
-// nameRows has changes name their rows where the publication permits it. An index that
-// is dropped is noticed a second late: by then, one transaction could have changed two
-// rows of the same id.
+// nameRows makes changes name their rows, for the collections whose publication permits
+// it. It runs once a second, so a dropped index is noticed up to a second late.
+// Meanwhile a transaction could change two rows of the same id.
 func (t *term) nameRows() {
 	coarse := t.primary.publication.coarse()
 	if why, do := t.primary.publication.Coarse(); why != "" && coarse != t.decoder.coarse {
@@ -319,8 +322,8 @@ func (t *term) upkeep(ctx context.Context) error {
 	if err := t.setEpoch(ctx, ""); errors.Is(err, changefeed.ErrSuperseded) || errors.As(err, new(*changefeed.TimelineError)) {
 		return err
 	}
-	if before, ok := t.kept.trim(time.Now(), t.options.LogKept, t.last); ok {
-		_ = bounded(ctx, func(ctx context.Context) error { return t.options.Log.Trim(ctx, t.epoch, before) }) // else the next time
+	if before, ok := t.retention.trim(time.Now(), t.options.LogKept, t.last); ok {
+		_ = bounded(ctx, func(ctx context.Context) error { return t.options.Log.Trim(ctx, t.epoch, before) }) // after an error the next call trims
 	}
 	return nil
 }

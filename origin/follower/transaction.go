@@ -7,34 +7,35 @@ import (
 )
 
 const (
-	// maxLists bounds the lists of a change. A change of more touches whole collections.
+	// maxLists bounds the lists of a change. A change that touches more lists touches
+	// whole collections instead.
 	maxLists = 1000
 	// maxRows bounds the named rows of a list, and maxRowsInAll those of a change. A
-	// list of which more have changed names none: any of its rows may have.
+	// list with more changed rows names none: any of its rows may have changed.
 	maxRows      = 64
 	maxRowsInAll = 1000
 )
 
-// openTransaction has what the rows decoded so far touch.
+// openTransaction collects what the rows that are decoded so far touch.
 type openTransaction struct {
-	xid      uint64
-	whole    uint8                   // a bit for each collection touched as a whole
-	lists    []changefeed.List       // at most maxLists
-	named    [][]version             // the rows of each list, each in its last version; nil = any row
-	index    map[changefeed.List]int // into the two
-	rows     int                     // that were ever named
-	nameless bool                    // rows of subtransactions that aborted are among its rows
-	unlisted bool                    // it also changed a relation that the catalog does not list
-	tables   map[uint32]table        // the relations' descriptions as the transaction sees them
+	xid         uint64
+	whole       uint8                   // a bit for each collection touched as a whole
+	lists       []changefeed.List       // at most maxLists
+	named       [][]version             // by list: its changed rows, each in its last version; nil = any row
+	index       map[changefeed.List]int // into lists and named
+	rows        int                     // rows named so far, those dropped again included
+	rowsUnknown bool                    // it names no rows, since some may be of aborted subtransactions
+	unlisted    bool                    // it also changed a relation that the catalog does not list
+	tables      map[uint32]table        // the relations' descriptions as the transaction sees them
 }
 
-// anyRow says whether any row of the list may have changed, by what is known already.
+// anyRow says whether it is already known that any row of the list may have changed.
 func (t *openTransaction) anyRow(list changefeed.List) bool {
 	i, known := t.index[list]
 	return known && t.named[i] == nil
 }
 
-// add has the transaction touch the list, by a version of a row or, nil, by any row.
+// add adds a list, and v to its rows. v = nil: any row of the list may have changed.
 func (t *openTransaction) add(list changefeed.List, v *version) {
 	i, known := t.index[list]
 	if !known {
@@ -49,7 +50,7 @@ func (t *openTransaction) add(list changefeed.List, v *version) {
 	if rows == nil {
 		return
 	}
-	if v == nil || t.nameless {
+	if v == nil || t.rowsUnknown {
 		t.named[i] = nil
 		return
 	}

@@ -12,21 +12,22 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// version is a row as a transaction left it.
+// version is a row at the end of a transaction, with what decides its place in lists.
 type version struct {
 	row  changefeed.Row
-	hash uint64 // of the list and all that the list goes by: position, filters, searched fields; 0 = it is Gone, or that is not known
+	hash uint64 // of the list and of the row's position, filters and searched fields; 0 = the row is Gone, or one of these is not known
 }
 
-// listedColumn is a column that lists go by.
+// listedColumn is a column that decides in which lists a row is, and at which position.
 type listedColumn struct {
 	name string
 	oid  uint32 // of its type
 }
 
-// listedColumns are the columns that lists go by, beside workspace_id and id: the
-// conditions and orders of the pages' statements (origin/statements.go). The
-// publication has them all (origin/admin/publication.sql).
+// listedColumns are the columns by which lists filter, search and sort, besides
+// workspace_id and id. They are those of the conditions and orders in
+// origin/statements.go. The publication contains all of them
+// (origin/admin/publication.sql).
 var listedColumns = [changefeed.Collections][]listedColumn{
 	changefeed.Items: {
 		atActive: {"active", pgtype.BoolOID}, atCreatedAt: {"created_at", pgtype.TimestamptzOID},
@@ -41,7 +42,7 @@ var listedColumns = [changefeed.Collections][]listedColumn{
 	},
 }
 
-// Places in listedColumns. Of both collections:
+// Indexes in listedColumns. Of both collections:
 const (
 	atActive = iota
 	atCreatedAt
@@ -70,8 +71,8 @@ const (
 // searchedColumns are those that searches compare.
 var searchedColumns = [changefeed.Collections][]int{changefeed.Items: {atName, atSKU, atDescription}, changefeed.Contacts: {atName, atEmail, atPhone, atTIN}}
 
-// positionsOf finds the columns in a relation's description; nil if one is missing
-// or of another type.
+// positionsOf returns where the columns are in a relation's description. It returns nil
+// if one is missing or of another type.
 func positionsOf(m *pglogrepl.RelationMessage, columns []listedColumn) (at []int) {
 	for _, c := range columns {
 		i := slices.IndexFunc(m.Columns, func(of *pglogrepl.RelationMessageColumn) bool { return of.Name == c.name && of.DataType == c.oid })
@@ -83,16 +84,16 @@ func positionsOf(m *pglogrepl.RelationMessage, columns []listedColumn) (at []int
 	return at
 }
 
-// version reads a row of a list; false if it is not surely known how the list has
-// it now.
-func (d *decoder) version(list changefeed.List, t *table, row *pglogrepl.TupleData, is tuple) (v version, ok bool) {
+// version reads a row of a list. ok is false if the message does not say for certain
+// whether the list has the row now, or where.
+func (d *decoder) version(list changefeed.List, t *table, row *pglogrepl.TupleData, which tuple) (v version, ok bool) {
 	if list.Collection == changefeed.Keys || d.coarse&(1<<list.Collection) != 0 {
 		return v, false
 	}
-	if v.row.ID, ok = valueOf(t.id, row); !ok || is == newRowOfSameKey && !t.id.key {
+	if v.row.ID, ok = valueOf(t.id, row); !ok || which == newRowOfSameKey && !t.id.key {
 		return v, false
 	}
-	if is == oldRow {
+	if which == oldRow {
 		v.row.Flags = changefeed.RowGone
 		return v, true
 	}
@@ -112,35 +113,34 @@ func (d *decoder) version(list changefeed.List, t *table, row *pglogrepl.TupleDa
 	return v, !f.unknown
 }
 
-// fields are the columns of a row that lists go by.
+// fields reads the listedColumns of a row.
 type fields struct {
 	columns []*pglogrepl.TupleDataColumn
 	at      []int // table.listed
-	unknown bool  // one was asked for that is not sent, or cannot be read
+	unknown bool  // a column that was read had not been sent, or could not be parsed
 }
 
-// text is a column's text; ok is false of NULL.
+// text returns a column's text. ok is false for NULL and for a column that was not sent.
 func (f *fields) text(column int) (text string, ok bool) {
 	switch c := f.columns[f.at[column]]; c.DataType {
 	case pglogrepl.TupleDataTypeText:
 		return string(c.Data), true
 	case pglogrepl.TupleDataTypeNull:
-	default: // stored apart, unchanged, and not sent
+	default: // an unchanged TOAST value, which Postgres does not send
 		f.unknown = true
 	}
 	return "", false
 }
 
-// bool is false of NULL: as a condition of a list, NULL is as good as false.
+// bool returns false for NULL, as a condition of a list treats it.
 func (f *fields) bool(column int) bool {
 	text, ok := f.text(column)
 	f.unknown = f.unknown || ok && text != "t" && text != "f"
 	return text == "t"
 }
 
-// time is in microseconds since 1970. It is unknown where Postgres writes it
-// otherwise than with four digits of the year and ISO's order: of years before
-// Christ, from 10000 on, and of infinity.
+// time returns microseconds since 1970. It handles years of four digits. Years before
+// Christ, years from 10000 on and infinity are unknown.
 func (f *fields) time(column int) int64 {
 	text, _ := f.text(column)
 	t, err := time.Parse("2006-01-02 15:04:05-07", text)
@@ -181,7 +181,7 @@ func (f *fields) low() bool {
 	return order <= 0
 }
 
-// hash is of all that the list goes by; 0 if a searched field is not sent.
+// hash returns version.hash. It is 0 if a searched column was not sent.
 func (f *fields) hash(seed maphash.Seed, list changefeed.List, row *changefeed.Row) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)

@@ -13,11 +13,12 @@ import (
 	"listedge/origin"
 )
 
-// Rows go to the server in COPY's text form: files have the values in that form,
-// and the server's parsers keep the scale of numbers.
+// Rows are sent in COPY's text format. Values in files are text already, and Postgres
+// keeps the scale of a number that it parses from text.
 
-// copyRows sends the rows that appendRow appends one by one, until io.EOF. If the
-// server ends the copy earlier, interrupt ends a source that waits.
+// copyRows sends rows until appendRow returns io.EOF. appendRow appends one row. If the
+// server ends the copy earlier, copyRows calls interrupt, which must end an appendRow
+// that waits for input.
 func copyRows(ctx context.Context, tx pgx.Tx, sql string, appendRow func([]byte) ([]byte, error), interrupt func()) error {
 	source := &copySource{ctx: ctx, appendRow: appendRow}
 	_, err := tx.Conn().PgConn().CopyFrom(ctx, source, sql)
@@ -52,7 +53,8 @@ type copySource struct {
 	closed bool
 }
 
-// errStopped is what the server logs; it must not contain what is in a file.
+// errStopped is the error that the driver sends to the server. The server logs it, so it
+// must not contain data of the file.
 var errStopped = errors.New("the rows could not be read to their end")
 
 func (s *copySource) Read(p []byte) (n int, err error) {
@@ -82,12 +84,12 @@ func (s *copySource) fill() {
 		s.buf, s.err = s.appendRow(s.buf)
 	}
 	if s.err != nil && !errors.Is(s.err, io.EOF) {
-		s.buf = s.buf[:0] // it will be rolled back
+		s.buf = s.buf[:0] // the rows need not be sent: the copy is rolled back
 	}
 }
 
-// appendText appends a text in COPY's form. The bytes that it escapes are never
-// part of a longer character.
+// appendText appends a text in COPY's text format. It works on bytes: in UTF-8 the bytes
+// that it escapes are never part of a longer character.
 func appendText(dst, text []byte) []byte {
 	plain := 0 // text[plain:i] needs no escape
 	for i, c := range text {
@@ -111,17 +113,18 @@ func appendText(dst, text []byte) []byte {
 
 const copyNull = `\N`
 
-// batch checks the rows of a file and renders them as rows of the temporary table:
-// the set of columns given, then all columns, null where not given.
+// batch checks the rows of a file and encodes them as rows of the temporary table. Such
+// a row has the set of columns that the file gives, then a value for every column. The
+// value of a column that is not given is null.
 type batch struct {
 	columns []origin.Column
-	lines   *lines // whose reader reads
+	lines   *lines // the input that reader reads
 	reader  rowReader
 	step    func(rows int64)
 	row     row
 
 	count int64
-	given map[uint32]struct{}    // the sets of columns that rows give
+	given map[uint32]struct{}    // the sets of columns that occur in the rows
 	ids   map[uuid.UUID]struct{} // of all rows so far
 }
 

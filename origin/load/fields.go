@@ -6,8 +6,8 @@ import (
 	"listedge/origin"
 )
 
-// fields finds columns by their names in files. A set of columns is a bit mask, by
-// the column's place in its collection.
+// fields finds columns by their names in files. A set of columns is a bit mask: bit i
+// is the collection's column i.
 type fields struct {
 	columns []origin.Column
 	byName  map[string]int
@@ -21,7 +21,8 @@ func newFields(c origin.Collection) *fields {
 	return f
 }
 
-// find returns the column of that name, or why there can be none here.
+// find returns the index of the column of that name, or the reason why it is not
+// allowed. given are the columns that the row has already.
 func (f *fields) find(name []byte, given uint32) (column int, reason string) {
 	column, there := f.byName[string(name)]
 	switch {
@@ -33,7 +34,7 @@ func (f *fields) find(name []byte, given uint32) (column int, reason string) {
 	return column, ""
 }
 
-// missing returns a required column that is not given; empty = there is none.
+// missing returns the name of a required column that is not in given; empty = none.
 func (f *fields) missing(given uint32) string {
 	for i, column := range f.columns {
 		if (column.Name == "id" || column.Name == "name") && given&(1<<i) == 0 {
@@ -43,7 +44,7 @@ func (f *fields) missing(given uint32) string {
 	return ""
 }
 
-// columnsOf returns the columns of a set, in order.
+// columnsOf returns the columns of a set, in the collection's order.
 func columnsOf(c origin.Collection, given uint32) (list []origin.Column) {
 	for set := given; set != 0; set &= set - 1 {
 		list = append(list, c.Columns()[bits.TrailingZeros32(set)])

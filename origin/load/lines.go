@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// RowError is a place in a file that cannot be imported.
+// RowError says where a file cannot be imported, and why.
 type RowError struct {
 	File   string
 	Line   int    // from 1
@@ -26,7 +26,7 @@ func (e *RowError) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s: %s", e.File, e.Line, e.Column, e.Field, e.Reason)
 }
 
-// quote is a value in a reason: its beginning, if it is long.
+// quote returns a value in quotes, for a reason. It cuts a long value.
 func quote(text []byte) string {
 	short := shorten(text)
 	if len(short) < len(text) {
@@ -35,7 +35,8 @@ func quote(text []byte) string {
 	return strconv.Quote(short)
 }
 
-// printable is a name from a file in a message of one line.
+// printable returns a name from a file for a message: as it is, or quoted if it is long
+// or has characters that must be escaped.
 func printable(name []byte) string {
 	quoted := quote(name)
 	if bare := quoted[1 : len(quoted)-1]; bare == string(name) && bare != "" {
@@ -44,7 +45,7 @@ func printable(name []byte) string {
 	return quoted
 }
 
-// shorten returns what fits into a message.
+// shorten returns the beginning of a text, short enough for a message.
 func shorten(text []byte) string {
 	const shown = 60
 	if len(text) <= shown {
@@ -57,14 +58,14 @@ func shorten(text []byte) string {
 	return string(text[:end])
 }
 
-// Limits for files that are no text, or that lack a closing quote: they must not be
-// read into memory whole.
+// These limits are for files that are not text or that lack a closing quote. Such a file
+// must not be read into memory as one row.
 const (
-	maxRecord = 4 << 20 // bytes of a row: twice what the widest that can be shown takes
-	maxCells  = 1000    // of a CSV row: each takes ten times the comma that makes it
+	maxRecord = 4 << 20 // bytes of a row: twice the widest row that a page can contain
+	maxCells  = 1000    // cells of a CSV row: a cell takes much more memory than the comma before it
 )
 
-// lines reads a file line by line. It refuses text that Postgres does not take.
+// lines reads a file line by line. It refuses text that Postgres cannot store.
 type lines struct {
 	file   string
 	in     *bufio.Reader
@@ -84,7 +85,8 @@ func (l *lines) errorAt(line, column int, field, reason string) *RowError {
 	return &RowError{File: l.file, Line: line, Column: column, Field: field, Reason: reason}
 }
 
-// next returns the next line with its end, valid until the next call.
+// next returns the next line including its line break. The line is valid until the next
+// call.
 func (l *lines) next() ([]byte, error) {
 	line, err := l.in.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
@@ -132,7 +134,7 @@ func validPrefix(b []byte) int {
 	return len(b)
 }
 
-// content is a line without its end.
+// content returns a line without its line break.
 func content(line []byte) []byte {
 	return bytes.TrimSuffix(bytes.TrimSuffix(line, []byte{'\n'}), []byte{'\r'})
 }

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/term"
 )
 
-// linesEvery is how often a load writes a line where there is no terminal.
+// linesEvery is how often a load writes a line if the output is not a terminal.
 const linesEvery = 5 * time.Second
 
-// unit is what the share of a load that is done is counted in.
+// unit is the unit in which the progress of a load is counted.
 type unit string
 
 const (
@@ -21,14 +21,14 @@ const (
 	bytesUnit unit = "bytes"
 )
 
-// Progress shows how a load goes, one load at a time: a bar on a terminal, a line
-// every few seconds elsewhere, and a last line with the rate.
+// Progress shows the progress of one load at a time. On a terminal it is a bar, elsewhere
+// a line every few seconds. A last line has the rate.
 type Progress struct {
 	out      io.Writer
 	terminal bool
 	now      func() time.Time
 
-	what  string // is loaded
+	what  string // what is loaded
 	start time.Time
 	bar   *progressbar.ProgressBar // on a terminal, during a load
 
@@ -38,7 +38,7 @@ type Progress struct {
 	began, shown time.Time
 }
 
-// NewProgress shows progress on out, standard error usually.
+// NewProgress returns a Progress that writes to out, usually standard error.
 func NewProgress(out io.Writer) *Progress {
 	p := &Progress{out: out, now: time.Now}
 	if file, ok := out.(*os.File); ok {
@@ -65,11 +65,11 @@ func (p *Progress) measure(label string, total int64, u unit) {
 	if !p.terminal {
 		return
 	}
-	most := total
-	if most == 0 {
-		most = -1
+	size := total
+	if size == 0 {
+		size = -1 // not known
 	}
-	p.bar = progressbar.NewOptions64(most,
+	p.bar = progressbar.NewOptions64(size,
 		progressbar.OptionSetWriter(p.out),
 		progressbar.OptionSetDescription(label),
 		progressbar.OptionSetWidth(30),
@@ -87,7 +87,7 @@ func (p *Progress) measure(label string, total int64, u unit) {
 // stepRows is how many rows pass between two readings of the clock.
 const stepRows = 256
 
-// step is called for each row: rows have been read, and done of the total.
+// step is called after each row. rows have been read so far, and done of the total.
 func (p *Progress) step(rows, done int64) {
 	if rows%stepRows == 0 {
 		p.show(rows, done)
@@ -98,7 +98,7 @@ func (p *Progress) step(rows, done int64) {
 func (p *Progress) show(rows, done int64) {
 	if p.bar != nil {
 		if p.total > 0 {
-			done = min(done, p.total-1) // the library ends a full bar
+			done = min(done, p.total-1) // at the total the library would end the bar
 		}
 		_ = p.bar.Set64(done)
 		return

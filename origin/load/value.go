@@ -11,8 +11,8 @@ import (
 	"listedge/origin"
 )
 
-// appendValue appends the value in COPY's form, or returns why the column does not
-// take it.
+// appendValue appends the value in COPY's text format. If the column cannot have that
+// value, it returns the reason.
 func appendValue(dst []byte, c *origin.Column, text []byte) ([]byte, string) {
 	reason := ""
 	switch c.Kind {
@@ -66,8 +66,8 @@ func parseUUID(text []byte) (uuid.UUID, bool) {
 	return id, err == nil
 }
 
-// checkDecimal returns why the text is no decimal number of the API, which is
-// -?(0|[1-9][0-9]*)(\.[0-9]+)?, or none that the schema takes.
+// checkDecimal returns why the text is not a decimal number, or has too many digits for
+// the schema. A decimal number is -?(0|[1-9][0-9]*)(\.[0-9]+)?.
 func checkDecimal(text []byte) string {
 	whole, fraction, point := bytes.Cut(bytes.TrimPrefix(text, []byte{'-'}), []byte{'.'})
 	switch {
@@ -81,18 +81,18 @@ func checkDecimal(text []byte) string {
 	return ""
 }
 
-// exceeds says whether a decimal number is above a positive whole one.
-func exceeds(text []byte, most string) bool {
+// exceeds says whether a decimal number is larger than limit, a positive whole number.
+func exceeds(text []byte, limit string) bool {
 	whole, fraction, _ := bytes.Cut(text, []byte{'.'})
 	switch {
-	case text[0] == '-' || len(whole) < len(most):
+	case text[0] == '-' || len(whole) < len(limit):
 		return false
-	case len(whole) > len(most):
+	case len(whole) > len(limit):
 		return true
-	case string(whole) == most:
+	case string(whole) == limit:
 		return bytes.ContainsAny(fraction, "123456789")
 	}
-	return string(whole) > most
+	return string(whole) > limit
 }
 
 // allDigits says whether the text is one digit or more.
@@ -109,14 +109,14 @@ func allDigits(text []byte) bool {
 // single digits.
 var instant = regexp.MustCompile(`^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d{1,3}(\d*))?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)$`)
 
-// parseInstant reads an instant of at most milliseconds: the API could not show a
-// finer one, so it is refused and not rounded.
+// parseInstant reads an instant. The API shows milliseconds, so a finer instant is
+// refused and not rounded.
 func parseInstant(text []byte) (t time.Time, reason string) {
 	parts := instant.FindSubmatch(text)
 	t, err := time.Parse(time.RFC3339, string(bytes.ToUpper(text)))
 	t = t.UTC()
 	switch {
-	case parts == nil || err != nil: // as 30 February
+	case parts == nil || err != nil: // err for dates that do not exist, as 30 February
 		return t, "not an instant (RFC 3339): " + quote(text)
 	case bytes.ContainsAny(parts[1], "123456789"):
 		return t, "finer than a millisecond: " + quote(text)
@@ -126,7 +126,8 @@ func parseInstant(text []byte) (t time.Time, reason string) {
 	return t, ""
 }
 
-// appendInstant appends a form that does not depend on the server's DateStyle.
+// appendInstant appends an instant in a form that the server reads alike under every
+// DateStyle.
 func appendInstant(dst []byte, t time.Time) []byte {
 	return t.AppendFormat(dst, "2006-01-02T15:04:05.000Z")
 }

@@ -1,6 +1,7 @@
-// Package postgrestest makes databases on a private Postgres, for tests: each
-// has one of its own, a copy of one with the schema, which takes a fraction of
-// migrating. It is apart from sandboxtest, which needs no client.
+// Package postgrestest gives each test a database of its own on a private
+// Postgres. The database is a copy of a template that has the schema. To copy the
+// template takes a fraction of the time of a migration. The package is separate
+// from sandboxtest so that sandboxtest does not import pgx.
 package postgrestest
 
 import (
@@ -20,10 +21,10 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// Template is the database with the schema and nothing in it.
+// Template is the name of the database that has the schema and no rows.
 const Template = "template_listedge"
 
-// Make makes a database and migrates it, unless it is there.
+// Make creates a database and migrates it. It does nothing if the database exists.
 func Make[T any](ctx context.Context, p *sandbox.Postgres, name string, migrate func(ctx context.Context, url string) (T, error)) error {
 	var server *pgconn.PgError
 	switch err := run(ctx, p.URL("postgres"), "CREATE DATABASE "+name); {
@@ -36,24 +37,25 @@ func Make[T any](ctx context.Context, p *sandbox.Postgres, name string, migrate 
 	return err
 }
 
-// Prepare makes the template: of a sandboxtest.Shared.
+// Prepare returns a function for sandboxtest.Shared.Prepare that makes the template.
 func Prepare[T any](migrate func(ctx context.Context, url string) (T, error)) func(context.Context, *sandbox.Postgres) error {
 	return func(ctx context.Context, p *sandbox.Postgres) error { return Make(ctx, p, Template, migrate) }
 }
 
-// Shared is one private Postgres for all tests of a binary. It starts with the first
-// test that wants a database, and Main ends it. Tests that kill or freeze a server
+// Shared is one private Postgres for all tests of a binary. It starts when the first
+// test needs a database, and Main stops it. Tests that kill or freeze a server
 // start their own.
 type Shared struct{ sandboxtest.Shared }
 
-// Fast are settings of a server that neither archives nor replicates. Statistics are
-// taken when a test says so.
+// Fast are settings for a server that neither archives nor replicates. Autovacuum is
+// off, so table statistics change only when a test runs ANALYZE.
 var Fast = map[string]string{
 	"autovacuum": "off", "synchronous_commit": "off", "wal_level": "minimal", "max_wal_senders": "0",
 	"shared_buffers": "256MB", "maintenance_work_mem": "256MB", "max_wal_size": "4GB",
 }
 
-// Main runs the tests of a binary, and fails if they leave goroutines.
+// Main runs the tests of a binary and stops the server. It fails if goroutines are
+// left running.
 func (s *Shared) Main(m *testing.M) {
 	code := m.Run()
 	must(s.Stop())
@@ -64,14 +66,14 @@ func (s *Shared) Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Server is the server.
+// Server returns the server, and starts it first if need be.
 func (s *Shared) Server() *sandbox.Postgres {
 	p, err := s.Postgres()
 	must(err)
 	return p
 }
 
-// must is for the server that all tests need: without it there is no test to fail.
+// must panics on an error of the shared server: no single test is to blame for it.
 func must(err error) {
 	if err != nil {
 		panic(err)
@@ -101,10 +103,10 @@ func Within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-var copies atomic.Int64 // each has its number in its name
+var copies atomic.Int64 // numbers the copies; the number is part of a copy's name
 
-// Copy makes a copy of a database and returns its name. It is gone with the
-// server.
+// Copy makes a copy of a database and returns its name. It is not dropped: it lasts
+// as long as the server.
 func Copy(t testing.TB, p *sandbox.Postgres, template string) (name string) {
 	t.Helper()
 	name = fmt.Sprintf("test_%d", copies.Add(1))
@@ -112,14 +114,14 @@ func Copy(t testing.TB, p *sandbox.Postgres, template string) (name string) {
 	return name
 }
 
-// patience bounds a statement, on a busy machine too.
-const patience = 5 * time.Minute
+// statementTimeout is a limit for hangs: it is long enough for a busy machine.
+const statementTimeout = 5 * time.Minute
 
-// Connect opens a connection such as any other system has that writes the
-// tables, until the test ends.
+// Connect opens a plain connection, as another system that writes the tables would.
+// It is closed when the test ends.
 func Connect(t testing.TB, url string) *pgx.Conn {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), statementTimeout)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -129,10 +131,10 @@ func Connect(t testing.TB, url string) *pgx.Conn {
 	return conn
 }
 
-// Exec runs a statement on a connection of its own.
+// Exec runs a statement on a new connection.
 func Exec(t testing.TB, url, sql string, args ...any) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), statementTimeout)
 	defer cancel()
 	if err := run(ctx, url, sql, args...); err != nil {
 		t.Fatalf("%v\n%.300s", err, sql)
@@ -157,9 +159,9 @@ func run(ctx context.Context, url, sql string, args ...any) error {
 	return err
 }
 
-// closeConn waits until nothing of the connection is left.
+// closeConn closes the connection and waits until its goroutines have ended.
 func closeConn(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), statementTimeout)
 	defer cancel()
 	_ = conn.Close(ctx)
 	select {

@@ -1,5 +1,5 @@
-// Package sandboxtest hands tests their private Postgres and Redis: started
-// once, in a folder of its own, ended and removed when the test ends.
+// Package sandboxtest starts private Postgres and Redis servers for tests, each in a
+// new folder. When the test ends, it stops the server and removes the folder.
 package sandboxtest
 
 import (
@@ -16,8 +16,9 @@ import (
 // startTimeout is generous: initdb on a busy two-core machine takes seconds.
 const startTimeout = 5 * time.Minute
 
-// Dir is a folder that the account Postgres runs as may enter. (testing's own
-// TempDir is closed to everyone but the owner, and Postgres refuses root.)
+// Dir makes a folder that any account may enter, and removes it when the test ends.
+// Postgres refuses to run as root, so it may run as another account than the test.
+// testing's TempDir is closed to other accounts.
 func Dir(t testing.TB) string {
 	t.Helper()
 	dir, err := tempDir()
@@ -28,8 +29,8 @@ func Dir(t testing.TB) string {
 	return dir
 }
 
-// tempDir is in memory where there is room: making and removing thousands of
-// small files is most of what the kernel has to do for private servers.
+// tempDir makes a folder, in memory if there is room. To make and remove thousands of
+// small files is most of the kernel's work for private servers.
 func tempDir() (string, error) {
 	const memory, room = "/dev/shm", 4 << 30
 	in := ""
@@ -50,7 +51,7 @@ func Postgres(t testing.TB) *sandbox.Postgres {
 	return PostgresWith(t, nil)
 }
 
-// PostgresWith is Postgres with settings of its own.
+// PostgresWith is Postgres with these settings besides.
 func PostgresWith(t testing.TB, settings map[string]string) *sandbox.Postgres {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -63,9 +64,9 @@ func PostgresWith(t testing.TB, settings map[string]string) *sandbox.Postgres {
 	return p
 }
 
-// Within waits until ok says that what something else is about to bring has
-// come, and fails the test where it has not after limit. It leaves most of the
-// time to what it waits for.
+// Within calls ok until it returns true. It fails the test if that takes longer than
+// limit. It sleeps twice as long as ok took, so that the code it waits for gets most
+// of the processor.
 func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(limit); ; {
@@ -80,8 +81,8 @@ func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	}
 }
 
-// Standby starts a hot standby of the server; settings are laid over the
-// primary's.
+// Standby starts a hot standby of the primary, with the primary's settings and these.
+// Where both have a setting, the standby's wins.
 func Standby(t testing.TB, primary *sandbox.Postgres, settings map[string]string) *sandbox.Postgres {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -107,8 +108,8 @@ func Redis(t testing.TB) *sandbox.Redis {
 	return r
 }
 
-// PgBouncer starts a private pooler before the server that the URL leads to,
-// for the URL's user, and returns the URL that leads through it.
+// PgBouncer starts a private pooler in front of the server of the URL direct. It
+// accepts the URL's user. pooled is the URL of the same database through the pooler.
 func PgBouncer(t testing.TB, direct string, settings map[string]string) (b *sandbox.PgBouncer, pooled string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)

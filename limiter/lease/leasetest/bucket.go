@@ -7,50 +7,53 @@ import (
 )
 
 const (
-	// clockSlack: a clock this far behind the bucket's is taken for jitter
-	// between readings, not for a step.
+	// clockSlack is how far a reading of the clock may be behind the one before. If it
+	// is further behind, the clock was set back.
 	clockSlack = 1_000_000
 
-	maxArrived  = 1_000_000_000 // of a report, so that doubles hold the demand
-	leastParts  = 8             // of a bucket is leased one at most
-	scarceParts = 4             // a bucket with less than such a part left is empty
+	maxArrived  = 1_000_000_000 // requests in one report, so that doubles hold the demand exactly
+	minParts    = 8             // a lease is at most one of so many parts of the bucket
+	scarceParts = 4             // tokens are scarce when less than one of so many parts is left
 )
 
-// Bucket is a shared token bucket. This file is the arithmetic of
-// token_bucket.lua in Go, for tests and simulations. A test holds the two equal,
-// state included.
+// Bucket is a shared token bucket: the arithmetic of token_bucket.lua in Go, for tests
+// and simulations. A test compares the replies and states of both.
 //
-// Invariants: Level + Withheld + (Held+Prev)*Token <= Burst*Token (but for a
-// burst that was made smaller than what is held: then Level is not above 0 until
-// that is spent or aged); Level is below 0 by what is owed, at most a quarter of
-// the burst; TS never lies more than clockSlack after the latest reading, so no
-// microsecond refills twice.
+// Invariants:
+//
+//   - Level + Withheld + (Held+Prev)*Token <= Burst*Token. One exception: the burst was
+//     made smaller than what is held. Then Level is at most 0 until enough of that is
+//     spent or has aged out.
+//   - Level >= -Burst*Token/4. A level below 0 is a debt.
+//   - TS is at most clockSlack after the latest reading of the clock, and no microsecond
+//     refills twice.
 type Bucket struct {
-	Level    int64 // micro-tokens at TS; below 0: tokens were spent that it did not have
+	Level    int64 // micro-tokens at TS; below 0 = more were spent than it had
 	TS       int64 // microseconds: up to here the bucket has been refilled
-	Lag      int64 // by how much its clock has ever stepped back: epochs are counted on TS+Lag
+	Lag      int64 // sum of all steps back of its clock; TS+Lag counts the epochs
 	Held     int64 // tokens leased in the epoch of TS and not yet reported spent
-	Prev     int64 // the same of the epoch before; older ones count no more
+	Prev     int64 // the same of the epoch before; tokens of older epochs no longer count
 	Used     int64 // epoch in which a node last used the policy in force
-	Demand   int64 // thousandths of a request: those of the last Policy.DemandSpan, decaying
-	Withheld int64 // micro-tokens: what came for nodes that are missing and may spend it
-	Owner    int64 // of a burst smaller than the fleet: the node that may spend without Redis; 0 = none
-	OwnerAt  int64 // when it was here last
+	Demand   int64 // requests of the last Policy.DemandSpan, decaying, in thousandths
+	Withheld int64 // micro-tokens of the missing nodes, which may be spending them without Redis
+	Owner    int64 // if the burst is smaller than the fleet: the node that may spend without Redis; 0 = none
+	OwnerAt  int64 // when the owner last confirmed its ownership by a call
 
 	Policy lease.Policy
 }
 
-// Full is what an absent bucket stands for.
+// Full returns a full bucket, which is what an absent one counts as.
 func Full(p lease.Policy, now int64) Bucket {
 	return Bucket{Level: p.Units(), TS: now, Used: -1, Policy: p}
 }
 
-// Visit carries out c at time now and reports whether the bucket must be stored.
-// A refused request changes nothing: refilling later comes to the same level.
+// Visit executes the call c at time now and reports whether the bucket must be stored.
+// A refused request changes nothing: a later refill results in the same level.
 //
-// The order matters: time that has passed counts under the policy it passed
-// under; releases make room for what is given back, which cannot lift the bucket
-// over its burst; a debit comes before the grant, or tokens would be spent twice.
+// The order matters. The refill comes before the new policy, because the old rate was in
+// force until now. The release comes before the tokens given back, because it makes room
+// for them below the burst. The debit comes before the grant, because otherwise tokens
+// would be spent twice.
 func (b *Bucket) Visit(c *lease.Call, now int64) (changed bool) {
 	before, absent := *b, b.Used < 0
 	missing, nodes := b.absentees(c, now)
@@ -86,8 +89,8 @@ func (b *Bucket) Visit(c *lease.Call, now int64) (changed bool) {
 	return false
 }
 
-// absentees returns how many of how many parts of the refill are withheld. Where
-// the burst is smaller than the fleet, all of it belongs to the owner.
+// absentees returns how many parts of the refill are withheld (missing), of how many
+// (nodes). If the burst is smaller than the fleet, the whole refill belongs to the owner.
 func (b *Bucket) absentees(c *lease.Call, now int64) (missing, nodes int64) {
 	nodes = max(1, c.Nodes)
 	switch {
@@ -99,10 +102,9 @@ func (b *Bucket) absentees(c *lease.Call, now int64) (missing, nodes int64) {
 	return nodes, nodes
 }
 
-// refill adds what the time since TS has brought, in pieces at the edges of
-// epochs, where less is held from then on. It reports false where the clock has
-// stepped back: the bucket then counts anew from now, and this visit is granted
-// nothing.
+// refill adds the tokens of the time since TS. It does so epoch by epoch, because at the
+// end of an epoch held tokens age out and the bucket has more room. It reports false if
+// the clock was set back. Then TS is set to now, and this call gets no tokens.
 func (b *Bucket) refill(now, missing, nodes int64) bool {
 	if now < b.TS {
 		if b.TS-now > clockSlack {
@@ -128,54 +130,54 @@ func (b *Bucket) refill(now, missing, nodes int64) bool {
 	return true
 }
 
-// LevelAt is the level at now, all nodes present.
+// LevelAt is the level at now if no node is missing.
 func (b Bucket) LevelAt(now int64) int64 {
 	b.refill(now, 0, 1)
 	return b.Level
 }
 
-// grow adds dt microseconds of refill, of which the missing nodes' part is
-// withheld: they may be spending it.
+// grow adds dt microseconds of refill. It withholds the part of the missing nodes,
+// because they may be spending it without Redis.
 func (b *Bucket) grow(dt, missing, nodes int64) {
 	earned := b.Policy.Earned(dt)
 	withheld := part(earned, missing, nodes)
 	b.Level = max(b.Level, min(b.cap()-b.Withheld, b.Level+earned-withheld))
-	b.Withheld = max(b.Withheld, min(b.Withheld+withheld, b.mostWithheld(missing, nodes), b.cap()-b.Level))
+	b.Withheld = max(b.Withheld, min(b.Withheld+withheld, b.maxWithheld(missing, nodes), b.cap()-b.Level))
 }
 
-// merge adds to the level what is withheld for more nodes than are missing: the
-// others have returned, and have reported what they spent.
+// merge moves withheld tokens to the level, if more is withheld than for the nodes that
+// are missing now. The other nodes have returned and have reported what they spent.
 func (b *Bucket) merge(missing, nodes int64) {
-	if excess := b.Withheld - b.mostWithheld(missing, nodes); excess > 0 {
+	if excess := b.Withheld - b.maxWithheld(missing, nodes); excess > 0 {
 		b.Level += excess
 		b.Withheld -= excess
 	}
 }
 
-// part is so many of so many parts of units, rounded down.
+// part is units*parts/of, rounded down.
 func part(units, parts, of int64) int64 {
 	return int64(math.Floor(float64(units) * float64(parts) / float64(of)))
 }
 
-// mostWithheld is the missing nodes' part of a full bucket.
-func (b *Bucket) mostWithheld(missing, nodes int64) int64 {
+// maxWithheld is the missing nodes' part of a full bucket.
+func (b *Bucket) maxWithheld(missing, nodes int64) int64 {
 	return part(b.Policy.Units(), missing, nodes)
 }
 
-// sameLimits: equal whatever the version.
+// sameLimits reports whether two policies differ in nothing but the version.
 func sameLimits(p, q *lease.Policy) bool { return p.Rate == q.Rate && p.Burst == q.Burst }
 
 // cap is the most the bucket may contain while nodes hold tokens of it.
 func (b *Bucket) cap() int64 { return max(0, b.Policy.Burst-b.Held-b.Prev) * lease.Token }
 
-// epoch is a count of Epochs since the clock's beginning.
+// epoch is the number of the present epoch, counted from the zero of the clock.
 func (b *Bucket) epoch() int64 { return (b.TS + b.Lag) / lease.Epoch }
 
-// replacePolicy puts the caller's policy in force where it is the newer one, and reports
-// whether it did. Any other stays out until no node has used the one in force for
-// an epoch: nodes that disagree cannot pull the bucket to and fro, and versions
-// that begin anew, as those of a restored database do, are not ignored for ever.
-// What is above the new burst is gone; what is missing comes by the new rate.
+// replacePolicy puts the caller's policy in force if its version is newer, and reports
+// whether it did. A policy that is not newer replaces the one in force only when no
+// node has used the latter for a whole epoch. So nodes that disagree do not change the policy
+// back and forth. And versions that begin again, as in a restored database, come into
+// force in the end. Tokens above the new burst are dropped.
 func (b *Bucket) replacePolicy(p *lease.Policy) bool {
 	if p.Version <= b.Policy.Version && (sameLimits(p, &b.Policy) || b.epoch()-b.Used <= 1) {
 		return false
@@ -186,9 +188,10 @@ func (b *Bucket) replacePolicy(p *lease.Policy) bool {
 	return true
 }
 
-// own makes the caller the owner of a bucket whose burst is smaller than the
-// fleet, where there is none or it has not come for long and all nodes are
-// present, so that it knows by its own clock that it is the owner no longer.
+// own makes the caller the owner of a bucket whose burst is smaller than the fleet. It
+// does so if there is no owner, or if the owner has made no call for OwnerLife and no
+// node is missing. After OwnerLife a former owner knows by its own clock that it is no
+// longer the owner. own reports whether the bucket has changed.
 func (b *Bucket) own(c *lease.Call) bool {
 	if b.Policy.Burst >= c.Nodes || c.Node == 0 ||
 		b.Owner == c.Node && b.TS-b.OwnerAt <= lease.MissingAfter/2 ||
@@ -199,8 +202,8 @@ func (b *Bucket) own(c *lease.Call) bool {
 	return true
 }
 
-// release subtracts what is no longer held. Epochs that ended in the meantime have
-// subtracted it themselves.
+// release subtracts tokens that are no longer held. Tokens of epochs that have aged out
+// since are subtracted already.
 func (b *Bucket) release(c *lease.Call, epoch int64) {
 	switch c.Epoch {
 	case epoch:
@@ -211,28 +214,30 @@ func (b *Bucket) release(c *lease.Call, epoch int64) {
 	}
 }
 
-// giveBack returns tokens, never above the burst.
+// giveBack adds tokens that a node gives back, up to the burst.
 func (b *Bucket) giveBack(tokens int64) {
 	b.Level = max(b.Level, min(b.cap()-b.Withheld, b.Level+tokens*lease.Token))
 }
 
-// debit removes tokens that were spent elsewhere, from what was withheld for
-// that first, and those that are not there as well.
+// debit subtracts tokens that were spent without Redis: first from the withheld ones,
+// then from the level, which may fall below 0.
 func (b *Bucket) debit(tokens int64) {
 	paid := min(tokens*lease.Token, b.Withheld)
 	b.Withheld -= paid
 	b.Level = max(min(b.Level, -b.floor()), b.Level-tokens*lease.Token+paid)
 }
 
-// floor is how much may be owed: what is debited twice, because its answer was
-// lost, is missing.
+// floor bounds the debt. A debit whose answer was lost is sent twice, and the bound
+// limits the tokens that are lost by that.
 func (b *Bucket) floor() int64 { return b.Policy.Burst / 4 * lease.Token }
 
-// grant admits what is needed, and leases where that leaves enough: half of the
-// burst is out at most. A bucket that is not being drained leases to each node
-// up to half of its part of what is left, and one that is, a quarter: else leases
-// taken amid a burst refuse its rest. In an empty one, each node gets as many
-// tokens as its share of all requests is: they have the same chance on each.
+// grant gives the caller tokens: first those for waiting requests (Need), then a lease
+// (Extra), if enough are left. Nodes hold at most half of the burst. While the level is
+// high, a lease is at most about half of the caller's part of it; below half of the
+// burst, it is at most a third of the caller's part. Larger leases in the middle of a
+// burst of requests would make other nodes refuse the rest of that burst. When tokens
+// are scarce, a node gets its share of the rate by its share of all requests, so that a
+// request has the same chance at each node.
 func (b *Bucket) grant(c *lease.Call) {
 	burst, nodes := b.Policy.Burst, max(1, c.Nodes)
 	have := max(0, b.Level) / lease.Token
@@ -245,7 +250,7 @@ func (b *Bucket) grant(c *lease.Call) {
 	c.Granted = min(c.Need, most)
 	if c.Granted == c.Need && b.Policy.Leased() {
 		held := b.Held + b.Prev
-		bound := (have + held) / max(leastParts, 2*nodes+1)
+		bound := (have + held) / max(minParts, 2*nodes+1)
 		switch {
 		case scarce:
 			bound = most
@@ -258,11 +263,11 @@ func (b *Bucket) grant(c *lease.Call) {
 	b.Held += c.Leased + c.Hold*c.Granted
 }
 
-// lasts is how long what is leased now counts as held: this epoch and the next.
+// lasts is for how long a lease of now counts as held: until the end of the next epoch.
 func (b *Bucket) lasts() int64 { return (b.epoch()+2)*lease.Epoch - b.TS - b.Lag }
 
-// UntilAbsent is the time after which the bucket is as good as absent: full, and
-// nothing held or withheld any more.
+// UntilAbsent is the time after which an absent bucket would be the same: full, with
+// nothing held or withheld.
 func (b *Bucket) UntilAbsent() int64 {
 	last := b.Policy.TimeFor(b.Policy.Units() - b.Level)
 	if b.Held+b.Prev > 0 {

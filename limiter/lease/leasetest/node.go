@@ -6,67 +6,67 @@ import (
 	"listedge/limiter/lease"
 )
 
-// Node does with a lease what the limiter and its dispatcher do.
+// Node simulates a node of the limiter: it drives a real lease as limiter does.
 type Node struct {
 	W            *World
 	ID           int64
-	Policy       lease.Policy // as far as it has read
+	Policy       lease.Policy // the one that it has read last
 	Lease        *lease.Lease
-	Ahead        int64   // of its clock
-	Pace         float64 // of it
-	Stale        int64   // how old a moment it decides by may be
-	StopInFlight int64   // its next call stops it for so long, with the answer on its way
-	Cut          bool    // nothing it sends arrives
-	Deaf         bool    // no answer arrives at it
-	NoTraffic    bool    // no requests come to it
-	Cold         bool    // it has not counted the others
+	ClockOffset  int64 // its clock is World.Now*ClockRate + ClockOffset
+	ClockRate    float64
+	MaxTimeAge   int64 // how old the time may be that a request is decided at
+	StopInFlight int64 // if not 0, its next call stops it for so long, with the answer on its way
+	Cut          bool  // no message from it arrives
+	Deaf         bool  // no answer to it arrives
+	NoTraffic    bool  // it gets no requests
+	Cold         bool  // it has not counted the other nodes
 
 	dead       bool
-	stopped    bool     // like a process that got SIGSTOP
-	backlog    []func() // what it has missed
+	stopped    bool     // like a process after SIGSTOP
+	backlog    []func() // events since it was stopped
 	waiting    []*waiter
 	link       *lease.Link
 	fleet      lease.Fleet
 	counted    int64 // when it last counted the fleet
 	away       bool  // the breaker is open
-	hasDebts   bool  // it has been, and has not sent all debts yet
-	unanswered bool  // its last heartbeat is
-	wanted     bool
+	hasDebts   bool  // the breaker was open, and not all debts have been sent since
+	unanswered bool  // its last heartbeat has no answer
+	pending    bool  // a call is queued or in flight
 }
 
 // waiter is a request that waits for the bucket.
 type waiter struct{ _ byte }
 
-// NewNode makes a node that is a member of the fleet at once.
+// NewNode makes a node. It is a member of the fleet at once.
 func (w *World) NewNode() *Node {
-	n := &Node{W: w, ID: 1 + w.Random.Int64N(1<<50), Policy: w.Policy, Ahead: w.Random.Int64N(1_000_000_000), Pace: 1,
+	n := &Node{W: w, ID: 1 + w.Random.Int64N(1<<50), Policy: w.Policy, ClockOffset: w.Random.Int64N(1_000_000_000), ClockRate: 1,
 		Lease: new(lease.Lease), link: &lease.Link{Budget: Budget}}
 	n.Lease.Init(n.Policy, n.Now())
 	n.fleet = lease.Fleet{Node: n.ID, Contact: n.Now(), Link: n.link}
-	n.fleet.Nodes, n.fleet.Missing = w.beat(n, true)
+	n.fleet.Nodes, n.fleet.Missing = w.heartbeat(n, true)
 	n.counted = n.Now()
 	n.sweep()
-	w.After(w.Random.Int64N(BeatEvery), n.beat)
+	w.After(w.Random.Int64N(HeartbeatEvery), n.heartbeat)
 	return n
 }
 
 // Now is the node's clock.
-func (n *Node) Now() int64 { return int64(float64(n.W.Now)*n.Pace) + n.Ahead }
+func (n *Node) Now() int64 { return int64(float64(n.W.Now)*n.ClockRate) + n.ClockOffset }
 
-// Fleet is what the node knows of its fleet. A count that is old says nothing of
-// who is missing.
+// Fleet is what the node knows about its fleet. If its count is old, all other nodes may
+// be missing.
 func (n *Node) Fleet() *lease.Fleet {
 	f := n.fleet
 	if n.Cold {
 		f.Cold, f.Nodes = true, max(f.Nodes, 8)
-	} else if n.Now()-n.counted > 2*BeatEvery {
+	} else if n.Now()-n.counted > 2*HeartbeatEvery {
 		f.Missing = f.Nodes - 1
 	}
 	return &f
 }
 
-// do is what happens in the node: later, where it is stopped, and never, where it
-// is dead.
+// do runs f in the node. If the node is stopped, f runs when it goes on. If the node is
+// dead, f never runs.
 func (n *Node) do(f func()) {
 	switch {
 	case n.dead:
@@ -77,7 +77,7 @@ func (n *Node) do(f func()) {
 	}
 }
 
-// Do has something happen in the node, when it does anything.
+// Do is do, for tests.
 func (n *Node) Do(f func()) { n.do(f) }
 
 // Stop freezes the node for a while. Its clock goes on.
@@ -93,43 +93,43 @@ func (n *Node) Stop(span int64) {
 	})
 }
 
-// SetPolicy has the node read another policy.
+// SetPolicy makes the node read another policy.
 func (n *Node) SetPolicy(p lease.Policy) {
 	n.Policy = p
 	n.Lease.SetPolicy(p)
-	n.want()
+	n.requestCall()
 }
 
-// Request is one arrival.
+// Request is one request that arrives at the node.
 func (n *Node) Request() {
 	n.W.Offered++
 	n.do(n.decide)
 }
 
 func (n *Node) decide() {
-	moment := n.Now()
-	if n.Stale > 0 {
-		moment -= n.W.Random.Int64N(n.Stale)
+	at := n.Now()
+	if n.MaxTimeAge > 0 {
+		at -= n.W.Random.Int64N(n.MaxTimeAge)
 	}
-	v := n.Lease.Take(moment)
-	if n.Lease.Due(moment) {
-		n.want()
+	v := n.Lease.Take(at)
+	if n.Lease.Due(at) {
+		n.requestCall()
 	}
 	switch {
 	case v == lease.Granted:
 		n.admit()
 	case v == lease.Denied:
-		n.W.Asked(n, false)
+		n.W.Decided(n, false)
 	case n.away || n.Lease.Unanswered(n.Now(), n.Fleet()):
 		n.decideByFallback()
 	default:
 		n.W.Waited++
 		n.await(new(waiter))
-		n.want()
+		n.requestCall()
 	}
 }
 
-// await watches r until it is answered or its wait is over.
+// await keeps r until it is answered or its time to wait is over.
 func (n *Node) await(r *waiter) {
 	n.waiting = append(n.waiting, r)
 	n.W.After(n.link.Wait(), func() {
@@ -142,8 +142,8 @@ func (n *Node) await(r *waiter) {
 	})
 }
 
-// serve answers those who wait, as far as the lease can.
-func (n *Node) serve() {
+// answerWaiters answers the waiting requests that the lease can decide.
+func (n *Node) answerWaiters() {
 	for len(n.waiting) > 0 {
 		v := n.Lease.Retry(n.Now())
 		if v == lease.NeedRemote {
@@ -153,7 +153,7 @@ func (n *Node) serve() {
 		if v == lease.Granted {
 			n.admit()
 		} else {
-			n.W.Asked(n, false)
+			n.W.Decided(n, false)
 		}
 	}
 }
@@ -161,13 +161,13 @@ func (n *Node) serve() {
 func (n *Node) admit() {
 	n.W.Admitted++
 	n.W.Admit(n)
-	n.W.Asked(n, true)
+	n.W.Decided(n, true)
 }
 
 // Refund gives a token back, as a request does that turned out to cost nothing.
 func (n *Node) Refund() {
 	if n.Lease.Refund(n.Now(), false) && !n.Policy.Leased() {
-		n.want()
+		n.requestCall()
 	}
 }
 
@@ -180,13 +180,13 @@ func (n *Node) decideByFallback() {
 		n.W.Fallback++
 		n.admit()
 	} else {
-		n.W.Asked(n, false)
+		n.W.Decided(n, false)
 	}
 }
 
-func (n *Node) want() {
-	if !n.away && !n.wanted {
-		n.wanted = true
+func (n *Node) requestCall() {
+	if !n.away && !n.pending {
+		n.pending = true
 		n.W.After(0, func() { n.do(n.send) })
 	}
 }
@@ -195,17 +195,17 @@ func (n *Node) want() {
 func (n *Node) send() {
 	w, c := n.W, new(lease.Call)
 	if n.away || !n.Lease.Begin(c, int64(len(n.waiting)), n.Now(), n.Fleet(), false) {
-		n.wanted = false
+		n.pending = false
 		n.failWaiters()
 		return
 	}
 	w.Calls++
 	sent, over := n.Now(), false
 	end := func() {
-		over, n.wanted = true, false
-		n.serve()
+		over, n.pending = true, false
+		n.answerWaiters()
 		if len(n.waiting) > 0 || n.Lease.Due(n.Now()) {
-			n.want()
+			n.requestCall()
 		}
 	}
 	w.After(CallTimeout, func() {
@@ -213,9 +213,9 @@ func (n *Node) send() {
 			if over {
 				return
 			}
-			n.noteFailure()
+			n.openBreaker()
 			n.Lease.Fail(c, n.Now())
-			over, n.wanted = true, false
+			over, n.pending = true, false
 			n.failWaiters()
 		})
 	})
@@ -246,7 +246,7 @@ func (n *Node) send() {
 					if over {
 						return
 					}
-					n.link.Note(n.Now() - sent)
+					n.link.Record(n.Now() - sent)
 					n.Lease.Complete(&answered, sent, n.Now(), n.Fleet())
 					end()
 				})
@@ -257,7 +257,7 @@ func (n *Node) send() {
 	})
 }
 
-// failWaiters has those who wait decided alone.
+// failWaiters decides the waiting requests without Redis.
 func (n *Node) failWaiters() {
 	waiting := n.waiting
 	n.waiting = nil
@@ -266,23 +266,24 @@ func (n *Node) failWaiters() {
 	}
 }
 
-// noteFailure opens the breaker; a heartbeat that arrives closes it.
-func (n *Node) noteFailure() {
+// openBreaker opens the breaker. The answer to a heartbeat closes it.
+func (n *Node) openBreaker() {
 	if !n.away {
 		n.W.Broken++
 		n.away, n.hasDebts = true, true
 	}
 }
 
-func (n *Node) beat() {
+func (n *Node) heartbeat() {
 	if !n.dead {
-		n.W.After(BeatEvery, n.beat)
-		n.do(n.sendBeat)
+		n.W.After(HeartbeatEvery, n.heartbeat)
+		n.do(n.sendHeartbeat)
 	}
 }
 
-// present reports whether the next heartbeat may say that the node is: not while it
-// has no answer or debts to send, for then what is withheld for it pays them.
+// present reports whether the next heartbeat may report the node present. It may not
+// while an answer is outstanding or debts have to be sent: until then the others go on
+// withholding the node's part, and the debts are paid from that.
 func (n *Node) present() bool {
 	if n.hasDebts && !n.away && !n.Lease.HasDebt() && !n.Lease.InFlight() {
 		n.hasDebts = false
@@ -290,8 +291,8 @@ func (n *Node) present() bool {
 	return !n.hasDebts && !n.unanswered && !n.Lease.Unanswered(n.Now(), n.Fleet())
 }
 
-// sendBeat sends a heartbeat.
-func (n *Node) sendBeat() {
+// sendHeartbeat sends a heartbeat.
+func (n *Node) sendHeartbeat() {
 	w, sent, present := n.W, n.Now(), n.present()
 	if n.unanswered = true; present {
 		n.fleet.Contact = sent
@@ -301,7 +302,7 @@ func (n *Node) sendBeat() {
 	}
 	w.After(w.OneWay(), func() {
 		w.arrive(func() {
-			nodes, missing := w.beat(n, present)
+			nodes, missing := w.heartbeat(n, present)
 			back := w.OneWay()
 			if w.Lost() || n.Cut || n.Deaf {
 				return
@@ -311,15 +312,15 @@ func (n *Node) sendBeat() {
 					if n.Now()-sent > CallTimeout {
 						return
 					}
-					n.link.Note(n.Now() - sent)
+					n.link.Record(n.Now() - sent)
 					n.unanswered = false
 					n.fleet.Nodes, n.fleet.Missing, n.counted = nodes, missing, n.Now()
 					if n.away {
 						n.away = false
-						n.want()
+						n.requestCall()
 					}
 					if !present && n.present() {
-						n.sendBeat()
+						n.sendHeartbeat()
 					}
 				})
 			})
@@ -334,7 +335,7 @@ func (n *Node) sweep() {
 		}
 		n.do(func() {
 			if due, _ := n.Lease.Sweep(n.Now(), n.Fleet()); due {
-				n.want()
+				n.requestCall()
 			}
 		})
 		n.sweep()

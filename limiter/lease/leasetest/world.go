@@ -1,6 +1,6 @@
-// Package leasetest is a fleet in virtual time: real leases on a real bucket,
-// between them a network that delays and loses, and clocks that disagree. All
-// times are microseconds.
+// Package leasetest simulates a fleet in virtual time. The leases and the arithmetic of
+// the bucket are real. The network between them delays and loses messages, and the
+// clocks disagree. All times are microseconds.
 package leasetest
 
 import (
@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	Budget      = 10_000  // a request waits that long for Redis
-	CallTimeout = 250_000 // a call without an answer for that long has failed
-	BeatEvery   = 500_000
-	SilentFor   = 1_100_000 // a node without a heartbeat for that long is missing
+	Budget         = 10_000  // a request waits that long for Redis
+	CallTimeout    = 250_000 // a call without an answer for that long has failed
+	HeartbeatEvery = 500_000
+	SilentFor      = 1_100_000 // a node without a heartbeat for that long is missing
 )
 
-// Failer is what the world fails a test by; *testing.T is one.
+// Failer ends a test with an error; *testing.T implements it.
 type Failer interface {
 	Fatalf(format string, args ...any)
 }
 
-// FailureMode is what nodes do without Redis.
+// FailureMode is how nodes decide without Redis, as limiter.FailureMode.
 type FailureMode uint8
 
 const (
@@ -50,7 +50,7 @@ func (a *agenda) Pop() any {
 	return last
 }
 
-// World is one bucket, its nodes and what lies between.
+// World is one bucket, its nodes and the network between them.
 type World struct {
 	Random *rand.Rand
 	Now    int64
@@ -58,37 +58,37 @@ type World struct {
 	order  int64
 	agenda agenda
 
-	Policy lease.Policy
-	Mode   FailureMode
-	Bucket Bucket
-	Clock  int64                    // the bucket's, ahead of Now
-	OneWay func() int64             // delay of a message
-	Lost   func() bool              // whether it does not arrive
-	Rule   func(*lease.Call, int64) // the bucket's; nil = Bucket.Visit
-	Nodes  []*Node
-	Admit  func(n *Node)          // sees every admission
-	Check  func(c *lease.Call)    // sees every call after it was carried out
-	Asked  func(n *Node, ok bool) // sees every decision
+	Policy  lease.Policy
+	Mode    FailureMode
+	Bucket  Bucket
+	Clock   int64                    // the bucket's clock is Now + Clock
+	OneWay  func() int64             // draws the delay of a message
+	Lost    func() bool              // draws whether a message is lost
+	Rule    func(*lease.Call, int64) // executes a call in place of Bucket.Visit; nil = Bucket.Visit
+	Nodes   []*Node
+	Admit   func(n *Node)          // called for every admission
+	Check   func(c *lease.Call)    // called after every call to the bucket
+	Decided func(n *Node, ok bool) // called for every decision
 
-	hung  bool     // the bucket does not answer
-	inbox []func() // what has come to it since
-	beats map[int64]int64
+	hung       bool            // the bucket does not answer
+	inbox      []func()        // calls that have arrived at it since
+	heartbeats map[int64]int64 // by node: when its last one arrived
 
 	InFlight int64 // tokens granted in answers that are on their way
-	leasing  int64 // tokens leased in them
+	leasing  int64 // tokens leased in answers that are on their way
 
 	Offered, Admitted, Calls, Waited, Fallback int64
 	Broken                                     int // times that a breaker opened
 }
 
-// New makes a world of so many nodes that know one another. t may be nil.
+// New makes a world of so many nodes. Each knows the number of nodes. t may be nil.
 func New(t Failer, seed uint64, p lease.Policy, nodes int) *World {
-	w := &World{t: t, Random: rand.New(rand.NewPCG(seed, 23)), Policy: p, beats: map[int64]int64{}}
+	w := &World{t: t, Random: rand.New(rand.NewPCG(seed, 23)), Policy: p, heartbeats: map[int64]int64{}}
 	w.Clock = 1_000_000_000_000_000 + w.Random.Int64N(lease.Epoch)
 	w.Bucket = Full(p, w.Clock)
 	w.OneWay = func() int64 { return 40 + w.Random.Int64N(60) }
 	w.Lost = func() bool { return false }
-	w.Admit, w.Check, w.Asked = func(*Node) {}, func(*lease.Call) {}, func(*Node, bool) {}
+	w.Admit, w.Check, w.Decided = func(*Node) {}, func(*lease.Call) {}, func(*Node, bool) {}
 	for range nodes {
 		w.Nodes = append(w.Nodes, w.NewNode())
 	}
@@ -112,7 +112,7 @@ func (w *World) Run(until int64) {
 	w.Now = until
 }
 
-// Hang stops the bucket for a while. What came meanwhile it does then.
+// Hang stops the bucket for a while. After that it executes the calls that have arrived.
 func (w *World) Hang(span int64) {
 	w.hung = true
 	w.After(span, func() {
@@ -125,25 +125,25 @@ func (w *World) Hang(span int64) {
 	})
 }
 
-// arrive has the bucket do something, when it does anything.
+// arrive runs do at the bucket, or when it no longer hangs.
 func (w *World) arrive(do func()) {
-	if w.hung { // like a process that got SIGSTOP
+	if w.hung { // like a process after SIGSTOP
 		w.inbox = append(w.inbox, func() { w.arrive(do) })
 		return
 	}
 	do()
 }
 
-// beat is the heartbeat script: it notes that a node lives, or only counts, and
-// counts the nodes, and those that are missing.
-func (w *World) beat(n *Node, present bool) (nodes, missing int64) {
+// heartbeat is the heartbeat script. It records the node's heartbeat if the node is
+// present. It counts the nodes, and those that are missing.
+func (w *World) heartbeat(n *Node, present bool) (nodes, missing int64) {
 	if present {
-		w.beats[n.ID] = w.Now
+		w.heartbeats[n.ID] = w.Now
 	}
-	for id, at := range w.beats {
+	for id, at := range w.heartbeats {
 		switch {
 		case w.Now-at >= lease.MemberLife:
-			delete(w.beats, id)
+			delete(w.heartbeats, id)
 			continue
 		case w.Now-at > SilentFor:
 			missing++
@@ -153,13 +153,13 @@ func (w *World) beat(n *Node, present bool) (nodes, missing int64) {
 	return nodes, missing
 }
 
-// Crash loses a node and all it holds; another takes its place.
+// Crash replaces a node by a new one. The old one's lease is lost.
 func (w *World) Crash(i int) {
 	w.Nodes[i].dead = true
 	w.Nodes[i] = w.NewNode()
 }
 
-// Traffic has requests arrive until end, each on a node of the shape's choice.
+// Traffic makes requests arrive until end. The shape draws the times and the nodes.
 func (w *World) Traffic(s Shape, end int64) {
 	var next func()
 	next = func() {
