@@ -11,16 +11,16 @@ import (
 
 // Fill reads a list from the origin. Its functions end soon after ctx does.
 type Fill struct {
-	// Primary reads from the primary. run is when that was started; empty = it is
-	// not known. ErrWrongServer: another server answered.
+	// Primary reads from the primary. run is when the primary was started; empty = not
+	// known. It returns ErrWrongServer if another server answered.
 	Primary func(ctx context.Context, run string) (FillResult, error)
-	// Standby reads from a standby that has replayed what is required; after any
-	// error the primary is asked. nil = there is no standby.
+	// Standby reads from a standby that meets the requirement. After any error the page
+	// is read from the primary. nil = there is no standby.
 	Standby func(ctx context.Context, r Requirement) (FillResult, error)
 	// Compress says that the client wants the response compressed. Other nodes then
 	// get the entry in both forms.
 	Compress bool
-	// Place is for joining the page of entries in memory; nil = it is not joined.
+	// Place is for joining the page from entries in memory; nil = it is not joined.
 	Place *Place
 }
 
@@ -32,15 +32,15 @@ type FillResult struct {
 	Body     []byte // up to the request id; the cache keeps it
 	Next     string // the next page's cursor
 	Snapshot string // from the primary: pg_current_snapshot() of the statement
-	Run      string // and when its server was started
-	Server   string // from a standby: system and timeline it follows
-	LSN      uint64 // and what it had replayed before the statement began
-	Query    Span   // when the server was asked, also in vain
+	Run      string // from the primary: when it was started
+	Server   string // from a standby: the system and timeline that it follows
+	LSN      uint64 // from a standby: up to here it had replayed before the statement began
+	Query    Span   // of the query, also of one that failed
 
-	Extent *freshness.Extent // what the page shows of the list; nil = not known; the cache keeps it
+	Extent *freshness.Extent // the part of the list that the page shows; nil = not known; the cache keeps it
 }
 
-// Span is a stretch of time; zero = there was none.
+// Span is a period of time; zero = there was none.
 type Span struct {
 	Began time.Time
 	Took  time.Duration
@@ -52,9 +52,9 @@ func since(began time.Time) Span { return Span{began, time.Since(began)} }
 // Times are how long the parts of a flight took. All requests of the flight share
 // them, and nothing changes them afterwards.
 type Times struct {
-	Redis Span // asking Redis, and waiting for an entry that another node fills
-	Fill  Span // reading from the origin, including the wait for a turn
-	Query Span // of that, the server's part
+	Redis Span // calls to Redis, and waiting for an entry that another node fills
+	Fill  Span // reading from the origin, including the wait in the fair queue
+	Query Span // the query, which is a part of Fill
 }
 
 // lookup finds an entry that is not fresh in memory: in the tiers, or by a fill.
@@ -72,7 +72,7 @@ type lookup struct {
 	source Source // where it was found
 	began  time.Time
 
-	redisErr error // of the last call to Redis for the entry: it is not asked again
+	redisErr error // of the last call to Redis for the entry; after an error there is no further call
 }
 
 // find looks in the tiers and then fills the entry.
@@ -90,8 +90,9 @@ func (l *lookup) fillAnew() (Result, error) {
 	return l.fromOrigin(ctx)
 }
 
-// findStored looks in memory once more, for another flight may have finished since
-// the request looked, then joins the entry of others there, and then looks in Redis.
+// findStored looks in memory again, because another flight may have finished since the
+// request looked. Then it tries to join the entry from others in memory. Then it looks in
+// Redis.
 func (l *lookup) findStored() (Result, bool) {
 	r, ok := l.checkMemory(l.memory.get(l.key))
 	if ok {
@@ -116,8 +117,8 @@ func (l *lookup) findStored() (Result, bool) {
 	return Result{}, false
 }
 
-// fillOnceInFleet waits for another node that may be filling the entry, and then asks
-// the origin.
+// fillOnceInFleet waits for another node that may be filling the entry, and then reads
+// from the origin.
 func (l *lookup) fillOnceInFleet() (Result, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, l.options.FillTimeout)
 	defer cancel()
@@ -147,9 +148,9 @@ func (l *lookup) foundInRedis(e *Entry) Result {
 }
 
 // fromRedis returns the key's entry in Redis, validated by the changes known here.
-// An entry that is valid takes its age from this node's proof. One that is not is
-// read again with the age that Redis knows, if a stale entry is of use. Where Redis has
-// not answered, it is not asked again: each call may take redisBudget.
+// The age of a valid entry is that of this node's proof. If the entry is not valid and
+// useStale is true, it is read again with its age (getAged). After an error of Redis
+// there is no further call, because each may take redisBudget.
 func (l *lookup) fromRedis(useStale bool) (e *Entry) {
 	if l.redis == nil || l.redisErr != nil {
 		return nil
@@ -170,19 +171,19 @@ func (l *lookup) fromRedis(useStale bool) (e *Entry) {
 	if e == nil || validate(e) { // it may have been replaced
 		return e
 	}
-	if following { // it may be from any server: it must not be shared as recent
+	if following { // it may be from any server, so it must be too old to be shared
 		e.Proof = min(e.Proof, l.clock.Now()-l.tracker.ShareTime())
 	}
 	return e
 }
 
-// fleetWaits are the pauses in which a node waits for the entry that another node
-// is filling. Then it asks the origin itself.
+// fleetWaits are the pauses between a node's looks into Redis while another node fills
+// the entry. After the last one it reads from the origin itself.
 var fleetWaits = [...]time.Duration{3 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond}
 
-// fromFleet lets one node of all that miss an entry at once fill it. It returns the
-// entry that another node filled, or nil if this node has to fill it, which it has as
-// soon as Redis does not answer.
+// fromFleet makes sure that only one of the nodes that miss an entry concurrently fills
+// it. It returns the entry that another node filled, or nil if this node has to fill it.
+// If Redis does not answer, this node has to.
 func (l *lookup) fromFleet(ctx context.Context) *Entry {
 	if l.redis == nil || l.redisErr != nil || !l.following.Load() {
 		return nil
@@ -192,7 +193,8 @@ func (l *lookup) fromFleet(ctx context.Context) *Entry {
 		return nil
 	}
 	for _, wait := range fleetWaits {
-		// The node that has the claim looks once more, too: the one before may just have released it.
+		// The node with the claim also looks: another one may just have filled the entry
+		// and released the claim.
 		if e := l.fromRedis(false); e != nil && l.judge(e, l.clock.Now()) == freshness.Fresh {
 			if claimed {
 				l.release(l.key)
@@ -242,7 +244,7 @@ func (l *lookup) fromOrigin(ctx context.Context) (r Result, err error) {
 		l.joiner.add(l.fill.Place, s)
 		l.refresher.remember(s, l.list, l.fill)
 	}
-	if e.Admitted() || !l.following.Load() { // else it is shared for a moment only
+	if e.Admitted() || !l.following.Load() { // otherwise it is only shared, for ShareTime
 		l.store(l.key, e)
 	}
 	r = Result{Entry: e, Source: Origin}
@@ -262,8 +264,9 @@ func (l *lookup) fromPrimary(ctx context.Context, times *Times) (*Entry, error) 
 	return e, err
 }
 
-// fromStandby returns the entry if there is a standby that shows all changes known
-// here. It is not known what a lagging standby lacks, so its answer is not served.
+// fromStandby returns the entry if a standby shows all changes that are known here, else
+// nil. The answer of a lagging standby is not served, because it is not known how old it
+// is.
 func (l *lookup) fromStandby(ctx context.Context, times *Times) *Entry {
 	if l.fill.Standby == nil || !l.following.Load() {
 		return nil

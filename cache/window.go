@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// window stores, for a while, entries that ristretto rejects or evicts: first in,
-// first out. Ristretto keeps entries that are often requested. It cannot know that of a
-// new entry. Without a window, which the algorithm (W-TinyLFU) has, an entry that
-// was refreshed ahead of its reader would be gone when the reader comes, as soon as
-// memory is full.
+// window is a FIFO queue of entries that ristretto rejects or evicts, in a budget.
+// Ristretto keeps entries that are often requested, and rejects new entries when memory
+// is full, because it cannot know how often they will be requested. The algorithm
+// (W-TinyLFU) has a window for that; ristretto has none. Without it, an entry that was
+// prefetched would be gone before it is requested.
 //
 // Invariant: size is the sum of the elements' sizes, and not above budget.
 type window struct {
 	evicted func() // called for each entry that is dropped before it expires
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards the fields below
 	budget int64      // bytes
 	byKey  map[string]*list.Element
 	order  list.List // of *windowed, the oldest first
@@ -29,11 +29,11 @@ type windowed struct {
 	hits int
 }
 
-// windowShare is the window's part of what entries may fill.
+// windowShare is the window's part of the memory for entries.
 const windowShare = 1. / 16
 
 // offerAfter is how many hits an entry has in the window before it is offered to
-// ristretto once more.
+// ristretto again.
 const offerAfter = 2
 
 func newWindow(budget int64, evicted func()) *window {

@@ -52,8 +52,8 @@ func newConn(c net.Conn, s *Server) *conn {
 	return made
 }
 
-// deadlineSlack is how much later than asked a deadline may expire. A deadline
-// within it is not moved: setting one costs 0.2 µs, and a request sets three.
+// deadlineSlack is how much later than requested a deadline may expire. A deadline within
+// it is not moved, because setting one costs 0.2 µs and a request sets three.
 const deadlineSlack = time.Second
 
 // deadline is the moment that a deadline was last set to.
@@ -310,8 +310,9 @@ func (l *lineChecker) check(p []byte) int {
 // lingerTimeout is how long a refused client may go on sending.
 const lingerTimeout = 500 * time.Millisecond
 
-// linger reads and drops what a refused client still sends. Closing a connection
-// with unread bytes resets it, and the reset may overtake the response.
+// linger reads and drops the bytes that a refused client still sends. Reason: closing a
+// connection with unread bytes resets it, and the client may see the reset before the
+// response.
 func linger(c net.Conn) {
 	half, ok := c.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil || c.SetReadDeadline(time.Now().Add(lingerTimeout)) != nil {

@@ -19,11 +19,10 @@ import (
 	"github.com/swaggest/swgui/v5emb"
 )
 
-// Two documents need no key: /openapi.json, the description of the API, which
-// the tests check responses against; and /docs, the same for people, to try out in
-// a browser. The scripts and styles of /docs are in the binary: they load nothing
-// from elsewhere, because people enter API keys there and a node may have no
-// Internet access.
+// Two documents need no key. /openapi.json describes the API, and tests check responses
+// against it. /docs shows it in a browser, where a user can try requests. The scripts and
+// styles of /docs are in the binary. They load nothing from elsewhere, because users
+// enter API keys there, and because a node may have no Internet access.
 
 const (
 	openAPIPath = "/openapi.json"
@@ -39,7 +38,7 @@ var openAPI = sync.OnceValue(func() *document {
 	return newDocument("application/json", compact.Bytes())
 })
 
-// docs are the page of /docs and the files that it loads, by their paths.
+// docs returns the page of /docs and the files that it loads, by their paths.
 var docs = sync.OnceValue(func() map[string]*document {
 	page := newDocument("text/html; charset=utf-8", docsPage())
 	page.policy = PagePolicy(page.identity(), " 'self'")

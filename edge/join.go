@@ -6,8 +6,8 @@ import (
 	"listedge/origin"
 )
 
-// placeOf says where the query's page is in its list, so that it can be joined of
-// others; nil where changes are not followed, and none is.
+// placeOf returns where the query's page is in its list, so that it can be joined from
+// others. It returns nil if changes are not followed, because no page is joined then.
 func (s *Server) placeOf(q *origin.Query) *cache.Place {
 	if s.cache.Mode() == cache.ModeTTL {
 		return nil

@@ -87,9 +87,9 @@ func (s *Server) countLookUp(x *exchange) {
 	x.conn.stripe.LookedUp(tier, x.result.Collapsed)
 }
 
-// checkMatch is If-Match (RFC 9110, 13.1.1), which compares strongly: the weak
-// ETag of a page matches no tag, so only * matches, and it matches every page. It
-// comes before If-None-Match. If-Unmodified-Since and If-Modified-Since must be
+// checkMatch evaluates If-Match (RFC 9110, 13.1.1), which compares strongly. The weak
+// ETag of a page matches no tag, so only * matches, and it matches every page. If-Match
+// takes precedence over If-None-Match. If-Unmodified-Since and If-Modified-Since must be
 // ignored (13.1.4, 13.1.3), because a page has no modification date.
 func (s *Server) checkMatch(x *exchange) failure {
 	if lines := x.headers.match; len(lines) == 0 || len(lines) == 1 && string(bytes.TrimSpace(lines[0])) == "*" {

@@ -40,7 +40,8 @@ func pack(all changefeed.Rows) rows {
 	return rows(b)
 }
 
-// appendNameKey appends the key after its length 1. A key that is too long is not known.
+// appendNameKey appends the key behind its length, which is one byte. A key that is too
+// long is encoded as not known.
 func appendNameKey(b []byte, key string) []byte {
 	if len(key) > math.MaxUint8 {
 		key = ""
@@ -51,7 +52,7 @@ func appendNameKey(b []byte, key string) []byte {
 // unplaced: of these rows the id says all.
 const unplaced = changefeed.RowGone | changefeed.RowSame
 
-// row is one of them. A row that is Gone or Same has only flags.
+// row is one row of rows. A row that is Gone or Same has only flags and a tag.
 type row struct {
 	tag uint32
 	changefeed.Row

@@ -32,16 +32,16 @@ type Validity struct {
 	invalidation atomic.Pointer[Invalidation]
 }
 
-// Admitted says whether the entry was, at some time, known to show all changes.
-// One that was not is shared for a moment only.
+// Admitted reports whether the entry was ever known to show all changes. An entry that
+// was not is only shared, for ShareTime.
 func (v *Validity) Admitted() bool { return v.sequence.Load() != 0 }
 
 // Missed is the sequence of the change for which the entry was not admitted, because
 // its statement did not see it; 0 = there was none.
 func (v *Validity) Missed() uint64 { return v.missed }
 
-// Invalidation is why the entry is not current any more, and never will be; nil = it
-// was not found to be so yet, or nothing is proven any more.
+// Invalidation returns why the entry is not current and never will be; nil = it was not
+// found to be invalid yet.
 func (v *Validity) Invalidation() *Invalidation { return v.invalidation.Load() }
 
 // NewerThan says whether the entry is known to show more than another of the
@@ -59,10 +59,10 @@ func (v *Validity) NewerThan(o *Validity) bool {
 // State says how an entry may be served.
 type State uint8
 
-// The states. An entry only ever gets worse with age.
+// The states, in the order in which an entry has them as it ages.
 const (
 	Fresh   State = iota // serve it
-	Stale                // ask the origin; serve it only if that fails, and say so
+	Stale                // read from the origin; if that fails, serve it marked as stale
 	Expired              // never serve it
 )
 
@@ -78,14 +78,15 @@ func ByAge(age, ttl, maxStale time.Duration) State {
 	return Expired
 }
 
-// shareFactor: what was read less than bound/shareFactor ago may be shared.
+// shareFactor: an answer that was read less than bound/shareFactor ago may be shared.
 const shareFactor = 4
 
 // ShareTime is how long the answer to one query may be shared by all requests:
 // it omits nothing that is older.
 func (t *Tracker) ShareTime() time.Duration { return t.bound / shareFactor }
 
-// Trusted says whether every change that was visible bound ago has been applied.
+// Trusted reports whether the last proof is young enough: every change that was visible
+// bound ago has been applied.
 func (t *Tracker) Trusted(now time.Duration) bool { return int64(now) < t.trustedUntil.Load() }
 
 // IsFresh is the serving rule. Rule 1: nothing has changed since the entry was

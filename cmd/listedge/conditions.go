@@ -113,7 +113,7 @@ func (n *node) checkRedis(ctx context.Context) error {
 	return nil
 }
 
-// redisOutage tells a Redis that does not answer from one that refuses some use.
+// redisOutage distinguishes a Redis that does not answer from one that refuses some use.
 type redisOutage struct {
 	err error     // why it does not answer; nil = it does
 	at  time.Time // when it last did not

@@ -108,7 +108,7 @@ func (c *doctorCommand) examine(ctx context.Context) ([]admin.Finding, error) {
 	for i := range nodes {
 		all.checkNode(&nodes[i])
 	}
-	all.checkFleet(nodes, environs{region: c.Region, redis: inRedis, database: database})
+	all.checkFleet(nodes, surroundings{region: c.Region, redis: inRedis, database: database})
 	for i := range all { // an error of a server may have several lines
 		all[i].Text = oneSentence(all[i].Text)
 	}

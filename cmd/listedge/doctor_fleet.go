@@ -10,24 +10,24 @@ import (
 	"listedge/origin/admin"
 )
 
-// environs are what the doctor knows beside the nodes.
-type environs struct {
+// surroundings are the findings about the servers that the nodes use.
+type surroundings struct {
 	region   string
 	redis    *redisState // nil = it was not checked
 	database []admin.Finding
 }
 
-// hasFollower says whether a node holds the slot of the region in the database.
-func (e environs) hasFollower() bool {
+// hasFollower reports whether a node holds the slot of the region in the database.
+func (e surroundings) hasFollower() bool {
 	return slices.ContainsFunc(e.database, func(f admin.Finding) bool { return f.Subject == "slot" && f.Level == admin.OK })
 }
 
-// sameSettings must be the same on all nodes: any of them may answer a request. The
-// region is checked separately.
+// sameSettings are the settings that must be the same on all nodes, because any node may
+// answer a request. The region is checked separately.
 var sameSettings = []string{"database-url", "replication-url", "redis-url", "freshness-bound", "cache-ttl", "max-stale", "key-grace", "limiter-failure-mode", "trusted-proxies"}
 
 // checkFleet reports whether the nodes that answer form one fleet.
-func (r *report) checkFleet(all []nodeState, around environs) {
+func (r *report) checkFleet(all []nodeState, around surroundings) {
 	nodes := slices.DeleteFunc(slices.Clone(all), func(n nodeState) bool { return n.err != nil })
 	if len(nodes) == 0 {
 		return // each has a finding
@@ -71,7 +71,7 @@ func byNode(nodes []nodeState, value func(*nodeState) string) (text string, same
 	return strings.Join(parts, "; "), false
 }
 
-func (r *report) checkSettings(all []nodeState, around environs) {
+func (r *report) checkSettings(all []nodeState, around surroundings) {
 	nodes := slices.DeleteFunc(slices.Clone(all), func(n nodeState) bool { return n.settings == nil })
 	unknown := len(all) - len(nodes)
 	if unknown > 0 {
@@ -114,7 +114,7 @@ func (r *report) checkSettings(all []nodeState, around environs) {
 }
 
 // checkFollower reports whether exactly one node follows changes for all.
-func (r *report) checkFollower(nodes []nodeState, around environs) {
+func (r *report) checkFollower(nodes []nodeState, around surroundings) {
 	const subject = "fleet follower"
 	var following []string
 	followsAny, modes := 0, map[string]int{} // of nodes that are to follow changes
@@ -146,7 +146,7 @@ func (r *report) checkFollower(nodes []nodeState, around environs) {
 }
 
 // checkLog reports whether the nodes read the same log of changes.
-func (r *report) checkLog(nodes []nodeState, around environs) {
+func (r *report) checkLog(nodes []nodeState, around surroundings) {
 	const subject = "fleet log of changes"
 	epoch := func(n *nodeState) string { return n.metrics.Label("listedge_freshness_epoch_info", "epoch") }
 	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n nodeState) bool { return epoch(&n) == "" })
@@ -167,7 +167,7 @@ func (r *report) checkLog(nodes []nodeState, around environs) {
 }
 
 // checkSize reports whether the nodes that answered are those that share the limits.
-func (r *report) checkSize(nodes []nodeState, around environs) {
+func (r *report) checkSize(nodes []nodeState, around surroundings) {
 	const subject = "fleet size"
 	var alone []string
 	for _, n := range nodes {

@@ -18,8 +18,8 @@ import (
 )
 
 // The roster is a hash in Redis in which each node of a fleet writes its version and a
-// short state. So the doctor sees an upgrade that is not finished without being told where
-// the nodes are, and the status page of any node shows all of them.
+// short state. So the doctor finds an unfinished upgrade without the addresses of the
+// nodes, and the status page of any node shows all nodes.
 
 const (
 	rosterKey   = "{listedge}:nodes"

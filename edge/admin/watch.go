@@ -28,9 +28,9 @@ type DependencyState struct {
 	Error   string    `json:"error,omitempty"` // all of it
 }
 
-// Watch checks dependencies every second, whatever requests do: an idle node knows,
-// too, what is down. Dependencies are checked side by side, so that one that hangs
-// delays no other.
+// Watch checks dependencies every second, independently of requests, so that an idle node
+// also knows what is down. It checks them concurrently, so that a hung dependency does
+// not delay the checks of others.
 type Watch struct {
 	dependencies []Dependency
 
@@ -86,7 +86,7 @@ func (w *Watch) check(ctx context.Context, i int) {
 	limited, cancel := context.WithTimeout(ctx, checkTimeout)
 	err := w.dependencies[i].Check(limited)
 	cancel()
-	if ctx.Err() != nil { // the node ends
+	if ctx.Err() != nil { // the node stops
 		return
 	}
 	w.mu.Lock()

@@ -49,7 +49,7 @@ func ParsePosition(s string) (p Position, err error) {
 	return p, nil
 }
 
-// Collection is what a change touches: the two lists, and the rows that say who may
+// Collection is a kind of rows: the two kinds of lists, and the rows that say who may
 // read them.
 type Collection uint8
 

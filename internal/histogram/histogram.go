@@ -24,8 +24,8 @@ const (
 	nativeBounds            = lastBucket - firstBucket + 2 // and the end of the zero bucket
 )
 
-// ZeroThreshold is where the zero bucket ends, in seconds: what is shorter is not told
-// apart.
+// ZeroThreshold is where the zero bucket ends, in seconds. Shorter durations are not
+// distinguished.
 var ZeroThreshold = math.Exp2(float64(firstBucket-1) / (1 << Schema))
 
 // Classic are the upper bounds that classic buckets may have.
@@ -47,8 +47,8 @@ func nativeBound(i int) time.Duration {
 	return time.Duration(math.Exp2(float64(i)/(1<<Schema)) * float64(time.Second))
 }
 
-// firstOf is, by the number of bits of a duration in nanoseconds, the first cell that
-// it can be in.
+// firstOf has the first cell in which a duration can be, by the number of bits of the
+// duration in nanoseconds.
 var firstOf = func() (all [65]uint8) {
 	for n := 1; n < len(all); n++ {
 		least := time.Duration(1<<(n-1) - 1)
@@ -79,7 +79,7 @@ func (h *Histogram) Observe(d time.Duration) {
 	h.sum.Add(int64(d))
 }
 
-// Snapshot is what histograms have counted, added up.
+// Snapshot is the sum of the counts of histograms.
 type Snapshot struct {
 	Count  uint64
 	Sum    time.Duration
@@ -152,8 +152,8 @@ func (s *Snapshot) Native() (zero uint64, buckets map[int]int64) {
 	return zero, buckets
 }
 
-// Quantile is the duration that the share q of all did not exceed, interpolated within
-// its cell; 0 if there are none.
+// Quantile returns the duration that the share q of all durations does not exceed,
+// interpolated within its cell; 0 if there are none.
 func (s *Snapshot) Quantile(q float64) time.Duration {
 	rank := q * float64(s.Count)
 	var below float64
