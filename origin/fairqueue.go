@@ -46,9 +46,9 @@ type fairQueue struct {
 	virtualTime time.Duration
 	dispatched  time.Duration         // when a query was dispatched last
 	tenants     map[uuid.UUID]*tenant // idle ones may be missing
-	last        *tenant               // that asked last
-	lastAsked   time.Duration         // when it did
-	sharedUntil time.Duration         // until then more than one tenant is active
+	lastTenant  *tenant               // of the newest query
+	lastEntered time.Duration         // when that query called enter
+	sharedUntil time.Duration         // more than one tenant counts as active until then
 	timer       bool                  // dispatchLater is scheduled
 }
 
@@ -146,7 +146,7 @@ func (q *fairQueue) leave(workspace uuid.UUID, began time.Duration) {
 	q.dispatch(now)
 }
 
-// load is how many queries run and how many wait.
+// load returns how many queries run and how many wait.
 func (q *fairQueue) load() (running, waiting int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -164,10 +164,10 @@ func (q *fairQueue) tenant(workspace uuid.UUID, now time.Duration) *tenant {
 	if len(t.waiting) == 0 {
 		t.activate(q.virtualTime, now)
 	}
-	if q.last != t && q.last != nil && now < q.lastAsked+recently {
+	if q.lastTenant != t && q.lastTenant != nil && now < q.lastEntered+recently {
 		q.sharedUntil = now + recently
 	}
-	q.last, q.lastAsked = t, now
+	q.lastTenant, q.lastEntered = t, now
 	return t
 }
 
@@ -198,8 +198,8 @@ func (q *fairQueue) begin(t *tenant, now time.Duration) {
 	t.begins += now
 }
 
-// evictFor refuses the newest query of the tenant that has most in the queue,
-// unless t will have as many.
+// evictFor refuses the newest query of the tenant with the most waiting queries, unless
+// t would then have as many.
 func (q *fairQueue) evictFor(t *tenant) bool {
 	most := t
 	for _, u := range q.tenants {
@@ -219,7 +219,7 @@ func (q *fairQueue) evictFor(t *tenant) bool {
 	return true
 }
 
-// withdraw removes a waiting query; false if it waits no more.
+// withdraw removes a waiting query. It returns false if the query no longer waits.
 func (q *fairQueue) withdraw(t *tenant, w *waiter) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

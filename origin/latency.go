@@ -33,14 +33,14 @@ func (l *latencies) observe(err error, took time.Duration) {
 	l[outcome].Observe(took)
 }
 
-// Latency is how long queries of a server took that ended in one way.
+// Latency is how long the queries of one server with one outcome took.
 type Latency struct {
 	Server  string // primary, or the address of a standby
 	Outcome string // ok, timeout or failed
 	Took    histogram.Snapshot
 }
 
-// stats are those that have been; ok always.
+// stats returns the outcomes that have occurred, and always ok.
 func (l *latencies) stats(server string) (all []Latency) {
 	for outcome := range queryOutcomes {
 		var took histogram.Snapshot

@@ -124,7 +124,7 @@ func New(db *postgres.Database) *Origin {
 }
 
 // Fetch reads one page from the primary. run is the run of the primary that is known
-// from a proof; empty = there is none, and any server that is a primary may answer.
+// from a proof; empty = there is no proof at the moment.
 // ErrWrongServer: another server answered. ErrTimeout: the server ended the query
 // (statement_timeout), or ctx ended first.
 func (o *Origin) Fetch(ctx context.Context, q Query, run string) (page Page, err error) {

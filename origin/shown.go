@@ -9,27 +9,28 @@ import (
 	"listedge/origin/postgres"
 )
 
-// NameOrder is the order of lists by name: packages that show pages know of no Postgres.
+// NameOrder is the order of lists by name. The alias is for packages that must not import
+// origin/postgres.
 type NameOrder = postgres.NameOrder
 
-// Shown is the part of a list that a page shows, from the query's position on: by it
-// one can tell which changes of rows leave the page as it is.
+// Shown is the part of a list that a page shows. It begins at the query's position. With
+// it one can decide which changes of rows do not change the page.
 type Shown struct {
-	IDs   []uuid.UUID // of the page's rows, and of the first row behind them if there is one
-	End   Position    // right behind that one; not Set = the list ends with the page
-	Names *NameOrder  // of the server that the page is from, if the list is by name; nil = not known
+	IDs   []uuid.UUID // of the page's rows and of the first row after them, if there is one
+	End   Position    // directly after that row; not Set = the list ends with the page
+	Names *NameOrder  // of the server that the page was read from, if the list is by name; nil = not known
 }
 
-// showing is what a page shows while it is read.
+// showing collects Shown while a page is read.
 type showing struct {
 	ids     []uuid.UUID
 	end     Position
 	unknown bool
 }
 
-// add notes one of the page's rows, which is encoded already. Its text does not say all
-// of a created_at that has microseconds, as one has whose column's type was changed: such
-// a page must not be joined by its text (PositionAfterRow).
+// add adds one of the page's rows. The row has been encoded, so it is well-formed. If its
+// created_at has microseconds, which the page's text does not show, the page's extent is
+// unknown: PositionAfterRow would be wrong. Only an altered schema has such values.
 func (s *showing) add(row []byte, sort Sort) {
 	s.addID(row)
 	s.unknown = s.unknown || sort == ByCreatedAt && positionAfter(row, sort).CreatedAt%1000 != 0
@@ -40,7 +41,8 @@ func (s *showing) addID(row []byte) {
 	s.ids = append(s.ids, uuid.UUID(id))
 }
 
-// endBefore notes the first row behind the page. Nobody has looked at it before.
+// endBefore adds the first row after the page. The row has not been encoded, so it is
+// checked here.
 func (s *showing) endBefore(row []byte, sort Sort) {
 	const created = 4 + 8 // the last value
 	id, rest, err := cutValue(row)

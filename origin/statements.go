@@ -15,8 +15,8 @@ import (
 //
 //  1. Glance: the first searchGlance rows in list order. It is enough for a term
 //     that many rows match.
-//  2. Walk: the first searchWalk rows, if the glance found a searchHint-th of the
-//     page.
+//  2. Walk: the first searchWalk rows, if the glance found at least 1/searchHint of
+//     the page.
 //  3. The index of grams, for a term that few rows match.
 const (
 	searchGlance = 500
@@ -33,8 +33,8 @@ const (
 	indexedSearch            // glance, walk, index
 )
 
-// shape is what a page's statement depends on. There are some two hundred; a
-// connection prepares those that it needs.
+// shape is what a page's statement depends on. There are about two hundred shapes. A
+// connection prepares the statements that it needs.
 type shape struct {
 	collection Collection
 	sort       Sort
@@ -120,8 +120,9 @@ var (
 	}
 )
 
-// sql renders the statement. Its first row has the read point in the first column,
-// which is NULL in all others: the time of a read does not say what it shows.
+// sql renders the statement. Its first row has the read point in the first column, and
+// the other rows have NULL there. The read point is the snapshot: the time of a read
+// does not say which changes it shows.
 //
 // The innermost LIMIT is a literal so that a generic plan, which does not know its
 // parameters, still knows that few rows are wanted and takes the list's index; the

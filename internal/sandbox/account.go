@@ -11,8 +11,9 @@ import (
 	"syscall"
 )
 
-// ServerAccount is the account Postgres runs as: our own (nil), or, because it
-// refuses root, the first unprivileged one there is. Error: there is none.
+// ServerAccount returns the account that Postgres runs as: our own (nil), unless that is
+// root, which Postgres refuses. Then it is the first unprivileged account that exists.
+// Error: there is none.
 func ServerAccount() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -66,7 +67,7 @@ func give(path string, as *syscall.Credential) error {
 	return nil
 }
 
-// keptVersion reads which major version made the cluster; 0 when there is none.
+// keptVersion reads the major version of the cluster's files; 0 = there are no files.
 func keptVersion(cluster string) (int, error) {
 	b, err := os.ReadFile(filepath.Join(cluster, "PG_VERSION"))
 	if errors.Is(err, os.ErrNotExist) {

@@ -18,8 +18,8 @@ import (
 type PgBouncerOptions struct {
 	Dir      string            // a folder of its own; made when missing
 	Server   string            // host:port of the Postgres behind it
-	Users    map[string]string // who may come in, and is known there by the same password
-	Settings map[string]string // of its own, such as pool_mode
+	Users    map[string]string // name and password of each user; Postgres must have the same
+	Settings map[string]string // further ones of the pooler, such as pool_mode
 }
 
 // PgBouncer is a running pooler: 127.0.0.1 only. Like Postgres it refuses root.
@@ -124,7 +124,7 @@ func (b *PgBouncer) LogFile() string { return filepath.Join(b.options.Dir, "pgbo
 // Addr is host:port.
 func (b *PgBouncer) Addr() string { return loopback(b.port) }
 
-// URL is that of a database behind it, in place of the server's own.
+// URL returns the URL direct with the pooler's address in place of the server's.
 func (b *PgBouncer) URL(direct string) (string, error) {
 	u, err := url.Parse(direct)
 	if err != nil {
@@ -134,7 +134,7 @@ func (b *PgBouncer) URL(direct string) (string, error) {
 	return u.String(), nil
 }
 
-// LeadTo has the pooler lead to another server from now on.
+// LeadTo makes the pooler connect to another server from now on.
 func (b *PgBouncer) LeadTo(server string) error {
 	b.options.Server = server
 	if err := b.configure(); err != nil {

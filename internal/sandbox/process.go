@@ -31,7 +31,7 @@ func launch(as *syscall.Credential, dir string, output io.Writer, name string, a
 	return StartChild(cmd)
 }
 
-// run runs a server's program to its end. The error is what it said.
+// run runs a program of a server and waits until it ends. An error has its output.
 func run(ctx context.Context, as *syscall.Credential, dir string, name string, args ...string) error {
 	var said strings.Builder
 	p, err := launch(as, dir, &said, name, args...)
@@ -77,7 +77,7 @@ func StartChild(cmd *exec.Cmd) (*Child, error) {
 	return p, nil
 }
 
-// Pid is the child's.
+// Pid is the child's process id.
 func (p *Child) Pid() int { return p.cmd.Process.Pid }
 
 // Done is closed once the child has ended.
@@ -103,7 +103,7 @@ func (p *Child) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// signalTree sends s to the child and to the children it has. Postgres gives
+// signalTree sends s to the child and to the child's own children. Postgres gives
 // every backend a session of its own, so a process group would miss them.
 func (p *Child) signalTree(s syscall.Signal) error {
 	if err := p.Signal(s); err != nil {

@@ -14,7 +14,7 @@ import (
 	"listedge/origin/postgres"
 )
 
-// Scopes are all that a key can have.
+// Scopes are all scopes that exist.
 var Scopes = []string{"items:read", "contacts:read"}
 
 // Key is a key as the commands show it; Key.Key is set only by CreateKey.
@@ -87,7 +87,7 @@ func (c *Conn) UpdateKey(ctx context.Context, id uuid.UUID, rate *float64, burst
 		`UPDATE api_keys SET rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst) WHERE id = $1 RETURNING `+keyColumns, id, rate, burst)
 }
 
-// RevokeKey ends a key, within a second on every node.
+// RevokeKey revokes a key. Every node refuses it within a second.
 func (c *Conn) RevokeKey(ctx context.Context, id uuid.UUID) (Key, error) {
 	return one[Key](ctx, c.conn, "revoke key "+id.String(),
 		`UPDATE api_keys SET revoked_at = coalesce(least(revoked_at, now()), now()) WHERE id = $1 RETURNING `+keyColumns, id)

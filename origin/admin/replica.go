@@ -10,7 +10,7 @@ import (
 	"listedge/origin/postgres"
 )
 
-// maxLag, in bytes of WAL, is how far behind a replica may be without a warning.
+// maxLag is how many bytes of WAL a replica may be behind without a warning.
 const maxLag = 64 << 20
 
 // DiagnoseReplica says whether a server can serve pages as a replica of the primary.
@@ -45,7 +45,7 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 		defer primary.Close(context.WithoutCancel(ctx))
 		there, err = postgres.ScanWALPosition(primary.QueryRow(ctx, postgres.PrimarySQL))
 	}
-	lag := int64(there.LSN - here.LSN) // the primary's was read later
+	lag := int64(there.LSN - here.LSN) // negative only if the replica has more: the primary's position was read later
 	switch {
 	case err != nil:
 		return say(Warn, where+"cannot be compared with the primary: "+err.Error(), "mend the primary first")

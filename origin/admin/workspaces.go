@@ -1,6 +1,6 @@
-// Package admin does what the command lines do to a database: it changes
-// workspaces and keys, migrates the schema, makes the publication, and says
-// whether nodes can work with the server.
+// Package admin does the work of the administrative commands on a database. It changes
+// workspaces and keys, migrates the schema, makes the publication, and checks whether
+// nodes can work with the server.
 package admin
 
 import (
@@ -142,7 +142,8 @@ func CreateDatabase(ctx context.Context, url, name string) error {
 	return nil
 }
 
-// one is all for a statement that returns one row, or none if there is no such id.
+// one runs a statement that returns one row. No row means that the id does not exist:
+// ErrNotFound.
 func one[T any](ctx context.Context, conn *pgx.Conn, doing, sql string, args ...any) (row T, err error) {
 	rows, err := all[T](ctx, conn, doing, sql, args...)
 	if err == nil && len(rows) == 0 {
@@ -154,6 +155,7 @@ func one[T any](ctx context.Context, conn *pgx.Conn, doing, sql string, args ...
 	return rows[0], nil
 }
 
+// all runs a statement and returns its rows. doing is for the error.
 func all[T any](ctx context.Context, conn *pgx.Conn, doing, sql string, args ...any) ([]T, error) {
 	rows, err := conn.Query(ctx, sql, args...)
 	if err == nil {

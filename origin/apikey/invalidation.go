@@ -9,30 +9,32 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// proof says that the log of changes is complete between two moments, for one
-// run of the primary: an entry that was looked up after since, on that server,
-// and that no change has invalidated, was right at until.
+// proof says that the log of changes is complete between two moments, for one run of
+// the primary. Let an entry be looked up after since, on that server. If no change has
+// invalidated it, it was right at until.
 //
-// Why that is enough. When until is proven, each change that became visible
+// The reason: when until is proven, each change that became visible
 // between since and until has been given to Settled (changefeed.Listener). Let
 // a key be looked up after since, and let a change of it become visible after
 // that look-up and before until. It settled after the look-up began, so it has
 // invalidated the entry, or the result of the look-up in flight (store).
 //
-// An answer of another server, an old primary that still runs, is right as of
-// its look-up only.
+// The proof does not cover an answer of another server, such as an old primary that
+// still runs. Such an entry is right only as of its look-up.
 type proof struct {
 	since, until time.Duration
-	run          unique.Handle[string] // when the server was started; empty = a follower of an older version does not say
+	run          unique.Handle[string] // when the server was started; empty = not known, from a follower of an older version
 }
 
+// anyRun is the run of a proof that does not name one.
 var anyRun = unique.Make("")
 
-// recent says whether no entry in use is too old before the next refresh.
+// recent says whether the proof is so recent that no entry becomes too old before the
+// next refresh.
 func (p *proof) recent(now time.Duration) bool { return p != nil && now-p.until <= refreshEvery }
 
-// runAt is the run of the primary that is followed, while that is
-// proven. An older proof must not refuse the answers of a restarted primary.
+// runAt returns the run of the primary, if the proof is younger than maxAge; else empty.
+// An older proof must not cause the answers of a restarted primary to be refused.
 func (p *proof) runAt(now time.Duration) string {
 	if p != nil && now-p.until < maxAge {
 		return p.run.Value()
@@ -40,8 +42,9 @@ func (p *proof) runAt(now time.Duration) string {
 	return ""
 }
 
-// invalidate has the key looked up before a request relies on it. While that
-// cannot be done, the entry is as right as it was. The shard is locked.
+// invalidate forces a look-up before a request relies on the entry. It keeps the moment
+// as of which the entry was right, for requests while Postgres cannot be reached. The
+// shard is locked.
 func (c *Cache[T]) invalidate(e *Entry[T], now time.Duration) {
 	at, _ := c.validAt(e)
 	e.invalidatedAt.Store(int64(now))
@@ -82,8 +85,8 @@ func (c *Cache[T]) Settled(change *changefeed.Change) {
 }
 
 // ValidThrough implements changefeed.Listener. The first proof after a Reset
-// covers the changes since it was read: a change that was not visible then is
-// published after its heartbeat, or listed in it as unsettled.
+// covers the changes from now on: a change that is not visible yet is published after
+// the proof's heartbeat, or that heartbeat lists it as unsettled.
 func (c *Cache[T]) ValidThrough(p changefeed.Proof) {
 	since := c.clock.Now()
 	if before := c.proof.Load(); before != nil {
@@ -92,8 +95,8 @@ func (c *Cache[T]) ValidThrough(p changefeed.Proof) {
 	c.proof.Store(&proof{since: since, until: c.clock.Of(p.Moment), run: unique.Make(p.Run)})
 }
 
-// Reset implements changefeed.Listener. Each entry stays right as of the moment
-// that was proven.
+// Reset implements changefeed.Listener. It drops the proof. Before that, it stores in
+// each entry the moment as of which the proof showed it right.
 func (c *Cache[T]) Reset(string, changefeed.ResetCause) {
 	c.eachShard(func(s *shard[T]) {
 		for _, e := range s.entries {

@@ -42,8 +42,9 @@ func NewStore(db *postgres.Database) *Store {
 	return &Store{db: db, breaker: postgres.NewBreaker("keys", postgres.PrimaryCooldown)}
 }
 
-// Lookup returns those of the keys that exist, in one query, from the primary.
-// run is the primary's, as far as it is proven (postgres.Primary.Read).
+// Lookup returns those of the keys that exist. It reads them from the primary in one
+// query. run is the run that the primary must have; empty = not known
+// (postgres.Primary.Read).
 // Errors: ErrUnavailable, ErrWrongServer, ErrTimeout of package postgres.
 func (s *Store) Lookup(ctx context.Context, hashes []Hash, run string) (found map[Hash]Key, err error) {
 	if err = s.breaker.Do(func() error { found, err = s.read(ctx, hashes, run); return err }); err != nil {
@@ -52,8 +53,8 @@ func (s *Store) Lookup(ctx context.Context, hashes []Hash, run string) (found ma
 	return found, nil
 }
 
-// Check looks a key up that nobody has, and returns why the keys cannot be read
-// from the primary.
+// Check returns why keys cannot be read from the primary. It looks up a key that does
+// not exist.
 func (s *Store) Check(ctx context.Context) error {
 	if _, err := s.read(ctx, []Hash{{}}, s.db.Followed().Run); err != nil {
 		return fmt.Errorf("API keys cannot be read: %w", postgres.Classify(err))

@@ -14,8 +14,8 @@ import (
 //go:embed catalog.sql
 var catalogSQL string
 
-// catalog is what one snapshot of the database's catalog says about the relations
-// that pages are read from.
+// catalog lists the relations that pages are read from, as one snapshot of the database's
+// catalog has them.
 //
 // DDL such as ALTER TABLE and ATTACH PARTITION changes pages and is not in the
 // stream of changes. So the statement that takes a heartbeat's snapshot reads
@@ -93,8 +93,8 @@ func (t *term) announceSchemaChange(ctx context.Context, c catalog) (end pglogre
 	return end, nil
 }
 
-// unlisted are commits that changed a relation that the catalog did not list, and
-// that no view has seen yet.
+// unlisted are commits that changed a relation which the catalog did not list, and that
+// no view's snapshot has seen yet.
 type unlisted struct {
 	commits []commit
 	seen    changefeed.Snapshot // of the last view; the zero snapshot sees nothing

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// compareDecimals compares two numbers as Postgres writes a numeric: digits, perhaps
-// a sign and a point, of any length. ok is false of anything else, as NaN is.
+// compareDecimals compares two numbers in the form in which Postgres writes a numeric:
+// digits of any length, perhaps with a sign and a point. ok is false for anything else,
+// such as NaN.
 func compareDecimals(a, b string) (order int, ok bool) {
 	x, okA := parseDecimal(a)
 	y, okB := parseDecimal(b)
@@ -19,8 +20,8 @@ func compareDecimals(a, b string) (order int, ok bool) {
 	return x.sign * cmp.Or(cmp.Compare(len(x.whole), len(y.whole)), cmp.Compare(x.whole, y.whole), cmp.Compare(x.fraction, y.fraction)), true
 }
 
-// decimal is a number without zeros before its first and behind its last digit: of
-// two fractions the greater is the later text.
+// decimal is a number without leading zeros and without zeros at the end of its fraction.
+// So fractions can be compared as texts.
 type decimal struct {
 	sign            int // 0 = the number is zero
 	whole, fraction string

@@ -7,10 +7,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrStandby: a command reached a server that takes no writes.
+// ErrStandby: a command that writes has reached a standby.
 var ErrStandby = errors.New("this server is a standby: name the primary in --database-url")
 
-// kind is what a caller distinguishes errors by.
+// kind is a class of errors that callers handle alike.
 type kind string
 
 func (k kind) Error() string { return string(k) }
@@ -23,29 +23,31 @@ const (
 	ErrTimeout     = kind("query took too long")
 	// ErrNotAllowed: the role lacks a right. Other tables may still be readable.
 	ErrNotAllowed = kind("the database does not let this node read")
-	// ErrSchema: the tables are not those of the schema.
+	// ErrSchema: a table has other columns than the schema.
 	ErrSchema = kind("unexpected columns")
-	// ErrRowTooLong: a row is from before migration 8, and too long to be read.
+	// ErrRowTooLong: a row is too long to be read. Only rows from before migration 8 can
+	// be.
 	ErrRowTooLong = kind("a row is too long to be read")
-	// ErrLagging and ErrOtherPrimary: a standby cannot serve a page.
+	// ErrLagging and ErrOtherPrimary say why a standby cannot serve a page.
 	ErrLagging      = kind("the standby has not replayed far enough, or was not looked at before")
 	ErrOtherPrimary = kind("not a standby of this primary")
 )
 
-// Kinds within a kind.
+// More special kinds. Each wraps one of the kinds above.
 var (
-	// ErrWrongServer: a server answered that is not the primary. The primary's
-	// answer is unknown.
+	// ErrWrongServer: a server answered that is not the primary. What the primary would
+	// have answered is unknown.
 	ErrWrongServer = fmt.Errorf("%w: not the primary", ErrUnavailable)
 	// ErrCanceled: the caller's context ended before the server's own time limit.
 	// It says nothing about the server.
 	ErrCanceled = fmt.Errorf("%w for its caller", ErrTimeout)
-	// ErrProtocol: the server's messages are no answer to the request.
+	// ErrProtocol: the server's messages do not fit the request.
 	ErrProtocol = fmt.Errorf("%w: unexpected answer of the database", ErrUnavailable)
 )
 
-// Classify gives an error its kind, unless it has one. It returns nil for nil,
-// and an error without a kind for a defect of this program or of the schema.
+// Classify wraps an error with its kind, unless it has one. It returns nil for nil. It
+// returns an error without a kind if the cause is a defect of this program or of the
+// schema.
 func Classify(err error) error {
 	var (
 		known   kind
@@ -71,7 +73,7 @@ func Classify(err error) error {
 	return err
 }
 
-// Code is the SQLSTATE of a server's error; empty for other errors.
+// Code returns the SQLSTATE of a server's error; empty for other errors.
 func Code(err error) string {
 	var server *pgconn.PgError
 	if errors.As(err, &server) {

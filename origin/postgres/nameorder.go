@@ -10,26 +10,27 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// NameKeyLength is how many characters of a name order it: what fits into a cursor
-// when every one of them takes four bytes. name_key in the schema is its twin.
+// NameKeyLength is how many characters of a name count for the order of names. So many
+// fit into a cursor even if each takes four bytes. The function name_key in the schema
+// has the same number.
 const NameKeyLength = 80
 
-// NameOrder is the order of lists by name, as far as it can be known outside the
-// database: the ranks of the printable ASCII characters, of which upper and lower
-// case have the same. The zero NameOrder knows nothing.
+// NameOrder is the order of lists by name, for names of printable ASCII characters. It
+// has the rank of each such character; upper and lower case have the same rank. The zero
+// NameOrder has no ranks.
 //
-// Names of these characters alone are in the order of their ranks, character by
-// character: none is ignored, none has another rank beside another one, and names of
-// the same ranks are equal. nameorder.sql checks that of all pairs in the database at
-// hand. Names with any other character are not compared: accents, contractions and
-// normalization change the order of what is beside them.
+// Such names are compared by the ranks of their characters, one after the other. No
+// character is ignored, and none has another rank next to a certain character. Names of
+// equal ranks are equal. nameorder.sql checks this in the database for all pairs of
+// characters. Names with other characters have no key: accents, contractions and
+// normalization change the order of the characters next to them.
 type NameOrder struct {
-	Digest uint32 // of the ranks: keys of one digest can be compared; 0 = no name has a key
+	Digest uint32 // of the ranks; keys of the same digest can be compared; 0 = no name has a key
 
 	ranks [128]byte // by character; 0 = not printable
 }
 
-// ErrNameOrder: the database orders names in another way than the schema says.
+// ErrNameOrder: the database sorts names otherwise than the schema.
 var ErrNameOrder = errors.New("names are not in the schema's order: the collation name_order is another one, or its ICU is")
 
 // nameOrderSQL selects whether the collation is the schema's, and the ranks of the
@@ -53,7 +54,7 @@ func ReadServerNameOrder(ctx context.Context, conn *pgx.Conn) (o NameOrder, by S
 	var ranks []int32
 	var server string
 	sql := "SELECT names.*, " + ServerSQL + " FROM (" + nameOrderSQL + ") names"
-	if err := conn.QueryRow(ctx, sql, pgx.QueryExecModeExec).Scan(&known, &ranks, &server); err != nil { // a pooler may forget what is prepared
+	if err := conn.QueryRow(ctx, sql, pgx.QueryExecModeExec).Scan(&known, &ranks, &server); err != nil { // not prepared, because a pooler may change the session
 		return o, by, fmt.Errorf("read the order of names: %w", err)
 	}
 	by = ParseServer(server, conn)
@@ -67,9 +68,9 @@ func ReadServerNameOrder(ctx context.Context, conn *pgx.Conn) (o NameOrder, by S
 	return o, by, nil
 }
 
-// Key is what orders the name: keys of one Digest compare, as bytes, as the names do
-// in the list by name, and are equal where the rows' ids order them. ok is false, and
-// the key empty, of a name that has none.
+// Key returns a key by which names are sorted. Keys of one Digest, compared as bytes,
+// have the order of the names in the list by name. Rows with equal keys are sorted by
+// their ids. ok is false, and the key empty, if the name has no key.
 func (o *NameOrder) Key(name string) (key string, ok bool) {
 	var ranks [NameKeyLength]byte
 	name = name[:min(len(name), NameKeyLength)] // if these bytes are ASCII they are the characters that name_key keeps

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Server is the server that gave an answer, as the answer itself names it.
+// Server identifies the server that gave an answer, as the answer itself says.
 type Server struct {
 	Run      string // when it was started, by its own clock
 	Standby  bool   // it was in recovery
@@ -29,27 +29,29 @@ func ParseServer(text string, conn *pgx.Conn) Server {
 	return Server{Run: run, Standby: role == "standby", Database: database, address: conn.PgConn().Conn().RemoteAddr()}
 }
 
-// Followed is what is known of the primary that the fleet follows.
+// Followed is what is known about the primary that the fleet follows.
 type Followed struct {
-	Run      string // empty = not proven at the moment
-	Timeline string // its system and newest timeline; empty = the fleet never followed any
+	Run      string // when it was started; empty = there is no proof at the moment
+	Timeline string // its system and newest timeline; empty = the fleet has never followed a primary
 	Database string // its name; empty = not known
 }
 
-// refuses says why an answer is not taken for the primary's; empty = it is.
+// refuses returns why an answer is not accepted as the primary's; empty = it is
+// accepted.
 //
-// Invariant, in every mode: an answer that is taken comes
-//   - from no server in recovery: its snapshot does not show what it lacks;
-//   - from no other database than the fleet's, which a pooler may lead to on the
+// Invariant, in every mode: an accepted answer never comes
+//   - from a server in recovery: its snapshot does not say which changes it lacks;
+//   - from another database than the fleet's: a pooler may lead to another one on the
 //     same server;
-//   - from the followed run, while that is proven: any other may be an
-//     old primary that still runs;
-//   - never from an earlier timeline of the system that was followed last: a
-//     promotion has ended it. A later start of the followed timeline, a later
-//     timeline and another system are taken as soon as nothing is proven of the
-//     old one, which is a freshness bound after its last heartbeat. So neither a
-//     restart nor a fail-over needs an exception, and in a split brain all nodes
-//     that ever followed the later timeline refuse the earlier one.
+//   - from another run than the followed one, while there is a proof: it may be an old
+//     primary that still runs;
+//   - from an earlier timeline of the system that was followed last: a promotion has
+//     ended that timeline.
+//
+// A restarted primary, a later timeline and another system are accepted as soon as there
+// is no proof about the old run: a freshness bound after its last heartbeat. So neither a
+// restart nor a failover needs an exception. In a split brain, all nodes that have ever
+// followed the later timeline refuse the earlier one.
 func (f Followed) refuses(by Server) string {
 	switch {
 	case by.Standby:
@@ -76,7 +78,7 @@ func earlier(a, b string) bool {
 	return system == otherSystem && err == nil && otherErr == nil && before < after
 }
 
-// startOf is a run as people read it.
+// startOf formats a run as a time.
 func startOf(run string) string {
 	seconds, err := strconv.ParseFloat(run, 64)
 	if err != nil {
@@ -85,21 +87,22 @@ func startOf(run string) string {
 	return time.UnixMilli(int64(1000 * seconds)).UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-// Primary is connections to an address that should lead to the primary.
+// Primary reads through a pool of connections whose address should lead to the primary.
+// It checks that it does.
 type Primary struct {
 	Pool *pgxpool.Pool
 
 	db      *Database
-	reset   atomic.Int64           // when all connections were closed last, in nanoseconds since 1970
-	checked atomic.Pointer[Server] // the last one whose timeline was read
+	reset   atomic.Int64           // when resetPool last closed all connections, in nanoseconds since 1970
+	checked atomic.Pointer[Server] // the last server whose timeline was read
 }
 
-// Read reads from the primary. read reads by connections of the pool, and returns
-// which server answered. run is the primary's, as far as it is proven;
-// empty = it is not.
+// Read reads from the primary. The function read uses connections of the pool and
+// returns which server answered. run is the run of the primary that is known from a
+// proof; empty = there is no proof at the moment.
 //
-// After a fail-over connections may still lead to the old primary, which does not
-// know that it is none. An answer that is refused is read once more, on new
+// After a failover, connections may still lead to the old primary, which may not know
+// that it was replaced. If an answer is refused, Read reads once more on new
 // connections.
 func (p *Primary) Read(ctx context.Context, run string, read func() (Server, error)) error {
 	if err := p.awaitTimeline(ctx); err != nil {
@@ -141,8 +144,8 @@ func (p *Primary) awaitTimeline(ctx context.Context) error {
 	}
 }
 
-// check returns ErrWrongServer if the answer is not the primary's. A server's
-// timeline is read once, where it matters.
+// check returns ErrWrongServer if the answer is not accepted as the primary's. It reads
+// a server's timeline once, and only if refuses needs it.
 func (p *Primary) check(ctx context.Context, f Followed, by Server) error {
 	if f.needsTimeline() && !by.Standby {
 		checked := p.checked.Load()
@@ -154,7 +157,7 @@ func (p *Primary) check(ctx context.Context, f Followed, by Server) error {
 			checked = &Server{Run: position.Run, timeline: position.Timeline}
 			p.checked.Store(checked)
 		}
-		if checked.Run != by.Run { // two servers answer in turn
+		if checked.Run != by.Run { // the address leads to several servers
 			return fmt.Errorf("%w: %s leads to several", ErrWrongServer, by.address)
 		}
 		by.timeline = checked.timeline
@@ -165,8 +168,8 @@ func (p *Primary) check(ctx context.Context, f Followed, by Server) error {
 	return nil
 }
 
-// resetPool closes all connections, at most once a cooldown: while the address
-// leads to the wrong server, new ones are no better.
+// resetPool closes all connections, at most once in a cooldown. While the address leads
+// to the wrong server, new connections would lead there, too.
 func (p *Primary) resetPool() {
 	now, last := time.Now().UnixNano(), p.reset.Load()
 	if now-last > int64(PrimaryCooldown) && p.reset.CompareAndSwap(last, now) {

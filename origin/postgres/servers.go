@@ -2,19 +2,20 @@ package postgres
 
 import "github.com/jackc/pgx/v5"
 
-// Every statement of the package, but the one that Settings renders.
+// This file has the statements of the package, except the one that Settings renders.
 
-// ServerSQL is an expression by which an answer names its server and its
-// database: <run>@<standby or primary>@<database>. ParseServer reads it.
+// ServerSQL is an expression that identifies the answering server and its database:
+// <run>@<standby or primary>@<database>. ParseServer reads it.
 const ServerSQL = `extract(epoch FROM pg_postmaster_start_time())::text || CASE WHEN pg_is_in_recovery() THEN '@standby@' ELSE '@primary@' END || current_database()`
 
-// identitySQL names a database, whichever host leads to it, for as long as its
-// files live. A server in recovery does not know its timeline.
+// identitySQL identifies a database independently of its host. The identity lasts as long
+// as the database's files. A server in recovery does not know its timeline.
 const identitySQL = `
 SELECT system_identifier::text, CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 END, oid, datname::text
 FROM pg_control_system(), pg_database WHERE datname = current_database()`
 
-// WALPosition is how far a server is: PrimarySQL and StandbySQL read it.
+// WALPosition is how far a server has written or replayed WAL. PrimarySQL and StandbySQL
+// read it.
 type WALPosition struct {
 	Timeline string // the primary's system and timeline
 	LSN      uint64 // where the primary's WAL ends, or what the standby has replayed
@@ -34,13 +35,15 @@ const PrimarySQL = `
 SELECT system_identifier || '/' || ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int, (pg_current_wal_lsn() - '0/0')::int8, extract(epoch FROM pg_postmaster_start_time())::text
 FROM pg_control_system()`
 
-// StandbySQL reads a standby's WALPosition: the server that it follows and what
-// it has replayed. There is no row where the server is no standby, receives from
-// nobody, or hides its receiver from this user. Only the receiver knows the
-// timeline: the control file has a new one minutes later, and meanwhile what a
-// standby replayed of a rival would pass for its old primary's. A standby that
-// replayed more of the old timeline never gets on the new one, and its receiver
-// never names it.
+// StandbySQL reads a standby's WALPosition: the server that it follows, and the LSN up
+// to which it has replayed. It returns no row if the server is not a standby, receives
+// no WAL, or does not let this user see its WAL receiver.
+//
+// The timeline is that of the WAL receiver. The control file names a new timeline only
+// minutes later. Meanwhile, WAL of another primary that the standby has replayed would
+// be taken for WAL of the old one. A standby that has replayed more of the old timeline
+// than the new one contains cannot change to the new one, so its receiver never names
+// it.
 const StandbySQL = `
 SELECT system_identifier || '/' || r.received_tli, (pg_last_wal_replay_lsn() - '0/0')::int8, extract(epoch FROM pg_postmaster_start_time())::text
 FROM pg_control_system(), pg_stat_wal_receiver r

@@ -8,23 +8,23 @@ import (
 	"listedge/internal/boottime"
 )
 
-// Machine is one that a test puts to sleep, and whose wall clock it sets. Only
-// its Clock shows that.
+// Machine simulates a machine that a test can suspend and whose wall clock it can set.
+// Only the Machine's Clock is affected.
 type Machine struct {
 	*boottime.Clock
-	NoBootClock bool // it has none
+	NoBootClock bool // the machine has no boot clock
 
 	mu    sync.Mutex // guards steps
 	steps []step
 }
 
-// step is what a wall clock did that the monotonic one did not.
+// step is a change of the wall clock that the monotonic clock does not show.
 type step struct {
 	at         time.Time
 	slept, set time.Duration
 }
 
-// NewMachine starts one.
+// NewMachine makes a machine that has never slept.
 func NewMachine() *Machine {
 	m := &Machine{}
 	m.Clock = boottime.With(m.wall, m.boot)
@@ -38,7 +38,7 @@ func (m *Machine) Sleep(d time.Duration) { m.step(d, 0) }
 func (m *Machine) Set(d time.Duration) { m.step(0, d) }
 
 func (m *Machine) step(slept, set time.Duration) {
-	time.Sleep(time.Microsecond) // what was read before is earlier
+	time.Sleep(time.Microsecond) // so that every time that was read before is earlier than the step
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.steps = append(m.steps, step{time.Now(), slept, set})
@@ -56,7 +56,7 @@ func (m *Machine) wall(t time.Time) time.Duration {
 	return wall
 }
 
-// began is when boot clocks began to run.
+// began is the zero of all boot clocks.
 var began = time.Now()
 
 func (m *Machine) boot() (time.Duration, bool) {
