@@ -23,7 +23,7 @@ func openListedge(s *simulation, t trial) taker {
 	}
 	l := &listedge{s: s, world: leasetest.New(nil, 5, policy, t.nodes), waits: map[*leasetest.Node][]decided{}}
 	l.world.OneWay = s.oneWay
-	l.world.Asked = l.decided
+	l.world.Decided = l.decided
 	l.world.After(beforeFault.Microseconds(), func() {
 		l.cut(t.fault.cut, true)
 		l.world.After(t.fault.length.Microseconds(), func() { l.cut(t.fault.cut, false) })
