@@ -92,7 +92,7 @@ type Subscription struct {
 	barrier   Position // of the last heartbeat or term start in the current term; zero = not known
 	proven    bool     // there was a proof since the last Reset
 	run       string   // the primary's run in the first of these proofs
-	server    string   // answers the reads of this session
+	server    string   // answers the reads of the current session
 	misled    bool     // another server appended the last heartbeat
 	reads     []read   // reads by which a heartbeat may be a proof; both fields ascend
 	unsettled []Change // see the invariants
@@ -133,7 +133,7 @@ func (s *Subscription) NewSession(server string) {
 }
 
 // Misled reports whether the follower writes the log to another server than the one from
-// which this session reads.
+// which the session reads.
 func (s *Subscription) Misled() bool { return s.misled }
 
 // Apply applies the result of a read: the entries after the position. began is when the
