@@ -97,6 +97,17 @@ func TestAHotEntryIsRefreshedAheadOfRequests(t *testing.T) {
 	})
 }
 
+// awaitRefreshes returns when the tasks that are queued have ended: each worker is then at
+// a task that waits for the other workers.
+func awaitRefreshes(c *Cache) {
+	var workers sync.WaitGroup
+	workers.Add(refreshWorkers)
+	for range refreshWorkers {
+		c.refresher.tasks <- func() { workers.Done(); workers.Wait() }
+	}
+	workers.Wait()
+}
+
 // A change of a row that a hot page does not show costs no query, and the page stays a
 // hit. A page that does not say what it shows is read again.
 func TestOnlyPagesThatAChangeConcernsAreRefreshed(t *testing.T) {
@@ -118,7 +129,9 @@ func TestOnlyPagesThatAChangeConcernsAreRefreshed(t *testing.T) {
 	eventually(t, "a hit on a page with its extent", func() bool {
 		return hit() && c.memory.get(keyOf("q")).entry.Load().Extent != nil
 	})
-	eventually(t, "idle", func() bool { return len(c.refresher.tasks) == 0 })
+	proof := c.tracker.Stats().Proof
+	eventually(t, "a later proof: all earlier changes have been applied", func() bool { return c.tracker.Stats().Proof > proof })
+	awaitRefreshes(c)
 	before, refreshes := queries.Load(), c.Stats().Refreshes
 	for range 20 {
 		changes := c.Stats().Changes
