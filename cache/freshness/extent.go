@@ -132,18 +132,7 @@ func (c Concern) String() string {
 // Concern decides whether the page has to be read again because of the rows that a
 // transaction changed in its list.
 func (e *Extent) Concern(changed changefeed.Rows, nameOrder uint32) Concern {
-	switch {
-	case e == nil:
-		return NoExtent
-	case len(changed) == 0:
-		return AnyRow
-	}
-	for i := range changed {
-		if c := e.concern(&row{Tag(changed[i].ID), changed[i]}, nameOrder); c != Unconcerned {
-			return c
-		}
-	}
-	return Unconcerned
+	return e.concernOf(pack(changed), nameOrder)
 }
 
 // concernOf is Concern for packed rows.
