@@ -83,7 +83,7 @@ func TestAHotEntryIsRefreshedAheadOfRequests(t *testing.T) {
 		before := b.applied.Load()
 		eventually(t, "it is applied", func() bool { return b.applied.Load() > before })
 	}
-	eventually(t, "idle", func() bool { return len(c.refresher.tasks) == 0 })
+	awaitRefreshes(c)
 	// (Once more, and again where the next change came while it was read.)
 	if n, most := queries.Load()-before, int64(2+len(visibilityWaits)); n > most {
 		t.Errorf("%d queries for a page that was asked for once", n)
