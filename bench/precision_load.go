@@ -82,7 +82,7 @@ func (p *precision) change(ctx context.Context, c *precisionCost, oneRow bool, c
 }
 
 // askAll asks for so many pages, in turn, of the nodes in turn, at a rate; 0 = without
-// pause. answered is told which page it was and its Cache-Status.
+// pause. It calls answered with the page and its Cache-Status.
 func (p *precision) askAll(ctx context.Context, nodes []*server, requests int, perSecond float64, answered func(page int, status string)) error {
 	const workers = 8
 	var next atomic.Int64

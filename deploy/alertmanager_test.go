@@ -160,7 +160,7 @@ func (a *alertmanager) state(t *testing.T) (active, keptBack []string) {
 	return slices.Compact(active), slices.Compact(keptBack)
 }
 
-// notifications are the names of the alerts that somebody was told of.
+// notifications are the names of the alerts that were sent to somebody.
 func (a *alertmanager) notifications() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -234,7 +234,7 @@ func TestDoctorOfNodesThatDiffer(t *testing.T) {
 	}
 }
 
-// Without being told where the nodes are, the doctor sees their versions in Redis.
+// Without the addresses of the nodes, the doctor reads their versions from Redis.
 func TestDoctorTellsMixedVersionsApart(t *testing.T) {
 	t.Parallel()
 	address, server := database(t), sandboxtest.Redis(t)

@@ -42,7 +42,7 @@ func (p *primary) readNames(ctx context.Context, logger *slog.Logger) *nameReade
 				return
 			}
 			if ctx.Err() == nil && !logged {
-				logger.Warn("changes of lists by name are not told apart: the order of names cannot be read", "error", err)
+				logger.Warn("changes invalidate more pages by name than necessary: the order of names cannot be read", "error", err)
 			}
 			if errors.Is(err, postgres.ErrNameOrder) { // a change of the schema has it read again
 				return
