@@ -31,6 +31,7 @@ type cli struct {
 	Doctor     doctorCommand     `cmd:"" help:"Check Postgres, Redis and the nodes, and say what to do."`
 	Workspaces workspacesCommand `cmd:"" help:"Create, list, suspend and resume workspaces."`
 	Keys       keysCommand       `cmd:"" help:"Create, list and revoke API keys."`
+	Usage      usageCommand      `cmd:"" help:"Print what the keys of a workspace were used for."`
 	Purge      purgeCommand      `cmd:"" help:"Make all nodes read the pages of a workspace, or all pages, again."`
 	Bench      benchCommand      `cmd:"" help:"Send requests to a node for some seconds, and print a histogram of latencies."`
 	Ready      readyCommand      `cmd:"" help:"Exit with 0 if a node is ready, for health checks."`
