@@ -141,6 +141,9 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 // the bucket counts them as held. Granted tokens must be spent at once, because the
 // bucket counts them as spent when it answers. If the answer is late, they are dropped.
 // They are not given back: if the bucket has filled up since, that would add tokens.
+//
+// Requests that did not wait for the answer were admitted without it: a debt. The tokens
+// of the answer pay it first, because the bucket gave some of them for these requests.
 func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 	l.inFlight, l.since = false, never
 	l.trim(now)
@@ -148,13 +151,14 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 	if c.Hold == 1 {
 		leased += c.Granted
 	} else {
-		l.granted, l.grantedUntil = int32(c.Granted), sent+maxWait
+		l.granted, l.grantedUntil = int32(c.Granted-l.payDebt(c.Granted)), sent+maxWait
 		if l.Policy.Leased() { // otherwise tokens are always granted, even if Redis is slow
 			l.grantedUntil = sent + f.Link.Budget
 		}
 	}
 	if leased > 0 || l.cur+l.prev > 0 {
 		l.add(leased, &c.Reply, sent)
+		l.balance -= int32(l.payDebt(min(leased, int64(l.balance))))
 	}
 	// The bucket answered before now. So the view's level is too low by what the rate
 	// has added since, never too high.

@@ -106,11 +106,29 @@ func (l *Lease) refundFallback() bool {
 	return true
 }
 
-// takeDebt returns the tokens that the bucket must debit, rounded up.
+// debt is how many tokens the bucket must debit, rounded up.
+func (l *Lease) debt() int64 {
+	if !l.HasDebt() {
+		return 0
+	}
+	return (l.fallback.unspent - l.fallback.level + Token - 1) / Token
+}
+
+// takeDebt returns the debt, which is then in a call.
 func (l *Lease) takeDebt() int64 {
-	tokens := (l.fallback.unspent - l.fallback.level + Token - 1) / Token
+	tokens := l.debt()
 	l.fallback.unspent = l.fallback.level
 	return tokens
+}
+
+// payDebt pays the debt with at most so many tokens that the bucket gave this node, and
+// returns how many it took.
+func (l *Lease) payDebt(tokens int64) int64 {
+	paid := min(tokens, l.debt())
+	if paid > 0 {
+		l.fallback.unspent = max(l.fallback.level, l.fallback.unspent-paid*Token)
+	}
+	return max(0, paid)
 }
 
 // restoreDebt restores a debt after a call that failed. The bucket may have debited it:
