@@ -147,7 +147,7 @@ func (c *keyShow) Run(ctx context.Context, t *terminal) error {
 			for _, line := range [][2]string{
 				{"id", k.ID.String()}, {"workspace", k.WorkspaceID.String()}, {"name", k.Name}, {"begins with", k.Prefix}, {"state", stateOf(k)},
 				{"scopes", strings.Join(k.Scopes, ",")}, {"rate", orDefault(k.RatePerSecond)}, {"burst", orDefault(k.Burst)},
-				{"created", instant(&k.CreatedAt)}, {"expires", instant(k.ExpiresAt)}, {"revoked", instant(k.RevokedAt)},
+				{"created", instant(&k.CreatedAt)}, {"expires", instant(k.ExpiresAt)}, {"revoked", instant(k.RevokedAt)}, {"last used", instant(k.LastUsedAt)},
 			} {
 				fmt.Fprintf(t.out, "%-11s  %s\n", line[0], line[1])
 			}
