@@ -215,17 +215,27 @@ func TestSettingsOfTheRoleHaveNoEffect(t *testing.T) {
 func BenchmarkWrite(b *testing.B) {
 	for _, n := range []int{10, 1000, 4096} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			s := openStore(b, shared.New(b))
+			url := shared.New(b)
+			s := openStore(b, url)
 			batch := usage.Batch{Run: uuid.New()}
 			for i := range n {
 				batch.Rows = append(batch.Rows, used(key(1, i), hour, 1))
 			}
+			conn := postgrestest.Connect(b, url)
+			logged := func() (bytes float64) {
+				if err := conn.QueryRow(context.Background(), "SELECT (pg_current_wal_lsn() - '0/0')::float8").Scan(&bytes); err != nil {
+					b.Fatal(err)
+				}
+				return bytes
+			}
+			before := logged()
 			for b.Loop() {
 				batch.Number++
 				if err := s.Write(context.Background(), &batch); err != nil {
 					b.Fatal(err)
 				}
 			}
+			b.ReportMetric((logged()-before)/float64(batch.Number)/float64(n), "WAL-B/key")
 		})
 	}
 }
