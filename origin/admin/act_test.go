@@ -95,7 +95,7 @@ var (
 	}
 	makers = []string{"CreateWorkspace", "CreateKey"}
 	purge  = []string{"Purge"} // needs a follower
-	reads  = []string{"Audit", "Close", "Key", "KeyWorks", "Keys", "WorkspaceExists", "Workspaces"}
+	reads  = []string{"Audit", "Close", "Key", "KeyWorks", "Keys", "UnusedKeys", "Usage", "UsageSince", "WorkspaceExists", "Workspaces"}
 )
 
 // A method that is in neither list is new: say there whether it changes something.
@@ -160,6 +160,12 @@ func TestEachActHasOneRowInTheAuditLog(t *testing.T) {
 			if e.Action == "workspaces.update" && fmt.Sprint(e.Details) != "map[burst:map[from:<nil> to:70] ratePerSecond:map[from:5 to:7]]" {
 				t.Errorf("%v", e.Details)
 			}
+		}
+	})
+	t.Run("not what nodes write meanwhile", func(t *testing.T) {
+		before, after := Key{State: KeyActive}, Key{State: KeyExpired, LastUsedAt: ptr(time.Now())}
+		if details := changes(before, after); len(details) != 0 {
+			t.Errorf("%v", details)
 		}
 	})
 	t.Run("neither the text nor the hash of a key", func(t *testing.T) {
@@ -307,7 +313,7 @@ func TestARoleOfAPersonCannotForgeRows(t *testing.T) {
 	url := newDatabase(t)
 	role := "person_" + uuid.NewString()[:8]
 	execOn(t, url, "CREATE ROLE "+role+" LOGIN PASSWORD 'p'; GRANT USAGE ON SCHEMA public TO "+role+`;
-		GRANT SELECT, INSERT, UPDATE ON workspaces, api_keys TO `+role+`;
+		GRANT SELECT, INSERT, UPDATE ON workspaces, api_keys TO `+role+`; GRANT SELECT ON key_last_used TO `+role+`;
 		GRANT SELECT, INSERT (actor, action, workspace_id, key_id, details) ON audit_log TO `+role)
 	t.Cleanup(func() { execOn(t, url, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
 	as := must1(neturl.Parse(url))
