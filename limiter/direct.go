@@ -16,35 +16,40 @@ func (d *direct) open(b *Bucket, now int64) {
 	b.lease.View = lease.View{Level: b.lease.Policy.Units(), At: now}
 }
 
-// idle reports whether the bucket is full: a new one would be the same.
+// idle reports whether the bucket is full, or a quota whose period is over: a new one
+// would be the same, or is not used.
 func (d *direct) idle(b *Bucket) bool {
 	b.lease.Refill(&b.lease.Policy, d.l.now())
-	return b.lease.Level >= b.lease.Policy.Units()
+	return b.lease.Level >= b.lease.Policy.Units() || b.over()
 }
 
-func (d *direct) decide(now int64, key, workspace *Bucket, cost int64) Decision {
-	r := Decision{Allowed: true, Source: SourceMemory}
-	key, workspace = d.l.buckets.lockBoth(key, workspace)
-	defer unlock(key, workspace)
-	buckets, refused := [2]*Bucket{key, workspace}, [2]bool{}
-	for i, b := range buckets {
+// needed reports whether requests have spent of a quota: a new one would be full.
+func (d *direct) needed(b *Bucket) bool { return b.until != 0 && !d.idle(b) }
+
+func (d *direct) decide(now int64, q request) Decision {
+	r, buckets := Decision{Allowed: true, Source: SourceMemory}, q.buckets
+	d.l.buckets.lockAll(&buckets)
+	defer unlock(&buckets)
+	refused := false
+	for _, b := range buckets {
 		if b != nil {
 			b.lease.Refill(&b.lease.Policy, now)
-			refused[i] = b.lease.Level < cost*lease.Token
+			refused = refused || b.lease.Level < q.cost*lease.Token
 		}
 	}
 	for i, b := range buckets {
 		if b == nil {
 			continue
 		}
-		if !refused[0] && !refused[1] { // take from both buckets or from none
-			b.lease.Level -= cost * lease.Token
+		missing := q.cost*lease.Token - b.lease.Level
+		if !refused { // take from all buckets or from none
+			b.lease.Level -= q.cost * lease.Token
 		}
 		s := lease.StatusOf(&b.lease.Policy, b.lease.Level)
-		if refused[i] {
-			s = s.Refused(b.lease.Policy.TimeFor(cost*lease.Token - b.lease.Level))
+		if q.cost > 0 && missing > 0 {
+			s = s.Refused(b.lease.Policy.TimeFor(missing))
 		}
-		r.add(Which(i+1), s)
+		r.add(Which(i+1), b.within(s, now, &q))
 	}
 	return r
 }
