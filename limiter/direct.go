@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"time"
 
 	"listedge/limiter/lease"
 )
@@ -16,15 +17,25 @@ func (d *direct) open(b *Bucket, now int64) {
 	b.lease.View = lease.View{Level: b.lease.Policy.Units(), At: now}
 }
 
-// idle reports whether the bucket is full, or a quota whose period is over: a new one
-// would be the same, or is not used.
+// idle reports whether a new bucket would be the same, and this one was not used for
+// idleAfter. A bucket in use that was evicted would be registered again by its next
+// request, which costs more than the request's decision.
 func (d *direct) idle(b *Bucket) bool {
-	b.lease.Refill(&b.lease.Policy, d.l.now())
-	return b.lease.Level >= b.lease.Policy.Units() || b.over()
+	now := d.l.now()
+	return now-b.lease.At >= idleAfter.Microseconds() && !d.spent(b, now)
 }
 
+const idleAfter = 10 * time.Second
+
 // needed reports whether requests have spent of a quota: a new one would be full.
-func (d *direct) needed(b *Bucket) bool { return b.until != 0 && !d.idle(b) }
+func (d *direct) needed(b *Bucket) bool { return b.until != 0 && d.spent(b, d.l.now()) }
+
+// spent reports whether the bucket is not full. A quota whose period is over is not used
+// again.
+func (d *direct) spent(b *Bucket, now int64) bool {
+	b.lease.Refill(&b.lease.Policy, now)
+	return b.lease.Level < b.lease.Policy.Units() && !b.over()
+}
 
 func (d *direct) decide(now int64, q request) Decision {
 	r, buckets := Decision{Allowed: true, Source: SourceMemory}, q.buckets
