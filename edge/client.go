@@ -8,6 +8,7 @@ import (
 
 	"listedge/limiter"
 	"listedge/origin/apikey"
+	"listedge/origin/usage"
 )
 
 // client is what a node makes of a key once, for all its requests: its buckets, and
@@ -20,6 +21,7 @@ type client struct {
 	policy          unique.Handle[string] // RateLimit-Policy but for the quota, which most keys share
 	quota           *quota                // of the workspace; nil = none
 	broken          error                 // its limit cannot be enforced, so its requests are refused
+	usage           *usage.Counter
 }
 
 func policyOf(l apikey.Limit) (limiter.Policy, error) {
@@ -33,6 +35,7 @@ func policyOf(l apikey.Limit) (limiter.Policy, error) {
 // gets that workspace's bucket.
 func (s *Server) makeClient(k apikey.Key, c *client) {
 	k.Limit, k.WorkspaceLimit = k.Limit.Enforceable(), k.WorkspaceLimit.Enforceable()
+	c.usage = s.usage.Counter(usage.Key{Workspace: k.Workspace, ID: k.ID})
 	c.limit, c.workspaceLimit = k.Limit.Burst, k.WorkspaceLimit.Burst
 	policy, err := policyOf(k.Limit)
 	if err != nil {
