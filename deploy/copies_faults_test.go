@@ -140,6 +140,8 @@ func survives(t *testing.T, f *fleet, start starter) {
 		}
 	}
 
+	between.cut = nil
+
 	// What waiting does not mend ends the call at once, and the next one begins anew.
 	between.answer = func(n int, w http.ResponseWriter) bool {
 		return n == 1 && refuse(w, http.StatusBadRequest, "VALIDATION_ERROR", "")
