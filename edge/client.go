@@ -7,6 +7,7 @@ import (
 
 	"listedge/limiter"
 	"listedge/origin/apikey"
+	"listedge/origin/usage"
 )
 
 // client is what a node makes of a key once, for all its requests: its buckets, and
@@ -18,6 +19,7 @@ type client struct {
 	workspaceLimit  int64
 	policy          unique.Handle[string] // RateLimit-Policy, which most keys share
 	broken          error                 // its limit cannot be enforced, so its requests are refused
+	usage           *usage.Counter
 }
 
 func policyOf(l apikey.Limit) (limiter.Policy, error) {
@@ -31,6 +33,7 @@ func policyOf(l apikey.Limit) (limiter.Policy, error) {
 // gets that workspace's bucket.
 func (s *Server) makeClient(k apikey.Key, c *client) {
 	k.Limit, k.WorkspaceLimit = k.Limit.Enforceable(), k.WorkspaceLimit.Enforceable()
+	c.usage = s.usage.Counter(usage.Key{Workspace: k.Workspace, ID: k.ID})
 	c.limit, c.workspaceLimit = k.Limit.Burst, k.WorkspaceLimit.Burst
 	policy, err := policyOf(k.Limit)
 	if err != nil {

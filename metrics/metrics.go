@@ -21,10 +21,12 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/changefeed"
+	"listedge/internal/histogram"
 	"listedge/limiter"
 	"listedge/origin"
 	"listedge/origin/apikey"
 	"listedge/origin/follower"
+	"listedge/origin/usage"
 )
 
 // Route is the operation of a request.
@@ -119,6 +121,7 @@ type Sources struct {
 	Limiter  func() limiter.Stats
 	Origin   func() origin.Stats
 	Keys     func() apikey.Stats
+	Usage    func() usage.Stats
 	Follower func() follower.Stats
 	Feed     func() changefeed.Stats
 
@@ -126,6 +129,13 @@ type Sources struct {
 
 	Dependencies      func() []Dependency // those that have been checked
 	CertificateExpiry func() time.Time    // of the public listener; zero = it has no certificate
+	RedisCalls        func() []RedisCalls // none without Redis
+}
+
+// RedisCalls is how long the calls to Redis for one purpose took.
+type RedisCalls struct {
+	Purpose string // pages or limits
+	Took    histogram.Snapshot
 }
 
 // DependencyKind is what a dependency is.
@@ -153,9 +163,10 @@ func (r *Registry) Collect(from Sources) {
 		newCollector(limiterMetrics, from.Limiter),
 		newCollector(originMetrics, from.Origin),
 		newCollector(keyMetrics, from.Keys),
+		newCollector(usageMetrics, from.Usage),
 		newCollector(nodeMetrics, func() node {
 			return node{ready: from.Ready(), redisMayEvict: from.RedisMayEvict(), keyBreakerOpen: from.KeyBreakerOpen(),
-				dependencies: from.Dependencies(), certificateExpiry: from.CertificateExpiry()}
+				dependencies: from.Dependencies(), certificateExpiry: from.CertificateExpiry(), redisCalls: from.RedisCalls()}
 		}),
 	)
 }

@@ -11,6 +11,7 @@ import (
 	"listedge/origin"
 	"listedge/origin/apikey"
 	"listedge/origin/follower"
+	"listedge/origin/usage"
 )
 
 // Every metric: its name (behind "listedge_"), its help, its labels, and the
@@ -36,6 +37,7 @@ type node struct {
 	ready, redisMayEvict, keyBreakerOpen bool
 	dependencies                         []Dependency
 	certificateExpiry                    time.Time
+	redisCalls                           []RedisCalls
 }
 
 var nodeMetrics = []metric[node]{
@@ -54,6 +56,11 @@ var nodeMetrics = []metric[node]{
 			if d.Kind == Redis {
 				set(d.Up)
 			}
+		}
+	}},
+	{"redis_call_duration_seconds", "Time that calls to Redis took, by purpose (pages or limits): a command or a pipeline, with the time to get a connection, failed calls included.", []string{"purpose"}, func(n node, set set) {
+		for _, c := range n.redisCalls {
+			set(timings{Snapshot: c.Took, bounds: redisBounds}, c.Purpose)
 		}
 	}},
 	value("tls_certificate_expiry_seconds", "When the first certificate in the chain of the public listener expires, in seconds since 1970; 0 without TLS.", func(n node) any {
@@ -249,4 +256,9 @@ var keyMetrics = []metric[apikey.Stats]{
 	}},
 	value("key_queries_total", "Queries to Postgres for keys, refreshes included.", func(s apikey.Stats) any { return s.Queries }),
 	value("keys_known", "Keys that this node knows.", func(s apikey.Stats) any { return s.Known }),
+}
+
+var usageMetrics = []metric[usage.Stats]{
+	value("usage_unwritten_seconds", "Age of the oldest counts of what keys were used for that are not in Postgres yet; 0 = all are.", func(s usage.Stats) any { return s.Unwritten }),
+	value("usage_lost_requests_total", "Requests that usage does not count, because Postgres could not be written to and too many keys were waiting.", func(s usage.Stats) any { return s.Lost }),
 }

@@ -2,10 +2,8 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,7 +16,7 @@ type Options struct {
 	URL            string
 	ReplicationURL string        // of the same database, without a pooler, by which changes are followed; empty = URL
 	Replicas       []string      // URLs of hot standbys, which pages are read from where they are fresh enough
-	Connections    int           // for pages, to each server; keys have KeyConnections of their own
+	Connections    int           // for pages, to each server; keys and usage have connections of their own
 	QueryTimeout   time.Duration // statement_timeout of a page
 	// TimelineKnown is closed when it is known which timeline the fleet follows: no
 	// page and no key is read before. nil = at once.
@@ -32,21 +30,28 @@ const (
 	KeyTimeout     = 800 * time.Millisecond // statement_timeout of a key's look-up
 )
 
-// Database holds a node's connections. All of them are read-only.
+// What a node writes, the usage of keys, has a connection of its own, so that no page and
+// no key waits for it.
+const (
+	UsageConnections = 1
+	UsageTimeout     = 2 * time.Second // statement_timeout of a write
+)
+
+// Database holds a node's connections. All but that of Usage are read-only.
 type Database struct {
 	Pages, Keys *Primary
+	Usage       *Primary
 	Standbys    []*pgxpool.Pool // to Options.Replicas
 	Options     Options
 
-	pools   []*pgxpool.Pool // all
-	follow  atomic.Pointer[func() Followed]
-	refusal atomic.Pointer[refusal]
+	address
+	pools []*pgxpool.Pool // all
 }
 
 // Open makes the pools. An unreachable server is no error here; a malformed URL
 // is.
 func Open(ctx context.Context, o Options) (*Database, error) {
-	db := &Database{Options: o}
+	db := &Database{Options: o, address: address{timelineKnown: o.TimelineKnown}}
 	if err := db.open(ctx); err != nil {
 		for _, pool := range db.pools {
 			pool.Close()
@@ -57,25 +62,29 @@ func Open(ctx context.Context, o Options) (*Database, error) {
 }
 
 func (db *Database) open(ctx context.Context) error {
-	pool := func(url string, target pgconn.ValidateConnectFunc, connections int, timeout time.Duration) (*pgxpool.Pool, error) {
-		pool, err := openPool(ctx, url, target, connections, SessionSettings(timeout))
+	pool := func(url string, target pgconn.ValidateConnectFunc, connections int, settings Settings) (*pgxpool.Pool, error) {
+		pool, err := openPool(ctx, url, target, connections, settings)
 		if err == nil {
 			db.pools = append(db.pools, pool)
 		}
 		return pool, err
 	}
 	o := db.Options
-	pages, err := pool(o.URL, toPrimary, o.Connections, o.QueryTimeout)
+	pages, err := pool(o.URL, toPrimary, o.Connections, SessionSettings(o.QueryTimeout))
 	if err != nil {
 		return err
 	}
-	keys, err := pool(o.URL, toPrimary, KeyConnections, KeyTimeout)
+	keys, err := pool(o.URL, toPrimary, KeyConnections, SessionSettings(KeyTimeout))
 	if err != nil {
 		return err
 	}
-	db.Pages, db.Keys = &Primary{Pool: pages, db: db}, &Primary{Pool: keys, db: db}
+	usage, err := pool(o.URL, toPrimary, UsageConnections, WriteSettings(UsageTimeout))
+	if err != nil {
+		return err
+	}
+	db.Pages, db.Keys, db.Usage = &Primary{Pool: pages, address: &db.address}, &Primary{Pool: keys, address: &db.address}, &Primary{Pool: usage, address: &db.address}
 	for _, url := range o.Replicas {
-		standby, err := pool(url, toStandby, o.Connections, o.QueryTimeout)
+		standby, err := pool(url, toStandby, o.Connections, SessionSettings(o.QueryTimeout))
 		if err != nil {
 			return fmt.Errorf("replica: %w", err)
 		}
@@ -101,45 +110,6 @@ func (db *Database) Close(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("close the database's connections: %w", ctx.Err())
-	}
-}
-
-// Follow sets what Followed calls.
-func (db *Database) Follow(followed func() Followed) { db.follow.Store(&followed) }
-
-// Followed is what is known of the primary that the fleet follows.
-func (db *Database) Followed() Followed {
-	if followed := db.follow.Load(); followed != nil {
-		return (*followed)()
-	}
-	return Followed{}
-}
-
-// refusal is why an answer of the primary's address was refused, and when.
-type refusal struct {
-	why error
-	at  time.Time
-}
-
-// refusedFor is how long no answer must have been refused before WrongServer is
-// nil again: one address may lead to several servers in turn.
-const refusedFor = time.Second
-
-// WrongServer is why the answers of the primary's address are refused: another
-// server gives them. nil = they are not.
-func (db *Database) WrongServer() error {
-	if last := db.refusal.Load(); last != nil {
-		return last.why
-	}
-	return nil
-}
-
-// noteAnswer keeps for WrongServer what Primary.Read returned.
-func (db *Database) noteAnswer(err error) {
-	if errors.Is(err, ErrWrongServer) {
-		db.refusal.Store(&refusal{err, time.Now()})
-	} else if last := db.refusal.Load(); err == nil && last != nil && time.Since(last.at) > refusedFor {
-		db.refusal.CompareAndSwap(last, nil)
 	}
 }
 
