@@ -49,11 +49,11 @@ check: ## formatting, vet, staticcheck
 	go -C deploy vet .
 	go -C deploy tool staticcheck .
 
-bench: ## what it costs, against the bare minimum and others (Linux); writes bench/report.md. ONLY="hits misses ..." writes none
+bench: ## what it costs, against the bare minimum and others (Linux); writes bench/report.md. ONLY="hits misses ..." writes these sections
 	@deploy/install.sh postgres redis wrk
 	@deploy/install.sh nginx varnish haproxy || echo "bench: goes on without those to compare with" >&2
 	go -C bench build -o ../bin/bench . # a module of its own: see its go.mod
-	./bin/bench $(if $(ONLY),,-o bench/report.md) $(ONLY)
+	./bin/bench -o bench/report.md $(ONLY)
 
 soak: ## storms on the limiter, faults to a fleet in a random order for SOAK (10m), and each cached page compared for as long; SEED=n repeats one; OLDER=REVISION has that in the fleet. ONLY=regexp picks some
 	@deploy/install.sh

@@ -3,10 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -18,13 +20,17 @@ import (
 
 // report is what the measures found.
 type report struct {
-	bin    string // where Postgres' programs are
-	group  string
-	rows   []row
-	tables []*table
-	plots  []plotted // in the order they were begun
-	left   []string
+	bin      string   // where Postgres' programs are
+	group    string   // that is being measured
+	measured []string // the groups, this one included
+	rows     []row
+	tables   []*table
+	plots    []plotted // in the order they were begun
+	left     []leftOut
 }
+
+// leftOut is what a group could not measure, and why.
+type leftOut struct{ group, what string }
 
 // table is figures of several sides that have no ratio.
 type table struct {
@@ -37,7 +43,7 @@ type row struct {
 	group, what, ours, against, ratio, goal string
 }
 
-func (r *report) begin(group string) { r.group = group }
+func (r *report) begin(group string) { r.group, r.measured = group, append(r.measured, group) }
 
 // ratio adds ours over theirs. goal is what it is to be at most, 0 = none.
 func (r *report) ratio(what, format string, ours, theirs, goal float64) {
@@ -91,7 +97,7 @@ func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
 // leaveOut notes what could not be measured, and why.
 func (r *report) leaveOut(what string) {
-	r.left = append(r.left, what)
+	r.left = append(r.left, leftOut{r.group, what})
 	fmt.Fprintln(os.Stderr, "bench: left out:", what)
 }
 
@@ -131,7 +137,7 @@ func (r *report) print(to io.Writer) error {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", l.what, l.ours, l.against, l.ratio, l.goal)
 	}
 	for _, l := range r.left {
-		fmt.Fprintf(table, "left out: %s\t\t\t\t\n", l)
+		fmt.Fprintf(table, "left out: %s\t\t\t\t\n", l.what)
 	}
 	for _, t := range r.tables {
 		fmt.Fprintf(table, "\n%s\n", t.title)
@@ -142,38 +148,85 @@ func (r *report) print(to io.Writer) error {
 	return table.Flush()
 }
 
-// write writes the report and, beside it, its plots.
+// write writes the report and, beside it, its plots. Of a report that is there it keeps
+// the sections and the plots that this run did not measure.
 func (r *report) write(ctx context.Context, file string) error {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "# What listedge costs\n\nWritten by `make bench` on %s; every ratio is of two sides that took turns in one run. "+
-		"Absolute times are this machine's. A goal that was missed says so.\n\n", time.Now().UTC().Format(time.DateOnly))
-	fmt.Fprintf(&b, "## Machine and versions\n\n```\n%s```\n\n## Figures\n", strings.Join(machine(r.bin), "\n")+"\n")
-	for i, l := range r.rows {
-		if i == 0 || l.group != r.rows[i-1].group {
-			fmt.Fprintf(&b, "\n### %s\n\n`make bench ONLY=%s`\n\n| what | ours | against | ratio | goal |\n|---|---|---|---|---|\n", l.group, l.group)
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", l.what, l.ours, l.against, l.ratio, l.goal)
-		if i == len(r.rows)-1 || r.rows[i+1].group != l.group {
-			r.writeTables(&b, l.group)
-		}
-	}
-	if len(r.left) > 0 {
-		fmt.Fprintf(&b, "\n### Left out\n\n* %s\n", strings.Join(r.left, "\n* "))
-	}
-	if len(r.plots) > 0 {
-		fmt.Fprint(&b, "\n## Plots\n")
-	}
-	for _, p := range r.plots {
-		name := plotFile(p.title())
-		if err := p.draw(filepath.Join(filepath.Dir(file), name)); err != nil {
-			return fmt.Errorf("plot %s: %w", p.title(), err)
-		}
-		fmt.Fprintf(&b, "\n![%s](%s)\n", p.title(), name)
-	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	text, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	before := string(text)
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# What listedge costs\n\nWritten by `make bench`, each section on the day that it names. Every ratio is of two sides that took turns in one run. "+
+		"Absolute times are this machine's. A goal that was missed says so.\n\n")
+	fmt.Fprintf(&b, "## Machine and versions\n\n```\n%s```\n\n## Figures\n", strings.Join(machine(r.bin), "\n")+"\n")
+	for _, m := range measures {
+		if !slices.Contains(r.measured, m.name) {
+			b.WriteString(sectionOf(before, m.name))
+			continue
+		}
+		r.writeSection(&b, m.name)
+	}
+	plots, err := r.drawPlots(file, before)
+	if err != nil {
+		return err
+	}
+	if len(plots) > 0 {
+		fmt.Fprintf(&b, "\n## Plots\n\n%s\n", strings.Join(plots, "\n\n"))
+	}
 	return os.WriteFile(file, b.Bytes(), 0o644)
+}
+
+// sectionOf returns the section of that group in a report; empty = there is none.
+func sectionOf(text, group string) string {
+	_, section, found := strings.Cut(text, "\n### "+group+"\n")
+	if !found {
+		return ""
+	}
+	for _, next := range []string{"\n### ", "\n## "} {
+		section, _, _ = strings.Cut(section, next)
+	}
+	return "\n### " + group + "\n" + strings.TrimRight(section, "\n") + "\n"
+}
+
+// writeSection writes what a group measured, and what it left out.
+func (r *report) writeSection(to io.Writer, group string) {
+	fmt.Fprintf(to, "\n### %s\n\n`make bench ONLY=%s`, %s\n", group, group, time.Now().UTC().Format(time.DateOnly))
+	head := "\n| what | ours | against | ratio | goal |\n|---|---|---|---|---|\n"
+	for _, l := range r.rows {
+		if l.group == group {
+			fmt.Fprintf(to, "%s| %s | %s | %s | %s | %s |\n", head, l.what, l.ours, l.against, l.ratio, l.goal)
+			head = ""
+		}
+	}
+	r.writeTables(to, group)
+	for _, l := range r.left {
+		if l.group == group {
+			fmt.Fprintf(to, "\nLeft out: %s\n", l.what)
+		}
+	}
+}
+
+// plotLink matches a plot in a report.
+var plotLink = regexp.MustCompile(`!\[([^]]+)\]\([^)]+\)`)
+
+// drawPlots draws the plots of this run beside the report, and returns the links to all:
+// those of the report before and these.
+func (r *report) drawPlots(file, before string) (links []string, err error) {
+	links = plotLink.FindAllString(before, -1)
+	for _, p := range r.plots {
+		name := plotFile(p.title())
+		if err := p.draw(filepath.Join(filepath.Dir(file), name)); err != nil {
+			return nil, fmt.Errorf("plot %s: %w", p.title(), err)
+		}
+		if link := fmt.Sprintf("![%s](%s)", p.title(), name); !slices.Contains(links, link) {
+			links = append(links, link)
+		}
+	}
+	return links, nil
 }
 
 // writeTables writes a group's tables, below its rows.

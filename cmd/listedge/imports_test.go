@@ -15,8 +15,8 @@ import (
 // Who may import whom: the rule that CONTRIBUTING.md draws. Test files are free.
 var (
 	mayImport = map[string][]string{
-		"cmd/listedge": {"edge", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres",
-			"internal/boottime", "internal/changefeed", "internal/rawconn", "internal/redact", "internal/sandbox", "internal/tracing"},
+		"cmd/listedge": {"edge", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres", "origin/audit",
+			"internal/boottime", "internal/changefeed", "internal/histogram", "internal/rawconn", "internal/redact", "internal/sandbox", "internal/tracing"},
 		"edge":                    {"cache", "cache/freshness", "limiter", "metrics", "origin", "origin/apikey", "internal/boottime", "internal/changefeed", "internal/rawconn", "internal/tracing"},
 		"edge/admin":              {"edge", "metrics", "internal/histogram", "cache", "internal/changefeed"},
 		"metrics":                 {"cache", "limiter", "origin", "origin/apikey", "origin/follower", "internal/changefeed", "internal/histogram"},
@@ -29,9 +29,10 @@ var (
 		"origin":          {"origin/postgres", "internal/histogram"},
 		"origin/postgres": {"internal/rawconn", "internal/redact"},
 		"origin/apikey":   {"origin/postgres", "internal/boottime", "internal/changefeed"},
-		"origin/admin":    {"origin/apikey", "origin/follower", "origin/postgres"},
+		"origin/admin":    {"origin/apikey", "origin/audit", "origin/follower", "origin/postgres"},
+		"origin/audit":    {"origin/postgres"},
 		"origin/follower": {"origin/postgres", "internal/changefeed"},
-		"origin/load":     {"origin", "origin/postgres"},
+		"origin/load":     {"origin", "origin/audit", "origin/postgres"},
 
 		"internal/boottime":              nil,
 		"internal/boottime/boottimetest": {"internal/boottime"},
@@ -57,7 +58,7 @@ var (
 		"github.com/prometheus/client_golang": {"metrics"},
 		"github.com/prometheus/common":        {"metrics"},
 		"github.com/dgraph-io/ristretto":      {"cache"},
-		"github.com/jackc/pgx":                {"origin", "origin/postgres", "origin/apikey", "origin/admin", "origin/load", "origin/follower", "bench", "internal/sandbox/postgrestest"},
+		"github.com/jackc/pgx":                {"origin", "origin/postgres", "origin/apikey", "origin/admin", "origin/audit", "origin/load", "origin/follower", "bench", "internal/sandbox/postgrestest"},
 		"github.com/redis/go-redis":           {"cache", "limiter", "internal/changefeed", "cmd/listedge", "bench", "internal/sandbox/redistest"},
 		"github.com/alecthomas/kong":          {"cmd/listedge"},
 		"github.com/pressly/goose":            {"origin/admin"},

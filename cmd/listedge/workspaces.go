@@ -34,6 +34,22 @@ func withAdmin(ctx context.Context, f databaseFlags, do func(*admin.Conn) error)
 	return do(conn)
 }
 
+// changeFlags are for commands that change the database and name who does it.
+type changeFlags struct {
+	databaseFlags
+	actorFlag
+}
+
+// Validate is explicit because each of the embedded has one.
+func (f *changeFlags) Validate() error {
+	return cmp.Or(f.databaseFlags.Validate(), f.actorFlag.Validate())
+}
+
+// change calls do with a connection to the database and a context that names the actor.
+func (f *changeFlags) change(ctx context.Context, do func(context.Context, *admin.Conn) error) error {
+	return withAdmin(ctx, f.databaseFlags, func(a *admin.Conn) error { return do(f.acting(ctx), a) })
+}
+
 // limitFlags set the rate and the burst of a token bucket.
 type limitFlags struct {
 	Rate  *float64 `help:"Requests per second." placeholder:"R"`
@@ -62,7 +78,7 @@ func validName(name string) error {
 }
 
 type workspaceCreate struct {
-	databaseFlags
+	changeFlags
 	jsonFlag
 	limitFlags
 	Name string `help:"Its name." required:""`
@@ -70,7 +86,7 @@ type workspaceCreate struct {
 
 // Validate is explicit because each of the embedded has one.
 func (c *workspaceCreate) Validate() error {
-	return cmp.Or(c.databaseFlags.Validate(), c.limitFlags.Validate(), validName(c.Name))
+	return cmp.Or(c.changeFlags.Validate(), c.limitFlags.Validate(), validName(c.Name))
 }
 
 // Run creates a workspace.
@@ -78,7 +94,7 @@ func (c *workspaceCreate) Run(ctx context.Context, t *terminal) error {
 	if c.Burst != nil && c.Rate == nil {
 		return usageError{fmt.Errorf("--burst needs --rate: without a rate a workspace has no limit of its own")}
 	}
-	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
+	return c.change(ctx, func(ctx context.Context, a *admin.Conn) error {
 		w, err := a.CreateWorkspace(ctx, c.Name, c.Rate, c.Burst)
 		if err != nil {
 			return err
@@ -115,28 +131,28 @@ type workspaceSuspend struct{ oneFlags }
 
 // Run suspends a workspace.
 func (c *workspaceSuspend) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "suspended", func(a *admin.Conn) (any, error) { return a.SuspendWorkspace(ctx, c.ID) })
+	return c.do(ctx, t, "suspended", func(ctx context.Context, a *admin.Conn) (any, error) { return a.SuspendWorkspace(ctx, c.ID) })
 }
 
 type workspaceResume struct{ oneFlags }
 
 // Run resumes a workspace.
 func (c *workspaceResume) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "resumed", func(a *admin.Conn) (any, error) { return a.ResumeWorkspace(ctx, c.ID) })
+	return c.do(ctx, t, "resumed", func(ctx context.Context, a *admin.Conn) (any, error) { return a.ResumeWorkspace(ctx, c.ID) })
 }
 
 // oneFlags are the flags of a command that changes one workspace or key.
 type oneFlags struct {
-	databaseFlags
+	changeFlags
 	jsonFlag
 	ID uuid.UUID `arg:"" help:"Its id (of a key: not the key)."`
 }
 
 // do makes the change and prints the changed row, or without --json the word done and
 // the id.
-func (f oneFlags) do(ctx context.Context, t *terminal, done string, change func(*admin.Conn) (any, error)) error {
-	return withAdmin(ctx, f.databaseFlags, func(a *admin.Conn) error {
-		row, err := change(a)
+func (f oneFlags) do(ctx context.Context, t *terminal, done string, change func(context.Context, *admin.Conn) (any, error)) error {
+	return f.change(ctx, func(ctx context.Context, a *admin.Conn) error {
+		row, err := change(ctx, a)
 		if err != nil {
 			return err
 		}
@@ -158,19 +174,21 @@ func (f *updateFlags) Validate() error {
 	if f.Rate == nil && f.Burst == nil {
 		return errNothingToUpdate
 	}
-	return cmp.Or(f.databaseFlags.Validate(), f.limitFlags.Validate())
+	return cmp.Or(f.changeFlags.Validate(), f.limitFlags.Validate())
 }
 
 type workspaceUpdate struct{ updateFlags }
 
 // Run changes the workspace's limit.
 func (c *workspaceUpdate) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "updated", func(a *admin.Conn) (any, error) { return a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst) })
+	return c.do(ctx, t, "updated", func(ctx context.Context, a *admin.Conn) (any, error) {
+		return a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst)
+	})
 }
 
 type keyUpdate struct{ updateFlags }
 
 // Run changes the key's limit.
 func (c *keyUpdate) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "updated", func(a *admin.Conn) (any, error) { return a.UpdateKey(ctx, c.ID, c.Rate, c.Burst) })
+	return c.do(ctx, t, "updated", func(ctx context.Context, a *admin.Conn) (any, error) { return a.UpdateKey(ctx, c.ID, c.Rate, c.Burst) })
 }

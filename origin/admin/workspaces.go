@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"listedge/origin/audit"
 	"listedge/origin/follower"
 	"listedge/origin/postgres"
 )
@@ -52,8 +53,12 @@ func (c *Conn) CreateWorkspace(ctx context.Context, name string, rate *float64, 
 	if err := checkRate(rate); err != nil {
 		return Workspace{}, err
 	}
-	return one[Workspace](ctx, c.conn, "create the workspace",
-		`INSERT INTO workspaces (name, rate_per_second, burst) VALUES ($1, $2, $3) RETURNING `+workspaceColumns, name, rate, burst)
+	return act(ctx, c, func(tx pgx.Tx) (Workspace, audit.Act, error) {
+		made, err := one[Workspace](ctx, tx, "create the workspace",
+			`INSERT INTO workspaces (name, rate_per_second, burst) VALUES ($1, $2, $3) RETURNING `+workspaceColumns, name, rate, burst)
+		return made, audit.Act{Action: "workspaces.create", Workspace: &made.ID, Details: map[string]any{
+			"name": short(made.Name), "ratePerSecond": made.RatePerSecond, "burst": made.Burst}}, err
+	})
 }
 
 // Workspaces lists all workspaces, oldest first.
@@ -66,8 +71,8 @@ func (c *Conn) UpdateWorkspace(ctx context.Context, id uuid.UUID, rate *float64,
 	if err := checkRate(rate); err != nil {
 		return Workspace{}, err
 	}
-	return one[Workspace](ctx, c.conn, "update workspace "+id.String(),
-		`UPDATE workspaces SET rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst) WHERE id = $1 RETURNING `+workspaceColumns, id, rate, burst)
+	return updateRow[Workspace](ctx, c, update{"workspaces.update", "update workspace", "workspaces", workspaceColumns,
+		`rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst)`}, id, rate, burst)
 }
 
 // checkRate refuses a rate that buckets would round: they count in micro-tokens.
@@ -81,14 +86,14 @@ func checkRate(rate *float64) error {
 
 // SuspendWorkspace makes all keys of the workspace answer 403.
 func (c *Conn) SuspendWorkspace(ctx context.Context, id uuid.UUID) (Workspace, error) {
-	return one[Workspace](ctx, c.conn, "suspend workspace "+id.String(),
-		`UPDATE workspaces SET suspended_at = coalesce(suspended_at, now()) WHERE id = $1 RETURNING `+workspaceColumns, id)
+	return updateRow[Workspace](ctx, c, update{"workspaces.suspend", "suspend workspace", "workspaces", workspaceColumns,
+		`suspended_at = coalesce(suspended_at, now())`}, id)
 }
 
 // ResumeWorkspace undoes SuspendWorkspace.
 func (c *Conn) ResumeWorkspace(ctx context.Context, id uuid.UUID) (Workspace, error) {
-	return one[Workspace](ctx, c.conn, "resume workspace "+id.String(),
-		`UPDATE workspaces SET suspended_at = NULL WHERE id = $1 RETURNING `+workspaceColumns, id)
+	return updateRow[Workspace](ctx, c, update{"workspaces.resume", "resume workspace", "workspaces", workspaceColumns,
+		`suspended_at = NULL`}, id)
 }
 
 // WorkspaceExists returns ErrNotFound if it does not.
@@ -117,11 +122,13 @@ func (c *Conn) Purge(ctx context.Context, workspace *uuid.UUID) error {
 			return err
 		}
 	}
-	var followed bool
-	err := c.conn.QueryRow(ctx, purgeSQL, follower.SlotPrefix, follower.MessagePrefix, follower.PurgeMessage(workspace)).Scan(&followed)
-	if err == nil && !followed {
-		err = errNotFollowed
-	}
+	_, err := act(ctx, c, func(tx pgx.Tx) (followed bool, done audit.Act, err error) {
+		err = tx.QueryRow(ctx, purgeSQL, follower.SlotPrefix, follower.MessagePrefix, follower.PurgeMessage(workspace)).Scan(&followed)
+		if err == nil && !followed {
+			err = errNotFollowed
+		}
+		return followed, audit.Act{Action: "purge", Workspace: workspace}, err
+	})
 	if err != nil {
 		return fmt.Errorf("purge: %w", err)
 	}
@@ -142,9 +149,18 @@ func CreateDatabase(ctx context.Context, url, name string) error {
 	return nil
 }
 
+// short cuts a name for the audit log: the table holds 64 KiB of one.
+func short(name string) string {
+	const most = 200
+	if runes := []rune(name); len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	return name
+}
+
 // one runs a statement that returns one row. No row means that the id does not exist:
 // ErrNotFound.
-func one[T any](ctx context.Context, conn *pgx.Conn, doing, sql string, args ...any) (row T, err error) {
+func one[T any](ctx context.Context, conn querier, doing, sql string, args ...any) (row T, err error) {
 	rows, err := all[T](ctx, conn, doing, sql, args...)
 	if err == nil && len(rows) == 0 {
 		err = fmt.Errorf("%s: %w", doing, ErrNotFound)
@@ -156,7 +172,7 @@ func one[T any](ctx context.Context, conn *pgx.Conn, doing, sql string, args ...
 }
 
 // all runs a statement and returns its rows. doing is for the error.
-func all[T any](ctx context.Context, conn *pgx.Conn, doing, sql string, args ...any) ([]T, error) {
+func all[T any](ctx context.Context, conn querier, doing, sql string, args ...any) ([]T, error) {
 	rows, err := conn.Query(ctx, sql, args...)
 	if err == nil {
 		var list []T
