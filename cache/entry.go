@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"hash/crc32"
 	"sync"
 	"sync/atomic"
@@ -42,6 +43,19 @@ func NewEntry(body []byte, next string) *Entry {
 
 func (e *Entry) set(body []byte, next string) {
 	e.Body, e.Next, e.CRC, e.ETag = body, next, crc32.ChecksumIEEE(body), TagOf(body)
+}
+
+// AppendKey appends the key of a page: the workspace, then each part with its
+// length in front. The encoding is injective for any parts: two different lists of
+// parts of one workspace have different keys, and so has the same list in two
+// workspaces. Memory, Redis and collapsing use the same key.
+func AppendKey(dst []byte, workspace [16]byte, parts ...[]byte) []byte {
+	dst = append(dst, workspace[:]...)
+	for _, part := range parts {
+		dst = binary.AppendUvarint(dst, uint64(len(part)))
+		dst = append(dst, part...)
+	}
+	return dst
 }
 
 // EntityTag is a weak entity tag (RFC 9110, 8.8.3), the first half of a SHA-256.

@@ -57,7 +57,11 @@ const (
 	brought = pages + `, outcome=~"memory|redis|origin|stale|not_modified"`
 )
 
-const duration, queryDuration = "listedge_http_request_duration_seconds", "listedge_origin_query_duration_seconds"
+const (
+	duration      = "listedge_http_request_duration_seconds"
+	queryDuration = "listedge_origin_query_duration_seconds"
+	redisDuration = "listedge_redis_call_duration_seconds"
+)
 
 // quantile is that of a histogram, by the labels; selector is what follows a name.
 func quantile(q, histogram, selector string, by ...string) string {
@@ -207,6 +211,8 @@ var dashboard = []row{
 		{"Calls to Redis per request", "Script calls for buckets by requests. Leases keep it far below 1; many keys with few requests each raise it.", "timeseries", "short", nil, 0,
 			[]query{{`sum(rate(listedge_limiter_redis_calls_total{~}[$__rate_interval])) / sum(rate(listedge_http_requests_total{~, ` + pages + `}[$__rate_interval]))`, "calls"},
 				{`sum(rate(listedge_limiter_redis_trips_total{~}[$__rate_interval])) / sum(rate(listedge_http_requests_total{~, ` + pages + `}[$__rate_interval]))`, "round trips"}}},
+		{"How long do calls to Redis take?", "99th percentile by purpose: pages, or limits. With the time to get a connection.", "timeseries", "s", warnAt(0.005, 0.02), 0,
+			[]query{{quantile("0.99", redisDuration, `{~}`, "purpose"), "{{purpose}}"}}},
 		{"Does Redis answer for limits?", "Trips that failed, or took longer than a request waits.", "timeseries", "ops", nil, 0,
 			[]query{{`sum by (instance) (rate(listedge_limiter_redis_errors_total{~}[$__rate_interval]))`, "{{instance}} failed"}, {`sum by (instance) (rate(listedge_limiter_redis_timeouts_total{~}[$__rate_interval]))`, "{{instance}} late"}}},
 		{"Leases", "Tokens leased per second, leased tokens not yet spent, and their buckets.", "timeseries", "short", nil, 0,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"listedge/cache"
+	"listedge/cache/freshness"
 	"listedge/internal/changefeed"
 	"listedge/origin"
 )
@@ -71,4 +72,81 @@ func (s *Server) prefetchNext(x *exchange) {
 func fillResult(q *origin.Query, p origin.Page, err error) (cache.FillResult, error) {
 	return cache.FillResult{Body: p.Body, Next: p.NextCursor, Snapshot: p.Snapshot, Run: p.Run, Server: p.Timeline, LSN: p.LSN, Extent: extentOf(q, p.Shown),
 		Query: cache.Span{Began: p.Began, Took: p.Took}}, err
+}
+
+// placeOf returns where the query's page is in its list, so that it can be joined from
+// others. It returns nil if changes are not followed, because no page is joined then.
+func (s *Server) placeOf(q *origin.Query) *cache.Place {
+	if s.cache.Mode() == cache.ModeTTL {
+		return nil
+	}
+	r := &pageRows{query: *q}
+	if q.Sort == origin.ByName {
+		r.names = s.origin.NameOrder()
+	}
+	return &cache.Place{List: cache.AppendKey(nil, q.Workspace, q.AppendScope(nil)),
+		Begin: *extentOf(q, &origin.Shown{Names: r.names}), Limit: q.Limit, Rows: r}
+}
+
+// pageRows implements cache.Rows.
+type pageRows struct {
+	query origin.Query
+	names *origin.NameOrder // nil = not known, or not needed
+}
+
+func (r *pageRows) Starts(starts []uint32, body []byte) []uint32 {
+	return origin.AppendRows(starts, body)
+}
+
+func (r *pageRows) Position(row []byte) freshness.Bound {
+	p, ok := origin.PositionAfterRow(row, r.query.Sort)
+	if !ok {
+		return freshness.Bound{}
+	}
+	return boundOf(&p, r.names)
+}
+
+func (r *pageRows) Join(parts [][]byte, more bool) (body []byte, next string, ok bool) {
+	page, ok := r.query.Join(parts, more)
+	return page.Body, page.NextCursor, ok
+}
+
+// The orders and filters of queries, as the log of changes and cache/freshness name them.
+var (
+	extentOrders = [...]freshness.Order{origin.ByCreatedAt: freshness.ByCreatedAt, origin.ByName: freshness.ByName}
+	stockFlags   = [...]changefeed.RowFlags{origin.AnyStock: 0, origin.Tracked: changefeed.RowTracked, origin.Low: changefeed.RowTracked | changefeed.RowLow}
+	typeFlags    = [...]changefeed.RowFlags{origin.AnyType: 0, origin.Goods: changefeed.RowGoods, origin.Services: changefeed.RowService,
+		origin.Customers: changefeed.RowCustomer, origin.Suppliers: changefeed.RowSupplier}
+)
+
+// extentOf returns which rows of the list the page shows; nil = not known. It depends on
+// each field of the query that selects or orders rows: see TestEachFieldOfAQueryIsHandled.
+func extentOf(q *origin.Query, shown *origin.Shown) *freshness.Extent {
+	if shown == nil {
+		return nil
+	}
+	e := &freshness.Extent{
+		Order: extentOrders[q.Sort], Filter: stockFlags[q.Stock] | typeFlags[q.Type], Searched: q.Search != "",
+		After: boundOf(&q.After, shown.Names), End: boundOf(&shown.End, shown.Names), Tags: make([]uint32, len(shown.IDs)),
+	}
+	if shown.Names != nil {
+		e.NameOrder = shown.Names.Digest
+	}
+	for i, id := range shown.IDs {
+		e.Tags[i] = freshness.Tag(id)
+	}
+	return e
+}
+
+// boundOf converts a position of the origin; one that is not set is an end of the list.
+// names is nil if the order of names is not known.
+func boundOf(p *origin.Position, names *origin.NameOrder) freshness.Bound {
+	if !p.Set {
+		return freshness.Bound{Kind: freshness.Open}
+	}
+	b := freshness.Bound{Kind: freshness.At, CreatedAt: p.CreatedAt, ID: p.ID}
+	if names != nil {
+		b.NameKey, _ = names.Key(p.Name)
+	}
+	return b
 }

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"time"
 
 	"listedge/limiter/lease"
 )
@@ -16,11 +17,19 @@ func (d *direct) open(b *Bucket, now int64) {
 	b.lease.View = lease.View{Level: b.lease.Policy.Units(), At: now}
 }
 
-// idle reports whether the bucket is full: a new one would be the same.
+// idle reports whether the bucket is full, so that a new one would be the same, and was
+// not used for idleAfter. A bucket in use that was evicted would be registered again by
+// its next request, which costs more than the request's decision.
 func (d *direct) idle(b *Bucket) bool {
-	b.lease.Refill(&b.lease.Policy, d.l.now())
+	now := d.l.now()
+	if now-b.lease.At < idleAfter.Microseconds() {
+		return false
+	}
+	b.lease.Refill(&b.lease.Policy, now)
 	return b.lease.Level >= b.lease.Policy.Units()
 }
+
+const idleAfter = 10 * time.Second
 
 func (d *direct) decide(now int64, key, workspace *Bucket, cost int64) Decision {
 	r := Decision{Allowed: true, Source: SourceMemory}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -287,11 +286,7 @@ func startSentinel(t *testing.T) (master *sandbox.Redis, client func(int) redis.
 	if err := redistest.Client(t, replica).ReplicaOf(t.Context(), host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
-	sentinel, err := sandbox.StartSentinel(t.Context(), filepath.Join(sandboxtest.Dir(t), "sentinel"), "main", master.Addr(), 300*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = sentinel.Stop() })
+	sentinel := sandboxtest.Sentinel(t, "main", master.Addr(), 300*time.Millisecond)
 	watcher := redis.NewSentinelClient(&redis.Options{Addr: sentinel.Addr()})
 	t.Cleanup(func() { _ = watcher.Close() })
 	within(t, 15*time.Second, "the sentinel knows of the replica", func() bool {

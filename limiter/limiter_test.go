@@ -193,6 +193,27 @@ func TestAnEvictedHandleComesBack(t *testing.T) {
 	})
 }
 
+// A handle in use is not evicted, although its bucket is full at every request: to
+// register it again costs more than a decision.
+func TestAHandleInUseIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := open(t, Options{})
+		p := policy(t, 1000, 10)
+		used := l.Bucket("used", p)
+		for i := range 3 * sweepFrom {
+			takes(t, l, used, 1, SourceMemory)
+			time.Sleep(time.Second)
+			l.Bucket(fmt.Sprint(i), p)
+			if used.evicted {
+				t.Fatalf("a handle that is used every second was evicted when there were %d more", i)
+			}
+		}
+		if n := l.Stats().Buckets; n > 2*sweepFrom {
+			t.Errorf("%d buckets are kept, of which one is in use", n)
+		}
+	})
+}
+
 // Handles are made for keys that exist; those that nobody takes from cost Redis
 // nothing.
 func TestMadeUpKeysCostNothing(t *testing.T) {

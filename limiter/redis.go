@@ -146,7 +146,7 @@ func (once) NoRetry() bool { return true }
 // arguments are the script's, in its order.
 func arguments(c *lease.Call) []any {
 	return []any{c.Policy.Rate, c.Policy.Burst, c.Policy.Version, c.Need, c.Hold, c.Extra, c.Arrived, c.Entitled,
-		c.Epoch, c.Rel0, c.Rel1, c.Ret, c.Debt, c.Nodes, c.Missing, c.Node}
+		c.Epoch, c.Rel0, c.Rel1, c.Ret, c.Debt, c.Nodes, c.Missing, c.Node, c.Life}
 }
 
 // read fills the reply from the script's answer.

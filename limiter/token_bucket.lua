@@ -3,13 +3,15 @@
 -- the two equal, state included.
 --
 -- KEYS[1]  the bucket. Absent (or of another form) = full, nothing held.
--- ARGV     rate burst version     the caller's policy; a rate is micro-tokens a second
+-- ARGV     rate burst version     the caller's policy; a rate is micro-tokens a second,
+--                                 0 = a quota, which nothing refills
 --          need hold extra        tokens to admit now; 1: they count as held; tokens to lease
 --          arrived entitled       requests since the last report; thousandths of a
 --                                 request that had no token yet
 --          epoch rel0 rel1        no longer held, of those leased in that epoch, and the one before
 --          ret debt               tokens to give back; tokens spent without Redis
 --          nodes missing node     of the fleet; those that may be cut off; the caller
+--          life                   of a quota: microseconds for which it must be stored
 -- Returns  granted (of need), leased, level (micro-tokens), microseconds to the next
 --          token, epoch, microseconds for which what is leased now counts, tokens held
 --          by all, demand, 1 if the caller owns the bucket
@@ -25,13 +27,14 @@ local TOKEN, EPOCH, SLACK = 1000000, 10000000, 1000000
 local LEAST = 16 -- smaller bursts are not leased from
 local OWNER_LIFE, MISSING_AFTER, MEMBER_LIFE = 60000000, 1850000, 60000000
 local OVERLOAD, FAIR, SCARCE = 1.125, 1.03125, 4
+local MAX_UNITS, MAX_TOKENS = 2 ^ 52, 4503599627
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 
 local n = {}
 for i = 1, #ARGV do n[i] = tonumber(ARGV[i]) end
 local R, B, version, need, hold, extra = n[1], n[2], n[3], n[4], n[5], n[6]
 local arrived, entitled, from, rel0, rel1 = n[7], n[8], n[9], n[10], n[11]
-local ret, debt, nodes, missing, node = n[12], n[13], max(1, n[14]), n[15], n[16]
+local ret, debt, nodes, missing, node, life = n[12], n[13], max(1, n[14]), n[15], n[16], n[17]
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -44,9 +47,19 @@ if known then
   level, ts, lag, held, prev, used, demand, withheld, owner, seen, v, r, b = struct.unpack(FORM, raw)
 end
 
-local function time_for(units) return min(2 ^ 52, ceil(max(0, units) * 1000000 / r)) end
-local function span() return max(1000000, time_for(4 * b * TOKEN)) end
+local function time_for(units)
+  if units <= 0 then return 0 end
+  return min(MAX_UNITS, ceil(units * 1000000 / r))
+end
+local function span()
+  if r == 0 then return EPOCH end
+  return max(1000000, time_for(4 * b * TOKEN))
+end
 local function cap() return max(0, b - held - prev) * TOKEN end
+local function lowest()
+  if r == 0 then return -MAX_UNITS end
+  return -floor(b / 4) * TOKEN
+end
 
 -- Who is missing, and how much of the refill is withheld for them.
 local gone = missing
@@ -86,8 +99,9 @@ end
 -- The newer policy, or one that no node has disagreed with for an epoch.
 local epoch = floor((ts + lag) / EPOCH)
 if version > v or (not (R == r and B == b) and epoch - used > 1) then
+  if r == 0 and R == 0 then level = level + (B - b) * TOKEN end
   v, r, b = version, R, B
-  level = max(min(level, cap()), -floor(b / 4) * TOKEN)
+  level = max(min(level, cap()), lowest())
   withheld = max(0, min(withheld, cap() - level))
   changed = true
 end
@@ -108,17 +122,19 @@ if from == epoch then
 elseif from == epoch - 1 then
   prev = max(0, prev - rel0)
 end
-level = max(level, min(cap() - withheld, level + min(ret, b) * TOKEN))
-local owed = min(debt, b) * TOKEN
+local most_tokens = b
+if r == 0 then most_tokens = MAX_TOKENS end
+level = max(level, min(cap() - withheld, level + min(ret, most_tokens) * TOKEN))
+local owed = min(debt, most_tokens) * TOKEN
 local paid = min(owed, withheld)
 withheld = withheld - paid
-level = max(min(level, -floor(b / 4) * TOKEN), level - owed + paid)
+level = max(min(level, lowest()), level - owed + paid)
 
 local granted, leased = 0, 0
 if not stepped then
   local have = floor(max(0, level) / TOKEN)
   local capacity = r * span() / 1000000000
-  local scarce = have * SCARCE < b and demand > capacity * OVERLOAD
+  local scarce = r > 0 and have * SCARCE < b and demand > capacity * OVERLOAD
   local share = have
   if scarce and nodes > 1 and b >= LEAST then
     share = min(have, floor(entitled * capacity * FAIR / demand / 1000))
@@ -126,16 +142,20 @@ if not stepped then
   granted = min(need, share)
   if granted == need and b >= LEAST then
     local bound = floor((have + held + prev) / max(8, 2 * nodes + 1))
-    if scarce then
+    if r == 0 then
+      bound = floor(have / max(8, 3 * nodes))
+    elseif scarce then
       bound = share
     elseif 2 * have < b then
       bound = floor(have / (3 * nodes))
     end
-    leased = max(0, min(extra, bound, share - granted, floor(b / 2) - held - prev))
+    leased = min(extra, bound, share - granted)
+    if r > 0 then leased = min(leased, floor(b / 2) - held - prev) end
+    leased = max(0, leased)
   end
 end
 level = level - (granted + leased) * TOKEN
-held = held + leased + hold * granted
+if r > 0 then held = held + leased + hold * granted end
 
 local wait = 0
 if level < TOKEN then wait = time_for(TOKEN - level) end
@@ -143,16 +163,18 @@ if level < TOKEN then wait = time_for(TOKEN - level) end
 -- A refused request stores nothing: refilling later comes to the same level, and a
 -- flood of refusals costs no replication. Once full, with nothing held or
 -- withheld, a bucket is as good as absent; the extra second keeps its policy
--- version over jitter.
+-- version over jitter. A quota is stored for its life.
 local lasts = (epoch + 2) * EPOCH - ts - lag
 if changed or b >= LEAST and arrived > 0 or granted + leased + rel0 + rel1 + ret + debt > 0 then
   local last = time_for(b * TOKEN - level)
   if held + prev > 0 then last = max(last, lasts) end
   if owner ~= 0 or withheld > 0 then last = max(last, MEMBER_LIFE) end
+  if r == 0 then last = life end
   redis.call('SET', KEYS[1], struct.pack(FORM, level, ts, lag, held, prev, used, demand, withheld, owner, seen, v, r, b),
     'PX', ceil(last / 1000) + 1000)
 end
 
+if r == 0 then epoch, lasts = 0, MAX_UNITS end
 local owns = 0
 if owner == node and node ~= 0 then owns = 1 end
 return { granted, leased, level, wait, epoch, lasts, held + prev, demand, owns }

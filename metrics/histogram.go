@@ -14,12 +14,13 @@ import (
 	"listedge/internal/histogram"
 )
 
-// The classic buckets. Each is a series for every route and outcome, or server and
-// outcome; what they do not tell apart, native histograms do. 100 ms is the objective in
+// The classic buckets. Each is a series for every route and outcome, server and
+// outcome, or purpose; what they do not tell apart, native histograms do. 100 ms is the objective in
 // deploy/prometheus/rules.
 var (
 	requestBounds = histogram.Classic[:3]
 	queryBounds   = histogram.Classic[1:3]
+	redisBounds   = histogram.Classic[1:2]
 	lagBounds     = histogram.Classic[:]
 )
 

@@ -21,6 +21,7 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/changefeed"
+	"listedge/internal/histogram"
 	"listedge/limiter"
 	"listedge/origin"
 	"listedge/origin/apikey"
@@ -126,6 +127,13 @@ type Sources struct {
 
 	Dependencies      func() []Dependency // those that have been checked
 	CertificateExpiry func() time.Time    // of the public listener; zero = it has no certificate
+	RedisCalls        func() []RedisCalls // none without Redis
+}
+
+// RedisCalls is how long the calls to Redis for one purpose took.
+type RedisCalls struct {
+	Purpose string // pages or limits
+	Took    histogram.Snapshot
 }
 
 // DependencyKind is what a dependency is.
@@ -155,7 +163,7 @@ func (r *Registry) Collect(from Sources) {
 		newCollector(keyMetrics, from.Keys),
 		newCollector(nodeMetrics, func() node {
 			return node{ready: from.Ready(), redisMayEvict: from.RedisMayEvict(), keyBreakerOpen: from.KeyBreakerOpen(),
-				dependencies: from.Dependencies(), certificateExpiry: from.CertificateExpiry()}
+				dependencies: from.Dependencies(), certificateExpiry: from.CertificateExpiry(), redisCalls: from.RedisCalls()}
 		}),
 	)
 }

@@ -36,6 +36,7 @@ type node struct {
 	ready, redisMayEvict, keyBreakerOpen bool
 	dependencies                         []Dependency
 	certificateExpiry                    time.Time
+	redisCalls                           []RedisCalls
 }
 
 var nodeMetrics = []metric[node]{
@@ -54,6 +55,11 @@ var nodeMetrics = []metric[node]{
 			if d.Kind == Redis {
 				set(d.Up)
 			}
+		}
+	}},
+	{"redis_call_duration_seconds", "Time that calls to Redis took, by purpose (pages or limits): a command or a pipeline, with the time to get a connection, failed calls included.", []string{"purpose"}, func(n node, set set) {
+		for _, c := range n.redisCalls {
+			set(timings{Snapshot: c.Took, bounds: redisBounds}, c.Purpose)
 		}
 	}},
 	value("tls_certificate_expiry_seconds", "When the first certificate in the chain of the public listener expires, in seconds since 1970; 0 without TLS.", func(n node) any {

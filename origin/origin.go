@@ -29,27 +29,6 @@ import (
 	"listedge/origin/postgres"
 )
 
-// Page is one page of a list as the database had it.
-type Page struct {
-	// Body is the JSON of the answer up to where the request id goes:
-	// {"data":[…],"page":{"hasMore":…,"nextCursor":…}  — without the last brace.
-	Body       []byte
-	NextCursor string // empty when this is the last page
-	Rows       int
-	Shown      *Shown // nil = not known
-
-	// For a page from the primary: the statement's pg_current_snapshot(), and the run
-	// of the server, which is the time of its start.
-	Snapshot, Run string
-	// For a page from a standby: the primary's system and timeline, and the LSN up to
-	// which the standby had replayed before the statement began.
-	Timeline string
-	LSN      uint64
-
-	Began time.Time     // when the query was sent, also if it failed; zero = none was sent
-	Took  time.Duration // how long the query took
-}
-
 // Errors of Fetch. All but ErrNotAllowed are temporary. postgres/errors.go gives
 // an error its kind.
 var (
@@ -60,14 +39,8 @@ var (
 	ErrWrongServer = postgres.ErrWrongServer
 )
 
-const (
-	// maxPage bounds a page in bytes: a page that reaches it ends before its limit. The
-	// first row may be larger, so that a walk gets past every row that can be read. The
-	// widest row that the schema permits is 2 MB of JSON.
-	maxPage = 4 << 20
-	// keepBuffer bounds the buffers that are kept for the next page, in bytes.
-	keepBuffer = 1 << 20
-)
+// keepBuffer bounds the buffers that are kept for the next page, in bytes.
+const keepBuffer = 1 << 20
 
 // upstream is one Postgres that pages are read from.
 type upstream struct {
@@ -122,6 +95,9 @@ func New(db *postgres.Database) *Origin {
 	}
 	return o
 }
+
+// HasStandbys says whether there are standbys to fetch from.
+func (o *Origin) HasStandbys() bool { return len(o.standbys) > 0 }
 
 // Fetch reads one page from the primary. run is the run of the primary that is known
 // from a proof; empty = there is no proof at the moment.

@@ -128,9 +128,6 @@ func (o *Origin) CheckStandby(ctx context.Context, i int) error {
 	return nil
 }
 
-// HasStandbys says whether there are standbys to fetch from.
-func (o *Origin) HasStandbys() bool { return len(o.standbys) > 0 }
-
 // FetchFromStandby reads one page from a standby that follows the primary and
 // has replayed enough of its WAL. It tries them in turn, and the next one only if
 // the last one refused without a query. Errors: those of Fetch, ErrLagging,

@@ -313,13 +313,7 @@ func TestDoctorOfTheConnectionToRedis(t *testing.T) {
 	if err := client.ConfigSet(t.Context(), "requirepass", "secret").Err(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	sentinel, err := sandbox.StartSentinel(ctx, filepath.Join(sandboxtest.Dir(t), "s"), "main", r.Addr(), time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = sentinel.Stop() })
+	sentinel := sandboxtest.Sentinel(t, "main", r.Addr(), time.Second)
 	for url, wanted := range map[string]string{
 		overTLS: "certificate",
 		strings.Replace(overTLS, "rediss", "redis", 1):   "TLS",

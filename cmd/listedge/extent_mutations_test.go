@@ -9,7 +9,7 @@ import "testing"
 //	make mutations ONLY=TestExtentMutations
 func TestExtentMutations(t *testing.T) {
 	const (
-		shown, names, sql, extent = "origin/shown.go", "origin/postgres/nameorder.go", "origin/postgres/nameorder.sql", "edge/extent.go"
+		shown, names, sql, extent = "origin/page.go", "origin/postgres/nameorder.go", "origin/postgres/nameorder.sql", "edge/fill.go"
 
 		lists, keys, queries = "TestEveryListIsWhatTheReferenceSays", "TestKeysOfNamesCompareAsTheDatabaseDoes", "TestExtentsOfAllQueries"
 		oracle               = "TestEveryCachedPageEqualsOneReadAnew"

@@ -16,7 +16,7 @@ import (
 var (
 	mayImport = map[string][]string{
 		"cmd/listedge": {"edge", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres",
-			"internal/boottime", "internal/changefeed", "internal/rawconn", "internal/redact", "internal/sandbox", "internal/tracing"},
+			"internal/boottime", "internal/changefeed", "internal/histogram", "internal/rawconn", "internal/redact", "internal/sandbox", "internal/tracing"},
 		"edge":                    {"cache", "cache/freshness", "limiter", "metrics", "origin", "origin/apikey", "internal/boottime", "internal/changefeed", "internal/rawconn", "internal/tracing"},
 		"edge/admin":              {"edge", "metrics", "internal/histogram", "cache", "internal/changefeed"},
 		"metrics":                 {"cache", "limiter", "origin", "origin/apikey", "origin/follower", "internal/changefeed", "internal/histogram"},

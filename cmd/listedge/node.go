@@ -197,6 +197,7 @@ func (n *node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 		state.Fleet = n.fleet
 	}
 	sources.Dependencies = func() []metrics.Dependency { return dependencyMetrics(dependencies, n.watched) }
+	sources.RedisCalls = n.redis.calls
 	sources.CertificateExpiry = func() time.Time { return certificateExpiry(n.public) }
 	n.health = admin.NewHealth(func() string { return n.cache.Mode().String() },
 		map[string]func() string{"trusted-proxies": n.server.UntrustedProxy, "shared-redis": n.sharedRedis}, checks...)

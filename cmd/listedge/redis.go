@@ -15,7 +15,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"listedge/internal/histogram"
 	"listedge/internal/rawconn"
+	"listedge/metrics"
 )
 
 // quietRedis silences the log of the Redis client: callers count and log its failures.
@@ -26,7 +28,50 @@ type discard struct{}
 func (discard) Printf(context.Context, string, ...any) {}
 
 // redisClients are separate pools, so that large pages do not delay small decisions.
-type redisClients struct{ pages, limiter, log redis.UniversalClient }
+type redisClients struct {
+	pages, limiter, log redis.UniversalClient
+	pageCalls           *callTimer
+	limiterCalls        *callTimer
+}
+
+// calls returns how long the calls took; the log's are not timed, because its reader waits
+// in Redis for the next entry.
+func (c redisClients) calls() []metrics.RedisCalls {
+	if c.pages == nil {
+		return nil
+	}
+	return []metrics.RedisCalls{{Purpose: "pages", Took: c.pageCalls.snapshot()}, {Purpose: "limits", Took: c.limiterCalls.snapshot()}}
+}
+
+// callTimer is a hook of a client. It measures how long commands and pipelines take,
+// with the time to get a connection.
+type callTimer struct{ took histogram.Histogram }
+
+func (t *callTimer) snapshot() (s histogram.Snapshot) {
+	s.Add(&t.took)
+	return s
+}
+
+// DialHook implements redis.Hook.
+func (t *callTimer) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook implements redis.Hook.
+func (t *callTimer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, command redis.Cmder) error {
+		began := time.Now()
+		defer func() { t.took.Observe(time.Since(began)) }()
+		return next(ctx, command)
+	}
+}
+
+// ProcessPipelineHook implements redis.Hook.
+func (t *callTimer) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, commands []redis.Cmder) error {
+		began := time.Now()
+		defer func() { t.took.Observe(time.Since(began)) }()
+		return next(ctx, commands)
+	}
+}
 
 func (c redisClients) close() {
 	if c.pages != nil {
@@ -46,7 +91,10 @@ func openRedis(text string) (c redisClients, err error) {
 	if err != nil {
 		return c, usageError{fmt.Errorf("--redis-url: %w", err)}
 	}
-	return redisClients{pages: newRedisClient(o), limiter: newRedisClient(o), log: newRedisClient(o)}, nil
+	c = redisClients{pages: newRedisClient(o), limiter: newRedisClient(o), log: newRedisClient(o), pageCalls: new(callTimer), limiterCalls: new(callTimer)}
+	c.pages.AddHook(c.pageCalls)
+	c.limiter.AddHook(c.limiterCalls)
+	return c, nil
 }
 
 func newRedisClient(o redis.UniversalOptions) redis.UniversalClient {

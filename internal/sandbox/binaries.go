@@ -79,15 +79,12 @@ func findPostgres(want int) (bin string, major int, err error) {
 	return versions[want], want, nil
 }
 
-// findRedis returns the path of a Redis server, or of a Valkey server, which newer
-// distributions have in its place. Valkey has the same protocol and runs the same
-// scripts.
-func findRedis() (string, error) {
-	return findServer("a Redis server", "redis-server", "valkey-server")
-}
+// redisPrograms are Redis, and Valkey, which newer distributions have in its place. Valkey
+// has the same protocol and runs the same scripts.
+var redisPrograms = []string{"redis-server", "valkey-server"}
 
-// findServer returns the path of the first of these programs that is installed.
-func findServer(what string, names ...string) (string, error) {
+// FindServer returns the path of the first of these programs that is installed.
+func FindServer(what string, names ...string) (string, error) {
 	for _, name := range names {
 		if path, err := exec.LookPath(name); err == nil {
 			return path, nil

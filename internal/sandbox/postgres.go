@@ -36,12 +36,11 @@ type PostgresOptions struct {
 // Postgres is a running private server: superuser `postgres`, a password of
 // its own, 127.0.0.1 only, wal_level=logical.
 type Postgres struct {
+	*Server
 	options  PostgresOptions
 	bin      string
-	port     int
 	password string
 	as       *syscall.Credential
-	process  *Child
 }
 
 // ErrDataFolder: the folder cannot be used for a server.
@@ -81,26 +80,14 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.startOnFreePort(ctx); err != nil {
-		return nil, err
-	}
-	return p, nil
+	return p, p.start(ctx)
 }
 
 func (p *Postgres) cluster() string      { return filepath.Join(p.options.Dir, "cluster") }
 func (p *Postgres) passwordFile() string { return filepath.Join(p.options.Dir, "password") }
 
-// LogFile is where the server writes its log.
-func (p *Postgres) LogFile() string { return filepath.Join(p.options.Dir, "postgres.log") }
-
 // Bin is the folder of the server's programs, pgbench and pg_basebackup among them.
 func (p *Postgres) Bin() string { return p.bin }
-
-// Pid is that of the postmaster.
-func (p *Postgres) Pid() int { return p.process.Pid() }
-
-// Addr is host:port.
-func (p *Postgres) Addr() string { return loopback(p.port) }
 
 // URL is the connection string of the named database.
 func (p *Postgres) URL(database string) string {
@@ -198,22 +185,19 @@ func (p *Postgres) runs(pid int) bool {
 	return err == nil && strings.Contains(string(args), p.cluster())
 }
 
-func (p *Postgres) startOnFreePort(ctx context.Context) (err error) {
-	for range 3 { // a free port may be taken before the server listens
-		if p.port, err = freePort(); err != nil {
-			return err
-		}
-		if err = p.start(ctx); err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "could not bind") {
-			return err
-		}
-	}
+// start starts the server on its folder.
+func (p *Postgres) start(ctx context.Context) (err error) {
+	p.Server, err = StartServer(ctx, Program{
+		Path: filepath.Join(p.bin, "postgres"), Dir: p.options.Dir, Log: "postgres.log", As: p.as, Args: p.args, Ready: p.takesConnections,
+		End: []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL}, // fast first
+	})
 	return err
 }
 
-func (p *Postgres) start(ctx context.Context) error {
+func (p *Postgres) args(port string) ([]string, error) {
 	settings := map[string]string{
 		"listen_addresses":        "127.0.0.1",
-		"port":                    strconv.Itoa(p.port),
+		"port":                    port,
 		"unix_socket_directories": "",
 		"wal_level":               "logical",
 		"max_connections":         "200",
@@ -229,57 +213,19 @@ func (p *Postgres) start(ctx context.Context) error {
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		args = append(args, "-c", name+"="+settings[name])
 	}
-	log, err := os.Create(p.LogFile())
-	if err != nil {
-		return fmt.Errorf("%w %s: %w", ErrDataFolder, p.options.Dir, err)
-	}
-	defer log.Close() // the child has its own descriptor
-	if p.process, err = launch(p.as, p.options.Dir, log, filepath.Join(p.bin, "postgres"), args...); err != nil {
-		return err
-	}
-	if err := p.process.awaitReady(ctx, p.takesConnections); err != nil {
-		_ = p.Stop()
-		return fmt.Errorf("%w: %s", err, lastLines(p.LogFile(), 3))
-	}
-	return nil
+	return args, nil
 }
 
 // takesConnections reads the status line that the postmaster keeps in its pid file.
-func (p *Postgres) takesConnections() bool {
+func (p *Postgres) takesConnections(s *Server) bool {
 	b, err := os.ReadFile(filepath.Join(p.cluster(), "postmaster.pid"))
 	if err != nil {
 		return false
 	}
 	lines := strings.Split(string(b), "\n")
-	return len(lines) > 7 && strings.TrimSpace(lines[7]) == "ready" && strings.TrimSpace(lines[0]) == strconv.Itoa(p.Pid())
-}
-
-// Done is closed once the server has ended, which of itself it should not.
-func (p *Postgres) Done() <-chan struct{} { return p.process.Done() }
-
-// Stop shuts the server down, fast first and by force if need be.
-func (p *Postgres) Stop() error {
-	if p.process == nil || p.process.exited() {
-		return nil
-	}
-	_ = p.process.signalTree(syscall.SIGCONT) // a frozen server cannot end
-	return p.process.End(10*time.Second, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL)
+	return len(lines) > 7 && strings.TrimSpace(lines[7]) == "ready" && strings.TrimSpace(lines[0]) == strconv.Itoa(s.Pid())
 }
 
 // Kill ends the postmaster with the signal: SIGQUIT is a crash with recovery
 // at the next start, SIGINT a clean end.
-func (p *Postgres) Kill(s syscall.Signal) error { return p.process.End(10*time.Second, s) }
-
-// Freeze stops every process of the server, which then hangs; Thaw goes on.
-func (p *Postgres) Freeze() error { return p.process.signalTree(syscall.SIGSTOP) }
-
-// Thaw undoes Freeze.
-func (p *Postgres) Thaw() error { return p.process.signalTree(syscall.SIGCONT) }
-
-// Restart starts a stopped or killed server on the same folder and port.
-func (p *Postgres) Restart(ctx context.Context) error {
-	if err := p.Stop(); err != nil {
-		return err
-	}
-	return p.start(ctx)
-}
+func (p *Postgres) Kill(s syscall.Signal) error { return p.End(stopTimeout, s) }

@@ -12,20 +12,130 @@
 package sandbox
 
 import (
+	"context"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"strconv"
+	"syscall"
+	"time"
 )
 
-// freePort returns a TCP port of 127.0.0.1 that no process listens on. Another
-// process may take it before the server does, so callers try again.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+// Program is how a server's program is started.
+type Program struct {
+	Path  string
+	Dir   string                              // where it runs, and has its log
+	Log   string                              // the name of the log
+	As    *syscall.Credential                 // nil = the account of this process
+	Args  func(port string) ([]string, error) // to listen on that port of 127.0.0.1
+	Ready func(*Server) bool                  // it takes connections
+	End   []syscall.Signal                    // one after the other, until it ends
 }
 
-func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+// Server is a running program.
+type Server struct {
+	*Child
+	program Program
+	port    string
+}
+
+// stopTimeout is how long a server may take to end after each signal.
+const stopTimeout = 10 * time.Second
+
+// StartServer starts the program on a free port, and returns when it is ready. Errors have
+// the end of its log.
+func StartServer(ctx context.Context, p Program) (*Server, error) {
+	s := &Server{program: p}
+	var err error
+	for range 3 { // another process may take the free port before the server does
+		if s.port, err = freePort(); err != nil {
+			return nil, err
+		}
+		if err = s.start(ctx); err == nil {
+			return s, nil
+		}
+		if ctx.Err() != nil || !s.portTaken() {
+			break
+		}
+	}
+	return nil, err
+}
+
+func (s *Server) start(ctx context.Context) error {
+	args, err := s.program.Args(s.port)
+	if err != nil {
+		return err
+	}
+	log, err := os.Create(s.LogFile())
+	if err != nil {
+		return fmt.Errorf("%w %s: %w", ErrDataFolder, s.program.Dir, err)
+	}
+	defer log.Close() // the child has its own descriptor
+	if s.Child, err = launch(s.program.As, s.program.Dir, log, s.program.Path, args...); err != nil {
+		return err
+	}
+	if err := s.awaitReady(ctx, func() bool { return s.program.Ready(s) }); err != nil {
+		_ = s.Stop()
+		return fmt.Errorf("%w: %s", err, lastLines(s.LogFile(), 3))
+	}
+	return nil
+}
+
+// Addr is host:port.
+func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", s.port) }
+
+// LogFile is where the server writes its log.
+func (s *Server) LogFile() string { return filepath.Join(s.program.Dir, s.program.Log) }
+
+// Stop shuts the server down, by force if need be.
+func (s *Server) Stop() error {
+	if s.Child == nil || s.exited() {
+		return nil
+	}
+	_ = s.Thaw() // a frozen server cannot end
+	return s.End(stopTimeout, s.program.End...)
+}
+
+// Freeze stops every process of the server: connections stay open, and nothing is
+// answered. Thaw undoes it.
+func (s *Server) Freeze() error { return s.signalTree(syscall.SIGSTOP) }
+
+// Thaw undoes Freeze.
+func (s *Server) Thaw() error { return s.signalTree(syscall.SIGCONT) }
+
+// Restart starts a stopped or killed server on the same folder and port.
+func (s *Server) Restart(ctx context.Context) error {
+	if err := s.Stop(); err != nil {
+		return err
+	}
+	return s.start(ctx)
+}
+
+// TakesConnections says whether the server accepts a connection.
+func (s *Server) TakesConnections() bool {
+	conn, err := net.DialTimeout("tcp", s.Addr(), time.Second)
+	if err == nil {
+		conn.Close()
+	}
+	return err == nil
+}
+
+// freePort returns a TCP port of 127.0.0.1 that no process listens on.
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	defer l.Close()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port), nil
+}
+
+// portTaken says whether another process listens on the server's port.
+func (s *Server) portTaken() bool {
+	l, err := net.Listen("tcp", s.Addr())
+	if err == nil {
+		l.Close()
+	}
+	return err != nil
+}

@@ -73,7 +73,7 @@ func TestPostgresLivesDiesAndComesBackOnItsFolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !again.process.exited() {
+	if !again.exited() {
 		t.Error("two servers on one folder")
 	}
 	if err := third.Stop(); err != nil {

@@ -29,10 +29,7 @@ func (p *Postgres) StartStandby(ctx context.Context, dir string, settings map[st
 	if err := s.copyFrom(ctx, p); err != nil {
 		return nil, err
 	}
-	if err := s.startOnFreePort(ctx); err != nil {
-		return nil, err
-	}
-	return s, nil
+	return s, s.start(ctx)
 }
 
 // copyFrom makes the standby's data folder from a base backup of the running primary.
@@ -42,11 +39,11 @@ func (p *Postgres) copyFrom(ctx context.Context, primary *Postgres) error {
 	}
 	// The password is in a file, so that no list of processes shows it.
 	passFile := filepath.Join(p.options.Dir, "pgpass")
-	if err := p.writeSecret(passFile, fmt.Sprintf("127.0.0.1:%d:*:postgres:%s\n", primary.port, p.password)); err != nil {
+	if err := p.writeSecret(passFile, fmt.Sprintf("127.0.0.1:%s:*:postgres:%s\n", primary.port, p.password)); err != nil {
 		return err
 	}
 	args := []string{"--pgdata", p.cluster(), "--write-recovery-conf", "--wal-method", "stream", "--checkpoint", "fast", "--no-password",
-		"--dbname", fmt.Sprintf("host=127.0.0.1 port=%d user=postgres passfile='%s'", primary.port, passFile)}
+		"--dbname", fmt.Sprintf("host=127.0.0.1 port=%s user=postgres passfile='%s'", primary.port, passFile)}
 	if p.options.Disposable {
 		args = append(args, "--no-sync")
 	}

@@ -48,6 +48,8 @@ type Call struct {
 	Nodes, Missing int64 // nodes of the fleet; those of them that have sent no heartbeat lately
 	Node           int64 // the caller's id
 
+	Life int64 // of a quota: for how long the bucket must be stored, in microseconds
+
 	Reply
 }
 
@@ -96,6 +98,14 @@ const (
 	// flood of requests would cost a call for each token.
 	minBackoff, maxBackoff = 10_000, 100_000 // microseconds
 
+	// quotaPause is the pause before the next call to a quota that is used up. Nodes may
+	// have given tokens back since.
+	quotaPause = 1_000_000 // microseconds
+
+	// quotaLease is how many times more tokens are leased of a quota: no node lacks them
+	// while many are left. If a node crashes, those that it holds are lost.
+	quotaLease = 4
+
 	// maxHeld bounds the tokens that a node holds of one bucket.
 	maxHeld = 1 << 30
 )
@@ -104,7 +114,7 @@ const (
 // call is needed. With all, the call gives back all held tokens. Complete or Fail must
 // follow.
 func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
-	if l.inFlight || l.Policy.Rate == 0 {
+	if l.inFlight || l.Policy.Blocked() {
 		return false
 	}
 	l.trim(now)
@@ -121,11 +131,18 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 		l.unmet = min(l.unmet, l.demand.recent) + float32(l.arrived)
 		c.Arrived, c.Entitled, l.arrived = int64(l.arrived), int64(l.unmet*1000), 0
 		if !all {
-			c.Extra = max(0, min(l.demand.expected()-waiting-int64(l.balance), maxHeld-waiting-int64(l.cur+l.prev)))
+			expected := l.demand.expected()
+			if l.Policy.IsQuota() {
+				expected *= quotaLease
+			}
+			c.Extra = max(0, min(expected-waiting-int64(l.balance), maxHeld-waiting-int64(l.cur+l.prev)))
 		}
 		if f.Link.slow() {
 			c.Hold = 1
 		}
+	}
+	if l.Policy.IsQuota() { // a token may be spent at any time, and the bucket does not count what is held
+		c.Hold, c.Rel0, c.Rel1 = 1, 0, 0
 	}
 	if c.Need+c.Extra+c.Rel0+c.Rel1+c.Ret+c.Debt == 0 {
 		return false
@@ -141,6 +158,9 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 // the bucket counts them as held. Granted tokens must be spent at once, because the
 // bucket counts them as spent when it answers. If the answer is late, they are dropped.
 // They are not given back: if the bucket has filled up since, that would add tokens.
+//
+// Requests that did not wait for the answer were admitted without it: a debt. The tokens
+// of the answer pay it first, because the bucket gave some of them for these requests.
 func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 	l.inFlight, l.since = false, never
 	l.trim(now)
@@ -148,13 +168,14 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 	if c.Hold == 1 {
 		leased += c.Granted
 	} else {
-		l.granted, l.grantedUntil = int32(c.Granted), sent+maxWait
+		l.granted, l.grantedUntil = int32(c.Granted-l.payDebt(c.Granted)), sent+maxWait
 		if l.Policy.Leased() { // otherwise tokens are always granted, even if Redis is slow
 			l.grantedUntil = sent + f.Link.Budget
 		}
 	}
 	if leased > 0 || l.cur+l.prev > 0 {
 		l.add(leased, &c.Reply, sent)
+		l.balance -= int32(l.payDebt(min(leased, int64(l.balance))))
 	}
 	// The bucket answered before now. So the view's level is too low by what the rate
 	// has added since, never too high.
@@ -175,6 +196,10 @@ func (l *Lease) compareDemand(c *Call) {
 	others := max(0, fleet-l.own)
 	l.others = others / max(1, l.own)
 	l.rate = others / float32(l.Policy.DemandSpan())
+	if l.Policy.IsQuota() {
+		l.unmet = 0
+		return
+	}
 	if l.unmet = max(0, l.unmet-float32(c.Granted+c.Leased)*fleet/capacity/FairShare); fleet <= capacity*OverloadFrom {
 		l.unmet = 0
 	}
@@ -187,7 +212,9 @@ func (l *Lease) setDeny(c *Call, now int64) {
 		return
 	}
 	pause := max(1, c.Wait)
-	if l.Policy.Leased() {
+	if l.Policy.IsQuota() {
+		pause = quotaPause
+	} else if l.Policy.Leased() {
 		// The more nodes share the rate, the fewer tokens a call brings. Then pauses get longer.
 		switch yield := c.Granted + c.Leased; {
 		case yield < 32:
@@ -224,7 +251,13 @@ func (l *Lease) idle(now int64) bool { return now-l.takenAt >= l.demand.idleAfte
 func (l *Lease) Sweep(now int64, f *Fleet) (due, active bool) {
 	l.trim(now)
 	held := l.cur+l.prev > 0
-	if l.fallback != nil && !l.inFlight {
+	switch {
+	case l.fallback == nil || l.inFlight:
+	case l.Policy.IsQuota():
+		if !l.HasDebt() { // the last answer's level has all that was spent here
+			l.fallback = nil
+		}
+	default:
 		if parts := max(1, l.parts(f)); l.refillFallback(now, f, parts).level >= max(Token, l.Policy.Units()/parts) {
 			l.fallback = nil // a new one would be the same
 		}

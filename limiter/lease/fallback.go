@@ -26,6 +26,10 @@ type Fleet struct {
 // admit no more than one long outage. A level that Redis reports in between can only
 // lower it.
 //
+// Nothing refills a quota. So its fallback ends when the debt is paid, and the next one
+// begins with this node's part of what is left then. Every request that is admitted is
+// a debt, also those that FailAllow admits without a token: there level falls below 0.
+//
 // Invariant: 0 <= level <= unspent <= its part of a full bucket.
 type fallback struct {
 	level, unspent int64 // micro-tokens
@@ -58,7 +62,9 @@ func (l *Lease) TakeFallback(now int64, f *Fleet, admit bool) (ok bool, wait int
 	if a.level < Token && !admit {
 		return false, int64(math.Ceil(float64(Token-a.level) * 1e6 * float64(parts) / float64(max(1, l.Policy.Rate))))
 	}
-	a.level = max(0, a.level-Token)
+	if a.level -= Token; !l.Policy.IsQuota() {
+		a.level = max(0, a.level)
+	}
 	return true, 0
 }
 
@@ -89,7 +95,11 @@ func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
 	}
 	if l.At > a.seen {
 		a.seen = l.At
-		excess := max(0, a.level-max(0, l.levelAt(now))/parts)
+		left := max(0, l.levelAt(now))
+		if p.IsQuota() { // of which other nodes take, and nothing refills it
+			left = l.levelWithout(now, 1)
+		}
+		excess := max(0, a.level-left/parts)
 		a.level -= excess
 		a.unspent -= excess
 	}
@@ -106,11 +116,29 @@ func (l *Lease) refundFallback() bool {
 	return true
 }
 
-// takeDebt returns the tokens that the bucket must debit, rounded up.
+// debt is how many tokens the bucket must debit, rounded up.
+func (l *Lease) debt() int64 {
+	if !l.HasDebt() {
+		return 0
+	}
+	return (l.fallback.unspent - l.fallback.level + Token - 1) / Token
+}
+
+// takeDebt returns the debt, which is then in a call.
 func (l *Lease) takeDebt() int64 {
-	tokens := (l.fallback.unspent - l.fallback.level + Token - 1) / Token
+	tokens := l.debt()
 	l.fallback.unspent = l.fallback.level
 	return tokens
+}
+
+// payDebt pays the debt with at most so many tokens that the bucket gave this node, and
+// returns how many it took.
+func (l *Lease) payDebt(tokens int64) int64 {
+	paid := min(tokens, l.debt())
+	if paid > 0 {
+		l.fallback.unspent = max(l.fallback.level, l.fallback.unspent-paid*Token)
+	}
+	return max(0, paid)
 }
 
 // restoreDebt restores a debt after a call that failed. The bucket may have debited it:

@@ -2,6 +2,7 @@
 // tokens from the bucket and spends them without asking it. The package is pure: no I/O,
 // no clock, no lock. Times are microseconds and passed in.
 //
+//	policy.go    rate and burst, or a quota
 //	lease.go     a node's part of the bucket: Take, and the status for headers
 //	call.go      a call to the bucket: Begin, then Complete or Fail
 //	demand.go    how many tokens a call asks for
@@ -10,6 +11,10 @@
 // The bucket itself is token_bucket.lua. It counts leased tokens as held until a node
 // reports them spent or they age out, and level + held <= burst. So over any span of t
 // seconds at most burst + rate*t requests are admitted, counted when they are admitted.
+//
+// A quota is a bucket for one period, which nothing refills. Its level only falls by what
+// nodes take, and rises by what they give back. So it need not count what they hold, and
+// what they hold does not age: a node may spend it until the period ends.
 package lease
 
 import (
@@ -89,8 +94,13 @@ func (l *Lease) Init(p Policy, now int64) {
 	l.At, l.since = never, never
 }
 
-// SetPolicy sets another policy. The next call gives back the tokens that are held.
+// SetPolicy sets another policy. The next call gives back the tokens that are held. What
+// was spent of a quota stays spent: the level changes by as much as the quota does, and
+// may be below 0.
 func (l *Lease) SetPolicy(p Policy) {
+	if p.IsQuota() && l.Policy.IsQuota() {
+		l.Level += p.Units() - l.Policy.Units()
+	}
 	l.Policy = p
 	l.closed = l.cur+l.prev > 0
 	l.granted, l.deny, l.lowWater = 0, 0, 0
@@ -131,7 +141,8 @@ func (l *Lease) Due(now int64) bool {
 // Denies reports whether Take would refuse.
 func (l *Lease) Denies(now int64) bool { return now < l.deny && l.Holds(now) == 0 }
 
-// RetryIn is for how long Take will refuse.
+// RetryIn is for how long Take will refuse. When the period of a quota ends, only the
+// caller knows.
 func (l *Lease) RetryIn(now int64) int64 { return l.deny - now }
 
 // Unanswered reports whether a request should not wait for the bucket: the call in
@@ -185,6 +196,16 @@ func (l *Lease) levelAt(now int64) int64 {
 	return v.Level
 }
 
+// levelWithout is the level at now, if other nodes have taken so many times what they
+// usually take since the last answer.
+func (l *Lease) levelWithout(now int64, times float32) int64 {
+	level := l.levelAt(now)
+	if l.At != never && now > l.At {
+		level -= int64(times * l.rate * float32(now-l.At) * Token)
+	}
+	return max(0, level)
+}
+
 // Status is what a response says about a bucket.
 type Status struct {
 	Remaining int64         // tokens that this node can give out
@@ -204,6 +225,10 @@ func (l *Lease) Status(now int64, fallback bool) Status {
 	case l.At == never:
 		level = l.Policy.Units()
 	case l.shared && age > 0:
+		if l.Policy.IsQuota() { // a sudden burst is only a small part of it
+			level += l.levelWithout(now, 2)
+			break
+		}
 		taken := 2 * max(float64(l.arrived)*float64(l.others), age*float64(l.rate))
 		level += int64(max(0, float64(l.levelAt(now))-taken*Token) * viewLife / (viewLife + age))
 	default:
@@ -248,7 +273,8 @@ func (l *Lease) Forgettable(now int64) bool {
 //
 // Invariants, once trimmed: 0 <= balance <= cur + prev; cur and prev are at most
 // what the bucket holds for this node, of those epochs; a token of the balance is
-// dropped before its epoch ages out in the bucket.
+// dropped before its epoch ages out in the bucket. A quota has one epoch, which never
+// ends.
 type ledger struct {
 	epoch     int32 // the bucket's number of cur's epoch
 	cur, prev int32 // tokens leased in that epoch and in the one before, including spent ones

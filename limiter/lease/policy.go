@@ -10,15 +10,22 @@ import (
 // call, and never admits more.
 const Token = 1_000_000
 
-// maxUnits bounds a full bucket and a rate, in micro-tokens. The sum of two such values
+// MaxUnits bounds a full bucket and a rate, in micro-tokens. The sum of two such values
 // is at most 2^53, so the script's doubles hold it exactly, as Go's int64 does.
-const maxUnits = 1 << 52
+const MaxUnits = 1 << 52
 
-// Policy is the rate and burst of a bucket. The zero Policy admits nothing, as
-// rate 0 does.
+// MaxTokens bounds a burst and a quota.
+const MaxTokens = MaxUnits / Token
+
+// Policy is the rate and burst of a bucket, or a quota. The zero Policy admits nothing,
+// as rate 0 does.
 type Policy struct {
-	Rate  int64 // micro-tokens a second; 0 = blocked
+	Rate  int64 // micro-tokens a second; 0 = blocked, or a quota
 	Burst int64 // tokens in a full bucket
+
+	// Until makes the bucket a quota: Burst tokens for one period, which nothing refills.
+	// It is the end of the period in microseconds since 1970. 0 = the bucket is no quota.
+	Until int64
 
 	// Version orders the policies of one bucket over all nodes (0 to 2^53). So a node
 	// that has not read a change yet cannot undo it. If the new policy's version is not
@@ -38,13 +45,13 @@ func NewPolicy(rate float64, burst int64) (Policy, error) {
 		return Policy{}, fmt.Errorf("limiter: rate %v is negative", rate)
 	case burst < 1:
 		return Policy{}, fmt.Errorf("limiter: burst %d is below 1", burst)
-	case burst > maxUnits/Token:
-		return Policy{}, fmt.Errorf("limiter: burst %d is above %d", burst, maxUnits/Token)
+	case burst > MaxTokens:
+		return Policy{}, fmt.Errorf("limiter: burst %d is above %d", burst, int64(MaxTokens))
 	}
 	p := Policy{Burst: burst}
 	switch {
-	case rate >= maxUnits/Token:
-		p.Rate = maxUnits
+	case rate >= MaxTokens:
+		p.Rate = MaxUnits
 	case IsWhole(rate):
 		p.Rate = int64(math.Round(rate * Token))
 	default:
@@ -52,6 +59,24 @@ func NewPolicy(rate float64, burst int64) (Policy, error) {
 	}
 	return p, nil
 }
+
+// NewQuota makes a policy of so many tokens for the period that ends at until, in
+// microseconds since 1970.
+func NewQuota(tokens, until int64) (Policy, error) {
+	switch {
+	case tokens < 1 || tokens > MaxTokens:
+		return Policy{}, fmt.Errorf("limiter: quota %d is not from 1 to %d", tokens, int64(MaxTokens))
+	case until <= 0:
+		return Policy{}, fmt.Errorf("limiter: a quota has no end")
+	}
+	return Policy{Burst: tokens, Until: until}, nil
+}
+
+// IsQuota reports whether the bucket is a quota.
+func (p *Policy) IsQuota() bool { return p.Until != 0 }
+
+// Blocked reports whether the bucket admits nothing.
+func (p *Policy) Blocked() bool { return p.Rate == 0 && p.Until == 0 }
 
 // IsWhole reports whether a rate is a whole number of micro-tokens a second, to the
 // precision of a float.
@@ -73,17 +98,23 @@ func (p *Policy) Earned(dt int64) int64 {
 }
 
 // TimeFor returns the microseconds in which the rate adds so many micro-tokens, rounded
-// up, and at most maxUnits (142 years).
+// up, and at most MaxUnits (142 years). Rate 0 takes so long.
 func (p *Policy) TimeFor(units int64) int64 {
 	if units <= 0 {
 		return 0
 	}
-	return int64(min(maxUnits, math.Ceil(float64(units)*1e6/float64(p.Rate))))
+	return int64(min(MaxUnits, math.Ceil(float64(units)*1e6/float64(p.Rate))))
 }
 
 // DemandSpan is the time constant of the fleet's demand, in microseconds. It is long
-// enough that one burst alone does not count as overload.
-func (p *Policy) DemandSpan() int64 { return max(1_000_000, p.TimeFor(4*p.Units())) }
+// enough that one burst alone does not count as overload. A quota has no rate that
+// demand could be above: there the demand only tells how much other nodes take.
+func (p *Policy) DemandSpan() int64 {
+	if p.Rate == 0 {
+		return Epoch
+	}
+	return max(1_000_000, p.TimeFor(4*p.Units()))
+}
 
 // Capacity is how many thousandths of a token the rate adds in a DemandSpan.
 func (p *Policy) Capacity() float64 { return float64(p.Rate) * float64(p.DemandSpan()) / 1e9 }

@@ -69,3 +69,31 @@ func TestWhatComesLateCountsAsHeld(t *testing.T) {
 		t.Errorf("%d tokens that came late are held; %.1f admitted above the promise", held, over)
 	}
 }
+
+// The first call of a new node is answered after its request has stopped waiting, and
+// was decided without the bucket. What the answer brings pays for that request: the
+// node admits no more than the bucket has.
+func TestALateFirstAnswerPaysForWhatWasDecidedWithoutIt(t *testing.T) {
+	t.Parallel()
+	for _, burst := range []int64{1, 3, 15, 16, 100} {
+		for _, roundTrip := range []int64{12_000, 30_000, 120_000, 200_000} {
+			for seed := range uint64(20) {
+				w := New(t, seed, policy(t, .001, burst), 1)
+				w.OneWay = func() int64 { return roundTrip / 2 }
+				for at := int64(0); at < 2*burst; at++ { // about half of them before the first answer
+					w.After(w.Random.Int64N(2*roundTrip), w.Nodes[0].Request)
+				}
+				w.After(0, w.Nodes[0].Request)
+				w.After(5*roundTrip+2_000_000, func() {
+					for range burst {
+						w.Nodes[0].Request()
+					}
+				})
+				w.Run(30_000_000)
+				if w.Admitted > burst || w.Admitted < burst-1 { // a debt is rounded up to a token
+					t.Errorf("burst %d, %d ms, seed %d: %d admitted", burst, roundTrip/1000, seed, w.Admitted)
+				}
+			}
+		}
+	}
+}

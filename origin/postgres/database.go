@@ -2,10 +2,8 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -38,15 +36,14 @@ type Database struct {
 	Standbys    []*pgxpool.Pool // to Options.Replicas
 	Options     Options
 
-	pools   []*pgxpool.Pool // all
-	follow  atomic.Pointer[func() Followed]
-	refusal atomic.Pointer[refusal]
+	address
+	pools []*pgxpool.Pool // all
 }
 
 // Open makes the pools. An unreachable server is no error here; a malformed URL
 // is.
 func Open(ctx context.Context, o Options) (*Database, error) {
-	db := &Database{Options: o}
+	db := &Database{Options: o, address: address{timelineKnown: o.TimelineKnown}}
 	if err := db.open(ctx); err != nil {
 		for _, pool := range db.pools {
 			pool.Close()
@@ -73,7 +70,7 @@ func (db *Database) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	db.Pages, db.Keys = &Primary{Pool: pages, db: db}, &Primary{Pool: keys, db: db}
+	db.Pages, db.Keys = &Primary{Pool: pages, address: &db.address}, &Primary{Pool: keys, address: &db.address}
 	for _, url := range o.Replicas {
 		standby, err := pool(url, toStandby, o.Connections, o.QueryTimeout)
 		if err != nil {
@@ -101,45 +98,6 @@ func (db *Database) Close(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("close the database's connections: %w", ctx.Err())
-	}
-}
-
-// Follow sets what Followed calls.
-func (db *Database) Follow(followed func() Followed) { db.follow.Store(&followed) }
-
-// Followed is what is known of the primary that the fleet follows.
-func (db *Database) Followed() Followed {
-	if followed := db.follow.Load(); followed != nil {
-		return (*followed)()
-	}
-	return Followed{}
-}
-
-// refusal is why an answer of the primary's address was refused, and when.
-type refusal struct {
-	why error
-	at  time.Time
-}
-
-// refusedFor is how long no answer must have been refused before WrongServer is
-// nil again: one address may lead to several servers in turn.
-const refusedFor = time.Second
-
-// WrongServer is why the answers of the primary's address are refused: another
-// server gives them. nil = they are not.
-func (db *Database) WrongServer() error {
-	if last := db.refusal.Load(); last != nil {
-		return last.why
-	}
-	return nil
-}
-
-// noteAnswer keeps for WrongServer what Primary.Read returned.
-func (db *Database) noteAnswer(err error) {
-	if errors.Is(err, ErrWrongServer) {
-		db.refusal.Store(&refusal{err, time.Now()})
-	} else if last := db.refusal.Load(); err == nil && last != nil && time.Since(last.at) > refusedFor {
-		db.refusal.CompareAndSwap(last, nil)
 	}
 }
 

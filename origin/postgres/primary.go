@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -87,12 +88,59 @@ func startOf(run string) string {
 	return time.UnixMilli(int64(1000 * seconds)).UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
+// address is what the pools of a Database know of the primary's address: which server is
+// expected there, and whether another one answers.
+type address struct {
+	timelineKnown <-chan struct{} // Options.TimelineKnown
+	follow        atomic.Pointer[func() Followed]
+	refusal       atomic.Pointer[refusal] // the last one
+}
+
+// Follow sets what Followed calls.
+func (a *address) Follow(followed func() Followed) { a.follow.Store(&followed) }
+
+// Followed is what is known of the primary that the fleet follows.
+func (a *address) Followed() Followed {
+	if followed := a.follow.Load(); followed != nil {
+		return (*followed)()
+	}
+	return Followed{}
+}
+
+// refusal is why an answer of the primary's address was refused, and when.
+type refusal struct {
+	why error
+	at  time.Time
+}
+
+// refusedFor is how long no answer must have been refused before WrongServer is
+// nil again: one address may lead to several servers in turn.
+const refusedFor = time.Second
+
+// WrongServer is why the answers of the primary's address are refused: another
+// server gives them. nil = they are not.
+func (a *address) WrongServer() error {
+	if last := a.refusal.Load(); last != nil {
+		return last.why
+	}
+	return nil
+}
+
+// noteAnswer keeps for WrongServer what Primary.Read returned.
+func (a *address) noteAnswer(err error) {
+	if errors.Is(err, ErrWrongServer) {
+		a.refusal.Store(&refusal{err, time.Now()})
+	} else if last := a.refusal.Load(); err == nil && last != nil && time.Since(last.at) > refusedFor {
+		a.refusal.CompareAndSwap(last, nil)
+	}
+}
+
 // Primary reads through a pool of connections whose address should lead to the primary.
 // It checks that it does.
 type Primary struct {
 	Pool *pgxpool.Pool
 
-	db      *Database
+	address *address
 	reset   atomic.Int64           // when resetPool last closed all connections, in nanoseconds since 1970
 	checked atomic.Pointer[Server] // the last server whose timeline was read
 }
@@ -108,7 +156,7 @@ func (p *Primary) Read(ctx context.Context, run string, read func() (Server, err
 	if err := p.awaitTimeline(ctx); err != nil {
 		return err
 	}
-	f := p.db.Followed()
+	f := p.address.Followed()
 	f.Run = run
 	by, err := read()
 	if err == nil && p.check(ctx, f, by) != nil {
@@ -117,7 +165,7 @@ func (p *Primary) Read(ctx context.Context, run string, read func() (Server, err
 			err = p.check(ctx, f, by)
 		}
 	}
-	p.db.noteAnswer(err)
+	p.address.noteAnswer(err)
 	return err
 }
 
@@ -125,7 +173,7 @@ func (p *Primary) Read(ctx context.Context, run string, read func() (Server, err
 const timelineTimeout = time.Second
 
 func (p *Primary) awaitTimeline(ctx context.Context) error {
-	known := p.db.Options.TimelineKnown
+	known := p.address.timelineKnown
 	if known == nil {
 		return nil
 	}

@@ -4,7 +4,6 @@ package sandboxtest
 
 import (
 	"context"
-	"net/url"
 	"os"
 	"syscall"
 	"testing"
@@ -106,25 +105,4 @@ func Redis(t testing.TB) *sandbox.Redis {
 	}
 	t.Cleanup(func() { _ = r.Stop() })
 	return r
-}
-
-// PgBouncer starts a private pooler in front of the server of the URL direct. It
-// accepts the URL's user. pooled is the URL of the same database through the pooler.
-func PgBouncer(t testing.TB, direct string, settings map[string]string) (b *sandbox.PgBouncer, pooled string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	u, err := url.Parse(direct)
-	if err != nil {
-		t.Fatal(err)
-	}
-	password, _ := u.User.Password()
-	if b, err = sandbox.StartPgBouncer(ctx, sandbox.PgBouncerOptions{Dir: Dir(t), Server: u.Host, Users: map[string]string{u.User.Username(): password}, Settings: settings}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Stop() })
-	if pooled, err = b.URL(direct); err != nil {
-		t.Fatal(err)
-	}
-	return b, pooled
 }

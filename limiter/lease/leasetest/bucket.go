@@ -24,7 +24,8 @@ const (
 //   - Level + Withheld + (Held+Prev)*Token <= Burst*Token. One exception: the burst was
 //     made smaller than what is held. Then Level is at most 0 until enough of that is
 //     spent or has aged out.
-//   - Level >= -Burst*Token/4. A level below 0 is a debt.
+//   - Level >= -Burst*Token/4. A level below 0 is a debt. That of a quota (rate 0) may be
+//     lower: more was spent without Redis, or the quota was lowered.
 //   - TS is at most clockSlack after the latest reading of the clock, and no microsecond
 //     refills twice.
 type Bucket struct {
@@ -68,9 +69,12 @@ func (b *Bucket) Visit(c *lease.Call, now int64) (changed bool) {
 	owned := b.own(c)
 	b.Demand += min(c.Arrived, maxArrived) * 1000
 	b.release(c, epoch)
-	b.giveBack(min(c.Ret, b.Policy.Burst))
-	b.debit(min(c.Debt, b.Policy.Burst))
+	b.giveBack(min(c.Ret, b.mostTokens()))
+	b.debit(min(c.Debt, b.mostTokens()))
 	c.Reply = lease.Reply{Epoch: epoch, Lasts: b.lasts(), Demand: b.Demand}
+	if b.isQuota() {
+		c.Reply.Epoch, c.Reply.Lasts = 0, lease.MaxUnits
+	}
 	if !stepped {
 		b.grant(c)
 	}
@@ -87,6 +91,18 @@ func (b *Bucket) Visit(c *lease.Call, now int64) (changed bool) {
 	}
 	*b = before
 	return false
+}
+
+// isQuota reports whether nothing refills the bucket.
+func (b *Bucket) isQuota() bool { return b.Policy.Rate == 0 }
+
+// mostTokens bounds the tokens that a call gives back or debits. A quota may have been
+// larger when they were leased.
+func (b *Bucket) mostTokens() int64 {
+	if b.isQuota() {
+		return lease.MaxTokens
+	}
+	return b.Policy.Burst
 }
 
 // absentees returns how many parts of the refill are withheld (missing), of how many
@@ -177,10 +193,14 @@ func (b *Bucket) epoch() int64 { return (b.TS + b.Lag) / lease.Epoch }
 // whether it did. A policy that is not newer replaces the one in force only when no
 // node has used the latter for a whole epoch. So nodes that disagree do not change the policy
 // back and forth. And versions that begin again, as in a restored database, come into
-// force in the end. Tokens above the new burst are dropped.
+// force in the end. Tokens above the new burst are dropped. What was spent of a quota
+// stays spent.
 func (b *Bucket) replacePolicy(p *lease.Policy) bool {
 	if p.Version <= b.Policy.Version && (sameLimits(p, &b.Policy) || b.epoch()-b.Used <= 1) {
 		return false
+	}
+	if b.isQuota() && p.Rate == 0 {
+		b.Level += p.Units() - b.Policy.Units()
 	}
 	b.Policy = *p
 	b.Level = max(min(b.Level, b.cap()), -b.floor())
@@ -228,8 +248,13 @@ func (b *Bucket) debit(tokens int64) {
 }
 
 // floor bounds the debt. A debit whose answer was lost is sent twice, and the bound
-// limits the tokens that are lost by that.
-func (b *Bucket) floor() int64 { return b.Policy.Burst / 4 * lease.Token }
+// limits the tokens that are lost by that. Of a quota every debit counts.
+func (b *Bucket) floor() int64 {
+	if b.isQuota() {
+		return lease.MaxUnits
+	}
+	return b.Policy.Burst / 4 * lease.Token
+}
 
 // grant gives the caller tokens: first those for waiting requests (Need), then a lease
 // (Extra), if enough are left. Nodes hold at most half of the burst. While the level is
@@ -237,12 +262,14 @@ func (b *Bucket) floor() int64 { return b.Policy.Burst / 4 * lease.Token }
 // burst, it is at most a third of the caller's part. Larger leases in the middle of a
 // burst of requests would make other nodes refuse the rest of that burst. When tokens
 // are scarce, a node gets its share of the rate by its share of all requests, so that a
-// request has the same chance at each node.
+// request has the same chance at each node. Of a quota, a lease is at most a third of the
+// caller's part of what is left, so that few of the last tokens are at a node without
+// requests.
 func (b *Bucket) grant(c *lease.Call) {
 	burst, nodes := b.Policy.Burst, max(1, c.Nodes)
 	have := max(0, b.Level) / lease.Token
 	most, capacity := have, b.Policy.Capacity()
-	scarce := have*scarceParts < burst && float64(b.Demand) > capacity*lease.OverloadFrom
+	scarce := !b.isQuota() && have*scarceParts < burst && float64(b.Demand) > capacity*lease.OverloadFrom
 	if scarce && nodes > 1 && b.Policy.Leased() {
 		share := float64(c.Entitled) * capacity * lease.FairShare / float64(b.Demand) / 1000
 		most = min(have, int64(math.Floor(share)))
@@ -252,15 +279,21 @@ func (b *Bucket) grant(c *lease.Call) {
 		held := b.Held + b.Prev
 		bound := (have + held) / max(minParts, 2*nodes+1)
 		switch {
+		case b.isQuota():
+			bound = have / max(minParts, 3*nodes)
 		case scarce:
 			bound = most
 		case 2*have < burst:
 			bound = have / (3 * nodes)
 		}
-		c.Leased = max(0, min(c.Extra, bound, most-c.Granted, burst/2-held))
+		if c.Leased = min(c.Extra, bound, most-c.Granted); !b.isQuota() {
+			c.Leased = min(c.Leased, burst/2-held)
+		}
+		c.Leased = max(0, c.Leased)
 	}
-	b.Level -= (c.Granted + c.Leased) * lease.Token
-	b.Held += c.Leased + c.Hold*c.Granted
+	if b.Level -= (c.Granted + c.Leased) * lease.Token; !b.isQuota() {
+		b.Held += c.Leased + c.Hold*c.Granted
+	}
 }
 
 // lasts is for how long a lease of now counts as held: until the end of the next epoch.
