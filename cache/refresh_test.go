@@ -88,7 +88,6 @@ func TestAHotEntryIsRefreshedAheadOfRequests(t *testing.T) {
 	if n, most := queries.Load()-before, int64(2+len(visibilityWaits)); n > most {
 		t.Errorf("%d queries for a page that was asked for once", n)
 	}
-	time.Sleep(coolAfter)
 	eventually(t, "cold", func() bool {
 		b.change(listA)
 		c.refresher.mu.Lock()
@@ -159,7 +158,7 @@ func TestAnEntryThatIsNotHotIsNotRefreshed(t *testing.T) {
 	fill := counted(&queries, b.brings("page"))
 	for range 3 {
 		request(t, c, fill)
-		time.Sleep(2 * time.Second / hotRate)
+		c.memory.get(keyOf("q")).countedFrom.Add(-int64(2 * time.Second / hotRate)) // as if it was that long ago
 		b.change(listA)
 	}
 	before := b.applied.Load()
@@ -276,11 +275,7 @@ func TestRetryingEnds(t *testing.T) {
 		before := queries.Load()
 		eventually(t, "too old to be shared", func() bool { return c.clock.Now()-h.entry.Load().Proof >= c.tracker.ShareTime() })
 		eventually(t, "a query", func() bool { request(t, c, fill); return queries.Load() > before })
-		eventually(t, "no retry any more", func() bool {
-			n := queries.Load()
-			time.Sleep(4 * visibilityWaits[len(visibilityWaits)-1]) // a retry comes sooner
-			return n == queries.Load()
-		})
+		awaitRefreshes(c)
 	}
 	// Beside the readers', once to read it ahead, and once until it is given up.
 	if n, most := queries.Load(), int64(readers+1+len(visibilityWaits)); n > most {

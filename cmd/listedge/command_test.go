@@ -80,7 +80,7 @@ func TestWrongUsageIsOneLineAndStatusTwo(t *testing.T) {
 		"usage --since 0s --workspace " + id + " --database-url " + url:                         "--since must be positive and at most 35d",
 		"usage --since 36d --workspace " + id + " --database-url " + url:                        "--since must be positive and at most 35d",
 		"usage --since soon --workspace " + id + " --database-url " + url:                       "--since",
-		"keys list --unused-for -1d --workspace " + id + " --database-url " + url:               "--unused-for must be positive",
+		"keys list --unused-for=-1d --workspace " + id + " --database-url " + url:               "--unused-for must be positive",
 		"dev --nodes 0":               "--nodes",
 		"dev --nodes 9":               "--nodes must be at most 8",
 		"dev --nodes 1000":            "connections",
