@@ -2,6 +2,7 @@ package usage_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -185,6 +186,21 @@ func TestWhatCannotBeWritten(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestAStandbyIsNotWrittenTo(t *testing.T) {
+	t.Parallel()
+	primary := sandboxtest.Postgres(t)
+	if err := postgrestest.Make(t.Context(), primary, "listedge", admin.MigrateUp); err != nil {
+		t.Fatal(err)
+	}
+	standby := sandboxtest.Standby(t, primary, nil)
+	s, batch := openStore(t, standby.URL("listedge")), &usage.Batch{Run: uuid.New(), Number: 1, Rows: []usage.Row{used(key(1, 1), hour, 1)}}
+	if err := s.Write(postgrestest.Within(t, patience), batch); !errors.Is(err, postgres.ErrWrongServer) {
+		t.Errorf("%v", err)
+	}
+	postgrestest.Exec(t, standby.URL("postgres"), "SELECT pg_promote(true)")
+	write(t, s, batch.Run, 1, batch.Rows...)
 }
 
 // Roles of managed servers may be read-only by default, and have settings of their own.
