@@ -31,6 +31,15 @@ var periods = [...]string{Day: "day", Month: "month"}
 
 func (p Period) String() string { return periods[p] }
 
+// MarshalText writes the period's name.
+func (p Period) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads it.
+func (p *Period) UnmarshalText(text []byte) error {
+	*p = periodOf(string(text))
+	return nil
+}
+
 // periodOf reads the column; 0 = no such period.
 func periodOf(name string) Period {
 	switch name {
