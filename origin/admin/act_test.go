@@ -319,7 +319,7 @@ func TestARoleOfAPersonCannotForgeRows(t *testing.T) {
 	as := must1(neturl.Parse(url))
 	as.User = neturl.UserPassword(role, "p")
 	c := openAdmin(t, as.String())
-	w, err := c.CreateWorkspace(audit.As(t.Context(), "Somebody else"), "W", nil, nil)
+	w, err := c.CreateWorkspace(audit.As(t.Context(), "Somebody else"), "W", nil, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
