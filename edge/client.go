@@ -3,6 +3,7 @@ package edge
 import (
 	"math"
 	"strconv"
+	"time"
 	"unique"
 
 	"listedge/limiter"
@@ -17,7 +18,8 @@ type client struct {
 	workspaceBucket *limiter.Bucket // nil = none
 	limit           int64           // burst of the key
 	workspaceLimit  int64
-	policy          unique.Handle[string] // RateLimit-Policy, which most keys share
+	policy          unique.Handle[string] // RateLimit-Policy but for the quota, which most keys share
+	quota           *quota                // of the workspace; nil = none
 	broken          error                 // its limit cannot be enforced, so its requests are refused
 	usage           *usage.Counter
 }
@@ -52,6 +54,10 @@ func (s *Server) makeClient(k apikey.Key, c *client) {
 		lines = appendPolicy(append(lines, ", "...), "workspace", k.WorkspaceLimit)
 	}
 	c.policy = unique.Make(string(lines))
+	if k.Quota.Period != 0 {
+		c.quota = &quota{limiter: s.limiter, workspace: k.Workspace.String(), Quota: k.Quota}
+		c.quota.at(time.Now()) // requests of this period allocate nothing
+	}
 }
 
 // appendPolicy renders an item of RateLimit-Policy: q tokens in a window of the w

@@ -217,6 +217,7 @@ type exchange struct {
 	client   *client               // once the key is known to be valid
 	decision limiter.Decision      // once limited
 	limited  bool                  // decision is set
+	period   *period               // of the workspace's quota, once limited; nil = none
 	query    origin.Query          // once parsed
 	result   cache.Result          // once looked up
 	hit      bool                  // result was in memory before a token was taken
