@@ -93,7 +93,7 @@ func (b *fakeFollower) changeRows(list changefeed.List, rows ...changefeed.Row) 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.append(changefeed.Entry{Change: &changefeed.Change{XID: b.xid, LSN: b.xid, CommittedAt: time.Now().UnixMicro(),
-		Lists: []changefeed.List{list}, Rows: []changefeed.Rows{rows}}})
+		Lists: []changefeed.List{list}, Rows: []changefeed.Rows{changefeed.PackRows(rows...)}}})
 	b.xid++
 }
 

@@ -283,6 +283,44 @@ func TestRetryingEnds(t *testing.T) {
 	}
 }
 
+// A query is counted for the request that began the fill: of one that several requests
+// share for the first, and of a page that is read ahead for the one before. Refreshes are
+// counted for nobody.
+func TestQueriesAreCountedForTheRequestThatCausedThem(t *testing.T) {
+	b, c := followed(t, Options{})
+	var queries, caused atomic.Int64
+	page := b.brings("page")
+	fill := counted(&queries, Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
+		r, err := page.Primary(ctx, run)
+		r.Query.Began = time.Now()
+		return r, err
+	}})
+	fill.Queried = func() { caused.Add(1) }
+
+	c.PrefetchNext(keyOf("2"), listA, fill)
+	eventually(t, "the page is read ahead", func() bool { return c.memory.get(keyOf("2")) != nil })
+	if queries.Load() != 1 || caused.Load() != 1 {
+		t.Errorf("%d queries, %d counted", queries.Load(), caused.Load())
+	}
+	makeHot(t, b, c, fill)
+	eventually(t, "a hit", func() bool { _, hit := request(t, c, fill); return hit })
+	awaitRefreshes(c)
+	before, counted := queries.Load(), caused.Load()
+	b.change(listA)
+	eventually(t, "a refresh", func() bool { return queries.Load() > before })
+	awaitRefreshes(c)
+	if caused.Load() != counted {
+		t.Errorf("%d queries of refreshes are counted", caused.Load()-counted)
+	}
+
+	failing := Fill{Queried: fill.Queried, Primary: func(context.Context, string) (FillResult, error) {
+		return FillResult{}, errPanic // refused before it reached Postgres
+	}}
+	if _, err := c.Forward(keyOf("3"), listA, failing); err == nil || caused.Load() != counted {
+		t.Errorf("%v, %d counted without a query", err, caused.Load()-counted)
+	}
+}
+
 func TestTheNextPageIsPrefetched(t *testing.T) {
 	b, following := followed(t, Options{})
 	for name, by := range map[string]struct {

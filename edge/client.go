@@ -3,10 +3,12 @@ package edge
 import (
 	"math"
 	"strconv"
+	"time"
 	"unique"
 
 	"listedge/limiter"
 	"listedge/origin/apikey"
+	"listedge/origin/usage"
 )
 
 // client is what a node makes of a key once, for all its requests: its buckets, and
@@ -16,8 +18,10 @@ type client struct {
 	workspaceBucket *limiter.Bucket // nil = none
 	limit           int64           // burst of the key
 	workspaceLimit  int64
-	policy          unique.Handle[string] // RateLimit-Policy, which most keys share
+	policy          unique.Handle[string] // RateLimit-Policy but for the quota, which most keys share
+	quota           *quota                // of the workspace; nil = none
 	broken          error                 // its limit cannot be enforced, so its requests are refused
+	usage           *usage.Counter
 }
 
 func policyOf(l apikey.Limit) (limiter.Policy, error) {
@@ -31,6 +35,7 @@ func policyOf(l apikey.Limit) (limiter.Policy, error) {
 // gets that workspace's bucket.
 func (s *Server) makeClient(k apikey.Key, c *client) {
 	k.Limit, k.WorkspaceLimit = k.Limit.Enforceable(), k.WorkspaceLimit.Enforceable()
+	c.usage = s.usage.Counter(usage.Key{Workspace: k.Workspace, ID: k.ID})
 	c.limit, c.workspaceLimit = k.Limit.Burst, k.WorkspaceLimit.Burst
 	policy, err := policyOf(k.Limit)
 	if err != nil {
@@ -49,6 +54,10 @@ func (s *Server) makeClient(k apikey.Key, c *client) {
 		lines = appendPolicy(append(lines, ", "...), "workspace", k.WorkspaceLimit)
 	}
 	c.policy = unique.Make(string(lines))
+	if k.Quota.Period != 0 {
+		c.quota = &quota{limiter: s.limiter, workspace: k.Workspace.String(), Quota: k.Quota}
+		c.quota.at(time.Now()) // requests of this period allocate nothing
+	}
 }
 
 // appendPolicy renders an item of RateLimit-Policy: q tokens in a window of the w

@@ -35,7 +35,7 @@ func TestLimitHeaders(t *testing.T) {
 		"blocked": {c, limiter.Decision{Refused: limiter.Workspace, Source: limiter.SourceBlocked, RetryAfter: time.Hour, Workspace: limiter.Status{RetryIn: time.Hour, ResetIn: time.Hour}},
 			"RateLimit: \"workspace\";r=0;t=3600\r\nX-RateLimit-Limit: 500\r\nX-RateLimit-Remaining: 0\r\nX-RateLimit-Reset: 3600\r\n"},
 	} {
-		if got, want := string(appendLimits(nil, v.c, &v.d)), "RateLimit-Policy: \"key\";q=100;w=2\r\n"+v.want; got != want {
+		if got, want := string(appendLimits(nil, v.c, nil, &v.d)), "RateLimit-Policy: \"key\";q=100;w=2\r\n"+v.want; got != want {
 			t.Errorf("%s:\n%s instead of\n%s", name, got, want)
 		}
 	}

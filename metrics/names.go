@@ -11,6 +11,7 @@ import (
 	"listedge/origin"
 	"listedge/origin/apikey"
 	"listedge/origin/follower"
+	"listedge/origin/usage"
 )
 
 // Every metric: its name (behind "listedge_"), its help, its labels, and the
@@ -255,4 +256,9 @@ var keyMetrics = []metric[apikey.Stats]{
 	}},
 	value("key_queries_total", "Queries to Postgres for keys, refreshes included.", func(s apikey.Stats) any { return s.Queries }),
 	value("keys_known", "Keys that this node knows.", func(s apikey.Stats) any { return s.Known }),
+}
+
+var usageMetrics = []metric[usage.Stats]{
+	value("usage_unwritten_seconds", "Age of the oldest counts of what keys were used for that are not in Postgres yet; 0 = all are.", func(s usage.Stats) any { return s.Unwritten }),
+	value("usage_lost_requests_total", "Requests that usage does not count, because Postgres could not be written to and too many keys were waiting.", func(s usage.Stats) any { return s.Lost }),
 }

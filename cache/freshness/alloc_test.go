@@ -21,7 +21,7 @@ func TestJudgingAllocatesNothing(t *testing.T) {
 	before := v.sequence.Load()
 	for i, row := range []changefeed.Row{same(4), gone(5), {ID: rowID(6), NameKey: "a"}, {ID: rowID(7), NameKey: "d"}} {
 		tracker.Changed(changefeed.Position{Term: 1, N: uint64(i + 2)}, &changefeed.Change{XID: uint64(i + 2), NameOrder: 1,
-			Lists: make([]changefeed.List, 1), Rows: []changefeed.Rows{{row}}})
+			Lists: make([]changefeed.List, 1), Rows: []changefeed.Rows{changefeed.PackRows(row)}})
 	}
 	for name, sequence := range map[string]uint64{"rule 2": before, "rule 1": tracker.sequence} {
 		if n := testing.AllocsPerRun(1000, func() {

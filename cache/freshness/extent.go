@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -130,39 +131,32 @@ func (c Concern) String() string {
 }
 
 // Concern decides whether the page has to be read again because of the rows that a
-// transaction changed in its list.
+// transaction changed in its list. nameOrder identifies the order of their name keys.
 func (e *Extent) Concern(changed changefeed.Rows, nameOrder uint32) Concern {
-	return e.concernOf(pack(changed), nameOrder)
-}
-
-// concernOf is Concern for packed rows.
-func (e *Extent) concernOf(changed rows, nameOrder uint32) Concern {
 	switch {
 	case e == nil:
 		return NoExtent
-	case len(changed) == 0:
+	case changed == "":
 		return AnyRow
 	}
-	for len(changed) > 0 {
-		first, rest := changed.next()
-		if c := e.concern(&first, nameOrder); c != Unconcerned {
+	for row := range changed.All() {
+		if c := e.concern(&row, nameOrder); c != Unconcerned {
 			return c
 		}
-		changed = rest
 	}
 	return Unconcerned
 }
 
 // concern decides by one row.
-func (e *Extent) concern(r *row, nameOrder uint32) Concern {
+func (e *Extent) concern(r *changefeed.Row, nameOrder uint32) Concern {
 	switch {
-	case e.shows(r.tag):
+	case e.shows(Tag(r.ID)):
 		return ShowsRow
-	case r.Flags&unplaced != 0 || r.Flags&e.Filter != e.Filter:
+	case !r.IsPlaced() || r.Flags&e.Filter != e.Filter:
 		return Unconcerned
 	}
-	after, known := e.compare(&r.Row, &e.After, nameOrder, 1)
-	end, endKnown := e.compare(&r.Row, &e.End, nameOrder, -1)
+	after, known := e.compareRow(r, nameOrder, &e.After, 1)
+	end, endKnown := e.compareRow(r, nameOrder, &e.End, -1)
 	switch {
 	case known && after <= 0 || endKnown && end > 0:
 		return Unconcerned
@@ -174,21 +168,30 @@ func (e *Extent) concern(r *row, nameOrder uint32) Concern {
 	return RowEntered
 }
 
-// compare returns a negative number, zero or a positive number if the row is before, at
-// or behind the bound. For an end of the list it returns open. ok is false if the order
-// is not known.
-func (e *Extent) compare(r *changefeed.Row, b *Bound, nameOrder uint32, open int) (order int, ok bool) {
+// compareRow compares the position of a changed row with a bound. If the row's name key
+// is cut, and the bound's begins with it, the order is not known.
+func (e *Extent) compareRow(r *changefeed.Row, nameOrder uint32, b *Bound, open int) (order int, ok bool) {
+	if e.Order == ByName && b.Kind == At && (nameOrder != e.NameOrder || r.NameKeyIsCut() && strings.HasPrefix(b.NameKey, r.NameKey)) {
+		return 0, false
+	}
+	return e.compare(&Bound{Kind: At, CreatedAt: r.CreatedAt, NameKey: r.NameKey, ID: r.ID}, b, open)
+}
+
+// compare returns a negative number, zero or a positive number if the position a is
+// before, at or behind the bound b. It returns open if b is an end of the list. ok is
+// false if the order is not known.
+func (e *Extent) compare(a, b *Bound, open int) (order int, ok bool) {
 	switch {
 	case b.Kind == Open:
 		return open, true
 	case b.Kind != At:
 		return 0, false
 	case e.Order == ByCreatedAt:
-		return cmp.Or(-cmp.Compare(r.CreatedAt, b.CreatedAt), -bytes.Compare(r.ID[:], b.ID[:])), true
-	case r.NameKey == "" || b.NameKey == "" || nameOrder == 0 || nameOrder != e.NameOrder:
+		return cmp.Or(-cmp.Compare(a.CreatedAt, b.CreatedAt), -bytes.Compare(a.ID[:], b.ID[:])), true
+	case a.NameKey == "" || b.NameKey == "" || e.NameOrder == 0:
 		return 0, false
 	}
-	return cmp.Or(cmp.Compare(r.NameKey, b.NameKey), bytes.Compare(r.ID[:], b.ID[:])), true
+	return cmp.Or(cmp.Compare(a.NameKey, b.NameKey), bytes.Compare(a.ID[:], b.ID[:])), true
 }
 
 // CanJoin reports whether other pages can be joined from the extent's page: both bounds

@@ -3,6 +3,7 @@ package freshness
 import (
 	"encoding/binary"
 	"errors"
+	"math"
 
 	"github.com/google/uuid"
 
@@ -30,7 +31,11 @@ func (e *Extent) Append(b []byte) []byte {
 		}
 		b = binary.BigEndian.AppendUint64(b, uint64(bound.CreatedAt))
 		b = append(b, bound.ID[:]...)
-		b = appendNameKey(b, bound.NameKey)
+		key := bound.NameKey
+		if len(key) > math.MaxUint8 {
+			key = "" // not known
+		}
+		b = append(append(b, byte(len(key))), key...)
 	}
 	for _, tag := range e.Tags {
 		b = binary.BigEndian.AppendUint32(b, tag)

@@ -3,8 +3,6 @@ package freshness
 import (
 	"sort"
 	"time"
-
-	"listedge/internal/changefeed"
 )
 
 // Joining: a page that is not stored may be covered by entries that are. A row that
@@ -97,7 +95,7 @@ func (j *Join) Add(v *Validity, rows Listed) bool {
 	}
 	from := sort.Search(n, func(i int) bool {
 		p := position(i)
-		order, ok := e.order(&p, &j.at)
+		order, ok := e.compare(&p, &j.at, 1)
 		known = known && ok
 		return order > 0
 	})
@@ -146,18 +144,8 @@ func (e *Extent) begins(b *Bound) bool {
 	if b.Kind == Open { // the start of the list
 		return e.After.Kind == Open
 	}
-	order, ok := e.order(b, &e.After)
+	order, ok := e.compare(b, &e.After, 1)
 	return ok && order >= 0
-}
-
-// order returns a negative number, zero or a positive number if position a is before, at
-// or behind b. If b is open, it is the start of the list. ok is false if the order is not
-// known.
-func (e *Extent) order(a, b *Bound) (order int, ok bool) {
-	if b.Kind == Open {
-		return 1, true
-	}
-	return e.compare(&changefeed.Row{ID: a.ID, CreatedAt: a.CreatedAt, NameKey: a.NameKey}, b, e.NameOrder, 1)
 }
 
 // Join sets the validity of a complete page if the page equals the database. Otherwise

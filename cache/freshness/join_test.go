@@ -44,11 +44,11 @@ type joinTransaction struct {
 
 func (x *joinTransaction) change() *changefeed.Change {
 	c := &changefeed.Change{XID: x.xid, LSN: x.lsn, Lists: []changefeed.List{modelList(0)}, NameOrder: 1}
-	var rows changefeed.Rows
+	var rows []changefeed.Row
 	for _, row := range x.rows {
 		rows = append(rows, row.Row)
 	}
-	c.Rows = []changefeed.Rows{rows}
+	c.Rows = []changefeed.Rows{changefeed.PackRows(rows...)}
 	return c
 }
 

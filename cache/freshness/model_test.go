@@ -51,7 +51,7 @@ const (
 type transaction struct {
 	xid       uint64
 	lists     []int             // which lists it changes
-	rows      []changefeed.Rows // and which rows of each; nil = any
+	rows      []changefeed.Rows // and which rows of each; empty = any
 	whole     bool              // all of them
 	over      bool              // no longer running: visible, aborted, or gone in a crash
 	lsn       uint64
@@ -71,7 +71,7 @@ func (x *transaction) changes(list int, extent bool) bool {
 		return true
 	}
 	for i, of := range x.lists {
-		if of == list && (!extent || x.rows[i] == nil || slices.ContainsFunc(x.rows[i], func(r changefeed.Row) bool {
+		if of == list && (!extent || x.rows[i] == "" || slices.ContainsFunc(slices.Collect(x.rows[i].All()), func(r changefeed.Row) bool {
 			return r.ID == rowID(1) || r.ID == rowID(2) || r.ID == rowID(3) || r.Flags == 0 && 100 <= r.CreatedAt && r.CreatedAt <= 200
 		})) {
 			return true
@@ -81,10 +81,11 @@ func (x *transaction) changes(list int, extent bool) bool {
 }
 
 // someRows are what a transaction changes in a list: a few rows, mostly none that a page shows.
-func (m *model) someRows() (rows changefeed.Rows) {
+func (m *model) someRows() changefeed.Rows {
 	if m.chance(4) {
-		return nil
+		return ""
 	}
+	var rows []changefeed.Row
 	for range 1 + m.r.IntN(2) {
 		switch id := 1 + m.r.IntN(12); m.r.IntN(3) {
 		case 0:
@@ -95,7 +96,7 @@ func (m *model) someRows() (rows changefeed.Rows) {
 			rows = append(rows, createdAt(id, []int64{50, 99, 150, 202, 250, 300}[m.r.IntN(6)]))
 		}
 	}
-	return rows
+	return changefeed.PackRows(rows...)
 }
 
 func (x *transaction) change() changefeed.Change {

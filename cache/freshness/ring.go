@@ -18,7 +18,7 @@ type ring struct {
 	oldest, newest *change
 }
 
-// ringBudget is the budget in bytes: about 130,000 changes of one row.
+// ringBudget is the budget in bytes: about 110,000 changes of one row.
 const ringBudget = 16 << 20
 
 // change is what one committed transaction changed in one list.
@@ -29,7 +29,7 @@ type change struct {
 	settledAt   time.Duration // every statement that begins at this moment or later sees it; notYet = it is not visible
 	rowCount    uint32
 	nameOrder   uint32
-	rows        rows
+	rows        changefeed.Rows
 
 	list *listVersion // the list whose changes include it; nil = the list has dropped it
 	next *change      // the next newer change in the ring

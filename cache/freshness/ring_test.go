@@ -40,7 +40,7 @@ func gone(i int) changefeed.Row { return changefeed.Row{ID: rowID(i), Flags: cha
 func (t *trackerTest) changedRows(xid uint64, list changefeed.List, rows ...changefeed.Row) {
 	t.Helper()
 	t.entry(changefeed.Entry{Change: &changefeed.Change{XID: xid, LSN: xid, CommittedAt: int64(xid) * 1e6,
-		Lists: []changefeed.List{listB, list}, Rows: []changefeed.Rows{{gone(999)}, rows}}})
+		Lists: []changefeed.List{listB, list}, Rows: []changefeed.Rows{changefeed.PackRows(gone(999)), changefeed.PackRows(rows...)}}})
 }
 
 // shown is a page that was read at once, with its extent.
@@ -59,21 +59,21 @@ func (t *trackerTest) shown(snapshot string, e *Extent) *Validity {
 func TestConcerns(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		rows changefeed.Rows
+		rows []changefeed.Row
 		want Concern
 	}{
-		{"a row that it shows", changefeed.Rows{same(2)}, ShowsRow},
-		{"a row that it showed", changefeed.Rows{gone(1)}, ShowsRow},
-		{"the row behind it", changefeed.Rows{gone(3)}, ShowsRow},
-		{"another row that stays where it is", changefeed.Rows{same(4)}, Unconcerned},
-		{"another row that is deleted", changefeed.Rows{gone(4)}, Unconcerned},
-		{"a row before it", changefeed.Rows{createdAt(4, 202)}, Unconcerned},
-		{"a row behind it", changefeed.Rows{createdAt(4, 99)}, Unconcerned},
-		{"a row in it", changefeed.Rows{createdAt(4, 150)}, RowEntered},
-		{"one of several", changefeed.Rows{same(4), createdAt(5, 99), same(2)}, ShowsRow},
-		{"none of several", changefeed.Rows{same(4), createdAt(5, 99), gone(6)}, Unconcerned},
+		{"a row that it shows", []changefeed.Row{same(2)}, ShowsRow},
+		{"a row that it showed", []changefeed.Row{gone(1)}, ShowsRow},
+		{"the row behind it", []changefeed.Row{gone(3)}, ShowsRow},
+		{"another row that stays where it is", []changefeed.Row{same(4)}, Unconcerned},
+		{"another row that is deleted", []changefeed.Row{gone(4)}, Unconcerned},
+		{"a row before it", []changefeed.Row{createdAt(4, 202)}, Unconcerned},
+		{"a row behind it", []changefeed.Row{createdAt(4, 99)}, Unconcerned},
+		{"a row in it", []changefeed.Row{createdAt(4, 150)}, RowEntered},
+		{"one of several", []changefeed.Row{same(4), createdAt(5, 99), same(2)}, ShowsRow},
+		{"none of several", []changefeed.Row{same(4), createdAt(5, 99), gone(6)}, Unconcerned},
 		{"any row", nil, AnyRow},
-		{"no row, it says", changefeed.Rows{}, AnyRow},
+		{"no row, it says", []changefeed.Row{}, AnyRow},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			virtually(t, func(t *trackerTest) {
@@ -192,7 +192,7 @@ func TestTooManyRowsAreNotCompared(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			virtually(t, func(t *trackerTest) {
 				v := t.shown("100:100:", shows(1, 2, 3))
-				var rows changefeed.Rows
+				var rows []changefeed.Row
 				for i := range test.rows {
 					rows = append(rows, gone(10+i))
 				}
@@ -224,10 +224,11 @@ func TestTheOldestChangesAreDropped(t *testing.T) {
 			t.Fatal("not admitted")
 		}
 		t.changedRows(100, listA, gone(4)) // and listB
-		if r := &t.lists.ring; r.changes != 2 || r.bytes != 2*(changeSize+tagged) {
+		size := len(changefeed.PackRows(gone(4)))
+		if r := &t.lists.ring; r.changes != 2 || r.bytes != 2*(changeSize+size) {
 			t.Fatalf("%d changes of %d bytes", r.changes, r.bytes)
 		}
-		t.lists.ring.budget = 3 * (changeSize + tagged)
+		t.lists.ring.budget = 3 * (changeSize + size)
 		t.is(a, 2)
 		t.changed(101, listA) // without rows
 		if r := &t.lists.ring; r.changes != 3 {
@@ -340,7 +341,7 @@ func TestMemoryOfTheRing(t *testing.T) {
 				runtime.GC()
 				runtime.ReadMemStats(&before)
 				for i := range 2 * ringBudget / changeSize {
-					c := &changefeed.Change{XID: uint64(i), Lists: []changefeed.List{list(i % lists)}, Rows: []changefeed.Rows{{row}}}
+					c := &changefeed.Change{XID: uint64(i), Lists: []changefeed.List{list(i % lists)}, Rows: []changefeed.Rows{changefeed.PackRows(row)}}
 					tracker.Changed(changefeed.Position{Term: 1, N: uint64(i + 1)}, c)
 					tracker.Settled(c, 0)
 					if i%1000 == 0 {
@@ -391,7 +392,7 @@ func TestComparingWhileChanging(t *testing.T) {
 	}
 	for i := range 2000 {
 		n := uint64(i + 100)
-		c := &changefeed.Change{XID: n, Lists: make([]changefeed.List, 1), Rows: []changefeed.Rows{{same(i)}}}
+		c := &changefeed.Change{XID: n, Lists: make([]changefeed.List, 1), Rows: []changefeed.Rows{changefeed.PackRows(same(i))}}
 		tracker.Changed(changefeed.Position{Term: 1, N: n}, c)
 		tracker.Settled(c, 0)
 		runtime.Gosched()

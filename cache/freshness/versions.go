@@ -135,7 +135,7 @@ func compare(newer []*change, e *Validity, maxRows int) (Concern, *change) {
 		if rows += int(c.rowCount); rows > maxRows {
 			return TooManyRows, nil
 		}
-		if concern := e.Extent.concernOf(c.rows, c.nameOrder); concern != Unconcerned {
+		if concern := e.Extent.Concern(c.rows, c.nameOrder); concern != Unconcerned {
 			return concern, c
 		}
 	}

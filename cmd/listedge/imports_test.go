@@ -15,11 +15,11 @@ import (
 // Who may import whom: the rule that CONTRIBUTING.md draws. Test files are free.
 var (
 	mayImport = map[string][]string{
-		"cmd/listedge": {"edge", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres", "origin/audit",
+		"cmd/listedge": {"edge", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres", "origin/audit", "origin/usage",
 			"internal/boottime", "internal/changefeed", "internal/histogram", "internal/rawconn", "internal/redact", "internal/sandbox", "internal/tracing"},
-		"edge":                    {"cache", "cache/freshness", "limiter", "metrics", "origin", "origin/apikey", "internal/boottime", "internal/changefeed", "internal/rawconn", "internal/tracing"},
+		"edge":                    {"cache", "cache/freshness", "limiter", "metrics", "origin", "origin/apikey", "origin/usage", "internal/boottime", "internal/changefeed", "internal/rawconn", "internal/tracing"},
 		"edge/admin":              {"edge", "metrics", "internal/histogram", "cache", "internal/changefeed"},
-		"metrics":                 {"cache", "limiter", "origin", "origin/apikey", "origin/follower", "internal/changefeed", "internal/histogram"},
+		"metrics":                 {"cache", "limiter", "origin", "origin/apikey", "origin/follower", "origin/usage", "internal/changefeed", "internal/histogram"},
 		"cache":                   {"cache/freshness", "internal/boottime", "internal/changefeed", "internal/histogram"},
 		"cache/freshness":         {"internal/boottime", "internal/changefeed"},
 		"limiter":                 {"limiter/lease", "internal/boottime"},
@@ -33,6 +33,7 @@ var (
 		"origin/audit":    {"origin/postgres"},
 		"origin/follower": {"origin/postgres", "internal/changefeed"},
 		"origin/load":     {"origin", "origin/audit", "origin/postgres"},
+		"origin/usage":    {"origin/postgres"},
 
 		"internal/boottime":              nil,
 		"internal/boottime/boottimetest": {"internal/boottime"},
@@ -58,7 +59,7 @@ var (
 		"github.com/prometheus/client_golang": {"metrics"},
 		"github.com/prometheus/common":        {"metrics"},
 		"github.com/dgraph-io/ristretto":      {"cache"},
-		"github.com/jackc/pgx":                {"origin", "origin/postgres", "origin/apikey", "origin/admin", "origin/audit", "origin/load", "origin/follower", "bench", "internal/sandbox/postgrestest"},
+		"github.com/jackc/pgx":                {"origin", "origin/postgres", "origin/apikey", "origin/admin", "origin/audit", "origin/load", "origin/follower", "origin/usage", "bench", "internal/sandbox/postgrestest"},
 		"github.com/redis/go-redis":           {"cache", "limiter", "internal/changefeed", "cmd/listedge", "bench", "internal/sandbox/redistest"},
 		"github.com/alecthomas/kong":          {"cmd/listedge"},
 		"github.com/pressly/goose":            {"origin/admin"},

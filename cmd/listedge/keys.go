@@ -69,12 +69,41 @@ type keyList struct {
 	databaseFlags
 	jsonFlag
 	Workspace uuid.UUID `help:"The workspace." required:""`
+	UnusedFor *days     `help:"Only keys that were neither used nor created for so long, as 90d or 24h." placeholder:"DURATION"`
+}
+
+// Validate is explicit because each of the embedded has one.
+func (c *keyList) Validate() error {
+	err := c.databaseFlags.Validate()
+	if c.UnusedFor != nil {
+		err = cmp.Or(err, checkPeriod("--unused-for", *c.UnusedFor, mostUnused))
+	}
+	return err
+}
+
+// mostUnused bounds --unused-for.
+const mostUnused = 100 * 365 * 24 * time.Hour
+
+// list returns the keys. It warns if usage is not counted for long enough to tell unused
+// keys from others.
+func (c *keyList) list(ctx context.Context, t *terminal, a *admin.Conn) ([]admin.Key, error) {
+	if c.UnusedFor == nil {
+		return a.Keys(ctx, c.Workspace)
+	}
+	since, err := a.UsageSince(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if time.Since(since) < time.Duration(*c.UnusedFor) {
+		fmt.Fprintf(t.err, "usage is counted since %s: a key that was last used before is listed, too\n", instant(&since))
+	}
+	return a.UnusedKeys(ctx, c.Workspace, time.Duration(*c.UnusedFor))
 }
 
 // Run lists keys.
 func (c *keyList) Run(ctx context.Context, t *terminal) error {
 	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
-		list, err := a.Keys(ctx, c.Workspace)
+		list, err := c.list(ctx, t, a)
 		if err == nil && len(list) == 0 {
 			err = a.WorkspaceExists(ctx, c.Workspace)
 		}
@@ -83,7 +112,7 @@ func (c *keyList) Run(ctx context.Context, t *terminal) error {
 		}
 		return c.print(t, list, func() {
 			for _, k := range list {
-				fmt.Fprintf(t.out, "%s  %s…  %-29s  %s  %s\n", k.ID, k.Prefix, stateOf(k), strings.Join(k.Scopes, ","), k.Name)
+				fmt.Fprintf(t.out, "%s  %s…  %-29s  used %-20s  %s  %s\n", k.ID, k.Prefix, stateOf(k), instant(k.LastUsedAt), strings.Join(k.Scopes, ","), k.Name)
 			}
 		})
 	})

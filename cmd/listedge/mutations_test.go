@@ -122,7 +122,7 @@ func TestMutations(t *testing.T) {
 		{"fills begun without trust", []edit{{rules, "case !start.trusted:", "case !start.trusted && false:"}, {rules, "\tif start.trusted {", "\tif true {"}, {rules, "\t} else { // the list is not remembered: while nothing is proven, none is forgotten\n\t\tt.mu.RLock()\n", ""}}, "./cache/freshness", "TestRules"},
 		{"fills across a resync", []edit{{rules, "\tcase start.join != t.join.Load():\n\t\treturn Resynced\n", ""}}, "./cache/freshness", "TestModel"},
 		{"gaps ignored", gapsIgnored, "./cache/freshness", "TestModel"},
-		{"an open transaction hides all after it", []edit{{"internal/changefeed/snapshot.go", "return !running", "return !running && false"}}, "./cache/freshness", "TestModel"},
+		{"an open transaction hides all after it", []edit{{"internal/changefeed/entry.go", "return !running", "return !running && false"}}, "./cache/freshness", "TestModel"},
 		{"the snapshot rule on the standby", anySnapshot, "./cache/freshness", "TestModel"},
 		{"a standby behind the list's last change", []edit{{versions, "return c.lsn > e.ReadPoint.LSN })", "return false })"}}, "./cache/freshness", "TestModel"},
 		{"a standby behind a change that was dropped", []edit{{versions, "\tif e.ReadPoint.LSN < v.dropped.lsn {\n\t\treturn Forgotten, nil\n\t}\n", ""}}, "./cache/freshness", "TestModel"},

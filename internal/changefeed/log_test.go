@@ -421,7 +421,7 @@ func testRoundTrip(t *testing.T, log Log, epoch string) {
 
 func randomEntry(r *rand.Rand, at Position) Entry {
 	change := func() (c Change) {
-		c.XID, c.LSN, c.CommittedAt, c.Whole = number(r), number(r), int64(number(r)), uint8(r.Uint32())
+		c.XID, c.LSN, c.Whole = number(r), number(r), uint8(r.Uint32())
 		for range r.IntN(4) {
 			p := List{Collection: Collection(r.IntN(int(Collections)))}
 			for i := range p.Workspace {
@@ -437,6 +437,17 @@ func randomEntry(r *rand.Rand, at Position) Entry {
 		e.TermStart = &TermStart{Previous: Position{number(r), number(r)}}
 	case 1:
 		c := change()
+		c.CommittedAt, c.NameOrder = int64(number(r)), r.Uint32()
+		for range c.Lists {
+			rows := make([]Row, r.IntN(3))
+			for i := range rows {
+				rows[i] = Row{ID: c.Lists[0].Workspace, Flags: RowFlags(r.Uint32())}
+				if rows[i].IsPlaced() {
+					rows[i].CreatedAt, rows[i].NameKey = int64(number(r)), "abc"[:r.IntN(4)]
+				}
+			}
+			c.Rows = append(c.Rows, PackRows(rows...))
+		}
 		e.Change = &c
 	default:
 		s := Snapshot{Xmin: number(r), Xmax: number(r)}

@@ -38,7 +38,10 @@ const (
 	oldEpochKey  = keyPrefix + "epoch"
 	followersKey = keyPrefix + "followers"
 	logKey       = keyPrefix + "log:"
-	entryField   = "e"
+
+	// An entry has two fields. Nodes of version 0.1.0 read the first.
+	entryField   = "e" // the Entry, in JSON
+	detailsField = "d" // of a change; else empty
 
 	// followerLife is how long a follower counts as alive after it last set its
 	// epoch, which it does every second.

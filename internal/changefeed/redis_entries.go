@@ -24,8 +24,8 @@ if ARGV[2] == '' and present and present ~= ARGV[1] then
 	return {-1}
 end
 local fenced = false
-for i = 4, #ARGV, 2 do
-	local added = redis.pcall('XADD', KEYS[1], ARGV[i], '` + entryField + `', ARGV[i + 1])
+for i = 4, #ARGV, 3 do
+	local added = redis.pcall('XADD', KEYS[1], ARGV[i], '` + entryField + `', ARGV[i + 1], '` + detailsField + `', ARGV[i + 2])
 	if type(added) == 'table' and added.err then
 		if not string.find(added.err, 'equal or smaller') and not string.find(added.err, 'must be greater') then
 			return added
@@ -85,7 +85,7 @@ func (r *Redis) closeWriter(ctx context.Context) {
 
 func (w *writer) append(ctx context.Context, digest, epoch string, entries []Entry) error {
 	termStarts, life := "", ""
-	args := make([]any, 3, 3+2*len(entries))
+	args := make([]any, 3, 3+3*len(entries))
 	for _, e := range entries {
 		if e.TermStart != nil {
 			termStarts = "1"
@@ -105,7 +105,11 @@ func (w *writer) append(ctx context.Context, digest, epoch string, entries []Ent
 		if err != nil {
 			return fmt.Errorf("encode entry %s: %w", e.Position, err)
 		}
-		args = append(args, e.Position.String(), body)
+		var details []byte
+		if e.Change != nil {
+			details = e.Change.appendDetails(nil)
+		}
+		args = append(args, e.Position.String(), body, details)
 	}
 	args[0], args[1], args[2] = epoch, termStarts, life
 	answer, err := appendEntries.Run(ctx, w.conn, []string{logKey + epoch, EpochKey(digest)}, args...).Int64Slice()
@@ -206,17 +210,21 @@ func (r *redisReader) Read(ctx context.Context, epoch string, after Position, wa
 			if err != nil {
 				return nil, false, err
 			}
-			body, _ := m.Values[entryField].(string)
-			entries = append(entries, decode(at, body))
+			entries = append(entries, decode(at, m.Values))
 		}
 	}
 	return entries, len(entries) >= readBatch, nil
 }
 
-// decode reads the body of an entry. If it cannot, the entry is Undecodable.
-func decode(at Position, body string) (e Entry) {
+// decode reads the fields of an entry. If it cannot, the entry is Undecodable.
+func decode(at Position, fields map[string]any) (e Entry) {
+	body, _ := fields[entryField].(string)
 	if json.Unmarshal([]byte(body), &e) != nil {
 		e = Entry{}
+	}
+	if e.Change != nil {
+		details, _ := fields[detailsField].(string)
+		e.Change.parseDetails(details)
 	}
 	e.Position = at
 	return e

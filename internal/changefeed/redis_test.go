@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"listedge/internal/sandbox/sandboxtest"
@@ -111,7 +114,7 @@ func TestRedisHoldsWhatCannotBeDecoded(t *testing.T) {
 		}
 	}
 	// A field that came with a newer version is no reason not to understand.
-	if e := decode(Position{1, 1}, `{"h":{"l":7,"s":"1:1:","new":{}},"new":1}`); e.Undecodable() || e.Heartbeat.LSN != 7 {
+	if e := decode(Position{1, 1}, map[string]any{entryField: `{"h":{"l":7,"s":"1:1:","new":{}},"new":1}`}); e.Undecodable() || e.Heartbeat.LSN != 7 {
 		t.Errorf("%+v", e)
 	}
 }
@@ -206,4 +209,58 @@ func TestAMisledSubscriberReadsElsewhere(t *testing.T) {
 			t.Errorf("%d proofs, %d readers", len(r.proofs), log.readers)
 		}
 	})
+}
+
+// What a change takes in Redis by MEMORY USAGE, for each row: one row takes at most 200
+// bytes, whatever its name. The transactions' ids and LSNs are those of a server of
+// some years.
+func TestARowTakesAtMost200Bytes(t *testing.T) {
+	const changes, batch = 10_000, 500
+	for _, test := range []struct {
+		name string
+		rows int // of each change
+		row  Row
+		most int // bytes a row
+	}{
+		{"a name of 40 characters", 1, Row{CreatedAt: 1 << 50, NameKey: strings.Repeat("n", 40)}, 200},
+		{"a name of 80 characters", 1, Row{CreatedAt: 1 << 50, NameKey: strings.Repeat("n", 80)}, 200},
+		{"the same as before", 1, Row{Flags: RowSame}, 175},
+		{"gone", 1, Row{Flags: RowGone}, 175},
+		{"ten rows", 10, Row{CreatedAt: 1 << 50, NameKey: strings.Repeat("n", 40)}, 80},
+	} {
+		for collection, of := range []string{Items: "items", Contacts: "contacts"} {
+			t.Run(of+", "+test.name, func(t *testing.T) {
+				_, client := startRedis(t)
+				log := NewRedis(client, shop())
+				var entries []Entry
+				for n := uint64(1); n <= changes; n++ {
+					rows := make([]Row, test.rows)
+					for i := range rows {
+						rows[i] = test.row
+						rows[i].ID = uuid.New()
+					}
+					entries = append(entries, Entry{Position: Position{4_000_000_000, n}, Change: &Change{XID: 4_000_000_000 + n, LSN: 800_000_000_000 + n,
+						CommittedAt: 1 << 50, NameOrder: 1 << 31, Lists: []List{{uuid.New(), Collection(collection)}}, Rows: []Rows{PackRows(rows...)}}})
+				}
+				for some := range slices.Chunk(entries, batch) {
+					if err := log.Append(inTime(t), "a", some...); err != nil {
+						t.Fatal(err)
+					}
+				}
+				first, err := client.XRangeN(inTime(t), logKey+"a", "-", "+", 1).Result()
+				if err != nil {
+					t.Fatal(err)
+				}
+				used, err := client.MemoryUsage(inTime(t), logKey+"a", 0).Result()
+				if err != nil {
+					t.Fatal(err)
+				}
+				is := int(used) / changes / test.rows
+				t.Logf("%d bytes a row; the change has %d bytes in JSON, %d in its details", is, len(first[0].Values[entryField].(string)), len(first[0].Values[detailsField].(string)))
+				if is > test.most {
+					t.Errorf("%d bytes a row, want at most %d", is, test.most)
+				}
+			})
+		}
+	}
 }

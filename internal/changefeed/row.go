@@ -1,34 +1,33 @@
 package changefeed
 
 import (
-	"encoding/base64"
 	"encoding/binary"
-	"fmt"
+	"iter"
 
 	"github.com/google/uuid"
 )
 
-// Row is one row that a transaction changed, as it left it: what the filters and
-// the orders of lists go by.
+// Row is one row that a transaction changed, in the version that the transaction left:
+// what the filters and the orders of lists compare.
 type Row struct {
 	ID    uuid.UUID
 	Flags RowFlags
 
-	// Neither of these is set for a row that is Gone or Same.
+	// A row that is Gone or Same has neither of these.
 
 	CreatedAt int64 // microseconds since 1970
-	// NameKey is the name in the alphabet of Change.NameOrder: keys compare as bytes as
-	// the names do in the list by name. Empty = this name has none.
+	// NameKey is the name in the order Change.NameOrder: keys, compared as bytes, have the
+	// order of the names in the list by name. Empty = the name has no key.
 	NameKey string
 }
 
-// RowFlags say how a row is listed.
+// RowFlags say which lists have the row.
 type RowFlags uint8
 
 // The flags. A filter is the flags that a row must have.
 const (
-	RowGone     RowFlags = 1 << iota // no list of this workspace shows it: deleted, not active, or moved away
-	RowSame                          // every list has it where it was in the version that the log named before: neither its position, nor what filters and searches go by, has changed
+	RowGone     RowFlags = 1 << iota // no list of this workspace has it: deleted, not active, or moved away
+	RowSame                          // it differs from the version that the log named before in nothing that decides in which lists it is, and where
 	RowTracked                       // stock is tracked
 	RowLow                           // stock is low
 	RowGoods                         // of type GOODS
@@ -37,60 +36,121 @@ const (
 	RowSupplier                      // a contact
 )
 
-// Rows are the rows of one list that a transaction changed; nil = it may have
-// changed any row. A transaction that changed a row twice names its last version.
-type Rows []Row
+// IsPlaced reports whether the row has a position in lists that is to be compared.
+func (r *Row) IsPlaced() bool { return r.Flags&(RowGone|RowSame) == 0 }
 
-// rowsVersion begins the encoding of Rows. Rows of another version are read as nil.
-const rowsVersion = 1
+// maxNameKey is the length at which the keys of names are cut, in bytes. So a changed row
+// of any name takes less than 200 bytes in Redis (TestARowTakesAtMost200Bytes).
+const maxNameKey = 20
 
-// MarshalText implements encoding.TextMarshaler: base64 of the version and, for each
-// row, flags 1, id 16 and, unless it is Gone or Same, created_at 8, key length 1, key.
-func (r Rows) MarshalText() ([]byte, error) {
-	if r == nil {
-		return nil, nil
-	}
-	b := []byte{rowsVersion}
-	for i := range r {
-		row := &r[i]
-		b = append(append(b, byte(row.Flags)), row.ID[:]...)
-		if row.Flags&(RowGone|RowSame) != 0 {
-			continue
+// NameKeyIsCut reports whether the name may have a longer key than NameKey.
+func (r *Row) NameKeyIsCut() bool { return len(r.NameKey) >= maxNameKey }
+
+// Rows are the rows of one list that a transaction changed, each in its last version, in
+// the form in which Redis and the nodes store them. Empty = the transaction may have
+// changed any row of the list. Numbers are sizes in bytes:
+//
+//	flags 1 | id 16 | created_at 8 | length of the name key 1 | name key
+//
+// A row that is not placed ends with its id.
+type Rows string
+
+const (
+	rowSize       = 1 + 16
+	placedRowSize = rowSize + 8 + 1 // without the name key
+)
+
+// PackRows makes Rows. It cuts the keys of names.
+func PackRows(rows ...Row) Rows {
+	b := make([]byte, 0, len(rows)*(placedRowSize+maxNameKey))
+	for i := range rows {
+		r := &rows[i]
+		b = append(append(b, byte(r.Flags)), r.ID[:]...)
+		if r.IsPlaced() {
+			key := r.NameKey[:min(len(r.NameKey), maxNameKey)]
+			b = binary.BigEndian.AppendUint64(b, uint64(r.CreatedAt))
+			b = append(append(b, byte(len(key))), key...)
 		}
-		if len(row.NameKey) > 255 {
-			return nil, fmt.Errorf("row %s: a name key of %d bytes", row.ID, len(row.NameKey))
-		}
-		b = binary.BigEndian.AppendUint64(b, uint64(row.CreatedAt))
-		b = append(append(b, byte(len(row.NameKey))), row.NameKey...)
 	}
-	return base64.RawStdEncoding.AppendEncode(nil, b), nil
+	return Rows(b)
 }
 
-// UnmarshalText implements encoding.TextUnmarshaler. What it cannot read is nil: any
+// next unpacks the first row. ok is false if there is none, or not all of it.
+func (rs Rows) next() (r Row, rest Rows, ok bool) {
+	if len(rs) < rowSize {
+		return r, "", false
+	}
+	r.Flags = RowFlags(rs[0])
+	copy(r.ID[:], rs[1:])
+	if !r.IsPlaced() {
+		return r, rs[rowSize:], true
+	}
+	if len(rs) < placedRowSize || len(rs) < placedRowSize+int(rs[placedRowSize-1]) {
+		return r, "", false
+	}
+	for i := range 8 {
+		r.CreatedAt = r.CreatedAt<<8 | int64(rs[rowSize+i])
+	}
+	end := placedRowSize + int(rs[placedRowSize-1])
+	r.NameKey = string(rs[placedRowSize:end])
+	return r, rs[end:], true
+}
+
+// All unpacks the rows.
+func (rs Rows) All() iter.Seq[Row] {
+	return func(yield func(Row) bool) {
+		for r, rest, ok := rs.next(); ok && yield(r); r, rest, ok = rest.next() {
+		}
+	}
+}
+
+// Len returns the number of rows.
+func (rs Rows) Len() (n int) {
+	for range rs.All() {
+		n++
+	}
+	return n
+}
+
+// whole reports whether the bytes are rows, to the last one.
+func (rs Rows) whole() bool {
+	ok := true
+	for ok && len(rs) > 0 {
+		_, rs, ok = rs.next()
+	}
+	return ok
+}
+
+// appendDetails appends what Redis stores of a change in detailsField. Numbers are
+// sizes in bytes:
+//
+//	committed at 8 | name order 4 | of each list the length of its Rows, a uvarint, and the Rows
+func (c *Change) appendDetails(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, uint64(c.CommittedAt))
+	b = binary.BigEndian.AppendUint32(b, c.NameOrder)
+	for _, rows := range c.Rows {
+		b = append(binary.AppendUvarint(b, uint64(len(rows))), rows...)
+	}
+	return b
+}
+
+// parseDetails reads what appendDetails wrote. Of a list whose rows it cannot read, any
 // row may have changed.
-func (r *Rows) UnmarshalText(text []byte) error {
-	*r = nil
-	b, err := base64.RawStdEncoding.AppendDecode(nil, text)
-	if err != nil || len(b) == 0 || b[0] != rowsVersion {
-		return nil
+func (c *Change) parseDetails(b string) {
+	if len(b) < 8+4 {
+		return
 	}
-	rows := Rows{}
-	for b = b[1:]; len(b) > 0; {
-		if len(b) < 1+16 {
-			return nil
+	c.CommittedAt = int64(binary.BigEndian.Uint64([]byte(b[:8])))
+	c.NameOrder = binary.BigEndian.Uint32([]byte(b[8:12]))
+	for b = b[12:]; len(b) > 0; {
+		size, n := binary.Uvarint([]byte(b[:min(len(b), binary.MaxVarintLen64)]))
+		if n <= 0 || size > uint64(len(b)-n) {
+			return
 		}
-		row := Row{Flags: RowFlags(b[0]), ID: uuid.UUID(b[1:17])}
-		b = b[17:]
-		if row.Flags&(RowGone|RowSame) == 0 {
-			if len(b) < 9 || len(b) < 9+int(b[8]) {
-				return nil
-			}
-			row.CreatedAt = int64(binary.BigEndian.Uint64(b))
-			row.NameKey = string(b[9 : 9+int(b[8])])
-			b = b[9+int(b[8]):]
+		rows := Rows(b[n : n+int(size)])
+		if !rows.whole() {
+			rows = ""
 		}
-		rows = append(rows, row)
+		c.Rows, b = append(c.Rows, rows), b[n+int(size):]
 	}
-	*r = rows
-	return nil
 }

@@ -3,6 +3,8 @@ package changefeed
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -10,9 +12,8 @@ import (
 
 func TestRowsAreReadAsTheyWereWritten(t *testing.T) {
 	id := uuid.MustParse("0197a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b")
-	for name, rows := range map[string]Rows{
+	for name, rows := range map[string][]Row{
 		"any row":  nil,
-		"no row":   {},
 		"gone":     {{ID: id, Flags: RowGone}},
 		"the same": {{ID: id, Flags: RowSame}},
 		"two rows": {
@@ -21,76 +22,89 @@ func TestRowsAreReadAsTheyWereWritten(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text, err := json.Marshal(Change{Rows: []Rows{rows}})
-			if err != nil {
-				t.Fatal(err)
+			packed := PackRows(rows...)
+			if is := slices.Collect(packed.All()); !reflect.DeepEqual(is, rows) || packed.Len() != len(rows) {
+				t.Errorf("%d rows, %+v, want %+v", packed.Len(), is, rows)
 			}
-			var c Change
-			if err := json.Unmarshal(text, &c); err != nil || !reflect.DeepEqual(c.RowsOf(0), rows) {
-				t.Errorf("read %#v of %s (%v), want %#v", c.RowsOf(0), text, err, rows)
+			want := Change{CommittedAt: -5, NameOrder: 7, Rows: []Rows{"", packed, PackRows(Row{ID: id, Flags: RowGone})}}
+			var is Change
+			if is.parseDetails(string(want.appendDetails(nil))); !reflect.DeepEqual(is, want) {
+				t.Errorf("%+v, want %+v", is, want)
 			}
-			if c.RowsOf(1) != nil {
-				t.Error("rows of a list that has none are not nil")
+			if is.RowsOf(1) != packed || is.RowsOf(3) != "" {
+				t.Error("a list has the rows of another one")
 			}
 		})
 	}
 }
 
-func TestRowsThatCannotBeReadAreAnyRow(t *testing.T) {
-	whole, err := Rows{{ID: uuid.Max, Flags: RowGoods, CreatedAt: 5, NameKey: "abc"}}.MarshalText()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for n := range len(whole) {
-		rows := Rows{{ID: uuid.Max}}
-		if err := rows.UnmarshalText(whole[:n]); err != nil {
-			t.Fatal(err)
+// The key of a long name is cut, and says so.
+func TestKeysOfLongNamesAreCut(t *testing.T) {
+	for length, cut := range map[int]bool{0: false, maxNameKey - 1: false, maxNameKey: true, maxNameKey + 1: true, 80: true} {
+		key := strings.Repeat("x", length)
+		for r := range PackRows(Row{NameKey: key}).All() {
+			if r.NameKey != key[:min(length, maxNameKey)] || r.NameKeyIsCut() != cut {
+				t.Errorf("%d bytes: %d, cut %t", length, len(r.NameKey), r.NameKeyIsCut())
+			}
 		}
-		if len(rows) != 0 {
-			t.Errorf("%d of %d characters are read as %v", n, len(whole), rows)
-		}
-	}
-	var rows Rows
-	if err := rows.UnmarshalText([]byte("AgAA")); err != nil || rows != nil {
-		t.Errorf("another version is read as %v (%v)", rows, err)
 	}
 }
 
-// A node of the version before reads a change that names rows as one that does not.
-func TestRowsAreIgnoredByTheVersionBefore(t *testing.T) {
-	type before struct {
+// Of rows that cannot be read, any may have changed.
+func TestDamagedRowsAreAnyRow(t *testing.T) {
+	of := Change{CommittedAt: 5, Rows: []Rows{PackRows(Row{ID: uuid.Max, Flags: RowGoods, CreatedAt: 5, NameKey: "abc"}, Row{Flags: RowGone})}}
+	whole := string(of.appendDetails(nil))
+	for n := range len(whole) {
+		var c Change
+		if c.parseDetails(whole[:n]); c.RowsOf(0) != "" {
+			t.Errorf("%d of %d bytes are read as %+v", n, len(whole), c)
+		}
+	}
+	rows := string(of.Rows[0])
+	for n := 1; n < len(rows); n++ {
+		var c Change
+		c.parseDetails(string((&Change{Rows: []Rows{Rows(rows[:n])}}).appendDetails(nil)))
+		if is := c.RowsOf(0); is != "" && n != len(rows)-rowSize {
+			t.Errorf("%d of %d bytes are %+v", n, len(rows), slices.Collect(is.All()))
+		}
+	}
+}
+
+// A node of version 0.1.0 reads a change that names rows as one of any row.
+func TestNodesOf010ReadChanges(t *testing.T) {
+	type list struct {
+		Workspace  uuid.UUID
+		Collection Collection
+	}
+	type old struct {
 		XID         uint64 `json:"x"`
 		LSN         uint64 `json:"l"`
 		CommittedAt int64  `json:"a,omitempty"`
-		Lists       []List `json:"p,omitempty"`
+		Lists       []list `json:"p,omitempty"`
 		Whole       uint8  `json:"w,omitempty"`
 	}
-	lists := []List{{Workspace: uuid.Max, Collection: Contacts}, {Workspace: uuid.Max, Collection: Keys}}
-	for name, rows := range map[string][]Rows{
-		"named":     {{{ID: uuid.Max, Flags: RowCustomer, CreatedAt: 5, NameKey: "\x01"}, {ID: uuid.Nil, Flags: RowGone}}, nil},
-		"none":      {{}, nil},
-		"not named": {nil, {{ID: uuid.Max, Flags: RowSame}}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			text, err := json.Marshal(Entry{Change: &Change{XID: 7, LSN: 8, CommittedAt: 9, Lists: lists, Rows: rows, NameOrder: 5, Whole: 2}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var is struct {
-				Change *before `json:"c,omitempty"`
-			}
-			want := before{XID: 7, LSN: 8, CommittedAt: 9, Lists: lists, Whole: 2}
-			if err := json.Unmarshal(text, &is); err != nil || !reflect.DeepEqual(*is.Change, want) {
-				t.Errorf("%+v of %s (%v), want %+v", is.Change, text, err, want)
-			}
-		})
-	}
-	old, err := json.Marshal(before{XID: 7, Lists: lists})
+	id := uuid.MustParse("0197a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b")
+	text, err := json.Marshal(Entry{Change: &Change{XID: 7, LSN: 8, CommittedAt: 9, Whole: 2, NameOrder: 5,
+		Lists: []List{{Workspace: id}, {Workspace: uuid.Max, Collection: Contacts}, {Workspace: id, Collection: Keys}}, Rows: []Rows{PackRows(Row{ID: id})}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var c Change
-	if err := json.Unmarshal(old, &c); err != nil || c.RowsOf(0) != nil || c.RowsOf(1) != nil {
-		t.Errorf("of %s: %+v (%v)", old, c, err)
+	var is struct {
+		Change *old `json:"c,omitempty"`
+	}
+	want := &old{XID: 7, LSN: 8, Lists: []list{{id, Items}, {uuid.Max, Contacts}, {id, Keys}}, Whole: 2}
+	if err := json.Unmarshal(text, &is); err != nil || !reflect.DeepEqual(is.Change, want) {
+		t.Errorf("%+v of %s (%v), want %+v", is.Change, text, err, want)
+	}
+
+	text, err = json.Marshal(struct {
+		Change *old `json:"c,omitempty"`
+	}{&old{XID: 7, CommittedAt: 9, Lists: want.Lists}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := decode(Position{1, 1}, map[string]any{entryField: string(text)})
+	if e.Undecodable() || e.Change.XID != 7 || e.Change.RowsOf(0) != "" || e.Change.Lists[1] != (List{uuid.Max, Contacts}) {
+		t.Errorf("%s is read as %+v", text, e.Change)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -71,13 +72,15 @@ func updateRow[T audited](ctx context.Context, c *Conn, u update, id uuid.UUID, 
 	})
 }
 
+// notStored are fields that change by themselves: they are not columns of the row.
+var notStored = []string{"state", "lastUsedAt"}
+
 // changes returns the fields that two rows do not have in common, by their names in JSON.
-// A key's state follows from its other fields and the time.
 func changes(before, after any) map[string]any {
 	from, to, details := fields(before), fields(after), map[string]any{}
 	for _, row := range []map[string]any{from, to} { // an empty field may be absent
 		for name := range row {
-			if name != "state" && !reflect.DeepEqual(from[name], to[name]) {
+			if !slices.Contains(notStored, name) && !reflect.DeepEqual(from[name], to[name]) {
 				details[name] = audit.Change{From: from[name], To: to[name]}
 			}
 		}

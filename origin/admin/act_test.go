@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	neturl "net/url"
 	"os/user"
 	"reflect"
 	"slices"
@@ -94,7 +95,7 @@ var (
 	}
 	makers = []string{"CreateWorkspace", "CreateKey"}
 	purge  = []string{"Purge"} // needs a follower
-	reads  = []string{"Audit", "Close", "Key", "KeyWorks", "Keys", "WorkspaceExists", "Workspaces"}
+	reads  = []string{"Audit", "Close", "Key", "KeyWorks", "Keys", "UnusedKeys", "Usage", "UsageSince", "WorkspaceExists", "Workspaces"}
 )
 
 // A method that is in neither list is new: say there whether it changes something.
@@ -159,6 +160,12 @@ func TestEachActHasOneRowInTheAuditLog(t *testing.T) {
 			if e.Action == "workspaces.update" && fmt.Sprint(e.Details) != "map[burst:map[from:<nil> to:70] ratePerSecond:map[from:5 to:7]]" {
 				t.Errorf("%v", e.Details)
 			}
+		}
+	})
+	t.Run("not what nodes write meanwhile", func(t *testing.T) {
+		before, after := Key{State: KeyActive}, Key{State: KeyExpired, LastUsedAt: ptr(time.Now())}
+		if details := changes(before, after); len(details) != 0 {
+			t.Errorf("%v", details)
 		}
 	})
 	t.Run("neither the text nor the hash of a key", func(t *testing.T) {
@@ -296,6 +303,49 @@ func TestTheAuditLogIsAppendOnly(t *testing.T) {
 	}
 	if n := count(t, c, "audit_log"); n != rows {
 		t.Errorf("%d rows, of %d", n, rows)
+	}
+}
+
+// A role with the rights that docs/SECURITY.md names runs the commands, and can forge
+// neither when a row was written nor by whom.
+func TestARoleOfAPersonCannotForgeRows(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	role := "person_" + uuid.NewString()[:8]
+	execOn(t, url, "CREATE ROLE "+role+" LOGIN PASSWORD 'p'; GRANT USAGE ON SCHEMA public TO "+role+`;
+		GRANT SELECT, INSERT, UPDATE ON workspaces, api_keys TO `+role+`; GRANT SELECT ON key_last_used TO `+role+`;
+		GRANT SELECT, INSERT (actor, action, workspace_id, key_id, details) ON audit_log TO `+role)
+	t.Cleanup(func() { execOn(t, url, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
+	as := must1(neturl.Parse(url))
+	as.User = neturl.UserPassword(role, "p")
+	c := openAdmin(t, as.String())
+	w, err := c.CreateWorkspace(audit.As(t.Context(), "Somebody else"), "W", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := must1(c.CreateKey(t.Context(), NewKey{Workspace: w.ID}))
+	for method, act := range actsByMethod {
+		if method != "RevokeKey" { // after which it cannot be rotated
+			must(act.do(t.Context(), c, w, k))
+		}
+	}
+	must1(c.RevokeKey(t.Context(), k.ID))
+	list := entries(t, c, audit.Filter{Workspace: &w.ID})
+	if len(list) != 2+len(actsByMethod) || list[len(list)-1].Actor != "Somebody else" {
+		t.Errorf("%+v", list)
+	}
+	for _, e := range list {
+		if e.Role != role {
+			t.Errorf("%+v", e)
+		}
+	}
+	for _, forged := range []string{
+		"INSERT INTO audit_log (at, actor, action) VALUES ('2020-01-01', 'x', 'purge')", "INSERT INTO audit_log (role, actor, action) VALUES ('postgres', 'x', 'purge')",
+		"ALTER TABLE audit_log DISABLE TRIGGER ALL", "DROP TABLE audit_log", "DELETE FROM audit_log",
+	} {
+		if _, err := c.conn.Exec(t.Context(), forged); postgres.Code(err) != "42501" {
+			t.Errorf("%s: %v", forged, err)
+		}
 	}
 }
 

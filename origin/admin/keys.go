@@ -31,6 +31,7 @@ type Key struct {
 	ExpiresAt     *time.Time `json:"expiresAt"`
 	RevokedAt     *time.Time `json:"revokedAt"`
 	CreatedAt     time.Time  `json:"createdAt"`
+	LastUsedAt    *time.Time `json:"lastUsedAt"` // nil = never
 	State         KeyState   `json:"state"`
 }
 
@@ -49,7 +50,8 @@ const (
 const keyColumns = `id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst,
 	CASE WHEN isfinite(expires_at) THEN expires_at END AS expires_at, CASE WHEN isfinite(revoked_at) THEN revoked_at END AS revoked_at, created_at,
 	CASE WHEN revoked_at <= now() THEN 'revoked' WHEN expires_at <= now() THEN 'expired'
-		WHEN least(expires_at, revoked_at) < 'infinity' THEN 'expires' ELSE 'active' END AS state`
+		WHEN least(expires_at, revoked_at) < 'infinity' THEN 'expires' ELSE 'active' END AS state,
+	(SELECT last_used_at FROM key_last_used WHERE key_id = api_keys.id) AS last_used_at`
 
 // NewKey says which key CreateKey makes.
 type NewKey struct {

@@ -142,6 +142,7 @@ type Key struct {
 	ID             uuid.UUID
 	Limit          Limit
 	WorkspaceLimit Limit
+	Quota          Quota // of its workspace
 }
 
 // May says whether the key has the scope of the collection.

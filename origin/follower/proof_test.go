@@ -152,7 +152,7 @@ func TestHeartbeatsNameNoRows(t *testing.T) {
 	list := changefeed.List{Workspace: number(1)}
 	term.publishChange(commit{change: changefeed.Change{XID: 7, Lists: []changefeed.List{list}, NameOrder: 5},
 		named: [][]version{{{row: changefeed.Row{ID: number(2), NameKey: "x"}}}}})
-	if c := term.waiting[0].Change; len(c.RowsOf(0)) != 1 || c.NameOrder != 5 {
+	if c := term.waiting[0].Change; c.RowsOf(0).Len() != 1 || c.NameOrder != 5 {
 		t.Errorf("published: %+v", c)
 	}
 	if c := term.unsettled.settle(changefeed.Snapshot{})[0]; c.Lists[0] != list || c.Rows != nil || c.NameOrder != 0 {

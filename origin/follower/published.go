@@ -63,15 +63,15 @@ func (p *published) name(c *commit) {
 			p.forgetList(list)
 			continue
 		}
-		rows := make(changefeed.Rows, len(versions))
+		rows := make([]changefeed.Row, len(versions))
 		for n := range versions {
 			rows[n] = p.next(list, &versions[n])
 			keys = keys || rows[n].NameKey != ""
 		}
 		for len(c.change.Rows) < i {
-			c.change.Rows = append(c.change.Rows, nil)
+			c.change.Rows = append(c.change.Rows, "")
 		}
-		c.change.Rows = append(c.change.Rows, rows)
+		c.change.Rows = append(c.change.Rows, changefeed.PackRows(rows...))
 	}
 	if !keys {
 		c.change.NameOrder = 0

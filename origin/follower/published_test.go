@@ -86,7 +86,7 @@ func (m *model) commit(before map[listedRow]uint64) {
 	}
 	m.published.name(done)
 	for i, list := range done.change.Lists {
-		for _, row := range done.change.RowsOf(i) {
+		for row := range done.change.RowsOf(i).All() {
 			r := listedRow{list, row.ID}
 			by, is := m.rows[r]
 			if gone := row.Flags&changefeed.RowGone != 0; gone == is {

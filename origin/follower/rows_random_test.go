@@ -126,8 +126,8 @@ func TestRowsAreAsTheDatabaseHasThem(t *testing.T) {
 		rows := map[listedRow]changefeed.Row{}
 		unnamed := map[changefeed.List]bool{}
 		for i, list := range change.Lists {
-			unnamed[list] = change.RowsOf(i) == nil
-			for _, row := range change.RowsOf(i) {
+			unnamed[list] = change.RowsOf(i) == ""
+			for row := range change.RowsOf(i).All() {
 				if _, twice := rows[listedRow{list, row.ID}]; twice {
 					fail("%s is named twice", row.ID)
 				}

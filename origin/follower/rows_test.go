@@ -20,17 +20,17 @@ func named(c changefeed.Change) string {
 	for i := range c.Lists {
 		rows := c.RowsOf(i)
 		texts := []string{"any"}
-		if rows != nil {
+		if rows != "" {
 			texts = nil
 		}
-		for _, r := range rows {
+		for r := range rows.All() {
 			text := fmt.Sprint(r.ID[15])
 			for n, f := range flags {
 				if r.Flags&(1<<n) != 0 {
 					text += " " + f
 				}
 			}
-			if r.Flags&(changefeed.RowGone|changefeed.RowSame) == 0 {
+			if r.IsPlaced() {
 				text += " @" + time.UnixMicro(r.CreatedAt).Sub(since).String()
 			}
 			texts = append(texts, text)
@@ -137,7 +137,7 @@ func TestWhatRowsAChangeNames(t *testing.T) {
 		for want := range strings.SplitSeq(c.want, "; ") {
 			got := w.newChange()
 			switch is := named(got); {
-			case want == "*" || want == "64 rows" && len(got.Lists) == 1 && len(got.RowsOf(0)) == 64:
+			case want == "*" || want == "64 rows" && len(got.Lists) == 1 && got.RowsOf(0).Len() == 64:
 			case is != want:
 				t.Errorf("%s:\n is %.300s\nnot %s", c.name, is, want)
 			}

@@ -90,7 +90,18 @@ func StatsOf(p *pgxpool.Pool) PoolStats {
 // Settings of sessions, by name.
 type Settings map[string]string
 
-// SessionSettings are those that every statement of a node depends on.
+// WriteSettings are those of statements that write, whatever settings the role has.
+func WriteSettings(timeout time.Duration) Settings {
+	return Settings{
+		"search_path":                   Schema,
+		"row_security":                  "off",
+		"default_transaction_read_only": "off",
+		"default_transaction_isolation": "read committed",
+		"statement_timeout":             strconv.FormatInt(timeout.Milliseconds(), 10),
+	}
+}
+
+// SessionSettings are those that every statement depends on that reads for a node.
 func SessionSettings(timeout time.Duration) Settings {
 	return Settings{
 		"search_path":                   Schema,

@@ -1,0 +1,190 @@
+package changefeed
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+// Position is an entry's place in the log of an epoch. The zero Position is
+// before all entries.
+type Position struct{ Term, N uint64 }
+
+// Compare is negative, zero or positive as p is before, at or after q.
+func (p Position) Compare(q Position) int {
+	return cmp.Or(cmp.Compare(p.Term, q.Term), cmp.Compare(p.N, q.N))
+}
+
+func (p Position) String() string {
+	return strconv.FormatUint(p.Term, 10) + "-" + strconv.FormatUint(p.N, 10)
+}
+
+// ParsePosition reads what String wrote.
+func ParsePosition(s string) (p Position, err error) {
+	term, n, ok := strings.Cut(s, "-")
+	if p.Term, err = strconv.ParseUint(term, 10, 64); err == nil && ok {
+		p.N, err = strconv.ParseUint(n, 10, 64)
+	}
+	if err != nil || !ok {
+		return Position{}, fmt.Errorf("position %q: not <term>-<n>", s)
+	}
+	return p, nil
+}
+
+// Collection is a kind of rows: the two kinds of lists, and the rows that say who may
+// read them.
+type Collection uint8
+
+// The collections.
+const (
+	Items Collection = iota
+	Contacts
+	Keys // api_keys and workspaces
+	Collections
+)
+
+// List is the items, or the contacts, of one workspace: what a change touches, and what
+// a page depends on. Of Keys, a list is one row: the ID is the key's or the
+// workspace's.
+type List struct {
+	Workspace  uuid.UUID
+	Collection Collection
+}
+
+// MarshalJSON implements json.Marshaler, in the shortest form that all versions read.
+func (l List) MarshalJSON() ([]byte, error) {
+	if l.Collection == 0 {
+		return fmt.Appendf(nil, `{"Workspace":"%x"}`, l.Workspace[:]), nil
+	}
+	return fmt.Appendf(nil, `{"Workspace":"%x","Collection":%d}`, l.Workspace[:], l.Collection), nil
+}
+
+// Change is one committed transaction. Nodes of version 0.1.0 read the fields that have
+// a name in JSON, and suppose that any row of the lists has changed.
+type Change struct {
+	XID   uint64 `json:"x"` // 64 bits wide: with its wrap-around count
+	LSN   uint64 `json:"l"` // the end of its commit record
+	Lists []List `json:"p,omitempty"`
+	Whole uint8  `json:"w,omitempty"` // a bit for each collection touched as a whole
+
+	CommittedAt int64  `json:"-"` // microseconds since 1970 by the clock of the primary, or of the server it was replicated from; 0 = not known
+	Rows        []Rows `json:"-"` // of each of Lists; of those beyond the end any row may have changed
+	NameOrder   uint32 `json:"-"` // identifies the order of the rows' name keys; 0 = there are none
+}
+
+// RowsOf returns the rows of Lists[i] that changed; empty = any may have.
+func (c *Change) RowsOf(i int) Rows {
+	if i < len(c.Rows) {
+		return c.Rows[i]
+	}
+	return ""
+}
+
+// Touches says whether the collection is touched as a whole.
+func (c *Change) Touches(collection Collection) bool { return c.Whole&(1<<collection) != 0 }
+
+// NeverAfter is before all entries, and not zero: with it a heartbeat proves nothing.
+var NeverAfter = Position{N: 1}
+
+// TermStart begins a term: another follower holds the slot.
+type TermStart struct {
+	Previous Position `json:"p"` // the last entry before it; a reader that was elsewhere has a gap
+}
+
+// Heartbeat carries the database's own view of its commits. A follower sends one
+// at a time: it takes the next one's snapshot when the log has acknowledged this one.
+type Heartbeat struct {
+	LSN       uint64            `json:"l"`
+	Snapshot  string            `json:"s"`           // pg_current_snapshot() on the primary
+	Server    string            `json:"i,omitempty"` // of the primary: its system and timeline
+	Run       string            `json:"r,omitempty"` // and when it was started, by its own clock
+	Catalog   string            `json:"c,omitempty"` // the version of the catalog that the snapshot sees, as far as it concerns the tables
+	After     Position          `json:"f,omitzero"`  // of an entry that the log had acknowledged before the snapshot was taken; zero = an older version does not say
+	LogServer string            `json:"g,omitempty"` // that the entry at After and this one were appended by; empty = there is one only, or an older version does not say
+	Unsettled []Change          `json:"u,omitempty"` // published, and not yet seen by the snapshot
+	Nonces    map[string]uint64 `json:"n,omitempty"` // the probes of nodes of older versions, read before the snapshot was taken
+}
+
+// Entry is one of the three. Versions of this program meet in one log: what an
+// older one may ignore is a new field, what it must not is a new kind.
+type Entry struct {
+	Position  Position   `json:"-"`
+	TermStart *TermStart `json:"t,omitempty"`
+	Change    *Change    `json:"c,omitempty"`
+	Heartbeat *Heartbeat `json:"h,omitempty"`
+}
+
+// Undecodable says that the entry is none of the three: of a newer version, or damaged.
+// A reader has missed what it said.
+func (e *Entry) Undecodable() bool {
+	return e.TermStart == nil && e.Change == nil && e.Heartbeat == nil
+}
+
+// Follows says whether there is no entry between the position and this one.
+func (e *Entry) Follows(p Position) bool {
+	if e.Position.Term == p.Term {
+		return e.Position.N == p.N+1
+	}
+	return e.TermStart != nil && e.TermStart.Previous == p
+}
+
+// Snapshot is a pg_current_snapshot(): which transactions a statement saw.
+type Snapshot struct {
+	Xmin, Xmax uint64   // all transactions below Xmin had ended; none from Xmax on had begun
+	Running    []uint64 // those in between that had not ended, ascending
+}
+
+// ParseSnapshot reads xmin:xmax:xip,xip,…
+func ParseSnapshot(text string) (s Snapshot, err error) {
+	fields := strings.Split(text, ":")
+	if len(fields) != 3 {
+		return Snapshot{}, fmt.Errorf("snapshot %q: not xmin:xmax:xips", text)
+	}
+	if s.Xmin, err = strconv.ParseUint(fields[0], 10, 64); err == nil {
+		s.Xmax, err = strconv.ParseUint(fields[1], 10, 64)
+	}
+	if err == nil && fields[2] != "" {
+		for xip := range strings.SplitSeq(fields[2], ",") {
+			var x uint64
+			if x, err = strconv.ParseUint(xip, 10, 64); err != nil {
+				break
+			}
+			s.Running = append(s.Running, x)
+		}
+	}
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("snapshot %q: %w", text, err)
+	}
+	return s, nil
+}
+
+// Sees says whether the effects of a transaction, known to have committed, are
+// visible to the statement.
+func (s *Snapshot) Sees(xid uint64) bool {
+	if xid < s.Xmin {
+		return true
+	}
+	if xid >= s.Xmax {
+		return false
+	}
+	_, running := slices.BinarySearch(s.Running, xid)
+	return !running
+}
+
+// String writes what ParseSnapshot reads.
+func (s Snapshot) String() string {
+	b := strconv.AppendUint(nil, s.Xmin, 10)
+	b = strconv.AppendUint(append(b, ':'), s.Xmax, 10)
+	b = append(b, ':')
+	for i, xip := range s.Running {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendUint(b, xip, 10)
+	}
+	return string(b)
+}
