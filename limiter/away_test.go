@@ -45,7 +45,7 @@ func TestBudgetAndBreakerToTheMillisecond(t *testing.T) {
 			t.Fatalf("%d visits to a hung store", more)
 		}
 		v.mood.Store(int32(well))
-		boottimetest.Pass(3 * beatEvery)
+		boottimetest.Pass(3 * heartbeatInterval)
 		if s := l.Stats(); s.Breaker != "closed" || s.Failure != nil || s.Degraded < 10*time.Second || s.Owing != 0 || s.FallbackAdmitted != 14 || s.DebtPaid != 14 {
 			t.Fatalf("%+v", s)
 		}
