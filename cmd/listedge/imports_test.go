@@ -47,9 +47,10 @@ var (
 		"internal/sandbox/redistest":     {"internal/sandbox", "internal/sandbox/sandboxtest"},
 		"internal/sandbox/sandboxtest":   {"internal/sandbox"},
 
-		"bench":          {"edge", "cache", "limiter", "limiter/lease", "limiter/lease/leasetest", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres", "internal/changefeed", "internal/sandbox"},
-		"deploy":         nil,
-		"deploy/clients": nil,
+		"bench":           {"edge", "cache", "limiter", "limiter/lease", "limiter/lease/leasetest", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres", "internal/changefeed", "internal/sandbox"},
+		"deploy":          nil,
+		"deploy/clients":  nil,
+		"docs/clients/go": nil,
 	}
 	// onlyIn names the packages that may know of an outside technology.
 	onlyIn = map[string][]string{
@@ -71,7 +72,7 @@ var (
 		"gonum.org/v1/plot":                   {"bench"},
 		"github.com/hashicorp/golang-lru":     {"edge", "origin/apikey"},
 		"github.com/sony/gobreaker":           {"cache", "origin/postgres"},
-		"net/http":                            {"edge", "edge/admin", "metrics", "cmd/listedge", "bench", "deploy/clients"},
+		"net/http":                            {"edge", "edge/admin", "metrics", "cmd/listedge", "bench", "deploy/clients", "docs/clients/go"},
 	}
 )
 
