@@ -44,15 +44,15 @@ func parsePool(url string) (*pgxpool.Config, error) {
 	return config, checkURL(url, err)
 }
 
-// openPool makes a pool. It does not wait for a connection, so an unreachable server is no
-// error here.
-func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc, connections int, settings Settings) (*pgxpool.Pool, error) {
+// openPool makes a pool that keeps so many connections idle. It does not wait for a
+// connection, so an unreachable server is no error here.
+func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc, connections, idle int, settings Settings) (*pgxpool.Pool, error) {
 	config, err := parsePool(url)
 	if err != nil {
 		return nil, fmt.Errorf("database URL: %w", err)
 	}
 	config.MaxConns = int32(connections)
-	config.MinIdleConns = 1
+	config.MinIdleConns = int32(idle)
 	config.PingTimeout = PingTimeout
 	config.ShouldPing = shouldPing
 	config.ConnConfig.DialFunc = rawconn.Dialing(config.ConnConfig.DialFunc)
