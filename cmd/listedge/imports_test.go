@@ -47,7 +47,7 @@ var (
 		"internal/sandbox/redistest":     {"internal/sandbox", "internal/sandbox/sandboxtest"},
 		"internal/sandbox/sandboxtest":   {"internal/sandbox"},
 
-		"bench":           {"edge", "cache", "limiter", "limiter/lease", "limiter/lease/leasetest", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres", "internal/changefeed", "internal/sandbox"},
+		"bench":           {"docs/clients/go", "edge", "cache", "limiter", "limiter/lease", "limiter/lease/leasetest", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres", "internal/changefeed", "internal/sandbox"},
 		"deploy":          nil,
 		"deploy/clients":  nil,
 		"docs/clients/go": nil,

@@ -91,14 +91,16 @@ func (c *keyList) list(ctx context.Context, t *terminal, a *admin.Conn) ([]admin
 	if c.UnusedFor == nil {
 		return a.Keys(ctx, c.Workspace)
 	}
-	since, err := a.UsageSince(ctx)
-	if err != nil {
+	unusedFor := time.Duration(*c.UnusedFor)
+	list, err := a.UnusedKeys(ctx, c.Workspace, unusedFor)
+	if err != nil || len(list) == 0 {
 		return nil, err
 	}
-	if time.Since(since) < time.Duration(*c.UnusedFor) {
+	since, err := a.UsageSince(ctx)
+	if err == nil && time.Since(since) < unusedFor {
 		fmt.Fprintf(t.err, "usage is counted since %s: a key that was last used before is listed, too\n", instant(&since))
 	}
-	return a.UnusedKeys(ctx, c.Workspace, time.Duration(*c.UnusedFor))
+	return list, err
 }
 
 // Run lists keys.
