@@ -128,7 +128,7 @@ var measures = []measure{
 	{"hits", measureHits, false}, {"opponents", measureOpponents, false}, {"latency", measureLatency, false}, {"redis", measureRedisHits, false},
 	{"misses", measureMisses, false}, {"service", measureService, false}, {"depth", measureDepth, false}, {"walks", measureWalks, false}, {"copies", measureCopies, false}, {"growth", measureGrowth, false},
 	{"keys", measureKeys, false}, {"fleet", measureFleet, false}, {"noisy", measureNoisy, false}, {"memory", measureMemory, false},
-	{"freshness", measureFreshness, false}, {"precision", measurePrecision, false}, {"limits", measureLimits, true},
+	{"freshness", measureFreshness, false}, {"precision", measurePrecision, false}, {"changes", measureChanges, false}, {"limits", measureLimits, true},
 }
 
 func prepare(ctx context.Context, postgres *sandbox.Postgres, dir string, items int) (*subject, error) {

@@ -3,6 +3,7 @@ package edge
 import (
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 	"unique"
@@ -19,11 +20,21 @@ func TestLimitHeaders(t *testing.T) {
 	c := &client{policy: unique.Make(`"key";q=100;w=2`), limit: 100, workspaceLimit: 500, workspaceBucket: new(limiter.Bucket)}
 	alone := &client{policy: c.policy, limit: 100}
 	second := func(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
+	november := &period{policy: `"quota";q=1000;w=2592000`}
+	quota := &quota{Quota: apikey.Quota{Requests: 1000, Period: apikey.Month}}
+	c.quota, alone.quota = quota, quota
 	for name, v := range map[string]struct {
 		c    *client
 		d    limiter.Decision
 		want string
 	}{
+		"the quota has fewer": {c, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 99, ResetIn: 1}, Workspace: limiter.Status{Remaining: 7, ResetIn: second(2), FullIn: second(30)},
+			Quota: limiter.Status{Remaining: 5, ResetIn: second(3600.5), FullIn: second(3600.5)}},
+			"RateLimit: \"key\";r=99;t=1, \"workspace\";r=7;t=2, \"quota\";r=5;t=3601\r\nX-RateLimit-Limit: 1000\r\nX-RateLimit-Remaining: 5\r\nX-RateLimit-Reset: 3601\r\n"},
+		"the quota has more": {alone, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 99, ResetIn: 1, FullIn: second(1)}, Quota: limiter.Status{Remaining: 500, ResetIn: second(60), FullIn: second(60)}},
+			"RateLimit: \"key\";r=99;t=1, \"quota\";r=500;t=60\r\nX-RateLimit-Limit: 100\r\nX-RateLimit-Remaining: 99\r\nX-RateLimit-Reset: 1\r\n"},
+		"the quota refused": {alone, limiter.Decision{Refused: limiter.Quota, RetryAfter: second(60), Key: limiter.Status{}, Quota: limiter.Status{RetryIn: second(60), ResetIn: second(60), FullIn: second(60)}},
+			"RateLimit: \"key\";r=0;t=0, \"quota\";r=0;t=60\r\nX-RateLimit-Limit: 1000\r\nX-RateLimit-Remaining: 0\r\nX-RateLimit-Reset: 60\r\n"},
 		"allowed": {alone, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 99, ResetIn: second(.02), FullIn: second(1.2)}},
 			"RateLimit: \"key\";r=99;t=1\r\nX-RateLimit-Limit: 100\r\nX-RateLimit-Remaining: 99\r\nX-RateLimit-Reset: 2\r\n"},
 		"full": {alone, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 100}},
@@ -35,7 +46,11 @@ func TestLimitHeaders(t *testing.T) {
 		"blocked": {c, limiter.Decision{Refused: limiter.Workspace, Source: limiter.SourceBlocked, RetryAfter: time.Hour, Workspace: limiter.Status{RetryIn: time.Hour, ResetIn: time.Hour}},
 			"RateLimit: \"workspace\";r=0;t=3600\r\nX-RateLimit-Limit: 500\r\nX-RateLimit-Remaining: 0\r\nX-RateLimit-Reset: 3600\r\n"},
 	} {
-		if got, want := string(appendLimits(nil, v.c, nil, &v.d)), "RateLimit-Policy: \"key\";q=100;w=2\r\n"+v.want; got != want {
+		policy, of := "RateLimit-Policy: \"key\";q=100;w=2", (*period)(nil)
+		if strings.Contains(v.want, "quota") {
+			policy, of = policy+", \"quota\";q=1000;w=2592000", november
+		}
+		if got, want := string(appendLimits(nil, v.c, of, &v.d)), policy+"\r\n"+v.want; got != want {
 			t.Errorf("%s:\n%s instead of\n%s", name, got, want)
 		}
 	}

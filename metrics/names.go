@@ -172,7 +172,7 @@ var followerMetrics = []metric[follower.Stats]{
 }
 
 var limiterMetrics = []metric[limiter.Stats]{
-	{"limiter_decisions_total", "Requests admitted or refused, by what decided.", []string{"decision", "source"}, func(s limiter.Stats, set set) {
+	{"limiter_decisions_total", "Requests admitted or refused, by what decided; those refused by the quota of their workspace are apart.", []string{"decision", "source"}, func(s limiter.Stats, set set) {
 		for decision, by := range map[string]limiter.BySource{"allowed": s.Allowed, "refused": s.Refused} {
 			set(by.Unlimited, decision, "unlimited")
 			set(by.Blocked, decision, "blocked")
@@ -181,6 +181,7 @@ var limiterMetrics = []metric[limiter.Stats]{
 			set(by.Lease, decision, "lease")
 			set(by.LocalFallback, decision, "local_fallback")
 		}
+		set(s.Refused.Quota, "refused", "quota")
 	}},
 	value("limiter_redis_trips_total", "Round trips to Redis for buckets.", func(s limiter.Stats) any { return s.RedisTrips }),
 	value("limiter_redis_calls_total", "Script calls in these trips.", func(s limiter.Stats) any { return s.RedisCalls }),

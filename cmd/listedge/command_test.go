@@ -76,6 +76,11 @@ func TestWrongUsageIsOneLineAndStatusTwo(t *testing.T) {
 		"import orders --workspace " + id + " x.csv --database-url " + url:                      "orders",
 		"import items --workspace " + id + " " + missing + " --database-url " + url:             "missing.csv",
 		"seed --workspaces 0 --database-url " + url:                                             "--workspaces",
+		"usage --database-url " + url:                                                           "--workspace",
+		"usage --since 0s --workspace " + id + " --database-url " + url:                         "--since must be positive and at most 35d",
+		"usage --since 36d --workspace " + id + " --database-url " + url:                        "--since must be positive and at most 35d",
+		"usage --since soon --workspace " + id + " --database-url " + url:                       "--since",
+		"keys list --unused-for=-1d --workspace " + id + " --database-url " + url:               "--unused-for must be positive",
 		"dev --nodes 0":               "--nodes",
 		"dev --nodes 9":               "--nodes must be at most 8",
 		"dev --nodes 1000":            "connections",
@@ -117,6 +122,8 @@ func TestFailuresAreOneLineAndStatusOne(t *testing.T) {
 		"keys update " + id + " --rate 1 --database-url " + url:                             "not found",
 		"workspaces update " + id + " --rate 1 --database-url " + url:                       "not found",
 		"keys list --workspace " + id + " --database-url " + url:                            "not found",
+		"keys list --unused-for 1d --workspace " + id + " --database-url " + url:            "not found",
+		"usage --workspace " + id + " --database-url " + url:                                "not found",
 		"import items --workspace " + id + " " + file + " --database-url " + url:            "not found",
 		"import items --workspace " + workspace + " " + file + " --database-url " + url:     "items.csv:2:38",
 	} {
@@ -144,7 +151,7 @@ func TestIDsOfNothingAreNotFound(t *testing.T) {
 	const none = "00000000-0000-0000-0000-000000000000"
 	for line, other := range map[string]string{
 		"workspaces suspend ID": key[0].ID, "workspaces resume ID": key[0].ID, "workspaces update ID --rate 1": key[0].ID,
-		"keys create --workspace ID": key[0].ID, "keys list --workspace ID": key[0].ID, "import items --workspace ID " + file: key[0].ID, "purge --workspace ID": key[0].ID,
+		"keys create --workspace ID": key[0].ID, "keys list --workspace ID": key[0].ID, "usage --workspace ID": key[0].ID, "import items --workspace ID " + file: key[0].ID, "purge --workspace ID": key[0].ID,
 		"keys revoke ID": workspace, "keys update ID --rate 1": workspace, "keys rotate ID": workspace, "keys show ID": workspace,
 	} {
 		for _, id := range []string{none, other} {

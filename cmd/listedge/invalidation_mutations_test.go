@@ -13,8 +13,8 @@ import "testing"
 // because a tag is used for saying that a change concerns the page, and for nothing else.
 func TestInvalidationMutations(t *testing.T) {
 	const (
-		extent, ring = "cache/freshness/extent.go", "cache/freshness/ring.go"
-		freshness    = "./cache/freshness"
+		extent    = "cache/freshness/extent.go"
+		freshness = "./cache/freshness"
 	)
 	caught(t, []mutation{
 		// By trying out all small lists.
@@ -38,9 +38,9 @@ func TestInvalidationMutations(t *testing.T) {
 		{"the change behind a position is skipped", []edit{{versions, "return c.position.Compare(position) > 0 })", "return c.position.N > position.N+1 })"}}, freshness, "TestAnEntryIsComparedWithNewerChangesAlone"},
 		{"a change that is published once more has its old LSN", []edit{{versions, "\tc.lsn = v.lastLSN ", "\t_ = v.lastLSN "}}, freshness, "TestAStandbysPageIsComparedWithRepeatedChanges"},
 		{"a change that does not fit concerns no fill", []edit{{extent, "\tcase changed == \"\":\n\t\treturn AnyRow\n", ""}}, freshness, "TestAnUnsettledChangeIsNeverLost"},
-		{"a change that does not fit is lost", []edit{{ring, "\t\tc.list.dropOldest()\n", "\t\tc.list.dropOldest()\n\t\tc.settledAt = 0\n"}}, freshness, "TestAnUnsettledChangeIsNeverLost"},
-		{"the ring has no end", []edit{{ring, "r.bytes > r.budget && ", "r.bytes < 0 && "}}, freshness, "TestTheOldestChangesAreDropped"},
-		{"the changes of a forgotten list are counted", []edit{{ring, "\tr.bytes -= len(c.rows)\n", ""}}, freshness, "TestForgettingAListForgetsItsChanges"},
+		{"a change that does not fit is lost", []edit{{versions, "\t\tc.list.dropOldest()\n", "\t\tc.list.dropOldest()\n\t\tc.settledAt = 0\n"}}, freshness, "TestAnUnsettledChangeIsNeverLost"},
+		{"the ring has no end", []edit{{versions, "r.bytes > r.budget && ", "r.bytes < 0 && "}}, freshness, "TestTheOldestChangesAreDropped"},
+		{"the changes of a forgotten list are counted", []edit{{versions, "\tr.bytes -= len(c.rows)\n", ""}}, freshness, "TestForgettingAListForgetsItsChanges"},
 		{"any number of rows is compared", []edit{{versions, "rows > maxRows {", "rows < 0 {"}}, freshness, "TestTooManyRowsAreNotCompared"},
 		{"the page of any change is read ahead", []edit{{"cache/refresh.go", "!e.isConcernedBy(c.RowsOf(i), c.NameOrder) || ", "i < 0 || "}}, "./cache", "TestOnlyPagesThatAChangeConcernsAreRefreshed"},
 		{"what Redis keeps has no extent", []edit{{"cache/codec.go", "\tif e.Extent != nil {", "\tif false {"}}, "./cache", "TestCodecKeepsTheExtent"},

@@ -90,14 +90,16 @@ func (c *keyList) list(ctx context.Context, t *terminal, a *admin.Conn) ([]admin
 	if c.UnusedFor == nil {
 		return a.Keys(ctx, c.Workspace)
 	}
-	since, err := a.UsageSince(ctx)
-	if err != nil {
+	unusedFor := time.Duration(*c.UnusedFor)
+	list, err := a.UnusedKeys(ctx, c.Workspace, unusedFor)
+	if err != nil || len(list) == 0 {
 		return nil, err
 	}
-	if time.Since(since) < time.Duration(*c.UnusedFor) {
+	since, err := a.UsageSince(ctx)
+	if err == nil && time.Since(since) < unusedFor {
 		fmt.Fprintf(t.err, "usage is counted since %s: a key that was last used before is listed, too\n", instant(&since))
 	}
-	return a.UnusedKeys(ctx, c.Workspace, time.Duration(*c.UnusedFor))
+	return list, err
 }
 
 // Run lists keys.
@@ -147,7 +149,7 @@ func (c *keyShow) Run(ctx context.Context, t *terminal) error {
 			for _, line := range [][2]string{
 				{"id", k.ID.String()}, {"workspace", k.WorkspaceID.String()}, {"name", k.Name}, {"begins with", k.Prefix}, {"state", stateOf(k)},
 				{"scopes", strings.Join(k.Scopes, ",")}, {"rate", orDefault(k.RatePerSecond)}, {"burst", orDefault(k.Burst)},
-				{"created", instant(&k.CreatedAt)}, {"expires", instant(k.ExpiresAt)}, {"revoked", instant(k.RevokedAt)},
+				{"created", instant(&k.CreatedAt)}, {"expires", instant(k.ExpiresAt)}, {"revoked", instant(k.RevokedAt)}, {"last used", instant(k.LastUsedAt)},
 			} {
 				fmt.Fprintf(t.out, "%-11s  %s\n", line[0], line[1])
 			}

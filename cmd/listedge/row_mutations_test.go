@@ -9,7 +9,7 @@ import "testing"
 //	make mutations ONLY=TestRowMutations
 func TestRowMutations(t *testing.T) {
 	const (
-		version, transaction, decode, published = "origin/follower/version.go", "origin/follower/transaction.go", "origin/follower/decode.go", "origin/follower/published.go"
+		version, decode, published = "origin/follower/version.go", "origin/follower/decode.go", "origin/follower/published.go"
 
 		rows, random, model = "TestWhatRowsAChangeNames", "TestRowsAreAsTheDatabaseHasThem", "TestARowIsTheSameOnlyWhereItWas"
 		pkg                 = "./origin/follower"
@@ -30,9 +30,9 @@ func TestRowMutations(t *testing.T) {
 		{"an id that an update may have changed", []edit{{version, "!ok || which == newRowOfSameKey && !t.id.key", "!ok"}}, pkg, "TestAnUpdateNamesARowIfItsIDIsInTheKey"},
 		{"rows that their id does not name", []edit{{"origin/follower/publication.go", "slices.Concat(s.Narrow, s.Ambiguous)", "slices.Concat(s.Narrow)"}}, pkg, "TestRowsThatTheirIDDoesNotName"},
 		{"the old row is not named", []edit{{decode, "\t\td.touch(m.RelationID, m.OldTuple, oldRow) // a move between workspaces touches both\n", ""}}, pkg, rows},
-		{"the first version is named", []edit{{transaction, "\t\trows[at] = *v // a later version\n", ""}, {transaction, "); at >= 0 {", ") >= 0; at {"}}, pkg, rows},
-		{"a list of many rows names some", []edit{{transaction, "\tif t.rows++; len(rows) == maxRows || t.rows > maxRowsInAll {\n\t\tt.named[i] = nil\n\t\treturn\n\t}\n", "\tif len(rows) == maxRows {\n\t\treturn\n\t}\n"}}, pkg, rows},
-		{"rows of a streamed transaction are named", []edit{{transaction, "v == nil || t.rowsUnknown", "v == nil"}}, pkg, "TestAStreamedTransactionNamesNoRows"},
+		{"the first version is named", []edit{{decode, "\t\trows[at] = *v // a later version\n", ""}, {decode, "); at >= 0 {", ") >= 0; at {"}}, pkg, rows},
+		{"a list of many rows names some", []edit{{decode, "\tif t.rows++; len(rows) == maxRows || t.rows > maxRowsInAll {\n\t\tt.named[i] = nil\n\t\treturn\n\t}\n", "\tif len(rows) == maxRows {\n\t\treturn\n\t}\n"}}, pkg, rows},
+		{"rows of a streamed transaction are named", []edit{{decode, "v == nil || t.rowsUnknown", "v == nil"}}, pkg, "TestAStreamedTransactionNamesNoRows"},
 		{"heartbeats name rows", []edit{{"origin/follower/term.go", "\tt.unsettled = append(t.unsettled, c)\n", "\tt.unsettled = append(t.unsettled, named)\n"}}, pkg, "TestHeartbeatsNameNoRows"},
 
 		{"the same although it was gone between", []edit{{published, "\t\tp.forget(row.ID)\n", ""}}, pkg, model},

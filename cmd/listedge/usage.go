@@ -53,13 +53,12 @@ Nodes write every five seconds. Hours are kept for 35 days, the last use of a ke
 func printUsage(t *terminal, u admin.Usage) {
 	fmt.Fprintf(t.out, "%s  since %s\n\n", u.WorkspaceID, instant(&u.Since))
 	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "requests\t429s\t304s\tbytes\tqueries\tlast used\tkey\t")
+	fmt.Fprintln(w, "requests\t429s\t304s\tbytes\tqueries\tlast used\t  key")
 	line := func(n admin.Use, lastUsed *time.Time, key string) {
-		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%s\t%s\t\n", n.Requests, n.Refused, n.NotModified, n.Bytes, n.Queries, instant(lastUsed), key)
+		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%s\t  %s\n", n.Requests, n.Refused, n.NotModified, n.Bytes, n.Queries, instant(lastUsed), key)
 	}
 	for _, k := range u.Keys {
-		name := strings.TrimSpace(k.ID.String() + " " + k.Name)
-		line(k.Use, k.LastUsedAt, name)
+		line(k.Use, k.LastUsedAt, strings.TrimSpace(fmt.Sprintf("%s  %s…  %s", k.ID, k.Prefix, k.Name)))
 	}
 	line(u.Totals, nil, "total")
 	_ = w.Flush()

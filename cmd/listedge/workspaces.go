@@ -19,7 +19,7 @@ import (
 type workspacesCommand struct {
 	Create  workspaceCreate  `cmd:"" help:"Create a workspace."`
 	List    workspaceList    `cmd:"" help:"List workspaces."`
-	Update  workspaceUpdate  `cmd:"" help:"Change the limit of a workspace, on all nodes at once."`
+	Update  workspaceUpdate  `cmd:"" help:"Change the limit or the quota of a workspace, on all nodes at once."`
 	Suspend workspaceSuspend `cmd:"" help:"Refuse all keys of a workspace (403)."`
 	Resume  workspaceResume  `cmd:"" help:"Undo suspend."`
 }
@@ -81,7 +81,8 @@ type workspaceCreate struct {
 	changeFlags
 	jsonFlag
 	limitFlags
-	Name string `help:"Its name." required:""`
+	Name  string        `help:"Its name." required:""`
+	Quota *apikey.Quota `help:"Requests in each calendar day or month (UTC): N/day or N/month." placeholder:"Q"`
 }
 
 // Validate is explicit because each of the embedded has one.
@@ -95,7 +96,7 @@ func (c *workspaceCreate) Run(ctx context.Context, t *terminal) error {
 		return usageError{fmt.Errorf("--burst needs --rate: without a rate a workspace has no limit of its own")}
 	}
 	return c.change(ctx, func(ctx context.Context, a *admin.Conn) error {
-		w, err := a.CreateWorkspace(ctx, c.Name, c.Rate, c.Burst)
+		w, err := a.CreateWorkspace(ctx, c.Name, c.Rate, c.Burst, c.Quota)
 		if err != nil {
 			return err
 		}
@@ -121,7 +122,11 @@ func (c *workspaceList) Run(ctx context.Context, t *terminal) error {
 				if w.SuspendedAt != nil {
 					state = "suspended " + instant(w.SuspendedAt)
 				}
-				fmt.Fprintf(t.out, "%s  %-31s  %s\n", w.ID, state, w.Name)
+				quota := ""
+				if q := w.Quota; q != nil {
+					quota = fmt.Sprintf("%d/%s", q.Requests, q.Period)
+				}
+				fmt.Fprintf(t.out, "%s  %-31s  %-16s  %s\n", w.ID, state, quota, w.Name)
 			}
 		})
 	})
@@ -160,7 +165,7 @@ func (f oneFlags) do(ctx context.Context, t *terminal, done string, change func(
 	})
 }
 
-// errNothingToUpdate: neither flag was given.
+// errNothingToUpdate: no flag was given.
 var errNothingToUpdate = errors.New("nothing to update: give --rate, --burst or both")
 
 // updateFlags change the limit of a workspace or a key.
@@ -177,12 +182,26 @@ func (f *updateFlags) Validate() error {
 	return cmp.Or(f.changeFlags.Validate(), f.limitFlags.Validate())
 }
 
-type workspaceUpdate struct{ updateFlags }
+type workspaceUpdate struct {
+	updateFlags
+	Quota *apikey.Quota `help:"Requests in each calendar day or month (UTC): N/day or N/month; none removes it." placeholder:"Q"`
+}
 
-// Run changes the workspace's limit.
+// Validate accepts a quota alone.
+func (c *workspaceUpdate) Validate() error {
+	if err := c.updateFlags.Validate(); err != errNothingToUpdate {
+		return err
+	}
+	if c.Quota == nil {
+		return errors.New("nothing to update: give --rate, --burst or --quota")
+	}
+	return c.changeFlags.Validate()
+}
+
+// Run changes the workspace's limit and quota.
 func (c *workspaceUpdate) Run(ctx context.Context, t *terminal) error {
 	return c.do(ctx, t, "updated", func(ctx context.Context, a *admin.Conn) (any, error) {
-		return a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst)
+		return a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst, c.Quota)
 	})
 }
 

@@ -2,6 +2,7 @@ package changefeed
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -34,18 +35,12 @@ type Redis struct {
 }
 
 const (
-	keyPrefix    = "{listedge}:"
-	oldEpochKey  = keyPrefix + "epoch"
-	followersKey = keyPrefix + "followers"
-	logKey       = keyPrefix + "log:"
+	keyPrefix = "{listedge}:"
+	logKey    = keyPrefix + "log:"
 
 	// An entry has two fields. Nodes of version 0.1.0 read the first.
 	entryField   = "e" // the Entry, in JSON
 	detailsField = "d" // of a change; else empty
-
-	// followerLife is how long a follower counts as alive after it last set its
-	// epoch, which it does every second.
-	followerLife = 10 * time.Second
 
 	// logLife is the expiry of a log after its last entry: old epochs remove
 	// themselves.
@@ -80,116 +75,208 @@ func (r *Redis) note(operation string, err error) error {
 	return &Error{r.failures.Note(operation, err)}
 }
 
-// Epoch implements Log.
-func (r *Redis) Epoch(ctx context.Context) (epoch string, err error) {
-	defer func() { err = r.note("epoch", err) }()
-	key, err := r.key("epoch")
-	if err != nil {
-		return "", err
-	}
-	epoch, err = r.client.Get(ctx, key).Result()
-	if errors.Is(err, redis.Nil) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("read the epoch: %w", err)
-	}
-	return epoch, nil
-}
+// One connection writes entries, and each reader has one connection. So it is known which
+// server answers: a connection never changes its server.
 
-// setEpoch compares and sets in one step, because a node may stop anywhere. It enters an
-// accepted follower among the followers, by the clock of Redis, and returns how many
-// others there are. -1: superseded; -2: of an older timeline than the epoch that
-// is returned after it.
-var setEpoch = redis.NewScript(`
-local function parse(epoch)
-	local identity, timeline = string.match(epoch, '^([^.]*)%.(%d+)%.[^.]*%.[^.]*%.[^.]*$')
-	return identity, tonumber(timeline or 0)
-end
-local present = redis.call('GET', KEYS[1]) or ''
-local identity, timeline = parse(present)
-local of, to = parse(ARGV[2])
-local same = of and of == identity
-if same and to < timeline then
-	return {-2, present}
-end
-if present ~= ARGV[1] and present ~= ARGV[2] and not (same and to > timeline) then
+// appendEntries adds entries to the log in one step. It adds nothing if the log has
+// another epoch, because then another follower has replaced this one. (The start of a
+// term is written before its epoch is set.) XADD refuses an ID that is not above the
+// last; later entries may still be accepted.
+var appendEntries = redis.NewScript(`
+local present = redis.call('GET', KEYS[2])
+if ARGV[2] == '' and present and present ~= ARGV[1] then
 	return {-1}
 end
-redis.call('SET', KEYS[1], ARGV[2])
-local now, others = redis.call('TIME'), 0
-now = now[1] * 1000 + math.floor(now[2] / 1000)
-local known = redis.call('HGETALL', KEYS[2])
-for i = 1, #known, 2 do
-	if known[i] ~= ARGV[3] then
-		if now - tonumber(string.match(known[i + 1], '%d+$') or 0) > tonumber(ARGV[5]) then
-			redis.call('HDEL', KEYS[2], known[i])
-		else
-			others = others + 1
+local fenced = false
+for i = 4, #ARGV, 3 do
+	local added = redis.pcall('XADD', KEYS[1], ARGV[i], '` + entryField + `', ARGV[i + 1], '` + detailsField + `', ARGV[i + 2])
+	if type(added) == 'table' and added.err then
+		if not string.find(added.err, 'equal or smaller') and not string.find(added.err, 'must be greater') then
+			return added
 		end
+		fenced = true
 	end
 end
-redis.call('HSET', KEYS[2], ARGV[3], ARGV[4] .. ' ' .. now)
-redis.call('PEXPIRE', KEYS[2], ARGV[5])
-if others == 0 then
-	redis.call('SET', KEYS[3], ARGV[2])
+if ARGV[3] ~= '' then
+	redis.call('PEXPIRE', KEYS[1], ARGV[3])
 end
-return {others}`)
+return {fenced and 0 or 1}`)
 
-// SetEpoch implements Log.
-func (r *Redis) SetEpoch(ctx context.Context, from, to string) (err error) {
-	defer func() { err = r.note("set epoch", err) }()
-	identity, known := r.followed.Identity()
-	if !known {
-		return errUnknown
+// writer is the connection for appending entries.
+type writer struct {
+	conn   *redis.Conn
+	server string   // the run_id of the server on the connection
+	first  Position // the first that the server has acknowledged
+}
+
+// Append implements Log. Each heartbeat names the server that appends it. The entry at
+// After must have been appended by the same server, else After is set to NeverAfter. So
+// a reader knows whether its server was the first to have that entry (Subscription).
+func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) (err error) {
+	defer func() { err = r.note("append", err) }()
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	w := r.writer
+	if w == nil {
+		w = &writer{}
+		if w.conn, w.server, err = r.connect(ctx); err != nil {
+			return err
+		}
+		r.writer = w
 	}
-	digest := identity.Digest()
-	answer, err := setEpoch.Run(ctx, r.client, []string{EpochKey(digest), followersKey, oldEpochKey}, from, to, digest, identity.String(), followerLife.Milliseconds()).Slice()
-	if err != nil {
-		return fmt.Errorf("write the epoch: %w", err)
+	err = w.append(ctx, r.followed.Digest(), epoch, entries)
+	switch {
+	case err == nil && w.first == (Position{}):
+		w.first = entries[len(entries)-1].Position
+	case err != nil && !errors.Is(err, ErrFenced) && !errors.Is(err, ErrSuperseded):
+		_ = w.conn.Close()
+		r.writer = nil
+		r.forgetServers(ctx)
 	}
-	switch others := answer[0].(int64); others {
-	case -2:
-		present, _ := answer[1].(string)
-		return CheckTimeline(present, to)
-	case -1:
+	return err
+}
+
+func (w *writer) append(ctx context.Context, digest, epoch string, entries []Entry) error {
+	termStarts, life := "", ""
+	args := make([]any, 3, 3+3*len(entries))
+	for _, e := range entries {
+		if e.TermStart != nil {
+			termStarts = "1"
+		}
+		if e.Position.N%100 == 1 { // the first entry of a term, and then each hundredth, extends the expiry
+			life = strconv.FormatInt(logLife.Milliseconds(), 10)
+		}
+		if e.Heartbeat != nil {
+			h := *e.Heartbeat
+			h.LogServer = w.server
+			if w.first == (Position{}) || h.After.Compare(w.first) < 0 {
+				h.After = NeverAfter
+			}
+			e.Heartbeat = &h
+		}
+		body, err := json.Marshal(e)
+		if err != nil {
+			return fmt.Errorf("encode entry %s: %w", e.Position, err)
+		}
+		var details []byte
+		if e.Change != nil {
+			details = e.Change.appendDetails(nil)
+		}
+		args = append(args, e.Position.String(), body, details)
+	}
+	args[0], args[1], args[2] = epoch, termStarts, life
+	answer, err := appendEntries.Run(ctx, w.conn, []string{logKey + epoch, EpochKey(digest)}, args...).Int64Slice()
+	switch {
+	case err != nil:
+		return fmt.Errorf("append entries from %s: %w", entries[0].Position, err)
+	case answer[0] < 0:
 		return ErrSuperseded
-	default:
-		r.shared.Store(others > 0)
+	case answer[0] == 0:
+		return ErrFenced
 	}
 	return nil
 }
 
-// Followers are the identities that have a follower at the moment, by their digests. A
-// follower is gone if others have been seen much later.
-func (r *Redis) Followers(ctx context.Context) (followers map[string]string, err error) {
-	defer func() { err = r.note("followers", err) }()
-	fields, err := r.client.HGetAll(ctx, followersKey).Result()
-	if err != nil {
-		return nil, fmt.Errorf("read the followers: %w", err)
+// connect opens a connection to the server that has the log, and reads its run_id, which
+// identifies one run of one Redis process.
+func (r *Redis) connect(ctx context.Context) (conn *redis.Conn, server string, err error) {
+	var client *redis.Client
+	switch c := r.client.(type) {
+	case *redis.Client:
+		client = c
+	case *redis.ClusterClient:
+		if client, err = c.MasterForKey(ctx, logKey); err != nil {
+			return nil, "", fmt.Errorf("find the log: %w", err)
+		}
+	default:
+		panic(fmt.Sprintf("BUG: a %T", r.client))
 	}
-	followers, _ = recent(fields, followerLife)
-	return followers, nil
+	conn = client.EphemeralConn()
+	info, err := conn.InfoMap(ctx, "server").Result()
+	if err != nil {
+		_ = conn.Close()
+		r.forgetServers(ctx)
+		return nil, "", fmt.Errorf("identify the server of the log: %w", err)
+	}
+	return conn, info["Server"]["run_id"], nil
 }
 
-// recent reads fields of "<text> <milliseconds>". Fields that were written more than
-// life before the latest are gone.
-func recent(fields map[string]string, life time.Duration) (texts map[string]string, gone []string) {
-	texts = make(map[string]string, len(fields))
-	came, latest := make(map[string]int64, len(fields)), int64(0)
-	for name, field := range fields {
-		blank := strings.LastIndexByte(field, ' ')
-		if ms, err := strconv.ParseInt(field[blank+1:], 10, 64); blank >= 0 && err == nil {
-			texts[name], came[name], latest = field[:blank], ms, max(latest, ms)
+// forgetServers makes the client look up the servers of a Cluster again.
+func (r *Redis) forgetServers(ctx context.Context) {
+	if c, ok := r.client.(*redis.ClusterClient); ok {
+		c.ReloadState(ctx)
+	}
+}
+
+// readBatch bounds what one Read returns, in entries.
+const readBatch = 1000
+
+// Reader implements Log.
+func (r *Redis) Reader(ctx context.Context) (reader Reader, err error) {
+	defer func() { err = r.note("open a reader", err) }()
+	conn, server, err := r.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &redisReader{log: r, conn: conn, server: server}, nil
+}
+
+// redisReader has one connection and never reconnects.
+type redisReader struct {
+	log    *Redis
+	conn   *redis.Conn
+	server string
+	err    error // of the first read that failed
+}
+
+// Server implements Reader.
+func (r *redisReader) Server() string { return r.server }
+
+// Close implements Reader.
+func (r *redisReader) Close() error { return r.conn.Close() }
+
+// Read implements Reader.
+func (r *redisReader) Read(ctx context.Context, epoch string, after Position, wait time.Duration) (entries []Entry, cut bool, err error) {
+	if r.err != nil {
+		return nil, false, r.err
+	}
+	defer func() {
+		r.err = r.log.note("read", err)
+		err = r.err
+	}()
+	streams, err := r.conn.XRead(ctx, &redis.XReadArgs{
+		Streams: []string{logKey + epoch, after.String()}, Count: readBatch, Block: max(wait, time.Millisecond),
+	}).Result()
+	if errors.Is(err, redis.Nil) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("read the log: %w", err)
+	}
+	for _, s := range streams {
+		for _, m := range s.Messages {
+			at, err := ParsePosition(m.ID)
+			if err != nil {
+				return nil, false, err
+			}
+			entries = append(entries, decode(at, m.Values))
 		}
 	}
-	for name, ms := range came {
-		if latest-ms > life.Milliseconds() {
-			gone = append(gone, name)
-			delete(texts, name)
-		}
+	return entries, len(entries) >= readBatch, nil
+}
+
+// decode reads the fields of an entry. If it cannot, the entry is Undecodable.
+func decode(at Position, fields map[string]any) (e Entry) {
+	body, _ := fields[entryField].(string)
+	if json.Unmarshal([]byte(body), &e) != nil {
+		e = Entry{}
 	}
-	return texts, gone
+	if e.Change != nil {
+		details, _ := fields[detailsField].(string)
+		e.Change.parseDetails(details)
+	}
+	e.Position = at
+	return e
 }
 
 // Last implements Log. A trimmed stream keeps its last ID.
@@ -212,69 +299,4 @@ func (r *Redis) Trim(ctx context.Context, epoch string, before Position) (err er
 		return fmt.Errorf("trim the log: %w", err)
 	}
 	return nil
-}
-
-// RedisCommands are the commands that a node uses for the log of changes, also within
-// scripts, on keys of their own: to check the rights of a user.
-func RedisCommands(own string) [][]any {
-	log, hash, epoch, followers := logKey+own, logKey+own+":hash", logKey+own+":epoch", logKey+own+":followers"
-	return [][]any{
-		{"xadd", log, "1-1", entryField, "x"},
-		{"xread", "count", 1, "streams", log, "0"},
-		{"xinfo", "stream", log},
-		{"xtrim", log, "minid", "1-1"},
-		{"set", epoch, "x", "px", 1000},
-		{"get", epoch},
-		{"eval", "return redis.call('GET', KEYS[1])", 1, epoch},
-		{"evalsha", setEpoch.Hash(), 3, epoch, followers, epoch, "x", "x", "x", "x", 1000},
-		{"evalsha", appendEntries.Hash(), 2, log, epoch, own, "", ""},
-		{"info", "server"},
-		{"time"},
-		{"hset", hash, "x", "y"},
-		{"pexpire", hash, 1000},
-		{"hgetall", hash},
-		{"hdel", hash, "x"},
-		{"del", log},
-		{"del", hash},
-		{"del", epoch},
-		{"del", followers},
-	}
-}
-
-// Nodes of version 0.1.0 prove freshness by probes: each writes a nonce into a hash
-// every 50 ms, and has a proof for that moment once a heartbeat names the nonce. For
-// them the follower names the nonces that it finds. To be removed in the version
-// after the next.
-
-const (
-	oldProbesKey = keyPrefix + "probes"
-	// probeLife is how long the nonce of a node that is gone is published.
-	probeLife = time.Minute
-)
-
-// Probes returns the latest nonce of each old node that probed recently.
-func (r *Redis) Probes(ctx context.Context) (probes map[string]uint64, err error) {
-	defer func() { err = r.note("probes", err) }()
-	key, err := r.key("probes")
-	if err != nil {
-		return nil, err
-	}
-	keys := []string{key}
-	if !r.shared.Load() { // else they may belong to another database
-		keys = append(keys, oldProbesKey)
-	}
-	probes = map[string]uint64{}
-	for _, key := range keys {
-		fields, err := r.client.HGetAll(ctx, key).Result()
-		if err != nil {
-			return nil, fmt.Errorf("read probes: %w", err)
-		}
-		nonces, _ := recent(fields, probeLife)
-		for node, text := range nonces {
-			if nonce, err := strconv.ParseUint(text, 10, 64); err == nil {
-				probes[node] = nonce
-			}
-		}
-	}
-	return probes, nil
 }

@@ -14,6 +14,9 @@ const (
 	readWait = 100 * time.Millisecond
 	// readTimeout bounds each call to the log.
 	readTimeout = 500 * time.Millisecond
+	// readPause is the least time between the beginnings of two reads: where entries come
+	// fast, one read returns several. It costs a node as much as several entries do.
+	readPause = 2 * time.Millisecond
 	// readBackoff is the pause after an error, or while there is no epoch.
 	readBackoff = 20 * time.Millisecond
 	// epochInterval is how often the current epoch is read while the log has entries.
@@ -73,7 +76,7 @@ func (s *Subscriber) Silence() time.Duration {
 func (s *Subscriber) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		_ = s.readFromOneServer(ctx) // the log reports its failures itself (Redis.Failure)
-		s.pause(ctx)
+		pause(ctx, readBackoff)
 	}
 }
 
@@ -94,7 +97,7 @@ func (s *Subscriber) readFromOneServer(ctx context.Context) error {
 	for ctx.Err() == nil {
 		switch err := s.readOnce(ctx, reader); {
 		case errors.Is(err, errNoEpoch):
-			s.pause(ctx)
+			pause(ctx, readBackoff)
 		case err != nil:
 			return err
 		}
@@ -102,10 +105,10 @@ func (s *Subscriber) readFromOneServer(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (s *Subscriber) pause(ctx context.Context) {
+func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
-	case <-time.After(readBackoff):
+	case <-time.After(d):
 	}
 }
 
@@ -137,6 +140,7 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 	if len(entries) == 0 {
 		s.epochRead = time.Time{}
 	}
+	pause(ctx, readPause-time.Since(began))
 	return nil
 }
 

@@ -17,7 +17,7 @@ func TestActsThroughAPooler(t *testing.T) {
 			url := newDatabase(t)
 			_, through := sandboxtest.PgBouncer(t, url, map[string]string{"pool_mode": mode})
 			c := openAdmin(t, through)
-			w, err := c.CreateWorkspace(t.Context(), "W", nil, nil)
+			w, err := c.CreateWorkspace(t.Context(), "W", nil, nil, nil)
 			if !works {
 				if err == nil || !strings.Contains(err.Error(), "statement pooling mode") {
 					t.Error(err)

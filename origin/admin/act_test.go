@@ -69,9 +69,9 @@ type oneAct struct {
 var (
 	actsByMethod = map[string]oneAct{
 		"UpdateWorkspace": {"workspaces.update", func(ctx context.Context, c *Conn, w Workspace, _ Key) error {
-			_, err := c.UpdateWorkspace(ctx, w.ID, ptr(7.0), ptr(int32(70)))
+			_, err := c.UpdateWorkspace(ctx, w.ID, ptr(7.0), ptr(int32(70)), &apikey.Quota{Requests: 9, Period: apikey.Day})
 			return err
-		}, false, []string{"burst", "ratePerSecond"}},
+		}, false, []string{"burst", "quota", "ratePerSecond"}},
 		"SuspendWorkspace": {"workspaces.suspend", func(ctx context.Context, c *Conn, w Workspace, _ Key) error {
 			_, err := c.SuspendWorkspace(ctx, w.ID)
 			return err
@@ -132,9 +132,9 @@ func TestEachActHasOneRowInTheAuditLog(t *testing.T) {
 	}
 
 	before := count(t, c, "audit_log")
-	w, err := c.CreateWorkspace(ctx, strings.Repeat("W", 60_000), ptr(5.0), nil)
+	w, err := c.CreateWorkspace(ctx, strings.Repeat("W", 60_000), ptr(5.0), nil, nil)
 	must(err)
-	e := check(t, before, "workspaces.create", w.ID, nil, "burst", "name", "ratePerSecond")
+	e := check(t, before, "workspaces.create", w.ID, nil, "burst", "name", "quota", "ratePerSecond")
 	if name := e.Details["name"].(string); len(name) > 300 || e.Details["ratePerSecond"] != 5.0 {
 		t.Errorf("%v", e.Details)
 	}
@@ -157,7 +157,7 @@ func TestEachActHasOneRowInTheAuditLog(t *testing.T) {
 
 	t.Run("values before and after", func(t *testing.T) {
 		for _, e := range entries(t, c, audit.Filter{}) {
-			if e.Action == "workspaces.update" && fmt.Sprint(e.Details) != "map[burst:map[from:<nil> to:70] ratePerSecond:map[from:5 to:7]]" {
+			if e.Action == "workspaces.update" && fmt.Sprint(e.Details) != "map[burst:map[from:<nil> to:70] quota:map[from:<nil> to:map[period:day requests:9]] ratePerSecond:map[from:5 to:7]]" {
 				t.Errorf("%v", e.Details)
 			}
 		}
@@ -183,7 +183,7 @@ func TestEachActHasOneRowInTheAuditLog(t *testing.T) {
 		}
 	})
 	t.Run("without an actor, the system user's", func(t *testing.T) {
-		must1(c.CreateWorkspace(t.Context(), "W", nil, nil))
+		must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil))
 		me, err := user.Current()
 		must(err)
 		if e := newest(t, c); e.Actor != me.Username {
@@ -212,7 +212,7 @@ func TestAFailedActLeavesNoRow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := openAdmin(t, newDatabase(t))
-			w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil))
+			w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil))
 			k := must1(c.CreateKey(t.Context(), NewKey{Workspace: w.ID}))
 			exec(t, c.conn, sql)
 			state := func() (all string) {
@@ -232,7 +232,7 @@ func TestAFailedActLeavesNoRow(t *testing.T) {
 			if made, err := c.CreateKey(t.Context(), NewKey{Workspace: w.ID}); err == nil || made.Key != "" {
 				t.Errorf("%+v, %v", made, err)
 			}
-			if _, err := c.CreateWorkspace(t.Context(), "V", nil, nil); err == nil {
+			if _, err := c.CreateWorkspace(t.Context(), "V", nil, nil, nil); err == nil {
 				t.Error("a workspace")
 			}
 			if after := state(); after != before {
@@ -257,7 +257,7 @@ func TestAFailedActLeavesNoRow(t *testing.T) {
 		t.Parallel()
 		c := openAdmin(t, newDatabase(t))
 		exec(t, c.conn, "DROP TABLE audit_log")
-		if _, err := c.CreateWorkspace(t.Context(), "W", nil, nil); err == nil || !strings.Contains(err.Error(), "listedge migrate up") {
+		if _, err := c.CreateWorkspace(t.Context(), "W", nil, nil, nil); err == nil || !strings.Contains(err.Error(), "listedge migrate up") {
 			t.Error(err)
 		}
 		if n := count(t, c, "workspaces"); n != 0 {
@@ -270,7 +270,7 @@ func TestTheAuditLogIsAppendOnly(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	c := openAdmin(t, url)
-	must1(c.CreateWorkspace(t.Context(), "W", nil, nil))
+	must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil))
 	rows := count(t, c, "audit_log")
 	role := "owner_" + strings.ReplaceAll(uuid.NewString()[:8], "-", "")
 	exec(t, c.conn, "CREATE ROLE "+role+"; ALTER TABLE audit_log OWNER TO "+role+"; GRANT ALL ON SCHEMA public TO "+role)
@@ -319,7 +319,7 @@ func TestARoleOfAPersonCannotForgeRows(t *testing.T) {
 	as := must1(neturl.Parse(url))
 	as.User = neturl.UserPassword(role, "p")
 	c := openAdmin(t, as.String())
-	w, err := c.CreateWorkspace(audit.As(t.Context(), "Somebody else"), "W", nil, nil)
+	w, err := c.CreateWorkspace(audit.As(t.Context(), "Somebody else"), "W", nil, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,7 +352,7 @@ func TestARoleOfAPersonCannotForgeRows(t *testing.T) {
 func TestTheAuditLogIsFiltered(t *testing.T) {
 	t.Parallel()
 	c := openAdmin(t, newDatabase(t))
-	w, other := must1(c.CreateWorkspace(t.Context(), "W", nil, nil)), must1(c.CreateWorkspace(t.Context(), "Other", nil, nil))
+	w, other := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil)), must1(c.CreateWorkspace(t.Context(), "Other", nil, nil, nil))
 	k := must1(c.CreateKey(t.Context(), NewKey{Workspace: w.ID}))
 	must1(c.CreateKey(t.Context(), NewKey{Workspace: other.ID}))
 	next := must1(c.RotateKey(t.Context(), k.ID, time.Hour, nil))
@@ -412,7 +412,7 @@ func TestPurgesAreInTheAuditLog(t *testing.T) {
 	url := server.URL("listedge")
 	must1(MigrateUp(within(t, patience), url))
 	c := openAdmin(t, url)
-	w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil))
+	w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil))
 	before := count(t, c, "audit_log")
 	if err := c.Purge(t.Context(), &w.ID); err == nil {
 		t.Error("nobody follows, and a purge")

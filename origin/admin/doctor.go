@@ -159,8 +159,10 @@ func judgeReading(ctx context.Context, url string, o DoctorOptions) Finding {
 }
 
 // missingWritesSQL returns a command for each right that this user lacks to write the usage
-// of keys. It returns nothing for tables that do not exist.
+// of keys, or for the tables that do not exist.
 const missingWritesSQL = `
+SELECT 'run listedge migrate up' WHERE to_regclass('public.usage_writers') IS NULL
+UNION ALL
 SELECT format('GRANT SELECT, INSERT, UPDATE, DELETE ON public.%I TO %I', relname, current_user) FROM pg_class
 WHERE relnamespace = 'public'::regnamespace AND relname IN ('key_usage', 'key_last_used', 'usage_writers')
 	AND NOT (has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT') AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE'))
@@ -179,7 +181,7 @@ func judgeUsage(ctx context.Context, conn *pgx.Conn) Finding {
 	case err != nil:
 		return Finding{"usage", Warn, "its rights cannot be read: " + err.Error(), "let this user read the system catalogs"}
 	case len(missing) > 0:
-		return Finding{"usage", Warn, "what keys are used for is not counted: this user may not write it", strings.Join(missing, "; ")}
+		return Finding{"usage", Warn, "what keys are used for is not counted: it cannot be written", strings.Join(missing, "; ")}
 	}
 	return Finding{"usage", OK, "this user may write what keys are used for", ""}
 }

@@ -14,7 +14,7 @@ func TestRotatingAKey(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	c := openAdmin(t, url)
-	w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil))
+	w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil))
 	made := func(t *testing.T, k NewKey) Key {
 		t.Helper()
 		k.Workspace = w.ID
@@ -128,7 +128,7 @@ func ptrOr(at *time.Time) time.Duration {
 func TestStatesOfKeys(t *testing.T) {
 	t.Parallel()
 	c := openAdmin(t, newDatabase(t))
-	k := must1(c.CreateKey(t.Context(), NewKey{Workspace: must1(c.CreateWorkspace(t.Context(), "W", nil, nil)).ID}))
+	k := must1(c.CreateKey(t.Context(), NewKey{Workspace: must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil)).ID}))
 	for _, s := range []struct {
 		expires, revoked string
 		want             KeyState

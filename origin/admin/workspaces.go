@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"listedge/origin/apikey"
 	"listedge/origin/audit"
 	"listedge/origin/follower"
 	"listedge/origin/postgres"
@@ -43,21 +44,30 @@ type Workspace struct {
 	SuspendedAt   *time.Time `json:"suspendedAt"`
 	RatePerSecond *float64   `json:"ratePerSecond"`
 	Burst         *int32     `json:"burst"`
+	Quota         *Quota     `json:"quota"`
 	CreatedAt     time.Time  `json:"createdAt"`
 }
 
-const workspaceColumns = `id, name, suspended_at, rate_per_second, burst, created_at`
+// Quota is a quota as the commands show it.
+type Quota struct {
+	Requests int64  `json:"requests"`
+	Period   string `json:"period"`
+}
 
-// CreateWorkspace makes a workspace; a nil rate gives it no limit.
-func (c *Conn) CreateWorkspace(ctx context.Context, name string, rate *float64, burst *int32) (Workspace, error) {
+const workspaceColumns = `id, name, suspended_at, rate_per_second, burst,
+	CASE WHEN quota IS NOT NULL THEN json_build_object('requests', quota, 'period', quota_period) END AS quota, created_at`
+
+// CreateWorkspace makes a workspace; a nil rate gives it no limit, and a nil quota none.
+func (c *Conn) CreateWorkspace(ctx context.Context, name string, rate *float64, burst *int32, quota *apikey.Quota) (Workspace, error) {
 	if err := checkRate(rate); err != nil {
 		return Workspace{}, err
 	}
 	return act(ctx, c, func(tx pgx.Tx) (Workspace, audit.Act, error) {
 		made, err := one[Workspace](ctx, tx, "create the workspace",
-			`INSERT INTO workspaces (name, rate_per_second, burst) VALUES ($1, $2, $3) RETURNING `+workspaceColumns, name, rate, burst)
+			`INSERT INTO workspaces (name, rate_per_second, burst, quota, quota_period) VALUES ($1, $2, $3, $4, $5) RETURNING `+workspaceColumns,
+			append([]any{name, rate, burst}, quotaColumns(quota)...)...)
 		return made, audit.Act{Action: "workspaces.create", Workspace: &made.ID, Details: map[string]any{
-			"name": short(made.Name), "ratePerSecond": made.RatePerSecond, "burst": made.Burst}}, err
+			"name": short(made.Name), "ratePerSecond": made.RatePerSecond, "burst": made.Burst, "quota": made.Quota}}, err
 	})
 }
 
@@ -66,13 +76,24 @@ func (c *Conn) Workspaces(ctx context.Context) ([]Workspace, error) {
 	return all[Workspace](ctx, c.conn, "list workspaces", `SELECT `+workspaceColumns+` FROM workspaces ORDER BY created_at, id`)
 }
 
-// UpdateWorkspace changes the limit; nil leaves a value as it was.
-func (c *Conn) UpdateWorkspace(ctx context.Context, id uuid.UUID, rate *float64, burst *int32) (Workspace, error) {
+// UpdateWorkspace changes the limit and the quota; nil leaves a value as it was, and a zero
+// quota removes it.
+func (c *Conn) UpdateWorkspace(ctx context.Context, id uuid.UUID, rate *float64, burst *int32, quota *apikey.Quota) (Workspace, error) {
 	if err := checkRate(rate); err != nil {
 		return Workspace{}, err
 	}
 	return updateRow[Workspace](ctx, c, update{"workspaces.update", "update workspace", "workspaces", workspaceColumns,
-		`rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst)`}, id, rate, burst)
+		`rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst),
+		quota = CASE WHEN $6 THEN $4 ELSE quota END, quota_period = CASE WHEN $6 THEN $5 ELSE quota_period END`},
+		id, append(append([]any{rate, burst}, quotaColumns(quota)...), quota != nil)...)
+}
+
+// quotaColumns are the two columns of a quota.
+func quotaColumns(q *apikey.Quota) []any {
+	if q == nil || q.Period == 0 {
+		return []any{(*int64)(nil), (*string)(nil)}
+	}
+	return []any{q.Requests, q.Period.String()}
 }
 
 // checkRate refuses a rate that buckets would round: they count in micro-tokens.

@@ -31,6 +31,15 @@ var periods = [...]string{Day: "day", Month: "month"}
 
 func (p Period) String() string { return periods[p] }
 
+// MarshalText writes the period's name.
+func (p Period) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads it.
+func (p *Period) UnmarshalText(text []byte) error {
+	*p = periodOf(string(text))
+	return nil
+}
+
 // periodOf reads the column; 0 = no such period.
 func periodOf(name string) Period {
 	switch name {
@@ -50,19 +59,27 @@ func QuotaOf(requests *int64, period *string) Quota {
 	return Quota{Requests: min(*requests, MaxQuota), Period: periodOf(*period)}
 }
 
-// ParseQuota reads a quota as commands have it: 1000000/month.
-func ParseQuota(text string) (Quota, error) {
-	number, name, _ := strings.Cut(text, "/")
-	n, err := strconv.ParseInt(number, 10, 64)
-	if q := (Quota{Requests: n, Period: periodOf(name)}); err == nil && n >= 1 && n <= MaxQuota && q.Period != 0 {
-		return q, nil
+// noQuota is how commands write the zero Quota.
+const noQuota = "none"
+
+// UnmarshalText reads a quota as commands have it: 1000000/month, or none.
+func (q *Quota) UnmarshalText(text []byte) error {
+	number, name, _ := strings.Cut(string(text), "/")
+	n, err := strconv.ParseUint(number, 10, 63)
+	switch read := (Quota{Requests: int64(n), Period: periodOf(name)}); {
+	case string(text) == noQuota:
+		*q = Quota{}
+	case err == nil && n >= 1 && n <= MaxQuota && read.Period != 0:
+		*q = read
+	default:
+		return fmt.Errorf("%q is not N/day or N/month, with N from 1 to %d, or %s", text, MaxQuota, noQuota)
 	}
-	return Quota{}, fmt.Errorf("%q is not N/day or N/month with N from 1 to %d", text, MaxQuota)
+	return nil
 }
 
 func (q Quota) String() string {
 	if q.Period == 0 {
-		return "none"
+		return noQuota
 	}
 	return strconv.FormatInt(q.Requests, 10) + "/" + q.Period.String()
 }

@@ -28,8 +28,10 @@ func TestPeriods(t *testing.T) {
 	}
 }
 
-func TestParseQuota(t *testing.T) {
+func TestQuotaFromText(t *testing.T) {
 	for text, want := range map[string]Quota{
+		"none":            {},
+		"+5/day":          {},
 		"1000000/month":   {Requests: 1_000_000, Period: Month},
 		"1/day":           {Requests: 1, Period: Day},
 		"4000000000/day":  {Requests: MaxQuota, Period: Day},
@@ -47,8 +49,9 @@ func TestParseQuota(t *testing.T) {
 		"1e6/month":       {},
 		"1000/month/year": {},
 	} {
-		got, err := ParseQuota(text)
-		if got != want || (err == nil) != (want != Quota{}) {
+		var got Quota
+		err := got.UnmarshalText([]byte(text))
+		if got != want || (err == nil) != (want != Quota{} || text == "none") {
 			t.Errorf("%q: %+v, %v", text, got, err)
 		}
 		if err == nil && got.String() != text {

@@ -14,26 +14,22 @@ import (
 const publishTimeout = time.Second
 
 const (
-	// A batch has the commits that have already arrived: no commit waits for a later
-	// one. batchEntries and batchWait bound the batch if commits arrive faster than
-	// they are published.
+	// appendPause is the least time between two appends of changes, unless batchEntries
+	// wait. A commit is published at once if none came just before it. Where they come
+	// faster, each append costs the nodes and Redis as much as several changes do.
+	appendPause  = 2 * time.Millisecond
 	batchEntries = 500
-	batchWait    = time.Millisecond
 )
 
 // enqueue appends the entry to those that wait to be published.
 func (t *term) enqueue(e changefeed.Entry) {
-	if len(t.waiting) == 0 {
-		t.waitingSince = time.Now()
-	}
 	e.Position = changefeed.Position{Term: t.last.Term, N: t.last.N + uint64(len(t.waiting)) + 1}
 	t.waiting = append(t.waiting, e)
 }
 
 // due says whether to publish before the next message is received.
 func (t *term) due(now time.Time) bool {
-	return len(t.waiting) > 0 && (t.sender.Frontend().ReadBufferLen() == 0 ||
-		len(t.waiting) >= batchEntries || now.Sub(t.waitingSince) > batchWait)
+	return len(t.waiting) >= batchEntries || len(t.waiting) > 0 && now.Sub(t.appendedAt) >= appendPause
 }
 
 // publish appends the waiting entries to the log, in order. After an error it
@@ -47,6 +43,7 @@ func (t *term) publish(ctx context.Context) error {
 	for deadline := time.Now().Add(publishTimeout); len(t.waiting) > 0; {
 		err := bounded(ctx, func(ctx context.Context) error { return t.options.Log.Append(ctx, t.epoch, t.waiting...) })
 		attempts++
+		t.appendedAt = time.Now()
 		if err == nil {
 			if t.appended(len(t.waiting)); attempts == 1 {
 				t.acknowledged = t.last

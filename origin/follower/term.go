@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"listedge/internal/changefeed"
+	"listedge/origin/postgres"
 )
 
 const (
@@ -33,13 +34,14 @@ type term struct {
 
 	unlisted unlisted
 
-	published *published // the last published version of each row
-	names     *nameReader
+	published *published              // the last published version of each row
+	names     chan postgres.NameOrder // gets the order of names when it has been read
+	stopNames func()                  // ends the reading of the order
 
 	last         changefeed.Position // of the newest published entry
 	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; never zero
 	waiting      []changefeed.Entry  // to be published after it
-	waitingSince time.Time           // of the first of them
+	appendedAt   time.Time           // when the log last got some
 
 	decoded      pglogrepl.LSN // everything up to here has been received
 	confirmation confirmation
@@ -54,7 +56,7 @@ type term struct {
 }
 
 func newTerm(f *Follower, p *primary) *term {
-	return &term{Follower: f, primary: p, decoder: newDecoder(), published: newPublished(maxVersions, maxForgotten), acknowledged: changefeed.NeverAfter}
+	return &term{Follower: f, primary: p, decoder: newDecoder(), published: newPublished(maxVersions, maxForgotten), stopNames: func() {}, acknowledged: changefeed.NeverAfter}
 }
 
 // errPublicationChanged: some commits from before the change of the publication may
@@ -166,10 +168,13 @@ func (t *term) loop(ctx context.Context) error {
 	heartbeat, ask, upkeep := now, now, now.Add(upkeepEvery)
 	t.replied, t.olderNodes = now, true
 	t.readNames(ctx)
-	defer t.stopNames()
+	defer func() { t.stopNames() }() // the last reading's
 	for ctx.Err() == nil {
 		now = time.Now()
-		t.takeNames()
+		select {
+		case t.decoder.names = <-t.names:
+		default:
+		}
 		if t.due(now) {
 			if err := t.publish(ctx); err != nil {
 				return err
@@ -206,6 +211,9 @@ func (t *term) loop(ctx context.Context) error {
 		wake := heartbeat
 		if t.pending != nil {
 			wake = ask
+		}
+		if next := t.appendedAt.Add(appendPause); len(t.waiting) > 0 && next.Before(wake) {
+			wake = next
 		}
 		if err := t.receive(ctx, wake); err != nil {
 			return err

@@ -62,29 +62,29 @@ func Open(ctx context.Context, o Options) (*Database, error) {
 }
 
 func (db *Database) open(ctx context.Context) error {
-	pool := func(url string, target pgconn.ValidateConnectFunc, connections int, settings Settings) (*pgxpool.Pool, error) {
-		pool, err := openPool(ctx, url, target, connections, settings)
+	pool := func(url string, target pgconn.ValidateConnectFunc, connections, idle int, settings Settings) (*pgxpool.Pool, error) {
+		pool, err := openPool(ctx, url, target, connections, idle, settings)
 		if err == nil {
 			db.pools = append(db.pools, pool)
 		}
 		return pool, err
 	}
 	o := db.Options
-	pages, err := pool(o.URL, toPrimary, o.Connections, SessionSettings(o.QueryTimeout))
+	pages, err := pool(o.URL, toPrimary, o.Connections, 1, SessionSettings(o.QueryTimeout))
 	if err != nil {
 		return err
 	}
-	keys, err := pool(o.URL, toPrimary, KeyConnections, SessionSettings(KeyTimeout))
+	keys, err := pool(o.URL, toPrimary, KeyConnections, 1, SessionSettings(KeyTimeout))
 	if err != nil {
 		return err
 	}
-	usage, err := pool(o.URL, toPrimary, UsageConnections, WriteSettings(UsageTimeout))
+	usage, err := pool(o.URL, toPrimary, UsageConnections, 0, WriteSettings(UsageTimeout))
 	if err != nil {
 		return err
 	}
 	db.Pages, db.Keys, db.Usage = &Primary{Pool: pages, address: &db.address}, &Primary{Pool: keys, address: &db.address}, &Primary{Pool: usage, address: &db.address}
 	for _, url := range o.Replicas {
-		standby, err := pool(url, toStandby, o.Connections, SessionSettings(o.QueryTimeout))
+		standby, err := pool(url, toStandby, o.Connections, 1, SessionSettings(o.QueryTimeout))
 		if err != nil {
 			return fmt.Errorf("replica: %w", err)
 		}

@@ -43,15 +43,15 @@ func parsePool(url string) (*pgxpool.Config, error) {
 	return config, checkURL(url, err)
 }
 
-// openPool makes a pool. Connections are made when they are first needed, so an
-// unreachable server is no error here.
-func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc, connections int, settings Settings) (*pgxpool.Pool, error) {
+// openPool makes a pool. Connections are made when they are first needed, but for as many
+// as are kept idle, so an unreachable server is no error here.
+func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc, connections, idle int, settings Settings) (*pgxpool.Pool, error) {
 	config, err := parsePool(url)
 	if err != nil {
 		return nil, fmt.Errorf("database URL: %w", err)
 	}
 	config.MaxConns = int32(connections)
-	config.MinIdleConns = 1
+	config.MinIdleConns = int32(idle)
 	config.PingTimeout = PingTimeout
 	config.ShouldPing = shouldPing
 	config.ConnConfig.DialFunc = rawconn.Dialing(config.ConnConfig.DialFunc)

@@ -2,6 +2,7 @@ package usage_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -187,6 +188,21 @@ func TestWhatCannotBeWritten(t *testing.T) {
 	}
 }
 
+func TestAStandbyIsNotWrittenTo(t *testing.T) {
+	t.Parallel()
+	primary := sandboxtest.Postgres(t)
+	if err := postgrestest.Make(t.Context(), primary, "listedge", admin.MigrateUp); err != nil {
+		t.Fatal(err)
+	}
+	standby := sandboxtest.Standby(t, primary, nil)
+	s, batch := openStore(t, standby.URL("listedge")), &usage.Batch{Run: uuid.New(), Number: 1, Rows: []usage.Row{used(key(1, 1), hour, 1)}}
+	if err := s.Write(postgrestest.Within(t, patience), batch); !errors.Is(err, postgres.ErrWrongServer) {
+		t.Errorf("%v", err)
+	}
+	postgrestest.Exec(t, standby.URL("postgres"), "SELECT pg_promote(true)")
+	write(t, s, batch.Run, 1, batch.Rows...)
+}
+
 // Roles of managed servers may be read-only by default, and have settings of their own.
 func TestSettingsOfTheRoleHaveNoEffect(t *testing.T) {
 	t.Parallel()
@@ -215,17 +231,27 @@ func TestSettingsOfTheRoleHaveNoEffect(t *testing.T) {
 func BenchmarkWrite(b *testing.B) {
 	for _, n := range []int{10, 1000, 4096} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			s := openStore(b, shared.New(b))
+			url := shared.New(b)
+			s := openStore(b, url)
 			batch := usage.Batch{Run: uuid.New()}
 			for i := range n {
 				batch.Rows = append(batch.Rows, used(key(1, i), hour, 1))
 			}
+			conn := postgrestest.Connect(b, url)
+			logged := func() (bytes float64) {
+				if err := conn.QueryRow(context.Background(), "SELECT (pg_current_wal_lsn() - '0/0')::float8").Scan(&bytes); err != nil {
+					b.Fatal(err)
+				}
+				return bytes
+			}
+			before := logged()
 			for b.Loop() {
 				batch.Number++
 				if err := s.Write(context.Background(), &batch); err != nil {
 					b.Fatal(err)
 				}
 			}
+			b.ReportMetric((logged()-before)/float64(batch.Number)/float64(n), "WAL-B/key")
 		})
 	}
 }
