@@ -42,7 +42,7 @@ type Publication struct {
 	Heirs    string // tables that inherit from one of ours: pages show their rows, the publication does not
 	Disown   string // commands that end the inheritance
 
-	Narrow    []string // tables without all columns that lists go by
+	Narrow    []string // tables without all columns that lists are ordered or filtered by
 	Ambiguous []string // tables where the workspace and the id may name several rows, or an update does not name the row as it was
 }
 
@@ -81,7 +81,7 @@ func (s Publication) Coarse() (coarse, do string) {
 	const so = ": every change makes all pages of the list stale"
 	switch {
 	case len(s.Narrow) > 0:
-		return "lacks columns of " + strings.Join(s.Narrow, " and ") + " that lists go by" + so, "run `listedge migrate up`"
+		return "lacks columns of " + strings.Join(s.Narrow, " and ") + " that lists are ordered or filtered by" + so, "run `listedge migrate up`"
 	case len(s.Ambiguous) > 0:
 		return "does not say which row of " + strings.Join(s.Ambiguous, " and ") + " was changed" + so,
 			"make (workspace_id, id) the primary key, and ALTER TABLE … REPLICA IDENTITY DEFAULT"
