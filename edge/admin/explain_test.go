@@ -51,7 +51,9 @@ The error message was: The quota is used up.
 The workspace's quota (1000 requests a day) was used up, and the next period began 1h30m0s later; decided at once, from the tokens that this node has leased from Redis.
 It waited for nothing.`},
 		{"within its workspace's quota", edge.Record{Route: "items", Status: 200,
-			Limit: limits(func(l *edge.LimitRecord) { l.Quota = edge.QuotaRecord{Requests: 1000, Period: apikey.Month, Remaining: 7} })},
+			Limit: limits(func(l *edge.LimitRecord) {
+				l.Quota = edge.QuotaRecord{Requests: 1000, Period: apikey.Month, Remaining: 7}
+			})},
 			`At 2026-01-02T03:04:05.678Z a request without a valid key for items got status 200 after 0s.
 The key's bucket (rate 50/s, burst 100) had 42 tokens left; decided at once, from the tokens that this node has leased from Redis.
 The workspace's quota (1000 requests a month) had 7 left.
