@@ -176,7 +176,7 @@ func smallWorkspace(ctx context.Context, s *subject) (workspace uuid.UUID, key s
 		return workspace, "", err
 	}
 	defer commands.Close()
-	w, err := commands.CreateWorkspace(ctx, "bench", nil, nil)
+	w, err := commands.CreateWorkspace(ctx, "bench", nil, nil, nil)
 	if err != nil {
 		return workspace, "", err
 	}

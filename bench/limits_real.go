@@ -37,7 +37,7 @@ var realDesigns = []struct {
 		policy, err := limiter.NewPolicy(l.rate, int64(l.burst))
 		lim := limiter.New(limiter.Options{Redis: c})
 		return func(key string) (bool, error) {
-			return lim.Take(time.Now(), lim.Bucket(key, policy), nil).Allowed, nil
+			return lim.Take(time.Now(), lim.Bucket(key, policy), nil, nil).Allowed, nil
 		}, func() { _ = lim.Close(ctx) }, err
 	}},
 	{"a trip per request", 300 * time.Millisecond, func(ctx context.Context, c *redis.Client, l limit) (limitNode, func(), error) {

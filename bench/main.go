@@ -126,7 +126,7 @@ type measure struct {
 // measures in the order of the table; arguments name those that are wanted.
 var measures = []measure{
 	{"hits", measureHits, false}, {"opponents", measureOpponents, false}, {"latency", measureLatency, false}, {"redis", measureRedisHits, false},
-	{"misses", measureMisses, false}, {"service", measureService, false}, {"depth", measureDepth, false}, {"walks", measureWalks, false}, {"growth", measureGrowth, false},
+	{"misses", measureMisses, false}, {"service", measureService, false}, {"depth", measureDepth, false}, {"walks", measureWalks, false}, {"copies", measureCopies, false}, {"growth", measureGrowth, false},
 	{"keys", measureKeys, false}, {"fleet", measureFleet, false}, {"noisy", measureNoisy, false}, {"memory", measureMemory, false},
 	{"freshness", measureFreshness, false}, {"precision", measurePrecision, false}, {"changes", measureChanges, false}, {"limits", measureLimits, true},
 }

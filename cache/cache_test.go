@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
 )
 
@@ -63,7 +64,7 @@ func TestAnEntryIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 			t.Fatal("a hit in an empty cache")
 		}
 		slow := Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
-			time.Sleep(300 * time.Millisecond)
+			boottimetest.Pass(300 * time.Millisecond)
 			return brings("one").Primary(ctx, "")
 		}}
 		r, err := c.Forward(key, changefeed.List{}, slow)
@@ -71,7 +72,7 @@ func TestAnEntryIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 		if r.Age != 300*time.Millisecond {
 			t.Fatalf("age %v, but the query began 300 ms ago", r.Age)
 		}
-		time.Sleep(ttl - 300*time.Millisecond - 1)
+		boottimetest.Pass(ttl - 300*time.Millisecond - 1)
 		r, ok := c.Hit(key, time.Now())
 		if want(want{body: "one"}).check(t, r, nil); !ok || r.Age != ttl-1 {
 			t.Fatalf("%v, %v old", ok, r.Age)
@@ -80,7 +81,7 @@ func TestAnEntryIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 		want{body: "one"}.check(t, r, err)
 		checkFills(t, c, 1, 0)
 
-		time.Sleep(time.Nanosecond)
+		boottimetest.Pass(time.Nanosecond)
 		if _, ok := c.Hit(key, time.Now()); ok {
 			t.Fatal("a hit at the age of ttl")
 		}
@@ -89,7 +90,7 @@ func TestAnEntryIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 		if r, ok := c.Hit(key, time.Now().Add(-time.Millisecond)); !ok || r.Age != 0 {
 			t.Fatalf("%v: %v old, seen by a request that began before its query", ok, r.Age)
 		}
-		time.Sleep(ttl + maxStale)
+		boottimetest.Pass(ttl + maxStale)
 		r, err = c.Forward(key, changefeed.List{}, brings("three"))
 		want{body: "three", source: Origin}.check(t, r, err) // what is expired is as if it had never been
 		checkFills(t, c, 3, 0)
@@ -158,7 +159,7 @@ func TestAFlightBehindAnotherFindsTheEntryInMemory(t *testing.T) {
 		forward(t, c, key, brings("page"))
 		r, err := c.collapse(key, changefeed.List{}, nil, brings("another"))
 		want{body: "page"}.check(t, r, err)
-		time.Sleep(ttl)
+		boottimetest.Pass(ttl)
 		stale, _ := c.checkMemory(c.memory.get(key))
 		forward(t, c, key, fails(errOrigin))
 		r, err = c.collapse(key, changefeed.List{}, stale.Entry, brings("another"))
@@ -206,7 +207,7 @@ func TestAStaleEntryIsServedWhenTheFillHangs(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		key, release := keyOf("q"), make(chan struct{})
 		forward(t, c, key, brings("old"))
-		time.Sleep(10 * time.Second)
+		boottimetest.Pass(10 * time.Second)
 		began := time.Now()
 		r, err := c.Forward(key, changefeed.List{}, hangs(release, brings("new")))
 		want{body: "old", hadStale: true, err: ErrFillTimeout}.check(t, r, err)
@@ -244,13 +245,13 @@ func TestAStaleEntryIsServedWhenTheOriginFails(t *testing.T) {
 				key := keyOf("q")
 				forward(t, c, key, brings("old"))
 				for _, age := range []time.Duration{ttl, ttl + fillPause, ttl + maxStale/2, ttl + maxStale - 1} {
-					time.Sleep(age - c.clock.Now())
+					boottimetest.Pass(age - c.clock.Now())
 					r, err := c.Forward(key, changefeed.List{}, failing)
 					if err != nil || string(r.Entry.Body) != "old" || r.Err == nil || !r.HadStale || r.Source != Memory || r.Age != age {
 						t.Fatalf("at %v: %+v, %v", age, r, err)
 					}
 				}
-				time.Sleep(time.Nanosecond)
+				boottimetest.Pass(time.Nanosecond)
 				if r, err := c.Forward(key, changefeed.List{}, failing); err == nil {
 					t.Fatalf("served at the age of %v", r.Age)
 				}
@@ -277,7 +278,7 @@ func TestAStaleEntryExpiresDuringTheWait(t *testing.T) {
 			virtual(t, func(t *testing.T, cache *Cache) {
 				key := keyOf("q")
 				forward(t, cache, key, brings("old"))
-				time.Sleep(ttl + maxStale - c.left)
+				boottimetest.Pass(ttl + maxStale - c.left)
 				began := time.Now()
 				r, err := cache.Forward(key, changefeed.List{}, Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
 					select {
@@ -305,24 +306,24 @@ func TestNoFillBeginsForAWhileAfterAFailure(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		key := keyOf("q")
 		forward(t, c, key, brings("old"))
-		time.Sleep(10 * time.Second)
+		boottimetest.Pass(10 * time.Second)
 		r, err := c.Forward(key, changefeed.List{}, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
 		for range 100 {
 			r, err := c.Forward(key, changefeed.List{}, brings("new"))
 			want{body: "old", hadStale: true, err: errPaused}.check(t, r, err)
-			time.Sleep(fillPause/100 - 1)
+			boottimetest.Pass(fillPause/100 - 1)
 		}
 		checkFills(t, c, 2, 1)
-		time.Sleep(100 * time.Nanosecond)
+		boottimetest.Pass(100 * time.Nanosecond)
 		r, err = c.Forward(key, changefeed.List{}, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
-		time.Sleep(fillPause)
+		boottimetest.Pass(fillPause)
 		r, err = c.Forward(key, changefeed.List{}, brings("new"))
 		want{body: "new", source: Origin, hadStale: true}.check(t, r, err)
 		checkFills(t, c, 4, 2)
 		// The pause was of that failure; a page that goes stale has none.
-		time.Sleep(ttl)
+		boottimetest.Pass(ttl)
 		r, err = c.Forward(key, changefeed.List{}, brings("newer"))
 		want{body: "newer", source: Origin, hadStale: true}.check(t, r, err)
 		// Nor is there one where there is nothing to serve meanwhile.
@@ -341,7 +342,7 @@ func TestAStaleEntryIsServedWhenAnotherRequestsFlightFails(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		stale := NewEntry([]byte("old"), "next of old")
 		stale.Proof = c.clock.Now()
-		time.Sleep(ttl)
+		boottimetest.Pass(ttl)
 		r, err := c.collapse(keyOf("q"), changefeed.List{}, stale, fails(errOrigin))
 		want{body: "old", hadStale: true, err: errOrigin}.check(t, r, err)
 	})
@@ -393,11 +394,11 @@ func TestNothingIsStaleWithoutMaxStale(t *testing.T) {
 		c := open(t, Options{TTL: ttl, MaxStale: 0})
 		key := keyOf("q")
 		forward(t, c, key, brings("page"))
-		time.Sleep(ttl - 1)
+		boottimetest.Pass(ttl - 1)
 		if _, ok := c.Hit(key, time.Now()); !ok {
 			t.Fatal("no hit")
 		}
-		time.Sleep(time.Nanosecond)
+		boottimetest.Pass(time.Nanosecond)
 		if r, err := c.Forward(key, changefeed.List{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
 			t.Fatalf("%+v, %v", r, err)
 		}
@@ -475,11 +476,11 @@ func TestLocal(t *testing.T) {
 		is("stored", true, r, err)
 		r, err = c.Bypass(key, changefeed.List{}, brings("other"))
 		is("bypass, shared", true, r, err)
-		time.Sleep(ttl / 2)
+		boottimetest.Pass(ttl / 2)
 		r, err = c.Bypass(key, changefeed.List{}, brings("other"))
 		is("bypass", false, r, err)
 
-		time.Sleep(ttl)
+		boottimetest.Pass(ttl)
 		r, err = c.Forward(key, changefeed.List{}, fails(errOrigin))
 		is("stale, after a query that failed", false, r, err)
 		r, err = c.Forward(key, changefeed.List{}, fails(errOrigin))

@@ -22,6 +22,9 @@ type Fill struct {
 	Compress bool
 	// Place is for joining the page from entries in memory; nil = it is not joined.
 	Place *Place
+	// Queried is called after each query that the fill makes for the request that began it;
+	// nil = nothing is. A refresh does not call it.
+	Queried func()
 }
 
 // Requirement is what a standby must have replayed.
@@ -290,6 +293,9 @@ func (l *lookup) read(times *Times, call func() (FillResult, error)) (*Entry, fr
 	start := l.tracker.Begin(readAt, at)
 	f, err := protect(call)
 	times.Query = f.Query
+	if l.fill.Queried != nil && !f.Query.Began.IsZero() {
+		l.fill.Queried()
+	}
 	if err != nil {
 		return nil, 0, err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"listedge/cache/freshness"
+	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
 )
 
@@ -107,13 +108,13 @@ func TestExpiredEntriesDisappear(t *testing.T) {
 		for i := range 100 {
 			m.put(keyOf(fmt.Sprint(i)), newEntryAt(rows(1000), "", time.Now()), life(i))
 		}
-		time.Sleep(50*time.Second + time.Millisecond)
+		boottimetest.Pass(50*time.Second + time.Millisecond)
 		for i := range 100 {
 			if there := m.get(keyOf(fmt.Sprint(i))) != nil; there != (life(i) > 50*time.Second) {
 				t.Errorf("after 50 s, a page to live %d s: there %v", i+1, there)
 			}
 		}
-		time.Sleep(80 * time.Second)
+		boottimetest.Pass(80 * time.Second)
 		if left := m.used(); left != 0 {
 			t.Errorf("%d bytes are left of expired pages", left)
 		}
@@ -131,11 +132,11 @@ func TestAnEntryThatReplacesAnotherLivesAsLongAsItMay(t *testing.T) {
 			m := openMemory(t, 8<<20)
 			m.put(keyOf("q"), newEntryAt([]byte("body"), "", time.Now()), 80*time.Second)
 			m.put(keyOf("q"), newEntryAt([]byte("body"), "", time.Now().Add(1)), life)
-			time.Sleep(life - time.Millisecond)
+			boottimetest.Pass(life - time.Millisecond)
 			if m.get(keyOf("q")) == nil {
 				t.Errorf("to live %v, it is gone before", life)
 			}
-			time.Sleep(2 * time.Millisecond)
+			boottimetest.Pass(2 * time.Millisecond)
 			if m.get(keyOf("q")) != nil {
 				t.Errorf("to live %v, it is there afterwards", life)
 			}
@@ -148,7 +149,7 @@ func TestRenewedEntryLives(t *testing.T) {
 		m := openMemory(t, 8<<20)
 		for range 20 {
 			m.put(keyOf("q"), newEntryAt([]byte("body"), "", time.Now()), 10*time.Second)
-			time.Sleep(9 * time.Second)
+			boottimetest.Pass(9 * time.Second)
 			if m.get(keyOf("q")) == nil {
 				t.Fatal("gone before its time")
 			}

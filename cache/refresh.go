@@ -113,6 +113,7 @@ func (r *refresher) popularity(s *slot) (requests uint64, elapsed time.Duration)
 // resets its count of requests.
 func (r *refresher) remember(s *slot, list changefeed.List, fill Fill) {
 	if isHot(r.popularity(s)) {
+		fill.Queried = nil
 		r.add(&hotEntry{slot: weak.Make(s), list: list, fill: fill})
 	}
 	s.requests.Store(0)
@@ -207,6 +208,7 @@ func (r *refresher) retryUntilVisible(key []byte, list changefeed.List, e *Entry
 	if change := e.Missed(); s.retriedFor.Swap(change) == change {
 		return false
 	}
+	fill.Queried = nil
 	return r.enqueue(func() { r.retry(s, &lookup{Cache: c, key: key, list: list, fill: fill}) }, &r.dropped)
 }
 

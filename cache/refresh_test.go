@@ -88,7 +88,6 @@ func TestAHotEntryIsRefreshedAheadOfRequests(t *testing.T) {
 	if n, most := queries.Load()-before, int64(2+len(visibilityWaits)); n > most {
 		t.Errorf("%d queries for a page that was asked for once", n)
 	}
-	time.Sleep(coolAfter)
 	eventually(t, "cold", func() bool {
 		b.change(listA)
 		c.refresher.mu.Lock()
@@ -159,7 +158,7 @@ func TestAnEntryThatIsNotHotIsNotRefreshed(t *testing.T) {
 	fill := counted(&queries, b.brings("page"))
 	for range 3 {
 		request(t, c, fill)
-		time.Sleep(2 * time.Second / hotRate)
+		c.memory.get(keyOf("q")).countedFrom.Add(-int64(2 * time.Second / hotRate)) // as if it was that long ago
 		b.change(listA)
 	}
 	before := b.applied.Load()
@@ -276,15 +275,49 @@ func TestRetryingEnds(t *testing.T) {
 		before := queries.Load()
 		eventually(t, "too old to be shared", func() bool { return c.clock.Now()-h.entry.Load().Proof >= c.tracker.ShareTime() })
 		eventually(t, "a query", func() bool { request(t, c, fill); return queries.Load() > before })
-		eventually(t, "no retry any more", func() bool {
-			n := queries.Load()
-			time.Sleep(4 * visibilityWaits[len(visibilityWaits)-1]) // a retry comes sooner
-			return n == queries.Load()
-		})
+		awaitRefreshes(c)
 	}
 	// Beside the readers', once to read it ahead, and once until it is given up.
 	if n, most := queries.Load(), int64(readers+1+len(visibilityWaits)); n > most {
 		t.Errorf("%d queries for %d readers, more than %d", n, readers, most)
+	}
+}
+
+// A query is counted for the request that began the fill: of one that several requests
+// share for the first, and of a page that is read ahead for the one before. Refreshes are
+// counted for nobody.
+func TestQueriesAreCountedForTheRequestThatCausedThem(t *testing.T) {
+	b, c := followed(t, Options{})
+	var queries, caused atomic.Int64
+	page := b.brings("page")
+	fill := counted(&queries, Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
+		r, err := page.Primary(ctx, run)
+		r.Query.Began = time.Now()
+		return r, err
+	}})
+	fill.Queried = func() { caused.Add(1) }
+
+	c.PrefetchNext(keyOf("2"), listA, fill)
+	eventually(t, "the page is read ahead", func() bool { return c.memory.get(keyOf("2")) != nil })
+	if queries.Load() != 1 || caused.Load() != 1 {
+		t.Errorf("%d queries, %d counted", queries.Load(), caused.Load())
+	}
+	makeHot(t, b, c, fill)
+	eventually(t, "a hit", func() bool { _, hit := request(t, c, fill); return hit })
+	awaitRefreshes(c)
+	before, counted := queries.Load(), caused.Load()
+	b.change(listA)
+	eventually(t, "a refresh", func() bool { return queries.Load() > before })
+	awaitRefreshes(c)
+	if caused.Load() != counted {
+		t.Errorf("%d queries of refreshes are counted", caused.Load()-counted)
+	}
+
+	failing := Fill{Queried: fill.Queried, Primary: func(context.Context, string) (FillResult, error) {
+		return FillResult{}, errPanic // refused before it reached Postgres
+	}}
+	if _, err := c.Forward(keyOf("3"), listA, failing); err == nil || caused.Load() != counted {
+		t.Errorf("%v, %d counted without a query", err, caused.Load()-counted)
 	}
 }
 

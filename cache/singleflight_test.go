@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
 )
 
@@ -69,7 +70,7 @@ func TestALateRequestDoesNotGetAnEntryThatIsTooOldForIt(t *testing.T) {
 		database := "old"
 		reads := Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
 			seen := database
-			time.Sleep(slow)
+			boottimetest.Pass(slow)
 			return FillResult{Body: []byte(seen)}, nil
 		}}
 		first := make(chan Result, 1)
@@ -80,7 +81,7 @@ func TestALateRequestDoesNotGetAnEntryThatIsTooOldForIt(t *testing.T) {
 			}
 			first <- r
 		}()
-		time.Sleep(slow - 100*time.Millisecond)
+		boottimetest.Pass(slow - 100*time.Millisecond)
 		synctest.Wait()
 		database = "new" // committed, and acknowledged
 		late, err := c.Forward(keyOf("q"), changefeed.List{}, Fill{Primary: func(context.Context, string) (FillResult, error) {

@@ -60,7 +60,7 @@ func TestAfterASleep(t *testing.T) {
 	t.Run("what was proven is not trusted until it is proven again", func(t *testing.T) {
 		on(t, func(s *sleeper) {
 			s.machine.Sleep(asleep)
-			time.Sleep(awake)
+			boottimetest.Pass(awake)
 			s.isTrusted(false, "after an hour")
 			s.read()
 			s.heartbeat()
@@ -85,7 +85,7 @@ func TestAfterASleep(t *testing.T) {
 				s.Fatal("not fresh before")
 			}
 			s.machine.Sleep(asleep)
-			time.Sleep(awake)
+			boottimetest.Pass(awake)
 			if r, hit := s.Hit(keyOf("q"), time.Now()); hit {
 				s.Errorf("fresh after an hour, and %s old", r.Age)
 			}
@@ -98,7 +98,7 @@ func TestAfterASleep(t *testing.T) {
 			}
 			for _, step := range []time.Duration{time.Hour, -2 * time.Hour} {
 				s.machine.Set(step)
-				time.Sleep(awake)
+				boottimetest.Pass(awake)
 				s.isTrusted(true, step.String())
 				if r, hit := s.Hit(keyOf("q"), time.Now()); !hit || r.Age > time.Second {
 					s.Errorf("set by %s: hit %t, %s old", step, hit, r.Age)

@@ -34,9 +34,11 @@ func (s *Server) authenticate(x *exchange) failure {
 	}
 	x.keyEntry = entry
 	key, client := &entry.Key, &entry.Value
-	switch {
-	case !key.Valid(x.now):
+	if !key.Valid(x.now) {
 		return s.unauthorised(x, keyRefused)
+	}
+	x.client = client
+	switch {
 	case key.Suspended:
 		return failure{problem: suspended}
 	case !key.May(collections[x.query.Collection]):
@@ -44,7 +46,7 @@ func (s *Server) authenticate(x *exchange) failure {
 	case client.broken != nil:
 		return failure{problem: internalError, cause: client.broken}
 	}
-	x.client, x.query.Workspace = client, key.Workspace
+	x.query.Workspace = key.Workspace
 	return failure{}
 }
 

@@ -1,12 +1,13 @@
 package edge
 
 import (
-	"math"
 	"strconv"
+	"time"
 	"unique"
 
 	"listedge/limiter"
 	"listedge/origin/apikey"
+	"listedge/origin/usage"
 )
 
 // client is what a node makes of a key once, for all its requests: its buckets, and
@@ -16,8 +17,10 @@ type client struct {
 	workspaceBucket *limiter.Bucket // nil = none
 	limit           int64           // burst of the key
 	workspaceLimit  int64
-	policy          unique.Handle[string] // RateLimit-Policy, which most keys share
+	policy          unique.Handle[string] // RateLimit-Policy but for the quota, which most keys share
+	quota           *quota                // of the workspace; nil = none
 	broken          error                 // its limit cannot be enforced, so its requests are refused
+	usage           *usage.Counter
 }
 
 func policyOf(l apikey.Limit) (limiter.Policy, error) {
@@ -30,7 +33,7 @@ func policyOf(l apikey.Limit) (limiter.Policy, error) {
 // keeps its level and gets the new limit. A key that was moved to another workspace
 // gets that workspace's bucket.
 func (s *Server) makeClient(k apikey.Key, c *client) {
-	k.Limit, k.WorkspaceLimit = k.Limit.Enforceable(), k.WorkspaceLimit.Enforceable()
+	c.usage = s.usage.Counter(usage.Key{Workspace: k.Workspace, ID: k.ID})
 	c.limit, c.workspaceLimit = k.Limit.Burst, k.WorkspaceLimit.Burst
 	policy, err := policyOf(k.Limit)
 	if err != nil {
@@ -38,7 +41,7 @@ func (s *Server) makeClient(k apikey.Key, c *client) {
 		return
 	}
 	c.bucket = s.limiter.Bucket(limiter.KeyBucket(k.Workspace.String(), k.ID.String()), policy)
-	lines := appendPolicy(nil, "key", k.Limit)
+	lines := appendPolicy(nil, "key", policy)
 	if k.WorkspaceLimit.Set {
 		shared, err := policyOf(k.WorkspaceLimit)
 		if err != nil {
@@ -46,18 +49,22 @@ func (s *Server) makeClient(k apikey.Key, c *client) {
 			return
 		}
 		c.workspaceBucket = s.limiter.Bucket(limiter.WorkspaceBucket(k.Workspace.String()), shared)
-		lines = appendPolicy(append(lines, ", "...), "workspace", k.WorkspaceLimit)
+		lines = appendPolicy(append(lines, ", "...), "workspace", shared)
 	}
 	c.policy = unique.Make(string(lines))
+	if k.Quota.Period != 0 {
+		c.quota = &quota{limiter: s.limiter, workspace: k.Workspace.String(), Quota: k.Quota}
+		c.quota.at(time.Now()) // requests of this period allocate nothing
+	}
 }
 
 // appendPolicy renders an item of RateLimit-Policy: q tokens in a window of the w
 // seconds that an empty bucket takes to fill. With rate 0 it never does.
-func appendPolicy(dst []byte, name string, l apikey.Limit) []byte {
+func appendPolicy(dst []byte, name string, p limiter.Policy) []byte {
 	dst = append(append(append(dst, '"'), name...), `";q=`...)
-	if l.Rate == 0 {
+	if p.Rate == 0 {
 		return append(dst, '0')
 	}
-	dst = strconv.AppendInt(dst, l.Burst, 10)
-	return strconv.AppendInt(append(dst, ";w="...), int64(math.Ceil(float64(l.Burst)/l.Rate)), 10)
+	dst = strconv.AppendInt(dst, p.Burst, 10)
+	return strconv.AppendInt(append(dst, ";w="...), (p.TimeFor(p.Units())+999_999)/1_000_000, 10)
 }

@@ -29,7 +29,7 @@ func (s *Server) forward(x *exchange, control cacheControl) (cache.Result, error
 // fillOf returns the list of a query, and how its page is read. The query is a copy,
 // because a fill may outlive the request that began it.
 func (s *Server) fillOf(x *exchange, q origin.Query) (changefeed.List, cache.Fill) {
-	fill := cache.Fill{Compress: acceptsGzip(x.headers.encoding), Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
+	fill := cache.Fill{Compress: acceptsGzip(x.headers.encoding), Queried: x.client.usage.Queried, Primary: func(ctx context.Context, run string) (cache.FillResult, error) {
 		page, err := s.origin.Fetch(ctx, q, run)
 		if errors.Is(err, origin.ErrWrongServer) {
 			err = fmt.Errorf("%w: %w", cache.ErrWrongServer, err)

@@ -156,6 +156,9 @@ func (s *Server) report(x *exchange) {
 	if x.conn.sample++; x.conn.sample%busiestSample == 0 && x.client != nil {
 		s.busiest.count(x.keyEntry.Key.ID, x.keyEntry.Key.Workspace, status == 429, x.now)
 	}
+	if x.client != nil {
+		x.client.usage.Answered(status, x.bodySize())
+	}
 	if s.tracer != nil {
 		s.trace(x, status, took)
 	}
@@ -167,6 +170,15 @@ func (s *Server) report(x *exchange) {
 			slog.String("requestId", string(x.id)), slog.String("route", x.route.String()),
 			slog.Int("status", status), slog.String("outcome", x.outcome.String()))
 	}
+}
+
+// bodySize returns the size of the response's body as it is sent. A key is only needed for
+// responses of the connection's own kind.
+func (x *exchange) bodySize() int {
+	if !x.conn.response.pending || x.http.IsHead() {
+		return 0
+	}
+	return x.conn.response.size
 }
 
 // class returns the class in which the exchange is logged, or unlogged. A document counts
@@ -202,9 +214,10 @@ type exchange struct {
 	id       []byte // the request id, in idSpace
 	route    metrics.Route
 	keyEntry *apikey.Entry[client] // its key, valid or not; nil before the look-up
-	client   *client               // once authenticated
+	client   *client               // once the key is known to be valid
 	decision limiter.Decision      // once limited
 	limited  bool                  // decision is set
+	period   *period               // of the workspace's quota, once limited; nil = none
 	query    origin.Query          // once parsed
 	result   cache.Result          // once looked up
 	hit      bool                  // result was in memory before a token was taken

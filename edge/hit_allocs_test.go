@@ -17,13 +17,15 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/tracing"
+	"listedge/origin/apikey"
 )
 
-// A hit allocates nothing, with key, two limits, parameters, metrics and all
+// A hit allocates nothing, with key, two limits and a quota, parameters, metrics and all
 // headers on, until its last byte is written. (The race detector allocates, so this is for `go test` without.)
 func TestAHitAllocatesNothing(t *testing.T) {
 	body := `{"data":[` + strings.Repeat(" ", 20_000) + `]`
 	s, ctx := hitServer(t, body)
+	giveQuota(t, s, apikey.Quota{Requests: apikey.MaxQuota, Period: apikey.Month})
 	for _, c := range []struct {
 		name, header, value string
 		status              int

@@ -3,6 +3,8 @@ package edge
 import (
 	"math"
 	"math/rand/v2"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 	"unique"
@@ -19,11 +21,21 @@ func TestLimitHeaders(t *testing.T) {
 	c := &client{policy: unique.Make(`"key";q=100;w=2`), limit: 100, workspaceLimit: 500, workspaceBucket: new(limiter.Bucket)}
 	alone := &client{policy: c.policy, limit: 100}
 	second := func(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
+	november := &period{policy: `"quota";q=1000;w=2592000`}
+	quota := &quota{Quota: apikey.Quota{Requests: 1000, Period: apikey.Month}}
+	c.quota, alone.quota = quota, quota
 	for name, v := range map[string]struct {
 		c    *client
 		d    limiter.Decision
 		want string
 	}{
+		"the quota has fewer": {c, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 99, ResetIn: 1}, Workspace: limiter.Status{Remaining: 7, ResetIn: second(2), FullIn: second(30)},
+			Quota: limiter.Status{Remaining: 5, ResetIn: second(3600.5), FullIn: second(3600.5)}},
+			"RateLimit: \"key\";r=99;t=1, \"workspace\";r=7;t=2, \"quota\";r=5;t=3601\r\nX-RateLimit-Limit: 1000\r\nX-RateLimit-Remaining: 5\r\nX-RateLimit-Reset: 3601\r\n"},
+		"the quota has more": {alone, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 99, ResetIn: 1, FullIn: second(1)}, Quota: limiter.Status{Remaining: 500, ResetIn: second(60), FullIn: second(60)}},
+			"RateLimit: \"key\";r=99;t=1, \"quota\";r=500;t=60\r\nX-RateLimit-Limit: 100\r\nX-RateLimit-Remaining: 99\r\nX-RateLimit-Reset: 1\r\n"},
+		"the quota refused": {alone, limiter.Decision{Refused: limiter.Quota, RetryAfter: second(60), Key: limiter.Status{}, Quota: limiter.Status{RetryIn: second(60), ResetIn: second(60), FullIn: second(60)}},
+			"RateLimit: \"key\";r=0;t=0, \"quota\";r=0;t=60\r\nX-RateLimit-Limit: 1000\r\nX-RateLimit-Remaining: 0\r\nX-RateLimit-Reset: 60\r\n"},
 		"allowed": {alone, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 99, ResetIn: second(.02), FullIn: second(1.2)}},
 			"RateLimit: \"key\";r=99;t=1\r\nX-RateLimit-Limit: 100\r\nX-RateLimit-Remaining: 99\r\nX-RateLimit-Reset: 2\r\n"},
 		"full": {alone, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 100}},
@@ -35,7 +47,11 @@ func TestLimitHeaders(t *testing.T) {
 		"blocked": {c, limiter.Decision{Refused: limiter.Workspace, Source: limiter.SourceBlocked, RetryAfter: time.Hour, Workspace: limiter.Status{RetryIn: time.Hour, ResetIn: time.Hour}},
 			"RateLimit: \"workspace\";r=0;t=3600\r\nX-RateLimit-Limit: 500\r\nX-RateLimit-Remaining: 0\r\nX-RateLimit-Reset: 3600\r\n"},
 	} {
-		if got, want := string(appendLimits(nil, v.c, &v.d)), "RateLimit-Policy: \"key\";q=100;w=2\r\n"+v.want; got != want {
+		policy, of := "RateLimit-Policy: \"key\";q=100;w=2", (*period)(nil)
+		if strings.Contains(v.want, "quota") {
+			policy, of = policy+", \"quota\";q=1000;w=2592000", november
+		}
+		if got, want := string(appendLimits(nil, v.c, of, &v.d)), policy+"\r\n"+v.want; got != want {
 			t.Errorf("%s:\n%s instead of\n%s", name, got, want)
 		}
 	}
@@ -62,8 +78,9 @@ func TestAKeyHasOneBucketOnAllNodes(t *testing.T) {
 	}
 }
 
-// Whatever rate and burst a row may have, its key is served, and never more than
-// they say.
+// Whatever rate and burst a row may have, its key has a bucket with this burst, and with
+// this rate in whole micro-tokens: rounded down, but not to nothing. The window that
+// RateLimit-Policy names is an integer of HTTP, which has at most 15 digits.
 func TestEveryLimitOfARowCanBeEnforced(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	random := rand.New(rand.NewPCG(8, 5))
@@ -71,25 +88,29 @@ func TestEveryLimitOfARowCanBeEnforced(t *testing.T) {
 	for range 200 {
 		rates = append(rates, math.Exp(random.Float64()*60-40))
 	}
-	cut := 0
+	policyHeader := regexp.MustCompile(`^"key";q=\d{1,10}(;w=[1-9]\d{0,14})?, "workspace";q=\d{1,10}(;w=[1-9]\d{0,14})?$`)
 	for _, rate := range rates {
 		for _, burst := range []int32{1, 2, 3, 1000, 1_000_000, math.MaxInt32} {
 			l := apikey.LimitOf(&rate, &burst, apikey.DefaultLimit)
 			var c client
-			if s.makeClient(apikey.Key{ID: uuid.New(), Limit: l, WorkspaceLimit: l}, &c); c.broken != nil {
+			if s.makeClient(apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Limit: l, WorkspaceLimit: l}, &c); c.broken != nil {
 				t.Fatalf("%g/s, %d at once: %v", rate, burst, c.broken)
 			}
 			for _, p := range []limiter.Policy{c.bucket.Policy(), c.workspaceBucket.Policy()} {
-				if got := float64(p.Rate) / 1e6; got > max(rate, 1e-6) && rate > 0 || p.Burst > int64(burst) || rate > 1 && rate < 1e9 && got < rate-1e-6 {
+				got, whole := float64(p.Rate)/1e6, max(rate, 1e-6)
+				if p.Burst != int64(burst) || p.Blocked() != (rate == 0) || rate > 0 && got > whole || rate > 0 && rate < 1e9 && got < whole-1.1e-6 {
 					t.Errorf("%g/s, %d at once became %d/1e6 a second, %d", rate, burst, p.Rate, p.Burst)
 				}
-				if p.Burst < int64(burst) {
-					cut++
+			}
+			for range 2 {
+				d := s.limiter.Take(time.Now(), c.bucket, c.workspaceBucket, nil)
+				if spent := burst == 1 && d.Key.Remaining == 0; d.Allowed != (rate > 0) && !spent || !d.Allowed && d.RetryAfter <= 0 || d.Key.FullIn < 0 || d.Key.ResetIn < 0 {
+					t.Errorf("%g/s, %d at once: %+v", rate, burst, d)
 				}
 			}
+			if !policyHeader.MatchString(c.policy.Value()) {
+				t.Errorf("%g/s, %d at once: RateLimit-Policy: %s", rate, burst, c.policy.Value())
+			}
 		}
-	}
-	if cut == 0 {
-		t.Error("no limit was cut")
 	}
 }

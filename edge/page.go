@@ -56,7 +56,7 @@ func (s *Server) revalidate(x *exchange) bool {
 	x.result, x.hit = s.cache.Hit(x.key, x.now)
 	decision := limiter.Decision{}
 	if x.hit && x.result.Local && matchesETag(x.headers.noneMatch, x.result.Entry.ETag[:]) {
-		decision = s.limiter.Peek(x.now, x.client.bucket, x.client.workspaceBucket)
+		decision = s.peek(x)
 	}
 	if !decision.Allowed {
 		x.query = q

@@ -12,6 +12,7 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/changefeed"
+	"listedge/internal/sandbox/sandboxtest"
 	"listedge/metrics"
 	"listedge/origin"
 	"listedge/origin/apikey"
@@ -88,12 +89,7 @@ func TestRefusedRequestsAreNotPopularity(t *testing.T) {
 		}
 	}
 	pages.change(list)
-	for deadline := time.Now().Add(time.Minute); pages.Stats().Refreshes == 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("the page that is served is not refreshed")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	sandboxtest.Within(t, time.Minute, "the page that is served is refreshed", func() bool { return pages.Stats().Refreshes > 0 })
 	if err := pages.Close(context.Background()); err != nil { // waits for refreshes
 		t.Fatal(err)
 	}

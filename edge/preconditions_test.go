@@ -98,7 +98,7 @@ func TestWhatCostsAToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		bucket := s.limiter.Bucket(limiter.KeyBucket(entry.Key.Workspace.String(), entry.Key.ID.String()), policy)
-		left := func() int64 { return s.limiter.Peek(time.Now(), bucket, nil).Key.Remaining }
+		left := func() int64 { return s.limiter.Peek(time.Now(), bucket, nil, nil).Key.Remaining }
 		answerTo(t, s, ctx) // under which it now is
 		ctx.Request.SetRequestURI(c.target)
 		ctx.Request.Header.Set(c.header, c.value)

@@ -45,6 +45,7 @@ var (
 	suspended       = &problem{"FORBIDDEN", 403, "This workspace is suspended.", nil}
 	notFound        = &problem{"NOT_FOUND", 404, "There is nothing at this address.", nil}
 	rateLimited     = &problem{"RATE_LIMITED", 429, "Too many requests; wait as long as Retry-After says.", nil}
+	quotaReached    = &problem{"PLAN_LIMIT_REACHED", 429, "The quota of this workspace is used up; wait as long as Retry-After says.", nil}
 	authLimited     = &problem{"RATE_LIMITED", 429, "Too many requests with invalid API keys; wait as long as Retry-After says.", nil}
 	noKeyLimited    = &problem{"RATE_LIMITED", 429, "Too many requests that need no API key; wait as long as Retry-After says.", nil}
 	keysDown        = &problem{"SERVICE_UNAVAILABLE", 503, "API keys cannot be checked at the moment.", &throttle{}}

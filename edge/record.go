@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"listedge/origin/apikey"
 )
 
 // Record is a request in the request log. It contains no API key, search term or cursor.
@@ -31,17 +33,25 @@ type Record struct {
 type LimitRecord struct {
 	Allowed    bool         `json:"allowed"`
 	Source     string       `json:"source"`               // a limiter.Source
-	RefusedBy  string       `json:"refusedBy,omitempty"`  // key or workspace
+	RefusedBy  string       `json:"refusedBy,omitempty"`  // key, workspace or quota
 	RetryAfter float64      `json:"retryAfter,omitempty"` // seconds
 	Key        BucketRecord `json:"key"`
 	Workspace  BucketRecord `json:"workspace,omitzero"` // zero = the workspace has no limit
+	Quota      QuotaRecord  `json:"quota,omitzero"`     // zero = the workspace has no quota
 }
 
 // BucketRecord is a bucket after the decision. Its burst is at least 1.
 type BucketRecord struct {
 	Rate      float64 `json:"rate"` // tokens a second
-	Burst     int64   `json:"burst"`
-	Remaining int64   `json:"remaining"`
+	Burst     int32   `json:"burst"`
+	Remaining int32   `json:"remaining"`
+}
+
+// QuotaRecord is a quota after the decision.
+type QuotaRecord struct {
+	Requests  uint32        `json:"requests"`
+	Remaining uint32        `json:"remaining"`
+	Period    apikey.Period `json:"period"`
 }
 
 // PageRecord is how the page was found.
@@ -85,9 +95,12 @@ func (r *Record) attributes() []slog.Attr {
 		all = append(all, slog.String("keyId", r.KeyID.String()), slog.String("workspaceId", r.WorkspaceID.String()))
 	}
 	if r.Limit.Source != "" {
-		all = append(all, slog.String("limit", r.Limit.Source), slog.Int64("keyRemaining", r.Limit.Key.Remaining))
+		all = append(all, slog.String("limit", r.Limit.Source), slog.Int64("keyRemaining", int64(r.Limit.Key.Remaining)))
 		if r.Limit.Workspace.Burst > 0 {
-			all = append(all, slog.Int64("workspaceRemaining", r.Limit.Workspace.Remaining))
+			all = append(all, slog.Int64("workspaceRemaining", int64(r.Limit.Workspace.Remaining)))
+		}
+		if r.Limit.Quota.Requests > 0 {
+			all = append(all, slog.Int64("quotaRemaining", int64(r.Limit.Quota.Remaining)))
 		}
 		if r.Limit.RefusedBy != "" {
 			all = append(all, slog.String("refusedBy", r.Limit.RefusedBy), slog.Float64("retryAfter", r.Limit.RetryAfter))

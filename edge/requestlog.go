@@ -108,12 +108,15 @@ func (s *Server) logRequest(x *exchange, class logClass, status int, took time.D
 func (x *exchange) limitRecord() LimitRecord {
 	d, key := &x.decision, &x.keyEntry.Key
 	l := LimitRecord{Allowed: d.Allowed, Source: d.Source.String(), RetryAfter: d.RetryAfter.Seconds(),
-		Key: BucketRecord{key.Limit.Rate, key.Limit.Burst, d.Key.Remaining}}
+		Key: BucketRecord{key.Limit.Rate, int32(key.Limit.Burst), int32(d.Key.Remaining)}}
 	if d.Refused != limiter.Neither {
 		l.RefusedBy = d.Refused.String()
 	}
 	if key.WorkspaceLimit.Set {
-		l.Workspace = BucketRecord{key.WorkspaceLimit.Rate, key.WorkspaceLimit.Burst, d.Workspace.Remaining}
+		l.Workspace = BucketRecord{key.WorkspaceLimit.Rate, int32(key.WorkspaceLimit.Burst), int32(d.Workspace.Remaining)}
+	}
+	if q := &key.Quota; q.Period != 0 {
+		l.Quota = QuotaRecord{uint32(q.Requests), uint32(d.Quota.Remaining), q.Period}
 	}
 	return l
 }

@@ -34,6 +34,7 @@ import (
 	"listedge/metrics"
 	"listedge/origin"
 	"listedge/origin/apikey"
+	"listedge/origin/usage"
 )
 
 // Options are the parts and settings of a Server. The fields up to Logger are required.
@@ -46,6 +47,8 @@ type Options struct {
 	Metrics *metrics.Edge
 	Logger  *slog.Logger
 	Proxies []netip.Prefix // trusted proxies, whose X-Forwarded-For is used
+
+	Usage *usage.Recorder // counts what keys are used for; nil = nobody does
 
 	Clock *boottime.Clock // measures the age of keys in memory; nil = one of the server's own
 
@@ -63,6 +66,7 @@ type Server struct {
 	limiter *limiter.Limiter
 	origin  *origin.Origin
 	keys    *apikey.Cache[client]
+	usage   *usage.Recorder // nil = none
 	guard   *guard
 	metrics *metrics.Edge
 	logger  *slog.Logger
@@ -104,7 +108,7 @@ func New(o Options) *Server {
 	}
 	s := &Server{
 		cache: o.Cache, limiter: o.Limiter, origin: o.Origin,
-		guard: newGuard(), maxConns: int64(cmp.Or(o.MaxConnections, MostConnections)), metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
+		usage: o.Usage, guard: newGuard(), maxConns: int64(cmp.Or(o.MaxConnections, MostConnections)), metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
 		ids: newRequestIDs(), accessLog: o.AccessLog, serverTiming: o.ServerTiming, tracer: o.Tracer, timePhases: o.ServerTiming || o.Tracer != nil,
 	}
 	if !o.NoDocs {

@@ -18,6 +18,7 @@ import (
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin/apikey"
+	"listedge/origin/usage"
 )
 
 func TestMain(m *testing.M) {
@@ -102,7 +103,7 @@ func TestAPanicIsAnInternalError(t *testing.T) {
 func TestAnExchangeKeepsNothingOfTheLastRequest(t *testing.T) {
 	s, ctx, _ := hitServerWith(t, `{"data":[]`)
 	x := begin(ctx)
-	x.client, x.limited, x.id = &client{}, true, []byte("other")
+	x.client, x.limited, x.id = &client{usage: s.usage.Counter(usage.Key{})}, true, []byte("other")
 	x.query.Search, x.result.Entry = "other", &cache.Entry{}
 	s.finish(x)
 	y := begin(ctx)

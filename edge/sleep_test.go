@@ -56,16 +56,16 @@ func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 				})
 				defer func() { stop(); beats.Wait() }()
 				beats.Go(func() {
-					for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+					for ; ctx.Err() == nil; boottimetest.Pass(50 * time.Millisecond) {
 						after := at
-						time.Sleep(7 * time.Millisecond) // the snapshot, the decoding, Redis
+						boottimetest.Pass(7 * time.Millisecond) // the snapshot, the decoding, Redis
 						add(changefeed.Entry{Heartbeat: &changefeed.Heartbeat{LSN: 1, Snapshot: "100:100:", Server: "s/1", Run: "r", After: after}})
 					}
 				})
 				measure := func(what string) {
 					trusted, n, q := 0, 0, queries.Load()
 					for range 300 {
-						time.Sleep(10 * time.Millisecond)
+						boottimetest.Pass(10 * time.Millisecond)
 						if c.Mode() == cache.ModeFollowed {
 							trusted++
 						}
@@ -79,7 +79,7 @@ func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 				measure("before")
 				happens(m)
 				measure("after")
-				time.Sleep(time.Minute)
+				boottimetest.Pass(time.Minute)
 				measure("a minute later")
 			})
 		})

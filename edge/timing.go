@@ -6,6 +6,7 @@ import (
 
 	"listedge/cache"
 	"listedge/internal/tracing"
+	"listedge/limiter"
 )
 
 // phase is a part of the pipeline that is timed separately.
@@ -54,7 +55,8 @@ func (x *exchange) timings() [6]timing {
 	}
 }
 
-// addTiming adds the header Server-Timing (W3C), in milliseconds.
+// addTiming adds the header Server-Timing (W3C), in milliseconds. The description of a
+// limit is what refused the request.
 func addTiming(r *response, x *exchange) {
 	begin := "Server-Timing: "
 	for _, t := range x.timings() {
@@ -63,6 +65,9 @@ func addTiming(r *response, x *exchange) {
 		}
 		r.lines = append(append(append(r.lines, begin...), t.name...), ";dur="...)
 		r.lines = strconv.AppendFloat(r.lines, float64(t.span.Took)/float64(time.Millisecond), 'f', 3, 64)
+		if t.name == "limit" && x.decision.Refused != limiter.Neither {
+			r.lines = append(append(r.lines, ";desc="...), x.decision.Refused.String()...)
+		}
 		begin = ", "
 	}
 	if begin == ", " {
@@ -96,6 +101,9 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 	}
 	if x.limited {
 		r.Attributes = append(r.Attributes, tracing.Text("listedge.limit_source", x.decision.Source.String()))
+		if x.decision.Refused != limiter.Neither {
+			r.Attributes = append(r.Attributes, tracing.Text("listedge.limit_refused_by", x.decision.Refused.String()))
+		}
 	}
 	if x.result.Entry != nil {
 		r.Attributes = append(r.Attributes, tracing.Text("listedge.cache_status", cacheStatus(&x.result)), tracing.Bool("listedge.shared_flight", x.result.Collapsed))

@@ -29,7 +29,7 @@ func TestAllocationsOfALeasedDecision(t *testing.T) {
 	l, b := leasedBucket(t)
 	admitted := 0
 	if n := testing.AllocsPerRun(20_000, func() {
-		if l.Take(time.Now(), b, nil).Allowed {
+		if l.Take(time.Now(), b, nil, nil).Allowed {
 			admitted++
 		}
 	}); n != 0 || admitted == 0 {

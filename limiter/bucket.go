@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"listedge/limiter/lease"
 )
@@ -12,6 +13,7 @@ import (
 // it. Keep it with what is limited, and use it from any number of goroutines.
 type Bucket struct {
 	key     string
+	until   int64       // of a quota: the end of its period, in microseconds since 1970; 0 = no quota
 	blocked atomic.Bool // its rate is 0
 
 	shard   uint8 // of Redis, which has the bucket; guarded by mu, as are all fields below
@@ -25,11 +27,15 @@ type Bucket struct {
 }
 
 // KeyBucket names the bucket of an API key. The braces are a Redis Cluster hash
-// tag: both buckets of a request are on one shard.
+// tag: all buckets of a request are on one shard.
 func KeyBucket(workspace, key string) string { return "rl:{" + workspace + "}:b:" + key }
 
 // WorkspaceBucket names the bucket that all keys of a workspace share.
 func WorkspaceBucket(workspace string) string { return "rl:{" + workspace + "}:b" }
+
+// QuotaBucket names the bucket of a workspace's quota for one period: 2026-11 or
+// 2026-11-22.
+func QuotaBucket(workspace, period string) string { return "rl:{" + workspace + "}:q:" + period }
 
 // Policy returns the policy that is in force at this node.
 func (b *Bucket) Policy() lease.Policy {
@@ -51,6 +57,22 @@ func (b *Bucket) answerOf(o lease.Outcome, now int64) answer {
 		s = s.Refused(b.lease.RetryIn(now))
 	}
 	return answer{o, s}
+}
+
+// over reports whether the period of a quota is over.
+func (b *Bucket) over() bool { return b.until != 0 && time.Now().UnixMicro() >= b.until }
+
+// within returns the status of a bucket after a request. Of a quota, nothing comes back
+// before its period ends.
+func (b *Bucket) within(s lease.Status, now int64, q *request) lease.Status {
+	if b.until == 0 {
+		return s
+	}
+	in := time.Duration(max(1, q.periodEnds-now)) * time.Microsecond
+	if s.ResetIn, s.FullIn = in, in; s.RetryIn > 0 {
+		s.RetryIn = in
+	}
+	return s
 }
 
 // waiters are the requests that wait for a bucket. The bucket's mu guards them.
@@ -100,6 +122,7 @@ func (b *Bucket) answer(now int64, all bool) {
 // whose bucket is idle. The handle is registered again when it is used again.
 type registry struct {
 	idle       func(b *Bucket) bool // reports whether a new bucket would be the same; called with b.mu held
+	needed     func(b *Bucket) bool // reports whether the bucket must not be evicted; called with b.mu held
 	maxBuckets int
 
 	mu      sync.Mutex // guards all below; taken before a bucket's
@@ -125,30 +148,33 @@ func (r *registry) get(key string, make func() *Bucket) *Bucket {
 // lock locks the bucket. If the handle was evicted, it locks and returns the one that is
 // registered for its key.
 func (r *registry) lock(b *Bucket) *Bucket {
-	b, _ = r.lockBoth(b, nil)
-	return b
+	all := [3]*Bucket{b}
+	r.lockAll(&all)
+	return all[0]
 }
 
-// lockBoth is lock for two buckets. Either may be nil. It always locks the key's bucket
-// first, so two requests cannot deadlock.
-func (r *registry) lockBoth(key, workspace *Bucket) (*Bucket, *Bucket) {
+// lockAll is lock for the buckets of a request. Any may be nil. It always locks them in
+// this order, so two requests cannot deadlock.
+func (r *registry) lockAll(buckets *[3]*Bucket) {
 	for {
 		evicted := false
-		for _, b := range [...]*Bucket{key, workspace} {
+		for _, b := range buckets {
 			if b != nil {
 				b.mu.Lock()
 				evicted = evicted || b.evicted
 			}
 		}
 		if !evicted {
-			return key, workspace
+			return
 		}
-		unlock(key, workspace)
-		key, workspace = r.registered(key), r.registered(workspace)
+		unlock(buckets)
+		for i := range buckets {
+			buckets[i] = r.registered(buckets[i])
+		}
 	}
 }
 
-func unlock(buckets ...*Bucket) {
+func unlock(buckets *[3]*Bucket) {
 	for _, b := range buckets {
 		if b != nil {
 			b.mu.Unlock()
@@ -172,7 +198,8 @@ func (r *registry) registered(b *Bucket) *Bucket {
 
 // makeRoom evicts buckets if there are many. It evicts the idle ones first, and then as
 // many others as are too many. A bucket that is evicted while in use is full when it is
-// used again. As in Redis, each lost bucket admits at most one burst too many.
+// used again. As in Redis, each lost bucket admits at most one burst too many. Buckets that
+// are needed stay, so there may be more of them than maxBuckets.
 func (r *registry) makeRoom() {
 	if len(r.buckets) < min(r.sweepAt, r.maxBuckets) {
 		return
@@ -192,7 +219,7 @@ func (r *registry) makeRoom() {
 func (r *registry) evict(key string, b *Bucket, busy bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if busy || r.idle(b) {
+	if r.idle(b) || busy && !r.needed(b) {
 		b.evicted = true
 		delete(r.buckets, key)
 	}

@@ -17,43 +17,50 @@ func (d *direct) open(b *Bucket, now int64) {
 	b.lease.View = lease.View{Level: b.lease.Policy.Units(), At: now}
 }
 
-// idle reports whether the bucket is full, so that a new one would be the same, and was
-// not used for idleAfter. A bucket in use that was evicted would be registered again by
-// its next request, which costs more than the request's decision.
+// idle reports whether a new bucket would be the same, and this one was not used for
+// idleAfter. A bucket in use that was evicted would be registered again by its next
+// request, which costs more than the request's decision.
 func (d *direct) idle(b *Bucket) bool {
 	now := d.l.now()
-	if now-b.lease.At < idleAfter.Microseconds() {
-		return false
-	}
-	b.lease.Refill(&b.lease.Policy, now)
-	return b.lease.Level >= b.lease.Policy.Units()
+	return now-b.lease.At >= idleAfter.Microseconds() && !d.spent(b, now)
 }
 
 const idleAfter = 10 * time.Second
 
-func (d *direct) decide(now int64, key, workspace *Bucket, cost int64) Decision {
-	r := Decision{Allowed: true, Source: SourceMemory}
-	key, workspace = d.l.buckets.lockBoth(key, workspace)
-	defer unlock(key, workspace)
-	buckets, refused := [2]*Bucket{key, workspace}, [2]bool{}
-	for i, b := range buckets {
+// needed reports whether requests have spent of a quota: a new one would be full.
+func (d *direct) needed(b *Bucket) bool { return b.until != 0 && d.spent(b, d.l.now()) }
+
+// spent reports whether the bucket is not full. A quota whose period is over is not used
+// again.
+func (d *direct) spent(b *Bucket, now int64) bool {
+	b.lease.Refill(&b.lease.Policy, now)
+	return b.lease.Level < b.lease.Policy.Units() && !b.over()
+}
+
+func (d *direct) decide(now int64, q request) Decision {
+	r, buckets := Decision{Allowed: true, Source: SourceMemory}, q.buckets
+	d.l.buckets.lockAll(&buckets)
+	defer unlock(&buckets)
+	refused := false
+	for _, b := range buckets {
 		if b != nil {
 			b.lease.Refill(&b.lease.Policy, now)
-			refused[i] = b.lease.Level < cost*lease.Token
+			refused = refused || b.lease.Level < q.cost*lease.Token
 		}
 	}
 	for i, b := range buckets {
 		if b == nil {
 			continue
 		}
-		if !refused[0] && !refused[1] { // take from both buckets or from none
-			b.lease.Level -= cost * lease.Token
+		missing := q.cost*lease.Token - b.lease.Level
+		if !refused { // take from all buckets or from none
+			b.lease.Level -= q.cost * lease.Token
 		}
 		s := lease.StatusOf(&b.lease.Policy, b.lease.Level)
-		if refused[i] {
-			s = s.Refused(b.lease.Policy.TimeFor(cost*lease.Token - b.lease.Level))
+		if q.cost > 0 && missing > 0 {
+			s = s.Refused(b.lease.Policy.TimeFor(missing))
 		}
-		r.add(Which(i+1), s)
+		r.add(Which(i+1), b.within(s, now, &q))
 	}
 	return r
 }

@@ -101,7 +101,10 @@ func (d *leased) fetchIfDue(b *Bucket, now int64) {
 	}
 }
 
-// part is one of a request's two buckets. If there is no such bucket, its outcome is
+// needed: Redis has the bucket.
+func (d *leased) needed(*Bucket) bool { return false }
+
+// part is one of a request's buckets. If there is no such bucket, its outcome is
 // Granted.
 type part struct {
 	bucket *Bucket
@@ -111,22 +114,32 @@ type part struct {
 	untaken  bool        // no token was taken
 }
 
-func (d *leased) decide(now int64, key, workspace *Bucket, cost int64) Decision {
-	parts := [2]part{{bucket: key}, {bucket: workspace}}
-	needRemote := false
-	for i := range parts {
-		p := &parts[i]
-		if p.outcome = lease.Granted; p.bucket != nil {
-			d.decidePart(p, now, cost, parts[0].outcome == lease.Denied)
+// parts are those of the key, of the workspace and of its quota. The quota comes last: it
+// loses no token to a request that a rate is known to refuse.
+type parts [3]part
+
+// refused reports whether a bucket refused the request.
+func (p *parts) refused() bool {
+	return p[0].outcome == lease.Denied || p[1].outcome == lease.Denied || p[2].outcome == lease.Denied
+}
+
+func (d *leased) decide(now int64, q request) Decision {
+	var all parts
+	needRemote, refused := false, false
+	for i, b := range q.buckets {
+		p := &all[i]
+		if p.bucket, p.outcome = b, lease.Granted; b != nil {
+			d.decidePart(p, now, q.cost, refused)
+			needRemote = needRemote || p.outcome == lease.NeedRemote
+			refused = refused || p.outcome == lease.Denied
 		}
-		needRemote = needRemote || p.outcome == lease.NeedRemote
 	}
 	r := Decision{Allowed: true, Source: SourceLease}
-	if needRemote && parts[0].outcome != lease.Denied && parts[1].outcome != lease.Denied {
-		r.Source = d.decideRemote(&parts)
+	if needRemote && !refused {
+		r.Source = d.decideRemote(&all)
 		now = d.l.now()
 	}
-	d.conclude(&r, &parts, now)
+	d.conclude(&r, &all, now, &q)
 	return r
 }
 
@@ -153,16 +166,16 @@ func (d *leased) decidePart(p *part, now, cost int64, refused bool) {
 	d.fetchIfDue(b, now)
 }
 
-// conclude makes the decision of two outcomes, and gives a token back that the
-// other bucket's refusal made useless.
-func (d *leased) conclude(r *Decision, parts *[2]part, now int64) {
-	refused := parts[0].outcome == lease.Denied || parts[1].outcome == lease.Denied
-	for i := range parts {
-		p := &parts[i]
+// conclude makes the decision of the outcomes, and gives tokens back that another
+// bucket's refusal made useless.
+func (d *leased) conclude(r *Decision, all *parts, now int64, q *request) {
+	refused := all.refused()
+	for i := range all {
+		p := &all[i]
 		if p.bucket == nil {
 			continue
 		}
-		r.add(Which(i+1), p.status)
+		r.add(Which(i+1), p.bucket.within(p.status, now, q))
 		if refused && p.outcome == lease.Granted && !p.untaken {
 			d.refund(p.bucket, now, p.fallback)
 		} else if !refused && p.fallback {
@@ -186,16 +199,16 @@ func (d *leased) refund(b *Bucket, now int64, fallback bool) {
 	}
 }
 
-// decideRemote brings both parts, of which none was refused, to an outcome: by Redis,
+// decideRemote brings all parts, of which none was refused, to an outcome: by Redis,
 // or by this node where that does not answer in time.
-func (d *leased) decideRemote(parts *[2]part) (by Source) {
+func (d *leased) decideRemote(all *parts) (by Source) {
 	by = SourceLease
-	if d.wait(parts) {
+	if d.wait(all) {
 		by = SourceRedis
 	}
 	now := d.l.now()
-	for i := range parts {
-		if p := &parts[i]; p.outcome == lease.NeedRemote && parts[1-i].outcome != lease.Denied {
+	for i := range all {
+		if p := &all[i]; p.outcome == lease.NeedRemote && !all.refused() {
 			d.decideFallback(p, now)
 			by = SourceLocalFallback
 		}
@@ -203,13 +216,13 @@ func (d *leased) decideRemote(parts *[2]part) (by Source) {
 	return by
 }
 
-// wait has both parts wait for their buckets, no longer than the shard's link says,
+// wait has all parts wait for their buckets, no longer than the shard's link says,
 // and reports whether any did.
-func (d *leased) wait(parts *[2]part) bool {
-	var s *shard // of both: see KeyBucket
-	call := make([]*Bucket, 0, 2)
-	for i := range parts {
-		if p := &parts[i]; p.outcome == lease.NeedRemote {
+func (d *leased) wait(all *parts) bool {
+	var s *shard // of all: see KeyBucket
+	call := make([]*Bucket, 0, len(all))
+	for i := range all {
+		if p := &all[i]; p.outcome == lease.NeedRemote {
 			if to := d.enter(p, &call); to != nil {
 				s = to
 			}
@@ -223,8 +236,8 @@ func (d *leased) wait(parts *[2]part) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(s.link.Wait())*time.Microsecond)
 	defer cancel()
-	for i := range parts {
-		p := &parts[i]
+	for i := range all {
+		p := &all[i]
 		if p.answers == nil {
 			continue
 		}

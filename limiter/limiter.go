@@ -1,7 +1,10 @@
 // Package limiter admits requests by token bucket: over all nodes of a fleet, and
 // over any span of t seconds, at most burst + rate*t of them, counted when they
-// are admitted. A request takes one token from its key's bucket and one from its
-// workspace's, or none from either.
+// are admitted. A request takes one token from its key's bucket, one from its
+// workspace's and one from its workspace's quota, or none from any.
+//
+// A quota is a number of requests in a calendar period. Each period has a bucket of its
+// own, full when it begins, which nothing refills.
 //
 //	Take ── direct ── the buckets are in this process: a lock and arithmetic
 //	    └── leased ── the buckets are in Redis; the node leases tokens from them
@@ -36,6 +39,9 @@
 //     FailDeny avoids that.
 //   - A node that has not counted the fleet yet assumes at least eight nodes.
 //   - A token that is given back (304) can be taken again from then on.
+//   - Of a quota, a node that crashes loses what it held, and nodes that lose Redis may
+//     spend their part of what they believe is left, though others spend it, too. All of
+//     it is debited once they are back.
 package limiter
 
 import (
@@ -52,11 +58,19 @@ import (
 	"listedge/limiter/lease"
 )
 
-// Policy is the rate and burst of a bucket.
+// Policy is the rate and burst of a bucket, or a quota.
 type Policy = lease.Policy
 
 // NewPolicy makes a policy of a rate in tokens a second and a burst in tokens.
 func NewPolicy(rate float64, burst int64) (Policy, error) { return lease.NewPolicy(rate, burst) }
+
+// NewQuota makes the policy of a quota: so many tokens until the end of its period.
+func NewQuota(tokens int64, until time.Time) (Policy, error) {
+	return lease.NewQuota(tokens, until.UnixMicro())
+}
+
+// MaxQuota bounds the tokens of a quota.
+const MaxQuota = lease.MaxTokens
 
 // IsWholeRate reports whether a rate is a whole number of micro-tokens a second.
 // NewPolicy rounds other rates down.
@@ -112,12 +126,20 @@ type Options struct {
 // Redis.
 type decider interface {
 	open(b *Bucket, now int64)
-	decide(now int64, key, workspace *Bucket, cost int64) Decision // cost 0: nothing is taken
+	decide(now int64, r request) Decision
 	refund(b *Bucket, now int64, fallback bool)
 	setPolicy(b *Bucket, p Policy) // b.mu is held
-	idle(b *Bucket) bool           // b.mu is held
+	idle(b *Bucket) bool           // a new bucket would be the same; b.mu is held
+	needed(b *Bucket) bool         // the bucket must not be evicted; b.mu is held
 	stats(s *Stats)
 	close(ctx context.Context) error
+}
+
+// request is what a decider decides.
+type request struct {
+	buckets    [3]*Bucket // of the key, the workspace and its quota; nil = none
+	cost       int64      // 0 = nothing is taken, and nothing is refused
+	periodEnds int64      // of the quota, on this node's clock
 }
 
 // Limiter decides who may pass. All methods may be called from any goroutine.
@@ -140,7 +162,7 @@ func New(o Options) *Limiter {
 // nil.
 func newLimiter(o Options, s store) *Limiter {
 	l := &Limiter{clock: cmp.Or(o.Clock, boottime.New())}
-	l.buckets = registry{idle: func(b *Bucket) bool { return l.decider.idle(b) }, buckets: make(map[string]*Bucket), maxBuckets: cmp.Or(o.MaxBuckets, defaultMaxBuckets), sweepAt: sweepFrom}
+	l.buckets = registry{idle: func(b *Bucket) bool { return l.decider.idle(b) }, needed: func(b *Bucket) bool { return l.decider.needed(b) }, buckets: make(map[string]*Bucket), maxBuckets: cmp.Or(o.MaxBuckets, defaultMaxBuckets), sweepAt: sweepFrom}
 	if l.decider = (&direct{l}); s != nil {
 		l.decider = newLeased(l, o, s)
 	}
@@ -151,13 +173,13 @@ func newLimiter(o Options, s store) *Limiter {
 // goes on while the machine sleeps, so that leases end meanwhile.
 func (l *Limiter) now() int64 { return l.clock.Now().Microseconds() }
 
-// Bucket returns the handle on the bucket of that key (KeyBucket, WorkspaceBucket) and
+// Bucket returns the handle on the bucket of that key (KeyBucket, WorkspaceBucket, QuotaBucket) and
 // sets its policy to p. The policy is in force from the next Take on.
 func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 	b := l.buckets.get(key, func() *Bucket {
-		b, now := &Bucket{key: key}, l.now()
+		b, now := &Bucket{key: key, until: p.Until}, l.now()
 		b.lease.Init(p, now)
-		b.blocked.Store(p.Rate == 0)
+		b.blocked.Store(p.Blocked())
 		l.decider.open(b, now)
 		return b
 	})
@@ -165,7 +187,7 @@ func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 	defer b.mu.Unlock()
 	if b.lease.Policy != p {
 		l.decider.setPolicy(b, p)
-		b.blocked.Store(p.Rate == 0)
+		b.blocked.Store(p.Blocked())
 	}
 	return b
 }
@@ -174,19 +196,19 @@ func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 // bucket is unlimited. It waits for Redis no longer than the budget. now was read
 // by the caller, at most a tenth of a second ago: reading the clock once more costs
 // more than the decision.
-func (l *Limiter) Take(now time.Time, key, workspace *Bucket) Decision {
-	d := l.decide(now, key, workspace, 1)
+func (l *Limiter) Take(now time.Time, key, workspace, quota *Bucket) Decision {
+	d := l.decide(now, key, workspace, quota, 1)
 	l.counts.add(&d)
 	return d
 }
 
 // Peek is Take without taking a token, for an answer that costs nothing. Only a rate of
 // 0 refuses it.
-func (l *Limiter) Peek(now time.Time, key, workspace *Bucket) Decision {
-	return l.decide(now, key, workspace, 0)
+func (l *Limiter) Peek(now time.Time, key, workspace, quota *Bucket) Decision {
+	return l.decide(now, key, workspace, quota, 0)
 }
 
-func (l *Limiter) decide(now time.Time, key, workspace *Bucket, cost int64) (d Decision) {
+func (l *Limiter) decide(now time.Time, key, workspace, quota *Bucket, cost int64) (d Decision) {
 	if workspace == key {
 		workspace = nil
 	}
@@ -195,10 +217,15 @@ func (l *Limiter) decide(now time.Time, key, workspace *Bucket, cost int64) (d D
 		d = blocked(Key)
 	case workspace != nil && workspace.blocked.Load():
 		d = blocked(Workspace)
-	case key == nil && workspace == nil:
+	case key == nil && workspace == nil && quota == nil:
 		d = Decision{Allowed: true, Source: SourceUnlimited}
 	default:
-		d = l.decider.decide(l.clock.At(now).Microseconds(), key, workspace, cost)
+		at := l.clock.At(now).Microseconds()
+		r := request{buckets: [...]*Bucket{key, workspace, quota}, cost: cost}
+		if quota != nil {
+			r.periodEnds = at + quota.until - now.UnixMicro()
+		}
+		d = l.decider.decide(at, r)
 	}
 	return d
 }
@@ -212,9 +239,9 @@ func blocked(which Which) Decision {
 
 // Return gives the tokens of a Take back, for a request that turned out to cost
 // nothing. It never waits for Redis and never fills a bucket above its burst.
-func (l *Limiter) Return(key, workspace *Bucket) {
+func (l *Limiter) Return(key, workspace, quota *Bucket) {
 	now := l.now()
-	for i, b := range [...]*Bucket{key, workspace} {
+	for i, b := range [...]*Bucket{key, workspace, quota} {
 		if b != nil && !b.blocked.Load() && (i == 0 || b != key) {
 			l.counts.returned.Add(1)
 			l.decider.refund(b, now, false)
@@ -230,11 +257,12 @@ func (l *Limiter) Close(ctx context.Context) error { return l.decider.close(ctx)
 // Decision is the answer to one Take. It has all that a response needs.
 type Decision struct {
 	Allowed    bool
-	Refused    Which         // the bucket that refused; of two, the one with the longer wait
+	Refused    Which         // the bucket that refused; of several, the one with the longest wait
 	Source     Source        // where it was decided
 	RetryAfter time.Duration // when refused: the time until there may be a token, never 0
 	Key        Status
-	Workspace  Status // zero where there is no such bucket
+	Workspace  Status // zero where there is no such bucket, as below
+	Quota      Status
 }
 
 // Status is the state of one bucket after a decision.
@@ -242,10 +270,13 @@ type Status = lease.Status
 
 // add adds the status of one bucket.
 func (d *Decision) add(which Which, s Status) {
-	if which == Key {
+	switch which {
+	case Key:
 		d.Key = s
-	} else {
+	case Workspace:
 		d.Workspace = s
+	case Quota:
+		d.Quota = s
 	}
 	if s.RetryIn > d.RetryAfter {
 		d.Allowed, d.RetryAfter, d.Refused = false, s.RetryIn, which
@@ -259,9 +290,10 @@ const (
 	Neither Which = iota
 	Key
 	Workspace
+	Quota // of the workspace
 )
 
-func (w Which) String() string { return [...]string{"neither", "key", "workspace"}[w] }
+func (w Which) String() string { return [...]string{"neither", "key", "workspace", "quota"}[w] }
 
 // Source tells where a decision was made.
 type Source uint8
@@ -286,14 +318,19 @@ const blockedRetry = time.Hour
 
 type counts struct {
 	decisions [2][sources]atomic.Uint64 // refused, allowed
+	quota     atomic.Uint64             // refused by a quota, which decisions do not include
 
 	errors, timeouts, returned, dropped, debts, leased, prefetches, settles, fallback atomic.Uint64
 }
 
 func (c *counts) add(d *Decision) {
 	result := 0
-	if d.Allowed {
+	switch {
+	case d.Allowed:
 		result = 1
+	case d.Refused == Quota:
+		c.quota.Add(1)
+		return
 	}
 	c.decisions[result][d.Source].Add(1)
 }

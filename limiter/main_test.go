@@ -52,12 +52,12 @@ func closeLimiter(t testing.TB, l *Limiter) {
 
 // take is Take now.
 func (l *Limiter) take(key, workspace *Bucket) Decision {
-	return l.Take(time.Now(), key, workspace)
+	return l.Take(time.Now(), key, workspace, nil)
 }
 
 // left is how many tokens the bucket shows.
 func (l *Limiter) left(b *Bucket) int64 {
-	return l.Peek(time.Now(), b, nil).Key.Remaining
+	return l.Peek(time.Now(), b, nil, nil).Key.Remaining
 }
 
 // counted waits until the node has found so many for a while.

@@ -29,6 +29,10 @@ const (
 	maxCalls     = 32
 	maxPipelines = 8
 	batchWait    = time.Millisecond
+
+	// quotaKept is for how long Redis keeps a quota after its period: for nodes whose
+	// clocks are late, to which an absent bucket would be a full one.
+	quotaKept = time.Hour
 )
 
 // shard is one Redis server that has buckets: the only one, or a master of a Cluster.
@@ -150,6 +154,9 @@ func (s *shard) begin(batch []*Bucket, now int64, all bool) []*visit {
 		b.mu.Lock()
 		if (all || !s.refuses()) && b.lease.Begin(&v.call, b.waiting(), now, s.fleet(), all) {
 			calls = append(calls, v)
+			if b.until != 0 {
+				v.call.Life = max(1, b.until-time.Now().UnixMicro()+quotaKept.Microseconds())
+			}
 			if v.call.Need == 0 && v.call.Ret > 0 {
 				s.d.l.counts.settles.Add(1)
 			}

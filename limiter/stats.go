@@ -31,8 +31,9 @@ type Stats struct {
 	Buckets        int    // in this process, without Redis
 }
 
-// BySource counts decisions by who made them.
-type BySource struct{ Unlimited, Blocked, Memory, Redis, Lease, LocalFallback uint64 }
+// BySource counts decisions by who made them. Those of all that a quota refused are in
+// Quota, whoever made them.
+type BySource struct{ Unlimited, Blocked, Memory, Redis, Lease, LocalFallback, Quota uint64 }
 
 func (c *counts) bySource(result int) BySource {
 	n := &c.decisions[result]
@@ -56,6 +57,7 @@ func (l *Limiter) Stats() Stats {
 		ReturnsDropped:   c.dropped.Load(),
 		DebtPaid:         c.debts.Load(),
 	}
+	s.Refused.Quota = c.quota.Load()
 	l.decider.stats(&s)
 	return s
 }

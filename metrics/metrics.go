@@ -26,6 +26,7 @@ import (
 	"listedge/origin"
 	"listedge/origin/apikey"
 	"listedge/origin/follower"
+	"listedge/origin/usage"
 )
 
 // Route is the operation of a request.
@@ -120,6 +121,7 @@ type Sources struct {
 	Limiter  func() limiter.Stats
 	Origin   func() origin.Stats
 	Keys     func() apikey.Stats
+	Usage    func() usage.Stats
 	Follower func() follower.Stats
 	Feed     func() changefeed.Stats
 
@@ -161,6 +163,7 @@ func (r *Registry) Collect(from Sources) {
 		newCollector(limiterMetrics, from.Limiter),
 		newCollector(originMetrics, from.Origin),
 		newCollector(keyMetrics, from.Keys),
+		newCollector(usageMetrics, from.Usage),
 		newCollector(nodeMetrics, func() node {
 			return node{ready: from.Ready(), redisMayEvict: from.RedisMayEvict(), keyBreakerOpen: from.KeyBreakerOpen(),
 				dependencies: from.Dependencies(), certificateExpiry: from.CertificateExpiry(), redisCalls: from.RedisCalls()}

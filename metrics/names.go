@@ -11,6 +11,7 @@ import (
 	"listedge/origin"
 	"listedge/origin/apikey"
 	"listedge/origin/follower"
+	"listedge/origin/usage"
 )
 
 // Every metric: its name (behind "listedge_"), its help, its labels, and the
@@ -171,7 +172,7 @@ var followerMetrics = []metric[follower.Stats]{
 }
 
 var limiterMetrics = []metric[limiter.Stats]{
-	{"limiter_decisions_total", "Requests admitted or refused, by what decided.", []string{"decision", "source"}, func(s limiter.Stats, set set) {
+	{"limiter_decisions_total", "Requests admitted or refused, by what decided; those refused by the quota of their workspace are apart.", []string{"decision", "source"}, func(s limiter.Stats, set set) {
 		for decision, by := range map[string]limiter.BySource{"allowed": s.Allowed, "refused": s.Refused} {
 			set(by.Unlimited, decision, "unlimited")
 			set(by.Blocked, decision, "blocked")
@@ -180,6 +181,7 @@ var limiterMetrics = []metric[limiter.Stats]{
 			set(by.Lease, decision, "lease")
 			set(by.LocalFallback, decision, "local_fallback")
 		}
+		set(s.Refused.Quota, "refused", "quota")
 	}},
 	value("limiter_redis_trips_total", "Round trips to Redis for buckets.", func(s limiter.Stats) any { return s.RedisTrips }),
 	value("limiter_redis_calls_total", "Script calls in these trips.", func(s limiter.Stats) any { return s.RedisCalls }),
@@ -250,9 +252,14 @@ var keyMetrics = []metric[apikey.Stats]{
 		set(s.Hits, "known")
 		set(s.Loaded, "loaded")
 		set(s.Unknown, "unknown")
-		set(s.Graced, "graced")
+		set(s.WithinGrace, "graced")
 		set(s.Failures, "failed")
 	}},
 	value("key_queries_total", "Queries to Postgres for keys, refreshes included.", func(s apikey.Stats) any { return s.Queries }),
 	value("keys_known", "Keys that this node knows.", func(s apikey.Stats) any { return s.Known }),
+}
+
+var usageMetrics = []metric[usage.Stats]{
+	value("usage_unwritten_seconds", "Age of the oldest counts of what keys were used for that are not in Postgres yet; 0 = all are.", func(s usage.Stats) any { return s.Unwritten }),
+	value("usage_lost_requests_total", "Requests that usage does not count, because Postgres could not be written to and too many keys were waiting.", func(s usage.Stats) any { return s.Lost }),
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"listedge/internal/boottime/boottimetest"
 )
 
 // demand is clients of a tenant, each of which sends one query after the other.
@@ -46,7 +48,7 @@ func simulate(t *testing.T, size int, lasts time.Duration, demands ...*demand) (
 		for _, d := range demands {
 			for range d.clients {
 				go func() {
-					for time.Sleep(d.from); q.now() < lasts; time.Sleep(d.pause) {
+					for boottimetest.Pass(d.from); q.now() < lasts; boottimetest.Pass(d.pause) {
 						mu.Lock()
 						w, takes, asked := d.tenant(), d.takes(), q.now()
 						mu.Unlock()
@@ -55,10 +57,10 @@ func simulate(t *testing.T, size int, lasts time.Duration, demands ...*demand) (
 							mu.Lock()
 							d.refused++
 							mu.Unlock()
-							time.Sleep(5 * time.Millisecond)
+							boottimetest.Pass(5 * time.Millisecond)
 							continue
 						}
-						time.Sleep(takes)
+						boottimetest.Pass(takes)
 						mu.Lock()
 						if began >= last {
 							d.serviceTime += takes
@@ -74,7 +76,7 @@ func simulate(t *testing.T, size int, lasts time.Duration, demands ...*demand) (
 				}()
 			}
 		}
-		time.Sleep(lasts + time.Minute)
+		boottimetest.Pass(lasts + time.Minute)
 		if running, waiting := q.load(); running != 0 || waiting != 0 {
 			t.Errorf("%d run and %d wait in the end", running, waiting)
 		}
@@ -179,7 +181,7 @@ func run(t *testing.T, q *fairQueue, w uuid.UUID, takes time.Duration) (waited t
 	if err != nil {
 		t.Error(err)
 	}
-	time.Sleep(takes)
+	boottimetest.Pass(takes)
 	q.leave(w, began)
 	return began - asked
 }
@@ -201,7 +203,7 @@ func TestFairQueueKeepsSlotsForOtherActiveTenants(t *testing.T) {
 		}
 		slots := func(want int) {
 			t.Helper()
-			time.Sleep(takes + 1)
+			boottimetest.Pass(takes + 1)
 			if running, _ := q.load(); running != want {
 				t.Errorf("it has %d slots, want %d", running, want)
 			}
@@ -215,11 +217,11 @@ func TestFairQueueKeepsSlotsForOtherActiveTenants(t *testing.T) {
 					t.Errorf("another tenant waited for %v", waited)
 				}
 			}
-			time.Sleep(recently)
+			boottimetest.Pass(recently)
 			slots(5)
 		}
 		over.Store(true)
-		time.Sleep(time.Second)
+		boottimetest.Pass(time.Second)
 	})
 }
 
@@ -238,16 +240,16 @@ func TestFairQueueGivesAllSlotsOnceOthersAreInactive(t *testing.T) {
 		for _, pause := range []time.Duration{0, time.Hour} {
 			run(t, q, slow, time.Millisecond)
 			run(t, q, other, time.Millisecond)
-			time.Sleep(pause)
+			boottimetest.Pass(pause)
 			for range 4 {
 				go run(t, q, slow, time.Minute)
 			}
 			if pause == 0 {
 				runs(2)
-				time.Sleep(recently)
+				boottimetest.Pass(recently)
 			}
 			runs(4)
-			time.Sleep(time.Hour)
+			boottimetest.Pass(time.Hour)
 		}
 	})
 }
@@ -262,11 +264,11 @@ func TestFairQueueGivesOneTenantHalfOfTheQueue(t *testing.T) {
 			go func() {
 				if began, err := q.enter(context.Background(), w); err == nil {
 					order <- w
-					time.Sleep(time.Second)
+					boottimetest.Pass(time.Second)
 					q.leave(w, began)
 				}
 			}()
-			time.Sleep(time.Millisecond)
+			boottimetest.Pass(time.Millisecond)
 		}
 		for range 2 + 2*queueFactor {
 			enter(greedy)
@@ -280,7 +282,7 @@ func TestFairQueueGivesOneTenantHalfOfTheQueue(t *testing.T) {
 		for range 3 {
 			enter(modest)
 		}
-		time.Sleep(time.Minute)
+		boottimetest.Pass(time.Minute)
 		for i := range 2 + queueFactor + 3 {
 			want := greedy
 			if i == 2 || i == 4 || i == 5 { // at 3, each tenant has the slot that it may have

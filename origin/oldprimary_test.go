@@ -27,7 +27,7 @@ func TestAnOldPrimaryThatDoesNotKnowAKeyIsNotBelieved(t *testing.T) {
 	conn, err := admin.Open(ctx, nextURL)
 	must(err)
 	defer conn.Close()
-	w, err := conn.CreateWorkspace(ctx, "w", nil, nil)
+	w, err := conn.CreateWorkspace(ctx, "w", nil, nil, nil)
 	must(err)
 	made, err := conn.CreateKey(ctx, admin.NewKey{Workspace: w.ID})
 	must(err)

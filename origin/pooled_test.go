@@ -191,10 +191,10 @@ func TestReplayStatusIsOfTheServerThatGivesThePage(t *testing.T) {
 		page, _, err := o.read(within(t, patience), session, &anyPage)
 		if err != nil { // the pooler lets nobody in while it has not reached the other one
 			o.close(session)
-			session, err = o.open(within(t, patience), &s.upstream)
-			for ; err != nil; session, err = o.open(within(t, patience), &s.upstream) {
-				time.Sleep(10 * time.Millisecond)
-			}
+			eventually(t, "a connection to the other one", func() bool {
+				session, err = o.open(within(t, patience), &s.upstream)
+				return err == nil
+			})
 			return false
 		}
 		return page.Run != is.Run

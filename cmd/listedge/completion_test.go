@@ -30,7 +30,7 @@ func TestCompletionsOfTheLastWord(t *testing.T) {
 		"serve --server-timing --log-format ": "text json", // a flag that takes no value
 		"serve --listen=:80 --log-format t":   "text",
 		"serve --listen keys --log-format t":  "text", // a value is no command
-		"keys ":                               "create list update revoke",
+		"keys ":                               "create list show update rotate revoke",
 		"keys cr":                             "create",
 		"keys create --expires":               "--expires-in",
 		"--config a.yaml mig":                 "migrate",

@@ -49,6 +49,7 @@ func (n *node) conditionsOf(pages *origin.Origin, keys *apikey.Store) []conditio
 		{"pages are read from Postgres", "pages are not read from Postgres", func() error { return breakerFailure(pages.Stats().BreakerOpen, nil) }},
 		{"keys are read from Postgres", "keys are not read from Postgres", func() error { return breakerFailure(keys.BreakerOpen(), nil) }},
 	}
+	all = append(all, condition{"the usage of keys is written to Postgres", "the usage of keys is not written to Postgres", func() error { return n.usage.Stats().Failure }})
 	if n.redis.pages != nil {
 		all = append(all, condition{"Redis answers",
 			"Redis does not answer: pages are read from Postgres, this node enforces limits alone and receives no changes",

@@ -30,7 +30,9 @@ type cli struct {
 	Migrate    migrateCommand    `cmd:"" help:"Create or update the schema."`
 	Doctor     doctorCommand     `cmd:"" help:"Check Postgres, Redis and the nodes, and say what to do."`
 	Workspaces workspacesCommand `cmd:"" help:"Create, list, suspend and resume workspaces."`
-	Keys       keysCommand       `cmd:"" help:"Create, list and revoke API keys."`
+	Keys       keysCommand       `cmd:"" help:"Create, list, rotate and revoke API keys."`
+	Audit      auditCommand      `cmd:"" help:"List who did what to workspaces, keys and data, and when."`
+	Usage      usageCommand      `cmd:"" help:"Print what the keys of a workspace were used for."`
 	Purge      purgeCommand      `cmd:"" help:"Make all nodes read the pages of a workspace, or all pages, again."`
 	Bench      benchCommand      `cmd:"" help:"Send requests to a node for some seconds, and print a histogram of latencies."`
 	Ready      readyCommand      `cmd:"" help:"Exit with 0 if a node is ready, for health checks."`

@@ -22,19 +22,20 @@ type migrateCommand struct {
 }
 
 type migrateUp struct {
-	databaseFlags
+	changeFlags
 	replicationFlag
 	regionFlag
 }
 
 // Validate is explicit because each of the embedded has one.
 func (c *migrateUp) Validate() error {
-	return cmp.Or(c.databaseFlags.Validate(), c.replicationFlag.Validate(), c.regionFlag.Validate())
+	return cmp.Or(c.changeFlags.Validate(), c.replicationFlag.Validate(), c.regionFlag.Validate())
 }
 
 // Run migrates. It also makes the publication and the slot if the user has the rights;
 // without the rights it prints what it could not make, and does not fail.
 func (c *migrateUp) Run(ctx context.Context, t *terminal) error {
+	ctx = c.acting(ctx)
 	url := cmp.Or(c.ReplicationURL, c.DatabaseURL) // a pooler may end the session that holds the lock against other migrations
 	applied, err := admin.MigrateSchema(ctx, url)
 	for _, m := range applied {
@@ -103,7 +104,7 @@ func (c *migrateGrants) Run(_ context.Context, t *terminal) error {
 }
 
 type importCommand struct {
-	databaseFlags
+	changeFlags
 	Collection string    `arg:"" enum:"items,contacts" help:"items or contacts."`
 	File       string    `arg:"" help:"CSV with a header, or JSON Lines; - reads standard input."`
 	Workspace  uuid.UUID `help:"The workspace of the rows." required:""`
@@ -115,7 +116,7 @@ func (c *importCommand) Run(ctx context.Context, t *terminal) error {
 	if c.Collection == origin.Contacts.String() {
 		collection = origin.Contacts
 	}
-	rows, err := load.Import(ctx, c.DatabaseURL, collection, c.Workspace, c.File, load.NewProgress(t.err))
+	rows, err := load.Import(c.acting(ctx), c.DatabaseURL, collection, c.Workspace, c.File, load.NewProgress(t.err))
 	if errors.Is(err, fs.ErrNotExist) {
 		return usageError{err}
 	}
@@ -127,7 +128,7 @@ func (c *importCommand) Run(ctx context.Context, t *terminal) error {
 }
 
 type seedCommand struct {
-	databaseFlags
+	changeFlags
 	Workspaces int   `help:"How many workspaces." default:"1" placeholder:"W"`
 	Items      int   `help:"Items in each." default:"1000" placeholder:"N"`
 	Contacts   int   `help:"Contacts in each." default:"1000" placeholder:"M"`
@@ -140,7 +141,7 @@ func (c *seedCommand) Run(ctx context.Context, t *terminal) error {
 		return usageError{fmt.Errorf("--workspaces must be at least 1, --items and --contacts at least 0")}
 	}
 	spec := load.SeedSpec{Workspaces: c.Workspaces, Items: c.Items, Contacts: c.Contacts, Seed: c.Seed}
-	workspaces, err := load.Seed(ctx, c.DatabaseURL, spec, load.NewProgress(t.err))
+	workspaces, err := load.Seed(c.acting(ctx), c.DatabaseURL, spec, load.NewProgress(t.err))
 	for _, w := range workspaces {
 		fmt.Fprintln(t.out, w)
 	}
@@ -148,7 +149,7 @@ func (c *seedCommand) Run(ctx context.Context, t *terminal) error {
 }
 
 type purgeCommand struct {
-	databaseFlags
+	changeFlags
 	Workspace *uuid.UUID `help:"This workspace's pages." placeholder:"ID"`
 	All       bool       `help:"The pages of all workspaces."`
 }
@@ -158,13 +159,13 @@ func (c *purgeCommand) Validate() error {
 	if (c.Workspace != nil) == c.All {
 		return errors.New("give either --workspace or --all")
 	}
-	return c.databaseFlags.Validate()
+	return c.changeFlags.Validate()
 }
 
 // Run invalidates pages on all nodes. A purge is published like a change: the follower
 // reads it from the WAL and writes it to the log of changes, which every node reads.
 func (c *purgeCommand) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
+	return c.change(ctx, func(ctx context.Context, a *admin.Conn) error {
 		if err := a.Purge(ctx, c.Workspace); err != nil {
 			return err
 		}

@@ -95,7 +95,7 @@ func (c *doctorCommand) examine(ctx context.Context) ([]admin.Finding, error) {
 	checks.Go(func() {
 		database = admin.Diagnose(ctx, c.DatabaseURL, admin.DoctorOptions{Region: c.Region, ReplicationURL: c.ReplicationURL,
 			Pages:       func(db *postgres.Database) admin.Reader { return origin.New(db) },
-			Connections: c.DatabaseConnections + postgres.KeyConnections + followerConnections})
+			Connections: c.DatabaseConnections + postgres.KeyConnections + postgres.UsageConnections + followerConnections})
 	})
 	replicas := make([]admin.Finding, len(c.ReplicaURL))
 	for i, url := range c.ReplicaURL {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -114,17 +115,17 @@ func documents(t *testing.T) (names []string) {
 	for _, file := range found {
 		names = append(names, "docs/"+filepath.Base(file))
 	}
-	return append(names, "README.md", "CONTRIBUTING.md")
+	return append(names, "docs/clients/README.md", "README.md", "CONTRIBUTING.md")
 }
 
 func TestDocumentsNameWhatExists(t *testing.T) {
-	flags := "--print-config" + helpOf(t, "serve", "dev", "doctor", "bench", "keys create", "migrate grants", "purge", "workspaces update", "explain")
+	flags := "--print-config" + helpOf(t, "serve", "dev", "doctor", "bench", "keys create", "keys list", "usage", "migrate grants", "purge", "workspaces update", "explain")
 	makefile := contents(t, "Makefile")
 	for _, name := range documents(t) {
 		t.Run(name, func(t *testing.T) {
 			text := strings.NewReplacer("`bin/listedge`", "", "`bin/`", "").Replace(contents(t, name)) // which make makes
 			namesTests(t, text)
-			namesFiles(t, text)
+			namesFiles(t, path.Dir(name), text)
 			namesFlags(t, text, flags)
 			namesTargets(t, text, makefile)
 		})
@@ -184,12 +185,13 @@ func namesTargets(t *testing.T, text, makefile string) {
 	}
 }
 
-func namesFiles(t *testing.T, text string) {
+// namesFiles looks at each file that a document in folder names: from the root, or from there.
+func namesFiles(t *testing.T, folder, text string) {
 	t.Helper()
 	files := regexp.MustCompile("`((?:[a-z_]+/)+[A-Za-z_.]*)`").FindAllStringSubmatch(text, -1)
 	files = append(files, regexp.MustCompile(`\]\(([A-Za-z_./-]+)\)`).FindAllStringSubmatch(text, -1)...)
 	for _, m := range files {
-		if !exists(m[1]) && !exists("docs/"+m[1]) {
+		if !exists(m[1]) && !exists(path.Join(folder, m[1])) {
 			t.Errorf("%s does not exist", m[1])
 		}
 	}

@@ -432,7 +432,7 @@ func workspaceWithKey(t *testing.T, databaseURL string) (workspace, key string) 
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	made, err := conn.CreateWorkspace(t.Context(), t.Name(), nil, nil)
+	made, err := conn.CreateWorkspace(t.Context(), t.Name(), nil, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,8 +53,14 @@ var examples = []string{
 	"workspaces resume 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11",
 	"keys create --workspace 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11 --name Sync --scopes items:read --expires-in 720h",
 	"keys list --workspace 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11",
+	"keys list --workspace 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11 --unused-for 90d",
+	"keys show 9c1d7f60-02d4-4a35-8f3f-0c8a3f7a5b22",
 	"keys update 9c1d7f60-02d4-4a35-8f3f-0c8a3f7a5b22 --rate 20",
+	"keys rotate 9c1d7f60-02d4-4a35-8f3f-0c8a3f7a5b22 --overlap 7d",
 	"keys revoke 9c1d7f60-02d4-4a35-8f3f-0c8a3f7a5b22",
+	"audit --since 7d",
+	"audit --workspace 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11 --limit 20 --json",
+	"usage --workspace 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11 --since 7d",
 	"purge --workspace 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11",
 	"purge --all",
 	"bench --key lk_… --url 'http://127.0.0.1:8080/v1/items?limit=20' --duration 10s",
@@ -67,8 +73,8 @@ var examples = []string{
 	"version",
 }
 
-// addExamples adds the examples to the help of each command, and the columns to that of
-// import.
+// addExamples adds the examples to the help of each command, and the columns to those of
+// import and usage.
 func addExamples(app *kong.Application) {
 	for _, node := range app.Leaves(false) {
 		path := strings.TrimPrefix(node.Path(), app.Name+" ")
@@ -78,8 +84,11 @@ func addExamples(app *kong.Application) {
 				node.Detail += "\n    " + app.Name + " " + line
 			}
 		}
-		if path == "import" {
+		switch path {
+		case "import":
 			node.Detail = importHelp() + "\n\n" + node.Detail
+		case "usage":
+			node.Detail = usageHelp + "\n\n" + node.Detail
 		}
 	}
 }

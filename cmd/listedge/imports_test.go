@@ -15,11 +15,11 @@ import (
 // Who may import whom: the rule that CONTRIBUTING.md draws. Test files are free.
 var (
 	mayImport = map[string][]string{
-		"cmd/listedge": {"edge", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres",
+		"cmd/listedge": {"edge", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres", "origin/audit", "origin/usage",
 			"internal/boottime", "internal/changefeed", "internal/histogram", "internal/rawconn", "internal/redact", "internal/sandbox", "internal/tracing"},
-		"edge":                    {"cache", "cache/freshness", "limiter", "metrics", "origin", "origin/apikey", "internal/boottime", "internal/changefeed", "internal/rawconn", "internal/tracing"},
+		"edge":                    {"cache", "cache/freshness", "limiter", "metrics", "origin", "origin/apikey", "origin/usage", "internal/boottime", "internal/changefeed", "internal/rawconn", "internal/tracing"},
 		"edge/admin":              {"edge", "metrics", "internal/histogram", "cache", "internal/changefeed"},
-		"metrics":                 {"cache", "limiter", "origin", "origin/apikey", "origin/follower", "internal/changefeed", "internal/histogram"},
+		"metrics":                 {"cache", "limiter", "origin", "origin/apikey", "origin/follower", "origin/usage", "internal/changefeed", "internal/histogram"},
 		"cache":                   {"cache/freshness", "internal/boottime", "internal/changefeed", "internal/histogram"},
 		"cache/freshness":         {"internal/boottime", "internal/changefeed"},
 		"limiter":                 {"limiter/lease", "internal/boottime"},
@@ -29,9 +29,11 @@ var (
 		"origin":          {"origin/postgres", "internal/histogram"},
 		"origin/postgres": {"internal/rawconn", "internal/redact"},
 		"origin/apikey":   {"origin/postgres", "internal/boottime", "internal/changefeed"},
-		"origin/admin":    {"origin/apikey", "origin/follower", "origin/postgres"},
+		"origin/admin":    {"origin/apikey", "origin/audit", "origin/follower", "origin/postgres"},
+		"origin/audit":    {"origin/postgres"},
 		"origin/follower": {"origin/postgres", "internal/changefeed"},
-		"origin/load":     {"origin", "origin/postgres"},
+		"origin/load":     {"origin", "origin/audit", "origin/postgres"},
+		"origin/usage":    {"origin/postgres"},
 
 		"internal/boottime":              nil,
 		"internal/boottime/boottimetest": {"internal/boottime"},
@@ -45,9 +47,10 @@ var (
 		"internal/sandbox/redistest":     {"internal/sandbox", "internal/sandbox/sandboxtest"},
 		"internal/sandbox/sandboxtest":   {"internal/sandbox"},
 
-		"bench":          {"edge", "cache", "limiter", "limiter/lease", "limiter/lease/leasetest", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres", "internal/changefeed", "internal/sandbox"},
-		"deploy":         nil,
-		"deploy/clients": nil,
+		"bench":           {"docs/clients/go", "edge", "cache", "limiter", "limiter/lease", "limiter/lease/leasetest", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres", "internal/changefeed", "internal/sandbox"},
+		"deploy":          nil,
+		"deploy/clients":  nil,
+		"docs/clients/go": nil,
 	}
 	// onlyIn names the packages that may know of an outside technology.
 	onlyIn = map[string][]string{
@@ -57,7 +60,7 @@ var (
 		"github.com/prometheus/client_golang": {"metrics"},
 		"github.com/prometheus/common":        {"metrics"},
 		"github.com/dgraph-io/ristretto":      {"cache"},
-		"github.com/jackc/pgx":                {"origin", "origin/postgres", "origin/apikey", "origin/admin", "origin/load", "origin/follower", "bench", "internal/sandbox/postgrestest"},
+		"github.com/jackc/pgx":                {"origin", "origin/postgres", "origin/apikey", "origin/admin", "origin/audit", "origin/load", "origin/follower", "origin/usage", "bench", "internal/sandbox/postgrestest"},
 		"github.com/redis/go-redis":           {"cache", "limiter", "internal/changefeed", "cmd/listedge", "bench", "internal/sandbox/redistest"},
 		"github.com/alecthomas/kong":          {"cmd/listedge"},
 		"github.com/pressly/goose":            {"origin/admin"},
@@ -69,7 +72,7 @@ var (
 		"gonum.org/v1/plot":                   {"bench"},
 		"github.com/hashicorp/golang-lru":     {"edge", "origin/apikey"},
 		"github.com/sony/gobreaker":           {"cache", "origin/postgres"},
-		"net/http":                            {"edge", "edge/admin", "metrics", "cmd/listedge", "bench", "deploy/clients"},
+		"net/http":                            {"edge", "edge/admin", "metrics", "cmd/listedge", "bench", "deploy/clients", "docs/clients/go"},
 	}
 )
 

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,47 +12,52 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/origin/admin"
+	"listedge/origin/apikey"
 )
 
 type keysCommand struct {
 	Create keyCreate `cmd:"" help:"Create a key and print it, once."`
 	List   keyList   `cmd:"" help:"List the keys of a workspace."`
+	Show   keyShow   `cmd:"" help:"Print all that is stored of a key, and whether it works."`
 	Update keyUpdate `cmd:"" help:"Change the limit of a key, on all nodes at once."`
+	Rotate keyRotate `cmd:"" help:"Create a key in another's place and print it, once; meanwhile both work."`
 	Revoke keyRevoke `cmd:"" help:"Revoke a key."`
 }
 
 type keyCreate struct {
-	databaseFlags
+	changeFlags
 	jsonFlag
 	limitFlags
-	Workspace uuid.UUID      `help:"The workspace it opens." required:""`
-	Name      string         `help:"What it is for."`
-	Scopes    []string       `help:"What it may read." default:"items:read,contacts:read" enum:"items:read,contacts:read"`
-	ExpiresIn *time.Duration `help:"How long it works; for ever if not given." placeholder:"DURATION"`
+	Workspace uuid.UUID `help:"The workspace it opens." required:""`
+	Name      string    `help:"What it is for."`
+	Scopes    []string  `help:"What it may read." default:"items:read,contacts:read" enum:"items:read,contacts:read"`
+	ExpiresIn *days     `help:"How long it works, as 12h or 90d; for ever if not given." placeholder:"DURATION"`
 }
 
 // Validate is explicit because each of the embedded has one.
 func (c *keyCreate) Validate() error {
-	err := cmp.Or(c.databaseFlags.Validate(), c.limitFlags.Validate())
+	err := cmp.Or(c.changeFlags.Validate(), c.limitFlags.Validate())
 	if c.Name != "" {
 		err = cmp.Or(err, validName(c.Name))
 	}
 	return err
 }
 
+var errExpiresIn = usageError{errors.New("--expires-in must be positive")}
+
 // Run creates a key.
 func (c *keyCreate) Run(ctx context.Context, t *terminal) error {
 	switch {
 	case c.ExpiresIn != nil && *c.ExpiresIn <= 0:
-		return usageError{fmt.Errorf("--expires-in must be positive")}
+		return errExpiresIn
 	case len(c.Scopes) == 0 || slices.Contains(c.Scopes, ""): // an unset variable must not widen rights
 		return usageError{fmt.Errorf("--scopes must not be empty")}
 	}
 	slices.Sort(c.Scopes)
 	c.Scopes = slices.Compact(c.Scopes)
-	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
+	return c.change(ctx, func(ctx context.Context, a *admin.Conn) error {
 		k, err := a.CreateKey(ctx, admin.NewKey{
-			Workspace: c.Workspace, Name: c.Name, Scopes: c.Scopes, Rate: c.Rate, Burst: c.Burst, ExpiresIn: c.ExpiresIn,
+			Workspace: c.Workspace, Name: c.Name, Scopes: c.Scopes, Rate: c.Rate, Burst: c.Burst, ExpiresIn: (*time.Duration)(c.ExpiresIn),
 		})
 		if err != nil {
 			return err
@@ -64,12 +70,43 @@ type keyList struct {
 	databaseFlags
 	jsonFlag
 	Workspace uuid.UUID `help:"The workspace." required:""`
+	UnusedFor *days     `help:"Only keys that were neither used nor created for so long, as 90d or 24h." placeholder:"DURATION"`
+}
+
+// Validate is explicit because each of the embedded has one.
+func (c *keyList) Validate() error {
+	err := c.databaseFlags.Validate()
+	if c.UnusedFor != nil {
+		err = cmp.Or(err, checkPeriod("--unused-for", *c.UnusedFor, mostUnused))
+	}
+	return err
+}
+
+// mostUnused bounds --unused-for.
+const mostUnused = 100 * 365 * 24 * time.Hour
+
+// list returns the keys. It warns if usage is not counted for long enough to tell unused
+// keys from others.
+func (c *keyList) list(ctx context.Context, t *terminal, a *admin.Conn) ([]admin.Key, error) {
+	if c.UnusedFor == nil {
+		return a.Keys(ctx, c.Workspace)
+	}
+	unusedFor := time.Duration(*c.UnusedFor)
+	list, err := a.UnusedKeys(ctx, c.Workspace, unusedFor)
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
+	since, err := a.UsageSince(ctx)
+	if err == nil && time.Since(since) < unusedFor {
+		fmt.Fprintf(t.err, "usage is counted since %s: a key that was last used before is listed, too\n", instant(&since))
+	}
+	return list, err
 }
 
 // Run lists keys.
 func (c *keyList) Run(ctx context.Context, t *terminal) error {
 	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
-		list, err := a.Keys(ctx, c.Workspace)
+		list, err := c.list(ctx, t, a)
 		if err == nil && len(list) == 0 {
 			err = a.WorkspaceExists(ctx, c.Workspace)
 		}
@@ -78,15 +115,77 @@ func (c *keyList) Run(ctx context.Context, t *terminal) error {
 		}
 		return c.print(t, list, func() {
 			for _, k := range list {
-				state := "active"
-				switch {
-				case k.RevokedAt != nil:
-					state = "revoked " + instant(k.RevokedAt)
-				case k.ExpiresAt != nil:
-					state = "expires " + instant(k.ExpiresAt)
-				}
-				fmt.Fprintf(t.out, "%s  %s…  %-29s  %s  %s\n", k.ID, k.Prefix, state, strings.Join(k.Scopes, ","), k.Name)
+				fmt.Fprintf(t.out, "%s  %s…  %-29s  used %-20s  %s  %s\n", k.ID, k.Prefix, stateOf(k), instant(k.LastUsedAt), strings.Join(k.Scopes, ","), k.Name)
 			}
+		})
+	})
+}
+
+// stateOf is the state of a key, and since or until when.
+func stateOf(k admin.Key) string {
+	at := k.ExpiresAt
+	switch {
+	case k.State == admin.KeyActive:
+		return string(k.State)
+	case k.State == admin.KeyRevoked, k.RevokedAt != nil && (at == nil || k.RevokedAt.Before(*at)): // a revocation to come ends it, too
+		at = k.RevokedAt
+	}
+	return string(k.State) + " " + instant(at)
+}
+
+type keyShow struct {
+	databaseFlags
+	jsonFlag
+	ID uuid.UUID `arg:"" help:"Its id (not the key)."`
+}
+
+// Run prints a key.
+func (c *keyShow) Run(ctx context.Context, t *terminal) error {
+	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
+		k, err := a.Key(ctx, c.ID)
+		if err != nil {
+			return err
+		}
+		return c.print(t, k, func() {
+			limit := apikey.LimitOf(k.RatePerSecond, k.Burst, apikey.DefaultLimit) // as nodes enforce it
+			for _, line := range [][2]string{
+				{"id", k.ID.String()}, {"workspace", k.WorkspaceID.String()}, {"name", k.Name}, {"begins with", k.Prefix}, {"state", stateOf(k)},
+				{"scopes", strings.Join(k.Scopes, ",")}, {"rate", fmt.Sprint(limit.Rate)}, {"burst", fmt.Sprint(limit.Burst)},
+				{"created", instant(&k.CreatedAt)}, {"last used", instant(k.LastUsedAt)}, {"expires", instant(k.ExpiresAt)}, {"revoked", instant(k.RevokedAt)},
+			} {
+				fmt.Fprintf(t.out, "%-11s  %s\n", line[0], line[1])
+			}
+		})
+	})
+}
+
+type keyRotate struct {
+	oneFlags
+	Overlap   days  `help:"How long the old key still works, as 1h or 7d; 0 = it ends at once." default:"24h" placeholder:"DURATION"`
+	ExpiresIn *days `help:"How long the new key works; as long as the old one would have if not given." placeholder:"DURATION"`
+}
+
+// Validate is explicit because oneFlags has one.
+func (c *keyRotate) Validate() error {
+	switch {
+	case c.Overlap < 0:
+		return errors.New("--overlap must not be negative")
+	case c.ExpiresIn != nil && *c.ExpiresIn <= 0:
+		return errExpiresIn
+	}
+	return c.changeFlags.Validate()
+}
+
+// Run rotates a key. Standard output has the new key alone, for a script to read.
+func (c *keyRotate) Run(ctx context.Context, t *terminal) error {
+	return c.change(ctx, func(ctx context.Context, a *admin.Conn) error {
+		k, err := a.RotateKey(ctx, c.ID, time.Duration(c.Overlap), (*time.Duration)(c.ExpiresIn))
+		if err != nil {
+			return err
+		}
+		return c.print(t, k, func() {
+			fmt.Fprintln(t.out, k.Key.Key)
+			fmt.Fprintf(t.err, "key %s replaces %s, which works until %s\n", k.ID, k.Replaces.ID, instant(k.Replaces.ExpiresAt))
 		})
 	})
 }
@@ -95,5 +194,5 @@ type keyRevoke struct{ oneFlags }
 
 // Run revokes a key.
 func (c *keyRevoke) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "revoked", func(a *admin.Conn) (any, error) { return a.RevokeKey(ctx, c.ID) })
+	return c.do(ctx, t, "revoked", func(ctx context.Context, a *admin.Conn) (any, error) { return a.RevokeKey(ctx, c.ID) })
 }

@@ -4,7 +4,7 @@
 //	main.go ──► config.go, settings.go: flags, environment, --config ──► one command
 //	                                                                        │
 //	serve.go, dev.go ──► node.go: wires cache, limiter, origin, edge ◄──────┤
-//	workspaces.go, keys.go, data.go ──► origin: commands on the database ◄──┤
+//	workspaces.go, keys.go, audit.go, data.go ──► origin: the database ◄────┤
 //	doctor*.go, ops.go, bench.go: commands on running nodes ◄───────────────┘
 package main
 
@@ -23,6 +23,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"listedge/internal/redact"
+	"listedge/origin/audit"
 )
 
 // Exit statuses.
@@ -125,7 +126,7 @@ func newParser(c *cli, out, errs io.Writer) (parser *kong.Kong, exited *int) {
 				code = n
 			}
 		}),
-		kong.Vars{"version": versionLine(), "dataDir": defaultDataDir()},
+		kong.Vars{"version": versionLine(), "dataDir": defaultDataDir(), "user": audit.SystemUser()},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.ValueFormatter(func(v *kong.Value) string { // a placeholder hides the default
 			if v.HasDefault && v.Tag.PlaceHolder != "" && v.Default != "" {

@@ -27,6 +27,7 @@ import (
 	"listedge/origin/apikey"
 	"listedge/origin/follower"
 	"listedge/origin/postgres"
+	"listedge/origin/usage"
 )
 
 // node is one edge node, wired and listening.
@@ -37,6 +38,7 @@ type node struct {
 	database *postgres.Database
 	cache    *cache.Cache
 	limiter  *limiter.Limiter
+	usage    *usage.Recorder
 	changes  *changefeed.Redis // the log of changes; nil = they do not go through Redis
 	followed *changefeed.Followed
 	feed     *changefeed.Subscriber // nil = changes are not followed
@@ -147,10 +149,11 @@ func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings m
 		return nil, err
 	}
 	n.maxConnections = limitConnections(f, descriptorLimit(), memoryLimit(), logger)
+	n.usage = usage.Start(usage.NewStore(n.database))
 	registry := metrics.New(version, builtFrom())
 	n.metrics = registry
 	n.server = edge.New(edge.Options{
-		Cache: n.cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace, Clock: clock,
+		Cache: n.cache, Limiter: n.limiter, Origin: pages, Lookup: keys.Lookup, Grace: f.KeyGrace, Usage: n.usage, Clock: clock,
 		Metrics: registry.Edge, Logger: logger, Proxies: prefixes(f.TrustedProxies), MaxConnections: n.maxConnections, NoDocs: f.NoDocs,
 		AccessLog: f.AccessLog, ServerTiming: f.ServerTiming, Tracer: n.tracer,
 	})
@@ -169,7 +172,7 @@ func (n *node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 	checks := []admin.Check{{Name: "postgres", Run: originadmin.NewReadiness(n.database, pages).Ready, Needed: true}}
 	sources := metrics.Sources{
 		Cache: n.cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats, Keys: n.server.KeyStats,
-		KeyBreakerOpen: keys.BreakerOpen, RedisMayEvict: n.evicts.Load,
+		Usage: n.usage.Stats, KeyBreakerOpen: keys.BreakerOpen, RedisMayEvict: n.evicts.Load,
 	}
 	if n.redis.pages != nil {
 		checks = append(checks, admin.Check{Name: "redis", Run: n.checkRedis})
@@ -289,6 +292,9 @@ func (n *node) close() error {
 func (n *node) closeLayers(ctx context.Context, requestsEnded bool) (err error) {
 	if n.cache != nil && requestsEnded {
 		err = n.cache.Close(ctx)
+	}
+	if err := n.usage.Close(ctx); err != nil {
+		n.logger.Warn("the latest usage of keys is lost", "error", err)
 	}
 	if n.limiter != nil {
 		err = errors.Join(err, n.limiter.Close(ctx))

@@ -17,7 +17,7 @@ func TestServerTimingHasTheParts(t *testing.T) {
 	for _, c := range []struct{ what, path, key, control, want string }{
 		{"a miss", "/v1/items", key, "", "key, limit, memory, redis, fill, query"},
 		{"a hit", "/v1/items", key, "", "key, limit, memory"},
-		{"refused", "/v1/items", blocked, "", "key, limit"},
+		{"refused", "/v1/items", blocked, "", "key, limit;desc=key"},
 		{"wrong", "/v1/items?limit=0", key, "", "key, limit"},
 		{"no key", "/v1/items", "", "", ""},
 		{"bypassed", "/v1/contacts", key, "no-cache", "key, limit, fill, query"},

@@ -19,7 +19,7 @@ import (
 type workspacesCommand struct {
 	Create  workspaceCreate  `cmd:"" help:"Create a workspace."`
 	List    workspaceList    `cmd:"" help:"List workspaces."`
-	Update  workspaceUpdate  `cmd:"" help:"Change the limit of a workspace, on all nodes at once."`
+	Update  workspaceUpdate  `cmd:"" help:"Change the limit or the quota of a workspace, on all nodes at once."`
 	Suspend workspaceSuspend `cmd:"" help:"Refuse all keys of a workspace (403)."`
 	Resume  workspaceResume  `cmd:"" help:"Undo suspend."`
 }
@@ -32,6 +32,22 @@ func withAdmin(ctx context.Context, f databaseFlags, do func(*admin.Conn) error)
 	}
 	defer conn.Close()
 	return do(conn)
+}
+
+// changeFlags are for commands that change the database and name who does it.
+type changeFlags struct {
+	databaseFlags
+	actorFlag
+}
+
+// Validate is explicit because each of the embedded has one.
+func (f *changeFlags) Validate() error {
+	return cmp.Or(f.databaseFlags.Validate(), f.actorFlag.Validate())
+}
+
+// change calls do with a connection to the database and a context that names the actor.
+func (f *changeFlags) change(ctx context.Context, do func(context.Context, *admin.Conn) error) error {
+	return withAdmin(ctx, f.databaseFlags, func(a *admin.Conn) error { return do(f.acting(ctx), a) })
 }
 
 // limitFlags set the rate and the burst of a token bucket.
@@ -62,15 +78,16 @@ func validName(name string) error {
 }
 
 type workspaceCreate struct {
-	databaseFlags
+	changeFlags
 	jsonFlag
 	limitFlags
-	Name string `help:"Its name." required:""`
+	Name  string        `help:"Its name." required:""`
+	Quota *apikey.Quota `help:"Requests in each calendar day or month (UTC): N/day or N/month." placeholder:"Q"`
 }
 
 // Validate is explicit because each of the embedded has one.
 func (c *workspaceCreate) Validate() error {
-	return cmp.Or(c.databaseFlags.Validate(), c.limitFlags.Validate(), validName(c.Name))
+	return cmp.Or(c.changeFlags.Validate(), c.limitFlags.Validate(), validName(c.Name))
 }
 
 // Run creates a workspace.
@@ -78,8 +95,8 @@ func (c *workspaceCreate) Run(ctx context.Context, t *terminal) error {
 	if c.Burst != nil && c.Rate == nil {
 		return usageError{fmt.Errorf("--burst needs --rate: without a rate a workspace has no limit of its own")}
 	}
-	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
-		w, err := a.CreateWorkspace(ctx, c.Name, c.Rate, c.Burst)
+	return c.change(ctx, func(ctx context.Context, a *admin.Conn) error {
+		w, err := a.CreateWorkspace(ctx, c.Name, c.Rate, c.Burst, c.Quota)
 		if err != nil {
 			return err
 		}
@@ -105,7 +122,11 @@ func (c *workspaceList) Run(ctx context.Context, t *terminal) error {
 				if w.SuspendedAt != nil {
 					state = "suspended " + instant(w.SuspendedAt)
 				}
-				fmt.Fprintf(t.out, "%s  %-31s  %s\n", w.ID, state, w.Name)
+				quota := ""
+				if q := w.Quota; q != nil {
+					quota = fmt.Sprintf("%d/%s", q.Requests, q.Period)
+				}
+				fmt.Fprintf(t.out, "%s  %-31s  %-16s  %s\n", w.ID, state, quota, w.Name)
 			}
 		})
 	})
@@ -115,28 +136,28 @@ type workspaceSuspend struct{ oneFlags }
 
 // Run suspends a workspace.
 func (c *workspaceSuspend) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "suspended", func(a *admin.Conn) (any, error) { return a.SuspendWorkspace(ctx, c.ID) })
+	return c.do(ctx, t, "suspended", func(ctx context.Context, a *admin.Conn) (any, error) { return a.SuspendWorkspace(ctx, c.ID) })
 }
 
 type workspaceResume struct{ oneFlags }
 
 // Run resumes a workspace.
 func (c *workspaceResume) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "resumed", func(a *admin.Conn) (any, error) { return a.ResumeWorkspace(ctx, c.ID) })
+	return c.do(ctx, t, "resumed", func(ctx context.Context, a *admin.Conn) (any, error) { return a.ResumeWorkspace(ctx, c.ID) })
 }
 
 // oneFlags are the flags of a command that changes one workspace or key.
 type oneFlags struct {
-	databaseFlags
+	changeFlags
 	jsonFlag
 	ID uuid.UUID `arg:"" help:"Its id (of a key: not the key)."`
 }
 
 // do makes the change and prints the changed row, or without --json the word done and
 // the id.
-func (f oneFlags) do(ctx context.Context, t *terminal, done string, change func(*admin.Conn) (any, error)) error {
-	return withAdmin(ctx, f.databaseFlags, func(a *admin.Conn) error {
-		row, err := change(a)
+func (f oneFlags) do(ctx context.Context, t *terminal, done string, change func(context.Context, *admin.Conn) (any, error)) error {
+	return f.change(ctx, func(ctx context.Context, a *admin.Conn) error {
+		row, err := change(ctx, a)
 		if err != nil {
 			return err
 		}
@@ -144,7 +165,7 @@ func (f oneFlags) do(ctx context.Context, t *terminal, done string, change func(
 	})
 }
 
-// errNothingToUpdate: neither flag was given.
+// errNothingToUpdate: no flag was given.
 var errNothingToUpdate = errors.New("nothing to update: give --rate, --burst or both")
 
 // updateFlags change the limit of a workspace or a key.
@@ -158,19 +179,35 @@ func (f *updateFlags) Validate() error {
 	if f.Rate == nil && f.Burst == nil {
 		return errNothingToUpdate
 	}
-	return cmp.Or(f.databaseFlags.Validate(), f.limitFlags.Validate())
+	return cmp.Or(f.changeFlags.Validate(), f.limitFlags.Validate())
 }
 
-type workspaceUpdate struct{ updateFlags }
+type workspaceUpdate struct {
+	updateFlags
+	Quota *apikey.Quota `help:"Requests in each calendar day or month (UTC): N/day or N/month; none removes it." placeholder:"Q"`
+}
 
-// Run changes the workspace's limit.
+// Validate accepts a quota alone.
+func (c *workspaceUpdate) Validate() error {
+	if err := c.updateFlags.Validate(); err != errNothingToUpdate {
+		return err
+	}
+	if c.Quota == nil {
+		return errors.New("nothing to update: give --rate, --burst or --quota")
+	}
+	return c.changeFlags.Validate()
+}
+
+// Run changes the workspace's limit and quota.
 func (c *workspaceUpdate) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "updated", func(a *admin.Conn) (any, error) { return a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst) })
+	return c.do(ctx, t, "updated", func(ctx context.Context, a *admin.Conn) (any, error) {
+		return a.UpdateWorkspace(ctx, c.ID, c.Rate, c.Burst, c.Quota)
+	})
 }
 
 type keyUpdate struct{ updateFlags }
 
 // Run changes the key's limit.
 func (c *keyUpdate) Run(ctx context.Context, t *terminal) error {
-	return c.do(ctx, t, "updated", func(a *admin.Conn) (any, error) { return a.UpdateKey(ctx, c.ID, c.Rate, c.Burst) })
+	return c.do(ctx, t, "updated", func(ctx context.Context, a *admin.Conn) (any, error) { return a.UpdateKey(ctx, c.ID, c.Rate, c.Burst) })
 }

@@ -46,17 +46,24 @@ func explainLimit(l *edge.LimitRecord) []string {
 	if l.Source == "" {
 		return nil
 	}
-	name, bucket := "key", &l.Key
+	name, bucket, q := "key", &l.Key, &l.Quota
 	if l.RefusedBy == "workspace" {
 		name, bucket = "workspace", &l.Workspace
 	}
 	described := fmt.Sprintf("The %s's bucket (rate %v/s, burst %d)", name, bucket.Rate, bucket.Burst)
-	if !l.Allowed {
+	quota := fmt.Sprintf("The workspace's quota (%d requests a %s)", q.Requests, q.Period)
+	switch {
+	case !l.Allowed && l.RefusedBy == "quota":
+		return []string{fmt.Sprintf("%s was used up, and the next period began %s later; %s.", quota, span(l.RetryAfter), limitSources[l.Source])}
+	case !l.Allowed:
 		return []string{fmt.Sprintf("%s was empty, with a retry after %s; %s.", described, span(l.RetryAfter), limitSources[l.Source])}
 	}
 	all := []string{fmt.Sprintf("%s had %d tokens left; %s.", described, bucket.Remaining, limitSources[l.Source])}
 	if w := l.Workspace; w.Burst > 0 {
 		all = append(all, fmt.Sprintf("The workspace's bucket (rate %v/s, burst %d) had %d tokens left.", w.Rate, w.Burst, w.Remaining))
+	}
+	if q.Requests > 0 {
+		all = append(all, fmt.Sprintf("%s had %d left.", quota, q.Remaining))
 	}
 	return all
 }

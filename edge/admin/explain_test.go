@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/edge"
+	"listedge/origin/apikey"
 )
 
 // A record, and what must be said of it.
@@ -41,6 +42,22 @@ It waited for nothing.`},
 The error message was: Too many requests.
 The workspace's bucket (rate 2/s, burst 4) was empty, with a retry after 500ms; decided by Redis, and the request waited for it.
 Of its 1ms it took 900µs to decide the limit.`},
+		{"refused by its workspace's quota", edge.Record{Route: "items", Status: 429, Message: "The quota is used up.",
+			Limit: limits(func(l *edge.LimitRecord) {
+				*l = edge.LimitRecord{Source: "lease", RefusedBy: "quota", RetryAfter: 5400, Key: l.Key, Quota: edge.QuotaRecord{Requests: 1000, Period: apikey.Day}}
+			})},
+			`At 2026-01-02T03:04:05.678Z a request without a valid key for items got status 429 after 0s.
+The error message was: The quota is used up.
+The workspace's quota (1000 requests a day) was used up, and the next period began 1h30m0s later; decided at once, from the tokens that this node has leased from Redis.
+It waited for nothing.`},
+		{"within its workspace's quota", edge.Record{Route: "items", Status: 200,
+			Limit: limits(func(l *edge.LimitRecord) {
+				l.Quota = edge.QuotaRecord{Requests: 1000, Period: apikey.Month, Remaining: 7}
+			})},
+			`At 2026-01-02T03:04:05.678Z a request without a valid key for items got status 200 after 0s.
+The key's bucket (rate 50/s, burst 100) had 42 tokens left; decided at once, from the tokens that this node has leased from Redis.
+The workspace's quota (1000 requests a month) had 7 left.
+It waited for nothing.`},
 		{"refused while Redis was down", edge.Record{Route: "items", Status: 429, Message: "Too many requests.",
 			Limit: limits(func(l *edge.LimitRecord) {
 				*l = edge.LimitRecord{Source: "local-fallback", RefusedBy: "key", RetryAfter: 2, Key: l.Key}

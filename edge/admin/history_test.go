@@ -7,6 +7,7 @@ import (
 
 	"context"
 
+	"listedge/internal/boottime/boottimetest"
 	"listedge/metrics"
 )
 
@@ -19,14 +20,14 @@ func TestHistory(t *testing.T) {
 		ended := make(chan struct{})
 		go func() { defer close(ended); h.Run(ctx) }()
 		defer func() { cancel(); <-ended }()
-		time.Sleep(historyInterval / 2)
+		boottimetest.Pass(historyInterval / 2)
 		for range 50 {
 			stripe.Answered(metrics.RouteItems, metrics.OutcomeMemory, 200, 20*time.Microsecond)
 			stripe.LookedUp(metrics.TierMemory, false)
 			stripe.Answered(metrics.RouteItems, metrics.OutcomeLimited, 429, time.Microsecond)
 		}
 		stripe.Answered(metrics.RouteItems, metrics.OutcomeError, 503, time.Second)
-		time.Sleep(historyInterval)
+		boottimetest.Pass(historyInterval)
 		p := h.After(0)
 		if len(p) != 1 || p[0].Requests != 101/5. || p[0].Refused != 10 || p[0].Failed != .2 || *p[0].Hits != 1 || *p[0].P99 < 15e-6 || *p[0].P99 > 25e-6 || *p[0].Proof != .02 {
 			t.Errorf("%+v", p)
@@ -34,11 +35,11 @@ func TestHistory(t *testing.T) {
 		if _, by := h.Latest(); by["memory"].P50 == 0 || by["all"] != by["memory"] {
 			t.Errorf("%v", by)
 		}
-		time.Sleep(historyInterval)
+		boottimetest.Pass(historyInterval)
 		if p := h.After(1); len(p) != 1 || p[0].Requests != 0 || p[0].Hits != nil || p[0].P50 != nil {
 			t.Errorf("without requests: %+v", p)
 		}
-		time.Sleep(2 * time.Hour)
+		boottimetest.Pass(2 * time.Hour)
 		p = h.After(0)
 		if len(p) != historyPoints || p[len(p)-1].N-p[0].N != historyPoints-1 || p[len(p)-1].At-p[0].At != 3595 {
 			t.Errorf("after two hours: %d points, from %+v to %+v", len(p), p[0], p[len(p)-1])

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"listedge/internal/boottime/boottimetest"
 )
 
 // watching runs a watch of one dependency that fails with what failure holds.
@@ -40,23 +42,23 @@ func TestWatch(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var failure atomic.Pointer[error]
 			w := watching(t, &failure)
-			time.Sleep(watchInterval / 2)
+			boottimetest.Pass(watchInterval / 2)
 			began := time.Now()
 			if s := w.States()[0]; !s.Checked || !s.Up || !s.Since.Before(began) {
 				t.Errorf("after the start: %+v", s)
 			}
 			failure.Store(&refused)
-			time.Sleep(watchInterval)
+			boottimetest.Pass(watchInterval)
 			if s := w.States()[0]; !s.Up {
 				t.Errorf("down after one failure: %+v", s)
 			}
-			time.Sleep(10 * watchInterval)
+			boottimetest.Pass(10 * watchInterval)
 			s := w.States()[0]
 			if s.Up || s.Why != "connection refused" || s.Error == "" || s.Since != began.Add(watchInterval/2) {
 				t.Errorf("after 11 failures, the first at %s: %+v", began.Add(watchInterval/2), s)
 			}
 			failure.Store(nil)
-			time.Sleep(watchInterval)
+			boottimetest.Pass(watchInterval)
 			if again := w.States()[0]; !again.Up || again.Why != "" || !again.Since.After(s.Since) {
 				t.Errorf("after it is back: %+v", again)
 			}
@@ -66,13 +68,13 @@ func TestWatch(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var failure atomic.Pointer[error]
 			w := watching(t, &failure)
-			time.Sleep(watchInterval / 2)
+			boottimetest.Pass(watchInterval / 2)
 			since := w.States()[0].Since
 			for range 5 {
 				failure.Store(&refused)
-				time.Sleep(watchInterval)
+				boottimetest.Pass(watchInterval)
 				failure.Store(nil)
-				time.Sleep(watchInterval)
+				boottimetest.Pass(watchInterval)
 			}
 			if s := w.States()[0]; !s.Up || s.Since != since {
 				t.Errorf("%+v, up since %s", s, since)
@@ -86,7 +88,7 @@ func TestWatch(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan struct{})
 			go func() { defer close(ended); w.Run(ctx) }()
-			time.Sleep(10 * time.Second)
+			boottimetest.Pass(10 * time.Second)
 			if s := w.States(); s[0].Up || s[0].Why != "no answer in time" || !s[1].Up {
 				t.Errorf("%+v", s)
 			}

@@ -10,7 +10,6 @@ package histogram
 
 import (
 	"math"
-	"math/bits"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -47,23 +46,9 @@ func nativeBound(i int) time.Duration {
 	return time.Duration(math.Exp2(float64(i)/(1<<Schema)) * float64(time.Second))
 }
 
-// firstOf has the first cell in which a duration can be, by the number of bits of the
-// duration in nanoseconds.
-var firstOf = func() (all [65]uint8) {
-	for n := 1; n < len(all); n++ {
-		least := time.Duration(1<<(n-1) - 1)
-		for all[n] = 0; int(all[n]) < len(bounds) && (n == 64 || bounds[all[n]] <= least); all[n]++ {
-		}
-	}
-	return all
-}()
-
-// cellOf is the cell of a duration. At most six bounds are compared with it.
+// cellOf returns the index of the duration's cell: the first whose bound is not below it.
 func cellOf(d time.Duration) int {
-	i := int(firstOf[bits.Len64(uint64(max(0, d)))])
-	for i < len(bounds) && d > bounds[i] {
-		i++
-	}
+	i, _ := slices.BinarySearch(bounds[:], d)
 	return i
 }
 

@@ -36,12 +36,14 @@ func say(t *testing.T, p *Postgres, sql string) string {
 // sees waits until the statement has the answer there.
 func sees(t *testing.T, p *Postgres, sql, want string) {
 	t.Helper()
-	for ctx := within(t, time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		if is, err := ask(t, p, sql); err == nil && is == want {
-			return
-		} else if ctx.Err() != nil {
-			t.Fatalf("%s: %q, %v; want %q", sql, is, err, want)
-		}
+	var is string
+	var err error
+	failed := p.awaitReady(within(t, time.Minute), func() bool {
+		is, err = ask(t, p, sql)
+		return err == nil && is == want
+	})
+	if failed != nil {
+		t.Fatalf("%s: %q, %v; want %q", sql, is, err, want)
 	}
 }
 
@@ -105,9 +107,7 @@ func TestAStandbyFollowsItsPrimary(t *testing.T) {
 	pids = append(pids, s.Pid())
 	must(t, s.Stop())
 	for _, pid := range pids {
-		for ctx := within(t, 10*time.Second); alive(pid) && ctx.Err() == nil; time.Sleep(time.Millisecond) {
-		}
-		if alive(pid) {
+		if err := primary.awaitReady(within(t, time.Minute), func() bool { return !alive(pid) }); err != nil {
 			t.Errorf("process %d is left", pid)
 		}
 	}

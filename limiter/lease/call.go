@@ -168,14 +168,19 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 	if c.Hold == 1 {
 		leased += c.Granted
 	} else {
-		l.granted, l.grantedUntil = int32(c.Granted-l.payDebt(c.Granted)), sent+maxWait
+		l.granted, l.grantedUntil = int32(c.Granted), sent+maxWait
+		if l.HasDebt() {
+			l.granted -= int32(l.payDebt(c.Granted))
+		}
 		if l.Policy.Leased() { // otherwise tokens are always granted, even if Redis is slow
 			l.grantedUntil = sent + f.Link.Budget
 		}
 	}
 	if leased > 0 || l.cur+l.prev > 0 {
 		l.add(leased, &c.Reply, sent)
-		l.balance -= int32(l.payDebt(min(leased, int64(l.balance))))
+		if l.HasDebt() {
+			l.balance -= int32(l.payDebt(min(leased, int64(l.balance))))
+		}
 	}
 	// The bucket answered before now. So the view's level is too low by what the rate
 	// has added since, never too high.

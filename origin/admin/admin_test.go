@@ -31,11 +31,11 @@ func TestWorkspacesAreCreatedSuspendedAndResumed(t *testing.T) {
 		t.Fatalf("%v, %v", all, err)
 	}
 	rate, burst := 12.5, int32(40)
-	plain, err := admin.CreateWorkspace(t.Context(), "Plain", nil, nil)
+	plain, err := admin.CreateWorkspace(t.Context(), "Plain", nil, nil, nil)
 	if err != nil || plain.Name != "Plain" || plain.ID == uuid.Nil || plain.SuspendedAt != nil || plain.RatePerSecond != nil || plain.Burst != nil || plain.CreatedAt.IsZero() {
 		t.Fatalf("%+v, %v", plain, err)
 	}
-	limited, err := admin.CreateWorkspace(t.Context(), "Plain", &rate, &burst) // names need not be different
+	limited, err := admin.CreateWorkspace(t.Context(), "Plain", &rate, &burst, nil) // names need not be different
 	if err != nil || limited.ID == plain.ID || *limited.RatePerSecond != rate || *limited.Burst != burst {
 		t.Fatalf("%+v, %v", limited, err)
 	}
@@ -57,13 +57,13 @@ func TestWorkspacesAreCreatedSuspendedAndResumed(t *testing.T) {
 		}
 	}
 	negative, none := -1.0, int32(0)
-	if _, err := admin.CreateWorkspace(t.Context(), "", nil, nil); err == nil {
+	if _, err := admin.CreateWorkspace(t.Context(), "", nil, nil, nil); err == nil {
 		t.Error("a workspace without a name")
 	}
-	if _, err := admin.CreateWorkspace(t.Context(), "x", &negative, nil); err == nil {
+	if _, err := admin.CreateWorkspace(t.Context(), "x", &negative, nil, nil); err == nil {
 		t.Error("a negative rate")
 	}
-	if _, err := admin.CreateWorkspace(t.Context(), "x", &rate, &none); err == nil {
+	if _, err := admin.CreateWorkspace(t.Context(), "x", &rate, &none, nil); err == nil {
 		t.Error("a bucket without room")
 	}
 }
@@ -72,11 +72,11 @@ func TestKeysAreCreatedListedAndRevoked(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	admin := openAdmin(t, url)
-	w, err := admin.CreateWorkspace(t.Context(), "w", nil, nil)
+	w, err := admin.CreateWorkspace(t.Context(), "w", nil, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := admin.CreateWorkspace(t.Context(), "other", nil, nil)
+	other, err := admin.CreateWorkspace(t.Context(), "other", nil, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestKeysAreCreatedListedAndRevoked(t *testing.T) {
 func TestRatesOfMoreThanSixDecimalsAreRefused(t *testing.T) {
 	t.Parallel()
 	conn := openAdmin(t, newDatabase(t))
-	w, err := conn.CreateWorkspace(t.Context(), "W", nil, nil)
+	w, err := conn.CreateWorkspace(t.Context(), "W", nil, nil, nil)
 	must(err)
 	k, err := conn.CreateKey(t.Context(), NewKey{Workspace: w.ID})
 	must(err)
@@ -145,8 +145,8 @@ func TestRatesOfMoreThanSixDecimalsAreRefused(t *testing.T) {
 		ok   bool
 	}{{0.1, true}, {2.000001, true}, {1e-6, true}, {0, true}, {1e9, true}, {1. / 3, false}, {0.0000015, false}, {1e-7, false}} {
 		for name, write := range map[string]func() error{
-			"create workspace": func() error { _, err := conn.CreateWorkspace(t.Context(), "V", &c.rate, nil); return err },
-			"update workspace": func() error { _, err := conn.UpdateWorkspace(t.Context(), w.ID, &c.rate, nil); return err },
+			"create workspace": func() error { _, err := conn.CreateWorkspace(t.Context(), "V", &c.rate, nil, nil); return err },
+			"update workspace": func() error { _, err := conn.UpdateWorkspace(t.Context(), w.ID, &c.rate, nil, nil); return err },
 			"create key": func() error {
 				_, err := conn.CreateKey(t.Context(), NewKey{Workspace: w.ID, Rate: &c.rate})
 				return err
@@ -179,7 +179,7 @@ func TestCommandsRefuseWhatIsNotThere(t *testing.T) {
 	if list, err := admin.Keys(t.Context(), nobody); err != nil || len(list) != 0 {
 		t.Errorf("list: %v, %v", list, err)
 	}
-	w, err := admin.CreateWorkspace(t.Context(), "w", nil, nil)
+	w, err := admin.CreateWorkspace(t.Context(), "w", nil, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestKeyWorksSaysWhetherAKeyOpensAnything(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	admin, conn := openAdmin(t, url), connect(t, url)
-	w, err := admin.CreateWorkspace(t.Context(), "w", nil, nil)
+	w, err := admin.CreateWorkspace(t.Context(), "w", nil, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +258,7 @@ func TestCommandsFindThePrimaryOfSeveralServers(t *testing.T) {
 	if _, err := MigrateUp(within(t, patience), url); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openAdmin(t, url).CreateWorkspace(t.Context(), "W", nil, nil); err != nil {
+	if _, err := openAdmin(t, url).CreateWorkspace(t.Context(), "W", nil, nil, nil); err != nil {
 		t.Error(err)
 	}
 }

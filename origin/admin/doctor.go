@@ -102,7 +102,7 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	if err != nil {
 		return []Finding{{"postgres", Fail, err.Error(), "let this user read the system catalogs"}}
 	}
-	findings := append(judge(f, publication, o), judgeSchema(ctx, conn), judgeReading(ctx, url, o), judgeLocks(ctx, conn))
+	findings := append(judge(f, publication, o), judgeSchema(ctx, conn), judgeReading(ctx, url, o), judgeUsage(ctx, conn), judgeLocks(ctx, conn))
 	if postgres.Pooled(conn.PgConn()) {
 		findings = append(findings, Finding{"following", Warn, "a connection pooler answers at " + flag + ": changes cannot be followed through it; pages live for --cache-ttl",
 			"name Postgres itself in --replication-url"})
@@ -156,6 +156,34 @@ func judgeReading(ctx context.Context, url string, o DoctorOptions) Finding {
 		}
 	}
 	return Finding{"reading", OK, text, ""}
+}
+
+// missingWritesSQL returns a command for each right that this user lacks to write the usage
+// of keys, or for the tables that do not exist.
+const missingWritesSQL = `
+SELECT 'run listedge migrate up' WHERE to_regclass('public.usage_writers') IS NULL
+UNION ALL
+SELECT format('GRANT SELECT, INSERT, UPDATE, DELETE ON public.%I TO %I', relname, current_user) FROM pg_class
+WHERE relnamespace = 'public'::regnamespace AND relname IN ('key_usage', 'key_last_used', 'usage_writers')
+	AND NOT (has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT') AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE'))
+UNION ALL
+SELECT DISTINCT format('ALTER ROLE %I BYPASSRLS', current_user) FROM pg_class
+WHERE relnamespace = 'public'::regnamespace AND relname IN ('key_usage', 'key_last_used', 'usage_writers') AND row_security_active(oid)`
+
+// judgeUsage checks whether a node may count what keys are used for.
+func judgeUsage(ctx context.Context, conn *pgx.Conn) Finding {
+	rows, err := conn.Query(ctx, missingWritesSQL)
+	var missing []string
+	if err == nil {
+		missing, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	}
+	switch {
+	case err != nil:
+		return Finding{"usage", Warn, "its rights cannot be read: " + err.Error(), "let this user read the system catalogs"}
+	case len(missing) > 0:
+		return Finding{"usage", Warn, "what keys are used for is not counted: it cannot be written", strings.Join(missing, "; ")}
+	}
+	return Finding{"usage", OK, "this user may write what keys are used for", ""}
 }
 
 // lockedSQL returns a row for each table that statements wait for (how many, and
@@ -264,8 +292,8 @@ func judge(f facts, publication follower.Publication, o DoctorOptions) (findings
 	}
 	const ttl = "; pages live for --cache-ttl"
 	s := server{version: f.Version, encoding: f.Encoding}
-	old, newer := s.tooOld()
-	say("version", old != "", Fail, f.VersionText, old, newer)
+	tooOld, upgrade := s.tooOld()
+	say("version", tooOld != "", Fail, f.VersionText, tooOld, upgrade)
 	if o.ReplicationURL == "" {
 		say("primary", f.Standby, Fail, "this is the primary", "this is a standby: nodes take neither pages nor keys from it", "name the primary in --database-url, and standbys in --replica-url")
 	} else {

@@ -11,17 +11,18 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/origin/apikey"
+	"listedge/origin/audit"
 	"listedge/origin/postgres"
 )
 
 // Scopes are all scopes that exist.
 var Scopes = []string{"items:read", "contacts:read"}
 
-// Key is a key as the commands show it; Key.Key is set only by CreateKey.
+// Key is a key as the commands show it.
 type Key struct {
 	ID            uuid.UUID  `json:"id"`
 	WorkspaceID   uuid.UUID  `json:"workspaceId"`
-	Key           string     `json:"key,omitempty"`
+	Key           string     `json:"key,omitempty"` // set only by what makes the key
 	Name          string     `json:"name"`
 	Prefix        string     `json:"prefix"`
 	Scopes        []string   `json:"scopes"`
@@ -30,9 +31,27 @@ type Key struct {
 	ExpiresAt     *time.Time `json:"expiresAt"`
 	RevokedAt     *time.Time `json:"revokedAt"`
 	CreatedAt     time.Time  `json:"createdAt"`
+	LastUsedAt    *time.Time `json:"lastUsedAt"` // nil = never
+	State         KeyState   `json:"state"`
 }
 
-const keyColumns = `id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst, nullif(expires_at, 'infinity') AS expires_at, revoked_at, created_at`
+// KeyState says whether a key works.
+type KeyState string
+
+// The states of a key, by the clock of the database.
+const (
+	KeyActive  KeyState = "active"  // works, with no end in sight
+	KeyExpires KeyState = "expires" // works, until a moment that is set
+	KeyExpired KeyState = "expired"
+	KeyRevoked KeyState = "revoked"
+)
+
+// Other systems may write infinity to the columns, which is no moment to show.
+const keyColumns = `id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst,
+	CASE WHEN isfinite(expires_at) THEN expires_at END AS expires_at, CASE WHEN isfinite(revoked_at) THEN revoked_at END AS revoked_at, created_at,
+	CASE WHEN revoked_at <= now() THEN 'revoked' WHEN expires_at <= now() THEN 'expired'
+		WHEN least(expires_at, revoked_at) < 'infinity' THEN 'expires' ELSE 'active' END AS state,
+	(SELECT last_used_at FROM key_last_used WHERE key_id = api_keys.id) AS last_used_at`
 
 // NewKey says which key CreateKey makes.
 type NewKey struct {
@@ -58,19 +77,29 @@ func (c *Conn) CreateKey(ctx context.Context, k NewKey) (Key, error) {
 		}
 	}
 	limit := apikey.LimitOf(k.Rate, k.Burst, apikey.DefaultLimit)
+	return c.newKey(ctx, func(tx pgx.Tx, hash []byte, prefix string) (Key, audit.Act, error) {
+		made, err := one[Key](ctx, tx, "create the key",
+			`INSERT INTO api_keys (workspace_id, name, key_hash, key_prefix, scopes, rate_per_second, burst, expires_at)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, now() + $8) RETURNING `+keyColumns,
+			k.Workspace, k.Name, hash, prefix, k.Scopes, limit.Rate, limit.Burst, k.ExpiresIn)
+		if postgres.Code(err) == "23503" { // foreign_key_violation
+			err = fmt.Errorf("workspace %s: %w", k.Workspace, ErrNotFound)
+		}
+		return made, audit.Act{Action: "keys.create", Workspace: &made.WorkspaceID, Key: &made.ID, Details: map[string]any{
+			"name": short(made.Name), "scopes": made.Scopes, "ratePerSecond": made.RatePerSecond, "burst": made.Burst, "expiresAt": made.ExpiresAt}}, err
+	})
+}
+
+// newKey makes the text of a key, lets insert write its hash and its prefix, and returns
+// the key with the text, which is stored nowhere.
+func (c *Conn) newKey(ctx context.Context, insert func(tx pgx.Tx, hash []byte, prefix string) (Key, audit.Act, error)) (Key, error) {
 	text := apikey.Generate()
 	hash, _ := apikey.HashOf([]byte(text))
-	key, err := one[Key](ctx, c.conn, "create the key",
-		`INSERT INTO api_keys (workspace_id, name, key_hash, key_prefix, scopes, rate_per_second, burst, expires_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, now() + $8) RETURNING `+keyColumns,
-		k.Workspace, k.Name, hash[:], text[:apikey.VisiblePrefix], k.Scopes, limit.Rate, limit.Burst, k.ExpiresIn)
-	if postgres.Code(err) == "23503" { // foreign_key_violation
-		return Key{}, fmt.Errorf("workspace %s: %w", k.Workspace, ErrNotFound)
-	}
+	made, err := act(ctx, c, func(tx pgx.Tx) (Key, audit.Act, error) { return insert(tx, hash[:], text[:apikey.VisiblePrefix]) })
 	if err == nil {
-		key.Key = text
+		made.Key = text
 	}
-	return key, err
+	return made, err
 }
 
 // Keys lists the keys of a workspace, oldest first.
@@ -78,19 +107,24 @@ func (c *Conn) Keys(ctx context.Context, workspace uuid.UUID) ([]Key, error) {
 	return all[Key](ctx, c.conn, "list keys", `SELECT `+keyColumns+` FROM api_keys WHERE workspace_id = $1 ORDER BY created_at, id`, workspace)
 }
 
+// Key returns one key.
+func (c *Conn) Key(ctx context.Context, id uuid.UUID) (Key, error) {
+	return one[Key](ctx, c.conn, "show key "+id.String(), `SELECT `+keyColumns+` FROM api_keys WHERE id = $1`, id)
+}
+
 // UpdateKey changes the limit; nil leaves a value as it was.
 func (c *Conn) UpdateKey(ctx context.Context, id uuid.UUID, rate *float64, burst *int32) (Key, error) {
 	if err := checkRate(rate); err != nil {
 		return Key{}, err
 	}
-	return one[Key](ctx, c.conn, "update key "+id.String(),
-		`UPDATE api_keys SET rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst) WHERE id = $1 RETURNING `+keyColumns, id, rate, burst)
+	return updateRow[Key](ctx, c, update{"keys.update", "update key", "api_keys", keyColumns,
+		`rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst)`}, id, rate, burst)
 }
 
 // RevokeKey revokes a key. Every node refuses it within a second.
 func (c *Conn) RevokeKey(ctx context.Context, id uuid.UUID) (Key, error) {
-	return one[Key](ctx, c.conn, "revoke key "+id.String(),
-		`UPDATE api_keys SET revoked_at = coalesce(least(revoked_at, now()), now()) WHERE id = $1 RETURNING `+keyColumns, id)
+	return updateRow[Key](ctx, c, update{"keys.revoke", "revoke key", "api_keys", keyColumns,
+		`revoked_at = coalesce(least(revoked_at, now()), now())`}, id)
 }
 
 // KeyWorks says whether a key's text is accepted, and the key's workspace.

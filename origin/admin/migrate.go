@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -14,6 +15,7 @@ import (
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 
+	"listedge/origin/audit"
 	"listedge/origin/postgres"
 )
 
@@ -41,18 +43,44 @@ func MigrateUp(ctx context.Context, url string) (applied []Migration, err error)
 
 // MigrateSchema applies pending migrations and returns them. Several nodes may call it at
 // once: an advisory lock admits one at a time, and the others then find nothing pending.
+// The audit log gets them in a transaction of its own, because a migration may run in
+// none: goose_db_version has them in any case.
 func MigrateSchema(ctx context.Context, url string) (applied []Migration, err error) {
 	err = withGoose(ctx, url, func(p *goose.Provider) error {
 		results, err := p.Up(ctx)
+		if partial := (*goose.PartialError)(nil); errors.As(err, &partial) {
+			results = partial.Applied
+		}
 		for _, r := range results {
 			applied = append(applied, Migration{Version: r.Source.Version, Name: path.Base(r.Source.Path), AppliedAt: time.Now()})
 		}
 		return err
 	})
+	if len(applied) > 0 {
+		err = errors.Join(err, auditMigrations(ctx, url, applied))
+	}
 	if err != nil {
 		return applied, fmt.Errorf("migrate up: %w", err)
 	}
 	return applied, nil
+}
+
+// auditMigrations adds the migrations to the audit log, if there is one by now.
+func auditMigrations(ctx context.Context, url string, applied []Migration) error {
+	c, err := Open(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var names []string
+	for _, m := range applied {
+		names = append(names, m.Name)
+	}
+	var exists bool
+	if err := c.conn.QueryRow(ctx, `SELECT to_regclass('public.audit_log') IS NOT NULL`).Scan(&exists); err != nil || !exists {
+		return err
+	}
+	return audit.Write(ctx, c.conn, audit.Act{Action: "migrate.up", Details: map[string]any{"applied": names}})
 }
 
 // MigrateStatus lists all migrations, applied or pending.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -62,17 +63,21 @@ func bareGoose(ctx context.Context, url string, use func(*goose.Provider) error)
 	return use(p)
 }
 
-// newestMigration is the number of migrations.
+// newestMigration is the number of the newest migration.
 func newestMigration() int64 {
-	files, err := os.ReadDir("migrations")
-	must(err)
-	return int64(len(files))
+	all := allVersions()
+	return all[len(all)-1]
 }
 
-// allVersions are 1, 2, 3 … up to the newest.
+// allVersions are the numbers of the migrations, in their order.
 func allVersions() (list []int64) {
-	for v := range newestMigration() {
-		list = append(list, v+1)
+	files, err := os.ReadDir("migrations")
+	must(err)
+	for _, f := range files {
+		number, _, _ := strings.Cut(f.Name(), "_")
+		version, err := strconv.ParseInt(number, 10, 64)
+		must(err)
+		list = append(list, version)
 	}
 	return list
 }

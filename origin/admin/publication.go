@@ -7,9 +7,10 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"listedge/origin/postgres"
+	"listedge/origin/audit"
 )
 
 // publicationSQL makes the publication, or adds what it lacks. Of API keys and
@@ -24,20 +25,19 @@ SELECT coalesce((SELECT concat_ws(' ', pubinsert, pubupdate, pubdelete, pubtrunc
 	(SELECT string_agg(concat(prrelid, to_jsonb(r) -> 'prattrs'), ' ' ORDER BY prrelid) FROM pg_publication_rel r WHERE prpubid = p.oid))
 	FROM pg_publication p WHERE pubname = 'listedge'), '')`
 
+// publicationLockSQL takes the lock that publicationSQL takes, so that of several that
+// migrate at once one finds it missing.
+const publicationLockSQL = `SELECT pg_advisory_xact_lock(7235116)`
+
 // MakePublication makes or mends the publication that nodes follow changes by. It
 // returns what it did, as "made the publication", or why this user cannot do it.
 func MakePublication(ctx context.Context, url string) (done, refused string, err error) {
-	conn, err := postgres.ConnectPrimary(ctx, url)
+	c, err := Open(ctx, url)
 	if err != nil {
 		return "", "", err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	var before, after string
-	if err = conn.QueryRow(ctx, publishedSQL).Scan(&before); err == nil {
-		if _, err = conn.Exec(ctx, publicationSQL); err == nil {
-			err = conn.QueryRow(ctx, publishedSQL).Scan(&after)
-		}
-	}
+	defer c.Close()
+	done, err = act(ctx, c, func(tx pgx.Tx) (string, audit.Act, error) { return changePublication(ctx, tx) })
 	var server *pgconn.PgError
 	switch {
 	case errors.As(err, &server) && !strings.HasPrefix(server.Code, "57") && !strings.HasPrefix(server.Code, "08"):
@@ -45,12 +45,38 @@ func MakePublication(ctx context.Context, url string) (done, refused string, err
 			refused += ": needs the owner of the tables, with CREATE on the database"
 		}
 		return "", refused, nil
+	case errors.Is(err, errPublished):
+		return "", "", nil
 	case err != nil:
 		return "", "", fmt.Errorf("make the publication: %w", err)
-	case before == "":
-		return "made the publication", "", nil
-	case before != after:
-		return "mended the publication", "", nil
 	}
-	return "", "", nil
+	return done, "", nil
+}
+
+// errPublished: the publication is as it should be.
+var errPublished = errors.New("nothing to change")
+
+// changePublication makes or mends the publication and returns what it did.
+func changePublication(ctx context.Context, tx pgx.Tx) (done string, a audit.Act, err error) {
+	var before, after string
+	if _, err = tx.Exec(ctx, publicationLockSQL); err == nil {
+		err = tx.QueryRow(ctx, publishedSQL).Scan(&before)
+	}
+	if err == nil {
+		_, err = tx.Exec(ctx, publicationSQL)
+	}
+	if err == nil {
+		err = tx.QueryRow(ctx, publishedSQL).Scan(&after)
+	}
+	switch {
+	case err != nil:
+		return "", a, err
+	case before == after:
+		return "", a, errPublished
+	case before == "":
+		done = "made the publication"
+	default:
+		done = "mended the publication"
+	}
+	return done, audit.Act{Action: "migrate.publication", Details: map[string]any{"did": done}}, nil
 }

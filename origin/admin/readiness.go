@@ -58,8 +58,9 @@ func (r *Readiness) Ready(ctx context.Context) error {
 	return r.checkReplicationURL(ctx)
 }
 
-// querier is a connection or a pool.
+// querier is a connection, a transaction or a pool.
 type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 

@@ -13,6 +13,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"listedge/origin/apikey"
+	"listedge/origin/audit"
 	"listedge/origin/follower"
 	"listedge/origin/postgres"
 )
@@ -42,18 +44,31 @@ type Workspace struct {
 	SuspendedAt   *time.Time `json:"suspendedAt"`
 	RatePerSecond *float64   `json:"ratePerSecond"`
 	Burst         *int32     `json:"burst"`
+	Quota         *Quota     `json:"quota"`
 	CreatedAt     time.Time  `json:"createdAt"`
 }
 
-const workspaceColumns = `id, name, suspended_at, rate_per_second, burst, created_at`
+// Quota is a quota as the commands show it.
+type Quota struct {
+	Requests int64  `json:"requests"`
+	Period   string `json:"period"`
+}
 
-// CreateWorkspace makes a workspace; a nil rate gives it no limit.
-func (c *Conn) CreateWorkspace(ctx context.Context, name string, rate *float64, burst *int32) (Workspace, error) {
+const workspaceColumns = `id, name, suspended_at, rate_per_second, burst,
+	CASE WHEN quota IS NOT NULL THEN json_build_object('requests', quota, 'period', quota_period) END AS quota, created_at`
+
+// CreateWorkspace makes a workspace; a nil rate gives it no limit, and a nil quota none.
+func (c *Conn) CreateWorkspace(ctx context.Context, name string, rate *float64, burst *int32, quota *apikey.Quota) (Workspace, error) {
 	if err := checkRate(rate); err != nil {
 		return Workspace{}, err
 	}
-	return one[Workspace](ctx, c.conn, "create the workspace",
-		`INSERT INTO workspaces (name, rate_per_second, burst) VALUES ($1, $2, $3) RETURNING `+workspaceColumns, name, rate, burst)
+	return act(ctx, c, func(tx pgx.Tx) (Workspace, audit.Act, error) {
+		made, err := one[Workspace](ctx, tx, "create the workspace",
+			`INSERT INTO workspaces (name, rate_per_second, burst, quota, quota_period) VALUES ($1, $2, $3, $4, $5) RETURNING `+workspaceColumns,
+			append([]any{name, rate, burst}, quotaColumns(quota)...)...)
+		return made, audit.Act{Action: "workspaces.create", Workspace: &made.ID, Details: map[string]any{
+			"name": short(made.Name), "ratePerSecond": made.RatePerSecond, "burst": made.Burst, "quota": made.Quota}}, err
+	})
 }
 
 // Workspaces lists all workspaces, oldest first.
@@ -61,13 +76,24 @@ func (c *Conn) Workspaces(ctx context.Context) ([]Workspace, error) {
 	return all[Workspace](ctx, c.conn, "list workspaces", `SELECT `+workspaceColumns+` FROM workspaces ORDER BY created_at, id`)
 }
 
-// UpdateWorkspace changes the limit; nil leaves a value as it was.
-func (c *Conn) UpdateWorkspace(ctx context.Context, id uuid.UUID, rate *float64, burst *int32) (Workspace, error) {
+// UpdateWorkspace changes the limit and the quota; nil leaves a value as it was, and a zero
+// quota removes it.
+func (c *Conn) UpdateWorkspace(ctx context.Context, id uuid.UUID, rate *float64, burst *int32, quota *apikey.Quota) (Workspace, error) {
 	if err := checkRate(rate); err != nil {
 		return Workspace{}, err
 	}
-	return one[Workspace](ctx, c.conn, "update workspace "+id.String(),
-		`UPDATE workspaces SET rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst) WHERE id = $1 RETURNING `+workspaceColumns, id, rate, burst)
+	return updateRow[Workspace](ctx, c, update{"workspaces.update", "update workspace", "workspaces", workspaceColumns,
+		`rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst),
+		quota = CASE WHEN $6 THEN $4 ELSE quota END, quota_period = CASE WHEN $6 THEN $5 ELSE quota_period END`},
+		id, append(append([]any{rate, burst}, quotaColumns(quota)...), quota != nil)...)
+}
+
+// quotaColumns are the two columns of a quota.
+func quotaColumns(q *apikey.Quota) []any {
+	if q == nil || q.Period == 0 {
+		return []any{(*int64)(nil), (*string)(nil)}
+	}
+	return []any{q.Requests, q.Period.String()}
 }
 
 // checkRate refuses a rate that buckets would round: they count in micro-tokens.
@@ -81,14 +107,14 @@ func checkRate(rate *float64) error {
 
 // SuspendWorkspace makes all keys of the workspace answer 403.
 func (c *Conn) SuspendWorkspace(ctx context.Context, id uuid.UUID) (Workspace, error) {
-	return one[Workspace](ctx, c.conn, "suspend workspace "+id.String(),
-		`UPDATE workspaces SET suspended_at = coalesce(suspended_at, now()) WHERE id = $1 RETURNING `+workspaceColumns, id)
+	return updateRow[Workspace](ctx, c, update{"workspaces.suspend", "suspend workspace", "workspaces", workspaceColumns,
+		`suspended_at = coalesce(suspended_at, now())`}, id)
 }
 
 // ResumeWorkspace undoes SuspendWorkspace.
 func (c *Conn) ResumeWorkspace(ctx context.Context, id uuid.UUID) (Workspace, error) {
-	return one[Workspace](ctx, c.conn, "resume workspace "+id.String(),
-		`UPDATE workspaces SET suspended_at = NULL WHERE id = $1 RETURNING `+workspaceColumns, id)
+	return updateRow[Workspace](ctx, c, update{"workspaces.resume", "resume workspace", "workspaces", workspaceColumns,
+		`suspended_at = NULL`}, id)
 }
 
 // WorkspaceExists returns ErrNotFound if it does not.
@@ -117,11 +143,13 @@ func (c *Conn) Purge(ctx context.Context, workspace *uuid.UUID) error {
 			return err
 		}
 	}
-	var followed bool
-	err := c.conn.QueryRow(ctx, purgeSQL, follower.SlotPrefix, follower.MessagePrefix, follower.PurgeMessage(workspace)).Scan(&followed)
-	if err == nil && !followed {
-		err = errNotFollowed
-	}
+	_, err := act(ctx, c, func(tx pgx.Tx) (followed bool, done audit.Act, err error) {
+		err = tx.QueryRow(ctx, purgeSQL, follower.SlotPrefix, follower.MessagePrefix, follower.PurgeMessage(workspace)).Scan(&followed)
+		if err == nil && !followed {
+			err = errNotFollowed
+		}
+		return followed, audit.Act{Action: "purge", Workspace: workspace}, err
+	})
 	if err != nil {
 		return fmt.Errorf("purge: %w", err)
 	}
@@ -142,9 +170,18 @@ func CreateDatabase(ctx context.Context, url, name string) error {
 	return nil
 }
 
+// short cuts a name for the audit log: the table holds 64 KiB of one.
+func short(name string) string {
+	const most = 200
+	if runes := []rune(name); len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	return name
+}
+
 // one runs a statement that returns one row. No row means that the id does not exist:
 // ErrNotFound.
-func one[T any](ctx context.Context, conn *pgx.Conn, doing, sql string, args ...any) (row T, err error) {
+func one[T any](ctx context.Context, conn querier, doing, sql string, args ...any) (row T, err error) {
 	rows, err := all[T](ctx, conn, doing, sql, args...)
 	if err == nil && len(rows) == 0 {
 		err = fmt.Errorf("%s: %w", doing, ErrNotFound)
@@ -156,7 +193,7 @@ func one[T any](ctx context.Context, conn *pgx.Conn, doing, sql string, args ...
 }
 
 // all runs a statement and returns its rows. doing is for the error.
-func all[T any](ctx context.Context, conn *pgx.Conn, doing, sql string, args ...any) ([]T, error) {
+func all[T any](ctx context.Context, conn querier, doing, sql string, args ...any) ([]T, error) {
 	rows, err := conn.Query(ctx, sql, args...)
 	if err == nil {
 		var list []T

@@ -21,7 +21,7 @@ const lookupSQL = `
 SELECT k.key_hash, k.id, k.workspace_id, 'items:read' = ANY(k.scopes), 'contacts:read' = ANY(k.scopes), k.expires_at,
        coalesce(k.revoked_at <= now(), false), coalesce(w.suspended_at <= now(), false),
        coalesce(k.revoked_at > now(), false) OR coalesce(w.suspended_at > now(), false),
-       k.rate_per_second, k.burst, w.rate_per_second, w.burst, k.xmin::text::int8, w.xmin::text::int8
+       k.rate_per_second, k.burst, w.rate_per_second, w.burst, k.xmin::text::int8, w.xmin::text::int8, w.quota, w.quota_period
 FROM public.api_keys k JOIN public.workspaces w ON w.id = k.workspace_id
 WHERE k.key_hash = ANY($1)`
 
@@ -137,9 +137,11 @@ func readKeys(rows pgx.Rows, run string) (map[Hash]Key, error) {
 		rate, workspaceRate       *float64
 		burst, workspaceBurst     *int32
 		version, workspaceVersion int64
+		quota                     *int64
+		quotaPeriod               *string
 	)
 	_, err := pgx.ForEachRow(rows, []any{&hash, &key.ID, &key.Workspace, &key.Items, &key.Contacts, &expires, &key.Revoked, &key.Suspended, &key.Scheduled,
-		&rate, &burst, &workspaceRate, &workspaceBurst, &version, &workspaceVersion}, func() error {
+		&rate, &burst, &workspaceRate, &workspaceBurst, &version, &workspaceVersion, &quota, &quotaPeriod}, func() error {
 		if len(hash) != len(Hash{}) {
 			return errors.New("a key's hash is not a SHA-256")
 		}
@@ -149,6 +151,9 @@ func readKeys(rows pgx.Rows, run string) (map[Hash]Key, error) {
 		key.WorkspaceLimit = LimitOf(workspaceRate, workspaceBurst, Limit{})
 		if key.Limit.Version = version; key.WorkspaceLimit.Set {
 			key.WorkspaceLimit.Version = workspaceVersion
+		}
+		if key.Quota = QuotaOf(quota, quotaPeriod); key.Quota.Period != 0 {
+			key.Quota.Version = workspaceVersion
 		}
 		found[Hash(hash)] = key
 		return nil

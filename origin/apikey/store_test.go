@@ -46,7 +46,7 @@ func TestVersionsOfALimitGrow(t *testing.T) {
 	conn := openAdmin(t, url)
 	store := newStore(t, url)
 	rate := 5.0
-	w, err := conn.CreateWorkspace(t.Context(), "A workspace", &rate, nil)
+	w, err := conn.CreateWorkspace(t.Context(), "A workspace", &rate, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,11 +69,41 @@ func TestVersionsOfALimitGrow(t *testing.T) {
 	if k, w := versions(); k <= key || w != workspace {
 		t.Errorf("versions %d and %d, before %d and %d", k, w, key, workspace)
 	}
-	if _, err := conn.UpdateWorkspace(t.Context(), w.ID, nil, nil); err != nil {
+	if _, err := conn.UpdateWorkspace(t.Context(), w.ID, nil, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, w := versions(); w <= workspace {
 		t.Errorf("the workspace's version stays %d", w)
+	}
+}
+
+// A key has the quota of its workspace, as long as that has one.
+func TestLookupKnowsTheQuota(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := openAdmin(t, url)
+	store := newStore(t, url)
+	w, err := conn.CreateWorkspace(t.Context(), "A workspace", nil, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := conn.CreateKey(t.Context(), admin.NewKey{Workspace: w.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := int64(0)
+	for _, quota := range []apikey.Quota{{Requests: 1_000_000, Period: apikey.Month}, {Requests: 5, Period: apikey.Day}, {}} {
+		if _, err := conn.UpdateWorkspace(t.Context(), w.ID, nil, nil, &quota); err != nil {
+			t.Fatal(err)
+		}
+		got, ok := lookupOne(t, store, made.Key)
+		if !ok || got.Quota.Requests != quota.Requests || got.Quota.Period != quota.Period {
+			t.Errorf("%+v instead of %+v", got.Quota, quota)
+		}
+		if quota.Period != 0 && got.Quota.Version <= version {
+			t.Errorf("version %d after %d", got.Quota.Version, version)
+		}
+		version = got.Quota.Version
 	}
 }
 
@@ -82,7 +112,7 @@ func TestLookupKnowsEverythingAboutAKey(t *testing.T) {
 	url := newDatabase(t)
 	conn := openAdmin(t, url)
 	store := newStore(t, url)
-	w, err := conn.CreateWorkspace(t.Context(), "A workspace", nil, nil)
+	w, err := conn.CreateWorkspace(t.Context(), "A workspace", nil, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +216,7 @@ func TestARevocationReachesANode(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	conn := openAdmin(t, url)
-	w, err := conn.CreateWorkspace(t.Context(), "w", nil, nil)
+	w, err := conn.CreateWorkspace(t.Context(), "w", nil, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,7 +44,7 @@ type Publication struct {
 	children       string // tables that inherit from one of ours: pages show their rows, and the publication lacks them
 	noInherit      string // commands that end the inheritance
 
-	missingColumns []string // tables without all columns that filters, searches and orders need
+	missingColumns []string // tables without all columns that lists are ordered or filtered by
 	ambiguousRows  []string // tables of which the workspace and the id may identify several rows, or whose updates do not identify the old row
 }
 
@@ -83,7 +83,7 @@ func (s Publication) Coarse() (reason, remedy string) {
 	const effect = ": every change makes all pages of the list stale"
 	switch {
 	case len(s.missingColumns) > 0:
-		return "lacks columns of " + strings.Join(s.missingColumns, " and ") + " that filters, searches or orders need" + effect, "run `listedge migrate up`"
+		return "lacks columns of " + strings.Join(s.missingColumns, " and ") + " that lists are ordered or filtered by" + effect, "run `listedge migrate up`"
 	case len(s.ambiguousRows) > 0:
 		return "does not say which row of " + strings.Join(s.ambiguousRows, " and ") + " was changed" + effect,
 			"make (workspace_id, id) the primary key, and ALTER TABLE … REPLICA IDENTITY DEFAULT"

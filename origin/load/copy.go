@@ -1,11 +1,11 @@
 package load
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
 	"strconv"
-	"sync"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -16,75 +16,61 @@ import (
 // Rows are sent in COPY's text format. Values in files are text already, and Postgres
 // keeps the scale of a number that it parses from text.
 
-// copyRows sends rows until appendRow returns io.EOF. appendRow appends one row. If the
-// server ends the copy earlier, copyRows calls interrupt, which must end an appendRow
-// that waits for input.
+// copyRows sends the rows that appendRow appends, one by one, until it returns io.EOF. If
+// the server ends the copy earlier, copyRows calls interrupt, which must end an appendRow
+// that waits for input. No appendRow runs after copyRows has returned.
 func copyRows(ctx context.Context, tx pgx.Tx, sql string, appendRow func([]byte) ([]byte, error), interrupt func()) error {
-	source := &copySource{ctx: ctx, appendRow: appendRow}
-	_, err := tx.Conn().PgConn().CopyFrom(ctx, source, sql)
+	stream, rows := io.Pipe()
+	made := make(chan error, 1)
+	go func() {
+		err := writeRows(ctx, rows, appendRow)
+		if err != nil {
+			_ = rows.CloseWithError(errStopped)
+		} else {
+			_ = rows.Close()
+		}
+		made <- err
+	}()
+	_, err := tx.Conn().PgConn().CopyFrom(ctx, stream, sql)
 	cancelled := ctx.Err()
 	if err != nil {
 		interrupt()
 	}
-	// After a lost connection the driver may still be reading.
-	source.mu.Lock()
-	defer source.mu.Unlock()
-	source.closed = true
+	_ = stream.CloseWithError(errStopped)
+	failed := <-made
 	switch {
 	case err == nil:
 		return nil
 	case cancelled != nil:
 		return cancelled
-	case source.err != nil && !errors.Is(source.err, io.EOF) && !errors.Is(source.err, context.Canceled):
-		return source.err // the server's error says only that the copy ended
+	case failed != nil && !errors.Is(failed, errStopped) && !errors.Is(failed, context.Canceled):
+		return failed // the server's error says only that the copy ended
 	}
 	return err
-}
-
-// copySource is the stream of a COPY.
-type copySource struct {
-	ctx       context.Context
-	appendRow func([]byte) ([]byte, error)
-
-	mu     sync.Mutex // guards all below
-	buf    []byte
-	sent   int // of buf
-	err    error
-	closed bool
 }
 
 // errStopped is the error that the driver sends to the server. The server logs it, so it
 // must not contain data of the file.
 var errStopped = errors.New("the rows could not be read to their end")
 
-func (s *copySource) Read(p []byte) (n int, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.sent == len(s.buf) {
-		s.buf, s.sent = s.buf[:0], 0
-		for len(s.buf) < len(p) && s.err == nil {
-			s.fill()
+// writeRows writes all rows.
+func writeRows(ctx context.Context, to io.Writer, appendRow func([]byte) ([]byte, error)) error {
+	out := bufio.NewWriterSize(to, 64<<10)
+	var row []byte
+	for {
+		var err error
+		if row, err = appendRow(row[:0]); errors.Is(err, io.EOF) {
+			return out.Flush()
 		}
-	}
-	n = copy(p, s.buf[s.sent:])
-	s.sent += n
-	switch {
-	case n > 0 || s.err == nil:
-		return n, nil
-	case errors.Is(s.err, io.EOF):
-		return 0, io.EOF
-	}
-	return 0, errStopped
-}
-
-func (s *copySource) fill() {
-	if s.closed {
-		s.err = errStopped
-	} else if s.err = s.ctx.Err(); s.err == nil {
-		s.buf, s.err = s.appendRow(s.buf)
-	}
-	if s.err != nil && !errors.Is(s.err, io.EOF) {
-		s.buf = s.buf[:0] // the rows need not be sent: the copy is rolled back
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err == nil {
+			_, err = out.Write(row)
+		}
+		if err != nil {
+			return err
+		}
 	}
 }
 

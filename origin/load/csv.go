@@ -23,18 +23,17 @@ func newCSVReader(l *lines, c origin.Collection) (*csvReader, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	fields := newFields(c)
 	var given uint32
 	for _, cell := range r.cells {
 		name := r.text(cell)
-		column, reason := fields.find(name, given)
+		column, reason := findColumn(c.Columns(), name, given)
 		if reason != "" {
 			return nil, l.errorAt(cell.line, cell.column, printable(name), reason)
 		}
 		given |= 1 << column
 		r.columns = append(r.columns, column)
 	}
-	if missing := fields.missing(given); missing != "" {
+	if missing := missingColumn(c.Columns(), given); missing != "" {
 		return nil, l.errorAt(r.cells[0].line, 1, missing, "the column is missing")
 	}
 	return r, nil

@@ -2,43 +2,31 @@ package load
 
 import (
 	"math/bits"
+	"slices"
 
 	"listedge/origin"
 )
 
-// fields finds columns by their names in files. A set of columns is a bit mask: bit i
-// is the collection's column i.
-type fields struct {
-	columns []origin.Column
-	byName  map[string]int
-}
+// A set of columns is a bit mask: bit i is the collection's column i.
 
-func newFields(c origin.Collection) *fields {
-	f := &fields{columns: c.Columns(), byName: map[string]int{}}
-	for i, column := range f.columns {
-		f.byName[column.Field] = i
-	}
-	return f
-}
-
-// find returns the index of the column of that name, or the reason why it is not
-// allowed. given are the columns that the row has already.
-func (f *fields) find(name []byte, given uint32) (column int, reason string) {
-	column, there := f.byName[string(name)]
+// findColumn returns the index of the column of that name in files, or the reason why it
+// is not allowed. given are the columns that the row has already.
+func findColumn(columns []origin.Column, name []byte, given uint32) (i int, reason string) {
+	i = slices.IndexFunc(columns, func(c origin.Column) bool { return c.Field == string(name) })
 	switch {
-	case !there:
+	case i < 0:
 		return 0, "there is no such column"
-	case given&(1<<column) != 0:
+	case given&(1<<i) != 0:
 		return 0, "given twice"
 	}
-	return column, ""
+	return i, ""
 }
 
-// missing returns the name of a required column that is not in given; empty = none.
-func (f *fields) missing(given uint32) string {
-	for i, column := range f.columns {
-		if (column.Name == "id" || column.Name == "name") && given&(1<<i) == 0 {
-			return column.Field
+// missingColumn returns the name of a required column that is not in given; empty = none.
+func missingColumn(columns []origin.Column, given uint32) string {
+	for i, c := range columns {
+		if (c.Name == "id" || c.Name == "name") && given&(1<<i) == 0 {
+			return c.Field
 		}
 	}
 	return ""

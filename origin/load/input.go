@@ -110,46 +110,14 @@ func (in *input) beginsWithObject() bool {
 	}
 }
 
-// interrupted reads from a source whose reads cannot be cancelled.
-type interrupted struct {
-	ctx  context.Context
-	want chan []byte
-	got  chan readResult
-}
-
-type readResult struct {
-	data []byte
-	err  error
-}
-
 // interruptible returns a reader that ends with the context. A read in flight then
 // goes on until its source, or the process, ends.
 func interruptible(ctx context.Context, source io.Reader) io.Reader {
-	r := &interrupted{ctx: ctx, want: make(chan []byte), got: make(chan readResult, 1)}
+	reader, writer := io.Pipe()
 	go func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case buf := <-r.want:
-				n, err := source.Read(buf)
-				r.got <- readResult{buf[:n], err}
-			}
-		}
+		_, err := io.Copy(writer, source)
+		_ = writer.CloseWithError(err)
 	}()
-	return r
-}
-
-func (r *interrupted) Read(p []byte) (int, error) {
-	select {
-	case r.want <- make([]byte, len(p)): // not p, which is the caller's after an interrupt
-	case <-r.ctx.Done():
-		return 0, r.ctx.Err()
-	}
-	select {
-	case result := <-r.got:
-		return copy(p, result.data), result.err
-	case <-r.ctx.Done():
-		return 0, r.ctx.Err()
-	}
+	context.AfterFunc(ctx, func() { _ = reader.CloseWithError(ctx.Err()) })
+	return reader
 }

@@ -15,14 +15,13 @@ import (
 type jsonReader struct {
 	lines   *lines
 	columns []origin.Column
-	fields  *fields
 	line    []byte // the current one, a valid JSON value
 	at      int    // the next byte of it
 	buf     []byte // texts that had escapes
 }
 
 func newJSONReader(l *lines, c origin.Collection) *jsonReader {
-	return &jsonReader{lines: l, columns: c.Columns(), fields: newFields(c)}
+	return &jsonReader{lines: l, columns: c.Columns()}
 }
 
 func (r *jsonReader) errorAt(at int, field, reason string) error {
@@ -56,7 +55,7 @@ func (r *jsonReader) next(row *row) error {
 	if err != nil {
 		return err
 	}
-	if missing := r.fields.missing(given); missing != "" {
+	if missing := missingColumn(r.columns, given); missing != "" {
 		return r.errorAt(open, missing, "the key is missing")
 	}
 	return nil
@@ -77,7 +76,7 @@ func (r *jsonReader) members(row *row) (given uint32, err error) {
 		if err != nil {
 			return 0, err
 		}
-		column, reason := r.fields.find(key, given)
+		column, reason := findColumn(r.columns, key, given)
 		if reason != "" {
 			return 0, r.errorAt(keyAt, printable(key), reason)
 		}

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 
 	"listedge/origin"
+	"listedge/origin/audit"
 	"listedge/origin/postgres"
 )
 
@@ -84,8 +86,11 @@ func Import(ctx context.Context, databaseURL string, c origin.Collection, worksp
 		if err := copyRows(ctx, tx, copyImportSQL(c), batch.append, interrupt); err != nil {
 			return err
 		}
-		changed, err = writeTable(ctx, tx, c, workspace, batch, p)
-		return err
+		if changed, err = writeTable(ctx, tx, c, workspace, batch, p); err != nil {
+			return err
+		}
+		return audit.Write(ctx, tx, audit.Act{Action: "import", Workspace: &workspace, Details: map[string]any{
+			"collection": c.String(), "file": filepath.Base(file), "rows": batch.count, "changed": changed}})
 	})
 	if err != nil {
 		if caller.Err() != nil {

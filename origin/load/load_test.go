@@ -48,6 +48,7 @@ func TestPostgres(t *testing.T) {
 		{"import: only into a workspace that exists", workspaceMustExist},
 		{"import: other workspaces stay", otherWorkspacesStay},
 		{"import: from standard input", importStandardInput},
+		{"import and seed: each has its row in the audit log, if it changed something", actsAreInTheAuditLog},
 		{"values: what is accepted is accepted by Postgres", postgresAccepts},
 		{"seed: equal specs are equal data", seedIsDeterministic},
 		{"seed: a second run is refused", seedTwiceIsRefused},

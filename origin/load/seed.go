@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"listedge/origin"
+	"listedge/origin/audit"
 )
 
 // SeedSpec says how much sample data to make. Equal specs make equal data to the
@@ -116,7 +117,8 @@ func seedWorkspace(ctx context.Context, tx pgx.Tx, spec SeedSpec, n int, id uuid
 		}
 		before += int64(count)
 	}
-	return nil
+	return audit.Write(ctx, tx, audit.Act{Action: "seed", Workspace: &id, Details: map[string]any{
+		"name": name, "seed": spec.Seed, "items": spec.Items, "contacts": spec.Contacts}})
 }
 
 // seedID derives an id from its namespace, kind, seed and number.

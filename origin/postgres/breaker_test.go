@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/sony/gobreaker/v2"
+
+	"listedge/internal/boottime/boottimetest"
 )
 
 // After three failures in a row a server gets no query for the cooldown, and then
@@ -32,14 +34,14 @@ func TestBreaker(t *testing.T) {
 			run(down)
 			is(gobreaker.StateOpen)
 			for range 2 {
-				time.Sleep(cooldown - 1)
+				boottimetest.Pass(cooldown - 1)
 				is(gobreaker.StateOpen)
-				time.Sleep(2 * time.Nanosecond)
+				boottimetest.Pass(2 * time.Nanosecond)
 				is(gobreaker.StateHalfOpen)
 				run(down)
 				is(gobreaker.StateOpen)
 			}
-			time.Sleep(cooldown + 1)
+			boottimetest.Pass(cooldown + 1)
 			err := b.Do(func() error {
 				second := b.Do(func() error { t.Error("two queries try it"); return nil })
 				if !errors.Is(second, ErrUnavailable) {

@@ -16,7 +16,7 @@ type Options struct {
 	URL            string
 	ReplicationURL string        // of the same database, without a pooler, by which changes are followed; empty = URL
 	Replicas       []string      // URLs of hot standbys, which pages are read from where they are fresh enough
-	Connections    int           // for pages, to each server; keys have KeyConnections of their own
+	Connections    int           // for pages, to each server; keys and usage have connections of their own
 	QueryTimeout   time.Duration // statement_timeout of a page
 	// TimelineKnown is closed when it is known which timeline the fleet follows: no
 	// page and no key is read before. nil = at once.
@@ -30,9 +30,17 @@ const (
 	KeyTimeout     = 800 * time.Millisecond // statement_timeout of a key's look-up
 )
 
-// Database holds a node's connections. All of them are read-only.
+// What a node writes, the usage of keys, has a connection of its own, so that no page and
+// no key waits for it.
+const (
+	UsageConnections = 1
+	UsageTimeout     = 2 * time.Second // statement_timeout of a write
+)
+
+// Database holds a node's connections. All but that of Usage are read-only.
 type Database struct {
 	Pages, Keys *Primary
+	Usage       *Primary
 	Standbys    []*pgxpool.Pool // to Options.Replicas
 	Options     Options
 
@@ -54,25 +62,29 @@ func Open(ctx context.Context, o Options) (*Database, error) {
 }
 
 func (db *Database) open(ctx context.Context) error {
-	pool := func(url string, target pgconn.ValidateConnectFunc, connections int, timeout time.Duration) (*pgxpool.Pool, error) {
-		pool, err := openPool(ctx, url, target, connections, SessionSettings(timeout))
+	pool := func(url string, target pgconn.ValidateConnectFunc, connections, idle int, settings Settings) (*pgxpool.Pool, error) {
+		pool, err := openPool(ctx, url, target, connections, idle, settings)
 		if err == nil {
 			db.pools = append(db.pools, pool)
 		}
 		return pool, err
 	}
 	o := db.Options
-	pages, err := pool(o.URL, toPrimary, o.Connections, o.QueryTimeout)
+	pages, err := pool(o.URL, toPrimary, o.Connections, 1, SessionSettings(o.QueryTimeout))
 	if err != nil {
 		return err
 	}
-	keys, err := pool(o.URL, toPrimary, KeyConnections, KeyTimeout)
+	keys, err := pool(o.URL, toPrimary, KeyConnections, 1, SessionSettings(KeyTimeout))
 	if err != nil {
 		return err
 	}
-	db.Pages, db.Keys = &Primary{Pool: pages, address: &db.address}, &Primary{Pool: keys, address: &db.address}
+	usage, err := pool(o.URL, toPrimary, UsageConnections, 0, WriteSettings(UsageTimeout))
+	if err != nil {
+		return err
+	}
+	db.Pages, db.Keys, db.Usage = &Primary{Pool: pages, address: &db.address}, &Primary{Pool: keys, address: &db.address}, &Primary{Pool: usage, address: &db.address}
 	for _, url := range o.Replicas {
-		standby, err := pool(url, toStandby, o.Connections, o.QueryTimeout)
+		standby, err := pool(url, toStandby, o.Connections, 1, SessionSettings(o.QueryTimeout))
 		if err != nil {
 			return fmt.Errorf("replica: %w", err)
 		}

@@ -43,15 +43,15 @@ func parsePool(url string) (*pgxpool.Config, error) {
 	return config, checkURL(url, err)
 }
 
-// openPool makes a pool. Connections are made when they are first needed, so an
-// unreachable server is no error here.
-func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc, connections int, settings Settings) (*pgxpool.Pool, error) {
+// openPool makes a pool. Connections are made when they are first needed, but for as many
+// as are kept idle, so an unreachable server is no error here.
+func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc, connections, idle int, settings Settings) (*pgxpool.Pool, error) {
 	config, err := parsePool(url)
 	if err != nil {
 		return nil, fmt.Errorf("database URL: %w", err)
 	}
 	config.MaxConns = int32(connections)
-	config.MinIdleConns = 1
+	config.MinIdleConns = int32(idle)
 	config.PingTimeout = PingTimeout
 	config.ShouldPing = shouldPing
 	config.ConnConfig.DialFunc = rawconn.Dialing(config.ConnConfig.DialFunc)
@@ -90,7 +90,18 @@ func StatsOf(p *pgxpool.Pool) PoolStats {
 // Settings of sessions, by name.
 type Settings map[string]string
 
-// SessionSettings are those that every statement of a node depends on.
+// WriteSettings are those of statements that write, whatever settings the role has.
+func WriteSettings(timeout time.Duration) Settings {
+	return Settings{
+		"search_path":                   Schema,
+		"row_security":                  "off",
+		"default_transaction_read_only": "off",
+		"default_transaction_isolation": "read committed",
+		"statement_timeout":             strconv.FormatInt(timeout.Milliseconds(), 10),
+	}
+}
+
+// SessionSettings are those that every statement depends on that reads for a node.
 func SessionSettings(timeout time.Duration) Settings {
 	return Settings{
 		"search_path":                   Schema,

@@ -114,7 +114,7 @@ func TestAnIncompleteAnswerBreaksTheSession(t *testing.T) {
 // openSession is a session at a server, until the test ends.
 func openSession(t *testing.T) *Session {
 	t.Helper()
-	pool, err := openPool(t.Context(), sandboxtest.Postgres(t).URL("postgres"), toPrimary, 1, SessionSettings(time.Minute))
+	pool, err := openPool(t.Context(), sandboxtest.Postgres(t).URL("postgres"), toPrimary, 1, 1, SessionSettings(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

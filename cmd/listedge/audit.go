@@ -1,0 +1,106 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"listedge/origin/admin"
+	"listedge/origin/audit"
+)
+
+// actorFlag names who acts, for the audit log.
+type actorFlag struct {
+	Actor string `help:"Who does this, for the audit log." default:"${user}" placeholder:"NAME"`
+}
+
+// Validate refuses what would spoil the log.
+func (f *actorFlag) Validate() error {
+	if err := audit.CheckActor(f.Actor); err != nil {
+		return fmt.Errorf("--actor %w", err)
+	}
+	return nil
+}
+
+// acting returns a context whose acts are the actor's.
+func (f *actorFlag) acting(ctx context.Context) context.Context { return audit.As(ctx, f.Actor) }
+
+type auditCommand struct {
+	databaseFlags
+	jsonFlag
+	Workspace *uuid.UUID `help:"Only what was done to this workspace and its keys." placeholder:"ID"`
+	Key       *uuid.UUID `help:"Only what was done to this key." placeholder:"ID"`
+	Since     *days      `help:"Only what was done in this time, as 24h or 7d." placeholder:"DURATION"`
+	Limit     int        `help:"At most so many." default:"100" placeholder:"N"`
+}
+
+// maxAuditLimit bounds the memory of one list.
+const maxAuditLimit = 100_000
+
+// Validate refuses what would select nothing by mistake.
+func (c *auditCommand) Validate() error {
+	switch {
+	case c.Since != nil && *c.Since <= 0:
+		return fmt.Errorf("--since must be positive")
+	case c.Limit < 1 || c.Limit > maxAuditLimit:
+		return fmt.Errorf("--limit must be from 1 to %d", maxAuditLimit)
+	}
+	return c.databaseFlags.Validate()
+}
+
+// Run lists acts, newest first.
+func (c *auditCommand) Run(ctx context.Context, t *terminal) error {
+	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
+		list, err := a.Audit(ctx, audit.Filter{Workspace: c.Workspace, Key: c.Key, Since: (*time.Duration)(c.Since), Limit: c.Limit})
+		if err != nil {
+			return err
+		}
+		return c.print(t, list, func() {
+			for _, e := range list {
+				fmt.Fprintf(t.out, "%s  %-12s  %-18s  %-46s  %s\n", instant(&e.At), e.Actor, e.Action, subjectOf(e), summary(e.Details))
+			}
+		})
+	})
+}
+
+// subjectOf is what was acted on.
+func subjectOf(e audit.Entry) string {
+	switch {
+	case e.KeyID != nil:
+		return "key " + e.KeyID.String()
+	case e.WorkspaceID != nil:
+		return "workspace " + e.WorkspaceID.String()
+	}
+	return "-"
+}
+
+// summary is the details on one line, as "burst 10 → 20, ratePerSecond 5 → 7".
+func summary(details map[string]any) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(details)) {
+		switch value := details[name].(type) {
+		case nil:
+		case map[string]any: // an audit.Change
+			parts = append(parts, name+" "+valueText(value["from"])+" → "+valueText(value["to"]))
+		default:
+			parts = append(parts, name+" "+valueText(value))
+		}
+	}
+	return cmp.Or(strings.Join(parts, ", "), "-")
+}
+
+// valueText is JSON, which has no control characters.
+func valueText(value any) string {
+	text, err := json.Marshal(value)
+	if err != nil {
+		panic("BUG: " + err.Error()) // it was read from JSON
+	}
+	return string(text)
+}

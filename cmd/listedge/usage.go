@@ -1,0 +1,65 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/google/uuid"
+
+	"listedge/origin/admin"
+	"listedge/origin/usage"
+)
+
+// checkPeriod refuses a period that is not positive, or longer than most.
+func checkPeriod(flag string, p days, most time.Duration) error {
+	if p <= 0 || time.Duration(p) > most {
+		return fmt.Errorf("%s must be positive and at most %dd", flag, most/(24*time.Hour))
+	}
+	return nil
+}
+
+type usageCommand struct {
+	databaseFlags
+	jsonFlag
+	Workspace uuid.UUID `help:"The workspace." required:""`
+	Since     days      `help:"How far back, as 24h or 7d, at most 35d; the hour in which that was counts as a whole." default:"24h" placeholder:"DURATION"`
+}
+
+// Validate is explicit because each of the embedded has one.
+func (c *usageCommand) Validate() error {
+	return cmp.Or(c.databaseFlags.Validate(), checkPeriod("--since", c.Since, usage.Kept))
+}
+
+// Run prints the usage.
+func (c *usageCommand) Run(ctx context.Context, t *terminal) error {
+	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
+		u, err := a.Usage(ctx, c.Workspace, time.Duration(c.Since))
+		if err != nil {
+			return err
+		}
+		return c.print(t, u, func() { printUsage(t, u) })
+	})
+}
+
+// usageHelp explains the columns.
+const usageHelp = `Requests are all that were answered with a valid key, with any status. 429s and 304s are among them. Bytes are those of response bodies as sent, compressed or not. Queries are page queries of Postgres: one that several requests share counts for the key of the first, and reading the next page ahead counts; refreshing what many request, and looking up keys, count for nobody.
+
+Nodes write every five seconds. Hours are kept for 35 days, the last use of a key for as long as the key.`
+
+func printUsage(t *terminal, u admin.Usage) {
+	fmt.Fprintf(t.out, "%s  since %s\n\n", u.WorkspaceID, instant(&u.Since))
+	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "requests\t429s\t304s\tbytes\tqueries\tlast used\t  key")
+	line := func(n admin.Use, lastUsed *time.Time, key string) {
+		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%s\t  %s\n", n.Requests, n.Refused, n.NotModified, n.Bytes, n.Queries, instant(lastUsed), key)
+	}
+	for _, k := range u.Keys {
+		line(k.Use, k.LastUsedAt, strings.TrimSpace(fmt.Sprintf("%s  %s…  %s", k.ID, k.Prefix, k.Name)))
+	}
+	line(u.Totals, nil, "total")
+	_ = w.Flush()
+}

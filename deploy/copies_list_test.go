@@ -1,0 +1,249 @@
+package deploy_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// watchedList is the items of a workspace of its own, which a test changes.
+type watchedList struct {
+	db             *pgxpool.Pool
+	node           *node
+	workspace, key string
+	seeded         []string // ids as inserted, newest first
+
+	mu        sync.Mutex          // guards what follows
+	disturbed map[string]bool     // rows that came, went or moved since the round began
+	held      map[string][]string // names that rows have had since then
+}
+
+func newWatchedList(t *testing.T, f *fleet, rows int) *watchedList {
+	t.Helper()
+	db, err := pgxpool.New(t.Context(), f.postgres.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	l := &watchedList{db: db, node: f.nodes[0], disturbed: map[string]bool{}, held: map[string][]string{}}
+	var made struct{ ID string }
+	if err := json.Unmarshal([]byte(listedge(t, f.env, "workspaces", "create", "--name", t.Name(), "--json")), &made); err != nil {
+		t.Fatal(err)
+	}
+	l.workspace = made.ID
+	l.key = listedge(t, f.env, "keys", "create", "--workspace", l.workspace, "--rate", "100000", "--burst", "100000")
+	l.seeded = l.change(t, `INSERT INTO items (workspace_id, name, created_at)
+		SELECT $1, 'Item ' || n, timestamptz '2020-01-01' - n * interval '1 day' FROM generate_series(1, $2) n`, l.workspace, rows)
+	return l
+}
+
+// change runs a statement and returns the ids of the rows that it touched.
+func (l *watchedList) change(t *testing.T, statement string, arguments ...any) (ids []string) {
+	t.Helper()
+	rows, err := l.db.Query(t.Context(), statement+" RETURNING id::text", arguments...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	if rows.Err() != nil {
+		t.Fatalf("%s: %v", statement, rows.Err())
+	}
+	return ids
+}
+
+// visibleAfter is the node's --freshness-bound: no page omits a commit of longer
+// ago, however slow the machine.
+const visibleAfter = 200 * time.Millisecond
+
+// awaitVisible waits until each page shows all changes.
+func (l *watchedList) awaitVisible() { time.Sleep(visibleAfter) }
+
+// rows are the active rows by id, by the plainest walk. Their ids are compared
+// with the database's.
+func (l *watchedList) rows(t *testing.T) map[string]item {
+	t.Helper()
+	rows := map[string]item{}
+	for target := "/v1/items?limit=100"; target != ""; {
+		status, body, err := get("http://"+l.node.public+target, l.key)
+		var page struct {
+			Data []item
+			Page struct{ NextCursor *string }
+		}
+		if err != nil || status != http.StatusOK || json.Unmarshal(body, &page) != nil {
+			t.Fatalf("%d %v: %s", status, err, body)
+		}
+		for _, row := range page.Data {
+			rows[row.Id] = row
+		}
+		target = ""
+		if page.Page.NextCursor != nil {
+			target = "/v1/items?limit=100&cursor=" + *page.Page.NextCursor
+		}
+	}
+	names := l.names(t)
+	for id, row := range rows {
+		if names[id] != row.Name {
+			t.Errorf("a walk shows %s as %q, and the database has %q", id, row.Name, names[id])
+		}
+	}
+	if len(rows) != len(names) {
+		t.Errorf("a walk shows %d rows, and the database has %d", len(rows), len(names))
+	}
+	return rows
+}
+
+// names are those of the active rows in the database, by id.
+func (l *watchedList) names(t *testing.T) map[string]string {
+	t.Helper()
+	rows, err := l.db.Query(t.Context(), "SELECT id::text, name FROM items WHERE workspace_id = $1 AND active", l.workspace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	names := map[string]string{}
+	for rows.Next() {
+		var id, name string
+		if err := rows.Scan(&id, &name); err != nil {
+			t.Fatal(err)
+		}
+		names[id] = name
+	}
+	if rows.Err() != nil {
+		t.Fatal(rows.Err())
+	}
+	return names
+}
+
+// somewhere picks rows of the list: $2 is a random number below one.
+const somewhere = `workspace_id = $1 AND created_at < (SELECT created_at FROM items WHERE workspace_id = $1 ORDER BY created_at OFFSET floor($2 * (SELECT count(*) FROM items WHERE workspace_id = $1)) LIMIT 1)`
+
+// disturb makes one change at random.
+func (l *watchedList) disturb(t *testing.T, random *rand.Rand) {
+	one := `id = (SELECT id FROM items WHERE ` + somewhere + ` ORDER BY created_at DESC, id LIMIT 1)`
+	few := `id IN (SELECT id FROM items WHERE ` + somewhere + ` ORDER BY created_at DESC, id LIMIT 7)`
+	back := "timestamptz '2020-01-01' - $2 * interval '60 days'"
+	kinds := []struct {
+		statement string
+		name      bool // a new name, which is $3
+	}{
+		{"UPDATE items SET name = $3 WHERE " + one, true},
+		{"UPDATE items SET name = $3 WHERE " + few, true},
+		{"INSERT INTO items (workspace_id, name, created_at) SELECT $1, 'new', now() WHERE $2::float8 >= 0", false},
+		{"INSERT INTO items (workspace_id, name, created_at) SELECT $1, 'many', now() FROM generate_series(1, 12) WHERE $2::float8 >= 0", false},
+		{"INSERT INTO items (workspace_id, name, created_at) SELECT $1, 'deep', " + back, false},
+		{"INSERT INTO items (workspace_id, name, created_at) SELECT $1, 'many deep', " + back + " FROM generate_series(1, 12)", false},
+		{"UPDATE items SET active = NOT active WHERE " + one, false},
+		{"UPDATE items SET active = NOT active WHERE " + few, false},
+		{"UPDATE items SET active = true WHERE NOT active AND workspace_id = $1 AND $2::float8 >= 0", false},
+		{"DELETE FROM items WHERE " + one, false},
+		{"DELETE FROM items WHERE " + few, false},
+		{"UPDATE items SET created_at = now() WHERE " + one, false},
+		{"UPDATE items SET created_at = created_at - interval '20 days' WHERE " + few, false},
+	}
+	kind := kinds[random.IntN(len(kinds))]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	arguments := []any{l.workspace, random.Float64()}
+	name := fmt.Sprint("name ", random.Int64())
+	if kind.name {
+		arguments = append(arguments, name)
+	}
+	for _, id := range l.change(t, kind.statement, arguments...) {
+		if kind.name {
+			l.held[id] = append(l.held[id], name)
+		} else {
+			l.disturbed[id] = true
+		}
+	}
+}
+
+// keepsInStep: after a round without changes the copy is the list. In a round with changes
+// between its requests, each row that was active throughout is in the copy
+// once, as it was at some moment of the round.
+func keepsInStep(t *testing.T, f *fleet, start starter) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	const limit = 5
+	list := newWatchedList(t, f, 60)
+	between := startBetween(t, f)
+	walk := start(t, between.URL, list.key, limit)
+	known := map[string]item{} // what a client that applies each round's changes has
+	check := func(r round) map[string]item {
+		t.Helper()
+		if r.Problem != nil {
+			t.Fatalf("%+v", *r.Problem)
+		}
+		rows := r.byID(t)
+		for _, id := range r.Removed {
+			delete(known, id)
+		}
+		for _, id := range r.Changed {
+			known[id] = rows[id]
+		}
+		if !reflect.DeepEqual(known, rows) {
+			t.Error("what changed and was removed does not lead to the copy")
+		}
+		return rows
+	}
+	for range 12 {
+		for range random.IntN(4) {
+			list.disturb(t, random)
+		}
+		list.awaitVisible()
+		before := list.names(t)
+		list.mu.Lock()
+		clear(list.disturbed)
+		clear(list.held)
+		list.mu.Unlock()
+		between.mu.Lock()
+		between.answer = func(_ int, w http.ResponseWriter) bool {
+			if random.IntN(4) == 0 {
+				list.disturb(t, random)
+			}
+			return false
+		}
+		between.mu.Unlock()
+		rows := check(walk(t))
+		for id, name := range before {
+			if row, there := rows[id]; !list.disturbed[id] && (!there || row.Name != name && !slices.Contains(list.held[id], row.Name)) {
+				t.Errorf("row %s was active throughout as %q, then %q; the copy has %v %q", id, name, list.held[id], there, row.Name)
+			}
+		}
+
+		between.mu.Lock()
+		between.answer = nil
+		between.mu.Unlock()
+		list.awaitVisible()
+		want := list.rows(t)
+		if rows := check(walk(t)); !reflect.DeepEqual(rows, want) {
+			t.Error("after a round without changes the copy is not the list")
+		}
+		again := walk(t) // joins small pages, if it changes anything
+		last := walk(t)
+		if !reflect.DeepEqual(check(last), want) || last.Unchanged != last.Requests || last.Requests > again.Requests {
+			t.Errorf("of %d pages %d were unchanged, after %d requests", last.Requests, last.Unchanged, again.Requests)
+		}
+		if most := 2*(len(want)+limit-1)/limit + 1; last.Requests > most {
+			t.Errorf("%d rows took %d requests, more than %d", len(want), last.Requests, most)
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}

@@ -1,0 +1,233 @@
+package deploy_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	listedge_client "listedge/docs/clients/go"
+)
+
+// The clients of docs/clients, which keep copies: each by the same tests.
+
+type item = listedge_client.Item
+
+// round is what one call of a client's Round found, and the copy afterwards.
+type round struct {
+	Rows                []item
+	Changed, Removed    []string
+	Requests, Unchanged int
+	Problem             *struct {
+		Status          int
+		Code, RequestID string
+		RetryAfter      int // seconds
+	}
+}
+
+// keeper has a client walk once.
+type keeper func(t *testing.T) round
+
+// starter starts a client of the service at an address: limit is its rows of a
+// request.
+type starter func(t *testing.T, address, key string, limit int) keeper
+
+func TestClientsKeepCopies(t *testing.T) {
+	t.Parallel()
+	f := startServers(t)
+	f.add(t, "LISTEDGE_FRESHNESS_BOUND="+visibleAfter.String()).awaitMode(t, "followed")
+	for name, build := range map[string]func(t *testing.T) starter{
+		"go":         func(*testing.T) starter { return goKeeper },
+		"typescript": typeScriptKeeper,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			start := build(t)
+			t.Run("a round reads what changed", func(t *testing.T) { t.Parallel(); readsWhatChanged(t, f, start) })
+			t.Run("a walk survives what goes wrong", func(t *testing.T) { t.Parallel(); survives(t, f, start) })
+			t.Run("copies keep in step", func(t *testing.T) { t.Parallel(); keepsInStep(t, f, start) })
+		})
+	}
+}
+
+func goKeeper(t *testing.T, address, key string, limit int) keeper {
+	items := listedge_client.NewItems(&listedge_client.Client{URL: address, Key: key})
+	items.Limit = limit
+	return func(t *testing.T) (r round) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		found, err := items.Round(ctx)
+		if problem, ok := errors.AsType[*listedge_client.Problem](err); ok {
+			said, _ := json.Marshal(map[string]any{"problem": map[string]any{"status": problem.Status, "code": problem.Code, "requestId": problem.RequestID, "retryAfter": problem.RetryAfter / time.Second}})
+			err = json.Unmarshal(said, &r)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range items.Rows() {
+			r.Rows = append(r.Rows, *row)
+		}
+		for _, row := range found.Changed {
+			r.Changed = append(r.Changed, row.Id)
+		}
+		r.Removed, r.Requests, r.Unchanged = found.Removed, found.Requests, found.Unchanged
+		return r
+	}
+}
+
+func typeScriptKeeper(t *testing.T) starter {
+	dir := t.TempDir()
+	for _, folder := range []string{"clients", "../docs/clients/typescript"} {
+		if err := os.CopyFS(dir, os.DirFS(folder)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program := compileTypeScript(t, dir, "copy")
+	return func(t *testing.T, address, key string, limit int) keeper {
+		cmd := exec.Command(program.Path, program.Args[1:]...)
+		cmd.Env = append(os.Environ(), "NODE="+address, "KEY="+key, fmt.Sprint("LIMIT=", limit))
+		cmd.Stderr = os.Stderr
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			in.Close()
+			if err := cmd.Wait(); err != nil {
+				t.Error(err)
+			}
+		})
+		answers := bufio.NewReader(out)
+		return func(t *testing.T) (r round) {
+			t.Helper()
+			if _, err := io.WriteString(in, "\n"); err != nil {
+				t.Fatal(err)
+			}
+			line, err := answers.ReadBytes('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := json.Unmarshal(line, &r); err != nil {
+				t.Fatalf("%v: %s", err, line)
+			}
+			return r
+		}
+	}
+}
+
+// byID fails the test if a row is there twice.
+func (r round) byID(t *testing.T) map[string]item {
+	t.Helper()
+	rows := map[string]item{}
+	for _, row := range r.Rows {
+		if _, twice := rows[row.Id]; twice {
+			t.Errorf("%s is in the copy twice", row.Id)
+		}
+		rows[row.Id] = row
+	}
+	return rows
+}
+
+// The types of the clients are generated from the service's description.
+func TestTypesOfTheClients(t *testing.T) {
+	t.Parallel()
+	document, err := filepath.Abs("../edge/openapi.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, generate := range map[string]func(t *testing.T, dir string){
+		"go/types.go": func(t *testing.T, dir string) {
+			generator := string(run(t, exec.Command("go", "tool", "-n", "oapi-codegen")))
+			cmd := exec.Command(generator[:len(generator)-1], "-config", "oapi-codegen.yaml", document)
+			cmd.Dir = dir
+			run(t, cmd)
+		},
+		"typescript/openapi.d.ts": func(t *testing.T, dir string) {
+			runModule(t, dir, "openapi-typescript", document, "-o", "openapi.d.ts")
+		},
+	} {
+		t.Run(file, func(t *testing.T) {
+			checkedIn := filepath.Join("../docs/clients", file)
+			dir := t.TempDir()
+			if err := os.CopyFS(dir, os.DirFS(filepath.Dir(checkedIn))); err != nil {
+				t.Fatal(err)
+			}
+			generate(t, dir)
+			want, err := os.ReadFile(filepath.Join(dir, filepath.Base(file)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if *update {
+				if err := os.WriteFile(checkedIn, want, 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got, err := os.ReadFile(checkedIn); err != nil || string(got) != string(want) {
+				t.Errorf("%s is not what edge/openapi.json makes (%v); run with -update", checkedIn, err)
+			}
+		})
+	}
+}
+
+// What a round costs depends on what changed, and not on where.
+func readsWhatChanged(t *testing.T, f *fleet, start starter) {
+	list := newWatchedList(t, f, 60)
+	between := startBetween(t, f)
+	walk := start(t, between.URL, list.key, 5)
+	for _, c := range []struct {
+		what, statement           string
+		requests, read            int // pages, and those of them that are sent again
+		changed, removed, present int // rows
+	}{
+		{"a first walk", "", 12, 12, 60, 0, 60},
+		{"nothing", "", 12, 0, 0, 0, 60},
+		{"a row deep in the list", "UPDATE items SET name = 'Other' WHERE id = ANY(($1::uuid[])[33:33])", 12, 1, 1, 0, 60},
+		{"a row comes in at the head", "INSERT INTO items (workspace_id, name) SELECT workspace_id, 'New' FROM items WHERE id = ANY(($1::uuid[])[1:1])", 13, 2, 1, 0, 61},
+		{"another: it joins the small page", "INSERT INTO items (workspace_id, name) SELECT workspace_id, 'New' FROM items WHERE id = ANY(($1::uuid[])[1:1])", 13, 2, 1, 0, 62},
+		{"a row leaves: it and the row that takes its place", "DELETE FROM items WHERE id = ANY(($1::uuid[])[33:33])", 13, 2, 0, 1, 61},
+		{"nothing again", "", 13, 0, 0, 0, 61},
+		{"rows become old: pages at the end are filled", "UPDATE items SET created_at = '1990-01-01' WHERE id = ANY(($1::uuid[])[20:25])", 14, 5, 6, 0, 61},
+		{"rows so large that pages end before their limit", "UPDATE items SET (name, sku, description, unit) = (SELECT t, t, t, t FROM repeat(chr(1), 65536) t) WHERE id = ANY(($1::uuid[])[45:52])", 16, 5, 8, 0, 61},
+		{"nothing once more", "", 16, 0, 0, 0, 61},
+		{"all leave but one", "UPDATE items SET active = false WHERE id <> ALL(($1::uuid[])[25:25]) AND workspace_id = (SELECT workspace_id FROM items WHERE id = ANY(($1::uuid[])[25:25]))", 1, 1, 0, 60, 1},
+		{"none", "UPDATE items SET active = false WHERE id = ANY(($1::uuid[])[25:25])", 1, 1, 0, 1, 0},
+		{"still none", "", 1, 0, 0, 0, 0},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			if c.statement != "" {
+				list.change(t, c.statement, list.seeded)
+				list.awaitVisible()
+			}
+			r := walk(t)
+			if got := len(r.byID(t)); got != c.present {
+				t.Errorf("%d rows are in the copy, want %d", got, c.present)
+			}
+			if !reflect.DeepEqual(r.byID(t), list.rows(t)) {
+				t.Error("the copy is not the list")
+			}
+			if len(r.Changed) != c.changed || len(r.Removed) != c.removed {
+				t.Errorf("%d rows changed and %d were removed, want %d and %d", len(r.Changed), len(r.Removed), c.changed, c.removed)
+			}
+			if read := r.Requests - r.Unchanged; r.Requests != c.requests || read != c.read {
+				t.Errorf("%d requests, %d of them for pages that changed, want %d and %d", r.Requests, read, c.requests, c.read)
+			}
+		})
+	}
+}

@@ -1,0 +1,183 @@
+package edge
+
+import (
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"listedge/cache"
+	"listedge/limiter"
+	"listedge/origin/apikey"
+)
+
+// giveQuota gives the workspace of the server's key a quota.
+func giveQuota(t *testing.T, s *Server, q apikey.Quota) *client {
+	t.Helper()
+	entry, _ := keyOf(t, s)
+	key := entry.Key
+	key.Quota = q
+	entry.Key.Quota = q
+	s.makeClient(key, &entry.Value)
+	return &entry.Value
+}
+
+// A request counts in the period in which it came, whoever asks at the same time. A
+// new period begins full, with its own length in the headers.
+func TestTheNextPeriodBegins(t *testing.T) {
+	for _, c := range []struct {
+		period              apikey.Period
+		before, after       string
+		policy, policyAfter string
+	}{
+		{apikey.Day, "2026-11-22T23:59:59.999Z", "2026-11-23T00:00:00Z", `"quota";q=3;w=86400`, `"quota";q=3;w=86400`},
+		{apikey.Month, "2027-01-31T23:59:59.999Z", "2027-02-01T00:00:00Z", `"quota";q=3;w=2678400`, `"quota";q=3;w=2419200`},
+	} {
+		t.Run(c.period.String(), func(t *testing.T) {
+			s, _ := hitServer(t, `{"data":[]`)
+			workspace := uuid.New()
+			q := &quota{Quota: apikey.Quota{Requests: 3, Period: c.period, Version: 1}, limiter: s.limiter, workspace: workspace.String()}
+			at := func(text string) time.Time {
+				moment, err := time.Parse(time.RFC3339, text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return moment
+			}
+			before, after := at(c.before), at(c.after)
+			p := q.at(before)
+			if p != q.at(before.Add(-time.Hour)) || p.policy != c.policy || !p.end.Equal(after) {
+				t.Fatalf("%+v", p)
+			}
+			// The limiter reads its own clock, and these buckets end when they end.
+			spend := func(p *period, n int) (admitted int) {
+				for range n {
+					if s.limiter.Take(time.Now(), nil, nil, p.bucket).Allowed {
+						admitted++
+					}
+				}
+				return admitted
+			}
+			if n := spend(p, 5); n != 3 {
+				t.Fatalf("%d of 3 admitted", n)
+			}
+			next := q.at(after)
+			if next == p || next.bucket == p.bucket || next.policy != c.policyAfter {
+				t.Fatalf("%+v", next)
+			}
+			if n := spend(next, 5); n != 3 {
+				t.Fatalf("%d of 3 admitted in the next period", n)
+			}
+			if late := q.at(before); late.bucket != p.bucket { // a request that came a moment before midnight
+				t.Error("the period before has another bucket now")
+			}
+			var all sync.WaitGroup
+			for i := range 8 {
+				all.Go(func() {
+					for range 200 {
+						if i%2 == 0 && q.at(before).bucket != p.bucket || i%2 == 1 && q.at(after).bucket != next.bucket {
+							t.Error("a request counts in the other period")
+						}
+					}
+				})
+			}
+			all.Wait()
+			q.at(after)
+			if n := testing.AllocsPerRun(100, func() { q.at(after) }); n > 0 {
+				t.Errorf("%v allocations", n)
+			}
+		})
+	}
+}
+
+// All keys of a workspace have one quota, and a changed one keeps what was used.
+func TestKeysOfAWorkspaceShareItsQuota(t *testing.T) {
+	s, _ := hitServer(t, `{"data":[]`)
+	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Limit: apikey.Limit{Set: true, Rate: 1, Burst: 10}, Quota: apikey.Quota{Requests: 5, Period: apikey.Month, Version: 1}}
+	var one, other, raised, daily, none client
+	s.makeClient(k, &one)
+	k.ID = uuid.New()
+	s.makeClient(k, &other)
+	bucket := func(c *client) *limiter.Bucket { return c.quota.at(time.Now()).bucket }
+	if bucket(&one) != bucket(&other) {
+		t.Error("two keys have two quotas")
+	}
+	s.limiter.Take(time.Now(), nil, nil, bucket(&one))
+	k.Quota.Requests, k.Quota.Version = 50, 2
+	s.makeClient(k, &raised)
+	if d := s.limiter.Peek(time.Now(), nil, nil, bucket(&other)); bucket(&raised) != bucket(&one) || d.Quota.Remaining != 49 {
+		t.Errorf("%+v after the quota was raised to 50 and 1 was used", d)
+	}
+	k.Quota.Period = apikey.Day
+	s.makeClient(k, &daily)
+	if bucket(&daily) == bucket(&one) {
+		t.Error("a quota for a day has the bucket of the month")
+	}
+	k.Quota = apikey.Quota{}
+	if s.makeClient(k, &none); none.quota != nil {
+		t.Error("no quota is a quota")
+	}
+}
+
+// What costs nothing costs nothing of the quota. When it is used up: 429 with its own
+// code, and what memory answers with 304 goes on.
+func TestAnswersOfAQuota(t *testing.T) {
+	s, ctx := hitServer(t, `{"data":[]`)
+	entry, _ := keyOf(t, s)
+	etag := cache.TagOf([]byte(`{"data":[]`)).String()
+	c := giveQuota(t, s, apikey.Quota{Requests: 3, Period: apikey.Day, Version: 1})
+	left := func() int64 {
+		return s.limiter.Peek(time.Now(), nil, nil, c.quota.at(time.Now()).bucket).Quota.Remaining
+	}
+	ask := func(header, value, target string) answered {
+		t.Helper()
+		ctx.Request.Header.Del("If-None-Match")
+		ctx.Request.Header.Del("If-Match")
+		ctx.Request.Header.Set(header, value)
+		ctx.Request.SetRequestURI(target)
+		return answerTo(t, s, ctx)
+	}
+	for i, want := range []struct {
+		header, value, target string
+		status                int
+		left                  int64
+	}{
+		{"Accept", "*/*", theTarget, 200, 2},
+		{"If-None-Match", etag, theTarget, 304, 2},
+		{"If-Match", `"a"`, theTarget, 412, 2},
+		{"Accept", "*/*", "/v1/items?limit=0", 400, 1},
+		{"Accept", "*/*", theTarget, 200, 0},
+		{"If-None-Match", etag, theTarget, 304, 0},
+		{"If-None-Match", `"other"`, theTarget, 429, 0},
+		{"Accept", "*/*", "/v1/items?limit=0", 429, 0},
+	} {
+		got := ask(want.header, want.value, want.target)
+		if got.status != want.status || left() != want.left {
+			t.Fatalf("request %d: %d, %d left, want %d and %d", i, got.status, left(), want.status, want.left)
+		}
+		if got.status != 429 {
+			continue
+		}
+		now := time.Now().UTC()
+		wait := time.Until(time.Date(now.Year(), now.Month(), now.Day()+1, 0, 0, 0, 0, time.UTC)) / time.Second
+		retry, err := strconv.Atoi(got.header("Retry-After"))
+		if !strings.Contains(got.body, `"code":"PLAN_LIMIT_REACHED"`) || err != nil || (time.Duration(retry)-wait).Abs() > 300 && wait > 300 {
+			t.Errorf("request %d: Retry-After %d, with %d s to midnight: %s", i, retry, wait, got.body)
+		}
+		if h := got.head; h.Get("X-Ratelimit-Limit") != "3" || !strings.HasSuffix(h.Get("RateLimit-Policy"), `, "quota";q=3;w=86400`) || !strings.HasSuffix(h.Get("RateLimit"), `, "quota";r=0;t=`+h.Get("Retry-After")) {
+			t.Errorf("request %d: %v", i, h)
+		}
+	}
+	ctx.Request.Header.Set("X-Request-Id", "used-up")
+	ask("Accept", "*/*", theTarget)
+	if r := s.Records("used-up")[0]; r.Limit.RefusedBy != "quota" || r.Limit.Quota != (QuotaRecord{Requests: 3, Period: apikey.Day}) || r.Limit.Allowed {
+		t.Errorf("%+v", r.Limit)
+	}
+	key := s.limiter.Peek(time.Now(), entry.Value.bucket, nil, nil).Key
+	if key.Remaining < 1e6-10 {
+		t.Errorf("%d tokens of the key left", key.Remaining)
+	}
+}

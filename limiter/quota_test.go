@@ -1,0 +1,293 @@
+package limiter
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"listedge/limiter/lease"
+)
+
+// quotaFor is the bucket of a quota for a period that ends in that time.
+func quotaFor(t testing.TB, l *Limiter, name string, tokens int64, ends time.Time, version int64) *Bucket {
+	t.Helper()
+	p, err := NewQuota(tokens, ends)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Version = version
+	return l.Bucket(QuotaBucket("w", name), p)
+}
+
+// Both deciders keep a quota beside the rates, all or none.
+func TestQuotas(t *testing.T) {
+	t.Run("direct", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { quotas(t, open(t, Options{})) })
+	})
+	t.Run("leased", func(t *testing.T) {
+		inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) { quotas(t, l) })
+	})
+}
+
+func quotas(t *testing.T, l *Limiter) {
+	for _, tokens := range []int64{3, 15, 16, 100} {
+		ends := time.Now().Add(time.Hour + 500*time.Millisecond)
+		name := fmt.Sprint(tokens)
+		key := l.Bucket(KeyBucket("w", name), policy(t, 1_000, 1_000))
+		quota := quotaFor(t, l, name, tokens, ends, 1)
+		take := func() Decision { return l.Take(time.Now(), key, nil, quota) }
+		refused := func(what string) {
+			t.Helper()
+			time.Sleep(time.Second)
+			before := l.left(key)
+			d := take()
+			until := time.Until(ends)
+			if d.Allowed || d.Refused != Quota || d.Quota.Remaining != 0 || d.RetryAfter < until || d.RetryAfter > until+time.Millisecond || d.Quota.RetryIn != d.RetryAfter || d.Quota.ResetIn != d.RetryAfter {
+				t.Fatalf("%d tokens, %s: %+v, and the period ends in %v", tokens, what, d, until)
+			}
+			if after := l.left(key); after != before || d.Key.RetryIn != 0 {
+				t.Fatalf("%d tokens, %s: a refused request took %d tokens of its key", tokens, what, before-after)
+			}
+		}
+		for i := range tokens {
+			d := take()
+			if !d.Allowed || d.RetryAfter != 0 || d.Quota.Remaining != tokens-1-i || d.Quota.RetryIn != 0 || (d.Quota.ResetIn-time.Until(ends)).Abs() > time.Millisecond || d.Quota.FullIn != d.Quota.ResetIn {
+				t.Fatalf("%d tokens, take %d: %+v", tokens, i, d)
+			}
+		}
+		refused("used up")
+		if d := l.Peek(time.Now(), key, nil, quota); !d.Allowed || d.Quota.Remaining != 0 || d.Quota.ResetIn == 0 {
+			t.Fatalf("a look: %+v", d)
+		}
+
+		l.Return(nil, nil, quota) // a request that turned out to cost nothing
+		time.Sleep(2 * time.Second)
+		if d := take(); !d.Allowed {
+			t.Fatalf("%d tokens, after one was given back: %+v", tokens, d)
+		}
+		refused("used up again")
+
+		quotaFor(t, l, name, tokens+5, ends, 2)
+		for range 5 {
+			if d := take(); !d.Allowed {
+				t.Fatalf("%d tokens, raised by 5: %+v", tokens, d)
+			}
+		}
+		refused("raised and used up")
+		quotaFor(t, l, name, 1, ends, 3)
+		refused("lowered below what was used")
+		quotaFor(t, l, name, tokens+6, ends, 4)
+		if d := take(); !d.Allowed {
+			t.Fatalf("%d tokens, raised by one more: %+v", tokens, d)
+		}
+		refused("raised by one more and used up")
+
+		next := quotaFor(t, l, name+"+1", tokens, ends.Add(time.Hour), 4)
+		if d := l.Take(time.Now(), key, nil, next); !d.Allowed || d.Quota.Remaining != tokens-1 {
+			t.Fatalf("the next period: %+v", d)
+		}
+
+		full := quotaFor(t, l, name+"full", tokens, ends, 1)
+		slow := l.Bucket(KeyBucket("w", name+"slow"), policy(t, 0.001, 1))
+		l.Take(time.Now(), slow, nil, full)
+		for range 10 {
+			if d := l.Take(time.Now(), slow, nil, full); d.Allowed || d.Refused != Key || d.Quota.RetryIn != 0 {
+				t.Fatalf("%+v", d)
+			}
+		}
+		time.Sleep(time.Second)
+		if d := l.Peek(time.Now(), nil, nil, full); d.Quota.Remaining != tokens-1 {
+			t.Fatalf("requests that the rate refused took of the quota: %d of %d left", d.Quota.Remaining, tokens)
+		}
+	}
+	if s := l.Stats(); s.Refused.Quota != 4*5 {
+		t.Errorf("%+v", s.Refused)
+	}
+}
+
+// Without Redis a quota that was used is remembered until its period is over, however
+// many others there are; a full one is not.
+func TestAUsedQuotaIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 2 * sweepFrom
+		l := open(t, Options{MaxBuckets: most})
+		ends := time.Now().Add(24 * time.Hour)
+		var used []*Bucket
+		for i := range 100 {
+			used = append(used, quotaFor(t, l, fmt.Sprint("used", i), 3, ends, 1))
+			l.Take(time.Now(), nil, nil, used[i])
+		}
+		full := quotaFor(t, l, "full", 3, ends, 1)
+		others := func() {
+			time.Sleep(time.Hour)
+			for i := range 3 * most { // none of them idle
+				takes(t, l, l.Bucket(fmt.Sprint("busy", i), policy(t, 1, 3)), 1, SourceMemory)
+			}
+		}
+		others()
+		if !full.evicted || used[0].evicted {
+			t.Fatalf("the full quota evicted: %v, the used one: %v", full.evicted, used[0].evicted)
+		}
+		for i := range used {
+			again := quotaFor(t, l, fmt.Sprint("used", i), 3, ends, 1)
+			if d := l.Take(time.Now(), nil, nil, again); d.Quota.Remaining != 1 {
+				t.Fatalf("%+v", d)
+			}
+		}
+		time.Sleep(24 * time.Hour)
+		others()
+		if !used[0].evicted {
+			t.Error("a quota of a period that is over is kept")
+		}
+	})
+}
+
+// While Redis is away, a node admits its part of what was left, and debits it. When all
+// is used up, Retry-After is the end of the period all the same.
+func TestAQuotaWhileRedisIsAway(t *testing.T) {
+	for mode, most := range map[FailureMode]int64{FailLocal: 80, FailDeny: 0} {
+		t.Run(mode.String(), func(t *testing.T) {
+			inVirtualTime(t, Options{FailureMode: mode}, func(t *testing.T, l *Limiter, v *virtual) {
+				ends := time.Now().Add(time.Hour)
+				quota := quotaFor(t, l, "day", 100, ends, 1)
+				for range 20 {
+					l.Take(time.Now(), nil, nil, quota)
+				}
+				time.Sleep(30 * time.Second) // what was held has gone back
+				v.mood.Store(int32(hung))
+				time.Sleep(2 * time.Second)
+				admitted := int64(0)
+				var d Decision
+				for range 200 {
+					if d = l.Take(time.Now(), nil, nil, quota); d.Allowed {
+						admitted++
+					}
+				}
+				if admitted != most || d.Allowed || d.Refused != Quota || (d.RetryAfter-time.Until(ends)).Abs() > time.Millisecond {
+					t.Fatalf("%d admitted, then %+v", admitted, d)
+				}
+				v.mood.Store(int32(well))
+				time.Sleep(5 * time.Second)
+				if n := v.left(quota); n != 80-admitted || l.Stats().Owing != 0 {
+					t.Errorf("%d left, %+v", n, l.Stats())
+				}
+				if d := l.Take(time.Now(), nil, nil, quota); d.Allowed != (admitted == 0) {
+					t.Errorf("%+v", d)
+				}
+			})
+		})
+	}
+}
+
+// A decision by leased tokens of a quota allocates nothing.
+func TestAllocationsOfAQuota(t *testing.T) {
+	l, key := leasedBucket(t)
+	quota := quotaFor(t, l, "month", 4_000_000_000, time.Now().Add(time.Hour), 1)
+	eventually(t, "a lease", func() bool { return l.Take(time.Now(), key, nil, quota).Source == SourceLease })
+	if n := testing.AllocsPerRun(20_000, func() { l.Take(time.Now(), key, nil, quota) }); n != 0 {
+		t.Errorf("%v allocations a decision", n)
+	}
+}
+
+// Three nodes on a real Redis, asked by many at once: exactly the quota is admitted, by
+// few calls. Redis keeps it for an hour longer than the period.
+func TestAQuotaOnThreeNodes(t *testing.T) {
+	t.Parallel()
+	_, client := startRedis(t)
+	const tokens = 5_000
+	ends := time.Now().Add(26 * time.Hour)
+	var nodes []*Limiter
+	var quotas, keys []*Bucket
+	for i := range 3 {
+		l := open(t, Options{Redis: client, NodeID: fmt.Sprint(i), Budget: patient, FailureMode: FailDeny})
+		nodes = append(nodes, l)
+		quotas = append(quotas, quotaFor(t, l, "2026-11", tokens, ends, 1))
+		keys = append(keys, l.Bucket(KeyBucket("w", "k"), policy(t, 1_000_000, 1_000_000)))
+	}
+	for _, l := range nodes {
+		counted(t, l, 3)
+	}
+	calls := func() (n uint64) {
+		for _, l := range nodes {
+			n += l.Stats().RedisCalls
+		}
+		return n
+	}
+	var admitted, asked atomic.Int64
+	before := calls()
+	var all sync.WaitGroup
+	for worker := range 12 {
+		all.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(worker), 5))
+			for admitted.Load() < tokens*9/10 {
+				i := random.IntN(3)
+				asked.Add(1)
+				if nodes[i].Take(time.Now(), keys[i], nil, quotas[i]).Allowed {
+					admitted.Add(1)
+				}
+				time.Sleep(time.Duration(random.IntN(1_000)) * time.Microsecond)
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%d of %d requests admitted, %.3f calls to Redis for each, for rate and quota", admitted.Load(), asked.Load(), float64(calls()-before)/float64(asked.Load()))
+	if admitted.Load() != asked.Load() {
+		t.Errorf("%d of %d requests refused, and %d tokens were left", asked.Load()-admitted.Load(), asked.Load(), tokens-admitted.Load())
+	}
+	eventually(t, "all of it is admitted", func() bool { // what a node holds and does not need goes back
+		for i, l := range nodes {
+			if l.Take(time.Now(), keys[i], nil, quotas[i]).Allowed {
+				admitted.Add(1)
+			}
+		}
+		return admitted.Load() >= tokens
+	})
+	for range 3 {
+		for i, l := range nodes {
+			if d := l.Take(time.Now(), keys[i], nil, quotas[i]); d.Allowed || d.Refused != Quota {
+				t.Fatalf("above the quota: %+v", d)
+			}
+		}
+	}
+	for _, l := range nodes {
+		closeLimiter(t, l)
+	}
+	raw, err := client.Get(t.Context(), QuotaBucket("w", "2026-11")).Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b := unpack(t, raw); b.Level != 0 || b.Held != 0 || b.Policy.Burst != tokens {
+		t.Errorf("%+v", b)
+	}
+	kept := client.PTTL(t.Context(), QuotaBucket("w", "2026-11")).Val()
+	if until := time.Until(ends) + quotaKept; kept > until+2*time.Second || kept < until-5*time.Minute {
+		t.Errorf("Redis keeps it for %v, expected %v", kept, until)
+	}
+}
+
+// A node that stops in order gives back what it holds of a quota.
+func TestCloseGivesAQuotaBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newVirtual()
+		l := newLimiter(Options{}, v)
+		time.Sleep(3 * time.Second)
+		quota := quotaFor(t, l, "day", 1_000, time.Now().Add(time.Hour), 1)
+		for range 50 {
+			l.Take(time.Now(), nil, nil, quota)
+		}
+		quota.mu.Lock()
+		held := quota.lease.Holds(l.now())
+		quota.mu.Unlock()
+		closeLimiter(t, l)
+		v.mu.Lock()
+		left := v.bucket(quota.key, quota.lease.Policy).Level / lease.Token
+		v.mu.Unlock()
+		if held == 0 || left != 950 {
+			t.Errorf("%d held, %d left after 50 of 1000", held, left)
+		}
+	})
+}

@@ -1,0 +1,105 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"listedge/origin/audit"
+)
+
+// act makes a change and adds it to the audit log, in one transaction: both are
+// committed, or neither. do makes the change and says what it did. Every method of Conn
+// that changes something is made of it.
+func act[T any](ctx context.Context, c *Conn, do func(tx pgx.Tx) (T, audit.Act, error)) (T, error) {
+	var none T
+	tx, err := c.conn.Begin(ctx)
+	if err != nil {
+		return none, fmt.Errorf("begin: %w", err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // nothing, after a commit
+	made, done, err := do(tx)
+	if err != nil {
+		return none, err
+	}
+	if err := audit.Write(ctx, tx, done); err != nil {
+		return none, err
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return none, fmt.Errorf("commit: %w", err)
+	}
+	return made, nil
+}
+
+// audited is a row that acts are done to.
+type audited interface {
+	// subject is what audit_log names it by.
+	subject() (workspace, key *uuid.UUID)
+}
+
+func (w Workspace) subject() (workspace, key *uuid.UUID) { return &w.ID, nil }
+
+func (k Key) subject() (workspace, key *uuid.UUID) { return &k.WorkspaceID, &k.ID }
+
+// update changes one row of a table.
+type update struct {
+	action         string // of audit_log
+	doing          string // for errors
+	table, columns string
+	set            string // $1 is the id, further arguments begin with $2
+}
+
+// updateRow makes the update and returns the row as it is then. The audit log gets each
+// column that changed.
+func updateRow[T audited](ctx context.Context, c *Conn, u update, id uuid.UUID, args ...any) (T, error) {
+	u.doing += " " + id.String()
+	return act(ctx, c, func(tx pgx.Tx) (T, audit.Act, error) {
+		before, err := one[T](ctx, tx, u.doing, `SELECT `+u.columns+` FROM `+u.table+` WHERE id = $1 FOR NO KEY UPDATE`, id)
+		if err != nil {
+			return before, audit.Act{}, err
+		}
+		after, err := one[T](ctx, tx, u.doing, `UPDATE `+u.table+` SET `+u.set+` WHERE id = $1 RETURNING `+u.columns, append([]any{id}, args...)...)
+		if err != nil {
+			return after, audit.Act{}, err
+		}
+		workspace, key := after.subject()
+		return after, audit.Act{Action: u.action, Workspace: workspace, Key: key, Details: changes(before, after)}, nil
+	})
+}
+
+// notStored are fields that change by themselves: they are not columns of the row.
+var notStored = []string{"state", "lastUsedAt"}
+
+// changes returns the fields that two rows do not have in common, by their names in JSON.
+func changes(before, after any) map[string]any {
+	from, to, details := fields(before), fields(after), map[string]any{}
+	for _, row := range []map[string]any{from, to} { // an empty field may be absent
+		for name := range row {
+			if !slices.Contains(notStored, name) && !reflect.DeepEqual(from[name], to[name]) {
+				details[name] = audit.Change{From: from[name], To: to[name]}
+			}
+		}
+	}
+	return details
+}
+
+func fields(row any) (fields map[string]any) {
+	text, err := json.Marshal(row)
+	if err == nil {
+		err = json.Unmarshal(text, &fields)
+	}
+	if err != nil {
+		panic("BUG: " + err.Error()) // rows are of plain types
+	}
+	return fields
+}
+
+// Audit returns the newest acts that the filter selects, newest first.
+func (c *Conn) Audit(ctx context.Context, f audit.Filter) ([]audit.Entry, error) {
+	return audit.List(ctx, c.conn, f)
+}

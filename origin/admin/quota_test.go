@@ -1,0 +1,64 @@
+package admin
+
+import (
+	"encoding/json"
+	"testing"
+
+	"listedge/origin/apikey"
+	"listedge/origin/postgres"
+)
+
+func TestQuotasOfWorkspaces(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	admin := openAdmin(t, url)
+	rate := 5.0
+	month, day := &apikey.Quota{Requests: 1_000_000, Period: apikey.Month}, &apikey.Quota{Requests: apikey.MaxQuota, Period: apikey.Day}
+	w, err := admin.CreateWorkspace(t.Context(), "W", nil, nil, month)
+	for i, step := range []struct {
+		rate  *float64
+		quota *apikey.Quota
+		want  string
+	}{
+		{nil, nil, `{"requests":1000000,"period":"month"}`}, // as it was created
+		{&rate, nil, `{"requests":1000000,"period":"month"}`},
+		{nil, day, `{"requests":4000000000,"period":"day"}`},
+		{nil, &apikey.Quota{}, `null`},
+		{&rate, nil, `null`},
+		{nil, month, `{"requests":1000000,"period":"month"}`},
+	} {
+		if i > 0 {
+			w, err = admin.UpdateWorkspace(t.Context(), w.ID, step.rate, nil, step.quota)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := admin.Workspaces(t.Context())
+		if err != nil || len(list) != 1 {
+			t.Fatal(list, err)
+		}
+		for _, row := range []Workspace{w, list[0]} {
+			if got, _ := json.Marshal(row.Quota); string(got) != step.want {
+				t.Errorf("step %d: %s instead of %s", i, got, step.want)
+			}
+		}
+	}
+}
+
+// Other systems write the columns, too: what nodes could not enforce is refused.
+func TestTheSchemaRefusesQuotasThatAreNone(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	for _, values := range []string{"5, NULL", "NULL, 'day'", "0, 'day'", "-1, 'month'", "4000000001, 'month'", "5, 'week'", "5, 'Day'", "5, ''"} {
+		_, err := conn.Exec(t.Context(), `INSERT INTO workspaces (name, quota, quota_period) VALUES ('W', `+values+`)`)
+		if postgres.Code(err) != "23514" { // check_violation
+			t.Errorf("%s: %v", values, err)
+		}
+	}
+	for _, values := range []string{"NULL, NULL", "1, 'day'", "4000000000, 'month'"} {
+		if _, err := conn.Exec(t.Context(), `INSERT INTO workspaces (name, quota, quota_period) VALUES ('W', `+values+`)`); err != nil {
+			t.Errorf("%s: %v", values, err)
+		}
+	}
+}

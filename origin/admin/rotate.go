@@ -1,0 +1,59 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"listedge/origin/audit"
+)
+
+// Rotated is a key that was made in another's place.
+type Rotated struct {
+	Key
+	Replaces Replaced `json:"replaces"`
+}
+
+// Replaced is the key that was there before, and when it ends.
+type Replaced struct {
+	ID        uuid.UUID  `json:"id"`
+	ExpiresAt *time.Time `json:"expiresAt"`
+}
+
+// RotateKey makes a key with the workspace, name, scopes and limit of another, which
+// expires after the overlap, or when it would have before. With no expiresIn the new key
+// works as long as the other would have, so that a rotation alone extends nothing.
+func (c *Conn) RotateKey(ctx context.Context, id uuid.UUID, overlap time.Duration, expiresIn *time.Duration) (Rotated, error) {
+	if overlap < 0 {
+		return Rotated{}, errors.New("the overlap must not be negative")
+	}
+	doing := "rotate key " + id.String()
+	var before, after Key
+	made, err := c.newKey(ctx, func(tx pgx.Tx, hash []byte, prefix string) (made Key, done audit.Act, err error) {
+		if before, err = one[Key](ctx, tx, doing, `SELECT `+keyColumns+` FROM api_keys WHERE id = $1 FOR NO KEY UPDATE`, id); err != nil {
+			return made, done, err
+		}
+		if before.State == KeyRevoked || before.State == KeyExpired {
+			return made, done, fmt.Errorf("%s: it is %s; make a new one with `listedge keys create`", doing, before.State)
+		}
+		made, err = one[Key](ctx, tx, doing,
+			`INSERT INTO api_keys (workspace_id, name, key_hash, key_prefix, scopes, rate_per_second, burst, expires_at)
+			SELECT workspace_id, name, $2, $3, scopes, rate_per_second, burst, coalesce(now() + $4::interval, least(expires_at, revoked_at))
+			FROM api_keys WHERE id = $1 RETURNING `+keyColumns, id, hash, prefix, expiresIn)
+		if err == nil {
+			after, err = one[Key](ctx, tx, doing,
+				`UPDATE api_keys SET expires_at = least(expires_at, now() + $2::interval) WHERE id = $1 RETURNING `+keyColumns, id, overlap)
+		}
+		done = audit.Act{Action: "keys.rotate", Workspace: &before.WorkspaceID, Key: &before.ID, Details: changes(before, after)}
+		done.Details[audit.NewKey] = made.ID
+		return made, done, err
+	})
+	if err != nil {
+		return Rotated{}, err
+	}
+	return Rotated{Key: made, Replaces: Replaced{ID: id, ExpiresAt: after.ExpiresAt}}, nil
+}

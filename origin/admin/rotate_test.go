@@ -1,0 +1,154 @@
+package admin
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+func TestRotatingAKey(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	c := openAdmin(t, url)
+	w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil))
+	made := func(t *testing.T, k NewKey) Key {
+		t.Helper()
+		k.Workspace = w.ID
+		key, err := c.CreateKey(t.Context(), k)
+		must(err)
+		return key
+	}
+	works := func(t *testing.T, k Key) bool {
+		t.Helper()
+		_, works, err := c.KeyWorks(t.Context(), k.Key)
+		must(err)
+		return works
+	}
+	near := func(at *time.Time, want time.Duration) bool { // the database's clock is this machine's
+		return at != nil && (time.Until(*at)-want).Abs() < patience
+	}
+
+	t.Run("copies what the key may do", func(t *testing.T) {
+		old := made(t, NewKey{Name: "Sync", Scopes: []string{"contacts:read"}, Rate: ptr(7.5), Burst: ptr(int32(11))})
+		next, err := c.RotateKey(t.Context(), old.ID, 24*time.Hour, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if next.ID == old.ID || next.Key.Key == old.Key || !strings.HasPrefix(next.Key.Key, next.Prefix) || next.WorkspaceID != w.ID || next.Name != "Sync" ||
+			!slices.Equal(next.Scopes, old.Scopes) || *next.RatePerSecond != 7.5 || *next.Burst != 11 || next.ExpiresAt != nil || next.State != KeyActive {
+			t.Errorf("%+v", next)
+		}
+		if !works(t, old) || !works(t, next.Key) || next.Replaces.ID != old.ID || !near(next.Replaces.ExpiresAt, 24*time.Hour) {
+			t.Errorf("%+v", next.Replaces)
+		}
+		if shown := must1(c.Key(t.Context(), old.ID)); shown.State != KeyExpires || !shown.ExpiresAt.Equal(*next.Replaces.ExpiresAt) || shown.Key != "" {
+			t.Errorf("%+v", shown)
+		}
+	})
+	t.Run("copies that there is no limit of its own", func(t *testing.T) {
+		old := made(t, NewKey{})
+		exec(t, c.conn, "UPDATE api_keys SET rate_per_second = NULL, burst = NULL WHERE id = $1", old.ID)
+		if next := must1(c.RotateKey(t.Context(), old.ID, 0, nil)); next.RatePerSecond != nil || next.Burst != nil {
+			t.Errorf("%+v", next)
+		}
+	})
+	t.Run("at once", func(t *testing.T) {
+		old := made(t, NewKey{})
+		next := must1(c.RotateKey(t.Context(), old.ID, 0, ptr(2*time.Hour)))
+		if works(t, old) || !works(t, next.Key) || !near(next.ExpiresAt, 2*time.Hour) {
+			t.Errorf("%+v", next)
+		}
+		if shown := must1(c.Key(t.Context(), old.ID)); shown.State != KeyExpired {
+			t.Errorf("%+v", shown)
+		}
+	})
+	t.Run("extends nothing", func(t *testing.T) {
+		for name, set := range map[string]string{
+			"that expires":  "UPDATE api_keys SET expires_at = now() + interval '1 hour' WHERE id = $1",
+			"to be revoked": "UPDATE api_keys SET revoked_at = now() + interval '1 hour' WHERE id = $1",
+		} {
+			t.Run(name, func(t *testing.T) {
+				old := made(t, NewKey{})
+				exec(t, c.conn, set, old.ID)
+				next := must1(c.RotateKey(t.Context(), old.ID, 24*time.Hour, nil))
+				shown := must1(c.Key(t.Context(), old.ID))
+				if end := min(ptrOr(shown.ExpiresAt), ptrOr(shown.RevokedAt)); end > time.Hour || !near(next.ExpiresAt, time.Hour) || shown.State != KeyExpires {
+					t.Errorf("%+v: %+v", shown, next)
+				}
+			})
+		}
+	})
+	t.Run("twice", func(t *testing.T) {
+		old := made(t, NewKey{})
+		first := must1(c.RotateKey(t.Context(), old.ID, time.Hour, nil))
+		second := must1(c.RotateKey(t.Context(), first.ID, 2*time.Hour, nil)) // the new one
+		third := must1(c.RotateKey(t.Context(), old.ID, 24*time.Hour, nil))   // the old one again: it ends no later
+		if !works(t, old) || !works(t, first.Key) || !works(t, second.Key) || !works(t, third.Key) {
+			t.Error("a key does not work")
+		}
+		if !third.Replaces.ExpiresAt.Equal(*first.Replaces.ExpiresAt) || !near(second.Replaces.ExpiresAt, 2*time.Hour) || second.ExpiresAt != nil || !near(third.ExpiresAt, time.Hour) {
+			t.Errorf("%+v, %+v, %+v", first, second, third)
+		}
+	})
+	t.Run("refused", func(t *testing.T) {
+		revoked, expired, working := made(t, NewKey{}), made(t, NewKey{}), made(t, NewKey{})
+		must1(c.RevokeKey(t.Context(), revoked.ID))
+		exec(t, c.conn, "UPDATE api_keys SET expires_at = now() WHERE id = $1", expired.ID)
+		before := count(t, c, "api_keys")
+		if _, err := c.RotateKey(t.Context(), revoked.ID, time.Hour, nil); err == nil || !strings.Contains(err.Error(), "revoked") {
+			t.Errorf("a revoked key: %v", err)
+		}
+		if _, err := c.RotateKey(t.Context(), expired.ID, time.Hour, nil); err == nil || !strings.Contains(err.Error(), "expired") {
+			t.Errorf("an expired key: %v", err)
+		}
+		if _, err := c.RotateKey(t.Context(), uuid.New(), time.Hour, nil); !errors.Is(err, ErrNotFound) {
+			t.Errorf("no key: %v", err)
+		}
+		if _, err := c.RotateKey(t.Context(), working.ID, -time.Second, nil); err == nil || !works(t, working) {
+			t.Errorf("a negative overlap: %v", err)
+		}
+		if after := count(t, c, "api_keys"); after != before {
+			t.Errorf("%d keys, before %d", after, before)
+		}
+	})
+}
+
+// ptrOr is how long it is until a moment; a month if there is none.
+func ptrOr(at *time.Time) time.Duration {
+	if at == nil {
+		return 30 * 24 * time.Hour
+	}
+	return time.Until(*at)
+}
+
+func TestStatesOfKeys(t *testing.T) {
+	t.Parallel()
+	c := openAdmin(t, newDatabase(t))
+	k := must1(c.CreateKey(t.Context(), NewKey{Workspace: must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil)).ID}))
+	for _, s := range []struct {
+		expires, revoked string
+		want             KeyState
+	}{
+		{"NULL", "NULL", KeyActive}, {"'infinity'", "'infinity'", KeyActive},
+		{"now() + interval '1 hour'", "NULL", KeyExpires}, {"NULL", "now() + interval '1 hour'", KeyExpires},
+		{"now()", "NULL", KeyExpired}, {"'-infinity'", "NULL", KeyExpired},
+		{"NULL", "now()", KeyRevoked}, {"now()", "now()", KeyRevoked}, {"NULL", "'-infinity'", KeyRevoked},
+	} {
+		exec(t, c.conn, "UPDATE api_keys SET expires_at = "+s.expires+", revoked_at = "+s.revoked)
+		if shown, err := c.Key(t.Context(), k.ID); err != nil || shown.State != s.want || (shown.State == KeyActive || shown.State == KeyExpires) != must2(c.KeyWorks(t.Context(), k.Key)) {
+			t.Errorf("expires %s, revoked %s: %+v, %v", s.expires, s.revoked, shown, err)
+		}
+	}
+	if _, err := c.Key(t.Context(), uuid.New()); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func must2[T, U any](_ T, v U, err error) U {
+	must(err)
+	return v
+}

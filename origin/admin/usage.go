@@ -1,0 +1,86 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Use is what keys were used for.
+type Use struct {
+	Requests    int64 `json:"requests"`    // all answered, those below included
+	Refused     int64 `json:"refused"`     // 429
+	NotModified int64 `json:"notModified"` // 304
+	Bytes       int64 `json:"bytes"`       // of response bodies, as sent
+	Queries     int64 `json:"queries"`     // page queries of Postgres
+}
+
+// KeyUse is what one key was used for. The name and the prefix of a key that was deleted
+// are empty.
+type KeyUse struct {
+	ID     uuid.UUID `json:"id"`
+	Name   string    `json:"name"`
+	Prefix string    `json:"prefix"`
+	Use
+	LastUsedAt *time.Time `json:"lastUsedAt"` // nil = not known
+}
+
+// Usage is what the keys of a workspace were used for in a period.
+type Usage struct {
+	WorkspaceID uuid.UUID `json:"workspaceId"`
+	Since       time.Time `json:"since"` // the beginning of an hour
+	Until       time.Time `json:"until"`
+	Keys        []KeyUse  `json:"keys"` // those that were used, most requests first
+	Totals      Use       `json:"totals"`
+}
+
+// Usage reads what nodes have written so far. The period begins with the hour in which it
+// was since ago.
+func (c *Conn) Usage(ctx context.Context, workspace uuid.UUID, since time.Duration) (u Usage, err error) {
+	if err := c.WorkspaceExists(ctx, workspace); err != nil {
+		return u, err
+	}
+	u.WorkspaceID = workspace
+	if err := c.conn.QueryRow(ctx, `SELECT now()`).Scan(&u.Until); err != nil {
+		return u, fmt.Errorf("read the time: %w", err)
+	}
+	u.Until = u.Until.UTC()
+	u.Since = u.Until.Add(-since).Truncate(time.Hour)
+	u.Keys, err = all[KeyUse](ctx, c.conn, "read the usage of keys",
+		`SELECT u.key_id AS id, coalesce(k.name, '') AS name, coalesce(k.key_prefix, '') AS prefix, sum(requests)::int8 AS requests, sum(refused)::int8 AS refused,
+			sum(not_modified)::int8 AS not_modified, sum(bytes)::int8 AS bytes, sum(queries)::int8 AS queries, l.last_used_at
+		FROM key_usage u LEFT JOIN api_keys k ON k.id = u.key_id LEFT JOIN key_last_used l ON l.key_id = u.key_id
+		WHERE u.workspace_id = $1 AND u.hour >= $2 GROUP BY u.key_id, k.name, k.key_prefix, l.last_used_at
+		ORDER BY sum(requests) DESC, u.key_id`, workspace, u.Since)
+	for i := range u.Keys {
+		u.Totals.add(u.Keys[i].Use)
+	}
+	return u, err
+}
+
+func (u *Use) add(o Use) {
+	u.Requests += o.Requests
+	u.Refused += o.Refused
+	u.NotModified += o.NotModified
+	u.Bytes += o.Bytes
+	u.Queries += o.Queries
+}
+
+// UsageSince returns since when usage is counted.
+func (c *Conn) UsageSince(ctx context.Context) (since time.Time, err error) {
+	if err = c.conn.QueryRow(ctx, `SELECT written_at FROM usage_writers WHERE batch = 0`).Scan(&since); err != nil {
+		return since, fmt.Errorf("read since when usage is counted: %w", err)
+	}
+	return since.UTC(), nil
+}
+
+// UnusedKeys lists those keys of a workspace, oldest first, that were neither used nor made
+// for so long.
+func (c *Conn) UnusedKeys(ctx context.Context, workspace uuid.UUID, unusedFor time.Duration) ([]Key, error) {
+	return all[Key](ctx, c.conn, "list unused keys", `SELECT `+keyColumns+` FROM api_keys
+		WHERE workspace_id = $1 AND created_at < now() - $2::interval
+			AND NOT EXISTS (SELECT FROM key_last_used WHERE key_id = api_keys.id AND last_used_at >= now() - $2::interval)
+		ORDER BY created_at, id`, workspace, unusedFor)
+}

@@ -1,0 +1,76 @@
+package apikey
+
+import (
+	"testing"
+	"time"
+)
+
+func TestPeriods(t *testing.T) {
+	for _, c := range []struct {
+		period                Period
+		now, name, begin, end string
+	}{
+		{Day, "2026-11-22T00:00:00Z", "2026-11-22", "2026-11-22T00:00:00Z", "2026-11-23T00:00:00Z"},
+		{Day, "2026-12-31T23:59:59.999999Z", "2026-12-31", "2026-12-31T00:00:00Z", "2027-01-01T00:00:00Z"},
+		{Day, "2026-03-29T01:30:00+02:00", "2026-03-28", "2026-03-28T00:00:00Z", "2026-03-29T00:00:00Z"}, // UTC, and no summer time
+		{Month, "2026-11-30T23:59:59Z", "2026-11", "2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z"},
+		{Month, "2027-01-01T00:30:00+01:00", "2026-12", "2026-12-01T00:00:00Z", "2027-01-01T00:00:00Z"},
+		{Month, "2028-02-29T12:00:00Z", "2028-02", "2028-02-01T00:00:00Z", "2028-03-01T00:00:00Z"},
+	} {
+		now, err := time.Parse(time.RFC3339, c.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, begin, end := c.period.Bounds(now)
+		if name != c.name || begin.Format(time.RFC3339) != c.begin || end.Format(time.RFC3339) != c.end {
+			t.Errorf("%v of %s: %s from %v to %v", c.period, c.now, name, begin, end)
+		}
+	}
+}
+
+func TestQuotaFromText(t *testing.T) {
+	for text, want := range map[string]Quota{
+		"none":            {},
+		"+5/day":          {},
+		"1000000/month":   {Requests: 1_000_000, Period: Month},
+		"1/day":           {Requests: 1, Period: Day},
+		"4000000000/day":  {Requests: MaxQuota, Period: Day},
+		"4000000001/day":  {},
+		"0/day":           {},
+		"-1/day":          {},
+		"1.5/day":         {},
+		"1000":            {},
+		"/day":            {},
+		"1000/":           {},
+		"1000/week":       {},
+		"1000/Day":        {},
+		"1000/day ":       {},
+		"":                {},
+		"1e6/month":       {},
+		"1000/month/year": {},
+	} {
+		var got Quota
+		err := got.UnmarshalText([]byte(text))
+		if got != want || (err == nil) != (want != Quota{} || text == "none") {
+			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+		if err == nil && got.String() != text {
+			t.Errorf("%q becomes %q", text, got.String())
+		}
+	}
+}
+
+// The columns of a row that no command wrote: never another quota than the row has.
+func TestQuotaOf(t *testing.T) {
+	n, low, high, day, week := int64(5), int64(0), int64(MaxQuota+1), "day", "week"
+	for _, c := range []struct {
+		requests *int64
+		period   *string
+		want     Quota
+	}{{nil, nil, Quota{}}, {&n, nil, Quota{}}, {nil, &day, Quota{}}, {&n, &week, Quota{}}, {&low, &day, Quota{}},
+		{&n, &day, Quota{Requests: 5, Period: Day}}, {&high, &day, Quota{Requests: MaxQuota, Period: Day}}} {
+		if got := QuotaOf(c.requests, c.period); got != c.want {
+			t.Errorf("%+v instead of %+v", got, c.want)
+		}
+	}
+}

@@ -1,0 +1,151 @@
+// Package audit keeps the log of administrative acts: who changed what, and when.
+//
+//	command ──► change of workspaces, keys, rows ──┐
+//	                                               ├──► one transaction
+//	            Write: a row of audit_log ─────────┘
+//
+// The row is written in the transaction of the change, so that neither is there without
+// the other. Nobody updates or deletes rows: the table refuses it.
+package audit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"listedge/origin/postgres"
+)
+
+// Act is what somebody did. It names neither the text nor the hash of a key.
+type Act struct {
+	Action         string         // the command, as "keys.rotate"
+	Workspace, Key *uuid.UUID     // what it was done to; nil = no single one
+	Details        map[string]any // what was changed, and to what; Change where both are known
+}
+
+// Change is a value before an act and after it.
+type Change struct {
+	From any `json:"from"`
+	To   any `json:"to"`
+}
+
+// Entry is a row of the log.
+type Entry struct {
+	ID          int64          `json:"id"`
+	At          time.Time      `json:"at"`
+	Actor       string         `json:"actor"` // as the command said
+	Role        string         `json:"role"`  // of the database, as Postgres knows it
+	Action      string         `json:"action"`
+	WorkspaceID *uuid.UUID     `json:"workspaceId"`
+	KeyID       *uuid.UUID     `json:"keyId"`
+	Details     map[string]any `json:"details"`
+}
+
+// NewKey is the detail that names the key by which keys.rotate replaced another.
+const NewKey = "newKey"
+
+// errNoLog: the schema is of an older version.
+var errNoLog = errors.New("there is no audit_log: run `listedge migrate up`")
+
+// writer is a transaction.
+type writer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// Write adds the act to the log, in the transaction of the change.
+func Write(ctx context.Context, tx writer, a Act) error {
+	if a.Details == nil {
+		a.Details = map[string]any{}
+	}
+	details, err := json.Marshal(a.Details)
+	if err == nil {
+		_, err = tx.Exec(ctx, `INSERT INTO public.audit_log (actor, action, workspace_id, key_id, details) VALUES ($1, $2, $3, $4, $5::jsonb)`,
+			actor(ctx), a.Action, a.Workspace, a.Key, string(details))
+	}
+	return explain("write", err)
+}
+
+// Filter selects entries of the log.
+type Filter struct {
+	Workspace, Key *uuid.UUID     // nil = all
+	Since          *time.Duration // at most so old; nil = all
+	Limit          int
+}
+
+// reader is a connection.
+type reader interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// List returns the newest entries that the filter selects, newest first. Those of a key
+// include the act that made it in another's place.
+func List(ctx context.Context, conn reader, f Filter) ([]Entry, error) {
+	rows, err := conn.Query(ctx, `SELECT id, at, actor, role, action, workspace_id, key_id, details FROM public.audit_log
+		WHERE ($1::uuid IS NULL OR workspace_id = $1) AND ($2::uuid IS NULL OR key_id = $2 OR details ->> '`+NewKey+`' = $2::text)
+			AND ($3::interval IS NULL OR at >= now() - $3::interval)
+		ORDER BY at DESC, id DESC LIMIT $4`, f.Workspace, f.Key, f.Since, f.Limit)
+	var list []Entry
+	if err == nil {
+		list, err = pgx.CollectRows(rows, pgx.RowToStructByNameLax[Entry])
+	}
+	return list, explain("read", err)
+}
+
+// explain says what was tried, and what to do where the table is missing.
+func explain(doing string, err error) error {
+	if postgres.Code(err) == "42P01" { // undefined_table
+		err = errNoLog
+	}
+	if err != nil {
+		return fmt.Errorf("%s the audit log: %w", doing, err)
+	}
+	return nil
+}
+
+type actorKey struct{}
+
+// As returns a context whose acts are the actor's. Without it they are the system user's.
+func As(ctx context.Context, actor string) context.Context {
+	return context.WithValue(ctx, actorKey{}, actor)
+}
+
+func actor(ctx context.Context) string {
+	if name, ok := ctx.Value(actorKey{}).(string); ok {
+		return name
+	}
+	return SystemUser()
+}
+
+// maxActor is the most characters of an actor's name; the table has the same bound.
+const maxActor = 128
+
+// CheckActor refuses names that are empty, too long, or would spoil a line of the log.
+func CheckActor(name string) error {
+	if strings.TrimSpace(name) == "" || !utf8.ValidString(name) || utf8.RuneCountInString(name) > maxActor ||
+		strings.ContainsFunc(name, func(c rune) bool { return !unicode.IsPrint(c) }) {
+		return fmt.Errorf("must be text of 1 to %d printable characters", maxActor)
+	}
+	return nil
+}
+
+// SystemUser is the name of the user that runs this process, or its number, as in a
+// container whose user has no name.
+func SystemUser() string {
+	number := strconv.Itoa(os.Getuid())
+	if u, err := user.LookupId(number); err == nil && CheckActor(u.Username) == nil {
+		return u.Username
+	}
+	return number
+}

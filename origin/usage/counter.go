@@ -1,0 +1,85 @@
+package usage
+
+import (
+	"runtime"
+	"sync/atomic"
+	"weak"
+
+	"github.com/google/uuid"
+)
+
+// Key is what is counted for: an API key, in the workspace that it belongs to.
+type Key struct{ Workspace, ID uuid.UUID }
+
+// Counts say what a key was used for.
+type Counts struct {
+	Requests    uint64 // all that were answered, those below included
+	Refused     uint64 // answered with a 429
+	NotModified uint64 // answered with a 304
+	Bytes       uint64 // of response bodies, as sent
+	Queries     uint64 // page queries of Postgres
+}
+
+func (c *Counts) add(o Counts) {
+	c.Requests += o.Requests
+	c.Refused += o.Refused
+	c.NotModified += o.NotModified
+	c.Bytes += o.Bytes
+	c.Queries += o.Queries
+}
+
+// since returns what was counted after the earlier state.
+func (c Counts) since(earlier Counts) Counts {
+	return Counts{c.Requests - earlier.Requests, c.Refused - earlier.Refused, c.NotModified - earlier.NotModified,
+		c.Bytes - earlier.Bytes, c.Queries - earlier.Queries}
+}
+
+// Counter counts the use of a key, by atomic additions alone. A key may have several
+// counters, one after the other or at the same time: the Recorder adds them up.
+type Counter struct{ *counts }
+
+// counts are the numbers of a Counter. The Recorder keeps them when the Counter is no
+// longer used, until it has collected them.
+type counts struct {
+	requests, refused, notModified, bytes, queries atomic.Uint64
+
+	key       Key
+	holder    weak.Pointer[Counter] // without it nothing more is counted
+	collected Counts                // so far; the Recorder's
+}
+
+func newCounter(k Key) *Counter {
+	c := &Counter{&counts{key: k}}
+	c.holder = weak.Make(c)
+	return c
+}
+
+// Answered counts a request, with the status of its response and the size of the body as
+// it is sent. It allocates nothing and waits for nobody.
+func (c *Counter) Answered(status, size int) {
+	c.requests.Add(1)
+	switch status {
+	case 304:
+		c.notModified.Add(1)
+	case 429:
+		c.refused.Add(1)
+	}
+	if size > 0 {
+		c.bytes.Add(uint64(size))
+	}
+	runtime.KeepAlive(c) // or the numbers could be dropped before the last addition
+}
+
+// Queried counts a query of Postgres.
+func (c *Counter) Queried() {
+	c.queries.Add(1)
+	runtime.KeepAlive(c)
+}
+
+// read returns the numbers so far. It reads requests last, so that none of the others
+// counts a request that is not in it.
+func (c *counts) read() (n Counts) {
+	n.Refused, n.NotModified, n.Bytes, n.Queries = c.refused.Load(), c.notModified.Load(), c.bytes.Load(), c.queries.Load()
+	n.Requests = c.requests.Load()
+	return n
+}

@@ -1,0 +1,440 @@
+package usage_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"listedge/origin/usage"
+)
+
+// Longer than the time between two writes.
+const twoWrites = 11 * time.Second
+
+// row is the primary key of what is written.
+type row struct {
+	usage.Key
+	Hour time.Time
+}
+
+// table is a Writer that keeps what it is given as Postgres does, and fails as it is told.
+type table struct {
+	mu       sync.Mutex
+	batches  map[uuid.UUID]int64 // the last of each run
+	rows     map[row]usage.Counts
+	lastUsed map[usage.Key]time.Time
+	writes   []usage.Batch
+	expired  int
+
+	fail func(ctx context.Context) (lost, answerLost error) // nil = never
+}
+
+func newTable() *table {
+	return &table{batches: map[uuid.UUID]int64{}, rows: map[row]usage.Counts{}, lastUsed: map[usage.Key]time.Time{}}
+}
+
+// failing sets how writes fail from now on.
+func (w *table) failing(fail func(ctx context.Context) (lost, answerLost error)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fail = fail
+}
+
+func (w *table) Write(ctx context.Context, b *usage.Batch) error {
+	var lost, answerLost error
+	w.mu.Lock()
+	fail := w.fail
+	w.mu.Unlock()
+	if fail != nil {
+		lost, answerLost = fail(ctx)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.writes = append(w.writes, *b)
+	if lost != nil {
+		return lost
+	}
+	if b.Number > w.batches[b.Run] {
+		w.batches[b.Run] = b.Number
+		for _, r := range b.Rows {
+			at := row{r.Key, r.Hour}
+			sum := w.rows[at]
+			w.rows[at] = plus(sum, r.Counts)
+			if r.LastUsed.After(w.lastUsed[r.Key]) {
+				w.lastUsed[r.Key] = r.LastUsed
+			}
+		}
+	}
+	return answerLost
+}
+
+func (w *table) Expire(context.Context) (more bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.expired++
+	return false, nil
+}
+
+// sum adds the hours of a key up.
+func (w *table) sum(k usage.Key) (n usage.Counts) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for at, counts := range w.rows {
+		if at.Key == k {
+			n = plus(n, counts)
+		}
+	}
+	return n
+}
+
+func (w *table) total() (requests uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, counts := range w.rows {
+		requests += counts.Requests
+	}
+	return requests
+}
+
+func plus(a, b usage.Counts) usage.Counts {
+	return usage.Counts{Requests: a.Requests + b.Requests, Refused: a.Refused + b.Refused, NotModified: a.NotModified + b.NotModified,
+		Bytes: a.Bytes + b.Bytes, Queries: a.Queries + b.Queries}
+}
+
+// key is the nth key of a workspace.
+func key(workspace, n int) usage.Key {
+	return usage.Key{Workspace: uuid.UUID{1, byte(workspace)}, ID: uuid.UUID{2, byte(n), byte(n >> 8), byte(n >> 16)}}
+}
+
+func closed(t *testing.T, r *usage.Recorder) {
+	t.Helper()
+	if err := r.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestARecorderWrites(t *testing.T) {
+	t.Run("what was counted, once", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTable()
+			r := usage.Start(w)
+			c := r.Counter(key(1, 1))
+			for status, size := range map[int]int{200: 1000, 304: 0, 429: 90, 403: 80} {
+				c.Answered(status, size)
+			}
+			c.Queried()
+			began := time.Now()
+			time.Sleep(twoWrites)
+			want := usage.Counts{Requests: 4, Refused: 1, NotModified: 1, Bytes: 1170, Queries: 1}
+			if got := w.sum(key(1, 1)); got != want || len(w.writes) != 1 {
+				t.Errorf("%+v by %d writes, want %+v", got, len(w.writes), want)
+			}
+			if used := w.lastUsed[key(1, 1)].Sub(began); used < 0 || used > 5*time.Second {
+				t.Errorf("last used %s after the request", used)
+			}
+			closed(t, r)
+			if len(w.writes) != 1 {
+				t.Errorf("%d writes", len(w.writes))
+			}
+		})
+	})
+	t.Run("nothing while nothing is counted", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTable()
+			r := usage.Start(w)
+			r.Counter(key(1, 1))
+			time.Sleep(48 * time.Hour)
+			closed(t, r)
+			if len(w.writes) != 0 || w.expired != 0 {
+				t.Errorf("%d writes, %d looks for old rows", len(w.writes), w.expired)
+			}
+		})
+	})
+	t.Run("at most 10 s after it was counted, if one write fails", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTable()
+			failed := false
+			w.failing(func(context.Context) (error, error) {
+				if failed {
+					return nil, nil
+				}
+				failed = true
+				return errors.New("connection refused"), nil
+			})
+			r := usage.Start(w)
+			defer closed(t, r)
+			r.Counter(key(1, 1)).Answered(200, 1)
+			time.Sleep(7 * time.Second)
+			if s := r.Stats(); s.Failure == nil || s.Unwritten < 5*time.Second || s.Unwritten > 10*time.Second {
+				t.Errorf("%+v", s)
+			}
+			time.Sleep(3*time.Second + time.Millisecond)
+			if s := r.Stats(); w.total() != 1 || s.Failure != nil || s.Unwritten != 0 {
+				t.Errorf("%d requests, %+v", w.total(), s)
+			}
+		})
+	})
+	t.Run("to the hour of the request", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTable()
+			r := usage.Start(w)
+			c, hour := r.Counter(key(1, 1)), time.Now().Truncate(time.Hour)
+			time.Sleep(time.Until(hour.Add(time.Hour - 3*time.Second)))
+			c.Answered(200, 1) // in the last seconds
+			time.Sleep(4 * time.Second)
+			c.Answered(200, 1)
+			c.Answered(200, 1)
+			closed(t, r)
+			if a, b := w.rows[row{key(1, 1), hour}].Requests, w.rows[row{key(1, 1), hour.Add(time.Hour)}].Requests; a != 1 || b != 2 {
+				t.Errorf("%d, and %d in the next", a, b)
+			}
+		})
+	})
+	t.Run("in the order of workspace, hour and key", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTable()
+			w.failing(func(context.Context) (error, error) { return errors.New("no"), nil })
+			r := usage.Start(w)
+			for range 2 { // hours
+				for i := range 200 {
+					r.Counter(key(i%7, i)).Answered(200, 1)
+				}
+				time.Sleep(time.Hour + time.Second)
+			}
+			w.failing(nil)
+			closed(t, r)
+			for _, b := range w.writes {
+				if !slices.IsSortedFunc(b.Rows, func(a, b usage.Row) int {
+					return slices.Compare(slices.Concat(a.Workspace[:], []byte(a.Hour.Format(time.RFC3339)), a.ID[:]), slices.Concat(b.Workspace[:], []byte(b.Hour.Format(time.RFC3339)), b.ID[:]))
+				}) {
+					t.Error("a batch is in another order")
+				}
+			}
+			if len(w.rows) != 400 {
+				t.Errorf("%d rows", len(w.rows))
+			}
+		})
+	})
+	t.Run("what is left, when it is closed", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTable()
+			r := usage.Start(w)
+			r.Counter(key(1, 1)).Answered(200, 1)
+			closed(t, r)
+			if w.total() != 1 {
+				t.Errorf("%d requests", w.total())
+			}
+		})
+	})
+	t.Run("and looks for old rows once an hour", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTable()
+			r := usage.Start(w)
+			c := r.Counter(key(1, 1))
+			for range 4 * 60 {
+				c.Answered(200, 1)
+				time.Sleep(time.Minute)
+			}
+			closed(t, r)
+			if w.expired != 4 {
+				t.Errorf("%d times in four hours", w.expired)
+			}
+		})
+	})
+}
+
+func TestClosingIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTable()
+		w.failing(func(ctx context.Context) (error, error) { <-ctx.Done(); return ctx.Err(), nil }) // Postgres hangs
+		r := usage.Start(w)
+		r.Counter(key(1, 1)).Answered(200, 1)
+		time.Sleep(time.Minute)
+		began := time.Now()
+		if err := r.Close(t.Context()); err == nil || time.Since(began) > 5*time.Second {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+	})
+}
+
+// Each request is counted once, in whatever order statements fail, hang, or lose their
+// answers, while keys change and counters come and go.
+func TestEachRequestIsCountedOnce(t *testing.T) {
+	for seed := range uint64(40) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				random, faults := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2))
+				w := newTable()
+				w.failing(func(ctx context.Context) (lost, answerLost error) {
+					failure := errors.New("connection reset")
+					switch faults.IntN(5) {
+					case 0:
+						return failure, nil
+					case 1:
+						return nil, failure
+					case 2:
+						<-ctx.Done()
+						return nil, ctx.Err() // it was written all the same
+					}
+					return nil, nil
+				})
+				r := usage.Start(w)
+				want := map[usage.Key]usage.Counts{}
+				counters := map[usage.Key]*usage.Counter{}
+				for range 300 {
+					k := key(random.IntN(2), random.IntN(5))
+					if counters[k] == nil || random.IntN(10) == 0 { // the key has changed
+						counters[k] = r.Counter(k)
+					}
+					n := want[k]
+					for range random.IntN(4) {
+						status, size := []int{200, 304, 429, 400}[random.IntN(4)], random.IntN(1000)
+						counters[k].Answered(status, size)
+						n.Requests++
+						n.Bytes += uint64(size)
+						switch status {
+						case 304:
+							n.NotModified++
+						case 429:
+							n.Refused++
+						}
+					}
+					if random.IntN(3) == 0 {
+						counters[k].Queried()
+						n.Queries++
+					}
+					want[k] = n
+					if random.IntN(20) == 0 {
+						counters[k] = nil // not used any more
+						runtime.GC()
+					}
+					time.Sleep(time.Duration(random.IntN(4000)) * time.Millisecond)
+				}
+				w.failing(nil)
+				closed(t, r)
+				for k, n := range want {
+					if got := w.sum(k); got != n {
+						t.Errorf("%+v, want %+v", got, n)
+					}
+				}
+				if s := r.Stats(); s.Lost != 0 || s.Unwritten != 0 || s.Failure != nil {
+					t.Errorf("%+v", s)
+				}
+			})
+		})
+	}
+}
+
+// Counters are used while they are collected and dropped.
+func TestCountersAreUsedAtOnce(t *testing.T) {
+	const users, requests = 8, 2000
+	w := newTable()
+	synctest.Test(t, func(t *testing.T) {
+		r := usage.Start(w)
+		var all sync.WaitGroup
+		for range users {
+			all.Go(func() {
+				for i := range requests {
+					c := r.Counter(key(1, 1))
+					c.Answered(200, 1)
+					c.Answered(304, 0)
+					if i%20 == 0 {
+						time.Sleep(time.Second) // beside collections
+					}
+				}
+			})
+		}
+		all.Go(func() {
+			for range 20 {
+				runtime.GC()
+				time.Sleep(4 * time.Second)
+			}
+		})
+		all.Wait()
+		closed(t, r)
+	})
+	if got, want := w.sum(key(1, 1)), (usage.Counts{Requests: 2 * users * requests, NotModified: users * requests, Bytes: users * requests}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// While nothing can be written, memory is bounded: keys in use are counted later, and of
+// those that left the memory it is said how many requests are lost.
+func TestMemoryIsBounded(t *testing.T) {
+	const bound, more = 1 << 16, 5000
+	synctest.Test(t, func(t *testing.T) {
+		w := newTable()
+		w.failing(func(context.Context) (error, error) { return errors.New("permission denied"), nil })
+		r := usage.Start(w)
+		counters := make([]*usage.Counter, bound+4096+2*more)
+		for i := range counters { // the first 4096 become a batch
+			counters[i] = r.Counter(key(1, i))
+			counters[i].Answered(200, 1)
+			if i == 4095 {
+				time.Sleep(6 * time.Second)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		if s := r.Stats(); s.Lost != 0 {
+			t.Errorf("%d lost while all keys are in memory", s.Lost)
+		}
+		for i := range more { // the last ones leave the memory
+			counters[len(counters)-1-i] = nil
+		}
+		runtime.GC()
+		runtime.GC()
+		time.Sleep(10 * time.Second)
+		if s := r.Stats(); s.Lost != more {
+			t.Errorf("%d lost, want %d", s.Lost, more)
+		}
+		w.failing(nil)
+		time.Sleep(10 * time.Second)
+		runtime.KeepAlive(counters)
+		closed(t, r)
+		if got := w.total(); got != uint64(len(counters)-more) {
+			t.Errorf("%d requests are counted, want %d", got, len(counters)-more)
+		}
+		for _, b := range w.writes {
+			if len(b.Rows) > 4096 {
+				t.Errorf("a batch of %d rows", len(b.Rows))
+			}
+		}
+	})
+}
+
+func TestCountingAllocatesNothing(t *testing.T) {
+	r := usage.Start(newTable())
+	defer closed(t, r)
+	c := r.Counter(key(1, 1))
+	if n := testing.AllocsPerRun(1000, func() { c.Answered(200, 10) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestWithoutARecorderNothingIsKept(t *testing.T) {
+	var r *usage.Recorder
+	r.Counter(key(1, 1)).Answered(200, 1)
+	if s := r.Stats(); s != (usage.Stats{}) || r.Close(t.Context()) != nil {
+		t.Errorf("%+v", s)
+	}
+}
+
+func BenchmarkAnswered(b *testing.B) {
+	r := usage.Start(newTable())
+	defer func() { _ = r.Close(context.Background()) }()
+	c := r.Counter(key(1, 1))
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			c.Answered(200, 1000)
+		}
+	})
+}

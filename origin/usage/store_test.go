@@ -1,0 +1,257 @@
+package usage_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"listedge/internal/sandbox/postgrestest"
+	"listedge/internal/sandbox/sandboxtest"
+	"listedge/origin/admin"
+	"listedge/origin/postgres"
+	"listedge/origin/usage"
+)
+
+var shared = postgrestest.Shared{Shared: sandboxtest.Shared{Settings: postgrestest.Fast, Prepare: postgrestest.Prepare(admin.MigrateUp)}}
+
+func TestMain(m *testing.M) { shared.Main(m) }
+
+// patience is a limit for what a test waits for.
+const patience = 5 * time.Minute
+
+func openStore(t testing.TB, url string) *usage.Store {
+	t.Helper()
+	db, err := postgres.Open(context.Background(), postgres.Options{URL: url, Connections: 1, QueryTimeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close(context.Background()) })
+	return usage.NewStore(db)
+}
+
+var hour = time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
+
+// used is a row of the hour in which every number is n.
+func used(k usage.Key, hour time.Time, n uint64) usage.Row {
+	return usage.Row{Key: k, Hour: hour, Counts: usage.Counts{Requests: n, Refused: n, NotModified: n, Bytes: n, Queries: n}, LastUsed: hour.Add(time.Duration(n) * time.Second)}
+}
+
+// sums returns the rows of a table as text, in order.
+func sums(t *testing.T, url, sql string) string {
+	t.Helper()
+	var text *string
+	if err := postgrestest.Connect(t, url).QueryRow(postgrestest.Within(t, patience), sql).Scan(&text); err != nil {
+		t.Fatal(err)
+	}
+	if text == nil {
+		return ""
+	}
+	return *text
+}
+
+const (
+	hoursSQL = `SELECT string_agg(concat_ws(' ', extract(hour FROM hour AT TIME ZONE 'UTC'), get_byte(uuid_send(key_id), 1), requests, refused, not_modified, bytes, queries), ', ' ORDER BY hour, key_id) FROM key_usage`
+	usedSQL  = `SELECT string_agg(concat_ws(' ', get_byte(uuid_send(key_id), 1), to_char(last_used_at AT TIME ZONE 'UTC', 'HH24:MI:SS')), ', ' ORDER BY key_id) FROM key_last_used`
+)
+
+func write(t *testing.T, s *usage.Store, run uuid.UUID, number int64, rows ...usage.Row) {
+	t.Helper()
+	if err := s.Write(postgrestest.Within(t, patience), &usage.Batch{Run: run, Number: number, Rows: rows}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestABatchCountsOnce(t *testing.T) {
+	t.Parallel()
+	url := shared.New(t)
+	s, run := openStore(t, url), uuid.New()
+	first := []usage.Row{used(key(1, 1), hour, 3), used(key(1, 1), hour.Add(time.Hour), 4), used(key(1, 2), hour, 5)}
+	write(t, s, run, 1, first...)
+	write(t, s, run, 1, first...) // its answer was lost
+	write(t, s, run, 2, used(key(1, 1), hour, 10))
+	write(t, s, run, 1, first...)
+	write(t, s, uuid.New(), 1, used(key(1, 2), hour, 1))
+	if got, want := sums(t, url, hoursSQL), "10 1 13 13 13 13 13, 10 2 6 6 6 6 6, 11 1 4 4 4 4 4"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if got, want := sums(t, url, usedSQL), "1 11:00:04, 2 10:00:05"; got != want { // never earlier than before
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// The first statement may still run when the batch is sent again.
+func TestABatchThatStillRunsCountsOnce(t *testing.T) {
+	t.Parallel()
+	url := shared.New(t)
+	s, run := openStore(t, url), uuid.New()
+	write(t, s, run, 1, used(key(1, 1), hour, 1))
+	holder := postgrestest.Connect(t, url)
+	postgrestest.ExecOn(t, holder, "BEGIN; UPDATE key_usage SET requests = requests")
+	var writes sync.WaitGroup
+	for range 2 {
+		other := openStore(t, url)
+		writes.Go(func() { write(t, other, run, 2, used(key(1, 1), hour, 1)) })
+	}
+	watcher := postgrestest.Connect(t, url)
+	sandboxtest.Within(t, patience, "both wait", func() bool {
+		var waiting int
+		err := watcher.QueryRow(context.Background(), "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())").Scan(&waiting)
+		return err == nil && waiting == 2
+	})
+	postgrestest.ExecOn(t, holder, "COMMIT")
+	writes.Wait()
+	if got, want := sums(t, url, hoursSQL), "10 1 2 2 2 2 2"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// Two nodes write the same keys at once.
+func TestTwoNodesAddUp(t *testing.T) {
+	t.Parallel()
+	const nodes, batches, keys = 2, 20, 500
+	url := shared.New(t)
+	var all sync.WaitGroup
+	for range nodes {
+		s, run := openStore(t, url), uuid.New()
+		all.Go(func() {
+			for number := range int64(batches) {
+				var rows []usage.Row
+				for i := range keys {
+					rows = append(rows, used(key(i%3, i), hour, 1))
+				}
+				write(t, s, run, number+1, rows...)
+			}
+		})
+	}
+	all.Wait()
+	if got := sums(t, url, "SELECT concat_ws(' ', count(*), sum(requests), min(bytes), max(queries)) FROM key_usage"); got != "500 20000 40 40" {
+		t.Error(got)
+	}
+}
+
+func TestOldRowsAreRemoved(t *testing.T) {
+	t.Parallel()
+	url := shared.New(t)
+	postgrestest.Exec(t, url, `WITH w AS (INSERT INTO workspaces (name) VALUES ('w') RETURNING id)
+		INSERT INTO api_keys (workspace_id, key_hash, key_prefix, scopes) SELECT id, sha256('k'), 'lk_', '{}' FROM w`)
+	postgrestest.Exec(t, url, `INSERT INTO key_usage SELECT gen_random_uuid(), date_trunc('hour', now()) - n * interval '1 hour', gen_random_uuid(), 1, 0, 0, 0, 0 FROM generate_series(0, 35 * 24 + 1499) n`)
+	postgrestest.Exec(t, url, `INSERT INTO key_last_used SELECT id, now() - interval '100 days' FROM api_keys`)
+	postgrestest.Exec(t, url, `INSERT INTO key_last_used VALUES (gen_random_uuid(), now() - interval '100 days'), (gen_random_uuid(), now() - interval '1 day')`)
+	postgrestest.Exec(t, url, `UPDATE usage_writers SET written_at = now() - interval '100 days'`)
+	postgrestest.Exec(t, url, `INSERT INTO usage_writers VALUES (gen_random_uuid(), 1, now() - interval '100 days'), (gen_random_uuid(), 1, now())`)
+	s := openStore(t, url)
+	for _, wantMore := range []bool{true, false} {
+		if more, err := s.Expire(postgrestest.Within(t, patience)); err != nil || more != wantMore {
+			t.Errorf("%v, %v", more, err)
+		}
+	}
+	for sql, want := range map[string]string{
+		"SELECT concat(count(*) FILTER (WHERE hour < now() - interval '35 days'), ' old, ', count(*) >= 35 * 24) FROM key_usage": "0 old, t",
+		"SELECT concat(count(*), ' ', count(*) FILTER (WHERE last_used_at < now() - interval '99 days')) FROM key_last_used":     "2 1", // a key that exists
+		"SELECT concat(count(*), ' ', min(batch)) FROM usage_writers":                                                            "2 0",
+	} {
+		if got := sums(t, url, sql); got != want {
+			t.Errorf("%s: %s, want %s", sql, got, want)
+		}
+	}
+}
+
+func TestWhatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	address := shared.New(t)
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	role := "reads_" + u.Path[1:]
+	postgrestest.Exec(t, address, "CREATE ROLE "+role+" LOGIN PASSWORD 'p'; GRANT SELECT ON ALL TABLES IN SCHEMA public TO "+role)
+	t.Cleanup(func() { postgrestest.Exec(t, address, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
+	u.User = url.UserPassword(role, "p")
+	for name, c := range map[string]struct{ url, want string }{
+		"a role that may only read": {u.String(), "permission denied"},
+		"no server":                 {"postgres://127.0.0.1:1/none", "unavailable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := openStore(t, c.url).Write(postgrestest.Within(t, patience), &usage.Batch{Run: uuid.New(), Number: 1, Rows: []usage.Row{used(key(1, 1), hour, 1)}})
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestAStandbyIsNotWrittenTo(t *testing.T) {
+	t.Parallel()
+	primary := sandboxtest.Postgres(t)
+	if err := postgrestest.Make(t.Context(), primary, "listedge", admin.MigrateUp); err != nil {
+		t.Fatal(err)
+	}
+	standby := sandboxtest.Standby(t, primary, nil)
+	s, batch := openStore(t, standby.URL("listedge")), &usage.Batch{Run: uuid.New(), Number: 1, Rows: []usage.Row{used(key(1, 1), hour, 1)}}
+	if err := s.Write(postgrestest.Within(t, patience), batch); !errors.Is(err, postgres.ErrWrongServer) {
+		t.Errorf("%v", err)
+	}
+	postgrestest.Exec(t, standby.URL("postgres"), "SELECT pg_promote(true)")
+	write(t, s, batch.Run, 1, batch.Rows...)
+}
+
+// Roles of managed servers may be read-only by default, and have settings of their own.
+func TestSettingsOfTheRoleHaveNoEffect(t *testing.T) {
+	t.Parallel()
+	address := shared.New(t)
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	role := "odd_" + u.Path[1:]
+	postgrestest.Exec(t, address, "CREATE ROLE "+role+" LOGIN SUPERUSER PASSWORD 'p'")
+	t.Cleanup(func() { postgrestest.Exec(t, address, "DROP ROLE "+role) })
+	for _, setting := range []string{"default_transaction_read_only = on", "search_path = nowhere", "row_security = on", "default_transaction_isolation = 'serializable'", "statement_timeout = '1ms'"} {
+		postgrestest.Exec(t, address, "ALTER ROLE "+role+" SET "+setting)
+	}
+	u.User = url.UserPassword(role, "p")
+	write(t, openStore(t, u.String()), uuid.New(), 1, used(key(1, 1), hour, 1))
+	_, pooled := sandboxtest.PgBouncer(t, u.String(), map[string]string{"pool_mode": "transaction"})
+	postgrestest.Exec(t, address, "ALTER ROLE "+role+" SET statement_timeout = 0") // which a pooler's first statement has
+	write(t, openStore(t, pooled), uuid.New(), 1, used(key(1, 1), hour, 1))
+	if got, want := sums(t, address, hoursSQL), "10 1 2 2 2 2 2"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// BenchmarkWrite writes a batch of so many keys that are there.
+func BenchmarkWrite(b *testing.B) {
+	for _, n := range []int{10, 1000, 4096} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			url := shared.New(b)
+			s := openStore(b, url)
+			batch := usage.Batch{Run: uuid.New()}
+			for i := range n {
+				batch.Rows = append(batch.Rows, used(key(1, i), hour, 1))
+			}
+			conn := postgrestest.Connect(b, url)
+			logged := func() (bytes float64) {
+				if err := conn.QueryRow(context.Background(), "SELECT (pg_current_wal_lsn() - '0/0')::float8").Scan(&bytes); err != nil {
+					b.Fatal(err)
+				}
+				return bytes
+			}
+			before := logged()
+			for b.Loop() {
+				batch.Number++
+				if err := s.Write(context.Background(), &batch); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric((logged()-before)/float64(batch.Number)/float64(n), "WAL-B/key")
+		})
+	}
+}
