@@ -108,22 +108,12 @@ func RedisCommands(name string) [][]any {
 	}
 }
 
-// name returns the name of a key in Redis; ok is false while the database is not known.
-func (r *redisTier) name(prefix string, key []byte) (name string, ok bool) {
-	digest := r.followed.Digest()
-	return prefix + digest + ":" + string(key), digest != ""
-}
-
 // get returns the key's entry. It returns nil if Redis has no value, or a value that is
 // not this key's entry. The age of the entry is the difference of two wall clocks, so it
 // may be too small if one of them is wrong. An error says that Redis did not answer in
 // time.
 func (r *redisTier) get(key []byte) (*Entry, error) {
-	name, ok := r.name(entryPrefix, key)
-	if !ok {
-		return nil, errNoDatabase
-	}
-	return callRedis(r, "read", r.budget, func(ctx context.Context) (*Entry, error) {
+	return callFor(r, "read", r.budget, entryPrefix, key, func(ctx context.Context, name string) (*Entry, error) {
 		now := time.Now()
 		return r.entry(key, getValue(ctx, r.client, name), remainingUnknown, now)
 	})
@@ -133,11 +123,7 @@ func (r *redisTier) get(key []byte) (*Entry, error) {
 // wrong wall clock does not make it too small: see decode. The second command costs
 // this node a quarter more.
 func (r *redisTier) getAged(key []byte) (*Entry, error) {
-	name, ok := r.name(entryPrefix, key)
-	if !ok {
-		return nil, errNoDatabase
-	}
-	return callRedis(r, "read", r.budget, func(ctx context.Context) (*Entry, error) {
+	return callFor(r, "read", r.budget, entryPrefix, key, func(ctx context.Context, name string) (*Entry, error) {
 		var value *redis.StringCmd
 		var remaining *redis.DurationCmd
 		now := time.Now()
@@ -184,13 +170,12 @@ func (r *redisTier) entry(key []byte, value *redis.StringCmd, remaining time.Dur
 // releases the claim for it.
 func (r *redisTier) set(key []byte, e *Entry, life time.Duration) {
 	age := r.clock.Now() - e.Proof
-	name, ok := r.name(entryPrefix, key)
-	if life-age < time.Millisecond || !ok {
+	if life-age < time.Millisecond {
 		return
 	}
 	if e.size(len(key)) > maxRedisEntry {
 		r.dropped.Add(1)
-	} else if _, err := callRedis(r, "store", r.storeBudget, func(ctx context.Context) (string, error) {
+	} else if _, err := callFor(r, "store", r.storeBudget, entryPrefix, key, func(ctx context.Context, name string) (string, error) {
 		return r.client.Set(ctx, name, e.encode(key, life, time.Now().Add(-age)), life-age).Result()
 	}); err != nil {
 		return
@@ -233,20 +218,14 @@ func (c *Cache) goRedis(call func()) {
 // claim tries to claim the fill of the key's entry for this node. It returns false if
 // another node has claimed it.
 func (r *redisTier) claim(key []byte) (bool, error) {
-	name, ok := r.name(claimPrefix, key)
-	if !ok {
-		return false, errNoDatabase
-	}
-	return callRedis(r, "claim", r.budget, func(ctx context.Context) (bool, error) {
+	return callFor(r, "claim", r.budget, claimPrefix, key, func(ctx context.Context, name string) (bool, error) {
 		return r.client.SetNX(ctx, name, 1, claimLife).Result()
 	})
 }
 
 // release gives a claim up.
 func (r *redisTier) release(key []byte) {
-	if name, ok := r.name(claimPrefix, key); ok {
-		_, _ = callRedis(r, "release", r.storeBudget, func(ctx context.Context) (int64, error) { return r.client.Del(ctx, name).Result() })
-	}
+	_, _ = callFor(r, "release", r.storeBudget, claimPrefix, key, func(ctx context.Context, name string) (int64, error) { return r.client.Del(ctx, name).Result() })
 }
 
 // Probe is to be called regularly. It makes a call to Redis if the breaker is half-open
@@ -270,6 +249,17 @@ func (r *redisTier) failure() error {
 		return *err
 	}
 	return r.refused.Latest()
+}
+
+// callFor makes one call for a key. The call gets the key's name in Redis. While the database
+// is not known, there is none, and no call is made.
+func callFor[T any](r *redisTier, operation string, budget time.Duration, prefix string, key []byte, call func(ctx context.Context, name string) (T, error)) (v T, err error) {
+	digest := r.followed.Digest()
+	if digest == "" {
+		return v, errNoDatabase
+	}
+	name := prefix + digest + ":" + string(key)
+	return callRedis(r, operation, budget, func(ctx context.Context) (T, error) { return call(ctx, name) })
 }
 
 // callRedis makes one call behind the breaker, and waits for it within the budget.

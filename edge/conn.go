@@ -16,9 +16,9 @@ import (
 	"listedge/metrics"
 )
 
-// conn is a connection of the public listener. It checks the line ends of what
-// it reads, moves deadlines only when it must, and sends responses.
-// One goroutine uses it at a time; only Close may come from another.
+// conn is a connection of the public listener. It checks the line ends of what it reads,
+// sets deadlines only when it must, and sends responses. One goroutine uses it at a time;
+// only Close may be called by another.
 type conn struct {
 	net.Conn
 	socket   *rawconn.Conn // the same connection; nil = TLS
@@ -31,11 +31,11 @@ type conn struct {
 	stripe   *metrics.Stripe
 	log      *logShard
 	hits     uint64 // responses that were neither errors nor misses
-	idPrefix []byte // of the ids of its requests that bring none
-	requests uint64 // these
+	idPrefix []byte // of the ids that requests get if they have none
+	requests uint64 // how many got one
 	sample   uint64 // requests, from a random number: see busiest
 
-	proxyChecked time.Time // by checkProxy
+	proxyChecked time.Time // when checkProxy last looked
 
 	readBy      time.Time // the deadline of the next Read
 	read, write deadline
@@ -115,11 +115,10 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// response is what a handler leaves for its connection to send: header lines,
-// and a body in pieces, of which the large one is the cache entry's own bytes.
-// fasthttp has neither: it checks and copies every header, and copies the body
-// twice. So it gets the response as a body stream, which it flushes its own
-// headers for at once:
+// response is what a handler leaves for its connection to send: header lines, and a body
+// in pieces, so that the bytes of a cache entry are sent without a copy. fasthttp would check
+// and copy each header, and copy the body twice. Instead, fasthttp gets the response as a
+// body stream, before which it flushes its own headers:
 //
 //	fasthttp:  status, date, type, length, connection ──Flush──► Write: held
 //	           WriteTo (not for HEAD and 304) ─────────────────► the body is wanted
@@ -134,13 +133,13 @@ type response struct {
 	status  int
 	lines   []byte // header lines, each with its end
 	pieces  [3][]byte
-	tail    []byte // the last piece, where it is of this response alone
+	tail    []byte // the last piece, if only this response has it
 	size    int    // of the pieces, in bytes
 	pending bool   // from newResponse to Close
 	body    bool   // it is to be sent
-	linger  bool   // the client may still be sending
+	linger  bool   // the client may still be sending: see linger
 
-	head    []byte // fasthttp's, held
+	head    []byte // fasthttp's headers, held back
 	out     [1 + 3][]byte
 	buffers net.Buffers
 }
@@ -181,9 +180,9 @@ func (r *response) passTo(to *fasthttp.Response) {
 
 var typeJSON = []byte("application/json")
 
-// hold keeps what fasthttp writes. It stays in fasthttp's buffer, which is not
-// used again before Close. It comes in several parts where earlier responses have
-// filled the buffer; then it is copied.
+// hold keeps what fasthttp writes, for Close. The bytes stay in fasthttp's buffer, which is
+// not used again before Close. If earlier responses have filled that buffer, the bytes come
+// in several parts, and are copied.
 func (r *response) hold(p []byte) {
 	if len(r.head) == 0 && len(p) < writeBuffer {
 		r.head = p
@@ -195,7 +194,7 @@ func (r *response) hold(p []byte) {
 // SupportsBodyWriteTo makes fasthttp call WriteTo.
 func (r *response) SupportsBodyWriteTo() bool { return true }
 
-// WriteTo notes that Close is to send the body.
+// WriteTo remembers that Close must send the body.
 func (r *response) WriteTo(io.Writer) (int64, error) {
 	r.body = true
 	return int64(r.size), nil
@@ -271,7 +270,7 @@ func (c *conn) dropRequest(ctx *fasthttp.RequestCtx) {
 // Invariant: every byte belongs to a request's headers, because no body is read.
 type lineChecker struct {
 	last     byte // the one before the next bytes
-	encoding bool // a line may have been a Transfer-Encoding; reading the headers to find out costs 0.5 µs
+	encoding bool // a line may have been a Transfer-Encoding; it would cost 0.5 µs to look for one in the headers
 }
 
 var errLine = errors.New("a line ends in LF alone or is folded")

@@ -20,7 +20,7 @@ func (s *Server) lookUp(x *exchange) failure {
 	x.key = appendPageKey(x.key[:0], &x.query, x.scratch[:0])
 	control := parseCacheControl(x.headers.control)
 	waited := x.decision.Source == limiter.SourceRedis || x.decision.Source == limiter.SourceLocalFallback
-	hit := x.hit && !waited // what was fresh before the limit waited may be stale by now
+	hit := x.hit && !waited // a page that was fresh before the request waited for its limit may be stale now
 	if !control.noCache && !hit {
 		x.result, hit = s.cache.Hit(x.key, x.now)
 		if s.timePhases {
@@ -40,9 +40,10 @@ func (s *Server) lookUp(x *exchange) failure {
 	return failure{}
 }
 
-// revalidate finds out whether memory answers 304, which costs no token: before one is
-// taken, so that many such requests at once do not refuse one another. A request with
-// a cursor may cost a query for the page after, and a rate of 0 admits nothing.
+// revalidate reports whether the response is a 304 from memory, which costs no token. It is
+// called before a token is taken, so that many such requests at once do not refuse one
+// another. It returns false for a request with a cursor, because that may prefetch the next
+// page, which costs a query; and if the bucket's rate is 0, because then nothing is admitted.
 func (s *Server) revalidate(x *exchange) bool {
 	if len(x.headers.noneMatch) == 0 || len(x.headers.match) > 0 || parseCacheControl(x.headers.control).noCache {
 		return false
@@ -70,7 +71,7 @@ func (s *Server) revalidate(x *exchange) bool {
 	return true
 }
 
-// countLookUp notes that the page is served, and where it came from.
+// countLookUp counts the page by where it was found.
 func (s *Server) countLookUp(x *exchange) {
 	x.result.CountRequest()
 	var tier metrics.Tier

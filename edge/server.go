@@ -52,7 +52,7 @@ type Options struct {
 
 	Clock *boottime.Clock // measures the age of keys in memory; nil = one of the server's own
 
-	MaxConnections int  // further connections get a 503; 0 = MostConnections
+	MaxConnections int  // further connections get a 503; 0 = the constant MaxConnections
 	NoDocs         bool // /docs is 404
 
 	AccessLog    AccessLog
@@ -98,8 +98,8 @@ const (
 	refusedBody  = 64 << 10         // the largest body, in bytes, that passes checkHeaders; conn drops as many bytes when it lingers
 )
 
-// MostConnections is the largest number of connections that a server takes.
-const MostConnections = 100_000
+// MaxConnections is the largest number of connections that a server takes.
+const MaxConnections = 100_000
 
 // New makes a server. It listens when Serve is called.
 func New(o Options) *Server {
@@ -108,7 +108,7 @@ func New(o Options) *Server {
 	}
 	s := &Server{
 		cache: o.Cache, limiter: o.Limiter, origin: o.Origin,
-		usage: o.Usage, guard: newGuard(), maxConns: int64(cmp.Or(o.MaxConnections, MostConnections)), metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
+		usage: o.Usage, guard: newGuard(), maxConns: int64(cmp.Or(o.MaxConnections, MaxConnections)), metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
 		ids: newRequestIDs(), accessLog: o.AccessLog, serverTiming: o.ServerTiming, tracer: o.Tracer, timePhases: o.ServerTiming || o.Tracer != nil,
 	}
 	if !o.NoDocs {
@@ -128,7 +128,7 @@ func New(o Options) *Server {
 		ReadBufferSize:                readBuffer,
 		WriteBufferSize:               writeBuffer,
 		MaxRequestBodySize:            1,
-		Concurrency:                   2 * MostConnections, // the listener refuses first, with a problem
+		Concurrency:                   2 * MaxConnections, // the listener refuses first, with a problem
 		CloseOnShutdown:               true,
 		NoDefaultServerHeader:         true,
 		NoDefaultContentType:          true,

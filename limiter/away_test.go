@@ -32,20 +32,20 @@ func TestBudgetAndBreakerToTheMillisecond(t *testing.T) {
 				t.Fatalf("take %d waited %v, want %v", i, spent, want)
 			}
 		}
-		time.Sleep(2 * callTimeout)
+		boottimetest.Pass(2 * callTimeout)
 		if s := l.Stats(); s.Breaker != "open" || s.Failure == nil {
 			t.Fatalf("%+v", s)
 		}
 		calls := v.calls.Load()
 		for range 10_000 {
-			time.Sleep(time.Millisecond)
+			boottimetest.Pass(time.Millisecond)
 			l.take(key, nil)
 		}
 		if more := v.calls.Load() - calls; more != 0 {
 			t.Fatalf("%d visits to a hung store", more)
 		}
 		v.mood.Store(int32(well))
-		time.Sleep(3 * beatEvery)
+		boottimetest.Pass(3 * heartbeatInterval)
 		if s := l.Stats(); s.Breaker != "closed" || s.Failure != nil || s.Degraded < 10*time.Second || s.Owing != 0 || s.FallbackAdmitted != 14 || s.DebtPaid != 14 {
 			t.Fatalf("%+v", s)
 		}
@@ -74,7 +74,7 @@ func TestFailureModes(t *testing.T) {
 					t.Fatalf("%d admitted, %d expected", allowed, want)
 				}
 				v.mood.Store(int32(well))
-				time.Sleep(2 * time.Second)
+				boottimetest.Pass(2 * time.Second)
 				if s := l.Stats(); s.Owing != 0 || s.Breaker != "closed" {
 					t.Fatalf("%+v", s)
 				}
@@ -93,7 +93,7 @@ func TestLateAnswersAreUsed(t *testing.T) {
 		if d := l.take(b, nil); d.Source != SourceLocalFallback || time.Since(began) != DefaultBudget {
 			t.Fatalf("%+v after %v", d, time.Since(began))
 		}
-		time.Sleep(50 * time.Millisecond)
+		boottimetest.Pass(50 * time.Millisecond)
 		for range 30 {
 			began = time.Now()
 			if d := l.take(b, nil); !d.Allowed || d.Source == SourceLocalFallback || time.Since(began) > 24*time.Millisecond {
@@ -116,7 +116,7 @@ func TestLongestWait(t *testing.T) {
 			began := time.Now()
 			l.take(b, nil)
 			longest = max(longest, time.Since(began))
-			time.Sleep(30 * time.Millisecond)
+			boottimetest.Pass(30 * time.Millisecond)
 		}
 		if longest > 125*time.Millisecond {
 			t.Fatalf("a request waited %v", longest)
@@ -136,10 +136,10 @@ func TestLostAnswersNeverAdmitTooMuch(t *testing.T) {
 				if l.take(key, nil).Allowed {
 					allowed++
 				}
-				time.Sleep(120 * time.Millisecond)
+				boottimetest.Pass(120 * time.Millisecond)
 			}
 		}
-		time.Sleep(5 * time.Second)
+		boottimetest.Pass(5 * time.Second)
 		if n := v.left(key); allowed > 15 || n > int64(15-allowed) {
 			t.Fatalf("%d admitted of 15, %d left", allowed, n)
 		}
@@ -152,12 +152,12 @@ func TestIdleLeasesAreSettled(t *testing.T) {
 		b := l.Bucket("idle", policy(t, 0.001, 100))
 		for range 20 {
 			l.take(b, nil)
-			time.Sleep(10 * time.Millisecond)
+			boottimetest.Pass(10 * time.Millisecond)
 		}
 		if s := l.Stats(); s.LeasedHeld == 0 || s.Leases != 1 {
 			t.Fatalf("nothing is leased: %+v", s)
 		}
-		time.Sleep(5 * time.Second)
+		boottimetest.Pass(5 * time.Second)
 		if s := l.Stats(); s.LeasedHeld != 0 || s.Settles == 0 || v.left(b) != 80 {
 			t.Fatalf("%d left of 80: %+v", v.left(b), s)
 		}
@@ -201,7 +201,7 @@ func TestNodesThatDisagreeDoNotFlap(t *testing.T) {
 			if all[1].take(b, nil).Allowed {
 				allowed++
 			}
-			time.Sleep(10 * time.Millisecond)
+			boottimetest.Pass(10 * time.Millisecond)
 		}
 		if allowed > 12 || allowed < 10 {
 			t.Fatalf("%d admitted of 10 to 12", allowed)
@@ -231,13 +231,13 @@ func TestNeverOverThroughOutages(t *testing.T) {
 						if l.take(b, nil).Allowed {
 							allowed.Add(1)
 						}
-						time.Sleep(2 * time.Millisecond)
+						boottimetest.Pass(2 * time.Millisecond)
 					}
 				})
 			}
-			time.Sleep(3 * time.Second)
+			boottimetest.Pass(3 * time.Second)
 			v.mood.Store(int32(m))
-			time.Sleep(4 * time.Second)
+			boottimetest.Pass(4 * time.Second)
 			v.mood.Store(int32(well))
 			requests.Wait()
 			due := 50 + 100*time.Since(began).Seconds()
@@ -255,7 +255,7 @@ func TestALeaseEndsInASleep(t *testing.T) {
 		machine := boottimetest.NewMachine()
 		l := newLimiter(Options{Clock: machine.Clock}, newVirtual())
 		defer closeLimiter(t, l)
-		time.Sleep(3 * time.Second)
+		boottimetest.Pass(3 * time.Second)
 		b := slowKey(t, l)
 		for range 30 {
 			l.take(b, nil)
@@ -281,7 +281,7 @@ func TestARequestAfterAFailedCallAsksRedis(t *testing.T) {
 				v.mood.Store(int32(broken))
 				l.take(b, nil)
 				v.mood.Store(int32(well))
-				time.Sleep(time.Second)
+				boottimetest.Pass(time.Second)
 				if d := l.take(b, nil); !d.Allowed || d.Source != SourceRedis {
 					t.Errorf("%+v", d)
 				}
@@ -301,7 +301,7 @@ func TestLimitsHoldWithoutHeartbeats(t *testing.T) {
 			buckets[i] = l.Bucket("shared", policy(t, 200, 100))
 		}
 		admitted := func(span time.Duration) (n int) {
-			for end := time.Now().Add(span); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+			for end := time.Now().Add(span); time.Now().Before(end); boottimetest.Pass(2 * time.Millisecond) {
 				for i, l := range all {
 					if l.take(buckets[i], nil).Allowed {
 						n++

@@ -164,10 +164,10 @@ func (s *shards) visit(ctx context.Context, calls []*visit) (err error) {
 	return errMoody
 }
 
-func (s *shards) beat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error) {
+func (s *shards) heartbeat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error) {
 	loses := s.loses.Load()
 	if shard == 0 || loses != messages {
-		nodes, missing, err = s.virtual.beat(ctx, shard, id, state)
+		nodes, missing, err = s.virtual.heartbeat(ctx, shard, id, state)
 	}
 	if shard == 1 && loses != nothing {
 		err = errMoody

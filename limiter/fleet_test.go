@@ -264,7 +264,7 @@ func TestReadOnlyRedisCountsAsAway(t *testing.T) {
 		l.take(l.Bucket("another", policy(t, 1000, 15)), nil)
 		return l.Stats().Breaker == "open"
 	})
-	time.Sleep(2 * beatEvery)
+	time.Sleep(2 * heartbeatInterval)
 	if s := l.Stats(); s.Breaker != "open" || s.Failure == nil {
 		t.Errorf("%+v", s)
 	}
@@ -372,7 +372,7 @@ func TestNodesAreRememberedThroughAnEmptyRedis(t *testing.T) {
 		v.count(3)
 		time.Sleep(3 * time.Second)
 		v.count(0)
-		time.Sleep(3 * beatEvery / 2) // a heartbeat or two
+		time.Sleep(3 * heartbeatInterval / 2) // a heartbeat or two
 		v.mood.Store(int32(hung))
 		time.Sleep(10 * time.Second)
 		if f := fleetOf(l); f.Nodes != 3 || f.Missing != 2 || f.Cold {

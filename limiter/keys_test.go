@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"listedge/internal/boottime/boottimetest"
 )
 
 // Two thirds of what Redis can do, on keys that hardly ever come twice: nearly no
@@ -39,7 +41,7 @@ func TestManySparseKeysOnABusyRedis(t *testing.T) {
 			var mu sync.Mutex
 			alone, asked := 0, 0
 			for end := time.Now().Add(span); time.Now().Before(end); {
-				time.Sleep(time.Millisecond)
+				boottimetest.Pass(time.Millisecond)
 				for range perSecond / 1000 {
 					n, k := random.IntN(nodes), random.IntN(keys)
 					asked++
@@ -98,7 +100,7 @@ func TestMemoryOfAKey(t *testing.T) {
 		v.mu.Lock()
 		v.buckets = nil // Redis' memory is not the node's
 		v.mu.Unlock()
-		time.Sleep(30 * time.Second) // what was held has aged
+		boottimetest.Pass(30 * time.Second) // what was held has aged
 		each := float64(heap()-before) / keys
 		t.Logf("%.0f bytes a key", each)
 		if each > 350 {

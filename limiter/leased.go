@@ -280,7 +280,7 @@ func (d *leased) decideFallback(p *part, now int64) {
 	b := d.l.buckets.lock(p.bucket)
 	defer b.mu.Unlock()
 	p.bucket, p.fallback = b, true
-	ok, retry := false, beatEvery.Microseconds()
+	ok, retry := false, heartbeatInterval.Microseconds()
 	if d.mode != FailDeny {
 		ok, retry = b.lease.TakeFallback(now, d.shardOf(b.shard).fleet(), d.mode == FailAllow)
 	}

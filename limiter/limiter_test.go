@@ -322,7 +322,7 @@ func TestCloseIsForGood(t *testing.T) {
 		takes(t, l, b, 1, SourceRedis)
 		v.mood.Store(int32(frozen))
 		l.take(b, nil)
-		time.Sleep(2 * beatEvery)
+		time.Sleep(2 * heartbeatInterval)
 		if s := l.Stats(); s.Breaker != "open" {
 			t.Fatalf("%+v", s)
 		}

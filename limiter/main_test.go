@@ -213,7 +213,7 @@ func (v *virtual) bucket(key string, p Policy) *leasetest.Bucket {
 
 func (v *virtual) shardOf(string) uint8 { return 0 }
 
-func (v *virtual) beat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error) {
+func (v *virtual) heartbeat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error) {
 	if err := v.reach(ctx, 1); err != nil {
 		return 0, 0, err
 	}

@@ -16,35 +16,36 @@ import (
 )
 
 const (
-	beatEvery = 500 * time.Millisecond
+	heartbeatInterval = 500 * time.Millisecond
 
-	// silentFor is how long after its last heartbeat a node is missing. The others
-	// learn that with their next one: lease.MissingAfter at the latest.
+	// silentFor is how long after its last heartbeat a node counts as missing. The other
+	// nodes learn that with their own next heartbeat: at the latest lease.MissingAfter
+	// after the missing node's last one.
 	silentFor = 1100 * time.Millisecond
 
-	// staleAfter is how old a count may be that says who is missing.
-	staleAfter = 2 * beatEvery
+	// staleAfter is how old a count of the missing nodes may be.
+	staleAfter = 2 * heartbeatInterval
 
-	// coldNodes is the least number of nodes that a node reckons with until it has
-	// counted for a while: the others may have started with it, and Redis may have
-	// died before they were seen, or refuse to be written to.
+	// coldNodes is the least number of nodes that a node assumes until it has counted
+	// several times: other nodes may have started at the same time, and Redis may have
+	// failed, or have refused writes, before they were counted.
 	coldNodes = 8
 )
 
-// What a heartbeat says of its node.
+// The states that a heartbeat reports of its node.
 const (
 	present = "present"
-	// It gets no answers, or has not sent all debts of that time: what the others
-	// withhold for it stays withheld.
+	// recovering: the node gets no answers, or has not sent all debts of an outage. The
+	// other nodes go on withholding its part of the rate.
 	recovering = "recovering"
 	leaving    = "leaving"
 )
 
-// beatScript notes when a node (ARGV[1]) lived last, and answers how many nodes
-// there are and how many of them are missing. It writes in any case: a Redis that
-// only reads is away. Members are forgotten a minute after their last heartbeat.
-// Spans are microseconds.
-var beatScript = strings.NewReplacer(
+// heartbeatScript records the time of a node's heartbeat (ARGV[1]), and returns how many
+// nodes there are and how many of them are missing. It writes in every state, so that it
+// fails on a Redis that accepts no writes. A node is forgotten a minute after its last
+// heartbeat. Durations are in microseconds.
+var heartbeatScript = strings.NewReplacer(
 	"MEMBER_LIFE", strconv.FormatInt(lease.MemberLife, 10),
 	"SILENT_FOR", strconv.FormatInt(silentFor.Microseconds(), 10),
 ).Replace(`
@@ -61,11 +62,11 @@ redis.call('PEXPIRE', KEYS[1], MEMBER_LIFE / 1000)
 return { redis.call('ZCARD', KEYS[1]), redis.call('ZCOUNT', KEYS[1], '-inf', before(SILENT_FOR)) }
 `)
 
-var beat = redis.NewScript(beatScript)
+var heartbeat = redis.NewScript(heartbeatScript)
 
-// beat carries the script out.
-func (r *redisStore) beat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error) {
-	n, err := beat.Run(ctx, r.client, []string{membersKey(shard)}, id, state).Int64Slice()
+// heartbeat runs the script.
+func (r *redisStore) heartbeat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error) {
+	n, err := heartbeat.Run(ctx, r.client, []string{membersKey(shard)}, id, state).Int64Slice()
 	r.answered.CompareAndSwap(false, err == nil)
 	if err == nil && len(n) != 2 {
 		err = fmt.Errorf("script answered %d values", len(n))
@@ -76,7 +77,8 @@ func (r *redisStore) beat(ctx context.Context, shard int, id, state string) (nod
 	return n[0], n[1], nil
 }
 
-// LiveNodes is how many nodes beat in a Redis, as its own clock has it.
+// LiveNodes returns how many nodes have sent a heartbeat to a Redis lately, by the clock of
+// that Redis.
 func LiveNodes(ctx context.Context, client redis.UniversalClient) (int64, error) {
 	now, err := client.Time(ctx).Result()
 	if err != nil {
@@ -89,26 +91,26 @@ func LiveNodes(ctx context.Context, client redis.UniversalClient) (int64, error)
 	return n, nil
 }
 
-// membership knows the nodes that share a shard's buckets: so that each knows its
-// part of them while the shard is down, and withholds the part of those that may be
-// cut off. Its heartbeats find out that the shard is back.
+// membership knows the nodes that share the buckets of a shard. While the shard is down, a
+// node spends only its own part of each bucket's rate. While other nodes may be cut off from
+// the shard, it withholds their parts. Heartbeats also find out that a shard is back.
 type membership struct {
 	shard *shard
 	index int
-	node  int64 // this one, as buckets know it
+	node  int64 // the id by which buckets know this node
 
 	fleet  atomic.Pointer[lease.Fleet]
-	nodes  atomic.Int64          // as last counted; 0 = not yet
-	failed atomic.Pointer[error] // why the last heartbeat did, or nil
+	nodes  atomic.Int64          // how many, as last counted; 0 = not counted yet
+	failed atomic.Pointer[error] // why the last heartbeat failed; points to nil = it did not
 	stop   chan struct{}
 
-	// The goroutine's own.
-	counts     [4]int64 // the latest first
-	missing    int64
-	counted    int64 // when; microseconds
-	contact    int64 // when the last heartbeat was sent that says present
-	unanswered bool  // the last heartbeat is
-	timeouts   int   // heartbeats in a row
+	// Only the goroutine of run uses these. Times are in microseconds.
+	counts     [4]int64 // of nodes, the latest first
+	missing    int64    // nodes, at the latest count
+	counted    int64    // the time of the latest count
+	contact    int64    // when the last heartbeat with the state present was sent
+	unanswered bool     // the last heartbeat was not answered
+	timeouts   int      // heartbeats in a row that timed out
 }
 
 func newMembership(s *shard, index int) *membership {
@@ -118,26 +120,26 @@ func newMembership(s *shard, index int) *membership {
 }
 
 func (m *membership) run() {
-	tick := time.NewTicker(beatEvery)
+	tick := time.NewTicker(heartbeatInterval)
 	defer tick.Stop()
 	for {
 		state := m.state()
-		m.beat(state)
+		m.heartbeat(state)
 		if state == recovering && m.state() == present {
-			m.beat(present)
+			m.heartbeat(present)
 		}
 		select {
 		case <-tick.C:
 		case <-m.stop:
-			m.beat(leaving)
+			m.heartbeat(leaving)
 			return
 		}
 	}
 }
 
-// state is what the next heartbeat says. One that is not answered may have arrived:
-// if it says present, the others spend this node's part of the rate from then on. So
-// that is said only once without an answer.
+// state returns the state for the next heartbeat. A heartbeat without an answer may still
+// have arrived. If its state is present, the other nodes stop withholding this node's part of
+// the rate. So after one without an answer the state is not present.
 func (m *membership) state() string {
 	if m.unanswered || m.shard.unreachable() || m.shard.owesDebts() {
 		return recovering
@@ -145,9 +147,9 @@ func (m *membership) state() string {
 	return present
 }
 
-// beat says that this node lives, and counts. A lost one needs no second try: the
-// next one is soon.
-func (m *membership) beat(state string) {
+// heartbeat sends a heartbeat and uses the counts of the answer. It is not retried, because
+// the next one comes soon.
+func (m *membership) heartbeat(state string) {
 	d := m.shard.d
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
@@ -156,20 +158,20 @@ func (m *membership) beat(state string) {
 		m.contact = sent
 		m.publish()
 	}
-	nodes, missing, err := d.store.beat(ctx, m.index, d.id, state)
+	nodes, missing, err := d.store.heartbeat(ctx, m.index, d.id, state)
 	if err != nil && isTimeout(err) {
 		m.timeouts++
 	} else {
 		m.timeouts = 0
 	}
-	if m.timeouts != 1 { // a single one says nothing
+	if m.timeouts != 1 { // a single timeout does not mean that Redis fails
 		m.failed.Store(&err)
 	}
 	m.unanswered = err != nil
 	arrived := err == nil && state != leaving
 	if arrived {
 		m.counted = d.l.now()
-		m.shard.link.Record(m.counted - sent) // so the first requests know what a round trip takes
+		m.shard.link.Record(m.counted - sent) // so that the duration of a round trip is known before the first request
 		copy(m.counts[1:], m.counts[:])
 		m.counts[0], m.missing = nodes, missing
 	}
@@ -182,10 +184,11 @@ func (m *membership) beat(state string) {
 	}
 }
 
-// publish renews what this node knows of its fleet. A Redis that has come back
-// empty counts anew, and the first to ask is alone: so the last few counts are
-// remembered. A count that is old says nothing of who is missing; but while calls are
-// answered, the last one stays: otherwise every node would withhold the parts of all.
+// publish updates what requests see of the fleet. The number of nodes is the largest of the
+// last few counts, because a Redis that has come back empty counts only the nodes that have
+// sent a heartbeat since. If the latest count is old and the shard answers no calls either,
+// all other nodes are assumed to be missing. While calls are answered, the latest count is
+// used however old it is: otherwise each node would withhold the parts of all others.
 func (m *membership) publish() {
 	f := &lease.Fleet{Nodes: slices.Max(m.counts[:]), Missing: m.missing, Node: m.node, Contact: m.contact, Link: &m.shard.link}
 	m.nodes.Store(f.Nodes)

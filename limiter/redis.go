@@ -35,9 +35,9 @@ type store interface {
 	// unknown whether it was executed. visit returns an error if no call was answered.
 	visit(ctx context.Context, calls []*visit) error
 
-	// beat sends a heartbeat of a node to a shard, and returns how many nodes there
+	// heartbeat sends a heartbeat of a node to a shard, and returns how many nodes there
 	// are and how many of them are missing.
-	beat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error)
+	heartbeat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error)
 }
 
 // visit is one call to one bucket.
@@ -181,7 +181,7 @@ func RedisCommands(own string) [][]any {
 		{"del", bucket},
 		append([]any{"eval", tokenBucketScript, 1, bucket}, arguments(&c)...),
 		append([]any{"evalsha", tokenBucketDigest, 1, bucket}, arguments(&c)...),
-		{"eval", beatScript, 1, nodes, "x", present},
+		{"eval", heartbeatScript, 1, nodes, "x", present},
 		{"zadd", nodes, 1, "x"},
 		{"pexpire", nodes, 1000},
 		{"zcard", nodes},

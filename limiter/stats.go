@@ -2,32 +2,32 @@ package limiter
 
 import "time"
 
-// Stats is a snapshot of a limiter's life so far.
+// Stats are counts since the start of a limiter, and its present state.
 type Stats struct {
 	Allowed BySource
 	Refused BySource
 
 	RedisTrips    uint64 // round trips to Redis
 	RedisCalls    uint64 // script calls in them
-	RedisErrors   uint64 // failed trips, other than
-	RedisTimeouts uint64 // those that took longer than a request waits, or timed out
+	RedisErrors   uint64 // failed trips that did not time out
+	RedisTimeouts uint64 // trips that took longer than a request waits, or timed out
 
 	Breaker  string        // closed or open; empty without Redis
-	Degraded time.Duration // for which it was open
+	Degraded time.Duration // how long it has been open, in sum
 	Failure  error         // why limits are not kept in Redis; nil = they are
 
-	Leases           int    // buckets of which this node holds tokens
-	LeasedHeld       int64  // these tokens
-	TokensLeased     uint64 // ever
+	Leases           int    // buckets of which this node holds leased tokens
+	LeasedHeld       int64  // the tokens that it holds
+	TokensLeased     uint64 // the tokens that it has leased since the start
 	Prefetches       uint64 // calls made before the last lease was spent
 	Settles          uint64 // calls that gave idle tokens back
 	FallbackAdmitted uint64 // requests admitted by the fallback
 	Nodes            int64  // in the fleet, as last counted; 0 = not known, or no Redis
 
 	Returned       uint64 // tokens given back
-	ReturnsDropped uint64 // tokens that were to go back, and may not have arrived
-	DebtPaid       uint64 // tokens spent by the fallback and debited in Redis since
-	Owing          int    // buckets that still have such tokens
+	ReturnsDropped uint64 // tokens given back by a call that may not have arrived
+	DebtPaid       uint64 // tokens that the fallback spent, and that were debited in Redis later
+	Owing          int    // buckets with such tokens that have not been debited yet
 	Buckets        int    // in this process, without Redis
 }
 
@@ -82,7 +82,7 @@ func (d *leased) stats(s *Stats) {
 	d.eachShard(func(k *shard) { k.stats(s, now) })
 }
 
-// stats adds a shard's: of a Cluster the worst counts.
+// stats adds the state of a shard. If there are several, the worst one counts.
 func (s *shard) stats(all *Stats, now int64) {
 	all.Nodes = max(all.Nodes, s.members.nodes.Load())
 	s.mu.Lock()

@@ -33,14 +33,14 @@ func parsePosition(sort Sort, b []byte) (p Position, ok bool) {
 	return p, p.CreatedAt >= minCreatedAt && p.CreatedAt < maxCreatedAt
 }
 
-// A cursor is a Position as text, which clients send back unchanged:
+// A cursor is a Position as a text that clients send back unchanged:
 //
 //	base64url( checksum 4 | version 1 | scope 8 | id 16 | created_at 8 or name key ≤ 320 )
 //
-// checksum (CRC-32C of what follows) detects a damaged cursor. scope (a hash of
-// collection, order, filters and search) detects a cursor of another list. It
-// holds no secret and needs none: the workspace comes from the key alone. It needs
-// no state on any node and never expires.
+// checksum (CRC-32C of what follows) detects a damaged cursor. scope (a hash of collection,
+// order, filters and search) detects a cursor of another list. A cursor contains no secret
+// and needs none, because the workspace comes from the API key. It needs no state on any
+// node and never expires.
 
 // MaxCursor is the longest cursor, in characters.
 const MaxCursor = 512

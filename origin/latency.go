@@ -7,30 +7,18 @@ import (
 	"listedge/internal/histogram"
 )
 
-// queryOutcome is how a query ended at its server.
-type queryOutcome uint8
-
-const (
-	queryOK queryOutcome = iota
-	queryTimeout
-	queryFailed
-	queryOutcomes
-)
-
-func (o queryOutcome) String() string { return [...]string{"ok", "timeout", "failed"}[o] }
-
-// latencies are how long the queries of one server took.
-type latencies [queryOutcomes]histogram.Histogram
+// latencies are how long the queries of one server took, by outcome.
+type latencies struct{ ok, timeout, failed histogram.Histogram }
 
 func (l *latencies) observe(err error, took time.Duration) {
-	outcome := queryOK
 	switch {
+	case err == nil:
+		l.ok.Observe(took)
 	case errors.Is(err, ErrTimeout):
-		outcome = queryTimeout
-	case err != nil:
-		outcome = queryFailed
+		l.timeout.Observe(took)
+	default:
+		l.failed.Observe(took)
 	}
-	l[outcome].Observe(took)
 }
 
 // Latency is how long the queries of one server with one outcome took.
@@ -42,10 +30,13 @@ type Latency struct {
 
 // stats returns the outcomes that have occurred, and always ok.
 func (l *latencies) stats(server string) (all []Latency) {
-	for outcome := range queryOutcomes {
+	for _, o := range []struct {
+		name  string
+		times *histogram.Histogram
+	}{{"ok", &l.ok}, {"timeout", &l.timeout}, {"failed", &l.failed}} {
 		var took histogram.Snapshot
-		if took.Add(&l[outcome]); took.Count > 0 || outcome == queryOK {
-			all = append(all, Latency{server, outcome.String(), took})
+		if took.Add(o.times); took.Count > 0 || o.name == "ok" {
+			all = append(all, Latency{server, o.name, took})
 		}
 	}
 	return all

@@ -10,43 +10,44 @@ import (
 // Needed is what a page from a standby must show, and what is known of its primary.
 type Needed struct {
 	Server  string    // the primary's system and timeline
-	Run     string    // since it was started
-	LSN     uint64    // the page shows all up to here
+	Run     string    // the run of the primary
+	LSN     uint64    // the page must show all changes up to here
 	Primary uint64    // where the primary's WAL ended
-	At      time.Time // then, or later
+	At      time.Time // when it ended there, or later
 }
 
-// lineage is what is known of one run of a standby: whether all that it has
-// replayed is its primary's.
+// lineage is what is known of one run of a standby: whether the primary has all that the
+// standby has replayed.
 //
-// If the files of a primary are put back to an earlier state, a standby that was
-// not made anew has replayed commits that its primary has lost: up to r0, beyond
-// the end of the primary's WAL. System and timeline are the same, and it may even
-// receive WAL.
+// If a primary is restored from an older backup or snapshot, and its standby is not rebuilt,
+// the standby has replayed commits that the primary has lost. Let r0 be the LSN up to which
+// it had replayed: it is beyond the end of the primary's WAL. System and timeline are the
+// same, and the standby may even receive WAL.
 //
-// Invariant: a page is taken only if the replay position is at least floor. floor
-// is an LSN of the same run of the primary, read after the standby was first
-// seen, and not below what the standby had replayed then.
+// Invariant: a page is accepted only if the replay position is at least floor. floor is an
+// LSN of the same run of the primary that was read after the standby was first seen, and
+// that is not below the standby's position at that time.
 //
-// Why that is enough: the position stays r0 until the primary's WAL has grown
-// beyond it. An LSN of the primary that is read later than the position, and is
-// below it, shows that the primary has lost commits, for no standby is ahead of its
-// primary: this run of the standby is refused for good. If the primary was beyond
-// r0 before the standby was first seen, floor is beyond r0, too. To get there the
-// standby replays the primary's own records from r0 on, and Postgres stops at the
-// first one: it does not name the standby's last record as its predecessor.
+// Why that is enough: the position stays r0 until the primary's WAL has grown beyond r0. No
+// standby is ahead of its own primary. So if an LSN of the primary is below a position that
+// was read before it, the primary has lost commits, and this run of the standby is refused
+// for good. If the primary was beyond r0 before the standby was first seen, floor is beyond
+// r0, too. To reach floor the standby would have to replay the primary's records from r0
+// on, and Postgres stops at the first of them, because it does not refer to the standby's
+// last record as the one before it.
 type lineage struct {
-	primary string    // its run; empty = no page was wanted yet
+	primary string    // the primary's run; empty = no page was wanted yet
 	seen    uint64    // the replay position when the standby was first seen
-	seenAt  time.Time // then, or earlier
+	seenAt  time.Time // when that was, or earlier
 	floor   uint64    // 0 = not known yet
-	lost    bool      // it has commits that its primary has lost
+	lost    bool      // the standby has commits that the primary has lost
 }
 
-var errLostFuture = fmt.Errorf("%w: it has replayed what its primary never wrote, or has lost because its files were put back: make the standby anew", postgres.ErrOtherPrimary)
+var errAheadOfPrimary = fmt.Errorf("%w: it has replayed commits that the primary does not have (the primary was restored from an older backup?): rebuild the standby", postgres.ErrOtherPrimary)
 
-// judge says why a page from the replay position, which was read no later than
-// at, is not taken; nil if it is. It returns what is known from now on.
+// judge returns why a page is not accepted from a standby at this replay position; nil if it
+// is accepted. The position was read at that time or before. judge also returns what is
+// known from now on.
 func (l lineage) judge(position uint64, at time.Time, n *Needed) (lineage, error) {
 	if l.seenAt.IsZero() || l.primary != "" && l.primary != n.Run {
 		l = lineage{seen: position, seenAt: at, lost: l.lost}
@@ -58,7 +59,7 @@ func (l lineage) judge(position uint64, at time.Time, n *Needed) (lineage, error
 	}
 	switch {
 	case l.lost:
-		return l, errLostFuture
+		return l, errAheadOfPrimary
 	case l.floor == 0 || position < max(l.floor, n.LSN):
 		return l, postgres.ErrLagging
 	}

@@ -92,21 +92,21 @@ func (s *showing) shown() *Shown {
 	return &Shown{IDs: slices.Clone(s.ids), End: s.end}
 }
 
-// A page may be joined from the rows of other pages of its list: they are copied, as
-// they are.
+// A page may be joined from the rows of other pages of its list, which are copied without a
+// change. The rows are found by the text around them.
 
-// rowStart begins each row of a page and is nowhere else in it: within a JSON string
-// a quotation mark is escaped, so none follows a brace there.
+// rowStart is the beginning of each row of a page, and occurs nowhere else in it: within a
+// JSON string each quotation mark is escaped, so no brace is directly before one.
 var rowStart = []byte(`{"id":"`)
 
-// dataEnd ends the rows of a page, and is nowhere else in it for the same reason.
+// dataEnd follows the rows of a page, and occurs only there, for the same reason.
 var dataEnd = []byte(`],"page":{"`)
 
 const pageHead = `{"data":[`
 
-// AppendRows appends where each row begins in a page's body, and one element more:
-// row i is body[starts[i]:starts[i+1]-1], with a comma or the array's end behind it.
-// (Finding them takes 1 µs a page. Storing them would take 4 bytes a row.)
+// AppendRows appends the offset of each row in a page's body, and one element more: row i is
+// body[starts[i]:starts[i+1]-1], and a comma or the end of the array follows it. (To find
+// them takes 1 µs a page. To store them would take 4 bytes a row.)
 func AppendRows(starts []uint32, body []byte) []uint32 {
 	end := bytes.LastIndex(body, dataEnd)
 	if end < len(pageHead) {
@@ -123,8 +123,8 @@ func AppendRows(starts []uint32, body []byte) []uint32 {
 	return append(starts, uint32(end+1))
 }
 
-// PositionAfterRow is the position right behind a row of a page's body in a list of
-// this order. ok is false if it is not a row.
+// PositionAfterRow returns the position directly after a row of a page's body, in a list of
+// this order. ok is false if the bytes are not a row.
 func PositionAfterRow(row []byte, sort Sort) (p Position, ok bool) {
 	const id = len(uuid.UUID{})*2 + 4
 	name, ok := bytes.CutPrefix(row, rowStart)
@@ -150,7 +150,7 @@ func PositionAfterRow(row []byte, sort Sort) (p Position, ok bool) {
 	return p, err == nil
 }
 
-// cutName returns the ordering part of a row's name, which is in the text behind its id.
+// cutName returns the ordering part of a row's name. b is the text that follows the row's id.
 func cutName(b []byte) (string, bool) {
 	b, ok := bytes.CutPrefix(b, []byte(`","name":"`))
 	if !ok {
@@ -172,9 +172,9 @@ func cutName(b []byte) (string, bool) {
 	return "", false
 }
 
-// Join makes the query's page of rows: each part is rows of a page with the commas
-// between them. more says that there are rows behind the page. ok is false if Fetch
-// would make a shorter page, or the parts are not rows.
+// Join makes the query's page from rows of other pages. Each part is some rows with the
+// commas between them. more says that rows follow the page. ok is false if Fetch would make a
+// shorter page, or if the parts are not rows.
 func (q *Query) Join(parts [][]byte, more bool) (page Page, ok bool) {
 	size := len(pageHead) + MaxCursor + 64
 	for _, rows := range parts {
@@ -202,8 +202,8 @@ func (q *Query) Join(parts [][]byte, more bool) (page Page, ok bool) {
 	return page, true
 }
 
-// appendPageEnd appends what follows the rows of a page; next is the next page's
-// cursor, empty on the last page.
+// appendPageEnd appends what follows the rows of a page. next is the cursor of the next page;
+// empty = this is the last page.
 func appendPageEnd(dst []byte, next string) []byte {
 	if next == "" {
 		return append(dst, `],"page":{"hasMore":false,"nextCursor":null}`...)

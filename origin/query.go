@@ -65,14 +65,14 @@ type Query struct {
 // MaxLimit is the largest page, in rows.
 const MaxLimit = 100
 
-// AppendScope appends what names the list within its workspace: collection, order,
-// filters and search. Injective: four bytes, then the search to the end.
+// AppendScope appends what identifies the list within its workspace: collection, order,
+// filters and search. It is injective: four bytes, then the search up to the end.
 func (q *Query) AppendScope(dst []byte) []byte {
 	dst = append(dst, byte(q.Collection), byte(q.Sort), byte(q.Stock), byte(q.Type))
 	return append(dst, q.Search...)
 }
 
-// Position is between two rows of a list: right behind the row with this sort key
+// Position is a place between two rows of a list: directly after the row with this sort key
 // and id, whether or not that row still exists.
 type Position struct {
 	Set       bool
@@ -81,8 +81,8 @@ type Position struct {
 	ID        uuid.UUID
 }
 
-// AppendPosition appends the position as a cursor has it; nothing for the start.
-// Injective for one sort.
+// AppendPosition appends the position in the form of a cursor; for the start it appends
+// nothing. It is injective for one sort.
 func (q *Query) AppendPosition(dst []byte) []byte {
 	if !q.After.Set {
 		return dst

@@ -15,14 +15,15 @@ import (
 )
 
 const (
-	// replayTimeout is how long a standby may take to connect and to say what it has
-	// replayed; only then it gets a page's query.
+	// replayTimeout is how long a standby may take to connect and to report what it has
+	// replayed. A page's query is sent only after that.
 	replayTimeout = 250 * time.Millisecond
-	// standbyTimeout bounds all that a page from standbys may cost. The primary has
-	// as much time left as without standbys. A standby that keeps taking longer
-	// gets no queries: it is slower than the primary.
+	// standbyTimeout bounds the time that a page spends on all standbys together; the
+	// primary has its full time after it. A standby that keeps taking longer opens its
+	// breaker: it is slower than the primary.
 	standbyTimeout = 500 * time.Millisecond
-	// replayStatusTTL is how long a standby is not asked again for what it lacked.
+	// replayStatusTTL is how long a standby that had not replayed enough is not queried
+	// again.
 	replayStatusTTL = 20 * time.Millisecond
 	// maxLineages bounds the runs that are remembered at one address.
 	maxLineages = 64
@@ -36,7 +37,7 @@ type standby struct {
 	last     atomic.Pointer[replayStatus]
 
 	refusal  atomic.Pointer[error] // the last fetch's ErrOtherPrimary; nil = it was not refused
-	answered atomic.Bool           // a probe, ever
+	answered atomic.Bool           // it has answered a probe
 	failure  atomic.Pointer[error] // of the last probe that failed
 
 	mu       sync.Mutex
@@ -80,15 +81,16 @@ func (s *standby) stats() StandbyStats {
 	return stats
 }
 
-// probe also reads from a standby that has never answered: it may not exist. The
-// first answer fills lineages, so that no page has to wait for one.
+// probe reads the replay status of a standby that has never answered, because it may not
+// exist. Later it only tries a standby whose breaker is half-open. The first answer fills
+// lineages, so that pages need not wait for it.
 func (s *standby) probe(ctx context.Context) {
 	if s.breaker.IsOpen() || s.answered.Load() && s.breaker.IsClosed() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, postgres.PingTimeout)
 	defer cancel()
-	err := s.breaker.Do(func() error { return s.look(ctx) })
+	err := s.breaker.Do(func() error { return s.readStatus(ctx) })
 	if err == nil {
 		s.answered.Store(true)
 	} else if errors.Is(err, ErrUnavailable) {
@@ -96,8 +98,9 @@ func (s *standby) probe(ctx context.Context) {
 	}
 }
 
-// look keeps what the standby has replayed, for lineage.judge to compare.
-func (s *standby) look(ctx context.Context) error {
+// readStatus remembers what the standby has replayed. lineage.judge compares later answers
+// with it.
+func (s *standby) readStatus(ctx context.Context) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return err
@@ -115,8 +118,8 @@ func (s *standby) look(ctx context.Context) error {
 	return nil
 }
 
-// CheckStandby is why no page is read from the standby of that index in
-// Stats().Standbys; nil = it answers.
+// CheckStandby returns why no page is read from the standby of that index in
+// Stats().Standbys; nil = pages are read from it.
 func (o *Origin) CheckStandby(ctx context.Context, i int) error {
 	s := o.standbys[i]
 	if err := s.pool.Ping(ctx); err != nil {
@@ -129,8 +132,8 @@ func (o *Origin) CheckStandby(ctx context.Context, i int) error {
 }
 
 // FetchFromStandby reads one page from a standby that follows the primary and
-// has replayed enough of its WAL. It tries them in turn, and the next one only if
-// the last one refused without a query. Errors: those of Fetch, ErrLagging,
+// has replayed enough of its WAL. It tries one standby after the other, as long as they are
+// refused before they get the page's query. Errors: those of Fetch, ErrLagging,
 // ErrOtherPrimary.
 func (o *Origin) FetchFromStandby(ctx context.Context, q Query, n Needed) (_ Page, err error) {
 	ctx, cancel := context.WithTimeout(ctx, standbyTimeout)
@@ -212,12 +215,12 @@ func (o *Origin) fetchFrom(ctx context.Context, s *standby, q *Query, n *Needed)
 	return page, nil
 }
 
-// admit says why a page from the standby would not be taken; nil if it would.
+// admit returns why a page from the standby would not be accepted; nil if it would.
 func (s *standby) admit(is *replayStatus, n *Needed) error {
 	switch is.Timeline {
 	case n.Server:
 	case "":
-		return fmt.Errorf("%w: it is none, receives WAL from nobody, or does not say from whom", postgres.ErrOtherPrimary)
+		return fmt.Errorf("%w: it is not a standby, receives no WAL, or does not say from whom", postgres.ErrOtherPrimary)
 	default:
 		return fmt.Errorf("%w: it follows %s, and the primary is %s (system/timeline)", postgres.ErrOtherPrimary, is.Timeline, n.Server)
 	}
@@ -231,9 +234,9 @@ func (s *standby) admit(is *replayStatus, n *Needed) error {
 	return err
 }
 
-// replayed reads what the standby has replayed. The statement ends before the
-// page's begins: otherwise the page's snapshot could be older. All is empty of a
-// server that was promoted, or receives from nobody.
+// replayed reads what the standby has replayed. This statement must end before the page's
+// begins: otherwise the page's snapshot could be older than the position. The status is
+// empty if the server was promoted or receives no WAL.
 func (s *standby) replayed(ctx context.Context, conn *pgxpool.Conn) (*replayStatus, error) {
 	mode := pgx.QueryExecModeCacheStatement
 	if postgres.Pooled(conn.Conn().PgConn()) {

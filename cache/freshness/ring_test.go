@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
 )
 
@@ -264,7 +265,7 @@ func TestAnUnsettledChangeIsNeverLost(t *testing.T) {
 			t.Fatalf("%d changes", n)
 		}
 		for range 3 {
-			time.Sleep(10 * testFill)
+			boottimetest.Pass(10 * testFill)
 			t.prove("100:101:100")
 			if got := read("100:101:100"); got != NotVisible {
 				t.Fatalf("a page that does not see it: %s", got)
@@ -274,7 +275,7 @@ func TestAnUnsettledChangeIsNeverLost(t *testing.T) {
 			}
 		}
 		t.prove("101:101:")
-		time.Sleep(testFill + 1)
+		boottimetest.Pass(testFill + 1)
 		t.prove("101:101:")
 		if n := len(t.lists.of(listA).recent); n != 0 {
 			t.Errorf("%d recent changes", n)
@@ -292,7 +293,7 @@ func TestForgettingAListForgetsItsChanges(t *testing.T) {
 		t.is(v, 2)
 		t.maxLists = 0
 		t.beat("110:110:")
-		time.Sleep(testFill + 1)
+		boottimetest.Pass(testFill + 1)
 		t.prove("110:110:")
 		if n := len(t.lists.known); n != 0 {
 			t.Fatalf("%d lists", n)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
 )
 
@@ -226,7 +227,7 @@ func TestRules(t *testing.T) {
 			p := t.filled("100:102:")
 			t.changed(100, listA)
 			t.prove("101:101:")
-			time.Sleep(testFill + 1)
+			boottimetest.Pass(testFill + 1)
 			t.prove("101:101:")
 			if n := len(t.changing); n != 0 {
 				t.Fatalf("%d lists with recent changes", n)
@@ -235,15 +236,15 @@ func TestRules(t *testing.T) {
 		}},
 		{"a change stays as long as a fill may take after it settled", func(t *trackerTest) {
 			t.changed(100, listA)
-			time.Sleep(10 * testFill)
+			boottimetest.Pass(10 * testFill)
 			t.prove("100:100:") // not yet
 			t.prove("101:101:")
-			time.Sleep(testFill)
+			boottimetest.Pass(testFill)
 			t.prove("101:101:")
 			if n := len(t.lists.of(listA).recent); n != 1 {
 				t.Fatalf("%d recent changes", n)
 			}
-			time.Sleep(time.Nanosecond)
+			boottimetest.Pass(time.Nanosecond)
 			t.prove("101:101:")
 			if n := len(t.lists.of(listA).recent); n != 0 {
 				t.Fatalf("%d recent changes", n)
@@ -251,13 +252,13 @@ func TestRules(t *testing.T) {
 		}},
 		{"a fill that took too long", func(t *trackerTest) {
 			start := t.begin()
-			time.Sleep(testFill + 1)
+			boottimetest.Pass(testFill + 1)
 			if t.prove("100:100:"); t.Admit(start, t.read("100:100:"), listA, t.now()) == Admitted {
 				t.Fatal("kept")
 			}
 		}},
 		{"a fill begun without trust", func(t *trackerTest) {
-			time.Sleep(testBound)
+			boottimetest.Pass(testBound)
 			start := t.begin()
 			if t.prove("100:100:"); t.Admit(start, t.read("100:100:"), listA, t.now()) == Admitted {
 				t.Fatal("kept")
@@ -280,13 +281,13 @@ func TestRules(t *testing.T) {
 		}},
 		{"trust ends a bound after the read began", func(t *trackerTest) {
 			t.look()
-			time.Sleep(testBound / 2) // on its way
+			boottimetest.Pass(testBound / 2) // on its way
 			t.sends(changefeed.Heartbeat{Snapshot: "100:100:"})
-			time.Sleep(testBound/2 - 1)
+			boottimetest.Pass(testBound/2 - 1)
 			if !t.Trusted(t.now()) {
 				t.Fatal("not trusted before")
 			}
-			if time.Sleep(time.Nanosecond); t.Trusted(t.now()) {
+			if boottimetest.Pass(time.Nanosecond); t.Trusted(t.now()) {
 				t.Fatal("trusted after")
 			}
 			t.sends(changefeed.Heartbeat{Snapshot: "100:100:"})
@@ -295,7 +296,7 @@ func TestRules(t *testing.T) {
 			}
 		}},
 		{"a snapshot that cannot be read proves nothing", func(t *trackerTest) {
-			time.Sleep(testBound)
+			boottimetest.Pass(testBound)
 			if t.prove("x"); t.Trusted(t.now()) {
 				t.Fatal("trusted")
 			}
@@ -343,7 +344,7 @@ func TestRules(t *testing.T) {
 			if t.Tracker.last.Run = "now"; t.admit(p, listA) != Admitted || t.run() != "now" {
 				t.Fatal("not kept of the right one")
 			}
-			if time.Sleep(testBound); t.run() != "" {
+			if boottimetest.Pass(testBound); t.run() != "" {
 				t.Fatal("known without a proof")
 			}
 			start, late := t.begin(), t.read("100:100:")
@@ -397,9 +398,9 @@ func TestRules(t *testing.T) {
 		}},
 		{"age", func(t *trackerTest) {
 			p := t.filled("100:100:")
-			time.Sleep(300 * time.Millisecond)
+			boottimetest.Pass(300 * time.Millisecond)
 			t.prove("100:100:")
-			time.Sleep(20 * time.Millisecond)
+			boottimetest.Pass(20 * time.Millisecond)
 			if age := t.Age(p, t.now()); age != 20*time.Millisecond {
 				t.Fatalf("%s since the proof", age)
 			}
@@ -489,7 +490,7 @@ func TestStandbys(t *testing.T) {
 			t.maxLists = 0
 			t.entry(change(60, false, listA))
 			t.beat("100:100:")
-			time.Sleep(testFill + 1)
+			boottimetest.Pass(testFill + 1)
 			t.prove("100:100:")
 			if len(t.lists.known) != 0 {
 				t.Fatal("not forgotten")
@@ -507,7 +508,7 @@ func TestStandbys(t *testing.T) {
 					tt.Tracker.last.Server = "s/1" // which prove does not tell
 				}
 				proven := time.Duration(tt.proof.Load())
-				time.Sleep(testBound / 2)
+				boottimetest.Pass(testBound / 2)
 				p := &Validity{ReadPoint: ReadPoint{Server: test.server, LSN: test.lsn}, Proof: tt.now()}
 				if got := tt.admit(p, listA); got != test.want {
 					t.Fatal(got)
@@ -541,7 +542,7 @@ func TestForgottenLists(t *testing.T) {
 		t.changed(101, listB)
 		t.maxLists = 2
 		t.beat("102:102:")
-		time.Sleep(testFill + 1)
+		boottimetest.Pass(testFill + 1)
 		t.prove("102:102:")
 		if len(t.lists.known) != 2 {
 			t.Fatal("forgotten before there are too many")
@@ -574,7 +575,7 @@ func TestForgottenLists(t *testing.T) {
 func TestAValidatedEntryIsNoYoungerThanTheProof(t *testing.T) {
 	virtually(t, func(t *trackerTest) {
 		proven := t.now()
-		time.Sleep(testBound / 2)
+		boottimetest.Pass(testBound / 2)
 		for read, want := range map[time.Duration]time.Duration{
 			t.now():              proven,
 			proven - time.Minute: proven - time.Minute,
@@ -702,7 +703,7 @@ func TestAPausedFillIsLate(t *testing.T) {
 		start, v, now := t.begin(), t.read("100:100:"), t.now()
 		t.changed(100, listA)
 		t.prove("101:101:")
-		time.Sleep(testFill + time.Millisecond)
+		boottimetest.Pass(testFill + time.Millisecond)
 		t.prove("101:101:")
 		if a := t.Admit(start, v, listA, now); a != Late {
 			t.Errorf("%s: its statement did not see the change", a)
@@ -714,7 +715,7 @@ func TestAPausedFillIsLate(t *testing.T) {
 // remembered of what is only read.
 func TestReadingRemembersNoListsWhileUntrusted(t *testing.T) {
 	virtually(t, func(t *trackerTest) {
-		time.Sleep(2 * testBound)
+		boottimetest.Pass(2 * testBound)
 		before := len(t.lists.known)
 		for i := range 1000 {
 			list := changefeed.List{Workspace: uuid.UUID{7, byte(i), byte(i >> 8)}, Collection: changefeed.Items}

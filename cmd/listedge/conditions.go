@@ -14,12 +14,13 @@ import (
 )
 
 const (
-	watchEvery = 200 * time.Millisecond
-	// followAgain is how long the log of changes must be silent before a node
-	// that cannot follow changes itself stops waiting for one that can.
+	// watchInterval is the time between two checks of the conditions.
+	watchInterval = 200 * time.Millisecond
+	// followAgain is how long the log of changes must be silent before a node that cannot
+	// follow changes itself stops waiting for another node to do so.
 	followAgain = 2 * time.Second
-	// evictionEvery is how often Redis is asked for its eviction policy.
-	evictionEvery = time.Minute
+	// evictionInterval is how often Redis is asked for its eviction policy.
+	evictionInterval = time.Minute
 	// outageLinger is how long after an outage failures still count as part of it:
 	// breakers stay open for a moment.
 	outageLinger = 5 * time.Second
@@ -130,7 +131,7 @@ func (o *redisOutage) check(ctx context.Context, n *node) {
 		o.err = nil
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, watchEvery)
+	ctx, cancel := context.WithTimeout(ctx, watchInterval)
 	defer cancel()
 	if err := n.redis.limiter.Ping(ctx).Err(); err != nil {
 		o.err, o.at = err, time.Now()
@@ -139,8 +140,8 @@ func (o *redisOutage) check(ctx context.Context, n *node) {
 	}
 }
 
-// watch logs changes of conditions, and lets pages expire by age while nobody can
-// follow changes.
+// watch logs changes of conditions, and makes pages expire by age while no node can follow
+// changes.
 func (n *node) watch(ctx context.Context) {
 	broken := make([]bool, len(n.conditions))
 	cannotFollow := false
@@ -158,7 +159,7 @@ func (n *node) watch(ctx context.Context) {
 			}
 			broken[i] = !broken[i]
 		}
-		if n.redis.limiter != nil && time.Since(evictionAt) >= evictionEvery && n.checkEviction(ctx) {
+		if n.redis.limiter != nil && time.Since(evictionAt) >= evictionInterval && n.checkEviction(ctx) {
 			evictionAt = time.Now()
 		}
 		if n.changes != nil && time.Since(fleetsAt) >= n.fleetsPause() && n.checkOtherFleets(ctx) {
@@ -180,9 +181,9 @@ func (n *node) watch(ctx context.Context) {
 	})
 }
 
-// repeat calls f at once, and then every watchEvery until ctx ends.
+// repeat calls f at once, and then every watchInterval until ctx ends.
 func repeat(ctx context.Context, f func(context.Context)) {
-	tick := time.NewTicker(watchEvery)
+	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	for {
 		f(ctx)
@@ -198,7 +199,7 @@ func repeat(ctx context.Context, f func(context.Context)) {
 // evicted is full again, and a gap in the log of changes makes every node discard
 // what it knows. It returns false while Redis does not answer.
 func (n *node) checkEviction(ctx context.Context) (answered bool) {
-	ctx, cancel := context.WithTimeout(ctx, watchEvery)
+	ctx, cancel := context.WithTimeout(ctx, watchInterval)
 	defer cancel()
 	text, err := n.redis.limiter.Info(ctx, "memory").Result()
 	if err != nil {

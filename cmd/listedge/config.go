@@ -185,8 +185,8 @@ func (f *nodeFlags) Validate() error {
 		return fmt.Errorf("--freshness-bound, --cache-ttl, --max-stale, --key-grace and --drain must be at most 30 days (720h)")
 	case f.DatabaseConnections < 1 || f.DatabaseConnections > 10_000:
 		return fmt.Errorf("--database-connections must be from 1 to 10000")
-	case f.MaxConnections < 0 || f.MaxConnections > edge.MostConnections:
-		return fmt.Errorf("--max-connections must be from 0 to %d", edge.MostConnections)
+	case f.MaxConnections < 0 || f.MaxConnections > edge.MaxConnections:
+		return fmt.Errorf("--max-connections must be from 0 to %d", edge.MaxConnections)
 	case f.QueryTimeout < time.Millisecond || f.QueryTimeout > time.Hour:
 		return fmt.Errorf("--query-timeout must be from 1ms to 1h")
 	}

@@ -25,7 +25,7 @@ func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context
 	}
 	out := &lineWriter{to: t.err}
 	var children []*sandbox.Child
-	var alive sync.WaitGroup
+	var running sync.WaitGroup // children
 	killAfter := c.Drain + 3*stopTimeout
 	defer func() {
 		for _, child := range children {
@@ -46,7 +46,7 @@ func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context
 		}
 		children = append(children, child)
 		fmt.Fprintf(t.err, "node %d is process %d\n", i+1, child.Pid())
-		alive.Go(func() {
+		running.Go(func() {
 			<-child.Done()
 			if ctx.Err() == nil {
 				fmt.Fprintf(out, "node %d ended (%s)\n", i+1, child.State())
@@ -55,7 +55,7 @@ func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context
 	}
 	ready()
 	ended := make(chan struct{})
-	go func() { defer close(ended); alive.Wait() }() // the deferred function ends them all
+	go func() { defer close(ended); running.Wait() }() // at the latest after the deferred function above
 	select {
 	case <-ctx.Done():
 		return nil

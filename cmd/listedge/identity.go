@@ -19,20 +19,20 @@ import (
 // recognised by its timeline.
 
 const (
-	// identifyEvery is how often a node that follows no changes queries the
-	// identity of its database; identifySoon, while that fails.
-	identifyEvery   = 5 * time.Second
-	identifySoon    = watchEvery
-	identifyTimeout = time.Second
+	// identifyInterval is how often a node that follows no changes queries the
+	// identity of its database; identifyRetry, while that fails.
+	identifyInterval = 5 * time.Second
+	identifyRetry    = watchInterval
+	identifyTimeout  = time.Second
 	// startPause is the time between two reads of the fleet's timeline at the start,
 	// and startTimeout is how long a starting node tries to read it.
 	startPause   = 50 * time.Millisecond
 	startTimeout = 500 * time.Millisecond
-	// fleetsEvery is how often the follower checks whether other fleets use its
-	// Redis; fleetsRarely, how often the other nodes do, of which there may be
+	// fleetsInterval is how often the follower checks whether other fleets use its
+	// Redis; otherFleetsInterval, how often the other nodes do, of which there may be
 	// hundreds.
-	fleetsEvery  = 5 * time.Second
-	fleetsRarely = time.Minute
+	fleetsInterval      = 5 * time.Second
+	otherFleetsInterval = time.Minute
 
 	otherFleetsDo = "give each fleet a Redis of its own"
 )
@@ -119,9 +119,9 @@ func (n *node) identify(ctx context.Context) {
 		n.findTimeline(ctx)
 	}
 	for ctx.Err() == nil {
-		pause := identifyEvery
+		pause := identifyInterval
 		if n.findIdentity(ctx) != nil || n.followed.OldTimeline() != nil { // the next answer may come from the new primary
-			pause = identifySoon
+			pause = identifyRetry
 		}
 		sleep(ctx, pause)
 	}
@@ -161,15 +161,15 @@ func (n *node) timelineCondition() condition {
 // fleetsPause is the time between two checks for other fleets.
 func (n *node) fleetsPause() time.Duration {
 	if n.follower != nil && n.follower.Stats().Following {
-		return fleetsEvery
+		return fleetsInterval
 	}
-	return fleetsRarely
+	return otherFleetsInterval
 }
 
 // checkOtherFleets notes which other fleets use the Redis, and logs a change. It returns
 // false if it could not find out.
 func (n *node) checkOtherFleets(ctx context.Context) (known bool) {
-	ctx, cancel := context.WithTimeout(ctx, watchEvery)
+	ctx, cancel := context.WithTimeout(ctx, watchInterval)
 	defer cancel()
 	digest := n.followed.Digest()
 	if digest == "" {

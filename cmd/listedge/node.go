@@ -62,14 +62,14 @@ type node struct {
 	region      string
 
 	timelineKnown chan struct{}         // closed when answers of the database can be judged (mayJudge)
-	unidentified  atomic.Pointer[error] // why the node could not query the identity of its database; nil = it could, or need not
+	unidentified  atomic.Pointer[error] // why the last query for the identity of the database failed; nil = it did not, or none was needed
 
 	public, private net.Listener
 }
 
 const (
-	// fillSlack is what a fill may take beyond its query: the queue, a connection,
-	// and the error of a statement_timeout.
+	// fillSlack is how much longer than its query a fill may take: for the fair queue, for a
+	// connection, and until the error of a statement_timeout arrives.
 	fillSlack = time.Second
 	// stopTimeout bounds shutting down after the drain.
 	stopTimeout = 10 * time.Second
@@ -95,7 +95,8 @@ func listenBoth(f listenFlags) (public, private net.Listener, err error) {
 	return public, private, nil
 }
 
-// listenError says which flag failed. A malformed address is wrong usage, one in use is not.
+// listenError names the flag whose address failed. A malformed address is wrong usage; an
+// address that is in use is not.
 func listenError(flag string, err error) error {
 	err = fmt.Errorf("%s: %w", flag, err)
 	if malformed := (*net.AddrError)(nil); errors.As(err, &malformed) {
@@ -104,8 +105,8 @@ func listenError(flag string, err error) error {
 	return err
 }
 
-// databaseURLs lead to one database: pages may be read through a pooler, changes
-// are followed without one.
+// databaseURLs are two URLs of one database: pages may be read through a connection pooler,
+// and changes are followed without one.
 type databaseURLs struct{ pages, changes string }
 
 // newNode wires a node. Neither Postgres nor Redis has to run yet. settings are
@@ -113,7 +114,7 @@ type databaseURLs struct{ pages, changes string }
 func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings map[string]any, log *recentLog, public, private net.Listener) (n *node, err error) {
 	logger := slog.New(log)
 	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &changefeed.Followed{}, region: f.Region, timelineKnown: make(chan struct{}), started: time.Now()}
-	defer func(begun *node) { // n is nil by then: the returns set it
+	defer func(begun *node) { // not n, which a failing return sets to nil
 		if err != nil {
 			err = errors.Join(err, begun.closeLayers(ctx, true))
 		}
@@ -287,8 +288,8 @@ func (n *node) close() error {
 	return errors.Join(err, n.closeLayers(ctx, err == nil), n.admin.Close())
 }
 
-// closeLayers closes the layers below the server, as far as they were opened. The
-// cache closes only when all requests have ended: they read it until then.
+// closeLayers closes the layers below the server that were opened. The cache is closed only
+// if all requests have ended, because requests read it.
 func (n *node) closeLayers(ctx context.Context, requestsEnded bool) (err error) {
 	if n.cache != nil && requestsEnded {
 		err = n.cache.Close(ctx)

@@ -14,16 +14,15 @@ import (
 	"listedge/edge"
 )
 
-// A connection takes a descriptor and memory. Clients get only a part of both: when
-// they have used all of it, connections to Postgres and Redis can still be opened,
-// and pages still have room.
+// A connection needs a file descriptor and memory. Clients may use only a part of both, so
+// that connections to Postgres and Redis can always be opened, and pages have room.
 
 const (
-	// connectionMemory is the most that a connection takes while its client sends
+	// connectionMemory is the most memory that a connection needs while its client sends
 	// little or reads slowly, in bytes (docs/SIZING.md).
 	connectionMemory = 80 << 10
-	// fewestConnections is the least that memory allows: 20 MiB.
-	fewestConnections = 256
+	// minConnections is allowed whatever memory there is: together 20 MiB.
+	minConnections = 256
 	// otherDescriptors are those of refused clients, listeners and the log.
 	otherDescriptors = 80
 )
@@ -32,7 +31,7 @@ const (
 // --max-connections, as far as there are descriptors for them. The default is
 // what descriptors and memory allow.
 func limitConnections(f nodeFlags, descriptors, memory int64, logger *slog.Logger) int {
-	limit := min(edge.MostConnections, byDescriptors(f, descriptors))
+	limit := min(edge.MaxConnections, byDescriptors(f, descriptors))
 	if wanted := int64(f.MaxConnections); wanted > limit {
 		logger.Warn("--max-connections is lowered: the process may not open more files", "from", wanted, "to", limit, "descriptors", descriptors)
 	} else if wanted > 0 {
@@ -52,7 +51,7 @@ func byDescriptors(f nodeFlags, descriptors int64) int64 {
 
 // byMemory is as many connections as fit into half of what --cache-memory leaves.
 func byMemory(f nodeFlags, memory int64) int64 {
-	return max(fewestConnections, (memory-int64(f.CacheMemory))/2/connectionMemory)
+	return max(minConnections, (memory-int64(f.CacheMemory))/2/connectionMemory)
 }
 
 // descriptorLimit is how many files the process may have open at once. (Go has
@@ -77,23 +76,23 @@ func memoryLimit() int64 {
 	return int64(limit)
 }
 
-// By default, Go's collector lets garbage grow as large as the live heap: a node with
-// few pages collects every 4 MB, that is every hundred misses, and a node full of
-// pages doubles its memory. Pages are most of the live heap and cost nothing to
-// mark. So garbage is kept at one size, whatever the live heap.
+// By default, Go's garbage collector runs when garbage has become as large as the live heap.
+// A node with few pages would collect every 4 MB, which is every hundred misses, and a node
+// full of pages would need twice its memory. Pages are most of the live heap, and marking
+// them is cheap. So the collector runs at a fixed amount of garbage, whatever the live heap.
 
-// garbageShare is that size, as a share of --cache-memory.
+// garbageShare is that amount, as a share of --cache-memory.
 const garbageShare = 0.06
 
-// garbagePercent is the value for debug.SetGCPercent: growth in percent of the live
-// heap, which the collector takes as its smallest heap at least.
+// garbagePercent returns the value for debug.SetGCPercent: the amount of garbage in percent
+// of the live heap. The collector takes the live heap for at least 4 MiB.
 func garbagePercent(garbage, live int64) int {
 	const smallest = 4 << 20
 	return int(max(1, min(garbage*100/max(live, smallest), 10_000)))
 }
 
-// paceCollector keeps garbage at that size until stop, which restores the percentage
-// of before. GOGC overrides it.
+// paceCollector makes the collector run at that amount of garbage. stop restores the
+// percentage from before. If GOGC is set, paceCollector does nothing.
 func paceCollector(garbage int64) (stop func()) {
 	if collectorPaceIsSet() {
 		return func() {}

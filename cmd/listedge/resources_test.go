@@ -23,7 +23,7 @@ func TestTheConnectionLimitLeavesDescriptorsAndMemory(t *testing.T) {
 		limit               int
 		warns               bool
 	}{
-		{"nothing limits", 0, unlimited, unlimited, nodeFlags{}, edge.MostConnections, false},
+		{"nothing limits", 0, unlimited, unlimited, nodeFlags{}, edge.MaxConnections, false},
 		{"systemd's 65,536 files", 0, 65_536, unlimited, nodeFlags{DatabaseConnections: 16}, 49_080, false},
 		{"a shell's 1,024 files", 0, 1024, unlimited, nodeFlags{DatabaseConnections: 16}, 696, false},
 		{"a pool as large", 0, 1024, unlimited, nodeFlags{DatabaseConnections: 500, ReplicaURL: []string{"a", "b"}}, 1, false},

@@ -10,7 +10,7 @@
 //	GET /explain             explain.go: what happened to a recent request
 //	GET /debug/pprof/        profiles of Go
 //
-// host.go keeps web pages of strangers away from all of it.
+// host.go refuses requests that come from foreign web pages.
 package admin
 
 import (

@@ -10,12 +10,14 @@ import (
 )
 
 const (
-	// historyInterval is between two points of the history, and what a point is about.
+	// historyInterval is the time from one point of the history to the next. A point covers
+	// one interval.
 	historyInterval = 5 * time.Second
 	historyPoints   = 720 // an hour
 )
 
-// Reading is what a point of the history is made of.
+// Reading is the state of the counters at a moment. A point of the history is the difference
+// of two readings.
 type Reading struct {
 	metrics.Totals
 	ProofAge time.Duration // negative = changes are not followed
@@ -25,32 +27,32 @@ type Reading struct {
 type Point struct {
 	N        uint64   `json:"n"` // its number since the start
 	At       int64    `json:"at"`
-	Requests float64  `json:"requests"` // a second, as the two below
-	Refused  float64  `json:"refused"`
-	Failed   float64  `json:"failed"`
-	Hits     *float64 `json:"hits"`  // share of pages from memory or Redis; null = there were no pages
-	P50      *float64 `json:"p50"`   // seconds; null = there were no pages
-	P99      *float64 `json:"p99"`   // likewise
-	Proof    *float64 `json:"proof"` // age of the last proof in seconds; null = changes are not followed
+	Requests float64  `json:"requests"` // per second
+	Refused  float64  `json:"refused"`  // likewise
+	Failed   float64  `json:"failed"`   // likewise
+	Hits     *float64 `json:"hits"`     // share of pages from memory or Redis; null = there were no pages
+	P50      *float64 `json:"p50"`      // seconds; null = there were no pages
+	P99      *float64 `json:"p99"`      // as P50
+	Proof    *float64 `json:"proof"`    // age of the last proof in seconds; null = changes are not followed
 }
 
-// Quantiles are those of one outcome in the last interval, in seconds.
+// Quantiles are the latencies of one outcome in the last interval, in seconds.
 type Quantiles struct {
 	P50 float64 `json:"p50"`
 	P99 float64 `json:"p99"`
 }
 
-// History keeps an hour of what a node did, in a ring of fixed size.
+// History has the points of the last hour, in a ring.
 type History struct {
 	read func() Reading
 
 	mu        sync.Mutex // guards all below
 	ring      [historyPoints]Point
-	n         uint64 // points so far
-	quantiles map[string]Quantiles
+	n         uint64               // points so far
+	quantiles map[string]Quantiles // of the last point, by outcome
 }
 
-// NewHistory makes an empty one. read is called every few seconds.
+// NewHistory makes an empty history. read is called every historyInterval.
 func NewHistory(read func() Reading) *History { return &History{read: read} }
 
 // Run adds a point per interval until ctx ends.
@@ -117,7 +119,7 @@ func quantilesOf(s *histogram.Snapshot) Quantiles {
 func (h *History) After(n uint64) (points []Point) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if n > h.n { // of the node before its restart
+	if n > h.n { // the number is from before a restart of this node
 		n = 0
 	}
 	if h.n > historyPoints {
@@ -130,7 +132,7 @@ func (h *History) After(n uint64) (points []Point) {
 	return points
 }
 
-// Latest is the last point and the quantiles of its outcomes.
+// Latest returns the last point, and the quantiles of its outcomes.
 func (h *History) Latest() (Point, map[string]Quantiles) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

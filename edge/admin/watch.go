@@ -42,7 +42,7 @@ type Watch struct {
 type watched struct {
 	DependencyState
 	failures int
-	failing  time.Time // since when
+	failing  time.Time // when the first of them began
 }
 
 const (
@@ -122,10 +122,10 @@ func (w *Watch) States() []DependencyState {
 	return all
 }
 
-// longestWhy bounds what a status line says of an error, in bytes.
-const longestWhy = 160
+// maxWhy bounds what a status line says of an error, in bytes.
+const maxWhy = 160
 
-// inFewWords is the innermost reason of an error: what a person would say.
+// inFewWords returns the innermost reason of an error, in words for an operator.
 func inFewWords(err error) string {
 	var errno syscall.Errno
 	var name *net.DNSError
@@ -138,8 +138,8 @@ func inFewWords(err error) string {
 		return "no answer in time"
 	}
 	text := oneLine(err.Error())
-	if len(text) > longestWhy {
-		text = "…" + text[len(text)-longestWhy:]
+	if len(text) > maxWhy {
+		text = "…" + text[len(text)-maxWhy:]
 	}
 	return text
 }

@@ -7,8 +7,9 @@
 //	monotonic clock  ────────────┴───┴──────── does not; cannot be set
 //	boot clock       ───────────────────────── moves on, cannot be set; a system call
 //
-// time.Now reads the first two at once. While they advance equally, nothing else is
-// read. Once they differ, the boot clock says how much of the difference was sleep.
+// time.Now reads the first two at once. While they advance equally, the machine has not slept,
+// and nothing else is read. When they differ, the boot clock says how much of the difference
+// was sleep, and how much came from setting the wall clock.
 package boottime
 
 import (
@@ -17,62 +18,62 @@ import (
 	"time"
 )
 
-// slack is how far the clocks may drift apart, and so the longest sleep that is
+// slack is how far the clocks may drift apart before they are compared. A shorter sleep is
 // overlooked.
 const slack = time.Millisecond
 
-// Clock turns readings of time.Now into moments: distances from when it was
-// made, sleep included. All methods may be called from any goroutine.
+// Clock converts readings of time.Now into moments: the time since the Clock was made, sleep
+// included. All methods may be called from any goroutine.
 //
-// Invariant: from the last look to a reading that agrees with it, the machine
-// has not slept, but for a sleep that the wall clock was set back by, between
-// the two and to within slack. For a suspend moves the wall clock against the
-// monotonic one by its length, and nothing but setting the wall clock can move
-// it back. (A node in use looks at its clock more often than every 50 ms.)
-// A machine that is paused from outside, with all its clocks, cannot know.
+// Invariant: if a reading agrees with the last comparison, the machine has not slept between
+// the two. A sleep moves the wall clock ahead of the monotonic clock by its length, and the
+// difference stays until somebody sets the wall clock. Exception: a sleep is not noticed if
+// the wall clock was set back by the same time, to within slack, before the next reading. (A
+// node in use reads its clock every 50 ms or more often.) A virtual machine that is paused
+// with all its clocks cannot notice it.
 type Clock struct {
 	start time.Time
-	wall  func(time.Time) time.Duration // of a reading; nil = what it says
+	wall  func(time.Time) time.Duration // the wall clock in a reading; nil = its UnixNano
 	boot  func() (time.Duration, bool)  // the boot clock; false = there is none
-	drift time.Duration                 // of the boot clock against the monotonic one, at the start
+	drift time.Duration                 // how far the boot clock was ahead of the monotonic one at the start
 
-	last atomic.Pointer[look]
-	mu   sync.Mutex // held while looking
+	last atomic.Pointer[comparison]
+	mu   sync.Mutex // held during compare
 }
 
-// look is what was seen when the clocks were last compared.
-type look struct {
+// comparison is the result of comparing the clocks.
+type comparison struct {
 	at     time.Duration // on the monotonic clock
-	offset time.Duration // of the wall clock against the monotonic one
-	asleep time.Duration // since the start
+	offset time.Duration // by which the wall clock is ahead of the monotonic one
+	asleep time.Duration // how long the machine has slept since the start
 }
 
 // New starts a clock.
 func New() *Clock { return With(nil, system) }
 
-// With is a clock that reads others: for tests.
+// With makes a clock that reads the given clocks, for tests.
 func With(wall func(time.Time) time.Duration, boot func() (time.Duration, bool)) *Clock {
 	c := &Clock{start: time.Now(), wall: wall, boot: boot}
 	c.drift, _ = c.aheadOf()
-	c.last.Store(&look{offset: c.read(c.start)})
+	c.last.Store(&comparison{offset: c.read(c.start)})
 	return c
 }
 
-// Now is the present moment.
+// Now returns the present moment.
 func (c *Clock) Now() time.Duration { return c.At(time.Now()) }
 
-// At is the moment of a reading that was just taken. It is never too early.
+// At returns the moment of a reading that was just taken. The result is never too early.
 func (c *Clock) At(now time.Time) time.Duration {
 	l, awake := c.last.Load(), now.Sub(c.start)
 	if !l.agrees(c.read(now) - awake) {
-		l = c.look()
+		l = c.compare()
 	}
 	return awake + l.asleep
 }
 
-// Of is the moment of a reading that was taken before. It is never too late:
-// one from before the last look, or that disagrees with it, counts as taken
-// before all sleep there ever was.
+// Of returns the moment of an earlier reading. The result is never too late: for a reading
+// from before the last comparison, or one that disagrees with it, Of assumes that all sleep
+// came after the reading.
 func (c *Clock) Of(then time.Time) time.Duration {
 	l, awake := c.last.Load(), then.Sub(c.start)
 	if awake < l.at || !l.agrees(c.read(then)-awake) {
@@ -81,13 +82,13 @@ func (c *Clock) Of(then time.Time) time.Duration {
 	return awake + l.asleep
 }
 
-// Since is how long ago a reading was taken, at least.
+// Since returns how long ago a reading was taken. The result is never too small.
 func (c *Clock) Since(then time.Time) time.Duration {
-	now := c.Now() // first: it may look
+	now := c.Now() // first, because it may compare the clocks
 	return now - c.Of(then)
 }
 
-// read is the wall clock's part of a reading.
+// read returns the wall clock of a reading.
 func (c *Clock) read(t time.Time) time.Duration {
 	if c.wall != nil {
 		return c.wall(t)
@@ -95,19 +96,19 @@ func (c *Clock) read(t time.Time) time.Duration {
 	return time.Duration(t.UnixNano())
 }
 
-func (l *look) agrees(offset time.Duration) bool {
+func (l *comparison) agrees(offset time.Duration) bool {
 	return offset-l.offset <= slack && l.offset-offset <= slack
 }
 
-// look compares the clocks. The offset is of a reading that was taken before the
-// boot clock was read: a sleep between the two shows with the next reading.
-func (c *Clock) look() *look {
+// compare compares the clocks. It takes the offset from a reading before it reads the boot
+// clock: if the machine sleeps between the two, the next reading disagrees.
+func (c *Clock) compare() *comparison {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	was := c.last.Load()
 	now := time.Now()
 	awake := now.Sub(c.start)
-	l := &look{at: awake, offset: c.read(now) - awake, asleep: was.asleep}
+	l := &comparison{at: awake, offset: c.read(now) - awake, asleep: was.asleep}
 	if ahead, ok := c.aheadOf(); ok {
 		l.asleep = max(was.asleep, ahead-c.drift)
 	} else { // sleep cannot be distinguished from a clock that was set
@@ -117,8 +118,8 @@ func (c *Clock) look() *look {
 	return l
 }
 
-// aheadOf is how far the boot clock is ahead of the monotonic one, never too
-// much, and too little by slack at most unless the machine is very busy.
+// aheadOf returns how far the boot clock is ahead of the monotonic one. The result is never
+// too large; it is too small by at most slack, unless the machine is very busy.
 func (c *Clock) aheadOf() (ahead time.Duration, ok bool) {
 	for range 10 {
 		before := time.Now()

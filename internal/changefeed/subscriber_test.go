@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"listedge/internal/boottime/boottimetest"
 )
 
 // scripted is a log whose reads a test answers.
@@ -59,7 +61,7 @@ func TestARecordedReadBeganBeforeItWasSent(t *testing.T) {
 		_ = log.SetEpoch(t.Context(), "", "e")
 		answers := [][]Entry{{termStart(1, Position{})}, {heartbeat(1, 2, at(1, 2), "5:5:")}}
 		log.answer = func(Position) ([]Entry, bool, error) {
-			time.Sleep(300 * time.Millisecond)
+			boottimetest.Pass(300 * time.Millisecond)
 			if len(answers) == 0 {
 				return nil, false, nil
 			}
@@ -68,7 +70,7 @@ func TestARecordedReadBeganBeforeItWasSent(t *testing.T) {
 			return next, false, nil
 		}
 		_, stop := subscribe(t, log, r)
-		time.Sleep(time.Second)
+		boottimetest.Pass(time.Second)
 		stop()
 		if len(r.proofs) != 1 || !r.proofs[0].Moment.Equal(began) {
 			t.Errorf("%+v, want a proof of %s", r.proofs, began)
@@ -84,7 +86,7 @@ func TestAFailedReadEndsTheSession(t *testing.T) {
 		_ = log.SetEpoch(t.Context(), "", "e")
 		n := 0
 		log.answer = func(Position) ([]Entry, bool, error) {
-			time.Sleep(10 * time.Millisecond)
+			boottimetest.Pass(10 * time.Millisecond)
 			switch n++; n {
 			case 1:
 				return []Entry{termStart(1, Position{})}, false, nil
@@ -96,7 +98,7 @@ func TestAFailedReadEndsTheSession(t *testing.T) {
 			return nil, false, nil
 		}
 		_, stop := subscribe(t, log, r)
-		time.Sleep(time.Second)
+		boottimetest.Pass(time.Second)
 		stop()
 		if len(r.proofs) > 0 || log.readers != 2 {
 			t.Errorf("%d readers, %+v", log.readers, r.proofs)
@@ -112,12 +114,12 @@ func TestHowOftenTheEpochIsRead(t *testing.T) {
 		_ = log.SetEpoch(t.Context(), "", "e")
 		reads := 0
 		log.answer = func(after Position) ([]Entry, bool, error) {
-			time.Sleep(40 * time.Millisecond)
+			boottimetest.Pass(40 * time.Millisecond)
 			reads++
 			return []Entry{heartbeat(1, after.N+1, at(1, after.N), "5:5:")}, false, nil
 		}
 		s, stop := subscribe(t, log, &recorder{})
-		time.Sleep(10 * time.Second)
+		boottimetest.Pass(10 * time.Second)
 		stop()
 		if log.epochs > 11 || reads < 240 || s.Silence() > time.Second {
 			t.Errorf("%d looks at the epoch, %d reads in 10 s, silent for %s", log.epochs, reads, s.Silence())

@@ -37,7 +37,7 @@ type PostgresOptions struct {
 // its own, 127.0.0.1 only, wal_level=logical.
 type Postgres struct {
 	*Server
-	options  PostgresOptions
+	Options  PostgresOptions
 	bin      string
 	password string
 	as       *syscall.Credential
@@ -55,7 +55,7 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
 		return nil, fmt.Errorf("%w %s: %w", ErrDataFolder, o.Dir, err)
 	}
 	o.Dir = dir
-	p := &Postgres{options: o}
+	p := &Postgres{Options: o}
 	kept, err := keptVersion(p.cluster())
 	if err != nil {
 		return nil, err
@@ -83,8 +83,8 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
 	return p, p.start(ctx)
 }
 
-func (p *Postgres) cluster() string      { return filepath.Join(p.options.Dir, "cluster") }
-func (p *Postgres) passwordFile() string { return filepath.Join(p.options.Dir, "password") }
+func (p *Postgres) cluster() string      { return filepath.Join(p.Options.Dir, "cluster") }
+func (p *Postgres) passwordFile() string { return filepath.Join(p.Options.Dir, "password") }
 
 // Bin is the folder of the server's programs, pgbench and pg_basebackup among them.
 func (p *Postgres) Bin() string { return p.bin }
@@ -103,7 +103,7 @@ func (p *Postgres) initialise(ctx context.Context) error {
 		return err
 	}
 	given := p.passwordFile()
-	if p.options.Disposable {
+	if p.Options.Disposable {
 		secret, err := quickSecret(p.password)
 		if err != nil {
 			return err
@@ -117,10 +117,10 @@ func (p *Postgres) initialise(ctx context.Context) error {
 	for _, locale := range []string{"C.UTF-8", "en_US.UTF-8"} { // macOS may lack the first
 		args := []string{"--pgdata", p.cluster(), "--username", "postgres", "--pwfile", given,
 			"--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", locale}
-		if p.options.Disposable {
+		if p.Options.Disposable {
 			args = append(args, "--no-sync")
 		}
-		if err = run(ctx, p.as, p.options.Dir, filepath.Join(p.bin, "initdb"), args...); err == nil || ctx.Err() != nil {
+		if err = run(ctx, p.as, p.Options.Dir, filepath.Join(p.bin, "initdb"), args...); err == nil || ctx.Err() != nil {
 			break
 		}
 	}
@@ -148,7 +148,7 @@ func quickSecret(password string) (string, error) {
 // writeSecret writes a file that only the account Postgres runs as may read.
 func (p *Postgres) writeSecret(path, secret string) error {
 	if err := os.WriteFile(path, []byte(secret), 0o600); err != nil {
-		return fmt.Errorf("%w %s: %w", ErrDataFolder, p.options.Dir, err)
+		return fmt.Errorf("%w %s: %w", ErrDataFolder, p.Options.Dir, err)
 	}
 	return give(path, p.as)
 }
@@ -158,7 +158,7 @@ func (p *Postgres) writeSecret(path, secret string) error {
 func (p *Postgres) adopt() error {
 	b, err := os.ReadFile(p.passwordFile())
 	if err != nil {
-		return fmt.Errorf("%w %s is not one of ours: %w", ErrDataFolder, p.options.Dir, err)
+		return fmt.Errorf("%w %s is not one of ours: %w", ErrDataFolder, p.Options.Dir, err)
 	}
 	p.password = string(b)
 	pidFile := filepath.Join(p.cluster(), "postmaster.pid")
@@ -167,7 +167,7 @@ func (p *Postgres) adopt() error {
 		return nil // a stale file, which the server itself removes
 	}
 	if err := syscall.Kill(orphan, syscall.SIGINT); err != nil {
-		return fmt.Errorf("%w %s: another server (pid %d) runs on it", ErrDataFolder, p.options.Dir, orphan)
+		return fmt.Errorf("%w %s: another server (pid %d) runs on it", ErrDataFolder, p.Options.Dir, orphan)
 	}
 	for range 1000 {
 		if _, err := os.Stat(pidFile); errors.Is(err, os.ErrNotExist) {
@@ -175,7 +175,7 @@ func (p *Postgres) adopt() error {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	return fmt.Errorf("%w %s: another server (pid %d) runs on it and does not end", ErrDataFolder, p.options.Dir, orphan)
+	return fmt.Errorf("%w %s: another server (pid %d) runs on it and does not end", ErrDataFolder, p.Options.Dir, orphan)
 }
 
 // runs says whether the process is a server on this cluster: a pid left in a
@@ -188,7 +188,7 @@ func (p *Postgres) runs(pid int) bool {
 // start starts the server on its folder.
 func (p *Postgres) start(ctx context.Context) (err error) {
 	p.Server, err = StartServer(ctx, Program{
-		Path: filepath.Join(p.bin, "postgres"), Dir: p.options.Dir, Log: "postgres.log", As: p.as, Args: p.args, Ready: p.takesConnections,
+		Path: filepath.Join(p.bin, "postgres"), Dir: p.Options.Dir, Log: "postgres.log", As: p.as, Args: p.args, Ready: p.takesConnections,
 		End: []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL}, // fast first
 	})
 	return err
@@ -205,10 +205,10 @@ func (p *Postgres) args(port string) ([]string, error) {
 		"max_replication_slots":   "100",
 		"max_wal_senders":         "20",
 	}
-	if p.options.Disposable {
+	if p.Options.Disposable {
 		settings["fsync"], settings["full_page_writes"] = "off", "off"
 	}
-	maps.Copy(settings, p.options.Settings)
+	maps.Copy(settings, p.Options.Settings)
 	args := []string{"-D", p.cluster()}
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		args = append(args, "-c", name+"="+settings[name])

@@ -1,6 +1,6 @@
-// Package tracing sends traces of requests to an OpenTelemetry collector, once they have
-// been answered. A request notes when its steps began and how long they took, which
-// costs it a few readings of the clock; spans are made afterwards.
+// Package tracing sends traces of answered requests to an OpenTelemetry collector. While a
+// request runs, it only records when its steps began and how long they took. Spans are made
+// from that after the response.
 //
 //	request ──► Request{steps} ──► spans ──► queue (bounded; full = dropped) ──► collector, OTLP over HTTP
 //
@@ -40,7 +40,7 @@ type Request struct {
 	Steps      []Step
 
 	tracer trace.Tracer
-	ctx    context.Context // has root
+	ctx    context.Context // with root as its span
 	root   trace.Span
 	began  time.Time
 }
@@ -48,7 +48,7 @@ type Request struct {
 // Step is a part of a request.
 type Step struct {
 	Name   string
-	Began  time.Time // zero = the request did not take it
+	Began  time.Time // zero = the request skipped the step
 	Took   time.Duration
 	Within int // index of the step that contains it, which comes before it; -1 = none
 }
@@ -67,7 +67,7 @@ func New(ctx context.Context, version string, logger *slog.Logger) (*Tracer, err
 	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
 		return nil, fmt.Errorf("describe this node for tracing: %w", err)
 	}
-	otel.SetLogger(logr.New(complaints{logger})) // its own writes headers and URLs to standard error
+	otel.SetLogger(logr.New(errorLog{logger})) // its own writes headers and URLs to standard error
 	exporter, err := otlptracehttp.New(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("trace exporter: %w", err)
@@ -88,14 +88,14 @@ func (t *Tracer) Close(ctx context.Context) error {
 	return nil
 }
 
-// Caller is the trace that a request belongs to by its headers traceparent and
-// tracestate (W3C); empty or malformed = none.
+// Caller is the caller's trace, as the request's headers traceparent and tracestate (W3C) say.
+// Empty or malformed headers = the caller has none.
 type Caller struct {
 	Parent, State []byte
-	// Trusted: the request becomes part of the caller's trace, and is sampled as
-	// the caller says. Otherwise it begins a trace of its own with a link to the
-	// caller's, and the sampler decides as if there was no caller. Not even the
-	// caller's trace id is used, because samplers decide by it.
+	// Trusted says that the request becomes a part of the caller's trace, and that the
+	// caller decides whether it is sampled. Otherwise the request begins a trace of its own,
+	// with a link to the caller's, and the sampler decides as if there was no caller. The
+	// new trace has an id of its own, because samplers decide by the id.
 	Trusted bool
 }
 
@@ -103,7 +103,7 @@ type Caller struct {
 // everybody to pass on. Spans keep it in memory.
 const maxState = 512
 
-// Request starts the trace of a request that began then; nil if it is not sampled.
+// Request starts the trace of a request. It returns nil if the request is not sampled.
 func (t *Tracer) Request(name string, began time.Time, caller Caller) *Request {
 	ctx := context.Background()
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(began)}
@@ -137,35 +137,35 @@ func (r *Request) Send() {
 	if r.Status >= 500 {
 		r.root.SetStatus(codes.Error, "")
 	}
-	inside := make([]context.Context, len(r.Steps))
+	spans := make([]context.Context, len(r.Steps))
 	for i, s := range r.Steps {
 		parent := r.ctx
 		if s.Within >= 0 {
-			parent = inside[s.Within]
+			parent = spans[s.Within]
 		}
-		inside[i] = parent
+		spans[i] = parent
 		if s.Began.IsZero() {
 			continue
 		}
 		var span trace.Span
-		inside[i], span = r.tracer.Start(parent, s.Name, trace.WithTimestamp(s.Began))
+		spans[i], span = r.tracer.Start(parent, s.Name, trace.WithTimestamp(s.Began))
 		span.End(trace.WithTimestamp(s.Began.Add(s.Took)))
 	}
 	r.root.End(trace.WithTimestamp(r.began.Add(r.Took)))
 }
 
-// complaints logs the library's own errors, without the values that they quote:
-// headers and URLs hold secrets.
-type complaints struct{ logger *slog.Logger }
+// errorLog logs the library's own errors, without the values that they quote: headers and
+// URLs may contain secrets.
+type errorLog struct{ logger *slog.Logger }
 
-func (complaints) Init(logr.RuntimeInfo)            {}
-func (complaints) Enabled(int) bool                 { return false }
-func (complaints) Info(int, string, ...any)         {}
-func (c complaints) WithValues(...any) logr.LogSink { return c }
-func (c complaints) WithName(string) logr.LogSink   { return c }
+func (errorLog) Init(logr.RuntimeInfo)            {}
+func (errorLog) Enabled(int) bool                 { return false }
+func (errorLog) Info(int, string, ...any)         {}
+func (c errorLog) WithValues(...any) logr.LogSink { return c }
+func (c errorLog) WithName(string) logr.LogSink   { return c }
 
 // Error is what logr calls for an error.
-func (c complaints) Error(_ error, message string, _ ...any) {
+func (c errorLog) Error(_ error, message string, _ ...any) {
 	c.logger.Warn("a setting of tracing (OTEL_…) cannot be used", "what", message)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/boottime"
+	"listedge/internal/boottime/boottimetest"
 	"listedge/origin/postgres"
 )
 
@@ -168,7 +169,7 @@ func TestAKeyInUseNeverWaits(t *testing.T) {
 			t.Fatalf("%+v, %d, %v", key, value, err)
 		}
 		for range 600 { // a minute
-			time.Sleep(100 * time.Millisecond)
+			boottimetest.Pass(100 * time.Millisecond)
 			if again, value, ok := r.known(0); !ok || again != key || value != 1 {
 				t.Fatalf("%+v, %d, %v", again, value, ok)
 			}
@@ -192,14 +193,14 @@ func TestARevocationIsSeenWithinKeyFresh(t *testing.T) {
 			table.delay = delay
 			inRing(t, table, 5*time.Minute, func(t *testing.T, r *ring) {
 				random := rand.New(rand.NewPCG(uint64(unknownLimiter), 1))
-				for began := time.Now(); time.Since(began) < 5*time.Second+3*unknownLimiter; time.Sleep(unknownLimiter) {
+				for began := time.Now(); time.Since(began) < 5*time.Second+3*unknownLimiter; boottimetest.Pass(unknownLimiter) {
 					if key, err := r.use(0); err != nil || key.Revoked {
 						t.Fatalf("unknownLimiter %v: %+v, %v", unknownLimiter, key, err)
 					}
 				}
-				time.Sleep(time.Duration(random.Int64N(int64(unknownLimiter))))
+				boottimetest.Pass(time.Duration(random.Int64N(int64(unknownLimiter))))
 				table.set(0, func(k *Key) { k.Revoked = true })
-				for revoked := time.Now(); time.Since(revoked) < 3*time.Second+3*unknownLimiter; time.Sleep(unknownLimiter) {
+				for revoked := time.Now(); time.Since(revoked) < 3*time.Second+3*unknownLimiter; boottimetest.Pass(unknownLimiter) {
 					key, err := r.use(0)
 					if err != nil || !key.Revoked && time.Since(revoked) > maxAge {
 						t.Fatalf("unknownLimiter %v: %+v, %v, %v after the revocation", unknownLimiter, key, err, time.Since(revoked))
@@ -216,7 +217,7 @@ func TestAChangedKeyIsAttachedAgain(t *testing.T) {
 		for n := range int64(5) {
 			table.set(0, func(k *Key) { k.Limit.Burst = 100 + n })
 			for range 30 {
-				time.Sleep(50 * time.Millisecond)
+				boottimetest.Pass(50 * time.Millisecond)
 				if _, err := r.use(0); err != nil {
 					t.Fatal(err)
 				}
@@ -231,7 +232,7 @@ func TestAChangedKeyIsAttachedAgain(t *testing.T) {
 			t.Errorf("%d entries of the key's row, %d in all", n, r.Stats().Known)
 		}
 		table.change(func(s *keyTable) { clear(s.keys) })
-		time.Sleep(2 * maxAge)
+		boottimetest.Pass(2 * maxAge)
 		if _, err := r.use(0); !errors.Is(err, ErrUnknown) || r.find(hashNumber(0)) != nil {
 			t.Errorf("deleted: %v", err)
 		}
@@ -251,7 +252,7 @@ func TestAnUnknownKeyIsRemembered(t *testing.T) {
 			if n := table.queryCount() - before; n != 1 {
 				t.Errorf("%d queries", n)
 			}
-			time.Sleep(unknownTTL)
+			boottimetest.Pass(unknownTTL)
 		}
 		table.set(7, func(k *Key) { k.ID = number(7) }) // created at last
 		if key, err := r.use(7); err != nil || key.ID != number(7) {
@@ -367,7 +368,7 @@ func TestKnownKeysGoOnWithinGraceAndNotBeyond(t *testing.T) {
 		}
 		table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
 		looked := time.Now()
-		for time.Sleep(time.Millisecond); time.Since(looked) < grace+10*time.Second; time.Sleep(100 * time.Millisecond) {
+		for boottimetest.Pass(time.Millisecond); time.Since(looked) < grace+10*time.Second; boottimetest.Pass(100 * time.Millisecond) {
 			key, err := r.use(0)
 			switch age := time.Since(looked); {
 			case age < grace && (err != nil || key.ID != number(0)):
@@ -401,7 +402,7 @@ func TestKeysInUseAreNotForgottenDuringAnOutage(t *testing.T) {
 			t.Fatal(err)
 		}
 		table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable })
-		for began := time.Now(); time.Since(began) < 3*idleTTL; time.Sleep(5 * time.Second) {
+		for began := time.Now(); time.Since(began) < 3*idleTTL; boottimetest.Pass(5 * time.Second) {
 			if _, err := r.use(0); err != nil {
 				t.Fatalf("after %v: %v", time.Since(began), err)
 			}
@@ -418,7 +419,7 @@ func TestAHungServerCostsOneShortWait(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(2 * maxAge)
+		boottimetest.Pass(2 * maxAge)
 		table.change(func(s *keyTable) { s.hung = true })
 		for range 3 {
 			began := time.Now()
@@ -443,7 +444,7 @@ func TestAHungServerCostsOneShortWait(t *testing.T) {
 			if waited := time.Since(began); waited != 0 {
 				t.Errorf("waited %v after a wait in vain", waited)
 			}
-			time.Sleep(waitPause)
+			boottimetest.Pass(waitPause)
 		}
 		// A key not known here waits as long as its request allows, and no longer.
 		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
@@ -454,7 +455,7 @@ func TestAHungServerCostsOneShortWait(t *testing.T) {
 		}
 		table.change(func(s *keyTable) { s.hung = false })
 		table.set(3, func(k *Key) { k.Revoked = true })
-		time.Sleep(lookupTimeout + waitPause)
+		boottimetest.Pass(lookupTimeout + waitPause)
 		if key, err := r.use(3); err != nil || !key.Revoked {
 			t.Errorf("after the return: %+v, %v", key, err)
 		}
@@ -470,7 +471,7 @@ func TestACancelledRequestPausesNobody(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(time.Minute)
+		boottimetest.Pass(time.Minute)
 		table.set(1, func(k *Key) { k.Revoked = true })
 		table.change(func(s *keyTable) { s.delay = 50 * time.Millisecond })
 		ctx, cancel := context.WithCancel(t.Context())
@@ -490,7 +491,7 @@ func TestALateAnswerDoesNotOverruleANewerOne(t *testing.T) {
 		if _, err := r.use(0); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(refreshEvery * 3 / 2)
+		boottimetest.Pass(refreshEvery * 3 / 2)
 		table.change(func(s *keyTable) { s.delay = refreshEvery })
 		before := table.queryCount()
 		var slow sync.WaitGroup
@@ -501,12 +502,12 @@ func TestALateAnswerDoesNotOverruleANewerOne(t *testing.T) {
 		}
 		table.set(0, func(k *Key) { k.Revoked = true })
 		table.change(func(s *keyTable) { s.delay = 0 })
-		time.Sleep(refreshEvery * 3 / 4) // the refresher has asked meanwhile
-		for range 20 {                   // and the request notices late
+		boottimetest.Pass(refreshEvery * 3 / 4) // the refresher has asked meanwhile
+		for range 20 {                          // and the request notices late
 			if key, err := r.use(0); err != nil || !key.Revoked {
 				t.Fatalf("revoked, and then not: %+v, %v", key, err)
 			}
-			time.Sleep(refreshEvery / 10)
+			boottimetest.Pass(refreshEvery / 10)
 		}
 		slow.Wait()
 	})
@@ -520,14 +521,14 @@ func TestUnusedKeysAreForgotten(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(idleTTL / 2)
+		boottimetest.Pass(idleTTL / 2)
 		if s := r.Stats(); s.Known != 100 || s.Queries > 100+2 {
 			t.Errorf("%+v: unused keys are looked up", s)
 		}
 		if _, err := r.use(42); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(idleTTL/2 + 2*time.Second)
+		boottimetest.Pass(idleTTL/2 + 2*time.Second)
 		if s := r.Stats(); s.Known != 1 || r.find(hashNumber(42)) == nil {
 			t.Errorf("%+v", s)
 		}
@@ -542,7 +543,7 @@ func TestCloseWaitsForLookups(t *testing.T) {
 			found, err := table.lookup(ctx, hashes, run)
 			if len(hashes) == 1 && hashes[0] == hashNumber(7) {
 				<-ctx.Done()
-				time.Sleep(time.Second) // takes its time to come back even so
+				boottimetest.Pass(time.Second) // takes its time to come back even so
 				ended.Store(true)
 				return nil, ctx.Err()
 			}

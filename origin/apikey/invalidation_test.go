@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
 	"listedge/origin/postgres"
 )
@@ -25,12 +26,12 @@ func (r *ring) prove(until time.Time, run string) {
 // join has changes proven from now on.
 func (r *ring) join() {
 	r.prove(time.Now(), r.server)
-	time.Sleep(time.Nanosecond)
+	boottimetest.Pass(time.Nanosecond)
 }
 
 // provenFor lets time pass while everything is proven, all along.
 func (r *ring) provenFor(d time.Duration, meanwhile func()) {
-	for began := time.Now(); time.Since(began) < d; time.Sleep(50 * time.Millisecond) {
+	for began := time.Now(); time.Since(began) < d; boottimetest.Pass(50 * time.Millisecond) {
 		r.prove(time.Now().Add(-20*time.Millisecond), r.server)
 		meanwhile()
 	}
@@ -90,11 +91,11 @@ func TestWhereChangesAreFollowedKeysAreHardlyEverLookedUp(t *testing.T) {
 			if r.isKnown(n) {
 				t.Error("relied on although it was changed")
 			}
-			time.Sleep(time.Nanosecond)
+			boottimetest.Pass(time.Nanosecond)
 			if key, err := r.use(n); err != nil || !key.Revoked || !r.isKnown(n) {
 				t.Errorf("%+v, %v", key, err)
 			}
-			time.Sleep(time.Nanosecond)
+			boottimetest.Pass(time.Nanosecond)
 			if r.changed(number(4000)); r.isKnown(n) {
 				t.Error("not found by the workspace that it was moved to")
 			}
@@ -107,11 +108,11 @@ func TestAProofCoversLookupsAfterItsBeginning(t *testing.T) {
 	table := newKeyTable(2)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
 		moment := time.Now()
-		time.Sleep(time.Nanosecond)
+		boottimetest.Pass(time.Nanosecond)
 		_, _ = r.use(0)
-		time.Sleep(time.Nanosecond)
+		boottimetest.Pass(time.Nanosecond)
 		r.prove(moment, r.server) // what was published before it was read, and visible by now, is not known
-		time.Sleep(time.Nanosecond)
+		boottimetest.Pass(time.Nanosecond)
 		_, _ = r.use(1)
 		r.provenFor(maxAge+time.Millisecond, func() {})
 		if r.isKnown(0) || !r.isKnown(1) {
@@ -132,7 +133,7 @@ func TestAChangeInvalidatesALookupInFlight(t *testing.T) {
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {
 		r.join()
 		for n := range 2 {
-			time.Sleep(time.Nanosecond)
+			boottimetest.Pass(time.Nanosecond)
 			time.AfterFunc(time.Duration(1+30*n)*time.Millisecond, func() { r.changed(number(n)) })
 			_, _ = r.use(n)
 			r.prove(time.Now(), "")
@@ -150,12 +151,12 @@ func TestALookupBeforeAChangeIsVisibleIsInvalidated(t *testing.T) {
 		r.join()
 		change := &changefeed.Change{Lists: []changefeed.List{{Workspace: number(0), Collection: changefeed.Keys}}}
 		r.Changed(changefeed.Position{}, change)
-		time.Sleep(time.Nanosecond)
+		boottimetest.Pass(time.Nanosecond)
 		if _, err := r.use(0); err != nil || !r.isKnown(0) {
 			t.Fatal(err)
 		}
 		table.set(0, func(k *Key) { k.Revoked = true })
-		time.Sleep(time.Nanosecond)
+		boottimetest.Pass(time.Nanosecond)
 		r.Settled(change)
 		r.prove(time.Now(), "")
 		if r.isKnown(0) {
@@ -174,14 +175,14 @@ func TestAProofIsAsOldAsItsMoment(t *testing.T) {
 		r.join()
 		_, _ = r.use(0)
 		table.change(func(s *keyTable) { s.err = postgres.ErrUnavailable }) // the entry is not refreshed
-		time.Sleep(maxAge / 2)
+		boottimetest.Pass(maxAge / 2)
 		const late = maxAge / 4
 		r.prove(time.Now().Add(-late), "")
 		for _, c := range []struct {
 			after time.Duration
 			known bool
 		}{{maxAge - late, true}, {time.Millisecond, false}} {
-			if time.Sleep(c.after); r.isKnown(0) != c.known {
+			if boottimetest.Pass(c.after); r.isKnown(0) != c.known {
 				t.Errorf("%v later: %v", c.after, !c.known)
 			}
 		}
@@ -200,7 +201,7 @@ func TestAProofCoversOneServer(t *testing.T) {
 			r.prove(time.Now().Add(-time.Millisecond), c.proven)
 			table.set(0, func(k *Key) { k.Run = unique.Make(c.answered) })
 			r.allChanged()
-			time.Sleep(time.Nanosecond)
+			boottimetest.Pass(time.Nanosecond)
 			if _, err := r.use(0); err != nil {
 				t.Fatal(err)
 			}
@@ -263,7 +264,7 @@ func TestTheGraceBeginsWithTheLastProof(t *testing.T) {
 					if age := r.clock.Now() - proven; (err == nil) != (age < grace) {
 						t.Fatalf("after %v: %v", age, err)
 					}
-					time.Sleep(100 * time.Millisecond)
+					boottimetest.Pass(100 * time.Millisecond)
 				}
 			})
 		})
@@ -319,14 +320,14 @@ func TestAnOldProofNamesNoServer(t *testing.T) {
 		r.prove(time.Now(), "old")
 		for _, want := range []string{"old", ""} {
 			r.allChanged()
-			time.Sleep(time.Nanosecond)
+			boottimetest.Pass(time.Nanosecond)
 			_, _ = r.use(0)
 			table.change(func(s *keyTable) {
 				if last := s.runs[len(s.runs)-1]; last != want {
 					t.Errorf("the look-up wants %q, not %q", last, want)
 				}
 			})
-			time.Sleep(maxAge)
+			boottimetest.Pass(maxAge)
 		}
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/internal/boottime"
+	"listedge/internal/boottime/boottimetest"
 	"listedge/internal/changefeed"
 )
 
@@ -38,7 +39,7 @@ type followedDatabase struct {
 }
 
 func (d *followedDatabase) lookup(_ context.Context, hashes []Hash, _ string) (map[Hash]Key, error) {
-	time.Sleep(d.pause(2 * time.Millisecond)) // from the query to its snapshot,
+	boottimetest.Pass(d.pause(2 * time.Millisecond)) // from the query to its snapshot,
 	d.mu.Lock()
 	d.lookups += len(hashes)
 	found := map[Hash]Key{}
@@ -48,7 +49,7 @@ func (d *followedDatabase) lookup(_ context.Context, hashes []Hash, _ string) (m
 		}
 	}
 	d.mu.Unlock()
-	time.Sleep(d.pause(80 * time.Millisecond)) // and to its answer: short enough for two queries in a row
+	boottimetest.Pass(d.pause(80 * time.Millisecond)) // and to its answer: short enough for two queries in a row
 	return found, nil
 }
 
@@ -78,7 +79,7 @@ func (d *followedDatabase) commit(n int, hangs time.Duration) {
 	d.unsettled = append(d.unsettled, c)
 	d.queue = append(d.queue, changefeed.Entry{Change: &c})
 	d.mu.Unlock()
-	time.Sleep(hangs)
+	boottimetest.Pass(hangs)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.open, xid)
@@ -89,7 +90,7 @@ func (d *followedDatabase) commit(n int, hangs time.Duration) {
 
 // publish is the follower: it appends commits in order, and heartbeats.
 func (d *followedDatabase) publish(ctx context.Context) {
-	for nextHeartbeat := time.Now(); ctx.Err() == nil; time.Sleep(time.Millisecond) {
+	for nextHeartbeat := time.Now(); ctx.Err() == nil; boottimetest.Pass(time.Millisecond) {
 		d.mu.Lock()
 		if d.random.IntN(3000) == 0 {
 			d.dead = time.Now().Add(time.Duration(d.random.Int64N(int64(4 * time.Second))))
@@ -110,7 +111,7 @@ func (d *followedDatabase) publish(ctx context.Context) {
 			d.unsettled = slices.DeleteFunc(slices.Clone(d.unsettled), func(c changefeed.Change) bool { return s.Sees(c.XID) })
 			d.queue = append(d.queue, changefeed.Entry{Heartbeat: &changefeed.Heartbeat{Snapshot: s.String(), After: after, Unsettled: d.unsettled}})
 			d.mu.Unlock()
-			time.Sleep(d.pause(100 * time.Millisecond)) // while Postgres decodes
+			boottimetest.Pass(d.pause(100 * time.Millisecond)) // while Postgres decodes
 		}
 		d.mu.Lock()
 		for i := range d.queue {
@@ -153,7 +154,7 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 					unknownLimiter := []time.Duration{3 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second}[n%3]
 					text, hash := textNumber(n), hashNumber(n)
 					all.Go(func() {
-						for ; ctx.Err() == nil; time.Sleep(d.pause(2 * unknownLimiter)) {
+						for ; ctx.Err() == nil; boottimetest.Pass(d.pause(2 * unknownLimiter)) {
 							now := time.Now()
 							e, err := ring.Authenticate(ctx, text, func() bool { return false })
 							if err != nil {
@@ -169,13 +170,13 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 					})
 				}
 				for range 60 {
-					time.Sleep(d.pause(time.Second))
+					boottimetest.Pass(d.pause(time.Second))
 					d.mu.Lock()
 					n := d.random.IntN(keys)
 					d.mu.Unlock()
 					all.Go(func() { d.commit(n, d.pause(5*time.Second)) })
 				}
-				time.Sleep(10 * time.Second)
+				boottimetest.Pass(10 * time.Second)
 				s := ring.Stats() // before the waiting requests are ended
 				stop()
 				all.Wait()

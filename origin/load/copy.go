@@ -13,7 +13,7 @@ import (
 	"listedge/origin"
 )
 
-// Rows are sent in COPY's text format. Values in files are text already, and Postgres
+// Rows are sent in the text format of COPY: values in files are text already, and Postgres
 // keeps the scale of a number that it parses from text.
 
 // copyRows sends the rows that appendRow appends, one by one, until it returns io.EOF. If
@@ -110,7 +110,7 @@ type batch struct {
 	row     row
 
 	count int64
-	given map[uint32]struct{}    // the sets of columns that occur in the rows
+	given map[uint32]struct{}    // the sets of columns that rows have
 	ids   map[uuid.UUID]struct{} // of all rows so far
 }
 

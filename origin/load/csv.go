@@ -45,7 +45,7 @@ func (r *csvReader) next(row *row) error {
 	}
 	first := r.cells[0]
 	if have, want := len(r.cells), len(r.columns); have != want {
-		at := r.cells[min(want, have-1)] // the first too many, or the last there is
+		at := r.cells[min(want, have-1)] // the first cell too many, or else the last cell
 		return r.lines.errorAt(at.line, at.column, "", fmt.Sprintf("%d cells, where the header has %d", have, want))
 	}
 	row.reset(r.count, first.line, first.column)
@@ -129,7 +129,7 @@ func (r *records) plain() error {
 	return nil
 }
 
-// quoted reads a cell up to the quote that ends it, perhaps on a later line.
+// quoted reads a cell up to its closing quote, which may be on a later line.
 func (r *records) quoted() error {
 	line, column := r.lines.number, r.at+1
 	r.at++

@@ -14,9 +14,9 @@ import (
 	"listedge/origin"
 )
 
-// cell is a row's value of one column.
+// cell is the value of one column in a row.
 type cell struct {
-	given, null  bool
+	given, null  bool   // given: the row has the column
 	text         []byte // valid until the next row
 	line, column int
 }
@@ -68,7 +68,7 @@ func openInput(ctx context.Context, path string) (*input, error) {
 		return nil, fmt.Errorf("read %s: %w", in.name, errors.New("is a directory"))
 	case err == nil && info.Mode().Type() == fs.FileMode(0):
 		in.size = info.Size()
-	default: // a pipe or a terminal may never send anything
+	default: // a read from a pipe or a terminal may never return
 		source = interruptible(ctx, file)
 	}
 	in.buf = bufio.NewReaderSize(source, 64<<10)
@@ -92,8 +92,8 @@ func (in *input) rows(c origin.Collection) (rowReader, error) {
 	return newCSVReader(in.lines, c)
 }
 
-// beginsWithObject says whether the first byte that is not blank is a brace. It
-// looks no further than the buffer.
+// beginsWithObject says whether the first byte that is not blank is a brace. It reads only
+// the buffered beginning of the file.
 func (in *input) beginsWithObject() bool {
 	for n := 1; ; n++ {
 		start, err := in.buf.Peek(n)
@@ -110,8 +110,8 @@ func (in *input) beginsWithObject() bool {
 	}
 }
 
-// interruptible returns a reader that ends with the context. A read in flight then
-// goes on until its source, or the process, ends.
+// interruptible returns a reader of the source whose reads fail when the context ends. The
+// read of the source that is in flight then goes on until the source or the process ends.
 func interruptible(ctx context.Context, source io.Reader) io.Reader {
 	reader, writer := io.Pipe()
 	go func() {

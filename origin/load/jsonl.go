@@ -193,7 +193,8 @@ func (r *jsonReader) string(field string) ([]byte, error) {
 
 var unescaped = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
-// unicode reads the character at \u, which is one escape or two.
+// unicode returns the character of a \u escape, or of two (a surrogate pair), and the number
+// of bytes that they have.
 func (r *jsonReader) unicode() (char rune, size int) {
 	unit := func(at int) rune {
 		if at+6 > len(r.line) || r.line[at] != '\\' || r.line[at+1] != 'u' {

@@ -58,8 +58,8 @@ func shorten(text []byte) string {
 	return string(text[:end])
 }
 
-// These limits are for files that are not text or that lack a closing quote. Such a file
-// must not be read into memory as one row.
+// These limits protect memory from files that are not text, or that lack a closing quote:
+// such a file could be one row.
 const (
 	maxRecord = 4 << 20 // bytes of a row: twice the widest row that a page can contain
 	maxCells  = 1000    // cells of a CSV row: a cell takes much more memory than the comma before it

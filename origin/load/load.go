@@ -4,9 +4,9 @@
 //	file > lines > csv | jsonl > value > COPY > temporary table > upsert
 //	words, seed                        > COPY > items, contacts
 //
-// Each value is checked against its column while it is read, so that an error
-// names file, line and column. All rows of an import are one transaction, and
-// rows stream: memory grows by sixteen bytes or so per row, for the ids.
+// Each value is checked against its column while it is read, so that an error names file,
+// line and column. An import is one transaction. Rows are streamed: only their ids are kept
+// in memory, some twenty bytes a row, to find an id that occurs twice.
 package load
 
 import (
@@ -29,22 +29,20 @@ import (
 	"listedge/origin/postgres"
 )
 
-// A load takes as long as its data needs. Only connecting is bounded, and waiting
-// for the server to confirm a cancelled statement.
+// cancelTimeout bounds waiting for the server to confirm a cancelled statement. The load itself
+// has no time limit.
 const cancelTimeout = 5 * time.Second
 
 // ErrNotFound: there is no such workspace.
 var ErrNotFound = errors.New("not found")
 
-// Import reads a file of CSV or JSON Lines (path, or "-" for standard input)
-// into the collection of the workspace and returns the number of rows in it.
-// Rows are matched by id: new ones are inserted, others get the file's values.
-// What a row does not give (a column the header lacks, a key the object lacks)
-// is left as it is, or is the table's default in a new row; an empty CSV cell,
-// quoted or not, is null. Rows that already are what the file says are not
-// written. Any error leaves the tables as they were; *RowError says where in
-// the file it is, ErrNotFound that there is no such workspace.
-// p may be nil.
+// Import reads a file of CSV or JSON Lines (a path, or "-" for standard input) into the
+// collection of the workspace, and returns the number of rows in the file. Rows are matched
+// by id: new rows are inserted, others are updated. A column that the header or the object
+// lacks keeps its value; in a new row it gets the table's default. An empty CSV cell, quoted
+// or not, is null. Rows that already have the values of the file are not written. After an
+// error the tables are unchanged. *RowError says where in the file the error is, and
+// ErrNotFound that there is no such workspace. p may be nil.
 func Import(ctx context.Context, databaseURL string, c origin.Collection, workspace uuid.UUID, file string, p *Progress) (rows int64, err error) {
 	if p == nil {
 		p = NewProgress(io.Discard)
@@ -102,8 +100,8 @@ func Import(ctx context.Context, databaseURL string, c origin.Collection, worksp
 	return batch.count, nil
 }
 
-// writePages of the temporary table are written by one statement, after which the
-// progress is shown: some ten thousand rows.
+// writePages is how many pages of the temporary table one statement writes, some ten thousand
+// rows. The progress is shown after each.
 const writePages = 500
 
 // writeTable merges the temporary table into the collection and returns how many
@@ -140,7 +138,7 @@ func writeTable(ctx context.Context, tx pgx.Tx, c origin.Collection, workspace u
 	return changed, nil
 }
 
-// explain adds which file could not be imported, unless the error says it.
+// explain adds the name of the file to an error that does not have it.
 func (in *input) explain(err error) error {
 	if row := (*RowError)(nil); errors.As(err, &row) {
 		return err
@@ -148,9 +146,8 @@ func (in *input) explain(err error) error {
 	return fmt.Errorf("import %s: %w", in.name, err)
 }
 
-// connect opens an ordinary, writing connection. A cancelled statement is
-// cancelled on the server before the call returns: otherwise it would block the
-// next try.
+// connect opens an ordinary, writing connection. A call that is cancelled returns only when
+// the server has cancelled the statement: otherwise the statement would block the next try.
 func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	config, err := postgres.PrimaryConfig(url)
 	if err != nil {
@@ -176,8 +173,8 @@ func disconnect(conn *pgx.Conn) {
 	_ = conn.Close(ctx)
 }
 
-// transact runs do in a transaction with the settings of a load. Unlike pgx's
-// own, it also rolls back, and waits for that, after the context has ended.
+// transact runs do in a transaction with the settings of a load. Unlike pgx.BeginFunc, it
+// also rolls back, and waits for that, if the context has ended.
 func transact(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
 	tx, err := conn.Begin(ctx)
 	if err != nil {
@@ -191,6 +188,6 @@ func transact(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error 
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer cancel()
-	_ = tx.Rollback(ctx) // a connection that cannot is closed, which does the same
+	_ = tx.Rollback(ctx) // if it fails, the connection is closed, which also rolls back
 	return err
 }

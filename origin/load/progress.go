@@ -10,8 +10,8 @@ import (
 	"golang.org/x/term"
 )
 
-// linesEvery is how often a load writes a line if the output is not a terminal.
-const linesEvery = 5 * time.Second
+// lineInterval is the time between two lines, if the output is not a terminal.
+const lineInterval = 5 * time.Second
 
 // unit is the unit in which the progress of a load is counted.
 type unit string
@@ -32,7 +32,7 @@ type Progress struct {
 	start time.Time
 	bar   *progressbar.ProgressBar // on a terminal, during a load
 
-	// Of the phase under way:
+	// Of the present phase:
 	label        string
 	total        int64 // 0 = not known
 	began, shown time.Time
@@ -47,7 +47,7 @@ func NewProgress(out io.Writer) *Progress {
 	return p
 }
 
-// begin starts a load. Its first phase has no name.
+// begin starts a load, and its first phase, which has no name.
 func (p *Progress) begin(what string, total int64, u unit) {
 	p.what, p.start = what, p.now()
 	p.measure(what, total, u)
@@ -104,7 +104,7 @@ func (p *Progress) show(rows, done int64) {
 		return
 	}
 	now := p.now()
-	if now.Sub(p.shown) < linesEvery {
+	if now.Sub(p.shown) < lineInterval {
 		return
 	}
 	p.shown = now

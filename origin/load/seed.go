@@ -19,8 +19,8 @@ import (
 	"listedge/origin/audit"
 )
 
-// SeedSpec says how much sample data to make. Equal specs make equal data to the
-// last byte, ids included, in every database and at any time.
+// SeedSpec says how much sample data to make. Equal specs make equal data in every database
+// and at any time: each byte is the same, also of the ids.
 type SeedSpec struct {
 	Workspaces int
 	Items      int // per workspace
@@ -152,7 +152,8 @@ func (s *sample) oneIn(n int) bool { return s.random.IntN(n) == 0 }
 
 func (s *sample) one(of []string) string { return of[s.random.IntN(len(of))] }
 
-// suppliers: every fourth contact is one, so that items can refer to it.
+// suppliers is the distance from one supplier to the next among the contacts: every fourth
+// contact is one. Items refer to suppliers.
 const suppliers = 4
 
 func (s *sample) appendRow(dst []byte) []byte {
@@ -282,7 +283,7 @@ func (s *sample) stock(service bool) {
 	switch s.random.IntN(50) {
 	case 0: // low
 		onHand = s.random.Int64N(reorder*one + 1)
-	case 1: // sold before it was booked in
+	case 1: // more was sold than was entered as received
 		onHand = -1 - s.random.Int64N(20*one)
 	}
 	s.setDecimal("stock_on_hand", onHand, scale)

@@ -10,8 +10,8 @@ import (
 // Every statement of the package is in this file. Names in them come from the
 // collection's columns, never from a file; values are arguments or COPY data.
 
-// loadSettingsSQL is for the transaction of a load, whose statements take as
-// long as there are rows.
+// loadSettingsSQL is run first in the transaction of a load. Its statements take long if there
+// are many rows.
 const loadSettingsSQL = `SET LOCAL statement_timeout = 0`
 
 const workspaceExistsSQL = `SELECT EXISTS (SELECT FROM workspaces WHERE id = $1)`
@@ -32,11 +32,11 @@ func copyImportSQL(c origin.Collection) string {
 // analyzeImportSQL tells the planner how many rows there are.
 const analyzeImportSQL = "ANALYZE " + importTable
 
-// dropSameSQL deletes, of the rows that give this set of columns, those that the
-// table has already. It is no condition of the upsert: a condition of the update
-// would lock, and so write, every such row; in the select the planner could take
-// the table for an empty one while a million rows go into it. $1 is the workspace,
-// $2 the set.
+// dropSameSQL deletes, among the rows with this set of columns, those whose values the table
+// already has. $1 is the workspace, $2 the set. It is a statement of its own and not a
+// condition of the upsert, for two reasons. A condition of its UPDATE would lock, and thereby
+// write, each such row. For a condition of its SELECT, the planner might assume that the table
+// is empty while a million rows are inserted.
 func dropSameSQL(c origin.Collection, given uint32) string {
 	var same []string
 	for _, column := range columnsOf(c, given) {

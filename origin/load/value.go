@@ -126,8 +126,8 @@ func parseInstant(text []byte) (t time.Time, reason string) {
 	return t, ""
 }
 
-// appendInstant appends an instant in a form that the server reads alike under every
-// DateStyle.
+// appendInstant appends an instant in a form that the server reads in the same way whatever
+// its DateStyle is.
 func appendInstant(dst []byte, t time.Time) []byte {
 	return t.AppendFormat(dst, "2006-01-02T15:04:05.000Z")
 }

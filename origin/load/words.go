@@ -16,9 +16,9 @@ type sampleWords struct {
 // language has the words of one language. Its adjectives agree with all its nouns.
 type language struct {
 	Share      int    // of a hundred rows
-	Joint      string // between noun and adjective
-	After      bool   // the adjective is behind the noun
-	FamilyLast bool   // the family name is behind the given one
+	Joint      string // what separates noun and adjective
+	After      bool   // the adjective follows the noun
+	FamilyLast bool   // the family name follows the given name
 	Adjectives []string
 	Nouns      []string
 	Sentences  []string // of descriptions; %s is the product's name

@@ -10,19 +10,19 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// A breaker's cooldown is how long a server that failed gets no queries; then
-// one query tries it. A trial costs at most one caller's time limit. Without the
-// primary there is no answer, and it is away for no longer than a restart takes;
-// without a standby the primary answers.
+// The cooldown of a breaker is how long a failed server gets no queries. After it, one
+// query tries the server; if that fails, it costs one caller its time limit. The cooldown
+// of the primary is short, because nothing replaces the primary and a restart takes about
+// that long. A standby is replaced by the primary, so its cooldown may be longer.
 const (
 	PrimaryCooldown = 200 * time.Millisecond
 	StandbyCooldown = time.Second
 )
 
-// Breaker stops queries to a server after three failures in a row, for a
-// cooldown. Only ErrUnavailable is a failure: one tenant's slow search must not
-// cut off the others. ErrWrongServer is none either: when the right server is
-// back, nobody waits for the end of a cooldown.
+// Breaker opens after three failures in a row: the server gets no queries for a cooldown.
+// Only ErrUnavailable counts as a failure, because the slow search of one tenant must not
+// stop the queries of others. ErrWrongServer does not count, so that queries need not wait
+// for a cooldown once the address leads to the right server.
 type Breaker struct {
 	circuit *gobreaker.CircuitBreaker[struct{}]
 }
@@ -39,7 +39,7 @@ func NewBreaker(name string, cooldown time.Duration) Breaker {
 	})}
 }
 
-// Do runs the query unless the breaker is open. It returns errors by their kind.
+// Do runs the query unless the breaker is open. It classifies the query's error.
 func (b Breaker) Do(query func() error) error {
 	_, err := b.circuit.Execute(func() (struct{}, error) { return struct{}{}, Classify(query()) })
 	if errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) {
@@ -54,8 +54,8 @@ func (b Breaker) IsOpen() bool { return b.circuit.State() == gobreaker.StateOpen
 // IsClosed says whether the server gets all queries.
 func (b Breaker) IsClosed() bool { return b.circuit.State() == gobreaker.StateClosed }
 
-// Probe pings the server once the cooldown is over: without it nobody would
-// notice that the server is back while the caches have all that is wanted.
+// Probe pings the server if the cooldown is over. While all pages are served from caches,
+// there is no query that would find out that the server is back.
 func (b Breaker) Probe(ctx context.Context, pool *pgxpool.Pool) {
 	if b.circuit.State() == gobreaker.StateHalfOpen {
 		ctx, cancel := context.WithTimeout(ctx, PingTimeout)

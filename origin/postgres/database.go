@@ -18,13 +18,13 @@ type Options struct {
 	Replicas       []string      // URLs of hot standbys, which pages are read from where they are fresh enough
 	Connections    int           // for pages, to each server; keys and usage have connections of their own
 	QueryTimeout   time.Duration // statement_timeout of a page
-	// TimelineKnown is closed when it is known which timeline the fleet follows: no
-	// page and no key is read before. nil = at once.
+	// TimelineKnown is closed as soon as it is known which timeline the fleet follows. No
+	// page and no key is read before that. nil = it need not be known.
 	TimelineKnown <-chan struct{}
 }
 
-// Keys have connections of their own, so that a storm of misses never keeps a
-// key from being looked up.
+// Keys have connections of their own, so that many misses at once do not delay the look-up
+// of a key.
 const (
 	KeyConnections = 2
 	KeyTimeout     = 800 * time.Millisecond // statement_timeout of a key's look-up
@@ -48,8 +48,7 @@ type Database struct {
 	pools []*pgxpool.Pool // all
 }
 
-// Open makes the pools. An unreachable server is no error here; a malformed URL
-// is.
+// Open makes the pools. A malformed URL is an error, an unreachable server is not.
 func Open(ctx context.Context, o Options) (*Database, error) {
 	db := &Database{Options: o, address: address{timelineKnown: o.TimelineKnown}}
 	if err := db.open(ctx); err != nil {
@@ -93,11 +92,11 @@ func (db *Database) open(ctx context.Context) error {
 	return nil
 }
 
-// Close ends all connections. It waits for queries under way, but not longer
-// than ctx allows: a hung server keeps its connections for long.
+// Close ends all connections. It waits for running queries until ctx ends: a server that
+// hangs would keep it waiting.
 func (db *Database) Close(ctx context.Context) error {
 	closed := make(chan struct{})
-	go func() { // ends with the last connection, at the latest when the system gives it up
+	go func() { // ends with the last connection, at the latest when TCP times out
 		defer close(closed)
 		var closing sync.WaitGroup
 		for _, pool := range db.pools {
@@ -121,8 +120,8 @@ type Identity struct {
 	Name     string // of the database
 }
 
-// Identity reads it from any server that answers. A server that refuses is
-// neither ErrUnavailable nor ErrTimeout.
+// Identity reads the identity from any server that answers. If the server refuses, the error
+// is neither ErrUnavailable nor ErrTimeout.
 func (db *Database) Identity(ctx context.Context) (i Identity, err error) {
 	if err = db.Keys.Pool.QueryRow(ctx, identitySQL, pgx.QueryExecModeExec).Scan(&i.System, &i.Timeline, &i.Database, &i.Name); err != nil {
 		return Identity{}, fmt.Errorf("identify the database: %w", Classify(err))

@@ -25,10 +25,10 @@ const Schema = "public"
 
 var errUnclear = errors.New("neither postgres://user:password@host:port/database nor key=value pairs; a user or a password has @ : / ? % and blanks as %40 %3A %2F %3F %25 %20")
 
-// checkURL returns why a URL cannot be used; nil if it can. err is the driver's
-// error, which quotes the URL: only its reason is kept. A URL that can be read in
-// two ways is refused, although the driver may read it: a part of its password
-// would be the name of a host or a database, and appear in every error.
+// checkURL returns why a URL cannot be used; nil if it can. err is the driver's error, which
+// quotes the URL, so only its reason is kept. A URL that can be read in two ways is refused,
+// even if the driver accepts it: a part of the password might be taken for the name of a
+// host or a database, and appear in every error.
 func checkURL(url string, err error) error {
 	if !redact.IsClear(url) {
 		return errUnclear
@@ -43,8 +43,8 @@ func checkURL(url string, err error) error {
 	return fmt.Errorf("%s: %s", redact.URL(url), redact.Text(reason, url))
 }
 
-// PrimaryConfig reads a URL for connections that write, or that follow what is
-// written: of several servers they meet the primary.
+// PrimaryConfig parses a URL for connections that write, or that follow changes. If the URL
+// names several servers, they lead to the primary.
 func PrimaryConfig(url string) (*pgx.ConnConfig, error) {
 	config, err := pgx.ParseConfig(url)
 	if err = checkURL(url, err); err != nil {
@@ -54,9 +54,9 @@ func PrimaryConfig(url string) (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
-// prepareConfig sets what all connections share. Of several servers target
-// chooses one, unless the URL does (target_session_attrs); a single server is
-// taken for what it is.
+// prepareConfig sets what all connections have in common. If the URL names several servers,
+// target chooses one of them, unless the URL itself does (target_session_attrs). A single
+// server is not checked here: it may be a primary or a standby.
 func prepareConfig(c *pgx.ConnConfig, target pgconn.ValidateConnectFunc, settings Settings) {
 	c.ConnectTimeout = ConnectTimeout
 	c.RuntimeParams["application_name"] = "listedge"
@@ -83,8 +83,8 @@ func Connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// ConnectPrimary is Connect for commands that write, or that show what is to be
-// written. It returns ErrStandby where the server is none.
+// ConnectPrimary is Connect for commands that need the primary. It returns ErrStandby if the
+// server is a standby.
 func ConnectPrimary(ctx context.Context, url string) (*pgx.Conn, error) {
 	conn, err := Connect(ctx, url)
 	if err == nil {
@@ -98,8 +98,8 @@ func ConnectPrimary(ctx context.Context, url string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// CheckPrimary returns ErrStandby where the connection leads to a server in
-// recovery: a URL that names a single server is not checked at connect.
+// CheckPrimary returns ErrStandby if the connection leads to a standby. A URL that names a
+// single server is not checked when it connects.
 func CheckPrimary(ctx context.Context, conn *pgx.Conn) error {
 	var standby bool
 	if err := conn.QueryRow(ctx, isStandbySQL, pgx.QueryExecModeExec).Scan(&standby); err != nil {

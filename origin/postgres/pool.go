@@ -23,9 +23,10 @@ const (
 	pingAfter = time.Second
 )
 
-// Which of several servers that a URL names a pool connects to. Without the
-// choice a pool would keep connections to a standby that it once took for the
-// primary, and its pages would be judged by a snapshot, which says nothing there.
+// toPrimary and toStandby choose the server that a pool connects to, if its URL names
+// several. Without them a pool for the primary could keep connections to a standby. The
+// freshness of its pages would then be judged by a snapshot of the standby, which does not
+// say what the standby has replayed.
 var (
 	toPrimary pgconn.ValidateConnectFunc = pgconn.ValidateConnectTargetSessionAttrsPrimary
 	toStandby pgconn.ValidateConnectFunc = pgconn.ValidateConnectTargetSessionAttrsStandby
@@ -43,8 +44,8 @@ func parsePool(url string) (*pgxpool.Config, error) {
 	return config, checkURL(url, err)
 }
 
-// openPool makes a pool. Connections are made when they are first needed, but for as many
-// as are kept idle, so an unreachable server is no error here.
+// openPool makes a pool that keeps so many connections idle. It does not wait for a
+// connection, so an unreachable server is no error here.
 func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc, connections, idle int, settings Settings) (*pgxpool.Pool, error) {
 	config, err := parsePool(url)
 	if err != nil {
@@ -63,10 +64,9 @@ func openPool(ctx context.Context, url string, target pgconn.ValidateConnectFunc
 	return pool, nil
 }
 
-// shouldPing says whether a connection is pinged before it is used; if the ping
-// fails, the pool takes or makes another. It is pinged if unread bytes have come,
-// mostly because the server closed it, and after some idle time, because the
-// network may have lost it silently.
+// shouldPing says whether a connection is pinged before it is used. If the ping fails, the
+// pool uses another connection. Unread bytes mostly mean that the server has closed the
+// connection; after some idle time the network may have lost it without notice.
 func shouldPing(_ context.Context, p pgxpool.ShouldPingParams) bool {
 	return p.IdleDuration > pingAfter || rawconn.Unread(p.Conn.PgConn().Conn())
 }
@@ -75,7 +75,7 @@ func shouldPing(_ context.Context, p pgxpool.ShouldPingParams) bool {
 type PoolStats struct {
 	Total, Idle, Max int
 	Acquired         uint64
-	Waited           time.Duration // in sum, for a connection
+	Waited           time.Duration // for a connection, the sum of all waits
 }
 
 // StatsOf returns the present state of the pool.
@@ -107,10 +107,10 @@ func SessionSettings(timeout time.Duration) Settings {
 		"search_path":                   Schema,
 		"row_security":                  "off", // an error, where rows would silently be left out
 		"default_transaction_read_only": "on",
-		"default_transaction_isolation": "read committed", // behind the rewrite of a table others find no rows
+		"default_transaction_isolation": "read committed", // a higher level finds no rows in a table that was rewritten meanwhile
 		"statement_timeout":             strconv.FormatInt(timeout.Milliseconds(), 10),
-		// Pages must cost the same on the day before and the day after an
-		// ANALYZE: plan once, for no parameter in particular, by index.
+		// A page must cost the same before and after an ANALYZE: the plan is made once,
+		// for any parameters, and uses an index.
 		"plan_cache_mode":                 "force_generic_plan",
 		"enable_seqscan":                  "off",
 		"enable_sort":                     "off",
@@ -125,13 +125,13 @@ const pooled = "listedge.pooled"
 // Pooled says whether a connection pooler answers on the connection.
 func Pooled(conn *pgconn.PgConn) bool { return conn.CustomData()[pooled] != nil }
 
-// apply makes new connections of the config run with the settings.
+// apply makes new connections of the config use the settings.
 //
-// A statement sets them, because a pooler refuses them as startup parameters. A
-// pooler gives its clients process ids of its own: where the id is another,
-// nothing is set, because the server connection may be another client's in the
-// next transaction and would keep the setting. There each transaction begins
-// with Local. It costs a round trip for each connection.
+// A statement sets them, which costs a round trip for each connection: a pooler refuses
+// them as startup parameters. The statement sets nothing behind a pooler, which it detects
+// by the process id: a pooler reports one of its own. There the server connection may serve
+// another client in the next transaction, and would keep the settings. So behind a pooler
+// each transaction begins with Local.
 func (s Settings) apply(c *pgconn.Config) {
 	c.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
 		ctx, cancel := context.WithTimeout(ctx, c.ConnectTimeout)
@@ -147,9 +147,9 @@ func (s Settings) apply(c *pgconn.Config) {
 	}
 }
 
-// Local is a statement that sets them for the transaction that runs it. A
-// transaction's default is set for the transaction itself; Postgres refuses an
-// isolation that differs from the one that the transaction began with.
+// Local is a statement that sets them for the transaction that runs it. A default of
+// transactions (default_transaction_…) is set as the transaction's own property. Postgres
+// refuses an isolation level that differs from the one that the transaction began with.
 func (s Settings) Local() string {
 	own := Settings{}
 	for name, value := range s {

@@ -45,8 +45,8 @@ type Statement struct {
 	Parameters []uint32 // types; the arguments are sent in the binary format
 	Columns    []Column
 	Formats    []int16 // wanted, of the columns
-	// Settings is run first, in the same transaction, where a connection pooler
-	// answers (Settings.Local).
+	// Settings is a statement that is run first, in the same transaction, if there is a
+	// connection pooler (Settings.Local).
 	Settings string
 }
 
@@ -56,7 +56,7 @@ type Column struct {
 	Type uint32
 }
 
-// check returns ErrSchema if the server's columns are others.
+// check returns ErrSchema if the server's columns are not the statement's.
 func (s *Statement) check(fields []pgconn.FieldDescription) error {
 	if len(fields) != len(s.Columns) {
 		return fmt.Errorf("%w: %d instead of %d", ErrSchema, len(fields), len(s.Columns))
@@ -72,10 +72,10 @@ func (s *Statement) check(fields []pgconn.FieldDescription) error {
 
 // Session is a pooled connection while rows are read on it.
 //
-// pgx makes connections, keeps them and prepares statements. Rows are read past
-// it: pgx starts a timer at every write, which wakes a thread, and makes every
-// row a slice of slices, together a fifth of what a miss costs. Here a request is
-// one write, and each row is read in the buffer that it was received in.
+// pgx makes connections, keeps them and prepares statements. Queries bypass it. pgx starts a
+// timer at every write, which wakes a thread, and makes a slice of slices of every row:
+// together a fifth of the cost of a miss. Here a request is one write, and a row stays in
+// the buffer that it was received in.
 //
 //	Bind Execute Sync ──►  one write
 //	                  ◄──  BindComplete DataRow … CommandComplete ReadyForQuery
@@ -122,14 +122,14 @@ func (s *Session) Release() {
 	}
 }
 
-// abort closes a connection in the middle of an answer. It cancels the query, and
-// reads until the server closes: a server that cannot send the rest logs a
-// failure of the network.
+// abort closes a connection in the middle of an answer. It cancels the query, and reads
+// until the server closes the connection: otherwise the server would log that it could not
+// send the rest.
 func abort(conn *pgxpool.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), ConnectTimeout)
 	defer cancel()
 	pg := conn.Conn().PgConn()
-	if !pg.IsClosed() { // all of this fails where the server is gone
+	if !pg.IsClosed() { // if the server is gone, all of this fails
 		_ = pg.CancelRequest(ctx)
 		wire := pg.Conn()
 		deadline, _ := ctx.Deadline()
@@ -145,8 +145,8 @@ func abort(conn *pgxpool.Conn) {
 
 // Query runs the statement and calls row for each row of the answer; the row is
 // valid until row returns. An error of row, or of the server, leaves the session
-// usable. A statement is prepared again if the schema changed under it, or the
-// server forgot it.
+// usable. A statement is prepared again if the schema has changed since, or the server has
+// forgotten the statement.
 func (s *Session) Query(ctx context.Context, q *Statement, arguments [][]byte, row func([]byte) error) error {
 	bind := &pgproto3.Bind{ParameterFormatCodes: binaryFormat, Parameters: arguments, ResultFormatCodes: q.Formats}
 	if Pooled(s.Conn.Conn().PgConn()) {
@@ -171,8 +171,8 @@ func (s *Session) Query(ctx context.Context, q *Statement, arguments [][]byte, r
 	return err
 }
 
-// prepare prepares the statement, unless it is, and returns ErrSchema if the
-// server's arguments or columns are others.
+// prepare prepares the statement if that has not been done. It returns ErrSchema if the
+// types of the arguments or the columns are not the expected ones.
 func (s *Session) prepare(ctx context.Context, q *Statement) error {
 	prepared, err := s.Conn.Conn().Prepare(ctx, q.Name, q.SQL)
 	if err != nil {
@@ -218,16 +218,16 @@ func (s *Session) exchange(ctx context.Context, a answer, request ...pgproto3.Fr
 
 var binaryFormat = []int16{pgtype.BinaryFormatCode}
 
-// answer is what readAnswer does with an answer.
+// answer says how readAnswer reads an answer.
 type answer struct {
-	skip    int                                   // results before the one that is read
+	skip    int                                   // how many results come before the one to read
 	columns func([]pgconn.FieldDescription) error // nil = no description is expected
 	row     func([]byte) error
 }
 
-// readAnswer reads until the server is ready for the next query, and returns the
-// first error. Without a message that a result ended it is an error: it must
-// never pass for a page without rows.
+// readAnswer reads until the server is ready for the next query, and returns the first
+// error. An answer without the end of a result is an error, so that it is not taken for a
+// page without rows.
 func (s *Session) readAnswer(a answer) (err error) {
 	results, ended := 0, false
 	for {

@@ -80,20 +80,6 @@ func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	}
 }
 
-// Standby starts a hot standby of the primary, with the primary's settings and these.
-// Where both have a setting, the standby's wins.
-func Standby(t testing.TB, primary *sandbox.Postgres, settings map[string]string) *sandbox.Postgres {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	p, err := primary.StartStandby(ctx, Dir(t), settings)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Stop() })
-	return p
-}
-
 // Redis starts a private server.
 func Redis(t testing.TB) *sandbox.Redis {
 	t.Helper()

@@ -2,22 +2,22 @@ package leasetest
 
 import "listedge/limiter/lease"
 
-// Oracle watches the promise: over any span of t seconds at most burst + rate*t
-// requests are admitted. Its unit is a millionth of a micro-token.
+// Oracle checks the promise that over any span of t seconds at most burst + rate*t requests
+// are admitted. Its unit is a millionth of a micro-token.
 type Oracle struct {
 	Policy   lease.Policy
 	Admitted int64
-	Lowest   int64 // of Admitted less what the rate brought, before any admission
+	Lowest   int64 // the smallest value, before any admission, of Admitted minus what was refilled until then
 	begun    bool
 }
 
 const scaled = lease.Token * 1_000_000
 
-// Start begins the first span at now.
+// Start sets the earliest moment at which a span may begin.
 func (o *Oracle) Start(now int64) { o.begun, o.Lowest = true, o.Admitted*scaled-now*o.Policy.Rate }
 
-// Admit records an admission, and returns by how many tokens the worst span that
-// ends with it exceeds the promise; at most 0 where it does not.
+// Admit records an admission. It returns by how many tokens the worst span that ends with it
+// exceeds the promise; 0 or less = no span does.
 func (o *Oracle) Admit(now int64) float64 {
 	before := o.Admitted*scaled - now*o.Policy.Rate
 	if !o.begun || before < o.Lowest {
@@ -27,7 +27,7 @@ func (o *Oracle) Admit(now int64) float64 {
 	return float64(before+scaled-o.Lowest-o.Policy.Burst*scaled) / scaled
 }
 
-// Exact is a bucket that every request visits at once.
+// Exact is a single bucket that decides every request at once.
 type Exact struct {
 	Bucket Bucket
 	Policy lease.Policy
@@ -43,16 +43,16 @@ func (e *Exact) Take(now int64) bool {
 	return c.Granted == 1
 }
 
-// Result is what a fleet makes of one limit.
+// Result compares the decisions of a fleet with those of an Exact bucket.
 type Result struct {
 	Over     float64 // tokens above the promise, in the worst span
-	Exact    float64 // share of the requests that an exact bucket admits
-	Short    float64 // share of the requests that an exact bucket admits and the fleet does not
-	Share    float64 // admitted, of what an exact bucket admits
-	Fallback float64 // share of the requests that a node admitted by itself
+	Exact    float64 // share of the requests that the exact bucket admits
+	Short    float64 // share of the requests that the fleet admits fewer than the exact bucket
+	Share    float64 // what the fleet admits, as a share of what the exact bucket admits
+	Fallback float64 // share of the requests that a node admitted without Redis
 	Waited   float64 // share of the requests that waited
-	Calls    float64 // a request
-	Broken   int     // times that a breaker opened
+	Calls    float64 // calls to Redis per request
+	Broken   int     // how often a breaker opened
 }
 
 // Measure runs a shape of traffic over the world until span, and compares it with
@@ -81,8 +81,8 @@ func (w *World) Measure(s Shape, span int64) (r Result) {
 	return r
 }
 
-// Remaining is what the fleet may still admit: what the bucket contains, and what
-// the nodes hold of it.
+// Remaining returns how many requests the fleet may still admit: the tokens in the bucket,
+// and those that nodes hold.
 func (w *World) Remaining() int64 {
 	left := w.InFlight + w.leasing + max(0, w.Bucket.LevelAt(w.Now+w.Clock))/lease.Token
 	for _, n := range w.Nodes {

@@ -2,21 +2,25 @@ package leasetest
 
 import "listedge/limiter/lease"
 
-// Shape chooses the gap to the next request and the node it comes to.
+// Shape is a pattern of traffic. It returns the time until the next request, in microseconds,
+// and the node that gets the request.
 type Shape func(w *World) (gap, node int64)
 
+// Gap returns a random time between two requests of that many per second (a Poisson process).
 func (w *World) Gap(perSecond float64) int64 { return int64(w.Random.ExpFloat64() * 1e6 / perSecond) }
-func (w *World) AnyNode() int64              { return w.Random.Int64N(int64(len(w.Nodes))) }
 
-// PerSecond is the rate in tokens.
+// AnyNode returns a random node.
+func (w *World) AnyNode() int64 { return w.Random.Int64N(int64(len(w.Nodes))) }
+
+// PerSecond returns the rate in tokens per second.
 func PerSecond(p lease.Policy) float64 { return float64(p.Rate) / lease.Token }
 
-// steady: load times the rate, evenly over the nodes.
+// Steady has load times the rate, evenly over the nodes.
 func Steady(load float64) Shape {
 	return func(w *World) (int64, int64) { return w.Gap(load * PerSecond(w.Policy)), w.AnyNode() }
 }
 
-// Bursty is half a second at three times the rate, then two that are nearly still.
+// Bursty has three times the rate for half a second, then a tenth of the rate for two seconds.
 func Bursty(w *World) (int64, int64) {
 	if w.Now%2_500_000 < 500_000 {
 		return w.Gap(3 * PerSecond(w.Policy)), w.AnyNode()
@@ -24,7 +28,7 @@ func Bursty(w *World) (int64, int64) {
 	return w.Gap(.1 * PerSecond(w.Policy)), w.AnyNode()
 }
 
-// Skewed is nine of ten requests come to one node.
+// Skewed sends nine of ten requests to one node.
 func Skewed(w *World) (int64, int64) {
 	if w.Random.IntN(10) > 0 {
 		return w.Gap(1.2 * PerSecond(w.Policy)), 0
@@ -32,18 +36,18 @@ func Skewed(w *World) (int64, int64) {
 	return w.Gap(1.2 * PerSecond(w.Policy)), w.AnyNode()
 }
 
-// Moving is the busy node is another one every three seconds.
+// Moving sends all requests to one node, and every three seconds to the next one.
 func Moving(w *World) (int64, int64) {
 	return w.Gap(1.2 * PerSecond(w.Policy)), w.Now / 3_000_000 % int64(len(w.Nodes))
 }
 
-// Ramp is from next to nothing to three times the rate, in ten seconds.
+// Ramp grows from nearly nothing to three times the rate in ten seconds.
 func Ramp(w *World) (int64, int64) {
 	return w.Gap((.05 + 3*float64(w.Now%10_000_000)/10_000_000) * PerSecond(w.Policy)), w.AnyNode()
 }
 
-// Relay is half a second at nearly twice the rate on one node, half a second of
-// peace, and then on the next.
+// Relay has nearly twice the rate on one node for half a second, a tenth of it for another
+// half, and then goes on with the next node.
 func Relay(w *World) (int64, int64) {
 	node := w.Now / 1_000_000 % int64(len(w.Nodes))
 	if w.Now%1_000_000 < 500_000 {
@@ -52,7 +56,7 @@ func Relay(w *World) (int64, int64) {
 	return w.Gap(.1 * PerSecond(w.Policy)), node
 }
 
-// Waking is five seconds of hardly anything, and one at ten times the rate.
+// Waking has hardly any requests for five seconds, and then ten times the rate for one.
 func Waking(w *World) (int64, int64) {
 	if w.Now%6_000_000 < 5_000_000 {
 		return w.Gap(.02 * PerSecond(w.Policy)), w.AnyNode()
@@ -60,7 +64,8 @@ func Waking(w *World) (int64, int64) {
 	return w.Gap(10 * PerSecond(w.Policy)), w.AnyNode()
 }
 
-// Herd is at one moment, every other fill of the bucket, half as many again as it holds.
+// Herd sends one and a half bursts at one moment, then nothing for the time in which the
+// bucket fills twice.
 func Herd(w *World) (int64, int64) {
 	every := 2 * w.Policy.Burst * lease.Token * 1_000_000 / w.Policy.Rate
 	if w.Offered%(w.Policy.Burst*3/2) != 0 {
@@ -69,7 +74,7 @@ func Herd(w *World) (int64, int64) {
 	return every - w.Now%every, w.AnyNode()
 }
 
-// Shapes are the traffic of the tables.
+// Shapes are the patterns of the tables that the tests print.
 var Shapes = []struct {
 	Name string
 	Shape

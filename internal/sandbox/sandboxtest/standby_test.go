@@ -1,8 +1,12 @@
-package sandbox
+package sandboxtest
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -10,10 +14,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"listedge/internal/sandbox"
 )
 
 // ask asks a server once, on a connection of its own.
-func ask(t *testing.T, p *Postgres, sql string) (answer string, err error) {
+func ask(t *testing.T, p *sandbox.Postgres, sql string) (answer string, err error) {
 	t.Helper()
 	conn, err := pgx.Connect(within(t, time.Minute), p.URL("postgres"))
 	if err != nil {
@@ -24,7 +30,7 @@ func ask(t *testing.T, p *Postgres, sql string) (answer string, err error) {
 	return answer, err
 }
 
-func say(t *testing.T, p *Postgres, sql string) string {
+func say(t *testing.T, p *sandbox.Postgres, sql string) string {
 	t.Helper()
 	answer, err := ask(t, p, sql)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
@@ -34,30 +40,20 @@ func say(t *testing.T, p *Postgres, sql string) string {
 }
 
 // sees waits until the statement has the answer there.
-func sees(t *testing.T, p *Postgres, sql, want string) {
+func sees(t *testing.T, p *sandbox.Postgres, sql, want string) {
 	t.Helper()
-	var is string
-	var err error
-	failed := p.awaitReady(within(t, time.Minute), func() bool {
-		is, err = ask(t, p, sql)
+	Within(t, time.Minute, sql+": "+want, func() bool {
+		is, err := ask(t, p, sql)
 		return err == nil && is == want
 	})
-	if failed != nil {
-		t.Fatalf("%s: %q, %v; want %q", sql, is, err, want)
-	}
 }
 
 func TestAStandbyFollowsItsPrimary(t *testing.T) {
-	primary, err := StartPostgres(within(t, time.Minute), PostgresOptions{Dir: openDir(t), Disposable: true,
-		Settings: map[string]string{"max_prepared_transactions": "3", "max_connections": "210"}}) // a standby may not have less
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = primary.Stop() })
+	primary := PostgresWith(t, map[string]string{"max_prepared_transactions": "3", "max_connections": "210"}) // a standby may not have less
 	say(t, primary, "CREATE TABLE marks AS SELECT 0 AS n")
 	say(t, primary, "SELECT pg_create_logical_replication_slot('ours', 'pgoutput')::text")
-	dir := openDir(t)
-	s, err := primary.StartStandby(within(t, time.Minute), dir, nil)
+	dir := Dir(t)
+	s, err := startStandby(within(t, time.Minute), primary, dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,20 +92,18 @@ func TestAStandbyFollowsItsPrimary(t *testing.T) {
 	must(t, s.Thaw())
 	sees(t, s, newest, "6")
 
-	if _, err := primary.StartStandby(within(t, time.Minute), dir, nil); err == nil {
+	if _, err := startStandby(within(t, time.Minute), primary, dir, nil); err == nil {
 		t.Error("two standbys on one folder")
 	}
 	must(t, s.Freeze())
-	pids, err := childrenOf(s.Pid())
-	if err != nil || len(pids) == 0 {
-		t.Fatal(pids, err)
+	pids := childrenOf(t, s.Pid())
+	if len(pids) == 0 {
+		t.Fatal("the server has no children")
 	}
 	pids = append(pids, s.Pid())
 	must(t, s.Stop())
 	for _, pid := range pids {
-		if err := primary.awaitReady(within(t, time.Minute), func() bool { return !alive(pid) }); err != nil {
-			t.Errorf("process %d is left", pid)
-		}
+		Within(t, time.Minute, fmt.Sprintf("process %d ends", pid), func() bool { return syscall.Kill(pid, 0) != nil })
 	}
 	sees(t, primary, "SELECT count(*)::text FROM pg_stat_replication", "0")
 	if is := say(t, primary, slots); is != "1" {
@@ -118,14 +112,11 @@ func TestAStandbyFollowsItsPrimary(t *testing.T) {
 }
 
 func TestAStandbyLagsAsItIsTold(t *testing.T) {
-	primary, err := StartPostgres(within(t, time.Minute), PostgresOptions{Dir: openDir(t), Disposable: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = primary.Stop() })
+	primary := Postgres(t)
 	say(t, primary, "CREATE TABLE marks AS SELECT 0 AS n")
 	const delay = time.Second
-	s, err := primary.StartStandby(within(t, time.Minute), openDir(t), map[string]string{"recovery_min_apply_delay": "1s"})
+	dir := Dir(t)
+	s, err := startStandby(within(t, time.Minute), primary, dir, map[string]string{"recovery_min_apply_delay": "1s"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,15 +131,29 @@ func TestAStandbyLagsAsItIsTold(t *testing.T) {
 		}
 		must(t, s.Restart(within(t, time.Minute))) // which the delay outlives
 	}
-	b, err := os.ReadFile(filepath.Join(s.cluster(), "postgresql.auto.conf"))
-	if err != nil || strings.Contains(string(b), primary.password) {
+	b, err := os.ReadFile(filepath.Join(dir, "cluster", "postgresql.auto.conf"))
+	u, _ := url.Parse(primary.URL("postgres"))
+	if password, _ := u.User.Password(); err != nil || strings.Contains(string(b), password) {
 		t.Errorf("the password is in the configuration, or %v", err)
 	}
 }
 
-func must(t *testing.T, err error) {
+func within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// childrenOf lists the pids whose parent is pid.
+func childrenOf(t *testing.T, pid int) (children []int) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
+	out, err := exec.Command("ps", "-A", "-o", "pid=,ppid=").Output()
+	must(t, err)
+	for line := range strings.Lines(string(out)) {
+		var child, parent int
+		if n, _ := fmt.Sscan(line, &child, &parent); n == 2 && parent == pid {
+			children = append(children, child)
+		}
 	}
+	return children
 }
