@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"math"
 	"strconv"
 	"time"
 	"unique"
@@ -34,7 +33,6 @@ func policyOf(l apikey.Limit) (limiter.Policy, error) {
 // keeps its level and gets the new limit. A key that was moved to another workspace
 // gets that workspace's bucket.
 func (s *Server) makeClient(k apikey.Key, c *client) {
-	k.Limit, k.WorkspaceLimit = k.Limit.Enforceable(), k.WorkspaceLimit.Enforceable()
 	c.usage = s.usage.Counter(usage.Key{Workspace: k.Workspace, ID: k.ID})
 	c.limit, c.workspaceLimit = k.Limit.Burst, k.WorkspaceLimit.Burst
 	policy, err := policyOf(k.Limit)
@@ -43,7 +41,7 @@ func (s *Server) makeClient(k apikey.Key, c *client) {
 		return
 	}
 	c.bucket = s.limiter.Bucket(limiter.KeyBucket(k.Workspace.String(), k.ID.String()), policy)
-	lines := appendPolicy(nil, "key", k.Limit)
+	lines := appendPolicy(nil, "key", policy)
 	if k.WorkspaceLimit.Set {
 		shared, err := policyOf(k.WorkspaceLimit)
 		if err != nil {
@@ -51,7 +49,7 @@ func (s *Server) makeClient(k apikey.Key, c *client) {
 			return
 		}
 		c.workspaceBucket = s.limiter.Bucket(limiter.WorkspaceBucket(k.Workspace.String()), shared)
-		lines = appendPolicy(append(lines, ", "...), "workspace", k.WorkspaceLimit)
+		lines = appendPolicy(append(lines, ", "...), "workspace", shared)
 	}
 	c.policy = unique.Make(string(lines))
 	if k.Quota.Period != 0 {
@@ -62,11 +60,11 @@ func (s *Server) makeClient(k apikey.Key, c *client) {
 
 // appendPolicy renders an item of RateLimit-Policy: q tokens in a window of the w
 // seconds that an empty bucket takes to fill. With rate 0 it never does.
-func appendPolicy(dst []byte, name string, l apikey.Limit) []byte {
+func appendPolicy(dst []byte, name string, p limiter.Policy) []byte {
 	dst = append(append(append(dst, '"'), name...), `";q=`...)
-	if l.Rate == 0 {
+	if p.Rate == 0 {
 		return append(dst, '0')
 	}
-	dst = strconv.AppendInt(dst, l.Burst, 10)
-	return strconv.AppendInt(append(dst, ";w="...), int64(math.Ceil(float64(l.Burst)/l.Rate)), 10)
+	dst = strconv.AppendInt(dst, p.Burst, 10)
+	return strconv.AppendInt(append(dst, ";w="...), (p.TimeFor(p.Units())+999_999)/1_000_000, 10)
 }

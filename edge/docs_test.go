@@ -19,8 +19,8 @@ import (
 	"github.com/valyala/fasthttp/fasthttputil"
 
 	"listedge/cache"
+	"listedge/limiter"
 	"listedge/origin"
-	"listedge/origin/apikey"
 )
 
 func loadOpenAPI(t *testing.T) *openapi3.T {
@@ -258,9 +258,9 @@ func TestOpenAPIAgreesWithTheCode(t *testing.T) {
 	} {
 		header("CacheStatus", cacheStatus(&r))
 	}
-	key := appendPolicy(nil, "key", apikey.DefaultLimit)
+	key := appendPolicy(nil, "key", limiter.Policy{Rate: 50_000_000, Burst: 100})
 	header("RateLimitPolicy", string(key))
-	header("RateLimitPolicy", string(appendPolicy(append(key, ", "...), "workspace", apikey.Limit{Set: true, Rate: 0, Burst: 1})))
+	header("RateLimitPolicy", string(appendPolicy(append(key, ", "...), "workspace", limiter.Policy{Burst: 1})))
 	header("Link", string(appendLink(nil, &origin.Query{Collection: origin.Items, Limit: 2, Search: `a<b> "c"`}, "abc")))
 	header("ETag", cache.TagOf([]byte("{")).String())
 

@@ -3,6 +3,7 @@ package edge
 import (
 	"math"
 	"math/rand/v2"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -77,8 +78,9 @@ func TestAKeyHasOneBucketOnAllNodes(t *testing.T) {
 	}
 }
 
-// Whatever rate and burst a row may have, its key is served, and never more than
-// they say.
+// Whatever rate and burst a row may have, its key has a bucket with this burst, and with
+// this rate in whole micro-tokens: rounded down, but not to nothing. The window that
+// RateLimit-Policy names is an integer of HTTP, which has at most 15 digits.
 func TestEveryLimitOfARowCanBeEnforced(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	random := rand.New(rand.NewPCG(8, 5))
@@ -86,25 +88,29 @@ func TestEveryLimitOfARowCanBeEnforced(t *testing.T) {
 	for range 200 {
 		rates = append(rates, math.Exp(random.Float64()*60-40))
 	}
-	cut := 0
+	policyHeader := regexp.MustCompile(`^"key";q=\d{1,10}(;w=[1-9]\d{0,14})?, "workspace";q=\d{1,10}(;w=[1-9]\d{0,14})?$`)
 	for _, rate := range rates {
 		for _, burst := range []int32{1, 2, 3, 1000, 1_000_000, math.MaxInt32} {
 			l := apikey.LimitOf(&rate, &burst, apikey.DefaultLimit)
 			var c client
-			if s.makeClient(apikey.Key{ID: uuid.New(), Limit: l, WorkspaceLimit: l}, &c); c.broken != nil {
+			if s.makeClient(apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Limit: l, WorkspaceLimit: l}, &c); c.broken != nil {
 				t.Fatalf("%g/s, %d at once: %v", rate, burst, c.broken)
 			}
 			for _, p := range []limiter.Policy{c.bucket.Policy(), c.workspaceBucket.Policy()} {
-				if got := float64(p.Rate) / 1e6; got > max(rate, 1e-6) && rate > 0 || p.Burst > int64(burst) || rate > 1 && rate < 1e9 && got < rate-1e-6 {
+				got, whole := float64(p.Rate)/1e6, max(rate, 1e-6)
+				if p.Burst != int64(burst) || p.Blocked() != (rate == 0) || rate > 0 && got > whole || rate > 0 && rate < 1e9 && got < whole-1.1e-6 {
 					t.Errorf("%g/s, %d at once became %d/1e6 a second, %d", rate, burst, p.Rate, p.Burst)
 				}
-				if p.Burst < int64(burst) {
-					cut++
+			}
+			for range 2 {
+				d := s.limiter.Take(time.Now(), c.bucket, c.workspaceBucket, nil)
+				if spent := burst == 1 && d.Key.Remaining == 0; d.Allowed != (rate > 0) && !spent || !d.Allowed && d.RetryAfter <= 0 || d.Key.FullIn < 0 || d.Key.ResetIn < 0 {
+					t.Errorf("%g/s, %d at once: %+v", rate, burst, d)
 				}
 			}
+			if !policyHeader.MatchString(c.policy.Value()) {
+				t.Errorf("%g/s, %d at once: RateLimit-Policy: %s", rate, burst, c.policy.Value())
+			}
 		}
-	}
-	if cut == 0 {
-		t.Error("no limit was cut")
 	}
 }

@@ -252,7 +252,7 @@ var keyMetrics = []metric[apikey.Stats]{
 		set(s.Hits, "known")
 		set(s.Loaded, "loaded")
 		set(s.Unknown, "unknown")
-		set(s.Graced, "graced")
+		set(s.WithinGrace, "graced")
 		set(s.Failures, "failed")
 	}},
 	value("key_queries_total", "Queries to Postgres for keys, refreshes included.", func(s apikey.Stats) any { return s.Queries }),

@@ -180,7 +180,7 @@ func (t *Tracker) showsAll(p *Part) bool {
 	if s == 0 || s < t.join.Load() || p.readBy > time.Duration(t.proof.Load()) {
 		return false
 	}
-	if t.isCurrent(p.Validity) || p.invalidation.Load() == nil && t.showsNewer(p.Validity) {
+	if t.isCurrent(p.Validity) || p.invalidation.Load() == nil && t.revalidateLocked(p.Validity) {
 		return true
 	}
 	part := Validity{ReadPoint: p.ReadPoint, Extent: &p.shown}

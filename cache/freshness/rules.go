@@ -107,26 +107,30 @@ func (t *Tracker) isCurrent(v *Validity) bool {
 	return s >= t.join.Load() && v.list != nil && s >= v.list.last.Load() && s >= v.collection.last.Load()
 }
 
-// revalidate is rule 2. An entry that passes is as good as new. One that does not
-// never will.
+// revalidate is rule 2. An entry that passes is current by rule 1 until the next change.
+// One that fails stays stale.
 func (t *Tracker) revalidate(v *Validity) bool {
 	if v.list == nil || v.invalidation.Load() != nil {
 		return false
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return t.showsNewer(v)
+	return t.revalidateLocked(v)
 }
 
-// showsNewer is revalidate under the lock.
-func (t *Tracker) showsNewer(v *Validity) bool {
+// revalidateLocked is revalidate for callers that hold the lock.
+func (t *Tracker) revalidateLocked(v *Validity) bool {
 	s := v.sequence.Load()
-	if s < t.join.Load() {
-		return false
-	}
-	concern, c := v.list.compareSince(s, v)
+	return s >= t.join.Load() && t.pass(v, v.list, v.collection, func(of *listVersion) (Concern, *change) { return of.compareSince(s, v) })
+}
+
+// pass raises the entry's sequence to the present one if no newer change of the list, or
+// of the whole collection, concerns the entry. Otherwise it stores which one does.
+// compare compares the entry with the newer changes.
+func (t *Tracker) pass(v *Validity, list, collection *listVersion, compare func(*listVersion) (Concern, *change)) bool {
+	concern, c := compare(list)
 	if concern == Unconcerned {
-		concern, c = v.collection.compareSince(s, v)
+		concern, c = compare(collection)
 	}
 	t.compared[concern].Add(1)
 	if concern != Unconcerned {
@@ -176,17 +180,10 @@ func (t *Tracker) ValidateFromRedis(v *Validity, list changefeed.List, now time.
 		return false
 	}
 	collection := t.collections[list.Collection]
-	concern, c := version.compareAfter(v.Position, v)
-	if concern == Unconcerned {
-		concern, c = collection.compareAfter(v.Position, v)
-	}
-	t.compared[concern].Add(1)
-	if concern != Unconcerned {
-		v.invalidation.Store(c.invalidation(concern))
+	if !t.pass(v, version, collection, func(of *listVersion) (Concern, *change) { return of.compareAfter(v.Position, v) }) {
 		return false
 	}
 	v.list, v.collection, v.readBy = version, collection, now
-	v.sequence.Store(t.sequence)
 	v.ReadAt = time.Duration(t.proof.Load()) // it shows no less; else an entry that this node read later and may not store would replace it
 	v.Proof = min(v.Proof, v.ReadAt)
 	return true

@@ -20,6 +20,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	edgeadmin "listedge/edge/admin"
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 )
@@ -248,18 +249,18 @@ func TestDoctorTellsMixedVersionsApart(t *testing.T) {
 	}
 	client := newRedisClient(o)
 	defer client.Close()
-	writeRoster(t.Context(), client, "other", rosterEntry{Node: "other:9090", Version: "0.3.0", Revision: "0123456789abcdef"}, true)
+	writeRoster(t.Context(), client, "other", rosterEntry{NodeState: edgeadmin.NodeState{Name: "other:9090", Version: "0.3.0", Revision: "0123456789abcdef"}}, true)
 	by := doctor(t, exitFine, here...)
 	expect(t, by, "redis nodes", admin.Warn, "0.3.0 (0123456789) on other:9090")
 	expect(t, by, "redis nodes", admin.Warn, version+" (")
 	client.HDel(t.Context(), rosterKey, "other")
-	// Nodes of 0.1.0 beat, and write no version.
+	// Nodes of 0.1.0 send heartbeats, and write no version.
 	now := client.Time(t.Context()).Val()
 	client.ZAdd(t.Context(), "rl:{fleet}:members", redis.Z{Score: float64(now.Add(time.Hour).UnixMicro()), Member: "old"})
 	expect(t, doctor(t, exitFine, here...), "redis nodes", admin.Warn, "1 without a version: older than 0.2.0")
 	client.ZRem(t.Context(), "rl:{fleet}:members", "old")
 	// What a node wrote that was killed long ago goes away.
-	client.HSet(t.Context(), rosterKey, "killed", `{"node":"killed:9090","version":"0.2.0","seen":1}`)
+	client.HSet(t.Context(), rosterKey, "killed", `{"name":"killed:9090","version":"0.2.0","seen":1}`)
 	within(t, patience, "the others remove it", func() bool { return !client.HExists(t.Context(), rosterKey, "killed").Val() })
 	n.stop()
 	if left := client.HGetAll(t.Context(), rosterKey).Val(); len(left) > 0 {

@@ -44,8 +44,8 @@ func (n *node) fleet(ctx context.Context) (all []admin.NodeState) {
 		return nil
 	}
 	for _, e := range entries {
-		if e.State != nil && e.Fleet == n.followed.Digest() {
-			all = append(all, *e.State)
+		if e.Fleet == n.followed.Digest() {
+			all = append(all, e.NodeState)
 		}
 	}
 	return all

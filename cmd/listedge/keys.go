@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/origin/admin"
+	"listedge/origin/apikey"
 )
 
 type keysCommand struct {
@@ -146,23 +147,16 @@ func (c *keyShow) Run(ctx context.Context, t *terminal) error {
 			return err
 		}
 		return c.print(t, k, func() {
+			limit := apikey.LimitOf(k.RatePerSecond, k.Burst, apikey.DefaultLimit) // as nodes enforce it
 			for _, line := range [][2]string{
 				{"id", k.ID.String()}, {"workspace", k.WorkspaceID.String()}, {"name", k.Name}, {"begins with", k.Prefix}, {"state", stateOf(k)},
-				{"scopes", strings.Join(k.Scopes, ",")}, {"rate", orDefault(k.RatePerSecond)}, {"burst", orDefault(k.Burst)},
-				{"created", instant(&k.CreatedAt)}, {"expires", instant(k.ExpiresAt)}, {"revoked", instant(k.RevokedAt)}, {"last used", instant(k.LastUsedAt)},
+				{"scopes", strings.Join(k.Scopes, ",")}, {"rate", fmt.Sprint(limit.Rate)}, {"burst", fmt.Sprint(limit.Burst)},
+				{"created", instant(&k.CreatedAt)}, {"last used", instant(k.LastUsedAt)}, {"expires", instant(k.ExpiresAt)}, {"revoked", instant(k.RevokedAt)},
 			} {
 				fmt.Fprintf(t.out, "%-11s  %s\n", line[0], line[1])
 			}
 		})
 	})
-}
-
-// orDefault formats a column of a limit, which may be empty.
-func orDefault[T any](n *T) string {
-	if n == nil {
-		return "default"
-	}
-	return fmt.Sprint(*n)
 }
 
 type keyRotate struct {

@@ -42,7 +42,7 @@ func TestLimiterMutations(t *testing.T) {
 		lease("a node refills at once", "TestPartOfTheFleetIsCutOff", "fallback.go", "now = max(f.Contact, now-MissingAfter)", "_ = MissingAfter"),
 		lease("a part is not a part", "TestPartOfTheFleetIsCutOff", "fallback.go", "return max(1, f.Nodes)", "return 1"),
 		lease("every node owns a small bucket", "TestSmallBurstsWhileRedisIsAway", "fallback.go", "\treturn 0\n}", "\treturn 1\n}"),
-		lease("debts are forgotten", "TestHangUnderFlood", "fallback.go", "tokens := (l.fallback.unspent - l.fallback.level + Token - 1) / Token", "tokens := int64(0)"),
+		lease("debts are forgotten", "TestHangUnderFlood", "fallback.go", "tokens := l.debt()", "tokens := int64(0)"),
 		lease("a late answer pays no debt", "TestALateFirstAnswerPaysForWhatWasDecidedWithoutIt", "fallback.go", "paid := min(tokens, l.debt())", "paid := min(tokens, 0)"),
 		node("every node thinks it is the only one", "TestNodesAreRememberedThroughAnEmptyRedis", "membership.go", "Nodes: slices.Max(m.counts[:])", "Nodes: min(1, slices.Max(m.counts[:]))"),
 		node("an empty Redis makes the fleet one node", "TestNodesAreRememberedThroughAnEmptyRedis", "membership.go", "Nodes: slices.Max(m.counts[:])", "Nodes: slices.Max(m.counts[:1])"),
@@ -55,6 +55,15 @@ func TestLimiterMutations(t *testing.T) {
 			{"limiter/membership.go", "\tif arrived {\n\t\tm.counted", "\tif arrived && state == present {\n\t\tm.contact = sent\n\t}\n\tif arrived {\n\t\tm.counted"},
 			{"limiter/membership.go", "if m.unanswered || m.shard.unreachable() || m", "if m"},
 		}, "./limiter", "TestOneNodeLosesOneShard"},
+
+		// Quotas.
+		lease("a changed quota is full again", "TestAChangedQuotaKeepsWhatWasSpent", "leasetest/bucket.go", "b.Level += p.Units() - b.Policy.Units()", "b.Level = p.Units()"),
+		lease("what a node holds of a quota ages", "TestTokensOfAQuotaDoNotAge", "leasetest/bucket.go", "c.Reply.Epoch, c.Reply.Lasts = 0, lease.MaxUnits", "_ = lease.MaxUnits"),
+		lease("the part of a quota is of a full one", "TestAQuotaWithoutRedis", "fallback.go", "left = l.levelWithout(now, 1)", "left = p.Units()"),
+		node("Redis keeps a quota until it would be full", "TestScriptEqualsModel", "token_bucket.lua", "if r == 0 then last = life end", ""),
+		node("a used quota is evicted without Redis", "TestAUsedQuotaIsRemembered", "direct.go", "return b.until != 0 && d.spent(b, d.l.now())", "return false"),
+		node("a request that the quota refuses costs its key a token", "TestQuotas", "leased.go", "if refused && p.outcome == lease.Granted && !p.untaken {", "if refused && i != 0 && p.outcome == lease.Granted && !p.untaken {"),
+		{"a request counts in the period of another", []edit{{"edge/quota.go", "p != nil && !now.Before(p.begin) && now.Before(p.end)", "p != nil"}}, "./edge", "TestTheNextPeriodBegins"},
 
 		// Handles, pipelines, the Cluster, Close.
 		node("an evicted handle goes on", "TestAnEvictedHandleComesBack", "bucket.go", "evicted = evicted || b.evicted", "evicted = false"),

@@ -62,7 +62,7 @@ var (
 	cutProves     = []edit{{subscription, "if !cut && s.begun {", "if s.begun {"}}
 	anyHeartbeat  = []edit{{subscription, "moment, rest, ok := proves(s.reads, after)", "moment, rest, ok := time.Now(), s.reads, true"}}
 	gapsIgnored   = []edit{{subscription, "case s.begun && !e.Follows(s.position):", "case s.begun && !e.Follows(s.position) && false:"}}
-	sameSession   = []edit{{subscription, "s.server, s.misled, s.reads = server, false, nil", "s.server, s.misled = server, false"}}
+	sameSession   = []edit{{subscription, "s.server, s.moved, s.reads = server, false, nil", "s.server, s.moved = server, false"}}
 	noneAtJoin    = []edit{{subscription, "s.join(h.Unsettled)", "s.join(nil)"}}
 	emptyProves   = []edit{{subscription, "if !cut && s.begun {", "if !cut {"}}
 	anyBarrier    = []edit{{subscription, "\ts.position = e.Position\n", "\ts.position, s.barrier = e.Position, e.Position\n"}}
@@ -108,7 +108,7 @@ func TestMutations(t *testing.T) {
 		{"no unsettled at join", noneAtJoin, "./cache/freshness", "TestModel"},
 		{"changes dropped at once", []edit{prunedAtOnce}, "./cache/freshness", "TestModel"},
 		{"rule 2 ignores what was pruned", []edit{{versions, "\tif sequence < v.dropped.sequence {\n\t\treturn Forgotten, nil\n\t}\n", ""}}, "./cache/freshness", "TestModel"},
-		{"rule 2 ignores whole collections", []edit{{rules, "\t\tconcern, c = v.collection.compareSince(s, v)\n", ""}}, "./cache/freshness", "TestModel"},
+		{"rule 2 ignores whole collections", []edit{{rules, "\t\tconcern, c = compare(collection)\n", ""}}, "./cache/freshness", "TestModel"},
 		{"rule 1 ignores whole collections", []edit{{rules, " && s >= v.collection.last.Load()", ""}}, "./cache/freshness", "TestModel"},
 		{"a page from Redis from before the join", []edit{{rules, " || v.Position.Compare(t.joinedAt) < 0", ""}}, "./cache/freshness", "TestModel"},
 		{"a page from Redis that may not know what was pruned", []edit{{versions, "\tif position.Compare(v.dropped.position) < 0 {\n\t\treturn Forgotten, nil\n\t}\n", ""}}, "./cache/freshness", "TestModel"},
@@ -152,8 +152,8 @@ func TestMutations(t *testing.T) {
 		{"a read begins when it returned", []edit{{subscriber, "\tbegan := time.Now() // before the command is sent: Subscription\n", ""}, {subscriber, "if s.apply(began, entries, cut);", "if s.apply(time.Now(), entries, cut);"}}, "./internal/changefeed", "TestARecordedReadBeganBeforeItWasSent"},
 		{"a session goes on with another reader", []edit{{subscriber, "\ts.subscription.NewSession(reader.Server())\n", ""}}, "./internal/changefeed", "TestAFailedReadEndsTheSession"},
 		{"a heartbeat of another server proves", []edit{{subscription, "h.LogServer != \"\" && h.LogServer != s.server", "false"}}, "./internal/changefeed", "TestSubscription"},
-		{"a misled subscriber reads on", []edit{{subscriber, "s.subscription.Misled()", "false"}}, "./internal/changefeed", "TestAMisled"},
-		{"a heartbeat comes after entries of another server", []edit{{"internal/changefeed/redis.go", "h.After.Compare(w.first) < 0", "false"}}, "./internal/changefeed", "TestHeartbeatsName"},
+		{"a subscriber reads on although another server has the log", []edit{{subscriber, "s.subscription.LogHasMoved()", "false"}}, "./internal/changefeed", "TestASubscriberReadsWhereTheLogIsWritten"},
+		{"a heartbeat comes after entries of another server", []edit{{"internal/changefeed/redis.go", "h.After.Compare(w.first) < 0", "false"}}, "./internal/changefeed", "TestHeartbeatsNameTheirServer"},
 		{"an old epoch is written to", []edit{{"internal/changefeed/redis.go", "present and present ~= ARGV[1]", "false"}}, "./internal/changefeed", "TestLogs"},
 		{"a second attempt counts", []edit{{"origin/follower/publish.go", "attempts == 1", "true"}}, "./origin/follower", "TestAHeartbeatDoesNotComeAfterADoubtfulEntry"},
 		{"an open transaction is judged by the new catalog", []edit{{"origin/follower/decode.go", "append(slices.Collect(maps.Values(d.streamed)), d.openTransaction)", "slices.Collect(maps.Values(d.streamed))"}}, "./origin/follower", "TestAnOpenTransactionIsJudgedByBothCatalogs"},

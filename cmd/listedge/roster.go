@@ -17,8 +17,8 @@ import (
 	"listedge/edge/admin"
 )
 
-// The roster is a hash in Redis in which each node of a fleet writes its version and a
-// short state. So the doctor finds an unfinished upgrade without the addresses of the
+// The roster is a hash in Redis in which each node of a fleet writes its state, with its
+// version. So the doctor finds an unfinished upgrade without the addresses of the
 // nodes, and the status page of any node shows all nodes.
 
 const (
@@ -29,23 +29,19 @@ const (
 	rosterSilence = 3 * rosterEvery
 	rosterLife    = time.Minute
 	rosterTimeout = 250 * time.Millisecond
-	// rosterCleanup is how many writes lie between two looks of a node for entries to
-	// remove: each reads the whole roster.
+	// rosterCleanup: of so many writes of a node, one also removes old entries of others.
+	// For that it reads the whole roster.
 	rosterCleanup = 4
 )
 
 // rosterEntry is what a node writes.
 type rosterEntry struct {
-	Node     string `json:"node"` // host:port, for people: the machine's name and the port of the admin listener
-	Version  string `json:"version"`
-	Revision string `json:"revision"`
-	Seen     int64  `json:"seen"` // milliseconds of Redis' clock
-
-	Fleet string           `json:"fleet,omitempty"` // the identity of the database whose changes it follows, as a digest
-	State *admin.NodeState `json:"state,omitempty"` // for status pages
+	admin.NodeState
+	Seen  int64  `json:"seen"`            // milliseconds of Redis' clock
+	Fleet string `json:"fleet,omitempty"` // the identity of the database whose changes it follows, as a digest
 }
 
-// versionText is as nodeState's, so that both read the same.
+// versionText formats the version as nodeState.version does.
 func (e rosterEntry) versionText() string {
 	return e.Version + " (" + e.Revision[:min(len(e.Revision), 10)] + ")"
 }
@@ -54,12 +50,11 @@ func (e rosterEntry) versionText() string {
 // Failures are not reported: conditions and readiness say that Redis is away, and a
 // missing entry harms nothing.
 func (n *node) enroll(ctx context.Context) {
-	own := rand.Text()
-	entry := rosterEntry{Version: version, Revision: builtFrom(), Node: n.name()}
+	own := rand.Text() // the field of this node in the hash
 	tick := time.NewTicker(rosterEvery)
 	defer tick.Stop()
 	for writes := 0; ; writes++ {
-		entry.Fleet, entry.State = n.followed.Digest(), new(n.state())
+		entry := rosterEntry{NodeState: n.state(), Fleet: n.followed.Digest()}
 		writeRoster(ctx, n.redis.log, own, entry, writes%rosterCleanup == 0)
 		select {
 		case <-tick.C:
@@ -81,8 +76,8 @@ func (n *node) name() string {
 	return host
 }
 
-// writeRoster writes an entry, and removes on request those of nodes that ended without
-// removing theirs.
+// writeRoster writes an entry into the field own, in two trips. On request it removes
+// the entries of nodes that ended without removing theirs.
 func writeRoster(ctx context.Context, client redis.UniversalClient, own string, entry rosterEntry, cleanup bool) {
 	ctx, cancel := context.WithTimeout(ctx, rosterTimeout)
 	defer cancel()
@@ -92,62 +87,74 @@ func writeRoster(ctx context.Context, client redis.UniversalClient, own string, 
 	}
 	entry.Seen = now.UnixMilli()
 	text, err := json.Marshal(entry)
-	if err != nil || client.HSet(ctx, rosterKey, own, text).Err() != nil || client.PExpire(ctx, rosterKey, rosterLife).Err() != nil || !cleanup {
-		return
-	}
-	all, err := client.HGetAll(ctx, rosterKey).Result()
 	if err != nil {
 		return
 	}
-	for field, text := range all {
+	all := &redis.MapStringStringCmd{}
+	_, err = client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.HSet(ctx, rosterKey, own, text)
+		p.PExpire(ctx, rosterKey, rosterLife)
+		if cleanup {
+			all = p.HGetAll(ctx, rosterKey)
+		}
+		return nil
+	})
+	if err != nil {
+		return
+	}
+	var old []string
+	for field, text := range all.Val() {
 		var other rosterEntry
 		if json.Unmarshal([]byte(text), &other) != nil || now.Sub(time.UnixMilli(other.Seen)) > rosterLife {
-			_ = client.HDel(ctx, rosterKey, field).Err()
+			old = append(old, field)
 		}
+	}
+	if len(old) > 0 {
+		_ = client.HDel(ctx, rosterKey, old...).Err()
 	}
 }
 
-// readRoster returns the entries of the nodes that run, by their names.
+// readRoster returns the entries of the nodes that run, by their names, in one trip.
 func readRoster(ctx context.Context, client redis.UniversalClient) ([]rosterEntry, error) {
-	now, err := client.Time(ctx).Result()
+	var now *redis.TimeCmd
+	var all *redis.MapStringStringCmd
+	_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		now, all = p.Time(ctx), p.HGetAll(ctx, rosterKey)
+		return nil
+	})
 	if err != nil {
-		return nil, fmt.Errorf("ask Redis for its time: %w", err)
-	}
-	all, err := client.HGetAll(ctx, rosterKey).Result()
-	if err != nil {
-		return nil, fmt.Errorf("read the nodes' versions: %w", err)
+		return nil, fmt.Errorf("read the nodes' states: %w", err)
 	}
 	var entries []rosterEntry
-	for _, text := range all {
+	for _, text := range all.Val() {
 		var e rosterEntry
-		if json.Unmarshal([]byte(text), &e) == nil && now.Sub(time.UnixMilli(e.Seen)) <= rosterSilence {
+		if json.Unmarshal([]byte(text), &e) == nil && now.Val().Sub(time.UnixMilli(e.Seen)) <= rosterSilence {
 			entries = append(entries, e)
 		}
 	}
-	slices.SortFunc(entries, func(a, b rosterEntry) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(entries, func(a, b rosterEntry) int { return cmp.Compare(a.Name, b.Name) })
 	return entries, nil
 }
 
-// checkRoster reports which versions the nodes have that use a Redis; counted is how
-// many they are by their heartbeats.
+// checkRoster reports the versions of the nodes that use a Redis. counted is how many of
+// them send heartbeats.
 func (r *report) checkRoster(entries []rosterEntry, counted int64) {
 	const subject, do = "redis nodes", "finish the upgrade: docs/UPGRADING.md"
-	on, versions := map[string][]string{}, []string{}
+	on, versions := map[string][]string{}, []string{} // the names of the nodes of each version
 	for _, e := range entries {
 		text := e.versionText()
 		if on[text] == nil {
 			versions = append(versions, text)
 		}
-		on[text] = append(on[text], e.Node)
+		on[text] = append(on[text], e.Name)
 	}
 	slices.SortStableFunc(versions, func(a, b string) int { return cmp.Compare(len(on[b]), len(on[a])) }) // the most frequent first
 	var parts []string
 	for _, v := range versions {
 		parts = append(parts, v+" on "+strings.Join(on[v], ", "))
 	}
-	silent := counted - int64(len(entries))
-	if silent > 0 {
-		parts = append(parts, fmt.Sprintf("%d without a version: older than 0.2.0, or just started", silent))
+	if unlisted := counted - int64(len(entries)); unlisted > 0 {
+		parts = append(parts, fmt.Sprintf("%d without a version: older than 0.2.0, or just started", unlisted))
 	}
 	switch text := strings.Join(parts, "; "); {
 	case len(parts) == 0:

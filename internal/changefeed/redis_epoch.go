@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -108,13 +109,12 @@ func (r *Redis) Followers(ctx context.Context) (followers map[string]string, err
 	if err != nil {
 		return nil, fmt.Errorf("read the followers: %w", err)
 	}
-	followers, _ = recent(fields, followerLife)
-	return followers, nil
+	return recent(fields, followerLife), nil
 }
 
-// recent reads fields of "<text> <milliseconds>". Fields that were written more than
-// life before the latest are gone.
-func recent(fields map[string]string, life time.Duration) (texts map[string]string, gone []string) {
+// recent reads fields of "<text> <milliseconds>", but not those that were written more
+// than life before the latest.
+func recent(fields map[string]string, life time.Duration) (texts map[string]string) {
 	texts = make(map[string]string, len(fields))
 	came, latest := make(map[string]int64, len(fields)), int64(0)
 	for name, field := range fields {
@@ -123,13 +123,8 @@ func recent(fields map[string]string, life time.Duration) (texts map[string]stri
 			texts[name], came[name], latest = field[:blank], ms, max(latest, ms)
 		}
 	}
-	for name, ms := range came {
-		if latest-ms > life.Milliseconds() {
-			gone = append(gone, name)
-			delete(texts, name)
-		}
-	}
-	return texts, gone
+	maps.DeleteFunc(texts, func(name, _ string) bool { return latest-came[name] > life.Milliseconds() })
+	return texts
 }
 
 // RedisCommands are the commands that a node uses for the log of changes, also within
@@ -187,8 +182,7 @@ func (r *Redis) Probes(ctx context.Context) (probes map[string]uint64, err error
 		if err != nil {
 			return nil, fmt.Errorf("read probes: %w", err)
 		}
-		nonces, _ := recent(fields, probeLife)
-		for node, text := range nonces {
+		for node, text := range recent(fields, probeLife) {
 			if nonce, err := strconv.ParseUint(text, 10, 64); err == nil {
 				probes[node] = nonce
 			}

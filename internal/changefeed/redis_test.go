@@ -194,7 +194,7 @@ func TestHeartbeatsNameTheirServer(t *testing.T) {
 
 // Two nodes, one of which is led to a server that has become a replica: it has no
 // proof, and gets another reader.
-func TestAMisledSubscriberReadsElsewhere(t *testing.T) {
+func TestASubscriberReadsWhereTheLogIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, r := &scripted{Local: NewLocal()}, &recorder{}
 		_ = log.SetEpoch(t.Context(), "", "e")

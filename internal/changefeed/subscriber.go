@@ -81,8 +81,8 @@ func (s *Subscriber) Run(ctx context.Context) {
 }
 
 var (
-	errNoEpoch = errors.New("no epoch whose log may be read")
-	errMisled  = errors.New("another server has the log now")
+	errNoEpoch  = errors.New("no epoch whose log may be read")
+	errLogMoved = errors.New("another server has the log now")
 )
 
 // readFromOneServer reads until a call to the log fails, or another server has the log.
@@ -134,8 +134,8 @@ func (s *Subscriber) readOnce(ctx context.Context, reader Reader) error {
 	if err != nil {
 		return err
 	}
-	if s.apply(began, entries, cut); s.subscription.Misled() {
-		return errMisled
+	if s.apply(began, entries, cut); s.subscription.LogHasMoved() {
+		return errLogMoved
 	}
 	if len(entries) == 0 {
 		s.epochRead = time.Time{}

@@ -93,7 +93,7 @@ type Subscription struct {
 	proven    bool     // there was a proof since the last Reset
 	run       string   // the primary's run in the first of these proofs
 	server    string   // answers the reads of the current session
-	misled    bool     // another server appended the last heartbeat
+	moved     bool     // another server than this one appended the last heartbeat
 	reads     []read   // reads by which a heartbeat may be a proof; both fields ascend
 	unsettled []Change // see the invariants
 }
@@ -129,12 +129,12 @@ func (s *Subscription) Next() (epoch string, after Position) { return s.epoch, s
 // NewSession begins a session in which the server answers all reads; empty = there is
 // only one server.
 func (s *Subscription) NewSession(server string) {
-	s.server, s.misled, s.reads = server, false, nil
+	s.server, s.moved, s.reads = server, false, nil
 }
 
-// Misled reports whether the follower writes the log to another server than the one from
-// which the session reads.
-func (s *Subscription) Misled() bool { return s.misled }
+// LogHasMoved reports whether the follower writes the log to another server than the one
+// from which the session reads.
+func (s *Subscription) LogHasMoved() bool { return s.moved }
 
 // Apply applies the result of a read: the entries after the position. began is when the
 // read began. cut says that the log may have had more entries. Apply returns the causes
@@ -246,7 +246,7 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 	if after == (Position{}) { // a follower of version 0.1.0, which sends one heartbeat at a time
 		after = s.barrier
 	}
-	if s.misled = h.LogServer != "" && h.LogServer != s.server; s.misled {
+	if s.moved = h.LogServer != "" && h.LogServer != s.server; s.moved {
 		return
 	}
 	moment, rest, ok := proves(s.reads, after)

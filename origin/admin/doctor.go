@@ -292,8 +292,8 @@ func judge(f facts, publication follower.Publication, o DoctorOptions) (findings
 	}
 	const ttl = "; pages live for --cache-ttl"
 	s := server{version: f.Version, encoding: f.Encoding}
-	old, newer := s.tooOld()
-	say("version", old != "", Fail, f.VersionText, old, newer)
+	tooOld, upgrade := s.tooOld()
+	say("version", tooOld != "", Fail, f.VersionText, tooOld, upgrade)
 	if o.ReplicationURL == "" {
 		say("primary", f.Standby, Fail, "this is the primary", "this is a standby: nodes take neither pages nor keys from it", "name the primary in --database-url, and standbys in --replica-url")
 	} else {

@@ -15,7 +15,7 @@ BEGIN
     IF EXISTS (SELECT FROM pg_publication WHERE oid = there AND puballtables) THEN
         RETURN;
     END IF;
-    -- A change of items or contacts names its rows by the columns that lists go by (origin/follower/version.go), so those two are
+    -- A change of items or contacts names its rows by the columns that order and filter lists (origin/follower/version.go), so those two are
     -- published as a whole. With a list of columns, Postgres would refuse to change the type of a listed column or to drop it and,
     -- while the replica identity is the whole row, every update and delete.
     FOR wanted IN SELECT name, needed, columns, c.oid, relkind, relreplident FROM (VALUES

@@ -102,7 +102,7 @@ type Cache[T any] struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
 
-	hits, loaded, queries, unknowns, failures, graced atomic.Uint64
+	hits, loaded, queries, unknowns, failures, withinGrace atomic.Uint64
 }
 
 // shard is the part of the entries whose hashes begin alike.
@@ -227,7 +227,7 @@ func (c *Cache[T]) load(ctx context.Context, hash Hash, priority lookupPriority)
 		before.used.Store(true) // an outage may outlast idleTTL
 		if c.usable(before, min(recentAge, c.grace)) {
 			if c.clock.Now() < time.Duration(c.noWaitUntil.Load()) {
-				c.graced.Add(1)
+				c.withinGrace.Add(1)
 				return before, nil
 			}
 			var cancel context.CancelFunc
@@ -250,7 +250,7 @@ func (c *Cache[T]) load(ctx context.Context, hash Hash, priority lookupPriority)
 		if !errors.Is(ctx.Err(), context.Canceled) && !errors.Is(err, postgres.ErrOverloaded) {
 			c.noWaitUntil.Store(int64(c.clock.Now() + waitPause))
 		}
-		c.graced.Add(1)
+		c.withinGrace.Add(1)
 		return before, nil
 	}
 	c.failures.Add(1)
@@ -343,17 +343,17 @@ func (c *Cache[T]) scan(now, age time.Duration) (due []Hash) {
 
 // Stats is a snapshot for metrics.
 type Stats struct {
-	Hits     uint64 // requests answered from memory
-	Loaded   uint64 // requests answered after a look-up
-	Queries  uint64 // to Postgres
-	Unknown  uint64 // requests with a key that does not exist
-	Failures uint64 // requests that could not be answered
-	Graced   uint64 // requests answered by an old entry because Postgres did not answer
-	Known    int    // entries
+	Hits        uint64 // requests answered from memory
+	Loaded      uint64 // requests answered after a look-up
+	Queries     uint64 // to Postgres
+	Unknown     uint64 // requests with a key that does not exist
+	Failures    uint64 // requests that could not be answered
+	WithinGrace uint64 // requests answered by an old entry because Postgres did not answer
+	Known       int    // entries
 }
 
 // Stats returns the counts since the start and the present size.
 func (c *Cache[T]) Stats() Stats {
 	return Stats{Hits: c.hits.Load(), Loaded: c.loaded.Load(), Queries: c.queries.Load(),
-		Unknown: c.unknowns.Load(), Failures: c.failures.Load(), Graced: c.graced.Load(), Known: int(c.size.Load())}
+		Unknown: c.unknowns.Load(), Failures: c.failures.Load(), WithinGrace: c.withinGrace.Load(), Known: int(c.size.Load())}
 }

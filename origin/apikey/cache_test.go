@@ -178,7 +178,7 @@ func TestAKeyInUseNeverWaits(t *testing.T) {
 		if n := table.queryCount(); n > int(time.Minute/refreshEvery)+1 || r.attached.Load() != 1 {
 			t.Errorf("%d queries, attached %d times", n, r.attached.Load())
 		}
-		if s := r.Stats(); s.Hits != 600 || s.Loaded != 1 || s.Known != 1 || s.Queries != uint64(table.queryCount()) || s.Graced+s.Failures+s.Unknown != 0 {
+		if s := r.Stats(); s.Hits != 600 || s.Loaded != 1 || s.Known != 1 || s.Queries != uint64(table.queryCount()) || s.WithinGrace+s.Failures+s.Unknown != 0 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -387,7 +387,7 @@ func TestKnownKeysGoOnWithinGraceAndNotBeyond(t *testing.T) {
 		if _, err := r.use(0); err != nil {
 			t.Errorf("after the return: %v", err)
 		}
-		if s := r.Stats(); s.Graced == 0 || s.Failures == 0 {
+		if s := r.Stats(); s.WithinGrace == 0 || s.Failures == 0 {
 			t.Errorf("%+v", s)
 		}
 	})

@@ -112,22 +112,6 @@ func LimitOf(rate *float64, burst *int32, missing Limit) Limit {
 	return l
 }
 
-// century is in seconds.
-const century = 100 * 365 * 24 * 3600
-
-// Enforceable is the limit as a bucket can hold it: one that would take longer
-// than a century to fill has the burst that a century fills, and one that gets no
-// token in all that time is blocked. It never admits more than the limit does.
-func (l Limit) Enforceable() Limit {
-	switch most := l.Rate * century; {
-	case most < 1:
-		l.Rate = 0
-	case most < float64(l.Burst):
-		l.Burst = int64(most)
-	}
-	return l
-}
-
 // Key is what a node knows of an API key. Comparable: equal keys behave alike.
 // What each request reads comes first, in one line of memory.
 type Key struct {

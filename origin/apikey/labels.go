@@ -7,14 +7,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Label is by what people know a key.
+// Label is how people recognise a key.
 type Label struct{ Prefix, Name string }
 
 // labelsSQL bounds what it returns: names may have 64 kB.
 const labelsSQL = `SELECT id, left(key_prefix, 32), left(name, 80) FROM public.api_keys WHERE id = ANY($1::uuid[])`
 
-// Labels returns those of keys, as far as Postgres tells them: for people alone, so
-// that an error is no more than a label that lacks.
+// Labels returns the labels of the keys. Only people read them, so an error is no
+// failure: the labels that could not be read are absent.
 func (s *Store) Labels(ctx context.Context, keys []uuid.UUID) map[uuid.UUID]Label {
 	found := map[uuid.UUID]Label{}
 	if len(keys) == 0 || s.BreakerOpen() {

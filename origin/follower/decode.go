@@ -20,7 +20,8 @@ const allCollections = 1<<changefeed.Collections - 1
 // table says where the columns of a relation are.
 type table struct {
 	workspace, id column
-	listed        [changefeed.Collections][]int // by collection: where its listedColumns are; nil = some are not published, or of another type
+	columns       int                                    // their number
+	listed        [changefeed.Collections]map[string]int // by collection: where its listedColumns are; nil = some are not published, or of another type
 }
 
 type column struct {
@@ -159,7 +160,7 @@ func (d *decoder) setCatalog(collections map[uint32]uint8) {
 // tableOf reads a relation's description. Postgres sends it before the relation's
 // first change, and again after ALTER TABLE or a change of the publication.
 func tableOf(m *pglogrepl.RelationMessage) table {
-	t := table{workspace: columnOf(m, "workspace_id"), id: columnOf(m, "id")}
+	t := table{workspace: columnOf(m, "workspace_id"), id: columnOf(m, "id"), columns: len(m.Columns)}
 	for collection := range changefeed.Collections {
 		t.listed[collection] = positionsOf(m, listedColumns[collection])
 	}

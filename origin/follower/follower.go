@@ -12,10 +12,10 @@
 // heartbeat carries such a snapshot, and proves that everything visible when it
 // was taken has been published before the heartbeat.
 //
-// A change names the lists that it touches and, of each list, the rows: as far as it is
-// surely known, each row's id and what orders and filters of its last version go by.
-// A list without rows may have had any of them changed. Too much is safe, too little is
-// not: a page that no named row concerns stays.
+// A change names the lists that it touches and, for each list, the rows: the id, and the
+// values of the last version that filters and orders compare. If these are not known for
+// certain, it names no rows of the list: any of them may have changed. To name too much
+// is safe. To name too little is not, because pages that no named row concerns are kept.
 package follower
 
 import (
@@ -40,7 +40,8 @@ const (
 	prerequisitesEvery = 2 * time.Second
 )
 
-// ErrIncapable: a prerequisite for following changes is missing; the error names it.
+// ErrIncapable says that a prerequisite for following changes is missing. The error that
+// wraps it says which.
 var ErrIncapable = errors.New("changes cannot be followed")
 
 // Options of a Follower.
@@ -50,7 +51,7 @@ type Options struct {
 	Log         changefeed.Log
 	Followed    *changefeed.Followed // receives what is followed; may be nil
 	LogKept     time.Duration        // how long the log keeps entries
-	Silence     func() time.Duration // since this node read a heartbeat
+	Silence     func() time.Duration // the time since this node last read a heartbeat
 	Logger      *slog.Logger
 }
 
@@ -59,7 +60,7 @@ type Follower struct {
 	options   Options
 	period    time.Duration // of heartbeats
 	streaming string        // "on"; tests and benchmarks compare it with "off"
-	polls     atomic.Uint64 // of a slot that another node may hold; for tests
+	polls     atomic.Uint64 // how often a waiting node looked at the slot; for tests
 
 	mu        sync.Mutex
 	stats     Stats     // except HeartbeatAge; guarded by mu
@@ -99,7 +100,7 @@ func (f *Follower) Stats() Stats {
 	return s
 }
 
-// Incapable is why changes cannot be followed here; nil while they may be.
+// Incapable returns why changes cannot be followed here; nil = they can, as far as is known.
 func (f *Follower) Incapable() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -123,16 +124,16 @@ func (f *Follower) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) > 2*retryLast { // it worked for a while
+		if time.Since(began) > 2*retryLast { // it followed, or waited, for a while
 			pause, logged = retryFirst, ""
 		}
 		switch {
 		case errors.Is(err, errHeld):
 			pause = retryFirst
 		case errors.Is(err, ErrIncapable):
-			f.update(func() { f.incapable = err }) // the node logs it
+			f.update(func() { f.incapable = err }) // cmd/listedge logs it
 			pause = prerequisitesEvery
-		case errors.As(err, new(*changefeed.Error)), errors.As(err, new(*changefeed.TimelineError)): // the node logs these
+		case errors.As(err, new(*changefeed.Error)), errors.As(err, new(*changefeed.TimelineError)): // cmd/listedge logs these
 		case err.Error() != logged:
 			logged = err.Error()
 			f.options.Logger.Warn("following changes was interrupted", "error", err)
@@ -154,7 +155,7 @@ func (f *Follower) waitForSlot(ctx context.Context) error {
 	}
 	defer p.close()
 	f.options.Followed.Found(p.identity, p.timeline)
-	for w, fresh := (watch{}), false; ; {
+	for w, fresh := (stallWatch{}), false; ; {
 		if err := f.options.Followed.OldTimeline(); err != nil {
 			return err // the next connection may meet the new primary
 		}

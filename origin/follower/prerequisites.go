@@ -7,13 +7,15 @@ import (
 	"time"
 )
 
-// checkPrerequisites says whether changes can be followed here, and reads run and
-// published. A crash, after which transaction ids are used again, a fail-over and a
-// restore change run. A changed publication, and another schema public, change
-// published: changes written meanwhile may never be sent.
+// checkPrerequisites returns an error if changes cannot be followed here. It sets run and
+// published:
 //
-// run is the checkpointer's start, which a user sees with pg_read_all_stats, or
-// when statistics began: a crash discards them.
+//   - run is another one after a crash, because transaction ids may then be used again, and
+//     after a fail-over or a restore. It is the start of the checkpointer, which the user
+//     sees with pg_read_all_stats, or else the time when statistics began, because a crash
+//     discards them.
+//   - published is another one if the publication was changed, or the schema public was
+//     replaced. Changes that were written meanwhile may never be sent.
 func (p *primary) checkPrerequisites(ctx context.Context) error {
 	var level, standbys, publishing string
 	var standby bool
@@ -39,35 +41,35 @@ func (p *primary) checkPrerequisites(ctx context.Context) error {
 		return fmt.Errorf("%w: the server does not tell this user when its statistics began (GRANT pg_read_all_stats)", ErrIncapable)
 	}
 	if countsAsStandby.MatchString(standbys) {
-		// Writers would wait for it, and it confirms seconds late.
+		// Commits would wait for the follower, which confirms seconds later.
 		return fmt.Errorf("%w: synchronous_standby_names is %s, which makes the follower a standby that commits wait for (name the standbys)", ErrIncapable, standbys)
 	}
 	p.run, p.published = *started, publishing
 	return p.checkPublication(ctx)
 }
 
-// countsAsStandby matches a synchronous_standby_names that includes a walsender
-// of any name, or of ours.
+// countsAsStandby matches a value of synchronous_standby_names that includes any
+// standby, or one with the name of this connection.
 var countsAsStandby = regexp.MustCompile(`(?:^|[\s,(])(?:\*|"\*"|"` + applicationName + `")(?:[\s,)]|$)`)
 
-// errIncomplete: the publication lacks rows that pages show. Changes written
-// meanwhile are lost, so the slot is dropped, and the next one begins a new epoch.
+// errIncomplete says that the publication lacks rows that pages show. Changes that are
+// written meanwhile are lost. So the slot is dropped, and the next slot begins a new epoch.
 var errIncomplete = fmt.Errorf("%w: the publication %q", ErrIncapable, PublicationName)
 
 // checkPublication returns errIncomplete if the publication has a defect.
 //
-// It reads three times before it believes a defect: the statement reads some rows
-// by its snapshot and others as they are, so a partition that is committed
-// meanwhile seems to be missing. That is safe: published shows that the
-// publication was another one in between.
+// It returns a defect only if it has found one three times in a row. The statement reads
+// some catalogs by its snapshot and others as they are now, so a partition that is
+// committed meanwhile seems to be missing. Trying again is safe: if the publication was
+// another one in between, published shows that.
 func (p *primary) checkPublication(ctx context.Context) error {
-	var defect, do string
+	var defect, remedy string
 	for range 3 {
 		publication, err := call(ctx, func(ctx context.Context) (Publication, error) { return ReadPublication(ctx, p.conn) })
 		if err != nil {
 			return err
 		}
-		if defect, do = publication.Defect(); defect == "" {
+		if defect, remedy = publication.Defect(); defect == "" {
 			p.publication = publication
 			return nil
 		}
@@ -77,5 +79,5 @@ func (p *primary) checkPublication(ctx context.Context) error {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	return fmt.Errorf("%w %s: %s", errIncomplete, defect, do)
+	return fmt.Errorf("%w %s: %s", errIncomplete, defect, remedy)
 }

@@ -252,7 +252,7 @@ func TestAStalledHolder(t *testing.T) {
 	a := holder{pid: 1, replied: "a", last: changefeed.Position{Term: 1, N: 1}}
 	b := a
 	b.replied = "b"
-	var w watch
+	var w stallWatch
 	for i, c := range []struct {
 		after int // milliseconds
 		h     holder

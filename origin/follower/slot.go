@@ -20,7 +20,7 @@ var createSlotSQL string
 
 const (
 	// idleInterval is the least time between two polls of the slot by a waiting node
-	// while heartbeats arrive: a large fleet must cost the primary nothing.
+	// while heartbeats arrive. It is long, so that a large fleet costs the primary little.
 	idleInterval = 10 * time.Second
 	// silenceThreshold is how long no heartbeat must have come before a waiting node
 	// polls at once: five periods.
@@ -32,11 +32,11 @@ const (
 	pollLast  = 250 * time.Millisecond
 	// stalledAfter is how long a holder may answer neither Postgres nor the log.
 	stalledAfter = 500 * time.Millisecond
-	// createTimeout bounds making a slot for a command. A slot waits three times for
-	// all open write transactions.
+	// createTimeout bounds making a slot for a command. Postgres waits three times for
+	// the end of all open write transactions.
 	createTimeout = 10 * time.Second
-	// createByNodeTimeout is longer: a node that gave up would begin again, and never
-	// succeed where long transactions overlap.
+	// createByNodeTimeout is longer, because a node that gives up begins again: it would
+	// never succeed if long transactions overlap.
 	createByNodeTimeout = 10 * time.Minute
 )
 
@@ -177,10 +177,11 @@ func CreateSlot(ctx context.Context, databaseURL, region string) (name string, c
 	return p.slotName, created, err
 }
 
-// holder is what a waiting node sees of the node that holds the slot.
+// holder is what a waiting node sees of the node that holds the slot. If the node works,
+// replied or last changes.
 type holder struct {
 	pid     int32
-	replied string
+	replied string              // slot.replied
 	last    changefeed.Position // of the log
 }
 
@@ -202,20 +203,21 @@ func (f *Follower) holder(ctx context.Context, s slot) (h holder, ok bool) {
 	return h, err == nil
 }
 
-// watch detects a holder that is frozen or cut off. A busy one, say in a huge
-// transaction, publishes nothing but still replies to Postgres.
-type watch struct {
+// stallWatch detects a holder that is frozen or cut off. A holder that decodes a huge
+// transaction publishes nothing, but it replies to Postgres.
+type stallWatch struct {
 	seen  holder
-	since time.Time
+	since time.Time // seen has not changed since then
 }
 
-// stalled says, once every stalledAfter, that nothing has changed for so long.
-func (w *watch) stalled(now time.Time, h holder, ok bool) bool {
+// stalled returns true if the holder has not changed for stalledAfter, and again each
+// time that this has passed once more.
+func (w *stallWatch) stalled(now time.Time, h holder, ok bool) bool {
 	switch {
 	case !ok:
-		*w = watch{}
+		*w = stallWatch{}
 	case w.since.IsZero() || h != w.seen:
-		*w = watch{seen: h, since: now}
+		*w = stallWatch{seen: h, since: now}
 	case now.Sub(w.since) > stalledAfter:
 		w.since = now
 		return true

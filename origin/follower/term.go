@@ -310,8 +310,8 @@ func (t *term) checkPrerequisites(ctx context.Context) error {
 // Meanwhile a transaction could change two rows of the same id.
 func (t *term) nameRows() {
 	coarse := t.primary.publication.coarse()
-	if why, do := t.primary.publication.Coarse(); why != "" && coarse != t.decoder.coarse {
-		t.options.Logger.Warn("the publication "+why, "do", do)
+	if reason, remedy := t.primary.publication.Coarse(); reason != "" && coarse != t.decoder.coarse {
+		t.options.Logger.Warn("the publication "+reason, "do", remedy)
 	}
 	t.decoder.coarse = coarse
 }

@@ -3,6 +3,7 @@ package follower
 import (
 	"encoding/binary"
 	"hash/maphash"
+	"math/big"
 	"slices"
 	"time"
 
@@ -29,57 +30,25 @@ type listedColumn struct {
 // origin/statements.go. The publication contains all of them
 // (origin/admin/publication.sql).
 var listedColumns = [changefeed.Collections][]listedColumn{
-	changefeed.Items: {
-		atActive: {"active", pgtype.BoolOID}, atCreatedAt: {"created_at", pgtype.TimestamptzOID},
-		atName: {"name", pgtype.TextOID}, atSKU: {"sku", pgtype.TextOID}, atDescription: {"description", pgtype.TextOID},
-		atType: {"type", pgtype.TextOID}, atTrackStock: {"track_stock", pgtype.BoolOID},
-		atStockOnHand: {"stock_on_hand", pgtype.NumericOID}, atReorderPoint: {"reorder_point", pgtype.NumericOID},
-	},
-	changefeed.Contacts: {
-		atActive: {"active", pgtype.BoolOID}, atCreatedAt: {"created_at", pgtype.TimestamptzOID},
-		atName: {"name", pgtype.TextOID}, atEmail: {"email", pgtype.TextOID}, atPhone: {"phone", pgtype.TextOID}, atTIN: {"tin", pgtype.TextOID},
-		atIsCustomer: {"is_customer", pgtype.BoolOID}, atIsSupplier: {"is_supplier", pgtype.BoolOID},
-	},
+	changefeed.Items: {{"active", pgtype.BoolOID}, {"created_at", pgtype.TimestamptzOID}, {"name", pgtype.TextOID}, {"sku", pgtype.TextOID}, {"description", pgtype.TextOID},
+		{"type", pgtype.TextOID}, {"track_stock", pgtype.BoolOID}, {"stock_on_hand", pgtype.NumericOID}, {"reorder_point", pgtype.NumericOID}},
+	changefeed.Contacts: {{"active", pgtype.BoolOID}, {"created_at", pgtype.TimestamptzOID}, {"name", pgtype.TextOID}, {"email", pgtype.TextOID}, {"phone", pgtype.TextOID}, {"tin", pgtype.TextOID},
+		{"is_customer", pgtype.BoolOID}, {"is_supplier", pgtype.BoolOID}},
 }
 
-// Indexes in listedColumns. Of both collections:
-const (
-	atActive = iota
-	atCreatedAt
-	atName
-)
-
-// Of items:
-const (
-	atSKU = iota + atName + 1
-	atDescription
-	atType
-	atTrackStock
-	atStockOnHand
-	atReorderPoint
-)
-
-// Of contacts:
-const (
-	atEmail = iota + atName + 1
-	atPhone
-	atTIN
-	atIsCustomer
-	atIsSupplier
-)
-
 // searchedColumns are those that searches compare.
-var searchedColumns = [changefeed.Collections][]int{changefeed.Items: {atName, atSKU, atDescription}, changefeed.Contacts: {atName, atEmail, atPhone, atTIN}}
+var searchedColumns = [changefeed.Collections][]string{changefeed.Items: {"name", "sku", "description"}, changefeed.Contacts: {"name", "email", "phone", "tin"}}
 
 // positionsOf returns where the columns are in a relation's description. It returns nil
 // if one is missing or of another type.
-func positionsOf(m *pglogrepl.RelationMessage, columns []listedColumn) (at []int) {
+func positionsOf(m *pglogrepl.RelationMessage, columns []listedColumn) (at map[string]int) {
+	at = map[string]int{}
 	for _, c := range columns {
 		i := slices.IndexFunc(m.Columns, func(of *pglogrepl.RelationMessageColumn) bool { return of.Name == c.name && of.DataType == c.oid })
 		if i < 0 {
 			return nil
 		}
-		at = append(at, i)
+		at[c.name] = i
 	}
 	return at
 }
@@ -98,15 +67,15 @@ func (d *decoder) version(list changefeed.List, t *table, row *pglogrepl.TupleDa
 		return v, true
 	}
 	f := fields{row.Columns, t.listed[list.Collection], false}
-	if f.at == nil || slices.Max(f.at) >= len(f.columns) {
+	if f.at == nil || len(f.columns) < t.columns {
 		return v, false
 	}
-	if !f.bool(atActive) {
+	if !f.bool("active") {
 		v.row.Flags = changefeed.RowGone
 		return v, !f.unknown
 	}
-	v.row.Flags, v.row.CreatedAt = f.flags(list.Collection), f.time(atCreatedAt)
-	if c := f.columns[f.at[atName]]; c.DataType == pglogrepl.TupleDataTypeText {
+	v.row.Flags, v.row.CreatedAt = f.flags(list.Collection), f.time("created_at")
+	if c := f.columns[f.at["name"]]; c.DataType == pglogrepl.TupleDataTypeText {
 		v.row.NameKey, _ = d.names.Key(string(c.Data))
 	}
 	v.hash = f.hash(d.seed, list, &v.row)
@@ -116,12 +85,12 @@ func (d *decoder) version(list changefeed.List, t *table, row *pglogrepl.TupleDa
 // fields reads the listedColumns of a row.
 type fields struct {
 	columns []*pglogrepl.TupleDataColumn
-	at      []int // table.listed
-	unknown bool  // a column that was read had not been sent, or could not be parsed
+	at      map[string]int // table.listed
+	unknown bool           // a column that was read had not been sent, or could not be parsed
 }
 
 // text returns a column's text. ok is false for NULL and for a column that was not sent.
-func (f *fields) text(column int) (text string, ok bool) {
+func (f *fields) text(column string) (text string, ok bool) {
 	switch c := f.columns[f.at[column]]; c.DataType {
 	case pglogrepl.TupleDataTypeText:
 		return string(c.Data), true
@@ -133,7 +102,7 @@ func (f *fields) text(column int) (text string, ok bool) {
 }
 
 // bool returns false for NULL, as a condition of a list treats it.
-func (f *fields) bool(column int) bool {
+func (f *fields) bool(column string) bool {
 	text, ok := f.text(column)
 	f.unknown = f.unknown || ok && text != "t" && text != "f"
 	return text == "t"
@@ -141,7 +110,7 @@ func (f *fields) bool(column int) bool {
 
 // time returns microseconds since 1970. It handles years of four digits. Years before
 // Christ, years from 10000 on and infinity are unknown.
-func (f *fields) time(column int) int64 {
+func (f *fields) time(column string) int64 {
 	text, _ := f.text(column)
 	t, err := time.Parse("2006-01-02 15:04:05-07", text)
 	f.unknown = f.unknown || err != nil
@@ -155,14 +124,14 @@ func (f *fields) flags(collection changefeed.Collection) (flags changefeed.RowFl
 		}
 	}
 	if collection == changefeed.Contacts {
-		set(changefeed.RowCustomer, f.bool(atIsCustomer))
-		set(changefeed.RowSupplier, f.bool(atIsSupplier))
+		set(changefeed.RowCustomer, f.bool("is_customer"))
+		set(changefeed.RowSupplier, f.bool("is_supplier"))
 		return flags
 	}
-	of, _ := f.text(atType)
+	of, _ := f.text("type")
 	set(changefeed.RowGoods, of == "GOODS")
 	set(changefeed.RowService, of == "SERVICE")
-	if f.bool(atTrackStock) {
+	if f.bool("track_stock") {
 		flags |= changefeed.RowTracked
 		set(changefeed.RowLow, f.low())
 	}
@@ -171,14 +140,27 @@ func (f *fields) flags(collection changefeed.Collection) (flags changefeed.RowFl
 
 // low is `stock_on_hand <= reorder_point`.
 func (f *fields) low() bool {
-	stock, ok := f.text(atStockOnHand)
-	reorder, set := f.text(atReorderPoint)
-	if !ok || !set {
-		return false
+	stock, ok := f.decimal("stock_on_hand")
+	reorder, set := f.decimal("reorder_point")
+	return ok && set && stock.Cmp(reorder) <= 0
+}
+
+// maxDecimal bounds the length of decimals that are parsed, because parsing takes longer
+// than in proportion to it.
+const maxDecimal = 10_000
+
+// decimal returns a numeric. ok is false for NULL, and for what is unknown: NaN,
+// infinity, and what is too long.
+func (f *fields) decimal(column string) (d *big.Rat, ok bool) {
+	text, ok := f.text(column)
+	if !ok {
+		return nil, false
 	}
-	order, ok := compareDecimals(stock, reorder)
+	if ok = len(text) <= maxDecimal; ok {
+		d, ok = new(big.Rat).SetString(text)
+	}
 	f.unknown = f.unknown || !ok
-	return order <= 0
+	return d, ok
 }
 
 // hash returns version.hash. It is 0 if a searched column was not sent.
