@@ -288,7 +288,7 @@ func (d *leased) decideFallback(p *part, now int64) {
 	p.outcome, p.status = lease.Granted, b.lease.Status(now, true)
 	if !ok {
 		if p.soon = b.until != 0 && !b.lease.UsedUp(now); p.soon {
-			retry = beatEvery.Microseconds()
+			retry = heartbeatInterval.Microseconds()
 		}
 		p.outcome, p.status = lease.Denied, p.status.Refused(retry)
 		return

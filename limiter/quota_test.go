@@ -175,7 +175,7 @@ func TestAQuotaWhileRedisIsAway(t *testing.T) {
 						admitted++
 					}
 				}
-				retry := beatEvery // where others may have some of it left
+				retry := heartbeatInterval // where others may have some of it left
 				if c.usedUp {
 					retry = time.Until(ends)
 				}
