@@ -49,8 +49,8 @@ type Span struct {
 	Took  time.Duration
 }
 
-// since ends a span now.
-func since(began time.Time) Span { return Span{began, time.Since(began)} }
+// spanSince returns the span from then until now.
+func spanSince(began time.Time) Span { return Span{began, time.Since(began)} }
 
 // Times are how long the parts of a flight took. All requests of the flight share
 // them, and nothing changes them afterwards.
@@ -130,7 +130,7 @@ func (l *lookup) fillOnceInFleet() (Result, error) {
 	}
 	var redis Span
 	if l.redis != nil {
-		redis = since(l.began)
+		redis = spanSince(l.began)
 	}
 	r, err := l.fromOrigin(ctx)
 	r.Times.Redis = redis
@@ -147,7 +147,7 @@ func (l *lookup) fillOnceInFleet() (Result, error) {
 
 func (l *lookup) foundInRedis(e *Entry) Result {
 	l.joiner.add(l.fill.Place, l.memory.put(l.key, e, l.remaining(e)))
-	return Result{Entry: e, Source: Redis, Times: &Times{Redis: since(l.began)}}
+	return Result{Entry: e, Source: Redis, Times: &Times{Redis: spanSince(l.began)}}
 }
 
 // fromRedis returns the key's entry in Redis, validated by the changes known here.
@@ -223,7 +223,7 @@ func (l *lookup) fromOrigin(ctx context.Context) (r Result, err error) {
 	l.fills.Add(1)
 	times := &Times{Fill: Span{Began: time.Now()}}
 	defer func() {
-		times.Fill = since(times.Fill.Began)
+		times.Fill = spanSince(times.Fill.Began)
 		r.Times = times
 	}()
 	if l.stale != nil {

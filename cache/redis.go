@@ -169,14 +169,16 @@ func (r *redisTier) entry(key []byte, value *redis.StringCmd, remaining time.Dur
 // set stores the entry until life after its proof, unless it is too large, and
 // releases the claim for it.
 func (r *redisTier) set(key []byte, e *Entry, life time.Duration) {
-	age := r.clock.Now() - e.Proof
+	now := time.Now()
+	age := r.clock.At(now) - e.Proof
+	proof := now.Add(-age) // not computed in the call below, which may begin later
 	if life-age < time.Millisecond {
 		return
 	}
 	if e.size(len(key)) > maxRedisEntry {
 		r.dropped.Add(1)
 	} else if _, err := callFor(r, "store", r.storeBudget, entryPrefix, key, func(ctx context.Context, name string) (string, error) {
-		return r.client.Set(ctx, name, e.encode(key, life, time.Now().Add(-age)), life-age).Result()
+		return r.client.Set(ctx, name, e.encode(key, life, proof), life-age).Result()
 	}); err != nil {
 		return
 	}

@@ -31,6 +31,7 @@ type tab struct {
 	mu    sync.Mutex // guards what follows
 	said  []string   // errors and warnings of the console, exceptions
 	asked []string   // addresses
+	bytes float64    // that came from the network
 }
 
 // browser is the program that opens pages: one of those that install.sh
@@ -85,6 +86,8 @@ func (b *tab) note(event any) {
 	switch e := event.(type) {
 	case *network.EventRequestWillBeSent:
 		b.asked = append(b.asked, e.Request.URL)
+	case *network.EventLoadingFinished:
+		b.bytes += e.EncodedDataLength
 	case *log.EventEntryAdded:
 		if e.Entry.Level == log.EntryLevelError || e.Entry.Level == log.EntryLevelWarning {
 			b.said = append(b.said, e.Entry.Text+" "+e.Entry.URL)

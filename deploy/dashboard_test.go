@@ -243,7 +243,7 @@ func TestDashboardAsksForWhatIsExported(t *testing.T) {
 			}
 			for _, m := range inLegend.FindAllStringSubmatch(q.LegendFormat, -1) {
 				if !result[m[1]] {
-					t.Errorf("%q tells of a label %s, which %s has not", p.Title, m[1], q.Expr)
+					t.Errorf("%q shows a label %s, which %s does not have", p.Title, m[1], q.Expr)
 				}
 			}
 		}

@@ -2,6 +2,8 @@ package deploy_test
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -26,6 +28,18 @@ func TestTheReferenceAnswers(t *testing.T) {
 		page.await(t, fmt.Sprintf(`JSON.stringify({...localStorage}).includes(%q) === %v`, f.key, want))
 	}
 	page.do(t, chromedp.Navigate("http://"+n.public+"/docs"), chromedp.WaitVisible(".opblock"))
+	shown := evaluate[float64](t, page, `performance.now()`)
+	page.await(t, `document.readyState === "complete"`)
+	// How long that takes depends on the machine, what it loads does not: the page, its
+	// style, two scripts, a picture and the description, from here (keptQuiet).
+	page.mu.Lock()
+	loaded := slices.DeleteFunc(slices.Clone(page.asked), func(address string) bool { return strings.HasPrefix(address, "data:") })
+	bytes := page.bytes
+	page.mu.Unlock()
+	t.Logf("the operations were there after %.0f ms, %d requests and %.0f kB", shown, len(loaded), bytes/1000)
+	if len(loaded) > 6 || bytes > 600_000 {
+		t.Errorf("the page loads %.0f bytes by %q", bytes, loaded)
+	}
 	for scheme, dark := range map[string]bool{"dark": true, "light": false} {
 		page.resize(t, 1280, scheme)
 		// The operations are on the first screen, and the page is as dark as its reader's others.

@@ -63,7 +63,7 @@ func TestNoRequestIsLostWhileNodesAreReplaced(t *testing.T) {
 			add()
 		}
 		changes = append(changes, "127.0.0.11:53", names.address, "hold obsolete 10s", "hold obsolete 1s", "node:8080", "node:"+served, " check port 9090 ", " check port "+asked+" ")
-	} else { // only Linux has more addresses than 127.0.0.1 without being told
+	} else { // elsewhere than on Linux only 127.0.0.1 is configured
 		var servers strings.Builder
 		for i := range 3 {
 			n := f.add(t)

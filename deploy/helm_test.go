@@ -48,7 +48,7 @@ func chartValues(t *testing.T, texts ...string) map[string]any {
 // rendered is what `helm template RELEASE deploy/helm --namespace listedge` makes.
 func rendered(t *testing.T, release string, values map[string]any) (objects []manifest, err error) {
 	t.Helper()
-	log.SetOutput(io.Discard) // it tells of each symbolic link
+	log.SetOutput(io.Discard) // it logs each symbolic link
 	defer log.SetOutput(os.Stderr)
 	chart, err := loader.Load(chartFolder)
 	if err != nil {

@@ -52,7 +52,7 @@ func TestThePackageHasWhatTheUnitNeeds(t *testing.T) {
 	for _, variable := range []string{"version", "revision"} {
 		find(t, "../cmd/listedge/help.go", `(?m)^(var `+variable+`) `)
 		if !strings.Contains(r.Builds[0].Ldflags[0], "-X main."+variable+"=") {
-			t.Errorf("the program is not told its %s", variable)
+			t.Errorf("the program does not get its %s", variable)
 		}
 	}
 }

@@ -39,7 +39,7 @@ func startPrometheus(t *testing.T, f *fleet, a *alertmanager, features ...string
 		"\n    always_scrape_classic_histograms: true", "", // which older versions do not know
 		"rules/*.yml", rules, "'alertmanager:9093'", "'"+a.url+"'",
 		prometheusNodes, "    static_configs: [{targets: ["+strings.Join(targets, ", ")+"]}]\n",
-		`'([^:]+):\d+'`, "'(.+)'", // ports tell the nodes of this machine apart
+		`'([^:]+):\d+'`, "'(.+)'", // nodes of this machine differ by their ports
 		"['localhost:9090']", "['"+p.url+"']", "['haproxy:8404']", "[]",
 		"scrape_interval: 5s", "scrape_interval: 1s", "evaluation_interval: 5s", "evaluation_interval: 1s", "scrape_timeout: 4s", "scrape_timeout: 1s"))
 	startProgram(t, exec.Command(tool(t, "prometheus"), "--config.file="+config, "--enable-feature="+strings.Join(features, ","), "--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+p.url))
@@ -100,7 +100,7 @@ func TestOneOutageOfRedisIsOneAlert(t *testing.T) {
 		t.Fatal(err)
 	}
 	consequences := []string{"ListedgeFreshnessUntrusted", "ListedgeLimiterDegraded", "ListedgeNoFollower"}
-	within(t, patience, "the consequences have arrived, and somebody is told of Redis", func() bool {
+	within(t, patience, "what follows from it fires, and a notification names Redis", func() bool {
 		_, keptBack := a.state(t)
 		missing := slices.ContainsFunc(consequences, func(name string) bool { return !slices.Contains(keptBack, name) })
 		return !missing && len(a.notifications()) > 0
@@ -125,7 +125,7 @@ func TestOneOutageOfRedisIsOneAlert(t *testing.T) {
 	}
 	within(t, patience, "the alerts end", func() bool { return len(besides(p.firing(t))) == 0 })
 	if names := besides(a.notifications()); !slices.Equal(names, []string{"ListedgeRedisDown"}) {
-		t.Errorf("somebody was told of %v", names)
+		t.Errorf("notifications went out for %v", names)
 	}
 }
 

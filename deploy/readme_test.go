@@ -121,7 +121,7 @@ func TestMakeRun(t *testing.T) {
 			}
 		}
 	}()
-	within(t, patience, "it tells what to try", func() bool {
+	within(t, patience, "it prints what to try", func() bool {
 		select {
 		case <-child.Done():
 			t.Fatalf("it ended:\n%s", said())
@@ -138,14 +138,14 @@ func TestMakeRun(t *testing.T) {
 	if !strings.HasPrefix(string(page), "HTTP/1.1 200") || !strings.Contains(string(page), `"data":[{"id":`) {
 		t.Errorf("%s: %s", try, page)
 	}
-	toldOf := func(name string) string {
+	valueOf := func(name string) string {
 		return regexp.MustCompile(`(?m)^` + name + ` +(\S+)`).FindStringSubmatch(said())[1]
 	}
 	if nodes := regexp.MustCompile(`(?m)^node +http://`).FindAllString(said(), -1); len(nodes) != 3 {
 		t.Errorf("it names %d nodes:\n%s", len(nodes), said())
 	}
 	within(t, patience, "the doctor finds a fleet", func() bool {
-		found, err := exec.Command("../bin/listedge", "doctor", "--database-url", toldOf("database"), "--redis-url", toldOf("redis"), "--node", at(100)+","+at(101)+","+at(102)).Output()
+		found, err := exec.Command("../bin/listedge", "doctor", "--database-url", valueOf("database"), "--redis-url", valueOf("redis"), "--node", at(100)+","+at(101)+","+at(102)).Output()
 		return err == nil && strings.Contains(string(found), "ok    fleet follower") && strings.Contains(string(found), "ok    fleet size")
 	})
 }

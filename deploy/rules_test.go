@@ -89,7 +89,7 @@ func TestRulesAskForWhatIsExported(t *testing.T) {
 		}
 		for _, m := range inTemplate.FindAllStringSubmatch(r.Annotations["summary"], -1) {
 			if !result[m[1]] && r.Labels[m[1]] == "" {
-				t.Errorf("%s tells of a label %s, which it has not", r.Alert, m[1])
+				t.Errorf("%s shows a label %s, which it does not have", r.Alert, m[1])
 			}
 		}
 		if s := r.Labels["severity"]; s != "page" && s != "ticket" {

@@ -3,12 +3,15 @@ package deploy_test
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // beside is the text beside a label of a card.
@@ -197,4 +200,39 @@ func TestTheStatusPageTellsWhatIsWrong(t *testing.T) {
 	n.start(t)
 	page.await(t, is("Healthy", "^$"))
 	page.await(t, `document.querySelector("#log").textContent.includes("None since the start")`)
+}
+
+// A replica has a light of its own.
+func TestTheStatusPageShowsAReplica(t *testing.T) {
+	t.Parallel()
+	f := startServers(t)
+	replica := sandboxtest.Standby(t, f.postgres, nil)
+	address, err := url.Parse(replica.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, page := f.add(t, "LISTEDGE_REPLICA_URL="+address.String()), openTab(t)
+	n.awaitMode(t, "followed")
+	page.resize(t, 1280, "light")
+	page.do(t, chromedp.Navigate("http://"+n.admin+"/"))
+	light := func(level, text string) string {
+		return fmt.Sprintf(`[...document.querySelectorAll("#lights .%s")].some(l => l.textContent.startsWith(%q))`, level, "Replica "+address.Host+" "+text)
+	}
+	page.await(t, light("good", "up"))
+	if err := replica.Kill(syscall.SIGQUIT); err != nil {
+		t.Fatal(err)
+	}
+	page.await(t, light("bad", "down since "))
+	page.await(t, fmt.Sprintf(`[...document.querySelectorAll("#problems li")].some(p => p.textContent.startsWith(%q) && p.querySelector("a").getAttribute("href") === "/runbook#listedgereplicafails")`,
+		"Replica "+address.Host+" is down since "))
+	if good := evaluate[int](t, page, `document.querySelectorAll("#lights .good").length`); good != 3 {
+		t.Errorf("%d other lights are green, of Postgres, Redis and the follower", good)
+	}
+	page.picture(t, "status-replica")
+	if err := replica.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	page.await(t, light("good", "up"))
+	page.await(t, `document.querySelector("#state").textContent === "Healthy"`)
+	page.keptQuiet(t, n.admin)
 }

@@ -19,7 +19,7 @@ func (s *Server) limit(x *exchange) failure {
 	}
 	x.result = cache.Result{} // a page that revalidate found is not served
 	problem := rateLimited
-	if x.decision.Refused == limiter.Quota {
+	if x.decision.UsedUp() {
 		problem = quotaReached
 	}
 	return failure{problem: problem, retry: wholeSeconds(x.decision.RetryAfter)}

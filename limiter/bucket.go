@@ -62,14 +62,14 @@ func (b *Bucket) answerOf(o lease.Outcome, now int64) answer {
 // over reports whether the period of a quota is over.
 func (b *Bucket) over() bool { return b.until != 0 && time.Now().UnixMicro() >= b.until }
 
-// within returns the status of a bucket after a request. Of a quota, nothing comes back
-// before its period ends.
-func (b *Bucket) within(s lease.Status, now int64, q *request) lease.Status {
+// within returns the status of a bucket after a request. A quota that is used up is full
+// again when its period ends. soon: it may not be used up.
+func (b *Bucket) within(s lease.Status, now int64, q *request, soon bool) lease.Status {
 	if b.until == 0 {
 		return s
 	}
 	in := time.Duration(max(1, q.periodEnds-now)) * time.Microsecond
-	if s.ResetIn, s.FullIn = in, in; s.RetryIn > 0 {
+	if s.ResetIn, s.FullIn = in, in; s.RetryIn > 0 && (!soon || s.RetryIn > in) {
 		s.RetryIn = in
 	}
 	return s

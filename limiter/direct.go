@@ -60,7 +60,7 @@ func (d *direct) decide(now int64, q request) Decision {
 		if q.cost > 0 && missing > 0 {
 			s = s.Refused(b.lease.Policy.TimeFor(missing))
 		}
-		r.add(Which(i+1), b.within(s, now, &q))
+		r.add(Which(i+1), b.within(s, now, &q, false))
 	}
 	return r
 }

@@ -112,6 +112,7 @@ type part struct {
 	answers  chan answer // the request waits here for the bucket's answer
 	fallback bool        // this node decided without Redis
 	untaken  bool        // no token was taken
+	soon     bool        // refused without Redis, although the quota may not be used up
 }
 
 // parts are those of the key, of the workspace and of its quota. The quota comes last: it
@@ -175,7 +176,7 @@ func (d *leased) conclude(r *Decision, all *parts, now int64, q *request) {
 		if p.bucket == nil {
 			continue
 		}
-		r.add(Which(i+1), p.bucket.within(p.status, now, q))
+		r.add(Which(i+1), p.bucket.within(p.status, now, q, p.soon))
 		if refused && p.outcome == lease.Granted && !p.untaken {
 			d.refund(p.bucket, now, p.fallback)
 		} else if !refused && p.fallback {
@@ -286,6 +287,9 @@ func (d *leased) decideFallback(p *part, now int64) {
 	}
 	p.outcome, p.status = lease.Granted, b.lease.Status(now, true)
 	if !ok {
+		if p.soon = b.until != 0 && !b.lease.UsedUp(now); p.soon {
+			retry = beatEvery.Microseconds()
+		}
 		p.outcome, p.status = lease.Denied, p.status.Refused(retry)
 		return
 	}

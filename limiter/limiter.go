@@ -265,6 +265,12 @@ type Decision struct {
 	Quota      Status
 }
 
+// UsedUp reports whether a quota that is used up refused the request: there will be no
+// token before the period ends. A node without Redis may refuse before that.
+func (d *Decision) UsedUp() bool {
+	return d.Refused == Quota && d.Quota.RetryIn == d.Quota.ResetIn
+}
+
 // Status is the state of one bucket after a decision.
 type Status = lease.Status
 
@@ -318,7 +324,7 @@ const blockedRetry = time.Hour
 
 type counts struct {
 	decisions [2][sources]atomic.Uint64 // refused, allowed
-	quota     atomic.Uint64             // refused by a quota, which decisions do not include
+	quota     atomic.Uint64             // refused by a quota that is used up, which decisions do not include
 
 	errors, timeouts, returned, dropped, debts, leased, prefetches, settles, fallback atomic.Uint64
 }
@@ -328,7 +334,7 @@ func (c *counts) add(d *Decision) {
 	switch {
 	case d.Allowed:
 		result = 1
-	case d.Refused == Quota:
+	case d.UsedUp():
 		c.quota.Add(1)
 		return
 	}

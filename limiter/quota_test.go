@@ -147,11 +147,19 @@ func TestAUsedQuotaIsRemembered(t *testing.T) {
 }
 
 // While Redis is away, a node admits its part of what was left, and debits it. When all
-// is used up, Retry-After is the end of the period all the same.
+// is used up, Retry-After is the end of the period all the same; when only its part is, it
+// is soon.
 func TestAQuotaWhileRedisIsAway(t *testing.T) {
-	for mode, most := range map[FailureMode]int64{FailLocal: 80, FailDeny: 0} {
-		t.Run(mode.String(), func(t *testing.T) {
-			inVirtualTime(t, Options{FailureMode: mode}, func(t *testing.T, l *Limiter, v *virtual) {
+	for _, c := range []struct {
+		mode   FailureMode
+		nodes  int64
+		most   int64
+		usedUp bool
+	}{{FailLocal, 1, 80, true}, {FailLocal, 4, 20, false}, {FailDeny, 1, 0, false}} {
+		t.Run(fmt.Sprint(c.mode, " on ", c.nodes), func(t *testing.T) {
+			inVirtualTime(t, Options{FailureMode: c.mode}, func(t *testing.T, l *Limiter, v *virtual) {
+				v.count(c.nodes)
+				time.Sleep(3 * time.Second)
 				ends := time.Now().Add(time.Hour)
 				quota := quotaFor(t, l, "day", 100, ends, 1)
 				for range 20 {
@@ -167,7 +175,11 @@ func TestAQuotaWhileRedisIsAway(t *testing.T) {
 						admitted++
 					}
 				}
-				if admitted != most || d.Allowed || d.Refused != Quota || (d.RetryAfter-time.Until(ends)).Abs() > time.Millisecond {
+				retry := beatEvery // where others may have some of it left
+				if c.usedUp {
+					retry = time.Until(ends)
+				}
+				if admitted != c.most || d.Allowed || d.Refused != Quota || d.UsedUp() != c.usedUp || (d.RetryAfter-retry).Abs() > time.Millisecond || (d.Quota.ResetIn-time.Until(ends)).Abs() > time.Millisecond {
 					t.Fatalf("%d admitted, then %+v", admitted, d)
 				}
 				v.mood.Store(int32(well))
@@ -175,7 +187,7 @@ func TestAQuotaWhileRedisIsAway(t *testing.T) {
 				if n := v.left(quota); n != 80-admitted || l.Stats().Owing != 0 {
 					t.Errorf("%d left, %+v", n, l.Stats())
 				}
-				if d := l.Take(time.Now(), nil, nil, quota); d.Allowed != (admitted == 0) {
+				if d := l.Take(time.Now(), nil, nil, quota); d.Allowed == c.usedUp || d.UsedUp() != c.usedUp {
 					t.Errorf("%+v", d)
 				}
 			})

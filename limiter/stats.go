@@ -31,8 +31,8 @@ type Stats struct {
 	Buckets        int    // in this process, without Redis
 }
 
-// BySource counts decisions by who made them. Those of all that a quota refused are in
-// Quota, whoever made them.
+// BySource counts decisions by who made them. What a quota refused that is used up is in
+// Quota, whoever decided.
 type BySource struct{ Unlimited, Blocked, Memory, Redis, Lease, LocalFallback, Quota uint64 }
 
 func (c *counts) bySource(result int) BySource {

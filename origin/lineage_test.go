@@ -41,14 +41,14 @@ func TestLineage(t *testing.T) {
 			{100, 10, "a", 90, 9, postgres.ErrLagging}, {105, 20, "a", 120, 15, postgres.ErrLagging}, {119, 21, "a", 130, 18, postgres.ErrLagging}, {120, 22, "a", 130, 18, nil},
 		},
 		"behind what the page needs": {{40, 10, "a", 40, 9, postgres.ErrLagging}, {45, 20, "a", 45, 11, postgres.ErrLagging}, {50, 30, "a", 50, 21, nil}},
-		"a lost future": {
+		"ahead of the primary": {
 			{100, 10, "a", 60, 9, postgres.ErrLagging}, {100, 20, "a", 60, 15, postgres.ErrOtherPrimary}, {100, 30, "a", 200, 25, postgres.ErrOtherPrimary}, {300, 40, "a", 300, 35, postgres.ErrOtherPrimary},
 		},
-		"a lost future, seen before and after": {
-			{100, 10, "a", 100, 9, postgres.ErrLagging}, {100, 20, "a", 100, 15, nil}, // the primary is put back to 60
+		"ahead of a primary that was restored": {
+			{100, 10, "a", 100, 9, postgres.ErrLagging}, {100, 20, "a", 100, 15, nil}, // the primary is restored to 60
 			{100, 30, "b", 60, 29, postgres.ErrLagging}, {100, 40, "b", 70, 35, postgres.ErrOtherPrimary}, {100, 50, "c", 200, 45, postgres.ErrOtherPrimary},
 		},
-		"a lost future that the primary has overtaken unseen": {
+		"ahead of a primary that has overtaken it unseen": {
 			{100, 10, "a", 110, 9, postgres.ErrLagging}, {100, 20, "a", 120, 15, postgres.ErrLagging}, {100, 30, "a", 130, 25, postgres.ErrLagging},
 		},
 		"the primary's next run": {

@@ -85,11 +85,10 @@ func subjectOf(e audit.Entry) string {
 func summary(details map[string]any) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(details)) {
-		switch value := details[name].(type) {
-		case nil:
-		case map[string]any: // an audit.Change
-			parts = append(parts, name+" "+valueText(value["from"])+" → "+valueText(value["to"]))
-		default:
+		value := details[name]
+		if change, ok := value.(map[string]any); ok && slices.Equal(slices.Sorted(maps.Keys(change)), []string{"from", "to"}) { // an audit.Change
+			parts = append(parts, name+" "+valueText(change["from"])+" → "+valueText(change["to"]))
+		} else if value != nil {
 			parts = append(parts, name+" "+valueText(value))
 		}
 	}

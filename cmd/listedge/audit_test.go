@@ -145,6 +145,25 @@ func TestNodesCannotReadTheAuditLog(t *testing.T) {
 	}
 }
 
+func TestSummariesOfActs(t *testing.T) {
+	for details, want := range map[string]string{
+		`{}`:              "-",
+		`{"a":null}`:      "-",
+		`{"b":2,"a":"x"}`: `a "x", b 2`,
+		`{"quota":{"period":"month","requests":1000}}`:                                         `quota {"period":"month","requests":1000}`,
+		`{"quota":{"from":null,"to":{"period":"day","requests":7}},"burst":{"from":1,"to":2}}`: `burst 1 → 2, quota null → {"period":"day","requests":7}`,
+		`{"name":"two\nlines \u001b[2J"}`:                                                      `name "two\nlines \u001b[2J"`,
+	} {
+		var parsed map[string]any
+		if err := json.Unmarshal([]byte(details), &parsed); err != nil {
+			t.Fatal(err)
+		}
+		if got := summary(parsed); got != want {
+			t.Errorf("%s: %s, want %s", details, got, want)
+		}
+	}
+}
+
 // Durations may be in days.
 func TestDays(t *testing.T) {
 	for text, want := range map[string]string{

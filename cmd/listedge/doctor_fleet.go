@@ -18,8 +18,8 @@ type surroundings struct {
 }
 
 // hasFollower reports whether a node holds the slot of the region in the database.
-func (e surroundings) hasFollower() bool {
-	return slices.ContainsFunc(e.database, func(f admin.Finding) bool { return f.Subject == "slot" && f.Level == admin.OK })
+func (s surroundings) hasFollower() bool {
+	return slices.ContainsFunc(s.database, func(f admin.Finding) bool { return f.Subject == "slot" && f.Level == admin.OK })
 }
 
 // sameSettings are the settings that must be the same on all nodes, because any node may
@@ -117,10 +117,10 @@ func (r *report) checkSettings(all []nodeState, around surroundings) {
 func (r *report) checkFollower(nodes []nodeState, around surroundings) {
 	const subject = "fleet follower"
 	var following []string
-	followsAny, modes := 0, map[string]int{} // of nodes that are to follow changes
+	candidates, modes := 0, map[string]int{} // of nodes whose settings let them follow
 	for i := range nodes {
 		if n := &nodes[i]; n.bound() > 0 {
-			followsAny++
+			candidates++
 			modes[n.readiness.Mode]++
 			if n.follows() {
 				following = append(following, n.name)
@@ -128,7 +128,7 @@ func (r *report) checkFollower(nodes []nodeState, around surroundings) {
 		}
 	}
 	switch {
-	case followsAny == 0:
+	case candidates == 0:
 		r.ok(subject, "none, by their settings (--freshness-bound 0)")
 	case len(following) > 1:
 		r.fail(subject, strings.Join(following, " and ")+" follow, each for a fleet of its own", "give all nodes the same --database-url, --region and --redis-url; check regions one at a time")
@@ -136,9 +136,9 @@ func (r *report) checkFollower(nodes []nodeState, around surroundings) {
 		r.fail(subject, following[0]+" follows, but not in the database and the region that are checked here", "give the doctor the nodes' --database-url and --region")
 	case len(following) == 1:
 		r.ok(subject, following[0]+" follows for all")
-	case modes[cache.ModeFollowed.String()] == followsAny:
+	case modes[cache.ModeFollowed.String()] == candidates:
 		r.warn(subject, "none of these, and yet they receive changes: another node follows", "name all nodes with --node")
-	case modes[cache.ModeTTL.String()] == followsAny:
+	case modes[cache.ModeTTL.String()] == candidates:
 		r.warn(subject, "none can follow: pages expire after --cache-ttl", "fix the findings on Postgres")
 	default:
 		r.fail(subject, "no node follows changes", "see ListedgeNoFollower in the runbook, unless one has just ended: another takes its place within seconds")

@@ -13,10 +13,12 @@ import (
 // mostSkew is how much clocks may differ without a finding.
 const mostSkew = 2 * time.Second
 
+// seconds is a metric in seconds, as a duration.
 func (n *nodeState) seconds(name string) time.Duration {
 	return time.Duration(n.metrics.Sum(name) * float64(time.Second)).Round(time.Millisecond)
 }
 
+// bound is --freshness-bound of the node; 0 = it does not follow changes.
 func (n *nodeState) bound() time.Duration { return n.seconds("listedge_freshness_bound_seconds") }
 func (n *nodeState) proofAge() time.Duration {
 	return n.seconds("listedge_freshness_proof_age_seconds")

@@ -87,9 +87,9 @@ const keyPromise = time.Second
 // cluster is the server's data folder.
 func cluster(p *sandbox.Postgres) string { return filepath.Join(filepath.Dir(p.LogFile()), "cluster") }
 
-// The primary's files are put back to what they were, and its standby is not
-// made again: it shows commits that the primary has lost.
-func TestFreshnessOfAStandbyOfALostFuture(t *testing.T) {
+// The primary is restored from an older copy, and its standby is not rebuilt: the standby
+// shows commits that the primary has lost.
+func TestFreshnessOfAStandbyAheadOfItsPrimary(t *testing.T) {
 	t.Parallel()
 	primary, address := privateDatabase(t)
 	standby := sandboxtest.Standby(t, primary, map[string]string{"wal_retrieve_retry_interval": "100ms"})

@@ -46,7 +46,7 @@ func (n *node) identifies() bool {
 // findIdentity queries the identity of the database, if no follower does.
 func (n *node) findIdentity(ctx context.Context) error {
 	if !n.identifies() {
-		n.unidentified.Store(nil)
+		n.identityFailure.Store(nil)
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
@@ -57,9 +57,9 @@ func (n *node) findIdentity(ctx context.Context) error {
 		return nil
 	case err == nil:
 		n.followed.Found(changefeed.Identity{System: found.System, Database: found.Database, Region: n.region, Name: found.Name}, found.Timeline)
-		n.unidentified.Store(nil)
+		n.identityFailure.Store(nil)
 	case !errors.Is(err, origin.ErrUnavailable):
-		n.unidentified.Store(&err)
+		n.identityFailure.Store(&err)
 	}
 	return err
 }
@@ -142,7 +142,7 @@ func (n *node) checkTimeline(context.Context) error {
 
 func (n *node) identityCondition() condition {
 	return condition{"the node may query which database it reads", "the node may not query which database it reads: pages are not stored in Redis", func() error {
-		if err := n.unidentified.Load(); err != nil {
+		if err := n.identityFailure.Load(); err != nil {
 			return *err
 		}
 		return nil

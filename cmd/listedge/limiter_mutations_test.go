@@ -56,6 +56,15 @@ func TestLimiterMutations(t *testing.T) {
 			{"limiter/membership.go", "if m.unanswered || m.shard.unreachable() || m", "if m"},
 		}, "./limiter", "TestOneNodeLosesOneShard"},
 
+		// Quotas.
+		lease("a changed quota is full again", "TestAChangedQuotaKeepsWhatWasSpent", "leasetest/bucket.go", "b.Level += p.Units() - b.Policy.Units()", "b.Level = p.Units()"),
+		lease("what a node holds of a quota ages", "TestTokensOfAQuotaDoNotAge", "leasetest/bucket.go", "c.Reply.Epoch, c.Reply.Lasts = 0, lease.MaxUnits", "_ = lease.MaxUnits"),
+		lease("the part of a quota is of a full one", "TestAQuotaWithoutRedis", "fallback.go", "left = l.levelWithout(now, 1)", "left = p.Units()"),
+		node("Redis keeps a quota until it would be full", "TestScriptEqualsModel", "token_bucket.lua", "if r == 0 then last = life end", ""),
+		node("a used quota is evicted without Redis", "TestAUsedQuotaIsRemembered", "direct.go", "return b.until != 0 && d.spent(b, d.l.now())", "return false"),
+		node("a request that the quota refuses costs its key a token", "TestQuotas", "leased.go", "if refused && p.outcome == lease.Granted && !p.untaken {", "if refused && i != 0 && p.outcome == lease.Granted && !p.untaken {"),
+		{"a request counts in the period of another", []edit{{"edge/quota.go", "p != nil && !now.Before(p.begin) && now.Before(p.end)", "p != nil"}}, "./edge", "TestTheNextPeriodBegins"},
+
 		// Handles, pipelines, the Cluster, Close.
 		node("an evicted handle goes on", "TestAnEvictedHandleComesBack", "bucket.go", "evicted = evicted || b.evicted", "evicted = false"),
 		node("two buckets, two trips", "TestOnePipelineAMoment", "leased.go", "\t\ts.enqueue(call...)\n", "\t\tfor _, b := range call {\n\t\t\ts.enqueue(b)\n\t\t\ttime.Sleep(time.Millisecond)\n\t\t}\n"),

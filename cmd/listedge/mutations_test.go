@@ -171,9 +171,9 @@ func TestMutations(t *testing.T) {
 		{"a node that starts knows of no newer timeline", []edit{{"cmd/listedge/node.go", "cmp.Or(n.followed.Newest(), server)", "cmp.Or(server)"}}, "./cmd/listedge", "TestAnOldPrimaryDoesNotReachNodesOnTheNewOne"},
 		{"the wrong server's page is shared", []edit{{"cache/fill.go", "admission == freshness.WrongServer {", "admission == freshness.Admissions {"}}, "./cache", "TestAnAnswerOfAnotherServerIsAnError"},
 		{"a changed key is used although the wrong server answers", []edit{{"origin/apikey/cache.go", " && !(changed && c.wrongServer.Load())", " && (!changed || true)"}}, "./origin/apikey", "TestTheWrongServerRevivesNoKey"},
-		{"a standby of a lost future", []edit{{lineage, "l.lost = l.lost || n.Primary < l.seen", "_ = l.lost"}, {lineage, "l.floor == 0 || position < max(l.floor, n.LSN)", "position < n.LSN"}}, "./cmd/listedge", "TestFreshnessOfAStandbyOfALostFuture"},
-		{"a lost future is forgotten", []edit{{lineage, "lost: l.lost}", "lost: false}"}}, "./origin", "TestLineage"},
-		{"a lost future that was overtaken", []edit{{lineage, "max(l.floor, n.LSN)", "n.LSN"}}, "./origin", "TestLineage"},
+		{"a standby ahead of its primary", []edit{{lineage, "l.lost = l.lost || n.Primary < l.seen", "_ = l.lost"}, {lineage, "l.floor == 0 || position < max(l.floor, n.LSN)", "position < n.LSN"}}, "./cmd/listedge", "TestFreshnessOfAStandbyAheadOfItsPrimary"},
+		{"a standby ahead of its primary is forgotten", []edit{{lineage, "lost: l.lost}", "lost: false}"}}, "./origin", "TestLineage"},
+		{"a standby ahead of its primary, which has overtaken it", []edit{{lineage, "max(l.floor, n.LSN)", "n.LSN"}}, "./origin", "TestLineage"},
 	})
 }
 

@@ -61,8 +61,8 @@ type node struct {
 	fleets      atomic.Pointer[string]  // which other fleets use the Redis; nil = not known yet
 	region      string
 
-	timelineKnown chan struct{}         // closed when answers of the database can be judged (mayJudge)
-	unidentified  atomic.Pointer[error] // why the last query for the identity of the database failed; nil = it did not, or none was needed
+	timelineKnown   chan struct{}         // closed when answers of the database can be judged (mayJudge)
+	identityFailure atomic.Pointer[error] // why the last query for the identity of the database failed; nil = it did not, or none was needed
 
 	public, private net.Listener
 }

@@ -58,7 +58,11 @@ func printUsage(t *terminal, u admin.Usage) {
 		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%s\t  %s\n", n.Requests, n.Refused, n.NotModified, n.Bytes, n.Queries, instant(lastUsed), key)
 	}
 	for _, k := range u.Keys {
-		line(k.Use, k.LastUsedAt, strings.TrimSpace(fmt.Sprintf("%s  %s…  %s", k.ID, k.Prefix, k.Name)))
+		label := "(deleted)"
+		if k.Prefix != "" {
+			label = strings.TrimSpace(k.Prefix + "…  " + k.Name)
+		}
+		line(k.Use, k.LastUsedAt, k.ID.String()+"  "+label)
 	}
 	line(u.Totals, nil, "total")
 	_ = w.Flush()

@@ -204,6 +204,14 @@ func TestUsageIsWhatTheNodesAnswered(t *testing.T) {
 	if unused, _ := list("--unused-for", "110d"); len(unused) != 0 {
 		t.Error(unused)
 	}
+
+	execute(t, database, "DELETE FROM api_keys WHERE id = $1", limitedID)
+	if after := usageOf(t, database, workspace); after.Totals != u.Totals || len(after.Keys) != len(u.Keys) {
+		t.Errorf("%+v, and before a key was deleted %+v", after, u)
+	}
+	if text := command(t, "usage", "--database-url", database, "--workspace", workspace); !strings.Contains(text, limitedID+"  (deleted)") {
+		t.Error(text)
+	}
 }
 
 // A node that is killed loses what it has not written yet, and no more; the next one

@@ -53,6 +53,8 @@ func explainLimit(l *edge.LimitRecord) []string {
 	described := fmt.Sprintf("The %s's bucket (rate %v/s, burst %d)", name, bucket.Rate, bucket.Burst)
 	quota := fmt.Sprintf("The workspace's quota (%d requests a %s)", q.Requests, q.Period)
 	switch {
+	case !l.Allowed && l.RefusedBy == "quota" && l.Source == "local-fallback":
+		return []string{fmt.Sprintf("This node had nothing left of its part of the workspace's quota, with a retry after %s; %s.", span(l.RetryAfter), limitSources[l.Source])}
 	case !l.Allowed && l.RefusedBy == "quota":
 		return []string{fmt.Sprintf("%s was used up, and the next period began %s later; %s.", quota, span(l.RetryAfter), limitSources[l.Source])}
 	case !l.Allowed:

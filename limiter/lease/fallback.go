@@ -106,6 +106,12 @@ func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
 	return a
 }
 
+// UsedUp reports whether nothing is left of a quota, as far as this node knows. If not, a
+// node that refuses without Redis has only spent its own part.
+func (l *Lease) UsedUp(now int64) bool {
+	return l.levelAt(now)-l.debt()*Token < Token
+}
+
 // refundFallback puts a token back that was spent here. It reports whether there was
 // one: a debt of a token.
 func (l *Lease) refundFallback() bool {

@@ -222,10 +222,10 @@ type Page struct {
 	NextCursor *string `json:"nextCursor"`
 }
 
-// RateLimit How buckets stand: `r` tokens left, `t` seconds until there is one more.
+// RateLimit How buckets stand: `r` tokens left, `t` seconds until there is one more; of a quota, until its period ends.
 type RateLimit = string
 
-// RateLimitPolicy Buckets: `q` tokens at most, `w` seconds to fill.
+// RateLimitPolicy Buckets: `q` tokens at most, `w` seconds to fill; a quota: `q` requests in the `w` seconds of its period.
 type RateLimitPolicy = string
 
 // RequestId The request's id, as in the `X-Request-Id` header.

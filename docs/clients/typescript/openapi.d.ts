@@ -244,9 +244,9 @@ export interface components {
         ErrorDetails: {
             [key: string]: string;
         };
-        /** @description Buckets: `q` tokens at most, `w` seconds to fill. */
+        /** @description Buckets: `q` tokens at most, `w` seconds to fill; a quota: `q` requests in the `w` seconds of its period. */
         RateLimitPolicy: string;
-        /** @description How buckets stand: `r` tokens left, `t` seconds until there is one more. */
+        /** @description How buckets stand: `r` tokens left, `t` seconds until there is one more; of a quota, until its period ends. */
         RateLimit: string;
     };
     responses: {
@@ -535,7 +535,7 @@ export interface components {
                 };
             };
         };
-        /** @description A bucket is empty; `Retry-After` says when to come back. With valid keys the rate-limit headers are there; requests with invalid keys, and those that need no key, are limited per client address, without them. */
+        /** @description A bucket is empty, or the quota of the workspace is used up (`PLAN_LIMIT_REACHED`); `Retry-After` says when to come back. With valid keys the rate-limit headers are there; requests with invalid keys, and those that need no key, are limited per client address, without them. */
         TooManyRequests: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
@@ -554,7 +554,7 @@ export interface components {
                 "application/json": {
                     error: {
                         /** @enum {string} */
-                        code: "RATE_LIMITED";
+                        code: "RATE_LIMITED" | "PLAN_LIMIT_REACHED";
                         message: components["schemas"]["ErrorMessage"];
                     };
                     requestId: components["schemas"]["RequestId"];
@@ -749,7 +749,7 @@ export interface components {
             };
             content?: never;
         };
-        /** @description As for GET, without the body. A bucket is empty; `Retry-After` says when to come back. With valid keys the rate-limit headers are there; requests with invalid keys are limited per client address, without them. */
+        /** @description As for GET, without the body. A bucket is empty, or the quota of the workspace is used up; `Retry-After` says when to come back. With valid keys the rate-limit headers are there; requests with invalid keys are limited per client address, without them. */
         TooManyRequestsHead: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
@@ -905,17 +905,17 @@ export interface components {
          */
         Link: string;
         /**
-         * @description The buckets the request was counted in: `q` is the burst in tokens, `w` the seconds an empty bucket takes to fill (draft-ietf-httpapi-ratelimit-headers). A second item, `"workspace"`, where the workspace has a bucket of its own. A rate of 0 lets nothing pass: `q` is 0 and there is no `w`.
+         * @description The buckets the request was counted in: `q` is the burst in tokens, `w` the seconds an empty bucket takes to fill (draft-ietf-httpapi-ratelimit-headers). A second item, `"workspace"`, where the workspace has a bucket of its own, and an item `"quota"` where it has a quota: `q` requests in a calendar day or month (UTC), which has `w` seconds. A rate of 0 lets nothing pass: `q` is 0 and there is no `w`.
          * @example "key";q=100;w=2
          */
         RateLimitPolicy: components["schemas"]["RateLimitPolicy"];
         /**
-         * @description How the buckets stand: `r` is the whole tokens left, `t` the seconds until there is one more, 0 when the bucket is full; with 429, `r` is 0 and `t` is `Retry-After`.
+         * @description How the buckets stand: `r` is the whole tokens left, `t` the seconds until there is one more, 0 when the bucket is full; with 429, `r` of the bucket that refused is 0 and its `t` is `Retry-After`. Of a quota, `r` is the requests left, and `t` the seconds until its period ends.
          * @example "key";r=99;t=1
          */
         RateLimit: components["schemas"]["RateLimit"];
         /**
-         * @description The burst in tokens. Of the two buckets, this and the next two headers are about the one that refused, else the one with fewer tokens left.
+         * @description The burst in tokens, or the quota. Of the buckets, this and the next two headers are about the one that refused, else the one with the fewest tokens left.
          * @example 100
          */
         XRateLimitLimit: number;
@@ -965,7 +965,7 @@ export interface components {
          */
         XRequestId: string;
         /**
-         * @description Present where the operator has it so: how long the parts of the answer took, in milliseconds. `query` is a part of `fill`; both, and `redis`, may be of another request that asked for the same page.
+         * @description Present where the operator has it so: how long the parts of the answer took, in milliseconds; `desc` of `limit` says which bucket refused. `query` is a part of `fill`; both, and `redis`, may be of another request that asked for the same page.
          * @example key;dur=0.001, limit;dur=0.001, memory;dur=0.001, redis;dur=0.412, fill;dur=2.870, query;dur=2.744
          */
         ServerTiming: string;

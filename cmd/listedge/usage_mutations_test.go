@@ -1,0 +1,31 @@
+//go:build mutations
+
+package main
+
+import "testing"
+
+// The rules of what is counted, broken one at a time:
+//
+//	make mutations ONLY=TestUsageMutations
+func TestUsageMutations(t *testing.T) {
+	const (
+		recorder, store = "origin/usage/recorder.go", "origin/usage/store.go"
+		model           = "TestEachRequestIsCountedOnce"
+	)
+	caught(t, []mutation{
+		{"a batch is added again", []edit{{store, " WHERE w.batch < excluded.batch", ""}}, "./origin/usage", "TestABatchCountsOnce"},
+		{"a key was last used earlier", []edit{{store, " WHERE l.last_used_at < excluded.last_used_at", ""}}, "./origin/usage", "TestABatchCountsOnce"},
+		{"since when is forgotten", []edit{{store, " AND batch > 0", ""}}, "./origin/usage", "TestOldRowsAreRemoved"},
+		{"keys that exist are forgotten", []edit{{store, "k.id = l.key_id", "false"}}, "./origin/usage", "TestOldRowsAreRemoved"},
+		{"a read-only role writes nothing", []edit{{store, ", AccessMode: pgx.ReadWrite", ""}, {"origin/postgres/pool.go", `"default_transaction_read_only": "off",`, ""}}, "./origin/usage", "TestSettingsOfTheRoleHaveNoEffect"},
+		{"a failed batch is dropped", []edit{{recorder, "\t\t\tr.failure.Store(&err)\n", "\t\t\tr.failure.Store(&err)\n\t\t\tr.batch = nil\n"}}, "./origin/usage", model},
+		{"a failed batch gets a new number", []edit{{recorder, "\t\t\tr.failure.Store(&err)\n", "\t\t\tr.failure.Store(&err)\n\t\t\tr.batches++\n\t\t\tr.batch.Number = r.batches\n"}}, "./origin/usage", model},
+		{"counters in use are dropped", []edit{{recorder, "unused := c.holder.Value() == nil", "unused := true"}}, "./origin/usage", model},
+		{"dropped before it is read", []edit{{recorder, "\t\tn := c.read()\n", "\t\tif unused {\n\t\t\treturn true\n\t\t}\n\t\tn := c.read()\n"}}, "./origin/usage", model},
+		{"memory is not bounded", []edit{{recorder, " && len(r.pending) < maxPending", ""}}, "./origin/usage", "TestMemoryIsBounded"},
+		{"hours end late", []edit{{recorder, "hour := r.collected.Truncate(time.Hour)", "hour := now.Truncate(time.Hour)"}}, "./origin/usage", "TestARecorderWrites"},
+		{"nothing is written at the end", []edit{{recorder, "\t<-r.done\n\tr.collect(time.Now())\n", "\t<-r.done\n"}}, "./origin/usage", "TestARecorderWrites"},
+		{"a refresh is counted for somebody", []edit{{"cache/refresh.go", "\t\tfill.Queried = nil\n\t\tr.add", "\t\tr.add"}}, "./cache", "TestQueriesAreCountedForTheRequestThatCausedThem"},
+		{"the body of HEAD is counted", []edit{{"edge/handler.go", "!x.conn.response.pending || x.http.IsHead()", "!x.conn.response.pending"}}, "./edge", "TestUsageCountsWhatIsAnswered"},
+	})
+}
