@@ -19,7 +19,8 @@ import (
 // deflate is empty if no client had wanted the compressed form before the entry was
 // stored. extent is empty if it is not known which rows the page shows. The magic ends
 // in the version. An entry of the previous version has no extent. An entry of any other
-// version is a miss.
+// version is a miss. Who changes the JSON of a page raises the version, too:
+// TestTheJSONOfPagesInRedisBelongsToTheirMagic (origin) fails until then.
 const (
 	magic         = "lep\x05"
 	withoutExtent = "lep\x04"

@@ -1,0 +1,51 @@
+package origin
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"os"
+	"regexp"
+	"testing"
+
+	"github.com/google/uuid"
+)
+
+// Redis keeps pages in JSON, and nodes of two versions share them during an upgrade. So
+// who changes the JSON of a row, or of a page's end, raises magic in cache/codec.go:
+// then nodes do not serve pages in the other form. After that, change want.
+func TestTheJSONOfPagesInRedisBelongsToTheirMagic(t *testing.T) {
+	const want = `lep\x05 b970a060963b`
+	id := uuid.MustParse("0197a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b")
+	hash := sha256.New()
+	for _, c := range []Collection{Items, Contacts} {
+		for _, null := range []bool{false, true} {
+			var row []byte
+			for _, column := range c.listed() {
+				value := map[Kind][]byte{Text: []byte("Chai \"20\"\n<é>"), UUID: id[:], Decimal: []byte("18.0000"), Number: []byte("18.50"),
+					Bool: {1}, Instant: binary.BigEndian.AppendUint64(nil, 800_000_000_123_000)}[column.Kind]
+				if null && column.Nullable {
+					value = nil
+				}
+				row = appendSent(row, value)
+			}
+			page, err := appendRow(nil, c.listed(), row)
+			if err != nil {
+				t.Fatal(err)
+			}
+			hash.Write(page)
+		}
+	}
+	hash.Write(appendPageEnd(appendPageEnd(nil, ""), "cursor"))
+	codec, err := os.ReadFile("../cache/codec.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	magic := regexp.MustCompile(`magic +=? *"(.*)"`).FindSubmatch(codec)
+	if magic == nil {
+		t.Fatal("cache/codec.go has no constant magic")
+	}
+	if is := string(magic[1]) + " " + hex.EncodeToString(hash.Sum(nil)[:6]); is != want {
+		t.Errorf("%s, want %s: if the JSON has changed, raise magic in cache/codec.go, and then change want", is, want)
+	}
+}
