@@ -253,6 +253,10 @@ var dashboard = []row{
 			[]query{{`sum by (instance) (rate(listedge_key_queries_total{~}[$__rate_interval]))`, "{{instance}}"}}},
 		{"Known keys", "By node.", "timeseries", "short", nil, 0,
 			[]query{{`listedge_keys_known{~}`, "{{instance}}"}}},
+		{"Is the use of keys written?", "Age of the oldest counts that are not in Postgres yet. Nodes write every 5 s. A node that lacks the right to write says so in its log, and doctor prints the GRANT.", "timeseries", "s", warnAt(60, 600), 0,
+			[]query{{`listedge_usage_unwritten_seconds{~}`, "{{instance}}"}}},
+		{"Requests that no usage counts", "Per second: more keys wait to be written than a node keeps, because Postgres was down for long.", "timeseries", "reqps", warnAt(0.1, 10), 0,
+			[]query{{`sum by (instance) (rate(listedge_usage_lost_requests_total{~}[$__rate_interval]))`, "{{instance}}"}}},
 	}},
 	{"Processes", []panel{
 		{"Processor", "Cores used.", "timeseries", "short", nil, 0,
