@@ -113,6 +113,10 @@ type part struct {
 	fallback bool        // this node decided without Redis
 	untaken  bool        // no token was taken
 	soon     bool        // refused without Redis, although the quota may not be used up
+
+	// unknownQuota: this node does not know what is left of the quota. While Redis answers
+	// others, it does not take the quota for full because one answer is late.
+	unknownQuota bool
 }
 
 // parts are those of the key, of the workspace and of its quota. The quota comes last: it
@@ -235,7 +239,13 @@ func (d *leased) wait(all *parts) bool {
 	if len(call) > 0 {
 		s.enqueue(call...)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(s.link.Wait())*time.Microsecond)
+	wait := time.Duration(s.link.Wait()) * time.Microsecond
+	for i := range all {
+		if all[i].unknownQuota { // without its answer the request is refused
+			wait = lease.MaxWait
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
 	for i := range all {
 		p := &all[i]
@@ -261,7 +271,11 @@ func (d *leased) enter(p *part, call *[]*Bucket) *shard {
 	defer b.mu.Unlock()
 	p.bucket = b
 	now, s := d.l.now(), d.shardOf(b.shard)
-	if p.answer = b.answerOf(b.lease.Retry(now), now); p.outcome != lease.NeedRemote || s.unreachable() || b.lease.Unanswered(now, s.fleet()) {
+	late := s.unreachable() || b.lease.Unanswered(now, s.fleet())
+	if p.unknownQuota = b.until != 0 && b.lease.IsUnknown(); p.unknownQuota {
+		late = s.refuses()
+	}
+	if p.answer = b.answerOf(b.lease.Retry(now), now); p.outcome != lease.NeedRemote || late {
 		return nil
 	}
 	p.answers = make(chan answer, 1)
@@ -282,12 +296,13 @@ func (d *leased) decideFallback(p *part, now int64) {
 	defer b.mu.Unlock()
 	p.bucket, p.fallback = b, true
 	ok, retry := false, heartbeatInterval.Microseconds()
-	if d.mode != FailDeny {
-		ok, retry = b.lease.TakeFallback(now, d.shardOf(b.shard).fleet(), d.mode == FailAllow)
+	s := d.shardOf(b.shard)
+	if p.unknownQuota = p.unknownQuota && b.lease.IsUnknown() && !s.refuses(); d.mode != FailDeny && (d.mode == FailAllow || !p.unknownQuota) {
+		ok, retry = b.lease.TakeFallback(now, s.fleet(), d.mode == FailAllow)
 	}
 	p.outcome, p.status = lease.Granted, b.lease.Status(now, true)
 	if !ok {
-		if p.soon = b.until != 0 && !b.lease.UsedUp(now); p.soon {
+		if p.soon = b.until != 0 && (p.unknownQuota || !b.lease.UsedUp(now)); p.soon {
 			retry = heartbeatInterval.Microseconds()
 		}
 		p.outcome, p.status = lease.Denied, p.status.Refused(retry)

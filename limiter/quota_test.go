@@ -303,3 +303,75 @@ func TestCloseGivesAQuotaBack(t *testing.T) {
 		}
 	})
 }
+
+// A quota that is lowered while Redis is away keeps what was spent meanwhile.
+func TestAQuotaLoweredWithoutRedisKeepsItsDebt(t *testing.T) {
+	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
+		v.count(1)
+		time.Sleep(3 * time.Second)
+		ends := time.Now().Add(time.Hour)
+		set := func(tokens, version int64) *Bucket { return quotaFor(t, l, "day", tokens, ends, version) }
+		quota := set(1000, 1)
+		admitted := 0
+		take := func(requests int) {
+			for range requests {
+				if l.Take(time.Now(), nil, nil, quota).Allowed {
+					admitted++
+				}
+			}
+		}
+		take(20)
+		time.Sleep(30 * time.Second)
+		v.mood.Store(int32(hung))
+		time.Sleep(2 * time.Second)
+		take(600)
+		time.Sleep(time.Second)
+		before := admitted
+		set(300, 2)
+		if take(2000); admitted > before {
+			t.Errorf("%d more of a quota of 300, of which %d were spent", admitted-before, before)
+		}
+		v.mood.Store(int32(well))
+		time.Sleep(5 * time.Second)
+		set(1000, 3)
+		for range 5 {
+			take(2000)
+			time.Sleep(2 * time.Second)
+		}
+		if admitted != 1000 {
+			t.Errorf("%d admitted of 1000", admitted)
+		}
+	})
+}
+
+// A node that does not know what is left of a quota does not take it for full because one
+// answer of Redis is late.
+func TestALateAnswerDoesNotFillAQuota(t *testing.T) {
+	for _, late := range []time.Duration{15 * time.Millisecond, 55 * time.Millisecond, 100 * time.Millisecond} {
+		t.Run(late.String(), func(t *testing.T) {
+			inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
+				v.count(3)
+				ends := time.Now().Add(time.Hour)
+				used := quotaFor(t, l, "day", 100, ends, 1)
+				for range 100 {
+					l.Take(time.Now(), nil, nil, used)
+				}
+				time.Sleep(20 * time.Second)
+				joined := newLimiter(Options{NodeID: "joined"}, v)
+				defer closeLimiter(t, joined)
+				quota := quotaFor(t, joined, "day", 100, ends, 1)
+				time.Sleep(5 * time.Second)
+				v.oneWay.Store(int64(late))
+				var all sync.WaitGroup
+				for range 50 {
+					all.Go(func() {
+						if d := joined.Take(time.Now(), nil, nil, quota); d.Allowed || d.Refused != Quota {
+							t.Errorf("%+v", d)
+						}
+					})
+				}
+				all.Wait()
+			})
+		})
+	}
+}

@@ -3,6 +3,7 @@ package lease
 import (
 	"math"
 	"sync/atomic"
+	"time"
 )
 
 // These constants are the same in the script. Times are microseconds.
@@ -65,6 +66,9 @@ type Reply struct {
 	Demand  int64 // of the whole fleet, in thousandths of a request: see Bucket.Demand
 	Owner   int64 // 1 = the caller is the owner
 }
+
+// MaxWait bounds how long a request waits.
+const MaxWait = maxWait * time.Microsecond
 
 // maxWait bounds how long a request waits for a slow Redis, in microseconds. It also
 // bounds the age of an answer that admits requests if the bucket is not leased from.

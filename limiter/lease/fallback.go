@@ -89,6 +89,10 @@ func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
 		}
 		l.fallback = a
 	}
+	if p.IsQuota() { // its part shrinks with the quota, and with each node that joins; the debt stays
+		excess := max(0, a.level-full)
+		a.level, a.unspent, a.at = a.level-excess, a.unspent-excess, max(a.at, now)
+	}
 	if now > a.at {
 		earned := int64(min(float64(full), math.Floor(float64(now-a.at)*float64(p.Rate)/1e6/float64(parts))))
 		a.level, a.unspent, a.at = min(full, a.level+earned), min(full, a.unspent+earned), now

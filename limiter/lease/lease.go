@@ -99,7 +99,12 @@ func (l *Lease) Init(p Policy, now int64) {
 // may be below 0.
 func (l *Lease) SetPolicy(p Policy) {
 	if p.IsQuota() && l.Policy.IsQuota() {
-		l.Level += p.Units() - l.Policy.Units()
+		more := p.Units() - l.Policy.Units()
+		l.Level += more
+		if more < 0 && l.fallback != nil { // what was spent without Redis stays spent
+			l.fallback.level += more
+			l.fallback.unspent += more
+		}
 	}
 	l.Policy = p
 	l.closed = l.cur+l.prev > 0
@@ -144,6 +149,9 @@ func (l *Lease) Denies(now int64) bool { return now < l.deny && l.Holds(now) == 
 // RetryIn is for how long Take will refuse. When the period of a quota ends, only the
 // caller knows.
 func (l *Lease) RetryIn(now int64) int64 { return l.deny - now }
+
+// IsUnknown reports whether the bucket has not answered yet.
+func (l *Lease) IsUnknown() bool { return l.At == never }
 
 // Unanswered reports whether a request should not wait for the bucket: the call in
 // flight has taken longer than anybody waits, or the last one failed a moment ago.

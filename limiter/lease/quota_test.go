@@ -347,3 +347,29 @@ func TestPoliciesOfQuotas(t *testing.T) {
 		t.Error("rate 0 admits something")
 	}
 }
+
+// A node's part of a quota shrinks when another node joins; its debt does not.
+func TestANodeThatJoinsLeavesADebtAsItIs(t *testing.T) {
+	var l lease.Lease
+	var link lease.Link
+	link.Budget = 10_000
+	l.Init(quota(t, 1000), 0)
+	const spent = 600
+	now := int64(1_000_000)
+	alone := lease.Fleet{Nodes: 1, Link: &link, Contact: now}
+	for range spent {
+		if ok, _ := l.TakeFallback(now, &alone, false); !ok {
+			t.Fatal("refused")
+		}
+	}
+	two := lease.Fleet{Nodes: 2, Link: &link, Contact: now + 10}
+	var c lease.Call
+	if !l.Begin(&c, 0, now, &two, false) || c.Debt != spent {
+		t.Fatalf("a debt of %d, want %d", c.Debt, spent)
+	}
+	l.Fail(&c, now)
+	l.TakeFallback(now+1, &two, true)
+	if !l.Begin(&c, 0, now+2, &two, false) || c.Debt != spent+1 {
+		t.Errorf("a debt of %d after a call that failed, want %d", c.Debt, spent+1)
+	}
+}
