@@ -68,7 +68,7 @@ func TestLimiterMutations(t *testing.T) {
 		// Handles, pipelines, the Cluster, Close.
 		node("an evicted handle goes on", "TestAnEvictedHandleComesBack", "bucket.go", "evicted = evicted || b.evicted", "evicted = false"),
 		node("two buckets, two trips", "TestOnePipelineAMoment", "leased.go", "\t\ts.enqueue(call...)\n", "\t\tfor _, b := range call {\n\t\t\ts.enqueue(b)\n\t\t\ttime.Sleep(time.Millisecond)\n\t\t}\n"),
-		node("requests wait for ever", "TestLongestWait", "leased.go", "time.Duration(s.link.Wait())*time.Microsecond", "time.Minute"),
+		node("requests wait for ever", "TestLongestWait", "leased.go", "time.Duration(s.link.Wait()) * time.Microsecond", "time.Minute"),
 		node("the script is sent once", "TestScriptIsLoadedWhereItIsMissing", "redis.go", "r.send(ctx, unknown, \"eval\", tokenBucketScript)", ""),
 		node("a call is sent again", "TestACallIsCarriedOutOnceAtMost", "redis.go", "NoRetry() bool { return true }", "NoRetry() bool { return false }"),
 		node("all masters are one shard", "TestAHungShardCostsOthersNothing", "redis.go", "return uint8(i)", "return 0"),
