@@ -46,10 +46,11 @@ const (
 	KeyRevoked KeyState = "revoked"
 )
 
-// Other systems may write infinity to the columns, which is no moment to show.
+// Other systems may write infinity to the columns, which is no moment to show. The state
+// is of the moment, not of the transaction's beginning: it may have waited for a lock.
 const keyColumns = `id, workspace_id, name, key_prefix AS prefix, scopes, rate_per_second, burst,
 	CASE WHEN isfinite(expires_at) THEN expires_at END AS expires_at, CASE WHEN isfinite(revoked_at) THEN revoked_at END AS revoked_at, created_at,
-	CASE WHEN revoked_at <= now() THEN 'revoked' WHEN expires_at <= now() THEN 'expired'
+	CASE WHEN revoked_at <= clock_timestamp() THEN 'revoked' WHEN expires_at <= clock_timestamp() THEN 'expired'
 		WHEN least(expires_at, revoked_at) < 'infinity' THEN 'expires' ELSE 'active' END AS state,
 	(SELECT last_used_at FROM key_last_used WHERE key_id = api_keys.id) AS last_used_at`
 
@@ -89,6 +90,9 @@ func (c *Conn) CreateKey(ctx context.Context, k NewKey) (Key, error) {
 			"name": short(made.Name), "scopes": made.Scopes, "ratePerSecond": made.RatePerSecond, "burst": made.Burst, "expiresAt": made.ExpiresAt}}, err
 	})
 }
+
+// works says whether the key can be used.
+func (k Key) works() bool { return k.State == KeyActive || k.State == KeyExpires }
 
 // newKey makes the text of a key, lets insert write its hash and its prefix, and returns
 // the key with the text, which is stored nowhere.

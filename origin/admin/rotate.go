@@ -34,19 +34,26 @@ func (c *Conn) RotateKey(ctx context.Context, id uuid.UUID, overlap time.Duratio
 	doing := "rotate key " + id.String()
 	var before, after Key
 	made, err := c.newKey(ctx, func(tx pgx.Tx, hash []byte, prefix string) (made Key, done audit.Act, err error) {
-		if before, err = one[Key](ctx, tx, doing, `SELECT `+keyColumns+` FROM api_keys WHERE id = $1 FOR NO KEY UPDATE`, id); err != nil {
+		// The lock comes first: a statement that waits for it may have read the clock before.
+		if _, err = tx.Exec(ctx, `SELECT FROM api_keys WHERE id = $1 FOR NO KEY UPDATE`, id); err != nil {
+			return made, done, fmt.Errorf("%s: %w", doing, err)
+		}
+		if before, err = one[Key](ctx, tx, doing, `SELECT `+keyColumns+` FROM api_keys WHERE id = $1`, id); err != nil {
 			return made, done, err
 		}
-		if before.State == KeyRevoked || before.State == KeyExpired {
+		if !before.works() {
 			return made, done, fmt.Errorf("%s: it is %s; make a new one with `listedge keys create`", doing, before.State)
 		}
 		made, err = one[Key](ctx, tx, doing,
 			`INSERT INTO api_keys (workspace_id, name, key_hash, key_prefix, scopes, rate_per_second, burst, expires_at)
-			SELECT workspace_id, name, $2, $3, scopes, rate_per_second, burst, coalesce(now() + $4::interval, least(expires_at, revoked_at))
+			SELECT workspace_id, name, $2, $3, scopes, rate_per_second, burst, coalesce(clock_timestamp() + $4::interval, least(expires_at, revoked_at))
 			FROM api_keys WHERE id = $1 RETURNING `+keyColumns, id, hash, prefix, expiresIn)
+		if err == nil && !made.works() {
+			err = fmt.Errorf("%s: the new key would have ended already", doing)
+		}
 		if err == nil {
 			after, err = one[Key](ctx, tx, doing,
-				`UPDATE api_keys SET expires_at = least(expires_at, now() + $2::interval) WHERE id = $1 RETURNING `+keyColumns, id, overlap)
+				`UPDATE api_keys SET expires_at = least(expires_at, clock_timestamp() + $2::interval) WHERE id = $1 RETURNING `+keyColumns, id, overlap)
 		}
 		done = audit.Act{Action: "keys.rotate", Workspace: &before.WorkspaceID, Key: &before.ID, Details: changes(before, after)}
 		done.Details[audit.NewKey] = made.ID

@@ -117,6 +117,89 @@ func TestRotatingAKey(t *testing.T) {
 	})
 }
 
+// What happens to a key while a rotation waits for its row counts.
+func TestARotationThatWaited(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	c, holder, watcher := openAdmin(t, url), connect(t, url), connect(t, url)
+	w := must1(c.CreateWorkspace(t.Context(), "W", nil, nil, nil))
+	// behind rotates the key while another transaction has its row, does what is said, and commits.
+	behind := func(t *testing.T, k Key, overlap time.Duration, do string) error {
+		t.Helper()
+		exec(t, holder, "BEGIN")
+		exec(t, holder, "SELECT FROM api_keys WHERE id = $1 FOR NO KEY UPDATE", k.ID)
+		rotated := make(chan error, 1)
+		go func() {
+			_, err := c.RotateKey(t.Context(), k.ID, overlap, ptr(90*24*time.Hour))
+			rotated <- err
+		}()
+		eventually(t, "a rotation that waits", func() (waits bool) {
+			must(watcher.QueryRow(t.Context(), "SELECT $1 = ANY (pg_blocking_pids($2))", holder.PgConn().PID(), c.conn.PgConn().PID()).Scan(&waits))
+			return waits
+		})
+		if do != "" {
+			exec(t, holder, do, k.ID)
+		}
+		exec(t, holder, "COMMIT")
+		return <-rotated
+	}
+	for name, s := range map[string]struct{ before, meanwhile, want string }{
+		"for a revocation":         {"", "UPDATE api_keys SET revoked_at = clock_timestamp() WHERE id = $1", "revoked"},
+		"for an expiry":            {"", "UPDATE api_keys SET expires_at = clock_timestamp() WHERE id = $1", "expired"},
+		"until the key had ended":  {"UPDATE api_keys SET expires_at = clock_timestamp() + interval '1 s' WHERE id = $1", "SELECT pg_sleep_until(expires_at) FROM api_keys WHERE id = $1", "expired"},
+		"for nothing that matters": {"", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := must1(c.CreateKey(t.Context(), NewKey{Workspace: w.ID}))
+			if s.before != "" {
+				exec(t, c.conn, s.before, k.ID)
+			}
+			before := count(t, c, "api_keys")
+			err := behind(t, k, time.Hour, s.meanwhile)
+			if s.want == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), "it is "+s.want) {
+				t.Errorf("%v", err)
+			}
+			if after := count(t, c, "api_keys"); after != before {
+				t.Errorf("%d keys, before %d", after, before)
+			}
+		})
+	}
+	t.Run("for another that ended the key at once", func(t *testing.T) {
+		k := must1(c.CreateKey(t.Context(), NewKey{Workspace: w.ID}))
+		first, second := openAdmin(t, url), openAdmin(t, url)
+		errs := make(chan error, 2)
+		exec(t, holder, "BEGIN")
+		exec(t, holder, "SELECT FROM api_keys WHERE id = $1 FOR NO KEY UPDATE", k.ID)
+		for _, c := range []*Conn{first, second} {
+			go func() { _, err := c.RotateKey(t.Context(), k.ID, 0, nil); errs <- err }()
+			eventually(t, "a rotation that waits", func() (waits bool) {
+				must(watcher.QueryRow(t.Context(), "SELECT cardinality(pg_blocking_pids($1)) > 0", c.conn.PgConn().PID()).Scan(&waits))
+				return waits
+			})
+		}
+		exec(t, holder, "COMMIT")
+		a, b := <-errs, <-errs
+		if a == nil {
+			a, b = b, a
+		}
+		if b != nil || a == nil || !strings.Contains(a.Error(), "it is expired") {
+			t.Errorf("%v, %v", a, b)
+		}
+	})
+	t.Run("nor makes a key that has ended", func(t *testing.T) {
+		k := must1(c.CreateKey(t.Context(), NewKey{Workspace: w.ID}))
+		if _, err := c.RotateKey(t.Context(), k.ID, time.Hour, ptr(time.Duration(0))); err == nil {
+			t.Error("made")
+		}
+	})
+}
+
 // ptrOr is how long it is until a moment; a month if there is none.
 func ptrOr(at *time.Time) time.Duration {
 	if at == nil {

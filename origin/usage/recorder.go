@@ -169,8 +169,7 @@ func (r *Recorder) Close(ctx context.Context) error {
 func (r *Recorder) loop(ctx context.Context) {
 	defer close(r.done)
 	for {
-		now := time.Now()
-		next := time.NewTimer(min(interval, now.Truncate(time.Hour).Add(time.Hour).Sub(now)))
+		next := time.NewTimer(min(interval, time.Until(r.hourEnds())))
 		select {
 		case <-ctx.Done():
 			next.Stop()
@@ -178,9 +177,21 @@ func (r *Recorder) loop(ctx context.Context) {
 		case <-next.C:
 		}
 		r.collect(time.Now())
-		if wrote, err := r.write(ctx); wrote && err == nil {
-			r.expire(ctx)
-		}
+		r.writeUntil(ctx, r.hourEnds())
+	}
+}
+
+// hourEnds is when the hour of the last collection ends. What is counted later is of
+// another hour, so the next collection is due.
+func (r *Recorder) hourEnds() time.Time { return r.collected.Truncate(time.Hour).Add(time.Hour) }
+
+// writeUntil writes what is pending, and has old rows removed, until end: a write that hangs
+// must not delay the next collection into another hour.
+func (r *Recorder) writeUntil(ctx context.Context, end time.Time) {
+	ctx, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	if wrote, err := r.write(ctx); wrote && err == nil {
+		r.expire(ctx)
 	}
 }
 

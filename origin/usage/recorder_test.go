@@ -199,6 +199,38 @@ func TestARecorderWrites(t *testing.T) {
 			}
 		})
 	})
+	t.Run("to the hour of the request, if a write hangs at its end", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTable()
+			hour := time.Now().Truncate(time.Hour)
+			next := hour.Add(time.Hour)
+			time.Sleep(time.Until(next.Add(-7 * time.Second)))
+			var hung time.Time
+			w.failing(func(ctx context.Context) (error, error) {
+				if !hung.IsZero() {
+					return nil, nil
+				}
+				hung = time.Now()
+				<-ctx.Done()
+				return ctx.Err(), nil
+			})
+			r := usage.Start(w)
+			c := r.Counter(key(1, 1))
+			c.Answered(200, 1)
+			time.Sleep(6 * time.Second)
+			c.Answered(200, 1) // while the write hangs
+			time.Sleep(2500 * time.Millisecond)
+			c.Answered(200, 1)
+			time.Sleep(twoWrites)
+			if want := next.Add(-2 * time.Second); !hung.Equal(want) {
+				t.Errorf("the write began at %s, want %s", hung, want)
+			}
+			closed(t, r)
+			if a, b := w.rows[row{key(1, 1), hour}].Requests, w.rows[row{key(1, 1), next}].Requests; a != 2 || b != 1 {
+				t.Errorf("%d, and %d in the next", a, b)
+			}
+		})
+	})
 	t.Run("in the order of workspace, hour and key", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newTable()
