@@ -143,7 +143,7 @@ func (c *Conn) KeyWorks(ctx context.Context, text string) (workspace uuid.UUID, 
 		return workspace, false, nil
 	}
 	if err != nil {
-		return workspace, false, fmt.Errorf("look up the key: %w", err)
+		return workspace, false, fmt.Errorf("look up the key: %w", postgres.WithSchemaHint(err))
 	}
 	return workspace, true, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"listedge/origin/audit"
+	"listedge/origin/postgres"
 )
 
 // Rotated is a key that was made in another's place.
@@ -36,7 +37,7 @@ func (c *Conn) RotateKey(ctx context.Context, id uuid.UUID, overlap time.Duratio
 	made, err := c.newKey(ctx, func(tx pgx.Tx, hash []byte, prefix string) (made Key, done audit.Act, err error) {
 		// The lock comes first: a statement that waits for it may have read the clock before.
 		if _, err = tx.Exec(ctx, `SELECT FROM api_keys WHERE id = $1 FOR NO KEY UPDATE`, id); err != nil {
-			return made, done, fmt.Errorf("%s: %w", doing, err)
+			return made, done, fmt.Errorf("%s: %w", doing, postgres.WithSchemaHint(err))
 		}
 		if before, err = one[Key](ctx, tx, doing, `SELECT `+keyColumns+` FROM api_keys WHERE id = $1`, id); err != nil {
 			return made, done, err

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"listedge/origin/postgres"
 )
 
 // Use is what keys were used for.
@@ -71,7 +73,7 @@ func (u *Use) add(o Use) {
 // UsageSince returns since when usage is counted.
 func (c *Conn) UsageSince(ctx context.Context) (since time.Time, err error) {
 	if err = c.conn.QueryRow(ctx, `SELECT written_at FROM usage_writers WHERE batch = 0`).Scan(&since); err != nil {
-		return since, fmt.Errorf("read since when usage is counted: %w", err)
+		return since, fmt.Errorf("read since when usage is counted: %w", postgres.WithSchemaHint(err))
 	}
 	return since.UTC(), nil
 }

@@ -121,7 +121,7 @@ func (c *Conn) ResumeWorkspace(ctx context.Context, id uuid.UUID) (Workspace, er
 func (c *Conn) WorkspaceExists(ctx context.Context, id uuid.UUID) error {
 	var exists bool
 	if err := c.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workspaces WHERE id = $1)`, id).Scan(&exists); err != nil {
-		return fmt.Errorf("look for the workspace: %w", err)
+		return fmt.Errorf("look for the workspace: %w", postgres.WithSchemaHint(err))
 	}
 	if !exists {
 		return fmt.Errorf("workspace %s: %w", id, ErrNotFound)
@@ -201,5 +201,5 @@ func all[T any](ctx context.Context, conn querier, doing, sql string, args ...an
 			return list, nil
 		}
 	}
-	return nil, fmt.Errorf("%s: %w", doing, err)
+	return nil, fmt.Errorf("%s: %w", doing, postgres.WithSchemaHint(err))
 }

@@ -11,7 +11,6 @@ package audit
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/user"
@@ -55,9 +54,6 @@ type Entry struct {
 
 // NewKey is the detail that names the key by which keys.rotate replaced another.
 const NewKey = "newKey"
-
-// errNoLog: the schema is of an older version.
-var errNoLog = errors.New("there is no audit_log: run `listedge migrate up`")
 
 // writer is a transaction.
 type writer interface {
@@ -105,11 +101,8 @@ func List(ctx context.Context, conn reader, f Filter) ([]Entry, error) {
 
 // explain says what was tried, and what to do where the table is missing.
 func explain(doing string, err error) error {
-	if postgres.Code(err) == "42P01" { // undefined_table
-		err = errNoLog
-	}
 	if err != nil {
-		return fmt.Errorf("%s the audit log: %w", doing, err)
+		return fmt.Errorf("%s the audit log: %w", doing, postgres.WithSchemaHint(err))
 	}
 	return nil
 }

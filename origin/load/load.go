@@ -63,7 +63,7 @@ func Import(ctx context.Context, databaseURL string, c origin.Collection, worksp
 	defer disconnect(conn)
 	var there bool
 	if err := conn.QueryRow(ctx, workspaceExistsSQL, workspace).Scan(&there); err != nil {
-		return 0, fmt.Errorf("look for the workspace: %w", err)
+		return 0, fmt.Errorf("look for the workspace: %w", postgres.WithSchemaHint(err))
 	}
 	if !there {
 		return 0, fmt.Errorf("workspace %s: %w", workspace, ErrNotFound)

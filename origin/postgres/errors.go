@@ -81,3 +81,13 @@ func Code(err error) string {
 	}
 	return ""
 }
+
+// WithSchemaHint adds what to do to the error of a statement that missed a table or a column:
+// the schema is of an older version than the program.
+func WithSchemaHint(err error) error {
+	switch Code(err) {
+	case "42P01", "42703": // undefined_table, undefined_column
+		return fmt.Errorf("%w: run `listedge migrate up`", err)
+	}
+	return err
+}
