@@ -65,3 +65,24 @@ func actsAreInTheAuditLog(t *testing.T, db database) {
 		t.Error("imported without a row: ", pots)
 	}
 }
+
+func schemaIsMissing(t *testing.T, db database) {
+	file := filepath.Join(t.TempDir(), "items.csv")
+	if err := os.WriteFile(file, []byte("id,name\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	try := func() {
+		t.Helper()
+		_, imported := Import(t.Context(), db.URL, origin.Items, db.Workspace, file, nil)
+		_, seeded := Seed(t.Context(), db.URL, SeedSpec{Workspaces: 1, Items: 1, Seed: 5}, nil)
+		for _, err := range []error{imported, seeded} {
+			if err == nil || !strings.HasSuffix(err.Error(), ": run `listedge migrate up`") {
+				t.Errorf("%v", err)
+			}
+		}
+	}
+	execute(t, db.URL, `DROP TABLE audit_log`)
+	try()
+	execute(t, db.URL, `DROP TABLE workspaces CASCADE`)
+	try()
+}

@@ -49,6 +49,7 @@ func TestPostgres(t *testing.T) {
 		{"import: other workspaces stay", otherWorkspacesStay},
 		{"import: from standard input", importStandardInput},
 		{"import and seed: each has its row in the audit log, if it changed something", actsAreInTheAuditLog},
+		{"import and seed: without a schema, they say what to do", schemaIsMissing},
 		{"values: what is accepted is accepted by Postgres", postgresAccepts},
 		{"seed: equal specs are equal data", seedIsDeterministic},
 		{"seed: a second run is refused", seedTwiceIsRefused},

@@ -17,6 +17,7 @@ import (
 
 	"listedge/origin"
 	"listedge/origin/audit"
+	"listedge/origin/postgres"
 )
 
 // SeedSpec says how much sample data to make. Equal specs make equal data in every database
@@ -60,7 +61,7 @@ func Seed(ctx context.Context, databaseURL string, spec SeedSpec, p *Progress) (
 	case err == nil:
 		return nil, errSeeded(there)
 	case !errors.Is(err, pgx.ErrNoRows):
-		return nil, fmt.Errorf("seed: %w", err)
+		return nil, fmt.Errorf("seed: %w", postgres.WithSchemaHint(err))
 	}
 
 	each := int64(spec.Items) + int64(spec.Contacts)
