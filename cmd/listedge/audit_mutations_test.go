@@ -25,10 +25,10 @@ func TestAuditMutations(t *testing.T) {
 		{"a publication that stays is in the log", []edit{{publication, "\tcase before == after:\n\t\treturn \"\", a, errPublished\n", ""}}, "./origin/admin", "TestMigrationsAreInTheAuditLog"},
 		{"an import without a row", []edit{{"origin/load/load.go", "return audit.Write(ctx, tx, audit.Act{Action: \"import\"", "return (func(context.Context, pgx.Tx, audit.Act) error { return nil })(ctx, tx, audit.Act{Action: \"import\""}}, "./origin/load", "TestPostgres"},
 
-		{"a rotation extends the old key", []edit{{rotate, "least(expires_at, now() + $2::interval)", "now() + $2::interval"}}, "./origin/admin", rotating},
-		{"a rotation extends what the client has", []edit{{rotate, "coalesce(now() + $4::interval, least(expires_at, revoked_at))", "now() + $4::interval"}}, "./origin/admin", rotating},
-		{"a revoked key is rotated", []edit{{rotate, "before.State == KeyRevoked || ", ""}}, "./origin/admin", rotating},
-		{"an expired key is rotated", []edit{{rotate, " || before.State == KeyExpired", ""}}, "./origin/admin", rotating},
-		{"a revocation to come is one", []edit{{keys, "CASE WHEN revoked_at <= now() THEN", "CASE WHEN revoked_at IS NOT NULL THEN"}}, "./origin/admin", "TestStatesOfKeys"},
+		{"a rotation extends the old key", []edit{{rotate, "least(expires_at, clock_timestamp() + $2::interval)", "clock_timestamp() + $2::interval"}}, "./origin/admin", rotating},
+		{"a rotation extends what the client has", []edit{{rotate, "coalesce(clock_timestamp() + $4::interval, least(expires_at, revoked_at))", "clock_timestamp() + $4::interval"}}, "./origin/admin", rotating},
+		{"a key that has ended is rotated", []edit{{rotate, "if !before.works() {", "if false {"}}, "./origin/admin", rotating},
+		{"a rotation does not wait for the row", []edit{{rotate, " FOR NO KEY UPDATE", ""}}, "./origin/admin", "TestARotationThatWaited"},
+		{"a revocation to come is one", []edit{{keys, "CASE WHEN revoked_at <= clock_timestamp() THEN", "CASE WHEN revoked_at IS NOT NULL THEN"}}, "./origin/admin", "TestStatesOfKeys"},
 	})
 }
