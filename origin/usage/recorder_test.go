@@ -222,10 +222,10 @@ func TestARecorderWrites(t *testing.T) {
 			time.Sleep(2500 * time.Millisecond)
 			c.Answered(200, 1)
 			time.Sleep(twoWrites)
+			closed(t, r)
 			if want := next.Add(-2 * time.Second); !hung.Equal(want) {
 				t.Errorf("the write began at %s, want %s", hung, want)
 			}
-			closed(t, r)
 			if a, b := w.rows[row{key(1, 1), hour}].Requests, w.rows[row{key(1, 1), next}].Requests; a != 2 || b != 1 {
 				t.Errorf("%d, and %d in the next", a, b)
 			}
