@@ -105,7 +105,7 @@ func TestClientsDoNotTakeTheLastDescriptors(t *testing.T) {
 	}
 	release := hold(t, n.url, 2*descriptors)
 	within(t, patience, "all places are taken", func() bool { return n.metric(t, "listedge_http_connections") == float64(limit) })
-	if got := ask("/v1/items?limit=2"); !strings.HasPrefix(got, "HTTP/1.1 200") || !strings.Contains(got, "fwd=uri-miss") {
+	if got := ask("/v1/contacts?limit=1"); !strings.HasPrefix(got, "HTTP/1.1 200") || !strings.Contains(got, "fwd=uri-miss") {
 		t.Errorf("a page that Postgres has to be asked for: %s", got)
 	}
 	release()
