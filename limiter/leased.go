@@ -239,13 +239,13 @@ func (d *leased) wait(all *parts) bool {
 	if len(call) > 0 {
 		s.enqueue(call...)
 	}
-	wait := time.Duration(s.link.Wait()) * time.Microsecond
+	wait := s.link.Wait()
 	for i := range all {
 		if all[i].unknownQuota { // without its answer the request is refused
 			wait = lease.MaxWait
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(wait)*time.Microsecond)
 	defer cancel()
 	for i := range all {
 		p := &all[i]

@@ -23,7 +23,7 @@ func TestLimiterMutations(t *testing.T) {
 		lease("a lease ends when the bucket forgets it", "TestLeaseEndsBeforeItAges", "lease.go", "g.end = sent + r.Lasts - leaseSlack", "g.end = sent + r.Lasts"),
 		lease("released twice", "TestNeverOverAtTheEdgesOfEpochs", "lease.go", "int64(g.epoch), int64(used-rel1), int64(rel1)", "int64(g.epoch), int64(used-rel1+used/8), int64(rel1)"),
 		lease("what a slow Redis grants is not held", "TestWhatComesLateCountsAsHeld", "leasetest/bucket.go", "b.Held += c.Leased + c.Hold*c.Granted", "b.Held += c.Leased"),
-		lease("a slow Redis is waited for no longer", "TestLimitsHoldOnASlowRedis", "call.go", "return max(k.Budget, min(2*k.recent.Load(), maxWait))", "return k.Budget"),
+		lease("a slow Redis is waited for no longer", "TestLimitsHoldOnASlowRedis", "call.go", "return max(k.Budget, min(2*k.recent.Load(), MaxWait))", "return k.Budget"),
 		lease("a clock that steps back refills", "TestNeverOverAtSpending", "leasetest/bucket.go", "\t\t\tb.Lag += b.TS - now\n", "\t\t\tb.grow(b.TS-now, missing, nodes)\n\t\t\tb.Lag += b.TS - now\n"),
 
 		// The deny cache.
@@ -71,7 +71,7 @@ func TestLimiterMutations(t *testing.T) {
 		// Handles, pipelines, the Cluster, Close.
 		node("an evicted handle goes on", "TestAnEvictedHandleComesBack", "bucket.go", "evicted = evicted || b.evicted", "evicted = false"),
 		node("two buckets, two trips", "TestOnePipelineAMoment", "leased.go", "\t\ts.enqueue(call...)\n", "\t\tfor _, b := range call {\n\t\t\ts.enqueue(b)\n\t\t\ttime.Sleep(time.Millisecond)\n\t\t}\n"),
-		node("requests wait for ever", "TestLongestWait", "leased.go", "time.Duration(s.link.Wait()) * time.Microsecond", "time.Minute"),
+		node("requests wait for ever", "TestLongestWait", "leased.go", "time.Duration(wait)*time.Microsecond", "time.Minute"),
 		node("the script is sent once", "TestScriptIsLoadedWhereItIsMissing", "redis.go", "r.send(ctx, unknown, \"eval\", tokenBucketScript)", ""),
 		node("a call is sent again", "TestACallIsCarriedOutOnceAtMost", "redis.go", "NoRetry() bool { return true }", "NoRetry() bool { return false }"),
 		node("all masters are one shard", "TestAHungShardCostsOthersNothing", "redis.go", "return uint8(i)", "return 0"),

@@ -3,7 +3,6 @@ package lease
 import (
 	"math"
 	"sync/atomic"
-	"time"
 )
 
 // These constants are the same in the script. Times are microseconds.
@@ -67,12 +66,9 @@ type Reply struct {
 	Owner   int64 // 1 = the caller is the owner
 }
 
-// MaxWait bounds how long a request waits.
-const MaxWait = maxWait * time.Microsecond
-
-// maxWait bounds how long a request waits for a slow Redis, in microseconds. It also
+// MaxWait bounds how long a request waits for a slow Redis, in microseconds. It also
 // bounds the age of an answer that admits requests if the bucket is not leased from.
-const maxWait = 125_000
+const MaxWait = 125_000
 
 // Link measures how long Redis takes to answer, in microseconds. From this follow how
 // long a request waits, how early a lease is fetched, and whether tokens are granted or
@@ -90,7 +86,7 @@ func (k *Link) Record(took int64) {
 
 // Wait is how long a request waits for an answer: two round trips, because the call in
 // flight may not include the request.
-func (k *Link) Wait() int64 { return max(k.Budget, min(2*k.recent.Load(), maxWait)) }
+func (k *Link) Wait() int64 { return max(k.Budget, min(2*k.recent.Load(), MaxWait)) }
 
 // slow reports whether an answer takes longer than Budget. Then tokens for waiting
 // requests are leased and not granted, so that a late answer is of use.
@@ -172,7 +168,7 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 	if c.Hold == 1 {
 		leased += c.Granted
 	} else {
-		l.granted, l.grantedUntil = int32(c.Granted), sent+maxWait
+		l.granted, l.grantedUntil = int32(c.Granted), sent+MaxWait
 		if l.HasDebt() {
 			l.granted -= int32(l.payDebt(c.Granted))
 		}
