@@ -3,6 +3,7 @@ package follower
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -142,6 +143,53 @@ func TestALogThatIsAwayLosesNoChange(t *testing.T) {
 	if a, b := touched(w.change()), touched(w.change()); a != "items:1" || b != "items:2" {
 		t.Errorf("%s, %s", a, b)
 	}
+}
+
+// Where commits come fast, an append has all that came since the last one: two appends
+// are appendPause apart, but for heartbeats and full batches.
+func TestFastCommitsAreAppendedTogether(t *testing.T) {
+	const commits = 2000
+	w := newWorld(t, server())
+	type appended struct {
+		at      time.Time
+		changes int
+		entries int
+	}
+	var appends []appended
+	log := &faultyLog{Log: w.log}
+	log.append = func(_ context.Context, _ string, entries []changefeed.Entry) error {
+		a := appended{at: time.Now(), entries: len(entries)}
+		for _, e := range entries {
+			if e.Change != nil {
+				a.changes++
+			}
+		}
+		appends = append(appends, a)
+		return nil
+	}
+	f := w.followWith(w.url, log, silent)
+	w.awaitFollowing(f)
+	w.exec("SET synchronous_commit = off")
+	w.exec(fmt.Sprintf(`DO $$ BEGIN FOR n IN 1..%d LOOP
+	INSERT INTO items (workspace_id, name) VALUES ('%s', 'x');
+	COMMIT;
+END LOOP; END $$`, commits, number(1)))
+	for range commits {
+		w.change()
+	}
+	f.stop()
+	published := 0
+	for i, a := range appends {
+		published += a.changes
+		onlyChanges := a.changes > 0 && a.changes == a.entries
+		if onlyChanges && a.entries < batchEntries && a.at.Sub(appends[i-1].at) < appendPause {
+			t.Errorf("%d changes were appended %s after the append before", a.changes, a.at.Sub(appends[i-1].at))
+		}
+	}
+	if published != commits {
+		t.Errorf("%d changes were appended, want %d", published, commits)
+	}
+	t.Logf("%d changes in %d appends", commits, len(appends))
 }
 
 // The log forgets what is old while a follower, or the next one, needs it.

@@ -16,8 +16,9 @@ const publishTimeout = time.Second
 const (
 	// appendPause is the least time between two appends of changes, unless batchEntries
 	// wait. A commit is published at once if none came just before it. Where they come
-	// faster, each append costs the nodes and Redis as much as several changes do.
-	appendPause  = 2 * time.Millisecond
+	// faster, each append costs the nodes and Redis as much as several changes do. In the
+	// pause nothing is received either: one wake-up then receives all that has come.
+	appendPause  = 3 * time.Millisecond
 	batchEntries = 500
 )
 
@@ -27,9 +28,12 @@ func (t *term) enqueue(e changefeed.Entry) {
 	t.waiting = append(t.waiting, e)
 }
 
-// due says whether to publish before the next message is received.
+// due says whether to publish before the next message is received. Messages that are in
+// memory already are decoded first, but not for longer than a second pause.
 func (t *term) due(now time.Time) bool {
-	return len(t.waiting) >= batchEntries || len(t.waiting) > 0 && now.Sub(t.appendedAt) >= appendPause
+	since := now.Sub(t.appendedAt)
+	return len(t.waiting) >= batchEntries ||
+		len(t.waiting) > 0 && (since >= 2*appendPause || since >= appendPause && t.sender.Frontend().ReadBufferLen() == 0)
 }
 
 // publish appends the waiting entries to the log, in order. After an error it

@@ -212,14 +212,28 @@ func (t *term) loop(ctx context.Context) error {
 		if t.pending != nil {
 			wake = ask
 		}
-		if next := t.appendedAt.Add(appendPause); len(t.waiting) > 0 && next.Before(wake) {
+		if next := t.appendedAt.Add(2 * appendPause); len(t.waiting) > 0 && next.Before(wake) {
 			wake = next
+		}
+		if t.pause(wake) {
+			continue
 		}
 		if err := t.receive(ctx, wake); err != nil {
 			return err
 		}
 	}
 	return ctx.Err()
+}
+
+// pause waits for the end of appendPause, or until wake, if everything that was received
+// has been handled. It returns false if there was nothing to wait for.
+func (t *term) pause(wake time.Time) bool {
+	d := min(time.Until(t.appendedAt.Add(appendPause)), time.Until(wake))
+	if d <= 0 || t.sender.Frontend().ReadBufferLen() > 0 {
+		return false
+	}
+	time.Sleep(d)
+	return true
 }
 
 // receive handles one message, or none until wake.
