@@ -44,7 +44,7 @@ var precisionCases = []struct {
 var precisionChanges = []struct {
 	name string
 	goal bool
-	sql  []string // of which one is taken at random; $1 is a row of the workspace, $2 a number
+	sql  []string // of which one is taken at random; $1 is a row of the workspace $3, $2 a number
 }{
 	{"stock, random rows", true, []string{changeStock}},
 	{"stock, one row", true, []string{changeStock}},
@@ -55,10 +55,10 @@ var precisionChanges = []struct {
 }
 
 const (
-	changeStock = "UPDATE items SET stock_on_hand = stock_on_hand + 2 * ($2::int % 2) - 1 WHERE id = $1"
-	changeName  = "UPDATE items SET name = (ARRAY['Anchor','Bolt','chain','Dowel','hinge','Nut','screw','Washer'])[1 + $2 % 8] || ' ' || $2 WHERE id = $1"
-	newRow      = "INSERT INTO items (workspace_id, name, type, track_stock) SELECT workspace_id, 'New item ' || $2::int, 'GOODS', true FROM items WHERE id = $1"
-	deleteRow   = "DELETE FROM items WHERE id = $1 AND $2::int >= 0"
+	changeStock = "UPDATE items SET stock_on_hand = stock_on_hand + 2 * ($2::int % 2) - 1 WHERE id = $1 AND workspace_id = $3"
+	changeName  = "UPDATE items SET name = (ARRAY['Anchor','Bolt','chain','Dowel','hinge','Nut','screw','Washer'])[1 + $2 % 8] || ' ' || $2 WHERE id = $1 AND workspace_id = $3"
+	newRow      = "INSERT INTO items (workspace_id, name, type, track_stock) SELECT workspace_id, 'New item ' || $2::int, 'GOODS', true FROM items WHERE id = $1 AND workspace_id = $3"
+	deleteRow   = "DELETE FROM items WHERE id = $1 AND $2::int >= 0 AND workspace_id = $3"
 )
 
 // precision is a workspace and the pages that are asked for.
@@ -92,7 +92,7 @@ func measurePrecision(ctx context.Context, s *subject, r *report) error {
 		lists = append(lists, l.name)
 	}
 	t := r.table(fmt.Sprintf("%d items, %d requests/s for pages of %d, each as often", len(p.rows), precisionAsked, pageSize),
-		"change", "per s", "pages", "nodes", "hits, %", "… of "+strings.Join(lists, ", "), "queries per change", "pages that show the row", "goals", "CPU of nodes, ms/s", "of Redis")
+		"change", "per s", "pages", "nodes", "hits, %", "… of "+strings.Join(lists, ", "), "pages that showed a changed row, % of requests", "queries per change", "pages that show the row", "goals", "CPU of nodes, ms/s", "of Redis")
 	for _, c := range precisionCases {
 		f, err := startFollowing(ctx, s, c.nodes)
 		if err != nil {
@@ -207,6 +207,6 @@ func (c *precisionCost) cells(goal bool) []string {
 		}
 	}
 	perSecond := func(d time.Duration) string { return fmt.Sprintf("%.1f", 1000*d.Seconds()/c.spent.Seconds()) }
-	return []string{fmt.Sprintf("%.2f", share(hits, requests)), strings.Join(by, ", "), fmt.Sprintf("%.2f", perChange), fmt.Sprintf("%.2f", shown), goals,
+	return []string{fmt.Sprintf("%.2f", share(hits, requests)), strings.Join(by, ", "), fmt.Sprintf("%.2f", share(c.shown, requests)), fmt.Sprintf("%.2f", perChange), fmt.Sprintf("%.2f", shown), goals,
 		perSecond(c.nodes), perSecond(c.redis)}
 }

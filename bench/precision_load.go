@@ -72,7 +72,7 @@ func (p *precision) change(ctx context.Context, c *precisionCost, oneRow bool, c
 			row = p.rows[0]
 		}
 		sql := changes[rand.IntN(len(changes))]
-		if _, err := conn.Exec(context.WithoutCancel(ctx), sql, row, p.numbers); err != nil {
+		if _, err := conn.Exec(context.WithoutCancel(ctx), sql, row, p.numbers, p.workspace); err != nil {
 			return err
 		}
 		if sql != newRow {
