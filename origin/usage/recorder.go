@@ -10,7 +10,8 @@
 //
 // No request waits for any of this. While Postgres cannot be written to, sums stay in
 // memory, which is bounded, and are written later. What is collected or counted when a
-// process is killed is lost: at most 10 s of it, if at most one write failed before.
+// process is killed is lost: at most 10 s of it, if at most one write failed before, and
+// at most maxRows * maxBatches keys are in use.
 package usage
 
 import (
@@ -34,12 +35,14 @@ const (
 	writeTimeout = 3 * time.Second
 	// closeTimeout bounds Close.
 	closeTimeout = 4 * time.Second
-	// maxRows bounds the rows of a batch.
-	maxRows = 4096
-	// maxPending bounds the sums that wait to be written, at about 150 bytes each. When
+	// maxRows bounds the rows of a batch, and maxBatches the batches of an interval. So the
+	// database has a bounded load, however many keys are in use: where there are more, each
+	// key's sums are written less often.
+	maxRows, maxBatches = 4096, 4
+	// maxPending bounds the sums that wait to be written, at about 170 bytes each. When
 	// there are more, counters of keys in memory go on counting, and go to the hour in
 	// which there is room again. Those of keys that have left the memory are lost.
-	maxPending = 1 << 16
+	maxPending = 1 << 17
 	// expireEvery is the time between two looks for rows that are too old.
 	expireEvery = time.Hour
 )
@@ -84,9 +87,10 @@ type Recorder struct {
 	// The loop's, and Close's once it has ended.
 	counters  []*counts
 	collected time.Time // when
-	pending   map[hourOfKey]*Row
-	batch     *Batch // may have been written; nil = none
-	batches   int64  // begun
+	pending   map[hourOfKey]*pendingRow
+	queue     []*pendingRow // the same, the oldest first
+	batch     *Batch        // may have been written; nil = none
+	batches   int64         // begun
 	expireAt  time.Time
 
 	since   atomic.Pointer[time.Time] // from when on counts are not written; nil = all were, as of the last write
@@ -100,11 +104,17 @@ type hourOfKey struct {
 	hour int64 // in seconds since 1970
 }
 
+// pendingRow waits to be written.
+type pendingRow struct {
+	Row
+	since time.Time // its oldest count is not older
+}
+
 // Start makes a Recorder, which writes until Close.
 func Start(w Writer) *Recorder {
 	ctx, stop := context.WithCancel(context.Background())
 	now := time.Now()
-	r := &Recorder{writer: w, run: uuid.New(), stop: stop, done: make(chan struct{}), collected: now, expireAt: now, pending: map[hourOfKey]*Row{}}
+	r := &Recorder{writer: w, run: uuid.New(), stop: stop, done: make(chan struct{}), collected: now, expireAt: now, pending: map[hourOfKey]*pendingRow{}}
 	go r.loop(ctx)
 	return r
 }
@@ -155,9 +165,10 @@ func (r *Recorder) Close(ctx context.Context) error {
 	r.stop()
 	<-r.done
 	r.collect(time.Now())
-	_, err := r.write(ctx)
+	all := 1 + len(r.pending)/maxRows + 1 // the batch that may have been written, and the last one
+	_, err := r.write(ctx, all)
 	if err != nil { // the connection may have been broken when the loop ended
-		_, err = r.write(ctx)
+		_, err = r.write(ctx, all)
 	}
 	if err != nil {
 		return fmt.Errorf("write the usage of keys: %w", err)
@@ -190,7 +201,7 @@ func (r *Recorder) hourEnds() time.Time { return r.collected.Truncate(time.Hour)
 func (r *Recorder) writeUntil(ctx context.Context, end time.Time) {
 	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
-	if wrote, err := r.write(ctx); wrote && err == nil {
+	if wrote, err := r.write(ctx, maxBatches); wrote && err == nil {
 		r.expire(ctx)
 	}
 }
@@ -203,54 +214,60 @@ func (r *Recorder) collect(now time.Time) {
 	r.new = nil
 	r.mu.Unlock()
 	hour := r.collected.Truncate(time.Hour) // collections end with the hour, so all of it was counted in this one
-	r.counters = slices.DeleteFunc(r.counters, func(c *counts) bool {
+	kept, noRoom := r.counters[:0], 0       // noRoom: the first that has to wait
+	for _, c := range r.counters {
 		unused := c.holder.Value() == nil // before the numbers are read: then they are the last
 		n := c.read()
-		counted := n.since(c.collected)
-		if counted == (Counts{}) {
-			return unused
-		}
-		row := r.row(c.key, hour)
-		if row == nil {
-			if unused {
+		if counted := n.since(c.collected); counted != (Counts{}) {
+			if row := r.row(c.key, hour); row != nil {
+				row.add(counted)
+				if counted.Requests > 0 {
+					row.LastUsed = now
+				}
+				c.collected = n
+			} else if unused {
 				r.lost.Add(counted.Requests)
+			} else if noRoom == 0 {
+				noRoom = len(kept)
 			}
-			return unused
 		}
-		row.add(counted)
-		if counted.Requests > 0 {
-			row.LastUsed = now
+		if !unused {
+			kept = append(kept, c)
 		}
-		c.collected = n
-		return unused
-	})
-	if len(r.pending) > 0 && r.since.Load() == nil {
-		since := r.collected
-		r.since.Store(&since)
 	}
+	clear(r.counters[len(kept):])
+	r.counters = append(kept[noRoom:len(kept):len(kept)], kept[:noRoom]...) // next time those come first that had to wait
 	r.collected = now
+	r.noteAge()
 }
 
 // row returns the pending row of the key in that hour. It returns nil if the row is new
 // and there is no room for it.
-func (r *Recorder) row(k Key, hour time.Time) *Row {
+func (r *Recorder) row(k Key, hour time.Time) *pendingRow {
 	id := hourOfKey{k, hour.Unix()}
 	row := r.pending[id]
 	if row == nil && len(r.pending) < maxPending {
-		row = &Row{Key: k, Hour: hour}
-		r.pending[id] = row
+		row = &pendingRow{Row{Key: k, Hour: hour}, r.collected}
+		r.pending[id], r.queue = row, append(r.queue, row)
 	}
 	return row
 }
 
-// write writes batches until nothing is pending. After an error the same batch is written
-// again, because it is not known whether it was written.
-func (r *Recorder) write(ctx context.Context) (wrote bool, err error) {
-	for ; ; wrote = true {
-		if r.batch == nil && len(r.pending) == 0 {
-			r.since.Store(nil)
-			return wrote, nil
-		}
+// noteAge notes the age of the oldest row that is not written, for Stats.
+func (r *Recorder) noteAge() {
+	switch {
+	case r.batch != nil: // it has kept the age of its oldest row since it was made
+	case len(r.queue) > 0:
+		r.since.Store(&r.queue[0].since)
+	default:
+		r.since.Store(nil)
+	}
+}
+
+// write writes at most so many batches. After an error the same batch is written again,
+// because it is not known whether it was written.
+func (r *Recorder) write(ctx context.Context, batches int) (wrote bool, err error) {
+	for ; batches > 0 && (r.batch != nil || len(r.queue) > 0); batches-- {
 		if r.batch == nil {
 			r.batch = r.nextBatch()
 		}
@@ -259,8 +276,10 @@ func (r *Recorder) write(ctx context.Context) (wrote bool, err error) {
 			return wrote, err
 		}
 		r.failure.Store(nil)
-		r.batch = nil
+		r.batch, wrote = nil, true
+		r.noteAge()
 	}
+	return wrote, nil
 }
 
 func (r *Recorder) attempt(ctx context.Context) error {
@@ -269,17 +288,16 @@ func (r *Recorder) attempt(ctx context.Context) error {
 	return r.writer.Write(ctx, r.batch)
 }
 
-// nextBatch takes rows from the pending ones.
+// nextBatch takes the oldest of the pending rows.
 func (r *Recorder) nextBatch() *Batch {
 	r.batches++
 	b := &Batch{Run: r.run, Number: r.batches}
-	for id, row := range r.pending {
-		if len(b.Rows) == maxRows {
-			break
-		}
-		b.Rows = append(b.Rows, *row)
-		delete(r.pending, id)
+	rows := r.queue[:min(maxRows, len(r.queue))]
+	for _, row := range rows {
+		b.Rows = append(b.Rows, row.Row)
+		delete(r.pending, hourOfKey{row.Key, row.Hour.Unix()})
 	}
+	r.queue = slices.Delete(r.queue, 0, len(rows))
 	slices.SortFunc(b.Rows, func(a, b Row) int {
 		return cmp.Or(bytes.Compare(a.Workspace[:], b.Workspace[:]), a.Hour.Compare(b.Hour), bytes.Compare(a.ID[:], b.ID[:]))
 	})

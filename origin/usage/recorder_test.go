@@ -399,10 +399,46 @@ func TestCountersAreUsedAtOnce(t *testing.T) {
 	}
 }
 
+// However many keys are in use, the database gets at most four batches in 5 s. Each key has
+// its turn, also those that there is no room for at first.
+func TestTheLoadOfTheDatabaseIsBounded(t *testing.T) {
+	const keys, intervals = 1<<17 + 10_000, 12
+	synctest.Test(t, func(t *testing.T) {
+		w := newTable()
+		r := usage.Start(w)
+		counters := make([]*usage.Counter, keys)
+		for i := range counters {
+			counters[i] = r.Counter(key(1, i))
+		}
+		for range intervals {
+			for _, c := range counters {
+				c.Answered(200, 1)
+			}
+			before := len(w.writes)
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			if batches := len(w.writes) - before; batches > 4 {
+				t.Fatalf("%d batches in 5 s", batches)
+			}
+		}
+		if len(w.rows) != keys {
+			t.Errorf("after %d intervals %d of %d keys have been written", intervals, len(w.rows), keys)
+		}
+		// By then a row waits for its eight turns at most.
+		if age := r.Stats().Unwritten; age < 30*time.Second || age > 40*time.Second {
+			t.Errorf("the oldest count is %v old", age)
+		}
+		closed(t, r)
+		if got := w.total(); got != keys*intervals {
+			t.Errorf("%d requests are counted, want %d", got, keys*intervals)
+		}
+	})
+}
+
 // While nothing can be written, memory is bounded: keys in use are counted later, and of
 // those that left the memory it is said how many requests are lost.
 func TestMemoryIsBounded(t *testing.T) {
-	const bound, more = 1 << 16, 5000
+	const bound, more = 1 << 17, 5000
 	synctest.Test(t, func(t *testing.T) {
 		w := newTable()
 		w.failing(func(context.Context) (error, error) { return errors.New("permission denied"), nil })
