@@ -188,19 +188,14 @@ func (n *node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 		settings["database"] = n.followed
 	}
 	settings["max-connections"] = n.maxConnections
-	dependencies := n.dependenciesOf(pages)
-	checked := make([]admin.Dependency, len(dependencies))
-	for i, d := range dependencies {
-		checked[i] = d.Dependency
-	}
-	n.watched = admin.NewWatch(checked...)
+	n.watched = admin.NewWatch(n.dependenciesOf(pages)...)
 	n.history = admin.NewHistory(n.reading)
 	state := admin.StateSources{Watch: n.watched, History: n.history, Self: n.state,
 		Keys: func(ctx context.Context) []admin.KeyState { return n.busiestKeys(ctx, keys) }}
 	if n.redis.pages != nil {
 		state.Fleet = n.fleet
 	}
-	sources.Dependencies = func() []metrics.Dependency { return dependencyMetrics(dependencies, n.watched) }
+	sources.Dependencies = n.watched.Metrics
 	sources.RedisCalls = n.redis.calls
 	sources.CertificateExpiry = func() time.Time { return certificateExpiry(n.public) }
 	n.health = admin.NewHealth(func() string { return n.cache.Mode().String() },
