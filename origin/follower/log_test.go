@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"listedge/internal/changefeed"
+	"listedge/internal/sandbox"
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // faultyLog is a log that a test makes fail.
@@ -145,51 +149,74 @@ func TestALogThatIsAwayLosesNoChange(t *testing.T) {
 	}
 }
 
-// If commits come fast, an append has all that came since the last one. Two appends are
-// appendPause apart, except heartbeats and full batches.
+// Where commits come fast, an append has all that came since the last one: two appends
+// are appendPause apart, but for heartbeats and full batches. This also holds over TLS,
+// where the follower receives each message alone.
 func TestFastCommitsAreAppendedTogether(t *testing.T) {
 	const commits = 2000
-	w := newWorld(t, server())
-	type appended struct {
-		at      time.Time
-		changes int
-		entries int
-	}
-	var appends []appended
-	log := &faultyLog{Log: w.log}
-	log.append = func(_ context.Context, _ string, entries []changefeed.Entry) error {
-		a := appended{at: time.Now(), entries: len(entries)}
-		for _, e := range entries {
-			if e.Change != nil {
-				a.changes++
-			}
-		}
-		appends = append(appends, a)
-		return nil
-	}
-	f := w.followWith(w.url, log, silent)
-	w.awaitFollowing(f)
-	w.exec("SET synchronous_commit = off")
-	w.exec(fmt.Sprintf(`DO $$ BEGIN FOR n IN 1..%d LOOP
+	p := serverWithTLS(t)
+	for _, mode := range []string{"disable", "require"} {
+		t.Run("sslmode="+mode, func(t *testing.T) {
+			w := newWorld(t, p)
+			url := w.url + "?sslmode=" + mode
+			first := w.followWith(url, w.log, silent)
+			w.awaitFollowing(first)
+			first.stop()
+			w.exec("SET synchronous_commit = off")
+			w.exec(fmt.Sprintf(`DO $$ BEGIN FOR n IN 1..%d LOOP
 	INSERT INTO items (workspace_id, name) VALUES ('%s', 'x');
 	COMMIT;
 END LOOP; END $$`, commits, number(1)))
-	for range commits {
-		w.change()
+
+			type appended struct {
+				at               time.Time
+				changes, entries int
+			}
+			var appends []appended
+			log := &faultyLog{Log: w.log}
+			log.append = func(_ context.Context, _ string, entries []changefeed.Entry) error {
+				a := appended{at: time.Now(), entries: len(entries)}
+				for _, e := range entries {
+					if e.Change != nil {
+						a.changes++
+					}
+				}
+				appends = append(appends, a)
+				return nil
+			}
+			f := w.followWith(url, log, silent)
+			eventually(t, "all are published", func() bool { return f.Stats().Commits >= commits })
+			f.stop()
+			published, ofChanges := 0, 0
+			for i, a := range appends {
+				if a.changes == 0 {
+					continue
+				}
+				published, ofChanges = published+a.changes, ofChanges+1
+				if a.changes == a.entries && a.entries < batchEntries && a.at.Sub(appends[i-1].at) < appendPause {
+					t.Errorf("%d changes were appended %s after the append before", a.changes, a.at.Sub(appends[i-1].at))
+				}
+			}
+			if published != commits || ofChanges > commits/4 {
+				t.Errorf("%d changes in %d appends, want %d in far fewer", published, ofChanges, commits)
+			}
+			t.Logf("%d changes in %d appends", published, ofChanges)
+		})
 	}
-	f.stop()
-	published := 0
-	for i, a := range appends {
-		published += a.changes
-		onlyChanges := a.changes > 0 && a.changes == a.entries
-		if onlyChanges && a.entries < batchEntries && a.at.Sub(appends[i-1].at) < appendPause {
-			t.Errorf("%d changes were appended %s after the append before", a.changes, a.at.Sub(appends[i-1].at))
-		}
+}
+
+// serverWithTLS is a Postgres that takes connections with and without TLS.
+func serverWithTLS(t *testing.T) *sandbox.Postgres {
+	t.Helper()
+	dir := sandboxtest.Dir(t)
+	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	sandboxtest.Certificate(t, "a database", cert, key)
+	as, err := sandbox.ServerAccount()
+	must(err)
+	if as != nil {
+		must(os.Chown(key, int(as.Uid), int(as.Gid)))
 	}
-	if published != commits {
-		t.Errorf("%d changes were appended, want %d", published, commits)
-	}
-	t.Logf("%d changes in %d appends", commits, len(appends))
+	return sandboxtest.PostgresWith(t, map[string]string{"ssl": "on", "ssl_cert_file": cert, "ssl_key_file": key})
 }
 
 // The log is trimmed while this follower, or the next one, still needs its entries.

@@ -21,9 +21,11 @@ const (
 	// appendPause is the least time between two appends of changes, unless batchEntries
 	// wait. A commit is published at once if none came just before it. Where they come
 	// faster, each append costs the nodes and Redis as much as several changes do. In the
-	// pause nothing is received either: one wake-up then receives all that has come.
+	// pause nothing is received either: afterwards one wake-up receives all that has come.
 	appendPause  = 3 * time.Millisecond
 	batchEntries = 500
+	// drainWait is how long a message may take that has already come.
+	drainWait = 200 * time.Microsecond
 )
 
 // enqueue appends the entry to those that wait to be published.
@@ -32,12 +34,14 @@ func (t *term) enqueue(e changefeed.Entry) {
 	t.waiting = append(t.waiting, e)
 }
 
-// due says whether to publish before the next message is received. Messages that are in
-// memory already are decoded first, but not for longer than a second pause.
+// due says whether to publish before the next message is received. What came during a
+// pause is received first, but not for longer than a second pause.
 func (t *term) due(now time.Time) bool {
-	since := now.Sub(t.appendedAt)
-	return len(t.waiting) >= batchEntries ||
-		len(t.waiting) > 0 && (since >= 2*appendPause || since >= appendPause && t.sender.Frontend().ReadBufferLen() == 0)
+	pause := appendPause
+	if t.draining {
+		pause *= 2
+	}
+	return len(t.waiting) >= batchEntries || len(t.waiting) > 0 && now.Sub(t.appendedAt) >= pause
 }
 
 // publish appends the waiting entries to the log, in order. After an error it
