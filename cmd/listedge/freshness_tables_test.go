@@ -95,3 +95,59 @@ func TestFreshnessOfTables(t *testing.T) {
 	execute(t, owner, "ALTER TABLE other.contacts SET LOGGED")
 	proven(key, `"unit":"v5"`)
 }
+
+// A table is rewritten, which changes rows that no change names. Then a transaction sets a
+// row to what the log named last, and waits for a synchronous standby. A page that was read
+// meanwhile does not have the row, and must not be kept when the row becomes visible.
+func TestACommitThatWaitsWhileATableIsRewritten(t *testing.T) {
+	t.Parallel()
+	_, url := privateDatabase(t)
+	workspace, key := workspaceWithKey(t, url)
+	n := startNode(t, url)
+	within(t, patience, "changes are followed", func() bool { return n.mode() == "followed" })
+	conn := connect(t, url)
+	set := func(sql string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count := func(sql string) (n int) {
+		t.Helper()
+		if err := conn.QueryRow(t.Context(), sql).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	execute(t, url, "INSERT INTO items (workspace_id, name, sku) VALUES ($1, 'x', 'foo')", workspace)
+	rows := func() int { return len(n.get(t, "/v1/items?search=foo", key).page(t).Data) }
+	within(t, patience, "the row", func() bool { return rows() == 1 })
+
+	set("SET synchronous_commit = local")
+	set("ALTER SYSTEM SET synchronous_standby_names = 'absent'")
+	set("SELECT pg_reload_conf()")
+	waiting, done := connect(t, url), make(chan error, 1)
+	within(t, patience, "commits wait", func() bool {
+		var names string
+		return waiting.QueryRow(t.Context(), "SHOW synchronous_standby_names").Scan(&names) == nil && names == "absent"
+	})
+	go func() {
+		_, err := waiting.PgConn().Exec(t.Context(), `SET synchronous_commit = local; BEGIN; ALTER TABLE items ALTER sku TYPE text USING NULL; COMMIT;
+			SET synchronous_commit = on; BEGIN; UPDATE items SET sku = 'foo'; COMMIT`).ReadAll()
+		done <- err
+	}()
+	within(t, patience, "the commit waits", func() bool { return count("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == 1 })
+	within(t, patience, "the rewritten table", func() bool { return rows() == 0 })
+	for range 10 { // meanwhile the follower announces the change of the schema
+		if rows() != 0 {
+			t.Error("the row is shown before its commit is visible")
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	set("ALTER SYSTEM RESET synchronous_standby_names")
+	set("SELECT pg_reload_conf()")
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	within(t, patience, "the row is shown again", func() bool { return rows() == 1 })
+}

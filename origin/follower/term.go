@@ -42,6 +42,7 @@ type term struct {
 	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; never zero
 	waiting      []changefeed.Entry  // to be published after it
 	appendedAt   time.Time           // when the log last got some
+	draining     bool                // what came during the last pause has not all been received
 
 	decoded      pglogrepl.LSN // everything up to here has been received
 	confirmation confirmation
@@ -212,11 +213,11 @@ func (t *term) loop(ctx context.Context) error {
 		if t.pending != nil {
 			wake = ask
 		}
-		if next := t.appendedAt.Add(2 * appendPause); len(t.waiting) > 0 && next.Before(wake) {
-			wake = next
-		}
 		if t.pause(wake) {
 			continue
+		}
+		if t.draining {
+			wake = time.Now().Add(drainWait)
 		}
 		if err := t.receive(ctx, wake); err != nil {
 			return err
@@ -225,14 +226,16 @@ func (t *term) loop(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// pause waits for the end of appendPause, or until wake, if everything that was received
-// has been handled. It returns false if there was nothing to wait for.
+// pause waits for the end of appendPause, or until wake. It returns false if there is
+// nothing to wait for, or if more messages have come than were received since the last
+// pause: then this node is behind, and must not wait.
 func (t *term) pause(wake time.Time) bool {
 	d := min(time.Until(t.appendedAt.Add(appendPause)), time.Until(wake))
-	if d <= 0 || t.sender.Frontend().ReadBufferLen() > 0 {
+	if d <= 0 || t.draining {
 		return false
 	}
 	time.Sleep(d)
+	t.draining = true
 	return true
 }
 
@@ -247,6 +250,7 @@ func (t *term) receive(ctx context.Context, wake time.Time) error {
 	}
 	if err != nil {
 		if pgconn.Timeout(err) && ctx.Err() == nil {
+			t.draining = false
 			return nil
 		}
 		return fmt.Errorf("receive: %w", err)
@@ -287,6 +291,9 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 		}
 		t.unlisted.add(*done)
 		if done.touches() {
+			if done.change.Whole == allCollections {
+				t.publishUnsettledAsWhole()
+			}
 			t.publishChange(*done)
 		}
 		t.decoded = max(t.decoded, pglogrepl.LSN(done.change.LSN))
@@ -303,6 +310,23 @@ func (t *term) publishChange(c commit) {
 	t.enqueue(changefeed.Entry{Change: &named.change})
 	c.change.NameOrder, c.named = 0, nil
 	t.unsettled = append(t.unsettled, c)
+}
+
+// publishUnsettledAsWhole publishes the unsettled changes once more, as changes of any
+// row. It is called before a change that touches everything, such as one of the schema.
+// Without it, a page that was read after that change, and before an unsettled one was
+// visible, could be kept when it becomes visible: rows are named by how they differ from
+// the version before (Same), and a change of the schema may have made other versions.
+func (t *term) publishUnsettledAsWhole() {
+	for i := range t.unsettled {
+		c := &t.unsettled[i].change
+		if c.Whole == allCollections {
+			continue
+		}
+		c.Lists, c.Whole = nil, allCollections
+		whole := *c
+		t.enqueue(changefeed.Entry{Change: &whole})
+	}
 }
 
 // checkPrerequisites says whether the term may go on: the prerequisites hold, for
