@@ -24,7 +24,7 @@ func TestUsageMutations(t *testing.T) {
 		{"dropped before it is read", []edit{{recorder, "\t\tn := c.read()\n", "\t\tif unused {\n\t\t\tcontinue\n\t\t}\n\t\tn := c.read()\n"}}, "./origin/usage", model},
 		{"memory is not bounded", []edit{{recorder, " && len(r.pending) < maxPending", ""}}, "./origin/usage", "TestMemoryIsBounded"},
 		{"all that waits is written at once", []edit{{recorder, "maxRows, maxBatches = 4096, 4", "maxRows, maxBatches = 4096, 99"}}, "./origin/usage", "TestTheLoadOfTheDatabaseIsBounded"},
-		{"the same keys always have room", []edit{{recorder, "append(kept[noRoom:len(kept):len(kept)], kept[:noRoom]...)", "append(kept[:len(kept):len(kept)], kept[:0]...)"}, {recorder, "noRoom = len(kept)", "noRoom = 0"}}, "./origin/usage", "TestTheLoadOfTheDatabaseIsBounded"},
+		{"the same keys always have room", []edit{{recorder, "slices.Concat(kept[noRoom:], kept[:noRoom])", "kept"}}, "./origin/usage", "TestTheLoadOfTheDatabaseIsBounded"},
 		{"hours end late", []edit{{recorder, "hour := r.collected.Truncate(time.Hour)", "hour := now.Truncate(time.Hour)"}}, "./origin/usage", "TestARecorderWrites"},
 		{"nothing is written at the end", []edit{{recorder, "\t<-r.done\n\tr.collect(time.Now())\n", "\t<-r.done\n"}}, "./origin/usage", "TestARecorderWrites"},
 		{"a refresh is counted for somebody", []edit{{"cache/refresh.go", "\t\tfill.Queried = nil\n\t\tr.add", "\t\tr.add"}}, "./cache", "TestQueriesAreCountedForTheRequestThatCausedThem"},

@@ -166,11 +166,13 @@ func (r *Recorder) Close(ctx context.Context) error {
 	defer cancel()
 	r.stop()
 	<-r.done
-	r.collect(time.Now())
-	all := 1 + len(r.pending)/maxRows + 1 // the batch that may have been written, and the last one
-	_, err := r.write(ctx, all)
-	if err != nil { // the connection may have been broken when the loop ended
-		_, err = r.write(ctx, all)
+	var err error
+	for more := true; more && err == nil; {
+		more = r.collect(time.Now())                // what there was no room for comes next
+		all := len(r.queue)/maxRows + 2             // with the batch that may have been written, and a last one that is not full
+		if _, err = r.write(ctx, all); err != nil { // the connection may have been broken when the loop ended
+			_, err = r.write(ctx, all)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("write the usage of keys: %w", err)
@@ -182,7 +184,7 @@ func (r *Recorder) Close(ctx context.Context) error {
 func (r *Recorder) loop(ctx context.Context) {
 	defer close(r.done)
 	for {
-		next := time.NewTimer(min(interval, time.Until(r.hourEnds())))
+		next := time.NewTimer(min(time.Until(r.collected.Add(interval)), time.Until(r.hourEnds())))
 		select {
 		case <-ctx.Done():
 			next.Stop()
@@ -209,14 +211,14 @@ func (r *Recorder) writeUntil(ctx context.Context, end time.Time) {
 }
 
 // collect adds what was counted since the last collection to the pending rows, and
-// forgets counters that nobody uses any more.
-func (r *Recorder) collect(now time.Time) {
+// forgets counters that nobody uses any more. more says that some had to wait for room.
+func (r *Recorder) collect(now time.Time) (more bool) {
 	r.mu.Lock()
 	r.counters = append(r.counters, r.new...)
 	r.new = nil
 	r.mu.Unlock()
 	hour := r.collected.Truncate(time.Hour) // collections end with the hour, so all of it was counted in this one
-	kept, noRoom := r.counters[:0], 0       // noRoom: the first that has to wait
+	kept, noRoom := r.counters[:0], -1      // noRoom: the first that has to wait
 	seconds, busiest := now.Sub(r.collected).Seconds(), busiest{}
 	for _, c := range r.counters {
 		unused := c.holder.Value() == nil // before the numbers are read: then they are the last
@@ -231,7 +233,7 @@ func (r *Recorder) collect(now time.Time) {
 				c.collected = n
 			} else if unused {
 				r.lost.Add(counted.Requests)
-			} else if noRoom == 0 {
+			} else if noRoom < 0 {
 				noRoom = len(kept)
 			}
 		}
@@ -240,10 +242,14 @@ func (r *Recorder) collect(now time.Time) {
 		}
 	}
 	clear(r.counters[len(kept):])
-	r.counters = append(kept[noRoom:len(kept):len(kept)], kept[:noRoom]...) // next time those come first that had to wait
+	r.counters = kept
+	if noRoom >= 0 { // next time those come first that had to wait
+		r.counters = slices.Concat(kept[noRoom:], kept[:noRoom])
+	}
 	r.collected = now
 	r.busiest.Store(&busiest)
 	r.noteAge()
+	return noRoom >= 0
 }
 
 // row returns the pending row of the key in that hour. It returns nil if the row is new

@@ -435,6 +435,68 @@ func TestTheLoadOfTheDatabaseIsBounded(t *testing.T) {
 	})
 }
 
+// Close writes what every counter has, also of those that had to wait for room.
+func TestCloseWritesWhatHadNoRoom(t *testing.T) {
+	for name, c := range map[string]struct {
+		keys, intervals int
+		fails           bool // until Close
+	}{
+		"more keys in use than there is room": {155_000, 4, false},
+		"after an outage":                     {140_000, 2, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newTable()
+				if c.fails {
+					w.failing(func(context.Context) (error, error) { return errors.New("connection refused"), nil })
+				}
+				r := usage.Start(w)
+				counters := make([]*usage.Counter, c.keys)
+				for i := range counters {
+					counters[i] = r.Counter(key(1, i))
+				}
+				for range c.intervals {
+					for _, counter := range counters {
+						counter.Answered(200, 1)
+					}
+					time.Sleep(5 * time.Second)
+					synctest.Wait()
+				}
+				w.failing(nil)
+				closed(t, r)
+				runtime.KeepAlive(counters)
+				if got := w.total(); got != uint64(c.keys*c.intervals) {
+					t.Errorf("%d requests are written, want %d", got, c.keys*c.intervals)
+				}
+			})
+		})
+	}
+}
+
+// After a write that hangs until its timeout the next one comes when it is due: what was
+// counted before is written within two intervals.
+func TestAWriteThatHangsDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTable()
+		hung := false
+		w.failing(func(ctx context.Context) (error, error) {
+			if hung {
+				return nil, nil
+			}
+			hung = true
+			<-ctx.Done()
+			return ctx.Err(), nil
+		})
+		r := usage.Start(w)
+		defer closed(t, r)
+		r.Counter(key(1, 1)).Answered(200, 1)
+		time.Sleep(10*time.Second + time.Millisecond)
+		if !hung || w.total() != 1 {
+			t.Errorf("after 10 s: hung %t, %d requests written", hung, w.total())
+		}
+	})
+}
+
 // While nothing can be written, memory is bounded: keys in use are counted later, and of
 // those that left the memory it is said how many requests are lost.
 func TestMemoryIsBounded(t *testing.T) {
