@@ -57,7 +57,7 @@ func TestBudgetAndBreakerToTheMillisecond(t *testing.T) {
 
 func TestFailureModes(t *testing.T) {
 	for mode, want := range map[FailureMode]int{FailLocal: 15, FailAllow: 40, FailDeny: 0} {
-		t.Run(mode.String(), func(t *testing.T) {
+		t.Run(string(mode), func(t *testing.T) {
 			inVirtualTime(t, Options{FailureMode: mode}, func(t *testing.T, l *Limiter, v *virtual) {
 				v.mood.Store(int32(broken))
 				key, allowed := smallKey(t, l), 0
@@ -274,7 +274,7 @@ func TestALeaseEndsInASleep(t *testing.T) {
 // mode, also where no bucket has a lease to fetch or a debt to send.
 func TestARequestAfterAFailedCallAsksRedis(t *testing.T) {
 	for _, mode := range []FailureMode{FailLocal, FailAllow, FailDeny} {
-		t.Run(mode.String(), func(t *testing.T) {
+		t.Run(string(mode), func(t *testing.T) {
 			inVirtualTime(t, Options{FailureMode: mode}, func(t *testing.T, l *Limiter, v *virtual) {
 				b := l.Bucket("small", policy(t, 1, 15))
 				l.take(b, nil)

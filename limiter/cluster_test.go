@@ -150,6 +150,8 @@ func (s *shards) shardOf(key string) uint8 {
 	return 0
 }
 
+func (s *shards) mostShards() int { return 2 }
+
 func (s *shards) visit(ctx context.Context, calls []*visit) (err error) {
 	loses := s.loses.Load()
 	if calls[0].bucket.key != "second" || loses == nothing {

@@ -20,7 +20,7 @@ type leased struct {
 	budget int64 // a request waits for Redis at least so long: microseconds
 	id     string
 
-	active  *activeBuckets
+	active  activeBuckets
 	running sync.WaitGroup // heartbeats, and what ends them
 	closed  atomic.Bool    // set with mu held
 
@@ -29,8 +29,8 @@ type leased struct {
 }
 
 func newLeased(l *Limiter, o Options, s store) *leased {
-	d := &leased{l: l, store: s, mode: o.FailureMode, budget: cmp.Or(o.Budget, DefaultBudget).Microseconds(), id: cmp.Or(o.NodeID, rand.Text())}
-	d.active = newActiveBuckets(d.sweep)
+	d := &leased{l: l, store: s, mode: cmp.Or(o.FailureMode, FailLocal), budget: cmp.Or(o.Budget, DefaultBudget).Microseconds(), id: cmp.Or(o.NodeID, rand.Text())}
+	d.active = activeBuckets{onSweep: d.sweep, buckets: make(map[*Bucket]struct{})}
 	d.shardOf(membersKey(0))
 	return d
 }
@@ -253,6 +253,9 @@ func (d *leased) decideFallback(p *part, now int64) {
 
 // sweep looks at the active buckets: what is idle goes back, and debts are sent.
 func (d *leased) sweep() {
+	if d.closed.Load() {
+		return
+	}
 	now, begun := d.l.now(), 0
 	d.active.sweep(func(b *Bucket) {
 		if b.lease.Sweep(now, b.shard.fleet()) && begun < maxSwept && d.requestCall(b) {
@@ -274,7 +277,6 @@ func (d *leased) close(ctx context.Context) error {
 	if before {
 		return nil
 	}
-	d.active.stop()
 	for _, s := range d.allShards() {
 		d.running.Go(func() { s.close(ctx) })
 	}
@@ -304,6 +306,14 @@ func (d *leased) shardOf(key string) *shard {
 		d.shards[index] = newShard(d, int(index))
 	}
 	return d.shards[index]
+}
+
+// findShards begins heartbeats at all masters of a Cluster. It does so before this node
+// needs their buckets, so that the other nodes count it there.
+func (d *leased) findShards() {
+	for i := range d.store.mostShards() {
+		d.shardOf(membersKey(i))
+	}
 }
 
 func (d *leased) allShards() []*shard {

@@ -47,12 +47,8 @@ package limiter
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"listedge/internal/boottime"
 	"listedge/limiter/lease"
@@ -75,52 +71,6 @@ const MaxQuota = lease.MaxTokens
 // IsWholeRate reports whether a rate is a whole number of micro-tokens a second.
 // NewPolicy rounds other rates down.
 func IsWholeRate(rate float64) bool { return lease.IsWhole(rate) }
-
-// DefaultBudget is how long a request waits for Redis: several round trips within a
-// data centre. If two round trips take longer, a request waits for two, but never more
-// than 125 ms.
-const DefaultBudget = 10 * time.Millisecond
-
-const defaultMaxBuckets = 1 << 20
-
-// FailureMode is how requests are decided while Redis is unreachable and no leased
-// token is left.
-type FailureMode uint8
-
-const (
-	FailLocal FailureMode = iota // this node's part of the bucket decides
-	FailAllow                    // all are admitted; Redis debits them later
-	FailDeny                     // all are refused
-)
-
-// UnmarshalText reads local, allow or deny.
-func (m *FailureMode) UnmarshalText(text []byte) error {
-	mode := slices.Index(failureModes[:], string(text))
-	if mode < 0 {
-		return fmt.Errorf("%q is not local, allow or deny", text)
-	}
-	*m = FailureMode(mode)
-	return nil
-}
-
-func (m FailureMode) String() string { return failureModes[m] }
-
-var failureModes = [...]string{"local", "allow", "deny"}
-
-// Options of a Limiter. The zero value is a working single node.
-type Options struct {
-	// Redis is nil for a single node. The client may lead to a single server, Sentinel
-	// or Cluster. It should be used by the limiter only, with ContextTimeoutEnabled. The
-	// limiter does not close it.
-	Redis redis.UniversalClient
-
-	FailureMode FailureMode
-	NodeID      string // unique in the fleet; empty = random
-
-	Budget     time.Duration   // the longest a Take waits for a Redis that is not slow; 0 = DefaultBudget
-	MaxBuckets int             // most buckets that this node keeps in memory; 0 = about a million
-	Clock      *boottime.Clock // of this node; nil = a new one (the script uses Redis' own clock)
-}
 
 // decider decides requests: direct by buckets in this process, leased by buckets in
 // Redis.
@@ -161,10 +111,10 @@ func New(o Options) *Limiter {
 // nil.
 func newLimiter(o Options, s store) *Limiter {
 	l := &Limiter{clock: cmp.Or(o.Clock, boottime.New())}
-	l.buckets = registry{evictable: func(b *Bucket, busy bool) bool { return l.decider.evictable(b, busy) }, buckets: make(map[string]*Bucket), maxBuckets: cmp.Or(o.MaxBuckets, defaultMaxBuckets), sweepAt: sweepFrom}
 	if l.decider = (&direct{l}); s != nil {
 		l.decider = newLeased(l, o, s)
 	}
+	l.buckets = registry{evictable: l.decider.evictable, buckets: make(map[string]*Bucket), maxBuckets: cmp.Or(o.MaxBuckets, defaultMaxBuckets), sweepAt: sweepFrom}
 	return l
 }
 

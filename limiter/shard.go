@@ -243,7 +243,7 @@ func (s *shard) owesDebts() bool {
 		return s.hasDebts.Load()
 	}
 	owes := false
-	s.d.active.each(func(b *Bucket) { owes = owes || b.shard == s && (b.lease.HasDebt() || b.lease.InFlight()) })
+	s.d.active.each(func(b *Bucket) { owes = owes || b.shard == s && b.lease.Owes() })
 	s.hasDebts.Store(owes)
 	return owes
 }

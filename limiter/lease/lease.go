@@ -260,7 +260,11 @@ func (s Status) Refused(retryIn int64) Status {
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// HasDebt reports whether tokens were spent here that the bucket has not debited yet.
+// Owes reports whether tokens were spent here that the bucket may not have debited yet: a
+// call in flight may be debiting them.
+func (l *Lease) Owes() bool { return l.HasDebt() || l.fallback != nil && l.inFlight }
+
+// HasDebt reports whether tokens were spent here that no call has debited yet.
 func (l *Lease) HasDebt() bool { return l.fallback != nil && l.fallback.debt > 0 }
 
 // Forgettable reports whether a new lease would be the same.

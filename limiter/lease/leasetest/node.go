@@ -285,7 +285,7 @@ func (n *Node) heartbeat() {
 // while an answer is outstanding or debts have to be sent: until then the others go on
 // withholding the node's part, and the debts are paid from that.
 func (n *Node) present() bool {
-	if n.hasDebts && !n.away && !n.Lease.HasDebt() && !n.Lease.InFlight() {
+	if n.hasDebts && !n.away && !n.Lease.Owes() {
 		n.hasDebts = false
 	}
 	return !n.hasDebts && !n.unanswered && !n.Lease.Unanswered(n.Now(), n.Fleet())
