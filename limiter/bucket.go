@@ -101,17 +101,14 @@ func (b *Bucket) join(w chan answer) {
 func (b *Bucket) leave(w chan answer) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.waiters == nil {
+	if b.waiting() == 0 {
 		return false
 	}
 	i := slices.Index(b.waiters.all, w)
-	if i < 0 {
-		return false
+	if i >= 0 {
+		b.waiters.all = slices.Delete(b.waiters.all, i, i+1)
 	}
-	if b.waiters.all = slices.Delete(b.waiters.all, i, i+1); len(b.waiters.all) == 0 {
-		b.waiters = nil
-	}
-	return true
+	return i >= 0
 }
 
 // answer answers the waiting requests that the lease can decide. With all, it also
@@ -155,12 +152,13 @@ func (r *registry) get(key string, make func() *Bucket) *Bucket {
 	return b
 }
 
-// lock locks the bucket. If the handle was evicted, it locks and returns the one that is
+// lock locks a bucket. If the handle was evicted, it replaces it by the one that is
 // registered for its key.
-func (r *registry) lock(b *Bucket) *Bucket {
-	all := [3]*Bucket{b}
+func (r *registry) lock(b **Bucket) *Bucket {
+	all := [3]*Bucket{*b}
 	r.lockAll(&all)
-	return all[0]
+	*b = all[0]
+	return *b
 }
 
 // lockAll is lock for the buckets of a request. Any may be nil. It always locks them in

@@ -60,7 +60,7 @@ func (d *direct) decide(now int64, q request) Decision {
 }
 
 func (d *direct) refund(b *Bucket, _ int64, _ bool) {
-	b = d.l.buckets.lock(b)
+	b = d.l.buckets.lock(&b)
 	defer b.mu.Unlock()
 	b.lease.Level = min(b.lease.Level+lease.Token, b.lease.Policy.Units())
 }

@@ -96,25 +96,23 @@ func (d *leased) decide(now int64, q request) Decision {
 	return r
 }
 
-// take is the fast path: a lease that has a token, or one that knows there is none. If
-// another bucket refuses the request, it takes no token and leaves the part NeedRemote.
-// A request of no cost is not refused.
+// take is the fast path: the lease has a token, or knows that there is none. If another
+// bucket refuses the request, no token is taken: the outcome is NeedRemote or Denied. A
+// request of no cost is not refused.
 func (d *leased) take(p *part, now, cost int64, refused bool) {
-	b := d.l.buckets.lock(p.bucket)
+	b := d.l.buckets.lock(&p.bucket)
 	defer b.mu.Unlock()
-	p.bucket = b
+	outcome := lease.NeedRemote
 	switch {
 	case cost == 0:
 		p.status = b.lease.Status(now, b.shard.down.Load())
 		return
 	case !refused:
-		p.outcome = b.lease.Take(now)
+		outcome = b.lease.Take(now)
 	case b.lease.Denies(now):
-		p.outcome = lease.Denied
-	default:
-		p.outcome = lease.NeedRemote
+		outcome = lease.Denied
 	}
-	p.answer = b.answerOf(p.outcome, now)
+	p.answer = b.answerOf(outcome, now)
 	d.prefetch(b, now)
 }
 
@@ -142,10 +140,10 @@ func (d *leased) markPending(b *Bucket) {
 	b.pending, b.shard = true, d.shardOf(b.key)
 }
 
-// refund takes a token back into the lease, or sends it to the bucket: at once
-// where the bucket is small, else with what goes there next.
+// refund takes a token back into the lease, or else sends it to the bucket: at once if the
+// bucket is not leased from, otherwise with the next call.
 func (d *leased) refund(b *Bucket, now int64, fallback bool) {
-	b = d.l.buckets.lock(b)
+	b = d.l.buckets.lock(&b)
 	defer b.mu.Unlock()
 	if b.lease.Refund(now, fallback) {
 		d.active.add(b)
@@ -155,8 +153,8 @@ func (d *leased) refund(b *Bucket, now int64, fallback bool) {
 	}
 }
 
-// decideRemote brings all parts, of which none was refused, to an outcome: by Redis,
-// or by this node where that does not answer in time.
+// decideRemote decides the parts that need Redis, while no bucket refuses the request: by
+// Redis' answer, or without Redis if none comes in time.
 func (d *leased) decideRemote(all *parts) (by Source) {
 	by = d.wait(all)
 	now := d.l.now()
@@ -207,9 +205,8 @@ func (d *leased) wait(all *parts) (by Source) {
 // the bucket. join returns its shard and for how long the part waits: 0 = it does not. calls
 // gains the bucket if that has no call yet.
 func (d *leased) join(p *part, calls *[]*Bucket) (s *shard, wait int64) {
-	b := d.l.buckets.lock(p.bucket)
+	b := d.l.buckets.lock(&p.bucket)
 	defer b.mu.Unlock()
-	p.bucket = b
 	now := d.l.now()
 	if p.answer = b.answerOf(b.lease.Retry(now), now); p.outcome != lease.NeedRemote {
 		return nil, 0
@@ -231,9 +228,9 @@ func (d *leased) join(p *part, calls *[]*Bucket) (s *shard, wait int64) {
 
 // decideFallback decides without Redis.
 func (d *leased) decideFallback(p *part, now int64) {
-	b := d.l.buckets.lock(p.bucket)
+	b := d.l.buckets.lock(&p.bucket)
 	defer b.mu.Unlock()
-	p.bucket, p.fallback = b, true
+	p.fallback = true
 	ok, retry := false, heartbeatInterval.Microseconds()
 	if d.mode == FailAllow || d.mode == FailLocal && !b.unknownQuota() {
 		ok, retry = b.lease.TakeFallback(now, b.shard.fleet(), d.mode == FailAllow)

@@ -78,8 +78,12 @@ type decider interface {
 	open(b *Bucket)
 	decide(now int64, r request) Decision
 	refund(b *Bucket, now int64, fallback bool)
-	setPolicy(b *Bucket, p Policy)       // b.mu is held
-	evictable(b *Bucket, busy bool) bool // a new bucket would be the same, or busy ones may be evicted, too; b.mu is held
+	setPolicy(b *Bucket, p Policy) // b.mu is held
+
+	// evictable reports whether a new bucket would be the same as b; or with busy,
+	// whether b may be evicted although it is in use. b.mu is held.
+	evictable(b *Bucket, busy bool) bool
+
 	stats(s *Stats)
 	close(ctx context.Context) error
 }
@@ -114,7 +118,7 @@ func newLimiter(o Options, s store) *Limiter {
 	if l.decider = (&direct{l}); s != nil {
 		l.decider = newLeased(l, o, s)
 	}
-	l.buckets = registry{evictable: l.decider.evictable, buckets: make(map[string]*Bucket), maxBuckets: cmp.Or(o.MaxBuckets, defaultMaxBuckets), sweepAt: sweepFrom}
+	l.buckets = registry{evictable: l.decider.evictable, maxBuckets: cmp.Or(o.MaxBuckets, defaultMaxBuckets), buckets: make(map[string]*Bucket), sweepAt: sweepFrom}
 	return l
 }
 
@@ -122,8 +126,8 @@ func newLimiter(o Options, s store) *Limiter {
 // goes on while the machine sleeps, so that leases end meanwhile.
 func (l *Limiter) now() int64 { return l.clock.Now().Microseconds() }
 
-// Bucket returns the handle on the bucket of that key (KeyBucket, WorkspaceBucket, QuotaBucket) and
-// sets its policy to p. The policy is in force from the next Take on.
+// Bucket returns the handle on the bucket of that key (KeyBucket, WorkspaceBucket,
+// QuotaBucket) and sets its policy to p. The policy is in force from the next Take on.
 func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 	b := l.buckets.get(key, func() *Bucket {
 		b := &Bucket{key: key, until: p.Until}
@@ -141,42 +145,39 @@ func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 	return b
 }
 
-// Take takes one token from each bucket that is not nil, or none from any. A nil
-// bucket is unlimited. It waits for Redis no longer than the budget. now was read
-// by the caller, at most a tenth of a second ago: reading the clock once more costs
-// more than the decision.
+// Take takes one token from each bucket that is not nil, or none from any. A nil bucket is
+// unlimited. Take waits for Redis no longer than DefaultBudget says. The caller read now at
+// most a tenth of a second ago: reading the clock again costs more than the decision.
 func (l *Limiter) Take(now time.Time, key, workspace, quota *Bucket) Decision {
 	d := l.decide(now, key, workspace, quota, 1)
 	l.counts.add(&d)
 	return d
 }
 
-// Peek is Take without taking a token, for an answer that costs nothing. Only a rate of
-// 0 refuses it.
+// Peek is Take without taking a token, for a response that costs none. Only a rate of 0
+// refuses it.
 func (l *Limiter) Peek(now time.Time, key, workspace, quota *Bucket) Decision {
 	return l.decide(now, key, workspace, quota, 0)
 }
 
-func (l *Limiter) decide(now time.Time, key, workspace, quota *Bucket, cost int64) (d Decision) {
+func (l *Limiter) decide(now time.Time, key, workspace, quota *Bucket, cost int64) Decision {
 	if workspace == key {
 		workspace = nil
 	}
 	switch {
 	case key != nil && key.blocked.Load():
-		d = blocked(Key)
+		return blocked(Key)
 	case workspace != nil && workspace.blocked.Load():
-		d = blocked(Workspace)
+		return blocked(Workspace)
 	case key == nil && workspace == nil && quota == nil:
-		d = Decision{Allowed: true, Source: SourceUnlimited}
-	default:
-		at := l.clock.At(now).Microseconds()
-		r := request{buckets: [...]*Bucket{key, workspace, quota}, cost: cost}
-		if quota != nil {
-			r.periodEnds = at + quota.until - now.UnixMicro()
-		}
-		d = l.decider.decide(at, r)
+		return Decision{Allowed: true, Source: SourceUnlimited}
 	}
-	return d
+	at := l.clock.At(now).Microseconds()
+	r := request{buckets: [...]*Bucket{key, workspace, quota}, cost: cost}
+	if quota != nil {
+		r.periodEnds = at + quota.until - now.UnixMicro()
+	}
+	return l.decider.decide(at, r)
 }
 
 // blocked refuses a request because a bucket has rate 0.
@@ -210,7 +211,7 @@ type Decision struct {
 	Source     Source        // where it was decided
 	RetryAfter time.Duration // when refused: the time until there may be a token, never 0
 	Key        Status
-	Workspace  Status // zero where there is no such bucket, as below
+	Workspace  Status // zero if there is no such bucket; so is Quota
 	Quota      Status
 }
 
@@ -258,7 +259,7 @@ const (
 	SourceBlocked                     // rate 0
 	SourceMemory                      // the bucket itself: no Redis is configured
 	SourceRedis                       // Redis, which the request waited for
-	SourceLease                       // leased tokens, or Redis' earlier answer that there are none yet
+	SourceLease                       // leased tokens, or an earlier answer of Redis that there is none yet
 	SourceLocalFallback               // this node's part of the bucket: Redis did not answer in time
 	sources
 )
@@ -273,7 +274,7 @@ const blockedRetry = time.Hour
 
 type counts struct {
 	decisions [2][sources]atomic.Uint64 // refused, allowed
-	quota     atomic.Uint64             // refused by a quota that is used up, which decisions do not include
+	quota     atomic.Uint64             // refused by a quota that is used up; not counted in decisions
 
 	trips, calls, errors, timeouts, returned, dropped, debts, leased, prefetches, settles, fallback atomic.Uint64
 }

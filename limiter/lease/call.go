@@ -235,9 +235,6 @@ func (l *Lease) Fail(c *Call, now int64) (dropped int64) {
 	return c.Ret
 }
 
-// InFlight reports whether a call is in flight.
-func (l *Lease) InFlight() bool { return l.inFlight }
-
 // idle reports whether no request has come for longer than the demand's idleAfter.
 func (l *Lease) idle(now int64) bool { return now-l.takenAt >= l.demand.idleAfter() }
 

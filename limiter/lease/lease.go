@@ -118,18 +118,17 @@ func (l *Lease) Take(now int64) Outcome {
 
 // Retry is Take for a request that Take has counted already.
 func (l *Lease) Retry(now int64) Outcome {
+	l.trim(now)
 	switch {
 	case l.closed:
 		return NeedRemote
 	case l.granted > 0 && now < l.grantedUntil:
 		l.granted--
 		return Granted
-	}
-	if l.trim(now); l.balance > 0 {
+	case l.balance > 0:
 		l.balance--
 		return Granted
-	}
-	if now < l.deny {
+	case now < l.deny:
 		return Denied
 	}
 	return NeedRemote
@@ -169,11 +168,11 @@ const failedFor = 100_000
 
 // Holds is how many tokens may be spent without a call.
 func (l *Lease) Holds(now int64) int64 {
-	if l.closed {
-		return 0
-	}
 	l.trim(now)
-	if now < l.grantedUntil {
+	switch {
+	case l.closed:
+		return 0
+	case now < l.grantedUntil:
 		return int64(l.balance + l.granted)
 	}
 	return int64(l.balance)
