@@ -145,7 +145,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 	if c.Need+c.Extra+c.Rel0+c.Rel1+c.Ret+c.Debt == 0 {
 		return false
 	}
-	l.inFlight, l.since, l.closed, l.ret = true, now, false, 0
+	l.inFlight, l.paying, l.since, l.closed, l.ret = true, c.Debt > 0, now, false, 0
 	return true
 }
 
@@ -160,7 +160,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 // Requests that did not wait for the answer were admitted without it: a debt. The tokens
 // of the answer pay it first, because the bucket gave some of them for these requests.
 func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
-	l.inFlight, l.since = false, never
+	l.inFlight, l.paying, l.since = false, false, never
 	l.trim(now)
 	granted, leased := c.Granted, c.Leased
 	if c.Hold == 1 {
@@ -230,7 +230,7 @@ func (l *Lease) setDeny(c *Call, now int64) {
 // lost, because a second call might give them back twice. Fail returns their number.
 // The debt is kept (restoreDebt).
 func (l *Lease) Fail(c *Call, now int64) (dropped int64) {
-	l.inFlight, l.since = false, now
+	l.inFlight, l.paying, l.since = false, false, now
 	l.restoreDebt(c.Debt)
 	return c.Ret
 }

@@ -64,6 +64,7 @@ type Lease struct {
 	backoff  int32 // pause before the next call to an empty bucket, in microseconds
 
 	inFlight bool
+	paying   bool      // the call in flight debits a debt
 	closed   bool      // all held tokens go back, because the policy has changed
 	owner    bool      // this node was the bucket's owner as of the last answer
 	fallback *fallback // not nil = tokens may have been spent that the bucket does not know of
@@ -259,9 +260,8 @@ func (s Status) Refused(retryIn int64) Status {
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// Owes reports whether tokens were spent here that the bucket may not have debited yet: a
-// call in flight may be debiting them.
-func (l *Lease) Owes() bool { return l.HasDebt() || l.fallback != nil && l.inFlight }
+// Owes reports whether tokens were spent here that the bucket may not have debited yet.
+func (l *Lease) Owes() bool { return l.HasDebt() || l.paying }
 
 // HasDebt reports whether tokens were spent here that no call has debited yet.
 func (l *Lease) HasDebt() bool { return l.fallback != nil && l.fallback.debt > 0 }
