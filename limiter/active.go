@@ -10,14 +10,17 @@ import (
 // activeBuckets are those that hold leased tokens or have a debt. While there are any,
 // they are swept every sweepEvery.
 type activeBuckets struct {
-	onSweep func()
+	d *leased
 
 	mu       sync.Mutex // guards all below; taken after a bucket's
 	buckets  map[*Bucket]struct{}
 	sweeping bool // a sweep runs, or a timer will begin one
 }
 
-const sweepEvery = 100 * time.Millisecond
+const (
+	sweepEvery = 100 * time.Millisecond
+	maxSwept   = 64 // calls that a sweep requests at most, so that they do not delay requests
+)
 
 // add adds a bucket. b.mu is held.
 func (a *activeBuckets) add(b *Bucket) {
@@ -30,7 +33,7 @@ func (a *activeBuckets) add(b *Bucket) {
 	a.buckets[b] = struct{}{}
 	if !a.sweeping {
 		a.sweeping = true
-		time.AfterFunc(sweepEvery, a.onSweep)
+		time.AfterFunc(sweepEvery, a.sweep)
 	}
 }
 
@@ -46,10 +49,17 @@ func (a *activeBuckets) each(do func(b *Bucket)) {
 	}
 }
 
-// sweep is each, and then removes the buckets that hold nothing and have no debt.
-func (a *activeBuckets) sweep(do func(b *Bucket)) {
+// sweep gives back what is idle and sends debts. Then it removes the buckets that hold
+// nothing and have no debt.
+func (a *activeBuckets) sweep() {
+	if a.d.closed.Load() {
+		return
+	}
+	now, calls := a.d.l.now(), 0
 	a.each(func(b *Bucket) {
-		do(b)
+		if b.lease.Sweep(now, b.shard.fleet()) && calls < maxSwept && a.d.requestCall(b) {
+			calls++
+		}
 		if b.active = b.lease.IsActive(); !b.active {
 			a.mu.Lock()
 			delete(a.buckets, b)
@@ -59,7 +69,7 @@ func (a *activeBuckets) sweep(do func(b *Bucket)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.sweeping = len(a.buckets) > 0; a.sweeping {
-		time.AfterFunc(sweepEvery, a.onSweep)
+		time.AfterFunc(sweepEvery, a.sweep)
 	} else {
 		a.buckets = make(map[*Bucket]struct{}) // the old one keeps its memory
 	}

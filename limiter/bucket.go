@@ -16,13 +16,13 @@ type Bucket struct {
 	until   int64       // of a quota: the end of its period, in microseconds since 1970; 0 = no quota
 	blocked atomic.Bool // its rate is 0
 
-	active  bool // it is one of leased.active; guarded by mu, as are all fields below
+	active  bool // in leased.active; guarded by mu, as are all fields below
 	pending bool // queued for a call, or the call is in flight
 	evicted bool // another handle may be registered for its key
 
 	mu      sync.Mutex
-	shard   *shard   // of Redis, which has the bucket; nil without Redis
-	waiters *waiters // nil = none; they only wait while pending
+	shard   *shard   // has the bucket; nil without Redis
+	waiters *waiters // requests that wait for Redis, only while pending; nil = none
 	lease   lease.Lease
 }
 
@@ -72,8 +72,8 @@ func (b *Bucket) within(s lease.Status, now int64, q *request) lease.Status {
 	return s
 }
 
-// unknownQuota reports whether this node does not know what is left of a quota, and Redis
-// can tell. One late answer does not make such a quota full. b.mu is held.
+// unknownQuota reports whether this node does not know what is left of a quota, although
+// its shard is up. Then a late answer must not make the quota count as full. b.mu is held.
 func (b *Bucket) unknownQuota() bool {
 	return b.until != 0 && b.lease.IsUnknown() && !b.shard.refuses()
 }
@@ -152,7 +152,7 @@ func (r *registry) get(key string, make func() *Bucket) *Bucket {
 	return b
 }
 
-// lock locks a bucket. If the handle was evicted, it replaces it by the one that is
+// lock locks a bucket. If the handle was evicted, lock replaces it with the one that is
 // registered for its key.
 func (r *registry) lock(b **Bucket) *Bucket {
 	all := [3]*Bucket{*b}
@@ -204,10 +204,10 @@ func (r *registry) registered(b *Bucket) *Bucket {
 	})
 }
 
-// makeRoom evicts buckets if there are many. It evicts the idle ones first, and then as
-// many others as are too many. A bucket that is evicted while in use is full when it is
-// used again. As in Redis, each lost bucket admits at most one burst too many. Buckets that
-// are needed stay, so there may be more of them than maxBuckets.
+// makeRoom evicts buckets if there are many: first the idle ones, and then others until
+// there are fewer than maxBuckets. A bucket that is evicted while in use is full when it is
+// used again, so it admits at most one burst too many. Used quotas stay, so there may be
+// more than maxBuckets.
 func (r *registry) makeRoom() {
 	if len(r.buckets) < min(r.sweepAt, r.maxBuckets) {
 		return

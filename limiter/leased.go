@@ -17,8 +17,8 @@ type leased struct {
 	l      *Limiter
 	store  store
 	mode   FailureMode
-	budget int64 // a request waits for Redis at least so long: microseconds
-	id     string
+	budget int64  // of lease.Link: microseconds
+	id     string // of this node, in heartbeats
 
 	active  activeBuckets
 	running sync.WaitGroup // heartbeats, and what ends them
@@ -30,14 +30,14 @@ type leased struct {
 
 func newLeased(l *Limiter, o Options, s store) *leased {
 	d := &leased{l: l, store: s, mode: cmp.Or(o.FailureMode, FailLocal), budget: cmp.Or(o.Budget, DefaultBudget).Microseconds(), id: cmp.Or(o.NodeID, rand.Text())}
-	d.active = activeBuckets{onSweep: d.sweep, buckets: make(map[*Bucket]struct{})}
+	d.active = activeBuckets{d: d, buckets: make(map[*Bucket]struct{})}
 	d.shardOf(membersKey(0))
 	return d
 }
 
 func (d *leased) open(b *Bucket) { b.shard = d.shardOf(b.key) }
 
-// evictable: Redis has the bucket, so any may be evicted.
+// evictable allows any bucket if busy ones may be evicted, because Redis has it.
 func (d *leased) evictable(b *Bucket, busy bool) bool {
 	return busy || !b.pending && b.lease.Forgettable(d.l.now())
 }
@@ -47,16 +47,17 @@ func (d *leased) setPolicy(b *Bucket, p Policy) {
 	d.prefetch(b, d.l.now())
 }
 
-// part is a request at one of its buckets. Where there is no bucket, it is Granted.
+// part is the part of a decision that one bucket makes. If there is no such bucket, it is
+// Granted.
 type part struct {
 	bucket *Bucket
 	answer
-	answers  chan answer // the request waits here for the bucket's answer
+	answers  chan answer // the request waits here for Redis' answer; nil = it does not wait
 	fallback bool        // this node decided without Redis
 }
 
-// parts are those of the key, of the workspace and of its quota. The quota comes last: it
-// loses no token to a request that a rate is known to refuse.
+// parts are those of the key, of the workspace and of its quota. The quota comes last, so
+// that it loses no token to a request that a rate refuses.
 type parts [3]part
 
 // refused reports whether a bucket refused the request.
@@ -116,15 +117,15 @@ func (d *leased) take(p *part, now, cost int64, refused bool) {
 	d.prefetch(b, now)
 }
 
-// prefetch requests a call for which no request waits, if one is due. b.mu is held.
+// prefetch requests a call if one is due, before a request has to wait. b.mu is held.
 func (d *leased) prefetch(b *Bucket, now int64) {
 	if b.lease.Due(now) && d.requestCall(b) {
 		d.l.counts.prefetches.Add(1)
 	}
 }
 
-// requestCall queues a call for which no request waits, and reports whether it did: not
-// if the bucket has one already, or its shard is down. b.mu is held.
+// requestCall queues a call for which no request waits. It does not, and reports false, if
+// the bucket has a call already or its shard is down. b.mu is held.
 func (d *leased) requestCall(b *Bucket) bool {
 	if b.pending || b.shard.refuses() {
 		return false
@@ -167,7 +168,8 @@ func (d *leased) decideRemote(all *parts) (by Source) {
 	return by
 }
 
-// wait has the parts that need Redis wait for the answer, if that is not known to be late.
+// wait lets the parts that need Redis wait for its answer, if there is no sign that it will
+// be late.
 func (d *leased) wait(all *parts) (by Source) {
 	var s *shard // has all buckets of a request: see KeyBucket
 	var longest int64
@@ -201,9 +203,9 @@ func (d *leased) wait(all *parts) (by Source) {
 	return SourceRedis
 }
 
-// join tries the lease once more. If that needs Redis, the part joins those that wait for
-// the bucket. join returns its shard and for how long the part waits: 0 = it does not. calls
-// gains the bucket if that has no call yet.
+// join tries the lease once more. If Redis is still needed, the part joins the requests that
+// wait for the bucket. join returns the shard, and for how long the part waits; 0 = it does
+// not. If the bucket has no call yet, join appends it to calls.
 func (d *leased) join(p *part, calls *[]*Bucket) (s *shard, wait int64) {
 	b := d.l.buckets.lock(&p.bucket)
 	defer b.mu.Unlock()
@@ -248,25 +250,8 @@ func (d *leased) decideFallback(p *part, now int64) {
 	p.answer = answer{lease.Denied, p.status.Refused(retry)}
 }
 
-// sweep looks at the active buckets: what is idle goes back, and debts are sent.
-func (d *leased) sweep() {
-	if d.closed.Load() {
-		return
-	}
-	now, begun := d.l.now(), 0
-	d.active.sweep(func(b *Bucket) {
-		if b.lease.Sweep(now, b.shard.fleet()) && begun < maxSwept && d.requestCall(b) {
-			begun++
-		}
-	})
-}
-
-// maxSwept bounds the calls that a sweep requests, so that they do not delay requests.
-const maxSwept = 64
-
-// close begins no more calls, sweeps and shards. It gives back what this node holds, the
-// most tokens first, and leaves the fleet. If ctx ends first, the calls in flight end by
-// their own timeout.
+// close gives back what this node holds and leaves the fleet. No more calls, sweeps and
+// shards begin. If ctx ends first, the calls in flight end by their own timeout.
 func (d *leased) close(ctx context.Context) error {
 	d.mu.Lock()
 	before := d.closed.Swap(true)
@@ -303,14 +288,6 @@ func (d *leased) shardOf(key string) *shard {
 		d.shards[index] = newShard(d, int(index))
 	}
 	return d.shards[index]
-}
-
-// findShards begins heartbeats at all masters of a Cluster. It does so before this node
-// needs their buckets, so that the other nodes count it there.
-func (d *leased) findShards() {
-	for i := range d.store.mostShards() {
-		d.shardOf(membersKey(i))
-	}
 }
 
 func (d *leased) allShards() []*shard {

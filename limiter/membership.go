@@ -179,8 +179,17 @@ func (m *membership) heartbeat(state string) {
 	if arrived {
 		m.shard.recovered()
 		if m.fleet.Load().Cold {
-			d.findShards()
+			m.findShards()
 		}
+	}
+}
+
+// findShards begins heartbeats at all masters of a Cluster. It does so before this node
+// needs their buckets, so that the other nodes count it there.
+func (m *membership) findShards() {
+	d := m.shard.d
+	for i := range d.store.mostShards() {
+		d.shardOf(membersKey(i))
 	}
 }
 

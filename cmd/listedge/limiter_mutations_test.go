@@ -75,7 +75,7 @@ func TestLimiterMutations(t *testing.T) {
 		node("the script is sent once", "TestScriptIsLoadedWhereItIsMissing", "redis.go", "r.send(ctx, unknown, \"eval\", tokenBucketScript)", ""),
 		node("a call is sent again", "TestACallIsCarriedOutOnceAtMost", "redis.go", "NoRetry() bool { return true }", "NoRetry() bool { return false }"),
 		node("all masters are one shard", "TestAHungShardCostsOthersNothing", "redis.go", "return uint8(i)", "return 0"),
-		node("a node beats where it is asked for", "TestOneNodeLosesOneShard", "leased.go", "\t\td.shardOf(membersKey(i))\n", "\t\t_ = i\n"),
+		node("a node beats where it is asked for", "TestOneNodeLosesOneShard", "membership.go", "\t\td.shardOf(membersKey(i))\n", "\t\t_ = i\n"),
 		node("all go back at once", "TestCloseGivesManyLeasesBack", "shard.go", " || s.inFlight >= maxPipelines {", " {"),
 		node("the fewest tokens go back first", "TestCloseGivesManyLeasesBack", "shard.go", "cmp.Compare(held[b], held[a])", "cmp.Compare(held[a], held[b])"),
 		node("a heartbeat opens the way after Close", "TestCloseIsForGood", "shard.go", "return s.down.Load() || s.d.closed.Load()", "return s.down.Load()"),
