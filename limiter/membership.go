@@ -91,9 +91,9 @@ func LiveNodes(ctx context.Context, client redis.UniversalClient) (int64, error)
 	return n, nil
 }
 
-// membership knows the nodes that share the buckets of a shard. While the shard is down, a
+// membership counts the nodes that share the buckets of a shard. While the shard is down, a
 // node spends only its own part of each bucket's rate. While other nodes may be cut off from
-// the shard, it withholds their parts. Heartbeats also find out that a shard is back.
+// the shard, it withholds their parts. A heartbeat that is answered shows that a shard is up.
 type membership struct {
 	shard *shard
 	index int

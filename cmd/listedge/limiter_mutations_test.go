@@ -52,7 +52,6 @@ func TestLimiterMutations(t *testing.T) {
 		node("nodes that are gone are counted", "TestHeartbeats", "membership.go", "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before(MEMBER_LIFE))", ""),
 		node("the breaker never opens", "TestBudgetAndBreakerToTheMillisecond", "shard.go", "\t\ts.down.Store(true)\n", ""),
 
-		lease("a lone node spends what a call in flight may bring", "TestHangUnderFlood", "fallback.go", "if l.inFlight && l.At != never {", "if false {"),
 		{"contact is an answered heartbeat", []edit{
 			{"limiter/membership.go", "\t\tm.contact = sent\n\t\tm.publish()\n", "\t\tm.publish()\n"},
 			{"limiter/membership.go", "\tif arrived {\n\t\tm.counted", "\tif arrived && state == present {\n\t\tm.contact = sent\n\t}\n\tif arrived {\n\t\tm.counted"},

@@ -102,17 +102,17 @@ const (
 	// have given tokens back since.
 	quotaPause = 1_000_000 // microseconds
 
-	// quotaLease is how many times more tokens are leased of a quota: no node lacks them
-	// while many are left. If a node crashes, those that it holds are lost.
+	// quotaLease is how many times more tokens are leased of a quota, because no other node
+	// lacks them while many are left. If a node crashes, those that it holds are lost.
 	quotaLease = 4
 
 	// maxHeld bounds the tokens that a node holds of one bucket.
 	maxHeld = 1 << 30
 )
 
-// Begin fills in the next call, for so many waiting requests. It reports false if no
-// call is needed. With all, the call gives back all held tokens. Complete or Fail must
-// follow.
+// Begin fills in the next call, for so many waiting requests. It reports false if no call
+// is needed; else Complete or Fail must follow. With all, the call gives back all held
+// tokens.
 func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 	if l.inFlight || l.Policy.Blocked() {
 		return false
@@ -238,8 +238,8 @@ func (l *Lease) Fail(c *Call, now int64) (dropped int64) {
 // idle reports whether no request has come for longer than the demand's idleAfter.
 func (l *Lease) idle(now int64) bool { return now-l.takenAt >= l.demand.idleAfter() }
 
-// IsActive reports whether Sweep has to be called: the lease holds tokens, has tokens to
-// give back, or has a fallback.
+// IsActive reports whether Sweep must be called periodically: the lease holds tokens, has
+// tokens to give back, or has a fallback.
 func (l *Lease) IsActive() bool { return l.cur+l.prev+l.ret > 0 || l.fallback != nil }
 
 // Sweep ends a fallback that is over, and reports whether a call should be sent, because
