@@ -7,22 +7,20 @@ import (
 	"time"
 )
 
-// activeBuckets are those that hold leased tokens or have a debt. While there are any, a
-// timer has them swept every sweepEvery.
+// activeBuckets are those that hold leased tokens or have a debt. While there are any,
+// they are swept every sweepEvery.
 type activeBuckets struct {
-	mu      sync.Mutex // guards all below; taken after a bucket's
-	buckets map[*Bucket]struct{}
-	timer   *time.Timer
-	stopped bool
+	d *leased
+
+	mu       sync.Mutex // guards all below; taken after a bucket's
+	buckets  map[*Bucket]struct{}
+	sweeping bool // a sweep runs, or a timer will begin one
 }
 
-const sweepEvery = 100 * time.Millisecond
-
-func newActiveBuckets(sweep func()) *activeBuckets {
-	a := &activeBuckets{buckets: make(map[*Bucket]struct{}), timer: time.AfterFunc(time.Hour, sweep)}
-	a.timer.Stop()
-	return a
-}
+const (
+	sweepEvery = 100 * time.Millisecond
+	maxSwept   = 64 // calls that a sweep requests at most, so that they do not delay requests
+)
 
 // add adds a bucket. b.mu is held.
 func (a *activeBuckets) add(b *Bucket) {
@@ -32,10 +30,11 @@ func (a *activeBuckets) add(b *Bucket) {
 	b.active = true
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.buckets) == 0 && !a.stopped {
-		a.timer.Reset(sweepEvery)
-	}
 	a.buckets[b] = struct{}{}
+	if !a.sweeping {
+		a.sweeping = true
+		time.AfterFunc(sweepEvery, a.sweep)
+	}
 }
 
 // each calls do for each bucket, with b.mu held.
@@ -50,11 +49,17 @@ func (a *activeBuckets) each(do func(b *Bucket)) {
 	}
 }
 
-// sweep calls do for each bucket, with b.mu held, and removes those that hold nothing and
-// owe nothing.
-func (a *activeBuckets) sweep(do func(b *Bucket)) {
+// sweep gives back what is idle and sends debts. Then it removes the buckets that hold
+// nothing and have no debt.
+func (a *activeBuckets) sweep() {
+	if a.d.closed.Load() {
+		return
+	}
+	now, calls := a.d.l.now(), 0
 	a.each(func(b *Bucket) {
-		do(b)
+		if b.lease.Sweep(now, b.shard.fleet()) && calls < maxSwept && a.d.requestCall(b) {
+			calls++
+		}
 		if b.active = b.lease.IsActive(); !b.active {
 			a.mu.Lock()
 			delete(a.buckets, b)
@@ -63,18 +68,9 @@ func (a *activeBuckets) sweep(do func(b *Bucket)) {
 	})
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch {
-	case len(a.buckets) == 0:
-		a.buckets = make(map[*Bucket]struct{}) // frees the memory of the old one
-	case !a.stopped:
-		a.timer.Reset(sweepEvery)
+	if a.sweeping = len(a.buckets) > 0; a.sweeping {
+		time.AfterFunc(sweepEvery, a.sweep)
+	} else {
+		a.buckets = make(map[*Bucket]struct{}) // the old one keeps its memory
 	}
-}
-
-// stop ends the sweeps.
-func (a *activeBuckets) stop() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.stopped = true
-	a.timer.Stop()
 }

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -57,7 +58,7 @@ func TestBudgetAndBreakerToTheMillisecond(t *testing.T) {
 
 func TestFailureModes(t *testing.T) {
 	for mode, want := range map[FailureMode]int{FailLocal: 15, FailAllow: 40, FailDeny: 0} {
-		t.Run(mode.String(), func(t *testing.T) {
+		t.Run(string(mode), func(t *testing.T) {
 			inVirtualTime(t, Options{FailureMode: mode}, func(t *testing.T, l *Limiter, v *virtual) {
 				v.mood.Store(int32(broken))
 				key, allowed := smallKey(t, l), 0
@@ -274,7 +275,7 @@ func TestALeaseEndsInASleep(t *testing.T) {
 // mode, also where no bucket has a lease to fetch or a debt to send.
 func TestARequestAfterAFailedCallAsksRedis(t *testing.T) {
 	for _, mode := range []FailureMode{FailLocal, FailAllow, FailDeny} {
-		t.Run(mode.String(), func(t *testing.T) {
+		t.Run(string(mode), func(t *testing.T) {
 			inVirtualTime(t, Options{FailureMode: mode}, func(t *testing.T, l *Limiter, v *virtual) {
 				b := l.Bucket("small", policy(t, 1, 15))
 				l.take(b, nil)
@@ -288,6 +289,41 @@ func TestARequestAfterAFailedCallAsksRedis(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A node that always has calls in flight is present again after an outage, once its
+// debts are paid.
+func TestABusyNodeIsPresentAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newVirtual()
+		all := fleet(t, v, 2)
+		v.oneWay.Store(int64(2 * time.Millisecond))
+		var requests sync.WaitGroup
+		ctx, stop := context.WithCancel(t.Context())
+		for i := range 20 {
+			b := all[0].Bucket(KeyBucket("w", fmt.Sprint(i)), policy(t, 1_000, 15))
+			requests.Go(func() {
+				for ctx.Err() == nil {
+					if all[0].take(b, nil).Source != SourceRedis {
+						boottimetest.Pass(time.Millisecond)
+					}
+				}
+			})
+		}
+		boottimetest.Pass(time.Second)
+		v.mood.Store(int32(hung))
+		boottimetest.Pass(2 * time.Second)
+		if s := all[0].Stats(); s.Owing == 0 || fleetOf(all[1]).Missing == 0 {
+			t.Errorf("in the outage: %+v, %d missing", s, fleetOf(all[1]).Missing)
+		}
+		v.mood.Store(int32(well))
+		boottimetest.Pass(3 * time.Second)
+		if n := fleetOf(all[1]).Missing; n != 0 {
+			t.Errorf("%d nodes are missing", n)
+		}
+		stop()
+		requests.Wait()
+	})
 }
 
 // Calls get through and heartbeats do not: the nodes go by their last count, and

@@ -16,13 +16,13 @@ type Bucket struct {
 	until   int64       // of a quota: the end of its period, in microseconds since 1970; 0 = no quota
 	blocked atomic.Bool // its rate is 0
 
-	active  bool // it is one of leased.active; guarded by mu, as are all fields below
+	active  bool // in leased.active; guarded by mu, as are all fields below
 	pending bool // queued for a call, or the call is in flight
 	evicted bool // another handle may be registered for its key
 
 	mu      sync.Mutex
-	shard   *shard   // of Redis, which has the bucket; nil without Redis
-	waiters *waiters // nil = none; they only wait while pending
+	shard   *shard   // has the bucket; nil without Redis
+	waiters *waiters // requests that wait for Redis, only while pending; nil = none
 	lease   lease.Lease
 }
 
@@ -72,8 +72,8 @@ func (b *Bucket) within(s lease.Status, now int64, q *request) lease.Status {
 	return s
 }
 
-// unknownQuota reports whether this node does not know what is left of a quota, and Redis
-// can tell. One late answer does not make such a quota full. b.mu is held.
+// unknownQuota reports whether this node does not know what is left of a quota, although
+// its shard is up. Then a late answer must not make the quota count as full. b.mu is held.
 func (b *Bucket) unknownQuota() bool {
 	return b.until != 0 && b.lease.IsUnknown() && !b.shard.refuses()
 }
@@ -101,17 +101,14 @@ func (b *Bucket) join(w chan answer) {
 func (b *Bucket) leave(w chan answer) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.waiters == nil {
+	if b.waiting() == 0 {
 		return false
 	}
 	i := slices.Index(b.waiters.all, w)
-	if i < 0 {
-		return false
+	if i >= 0 {
+		b.waiters.all = slices.Delete(b.waiters.all, i, i+1)
 	}
-	if b.waiters.all = slices.Delete(b.waiters.all, i, i+1); len(b.waiters.all) == 0 {
-		b.waiters = nil
-	}
-	return true
+	return i >= 0
 }
 
 // answer answers the waiting requests that the lease can decide. With all, it also
@@ -155,12 +152,13 @@ func (r *registry) get(key string, make func() *Bucket) *Bucket {
 	return b
 }
 
-// lock locks the bucket. If the handle was evicted, it locks and returns the one that is
+// lock locks a bucket. If the handle was evicted, lock replaces it with the one that is
 // registered for its key.
-func (r *registry) lock(b *Bucket) *Bucket {
-	all := [3]*Bucket{b}
+func (r *registry) lock(b **Bucket) *Bucket {
+	all := [3]*Bucket{*b}
 	r.lockAll(&all)
-	return all[0]
+	*b = all[0]
+	return *b
 }
 
 // lockAll is lock for the buckets of a request. Any may be nil. It always locks them in
@@ -206,10 +204,10 @@ func (r *registry) registered(b *Bucket) *Bucket {
 	})
 }
 
-// makeRoom evicts buckets if there are many. It evicts the idle ones first, and then as
-// many others as are too many. A bucket that is evicted while in use is full when it is
-// used again. As in Redis, each lost bucket admits at most one burst too many. Buckets that
-// are needed stay, so there may be more of them than maxBuckets.
+// makeRoom evicts buckets if there are many: first the idle ones, and then others until
+// there are fewer than maxBuckets. A bucket that is evicted while in use is full when it is
+// used again, so it admits at most one burst too many. Used quotas stay, so there may be
+// more than maxBuckets.
 func (r *registry) makeRoom() {
 	if len(r.buckets) < min(r.sweepAt, r.maxBuckets) {
 		return

@@ -150,6 +150,8 @@ func (s *shards) shardOf(key string) uint8 {
 	return 0
 }
 
+func (s *shards) mostShards() int { return 2 }
+
 func (s *shards) visit(ctx context.Context, calls []*visit) (err error) {
 	loses := s.loses.Load()
 	if calls[0].bucket.key != "second" || loses == nothing {
@@ -201,11 +203,13 @@ func loseAShard(t *testing.T, loses int32, quiet time.Duration) {
 		l := newLimiter(Options{NodeID: fmt.Sprint(i)}, store)
 		t.Cleanup(func() { closeLimiter(t, l) })
 		nodes = append(nodes, l)
+	}
+	time.Sleep(3 * time.Second) // the nodes count one another at both shards, before they have a bucket there
+	for _, l := range nodes {
 		for shard, key := range []string{"first", "second"} {
 			buckets[shard] = append(buckets[shard], l.Bucket(key, policy(t, 100, 100)))
 		}
 	}
-	time.Sleep(3 * time.Second)
 	lost.loses.Store(loses)
 	var admitted [2]int
 	byLost := 0 // of those

@@ -15,10 +15,10 @@ type direct struct {
 
 func (d *direct) open(*Bucket) {}
 
-// evictable: a bucket that is full and was not used for idleAfter. If a bucket in use were
-// evicted, its next request would register it again, which costs more than the decision.
-// A quota of which requests have spent is never evicted before its period is over,
-// because a new one would be full.
+// evictable allows a bucket that is full and was not used for idleAfter: if a bucket in use
+// were evicted, its next request would register it again, which costs more than the
+// decision. If busy ones may be evicted, it allows any but a used quota whose period is not
+// over, because a new one would be full.
 func (d *direct) evictable(b *Bucket, busy bool) bool {
 	now, refilled := d.l.now(), b.lease.View
 	refilled.Refill(&b.lease.Policy, now)
@@ -60,7 +60,7 @@ func (d *direct) decide(now int64, q request) Decision {
 }
 
 func (d *direct) refund(b *Bucket, _ int64, _ bool) {
-	b = d.l.buckets.lock(b)
+	b = d.l.buckets.lock(&b)
 	defer b.mu.Unlock()
 	b.lease.Level = min(b.lease.Level+lease.Token, b.lease.Policy.Units())
 }

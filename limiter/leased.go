@@ -17,10 +17,10 @@ type leased struct {
 	l      *Limiter
 	store  store
 	mode   FailureMode
-	budget int64 // a request waits for Redis at least so long: microseconds
-	id     string
+	budget int64  // of lease.Link: microseconds
+	id     string // of this node, in heartbeats
 
-	active  *activeBuckets
+	active  activeBuckets
 	running sync.WaitGroup // heartbeats, and what ends them
 	closed  atomic.Bool    // set with mu held
 
@@ -29,15 +29,15 @@ type leased struct {
 }
 
 func newLeased(l *Limiter, o Options, s store) *leased {
-	d := &leased{l: l, store: s, mode: o.FailureMode, budget: cmp.Or(o.Budget, DefaultBudget).Microseconds(), id: cmp.Or(o.NodeID, rand.Text())}
-	d.active = newActiveBuckets(d.sweep)
+	d := &leased{l: l, store: s, mode: cmp.Or(o.FailureMode, FailLocal), budget: cmp.Or(o.Budget, DefaultBudget).Microseconds(), id: cmp.Or(o.NodeID, rand.Text())}
+	d.active = activeBuckets{d: d, buckets: make(map[*Bucket]struct{})}
 	d.shardOf(membersKey(0))
 	return d
 }
 
 func (d *leased) open(b *Bucket) { b.shard = d.shardOf(b.key) }
 
-// evictable: Redis has the bucket, so any may be evicted.
+// evictable allows any bucket if busy ones may be evicted, because Redis has it.
 func (d *leased) evictable(b *Bucket, busy bool) bool {
 	return busy || !b.pending && b.lease.Forgettable(d.l.now())
 }
@@ -47,16 +47,17 @@ func (d *leased) setPolicy(b *Bucket, p Policy) {
 	d.prefetch(b, d.l.now())
 }
 
-// part is a request at one of its buckets. Where there is no bucket, it is Granted.
+// part is the part of a decision that one bucket makes. If there is no such bucket, it is
+// Granted.
 type part struct {
 	bucket *Bucket
 	answer
-	answers  chan answer // the request waits here for the bucket's answer
+	answers  chan answer // the request waits here for Redis' answer; nil = it does not wait
 	fallback bool        // this node decided without Redis
 }
 
-// parts are those of the key, of the workspace and of its quota. The quota comes last: it
-// loses no token to a request that a rate is known to refuse.
+// parts are those of the key, of the workspace and of its quota. The quota comes last, so
+// that it loses no token to a request that a rate refuses.
 type parts [3]part
 
 // refused reports whether a bucket refused the request.
@@ -96,37 +97,35 @@ func (d *leased) decide(now int64, q request) Decision {
 	return r
 }
 
-// take is the fast path: a lease that has a token, or one that knows there is none. If
-// another bucket refuses the request, it takes no token and leaves the part NeedRemote.
-// A request of no cost is not refused.
+// take is the fast path: the lease has a token, or knows that there is none. If another
+// bucket refuses the request, no token is taken: the outcome is NeedRemote or Denied. A
+// request of no cost is not refused.
 func (d *leased) take(p *part, now, cost int64, refused bool) {
-	b := d.l.buckets.lock(p.bucket)
+	b := d.l.buckets.lock(&p.bucket)
 	defer b.mu.Unlock()
-	p.bucket = b
+	outcome := lease.NeedRemote
 	switch {
 	case cost == 0:
 		p.status = b.lease.Status(now, b.shard.down.Load())
 		return
 	case !refused:
-		p.outcome = b.lease.Take(now)
+		outcome = b.lease.Take(now)
 	case b.lease.Denies(now):
-		p.outcome = lease.Denied
-	default:
-		p.outcome = lease.NeedRemote
+		outcome = lease.Denied
 	}
-	p.answer = b.answerOf(p.outcome, now)
+	p.answer = b.answerOf(outcome, now)
 	d.prefetch(b, now)
 }
 
-// prefetch requests a call for which no request waits, if one is due. b.mu is held.
+// prefetch requests a call if one is due, before a request has to wait. b.mu is held.
 func (d *leased) prefetch(b *Bucket, now int64) {
 	if b.lease.Due(now) && d.requestCall(b) {
 		d.l.counts.prefetches.Add(1)
 	}
 }
 
-// requestCall queues a call for which no request waits, and reports whether it did: not
-// if the bucket has one already, or its shard is down. b.mu is held.
+// requestCall queues a call for which no request waits. It does not, and reports false, if
+// the bucket has a call already or its shard is down. b.mu is held.
 func (d *leased) requestCall(b *Bucket) bool {
 	if b.pending || b.shard.refuses() {
 		return false
@@ -142,10 +141,10 @@ func (d *leased) markPending(b *Bucket) {
 	b.pending, b.shard = true, d.shardOf(b.key)
 }
 
-// refund takes a token back into the lease, or sends it to the bucket: at once
-// where the bucket is small, else with what goes there next.
+// refund takes a token back into the lease, or else sends it to the bucket: at once if the
+// bucket is not leased from, otherwise with the next call.
 func (d *leased) refund(b *Bucket, now int64, fallback bool) {
-	b = d.l.buckets.lock(b)
+	b = d.l.buckets.lock(&b)
 	defer b.mu.Unlock()
 	if b.lease.Refund(now, fallback) {
 		d.active.add(b)
@@ -155,8 +154,8 @@ func (d *leased) refund(b *Bucket, now int64, fallback bool) {
 	}
 }
 
-// decideRemote brings all parts, of which none was refused, to an outcome: by Redis,
-// or by this node where that does not answer in time.
+// decideRemote decides the parts that need Redis, while no bucket refuses the request: by
+// Redis' answer, or without Redis if none comes in time.
 func (d *leased) decideRemote(all *parts) (by Source) {
 	by = d.wait(all)
 	now := d.l.now()
@@ -169,7 +168,8 @@ func (d *leased) decideRemote(all *parts) (by Source) {
 	return by
 }
 
-// wait has the parts that need Redis wait for the answer, if that is not known to be late.
+// wait lets the parts that need Redis wait for its answer, if there is no sign that it will
+// be late.
 func (d *leased) wait(all *parts) (by Source) {
 	var s *shard // has all buckets of a request: see KeyBucket
 	var longest int64
@@ -203,13 +203,12 @@ func (d *leased) wait(all *parts) (by Source) {
 	return SourceRedis
 }
 
-// join tries the lease once more. If that needs Redis, the part joins those that wait for
-// the bucket. join returns its shard and for how long the part waits: 0 = it does not. calls
-// gains the bucket if that has no call yet.
+// join tries the lease once more. If Redis is still needed, the part joins the requests that
+// wait for the bucket. join returns the shard, and for how long the part waits; 0 = it does
+// not. If the bucket has no call yet, join appends it to calls.
 func (d *leased) join(p *part, calls *[]*Bucket) (s *shard, wait int64) {
-	b := d.l.buckets.lock(p.bucket)
+	b := d.l.buckets.lock(&p.bucket)
 	defer b.mu.Unlock()
-	p.bucket = b
 	now := d.l.now()
 	if p.answer = b.answerOf(b.lease.Retry(now), now); p.outcome != lease.NeedRemote {
 		return nil, 0
@@ -231,9 +230,9 @@ func (d *leased) join(p *part, calls *[]*Bucket) (s *shard, wait int64) {
 
 // decideFallback decides without Redis.
 func (d *leased) decideFallback(p *part, now int64) {
-	b := d.l.buckets.lock(p.bucket)
+	b := d.l.buckets.lock(&p.bucket)
 	defer b.mu.Unlock()
-	p.bucket, p.fallback = b, true
+	p.fallback = true
 	ok, retry := false, heartbeatInterval.Microseconds()
 	if d.mode == FailAllow || d.mode == FailLocal && !b.unknownQuota() {
 		ok, retry = b.lease.TakeFallback(now, b.shard.fleet(), d.mode == FailAllow)
@@ -251,22 +250,8 @@ func (d *leased) decideFallback(p *part, now int64) {
 	p.answer = answer{lease.Denied, p.status.Refused(retry)}
 }
 
-// sweep looks at the active buckets: what is idle goes back, and debts are sent.
-func (d *leased) sweep() {
-	now, begun := d.l.now(), 0
-	d.active.sweep(func(b *Bucket) {
-		if b.lease.Sweep(now, b.shard.fleet()) && begun < maxSwept && d.requestCall(b) {
-			begun++
-		}
-	})
-}
-
-// maxSwept bounds the calls that a sweep requests, so that they do not delay requests.
-const maxSwept = 64
-
-// close begins no more calls, sweeps and shards. It gives back what this node holds, the
-// most tokens first, and leaves the fleet. If ctx ends first, the calls in flight end by
-// their own timeout.
+// close gives back what this node holds and leaves the fleet. No more calls, sweeps and
+// shards begin. If ctx ends first, the calls in flight end by their own timeout.
 func (d *leased) close(ctx context.Context) error {
 	d.mu.Lock()
 	before := d.closed.Swap(true)
@@ -274,7 +259,6 @@ func (d *leased) close(ctx context.Context) error {
 	if before {
 		return nil
 	}
-	d.active.stop()
 	for _, s := range d.allShards() {
 		d.running.Go(func() { s.close(ctx) })
 	}

@@ -47,12 +47,8 @@ package limiter
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"listedge/internal/boottime"
 	"listedge/limiter/lease"
@@ -76,60 +72,18 @@ const MaxQuota = lease.MaxTokens
 // NewPolicy rounds other rates down.
 func IsWholeRate(rate float64) bool { return lease.IsWhole(rate) }
 
-// DefaultBudget is how long a request waits for Redis: several round trips within a
-// data centre. If two round trips take longer, a request waits for two, but never more
-// than 125 ms.
-const DefaultBudget = 10 * time.Millisecond
-
-const defaultMaxBuckets = 1 << 20
-
-// FailureMode is how requests are decided while Redis is unreachable and no leased
-// token is left.
-type FailureMode uint8
-
-const (
-	FailLocal FailureMode = iota // this node's part of the bucket decides
-	FailAllow                    // all are admitted; Redis debits them later
-	FailDeny                     // all are refused
-)
-
-// UnmarshalText reads local, allow or deny.
-func (m *FailureMode) UnmarshalText(text []byte) error {
-	mode := slices.Index(failureModes[:], string(text))
-	if mode < 0 {
-		return fmt.Errorf("%q is not local, allow or deny", text)
-	}
-	*m = FailureMode(mode)
-	return nil
-}
-
-func (m FailureMode) String() string { return failureModes[m] }
-
-var failureModes = [...]string{"local", "allow", "deny"}
-
-// Options of a Limiter. The zero value is a working single node.
-type Options struct {
-	// Redis is nil for a single node. The client may lead to a single server, Sentinel
-	// or Cluster. It should be used by the limiter only, with ContextTimeoutEnabled. The
-	// limiter does not close it.
-	Redis redis.UniversalClient
-
-	FailureMode FailureMode
-	NodeID      string // unique in the fleet; empty = random
-
-	Budget     time.Duration   // the longest a Take waits for a Redis that is not slow; 0 = DefaultBudget
-	MaxBuckets int             // most buckets that this node keeps in memory; 0 = about a million
-	Clock      *boottime.Clock // of this node; nil = a new one (the script uses Redis' own clock)
-}
-
 // decider decides requests: direct by buckets in this process, leased by buckets in
 // Redis.
 type decider interface {
 	open(b *Bucket)
 	decide(now int64, r request) Decision
 	refund(b *Bucket, now int64, fallback bool)
-	setPolicy(b *Bucket, p Policy)       // b.mu is held
-	evictable(b *Bucket, busy bool) bool // a new bucket would be the same, or busy ones may be evicted, too; b.mu is held
+	setPolicy(b *Bucket, p Policy) // b.mu is held
+
+	// evictable reports whether a new bucket would be the same as b; or with busy,
+	// whether b may be evicted although it is in use. b.mu is held.
+	evictable(b *Bucket, busy bool) bool
+
 	stats(s *Stats)
 	close(ctx context.Context) error
 }
@@ -161,10 +115,10 @@ func New(o Options) *Limiter {
 // nil.
 func newLimiter(o Options, s store) *Limiter {
 	l := &Limiter{clock: cmp.Or(o.Clock, boottime.New())}
-	l.buckets = registry{evictable: func(b *Bucket, busy bool) bool { return l.decider.evictable(b, busy) }, buckets: make(map[string]*Bucket), maxBuckets: cmp.Or(o.MaxBuckets, defaultMaxBuckets), sweepAt: sweepFrom}
 	if l.decider = (&direct{l}); s != nil {
 		l.decider = newLeased(l, o, s)
 	}
+	l.buckets = registry{evictable: l.decider.evictable, maxBuckets: cmp.Or(o.MaxBuckets, defaultMaxBuckets), buckets: make(map[string]*Bucket), sweepAt: sweepFrom}
 	return l
 }
 
@@ -172,8 +126,8 @@ func newLimiter(o Options, s store) *Limiter {
 // goes on while the machine sleeps, so that leases end meanwhile.
 func (l *Limiter) now() int64 { return l.clock.Now().Microseconds() }
 
-// Bucket returns the handle on the bucket of that key (KeyBucket, WorkspaceBucket, QuotaBucket) and
-// sets its policy to p. The policy is in force from the next Take on.
+// Bucket returns the handle on the bucket of that key (KeyBucket, WorkspaceBucket,
+// QuotaBucket) and sets its policy to p. The policy is in force from the next Take on.
 func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 	b := l.buckets.get(key, func() *Bucket {
 		b := &Bucket{key: key, until: p.Until}
@@ -191,42 +145,39 @@ func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 	return b
 }
 
-// Take takes one token from each bucket that is not nil, or none from any. A nil
-// bucket is unlimited. It waits for Redis no longer than the budget. now was read
-// by the caller, at most a tenth of a second ago: reading the clock once more costs
-// more than the decision.
+// Take takes one token from each bucket that is not nil, or none from any. A nil bucket is
+// unlimited. Take waits for Redis no longer than DefaultBudget says. The caller read now at
+// most a tenth of a second ago: reading the clock again costs more than the decision.
 func (l *Limiter) Take(now time.Time, key, workspace, quota *Bucket) Decision {
 	d := l.decide(now, key, workspace, quota, 1)
 	l.counts.add(&d)
 	return d
 }
 
-// Peek is Take without taking a token, for an answer that costs nothing. Only a rate of
-// 0 refuses it.
+// Peek is Take without taking a token, for a response that costs none. Only a rate of 0
+// refuses it.
 func (l *Limiter) Peek(now time.Time, key, workspace, quota *Bucket) Decision {
 	return l.decide(now, key, workspace, quota, 0)
 }
 
-func (l *Limiter) decide(now time.Time, key, workspace, quota *Bucket, cost int64) (d Decision) {
+func (l *Limiter) decide(now time.Time, key, workspace, quota *Bucket, cost int64) Decision {
 	if workspace == key {
 		workspace = nil
 	}
 	switch {
 	case key != nil && key.blocked.Load():
-		d = blocked(Key)
+		return blocked(Key)
 	case workspace != nil && workspace.blocked.Load():
-		d = blocked(Workspace)
+		return blocked(Workspace)
 	case key == nil && workspace == nil && quota == nil:
-		d = Decision{Allowed: true, Source: SourceUnlimited}
-	default:
-		at := l.clock.At(now).Microseconds()
-		r := request{buckets: [...]*Bucket{key, workspace, quota}, cost: cost}
-		if quota != nil {
-			r.periodEnds = at + quota.until - now.UnixMicro()
-		}
-		d = l.decider.decide(at, r)
+		return Decision{Allowed: true, Source: SourceUnlimited}
 	}
-	return d
+	at := l.clock.At(now).Microseconds()
+	r := request{buckets: [...]*Bucket{key, workspace, quota}, cost: cost}
+	if quota != nil {
+		r.periodEnds = at + quota.until - now.UnixMicro()
+	}
+	return l.decider.decide(at, r)
 }
 
 // blocked refuses a request because a bucket has rate 0.
@@ -260,7 +211,7 @@ type Decision struct {
 	Source     Source        // where it was decided
 	RetryAfter time.Duration // when refused: the time until there may be a token, never 0
 	Key        Status
-	Workspace  Status // zero where there is no such bucket, as below
+	Workspace  Status // zero if there is no such bucket; so is Quota
 	Quota      Status
 }
 
@@ -308,7 +259,7 @@ const (
 	SourceBlocked                     // rate 0
 	SourceMemory                      // the bucket itself: no Redis is configured
 	SourceRedis                       // Redis, which the request waited for
-	SourceLease                       // leased tokens, or Redis' earlier answer that there are none yet
+	SourceLease                       // leased tokens, or an earlier answer of Redis that there is none yet
 	SourceLocalFallback               // this node's part of the bucket: Redis did not answer in time
 	sources
 )
@@ -323,7 +274,7 @@ const blockedRetry = time.Hour
 
 type counts struct {
 	decisions [2][sources]atomic.Uint64 // refused, allowed
-	quota     atomic.Uint64             // refused by a quota that is used up, which decisions do not include
+	quota     atomic.Uint64             // refused by a quota that is used up; not counted in decisions
 
 	trips, calls, errors, timeouts, returned, dropped, debts, leased, prefetches, settles, fallback atomic.Uint64
 }

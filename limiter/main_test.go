@@ -213,6 +213,8 @@ func (v *virtual) bucket(key string, p Policy) *leasetest.Bucket {
 
 func (v *virtual) shardOf(string) uint8 { return 0 }
 
+func (v *virtual) mostShards() int { return 1 }
+
 func (v *virtual) heartbeat(ctx context.Context, shard int, id, state string) (nodes, missing int64, err error) {
 	if err := v.reach(ctx, 1); err != nil {
 		return 0, 0, err

@@ -91,9 +91,9 @@ func LiveNodes(ctx context.Context, client redis.UniversalClient) (int64, error)
 	return n, nil
 }
 
-// membership knows the nodes that share the buckets of a shard. While the shard is down, a
+// membership counts the nodes that share the buckets of a shard. While the shard is down, a
 // node spends only its own part of each bucket's rate. While other nodes may be cut off from
-// the shard, it withholds their parts. Heartbeats also find out that a shard is back.
+// the shard, it withholds their parts. A heartbeat that is answered shows that a shard is up.
 type membership struct {
 	shard *shard
 	index int
@@ -178,11 +178,18 @@ func (m *membership) heartbeat(state string) {
 	m.publish()
 	if arrived {
 		m.shard.recovered()
-		if m.fleet.Load().Cold { // send heartbeats to all masters of a Cluster, so that nodes count this one there
-			for i := range maxShards {
-				d.shardOf(membersKey(i))
-			}
+		if m.fleet.Load().Cold {
+			m.findShards()
 		}
+	}
+}
+
+// findShards begins heartbeats at all masters of a Cluster. It does so before this node
+// needs their buckets, so that the other nodes count it there.
+func (m *membership) findShards() {
+	d := m.shard.d
+	for i := range d.store.mostShards() {
+		d.shardOf(membersKey(i))
 	}
 }
 

@@ -30,6 +30,9 @@ type store interface {
 	// shardOf returns which shard has a key. It does not wait.
 	shardOf(key string) uint8
 
+	// mostShards bounds the number of shards.
+	mostShards() int
+
 	// visit executes the calls and fills in their replies. Each call is atomic in its
 	// bucket and is executed at most once. If a call's err is not nil afterwards, it is
 	// unknown whether it was executed. visit returns an error if no call was answered.
@@ -58,6 +61,13 @@ type redisStore struct {
 // maxShards bounds the shards. In a Cluster each master has a shard; the masters above
 // this number share the first one.
 const maxShards = 256
+
+func (r *redisStore) mostShards() int {
+	if _, ok := r.client.(*redis.ClusterClient); ok {
+		return maxShards
+	}
+	return 1
+}
 
 // shardOf returns the number of the Cluster master that has the key. The number of a
 // master is the smallest i for which the master has membersKey(i). So nodes send their

@@ -32,8 +32,8 @@ const (
 	maxPipelines = 8
 	batchWait    = time.Millisecond
 
-	// quotaKept is for how long Redis keeps a quota after its period: for nodes whose
-	// clocks are late, to which an absent bucket would be a full one.
+	// quotaKept is for how long Redis keeps a quota after its period. To a node whose clock
+	// is late the period is not over, and an absent bucket would be a full one.
 	quotaKept = time.Hour
 )
 
@@ -49,7 +49,7 @@ type shard struct {
 	members *membership
 
 	down     atomic.Bool
-	hasDebts atomic.Bool // it was down, and some debts of that time may not have been sent
+	hasDebts atomic.Bool // it was down, and debts of that time may not have been debited yet
 
 	waitingSince atomic.Int64 // since when there is no answer to a call in flight; MaxInt64 = no call is in flight
 	answeredAt   atomic.Int64 // when a pipeline was last answered
@@ -62,7 +62,7 @@ type shard struct {
 	idle     sync.Cond       // signalled when no pipeline is in flight
 	failures int             // failed pipelines in a row
 	downAt   int64           // when it last went down, in microseconds
-	downFor  int64           // microseconds for which it was down in all, without a present outage
+	downFor  int64           // sum of its past outages, in microseconds
 	failure  error           // the last error
 	closing  context.Context // of close, while held tokens are given back; nil before
 }
@@ -235,15 +235,15 @@ func (s *shard) recovered() {
 	s.startSend()
 }
 
-// owesDebts reports whether debts of an outage have not been sent yet. Meanwhile this
-// node does not report itself present, so that the others go on withholding its part.
-// The debts are paid from that part.
+// owesDebts reports whether debts of an outage have not been debited yet. Meanwhile this
+// node does not report itself present. So the others go on withholding its part, and the
+// debts are paid from that.
 func (s *shard) owesDebts() bool {
 	if !s.hasDebts.Load() || s.down.Load() {
 		return s.hasDebts.Load()
 	}
 	owes := false
-	s.d.active.each(func(b *Bucket) { owes = owes || b.shard == s && (b.lease.HasDebt() || b.lease.InFlight()) })
+	s.d.active.each(func(b *Bucket) { owes = owes || b.shard == s && b.lease.Owes() })
 	s.hasDebts.Store(owes)
 	return owes
 }

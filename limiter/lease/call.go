@@ -102,17 +102,17 @@ const (
 	// have given tokens back since.
 	quotaPause = 1_000_000 // microseconds
 
-	// quotaLease is how many times more tokens are leased of a quota: no node lacks them
-	// while many are left. If a node crashes, those that it holds are lost.
+	// quotaLease is how many times more tokens are leased of a quota, because no other node
+	// lacks them while many are left. If a node crashes, those that it holds are lost.
 	quotaLease = 4
 
 	// maxHeld bounds the tokens that a node holds of one bucket.
 	maxHeld = 1 << 30
 )
 
-// Begin fills in the next call, for so many waiting requests. It reports false if no
-// call is needed. With all, the call gives back all held tokens. Complete or Fail must
-// follow.
+// Begin fills in the next call, for so many waiting requests. It reports false if no call
+// is needed; else Complete or Fail must follow. With all, the call gives back all held
+// tokens.
 func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 	if l.inFlight || l.Policy.Blocked() {
 		return false
@@ -145,7 +145,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 	if c.Need+c.Extra+c.Rel0+c.Rel1+c.Ret+c.Debt == 0 {
 		return false
 	}
-	l.inFlight, l.since, l.closed, l.ret = true, now, false, 0
+	l.inFlight, l.paying, l.since, l.closed, l.ret = true, c.Debt > 0, now, false, 0
 	return true
 }
 
@@ -160,7 +160,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 // Requests that did not wait for the answer were admitted without it: a debt. The tokens
 // of the answer pay it first, because the bucket gave some of them for these requests.
 func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
-	l.inFlight, l.since = false, never
+	l.inFlight, l.paying, l.since = false, false, never
 	l.trim(now)
 	granted, leased := c.Granted, c.Leased
 	if c.Hold == 1 {
@@ -230,19 +230,16 @@ func (l *Lease) setDeny(c *Call, now int64) {
 // lost, because a second call might give them back twice. Fail returns their number.
 // The debt is kept (restoreDebt).
 func (l *Lease) Fail(c *Call, now int64) (dropped int64) {
-	l.inFlight, l.since = false, now
+	l.inFlight, l.paying, l.since = false, false, now
 	l.restoreDebt(c.Debt)
 	return c.Ret
 }
 
-// InFlight reports whether a call is in flight.
-func (l *Lease) InFlight() bool { return l.inFlight }
-
 // idle reports whether no request has come for longer than the demand's idleAfter.
 func (l *Lease) idle(now int64) bool { return now-l.takenAt >= l.demand.idleAfter() }
 
-// IsActive reports whether Sweep has to be called: the lease holds tokens, has tokens to
-// give back, or has a fallback.
+// IsActive reports whether Sweep must be called periodically: the lease holds tokens, has
+// tokens to give back, or has a fallback.
 func (l *Lease) IsActive() bool { return l.cur+l.prev+l.ret > 0 || l.fallback != nil }
 
 // Sweep ends a fallback that is over, and reports whether a call should be sent, because

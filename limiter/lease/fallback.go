@@ -17,27 +17,27 @@ type Fleet struct {
 // the other nodes withhold that part. So all nodes together admit what the bucket would
 // have admitted, and at most one burst more.
 //
-// The debt is what was spent here and the bucket must debit. It is never more than what is
-// missing from a full part. So after an outage of an hour the debt is what is missing from
-// the bucket now, and not all requests of that hour.
+// The debt is what was spent here and the bucket must debit. It is at most what is missing
+// from a full part. So after an outage of an hour the debt is what is missing now, and not
+// all requests of that hour.
 //
 // A fallback is kept when Redis returns for a short time, so that many short outages
 // admit no more than one long outage. A level that Redis reports in between can only
 // lower it.
 //
 // Nothing refills a quota. So its fallback ends when the debt is paid, and the next one
-// begins with this node's part of what is left then. Every request that is admitted is
-// a debt, also those that FailAllow admits without a token: there level falls below 0.
+// begins with this node's part of what is left then. Every request that is admitted adds
+// to the debt, even one that FailAllow admits without a token: then level falls below 0.
 type fallback struct {
 	level, debt int64 // micro-tokens
 	at          int64 // level is refilled up to this time
 	seen        int64 // the time of the newest level of the bucket that was applied to it
 }
 
-// parts is the number of parts into which the bucket is divided; one of them is this
-// node's. 0 = this node has no part. If the burst is smaller than the fleet, the whole
-// bucket belongs to its owner. A node that cannot know the owner has its part of the
-// rate and room for one token.
+// parts is the number of equal parts into which the bucket is divided; one of them is this
+// node's. 0 = this node has none. If the burst is smaller than the fleet, the owner has the
+// whole bucket. A node that cannot know the owner has its part of the rate, and room for
+// one token.
 func (l *Lease) parts(f *Fleet) int64 {
 	switch {
 	case l.Policy.Burst >= f.Nodes || f.Cold || l.At == never:
@@ -48,8 +48,8 @@ func (l *Lease) parts(f *Fleet) int64 {
 	return 0
 }
 
-// TakeFallback decides a request without Redis. If it refuses, it returns how long there
-// will be no token. With admit, it admits the request even without a token.
+// TakeFallback decides a request without Redis. If it refuses, wait is the time until there
+// is a token. With admit, it admits the request even without a token.
 func (l *Lease) TakeFallback(now int64, f *Fleet, admit bool) (ok bool, wait int64) {
 	parts := l.parts(f)
 	if parts == 0 && !admit {
@@ -68,17 +68,12 @@ func (l *Lease) TakeFallback(now int64, f *Fleet, admit bool) (ok bool, wait int
 	return true, 0
 }
 
-// refillFallback refills the fallback up to now, and makes it if there is none. It is
-// one of so many parts of the bucket.
+// refillFallback refills the fallback up to now, and makes it if there is none. The fallback
+// is one of so many parts of the bucket.
 func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
 	p := &l.Policy
 	full := max(Token, p.Units()/parts)
-	switch {
-	case f.Nodes == 1: // no other node spends this node's part, but a call in flight may bring tokens
-		if l.inFlight && l.At != never {
-			now = min(now, l.At)
-		}
-	case now > f.Contact: // until the others withhold this node's part, they may spend it
+	if f.Nodes > 1 && now > f.Contact { // until the others withhold this node's part, they may spend it
 		now = max(f.Contact, now-MissingAfter)
 	}
 	a := l.fallback
@@ -108,14 +103,13 @@ func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
 	return a
 }
 
-// UsedUp reports whether nothing is left of a quota, as far as this node knows. If not, a
-// node that refuses without Redis has only spent its own part.
+// UsedUp reports whether the bucket is a quota of which nothing is left, as far as this node
+// knows. Otherwise a node that refuses without Redis has only spent its own part.
 func (l *Lease) UsedUp(now int64) bool {
 	return l.Policy.IsQuota() && l.levelAt(now)-l.debt()*Token < Token
 }
 
-// refundFallback puts a token back that was spent here. It reports whether there was
-// one: a debt of a token.
+// refundFallback takes one token off the debt. It reports false if the debt is smaller.
 func (l *Lease) refundFallback() bool {
 	if l.fallback.debt < Token {
 		return false

@@ -64,6 +64,7 @@ type Lease struct {
 	backoff  int32 // pause before the next call to an empty bucket, in microseconds
 
 	inFlight bool
+	paying   bool      // the call in flight debits a debt
 	closed   bool      // all held tokens go back, because the policy has changed
 	owner    bool      // this node was the bucket's owner as of the last answer
 	fallback *fallback // not nil = tokens may have been spent that the bucket does not know of
@@ -118,18 +119,17 @@ func (l *Lease) Take(now int64) Outcome {
 
 // Retry is Take for a request that Take has counted already.
 func (l *Lease) Retry(now int64) Outcome {
+	l.trim(now)
 	switch {
 	case l.closed:
 		return NeedRemote
 	case l.granted > 0 && now < l.grantedUntil:
 		l.granted--
 		return Granted
-	}
-	if l.trim(now); l.balance > 0 {
+	case l.balance > 0:
 		l.balance--
 		return Granted
-	}
-	if now < l.deny {
+	case now < l.deny:
 		return Denied
 	}
 	return NeedRemote
@@ -169,11 +169,11 @@ const failedFor = 100_000
 
 // Holds is how many tokens may be spent without a call.
 func (l *Lease) Holds(now int64) int64 {
-	if l.closed {
-		return 0
-	}
 	l.trim(now)
-	if now < l.grantedUntil {
+	switch {
+	case l.closed:
+		return 0
+	case now < l.grantedUntil:
 		return int64(l.balance + l.granted)
 	}
 	return int64(l.balance)
@@ -260,7 +260,10 @@ func (s Status) Refused(retryIn int64) Status {
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// HasDebt reports whether tokens were spent here that the bucket has not debited yet.
+// Owes reports whether tokens were spent here that the bucket may not have debited yet.
+func (l *Lease) Owes() bool { return l.HasDebt() || l.paying }
+
+// HasDebt reports whether tokens were spent here that no call has debited yet.
 func (l *Lease) HasDebt() bool { return l.fallback != nil && l.fallback.debt > 0 }
 
 // Forgettable reports whether a new lease would be the same.

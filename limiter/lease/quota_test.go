@@ -148,7 +148,7 @@ func TestACrashLosesWhatTheNodeHeld(t *testing.T) {
 		held, crashes := int64(0), 0
 		for at := int64(5e6); at < 50e6; at += 5e6 {
 			w.After(at, func() {
-				if n := w.Nodes[0]; !n.Lease.InFlight() { // what a call is about is not counted here
+				if n := w.Nodes[0]; !n.Pending { // what a call is about is not counted here
 					held += n.Lease.Holds(n.Now())
 					crashes++
 					w.Crash(0)

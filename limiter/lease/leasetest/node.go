@@ -19,6 +19,7 @@ type Node struct {
 	Cut          bool  // no message from it arrives
 	Deaf         bool  // no answer to it arrives
 	NoTraffic    bool  // it gets no requests
+	Pending      bool  // a call is queued or in flight
 	Cold         bool  // it has not counted the other nodes
 
 	dead       bool
@@ -31,7 +32,6 @@ type Node struct {
 	away       bool  // the breaker is open
 	hasDebts   bool  // the breaker was open, and not all debts have been sent since
 	unanswered bool  // its last heartbeat has no answer
-	pending    bool  // a call is queued or in flight
 }
 
 // waiter is a request that waits for the bucket.
@@ -185,8 +185,8 @@ func (n *Node) decideByFallback() {
 }
 
 func (n *Node) requestCall() {
-	if !n.away && !n.pending {
-		n.pending = true
+	if !n.away && !n.Pending {
+		n.Pending = true
 		n.W.After(0, func() { n.do(n.send) })
 	}
 }
@@ -195,14 +195,14 @@ func (n *Node) requestCall() {
 func (n *Node) send() {
 	w, c := n.W, new(lease.Call)
 	if n.away || !n.Lease.Begin(c, int64(len(n.waiting)), n.Now(), n.Fleet(), false) {
-		n.pending = false
+		n.Pending = false
 		n.failWaiters()
 		return
 	}
 	w.Calls++
 	sent, over := n.Now(), false
 	end := func() {
-		over, n.pending = true, false
+		over, n.Pending = true, false
 		n.answerWaiters()
 		if len(n.waiting) > 0 || n.Lease.Due(n.Now()) {
 			n.requestCall()
@@ -215,7 +215,7 @@ func (n *Node) send() {
 			}
 			n.openBreaker()
 			n.Lease.Fail(c, n.Now())
-			over, n.pending = true, false
+			over, n.Pending = true, false
 			n.failWaiters()
 		})
 	})
@@ -285,7 +285,7 @@ func (n *Node) heartbeat() {
 // while an answer is outstanding or debts have to be sent: until then the others go on
 // withholding the node's part, and the debts are paid from that.
 func (n *Node) present() bool {
-	if n.hasDebts && !n.away && !n.Lease.HasDebt() && !n.Lease.InFlight() {
+	if n.hasDebts && !n.away && !n.Lease.Owes() {
 		n.hasDebts = false
 	}
 	return !n.hasDebts && !n.unanswered && !n.Lease.Unanswered(n.Now(), n.Fleet())
