@@ -78,7 +78,7 @@ const (
 // slot is its state when it was polled.
 type slot struct {
 	state    slotState
-	holder   int32  // pid; 0 = nobody
+	holder   int32  // pid; 0 = none
 	replied  string // when the holder last replied to Postgres, by its own clock; empty = never
 	waits    bool   // Postgres has nothing to send, or waits for the holder to receive it
 	retained uint64 // bytes of WAL
