@@ -125,7 +125,7 @@ var regionName = regexp.MustCompile(`^[a-z0-9_]{0,20}$`)
 // Validate refuses what cannot be part of a slot's name.
 func (f *regionFlag) Validate() error {
 	if !regionName.MatchString(f.Region) || f.Region == "new" {
-		return fmt.Errorf("--region must be at most 20 of a-z, 0-9 and _, and not new")
+		return fmt.Errorf("--region must have at most 20 characters of a-z, 0-9 and _, and must not be new")
 	}
 	return nil
 }

@@ -49,7 +49,7 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 		return usageError{fmt.Errorf("--nodes must be at least 1")}
 	}
 	if c.Nodes > maxDevNodes {
-		return usageError{fmt.Errorf("--nodes must be at most %d: each is a process, and the private Postgres has connections for so many", maxDevNodes)}
+		return usageError{fmt.Errorf("--nodes must be at most %d: the private Postgres has connections for no more", maxDevNodes)}
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal was closed
 	defer stop()

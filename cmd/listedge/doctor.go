@@ -38,7 +38,7 @@ type doctorCommand struct {
 // pools.
 const followerConnections = 2
 
-var errFindings = errors.New("something fails; see above")
+var errFindings = errors.New("at least one check failed: see above")
 
 // Validate is explicit because each of the embedded has one.
 func (c *doctorCommand) Validate() error {

@@ -106,7 +106,7 @@ func TestDoctorOfAFleet(t *testing.T) {
 
 	// What is nobody's admin listener.
 	by = doctor(t, exitFailed, append(slices.Clone(here), "--node", nodes[0].url, "--node", "127.0.0.1:1", "--node", "http://nobody.invalid:9090")...)
-	expect(t, by, "node "+strings.TrimPrefix(nodes[0].url, "http://"), admin.Fail, "not that of a node")
+	expect(t, by, "node "+strings.TrimPrefix(nodes[0].url, "http://"), admin.Fail, "not the response of a node")
 	expect(t, by, "node 127.0.0.1:1", admin.Fail, "refused")
 	expect(t, by, "node nobody.invalid:9090", admin.Fail, "nobody.invalid")
 	for _, wrong := range []string{"ftp://a", "http://", "http://a b", ""} {
@@ -294,7 +294,7 @@ func TestHowFarAClockIsAhead(t *testing.T) {
 		{5 * time.Second, time.Second, 2 * time.Second, 3 * time.Second},
 		{0, -time.Second, 9 * time.Second, 0}, // it answered slowly
 	} {
-		if got := ahead(at.Add(c.date), at.Add(c.sent), at.Add(c.received)); got != c.want {
+		if got := clockAhead(at.Add(c.date), at.Add(c.sent), at.Add(c.received)); got != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
 	}

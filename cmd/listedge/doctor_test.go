@@ -61,7 +61,7 @@ func TestDoctorOnGoodServers(t *testing.T) {
 		t.Error(printed)
 	}
 	by := doctor(t, exitFine, "--database-url", address, "--redis-url", r.URL())
-	expect(t, by, "slot", admin.Warn, "nobody follows it")
+	expect(t, by, "slot", admin.Warn, "no node follows it")
 	for _, again := range []struct{ undo, want string }{
 		{"SELECT", "nothing to apply\n"},
 		{"DROP PUBLICATION listedge", "made the publication\n"},
@@ -106,14 +106,14 @@ func TestDoctorOfLocks(t *testing.T) {
 			return f.Level == admin.Warn && !slices.ContainsFunc(wanted, func(w string) bool { return !strings.Contains(f.Text+f.Do, w) })
 		})
 	}
-	says("nobody waits", "items cannot be read", "api_keys cannot be read")
+	says("no statement waits", "items cannot be read", "api_keys cannot be read")
 	reader := connect(t, address)
 	ended := make(chan error)
 	go func() {
 		_, err := reader.Exec(context.Background(), "SELECT FROM items")
 		ended <- err
 	}()
-	says("somebody waits", "items: a lock that ", "keeps 1 waiting, the first for ", "api_keys cannot be read")
+	says("one statement waits", "items: locked by ", "; statements that wait: 1, the first for ", "api_keys cannot be read")
 	if _, err := holder.Exec(t.Context(), "ROLLBACK"); err != nil {
 		t.Error(err)
 	}
@@ -133,7 +133,7 @@ func TestDoctorOfLocks(t *testing.T) {
 	}()
 	within(t, patience, "the first of a queue is reported", func() bool {
 		f := doctor(t, exitFine, "--database-url", address)["locks"]
-		return strings.Contains(f.Text, "contacts: a lock") && strings.Contains(f.Do, "pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
+		return strings.Contains(f.Text, "contacts: locked by ") && strings.Contains(f.Do, "pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
 	})
 	if _, err := holder.Exec(t.Context(), "ROLLBACK"); err != nil {
 		t.Error(err)
