@@ -27,7 +27,7 @@ type migrateUp struct {
 	regionFlag
 }
 
-// Validate is explicit because each of the embedded has one.
+// Validate is explicit because each embedded struct has one.
 func (c *migrateUp) Validate() error {
 	return cmp.Or(c.changeFlags.Validate(), c.replicationFlag.Validate(), c.regionFlag.Validate())
 }
@@ -129,9 +129,9 @@ func (c *importCommand) Run(ctx context.Context, t *terminal) error {
 
 type seedCommand struct {
 	changeFlags
-	Workspaces int   `help:"How many workspaces." default:"1" placeholder:"W"`
-	Items      int   `help:"Items in each." default:"1000" placeholder:"N"`
-	Contacts   int   `help:"Contacts in each." default:"1000" placeholder:"M"`
+	Workspaces int   `help:"Number of workspaces." default:"1" placeholder:"W"`
+	Items      int   `help:"Number of items in each workspace." default:"1000" placeholder:"N"`
+	Contacts   int   `help:"Number of contacts in each workspace." default:"1000" placeholder:"M"`
 	Seed       int64 `help:"The same seed gives the same data." default:"1" placeholder:"S"`
 }
 
@@ -150,8 +150,8 @@ func (c *seedCommand) Run(ctx context.Context, t *terminal) error {
 
 type purgeCommand struct {
 	changeFlags
-	Workspace *uuid.UUID `help:"This workspace's pages." placeholder:"ID"`
-	All       bool       `help:"The pages of all workspaces."`
+	Workspace *uuid.UUID `help:"Purge the pages of this workspace." placeholder:"ID"`
+	All       bool       `help:"Purge the pages of all workspaces."`
 }
 
 // Validate requires a choice: an empty variable must not purge everything.

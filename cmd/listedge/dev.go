@@ -24,8 +24,8 @@ import (
 type devCommand struct {
 	Listen      string `help:"Address of the public listener; further nodes take the next ports." default:"127.0.0.1:8080" placeholder:"ADDRESS"`
 	AdminListen string `help:"Address of the admin listener; further nodes take the next ports." default:"127.0.0.1:9090" placeholder:"ADDRESS"`
-	DataDir     string `help:"Where the private Postgres lives; kept between runs." default:"${dataDir}" type:"path" placeholder:"DIR"`
-	Nodes       int    `help:"More than one: a fleet on a private Redis, each node a process." default:"1" placeholder:"N"`
+	DataDir     string `help:"Folder of the private Postgres; its data is kept between runs." default:"${dataDir}" type:"path" placeholder:"DIR"`
+	Nodes       int    `help:"Number of nodes. More than one is a fleet on a private Redis; each node is a process." default:"1" placeholder:"N"`
 	nodeFlags
 }
 

@@ -28,10 +28,10 @@ type doctorCommand struct {
 	replicationFlag
 	regionFlag
 	jsonFlag
-	RedisURL            string     `help:"Redis, as for serve; empty: not checked." placeholder:"URL"`
+	RedisURL            string     `help:"Redis of the nodes, as for serve. Empty: Redis is not checked." placeholder:"URL"`
 	ReplicaURL          []string   `help:"Hot standbys, as for serve." placeholder:"URL"`
 	Node                []adminURL `help:"Admin listeners of the nodes, such as http://10.0.0.7:9090, comma-separated; a name with several addresses means all of them. Empty: nodes are not checked." placeholder:"URL"`
-	DatabaseConnections int        `help:"As for serve." default:"16"`
+	DatabaseConnections int        `help:"The --database-connections of the nodes." default:"16"`
 }
 
 // followerConnections is the number of connections of the follower, which are not in the
@@ -40,7 +40,7 @@ const followerConnections = 2
 
 var errFindings = errors.New("at least one check failed: see above")
 
-// Validate is explicit because each of the embedded has one.
+// Validate is explicit because each embedded struct has one.
 func (c *doctorCommand) Validate() error {
 	if c.Node != nil && len(c.Node) == 0 { // an environment variable that is empty by mistake
 		return errors.New("--node must not be empty")

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// explained is what `listedge explain` says of a request of the node.
+// explained returns what `listedge explain` prints about a request to the node.
 func explained(t *testing.T, n *testNode, id string) string {
 	t.Helper()
 	return command(t, "explain", "--request-id", id, "--admin", n.admin)

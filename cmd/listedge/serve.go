@@ -23,7 +23,7 @@ type serveCommand struct {
 	PrintConfig printConfig `help:"Print the settings in effect, without secrets, and end." env:"-"`
 }
 
-// Validate is explicit because each of the embedded has one.
+// Validate is explicit because each embedded struct has one.
 func (c *serveCommand) Validate() error {
 	return cmp.Or(c.listenFlags.Validate(), c.tlsFlags.Validate(), c.databaseFlags.Validate(), c.replicationFlag.Validate(), c.nodeFlags.Validate())
 }

@@ -26,10 +26,10 @@ type usageCommand struct {
 	databaseFlags
 	jsonFlag
 	Workspace uuid.UUID `help:"The workspace." required:""`
-	Since     days      `help:"How far back, as 24h or 7d, at most 35d; the hour in which that was counts as a whole." default:"24h" placeholder:"DURATION"`
+	Since     days      `help:"How far back, as 24h or 7d, at most 35d. The first hour counts as a whole." default:"24h" placeholder:"DURATION"`
 }
 
-// Validate is explicit because each of the embedded has one.
+// Validate is explicit because each embedded struct has one.
 func (c *usageCommand) Validate() error {
 	return cmp.Or(c.databaseFlags.Validate(), checkPeriod("--since", c.Since, usage.Kept))
 }

@@ -40,7 +40,7 @@ type changeFlags struct {
 	actorFlag
 }
 
-// Validate is explicit because each of the embedded has one.
+// Validate is explicit because each embedded struct has one.
 func (f *changeFlags) Validate() error {
 	return cmp.Or(f.databaseFlags.Validate(), f.actorFlag.Validate())
 }
@@ -81,11 +81,11 @@ type workspaceCreate struct {
 	changeFlags
 	jsonFlag
 	limitFlags
-	Name  string        `help:"Its name." required:""`
+	Name  string        `help:"Name of the workspace." required:""`
 	Quota *apikey.Quota `help:"Requests in each calendar day or month (UTC): N/day or N/month." placeholder:"Q"`
 }
 
-// Validate is explicit because each of the embedded has one.
+// Validate is explicit because each embedded struct has one.
 func (c *workspaceCreate) Validate() error {
 	return cmp.Or(c.changeFlags.Validate(), c.limitFlags.Validate(), validName(c.Name))
 }
@@ -150,7 +150,7 @@ func (c *workspaceResume) Run(ctx context.Context, t *terminal) error {
 type oneFlags struct {
 	changeFlags
 	jsonFlag
-	ID uuid.UUID `arg:"" help:"Its id (of a key: not the key)."`
+	ID uuid.UUID `arg:"" help:"Id of the workspace or of the key (not the key itself)."`
 }
 
 // do makes the change and prints the changed row, or without --json the word done and
@@ -174,7 +174,7 @@ type updateFlags struct {
 	limitFlags
 }
 
-// Validate is explicit because each of the embedded has one.
+// Validate is explicit because each embedded struct has one.
 func (f *updateFlags) Validate() error {
 	if f.Rate == nil && f.Burst == nil {
 		return errNothingToUpdate
