@@ -111,7 +111,7 @@ func TestAStandbyFollowsItsPrimary(t *testing.T) {
 	}
 }
 
-func TestAStandbyLagsAsItIsTold(t *testing.T) {
+func TestAStandbyReplaysWithItsDelay(t *testing.T) {
 	primary := Postgres(t)
 	say(t, primary, "CREATE TABLE marks AS SELECT 0 AS n")
 	const delay = time.Second
