@@ -89,19 +89,6 @@ func TestCodecKeepsTheExtent(t *testing.T) {
 	}
 }
 
-// Entries that the version before stored are still read. They have no extent.
-func TestDecodeReadsTheVersionBefore(t *testing.T) {
-	key, now := keyOf("q"), time.Now()
-	b := NewEntry(rows(300), "cursor").encode(key, time.Minute, now)
-	b = b[:len(b)-1] // the length of no extent
-	copy(b, withoutExtent)
-	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(b[8:], castagnoli))
-	q, _, err := decode(b, key, time.Minute, now)
-	if err != nil || !bytes.Equal(q.Body, rows(300)) || q.Extent != nil {
-		t.Errorf("%+v, %v", q, err)
-	}
-}
-
 func TestDecodeRefusesDamagedEntries(t *testing.T) {
 	key, now := keyOf("q"), time.Now()
 	page := NewEntry(rows(300), "cursor")

@@ -425,7 +425,7 @@ func TestServeDocs(t *testing.T) {
 		if policy := page.Header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; ") || strings.Contains(policy, "unsafe") {
 			t.Errorf("%s: the browser may load from elsewhere: %s", index, policy)
 		}
-		if !bytes.Contains(html, []byte("persistAuthorization: "+docsPersist)) {
+		if !bytes.Contains(html, []byte("persistAuthorization: remembersKey()")) {
 			t.Errorf("%s: a key is stored, or never is", index)
 		}
 		found := asset.FindAllSubmatch(html, -1)

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"encoding/json"
 	"math"
 	"math/rand/v2"
 	"regexp"
@@ -24,6 +25,14 @@ func TestLimitHeaders(t *testing.T) {
 	november := &period{policy: `"quota";q=1000;w=2592000`}
 	quota := &quota{Quota: apikey.Quota{Requests: 1000, Period: apikey.Month}}
 	c.quota, alone.quota = quota, quota
+	var described struct {
+		Components struct {
+			Schemas map[string]struct{ Pattern string }
+		}
+	}
+	if err := json.Unmarshal(openAPISource, &described); err != nil {
+		t.Fatal(err)
+	}
 	for name, v := range map[string]struct {
 		c    *client
 		d    limiter.Decision
@@ -53,6 +62,14 @@ func TestLimitHeaders(t *testing.T) {
 		}
 		if got, want := string(appendLimits(nil, v.c, of, &v.d)), policy+"\r\n"+v.want; got != want {
 			t.Errorf("%s:\n%s instead of\n%s", name, got, want)
+		}
+		for _, header := range []string{"RateLimit-Policy", "RateLimit"} {
+			_, value, _ := strings.Cut(policy+"\r\n"+v.want, header+": ")
+			value, _, _ = strings.Cut(value, "\r\n")
+			pattern := described.Components.Schemas[strings.ReplaceAll(header, "-", "")].Pattern
+			if pattern == "" || !regexp.MustCompile(pattern).MatchString(value) {
+				t.Errorf("%s: %s: %s is not described by %s", name, header, value, pattern)
+			}
 		}
 	}
 }

@@ -35,10 +35,13 @@ func (n *nodeState) withRedis() bool {
 	return checked
 }
 
-// version is the program's, with the beginning of its revision.
 func (n *nodeState) version() string {
-	revision := n.metrics.Label("listedge_build_info", "revision")
-	return n.metrics.Label("listedge_build_info", "version") + " (" + revision[:min(len(revision), 10)] + ")"
+	return versionText(n.metrics.Label("listedge_build_info", "version"), n.metrics.Label("listedge_build_info", "revision"))
+}
+
+// versionText is a program's version with the beginning of its revision.
+func versionText(version, revision string) string {
+	return version + " (" + revision[:min(len(revision), 10)] + ")"
 }
 
 // notesDo says what to do about the notes of /readyz.
