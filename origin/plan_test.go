@@ -40,8 +40,8 @@ type plan struct {
 func (p *plan) summarise() *plan {
 	p.usedIndexes, p.visitedNodes = map[string]float64{}, map[string]bool{}
 	p.buffers = p.Hit + p.Read // a node's include its children's
-	var visit func(n *plan)
-	visit = func(n *plan) {
+	var walk func(n *plan)
+	walk = func(n *plan) {
 		if n.Loops > 0 {
 			p.visitedNodes[n.Type] = true
 			if n.Index != "" {
@@ -49,10 +49,10 @@ func (p *plan) summarise() *plan {
 			}
 		}
 		for _, child := range n.Plans {
-			visit(child)
+			walk(child)
 		}
 	}
-	visit(p)
+	walk(p)
 	return p
 }
 

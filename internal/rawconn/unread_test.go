@@ -24,9 +24,9 @@ func TestUnreadBytesAreReportedAndKept(t *testing.T) {
 		{"a deadline that has passed", func(near, _ *net.TCPConn) { _ = near.SetDeadline(time.Now().Add(-time.Second)) }, false},
 	} {
 		for name, how := range map[string]func(*net.TCPConn) net.Conn{
-			"net's": func(c *net.TCPConn) net.Conn { return c },
-			"ours":  func(c *net.TCPConn) net.Conn { return New(c) },
-			"TLS":   func(c *net.TCPConn) net.Conn { return tls.Client(New(c), nil) },
+			"net's":        func(c *net.TCPConn) net.Conn { return c },
+			"this package": func(c *net.TCPConn) net.Conn { return New(c) },
+			"TLS":          func(c *net.TCPConn) net.Conn { return tls.Client(New(c), nil) },
 		} {
 			near, far := tcpPair(t)
 			conn := how(near)

@@ -62,7 +62,7 @@ func StartChild(cmd *exec.Cmd) (*Child, error) {
 	started := make(chan error, 1)
 	go func() {
 		// The kernel sends the death signal when the *thread* that forked ends,
-		// so this goroutine keeps its thread until the child is gone.
+		// so this goroutine keeps its thread until the child has ended.
 		runtime.LockOSThread()
 		err := p.cmd.Start()
 		started <- err

@@ -72,7 +72,7 @@ const (
 	slotMissing slotState = iota
 	slotFree
 	slotHeld // or being made
-	slotLost // WAL it needed is gone
+	slotLost // Postgres has removed WAL that it needs
 )
 
 // slot is its state when it was polled.
