@@ -29,32 +29,31 @@ const (
 	fleetRounds  = 2
 )
 
-// asked is what a fleet asked of its servers while it was asked so many pages,
-// and so many of them changed.
-type asked struct {
-	requests, changes  float64
+// fleetLoad counts what a fleet was sent, and what it sent to its servers meanwhile.
+type fleetLoad struct {
+	requests, changes  float64 // of clients, and of rows
 	queries            float64 // of Postgres, for pages
-	limits, pages, log float64 // round trips to Redis, by what they were for
+	limits, pages, log float64 // round trips to Redis, by purpose
 	spent              time.Duration
 }
 
-// measureFleet prints what eight nodes cost while they are asked, and idle.
+// measureFleet prints what eight nodes cost under load, and idle.
 func measureFleet(ctx context.Context, s *subject, r *report) error {
 	return errors.Join(measureBusy(ctx, s, r), measureIdle(ctx, s, r))
 }
 
-// measureBusy compares eight nodes behind HAProxy with one, in what they ask
-// of Postgres and Redis while clients ask for a few hot pages whose rows change.
+// measureBusy compares eight nodes behind HAProxy with one: the load on Postgres and Redis while
+// clients request a few hot pages whose rows change.
 func measureBusy(ctx context.Context, s *subject, r *report) error {
 	if _, err := exec.LookPath("haproxy"); err != nil {
 		r.leaveOut("8 nodes behind HAProxy: haproxy is not installed")
 		return nil
 	}
 	sizes := [...]int{1, fleetNodes}
-	var busy [len(sizes)]asked
+	var busy [len(sizes)]fleetLoad
 	for range fleetRounds {
 		for i, nodes := range sizes {
-			if err := s.askFleet(ctx, nodes, &busy[i]); err != nil {
+			if err := s.loadFleet(ctx, nodes, &busy[i]); err != nil {
 				return err
 			}
 		}
@@ -70,10 +69,10 @@ func measureBusy(ctx context.Context, s *subject, r *report) error {
 	return nil
 }
 
-func (a *asked) trips() float64 { return a.limits + a.pages + a.log }
+func (a *fleetLoad) trips() float64 { return a.limits + a.pages + a.log }
 
-// askFleet starts so many nodes behind HAProxy and adds what they ask under load.
-func (s *subject) askFleet(ctx context.Context, nodes int, busy *asked) error {
+// loadFleet starts this many nodes behind HAProxy, puts load on them, and adds it to busy.
+func (s *subject) loadFleet(ctx context.Context, nodes int, busy *fleetLoad) error {
 	f, err := startFleet(ctx, s, nodes)
 	if err != nil {
 		return err
@@ -102,9 +101,9 @@ func (s *subject) askFleet(ctx context.Context, nodes int, busy *asked) error {
 	return f.count(ctx, busy, func() (float64, float64, error) { return load(fleetTime) })
 }
 
-// count adds what the fleet asks while do asks it.
-func (f *followingFleet) count(ctx context.Context, a *asked, do func() (requests, changes float64, err error)) error {
-	before, err := f.asked(ctx)
+// count adds the load of the fleet while do runs.
+func (f *followingFleet) count(ctx context.Context, a *fleetLoad, do func() (requests, changes float64, err error)) error {
+	before, err := f.load(ctx)
 	if err != nil {
 		return err
 	}
@@ -114,7 +113,7 @@ func (f *followingFleet) count(ctx context.Context, a *asked, do func() (request
 		return err
 	}
 	a.spent += time.Since(began)
-	after, err := f.asked(ctx)
+	after, err := f.load(ctx)
 	a.requests, a.changes = a.requests+requests, a.changes+changes
 	a.queries += after.queries - before.queries
 	a.limits += after.limits - before.limits
@@ -123,9 +122,9 @@ func (f *followingFleet) count(ctx context.Context, a *asked, do func() (request
 	return err
 }
 
-// asked is what the fleet has asked so far: by its nodes' metrics, and for the
-// log, which has none, by what Redis itself counted. An append is a transaction.
-func (f *followingFleet) asked(ctx context.Context) (a asked, err error) {
+// load returns the load of the fleet on its servers so far: by the nodes' metrics, and for the
+// log, which has none, by Redis' own counts. An append is a transaction.
+func (f *followingFleet) load(ctx context.Context) (a fleetLoad, err error) {
 	for _, n := range f.nodes {
 		a.queries += n.metric(`listedge_origin_fetches_total{outcome="ok"}`)
 		a.limits += n.metric("listedge_limiter_redis_trips_total")

@@ -84,8 +84,8 @@ func startFleet(ctx context.Context, s *subject, nodes int) (*followingFleet, er
 	return f.start(ctx, s, nodes, f.redis.Addr())
 }
 
-// redisUser is whom a node of a fleet is to Redis, so that its commands can be
-// told from the others'.
+// redisUser is the Redis user of a node of a fleet. Each node has its own, so that Redis counts
+// its commands separately.
 func redisUser(node int) string { return fmt.Sprint("node", node) }
 
 func (f *followingFleet) start(ctx context.Context, s *subject, nodes int, redisAddr string) (_ *followingFleet, err error) {

@@ -17,9 +17,8 @@ import (
 // bareKey is what the bare handler GETs.
 const bareKey = "bench"
 
-// serveBare is the other side of a hit: the same server with the same
-// settings, and a handler that writes as many bytes as it is asked for, or a
-// 304; from Redis, when it is asked to GET a value of so many.
+// serveBare is the bare handler: the same HTTP server with the same settings. It writes as many
+// bytes as the request says, or a 304. If the request says so, it GETs the bytes from Redis.
 func serveBare(address, redisAddress string) {
 	body := make([]byte, 1<<20)
 	client := redis.NewClient(&redis.Options{Addr: redisAddress, DisableIdentity: true})
@@ -68,9 +67,8 @@ var hitCases = []hitCase{
 	{"50 items, 304", 50, "identity", true, 1.10},
 }
 
-// sides are the node, asked for the case's page, and the bare handler, which
-// gets the same request headers and writes as many bytes. A bare 304 has no
-// more than its head.
+// sides returns the node, with a request for the case's page, and the bare handler, which gets
+// the same request headers and writes as many bytes. A bare 304 has only its head.
 func (c hitCase) sides(key string, ours, bare *server) (a, b *side, size int, err error) {
 	headers := []string{"X-API-Key: " + key, "Accept-Encoding: " + c.encoding}
 	a = &side{name: "listedge", server: ours, path: itemsPath(c.limit), headers: headers}

@@ -19,7 +19,7 @@ import (
 	"listedge/limiter"
 )
 
-// realNodes are so many, with clients of their own, in this process.
+// realNodes is the number of nodes. They run in this process, each with its own client.
 const realNodes = 8
 
 // limitNode decides for one node of a fleet.
@@ -156,7 +156,7 @@ func (load realLoad) run(ctx context.Context, server *sandbox.Redis, name string
 	return use, err
 }
 
-// drive has each node asked at random times for a while.
+// drive sends requests to each node at random times, for length.
 func (load realLoad) drive(nodes []limitNode, name string, length time.Duration) (admitted int, took []time.Duration, err error) {
 	var mu sync.Mutex // guards the results
 	var all sync.WaitGroup
@@ -171,10 +171,10 @@ func (load realLoad) drive(nodes []limitNode, name string, length time.Duration)
 			for at := time.Duration(0); at < length && failed == nil; at += time.Duration(random.ExpFloat64() * apart * 1e9) {
 				time.Sleep(time.Until(began.Add(at)))
 				key := fmt.Sprint(name, load.name, random.IntN(load.keys))
-				asked := time.Now()
+				sent := time.Now()
 				var allowed bool
 				allowed, failed = node(key)
-				each = append(each, time.Since(asked))
+				each = append(each, time.Since(sent))
 				if allowed {
 					mine++
 				}

@@ -25,12 +25,11 @@ const (
 	quietTime        = 3 * time.Second
 )
 
-// measureNoisy tells what a workspace that misses all the time does to another
-// one's answers. The quiet one asks at an even pace, alone and while the other
-// searches for something new over many connections, in turns. Postgres and the
-// noise's client keep to one processor, as if they were on a machine of their
-// own. What is left of their weight on this one is told by the bare handler,
-// asked likewise: it shares nothing with the noise but the machine.
+// measureNoisy measures how a workspace that misses all the time delays responses of another
+// one. The quiet workspace sends requests at an even pace, in turns alone and while the noisy
+// one searches for new texts over many connections. Postgres and the noisy client run on one
+// processor, as if they were on another machine. The bare handler gets the same requests: it
+// shares only the machine with the noise, so it shows how much the machine itself slows down.
 func measureNoisy(ctx context.Context, s *subject, r *report) (err error) {
 	apart := strconv.Itoa(runtime.NumCPU() - 1)
 	if err := s.pinPostgres(apart); err != nil {

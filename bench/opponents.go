@@ -67,9 +67,9 @@ var allOpponents = []opponent{
 		arguments: func(file string, v *setting) []string { return []string{"-c", file} }},
 }
 
-// measureOpponents compares hits with the opponents' for the same page. Those
-// that are not installed are left out. The bare handler takes part, as the floor
-// of what is written in Go: no other side can be told from it by its language.
+// measureOpponents compares hits with those of other servers for the same page. Servers that are
+// not installed are left out. The bare handler takes part as the least that a server in Go
+// needs.
 func measureOpponents(ctx context.Context, s *subject, r *report) error {
 	ours, err := s.startFollower(ctx)
 	if err != nil {
@@ -160,7 +160,7 @@ func (o *opponent) start(v setting, ours *side, encoding string, page answer) (*
 	}
 	got, err := b.awaitHit(http.StatusOK, isHit)
 	if err == nil && (len(got.body) != len(page.body) || got.header.Get("Content-Encoding") != page.header.Get("Content-Encoding")) {
-		err = fmt.Errorf("its page has %d bytes (%s), ours %d (%s)", len(got.body), got.header.Get("Content-Encoding"), len(page.body), page.header.Get("Content-Encoding"))
+		err = fmt.Errorf("its page has %d bytes (%s), that of listedge %d (%s)", len(got.body), got.header.Get("Content-Encoding"), len(page.body), page.header.Get("Content-Encoding"))
 	}
 	if err != nil {
 		end()
@@ -169,8 +169,8 @@ func (o *opponent) start(v setting, ours *side, encoding string, page answer) (*
 	return b, end, nil
 }
 
-// writePage writes the page as the files of a web server. Where the gzip is
-// asked for, the plain file need only be there.
+// writePage writes the page as the files of a web server. If gzip is measured, the plain file
+// need only exist.
 func writePage(dir, encoding string, body []byte) error {
 	if encoding == "gzip" {
 		if err := os.WriteFile(filepath.Join(dir, "page.gz"), body, 0o644); err != nil {

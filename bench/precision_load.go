@@ -16,7 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// precisionCost is what was asked in one case, and what that cost.
+// precisionCost has the requests and changes of one case, and what they cost.
 type precisionCost struct {
 	lists            []struct{ requests, hits int }
 	changes, queries int

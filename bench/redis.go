@@ -19,12 +19,11 @@ const walkedPages = 2000
 // measureRedisHits compares a page that a node finds in Redis with one that it
 // has in memory and one GET of as many bytes: the two sides of the goal.
 //
-// What a node finds in Redis is mostly a page it had, and which another one has
-// read anew since a change. So all pages are purged, read by one node, and then
-// asked of the other twice, from Redis and from memory; and so round after
-// round, in turns with the bare handler. (Asked once, of a node that had just
-// started, an eighth of a Redis hit was page faults: memory that is touched for
-// the first time, by whatever page, against a bare handler that reuses its own.)
+// Usually a node finds a page in Redis that it had in memory before, and that another node has
+// read again after a change. So in each round all pages are purged, read by one node, and
+// requested from the other twice: first from Redis, then from memory. Rounds alternate with
+// those of the bare handler. (On a node that had just started, an eighth of a Redis hit was
+// page faults, for memory that is used for the first time.)
 //
 // A GET is what a bare handler costs more when it GETs, by the same library: with
 // its part of the waking and idling of a process that waits. It is of a value

@@ -23,7 +23,7 @@ type server struct {
 	admin   string // listedge's
 }
 
-// startServer starts a program that listens on an address it is told.
+// startServer starts a program. args returns its arguments for the addresses to listen on.
 func startServer(program string, args func(address, admin string) []string, env ...string) (*server, error) {
 	address, err := freeAddress()
 	if err != nil {

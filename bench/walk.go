@@ -49,8 +49,8 @@ func (c *client) walk(ctx context.Context, n int) (paths []string, err error) {
 	return paths, err
 }
 
-// follow calls visit with each page of a walk, at most n.
-func (c *client) follow(ctx context.Context, n int, visit func(path string, body []byte, status string)) error {
+// follow calls handle with each page of a walk, at most n.
+func (c *client) follow(ctx context.Context, n int, handle func(path string, body []byte, status string)) error {
 	path := itemsPath(pageSize)
 	for range n {
 		if ctx.Err() != nil {
@@ -60,7 +60,7 @@ func (c *client) follow(ctx context.Context, n int, visit func(path string, body
 		if err != nil {
 			return err
 		}
-		visit(path, body, status)
+		handle(path, body, status)
 		var page struct {
 			Page struct{ NextCursor string }
 		}

@@ -19,7 +19,7 @@ const (
 	roundTime   = 2  // seconds
 )
 
-// side is a server and what is asked of it.
+// side is a server and the request that it gets.
 type side struct {
 	name    string
 	server  *server

@@ -422,16 +422,16 @@ func TestNothingIsStoredWithoutEither(t *testing.T) {
 // The cache keeps no reference to the caller's key, which the next request overwrites.
 func TestKeyIsNotKept(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
-		scratch, release := keyOf("ours"), make(chan struct{})
-		if _, err := c.Forward(scratch, changefeed.List{}, hangs(release, brings("ours"))); !errors.Is(err, ErrFillTimeout) {
+		scratch, release := keyOf("page"), make(chan struct{})
+		if _, err := c.Forward(scratch, changefeed.List{}, hangs(release, brings("page"))); !errors.Is(err, ErrFillTimeout) {
 			t.Fatal(err)
 		}
 		copy(scratch, keyOf("not!"))
 		close(release) // the page is stored only now, long after the request gave up
 		synctest.Wait()
 		copy(scratch, keyOf("oops"))
-		r, err := c.Forward(keyOf("ours"), changefeed.List{}, fails(errOrigin))
-		want{body: "ours", hadStale: true, err: errOrigin}.check(t, r, err)
+		r, err := c.Forward(keyOf("page"), changefeed.List{}, fails(errOrigin))
+		want{body: "page", hadStale: true, err: errOrigin}.check(t, r, err)
 		for _, other := range []string{"not!", "oops"} {
 			if r, err := c.Forward(keyOf(other), changefeed.List{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
 				t.Fatalf("%s: %+v, %v", other, r, err)

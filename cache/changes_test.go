@@ -359,7 +359,7 @@ func TestAnAnswerOfAnotherServerIsAnError(t *testing.T) {
 		return fill
 	}
 	says := Fill{Primary: func(context.Context, string) (FillResult, error) {
-		return FillResult{}, fmt.Errorf("%w: it says so", ErrWrongServer)
+		return FillResult{}, ErrWrongServer
 	}}
 	refused := func(want uint64) {
 		t.Helper()

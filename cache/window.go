@@ -10,7 +10,7 @@ import (
 // Ristretto keeps entries that are often requested, and rejects new entries when memory
 // is full, because it cannot know how often they will be requested. The algorithm
 // (W-TinyLFU) has a window for that; ristretto has none. Without it, an entry that was
-// prefetched would be gone before it is requested.
+// prefetched would be evicted before it is requested.
 //
 // Invariant: size is the sum of the elements' sizes, and not above budget.
 type window struct {

@@ -24,14 +24,14 @@ var screenshots = flag.String("screenshots", "", "folder for pictures of the pag
 // patience is for what must come, however slow the machine: a limit for hangs.
 const patience = 3 * time.Minute
 
-// tab is a page of a real browser, with what it complained of and asked for.
+// tab is a page in a real browser, with its console messages and its requests.
 type tab struct {
 	context.Context
 
-	mu    sync.Mutex // guards what follows
-	said  []string   // errors and warnings of the console, exceptions
-	asked []string   // addresses
-	bytes float64    // that came from the network
+	mu        sync.Mutex // guards what follows
+	said      []string   // errors and warnings of the console, exceptions
+	requested []string   // addresses
+	bytes     float64    // that came from the network
 }
 
 // browser is the program that opens pages: one of those that install.sh
@@ -48,8 +48,7 @@ func browser(t *testing.T) string {
 	return ""
 }
 
-// openTab starts a browser of the test's own, with nothing remembered and
-// nothing of its own to ask of the network.
+// openTab starts a browser with an empty profile, which sends no requests of its own.
 func openTab(t *testing.T) *tab {
 	t.Helper()
 	allocated, release := chromedp.NewExecAllocator(context.Background(),
@@ -79,13 +78,13 @@ func openTab(t *testing.T) *tab {
 	return b
 }
 
-// note keeps what a test asks about.
+// note records the events that tests check.
 func (b *tab) note(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch e := event.(type) {
 	case *network.EventRequestWillBeSent:
-		b.asked = append(b.asked, e.Request.URL)
+		b.requested = append(b.requested, e.Request.URL)
 	case *network.EventLoadingFinished:
 		b.bytes += e.EncodedDataLength
 	case *log.EventEntryAdded:
@@ -103,7 +102,7 @@ func (b *tab) note(event any) {
 	}
 }
 
-// do drives the page.
+// do runs actions in the page.
 func (b *tab) do(t *testing.T, steps ...chromedp.Action[chromedp.Void]) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(b, patience)
@@ -150,7 +149,7 @@ func (b *tab) resize(t *testing.T, width int64, scheme string) {
 	}
 }
 
-// picture writes one of the whole page, if pictures are asked for.
+// picture writes a screenshot of the whole page, if the environment asks for screenshots.
 func (b *tab) picture(t *testing.T, name string) {
 	t.Helper()
 	if *screenshots == "" {
@@ -174,8 +173,7 @@ func (b *tab) complaints() []string {
 	return b.said
 }
 
-// keptQuiet fails the test for anything the page complained of, or asked of
-// another host than its own.
+// keptQuiet fails the test if the page logged an error, or sent a request to another host.
 func (b *tab) keptQuiet(t *testing.T, host string) {
 	t.Helper()
 	for _, s := range b.complaints() {
@@ -183,12 +181,12 @@ func (b *tab) keptQuiet(t *testing.T, host string) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.asked) == 0 {
-		t.Error("the page asked for nothing")
+	if len(b.requested) == 0 {
+		t.Error("the page sent no request")
 	}
-	for _, a := range b.asked {
+	for _, a := range b.requested {
 		if u, err := url.Parse(a); err != nil || u.Scheme != "data" && u.Host != host {
-			t.Errorf("the page asked for %s", a)
+			t.Errorf("the page requested %s", a)
 		}
 	}
 }

@@ -86,7 +86,7 @@ func TestTheStackTakesAnImage(t *testing.T) {
 		}
 	}
 	if ours != 3 {
-		t.Errorf("%d services of ours", ours)
+		t.Errorf("%d services run the image of listedge", ours)
 	}
 }
 
@@ -134,7 +134,7 @@ func TestTheStackShowsOnlyTheAPI(t *testing.T) {
 func TestGrafanaIsProvisioned(t *testing.T) {
 	s := stack(t)
 	grafana := s.Services["grafana"]
-	inside := func(file string) bool { // says whether a file of the container is one of ours
+	inside := func(file string) bool { // reports whether a file of the container comes from this repository
 		for _, v := range grafana.Volumes {
 			if rest, ok := strings.CutPrefix(path.Clean(file), v.Target); ok {
 				if _, err := os.Stat(filepath.Join(v.Source, rest)); err == nil {

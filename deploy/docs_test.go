@@ -33,7 +33,7 @@ func TestTheReferenceAnswers(t *testing.T) {
 	// How long that takes depends on the machine, what it loads does not: the page, its
 	// style, two scripts, a picture and the description, from here (keptQuiet).
 	page.mu.Lock()
-	loaded := slices.DeleteFunc(slices.Clone(page.asked), func(address string) bool { return strings.HasPrefix(address, "data:") })
+	loaded := slices.DeleteFunc(slices.Clone(page.requested), func(address string) bool { return strings.HasPrefix(address, "data:") })
 	bytes := page.bytes
 	page.mu.Unlock()
 	t.Logf("the operations were there after %.0f ms, %d requests and %.0f kB", shown, len(loaded), bytes/1000)

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// release is what .goreleaser.yaml says, as far as it is about files of ours.
+// release is what .goreleaser.yaml says, as far as it is about files of this repository.
 // release_test.go looks at what it makes.
 type release struct {
 	Builds []struct {

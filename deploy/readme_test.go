@@ -16,8 +16,8 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// The README's way from an empty database to a page, as somebody copies it: the
-// commands in their order, with the addresses and ids of here.
+// The README's commands from an empty database to a page, in their order. Only addresses and
+// ids are replaced by those of the test.
 func TestTheREADMEsCommandsWork(t *testing.T) {
 	t.Parallel()
 	ours, err := program()
@@ -83,7 +83,7 @@ func TestTheREADMEsCommandsWork(t *testing.T) {
 // The README's first command, with three nodes: what it prints works, the
 // doctor finds a fleet, and Ctrl-C leaves nothing running.
 func TestMakeRun(t *testing.T) {
-	base := freePorts(t, 500) // before tests that run at once with others
+	base := freePorts(t, 500) // before the parallel tests take ports
 	at := func(offset int) string { return "127.0.0.1:" + strconv.Itoa(base+offset) }
 	data := filepath.Join(sandboxtest.Dir(t), "data")
 	cmd := exec.Command("make", "-C", "..", "run", "ARGS=--nodes 3 --data-dir "+data+" --listen "+at(0)+" --admin-listen "+at(100))

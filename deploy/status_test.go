@@ -119,7 +119,7 @@ func TestTheStatusPageIsLive(t *testing.T) {
 	f.nodes[1].stop(t)
 	page.await(t, `document.querySelectorAll("#fleet li").length === 1`)
 
-	// Paused, by the keyboard, it stands still; then it goes on.
+	// Paused by the keyboard, the page does not change; then it goes on.
 	page.do(t, chromedp.Focus("#pause"), chromedp.KeyEvent("\r"))
 	page.await(t, `document.querySelector("#pause").getAttribute("aria-pressed") === "true"`)
 	page.await(t, `!asking`)

@@ -152,7 +152,7 @@ func (c *conn) newResponse(status int) *response {
 	return r
 }
 
-// add appends a header. The value is ours, or was checked: it has no line end.
+// add appends a header. The value has no line end: it is constant, or was checked.
 func (r *response) add(name string, value []byte) {
 	r.lines = append(append(append(append(r.lines, name...), ": "...), value...), crlf...)
 }

@@ -22,7 +22,7 @@ type document struct {
 	gzip        []byte // nil = the gzip form is not shorter
 }
 
-// newDocument makes a document of its text.
+// newDocument makes a document from its text.
 func newDocument(contentType string, text []byte) *document {
 	var compressed bytes.Buffer
 	w := gzip.NewWriter(&compressed)
@@ -35,8 +35,8 @@ func newDocument(contentType string, text []byte) *document {
 	return d
 }
 
-// newCompressedDocument makes a document of its gzip form, and inflates it when a
-// client first accepts no gzip.
+// newCompressedDocument makes a document from its gzip form. It inflates the form when a
+// client first needs the text.
 func newCompressedDocument(contentType string, compressed []byte) *document {
 	return &document{contentType: contentType, etag: cache.TagOf(compressed), gzip: compressed, identity: sync.OnceValue(func() []byte {
 		return must(io.ReadAll(must(gzip.NewReader(bytes.NewReader(compressed)))))
@@ -60,8 +60,8 @@ const documentCache = "public, max-age=300"
 // address.
 const documentUnit = 64 << 10
 
-// serveDocs answers every path that has no route: /docs and paths below it, or with 404.
-// The router cannot have both /docs and /docs/, so it has neither.
+// serveDocs answers every path that has no route: with a document, if the path is /docs or
+// below it, otherwise with 404. The router cannot have both /docs and /docs/, so it has neither.
 func (s *Server) serveDocs(x *exchange) failure {
 	d := s.docs[string(x.path)]
 	switch {

@@ -182,7 +182,7 @@ func (x *exchange) bodySize() int {
 // as a hit.
 func (x *exchange) class(status int, took time.Duration) logClass {
 	switch {
-	case x.failure.problem != nil && x.failure.problem.isOurs(), x.result.Err != nil, took >= slowFrom:
+	case x.failure.problem != nil && x.failure.problem.isServiceFailure(), x.result.Err != nil, took >= slowFrom:
 		return failed
 	case status >= 400:
 		return refused

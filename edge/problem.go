@@ -27,8 +27,9 @@ type problem struct {
 	log     *throttle // for failures of the service, which are logged; nil = an error of the client
 }
 
-// isOurs reports whether the problem is a failure of the service, not of the client.
-func (p *problem) isOurs() bool { return p.log != nil }
+// isServiceFailure reports whether the problem is a failure of the service, not an error of
+// the client.
+func (p *problem) isServiceFailure() bool { return p.log != nil }
 
 var (
 	badRequest      = &problem{"REQUEST_FAILED", 400, "The request could not be read.", nil}
@@ -80,7 +81,7 @@ func (s *Server) writeProblem(x *exchange, f failure) {
 	if f.problem.status == fasthttp.StatusTooManyRequests {
 		x.outcome = metrics.OutcomeLimited
 	}
-	if f.problem.isOurs() {
+	if f.problem.isServiceFailure() {
 		if allowed, suppressed := f.problem.log.allow(x.now); allowed || f.problem == internalError {
 			s.logger.LogAttrs(context.Background(), slog.LevelError, "request failed",
 				slog.String("requestId", string(x.id)), slog.String("route", x.route.String()),

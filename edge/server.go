@@ -48,7 +48,7 @@ type Options struct {
 	Logger  *slog.Logger
 	Proxies []netip.Prefix // trusted proxies, whose X-Forwarded-For is used
 
-	Usage *usage.Recorder // counts what keys are used for; nil = nobody does
+	Usage *usage.Recorder // counts the usage of keys; nil = it is not counted
 
 	Clock *boottime.Clock // measures the age of keys in memory; nil = one of the server's own
 

@@ -14,9 +14,9 @@ import (
 	"listedge/internal/histogram"
 )
 
-// The classic buckets. Each is a series for every route and outcome, server and
-// outcome, or purpose; what they do not tell apart, native histograms do. 100 ms is the objective in
-// deploy/prometheus/rules.
+// The bounds of the classic buckets. Each bucket is one more series for every combination of
+// labels, so there are few; native histograms have the resolution. The objective in
+// deploy/prometheus/rules uses 100 ms.
 var (
 	requestBounds = histogram.Classic[:3]
 	queryBounds   = histogram.Classic[1:3]
@@ -41,8 +41,8 @@ type exemplar struct {
 	at    time.Time
 }
 
-// Traced records that a request was traced, so that a graph of latencies leads to
-// its trace. It allocates: only a sample of requests is traced.
+// Traced records the trace of a request as an exemplar, by which a graph of latencies leads
+// to it. It allocates: only a sample of requests is traced.
 func (e *Edge) Traced(route Route, outcome Outcome, took time.Duration, trace string) {
 	i, _ := slices.BinarySearch(requestBounds, took)
 	e.exemplars[route][outcome][i].Store(&exemplar{trace, took, time.Now()})

@@ -18,7 +18,7 @@ import (
 	"listedge/origin/follower"
 )
 
-// registry is that of a node with two replicas, which nobody has asked for anything.
+// registry is that of a node with two replicas that has had no request.
 func registry() *metrics.Registry {
 	r := metrics.New("1.0.0", "0123456789")
 	yes := func() bool { return true }
@@ -72,8 +72,8 @@ var everything = []struct {
 	{metrics.RouteDocs, []metrics.Outcome{metrics.OutcomeOther, metrics.OutcomeLimited}, []int{200, 304, 413, 429}},
 }
 
-// A fleet of a hundred nodes is 40,000 series. Whoever needs more for a metric takes them
-// from another.
+// A fleet of a hundred nodes has 40,000 series. If a metric needs more series, another must
+// lose some.
 func TestANodeHasAtMost400Series(t *testing.T) {
 	r := registry()
 	stripe := r.Edge.Stripe()

@@ -79,8 +79,8 @@ func oldRows(t *testing.T, url, statement string, args ...any) {
 	exec(t, conn, statement, args...)
 }
 
-// However large rows are, no page is larger than it may be, and a walk sees each
-// row once, in order.
+// Even with the largest rows no page exceeds its bound, and a walk sees each row once, in
+// order.
 func TestAPageEndsBeforeItIsTooLarge(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
@@ -199,8 +199,8 @@ func TestIndexesRefuseNoWriter(t *testing.T) {
 	}
 }
 
-// The migration leaves rows that are there, whatever they hold, and goes back;
-// a table in partitions has it, too.
+// The migration does not check existing rows, and can be reverted. It also works on a
+// partitioned table.
 func TestBoundsApplyToNewRowsOnly(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
@@ -217,7 +217,7 @@ func TestBoundsApplyToNewRowsOnly(t *testing.T) {
 	exec(t, conn, `ALTER TABLE contacts RENAME TO whole`)
 	exec(t, conn, `CREATE TABLE contacts (LIKE whole INCLUDING DEFAULTS) PARTITION BY HASH (workspace_id)`)
 	exec(t, conn, `CREATE TABLE contacts_0 PARTITION OF contacts FOR VALUES WITH (MODULUS 1, REMAINDER 0)`)
-	// Somebody reads the tables for long meanwhile: nobody else has to wait for it.
+	// A long transaction reads the tables meanwhile. Other sessions must not wait for it.
 	reader, err := connect(t, url).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

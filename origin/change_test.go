@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// churn changes the list while others walk it. It never touches the rows it is
-// told to leave alone, and never moves a row: it inserts, edits what no order
-// and no search looks at, deactivates, activates and deletes.
+// churn changes a list during walks. It inserts, activates, deactivates and deletes rows, and
+// updates columns that neither order rows nor are searched. So it never moves a row. It never
+// changes the rows that the test protects.
 type churn struct {
 	conn    *pgx.Conn
 	random  *rand.Rand

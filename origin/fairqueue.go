@@ -172,7 +172,7 @@ func (q *fairQueue) tenant(workspace uuid.UUID, now time.Duration) *tenant {
 }
 
 // forget removes idle tenants when there are many: those that would start from
-// virtualTime anyway, and all when nobody waits.
+// virtualTime anyway, and all when no query waits.
 func (q *fairQueue) forget() {
 	if len(q.tenants) > q.slots+q.capacity() {
 		maps.DeleteFunc(q.tenants, func(_ uuid.UUID, t *tenant) bool {

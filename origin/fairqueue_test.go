@@ -149,8 +149,8 @@ func TestFairQueueRefusesTheTenantWithMost(t *testing.T) {
 	}
 }
 
-// However many new tenants come, the turn of each query comes; and the queue
-// remembers few of the tenants that went.
+// Every query gets its turn, however many new tenants become active. The queue remembers only
+// few inactive tenants.
 func TestFairQueueStarvesNoTenant(t *testing.T) {
 	for seed := range uint64(8) {
 		r := rand.New(rand.NewPCG(seed, 52))

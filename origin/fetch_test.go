@@ -64,7 +64,7 @@ func TestQueriesThatRunAndWaitAreBounded(t *testing.T) {
 	for range 3 {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		page := anyPage
-		page.Workspace = uuid.UUID{2} // nobody has more waiting
+		page.Workspace = uuid.UUID{2} // no tenant has more queries waiting
 		if _, err := o.Fetch(ctx, page, ""); !errors.Is(err, ErrOverloaded) || ctx.Err() != nil {
 			t.Errorf("beyond the queue: %v", err)
 		}
@@ -249,8 +249,8 @@ func TestFetchingGoesOnThroughSchemaChanges(t *testing.T) {
 	}
 }
 
-// A connection learns of a change only by failing; then it asks again itself,
-// and none is lost.
+// A connection notices a change of the schema only when its statement fails. It then prepares
+// the statement again, and stays open.
 func TestASchemaChangeCostsNoConnection(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
@@ -269,7 +269,7 @@ func TestASchemaChangeCostsNoConnection(t *testing.T) {
 	}
 }
 
-// Nobody waits at the server for a page whose caller has gone.
+// If its caller gives up, a query is also cancelled at the server.
 func TestACancelledQueryIsCancelledAtTheServer(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)

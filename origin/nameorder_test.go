@@ -143,7 +143,7 @@ func TestOnlyNamesInASCIIHaveKeys(t *testing.T) {
 	}
 }
 
-// A collation that somebody made is not known, be it one that orders characters alike.
+// A collation that was made by hand is refused, even if it orders characters alike.
 func TestAnotherOrderOfNamesIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]string{

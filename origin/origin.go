@@ -47,12 +47,12 @@ type upstream struct {
 	pool    *pgxpool.Pool
 	queue   *fairQueue
 	breaker postgres.Breaker
-	names   *knownNames
+	names   *nameOrder
 	took    latencies
 }
 
 func newUpstream(name string, cooldown time.Duration, pool *pgxpool.Pool) upstream {
-	return upstream{pool: pool, queue: newFairQueue(int(pool.Config().MaxConns)), breaker: postgres.NewBreaker(name, cooldown), names: &knownNames{}}
+	return upstream{pool: pool, queue: newFairQueue(int(pool.Config().MaxConns)), breaker: postgres.NewBreaker(name, cooldown), names: &nameOrder{}}
 }
 
 // fetch waits for the workspace's turn in the queue and runs a query. It fails without
@@ -184,7 +184,7 @@ func (o *Origin) readPage(ctx context.Context, q *Query) (Page, postgres.Server,
 // pageReader is a session with the buffers of the page that is read on it.
 type pageReader struct {
 	postgres.Session
-	names   *knownNames
+	names   *nameOrder
 	page    []byte // the page's JSON so far
 	lastRow []byte // the page's last row so far
 	showing showing

@@ -40,8 +40,8 @@ type plan struct {
 func (p *plan) summarise() *plan {
 	p.usedIndexes, p.visitedNodes = map[string]float64{}, map[string]bool{}
 	p.buffers = p.Hit + p.Read // a node's include its children's
-	var visit func(n *plan)
-	visit = func(n *plan) {
+	var walk func(n *plan)
+	walk = func(n *plan) {
 		if n.Loops > 0 {
 			p.visitedNodes[n.Type] = true
 			if n.Index != "" {
@@ -49,10 +49,10 @@ func (p *plan) summarise() *plan {
 			}
 		}
 		for _, child := range n.Plans {
-			visit(child)
+			walk(child)
 		}
 	}
-	visit(p)
+	walk(p)
 	return p
 }
 
@@ -268,7 +268,8 @@ func checkPlans(t *testing.T, url string, conn *pgx.Conn) {
 			}
 		}
 
-		// One row in eighteen has it: too few for a glance, which tells that the walk will do.
+		// One row in eighteen matches: too few to fill the page in the first 500 rows, but enough to
+		// read on in list order.
 		q := Query{Workspace: ourWorkspace, Sort: sort, Search: "SKU-19", Limit: limit}
 		if ids, p := e.fetch(t, q); len(ids) != limit || p.usedIndexes["items_by_grams"] > 0 ||
 			p.usedIndexes["items_by_"+order] <= searchGlance || p.usedIndexes["items_by_"+order] > searchGlance+searchWalk {

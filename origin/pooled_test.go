@@ -189,7 +189,7 @@ func TestReplayStatusIsOfTheServerThatGivesThePage(t *testing.T) {
 	must(pooler.LeadTo(other.Addr()))
 	eventually(t, "a page of the other standby", func() bool {
 		page, _, err := o.read(within(t, patience), session, &anyPage)
-		if err != nil { // the pooler lets nobody in while it has not reached the other one
+		if err != nil { // the pooler accepts no client before it has connected to the other server
 			o.close(session)
 			eventually(t, "a connection to the other one", func() bool {
 				session, err = o.open(within(t, patience), &s.upstream)

@@ -163,8 +163,8 @@ func TestFetchFromStandby(t *testing.T) {
 	}
 }
 
-// forgetReplayStatus makes the next page ask each standby what it has replayed: what is
-// known of it may be too old.
+// forgetReplayStatus drops the known replay positions, so that the next page reads them from
+// each standby.
 func forgetReplayStatus(o *Origin) {
 	for _, s := range o.standbys {
 		s.last.Store(nil)
@@ -203,8 +203,8 @@ func TestStandbysAfterAFailOver(t *testing.T) {
 	}
 }
 
-// A standby that has followed another server onto a timeline of its own, and
-// receives from nobody now, is not taken for one of the first.
+// A standby that followed another server to a different timeline, and receives no WAL now, is
+// not taken for a standby of the primary.
 func TestAStandbyOfAnotherTimelineIsRefused(t *testing.T) {
 	primary := sandboxtest.PostgresWith(t, map[string]string{"full_page_writes": "on"}) // or no standby can be made of a standby
 	must(admin.CreateDatabase(t.Context(), primary.URL("postgres"), "listedge"))

@@ -15,8 +15,8 @@ import (
 	"listedge/origin/postgres"
 )
 
-// Whatever happens to its connections, a caller gets its own page, whole, or one
-// of the errors that pass; and when it is over, all is as before.
+// While connections fail in many ways, a caller gets its own page, complete, or a temporary
+// error. Afterwards everything works as before.
 func TestNoPageIsMixedUpUnderLoad(t *testing.T) {
 	t.Parallel()
 	const workspaces, callers, each = 8, 8, 40

@@ -25,7 +25,8 @@ func readFrom(t *testing.T, url string, followed string) reading {
 	return reading{db, New(db), apikey.NewStore(db)}
 }
 
-// ask returns what a page and a key come to, where that run is followed.
+// ask reads a page and a key from this address, while the node follows that run of the
+// primary, and returns the errors.
 func (r reading) ask(t *testing.T, run string) (errs [2]error) {
 	t.Helper()
 	for i, ask := range []func() error{
@@ -59,8 +60,8 @@ func (r reading) taken(t *testing.T, run string) {
 	}
 }
 
-// A server in recovery is taken for the primary by nobody: no page, no key and no
-// command.
+// A server in recovery is not taken for the primary: neither by pages, nor by keys, nor by
+// commands.
 func TestAStandbyIsNotThePrimary(t *testing.T) {
 	t.Parallel()
 	primary := sandboxtest.Postgres(t)
@@ -171,7 +172,7 @@ func TestAnEarlierTimelineIsRefused(t *testing.T) {
 			must(c.lead(next.Addr()))
 			eventually(t, "the new primary, of connections that led to the old one", func() bool { return r.ask(t, runs[1]) == [2]error{} })
 			r.taken(t, "")
-			readFrom(t, c.url, first).taken(t, "") // a fail-over that nobody has followed yet
+			readFrom(t, c.url, first).taken(t, "") // a fail-over that no node has followed yet
 			readFrom(t, c.url, first).refused(t, runs[0], "not the server that is followed")
 			must(c.lead(old.Addr()))
 		})

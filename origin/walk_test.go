@@ -129,8 +129,8 @@ func longNames() (names []string) {
 
 func pick(random *rand.Rand, values ...any) any { return values[random.IntN(len(values))] }
 
-// nameRanks asks Postgres for the order of names, by a collation of the test's
-// own and no function of ours: how many characters count is part of the contract.
+// nameRanks reads the order of names from Postgres, by a collation of the test and without the
+// schema's functions. (How many characters count is part of the contract.)
 func nameRanks(t testing.TB, conn *pgx.Conn, c Collection, workspace uuid.UUID) map[string]int {
 	t.Helper()
 	exec(t, conn, `CREATE COLLATION IF NOT EXISTS test_order (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`)
@@ -319,7 +319,7 @@ func TestNamesAreInTheOrderOfTheUnicodeCollationAlgorithm(t *testing.T) {
 	}
 }
 
-// A page of a list nobody has written to is an empty page, not an error.
+// A page of a list without rows is an empty page, not an error.
 func TestAnEmptyListIsOneEmptyPage(t *testing.T) {
 	t.Parallel()
 	o := openOrigin(t, newDatabase(t))

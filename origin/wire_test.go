@@ -111,7 +111,7 @@ func longWay(t testing.TB, url string, piece func() int, options postgres.Option
 	return conn, r, db, New(db)
 }
 
-// However the network cuts what is said, the pages are the same.
+// Pages are the same, however the network splits the messages.
 func TestAPageIsTheSameHoweverTheNetworkSplitsIt(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
@@ -246,8 +246,8 @@ func TestAServerThatStopsDuringAnAnswerIsUnavailable(t *testing.T) {
 	eventually(t, "a page", func() bool { _, err := o.Fetch(within(t, patience), longPage, ""); return err == nil })
 }
 
-// A server that hangs amid an answer has its time, and no connection for longer;
-// back again, it finds that nobody waits.
+// If a server hangs in the middle of an answer, the fetch ends at its time limit and closes the
+// connection. When the server continues, no query runs for it.
 func TestAServerThatHangsDuringAnAnswerKeepsNoConnection(t *testing.T) {
 	t.Parallel()
 	pg := sandboxtest.Postgres(t)
@@ -308,7 +308,7 @@ func TestNoticesChangeNoAnswer(t *testing.T) {
 		if err != nil || !bytes.Equal(page.Body, want.Body) {
 			t.Errorf("%.200s: %v", page.Body, err)
 		}
-		// Of a setting that changed the server tells before its answer is over.
+		// The server reports a changed setting before its answer ends.
 		s, err := o.open(within(t, patience), &o.upstream)
 		if err != nil {
 			t.Fatal(err)

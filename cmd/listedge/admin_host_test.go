@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// A page of somebody else's, whose name was made to lead to the admin listener,
-// reads nothing there; those who have business there ask as they do.
+// DNS rebinding: a web page whose host name leads to the admin listener cannot read it.
+// Operators, monitors and load balancers can.
 func TestTheAdminListenerAnswersOnlyToNamesThatNoStrangerHas(t *testing.T) {
 	machine, err := os.Hostname()
 	if err != nil {
@@ -61,7 +61,7 @@ func TestTheAdminListenerAnswersOnlyToNamesThatNoStrangerHas(t *testing.T) {
 				t.Errorf("%s of %s: %d %s", path, host, status, body)
 			}
 		}
-		// Health checks send what they like. Why something is wrong is not for them.
+		// Health checks may send any host name. They get no details.
 		status, body := ask("/readyz", host)
 		var shown map[string]any
 		if err := json.Unmarshal([]byte(body), &shown); err != nil || status != 200 || shown["ready"] != true || shown["checks"] != nil {
@@ -76,7 +76,7 @@ func TestTheAdminListenerAnswersOnlyToNamesThatNoStrangerHas(t *testing.T) {
 	}
 }
 
-// It answers to the host of --admin-listen, and to no other name.
+// The admin listener answers to the host of --admin-listen, and to no other name.
 func TestTheAdminListenerAnswersToTheNameThatItListensBy(t *testing.T) {
 	names := adminNames(map[string]any{"admin-listen": "edge1.shop.example:9090"})
 	if len(names) != 2 || names[0] != "edge1.shop.example" {

@@ -105,7 +105,7 @@ type nodeState struct {
 	readiness admin.Readiness
 	metrics   metrics.Reading
 	settings  map[string]any // nil = its version does not have /settings
-	ahead     time.Duration  // how far the node's clock is ahead of ours, at least: see ahead
+	ahead     time.Duration  // the least distance by which the node's clock is ahead of this machine's: see clockAhead
 }
 
 // readNodes reads the state of all nodes of the URLs, in their order, each node once.
@@ -155,7 +155,7 @@ func (a nodeAddress) read(ctx context.Context) (n nodeState) {
 		sent := time.Now()
 		n.err = a.get(ctx, client, "metrics", func(r *http.Response, body io.Reader) (err error) {
 			if date, err := http.ParseTime(r.Header.Get("Date")); err == nil {
-				n.ahead = ahead(date, sent, time.Now())
+				n.ahead = clockAhead(date, sent, time.Now())
 			}
 			n.metrics, err = metrics.Read(body)
 			return err
@@ -211,14 +211,14 @@ func (a nodeAddress) get(ctx context.Context, client *http.Client, path string, 
 		return errors.New(strings.TrimSpace(string(why)))
 	}
 	if err := read(response, io.LimitReader(response.Body, maxNodeResponse)); err != nil {
-		return fmt.Errorf("/%s is not that of a node (%s): %w", path, response.Status, err)
+		return fmt.Errorf("/%s is not the response of a node (%s): %w", path, response.Status, err)
 	}
 	return nil
 }
 
-// ahead returns the least distance by which another clock is ahead of ours; negative if
-// it is behind, 0 if it may be right. The other clock showed date, which is rounded down
-// to a second, at some moment between sent and received.
-func ahead(date, sent, received time.Time) time.Duration {
+// clockAhead returns the least distance by which another clock is ahead of this machine's;
+// negative if it is behind, 0 if it may be right. The other clock showed date, which is
+// rounded down to a second, at some moment between sent and received.
+func clockAhead(date, sent, received time.Time) time.Duration {
 	return max(date.Sub(received), 0) + min(date.Add(time.Second).Sub(sent), 0)
 }

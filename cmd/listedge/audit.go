@@ -18,7 +18,7 @@ import (
 
 // ActorFlag names who acts, for the audit log.
 type ActorFlag struct {
-	Actor string `help:"Who does this, for the audit log." default:"${user}" placeholder:"NAME"`
+	Actor string `help:"Name of the actor in the audit log." default:"${user}" placeholder:"NAME"`
 }
 
 // Validate refuses what would spoil the log.
@@ -35,10 +35,10 @@ func (f *ActorFlag) acting(ctx context.Context) context.Context { return audit.A
 type auditCommand struct {
 	DatabaseFlags
 	jsonFlag
-	Workspace *uuid.UUID `help:"Only what was done to this workspace and its keys." placeholder:"ID"`
-	Key       *uuid.UUID `help:"Only what was done to this key." placeholder:"ID"`
-	Since     *days      `help:"Only what was done in this time, as 24h or 7d." placeholder:"DURATION"`
-	Limit     int        `help:"At most so many." default:"100" placeholder:"N"`
+	Workspace *uuid.UUID `help:"List only acts on this workspace and its keys." placeholder:"ID"`
+	Key       *uuid.UUID `help:"List only acts on this key." placeholder:"ID"`
+	Since     *days      `help:"How far back to list, as 24h or 7d." placeholder:"DURATION"`
+	Limit     int        `help:"Greatest number of acts to list." default:"100" placeholder:"N"`
 }
 
 // maxAuditLimit bounds the memory of one list.

@@ -52,7 +52,7 @@ func TestEachChangeIsInTheAuditLog(t *testing.T) {
 
 	workspace := idOf(t, command(t, "workspaces", "create", "--name", "W", "--json", "--database-url", url))
 	key := idOf(t, command(t, "keys", "create", "--workspace", workspace, "--json", "--database-url", url))
-	startNode(t, url) // which a purge needs
+	startNode(t, url) // a purge needs a node that follows changes
 	file := filepath.Join(t.TempDir(), "items.csv")
 	if err := os.WriteFile(file, []byte("id,name\n00000000-0000-0000-0000-000000000001,Tea\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func TestAuditPrints(t *testing.T) {
 	t.Setenv("LISTEDGE_ACTOR", "Ann")
 	workspace := idOf(t, command(t, "workspaces", "create", "--name", "Shop", "--json"))
 	key := idOf(t, command(t, "keys", "create", "--workspace", workspace, "--rate", "5", "--burst", "10", "--json"))
-	command(t, "keys", "update", key, "--rate", "7.5", "--actor", "Bob") // a flag is stronger than the environment
+	command(t, "keys", "update", key, "--rate", "7.5", "--actor", "Bob") // a flag overrides the environment
 
 	t.Run("lines for people", func(t *testing.T) {
 		lines := strings.Split(strings.TrimSuffix(command(t, "audit", "--workspace", workspace), "\n"), "\n")

@@ -19,10 +19,10 @@ import (
 )
 
 type benchCommand struct {
-	URL         string        `help:"What to request." default:"http://127.0.0.1:8080/v1/items" placeholder:"URL"`
-	Key         string        `help:"API key." required:"" placeholder:"KEY"`
-	Duration    time.Duration `help:"How long." default:"5s"`
-	Connections int           `help:"How many at once; each waits for a response before it sends the next request." default:"16"`
+	URL         string        `help:"Address of the page to request." default:"http://127.0.0.1:8080/v1/items" placeholder:"URL"`
+	Key         string        `help:"API key to send." required:"" placeholder:"KEY"`
+	Duration    time.Duration `help:"How long to send requests." default:"5s"`
+	Connections int           `help:"Number of connections. Each waits for a response before it sends the next request." default:"16"`
 }
 
 // Validate refuses what cannot work.

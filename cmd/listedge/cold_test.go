@@ -7,8 +7,8 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// A fleet that starts while Redis is down: no node knows how many there are,
-// and still they do not admit the burst once each.
+// If a fleet starts while Redis is down, no node knows how many there are. Yet the nodes do
+// not admit the burst once each.
 func TestColdNodesWithoutRedisShareALimit(t *testing.T) {
 	url := database(t)
 	server := sandboxtest.Redis(t)

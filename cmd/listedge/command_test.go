@@ -274,7 +274,7 @@ func TestHelpAndVersion(t *testing.T) {
 	}
 }
 
-// Each command's help has an example, which the program takes.
+// Each command's help has an example, which the program accepts.
 func TestExamples(t *testing.T) {
 	t.Setenv("LISTEDGE_DATABASE_URL", "postgres://h/d")
 	file := filepath.Join(t.TempDir(), "listedge.yaml")
@@ -359,18 +359,18 @@ func TestByteSizes(t *testing.T) {
 	}
 }
 
-// A command whose output is lost has failed: of a key, for one, there is no other.
+// A command whose output cannot be written fails: a new key, for example, is printed only once.
 func TestOutputThatIsLostIsAFailure(t *testing.T) {
 	t.Parallel()
 	url := database(t)
 	workspace, _ := workspaceWithKey(t, url)
 	for _, line := range []string{"help", "--help", "version", "--version", "completion bash", "serve --print-config --database-url " + url,
 		"workspaces list --database-url " + url, "workspaces list --json --database-url " + url, "keys create --database-url " + url + " --workspace " + workspace} {
-		gone, full, err := os.Pipe()
+		closed, full, err := os.Pipe()
 		if err != nil {
 			t.Fatal(err)
 		}
-		gone.Close()
+		closed.Close()
 		defer full.Close()
 		var errs strings.Builder
 		if code := run(t.Context(), strings.Fields(line), strings.NewReader(""), full, &errs); code != exitFailed || strings.Count(errs.String(), "\n") != 1 || !strings.Contains(errs.String(), "write the output") {

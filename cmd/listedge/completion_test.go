@@ -29,17 +29,17 @@ func TestCompletionsOfTheLastWord(t *testing.T) {
 		"serve --limiter-failure-mode ":       "local allow deny",
 		"serve --server-timing --log-format ": "text json", // a flag that takes no value
 		"serve --listen=:80 --log-format t":   "text",
-		"serve --listen keys --log-format t":  "text", // a value is no command
+		"serve --listen keys --log-format t":  "text", // a value is not taken for a command
 		"keys ":                               "create list show update rotate revoke",
 		"keys cr":                             "create",
 		"keys create --expires":               "--expires-in",
 		"--config a.yaml mig":                 "migrate",
 		"import ":                             "items contacts",
-		"import items ":                       "", // a file, which the shell knows
+		"import items ":                       "", // a file, which the shell completes
 		"import items a.csv --work":           "--workspace",
 		"serve --listen ":                     "",
 		"serve --none=":                       "",
-		"com":                                 "completion", // and not what scripts ask
+		"com":                                 "completion", // not the hidden command that scripts use
 		"nothing ":                            strings.Join(words(t, ""), " "),
 		"":                                    strings.Join(words(t, ""), " "),
 	} {
@@ -55,8 +55,8 @@ func TestCompletionsOfTheLastWord(t *testing.T) {
 	}
 }
 
-// What a shell does with its script: bash is handed the line as it splits it,
-// the others are asked themselves.
+// Each shell completes with its script. For bash the test calls the script's function with
+// the words of the line; zsh and fish complete the line themselves.
 var shells = map[string]string{
 	"bash": `
 source <(listedge completion bash)

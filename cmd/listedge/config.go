@@ -33,7 +33,7 @@ type cli struct {
 	Workspaces workspacesCommand `cmd:"" help:"Create, list, suspend and resume workspaces."`
 	Keys       keysCommand       `cmd:"" help:"Create, list, rotate and revoke API keys."`
 	Audit      auditCommand      `cmd:"" help:"List who did what to workspaces, keys and data, and when."`
-	Usage      usageCommand      `cmd:"" help:"Print what the keys of a workspace were used for."`
+	Usage      usageCommand      `cmd:"" help:"Print the usage of the keys of a workspace."`
 	Purge      purgeCommand      `cmd:"" help:"Make all nodes read the pages of a workspace, or all pages, again."`
 	Bench      benchCommand      `cmd:"" help:"Send requests to a node for some seconds, and print a histogram of latencies."`
 	Ready      readyCommand      `cmd:"" help:"Exit with 0 if a node is ready, for health checks."`
@@ -45,7 +45,7 @@ type cli struct {
 	Version    versionCommand    `cmd:"" help:"Print version and revision."`
 	Complete   completeCommand   `cmd:"" hidden:"" help:"Print completions of the last word."`
 
-	Config      configFlag       `help:"Settings of a command, as YAML with the names of its flags; flags and environment override it." placeholder:"FILE"`
+	Config      configFlag       `help:"File with settings of a command: YAML with the names of its flags. Flags and environment override it." placeholder:"FILE"`
 	VersionFlag kong.VersionFlag `name:"version" help:"Print version and revision." env:"-"`
 }
 
@@ -105,7 +105,7 @@ var regionName = regexp.MustCompile(`^[a-z0-9_]{0,20}$`)
 // Validate refuses what cannot be part of a slot's name.
 func (f *RegionFlag) Validate() error {
 	if !regionName.MatchString(f.Region) || f.Region == "new" {
-		return fmt.Errorf("--region must be at most 20 of a-z, 0-9 and _, and not new")
+		return fmt.Errorf("--region must have at most 20 characters of a-z, 0-9 and _, and must not be new")
 	}
 	return nil
 }

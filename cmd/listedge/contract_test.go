@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Every row of the contract's tables, on one node. Every answer is also
-// checked against the OpenAPI document by the harness.
+// Each row of the contract's tables, on one node. The harness also checks every response
+// against the OpenAPI document.
 
 func TestAuthentication(t *testing.T) {
 	t.Parallel()
@@ -126,7 +126,7 @@ func TestPathsAndMethods(t *testing.T) {
 	}
 }
 
-// raw sends bytes as they are and reads one answer.
+// raw sends bytes as they are and reads one response.
 func raw(t *testing.T, n *testNode, request string) *answer {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(n.url, "http://"))
@@ -376,7 +376,7 @@ func TestLimits(t *testing.T) {
 	key := newKeyFor(t, url, workspace, "--rate", "0.01", "--burst", "5")
 	other := newKeyFor(t, url, workspace, "--rate", "0.01", "--burst", "5")
 	blocked := newKeyFor(t, url, workspace, "--rate", "0")
-	n := startNode(t, url, "--freshness-bound", "0", "--cache-ttl", "1h") // so that memory has what it had
+	n := startNode(t, url, "--freshness-bound", "0", "--cache-ttl", "1h") // so that pages stay in memory
 
 	etag := ""
 	for i := range 5 {
@@ -388,7 +388,7 @@ func TestLimits(t *testing.T) {
 			if got := a.Header.Get("RateLimit-Policy"); got != `"key";q=5;w=500, "workspace";q=8;w=8000` {
 				t.Error(got)
 			}
-			// A 304 from memory costs nothing, and says so.
+			// A 304 from memory costs no token, and the headers show it.
 			for range 10 {
 				if b := n.get(t, "/v1/items", key, "If-None-Match: "+etag); b.StatusCode != 304 || b.Header.Get("X-RateLimit-Remaining") != "4" {
 					t.Fatalf("%s, remaining %s", b.Status, b.Header.Get("X-RateLimit-Remaining"))

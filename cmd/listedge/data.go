@@ -124,9 +124,9 @@ func (c *importCommand) Run(ctx context.Context, t *terminal) error {
 
 type seedCommand struct {
 	ChangeFlags
-	Workspaces int   `help:"How many workspaces." default:"1" placeholder:"W"`
-	Items      int   `help:"Items in each." default:"1000" placeholder:"N"`
-	Contacts   int   `help:"Contacts in each." default:"1000" placeholder:"M"`
+	Workspaces int   `help:"Number of workspaces." default:"1" placeholder:"W"`
+	Items      int   `help:"Number of items in each workspace." default:"1000" placeholder:"N"`
+	Contacts   int   `help:"Number of contacts in each workspace." default:"1000" placeholder:"M"`
 	Seed       int64 `help:"The same seed gives the same data." default:"1" placeholder:"S"`
 }
 
@@ -145,8 +145,8 @@ func (c *seedCommand) Run(ctx context.Context, t *terminal) error {
 
 type purgeCommand struct {
 	ChangeFlags
-	Workspace *uuid.UUID `help:"This workspace's pages." placeholder:"ID"`
-	All       bool       `help:"The pages of all workspaces."`
+	Workspace *uuid.UUID `help:"Purge the pages of this workspace." placeholder:"ID"`
+	All       bool       `help:"Purge the pages of all workspaces."`
 }
 
 // Validate requires a choice: an empty variable must not purge everything.

@@ -7,13 +7,13 @@ import (
 	"github.com/google/uuid"
 )
 
-// A purge reaches every page of the workspace, and no other's.
+// A purge makes every page of the workspace stale, and no page of another.
 func TestPurge(t *testing.T) {
 	url := database(t)
 	workspace, key := workspaceWithKey(t, url)
 	_, other := workspaceWithKey(t, url)
 	p := start(t, "purge", "--all", "--database-url", url)
-	if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), "nobody follows changes") {
+	if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), "no node follows changes") {
 		t.Fatalf("with no node: exit %d: %s", p.code, p.err.String())
 	}
 	n := startNode(t, url)

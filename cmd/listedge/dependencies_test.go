@@ -8,7 +8,7 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// A node that nobody asks for anything knows which of its servers answer.
+// A node without requests knows which of its servers answer.
 func TestMetricsOfServers(t *testing.T) {
 	t.Parallel()
 	primary, address := privateDatabase(t)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// startWithDescriptors starts a node as a process that may open so many files.
+// startWithDescriptors starts a node as a process that may open this many files.
 func startWithDescriptors(t *testing.T, descriptors int, databaseURL string, args ...string) (n *testNode, log *output, ended chan struct{}) {
 	t.Helper()
 	n, log, ended = &testNode{}, &output{}, make(chan struct{})
@@ -40,7 +40,7 @@ func startWithDescriptors(t *testing.T, descriptors int, databaseURL string, arg
 	return n, log, ended
 }
 
-// hold opens so many connections and sends nothing on them.
+// hold opens this many connections and sends nothing on them.
 func hold(t *testing.T, url string, connections int) (release func()) {
 	t.Helper()
 	var all []net.Conn
@@ -61,8 +61,8 @@ func hold(t *testing.T, url string, connections int) (release func()) {
 	return release
 }
 
-// Clients that hold more connections than a node has descriptors are refused,
-// and cost it neither its life nor its database.
+// If clients open more connections than a node has descriptors, the node refuses them. It
+// keeps running, and its connections to the database keep working.
 func TestClientsDoNotTakeTheLastDescriptors(t *testing.T) {
 	t.Parallel()
 	url := database(t)
@@ -106,7 +106,7 @@ func TestClientsDoNotTakeTheLastDescriptors(t *testing.T) {
 	release := hold(t, n.url, 2*descriptors)
 	within(t, patience, "all places are taken", func() bool { return n.metric(t, "listedge_http_connections") == float64(limit) })
 	if got := ask("/v1/contacts?limit=1"); !strings.HasPrefix(got, "HTTP/1.1 200") || !strings.Contains(got, "fwd=uri-miss") {
-		t.Errorf("a page that Postgres has to be asked for: %s", got)
+		t.Errorf("a page that is not cached: %s", got)
 	}
 	release()
 	within(t, patience, "a new client is answered", func() bool {
@@ -123,15 +123,15 @@ func TestClientsDoNotTakeTheLastDescriptors(t *testing.T) {
 	}
 }
 
-// A node whose descriptors have run out, by whatever it is, goes on as soon as
-// there are some.
+// A node that has run out of descriptors, whatever uses them, works again as soon as some
+// are free.
 func TestANodeOutlivesRunningOutOfDescriptors(t *testing.T) {
 	t.Parallel()
 	url := database(t)
 	_, key := workspaceWithKey(t, url)
 	const descriptors = 120
 	n, log, ended := startWithDescriptors(t, descriptors, url)
-	held := []func(){hold(t, n.admin, descriptors)} // which nothing bounds
+	held := []func(){hold(t, n.admin, descriptors)} // connections to the admin listener are not bounded
 	within(t, patience, "the public listener finds no descriptor", func() bool {
 		select {
 		case <-ended:

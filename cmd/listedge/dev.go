@@ -24,8 +24,8 @@ import (
 type devCommand struct {
 	Listen      string `help:"Address of the public listener; further nodes take the next ports." default:"127.0.0.1:8080" placeholder:"ADDRESS"`
 	AdminListen string `help:"Address of the admin listener; further nodes take the next ports." default:"127.0.0.1:9090" placeholder:"ADDRESS"`
-	DataDir     string `help:"Where the private Postgres lives; kept between runs." default:"${dataDir}" type:"path" placeholder:"DIR"`
-	Nodes       int    `help:"More than one: a fleet on a private Redis, each node a process." default:"1" placeholder:"N"`
+	DataDir     string `help:"Folder of the private Postgres; its data is kept between runs." default:"${dataDir}" type:"path" placeholder:"DIR"`
+	Nodes       int    `help:"Number of nodes. More than one is a fleet on a private Redis; each node is a process." default:"1" placeholder:"N"`
 	NodeFlags
 }
 
@@ -49,7 +49,7 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 		return usageError{fmt.Errorf("--nodes must be at least 1")}
 	}
 	if c.Nodes > maxDevNodes {
-		return usageError{fmt.Errorf("--nodes must be at most %d: each is a process, and the private Postgres has connections for so many", maxDevNodes)}
+		return usageError{fmt.Errorf("--nodes must be at most %d: the private Postgres has connections for no more", maxDevNodes)}
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal was closed
 	defer stop()

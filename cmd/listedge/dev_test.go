@@ -63,7 +63,7 @@ func awaitDev(t *testing.T, p *program, nodes int) (key string, all []*testNode)
 	return key, all
 }
 
-// lastDev counts what devFlags handed out: tests run side by side.
+// lastDev counts the port ranges that devFlags has returned: tests run in parallel.
 var lastDev atomic.Int64
 
 // devFlags start `dev` on ports that were free a moment ago, below those that
@@ -230,8 +230,8 @@ func TestDevEndsWhenItsPostgresDoes(t *testing.T) {
 	}
 }
 
-// A node of `dev --nodes` has the settings that dev was given, whatever they
-// are: what serve reads from the environment is what dev had.
+// Nodes of `dev --nodes` have the settings that dev has: serve reads the same values from
+// its environment.
 func TestTheNodesOfDevHaveItsSettings(t *testing.T) {
 	for _, args := range []string{
 		"",

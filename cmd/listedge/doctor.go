@@ -36,7 +36,7 @@ type doctorCommand struct {
 // pools.
 const followerConnections = 2
 
-var errFindings = errors.New("something fails; see above")
+var errFindings = errors.New("at least one check failed: see above")
 
 // Validate refuses an environment variable that is empty by mistake.
 func (c *doctorCommand) Validate() error {

@@ -25,18 +25,18 @@ import (
 	"listedge/origin/admin"
 )
 
-// subject is what the doctor calls a node.
+// subject is the subject of the findings about a node.
 func (n *testNode) subject() string { return "node " + strings.TrimPrefix(n.admin, "http://") }
 
-// has looks for a finding of several on a subject.
+// has reports whether one of the findings on a subject has this level and text.
 func has(findings []admin.Finding, subject string, level admin.Level, text string) bool {
 	return slices.ContainsFunc(findings, func(f admin.Finding) bool {
 		return f.Subject == subject && f.Level == level && strings.Contains(f.Text+f.Do, text)
 	})
 }
 
-// says waits until the doctor finds all that is wanted: nodes count each other
-// and take turns within seconds. Text of what is wanted is part of what is said.
+// says waits until the doctor has all wanted findings, because nodes count each other and
+// elect a follower within seconds. A wanted text is part of a finding's text.
 func says(t *testing.T, args []string, code int, wanted ...admin.Finding) {
 	t.Helper()
 	last, found := "", false
@@ -92,7 +92,7 @@ func TestDoctorOfAFleet(t *testing.T) {
 		t.Errorf("without --node: %+v", by)
 	}
 
-	// Not all, another Redis than the nodes', another region.
+	// Not all nodes are named, or another Redis than the nodes', or another region.
 	bystander := nodes[slices.IndexFunc(nodes, func(n *testNode) bool { return n.metric(t, "listedge_freshness_follower") == 0 })]
 	by := doctor(t, exitFine, append(slices.Clone(here), "--node", bystander.admin)...)
 	expect(t, by, "fleet follower", admin.Warn, "name all nodes")
@@ -104,9 +104,9 @@ func TestDoctorOfAFleet(t *testing.T) {
 	expect(t, by, "fleet region", admin.Warn, "elsewhere")
 	expect(t, by, "fleet follower", admin.Fail, "not in the database and the region")
 
-	// What is nobody's admin listener.
+	// Addresses that are no admin listeners.
 	by = doctor(t, exitFailed, append(slices.Clone(here), "--node", nodes[0].url, "--node", "127.0.0.1:1", "--node", "http://nobody.invalid:9090")...)
-	expect(t, by, "node "+strings.TrimPrefix(nodes[0].url, "http://"), admin.Fail, "not that of a node")
+	expect(t, by, "node "+strings.TrimPrefix(nodes[0].url, "http://"), admin.Fail, "not the response of a node")
 	expect(t, by, "node 127.0.0.1:1", admin.Fail, "refused")
 	expect(t, by, "node nobody.invalid:9090", admin.Fail, "nobody.invalid")
 	for _, wrong := range []string{"ftp://a", "http://", "http://a b", ""} {
@@ -116,7 +116,7 @@ func TestDoctorOfAFleet(t *testing.T) {
 		}
 	}
 
-	// Others among them: one with another setting, one that lets pages age, one alone.
+	// Nodes that differ: one has another setting, one does not follow changes, one has no Redis.
 	other := startNode(t, address, "--redis-url", redis.URL(), "--cache-ttl", "3s", "--freshness-bound", "0")
 	name := func(n *testNode) string { return strings.TrimPrefix(n.admin, "http://") }
 	says(t, append(slices.Clone(all), "--node", other.admin), exitFine,
@@ -128,7 +128,7 @@ func TestDoctorOfAFleet(t *testing.T) {
 	by = doctor(t, exitFailed, append(slices.Clone(all), "--node", alone.admin)...)
 	expect(t, by, "fleet size", admin.Fail, "without Redis")
 
-	// One that leaves.
+	// One that is draining.
 	leaving := startNode(t, address, "--redis-url", redis.URL(), "--drain", "5s")
 	within(t, patience, "followed", func() bool { return leaving.mode() == "followed" })
 	leaving.cancel()
@@ -191,8 +191,8 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 	expect(t, by, lost.subject(), admin.Fail, "not ready: postgres: ")
 }
 
-// A node whose answers are changed on their way: of another version, with another
-// clock, too old to have /settings.
+// The test changes a node's responses: another version, another clock, no /settings, as
+// a node of an old version.
 func TestDoctorOfNodesThatDiffer(t *testing.T) {
 	t.Parallel()
 	address := database(t)
@@ -259,7 +259,7 @@ func TestDoctorTellsMixedVersionsApart(t *testing.T) {
 	client.ZAdd(t.Context(), "rl:{fleet}:members", redis.Z{Score: float64(now.Add(time.Hour).UnixMicro()), Member: "old"})
 	expect(t, doctor(t, exitFine, here...), "redis nodes", admin.Warn, "1 without a version: older than 0.2.0")
 	client.ZRem(t.Context(), "rl:{fleet}:members", "old")
-	// What a node wrote that was killed long ago goes away.
+	// The entry of a node that was killed long ago is removed.
 	client.HSet(t.Context(), rosterKey, "killed", `{"name":"killed:9090","version":"0.2.0","seen":1}`)
 	within(t, patience, "the others remove it", func() bool { return !client.HExists(t.Context(), rosterKey, "killed").Val() })
 	n.stop()
@@ -294,7 +294,7 @@ func TestHowFarAClockIsAhead(t *testing.T) {
 		{5 * time.Second, time.Second, 2 * time.Second, 3 * time.Second},
 		{0, -time.Second, 9 * time.Second, 0}, // it answered slowly
 	} {
-		if got := ahead(at.Add(c.date), at.Add(c.sent), at.Add(c.received)); got != c.want {
+		if got := clockAhead(at.Add(c.date), at.Add(c.sent), at.Add(c.received)); got != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
 	}
@@ -324,7 +324,7 @@ func TestWhichAddressesOfANameAreNodes(t *testing.T) {
 	}
 }
 
-// What the doctor sends people to is there.
+// Each section of the runbook that the doctor names exists.
 func TestTheRunbookHasWhatTheDoctorNames(t *testing.T) {
 	runbook, err := os.ReadFile(filepath.Join("..", "..", "deploy", "RUNBOOK.md"))
 	if err != nil {

@@ -180,7 +180,7 @@ func (r *report) checkRights(ctx context.Context, client redis.UniversalClient, 
 	case refused != nil:
 		r.fail(subject, "refused: "+refused.Error(), "fix what Redis says; if it is full, give it memory")
 	default:
-		r.ok(subject, "all that a node does is allowed")
+		r.ok(subject, "the user has all rights that a node needs")
 	}
 }
 

@@ -61,7 +61,7 @@ func TestDoctorOnGoodServers(t *testing.T) {
 		t.Error(printed)
 	}
 	by := doctor(t, exitFine, "--database-url", address, "--redis-url", r.URL())
-	expect(t, by, "slot", admin.Warn, "nobody follows it")
+	expect(t, by, "slot", admin.Warn, "no node follows it")
 	for _, again := range []struct{ undo, want string }{
 		{"SELECT", "nothing to apply\n"},
 		{"DROP PUBLICATION listedge", "made the publication\n"},
@@ -106,14 +106,14 @@ func TestDoctorOfLocks(t *testing.T) {
 			return f.Level == admin.Warn && !slices.ContainsFunc(wanted, func(w string) bool { return !strings.Contains(f.Text+f.Do, w) })
 		})
 	}
-	says("nobody waits", "items cannot be read", "api_keys cannot be read")
+	says("no statement waits", "items cannot be read", "api_keys cannot be read")
 	reader := connect(t, address)
 	ended := make(chan error)
 	go func() {
 		_, err := reader.Exec(context.Background(), "SELECT FROM items")
 		ended <- err
 	}()
-	says("somebody waits", "items: a lock that ", "keeps 1 waiting, the first for ", "api_keys cannot be read")
+	says("one statement waits", "items: locked by ", "; statements that wait: 1, the first for ", "api_keys cannot be read")
 	if _, err := holder.Exec(t.Context(), "ROLLBACK"); err != nil {
 		t.Error(err)
 	}
@@ -122,7 +122,7 @@ func TestDoctorOfLocks(t *testing.T) {
 	}
 	expect(t, doctor(t, exitFine, "--database-url", address), "locks", admin.OK, "no statement waits")
 
-	// Readers queue behind a schema change, and that behind a long transaction.
+	// Readers wait for a schema change, which waits for a long transaction.
 	if _, err := holder.Exec(t.Context(), "BEGIN; SELECT FROM contacts"); err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestDoctorOfLocks(t *testing.T) {
 	}()
 	within(t, patience, "the first of a queue is reported", func() bool {
 		f := doctor(t, exitFine, "--database-url", address)["locks"]
-		return strings.Contains(f.Text, "contacts: a lock") && strings.Contains(f.Do, "pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
+		return strings.Contains(f.Text, "contacts: locked by ") && strings.Contains(f.Do, "pg_terminate_backend("+strconv.Itoa(int(holder.PgConn().PID()))+")")
 	})
 	if _, err := holder.Exec(t.Context(), "ROLLBACK"); err != nil {
 		t.Error(err)
@@ -143,7 +143,7 @@ func TestDoctorOfLocks(t *testing.T) {
 	}
 }
 
-// Names that another ICU orders otherwise are not found where the indexes have them.
+// After a change of ICU the indexes may have names in another order than queries expect.
 func TestDoctorOfAnotherICU(t *testing.T) {
 	t.Parallel()
 	_, address := privateDatabase(t)
@@ -157,8 +157,8 @@ func TestDoctorOfAnotherICU(t *testing.T) {
 	expect(t, doctor(t, exitFine, "--database-url", address), "collations", admin.OK, "ICU")
 }
 
-// Rows that lists show although no change of them is published: the doctor says which
-// command to run.
+// If a table inherits from items, lists show rows whose changes are not published. The doctor
+// names the command to run.
 func TestDoctorOfATableThatInherits(t *testing.T) {
 	t.Parallel()
 	_, address := privateDatabase(t)
@@ -274,7 +274,7 @@ func TestVersionsOfRedis(t *testing.T) {
 	}
 }
 
-// Valkey's INFO, of versions 8.0 and 8.1, says other than Redis' what it is.
+// The INFO of Valkey 8.0 and 8.1 has other fields for version and mode than that of Redis.
 func TestDoctorOfValkey(t *testing.T) {
 	t.Parallel()
 	several := redis.UniversalOptions{Addrs: []string{"a:1", "b:1"}}
@@ -302,7 +302,7 @@ func TestDoctorOfValkey(t *testing.T) {
 	}
 }
 
-// What is wrong on the way to Redis is said so that one can act on it.
+// Each failure to reach Redis is reported with what to do.
 func TestDoctorOfTheConnectionToRedis(t *testing.T) {
 	t.Parallel()
 	address := database(t)

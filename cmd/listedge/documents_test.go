@@ -167,7 +167,7 @@ func TestDocumentsNameCommandsThatParse(t *testing.T) {
 	}
 }
 
-// helpOf is what the commands say of themselves.
+// helpOf returns the help texts of the commands.
 func helpOf(t *testing.T, commands ...string) (help string) {
 	t.Helper()
 	for _, c := range commands {
@@ -197,7 +197,7 @@ func namesFiles(t *testing.T, folder, text string) {
 	}
 }
 
-// exists says whether there is a file or folder of the path from the root.
+// exists reports whether the path, from the root, is a file or a folder.
 func exists(name string) bool {
 	_, err := os.Stat(filepath.Join("..", "..", filepath.FromSlash(name)))
 	return err == nil
@@ -240,7 +240,7 @@ func namesTests(t *testing.T, text string) {
 	}
 }
 
-// declares says whether a package has a test or a benchmark of such a name.
+// declares reports whether a package has a test or a benchmark whose name matches.
 func declares(t *testing.T, folder, name string) bool {
 	t.Helper()
 	out, err := exec.Command("grep", "-rhoE", `^func (Test|Benchmark)\w*`, folder, "--include=*_test.go").Output()

@@ -25,7 +25,7 @@ func TestExtentMutations(t *testing.T) {
 		{"the whole name is compared", []edit{{names, "name = name[:min(len(name), NameKeyLength)]", "name = name[:min(len(name), NameKeyLength-1)]"}}, "./origin", keys},
 		{"any order of names is the schema's", []edit{{sql, "collprovider = 'i' AND NOT collisdeterministic", "collprovider = 'i'"}, {sql, "\n        AND (SELECT bool_and(rank = expected) FROM pair)", ""}}, "./origin", "TestAnotherOrderOfNamesIsRefused"},
 		{"pairs of characters are not compared", []edit{{sql, "\n        AND (SELECT bool_and(rank = expected) FROM pair)", ""}}, "./origin", "TestPairsShowWhatSingleCharactersHide"},
-		{"the order of another run of the server", []edit{{"origin/knownnames.go", "known.run != by.Run || ", ""}}, "./origin", "TestAnOriginSurvivesItsServer"},
+		{"the order of another run of the server", []edit{{"origin/nameorder.go", "known.run != by.Run || ", ""}}, "./origin", "TestAnOriginSurvivesItsServer"},
 
 		{"a search is none", []edit{{extent, "Searched: q.Search != \"\"", "Searched: false"}}, "./edge", queries},
 		{"a filter is forgotten", []edit{{extent, "stockFlags[q.Stock] | typeFlags[q.Type]", "stockFlags[q.Stock]"}}, "./edge", queries},

@@ -11,8 +11,8 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// A fail-over after which the old primary lives on: connections that lead to
-// it still are given up, and nothing that it says is shown.
+// After a fail-over the old primary still runs. Nodes close their connections to it, and
+// serve nothing that it answers.
 func TestTheOldPrimaryLivesOn(t *testing.T) {
 	old, address := privateDatabase(t)
 	next := sandboxtest.Standby(t, old, nil)
@@ -43,7 +43,7 @@ func TestTheOldPrimaryLivesOn(t *testing.T) {
 	within(t, patience, "the new primary is followed", func() bool { return resyncs() > 0 && n.mode() == "followed" })
 	for value := 1; value <= 3; value++ {
 		execute(t, address, "UPDATE items SET stock_on_hand = $2 WHERE workspace_id = $1", workspace, value)
-		time.Sleep(freshnessBound) // so long the old value may be shown
+		time.Sleep(freshnessBound) // until then the old value may be shown
 		for range 3 {
 			if limit := 10 + value%4; !shows(value, limit) {
 				a, _ := n.try("GET", fmt.Sprintf("/v1/items?limit=%d", limit), key)
@@ -58,8 +58,8 @@ func TestTheOldPrimaryLivesOn(t *testing.T) {
 	})
 }
 
-// The primary dies, its standby takes over, and the URL names both: nothing has
-// to reach the node.
+// The primary is killed and its standby promoted. The URL names both, so the node finds the
+// new primary by itself.
 func TestTheStandbyInTheURLTakesOver(t *testing.T) {
 	old, address := privateDatabase(t)
 	next := sandboxtest.Standby(t, old, nil)
@@ -90,7 +90,7 @@ func TestTheStandbyInTheURLTakesOver(t *testing.T) {
 	add(address, "behind")
 }
 
-// awaitItem waits until a standby has replayed what the workspace has.
+// awaitItem waits until a standby has replayed the item.
 func awaitItem(t *testing.T, address, workspace string) {
 	t.Helper()
 	within(t, patience, "the standby has it all", func() bool {

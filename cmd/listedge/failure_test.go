@@ -21,7 +21,7 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// Redis and Postgres die, hang and come back under a node that goes on.
+// Redis and Postgres are killed, hang and come back while a node runs.
 
 // fastEnough is far above what a degraded answer takes and far below what a
 // client would take for a hang. The exact budgets are tested in the packages
@@ -102,7 +102,7 @@ func TestStalePagesAreServedAndMarkedWhilePostgresIsDown(t *testing.T) {
 		if err := fault.break_(); err != nil {
 			t.Fatal(err)
 		}
-		// What is proven may be served as fresh for as long as the proof is good.
+		// A proven page is served as fresh until the proof is older than the bound.
 		within(t, patience, "nothing is proven any more", func() bool {
 			return n.mode() == "untrusted" && strings.Contains(n.get(t, "/v1/items", key).Header.Get("Cache-Status"), "stale-if-error")
 		})
@@ -119,7 +119,7 @@ func TestStalePagesAreServedAndMarkedWhilePostgresIsDown(t *testing.T) {
 				t.Errorf("%s: took %s", fault.name, took)
 			}
 		}
-		// What was never seen cannot be answered, and says when to ask again.
+		// A page that was never read gets 503 with Retry-After.
 		a := n.get(t, "/v1/items?limit=3", key)
 		if a.StatusCode != 503 || a.Header.Get("Retry-After") == "" || a.problem(t).Error.Code != "SERVICE_UNAVAILABLE" {
 			t.Errorf("%s: %s %s", fault.name, a.Status, a.body)
@@ -221,13 +221,13 @@ func TestTenThousandBadKeysReachNeitherPostgresNorRedis(t *testing.T) {
 	if statuses[401] < 200 || statuses[429] == 0 || statuses[401]+statuses[429] != 10_000 {
 		t.Errorf("statuses %v", statuses)
 	}
-	if after := scripts(); after-before > 500 { // what the node says of itself, every second or so
+	if after := scripts(); after-before > 500 { // the node's own calls, about one a second
 		t.Errorf("%d Redis commands for 10,000 requests", after-before)
 	}
 	if n.metric(t, "listedge_origin_fetches_total") != fetched || loaded() != 0 {
-		t.Error("Postgres was asked")
+		t.Error("Postgres was queried")
 	}
-	// A key that is known here is served throughout, whatever its neighbours do.
+	// Requests with a known key are served all the time, whatever the other keys do.
 	if a := n.get(t, "/v1/items", key); a.StatusCode != 200 {
 		t.Errorf("%s", a.Status)
 	}
@@ -309,7 +309,7 @@ func TestSIGTERMLosesNoRequestOfBusyClients(t *testing.T) {
 	within(t, patience, "not ready", func() bool {
 		r, err := http.Get(n.admin + "/readyz")
 		if err != nil {
-			return true // already gone
+			return true // already closed
 		}
 		r.Body.Close()
 		return r.StatusCode == 503
@@ -323,7 +323,7 @@ func TestSIGTERMLosesNoRequestOfBusyClients(t *testing.T) {
 	}
 }
 
-// Two nodes, one Redis: what one has read the other need not.
+// Two nodes on one Redis: a page that one has read, the other gets from Redis.
 func TestASecondNodeTakesPagesFromRedis(t *testing.T) {
 	url := database(t)
 	redis := sandboxtest.Redis(t)
@@ -351,7 +351,7 @@ func TestASecondNodeTakesPagesFromRedis(t *testing.T) {
 	if got := c.get(t, "/v1/contacts", key).Header.Get("Cache-Status"); got != "listedge; hit; detail=redis" {
 		t.Error(got)
 	}
-	// And a bucket that one empties is empty on the other.
+	// A bucket that one node empties is empty on the other.
 	workspace := strings.TrimSpace(command(t, "workspaces", "create", "--name", "w", "--database-url", url))
 	small := newKeyFor(t, url, workspace, "--rate", "0.001", "--burst", "6")
 	for i := range 6 {

@@ -9,8 +9,8 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// After a change to a page that many nodes are asked for, one of them reads it
-// and the others wait for that.
+// After a change to a page that many nodes serve, one node reads it and the others wait for
+// that node.
 func TestAFleetReadsAChangedPageOnce(t *testing.T) {
 	url := database(t)
 	redis := sandboxtest.Redis(t)
@@ -74,11 +74,11 @@ func TestNoCacheGoesToTheDatabase(t *testing.T) {
 	if len(a.page(t).Data) != 1 {
 		t.Errorf("%s", a.body)
 	}
-	// What was read for one is everybody's.
+	// A page that was read for one such request is cached for all.
 	if got := n.get(t, "/v1/items", key).page(t); len(got.Data) != 1 {
 		t.Error("the page that was read is not kept")
 	}
-	// And a client that always asks so does not turn the cache off.
+	// A client that always sends no-cache does not disable the cache.
 	before := n.metric(t, "listedge_origin_fetches_total")
 	began := time.Now()
 	for range 200 {

@@ -9,9 +9,9 @@ import (
 	"listedge/origin/apikey"
 )
 
-// Keys that nobody has, with right checksums, from the address that everybody has
-// behind a proxy that is not trusted: a client with a key that this node has yet to
-// meet is answered, and Postgres is asked no more often than is promised.
+// A flood of unknown keys with right checksums comes from the address of a proxy that is not
+// trusted, so from the address of all clients. A client whose valid key this node does not
+// know yet is answered all the same, and Postgres gets no more queries than promised.
 func TestAFloodOfUnknownKeysLocksNobodyOut(t *testing.T) {
 	const clients, newcomers = 16, 50
 	url := database(t)
@@ -58,7 +58,7 @@ func TestAFloodOfUnknownKeysLocksNobodyOut(t *testing.T) {
 	}
 	end()
 	queries, took := n.metric(t, "listedge_key_queries_total")-before, time.Since(began).Seconds()
-	// In vain, for newcomers, and to look again at the keys in use.
+	// Queries for unknown keys, for new ones, and to refresh the keys in use.
 	if most := 50 + 50*took + newcomers + 2.5*took + 2; queries > most {
 		t.Errorf("%v queries in %.1f s, more than %.0f", queries, took, most)
 	}

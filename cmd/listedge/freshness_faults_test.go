@@ -152,8 +152,7 @@ var (
 	}}
 )
 
-// foreignTransaction writes so many rows that are none of ours, and has writers of
-// ours commit meanwhile.
+// foreignTransaction writes this many rows of another table, while the test's writers commit.
 func foreignTransaction(rows int) fault {
 	return fault{name: fmt.Sprintf("a foreign transaction of %d rows", rows), lasts: 3 * time.Second, happens: func(t *testing.T, f *fleet) {
 		conn := connect(t, f.url)
@@ -183,14 +182,14 @@ var decodingLags = fault{name: "decoding lags", lasts: 4 * time.Second, happens:
 	}
 }}
 
-// setting changes one of the primary.
+// setting changes a setting of the primary.
 func (f *fleet) setting(t *testing.T, name, value string) {
 	t.Helper()
 	execute(t, f.url, "ALTER SYSTEM SET "+name+" = '"+value+"'")
 	execute(t, f.url, "SELECT pg_reload_conf()")
 }
 
-// play has a fault happen under the oracle's eyes.
+// play causes a fault while the oracle writes and reads.
 func (o *oracle) play(t *testing.T, x fault) {
 	t.Helper()
 	o.fleet.awaitFollowed(t)
@@ -208,7 +207,7 @@ func (o *oracle) play(t *testing.T, x fault) {
 	}
 }
 
-// partition has the items lie in two partitions, if they do not yet.
+// partition divides items into two partitions, unless it is divided already.
 func (f *fleet) partition(t *testing.T) {
 	t.Helper()
 	var done bool
@@ -227,8 +226,8 @@ func (f *fleet) partition(t *testing.T) {
 		COMMIT`)
 }
 
-// commitsWait has commits wait for a standby that is not there, again and
-// again: they are in the WAL, and published, long before anybody can see them.
+// commitsWait makes commits wait, repeatedly, for a standby that does not exist. They are in
+// the WAL and published long before they are visible.
 func (f *fleet) commitsWait(t *testing.T, d time.Duration) {
 	t.Helper()
 	conn := connect(t, f.url)

@@ -38,7 +38,7 @@ func startFleet(t *testing.T, nodes int, flags ...string) *fleet {
 	return f
 }
 
-// fleetOf has no nodes yet.
+// fleetOf returns a fleet without nodes.
 func fleetOf(t *testing.T, flags ...string) *fleet {
 	t.Helper()
 	f := &fleet{redis: sandboxtest.Redis(t), flags: flags}

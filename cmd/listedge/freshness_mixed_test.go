@@ -13,14 +13,13 @@ import (
 	"listedge/origin/admin"
 )
 
-// What nodes show whose Redis is also used by nodes on another server or
-// another database.
+// These tests are about nodes that share their Redis with nodes on another server or database.
 
-// mixedForms are those that need no settings of the server.
+// mixedForms are the ways to write that need no settings of the server.
 var mixedForms = []form{inPlace, inPlace, deleteAndInsert}
 
-// askAlways asks a node for the oracle's pages until stop is called, whatever
-// the answers are: so it stores in Redis what it reads.
+// askAlways requests the oracle's pages from a node until stop is called, so that the node
+// stores in Redis what it reads. It ignores the responses.
 func (o *oracle) askAlways(n *testNode) (stop func()) {
 	done := make(chan struct{})
 	var asking sync.WaitGroup
@@ -40,13 +39,13 @@ func (o *oracle) askAlways(n *testNode) (stop func()) {
 	return func() { close(done); asking.Wait() }
 }
 
-// note is what /readyz has to say beside its checks.
+// note returns a note of /readyz.
 func (n *testNode) note(t *testing.T, name string) string {
 	_, found := n.readiness(t)
 	return found.Notes[name]
 }
 
-// describe is an answer as a failed test shows it.
+// describe formats a response for the message of a failed test.
 func describe(a *answer) string {
 	if a == nil {
 		return "none"
@@ -59,9 +58,9 @@ func only(n *testNode, databaseURL string) *fleet {
 	return &fleet{url: databaseURL, nodes: []*nodeProcess{{testNode: n}}}
 }
 
-// The old primary lives on after a fail-over, and one of two nodes still leads
-// to it. The node on the new primary shows nothing of the old one, and the
-// fleet keeps the new primary's epoch.
+// After a fail-over the old primary still runs, and one of two nodes is connected to it. The
+// node on the new primary serves nothing of the old one, and the fleet keeps the new
+// primary's epoch.
 func TestAnOldPrimaryDoesNotReachNodesOnTheNewOne(t *testing.T) {
 	t.Parallel()
 	old, address := privateDatabase(t)
@@ -137,7 +136,7 @@ func TestAnOldPrimaryDoesNotReachNodesOnTheNewOne(t *testing.T) {
 }
 
 // Two databases of one Postgres, one a copy of the other: all ids are equal.
-// Each node shows its own, and everybody says that they share a Redis.
+// Each node serves its own rows, and each reports that they share a Redis.
 func TestTwoDatabasesShareARedis(t *testing.T) {
 	t.Parallel()
 	redis := sandboxtest.Redis(t)

@@ -19,8 +19,8 @@ import (
 )
 
 // The oracle of freshness. One writer per workspace counts up in two rows of
-// one transaction; readers on every node note what they are shown and when.
-// An answer that does not say it is stale must not omit a commit that was
+// one transaction; readers on every node record which values they get, and when.
+// A response that is not marked as stale must not omit a commit that was
 // acknowledged more than the bound before the request began. In every other
 // workspace rows lie between the two, so that the list has several pages and
 // each of the two rows is on some of them only.
@@ -33,7 +33,7 @@ type oracle struct {
 	histories []*history
 
 	forms  []form       // the ways to write
-	others atomic.Int64 // answers to rarely requested lists
+	others atomic.Int64 // responses for rarely requested lists
 
 	mu      sync.Mutex // guards all below
 	worst   time.Duration
@@ -65,7 +65,7 @@ func (h *history) rare(limit int) query {
 	return query{fmt.Sprintf("/v1/items?sort=name&limit=%d", limit), min(limit, all), true, limit >= all}
 }
 
-// watch makes the queries that all ask for, once.
+// watch makes the queries that all readers send, and sends each once.
 func (h *history) watch(t *testing.T, n *nodeProcess) {
 	t.Helper()
 	if len(h.queries) > 0 {
@@ -89,8 +89,8 @@ func (h *history) watch(t *testing.T, n *nodeProcess) {
 	}
 }
 
-// writerPauses are the longest pauses of the workspaces' writers. Sparse ones
-// tell: where much is written, the next change hides that one was missed.
+// writerPauses are the longest pauses of the workspaces' writers. Rare writes find more: if
+// writes are frequent, the next change hides that one was missed.
 var writerPauses = [watchedWorkspaces]time.Duration{100 * time.Millisecond, 300 * time.Millisecond, time.Second, 2 * time.Second}
 
 func newOracle(t *testing.T, f *fleet) *oracle {
@@ -109,7 +109,7 @@ func newOracle(t *testing.T, f *fleet) *oracle {
 	return o
 }
 
-// read asks one node over and over.
+// read sends requests to one node until the test ends.
 func (o *oracle) read(ctx context.Context, n *nodeProcess, h *history) {
 	client := &http.Client{Timeout: 10 * time.Second}
 	for i := 0; ctx.Err() == nil; i++ {
@@ -152,7 +152,7 @@ func (o *oracle) count(what string) {
 	o.mu.Unlock()
 }
 
-// counted is how many answers there were to the list that all ask for.
+// counted is the number of responses for the list that all readers request.
 func (o *oracle) counted() (n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -162,8 +162,8 @@ func (o *oracle) counted() (n int) {
 	return n
 }
 
-// shown is what the query's rows show in an answer, or what is wrong with it;
-// empty where neither of the two is to be on the page.
+// shown returns the value of the query's rows in a response, or what is wrong with it. It
+// is empty if neither of the two rows should be on the page.
 func (q *query) shown(body []byte) (v string, err error) {
 	var p page
 	if err := json.Unmarshal(body, &p); err != nil || len(p.Data) != q.rows {
@@ -188,7 +188,7 @@ func (q *query) shown(body []byte) (v string, err error) {
 	return z, nil
 }
 
-// judge checks one answer.
+// judge checks one response.
 func (o *oracle) judge(h *history, q query, status string, body []byte, began, ended time.Time) {
 	text, err := q.shown(body)
 	if err != nil {
@@ -239,7 +239,7 @@ func (o *oracle) judgeTheEnd() {
 				}
 				a, err := n.try("GET", q.path, h.key)
 				if err != nil || a.StatusCode != 200 || strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error") {
-					continue // says so
+					continue // it is marked as stale
 				}
 				if v, err := q.shown(a.body); err != nil || v != want && (q.a || q.z) {
 					o.accuse("after a quiet while node %d does not show %s at %s (%s): %v %s", i, want, q.path, a.Header.Get("Cache-Status"), err, a.body)

@@ -27,8 +27,8 @@ func through(t *testing.T, address string, r *relay) string {
 	return u.String()
 }
 
-// One of two nodes reads from a standby that replays 20 s late. It answers 503,
-// or what it had, marked; the other node follows the primary.
+// One of two nodes is connected to a standby that replays 20 s late. It answers 503 or serves
+// its cached pages marked as stale. The other node follows the primary.
 func TestFreshnessOfANodeLedToAStandby(t *testing.T) {
 	f := &fleet{redis: sandboxtest.Redis(t)}
 	f.postgres, f.url = privateDatabaseWith(t, map[string]string{"max_prepared_transactions": "20"})
@@ -158,8 +158,8 @@ func TestFreshnessOfAStandbyAheadOfItsPrimary(t *testing.T) {
 	})
 }
 
-// A pooler's alias is pointed at a copy of the database, on the same server: one
-// run of one server answers from both.
+// A pooler's database name is changed to lead to a copy of the database on the same server,
+// so the run of the server is the same for both.
 func TestAPoolerThatLeadsToAnotherDatabase(t *testing.T) {
 	t.Parallel()
 	p, address := privateDatabase(t)

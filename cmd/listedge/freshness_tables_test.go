@@ -11,9 +11,9 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// What is done to the tables themselves is shown within the bound, too, where
-// the nodes' role is no superuser and the database has no event trigger. Nothing
-// is written meanwhile that would make the pages stale by itself.
+// DDL on the tables is visible within the bound, too, although the nodes' role is no
+// superuser and the database has no event trigger. Nothing else is written that would make
+// the pages stale.
 func TestFreshnessOfTables(t *testing.T) {
 	t.Parallel()
 	owner := database(t)
@@ -41,7 +41,7 @@ func TestFreshnessOfTables(t *testing.T) {
 		ALTER PUBLICATION listedge ADD TABLE items; ALTER PUBLICATION listedge DROP TABLE items_old;
 		GRANT SELECT ON items TO %[3]s; GRANT USAGE ON SCHEMA other TO %[3]s; GRANT SELECT ON other.items TO %[3]s; COMMIT`, workspace, moved, role))
 
-	// fresh is what a node shows that does not say it is stale; empty = it shows nothing such.
+	// fresh returns the body of a response that is not marked as stale; empty = there is none.
 	fresh := func(n *testNode, key string) string {
 		a, err := n.try("GET", "/v1/items", key)
 		if err != nil || a.StatusCode != http.StatusOK || strings.Contains(a.Header.Get("Cache-Status"), "detail=ttl") || strings.Contains(a.Header.Get("Cache-Status"), "detail=stale-if-error") {
@@ -49,7 +49,7 @@ func TestFreshnessOfTables(t *testing.T) {
 		}
 		return string(a.body)
 	}
-	// proven is that all nodes serve their pages from memory, and those show what is wanted.
+	// proven waits until all nodes serve the wanted pages from memory.
 	proven := func(key, want string) {
 		t.Helper()
 		for _, n := range nodes {

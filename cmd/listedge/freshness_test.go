@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// TestFreshnessUnderFaults is the oracle with every fault there is but those of
-// the soak.
+// TestFreshnessUnderFaults runs the oracle with every fault except those of the soak.
 func TestFreshnessUnderFaults(t *testing.T) {
 	t.Run("of Postgres", func(t *testing.T) {
 		t.Parallel()
@@ -32,7 +31,7 @@ func (o *oracle) playAll(t *testing.T, faults []fault) {
 	t.Logf("%d answers to lists that are rarely asked for", o.others.Load())
 }
 
-// standbyWasTried: else the test has shown nothing of it.
+// standbyWasTried fails the test if the standby served no page.
 func (o *oracle) standbyWasTried(t *testing.T) {
 	o.fleet.awaitFollowed(t)
 	for _, outcome := range []string{"ok", "behind"} {
@@ -44,9 +43,9 @@ func (o *oracle) standbyWasTried(t *testing.T) {
 	}
 }
 
-// TestFreshnessOfLostCommits: what a crash takes back is not shown any more. A
-// commit that is not waited for is read by one request, and Postgres crashes
-// before its WAL is flushed; should it have been, then again.
+// TestFreshnessOfLostCommits: a commit that is lost in a crash is not shown afterwards. An
+// asynchronous commit is read by one request, and then Postgres crashes before its WAL is
+// flushed. If the WAL was flushed already, the test tries again.
 func TestFreshnessOfLostCommits(t *testing.T) {
 	f := startFleet(t, 2)
 	for attempt := 1; attempt <= 20; attempt++ {
@@ -54,7 +53,7 @@ func TestFreshnessOfLostCommits(t *testing.T) {
 		workspace, key := workspaceWithKey(t, f.url)
 		execute(t, f.url, "INSERT INTO items (workspace_id, name, stock_on_hand) VALUES ($1, 'a', 1)", workspace)
 		n := f.nodes[attempt%len(f.nodes)]
-		// fresh asks until the answer does not say that it is stale.
+		// fresh sends requests until the response is not marked as stale.
 		fresh := func(query string) (body string) {
 			within(t, patience, "a fresh page", func() bool {
 				a, err := n.try("GET", "/v1/items?limit="+query, key)

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// history is what a workspace's writer did.
+// history has what a workspace's writer wrote.
 type history struct {
 	workspace, parking uuid.UUID
 	key                string
@@ -55,8 +55,8 @@ func (h *history) write(ctx context.Context, url string, pause time.Duration, fo
 	}
 }
 
-// step is one transaction. One whose commit failed may have happened: setting
-// the same value once more is harmless.
+// step runs one transaction. If its commit fails, it may have happened all the same: writing
+// the same value again is harmless.
 func (h *history) step(conn *pgx.Conn, url string, write form) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -131,7 +131,7 @@ func copyIn(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
 	})
 }
 
-// moveIn has the rows written to another workspace first.
+// moveIn writes the rows to another workspace first, and then moves them.
 func moveIn(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		return each(ctx, tx, sql("DELETE FROM items WHERE workspace_id = $1", h.parking), sql(twoRows, h.parking, strconv.Itoa(v)))
@@ -170,7 +170,7 @@ func (h *history) abandon(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// withRollbacks writes what is taken back, as a whole and in part.
+// withRollbacks also writes rows and rolls them back, as a whole and in part.
 func withRollbacks(ctx context.Context, conn *pgx.Conn, h *history, v int) error {
 	wrong := sql("UPDATE items SET stock_on_hand = -1 WHERE "+theTwo, h.workspace)
 	tx, err := conn.Begin(ctx)

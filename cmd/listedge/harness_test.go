@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// The server that tests share, as long as they do it no harm.
+// The server that all tests share. A test that stops or changes a server starts its own.
 var shared = sandboxtest.Shared{Prepare: postgrestest.Prepare(admin.MigrateUp)}
 
 // database returns the URL of a migrated, empty database of the test's own.
@@ -127,11 +127,11 @@ func command(t *testing.T, args ...string) string {
 	return p.out.String()
 }
 
-// patience is for what must come, however slow the machine: a limit for hangs.
+// patience is a time limit for hangs, long enough for a slow machine.
 const patience = 2 * time.Minute
 
-// within polls until ok or the time is over; for states that announce themselves to
-// nobody. It leaves most of the time to what it waits for.
+// within polls until ok returns true or the time is over; for states without an event to wait
+// for. It polls rarely, to leave the processor to the nodes.
 func within(t *testing.T, d time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(d); ; {
@@ -175,7 +175,7 @@ func launchNode(t *testing.T, databaseURL string, args ...string) *testNode {
 	return n
 }
 
-// listens reads where the node listens from its log, if that says it yet.
+// listens reads the node's addresses from its log, if they are there already.
 func (n *testNode) listens(log string) bool {
 	for line := range strings.Lines(log) {
 		var entry struct{ Msg, Public, Admin string }
@@ -240,14 +240,13 @@ lines:
 	return sum
 }
 
-// answer is a response whose body has been read and which has been found to be
-// what the OpenAPI document says.
+// answer is a response whose body has been read, and which conforms to the OpenAPI document.
 type answer struct {
 	*http.Response
 	body []byte
 }
 
-// unpacked returns the body without its encoding.
+// unpacked returns the decoded body.
 func (a *answer) unpacked() ([]byte, error) {
 	if a.Header.Get("Content-Encoding") != "gzip" {
 		return a.body, nil
@@ -326,7 +325,7 @@ func (n *testNode) get(t *testing.T, path, key string, headers ...string) *answe
 	return n.request(t, http.MethodGet, path, key, headers...)
 }
 
-// try does not judge: for tests that expect connections to fail.
+// try does not check the response: for tests that expect connections to fail.
 func (n *testNode) try(method, path, key string, headers ...string) (*answer, error) {
 	r, err := http.NewRequest(method, n.url+path, nil)
 	if err != nil {
@@ -386,8 +385,7 @@ func conforms(a *answer) error {
 	return openapi3filter.ValidateResponse(context.Background(), input)
 }
 
-// headersConform has no header sent that the document keeps quiet about, those
-// of HTTP itself aside.
+// headersConform fails if a header is not in the document, except those of HTTP itself.
 func headersConform(a *answer, documented *openapi3.Response) error {
 	for name := range a.Header {
 		switch name {

@@ -33,8 +33,8 @@ func TestWhenAnswersMayBeJudged(t *testing.T) {
 	}
 }
 
-// Before a node has looked which timeline the fleet follows, it is not ready and
-// answers nothing from the database.
+// Before a node has read which timeline the fleet follows, it is not ready and serves nothing
+// from the database.
 func TestANodeThatHasNotLookedYet(t *testing.T) {
 	t.Parallel()
 	url := database(t)
@@ -69,8 +69,8 @@ func TestANodeThatHasNotLookedYet(t *testing.T) {
 	}
 }
 
-// A node whose follower cannot connect asks itself which database its pages are
-// of, and says once that it may not, and once that it may again.
+// A node whose follower cannot connect identifies its database itself. If it lacks the right
+// to, it logs that once, and once when it has the right again.
 func TestANodeWithoutAFollowerNamesItsPages(t *testing.T) {
 	t.Parallel()
 	_, address := privateDatabase(t)

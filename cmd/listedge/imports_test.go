@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// Who may import whom: the rule that CONTRIBUTING.md draws. Test files are free.
+// The rule of imports, as CONTRIBUTING.md draws it. Test files may import anything.
 var (
 	mayImport = map[string][]string{
 		"cmd/listedge": {"edge", "edge/admin", "cache", "limiter", "metrics", "origin", "origin/apikey", "origin/admin", "origin/follower", "origin/load", "origin/postgres", "origin/audit", "origin/usage",
@@ -52,7 +52,7 @@ var (
 		"deploy/clients":  nil,
 		"docs/clients/go": nil,
 	}
-	// onlyIn names the packages that may know of an outside technology.
+	// onlyIn names the packages that may use an outside technology.
 	onlyIn = map[string][]string{
 		"github.com/valyala/fasthttp":         {"edge", "bench"},
 		"github.com/fasthttp/router":          {"edge"},
@@ -100,8 +100,8 @@ func TestImportRules(t *testing.T) {
 		checked++
 		for _, spec := range parsed.Imports {
 			name := strings.Trim(spec.Path.Value, `"`)
-			if ours, ok := strings.CutPrefix(name, "listedge/"); ok && !slices.Contains(allowed, ours) {
-				t.Errorf("%s: %s may not import %s", relative, home, ours)
+			if imported, ok := strings.CutPrefix(name, "listedge/"); ok && !slices.Contains(allowed, imported) {
+				t.Errorf("%s: %s may not import %s", relative, home, imported)
 			}
 			for technology, homes := range onlyIn {
 				if (name == technology || strings.HasPrefix(name, technology+"/")) && !slices.Contains(homes, home) {

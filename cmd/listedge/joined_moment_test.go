@@ -18,10 +18,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A page that is joined of several, which were read at several moments, is the page of
-// one moment. One writer changes two rows in each transaction, near and far from each
-// other, and notes what the table is after it. Each page must be that of one of these
-// states, of the latest that it may be.
+// A page that is joined of pages from several moments must show one state of the table. One
+// writer changes two rows in each transaction, near and far from each other, and records the
+// state after it. Each page must be that of one recorded state, and of a recent one.
 func TestAJoinedPageIsOfOneMoment(t *testing.T) {
 	t.Parallel()
 	const transactions, least = 250, 200
@@ -93,12 +92,13 @@ type momentWriter struct {
 // momentZero is the createdAt of Created 0.
 var momentZero = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// change changes two rows: their versions, their places, or which rows there are.
+// change changes two rows: their versions or their positions, or it inserts one and deletes
+// another.
 func (w *momentWriter) change(state []momentRow) []momentRow {
 	a, b := w.random.IntN(len(state)), w.random.IntN(len(state))
 	n := len(w.states)
 	switch w.random.IntN(6) {
-	case 0: // one comes in at the head, one leaves
+	case 0: // one is inserted at the head, one is deleted
 		state = slices.Delete(state, b, b+1)
 		return append(state, momentRow{ID: uuid.New(), Created: int64(1000 + n), Version: n})
 	case 1:
@@ -147,7 +147,7 @@ func (w *momentWriter) write(t *testing.T, conn *pgx.Conn, change func([]momentR
 	w.mu.Unlock()
 }
 
-// momentReader asks for pages anywhere in the list.
+// momentReader requests pages anywhere in the list.
 type momentReader struct {
 	*momentWriter
 	node   *testNode

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// walker reads a list page by page and compares each page with the same one as a node
-// without a cache has it.
+// walker reads a list page by page, and compares each page with the one that a node without a
+// cache returns.
 type walker struct {
 	node, reference *testNode
 	key             string
@@ -20,8 +20,8 @@ type walker struct {
 	statuses        map[string]int
 }
 
-// walk reads all pages of the list. A page that omits the last change must be asked for
-// before the freshness bound is over.
+// walk reads all pages of the list. A page may omit the last change only if it was requested
+// before the freshness bound was over.
 func (w *walker) walk(t *testing.T, list string) (pages, queries int) {
 	t.Helper()
 	for path := list; ; pages++ {
@@ -77,8 +77,8 @@ func startWalker(t *testing.T, items int) (w *walker, workspace, url string) {
 	return w, workspace, url
 }
 
-// A row that comes in at the head moves every later page by one row. Their rows are all
-// in memory.
+// A row that is inserted at the head moves every later page by one row. The rows of these
+// pages are all in memory.
 func TestARowAtTheHeadCostsNoQueryBehindIt(t *testing.T) {
 	t.Parallel()
 	w, workspace, url := startWalker(t, 400)
@@ -98,7 +98,7 @@ func TestARowAtTheHeadCostsNoQueryBehindIt(t *testing.T) {
 	t.Logf("%v", w.statuses)
 }
 
-// Whatever changes, every page of every walk is the one that the database has.
+// While rows change, every page of every walk equals the one in the database.
 func TestWalksAmongChangesAreWhatTheDatabaseHas(t *testing.T) {
 	t.Parallel()
 	w, workspace, url := startWalker(t, 120)

@@ -19,7 +19,7 @@ type keysCommand struct {
 	List   keyList   `cmd:"" help:"List the keys of a workspace."`
 	Show   keyShow   `cmd:"" help:"Print all that is stored of a key, and whether it works."`
 	Update keyUpdate `cmd:"" help:"Change the limit of a key, on all nodes at once."`
-	Rotate keyRotate `cmd:"" help:"Create a key in another's place and print it, once; meanwhile both work."`
+	Rotate keyRotate `cmd:"" help:"Replace a key: create a new one and print it, once. Both work until --overlap is over."`
 	Revoke keyRevoke `cmd:"" help:"Revoke a key."`
 }
 
@@ -27,10 +27,10 @@ type keyCreate struct {
 	ChangeFlags
 	jsonFlag
 	LimitFlags
-	Workspace uuid.UUID `help:"The workspace it opens." required:""`
-	Name      string    `help:"What it is for."`
-	Scopes    []string  `help:"What it may read." default:"items:read,contacts:read" enum:"items:read,contacts:read"`
-	ExpiresIn *days     `help:"How long it works, as 12h or 90d; for ever if not given." placeholder:"DURATION"`
+	Workspace uuid.UUID `help:"Workspace of the key." required:""`
+	Name      string    `help:"Name of the key, for people."`
+	Scopes    []string  `help:"Lists that the key may read." default:"items:read,contacts:read" enum:"items:read,contacts:read"`
+	ExpiresIn *days     `help:"How long the key works, as 12h or 90d; for ever if not given." placeholder:"DURATION"`
 }
 
 // Validate refuses a name that is none, and what would widen rights by mistake.
@@ -67,7 +67,7 @@ type keyList struct {
 	DatabaseFlags
 	jsonFlag
 	Workspace uuid.UUID `help:"The workspace." required:""`
-	UnusedFor *days     `help:"Only keys that were neither used nor created for so long, as 90d or 24h." placeholder:"DURATION"`
+	UnusedFor *days     `help:"List only keys that were neither used nor created in this time, as 90d or 24h." placeholder:"DURATION"`
 }
 
 // Validate refuses a period that is none.
@@ -132,7 +132,7 @@ func stateOf(k admin.Key) string {
 type keyShow struct {
 	DatabaseFlags
 	jsonFlag
-	ID uuid.UUID `arg:"" help:"Its id (not the key)."`
+	ID uuid.UUID `arg:"" help:"Id of the key (not the key itself)."`
 }
 
 // Run prints a key.

@@ -66,7 +66,7 @@ func TestARotatedKeyWorksUntilTheOverlapIsOver(t *testing.T) {
 	})
 	t.Run("the overlap ends", func(t *testing.T) {
 		old := newKey(t)
-		status(old.Key) // the node knows it
+		status(old.Key) // from now on the node knows the key
 		next := rotate(t, url, old.ID, "--overlap", "2s")
 		ends(t, old.Key)
 		if got := status(next.Key); got != http.StatusOK {

@@ -70,7 +70,7 @@ func TestSIGHUPSaysThatItChangesNothing(t *testing.T) {
 	}
 }
 
-// Their ends are noticed without a request, too.
+// The end of an outage is noticed without requests.
 func TestOutagesAreLoggedOnceEachWay(t *testing.T) {
 	postgres, url := privateDatabase(t)
 	_, key := workspaceWithKey(t, url)
@@ -111,7 +111,7 @@ func TestANodeThatWaitsForItsDatabaseSaysSo(t *testing.T) {
 	within(t, patience, "it says why it is not ready", func() bool { return strings.Contains(n.err.String(), `"msg":"not ready"`) })
 }
 
-// remembers is what the log's endpoint answers.
+// remembers returns the response of /log.
 func remembers(t *testing.T, h *recentLog) (all []recentEntry) {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -146,7 +146,7 @@ func TestTheLatestWarningsAreKept(t *testing.T) {
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("remembered\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	// The log itself has what it is to have.
+	// The log output itself has all messages.
 	if said := out.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "requestId=chosen-by-client") {
 		t.Errorf("logged: %s", said)
 	}
@@ -169,8 +169,8 @@ func TestKeptWarningsAreBounded(t *testing.T) {
 	}
 }
 
-// What each access log has of the same six requests: a miss, a hit, a hit that
-// is not of the sample, a 400, a 401 and a 429.
+// Each setting of the access log, with the same six requests: a miss, a hit, a hit that is
+// not in the sample, a 400, a 401 and a 429.
 func TestTheAccessLogHasAllErrorsAndASample(t *testing.T) {
 	url := database(t)
 	workspace, key := workspaceWithKey(t, url)

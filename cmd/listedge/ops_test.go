@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// explained is what `listedge explain` says of a request of the node.
+// explained returns what `listedge explain` prints about a request to the node.
 func explained(t *testing.T, n *testNode, id string) string {
 	t.Helper()
 	return command(t, "explain", "--request-id", id, "--admin", n.admin)
@@ -74,7 +74,7 @@ func TestReadySaysWhatTheNodeSays(t *testing.T) {
 	for admin, want := range map[string]string{
 		lost.admin:           "not ready: postgres: ",
 		"http://127.0.0.1:1": "ask the node: ",
-		n.url:                "ask the node: /readyz is not that of a node",
+		n.url:                "ask the node: /readyz is not the response of a node",
 	} {
 		p := start(t, "ready", "--admin", admin)
 		if <-p.ended; p.code != exitFailed || !strings.Contains(p.err.String(), want) {

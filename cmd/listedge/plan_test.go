@@ -12,8 +12,8 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// A change of plan reaches every node through the log of changes: long before
-// the next look-up of the key is due.
+// A changed limit reaches every node through the log of changes, long before the next look-up
+// of the key.
 func TestAPlanChangeReachesEveryNode(t *testing.T) {
 	url := database(t)
 	server := sandboxtest.Redis(t)
@@ -73,14 +73,14 @@ func TestLimiterFailureModes(t *testing.T) {
 	url := database(t)
 	workspace := strings.TrimSpace(command(t, "workspaces", "create", "--name", "w", "--database-url", url))
 	const burst, requests = 16, 20
-	// One that decides alone takes the whole burst, or an eighth: it may not have
-	// counted for long enough to know that it is the only one.
+	// A node that decides alone admits the whole burst or an eighth of it: it may not know yet
+	// that it is the only node.
 	for mode, want := range map[string]struct{ least, most int }{"local": {burst / 8, burst}, "allow": {requests, requests}, "deny": {0, 0}} {
 		t.Run(mode, func(t *testing.T) {
 			server := sandboxtest.Redis(t)
 			known := newKeyFor(t, url, workspace)
 			n := startNode(t, url, "--redis-url", server.URL(), "--limiter-failure-mode", mode, "--freshness-bound", "0", "--cache-ttl", "1h")
-			// A Redis that is not in time for once is one that failed, and denies.
+			// Redis may be late once on a busy machine. That counts as a failure, so the request is denied.
 			within(t, patience, "200", func() bool { return n.get(t, "/v1/items", known).StatusCode == 200 })
 			if err := server.Kill(); err != nil {
 				t.Fatal(err)

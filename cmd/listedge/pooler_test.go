@@ -10,8 +10,8 @@ import (
 	"listedge/origin/admin"
 )
 
-// Pages and keys come through a pooler, whether it gives a client a session or
-// each transaction another one, and changes are followed past it.
+// Pages and keys are read through a pooler in each of its modes, and changes are followed
+// without it.
 func TestANodeReadsThroughAPooler(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"session", "transaction"} {
@@ -42,7 +42,7 @@ func TestANodeReadsThroughAPooler(t *testing.T) {
 				workspaceWithKey(t, writer)
 			}
 
-			// Again and again, as what one run prepares must not be in the way of the next.
+			// Several times, because statements that one node prepares must not disturb the next.
 			for range 3 {
 				expect(t, doctor(t, exitFine, "--database-url", pooled), "following", admin.Warn, "--replication-url")
 			}
@@ -55,8 +55,8 @@ func TestANodeReadsThroughAPooler(t *testing.T) {
 	}
 }
 
-// Changes of another database say nothing of these pages, which would be served
-// for ever.
+// If a node followed the changes of another database, its pages would never become stale. So
+// it refuses such a --replication-url.
 func TestAReplicationURLThatLeadsElsewhereIsRefused(t *testing.T) {
 	t.Parallel()
 	address, other := database(t), database(t)
@@ -68,8 +68,8 @@ func TestAReplicationURLThatLeadsElsewhereIsRefused(t *testing.T) {
 	})
 }
 
-// A pooler may lead to another server than the one whose changes are followed:
-// no page of that one is kept, or served as fresh.
+// A pooler may lead to another server than the one whose changes are followed. Pages of that
+// server are neither stored nor served as fresh.
 func TestAPageOfAnotherServerBehindAPoolerIsNotKept(t *testing.T) {
 	t.Parallel()
 	primary, address := privateDatabase(t)

@@ -24,10 +24,10 @@ import (
 	"listedge/origin/postgres"
 )
 
-// The oracle of precise invalidation. Writers change rows in all the ways there are,
-// and readers have nodes fill their caches meanwhile. Then the writers pause, and as
-// soon as a node has proven that it knows all that was written, each page that its
-// cache calls fresh must be the page that is read anew, byte by byte.
+// The oracle of precise invalidation. Writers change rows in many ways while readers fill the
+// caches of nodes. Then the writers pause. As soon as a node has a proof of everything
+// written, each page that its cache calls fresh must equal the page read from the database,
+// byte by byte.
 type pageOracle struct {
 	workspaces []pageWorkspace
 	url        string
@@ -55,7 +55,7 @@ type pageWorkspace struct {
 	ascii bool // all names are
 }
 
-// pageNode is a node, as its tests' process sees it, and as clients do.
+// pageNode is a node: its HTTP address, and its cache in this process.
 type pageNode struct {
 	*node
 	client *testNode
@@ -65,7 +65,7 @@ const (
 	pageQueries = 160
 	pageWriters = 2
 	pageReaders = 4
-	// rememberedCommits of each list: which of them a page has not seen is of interest.
+	// The last rememberedCommits of each list, to find those that a page's statement has not seen.
 	rememberedCommits = 64
 )
 
@@ -135,8 +135,8 @@ func (o *pageOracle) start(t *testing.T, flags ...string) {
 	o.nodes = append(o.nodes, pageNode{n, client})
 }
 
-// newQueries forgets some of the queries and has others in their place: pages of other
-// lists, and those behind the pages that are known.
+// newQueries replaces some of the queries by others: by pages of other lists, and by the next
+// pages of known ones.
 func (o *pageOracle) newQueries(n int) {
 	o.random.Shuffle(len(o.queries), func(i, j int) { o.queries[i], o.queries[j] = o.queries[j], o.queries[i] })
 	o.queries = o.queries[min(len(o.queries), max(0, len(o.queries)+n-pageQueries)):]
@@ -189,7 +189,7 @@ func (o *pageOracle) run(t *testing.T, d time.Duration) {
 	}
 }
 
-// write has the writers write and the readers read, and returns when nobody writes.
+// write runs the writers and the readers, and returns when all writers have ended.
 func (o *pageOracle) write(t *testing.T, writers []*pageWriter) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -211,7 +211,7 @@ func (o *pageOracle) write(t *testing.T, writers []*pageWriter) {
 		writing.Go(func() {
 			for range steps {
 				switch err := w.step(ctx); postgres.Code(err) {
-				case "40P01", "55P03": // two were in each other's way
+				case "40P01", "55P03": // two writers blocked each other
 				default:
 					if err != nil {
 						t.Error(err)
@@ -239,8 +239,8 @@ func (o *pageOracle) workspace(id uuid.UUID) *pageWorkspace {
 	return &o.workspaces[slices.IndexFunc(o.workspaces, func(w pageWorkspace) bool { return w.id == id })]
 }
 
-// compare reads pages anew while nobody writes, and compares. It leaves out some: a
-// page that is not looked at must compose what happens until it is.
+// compare reads pages from the database while nothing is written, and compares. It leaves out
+// some pages, so that several pauses' changes are compared with them later, at once.
 func (o *pageOracle) compare(t *testing.T, quiet time.Time) {
 	chosen := slices.DeleteFunc(slices.Clone(o.queries), func(origin.Query) bool { return o.random.IntN(3) == 0 })
 	anew := make([]origin.Page, len(chosen))
@@ -264,7 +264,7 @@ func (o *pageOracle) compare(t *testing.T, quiet time.Time) {
 		}
 	}
 	o.newQueries(pageQueries / 16)
-	for range pageQueries / 16 { // what a walk asks for
+	for range pageQueries / 16 { // pages that a walk requests
 		i := o.random.IntN(len(chosen))
 		q := chosen[i]
 		var err error
@@ -274,7 +274,7 @@ func (o *pageOracle) compare(t *testing.T, quiet time.Time) {
 	}
 }
 
-// compareOn compares what a node's cache has of the query with the page.
+// compareOn compares the entry of the query in a node's cache with the page.
 func (o *pageOracle) compareOn(t *testing.T, node int, n pageNode, q origin.Query, page origin.Page, quiet time.Time) {
 	now := time.Now()
 	list := changefeed.List{Workspace: q.Workspace, Collection: changefeed.Collection(q.Collection)}
@@ -285,7 +285,7 @@ func (o *pageOracle) compareOn(t *testing.T, node int, n pageNode, q origin.Quer
 			return
 		}
 	}
-	if r.Err != nil || r.Age >= time.Since(quiet) { // it does not claim to show all that was written
+	if r.Err != nil || r.Age >= time.Since(quiet) { // it may lack the last writes
 		return
 	}
 	o.compared[r.Source.String()]++

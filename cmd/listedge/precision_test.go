@@ -8,13 +8,13 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// TestEveryCachedPageEqualsOneReadAnew is the oracle of what a change leaves as it is,
-// for a few seconds of each kind of fleet; `make soak` has it go on.
+// TestEveryCachedPageEqualsOneReadAnew runs the page oracle for a few seconds on each kind of
+// fleet. `make soak` runs it for longer.
 func TestEveryCachedPageEqualsOneReadAnew(t *testing.T) {
 	comparePages(t, uint64(time.Now().UnixNano()), pagesFor)
 }
 
-// comparePages compares for so long on each kind of fleet, one after the other.
+// comparePages runs the page oracle for this long on each kind of fleet, one after the other.
 func comparePages(t *testing.T, seed uint64, d time.Duration) {
 	t.Logf("seed %d", seed)
 	t.Run("memory", func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"listedge/origin"
 )
 
-// The writers of the page oracle: all that can happen to a row.
+// The writers of the page oracle. Together they change rows in every way.
 
 // commit is one transaction that changed a list.
 type commit struct {
@@ -31,7 +31,7 @@ type pageWriter struct {
 	other  int // makes each value another one
 }
 
-// randomName has many that are equal, that begin alike, and that differ by case.
+// randomName returns a name. Many names are equal, begin alike, or differ only by case.
 func randomName(r *rand.Rand, ascii bool) string {
 	letters := []rune("aAbB1 -c")
 	if !ascii {
@@ -48,7 +48,7 @@ func randomName(r *rand.Rand, ascii bool) string {
 	return string(name)
 }
 
-// randomTime is one of few: many rows have the same.
+// randomTime returns one of few times, so many rows have the same.
 func randomTime(r *rand.Rand) time.Time {
 	return time.Date(2026, 1, 1, 0, 0, 0, r.IntN(60)*int(time.Millisecond), time.UTC)
 }
@@ -168,7 +168,7 @@ func (w *pageWriter) set(ctx context.Context, tx pgx.Tx, l changefeed.List, id u
 	return err
 }
 
-// stock changes what no list goes by, mostly: of the usual update of all.
+// stock changes the stock of rows, the most usual update. It rarely moves a row in a list.
 func (w *pageWriter) stock(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
 	ids, err := w.some(ctx, tx, l, w.few())
 	for _, id := range ids {
@@ -218,7 +218,7 @@ func (w *pageWriter) again(ctx context.Context, tx pgx.Tx, l changefeed.List) er
 	return err
 }
 
-// replace deletes a row and has another with its id.
+// replace deletes a row and inserts another with its id.
 func (w *pageWriter) replace(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
 	ids, err := w.some(ctx, tx, l, 1)
 	for _, id := range ids {
@@ -242,7 +242,7 @@ func (w *pageWriter) anotherID(ctx context.Context, tx pgx.Tx, l changefeed.List
 	return err
 }
 
-// move has rows leave their workspace for the one beside it.
+// move moves rows from their workspace to the next one.
 func (w *pageWriter) move(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
 	ids, err := w.some(ctx, tx, l, w.few())
 	for _, id := range ids {
@@ -258,7 +258,7 @@ func (w *pageWriter) beside(l changefeed.List) changefeed.List {
 	return changefeed.List{Workspace: w.oracle.workspaces[i^1].id, Collection: l.Collection}
 }
 
-// savepoint takes something back.
+// savepoint rolls back a part of its transaction.
 func (w *pageWriter) savepoint(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
 	for _, end := range []string{"ROLLBACK TO s", "RELEASE s"} {
 		if _, err := tx.Exec(ctx, "SAVEPOINT s"); err != nil {
@@ -275,8 +275,8 @@ func (w *pageWriter) savepoint(ctx context.Context, tx pgx.Tx, l changefeed.List
 	return w.update(ctx, tx, l)
 }
 
-// long values are kept apart from their rows: an update of another column leaves
-// them out of the log.
+// long writes long values. Postgres stores these apart from their rows, and does not send
+// them if an update changes another column.
 func (w *pageWriter) long(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
 	ids, err := w.some(ctx, tx, l, 2)
 	for i, id := range ids {
@@ -310,7 +310,7 @@ func (w *pageWriter) many(ctx context.Context, tx pgx.Tx, l changefeed.List) err
 	return err
 }
 
-// truncate puts back a part of what it has emptied.
+// truncate empties a table and inserts a part of its rows again.
 func (w *pageWriter) truncate(ctx context.Context, tx pgx.Tx, l changefeed.List) error {
 	for _, statement := range []string{
 		"LOCK TABLE " + table(l) + " IN ACCESS EXCLUSIVE MODE",
@@ -333,8 +333,7 @@ func (w *pageWriter) definition(ctx context.Context, tx pgx.Tx, l changefeed.Lis
 	return err
 }
 
-// step writes one transaction. Two writers may be in each other's way: then it
-// happens not.
+// step writes one transaction. If two writers block each other, one transaction is rolled back.
 func (w *pageWriter) step(ctx context.Context) error {
 	way := pick(w.random, usualWays)
 	list := changefeed.List{Workspace: pick(w.random, w.oracle.workspaces).id, Collection: changefeed.Collection(w.random.IntN(2))}

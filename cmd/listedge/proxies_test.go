@@ -10,8 +10,8 @@ import (
 	originadmin "listedge/origin/admin"
 )
 
-// A load balancer that is not in --trusted-proxies is reported, by the log once, by /readyz and
-// by the doctor, and the node is as ready as before.
+// A load balancer that is not in --trusted-proxies is reported once in the log, in /readyz and
+// by the doctor. The node stays ready.
 func TestAProxyThatIsNotTrustedIsReported(t *testing.T) {
 	url := database(t)
 	readiness := func(n *testNode) (r admin.Readiness) {

@@ -25,7 +25,7 @@ func quotaWorkspace(t *testing.T, url, quota, shown string) (workspace, key stri
 	return made.ID, newKeyFor(t, url, made.ID, "--rate", "100000", "--burst", "100000")
 }
 
-// theMonth is how long the present month is, and how long it will last.
+// theMonth returns the length of the current month, and how much of it is left.
 func theMonth() (length, rest time.Duration) {
 	now := time.Now().UTC()
 	begin := time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
@@ -33,9 +33,9 @@ func theMonth() (length, rest time.Duration) {
 	return end.Sub(begin), end.Sub(now)
 }
 
-// spendQuota sends requests to the nodes by turns until as many are admitted as are left
-// of the quota, and then some. Where a node refuses, the other may still hold some of it,
-// or it does not know of a change yet.
+// spendQuota sends requests to the nodes in turn until the rest of the quota is used up, and
+// then some more. If one node refuses, the other may still hold tokens, or the node may not
+// know a changed quota yet.
 func spendQuota(t *testing.T, nodes []*testNode, key string, left, quota int) {
 	t.Helper()
 	admitted, turn := 0, 0
@@ -74,8 +74,8 @@ func spendQuota(t *testing.T, nodes []*testNode, key string, left, quota int) {
 	}
 }
 
-// The quota of a workspace is admitted exactly over two nodes. Raised, it goes on with
-// what is new; without one, nothing is said of it.
+// Two nodes together admit exactly the quota of a workspace. After it was raised, they admit
+// the difference. Without a quota, the headers have none.
 func TestAQuotaOverTwoNodes(t *testing.T) {
 	t.Parallel()
 	url := database(t)
@@ -123,7 +123,7 @@ func TestAQuotaOverTwoNodes(t *testing.T) {
 	}
 }
 
-// A single node without Redis keeps a quota by itself.
+// A single node without Redis enforces a quota in its memory.
 func TestAQuotaWithoutRedis(t *testing.T) {
 	t.Parallel()
 	url := database(t)

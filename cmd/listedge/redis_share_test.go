@@ -21,7 +21,7 @@ type pair struct {
 	nodes          [2]*nodeProcess
 	database       string
 	workspace, key string
-	pages          int // asked for so far
+	pages          int // requested so far
 }
 
 func startPair(t *testing.T, environment []string, redisURL string) *pair {
@@ -44,21 +44,21 @@ func (p *pair) awaitFollowed(t *testing.T) {
 	}
 }
 
-// awaitShared reads pages at the first node and then at the second, until it
-// has had fifteen in a row from Redis there. One that misses its budget on a busy
-// machine is read from Postgres; so there are sixty to find fifteen among. Where
-// Redis is only just back, a first one is waited for.
+// awaitShared requests pages from the first node and then from the second, until the second
+// has served fifteen in a row from Redis. On a busy machine a page may miss its budget and
+// come from Postgres, so there are sixty tries. After a restart of Redis, awaitShared first
+// waits for one page.
 func (p *pair) awaitShared(t *testing.T, inRedis *redis.Client, atOnce bool) {
 	t.Helper()
-	gone := p.pages - pagesIn(t, inRedis) // with a Redis that was restarted
+	lost := p.pages - pagesIn(t, inRedis) // in a restart of Redis
 	isShared := func() bool {
 		p.pages++
 		path := fmt.Sprintf("/v1/items?search=%d", p.pages)
 		p.nodes[0].get(t, path, p.key)
-		for deadline := time.Now().Add(time.Second); pagesIn(t, inRedis) < p.pages-gone && time.Now().Before(deadline); { // it is stored behind the answer
+		for deadline := time.Now().Add(time.Second); pagesIn(t, inRedis) < p.pages-lost && time.Now().Before(deadline); { // it is stored behind the answer
 			time.Sleep(time.Millisecond)
 		}
-		gone = p.pages - pagesIn(t, inRedis)
+		lost = p.pages - pagesIn(t, inRedis)
 		return p.nodes[1].get(t, path, p.key).Header.Get("Cache-Status") == "listedge; hit; detail=redis"
 	}
 	if !atOnce {
@@ -91,7 +91,7 @@ func pagesIn(t *testing.T, client *redis.Client) int {
 	return len(keys)
 }
 
-// checkRest looks at what else goes through Redis: limits, changes and revocations.
+// checkRest checks the other uses of Redis: limits, changes and revocations.
 func (p *pair) checkRest(t *testing.T) {
 	t.Helper()
 	few := newKeyFor(t, p.database, p.workspace, "--rate", "0.001", "--burst", "6")
@@ -151,8 +151,7 @@ func redisWith(t *testing.T, args ...string) *sandbox.Redis {
 	return r
 }
 
-// Whatever is spoken with Redis, two nodes share what is in it, also after it
-// was restarted.
+// Two nodes share what is in Redis over each kind of connection, also after a restart of Redis.
 func TestNodesShareWhatIsInRedis(t *testing.T) {
 	for _, spoken := range []string{"plain", "TLSv1.2", "TLSv1.3"} {
 		t.Run(spoken, func(t *testing.T) {

@@ -46,7 +46,7 @@ func withUser(t *testing.T, line []any) (server *sandbox.Redis, client *redis.Cl
 	return server, client, "redis://" + line[2].(string) + ":PASSWORD@" + server.Addr()
 }
 
-// refusals are what Redis refused for want of a right.
+// refusals are the commands that Redis refused because a right was missing.
 func refusals(t *testing.T, client *redis.Client) string {
 	t.Helper()
 	log, err := client.Do(t.Context(), "ACL", "LOG").Result()
@@ -59,8 +59,7 @@ func refusals(t *testing.T, client *redis.Client) string {
 	return ""
 }
 
-// A fleet does all it does with the rights that the documentation names, and is
-// found whole.
+// A fleet works with the rights that the documentation names, and the doctor finds it whole.
 func TestARedisUserWithTheDocumentedRightsIsEnough(t *testing.T) {
 	t.Parallel()
 	_, client, url := withUser(t, documentedUser(t))
@@ -90,7 +89,7 @@ func TestARedisUserWithTheDocumentedRightsIsEnough(t *testing.T) {
 	}
 }
 
-// Whichever of the rights is missing, the doctor names it.
+// If one of the rights is missing, the doctor names it.
 func TestDoctorNamesTheRightThatARedisUserLacks(t *testing.T) {
 	t.Parallel()
 	address := database(t)
@@ -114,7 +113,7 @@ func TestDoctorNamesTheRightThatARedisUserLacks(t *testing.T) {
 	}
 }
 
-// A user who may do nothing but PING is no user for a node, whatever PING says.
+// A user that may run nothing but PING is not enough for a node, and /readyz says so.
 func TestReadyzNamesWhatRedisRefuses(t *testing.T) {
 	t.Parallel()
 	address := database(t)

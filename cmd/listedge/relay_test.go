@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// relay is the network between a node and a server: it carries bytes, until it
-// drops them when a test wants it.
+// relay is the network between a node and a server. It forwards bytes, and drops them when a
+// test says so.
 type relay struct {
 	listener net.Listener
 
@@ -43,14 +43,14 @@ func (r *relay) lose(cut bool) {
 	r.open.Broadcast()
 }
 
-// redirect has new connections lead elsewhere; those there are stay.
+// redirect makes new connections lead to another server. Existing ones stay.
 func (r *relay) redirect(to string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.to = to
 }
 
-// sever ends the connections there are.
+// sever closes all connections.
 func (r *relay) sever() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,7 +109,7 @@ func (r *relay) keep(conns ...net.Conn) {
 	}
 }
 
-// passes waits while bytes are lost; false when all is over.
+// passes waits while bytes are lost. It returns false when the relay is closed.
 func (r *relay) passes() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

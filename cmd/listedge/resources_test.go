@@ -58,10 +58,10 @@ func TestGarbageIsOfOneSize(t *testing.T) {
 	}
 }
 
-// escaping has what it is given on the heap.
+// escaping makes its argument escape to the heap.
 var escaping atomic.Pointer[[64 << 10]byte]
 
-// Much garbage is made, with little and with much alive.
+// The test makes much garbage, with a small live heap and with a large one.
 func TestTheCollectorKeepsThePace(t *testing.T) {
 	const garbage, made = 16 << 20, 512 << 20
 	collections := func(live int) uint32 {

@@ -16,7 +16,7 @@ import (
 	originadmin "listedge/origin/admin"
 )
 
-// soon is for what must come, on a busy machine too.
+// soon is a time limit for hangs, also on a busy machine.
 const soon = patience
 
 // as is the URL for another role, whose password is p.
@@ -43,8 +43,8 @@ func (n *testNode) readiness(t *testing.T) (status int, r admin.Readiness) {
 	return response.StatusCode, r
 }
 
-// serves has a node show pages of both collections and follow a change; writer
-// writes the tables.
+// serves checks that a node serves pages of both collections and follows a change. writer is
+// a connection that may write the tables.
 func (n *testNode) serves(t *testing.T, writer string) {
 	t.Helper()
 	within(t, soon, "ready, and changes are followed", func() bool {
@@ -78,7 +78,7 @@ func (n *testNode) serves(t *testing.T, writer string) {
 	})
 }
 
-// docsGrants is the SQL that docs/SECURITY.md has for the role listedge_node.
+// docsGrants returns the SQL in docs/SECURITY.md for the role listedge_node.
 func docsGrants(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "SECURITY.md"))
@@ -106,8 +106,8 @@ func TestDocsHaveTheGrants(t *testing.T) {
 	}
 }
 
-// A node needs no right but those that the documents name, whatever else is
-// taken from everybody, and whatever the role's settings are.
+// A node needs only the rights that the documents name, even if PUBLIC has none, and with
+// every setting of the role.
 func TestANodeRunsOnTheRightsThatTheDocsName(t *testing.T) {
 	t.Parallel()
 	_, address := privateDatabase(t)
@@ -151,8 +151,8 @@ func TestANodeRunsAsAnOwnerWhoIsNoSuperuser(t *testing.T) {
 	expect(t, doctor(t, exitFine, "--database-url", address), "reading", originadmin.OK, "")
 }
 
-// What a role may not read is reported by doctor and /readyz, with what to do, and
-// keeps nothing else from being read.
+// If the role may not read a table, doctor and /readyz say so, with what to do. The node still
+// reads the others.
 func TestARightThatIsLackingIsNamed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ takes, text, do string }{

@@ -19,8 +19,8 @@ import (
 	"listedge/internal/redact"
 )
 
-// Nothing that the real program writes has a password in it: settings, errors,
-// logs, what the admin listener shows and what commands print.
+// The program writes no password: neither in settings, errors and logs, nor in responses of
+// the admin listener, nor in the output of commands.
 func TestNoPasswordIsShown(t *testing.T) {
 	t.Parallel()
 	const secret = "s3cr!t"
@@ -138,7 +138,7 @@ func TestANodeShowsNoPassword(t *testing.T) {
 	}
 }
 
-// Whatever the secret and the form it is given in, the settings do not have it.
+// The settings do not contain the secret, whatever it is and however it is given.
 func FuzzSettings(f *testing.F) {
 	for _, secret := range []string{"secret", "s'cr@t/2", "%2fsecret", "~!s;cr=t", `\\s cret`, "x@y:z,secret", "seed?r=4t"} {
 		f.Add(secret)

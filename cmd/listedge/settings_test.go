@@ -42,7 +42,7 @@ func TestConfigFile(t *testing.T) {
 	has(printed("--config", file(`{"drain": "6s"}`)), "drain: 6s")
 	has(printed("--config", file("")), "drain: 3s")
 
-	// The environment may name the file, and the flag counts more.
+	// The environment may name the file, too. The flag overrides it.
 	t.Setenv("LISTEDGE_CONFIG", file("drain: 7s"))
 	has(printed(), "drain: 7s", "max-stale: 2m0s")
 	has(printed("--drain", "8s"), "drain: 8s")
@@ -102,7 +102,7 @@ func TestMistypedVariables(t *testing.T) {
 	}
 }
 
-// Settings of other commands, and what others put there, are nobody's mistake.
+// Variables of other commands and of other programs are no error.
 func TestVariablesOfOthers(t *testing.T) {
 	for name, value := range map[string]string{
 		"LISTEDGE_EXPIRES_IN": "1h", "LISTEDGE_DATA_DIR": "/tmp", "LISTEDGE_WORKSPACE": "x", "LISTEDGE_ADMIN": "http://h:1", "LISTEDGE_CONFIG": "", "LISTEDGE_INSTALL_ROOT": "/tmp", "LISTEDGEX": "1", "MY_LISTEDGE_X": "1",

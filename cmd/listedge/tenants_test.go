@@ -9,8 +9,8 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// Two workspaces hold rows with the same ids. Neither must ever see the
-// other's, from any tier and with any requests at the same time.
+// Two workspaces have rows with the same ids. Neither may ever get rows of the other, from any
+// tier, with concurrent requests.
 func TestWorkspacesNeverSeeEachOther(t *testing.T) {
 	t.Parallel()
 	url := database(t)
@@ -63,7 +63,8 @@ func TestWorkspacesNeverSeeEachOther(t *testing.T) {
 			t.Errorf("no page came from %s: the test did not try it", tier)
 		}
 	}
-	// A cursor of the one is a position in the other, and shows only the other's.
+	// A cursor of one workspace is a position in the other. It returns only rows of the key's
+	// own workspace.
 	cursor := *nodes[0].get(t, "/v1/items?limit=5", keys[0]).page(t).Page.NextCursor
 	a := nodes[0].get(t, "/v1/items?limit=5&cursor="+cursor, keys[1])
 	if strings.Contains(string(a.body), "owner0-") || len(a.page(t).Data) != 5 {
@@ -71,7 +72,7 @@ func TestWorkspacesNeverSeeEachOther(t *testing.T) {
 	}
 }
 
-// A cursor that is changed anywhere is refused or leads to a right page.
+// A cursor with a changed character is refused, or returns a valid page.
 func TestMangledCursors(t *testing.T) {
 	t.Parallel()
 	url := database(t)

@@ -14,7 +14,7 @@ import (
 // TLSFlags are for TLS on the public listener.
 type TLSFlags struct {
 	TLSCert string `name:"tls-cert" help:"Certificate chain of the public listener, PEM; read again when it changes. Empty: plain HTTP, behind a load balancer." type:"path" placeholder:"FILE"`
-	TLSKey  string `name:"tls-key" help:"Its private key, PEM." type:"path" placeholder:"FILE"`
+	TLSKey  string `name:"tls-key" help:"Private key of --tls-cert, PEM." type:"path" placeholder:"FILE"`
 }
 
 // Validate refuses a certificate without a key, or a key without a certificate.

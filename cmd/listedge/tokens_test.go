@@ -13,8 +13,8 @@ import (
 
 const tokens = 10
 
-// spend asks for one path after the other until the key has no token left, and
-// returns how many queries that took. next gets the last answer's Link.
+// spend requests one path after the other until the key has no token left, and returns how
+// many queries that cost. next gets the Link of the last response.
 func spend(t *testing.T, n *testNode, key string, next func(link string) (path string), headers ...string) (queries float64) {
 	t.Helper()
 	before := n.metric(t, "listedge_origin_fetches_total", `outcome="ok"`)
@@ -28,8 +28,8 @@ func spend(t *testing.T, n *testNode, key string, next func(link string) (path s
 	return n.metric(t, "listedge_origin_fetches_total", `outcome="ok"`) - before
 }
 
-// Whatever a client sends, the queries it causes are bounded by its tokens: one
-// comes back only for what memory answers.
+// The queries that a client causes are bounded by its tokens. A token is returned only if
+// memory answers the request.
 func TestEveryQueryCostsAToken(t *testing.T) {
 	database := database(t)
 	command(t, "seed", "--database-url", database, "--workspaces", "1", "--items", walkedItems, "--contacts", "0")
@@ -72,7 +72,7 @@ func TestEveryQueryCostsAToken(t *testing.T) {
 	}
 }
 
-// A page that is in memory is not modified for nothing, as often as one likes.
+// A 304 from memory costs no token, however often it is requested.
 func TestNotModifiedFromMemoryIsFree(t *testing.T) {
 	database := database(t)
 	workspace, _ := workspaceWithKey(t, database)
@@ -91,8 +91,8 @@ func TestNotModifiedFromMemoryIsFree(t *testing.T) {
 	}
 }
 
-// Where no token is left, many at once get 304 all the same: they neither wait
-// for a token nor hold one meanwhile.
+// Even without a token left, many concurrent requests get 304: they neither wait for a token
+// nor hold one.
 func TestNotModifiedFromMemoryNeedsNoToken(t *testing.T) {
 	database := database(t)
 	workspace, _ := workspaceWithKey(t, database)
@@ -127,8 +127,8 @@ func TestNotModifiedFromMemoryNeedsNoToken(t *testing.T) {
 	}
 }
 
-// A small burst is not leased: each of its requests is a call to Redis, and
-// costs a token, whatever it is answered with: but for a 304, which needs none.
+// A small burst is not leased. Each of its requests is a call to Redis and costs a token,
+// whatever the response, except a 304 from memory, which needs no token.
 func TestAnswersFromMemoryCostATokenWhereTheLimitAskedRedis(t *testing.T) {
 	database := database(t)
 	workspace, _ := workspaceWithKey(t, database)
@@ -147,8 +147,8 @@ func TestAnswersFromMemoryCostATokenWhereTheLimitAskedRedis(t *testing.T) {
 	}
 }
 
-// only-if-cached gets what memory or Redis has and never asks Postgres; the
-// call to Redis costs a token.
+// only-if-cached gets a page from memory or Redis and never queries Postgres. The call to
+// Redis costs a token.
 func TestOnlyIfCached(t *testing.T) {
 	database := database(t)
 	workspace, _ := workspaceWithKey(t, database)

@@ -53,8 +53,8 @@ func startReceiver(t *testing.T) *receiver {
 	return r
 }
 
-// trace awaits a trace of so many spans and returns the path of each: its
-// ancestors' names and its own.
+// trace awaits a trace of this many spans. It returns the path of each span: the names of its
+// ancestors and its own.
 func (r *receiver) trace(t *testing.T, id string, want int) map[string]*spans.Span {
 	t.Helper()
 	byID := map[string]*spans.Span{}
@@ -113,7 +113,7 @@ func TestARequestIsOneTrace(t *testing.T) {
 		t.Errorf("%v", attributes)
 	}
 
-	// A hit goes nowhere, and what the client does not want sampled is not.
+	// A hit has no spans of Redis or Postgres. A request that its sender does not sample has no trace.
 	const hit, unsampled = "1af7651916cd43dd8448eb211c80319c", "2af7651916cd43dd8448eb211c80319c"
 	n.get(t, "/v1/items?search=Secret", key, "traceparent: 00-"+unsampled+"-"+parent+"-00")
 	n.get(t, "/v1/items?search=Secret", key, "traceparent: 00-"+hit+"-"+parent+"-01")
@@ -148,9 +148,8 @@ func TestARequestIsOneTrace(t *testing.T) {
 	}
 }
 
-// The sampling decision of a sender is followed only with a
-// key, or as a proxy of ours. Anybody else's requests are for the node's own
-// sampler to choose.
+// A node follows a sender's sampling decision only if the sender has a key or is a trusted
+// proxy. For all other requests the node's own sampler decides.
 func TestOnlyThoseWhoAreTrustedDecideWhatIsSampled(t *testing.T) {
 	const (
 		caller = "3af7651916cd43dd8448eb211c80319c"
@@ -214,7 +213,7 @@ func TestACollectorThatHangsCostsRequestsNothing(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", hanging.URL)
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
 	t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "8")
-	t.Setenv("OTEL_BSP_EXPORT_TIMEOUT", "3600000") // ms: nobody gives up
+	t.Setenv("OTEL_BSP_EXPORT_TIMEOUT", "3600000") // milliseconds: no export times out
 	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600000")
 	t.Setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")
 	url := database(t)

@@ -28,8 +28,8 @@ func complaints(t *testing.T, log string) (all []string) {
 	return all
 }
 
-// A server that cannot be reached at the start is logged in one line, with its cause, before
-// anybody has asked for a page; requests add none.
+// A server that cannot be reached at the start is logged in one line, with the cause, before
+// the first request. Requests add no line.
 func TestUnreachableServersAreLoggedOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		flag, url string
@@ -62,28 +62,28 @@ func TestUnreachableServersAreLoggedOnce(t *testing.T) {
 	}
 }
 
-// A Redis that dies or hangs, and comes back, is logged in one line each, also
-// where nobody asks for a page.
+// If Redis fails or hangs, one line is logged, and one when it answers again, also without
+// requests.
 func TestARedisOutageIsLoggedOnceEachWay(t *testing.T) {
 	for name, fault := range map[string]struct{ begin, end func(*sandbox.Redis) error }{
 		"dies":  {(*sandbox.Redis).Kill, func(r *sandbox.Redis) error { return r.Restart(context.Background()) }},
 		"hangs": {(*sandbox.Redis).Freeze, (*sandbox.Redis).Thaw},
 	} {
-		for _, asked := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s, pages asked for: %v", name, asked), func(t *testing.T) {
+		for _, requests := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, with requests: %v", name, requests), func(t *testing.T) {
 				t.Parallel()
-				toldOnceEachWay(t, fault.begin, fault.end, asked)
+				checkLoggedOnceEachWay(t, fault.begin, fault.end, requests)
 			})
 		}
 	}
 }
 
-func toldOnceEachWay(t *testing.T, begin, end func(*sandbox.Redis) error, asked bool) {
+func checkLoggedOnceEachWay(t *testing.T, begin, end func(*sandbox.Redis) error, requests bool) {
 	url := database(t)
 	_, key := workspaceWithKey(t, url)
 	r := sandboxtest.Redis(t)
 	get := func(n *nodeProcess) {
-		if asked {
+		if requests {
 			n.get(t, "/v1/items", key)
 		}
 	}

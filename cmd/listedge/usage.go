@@ -25,7 +25,7 @@ type usageCommand struct {
 	DatabaseFlags
 	jsonFlag
 	Workspace uuid.UUID `help:"The workspace." required:""`
-	Since     days      `help:"How far back, as 24h or 7d, at most 35d; the hour in which that was counts as a whole." default:"24h" placeholder:"DURATION"`
+	Since     days      `help:"How far back, as 24h or 7d, at most 35d. The first hour counts as a whole." default:"24h" placeholder:"DURATION"`
 }
 
 // Validate refuses a period of which nothing is known.

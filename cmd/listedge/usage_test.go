@@ -35,7 +35,7 @@ func ofKey(u originadmin.Usage, name string) originadmin.Use {
 	return originadmin.Use{}
 }
 
-// keyed is a key that a test uses, and what it has seen of the answers.
+// keyed is a key that a test uses, and the counts of the responses that it got.
 type keyed struct {
 	name, text string
 	mu         sync.Mutex // guards seen
@@ -214,8 +214,7 @@ func TestUsageIsWhatTheNodesAnswered(t *testing.T) {
 	}
 }
 
-// A node that is killed loses what it has not written yet, and no more; the next one
-// counts nothing twice.
+// A killed node loses only what it has not written yet. The next run counts nothing twice.
 func TestAKilledNodeLosesTheLastCountsAlone(t *testing.T) {
 	t.Parallel()
 	database := database(t)
@@ -289,8 +288,8 @@ func TestUsageSurvivesARestartOfPostgres(t *testing.T) {
 	})
 }
 
-// Roles that were made for nodes of 0.1.0 may not write. Requests are served, and what was
-// counted is written once the right is granted.
+// Roles that were made for nodes of 0.1.0 lack the right to write. Requests are served, and
+// the counts are written once the right is granted.
 func TestANodeWithoutTheRightToWriteSaysSo(t *testing.T) {
 	t.Parallel()
 	address := database(t)

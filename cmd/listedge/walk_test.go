@@ -15,8 +15,8 @@ import (
 	"golang.org/x/text/language"
 )
 
-// Real rows and awkward ones: imported by the command, walked over HTTP, and
-// every field of every row compared with the file.
+// The tests import real and unusual rows by the command, walk them over HTTP, and compare
+// every field of every row with the file.
 
 // dataSets are folders with items.csv and contacts.csv: the project's own, and
 // Northwind's where it lies beside the project.
@@ -96,13 +96,13 @@ func shown(field, cell string) any {
 	case slices.Contains([]string{"taxable", "trackStock", "isCustomer", "isSupplier", "active"}, field):
 		return cell == "t" || cell == "true"
 	case strings.HasPrefix(cell, "-") && strings.Trim(cell, "-0.") == "":
-		return cell[1:] // numeric knows no negative zero
+		return cell[1:] // numeric has no negative zero
 	}
 	return cell
 }
 
-// walk reads all pages of a list and checks what every walk keeps: no page but
-// the last is short, Link leads where nextCursor does, no row comes twice.
+// walk reads all pages of a list, and checks that no page but the last is short, that Link and
+// nextCursor lead to the same page, and that no row comes twice.
 func (n *testNode) walk(t *testing.T, path, key string, size int) (rows []map[string]any) {
 	t.Helper()
 	seen := map[any]bool{}
@@ -283,7 +283,7 @@ func TestAWalkThatStopsCostsOnePageAndNoToken(t *testing.T) {
 	n, key := coldWalk(t, "--freshness-bound", "0", "--cache-ttl", "1m") // so that no page is read for another reason
 	first := n.get(t, "/v1/items?limit=1", key).page(t)
 	if got := n.metric(t, "listedge_cache_next_pages_total"); got != 0 {
-		t.Fatalf("%v pages were read ahead of a client that has asked for one", got)
+		t.Fatalf("%v pages were prefetched for a client that requested one", got)
 	}
 	second := n.get(t, "/v1/items?limit=1&cursor="+url.QueryEscape(*first.Page.NextCursor), key)
 	second.page(t)

@@ -56,8 +56,7 @@ func TestWaysThroughTheCode(t *testing.T) {
 	}
 }
 
-// leftOut are the files that no way names: what wires, counts, tells the time and
-// moves bytes.
+// leftOut are the files that no way names: those that wire, count, tell the time and move bytes.
 var leftOut = of("cmd/", "metrics/", "cache/stats.go", "origin/follower/stats.go", "internal/changefeed/failures.go", "internal/histogram/", "origin/usage/", "origin/latency.go", "internal/boottime/", "internal/rawconn/", "internal/redact/", "internal/sandbox/", "internal/tracing/")
 
 func of(prefixes ...string) func(file string) bool {
@@ -72,7 +71,7 @@ func without(these, of func(string) bool) func(string) bool {
 	return func(file string) bool { return of(file) && !these(file) }
 }
 
-// wayOf reads the table of a way.
+// wayOf reads the table of a way from CONTRIBUTING.md.
 func wayOf(t *testing.T, name string, most int) (named []string) {
 	t.Helper()
 	_, section, ok := strings.Cut(contents(t, "CONTRIBUTING.md"), "\n### "+name+"\n")
@@ -108,7 +107,7 @@ func wayOf(t *testing.T, name string, most int) (named []string) {
 // itself meanwhile.
 const times = 1000
 
-// clients do it side by side, so that it takes little of the node's own time.
+// clients do it concurrently, so that the node does little by itself meanwhile.
 const clients = 8
 
 // recordWays returns how often the statements of each file ran, those most that ran

@@ -75,7 +75,7 @@ type workspaceCreate struct {
 	ChangeFlags
 	jsonFlag
 	LimitFlags
-	Name  string        `help:"Its name." required:""`
+	Name  string        `help:"Name of the workspace." required:""`
 	Quota *apikey.Quota `help:"Requests in each calendar day or month (UTC): N/day or N/month." placeholder:"Q"`
 }
 
@@ -144,7 +144,7 @@ func (c *workspaceResume) Run(ctx context.Context, t *terminal) error {
 type OneFlags struct {
 	ChangeFlags
 	jsonFlag
-	ID uuid.UUID `arg:"" help:"Its id (of a key: not the key)."`
+	ID uuid.UUID `arg:"" help:"Id of the workspace or of the key (not the key itself)."`
 }
 
 // do makes the change and prints the changed row, or without --json the word done and

@@ -159,8 +159,8 @@ func TestIdentitiesAreApartInRedis(t *testing.T) {
 	}
 }
 
-// Whoever names its epoch is known as a follower for a while, by what it
-// follows; whoever is refused is not.
+// A follower that sets its epoch is listed for followerLife, by the database that it follows.
+// A follower that is refused is not listed.
 func TestFollowersInRedis(t *testing.T) {
 	_, client := startRedis(t)
 	here, there := NewRedis(client, shop()), NewRedis(client, followed(ofCopy, 1))
@@ -251,8 +251,7 @@ func probe(t *testing.T, client *redis.Client, key, node string, nonce uint64) {
 	}
 }
 
-// The nonces of older nodes are named as they are, and no longer once their
-// nodes are gone.
+// Heartbeats name the nonces of older nodes, until their nodes have ended.
 func TestProbesOfOlderNodes(t *testing.T) {
 	_, client := startRedis(t)
 	log, ctx, key := NewRedis(client, shop()), inTime(t), oldProbesKey

@@ -54,7 +54,7 @@ func inTime(t *testing.T) context.Context {
 	return ctx
 }
 
-// beat is an entry that can be told from others.
+// beat is an entry that differs from all others.
 func beat(term, n uint64) Entry {
 	return Entry{Position: Position{term, n}, Heartbeat: &Heartbeat{LSN: term<<32 | n, Snapshot: "1:1:"}}
 }
@@ -169,7 +169,7 @@ func testBatches(t *testing.T, log Log, epoch string) {
 	appends(ErrFenced, batch(2, 254, 500))
 	holds(t, log, epoch, Position{2, 253}, batch(5, 1, 3)...)
 
-	const rivals, each = 4, 200 // what one appends at once has nobody else's between
+	const rivals, each = 4, 200 // entries of one append are not mixed with those of another
 	var done sync.WaitGroup
 	for rival := range uint64(rivals) {
 		done.Go(func() {
@@ -550,7 +550,7 @@ func readLog(ctx context.Context, log Log, epoch string, after Position, wait ti
 	return entries, err
 }
 
-// What Local was told to forget is free, and an epoch that is over is forgotten.
+// Local frees the memory of trimmed entries, and of epochs that have ended.
 func TestLocalForgets(t *testing.T) {
 	log := NewLocal()
 	for n := uint64(1); n <= 20_000; n++ {

@@ -101,8 +101,8 @@ func (r *Redis) SetEpoch(ctx context.Context, from, to string) (err error) {
 	return nil
 }
 
-// Followers are the identities that have a follower at the moment, by their digests. A
-// follower is gone if others have been seen much later.
+// Followers returns the identities that have a follower at the moment, by their digests. It
+// leaves out a follower that last set its epoch more than followerLife before the latest one.
 func (r *Redis) Followers(ctx context.Context) (followers map[string]string, err error) {
 	defer func() { err = r.note("followers", err) }()
 	fields, err := r.client.HGetAll(ctx, followersKey).Result()
@@ -112,18 +112,18 @@ func (r *Redis) Followers(ctx context.Context) (followers map[string]string, err
 	return recent(fields, followerLife), nil
 }
 
-// recent reads fields of "<text> <milliseconds>", but not those that were written more
+// recent reads fields of "<text> <milliseconds>". It leaves out those that were written more
 // than life before the latest.
 func recent(fields map[string]string, life time.Duration) (texts map[string]string) {
 	texts = make(map[string]string, len(fields))
-	came, latest := make(map[string]int64, len(fields)), int64(0)
+	writtenAt, latest := make(map[string]int64, len(fields)), int64(0)
 	for name, field := range fields {
 		blank := strings.LastIndexByte(field, ' ')
 		if ms, err := strconv.ParseInt(field[blank+1:], 10, 64); blank >= 0 && err == nil {
-			texts[name], came[name], latest = field[:blank], ms, max(latest, ms)
+			texts[name], writtenAt[name], latest = field[:blank], ms, max(latest, ms)
 		}
 	}
-	maps.DeleteFunc(texts, func(name, _ string) bool { return latest-came[name] > life.Milliseconds() })
+	maps.DeleteFunc(texts, func(name, _ string) bool { return latest-writtenAt[name] > life.Milliseconds() })
 	return texts
 }
 
@@ -161,7 +161,7 @@ func RedisCommands(own string) [][]any {
 
 const (
 	oldProbesKey = keyPrefix + "probes"
-	// probeLife is how long the nonce of a node that is gone is published.
+	// probeLife is how long the nonce of a node that has ended is published.
 	probeLife = time.Minute
 )
 

@@ -16,7 +16,7 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// Whatever Redis does: errors in time, and afterwards it goes on.
+// While Redis fails, each call returns an error in time. Afterwards the log goes on.
 func TestRedisAway(t *testing.T) {
 	server, client := startRedis(t)
 	log := NewRedis(client, shop())
@@ -54,7 +54,7 @@ func TestRedisAway(t *testing.T) {
 		t.Fatalf("flushed: epoch %q, %v", epoch, err)
 	}
 	ends(t, log, "a", Position{})
-	add(t, log, "a", beat(1, 3)) // who was up to date misses nothing
+	add(t, log, "a", beat(1, 3)) // a reader that was up to date misses nothing
 	holds(t, log, "a", Position{1, 2}, beat(1, 3))
 
 	if err := server.Freeze(); err != nil {
@@ -113,13 +113,13 @@ func TestRedisHoldsWhatCannotBeDecoded(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 	}
-	// A field that came with a newer version is no reason not to understand.
+	// A field of a newer version is ignored.
 	if e := decode(Position{1, 1}, map[string]any{entryField: `{"h":{"l":7,"s":"1:1:","new":{}},"new":1}`}); e.Undecodable() || e.Heartbeat.LSN != 7 {
 		t.Errorf("%+v", e)
 	}
 }
 
-// What nobody writes to any more goes away by itself, and only that.
+// Redis removes a log to which no follower writes any more, and no other.
 func TestRedisForgetsLogsThatNobodyWritesTo(t *testing.T) {
 	_, client := startRedis(t)
 	log := NewRedis(client, shop())
@@ -143,9 +143,9 @@ func TestRedisForgetsLogsThatNobodyWritesTo(t *testing.T) {
 	}
 }
 
-// A heartbeat names the server that was given it, and comes after no entry that
-// was given to another: where readers are led to a replica, or to a master that has
-// become one, or was replaced, nothing is proven.
+// A heartbeat names the Redis server to which it was written, and no entry of another server as
+// its predecessor. So readers get no proof from a replica, from a master that became one, or
+// from a server that was replaced.
 func TestHeartbeatsNameTheirServer(t *testing.T) {
 	master, client := startRedis(t)
 	_, other := startRedis(t)

@@ -38,7 +38,7 @@ func TestRowsAreReadAsTheyWereWritten(t *testing.T) {
 	}
 }
 
-// The key of a long name is cut, and says so.
+// The key of a long name is cut, and marked as cut.
 func TestKeysOfLongNamesAreCut(t *testing.T) {
 	for length, cut := range map[int]bool{0: false, maxNameKey - 1: false, maxNameKey: true, maxNameKey + 1: true, 80: true} {
 		key := strings.Repeat("x", length)

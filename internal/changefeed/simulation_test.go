@@ -284,7 +284,7 @@ func (s *simulation) accidents(makers []func(*process)) {
 		for _, log := range s.master().logs {
 			log.entries = slices.Clone(log.entries[s.r.IntN(len(log.entries)+1):])
 		}
-	case 4, 5: // Postgres ends the connection of whoever holds the slot, who may not notice
+	case 4, 5: // Postgres ends the connection of the slot's holder, which may not notice
 		s.holder = nil
 	case 6, 7: // a process is replaced
 		i := 1 + s.r.IntN(len(makers)-1)
@@ -425,7 +425,7 @@ func (f *simFollower) attempt() error {
 		_ = f.append(f.server, f.epoch, entries)
 	case 1:
 		_ = f.append(f.server, f.epoch, entries[:f.r.IntN(len(entries)+1)])
-	case 2: // it happens when nobody waits for it any more
+	case 2: // it is appended after its follower has given up
 		f.late = append(f.late, lateAppend{f.now + f.upTo(10*time.Millisecond), f.server, f.epoch, entries})
 	}
 	f.p.step()
@@ -655,7 +655,7 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// The simulation finds whoever breaks the contract.
+// The simulation finds each of these violations of the contract.
 func TestSimulationFindsFaults(t *testing.T) {
 	for name, faults := range map[string]simFaults{
 		"After is the heartbeat's own position":                  {afterItself: true},

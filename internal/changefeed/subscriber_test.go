@@ -106,8 +106,7 @@ func TestAFailedReadEndsTheSession(t *testing.T) {
 	})
 }
 
-// While heartbeats arrive, the log is all that is read, but for a look at the
-// epoch once a second.
+// While heartbeats arrive, a subscriber reads only the log, and the epoch once a second.
 func TestHowOftenTheEpochIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &scripted{Local: NewLocal()}
@@ -130,8 +129,8 @@ func TestHowOftenTheEpochIsRead(t *testing.T) {
 	})
 }
 
-// Through Redis and in process alike: nodes prove while heartbeats are sent, and
-// what they prove goes on.
+// Through Redis and in process: while heartbeats are sent, subscribers get proofs, and the
+// proofs advance.
 func TestSubscribersProve(t *testing.T) {
 	_, client := startRedis(t)
 	for name, log := range map[string]Log{"local": NewLocal(), "redis": NewRedis(client, shop())} {

@@ -40,7 +40,8 @@ func change(term, n, xid uint64) Entry {
 	return Entry{Position: at(term, n), Change: &Change{XID: xid, Lists: []List{{Workspace: uuid.UUID{1}, Collection: Items}}}}
 }
 
-// heartbeat says after which entry its snapshot was taken; the zero one, as an older version does.
+// heartbeat is a heartbeat whose snapshot was taken after the entry at after. If after is zero,
+// the heartbeat does not say so, as in an older version.
 func heartbeat(term, n uint64, after Position, snapshot string, unsettled ...Change) Entry {
 	return Entry{Position: at(term, n), Heartbeat: &Heartbeat{LSN: n, Snapshot: snapshot, Run: "run", After: after, Unsettled: unsettled}}
 }
@@ -159,8 +160,8 @@ func TestProofSaysWhatItIsOf(t *testing.T) {
 	}
 }
 
-// However long no heartbeat comes, what is remembered of reads is bounded, and the
-// latest of them count.
+// A subscription remembers a bounded number of reads, the latest, however long no heartbeat
+// comes.
 func TestReadsAreBounded(t *testing.T) {
 	var all []read
 	for n := range uint64(10 * maxReads) {

@@ -11,8 +11,7 @@ import (
 	"weak"
 )
 
-// What is of usual size goes out by one call of ours, what would take long by
-// net's.
+// A write of usual size is one system call of this package. A large write is left to net.
 func TestWritesGoOutAtOnceOrByNet(t *testing.T) {
 	for _, c := range []struct{ size, sent int }{{100, 400}, {atOnce / 4, atOnce}, {atOnce/4 + 1, 0}} {
 		near, far := tcpPair(t)
@@ -49,7 +48,7 @@ func TestAReadTakesABoundedAmount(t *testing.T) {
 	}
 }
 
-// Who has had a page and is quiet since does not keep it in memory.
+// An idle connection keeps no page in memory that it has written.
 func TestASocketKeepsNoPage(t *testing.T) {
 	for _, size := range []int{20_000, atOnce + 1} { // of which net writes the latter
 		near, far := tcpPair(t)

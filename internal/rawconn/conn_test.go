@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// tcpPair is a connection over loopback, both its ends.
+// tcpPair returns both ends of a connection over loopback.
 func tcpPair(t testing.TB) (near, far *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,8 +55,8 @@ func kindOf(err error) string {
 	return strings.Join(known, ", ")
 }
 
-// Whatever the other side does: a socket is read, and ends, as net's own
-// connection does.
+// Whatever the other side does, reads from a socket return the same bytes and errors as those
+// from net's own connection.
 func TestASocketIsReadLikeAConnection(t *testing.T) {
 	type end interface {
 		io.Reader
@@ -91,10 +91,10 @@ func TestASocketIsReadLikeAConnection(t *testing.T) {
 		{"closed", func(near end, _ *net.TCPConn) { near.Close() }, `"" use of closed network connection, timeout false`},
 		{"closed meanwhile", func(near end, _ *net.TCPConn) { go near.Close() }, `"" use of closed network connection, timeout false`},
 	} {
-		for _, ours := range []bool{false, true} {
+		for _, raw := range []bool{false, true} {
 			near, far := tcpPair(t)
 			var r end = near
-			if ours {
+			if raw {
 				r = New(near)
 			}
 			c.do(r, far)
@@ -109,7 +109,7 @@ func TestASocketIsReadLikeAConnection(t *testing.T) {
 				got = append(got, buffer[:n]...)
 			}
 			if got := strconv.Quote(string(got)) + " " + kindOf(err); got != c.want {
-				t.Errorf("%s, a socket of ours: %v: %s, want %s (%v)", c.name, ours, got, c.want, err)
+				t.Errorf("%s, a socket of this package: %v: %s, want %s (%v)", c.name, raw, got, c.want, err)
 			}
 		}
 	}
@@ -117,9 +117,8 @@ func TestASocketIsReadLikeAConnection(t *testing.T) {
 
 func send(c net.Conn, s string) { _, _ = io.WriteString(c, s) }
 
-// However many pieces there are, of whatever size, and however slowly they are
-// read: they arrive, each byte once. Nobody but the kernel's call knows of the
-// pieces, and yet no collection takes them.
+// Every byte arrives once, for any number of pieces, of any size, however slowly they are read.
+// Only the system call refers to the pieces, and yet no garbage collection frees them.
 func TestWhatASocketWritesArrives(t *testing.T) {
 	done := make(chan struct{})
 	defer close(done)
@@ -183,7 +182,7 @@ func TestWhatASocketWritesArrives(t *testing.T) {
 	}
 }
 
-// A write to a client that does not read, or is gone, fails as one of net does.
+// A write to a client that does not read, or has closed its connection, fails like one of net.
 func TestAWriteThatFailsSaysWhy(t *testing.T) {
 	for _, c := range []struct {
 		name string

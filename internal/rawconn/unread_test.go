@@ -9,24 +9,24 @@ import (
 
 // Unread bytes are reported, and stay; nothing is reported of an open
 // connection on which nothing has come.
-func TestWhatIsUnreadIsToldAndLeft(t *testing.T) {
+func TestUnreadBytesAreReportedAndKept(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		do   func(near, far *net.TCPConn)
 		want bool
 	}{
 		{"nothing", func(_, _ *net.TCPConn) {}, false},
-		{"nothing any more", func(near, far *net.TCPConn) { send(far, "a"); _, _ = near.Read(make([]byte, 1)) }, false},
+		{"everything was read", func(near, far *net.TCPConn) { send(far, "a"); _, _ = near.Read(make([]byte, 1)) }, false},
 		{"bytes", func(_, far *net.TCPConn) { send(far, "abc") }, true},
 		{"the end", func(_, far *net.TCPConn) { far.Close() }, true},
-		{"broken off", func(_, far *net.TCPConn) { _ = far.SetLinger(0); far.Close() }, true},
-		{"closed here", func(near, _ *net.TCPConn) { near.Close() }, true},
+		{"reset by the other side", func(_, far *net.TCPConn) { _ = far.SetLinger(0); far.Close() }, true},
+		{"closed by this side", func(near, _ *net.TCPConn) { near.Close() }, true},
 		{"a deadline that has passed", func(near, _ *net.TCPConn) { _ = near.SetDeadline(time.Now().Add(-time.Second)) }, false},
 	} {
 		for name, how := range map[string]func(*net.TCPConn) net.Conn{
-			"net's": func(c *net.TCPConn) net.Conn { return c },
-			"ours":  func(c *net.TCPConn) net.Conn { return New(c) },
-			"TLS":   func(c *net.TCPConn) net.Conn { return tls.Client(New(c), nil) },
+			"net's":        func(c *net.TCPConn) net.Conn { return c },
+			"this package": func(c *net.TCPConn) net.Conn { return New(c) },
+			"TLS":          func(c *net.TCPConn) net.Conn { return tls.Client(New(c), nil) },
 		} {
 			near, far := tcpPair(t)
 			conn := how(near)

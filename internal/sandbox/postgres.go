@@ -153,12 +153,12 @@ func (p *Postgres) writeSecret(path, secret string) error {
 	return give(path, p.as)
 }
 
-// adopt takes over a cluster made by an earlier run, ending a server that was
-// left on it when that run was killed.
+// adopt takes over the cluster of an earlier run. If that run was killed, it ends the server
+// that still runs on the cluster.
 func (p *Postgres) adopt() error {
 	b, err := os.ReadFile(p.passwordFile())
 	if err != nil {
-		return fmt.Errorf("%w %s is not one of ours: %w", ErrDataFolder, p.Options.Dir, err)
+		return fmt.Errorf("%w %s was not made by listedge: %w", ErrDataFolder, p.Options.Dir, err)
 	}
 	p.password = string(b)
 	pidFile := filepath.Join(p.cluster(), "postmaster.pid")
@@ -178,8 +178,8 @@ func (p *Postgres) adopt() error {
 	return fmt.Errorf("%w %s: another server (pid %d) runs on it and does not end", ErrDataFolder, p.Options.Dir, orphan)
 }
 
-// runs says whether the process is a server on this cluster: a pid left in a
-// file may be anybody's by now.
+// runs reports whether the process is a server on this cluster. The pid in a stale file may
+// be that of any process.
 func (p *Postgres) runs(pid int) bool {
 	args, err := exec.Command("ps", "-ww", "-o", "args=", "-p", strconv.Itoa(pid)).Output()
 	return err == nil && strings.Contains(string(args), p.cluster())

@@ -33,8 +33,8 @@ func launch(as *syscall.Credential, dir string, output io.Writer, name string, a
 
 // run runs a program of a server and waits until it ends. An error has its output.
 func run(ctx context.Context, as *syscall.Credential, dir string, name string, args ...string) error {
-	var said strings.Builder
-	p, err := launch(as, dir, &said, name, args...)
+	var output strings.Builder
+	p, err := launch(as, dir, &output, name, args...)
 	if err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func run(ctx context.Context, as *syscall.Credential, dir string, name string, a
 		return fmt.Errorf("%s: %w", filepath.Base(name), ctx.Err())
 	}
 	if !p.cmd.ProcessState.Success() {
-		return fmt.Errorf("%s: %s", filepath.Base(name), strings.ReplaceAll(strings.TrimSpace(said.String()), "\n", "; "))
+		return fmt.Errorf("%s: %s", filepath.Base(name), strings.ReplaceAll(strings.TrimSpace(output.String()), "\n", "; "))
 	}
 	return nil
 }
@@ -62,7 +62,7 @@ func StartChild(cmd *exec.Cmd) (*Child, error) {
 	started := make(chan error, 1)
 	go func() {
 		// The kernel sends the death signal when the *thread* that forked ends,
-		// so this goroutine keeps its thread until the child is gone.
+		// so this goroutine keeps its thread until the child has ended.
 		runtime.LockOSThread()
 		err := p.cmd.Start()
 		started <- err
@@ -98,7 +98,7 @@ func (p *Child) exited() bool {
 // Signal sends s to the child alone, never to a group.
 func (p *Child) Signal(s syscall.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("signal %d with %s: %w", p.Pid(), s, err)
+		return fmt.Errorf("send %s to process %d: %w", s, p.Pid(), err)
 	}
 	return nil
 }
@@ -109,13 +109,13 @@ func (p *Child) signalTree(s syscall.Signal) error {
 	if err := p.Signal(s); err != nil {
 		return err
 	}
-	kids, err := childrenOf(p.Pid())
+	children, err := childrenOf(p.Pid())
 	if err != nil {
 		return err
 	}
-	for _, kid := range kids {
-		if err := syscall.Kill(kid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("signal %d with %s: %w", kid, s, err)
+	for _, child := range children {
+		if err := syscall.Kill(child, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("send %s to process %d: %w", s, child, err)
 		}
 	}
 	return nil
@@ -160,14 +160,14 @@ func childrenOf(pid int) ([]int, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
-	var kids []int
+	var children []int
 	for line := range strings.Lines(string(out)) {
-		var kid, parent int
-		if n, _ := fmt.Sscan(line, &kid, &parent); n == 2 && parent == pid {
-			kids = append(kids, kid)
+		var child, parent int
+		if n, _ := fmt.Sscan(line, &child, &parent); n == 2 && parent == pid {
+			children = append(children, child)
 		}
 	}
-	return kids, nil
+	return children, nil
 }
 
 // lastLines returns the end of a log file, for an error message.

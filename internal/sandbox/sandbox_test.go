@@ -105,7 +105,7 @@ func TestAStalePidFileNamesNobodyWhoIsEnded(t *testing.T) {
 	if err := give(pidFile, p.as); err != nil {
 		t.Fatal(err)
 	}
-	// Postgres itself may refuse the file while its pid is alive; it is not ours to end.
+	// Postgres may refuse to start while the process of that pid runs. This process must not be ended.
 	if again, err := StartPostgres(within(t, time.Minute), PostgresOptions{Dir: dir, Disposable: true}); err == nil {
 		_ = again.Stop()
 	}

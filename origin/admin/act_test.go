@@ -57,15 +57,15 @@ func count(t testing.TB, c *Conn, table string) (rows int) {
 // ptr is a pointer to v.
 func ptr[T any](v T) *T { return &v }
 
-// one act of each method of Conn that changes something, with what the log should say.
+// oneAct is a call of a method that changes something, with its row in the audit log.
 type oneAct struct {
 	action  string
 	do      func(ctx context.Context, c *Conn, w Workspace, k Key) error
-	key     bool     // it is done to the key k; else to the workspace w
+	key     bool     // the act is on the key k; otherwise on the workspace w
 	changed []string // the names of the details
 }
 
-// made by tests: what else the name of a method stands for is in reads.
+// The methods of Conn: actsByMethod, makers and purge change something, reads do not.
 var (
 	actsByMethod = map[string]oneAct{
 		"UpdateWorkspace": {"workspaces.update", func(ctx context.Context, c *Conn, w Workspace, _ Key) error {

@@ -136,7 +136,7 @@ func judgeReading(ctx context.Context, url string, o DoctorOptions) Finding {
 	}
 	defer func() { _ = db.Close(ctx) }()
 	r := NewReadiness(db, o.Pages(db))
-	switch do, err := r.read(ctx); {
+	switch do, err := r.checkReaders(ctx); {
 	case errors.Is(err, postgres.ErrTimeout):
 		return Finding{"reading", Warn, err.Error(), "look for locks, and for what keeps the server busy"}
 	case errors.Is(err, postgres.ErrWrongServer):
@@ -170,7 +170,7 @@ UNION ALL
 SELECT DISTINCT format('ALTER ROLE %I BYPASSRLS', current_user) FROM pg_class
 WHERE relnamespace = 'public'::regnamespace AND relname IN ('key_usage', 'key_last_used', 'usage_writers') AND row_security_active(oid)`
 
-// judgeUsage checks whether a node may count what keys are used for.
+// judgeUsage checks whether a node may write the usage of keys.
 func judgeUsage(ctx context.Context, conn *pgx.Conn) Finding {
 	rows, err := conn.Query(ctx, missingWritesSQL)
 	var missing []string
@@ -181,9 +181,9 @@ func judgeUsage(ctx context.Context, conn *pgx.Conn) Finding {
 	case err != nil:
 		return Finding{"usage", Warn, "its rights cannot be read: " + err.Error(), "let this user read the system catalogs"}
 	case len(missing) > 0:
-		return Finding{"usage", Warn, "what keys are used for is not counted: it cannot be written", strings.Join(missing, "; ")}
+		return Finding{"usage", Warn, "the usage of keys is not counted: this user may not write it", strings.Join(missing, "; ")}
 	}
-	return Finding{"usage", OK, "this user may write what keys are used for", ""}
+	return Finding{"usage", OK, "this user may write the usage of keys", ""}
 }
 
 // lockedSQL returns a row for each table that statements wait for (how many, and
@@ -267,7 +267,7 @@ func (l locked) text() (text, end string) {
 	if l.Waiting == 0 {
 		return fmt.Sprintf("%s cannot be read: locked by %s, whose transaction began %s ago", l.Name, holder, took), end
 	}
-	return fmt.Sprintf("%s: a lock that %s holds keeps %d waiting, the first for %s", l.Name, holder, l.Waiting, took), end
+	return fmt.Sprintf("%s: locked by %s; statements that wait: %d, the first for %s", l.Name, holder, l.Waiting, took), end
 }
 
 // shortened returns the beginning of a statement.
@@ -320,9 +320,9 @@ func judge(f facts, publication follower.Publication, o DoctorOptions) (findings
 	say("publication", defect != "", Warn, "all four tables", "it "+defect, do)
 	switch {
 	case f.Lost:
-		say("slot", true, Warn, "", "it fell behind max_slot_wal_keep_size and is lost", "nothing: the next follower makes it anew; raise max_slot_wal_keep_size if it happens often")
+		say("slot", true, Warn, "", "it retained more WAL than max_slot_wal_keep_size allows, so Postgres invalidated it", "nothing: the next follower makes a new one; raise max_slot_wal_keep_size if it happens often")
 	case f.Slot && !f.Active:
-		say("slot", true, Warn, "", fmt.Sprintf("nobody follows it, and it retains %s of WAL", size(f.Retained)), "start a node; drop the slot only where no node will ever run again")
+		say("slot", true, Warn, "", fmt.Sprintf("no node follows it, and it retains %s of WAL", size(f.Retained)), "start a node; drop the slot only where no node will ever run again")
 	default:
 		say("slot", !f.Slot, Warn, fmt.Sprintf("followed, retains %s of WAL", size(f.Retained)), "there is none", "nothing: a node makes it if it may, and so does `listedge migrate up`")
 	}

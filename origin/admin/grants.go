@@ -16,7 +16,7 @@ DO %[3]s BEGIN EXECUTE format('GRANT CONNECT ON DATABASE %%I TO %%I', current_da
 GRANT USAGE ON SCHEMA public TO %[1]s;
 GRANT SELECT ON public.workspaces, public.api_keys, public.items, public.contacts TO %[1]s;
 GRANT EXECUTE ON FUNCTION public.name_key(text), public.search_fold(text), public.search_text(text, text, text, text), public.search_grams(uuid, text) TO %[1]s;
--- The tables in which nodes count what keys are used for. Nodes write no others.
+-- The tables to which nodes write the usage of keys. Nodes write no others.
 GRANT SELECT, INSERT, UPDATE, DELETE ON public.key_usage, public.key_last_used, public.usage_writers TO %[1]s;
 
 -- To follow changes. It takes a superuser, or, since Postgres 16, a role that has CREATEROLE, REPLICATION and ADMIN

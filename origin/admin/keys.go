@@ -21,7 +21,7 @@ var Scopes = []string{"items:read", "contacts:read"}
 type Key struct {
 	ID            uuid.UUID  `json:"id"`
 	WorkspaceID   uuid.UUID  `json:"workspaceId"`
-	Key           string     `json:"key,omitempty"` // set only by what makes the key
+	Key           string     `json:"key,omitempty"` // the text of the key: only CreateKey and RotateKey return it
 	Name          string     `json:"name"`
 	Prefix        string     `json:"prefix"`
 	Scopes        []string   `json:"scopes"`
@@ -39,7 +39,7 @@ type KeyState string
 
 // The states of a key, by the clock of the database.
 const (
-	KeyActive  KeyState = "active"  // works, with no end in sight
+	KeyActive  KeyState = "active"  // works, and no end is set
 	KeyExpires KeyState = "expires" // works, until a moment that is set
 	KeyExpired KeyState = "expired"
 	KeyRevoked KeyState = "revoked"

@@ -43,8 +43,8 @@ func MigrateUp(ctx context.Context, url string) (applied []Migration, err error)
 
 // MigrateSchema applies pending migrations and returns them. Several nodes may call it at
 // once: an advisory lock admits one at a time, and the others then find nothing pending.
-// The audit log gets them in a transaction of its own, because a migration may run in
-// none: goose_db_version has them in any case.
+// They are added to the audit log in a transaction of its own, because some migrations run
+// without a transaction. goose_db_version has them in any case.
 func MigrateSchema(ctx context.Context, url string) (applied []Migration, err error) {
 	err = withGoose(ctx, url, func(p *goose.Provider) error {
 		results, err := p.Up(ctx)
@@ -65,7 +65,7 @@ func MigrateSchema(ctx context.Context, url string) (applied []Migration, err er
 	return applied, nil
 }
 
-// auditMigrations adds the migrations to the audit log, if there is one by now.
+// auditMigrations adds the migrations to the audit log, if its table exists.
 func auditMigrations(ctx context.Context, url string, applied []Migration) error {
 	c, err := Open(ctx, url)
 	if err != nil {

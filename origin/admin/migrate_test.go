@@ -218,7 +218,7 @@ func TestAMigrationKeepsNobodyFromWritingAndMayBeInterrupted(t *testing.T) {
 	}
 }
 
-// The database keeps out what the API could not show, whoever writes it.
+// The database refuses values that the API could not show, whichever program writes them.
 func TestConstraintsRefuseWhatTheAPICannotShow(t *testing.T) {
 	t.Parallel()
 	conn, ourWorkspace := connect(t, newDatabase(t)), uuid.New()

@@ -7,8 +7,8 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
-// Migration 7 bounds usage_30. It waits for who holds the table, and nobody
-// waits behind it for long.
+// Migration 7 bounds usage_30. It waits while another session holds the table, in short tries,
+// so that other sessions do not wait for it for long.
 func TestUsageIsBoundOnALiveTable(t *testing.T) {
 	t.Parallel()
 	url := emptyDatabase(t)

@@ -19,14 +19,15 @@ import (
 //go:embed publication.sql
 var publicationSQL string
 
-// publishedSQL is a text of what publicationSQL makes; empty = there is no publication.
+// publishedSQL returns the state of the publication as a text, to compare; empty = there is
+// no publication.
 const publishedSQL = `
 SELECT coalesce((SELECT concat_ws(' ', pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
 	(SELECT string_agg(concat(prrelid, to_jsonb(r) -> 'prattrs'), ' ' ORDER BY prrelid) FROM pg_publication_rel r WHERE prpubid = p.oid))
 	FROM pg_publication p WHERE pubname = 'listedge'), '')`
 
-// publicationLockSQL takes the lock that publicationSQL takes, so that of several that
-// migrate at once one finds it missing.
+// publicationLockSQL takes the lock that publicationSQL takes. If several programs migrate at
+// once, only the first of them finds the publication missing.
 const publicationLockSQL = `SELECT pg_advisory_xact_lock(7235116)`
 
 // MakePublication makes or mends the publication that nodes follow changes by. It

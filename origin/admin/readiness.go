@@ -42,16 +42,16 @@ func (r *Readiness) Ready(ctx context.Context) error {
 	if want := wantedVersion(); known && have < want {
 		var s server
 		if err := r.db.Keys.Pool.QueryRow(ctx, serverSQL, pgx.QueryExecModeExec).Scan(&s.version, &s.encoding, &s.standby); err != nil {
-			return fmt.Errorf("ask for the server's version: %w", postgres.Classify(err))
+			return fmt.Errorf("read the server's version: %w", postgres.Classify(err))
 		}
-		if err := s.check(); err != nil { // migrating would not help
+		if err := s.check(); err != nil { // a migration would not help
 			return err
 		}
 		return fmt.Errorf("schema is at version %d, this program needs %d: run `listedge migrate up`", have, want)
 	}
-	if do, err := r.read(ctx); err != nil {
-		if do != "" {
-			err = fmt.Errorf("%w: %s", err, do)
+	if remedy, err := r.checkReaders(ctx); err != nil {
+		if remedy != "" {
+			err = fmt.Errorf("%w: %s", err, remedy)
 		}
 		return err
 	}
@@ -77,9 +77,9 @@ func schemaVersion(ctx context.Context, db querier) (version int64, known bool, 
 	return version, true, err
 }
 
-// read checks all readers. It returns the error of one that failed, and what to do about
-// it, if known. If several failed, it prefers an error that is not a timeout.
-func (r *Readiness) read(ctx context.Context) (do string, failed error) {
+// checkReaders checks all readers. It returns the error of one that failed, and what to do
+// about it, if known. If several failed, it prefers an error that is not a timeout.
+func (r *Readiness) checkReaders(ctx context.Context) (remedy string, failed error) {
 	for _, reader := range r.readers {
 		if err := reader.Check(ctx); err != nil && (failed == nil || errors.Is(failed, postgres.ErrTimeout)) {
 			failed = err

@@ -34,9 +34,9 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 	case none && !standby:
 		return say(Warn, where+"is no standby; it is not used", "name hot standbys of the primary in --replica-url")
 	case none && !stats:
-		return say(Warn, where+"does not let this user see what it follows; it is not used", "GRANT pg_read_all_stats TO …")
+		return say(Warn, where+"does not show this user which primary it follows; it is not used", "GRANT pg_read_all_stats TO …")
 	case none:
-		return say(Warn, where+"receives WAL from nobody at the moment; it is not used", "see its log and primary_conninfo")
+		return say(Warn, where+"receives no WAL at the moment; it is not used", "see its log and primary_conninfo")
 	case err != nil:
 		return say(Warn, where+err.Error(), "let this user read the control functions")
 	}
@@ -48,11 +48,11 @@ func DiagnoseReplica(ctx context.Context, url, primaryURL string) Finding {
 	lag := int64(there.LSN - here.LSN) // negative only if the replica has more: the primary's position was read later
 	switch {
 	case err != nil:
-		return say(Warn, where+"cannot be compared with the primary: "+err.Error(), "mend the primary first")
+		return say(Warn, where+"cannot be compared with the primary: "+err.Error(), "fix the findings on the primary first")
 	case here.Timeline != there.Timeline:
-		return say(Warn, where+"follows "+here.Timeline+", and the primary is "+there.Timeline+"; it is not used", "let it follow the primary")
+		return say(Warn, where+"follows "+here.Timeline+", and the primary is "+there.Timeline+"; it is not used", "make it follow the primary, or remove it from --replica-url")
 	case lag < 0:
-		return say(Warn, fmt.Sprintf("%shas replayed %s more than the primary has, whose files were put back; it is not used", where, size(-lag)), "make it anew from the primary (pg_basebackup)")
+		return say(Warn, fmt.Sprintf("%shas replayed %s more WAL than the primary has, so the primary was restored to an earlier state; it is not used", where, size(-lag)), "rebuild it from the primary (pg_basebackup)")
 	case lag > maxLag:
 		return say(Warn, fmt.Sprintf("%sis %s behind; newer pages are read from the primary", where, size(lag)), "find out what delays its replay")
 	}

@@ -118,7 +118,7 @@ const purgeSQL = `
 SELECT pg_logical_emit_message(true, $2, $3) IS NOT NULL
 	AND EXISTS (SELECT FROM pg_replication_slots s JOIN pg_database d ON d.datname = current_database() WHERE active AND slot_name ~ ('^' || $1 || d.oid || '(_|$)'))`
 
-var errNotFollowed = errors.New("nobody follows changes: pages live for --cache-ttl, and a purge would reach no node")
+var errNotFollowed = errors.New("no node follows changes, so a purge would reach none; pages expire after --cache-ttl")
 
 // Purge makes all nodes read the workspace's pages again; nil = the pages of all workspaces.
 func (c *Conn) Purge(ctx context.Context, workspace *uuid.UUID) error {

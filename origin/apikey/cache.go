@@ -9,7 +9,7 @@
 //	               └─► ValidThrough ────── proves that all other entries are valid
 //
 // An entry is valid for maxAge after its look-up, and longer while the log
-// proves that its rows have not changed. Where nobody follows the changes, the
+// proves that its rows have not changed. If changes are not followed, the
 // entries in use are looked up again every refreshEvery. So a revocation
 // reaches every node within maxAge, in either mode.
 package apikey
@@ -57,7 +57,8 @@ const (
 	// and the request waits as long as it can.
 	recentTimeout = 200 * time.Millisecond
 	recentAge     = 5 * maxAge
-	// waitPause is how long no request waits for a recent key after one did in vain.
+	// waitPause begins when a request has waited for a recent key without an answer. During it
+	// no request waits for one.
 	waitPause = time.Second
 	// lookupTimeout is below recentAge, so that a hung server opens the breaker before that.
 	lookupTimeout = time.Second

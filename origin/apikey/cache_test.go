@@ -184,26 +184,26 @@ func TestAKeyInUseNeverWaits(t *testing.T) {
 	})
 }
 
-// Whatever the unknownLimiter of its requests, no answer relies on a look-up older than
-// maxAge while Postgres can be asked.
+// However long the pauses between its requests, a revoked key is refused at the latest maxAge
+// after its revocation, while Postgres answers.
 func TestARevocationIsSeenWithinKeyFresh(t *testing.T) {
-	for _, unknownLimiter := range []time.Duration{time.Millisecond, 70 * time.Millisecond, 399 * time.Millisecond, 401 * time.Millisecond, 990 * time.Millisecond, 1500 * time.Millisecond, time.Minute} {
+	for _, pause := range []time.Duration{time.Millisecond, 70 * time.Millisecond, 399 * time.Millisecond, 401 * time.Millisecond, 990 * time.Millisecond, 1500 * time.Millisecond, time.Minute} {
 		for _, delay := range []time.Duration{0, 30 * time.Millisecond} {
 			table := newKeyTable(1)
 			table.delay = delay
 			inRing(t, table, 5*time.Minute, func(t *testing.T, r *ring) {
-				random := rand.New(rand.NewPCG(uint64(unknownLimiter), 1))
-				for began := time.Now(); time.Since(began) < 5*time.Second+3*unknownLimiter; boottimetest.Pass(unknownLimiter) {
+				random := rand.New(rand.NewPCG(uint64(pause), 1))
+				for began := time.Now(); time.Since(began) < 5*time.Second+3*pause; boottimetest.Pass(pause) {
 					if key, err := r.use(0); err != nil || key.Revoked {
-						t.Fatalf("unknownLimiter %v: %+v, %v", unknownLimiter, key, err)
+						t.Fatalf("pause %v: %+v, %v", pause, key, err)
 					}
 				}
-				boottimetest.Pass(time.Duration(random.Int64N(int64(unknownLimiter))))
+				boottimetest.Pass(time.Duration(random.Int64N(int64(pause))))
 				table.set(0, func(k *Key) { k.Revoked = true })
-				for revoked := time.Now(); time.Since(revoked) < 3*time.Second+3*unknownLimiter; boottimetest.Pass(unknownLimiter) {
+				for revoked := time.Now(); time.Since(revoked) < 3*time.Second+3*pause; boottimetest.Pass(pause) {
 					key, err := r.use(0)
 					if err != nil || !key.Revoked && time.Since(revoked) > maxAge {
-						t.Fatalf("unknownLimiter %v: %+v, %v, %v after the revocation", unknownLimiter, key, err, time.Since(revoked))
+						t.Fatalf("pause %v: %+v, %v, %v after the revocation", pause, key, err, time.Since(revoked))
 					}
 				}
 			})
@@ -354,8 +354,8 @@ func TestTheBacklogIsBounded(t *testing.T) {
 	})
 }
 
-// Postgres is away and says so: known keys go on, up to the grace; a key that
-// is not known is never taken for one that does not exist.
+// While Postgres refuses connections, known keys stay valid for the grace. An unknown key is an
+// error, and never taken for one that does not exist.
 func TestKnownKeysGoOnWithinGraceAndNotBeyond(t *testing.T) {
 	const grace = 30 * time.Second
 	table := newKeyTable(1)
@@ -410,7 +410,7 @@ func TestKeysInUseAreNotForgottenDuringAnOutage(t *testing.T) {
 	})
 }
 
-// Postgres hangs: each wait is bounded, and after one in vain nobody waits.
+// While Postgres hangs, each wait is bounded, and after one without an answer no request waits.
 func TestAHungServerCostsOneShortWait(t *testing.T) {
 	table := newKeyTable(50)
 	inRing(t, table, time.Minute, func(t *testing.T, r *ring) {

@@ -30,7 +30,7 @@ func TestAKeyIsLookedUpAfterASleep(t *testing.T) {
 				if r.isKnown(0) {
 					t.Error("known by what was looked up an hour ago")
 				}
-				if proven { // as the next heartbeat does, of what was read before
+				if proven { // a heartbeat after the sleep proves reads from before it
 					r.prove(time.Now().Add(-time.Millisecond), r.server)
 					if r.isKnown(0) {
 						t.Error("known by a proof from before")

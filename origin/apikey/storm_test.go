@@ -131,7 +131,8 @@ func (d *followedDatabase) publish(ctx context.Context) {
 	}
 }
 
-// Whatever is late or lost, no request relies on a key that was changed more than maxAge before.
+// Whichever messages are late or lost, no request uses a version of a key that was changed
+// more than maxAge before.
 func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 	const keys = 40
 	for seed := range 6 {
@@ -151,10 +152,10 @@ func TestNoAnswerReliesOnAKeyThatWasChangedLongAgo(t *testing.T) {
 				all.Go(func() { d.publish(ctx) })
 				all.Go(func() { reader.Run(ctx) })
 				for n := range keys { // dense or sparse
-					unknownLimiter := []time.Duration{3 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second}[n%3]
+					pause := []time.Duration{3 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second}[n%3]
 					text, hash := textNumber(n), hashNumber(n)
 					all.Go(func() {
-						for ; ctx.Err() == nil; boottimetest.Pass(d.pause(2 * unknownLimiter)) {
+						for ; ctx.Err() == nil; boottimetest.Pass(d.pause(2 * pause)) {
 							now := time.Now()
 							e, err := ring.Authenticate(ctx, text, func() bool { return false })
 							if err != nil {

@@ -27,7 +27,7 @@ import (
 	"listedge/origin/postgres"
 )
 
-// Act is what somebody did. It names neither the text nor the hash of a key.
+// Act is one change by a command. It names neither the text nor the hash of a key.
 type Act struct {
 	Action         string         // the command, as "keys.rotate"
 	Workspace, Key *uuid.UUID     // what it was done to; nil = no single one

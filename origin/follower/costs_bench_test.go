@@ -43,7 +43,7 @@ func startFollowed(b *testing.B, p *sandbox.Postgres, streaming, memory string) 
 	must(postgrestest.Make(b.Context(), p, postgrestest.Template, migrateUp))
 	url := p.URL(postgrestest.Copy(b, p, postgrestest.Template))
 	w := &followed{B: b, conn: open(b, url), look: open(b, url), log: changefeed.NewLocal()}
-	w.exec("CREATE TABLE theirs (n int, t text)")
+	w.exec("CREATE TABLE other (n int, t text)")
 	w.f = New(Options{DatabaseURL: withMemory(url, memory), Log: w.log, LogKept: time.Minute, Silence: silent, Logger: slog.New(slog.DiscardHandler)})
 	w.f.streaming = streaming
 	ctx, stop := context.WithCancel(context.Background())
@@ -69,7 +69,7 @@ func (w *followed) number(sql string) (n float64) {
 	return n
 }
 
-// settled waits until the follower has decoded all that there is.
+// settled waits until the follower has decoded all WAL.
 func (w *followed) settled() {
 	w.Helper()
 	at := w.number("SELECT (pg_current_wal_insert_lsn() - '0/0')::float8")
@@ -94,7 +94,7 @@ const (
 // commit, and how that compares with what the writer itself uses.
 func BenchmarkWalsender(b *testing.B) {
 	for name, insert := range map[string]string{
-		"foreign":   "INSERT INTO theirs VALUES (1, 'x')",
+		"foreign":   "INSERT INTO other VALUES (1, 'x')",
 		"published": "INSERT INTO items (workspace_id, name) VALUES (gen_random_uuid(), 'x')",
 	} {
 		b.Run(name, func(b *testing.B) {
@@ -116,8 +116,8 @@ func BenchmarkWalsender(b *testing.B) {
 	}
 }
 
-// BenchmarkWALKept measures how much WAL the slot keeps under bulk writes of
-// somebody else: transactions of 200,000 rows, one after the other.
+// BenchmarkWALKept measures how much WAL the slot keeps under bulk writes to another table:
+// transactions of 200,000 rows, one after the other.
 func BenchmarkWALKept(b *testing.B) {
 	const lasts = 25 * time.Second
 	w := startFollowed(b, sandboxtest.PostgresWith(b, map[string]string{"max_slot_wal_keep_size": "-1"}), "on", "")
@@ -128,8 +128,8 @@ func BenchmarkWALKept(b *testing.B) {
 		go func() {
 			defer close(done)
 			for time.Since(began) < lasts {
-				w.exec("INSERT INTO theirs SELECT n, repeat('x', 100) FROM generate_series(1, 200000) n")
-				w.exec("TRUNCATE theirs")
+				w.exec("INSERT INTO other SELECT n, repeat('x', 100) FROM generate_series(1, 200000) n")
+				w.exec("TRUNCATE other")
 			}
 		}()
 		for running := true; running; {
@@ -166,12 +166,12 @@ func BenchmarkForeignTransaction(b *testing.B) {
 					go func() {
 						defer close(done)
 						began := time.Now()
-						w.exec(fmt.Sprintf("INSERT INTO theirs SELECT n, repeat('x', 100) FROM generate_series(1, %d) n", rows))
+						w.exec(fmt.Sprintf("INSERT INTO other SELECT n, repeat('x', 100) FROM generate_series(1, %d) n", rows))
 						wrote = time.Since(began)
 					}()
 					gap, n := w.longestSilence(done)
 					longest, heartbeats = max(longest, gap), heartbeats+n
-					w.exec("TRUNCATE theirs")
+					w.exec("TRUNCATE other")
 				}
 				b.ReportMetric(longest.Seconds(), "s-silence")
 				b.ReportMetric(wrote.Seconds(), "s-to-write")
@@ -213,8 +213,8 @@ func (w *followed) longestSilence(done <-chan struct{}) (longest time.Duration, 
 	}
 }
 
-// BenchmarkSlotLost measures for how long nothing is proven where one transaction
-// of somebody else writes several times as much WAL as a slot may keep.
+// BenchmarkSlotLost measures for how long nothing is proven if one transaction on another
+// table writes several times as much WAL as a slot may keep.
 func BenchmarkSlotLost(b *testing.B) {
 	const keeps = 64e6
 	p := sandboxtest.PostgresWith(b, map[string]string{"max_slot_wal_keep_size": "64MB", "max_wal_size": "64MB", "min_wal_size": "32MB"})
@@ -230,8 +230,8 @@ func BenchmarkSlotLost(b *testing.B) {
 		var wrote float64
 		go func() {
 			defer close(done)
-			w.exec("INSERT INTO theirs SELECT n, repeat('x', 100) FROM generate_series(1, 2000000) n")
-			w.exec("TRUNCATE theirs")
+			w.exec("INSERT INTO other SELECT n, repeat('x', 100) FROM generate_series(1, 2000000) n")
+			w.exec("TRUNCATE other")
 			w.exec("CHECKPOINT")
 		}()
 		last, at := time.Now(), changefeed.Position{}

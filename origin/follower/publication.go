@@ -41,7 +41,7 @@ type Publication struct {
 	noOldWorkspace string // tables whose updates and deletes do not say in which workspace the row was
 	unlogged       string // tables, or partitions, whose rows are not in the WAL
 	setLogged      string // commands that change that
-	children       string // tables that inherit from one of ours: pages show their rows, and the publication lacks them
+	children       string // tables that inherit from a followed table: pages show their rows, and the publication lacks them
 	noInherit      string // commands that end the inheritance
 
 	missingColumns []string // tables without all columns that lists are ordered or filtered by

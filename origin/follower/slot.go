@@ -72,13 +72,13 @@ const (
 	slotMissing slotState = iota
 	slotFree
 	slotHeld // or being made
-	slotLost // WAL it needed is gone
+	slotLost // Postgres has removed WAL that it needs
 )
 
 // slot is its state when it was polled.
 type slot struct {
 	state    slotState
-	holder   int32  // pid; 0 = nobody
+	holder   int32  // pid; 0 = none
 	replied  string // when the holder last replied to Postgres, by its own clock; empty = never
 	waits    bool   // Postgres has nothing to send, or waits for the holder to receive it
 	retained uint64 // bytes of WAL

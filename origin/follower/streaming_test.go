@@ -189,12 +189,12 @@ func TestAForeignTransactionIsDecodedWhileItIsWritten(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sandboxtest.Postgres(t))
 	w.awaitFollowing(w.follow())
-	w.exec("CREATE TABLE theirs (n int, t text)")
+	w.exec("CREATE TABLE other (n int, t text)")
 	w.quiet()
 	_, from := w.decodedBytes()
 	tx := w.begin("SELECT")
 	for range 10 {
-		must2(tx.Exec(w.ctx(), "INSERT INTO theirs SELECT n, repeat('x', 100) FROM generate_series(1, 20000) n"))
+		must2(tx.Exec(w.ctx(), "INSERT INTO other SELECT n, repeat('x', 100) FROM generate_series(1, 20000) n"))
 		w.quiet() // heartbeats go on
 	}
 	streamed, _ := w.decodedBytes()

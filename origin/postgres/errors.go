@@ -29,7 +29,7 @@ const (
 	// be.
 	ErrRowTooLong = kind("a row is too long to be read")
 	// ErrLagging and ErrOtherPrimary say why a standby cannot serve a page.
-	ErrLagging      = kind("the standby has not replayed far enough, or was not looked at before")
+	ErrLagging      = kind("the standby has not replayed far enough, or was not compared with the primary yet")
 	ErrOtherPrimary = kind("not a standby of this primary")
 )
 

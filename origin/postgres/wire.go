@@ -129,7 +129,7 @@ func abort(conn *pgxpool.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), ConnectTimeout)
 	defer cancel()
 	pg := conn.Conn().PgConn()
-	if !pg.IsClosed() { // if the server is gone, all of this fails
+	if !pg.IsClosed() { // if the connection is broken, all of this fails
 		_ = pg.CancelRequest(ctx)
 		wire := pg.Conn()
 		deadline, _ := ctx.Deadline()

@@ -49,7 +49,7 @@ func readSent(sent []byte, piece func() int) (rows []string, s *Session, err err
 	return rows, s, err
 }
 
-// However an answer is cut into pieces, its rows are the same.
+// The rows of an answer are the same, however it is split.
 func TestAnAnswerIsTheSameHoweverItIsSplit(t *testing.T) {
 	random := rand.New(rand.NewPCG(30, 31))
 	for range 300 {

@@ -55,7 +55,7 @@ func newCounter(k Key) *Counter {
 }
 
 // Answered counts a request, with the status of its response and the size of the body as
-// it is sent. It allocates nothing and waits for nobody.
+// it is sent. It allocates nothing and never waits.
 func (c *Counter) Answered(status, size int) {
 	c.requests.Add(1)
 	switch status {

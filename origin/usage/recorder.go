@@ -75,7 +75,7 @@ type Writer interface {
 }
 
 // Recorder collects the numbers of all counters and writes them. The nil Recorder makes
-// counters that nobody reads.
+// counters that are not read.
 type Recorder struct {
 	writer Writer
 	run    uuid.UUID
@@ -211,7 +211,7 @@ func (r *Recorder) writeUntil(ctx context.Context, end time.Time) {
 }
 
 // collect adds what was counted since the last collection to the pending rows, and
-// forgets counters that nobody uses any more. more says that some had to wait for room.
+// forgets counters that are no longer used. more says that some had to wait for room.
 func (r *Recorder) collect(now time.Time) (more bool) {
 	r.mu.Lock()
 	r.counters = append(r.counters, r.new...)

@@ -26,7 +26,7 @@ type row struct {
 	Hour time.Time
 }
 
-// table is a Writer that keeps what it is given as Postgres does, and fails as it is told.
+// table is a Writer that stores batches as Postgres does. It fails if the test says so.
 type table struct {
 	mu       sync.Mutex
 	batches  map[uuid.UUID]int64 // the last of each run
@@ -399,8 +399,8 @@ func TestCountersAreUsedAtOnce(t *testing.T) {
 	}
 }
 
-// However many keys are in use, the database gets at most four batches in 5 s. Each key has
-// its turn, also those that there is no room for at first.
+// The database gets at most four batches in 5 s, however many keys are in use. Every key is
+// written in turn, also keys for which there was no room at first.
 func TestTheLoadOfTheDatabaseIsBounded(t *testing.T) {
 	const keys, intervals = 1<<17 + 10_000, 12
 	synctest.Test(t, func(t *testing.T) {

@@ -107,11 +107,11 @@ func TestAStandbyFollowsItsPrimary(t *testing.T) {
 	}
 	sees(t, primary, "SELECT count(*)::text FROM pg_stat_replication", "0")
 	if is := say(t, primary, slots); is != "1" {
-		t.Errorf("%s slots on the primary, want ours alone", is)
+		t.Errorf("%s slots on the primary, want only the one of this test", is)
 	}
 }
 
-func TestAStandbyLagsAsItIsTold(t *testing.T) {
+func TestAStandbyReplaysWithItsDelay(t *testing.T) {
 	primary := Postgres(t)
 	say(t, primary, "CREATE TABLE marks AS SELECT 0 AS n")
 	const delay = time.Second

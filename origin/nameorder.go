@@ -9,25 +9,26 @@ import (
 	"listedge/origin/postgres"
 )
 
-// otherOrderTTL is how long it is believed that a server sorts names otherwise than the
-// schema. After that its order is read again, because somebody may have repaired it.
+// otherOrderTTL is how long a node remembers that a server does not sort names as the schema
+// does. After that the node reads the server's order again: it may have been repaired.
 const otherOrderTTL = time.Minute
 
-// knownNames remembers how the server sorts names. Pages do not wait until the order has
-// been read: the first pages by name do without it.
-type knownNames struct {
-	known  atomic.Pointer[serverNames]
+// nameOrder remembers how the server of an upstream sorts names. Pages do not wait until
+// the order has been read: the first pages by name do without it.
+type nameOrder struct {
+	known  atomic.Pointer[serverNameOrder]
 	wanted atomic.Bool // a page by name came from a server whose order is not known
 }
 
-type serverNames struct {
+// serverNameOrder is the order of names of one run of a server.
+type serverNameOrder struct {
 	run   string
 	order *postgres.NameOrder // nil = the server does not sort names as the schema does
-	until time.Time           // when a nil order is no longer believed
+	until time.Time           // when a nil order is read again
 }
 
 // of returns the order of names of that server; nil if it is not known.
-func (n *knownNames) of(by postgres.Server) *postgres.NameOrder {
+func (n *nameOrder) of(by postgres.Server) *postgres.NameOrder {
 	known := n.known.Load()
 	if known == nil || known.run != by.Run || known.order == nil && time.Now().After(known.until) {
 		n.wanted.Store(true)
@@ -49,7 +50,7 @@ func (u *upstream) readNames(ctx context.Context) {
 	}
 	defer conn.Release()
 	order, by, err := postgres.ReadServerNameOrder(ctx, conn.Conn())
-	known := &serverNames{run: by.Run}
+	known := &serverNameOrder{run: by.Run}
 	switch {
 	case err == nil:
 		known.order = &order
