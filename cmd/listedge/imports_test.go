@@ -29,7 +29,7 @@ var (
 		"origin":          {"origin/postgres", "internal/histogram"},
 		"origin/postgres": {"internal/rawconn", "internal/redact"},
 		"origin/apikey":   {"origin/postgres", "internal/boottime", "internal/changefeed"},
-		"origin/admin":    {"origin/apikey", "origin/audit", "origin/follower", "origin/postgres"},
+		"origin/admin":    {"origin/apikey", "origin/audit", "origin/follower", "origin/postgres", "origin/usage"},
 		"origin/audit":    {"origin/postgres"},
 		"origin/follower": {"origin/postgres", "internal/changefeed"},
 		"origin/load":     {"origin", "origin/audit", "origin/postgres"},
