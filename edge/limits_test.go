@@ -16,8 +16,8 @@ import (
 	"listedge/origin/apikey"
 )
 
-// The limit headers of a decision: one item for each bucket, and for clients that
-// know of one only, that of the one with fewer tokens.
+// The RateLimit headers have one item for each bucket. The X-RateLimit headers are about
+// the bucket with fewer tokens.
 func TestLimitHeaders(t *testing.T) {
 	c := &client{policy: unique.Make(`"key";q=100;w=2`), limit: 100, workspaceLimit: 500, workspaceBucket: new(limiter.Bucket)}
 	alone := &client{policy: c.policy, limit: 100}
@@ -74,8 +74,8 @@ func TestLimitHeaders(t *testing.T) {
 	}
 }
 
-// A node that knew a key before it was moved to another workspace spends from the
-// same bucket as one that did not.
+// A key that was moved to another workspace has the same bucket on a node that knew it
+// before and on one that did not.
 func TestAKeyHasOneBucketOnAllNodes(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Limit: apikey.Limit{Set: true, Rate: 1, Burst: 10, Version: 5},

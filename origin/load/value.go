@@ -1,108 +1,86 @@
 package load
 
 import (
-	"bytes"
 	"fmt"
+	"math/big"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"listedge/origin"
 )
 
-// appendValue appends the value in COPY's text format. If the column cannot have that
-// value, it returns the reason.
-func appendValue(dst []byte, c *origin.Column, text []byte) ([]byte, string) {
-	reason := ""
+// parseValue returns the value as COPY sends it. If the column cannot have that value, it
+// returns the reason.
+func parseValue(c *origin.Column, text string) (value any, reason string) {
 	switch c.Kind {
 	case origin.Text:
 		switch {
-		case c.Name == "name" && len(text) == 0:
+		case c.Name == "name" && text == "":
 			reason = "must not be empty"
 		case len(text) > origin.MaxText:
 			reason = fmt.Sprintf("longer than %d bytes", origin.MaxText)
-		case c.Name == "type" && string(text) != "GOODS" && string(text) != "SERVICE":
+		case c.Name == "type" && text != "GOODS" && text != "SERVICE":
 			reason = "neither GOODS nor SERVICE: " + quote(text)
 		}
-		return appendText(dst, text), reason
+		return text, reason
 	case origin.UUID:
-		if _, ok := parseUUID(text); !ok {
+		id, err := uuid.Parse(text)
+		if err != nil || len(text) != len(uuid.Nil.String()) { // uuid.Parse also accepts other forms
 			reason = "not a UUID: " + quote(text)
 		}
+		return id, reason
 	case origin.Decimal:
-		reason = checkDecimal(text)
+		return parseDecimal(text)
 	case origin.Number:
-		switch reason = checkDecimal(text); {
-		case reason != "":
-		case text[0] == '-' && bytes.ContainsAny(text, "123456789"):
+		n, reason := parseDecimal(text)
+		if reason != "" {
+			return n, reason
+		}
+		exact, _ := new(big.Rat).SetString(text)
+		switch {
+		case exact.Sign() < 0:
 			reason = "must not be negative: " + quote(text)
-		case exceeds(text, origin.MaxNumber):
+		case exact.Cmp(maxNumber) > 0:
 			reason = "more than " + origin.MaxNumber + ", which not every client could read: " + quote(text)
 		}
+		return n, reason
 	case origin.Bool:
-		switch string(text) {
+		switch text {
 		case "t", "true", "f", "false":
 		default:
 			reason = "neither true nor false: " + quote(text)
 		}
+		return text == "t" || text == "true", reason
 	case origin.Instant:
-		var t time.Time
-		if t, reason = parseInstant(text); reason == "" {
-			return appendInstant(dst, t), ""
-		}
-	default:
-		panic(fmt.Sprintf("BUG: column of kind %d", c.Kind))
+		return parseInstant(text)
 	}
-	return append(dst, text...), reason
+	panic(fmt.Sprintf("BUG: column of kind %d", c.Kind))
 }
 
-// parseUUID accepts only the form with hyphens, in either case.
-func parseUUID(text []byte) (uuid.UUID, bool) {
-	if len(text) != 36 {
-		return uuid.UUID{}, false
-	}
-	id, err := uuid.ParseBytes(text)
-	return id, err == nil
-}
+var maxNumber, _ = new(big.Rat).SetString(origin.MaxNumber)
 
-// checkDecimal returns why the text is not a decimal number, or has too many digits for
-// the schema. A decimal number is -?(0|[1-9][0-9]*)(\.[0-9]+)?.
-func checkDecimal(text []byte) string {
-	whole, fraction, point := bytes.Cut(bytes.TrimPrefix(text, []byte{'-'}), []byte{'.'})
+var decimalText = regexp.MustCompile(`^-?(0|[1-9]\d*)(?:\.(\d+))?$`)
+
+// parseDecimal returns the number with all its digits, or why the text is not a decimal
+// number, or has too many digits for the schema.
+func parseDecimal(text string) (n pgtype.Numeric, reason string) {
+	parts := decimalText.FindStringSubmatch(text)
 	switch {
-	case !allDigits(whole) || len(whole) > 1 && whole[0] == '0' || point && !allDigits(fraction):
-		return "not a decimal number: " + quote(text)
-	case len(whole) > origin.MaxDigits:
-		return fmt.Sprintf("more than %d digits before the point", origin.MaxDigits)
-	case len(fraction) > origin.MaxDigits:
-		return fmt.Sprintf("more than %d digits after the point", origin.MaxDigits)
+	case parts == nil:
+		return n, "not a decimal number: " + quote(text)
+	case len(parts[1]) > origin.MaxDigits:
+		return n, fmt.Sprintf("more than %d digits before the point", origin.MaxDigits)
+	case len(parts[2]) > origin.MaxDigits:
+		return n, fmt.Sprintf("more than %d digits after the point", origin.MaxDigits)
 	}
-	return ""
-}
-
-// exceeds says whether a decimal number is larger than limit, a positive whole number.
-func exceeds(text []byte, limit string) bool {
-	whole, fraction, _ := bytes.Cut(text, []byte{'.'})
-	switch {
-	case text[0] == '-' || len(whole) < len(limit):
-		return false
-	case len(whole) > len(limit):
-		return true
-	case string(whole) == limit:
-		return bytes.ContainsAny(fraction, "123456789")
+	if err := n.Scan(text); err != nil {
+		return n, err.Error()
 	}
-	return string(whole) > limit
-}
-
-// allDigits says whether the text is one digit or more.
-func allDigits(text []byte) bool {
-	for _, c := range text {
-		if c < '0' || c > '9' {
-			return false
-		}
-	}
-	return len(text) > 0
+	return n, ""
 }
 
 // instant is RFC 3339. It is stricter than time.Parse, which accepts commas and
@@ -111,23 +89,17 @@ var instant = regexp.MustCompile(`^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d{1,3}
 
 // parseInstant reads an instant. The API shows milliseconds, so a finer instant is
 // refused and not rounded.
-func parseInstant(text []byte) (t time.Time, reason string) {
-	parts := instant.FindSubmatch(text)
-	t, err := time.Parse(time.RFC3339, string(bytes.ToUpper(text)))
+func parseInstant(text string) (t time.Time, reason string) {
+	parts := instant.FindStringSubmatch(text)
+	t, err := time.Parse(time.RFC3339, strings.ToUpper(text))
 	t = t.UTC()
 	switch {
 	case parts == nil || err != nil: // err for dates that do not exist, as 30 February
 		return t, "not an instant (RFC 3339): " + quote(text)
-	case bytes.ContainsAny(parts[1], "123456789"):
+	case strings.Trim(parts[1], "0") != "":
 		return t, "finer than a millisecond: " + quote(text)
 	case t.Year() < 1 || t.Year() > 9999:
 		return t, "outside the years 0001 to 9999: " + quote(text)
 	}
 	return t, ""
-}
-
-// appendInstant appends an instant in a form that the server reads in the same way whatever
-// its DateStyle is.
-func appendInstant(dst []byte, t time.Time) []byte {
-	return t.AppendFormat(dst, "2006-01-02T15:04:05.000Z")
 }
