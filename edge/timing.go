@@ -43,7 +43,9 @@ func fillTimes(r *cache.Result) cache.Times {
 // a zero Began.
 func (x *exchange) timings() [6]tracing.Step {
 	fill := fillTimes(&x.result)
-	step := func(name string, s cache.Span, within int) tracing.Step { return tracing.Step{Name: name, Began: s.Began, Took: s.Took, Within: within} }
+	step := func(name string, s cache.Span, within int) tracing.Step {
+		return tracing.Step{Name: name, Began: s.Began, Took: s.Took, Within: within}
+	}
 	return [...]tracing.Step{
 		step("key", x.phases[phaseKey], -1), step("limit", x.phases[phaseLimit], -1), step("memory", x.phases[phaseMemory], -1),
 		step("redis", fill.Redis, -1), step("fill", fill.Fill, -1), step("query", fill.Query, 4),
