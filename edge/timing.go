@@ -39,19 +39,16 @@ func fillTimes(r *cache.Result) cache.Times {
 	return *r.Times
 }
 
-type timing struct {
-	name   string
-	span   cache.Span
-	within int // index of the timing that this is a part of; -1 = none
-}
-
 // timings returns all phases and the parts of the flight. Those that did not happen have
 // a zero Began.
-func (x *exchange) timings() [6]timing {
+func (x *exchange) timings() [6]tracing.Step {
 	fill := fillTimes(&x.result)
-	return [...]timing{
-		{"key", x.phases[phaseKey], -1}, {"limit", x.phases[phaseLimit], -1}, {"memory", x.phases[phaseMemory], -1},
-		{"redis", fill.Redis, -1}, {"fill", fill.Fill, -1}, {"query", fill.Query, 4},
+	step := func(name string, s cache.Span, within int) tracing.Step {
+		return tracing.Step{Name: name, Began: s.Began, Took: s.Took, Within: within}
+	}
+	return [...]tracing.Step{
+		step("key", x.phases[phaseKey], -1), step("limit", x.phases[phaseLimit], -1), step("memory", x.phases[phaseMemory], -1),
+		step("redis", fill.Redis, -1), step("fill", fill.Fill, -1), step("query", fill.Query, 4),
 	}
 }
 
@@ -60,12 +57,12 @@ func (x *exchange) timings() [6]timing {
 func addTiming(r *response, x *exchange) {
 	begin := "Server-Timing: "
 	for _, t := range x.timings() {
-		if t.span.Began.IsZero() {
+		if t.Began.IsZero() {
 			continue
 		}
-		r.lines = append(append(append(r.lines, begin...), t.name...), ";dur="...)
-		r.lines = strconv.AppendFloat(r.lines, float64(t.span.Took)/float64(time.Millisecond), 'f', 3, 64)
-		if t.name == "limit" && x.decision.Refused != limiter.Neither {
+		r.lines = append(append(append(r.lines, begin...), t.Name...), ";dur="...)
+		r.lines = strconv.AppendFloat(r.lines, float64(t.Took)/float64(time.Millisecond), 'f', 3, 64)
+		if t.Name == "limit" && x.decision.Refused != limiter.Neither {
 			r.lines = append(append(r.lines, ";desc="...), x.decision.Refused.String()...)
 		}
 		begin = ", "
@@ -90,10 +87,8 @@ func (s *Server) trace(x *exchange, status int, took time.Duration) {
 		return
 	}
 	s.metrics.Traced(x.route, x.outcome, took, r.ID())
-	r.Took, r.Status = took, status
-	for _, t := range x.timings() {
-		r.Steps = append(r.Steps, tracing.Step{Name: t.name, Began: t.span.Began, Took: t.span.Took, Within: t.within})
-	}
+	steps := x.timings()
+	r.Took, r.Status, r.Steps = took, status, steps[:]
 	r.Attributes = append(r.Attributes, tracing.Text("http.route", x.route.String()),
 		tracing.Text("listedge.request_id", string(x.id)), tracing.Text("listedge.outcome", x.outcome.String()))
 	if x.keyEntry != nil {

@@ -114,7 +114,7 @@ func (r *Registry) Handler() http.Handler {
 	return promhttp.HandlerFor(r.registry, promhttp.HandlerOpts{EnableOpenMetrics: true})
 }
 
-// Sources give snapshots of the layers; each is called once per scrape. Without
+// Sources give snapshots of the layers, once per scrape. Without
 // Follower and Feed, their metrics are zero.
 type Sources struct {
 	Cache    func() cache.Stats
@@ -164,10 +164,7 @@ func (r *Registry) Collect(from Sources) {
 		newCollector(originMetrics, from.Origin),
 		newCollector(keyMetrics, from.Keys),
 		newCollector(usageMetrics, from.Usage),
-		newCollector(nodeMetrics, func() node {
-			return node{ready: from.Ready(), redisMayEvict: from.RedisMayEvict(), keyBreakerOpen: from.KeyBreakerOpen(),
-				dependencies: from.Dependencies(), certificateExpiry: from.CertificateExpiry(), redisCalls: from.RedisCalls()}
-		}),
+		newCollector(nodeMetrics, func() Sources { return from }),
 	)
 }
 

@@ -3,7 +3,6 @@ package metrics
 import (
 	"strconv"
 	"sync/atomic"
-	"time"
 
 	"listedge/cache"
 	"listedge/internal/changefeed"
@@ -32,42 +31,35 @@ var buildMetrics = []metric[build]{
 	}},
 }
 
-// node is what the node as a whole knows.
-type node struct {
-	ready, redisMayEvict, keyBreakerOpen bool
-	dependencies                         []Dependency
-	certificateExpiry                    time.Time
-	redisCalls                           []RedisCalls
-}
-
-var nodeMetrics = []metric[node]{
-	value("ready", "1 while /readyz answers 200.", func(n node) any { return n.ready }),
-	value("redis_may_evict", "1 while the maxmemory-policy of Redis lets it evict buckets and the log of changes, as last seen.", func(n node) any { return n.redisMayEvict }),
-	value("key_breaker_open", "1 while keys are not looked up in Postgres, because it failed several times in a row.", func(n node) any { return n.keyBreakerOpen }),
-	{"postgres_up", "1 while the server answers a check every second: the primary, and each replica by its address. A server that is not what it should be counts as down.", []string{"server"}, func(n node, set set) {
-		for _, d := range n.dependencies {
+// nodeMetrics are of what the node as a whole knows.
+var nodeMetrics = []metric[Sources]{
+	value("ready", "1 while /readyz answers 200.", func(s Sources) any { return s.Ready() }),
+	value("redis_may_evict", "1 while the maxmemory-policy of Redis lets it evict buckets and the log of changes, as last seen.", func(s Sources) any { return s.RedisMayEvict() }),
+	value("key_breaker_open", "1 while keys are not looked up in Postgres, because it failed several times in a row.", func(s Sources) any { return s.KeyBreakerOpen() }),
+	{"postgres_up", "1 while the server answers a check every second: the primary, and each replica by its address. A server that is not what it should be counts as down.", []string{"server"}, func(s Sources, set set) {
+		for _, d := range s.Dependencies() {
 			if d.Kind == Postgres {
 				set(d.Up, d.Server)
 			}
 		}
 	}},
-	{"redis_up", "1 while Redis answers a ping every second; absent without Redis.", nil, func(n node, set set) {
-		for _, d := range n.dependencies {
+	{"redis_up", "1 while Redis answers a ping every second; absent without Redis.", nil, func(s Sources, set set) {
+		for _, d := range s.Dependencies() {
 			if d.Kind == Redis {
 				set(d.Up)
 			}
 		}
 	}},
-	{"redis_call_duration_seconds", "Time that calls to Redis took, by purpose (pages or limits): a command or a pipeline, with the time to get a connection, failed calls included.", []string{"purpose"}, func(n node, set set) {
-		for _, c := range n.redisCalls {
+	{"redis_call_duration_seconds", "Time that calls to Redis took, by purpose (pages or limits): a command or a pipeline, with the time to get a connection, failed calls included.", []string{"purpose"}, func(s Sources, set set) {
+		for _, c := range s.RedisCalls() {
 			set(timings{Snapshot: c.Took, bounds: redisBounds}, c.Purpose)
 		}
 	}},
-	value("tls_certificate_expiry_seconds", "When the first certificate in the chain of the public listener expires, in seconds since 1970; 0 without TLS.", func(n node) any {
-		if n.certificateExpiry.IsZero() {
-			return 0
+	value("tls_certificate_expiry_seconds", "When the first certificate in the chain of the public listener expires, in seconds since 1970; 0 without TLS.", func(s Sources) any {
+		if expiry := s.CertificateExpiry(); !expiry.IsZero() {
+			return expiry.Unix()
 		}
-		return n.certificateExpiry.Unix()
+		return 0
 	}),
 }
 

@@ -1,7 +1,6 @@
 package origin
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 	"listedge/origin/postgres"
+	"listedge/origin/postgres/databasetest"
 )
 
 var shared = postgrestest.Shared{Shared: sandboxtest.Shared{Settings: postgrestest.Fast, Prepare: postgrestest.Prepare(admin.MigrateUp)}}
@@ -25,6 +25,7 @@ const patience = 5 * time.Minute
 var (
 	server                        = shared.Server
 	newDatabase, copyDatabase     = shared.New, shared.CopyOf
+	openDatabase                  = databasetest.Open
 	connect, execOn, exec, within = postgrestest.Connect, postgrestest.Exec, postgrestest.ExecOn, postgrestest.Within
 )
 
@@ -32,23 +33,6 @@ func must(err error) {
 	if err != nil {
 		panic(err)
 	}
-}
-
-// openDatabase opens the pools as a node does.
-func openDatabase(t testing.TB, o postgres.Options) *postgres.Database {
-	t.Helper()
-	if o.Connections == 0 {
-		o.Connections = 2
-	}
-	if o.QueryTimeout == 0 {
-		o.QueryTimeout = patience
-	}
-	db, err := postgres.Open(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close(context.Background()) })
-	return db
 }
 
 func openOrigin(t testing.TB, url string) *Origin {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -187,10 +186,8 @@ func (r *report) checkRights(ctx context.Context, client redis.UniversalClient, 
 // since62 says whether a server of the version has XTRIM MINID, which keeps the log of
 // changes short.
 func since62(version string) bool {
-	first, rest, _ := strings.Cut(version, ".")
-	second, _, _ := strings.Cut(rest, ".")
-	major, _ := strconv.Atoi(first)
-	minor, _ := strconv.Atoi(second)
+	var major, minor int
+	_, _ = fmt.Sscanf(version, "%d.%d", &major, &minor)
 	return major > 6 || major == 6 && minor >= 2
 }
 

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -19,13 +18,6 @@ import (
 	"listedge/internal/rawconn"
 	"listedge/metrics"
 )
-
-// quietRedis silences the log of the Redis client: callers count and log its failures.
-var quietRedis = sync.OnceFunc(func() { redis.SetLogger(discard{}) })
-
-type discard struct{}
-
-func (discard) Printf(context.Context, string, ...any) {}
 
 // redisClients are separate pools, so that large pages do not delay small decisions.
 type redisClients struct {
@@ -133,7 +125,8 @@ func parseRedisURL(text string) (o redis.UniversalOptions, err error) {
 	if strings.Contains(path, "?") {
 		return o, fmt.Errorf("parameters (behind a question mark) are not supported")
 	}
-	if credentials, hosts, found := cutLast(authority, "@"); found {
+	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
+		credentials, hosts := authority[:at], authority[at+1:]
 		if _, behind, again := strings.Cut(credentials, "@"); again && strings.Contains(behind, ",") { // all addresses but the last would be part of the password
 			return o, fmt.Errorf("give user and password once, before the first address; an @ in them is written as %%40, a comma as %%2C")
 		}
@@ -183,11 +176,4 @@ func parseRedisURL(text string) (o redis.UniversalOptions, err error) {
 		}
 	}
 	return o, nil
-}
-
-func cutLast(s, separator string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, separator); i >= 0 {
-		return s[:i], s[i+len(separator):], true
-	}
-	return "", s, false
 }

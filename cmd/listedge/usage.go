@@ -51,7 +51,7 @@ func printUsage(t *terminal, u admin.Usage) {
 	fmt.Fprintf(t.out, "%s  since %s\n\n", u.WorkspaceID, instant(&u.Since))
 	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "requests\t429s\t304s\tbytes\tqueries\tlast used\t  key")
-	line := func(n admin.Use, lastUsed *time.Time, key string) {
+	line := func(n usage.Counts, lastUsed *time.Time, key string) {
 		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%s\t  %s\n", n.Requests, n.Refused, n.NotModified, n.Bytes, n.Queries, instant(lastUsed), key)
 	}
 	for _, k := range u.Keys {
@@ -59,7 +59,7 @@ func printUsage(t *terminal, u admin.Usage) {
 		if k.Prefix != "" {
 			label = strings.TrimSpace(k.Prefix + "…  " + k.Name)
 		}
-		line(k.Use, k.LastUsedAt, k.ID.String()+"  "+label)
+		line(k.Counts, k.LastUsedAt, k.ID.String()+"  "+label)
 	}
 	line(u.Totals, nil, "total")
 	_ = w.Flush()

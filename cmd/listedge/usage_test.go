@@ -11,6 +11,7 @@ import (
 
 	"listedge/internal/sandbox/sandboxtest"
 	originadmin "listedge/origin/admin"
+	"listedge/origin/usage"
 )
 
 // usageOf is what `listedge usage --json` prints.
@@ -26,20 +27,20 @@ func usageOf(t *testing.T, database, workspace string, flags ...string) (u origi
 }
 
 // ofKey is the usage of the key with that name.
-func ofKey(u originadmin.Usage, name string) originadmin.Use {
+func ofKey(u originadmin.Usage, name string) usage.Counts {
 	for _, k := range u.Keys {
 		if k.Name == name {
-			return k.Use
+			return k.Counts
 		}
 	}
-	return originadmin.Use{}
+	return usage.Counts{}
 }
 
 // keyed is a key that a test uses, and the counts of the responses that it got.
 type keyed struct {
 	name, text string
 	mu         sync.Mutex // guards seen
-	seen       originadmin.Use
+	seen       usage.Counts
 }
 
 // get sends a request and counts the answer as the client sees it.
@@ -49,7 +50,7 @@ func (k *keyed) get(t *testing.T, n *testNode, method, path string, headers ...s
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.seen.Requests++
-	k.seen.Bytes += int64(len(a.body))
+	k.seen.Bytes += uint64(len(a.body))
 	switch a.StatusCode {
 	case http.StatusNotModified:
 		k.seen.NotModified++
@@ -111,14 +112,14 @@ func TestUsageIsWhatTheNodesAnswered(t *testing.T) {
 		t.Fatalf("%+v, %+v", limited.seen, busy.seen)
 	}
 
-	queries := func() (n int64) {
+	queries := func() (n uint64) {
 		for _, node := range nodes {
-			n += int64(node.metric(t, "listedge_origin_fetches_total"))
+			n += uint64(node.metric(t, "listedge_origin_fetches_total"))
 		}
 		return n
 	}
 	equal := func(u originadmin.Usage) bool {
-		sum := originadmin.Use{Queries: queries()}
+		sum := usage.Counts{Queries: queries()}
 		for _, k := range []*keyed{busy, limited, blocked} {
 			got := ofKey(u, k.name)
 			got.Queries = 0
@@ -219,7 +220,7 @@ func TestAKilledNodeLosesTheLastCountsAlone(t *testing.T) {
 	t.Parallel()
 	database := database(t)
 	workspace, key := workspaceWithKey(t, database)
-	total := func() int64 { return usageOf(t, database, workspace).Totals.Requests }
+	total := func() int64 { return int64(usageOf(t, database, workspace).Totals.Requests) }
 	requests := func(n *nodeProcess, times int64) {
 		for range times {
 			n.get(t, "/v1/items", key)

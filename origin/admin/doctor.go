@@ -90,12 +90,9 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	defer conn.Close(context.WithoutCancel(ctx))
 	ctx, cancel := context.WithTimeout(ctx, 4*postgres.PingTimeout)
 	defer cancel()
-	var f facts
 	var publication follower.Publication
-	rows, err := conn.Query(ctx, factsSQL, follower.SlotPrefix, follower.SlotSuffix(o.Region))
-	if err == nil {
-		f, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[facts])
-	}
+	rows, _ := conn.Query(ctx, factsSQL, follower.SlotPrefix, follower.SlotSuffix(o.Region))
+	f, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[facts])
 	if err == nil {
 		publication, err = follower.ReadPublication(ctx, conn)
 	}
@@ -172,11 +169,8 @@ WHERE relnamespace = 'public'::regnamespace AND relname IN ('key_usage', 'key_la
 
 // judgeUsage checks whether a node may write the usage of keys.
 func judgeUsage(ctx context.Context, conn *pgx.Conn) Finding {
-	rows, err := conn.Query(ctx, missingWritesSQL)
-	var missing []string
-	if err == nil {
-		missing, err = pgx.CollectRows(rows, pgx.RowTo[string])
-	}
+	rows, _ := conn.Query(ctx, missingWritesSQL)
+	missing, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	switch {
 	case err != nil:
 		return Finding{"usage", Warn, "its rights cannot be read: " + err.Error(), "let this user read the system catalogs"}
@@ -227,11 +221,8 @@ type locked struct {
 
 // judgeLocks finds locks that block pages or writers.
 func judgeLocks(ctx context.Context, conn *pgx.Conn) Finding {
-	rows, err := conn.Query(ctx, lockedSQL)
-	var all []locked
-	if err == nil {
-		all, err = pgx.CollectRows(rows, pgx.RowToStructByName[locked])
-	}
+	rows, _ := conn.Query(ctx, lockedSQL)
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[locked])
 	if err != nil {
 		return Finding{"locks", Warn, "cannot be read: " + err.Error(), "let this user read the system catalogs"}
 	}

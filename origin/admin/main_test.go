@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 
 	"listedge/origin"
 	"listedge/origin/postgres"
+	"listedge/origin/postgres/databasetest"
 )
 
 var shared = postgrestest.Shared{Shared: sandboxtest.Shared{Settings: postgrestest.Fast, Prepare: postgrestest.Prepare(MigrateUp)}}
@@ -22,6 +22,7 @@ const patience = 5 * time.Minute
 var (
 	postgresServer                = shared.Server
 	newDatabase, copyDatabase     = shared.New, shared.CopyOf
+	openDatabase                  = databasetest.Open
 	connect, execOn, exec, within = postgrestest.Connect, postgrestest.Exec, postgrestest.ExecOn, postgrestest.Within
 )
 
@@ -29,23 +30,6 @@ func must(err error) {
 	if err != nil {
 		panic(err)
 	}
-}
-
-// openDatabase opens the pools as a node does.
-func openDatabase(t testing.TB, o postgres.Options) *postgres.Database {
-	t.Helper()
-	if o.Connections == 0 {
-		o.Connections = 2
-	}
-	if o.QueryTimeout == 0 {
-		o.QueryTimeout = patience
-	}
-	db, err := postgres.Open(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close(context.Background()) })
-	return db
 }
 
 // pages are read as a node reads them.

@@ -112,10 +112,7 @@ WHERE relnamespace = 'public'::regnamespace AND relname IN ('items', 'contacts',
 // missingRights returns the commands that grant the rights that this role lacks. It is
 // empty if none are missing or they cannot be read.
 func (r *Readiness) missingRights(ctx context.Context) string {
-	rows, err := r.db.Keys.Pool.Query(ctx, missingRightsSQL, pgx.QueryExecModeExec)
-	if err != nil {
-		return ""
-	}
+	rows, _ := r.db.Keys.Pool.Query(ctx, missingRightsSQL, pgx.QueryExecModeExec)
 	commands, _ := pgx.CollectRows(rows, pgx.RowTo[string])
 	return strings.Join(commands, "; ")
 }

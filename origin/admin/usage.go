@@ -8,16 +8,8 @@ import (
 	"github.com/google/uuid"
 
 	"listedge/origin/postgres"
+	"listedge/origin/usage"
 )
-
-// Use is what keys were used for.
-type Use struct {
-	Requests    int64 `json:"requests"`    // all answered, those below included
-	Refused     int64 `json:"refused"`     // 429
-	NotModified int64 `json:"notModified"` // 304
-	Bytes       int64 `json:"bytes"`       // of response bodies, as sent
-	Queries     int64 `json:"queries"`     // page queries of Postgres
-}
 
 // KeyUse is what one key was used for. The name and the prefix of a key that was deleted
 // are empty.
@@ -25,17 +17,17 @@ type KeyUse struct {
 	ID     uuid.UUID `json:"id"`
 	Name   string    `json:"name"`
 	Prefix string    `json:"prefix"`
-	Use
+	usage.Counts
 	LastUsedAt *time.Time `json:"lastUsedAt"` // nil = not known
 }
 
 // Usage is what the keys of a workspace were used for in a period.
 type Usage struct {
-	WorkspaceID uuid.UUID `json:"workspaceId"`
-	Since       time.Time `json:"since"` // the beginning of an hour
-	Until       time.Time `json:"until"`
-	Keys        []KeyUse  `json:"keys"` // those that were used, most requests first
-	Totals      Use       `json:"totals"`
+	WorkspaceID uuid.UUID    `json:"workspaceId"`
+	Since       time.Time    `json:"since"` // the beginning of an hour
+	Until       time.Time    `json:"until"`
+	Keys        []KeyUse     `json:"keys"` // those that were used, most requests first
+	Totals      usage.Counts `json:"totals"`
 }
 
 // Usage reads what nodes have written so far. The period begins with the hour in which it
@@ -57,17 +49,9 @@ func (c *Conn) Usage(ctx context.Context, workspace uuid.UUID, since time.Durati
 		WHERE u.workspace_id = $1 AND u.hour >= $2 GROUP BY u.key_id, k.name, k.key_prefix, l.last_used_at
 		ORDER BY sum(requests) DESC, u.key_id`, workspace, u.Since)
 	for i := range u.Keys {
-		u.Totals.add(u.Keys[i].Use)
+		u.Totals.Add(u.Keys[i].Counts)
 	}
 	return u, err
-}
-
-func (u *Use) add(o Use) {
-	u.Requests += o.Requests
-	u.Refused += o.Refused
-	u.NotModified += o.NotModified
-	u.Bytes += o.Bytes
-	u.Queries += o.Queries
 }
 
 // UsageSince returns since when usage is counted.

@@ -178,12 +178,10 @@ func one[T any](ctx context.Context, conn querier, doing, sql string, args ...an
 
 // all runs a statement and returns its rows. doing is for the error.
 func all[T any](ctx context.Context, conn querier, doing, sql string, args ...any) ([]T, error) {
-	rows, err := conn.Query(ctx, sql, args...)
-	if err == nil {
-		var list []T
-		if list, err = pgx.CollectRows(rows, pgx.RowToStructByNameLax[T]); err == nil {
-			return list, nil
-		}
+	rows, _ := conn.Query(ctx, sql, args...) // the rows have the error
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[T])
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, postgres.WithSchemaHint(err))
 	}
-	return nil, fmt.Errorf("%s: %w", doing, postgres.WithSchemaHint(err))
+	return list, nil
 }

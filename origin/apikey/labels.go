@@ -24,17 +24,9 @@ func (s *Store) Labels(ctx context.Context, keys []uuid.UUID) map[uuid.UUID]Labe
 	for i := range keys {
 		ids[i] = keys[i].String()
 	}
-	rows, err := s.db.Keys.Pool.Query(ctx, labelsSQL, pgx.QueryExecModeExec, ids)
-	if err != nil {
-		return found
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var id uuid.UUID
-		var l Label
-		if rows.Scan(&id, &l.Prefix, &l.Name) == nil {
-			found[id] = l
-		}
-	}
+	var id uuid.UUID
+	var l Label
+	rows, _ := s.db.Keys.Pool.Query(ctx, labelsSQL, pgx.QueryExecModeExec, ids)
+	_, _ = pgx.ForEachRow(rows, []any{&id, &l.Prefix, &l.Name}, func() error { found[id] = l; return nil })
 	return found
 }

@@ -1,7 +1,6 @@
 package apikey_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"listedge/origin/admin"
 	"listedge/origin/apikey"
 	"listedge/origin/postgres"
+	"listedge/origin/postgres/databasetest"
 )
 
 // Tests that need Postgres are external: they make keys by package admin, which
@@ -46,10 +46,7 @@ func newStore(t testing.TB, url string) *apikey.Store {
 
 func openPools(t testing.TB, url string) *postgres.Database {
 	t.Helper()
-	db, err := postgres.Open(context.Background(), postgres.Options{URL: url, Connections: 1, QueryTimeout: patience})
-	must(err)
-	t.Cleanup(func() { _ = db.Close(context.Background()) })
-	return db
+	return databasetest.Open(t, postgres.Options{URL: url})
 }
 
 func openAdmin(t testing.TB, url string) *admin.Conn {

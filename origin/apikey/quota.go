@@ -2,6 +2,7 @@ package apikey
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,15 +42,7 @@ func (p *Period) UnmarshalText(text []byte) error {
 }
 
 // periodOf reads the column; 0 = no such period.
-func periodOf(name string) Period {
-	switch name {
-	case periods[Day]:
-		return Day
-	case periods[Month]:
-		return Month
-	}
-	return 0
-}
+func periodOf(name string) Period { return Period(max(0, slices.Index(periods[:], name))) }
 
 // QuotaOf reads the two columns. Without both, there is no quota.
 func QuotaOf(requests *int64, period *string) Quota {

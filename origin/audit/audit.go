@@ -88,14 +88,11 @@ type reader interface {
 // List returns the newest entries that the filter selects, newest first. Those of a key
 // include the act that made it in another's place.
 func List(ctx context.Context, conn reader, f Filter) ([]Entry, error) {
-	rows, err := conn.Query(ctx, `SELECT id, at, actor, role, action, workspace_id, key_id, details FROM public.audit_log
+	rows, _ := conn.Query(ctx, `SELECT id, at, actor, role, action, workspace_id, key_id, details FROM public.audit_log
 		WHERE ($1::uuid IS NULL OR workspace_id = $1) AND ($2::uuid IS NULL OR key_id = $2 OR details ->> '`+NewKey+`' = $2::text)
 			AND ($3::interval IS NULL OR at >= now() - $3::interval)
 		ORDER BY at DESC, id DESC LIMIT $4`, f.Workspace, f.Key, f.Since, f.Limit)
-	var list []Entry
-	if err == nil {
-		list, err = pgx.CollectRows(rows, pgx.RowToStructByNameLax[Entry])
-	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[Entry])
 	return list, explain("read", err)
 }
 

@@ -13,14 +13,15 @@ type Key struct{ Workspace, ID uuid.UUID }
 
 // Counts say what a key was used for.
 type Counts struct {
-	Requests    uint64 // all that were answered, those below included
-	Refused     uint64 // answered with a 429
-	NotModified uint64 // answered with a 304
-	Bytes       uint64 // of response bodies, as sent
-	Queries     uint64 // page queries of Postgres
+	Requests    uint64 `json:"requests"`    // all that were answered, those below included
+	Refused     uint64 `json:"refused"`     // answered with a 429
+	NotModified uint64 `json:"notModified"` // answered with a 304
+	Bytes       uint64 `json:"bytes"`       // of response bodies, as sent
+	Queries     uint64 `json:"queries"`     // page queries of Postgres
 }
 
-func (c *Counts) add(o Counts) {
+// Add adds other counts.
+func (c *Counts) Add(o Counts) {
 	c.Requests += o.Requests
 	c.Refused += o.Refused
 	c.NotModified += o.NotModified

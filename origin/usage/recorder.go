@@ -225,7 +225,7 @@ func (r *Recorder) collect(now time.Time) (more bool) {
 		n := c.read()
 		if counted := n.since(c.collected); counted != (Counts{}) {
 			if row := r.row(c.key, hour); row != nil {
-				row.add(counted)
+				row.Add(counted)
 				if counted.Requests > 0 {
 					row.LastUsed = now
 					busiest.add(Use{c.key, float64(counted.Requests) / seconds, float64(counted.Refused) / seconds})

@@ -16,6 +16,7 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 	"listedge/origin/admin"
 	"listedge/origin/postgres"
+	"listedge/origin/postgres/databasetest"
 	"listedge/origin/usage"
 )
 
@@ -28,12 +29,7 @@ const patience = 5 * time.Minute
 
 func openStore(t testing.TB, url string) *usage.Store {
 	t.Helper()
-	db, err := postgres.Open(context.Background(), postgres.Options{URL: url, Connections: 1, QueryTimeout: patience})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close(context.Background()) })
-	return usage.NewStore(db)
+	return usage.NewStore(databasetest.Open(t, postgres.Options{URL: url}))
 }
 
 var hour = time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)

@@ -3,13 +3,13 @@
 package redistest
 
 import (
-	"context"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"listedge/internal/sandbox"
@@ -92,8 +92,4 @@ func Cluster(t testing.TB) (servers []*sandbox.Redis, client *redis.ClusterClien
 
 // Silence keeps clients from logging, for TestMain: dead servers are what
 // many tests are about.
-func Silence() { redis.SetLogger(silent{}) }
-
-type silent struct{}
-
-func (silent) Printf(context.Context, string, ...any) {}
+func Silence() { logging.Disable() }
