@@ -66,7 +66,7 @@ func measureKeys(ctx context.Context, s *subject, r *report) (err error) {
 		if i > 0 {
 			goal := 0.0
 			if i == len(sides)-1 {
-				goal = 1.1
+				goal = 1.35
 			}
 			r.ratio(fmt.Sprintf("memory hit, %d keys and workspaces: CPU per request, µs, against %d", keyCounts[i], keyCounts[0]), "%.2f",
 				s.cost.perRequest(), sides[0].cost.perRequest(), goal)

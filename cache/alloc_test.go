@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The race detector allocates on its own account, hence the build tag.
+// The race detector allocates, too, hence the build tag.
 func TestHitAllocatesNothing(t *testing.T) {
 	c := open(t, Options{TTL: time.Hour})
 	key, missing := keyOf("q"), keyOf("missing")
@@ -21,7 +21,7 @@ func TestHitAllocatesNothing(t *testing.T) {
 		},
 		"miss": func() { c.Hit(missing, now) },
 	} {
-		// Ristretto takes up its counts by the batch: less than one in an access.
+		// Ristretto processes counts in batches, which costs less than one allocation per access.
 		if n := testing.AllocsPerRun(5_000, f); n != 0 {
 			t.Errorf("%s: %v allocations", what, n)
 		}
@@ -39,7 +39,7 @@ func TestFollowedHitAllocatesNothing(t *testing.T) {
 	if _, err := c.Forward(keyOf("q"), listA, b.brings("page")); err != nil {
 		t.Fatal(err)
 	}
-	b.stop() // what beats and what reads allocate
+	b.stop() // the goroutines that write heartbeats and read the log allocate
 	b.done.Wait()
 	key, now := keyOf("q"), time.Now()
 	if n := testing.AllocsPerRun(5_000, func() {

@@ -14,8 +14,8 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// Everything here is one node without Redis, in virtual time: what takes time
-// takes exactly what it says.
+// All tests of this file have one node without Redis, in virtual time: a fill that takes
+// a second takes exactly one.
 
 var errOrigin = errors.New("origin away")
 
@@ -32,7 +32,7 @@ func virtual(t *testing.T, test func(t *testing.T, c *Cache)) {
 	})
 }
 
-// hangs is a fill that heeds nothing until it is released.
+// hangs is a fill that ignores its context until it is released.
 func hangs(release <-chan struct{}, then Fill) Fill {
 	return Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
 		<-release
@@ -77,7 +77,7 @@ func TestAnEntryIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 		if want(want{body: "one"}).check(t, r, nil); !ok || r.Age != ttl-1 {
 			t.Fatalf("%v, %v old", ok, r.Age)
 		}
-		r, err = c.Forward(key, changefeed.List{}, brings("two")) // as after a Hit that came too early
+		r, err = c.Forward(key, changefeed.List{}, brings("two")) // as after a Hit that found nothing
 		want{body: "one"}.check(t, r, err)
 		checkFills(t, c, 1, 0)
 
@@ -92,7 +92,7 @@ func TestAnEntryIsServedFromMemoryWhileItIsFresh(t *testing.T) {
 		}
 		boottimetest.Pass(ttl + maxStale)
 		r, err = c.Forward(key, changefeed.List{}, brings("three"))
-		want{body: "three", source: Origin}.check(t, r, err) // what is expired is as if it had never been
+		want{body: "three", source: Origin}.check(t, r, err) // an expired entry is a miss
 		checkFills(t, c, 3, 0)
 	})
 }
@@ -145,14 +145,14 @@ func TestForwardsOfDifferentKeysAreNotCollapsed(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		checkFills(t, c, 100, 0) // all under way at once
+		checkFills(t, c, 100, 0) // all run concurrently
 		close(release)
 		all.Wait()
 	})
 }
 
-// A flight that begins right after another has finished (its caller had looked
-// before) has nothing left to do.
+// A request may look in memory just before a flight of the same key stores the entry. Its
+// own flight, which begins after that, finds the entry in memory.
 func TestAFlightBehindAnotherFindsTheEntryInMemory(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		key := keyOf("q")
@@ -171,7 +171,7 @@ func TestAFlightBehindAnotherFindsTheEntryInMemory(t *testing.T) {
 func TestWaitIsBounded(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		key, release := keyOf("q"), make(chan struct{})
-		for range 2 { // the second joins the first's flight, and is as patient
+		for range 2 { // the second joins the first's flight, and waits as long
 			began := time.Now()
 			_, err := c.Forward(key, changefeed.List{}, hangs(release, brings("late")))
 			if waited := time.Since(began); !errors.Is(err, ErrFillTimeout) || waited != fillTime+redisBudget {
@@ -181,7 +181,7 @@ func TestWaitIsBounded(t *testing.T) {
 		checkFills(t, c, 1, 0)
 		close(release)
 		synctest.Wait()
-		// It outlived those who wanted it; its page is from when it began, and stale by now.
+		// The flight ended after its requests gave up. Its page is as old as its beginning, so stale.
 		r, err := c.Forward(key, changefeed.List{}, fails(errOrigin))
 		want{body: "late", hadStale: true, err: errOrigin}.check(t, r, err)
 		if r.Age != 2*(fillTime+redisBudget) {
@@ -260,7 +260,7 @@ func TestAStaleEntryIsServedWhenTheOriginFails(t *testing.T) {
 	}
 }
 
-// Its time may also end while its requester waits.
+// A stale entry may also expire while its request waits for the fill.
 func TestAStaleEntryExpiresDuringTheWait(t *testing.T) {
 	for what, c := range map[string]struct {
 		left  time.Duration // at the beginning of the wait
@@ -322,11 +322,11 @@ func TestNoFillBeginsForAWhileAfterAFailure(t *testing.T) {
 		r, err = c.Forward(key, changefeed.List{}, brings("new"))
 		want{body: "new", source: Origin, hadStale: true}.check(t, r, err)
 		checkFills(t, c, 4, 2)
-		// The pause was of that failure; a page that goes stale has none.
+		// Only a failure begins a pause. A page that becomes stale begins none.
 		boottimetest.Pass(ttl)
 		r, err = c.Forward(key, changefeed.List{}, brings("newer"))
 		want{body: "newer", source: Origin, hadStale: true}.check(t, r, err)
-		// Nor is there one where there is nothing to serve meanwhile.
+		// Without an entry to serve meanwhile there is no pause either.
 		for range 3 {
 			if _, err := c.Forward(keyOf("other"), changefeed.List{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
 				t.Fatal(err)
@@ -336,8 +336,8 @@ func TestNoFillBeginsForAWhileAfterAFailure(t *testing.T) {
 	})
 }
 
-// Whoever has a stale page in hand is not given the error of a flight whose
-// leader had none.
+// A request that has a stale entry is served it, even if it joined the flight of a request
+// that had none and gets the error.
 func TestAStaleEntryIsServedWhenAnotherRequestsFlightFails(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		stale := NewEntry([]byte("old"), "next of old")
@@ -419,7 +419,7 @@ func TestNothingIsStoredWithoutEither(t *testing.T) {
 	})
 }
 
-// The caller's key is scratch that the next request overwrites.
+// The cache keeps no reference to the caller's key, which the next request overwrites.
 func TestKeyIsNotKept(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		scratch, release := keyOf("ours"), make(chan struct{})
@@ -427,7 +427,7 @@ func TestKeyIsNotKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		copy(scratch, keyOf("not!"))
-		close(release) // only now is the page stored, though long after
+		close(release) // the page is stored only now, long after the request gave up
 		synctest.Wait()
 		copy(scratch, keyOf("oops"))
 		r, err := c.Forward(keyOf("ours"), changefeed.List{}, fails(errOrigin))
@@ -440,7 +440,7 @@ func TestKeyIsNotKept(t *testing.T) {
 	})
 }
 
-// Local is what a limit goes by: an answer that cost nobody but this node.
+// Local says that the answer cost no query and no call to Redis: the limiter uses it.
 func TestLocal(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		key := keyOf("q")

@@ -16,7 +16,7 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// fakeFollower is a follower of nothing: it writes heartbeats, and changes on demand.
+// fakeFollower writes heartbeats to the log, and changes on demand. It has no Postgres.
 // The LSN of a transaction is its id.
 type fakeFollower struct {
 	t      testing.TB
@@ -26,7 +26,7 @@ type fakeFollower struct {
 	at     changefeed.Position
 	silent bool
 	run    string
-	held   bool // the last transaction is not visible yet, to heartbeats
+	held   bool // heartbeats do not see the last transaction yet
 	body   string
 	xid    uint64
 	ctx    context.Context // ends with stop
@@ -97,14 +97,14 @@ func (b *fakeFollower) changeRows(list changefeed.List, rows ...changefeed.Row) 
 	b.xid++
 }
 
-// skip leaves a gap.
+// skip leaves a gap in the log.
 func (b *fakeFollower) skip() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.at.N += 10
 }
 
-// unknown is an entry of a kind that only a newer version knows.
+// unknown appends an entry of a kind that only a newer version knows.
 func (b *fakeFollower) undecodable() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -123,8 +123,7 @@ func (b *fakeFollower) holdBack(held bool) {
 	b.held = held
 }
 
-// brings is a fill whose statement sees all transactions up to now; from now
-// on, that is this body.
+// brings is a fill that returns this body. Its statement sees all transactions up to now.
 func (b *fakeFollower) brings(body string) Fill {
 	b.mu.Lock()
 	b.body = body
@@ -137,15 +136,15 @@ func (b *fakeFollower) brings(body string) Fill {
 	}}
 }
 
-// replays is what a standby that has replayed everything brings.
+// replays is a fill from a standby that has replayed everything.
 func (b *fakeFollower) replays(body string) (FillResult, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return FillResult{Body: []byte(body), Server: "s/1", LSN: b.xid - 1}, nil
 }
 
-// open makes a cache that follows, and what reads for it until the test ends or
-// the fakeFollower is stopped.
+// open makes a cache that follows the log, until the test ends or the fakeFollower is
+// stopped.
 func (b *fakeFollower) open(o Options) (*Cache, *changefeed.Subscriber) {
 	b.t.Helper()
 	return openFollowing(b.t, b.log, o, b)
@@ -166,7 +165,7 @@ func openFollowing(t testing.TB, log changefeed.Log, o Options, b *fakeFollower)
 	return c, feed
 }
 
-// counter counts the changes and the proofs that the listeners before it were given.
+// counter counts the changes and proofs that the listeners before it have received.
 type counter struct{ applied *atomic.Uint64 }
 
 func (counter) Reset(string, changefeed.ResetCause) {}
@@ -193,13 +192,13 @@ func request(t *testing.T, c *Cache, fill Fill) (body string, hit bool) {
 	return string(r.Entry.Body), false
 }
 
-// A node lives through what may happen to the log, and each time gets its
-// trust back by itself.
+// After each thing that can happen to the log, a node is trusted again by itself, and
+// serves no page from before as fresh.
 func TestFollowing(t *testing.T) {
 	b := startFollower(t)
 	c, feed := b.open(Options{TTL: time.Minute, MaxStale: time.Minute, Bound: testBound})
 	resyncs := func(cause string) uint64 { return feed.Stats().Resets[cause] }
-	kept := func(body string) { // from its first fill in trust on, a page is a hit
+	kept := func(body string) { // once filled by a trusted node, a page is a hit
 		t.Helper()
 		eventually(t, "trusted", mode(c, ModeFollowed))
 		eventually(t, "a hit on "+body, func() bool { got, hit := request(t, c, b.brings(body)); return hit && got == body })
@@ -260,8 +259,8 @@ func TestFollowing(t *testing.T) {
 	kept("sixth")
 }
 
-// A result says which change made the page stale that it replaced, or that is served
-// because the fill failed.
+// A result names the change that made its stale entry stale: the entry that it replaces,
+// or that it serves because the fill failed.
 func TestAResultNamesTheChange(t *testing.T) {
 	b := startFollower(t)
 	c, _ := b.open(Options{TTL: time.Minute, MaxStale: time.Minute, Bound: patient})
@@ -337,8 +336,8 @@ func TestServingWhileFollowing(t *testing.T) {
 	readers.Wait()
 }
 
-// What another server than the followed primary answers is shown to nobody: a
-// stale entry is served, marked, or the request fails.
+// A page of another server than the followed primary is not served: the stale entry is
+// served, marked, or the request fails.
 func TestAnAnswerOfAnotherServerIsAnError(t *testing.T) {
 	b := startFollower(t)
 	b.mu.Lock()

@@ -58,7 +58,7 @@ func TestCloseCutsFlightsOffAtItsDeadline(t *testing.T) {
 		go func() {
 			_, err := c.Forward(keyOf("q"), changefeed.List{}, Fill{Primary: func(ctx context.Context, run string) (FillResult, error) {
 				<-ctx.Done()
-				boottimetest.Pass(time.Second) // it takes a moment to notice
+				boottimetest.Pass(time.Second) // the sleep is noticed after a moment
 				return FillResult{}, ctx.Err()
 			}})
 			failed <- err
@@ -79,7 +79,7 @@ func TestCloseCutsFlightsOffAtItsDeadline(t *testing.T) {
 	})
 }
 
-// A flight whose request has given up is waited for all the same.
+// Close also waits for flights whose requests have given up.
 func TestCloseWaitsForFlightsWithoutARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t, Options{TTL: time.Hour, FillTimeout: fillTime})
@@ -118,8 +118,8 @@ func TestCloseWaitsForStores(t *testing.T) {
 	}
 }
 
-// Misses may still be under way when Close is called, and after it. (Hits may not:
-// the server ends its requests before.)
+// Misses may run while Close is called, and after it. (Hits may not: the server ends its
+// requests before.)
 func TestCloseBesideMisses(t *testing.T) {
 	_, client := startRedis(t)
 	for range 20 {

@@ -18,13 +18,11 @@ import (
 //
 // deflate is empty if no client had wanted the compressed form before the entry was
 // stored. extent is empty if it is not known which rows the page shows. The magic ends
-// in the version. An entry of the previous version has no extent. An entry of any other
-// version is a miss. Who changes the JSON of a page raises the version, too:
+// in the version. An entry of another version is a miss. Who changes the JSON of a page raises the version, too:
 // TestTheJSONOfPagesInRedisBelongsToTheirMagic (origin) fails until then.
 const (
-	magic         = "lep\x05"
-	withoutExtent = "lep\x04"
-	headerSize    = 4 + 4 + 8 + 8 + 4 + 8
+	magic      = "lep\x05"
+	headerSize = 4 + 4 + 8 + 8 + 4 + 8
 )
 
 // redisTick is the unit of Redis' clock, which rounds the remaining life up.
@@ -70,8 +68,7 @@ func (e *Entry) encode(key []byte, life time.Duration, proof time.Time) []byte {
 // their skew. So the age is too small only if both estimates are, and then by the
 // smaller error.
 func decode(b, key []byte, remaining time.Duration, now time.Time) (e *Entry, age time.Duration, err error) {
-	if len(b) < headerSize || string(b[:4]) != magic && string(b[:4]) != withoutExtent ||
-		binary.BigEndian.Uint32(b[4:]) != crc32.Checksum(b[8:], castagnoli) {
+	if len(b) < headerSize || string(b[:4]) != magic || binary.BigEndian.Uint32(b[4:]) != crc32.Checksum(b[8:], castagnoli) {
 		return nil, 0, errMalformed
 	}
 	life := time.Duration(binary.BigEndian.Uint64(b[8:])) * time.Millisecond
@@ -79,11 +76,7 @@ func decode(b, key []byte, remaining time.Duration, now time.Time) (e *Entry, ag
 	e = &Entry{CRC: binary.BigEndian.Uint32(b[24:])}
 	var storedKey, etag, next, epoch, position, snapshot, run, server, compressed, extent []byte
 	rest := b[headerSize:]
-	fields := []*[]byte{&storedKey, &etag, &next, &epoch, &position, &snapshot, &run, &server, &e.Body, &compressed, &extent}
-	if string(b[:4]) == withoutExtent {
-		fields = fields[:len(fields)-1]
-	}
-	for _, field := range fields {
+	for _, field := range []*[]byte{&storedKey, &etag, &next, &epoch, &position, &snapshot, &run, &server, &e.Body, &compressed, &extent} {
 		n, width := binary.Uvarint(rest)
 		if width <= 0 || n > uint64(len(rest)-width) {
 			return nil, 0, errMalformed

@@ -19,7 +19,7 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// sealed makes b pass as far as magic and checksum go.
+// sealed gives b a valid magic and checksum.
 func sealed(b []byte) []byte {
 	copy(b, magic)
 	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(b[8:], castagnoli))
@@ -31,7 +31,7 @@ func TestCodecRoundTrip(t *testing.T) {
 	for _, body := range [][]byte{nil, []byte("x"), rows(255), rows(256), rows(20_000), noise(20_000)} {
 		for _, next := range []string{"", "cursor"} {
 			p := NewEntry(body, next)
-			if next != "" { // somebody wanted it compressed
+			if next != "" { // a client accepted gzip
 				p.Deflate()
 			}
 			q, age, err := decode(p.encode(keyOf("q"), time.Minute, now.Add(-time.Second)), keyOf("q"), 59*time.Second, now)
@@ -86,19 +86,6 @@ func TestCodecKeepsTheExtent(t *testing.T) {
 	p.Extent = &freshness.Extent{After: freshness.Bound{Kind: freshness.At, NameKey: strings.Repeat("x", 256)}}
 	if q, _, err := decode(p.encode(key, time.Minute, now), key, time.Minute, now); err != nil || q.Extent.After.NameKey != "" {
 		t.Errorf("a key that is too long: %+v, %v", q, err)
-	}
-}
-
-// What the version before has stored is still read. It does not say what it shows.
-func TestDecodeReadsTheVersionBefore(t *testing.T) {
-	key, now := keyOf("q"), time.Now()
-	b := NewEntry(rows(300), "cursor").encode(key, time.Minute, now)
-	b = b[:len(b)-1] // the length of no extent
-	copy(b, withoutExtent)
-	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(b[8:], castagnoli))
-	q, _, err := decode(b, key, time.Minute, now)
-	if err != nil || !bytes.Equal(q.Body, rows(300)) || q.Extent != nil {
-		t.Errorf("%+v, %v", q, err)
 	}
 }
 
@@ -202,9 +189,9 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// read is a page's way through Redis as an observer with a true clock sees it.
+// read is a page's way through Redis, with durations of an exact clock.
 type read struct {
-	age     time.Duration // at the read, in truth
+	age     time.Duration // of the page when it is read
 	late    time.Duration // between the encoding's moment and the SET's taking effect
 	writer  time.Duration // by how much the writer's wall clock is ahead
 	reader  time.Duration // by how much the reader's is
@@ -213,7 +200,7 @@ type read struct {
 
 const entryLife = 5*time.Minute + 700*time.Microsecond
 
-// decodedAge is how old the reader takes the page to be.
+// decodedAge is the age that the reader computes for the page.
 func (r read) decodedAge(t testing.TB) time.Duration {
 	t.Helper()
 	born := time.Now()
@@ -266,8 +253,8 @@ func TestDecodedAge(t *testing.T) {
 	}
 }
 
-// A page looks younger than it is only when the SET was late and the clocks
-// disagree, and then by the smaller of the two.
+// The computed age is too low only if the SET was late and the clocks differ, and then at
+// most by the smaller of the two.
 func TestDecodedAgeIsNeverYoungerThanTheTruth(t *testing.T) {
 	random := rand.New(rand.NewPCG(6, 7))
 	skew := func() time.Duration {

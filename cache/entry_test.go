@@ -20,9 +20,8 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// gzipMember is what a page of these blocks and this checksum looks like on
-// the wire: the blocks, the tail as a final stored block, the checksum carried
-// on over it.
+// gzipMember is the body of a compressed response: the entry's blocks, then the tail as a
+// final stored block, and the checksum of both.
 func gzipMember(body, blocks []byte, crc uint32, tail string) []byte {
 	b := []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff}
 	b = append(append(b, blocks...), 1)
@@ -33,7 +32,7 @@ func gzipMember(body, blocks []byte, crc uint32, tail string) []byte {
 	return binary.LittleEndian.AppendUint32(b, uint32(len(body)+len(tail)))
 }
 
-// rows looks like a page of items.
+// rows is a body like that of a page of items.
 func rows(n int) []byte {
 	random := rand.New(rand.NewPCG(5, uint64(n)))
 	b := []byte(`{"data":[`)
@@ -44,7 +43,7 @@ func rows(n int) []byte {
 	return b[:n]
 }
 
-// noise cannot be compressed.
+// noise is a body that cannot be compressed.
 func noise(n int) []byte {
 	b := make([]byte, n)
 	random := rand.NewChaCha8([32]byte{byte(n)})
@@ -52,7 +51,7 @@ func noise(n int) []byte {
 	return b
 }
 
-// goGunzip decodes one member and insists that there is nothing behind it.
+// goGunzip decodes one member. It fails if anything follows the member.
 func goGunzip(b []byte) ([]byte, error) {
 	in := bytes.NewReader(b)
 	r, err := gzip.NewReader(in)
@@ -88,7 +87,7 @@ func TestAnEntryIsOneGzipMember(t *testing.T) {
 			for _, tail := range []string{"", tail, strings.Repeat("x", 4096)} {
 				name := fmt.Sprintf("%s-%d-%d", kind, n, len(tail))
 				whole[name] = append(bytes.Clone(body), tail...)
-				// Also of bodies that NewPage does not find worth compressing.
+				// Also for bodies that NewPage would not compress.
 				member := gzipMember(body, deflate(body), p.CRC, tail)
 				if got, err := goGunzip(member); err != nil || !bytes.Equal(got, whole[name]) {
 					t.Errorf("%s: %d bytes, want %d: %v", name, len(got), len(whole[name]), err)
@@ -144,7 +143,7 @@ func TestETagIsOfTheBodyAlone(t *testing.T) {
 	}
 }
 
-// Every answer is written from the same bytes, at the same time.
+// Concurrent responses are written from the same bytes.
 func TestAnEntryHasManyReaders(t *testing.T) {
 	body := rows(20_000)
 	p := NewEntry(body, "next")
@@ -170,7 +169,7 @@ func TestAnEntryHasManyReaders(t *testing.T) {
 	}
 }
 
-// A page is compressed for those who want it so, and once.
+// A page is compressed once, when a client first accepts gzip.
 func TestAnEntryIsCompressedIfAClientWantsIt(t *testing.T) {
 	_, client := startRedis(t)
 	body := string(rows(4000))
@@ -195,7 +194,7 @@ func TestAnEntryIsCompressedIfAClientWantsIt(t *testing.T) {
 	}
 }
 
-// Who wanted a page compressed wants its successor so.
+// The entry that replaces a compressed one is compressed when it is stored.
 func TestTheEntryAfterACompressedOneIsCompressed(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		for round, compressed := range []bool{false, true, true} {
@@ -212,7 +211,7 @@ func TestTheEntryAfterACompressedOneIsCompressed(t *testing.T) {
 	})
 }
 
-// All who ask at once get the same blocks.
+// Concurrent requests get the same blocks.
 func TestAnEntryIsCompressedOnce(t *testing.T) {
 	p := newEntryAt(rows(20_000), "", time.Now())
 	var got [8][]byte

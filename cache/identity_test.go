@@ -22,8 +22,8 @@ func TestCodecKeepsWhichServerWasRead(t *testing.T) {
 	}
 }
 
-// Whatever shares a Redis, a node finds there pages of its own database alone:
-// by age, too, where nothing else tells databases apart.
+// On a Redis that fleets of two databases share, a node finds only pages of its own
+// database, also if it judges pages by age.
 func TestEntriesOfAnotherDatabaseAreNotFound(t *testing.T) {
 	_, client := startRedis(t)
 	byAge := func(identity changefeed.Identity) *Cache {
@@ -44,8 +44,8 @@ func TestEntriesOfAnotherDatabaseAreNotFound(t *testing.T) {
 	}
 }
 
-// Until a node knows its database it leaves Redis as it is. What it knows of it
-// may change.
+// Until a node knows its database it neither reads nor writes pages in Redis. The database
+// that it knows may change.
 func TestRedisIsUsedOnceTheDatabaseIsKnown(t *testing.T) {
 	_, client := startRedis(t)
 	followed := &changefeed.Followed{}
@@ -78,7 +78,7 @@ func epochAt(timeline uint32, random string) string {
 	return changefeed.EpochName{Identity: ofShop.Digest(), Timeline: timeline, Run: "run", Published: "published", Random: random}.String()
 }
 
-// ofRun is a fill of a server that says this run.
+// ofRun is a fill from a server of this run.
 func (b *fakeFollower) ofRun(body, run string) Fill {
 	primary := b.brings(body).Primary
 	return Fill{Primary: func(ctx context.Context, of string) (FillResult, error) {
@@ -88,8 +88,8 @@ func (b *fakeFollower) ofRun(body, run string) Fill {
 	}}
 }
 
-// A node whose server is on an older timeline than the fleet follows keeps
-// nothing that it reads there, whether there is proof or not.
+// If a node's server is on an older timeline than the fleet follows, the node stores none
+// of its pages, with or without proof.
 func TestAServerOnAnOldTimelineIsTheWrongServer(t *testing.T) {
 	b := startFollower(t)
 	b.beginTerm(epochAt(2, "a"))
@@ -122,10 +122,10 @@ func TestAServerOnAnOldTimelineIsTheWrongServer(t *testing.T) {
 	}
 }
 
-// misled is a log whose present epoch is named by somebody else.
+// misled is a log whose current epoch another follower has set.
 type misled struct {
 	changefeed.Log
-	epoch atomic.Pointer[string] // nil = by nobody
+	epoch atomic.Pointer[string] // nil = the log's own
 }
 
 func (m *misled) Epoch(ctx context.Context) (string, error) {
@@ -135,8 +135,8 @@ func (m *misled) Epoch(ctx context.Context) (string, error) {
 	return m.Log.Epoch(ctx)
 }
 
-// A node follows no epoch of an older timeline than the newest it has followed:
-// Redis may lose the epoch's name, and the old primary's follower name its own.
+// A node follows no epoch of an older timeline than the newest that it has followed. Such
+// an epoch appears if Redis loses the epoch and the old primary's follower sets its own.
 func TestAnOldTimelineIsNotFollowedAgain(t *testing.T) {
 	b := startFollower(t)
 	b.beginTerm(epochAt(2, "a"))
@@ -152,8 +152,8 @@ func TestAnOldTimelineIsNotFollowedAgain(t *testing.T) {
 	}
 }
 
-// A node whose own server was promoted leaves the epoch of the timeline before,
-// which somebody may keep alive, and waits for the new one.
+// A node whose server was promoted stops following the epoch of the old timeline, even if
+// another follower continues it, and waits for the new one.
 func TestANodeOfANewPrimaryLeavesTheOldTimeline(t *testing.T) {
 	b := startFollower(t)
 	b.beginTerm(epochAt(1, "a"))
@@ -166,8 +166,8 @@ func TestANodeOfANewPrimaryLeavesTheOldTimeline(t *testing.T) {
 	eventually(t, "trusted", mode(c, ModeFollowed))
 }
 
-// While nothing is proven, what another node has read a moment ago is shared by
-// nobody else: which server it read is not known.
+// Without proof, a node does not share an entry that another node has just stored in
+// Redis: it does not know which server that node read.
 func TestUnprovenEntriesOfRedisAreNotShared(t *testing.T) {
 	_, client := startRedis(t)
 	b, c := followed(t, Options{Redis: client})

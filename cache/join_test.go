@@ -18,8 +18,8 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// numbers is a list of numbers, the greatest first, which is where they are in the
-// list by createdAt. A body is {"9,8,7}, and {"9,8,7} more where there are more.
+// numbers is a list whose rows are numbers, ordered by createdAt: the greatest number
+// first. A body is {"9,8,7}, and {"9,8,7} more if there are more rows.
 type numbers struct {
 	mu   sync.Mutex // guards list
 	list []int
@@ -65,8 +65,8 @@ func rowOf(i int) changefeed.Row {
 	return changefeed.Row{ID: [16]byte{2: byte(i >> 8), 3: byte(i)}, CreatedAt: int64(i)}
 }
 
-// page is the page of so many numbers behind one, 0 = from the start. queries counts
-// those that read it.
+// page is the page of limit numbers after the given one, 0 = from the start. queries counts
+// the queries that read it.
 func (n *numbers) page(b *fakeFollower, behind, limit int, queries *atomic.Int64) (key []byte, fill Fill) {
 	begin := freshness.Extent{After: freshness.Bound{Kind: freshness.Open}}
 	if behind > 0 {
@@ -119,8 +119,8 @@ func (n *numbers) change(b *fakeFollower, insert []int, remove ...int) {
 	eventually(b.t, "the change is applied", func() bool { return b.applied.Load() > before+1 })
 }
 
-// startNumbers has the numbers from 40 down to 1 in memory, in pages of 10. They are
-// older than a proof.
+// startNumbers stores the numbers from 40 down to 1 in memory, in pages of 10, and waits
+// for a proof that is later than these pages.
 func startNumbers(t *testing.T, o Options) (*numbers, *fakeFollower, *Cache) {
 	b, c := followed(t, o)
 	n := &numbers{}
@@ -148,15 +148,15 @@ func (n *numbers) store(t *testing.T, b *fakeFollower, c *Cache, behind, limit i
 	})
 }
 
-// awaitProof waits for a proof of this moment.
+// awaitProof waits for a proof that begins after the call.
 func awaitProof(t *testing.T, c *Cache) {
 	t.Helper()
 	now := c.clock.Now()
 	eventually(t, "a proof", func() bool { return c.tracker.Stats().Proof > now && c.Mode() == ModeFollowed })
 }
 
-// ask returns the page and whether it was joined, and how many queries it cost. What is
-// joined of a followed list may be read instead if the node has no proof for a moment.
+// ask returns the page, whether it was joined, and how many queries it cost. If the node
+// has no proof for a moment, it reads a page that it would otherwise join.
 func (n *numbers) ask(t *testing.T, b *fakeFollower, c *Cache, behind, limit int) (body string, joined bool, queries int64) {
 	t.Helper()
 	var count atomic.Int64
@@ -214,14 +214,14 @@ func TestPagesAreJoined(t *testing.T) {
 				if joined {
 					t.Fatal("joined")
 				}
-				cache.memory.ristretto.Del(key) // it was not proven for a moment: once more
+				cache.memory.ristretto.Del(key) // there was no proof for a moment: try again
 				return false
 			})
 		})
 	}
 }
 
-// Nothing is joined while nothing is proven, and where entries are judged by age.
+// Nothing is joined without proof, nor if entries are judged by age.
 func TestNothingIsJoinedWithoutTrust(t *testing.T) {
 	n, b, c := startNumbers(t, Options{})
 	b.beSilent(true)
@@ -235,7 +235,8 @@ func TestNothingIsJoinedWithoutTrust(t *testing.T) {
 	}
 }
 
-// A page that is asked for often is stored. By its age alone it is not fresh.
+// A joined page that is requested often is stored. Without proof it is not fresh, however
+// young it is.
 func TestAPageThatIsJoinedOftenIsStored(t *testing.T) {
 	n, b, c := startNumbers(t, Options{})
 	key, _ := n.page(b, 35, 6, nil)
@@ -268,7 +269,7 @@ func TestAPageThatIsJoinedOftenIsStored(t *testing.T) {
 	}
 }
 
-// A stale entry is replaced by one that is joined: its place is taken anyway.
+// A joined entry replaces a stale one at once: it needs no additional memory.
 func TestAStaleEntryIsReplacedByAJoinedOne(t *testing.T) {
 	n, b, c := startNumbers(t, Options{})
 	var queries atomic.Int64
@@ -281,7 +282,7 @@ func TestAStaleEntryIsReplacedByAJoinedOne(t *testing.T) {
 	})
 }
 
-// The index keeps no entry in memory, and forgets those that are gone.
+// The index keeps no entry in memory, and forgets evicted ones.
 func TestTheIndexForgetsWhatIsGone(t *testing.T) {
 	n, b, c := startNumbers(t, Options{})
 	known := func() int {
@@ -292,13 +293,13 @@ func TestTheIndexForgetsWhatIsGone(t *testing.T) {
 	if known() != 4 {
 		t.Fatalf("%d entries are known", known())
 	}
-	for range 2 { // one that is gone must not take another one with it that has come in its place
+	for range 2 { // an evicted entry must not remove the newer one of the same key from the index
 		key, _ := n.page(b, 21, 10, nil)
 		c.memory.ristretto.Del(key)
 		eventually(t, "it is forgotten", func() bool { runtime.GC(); return known() == 3 })
 		key, fill := n.page(b, 25, 7, nil)
 		if r, err := c.Stored(key, listA, fill.Place); !errors.Is(err, ErrNotStored) {
-			t.Errorf("joined of what is gone: %s", r.Entry.Body)
+			t.Errorf("joined of an evicted entry: %s", r.Entry.Body)
 		}
 		n.store(t, b, c, 21, 10)
 	}
@@ -307,7 +308,7 @@ func TestTheIndexForgetsWhatIsGone(t *testing.T) {
 	}
 }
 
-// What pages are joined of lives on, as if it had been asked for.
+// Joining counts as a request for the entries that a page is joined of, so they are not evicted.
 func TestPartsAreKept(t *testing.T) {
 	n, b, c := startNumbers(t, Options{})
 	key, _ := n.page(b, 31, 10, nil)
@@ -325,11 +326,11 @@ func TestPartsAreKept(t *testing.T) {
 		return at > soon
 	})
 	if c.memory.get(key) != s {
-		t.Error("it is gone")
+		t.Error("the part was evicted")
 	}
 }
 
-// A page that can be joined is not read ahead.
+// A page that can be joined is not prefetched.
 func TestAPageThatCanBeJoinedIsNotPrefetched(t *testing.T) {
 	n, b, c := startNumbers(t, Options{})
 	var queries atomic.Int64
@@ -345,7 +346,7 @@ func TestAPageThatCanBeJoinedIsNotPrefetched(t *testing.T) {
 	})
 }
 
-// only-if-cached is served by joining, too.
+// A request with only-if-cached is served by joining, too.
 func TestStoredIsJoined(t *testing.T) {
 	n, b, c := startNumbers(t, Options{})
 	key, fill := n.page(b, 35, 6, nil)
@@ -355,7 +356,7 @@ func TestStoredIsJoined(t *testing.T) {
 	})
 }
 
-// A request for a stored page shares no look-up that found the page too long ago.
+// A request with only-if-cached does not use a look-up that found the page too long ago.
 func TestStoredSharesNothingTooOld(t *testing.T) {
 	n, b, c := startNumbers(t, Options{})
 	key, fill := n.page(b, 35, 6, nil)
@@ -376,15 +377,15 @@ func TestStoredSharesNothingTooOld(t *testing.T) {
 		delete(c.flights.byName, name)
 	})
 	if r, err := c.Stored(key, listA, fill.Place); err == nil {
-		t.Errorf("it shows what is gone: %s", r.Entry.Body)
+		t.Errorf("it shows a row that was deleted: %s", r.Entry.Body)
 	}
 }
 
-// Walkers and a writer at once: no page lacks a number that was there throughout, and
-// none has one that was not there before it was asked for.
+// While a writer changes the list, clients walk it. No page lacks a number that was in the
+// list throughout, and none has a number that was removed before the request.
 func TestJoiningBesideChanges(t *testing.T) {
 	n, b, c := startNumbers(t, Options{Memory: 1 << 20})
-	var latest atomic.Int64 // the number that came in last
+	var latest atomic.Int64 // the number that was inserted last
 	latest.Store(40)
 	done := make(chan struct{})
 	var walkers sync.WaitGroup

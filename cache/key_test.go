@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// parseKey reads back what AppendKey wrote. That it can is the proof that the
-// key is injective.
+// parseKey reverses AppendKey, so different parts give different keys.
 func parseKey(key []byte) (workspace [16]byte, parts [][]byte, ok bool) {
 	if len(key) < len(workspace) {
 		return workspace, nil, false
@@ -59,8 +58,8 @@ func FuzzAppendKey(f *testing.F) {
 	})
 }
 
-// Neighbours: bytes that change places between parts, with the workspace and
-// with the lengths themselves, are where encodings fail.
+// Keys of similar parts differ: a byte may move from one part to the next, into the
+// workspace, or look like a length.
 func TestSimilarKeysDiffer(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	seen := map[string]string{}

@@ -18,8 +18,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// patient is a limit for what is not about the limit: for hangs, on however
-// slow a machine.
+// patient is a time limit for hangs. No test is about it, so it suits a slow machine.
 const patient = time.Minute
 
 var startRedis = redistest.Start
@@ -32,7 +31,7 @@ var (
 	listB = changefeed.List{Workspace: uuid.UUID{2}, Collection: changefeed.Items}
 )
 
-// ofShop is what the pages of tests are of.
+// ofShop is the database that the pages of tests are read from.
 var ofShop = changefeed.Identity{System: "7400000000000000001", Database: 16384, Name: "shop"}
 
 func followedAt(identity changefeed.Identity, timeline uint32) *changefeed.Followed {
@@ -44,8 +43,8 @@ func followedAt(identity changefeed.Identity, timeline uint32) *changefeed.Follo
 // inRedis is the name of a key's page in Redis.
 func inRedis(key []byte) string { return entryPrefix + ofShop.Digest() + ":" + string(key) }
 
-// open makes a cache that is closed before the test's other clean-ups. What is
-// not given is large or long; Redis may take its time.
+// open makes a cache that is closed before the test's other clean-ups. Options that are
+// not set get large values, and Redis a long timeout.
 func open(t testing.TB, o Options) *Cache {
 	t.Helper()
 	if o.Memory == 0 {
@@ -77,13 +76,13 @@ func closeCache(t testing.TB, c *Cache) {
 	}
 }
 
-// eventually waits for what another goroutine or process is about to bring.
+// eventually waits until the condition is true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	sandboxtest.Within(t, patient, what, ok)
 }
 
-// putAged puts an entry into the cache's memory that was read so long ago.
+// putAged puts an entry of this age into the cache's memory.
 func putAged(c *Cache, key []byte, body string, age time.Duration) {
 	e := NewEntry([]byte(body), "next of "+body)
 	e.Proof = c.clock.Now() - age
@@ -106,7 +105,7 @@ func fails(err error) Fill {
 	return Fill{Primary: func(context.Context, string) (FillResult, error) { return FillResult{}, err }}
 }
 
-// want is what a Result is to be, its age aside.
+// want is the expected Result, without its age.
 type want struct {
 	body      string
 	source    Source
@@ -129,10 +128,10 @@ func (w want) check(t testing.TB, r Result, err error) {
 	}
 }
 
-// testsBegan is the zero moment of entries that are in no cache.
+// testsBegan is the base time of entries that are in no cache.
 var testsBegan = time.Now()
 
-// newEntryAt is an entry that was read from the primary then.
+// newEntryAt is an entry that was read from the primary at that time.
 func newEntryAt(body []byte, next string, proof time.Time) *Entry {
 	e := NewEntry(body, next)
 	e.Proof = proof.Sub(testsBegan)

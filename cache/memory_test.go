@@ -30,7 +30,7 @@ func openMemory(t testing.TB, budget int64) *memory {
 	return m
 }
 
-// bodyOnly is an entry that was read now, without what costs time to compute.
+// bodyOnly is an entry that was read now, without the fields that take time to compute.
 func bodyOnly(body []byte) *Entry {
 	e := &Entry{Body: body}
 	e.Proof = time.Since(testsBegan)
@@ -40,23 +40,23 @@ func bodyOnly(body []byte) *Entry {
 
 func TestWholeKeyIsCompared(t *testing.T) {
 	m := openMemory(t, 8<<20)
-	ours, theirs := keyOf("ours"), keyOf("theirs")
-	// What a collision of all 128 bits of hash would leave behind.
-	collided := &slot{key: theirs}
-	collided.entry.Store(newEntryAt([]byte("theirs"), "", time.Now()))
-	m.ristretto.Set(ours, collided, 1000)
+	key, other := keyOf("key"), keyOf("other")
+	// As after a collision of all 128 bits of the hash.
+	collided := &slot{key: other}
+	collided.entry.Store(newEntryAt([]byte("other"), "", time.Now()))
+	m.ristretto.Set(key, collided, 1000)
 	m.ristretto.Wait()
-	if _, there := m.ristretto.Get(ours); !there {
+	if _, there := m.ristretto.Get(key); !there {
 		t.Fatal("the collision was not brought about")
 	}
-	if h := m.get(ours); h != nil {
+	if h := m.get(key); h != nil {
 		t.Fatalf("another key's page: %s", h.entry.Load().Body)
 	}
-	m.put(ours, newEntryAt([]byte("ours"), "", time.Now()), time.Hour)
-	if h := m.get(ours); h == nil || string(h.entry.Load().Body) != "ours" {
+	m.put(key, newEntryAt([]byte("page"), "", time.Now()), time.Hour)
+	if h := m.get(key); h == nil || string(h.entry.Load().Body) != "page" {
 		t.Fatal("the page is not found in place of the collided one")
 	}
-	if got := string(collided.entry.Load().Body); got != "theirs" {
+	if got := string(collided.entry.Load().Body); got != "other" {
 		t.Fatalf("the other key's slot got %s", got)
 	}
 }
@@ -124,7 +124,7 @@ func TestExpiredEntriesDisappear(t *testing.T) {
 	})
 }
 
-// However long the page before it was to live.
+// An entry lives as long as its own TTL says, not as long as that of the entry it replaces.
 func TestAnEntryThatReplacesAnotherLivesAsLongAsItMay(t *testing.T) {
 	lives := []time.Duration{time.Second, 70 * time.Second, 78 * time.Second, 79 * time.Second, 80 * time.Second, 88 * time.Second, 91 * time.Second, time.Hour}
 	for _, life := range lives {
@@ -134,7 +134,7 @@ func TestAnEntryThatReplacesAnotherLivesAsLongAsItMay(t *testing.T) {
 			m.put(keyOf("q"), newEntryAt([]byte("body"), "", time.Now().Add(1)), life)
 			boottimetest.Pass(life - time.Millisecond)
 			if m.get(keyOf("q")) == nil {
-				t.Errorf("to live %v, it is gone before", life)
+				t.Errorf("expired before its TTL of %v", life)
 			}
 			boottimetest.Pass(2 * time.Millisecond)
 			if m.get(keyOf("q")) != nil {
@@ -151,15 +151,14 @@ func TestRenewedEntryLives(t *testing.T) {
 			m.put(keyOf("q"), newEntryAt([]byte("body"), "", time.Now()), 10*time.Second)
 			boottimetest.Pass(9 * time.Second)
 			if m.get(keyOf("q")) == nil {
-				t.Fatal("gone before its time")
+				t.Fatal("expired before its TTL")
 			}
 		}
 	})
 }
 
-// What memory thinks a page costs is what it does cost, or a little more:
-// wherever pages that are replaced by smaller and larger ones lie, and whoever
-// they have to make room for meanwhile.
+// The cost that memory counts for an entry is at least what the entry takes on the heap,
+// and not much more: also while entries are replaced by smaller and larger ones, and evicted.
 func TestEntriesCostNoMoreThanIsCounted(t *testing.T) {
 	const keys, putters, puts = 200, 8, 3_000
 	m := openMemory(t, 2<<20)
@@ -231,7 +230,7 @@ func TestAnEntryLargerThanTheBudgetDoesNoHarm(t *testing.T) {
 	}
 }
 
-// liveHeap is what is in use after everything unused was collected.
+// liveHeap is the size of the heap after a garbage collection.
 func liveHeap() int64 {
 	var s runtime.MemStats
 	runtime.GC()
@@ -240,7 +239,7 @@ func liveHeap() int64 {
 	return int64(s.HeapAlloc)
 }
 
-// copied is a page with bytes of its own, in both forms.
+// copied is an entry that shares no bytes with another, in both forms.
 func copied(p *Entry) *Entry {
 	deflate := bytes.Clone(p.Deflate())
 	q := &Entry{Body: bytes.Clone(p.Body), ETag: p.ETag, Next: strings.Clone(p.Next), CRC: p.CRC}
@@ -293,7 +292,7 @@ func TestMemoryBudget(t *testing.T) {
 			peak := int64(0)
 			for i := range c.puts {
 				m.put(key(i%c.keys), c.page(i), time.Hour)
-				m.get(key(rand.IntN(c.keys))) // so that some are worth more than others
+				m.get(key(rand.IntN(c.keys))) // so that some are requested more often than others
 				peak = max(peak, m.used())
 			}
 			live := liveHeap() - before
@@ -315,8 +314,8 @@ func TestMemoryBudget(t *testing.T) {
 
 func share(part, whole int64) float64 { return float64(part) / float64(whole) }
 
-// One page must not take the room of many: memory turns it away, and has no
-// older one in its place.
+// Memory does not store an entry that would take the room of many, and removes the older
+// entry of its key.
 func TestMemoryStoresNoEntryThatIsTooLarge(t *testing.T) {
 	m := openMemory(t, 16<<20)
 	now := time.Now()
@@ -362,8 +361,7 @@ func TestRedisStoresNoEntryThatIsTooLarge(t *testing.T) {
 	}
 }
 
-// A value that somebody else has written, or that is broken, is not read into
-// memory whole.
+// A node does not read a value of Redis that is too long, whoever wrote it.
 func TestAValueThatIsTooLongIsNotRead(t *testing.T) {
 	_, client := startRedis(t)
 	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
@@ -396,7 +394,7 @@ func TestAValueThatIsTooLongIsNotRead(t *testing.T) {
 	}
 }
 
-// sent is how many bytes the server has sent so far.
+// sent returns how many bytes the server has sent so far.
 func sent(t *testing.T, client *redis.Client) int {
 	t.Helper()
 	info := client.Info(t.Context(), "stats").Val()

@@ -18,8 +18,8 @@ import (
 	"listedge/internal/sandbox/redistest"
 )
 
-// wayTo is an address by which connections lead to another, as carry has their
-// bytes go.
+// wayTo returns an address whose connections lead to another address. carry copies their
+// bytes.
 func wayTo(t *testing.T, to string, carry func(client, server net.Conn)) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -44,8 +44,8 @@ func wayTo(t *testing.T, to string, carry func(client, server net.Conn)) (addres
 	return l.Addr().String()
 }
 
-// slowToOpen is a way to a server on which the first answer of each connection
-// takes longer than a page may.
+// slowToOpen returns an address of a server at which the first answer of each connection
+// takes longer than the budget of a page.
 func slowToOpen(t *testing.T, to string) (address string) {
 	t.Helper()
 	return wayTo(t, to, func(client, server net.Conn) {
@@ -62,8 +62,8 @@ func slowToOpen(t *testing.T, to string) (address string) {
 	})
 }
 
-// Opening a connection takes longer than the budget. Entries come from Redis all the
-// same: a connection that a request has given up on is opened for the next one.
+// Entries come from Redis even if opening a connection takes longer than the budget: the
+// connection that a request has given up on is used by the next one.
 func TestConnectionsThatOpenSlowlyAreUsed(t *testing.T) {
 	server, direct := startRedis(t)
 	client := redis.NewClient(redistest.Options(slowToOpen(t, server.Addr())).Simple())
@@ -116,7 +116,7 @@ func TestARedisThatNeverAnswers(t *testing.T) {
 	closeCache(t, c)
 }
 
-// The client finds the server of a Cluster that has an entry, also after it has moved.
+// The client finds the server of a Cluster that has an entry, also after its slot has moved.
 func TestEntriesOfACluster(t *testing.T) {
 	servers, client := redistest.Cluster(t)
 	options := Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour}
@@ -147,7 +147,7 @@ func TestEntriesOfACluster(t *testing.T) {
 	if err := emptied.FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if err := redistest.Client(t, servers[1]).Do(t.Context(), "CLUSTER", "BUMPEPOCH").Err(); err != nil { // so that its word counts most
+	if err := redistest.Client(t, servers[1]).Do(t.Context(), "CLUSTER", "BUMPEPOCH").Err(); err != nil { // so that the other servers believe it
 		t.Fatal(err)
 	}
 	for _, server := range []int{1, 2, 0} {
@@ -175,12 +175,11 @@ func TestEntriesOfACluster(t *testing.T) {
 	}
 }
 
-// opaque is a connection of which nobody can see that it has ended, as nobody
-// can of one with TLS.
+// opaque is a connection whose end the client cannot see before it uses it, as with TLS.
 type opaque struct{ net.Conn }
 
-// However many connections a restart of Redis has ended, entries come from it as soon
-// as it is back: one call tries them all.
+// A restart of Redis may end many connections. Entries come from Redis as soon as it
+// answers again, because one call tries all of them.
 func TestConnectionsThatHaveEnded(t *testing.T) {
 	server, direct := startRedis(t)
 	o := redistest.Options(server.Addr())
@@ -219,8 +218,8 @@ func TestConnectionsThatHaveEnded(t *testing.T) {
 	})
 }
 
-// movedToItself is a way to a server which, while moved, answers each command
-// with MOVED and its own address, as a Cluster behind a name or NAT may.
+// movedToItself returns an address of a server. While moved is set, the server answers each
+// command with MOVED and this address, as a Cluster behind a name or NAT may.
 func movedToItself(t *testing.T, to string, moved *atomic.Bool) (address string) {
 	t.Helper()
 	command := func(in *bufio.Reader) (text string, err error) {
@@ -254,7 +253,7 @@ func movedToItself(t *testing.T, to string, moved *atomic.Bool) (address string)
 	})
 }
 
-// A server that answers MOVED with its own address, for a while, is used again.
+// A server that answered MOVED with its own address for a while is used again.
 func TestAServerThatMovesToItself(t *testing.T) {
 	server, direct := startRedis(t)
 	var moved atomic.Bool

@@ -16,7 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// stored waits until no page is on its way to Redis, by taking all places.
+// stored waits until all stores to Redis have ended, by taking all their places.
 func stored(t testing.TB, c *Cache) {
 	t.Helper()
 	for range cap(c.async) {
@@ -39,7 +39,7 @@ func checkRedis(t testing.TB, c *Cache, calls, failures, corrupt uint64) {
 	}
 }
 
-// deposit writes a page into Redis as a node would have that read it some time ago.
+// deposit writes a page into Redis as if a node had read it some time ago.
 func deposit(t testing.TB, client *redis.Client, key []byte, body string, age, life time.Duration) {
 	t.Helper()
 	e := NewEntry([]byte(body), "next of "+body)
@@ -85,8 +85,7 @@ func TestMemoryThenRedisThenOrigin(t *testing.T) {
 	checkFills(t, second, 0, 0)
 }
 
-// The age of a page goes on counting from the query that read it, on whichever
-// node, in whichever tier.
+// The age of a page counts from the query that read it, on every node and in both tiers.
 func TestAgeCountsFromTheFirstNodesQuery(t *testing.T) {
 	_, client := startRedis(t)
 	for round := range 20 {
@@ -174,7 +173,7 @@ func TestStaleEntriesOfRedis(t *testing.T) {
 	})
 }
 
-// What is in Redis for longer than it may be is served no longer, though.
+// An entry that Redis keeps for longer than it may be served is not served.
 func TestAnEntryIsInRedisAsLongAsItMayBeServed(t *testing.T) {
 	_, client := startRedis(t)
 	c := open(t, Options{Redis: client, TTL: time.Minute, MaxStale: time.Hour})
@@ -210,7 +209,7 @@ func TestAValueInRedisThatIsNoEntryIsAMissAndHeals(t *testing.T) {
 		"truncated":       set(entry[:len(entry)-1]),
 		"flipped":         set(flipped),
 		"another version": set(version),
-		"another key":     set(NewEntry([]byte("theirs"), "").encode(keyOf("theirs"), time.Hour, time.Now())),
+		"another key":     set(NewEntry([]byte("other"), "").encode(keyOf("other"), time.Hour, time.Now())),
 		"a list":          func(ctx context.Context, name string) error { return client.LPush(ctx, name, "x").Err() },
 		"a hash":          func(ctx context.Context, name string) error { return client.HSet(ctx, name, "x", "y").Err() },
 	} {
@@ -226,7 +225,7 @@ func TestAValueInRedisThatIsNoEntryIsAMissAndHeals(t *testing.T) {
 			if what == "nothing" {
 				each = 0 // Redis does not tell it from no value
 			}
-			// Again and again, with the origin away: nothing of it is Redis' failure.
+			// Many times, while the origin fails: none of it counts as a failure of Redis.
 			for range 5 {
 				if r, err := c.Forward(key, changefeed.List{}, fails(errOrigin)); !errors.Is(err, errOrigin) {
 					t.Fatalf("%+v, %v", r, err)
@@ -267,8 +266,8 @@ func (b between) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	}
 }
 
-// The life that is left and the page are asked for one after the other. The
-// clocks are of no help here: the writers' is an hour ahead.
+// The node requests the remaining life and the value one after the other. (The writer's
+// clock is an hour ahead, so wall clocks cannot help.)
 func TestEntryReplacedWhileItIsRead(t *testing.T) {
 	server, writer := startRedis(t)
 	key := keyOf("q")
@@ -291,9 +290,9 @@ func TestEntryReplacedWhileItIsRead(t *testing.T) {
 	}
 }
 
-// Where changes are followed, the age of a valid entry comes from the
-// node's proof; of one that does not, Redis is asked. The clocks are of no help:
-// the writer's is an hour ahead.
+// If changes are followed, the age of a valid entry comes from the node's proof. Otherwise
+// Redis is asked for its remaining life. (The writer's clock is an hour ahead, so wall
+// clocks cannot help.)
 func TestEntriesOfRedisAreValidatedByChanges(t *testing.T) {
 	_, client := startRedis(t)
 	b, c := followed(t, Options{Redis: client})
@@ -327,11 +326,11 @@ func TestEntriesOfRedisAreValidatedByChanges(t *testing.T) {
 	if r.Age < age {
 		t.Errorf("it looks %v old", r.Age)
 	}
-	checkRedis(t, c, 6, 0, 0) // asked, asked for its age, claimed, asked again, released
+	checkRedis(t, c, 6, 0, 0) // looked up, age read, claimed, looked up again, released
 }
 
-// A page that was read while nothing was proven is not fresh once something is. It
-// must not keep the page that another node has put into Redis out of memory.
+// An entry that was read without proof is not fresh later. It must not keep the entry that
+// another node has stored in Redis out of memory.
 func TestAnEntryOfRedisReplacesOneThatWasNotAdmitted(t *testing.T) {
 	_, client := startRedis(t)
 	b := startFollower(t)
@@ -348,7 +347,7 @@ func TestAnEntryOfRedisReplacesOneThatWasNotAdmitted(t *testing.T) {
 	eventually(t, "a hit from memory", func() bool { _, hit := request(t, c, fails(errPanic)); return hit })
 }
 
-// outage is a way for Redis to be away.
+// outage is a way in which Redis fails.
 type outage struct {
 	begin, end func() error
 	silent     bool // it takes requests and does not answer
@@ -392,7 +391,7 @@ func TestRedisAway(t *testing.T) {
 				body, asked := fmt.Sprint(i), time.Now()
 				r, err := c.Forward(keyOf(body), changefeed.List{}, brings(body))
 				want{body: body, source: Origin}.check(t, r, err)
-				// The client's own timeouts are of seconds. A noisy machine is given its due.
+				// The client's own timeouts are seconds. A busy machine may take up to one.
 				if waited := time.Since(asked); waited > redisBudget+time.Second {
 					t.Fatalf("a request waited %v", waited)
 				}
@@ -430,7 +429,7 @@ func TestRedisAway(t *testing.T) {
 			i := 0
 			another := open(t, options)
 			eventually(t, "a page by way of Redis", func() bool {
-				i++ // a key that no earlier attempt has brought into memory
+				i++ // a key that no earlier attempt has stored in memory
 				body := fmt.Sprint("after ", i)
 				forward(t, c, keyOf(body), brings(body))
 				stored(t, c)
@@ -460,7 +459,7 @@ func TestRedisFlushed(t *testing.T) {
 	checkRedis(t, c, 4, 0, 0)
 }
 
-// A server that accepts and never says a word: no connection even gets ready.
+// A server that accepts connections and never answers: no connection can be opened.
 func TestRedisNeverAnswersAtAll(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -481,7 +480,7 @@ func TestRedisNeverAnswersAtAll(t *testing.T) {
 	closeCache(t, c) // before its client
 }
 
-// hung is a Redis of which one command gets no answer.
+// hung is a Redis that does not answer one command.
 type hung struct {
 	command string
 	calls   atomic.Int64 // of all commands that a request waits for
@@ -508,7 +507,7 @@ func (h *hung) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 // A miss of a node that follows changes looks in Redis, claims the entry, and looks once
-// more. It waits in vain once: a call without an answer is the last one.
+// more. If a call gets no answer, the miss makes no further call.
 func TestAMissWaitsOnceForARedisThatHangs(t *testing.T) {
 	for _, test := range []struct {
 		name, command string
@@ -534,7 +533,8 @@ func TestAMissWaitsOnceForARedisThatHangs(t *testing.T) {
 	}
 }
 
-// More pages than can be on their way are not stored, and nobody waits for them.
+// The number of concurrent stores is bounded. Pages beyond it are not stored, and nothing
+// waits for them.
 func TestStoresAreBounded(t *testing.T) {
 	server, client := startRedis(t)
 	c := open(t, Options{Redis: client, TTL: time.Hour, MaxStale: time.Hour})
@@ -562,7 +562,7 @@ func TestStoresAreBounded(t *testing.T) {
 	}
 }
 
-// forget empties the cache's memory.
+// forget empties the cache's memory tier.
 func forget(c *Cache) {
 	c.memory.ristretto.Clear()
 	c.memory.window = newWindow(c.memory.window.budget, c.memory.window.evicted)

@@ -17,13 +17,13 @@ import (
 
 func TestIsHot(t *testing.T) {
 	for _, c := range []struct {
-		asked   uint64
-		elapsed time.Duration
-		want    bool
+		requests uint64
+		elapsed  time.Duration
+		want     bool
 	}{{0, 0, false}, {0, time.Hour, false}, {1, time.Millisecond, true}, {1, 250 * time.Millisecond, true}, {1, 251 * time.Millisecond, false},
 		{39, 10 * time.Second, false}, {40, 10 * time.Second, true}} {
-		if got := isHot(c.asked, c.elapsed); got != c.want {
-			t.Errorf("asked %d times in %s: %t", c.asked, c.elapsed, got)
+		if got := isHot(c.requests, c.elapsed); got != c.want {
+			t.Errorf("%d requests in %s: %t", c.requests, c.elapsed, got)
 		}
 	}
 }
@@ -36,7 +36,7 @@ func counted(queries *atomic.Int64, fill Fill) Fill {
 	}}
 }
 
-// following is a cache that follows a fakeFollower and trusts it.
+// following is a cache that follows a fakeFollower and has proof.
 func followed(t *testing.T, o Options) (*fakeFollower, *Cache) {
 	b := startFollower(t)
 	o.TTL, o.MaxStale, o.Bound = time.Minute, time.Minute, testBound
@@ -77,16 +77,16 @@ func TestAHotEntryIsRefreshedAheadOfRequests(t *testing.T) {
 	if n := queries.Load() - before; n != 1 {
 		t.Errorf("%d queries for one change", n)
 	}
-	// It was asked for once since, and is read once more; and then no more.
+	// It had one request since, so the next change refreshes it once more, and later ones do not.
 	for range 20 {
 		b.change(listA)
 		before := b.applied.Load()
 		eventually(t, "it is applied", func() bool { return b.applied.Load() > before })
 	}
 	awaitRefreshes(c)
-	// (Once more, and again where the next change came while it was read.)
+	// (One refresh, and another if the next change came during the first.)
 	if n, most := queries.Load()-before, int64(2+len(visibilityWaits)); n > most {
-		t.Errorf("%d queries for a page that was asked for once", n)
+		t.Errorf("%d queries for a page that had one request", n)
 	}
 	eventually(t, "cold", func() bool {
 		b.change(listA)
@@ -96,8 +96,8 @@ func TestAHotEntryIsRefreshedAheadOfRequests(t *testing.T) {
 	})
 }
 
-// awaitRefreshes returns when the tasks that are queued have ended: each worker is then at
-// a task that waits for the other workers.
+// awaitRefreshes returns when all queued tasks have ended. It gives each worker a task that
+// waits for the other workers.
 func awaitRefreshes(c *Cache) {
 	var workers sync.WaitGroup
 	workers.Add(refreshWorkers)
@@ -108,7 +108,7 @@ func awaitRefreshes(c *Cache) {
 }
 
 // A change of a row that a hot page does not show costs no query, and the page stays a
-// hit. A page that does not say what it shows is read again.
+// hit. A page without an extent is read again.
 func TestOnlyPagesThatAChangeConcernsAreRefreshed(t *testing.T) {
 	b := startFollower(t)
 	c, _ := b.open(Options{TTL: time.Minute, MaxStale: time.Minute, Bound: patient})
@@ -168,7 +168,7 @@ func TestAnEntryThatIsNotHotIsNotRefreshed(t *testing.T) {
 	}
 }
 
-// A change is published before it is visible: the entry is read until it shows it.
+// A change may be published before it is visible. The entry is read until it shows the change.
 func TestAHotEntryIsRetriedUntilItsChangeIsVisible(t *testing.T) {
 	_, client := startRedis(t)
 	b, c := followed(t, Options{Redis: client})
@@ -177,7 +177,7 @@ func TestAHotEntryIsRetriedUntilItsChangeIsVisible(t *testing.T) {
 	fill.Primary = func(ctx context.Context, run string) (FillResult, error) {
 		queries.Add(1)
 		f, err := b.brings("page").Primary(ctx, run)
-		if early.Add(-1) >= 0 { // the last transaction is running still
+		if early.Add(-1) >= 0 { // the last transaction is not visible yet
 			var xmax uint64
 			_, _ = fmt.Sscanf(f.Snapshot, "%d:", &xmax)
 			f.Snapshot = fmt.Sprintf("%d:%d:%d", xmax-1, xmax, xmax-1)
@@ -198,7 +198,8 @@ func TestAHotEntryIsRetriedUntilItsChangeIsVisible(t *testing.T) {
 	}
 }
 
-// What does not fit into the budget is left to readers, and nothing waits.
+// Refreshes are bounded. Pages beyond the bound are read when they are requested, and
+// nothing waits.
 func TestRefreshingIsBounded(t *testing.T) {
 	b, c := followed(t, Options{})
 	release := make(chan struct{})
@@ -238,7 +239,7 @@ func TestRefreshingIsBounded(t *testing.T) {
 	eventually(t, "some are dropped", func() bool { return c.Stats().RefreshesDropped > 0 })
 	eventually(t, "all workers at work", func() bool { return running.Load() == refreshWorkers })
 	var wg sync.WaitGroup
-	wg.Go(func() { request(t, c, b.brings("another")) }) // nobody waits behind them
+	wg.Go(func() { request(t, c, b.brings("another")) }) // requests do not wait for refreshes
 	wg.Wait()
 	close(release)
 	eventually(t, "idle", func() bool { return len(c.refresher.tasks) == 0 && running.Load() == 0 })
@@ -247,8 +248,8 @@ func TestRefreshingIsBounded(t *testing.T) {
 	}
 }
 
-// A change that stays invisible for long (its commit waits for a synchronous
-// standby) has the page insisted on once, and not by each reader anew.
+// If a change stays invisible for long (its commit waits for a synchronous standby), one
+// refresher retries the page. Requests start no further retries.
 func TestRetryingEnds(t *testing.T) {
 	b, c := followed(t, Options{})
 	var queries atomic.Int64
@@ -277,15 +278,15 @@ func TestRetryingEnds(t *testing.T) {
 		eventually(t, "a query", func() bool { request(t, c, fill); return queries.Load() > before })
 		awaitRefreshes(c)
 	}
-	// Beside the readers', once to read it ahead, and once until it is given up.
+	// Beside those of requests: one to refresh it, and one series of retries.
 	if n, most := queries.Load(), int64(readers+1+len(visibilityWaits)); n > most {
 		t.Errorf("%d queries for %d readers, more than %d", n, readers, most)
 	}
 }
 
-// A query is counted for the request that began the fill: of one that several requests
-// share for the first, and of a page that is read ahead for the one before. Refreshes are
-// counted for nobody.
+// A query is counted for the key of the request that began the fill. If several requests
+// share the fill, that is the first. A prefetched page counts for the request that caused
+// the prefetch. Refreshes count for no key.
 func TestQueriesAreCountedForTheRequestThatCausedThem(t *testing.T) {
 	b, c := followed(t, Options{})
 	var queries, caused atomic.Int64
@@ -331,7 +332,7 @@ func TestTheNextPageIsPrefetched(t *testing.T) {
 		fill := counted(&queries, by.fill)
 		by.cache.PrefetchNext(keyOf("2"), listA, fill)
 		eventually(t, name+": it is in memory", func() bool { return by.cache.memory.get(keyOf("2")) != nil })
-		by.cache.refresher.prefetch(keyOf("2"), listA, fill) // what is there is not read again
+		by.cache.refresher.prefetch(keyOf("2"), listA, fill) // an entry in memory is not read again
 		r, err := by.cache.Forward(keyOf("2"), listA, fails(errPanic))
 		if err != nil || string(r.Entry.Body) != "next" || r.Source != Memory {
 			t.Errorf("%s: %+v, %v", name, r, err)
@@ -342,7 +343,7 @@ func TestTheNextPageIsPrefetched(t *testing.T) {
 	}
 }
 
-// Whatever is asked for at once, the page after is asked for by one of them.
+// Of several concurrent requests for a page, one prefetches the next page.
 func TestTheNextPageIsClaimedOnce(t *testing.T) {
 	p, last := newEntryAt([]byte("x"), "next", time.Now()), newEntryAt([]byte("x"), "", time.Now())
 	if !p.ClaimNextPrefetch() || p.ClaimNextPrefetch() || last.ClaimNextPrefetch() {
@@ -350,8 +351,8 @@ func TestTheNextPageIsClaimedOnce(t *testing.T) {
 	}
 }
 
-// A walker is served by the flight that was to read its page ahead, and one
-// whose page is late asks the database no second time.
+// A client that walks joins the flight that prefetches its page. If the page is late, the
+// request does not query the database a second time.
 func TestARequestJoinsThePrefetch(t *testing.T) {
 	c := open(t, Options{TTL: time.Hour})
 	var queries atomic.Int64
@@ -373,7 +374,7 @@ func TestARequestJoinsThePrefetch(t *testing.T) {
 	}
 }
 
-// No worker is woken for a page that somebody reads already, or has read.
+// A page that is being read, or is in memory, is not prefetched.
 func TestAnEntryUnderWayIsNotPrefetched(t *testing.T) {
 	c := open(t, Options{TTL: time.Hour})
 	forward(t, c, keyOf("there"), brings("page"))
@@ -398,7 +399,7 @@ func TestAnEntryUnderWayIsNotPrefetched(t *testing.T) {
 	}
 }
 
-// Walks leave half of the queue to hot pages, and never wait.
+// Prefetches use at most half of the queue, so refreshes have the other half. Nothing waits.
 func TestPrefetchesLeaveHalfOfTheQueue(t *testing.T) {
 	c := open(t, Options{TTL: time.Hour})
 	release := make(chan struct{})
@@ -418,7 +419,7 @@ func TestPrefetchesLeaveHalfOfTheQueue(t *testing.T) {
 	}
 }
 
-// A page that cannot be read is nobody's loss until it is asked for.
+// A failed prefetch has no effect on later requests for the page.
 func TestAFailedPrefetchIsForgotten(t *testing.T) {
 	c := open(t, Options{TTL: time.Hour})
 	c.PrefetchNext(keyOf("2"), listA, fails(errPanic))

@@ -11,7 +11,7 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// Of all who ask at once one looks; who asks later looks again.
+// Concurrent requests share one look-up. A later request looks up again.
 func TestOneLookUpForAllRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f flights
@@ -51,7 +51,7 @@ func TestOneLookUpForAllRequests(t *testing.T) {
 	})
 }
 
-// A look-up that panics is an error for all who wait: nobody waits for ever.
+// A look-up that panics is an error for all requests that wait for it.
 func TestALookUpThatPanicsIsAnError(t *testing.T) {
 	var f flights
 	if _, err := f.do("entry", func() (Result, error) { panic("on the way") }); !errors.Is(err, errPanic) {
@@ -62,8 +62,8 @@ func TestALookUpThatPanicsIsAnError(t *testing.T) {
 	}
 }
 
-// A flight may take longer than a page lives. Who asks while it is under way
-// must not be brought a page that was read before it asked and is too old.
+// A flight may take longer than a page lives. A request that joins it late must not get an
+// entry that was read before the request and is too old.
 func TestALateRequestDoesNotGetAnEntryThatIsTooOldForIt(t *testing.T) {
 	virtual(t, func(t *testing.T, c *Cache) {
 		const slow = ttl + time.Second

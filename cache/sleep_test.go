@@ -19,7 +19,7 @@ type sleeper struct {
 	last    changefeed.Position
 }
 
-// read is a read of the log that finds its end.
+// read reads the log to its end.
 func (s *sleeper) read() { s.feed.Apply(time.Now(), nil, false) }
 
 // heartbeat proves the moment at which the last read began.
@@ -35,10 +35,10 @@ func (s *sleeper) isTrusted(want bool, when string) {
 	}
 }
 
-// A node whose machine sleeps does not run meanwhile, and its monotonic clock stands
-// still: nothing may count as younger for that.
+// While a machine sleeps, its nodes do not run and its monotonic clock stops. No entry may
+// count as younger because of that.
 func TestAfterASleep(t *testing.T) {
-	// A moment awake is much less than the bound, and than the time in which answers are shared.
+	// The time awake is much less than the bound, and than the time in which requests share an answer.
 	const asleep, awake = time.Hour, 10 * time.Millisecond
 	on := func(t *testing.T, test func(s *sleeper)) {
 		synctest.Test(t, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestAfterASleep(t *testing.T) {
 		on(t, func(s *sleeper) {
 			s.read()
 			s.machine.Sleep(asleep)
-			s.isTrusted(false, "afterwards") // by which the clock notices
+			s.isTrusted(false, "afterwards") // this reading of the clock notices the sleep
 			s.heartbeat()
 			s.isTrusted(false, "for a read that began an hour ago")
 		})

@@ -14,8 +14,8 @@ import (
 	"listedge/cache/freshness"
 )
 
-// unproven is a cache that trusts a fakeFollower that says no more: its proof stays
-// behind all that is read from now on.
+// unproven is a cache whose fakeFollower writes no more heartbeats: its proof stays older
+// than every later fill.
 func unproven(t *testing.T) (*fakeFollower, *Cache) {
 	b := startFollower(t)
 	c, _ := b.open(Options{TTL: time.Minute, MaxStale: time.Minute, Bound: patient})
@@ -24,8 +24,8 @@ func unproven(t *testing.T) (*fakeFollower, *Cache) {
 	return b, c
 }
 
-// A page of the primary that was read too early gives way to one that a
-// standby has in full, though the proof of that one is older.
+// An entry of the primary that was read before its change was visible is replaced by one of
+// a standby that shows the change, although the standby's entry has an older proof.
 func TestAStandbysEntryReplacesOneReadTooEarly(t *testing.T) {
 	b, c := unproven(t)
 	before := b.applied.Load()
@@ -60,8 +60,8 @@ func TestAStandbysEntryReplacesOneReadTooEarly(t *testing.T) {
 	}
 }
 
-// Requests that wait for one flight wait for the next at most, however old the
-// proof of a standby's page is, and however often the list changes.
+// A request waits for two flights at most, however old the proof of a standby's page is, and
+// however often the list changes.
 func TestARequestWaitsForTwoFlightsAtMost(t *testing.T) {
 	b, c := unproven(t)
 	const requests = 30
@@ -69,11 +69,13 @@ func TestARequestWaitsForTwoFlightsAtMost(t *testing.T) {
 	all, brought := make(chan struct{}), make(chan uint64)
 	putting := c.memory.putMutex(keyOf("q"))
 	fill := Fill{
-		Primary: func(context.Context, string) (FillResult, error) { return FillResult{}, errors.New("not asked") },
+		Primary: func(context.Context, string) (FillResult, error) {
+			return FillResult{}, errors.New("the primary must not be queried")
+		},
 		Standby: func(context.Context, Requirement) (FillResult, error) {
 			flights.Add(1)
 			<-all
-			putting.Lock() // nobody is given the page until it has changed
+			putting.Lock() // no request gets the page until the list has changed
 			brought <- c.admissions[freshness.Admitted].Load()
 			return b.replays("page")
 		},

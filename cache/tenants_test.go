@@ -13,17 +13,17 @@ import (
 	"time"
 )
 
-// Many workspaces ask the same questions, at the same time, of two nodes on one
-// Redis, with little memory, pages that hardly stay fresh and an origin that
-// fails now and then. Each answer says whose it is and what was asked, in every
-// encoding. Keys are scratch that is overwritten at once.
+// Many workspaces send the same queries at the same time to two nodes on one Redis. Memory
+// is small, pages become stale quickly, and the origin sometimes fails. Each body names its
+// workspace and its query, in every encoding, and so shows a mix-up. Keys are overwritten
+// right after each call.
 func TestNoWorkspaceGetsAnothersEntry(t *testing.T) {
 	_, client := startRedis(t)
 	options := Options{Memory: 1 << 20, Redis: client, TTL: 30 * time.Millisecond, MaxStale: time.Minute}
 	nodes := []*Cache{open(t, options), open(t, options)}
 	var workspaces [12][16]byte
 	for i := range workspaces {
-		workspaces[i][i%2*15] = byte(i/2 + 1) // that differ in one byte
+		workspaces[i][i%2*15] = byte(i/2 + 1) // workspaces that differ in one byte
 	}
 	questions := []string{"", "a", "aa", "type=goods", "type=services"}
 	var all sync.WaitGroup
@@ -75,7 +75,7 @@ func TestNoWorkspaceGetsAnothersEntry(t *testing.T) {
 		})
 	}
 	all.Wait()
-	// Every way a page can come was taken.
+	// Pages came in every possible way.
 	if seen[Memory] == 0 || seen[Redis] == 0 || seen[Origin] == 0 || collapsed == 0 || stale == 0 {
 		t.Fatalf("%v, %d collapsed, %d stale", seen, collapsed, stale)
 	}

@@ -9,7 +9,7 @@ import (
 	"listedge/internal/boottime/boottimetest"
 )
 
-// crowded is a memory full of pages that were asked for so often.
+// crowded is a full memory whose entries had this many requests each.
 func crowded(t *testing.T, often int) *memory {
 	t.Helper()
 	m := openMemory(t, 8<<20)
@@ -26,9 +26,9 @@ func crowded(t *testing.T, often int) *memory {
 	return m
 }
 
-// An entry that was refreshed is there when its request comes, though memory is
-// full: of pages that many ask for, so that it is turned away, or of some like
-// it, so that it may be the next to go.
+// A new entry is in memory when its first request comes, even if memory is full: of pages
+// with many requests, so that ristretto rejects the entry, or of pages with few, so that
+// ristretto may evict it.
 func TestANewEntryStaysUntilItsFirstRequest(t *testing.T) {
 	for _, often := range []int{20, 0} {
 		m, rescued := crowded(t, often), 0
@@ -40,12 +40,12 @@ func TestANewEntryStaysUntilItsFirstRequest(t *testing.T) {
 			if i < 5 {
 				continue
 			}
-			key := keyOf(fmt.Sprint("new ", i-5)) // its reader is some pages behind
+			key := keyOf(fmt.Sprint("new ", i-5)) // its request comes some pages later
 			if m.window.find(key) != nil {
 				rescued++
 			}
 			if m.get(key) == nil {
-				t.Fatalf("asked %d times: page %d is gone when its reader comes", often, i-5)
+				t.Fatalf("entries with %d requests each: page %d was evicted before its request", often, i-5)
 			}
 			if used := m.used(); used > 8<<20*budgetShare {
 				t.Fatalf("%d bytes are used", used)
@@ -54,12 +54,12 @@ func TestANewEntryStaysUntilItsFirstRequest(t *testing.T) {
 	}
 }
 
-// Who is asked for in the window again and again moves out of it.
+// An entry of the window that is requested repeatedly moves to ristretto.
 func TestAnEntryOfTheWindowThatIsRequestedMovesOut(t *testing.T) {
 	m := crowded(t, 20)
 	key := keyOf("new")
 	m.put(key, newEntryAt(rows(18_000), "", time.Now()), time.Hour)
-	for range 10_000 { // ristretto hears of 512 at a time, and may miss some
+	for range 10_000 { // ristretto counts requests in batches of 512, and may drop some
 		if m.get(key) == nil {
 			t.Fatal("it is gone")
 		}
@@ -97,7 +97,7 @@ func TestTheWindowIsBounded(t *testing.T) {
 		if left != 90 {
 			t.Errorf("%d are said to have left, want 90", left)
 		}
-		w.add(sized(99, 11_000)) // grown beyond the window
+		w.add(sized(99, 11_000)) // larger than the window
 		if h, _ := w.get([]byte("99")); h != nil || w.used() != 9000 || left != 91 {
 			t.Errorf("a page larger than the window is there; %d bytes", w.used())
 		}
@@ -120,8 +120,8 @@ func TestTheWindowIsBounded(t *testing.T) {
 	})
 }
 
-// A page that was found in the window, and has left it since, is not offered to
-// ristretto any more: a newer one may have been put meanwhile.
+// An entry that was found in the window and has left it since is not offered to ristretto,
+// because a newer entry may have been stored meanwhile.
 func TestAnEntryThatLeftTheWindowIsNotOffered(t *testing.T) {
 	m, key := openMemory(t, 1<<20), keyOf("q")
 	keep := func(key []byte) *slot {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
@@ -33,7 +32,6 @@ type conn struct {
 	hits     uint64 // responses that were neither errors nor misses
 	idPrefix []byte // of the ids that requests get if they have none
 	requests uint64 // how many got one
-	sample   uint64 // requests, from a random number: see busiest
 
 	proxyChecked time.Time // when checkProxy last looked
 
@@ -42,7 +40,7 @@ type conn struct {
 }
 
 func newConn(c net.Conn, s *Server) *conn {
-	made := &conn{Conn: c, server: s, stripe: s.metrics.Stripe(), idPrefix: s.ids.prefix(), log: s.log.shard(), sample: rand.Uint64N(busiestSample)}
+	made := &conn{Conn: c, server: s, stripe: s.metrics.Stripe(), idPrefix: s.ids.prefix(), log: s.log.shard()}
 	if plain, ok := c.(*net.TCPConn); ok {
 		made.socket = rawconn.New(plain)
 		made.Conn = made.socket

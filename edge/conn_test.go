@@ -18,7 +18,7 @@ import (
 	"listedge/cache"
 )
 
-// listening serves on a real connection and returns it, and what reads it.
+// listening serves on a real connection. It returns the connection, and a reader of it.
 func listening(t *testing.T, s *Server) (*net.TCPConn, *bufio.Reader) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -42,7 +42,7 @@ func listening(t *testing.T, s *Server) (*net.TCPConn, *bufio.Reader) {
 	return c.(*net.TCPConn), bufio.NewReader(c)
 }
 
-// thePage is hitServer's.
+// thePage is a request for the page of hitServer.
 const thePage = "GET /v1/items?limit=20&sort=name&type=goods&stock=low HTTP/1.1\r\nHost: a\r\nX-API-Key: " + aKey + "\r\n"
 
 func readAnswer(t *testing.T, r *bufio.Reader, method string) answered {
@@ -58,8 +58,8 @@ func readAnswer(t *testing.T, r *bufio.Reader, method string) answered {
 	return answered{got.StatusCode, got.Header, string(body), got.Close}
 }
 
-// Whatever an answer's size and way onto the wire, the connection goes on in
-// step: each request of a pipeline gets its own answer, whole.
+// Each request of a pipeline gets its own response, complete, whatever the size of the
+// response and the way in which it is written.
 func TestPipelinedResponsesMatchTheirRequests(t *testing.T) {
 	for _, size := range []int{10, 5 << 10, writeBuffer - 200, writeBuffer + 1, 1 << 20} {
 		body := `{"data":["` + strings.Repeat("x", size) + `"]`
@@ -101,8 +101,8 @@ func TestPipelinedResponsesMatchTheirRequests(t *testing.T) {
 	}
 }
 
-// Answers of fasthttp's own making may have filled its buffer to any point when
-// a page's head comes, so that the head comes in parts.
+// Responses that fasthttp makes itself may fill its buffer to any point. The headers of a
+// page then come in parts.
 func TestHeadersInPartsAreJoined(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	for room := range 1200 {
@@ -124,7 +124,7 @@ func TestHeadersInPartsAreJoined(t *testing.T) {
 	}
 }
 
-// An answer that fasthttp never comes to write leaves nothing behind.
+// A response that fasthttp does not write leaves nothing behind.
 func TestADroppedResponseIsNotSent(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	s.handle(ctx)
@@ -150,7 +150,7 @@ func TestHTTP10ClosesTheConnection(t *testing.T) {
 	}
 }
 
-// A client that does not read its answer is given up, though it was a page.
+// A connection whose client does not read its response is closed, also if it is a page.
 func TestAFailedWriteEndsTheConnection(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	broken := newConn(brokenWire{&wire{}}, s)
@@ -170,7 +170,7 @@ type brokenWire struct{ *wire }
 
 func (brokenWire) Write([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }
 
-// deadlineWire notes the deadlines it is given.
+// deadlineWire records the deadlines that are set.
 type deadlineWire struct {
 	wire
 	read, write []time.Time
@@ -188,8 +188,8 @@ func (w *deadlineWire) SetWriteDeadline(t time.Time) error {
 
 func (w *deadlineWire) Read([]byte) (int, error) { return 0, io.EOF }
 
-// A deadline expires when it was set to, or up to a second later, whatever it was
-// before. One that moves with every request is seldom set.
+// A deadline expires at its time or up to a second later, whatever it was before. A
+// deadline that moves with every request is rarely set on the socket.
 func TestDeadlinesExpireOnTime(t *testing.T) {
 	w := &deadlineWire{}
 	c := &conn{Conn: w}
@@ -199,7 +199,7 @@ func TestDeadlinesExpireOnTime(t *testing.T) {
 		for _, wait := range []time.Duration{idleTimeout, readTimeout} { // of which only the last counts at a Read
 			_ = c.SetReadDeadline(now.Add(wait))
 		}
-		if i%1000 != 0 { // mostly, the request lies there already
+		if i%1000 != 0 { // usually the request has already arrived
 			_ = c.SetReadDeadline(now.Add(idleTimeout))
 		}
 		_, _ = c.Read(nil)

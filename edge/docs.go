@@ -6,17 +6,13 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"encoding/json"
-	"html/template"
 	"io/fs"
 	"mime"
-	"net/http"
 	"path"
 	"strings"
 	"sync"
 
-	"github.com/swaggest/swgui"
 	"github.com/swaggest/swgui/v5/static"
-	"github.com/swaggest/swgui/v5emb"
 )
 
 // Two documents need no key. /openapi.json describes the API, and tests check responses
@@ -40,8 +36,8 @@ var openAPI = sync.OnceValue(func() *document {
 
 // docs returns the page of /docs and the files that it loads, by their paths.
 var docs = sync.OnceValue(func() map[string]*document {
-	page := newDocument("text/html; charset=utf-8", docsPage())
-	page.policy = PagePolicy(page.identity(), " 'self'")
+	page := newDocument("text/html; charset=utf-8", docsPage)
+	page.policy = PagePolicy(docsPage, " 'self'")
 	all := map[string]*document{docsPath: page, docsPath + "/": page}
 	for _, f := range must(fs.ReadDir(static.FS, ".")) {
 		text := must(fs.ReadFile(static.FS, f.Name()))
@@ -57,43 +53,13 @@ var docs = sync.OnceValue(func() map[string]*document {
 	return all
 })
 
-// docsPage is the page's HTML.
-func docsPage() []byte {
-	page := &written{}
-	v5emb.NewHandlerWithConfig(swgui.Config{
-		Title:       "listedge",
-		SwaggerJSON: openAPIPath,
-		BasePath:    docsPath,
-		AppendHead:  docsHead,
-		PrependHTML: docsTop,
-		SettingsUI: map[string]string{
-			"defaultModelsExpandDepth": "1",
-			"displayRequestDuration":   "true",
-			"persistAuthorization":     docsPersist,
-			"tryItOutEnabled":          "true",
-		},
-	}).ServeHTTP(page, must(http.NewRequest(http.MethodGet, docsPath, nil)))
-	return page.Bytes()
-}
-
-// written keeps the response of a handler.
-type written struct{ bytes.Buffer }
-
-func (*written) Header() http.Header { return http.Header{} }
-func (*written) WriteHeader(int)     {}
-
-// docs_head.html and docs_top.html: /docs keeps an API key in memory until it is
-// reloaded or closed, because every script of this address can read what a browser
-// stores, for years. A user who wants it stored ticks a box, and unticks it to
-// delete the key. (The item "authorized" is Swagger UI's.)
-var (
-	//go:embed docs_head.html
-	docsHead template.HTML
-	//go:embed docs_top.html
-	docsTop template.HTML
-)
-
-const docsPersist = "remembersKey()" // Swagger UI's persistAuthorization
+// docs.html keeps an API key in memory until it is reloaded or closed, because every
+// script of this address can read what a browser stores, for years. A user who wants it
+// stored ticks a box, and unticks it to delete the key. (The item "authorized" is Swagger
+// UI's.)
+//
+//go:embed docs.html
+var docsPage []byte
 
 // PagePolicy is the Content-Security-Policy of a page of this node: the page
 // loads and sends nothing elsewhere, and no other site frames it. files says

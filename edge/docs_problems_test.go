@@ -27,8 +27,8 @@ var contractCodes = map[string][]int{
 	"RATE_LIMITED": {429}, "SERVICE_UNAVAILABLE": {503}, "INTERNAL_ERROR": {500}, "REQUEST_FAILED": {400, 405, 408, 412, 413, 431, 504, 505},
 }
 
-// problems reads every problem there is in this package out of its source, so
-// that one made tomorrow is not unlogged here.
+// problems reads every problem of this package from its source, so that a new one is not
+// forgotten here.
 func problems(t *testing.T) (found []problem) {
 	t.Helper()
 	files, err := filepath.Glob("*.go")
@@ -68,7 +68,7 @@ func problems(t *testing.T) (found []problem) {
 	return found
 }
 
-// errorsOf are the error objects of an answer.
+// errorsOf are the error objects of a response.
 func errorsOf(r *openapi3.Response) (all []map[string]any) {
 	for _, example := range r.Content.Get("application/json").Examples {
 		all = append(all, example.Value.Value.(map[string]any)["error"].(map[string]any))
@@ -76,8 +76,8 @@ func errorsOf(r *openapi3.Response) (all []map[string]any) {
 	return all
 }
 
-// Every error the service can answer with is an example, word for word, where
-// it is answered.
+// Every error of the service is an example, word for word, at each operation that can
+// return it.
 func TestOpenAPIShowsEveryProblem(t *testing.T) {
 	doc := loadOpenAPI(t)
 	elsewhere := map[int]string{404: "NotFound", 405: "MethodNotAllowed"} // than at an operation
@@ -101,7 +101,7 @@ func TestOpenAPIShowsEveryProblem(t *testing.T) {
 	}
 }
 
-// Nor is there an example of an error that the service does not have.
+// Every example of an error is one that the service has.
 func TestOpenAPIShowsOnlyProblems(t *testing.T) {
 	had := map[string]bool{}
 	for _, p := range problems(t) {
@@ -131,7 +131,7 @@ func TestOpenAPIHasTheContractsCodes(t *testing.T) {
 		t.Errorf("codes %v, want %v", codes, want)
 	}
 
-	// The table for readers is that of the code.
+	// The table in the description has the problems of the code.
 	want := map[string]bool{}
 	for _, p := range problems(t) {
 		want[fmt.Sprintf("| %d | `%s` |", p.status, p.code)] = true
@@ -145,7 +145,7 @@ func TestOpenAPIHasTheContractsCodes(t *testing.T) {
 	}
 }
 
-// What HTTP itself can come to, and a fault of ours, may end any request.
+// Errors of HTTP and failures of the service may end any request.
 func TestOpenAPIResponsesOfTheDocs(t *testing.T) {
 	doc := loadOpenAPI(t)
 	want := []string{"200", "304", "400", "408", "413", "429", "431", "500", "503", "505"}
@@ -157,7 +157,7 @@ func TestOpenAPIResponsesOfTheDocs(t *testing.T) {
 	}
 }
 
-// What an example of invalid parameters says of each is what is said of it.
+// Each detail of an example of invalid parameters is the one that the service sends.
 func TestOpenAPIHasAllDetailsOfParameters(t *testing.T) {
 	q, _ := parseText(origin.Items, "sort=name")
 	q.After = origin.Position{Set: true, Name: "Chai", ID: [16]byte{1}}

@@ -71,7 +71,7 @@ var documentedParameters = map[string][]string{
 func TestOpenAPIParameters(t *testing.T) {
 	doc := loadOpenAPI(t)
 	for path, want := range documentedParameters {
-		// At the operations: some generators pass over those of a path.
+		// Parameters are at the operations: some generators ignore those of a path.
 		if n := len(doc.Paths.Value(path).Parameters); n > 0 {
 			t.Errorf("%s: %d parameters stand at the path", path, n)
 		}
@@ -104,7 +104,7 @@ func TestOpenAPIParameters(t *testing.T) {
 			if p.Value.Required || p.Value.Description == "" {
 				t.Errorf("%s %s: required, or without a description", path, p.Value.Name)
 			}
-			// Not in the field of that name: /docs would send it unless it is removed.
+			// The example is not in the field of that name: /docs would send it unless the user removes it.
 			if p.Value.Example != nil || rule == "" && !strings.Contains(p.Value.Description, "Example: ") {
 				t.Errorf("%s %s: no example in its description", path, p.Value.Name)
 			}
@@ -115,8 +115,8 @@ func TestOpenAPIParameters(t *testing.T) {
 	}
 }
 
-// Generators make a type of each component, by its name, whatever kind of
-// component it is; and of a number without a format, one of 32 bits.
+// Generators name types after components, so components of all kinds need different names.
+// They make a number without a format one of 32 bits.
 func TestOpenAPIMakesTypes(t *testing.T) {
 	doc := loadOpenAPI(t)
 	for name := range doc.Components.Parameters {
@@ -136,7 +136,7 @@ func TestOpenAPIMakesTypes(t *testing.T) {
 		if media == nil || strings.HasSuffix(media.Schema.Ref, "Page") {
 			continue
 		}
-		// Of the parts of an allOf, some generators keep only one's properties.
+		// Of an allOf, some generators keep only the properties of one part.
 		if e := media.Schema.Value.Properties["error"]; e == nil || e.Value.Properties["code"] == nil || e.Value.Properties["message"] == nil {
 			t.Errorf("%s: a client would not have the error's code and message", name)
 		}
@@ -225,7 +225,7 @@ func TestOpenAPIHeaderExamples(t *testing.T) {
 	}
 }
 
-// What the parser takes and the pages carry is what the document says.
+// The document has the parameters that the parser accepts and the fields that pages have.
 func TestOpenAPIAgreesWithTheCode(t *testing.T) {
 	doc := loadOpenAPI(t)
 	documented, all := map[string][]any{}, []any{}
@@ -282,7 +282,7 @@ func TestOpenAPIAgreesWithTheCode(t *testing.T) {
 	}
 }
 
-// The document is strict enough to catch what must not be served.
+// The document is strict enough to reject wrong responses.
 func TestOpenAPIRefuses(t *testing.T) {
 	doc := loadOpenAPI(t)
 	example := func(path, name string) string {
@@ -347,7 +347,7 @@ func TestOpenAPIRefuses(t *testing.T) {
 	}
 }
 
-// referenceClient talks to a server.
+// referenceClient sends requests to a server.
 func referenceClient(t *testing.T) func(method, path string, header ...string) (*http.Response, []byte) {
 	t.Helper()
 	l := fasthttputil.NewInmemoryListener()
@@ -412,7 +412,7 @@ func TestServeOpenAPI(t *testing.T) {
 	}
 }
 
-// asset finds what the page loads.
+// asset finds the addresses that the page loads.
 var asset = regexp.MustCompile(`(?:src|href|action)\s*=\s*["']?([^"'\s>]+)`)
 
 func TestServeDocs(t *testing.T) {
@@ -425,7 +425,7 @@ func TestServeDocs(t *testing.T) {
 		if policy := page.Header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; ") || strings.Contains(policy, "unsafe") {
 			t.Errorf("%s: the browser may load from elsewhere: %s", index, policy)
 		}
-		if !bytes.Contains(html, []byte("persistAuthorization: "+docsPersist)) {
+		if !bytes.Contains(html, []byte("persistAuthorization: remembersKey()")) {
 			t.Errorf("%s: a key is stored, or never is", index)
 		}
 		found := asset.FindAllSubmatch(html, -1)
@@ -468,7 +468,7 @@ func TestServeDocs(t *testing.T) {
 	for _, nothing := range []string{"/docs/nothing", "/docs/index.html", "/docs/embed.go", "/docs/sub/", "/docs/?proxy=http://elsewhere/"} {
 		got, body := ask("GET", nothing)
 		if proxied := strings.Contains(nothing, "proxy"); proxied && got.StatusCode == 200 && bytes.Contains(body, []byte("swagger-ui")) {
-			continue // the page itself, not elsewhere's
+			continue // part of the page itself
 		}
 		if got.StatusCode != 404 || !bytes.Contains(body, []byte("NOT_FOUND")) || got.Header.Get("Location") != "" {
 			t.Errorf("%s: %d %v %q", nothing, got.StatusCode, got.Header, body)
@@ -477,7 +477,7 @@ func TestServeDocs(t *testing.T) {
 }
 
 func TestInlineElementsAreNamedByTheirHashes(t *testing.T) {
-	// As openssl dgst -sha256 -binary | base64 has it: the example of CSP 3, and nothing.
+	// As computed by openssl dgst -sha256 -binary | base64: the example of CSP 3, and the empty text.
 	got := inlineHashes([]byte("<p><script>alert('Hello, world.');</script><script src=x></script><script></script>"), "script")
 	if want := " 'sha256-qznLcsROx4GACP2dm0UCKCzCG+HiZ1guq6ZZDob/Tng=' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"; got != want {
 		t.Errorf("%s, want %s", got, want)

@@ -13,7 +13,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// askKeyless has the server answer a request that brings no key.
+// askKeyless sends the server a request without a key.
 func askKeyless(t *testing.T, s *Server, method, path string, header ...string) answered {
 	t.Helper()
 	ctx := &fasthttp.RequestCtx{}
@@ -26,7 +26,7 @@ func askKeyless(t *testing.T, s *Server, method, path string, header ...string) 
 	return answerTo(t, s, ctx)
 }
 
-// stopGuard has the guard's clock stand still until it is moved.
+// stopGuard stops the guard's clock until the test moves it.
 func stopGuard(s *Server) (move func(time.Duration)) {
 	now := time.Now()
 	s.guard.now = func() time.Time { return now }
@@ -35,7 +35,7 @@ func stopGuard(s *Server) (move func(time.Duration)) {
 
 const theBundle = "/docs/swagger-ui-bundle.js"
 
-// The two forms of a document are the same text, and as large as they say.
+// The two forms of a document are the same text, and Content-Length is right for each.
 func TestADocumentIsServedInTwoForms(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	for path := range s.docs {
@@ -94,7 +94,7 @@ type discarding struct{ wire }
 
 func (*discarding) Write(p []byte) (int, error) { return len(p), nil }
 
-// What needs no key is limited by address, all of it together.
+// All requests that need no key take tokens from one bucket of their address.
 func TestPublicResponsesAreLimited(t *testing.T) {
 	for _, c := range []struct {
 		method, path string
@@ -119,7 +119,7 @@ func TestPublicResponsesAreLimited(t *testing.T) {
 		if got.status != 429 || !strings.Contains(got.body, `"RATE_LIMITED"`) || err != nil || retry < time.Second {
 			t.Errorf("%s %s: %+v (%v)", c.method, c.path, got, err)
 		}
-		for range publicBurst / c.tokens { // what is refused takes nothing
+		for range publicBurst / c.tokens { // refused requests take no tokens
 			askKeyless(t, s, c.method, c.path)
 		}
 		if got := answerTo(t, s, keyed); got.status != 200 {
@@ -131,7 +131,8 @@ func TestPublicResponsesAreLimited(t *testing.T) {
 	}
 }
 
-// A browser opens the page again and again, and a monitor asks for years.
+// A browser that opens the page again and again is not limited, nor is a monitor that runs
+// for years.
 func TestBrowsersAndMonitorsAreNotLimited(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	move := stopGuard(s)
@@ -151,7 +152,7 @@ func TestBrowsersAndMonitorsAreNotLimited(t *testing.T) {
 	}
 }
 
-// Behind a load balancer that is named, each client has a budget of its own.
+// Behind a trusted proxy, each client has a bucket of its own.
 func TestPublicResponsesAreLimitedByClientBehindAProxy(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	stopGuard(s)

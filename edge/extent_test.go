@@ -11,13 +11,12 @@ import (
 	"listedge/origin"
 )
 
-// queryFields has, for each field of a query, another value than base has, and what
-// must differ with it: the page's key always. A field that is not here is one that
-// nobody has thought of.
+// queryFields has a change of each field of a query, and what must differ with the change.
+// The page's key must always differ. A new field must be added here.
 var queryFields = map[string]struct {
 	change func(q *origin.Query)
-	extent bool // which changes concern the page
-	link   bool // the address of the next page, which has its own cursor
+	extent bool // the extent, so which changes concern the page
+	link   bool // the address of the next page, apart from its cursor
 }{
 	"Workspace":  {func(q *origin.Query) { q.Workspace[0]++ }, false, false},                    // changes name it, keys imply it
 	"Collection": {func(q *origin.Query) { q.Collection = origin.Contacts }, false, true},       // changes name it

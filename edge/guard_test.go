@@ -39,7 +39,7 @@ func TestGuardLimitsEachAddressByItself(t *testing.T) {
 	}
 }
 
-// Texts that cannot be keys cost no look-up, so they delay nobody's.
+// Texts that cannot be keys cost no look-up, so they do not delay look-ups of other clients.
 func TestMalformedKeysDoNotDelayLookUps(t *testing.T) {
 	g := newGuard()
 	a := netip.MustParseAddr("192.0.2.1")

@@ -153,9 +153,6 @@ func (s *Server) report(x *exchange) {
 	took := time.Since(x.began)
 	x.now = x.began.Add(took)
 	x.conn.stripe.Answered(x.route, x.outcome, status, took)
-	if x.conn.sample++; x.conn.sample%busiestSample == 0 && x.client != nil {
-		s.busiest.count(x.keyEntry.Key.ID, x.keyEntry.Key.Workspace, status == 429, x.now)
-	}
 	if x.client != nil {
 		x.client.usage.Answered(status, x.bodySize())
 	}

@@ -25,8 +25,8 @@ const (
 	goodEnd   = "\r\n"
 )
 
-// refusals are requests that are not plainly valid HTTP, and the status of the
-// one answer each gets before its connection is closed.
+// refusals are requests that are not valid HTTP, or not clearly. Each gets one response with
+// this status, and then its connection is closed.
 var refusals = []struct {
 	name, request string
 	status        int
@@ -134,7 +134,7 @@ var refusals = []struct {
 	{"two ports in Host", strings.Replace(thePage, "Host: a", "Host: a:1:2", 1) + goodEnd, 400},
 }
 
-// oneRefusal reads answers to the end of the connection: so many pages, then
+// oneRefusal reads responses to the end of the connection. It expects this many pages, then
 // the refusal, and nothing after it.
 func oneRefusal(t *testing.T, r *bufio.Reader, pages, status int) {
 	t.Helper()
@@ -156,7 +156,7 @@ func oneRefusal(t *testing.T, r *bufio.Reader, pages, status int) {
 	}
 }
 
-// served has the server answer on a free port of its own.
+// served starts the server on a free port.
 func served(t *testing.T, s *Server, secure *tls.Config) (dial func(testing.TB) net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -189,8 +189,8 @@ func served(t *testing.T, s *Server, secure *tls.Config) (dial func(testing.TB) 
 	}
 }
 
-// What is not plainly valid gets one answer, at once (after the read timeout it
-// would be a 408), and its connection is closed.
+// An invalid request gets one response, at once (after the read timeout it would be a 408),
+// and its connection is closed.
 func TestInvalidRequestsAreRefused(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
@@ -217,7 +217,7 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 	}
 }
 
-// So it is wherever the client's bytes are cut into segments.
+// The same holds wherever the client's bytes are cut into segments.
 func TestInvalidRequestsInTwoSegmentsAreRefused(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	for _, c := range refusals {
@@ -240,8 +240,7 @@ func TestInvalidRequestsInTwoSegmentsAreRefused(t *testing.T) {
 	}
 }
 
-// What is valid and merely seldom is answered as ever, and the connection
-// stays open.
+// An unusual but valid request is answered like any other, and the connection stays open.
 func TestUnusualButValidRequests(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	conn := served(t, s, nil)(t)
@@ -281,7 +280,7 @@ func TestUnusualButValidRequests(t *testing.T) {
 	}
 }
 
-// A request without a body needs no permission to send one.
+// A request with Expect: 100-continue and without a body gets 100, and then its page.
 func TestAnExpectationWithoutABody(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	for _, length := range []string{"", "Content-Length: 0\r\n"} {
@@ -302,8 +301,8 @@ func TestAnExpectationWithoutABody(t *testing.T) {
 	}
 }
 
-// A client that is still sending when it is refused gets its answer: the
-// connection is not reset.
+// A client that is still sending when it is refused gets the response: the connection is
+// not reset.
 func TestARefusalReachesASendingClient(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	dial := served(t, s, nil)
@@ -319,7 +318,7 @@ func TestARefusalReachesASendingClient(t *testing.T) {
 	}
 }
 
-// However a line is cut, the same lines are found wrong at the same byte.
+// However the bytes are cut, the line checker finds the same fault at the same byte.
 func FuzzLines(f *testing.F) {
 	f.Add("GET / HTTP/1.1\r\nHost: a\r\n\r\n", 3)
 	f.Add("GET / HTTP/1.1\nHost: a\r\n\r\n", 14)

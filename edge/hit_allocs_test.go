@@ -20,8 +20,8 @@ import (
 	"listedge/origin/apikey"
 )
 
-// A hit allocates nothing, with key, two limits and a quota, parameters, metrics and all
-// headers on, until its last byte is written. (The race detector allocates, so this is for `go test` without.)
+// A hit allocates nothing until its last byte is written, with key, two limits, a quota,
+// parameters, metrics and all headers. (The race detector allocates, hence the build tag.)
 func TestAHitAllocatesNothing(t *testing.T) {
 	body := `{"data":[` + strings.Repeat(" ", 20_000) + `]`
 	s, ctx := hitServer(t, body)
@@ -49,7 +49,8 @@ func TestAHitAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Nor does one over TCP, from its first byte to the last of the answer.
+// A hit over TCP allocates nothing, from the first byte of the request to the last of the
+// response.
 func TestAHitOverTCPAllocatesNothing(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[`+strings.Repeat(" ", 20_000)+`]`)
 	c, _ := listening(t, s)
@@ -78,7 +79,7 @@ func BenchmarkHitTimed(b *testing.B) {
 	benchmarkHit(b, s, ctx)
 }
 
-// All hits are traced, and one in a hundred.
+// With tracing on: all hits are sampled, or one in a hundred.
 func BenchmarkHitTraced(b *testing.B) {
 	for _, ratio := range []string{"1", "0.01"} {
 		b.Run(ratio, func(b *testing.B) {

@@ -24,8 +24,8 @@ import (
 	"listedge/origin/apikey"
 )
 
-// A hit where so many keys ask in turn, each of a workspace of its own with a
-// page of its own: what the processor's cache does not hold is waited for.
+// BenchmarkHitKeys measures a hit while this many keys send requests in turn. Each key has a workspace
+// and a page of its own, so most of them are not in the processor's cache.
 func BenchmarkHitKeys(b *testing.B) {
 	for _, n := range []int{10, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -43,7 +43,7 @@ func BenchmarkHitKeys(b *testing.B) {
 				sent.written = sent.written[:0]
 				serveInto(b, s, ctx, w)
 			}
-			for range 2 * n { // as it is in the long run
+			for range 2 * n { // until caches are in their usual state
 				hit()
 			}
 			runtime.GC()
@@ -54,7 +54,7 @@ func BenchmarkHitKeys(b *testing.B) {
 			}
 			b.ReportMetric(float64(processorTime(b)-before)/float64(b.N), "cpu-ns/op")
 			b.StopTimer()
-			for _, text := range texts[:10] { // all of it from memory
+			for _, text := range texts[:10] { // all pages come from memory
 				ctx.Request.Header.SetBytesV("X-Api-Key", text)
 				if got := answerTo(b, s, ctx); got.header("Cache-Status") != "listedge; hit; detail=memory" {
 					b.Fatalf("no hit: %+v", got)
@@ -64,7 +64,7 @@ func BenchmarkHitKeys(b *testing.B) {
 	}
 }
 
-// processorTime is what the process has used, its other goroutines included.
+// processorTime is the CPU time of the process, with all its goroutines.
 func processorTime(b *testing.B) time.Duration {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
@@ -73,8 +73,8 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// hitServerOf follows changes and has a page in memory for each of n keys,
-// which it returns in no order.
+// hitServerOf returns a server that follows changes and has a page in memory for each of n
+// keys, and the keys in random order.
 func hitServerOf(b *testing.B, n int) (*Server, [][]byte) {
 	pages, err := cache.New(cache.Options{Memory: 1 << 30, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second, Bound: time.Hour})
 	if err != nil {

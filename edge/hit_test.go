@@ -25,8 +25,8 @@ import (
 // aKey is well-formed; no database knows it.
 const aKey = "lk_00000000000000000000000000000000000iqUEf"
 
-// hitServer answers from memory alone: its keys come from a function and its
-// one page is already there.
+// hitServer answers from memory alone: a function returns its keys, and its one page is
+// already stored.
 func hitServer(t testing.TB, body string) (*Server, *fasthttp.RequestCtx) {
 	t.Helper()
 	s, ctx, _ := hitServerWith(t, body)
@@ -67,7 +67,7 @@ func hitServerWith(t testing.TB, body string) (*Server, *fasthttp.RequestCtx, *m
 	return s, ctx, registry
 }
 
-// serverOf answers from the pages, with buckets of its own, until the test ends.
+// serverOf returns a server of these pages, with buckets of its own. It is closed when the test ends.
 func serverOf(t testing.TB, pages *cache.Cache, counts *metrics.Edge, keys apikey.Lookup) *Server {
 	t.Helper()
 	limits := limiter.New(limiter.Options{})
@@ -80,7 +80,7 @@ func serverOf(t testing.TB, pages *cache.Cache, counts *metrics.Edge, keys apike
 	return s
 }
 
-// wire takes what is written to a connection.
+// wire is a connection that collects what is written to it.
 type wire struct {
 	net.Conn
 	written []byte
@@ -95,7 +95,7 @@ func (w *wire) Write(p []byte) (int, error) {
 
 func (w *wire) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
-// answered is an answer as the client reads it.
+// answered is a response as the client reads it.
 type answered struct {
 	status int
 	head   http.Header
@@ -105,7 +105,7 @@ type answered struct {
 
 func (a answered) header(name string) string { return a.head.Get(name) }
 
-// answerTo has the server handle the request and write the answer.
+// answerTo has the server handle the request and write the response.
 func answerTo(t testing.TB, s *Server, ctx *fasthttp.RequestCtx) answered {
 	t.Helper()
 	w := ctx.Conn().(*conn).Conn.(*wire)

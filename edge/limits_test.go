@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"encoding/json"
 	"math"
 	"math/rand/v2"
 	"regexp"
@@ -15,8 +16,8 @@ import (
 	"listedge/origin/apikey"
 )
 
-// The limit headers of a decision: one item for each bucket, and for clients that
-// know of one only, that of the one with fewer tokens.
+// The RateLimit headers have one item for each bucket. The X-RateLimit headers are about
+// the bucket with fewer tokens.
 func TestLimitHeaders(t *testing.T) {
 	c := &client{policy: unique.Make(`"key";q=100;w=2`), limit: 100, workspaceLimit: 500, workspaceBucket: new(limiter.Bucket)}
 	alone := &client{policy: c.policy, limit: 100}
@@ -24,6 +25,14 @@ func TestLimitHeaders(t *testing.T) {
 	november := &period{policy: `"quota";q=1000;w=2592000`}
 	quota := &quota{Quota: apikey.Quota{Requests: 1000, Period: apikey.Month}}
 	c.quota, alone.quota = quota, quota
+	var described struct {
+		Components struct {
+			Schemas map[string]struct{ Pattern string }
+		}
+	}
+	if err := json.Unmarshal(openAPISource, &described); err != nil {
+		t.Fatal(err)
+	}
 	for name, v := range map[string]struct {
 		c    *client
 		d    limiter.Decision
@@ -54,11 +63,19 @@ func TestLimitHeaders(t *testing.T) {
 		if got, want := string(appendLimits(nil, v.c, of, &v.d)), policy+"\r\n"+v.want; got != want {
 			t.Errorf("%s:\n%s instead of\n%s", name, got, want)
 		}
+		for _, header := range []string{"RateLimit-Policy", "RateLimit"} {
+			_, value, _ := strings.Cut(policy+"\r\n"+v.want, header+": ")
+			value, _, _ = strings.Cut(value, "\r\n")
+			pattern := described.Components.Schemas[strings.ReplaceAll(header, "-", "")].Pattern
+			if pattern == "" || !regexp.MustCompile(pattern).MatchString(value) {
+				t.Errorf("%s: %s: %s is not described by %s", name, header, value, pattern)
+			}
+		}
 	}
 }
 
-// A node that knew a key before it was moved to another workspace spends from the
-// same bucket as one that did not.
+// A key that was moved to another workspace has the same bucket on a node that knew it
+// before and on one that did not.
 func TestAKeyHasOneBucketOnAllNodes(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	k := apikey.Key{ID: uuid.New(), Workspace: uuid.New(), Limit: apikey.Limit{Set: true, Rate: 1, Burst: 10, Version: 5},

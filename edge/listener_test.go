@@ -23,7 +23,7 @@ import (
 	"listedge/metrics"
 )
 
-// limited serves at most that many connections, over TLS or not.
+// limited is a server with a limit of connections, over TLS or not.
 type limited struct {
 	registry *metrics.Registry
 	address  string
@@ -56,7 +56,7 @@ func serveLimited(t *testing.T, connections int64, overTLS bool) *limited {
 	return at
 }
 
-// certificate is what a server needs for TLS; nil = plain.
+// certificate is the TLS configuration of a server; nil = plain.
 func certificate(t *testing.T, overTLS bool) *tls.Config {
 	t.Helper()
 	if !overTLS {
@@ -103,7 +103,7 @@ func (at *limited) ask(t *testing.T) (c net.Conn, answer *http.Response, body st
 	}
 	if answer.Close {
 		if _, err = r.ReadByte(); err != io.EOF {
-			t.Errorf("the connection ends with %v", err) // a reset may cost the client its answer
+			t.Errorf("the connection ends with %v", err) // after a reset the client may lose the response
 		}
 	}
 	return c, answer, string(text)
@@ -143,8 +143,8 @@ func TestConnectionsBeyondTheLimitGetAProblem(t *testing.T) {
 	}
 }
 
-// A client that is refused and says nothing holds its connection for a while,
-// as one of a bounded number, and nobody else's.
+// A refused client that sends nothing keeps its connection for a while. The number of such
+// connections is bounded, and they do not count as open ones.
 func TestRefusedSilentClientsAreDisconnected(t *testing.T) {
 	for name, overTLS := range map[string]bool{"plain": false, "TLS": true} {
 		t.Run(name, func(t *testing.T) {
@@ -204,8 +204,7 @@ func (l *failingListener) Accept() (net.Conn, error) {
 	return &wire{}, nil
 }
 
-// What cannot be accepted now is accepted later: only a closed listener ends a
-// node.
+// If Accept fails, the node tries again. Only a closed listener ends the node.
 func TestAcceptIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -229,7 +228,7 @@ func TestAcceptIsTriedAgain(t *testing.T) {
 		if !slices.Equal(waits, want) {
 			t.Errorf("tried again after %v, want %v", waits, want)
 		}
-		// The second time follows at once: it is the same shortage.
+		// The second failure follows at once, so it is not logged again.
 		if said := strings.Count(log.String(), "accept"); strings.Count(log.String(), "\n") != 1 || said == 0 {
 			t.Errorf("logged: %s", log.String())
 		}

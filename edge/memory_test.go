@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// What a connection takes, its client's end in this process included (about 1
-// kB): `go test -v -run MemoryOfAConnection ./edge` prints it. (The race detector
-// takes memory of its own.)
+// The memory that a connection takes, with about 1 kB for the client's end in this process:
+// `go test -v -run MemoryOfAConnection ./edge` prints it. (The race detector takes memory,
+// too, hence the build tag.)
 func TestMemoryOfAConnection(t *testing.T) {
 	const (
 		connections = 300
@@ -66,7 +66,7 @@ func TestMemoryOfAConnection(t *testing.T) {
 					}
 					all = append(all, conn)
 				}
-				open() // what is made once
+				open() // allocates what all connections share
 				before := inUse()
 				for range connections {
 					open()
@@ -117,11 +117,11 @@ func TestAConnectionReusesNoLargeBuffers(t *testing.T) {
 	runtime.KeepAlive(all)
 }
 
-// inUse are the bytes that live, in heap and stacks. What earlier tests left may
-// still go when it is called again.
+// inUse are the bytes in use, in heap and stacks. A later call may return less, because
+// memory of earlier tests is freed.
 func inUse() int64 {
 	var m runtime.MemStats
-	for range 3 { // what pools hold goes in two
+	for range 3 { // pools are emptied by two collections
 		runtime.GC()
 	}
 	runtime.ReadMemStats(&m)

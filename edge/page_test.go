@@ -31,7 +31,7 @@ func TestGzipIsOneMemberForEveryLength(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.Multistream(false) // what comes after one member is lost on browsers
+			r.Multistream(false) // browsers ignore everything after the first member
 			got, err := io.ReadAll(r)
 			if err != nil || string(got) != string(body)+string(tail) {
 				t.Fatalf("%d bytes, id of %d: read %d bytes, %v", n, len(id), len(got), err)
@@ -85,7 +85,7 @@ func FuzzIfNoneMatch(f *testing.F) {
 		if matches && !strings.Contains(header, `"`+tag+`"`) && !strings.Contains(header, "*") {
 			t.Fatalf("%q matches %q", header, tag)
 		}
-		// What is appended to a list of tags is found in it.
+		// A tag that is appended to a list of tags is found in the list.
 		if !matchesETag([][]byte{[]byte(`"other", W/"` + tag + `"`)}, []byte(`W/"`+tag+`"`)) {
 			t.Fatalf("%q is not found in its own list", tag)
 		}
@@ -199,7 +199,7 @@ func FuzzRequestID(f *testing.F) {
 	})
 }
 
-// What a client sent, and an answer repeats, is never taken for anything but JSON.
+// A response that repeats what a client sent is always taken for JSON.
 func TestEveryResponseHasNosniff(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	etag := answerTo(t, s, ctx).header("ETag")

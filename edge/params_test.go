@@ -221,8 +221,8 @@ func FuzzPageKey(f *testing.F) {
 	})
 }
 
-// An answer is bounded, however many parameters are at fault and however long
-// their names are: those that exist are named, some of the others, and a number.
+// The size of an error response is bounded, however many parameters are wrong and however
+// long their names are. It names all that exist, some of the others, and how many there are.
 func TestReportedParametersAreBounded(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	const own = "&search=%00&cursor=x&limit=0&sort=x&stock=x&type=x"
@@ -241,7 +241,7 @@ func TestReportedParametersAreBounded(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx.Request.SetRequestURI("/v1/items?" + c.query)
-			ctx.Request.Header.Set("X-API-Key", aKey) // a large request is dropped when it is answered
+			ctx.Request.Header.Set("X-API-Key", aKey) // the buffers of a large request are dropped after its response
 			got := answerTo(t, s, ctx)
 			var body struct {
 				Error struct {

@@ -19,7 +19,7 @@ import (
 	"listedge/origin/apikey"
 )
 
-// spoken is the client's half of a conversation: a Read gets one chunk of it.
+// spoken is a connection on which the client sends chunks: each Read gets one.
 type spoken struct {
 	wire
 	chunks [][]byte
@@ -47,12 +47,12 @@ func (w *spoken) Close() error                     { return nil }
 
 // converse has the server answer the chunks on one connection.
 func converse(s *Server, w *spoken) *bufio.Reader {
-	_ = s.http.ServeConn(newConn(w, s)) // says what was wrong with the last request
+	_ = s.http.ServeConn(newConn(w, s)) // its error is about the last request
 	return bufio.NewReader(bytes.NewReader(w.written))
 }
 
-// Behind a load balancer requests with different keys share a connection, also
-// within one segment. Each gets its own key's page.
+// Behind a load balancer, requests with different keys share a connection, and even a
+// segment. Each gets the page of its own key.
 func TestPipelinedRequestsGetTheirOwnKeysPage(t *testing.T) {
 	pages, err := cache.New(cache.Options{Memory: 64 << 20, TTL: time.Hour, MaxStale: time.Hour, FillTimeout: time.Second})
 	if err != nil {
@@ -108,7 +108,7 @@ func TestAConnectionOutlivesAPanic(t *testing.T) {
 	}
 }
 
-// A node that is about to end closes a connection with its next answer.
+// A draining node closes each connection with its next response.
 func TestADrainingNodeClosesConnections(t *testing.T) {
 	s, _ := hitServer(t, `{"data":[]`)
 	request, reads := []byte(thePage+"\r\n"), 0

@@ -18,7 +18,7 @@ import (
 	"listedge/origin/apikey"
 )
 
-// followedPages is a cache that trusts the log of changes, which the test writes.
+// followedPages is a cache that follows a log of changes, which the test writes.
 type followedPages struct {
 	*cache.Cache
 	xid   atomic.Uint64 // of the next transaction
@@ -30,7 +30,7 @@ func (p *followedPages) change(list changefeed.List) {
 	p.Changed(changefeed.Position{Term: 1, N: xid}, &changefeed.Change{XID: xid, Lists: []changefeed.List{list}})
 }
 
-// fill sees all changes up to now.
+// fill is a fill whose statement sees all changes up to now.
 func (p *followedPages) fill(key []byte) cache.Fill {
 	return cache.Fill{Primary: func(context.Context, string) (cache.FillResult, error) {
 		p.fills[string(key)].Add(1)

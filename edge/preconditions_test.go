@@ -99,7 +99,7 @@ func TestWhatCostsAToken(t *testing.T) {
 		}
 		bucket := s.limiter.Bucket(limiter.KeyBucket(entry.Key.Workspace.String(), entry.Key.ID.String()), policy)
 		left := func() int64 { return s.limiter.Peek(time.Now(), bucket, nil, nil).Key.Remaining }
-		answerTo(t, s, ctx) // under which it now is
+		answerTo(t, s, ctx) // now the page has this key
 		ctx.Request.SetRequestURI(c.target)
 		ctx.Request.Header.Set(c.header, c.value)
 		before := left()

@@ -25,7 +25,7 @@ func giveQuota(t *testing.T, s *Server, q apikey.Quota) *client {
 	return &entry.Value
 }
 
-// A request counts in the period in which it came, whoever asks at the same time. A
+// A request counts in the period in which it came, also while others count in the next. A
 // new period begins full, with its own length in the headers.
 func TestTheNextPeriodBegins(t *testing.T) {
 	for _, c := range []struct {
@@ -52,7 +52,7 @@ func TestTheNextPeriodBegins(t *testing.T) {
 			if p != q.at(before.Add(-time.Hour)) || p.policy != c.policy || !p.end.Equal(after) {
 				t.Fatalf("%+v", p)
 			}
-			// The limiter reads its own clock, and these buckets end when they end.
+			// Each period has a bucket of its own, which can be spent at any time.
 			spend := func(p *period, n int) (admitted int) {
 				for range n {
 					if s.limiter.Take(time.Now(), nil, nil, p.bucket).Allowed {
@@ -122,8 +122,8 @@ func TestKeysOfAWorkspaceShareItsQuota(t *testing.T) {
 	}
 }
 
-// What costs nothing costs nothing of the quota. When it is used up: 429 with its own
-// code, and what memory answers with 304 goes on.
+// A request that costs no token costs nothing of the quota. When the quota is used up,
+// requests get 429 with its own code, and 304s from memory go on.
 func TestAnswersOfAQuota(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	entry, _ := keyOf(t, s)

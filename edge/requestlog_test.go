@@ -38,7 +38,7 @@ func TestTheRequestLogHasASampleOfHits(t *testing.T) {
 	}
 }
 
-// Every error is logged, and many of one class evict no other.
+// Every error is logged. Many errors of one class evict none of another class.
 func TestAFloodOfRefusalsEvictsNoFailures(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	pages := s.cache
@@ -62,7 +62,7 @@ func TestAFloodOfRefusalsEvictsNoFailures(t *testing.T) {
 	}
 }
 
-// A refused request was not served the page that it asked to revalidate.
+// The record of a refused request has no page, even if the request revalidates one.
 func TestARefusalIsLoggedWithoutAPage(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	entry, _ := keyOf(t, s)
@@ -77,7 +77,7 @@ func TestARefusalIsLoggedWithoutAPage(t *testing.T) {
 	}
 }
 
-// A page that replaced a stale one says which change made that one stale.
+// If a page replaced a stale entry, its record names the change that made the entry stale.
 func TestTheRequestLogSaysWhichChangeMadeAPageStale(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	x := begin(ctx)
@@ -95,7 +95,7 @@ func TestASlowHitIsLogged(t *testing.T) {
 	s, ctx := hitServer(t, `{"data":[]`)
 	x := begin(ctx)
 	s.assignID(x)
-	x.conn.hits = 1 // the next is not in the sample
+	x.conn.hits = 1 // the next hit is not in the sample
 	if class := x.class(200, slowFrom-1); class != unlogged {
 		t.Errorf("a quick one: %d", class)
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A target means what the client sent, letter by letter, and nothing redirects.
+// Routes match the target byte by byte, and nothing redirects.
 func TestRoutes(t *testing.T) {
 	_, parameters, _ := strings.Cut(strings.Fields(thePage)[1], "?")
 	s, _ := hitServer(t, `{"data":[]`)

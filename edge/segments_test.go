@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// A client that ends its half together with a request gets its answer, and the
-// end: nobody waits for more of it.
+// A client that closes its half of the connection right after a request gets the response,
+// and then the end of the connection.
 func TestARequestThatEndsItsConnection(t *testing.T) {
 	for before := range 3 { // requests
 		s, _ := hitServer(t, `{"data":[]`)
@@ -32,8 +32,8 @@ func TestARequestThatEndsItsConnection(t *testing.T) {
 	}
 }
 
-// However a client's requests are cut into segments, and whether or not it
-// waits for answers between: each is received, in turn.
+// Requests are answered in order, however they are cut into segments, whether or not the
+// client waits for responses in between.
 func TestRequestsInAnySegments(t *testing.T) {
 	body := `{"data":["` + strings.Repeat("x", 9000) + `"]`
 	s, _ := hitServer(t, body)

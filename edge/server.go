@@ -85,7 +85,6 @@ type Server struct {
 	timePhases   bool            // time all phases; else only those that may have waited
 	draining     atomic.Bool
 	untrusted    untrustedProxy
-	busiest      busiest
 }
 
 // Timeouts and sizes of the public listener.

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2") /* ends by itself within 10 s */)
 }
 
-// eventually waits for what another goroutine is about to bring.
+// eventually waits until the condition is true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	sandboxtest.Within(t, time.Minute, what, ok)
@@ -88,7 +88,7 @@ func value(t *testing.T, scraped, series string) int {
 	return 0 // nothing was counted yet
 }
 
-// A defect must cost its request a 500, not everybody the process.
+// A defect must cost its request a 500 and must not end the process.
 func TestAPanicIsAnInternalError(t *testing.T) {
 	s, ctx, _ := hitServerWith(t, `{"data":[]`)
 	s.cache = nil
@@ -99,7 +99,7 @@ func TestAPanicIsAnInternalError(t *testing.T) {
 	}
 }
 
-// What one request leaves behind must not reach the next.
+// An exchange must not pass anything of one request to the next.
 func TestAnExchangeKeepsNothingOfTheLastRequest(t *testing.T) {
 	s, ctx, _ := hitServerWith(t, `{"data":[]`)
 	x := begin(ctx)
@@ -112,7 +112,7 @@ func TestAnExchangeKeepsNothingOfTheLastRequest(t *testing.T) {
 	}
 }
 
-// Of the reasons to refuse a key, one that is not valid comes first.
+// A key that is not valid is 401, even if it also lacks the scope.
 func TestARevokedKeyIsUnauthorisedWhateverItsScopes(t *testing.T) {
 	hash, _ := apikey.HashOf([]byte(aKey))
 	for name, k := range map[string]apikey.Key{
@@ -138,7 +138,7 @@ func TestARevokedKeyIsUnauthorisedWhateverItsScopes(t *testing.T) {
 	}
 }
 
-// An outage makes every request fail; one of them is logged a second.
+// During an outage every request fails, and one failure a second is logged.
 func TestOutagesDoNotFillTheLog(t *testing.T) {
 	var l throttle
 	now := time.Now()

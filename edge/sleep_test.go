@@ -18,7 +18,8 @@ import (
 	"listedge/origin/apikey"
 )
 
-// A node whose machine slept: its pages and its keys, on one clock and one log.
+// After a sleep of the machine, a node trusts neither pages nor keys from before, until it
+// has a new proof.
 func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 	for name, happens := range map[string]func(m *boottimetest.Machine){
 		"nothing":            func(*boottimetest.Machine) {},
@@ -58,7 +59,7 @@ func TestANodeIsTrustedAgainAfterASleep(t *testing.T) {
 				beats.Go(func() {
 					for ; ctx.Err() == nil; boottimetest.Pass(50 * time.Millisecond) {
 						after := at
-						boottimetest.Pass(7 * time.Millisecond) // the snapshot, the decoding, Redis
+						boottimetest.Pass(7 * time.Millisecond) // as long as a snapshot, decoding and Redis take
 						add(changefeed.Entry{Heartbeat: &changefeed.Heartbeat{LSN: 1, Snapshot: "100:100:", Server: "s/1", Run: "r", After: after}})
 					}
 				})

@@ -10,7 +10,7 @@ func leasedBucket(t testing.TB) (*Limiter, *Bucket) {
 	v := newVirtual()
 	l := newLimiter(Options{}, v)
 	t.Cleanup(func() { closeLimiter(t, l) })
-	p, err := NewPolicy(1e6, 1e6)
+	p, err := NewPolicy(1e9, 1e9)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,5 +34,14 @@ func TestAllocationsOfALeasedDecision(t *testing.T) {
 		}
 	}); n != 0 || admitted == 0 {
 		t.Errorf("%v allocations a decision, %d admitted", n, admitted)
+	}
+}
+
+func BenchmarkLeasedDecision(b *testing.B) {
+	l, bucket := leasedBucket(b)
+	now := time.Now()
+	b.ReportAllocs()
+	for b.Loop() {
+		l.Take(now, bucket, nil, nil)
 	}
 }

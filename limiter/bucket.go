@@ -16,13 +16,13 @@ type Bucket struct {
 	until   int64       // of a quota: the end of its period, in microseconds since 1970; 0 = no quota
 	blocked atomic.Bool // its rate is 0
 
-	shard   uint8 // of Redis, which has the bucket; guarded by mu, as are all fields below
-	tracked bool  // the sweeps look at it
-	pending bool  // queued for a call, or the call is in flight
-	evicted bool  // another handle may be registered for its key
+	active  bool // it is one of leased.active; guarded by mu, as are all fields below
+	pending bool // queued for a call, or the call is in flight
+	evicted bool // another handle may be registered for its key
 
 	mu      sync.Mutex
-	waiters *waiters // nil = none
+	shard   *shard   // of Redis, which has the bucket; nil without Redis
+	waiters *waiters // nil = none; they only wait while pending
 	lease   lease.Lease
 }
 
@@ -62,17 +62,20 @@ func (b *Bucket) answerOf(o lease.Outcome, now int64) answer {
 // over reports whether the period of a quota is over.
 func (b *Bucket) over() bool { return b.until != 0 && time.Now().UnixMicro() >= b.until }
 
-// within returns the status of a bucket after a request. A quota that is used up is full
-// again when its period ends. soon: it may not be used up.
-func (b *Bucket) within(s lease.Status, now int64, q *request, soon bool) lease.Status {
-	if b.until == 0 {
-		return s
-	}
-	in := time.Duration(max(1, q.periodEnds-now)) * time.Microsecond
-	if s.ResetIn, s.FullIn = in, in; s.RetryIn > 0 && (!soon || s.RetryIn > in) {
-		s.RetryIn = in
+// within returns the status of a bucket after a request. A quota is full again when its
+// period ends.
+func (b *Bucket) within(s lease.Status, now int64, q *request) lease.Status {
+	if b.until != 0 {
+		s.ResetIn = time.Duration(max(1, q.periodEnds-now)) * time.Microsecond
+		s.FullIn, s.RetryIn = s.ResetIn, min(s.RetryIn, s.ResetIn)
 	}
 	return s
+}
+
+// unknownQuota reports whether this node does not know what is left of a quota, and Redis
+// can tell. One late answer does not make such a quota full. b.mu is held.
+func (b *Bucket) unknownQuota() bool {
+	return b.until != 0 && b.lease.IsUnknown() && !b.shard.refuses()
 }
 
 // waiters are the requests that wait for a bucket. The bucket's mu guards them.
@@ -84,6 +87,14 @@ func (b *Bucket) waiting() int64 {
 		return 0
 	}
 	return int64(len(b.waiters.all))
+}
+
+// join adds a request that waits. b.mu is held.
+func (b *Bucket) join(w chan answer) {
+	if b.waiters == nil {
+		b.waiters = new(waiters)
+	}
+	b.waiters.all = append(b.waiters.all, w)
 }
 
 // leave ends a request's wait. It reports false if the request has been answered.
@@ -121,8 +132,7 @@ func (b *Bucket) answer(now int64, all bool) {
 // node's part of the bucket while Redis is unreachable. The registry evicts a handle
 // whose bucket is idle. The handle is registered again when it is used again.
 type registry struct {
-	idle       func(b *Bucket) bool // reports whether a new bucket would be the same; called with b.mu held
-	needed     func(b *Bucket) bool // reports whether the bucket must not be evicted; called with b.mu held
+	evictable  func(b *Bucket, busy bool) bool // see decider
 	maxBuckets int
 
 	mu      sync.Mutex // guards all below; taken before a bucket's
@@ -219,7 +229,7 @@ func (r *registry) makeRoom() {
 func (r *registry) evict(key string, b *Bucket, busy bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if r.idle(b) || busy && !r.needed(b) {
+	if r.evictable(b, busy) {
 		b.evicted = true
 		delete(r.buckets, key)
 	}

@@ -13,29 +13,23 @@ type direct struct {
 	l *Limiter
 }
 
-func (d *direct) open(b *Bucket, now int64) {
-	b.lease.View = lease.View{Level: b.lease.Policy.Units(), At: now}
-}
+func (d *direct) open(*Bucket) {}
 
-// idle reports whether a new bucket would be the same, and this one was not used for
-// idleAfter. A bucket in use that was evicted would be registered again by its next
-// request, which costs more than the request's decision.
-func (d *direct) idle(b *Bucket) bool {
-	now := d.l.now()
-	return now-b.lease.At >= idleAfter.Microseconds() && !d.spent(b, now)
+// evictable: a bucket that is full and was not used for idleAfter. If a bucket in use were
+// evicted, its next request would register it again, which costs more than the decision.
+// A quota of which requests have spent is never evicted before its period is over,
+// because a new one would be full.
+func (d *direct) evictable(b *Bucket, busy bool) bool {
+	now, refilled := d.l.now(), b.lease.View
+	refilled.Refill(&b.lease.Policy, now)
+	spent := refilled.Level < b.lease.Policy.Units() && !b.over()
+	if busy {
+		return !spent || b.until == 0
+	}
+	return !spent && now-b.lease.At >= idleAfter.Microseconds()
 }
 
 const idleAfter = 10 * time.Second
-
-// needed reports whether requests have spent of a quota: a new one would be full.
-func (d *direct) needed(b *Bucket) bool { return b.until != 0 && d.spent(b, d.l.now()) }
-
-// spent reports whether the bucket is not full. A quota whose period is over is not used
-// again.
-func (d *direct) spent(b *Bucket, now int64) bool {
-	b.lease.Refill(&b.lease.Policy, now)
-	return b.lease.Level < b.lease.Policy.Units() && !b.over()
-}
 
 func (d *direct) decide(now int64, q request) Decision {
 	r, buckets := Decision{Allowed: true, Source: SourceMemory}, q.buckets
@@ -60,7 +54,7 @@ func (d *direct) decide(now int64, q request) Decision {
 		if q.cost > 0 && missing > 0 {
 			s = s.Refused(b.lease.Policy.TimeFor(missing))
 		}
-		r.add(Which(i+1), b.within(s, now, &q, false))
+		r.add(Which(i+1), b.within(s, now, &q))
 	}
 	return r
 }

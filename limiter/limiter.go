@@ -125,12 +125,11 @@ type Options struct {
 // decider decides requests: direct by buckets in this process, leased by buckets in
 // Redis.
 type decider interface {
-	open(b *Bucket, now int64)
+	open(b *Bucket)
 	decide(now int64, r request) Decision
 	refund(b *Bucket, now int64, fallback bool)
-	setPolicy(b *Bucket, p Policy) // b.mu is held
-	idle(b *Bucket) bool           // a new bucket would be the same; b.mu is held
-	needed(b *Bucket) bool         // the bucket must not be evicted; b.mu is held
+	setPolicy(b *Bucket, p Policy)       // b.mu is held
+	evictable(b *Bucket, busy bool) bool // a new bucket would be the same, or busy ones may be evicted, too; b.mu is held
 	stats(s *Stats)
 	close(ctx context.Context) error
 }
@@ -162,7 +161,7 @@ func New(o Options) *Limiter {
 // nil.
 func newLimiter(o Options, s store) *Limiter {
 	l := &Limiter{clock: cmp.Or(o.Clock, boottime.New())}
-	l.buckets = registry{idle: func(b *Bucket) bool { return l.decider.idle(b) }, needed: func(b *Bucket) bool { return l.decider.needed(b) }, buckets: make(map[string]*Bucket), maxBuckets: cmp.Or(o.MaxBuckets, defaultMaxBuckets), sweepAt: sweepFrom}
+	l.buckets = registry{evictable: func(b *Bucket, busy bool) bool { return l.decider.evictable(b, busy) }, buckets: make(map[string]*Bucket), maxBuckets: cmp.Or(o.MaxBuckets, defaultMaxBuckets), sweepAt: sweepFrom}
 	if l.decider = (&direct{l}); s != nil {
 		l.decider = newLeased(l, o, s)
 	}
@@ -177,10 +176,10 @@ func (l *Limiter) now() int64 { return l.clock.Now().Microseconds() }
 // sets its policy to p. The policy is in force from the next Take on.
 func (l *Limiter) Bucket(key string, p Policy) *Bucket {
 	b := l.buckets.get(key, func() *Bucket {
-		b, now := &Bucket{key: key, until: p.Until}, l.now()
-		b.lease.Init(p, now)
+		b := &Bucket{key: key, until: p.Until}
+		b.lease.Init(p, l.now())
 		b.blocked.Store(p.Blocked())
-		l.decider.open(b, now)
+		l.decider.open(b)
 		return b
 	})
 	b.mu.Lock()
@@ -326,7 +325,7 @@ type counts struct {
 	decisions [2][sources]atomic.Uint64 // refused, allowed
 	quota     atomic.Uint64             // refused by a quota that is used up, which decisions do not include
 
-	errors, timeouts, returned, dropped, debts, leased, prefetches, settles, fallback atomic.Uint64
+	trips, calls, errors, timeouts, returned, dropped, debts, leased, prefetches, settles, fallback atomic.Uint64
 }
 
 func (c *counts) add(d *Decision) {

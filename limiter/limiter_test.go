@@ -285,7 +285,7 @@ func TestCloseGivesManyLeasesBack(t *testing.T) {
 					v.bucket(b.key, p).Visit(&call, v.now())
 					v.mu.Unlock()
 					b.lease.Complete(&call, now, now, fleetOf(l))
-					l.decider.(*leased).track(b)
+					l.decider.(*leased).active.add(b)
 					if n := b.lease.Holds(now); n != min(tokens, 25) {
 						t.Fatalf("%d held", n)
 					}

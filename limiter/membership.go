@@ -178,8 +178,10 @@ func (m *membership) heartbeat(state string) {
 	m.publish()
 	if arrived {
 		m.shard.recovered()
-		if m.fleet.Load().Cold {
-			d.findShards()
+		if m.fleet.Load().Cold { // send heartbeats to all masters of a Cluster, so that nodes count this one there
+			for i := range maxShards {
+				d.shardOf(membersKey(i))
+			}
 		}
 	}
 }

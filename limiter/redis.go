@@ -51,9 +51,8 @@ type visit struct {
 // sends one script call for each bucket, in a pipeline. A Cluster's client splits the
 // pipeline by master, and repeats calls for slots that have moved.
 type redisStore struct {
-	client       redis.UniversalClient
-	calls, trips atomic.Uint64
-	answered     atomic.Bool // a call was answered, so a Cluster's client knows the masters
+	client   redis.UniversalClient
+	answered atomic.Bool // a call was answered, so a Cluster's client knows the masters
 }
 
 // maxShards bounds the shards. In a Cluster each master has a shard; the masters above
@@ -126,8 +125,6 @@ func (r *redisStore) send(ctx context.Context, calls []*visit, eval, script stri
 		answers[i] = redis.NewCmd(ctx, append([]any{eval, script, 1, v.bucket.key}, arguments(&v.call)...)...)
 		_ = pipe.Process(ctx, once{answers[i]})
 	}
-	r.trips.Add(1)
-	r.calls.Add(uint64(len(calls)))
 	_, _ = pipe.Exec(ctx) // every command carries its own error
 	for i, v := range calls {
 		if v.err = read(&v.call, answers[i]); v.err == nil {

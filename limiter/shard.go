@@ -1,7 +1,9 @@
 package limiter
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -100,10 +102,7 @@ func (s *shard) enqueue(buckets ...*Bucket) {
 // startSend sends the next pipeline if it is due. Otherwise the next answer or wake
 // sends it. s.mu is held.
 func (s *shard) startSend() {
-	if len(s.queue) == 0 {
-		return
-	}
-	if s.inFlight >= maxPipelines {
+	if len(s.queue) == 0 || s.inFlight >= maxPipelines {
 		return
 	}
 	if s.inFlight > 0 && !s.refuses() {
@@ -131,6 +130,8 @@ func (s *shard) send() {
 		s.waitingSince.CompareAndSwap(math.MaxInt64, now)
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 		defer cancel()
+		s.d.l.counts.trips.Add(1)
+		s.d.l.counts.calls.Add(uint64(len(calls)))
 		s.recordAnswer(s.d.store.visit(ctx, calls), now)
 		for _, v := range calls {
 			s.complete(v, now)
@@ -212,9 +213,12 @@ func (s *shard) complete(v *visit, sent int64) {
 		s.d.l.counts.debts.Add(uint64(c.Debt))
 	}
 	b.answer(now, v.err != nil)
-	b.pending = false
+	if b.pending = false; b.lease.IsActive() {
+		s.d.active.add(b)
+	}
 	if b.waiting() > 0 || v.err == nil && b.lease.Due(now) {
-		s.d.markPending(b).enqueue(b)
+		s.d.markPending(b)
+		b.shard.enqueue(b)
 	}
 }
 
@@ -235,19 +239,19 @@ func (s *shard) recovered() {
 // node does not report itself present, so that the others go on withholding its part.
 // The debts are paid from that part.
 func (s *shard) owesDebts() bool {
-	if s.hasDebts.Load() && !s.down.Load() && !slices.ContainsFunc(s.d.tracked(), func(b *Bucket) bool {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return s.d.shards[b.shard].Load() == s && (b.lease.HasDebt() || b.lease.InFlight())
-	}) {
-		s.hasDebts.Store(false)
+	if !s.hasDebts.Load() || s.down.Load() {
+		return s.hasDebts.Load()
 	}
-	return s.hasDebts.Load()
+	owes := false
+	s.d.active.each(func(b *Bucket) { owes = owes || b.shard == s && (b.lease.HasDebt() || b.lease.InFlight()) })
+	s.hasDebts.Store(owes)
+	return owes
 }
 
-// close calls each bucket for the last time and gives back the tokens that are held. It
-// stops giving back when ctx ends or the shard is down. Then the node leaves the fleet.
-func (s *shard) close(ctx context.Context, buckets []*Bucket) {
+// close calls each active bucket for the last time and gives back the tokens that are held,
+// the most first. It stops giving back when ctx ends or the shard is down. Then the node
+// leaves the fleet.
+func (s *shard) close(ctx context.Context) {
 	drained := func() {
 		for s.inFlight > 0 || len(s.queue) > 0 {
 			s.idle.Wait()
@@ -255,8 +259,16 @@ func (s *shard) close(ctx context.Context, buckets []*Bucket) {
 	}
 	s.mu.Lock()
 	drained()
+	s.mu.Unlock()
+	held := map[*Bucket]int64{}
+	s.d.active.each(func(b *Bucket) {
+		if b.shard == s {
+			held[b] = b.lease.Holds(s.d.l.now())
+		}
+	})
+	s.mu.Lock()
 	s.closing = ctx
-	s.queue = buckets
+	s.queue = slices.SortedFunc(maps.Keys(held), func(a, b *Bucket) int { return cmp.Compare(held[b], held[a]) })
 	s.startSend()
 	drained()
 	s.mu.Unlock()

@@ -47,6 +47,8 @@ func (l *Limiter) Stats() Stats {
 	s := Stats{
 		Refused:          c.bySource(0),
 		Allowed:          c.bySource(1),
+		RedisTrips:       c.trips.Load(),
+		RedisCalls:       c.calls.Load(),
 		RedisErrors:      c.errors.Load(),
 		RedisTimeouts:    c.timeouts.Load(),
 		TokensLeased:     c.leased.Load(),
@@ -64,8 +66,7 @@ func (l *Limiter) Stats() Stats {
 
 func (d *leased) stats(s *Stats) {
 	now := d.l.now()
-	for _, b := range d.tracked() {
-		b.mu.Lock()
+	d.active.each(func(b *Bucket) {
 		if held := b.lease.Holds(now); held > 0 {
 			s.Leases++
 			s.LeasedHeld += held
@@ -73,13 +74,11 @@ func (d *leased) stats(s *Stats) {
 		if b.lease.HasDebt() {
 			s.Owing++
 		}
-		b.mu.Unlock()
-	}
-	if r, ok := d.store.(*redisStore); ok {
-		s.RedisTrips, s.RedisCalls = r.trips.Load(), r.calls.Load()
-	}
+	})
 	s.Breaker = "closed"
-	d.eachShard(func(k *shard) { k.stats(s, now) })
+	for _, k := range d.allShards() {
+		k.stats(s, now)
+	}
 }
 
 // stats adds the state of a shard. If there are several, the worst one counts.

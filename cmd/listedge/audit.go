@@ -16,13 +16,13 @@ import (
 	"listedge/origin/audit"
 )
 
-// actorFlag names who acts, for the audit log.
-type actorFlag struct {
+// ActorFlag names who acts, for the audit log.
+type ActorFlag struct {
 	Actor string `help:"Who does this, for the audit log." default:"${user}" placeholder:"NAME"`
 }
 
 // Validate refuses what would spoil the log.
-func (f *actorFlag) Validate() error {
+func (f *ActorFlag) Validate() error {
 	if err := audit.CheckActor(f.Actor); err != nil {
 		return fmt.Errorf("--actor %w", err)
 	}
@@ -30,10 +30,10 @@ func (f *actorFlag) Validate() error {
 }
 
 // acting returns a context whose acts are the actor's.
-func (f *actorFlag) acting(ctx context.Context) context.Context { return audit.As(ctx, f.Actor) }
+func (f *ActorFlag) acting(ctx context.Context) context.Context { return audit.As(ctx, f.Actor) }
 
 type auditCommand struct {
-	databaseFlags
+	DatabaseFlags
 	jsonFlag
 	Workspace *uuid.UUID `help:"Only what was done to this workspace and its keys." placeholder:"ID"`
 	Key       *uuid.UUID `help:"Only what was done to this key." placeholder:"ID"`
@@ -52,12 +52,12 @@ func (c *auditCommand) Validate() error {
 	case c.Limit < 1 || c.Limit > maxAuditLimit:
 		return fmt.Errorf("--limit must be from 1 to %d", maxAuditLimit)
 	}
-	return c.databaseFlags.Validate()
+	return nil
 }
 
 // Run lists acts, newest first.
 func (c *auditCommand) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
+	return withAdmin(ctx, c.DatabaseFlags, func(a *admin.Conn) error {
 		list, err := a.Audit(ctx, audit.Filter{Workspace: c.Workspace, Key: c.Key, Since: (*time.Duration)(c.Since), Limit: c.Limit})
 		if err != nil {
 			return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/bits"
 	"net/http"
 	"net/url"
 	"slices"
@@ -46,39 +47,35 @@ var errNoAnswer = errors.New("no answer came")
 // requestTimeout is the timeout of a request, and the largest value of the histogram.
 const requestTimeout = time.Minute
 
-// answers are the results of a number of requests.
+// answers are the results of all requests.
 type answers struct {
+	mu        sync.Mutex              // guards all below
 	latencies *hdrhistogram.Histogram // microseconds
 	statuses  map[string]int          // with Cache-Status
-	refusals  map[string]int          // by status: all but 2xx and 304
 	bytes     int64
 	failures  int
 	failure   error // one of them
-}
-
-func newAnswers() *answers {
-	return &answers{latencies: hdrhistogram.New(1, requestTimeout.Microseconds(), 3), statuses: map[string]int{}, refusals: map[string]int{}}
 }
 
 // Run requests the URL repeatedly for the duration, and prints the latencies.
 func (c *benchCommand) Run(ctx context.Context, t *terminal) error {
 	running, stop := context.WithTimeout(ctx, c.Duration)
 	defer stop()
+	request, err := http.NewRequestWithContext(running, http.MethodGet, c.URL, nil)
+	if err != nil {
+		return fmt.Errorf("--url: %w", err)
+	}
+	request.Header.Set("X-API-Key", c.Key)
 	client := &http.Client{Timeout: requestTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: c.Connections, MaxConnsPerHost: c.Connections}}
 	defer client.CloseIdleConnections()
-	loads := make([]*answers, c.Connections)
+	all := &answers{latencies: hdrhistogram.New(1, requestTimeout.Microseconds(), 3), statuses: map[string]int{}}
 	began := time.Now()
 	var clients sync.WaitGroup
-	for i := range loads {
-		loads[i] = newAnswers()
-		clients.Go(func() { loads[i].run(running, client, c.URL, c.Key) })
+	for range c.Connections {
+		clients.Go(func() { all.run(client, request) })
 	}
 	clients.Wait()
 	took := time.Since(began)
-	all := newAnswers()
-	for _, l := range loads {
-		all.add(l)
-	}
 	if all.latencies.TotalCount() == 0 {
 		return errors.Join(errNoAnswer, all.failure)
 	}
@@ -94,10 +91,13 @@ func (c *benchCommand) Run(ctx context.Context, t *terminal) error {
 func (l *answers) refused() error {
 	var refused, most int
 	var status, do string
-	for _, s := range slices.Sorted(maps.Keys(l.refusals)) {
-		refused += l.refusals[s]
-		if l.refusals[s] > most {
-			status, most = s, l.refusals[s]
+	for _, s := range slices.Sorted(maps.Keys(l.statuses)) {
+		if s[0] == '2' || s[:3] == "304" {
+			continue
+		}
+		refused += l.statuses[s]
+		if l.statuses[s] > most {
+			status, most = s, l.statuses[s]
 		}
 		switch s[:3] {
 		case "401", "403":
@@ -113,53 +113,42 @@ func (l *answers) refused() error {
 	return fmt.Errorf("this measured refusals: %d of %d answers, most of them %s%s", refused, total, status, do)
 }
 
-func (l *answers) run(ctx context.Context, client *http.Client, url, key string) {
-	for ctx.Err() == nil {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			l.failures, l.failure = l.failures+1, err
-			return
-		}
-		r.Header.Set("X-API-Key", key)
+// run sends one request after the other, until the context of the request ends.
+func (l *answers) run(client *http.Client, request *http.Request) {
+	for ctx := request.Context(); ctx.Err() == nil; {
 		began := time.Now()
-		answer, err := client.Do(r)
+		answer, err := client.Do(request.Clone(ctx))
 		var n int64
 		if err == nil {
 			n, err = io.Copy(io.Discard, answer.Body)
 			answer.Body.Close()
 		}
+		took := time.Since(began)
+		if ctx.Err() != nil && err != nil { // the end of the run has cancelled the request
+			return
+		}
+		l.mu.Lock()
 		if err != nil {
-			if ctx.Err() == nil { // otherwise the end of the run has cancelled the request
-				l.failures, l.failure = l.failures+1, err
-				time.Sleep(10 * time.Millisecond)
-			}
-			continue
+			l.failures, l.failure = l.failures+1, err
+		} else {
+			l.add(answer, n, took)
 		}
-		_ = l.latencies.RecordValue(max(1, time.Since(began).Microseconds()))
-		l.bytes += n
-		status := answer.Status
-		if answer.StatusCode/100 != 2 && answer.StatusCode != http.StatusNotModified {
-			l.refusals[status]++
+		l.mu.Unlock()
+		if err != nil {
+			time.Sleep(10 * time.Millisecond)
 		}
-		if from, ok := strings.CutPrefix(answer.Header.Get("Cache-Status"), "listedge; "); ok {
-			status += "  " + from
-		}
-		l.statuses[status]++
 	}
 }
 
-func (l *answers) add(o *answers) {
-	l.latencies.Merge(o.latencies)
-	for status, n := range o.statuses {
-		l.statuses[status] += n
+// add adds an answer. The caller holds mu.
+func (l *answers) add(answer *http.Response, bytes int64, took time.Duration) {
+	_ = l.latencies.RecordValue(max(1, took.Microseconds()))
+	l.bytes += bytes
+	status := answer.Status
+	if from, ok := strings.CutPrefix(answer.Header.Get("Cache-Status"), "listedge; "); ok {
+		status += "  " + from
 	}
-	for status, n := range o.refusals {
-		l.refusals[status] += n
-	}
-	l.bytes, l.failures = l.bytes+o.bytes, l.failures+o.failures
-	if o.failure != nil {
-		l.failure = o.failure
-	}
+	l.statuses[status]++
 }
 
 // draw writes the numbers and a histogram; each bar covers twice the time of the one before.
@@ -175,24 +164,16 @@ func (l *answers) draw(w io.Writer, took time.Duration) {
 		fmt.Fprintf(w, "  p%v %s", p, micros(l.latencies.ValueAtPercentile(p)))
 	}
 	fmt.Fprintln(w)
-	const width = 50
-	var counts []int64
-	var bounds []int64
-	var most int64
-	for from, to := int64(0), int64(64); from < l.latencies.Max(); from, to = to, 2*to {
-		n := int64(0)
-		for _, bar := range l.latencies.Distribution() {
-			if bar.From > from && bar.From <= to {
-				n += bar.Count
-			}
-		}
-		counts, bounds, most = append(counts, n), append(bounds, to), max(most, n)
+	const width, first = 50, 64 // microseconds
+	var counts [64]int64        // by bar
+	for _, bar := range l.latencies.Distribution() {
+		counts[bits.Len64(uint64(bar.From-1)/first)] += bar.Count
 	}
-	for i, n := range counts {
-		if n == 0 && i == 0 {
-			continue
+	most := slices.Max(counts[:])
+	for i := 0; i == 0 || first<<i/2 < l.latencies.Max(); i++ {
+		if n := counts[i]; n > 0 || i > 0 {
+			fmt.Fprintf(w, "  up to %9s  %-*s %d\n", micros(first<<i), width, strings.Repeat("█", int((n*width+most-1)/most)), n)
 		}
-		fmt.Fprintf(w, "  up to %9s  %-*s %d\n", micros(bounds[i]), width, strings.Repeat("█", int((n*width+most-1)/most)), n)
 	}
 }
 

@@ -49,6 +49,9 @@ func TestWrongUsageIsOneLineAndStatusTwo(t *testing.T) {
 		"workspaces create --name x --rate=-1 --database-url " + url:                            "negative",
 		"workspaces create --name x --rate=NaN --database-url " + url:                           "finite",
 		"workspaces create --name x --rate=0.0000005 --database-url " + url:                     "six decimals",
+		"workspaces update " + id + " --rate 0.3333333 --database-url " + url:                   "six decimals",
+		"keys create --workspace " + id + " --rate 0.0000015 --database-url " + url:             "six decimals",
+		"keys update " + id + " --rate 1e-7 --database-url " + url:                              "six decimals",
 		"workspaces suspend nobody --database-url " + url:                                       "UUID",
 		"workspaces create --name x --quota 5 --database-url " + url:                            "N/day or N/month",
 		"workspaces create --name x --quota 0/day --database-url " + url:                        "from 1 to 4000000000",
@@ -101,6 +104,14 @@ func TestWrongUsageIsOneLineAndStatusTwo(t *testing.T) {
 		said := p.err.String()
 		if p.code != exitUsage || strings.Count(said, "\n") != 1 || !strings.HasPrefix(said, "listedge: ") || !strings.Contains(said, want) || p.out.String() != "" {
 			t.Errorf("%s: exit %d: %q, want %q", line, p.code, said, want)
+		}
+	}
+}
+
+func TestRatesOfUpToSixDecimalsAreAccepted(t *testing.T) {
+	for _, rate := range []float64{0, 1e-6, 0.1, 2.000001, 1e9} {
+		if err := (&LimitFlags{Rate: &rate}).Validate(); err != nil {
+			t.Errorf("%v: %v", rate, err)
 		}
 	}
 }

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -23,6 +22,8 @@ import (
 // cli is the whole command line. Every flag is also an environment variable:
 // --database-url is LISTEDGE_DATABASE_URL. The drain of `dev` is short, because no load
 // balancer has to notice it.
+//
+// kong calls Validate of a command and of each exported struct that is embedded in it.
 type cli struct {
 	Dev        devCommand        `cmd:"" set:"drain=300ms" help:"Run on a private Postgres with sample data, to try it."`
 	Serve      serveCommand      `cmd:"" set:"drain=3s" help:"Run one edge node."`
@@ -47,27 +48,27 @@ type cli struct {
 	VersionFlag kong.VersionFlag `name:"version" help:"Print version and revision." env:"-"`
 }
 
-// listenFlags say where a node listens.
-type listenFlags struct {
+// ListenFlags say where a node listens.
+type ListenFlags struct {
 	Listen      string `help:"Address of the public listener." default:":8080" placeholder:"ADDRESS"`
 	AdminListen string `help:"Address of the admin listener: health, metrics, profiles, status page. It has no authentication." default:"127.0.0.1:9090" placeholder:"ADDRESS"`
 }
 
 // Validate refuses an empty address, which would listen everywhere.
-func (f *listenFlags) Validate() error {
+func (f *ListenFlags) Validate() error {
 	if f.Listen == "" || f.AdminListen == "" {
 		return fmt.Errorf("--listen and --admin-listen must not be empty")
 	}
 	return nil
 }
 
-// databaseFlags say where Postgres is.
-type databaseFlags struct {
+// DatabaseFlags say where Postgres is.
+type DatabaseFlags struct {
 	DatabaseURL string `help:"Postgres, as postgres://user:password@host:port/database. With several addresses (host:port,host:port) the primary is used." required:"" placeholder:"URL"`
 }
 
 // Validate refuses an empty URL, which would mean the defaults of libpq.
-func (f *databaseFlags) Validate() error {
+func (f *DatabaseFlags) Validate() error {
 	if f.DatabaseURL == "" {
 		return fmt.Errorf("--database-url must be given, or LISTEDGE_DATABASE_URL")
 	}
@@ -77,34 +78,13 @@ func (f *databaseFlags) Validate() error {
 	return nil
 }
 
-// checkReplicas refuses malformed URLs.
-func checkReplicas(urls []string) error {
-	for _, url := range urls {
-		if err := postgres.CheckURL(url); err != nil {
-			return fmt.Errorf("--replica-url: %w", err)
-		}
-	}
-	return nil
-}
-
-// checkRedis refuses a malformed URL; an empty one means no Redis.
-func checkRedis(url string) error {
-	if url == "" {
-		return nil
-	}
-	if _, err := parseRedisURL(url); err != nil {
-		return fmt.Errorf("--redis-url: %w", err)
-	}
-	return nil
-}
-
-// replicationFlag is the database whose changes are followed.
-type replicationFlag struct {
+// ReplicationFlag is the database whose changes are followed.
+type ReplicationFlag struct {
 	ReplicationURL string `help:"The same database without a connection pooler, if --database-url leads to one: changes cannot be followed through a pooler. Empty: --database-url." placeholder:"URL"`
 }
 
 // Validate refuses a malformed URL.
-func (f *replicationFlag) Validate() error {
+func (f *ReplicationFlag) Validate() error {
 	if f.ReplicationURL == "" {
 		return nil
 	}
@@ -114,17 +94,45 @@ func (f *replicationFlag) Validate() error {
 	return nil
 }
 
-// regionFlag names one of several fleets that share a Postgres.
-type regionFlag struct {
+// RegionFlag names one of several fleets that share a Postgres.
+type RegionFlag struct {
 	Region string `help:"Name of this fleet, if several fleets share a Postgres, each with its own Redis. Each has its own replication slot." placeholder:"NAME"`
 }
 
 var regionName = regexp.MustCompile(`^[a-z0-9_]{0,20}$`)
 
 // Validate refuses what cannot be part of a slot's name.
-func (f *regionFlag) Validate() error {
+func (f *RegionFlag) Validate() error {
 	if !regionName.MatchString(f.Region) || f.Region == "new" {
 		return fmt.Errorf("--region must be at most 20 of a-z, 0-9 and _, and not new")
+	}
+	return nil
+}
+
+// ServerFlags are the servers of a node beside its primary, and its connections.
+type ServerFlags struct {
+	RedisURL            string   `help:"Redis: redis:// or rediss://; several addresses are a Cluster (redis://a:6379,b:6379); redis+sentinel://host:port,host:port/master. Empty: one node without Redis." placeholder:"URL"`
+	ReplicaURL          []string `help:"Hot standbys of the same Postgres, as postgres:// URLs, comma-separated: they serve misses if they have replayed what the page must show." placeholder:"URL"`
+	DatabaseConnections int      `help:"Concurrent page queries, to the primary and to each replica; eight times as many may wait." default:"16"`
+}
+
+// Validate refuses malformed URLs.
+func (f *ServerFlags) Validate() error {
+	for _, url := range f.ReplicaURL {
+		if url == "" {
+			return errors.New("--replica-url must not be empty")
+		}
+		if err := postgres.CheckURL(url); err != nil {
+			return fmt.Errorf("--replica-url: %w", err)
+		}
+	}
+	if f.RedisURL != "" {
+		if _, err := parseRedisURL(f.RedisURL); err != nil {
+			return fmt.Errorf("--redis-url: %w", err)
+		}
+	}
+	if f.DatabaseConnections < 1 || f.DatabaseConnections > 10_000 {
+		return errors.New("--database-connections must be from 1 to 10000")
 	}
 	return nil
 }
@@ -132,12 +140,10 @@ func (f *regionFlag) Validate() error {
 // maxDuration bounds every duration that is a setting.
 const maxDuration = 30 * 24 * time.Hour
 
-// nodeFlags are the settings of a node.
-type nodeFlags struct {
-	regionFlag
-	RedisURL string `help:"Redis: redis:// or rediss://; several addresses are a Cluster (redis://a:6379,b:6379); redis+sentinel://host:port,host:port/master. Empty: one node without Redis." placeholder:"URL"`
-
-	ReplicaURL []string `help:"Hot standbys of the same Postgres, as postgres:// URLs, comma-separated: they serve misses if they have replayed what the page must show." placeholder:"URL"`
+// NodeFlags are the settings of a node.
+type NodeFlags struct {
+	RegionFlag
+	ServerFlags
 
 	CacheMemory    byteSize      `help:"Memory for cached pages." default:"256MiB" placeholder:"SIZE"`
 	FreshnessBound time.Duration `help:"A page served as fresh omits no commit older than this; 0 = do not follow changes, pages expire after --cache-ttl." default:"500ms"`
@@ -147,8 +153,7 @@ type nodeFlags struct {
 
 	LimiterFailureMode limiter.FailureMode `help:"While Redis does not answer: local (each node enforces its share of the limit), allow or deny." enum:"local,allow,deny" default:"local" placeholder:"MODE"`
 
-	DatabaseConnections int           `help:"Concurrent page queries, to the primary and to each replica; eight times as many may wait." default:"16"`
-	QueryTimeout        time.Duration `help:"Longest time for a page query (statement_timeout)." default:"2s"`
+	QueryTimeout time.Duration `help:"Longest time for a page query (statement_timeout)." default:"2s"`
 
 	MaxConnections int  `help:"Open connections of the public listener; more are refused with 503. 0 = what three quarters of the open files (ulimit -n) and half of the memory beside --cache-memory allow, at 80 KiB each: see docs/SIZING.md." default:"0"`
 	NoDocs         bool `help:"Do not serve /docs, the interactive API reference; /openapi.json stays."`
@@ -165,13 +170,8 @@ type nodeFlags struct {
 }
 
 // Validate refuses settings that cannot work.
-func (f *nodeFlags) Validate() error {
-	if err := f.regionFlag.Validate(); err != nil {
-		return err
-	}
+func (f *NodeFlags) Validate() error {
 	switch {
-	case slices.Contains(f.ReplicaURL, ""):
-		return fmt.Errorf("--replica-url must not be empty")
 	case len(f.ReplicaURL) > 0 && f.FreshnessBound == 0:
 		return fmt.Errorf("--replica-url needs --freshness-bound: only a node that follows changes knows what a replica lacks")
 	case f.CacheMemory < 1<<20 || f.CacheMemory > 1<<44:
@@ -182,14 +182,12 @@ func (f *nodeFlags) Validate() error {
 		return fmt.Errorf("--cache-ttl, --max-stale, --key-grace and --drain must not be negative")
 	case max(f.CacheTTL, f.MaxStale, f.KeyGrace, f.Drain, f.FreshnessBound) > maxDuration:
 		return fmt.Errorf("--freshness-bound, --cache-ttl, --max-stale, --key-grace and --drain must be at most 30 days (720h)")
-	case f.DatabaseConnections < 1 || f.DatabaseConnections > 10_000:
-		return fmt.Errorf("--database-connections must be from 1 to 10000")
 	case f.MaxConnections < 0 || f.MaxConnections > edge.MaxConnections:
 		return fmt.Errorf("--max-connections must be from 0 to %d", edge.MaxConnections)
 	case f.QueryTimeout < time.Millisecond || f.QueryTimeout > time.Hour:
 		return fmt.Errorf("--query-timeout must be from 1ms to 1h")
 	}
-	return cmp.Or(checkReplicas(f.ReplicaURL), checkRedis(f.RedisURL))
+	return nil
 }
 
 // network is a CIDR, or one address.

@@ -22,14 +22,9 @@ type migrateCommand struct {
 }
 
 type migrateUp struct {
-	changeFlags
-	replicationFlag
-	regionFlag
-}
-
-// Validate is explicit because each of the embedded has one.
-func (c *migrateUp) Validate() error {
-	return cmp.Or(c.changeFlags.Validate(), c.replicationFlag.Validate(), c.regionFlag.Validate())
+	ChangeFlags
+	ReplicationFlag
+	RegionFlag
 }
 
 // Run migrates. It also makes the publication and the slot if the user has the rights;
@@ -68,7 +63,7 @@ func (c *migrateUp) Run(ctx context.Context, t *terminal) error {
 }
 
 type migrateStatus struct {
-	databaseFlags
+	DatabaseFlags
 	jsonFlag
 }
 
@@ -104,7 +99,7 @@ func (c *migrateGrants) Run(_ context.Context, t *terminal) error {
 }
 
 type importCommand struct {
-	changeFlags
+	ChangeFlags
 	Collection string    `arg:"" enum:"items,contacts" help:"items or contacts."`
 	File       string    `arg:"" help:"CSV with a header, or JSON Lines; - reads standard input."`
 	Workspace  uuid.UUID `help:"The workspace of the rows." required:""`
@@ -128,7 +123,7 @@ func (c *importCommand) Run(ctx context.Context, t *terminal) error {
 }
 
 type seedCommand struct {
-	changeFlags
+	ChangeFlags
 	Workspaces int   `help:"How many workspaces." default:"1" placeholder:"W"`
 	Items      int   `help:"Items in each." default:"1000" placeholder:"N"`
 	Contacts   int   `help:"Contacts in each." default:"1000" placeholder:"M"`
@@ -149,7 +144,7 @@ func (c *seedCommand) Run(ctx context.Context, t *terminal) error {
 }
 
 type purgeCommand struct {
-	changeFlags
+	ChangeFlags
 	Workspace *uuid.UUID `help:"This workspace's pages." placeholder:"ID"`
 	All       bool       `help:"The pages of all workspaces."`
 }
@@ -159,7 +154,7 @@ func (c *purgeCommand) Validate() error {
 	if (c.Workspace != nil) == c.All {
 		return errors.New("give either --workspace or --all")
 	}
-	return c.changeFlags.Validate()
+	return nil
 }
 
 // Run invalidates pages on all nodes. A purge is published like a change: the follower

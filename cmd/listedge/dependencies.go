@@ -13,28 +13,20 @@ import (
 	"listedge/origin"
 )
 
-// dependency is a server, or the follower, as metrics and the status page know it.
-type dependency struct {
-	admin.Dependency
-	metric metrics.Dependency // without Up; zero = other metrics describe it
-}
-
 // dependenciesOf returns the dependencies of a node. They are checked every second,
 // independently of requests.
-func (n *node) dependenciesOf(pages *origin.Origin) []dependency {
-	all := []dependency{{admin.Dependency{Name: "Postgres", Runbook: "ListedgePostgresDown", Check: n.pingPrimary},
-		metrics.Dependency{Kind: metrics.Postgres, Server: "primary"}}}
+func (n *node) dependenciesOf(pages *origin.Origin) []admin.Dependency {
+	all := []admin.Dependency{{Name: "Postgres", Runbook: "ListedgePostgresDown", Check: n.pingPrimary, Metric: metrics.Dependency{Kind: metrics.Postgres, Server: "primary"}}}
 	if n.redis.pages != nil {
 		ping := func(ctx context.Context) error { return n.redis.limiter.Ping(ctx).Err() }
-		all = append(all, dependency{admin.Dependency{Name: "Redis", Runbook: "ListedgeRedisDown", Check: ping}, metrics.Dependency{Kind: metrics.Redis}})
+		all = append(all, admin.Dependency{Name: "Redis", Runbook: "ListedgeRedisDown", Check: ping, Metric: metrics.Dependency{Kind: metrics.Redis}})
 	}
 	if n.follower != nil {
-		all = append(all, dependency{Dependency: admin.Dependency{Name: "Follower", Runbook: "ListedgeNoFollower", Check: n.checkFollower}})
+		all = append(all, admin.Dependency{Name: "Follower", Runbook: "ListedgeNoFollower", Check: n.checkFollower})
 	}
 	for i, s := range pages.Stats().Standbys {
 		check := func(ctx context.Context) error { return pages.CheckStandby(ctx, i) }
-		all = append(all, dependency{admin.Dependency{Name: "Replica " + s.Host, Runbook: "ListedgeReplicaFails", Check: check},
-			metrics.Dependency{Kind: metrics.Postgres, Server: s.Host}})
+		all = append(all, admin.Dependency{Name: "Replica " + s.Host, Runbook: "ListedgeReplicaFails", Check: check, Metric: metrics.Dependency{Kind: metrics.Postgres, Server: s.Host}})
 	}
 	return all
 }
@@ -57,15 +49,4 @@ func (n *node) checkFollower(context.Context) error {
 		return fmt.Errorf("no heartbeat of a follower for %s", silence.Round(time.Second))
 	}
 	return errors.New("heartbeats are late")
-}
-
-// dependencyMetrics returns the metrics of the dependencies that have been checked.
-func dependencyMetrics(all []dependency, watch *admin.Watch) (known []metrics.Dependency) {
-	for i, s := range watch.States() {
-		if m := all[i].metric; s.Checked && m != (metrics.Dependency{}) {
-			m.Up = s.Up
-			known = append(known, m)
-		}
-	}
-	return known
 }

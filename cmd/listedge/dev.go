@@ -26,7 +26,7 @@ type devCommand struct {
 	AdminListen string `help:"Address of the admin listener; further nodes take the next ports." default:"127.0.0.1:9090" placeholder:"ADDRESS"`
 	DataDir     string `help:"Where the private Postgres lives; kept between runs." default:"${dataDir}" type:"path" placeholder:"DIR"`
 	Nodes       int    `help:"More than one: a fleet on a private Redis, each node a process." default:"1" placeholder:"N"`
-	nodeFlags
+	NodeFlags
 }
 
 const (
@@ -94,7 +94,7 @@ func (c *devCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) 
 }
 
 // serve prepares Postgres and runs the nodes on it.
-func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context, addresses []listenFlags, held *ports, postgres *sandbox.Postgres) (err error) {
+func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context, addresses []ListenFlags, held *ports, postgres *sandbox.Postgres) (err error) {
 	url := postgres.URL(devDatabase)
 	key, workspace, err := c.prepare(ctx, t, postgres)
 	if err != nil {
@@ -104,7 +104,7 @@ func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context
 		return err
 	}
 	if c.Nodes == 1 {
-		n, err := newNode(ctx, c.nodeFlags, databaseURLs{url, url}, settingsInEffect(flags), newLog(t, c.nodeFlags), (*held)[0], (*held)[1])
+		n, err := newNode(ctx, c.NodeFlags, databaseURLs{url, url}, settingsInEffect(flags), newLog(t, c.NodeFlags), (*held)[0], (*held)[1])
 		if err != nil {
 			return err
 		}
@@ -129,7 +129,7 @@ func (c *devCommand) serve(ctx context.Context, t *terminal, flags *kong.Context
 // ports are the listeners of the nodes, held until the nodes serve.
 type ports []net.Listener
 
-func (p *ports) open(addresses []listenFlags) error {
+func (p *ports) open(addresses []ListenFlags) error {
 	for _, a := range addresses {
 		public, private, err := listenBoth(a)
 		if err != nil {
@@ -148,9 +148,9 @@ func (p *ports) close() {
 }
 
 // addresses are the listeners of each node, on successive ports.
-func (c *devCommand) addresses() (all []listenFlags, err error) {
+func (c *devCommand) addresses() (all []ListenFlags, err error) {
 	for i := range c.Nodes {
-		var a listenFlags
+		var a ListenFlags
 		if a.Listen, err = nthPort(c.Listen, i); err != nil {
 			return nil, usageError{fmt.Errorf("--listen: %w", err)}
 		}
@@ -228,7 +228,7 @@ func (c *devCommand) key(ctx context.Context, conn *admin.Conn, workspace uuid.U
 	return made.Key, workspace, nil
 }
 
-func (c *devCommand) welcome(t *terminal, addresses []listenFlags, url, key string, workspace uuid.UUID) {
+func (c *devCommand) welcome(t *terminal, addresses []ListenFlags, url, key string, workspace uuid.UUID) {
 	fmt.Fprintf(t.out, "\nworkspace  %s\nkey        %s\ndatabase   %s\n", workspace, key, url)
 	if c.RedisURL != "" {
 		fmt.Fprintf(t.out, "redis      %s\n", c.RedisURL)

@@ -18,7 +18,7 @@ import (
 
 // fleet runs each node as a process, so that one can be stopped or killed while the
 // others go on, and ends them all when ctx does.
-func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context, addresses []listenFlags, url string, ready func()) error {
+func (c *devCommand) fleet(ctx context.Context, t *terminal, flags *kong.Context, addresses []ListenFlags, url string, ready func()) error {
 	program, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)

@@ -24,14 +24,12 @@ import (
 //	doctor_fleet.go ── all nodes together ─┘
 
 type doctorCommand struct {
-	databaseFlags
-	replicationFlag
-	regionFlag
+	DatabaseFlags
+	ReplicationFlag
+	RegionFlag
+	ServerFlags
 	jsonFlag
-	RedisURL            string     `help:"Redis, as for serve; empty: not checked." placeholder:"URL"`
-	ReplicaURL          []string   `help:"Hot standbys, as for serve." placeholder:"URL"`
-	Node                []adminURL `help:"Admin listeners of the nodes, such as http://10.0.0.7:9090, comma-separated; a name with several addresses means all of them. Empty: nodes are not checked." placeholder:"URL"`
-	DatabaseConnections int        `help:"As for serve." default:"16"`
+	Node []adminURL `help:"Admin listeners of the nodes, such as http://10.0.0.7:9090, comma-separated; a name with several addresses means all of them. Empty: nodes are not checked." placeholder:"URL"`
 }
 
 // followerConnections is the number of connections of the follower, which are not in the
@@ -40,15 +38,12 @@ const followerConnections = 2
 
 var errFindings = errors.New("something fails; see above")
 
-// Validate is explicit because each of the embedded has one.
+// Validate refuses an environment variable that is empty by mistake.
 func (c *doctorCommand) Validate() error {
-	if c.Node != nil && len(c.Node) == 0 { // an environment variable that is empty by mistake
+	if c.Node != nil && len(c.Node) == 0 {
 		return errors.New("--node must not be empty")
 	}
-	if c.DatabaseConnections < 1 {
-		return errors.New("--database-connections must be at least 1")
-	}
-	return cmp.Or(c.databaseFlags.Validate(), c.replicationFlag.Validate(), c.regionFlag.Validate(), checkReplicas(c.ReplicaURL), checkRedis(c.RedisURL))
+	return nil
 }
 
 // Run checks everything and prints the findings.

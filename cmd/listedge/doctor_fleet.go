@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -43,32 +44,29 @@ func (r *report) checkFleet(all []nodeState, around surroundings) {
 	r.checkSize(nodes, around)
 }
 
-// byNode says which nodes have which value, as "x on a, b; y on c", the most frequent
-// first, and whether it is the same on all.
+// byNode says which nodes have which value, and whether it is the same on all.
 func byNode(nodes []nodeState, value func(*nodeState) string) (text string, same bool) {
-	type group struct {
-		value string
-		nodes []string
-	}
-	var groups []group
+	on := nodesByValue{}
 	for i := range nodes {
-		v := value(&nodes[i])
-		at := slices.IndexFunc(groups, func(g group) bool { return g.value == v })
-		if at < 0 {
-			at = len(groups)
-			groups = append(groups, group{value: v})
-		}
-		groups[at].nodes = append(groups[at].nodes, nodes[i].name)
+		on.add(value(&nodes[i]), nodes[i].name)
 	}
-	if len(groups) == 1 {
-		return groups[0].value + " on all", true
+	if len(on) == 1 {
+		return value(&nodes[0]) + " on all", true
 	}
-	slices.SortStableFunc(groups, func(a, b group) int { return cmp.Compare(len(b.nodes), len(a.nodes)) })
-	var parts []string
-	for _, g := range groups {
-		parts = append(parts, g.value+" on "+strings.Join(g.nodes, ", "))
+	return strings.Join(on.parts(), "; "), false
+}
+
+// nodesByValue has the names of the nodes with a value.
+type nodesByValue map[string][]string
+
+func (on nodesByValue) add(value, node string) { on[value] = append(on[value], node) }
+
+// parts are "x on a, b" for each value, the most frequent first.
+func (on nodesByValue) parts() (all []string) {
+	for _, value := range slices.SortedFunc(maps.Keys(on), func(a, b string) int { return cmp.Or(cmp.Compare(len(on[b]), len(on[a])), cmp.Compare(a, b)) }) {
+		all = append(all, value+" on "+strings.Join(on[value], ", "))
 	}
-	return strings.Join(parts, "; "), false
+	return all
 }
 
 func (r *report) checkSettings(all []nodeState, around surroundings) {

@@ -35,10 +35,13 @@ func (n *nodeState) withRedis() bool {
 	return checked
 }
 
-// version is the program's, with the beginning of its revision.
 func (n *nodeState) version() string {
-	revision := n.metrics.Label("listedge_build_info", "revision")
-	return n.metrics.Label("listedge_build_info", "version") + " (" + revision[:min(len(revision), 10)] + ")"
+	return versionText(n.metrics.Label("listedge_build_info", "version"), n.metrics.Label("listedge_build_info", "revision"))
+}
+
+// versionText is a program's version with the beginning of its revision.
+func versionText(version, revision string) string {
+	return version + " (" + revision[:min(len(revision), 10)] + ")"
 }
 
 // notesDo says what to do about the notes of /readyz.
@@ -50,8 +53,8 @@ var notesDo = map[string]string{
 // openBreakers are the findings for metrics that are not 0.
 var openBreakers = []struct{ metric, text, do string }{
 	{"listedge_limiter_breaker_open", "it enforces limits without Redis, which failed several times in a row", "see ListedgeLimiterDegraded in the runbook"},
-	{"listedge_origin_breaker_open", "it reads no page from Postgres, which failed several times in a row", "see ListedgeOriginLeftAlone in the runbook"},
-	{"listedge_key_breaker_open", "it reads no key from Postgres, which failed several times in a row", "see ListedgeKeysLeftAlone in the runbook"},
+	{"listedge_origin_breaker_open", "it reads no page from Postgres, which failed several times in a row", "see ListedgeOriginBreakerOpen in the runbook"},
+	{"listedge_key_breaker_open", "it reads no key from Postgres, which failed several times in a row", "see ListedgeKeyBreakerOpen in the runbook"},
 	{"listedge_origin_replica_breakers_open", "it does not query a replica, which failed several times in a row", "check the replicas with --replica-url"},
 }
 
@@ -92,7 +95,7 @@ func (r *report) checkNode(n *nodeState) {
 		if n.ahead < 0 {
 			direction = "behind"
 		}
-		r.warn(subject, fmt.Sprintf("its clock is %s %s the one here", n.ahead.Abs().Round(time.Second), direction), "run a time service on both: keys expire by it")
+		r.warn(subject, fmt.Sprintf("its clock is %s %s the one here", n.ahead.Abs().Round(time.Second), direction), "run a time service on both: the node judges by its clock which keys have expired")
 	}
 	if len(*r) == before {
 		r.ok(subject, n.summary())

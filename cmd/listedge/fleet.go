@@ -10,9 +10,6 @@ import (
 	"listedge/origin/apikey"
 )
 
-// shownKeys is how many of the busiest keys the status page lists.
-const shownKeys = 10
-
 // state returns the state of this node for the status pages of all nodes.
 func (n *node) state() admin.NodeState {
 	s := admin.NodeState{Name: n.name(), Version: version, Revision: builtFrom(), Started: n.started,
@@ -54,16 +51,16 @@ func (n *node) fleet(ctx context.Context) (all []admin.NodeState) {
 // busiestKeys returns the keys with the most requests. They have names if Postgres
 // answers.
 func (n *node) busiestKeys(ctx context.Context, keys *apikey.Store) []admin.KeyState {
-	uses := n.server.BusiestKeys(shownKeys)
+	uses := n.usage.Busiest()
 	ids := make([]uuid.UUID, len(uses))
 	for i, use := range uses {
-		ids[i] = use.Key
+		ids[i] = use.ID
 	}
 	labels := keys.Labels(ctx, ids)
 	all := make([]admin.KeyState, len(uses))
 	for i, use := range uses {
-		l := labels[use.Key]
-		all[i] = admin.KeyState{ID: use.Key.String(), Prefix: l.Prefix, Name: l.Name, Workspace: use.Workspace.String(), Requests: use.Requests, Refused: use.Refused}
+		l := labels[use.ID]
+		all[i] = admin.KeyState{ID: use.ID.String(), Prefix: l.Prefix, Name: l.Name, Workspace: use.Workspace.String(), Requests: use.Requests, Refused: use.Refused}
 	}
 	return all
 }

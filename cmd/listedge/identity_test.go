@@ -44,11 +44,11 @@ func TestANodeThatHasNotLookedYet(t *testing.T) {
 	if _, err := parser.Parse([]string{"serve", "--database-url", url, "--redis-url", sandboxtest.Redis(t).URL(), "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"}); err != nil {
 		t.Fatal(err)
 	}
-	public, private, err := listenBoth(c.Serve.listenFlags)
+	public, private, err := listenBoth(c.Serve.ListenFlags)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := newNode(t.Context(), c.Serve.nodeFlags, databaseURLs{url, url}, map[string]any{}, newRecentLog(slog.DiscardHandler), public, private)
+	n, err := newNode(t.Context(), c.Serve.NodeFlags, databaseURLs{url, url}, map[string]any{}, newRecentLog(slog.DiscardHandler), public, private)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,34 +24,32 @@ type keysCommand struct {
 }
 
 type keyCreate struct {
-	changeFlags
+	ChangeFlags
 	jsonFlag
-	limitFlags
+	LimitFlags
 	Workspace uuid.UUID `help:"The workspace it opens." required:""`
 	Name      string    `help:"What it is for."`
 	Scopes    []string  `help:"What it may read." default:"items:read,contacts:read" enum:"items:read,contacts:read"`
 	ExpiresIn *days     `help:"How long it works, as 12h or 90d; for ever if not given." placeholder:"DURATION"`
 }
 
-// Validate is explicit because each of the embedded has one.
+// Validate refuses a name that is none, and what would widen rights by mistake.
 func (c *keyCreate) Validate() error {
-	err := cmp.Or(c.changeFlags.Validate(), c.limitFlags.Validate())
-	if c.Name != "" {
-		err = cmp.Or(err, validName(c.Name))
-	}
-	return err
-}
-
-var errExpiresIn = usageError{errors.New("--expires-in must be positive")}
-
-// Run creates a key.
-func (c *keyCreate) Run(ctx context.Context, t *terminal) error {
 	switch {
 	case c.ExpiresIn != nil && *c.ExpiresIn <= 0:
 		return errExpiresIn
-	case len(c.Scopes) == 0 || slices.Contains(c.Scopes, ""): // an unset variable must not widen rights
-		return usageError{fmt.Errorf("--scopes must not be empty")}
+	case len(c.Scopes) == 0 || slices.Contains(c.Scopes, ""): // an unset variable
+		return errors.New("--scopes must not be empty")
+	case c.Name != "":
+		return validName(c.Name)
 	}
+	return nil
+}
+
+var errExpiresIn = errors.New("--expires-in must be positive")
+
+// Run creates a key.
+func (c *keyCreate) Run(ctx context.Context, t *terminal) error {
 	slices.Sort(c.Scopes)
 	c.Scopes = slices.Compact(c.Scopes)
 	return c.change(ctx, func(ctx context.Context, a *admin.Conn) error {
@@ -67,19 +64,18 @@ func (c *keyCreate) Run(ctx context.Context, t *terminal) error {
 }
 
 type keyList struct {
-	databaseFlags
+	DatabaseFlags
 	jsonFlag
 	Workspace uuid.UUID `help:"The workspace." required:""`
 	UnusedFor *days     `help:"Only keys that were neither used nor created for so long, as 90d or 24h." placeholder:"DURATION"`
 }
 
-// Validate is explicit because each of the embedded has one.
+// Validate refuses a period that is none.
 func (c *keyList) Validate() error {
-	err := c.databaseFlags.Validate()
 	if c.UnusedFor != nil {
-		err = cmp.Or(err, checkPeriod("--unused-for", *c.UnusedFor, mostUnused))
+		return checkPeriod("--unused-for", *c.UnusedFor, mostUnused)
 	}
-	return err
+	return nil
 }
 
 // mostUnused bounds --unused-for.
@@ -105,7 +101,7 @@ func (c *keyList) list(ctx context.Context, t *terminal, a *admin.Conn) ([]admin
 
 // Run lists keys.
 func (c *keyList) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
+	return withAdmin(ctx, c.DatabaseFlags, func(a *admin.Conn) error {
 		list, err := c.list(ctx, t, a)
 		if err == nil && len(list) == 0 {
 			err = a.WorkspaceExists(ctx, c.Workspace)
@@ -134,14 +130,14 @@ func stateOf(k admin.Key) string {
 }
 
 type keyShow struct {
-	databaseFlags
+	DatabaseFlags
 	jsonFlag
 	ID uuid.UUID `arg:"" help:"Its id (not the key)."`
 }
 
 // Run prints a key.
 func (c *keyShow) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
+	return withAdmin(ctx, c.DatabaseFlags, func(a *admin.Conn) error {
 		k, err := a.Key(ctx, c.ID)
 		if err != nil {
 			return err
@@ -160,12 +156,12 @@ func (c *keyShow) Run(ctx context.Context, t *terminal) error {
 }
 
 type keyRotate struct {
-	oneFlags
+	OneFlags
 	Overlap   days  `help:"How long the old key still works, as 1h or 7d; 0 = it ends at once." default:"24h" placeholder:"DURATION"`
 	ExpiresIn *days `help:"How long the new key works; as long as the old one would have if not given." placeholder:"DURATION"`
 }
 
-// Validate is explicit because oneFlags has one.
+// Validate refuses periods that are none.
 func (c *keyRotate) Validate() error {
 	switch {
 	case c.Overlap < 0:
@@ -173,7 +169,7 @@ func (c *keyRotate) Validate() error {
 	case c.ExpiresIn != nil && *c.ExpiresIn <= 0:
 		return errExpiresIn
 	}
-	return c.changeFlags.Validate()
+	return nil
 }
 
 // Run rotates a key. Standard output has the new key alone, for a script to read.
@@ -190,7 +186,7 @@ func (c *keyRotate) Run(ctx context.Context, t *terminal) error {
 	})
 }
 
-type keyRevoke struct{ oneFlags }
+type keyRevoke struct{ OneFlags }
 
 // Run revokes a key.
 func (c *keyRevoke) Run(ctx context.Context, t *terminal) error {

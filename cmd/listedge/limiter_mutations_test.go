@@ -61,7 +61,7 @@ func TestLimiterMutations(t *testing.T) {
 
 		// Quotas.
 		lease("a changed quota is full again", "TestAChangedQuotaKeepsWhatWasSpent", "leasetest/bucket.go", "b.Level += p.Units() - b.Policy.Units()", "b.Level = p.Units()"),
-		lease("what a node holds of a quota ages", "TestTokensOfAQuotaDoNotAge", "leasetest/bucket.go", "c.Reply.Epoch, c.Reply.Lasts = 0, lease.MaxUnits", "_ = lease.MaxUnits"),
+		lease("what a node holds of a quota ages", "TestTokensOfAQuotaDoNotAge", "leasetest/bucket.go", "c.Reply.Epoch, c.Reply.Lasts = 0, lease.Forever", "_ = lease.Forever"),
 		lease("the part of a quota is of a full one", "TestAQuotaWithoutRedis", "fallback.go", "left = l.levelWithout(now, 1)", "left = p.Units()"),
 		node("Redis keeps a quota until it would be full", "TestScriptEqualsModel", "token_bucket.lua", "if r == 0 then last = life end", ""),
 		node("a used quota is evicted without Redis", "TestAUsedQuotaIsRemembered", "direct.go", "return b.until != 0 && d.spent(b, d.l.now())", "return false"),

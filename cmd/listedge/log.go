@@ -45,7 +45,7 @@ type keptEntries struct {
 }
 
 // newLog makes the process's log.
-func newLog(t *terminal, f nodeFlags) *recentLog {
+func newLog(t *terminal, f NodeFlags) *recentLog {
 	options := &slog.HandlerOptions{Level: f.LogLevel}
 	if f.LogFormat == "json" {
 		return newRecentLog(slog.NewJSONHandler(t.err, options))

@@ -84,7 +84,7 @@ func prefixes(networks []network) (all []netip.Prefix) {
 
 // listenBoth opens the listeners of a node, before anything else is started: a port
 // in use is the most frequent mistake.
-func listenBoth(f listenFlags) (public, private net.Listener, err error) {
+func listenBoth(f ListenFlags) (public, private net.Listener, err error) {
 	if public, err = net.Listen("tcp", f.Listen); err != nil {
 		return nil, nil, listenError("--listen", err)
 	}
@@ -111,7 +111,7 @@ type databaseURLs struct{ pages, changes string }
 
 // newNode wires a node. Neither Postgres nor Redis has to run yet. settings are
 // what /settings shows.
-func newNode(ctx context.Context, f nodeFlags, database databaseURLs, settings map[string]any, log *recentLog, public, private net.Listener) (n *node, err error) {
+func newNode(ctx context.Context, f NodeFlags, database databaseURLs, settings map[string]any, log *recentLog, public, private net.Listener) (n *node, err error) {
 	logger := slog.New(log)
 	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &changefeed.Followed{}, region: f.Region, timelineKnown: make(chan struct{}), started: time.Now()}
 	defer func(begun *node) { // not n, which a failing return sets to nil
@@ -188,19 +188,14 @@ func (n *node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 		settings["database"] = n.followed
 	}
 	settings["max-connections"] = n.maxConnections
-	dependencies := n.dependenciesOf(pages)
-	checked := make([]admin.Dependency, len(dependencies))
-	for i, d := range dependencies {
-		checked[i] = d.Dependency
-	}
-	n.watched = admin.NewWatch(checked...)
+	n.watched = admin.NewWatch(n.dependenciesOf(pages)...)
 	n.history = admin.NewHistory(n.reading)
 	state := admin.StateSources{Watch: n.watched, History: n.history, Self: n.state,
 		Keys: func(ctx context.Context) []admin.KeyState { return n.busiestKeys(ctx, keys) }}
 	if n.redis.pages != nil {
 		state.Fleet = n.fleet
 	}
-	sources.Dependencies = func() []metrics.Dependency { return dependencyMetrics(dependencies, n.watched) }
+	sources.Dependencies = n.watched.Metrics
 	sources.RedisCalls = n.redis.calls
 	sources.CertificateExpiry = func() time.Time { return certificateExpiry(n.public) }
 	n.health = admin.NewHealth(func() string { return n.cache.Mode().String() },
@@ -227,7 +222,7 @@ func adminNames(settings map[string]any) (names []string) {
 
 // followChanges makes the follower, which writes the log of changes while this node
 // holds the slot, and the subscriber, which reads it for pages and keys.
-func (n *node) followChanges(f nodeFlags, databaseURL string) {
+func (n *node) followChanges(f NodeFlags, databaseURL string) {
 	log := changefeed.Log(changefeed.NewLocal())
 	if n.changes != nil {
 		log = n.changes

@@ -113,11 +113,11 @@ func (o *pageOracle) start(t *testing.T, flags ...string) {
 	if _, err := parser.Parse(args); err != nil {
 		t.Fatal(err)
 	}
-	public, private, err := listenBoth(c.Serve.listenFlags)
+	public, private, err := listenBoth(c.Serve.ListenFlags)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := newNode(t.Context(), c.Serve.nodeFlags, databaseURLs{o.url, o.url}, map[string]any{}, newRecentLog(slog.DiscardHandler), public, private)
+	n, err := newNode(t.Context(), c.Serve.NodeFlags, databaseURLs{o.url, o.url}, map[string]any{}, newRecentLog(slog.DiscardHandler), public, private)
 	if err != nil {
 		t.Fatal(err)
 	}

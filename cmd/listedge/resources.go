@@ -30,7 +30,7 @@ const (
 // limitConnections returns how many connections the public listener accepts:
 // --max-connections, as far as there are descriptors for them. The default is
 // what descriptors and memory allow.
-func limitConnections(f nodeFlags, descriptors, memory int64, logger *slog.Logger) int {
+func limitConnections(f NodeFlags, descriptors, memory int64, logger *slog.Logger) int {
 	limit := min(edge.MaxConnections, byDescriptors(f, descriptors))
 	if wanted := int64(f.MaxConnections); wanted > limit {
 		logger.Warn("--max-connections is lowered: the process may not open more files", "from", wanted, "to", limit, "descriptors", descriptors)
@@ -44,13 +44,13 @@ func limitConnections(f nodeFlags, descriptors, memory int64, logger *slog.Logge
 
 // byDescriptors is three quarters of the descriptors that Postgres' connections and
 // otherDescriptors leave. The last quarter is for Redis, the admin listener and files.
-func byDescriptors(f nodeFlags, descriptors int64) int64 {
+func byDescriptors(f NodeFlags, descriptors int64) int64 {
 	postgres := int64(f.DatabaseConnections * (1 + len(f.ReplicaURL)))
 	return max(1, (descriptors-postgres-otherDescriptors)/4*3)
 }
 
 // byMemory is as many connections as fit into half of what --cache-memory leaves.
-func byMemory(f nodeFlags, memory int64) int64 {
+func byMemory(f NodeFlags, memory int64) int64 {
 	return max(minConnections, (memory-int64(f.CacheMemory))/2/connectionMemory)
 }
 

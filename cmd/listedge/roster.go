@@ -41,11 +41,6 @@ type rosterEntry struct {
 	Fleet string `json:"fleet,omitempty"` // the identity of the database whose changes it follows, as a digest
 }
 
-// versionText formats the version as nodeState.version does.
-func (e rosterEntry) versionText() string {
-	return e.Version + " (" + e.Revision[:min(len(e.Revision), 10)] + ")"
-}
-
 // enroll writes this node's entry again and again until ctx ends, and then removes it.
 // Failures are not reported: conditions and readiness say that Redis is away, and a
 // missing entry harms nothing.
@@ -140,19 +135,11 @@ func readRoster(ctx context.Context, client redis.UniversalClient) ([]rosterEntr
 // them send heartbeats.
 func (r *report) checkRoster(entries []rosterEntry, counted int64) {
 	const subject, do = "redis nodes", "finish the upgrade: docs/UPGRADING.md"
-	on, versions := map[string][]string{}, []string{} // the names of the nodes of each version
+	on := nodesByValue{}
 	for _, e := range entries {
-		text := e.versionText()
-		if on[text] == nil {
-			versions = append(versions, text)
-		}
-		on[text] = append(on[text], e.Name)
+		on.add(versionText(e.Version, e.Revision), e.Name)
 	}
-	slices.SortStableFunc(versions, func(a, b string) int { return cmp.Compare(len(on[b]), len(on[a])) }) // the most frequent first
-	var parts []string
-	for _, v := range versions {
-		parts = append(parts, v+" on "+strings.Join(on[v], ", "))
-	}
+	parts := on.parts()
 	if unlisted := counted - int64(len(entries)); unlisted > 0 {
 		parts = append(parts, fmt.Sprintf("%d without a version: older than 0.2.0, or just started", unlisted))
 	}

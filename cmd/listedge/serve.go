@@ -15,32 +15,27 @@ import (
 )
 
 type serveCommand struct {
-	listenFlags
-	tlsFlags
-	databaseFlags
-	replicationFlag
-	nodeFlags
+	ListenFlags
+	TLSFlags
+	DatabaseFlags
+	ReplicationFlag
+	NodeFlags
 	PrintConfig printConfig `help:"Print the settings in effect, without secrets, and end." env:"-"`
-}
-
-// Validate is explicit because each of the embedded has one.
-func (c *serveCommand) Validate() error {
-	return cmp.Or(c.listenFlags.Validate(), c.tlsFlags.Validate(), c.databaseFlags.Validate(), c.replicationFlag.Validate(), c.nodeFlags.Validate())
 }
 
 // Run serves until ctx ends.
 func (c *serveCommand) Run(ctx context.Context, t *terminal, flags *kong.Context) error {
-	public, private, err := listenBoth(c.listenFlags)
+	public, private, err := listenBoth(c.ListenFlags)
 	if err != nil {
 		return err
 	}
-	log := newLog(t, c.nodeFlags)
+	log := newLog(t, c.NodeFlags)
 	logger := slog.New(log)
 	if public, err = c.secure(public, logger); err != nil {
 		private.Close()
 		return err
 	}
-	n, err := newNode(ctx, c.nodeFlags, databaseURLs{c.DatabaseURL, cmp.Or(c.ReplicationURL, c.DatabaseURL)}, settingsInEffect(flags), log, public, private)
+	n, err := newNode(ctx, c.NodeFlags, databaseURLs{c.DatabaseURL, cmp.Or(c.ReplicationURL, c.DatabaseURL)}, settingsInEffect(flags), log, public, private)
 	if err != nil {
 		public.Close()
 		private.Close()

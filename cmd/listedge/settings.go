@@ -171,7 +171,7 @@ func inputs(args []string) (all []string) {
 
 // environment returns the environment for the process of a node that dev starts: the
 // settings of this command, without those that only dev has.
-func environment(flags *kong.Context, a listenFlags, url string) []string {
+func environment(flags *kong.Context, a ListenFlags, url string) []string {
 	env := append(os.Environ(), "LISTEDGE_LISTEN="+a.Listen, "LISTEDGE_ADMIN_LISTEN="+a.AdminListen, "LISTEDGE_DATABASE_URL="+url,
 		"LISTEDGE_REPLICATION_URL=", "LISTEDGE_CONFIG=") // the settings include those of the file
 	for _, flag := range settings(flags) {

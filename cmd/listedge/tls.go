@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// tlsFlags are for TLS on the public listener.
-type tlsFlags struct {
+// TLSFlags are for TLS on the public listener.
+type TLSFlags struct {
 	TLSCert string `name:"tls-cert" help:"Certificate chain of the public listener, PEM; read again when it changes. Empty: plain HTTP, behind a load balancer." type:"path" placeholder:"FILE"`
 	TLSKey  string `name:"tls-key" help:"Its private key, PEM." type:"path" placeholder:"FILE"`
 }
 
 // Validate refuses a certificate without a key, or a key without a certificate.
-func (f *tlsFlags) Validate() error {
+func (f *TLSFlags) Validate() error {
 	if (f.TLSCert == "") != (f.TLSKey == "") {
 		return fmt.Errorf("--tls-cert and --tls-key belong together")
 	}
@@ -26,7 +26,7 @@ func (f *tlsFlags) Validate() error {
 }
 
 // secure wraps the listener, if a certificate is given.
-func (f *tlsFlags) secure(l net.Listener, logger *slog.Logger) (net.Listener, error) {
+func (f *TLSFlags) secure(l net.Listener, logger *slog.Logger) (net.Listener, error) {
 	if f.TLSCert == "" {
 		return l, nil
 	}
@@ -56,7 +56,7 @@ func certificateExpiry(l net.Listener) time.Time {
 // fails, the old one stays in use. Reason: a renewal writes two files, one after the
 // other, and in between they do not match.
 type certificate struct {
-	files  tlsFlags
+	files  TLSFlags
 	logger *slog.Logger
 
 	mu       sync.Mutex // guards the fields below

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -23,20 +22,18 @@ func checkPeriod(flag string, p days, most time.Duration) error {
 }
 
 type usageCommand struct {
-	databaseFlags
+	DatabaseFlags
 	jsonFlag
 	Workspace uuid.UUID `help:"The workspace." required:""`
 	Since     days      `help:"How far back, as 24h or 7d, at most 35d; the hour in which that was counts as a whole." default:"24h" placeholder:"DURATION"`
 }
 
-// Validate is explicit because each of the embedded has one.
-func (c *usageCommand) Validate() error {
-	return cmp.Or(c.databaseFlags.Validate(), checkPeriod("--since", c.Since, usage.Kept))
-}
+// Validate refuses a period of which nothing is known.
+func (c *usageCommand) Validate() error { return checkPeriod("--since", c.Since, usage.Kept) }
 
 // Run prints the usage.
 func (c *usageCommand) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
+	return withAdmin(ctx, c.DatabaseFlags, func(a *admin.Conn) error {
 		u, err := a.Usage(ctx, c.Workspace, time.Duration(c.Since))
 		if err != nil {
 			return err

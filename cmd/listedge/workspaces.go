@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +24,7 @@ type workspacesCommand struct {
 }
 
 // withAdmin calls do with a connection to the database.
-func withAdmin(ctx context.Context, f databaseFlags, do func(*admin.Conn) error) error {
+func withAdmin(ctx context.Context, f DatabaseFlags, do func(*admin.Conn) error) error {
 	conn, err := admin.Open(ctx, f.DatabaseURL)
 	if err != nil {
 		return err
@@ -34,30 +33,25 @@ func withAdmin(ctx context.Context, f databaseFlags, do func(*admin.Conn) error)
 	return do(conn)
 }
 
-// changeFlags are for commands that change the database and name who does it.
-type changeFlags struct {
-	databaseFlags
-	actorFlag
-}
-
-// Validate is explicit because each of the embedded has one.
-func (f *changeFlags) Validate() error {
-	return cmp.Or(f.databaseFlags.Validate(), f.actorFlag.Validate())
+// ChangeFlags are for commands that change the database and name who does it.
+type ChangeFlags struct {
+	DatabaseFlags
+	ActorFlag
 }
 
 // change calls do with a connection to the database and a context that names the actor.
-func (f *changeFlags) change(ctx context.Context, do func(context.Context, *admin.Conn) error) error {
-	return withAdmin(ctx, f.databaseFlags, func(a *admin.Conn) error { return do(f.acting(ctx), a) })
+func (f *ChangeFlags) change(ctx context.Context, do func(context.Context, *admin.Conn) error) error {
+	return withAdmin(ctx, f.DatabaseFlags, func(a *admin.Conn) error { return do(f.acting(ctx), a) })
 }
 
-// limitFlags set the rate and the burst of a token bucket.
-type limitFlags struct {
+// LimitFlags set the rate and the burst of a token bucket.
+type LimitFlags struct {
 	Rate  *float64 `help:"Requests per second." placeholder:"R"`
 	Burst *int32   `help:"Requests at once; twice the rate if not given." placeholder:"B"`
 }
 
 // Validate refuses what the limiter could not enforce.
-func (f *limitFlags) Validate() error {
+func (f *LimitFlags) Validate() error {
 	l := apikey.LimitOf(f.Rate, f.Burst, apikey.DefaultLimit)
 	if _, err := limiter.NewPolicy(l.Rate, l.Burst); err != nil {
 		return err
@@ -78,23 +72,23 @@ func validName(name string) error {
 }
 
 type workspaceCreate struct {
-	changeFlags
+	ChangeFlags
 	jsonFlag
-	limitFlags
+	LimitFlags
 	Name  string        `help:"Its name." required:""`
 	Quota *apikey.Quota `help:"Requests in each calendar day or month (UTC): N/day or N/month." placeholder:"Q"`
 }
 
-// Validate is explicit because each of the embedded has one.
+// Validate refuses a burst that would have no effect.
 func (c *workspaceCreate) Validate() error {
-	return cmp.Or(c.changeFlags.Validate(), c.limitFlags.Validate(), validName(c.Name))
+	if c.Burst != nil && c.Rate == nil {
+		return errors.New("--burst needs --rate: without a rate a workspace has no limit of its own")
+	}
+	return validName(c.Name)
 }
 
 // Run creates a workspace.
 func (c *workspaceCreate) Run(ctx context.Context, t *terminal) error {
-	if c.Burst != nil && c.Rate == nil {
-		return usageError{fmt.Errorf("--burst needs --rate: without a rate a workspace has no limit of its own")}
-	}
 	return c.change(ctx, func(ctx context.Context, a *admin.Conn) error {
 		w, err := a.CreateWorkspace(ctx, c.Name, c.Rate, c.Burst, c.Quota)
 		if err != nil {
@@ -105,13 +99,13 @@ func (c *workspaceCreate) Run(ctx context.Context, t *terminal) error {
 }
 
 type workspaceList struct {
-	databaseFlags
+	DatabaseFlags
 	jsonFlag
 }
 
 // Run lists workspaces.
 func (c *workspaceList) Run(ctx context.Context, t *terminal) error {
-	return withAdmin(ctx, c.databaseFlags, func(a *admin.Conn) error {
+	return withAdmin(ctx, c.DatabaseFlags, func(a *admin.Conn) error {
 		list, err := a.Workspaces(ctx)
 		if err != nil {
 			return err
@@ -132,30 +126,30 @@ func (c *workspaceList) Run(ctx context.Context, t *terminal) error {
 	})
 }
 
-type workspaceSuspend struct{ oneFlags }
+type workspaceSuspend struct{ OneFlags }
 
 // Run suspends a workspace.
 func (c *workspaceSuspend) Run(ctx context.Context, t *terminal) error {
 	return c.do(ctx, t, "suspended", func(ctx context.Context, a *admin.Conn) (any, error) { return a.SuspendWorkspace(ctx, c.ID) })
 }
 
-type workspaceResume struct{ oneFlags }
+type workspaceResume struct{ OneFlags }
 
 // Run resumes a workspace.
 func (c *workspaceResume) Run(ctx context.Context, t *terminal) error {
 	return c.do(ctx, t, "resumed", func(ctx context.Context, a *admin.Conn) (any, error) { return a.ResumeWorkspace(ctx, c.ID) })
 }
 
-// oneFlags are the flags of a command that changes one workspace or key.
-type oneFlags struct {
-	changeFlags
+// OneFlags are the flags of a command that changes one workspace or key.
+type OneFlags struct {
+	ChangeFlags
 	jsonFlag
 	ID uuid.UUID `arg:"" help:"Its id (of a key: not the key)."`
 }
 
 // do makes the change and prints the changed row, or without --json the word done and
 // the id.
-func (f oneFlags) do(ctx context.Context, t *terminal, done string, change func(context.Context, *admin.Conn) (any, error)) error {
+func (f OneFlags) do(ctx context.Context, t *terminal, done string, change func(context.Context, *admin.Conn) (any, error)) error {
 	return f.change(ctx, func(ctx context.Context, a *admin.Conn) error {
 		row, err := change(ctx, a)
 		if err != nil {
@@ -165,37 +159,18 @@ func (f oneFlags) do(ctx context.Context, t *terminal, done string, change func(
 	})
 }
 
-// errNothingToUpdate: no flag was given.
-var errNothingToUpdate = errors.New("nothing to update: give --rate, --burst or both")
-
-// updateFlags change the limit of a workspace or a key.
-type updateFlags struct {
-	oneFlags
-	limitFlags
-}
-
-// Validate is explicit because each of the embedded has one.
-func (f *updateFlags) Validate() error {
-	if f.Rate == nil && f.Burst == nil {
-		return errNothingToUpdate
-	}
-	return cmp.Or(f.changeFlags.Validate(), f.limitFlags.Validate())
-}
-
 type workspaceUpdate struct {
-	updateFlags
+	OneFlags
+	LimitFlags
 	Quota *apikey.Quota `help:"Requests in each calendar day or month (UTC): N/day or N/month; none removes it." placeholder:"Q"`
 }
 
-// Validate accepts a quota alone.
+// Validate requires something to change.
 func (c *workspaceUpdate) Validate() error {
-	if err := c.updateFlags.Validate(); err != errNothingToUpdate {
-		return err
-	}
-	if c.Quota == nil {
+	if c.Rate == nil && c.Burst == nil && c.Quota == nil {
 		return errors.New("nothing to update: give --rate, --burst or --quota")
 	}
-	return c.changeFlags.Validate()
+	return nil
 }
 
 // Run changes the workspace's limit and quota.
@@ -205,7 +180,18 @@ func (c *workspaceUpdate) Run(ctx context.Context, t *terminal) error {
 	})
 }
 
-type keyUpdate struct{ updateFlags }
+type keyUpdate struct {
+	OneFlags
+	LimitFlags
+}
+
+// Validate requires something to change.
+func (c *keyUpdate) Validate() error {
+	if c.Rate == nil && c.Burst == nil {
+		return errors.New("nothing to update: give --rate, --burst or both")
+	}
+	return nil
+}
 
 // Run changes the key's limit.
 func (c *keyUpdate) Run(ctx context.Context, t *terminal) error {

@@ -11,7 +11,7 @@ import (
 	"listedge/origin/apikey"
 )
 
-// A record, and what must be said of it.
+// Each record has these sentences.
 func TestSentences(t *testing.T) {
 	key, workspace := uuid.UUID{1}, uuid.UUID{2}
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)

@@ -28,7 +28,7 @@ type KeyState struct {
 	Prefix    string  `json:"prefix"` // empty = prefix and name could not be read
 	Name      string  `json:"name"`
 	Workspace string  `json:"workspace"`
-	Requests  float64 `json:"requests"` // per second, over the last one or two minutes
+	Requests  float64 `json:"requests"` // per second, over the last five seconds
 	Refused   float64 `json:"refused"`  // likewise
 }
 

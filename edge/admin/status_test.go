@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// Whatever found its way into the page would not be run, and could not send
-// anyone.
+// The page's policy does not run injected scripts, and lets nothing send data elsewhere.
 func TestTheStatusPagesPolicy(t *testing.T) {
 	w := httptest.NewRecorder()
 	serveStatus(w, nil)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"listedge/metrics"
 )
 
 // Dependency is a server, or a service of the fleet, that the node needs.
@@ -15,6 +17,7 @@ type Dependency struct {
 	Name    string // as people call it: Postgres, Redis, follower, replica 10.0.0.9:5432
 	Runbook string // the section of the runbook that is about its failure
 	Check   func(context.Context) error
+	Metric  metrics.Dependency // without Up; zero = other metrics describe it
 }
 
 // DependencyState is what the last checks of a dependency found.
@@ -120,6 +123,17 @@ func (w *Watch) States() []DependencyState {
 		all[i] = w.states[i].DependencyState
 	}
 	return all
+}
+
+// Metrics are the metrics of the dependencies that have been checked.
+func (w *Watch) Metrics() (known []metrics.Dependency) {
+	for i, s := range w.States() {
+		if m := w.dependencies[i].Metric; s.Checked && m != (metrics.Dependency{}) {
+			m.Up = s.Up
+			known = append(known, m)
+		}
+	}
+	return known
 }
 
 // maxWhy bounds what a status line says of an error, in bytes.

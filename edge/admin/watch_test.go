@@ -15,7 +15,7 @@ import (
 	"listedge/internal/boottime/boottimetest"
 )
 
-// watching runs a watch of one dependency that fails with what failure holds.
+// watching runs a watch of one dependency, whose check returns the error that failure holds.
 func watching(t *testing.T, failure *atomic.Pointer[error]) *Watch {
 	w := NewWatch(Dependency{Name: "Postgres", Runbook: "ListedgePostgresDown", Check: func(context.Context) error {
 		if err := failure.Load(); err != nil {

@@ -129,9 +129,8 @@ func TestRedisOfANodeThatKnowsNoDatabase(t *testing.T) {
 	log := NewRedis(client, &Followed{})
 	ctx := inTime(t)
 	_, epoch := log.Epoch(ctx)
-	_, probes := log.Probes(ctx)
 	for call, err := range map[string]error{
-		"Epoch": epoch, "SetEpoch": log.SetEpoch(ctx, "", "a"), "Probes": probes,
+		"Epoch": epoch, "SetEpoch": log.SetEpoch(ctx, "", "a"),
 	} {
 		if !errors.Is(err, errUnknown) {
 			t.Errorf("%s: %v", call, err)
@@ -148,14 +147,10 @@ func TestIdentitiesAreApartInRedis(t *testing.T) {
 	here := NewRedis(client, shop())
 	ctx := inTime(t)
 	turn(t, here, epochOf(ofShop, 1))
-	probe(t, client, keyPrefix+ofShop.Digest()+":probes", "node", 1)
 	for _, i := range another {
 		there := NewRedis(client, followed(i, 1))
 		if epoch, err := there.Epoch(ctx); epoch != "" || err != nil {
 			t.Errorf("%v: %q, %v", i, epoch, err)
-		}
-		if probes, err := there.Probes(ctx); len(probes) > 0 || err != nil {
-			t.Errorf("%v: %v, %v", i, probes, err)
 		}
 		turn(t, there, epochOf(i, 2))
 	}
@@ -231,22 +226,21 @@ func TestNodesOfTheVersionBefore(t *testing.T) {
 		}
 	}
 	probe(t, client, oldProbesKey, "old", 7)
-	probe(t, client, keyPrefix+ofShop.Digest()+":probes", "newer", 8)
 	turn(t, here, epochOf(ofShop, 1))
-	is("alone", epochOf(ofShop, 1), 2)
+	is("alone", epochOf(ofShop, 1), 1)
 	if here.SetEpoch(ctx, "", epochOf(ofCopy, 9)) == nil {
 		t.Error("accepted")
 	}
-	is("superseded", epochOf(ofShop, 1), 2)
+	is("superseded", epochOf(ofShop, 1), 1)
 	turn(t, there, epochOf(ofCopy, 1)) // sees that it is not alone, before the other does
-	is("another has come", epochOf(ofShop, 1), 2)
+	is("another has come", epochOf(ofShop, 1), 1)
 	turn(t, here, epochOf(ofShop, 2))
-	is("both know", epochOf(ofShop, 1), 1)
+	is("both know", epochOf(ofShop, 1), 0)
 	if err := client.HDel(ctx, followersKey, ofCopy.Digest()).Err(); err != nil {
 		t.Fatal(err)
 	}
 	turn(t, here, epochOf(ofShop, 2))
-	is("alone again", epochOf(ofShop, 2), 2)
+	is("alone again", epochOf(ofShop, 2), 1)
 }
 
 // probe is what a node of an older version does to name a nonce.
@@ -261,7 +255,7 @@ func probe(t *testing.T, client *redis.Client, key, node string, nonce uint64) {
 // nodes are gone.
 func TestProbesOfOlderNodes(t *testing.T) {
 	_, client := startRedis(t)
-	log, ctx, key := NewRedis(client, shop()), inTime(t), keyPrefix+shop().Digest()+":probes"
+	log, ctx, key := NewRedis(client, shop()), inTime(t), oldProbesKey
 	is := func(what string, want map[string]uint64) {
 		t.Helper()
 		if got, err := log.Probes(ctx); err != nil || !maps.Equal(got, want) {

@@ -54,15 +54,6 @@ func NewRedis(client redis.UniversalClient, followed *Followed) *Redis {
 
 var errUnknown = errors.New("it is not known yet which database is followed")
 
-// key is the name of a key with the identity in it.
-func (r *Redis) key(name string) (string, error) {
-	digest := r.followed.Digest()
-	if digest == "" {
-		return "", errUnknown
-	}
-	return keyPrefix + digest + ":" + name, nil
-}
-
 // Failure is why the log cannot be used, or not wholly; nil if it can.
 func (r *Redis) Failure() error { return r.failures.Latest() }
 

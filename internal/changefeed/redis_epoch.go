@@ -24,11 +24,11 @@ const (
 // Epoch implements Log.
 func (r *Redis) Epoch(ctx context.Context) (epoch string, err error) {
 	defer func() { err = r.note("epoch", err) }()
-	key, err := r.key("epoch")
-	if err != nil {
-		return "", err
+	digest := r.followed.Digest()
+	if digest == "" {
+		return "", errUnknown
 	}
-	epoch, err = r.client.Get(ctx, key).Result()
+	epoch, err = r.client.Get(ctx, EpochKey(digest)).Result()
 	if errors.Is(err, redis.Nil) {
 		return "", nil
 	}
@@ -168,24 +168,17 @@ const (
 // Probes returns the latest nonce of each old node that probed recently.
 func (r *Redis) Probes(ctx context.Context) (probes map[string]uint64, err error) {
 	defer func() { err = r.note("probes", err) }()
-	key, err := r.key("probes")
-	if err != nil {
-		return nil, err
+	if r.shared.Load() { // they may belong to another database
+		return nil, nil
 	}
-	keys := []string{key}
-	if !r.shared.Load() { // else they may belong to another database
-		keys = append(keys, oldProbesKey)
+	fields, err := r.client.HGetAll(ctx, oldProbesKey).Result()
+	if err != nil {
+		return nil, fmt.Errorf("read probes: %w", err)
 	}
 	probes = map[string]uint64{}
-	for _, key := range keys {
-		fields, err := r.client.HGetAll(ctx, key).Result()
-		if err != nil {
-			return nil, fmt.Errorf("read probes: %w", err)
-		}
-		for node, text := range recent(fields, probeLife) {
-			if nonce, err := strconv.ParseUint(text, 10, 64); err == nil {
-				probes[node] = nonce
-			}
+	for node, text := range recent(fields, probeLife) {
+		if nonce, err := strconv.ParseUint(text, 10, 64); err == nil {
+			probes[node] = nonce
 		}
 	}
 	return probes, nil

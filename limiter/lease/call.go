@@ -125,9 +125,7 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 		c.Debt = l.takeDebt()
 	}
 	if l.Policy.Leased() {
-		span := float32(l.Policy.DemandSpan())
-		l.own = l.own*span/(span+float32(max(0, now-l.demand.at))) + float32(l.arrived)
-		l.demand.record(float32(l.arrived), now)
+		l.demand.record(float32(l.arrived), float32(l.Policy.DemandSpan()), now)
 		l.unmet = min(l.unmet, l.demand.recent) + float32(l.arrived)
 		c.Arrived, c.Entitled, l.arrived = int64(l.arrived), int64(l.unmet*1000), 0
 		if !all {
@@ -164,23 +162,20 @@ func (l *Lease) Begin(c *Call, waiting, now int64, f *Fleet, all bool) bool {
 func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 	l.inFlight, l.since = false, never
 	l.trim(now)
-	leased := c.Leased
+	granted, leased := c.Granted, c.Leased
 	if c.Hold == 1 {
-		leased += c.Granted
-	} else {
-		l.granted, l.grantedUntil = int32(c.Granted), sent+MaxWait
-		if l.HasDebt() {
-			l.granted -= int32(l.payDebt(c.Granted))
-		}
-		if l.Policy.Leased() { // otherwise tokens are always granted, even if Redis is slow
-			l.grantedUntil = sent + f.Link.Budget
-		}
+		granted, leased = 0, leased+granted
+	}
+	l.granted, l.grantedUntil = int32(granted), sent+MaxWait
+	if l.Policy.Leased() { // otherwise tokens are always granted, even if Redis is slow
+		l.grantedUntil = sent + f.Link.Budget
 	}
 	if leased > 0 || l.cur+l.prev > 0 {
 		l.add(leased, &c.Reply, sent)
-		if l.HasDebt() {
-			l.balance -= int32(l.payDebt(min(leased, int64(l.balance))))
-		}
+	}
+	if l.HasDebt() {
+		l.granted -= int32(l.payDebt(granted))
+		l.balance -= int32(l.payDebt(min(leased, int64(l.balance))))
 	}
 	// The bucket answered before now. So the view's level is too low by what the rate
 	// has added since, never too high.
@@ -194,19 +189,15 @@ func (l *Lease) Complete(c *Call, sent, now int64, f *Fleet) {
 	l.setDeny(c, now)
 }
 
-// compareDemand compares the fleet's demand with this node's. It sets how much the other
-// nodes take, and for how many of its requests this node has had no tokens.
+// compareDemand compares the fleet's demand with this node's. It sets how many requests
+// the other nodes have, and how many of this node have had no token.
 func (l *Lease) compareDemand(c *Call) {
 	fleet, capacity := float32(c.Demand)/1000, float32(l.Policy.Capacity()/1000)
-	others := max(0, fleet-l.own)
-	l.others = others / max(1, l.own)
-	l.rate = others / float32(l.Policy.DemandSpan())
-	if l.Policy.IsQuota() {
+	l.others = max(0, fleet-l.demand.own)
+	if l.Policy.IsQuota() || fleet <= capacity*OverloadFrom {
 		l.unmet = 0
-		return
-	}
-	if l.unmet = max(0, l.unmet-float32(c.Granted+c.Leased)*fleet/capacity/FairShare); fleet <= capacity*OverloadFrom {
-		l.unmet = 0
+	} else {
+		l.unmet = max(0, l.unmet-float32(c.Granted+c.Leased)*fleet/capacity/FairShare)
 	}
 }
 
@@ -250,12 +241,14 @@ func (l *Lease) InFlight() bool { return l.inFlight }
 // idle reports whether no request has come for longer than the demand's idleAfter.
 func (l *Lease) idle(now int64) bool { return now-l.takenAt >= l.demand.idleAfter() }
 
-// Sweep checks a lease and is called periodically. due: a call should be sent, because
-// the lease is idle, or has a debt or tokens to give back. active: Sweep must be called
-// again.
-func (l *Lease) Sweep(now int64, f *Fleet) (due, active bool) {
+// IsActive reports whether Sweep has to be called: the lease holds tokens, has tokens to
+// give back, or has a fallback.
+func (l *Lease) IsActive() bool { return l.cur+l.prev+l.ret > 0 || l.fallback != nil }
+
+// Sweep ends a fallback that is over, and reports whether a call should be sent, because
+// the lease is idle, or has a debt or tokens to give back.
+func (l *Lease) Sweep(now int64, f *Fleet) (due bool) {
 	l.trim(now)
-	held := l.cur+l.prev > 0
 	switch {
 	case l.fallback == nil || l.inFlight:
 	case l.Policy.IsQuota():
@@ -267,6 +260,6 @@ func (l *Lease) Sweep(now int64, f *Fleet) (due, active bool) {
 			l.fallback = nil // a new one would be the same
 		}
 	}
-	due = l.HasDebt() || l.ret > 0 || held && (l.closed || l.idle(now))
-	return due && !l.inFlight, held || l.fallback != nil || l.ret > 0 || l.inFlight
+	held := l.cur+l.prev > 0
+	return !l.inFlight && (l.HasDebt() || l.ret > 0 || held && (l.closed || l.idle(now)))
 }

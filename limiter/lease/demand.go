@@ -9,16 +9,19 @@ const (
 	maxIdle       = Epoch   // and one of a key with few requests after this time
 )
 
-// demand estimates the requests to come: as many as in the last Epoch.
+// demand counts the requests at this node. It expects as many in the next Epoch as in
+// the last one.
 type demand struct {
 	at     int64   // when record was last called
 	recent float32 // requests in one Epoch
+	own    float32 // requests in the last Policy.DemandSpan, decaying, as the bucket counts those of all nodes
 }
 
-// record counts n requests since the last call, in a sliding window of one Epoch.
-func (d *demand) record(n float32, now int64) {
+// record counts n requests since the last call. recent is a sliding window.
+func (d *demand) record(n, span float32, now int64) {
 	dt := max(0, now-d.at)
 	d.at = max(d.at, now)
+	d.own = d.own*span/(span+float32(dt)) + n
 	if dt >= Epoch {
 		d.recent = n * Epoch / float32(dt)
 		return

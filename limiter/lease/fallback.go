@@ -17,10 +17,9 @@ type Fleet struct {
 // the other nodes withhold that part. So all nodes together admit what the bucket would
 // have admitted, and at most one burst more.
 //
-// unspent is what level would be if no tokens had been spent here. The difference is the
-// debt: what the bucket must debit. The debt shrinks while unspent is full and level is
-// refilled. So after an outage of an hour the debt is what is missing from the bucket
-// now, and not all requests of that hour.
+// The debt is what was spent here and the bucket must debit. It is never more than what is
+// missing from a full part. So after an outage of an hour the debt is what is missing from
+// the bucket now, and not all requests of that hour.
 //
 // A fallback is kept when Redis returns for a short time, so that many short outages
 // admit no more than one long outage. A level that Redis reports in between can only
@@ -29,12 +28,10 @@ type Fleet struct {
 // Nothing refills a quota. So its fallback ends when the debt is paid, and the next one
 // begins with this node's part of what is left then. Every request that is admitted is
 // a debt, also those that FailAllow admits without a token: there level falls below 0.
-//
-// Invariant: 0 <= level <= unspent <= its part of a full bucket.
 type fallback struct {
-	level, unspent int64 // micro-tokens
-	at             int64 // both are refilled up to this time
-	seen           int64 // the time of the newest bucket level that was applied to them
+	level, debt int64 // micro-tokens
+	at          int64 // level is refilled up to this time
+	seen        int64 // the time of the newest level of the bucket that was applied to it
 }
 
 // parts is the number of parts into which the bucket is divided; one of them is this
@@ -60,11 +57,14 @@ func (l *Lease) TakeFallback(now int64, f *Fleet, admit bool) (ok bool, wait int
 	}
 	a := l.refillFallback(now, f, max(1, parts))
 	if a.level < Token && !admit {
-		return false, int64(math.Ceil(float64(Token-a.level) * 1e6 * float64(parts) / float64(max(1, l.Policy.Rate))))
+		return false, l.Policy.TimeFor((Token - a.level) * parts)
 	}
-	if a.level -= Token; !l.Policy.IsQuota() {
-		a.level = max(0, a.level)
+	spent := int64(Token)
+	if !l.Policy.IsQuota() {
+		spent = min(spent, a.level)
 	}
+	a.level -= spent
+	a.debt += spent
 	return true, 0
 }
 
@@ -83,29 +83,27 @@ func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
 	}
 	a := l.fallback
 	if a == nil {
-		a = &fallback{level: full, unspent: full, at: now, seen: never}
+		a = &fallback{level: full, at: now, seen: never}
 		if l.At == never && p.Burst < f.Nodes && !f.Cold {
-			a.level, a.unspent = 0, 0
+			a.level = 0
 		}
 		l.fallback = a
 	}
 	if p.IsQuota() { // its part shrinks with the quota, and with each node that joins; the debt stays
-		excess := max(0, a.level-full)
-		a.level, a.unspent, a.at = a.level-excess, a.unspent-excess, max(a.at, now)
-	}
-	if now > a.at {
-		earned := int64(min(float64(full), math.Floor(float64(now-a.at)*float64(p.Rate)/1e6/float64(parts))))
-		a.level, a.unspent, a.at = min(full, a.level+earned), min(full, a.unspent+earned), now
+		a.level = min(a.level, full)
+	} else if now > a.at {
+		earned := math.Floor(float64(now-a.at) * float64(p.Rate) / 1e6 / float64(parts))
+		a.level = min(full, a.level+int64(min(float64(full), earned)))
+		a.debt = min(a.debt, full-a.level)
+		a.at = now
 	}
 	if l.At > a.seen {
 		a.seen = l.At
-		left := max(0, l.levelAt(now))
+		left := l.levelAt(now)
 		if p.IsQuota() { // of which other nodes take, and nothing refills it
-			left = l.levelWithout(now, 1)
+			left -= int64(l.takenByOthers(now) * Token)
 		}
-		excess := max(0, a.level-left/parts)
-		a.level -= excess
-		a.unspent -= excess
+		a.level = min(a.level, max(0, left)/parts)
 	}
 	return a
 }
@@ -113,16 +111,17 @@ func (l *Lease) refillFallback(now int64, f *Fleet, parts int64) *fallback {
 // UsedUp reports whether nothing is left of a quota, as far as this node knows. If not, a
 // node that refuses without Redis has only spent its own part.
 func (l *Lease) UsedUp(now int64) bool {
-	return l.levelAt(now)-l.debt()*Token < Token
+	return l.Policy.IsQuota() && l.levelAt(now)-l.debt()*Token < Token
 }
 
 // refundFallback puts a token back that was spent here. It reports whether there was
 // one: a debt of a token.
 func (l *Lease) refundFallback() bool {
-	if l.fallback.unspent-l.fallback.level < Token {
+	if l.fallback.debt < Token {
 		return false
 	}
 	l.fallback.level += Token
+	l.fallback.debt -= Token
 	return true
 }
 
@@ -131,30 +130,28 @@ func (l *Lease) debt() int64 {
 	if !l.HasDebt() {
 		return 0
 	}
-	return (l.fallback.unspent - l.fallback.level + Token - 1) / Token
+	return (l.fallback.debt + Token - 1) / Token
 }
 
 // takeDebt returns the debt, which is then in a call.
 func (l *Lease) takeDebt() int64 {
 	tokens := l.debt()
-	l.fallback.unspent = l.fallback.level
+	l.fallback.debt = 0
 	return tokens
 }
 
 // payDebt pays the debt with at most so many tokens that the bucket gave this node, and
 // returns how many it took.
 func (l *Lease) payDebt(tokens int64) int64 {
-	paid := min(tokens, l.debt())
-	if paid > 0 {
-		l.fallback.unspent = max(l.fallback.level, l.fallback.unspent-paid*Token)
-	}
-	return max(0, paid)
+	paid := max(0, min(tokens, l.debt()))
+	l.fallback.debt = max(0, l.fallback.debt-paid*Token)
+	return paid
 }
 
 // restoreDebt restores a debt after a call that failed. The bucket may have debited it:
 // then it is debited twice, which never admits too much.
 func (l *Lease) restoreDebt(tokens int64) {
 	if tokens > 0 && l.fallback != nil {
-		l.fallback.unspent += tokens * Token
+		l.fallback.debt += tokens * Token
 	}
 }

@@ -54,9 +54,7 @@ type Lease struct {
 	since        int64 // when the call in flight was begun, or the last one failed
 
 	demand demand
-	others float32 // requests at other nodes for each one at this node
-	rate   float32 // requests at other nodes in a microsecond
-	own    float32 // requests at this node in the last demand span, decaying
+	others float32 // requests at other nodes in the last Policy.DemandSpan, as of the last answer
 	unmet  float32 // requests at this node that had no token yet: see Call.Entitled
 
 	granted  int32 // tokens granted to waiting requests
@@ -91,7 +89,7 @@ func (v *View) Refill(p *Policy, now int64) {
 // Init initializes a zero Lease. It holds no tokens.
 func (l *Lease) Init(p Policy, now int64) {
 	l.Policy, l.demand.at, l.takenAt = p, now, now
-	l.At, l.since = never, never
+	l.Level, l.At, l.since = p.Units(), never, never
 }
 
 // SetPolicy sets another policy. The next call gives back the tokens that are held. What
@@ -103,7 +101,6 @@ func (l *Lease) SetPolicy(p Policy) {
 		l.Level += more
 		if more < 0 && l.fallback != nil { // what was spent without Redis stays spent
 			l.fallback.level += more
-			l.fallback.unspent += more
 		}
 	}
 	l.Policy = p
@@ -146,9 +143,14 @@ func (l *Lease) Due(now int64) bool {
 // Denies reports whether Take would refuse.
 func (l *Lease) Denies(now int64) bool { return now < l.deny && l.Holds(now) == 0 }
 
-// RetryIn is for how long Take will refuse. When the period of a quota ends, only the
-// caller knows.
-func (l *Lease) RetryIn(now int64) int64 { return l.deny - now }
+// RetryIn is the time until there may be a token, while Take refuses. For a quota it is
+// forever, because only the caller knows when its period ends.
+func (l *Lease) RetryIn(now int64) int64 {
+	if l.Policy.IsQuota() {
+		return Forever
+	}
+	return l.deny - now
+}
 
 // IsUnknown reports whether the bucket has not answered yet.
 func (l *Lease) IsUnknown() bool { return l.At == never }
@@ -196,22 +198,15 @@ func (l *Lease) Refund(now int64, fallback bool) (remote bool) {
 // levelAt is the bucket's level at now, if no other node has taken tokens since the last
 // answer. Before the first answer the bucket counts as full, as an absent bucket is.
 func (l *Lease) levelAt(now int64) int64 {
-	if l.At == never {
-		return l.Policy.Units()
-	}
 	v := l.View
 	v.Refill(&l.Policy, now)
 	return v.Level
 }
 
-// levelWithout is the level at now, if other nodes have taken so many times what they
-// usually take since the last answer.
-func (l *Lease) levelWithout(now int64, times float32) int64 {
-	level := l.levelAt(now)
-	if l.At != never && now > l.At {
-		level -= int64(times * l.rate * float32(now-l.At) * Token)
-	}
-	return max(0, level)
+// takenByOthers is how many tokens other nodes have taken since the last answer, if they
+// have as many requests as before it.
+func (l *Lease) takenByOthers(now int64) float64 {
+	return float64(l.others) * float64(max(0, now-l.At)) / float64(l.Policy.DemandSpan())
 }
 
 // Status is what a response says about a bucket.
@@ -226,23 +221,20 @@ type Status struct {
 // other nodes may have taken since the last answer: twice what they usually take, and
 // more the older that answer is. fallback says that this node decides without Redis.
 func (l *Lease) Status(now int64, fallback bool) Status {
-	level := (l.Holds(now) + int64(l.ret)) * Token
-	switch age := float64(now - l.At); {
-	case fallback && l.fallback != nil:
-		level = l.fallback.level
-	case l.At == never:
-		level = l.Policy.Units()
-	case l.shared && age > 0:
-		if l.Policy.IsQuota() { // a sudden burst is only a small part of it
-			level += l.levelWithout(now, 2)
-			break
-		}
-		taken := 2 * max(float64(l.arrived)*float64(l.others), age*float64(l.rate))
-		level += int64(max(0, float64(l.levelAt(now))-taken*Token) * viewLife / (viewLife + age))
-	default:
-		level += l.levelAt(now)
+	if fallback && l.fallback != nil {
+		return StatusOf(&l.Policy, l.fallback.level)
 	}
-	return StatusOf(&l.Policy, level)
+	level := float64(l.levelAt(now))
+	if age := float64(now - l.At); l.shared && age > 0 {
+		taken := 2 * l.takenByOthers(now)
+		if l.Policy.IsQuota() { // a sudden burst of requests is only a small part of it
+			level = max(0, level-taken*Token)
+		} else {
+			taken = max(taken, 2*float64(l.arrived)*float64(l.others/max(1, l.demand.own)))
+			level = max(0, level-taken*Token) * viewLife / (viewLife + age)
+		}
+	}
+	return StatusOf(&l.Policy, int64(level)+(l.Holds(now)+int64(l.ret))*Token)
 }
 
 // viewLife is the age at which half of a known level is shown, in microseconds.
@@ -269,12 +261,12 @@ func (s Status) Refused(retryIn int64) Status {
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
 // HasDebt reports whether tokens were spent here that the bucket has not debited yet.
-func (l *Lease) HasDebt() bool { return l.fallback != nil && l.fallback.unspent > l.fallback.level }
+func (l *Lease) HasDebt() bool { return l.fallback != nil && l.fallback.debt > 0 }
 
 // Forgettable reports whether a new lease would be the same.
 func (l *Lease) Forgettable(now int64) bool {
 	l.trim(now)
-	return l.cur+l.prev+l.ret == 0 && l.fallback == nil && !l.inFlight && now >= l.deny && now-l.takenAt >= Epoch
+	return !l.IsActive() && !l.inFlight && now >= l.deny && now-l.takenAt >= Epoch
 }
 
 // ledger counts the tokens that the bucket holds for this node, by epoch.

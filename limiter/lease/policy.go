@@ -98,13 +98,16 @@ func (p *Policy) Earned(dt int64) int64 {
 }
 
 // TimeFor returns the microseconds in which the rate adds so many micro-tokens, rounded
-// up, and at most MaxUnits (142 years). Rate 0 takes so long.
+// up. With rate 0 that is Forever.
 func (p *Policy) TimeFor(units int64) int64 {
 	if units <= 0 {
 		return 0
 	}
-	return int64(min(MaxUnits, math.Ceil(float64(units)*1e6/float64(p.Rate))))
+	return int64(min(Forever, math.Ceil(float64(units)*1e6/float64(p.Rate))))
 }
+
+// Forever is the longest time, in microseconds: 142 years.
+const Forever = MaxUnits
 
 // DemandSpan is the time constant of the fleet's demand, in microseconds. It is long
 // enough that one burst alone does not count as overload. A quota has no rate that

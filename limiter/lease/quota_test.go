@@ -192,14 +192,14 @@ func TestTokensOfAQuotaDoNotAge(t *testing.T) {
 	if l.Refund(day, false) || l.Holds(day) != held {
 		t.Fatalf("%d held after one was given back, of %d", l.Holds(day), held)
 	}
-	if due, _ := l.Sweep(2*day, f); !due {
+	if !l.Sweep(2*day, f) {
 		t.Fatal("an idle node keeps what it holds")
 	}
 	c := call(2*day, 0, false)
 	if c.Ret != held || b.Level != (1_000-20)*lease.Token || l.Holds(2*day) != 0 {
 		t.Fatalf("%+v, %+v", c, b)
 	}
-	if _, active := l.Sweep(2*day, f); active || !l.Forgettable(3*day) {
+	if l.Sweep(2*day, f) || l.IsActive() || !l.Forgettable(3*day) {
 		t.Error("the node remembers a quota of which it holds nothing")
 	}
 }

@@ -133,33 +133,6 @@ func TestKeysAreCreatedListedAndRevoked(t *testing.T) {
 	}
 }
 
-func TestRatesOfMoreThanSixDecimalsAreRefused(t *testing.T) {
-	t.Parallel()
-	conn := openAdmin(t, newDatabase(t))
-	w, err := conn.CreateWorkspace(t.Context(), "W", nil, nil, nil)
-	must(err)
-	k, err := conn.CreateKey(t.Context(), NewKey{Workspace: w.ID})
-	must(err)
-	for _, c := range []struct {
-		rate float64
-		ok   bool
-	}{{0.1, true}, {2.000001, true}, {1e-6, true}, {0, true}, {1e9, true}, {1. / 3, false}, {0.0000015, false}, {1e-7, false}} {
-		for name, write := range map[string]func() error{
-			"create workspace": func() error { _, err := conn.CreateWorkspace(t.Context(), "V", &c.rate, nil, nil); return err },
-			"update workspace": func() error { _, err := conn.UpdateWorkspace(t.Context(), w.ID, &c.rate, nil, nil); return err },
-			"create key": func() error {
-				_, err := conn.CreateKey(t.Context(), NewKey{Workspace: w.ID, Rate: &c.rate})
-				return err
-			},
-			"update key": func() error { _, err := conn.UpdateKey(t.Context(), k.ID, &c.rate, nil); return err },
-		} {
-			if err := write(); (err == nil) != c.ok {
-				t.Errorf("%s, rate %v: %v", name, c.rate, err)
-			}
-		}
-	}
-}
-
 func TestCommandsRefuseWhatIsNotThere(t *testing.T) {
 	t.Parallel()
 	admin := openAdmin(t, newDatabase(t))

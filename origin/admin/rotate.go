@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -29,9 +28,6 @@ type Replaced struct {
 // expires after the overlap, or when it would have before. With no expiresIn the new key
 // works as long as the other would have, so that a rotation alone extends nothing.
 func (c *Conn) RotateKey(ctx context.Context, id uuid.UUID, overlap time.Duration, expiresIn *time.Duration) (Rotated, error) {
-	if overlap < 0 {
-		return Rotated{}, errors.New("the overlap must not be negative")
-	}
 	doing := "rotate key " + id.String()
 	var before, after Key
 	made, err := c.newKey(ctx, func(tx pgx.Tx, hash []byte, prefix string) (made Key, done audit.Act, err error) {

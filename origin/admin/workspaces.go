@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -59,9 +58,6 @@ const workspaceColumns = `id, name, suspended_at, rate_per_second, burst,
 
 // CreateWorkspace makes a workspace; a nil rate gives it no limit, and a nil quota none.
 func (c *Conn) CreateWorkspace(ctx context.Context, name string, rate *float64, burst *int32, quota *apikey.Quota) (Workspace, error) {
-	if err := checkRate(rate); err != nil {
-		return Workspace{}, err
-	}
 	return act(ctx, c, func(tx pgx.Tx) (Workspace, audit.Act, error) {
 		made, err := one[Workspace](ctx, tx, "create the workspace",
 			`INSERT INTO workspaces (name, rate_per_second, burst, quota, quota_period) VALUES ($1, $2, $3, $4, $5) RETURNING `+workspaceColumns,
@@ -79,9 +75,6 @@ func (c *Conn) Workspaces(ctx context.Context) ([]Workspace, error) {
 // UpdateWorkspace changes the limit and the quota; nil leaves a value as it was, and a zero
 // quota removes it.
 func (c *Conn) UpdateWorkspace(ctx context.Context, id uuid.UUID, rate *float64, burst *int32, quota *apikey.Quota) (Workspace, error) {
-	if err := checkRate(rate); err != nil {
-		return Workspace{}, err
-	}
 	return updateRow[Workspace](ctx, c, update{"workspaces.update", "update workspace", "workspaces", workspaceColumns,
 		`rate_per_second = coalesce($2, rate_per_second), burst = coalesce($3, burst),
 		quota = CASE WHEN $6 THEN $4 ELSE quota END, quota_period = CASE WHEN $6 THEN $5 ELSE quota_period END`},
@@ -94,15 +87,6 @@ func quotaColumns(q *apikey.Quota) []any {
 		return []any{(*int64)(nil), (*string)(nil)}
 	}
 	return []any{q.Requests, q.Period.String()}
-}
-
-// checkRate refuses a rate that buckets would round: they count in micro-tokens.
-func checkRate(rate *float64) error {
-	const micro = 1e6
-	if rate != nil && math.Round(*rate*micro)/micro != *rate {
-		return fmt.Errorf("rate %v: more than six decimals", *rate)
-	}
-	return nil
 }
 
 // SuspendWorkspace makes all keys of the workspace answer 403.

@@ -10,15 +10,15 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// A huge transaction that is decoded at its commit delays heartbeats, and only
-// them: what was committed before it is published before it is decoded, the
-// holder of the slot is not suspected, and afterwards all is as ever. (Other tests would wait for the server meanwhile.)
+// A huge transaction that is decoded at its commit delays heartbeats and nothing else:
+// earlier commits are published before it is decoded, and candidates do not end the
+// follower's connection. (Not parallel: other tests would wait for the server.)
 func TestHeartbeatsWaitForAHugeTransaction(t *testing.T) {
 	w := newWorld(t, server())
 	var followed atomic.Pointer[Follower]
-	var waited time.Duration // the longest that a heartbeat did, known when the next entry is published
+	var waited time.Duration // the longest lag that the follower reported when it published an entry
 	log := &faultyLog{Log: w.log}
-	var together []string // what the first change was published with
+	var together []string // all changes in the first append that has a change
 	log.append = func(_ context.Context, _ string, entries []changefeed.Entry) error {
 		if together == nil {
 			for _, e := range entries {
@@ -39,20 +39,20 @@ func TestHeartbeatsWaitForAHugeTransaction(t *testing.T) {
 	w.heartbeat()
 	const rows = 80_000
 	huge := w.begin(fmt.Sprintf("INSERT INTO items (workspace_id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, %d)", rows))
-	w.exec("SET synchronous_commit = off") // so that both are there to be decoded at once
+	w.exec("SET synchronous_commit = off") // so that the follower receives both transactions together
 	w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($1, 'before')"))
 	must2(huge.Exec(w.ctx(), "COMMIT"))
 	w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($2, 'after')"))
 	var gap time.Duration // the longest between two heartbeats
-	var told []string
+	var published []string
 	last := time.Now()
-	w.await("a heartbeat behind it all", func(e changefeed.Entry) bool {
+	w.await("a heartbeat after all three changes", func(e changefeed.Entry) bool {
 		switch {
 		case e.Heartbeat != nil:
 			gap, last = max(gap, time.Since(last)), time.Now()
-			return len(told) == 3 && len(e.Heartbeat.Unsettled) == 0
+			return len(published) == 3 && len(e.Heartbeat.Unsettled) == 0
 		case e.Change != nil:
-			told = append(told, touched(*e.Change))
+			published = append(published, touched(*e.Change))
 		}
 		return false
 	})
@@ -61,14 +61,14 @@ func TestHeartbeatsWaitForAHugeTransaction(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	f.stop()
-	if want := "[contacts:1 whole:items contacts:2]"; fmt.Sprint(told) != want {
-		t.Errorf("told %v, want %s", told, want)
+	if want := "[contacts:1 whole:items contacts:2]"; fmt.Sprint(published) != want {
+		t.Errorf("published %v, want %s", published, want)
 	}
 	if len(together) != 1 {
-		t.Errorf("published at once, so that the first had to wait: %v", together)
+		t.Errorf("the first change was published together with later ones, so it waited for them: %v", together)
 	}
 	t.Logf("%d rows; heartbeats %s apart, one waited %s", rows, gap, waited)
 	if waited < gap/4 || waited > 2*gap {
-		t.Errorf("a heartbeat waited %s, and they were up to %s apart", waited, gap)
+		t.Errorf("the follower reported a lag of %s; heartbeats were up to %s apart", waited, gap)
 	}
 }

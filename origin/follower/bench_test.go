@@ -15,8 +15,7 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// slowLog is a log whose answers come late, and which may be told many entries
-// only one by one.
+// slowLog is a log that answers late. With oneByOne set it appends entries one by one.
 type slowLog struct {
 	changefeed.Log
 	late     time.Duration
@@ -42,9 +41,8 @@ func (l slowLog) append(ctx context.Context, epoch string, entries ...changefeed
 	return l.Log.Append(ctx, epoch, entries...)
 }
 
-// BenchmarkBacklog measures how fast a follower works off commits that wait
-// for it, a row each, into Redis: one round trip each against many at once, in
-// the same run.
+// BenchmarkBacklog measures how fast a follower appends a backlog of commits of one row
+// to Redis: one append for each commit, against many commits in an append, in one run.
 func BenchmarkBacklog(b *testing.B) {
 	const commits = 20_000
 	url := server().URL(postgrestest.Copy(b, server(), postgrestest.Template))

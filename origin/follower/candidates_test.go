@@ -10,9 +10,8 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// While heartbeats arrive, a fleet asks its primary for little beside them,
-// however many nodes it has: at most 5 queries a second from the follower, and
-// one in 10 seconds from each candidate.
+// While heartbeats arrive, a fleet sends its primary few other queries, however many
+// nodes it has: the follower at most 5 a second, each candidate one in 10 seconds.
 func TestAFleetAsksThePrimaryForLittle(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sandboxtest.PostgresWith(t, map[string]string{"shared_preload_libraries": "pg_stat_statements"}))
@@ -23,7 +22,7 @@ func TestAFleetAsksThePrimaryForLittle(t *testing.T) {
 	for range candidates {
 		all = append(all, w.followWith(w.url, w.log, func() time.Duration { return 0 }))
 	}
-	w.eventually("all have looked", func() bool {
+	w.eventually("all candidates have polled", func() bool {
 		for _, f := range all {
 			if f.polls.Load() == 0 {
 				return false
@@ -54,7 +53,7 @@ func TestAFleetAsksThePrimaryForLittle(t *testing.T) {
 	}
 	must(rows.Err())
 	passed := time.Since(began).Seconds()
-	// And one each: where in its interval this began is not known.
+	// And one for each candidate, because its interval may end right after the beginning.
 	if most := 5*(passed+1) + candidates*(passed/10+1); float64(others) > most {
 		t.Errorf("%d queries beside %d heartbeats in %.1f s, want at most %.0f", others, heartbeats, passed, most)
 	}
@@ -63,15 +62,15 @@ func TestAFleetAsksThePrimaryForLittle(t *testing.T) {
 	}
 }
 
-// A candidate looks at once when heartbeats have stopped, and else after
-// idleInterval. It does not wake up much before.
+// A candidate polls the slot at once when heartbeats have stopped, and otherwise after
+// idleInterval. It does not wake up much earlier.
 func TestACandidateWaits(t *testing.T) {
 	t.Run("until heartbeats stop", func(t *testing.T) {
 		for stopsAfter := time.Duration(0); stopsAfter < time.Second; stopsAfter += 7 * time.Millisecond {
 			synctest.Test(t, func(t *testing.T) {
 				waited, wakes := waitWithHeartbeats(t, stopsAfter)
 				if late := waited - stopsAfter.Truncate(heartbeatEvery) - silenceThreshold; late <= 0 || late > 2*pollFirst {
-					t.Errorf("heartbeats until %v: looks %v after the threshold", stopsAfter, late)
+					t.Errorf("heartbeats until %v: polls %v after the threshold", stopsAfter, late)
 				}
 				if most := 4 + 2*int(waited/(silenceThreshold-heartbeatEvery)); wakes > most {
 					t.Errorf("heartbeats until %v: wakes %d times in %v", stopsAfter, wakes, waited)
@@ -85,13 +84,13 @@ func TestACandidateWaits(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				waited, _ := waitWithHeartbeats(t, time.Hour)
 				if waited < 10*time.Second || waited > 12*time.Second+silenceThreshold+pollLast {
-					t.Errorf("looks after %v", waited)
+					t.Errorf("polls after %v", waited)
 				}
 				waits[waited.Truncate(100*time.Millisecond)] = true
 			})
 		}
 		if len(waits) < 3 {
-			t.Errorf("candidates look at the same moments: %v", waits)
+			t.Errorf("candidates poll at the same moments: %v", waits)
 		}
 	})
 	t.Run("until its server is known to be an old primary", func(t *testing.T) {
@@ -103,7 +102,7 @@ func TestACandidateWaits(t *testing.T) {
 			began := time.Now()
 			must(f.waitPoll(t.Context()))
 			if waited := time.Since(began); waited > 2*silenceThreshold {
-				t.Errorf("looks after %v", waited)
+				t.Errorf("polls after %v", waited)
 			}
 		})
 	})

@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -96,27 +95,6 @@ func (t *term) announceSchemaChange(ctx context.Context, c catalog) (end pglogre
 	t.setCatalog(c)
 	t.readNames(ctx)
 	return end, nil
-}
-
-// unlisted are commits that changed a relation which the catalog did not list, and that
-// no view's snapshot has seen yet.
-type unlisted struct {
-	commits []commit
-	seen    changefeed.Snapshot // of the last view; the zero snapshot sees nothing
-}
-
-func (u *unlisted) add(c commit) {
-	if c.unlisted && !u.seen.Sees(c.change.XID) {
-		u.commits = append(u.commits, c)
-	}
-}
-
-// settle drops the commits that the snapshot sees and returns the others: if the
-// catalog has changed, each of them may touch anything.
-func (u *unlisted) settle(snapshot changefeed.Snapshot) []commit {
-	u.seen = snapshot
-	u.commits = slices.DeleteFunc(u.commits, func(c commit) bool { return snapshot.Sees(c.change.XID) })
-	return u.commits
 }
 
 func (t *term) setCatalog(c catalog) {

@@ -10,15 +10,15 @@ import (
 	"listedge/internal/sandbox/postgrestest"
 )
 
-// partitioned has the items lie in the partitions items_0 and items_1.
+// partitioned divides items into the partitions items_0 and items_1.
 const partitioned = `ALTER TABLE items RENAME TO items_old;
 	CREATE TABLE items (LIKE items_old INCLUDING DEFAULTS, PRIMARY KEY (workspace_id, id)) PARTITION BY HASH (workspace_id);
 	CREATE TABLE items_0 PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 0);
 	CREATE TABLE items_1 PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 1);
 	ALTER PUBLICATION listedge ADD TABLE items; ALTER PUBLICATION listedge DROP TABLE items_old;`
 
-// Whatever changes what pages show, and is not in the stream of changes: no
-// heartbeat says that its snapshot sees it before everything is touched.
+// Some DDL changes what pages show and is not in the stream of changes. No heartbeat
+// has a snapshot that sees it before an entry that touches everything is published.
 func TestNoHeartbeatSeesAChangeOfTheSchemaThatIsNotPublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
@@ -86,19 +86,20 @@ func TestAPartitionThatIsBeingDetached(t *testing.T) {
 	}
 }
 
-// What happened while nobody followed is noticed, and only if something did.
+// If the schema changed while no node followed, the next term publishes an entry that
+// touches everything; otherwise it publishes none. The epoch goes on in both cases.
 func TestAChangeOfTheSchemaBetweenTwoTerms(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
 	for _, c := range []struct {
 		name, sql string
-		before    changefeed.Log // as the earlier term writes it
+		before    changefeed.Log // the log as the earlier term writes it
 		want      string
 	}{
 		{"nothing", "SELECT 1", w.log, ""},
 		{"rows rewritten", "ALTER TABLE items ALTER unit TYPE text USING 'x'", w.log, all},
 		{"another's table", "CREATE TABLE another (a int)", w.log, ""},
-		{"a follower of an earlier version", "SELECT 1", ofBefore{w.log}, all},
+		{"a follower of an earlier version", "SELECT 1", withoutCatalog{w.log}, all},
 	} {
 		f := w.followWith(w.url, c.before, silent)
 		w.awaitFollowing(f)
@@ -115,8 +116,8 @@ func TestAChangeOfTheSchemaBetweenTwoTerms(t *testing.T) {
 		var is string
 		term := must2(w.log.Last(w.ctx(), w.epoch)).Term
 		w.await("a heartbeat of the later term", func(e changefeed.Entry) bool {
-			if e.Change != nil && e.Change.LSN > w.told {
-				w.told, is = e.Change.LSN, touched(*e.Change)
+			if e.Change != nil && e.Change.LSN > w.lastLSN {
+				w.lastLSN, is = e.Change.LSN, touched(*e.Change)
 			}
 			return e.Heartbeat != nil && e.Position.Term == term
 		})
@@ -128,10 +129,11 @@ func TestAChangeOfTheSchemaBetweenTwoTerms(t *testing.T) {
 	}
 }
 
-// ofBefore is a log as followers of earlier versions write it.
-type ofBefore struct{ changefeed.Log }
+// withoutCatalog is a log as followers of earlier versions write it: its heartbeats have
+// no version of the catalog.
+type withoutCatalog struct{ changefeed.Log }
 
-func (l ofBefore) Append(ctx context.Context, epoch string, entries ...changefeed.Entry) error {
+func (l withoutCatalog) Append(ctx context.Context, epoch string, entries ...changefeed.Entry) error {
 	for _, e := range entries {
 		if e.Heartbeat != nil {
 			e.Heartbeat.Catalog = ""
@@ -140,7 +142,7 @@ func (l ofBefore) Append(ctx context.Context, epoch string, entries ...changefee
 	return l.Log.Append(ctx, epoch, entries...)
 }
 
-// Rows of an unlogged partition are not in the WAL: nobody follows while there is one.
+// Rows of an unlogged partition are not in the WAL, so no node follows while there is one.
 func TestNobodyFollowsWhileAPartitionIsUnlogged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
@@ -163,7 +165,7 @@ func TestNobodyFollowsWhileAPartitionIsUnlogged(t *testing.T) {
 				t.Errorf("%s: a heartbeat sees it", c.begins)
 			}
 		}
-		late := w.followWith(w.url, w.log, silent) // who was not there
+		late := w.followWith(w.url, w.log, silent) // a follower that started later
 		w.incapable(late, "ALTER TABLE "+c.name+" SET LOGGED")
 		late.stop()
 		w.exec(c.ends)
@@ -185,8 +187,8 @@ func sees(snapshot, xid string) bool {
 	return s.Sees(n)
 }
 
-// BenchmarkLook is what the snapshot of a heartbeat costs, with its round trip.
-func BenchmarkLook(b *testing.B) {
+// BenchmarkView measures what the view of a heartbeat costs, with its round trip.
+func BenchmarkView(b *testing.B) {
 	for _, partitions := range []int{0, 100, 1000} {
 		b.Run(fmt.Sprintf("%d partitions", partitions), func(b *testing.B) {
 			url := server().URL(postgrestest.Copy(b, server(), postgrestest.Template))
@@ -217,8 +219,8 @@ func BenchmarkLook(b *testing.B) {
 	}
 }
 
-// Partitions that are made while the publication is looked at are not lacking
-// from it: the term and the epoch go on.
+// A partition that is made while the follower reads the publication is not reported as
+// missing: the term and the epoch go on.
 func TestPartitionsMadeOneAfterAnother(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())

@@ -81,7 +81,7 @@ func TestWhatAChangeTouches(t *testing.T) {
 		{"suspension", "UPDATE workspaces SET suspended_at = now() WHERE id = $1", "keys:1"},
 		{"key", "INSERT INTO api_keys (id, workspace_id, key_hash, key_prefix, scopes) VALUES ($5, $1, " + hash + ", '', '{}')", "keys:5"},
 		{"revocation", "UPDATE api_keys SET revoked_at = now()", "keys:5"},
-		{"a key's move, which does not tell where it was", "BEGIN; INSERT INTO workspaces (id, name) VALUES ($2, 'w'); UPDATE api_keys SET workspace_id = $2; COMMIT", "keys:2 keys:5"},
+		{"a key's move to another workspace", "BEGIN; INSERT INTO workspaces (id, name) VALUES ($2, 'w'); UPDATE api_keys SET workspace_id = $2; COMMIT", "keys:2 keys:5"},
 		{"a key under another ID", "UPDATE api_keys SET id = $4", "keys:4 keys:5"},
 		{"a key's delete", "DELETE FROM api_keys", "keys:4"},
 		{"1,000 workspaces", "INSERT INTO items (workspace_id, name) SELECT gen_random_uuid(), 'x' FROM generate_series(1, 1000)", "1000 pairs"},
@@ -89,25 +89,25 @@ func TestWhatAChangeTouches(t *testing.T) {
 		{"truncate, which gives the table another file", "TRUNCATE contacts", "whole:contacts, " + all},
 		{"truncate of two", "TRUNCATE contacts, items", "whole:contacts whole:items, " + all},
 		{"rewrite", "ALTER TABLE items ALTER unit TYPE varchar(100)", all},
-		{"rewrite by who fires no triggers", "SET session_replication_role = replica; ALTER TABLE items ALTER unit TYPE varchar(100) USING 'x'; RESET session_replication_role", all},
-		{"drop by who fires no triggers", "SET session_replication_role = replica; ALTER TABLE items DROP COLUMN unit; RESET session_replication_role; ALTER TABLE items ADD unit text", all},
+		{"rewrite by a session that fires no triggers", "SET session_replication_role = replica; ALTER TABLE items ALTER unit TYPE varchar(100) USING 'x'; RESET session_replication_role", all},
+		{"drop by a session that fires no triggers", "SET session_replication_role = replica; ALTER TABLE items DROP COLUMN unit; RESET session_replication_role; ALTER TABLE items ADD unit text", all},
 		{"new column", "ALTER TABLE contacts ADD extra int DEFAULT random()", all},
 		{"row security", "ALTER TABLE contacts ENABLE ROW LEVEL SECURITY", all},
 		{"rights", "GRANT SELECT ON items TO pg_read_all_data", all},
 		{"a function of searches", "ALTER FUNCTION search_fold COST 2", all},
-		{"a function of names that is meant instead", "CREATE FUNCTION name_key(name varchar) RETURNS text LANGUAGE sql IMMUTABLE RETURN name", all},
+		{"an overloaded function of names", "CREATE FUNCTION name_key(name varchar) RETURNS text LANGUAGE sql IMMUTABLE RETURN name", all},
 		{"the order of names", "ALTER COLLATION name_order REFRESH VERSION", ""}, // it is the same
 		{"the schema", "CREATE SCHEMA passing; ALTER SCHEMA public RENAME TO away; ALTER SCHEMA away RENAME TO public", all},
 		{"after a new column", "INSERT INTO contacts (workspace_id, name) VALUES ($2, 'x')", "contacts:2"},
 		{"renamed away and back", "BEGIN; ALTER TABLE contacts RENAME TO c; ALTER TABLE c RENAME TO contacts; COMMIT", all},
-		{"a message of another's", "SELECT pg_logical_emit_message(true, 'other', 'x')", ""},
+		{"a message of another program", "SELECT pg_logical_emit_message(true, 'other', 'x')", ""},
 		{"replicated from elsewhere", "SELECT pg_replication_origin_create(current_database()); SELECT pg_replication_origin_session_setup(current_database()); INSERT INTO items (workspace_id, name) VALUES ($6, 'x')", "items:6"},
-		{"and no more", "SELECT pg_replication_origin_session_reset(); SELECT pg_replication_origin_drop(current_database()); DELETE FROM items WHERE workspace_id = $6", "items:6"},
-		{"unlogged, by no one followed", "CREATE UNLOGGED TABLE unlogged (a int); INSERT INTO unlogged VALUES (1)", ""},
+		{"no longer replicated from elsewhere", "SELECT pg_replication_origin_session_reset(); SELECT pg_replication_origin_drop(current_database()); DELETE FROM items WHERE workspace_id = $6", "items:6"},
+		{"an unlogged table that is not published", "CREATE UNLOGGED TABLE unlogged (a int); INSERT INTO unlogged VALUES (1)", ""},
 	} {
 		before := clock()
 		w.exec(ids(c.sql))
-		if c.want == "" { // nothing comes before the next one, of which a heartbeat knows
+		if c.want == "" { // then the next change is that of a marker
 			w.heartbeat()
 			w.heartbeat()
 			w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($8, 'marker')"))
@@ -136,8 +136,8 @@ func TestWhatAChangeTouches(t *testing.T) {
 	}
 }
 
-// Whole rows are sent where a publication has no lists of columns, as it never
-// has before Postgres 15: types of the database's own, large values, nulls.
+// A publication without lists of columns, as before Postgres 15, sends whole rows: with
+// types that the database defines, large values and nulls.
 func TestWholeRows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
@@ -172,8 +172,8 @@ func TestPartitionsAreTheirTable(t *testing.T) {
 		CREATE TABLE items_1 PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 1);
 		ALTER PUBLICATION listedge ADD TABLE items;
 		ALTER PUBLICATION listedge DROP TABLE items_old; COMMIT`)
-	// The publication was changed: what was written before it was complete
-	// again may be missed, so an epoch begins.
+	// Changes that were written while the publication was incomplete may be missed, so a
+	// new epoch begins.
 	before := w.epoch
 	w.eventually("a new epoch", func() bool { e, _ := w.log.Epoch(w.ctx()); return e != before })
 	w.awaitFollowing(f)
@@ -205,16 +205,16 @@ func TestPartitionsAreTheirTable(t *testing.T) {
 		{"ALTER TABLE items DETACH PARTITION items_1", all},
 		{"CREATE TABLE items_2 PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 1)", all},
 		{"DROP TABLE items_2", all},
-		{"INSERT INTO items_1 (workspace_id, name) VALUES ($1, 'a'); DROP TABLE items_old, items_1; INSERT INTO contacts (workspace_id, name) VALUES ($1, 'a')", "contacts:1"}, // none of ours any more
+		{"INSERT INTO items_1 (workspace_id, name) VALUES ($1, 'a'); DROP TABLE items_old, items_1; INSERT INTO contacts (workspace_id, name) VALUES ($1, 'a')", "contacts:1"}, // the dropped tables are no longer partitions of items
 		{"BEGIN; CREATE TABLE items_2 PARTITION OF items FOR VALUES WITH (MODULUS 2, REMAINDER 1); " + fmt.Sprintf("INSERT INTO items (workspace_id, name) VALUES ($%d, 'a'); COMMIT", c), all},
 		{fmt.Sprintf("UPDATE items SET name = 'b' WHERE workspace_id = $%d", c), fmt.Sprintf("items:%d", c)},
 	} {
 		w.exec(ids(c.sql))
 		for want := range strings.SplitSeq(c.want, ", ") {
 			is := touched(w.newChange())
-			// A look that comes between the rows and the commit of the transaction before, which made
+			// A view that is read between the rows and the commit of the transaction before, which made
 			// their partition, has that touch everything, and the message besides. One that
-			// comes between the commit and its decoding has it touch its list, and the message all.
+			// is read between the commit and its decoding has it touch its list, and the message all.
 			for is == "contacts:9" || is == all && strings.HasPrefix(c.sql, "UPDATE items SET name") || is == created && strings.HasPrefix(c.sql, "BEGIN; CREATE TABLE") {
 				is = touched(w.newChange())
 			}
@@ -225,18 +225,17 @@ func TestPartitionsAreTheirTable(t *testing.T) {
 	}
 }
 
-// Rows of a table that inherits from items are read with those of items, and
-// told by nobody: nobody follows meanwhile, and what was read until then is not
-// relied on once somebody does again.
+// Pages show the rows of a table that inherits from items, and the publication lacks
+// them. So no node follows while there is such a table, and afterwards a new epoch begins.
 func TestNobodyFollowsWhileATableInherits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
 	f := w.follow()
 	w.awaitFollowing(f)
 	next := func() string { t.Helper(); return touched(w.newChange()) }
-	w.exec("CREATE TEMPORARY TABLE own () INHERITS (items)") // which no other session reads
-	if is := next(); is != all {                             // items is marked as one that may have heirs
-		t.Errorf("the first heir: %s", is)
+	w.exec("CREATE TEMPORARY TABLE own () INHERITS (items)") // no other session can read it
+	if is := next(); is != all {                             // Postgres marks items as a table that may have children
+		t.Errorf("the first child: %s", is)
 	}
 	w.exec(ids("INSERT INTO own (workspace_id, name) VALUES ($1, 'a'); DROP TABLE own; INSERT INTO items (workspace_id, name) VALUES ($1, 'a')"))
 	if is := next(); is != "items:1" {
@@ -263,8 +262,7 @@ func TestNobodyFollowsWhileATableInherits(t *testing.T) {
 	}
 }
 
-// What has to be decoded may be about a table that is no more, or is called
-// otherwise by now.
+// A change that is decoded late may be of a table that was dropped or renamed meanwhile.
 func TestTablesThatAreGoneHoldNothingUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
@@ -293,8 +291,7 @@ func TestTablesThatAreGoneHoldNothingUp(t *testing.T) {
 	}
 }
 
-// Tables are known by what pages read: by oid, whatever a partition is called and
-// wherever it lies.
+// Partitions are identified by oid, so their names and schemas do not matter.
 func TestPartitionsHaveAnyName(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
@@ -310,8 +307,8 @@ func TestPartitionsHaveAnyName(t *testing.T) {
 		{"INSERT INTO items (workspace_id, name) VALUES ($1, 'a'), ($2, 'a'), ($3, 'a'), ($4, 'a')", "items:1 items:2 items:3 items:4"},
 		{"UPDATE items SET name = 'b'", "items:1 items:2 items:3 items:4"},
 		{"TRUNCATE other.contacts", "whole:items, " + all},
-		{"INSERT INTO other.items (workspace_id, name) VALUES ($1, 'a'); INSERT INTO contacts (workspace_id, name) VALUES ($2, 'a')", "contacts:2"}, // what has its name elsewhere is another table
-		{"ALTER DATABASE NAME SET search_path = other; INSERT INTO contacts (workspace_id, name) VALUES ($2, 'a')", "contacts:2"},                   // which pages do not go by
+		{"INSERT INTO other.items (workspace_id, name) VALUES ($1, 'a'); INSERT INTO contacts (workspace_id, name) VALUES ($2, 'a')", "contacts:2"}, // a table of the same name in another schema
+		{"ALTER DATABASE NAME SET search_path = other; INSERT INTO contacts (workspace_id, name) VALUES ($2, 'a')", "contacts:2"},                   // queries of pages do not use search_path
 	} {
 		w.exec(ids(strings.ReplaceAll(c.sql, "NAME", w.name)))
 		for want := range strings.SplitSeq(c.want, ", ") {
@@ -322,7 +319,7 @@ func TestPartitionsHaveAnyName(t *testing.T) {
 	}
 }
 
-// A move between workspaces is noticed by whatever identity the row is sent.
+// If the replica identity lacks the workspace, a move between workspaces touches all lists.
 func TestAMoveBehindAnotherKey(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
@@ -337,7 +334,8 @@ func TestAMoveBehindAnotherKey(t *testing.T) {
 	}
 }
 
-// Event triggers of earlier versions tell of everybody's DDL.
+// The event triggers of earlier versions write a message for every DDL command. The
+// follower ignores these messages.
 func TestEventTriggersOfEarlierVersions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
@@ -350,7 +348,7 @@ func TestEventTriggersOfEarlierVersions(t *testing.T) {
 	}
 }
 
-// awaitFollowingFrom goes on reading where the test is.
+// awaitFollowingFrom is awaitFollowing, but keeps the reading position.
 func (w *world) awaitFollowingFrom(r running) {
 	w.Helper()
 	at, epoch := w.at, w.epoch
@@ -366,7 +364,7 @@ func TestWidenKnowsEveryTransactionNearby(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 1_000_000 {
 		reference := 1<<31 + random.Uint64N(1<<40)
-		if random.IntN(2) == 0 { // around a wrap
+		if random.IntN(2) == 0 { // where transaction ids wrap around
 			reference = random.Uint64N(1<<8+1)<<32 + 1<<32 + random.Uint64N(1000) - 500
 		}
 		xid := reference - 1<<31 + random.Uint64N(1<<32)

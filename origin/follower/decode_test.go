@@ -12,7 +12,7 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// message writes one of pgoutput: numbers big endian, texts with a zero behind them.
+// message encodes a message of pgoutput: numbers big endian, texts ended by a zero.
 func message(kind byte, fields ...any) []byte {
 	b := []byte{kind}
 	for _, f := range fields {
@@ -38,7 +38,7 @@ func message(kind byte, fields ...any) []byte {
 
 const itemsOID, contactsOID, laterOID = uint32(100), uint32(200), uint32(300)
 
-// inSegment has the message name its (sub)transaction, as it does in a segment.
+// inSegment adds the message's (sub)transaction, as in a segment of a streamed transaction.
 func inSegment(xid uint32, m []byte) []byte {
 	return slices.Concat(m[:1], binary.BigEndian.AppendUint32(nil, xid), m[1:])
 }
@@ -92,7 +92,7 @@ func TestStreamedTransactionsAreDecoded(t *testing.T) {
 	purge := message('M', byte(1), uint64(7), "listedge", uint32(5), []byte("other"))
 	for name, c := range map[string]struct {
 		messages [][][]byte
-		want     string // what is done, in order: xid@end what it touches
+		want     string // published changes, in order: xid@end what it touches
 	}{
 		"at its commit": {[][][]byte{part(7, 1, items, insert(itemsOID, 1)), part(7, 0, insert(itemsOID, 2)), one(streamCommit(7, 90))},
 			"7@90 items:1 items:2"},
@@ -145,7 +145,7 @@ func TestStreamedTransactionsAreDecoded(t *testing.T) {
 				t.Errorf("%s, want %s", is, c.want)
 			}
 			if c.want != "" && !strings.HasPrefix(c.want, "decode") && len(d.streamed) > 0 {
-				t.Errorf("kept for ever: %v", d.streamed)
+				t.Errorf("still in memory: %v", d.streamed)
 			}
 		})
 	}
@@ -162,11 +162,11 @@ func describe(c *commit) string {
 	return strings.TrimSpace(s + " " + touched(c.change))
 }
 
-// However many rows a transaction has, what is remembered of it is bounded.
+// The memory of an open transaction is bounded, however many rows it has.
 func TestAStreamedTransactionIsBounded(t *testing.T) {
 	d := newDecoder()
 	d.setCatalog(map[uint32]uint8{itemsOID: 1 << changefeed.Items, contactsOID: 1 << changefeed.Contacts})
-	d.reference = 5<<32 + 3 // the id is of before the wrap
+	d.reference = 5<<32 + 3 // the id is from before the wraparound
 	xid := uint32(1<<32 - 2)
 	must2(d.next(segment(xid, 1)))
 	must2(d.next(inSegment(xid, relation(itemsOID, "workspace_id"))))
@@ -187,9 +187,9 @@ func TestAStreamedTransactionIsBounded(t *testing.T) {
 	}
 }
 
-// A transaction whose rows come before and after a look that sees ATTACH, and whose
-// commit that look does not see, as it waits for a standby: it was judged by the
-// catalog before, and is on pages by the new one.
+// A transaction may have rows before and after a view that sees ATTACH, while that view does
+// not see its commit, which waits for a standby. Its first rows were judged by the old
+// catalog, but pages show them by the new one.
 func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
 	d := newDecoder()
 	d.setCatalog(map[uint32]uint8{itemsOID: 1 << changefeed.Items})
@@ -206,7 +206,7 @@ func TestAnOpenTransactionIsJudgedByBothCatalogs(t *testing.T) {
 	next(insert(laterOID, 1))
 	d.setCatalog(map[uint32]uint8{itemsOID: 1 << changefeed.Items, laterOID: 1 << changefeed.Items})
 	if done := next(commitAt(100)); done == nil || !done.touches() {
-		t.Errorf("%+v: its rows are published by nobody", done)
+		t.Errorf("%+v: its rows are not published", done)
 	}
 }
 
@@ -250,8 +250,8 @@ func namedOf(t *testing.T, messages ...[]byte) string {
 	return ""
 }
 
-// An update that sends no old row has left the replica identity as it was: if that
-// lacks the id, the id may have been another one.
+// An update without an old row has not changed the replica identity. If the identity lacks
+// the id, the id may have changed.
 func TestAnUpdateNamesARowIfItsIDIsInTheKey(t *testing.T) {
 	for name, c := range map[string]struct {
 		key  []string
@@ -270,8 +270,8 @@ func TestAnUpdateNamesARowIfItsIDIsInTheKey(t *testing.T) {
 	}
 }
 
-// Rows of subtransactions that aborted are among those of a streamed transaction: none
-// is surely its last version.
+// A streamed transaction includes rows of aborted subtransactions, so no version of a row is
+// known to be its last.
 func TestAStreamedTransactionNamesNoRows(t *testing.T) {
 	relation, update := itemMessages("workspace_id", "id")
 	if is := namedOf(t, segment(7, 1), inSegment(7, relation), inSegment(8, update), segmentEnd(), streamAbort(7, 8), streamCommit(7, 90)); is != "items:1[any]" {

@@ -16,7 +16,7 @@ import (
 func TestEpochsBeginWhereSomethingMayBeMissed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		sql  string // while nobody follows
+		sql  string // run while no node follows
 		anew bool
 	}{
 		"nothing happened":         {"", false},
@@ -49,7 +49,7 @@ func TestEpochsBeginWhereSomethingMayBeMissed(t *testing.T) {
 				}
 			}
 			w.awaitFollowing(w.follow())
-			w.eventually("an epoch that stays", func() bool { w.turn(); return !c.anew || w.epoch != before })
+			w.eventually("an epoch that stays", func() bool { w.skipToEnd(); return !c.anew || w.epoch != before })
 			if anew := w.epoch != before; anew != c.anew {
 				t.Errorf("epoch %s, then %s", before, w.epoch)
 			}
@@ -70,7 +70,7 @@ func TestEpochsBeginWhereSomethingMayBeMissed(t *testing.T) {
 
 func must2[T any](v T, err error) T { must(err); return v }
 
-// A crash is a new epoch for a role, too, that has no right but to replicate.
+// A crash begins a new epoch, even if the role has no right but to replicate.
 func TestACrashIsNoticedWithoutTheRightToStatistics(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sandboxtest.Postgres(t))
@@ -82,7 +82,7 @@ func TestACrashIsNoticedWithoutTheRightToStatistics(t *testing.T) {
 	w.eventually("a new epoch", func() bool { e, _ := w.log.Epoch(w.ctx()); return e != before })
 }
 
-// TestServersThatFail ill-treats one server of its own.
+// TestServersThatFail crashes, promotes and restores a server of its own.
 func TestServersThatFail(t *testing.T) {
 	t.Parallel()
 	p := sandboxtest.PostgresWith(t, map[string]string{
@@ -141,7 +141,7 @@ func TestServersThatFail(t *testing.T) {
 		unsettled := func(h changefeed.Heartbeat) bool {
 			return len(h.Unsettled) == 1 && h.Unsettled[0].XID == c.XID && touched(h.Unsettled[0]) == "items:7"
 		}
-		// Long enough that it could have been confirmed; and then another follows.
+		// Wait longer than confirmAfter. Then the next term begins.
 		for began := time.Now(); time.Since(began) < confirmAfter+time.Second; {
 			if h := w.heartbeat(); !unsettled(h) {
 				t.Fatalf("%+v", h)
@@ -150,7 +150,7 @@ func TestServersThatFail(t *testing.T) {
 		f.stop()
 		f = w.follow()
 		w.awaitFollowing(f)
-		w.heartbeat() // was it decoded again before?
+		w.heartbeat() // the first of the term may come before the commit is decoded again
 		if h := w.heartbeat(); !unsettled(h) {
 			t.Fatalf("the next term does not know of it: %+v", h)
 		}
@@ -167,9 +167,9 @@ func TestServersThatFail(t *testing.T) {
 		end()
 	})
 
-	// Between two looks at the catalog a partition is attached, and a row of it is
-	// committed that nobody sees yet.
-	t.Run("a commit that hangs, of a partition that was attached since the last look", func(t *testing.T) {
+	// Between two views a partition is attached, and a row of it is committed that is not
+	// visible yet.
+	t.Run("a commit that hangs, of a partition that was attached since the last view", func(t *testing.T) {
 		w := newWorld(t, p)
 		w.exec(partitioned + "CREATE TABLE elsewhere (LIKE items INCLUDING ALL); ALTER TABLE items DETACH PARTITION items_1; SET synchronous_commit = local")
 		seldom := w.follower(w.url, w.log, silent)
@@ -225,7 +225,7 @@ func TestServersThatFail(t *testing.T) {
 	})
 }
 
-// withSetting changes a setting of the server until it is told to end.
+// withSetting changes a setting of the server until the returned function is called.
 func (w *world) withSetting(name, value string) (end func()) {
 	w.Helper()
 	set := func(sql string, on bool) {

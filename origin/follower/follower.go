@@ -31,8 +31,6 @@ import (
 )
 
 const (
-	// callTimeout bounds each call to the log and to the primary.
-	callTimeout = time.Second
 	// retryFirst and retryLast: the pause after a failure doubles between them.
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 2 * time.Second
@@ -74,44 +72,6 @@ func New(o Options) *Follower {
 		o.Followed = &changefeed.Followed{}
 	}
 	return &Follower{options: o, period: heartbeatEvery, streaming: "on"}
-}
-
-// Stats are a follower's numbers.
-type Stats struct {
-	Following    bool
-	Lag          uint64        // bytes of WAL that were not decoded when the last heartbeat was prepared
-	LagTime      time.Duration // how long the last heartbeat waited for their decoding
-	HeartbeatAge time.Duration // since this node published one; zero while it does not follow
-	Retained     uint64        // bytes of WAL that the slot retains, as last seen
-	Commits      uint64        // changes published by this node
-	Terms        uint64        // terms begun by this node
-}
-
-// Stats returns the present numbers.
-func (f *Follower) Stats() Stats {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s := f.stats
-	if s.Following {
-		s.HeartbeatAge = time.Since(f.heartbeat)
-	} else {
-		s.Lag, s.LagTime = 0, 0
-	}
-	return s
-}
-
-// Incapable returns why changes cannot be followed here; nil = they can, as far as is known.
-func (f *Follower) Incapable() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.incapable
-}
-
-// update changes what Stats and Incapable return.
-func (f *Follower) update(change func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	change()
 }
 
 // Run follows, or waits for its turn, until ctx ends.
@@ -247,18 +207,4 @@ func (f *Follower) follow(ctx context.Context, p *primary, fresh bool) error {
 	closeConn(t.sender)
 	f.options.Logger.Warn("some changes may not have been published: making a new slot", "error", err)
 	return errors.Join(err, p.dropSlot(ctx))
-}
-
-// call bounds a call to the log by callTimeout.
-func call[T any](ctx context.Context, do func(context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return do(ctx)
-}
-
-// bounded is call without a result.
-func bounded(ctx context.Context, do func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return do(ctx)
 }

@@ -113,6 +113,27 @@ func (u *unsettled) settle(snapshot changefeed.Snapshot) (changes []changefeed.C
 	return changes
 }
 
+// unlisted are commits that changed a relation which the catalog did not list, and that
+// no view's snapshot has seen yet.
+type unlisted struct {
+	commits []commit
+	seen    changefeed.Snapshot // of the last view; the zero snapshot sees nothing
+}
+
+func (u *unlisted) add(c commit) {
+	if c.unlisted && !u.seen.Sees(c.change.XID) {
+		u.commits = append(u.commits, c)
+	}
+}
+
+// settle drops the commits that the snapshot sees and returns the others: if the
+// catalog has changed, each of them may touch anything.
+func (u *unlisted) settle(snapshot changefeed.Snapshot) []commit {
+	u.seen = snapshot
+	u.commits = slices.DeleteFunc(u.commits, func(c commit) bool { return snapshot.Sees(c.change.XID) })
+	return u.commits
+}
+
 // withoutManyLists bounds the size of a heartbeat: each one repeats the unsettled
 // changes, and only joining nodes need them. If they have more than maxLists lists in
 // all, each change touches whole collections instead. To invalidate too much is safe.

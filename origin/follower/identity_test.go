@@ -11,14 +11,14 @@ import (
 	"listedge/internal/sandbox/postgrestest"
 )
 
-// followAs has a node follow that says what it finds.
+// followAs starts a follower that reports to followed what it finds.
 func (w *world) followAs(followed *changefeed.Followed) running {
 	w.Helper()
 	return w.run(New(Options{DatabaseURL: w.url, Log: w.log, Followed: followed, LogKept: time.Minute, Silence: silent,
-		Logger: slog.New(slog.NewTextHandler(w.said, nil))}))
+		Logger: slog.New(slog.NewTextHandler(w.logged, nil))}))
 }
 
-// An epoch's name says what is followed, and where it stands in history.
+// The name of an epoch contains the identity of the database and its timeline.
 func TestAnEpochIsNamedByWhatIsFollowed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
@@ -35,8 +35,8 @@ func TestAnEpochIsNamedByWhatIsFollowed(t *testing.T) {
 	}
 }
 
-// Nobody follows a server of an older timeline than the fleet has followed, and
-// the slot stays free. Once the fleet forgets the newer one, somebody does.
+// No node follows a server on an older timeline than the fleet has followed, and the slot
+// stays free. Once the newer epoch is deleted, a node follows.
 func TestAServerOnAnOldTimelineIsNotFollowed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
@@ -51,9 +51,9 @@ func TestAServerOnAnOldTimelineIsNotFollowed(t *testing.T) {
 	terms := first.Stats().Terms
 	followed.See(name.String()) // as the node's reader of the log does
 	looks := first.polls.Load()
-	w.eventually("it has found a timeline that is old", func() bool { return followed.OldTimeline() != nil })
-	second := w.followAs(&changefeed.Followed{}) // it finds out by the log
-	w.eventually("the second has looked", func() bool { return second.polls.Load() > 2 })
+	w.eventually("it has found that its timeline is old", func() bool { return followed.OldTimeline() != nil })
+	second := w.followAs(&changefeed.Followed{}) // it learns of the newer timeline from the log
+	w.eventually("the second has polled", func() bool { return second.polls.Load() > 2 })
 	if first.Stats().Terms != terms || second.Stats().Terms != 0 || first.polls.Load() > looks+2 {
 		t.Errorf("%+v, %+v, %d looks", first.Stats(), second.Stats(), first.polls.Load()-looks)
 	}
@@ -64,8 +64,8 @@ func TestAServerOnAnOldTimelineIsNotFollowed(t *testing.T) {
 	w.awaitFollowing(second)
 }
 
-// Another database behind the same URL, a restored one say, is noticed with the
-// first connection that meets it.
+// The first connection to another database behind the same URL (a restored one, for
+// example) notices it.
 func TestAnotherDatabaseBehindTheSameURLIsFollowed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())

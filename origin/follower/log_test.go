@@ -14,8 +14,8 @@ import (
 // faultyLog is a log that a test makes fail.
 type faultyLog struct {
 	changefeed.Log
-	append func(ctx context.Context, epoch string, entries []changefeed.Entry) error // before; nil = as ever
-	naming func(from, to string)                                                     // before; nil = as ever
+	append func(ctx context.Context, epoch string, entries []changefeed.Entry) error // called before Append; nil = not called
+	naming func(from, to string)                                                     // called before SetEpoch; nil = not called
 	away   atomic.Bool
 }
 
@@ -68,7 +68,7 @@ func TestAnAmbiguousAppendIsNotDuplicated(t *testing.T) {
 	var n, most atomic.Int64
 	doubtful.append = func(ctx context.Context, epoch string, entries []changefeed.Entry) error {
 		most.Store(max(most.Load(), int64(len(entries))))
-		happens := len(entries) // and nobody knows
+		happens := len(entries) // appended, although the caller gets an error
 		switch n.Add(1) % 4 {
 		case 0:
 			return nil
@@ -107,12 +107,12 @@ func TestAnAmbiguousAppendIsNotDuplicated(t *testing.T) {
 	}
 	f = w.followWith(w.url, doubtful, silent)
 	w.awaitFollowingFrom(f)
-	again := int(w.change().Lists[0].Workspace[15]) // what was not confirmed yet
+	again := int(w.change().Lists[0].Workspace[15]) // the first that was not confirmed yet
 	if again > few {
 		t.Fatalf("begins with %d", again)
 	}
 	expect(again+1, all)
-	w.eventually("all are counted", func() bool { return f.Stats().Commits == uint64(all-again) }) // which is after they are there
+	w.eventually("all are counted", func() bool { return f.Stats().Commits == uint64(all-again) }) // they are counted after they are appended
 	if s := f.Stats(); s.Terms != 1 || most.Load() < 3 {
 		t.Errorf("%+v, %d at once", s, most.Load())
 	}
@@ -145,8 +145,8 @@ func TestALogThatIsAwayLosesNoChange(t *testing.T) {
 	}
 }
 
-// Where commits come fast, an append has all that came since the last one: two appends
-// are appendPause apart, but for heartbeats and full batches.
+// If commits come fast, an append has all that came since the last one. Two appends are
+// appendPause apart, except heartbeats and full batches.
 func TestFastCommitsAreAppendedTogether(t *testing.T) {
 	const commits = 2000
 	w := newWorld(t, server())
@@ -192,7 +192,7 @@ END LOOP; END $$`, commits, number(1)))
 	t.Logf("%d changes in %d appends", commits, len(appends))
 }
 
-// The log forgets what is old while a follower, or the next one, needs it.
+// The log is trimmed while this follower, or the next one, still needs its entries.
 func TestATrimmedLog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
@@ -207,13 +207,13 @@ func TestATrimmedLog(t *testing.T) {
 	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
 	w.change()
 	forgotten := trim()
-	w.at = forgotten // a node that has read all goes on
+	w.at = forgotten // a node that has read everything goes on
 	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($2, 'x')"))
 	if is := touched(w.change()); is != "items:2" {
 		t.Error(is)
 	}
 	w.heartbeat()
-	for _, e := range must2(readLog(w.ctx(), w.log, w.epoch, behind, time.Millisecond))[:1] { // another sees that something is missing
+	for _, e := range must2(readLog(w.ctx(), w.log, w.epoch, behind, time.Millisecond))[:1] { // another node sees a gap
 		if e.Position.Compare(forgotten) <= 0 || e.Position.N == behind.N+1 {
 			t.Errorf("%s is found after %s", e.Position, behind)
 		}
@@ -231,10 +231,10 @@ func TestATrimmedLog(t *testing.T) {
 	}
 	f.stop()
 	w.awaitFree()
-	trim() // and what was confirmed cannot be compared any more
+	trim() // now the follower cannot compare its last entry with the log
 	f = w.follow()
 	w.awaitFollowing(f)
 	if w.heartbeat(); w.epoch == epoch {
-		t.Error("it goes on behind a log of which nothing is left")
+		t.Error("the epoch goes on although nothing of its log is left")
 	}
 }

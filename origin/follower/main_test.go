@@ -42,7 +42,7 @@ func must(err error) {
 	}
 }
 
-// world is a database, a log and what a test has read of it.
+// world is a database, a log of changes, and how far the test has read the log.
 type world struct {
 	*testing.T
 	postgres *sandbox.Postgres
@@ -50,16 +50,16 @@ type world struct {
 	url      string
 	db       *pgx.Conn
 	log      changefeed.Log
-	said     *testLog // by its followers
+	logged   *testLog // the messages of its followers
 
-	epoch string
-	at    changefeed.Position
-	told  uint64 // LSN of the last change that was new
+	epoch   string
+	at      changefeed.Position
+	lastLSN uint64 // of the last change that newChange returned
 }
 
 func newWorld(t *testing.T, p *sandbox.Postgres) *world {
 	t.Helper()
-	w := &world{T: t, postgres: p, log: changefeed.NewLocal(), said: &testLog{t: t}}
+	w := &world{T: t, postgres: p, log: changefeed.NewLocal(), logged: &testLog{t: t}}
 	if err := postgrestest.Make(w.ctx(), p, postgrestest.Template, migrateUp); err != nil { // of a server that is the test's own
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func (w *world) followWith(url string, log changefeed.Log, silence func() time.D
 }
 
 func (w *world) follower(url string, log changefeed.Log, silence func() time.Duration) *Follower {
-	return New(Options{DatabaseURL: url, Log: log, LogKept: time.Minute, Silence: silence, Logger: slog.New(slog.NewTextHandler(w.said, nil))})
+	return New(Options{DatabaseURL: url, Log: log, LogKept: time.Minute, Silence: silence, Logger: slog.New(slog.NewTextHandler(w.logged, nil))})
 }
 
 func (w *world) run(f *Follower) running {
@@ -153,7 +153,7 @@ func withMemory(address, memory string) string {
 	return u.String()
 }
 
-// testLog is a log for the reader of a failed test, and for the test.
+// testLog collects log messages, and prints them if the test fails.
 type testLog struct {
 	t  *testing.T
 	mu sync.Mutex // guards b
@@ -178,7 +178,7 @@ func (w *world) eventually(what string, ok func() bool) {
 	eventually(w, what, ok)
 }
 
-// eventually waits for what something else is about to bring.
+// eventually waits until ok returns true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	sandboxtest.Within(t, patience, what, ok)
@@ -187,11 +187,11 @@ func eventually(t testing.TB, what string, ok func() bool) {
 func (w *world) awaitFollowing(r running) {
 	w.Helper()
 	w.eventually("following", r.Following)
-	w.turn()
+	w.skipToEnd()
 }
 
-// turn reads the present epoch's log from what comes next.
-func (w *world) turn() {
+// skipToEnd moves the reading position to the end of the current epoch's log.
+func (w *world) skipToEnd() {
 	w.Helper()
 	var err error
 	if w.epoch, err = w.log.Epoch(w.ctx()); err != nil || w.epoch == "" {
@@ -202,8 +202,8 @@ func (w *world) turn() {
 	}
 }
 
-// await reads on until an entry is what is wanted, and checks that no position
-// is missing.
+// await reads the log until an entry satisfies wanted. It fails if a position of the
+// log is missing.
 func (w *world) await(what string, wanted func(changefeed.Entry) bool) changefeed.Entry {
 	w.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
@@ -231,15 +231,15 @@ func (w *world) change() changefeed.Change {
 	return *w.await("a change", func(e changefeed.Entry) bool { return e.Change != nil }).Change
 }
 
-// newChange is the next one that no earlier term has told: it lies behind all
-// that this has returned.
+// newChange returns the next change that no earlier term has published. Its LSN is
+// greater than that of every change that newChange has returned.
 func (w *world) newChange() changefeed.Change {
 	w.Helper()
 	change := w.change()
-	for change.LSN <= w.told {
+	for change.LSN <= w.lastLSN {
 		change = w.change()
 	}
-	w.told = change.LSN
+	w.lastLSN = change.LSN
 	return change
 }
 
@@ -248,7 +248,7 @@ func (w *world) heartbeat() changefeed.Heartbeat {
 	return *w.await("a heartbeat", func(e changefeed.Entry) bool { return e.Heartbeat != nil }).Heartbeat
 }
 
-// readLog is one read by a reader of its own.
+// readLog opens a reader and reads once.
 func readLog(ctx context.Context, log changefeed.Log, epoch string, after changefeed.Position, wait time.Duration) ([]changefeed.Entry, error) {
 	reader, err := log.Reader(ctx)
 	if err != nil {

@@ -44,14 +44,14 @@ func TestRowsHaveTheKeysOfTheirNames(t *testing.T) {
 		}
 	}
 	if is, by := row("UPDATE items SET active = false"); is.NameKey != "" || by != 0 {
-		t.Errorf("a row that is gone: %+v in order %d", is, by)
+		t.Errorf("a deleted row: %+v in order %d", is, by)
 	}
 	w.exec("ALTER COLLATION name_order RENAME TO before; CREATE COLLATION name_order (provider = icu, locale = 'und-u-ks-level2-ka-shifted', deterministic = false)")
 	w.named("another collation", all)
 	if is, by := row("UPDATE items SET active = true, name = 'x'"); is.NameKey != "" || by != 0 {
 		t.Errorf("another collation: %+v in order %d", is, by)
 	}
-	w.eventually("it says so", func() bool { return w.said.has("the order of names cannot be read") })
+	w.eventually("it is logged", func() bool { return w.logged.has("the order of names cannot be read") })
 	w.exec("DROP COLLATION name_order; ALTER COLLATION before RENAME TO name_order")
 	w.named("the one before", all)
 	w.eventually("the order of names is known again", func() bool {

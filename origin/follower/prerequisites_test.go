@@ -37,7 +37,7 @@ func (w *world) incapable(f running, why string) {
 	}
 }
 
-// Every lack is told in plain words, and what is mended is noticed.
+// Every missing prerequisite is reported with what to do, and a repair is noticed.
 func TestAMissingPrerequisiteIsReportedUntilItIsMended(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -107,7 +107,7 @@ func TestAMissingSettingIsReported(t *testing.T) {
 	w.exec("ALTER SYSTEM SET synchronous_standby_names = '*'")
 	w.exec("SELECT pg_reload_conf()")
 	w.incapableNow(f, "synchronous_standby_names")
-	w.awaitFree() // a commit would wait for it
+	w.awaitFree() // otherwise a commit would wait for the walsender
 	w.exec("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (listedge, \"a*\")'")
 	w.exec("SELECT pg_reload_conf()")
 	w.awaitFollowing(f)
@@ -138,7 +138,7 @@ func TestHeartbeatsGoOn(t *testing.T) {
 				}
 				return e.Heartbeat != nil && e.Heartbeat.After.Compare(end) > 0
 			})
-			if beats > 2 { // the first may have been begun before
+			if beats > 2 { // the first one's snapshot may have been taken before
 				t.Errorf("%s: a proof takes %d heartbeats", what, beats)
 			}
 		}
@@ -266,7 +266,7 @@ func TestAStalledHolder(t *testing.T) {
 	}
 }
 
-// Of several servers that the URL names, a standby may come first.
+// If the URL names several servers, the primary is followed even if a standby comes first.
 func TestThePrimaryIsFollowedWhereverTheURLNamesIt(t *testing.T) {
 	t.Parallel()
 	primary := sandboxtest.Postgres(t)

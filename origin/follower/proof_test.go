@@ -13,9 +13,9 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// writingLog has a row written and visible before anything is appended. So each
-// row brings the next one, and changes are published at any time, also while a
-// heartbeat waits to be sent.
+// writingLog writes a row, and waits until it is visible, before each append. So each row
+// causes the next one, and changes are published at any time, also while a heartbeat waits
+// to be sent.
 type writingLog struct {
 	changefeed.Log
 	writer *pgx.Conn
@@ -63,7 +63,7 @@ func TestAHeartbeatProvesWhatWasVisible(t *testing.T) {
 			f := w.followWith(w.url, log, silent)
 			w.awaitFollowing(f)
 			published := map[string]bool{}
-			from, proven := -1, 0 // rows of before the log was read here are not known
+			from, proven := -1, 0 // rows from before the test read the log are not known
 			w.await("heartbeats", func(e changefeed.Entry) bool {
 				if e.Change != nil {
 					published[touched(*e.Change)] = true
@@ -72,7 +72,7 @@ func TestAHeartbeatProvesWhatWasVisible(t *testing.T) {
 					return false
 				}
 				if e.Heartbeat.After.Compare(e.Position) >= 0 || e.Heartbeat.After == (changefeed.Position{}) {
-					t.Errorf("%s says it came after %s", e.Position, e.Heartbeat.After)
+					t.Errorf("the heartbeat %s says that it came after %s", e.Position, e.Heartbeat.After)
 				}
 				rows := log.before(e.Heartbeat.After)
 				if from < 0 {
@@ -92,8 +92,8 @@ func TestAHeartbeatProvesWhatWasVisible(t *testing.T) {
 	}
 }
 
-// An entry that was appended by a second attempt may have been in a log before: no
-// heartbeat says that it came after it.
+// An entry that was appended by a second attempt may have been in the log since the first. So
+// no heartbeat names it as the entry that it came after.
 func TestAHeartbeatDoesNotComeAfterADoubtfulEntry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
@@ -121,8 +121,8 @@ func TestAHeartbeatDoesNotComeAfterADoubtfulEntry(t *testing.T) {
 	f.stop()
 }
 
-// However many commits wait for a standby, and whatever they touch, a heartbeat
-// stays small: it is sent thirty times a second.
+// A heartbeat is sent thirty times a second, so it stays small, however many commits wait for
+// a standby, and whatever they touch.
 func TestHeartbeatsStaySmall(t *testing.T) {
 	hung := func(changes, lists int) (all []changefeed.Change) {
 		for n := range changes {
@@ -144,8 +144,8 @@ func TestHeartbeatsStaySmall(t *testing.T) {
 	}
 }
 
-// A change that hangs is repeated by each heartbeat without its rows: only nodes that
-// join read it there.
+// Each heartbeat repeats an unsettled change without its rows: only nodes that have just
+// started read it there.
 func TestHeartbeatsNameNoRows(t *testing.T) {
 	t.Parallel()
 	term := newTerm(New(Options{}), nil)

@@ -31,18 +31,17 @@ func (w *world) migrate() {
 	}
 }
 
-// awaitNewEpoch goes on behind what earlier epochs told.
+// awaitNewEpoch waits for a new epoch, and skips the changes that earlier epochs published.
 func (w *world) awaitNewEpoch(f running) {
 	w.Helper()
 	before := w.epoch
 	w.eventually("a new epoch", func() bool { e, _ := w.log.Epoch(w.ctx()); return e != before })
 	w.awaitFollowing(f)
 	w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($9, 'marker')"))
-	w.told = w.await("the marker", func(e changefeed.Entry) bool { return e.Change != nil && touched(*e.Change) == "contacts:9" }).Change.LSN
+	w.lastLSN = w.await("the marker", func(e changefeed.Entry) bool { return e.Change != nil && touched(*e.Change) == "contacts:9" }).Change.LSN
 }
 
-// Until `migrate up` has published more columns, changes name no rows; with the rows
-// of deletes it would be the same.
+// Until `migrate up` has published more columns, changes name no rows.
 func TestAPublicationOfAnEarlierVersionIsMended(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
@@ -56,11 +55,11 @@ func TestAPublicationOfAnEarlierVersionIsMended(t *testing.T) {
 	w.named("before", "contacts:1[any] items:1[any]")
 	w.exec("DELETE FROM contacts")
 	w.named("a delete before", "contacts:1[any]")
-	if !w.said.has("lacks columns of contacts and items") {
-		t.Error("it does not say so")
+	if !w.logged.has("lacks columns of contacts and items") {
+		t.Error("it is not logged")
 	}
 	writer := w.begin(rowsSQL("INSERT INTO items (workspace_id, id, name) VALUES ($2, #2, 'b')"))
-	w.migrate() // which waits for no writer
+	w.migrate() // does not wait for writers
 	if is := w.coarse(); is != "" {
 		t.Error(is)
 	}
@@ -72,7 +71,7 @@ func TestAPublicationOfAnEarlierVersionIsMended(t *testing.T) {
 		t.Errorf("%s columns are listed of api_keys, contacts, items and workspaces", is)
 	}
 	epoch := w.epoch
-	w.migrate() // which has nothing to do
+	w.migrate() // has nothing to do
 	w.exec(rowsSQL("UPDATE items SET track_stock = false WHERE id = #1"))
 	w.named("and again", "items:1[1 goods @0s]")
 	if w.epoch != epoch {
@@ -176,7 +175,7 @@ func TestRowsOfPartitions(t *testing.T) {
 	}
 }
 
-// Large values are stored apart, and an update that leaves one as it is does not send it.
+// Postgres stores large values apart. An update that does not change one does not send it.
 func TestRowsWithLargeValues(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
@@ -214,8 +213,8 @@ func TestRowsWithLargeValues(t *testing.T) {
 	w.named("it does not matter", "items:1[1 goods @0s]")
 }
 
-// An update that leaves the replica identity as it is does not send the row as it was.
-// If the identity lacks the id, that may be another row's.
+// An update that does not change the replica identity sends no old row. If the identity
+// lacks the id, the update may have changed the id.
 func TestAnUpdateThatDoesNotNameTheRowAsItWas(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())

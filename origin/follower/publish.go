@@ -10,8 +10,12 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// publishTimeout is how long the log may fail before the term ends.
-const publishTimeout = time.Second
+const (
+	// callTimeout bounds each call to the log and to the primary.
+	callTimeout = time.Second
+	// publishTimeout is how long the log may fail before the term ends.
+	publishTimeout = time.Second
+)
 
 const (
 	// appendPause is the least time between two appends of changes, unless batchEntries
@@ -93,6 +97,20 @@ func (t *term) appended(n int) {
 
 func (t *term) logEnd(ctx context.Context) (changefeed.Position, error) {
 	return call(ctx, func(ctx context.Context) (changefeed.Position, error) { return t.options.Log.Last(ctx, t.epoch) })
+}
+
+// call bounds a call to the log by callTimeout.
+func call[T any](ctx context.Context, do func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return do(ctx)
+}
+
+// bounded is call without a result.
+func bounded(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return do(ctx)
 }
 
 const (

@@ -13,21 +13,21 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// listedRow is a row that a list has, of two that a transaction may tell apart.
+// listedRow is a row of a list.
 type listedRow struct {
 	list changefeed.List
 	id   uuid.UUID
 }
 
-// model is a database of few rows, and what the follower names of its changes.
+// model is a database of few rows, and what the follower publishes of its changes.
 type model struct {
 	*testing.T
 	random    *rand.Rand
-	rows      map[listedRow]uint64 // by what its list goes by
+	rows      map[listedRow]uint64 // a number that represents the values that order and filter the list
 	published *published
 	decoder   decoder
 	ids       int
-	nameless  int // one of so many rows is not named
+	nameless  int // one of this many rows is not named
 	same      int
 }
 
@@ -38,7 +38,7 @@ func (m *model) list() changefeed.List {
 // write changes one row in the open transaction.
 func (m *model) write() {
 	r := listedRow{m.list(), number(100 + m.random.IntN(m.ids))}
-	to := func(r listedRow, by uint64) { // 0 = gone
+	to := func(r listedRow, by uint64) { // 0 = deleted
 		v := version{row: changefeed.Row{ID: r.id, CreatedAt: int64(by), Flags: changefeed.RowGoods}, hash: by}
 		if by == 0 {
 			v.row = changefeed.Row{ID: r.id, Flags: changefeed.RowGone}
@@ -58,7 +58,7 @@ func (m *model) write() {
 	}
 	by, there := m.rows[r]
 	switch n := m.random.IntN(10); {
-	case n < 4 && there: // nothing that a list goes by
+	case n < 4 && there: // no value that orders or filters lists
 		to(r, by)
 	case n < 6 && there:
 		to(r, 0)
@@ -75,8 +75,8 @@ func (m *model) write() {
 	}
 }
 
-// commit publishes the open transaction and checks that each row that is Same is where
-// it was before it.
+// commit publishes the open transaction. It checks that each row that is Same is at the
+// same position as before the transaction.
 func (m *model) commit(before map[listedRow]uint64) {
 	m.Helper()
 	done := m.decoder.commit(1, 2, time.Time{})
@@ -108,8 +108,8 @@ func (m *model) commit(before map[listedRow]uint64) {
 	}
 }
 
-// A row is Same only if its list has it where it was before the change: whatever
-// was deleted, moved, inserted again, not named, or forgotten meanwhile.
+// A row is Same only if it is where it was in its list before the change, also after rows
+// were deleted, moved, inserted again, not named, or forgotten.
 func TestARowIsTheSameOnlyWhereItWas(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

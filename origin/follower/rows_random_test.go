@@ -14,14 +14,14 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// listing is by what a list has a row, as the database says it.
+// listing has the values that order and filter a row in its list, as the database has them.
 type listing struct {
 	createdAt int64
 	flags     changefeed.RowFlags
 	texts     string
 }
 
-// listings reads all rows that lists have.
+// listings reads all rows of all lists.
 func (w *world) listings() map[listedRow]listing {
 	w.Helper()
 	rows, err := w.db.Query(w.ctx(), `
@@ -84,9 +84,8 @@ func randomWrite(r *rand.Rand) string {
 		"DELETE FROM items"+where)
 }
 
-// Whatever is written: each row that a change names is as the database has it, each row
-// that is listed otherwise than before is named, and one that is Same is listed as
-// before.
+// For random writes: each row that a change names is as the database has it, each row whose
+// listing changed is named, and a row that is Same has the listing that it had before.
 func TestRowsAreAsTheDatabaseHasThem(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -112,7 +111,7 @@ func TestRowsAreAsTheDatabaseHasThem(t *testing.T) {
 		if r.IntN(40) == 0 {
 			sql = append(sql, "SELECT pg_logical_emit_message(true, 'listedge', 'purge "+number(1+r.IntN(2)).String()+"')")
 		}
-		sql = append(sql, "SELECT pg_logical_emit_message(true, 'listedge', 'purge "+number(9).String()+"')", "COMMIT") // something comes of each
+		sql = append(sql, "SELECT pg_logical_emit_message(true, 'listedge', 'purge "+number(9).String()+"')", "COMMIT") // so that each transaction publishes a change
 		for _, s := range sql {
 			if _, err := w.db.Exec(context.Background(), s); err != nil {
 				t.Fatalf("%v\n%s", err, s)

@@ -47,7 +47,7 @@ func named(c changefeed.Change) string {
 
 var since = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// rowsSQL has $1, $2, … be workspaces, and #1, #2, … be rows' ids.
+// rowsSQL replaces $1, $2, … by workspaces, and #1, #2, … by ids of rows.
 func rowsSQL(sql string) string {
 	sql = ids(sql)
 	for n := 99; n > 0; n-- {
@@ -56,7 +56,7 @@ func rowsSQL(sql string) string {
 	return sql
 }
 
-// named awaits the next changes, as many as are wanted, and compares their rows.
+// named awaits as many changes as are wanted, and compares their rows.
 func (w *world) named(sql, want string) {
 	w.Helper()
 	for want := range strings.SplitSeq(want, "; ") {

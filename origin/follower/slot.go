@@ -122,7 +122,7 @@ func (p *primary) createSlot(ctx context.Context, timeout time.Duration) (create
 	}
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
-			return false, fmt.Errorf("make the slot: a write transaction has been open for long, and its end must be awaited: %w", err)
+			return false, fmt.Errorf("make the slot: Postgres waits for the end of a write transaction that has been open for long: %w", err)
 		}
 		return false, fmt.Errorf("make the slot: %w", err)
 	}

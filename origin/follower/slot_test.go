@@ -47,16 +47,16 @@ func (w *world) awaitWaiting(t transaction) {
 	})
 }
 
-// What commits while a slot is being made, and is not visible when it is made,
-// must be told or awaited: else a page without it is kept for ever. A slot
-// waits for what runs at each of two moments while it is made. Whoever begins
-// after the second, writes its commit record and hangs in synchronous
-// replication is in neither, and lies before what the slot decodes.
+// A transaction may commit while a slot is being made, and not be visible when the slot is
+// ready. The follower must publish it or wait for it: otherwise a page without it is kept
+// for ever. Postgres waits, at two moments, for the transactions that run then. One that
+// begins after the second moment, writes its commit record and hangs in synchronous
+// replication is not awaited, and its commit record is before what the slot decodes.
 func TestANewSlotMissesNoCommitThatIsNotYetVisible(t *testing.T) {
 	t.Parallel()
 	p := sandboxtest.Postgres(t)
 	w := newWorld(t, p)
-	w.exec("SET synchronous_commit = local") // of the test itself
+	w.exec("SET synchronous_commit = local") // for the test's own session
 	end := w.withSetting("synchronous_standby_names", "nobody")
 
 	first := w.begin("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')")
@@ -68,14 +68,14 @@ func TestANewSlotMissesNoCommitThatIsNotYetVisible(t *testing.T) {
 	hanging, done := w.hang()
 	w.rollback(second)
 	w.eventually("the slot is made, or awaits the hanging commit", func() bool { return f.Following() || w.waits(hanging) })
-	w.toldOrVisible(f)
-	// What commits from now on is told, even what was committed before the slot was ready.
+	w.checkNoStalePageIsKept(f)
+	// What commits from now on is published, even if that was before the slot was ready.
 	w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($3, 'x')"))
 	w.endHanging(hanging, done)
 	w.awaitFollowing(f)
 	w.at = changefeed.Position{}
 	if is := touched(w.change()); is != "contacts:3" {
-		t.Errorf("told: %s", is)
+		t.Errorf("published: %s", is)
 	}
 	if is := w.text("SELECT string_agg(slot_name, ' ') FROM pg_replication_slots"); is != w.slotName() {
 		t.Errorf("slots: %s", is)
@@ -84,12 +84,12 @@ func TestANewSlotMissesNoCommitThatIsNotYetVisible(t *testing.T) {
 	f.stop()
 }
 
-// The same of a commit that the publication did not tell while it lacked its table.
+// The same for a commit that the slot does not send because the publication lacked its table.
 func TestAMendedPublicationMissesNoCommitThatIsNotYetVisible(t *testing.T) {
 	t.Parallel()
 	p := sandboxtest.Postgres(t)
 	w := newWorld(t, p)
-	w.exec("SET synchronous_commit = local") // of the test itself
+	w.exec("SET synchronous_commit = local") // for the test's own session
 	f := w.follow()
 	w.awaitFollowing(f)
 	w.heartbeat()
@@ -103,13 +103,13 @@ func TestAMendedPublicationMissesNoCommitThatIsNotYetVisible(t *testing.T) {
 		epoch, _ := w.log.Epoch(w.ctx())
 		return epoch != before || w.waits(hanging)
 	})
-	w.toldOrVisible(f)
+	w.checkNoStalePageIsKept(f)
 	w.endHanging(hanging, done)
 	w.eventually("another epoch", func() bool { epoch, _ := w.log.Epoch(w.ctx()); return epoch != before })
 	w.awaitFollowing(f)
 	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($3, 'x')"))
 	if is := touched(w.change()); is != "items:3" {
-		t.Errorf("told: %s", is)
+		t.Errorf("published: %s", is)
 	}
 	if s := f.Stats(); s.Terms > 3 {
 		t.Errorf("%+v", s)
@@ -118,8 +118,8 @@ func TestAMendedPublicationMissesNoCommitThatIsNotYetVisible(t *testing.T) {
 	f.stop()
 }
 
-// hang begins a commit of an item of workspace 7, which waits for a standby
-// that is not there.
+// hang begins a commit of an item of workspace 7, which waits for a standby that does not
+// exist.
 func (w *world) hang() (conn *pgx.Conn, done chan error) {
 	w.Helper()
 	conn, done = open(w.T, w.url), make(chan error, 1)
@@ -145,13 +145,13 @@ func (w *world) waits(of *pgx.Conn) bool {
 		AND (f.wait_event = 'PgSleep' OR `+pidOf(of)+` = ANY (pg_blocking_pids(f.pid))))::text`) == "true"
 }
 
-// toldOrVisible checks that a page that is read now, and lacks what hangs, will
-// not be kept.
-func (w *world) toldOrVisible(f running) {
+// checkNoStalePageIsKept fails if the hanging commit is neither visible nor in a heartbeat: a
+// page that is read now would lack it and be kept.
+func (w *world) checkNoStalePageIsKept(f running) {
 	w.Helper()
 	const visible = "SELECT EXISTS (SELECT FROM items WHERE name = 'hangs')::text"
 	if f.Following() && w.text(visible) == "false" {
-		w.turn()
+		w.skipToEnd()
 		w.heartbeat()
 		if h := w.heartbeat(); len(h.Unsettled) == 0 && w.text(visible) == "false" {
 			w.Errorf("a page that is read now is kept, and nothing will ever correct it: %+v", h)
@@ -159,8 +159,8 @@ func (w *world) toldOrVisible(f running) {
 	}
 }
 
-// Many nodes start at once: one makes the slot, the others find it. Whoever is
-// kept from it leaves nothing.
+// If many nodes start at once, one makes the slot and the others find it. A node that fails
+// to make the slot leaves nothing behind.
 func TestASlotIsMadeByOneAndWhole(t *testing.T) {
 	t.Parallel()
 	p := sandboxtest.PostgresWith(t, map[string]string{"max_replication_slots": "2"})
@@ -182,29 +182,29 @@ func TestASlotIsMadeByOneAndWhole(t *testing.T) {
 
 	long := w.begin("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')")
 	impatient, stop := context.WithCancel(w.ctx())
-	leaves := create(impatient)
+	canceled := create(impatient)
 	w.awaitWaiting(long)
 	if r := <-create(w.ctx()); r.created || r.err != nil || r.name != w.slotName() {
 		t.Errorf("while another makes it: %+v", r)
 	}
 	stop()
-	if r := <-leaves; r.created || r.err == nil {
-		t.Errorf("it left: %+v", r)
+	if r := <-canceled; r.created || r.err == nil {
+		t.Errorf("canceled: %+v", r)
 	}
 	w.eventually("nothing is left", func() bool { return w.text(slots) == "" })
 
-	dies := create(w.ctx())
+	terminated := create(w.ctx())
 	w.awaitWaiting(long)
 	w.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'listedge follower'")
-	if r := <-dies; r.created || r.err == nil {
-		t.Errorf("it died: %+v", r)
+	if r := <-terminated; r.created || r.err == nil {
+		t.Errorf("terminated: %+v", r)
 	}
 	w.eventually("nothing is left", func() bool { return w.text(slots) == "" })
 
-	hurried, stop := context.WithTimeout(w.ctx(), 2*time.Second) // which is for connecting, too
+	hurried, stop := context.WithTimeout(w.ctx(), 2*time.Second) // includes the time to connect
 	defer stop()
-	if r := <-create(hurried); r.created || r.err == nil || !strings.Contains(r.err.Error(), "a write transaction has been open for long") {
-		t.Errorf("in vain: %+v", r)
+	if r := <-create(hurried); r.created || r.err == nil || !strings.Contains(r.err.Error(), "Postgres waits for the end of a write transaction") {
+		t.Errorf("after its timeout: %+v", r)
 	}
 	w.eventually("nothing is left", func() bool { return w.text(slots) == "" })
 	w.rollback(long)

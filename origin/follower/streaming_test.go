@@ -10,7 +10,7 @@ import (
 	"listedge/internal/sandbox/sandboxtest"
 )
 
-// smallMemory has a transaction of some hundred rows streamed.
+// smallMemory is so little that a transaction of some hundred rows is streamed.
 const smallMemory = "64kB"
 
 // rows inserts more of a table than smallMemory holds, all of one workspace.
@@ -18,17 +18,17 @@ func rows(table string, workspace int) string {
 	return fmt.Sprintf("INSERT INTO %s (workspace_id, name) SELECT $%d, 'x' FROM generate_series(1, 1500)", table, workspace)
 }
 
-// decodedBytes returns what the walsender has streamed of open transactions, and
-// decoded in all.
+// decodedBytes returns how many bytes the walsender has streamed of open transactions, and
+// how many it has decoded in all.
 func (w *world) decodedBytes() (streamed, total int64) {
 	w.Helper()
 	must(w.db.QueryRow(w.ctx(), "SELECT stream_bytes, total_bytes FROM pg_stat_replication_slots WHERE slot_name = $1", w.slotName()).Scan(&streamed, &total))
 	return streamed, total
 }
 
-// write runs a statement of an open transaction. Where it writes rows, it waits
-// until the walsender has streamed some of them, and then for heartbeats that
-// cover them. No change may come meanwhile.
+// write runs a statement of an open transaction. If the statement writes rows, write waits
+// until the walsender has streamed some of them, and then for heartbeats that cover them.
+// No change may be published meanwhile.
 func (w *world) write(tx transaction, sql string) {
 	w.Helper()
 	before, _ := w.decodedBytes()
@@ -55,8 +55,8 @@ func (w *world) quiet() {
 	})
 }
 
-// What a large transaction touches is published once, whole, when it commits and
-// never before, by the id and the position of the top-level transaction.
+// A large transaction is published as one change, when it commits and not before, with the
+// id and the position of the top-level transaction.
 func TestALargeTransactionIsPublishedAtItsCommit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
@@ -97,7 +97,7 @@ func TestALargeTransactionIsPublishedAtItsCommit(t *testing.T) {
 				if got.Rows != nil { // rows of subtransactions that aborted were among them
 					t.Errorf("%s: it names rows: %s", c.name, named(got))
 				}
-				// A look that comes between the commit and its decoding has the transaction touch everything.
+				// If a view is read between the commit and its decoding, the transaction touches everything.
 				if is := touched(got); is != want && !(is == all && strings.HasSuffix(c.want, ", "+all)) {
 					t.Fatalf("%s: %s, want %s", c.name, is, want)
 				}
@@ -108,7 +108,7 @@ func TestALargeTransactionIsPublishedAtItsCommit(t *testing.T) {
 		}
 		w.quiet() // nothing more
 		must(tx.Close(w.ctx()))
-		w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($9, 'marker')")) // what comes later is understood
+		w.exec(ids("INSERT INTO contacts (workspace_id, name) VALUES ($9, 'marker')")) // later transactions are decoded correctly
 		if is := touched(w.change()); is != "contacts:9" {
 			t.Fatalf("after %s: %s", c.name, is)
 		}
@@ -147,7 +147,7 @@ func TestLargeTransactionsAreInterleaved(t *testing.T) {
 	}
 }
 
-// Whoever follows next gets the transaction from its beginning.
+// The next follower receives the transaction from its beginning.
 func TestALargeTransactionOutlivesItsFollower(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"COMMIT", "ROLLBACK"} {
@@ -161,7 +161,7 @@ func TestALargeTransactionOutlivesItsFollower(t *testing.T) {
 			w.write(tx, rows("items", 1))
 			first.stop()
 			w.awaitFree()
-			must2(tx.Exec(w.ctx(), ids(rows("items", 2)))) // while nobody follows
+			must2(tx.Exec(w.ctx(), ids(rows("items", 2)))) // while no node follows
 			epoch := w.epoch
 			w.awaitFollowingFrom(w.followWith(url, w.log, silent))
 			w.write(tx, rows("items", 3))
@@ -183,9 +183,8 @@ func TestALargeTransactionOutlivesItsFollower(t *testing.T) {
 	}
 }
 
-// A transaction of somebody else's is decoded while it is written: what is left
-// to decode when it commits, and delays the next heartbeat, is no more than
-// decodingMemory, however large it is.
+// A transaction on another table is decoded while it is written. At its commit at most
+// decodingMemory is left to decode, however large it is, so heartbeats are hardly delayed.
 func TestAForeignTransactionIsDecodedWhileItIsWritten(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sandboxtest.Postgres(t))

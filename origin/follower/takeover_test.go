@@ -13,7 +13,7 @@ import (
 	"listedge/internal/changefeed"
 )
 
-// awaitFree waits until Postgres has noticed that the follower is gone.
+// awaitFree waits until Postgres has noticed that the follower has ended.
 func (w *world) awaitFree() {
 	w.Helper()
 	w.eventually("the slot is free", func() bool {
@@ -21,8 +21,8 @@ func (w *world) awaitFree() {
 	})
 }
 
-// silent is that no heartbeat came of late, but not for so long that the holder
-// is suspected.
+// silent and always are values of Options.Silence. silent: no heartbeat came recently, but
+// the silence is too short to end the holder's connection. always: none came for an hour.
 func silent() time.Duration { return silenceThreshold + time.Millisecond }
 
 func always() time.Duration { return time.Hour }
@@ -52,7 +52,7 @@ func TestAFrozenFollowerIsOvertakenAndFenced(t *testing.T) {
 	second := w.followWith(w.url, w.log, always)
 	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'x')"))
 	w.awaitFollowingFrom(second)
-	if !w.said.has("ending its connection") {
+	if !w.logged.has("ending its connection") {
 		t.Error("it was not overtaken: Postgres gave it up")
 	}
 	if w.epoch != epoch {
@@ -67,7 +67,7 @@ func TestAFrozenFollowerIsOvertakenAndFenced(t *testing.T) {
 	w.eventually("the frozen one steps down", func() bool { return !first.Following() })
 	freeze.Store(false)
 	for range 20 {
-		w.heartbeat() // and await checks that nothing stands between
+		w.heartbeat() // fails if a position is missing
 	}
 	if !second.Following() || first.Following() {
 		t.Error("both or none follow")
@@ -77,8 +77,8 @@ func TestAFrozenFollowerIsOvertakenAndFenced(t *testing.T) {
 	}
 }
 
-// An overtaken follower may be stopped anywhere, just before it names its epoch
-// as well: it must not call nodes back to it, not for a moment.
+// A follower may be frozen anywhere, even just before it sets its epoch. If another node has
+// taken over when it continues, it must not set its epoch, not even for a moment.
 func TestAnOvertakenFollowerNamesNoEpoch(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string]bool{"as it begins": false, "as it mends what the log lost": true} {
@@ -111,7 +111,7 @@ func TestAnOvertakenFollowerNamesNoEpoch(t *testing.T) {
 			epoch := w.epoch
 			watching, done := context.WithCancel(t.Context())
 			named := make(chan string, 1)
-			go func() { // what a node would see
+			go func() { // reads the epoch as a node does
 				defer close(named)
 				for watching.Err() == nil {
 					if present, _ := w.log.Epoch(watching); present != epoch {
@@ -143,7 +143,7 @@ func TestTheNextFollowsAtOnce(t *testing.T) {
 	f := w.follow()
 	w.awaitFollowing(f)
 	candidates := []running{w.follow(), w.follow()}
-	quickest := patience // of three: a busy machine may be slow once, and who looks now and then is always
+	quickest := patience // of three: a busy machine may be slow once, but a candidate that polls rarely is slow each time
 	for range 3 {
 		w.heartbeat()
 		epoch := w.epoch
@@ -151,7 +151,7 @@ func TestTheNextFollowsAtOnce(t *testing.T) {
 		f.stop()
 		w.eventually("the next follows", func() bool { return candidates[0].Following() || candidates[1].Following() })
 		quickest = min(quickest, time.Since(began))
-		w.turn()
+		w.skipToEnd()
 		if w.epoch != epoch {
 			t.Error("a new epoch, though nothing was missed")
 		}
@@ -165,15 +165,15 @@ func TestTheNextFollowsAtOnce(t *testing.T) {
 	}
 }
 
-// A candidate that reads no heartbeats may itself be what is cut off, and a
-// holder may be busy with a huge transaction: it lives as long as it answers. (It
-// has to answer within stalledAfter: no other test keeps it from that.)
+// A candidate that reads no heartbeats may itself be cut off, or the holder may be busy with
+// a huge transaction. So the holder's connection is not ended while the holder answers
+// Postgres. (Not parallel, because the holder must answer within stalledAfter.)
 func TestABusyHolderIsNotEnded(t *testing.T) {
 	w := newWorld(t, server())
 	cut := &faultyLog{Log: w.log}
-	holder := w.followWith(withMemory(w.url, "2GB"), w.log, silent) // which decodes it at its commit
+	holder := w.followWith(withMemory(w.url, "2GB"), w.log, silent) // decodes a transaction at its commit
 	w.awaitFollowing(holder)
-	w.followWith(w.url, cut, always) // reads the log, hears nothing
+	w.followWith(w.url, cut, always) // a candidate that reads the log and gets no heartbeats
 	away := &faultyLog{Log: w.log}
 	away.away.Store(true)
 	w.followWith(w.url, away, always)
@@ -186,8 +186,8 @@ func TestABusyHolderIsNotEnded(t *testing.T) {
 	}
 }
 
-// A candidate with another Redis than the rest of its fleet reads no heartbeats,
-// however well the holder does. The holder answers Postgres, so it must not be disturbed.
+// A candidate with another Redis than the rest of its fleet reads no heartbeats, although the
+// holder works. The holder answers Postgres, so its connection must not be ended.
 func TestAHolderWithAnotherLogIsNotDisturbed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
@@ -199,12 +199,13 @@ func TestAHolderWithAnotherLogIsNotDisturbed(t *testing.T) {
 	for beats := 0; beats < 40 || candidate.polls.Load() < looks+20 || time.Since(began) < 4*stalledAfter; beats++ {
 		w.heartbeat()
 	}
-	if s := holder.Stats(); !s.Following || s.Terms != 1 || w.said.has("ending its connection") {
+	if s := holder.Stats(); !s.Following || s.Terms != 1 || w.logged.has("ending its connection") {
 		t.Errorf("%+v", s)
 	}
 }
 
-// What was prepared under one follower is told by the one under which it commits.
+// A transaction that was prepared under one follower is published by the follower under which
+// it commits.
 func TestPreparedTransactionsOutliveFollowers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, server())
@@ -216,7 +217,7 @@ func TestPreparedTransactionsOutliveFollowers(t *testing.T) {
 	commit := func(verb string, n int) { w.exec(fmt.Sprintf("%s PREPARED '%s_%d'", verb, w.name, n)) }
 	for n := range 3 {
 		prepare(n + 1)
-		t.Cleanup(func() { // every new slot of the server would wait for it
+		t.Cleanup(func() { // otherwise every new slot of the server waits for it
 			_, _ = w.db.Exec(context.Background(), fmt.Sprintf("ROLLBACK PREPARED '%s_%d'", w.name, n+1))
 		})
 	}
@@ -226,7 +227,7 @@ func TestPreparedTransactionsOutliveFollowers(t *testing.T) {
 	})
 	f.stop()
 	w.awaitFree()
-	commit("COMMIT", 1) // while nobody follows
+	commit("COMMIT", 1) // while no node follows
 	epoch := w.epoch
 	w.awaitFollowingFrom(w.follow())
 	if is := touched(w.change()); is != "items:1" {

@@ -2,6 +2,7 @@
 //
 //	request ──► Counter of its key ── atomic additions
 //	                 │ collected every 5 s, and at the end of each hour
+//	                 ├──► busiest ── for the status page
 //	                 ▼
 //	             pending ── sums by workspace, hour and key
 //	                 │ at most one batch at a time
@@ -93,6 +94,7 @@ type Recorder struct {
 	batches   int64         // begun
 	expireAt  time.Time
 
+	busiest atomic.Pointer[busiest]   // of the last collection; nil = there was none
 	since   atomic.Pointer[time.Time] // from when on counts are not written; nil = all were, as of the last write
 	failure atomic.Pointer[error]     // of the last write; nil = there was none
 	lost    atomic.Uint64             // requests that no row will count
@@ -215,6 +217,7 @@ func (r *Recorder) collect(now time.Time) {
 	r.mu.Unlock()
 	hour := r.collected.Truncate(time.Hour) // collections end with the hour, so all of it was counted in this one
 	kept, noRoom := r.counters[:0], 0       // noRoom: the first that has to wait
+	seconds, busiest := now.Sub(r.collected).Seconds(), busiest{}
 	for _, c := range r.counters {
 		unused := c.holder.Value() == nil // before the numbers are read: then they are the last
 		n := c.read()
@@ -223,6 +226,7 @@ func (r *Recorder) collect(now time.Time) {
 				row.add(counted)
 				if counted.Requests > 0 {
 					row.LastUsed = now
+					busiest.add(Use{c.key, float64(counted.Requests) / seconds, float64(counted.Refused) / seconds})
 				}
 				c.collected = n
 			} else if unused {
@@ -238,6 +242,7 @@ func (r *Recorder) collect(now time.Time) {
 	clear(r.counters[len(kept):])
 	r.counters = append(kept[noRoom:len(kept):len(kept)], kept[:noRoom]...) // next time those come first that had to wait
 	r.collected = now
+	r.busiest.Store(&busiest)
 	r.noteAge()
 }
 

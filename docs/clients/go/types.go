@@ -124,7 +124,7 @@ type Error struct {
 		// Code What went wrong, for programs. The vocabulary of the whole service; each answer lists the codes it can have.
 		Code ErrorCode `json:"code"`
 
-		// Details What is wrong with each parameter at fault, by its name; all of them at once. Of parameters that the collection does not have, the first 10 are named, each by at most 64 bytes of its name and `…`; `message` then says how many more there are.
+		// Details What is wrong with each invalid parameter, by its name. Of unknown parameters the first 10 are named, each by at most 64 bytes of its name and `…`; `message` then says how many more there are.
 		Details *ErrorDetails `json:"details,omitempty"`
 
 		// Message What went wrong, for people. May change.
@@ -138,7 +138,7 @@ type Error struct {
 // ErrorCode What went wrong, for programs. The vocabulary of the whole service; each answer lists the codes it can have.
 type ErrorCode string
 
-// ErrorDetails What is wrong with each parameter at fault, by its name; all of them at once. Of parameters that the collection does not have, the first 10 are named, each by at most 64 bytes of its name and `…`; `message` then says how many more there are.
+// ErrorDetails What is wrong with each invalid parameter, by its name. Of unknown parameters the first 10 are named, each by at most 64 bytes of its name and `…`; `message` then says how many more there are.
 type ErrorDetails map[string]string
 
 // ErrorMessage What went wrong, for people. May change.
@@ -222,7 +222,7 @@ type Page struct {
 	NextCursor *string `json:"nextCursor"`
 }
 
-// RateLimit How buckets stand: `r` tokens left, `t` seconds until there is one more; of a quota, until its period ends.
+// RateLimit The state of the buckets: `r` tokens left, `t` seconds until there is one more; of a quota, until its period ends.
 type RateLimit = string
 
 // RateLimitPolicy Buckets: `q` tokens at most, `w` seconds to fill; a quota: `q` requests in the `w` seconds of its period.

@@ -31,7 +31,7 @@ export interface paths {
         options?: never;
         /**
          * The header of a page of items
-         * @description Answers as GET does, with the same status and header and the same cost, but without the body. With `If-None-Match` it tells whether a page has changed.
+         * @description Answers as GET does, with the same status and header and the same cost, but without the body. With `If-None-Match` it says whether a page has changed.
          */
         head: operations["headItems"];
         patch?: never;
@@ -64,7 +64,7 @@ export interface paths {
         options?: never;
         /**
          * The header of a page of contacts
-         * @description Answers as GET does, with the same status and header and the same cost, but without the body. With `If-None-Match` it tells whether a page has changed.
+         * @description Answers as GET does, with the same status and header and the same cost, but without the body. With `If-None-Match` it says whether a page has changed.
          */
         head: operations["headContacts"];
         patch?: never;
@@ -99,7 +99,7 @@ export interface paths {
         };
         /**
          * This document, to read and to try out
-         * @description A page for browsers; answers HEAD as well. What it loads is below `/docs/`, and nothing comes from elsewhere. A node may be set to serve neither; then they are 404.
+         * @description A page for browsers; answers HEAD as well. It loads only what is below `/docs/`. An operator may disable both; then they are 404.
          */
         get: operations["getDocs"];
         put?: never;
@@ -240,13 +240,13 @@ export interface components {
         };
         /** @description What went wrong, for people. May change. */
         ErrorMessage: string;
-        /** @description What is wrong with each parameter at fault, by its name; all of them at once. Of parameters that the collection does not have, the first 10 are named, each by at most 64 bytes of its name and `…`; `message` then says how many more there are. */
+        /** @description What is wrong with each invalid parameter, by its name. Of unknown parameters the first 10 are named, each by at most 64 bytes of its name and `…`; `message` then says how many more there are. */
         ErrorDetails: {
             [key: string]: string;
         };
         /** @description Buckets: `q` tokens at most, `w` seconds to fill; a quota: `q` requests in the `w` seconds of its period. */
         RateLimitPolicy: string;
-        /** @description How buckets stand: `r` tokens left, `t` seconds until there is one more; of a quota, until its period ends. */
+        /** @description The state of the buckets: `r` tokens left, `t` seconds until there is one more; of a quota, until its period ends. */
         RateLimit: string;
     };
     responses: {
@@ -320,7 +320,7 @@ export interface components {
             };
             content?: never;
         };
-        /** @description The page is still the one whose `ETag` was sent. No body, and no token taken where memory had the page. */
+        /** @description The page is still the one whose `ETag` was sent. No body. It costs no token if the page was in memory. */
         NotModified: {
             headers: {
                 ETag: components["headers"]["ETag"];
@@ -393,7 +393,7 @@ export interface components {
                 };
             };
         };
-        /** @description No valid key: the header is missing, empty, given twice or malformed, or the key is unknown, revoked or expired, which get one response. No rate-limit headers. */
+        /** @description No valid key: the header is missing, empty, given twice or malformed, or the key is unknown, revoked or expired, which all get the same answer. No rate-limit headers. */
         Unauthorized: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
@@ -433,7 +433,7 @@ export interface components {
                 };
             };
         };
-        /** @description There is nothing at this path. Belongs to no operation: it answers every path that is not described here. */
+        /** @description There is nothing at this path. It belongs to no operation, because it is for every path that is not described here. */
         NotFound: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
@@ -452,7 +452,7 @@ export interface components {
                 };
             };
         };
-        /** @description Only GET and HEAD are answered. Belongs to no operation: it answers every other method. */
+        /** @description Only GET and HEAD are answered. It belongs to no operation, because it is for every other method. */
         MethodNotAllowed: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
@@ -535,7 +535,7 @@ export interface components {
                 };
             };
         };
-        /** @description A bucket is empty, or the quota of the workspace is used up (`PLAN_LIMIT_REACHED`); `Retry-After` says when to come back. With valid keys the rate-limit headers are there; requests with invalid keys, and those that need no key, are limited per client address, without them. */
+        /** @description A bucket is empty, or the quota of the workspace is used up (`PLAN_LIMIT_REACHED`); `Retry-After` says when to try again. With valid keys the rate-limit headers are there; requests with invalid keys, and those that need no key, are limited per client address, without them. */
         TooManyRequests: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
@@ -605,7 +605,7 @@ export interface components {
                 };
             };
         };
-        /** @description The database cannot answer and there is no page that may stand in, or the key cannot be checked. `Retry-After` says when to try again. */
+        /** @description The database cannot answer and there is no stale page that may be served, or the key cannot be checked. `Retry-After` says when to try again. */
         ServiceUnavailable: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
@@ -631,7 +631,7 @@ export interface components {
                 };
             };
         };
-        /** @description `Cache-Control: only-if-cached` was sent, and no page is stored that may be served. */
+        /** @description `Cache-Control: only-if-cached` was sent, and no stored page may be served. */
         NotStored: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
@@ -691,7 +691,7 @@ export interface components {
             };
             content?: never;
         };
-        /** @description As for GET, without the body. No valid key: the header is missing, empty, given twice or malformed, or the key is unknown, revoked or expired, which get one response. No rate-limit headers. */
+        /** @description As for GET, without the body. No valid key: the header is missing, empty, given twice or malformed, or the key is unknown, revoked or expired, which all get the same answer. No rate-limit headers. */
         UnauthorizedHead: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
@@ -749,7 +749,7 @@ export interface components {
             };
             content?: never;
         };
-        /** @description As for GET, without the body. A bucket is empty, or the quota of the workspace is used up; `Retry-After` says when to come back. With valid keys the rate-limit headers are there; requests with invalid keys are limited per client address, without them. */
+        /** @description As for GET, without the body. A bucket is empty, or the quota of the workspace is used up; `Retry-After` says when to try again. With valid keys the rate-limit headers are there; requests with invalid keys are limited per client address, without them. */
         TooManyRequestsHead: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
@@ -792,7 +792,7 @@ export interface components {
             };
             content?: never;
         };
-        /** @description As for GET, without the body. The database cannot answer and there is no page that may stand in, or the key cannot be checked. `Retry-After` says when to try again. */
+        /** @description As for GET, without the body. The database cannot answer and there is no stale page that may be served, or the key cannot be checked. `Retry-After` says when to try again. */
         ServiceUnavailableHead: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
@@ -809,7 +809,7 @@ export interface components {
             };
             content?: never;
         };
-        /** @description As for GET, without the body. `Cache-Control: only-if-cached` was sent, and no page is stored that may be served. */
+        /** @description As for GET, without the body. `Cache-Control: only-if-cached` was sent, and no stored page may be served. */
         NotStoredHead: {
             headers: {
                 "Cache-Control": components["headers"]["NoStore"];
@@ -837,27 +837,27 @@ export interface components {
         };
     };
     parameters: {
-        /** @description Keeps the rows in which one of `name`, `sku`, `description` contains this text, whatever the case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+        /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
         ItemSearch: string;
-        /** @description Keeps the rows in which one of `name`, `email`, `phone`, `tin` contains this text, whatever the case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+        /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
         ContactSearch: string;
         /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
         Cursor: string;
         /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
         Limit: number;
-        /** @description `createdAt`: newest first. `name`: A to Z, whatever the case, in any language, by the first 80 characters. Rows that are equal in it are ordered by `id` in the same direction. */
+        /** @description `createdAt`: newest first. `name`: A to Z, regardless of case, in any language, by the first 80 characters. Rows that are equal by this are ordered by `id` in the same direction. */
         Sort: "createdAt" | "name";
         /** @description `tracked`: items with `trackStock`. `low`: of those, the ones with a `reorderPoint` and `stockOnHand` at or below it. */
         Stock: "all" | "tracked" | "low";
-        /** @description Keeps goods or services only. */
+        /** @description Selects goods or services. */
         ItemTypeFilter: "all" | "goods" | "services";
-        /** @description Keeps customers or suppliers only. A contact may be both. */
+        /** @description Selects customers or suppliers. A contact may be both. */
         ContactTypeFilter: "all" | "customer" | "supplier";
-        /** @description The `ETag` of the page as you have it, or several separated by commas: if one is still right the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
+        /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
         IfNoneMatch: string;
-        /** @description `no-cache`: the page is asked of the database itself, whatever is kept here; of requests for one page at the same moment one asks for all. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. */
+        /** @description `no-cache`: the page is read from the database, even if it is stored here; requests for one page at the same moment share one query. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. */
         CacheControl: "no-cache" | "only-if-cached";
-        /** @description Your id for this request; comes back in the answer and is in the service's log. One of another form is not refused: a new one takes its place. Example: `sync-2026-01-05.17`. */
+        /** @description Your id for this request; it is repeated in the answer and is in the service's log. If its form is not valid, a new id replaces it. Example: `sync-2026-01-05.17`. */
         XRequestId: string;
         /** @description The encodings the client can decode. gzip is used where it is accepted, identity has no higher weight, and the body is worth it. Example: `gzip`. Browsers set it themselves. */
         AcceptEncoding: string;
@@ -870,22 +870,22 @@ export interface components {
          */
         ETag: string;
         /**
-         * @description A client may keep the page, and asks with `If-None-Match` before each use. Shared caches keep nothing.
+         * @description A client may store the page, and must revalidate it with `If-None-Match` before each use. Shared caches store nothing.
          * @example private, no-cache
          */
         CacheControl: "private, no-cache";
         /**
-         * @description Errors are not kept.
+         * @description Errors are not stored.
          * @example no-store
          */
         NoStore: "no-store";
         /**
-         * @description What the answer depends on besides its address.
+         * @description What the answer depends on besides its URL.
          * @example X-API-Key, Accept-Encoding
          */
         Vary: "X-API-Key, Accept-Encoding";
         /**
-         * @description What the answer depends on besides its address.
+         * @description What the answer depends on besides its URL.
          * @example Accept-Encoding
          */
         DocumentVary: "Accept-Encoding";
@@ -895,7 +895,7 @@ export interface components {
          */
         Age: number;
         /**
-         * @description How the page was found (RFC 9211). `hit`: it was fresh. Else `fwd` says why the database was asked: `uri-miss`, the page was not there; `stale`, it was not known to be fresh any more; `bypass`, the request said `Cache-Control: no-cache`. `collapsed`: another request's query brought the page. `detail`: `memory` or `redis` is where the page was; `joined`, its rows were in memory, on other pages that were fresh; `ttl`, it is fresh by its age alone, because changes cannot be followed; `stale-if-error`, it is older than it should be, because the database did not answer.
+         * @description How the page was found (RFC 9211). `hit`: it was fresh. Else `fwd` says why the page was requested from the database: `uri-miss`, the page was not there; `stale`, it was not known to be fresh any more; `bypass`, the request said `Cache-Control: no-cache`. `collapsed`: another request's query brought the page. `detail`: `memory` or `redis` is where the page was; `joined`, its rows were in memory, on other pages that were fresh; `ttl`, it is fresh by its age alone, because changes cannot be followed; `stale-if-error`, it is older than it should be, because the database did not answer.
          * @example listedge; hit; detail=memory
          */
         CacheStatus: string;
@@ -905,17 +905,17 @@ export interface components {
          */
         Link: string;
         /**
-         * @description The buckets the request was counted in: `q` is the burst in tokens, `w` the seconds an empty bucket takes to fill (draft-ietf-httpapi-ratelimit-headers). A second item, `"workspace"`, where the workspace has a bucket of its own, and an item `"quota"` where it has a quota: `q` requests in a calendar day or month (UTC), which has `w` seconds. A rate of 0 lets nothing pass: `q` is 0 and there is no `w`.
+         * @description The buckets that the request was counted in: `q` is the burst in tokens, `w` the seconds an empty bucket takes to fill (draft-ietf-httpapi-ratelimit-headers). There is an item `"workspace"` if the workspace has a bucket of its own, and an item `"quota"` if it has a quota: `q` requests in a calendar day or month (UTC) of `w` seconds. With a rate of 0 every request is refused: `q` is 0 and there is no `w`.
          * @example "key";q=100;w=2
          */
         RateLimitPolicy: components["schemas"]["RateLimitPolicy"];
         /**
-         * @description How the buckets stand: `r` is the whole tokens left, `t` the seconds until there is one more, 0 when the bucket is full; with 429, `r` of the bucket that refused is 0 and its `t` is `Retry-After`. Of a quota, `r` is the requests left, and `t` the seconds until its period ends.
+         * @description The state of the buckets: `r` is the number of whole tokens left, `t` the seconds until there is one more, 0 if the bucket is full. With 429, `r` of the bucket that refused is 0 and its `t` is `Retry-After`. Of a quota, `r` is the number of requests left, and `t` the seconds until its period ends. Where a bucket with a rate of 0 refuses, it is the only item.
          * @example "key";r=99;t=1
          */
         RateLimit: components["schemas"]["RateLimit"];
         /**
-         * @description The burst in tokens, or the quota. Of the buckets, this and the next two headers are about the one that refused, else the one with the fewest tokens left.
+         * @description The burst in tokens, or the quota. This and the next two headers describe the bucket that refused the request, else the one with the fewest tokens left.
          * @example 100
          */
         XRateLimitLimit: number;
@@ -930,27 +930,27 @@ export interface components {
          */
         XRateLimitReset: number;
         /**
-         * @description As `RateLimit-Policy` of a page. Present when a bucket was asked, which is after the path, the method and the key were found good.
+         * @description As `RateLimit-Policy` of a page. Present if the limit was checked, which is after the path, the method and the key.
          * @example "key";q=100;w=2, "workspace";q=500;w=5
          */
         RateLimitPolicyIfCounted: components["schemas"]["RateLimitPolicy"];
         /**
-         * @description As `RateLimit` of a page. Present when a bucket was asked, which is after the path, the method and the key were found good.
+         * @description As `RateLimit` of a page. Present if the limit was checked, which is after the path, the method and the key.
          * @example "key";r=0;t=1, "workspace";r=412;t=1
          */
         RateLimitIfCounted: components["schemas"]["RateLimit"];
         /**
-         * @description As `X-RateLimit-Limit` of a page. Present when a bucket was asked, which is after the path, the method and the key were found good.
+         * @description As `X-RateLimit-Limit` of a page. Present if the limit was checked, which is after the path, the method and the key.
          * @example 100
          */
         XRateLimitLimitIfCounted: number;
         /**
-         * @description As `X-RateLimit-Remaining` of a page. Present when a bucket was asked, which is after the path, the method and the key were found good.
+         * @description As `X-RateLimit-Remaining` of a page. Present if the limit was checked, which is after the path, the method and the key.
          * @example 0
          */
         XRateLimitRemainingIfCounted: number;
         /**
-         * @description As `X-RateLimit-Reset` of a page. Present when a bucket was asked, which is after the path, the method and the key were found good.
+         * @description As `X-RateLimit-Reset` of a page. Present if the limit was checked, which is after the path, the method and the key.
          * @example 1
          */
         XRateLimitResetIfCounted: number;
@@ -965,12 +965,12 @@ export interface components {
          */
         XRequestId: string;
         /**
-         * @description Present where the operator has it so: how long the parts of the answer took, in milliseconds; `desc` of `limit` says which bucket refused. `query` is a part of `fill`; both, and `redis`, may be of another request that asked for the same page.
+         * @description How long the phases of the request took, in milliseconds. Present if the operator has enabled it. `desc` of `limit` says which bucket refused. `query` is a part of `fill`; both, and `redis`, may be those of another request for the same page.
          * @example key;dur=0.001, limit;dur=0.001, memory;dur=0.001, redis;dur=0.412, fill;dur=2.870, query;dur=2.744
          */
         ServerTiming: string;
         /**
-         * @description Present when the body is compressed, which depends on `Accept-Encoding` and on the body's size.
+         * @description Present if the body is compressed, which depends on `Accept-Encoding` and on the body's size.
          * @example gzip
          */
         ContentEncoding: "gzip" | "zstd" | "br";
@@ -980,17 +980,17 @@ export interface components {
          */
         Allow: "GET, HEAD";
         /**
-         * @description The page loads nothing from elsewhere, sends nothing there and is framed by no other site.
+         * @description The page loads nothing from other sites, sends nothing to them, and no other site may frame it.
          * @example default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; script-src 'self'
          */
         ContentSecurityPolicy: string;
         /**
-         * @description Browsers send other sites no Referer.
+         * @description Browsers send no Referer to other sites.
          * @example no-referrer
          */
         ReferrerPolicy: "no-referrer";
         /**
-         * @description What is served is what it says it is.
+         * @description Browsers use the content type as sent.
          * @example nosniff
          */
         ContentTypeOptions: "nosniff";
@@ -1000,7 +1000,7 @@ export interface components {
          */
         DocumentETag: string;
         /**
-         * @description Anyone may keep it for five minutes.
+         * @description Any cache may store it for five minutes.
          * @example public, max-age=300
          */
         DocumentCacheControl: "public, max-age=300";
@@ -1012,25 +1012,25 @@ export interface operations {
     listItems: {
         parameters: {
             query?: {
-                /** @description Keeps the rows in which one of `name`, `sku`, `description` contains this text, whatever the case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+                /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
                 search?: components["parameters"]["ItemSearch"];
                 /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
                 cursor?: components["parameters"]["Cursor"];
                 /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
                 limit?: components["parameters"]["Limit"];
-                /** @description `createdAt`: newest first. `name`: A to Z, whatever the case, in any language, by the first 80 characters. Rows that are equal in it are ordered by `id` in the same direction. */
+                /** @description `createdAt`: newest first. `name`: A to Z, regardless of case, in any language, by the first 80 characters. Rows that are equal by this are ordered by `id` in the same direction. */
                 sort?: components["parameters"]["Sort"];
                 /** @description `tracked`: items with `trackStock`. `low`: of those, the ones with a `reorderPoint` and `stockOnHand` at or below it. */
                 stock?: components["parameters"]["Stock"];
-                /** @description Keeps goods or services only. */
+                /** @description Selects goods or services. */
                 type?: components["parameters"]["ItemTypeFilter"];
             };
             header?: {
-                /** @description The `ETag` of the page as you have it, or several separated by commas: if one is still right the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
+                /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
                 "If-None-Match"?: components["parameters"]["IfNoneMatch"];
-                /** @description `no-cache`: the page is asked of the database itself, whatever is kept here; of requests for one page at the same moment one asks for all. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. */
+                /** @description `no-cache`: the page is read from the database, even if it is stored here; requests for one page at the same moment share one query. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. */
                 "Cache-Control"?: components["parameters"]["CacheControl"];
-                /** @description Your id for this request; comes back in the answer and is in the service's log. One of another form is not refused: a new one takes its place. Example: `sync-2026-01-05.17`. */
+                /** @description Your id for this request; it is repeated in the answer and is in the service's log. If its form is not valid, a new id replaces it. Example: `sync-2026-01-05.17`. */
                 "X-Request-Id"?: components["parameters"]["XRequestId"];
                 /** @description The encodings the client can decode. gzip is used where it is accepted, identity has no higher weight, and the body is worth it. Example: `gzip`. Browsers set it themselves. */
                 "Accept-Encoding"?: components["parameters"]["AcceptEncoding"];
@@ -1059,25 +1059,25 @@ export interface operations {
     headItems: {
         parameters: {
             query?: {
-                /** @description Keeps the rows in which one of `name`, `sku`, `description` contains this text, whatever the case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+                /** @description Selects the rows in which one of `name`, `sku`, `description` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
                 search?: components["parameters"]["ItemSearch"];
                 /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
                 cursor?: components["parameters"]["Cursor"];
                 /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
                 limit?: components["parameters"]["Limit"];
-                /** @description `createdAt`: newest first. `name`: A to Z, whatever the case, in any language, by the first 80 characters. Rows that are equal in it are ordered by `id` in the same direction. */
+                /** @description `createdAt`: newest first. `name`: A to Z, regardless of case, in any language, by the first 80 characters. Rows that are equal by this are ordered by `id` in the same direction. */
                 sort?: components["parameters"]["Sort"];
                 /** @description `tracked`: items with `trackStock`. `low`: of those, the ones with a `reorderPoint` and `stockOnHand` at or below it. */
                 stock?: components["parameters"]["Stock"];
-                /** @description Keeps goods or services only. */
+                /** @description Selects goods or services. */
                 type?: components["parameters"]["ItemTypeFilter"];
             };
             header?: {
-                /** @description The `ETag` of the page as you have it, or several separated by commas: if one is still right the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
+                /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
                 "If-None-Match"?: components["parameters"]["IfNoneMatch"];
-                /** @description `no-cache`: the page is asked of the database itself, whatever is kept here; of requests for one page at the same moment one asks for all. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. */
+                /** @description `no-cache`: the page is read from the database, even if it is stored here; requests for one page at the same moment share one query. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. */
                 "Cache-Control"?: components["parameters"]["CacheControl"];
-                /** @description Your id for this request; comes back in the answer and is in the service's log. One of another form is not refused: a new one takes its place. Example: `sync-2026-01-05.17`. */
+                /** @description Your id for this request; it is repeated in the answer and is in the service's log. If its form is not valid, a new id replaces it. Example: `sync-2026-01-05.17`. */
                 "X-Request-Id"?: components["parameters"]["XRequestId"];
                 /** @description The encodings the client can decode. gzip is used where it is accepted, identity has no higher weight, and the body is worth it. Example: `gzip`. Browsers set it themselves. */
                 "Accept-Encoding"?: components["parameters"]["AcceptEncoding"];
@@ -1106,23 +1106,23 @@ export interface operations {
     listContacts: {
         parameters: {
             query?: {
-                /** @description Keeps the rows in which one of `name`, `email`, `phone`, `tin` contains this text, whatever the case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+                /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
                 search?: components["parameters"]["ContactSearch"];
                 /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
                 cursor?: components["parameters"]["Cursor"];
                 /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
                 limit?: components["parameters"]["Limit"];
-                /** @description `createdAt`: newest first. `name`: A to Z, whatever the case, in any language, by the first 80 characters. Rows that are equal in it are ordered by `id` in the same direction. */
+                /** @description `createdAt`: newest first. `name`: A to Z, regardless of case, in any language, by the first 80 characters. Rows that are equal by this are ordered by `id` in the same direction. */
                 sort?: components["parameters"]["Sort"];
-                /** @description Keeps customers or suppliers only. A contact may be both. */
+                /** @description Selects customers or suppliers. A contact may be both. */
                 type?: components["parameters"]["ContactTypeFilter"];
             };
             header?: {
-                /** @description The `ETag` of the page as you have it, or several separated by commas: if one is still right the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
+                /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
                 "If-None-Match"?: components["parameters"]["IfNoneMatch"];
-                /** @description `no-cache`: the page is asked of the database itself, whatever is kept here; of requests for one page at the same moment one asks for all. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. */
+                /** @description `no-cache`: the page is read from the database, even if it is stored here; requests for one page at the same moment share one query. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. */
                 "Cache-Control"?: components["parameters"]["CacheControl"];
-                /** @description Your id for this request; comes back in the answer and is in the service's log. One of another form is not refused: a new one takes its place. Example: `sync-2026-01-05.17`. */
+                /** @description Your id for this request; it is repeated in the answer and is in the service's log. If its form is not valid, a new id replaces it. Example: `sync-2026-01-05.17`. */
                 "X-Request-Id"?: components["parameters"]["XRequestId"];
                 /** @description The encodings the client can decode. gzip is used where it is accepted, identity has no higher weight, and the body is worth it. Example: `gzip`. Browsers set it themselves. */
                 "Accept-Encoding"?: components["parameters"]["AcceptEncoding"];
@@ -1151,23 +1151,23 @@ export interface operations {
     headContacts: {
         parameters: {
             query?: {
-                /** @description Keeps the rows in which one of `name`, `email`, `phone`, `tin` contains this text, whatever the case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
+                /** @description Selects the rows in which one of `name`, `email`, `phone`, `tin` contains this text, regardless of case. Counted in Unicode code points after trimming white space at both ends, at most 120; empty = no search. `%`, `_` and `\` are ordinary characters. NUL is refused. Example: `bolt`. */
                 search?: components["parameters"]["ContactSearch"];
                 /** @description `page.nextCursor` of the page before; absent for the first page. Use it with the collection, `sort`, `search` and filters it came with. Example: `GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA`. */
                 cursor?: components["parameters"]["Cursor"];
                 /** @description How many rows a page has at most; a page of very long rows may end before that. Written in plain digits, without a sign or leading zeros. */
                 limit?: components["parameters"]["Limit"];
-                /** @description `createdAt`: newest first. `name`: A to Z, whatever the case, in any language, by the first 80 characters. Rows that are equal in it are ordered by `id` in the same direction. */
+                /** @description `createdAt`: newest first. `name`: A to Z, regardless of case, in any language, by the first 80 characters. Rows that are equal by this are ordered by `id` in the same direction. */
                 sort?: components["parameters"]["Sort"];
-                /** @description Keeps customers or suppliers only. A contact may be both. */
+                /** @description Selects customers or suppliers. A contact may be both. */
                 type?: components["parameters"]["ContactTypeFilter"];
             };
             header?: {
-                /** @description The `ETag` of the page as you have it, or several separated by commas: if one is still right the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
+                /** @description The `ETag` of the page as you have it, or several separated by commas. If one of them is current, the answer is 304. Example: `W/"ypeBEsobvcr6wjGzmiPcTQ"`. */
                 "If-None-Match"?: components["parameters"]["IfNoneMatch"];
-                /** @description `no-cache`: the page is asked of the database itself, whatever is kept here; of requests for one page at the same moment one asks for all. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. */
+                /** @description `no-cache`: the page is read from the database, even if it is stored here; requests for one page at the same moment share one query. `only-if-cached`: a page that neither memory nor Redis has is not read from the database; the answer is 504. Other directives change nothing. */
                 "Cache-Control"?: components["parameters"]["CacheControl"];
-                /** @description Your id for this request; comes back in the answer and is in the service's log. One of another form is not refused: a new one takes its place. Example: `sync-2026-01-05.17`. */
+                /** @description Your id for this request; it is repeated in the answer and is in the service's log. If its form is not valid, a new id replaces it. Example: `sync-2026-01-05.17`. */
                 "X-Request-Id"?: components["parameters"]["XRequestId"];
                 /** @description The encodings the client can decode. gzip is used where it is accepted, identity has no higher weight, and the body is worth it. Example: `gzip`. Browsers set it themselves. */
                 "Accept-Encoding"?: components["parameters"]["AcceptEncoding"];

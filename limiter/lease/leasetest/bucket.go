@@ -73,7 +73,7 @@ func (b *Bucket) Visit(c *lease.Call, now int64) (changed bool) {
 	b.debit(min(c.Debt, b.mostTokens()))
 	c.Reply = lease.Reply{Epoch: epoch, Lasts: b.lasts(), Demand: b.Demand}
 	if b.isQuota() {
-		c.Reply.Epoch, c.Reply.Lasts = 0, lease.MaxUnits
+		c.Reply.Epoch, c.Reply.Lasts = 0, lease.Forever
 	}
 	if !stepped {
 		b.grant(c)

@@ -334,7 +334,7 @@ func (n *Node) sweep() {
 			return
 		}
 		n.do(func() {
-			if due, _ := n.Lease.Sweep(n.Now(), n.Fleet()); due {
+			if n.Lease.Sweep(n.Now(), n.Fleet()) {
 				n.requestCall()
 			}
 		})
