@@ -133,11 +133,12 @@ func parseRedisURL(text string) (o redis.UniversalOptions, err error) {
 	if strings.Contains(path, "?") {
 		return o, fmt.Errorf("parameters (behind a question mark) are not supported")
 	}
-	if credentials, hosts, found := cutLast(authority, "@"); found {
+	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
+		credentials := authority[:at]
 		if _, behind, again := strings.Cut(credentials, "@"); again && strings.Contains(behind, ",") { // all addresses but the last would be part of the password
 			return o, fmt.Errorf("give user and password once, before the first address; an @ in them is written as %%40, a comma as %%2C")
 		}
-		authority = hosts
+		authority = authority[at+1:]
 		user, password, both := strings.Cut(credentials, ":")
 		if !both {
 			user, password = "", user
@@ -183,11 +184,4 @@ func parseRedisURL(text string) (o redis.UniversalOptions, err error) {
 		}
 	}
 	return o, nil
-}
-
-func cutLast(s, separator string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, separator); i >= 0 {
-		return s[:i], s[i+len(separator):], true
-	}
-	return "", s, false
 }
