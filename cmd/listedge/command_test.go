@@ -395,7 +395,7 @@ func TestAnInterruptIsReportedAsOne(t *testing.T) {
 	file := filepath.Join("/dev/fd", strconv.Itoa(int(silent.Fd())))
 	for line, begun := range map[string]string{
 		"import items --workspace " + workspace + " " + file + " --database-url " + url: "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listedge')",
-		"seed --items 1000000 --database-url " + url:                                    "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'COPY%')",
+		"seed --items 1000000 --database-url " + url:                                    "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'copy%')",
 	} {
 		conn := connect(t, url)
 		p := start(t, strings.Fields(line)...)

@@ -9,11 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
+	"github.com/dustin/go-humanize"
 
 	"listedge/edge"
 	"listedge/limiter"
@@ -210,28 +209,13 @@ func (n *network) UnmarshalText(text []byte) (err error) {
 // byteSize is a number of bytes, written as 512MiB, 2GB or 1048576.
 type byteSize int64
 
-var sizeUnits = []struct {
-	suffix string
-	bytes  float64
-}{
-	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
-	{"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1},
-}
-
 // UnmarshalText reads a size.
 func (b *byteSize) UnmarshalText(text []byte) error {
-	number, unit := strings.TrimSpace(string(text)), 1.0
-	for _, u := range sizeUnits {
-		if rest, ok := strings.CutSuffix(number, u.suffix); ok {
-			number, unit = strings.TrimSpace(rest), u.bytes
-			break
-		}
-	}
-	n, err := strconv.ParseFloat(number, 64)
-	if err != nil || !(n >= 0) || n*unit > math.MaxInt64/2 {
+	n, err := humanize.ParseBytes(string(text))
+	if err != nil || n > math.MaxInt64/2 {
 		return fmt.Errorf("%q is not a size like 256MiB", text)
 	}
-	*b = byteSize(n * unit)
+	*b = byteSize(n)
 	return nil
 }
 

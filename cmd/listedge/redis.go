@@ -126,11 +126,11 @@ func parseRedisURL(text string) (o redis.UniversalOptions, err error) {
 		return o, fmt.Errorf("parameters (behind a question mark) are not supported")
 	}
 	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
-		credentials, hosts := authority[:at], authority[at+1:]
+		credentials := authority[:at]
 		if _, behind, again := strings.Cut(credentials, "@"); again && strings.Contains(behind, ",") { // all addresses but the last would be part of the password
 			return o, fmt.Errorf("give user and password once, before the first address; an @ in them is written as %%40, a comma as %%2C")
 		}
-		authority = hosts
+		authority = authority[at+1:]
 		user, password, both := strings.Cut(credentials, ":")
 		if !both {
 			user, password = "", user

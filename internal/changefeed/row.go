@@ -88,9 +88,7 @@ func (rs Rows) next() (r Row, rest Rows, ok bool) {
 	if len(rs) < placedRowSize || len(rs) < placedRowSize+int(rs[placedRowSize-1]) {
 		return r, "", false
 	}
-	for i := range 8 {
-		r.CreatedAt = r.CreatedAt<<8 | int64(rs[rowSize+i])
-	}
+	r.CreatedAt = int64(binary.BigEndian.Uint64([]byte(rs[rowSize : rowSize+8])))
 	end := placedRowSize + int(rs[placedRowSize-1])
 	r.NameKey = string(rs[placedRowSize:end])
 	return r, rs[end:], true

@@ -35,6 +35,7 @@ var (
 		{"a.csv", "id,name\n" + id1 + ",\"a\nb\" c\n", `3:2: extraneous or missing " in quoted-field`},
 		{"a.csv", "id,name\n" + id1 + ",a\"b\n", `2:39: bare " in non-quoted-field`},
 		{"a.csv", "id,name\n" + id1 + ",\"a\nb\nc", `2:38: the quote opened here is never closed`},
+		{"a.csv", "id,name\n" + id1 + ",\"a \"\"b\"\"\n\"\"c", `2:38: the quote opened here is never closed`},
 		// Text.
 		{"a.csv", "id,name\n" + id1 + ",caf\xe9\n", `2:41: not valid UTF-8`},
 		{"a.csv", "id,name\n" + id1 + ",\"two\nlines \xed\xa0\x80\"\n", `3:7: not valid UTF-8`},

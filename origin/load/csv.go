@@ -118,7 +118,7 @@ func (r *records) line() ([]byte, error) {
 	for at, c := range line {
 		switch {
 		case c == '"':
-			if r.quoted = !r.quoted; r.quoted {
+			if r.quoted = !r.quoted; r.quoted && (at == 0 || line[at-1] == ',') { // else the second of two, which are one
 				r.quoteLine, r.column = r.in.line, at+1
 			}
 		case c == ',' && !r.quoted:
