@@ -13,6 +13,7 @@ import (
 // A page of somebody else's, whose name was made to lead to the admin listener,
 // reads nothing there; those who have business there ask as they do.
 func TestTheAdminListenerAnswersOnlyToNamesThatNoStrangerHas(t *testing.T) {
+	t.Parallel()
 	machine, err := os.Hostname()
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 // A fail-over after which the old primary lives on: connections that lead to
 // it still are given up, and nothing that it says is shown.
 func TestTheOldPrimaryLivesOn(t *testing.T) {
+	t.Parallel()
 	old, address := privateDatabase(t)
 	next := sandboxtest.Standby(t, old, nil)
 	name := startRelay(t, old.Addr())
@@ -61,6 +62,7 @@ func TestTheOldPrimaryLivesOn(t *testing.T) {
 // The primary dies, its standby takes over, and the URL names both: nothing has
 // to reach the node.
 func TestTheStandbyInTheURLTakesOver(t *testing.T) {
+	t.Parallel()
 	old, address := privateDatabase(t)
 	next := sandboxtest.Standby(t, old, nil)
 	workspace, key := workspaceWithKey(t, address)

@@ -13,13 +13,11 @@ import (
 // behind a proxy that is not trusted: a client with a key that this node has yet to
 // meet is answered, and Postgres is asked no more often than is promised.
 func TestAFloodOfUnknownKeysLocksNobodyOut(t *testing.T) {
+	t.Parallel()
 	const clients, newcomers = 16, 50
 	url := database(t)
 	workspace, _ := workspaceWithKey(t, url)
-	var keys []string
-	for range newcomers {
-		keys = append(keys, newKeyFor(t, url, workspace))
-	}
+	keys := newKeys(t, url, workspace, newcomers)
 	n := startNode(t, url)
 	before, began := n.metric(t, "listedge_key_queries_total"), time.Now()
 

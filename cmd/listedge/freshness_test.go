@@ -48,6 +48,7 @@ func (o *oracle) standbyWasTried(t *testing.T) {
 // commit that is not waited for is read by one request, and Postgres crashes
 // before its WAL is flushed; should it have been, then again.
 func TestFreshnessOfLostCommits(t *testing.T) {
+	t.Parallel()
 	f := startFleet(t, 2)
 	for attempt := 1; attempt <= 20; attempt++ {
 		f.awaitFollowed(t)

@@ -72,6 +72,7 @@ func TestSIGHUPSaysThatItChangesNothing(t *testing.T) {
 
 // Their ends are noticed without a request, too.
 func TestOutagesAreLoggedOnceEachWay(t *testing.T) {
+	t.Parallel()
 	postgres, url := privateDatabase(t)
 	_, key := workspaceWithKey(t, url)
 	redis := sandboxtest.Redis(t)

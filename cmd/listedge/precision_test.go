@@ -11,6 +11,7 @@ import (
 // TestEveryCachedPageEqualsOneReadAnew is the oracle of what a change leaves as it is,
 // for a few seconds of each kind of fleet; `make soak` has it go on.
 func TestEveryCachedPageEqualsOneReadAnew(t *testing.T) {
+	t.Parallel()
 	comparePages(t, uint64(time.Now().UnixNano()), pagesFor)
 }
 

@@ -13,6 +13,7 @@ import (
 // A load balancer that is not in --trusted-proxies is reported, by the log once, by /readyz and
 // by the doctor, and the node is as ready as before.
 func TestAProxyThatIsNotTrustedIsReported(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	readiness := func(n *testNode) (r admin.Readiness) {
 		t.Helper()

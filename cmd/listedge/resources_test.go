@@ -63,6 +63,7 @@ var escaping atomic.Pointer[[64 << 10]byte]
 
 // Much garbage is made, with little and with much alive.
 func TestTheCollectorKeepsThePace(t *testing.T) {
+	t.Setenv(collectorPace, "")
 	const garbage, made = 16 << 20, 512 << 20
 	collections := func(live int) uint32 {
 		kept := make([]byte, live)
