@@ -67,6 +67,7 @@ func explain(t testing.TB, url string) *explained {
 	e := &explained{plans: make(chan *plan, 16)}
 	db := openDatabase(t, postgres.Options{URL: url, Connections: 1})
 	config := db.Pages.Pool.Config()
+	config.ConnConfig.ConnectTimeout, config.PingTimeout = patience, patience
 	for name, value := range map[string]string{
 		"session_preload_libraries": "auto_explain", "client_min_messages": "log",
 		"auto_explain.log_min_duration": "0", "auto_explain.log_analyze": "on", "auto_explain.log_buffers": "on",
@@ -92,6 +93,8 @@ func explain(t testing.TB, url string) *explained {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
+	// The one connection is made here: on a busy machine it takes longer than a page may wait.
+	eventually(t, "a connection", func() bool { return pool.Ping(context.Background()) == nil })
 	db.Pages.Pool = pool
 	e.origin = New(db)
 	return e

@@ -13,6 +13,7 @@ import (
 // DNS rebinding: a web page whose host name leads to the admin listener cannot read it.
 // Operators, monitors and load balancers can.
 func TestTheAdminListenerAnswersOnlyToNamesThatNoStrangerHas(t *testing.T) {
+	t.Parallel()
 	machine, err := os.Hostname()
 	if err != nil {
 		t.Fatal(err)

@@ -128,10 +128,10 @@ func TestDoctorOfAFleet(t *testing.T) {
 	by = doctor(t, exitFailed, append(slices.Clone(all), "--node", alone.admin)...)
 	expect(t, by, "fleet size", admin.Fail, "without Redis")
 
-	// One that is draining.
-	leaving := startNode(t, address, "--redis-url", redis.URL(), "--drain", "5s")
+	// One that is draining. It is killed when the test ends.
+	leaving := startNodeProcess(t, nil, "--database-url", address, "--redis-url", redis.URL(), "--drain", "10m")
 	within(t, patience, "followed", func() bool { return leaving.mode() == "followed" })
-	leaving.cancel()
+	leaving.signal(syscall.SIGTERM)
 	says(t, append(slices.Clone(here), "--node", leaving.admin), exitFine, admin.Finding{Subject: leaving.subject(), Level: admin.Warn, Text: "it is draining"})
 }
 

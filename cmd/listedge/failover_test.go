@@ -14,6 +14,7 @@ import (
 // After a fail-over the old primary still runs. Nodes close their connections to it, and
 // serve nothing that it answers.
 func TestTheOldPrimaryLivesOn(t *testing.T) {
+	t.Parallel()
 	old, address := privateDatabase(t)
 	next := sandboxtest.Standby(t, old, nil)
 	name := startRelay(t, old.Addr())
@@ -61,6 +62,7 @@ func TestTheOldPrimaryLivesOn(t *testing.T) {
 // The primary is killed and its standby promoted. The URL names both, so the node finds the
 // new primary by itself.
 func TestTheStandbyInTheURLTakesOver(t *testing.T) {
+	t.Parallel()
 	old, address := privateDatabase(t)
 	next := sandboxtest.Standby(t, old, nil)
 	workspace, key := workspaceWithKey(t, address)

@@ -176,6 +176,7 @@ func TestANodeStartsBeforeItsDatabaseAndBecomesReadyByItself(t *testing.T) {
 }
 
 func TestTenThousandBadKeysReachNeitherPostgresNorRedis(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	server := sandboxtest.Redis(t)
 	_, key := workspaceWithKey(t, url)

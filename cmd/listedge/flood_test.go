@@ -13,13 +13,11 @@ import (
 // trusted, so from the address of all clients. A client whose valid key this node does not
 // know yet is answered all the same, and Postgres gets no more queries than promised.
 func TestAFloodOfUnknownKeysLocksNobodyOut(t *testing.T) {
+	t.Parallel()
 	const clients, newcomers = 16, 50
 	url := database(t)
 	workspace, _ := workspaceWithKey(t, url)
-	var keys []string
-	for range newcomers {
-		keys = append(keys, newKeyFor(t, url, workspace))
-	}
+	keys := newKeys(t, url, workspace, newcomers)
 	n := startNode(t, url)
 	before, began := n.metric(t, "listedge_key_queries_total"), time.Now()
 

@@ -30,6 +30,7 @@ func through(t *testing.T, address string, r *relay) string {
 // One of two nodes is connected to a standby that replays 20 s late. It answers 503 or serves
 // its cached pages marked as stale. The other node follows the primary.
 func TestFreshnessOfANodeLedToAStandby(t *testing.T) {
+	t.Parallel()
 	f := &fleet{redis: sandboxtest.Redis(t)}
 	f.postgres, f.url = privateDatabaseWith(t, map[string]string{"max_prepared_transactions": "20"})
 	o := newOracle(t, f)

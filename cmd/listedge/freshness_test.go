@@ -47,6 +47,7 @@ func (o *oracle) standbyWasTried(t *testing.T) {
 // asynchronous commit is read by one request, and then Postgres crashes before its WAL is
 // flushed. If the WAL was flushed already, the test tries again.
 func TestFreshnessOfLostCommits(t *testing.T) {
+	t.Parallel()
 	f := startFleet(t, 2)
 	for attempt := 1; attempt <= 20; attempt++ {
 		f.awaitFollowed(t)

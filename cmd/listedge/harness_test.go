@@ -5,12 +5,15 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"os"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -35,11 +38,26 @@ const beListedge = "TEST_IS_LISTEDGE"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(beListedge) != "" {
+		must(os.Unsetenv(collectorPace))
 		main()
 	}
+	must(os.Setenv(collectorPace, "100"))
+	must(flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))) // tests wait more than they compute; -parallel overrides it
 	code := m.Run()
 	_ = shared.Stop()
 	os.Exit(code)
+}
+
+// collectorPace is set where tests run nodes in their own process. A node collects
+// after a fixed amount of garbage, which is right for a process of one node: several
+// in one spend a fifth of its time on collections. Nodes that are processes keep
+// their pace.
+const collectorPace = "GOGC"
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
 }
 
 // The server that all tests share. A test that stops or changes a server starts its own.
@@ -419,30 +437,4 @@ func problemConforms(a *answer) error {
 		return err
 	}
 	return document().Components.Schemas["Error"].Value.VisitJSON(body)
-}
-
-// workspaceWithKey makes a workspace and a key that no test will exhaust, without
-// the commands that do so: under the race detector each of them takes 0.1 s.
-func workspaceWithKey(t *testing.T, databaseURL string) (workspace, key string) {
-	t.Helper()
-	conn, err := admin.Open(t.Context(), databaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	made, err := conn.CreateWorkspace(t.Context(), t.Name(), nil, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rate, burst := 100_000.0, int32(100_000)
-	k, err := conn.CreateKey(t.Context(), admin.NewKey{Workspace: made.ID, Rate: &rate, Burst: &burst})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return made.ID.String(), k.Key
-}
-
-func newKeyFor(t *testing.T, databaseURL, workspace string, flags ...string) string {
-	t.Helper()
-	return strings.TrimSpace(command(t, append([]string{"keys", "create", "--database-url", databaseURL, "--workspace", workspace}, flags...)...))
 }

@@ -72,6 +72,7 @@ func TestSIGHUPSaysThatItChangesNothing(t *testing.T) {
 
 // The end of an outage is noticed without requests.
 func TestOutagesAreLoggedOnceEachWay(t *testing.T) {
+	t.Parallel()
 	postgres, url := privateDatabase(t)
 	_, key := workspaceWithKey(t, url)
 	redis := sandboxtest.Redis(t)

@@ -15,6 +15,7 @@ import (
 // A changed limit reaches every node through the log of changes, long before the next look-up
 // of the key.
 func TestAPlanChangeReachesEveryNode(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	server := sandboxtest.Redis(t)
 	workspace := strings.TrimSpace(command(t, "workspaces", "create", "--name", "w", "--database-url", url))
@@ -58,6 +59,7 @@ func TestAPlanChangeReachesEveryNode(t *testing.T) {
 }
 
 func TestARedisThatMayEvictIsWarnedOf(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	server := sandboxtest.Redis(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})

@@ -11,6 +11,7 @@ import (
 // TestEveryCachedPageEqualsOneReadAnew runs the page oracle for a few seconds on each kind of
 // fleet. `make soak` runs it for longer.
 func TestEveryCachedPageEqualsOneReadAnew(t *testing.T) {
+	t.Parallel()
 	comparePages(t, uint64(time.Now().UnixNano()), pagesFor)
 }
 

@@ -13,6 +13,7 @@ import (
 // A load balancer that is not in --trusted-proxies is reported once in the log, in /readyz and
 // by the doctor. The node stays ready.
 func TestAProxyThatIsNotTrustedIsReported(t *testing.T) {
+	t.Parallel()
 	url := database(t)
 	readiness := func(n *testNode) (r admin.Readiness) {
 		t.Helper()

@@ -63,6 +63,7 @@ var escaping atomic.Pointer[[64 << 10]byte]
 
 // The test makes much garbage, with a small live heap and with a large one.
 func TestTheCollectorKeepsThePace(t *testing.T) {
+	t.Setenv(collectorPace, "")
 	const garbage, made = 16 << 20, 512 << 20
 	collections := func(live int) uint32 {
 		kept := make([]byte, live)
