@@ -745,3 +745,29 @@ func TestForgettingLeavesHalf(t *testing.T) {
 		}
 	})
 }
+
+// A node that catches up gets all changes of a list, and then one heartbeat that settles
+// them. The time for a change does not depend on how many there are.
+func BenchmarkSettling(b *testing.B) {
+	for _, n := range []int{1000, 100_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			list := changefeed.List{Workspace: uuid.New(), Collection: changefeed.Items}
+			changes := make([]changefeed.Change, n)
+			for i := range changes {
+				changes[i] = changefeed.Change{XID: uint64(i + 1), LSN: uint64(i + 1), Lists: []changefeed.List{list}}
+			}
+			for b.Loop() {
+				b.StopTimer()
+				t := NewTracker(500*time.Millisecond, 5*time.Second, &changefeed.Followed{})
+				for i := range changes {
+					t.Changed(changefeed.Position{Term: 1, N: uint64(i + 1)}, &changes[i])
+				}
+				b.StartTimer()
+				for i := range changes {
+					t.Settled(&changes[i], time.Second)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/change")
+		})
+	}
+}

@@ -40,6 +40,7 @@ type listVersion struct {
 	lastLSN uint64        // the highest LSN of a change
 	changes []*change     // the oldest first
 	recent  []*change     // changes that a running fill may not have seen
+	settled int           // where in recent the last change was settled, and one; 0 = not known
 	dropped logPosition   // changes up to here may be missing in changes
 }
 
@@ -62,13 +63,17 @@ func (v *listVersion) dropOldest() {
 	v.changes = v.changes[1:]
 }
 
-// settle notes that a change is visible from now on.
+// settle notes that a change is visible from now on. Mostly changes settle in their order,
+// so the next one is tried first.
 func (v *listVersion) settle(xid uint64, now time.Duration) {
-	for i := len(v.recent) - 1; i >= 0; i-- { // from the end, because most are among the last
-		if c := v.recent[i]; c.xid == xid && c.settledAt == notYet {
-			c.settledAt = now
-			return
+	is := func(c *change) bool { return c.xid == xid && c.settledAt == notYet }
+	i := v.settled
+	if i >= len(v.recent) || !is(v.recent[i]) {
+		for i = len(v.recent) - 1; i >= 0 && !is(v.recent[i]); i-- { // from the end, because most are among the last
 		}
+	}
+	if i >= 0 {
+		v.recent[i].settledAt, v.settled = now, i+1
 	}
 }
 
@@ -78,6 +83,7 @@ func (v *listVersion) prune(now, fillTimeout time.Duration) bool {
 	v.recent = slices.DeleteFunc(v.recent, func(c *change) bool {
 		return now-c.settledAt > fillTimeout
 	})
+	v.settled = 0
 	return len(v.recent) > 0
 }
 
