@@ -43,8 +43,8 @@ func named(t *testing.T, matcher string) (names []string) {
 }
 
 // Each rule is about alerts that exist and share the labels by which it compares; a page
-// is kept back by a page alone; and no two alerts keep each other back.
-func TestCausesKeepBackWhatFollowsFromThem(t *testing.T) {
+// is inhibited by a page alone; and no two alerts inhibit each other.
+func TestCausesInhibitWhatFollowsFromThem(t *testing.T) {
 	if said, err := exec.Command(tool(t, "amtool"), "check-config", alertmanagerFile).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, said)
 	}
@@ -58,13 +58,13 @@ func TestCausesKeepBackWhatFollowsFromThem(t *testing.T) {
 	}
 	var config alertmanagerConfig
 	mustRead(t, alertmanagerFile, &config)
-	keptBackBy := map[string][]string{}
+	inhibitedBy := map[string][]string{}
 	for _, rule := range config.Inhibit {
 		for _, source := range named(t, rule.Source[0]) {
 			for _, target := range named(t, rule.Target[0]) {
-				keptBackBy[target] = append(keptBackBy[target], source)
+				inhibitedBy[target] = append(inhibitedBy[target], source)
 				if severity[source] != "page" || severity[target] == "" {
-					t.Errorf("%s (%s) keeps back %s (%s)", source, severity[source], target, severity[target])
+					t.Errorf("%s (%s) inhibits %s (%s)", source, severity[source], target, severity[target])
 				}
 				for _, label := range rule.Equal {
 					if !labels[source][label] || !labels[target][label] {
@@ -79,11 +79,11 @@ func TestCausesKeepBackWhatFollowsFromThem(t *testing.T) {
 		if slices.Contains(path, alert) {
 			t.Fatalf("alerts keep each other back: %v", append(path, alert))
 		}
-		for _, source := range keptBackBy[alert] {
+		for _, source := range inhibitedBy[alert] {
 			follow(source, append(path, alert))
 		}
 	}
-	for _, alert := range slices.Sorted(maps.Keys(keptBackBy)) {
+	for _, alert := range slices.Sorted(maps.Keys(inhibitedBy)) {
 		follow(alert, nil)
 	}
 	for severity, receiver := range map[string]string{"page": "pages", "ticket": "tickets"} {
@@ -134,8 +134,8 @@ func startAlertmanager(t *testing.T) *alertmanager {
 	return a
 }
 
-// state lists the alerts that it would notify of, and those that it keeps back.
-func (a *alertmanager) state(t *testing.T) (active, keptBack []string) {
+// state lists the alerts that it would notify of, and those that it inhibits.
+func (a *alertmanager) state(t *testing.T) (active, inhibited []string) {
 	t.Helper()
 	var alerts []struct {
 		Labels map[string]string
@@ -150,14 +150,14 @@ func (a *alertmanager) state(t *testing.T) (active, keptBack []string) {
 	}
 	for _, alert := range alerts {
 		if name := alert.Labels["alertname"]; alert.Status.State == "suppressed" {
-			keptBack = append(keptBack, name)
+			inhibited = append(inhibited, name)
 		} else {
 			active = append(active, name)
 		}
 	}
 	slices.Sort(active)
-	slices.Sort(keptBack)
-	return slices.Compact(active), slices.Compact(keptBack)
+	slices.Sort(inhibited)
+	return slices.Compact(active), slices.Compact(inhibited)
 }
 
 // notifications are the names of the alerts that were sent to somebody.

@@ -8,7 +8,7 @@
 # pgbouncer:  tests of reading through a connection pooler
 # cc:         a C compiler, which Go's race detector needs on Linux (tests)
 # prometheus: prometheus and promtool (tests of rules and alerts)
-# alertmanager: with amtool (tests of which alerts are kept back)
+# alertmanager: with amtool (tests of which alerts are inhibited)
 # haproxy:    tests of replacing nodes behind it
 # curl:       tests of the runbook's commands
 # systemd:    systemd-analyze, on Linux (tests of the unit)

@@ -101,12 +101,12 @@ func TestOneOutageOfRedisIsOneAlert(t *testing.T) {
 	}
 	consequences := []string{"ListedgeFreshnessUntrusted", "ListedgeLimiterDegraded", "ListedgeNoFollower"}
 	within(t, patience, "what follows from it fires, and a notification names Redis", func() bool {
-		_, keptBack := a.state(t)
-		missing := slices.ContainsFunc(consequences, func(name string) bool { return !slices.Contains(keptBack, name) })
+		_, inhibited := a.state(t)
+		missing := slices.ContainsFunc(consequences, func(name string) bool { return !slices.Contains(inhibited, name) })
 		return !missing && len(a.notifications()) > 0
 	})
 	if active, _ := a.state(t); !slices.Equal(active, []string{"ListedgeRedisDown"}) {
-		t.Errorf("%v are not kept back", active)
+		t.Errorf("%v are not inhibited", active)
 	}
 	// Each panel shows something, and best while something is wrong.
 	p.askPanels(t, func(string) bool { return true })
