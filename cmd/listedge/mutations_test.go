@@ -156,7 +156,7 @@ func TestMutations(t *testing.T) {
 		{"a heartbeat comes after entries of another server", []edit{{"internal/changefeed/redis.go", "h.After.Compare(w.first) < 0", "false"}}, "./internal/changefeed", "TestHeartbeatsNameTheirServer"},
 		{"an old epoch is written to", []edit{{"internal/changefeed/redis.go", "present and present ~= ARGV[1]", "false"}}, "./internal/changefeed", "TestLogs"},
 		{"changes are appended one by one", []edit{{"origin/follower/publish.go", " && now.Sub(t.appendedAt) >= pause", ""}}, "./origin/follower", "TestFastCommitsAreAppendedTogether"},
-		{"a change of the schema leaves the unsettled changes as they are", []edit{{"origin/follower/term.go", "\t\t\t\tt.publishUnsettledAsWhole()\n", ""}}, "./cmd/listedge", "TestACommitThatWaitsWhileATableIsRewritten"},
+		{"a change of the schema leaves the unsettled changes as they are", []edit{{"origin/follower/term.go", "\t\t\t\tt.publishSameAsWhole()\n", ""}}, "./cmd/listedge", "TestACommitThatWaitsWhileATableIsRewritten"},
 		{"a second attempt counts", []edit{{"origin/follower/publish.go", "attempts == 1", "true"}}, "./origin/follower", "TestAHeartbeatDoesNotComeAfterADoubtfulEntry"},
 		{"an open transaction is judged by the new catalog", []edit{{"origin/follower/decode.go", "append(slices.Collect(maps.Values(d.streamed)), d.openTransaction)", "slices.Collect(maps.Values(d.streamed))"}}, "./origin/follower", "TestAnOpenTransactionIsJudgedByBothCatalogs"},
 		{"heartbeats say all of what waits", []edit{{"origin/follower/heartbeat.go", "if lists <= maxLists {", "if true {"}}, "./origin/follower", "TestHeartbeatsStaySmall"},

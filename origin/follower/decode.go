@@ -65,6 +65,7 @@ type commit struct {
 	named    [][]version       // by list of change.Lists: its changed rows; nil = any row may have changed
 	start    pglogrepl.LSN     // of its commit record; a slot that is confirmed beyond it does not send it again
 	unlisted bool              // it also changed a relation that the catalog did not list
+	same     bool              // it was published with a row that is Same
 }
 
 // touches says whether the change has anything to publish.

@@ -46,8 +46,9 @@ func newPublished(rows, lists int) *published {
 	return &published{seed: maphash.MakeSeed(), young: map[uuid.UUID]uint64{}, half: max(1, rows/2), maxLists: lists, lists: map[changefeed.List]uint64{}}
 }
 
-// name adds the rows to a change that is about to be published.
-func (p *published) name(c *commit) {
+// name adds the rows to a change that is about to be published. same says that one of
+// them is Same.
+func (p *published) name(c *commit) (same bool) {
 	for collection := range changefeed.Collections {
 		if c.change.Touches(collection) {
 			p.forgetCollection(collection)
@@ -67,6 +68,7 @@ func (p *published) name(c *commit) {
 		for n := range versions {
 			rows[n] = p.next(list, &versions[n])
 			keys = keys || rows[n].NameKey != ""
+			same = same || rows[n].Flags&changefeed.RowSame != 0
 		}
 		for len(c.change.Rows) < i {
 			c.change.Rows = append(c.change.Rows, "")
@@ -76,6 +78,7 @@ func (p *published) name(c *commit) {
 	if !keys {
 		c.change.NameOrder = 0
 	}
+	return same
 }
 
 // next remembers a version and returns its row. The row is Same if no list has it at

@@ -292,7 +292,7 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 		t.unlisted.add(*done)
 		if done.touches() {
 			if done.change.Whole == allCollections {
-				t.publishUnsettledAsWhole()
+				t.publishSameAsWhole()
 			}
 			t.publishChange(*done)
 		}
@@ -306,25 +306,25 @@ func (t *term) handle(ctx context.Context, data []byte) error {
 // heartbeats stay small.
 func (t *term) publishChange(c commit) {
 	named := c
-	t.published.name(&named)
+	c.same = t.published.name(&named)
 	t.enqueue(changefeed.Entry{Change: &named.change})
 	c.change.NameOrder, c.named = 0, nil
 	t.unsettled = append(t.unsettled, c)
 }
 
-// publishUnsettledAsWhole publishes the unsettled changes once more, as changes of any
-// row. It is called before a change that touches everything, such as one of the schema.
-// Without it, a page that was read after that change, and before an unsettled one was
-// visible, could be kept when it becomes visible: rows are named by how they differ from
-// the version before (Same), and a change of the schema may have made other versions.
-func (t *term) publishUnsettledAsWhole() {
+// publishSameAsWhole publishes the unsettled changes that have a row that is Same once
+// more, as changes of any row. It is called before a change that touches everything, such
+// as one of the schema. That change may have made other versions of rows: a page that was
+// read after it, and before the unsettled change was visible, may lack a row that is the
+// same only as the version before both.
+func (t *term) publishSameAsWhole() {
 	for i := range t.unsettled {
-		c := &t.unsettled[i].change
-		if c.Whole == allCollections {
+		c := &t.unsettled[i]
+		if !c.same {
 			continue
 		}
-		c.Lists, c.Whole = nil, allCollections
-		whole := *c
+		c.change.Lists, c.change.Whole, c.same = nil, allCollections, false
+		whole := c.change
 		t.enqueue(changefeed.Entry{Change: &whole})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,6 +95,12 @@ func (w *table) sum(k usage.Key) (n usage.Counts) {
 		}
 	}
 	return n
+}
+
+func (w *table) written() (batches, rows int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.writes), len(w.rows)
 }
 
 func (w *table) total() (requests uint64) {
@@ -402,7 +409,7 @@ func TestCountersAreUsedAtOnce(t *testing.T) {
 // The database gets at most four batches in 5 s, however many keys are in use. Every key is
 // written in turn, also keys for which there was no room at first.
 func TestTheLoadOfTheDatabaseIsBounded(t *testing.T) {
-	const keys, intervals = 1<<17 + 10_000, 12
+	const keys, intervals = 1<<17 + 10_000, 10
 	synctest.Test(t, func(t *testing.T) {
 		w := newTable()
 		r := usage.Start(w)
@@ -414,15 +421,15 @@ func TestTheLoadOfTheDatabaseIsBounded(t *testing.T) {
 			for _, c := range counters {
 				c.Answered(200, 1)
 			}
-			before := len(w.writes)
+			before, _ := w.written()
 			time.Sleep(5 * time.Second)
 			synctest.Wait()
-			if batches := len(w.writes) - before; batches > 4 {
-				t.Fatalf("%d batches in 5 s", batches)
+			if after, _ := w.written(); after-before > 4 {
+				t.Fatalf("%d batches in 5 s", after-before)
 			}
 		}
-		if len(w.rows) != keys {
-			t.Errorf("after %d intervals %d of %d keys have been written", intervals, len(w.rows), keys)
+		if _, rows := w.written(); rows != keys {
+			t.Errorf("after %d intervals %d of %d keys have been written", intervals, rows, keys)
 		}
 		// By then a row waits for its eight turns at most.
 		if age := r.Stats().Unwritten; age < 30*time.Second || age > 40*time.Second {
@@ -478,12 +485,11 @@ func TestCloseWritesWhatHadNoRoom(t *testing.T) {
 func TestAWriteThatHangsDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTable()
-		hung := false
+		var hung atomic.Bool
 		w.failing(func(ctx context.Context) (error, error) {
-			if hung {
+			if hung.Swap(true) {
 				return nil, nil
 			}
-			hung = true
 			<-ctx.Done()
 			return ctx.Err(), nil
 		})
@@ -491,8 +497,8 @@ func TestAWriteThatHangsDelaysNoOther(t *testing.T) {
 		defer closed(t, r)
 		r.Counter(key(1, 1)).Answered(200, 1)
 		time.Sleep(10*time.Second + time.Millisecond)
-		if !hung || w.total() != 1 {
-			t.Errorf("after 10 s: hung %t, %d requests written", hung, w.total())
+		if !hung.Load() || w.total() != 1 {
+			t.Errorf("after 10 s: hung %t, %d requests written", hung.Load(), w.total())
 		}
 	})
 }
