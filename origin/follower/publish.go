@@ -22,7 +22,7 @@ const (
 	// wait. A commit is published at once if none came just before it. Where they come
 	// faster, each append costs the nodes and Redis as much as several changes do. In the
 	// pause nothing is received either: afterwards one wake-up receives all that has come.
-	appendPause  = 3 * time.Millisecond
+	appendPause  = 4 * time.Millisecond
 	batchEntries = 500
 	// drainWait is how long a message may take that has already come.
 	drainWait = 200 * time.Microsecond
