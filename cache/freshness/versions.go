@@ -40,7 +40,7 @@ type listVersion struct {
 	lastLSN uint64        // the highest LSN of a change
 	changes []*change     // the oldest first
 	recent  []*change     // changes that a running fill may not have seen
-	settled int           // where in recent the last change was settled, and one; 0 = not known
+	settled int           // the index in recent after the change that was settled last; 0 = not known
 	dropped logPosition   // changes up to here may be missing in changes
 }
 
