@@ -170,7 +170,7 @@ func TestDoctorOfATableThatInherits(t *testing.T) {
 	expect(t, doctor(t, exitFine, "--database-url", address), "publication", admin.OK, "")
 }
 
-// A publication of an earlier version has too few columns for changes to name rows.
+// A publication with lists of columns may have too few for changes to name rows.
 func TestDoctorOfAPublicationOfAnEarlierVersion(t *testing.T) {
 	t.Parallel()
 	_, address := privateDatabase(t)

@@ -13,8 +13,7 @@ import (
 	"listedge/origin/audit"
 )
 
-// publicationSQL makes the publication, or adds what it lacks. Of API keys and
-// workspaces, Postgres 15 and later publish only the ids, older ones whole rows.
+// publicationSQL makes the publication of four whole tables, or adds what it lacks.
 //
 //go:embed publication.sql
 var publicationSQL string
@@ -23,7 +22,7 @@ var publicationSQL string
 // no publication.
 const publishedSQL = `
 SELECT coalesce((SELECT concat_ws(' ', pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
-	(SELECT string_agg(concat(prrelid, to_jsonb(r) -> 'prattrs'), ' ' ORDER BY prrelid) FROM pg_publication_rel r WHERE prpubid = p.oid))
+	(SELECT string_agg(concat(prrelid, to_jsonb(r) -> 'prattrs', to_jsonb(r) -> 'prqual'), ' ' ORDER BY prrelid) FROM pg_publication_rel r WHERE prpubid = p.oid))
 	FROM pg_publication p WHERE pubname = 'listedge'), '')`
 
 // publicationLockSQL takes the lock that publicationSQL takes. If several programs migrate at

@@ -1,8 +1,7 @@
 DO $$
 DECLARE
-    wanted record;
+    wanted regclass;
     there  oid;
-    lists  boolean := current_setting('server_version_num')::int >= 150000;
 BEGIN
     PERFORM pg_advisory_xact_lock(7235116); -- several nodes may migrate at once
     SELECT oid INTO there FROM pg_publication WHERE pubname = 'listedge';
@@ -15,22 +14,14 @@ BEGIN
     IF EXISTS (SELECT FROM pg_publication WHERE oid = there AND puballtables) THEN
         RETURN;
     END IF;
-    -- A change of items or contacts names its rows by the columns that order and filter lists (origin/follower/version.go), so those two are
-    -- published as a whole. With a list of columns, Postgres would refuse to change the type of a listed column or to drop it and,
-    -- while the replica identity is the whole row, every update and delete.
-    FOR wanted IN SELECT name, needed, columns, c.oid, relkind, relreplident FROM (VALUES
-        ('items', '{workspace_id,id,active,created_at,name,sku,description,type,track_stock,stock_on_hand,reorder_point}'::name[], ''),
-        ('contacts', '{workspace_id,id,active,created_at,name,email,phone,tin,is_customer,is_supplier}', ''),
-        ('api_keys', '{id,workspace_id}', '(id, workspace_id)'), ('workspaces', '{id}', '(id)')) w (name, needed, columns) JOIN pg_class c ON c.oid = w.name::regclass
-    LOOP
-        IF EXISTS (SELECT FROM pg_publication_rel WHERE prpubid = there AND prrelid = wanted.oid) THEN
-            CONTINUE WHEN NOT lists;
-            CONTINUE WHEN EXISTS (SELECT FROM pg_publication_rel WHERE prpubid = there AND prrelid = wanted.oid AND (prattrs IS NULL
-                OR wanted.relreplident <> 'f' AND wanted.needed <@ (SELECT array_agg(attname) FROM pg_attribute WHERE attrelid = prrelid AND attnum = ANY (prattrs))));
-            EXECUTE format('ALTER PUBLICATION listedge DROP TABLE %I', wanted.name); -- with its list, for this transaction alone
+    -- Whole tables: with a list of columns, Postgres refuses to change the type of a listed column or to drop it and, while the
+    -- replica identity is the whole row, every update and delete: no key could be revoked.
+    FOREACH wanted IN ARRAY '{items,contacts,api_keys,workspaces}'::regclass[] LOOP
+        CONTINUE WHEN EXISTS (SELECT FROM pg_publication_rel r WHERE prpubid = there AND prrelid = wanted
+            AND to_jsonb(r) ->> 'prattrs' IS NULL AND to_jsonb(r) ->> 'prqual' IS NULL); -- which are since Postgres 15
+        IF EXISTS (SELECT FROM pg_publication_rel WHERE prpubid = there AND prrelid = wanted) THEN
+            EXECUTE format('ALTER PUBLICATION listedge DROP TABLE %s', wanted); -- with its list or its filter, for this transaction alone
         END IF;
-        EXECUTE format('ALTER PUBLICATION listedge ADD TABLE %I %s', wanted.name,
-            -- a partitioned table may have no list where its partitions are told apart
-            CASE WHEN lists AND wanted.relkind <> 'p' AND wanted.relreplident <> 'f' THEN wanted.columns ELSE '' END);
+        EXECUTE format('ALTER PUBLICATION listedge ADD TABLE %s', wanted);
     END LOOP;
 END $$

@@ -35,14 +35,14 @@ var publicationSQL string
 // Publication is what publication.sql selects: the state of the publication, and of the
 // tables. Lists of tables in one string are for people to read; empty = none.
 type Publication struct {
-	exists         bool
-	allOperations  bool   // it has inserts, updates, deletes and truncates, of each partition
-	incomplete     string // tables without all rows, or without the columns that identify their workspace
-	noOldWorkspace string // tables whose updates and deletes do not say in which workspace the row was
-	unlogged       string // tables, or partitions, whose rows are not in the WAL
-	setLogged      string // commands that change that
-	children       string // tables that inherit from a followed table: pages show their rows, and the publication lacks them
-	noInherit      string // commands that end the inheritance
+	exists        bool
+	allOperations bool   // it has inserts, updates, deletes and truncates, of each partition
+	incomplete    string // tables without all rows, or without the columns that identify their workspace
+	noOldRow      string // tables whose updates and deletes do not say in which workspace the row was, or which key or workspace it was
+	unlogged      string // tables, or partitions, whose rows are not in the WAL
+	setLogged     string // commands that change that
+	children      string // tables that inherit from a followed table: pages show their rows, and the publication lacks them
+	noInherit     string // commands that end the inheritance
 
 	missingColumns []string // tables without all columns that lists are ordered or filtered by
 	ambiguousRows  []string // tables of which the workspace and the id may identify several rows, or whose updates do not identify the old row
@@ -50,7 +50,7 @@ type Publication struct {
 
 // ReadPublication reads the state of the publication.
 func ReadPublication(ctx context.Context, conn *pgx.Conn) (s Publication, err error) {
-	if err = conn.QueryRow(ctx, publicationSQL, PublicationName).Scan(&s.exists, &s.allOperations, &s.incomplete, &s.noOldWorkspace, &s.unlogged, &s.setLogged, &s.children, &s.noInherit,
+	if err = conn.QueryRow(ctx, publicationSQL, PublicationName).Scan(&s.exists, &s.allOperations, &s.incomplete, &s.noOldRow, &s.unlogged, &s.setLogged, &s.children, &s.noInherit,
 		&s.missingColumns, &s.ambiguousRows); err != nil {
 		return s, fmt.Errorf("read the publication: %w", err)
 	}
@@ -67,8 +67,8 @@ func (s Publication) Defect() (defect, remedy string) {
 		return "lacks " + s.incomplete + ", or their key columns, or some of their rows", "run `listedge migrate up`"
 	case !s.allOperations:
 		return "lacks inserts, updates, deletes or truncates of some partition", "run `listedge migrate up`"
-	case s.noOldWorkspace != "":
-		return "does not say which workspace a row of " + s.noOldWorkspace + " was moved from", "ALTER TABLE … REPLICA IDENTITY DEFAULT, with the primary key (workspace_id, id)"
+	case s.noOldRow != "":
+		return "does not identify the old version of a changed row of " + s.noOldRow, "ALTER TABLE … REPLICA IDENTITY DEFAULT, with its primary key: (workspace_id, id), or (id) of api_keys and workspaces"
 	case s.unlogged != "":
 		return "lacks the rows of " + s.unlogged + ", which Postgres does not write to its WAL (UNLOGGED)", s.setLogged
 	case s.children != "":

@@ -9,7 +9,7 @@ WITH leaf AS (
     SELECT wanted.*, n.nspname, r.oid AS root, c.oid, c.relname, c.relreplident, c.relpersistence, coalesce(k.identity, '{}') AS identity
     FROM (VALUES ('items', 'workspace_id', '{id,active,created_at,name,sku,description,type,track_stock,stock_on_hand,reorder_point}'::text[]),
         ('contacts', 'workspace_id', '{id,active,created_at,name,email,phone,tin,is_customer,is_supplier}'),
-        ('api_keys', 'workspace_id', NULL), ('workspaces', 'id', NULL)) wanted (name, col, listed)
+        ('api_keys', 'id', NULL), ('workspaces', 'id', NULL)) wanted (name, col, listed)
     LEFT JOIN pg_namespace s ON s.nspname = 'public' -- to_regclass needs a right to it
     LEFT JOIN pg_class r ON (r.relname, r.relnamespace) = (wanted.name, s.oid)
     LEFT JOIN LATERAL (SELECT relid::oid FROM pg_partition_tree(r.oid) WHERE isleaf UNION SELECT r.oid WHERE r.relkind <> 'p') l (oid) ON true
@@ -32,7 +32,7 @@ heir AS (
 SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1),
     EXISTS (SELECT FROM pg_publication WHERE pubname = $1 AND pubinsert AND pubupdate AND pubdelete AND pubtruncate AND NOT pubviaroot),
     coalesce((SELECT string_agg(DISTINCT name, ', ') FROM told WHERE NOT whole OR NOT coalesce(columns @> to_jsonb(col), true)), ''),
-    coalesce((SELECT string_agg(DISTINCT name, ', ') FROM leaf WHERE listed IS NOT NULL AND relreplident <> 'f' AND col <> ALL (identity)), ''),
+    coalesce((SELECT string_agg(DISTINCT name, ', ') FROM leaf WHERE relreplident <> 'f' AND col <> ALL (identity)), ''),
     coalesce((SELECT string_agg(oid::regclass::text, ', ' ORDER BY oid) FROM leaf WHERE relpersistence <> 'p'), ''),
     coalesce((SELECT string_agg(format('ALTER TABLE %s SET LOGGED', oid::regclass), '; ' ORDER BY oid) FROM leaf WHERE relpersistence <> 'p'), ''),
     coalesce((SELECT string_agg(DISTINCT name, ', ') FROM heir), ''),
