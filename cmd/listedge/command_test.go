@@ -364,7 +364,7 @@ func TestOutputThatIsLostIsAFailure(t *testing.T) {
 	t.Parallel()
 	url := database(t)
 	workspace, _ := workspaceWithKey(t, url)
-	for _, line := range []string{"help", "--help", "version", "--version", "completion bash", "serve --print-config --database-url " + url,
+	for _, line := range []string{"help", "--help", "version", "--version", "serve --print-config --database-url " + url,
 		"workspaces list --database-url " + url, "workspaces list --json --database-url " + url, "keys create --database-url " + url + " --workspace " + workspace} {
 		closed, full, err := os.Pipe()
 		if err != nil {

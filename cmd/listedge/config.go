@@ -34,15 +34,12 @@ type cli struct {
 	Audit      auditCommand      `cmd:"" help:"List who did what to workspaces, keys and data, and when."`
 	Usage      usageCommand      `cmd:"" help:"Print the usage of the keys of a workspace."`
 	Purge      purgeCommand      `cmd:"" help:"Make all nodes read the pages of a workspace, or all pages, again."`
-	Bench      benchCommand      `cmd:"" help:"Send requests to a node for some seconds, and print a histogram of latencies."`
 	Ready      readyCommand      `cmd:"" help:"Exit with 0 if a node is ready, for health checks."`
-	Explain    explainCommand    `cmd:"" help:"Say why a recent request was refused, stale or slow."`
+	Explain    explainCommand    `cmd:"" help:"Print what a node recorded of a recent request: its limit, its page, its times."`
 	Import     importCommand     `cmd:"" help:"Load items or contacts from a CSV or JSON Lines file."`
 	Seed       seedCommand       `cmd:"" help:"Load deterministic sample data of any size."`
-	Completion completionCommand `cmd:"" help:"Print a script for a shell, to complete commands, flags and their values."`
 	Help       helpCommand       `cmd:"" help:"Print what a command does, its flags and an example."`
 	Version    versionCommand    `cmd:"" help:"Print version and revision."`
-	Complete   completeCommand   `cmd:"" hidden:"" help:"Print completions of the last word."`
 
 	Config      configFlag       `help:"File with settings of a command: YAML with the names of its flags. Flags and environment override it." placeholder:"FILE"`
 	VersionFlag kong.VersionFlag `name:"version" help:"Print version and revision." env:"-"`

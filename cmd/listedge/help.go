@@ -63,12 +63,10 @@ var examples = []string{
 	"usage --workspace 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11 --since 7d",
 	"purge --workspace 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11",
 	"purge --all",
-	"bench --key lk_… --url 'http://127.0.0.1:8080/v1/items?limit=20' --duration 10s",
 	"ready --admin http://127.0.0.1:9090",
 	"explain --request-id 01JA2B3C4D --admin http://10.0.0.7:9090",
 	"import items --workspace 3f0b8a52-5f0e-4c8e-9d0a-2f6f1c1f8a11 items.csv",
 	"seed --workspaces 10 --items 5000 --contacts 1000",
-	"completion bash",
 	"help keys create",
 	"version",
 }

@@ -5,7 +5,7 @@
 //	                                                                        │
 //	serve.go, dev.go ──► node.go: wires cache, limiter, origin, edge ◄──────┤
 //	workspaces.go, keys.go, audit.go, data.go ──► origin: the database ◄────┤
-//	doctor*.go, ops.go, bench.go: commands on running nodes ◄───────────────┘
+//	doctor*.go, ops.go: commands on running nodes ◄─────────────────────────┘
 package main
 
 import (

@@ -10,8 +10,7 @@ import (
 	"net/url"
 	"time"
 
-	"listedge/edge"
-	"listedge/edge/admin"
+	"github.com/goccy/go-yaml"
 )
 
 type explainCommand struct {
@@ -31,11 +30,11 @@ func (c *explainCommand) Validate() error {
 // explainTimeout bounds the whole command.
 const explainTimeout = 10 * time.Second
 
-// Run reads the request's records from the node and prints them as sentences.
+// Run reads the request's records from the node and prints them, a field a line.
 func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
-	var records []edge.Record
+	var records []json.RawMessage // of edge.Record
 	notFound := false
 	path := "explain?" + url.Values{"request-id": {c.RequestID}}.Encode()
 	err := nodeAddress{url: c.Admin}.get(ctx, http.DefaultClient, path, func(r *http.Response, body io.Reader) error {
@@ -50,13 +49,15 @@ func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 	case notFound:
 		return fmt.Errorf("this node does not remember a request %s: another node answered it, it is too old, or it was a hit (a node keeps only a sample of hits)", c.RequestID)
 	}
-	return c.print(t, records, func() {
-		for i := range records {
-			for _, sentence := range admin.Sentences(&records[i]) {
-				fmt.Fprintln(t.out, sentence)
-			}
+	var table []byte
+	for _, record := range records {
+		lines, err := yaml.JSONToYAML(record)
+		if err != nil {
+			return fmt.Errorf("read what the node recorded: %w", err)
 		}
-	})
+		table = append(table, lines...)
+	}
+	return c.print(t, records, func() { _, _ = t.out.Write(table) })
 }
 
 // readyTimeout bounds the whole command; /readyz gives each of its checks a second.

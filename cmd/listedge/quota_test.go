@@ -104,7 +104,7 @@ func TestAQuotaOverTwoNodes(t *testing.T) {
 	within(t, patience, "a refused request", func() bool { // Redis answers in time
 		return nodes[0].get(t, "/v1/items", key, "X-Request-Id: used-up").problem(t).Error.Code == "PLAN_LIMIT_REACHED"
 	})
-	if said := explained(t, nodes[0], "used-up"); !strings.Contains(said, "The workspace's quota (43 requests a month) was used up, and the next period began ") {
+	if said := explained(t, nodes[0], "used-up"); !strings.Contains(said, "refusedBy: quota\n") || !strings.Contains(said, "requests: 43\n") {
 		t.Error(said)
 	}
 	for _, n := range nodes {

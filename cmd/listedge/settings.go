@@ -30,8 +30,7 @@ type configFlag string
 // BeforeResolve reads the file, if there is one.
 func (configFlag) BeforeResolve(k *kong.Kong, ctx *kong.Context, at *kong.Path) error {
 	path, _ := ctx.FlagValue(at.Flag).(configFlag)
-	command := ctx.Selected()
-	if path == "" || command != nil && command.Hidden { // completion needs no settings
+	if path == "" {
 		return nil
 	}
 	file, err := k.LoadConfig(string(path))

@@ -53,9 +53,6 @@ func TestConfigFile(t *testing.T) {
 	if <-p.ended; p.code != exitUsage || !strings.Contains(p.err.String(), missing) || strings.Count(p.err.String(), "\n") != 1 {
 		t.Errorf("no file: exit %d: %s", p.code, p.err.String())
 	}
-	if words := command(t, "complete", "--", "serv"); !strings.HasPrefix(words, "serve\t") {
-		t.Errorf("completion without the file: %q", words)
-	}
 	t.Setenv("LISTEDGE_CONFIG", "")
 	has(printed(), "drain: 3s")
 
@@ -93,7 +90,7 @@ func TestMistypedVariables(t *testing.T) {
 					t.Errorf("%v: the value is shown: %s", args, p.err.String())
 				}
 			}
-			for _, args := range [][]string{{"--help"}, {"serve", "--help"}, {"--version"}, {"complete", "--", "ser"}, {"completion", "bash"}} {
+			for _, args := range [][]string{{"--help"}, {"serve", "--help"}, {"--version"}} {
 				if command(t, args...) == "" {
 					t.Errorf("%v prints nothing", args)
 				}
