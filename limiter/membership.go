@@ -44,7 +44,8 @@ const (
 // heartbeatScript records the time of a node's heartbeat (ARGV[1]), and returns how many
 // nodes there are and how many of them are missing. It writes in every state, so that it
 // fails on a Redis that accepts no writes. A node is forgotten a minute after its last
-// heartbeat. Durations are in microseconds.
+// heartbeat, and if that is a minute in the future: its time would never pass. Durations are
+// in microseconds.
 var heartbeatScript = strings.NewReplacer(
 	"MEMBER_LIFE", strconv.FormatInt(lease.MemberLife, 10),
 	"SILENT_FOR", strconv.FormatInt(silentFor.Microseconds(), 10),
@@ -58,6 +59,7 @@ elseif ARGV[2] == 'leaving' then
   redis.call('ZREM', KEYS[1], ARGV[1])
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before(MEMBER_LIFE))
+redis.call('ZREMRANGEBYSCORE', KEYS[1], before(-MEMBER_LIFE), '+inf')
 redis.call('PEXPIRE', KEYS[1], MEMBER_LIFE / 1000)
 return { redis.call('ZCARD', KEYS[1]), redis.call('ZCOUNT', KEYS[1], '-inf', before(SILENT_FOR)) }
 `)

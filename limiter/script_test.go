@@ -87,16 +87,17 @@ func TestScriptEqualsModel(t *testing.T) {
 	chance := func(n int) bool { return random.IntN(n) == 0 }
 	const rounds, atOnce = 60, 500
 	seen := map[string]int{"granted": 0, "leased": 0, "stepped": 0, "adopted": 0, "pinned": 0, "aged": 0, "released": 0,
-		"owed": 0, "withheld": 0, "merged": 0, "owned": 0, "shared out": 0, "of another form": 0,
+		"owed": 0, "withheld": 0, "merged": 0, "owned": 0, "shared out": 0, "of another form": 0, "damaged": 0,
 		"leased of a quota": 0, "a quota below 0": 0, "a quota changed": 0}
 	for round := range rounds {
 		type trial struct {
-			stored *leasetest.Bucket
-			c      lease.Call
-			now    int64
-			answer *redis.Cmd
-			after  *redis.StringCmd
-			ttl    *redis.DurationCmd
+			stored  *leasetest.Bucket
+			altered bool // as no call would leave it
+			c       lease.Call
+			now     int64
+			answer  *redis.Cmd
+			after   *redis.StringCmd
+			ttl     *redis.DurationCmd
 		}
 		trials := make([]trial, atOnce)
 		pipe := client.Pipeline()
@@ -157,6 +158,14 @@ func TestScriptEqualsModel(t *testing.T) {
 				if chance(4) {
 					b.Level = min(room-b.Withheld, []int64{0, room, lease.Token, lease.Token - 1, room - 1}[random.IntN(5)])
 				}
+				if chance(10) {
+					field := []*int64{&b.Level, &b.TS, &b.Lag, &b.Held, &b.Prev, &b.Used, &b.Demand, &b.Withheld, &b.Owner, &b.OwnerAt,
+						&b.Policy.Version, &b.Policy.Rate, &b.Policy.Burst}[random.IntN(13)]
+					*field, x.altered = random.Int64N(1<<54)-1<<53, true
+					if !b.Within() {
+						seen["damaged"]++
+					}
+				}
 				x.stored = &b
 				pipe.Set(ctx, key, pack(b), time.Hour)
 			}
@@ -175,14 +184,16 @@ func TestScriptEqualsModel(t *testing.T) {
 				t.Fatal(err)
 			}
 			model := leasetest.Full(x.c.Policy, x.now)
-			if x.stored != nil {
+			if x.stored != nil && x.stored.Within() {
 				model = *x.stored
+			} else {
+				x.stored = nil
 			}
 			changed := model.Visit(&want, x.now)
 			if got.Reply != want.Reply {
 				t.Fatalf("call %+v on %+v\nscript %+v\nmodel  %+v", x.c, x.stored, got.Reply, want.Reply)
 			}
-			if !model.Within() {
+			if !x.altered && !model.Within() {
 				t.Fatalf("call %+v on %+v\nleaves %+v: more than the burst", x.c, x.stored, model)
 			}
 			count := func(what string, yes bool) {
@@ -241,4 +252,56 @@ func TestScriptEqualsModel(t *testing.T) {
 			t.Errorf("%s: only %d", what, n)
 		}
 	}
+}
+
+// A value that no script has stored counts as an absent bucket, and the next call replaces it.
+func TestADamagedBucketIsAFullOne(t *testing.T) {
+	_, client := startRedis(t)
+	ctx := context.Background()
+	p := policy(t, 50, 100)
+	now := time.Now().UnixMicro()
+	sound := leasetest.Bucket{Level: 0, TS: now, Used: now / lease.Epoch, Policy: p}
+	damaged := map[string]string{"other bytes": strings.Repeat("x", 104), "a short value": "x"}
+	for field, name := range []string{"level", "time", "lag", "held", "held before", "used", "demand", "withheld", "owner", "owner's time", "version", "rate", "burst"} {
+		for what, v := range map[string]float64{"NaN": math.NaN(), "infinite": math.Inf(1), "-infinite": math.Inf(-1), "far below": -1 << 52, "broken": .5} {
+			raw := pack(sound)
+			binary.LittleEndian.PutUint64(raw[8*field:], math.Float64bits(v))
+			damaged[name+" "+what] = string(raw)
+		}
+	}
+	visit := func(t *testing.T, key string) lease.Call {
+		c := lease.Call{Policy: p, Need: 1, Nodes: 1}
+		if err := read(&c, client.Eval(ctx, tokenBucketScript, []string{key}, arguments(&c)...)); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	for name, raw := range damaged {
+		t.Run(name, func(t *testing.T) {
+			key := KeyBucket("damaged", name)
+			if err := client.Set(ctx, key, raw, time.Hour).Err(); err != nil {
+				t.Fatal(err)
+			}
+			if c := visit(t, key); c.Granted != 1 || c.Level != 99*lease.Token {
+				t.Errorf("%+v", c.Reply)
+			}
+			if b := unpack(t, []byte(client.Get(ctx, key).Val())); !b.Within() {
+				t.Errorf("%+v is stored", b)
+			}
+		})
+	}
+	t.Run("another type", func(t *testing.T) {
+		key := KeyBucket("damaged", "a list")
+		client.LPush(ctx, key, "x")
+		if c := visit(t, key); c.Granted != 1 {
+			t.Errorf("%+v", c.Reply)
+		}
+	})
+	t.Run("a sound one is kept", func(t *testing.T) {
+		key := KeyBucket("damaged", "not")
+		client.Set(ctx, key, pack(sound), time.Hour)
+		if c := visit(t, key); c.Level > 98*lease.Token {
+			t.Errorf("%+v", c.Reply)
+		}
+	})
 }

@@ -2,7 +2,8 @@
 -- lease/leasetest/bucket.go is the same rule in Go, with the reasons; a test holds
 -- the two equal, state included.
 --
--- KEYS[1]  the bucket. Absent (or of another form) = full, nothing held.
+-- KEYS[1]  the bucket. Absent = full, nothing held. So is a value of another form, and
+--          a state outside its invariant: it was damaged, and might refuse for ever.
 -- ARGV     rate burst version     the caller's policy; a rate is micro-tokens a second,
 --                                 0 = a quota, which nothing refills
 --          need hold extra        tokens to admit now; 1: they count as held; tokens to lease
@@ -39,10 +40,9 @@ local ret, debt, nodes, missing, node, life = n[12], n[13], max(1, n[14]), n[15]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
-local level, ts, lag, held, prev, used, demand = B * TOKEN, now, 0, 0, 0, -1, 0
-local withheld, owner, seen, v, r, b = 0, 0, 0, version, R, B
-local raw = redis.call('GET', KEYS[1])
-local known = raw and #raw == SIZE
+local level, ts, lag, held, prev, used, demand, withheld, owner, seen, v, r, b
+local raw = redis.pcall('GET', KEYS[1]) -- a table: a value of another type
+local known = type(raw) == 'string' and #raw == SIZE
 if known then
   level, ts, lag, held, prev, used, demand, withheld, owner, seen, v, r, b = struct.unpack(FORM, raw)
 end
@@ -59,6 +59,15 @@ local function cap() return max(0, b - held - prev) * TOKEN end
 local function lowest()
   if r == 0 then return -MAX_UNITS end
   return -floor(b / 4) * TOKEN
+end
+local function whole(x) return x % 1 == 0 and x >= 0 and x <= 2 ^ 53 end -- false for NaN
+known = known and whole(math.abs(level)) and whole(ts) and whole(lag) and whole(held) and whole(prev) and whole(used + 1)
+  and whole(demand) and whole(withheld) and whole(owner) and whole(seen) and whole(v) and whole(r) and whole(b)
+  and r <= MAX_UNITS and b >= 1 and b <= MAX_TOKENS and ts + lag <= MAX_UNITS and used * EPOCH <= ts + lag and seen <= ts + lag
+  and level >= lowest() and level + withheld <= cap()
+if not known then
+  level, ts, lag, held, prev, used, demand = B * TOKEN, now, 0, 0, 0, -1, 0
+  withheld, owner, seen, v, r, b = 0, 0, 0, version, R, B
 end
 
 -- Who is missing, and how much of the refill is withheld for them.

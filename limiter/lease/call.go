@@ -207,7 +207,7 @@ func (l *Lease) setDeny(c *Call, now int64) {
 	if l.ret > 0 || c.Level >= Token && c.Granted == c.Need {
 		return
 	}
-	pause := max(1, c.Wait)
+	pause := max(1, min(c.Wait, l.Policy.TimeFor(l.Policy.Units()*5/4+Token))) // the deepest debt, however damaged the bucket is
 	if l.Policy.IsQuota() {
 		pause = quotaPause
 	} else if l.Policy.Leased() {

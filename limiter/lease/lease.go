@@ -49,7 +49,7 @@ type Lease struct {
 	ledger        // the tokens that this node holds
 
 	grantedUntil int64 // granted may be spent before this time
-	deny         int64 // before this time there is no token
+	deny         int64 // before this time there is no token, as of the last answer: see refuses
 	takenAt      int64 // when Take was last called
 	since        int64 // when the call in flight was begun, or the last one failed
 
@@ -129,19 +129,25 @@ func (l *Lease) Retry(now int64) Outcome {
 	case l.balance > 0:
 		l.balance--
 		return Granted
-	case now < l.deny:
+	case l.refuses(now):
 		return Denied
 	}
 	return NeedRemote
 }
 
+// refuses reports whether requests are refused without a call. After askAgain a request asks
+// the bucket all the same: its state may have been repaired, or lost.
+func (l *Lease) refuses(now int64) bool { return now < l.deny && now-l.At < askAgain }
+
+const askAgain = 15_000_000
+
 // Due reports whether a call should be sent although no request waits for it.
 func (l *Lease) Due(now int64) bool {
-	return !l.inFlight && (l.closed || l.balance < l.lowWater && now >= l.deny)
+	return !l.inFlight && (l.closed || l.balance < l.lowWater && !l.refuses(now))
 }
 
 // Denies reports whether Take would refuse.
-func (l *Lease) Denies(now int64) bool { return now < l.deny && l.Holds(now) == 0 }
+func (l *Lease) Denies(now int64) bool { return l.refuses(now) && l.Holds(now) == 0 }
 
 // RetryIn is the time until there may be a token, while Take refuses. For a quota it is
 // forever, because only the caller knows when its period ends.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"testing"
 
+	"listedge/limiter/lease"
 	. "listedge/limiter/lease/leasetest"
 )
 
@@ -95,5 +96,31 @@ func TestALateFirstAnswerPaysForWhatWasDecidedWithoutIt(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Whatever a bucket answers, a key is refused for no longer than its deepest debt takes, and
+// the bucket is asked again within seconds.
+func TestADamagedAnswerDoesNotRefuseForLong(t *testing.T) {
+	t.Parallel()
+	for name, p := range map[string]lease.Policy{"50/s": policy(t, 50, 100), "100/h": policy(t, 100./3600, 100), "1/s": policy(t, 1, 1)} {
+		t.Run(name, func(t *testing.T) {
+			w := New(t, 1, p, 1)
+			n := w.Nodes[0]
+			w.Rule = func(c *lease.Call, _ int64) { c.Reply = lease.Reply{Level: -1 << 52, Wait: lease.Forever} }
+			w.After(0, n.Request)
+			w.Run(1_000_000)
+			if retry := n.Lease.RetryIn(n.Now()); !n.Lease.Denies(n.Now()) || retry > p.TimeFor(p.Units()*5/4+lease.Token) {
+				t.Errorf("refused for another %d us", retry)
+			}
+			w.Rule = nil // it is repaired
+			for at := int64(2); at < 20; at++ {
+				w.After(at*1_000_000, n.Request)
+			}
+			w.Run(20_000_000)
+			if w.Admitted == 0 {
+				t.Error("still refused 20 s later")
+			}
+		})
 	}
 }

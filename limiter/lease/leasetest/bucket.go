@@ -55,7 +55,12 @@ func Full(p lease.Policy, now int64) Bucket {
 // force until now. The release comes before the tokens given back, because it makes room
 // for them below the burst. The debit comes before the grant, because otherwise tokens
 // would be spent twice.
+//
+// A state outside the invariants was damaged. It counts as absent.
 func (b *Bucket) Visit(c *lease.Call, now int64) (changed bool) {
+	if !b.Within() {
+		*b = Full(c.Policy, now)
+	}
 	before, absent := *b, b.Used < 0
 	missing, nodes := b.absentees(c, now)
 	stepped := !b.refill(now, missing, nodes)
@@ -314,5 +319,12 @@ func (b *Bucket) UntilAbsent() int64 {
 
 // Within reports whether the bucket keeps its invariants.
 func (b *Bucket) Within() bool {
-	return b.Level >= -b.floor() && b.Held >= 0 && b.Prev >= 0 && b.Withheld >= 0 && b.Level <= max(0, b.cap()-b.Withheld)
+	for _, n := range []int64{b.TS, b.Lag, b.Held, b.Prev, b.Used + 1, b.Demand, b.Withheld, b.Owner, b.OwnerAt, b.Policy.Version, b.Policy.Rate} {
+		if n < 0 || n > 1<<53 {
+			return false
+		}
+	}
+	ticks := b.TS + b.Lag
+	return b.Policy.Rate <= lease.MaxUnits && b.Policy.Burst >= 1 && b.Policy.Burst <= lease.MaxTokens && ticks <= lease.MaxUnits &&
+		b.Used <= ticks/lease.Epoch && b.OwnerAt <= ticks && b.Level >= -b.floor() && b.Level+b.Withheld <= b.cap()
 }
