@@ -269,7 +269,7 @@ func TestDoctorTellsMixedVersionsApart(t *testing.T) {
 }
 
 func TestSettingsAreShownWithoutSecrets(t *testing.T) {
-	n := startNode(t, strings.Replace(database(t), "?", "?application_name=a&", 1), "--redis-url", "redis://:se#cret@127.0.0.1:1", "--freshness-bound", "700ms")
+	n := startNode(t, strings.Replace(database(t), "?", "?application_name=a&", 1), "--redis-url", "redis://:se%23cret@127.0.0.1:1", "--freshness-bound", "700ms")
 	r, err := http.Get(n.admin + "/settings")
 	if err != nil {
 		t.Fatal(err)

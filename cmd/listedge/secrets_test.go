@@ -33,7 +33,6 @@ func TestNoPasswordIsShown(t *testing.T) {
 		"an argument":           {args: "migrate up postgres://u:s3cr!t@h/d", code: exitUsage, want: "postgres://u:xxxxx@h/d"},
 		"no command":            {args: "postgres://u:s3cr!t@h/d", code: exitUsage, want: "postgres://u:xxxxx@h/d"},
 		"pairs as an argument":  {args: "migrate up password=s3cr!t", code: exitUsage, want: "unexpected argument"},
-		"blanks in an argument": {args: "migrate up host=h_password='s3cr!t__x'", code: exitUsage, want: "host=h password=xxxxx"},
 		"a port":                {args: "migrate up --database-url postgres://u:s3cr!t@127.0.0.1:x/d", code: exitUsage, want: "--database-url"},
 		"an escape":             {args: "doctor --database-url postgres://u:s3cr!t%zz@127.0.0.1:1/d", code: exitUsage, want: "--database-url"},
 		"an @":                  {args: "keys list --workspace 00000000-0000-0000-0000-000000000001 --database-url postgres://u:s3@s3cr!t@127.0.0.1:1/d", code: exitUsage, want: "%40"},
@@ -66,7 +65,7 @@ func TestNoPasswordIsShown(t *testing.T) {
 			var out, errs output
 			args := strings.Fields(c.args)
 			for i := range args {
-				args[i] = strings.NewReplacer("host=h_", "host=h ", "__", "  ").Replace(args[i])
+				args[i] = strings.ReplaceAll(args[i], "host=h_", "host=h ")
 			}
 			p := process(t, args, c.env, &out, &errs)
 			err := p.Wait()
@@ -87,8 +86,8 @@ func TestANodeShowsNoPassword(t *testing.T) {
 	for what, c := range map[string]struct{ database, redis string }{
 		"URLs":      {"postgres://u:s3cr!t@127.0.0.1:1,127.0.0.1:2/d?sslpassword=s3cr!t", "redis://u:s3cr!t@127.0.0.1:1/0"},
 		"escaped":   {"postgresql://u:s3cr%21t@127.0.0.1:1/d?password=s3cr%21t", "redis://:s3cr%21t@127.0.0.1:1,127.0.0.1:2"},
-		"pairs":     {`host=127.0.0.1 port=1 user=u password='a b s3cr\!t' passfile=s3cr!t PASSWORD=s3cr!t`, "rediss://u:a@s3cr!t@127.0.0.1:1"},
-		"sentinels": {"host=127.0.0.1 port=1 password=s3cr!t", "redis+sentinel://u:s3cr!t@127.0.0.1:1,127.0.0.1:2/m"},
+		"an @":      {"postgres://127.0.0.1:1/d?user=u&password=s3cr!t&passfile=s3cr!t", "rediss://u:a@s3cr!t@127.0.0.1:1"},
+		"sentinels": {"postgres://u:s3cr!t@127.0.0.1:1/d", "redis+sentinel://u:s3cr!t@127.0.0.1:1,127.0.0.1:2/m"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -126,7 +125,7 @@ func TestANodeShowsNoPassword(t *testing.T) {
 			}
 			shown += out.String() + errs.String() + doctor.out.String() + doctor.err.String()
 			for line := range strings.Lines(shown) {
-				for _, secret := range []string{secret, "s3cr%21t", `s3cr\!t`} {
+				for _, secret := range []string{secret, "s3cr%21t"} {
 					if strings.Contains(line, secret) {
 						t.Errorf("the password is shown: %s", line)
 					}
@@ -146,13 +145,12 @@ func FuzzSettings(f *testing.F) {
 			return
 		}
 		escaped := url.QueryEscape(secret)
-		quoted := "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(secret) + "'"
 		for _, password := range []string{secret, escaped} {
 			for database, redis := range map[string]string{
-				"postgres://U:" + password + "@H,I:5/D?sslpassword=" + escaped:      "redis://U:" + password + "@H:6/1",
-				"postgresql://U@H/D?password=" + escaped + "&PASSWORD=" + escaped:   "rediss://" + password + "@H,I",
-				"host=H user=U password=" + quoted + " sslpassword=" + quoted:       "redis+sentinel://:" + password + "@H:1,I:2/M/0",
-				"host=H user=U PASSWORD=" + quoted + " dbname=D passfile=" + quoted: "redis+sentinel://H/M?sentinel_username=U&sentinel_password=" + escaped,
+				"postgres://U:" + password + "@H,I:5/D?sslpassword=" + escaped:    "redis://U:" + password + "@H:6/1",
+				"postgresql://U@H/D?password=" + escaped + "&PASSWORD=" + escaped: "rediss://" + password + "@H,I",
+				"postgres://U:" + password + "@H/D":                               "redis+sentinel://:" + password + "@H:1,I:2/M/0",
+				"postgres:///D?host=H&passfile=" + escaped:                        "redis+sentinel://H/M?sentinel_username=U&sentinel_password=" + escaped,
 			} {
 				var c cli
 				var out, errs strings.Builder

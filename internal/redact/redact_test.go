@@ -17,46 +17,37 @@ func TestURL(t *testing.T) {
 		"postgres://h/d":                                 "postgres://h/d",
 		"postgresql://u:secret@h:5432/d":                 "postgresql://u:xxxxx@h:5432/d",
 		"postgres://u@h":                                 "postgres://u@h",
-		"postgres://u:sec!ret'%2f%7e,x?y:z@h/d":          "postgres://u:xxxxx@h/d",
-		"postgres://u%2dv%40w:secret@h":                  "postgres://u-v%40w:xxxxx@h",
+		"postgres://u:sec!ret'%2f%7e,x:z@h/d":            "postgres://u:xxxxx@h/d",
+		"postgres://u%2dv%40w:secret@h":                  "postgres://u%2dv%40w:xxxxx@h",
 		"postgres://u:secret@a:1,[::1]:2,c/d":            "postgres://u:xxxxx@a:1,[::1]:2,c/d",
 		"postgres://u:secret@%2Fvar%2Frun/d":             "postgres://u:xxxxx@%2Fvar%2Frun/d",
-		"postgres:///d?host=/run&user=u&password=secret": "postgres:///d?host=%2Frun&user=u",
-		"postgres://h/d?sslmode=require&sslpassword=secret&sslkey=secret&passfile=/secret&PASSWORD=secret": "postgres://h/d?sslmode=require",
-		"postgres://u:sec@ret@h/d":                                    redact.Mask,
-		"postgres://u:sec/ret@h/d":                                    redact.Mask,
-		"postgres://u:12/secret@h/d":                                  redact.Mask,
-		"postgres://u:12/secret?a=b@h/d":                              redact.Mask,
-		"postgres://h:5432?password=x@secret":                         redact.Mask,
-		"postgres://u:secret":                                         redact.Mask,
-		"postgres://u:sec%ret@h/d":                                    redact.Mask,
-		"postgres://h/d?secret":                                       redact.Mask,
-		"host=h user=u password=secret dbname=d":                      "host=h user=u password=xxxxx dbname=d",
-		`host=h password='sec\'ret it' sslmode=require port = 1`:      "host=h password=xxxxx sslmode=require port=1",
-		`password=sec\ ret dbname='it\'s'`:                            `password=xxxxx dbname='it\'s'`,
-		"host=h PASSWORD=secret sslpassword=secret passfile='secret'": "host=h",
-		"password='sec''ret' host=h":                                  redact.Mask,
-		"password='secret host=h":                                     redact.Mask,
-		"password=sec ret host=h":                                     redact.Mask,
-		"host=h\vpassword=secret":                                     redact.Mask,
-		"service=secret":                                              redact.Mask,
-		"secret":                                                      redact.Mask,
-		"other://u:secret@h":                                          redact.Mask,
-		"redis://h":                                                   "redis://h",
-		"redis://secret@h:6379/0":                                     "redis://:xxxxx@h:6379/0",
-		"rediss://u:sec@ret!@h":                                       "rediss://u:xxxxx@h",
-		"redis://:sec/ret@h":                                          redact.Mask,
-		"redis://:secret@a:1,b:2":                                     "redis://:xxxxx@a:1,b:2",
-		"redis://:secret@a:1,redis://:secret@b:2":                     "redis://:xxxxx@b:2",
-		"redis://h:6379?password=secret":                              "redis://h:6379",
-		"redis://h?password=x@secret":                                 redact.Mask,
-		"redis+sentinel://u:secret@a,b:2/m/0?sentinel_password=secret&sentinel_username=secret": "redis+sentinel://u:xxxxx@a,b:2/m/0",
-		"redis+sentinel://u:12/secret@h/m": redact.Mask,
-		"http://u:secret@h:9090/x?secret":  "http://u:xxxxx@h:9090/x",
+		"postgres:///d?host=/run&user=u&password=secret": "postgres:///d",
+		"postgres://u:sec@ret@h/d":                       redact.Mask,
+		"postgres://u:sec/ret@h/d":                       redact.Mask,
+		"postgres://u:12/secret@h/d":                     redact.Mask,
+		"postgres://u:12/secret?a=b@h/d":                 redact.Mask,
+		"postgres://u:sec?ret@h/d":                       redact.Mask,
+		"postgres://h:5432?password=x@secret":            redact.Mask,
+		"postgres://u:secret":                            redact.Mask,
+		"postgres://u:sec%ret@h/d":                       redact.Mask,
+		"postgres://h/d?secret":                          redact.Mask,
+		"host=h user=u password=secret dbname=d":         redact.Mask,
+		"secret":                                         redact.Mask,
+		"other://u:secret@h":                             redact.Mask,
+		"redis://h":                                      "redis://h",
+		"redis://secret@h:6379/0":                        "redis://:xxxxx@h:6379/0",
+		"redis://:secret@a:1,b:2":                        "redis://:xxxxx@a:1,b:2",
+		"rediss://u:sec@ret@h":                           redact.Mask,
+		"redis://:sec/ret@h":                             redact.Mask,
+		"redis://h:6379?password=secret":                 "redis://h:6379",
+		"redis+sentinel://u:secret@a,b:2/m/0?x=secret":   "redis+sentinel://u:xxxxx@a,b:2/m/0",
+		"http://u:secret@h:9090/x":                       "http://u:xxxxx@h:9090/x",
 	} {
-		if got := redact.URL(in); got != want {
-			t.Errorf("%s: shown as %s, want %s", in, got, want)
-		}
+		t.Run(in, func(t *testing.T) {
+			if got := redact.URL(in); got != want {
+				t.Errorf("shown as %s, want %s", got, want)
+			}
+		})
 	}
 }
 
@@ -77,8 +68,7 @@ func TestText(t *testing.T) {
 }
 
 // fixed is text that may be shown whatever the secret is.
-const fixed = "postgresql://uuuu:xxxxx@hhhh:5432,iiii:5432/dddd?sslmode=require&host=hhhh&user=uuuu&dbname=dddd database=dddd port=5432 password=xxxxx " +
-	"sslrootcert target_session_attrs rediss+sentinel://uuuu:xxxxx@hhhh:5432,iiii:5432/mmmm/0 https://"
+const fixed = "postgresql://uuuu:xxxxx@hhhh:5432,iiii:5432/dddd rediss+sentinel://uuuu:xxxxx@hhhh:5432,iiii:5432/mmmm/0 https://"
 
 // leaks returns a piece of the secret, of four bytes or more, that is in the text.
 func leaks(text, secret string) string {
@@ -98,7 +88,6 @@ func FuzzNoSecretComesOut(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, secret string) {
 		escaped := url.QueryEscape(secret)
-		quoted := "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(secret) + "'"
 		var all []string
 		for _, password := range []string{secret, escaped, url.UserPassword("", secret).String()[1:]} {
 			all = append(all,
@@ -111,10 +100,7 @@ func FuzzNoSecretComesOut(f *testing.F) {
 				"http://uuuu:"+password+"@hhhh:5432/")
 		}
 		for _, key := range []string{"password", "PASSWORD", "sslpassword", "passfile", "sslkey", "options", "servicefile"} {
-			all = append(all, "postgres://uuuu@hhhh/dddd?"+key+"="+escaped+"&sslmode=require", "host=hhhh "+key+"="+quoted+" dbname=dddd")
-			if !strings.ContainsAny(secret, " \t\n\v\f\r\u0085\u00a0") {
-				all = append(all, "host=hhhh "+key+"="+secret+" dbname=dddd")
-			}
+			all = append(all, "postgres://uuuu@hhhh/dddd?"+key+"="+escaped+"&sslmode=require", "host=hhhh "+key+"="+secret+" dbname=dddd")
 		}
 		all = append(all, "redis+sentinel://hhhh/mmmm?sentinel_username=uuuu&sentinel_password="+escaped, "redis://hhhh?password="+escaped)
 		for _, s := range all {
@@ -128,44 +114,25 @@ func FuzzNoSecretComesOut(f *testing.F) {
 	})
 }
 
-// Whatever the driver takes for a password is not shown, and what is shown is
-// read as the same user, hosts and database.
+// What is shown has the user, hosts and database that the driver reads.
 func FuzzURLIsReadAsTheDriverReadsIt(f *testing.F) {
-	for _, s := range []string{"postgres://u:secret@h:1,i:2/d?password=other1&sslmode=require", "host=h user=u password='it\\'s' dbname=d", "postgres://u%40v:secret@[::1]/a%2fb?host=/x&dbname=y",
-		"password='a'host=h", "user=u\\ v host='' password=abcd", "postgres:///?user=u", "host=h port=1 PASSWORD=abcd", "host=h\vpassword=abcd", "\u00a0host=h\u0085password=abcd"} {
+	for _, s := range []string{"postgres://u:secret@h:1,i:2/d", "postgres://u%40v:secret@[::1]/a%2fb", "postgres:///d", "postgres://u:p@,h/d", "postgresql://u:x@%2frun"} {
 		f.Add(s)
 	}
 	for _, name := range []string{"PGPASSWORD", "PGSERVICE", "PGHOST", "PGUSER", "PGDATABASE", "PGPORT"} {
 		f.Setenv(name, "")
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if strings.Contains(s, "service") || strings.Contains(s, "file") || strings.Contains(s, "ssl") { // reads files
-			return
-		}
 		read, err := pgconn.ParseConfig(s)
-		shown := redact.URL(s)
-		if err != nil || shown == redact.Mask || shown == "" {
+		if err != nil || !redact.IsClear(s) || strings.Contains(s, "?") { // parameters may name another host
 			return
 		}
-		again, err := pgconn.ParseConfig(shown)
+		again, err := pgconn.ParseConfig(redact.URL(s))
 		if err != nil {
-			t.Fatalf("%q is shown as %q: %v", s, shown, err)
+			t.Fatalf("%q is shown as %q: %v", s, redact.URL(s), err)
 		}
 		if again.Host != read.Host || again.Port != read.Port || again.User != read.User || again.Database != read.Database || len(again.Fallbacks) != len(read.Fallbacks) {
-			t.Errorf("%q is shown as %q, which is another server, user or database", s, shown)
-		}
-		public := fmt.Sprint(fixed, read.Host, read.Port, read.User, read.Database)
-		for _, other := range read.Fallbacks {
-			public += fmt.Sprint(" ", other.Host, other.Port)
-		}
-		secrets := []string{read.Password}
-		for _, value := range read.RuntimeParams {
-			secrets = append(secrets, value)
-		}
-		for _, secret := range secrets {
-			if len(secret) >= 4 && strings.Contains(shown, secret) && !strings.Contains(public, secret) {
-				t.Errorf("%q is shown as %q, with %q", s, shown, secret)
-			}
+			t.Errorf("%q is shown as %q, which is another server, user or database", s, redact.URL(s))
 		}
 	})
 }

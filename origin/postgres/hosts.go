@@ -23,7 +23,7 @@ import (
 // Schema is where the tables are, whatever search path a role or a database has.
 const Schema = "public"
 
-var errUnclear = errors.New("neither postgres://user:password@host:port/database nor key=value pairs; a user or a password has @ : / ? % and blanks as %40 %3A %2F %3F %25 %20")
+var errUnclear = errors.New("not postgres://user:password@host:port/database; a user or a password has @ : / ? % and blanks as %40 %3A %2F %3F %25 %20")
 
 // checkURL returns why a URL cannot be used; nil if it can. err is the driver's error, which
 // quotes the URL, so only its reason is kept. A URL that can be read in two ways is refused,
