@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"fmt"
 	"strconv"
 	"time"
 	"unique"
@@ -52,6 +53,10 @@ func (s *Server) makeClient(k apikey.Key, c *client) {
 		lines = appendPolicy(append(lines, ", "...), "workspace", shared)
 	}
 	c.policy = unique.Make(string(lines))
+	if k.Quota == apikey.InvalidQuota {
+		c.broken = fmt.Errorf("the quota of workspace %s is not valid: set it with `listedge workspaces update --quota`", k.Workspace)
+		return
+	}
 	if k.Quota.Period != 0 {
 		c.quota = &quota{limiter: s.limiter, workspace: k.Workspace.String(), Quota: k.Quota}
 		c.quota.at(time.Now()) // requests of this period allocate nothing

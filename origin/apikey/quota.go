@@ -44,10 +44,17 @@ func (p *Period) UnmarshalText(text []byte) error {
 // periodOf reads the column; 0 = no such period.
 func periodOf(name string) Period { return Period(max(0, slices.Index(periods[:], name))) }
 
-// QuotaOf reads the two columns. Without both, there is no quota.
+// InvalidQuota is a quota that cannot be enforced: what it limits is refused.
+var InvalidQuota = Quota{Requests: -1}
+
+// QuotaOf reads the two columns. There is no quota if both are NULL. The table has a
+// constraint against values that are not valid.
 func QuotaOf(requests *int64, period *string) Quota {
-	if requests == nil || period == nil || *requests < 1 || periodOf(*period) == 0 {
+	switch {
+	case requests == nil && period == nil:
 		return Quota{}
+	case requests == nil || period == nil || *requests < 1 || periodOf(*period) == 0:
+		return InvalidQuota
 	}
 	return Quota{Requests: min(*requests, MaxQuota), Period: periodOf(*period)}
 }
