@@ -291,6 +291,15 @@ func TestTheAuditLogIsAppendOnly(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a logical subscription", func(t *testing.T) { // it fires only the triggers of rows
+		for _, change := range []string{"UPDATE audit_log SET actor = 'nobody'", "DELETE FROM audit_log"} {
+			tx := must1(connect(t, url).Begin(t.Context()))
+			must1(tx.Exec(t.Context(), "SET session_replication_role = replica; ALTER TABLE audit_log DISABLE TRIGGER audit_log_append_only"))
+			if _, err := tx.Exec(t.Context(), change); postgres.Code(err) != "42501" {
+				t.Errorf("%s: %v", change, err)
+			}
+		}
+	})
 	for what, insert := range map[string]string{
 		"without an actor":    "INSERT INTO audit_log (actor, action) VALUES ('', 'purge')",
 		"a long actor":        "INSERT INTO audit_log (actor, action) VALUES (repeat('x', 129), 'purge')",

@@ -15,9 +15,10 @@ CREATE TABLE audit_log (
 CREATE INDEX audit_log_by_at ON audit_log (at, id);
 CREATE INDEX audit_log_by_workspace ON audit_log (workspace_id, at, id) WHERE workspace_id IS NOT NULL;
 
--- Rows stay as they were written. The trigger also fires for the owner, and with
--- session_replication_role = replica. Who owns the table can still drop it or its
--- trigger: see docs/SECURITY.md.
+-- Rows stay as they were written. The triggers also fire for the owner, with
+-- session_replication_role = replica, and for a logical subscription, which fires
+-- those of rows only. Who owns the table can still drop it or its triggers: see
+-- docs/SECURITY.md.
 -- +goose StatementBegin
 CREATE FUNCTION audit_log_is_append_only() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -27,7 +28,10 @@ $$;
 -- +goose StatementEnd
 CREATE TRIGGER audit_log_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit_log
     FOR EACH STATEMENT EXECUTE FUNCTION audit_log_is_append_only();
+CREATE TRIGGER audit_log_rows_append_only BEFORE UPDATE OR DELETE ON audit_log
+    FOR EACH ROW EXECUTE FUNCTION audit_log_is_append_only();
 ALTER TABLE audit_log ENABLE ALWAYS TRIGGER audit_log_append_only;
+ALTER TABLE audit_log ENABLE ALWAYS TRIGGER audit_log_rows_append_only;
 
 -- +goose Down
 DROP TABLE audit_log;
