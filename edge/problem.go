@@ -142,7 +142,7 @@ func lookUpProblem(err error) *problem {
 		return originSlow
 	case errors.Is(err, origin.ErrUnavailable), errors.Is(err, cache.ErrWrongServer), errors.Is(err, context.Canceled):
 		return originDown
-	case errors.Is(err, origin.ErrNotAllowed): // a grant is missing; for the client it is an outage
+	case errors.Is(err, origin.ErrNotAllowed), errors.Is(err, origin.ErrSchema): // a grant or a table is missing; for the client it is an outage
 		return originClosed
 	}
 	return internalError

@@ -167,7 +167,7 @@ func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 		follow(t, &q, page.next)
 		for range 5 {
 			_, err := o.Fetch(context.Background(), q, "")
-			if !errors.Is(err, postgres.ErrRowTooLong) || errors.Is(err, ErrUnavailable) {
+			if !errors.Is(err, postgres.ErrRow) || errors.Is(err, ErrUnavailable) {
 				t.Fatal(err)
 			}
 			for _, named := range []string{"items", ourWorkspace.String(), number(5).String(), "10000"} {
@@ -179,6 +179,27 @@ func TestARowThatIsTooLongIsNotRead(t *testing.T) {
 	}
 	if s := o.Stats(); s.BreakerOpen || s.Failed != 10 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// A row around the constraints fails the page that would show it, by name, and is not taken
+// for a failure of the server.
+func TestARowThatCannotBeShown(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	conn := connect(t, url)
+	exec(t, conn, "ALTER TABLE items DROP CONSTRAINT items_created_at_check, DROP CONSTRAINT items_usage_30_check, DROP CONSTRAINT items_usage_30_bound, DROP CONSTRAINT items_cost_price_check, DROP CONSTRAINT items_cost_price_size")
+	o := openOrigin(t, url)
+	for n, set := range []string{"created_at = 'infinity'", "created_at = '10000-01-01Z'", "usage_30 = 'NaN'", "cost_price = 'NaN'"} {
+		t.Run(set, func(t *testing.T) {
+			workspace, id := number(900+n), number(n+1)
+			exec(t, conn, "INSERT INTO items (workspace_id, id, name) VALUES ($1, $2, 'x')", workspace, id)
+			exec(t, conn, "UPDATE items SET "+set+" WHERE workspace_id = $1", workspace)
+			_, err := o.Fetch(within(t, patience), Query{Workspace: workspace, Sort: ByName, Limit: 5}, "")
+			if !errors.Is(err, postgres.ErrRow) || errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), id.String()) {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -331,11 +331,11 @@ func TestErrorsOfTheServerGetAKind(t *testing.T) {
 	conn := connect(t, url)
 	for code, want := range map[string]error{
 		"57014": ErrTimeout, "57P01": ErrUnavailable, "57P03": ErrUnavailable, "53300": ErrUnavailable, "53200": ErrUnavailable,
-		"08006": ErrUnavailable, "58030": ErrUnavailable, "40001": ErrUnavailable, "40P01": ErrUnavailable, "42703": nil, "22012": nil, "XX000": nil,
+		"08006": ErrUnavailable, "58030": ErrUnavailable, "40001": ErrUnavailable, "40P01": ErrUnavailable, "42703": ErrSchema, "42P01": ErrSchema, "22012": nil, "XX000": nil,
 	} {
 		_, err := conn.Exec(t.Context(), fmt.Sprintf("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '%s'; END $$", code))
 		got := postgres.Classify(err)
-		for _, kind := range []error{ErrTimeout, ErrUnavailable, ErrOverloaded} {
+		for _, kind := range []error{ErrTimeout, ErrUnavailable, ErrOverloaded, ErrSchema} {
 			if errors.Is(got, kind) != (kind == want) {
 				t.Errorf("%s is %v", code, got)
 			}

@@ -29,13 +29,14 @@ import (
 	"listedge/origin/postgres"
 )
 
-// Errors of Fetch. All but ErrNotAllowed are temporary. postgres/errors.go gives
+// Errors of Fetch. All but ErrNotAllowed and ErrSchema are temporary. postgres/errors.go gives
 // an error its kind.
 var (
 	ErrUnavailable = postgres.ErrUnavailable
 	ErrOverloaded  = postgres.ErrOverloaded
 	ErrTimeout     = postgres.ErrTimeout
 	ErrNotAllowed  = postgres.ErrNotAllowed
+	ErrSchema      = postgres.ErrSchema
 	ErrWrongServer = postgres.ErrWrongServer
 )
 
@@ -238,7 +239,7 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 			r.page = append(r.page, ',')
 		}
 		if r.page, err = appendRow(r.page, listed, row); err != nil {
-			return err
+			return nameRow(q, row, err)
 		}
 		if full = len(r.page) > maxPage; full && page.Rows > 0 {
 			r.showing.endBefore(row, q.Sort)
@@ -274,18 +275,21 @@ func (o *Origin) read(ctx context.Context, r *pageReader, q *Query) (page Page, 
 	return page, by, nil
 }
 
-// nameLongRow turns a LongRowError into an error that names the row.
+// nameLongRow turns a LongRowError into an ErrRow that names the row.
 func nameLongRow(q *Query, err error) error {
-	var long *postgres.LongRowError
-	if !errors.As(err, &long) {
-		return err
+	if long := (*postgres.LongRowError)(nil); errors.As(err, &long) {
+		_, row, _ := cutReadPoint(long.Head, len(q.Collection.listed()))
+		return nameRow(q, row, fmt.Errorf("%w: it has %d bytes", postgres.ErrRow, long.Size))
 	}
+	return err
+}
+
+// nameRow adds to an error the row that it is about.
+func nameRow(q *Query, row []byte, err error) error {
 	var id uuid.UUID
-	if _, row, err := cutReadPoint(long.Head, len(q.Collection.listed())); err == nil {
-		v, _, _ := cutValue(row)
-		copy(id[:], v)
-	}
-	return fmt.Errorf("%w: %s of workspace %s, id %s, has %d bytes", postgres.ErrRowTooLong, q.Collection, q.Workspace, id, long.Size)
+	v, _, _ := cutValue(row)
+	copy(id[:], v)
+	return fmt.Errorf("%s of workspace %s, id %s: %w", q.Collection, q.Workspace, id, err)
 }
 
 func (o *Origin) statement(s shape) *postgres.Statement {

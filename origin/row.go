@@ -130,7 +130,10 @@ const postgresEpoch = 946684800_000000
 // the values. A value is four bytes with its length, then its bytes. NULL has the
 // length -1 and no bytes.
 
-var errMalformedRow = fmt.Errorf("%w: a malformed row", postgres.ErrProtocol)
+var (
+	errMalformedRow = fmt.Errorf("%w: a malformed row", postgres.ErrProtocol)
+	errOutOfBounds  = fmt.Errorf("%w: a number that is not finite, or an instant outside of the years 0001 to 9999", postgres.ErrRow)
+)
 
 // cutReadPoint splits a row into its first value, the read point, and the values of
 // its columns. Only the first row of a page has a read point; in the others it is
@@ -199,10 +202,16 @@ func appendValue(dst []byte, kind Kind, v []byte) ([]byte, error) {
 	switch kind {
 	case Text:
 		return append(appendText(append(dst, '"'), v), '"'), nil
-	case Decimal:
-		return append(append(append(dst, '"'), v...), '"'), nil
-	case Number:
-		return append(dst, v...), nil
+	case Decimal, Number:
+		switch {
+		case len(v) == 0:
+		case v[len(v)-1] > '9': // NaN, Infinity
+			return dst, errOutOfBounds
+		case kind == Number:
+			return append(dst, v...), nil
+		default:
+			return append(append(append(dst, '"'), v...), '"'), nil
+		}
 	case UUID:
 		if len(v) == 16 {
 			return appendUUID(dst, v), nil
@@ -217,6 +226,7 @@ func appendValue(dst []byte, kind Kind, v []byte) ([]byte, error) {
 			if us >= minCreatedAt && us < maxCreatedAt {
 				return time.UnixMicro(us).UTC().AppendFormat(dst, `"2006-01-02T15:04:05.000Z"`), nil
 			}
+			return dst, errOutOfBounds
 		}
 	}
 	return dst, errMalformedRow

@@ -23,11 +23,11 @@ const (
 	ErrTimeout     = kind("query took too long")
 	// ErrNotAllowed: the role lacks a right. Other tables may still be readable.
 	ErrNotAllowed = kind("the database does not let this node read")
-	// ErrSchema: a table has other columns than the schema.
-	ErrSchema = kind("unexpected columns")
-	// ErrRowTooLong: a row is too long to be read. Only rows from before migration 8 can
-	// be.
-	ErrRowTooLong = kind("a row is too long to be read")
+	// ErrSchema: a table is missing, or has other columns than the schema.
+	ErrSchema = kind("the tables are not those of the schema")
+	// ErrRow: the API cannot show a row: its value is out of bounds, or it is too long to be
+	// read. The schema's constraints refuse such rows.
+	ErrRow = kind("a row cannot be shown")
 	// ErrLagging and ErrOtherPrimary say why a standby cannot serve a page.
 	ErrLagging      = kind("the standby has not replayed far enough, or was not compared with the primary yet")
 	ErrOtherPrimary = kind("not a standby of this primary")
@@ -63,6 +63,8 @@ func Classify(err error) error {
 		return fmt.Errorf("%w: %w", ErrTimeout, err)
 	case server.Code == "42501": // insufficient_privilege
 		return fmt.Errorf("%w: %w", ErrNotAllowed, err)
+	case server.Code == "42P01", server.Code == "42703": // undefined_table, undefined_column
+		return fmt.Errorf("%w: %w", ErrSchema, err)
 	case server.Code == "25001": // active_sql_transaction: Settings.Local
 		return fmt.Errorf("behind a connection pooler this role needs default_transaction_isolation = 'read committed': %w", err)
 	}

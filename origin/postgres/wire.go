@@ -59,7 +59,7 @@ type Column struct {
 // check returns ErrSchema if the server's columns are not the statement's.
 func (s *Statement) check(fields []pgconn.FieldDescription) error {
 	if len(fields) != len(s.Columns) {
-		return fmt.Errorf("%w: %d instead of %d", ErrSchema, len(fields), len(s.Columns))
+		return fmt.Errorf("%w: %d columns instead of %d", ErrSchema, len(fields), len(s.Columns))
 	}
 	for i, want := range s.Columns {
 		is := fields[i].DataTypeOID
