@@ -75,7 +75,7 @@ func (p *precision) change(ctx context.Context, c *precisionCost, oneRow bool, c
 		if _, err := conn.Exec(context.WithoutCancel(ctx), sql, row, p.numbers, p.workspace); err != nil {
 			return err
 		}
-		if sql != newRow {
+		if sql != newRow && sql != newAnyScript {
 			c.shown += p.shown[row]
 		}
 	}
