@@ -81,9 +81,9 @@ func (r *report) checkNode(n *nodeState) {
 	case n.in(cache.ModeTTL):
 		r.warn(subject, "its pages expire after --cache-ttl, although --freshness-bound is set", "fix the findings on Postgres, or set --freshness-bound 0")
 	case n.in(cache.ModeUntrusted) && n.readiness.Ready:
-		r.fail(subject, "it serves no page from a cache: it has no proof that it has seen all changes", "see ListedgeFreshnessUntrusted in the runbook, unless it has just started")
+		r.fail(subject, "it serves no page from a cache as fresh: it has no proof that it has seen all changes", "see ListedgeFreshnessUntrusted in the runbook, unless it has just started")
 	case n.in(cache.ModeFollowed) && n.proofAge() > n.bound():
-		r.warn(subject, fmt.Sprintf("its last proof is %s old, and --freshness-bound %s: it reads its pages from Postgres", n.proofAge(), n.bound()), "see ListedgeFollowerLags in the runbook")
+		r.warn(subject, fmt.Sprintf("its last proof is %s old, and --freshness-bound %s: it serves no page from a cache as fresh", n.proofAge(), n.bound()), "see ListedgeFollowerLags in the runbook")
 	}
 	for _, b := range openBreakers {
 		if n.metrics.Sum(b.metric) > 0 {
