@@ -248,7 +248,7 @@ type ring struct {
 	oldest, newest *change
 }
 
-// ringBudget is the budget in bytes: about 110,000 changes of one row.
+// ringBudget is the budget in bytes: about 100,000 changes of one row.
 const ringBudget = 16 << 20
 
 // change is what one committed transaction changed in one list.

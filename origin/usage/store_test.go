@@ -225,7 +225,7 @@ func TestSettingsOfTheRoleHaveNoEffect(t *testing.T) {
 
 // BenchmarkWrite writes a batch of so many keys that are there.
 func BenchmarkWrite(b *testing.B) {
-	for _, n := range []int{10, 1000, 4096} {
+	for _, n := range []int{1, 10, 1000, 4096} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			url := shared.New(b)
 			s := openStore(b, url)
