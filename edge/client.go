@@ -63,13 +63,20 @@ func (s *Server) makeClient(k apikey.Key, c *client) {
 	}
 }
 
-// appendPolicy renders an item of RateLimit-Policy: q tokens in a window of the w
-// seconds that an empty bucket takes to fill. With rate 0 it never does.
+// appendPolicy renders an item of RateLimit-Policy: q tokens in a window of the w seconds
+// that an empty bucket takes to fill, rounded up, and the rate in tokens a second. q/w is
+// not the rate if the bucket fills in less than a second. With rate 0 it never fills. A
+// decimal of HTTP has at most three digits after the point (RFC 9651, 4.1.5).
 func appendPolicy(dst []byte, name string, p limiter.Policy) []byte {
 	dst = append(append(append(dst, '"'), name...), `";q=`...)
 	if p.Rate == 0 {
 		return append(dst, '0')
 	}
 	dst = strconv.AppendInt(dst, p.Burst, 10)
-	return strconv.AppendInt(append(dst, ";w="...), (p.TimeFor(p.Units())+999_999)/1_000_000, 10)
+	dst = strconv.AppendInt(append(dst, ";w="...), (p.TimeFor(p.Units())+999_999)/1_000_000, 10)
+	thousandths := (p.Rate + 500) / 1000
+	if thousandths == 0 {
+		return dst
+	}
+	return strconv.AppendFloat(append(dst, ";rate="...), float64(thousandths)/1000, 'f', -1, 64)
 }

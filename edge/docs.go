@@ -38,7 +38,7 @@ var openAPI = sync.OnceValue(func() *document {
 var docs = sync.OnceValue(func() map[string]*document {
 	page := newDocument("text/html; charset=utf-8", docsPage)
 	page.policy = PagePolicy(docsPage, " 'self'")
-	all := map[string]*document{docsPath: page, docsPath + "/": page}
+	all := map[string]*document{docsPath: page}
 	for _, f := range must(fs.ReadDir(static.FS, ".")) {
 		text := must(fs.ReadFile(static.FS, f.Name()))
 		name, compressed := strings.CutSuffix(f.Name(), ".gz")

@@ -40,7 +40,7 @@ func TestOpenAPIIsValid(t *testing.T) {
 	if doc.Info.Version != "1.0.0" { // the API's, not the program's
 		t.Errorf("version %s", doc.Info.Version)
 	}
-	if doc.OpenAPI != "3.0.3" || len(doc.Servers) != 1 || doc.Servers[0].URL != "/" {
+	if doc.OpenAPI != "3.0.3" || len(doc.Servers) != 1 || doc.Servers[0].URL != "." {
 		t.Errorf("OpenAPI %s, servers %v", doc.OpenAPI, doc.Servers)
 	}
 	scheme := doc.Components.SecuritySchemes["ApiKey"].Value
@@ -417,59 +417,54 @@ var asset = regexp.MustCompile(`(?:src|href|action)\s*=\s*["']?([^"'\s>]+)`)
 
 func TestServeDocs(t *testing.T) {
 	ask := referenceClient(t)
-	for _, index := range []string{"/docs", "/docs/"} {
-		page, html := ask("GET", index)
-		if page.StatusCode != 200 || page.Header.Get("Content-Type") != "text/html; charset=utf-8" || !bytes.Contains(html, []byte(openAPIPath)) {
-			t.Fatalf("%s: %d %v\n%s", index, page.StatusCode, page.Header, html)
+	page, html := ask("GET", docsPath)
+	if page.StatusCode != 200 || page.Header.Get("Content-Type") != "text/html; charset=utf-8" || !bytes.Contains(html, []byte(`url: "openapi.json"`)) {
+		t.Fatalf("%d %v\n%s", page.StatusCode, page.Header, html)
+	}
+	if policy := page.Header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; ") || strings.Contains(policy, "unsafe") {
+		t.Errorf("the browser may load from elsewhere: %s", policy)
+	}
+	if !bytes.Contains(html, []byte("persistAuthorization: remembersKey()")) {
+		t.Error("a key is stored, or never is")
+	}
+	found := asset.FindAllSubmatch(html, -1)
+	if len(found) < 5 {
+		t.Errorf("it loads only %d things", len(found))
+	}
+	base := &url.URL{Scheme: "http", Host: "node", Path: docsPath}
+	for _, f := range found {
+		at, err := base.Parse(string(f[1]))
+		if err != nil || at.Host != "node" || f[1][0] == '/' || !strings.HasPrefix(at.Path, "/docs/") {
+			t.Errorf("it loads %s from elsewhere (%v)", f[1], err)
+			continue
 		}
-		if policy := page.Header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; ") || strings.Contains(policy, "unsafe") {
-			t.Errorf("%s: the browser may load from elsewhere: %s", index, policy)
+		for _, encoding := range []string{"identity", "gzip"} {
+			got, body := ask("GET", at.Path, "Accept-Encoding", encoding)
+			if got.StatusCode != 200 || len(body) == 0 {
+				t.Errorf("%s (%s): %d, %d bytes", at.Path, encoding, got.StatusCode, len(body))
+			}
+			if kind := got.Header.Get("Content-Type"); strings.HasSuffix(at.Path, ".js") != strings.Contains(kind, "javascript") ||
+				strings.HasSuffix(at.Path, ".css") != strings.Contains(kind, "css") {
+				t.Errorf("%s (%s): %s", at.Path, encoding, kind)
+			}
 		}
-		if !bytes.Contains(html, []byte("persistAuthorization: remembersKey()")) {
-			t.Errorf("%s: a key is stored, or never is", index)
+		got, _ := ask("GET", at.Path, "Range", "bytes=0-1", "If-Match", `"other"`)
+		etag := got.Header.Get("ETag")
+		if got.StatusCode != 200 || !strings.HasPrefix(etag, `W/"`) || etag[len(etag)-1] != '"' || got.Header.Get("Vary") == "" && strings.HasSuffix(at.Path, "s") {
+			t.Errorf("%s in part: %d, validator %s", at.Path, got.StatusCode, etag)
 		}
-		found := asset.FindAllSubmatch(html, -1)
-		if len(found) < 5 {
-			t.Errorf("%s loads only %d things", index, len(found))
+		if again, body := ask("GET", at.Path, "If-None-Match", etag); again.StatusCode != 304 || len(body) != 0 || again.Header.Get("Cache-Control") == "" {
+			t.Errorf("%s again: %d, %d bytes", at.Path, again.StatusCode, len(body))
 		}
-		base := &url.URL{Scheme: "http", Host: "node", Path: index}
-		for _, f := range found {
-			at, err := base.Parse(string(f[1]))
-			if err != nil || at.Host != "node" || !strings.HasPrefix(at.Path, "/docs/") {
-				t.Errorf("%s loads %s from elsewhere (%v)", index, f[1], err)
-				continue
-			}
-			for _, encoding := range []string{"identity", "gzip"} {
-				got, body := ask("GET", at.Path, "Accept-Encoding", encoding)
-				if got.StatusCode != 200 || len(body) == 0 {
-					t.Errorf("%s (%s): %d, %d bytes", at.Path, encoding, got.StatusCode, len(body))
-				}
-				if kind := got.Header.Get("Content-Type"); strings.HasSuffix(at.Path, ".js") != strings.Contains(kind, "javascript") ||
-					strings.HasSuffix(at.Path, ".css") != strings.Contains(kind, "css") {
-					t.Errorf("%s (%s): %s", at.Path, encoding, kind)
-				}
-			}
-			got, _ := ask("GET", at.Path, "Range", "bytes=0-1", "If-Match", `"other"`)
-			etag := got.Header.Get("ETag")
-			if got.StatusCode != 200 || !strings.HasPrefix(etag, `W/"`) || etag[len(etag)-1] != '"' || got.Header.Get("Vary") == "" && strings.HasSuffix(at.Path, "s") {
-				t.Errorf("%s in part: %d, validator %s", at.Path, got.StatusCode, etag)
-			}
-			if again, body := ask("GET", at.Path, "If-None-Match", etag); again.StatusCode != 304 || len(body) != 0 || again.Header.Get("Cache-Control") == "" {
-				t.Errorf("%s again: %d, %d bytes", at.Path, again.StatusCode, len(body))
-			}
-			if got, body := ask("HEAD", at.Path); got.StatusCode != 200 || len(body) != 0 {
-				t.Errorf("HEAD %s: %d, %d bytes", at.Path, got.StatusCode, len(body))
-			}
+		if got, body := ask("HEAD", at.Path); got.StatusCode != 200 || len(body) != 0 {
+			t.Errorf("HEAD %s: %d, %d bytes", at.Path, got.StatusCode, len(body))
 		}
 	}
 	if got, body := ask("HEAD", "/docs"); got.StatusCode != 200 || len(body) != 0 {
 		t.Errorf("HEAD: %d, %d bytes", got.StatusCode, len(body))
 	}
-	for _, nothing := range []string{"/docs/nothing", "/docs/index.html", "/docs/embed.go", "/docs/sub/", "/docs/?proxy=http://elsewhere/"} {
+	for _, nothing := range []string{"/docs/", "/docs/nothing", "/docs/index.html", "/docs/embed.go", "/docs/sub/", "/docs/?proxy=http://elsewhere/"} {
 		got, body := ask("GET", nothing)
-		if proxied := strings.Contains(nothing, "proxy"); proxied && got.StatusCode == 200 && bytes.Contains(body, []byte("swagger-ui")) {
-			continue // part of the page itself
-		}
 		if got.StatusCode != 404 || !bytes.Contains(body, []byte("NOT_FOUND")) || got.Header.Get("Location") != "" {
 			t.Errorf("%s: %d %v %q", nothing, got.StatusCode, got.Header, body)
 		}

@@ -61,7 +61,7 @@ const documentCache = "public, max-age=300"
 const documentUnit = 64 << 10
 
 // serveDocs answers every path that has no route: with a document, if the path is /docs or
-// below it, otherwise with 404. The router cannot have both /docs and /docs/, so it has neither.
+// below it, otherwise with 404.
 func (s *Server) serveDocs(x *exchange) failure {
 	d := s.docs[string(x.path)]
 	switch {

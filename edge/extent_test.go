@@ -19,7 +19,7 @@ var queryFields = map[string]struct {
 	link   bool // the address of the next page, apart from its cursor
 }{
 	"Workspace":  {func(q *origin.Query) { q.Workspace[0]++ }, false, false},                    // changes name it, keys imply it
-	"Collection": {func(q *origin.Query) { q.Collection = origin.Contacts }, false, true},       // changes name it
+	"Collection": {func(q *origin.Query) { q.Collection = origin.Contacts }, false, false},      // changes name it, the address is relative to its path
 	"Limit":      {func(q *origin.Query) { q.Limit++ }, false, true},                            // the rows show it
 	"After":      {func(q *origin.Query) { q.After = origin.Position{Set: true} }, true, false}, // the next page has another
 	"Sort":       {func(q *origin.Query) { q.Sort = origin.ByName }, true, true},

@@ -93,11 +93,11 @@ func appendLimits(dst []byte, c *client, quota *period, d *limiter.Decision) []b
 	}
 	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Limit: "...), burst, 10)
 	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Remaining: "...), tightest.Remaining, 10)
-	full := upToSecond(tightest.FullIn)
-	if tightest.RetryIn > 0 {
-		full = upToSecond(tightest.RetryIn)
+	reset := upToSecond(tightest.ResetIn)
+	if d.Refused != limiter.Neither {
+		reset = wholeSeconds(d.RetryAfter)
 	}
-	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Reset: "...), full, 10)
+	dst = strconv.AppendInt(append(dst, "\r\nX-RateLimit-Reset: "...), reset, 10)
 	return append(dst, crlf...)
 }
 

@@ -19,7 +19,7 @@ import (
 // The RateLimit headers have one item for each bucket. The X-RateLimit headers are about
 // the bucket with fewer tokens.
 func TestLimitHeaders(t *testing.T) {
-	c := &client{policy: unique.Make(`"key";q=100;w=2`), limit: 100, workspaceLimit: 500, workspaceBucket: new(limiter.Bucket)}
+	c := &client{policy: unique.Make(`"key";q=100;w=2;rate=50`), limit: 100, workspaceLimit: 500, workspaceBucket: new(limiter.Bucket)}
 	alone := &client{policy: c.policy, limit: 100}
 	second := func(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
 	november := &period{policy: `"quota";q=1000;w=2592000`}
@@ -38,25 +38,27 @@ func TestLimitHeaders(t *testing.T) {
 		d    limiter.Decision
 		want string
 	}{
-		"the quota has fewer": {c, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 99, ResetIn: 1}, Workspace: limiter.Status{Remaining: 7, ResetIn: second(2), FullIn: second(30)},
-			Quota: limiter.Status{Remaining: 5, ResetIn: second(3600.5), FullIn: second(3600.5)}},
+		"the quota has fewer": {c, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 99, ResetIn: 1}, Workspace: limiter.Status{Remaining: 7, ResetIn: second(2)},
+			Quota: limiter.Status{Remaining: 5, ResetIn: second(3600.5)}},
 			"RateLimit: \"key\";r=99;t=1, \"workspace\";r=7;t=2, \"quota\";r=5;t=3601\r\nX-RateLimit-Limit: 1000\r\nX-RateLimit-Remaining: 5\r\nX-RateLimit-Reset: 3601\r\n"},
-		"the quota has more": {alone, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 99, ResetIn: 1, FullIn: second(1)}, Quota: limiter.Status{Remaining: 500, ResetIn: second(60), FullIn: second(60)}},
+		"the quota has more": {alone, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 99, ResetIn: 1}, Quota: limiter.Status{Remaining: 500, ResetIn: second(60)}},
 			"RateLimit: \"key\";r=99;t=1, \"quota\";r=500;t=60\r\nX-RateLimit-Limit: 100\r\nX-RateLimit-Remaining: 99\r\nX-RateLimit-Reset: 1\r\n"},
-		"the quota refused": {alone, limiter.Decision{Refused: limiter.Quota, RetryAfter: second(60), Key: limiter.Status{}, Quota: limiter.Status{RetryIn: second(60), ResetIn: second(60), FullIn: second(60)}},
+		"the quota refused": {alone, limiter.Decision{Refused: limiter.Quota, RetryAfter: second(60), Key: limiter.Status{}, Quota: limiter.Status{RetryIn: second(60), ResetIn: second(60)}},
 			"RateLimit: \"key\";r=0;t=0, \"quota\";r=0;t=60\r\nX-RateLimit-Limit: 1000\r\nX-RateLimit-Remaining: 0\r\nX-RateLimit-Reset: 60\r\n"},
-		"allowed": {alone, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 99, ResetIn: second(.02), FullIn: second(1.2)}},
-			"RateLimit: \"key\";r=99;t=1\r\nX-RateLimit-Limit: 100\r\nX-RateLimit-Remaining: 99\r\nX-RateLimit-Reset: 2\r\n"},
+		"the quota is not known while Redis is away": {alone, limiter.Decision{Refused: limiter.Quota, RetryAfter: second(1), Quota: limiter.Status{RetryIn: second(1), ResetIn: second(60)}},
+			"RateLimit: \"key\";r=0;t=0, \"quota\";r=0;t=60\r\nX-RateLimit-Limit: 1000\r\nX-RateLimit-Remaining: 0\r\nX-RateLimit-Reset: 1\r\n"},
+		"allowed": {alone, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 99, ResetIn: second(.02)}},
+			"RateLimit: \"key\";r=99;t=1\r\nX-RateLimit-Limit: 100\r\nX-RateLimit-Remaining: 99\r\nX-RateLimit-Reset: 1\r\n"},
 		"full": {alone, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 100}},
 			"RateLimit: \"key\";r=100;t=0\r\nX-RateLimit-Limit: 100\r\nX-RateLimit-Remaining: 100\r\nX-RateLimit-Reset: 0\r\n"},
-		"the workspace has fewer": {c, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 99, ResetIn: 1}, Workspace: limiter.Status{Remaining: 7, ResetIn: second(2), FullIn: second(30)}},
-			"RateLimit: \"key\";r=99;t=1, \"workspace\";r=7;t=2\r\nX-RateLimit-Limit: 500\r\nX-RateLimit-Remaining: 7\r\nX-RateLimit-Reset: 30\r\n"},
-		"refused": {c, limiter.Decision{Refused: limiter.Key, RetryAfter: second(1.5), Key: limiter.Status{RetryIn: second(1.5), ResetIn: second(1.5), FullIn: second(60)}, Workspace: limiter.Status{Remaining: 7, ResetIn: second(2), FullIn: second(30)}},
+		"the workspace has fewer": {c, limiter.Decision{Allowed: true, Key: limiter.Status{Remaining: 99, ResetIn: 1}, Workspace: limiter.Status{Remaining: 7, ResetIn: second(2)}},
+			"RateLimit: \"key\";r=99;t=1, \"workspace\";r=7;t=2\r\nX-RateLimit-Limit: 500\r\nX-RateLimit-Remaining: 7\r\nX-RateLimit-Reset: 2\r\n"},
+		"refused": {c, limiter.Decision{Refused: limiter.Key, RetryAfter: second(1.5), Key: limiter.Status{RetryIn: second(1.5), ResetIn: second(1.5)}, Workspace: limiter.Status{Remaining: 7, ResetIn: second(2)}},
 			"RateLimit: \"key\";r=0;t=2, \"workspace\";r=7;t=2\r\nX-RateLimit-Limit: 100\r\nX-RateLimit-Remaining: 0\r\nX-RateLimit-Reset: 2\r\n"},
 		"blocked": {c, limiter.Decision{Refused: limiter.Workspace, Source: limiter.SourceBlocked, RetryAfter: time.Hour, Workspace: limiter.Status{RetryIn: time.Hour, ResetIn: time.Hour}},
 			"RateLimit: \"workspace\";r=0;t=3600\r\nX-RateLimit-Limit: 500\r\nX-RateLimit-Remaining: 0\r\nX-RateLimit-Reset: 3600\r\n"},
 	} {
-		policy, of := "RateLimit-Policy: \"key\";q=100;w=2", (*period)(nil)
+		policy, of := "RateLimit-Policy: \"key\";q=100;w=2;rate=50", (*period)(nil)
 		if strings.Contains(v.want, "quota") {
 			policy, of = policy+", \"quota\";q=1000;w=2592000", november
 		}
@@ -71,6 +73,24 @@ func TestLimitHeaders(t *testing.T) {
 				t.Errorf("%s: %s: %s is not described by %s", name, header, value, pattern)
 			}
 		}
+	}
+}
+
+// A bucket that fills in less than a second has a window of a second, so its rate is shown.
+func TestThePolicyShowsTheRate(t *testing.T) {
+	for want, p := range map[string]limiter.Policy{
+		`"key";q=5;w=1;rate=50`:         {Rate: 50_000_000, Burst: 5},
+		`"key";q=5;w=10;rate=0.5`:       {Rate: 500_000, Burst: 5},
+		`"key";q=1;w=4;rate=0.333`:      {Rate: 333_333, Burst: 1},
+		`"key";q=1;w=1000000`:           {Rate: 1, Burst: 1},
+		`"key";q=1;w=1;rate=4294967296`: {Rate: 4_294_967_296_000_000, Burst: 1},
+		`"key";q=0`:                     {Burst: 1},
+	} {
+		t.Run(want, func(t *testing.T) {
+			if got := string(appendPolicy(nil, "key", p)); got != want {
+				t.Error(got)
+			}
+		})
 	}
 }
 
@@ -114,7 +134,7 @@ func TestEveryLimitOfARowCanBeEnforced(t *testing.T) {
 	for range 200 {
 		rates = append(rates, math.Exp(random.Float64()*60-40))
 	}
-	policyHeader := regexp.MustCompile(`^"key";q=\d{1,10}(;w=[1-9]\d{0,14})?, "workspace";q=\d{1,10}(;w=[1-9]\d{0,14})?$`)
+	policyHeader := regexp.MustCompile(`^"key";q=\d{1,10}(;w=[1-9]\d{0,14}(;rate=\d{1,10}(\.\d{0,2}[1-9])?)?)?, "workspace";q=\d{1,10}(;w=[1-9]\d{0,14}(;rate=\d{1,10}(\.\d{0,2}[1-9])?)?)?$`)
 	for _, rate := range rates {
 		for _, burst := range []int32{1, 2, 3, 1000, 1_000_000, math.MaxInt32} {
 			l := apikey.LimitOf(&rate, &burst, apikey.DefaultLimit)
@@ -130,7 +150,7 @@ func TestEveryLimitOfARowCanBeEnforced(t *testing.T) {
 			}
 			for range 2 {
 				d := s.limiter.Take(time.Now(), c.bucket, c.workspaceBucket, nil)
-				if spent := burst == 1 && d.Key.Remaining == 0; d.Allowed != (rate > 0) && !spent || !d.Allowed && d.RetryAfter <= 0 || d.Key.FullIn < 0 || d.Key.ResetIn < 0 {
+				if spent := burst == 1 && d.Key.Remaining == 0; d.Allowed != (rate > 0) && !spent || !d.Allowed && d.RetryAfter <= 0 || d.Key.ResetIn < 0 {
 					t.Errorf("%g/s, %d at once: %+v", rate, burst, d)
 				}
 			}

@@ -209,9 +209,10 @@ func cacheStatus(r *cache.Result) string {
 }
 
 // appendLink appends the address of the next page, with the parameters that have
-// not their defaults.
+// not their defaults. It is relative to the page's own address, of which a proxy in
+// front may have removed a prefix.
 func appendLink(dst []byte, q *origin.Query, next string) []byte {
-	dst = append(append(append(dst, "</v1/"...), q.Collection.String()...), '?')
+	dst = append(dst, "<?"...)
 	if q.Limit != defaultLimit {
 		dst = append(strconv.AppendInt(append(dst, "limit="...), int64(q.Limit), 10), '&')
 	}

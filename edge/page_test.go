@@ -145,7 +145,7 @@ func TestLinkToTheNextPage(t *testing.T) {
 		t.Fatal(wrong)
 	}
 	link := string(appendLink(nil, &q, "NEXT"))
-	address, begins := strings.CutPrefix(link, "</v1/items?")
+	address, begins := strings.CutPrefix(link, "<?")
 	address, ends := strings.CutSuffix(address, `>; rel="next"`)
 	if !begins || !ends || strings.ContainsAny(address, "<>\" ") {
 		t.Fatalf("not a link: %s", link)
@@ -158,7 +158,7 @@ func TestLinkToTheNextPage(t *testing.T) {
 		t.Errorf("%s reads as %+v, %v; want %+v", query, got, wrong, q)
 	}
 	plain, _ := parseText(origin.Contacts, "")
-	if got := string(appendLink(nil, &plain, "N")); got != `</v1/contacts?cursor=N>; rel="next"` {
+	if got := string(appendLink(nil, &plain, "N")); got != `<?cursor=N>; rel="next"` {
 		t.Error(got)
 	}
 }

@@ -54,7 +54,7 @@ type answer struct {
 func (b *Bucket) answerOf(o lease.Outcome, now int64) answer {
 	s := b.lease.Status(now, false)
 	if o == lease.Denied {
-		s = s.Refused(b.lease.RetryIn(now))
+		s = lease.Refused(b.lease.RetryIn(now))
 	}
 	return answer{o, s}
 }
@@ -67,7 +67,7 @@ func (b *Bucket) over() bool { return b.until != 0 && time.Now().UnixMicro() >= 
 func (b *Bucket) within(s lease.Status, now int64, q *request) lease.Status {
 	if b.until != 0 {
 		s.ResetIn = time.Duration(max(1, q.periodEnds-now)) * time.Microsecond
-		s.FullIn, s.RetryIn = s.ResetIn, min(s.RetryIn, s.ResetIn)
+		s.RetryIn = min(s.RetryIn, s.ResetIn)
 	}
 	return s
 }

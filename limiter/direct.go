@@ -52,7 +52,7 @@ func (d *direct) decide(now int64, q request) Decision {
 		}
 		s := lease.StatusOf(&b.lease.Policy, b.lease.Level)
 		if q.cost > 0 && missing > 0 {
-			s = s.Refused(b.lease.Policy.TimeFor(missing))
+			s = lease.Refused(b.lease.Policy.TimeFor(missing))
 		}
 		r.add(Which(i+1), b.within(s, now, &q))
 	}

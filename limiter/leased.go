@@ -247,7 +247,7 @@ func (d *leased) decideFallback(p *part, now int64) {
 	case b.until != 0: // other nodes may have some of the quota left
 		retry = heartbeatInterval.Microseconds()
 	}
-	p.answer = answer{lease.Denied, p.status.Refused(retry)}
+	p.answer = answer{lease.Denied, lease.Refused(retry)}
 }
 
 // close gives back what this node holds and leaves the fleet. No more calls, sweeps and

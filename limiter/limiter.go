@@ -183,7 +183,7 @@ func (l *Limiter) decide(now time.Time, key, workspace, quota *Bucket, cost int6
 // blocked refuses a request because a bucket has rate 0.
 func blocked(which Which) Decision {
 	d := Decision{Source: SourceBlocked}
-	d.add(which, Status{}.Refused(blockedRetry.Microseconds()))
+	d.add(which, lease.Refused(blockedRetry.Microseconds()))
 	return d
 }
 

@@ -259,8 +259,8 @@ func TestHeadersOfAPage(t *testing.T) {
 		"Vary":                  `^X-API-Key, Accept-Encoding$`,
 		"Age":                   `^0$`,
 		"Cache-Status":          `^listedge; fwd=uri-miss`,
-		"Link":                  `^</v1/items\?limit=10&cursor=[A-Za-z0-9_-]+>; rel="next"$`,
-		"RateLimit-Policy":      `^"key";q=100000;w=200000$`,
+		"Link":                  `^<\?limit=10&cursor=[A-Za-z0-9_-]+>; rel="next"$`,
+		"RateLimit-Policy":      `^"key";q=100000;w=200000;rate=0.5$`,
 		"RateLimit":             `^"key";r=99999;t=[12]$`,
 		"X-RateLimit-Limit":     `^100000$`,
 		"X-RateLimit-Remaining": `^99999$`,
@@ -385,7 +385,7 @@ func TestLimits(t *testing.T) {
 			t.Fatalf("request %d: %s, %v", i, a.Status, a.Header)
 		}
 		if etag = a.Header.Get("ETag"); i == 0 {
-			if got := a.Header.Get("RateLimit-Policy"); got != `"key";q=5;w=500, "workspace";q=8;w=8000` {
+			if got := a.Header.Get("RateLimit-Policy"); got != `"key";q=5;w=500;rate=0.01, "workspace";q=8;w=8000;rate=0.001` {
 				t.Error(got)
 			}
 			// A 304 from memory costs no token, and the headers show it.

@@ -264,6 +264,21 @@ type answer struct {
 	body []byte
 }
 
+// next returns the path to which the answer's Link leads; "" = it has none.
+func (a *answer) next(t *testing.T) (path string) {
+	t.Helper()
+	link := a.Header.Get("Link")
+	if link == "" {
+		return ""
+	}
+	target, ok := strings.CutSuffix(strings.TrimPrefix(link, "<"), `>; rel="next"`)
+	next, err := a.Request.URL.Parse(target)
+	if !ok || err != nil {
+		t.Fatalf("Link: %s: %v", link, err)
+	}
+	return next.RequestURI()
+}
+
 // unpacked returns the decoded body.
 func (a *answer) unpacked() ([]byte, error) {
 	if a.Header.Get("Content-Encoding") != "gzip" {

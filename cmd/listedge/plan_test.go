@@ -42,7 +42,7 @@ func TestAPlanChangeReachesEveryNode(t *testing.T) {
 	for _, n := range nodes {
 		within(t, patience, "the new limit", func() bool {
 			a := n.get(t, "/v1/items", key)
-			return a.StatusCode == 200 && a.Header.Get("RateLimit-Policy") == `"key";q=1000;w=1`
+			return a.StatusCode == 200 && a.Header.Get("RateLimit-Policy") == `"key";q=1000;w=1;rate=1000`
 		})
 	}
 	// A limit for the whole workspace is one more bucket, on both.

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 
@@ -21,7 +20,7 @@ func spend(t *testing.T, n *testNode, key string, next func(link string) (path s
 	link, refused := "", false
 	within(t, patience, "429", func() bool {
 		a := n.get(t, next(link), key, headers...)
-		link, _, _ = strings.Cut(strings.TrimPrefix(a.Header.Get("Link"), "<"), ">")
+		link = a.next(t)
 		refused = a.StatusCode == 429
 		return refused
 	})

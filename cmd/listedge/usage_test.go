@@ -102,7 +102,7 @@ func TestUsageIsWhatTheNodesAnswered(t *testing.T) {
 			}
 		}
 		for next := "/v1/items?limit=20&sort=name"; next != ""; { // reads the next page ahead
-			next, _, _ = strings.Cut(strings.TrimPrefix(busy.get(t, nodes[0], "GET", next).Header.Get("Link"), "<"), ">")
+			next = busy.get(t, nodes[0], "GET", next).next(t)
 		}
 	}
 	use(10)

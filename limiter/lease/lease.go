@@ -220,7 +220,6 @@ type Status struct {
 	Remaining int64         // tokens that this node can give out
 	RetryIn   time.Duration // when refused: the time until there may be a token
 	ResetIn   time.Duration // the time until there is one more token; 0 when the bucket is full
-	FullIn    time.Duration // the time until the bucket is full
 }
 
 // Status returns the status at now for a request that is not refused. It subtracts what
@@ -252,16 +251,15 @@ func StatusOf(p *Policy, level int64) Status {
 	s := Status{Remaining: level / Token}
 	if p.Rate > 0 && level < p.Units() {
 		s.ResetIn = micros(p.TimeFor(Token - level%Token))
-		s.FullIn = micros(p.TimeFor(p.Units() - level))
 	}
 	return s
 }
 
 // Refused returns the status for a request that is refused: there is no token for
 // retryIn microseconds.
-func (s Status) Refused(retryIn int64) Status {
+func Refused(retryIn int64) Status {
 	retry := micros(max(1, retryIn))
-	return Status{RetryIn: retry, ResetIn: retry, FullIn: max(s.FullIn, retry)}
+	return Status{RetryIn: retry, ResetIn: retry}
 }
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

@@ -309,7 +309,7 @@ func TestWhatIsShownOfAQuota(t *testing.T) {
 			over, shown, low := 0, 0, int64(0)
 			w.Decided = func(n *Node, ok bool) {
 				s := n.Lease.Status(n.Now(), false)
-				if s.ResetIn != 0 || s.FullIn != 0 {
+				if s.ResetIn != 0 {
 					t.Fatalf("%+v", s)
 				}
 				if ok {

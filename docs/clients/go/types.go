@@ -225,7 +225,7 @@ type Page struct {
 // RateLimit The state of the buckets: `r` tokens left, `t` seconds until there is one more; of a quota, until its period ends.
 type RateLimit = string
 
-// RateLimitPolicy Buckets: `q` tokens at most, `w` seconds to fill; a quota: `q` requests in the `w` seconds of its period.
+// RateLimitPolicy Buckets: `q` tokens at most, `w` seconds to fill, `rate` tokens a second; a quota: `q` requests in the `w` seconds of its period.
 type RateLimitPolicy = string
 
 // RequestId The request's id, as in the `X-Request-Id` header.

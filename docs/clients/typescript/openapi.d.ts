@@ -244,7 +244,7 @@ export interface components {
         ErrorDetails: {
             [key: string]: string;
         };
-        /** @description Buckets: `q` tokens at most, `w` seconds to fill; a quota: `q` requests in the `w` seconds of its period. */
+        /** @description Buckets: `q` tokens at most, `w` seconds to fill, `rate` tokens a second; a quota: `q` requests in the `w` seconds of its period. */
         RateLimitPolicy: string;
         /** @description The state of the buckets: `r` tokens left, `t` seconds until there is one more; of a quota, until its period ends. */
         RateLimit: string;
@@ -900,13 +900,13 @@ export interface components {
          */
         CacheStatus: string;
         /**
-         * @description The address of the next page (RFC 8288). Present exactly when `page.hasMore` is true.
-         * @example </v1/items?limit=2&cursor=GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA>; rel="next"
+         * @description The address of the next page, relative to the address of this one (RFC 8288). Present exactly when `page.hasMore` is true.
+         * @example <?limit=2&cursor=GnCXowE676b9XPLetAuPSlJsHU45mlcvHo08S2oABkde9ldLsA>; rel="next"
          */
         Link: string;
         /**
-         * @description The buckets that the request was counted in: `q` is the burst in tokens, `w` the seconds an empty bucket takes to fill (draft-ietf-httpapi-ratelimit-headers). There is an item `"workspace"` if the workspace has a bucket of its own, and an item `"quota"` if it has a quota: `q` requests in a calendar day or month (UTC) of `w` seconds. With a rate of 0 every request is refused: `q` is 0 and there is no `w`.
-         * @example "key";q=100;w=2
+         * @description The buckets that the request was counted in: `q` is the burst in tokens, `w` the seconds an empty bucket takes to fill, rounded up (draft-ietf-httpapi-ratelimit-headers), and `rate` the tokens that are added per second, rounded to thousandths. A rate below 0.0005 is not shown; it is about `q` / `w`. There is an item `"workspace"` if the workspace has a bucket of its own, and an item `"quota"` if it has a quota: `q` requests in a calendar day or month (UTC) of `w` seconds. With a rate of 0 every request is refused: `q` is 0 and there is no `w`.
+         * @example "key";q=100;w=2;rate=50
          */
         RateLimitPolicy: components["schemas"]["RateLimitPolicy"];
         /**
@@ -925,13 +925,13 @@ export interface components {
          */
         XRateLimitRemaining: number;
         /**
-         * @description Seconds from now, as `t` in `RateLimit`.
+         * @description Seconds from now until there is one token more, as `t` in `RateLimit`. With 429 it is `Retry-After`.
          * @example 1
          */
         XRateLimitReset: number;
         /**
          * @description As `RateLimit-Policy` of a page. Present if the limit was checked, which is after the path, the method and the key.
-         * @example "key";q=100;w=2, "workspace";q=500;w=5
+         * @example "key";q=100;w=2;rate=50, "workspace";q=500;w=5;rate=100
          */
         RateLimitPolicyIfCounted: components["schemas"]["RateLimitPolicy"];
         /**
