@@ -27,27 +27,19 @@ import (
 const (
 	visibleCommits = 300
 	visiblePause   = 20 * time.Millisecond
-	hitWorkspaces  = 8
-	hitReaders     = 4 // for each workspace, over the nodes
-	hitPause       = 5 * time.Millisecond
 	writerRounds   = 4
 	writerTime     = 4 * time.Second
 )
 
-// measureFreshness prints how soon commits are shown, how often pages are hits
-// while they are written, and what following changes costs the writers.
+// measureFreshness prints how soon commits are shown, and what following changes
+// costs the writers.
 func measureFreshness(ctx context.Context, s *subject, r *report) error {
 	for _, nodes := range []int{1, 3} {
 		f, err := startFollowing(ctx, s, nodes)
 		if err != nil {
 			return err
 		}
-		err = errors.Join(measureVisible(ctx, s, f, r))
-		if nodes == 3 && err == nil {
-			for _, rate := range []float64{0.1, 1, 10} {
-				err = errors.Join(err, measureHitRate(ctx, s, f, rate, r))
-			}
-		}
+		err = measureVisible(ctx, s, f, r)
 		f.end()
 		if err != nil {
 			return err
@@ -262,69 +254,6 @@ func plural(n int, noun string) string {
 		return "1 " + noun
 	}
 	return fmt.Sprint(n, " ", noun, "s")
-}
-
-// measureHitRate has one writer for each workspace write at the rate, and
-// readers ask all nodes at an even pace.
-func measureHitRate(ctx context.Context, s *subject, f *followingFleet, rate float64, r *report) error {
-	writing, stop := context.WithTimeout(ctx, time.Duration(max(5, 2/rate)*float64(time.Second)))
-	defer stop()
-	var hits, all, writes atomic.Int64
-	var failed atomic.Pointer[error]
-	fail := func(err error) {
-		if err != nil && writing.Err() == nil {
-			failed.CompareAndSwap(nil, &err)
-			stop()
-		}
-	}
-	var running sync.WaitGroup
-	for w := range hitWorkspaces {
-		workspace, key, err := smallWorkspace(ctx, s)
-		if err != nil {
-			return err
-		}
-		running.Go(func() {
-			conn, err := pgx.Connect(ctx, s.url)
-			if err != nil {
-				fail(err)
-				return
-			}
-			defer conn.Close(context.Background())
-			pause := time.Duration(float64(time.Second) / rate)
-			wait := pause * time.Duration(w) / hitWorkspaces // not all at once
-			for n := 1; ; n++ {
-				select {
-				case <-writing.Done():
-					return
-				case <-time.After(wait):
-				}
-				_, err := conn.Exec(ctx, countUp, workspace, strconv.Itoa(n))
-				fail(err)
-				writes.Add(1)
-				wait = pause
-			}
-		})
-		for i := range hitReaders {
-			running.Go(func() {
-				for n := i; writing.Err() == nil; n++ {
-					status, _, err := f.nodes[n%len(f.nodes)].page(key)
-					fail(err)
-					all.Add(1)
-					if strings.HasPrefix(status, "listedge; hit") {
-						hits.Add(1)
-					}
-					time.Sleep(hitPause)
-				}
-			})
-		}
-	}
-	running.Wait()
-	if err := failed.Load(); err != nil {
-		return *err
-	}
-	r.figure(fmt.Sprintf("hit rate, 3 nodes, %g writes/s in each of %d workspaces, %%", rate, hitWorkspaces),
-		fmt.Sprintf("%.2f", 100*float64(hits.Load())/float64(max(all.Load(), 1))), fmt.Sprintf("(%d writes, %d requests)", writes.Load(), all.Load()))
-	return ctx.Err()
 }
 
 // measureWriters compares what pgbench commits while a node follows with what

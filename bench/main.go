@@ -46,12 +46,8 @@ type options struct {
 }
 
 func main() {
-	switch {
-	case len(os.Args) == 4 && os.Args[1] == bareArgument:
+	if len(os.Args) == 4 && os.Args[1] == bareArgument {
 		serveBare(os.Args[2], os.Args[3])
-		return
-	case len(os.Args) == 4 && os.Args[1] == serviceArgument:
-		serveService(os.Args[2], os.Args[3])
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -126,9 +122,9 @@ type measure struct {
 // measures in the order of the table; arguments name those that are wanted.
 var measures = []measure{
 	{"hits", measureHits, false}, {"opponents", measureOpponents, false}, {"latency", measureLatency, false}, {"redis", measureRedisHits, false},
-	{"misses", measureMisses, false}, {"service", measureService, false}, {"depth", measureDepth, false}, {"walks", measureWalks, false}, {"copies", measureCopies, false}, {"growth", measureGrowth, false},
-	{"keys", measureKeys, false}, {"fleet", measureFleet, false}, {"noisy", measureNoisy, false}, {"memory", measureMemory, false},
-	{"freshness", measureFreshness, false}, {"precision", measurePrecision, false}, {"changes", measureChanges, false}, {"limits", measureLimits, true},
+	{"misses", measureMisses, false}, {"depth", measureDepth, false}, {"walks", measureWalks, false}, {"copies", measureCopies, false}, {"growth", measureGrowth, false},
+	{"keys", measureKeys, false}, {"fleet", measureFleet, false}, {"memory", measureMemory, false},
+	{"freshness", measureFreshness, false}, {"precision", measurePrecision, false}, {"limits", measureLimits, true},
 }
 
 func prepare(ctx context.Context, postgres *sandbox.Postgres, dir string, items int) (*subject, error) {

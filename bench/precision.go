@@ -117,9 +117,6 @@ func measurePrecision(ctx context.Context, s *subject, r *report) error {
 				}
 			}
 		}
-		if err == nil && c.nodes == 1 && c.pages == 2000 {
-			err = p.measureWalks(ctx, f, r)
-		}
 		f.end()
 		if err != nil {
 			return err

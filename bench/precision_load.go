@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -163,53 +162,4 @@ func cpuOfRedis(ctx context.Context, addr string) (used time.Duration, err error
 		}
 	}
 	return used, nil
-}
-
-// measureWalks has clients walk through the list from its start, again and again, while
-// each second a new row comes in at its head: each walk then has other cursors.
-func (p *precision) measureWalks(ctx context.Context, f *followingFleet, r *report) error {
-	c := f.nodes[0].client(p.key)
-	walk := func(ends time.Time, requests, hits *int) error {
-		path := itemsPath(pageSize)
-		for cursor := ""; ctx.Err() == nil; {
-			body, status, err := c.get(path+cursor, "identity")
-			if err != nil {
-				return err
-			}
-			*requests++
-			if strings.HasPrefix(status, "listedge; hit") {
-				*hits++
-			}
-			_, rest, more := bytes.Cut(body, []byte(`"nextCursor":"`))
-			if !more || time.Now().After(ends) && !ends.IsZero() || *requests%2000 == 0 && ends.IsZero() {
-				return nil
-			}
-			next, _, _ := bytes.Cut(rest, []byte(`"`))
-			cursor = "&cursor=" + string(next)
-		}
-		return ctx.Err()
-	}
-	var pages, hits int
-	if err := walk(time.Time{}, &pages, &hits); err != nil {
-		return err
-	}
-	cost, requests, hits := precisionCost{}, 0, 0
-	writing, stop := context.WithCancel(ctx)
-	written := make(chan error, 1)
-	err := f.precisionSpent(ctx, &cost, func() (err error) {
-		go func() { written <- p.change(writing, &cost, false, []string{newRow}, 1) }()
-		for ends := time.Now().Add(2 * p.length); err == nil && time.Now().Before(ends); {
-			err = walk(ends, &requests, &hits)
-		}
-		stop()
-		return errors.Join(err, <-written)
-	})
-	if err != nil {
-		return err
-	}
-	what := fmt.Sprintf("walks through %d pages, 1 new row/s at the head", pages)
-	r.figure(what+": hits, %", fmt.Sprintf("%.1f", 100*float64(hits)/float64(requests)), "")
-	r.figure("… requests without a query, %", fmt.Sprintf("%.1f", 100-100*float64(cost.queries)/float64(requests)), "")
-	r.figure("… requests/s, and queries/s", fmt.Sprintf("%.0f, %.0f", float64(requests)/cost.spent.Seconds(), float64(cost.queries)/cost.spent.Seconds()), "")
-	return nil
 }
