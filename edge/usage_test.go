@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -56,7 +57,7 @@ func TestUsageCountsWhatIsAnswered(t *testing.T) {
 			}
 			entry.Key.Contacts = false
 			var sum writtenUsage
-			r := usage.Start(&sum)
+			r := usage.Start(&sum, slog.New(slog.DiscardHandler))
 			entry.Value.usage = r.Counter(usage.Key{})
 			ctx.Request.Header.SetMethod(c.method)
 			ctx.Request.SetRequestURI(c.target)

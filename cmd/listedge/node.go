@@ -150,7 +150,7 @@ func newNode(ctx context.Context, f NodeFlags, database databaseURLs, settings m
 		return nil, err
 	}
 	n.maxConnections = limitConnections(f, descriptorLimit(), memoryLimit(), logger)
-	n.usage = usage.Start(usage.NewStore(n.database))
+	n.usage = usage.Start(usage.NewStore(n.database), logger)
 	registry := metrics.New(version, builtFrom())
 	n.metrics = registry
 	n.server = edge.New(edge.Options{

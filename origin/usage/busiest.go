@@ -11,10 +11,7 @@ type Use struct {
 	Requests, Refused float64 // per second; refused = answered with a 429
 }
 
-// maxBusiest is how many keys Busiest returns.
-const maxBusiest = 10
-
-// busiest are the keys with the most requests, the busiest first.
+// busiest are the ten keys with the most requests, the busiest first.
 type busiest []Use
 
 // add adds a use. A key that has several counters is one of the busiest with their sum.
@@ -25,7 +22,7 @@ func (b *busiest) add(u Use) {
 	}
 	at, _ := slices.BinarySearchFunc(*b, u, func(a, b Use) int { return cmp.Compare(b.Requests, a.Requests) })
 	*b = slices.Insert(*b, at, u)
-	*b = (*b)[:min(len(*b), maxBusiest)]
+	*b = (*b)[:min(len(*b), 10)]
 }
 
 // Busiest returns the keys with the most requests of the last interval.

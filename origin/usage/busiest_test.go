@@ -11,7 +11,7 @@ import (
 func TestBusiestKeys(t *testing.T) {
 	const interval = 5 * time.Second
 	begin := func(t *testing.T) *usage.Recorder {
-		r := usage.Start(newTable())
+		r := start(newTable())
 		t.Cleanup(func() { closed(t, r) })
 		return r
 	}

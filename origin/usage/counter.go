@@ -3,13 +3,17 @@ package usage
 import (
 	"runtime"
 	"sync/atomic"
+	"time"
 	"weak"
 
 	"github.com/google/uuid"
 )
 
 // Key is what is counted for: an API key, in the workspace that it belongs to.
-type Key struct{ Workspace, ID uuid.UUID }
+type Key struct {
+	Workspace uuid.UUID `json:"workspace"`
+	ID        uuid.UUID `json:"key"`
+}
 
 // Counts say what a key was used for.
 type Counts struct {
@@ -22,11 +26,7 @@ type Counts struct {
 
 // Add adds other counts.
 func (c *Counts) Add(o Counts) {
-	c.Requests += o.Requests
-	c.Refused += o.Refused
-	c.NotModified += o.NotModified
-	c.Bytes += o.Bytes
-	c.Queries += o.Queries
+	*c = Counts{c.Requests + o.Requests, c.Refused + o.Refused, c.NotModified + o.NotModified, c.Bytes + o.Bytes, c.Queries + o.Queries}
 }
 
 // since returns what was counted after the earlier state.
@@ -36,17 +36,20 @@ func (c Counts) since(earlier Counts) Counts {
 }
 
 // Counter counts the use of a key, by atomic additions alone. A key may have several
-// counters, one after the other or at the same time: the Recorder adds them up.
+// counters, one after the other or at the same time: their counts are added up.
 type Counter struct{ *counts }
 
-// counts are the numbers of a Counter. The Recorder keeps them when the Counter is no
-// longer used, until it has collected them.
+// counts are the numbers of a Counter, in the Recorder's queue.
 type counts struct {
 	requests, refused, notModified, bytes, queries atomic.Uint64
 
-	key       Key
-	holder    weak.Pointer[Counter] // without it nothing more is counted
-	collected Counts                // so far; the Recorder's
+	key    Key
+	holder weak.Pointer[Counter] // without it nothing more is counted
+
+	// The Recorder's.
+	seen, taken Counts    // as of the last look; of these, what is in rows
+	since       time.Time // what is seen and not taken was counted after it
+	lastUsed    time.Time // the end of the last interval with a request
 }
 
 func newCounter(k Key) *Counter {
@@ -83,4 +86,11 @@ func (c *counts) read() (n Counts) {
 	n.Refused, n.NotModified, n.Bytes, n.Queries = c.refused.Load(), c.notModified.Load(), c.bytes.Load(), c.queries.Load()
 	n.Requests = c.requests.Load()
 	return n
+}
+
+// take makes a row of what is seen and not taken. It was counted in that hour.
+func (c *counts) take(hour time.Time) Row {
+	row := Row{Key: c.key, Hour: hour, Counts: c.seen.since(c.taken), LastUsed: c.lastUsed, since: c.since}
+	c.taken = c.seen
+	return row
 }

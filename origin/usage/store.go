@@ -2,7 +2,9 @@ package usage
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,15 +18,19 @@ const Kept = 35 * 24 * time.Hour
 
 // writeSQL writes a batch in one statement, if its number ($2) is above those that its run
 // ($1) has written. A batch that is sent again while the first statement still runs waits
-// for it, at the row of its run. Rows are locked in a fixed order.
+// for it, at the row of its run. Rows are locked in a fixed order, so that two nodes never wait
+// for each other in a circle.
 const writeSQL = `
 WITH first_time AS (
 	INSERT INTO public.usage_writers AS w (run, batch, written_at) VALUES ($1::uuid, $2::int8, now())
 	ON CONFLICT (run) DO UPDATE SET batch = excluded.batch, written_at = excluded.written_at WHERE w.batch < excluded.batch
 	RETURNING run
 ), used AS (
-	SELECT u.* FROM first_time, unnest($3::text[]::uuid[], $4::timestamptz[], $5::text[]::uuid[], $6::int8[], $7::int8[], $8::int8[], $9::int8[], $10::int8[], $11::timestamptz[])
-		AS u (workspace_id, hour, key_id, requests, refused, not_modified, bytes, queries, last_used_at)
+	SELECT workspace AS workspace_id, hour, key AS key_id, sum(requests)::int8 AS requests, sum(refused)::int8 AS refused, sum("notModified")::int8 AS not_modified,
+		sum(bytes)::int8 AS bytes, sum(queries)::int8 AS queries, max("lastUsed") AS last_used_at
+	FROM first_time, json_to_recordset($3::json) AS u (workspace uuid, hour timestamptz, key uuid, requests int8, refused int8, "notModified" int8, bytes int8,
+		queries int8, "lastUsed" timestamptz)
+	GROUP BY workspace, hour, key
 ), counted AS (
 	INSERT INTO public.key_usage AS k (workspace_id, hour, key_id, requests, refused, not_modified, bytes, queries)
 	SELECT workspace_id, hour, key_id, requests, refused, not_modified, bytes, queries FROM used ORDER BY workspace_id, hour, key_id
@@ -66,20 +72,18 @@ func NewStore(db *postgres.Database) *Store { return &Store{db} }
 
 // Write implements Writer.
 func (s *Store) Write(ctx context.Context, b *Batch) error {
-	n := len(b.Rows)
-	workspaces, keys := make([]string, n), make([]string, n)
-	hours, lastUsed := make([]time.Time, n), make([]time.Time, n)
-	requests, refused, notModified, bytes, queries := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
-	for i, row := range b.Rows {
-		workspaces[i], keys[i], hours[i], lastUsed[i] = row.Workspace.String(), row.ID.String(), row.Hour, row.LastUsed
-		requests[i], refused[i], notModified[i] = int64(row.Requests), int64(row.Refused), int64(row.NotModified)
-		bytes[i], queries[i] = int64(row.Bytes), int64(row.Queries)
+	rows, err := json.Marshal(b.Rows)
+	if err != nil {
+		return err
 	}
-	return s.transact(ctx, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, writeSQL, pgx.QueryExecModeExec, b.Run.String(), b.Number,
-			workspaces, hours, keys, requests, refused, notModified, bytes, queries, lastUsed)
+	err = s.transact(ctx, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, writeSQL, pgx.QueryExecModeExec, b.Run.String(), b.Number, string(rows))
 		return err
 	})
+	if code := postgres.Code(err); strings.HasPrefix(code, "22") || strings.HasPrefix(code, "23") { // a value, or a constraint
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	return err
 }
 
 // Expire implements Writer.

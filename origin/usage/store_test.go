@@ -68,7 +68,7 @@ func TestABatchCountsOnce(t *testing.T) {
 	t.Parallel()
 	url := shared.New(t)
 	s, run := openStore(t, url), uuid.New()
-	first := []usage.Row{used(key(1, 1), hour, 3), used(key(1, 1), hour.Add(time.Hour), 4), used(key(1, 2), hour, 5)}
+	first := []usage.Row{used(key(1, 1), hour, 3), used(key(1, 1), hour.Add(time.Hour), 4), used(key(1, 2), hour, 2), used(key(1, 2), hour, 3)}
 	write(t, s, run, 1, first...)
 	write(t, s, run, 1, first...) // its answer was lost
 	write(t, s, run, 2, used(key(1, 1), hour, 10))
@@ -77,7 +77,7 @@ func TestABatchCountsOnce(t *testing.T) {
 	if got, want := sums(t, url, hoursSQL), "10 1 13 13 13 13 13, 10 2 6 6 6 6 6, 11 1 4 4 4 4 4"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	if got, want := sums(t, url, usedSQL), "1 11:00:04, 2 10:00:05"; got != want { // never earlier than before
+	if got, want := sums(t, url, usedSQL), "1 11:00:04, 2 10:00:03"; got != want { // never earlier than before
 		t.Errorf("%s, want %s", got, want)
 	}
 }
@@ -104,6 +104,23 @@ func TestABatchThatStillRunsCountsOnce(t *testing.T) {
 	postgrestest.ExecOn(t, holder, "COMMIT")
 	writes.Wait()
 	if got, want := sums(t, url, hoursSQL), "10 1 2 2 2 2 2"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// A row that cannot be added to is refused, and nothing of its batch is written.
+func TestARowAtItsBoundIsRefused(t *testing.T) {
+	t.Parallel()
+	url := shared.New(t)
+	s, run := openStore(t, url), uuid.New()
+	write(t, s, run, 1, used(key(1, 1), hour, 1))
+	postgrestest.Exec(t, url, "UPDATE key_usage SET bytes = 9223372036854775807")
+	refused := &usage.Batch{Run: run, Number: 2, Rows: []usage.Row{used(key(1, 1), hour, 1), used(key(1, 2), hour, 1)}}
+	if err := s.Write(postgrestest.Within(t, patience), refused); !errors.Is(err, usage.ErrRefused) {
+		t.Error(err)
+	}
+	write(t, s, run, 2, refused.Rows[1:]...)
+	if got, want := sums(t, url, hoursSQL), "10 1 1 1 1 9223372036854775807 1, 10 2 1 1 1 1 1"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
