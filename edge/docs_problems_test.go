@@ -82,6 +82,9 @@ func TestOpenAPIShowsEveryProblem(t *testing.T) {
 	doc := loadOpenAPI(t)
 	elsewhere := map[int]string{404: "NotFound", 405: "MethodNotAllowed"} // than at an operation
 	for _, p := range problems(t) {
+		if p.code == invalid.code {
+			continue // its message depends on the request: see TestOpenAPIHasAllDetailsOfParameters
+		}
 		if !slices.Contains(contractCodes[p.code], p.status) {
 			t.Errorf("%d %s is not in the contract", p.status, p.code)
 		}
@@ -113,7 +116,7 @@ func TestOpenAPIShowsOnlyProblems(t *testing.T) {
 			continue
 		}
 		for _, e := range errorsOf(r.Value) {
-			if said := fmt.Sprintf("%s: %s", e["code"], e["message"]); !had[said] {
+			if said := fmt.Sprintf("%s: %s", e["code"], e["message"]); !had[said] && e["code"] != invalid.code {
 				t.Errorf("%s: nothing answers %s", name, said)
 			}
 		}
@@ -171,6 +174,9 @@ func TestOpenAPIHasAllDetailsOfParameters(t *testing.T) {
 		"givenTwice":        {origin.Items, "limit=1&limit=2"},
 		"searchTooLong":     {origin.Items, "search=" + strings.Repeat("a", 121)},
 		"notUTF8":           {origin.Items, "search=%FF"},
+		"notEncoded":        {origin.Items, "search=100%"},
+		"nul":               {origin.Items, "search=%00"},
+		"unknownOfContacts": {origin.Contacts, "stock=low"},
 		"notAName":          {origin.Items, "%FF=1"},
 		"malformedCursor":   {origin.Items, "cursor=" + cursor[1:]},
 		"foreignCursor":     {origin.Items, "cursor=" + cursor},
@@ -180,7 +186,8 @@ func TestOpenAPIHasAllDetailsOfParameters(t *testing.T) {
 	}
 	documented := map[string]bool{}
 	for name, example := range loadOpenAPI(t).Components.Responses["BadRequest"].Value.Content.Get("application/json").Examples {
-		given, ok := example.Value.Value.(map[string]any)["error"].(map[string]any)["details"].(map[string]any)
+		answer := example.Value.Value.(map[string]any)["error"].(map[string]any)
+		given, ok := answer["details"].(map[string]any)
 		if !ok {
 			continue // of an unreadable request
 		}
@@ -189,7 +196,12 @@ func TestOpenAPIHasAllDetailsOfParameters(t *testing.T) {
 			t.Errorf("%s: the test has no request for this example", name)
 			continue
 		}
-		_, said := parseText(a.collection, a.query)
+		q := origin.Query{Collection: a.collection}
+		errs := parseQuery(&q, []byte(a.query))
+		said := errs.details
+		if answer["message"] != errs.message() {
+			t.Errorf("%s: the message is %q, the example has %q", name, errs.message(), answer["message"])
+		}
 		for parameter, why := range said {
 			documented[why] = true
 			if given[parameter] != why {

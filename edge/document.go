@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"io"
+	"path"
 	"sync"
 
 	"github.com/valyala/fasthttp"
@@ -74,7 +75,13 @@ func (s *Server) serveDocs(x *exchange) failure {
 	if f := s.limitPublic(x, 1); f.problem != nil {
 		return f
 	}
-	return failure{problem: notFound}
+	f := failure{problem: notFound}
+	if len(x.path) <= 2*s.longestPath { // a base URL that ends in a slash makes two of it
+		if near := path.Clean(string(x.path)); s.paths[near] {
+			f.message = "There is nothing at this address; use " + near + "."
+		}
+	}
+	return f
 }
 
 // serveDocument answers GET and HEAD, within the limit of the client's address.

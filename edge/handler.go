@@ -29,7 +29,7 @@ func (s *Server) newRouter() *router.Router {
 	r.RedirectTrailingSlash, r.RedirectFixedPath = false, false
 	r.HandleMethodNotAllowed, r.HandleOPTIONS = false, false // ANY does: 405 with a problem
 	get := func(path string, route metrics.Route, serve func(*exchange) failure) {
-		s.longestPath = max(s.longestPath, len(path))
+		s.addPath(path)
 		r.GET(path, s.handler(route, serve))
 		r.HEAD(path, s.handler(route, serve))
 		r.ANY(path, s.handler(route, func(*exchange) failure { return failure{problem: wrongMethod} }))
@@ -38,10 +38,16 @@ func (s *Server) newRouter() *router.Router {
 	get("/v1/contacts", metrics.RouteContacts, func(x *exchange) failure { return s.list(x, origin.Contacts) })
 	get(openAPIPath, metrics.RouteOpenAPI, func(x *exchange) failure { return s.serveDocument(x, openAPI()) })
 	for path := range s.docs {
-		s.longestPath = max(s.longestPath, len(path))
+		s.addPath(path)
 	}
 	r.NotFound = s.handler(metrics.RouteDocs, s.serveDocs)
 	return r
+}
+
+// addPath adds a path at which something is.
+func (s *Server) addPath(path string) {
+	s.paths[path] = true
+	s.longestPath = max(s.longestPath, len(path))
 }
 
 // handler makes a handler of a function that writes the response or fails.
@@ -233,9 +239,10 @@ type exchange struct {
 // failure is why a request ends with a problem. If problem is nil, there is no failure.
 type failure struct {
 	problem *problem
-	params  paramErrors
-	retry   int64 // Retry-After in seconds; 0 = none
-	cause   error // for the log
+	message string  // for the client alone, because it may repeat what the client sent; "" = the problem's
+	details details // for the client alone; nil = none
+	retry   int64   // Retry-After in seconds; 0 = none
+	cause   error   // for the log
 }
 
 func begin(ctx *fasthttp.RequestCtx) *exchange {

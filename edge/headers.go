@@ -57,15 +57,16 @@ func (r *requestHeaders) read(h *fasthttp.RequestHeader) {
 // HTTP: a proxy in front might read them differently. It also splits the target.
 func (s *Server) checkHeaders(x *exchange) failure {
 	h := &x.http.Request.Header
-	var ok bool
-	x.path, x.parameters, ok = splitTarget(h.RequestURI())
-	var p *problem
+	var target, p *problem
+	x.path, x.parameters, target = splitTarget(h.RequestURI())
 	switch version := h.Protocol(); { // fasthttp allows any digit, dot and digit
 	case bytes.HasPrefix(version, []byte("HTTP/0.")):
 		p = badRequest
 	case string(version) != "HTTP/1.1" && string(version) != "HTTP/1.0":
 		p = wrongVersion
-	case !ok, x.headers.spaceInName, !isHost(h.Host()), x.conn.lines.encoding && !validFraming(h):
+	case target != nil:
+		p = target
+	case x.headers.spaceInName, !isHost(h.Host()), x.conn.lines.encoding && !validFraming(h):
 		p = badRequest
 	case x.headers.count > maxHeaders:
 		p = headersTooLarge
@@ -81,29 +82,29 @@ func (s *Server) checkHeaders(x *exchange) failure {
 // splitTarget splits a request's target at its question mark, and removes scheme and
 // authority from an absolute target (RFC 9112, 3.2). It replaces fasthttp's parser,
 // which drops the text behind a number sign and resolves dot segments.
-func splitTarget(target []byte) (path, parameters []byte, ok bool) {
+func splitTarget(target []byte) (path, parameters []byte, p *problem) {
 	for _, c := range target { // fasthttp allows no control characters
 		if c >= 0x80 || c == '#' {
-			return nil, nil, false
+			return nil, nil, notEncoded
 		}
 	}
 	if target[0] != '/' {
 		scheme, rest, absolute := bytes.Cut(target, []byte("://"))
-		if !absolute {
-			return target, nil, string(target) == "*" // fasthttp allows it for OPTIONS only
+		if string(target) == "*" { // fasthttp allows it for OPTIONS only
+			return target, nil, nil
 		}
 		end := bytes.IndexAny(rest, "/?")
 		if end < 0 {
 			end = len(rest)
 		}
-		http := bytes.EqualFold(scheme, []byte("http")) || bytes.EqualFold(scheme, []byte("https"))
+		http := absolute && (bytes.EqualFold(scheme, []byte("http")) || bytes.EqualFold(scheme, []byte("https")))
 		if !http || end == 0 || !isHost(rest[:end]) {
-			return nil, nil, false
+			return nil, nil, badRequest
 		}
 		target = rest[end:]
 	}
 	path, parameters, _ = bytes.Cut(target, []byte{'?'})
-	return path, parameters, true
+	return path, parameters, nil
 }
 
 // isHost reports whether the text has only characters of a host and a port (RFC 3986,

@@ -354,16 +354,17 @@ func FuzzLines(f *testing.F) {
 }
 
 func FuzzTarget(f *testing.F) {
-	for _, target := range []string{"/v1/items?limit=1", "http://a/b?c", "//a/b?c=://", "/a#b", "*", "http://a@b/", "http://a?b/c"} {
+	for _, target := range []string{"/v1/items?limit=1", "http://a/b?c", "//a/b?c=://", "/a#b", "/a?search=東京", "*", "http://a@b/", "http://a?b/c"} {
 		f.Add(target)
 	}
 	f.Fuzz(func(t *testing.T, target string) {
-		path, parameters, ok := splitTarget([]byte(target))
-		if !ok {
-			return
+		path, parameters, refused := splitTarget([]byte(target))
+		raw := strings.Contains(target, "#") || strings.ContainsFunc(target, func(r rune) bool { return r > 0x7f })
+		if raw != (refused == notEncoded) {
+			t.Errorf("%q: %v", target, refused)
 		}
-		if strings.Contains(target, "#") || strings.ContainsFunc(target, func(r rune) bool { return r > 0x7f }) {
-			t.Errorf("%q is taken", target)
+		if refused != nil {
+			return
 		}
 		before, after, _ := strings.Cut(target, "?")
 		if !strings.HasSuffix(before, string(path)) || after != string(parameters) || target[0] == '/' && before != string(path) {

@@ -91,7 +91,7 @@ func (s *Server) refuseConnection(c net.Conn) {
 	began := time.Now()
 	_ = c.SetDeadline(began.Add(refusalTimeout)) // also of reads, for the handshake
 	id := append(s.ids.prefix(), '0')
-	body := problemBody(tooManyConns, &paramErrors{}, id)
+	body := problemBody(&failure{problem: tooManyConns}, id)
 	response := "HTTP/1.1 " + strconv.Itoa(tooManyConns.status) + " " + fasthttp.StatusMessage(tooManyConns.status) +
 		"\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n" + noSniff +
 		"Connection: close\r\nRetry-After: " + strconv.Itoa(retrySoon) + "\r\nX-Request-Id: " + string(id) +

@@ -33,7 +33,7 @@ func (s *Server) lookUp(x *exchange) failure {
 		x.endPhase(phaseForward)
 		if err != nil {
 			s.returnToken(x)
-			return failure{problem: lookUpProblem(err), retry: retrySoon, cause: err}
+			return failure{problem: lookUpProblem(err, x.query.Search), retry: retrySoon, cause: err}
 		}
 	}
 	s.countLookUp(x)

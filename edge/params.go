@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -47,10 +49,15 @@ var (
 	}
 )
 
+var unknownParameter = [...]string{
+	origin.Items:    "is not a parameter of items; these are cursor, limit, search, sort, stock and type",
+	origin.Contacts: "is not a parameter of contacts; these are cursor, limit, search, sort and type",
+}
+
 // parse reads the parameters of a request.
 func (s *Server) parse(x *exchange) failure {
 	if errs := parseQuery(&x.query, x.parameters); errs.details != nil {
-		return failure{problem: invalid, params: errs}
+		return failure{problem: invalid, message: errs.message(), details: errs.details}
 	}
 	return failure{}
 }
@@ -69,18 +76,18 @@ func parseQuery(q *origin.Query, query []byte) (errs paramErrors) {
 			continue
 		}
 		rawName, rawValue, _ := bytes.Cut(pair, []byte{'='})
-		name, nameOK := unescape(rawName)
-		value, valueOK := unescape(rawValue)
+		name, badName := unescape(rawName)
+		value, badValue := unescape(rawValue)
 		p, known := parameters[q.Collection][string(name)]
 		switch {
-		case !nameOK:
+		case badName != "":
 			errs.addUnknown(rawName, "is not a parameter's name")
 		case !known:
-			errs.addUnknown(name, "is not a parameter of this collection")
+			errs.addUnknown(name, unknownParameter[q.Collection])
 		case given&p.bit != 0:
 			errs.add(string(name), "is given twice")
-		case !valueOK:
-			errs.add(string(name), "is not percent-encoded UTF-8 without NUL")
+		case badValue != "":
+			errs.add(string(name), badValue)
 		case p.bit == cursorBit:
 			cursor = value
 		default:
@@ -147,18 +154,24 @@ func parseCursor(q *origin.Query, text []byte, scoped bool) (why string) {
 	return "is malformed; use nextCursor unchanged"
 }
 
-// unescape decodes a part of a query string. ok is false if it is not percent-encoded
-// UTF-8 without NUL.
-func unescape(raw []byte) (decoded []byte, ok bool) {
+// unescape decodes a part of a query string. It returns why the part is invalid, or an
+// empty text.
+func unescape(raw []byte) (decoded []byte, why string) {
 	decoded = raw
 	if bytes.IndexByte(raw, '%') >= 0 || bytes.IndexByte(raw, '+') >= 0 {
 		text, err := url.QueryUnescape(string(raw))
 		if err != nil {
-			return nil, false
+			return nil, "must have two hexadecimal digits behind each percent sign"
 		}
 		decoded = []byte(text)
 	}
-	return decoded, utf8.Valid(decoded) && bytes.IndexByte(decoded, 0) < 0
+	switch {
+	case !utf8.Valid(decoded):
+		return nil, "must be UTF-8, percent-encoded"
+	case bytes.IndexByte(decoded, 0) >= 0:
+		return nil, "must not have a NUL character"
+	}
+	return decoded, ""
 }
 
 // details says, for each invalid parameter, what is wrong with it.
@@ -203,10 +216,17 @@ func (e *paramErrors) addUnknown(sent []byte, why string) {
 	}
 }
 
-// message returns the problem's message, with the number of omitted parameters.
-func (e *paramErrors) message(p *problem) string {
-	if e.omitted == 0 {
-		return p.message
+// message says what is wrong with the parameter, or names several, in an order that does
+// not change.
+func (e *paramErrors) message() string {
+	names := slices.Sorted(maps.Keys(e.details))
+	last := len(names) - 1
+	if last == 0 {
+		return names[0] + ": " + e.details[names[0]] + "."
 	}
-	return fmt.Sprintf("%s Beside those in details, %d more are unknown.", p.message, e.omitted)
+	text := strings.Join(names[:last], ", ") + " and " + names[last] + " are not valid; details says why."
+	if e.omitted > 0 {
+		text += fmt.Sprintf(" %d more are unknown.", e.omitted)
+	}
+	return text
 }

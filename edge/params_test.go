@@ -3,6 +3,7 @@ package edge
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -221,6 +222,20 @@ func FuzzPageKey(f *testing.F) {
 	})
 }
 
+// What is said of an unknown parameter names all that exist.
+func TestAnUnknownParameterNamesThoseThatExist(t *testing.T) {
+	for _, c := range []origin.Collection{origin.Items, origin.Contacts} {
+		t.Run(c.String(), func(t *testing.T) {
+			names := slices.Sorted(maps.Keys(parameters[c]))
+			last := len(names) - 1
+			want := "are " + strings.Join(names[:last], ", ") + " and " + names[last]
+			if !strings.HasSuffix(unknownParameter[c], want) {
+				t.Errorf("%q, want %q", unknownParameter[c], want)
+			}
+		})
+	}
+}
+
 // The size of an error response is bounded, however many parameters are wrong and however
 // long their names are. It names all that exist, some of the others, and how many there are.
 func TestReportedParametersAreBounded(t *testing.T) {
@@ -260,12 +275,13 @@ func TestReportedParametersAreBounded(t *testing.T) {
 					t.Errorf("%s is not named: %s", name, got.body)
 				}
 			}
-			want := invalid.message
-			if c.omitted > 0 {
-				want += fmt.Sprintf(" Beside those in details, %d more are unknown.", c.omitted)
-			}
-			if body.Error.Message != want {
+			if want := fmt.Sprintf(" %d more are unknown.", c.omitted); strings.HasSuffix(body.Error.Message, want) != (c.omitted > 0) {
 				t.Errorf("%q, want %q", body.Error.Message, want)
+			}
+			for name := range body.Error.Details {
+				if !strings.Contains(body.Error.Message, name) {
+					t.Errorf("%q does not name %q", body.Error.Message, name)
+				}
 			}
 			if len(got.body) > 8<<10 {
 				t.Errorf("an answer of %d bytes", len(got.body))

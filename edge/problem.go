@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,6 +34,7 @@ func (p *problem) isServiceFailure() bool { return p.log != nil }
 
 var (
 	badRequest      = &problem{"REQUEST_FAILED", 400, "The request could not be read.", nil}
+	notEncoded      = &problem{"REQUEST_FAILED", 400, "The address has characters that must be percent-encoded.", nil}
 	wrongMethod     = &problem{"REQUEST_FAILED", 405, "Only GET and HEAD are supported here.", nil}
 	tooSlow         = &problem{"REQUEST_FAILED", 408, "The request took too long to arrive.", nil}
 	etagMismatch    = &problem{"REQUEST_FAILED", 412, "The page does not match If-Match; only * does.", nil}
@@ -53,7 +55,8 @@ var (
 	originDown      = &problem{"SERVICE_UNAVAILABLE", 503, "The database cannot be reached at the moment.", &throttle{}}
 	originClosed    = &problem{"SERVICE_UNAVAILABLE", 503, "This collection cannot be read at the moment.", &throttle{}}
 	originBusy      = &problem{"SERVICE_UNAVAILABLE", 503, "Too many queries are waiting; try again shortly.", &throttle{}}
-	originSlow      = &problem{"SERVICE_UNAVAILABLE", 503, "The query took too long; try again or narrow it.", &throttle{}}
+	originSlow      = &problem{"SERVICE_UNAVAILABLE", 503, "The database took too long to answer.", &throttle{}}
+	searchSlow      = &problem{"SERVICE_UNAVAILABLE", 503, "The search took too long, and may do so again; search for a longer text.", &throttle{}}
 	tooManyConns    = &problem{"SERVICE_UNAVAILABLE", 503, "Too many connections.", &throttle{}}
 	notStored       = &problem{"REQUEST_FAILED", 504, "No usable page is stored, and only-if-cached forbids reading the database.", nil}
 	wrongVersion    = &problem{"REQUEST_FAILED", 505, "This version of HTTP is not supported; use HTTP/1.1.", nil}
@@ -76,7 +79,7 @@ func (s *Server) writeProblem(x *exchange, f failure) {
 		addTiming(r, x)
 	}
 	r.add(headerRequestID, x.id)
-	r.setBody(problemBody(f.problem, &f.params, x.id))
+	r.setBody(problemBody(&f, x.id))
 	x.outcome, x.failure = metrics.OutcomeError, f
 	if f.problem.status == fasthttp.StatusTooManyRequests {
 		x.outcome = metrics.OutcomeLimited
@@ -91,7 +94,7 @@ func (s *Server) writeProblem(x *exchange, f failure) {
 }
 
 // problemBody returns the body of an error response.
-func problemBody(p *problem, errs *paramErrors, id []byte) []byte {
+func problemBody(f *failure, id []byte) []byte {
 	type inner struct {
 		Code    string  `json:"code"`
 		Message string  `json:"message"`
@@ -103,7 +106,7 @@ func problemBody(p *problem, errs *paramErrors, id []byte) []byte {
 	if err := encoder.Encode(struct {
 		Error     inner  `json:"error"`
 		RequestID string `json:"requestId"`
-	}{inner{p.code, errs.message(p), errs.details}, string(id)}); err != nil {
+	}{inner{f.problem.code, cmp.Or(f.message, f.problem.message), f.details}, string(id)}); err != nil {
 		panic("BUG: " + err.Error()) // strings always encode
 	}
 	return bytes.TrimSuffix(out.Bytes(), []byte{'\n'})
@@ -132,13 +135,16 @@ func (t *throttle) allow(now time.Time) (allowed bool, suppressed uint64) {
 const retrySoon = 1
 
 // lookUpProblem returns the problem for a failed look-up of a page.
-func lookUpProblem(err error) *problem {
+func lookUpProblem(err error, search string) *problem {
 	switch {
 	case errors.Is(err, cache.ErrNotStored):
 		return notStored
 	case errors.Is(err, origin.ErrOverloaded):
 		return originBusy
 	case errors.Is(err, origin.ErrTimeout), errors.Is(err, cache.ErrFillTimeout), errors.Is(err, context.DeadlineExceeded):
+		if search != "" {
+			return searchSlow
+		}
 		return originSlow
 	case errors.Is(err, origin.ErrUnavailable), errors.Is(err, cache.ErrWrongServer), errors.Is(err, context.Canceled):
 		return originDown

@@ -4,6 +4,8 @@
 //	request ─► headers ─► route ─► key ─► limit ─► parameters ─► look up ─► response
 //	              └─────────┴───────┴───────┴──────────┴────────────┴─────► problem
 //
+// A request with If-None-Match may be answered with 304 from memory before the limit.
+//
 // Routes and pipeline are in handler.go. Each step has a file: headers.go, auth.go,
 // limits.go, params.go, page.go, and fill.go for pages that are not in memory.
 // problem.go has all errors.
@@ -73,7 +75,8 @@ type Server struct {
 	proxies []netip.Prefix
 
 	router       *router.Router
-	longestPath  int                  // of all routes and documents, in bytes
+	paths        map[string]bool      // of all routes and documents
+	longestPath  int                  // in bytes
 	docs         map[string]*document // by path; nil = not served
 	maxConns     int64                // further connections get a 503
 	http         *fasthttp.Server
@@ -108,7 +111,7 @@ func New(o Options) *Server {
 	s := &Server{
 		cache: o.Cache, limiter: o.Limiter, origin: o.Origin,
 		usage: o.Usage, guard: newGuard(), maxConns: int64(cmp.Or(o.MaxConnections, MaxConnections)), metrics: o.Metrics, logger: o.Logger, proxies: o.Proxies,
-		ids: newRequestIDs(), accessLog: o.AccessLog, serverTiming: o.ServerTiming, tracer: o.Tracer, timePhases: o.ServerTiming || o.Tracer != nil,
+		ids: newRequestIDs(), accessLog: o.AccessLog, serverTiming: o.ServerTiming, tracer: o.Tracer, timePhases: o.ServerTiming || o.Tracer != nil, paths: map[string]bool{},
 	}
 	if !o.NoDocs {
 		s.docs = docs()
