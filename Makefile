@@ -55,10 +55,10 @@ bench: ## what it costs, against the bare minimum and others (Linux); writes ben
 	go -C bench build -o ../bin/bench . # a module of its own: see its go.mod
 	./bin/bench -o bench/report.md $(ONLY)
 
-soak: ## storms on the limiter, faults to a fleet in a random order for SOAK (10m), and each cached page compared for as long; SEED=n repeats one; OLDER=REVISION has that in the fleet. ONLY=regexp picks some
+soak: ## storms on the limiter, faults to a fleet in a random order for SOAK (10m), and each cached page compared for as long; SEED=n repeats one. ONLY=regexp picks some
 	@deploy/install.sh
 	go test -tags soak -run '$(if $(ONLY),$(ONLY),Soak)' -v -timeout 0 ./limiter
-	go test -tags 'soak$(if $(OLDER), older)' -run '$(if $(ONLY),$(ONLY),Soak)' -v -timeout 0 ./cmd/listedge -soak $(SOAK) $(if $(SEED),-seed $(SEED)) $(if $(OLDER),-older $(OLDER))
+	go test -tags soak -run '$(if $(ONLY),$(ONLY),Soak)' -v -timeout 0 ./cmd/listedge -soak $(SOAK) $(if $(SEED),-seed $(SEED))
 
 # go test fuzzes one function of one package at a time.
 fuzz: ## every fuzz test for FUZZTIME (10s)

@@ -194,7 +194,6 @@ func (v *modelServer) fork(lost int) *modelServer {
 
 // modelFollower is one that has, or had, the slot.
 type modelFollower struct {
-	older     bool // does not say After
 	server    *modelServer
 	epoch     string
 	term      uint64
@@ -434,7 +433,7 @@ func (m *model) take() {
 		return
 	}
 	m.confirmed = min(m.confirmed, m.flushed)
-	f := &modelFollower{server: m.server, epoch: m.server.epoch, term: m.nextXID, decoded: m.confirmed, older: m.chance(4)}
+	f := &modelFollower{server: m.server, epoch: m.server.epoch, term: m.nextXID, decoded: m.confirmed}
 	m.slot, m.followers = f, append(m.followers, f)
 	m.nextXID++
 	m.completed = max(m.completed, f.term)
@@ -538,9 +537,6 @@ func (m *model) followOn(f *modelFollower) {
 	case f.noted:
 		f.noted = false
 		f.pending = &changefeed.Heartbeat{LSN: m.lsn, Snapshot: m.snapshot(), Server: "the primary", After: f.after}
-		if f.older {
-			f.pending.After = changefeed.Position{}
-		}
 	case f.pending != nil && f.decoded >= f.pending.LSN:
 		m.beat(f)
 	}
@@ -645,7 +641,7 @@ func (m *model) readOn(n *modelNode) {
 			if e.Position.Compare(r.after) <= 0 {
 				continue
 			}
-			if m.chance(500) { // this node is of an older version, or the entry was damaged
+			if m.chance(500) { // the entry was damaged, or is of another version
 				e = changefeed.Entry{Position: e.Position}
 			}
 			if r.entries = append(r.entries, e); len(r.entries) == limit {

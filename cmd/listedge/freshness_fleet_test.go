@@ -20,7 +20,6 @@ type fleet struct {
 	postgres *sandbox.Postgres
 	standby  *sandbox.Postgres // nil = there is none
 	redis    *sandbox.Redis    // nil = flags name another
-	program  string            // that nodes are started from; empty = this version
 	url      string
 	nodes    []*nodeProcess
 	flags    []string
@@ -64,7 +63,7 @@ func (f *fleet) start(t *testing.T) *nodeProcess {
 		toRedis = startRelay(t, f.redis.Addr())
 		args = append(args, "--redis-url", "redis://"+toRedis.addr())
 	}
-	n := startNodeProgram(t, f.program, nil, args...)
+	n := startNodeProgram(t, "", nil, args...)
 	n.toRedis = toRedis
 	n.awaitReady(t)
 	return n

@@ -65,7 +65,6 @@ var (
 	sameSession   = []edit{{subscription, "s.server, s.moved, s.reads = server, false, nil", "s.server, s.moved = server, false"}}
 	noneAtJoin    = []edit{{subscription, "s.join(h.Unsettled)", "s.join(nil)"}}
 	emptyProves   = []edit{{subscription, "if !cut && s.begun {", "if !cut {"}}
-	anyBarrier    = []edit{{subscription, "\ts.position = e.Position\n", "\ts.position, s.barrier = e.Position, e.Position\n"}}
 	flushPosition = []edit{{"origin/follower/catalog.sql", "pg_current_wal_insert_lsn()::text", "pg_current_wal_flush_lsn()::text"}}
 	anySnapshot   = []edit{
 		{versions, "func (r *ReadPoint) OnStandby() bool { return r.Server != \"\" }", "func (r *ReadPoint) OnStandby() bool { return false }"},
@@ -143,11 +142,9 @@ func TestMutations(t *testing.T) {
 		{"gaps ignored", gapsIgnored, "./internal/changefeed", "TestSimulation"},
 		{"entries that cannot be decoded ignored", []edit{{subscription, "\tcase e.Undecodable():\n\t\tcause, ok = ResetUndecodable, false\n", ""}}, "./internal/changefeed", "TestSimulation"},
 		{"reads outlive the session", sameSession, "./internal/changefeed", "TestSimulation"},
-		{"reads outlive a reset", []edit{{subscription, "s.barrier, s.reads, s.unsettled = Position{}, nil, nil", "s.barrier, s.unsettled = Position{}, nil"}}, "./internal/changefeed", "TestSimulation"},
+		{"reads outlive a reset", []edit{{subscription, "s.reads, s.unsettled = nil, nil", "s.unsettled = nil"}}, "./internal/changefeed", "TestSimulation"},
 		{"no unsettled at join", noneAtJoin, "./internal/changefeed", "TestSimulation"},
 		{"settled at once", settledAtOnce, "./internal/changefeed", "TestSimulation"},
-		{"a heartbeat of an older version came after any entry", anyBarrier, "./internal/changefeed", "TestSimulation"},
-		{"two heartbeats under way that do not say After", []edit{{"internal/changefeed/simulation_test.go", "{simFaults{older: true}, ", "{simFaults{older: true, twoAtOnce: true}, "}}, "./internal/changefeed", "TestSimulation"},
 		{"another run of the primary is overlooked", []edit{{subscription, "s.proven && e.Heartbeat.Run != s.run:", "s.proven && false:"}}, "./internal/changefeed", "TestSubscription"},
 
 		// By what a subscriber does with a log.

@@ -25,7 +25,7 @@ func startNodeProcess(t *testing.T, environment []string, args ...string) *nodeP
 	return startNodeProgram(t, "", environment, args...)
 }
 
-// startNodeProgram is the same with another version's program; empty = this one.
+// startNodeProgram is the same with a program that was built otherwise; empty = this one.
 func startNodeProgram(t *testing.T, program string, environment []string, args ...string) *nodeProcess {
 	t.Helper()
 	if program == "" {

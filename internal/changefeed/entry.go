@@ -2,6 +2,7 @@ package changefeed
 
 import (
 	"cmp"
+	"encoding/base64"
 	"fmt"
 	"slices"
 	"strconv"
@@ -55,25 +56,35 @@ type List struct {
 	Collection Collection
 }
 
-// MarshalJSON implements json.Marshaler, in the shortest form that all versions read.
-func (l List) MarshalJSON() ([]byte, error) {
-	if l.Collection == 0 {
-		return fmt.Appendf(nil, `{"Workspace":"%x"}`, l.Workspace[:]), nil
-	}
-	return fmt.Appendf(nil, `{"Workspace":"%x","Collection":%d}`, l.Workspace[:], l.Collection), nil
+// MarshalText implements encoding.TextMarshaler: the collection, and the id in base64.
+func (l List) MarshalText() ([]byte, error) {
+	return base64.RawStdEncoding.AppendEncode([]byte{'0' + byte(l.Collection)}, l.Workspace[:]), nil
 }
 
-// Change is one committed transaction. Nodes of version 0.1.0 read the fields that have
-// a name in JSON, and suppose that any row of the lists has changed.
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (l *List) UnmarshalText(text []byte) error {
+	var id []byte
+	ok := len(text) > 0 && text[0] >= '0' && text[0] < '0'+byte(Collections)
+	if ok {
+		l.Collection = Collection(text[0] - '0')
+		id, _ = base64.RawStdEncoding.AppendDecode(nil, text[1:])
+	}
+	if copy(l.Workspace[:], id) != len(l.Workspace) || len(id) != len(l.Workspace) {
+		return fmt.Errorf("list %q: not a collection and an id", text)
+	}
+	return nil
+}
+
+// Change is one committed transaction.
 type Change struct {
 	XID   uint64 `json:"x"` // 64 bits wide: with its wrap-around count
 	LSN   uint64 `json:"l"` // the end of its commit record
 	Lists []List `json:"p,omitempty"`
 	Whole uint8  `json:"w,omitempty"` // a bit for each collection touched as a whole
 
-	CommittedAt int64  `json:"-"` // microseconds since 1970 by the clock of the primary, or of the server it was replicated from; 0 = not known
-	Rows        []Rows `json:"-"` // of each of Lists; of those beyond the end any row may have changed
-	NameOrder   uint32 `json:"-"` // identifies the order of the rows' name keys; 0 = there are none
+	CommittedAt int64  `json:"a,omitempty"` // microseconds since 1970 by the clock of the primary, or of the server it was replicated from; 0 = not known
+	Rows        []Rows `json:"-"`           // of each of Lists; of those beyond the end any row may have changed
+	NameOrder   uint32 `json:"o,omitempty"` // identifies the order of the rows' name keys; 0 = there are none
 }
 
 // RowsOf returns the rows of Lists[i] that changed; empty = any may have.
@@ -87,9 +98,6 @@ func (c *Change) RowsOf(i int) Rows {
 // Touches says whether the collection is touched as a whole.
 func (c *Change) Touches(collection Collection) bool { return c.Whole&(1<<collection) != 0 }
 
-// NeverAfter is before all entries, and not zero: with it a heartbeat proves nothing.
-var NeverAfter = Position{N: 1}
-
 // TermStart begins a term: another follower holds the slot.
 type TermStart struct {
 	Previous Position `json:"p"` // the last entry before it; a reader that was elsewhere has a gap
@@ -98,19 +106,17 @@ type TermStart struct {
 // Heartbeat carries the database's own view of its commits. A follower sends one
 // at a time: it takes the next one's snapshot when the log has acknowledged this one.
 type Heartbeat struct {
-	LSN       uint64            `json:"l"`
-	Snapshot  string            `json:"s"`           // pg_current_snapshot() on the primary
-	Server    string            `json:"i,omitempty"` // of the primary: its system and timeline
-	Run       string            `json:"r,omitempty"` // and when it was started, by its own clock
-	Catalog   string            `json:"c,omitempty"` // the version of the catalog that the snapshot sees, as far as it concerns the tables
-	After     Position          `json:"f,omitzero"`  // of an entry that the log had acknowledged before the snapshot was taken; zero = an older version does not say
-	LogServer string            `json:"g,omitempty"` // that the entry at After and this one were appended by; empty = there is one only, or an older version does not say
-	Unsettled []Change          `json:"u,omitempty"` // published, and not yet seen by the snapshot
-	Nonces    map[string]uint64 `json:"n,omitempty"` // the probes of nodes of older versions, read before the snapshot was taken
+	LSN       uint64   `json:"l"`
+	Snapshot  string   `json:"s"`           // pg_current_snapshot() on the primary
+	Server    string   `json:"i,omitempty"` // of the primary: its system and timeline
+	Run       string   `json:"r,omitempty"` // and when it was started, by its own clock
+	Catalog   string   `json:"c,omitempty"` // the version of the catalog that the snapshot sees, as far as it concerns the tables
+	After     Position `json:"f,omitzero"`  // of an entry that the log had acknowledged before the snapshot was taken; zero = the heartbeat proves nothing
+	LogServer string   `json:"g,omitempty"` // that the entry at After and this one were appended by; empty = there is one only
+	Unsettled []Change `json:"u,omitempty"` // published, and not yet seen by the snapshot; any row of their lists may have changed
 }
 
-// Entry is one of the three. Versions of this program meet in one log: what an
-// older one may ignore is a new field, what it must not is a new kind.
+// Entry is one of the three.
 type Entry struct {
 	Position  Position   `json:"-"`
 	TermStart *TermStart `json:"t,omitempty"`
@@ -118,7 +124,7 @@ type Entry struct {
 	Heartbeat *Heartbeat `json:"h,omitempty"`
 }
 
-// Undecodable says that the entry is none of the three: of a newer version, or damaged.
+// Undecodable says that the entry is none of the three: of another version, or damaged.
 // A reader has missed what it said.
 func (e *Entry) Undecodable() bool {
 	return e.TermStart == nil && e.Change == nil && e.Heartbeat == nil

@@ -458,12 +458,6 @@ func randomEntry(r *rand.Rand, at Position) Entry {
 		for range r.IntN(3) {
 			e.Heartbeat.Unsettled = append(e.Heartbeat.Unsettled, change())
 		}
-		if n := r.IntN(4); n > 0 {
-			e.Heartbeat.Nonces = map[string]uint64{}
-			for range n {
-				e.Heartbeat.Nonces[[]string{"a", "", "node \"1\"\n", "Ä", "<&>", "x-1"}[r.IntN(6)]] = number(r)
-			}
-		}
 	}
 	return e
 }

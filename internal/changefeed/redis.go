@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -21,14 +20,11 @@ import (
 //	{listedge}:log:<epoch>        entries
 //	{listedge}:followers          which identities are followed at the moment
 //
-// Nothing is read or written until the identity is known. Nodes of version 0.1.0 read
-// the epoch without the identity in its name: for them the follower writes it there,
-// too, unless the Redis is also used for another identity.
+// Nothing is read or written until the identity is known.
 type Redis struct {
 	client   redis.UniversalClient
 	followed *Followed
 	failures Failures
-	shared   atomic.Bool // another identity is followed too, when SetEpoch last looked
 
 	writing sync.Mutex // guards writer
 	writer  *writer    // nil = not connected
@@ -38,9 +34,10 @@ const (
 	keyPrefix = "{listedge}:"
 	logKey    = keyPrefix + "log:"
 
-	// An entry has two fields. Nodes of version 0.1.0 read the first.
-	entryField   = "e" // the Entry, in JSON
-	detailsField = "d" // of a change; else empty
+	// entryField is the only field of an entry: entryVersion, the Entry in JSON, and after a
+	// line feed the Rows of its Change. A format that differs in anything has another version.
+	entryField   = "e"
+	entryVersion = '1'
 
 	// logLife is the expiry of a log after its last entry: old epochs remove
 	// themselves.
@@ -79,8 +76,8 @@ if ARGV[2] == '' and present and present ~= ARGV[1] then
 	return {-1}
 end
 local fenced = false
-for i = 4, #ARGV, 3 do
-	local added = redis.pcall('XADD', KEYS[1], ARGV[i], '` + entryField + `', ARGV[i + 1], '` + detailsField + `', ARGV[i + 2])
+for i = 4, #ARGV, 2 do
+	local added = redis.pcall('XADD', KEYS[1], ARGV[i], '` + entryField + `', ARGV[i + 1])
 	if type(added) == 'table' and added.err then
 		if not string.find(added.err, 'equal or smaller') and not string.find(added.err, 'must be greater') then
 			return added
@@ -101,7 +98,7 @@ type writer struct {
 }
 
 // Append implements Log. Each heartbeat names the server that appends it. The entry at
-// After must have been appended by the same server, else After is set to NeverAfter. So
+// After must have been appended by the same server, else After is set to zero. So
 // a reader knows whether its server was the first to have that entry (Subscription).
 func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) (err error) {
 	defer func() { err = r.note("append", err) }()
@@ -129,7 +126,7 @@ func (r *Redis) Append(ctx context.Context, epoch string, entries ...Entry) (err
 
 func (w *writer) append(ctx context.Context, digest, epoch string, entries []Entry) error {
 	termStarts, life := "", ""
-	args := make([]any, 3, 3+3*len(entries))
+	args := make([]any, 3, 3+2*len(entries))
 	for _, e := range entries {
 		if e.TermStart != nil {
 			termStarts = "1"
@@ -141,7 +138,7 @@ func (w *writer) append(ctx context.Context, digest, epoch string, entries []Ent
 			h := *e.Heartbeat
 			h.LogServer = w.server
 			if w.first == (Position{}) || h.After.Compare(w.first) < 0 {
-				h.After = NeverAfter
+				h.After = Position{}
 			}
 			e.Heartbeat = &h
 		}
@@ -149,11 +146,11 @@ func (w *writer) append(ctx context.Context, digest, epoch string, entries []Ent
 		if err != nil {
 			return fmt.Errorf("encode entry %s: %w", e.Position, err)
 		}
-		var details []byte
-		if e.Change != nil {
-			details = e.Change.appendDetails(nil)
+		body = append([]byte{entryVersion}, body...)
+		if e.Change != nil && len(e.Change.Rows) > 0 {
+			body = appendRows(append(body, '\n'), e.Change.Rows)
 		}
-		args = append(args, e.Position.String(), body, details)
+		args = append(args, e.Position.String(), body)
 	}
 	args[0], args[1], args[2] = epoch, termStarts, life
 	answer, err := appendEntries.Run(ctx, w.conn, []string{logKey + epoch, EpochKey(digest)}, args...).Int64Slice()
@@ -259,12 +256,13 @@ func (r *redisReader) Read(ctx context.Context, epoch string, after Position, wa
 // decode reads the fields of an entry. If it cannot, the entry is Undecodable.
 func decode(at Position, fields map[string]any) (e Entry) {
 	body, _ := fields[entryField].(string)
-	if json.Unmarshal([]byte(body), &e) != nil {
+	head, tail, _ := strings.Cut(body, "\n")
+	rows, ok := parseRows(tail)
+	if !ok || head == "" || head[0] != entryVersion || json.Unmarshal([]byte(head[1:]), &e) != nil {
 		e = Entry{}
 	}
 	if e.Change != nil {
-		details, _ := fields[detailsField].(string)
-		e.Change.parseDetails(details)
+		e.Change.Rows = rows
 	}
 	e.Position = at
 	return e

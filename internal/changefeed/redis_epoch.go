@@ -14,7 +14,6 @@ import (
 
 const (
 	followersKey = keyPrefix + "followers"
-	oldEpochKey  = keyPrefix + "epoch" // of nodes of version 0.1.0
 
 	// followerLife is how long a follower counts as alive after it last set its
 	// epoch, which it does every second.
@@ -39,9 +38,10 @@ func (r *Redis) Epoch(ctx context.Context) (epoch string, err error) {
 }
 
 // setEpoch compares and sets in one step, because a node may stop anywhere. It enters an
-// accepted follower among the followers, by the clock of Redis, and returns how many
-// others there are. -1: superseded; -2: of an older timeline than the epoch that
-// is returned after it.
+// accepted follower among the followers, by the clock of Redis. These are read only to
+// warn, so a damaged list is made anew, and a failure is ignored.
+// Returns 0; -1: superseded; -2: of an older timeline than the epoch that is returned
+// after it.
 var setEpoch = redis.NewScript(`
 local function parse(epoch)
 	local identity, timeline = string.match(epoch, '^([^.]*)%.(%d+)%.[^.]*%.[^.]*%.[^.]*$')
@@ -58,24 +58,13 @@ if present ~= ARGV[1] and present ~= ARGV[2] and not (same and to > timeline) th
 	return {-1}
 end
 redis.call('SET', KEYS[1], ARGV[2])
-local now, others = redis.call('TIME'), 0
-now = now[1] * 1000 + math.floor(now[2] / 1000)
-local known = redis.call('HGETALL', KEYS[2])
-for i = 1, #known, 2 do
-	if known[i] ~= ARGV[3] then
-		if now - tonumber(string.match(known[i + 1], '%d+$') or 0) > tonumber(ARGV[5]) then
-			redis.call('HDEL', KEYS[2], known[i])
-		else
-			others = others + 1
-		end
-	end
+local now = redis.call('TIME')
+local listed = redis.pcall('HSET', KEYS[2], ARGV[3], ARGV[4] .. ' ' .. now[1] * 1000 + math.floor(now[2] / 1000))
+if type(listed) == 'table' then
+	redis.pcall('DEL', KEYS[2])
 end
-redis.call('HSET', KEYS[2], ARGV[3], ARGV[4] .. ' ' .. now)
-redis.call('PEXPIRE', KEYS[2], ARGV[5])
-if others == 0 then
-	redis.call('SET', KEYS[3], ARGV[2])
-end
-return {others}`)
+redis.pcall('PEXPIRE', KEYS[2], ARGV[5])
+return {0}`)
 
 // SetEpoch implements Log.
 func (r *Redis) SetEpoch(ctx context.Context, from, to string) (err error) {
@@ -85,18 +74,16 @@ func (r *Redis) SetEpoch(ctx context.Context, from, to string) (err error) {
 		return errUnknown
 	}
 	digest := identity.Digest()
-	answer, err := setEpoch.Run(ctx, r.client, []string{EpochKey(digest), followersKey, oldEpochKey}, from, to, digest, identity.String(), followerLife.Milliseconds()).Slice()
+	answer, err := setEpoch.Run(ctx, r.client, []string{EpochKey(digest), followersKey}, from, to, digest, identity.String(), followerLife.Milliseconds()).Slice()
 	if err != nil {
 		return fmt.Errorf("write the epoch: %w", err)
 	}
-	switch others := answer[0].(int64); others {
+	switch answer[0].(int64) {
 	case -2:
 		present, _ := answer[1].(string)
 		return CheckTimeline(present, to)
 	case -1:
 		return ErrSuperseded
-	default:
-		r.shared.Store(others > 0)
 	}
 	return nil
 }
@@ -139,7 +126,7 @@ func RedisCommands(own string) [][]any {
 		{"set", epoch, "x", "px", 1000},
 		{"get", epoch},
 		{"eval", "return redis.call('GET', KEYS[1])", 1, epoch},
-		{"evalsha", setEpoch.Hash(), 3, epoch, followers, epoch, "x", "x", "x", "x", 1000},
+		{"evalsha", setEpoch.Hash(), 2, epoch, followers, "x", "x", "x", "x", 1000},
 		{"evalsha", appendEntries.Hash(), 2, log, epoch, own, "", ""},
 		{"info", "server"},
 		{"time"},
@@ -152,34 +139,4 @@ func RedisCommands(own string) [][]any {
 		{"del", epoch},
 		{"del", followers},
 	}
-}
-
-// Nodes of version 0.1.0 prove freshness by probes: each writes a nonce into a hash
-// every 50 ms, and has a proof for that moment once a heartbeat names the nonce. For
-// them the follower names the nonces that it finds. To be removed in the version
-// after the next.
-
-const (
-	oldProbesKey = keyPrefix + "probes"
-	// probeLife is how long the nonce of a node that has ended is published.
-	probeLife = time.Minute
-)
-
-// Probes returns the latest nonce of each old node that probed recently.
-func (r *Redis) Probes(ctx context.Context) (probes map[string]uint64, err error) {
-	defer func() { err = r.note("probes", err) }()
-	if r.shared.Load() { // they may belong to another database
-		return nil, nil
-	}
-	fields, err := r.client.HGetAll(ctx, oldProbesKey).Result()
-	if err != nil {
-		return nil, fmt.Errorf("read probes: %w", err)
-	}
-	probes = map[string]uint64{}
-	for node, text := range recent(fields, probeLife) {
-		if nonce, err := strconv.ParseUint(text, 10, 64); err == nil {
-			probes[node] = nonce
-		}
-	}
-	return probes, nil
 }

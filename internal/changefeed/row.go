@@ -119,36 +119,23 @@ func (rs Rows) whole() bool {
 	return ok
 }
 
-// appendDetails appends what Redis stores of a change in detailsField. Numbers are
-// sizes in bytes:
-//
-//	committed at 8 | name order 4 | of each list the length of its Rows, a uvarint, and the Rows
-func (c *Change) appendDetails(b []byte) []byte {
-	b = binary.BigEndian.AppendUint64(b, uint64(c.CommittedAt))
-	b = binary.BigEndian.AppendUint32(b, c.NameOrder)
-	for _, rows := range c.Rows {
+// appendRows appends rows as the log has them: before those of each list their length in
+// bytes, a uvarint.
+func appendRows(b []byte, lists []Rows) []byte {
+	for _, rows := range lists {
 		b = append(binary.AppendUvarint(b, uint64(len(rows))), rows...)
 	}
 	return b
 }
 
-// parseDetails reads what appendDetails wrote. Of a list whose rows it cannot read, any
-// row may have changed.
-func (c *Change) parseDetails(b string) {
-	if len(b) < 8+4 {
-		return
-	}
-	c.CommittedAt = int64(binary.BigEndian.Uint64([]byte(b[:8])))
-	c.NameOrder = binary.BigEndian.Uint32([]byte(b[8:12]))
-	for b = b[12:]; len(b) > 0; {
+// parseRows reads what appendRows wrote; ok is false if it cannot.
+func parseRows(b string) (lists []Rows, ok bool) {
+	for len(b) > 0 {
 		size, n := binary.Uvarint([]byte(b[:min(len(b), binary.MaxVarintLen64)]))
-		if n <= 0 || size > uint64(len(b)-n) {
-			return
+		if n <= 0 || size > uint64(len(b)-n) || !Rows(b[n:n+int(size)]).whole() {
+			return nil, false
 		}
-		rows := Rows(b[n : n+int(size)])
-		if !rows.whole() {
-			rows = ""
-		}
-		c.Rows, b = append(c.Rows, rows), b[n+int(size):]
+		lists, b = append(lists, Rows(b[n:n+int(size)])), b[n+int(size):]
 	}
+	return lists, true
 }

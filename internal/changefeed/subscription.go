@@ -41,7 +41,7 @@ const (
 	ResetJoin        ResetCause = iota // an epoch is known, for the first time or again
 	ResetEpoch                         // another epoch
 	ResetGap                           // an entry is missing
-	ResetUndecodable                   // an entry is damaged, or of a kind that only newer versions know
+	ResetUndecodable                   // an entry is damaged, or of another version
 	resetCauses
 )
 
@@ -89,7 +89,6 @@ type Subscription struct {
 	begun     bool     // an entry of the epoch has been read since the last Reset
 	first     Position // of the first entry that was read since the last Reset
 	position  Position // of the last entry that was applied
-	barrier   Position // of the last heartbeat or term start in the current term; zero = not known
 	proven    bool     // there was a proof since the last Reset
 	run       string   // the primary's run in the first of these proofs
 	server    string   // answers the reads of the current session
@@ -184,7 +183,7 @@ func proves(reads []read, after Position) (moment time.Time, rest []read, ok boo
 
 func (s *Subscription) reset(cause ResetCause) {
 	s.begun, s.proven, s.run = false, false, ""
-	s.barrier, s.reads, s.unsettled = Position{}, nil, nil
+	s.reads, s.unsettled = nil, nil
 	for _, l := range s.listeners {
 		l.Reset(s.epoch, cause)
 	}
@@ -208,13 +207,10 @@ func (s *Subscription) apply(e *Entry) (cause ResetCause, ok bool) {
 	}
 	s.position = e.Position
 	switch {
-	case e.TermStart != nil:
-		s.barrier = e.Position
 	case e.Change != nil:
 		s.changed(e.Change)
 	case e.Heartbeat != nil:
 		s.heartbeat(e.Heartbeat)
-		s.barrier = e.Position
 	}
 	return cause, ok
 }
@@ -242,14 +238,10 @@ func (s *Subscription) heartbeat(h *Heartbeat) {
 		}
 		return settled
 	})
-	after := h.After
-	if after == (Position{}) { // a follower of version 0.1.0, which sends one heartbeat at a time
-		after = s.barrier
-	}
 	if s.moved = h.LogServer != "" && h.LogServer != s.server; s.moved {
 		return
 	}
-	moment, rest, ok := proves(s.reads, after)
+	moment, rest, ok := proves(s.reads, h.After)
 	if !ok {
 		return
 	}

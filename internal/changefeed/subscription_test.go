@@ -41,7 +41,7 @@ func change(term, n, xid uint64) Entry {
 }
 
 // heartbeat is a heartbeat whose snapshot was taken after the entry at after. If after is zero,
-// the heartbeat does not say so, as in an older version.
+// it proves nothing.
 func heartbeat(term, n uint64, after Position, snapshot string, unsettled ...Change) Entry {
 	return Entry{Position: at(term, n), Heartbeat: &Heartbeat{LSN: n, Snapshot: snapshot, Run: "run", After: after, Unsettled: unsettled}}
 }
@@ -68,7 +68,7 @@ type look struct {
 func reads(entries ...Entry) look { return look{entries: entries} }
 
 func TestSubscription(t *testing.T) {
-	old := Position{} // of a version that does not say
+	nothing := Position{}
 	hung := Change{XID: 6}
 	for _, c := range []struct {
 		name  string
@@ -76,10 +76,10 @@ func TestSubscription(t *testing.T) {
 		want  []string
 	}{
 		{"a heartbeat proves the last look before the entry at after",
-			[]look{reads(heartbeat(1, 1, old, "5:5:")), reads(), reads(heartbeat(1, 2, at(1, 1), "5:5:")), reads(heartbeat(1, 3, at(1, 2), "5:5:"))},
+			[]look{reads(heartbeat(1, 1, nothing, "5:5:")), reads(), reads(heartbeat(1, 2, at(1, 1), "5:5:")), reads(heartbeat(1, 3, at(1, 2), "5:5:"))},
 			[]string{"valid through 2"}},
 		{"a look that saw the entry at after proves nothing",
-			[]look{reads(heartbeat(1, 1, old, "5:5:")), reads(heartbeat(1, 2, at(1, 1), "5:5:"))}, nil},
+			[]look{reads(heartbeat(1, 1, nothing, "5:5:")), reads(heartbeat(1, 2, at(1, 1), "5:5:"))}, nil},
 		{"a moment is proven once",
 			[]look{reads(termStart(1, Position{})), reads(change(1, 2, 5), heartbeat(1, 3, at(1, 2), "6:6:"), heartbeat(1, 4, at(1, 2), "6:6:"))},
 			[]string{"changed 5 at 1-2", "settled 5", "valid through 1"}},
@@ -91,15 +91,10 @@ func TestSubscription(t *testing.T) {
 		{"a heartbeat that another server was given proves nothing",
 			[]look{{session: true, server: "x", entries: []Entry{termStart(1, Position{})}}, reads(byServer("y", heartbeat(1, 2, at(1, 2), "5:5:"))), reads(byServer("x", heartbeat(1, 3, at(1, 3), "5:5:")))},
 			[]string{"valid through 2"}},
-		{"of an older version, the heartbeat before it was there, or the start of its term",
-			[]look{reads(termStart(1, Position{})), reads(heartbeat(1, 2, old, "5:5:")), reads(heartbeat(1, 3, old, "5:5:")), reads(heartbeat(1, 4, old, "5:5:"))},
-			[]string{"valid through 1", "valid through 2"}},
-		{"of an older version, what was before a gap is not known",
-			[]look{reads(heartbeat(1, 1, old, "5:5:")), reads(), reads(heartbeat(1, 3, old, "5:5:"))}, []string{`reset by gap to "e"`}},
 		{"a snapshot that cannot be read proves nothing",
 			[]look{reads(termStart(1, Position{})), reads(heartbeat(1, 2, at(1, 2), "?"))}, nil},
 		{"a change settles when a snapshot sees it, proof or not",
-			[]look{reads(change(1, 1, 6), heartbeat(1, 2, old, "6:9:6"), change(1, 3, 9), heartbeat(1, 4, old, "9:10:9"), heartbeat(1, 5, old, "10:10:"))},
+			[]look{reads(change(1, 1, 6), heartbeat(1, 2, nothing, "6:9:6"), change(1, 3, 9), heartbeat(1, 4, nothing, "9:10:9"), heartbeat(1, 5, nothing, "10:10:"))},
 			[]string{"changed 6 at 1-1", "changed 9 at 1-3", "settled 6", "settled 9"}},
 		{"the first proof brings what is unsettled and was published before the first entry",
 			[]look{reads(change(1, 8, 7)), reads(heartbeat(1, 9, at(1, 9), "6:9:6,7", hung, Change{XID: 7})), reads(heartbeat(1, 10, at(1, 10), "9:9:"))},
@@ -116,7 +111,7 @@ func TestSubscription(t *testing.T) {
 			[]look{reads(termStart(1, Position{})), reads(heartbeat(1, 2, at(1, 2), "5:5:")), reads(ofRun("another", heartbeat(1, 3, at(1, 3), "5:5:"))), reads(ofRun("another", heartbeat(1, 4, at(1, 4), "5:5:")))},
 			[]string{"valid through 1", `reset by epoch to "e"`, "valid through 3"}},
 		{"another epoch begins at its oldest entry",
-			[]look{reads(change(1, 5, 6)), {epoch: "f", entries: []Entry{heartbeat(9, 1, old, "9:9:")}}}, []string{"changed 6 at 1-5", `reset by epoch to "f"`}},
+			[]look{reads(change(1, 5, 6)), {epoch: "f", entries: []Entry{heartbeat(9, 1, nothing, "9:9:")}}}, []string{"changed 6 at 1-5", `reset by epoch to "f"`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := &recorder{}

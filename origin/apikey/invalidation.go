@@ -23,7 +23,7 @@ import (
 // still runs. Such an entry is right only as of its look-up.
 type proof struct {
 	since, until time.Duration
-	run          unique.Handle[string] // when the server was started; empty = not known, from a follower of an older version
+	run          unique.Handle[string] // when the server was started
 }
 
 // anyRun is the run of a proof that does not name one.

@@ -1,7 +1,6 @@
 package follower
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -93,15 +92,13 @@ func TestAChangeOfTheSchemaBetweenTwoTerms(t *testing.T) {
 	w := newWorld(t, server())
 	for _, c := range []struct {
 		name, sql string
-		before    changefeed.Log // the log as the earlier term writes it
 		want      string
 	}{
-		{"nothing", "SELECT 1", w.log, ""},
-		{"rows rewritten", "ALTER TABLE items ALTER unit TYPE text USING 'x'", w.log, all},
-		{"another's table", "CREATE TABLE another (a int)", w.log, ""},
-		{"a follower of an earlier version", "SELECT 1", withoutCatalog{w.log}, all},
+		{"nothing", "SELECT 1", ""},
+		{"rows rewritten", "ALTER TABLE items ALTER unit TYPE text USING 'x'", all},
+		{"another's table", "CREATE TABLE another (a int)", ""},
 	} {
-		f := w.followWith(w.url, c.before, silent)
+		f := w.follow()
 		w.awaitFollowing(f)
 		w.heartbeat()
 		f.stop()
@@ -127,19 +124,6 @@ func TestAChangeOfTheSchemaBetweenTwoTerms(t *testing.T) {
 		f.stop()
 		w.awaitFree()
 	}
-}
-
-// withoutCatalog is a log as followers of earlier versions write it: its heartbeats have
-// no version of the catalog.
-type withoutCatalog struct{ changefeed.Log }
-
-func (l withoutCatalog) Append(ctx context.Context, epoch string, entries ...changefeed.Entry) error {
-	for _, e := range entries {
-		if e.Heartbeat != nil {
-			e.Heartbeat.Catalog = ""
-		}
-	}
-	return l.Log.Append(ctx, epoch, entries...)
 }
 
 // Rows of an unlogged partition are not in the WAL, so no node follows while there is one.

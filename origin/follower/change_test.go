@@ -334,20 +334,6 @@ func TestAMoveBehindAnotherKey(t *testing.T) {
 	}
 }
 
-// The event triggers of earlier versions write a message for every DDL command. The
-// follower ignores these messages.
-func TestEventTriggersOfEarlierVersions(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, server())
-	w.exec("CREATE EVENT TRIGGER listedge_ddl ON ddl_command_end EXECUTE FUNCTION listedge_on_ddl(); CREATE EVENT TRIGGER listedge_drop ON sql_drop EXECUTE FUNCTION listedge_on_ddl()")
-	w.awaitFollowing(w.follow())
-	w.exec("CREATE TABLE another (a int); DROP TABLE another; CREATE FUNCTION another() RETURNS int LANGUAGE sql AS 'SELECT 1'")
-	w.exec(ids("INSERT INTO items (workspace_id, name) VALUES ($1, 'a')"))
-	if is := touched(w.change()); is != "items:1" {
-		t.Error(is)
-	}
-}
-
 // awaitFollowingFrom is awaitFollowing, but keeps the reading position.
 func (w *world) awaitFollowingFrom(r running) {
 	w.Helper()

@@ -175,9 +175,6 @@ func columnOf(m *pglogrepl.RelationMessage, name string) column {
 
 // message decodes a WAL message that a purge or a follower wrote.
 func (d *decoder) message(content []byte) {
-	if byEventTrigger(content) {
-		return
-	}
 	workspace, ok := purged(content)
 	if !ok {
 		d.whole = allCollections

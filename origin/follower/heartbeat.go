@@ -31,7 +31,6 @@ const (
 // If the catalog has changed, the heartbeat's LSN is after the message about it.
 func (t *term) prepareHeartbeat(ctx context.Context) error {
 	after := t.acknowledged
-	nonces := t.probes(ctx)
 	v, err := t.primary.readView(ctx, t.version)
 	if err != nil {
 		return err
@@ -51,22 +50,10 @@ func (t *term) prepareHeartbeat(ctx context.Context) error {
 		}
 	}
 	t.pending = &changefeed.Heartbeat{LSN: uint64(v.at), Snapshot: v.snapshot, Server: t.primary.system, Run: t.primary.started,
-		Catalog: t.version, After: after, Nonces: nonces}
+		Catalog: t.version, After: after}
 	t.snapshot, t.preparedAt, t.flushed = snapshot, time.Now(), false
 	t.update(func() { t.stats.Lag = uint64(max(v.at, t.decoded) - t.decoded) })
 	return nil
-}
-
-// probes reads the nonces of nodes of older versions, while there are such nodes. It
-// ignores errors: to publish fails, too, if the log cannot be reached.
-func (t *term) probes(ctx context.Context) map[string]uint64 {
-	log, ok := t.options.Log.(*changefeed.Redis)
-	if !ok || !t.olderNodes {
-		return nil
-	}
-	nonces, err := call(ctx, log.Probes)
-	t.olderNodes = err != nil || len(nonces) > 0
-	return nonces
 }
 
 // flush makes the primary flush its WAL, because the walsender sends only flushed
@@ -104,11 +91,11 @@ func (t *term) sendHeartbeat(ctx context.Context) error {
 // the order of their commit records.
 type unsettled []commit
 
-// settle drops the changes that the snapshot sees and returns the others.
+// settle drops the changes that the snapshot sees and returns the others, without rows.
 func (u *unsettled) settle(snapshot changefeed.Snapshot) (changes []changefeed.Change) {
 	*u = slices.DeleteFunc(*u, func(c commit) bool { return snapshot.Sees(c.change.XID) })
 	for _, c := range *u {
-		changes = append(changes, c.change)
+		changes = append(changes, changefeed.Change{XID: c.change.XID, LSN: c.change.LSN, Lists: c.change.Lists, Whole: c.change.Whole})
 	}
 	return changes
 }

@@ -107,13 +107,6 @@ const MessagePrefix = "listedge"
 // touches everything.
 const schemaChanged = "schema"
 
-// byEventTrigger reports whether an event trigger of version 0.1.0 wrote the message. It
-// wrote the tag of each DDL command, such as "ALTER TABLE". Followers of this version
-// read the catalog instead.
-func byEventTrigger(message []byte) bool {
-	return len(message) > 0 && 'A' <= message[0] && message[0] <= 'Z'
-}
-
 const purge = "purge "
 
 // PurgeMessage returns the message that touches all lists of a workspace; nil = of all

@@ -39,7 +39,7 @@ type term struct {
 	stopNames func()                  // ends the reading of the order
 
 	last         changefeed.Position // of the newest published entry
-	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; never zero
+	acknowledged changefeed.Position // of the newest entry that the log acknowledged at the first attempt; zero = none
 	waiting      []changefeed.Entry  // to be published after it
 	appendedAt   time.Time           // when the log last got some
 	draining     bool                // what came during the last pause has not all been received
@@ -53,11 +53,10 @@ type term struct {
 	preparedAt   time.Time             // when pending was prepared
 	flushed      bool                  // WAL was flushed for pending
 	replied      time.Time             // when Postgres was last sent a reply
-	olderNodes   bool                  // there may be nodes of an older version, which send probes
 }
 
 func newTerm(f *Follower, p *primary) *term {
-	return &term{Follower: f, primary: p, decoder: newDecoder(), published: newPublished(maxVersions, maxForgotten), stopNames: func() {}, acknowledged: changefeed.NeverAfter}
+	return &term{Follower: f, primary: p, decoder: newDecoder(), published: newPublished(maxVersions, maxForgotten), stopNames: func() {}}
 }
 
 // errPublicationChanged: some commits from before the change of the publication may
@@ -167,7 +166,7 @@ func (t *term) setEpoch(ctx context.Context, from string) error {
 func (t *term) loop(ctx context.Context) error {
 	now := time.Now()
 	heartbeat, ask, upkeep := now, now, now.Add(upkeepEvery)
-	t.replied, t.olderNodes = now, true
+	t.replied = now
 	t.readNames(ctx)
 	defer func() { t.stopNames() }() // the last reading's
 	for ctx.Err() == nil {
@@ -364,7 +363,6 @@ func (t *term) upkeep(ctx context.Context) error {
 		return err
 	}
 	t.update(func() { t.stats.Retained = s.retained })
-	t.olderNodes = true
 	if err := t.setEpoch(ctx, ""); errors.Is(err, changefeed.ErrSuperseded) || errors.As(err, new(*changefeed.TimelineError)) {
 		return err
 	}
