@@ -311,17 +311,6 @@ func TestForgettingAListForgetsItsChanges(t *testing.T) {
 	})
 }
 
-// A reset drops the ring.
-func TestAResetDropsTheRing(t *testing.T) {
-	virtually(t, func(t *trackerTest) {
-		t.changedRows(100, listA, gone(4))
-		t.feed.Follow("f")
-		if s := t.Stats(); s.RingBytes != 0 || s.RingChanges != 0 || s.Changes != 2 {
-			t.Errorf("%+v", s)
-		}
-	})
-}
-
 // What a full ring costs in memory is what it says.
 func TestMemoryOfTheRing(t *testing.T) {
 	for name, row := range map[string]changefeed.Row{
