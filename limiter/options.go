@@ -16,7 +16,7 @@ type Options struct {
 	Redis redis.UniversalClient
 
 	FailureMode FailureMode // empty = FailLocal
-	NodeID      string      // unique in the fleet; empty = random
+	NodeID      string      // unique in the fleet, and the same after a restart; empty = random
 
 	Budget     time.Duration   // the longest a Take waits for a Redis that is not slow; 0 = DefaultBudget
 	MaxBuckets int             // most buckets that this node keeps in memory; 0 = about a million

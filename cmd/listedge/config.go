@@ -148,6 +148,7 @@ type NodeFlags struct {
 	MaxStale       time.Duration `help:"How long after that a page may be served, marked as stale, while the database fails." default:"5m"`
 	KeyGrace       time.Duration `help:"How long known API keys stay valid while the database does not answer; a revocation may take as long to reach a node that is cut off." default:"5m"`
 
+	NodeID             string              `help:"Name of this node: unique in its fleet, and the same after a restart. Empty: host name and port of the admin listener." placeholder:"NAME"`
 	LimiterFailureMode limiter.FailureMode `help:"While Redis does not answer: local (each node enforces its share of the limit), allow or deny." enum:"local,allow,deny" default:"local" placeholder:"MODE"`
 
 	QueryTimeout time.Duration `help:"Longest time for a page query (statement_timeout)." default:"2s"`

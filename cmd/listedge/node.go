@@ -59,7 +59,7 @@ type node struct {
 	probes      []func(context.Context) // each tests whether a failed server is back
 	evicts      atomic.Bool             // Redis may evict what must not be lost
 	fleets      atomic.Pointer[string]  // which other fleets use the Redis; nil = not known yet
-	region      string
+	region, id  string
 
 	timelineKnown   chan struct{}         // closed when answers of the database can be judged (mayJudge)
 	identityFailure atomic.Pointer[error] // why the last query for the identity of the database failed; nil = it did not, or none was needed
@@ -113,7 +113,7 @@ type databaseURLs struct{ pages, changes string }
 // what /settings shows.
 func newNode(ctx context.Context, f NodeFlags, database databaseURLs, settings map[string]any, log *recentLog, public, private net.Listener) (n *node, err error) {
 	logger := slog.New(log)
-	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &changefeed.Followed{}, region: f.Region, timelineKnown: make(chan struct{}), started: time.Now()}
+	n = &node{logger: logger, drain: f.Drain, public: public, private: private, followed: &changefeed.Followed{}, region: f.Region, id: f.NodeID, timelineKnown: make(chan struct{}), started: time.Now()}
 	defer func(begun *node) { // not n, which a failing return sets to nil
 		if err != nil {
 			err = errors.Join(err, begun.closeLayers(ctx, true))
@@ -144,7 +144,7 @@ func newNode(ctx context.Context, f NodeFlags, database databaseURLs, settings m
 	} else {
 		close(n.timelineKnown) // no fleet follows another timeline
 	}
-	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, FailureMode: f.LimiterFailureMode, Clock: clock})
+	n.limiter = limiter.New(limiter.Options{Redis: n.redis.limiter, NodeID: n.name(), FailureMode: f.LimiterFailureMode, Clock: clock})
 	pages, keys := origin.New(n.database), apikey.NewStore(n.database)
 	if n.tracer, err = openTracer(ctx, logger); err != nil {
 		return nil, err

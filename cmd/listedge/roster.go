@@ -62,8 +62,12 @@ func (n *node) enroll(ctx context.Context) {
 	}
 }
 
-// name tells nodes of one machine apart by the ports of their admin listeners.
+// name is --node-id. Without it, nodes of one machine are told apart by the ports of their
+// admin listeners. A node that is started again has the same name.
 func (n *node) name() string {
+	if n.id != "" {
+		return n.id
+	}
 	host, _ := os.Hostname()
 	if _, port, err := net.SplitHostPort(n.private.Addr().String()); err == nil {
 		return net.JoinHostPort(host, port)

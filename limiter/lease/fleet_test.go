@@ -81,6 +81,31 @@ func TestPartOfTheFleetIsCutOff(t *testing.T) {
 	}
 }
 
+// A node that crashes again and again takes away no more than its own part of the rate.
+func TestACrashLoopCostsOnePart(t *testing.T) {
+	t.Parallel()
+	for _, every := range []int64{2e6, 10e6} {
+		w := New(t, 5, policy(t, 100, 200), 4)
+		admitted, o, over := 0, Oracle{Policy: w.Policy}, 0.0
+		w.Admit = func(*Node) {
+			over = max(over, o.Admit(w.Now))
+			if w.Now > 20e6 {
+				admitted++
+			}
+		}
+		for at := int64(0); at < 120e6; at += every {
+			w.After(at, func() { w.Crash(3) })
+		}
+		w.Traffic(Steady(3), 120e6)
+		w.Run(120e6)
+		share := float64(admitted) / 100 / 100
+		t.Logf("a crash every %d s: %.3f of the rate, %.2f over", every/1e6, share, over)
+		if share < .75 || over > 1 {
+			t.Errorf("a crash every %d s: %.3f of the rate, %.2f over", every/1e6, share, over)
+		}
+	}
+}
+
 // A cut that lasts longer than a node counts as a member: from then on the nodes cut
 // off admit their part of the rate on top, and no more.
 func TestALongCutAdmitsOnlyThePartOnTop(t *testing.T) {

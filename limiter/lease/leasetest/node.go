@@ -38,8 +38,10 @@ type Node struct {
 type waiter struct{ _ byte }
 
 // NewNode makes a node. It is a member of the fleet at once.
-func (w *World) NewNode() *Node {
-	n := &Node{W: w, ID: 1 + w.Random.Int64N(1<<50), Policy: w.Policy, ClockOffset: w.Random.Int64N(1_000_000_000), ClockRate: 1,
+func (w *World) NewNode() *Node { return w.newNode(1 + w.Random.Int64N(1<<50)) }
+
+func (w *World) newNode(id int64) *Node {
+	n := &Node{W: w, ID: id, Policy: w.Policy, ClockOffset: w.Random.Int64N(1_000_000_000), ClockRate: 1,
 		Lease: new(lease.Lease), link: &lease.Link{Budget: Budget}}
 	n.Lease.Init(n.Policy, n.Now())
 	n.fleet = lease.Fleet{Node: n.ID, Contact: n.Now(), Link: n.link}

@@ -153,10 +153,10 @@ func (w *World) heartbeat(n *Node, present bool) (nodes, missing int64) {
 	return nodes, missing
 }
 
-// Crash replaces a node by a new one. The old one's lease is lost.
+// Crash restarts a node. Its lease is lost.
 func (w *World) Crash(i int) {
 	w.Nodes[i].dead = true
-	w.Nodes[i] = w.NewNode()
+	w.Nodes[i] = w.newNode(w.Nodes[i].ID)
 }
 
 // Traffic makes requests arrive until end. The shape draws the times and the nodes.
