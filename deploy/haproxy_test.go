@@ -3,6 +3,7 @@ package deploy_test
 import (
 	"encoding/csv"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -15,6 +16,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // replaced is the text of a file of this folder with some of it changed for
@@ -45,38 +48,136 @@ func write(t *testing.T, name, text string) (path string) {
 	return path
 }
 
+// servers are the changes by which HAProxy knows the nodes by their addresses.
+func (f *fleet) servers() (changes []string) {
+	var servers strings.Builder
+	for i, n := range f.nodes {
+		_, admin, _ := strings.Cut(n.admin, ":")
+		fmt.Fprintf(&servers, "    server node%d %s port %s\n", i+1, n.public, admin)
+	}
+	return []string{" check port 9090 ", " check ", " resolvers docker resolve-prefer ipv4 init-addr none", "",
+		"    server-template node 12 node:8080\n", servers.String()}
+}
+
+// startHAProxy starts one with the configuration of the stack but for its ports and the changes.
+func startHAProxy(t *testing.T, changes ...string) (public, stats string) {
+	t.Helper()
+	public, stats = freePort(t), freePort(t)
+	changes = append(changes, "bind :8080", "bind 127.0.0.1:"+public, "bind :8404", "bind 127.0.0.1:"+stats)
+	startProgram(t, exec.Command(tool(t, "haproxy"), "-db", "-f", write(t, "haproxy.cfg", replaced(t, "haproxy/haproxy.cfg", changes...))))
+	return public, stats
+}
+
+// While Postgres or Redis fails in any way, every node stays behind HAProxy and answers from
+// what it has.
+func TestNoRequestIsLostWhileAServerFails(t *testing.T) {
+	t.Parallel()
+	f := startServers(t)
+	toPostgres, toRedis := sandboxtest.StartRelay(t, f.postgres.Addr()), sandboxtest.StartRelay(t, f.redis.Addr())
+	f.env = append(f.env, "LISTEDGE_MAX_STALE=1h", "LISTEDGE_KEY_GRACE=1h", "LISTEDGE_REDIS_URL=redis://"+toRedis.Addr(),
+		"LISTEDGE_DATABASE_URL="+strings.Replace(f.postgres.URL("postgres"), f.postgres.Addr(), toPostgres.Addr(), 1))
+	f.add(t)
+	f.add(t)
+	public, stats := startHAProxy(t, f.servers()...)
+	const pages = 5
+	path := func(i int64) string { return "/v1/items?limit=" + strconv.FormatInt(1+i%pages, 10) }
+	well := func() bool {
+		for _, n := range f.nodes {
+			_, ready, err := get("http://"+n.admin+"/readyz", "")
+			ok := err == nil && strings.Contains(string(ready), `"followed"`) && strings.Count(string(ready), `:"ok"`) == 3
+			if !ok || ofServers(stats, "status")[n.public] != "UP" {
+				return false
+			}
+			for i := range int64(pages) {
+				if status, _, err := get("http://"+n.public+path(i), f.key); err != nil || status != http.StatusOK {
+					return false
+				}
+			}
+		}
+		return true
+	}
+	for _, server := range []struct {
+		name, check string
+		relay       *sandboxtest.Relay
+		addr        string
+	}{{"Postgres", "postgres", toPostgres, f.postgres.Addr()}, {"Redis", "redis", toRedis, f.redis.Addr()}} {
+		for _, fault := range []struct {
+			name       string
+			begin, end func()
+		}{
+			{"hangs", func() { server.relay.Lose(true) }, func() { server.relay.Lose(false) }},
+			{"is slow", func() { server.relay.Delay(700 * time.Millisecond) }, func() { server.relay.Delay(0) }},
+			{"refuses", func() { server.relay.Redirect("127.0.0.1:1"); server.relay.Sever() }, func() { server.relay.Redirect(server.addr) }},
+		} {
+			t.Run(server.name+" "+fault.name, func(t *testing.T) {
+				within(t, patience, "all is well", well)
+				out := ofServers(stats, "chkdown") // how often HAProxy took each node out
+				fault.begin()
+				known := func() bool {
+					for _, n := range f.nodes {
+						_, body, err := get("http://"+n.admin+"/readyz", "")
+						if err != nil || strings.Contains(string(body), `"`+server.check+`":"ok"`) {
+							return false
+						}
+					}
+					return true
+				}
+				var asked, lost, after atomic.Int64 // after: all nodes knew of the fault
+				var clients sync.WaitGroup
+				for range 4 {
+					clients.Go(func() {
+						for after.Load() < 600 {
+							status, body, err := get("http://127.0.0.1:"+public+path(asked.Add(1)), f.key)
+							if err != nil || status != http.StatusOK {
+								if lost.Add(1) == 1 {
+									t.Errorf("the first request that was lost: %d %v %s", status, err, body)
+								}
+							}
+							if after.Load() > 0 || known() {
+								after.Add(1)
+							}
+							time.Sleep(10 * time.Millisecond) // the machine has others to serve
+						}
+					})
+				}
+				clients.Wait()
+				if now := ofServers(stats, "chkdown"); !maps.Equal(now, out) {
+					t.Errorf("HAProxy took nodes out: %v, before %v", now, out)
+				}
+				t.Logf("%d requests, %d lost", asked.Load(), lost.Load())
+				fault.end()
+			})
+		}
+	}
+}
+
 // A deployment replaces every node, one after the other, while clients go on
 // asking on connections that they keep. Nobody may notice.
 func TestNoRequestIsLostWhileNodesAreReplaced(t *testing.T) {
 	t.Parallel()
 	f, names := startServers(t), startNames(t)
-	public, stats := freePort(t), freePort(t)
 	served, asked := freePort(t), freePort(t)
 	add := func() { // at an address of its own and the ports that all have, as a container
 		host := "127.0.0." + strconv.Itoa(len(f.nodes)+1)
 		f.addAt(t, host+":"+served, host+":"+asked)
 		names.add(host)
 	}
-	changes := []string{"bind :8080", "bind 127.0.0.1:" + public, "bind :8404", "bind 127.0.0.1:" + stats}
+	var changes []string
 	if runtime.GOOS == "linux" {
 		for range 3 {
 			add()
 		}
-		changes = append(changes, "127.0.0.11:53", names.address, "hold obsolete 10s", "hold obsolete 1s", "node:8080", "node:"+served, " check port 9090 ", " check port "+asked+" ")
+		changes = []string{"127.0.0.11:53", names.address, "hold obsolete 10s", "hold obsolete 1s", "node:8080", "node:" + served, " check port 9090 ", " check port " + asked + " "}
 	} else { // elsewhere than on Linux only 127.0.0.1 is configured
-		var servers strings.Builder
-		for i := range 3 {
-			n := f.add(t)
-			_, admin, _ := strings.Cut(n.admin, ":")
-			fmt.Fprintf(&servers, "    server node%d %s port %s\n", i+1, n.public, admin)
+		for range 3 {
+			f.add(t)
 		}
-		changes = append(changes, " check port 9090 ", " check ", " resolvers docker resolve-prefer ipv4 init-addr none", "", "    server-template node 12 node:8080\n", servers.String())
+		changes = f.servers()
 	}
 	for _, n := range f.nodes {
 		n.awaitMode(t, "followed")
 	}
-	config := write(t, "haproxy.cfg", replaced(t, "haproxy/haproxy.cfg", changes...))
-	startProgram(t, exec.Command(tool(t, "haproxy"), "-db", "-f", config))
+	public, stats := startHAProxy(t, changes...)
 	up := func(down ...*node) func() bool {
 		return func() bool {
 			state := ofServers(stats, "status")

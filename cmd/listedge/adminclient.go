@@ -19,8 +19,7 @@ import (
 	"listedge/metrics"
 )
 
-// nodeTimeout bounds resolving names and reading nodes. It is longer than a second,
-// which is the timeout of each check of /readyz.
+// nodeTimeout bounds resolving names and reading nodes.
 const nodeTimeout = 3 * time.Second
 
 // maxNodeResponse bounds one response of a node, in bytes.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -96,23 +95,6 @@ func (n *node) redisUses() []redisUse {
 		uses = append(uses, redisUse{"changes", "changes go through Redis", "changes do not go through Redis", n.changes.Failure})
 	}
 	return uses
-}
-
-// checkRedis is what /readyz says of Redis: whether it answers, and which uses fail.
-func (n *node) checkRedis(ctx context.Context) error {
-	if err := n.redis.limiter.Ping(ctx).Err(); err != nil {
-		return err
-	}
-	var failing []string
-	for _, use := range n.redisUses() {
-		if err := use.failure(); err != nil {
-			failing = append(failing, use.name+": "+err.Error())
-		}
-	}
-	if len(failing) > 0 {
-		return errors.New(strings.Join(failing, "; "))
-	}
-	return nil
 }
 
 // redisOutage distinguishes a Redis that does not answer from one that refuses some use.

@@ -166,7 +166,7 @@ func TestDoctorOfNodesThatHangOrLackSomething(t *testing.T) {
 		admin.Finding{Subject: other.subject(), Level: admin.OK, Text: "the follower"},
 		admin.Finding{Subject: "fleet follower", Level: admin.OK, Text: strings.TrimPrefix(other.admin, "http://")})
 
-	other.toRedis.lose(true)
+	other.toRedis.Lose(true)
 	args = []string{"--database-url", f.url, "--node", other.admin}
 	within(t, patience, "the limiter leaves Redis alone", func() bool {
 		_, _ = other.try("GET", "/v1/items", key)

@@ -17,12 +17,12 @@ func TestTheOldPrimaryLivesOn(t *testing.T) {
 	t.Parallel()
 	old, address := privateDatabase(t)
 	next := sandboxtest.Standby(t, old, nil)
-	name := startRelay(t, old.Addr())
+	name := sandboxtest.StartRelay(t, old.Addr())
 	u, err := url.Parse(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.Host = name.addr()
+	u.Host = name.Addr()
 	workspace, key := workspaceWithKey(t, address)
 	execute(t, address, "INSERT INTO items (workspace_id, name, stock_on_hand) VALUES ($1, 'a', 0)", workspace)
 	n := startNode(t, u.String(), "--database-connections", "4")
@@ -37,7 +37,7 @@ func TestTheOldPrimaryLivesOn(t *testing.T) {
 	}
 	address = next.URL("listedge")
 	awaitItem(t, address, workspace)
-	name.redirect(next.Addr())
+	name.Redirect(next.Addr())
 	execute(t, address, "SELECT pg_promote()")
 	execute(t, old.URL("listedge"), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'listedge follower'")
 	resyncs := func() float64 { return n.metric(t, "listedge_freshness_resyncs_total", `cause="epoch"`) }

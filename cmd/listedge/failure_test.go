@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -127,18 +126,10 @@ func TestStalePagesAreServedAndMarkedWhilePostgresIsDown(t *testing.T) {
 		if a := n.get(t, "/v1/items", strangers[i]); a.StatusCode != 503 || a.problem(t).Error.Code != "SERVICE_UNAVAILABLE" {
 			t.Errorf("%s: a key that cannot be checked: %s %s", fault.name, a.Status, a.body)
 		}
-		var health struct {
-			Ready  bool
-			Checks map[string]string
-		}
-		r, err := http.Get(n.admin + "/readyz")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.NewDecoder(r.Body).Decode(&health); err != nil || !health.Ready || health.Checks["postgres"] == "ok" {
-			t.Errorf("%s: readyz %d %+v %v", fault.name, r.StatusCode, health, err)
-		}
-		r.Body.Close()
+		within(t, patience, "ready, with a reason", func() bool {
+			status, r := n.readiness(t)
+			return status == http.StatusOK && r.Ready && r.Checks["postgres"] != "ok"
+		})
 		if err := fault.fix(); err != nil {
 			t.Fatal(err)
 		}

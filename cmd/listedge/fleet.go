@@ -16,7 +16,7 @@ func (n *node) state() admin.NodeState {
 		Ready: n.health.Ready(), Mode: n.cache.Mode().String(), Down: []string{}}
 	s.Last, _ = n.history.Latest()
 	s.Follower = n.follower != nil && n.follower.Stats().Following
-	for _, d := range n.watched.States() {
+	for _, d := range n.health.Dependencies() {
 		if d.Checked && !d.Up {
 			s.Down = append(s.Down, d.Name)
 		}

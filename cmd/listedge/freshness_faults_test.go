@@ -103,16 +103,16 @@ var (
 		{name: "a node cut off from Redis", lasts: 2500 * time.Millisecond, happens: func(t *testing.T, f *fleet) {
 			time.Sleep(300 * time.Millisecond)
 			n := f.bystander(t)
-			n.toRedis.lose(true)
+			n.toRedis.Lose(true)
 			time.Sleep(1500 * time.Millisecond)
-			n.toRedis.lose(false)
+			n.toRedis.Lose(false)
 		}},
 		{name: "the follower cut off from Redis", lasts: 3500 * time.Millisecond, happens: func(t *testing.T, f *fleet) {
 			time.Sleep(300 * time.Millisecond)
 			n := f.follower(t)
-			n.toRedis.lose(true)
+			n.toRedis.Lose(true)
 			time.Sleep(2500 * time.Millisecond) // more than logPatience
-			n.toRedis.lose(false)
+			n.toRedis.Lose(false)
 		}},
 		{name: "the log trimmed under a node", lasts: 2 * time.Second, happens: func(t *testing.T, f *fleet) {
 			n, client := f.bystander(t), f.client(t)

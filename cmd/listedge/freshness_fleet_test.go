@@ -58,10 +58,10 @@ func (f *fleet) start(t *testing.T) *nodeProcess {
 	if f.standby != nil {
 		args = append(args, "--replica-url", f.standby.URL("listedge"))
 	}
-	var toRedis *relay
+	var toRedis *sandboxtest.Relay
 	if f.redis != nil {
-		toRedis = startRelay(t, f.redis.Addr())
-		args = append(args, "--redis-url", "redis://"+toRedis.addr())
+		toRedis = sandboxtest.StartRelay(t, f.redis.Addr())
+		args = append(args, "--redis-url", "redis://"+toRedis.Addr())
 	}
 	n := startNodeProgram(t, "", nil, args...)
 	n.toRedis = toRedis

@@ -70,7 +70,7 @@ func TestAnOldPrimaryDoesNotReachNodesOnTheNewOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.Host = startRelay(t, old.Addr()).addr()
+	u.Host = sandboxtest.StartRelay(t, old.Addr()).Addr()
 	o := newOracle(t, only(nil, address))
 	o.forms = mixedForms
 	left := startNode(t, u.String(), "--redis-url", redis.URL())
@@ -105,10 +105,10 @@ func TestAnOldPrimaryDoesNotReachNodesOnTheNewOne(t *testing.T) {
 	left.stop()
 	revoked := o.histories[0].key
 	execute(t, promoted, "UPDATE api_keys SET revoked_at = now() WHERE key_prefix = $1", revoked[:9])
-	nowhere := startRelay(t, old.Addr())
-	nowhere.lose(true)
+	nowhere := sandboxtest.StartRelay(t, old.Addr())
+	nowhere.Lose(true)
 	hung := *u
-	hung.Host = nowhere.addr()
+	hung.Host = nowhere.Addr()
 	_, pooled := sandboxtest.PgBouncer(t, address, map[string]string{"pool_mode": "transaction"})
 	for name, start := range map[string][]string{
 		"once":             {u.String()},

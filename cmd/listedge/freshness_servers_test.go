@@ -17,13 +17,13 @@ import (
 // Freshness where connections lead to the wrong server.
 
 // through returns the address with the relay in place of its server.
-func through(t *testing.T, address string, r *relay) string {
+func through(t *testing.T, address string, r *sandboxtest.Relay) string {
 	t.Helper()
 	u, err := url.Parse(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.Host = r.addr()
+	u.Host = r.Addr()
 	return u.String()
 }
 
@@ -36,7 +36,7 @@ func TestFreshnessOfANodeLedToAStandby(t *testing.T) {
 	o := newOracle(t, f)
 	revoked := newKeyFor(t, f.url, o.histories[0].workspace.String(), "--rate", "100000", "--burst", "100000")
 	f.standby = sandboxtest.Standby(t, f.postgres, map[string]string{"recovery_min_apply_delay": "20s"})
-	name := startRelay(t, f.postgres.Addr())
+	name := sandboxtest.StartRelay(t, f.postgres.Addr())
 	for _, address := range []string{f.url, through(t, f.url, name)} {
 		n := startNodeProcess(t, nil, "--database-url", address, "--redis-url", f.redis.URL())
 		n.awaitReady(t)
@@ -50,8 +50,8 @@ func TestFreshnessOfANodeLedToAStandby(t *testing.T) {
 			t.Fatal(a.Status)
 		}
 	}
-	name.redirect(f.standby.Addr())
-	name.sever()
+	name.Redirect(f.standby.Addr())
+	name.Sever()
 	o.run(t, "a node routed to a standby", 3*time.Second, func() {
 		time.Sleep(time.Second)
 		execute(t, f.url, "UPDATE api_keys SET revoked_at = now() WHERE key_prefix = $1", revoked[:9])
@@ -70,16 +70,14 @@ func TestFreshnessOfANodeLedToAStandby(t *testing.T) {
 	if n := strings.Count(misrouted.log.String(), "the server of --database-url is not the primary"); n != 1 {
 		t.Errorf("the log says it %d times:\n%s", n, misrouted.log.String())
 	}
-	if said := misrouted.check(t, "postgres"); !strings.Contains(said, "is a standby") {
-		t.Errorf("/readyz: %s", said)
-	}
-	name.redirect(f.postgres.Addr())
-	name.sever()
+	misrouted.awaitCheck(t, "postgres", "is a standby")
+	name.Redirect(f.postgres.Addr())
+	name.Sever()
 	within(t, patience, "pages of the primary again", func() bool {
 		a, err := misrouted.try("GET", "/v1/items?limit=9", o.histories[0].key)
 		return err == nil && a.StatusCode == 200 && !strings.Contains(a.Header.Get("Cache-Status"), "stale-if-error")
 	})
-	within(t, patience, "all is well", func() bool { return misrouted.check(t, "postgres") == "ok" })
+	misrouted.awaitCheck(t, "postgres", "ok")
 }
 
 // keyPromise is how long a revocation may take to reach a node.

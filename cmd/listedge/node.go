@@ -23,7 +23,6 @@ import (
 	"listedge/limiter"
 	"listedge/metrics"
 	"listedge/origin"
-	originadmin "listedge/origin/admin"
 	"listedge/origin/apikey"
 	"listedge/origin/follower"
 	"listedge/origin/postgres"
@@ -46,7 +45,6 @@ type node struct {
 	tracer   *tracing.Tracer    // nil = requests are not traced
 	follower *follower.Follower // nil = changes are not followed
 	health   *admin.Health
-	watched  *admin.Watch // what the node depends on
 	history  *admin.History
 	metrics  *metrics.Registry
 	started  time.Time
@@ -170,17 +168,14 @@ func newNode(ctx context.Context, f NodeFlags, database databaseURLs, settings m
 func (n *node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *metrics.Registry, settings map[string]any, log *recentLog) {
 	n.conditions = n.conditionsOf(pages, keys)
 	n.probes = []func(context.Context){n.cache.Probe, pages.Probe, keys.Probe}
-	checks := []admin.Check{{Name: "postgres", Run: originadmin.NewReadiness(n.database, pages).Ready, Needed: true}}
 	sources := metrics.Sources{
 		Cache: n.cache.Stats, Limiter: n.limiter.Stats, Origin: pages.Stats, Keys: n.server.KeyStats,
 		Usage: n.usage.Stats, KeyBreakerOpen: keys.BreakerOpen, RedisMayEvict: n.evicts.Load,
 	}
 	if n.redis.pages != nil {
-		checks = append(checks, admin.Check{Name: "redis", Run: n.checkRedis})
 		n.conditions = append(n.conditions, n.identityCondition())
 	}
 	if n.follower != nil {
-		checks = append(checks, admin.Check{Name: "timeline", Run: n.checkTimeline, Needed: true})
 		n.conditions = append(n.conditions, n.timelineCondition())
 		sources.Follower, sources.Feed = n.follower.Stats, n.feed.Stats
 	}
@@ -188,18 +183,17 @@ func (n *node) openAdmin(pages *origin.Origin, keys *apikey.Store, registry *met
 		settings["database"] = n.followed
 	}
 	settings["max-connections"] = n.maxConnections
-	n.watched = admin.NewWatch(n.dependenciesOf(pages)...)
+	n.health = admin.NewHealth(func() string { return n.cache.Mode().String() },
+		map[string]func() string{"trusted-proxies": n.server.UntrustedProxy, "shared-redis": n.sharedRedis}, n.checksOf(pages)...)
 	n.history = admin.NewHistory(n.reading)
-	state := admin.StateSources{Watch: n.watched, History: n.history, Self: n.state,
+	state := admin.StateSources{Health: n.health, History: n.history, Self: n.state,
 		Keys: func(ctx context.Context) []admin.KeyState { return n.busiestKeys(ctx, keys) }}
 	if n.redis.pages != nil {
 		state.Fleet = n.fleet
 	}
-	sources.Dependencies = n.watched.Metrics
+	sources.Dependencies = n.health.Metrics
 	sources.RedisCalls = n.redis.calls
 	sources.CertificateExpiry = func() time.Time { return certificateExpiry(n.public) }
-	n.health = admin.NewHealth(func() string { return n.cache.Mode().String() },
-		map[string]func() string{"trusted-proxies": n.server.UntrustedProxy, "shared-redis": n.sharedRedis}, checks...)
 	sources.Ready = n.health.Ready
 	registry.Collect(sources)
 	n.admin = &http.Server{Handler: admin.Handler(admin.Options{
@@ -240,13 +234,8 @@ func (n *node) serve(ctx context.Context) error {
 	go func() { failed <- n.admin.Serve(n.private) }()
 	running, stop := context.WithCancel(context.Background())
 	var background sync.WaitGroup
-	background.Go(func() {
-		if n.health.Await(running, func(checks map[string]string) { n.logger.Warn("not ready", "checks", checks) }) == nil {
-			n.logger.Info("ready")
-		}
-	})
+	background.Go(func() { n.health.Run(running, n.logReadiness) })
 	background.Go(func() { n.watch(running) })
-	background.Go(func() { n.watched.Run(running) })
 	background.Go(func() { n.history.Run(running) })
 	for _, probe := range n.probes {
 		background.Go(func() { repeat(running, probe) })
@@ -274,6 +263,14 @@ func (n *node) serve(ctx context.Context) error {
 	err = errors.Join(err, n.close())
 	n.logger.Info("stopped")
 	return err
+}
+
+func (n *node) logReadiness(r admin.Readiness) {
+	if r.Ready {
+		n.logger.Info("ready")
+	} else {
+		n.logger.Warn("not ready", "checks", r.Checks)
+	}
 }
 
 func (n *node) close() error {

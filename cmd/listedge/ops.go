@@ -60,7 +60,7 @@ func (c *explainCommand) Run(ctx context.Context, t *terminal) error {
 	return c.print(t, records, func() { _, _ = t.out.Write(table) })
 }
 
-// readyTimeout bounds the whole command; /readyz gives each of its checks a second.
+// readyTimeout bounds the whole command.
 const readyTimeout = 3 * time.Second
 
 type readyCommand struct {

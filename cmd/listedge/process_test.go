@@ -5,14 +5,17 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
+
+	"listedge/internal/sandbox/sandboxtest"
 )
 
 // nodeProcess is a serving node as a separate process.
 type nodeProcess struct {
 	*testNode
-	toRedis *relay // nil = none is between them
+	toRedis *sandboxtest.Relay // nil = none is between them
 	process *os.Process
 	log     *output
 	stopped bool
@@ -46,6 +49,12 @@ func startNodeProgram(t *testing.T, program string, environment []string, args .
 	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 	within(t, patience, "listening", func() bool { return n.listens(n.log.String()) })
 	return n
+}
+
+// awaitCheck waits until /readyz says this of one thing the node depends on.
+func (n *testNode) awaitCheck(t *testing.T, name, text string) {
+	t.Helper()
+	within(t, patience, name+": "+text, func() bool { return strings.Contains(n.check(t, name), text) })
 }
 
 // check is what /readyz says of one thing the node depends on.

@@ -68,9 +68,7 @@ func TestARedisUserWithTheDocumentedRightsIsEnough(t *testing.T) {
 	p.awaitShared(t, client, true)
 	p.checkRest(t)
 	for _, n := range p.nodes {
-		if said := n.check(t, "redis"); said != "ok" {
-			t.Errorf("readyz: %s", said)
-		}
+		n.awaitCheck(t, "redis", "ok")
 	}
 	by := doctor(t, exitFine, "--database-url", p.database, "--redis-url", url)
 	for _, subject := range []string{"redis", "redis pages", "redis limits", "redis changes", "redis version", "redis mode"} {

@@ -42,7 +42,7 @@ func Handler(o Options) http.Handler {
 	}
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		readiness := o.Health.check(r.Context())
+		readiness := o.Health.Readiness()
 		status := http.StatusOK
 		if !readiness.Ready {
 			status = http.StatusServiceUnavailable

@@ -2,42 +2,113 @@ package admin
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"maps"
+	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"listedge/metrics"
+)
+
+// Effect is what a failing check means for readiness.
+type Effect int
+
+const (
+	// Shown: nothing. /readyz does not name it.
+	Shown Effect = iota
+	// Reported: /readyz names it.
+	Reported
+	// Starts: the node becomes ready only after all of these have passed. A later failure
+	// is reported, but the node stays ready: every node would see the failure, and a
+	// fleet that serves its stored pages is better than no fleet.
+	Starts
+	// Always: the node is not ready while it fails. It is for what is wrong with this node
+	// alone.
+	Always
 )
 
 // Check is one thing that a node depends on.
 type Check struct {
-	Name string
-	Run  func(context.Context) error
-	// Needed: the node becomes ready only after all needed checks have passed at once.
-	// A later failure is reported, but the node stays ready: every node would see the
-	// failure, and a fleet that serves its stored pages is better than no fleet.
-	Needed bool
+	Name    string // as people call it: Redis, Replica 10.0.0.9:5432; /readyz has it in lower case
+	Run     func(context.Context) error
+	Effect  Effect
+	Runbook string             // the section of the runbook about its failure; empty = it has no light on the status page
+	Metric  metrics.Dependency // without Up; zero = other metrics describe it
+	Do      func(error) string // what to do about a failure; nil = the runbook alone says so
 }
 
-// Health says whether this node should be sent requests, and why.
+// Impaired is the failure of a check whose server is up: /readyz names it, and the light stays.
+type Impaired struct{ Err error }
+
+func (i Impaired) Error() string { return i.Err.Error() }
+
+func (i Impaired) Unwrap() error { return i.Err }
+
+// DependencyState is what the last checks of a dependency found.
+type DependencyState struct {
+	Name    string    `json:"name"`
+	Runbook string    `json:"runbook"`
+	Checked bool      `json:"checked"` // false: nothing is known yet
+	Up      bool      `json:"up"`
+	Since   time.Time `json:"since"`           // when it became up or down
+	Why     string    `json:"why,omitempty"`   // the error, in a few words
+	Do      string    `json:"do,omitempty"`    // what to do, if that depends on the error
+	Error   string    `json:"error,omitempty"` // all of it
+}
+
+// checkState is what is known of a check. The embedded state changes after several failures
+// in a row; ran and last, with each run.
+type checkState struct {
+	DependencyState
+	ran      bool
+	last     error
+	failures int       // in a row
+	failing  time.Time // when the first of them began
+}
+
+// Health runs the checks of a node in the background, and says whether this node should
+// be sent requests, and why. It runs them concurrently and independently of requests: a
+// hung server delays no other check and no probe, and an idle node also knows what is down.
 type Health struct {
 	checks   []Check
 	notes    map[string]func() string
 	mode     func() string
-	started  atomic.Bool // all needed checks have passed, in one run
+	started  atomic.Bool // all checks that are needed to start have passed
 	draining atomic.Bool
-}
 
-// NewHealth makes the health of a node that is not ready yet. mode returns how pages
-// are kept fresh. notes return, by name, texts for an operator that do not affect
-// readiness; an empty text = there is nothing to look at.
-func NewHealth(mode func() string, notes map[string]func() string, checks ...Check) *Health {
-	return &Health{mode: mode, notes: notes, checks: checks}
+	mu       sync.Mutex // guards all below
+	states   []checkState
+	reported Readiness // what the last call of the function of Run got
 }
 
 const (
-	checkTimeout  = time.Second            // of one check
-	checkInterval = 200 * time.Millisecond // of Await
+	checkTimeout = time.Second
+	// checkInterval is the time between two runs of a check; startInterval, until the node
+	// has started.
+	checkInterval = time.Second
+	startInterval = 200 * time.Millisecond
+	// reportAfter is how long a start may take without a report that the node is not ready.
+	reportAfter = time.Second
+	// downAfter is how many checks in a row fail before a dependency counts as down:
+	// one may have waited for a connection.
+	downAfter = 2
 )
+
+// NewHealth makes the health of a node that has checked nothing yet. mode returns how pages
+// are kept fresh. notes return, by name, texts for an operator that do not affect
+// readiness; an empty text = there is nothing to look at.
+func NewHealth(mode func() string, notes map[string]func() string, checks ...Check) *Health {
+	h := &Health{mode: mode, notes: notes, checks: checks, states: make([]checkState, len(checks))}
+	for i, c := range checks {
+		h.states[i].Name, h.states[i].Runbook = c.Name, c.Runbook
+	}
+	return h
+}
 
 // Readiness is the body of /readyz.
 type Readiness struct {
@@ -48,59 +119,186 @@ type Readiness struct {
 	Notes    map[string]string `json:"notes,omitempty"` // name -> what to look at; no note makes a node unready
 }
 
-// check runs all checks.
-func (h *Health) check(ctx context.Context) Readiness {
-	r := Readiness{Draining: h.draining.Load(), Mode: h.mode(), Checks: map[string]string{}, Notes: map[string]string{}}
+// Run runs the checks until ctx ends. It calls report when the node becomes ready or not
+// ready, and when the reasons for which it is not ready change.
+func (h *Health) Run(ctx context.Context, report func(Readiness)) {
+	began := time.Now()
+	var checking sync.WaitGroup
+	defer checking.Wait()
+	for i := range h.checks {
+		checking.Go(func() {
+			for ctx.Err() == nil {
+				next := time.Now().Add(checkInterval)
+				h.check(ctx, i)
+				h.report(time.Since(began) >= reportAfter, report)
+				if !h.started.Load() {
+					next = time.Now().Add(startInterval)
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Until(next)):
+				}
+			}
+		})
+	}
+}
+
+func (h *Health) check(ctx context.Context, i int) {
+	began := time.Now()
+	limited, cancel := context.WithTimeout(ctx, checkTimeout)
+	err := h.checks[i].Run(limited)
+	cancel()
+	if ctx.Err() != nil { // the node stops
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := &h.states[i]
+	s.ran, s.last = true, err
+	if h.passed(Starts) {
+		h.started.Store(true)
+	}
+	if impaired := (Impaired{}); err == nil || errors.As(err, &impaired) {
+		if !s.Up {
+			s.Up, s.Since = true, began
+		}
+		s.Checked, s.failures, s.Why, s.Do, s.Error = true, 0, "", "", ""
+		return
+	}
+	if s.failures++; s.failures == 1 {
+		s.failing = began
+	}
+	if s.failures < downAfter {
+		return
+	}
+	if s.Up || !s.Checked {
+		s.Checked, s.Up, s.Since = true, false, s.failing
+	}
+	s.Why, s.Error = inFewWords(err), oneLine(err.Error())
+	if do := h.checks[i].Do; do != nil {
+		s.Do = do(err)
+	}
+}
+
+// passed reports whether the last runs of all checks with this effect or a stronger one have
+// passed. h.mu is held.
+func (h *Health) passed(effect Effect) bool {
+	for i, c := range h.checks {
+		if s := &h.states[i]; c.Effect >= effect && (!s.ran || s.last != nil) {
+			return false
+		}
+	}
+	return true
+}
+
+// report calls f if there is something new.
+func (h *Health) report(unready bool, f func(Readiness)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now, last := h.readiness(), h.reported
+	if now.Draining || !now.Ready && !unready || now.Ready == last.Ready && (now.Ready || maps.Equal(now.Checks, last.Checks)) {
+		return
+	}
+	h.reported = now
+	f(now)
+}
+
+// Readiness returns what the last checks found. It does not wait.
+func (h *Health) Readiness() Readiness {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.readiness()
+	r.Notes = map[string]string{}
 	for name, note := range h.notes {
 		if text := note(); text != "" {
 			r.Notes[name] = text
 		}
 	}
-	passed := true
-	for _, c := range h.checks {
-		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-		err := c.Run(ctx)
-		cancel()
-		r.Checks[c.Name] = "ok"
-		if err != nil {
-			r.Checks[c.Name] = oneLine(err.Error())
-			passed = passed && !c.Needed
+	return r
+}
+
+// readiness is without notes. h.mu is held.
+func (h *Health) readiness() Readiness {
+	r := Readiness{Ready: h.ready(), Draining: h.draining.Load(), Mode: h.mode(), Checks: map[string]string{}}
+	for i, c := range h.checks {
+		if c.Effect == Shown {
+			continue
 		}
+		text := "ok"
+		switch s := &h.states[i]; {
+		case !s.ran:
+			text = "not checked yet"
+		case s.last != nil:
+			text = oneLine(s.last.Error())
+		}
+		r.Checks[strings.ToLower(c.Name)] = text
 	}
-	if passed {
-		h.started.Store(true)
-	}
-	r.Ready = h.Ready()
 	return r
 }
 
 // Ready reports whether the node is ready, by the results of the last checks.
-func (h *Health) Ready() bool { return h.started.Load() && !h.draining.Load() }
-
-// Await runs the checks until the node is ready or ctx ends. It calls waiting
-// when their results have changed and the node is not ready.
-func (h *Health) Await(ctx context.Context, waiting func(checks map[string]string)) error {
-	tick := time.NewTicker(checkInterval)
-	defer tick.Stop()
-	var reported map[string]string
-	for {
-		readiness := h.check(ctx)
-		if readiness.Ready {
-			return nil
-		}
-		if !maps.Equal(readiness.Checks, reported) && ctx.Err() == nil {
-			reported = readiness.Checks
-			waiting(reported)
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
-	}
+func (h *Health) Ready() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ready()
 }
+
+func (h *Health) ready() bool { return h.started.Load() && !h.draining.Load() && h.passed(Always) }
 
 // Drain makes the node permanently not ready: it is about to stop.
 func (h *Health) Drain() { h.draining.Store(true) }
 
+// Dependencies are the states of all checks that have a light, in their order.
+func (h *Health) Dependencies() []DependencyState {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := []DependencyState{}
+	for _, s := range h.states {
+		if s.Runbook != "" {
+			all = append(all, s.DependencyState)
+		}
+	}
+	return all
+}
+
+// Metrics are the metrics of the dependencies that have been checked.
+func (h *Health) Metrics() (known []metrics.Dependency) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i, s := range h.states {
+		if m := h.checks[i].Metric; s.Checked && m != (metrics.Dependency{}) {
+			m.Up = s.Up
+			known = append(known, m)
+		}
+	}
+	return known
+}
+
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// maxWhy bounds what a status line says of an error, in bytes.
+const maxWhy = 160
+
+// inFewWords returns the innermost reason of an error, in words for an operator.
+func inFewWords(err error) string {
+	var errno syscall.Errno
+	var name *net.DNSError
+	switch {
+	case errors.As(err, &errno):
+		return errno.Error()
+	case errors.As(err, &name):
+		return fmt.Sprintf("the name %s does not resolve", name.Name)
+	case isTimeout(err):
+		return "no answer in time"
+	}
+	text := oneLine(err.Error())
+	if len(text) > maxWhy {
+		text = "…" + text[len(text)-maxWhy:]
+	}
+	return text
+}
+
+func isTimeout(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+}

@@ -46,7 +46,7 @@ type State struct {
 // StateSources are the functions that State is made from. Only Fleet and Keys call other
 // servers; their contexts end after stateTimeout.
 type StateSources struct {
-	Watch   *Watch
+	Health  *Health
 	History *History
 	Self    func() NodeState
 	Fleet   func(context.Context) []NodeState // the other nodes; nil = there are none
@@ -63,7 +63,7 @@ func (s *StateSources) serve(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), stateTimeout)
 	defer cancel()
 	self := s.Self()
-	state := State{Now: time.Now(), Self: self.Name, Dependencies: s.Watch.States(), History: s.History.After(after), Fleet: []NodeState{self}}
+	state := State{Now: time.Now(), Self: self.Name, Dependencies: s.Health.Dependencies(), History: s.History.After(after), Fleet: []NodeState{self}}
 	_, state.Latencies = s.History.Latest()
 	if s.Fleet != nil {
 		for _, n := range s.Fleet(ctx) {

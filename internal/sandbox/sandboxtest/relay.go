@@ -1,57 +1,68 @@
-package main
+package sandboxtest
 
 import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 )
 
-// relay is the network between a node and a server. It forwards bytes, and drops them when a
+// Relay is the network between a node and a server. It forwards bytes, and drops them when a
 // test says so.
-type relay struct {
+type Relay struct {
 	listener net.Listener
 
 	mu    sync.Mutex // guards all below
 	to    string
 	open  *sync.Cond // signalled when cut changes
 	cut   bool
+	delay time.Duration
 	ended bool
 	conns map[net.Conn]struct{}
 }
 
-func startRelay(t testing.TB, to string) *relay {
+// StartRelay starts one that leads to an address, until the test ends.
+func StartRelay(t testing.TB, to string) *Relay {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &relay{listener: listener, to: to, conns: map[net.Conn]struct{}{}}
+	r := &Relay{listener: listener, to: to, conns: map[net.Conn]struct{}{}}
 	r.open = sync.NewCond(&r.mu)
 	go r.accept()
 	t.Cleanup(r.end)
 	return r
 }
 
-func (r *relay) addr() string { return r.listener.Addr().String() }
+// Addr is host:port of the relay.
+func (r *Relay) Addr() string { return r.listener.Addr().String() }
 
-// lose makes every connection hang, or go on, as when packets are lost: neither side gets
+// Lose makes every connection hang, or go on, as when packets are lost: neither side gets
 // an error.
-func (r *relay) lose(cut bool) {
+func (r *Relay) Lose(cut bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.cut = cut
 	r.open.Broadcast()
 }
 
-// redirect makes new connections lead to another server. Existing ones stay.
-func (r *relay) redirect(to string) {
+// Delay makes every piece of bytes take this much longer.
+func (r *Relay) Delay(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.delay = d
+}
+
+// Redirect makes new connections lead to another server. Existing ones stay.
+func (r *Relay) Redirect(to string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.to = to
 }
 
-// sever closes all connections.
-func (r *relay) sever() {
+// Sever closes all connections.
+func (r *Relay) Sever() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for c := range r.conns {
@@ -59,13 +70,13 @@ func (r *relay) sever() {
 	}
 }
 
-func (r *relay) destination() string {
+func (r *Relay) destination() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.to
 }
 
-func (r *relay) end() {
+func (r *Relay) end() {
 	r.listener.Close()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,7 +87,7 @@ func (r *relay) end() {
 	}
 }
 
-func (r *relay) accept() {
+func (r *Relay) accept() {
 	for {
 		from, err := r.listener.Accept()
 		if err != nil {
@@ -99,7 +110,7 @@ func (r *relay) accept() {
 	}
 }
 
-func (r *relay) keep(conns ...net.Conn) {
+func (r *Relay) keep(conns ...net.Conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range conns {
@@ -109,17 +120,22 @@ func (r *relay) keep(conns ...net.Conn) {
 	}
 }
 
-// passes waits while bytes are lost. It returns false when the relay is closed.
-func (r *relay) passes() bool {
+// passes waits while bytes are delayed or lost. It returns false when the relay is closed.
+func (r *Relay) passes() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if d := r.delay; d > 0 {
+		r.mu.Unlock()
+		time.Sleep(d)
+		r.mu.Lock()
+	}
 	for r.cut && !r.ended {
 		r.open.Wait()
 	}
 	return !r.ended
 }
 
-func (r *relay) carry(from, to net.Conn) {
+func (r *Relay) carry(from, to net.Conn) {
 	defer from.Close()
 	defer to.Close()
 	buffer := make([]byte, 64<<10)
