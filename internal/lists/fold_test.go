@@ -1,0 +1,101 @@
+package lists
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/cases"
+	"golang.org/x/text/language"
+	"golang.org/x/text/unicode/norm"
+)
+
+// testdata/names.tsv has names of many scripts, composed and decomposed, with their folds
+// and in their order. Its folds are those of Node.js 20, which has Unicode 17:
+//
+//	[...name.normalize('NFKD').replace(/[\u0300-\u036f]/g, '')].map((c) => latin[c] ?? c.toUpperCase()).join('')
+//
+// where latin has ß ẞ æ Æ œ Œ ø Ø đ Đ ð Ð ħ Ħ ł Ł ŧ Ŧ ı.
+func TestNamesOfManyScriptsFoldAsInNode(t *testing.T) {
+	table, err := os.ReadFile("testdata/names.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	for line := range strings.Lines(string(table)) {
+		name, want, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		t.Run(name, func(t *testing.T) {
+			if is := Fold(name); is != want {
+				t.Errorf("%q, want %q", is, want)
+			}
+		})
+		keys = append(keys, NameKey(name))
+	}
+	if len(keys) < 90 || !slices.IsSorted(keys) {
+		t.Errorf("%d names, not in the order of their keys", len(keys))
+	}
+}
+
+// cases and norm have tables of their own.
+func TestEveryCharacterFoldsAsItsCapitalWithoutMarks(t *testing.T) {
+	capital := cases.Upper(language.Und)
+	latin := strings.NewReplacer("ẞ", "SS", "Æ", "AE", "Œ", "OE", "Ø", "O", "Đ", "D", "Ð", "D", "Ħ", "H", "Ł", "L", "Ŧ", "T")
+	for r := rune(utf8.RuneSelf); r <= unicode.MaxRune; r++ {
+		if !utf8.ValidRune(r) || isLater(r) || strings.ContainsRune("ƛɤⱟꟁ", r) { // these have capitals since Unicode 14 or 16
+			continue
+		}
+		bare := strings.Map(func(r rune) rune {
+			if r >= '\u0300' && r <= '\u036f' {
+				return -1
+			}
+			return r
+		}, norm.NFKD.String(string(r)))
+		if is, want := Fold(string(r)), latin.Replace(capital.String(bare)); is != want {
+			t.Errorf("%c is %q, want %q", r, is, want)
+		}
+	}
+}
+
+func TestAFoldIsTheSameForEveryFormOfAText(t *testing.T) {
+	marks := strings.Repeat("\u094d\u093c\u3099\u05b0", 20) // more than 30 marks, not in their order
+	for name, texts := range map[string][]string{
+		"case":                         {"Éa", "éA", "E\u0301A", "e\u0301a"},
+		"sharp s":                      {"Straße", "STRASSE", "STRAẞE", "straſſe"},
+		"final sigma":                  {"ΟΔΟΣ", "οδος", "οδοσ", "Οδός"},
+		"dotted and dotless i":         {"İI", "ıi", "i\u0307ı"},
+		"ligatures":                    {"ﬁn", "FIN"},
+		"width":                        {"ＡＢ％", "ab%"},
+		"order of marks":               {"a\u0323\u0302", "ậ", "\u0226\u0302\u0323"},
+		"grapheme joiner":              {"a\u034fb", "AB"},
+		"many marks":                   {"x" + marks, "X" + decompose(marks)},
+		"voiced kana":                  {"ガ", "ｶﾞ", "カ\u3099"},
+		"Hangul":                       {"한", "\u1112\u1161\u11ab"},
+		"younger than Unicode 13, and": {"é\U0001e030", "é\U0001e030"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, text := range texts[1:] {
+				if is, want := Fold(text), Fold(texts[0]); is != want {
+					t.Errorf("%q: %q, want %q", text, is, want)
+				}
+			}
+		})
+	}
+}
+
+func TestAKeyIsTheFirst80CharactersOfTheFold(t *testing.T) {
+	for name, want := range map[string]string{
+		"":                              "",
+		"\u0301":                        "",
+		"a":                             "A",
+		strings.Repeat("x", 79) + "éyz": strings.Repeat("X", 79) + "E",
+		strings.Repeat("茶", 100):        strings.Repeat("茶", 80),
+		strings.Repeat("ß", 100):        strings.Repeat("S", 80),
+	} {
+		if is := NameKey(name); is != want {
+			t.Errorf("%q: %q, want %q", name, is, want)
+		}
+	}
+}
