@@ -39,7 +39,7 @@ func TestEntriesOfAnotherDatabaseAreNotFound(t *testing.T) {
 		c = byAge(identity)
 		want{body: body, source: Redis}.check(t, forward(t, c, keyOf("q"), fails(errOrigin)), nil)
 	}
-	if n := len(client.Keys(t.Context(), "page:*").Val()); n != 3 {
+	if n := len(client.Keys(t.Context(), "listedge:page:*").Val()); n != 3 {
 		t.Errorf("%d pages", n)
 	}
 }

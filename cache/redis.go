@@ -65,7 +65,7 @@ const (
 	// claim does not delay other nodes: these wait for the sum of fleetWaits at most.
 	claimLife = 150 * time.Millisecond
 
-	entryPrefix, claimPrefix = "page:", "fill:"
+	entryPrefix, claimPrefix = "listedge:page:", "listedge:fill:"
 )
 
 var errNoDatabase = errors.New("the database is not known")

@@ -394,7 +394,7 @@ func TestRedisCommandsAreCarriedOut(t *testing.T) {
 }
 
 func TestKeysOfARequestShareAShard(t *testing.T) {
-	if a, b := KeyBucket("w", "k"), WorkspaceBucket("w"); a != "rl:{w}:b:k" || b != "rl:{w}:b" {
+	if a, b := KeyBucket("w", "k"), WorkspaceBucket("w"); a != "listedge:{w}:b:k" || b != "listedge:{w}:b" {
 		t.Errorf("%s and %s", a, b)
 	}
 }

@@ -220,7 +220,7 @@ func TestMadeUpKeysCostNothing(t *testing.T) {
 	inVirtualTime(t, Options{}, func(t *testing.T, l *Limiter, v *virtual) {
 		p := policy(t, 50, 100)
 		for i := range madeUpKeys {
-			l.Bucket("rl:{made up}:b:"+fmt.Sprint(i), p)
+			l.Bucket("listedge:{made up}:b:"+fmt.Sprint(i), p)
 		}
 		if s := l.Stats(); v.calls.Load() != 0 || s.Leases != 0 || s.Owing != 0 {
 			t.Fatalf("%+v", s)

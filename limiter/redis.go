@@ -91,9 +91,9 @@ func (r *redisStore) shardOf(key string) uint8 {
 // There is one fleet in a Redis database.
 func membersKey(shard int) string {
 	if shard == 0 {
-		return "rl:{fleet}:members"
+		return "listedge:{fleet}:members"
 	}
-	return "rl:{fleet" + strconv.Itoa(shard) + "}:members"
+	return "listedge:{fleet" + strconv.Itoa(shard) + "}:members"
 }
 
 func masterOf(c *redis.ClusterClient, key string) string {
@@ -179,7 +179,7 @@ func isTimeout(err error) bool {
 // that its scripts execute. They use keys that no bucket has. A caller runs them to
 // check that the Redis user is permitted to.
 func RedisCommands(own string) [][]any {
-	bucket, nodes := "rl:{"+own+"}:b", "rl:{"+own+"}:members"
+	bucket, nodes := "listedge:{"+own+"}:b", "listedge:{"+own+"}:members"
 	c := lease.Call{Policy: lease.Policy{Burst: 1, Rate: lease.Token}, Need: 1}
 	return [][]any{
 		{"time"},

@@ -103,7 +103,7 @@ func TestScriptEqualsModel(t *testing.T) {
 		pipe := client.Pipeline()
 		for i := range trials {
 			x := &trials[i]
-			key := fmt.Sprintf("rl:{model}:b:%d:%d", round, i)
+			key := fmt.Sprintf("listedge:{model}:b:%d:%d", round, i)
 			p := anyPolicy(random)
 			near := time.Now().UnixMicro() / lease.Epoch
 			x.c = lease.Call{Policy: p, Need: 1, Hold: random.Int64N(2), Extra: anyTokens(p), Arrived: random.Int64N(100), Entitled: random.Int64N(200_000),

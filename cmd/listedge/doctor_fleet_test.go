@@ -256,9 +256,9 @@ func TestDoctorTellsMixedVersionsApart(t *testing.T) {
 	client.HDel(t.Context(), rosterKey, "other")
 	// Nodes of 0.1.0 send heartbeats, and write no version.
 	now := client.Time(t.Context()).Val()
-	client.ZAdd(t.Context(), "rl:{fleet}:members", redis.Z{Score: float64(now.Add(time.Hour).UnixMicro()), Member: "old"})
+	client.ZAdd(t.Context(), "listedge:{fleet}:members", redis.Z{Score: float64(now.Add(time.Hour).UnixMicro()), Member: "old"})
 	expect(t, doctor(t, exitFine, here...), "redis nodes", admin.Warn, "1 without a version: older than 0.2.0")
-	client.ZRem(t.Context(), "rl:{fleet}:members", "old")
+	client.ZRem(t.Context(), "listedge:{fleet}:members", "old")
 	// The entry of a node that was killed long ago is removed.
 	client.HSet(t.Context(), rosterKey, "killed", `{"name":"killed:9090","version":"0.2.0","seen":1}`)
 	within(t, patience, "the others remove it", func() bool { return !client.HExists(t.Context(), rosterKey, "killed").Val() })

@@ -50,9 +50,9 @@ func (r *report) checkRedis(ctx context.Context, o redis.UniversalOptions, follo
 	var fleet report
 	state := fleet.readRedis(ctx, client, followed)
 	own := "doctor-" + rand.Text() // keys that no node uses
-	r.checkRights(ctx, client, "redis pages", "~page:* ~fill:*", cache.RedisCommands(own))
-	r.checkRights(ctx, client, "redis limits", "~rl:*", limiter.RedisCommands(own))
-	r.checkRights(ctx, client, "redis changes", "~{listedge}:*", changefeed.RedisCommands(own))
+	r.checkRights(ctx, client, "redis pages", cache.RedisCommands(own))
+	r.checkRights(ctx, client, "redis limits", limiter.RedisCommands(own))
+	r.checkRights(ctx, client, "redis changes", changefeed.RedisCommands(own))
 	*r = append(*r, fleet...)
 	text, err := client.Info(ctx).Result()
 	if err != nil {
@@ -153,7 +153,7 @@ func (r *report) checkRedisInfo(info map[string]string, o redis.UniversalOptions
 
 // checkRights sends the commands of one use of Redis, and reports what is refused: for
 // lack of a right or of memory. keys is the right to the keys of this use.
-func (r *report) checkRights(ctx context.Context, client redis.UniversalClient, subject, keys string, commands [][]any) {
+func (r *report) checkRights(ctx context.Context, client redis.UniversalClient, subject string, commands [][]any) {
 	var lacking []string
 	var refused error
 	for _, command := range commands {
@@ -161,7 +161,7 @@ func (r *report) checkRights(ctx context.Context, client redis.UniversalClient, 
 		switch {
 		case err == nil, errors.Is(err, redis.Nil), redis.HasErrorPrefix(err, "NOSCRIPT"):
 		case redis.IsPermissionError(err):
-			right := keys
+			right := "~listedge:*"
 			if _, named, ok := strings.Cut(err.Error(), "run the '"); ok {
 				name, _, _ := strings.Cut(named, "'")
 				right = "+" + name

@@ -119,8 +119,8 @@ var (
 			before := n.metric(t, "listedge_freshness_resyncs_total", `cause="gap"`)
 			n.signal(syscall.SIGSTOP)
 			time.Sleep(time.Second)
-			epoch := client.Get(t.Context(), "{listedge}:epoch").Val()
-			if trimmed := client.XTrimMaxLen(t.Context(), "{listedge}:log:"+epoch, 1).Val(); trimmed == 0 {
+			epoch := client.Get(t.Context(), "listedge:{changes}:epoch").Val()
+			if trimmed := client.XTrimMaxLen(t.Context(), "listedge:{changes}:log:"+epoch, 1).Val(); trimmed == 0 {
 				t.Error("nothing was trimmed")
 			}
 			n.signal(syscall.SIGCONT)

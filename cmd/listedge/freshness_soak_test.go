@@ -47,7 +47,7 @@ func TestSoakFreshnessInACluster(t *testing.T) {
 	f := fleetOf(t, "--redis-url", "redis://"+strings.Join(addresses, ","))
 	f.redis = nil
 	f.startNodes(t, 3)
-	slot := client.ClusterKeySlot(t.Context(), "{listedge}").Val()
+	slot := client.ClusterKeySlot(t.Context(), "listedge:{changes}").Val()
 	moves := fault{name: "the log's slot is moved", lasts: 10 * time.Second, happens: func(t *testing.T, f *fleet) {
 		moved := 0
 		for i := range 10 {

@@ -95,7 +95,7 @@ func TestANodeWithoutAFollowerNamesItsPages(t *testing.T) {
 	defer client.Close()
 	within(t, patience, "a page under the name of the database", func() bool {
 		n.get(t, "/v1/items", key, "Cache-Control: no-cache").page(t)
-		names, err := client.Keys(t.Context(), "page:"+is.Digest()+":*").Result()
+		names, err := client.Keys(t.Context(), "listedge:page:"+is.Digest()+":*").Result()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -47,9 +47,10 @@ func TestFailedRequestsAreLoggedAtTheUsualLevel(t *testing.T) {
 	workspace, key := workspaceWithKey(t, url)
 	n := startNode(t, url)
 	n.get(t, "/v1/items", key, "X-Request-Id: fine")
-	execute(t, url, "ALTER TABLE contacts RENAME TO kontakte") // a defect, not an outage
-	a := n.get(t, "/v1/contacts", key, "X-Request-Id: broken")
-	if a.StatusCode != 500 || a.problem(t).Error.Code != "INTERNAL_ERROR" || strings.Contains(string(a.body), "kontakte") || strings.Contains(string(a.body), "contacts") {
+	execute(t, url, "ALTER TABLE items DROP CONSTRAINT items_created_at_check") // a defect, not an outage
+	execute(t, url, "INSERT INTO items (workspace_id, name, created_at) VALUES ($1, 'endless', 'infinity')", workspace)
+	a := n.get(t, "/v1/items?search=endless", key, "X-Request-Id: broken")
+	if a.StatusCode != 500 || a.problem(t).Error.Code != "INTERNAL_ERROR" || strings.Contains(string(a.body), "infinity") {
 		t.Errorf("%s %s", a.Status, a.body)
 	}
 	if logged := n.err.String(); !strings.Contains(logged, `"requestId":"broken"`) || !strings.Contains(logged, `"level":"ERROR"`) || strings.Contains(logged, "fine") {
@@ -134,7 +135,7 @@ func TestTheLatestWarningsAreKept(t *testing.T) {
 	log.Warn("away", "error", errors.New("refused"))
 	log.With("where", "here").WithGroup("g").Error("request failed", "requestId", "chosen-by-client", "status", 503, "error", errors.New("first\n\tsecond\ngoroutine 7 [running]:"))
 	log.Warn("away", "error", errors.New("refused"))
-	log.Warn("away", "error", errors.New("late for rl:{2eb47be5-0a5c-53b0-9f9a-33982776de3a}"), "node", "")
+	log.Warn("away", "error", errors.New("late for listedge:{2eb47be5-0a5c-53b0-9f9a-33982776de3a}"), "node", "")
 
 	var got []string
 	for _, e := range remembers(t, h) {
@@ -143,7 +144,7 @@ func TestTheLatestWarningsAreKept(t *testing.T) {
 			t.Errorf("%s: from %s to %s", e.Message, e.First, e.Last)
 		}
 	}
-	want := []string{`WARN away (error="late for rl:{…}" node="") 1`, "WARN away (error=refused) 2", "ERROR request failed (where=here g.status=503 g.error=\"first second\") 1"}
+	want := []string{`WARN away (error="late for listedge:{…}" node="") 1`, "WARN away (error=refused) 2", "ERROR request failed (where=here g.status=503 g.error=\"first second\") 1"}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("remembered\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}

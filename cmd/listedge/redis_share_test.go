@@ -84,7 +84,7 @@ func (p *pair) awaitShared(t *testing.T, inRedis *redis.Client, atOnce bool) {
 // pagesIn counts the pages that a Redis holds.
 func pagesIn(t *testing.T, client *redis.Client) int {
 	t.Helper()
-	keys, err := client.Keys(t.Context(), "page:*").Result()
+	keys, err := client.Keys(t.Context(), "listedge:page:*").Result()
 	if err != nil {
 		t.Fatal(err)
 	}

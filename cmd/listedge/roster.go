@@ -22,7 +22,7 @@ import (
 // nodes, and the status page of any node shows all nodes.
 
 const (
-	rosterKey   = "{listedge}:nodes"
+	rosterKey   = "listedge:{changes}:nodes"
 	rosterEvery = 5 * time.Second
 	// A node that has written nothing for rosterSilence has ended; after rosterLife the
 	// others remove what it wrote.

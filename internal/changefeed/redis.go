@@ -16,9 +16,9 @@ import (
 // Redis is the log of a fleet. All its keys share a hash tag, so that they are on one
 // node of a Cluster. None of them may be evicted.
 //
-//	{listedge}:<identity>:epoch   names the present epoch
-//	{listedge}:log:<epoch>        entries
-//	{listedge}:followers          which identities are followed at the moment
+//	listedge:{changes}:<identity>:epoch   names the present epoch
+//	listedge:{changes}:log:<epoch>        entries
+//	listedge:{changes}:followers          which identities are followed at the moment
 //
 // Nothing is read or written until the identity is known.
 type Redis struct {
@@ -31,7 +31,7 @@ type Redis struct {
 }
 
 const (
-	keyPrefix = "{listedge}:"
+	keyPrefix = "listedge:{changes}:"
 	logKey    = keyPrefix + "log:"
 
 	// entryField is the only field of an entry: entryVersion, the Entry in JSON, and after a
