@@ -148,7 +148,11 @@ func TestANodeRunsAsAnOwnerWhoIsNoSuperuser(t *testing.T) {
 	}
 	command(t, "migrate", "up", "--database-url", address)
 	startNode(t, address).serves(t, address)
-	expect(t, doctor(t, exitFine, "--database-url", address), "reading", originadmin.OK, "")
+	by := doctor(t, exitFine, "--database-url", address)
+	expect(t, by, "reading", originadmin.OK, "")
+	expect(t, by, "right to replicate", originadmin.OK, "")
+	execute(t, p.URL("postgres"), "ALTER ROLE owner NOREPLICATION")
+	expect(t, doctor(t, exitFine, "--database-url", address), "right to replicate", originadmin.Warn, "the user may not replicate")
 }
 
 // If the role may not read a table, doctor and /readyz say so, with what to do. The node still

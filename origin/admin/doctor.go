@@ -49,7 +49,7 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
 	current_setting('wal_level') AS wal_level, pg_encoding_to_char(d.encoding) AS encoding,
 	current_setting('synchronous_standby_names') AS standbys, current_setting('max_slot_wal_keep_size') AS keep_size,
 	pg_is_in_recovery() AS standby,
-	me.rolsuper AS superuser, me.rolsuper OR me.rolreplication AS replication,
+	me.rolsuper AS superuser,
 	coalesce((SELECT bool_and(pg_has_role(current_user, relowner, 'USAGE')) FROM pg_class WHERE oid IN (to_regclass('items'), to_regclass('contacts'), to_regclass('api_keys'), to_regclass('workspaces'))), false) AS owner,
 	EXISTS (SELECT FROM slot WHERE active) AS active, coalesce((SELECT wal_status = 'lost' FROM slot), false) AS lost,
 	EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm') AS trigram, EXISTS (SELECT FROM pg_extension WHERE extname = 'btree_gin') AS gin,
@@ -67,7 +67,7 @@ FROM pg_database d, me WHERE d.datname = current_database()`
 type facts struct {
 	Version                                                   int
 	VersionText, WALLevel, Encoding, Standbys, KeepSize       string
-	Standby, Superuser, Replication, Owner                    bool
+	Standby, Superuser, Owner                                 bool
 	Active, Lost, Trigram, GIN, ICU, OtherICU                 bool
 	Slot                                                      bool
 	Slots, SlotsUsed, Senders, SendersUsed, Connections, Used int
@@ -99,12 +99,22 @@ func Diagnose(ctx context.Context, url string, o DoctorOptions) []Finding {
 	if err != nil {
 		return []Finding{{"postgres", Fail, err.Error(), "let this user read the system catalogs"}}
 	}
-	findings := append(judge(f, publication, o), judgeSchema(ctx, conn), judgeReading(ctx, url, o), judgeUsage(ctx, conn), judgeLocks(ctx, conn))
+	findings := append(judge(f, publication, o), judgeReplication(ctx, cmp.Or(o.ReplicationURL, url)), judgeSchema(ctx, conn), judgeReading(ctx, url, o), judgeUsage(ctx, conn), judgeLocks(ctx, conn))
 	if postgres.Pooled(conn.PgConn()) {
 		findings = append(findings, Finding{"following", Warn, "a connection pooler answers at " + flag + ": changes cannot be followed through it; pages live for --cache-ttl",
 			"name Postgres itself in --replication-url"})
 	}
 	return findings
+}
+
+// ttl is what it means that changes cannot be followed.
+const ttl = "; pages live for --cache-ttl"
+
+func judgeReplication(ctx context.Context, url string) Finding {
+	if err := follower.CheckReplication(ctx, url); err != nil {
+		return Finding{"right to replicate", Warn, err.Error() + ttl, "let this user open a replication connection to Postgres itself"}
+	}
+	return Finding{"right to replicate", OK, "held", ""}
 }
 
 func judgeSchema(ctx context.Context, conn *pgx.Conn) Finding {
@@ -281,7 +291,6 @@ func judge(f facts, publication follower.Publication, o DoctorOptions) (findings
 			findings = append(findings, Finding{subject, OK, fine, ""})
 		}
 	}
-	const ttl = "; pages live for --cache-ttl"
 	s := server{version: f.Version, encoding: f.Encoding}
 	tooOld, upgrade := s.tooOld()
 	say("version", tooOld != "", Fail, f.VersionText, tooOld, upgrade)
@@ -296,7 +305,6 @@ func judge(f facts, publication follower.Publication, o DoctorOptions) (findings
 	say("max_wal_senders", !f.Active && f.SendersUsed >= f.Senders, Warn, fmt.Sprintf("%d of %d used", f.SendersUsed, f.Senders),
 		fmt.Sprintf("all %d used, none is left to follow changes%s", f.Senders, ttl), "raise it and restart Postgres")
 	say("max_slot_wal_keep_size", f.KeepSize == "-1", Warn, f.KeepSize, "not set: while no node follows, the slot may fill the primary's disk", "set max_slot_wal_keep_size to what the disk can spare, and reload")
-	say("right to replicate", !f.Replication, Warn, "held", "the user has no REPLICATION"+ttl, "ALTER ROLE … REPLICATION")
 	owner := "this user does not own the tables, and nodes need not; only the owner can run `listedge migrate up`"
 	if f.Owner || f.Superuser {
 		owner = "the user owns the tables"

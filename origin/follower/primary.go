@@ -137,7 +137,6 @@ func (p *primary) replicate(ctx context.Context, streaming string) (*pgconn.PgCo
 	ctx, cancel := context.WithTimeout(ctx, 3*callTimeout)
 	defer cancel()
 	config := p.config.Config.Copy()
-	config.RuntimeParams["replication"] = "database"
 	config.RuntimeParams["client_encoding"] = "UTF8" // rows are sent as text; these settings override those of the database and the role
 	config.RuntimeParams["datestyle"] = "ISO"
 	config.RuntimeParams["timezone"] = "UTC"
@@ -145,17 +144,9 @@ func (p *primary) replicate(ctx context.Context, streaming string) (*pgconn.PgCo
 	if config.RuntimeParams[decodingMemory] == "" { // the URL may set it
 		config.RuntimeParams[decodingMemory] = "4MB"
 	}
-	sender, err := pgconn.ConnectConfig(ctx, config)
+	sender, err := connectSender(ctx, config)
 	if err != nil {
-		switch postgres.Code(err) {
-		case insufficientPrivilege, invalidAuthorization:
-			return nil, fmt.Errorf("%w: the user may not replicate (ALTER ROLE … REPLICATION): %w", ErrIncapable, err)
-		case protocolViolation:
-			return nil, fmt.Errorf("%w: %w: %w", ErrIncapable, errPooler, err)
-		case tooManyConnections:
-			return nil, fmt.Errorf("%w: max_connections or max_wal_senders are used up: %w", ErrIncapable, err)
-		}
-		return nil, fmt.Errorf("connect for replication: %w", err)
+		return nil, err
 	}
 	err = p.sameServer(ctx, sender)
 	if err == nil {
@@ -170,6 +161,40 @@ func (p *primary) replicate(ctx context.Context, streaming string) (*pgconn.PgCo
 		return nil, fmt.Errorf("start replication: %w", err)
 	}
 	return sender, nil
+}
+
+// connectSender opens a replication connection.
+func connectSender(ctx context.Context, config *pgconn.Config) (*pgconn.PgConn, error) {
+	config.RuntimeParams["replication"] = "database"
+	sender, err := pgconn.ConnectConfig(ctx, config)
+	switch postgres.Code(err) {
+	case insufficientPrivilege, invalidAuthorization:
+		return nil, fmt.Errorf("%w: the user may not replicate (ALTER ROLE … REPLICATION; on RDS and Aurora, GRANT rds_replication TO …): %w", ErrIncapable, err)
+	case protocolViolation:
+		return nil, fmt.Errorf("%w: %w: %w", ErrIncapable, errPooler, err)
+	case tooManyConnections:
+		return nil, fmt.Errorf("%w: max_connections or max_wal_senders are used up: %w", ErrIncapable, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("connect for replication: %w", err)
+	}
+	return sender, nil
+}
+
+// CheckReplication returns why this user cannot replicate; nil = it can. It tries to,
+// because no attribute of a role says so everywhere.
+func CheckReplication(ctx context.Context, url string) error {
+	config, err := postgres.PrimaryConfig(url)
+	if err != nil {
+		return err
+	}
+	sender, err := connectSender(ctx, &config.Config)
+	if err != nil {
+		return err
+	}
+	defer closeConn(sender)
+	_, err = pglogrepl.IdentifySystem(ctx, sender)
+	return err
 }
 
 // sameServer returns an error if the two connections lead to two servers: a URL may
